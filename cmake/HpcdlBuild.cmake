@@ -1,0 +1,108 @@
+# Flags, ccache, and the two verbs of this build:
+#   hpcdl_sources(FILES...)   adds files to the library, each by the rule of its ending
+#   hpcdl_op(NAME)            everything in ops/NAME: NAME.cpp, *.simd.cpp, *.cu, *.test.cpp
+#   hpcdl_test(FILE)          one test program from one file
+
+find_program(HPCDL_CCACHE ccache)
+if(HPCDL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_C_COMPILER_LAUNCHER ${HPCDL_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${HPCDL_CCACHE})
+endif()
+find_program(HPCDL_LLD NAMES ld.lld ld.lld-14)
+if(HPCDL_LLD AND NOT HPCDL_SANITIZE)
+  add_link_options(-fuse-ld=lld)
+endif()
+
+add_library(hpcdl_flags INTERFACE)
+target_compile_options(hpcdl_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wshadow;-Wno-psabi>)
+# GCC inlines across std headers and then warns about code that it made up itself.
+target_compile_options(hpcdl_flags INTERFACE
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized;-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread;-Wno-dangling-reference>)
+if(HPCDL_SANITIZE)
+  add_compile_options(-fsanitize=${HPCDL_SANITIZE} -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${HPCDL_SANITIZE})
+  if(HPCDL_SANITIZE MATCHES undefined)
+    add_compile_options(-fno-sanitize-recover=undefined)
+  endif()
+endif()
+
+# One flag set per instruction set of simd/isa.h. Kernels may assume finite-math nowhere; contraction to FMA is wanted.
+set(HPCDL_ISAS scalar avx2 avx512)
+set(HPCDL_FLAGS_scalar "")
+set(HPCDL_FLAGS_avx2 -mavx2 -mfma -mf16c -DHPCDL_SIMD_AVX2)
+set(HPCDL_FLAGS_avx512 -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16
+    -mavx512vbmi -mprefer-vector-width=512 -DHPCDL_SIMD_AVX512)
+
+foreach(isa IN LISTS HPCDL_ISAS)
+  add_library(hpcdl_simd_${isa} OBJECT)
+  # -O3 whatever the build type: an unoptimised kernel would make the debug build's tests take hours.
+  target_compile_options(hpcdl_simd_${isa} PRIVATE ${HPCDL_FLAGS_${isa}} $<$<NOT:$<CONFIG:Debug>>:-O3> -fno-math-errno -fno-trapping-math)
+  target_link_libraries(hpcdl_simd_${isa} PRIVATE hpcdl_flags)
+  target_include_directories(hpcdl_simd_${isa} PRIVATE ${PROJECT_SOURCE_DIR})
+endforeach()
+
+function(hpcdl_sources)
+  foreach(file IN LISTS ARGN)
+    cmake_path(ABSOLUTE_PATH file BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
+    if(file MATCHES "\\.test\\.cpp$")
+      hpcdl_test(${file})
+    elseif(file MATCHES "\\.fuzz\\.cpp$")
+      hpcdl_fuzz(${file})
+    elseif(file MATCHES "\\.simd\\.cpp$")
+      foreach(isa IN LISTS HPCDL_ISAS)
+        target_sources(hpcdl_simd_${isa} PRIVATE ${file})
+      endforeach()
+    elseif(file MATCHES "\\.cu$")
+      if(HPCDL_CUDA)
+        target_sources(hpcdl PRIVATE ${file})
+      endif()
+    else()
+      target_sources(hpcdl PRIVATE ${file})
+    endif()
+  endforeach()
+endfunction()
+
+function(hpcdl_op name)
+  file(GLOB files CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cpp ${CMAKE_CURRENT_SOURCE_DIR}/${name}/*.cu)
+  hpcdl_sources(${files})
+endfunction()
+
+# Every .cpp/.cu of the calling folder.
+function(hpcdl_folder)
+  file(GLOB files CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp ${CMAKE_CURRENT_SOURCE_DIR}/*.cu)
+  hpcdl_sources(${files})
+endfunction()
+
+# ops/softmax/softmax.test.cpp -> target and test "ops.softmax"
+function(hpcdl_test file)
+  if(NOT HPCDL_TESTS)
+    return()
+  endif()
+  cmake_path(ABSOLUTE_PATH file BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR})
+  cmake_path(RELATIVE_PATH file BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE rel)
+  string(REGEX REPLACE "\\.test\\.cpp$" "" name ${rel})
+  string(REGEX REPLACE "^hpcdl/" "" name ${name})
+  string(REPLACE "/" "." name ${name})
+  string(REGEX REPLACE "([^.]+)\\.\\1$" "\\1" name ${name})
+  add_executable(test.${name} ${file})
+  target_link_libraries(test.${name} PRIVATE hpcdl hpcdl_flags GTest::gtest GTest::gtest_main)
+  target_compile_definitions(test.${name} PRIVATE HPCDL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  set_target_properties(test.${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test OUTPUT_NAME ${name})
+  add_test(NAME ${name} COMMAND test.${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600)
+endfunction()
+
+# io/safetensors.fuzz.cpp -> program fuzz/io.safetensors
+function(hpcdl_fuzz file)
+  if(NOT HPCDL_FUZZ)
+    return()
+  endif()
+  cmake_path(RELATIVE_PATH file BASE_DIRECTORY ${PROJECT_SOURCE_DIR}/hpcdl OUTPUT_VARIABLE rel)
+  string(REGEX REPLACE "\\.fuzz\\.cpp$" "" name ${rel})
+  string(REPLACE "/" "." name ${name})
+  add_executable(fuzz.${name} ${file})
+  target_link_libraries(fuzz.${name} PRIVATE hpcdl hpcdl_flags)
+  target_compile_options(fuzz.${name} PRIVATE -fsanitize=fuzzer)
+  target_link_options(fuzz.${name} PRIVATE -fsanitize=fuzzer)
+  set_target_properties(fuzz.${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz OUTPUT_NAME ${name})
+endfunction()

@@ -1,0 +1,46 @@
+#include "hpcdl/core/buffer.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "hpcdl/core/error.h"
+
+namespace hpcdl {
+namespace {
+constexpr std::int64_t kHuge = std::int64_t{2} << 20;
+}
+
+Buffer::Buffer(std::int64_t bytes, Device device) : bytes_(bytes), device_(device) {
+  require(bytes >= 0, "memory", "cannot allocate {} bytes", bytes);
+  require(device.kind == DeviceKind::cpu, "memory", "this build has no memory on device kind {}",
+          static_cast<int>(device.kind));
+  if (bytes < kHuge) {
+    data_ = static_cast<std::byte*>(std::aligned_alloc(64, static_cast<std::size_t>((bytes + 127) / 64 * 64)));
+    require(data_ != nullptr, "memory", "cannot allocate {} bytes: out of memory", bytes);
+    std::memset(data_, 0, static_cast<std::size_t>(bytes));
+    return;
+  }
+  const std::int64_t size = (bytes + kHuge - 1) / kHuge * kHuge;
+  void* p = mmap(nullptr, static_cast<std::size_t>(size + kHuge), PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  require(p != MAP_FAILED, "memory", "cannot allocate {} bytes: {}", bytes, std::strerror(errno));
+  // Trim the mapping to a 2 MiB boundary at both ends.
+  auto at = reinterpret_cast<std::uintptr_t>(p);
+  const auto aligned = (at + kHuge - 1) / kHuge * kHuge;
+  if (aligned > at) munmap(p, aligned - at);
+  const auto tail = at + static_cast<std::uintptr_t>(kHuge) - aligned;
+  data_ = reinterpret_cast<std::byte*>(aligned);
+  if (tail > 0) munmap(data_ + size, tail);
+  madvise(data_, static_cast<std::size_t>(size), MADV_HUGEPAGE);
+  mapped_ = size;
+}
+
+Buffer::~Buffer() {
+  if (mapped_ > 0) munmap(data_, static_cast<std::size_t>(mapped_));
+  else std::free(data_);
+}
+
+}  // namespace hpcdl

@@ -1,0 +1,43 @@
+#pragma once
+// One exception family. `Error` is for what a user can cause or mend: it says what was expected, what was found and
+// what to do, in the form "[area] ...". Programmer mistakes assert. A library never exits the process.
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace hpcdl {
+
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Wrong words on the command line or in a config file: exit code 2.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Process exit codes of the command-line program.
+namespace exit_code {
+inline constexpr int kDone = 0, kUsage = 2, kInternal = 70, kPeerLost = 71, kRequeue = 75;
+}
+
+/// Throws Error("[area] message").
+template <class... A> [[noreturn]] void fail(std::string_view area, fmt::format_string<A...> f, A&&... args) {
+  throw Error(fmt::format("[{}] {}", area, fmt::format(f, std::forward<A>(args)...)));
+}
+
+template <class... A> [[noreturn]] void fail_usage(std::string_view area, fmt::format_string<A...> f, A&&... args) {
+  throw UsageError(fmt::format("[{}] {}", area, fmt::format(f, std::forward<A>(args)...)));
+}
+
+/// Throws unless `ok`. The message is formatted only on failure.
+template <class... A> void require(bool ok, std::string_view area, fmt::format_string<A...> f, A&&... args) {
+  if (!ok) [[unlikely]] fail(area, f, std::forward<A>(args)...);
+}
+
+}  // namespace hpcdl

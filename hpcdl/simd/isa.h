@@ -1,0 +1,36 @@
+#pragma once
+// Which instruction sets there are, and which one this process uses.
+//
+// A file NAME.simd.cpp is compiled once per instruction set. In it, `simd::Isa` names the set being compiled, and every
+// template it instantiates carries that tag in its symbol, so no two sets ever share a symbol (no ODR trap).
+
+#include <optional>
+#include <string_view>
+#include <utility>
+
+namespace hpcdl::simd {
+
+struct Scalar { static constexpr std::string_view name = "scalar"; };  // x86-64 baseline, one lane
+struct Avx2 { static constexpr std::string_view name = "avx2"; };      // AVX2, FMA, F16C
+struct Avx512 { static constexpr std::string_view name = "avx512"; };  // F, BW, DQ, VL, VNNI, BF16 (Zen 4, Sapphire Rapids)
+
+enum class IsaKind : unsigned char { scalar, avx2, avx512 };
+
+/// The best set this CPU runs; HPCDL_ISA=scalar|avx2|avx512 lowers it.
+IsaKind best_isa();
+IsaKind active_isa();
+/// For tests: makes `k` the active set. Returns false, changing nothing, when the CPU lacks it.
+bool set_active_isa(IsaKind k);
+std::string_view isa_name(IsaKind k);
+
+/// f(tag) with the tag type of `k`.
+template <class F> decltype(auto) with_isa(IsaKind k, F&& f) {
+  switch (k) {
+    case IsaKind::avx512: return f(Avx512{});
+    case IsaKind::avx2: return f(Avx2{});
+    default: return f(Scalar{});
+  }
+}
+template <class F> decltype(auto) with_isa(F&& f) { return with_isa(active_isa(), std::forward<F>(f)); }
+
+}  // namespace hpcdl::simd
