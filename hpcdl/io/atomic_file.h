@@ -1,0 +1,42 @@
+#pragma once
+// A file that is either whole or absent: written aside as ".tmp-NAME" in the same folder, synced, renamed over NAME.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "hpcdl/io/file.h"
+
+namespace hpcdl::io {
+
+/// Every failure (disk full, no permission, ...) throws Error and leaves neither a half file nor the old one changed.
+class AtomicFile {
+ public:
+  /// Throws Error when another process is writing the same file now. A leftover of a killed writer is reused.
+  explicit AtomicFile(const fs::path& path);
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+  /// Without commit() nothing remains.
+  ~AtomicFile();
+
+  /// Asks the file system for the space now, so that a full disk is met before the work. A hint: may do nothing.
+  void reserve(std::int64_t bytes);
+  void append(std::string_view text) { append(std::as_bytes(std::span(text))); }
+  void append(std::span<const std::byte> bytes);
+  void write_at(std::int64_t offset, std::span<const std::byte> bytes);
+  /// Bytes appended so far.
+  std::int64_t size() const { return end_; }
+  /// Syncs the file, renames it into place, syncs the folder.
+  void commit();
+
+ private:
+  fs::path path_, aside_;
+  Fd fd_;
+  std::int64_t end_ = 0;
+  bool committed_ = false;
+};
+
+void write_file_atomic(const fs::path& path, std::string_view text);
+
+}  // namespace hpcdl::io

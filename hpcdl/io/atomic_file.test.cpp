@@ -1,0 +1,107 @@
+#include "hpcdl/io/atomic_file.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <memory>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/io/temp_folder.h"
+
+namespace hpcdl::io {
+namespace {
+
+int files_in(const fs::path& folder) {
+  return static_cast<int>(std::distance(fs::directory_iterator(folder), fs::directory_iterator()));
+}
+
+TEST(AtomicFile, CommitReplacesAndAbandonLeavesTheOldOne) {
+  const TempFolder tmp;
+  write_file_atomic(tmp / "a", "old");
+  {
+    AtomicFile file(tmp / "a");
+    file.append("half of a new");
+  }
+  EXPECT_EQ(read_file(tmp / "a"), "old");
+  write_file_atomic(tmp / "a", "new");
+  EXPECT_EQ(read_file(tmp / "a"), "new");
+  EXPECT_EQ(files_in(tmp.path()), 1);
+}
+
+TEST(AtomicFile, WritesAtOffsetsInAnyOrder) {
+  const TempFolder tmp;
+  AtomicFile file(tmp / "a");
+  file.reserve(6);
+  file.write_at(3, std::as_bytes(std::span("def", 3)));
+  file.write_at(0, std::as_bytes(std::span("abc", 3)));
+  EXPECT_EQ(file.size(), 6);
+  file.commit();
+  EXPECT_EQ(read_file(tmp / "a"), "abcdef");
+}
+
+TEST(AtomicFile, ReusesALeftoverAndRefusesASecondWriter) {
+  const TempFolder tmp;
+  { std::unique_ptr<FILE, int (*)(FILE*)>(fopen((tmp / ".tmp-a").c_str(), "w"), fclose); }
+  AtomicFile first(tmp / "a");
+  EXPECT_THROW(AtomicFile second(tmp / "a"), Error);
+  first.append("x");
+  first.commit();
+  EXPECT_EQ(read_file(tmp / "a"), "x");
+  EXPECT_EQ(files_in(tmp.path()), 1);
+}
+
+// The limit on file size stands in for a full disk: the same write(2) fails in the same place.
+TEST(AtomicFile, AFailingWriteLeavesNothing) {
+  const TempFolder tmp;
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{4096, 4096};
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(3);
+    try {
+      write_file_atomic(tmp / "a", std::string(10'000, 'x'));
+    } catch (const Error& e) {
+      _exit(std::string_view(e.what()).find("ulimit -f") != std::string_view::npos ? 0 : 4);
+    }
+    _exit(5);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(files_in(tmp.path()), 0);
+}
+
+TEST(AtomicFile, NoPermissionIsAClearError) {
+  const TempFolder tmp;
+  const pid_t child = fork();
+  if (child == 0) {
+    if (geteuid() == 0 && setuid(65534) != 0) _exit(3);
+    if (chmod(tmp.path().c_str(), 0500) != 0 && errno != EPERM) _exit(3);  // EPERM: the folder is another user's anyway
+    try {
+      write_file_atomic(tmp / "a", "x");
+    } catch (const Error& e) {
+      _exit(std::string_view(e.what()).find("check the permissions") != std::string_view::npos ? 0 : 4);
+    }
+    _exit(5);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  fs::permissions(tmp.path(), fs::perms::owner_all);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(files_in(tmp.path()), 0);
+}
+
+TEST(ReadFile, RefusesWhatIsTooLarge) {
+  const TempFolder tmp;
+  write_file_atomic(tmp / "a", "12345");
+  EXPECT_EQ(read_file(tmp / "a", 5), "12345");
+  EXPECT_THROW(read_file(tmp / "a", 4), Error);
+}
+
+}  // namespace
+}  // namespace hpcdl::io

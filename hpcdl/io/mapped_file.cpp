@@ -1,0 +1,91 @@
+#include "hpcdl/io/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <vector>
+
+#include "hpcdl/core/error.h"
+
+namespace hpcdl::io {
+namespace {
+
+const std::int64_t kPage = ::sysconf(_SC_PAGESIZE);
+constexpr std::int64_t kChunk = std::int64_t{8} << 20;
+
+std::int64_t clamp_end(std::int64_t offset, std::int64_t bytes, std::int64_t size) {
+  return bytes < 0 || bytes > size - offset ? size : offset + bytes;
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const fs::path& path) : path_(path), fd_(open_for_reading(path)) {
+  size_ = file_size(fd_, path);
+  if (size_ == 0) return;
+  void* p = ::mmap(nullptr, static_cast<std::size_t>(size_), PROT_READ, MAP_PRIVATE, fd_.get(), 0);
+  if (p == MAP_FAILED) {
+    const int error = errno;
+    size_ = 0;
+    fail_file(path, "map into memory (see ulimit -v)", error);
+  }
+  data_ = static_cast<std::byte*>(p);
+}
+
+MappedFile::~MappedFile() {
+  if (data_) ::munmap(data_, static_cast<std::size_t>(size_));
+}
+
+void MappedFile::swap(MappedFile& o) noexcept {
+  std::swap(data_, o.data_);
+  std::swap(size_, o.size_);
+  std::swap(path_, o.path_);
+  std::swap(fd_, o.fd_);
+}
+
+Prefetch MappedFile::prefetch(std::int64_t offset, std::int64_t bytes) const {
+  Prefetch out;
+  offset = std::clamp<std::int64_t>(offset, 0, size_);
+  const std::int64_t end = clamp_end(offset, bytes, size_);
+  // The thread must not refer to *this: a MappedFile may move. A mapping and a descriptor stay where they are.
+  if (offset < end) {
+    out.thread_ = std::jthread([fd = fd_.get(), offset, end](std::stop_token stop) {
+      std::int64_t ahead = offset;
+      std::vector<char> scratch(256 << 10);
+      for (std::int64_t at = offset; at < end && !stop.stop_requested();) {
+        while (ahead < end && ahead < at + 2 * kChunk) {
+          ::posix_fadvise(fd, ahead, std::min(kChunk, end - ahead), POSIX_FADV_WILLNEED);
+          ahead += kChunk;
+        }
+        const auto n = ::pread(fd, scratch.data(), std::min<std::size_t>(scratch.size(), static_cast<std::size_t>(end - at)), at);
+        if (n <= 0) return;
+        at += n;
+      }
+    });
+  }
+  return out;
+}
+
+void MappedFile::drop(std::int64_t offset, std::int64_t bytes) const {
+  offset = std::clamp<std::int64_t>(offset, 0, size_);
+  const std::int64_t end = clamp_end(offset, bytes, size_);
+  const std::int64_t first = (offset + kPage - 1) / kPage * kPage;
+  const std::int64_t last = end == size_ ? size_ : end / kPage * kPage;
+  if (first < last) ::madvise(data_ + first, static_cast<std::size_t>(last - first), MADV_DONTNEED);
+}
+
+void MappedFile::evict() const {
+  drop();
+  ::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_DONTNEED);
+}
+
+std::int64_t MappedFile::resident_bytes() const {
+  if (size_ == 0) return 0;
+  std::vector<unsigned char> map(static_cast<std::size_t>((size_ + kPage - 1) / kPage));
+  if (::mincore(data_, static_cast<std::size_t>(size_), map.data()) != 0) fail_file(path_, "ask for resident pages of", errno);
+  return kPage * std::count_if(map.begin(), map.end(), [](unsigned char m) { return (m & 1) != 0; });
+}
+
+}  // namespace hpcdl::io
