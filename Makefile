@@ -1,0 +1,53 @@
+# Two commands matter: `make demo` and `make test`. Both work on a fresh Debian or Ubuntu with nothing done before.
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 60
+.DEFAULT_GOAL := help
+.PHONY: help build demo test quick asan tsan bench fuzz format install clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## the program, at build/release/hpcdl
+	@scripts/setup.sh build
+	@test -f build/release/CMakeCache.txt || cmake --preset release -DHPCDL_TESTS=OFF
+	cmake --build build/release -j $(JOBS) --target hpcdl
+
+demo: build ## train, checkpoint, quantise to INT4, generate; ends with a report (ARGS=... for `hpcdl demo`)
+	build/release/hpcdl demo $(ARGS)
+
+test: ## all tests, then the threaded and file-parsing ones under the sanitizers
+	@scripts/setup.sh test
+	@JOBS=$(JOBS) scripts/test.sh
+
+quick: ## all tests, no sanitizers
+	@scripts/setup.sh test
+	@JOBS=$(JOBS) QUICK=1 scripts/test.sh
+
+asan tsan: ## all tests under the address or the thread sanitizer
+	@scripts/setup.sh test
+	cmake --preset $@
+	cmake --build build/$@ -j $(JOBS)
+	HPCDL_PYTHON=$$(scripts/venv.sh test) ctest --test-dir build/$@ --output-on-failure
+
+bench: ## comparisons with other libraries in the same run; writes bench/results and the README's table
+	@scripts/setup.sh bench
+	cmake --preset release -DHPCDL_BENCH=ON
+	cmake --build build/release -j $(JOBS)
+	bench/peers/run.sh
+
+fuzz: ## each libFuzzer target for FUZZ_SECONDS (60) under ASan and UBSan
+	@scripts/setup.sh fuzz
+	cmake --preset fuzz
+	cmake --build build/fuzz -j $(JOBS)
+	scripts/fuzz.sh $(FUZZ_SECONDS)
+
+format: ## clang-format over all sources
+	@scripts/setup.sh format
+	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
+
+install: build ## into PREFIX (/usr/local)
+	cmake --install build/release --prefix $(PREFIX)
+
+clean: ## removes build/
+	rm -rf build

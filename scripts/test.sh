@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Everything that must hold before a change is merged: the whole suite in a release build, then the parts where memory
+# and threads can go wrong under the sanitizers. Ends with one line, "N passed, N failed". Called by `make test`.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+jobs=${JOBS:-$(nproc)}
+# What the sanitizers look at: the pool, the recorder and everything that parses files it does not trust.
+sanitized=${SANITIZED:-'^(core|graph|io|data)\.'}
+passed=0 failed=0
+
+# suite PRESET [REGEX]: configures, builds and runs the tests whose names match.
+suite() {
+  local preset=$1 match=${2:-.} log=build/$1/test.log targets=()
+  echo "== $preset" >&2
+  cmake --preset "$preset" -DHPCDL_TESTS=ON >build/configure.log 2>&1 || { cat build/configure.log >&2; failed=$((failed + 1)); return; }
+  if [[ $match != . ]]; then
+    mapfile -t targets < <(ctest --test-dir "build/$preset" -N -R "$match" | sed -n 's/^ *Test *#[0-9]*: /test./p')
+    ((${#targets[@]})) || return 0
+  fi
+  if ! cmake --build "build/$preset" -j "$jobs" ${targets[@]:+--target "${targets[@]}"} </dev/null >build/$preset/build.log 2>&1; then
+    tail -n 60 "build/$preset/build.log" >&2
+    echo "== $preset: the build failed" >&2
+    failed=$((failed + 1))
+    return
+  fi
+  ctest --test-dir "build/$preset" -R "$match" -j "${TEST_JOBS:-1}" --output-on-failure --no-tests=error </dev/null 2>&1 | tee "$log"
+  local bad all
+  read -r bad all < <(sed -n 's/^.*, \([0-9]*\) tests failed out of \([0-9]*\).*/\1 \2/p' "$log")
+  if [[ -z ${all:-} ]]; then failed=$((failed + 1)); return; fi
+  passed=$((passed + all - bad)) failed=$((failed + bad))
+}
+
+mkdir -p build
+HPCDL_PYTHON=$(scripts/venv.sh test)
+export HPCDL_PYTHON
+suite release
+if [[ ${QUICK:-0} != 1 ]]; then
+  suite asan "$sanitized"
+  TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1} suite tsan '^(core|graph|data)\.'
+fi
+echo "$passed passed, $failed failed"
+((failed == 0 && passed > 0))

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Prints the path of a Python that has the modules our results are compared with:  scripts/venv.sh test|bench
+#   test:  numpy safetensors tokenizers tensorboard      (HPCDL_PYTHON overrides)
+#   bench: numpy torch                                   (HPCDL_BENCH_PYTHON overrides)
+# Makes build/venv-KIND when it is not there. Prints nothing, and says so on stderr, when the package index is out of
+# reach; the tests that need it then skip.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+kind=${1:-test}
+case $kind in
+  test) chosen=${HPCDL_PYTHON:-} modules=(numpy safetensors tokenizers tensorboard) ;;
+  bench) chosen=${HPCDL_BENCH_PYTHON:-} modules=(numpy torch) ;;
+  *) echo "venv: unknown kind '$kind'; expected test or bench" >&2; exit 2 ;;
+esac
+
+imports() { "$1" -c "import $(IFS=,; echo "${modules[*]}")" >/dev/null 2>&1; }
+
+if [[ -n $chosen ]]; then echo "$chosen"; exit 0; fi
+venv=build/venv-$kind
+[[ $kind == bench ]] || venv=build/venv
+python=$PWD/$venv/bin/python
+if [[ -x $python ]] && imports "$python"; then echo "$python"; exit 0; fi
+if imports /usr/bin/python3; then echo /usr/bin/python3; exit 0; fi
+
+mkdir -p build
+log=build/venv-$kind.log
+echo "venv: making $venv with ${modules[*]}" >&2
+if python3 -m venv "$venv" >"$log" 2>&1 &&
+   "$python" -m pip install -q --disable-pip-version-check --retries 1 --timeout 30 "${modules[@]}" >>"$log" 2>&1 </dev/null &&
+   imports "$python"; then
+  echo "$python"
+else
+  echo "venv: could not install ${modules[*]} (see $log); comparisons with them are skipped" >&2
+fi
