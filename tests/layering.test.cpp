@@ -1,0 +1,133 @@
+// The house rules that a program can check: which folder may include which, how long a file may be, what an op's folder
+// holds, and that nothing in the tree knows the machine it was written on.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <string>
+#include <vector>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// A folder may include itself and what stands to its left.
+const std::vector<std::string> kOrder = {"core",  "simd", "cuda", "ops",      "graph",  "comm",  "nn",    "optim", "quant",
+                                         "io",    "data", "parallel", "models", "train", "infer", "lab", "testing"};
+constexpr int kHardCap = 700;
+constexpr int kMedianCap = 150;
+
+struct File {
+  std::string path;  // relative to the repository
+  std::vector<std::string> lines;
+};
+
+bool is_source(const std::string& path) {
+  return std::regex_search(path, std::regex(R"(\.(h|cpp|cu|cuh|py|sh|cmake|toml)$|CMakeLists\.txt$|Makefile$|^\.ci/run$)"));
+}
+
+std::vector<File> tree() {
+  const fs::path root = HPCDL_SOURCE_DIR;
+  std::vector<File> files;
+  for (auto it = fs::recursive_directory_iterator(root); it != fs::recursive_directory_iterator(); ++it) {
+    const std::string name = it->path().filename().string();
+    const bool hidden = name.starts_with('.') && name != ".ci";
+    if (it->is_directory() && (hidden || name == "build" || name == "__pycache__" || name == "venv")) it.disable_recursion_pending();
+    const std::string path = fs::relative(it->path(), root).string();
+    if (!it->is_regular_file() || !(is_source(path) || path.ends_with(".md"))) continue;
+    File f{path, {}};
+    std::ifstream in(it->path());
+    for (std::string line; std::getline(in, line);) f.lines.push_back(line);
+    files.push_back(std::move(f));
+  }
+  return files;
+}
+
+const std::vector<File>& files() {
+  static const auto all = tree();
+  return all;
+}
+
+int place(const std::string& folder) {
+  return static_cast<int>(std::find(kOrder.begin(), kOrder.end(), folder) - kOrder.begin());
+}
+
+std::string folder_of(const std::string& path) {
+  static const std::regex pattern("^hpcdl/([a-z_]+)/");
+  std::smatch m;
+  return std::regex_search(path, m, pattern) ? m[1].str() : "";
+}
+
+TEST(layering, folders_include_only_what_stands_before_them) {
+  static const std::regex include(R"re(^\s*#\s*include\s*"([^"]+)")re");
+  int seen = 0;
+  for (const File& f : files()) {
+    const std::string from = folder_of(f.path);
+    if (from.empty()) continue;
+    ASSERT_LT(place(from), static_cast<int>(kOrder.size())) << f.path << ": the folder is not in the order";
+    if (f.path.ends_with(".test.cpp") || f.path.ends_with(".fuzz.cpp")) continue;  // tests may use everything
+    for (std::size_t i = 0; i < f.lines.size(); ++i) {
+      std::smatch m;
+      if (!std::regex_search(f.lines[i], m, include)) continue;
+      ++seen;
+      const std::string target = m[1], to = folder_of(target);
+      EXPECT_FALSE(to.empty()) << f.path << ":" << i + 1 << ": include from the repository root, found \"" << target << '"';
+      EXPECT_LE(place(to), place(from)) << f.path << ":" << i + 1 << ": " << from << "/ may not include " << to << '/';
+    }
+  }
+  EXPECT_GT(seen, 10);
+}
+
+TEST(layering, libraries_and_programs_know_their_place) {
+  for (const File& f : files()) {
+    if (folder_of(f.path).empty() || f.path.ends_with(".test.cpp")) continue;
+    for (std::size_t i = 0; i < f.lines.size(); ++i) {
+      EXPECT_FALSE(std::regex_search(f.lines[i], std::regex(R"re((^|[^a-z_:.>])(std::)?(exit|abort|quick_exit|_exit)\()re")))
+          << f.path << ":" << i + 1 << ": a library never exits the process";
+      EXPECT_EQ(f.lines[i].find("#include \"cli/"), std::string::npos) << f.path << ":" << i + 1;
+    }
+  }
+}
+
+TEST(layering, files_stay_short) {
+  std::vector<int> lengths;
+  for (const File& f : files()) {
+    if (!is_source(f.path)) continue;
+    const int n = static_cast<int>(f.lines.size());
+    EXPECT_LE(n, kHardCap) << f.path;
+    if (f.path.ends_with(".cpp") || f.path.ends_with(".h") || f.path.ends_with(".cu")) lengths.push_back(n);
+  }
+  ASSERT_FALSE(lengths.empty());
+  std::nth_element(lengths.begin(), lengths.begin() + lengths.size() / 2, lengths.end());
+  EXPECT_LE(lengths[lengths.size() / 2], kMedianCap) << "the median file";
+}
+
+TEST(layering, an_op_is_one_folder_of_one_form) {
+  const fs::path ops = fs::path(HPCDL_SOURCE_DIR) / "hpcdl/ops";
+  for (const auto& entry : fs::directory_iterator(ops)) {
+    if (!entry.is_directory()) continue;
+    const std::string name = entry.path().filename().string();
+    for (const char* ending : {".h", ".simd.cpp", ".test.cpp"})
+      EXPECT_TRUE(fs::exists(entry.path() / (name + ending))) << "ops/" << name << '/' << name << ending << " is missing";
+  }
+}
+
+TEST(layering, nothing_names_a_machine) {
+  static const std::regex personal(R"((^|[\s"'`=(:,])/(home|Users|root|work|workspace|scratch|mnt)/[A-Za-z0-9_.-])");
+  for (const File& f : files())
+    for (std::size_t i = 0; i < f.lines.size(); ++i)
+      EXPECT_FALSE(std::regex_search(f.lines[i], personal)) << f.path << ":" << i + 1 << ": " << f.lines[i];
+}
+
+TEST(layering, no_promises_instead_of_code) {
+  static const std::regex marker(std::string(R"(\b(TO)") + R"(DO|FIX)" + R"(ME|XX)" + R"(X)\b)");
+  for (const File& f : files())
+    for (std::size_t i = 0; i < f.lines.size(); ++i)
+      EXPECT_FALSE(std::regex_search(f.lines[i], marker)) << f.path << ":" << i + 1 << ": " << f.lines[i];
+}
+
+}  // namespace
