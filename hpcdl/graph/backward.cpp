@@ -1,0 +1,272 @@
+// Reverse-mode differentiation while recording: walks the nodes backwards and pushes their gradient records.
+
+#include <algorithm>
+
+#include "hpcdl/core/describe.h"
+#include "hpcdl/core/error.h"
+#include "hpcdl/graph/graph.h"
+#include "hpcdl/ops/fill/fill.h"
+
+namespace hpcdl {
+
+void Graph::fill(const Operand& where, float v) {
+  Operand o = where;
+  o.access = Access::write;
+  const Fill::Args args{v};
+  emit(Fill::name, op_info<Fill>.forward, std::span(&o, 1), &args, sizeof args, Fill::cost(o.spec, args), Phase::backward);
+}
+
+/// The window of the gradient that belongs to a value: laid out as the value is in its base.
+Operand Graph::gradient_operand(int id) const {
+  Operand o = value(id).operand;
+  o.slot = value(value(id).base).gradient_slot;
+  return o;
+}
+
+namespace {
+
+/// The parts of [lo, hi) that no region covers. Regions are disjoint.
+template <class Region> std::vector<Region> gaps(std::vector<Region> covered, Region within) {
+  std::sort(covered.begin(), covered.end(), [](const Region& a, const Region& b) { return a.lo < b.lo; });
+  std::vector<Region> out;
+  auto at = within.lo;
+  for (const auto& r : covered) {
+    if (r.hi <= at || r.lo >= within.hi) continue;
+    if (r.lo > at) out.push_back({at, r.lo});
+    at = std::max(at, r.hi);
+  }
+  if (at < within.hi) out.push_back({at, within.hi});
+  return out;
+}
+
+}  // namespace
+
+/// An operand that adds a contribution to the gradient of a value: overwrites where nothing has been written yet.
+Operand Graph::write_gradient(int id) {
+  auto& b = base(id);
+  const Spec& spec = b.operand.spec;
+  if (b.gradient_slot < 0) {
+    if (b.parameter >= 0) {
+      b.gradient_slot = parameters_[static_cast<std::size_t>(b.parameter)].gradient_slot;
+      if (options_.parameter_gradients == Write::accumulate) b.written = {b.region};
+    } else {
+      b.gradient_slot = add_slot({spec, SlotKind::temp, nullptr, b.name + ".grad"});
+    }
+  }
+  const Region region = value(id).region;
+  auto missing = gaps(b.written, region);
+  Operand out = gradient_operand(id);
+  if (missing.size() == 1 && missing[0].lo == region.lo && missing[0].hi == region.hi) {
+    b.written.push_back(region);
+    out.access = Access::write;
+    return out;
+  }
+  for (const auto& gap : missing) {
+    Operand hole = whole(b.gradient_slot, spec, Access::write);
+    hole.offset = gap.lo;
+    hole.spec.shape[-1] = gap.hi - gap.lo;
+    fill(hole, 0);
+    b.written.push_back(gap);
+  }
+  out.access = Access::update;
+  return out;
+}
+
+/// The complete gradient of a value, for the node that made it: what nobody contributed to is zero.
+Operand Graph::read_gradient(int id) {
+  auto& b = base(id);
+  for (const auto& gap : gaps(b.written, value(id).region)) {
+    Operand hole = whole(b.gradient_slot, b.operand.spec, Access::write);
+    hole.offset = gap.lo;
+    if (hole.spec.shape.rank()) hole.spec.shape[-1] = gap.hi - gap.lo;
+    fill(hole, 0);
+    b.written.push_back(gap);
+  }
+  Operand out = gradient_operand(id);
+  out.access = Access::read;
+  return out;
+}
+
+Var Graph::gradient(const Var& x) const {
+  if (!x || value(value(x.id()).base).gradient_slot < 0) return {};
+  return Var(const_cast<Graph*>(this), x.id(), gradient_operand(x.id()));
+}
+
+void Graph::backward(const Var& loss) {
+  require(loss.shape().size() == 1, "backward", "the loss must have one element, got {}; reduce it first, or pass the gradient of it",
+          to_string(loss.spec()));
+  if (!value(loss.id()).needs_gradient) fail("backward", "nothing that the loss depends on has a gradient");
+  fill(write_gradient(loss.id()), 1);
+  run_backward();
+}
+
+void Graph::backward(const Var& y, const Var& dy) {
+  require(y.spec() == dy.spec(), "backward", "the gradient must be {}, got {}", to_string(y.spec()), to_string(dy.spec()));
+  require(value(y.id()).base == y.id() && value(y.id()).gradient_slot < 0, "backward", "y must be the output of an op, without gradient so far");
+  auto& v = value(y.id());
+  v.gradient_slot = dy.operand().slot;
+  v.written = {v.region};
+  run_backward();
+}
+
+void Graph::count_parameter_uses() {
+  for (auto& p : parameters_) p.uses = 0;
+  for (const auto& node : nodes_)
+    for (int id : node.in)
+      if (id >= 0 && base(id).parameter >= 0) ++parameters_[static_cast<std::size_t>(base(id).parameter)].uses;
+}
+
+void Graph::finish_parameter_uses(const Node& node) {
+  for (int id : node.in) {
+    if (id < 0 || base(id).parameter < 0) continue;
+    auto& p = parameters_[static_cast<std::size_t>(base(id).parameter)];
+    if (--p.uses > 0) continue;
+    if (base(id).gradient_slot < 0) write_gradient(p.value), base(id).written.clear();
+    const int owner = p.value;
+    read_gradient(owner);  // zeroes what nobody wrote
+    for (const auto& hook : hooks_) hook(*this, value(owner).name, gradient(var(owner)));
+  }
+}
+
+void Graph::run_backward() {
+  require(!options_.inference, "backward", "this graph records inference only");
+  rematerialised_.assign(static_cast<std::size_t>(segments_), 0);
+  remap_.assign(values_.size(), -1);
+  count_parameter_uses();
+  const auto outer = scope_;
+  for (auto i = nodes_.size(); i-- > 0;) {
+    const Node node = nodes_[i];
+    scope_ = node.scope;
+    const bool wanted = std::any_of(node.out.begin(), node.out.end(), [&](int id) { return id >= 0 && base(id).gradient_slot >= 0; });
+    const bool useful = std::any_of(node.in.begin(), node.in.end(), [&](int id) { return id >= 0 && value(id).needs_gradient; });
+    if (wanted && useful && node.op->backward) {
+      if (node.segment >= 0 && !rematerialised_[static_cast<std::size_t>(node.segment)]) rematerialise(node.segment);
+      backward_of(node);
+    }
+    finish_parameter_uses(node);
+  }
+  scope_ = outer;
+  nodes_.clear();
+}
+
+void Graph::backward_of(const Node& node) {
+  const auto& op = *node.op;
+  std::vector<Operand> operands;
+  std::vector<std::pair<int, Operand>> late;  // second gradient of one input within one record: added afterwards
+  std::vector<Spec> specs;
+  for (int id : node.in) specs.push_back(id < 0 ? Spec() : value(id).operand.spec);
+  const void* args = program_.args.data() + node.args;
+  Spec scratch[OpInfo::kMaxScratch];
+  if (op.backward_scratch) op.backward_scratch(specs.data(), args, scratch);
+  double bytes = 0;
+  std::vector<int> written;
+  const auto forward_value = [&](int id) {
+    if (id < 0) return Operand();
+    Operand o = value(id).operand;
+    if (const int slot = remapped(id); slot >= 0) o.slot = slot;
+    o.access = Access::read;
+    return o;
+  };
+  for (const auto& ref : op.backward_operands) {
+    const auto i = static_cast<std::size_t>(ref.index);
+    Operand o;
+    switch (ref.kind) {
+      case OperandKind::in: o = forward_value(node.in[i]); break;
+      case OperandKind::out: o = forward_value(node.out[i]); break;
+      case OperandKind::grad_out:
+        if (node.out[i] >= 0 && base(node.out[i]).gradient_slot >= 0) o = read_gradient(node.out[i]);
+        break;
+      case OperandKind::grad_in:
+        if (const int id = node.in[i]; id >= 0 && value(id).needs_gradient) {
+          if (std::find(written.begin(), written.end(), value(id).base) != written.end()) {
+            o = whole(add_slot({value(id).operand.spec, SlotKind::temp, nullptr, "second.grad"}), value(id).operand.spec, Access::write);
+            late.emplace_back(id, o);
+          } else {
+            o = write_gradient(id);
+            written.push_back(value(id).base);
+          }
+        }
+        break;
+      case OperandKind::scratch:
+        o = whole(add_slot({scratch[i], SlotKind::temp, nullptr, "scratch"}), scratch[i], Access::write);
+        break;
+    }
+    if (o.slot >= 0 && ref.kind != OperandKind::scratch) bytes += static_cast<double>(o.spec.bytes()) * (o.access == Access::update ? 2 : 1);
+    operands.push_back(o);
+  }
+  args = program_.args.data() + node.args;
+  const Cost cost = op.backward_cost ? op.backward_cost(specs.data(), args) : Cost{2 * op.cost(specs.data(), args).flops, bytes};
+  push(op.name, op.backward, operands, node.args, cost, Phase::backward);
+  for (const auto& [id, from] : late) {
+    Operand pair[2] = {write_gradient(id), from};
+    pair[1].access = Access::read;
+    emit(AddInto::name, &AddInto::run, pair, nullptr, 0, AddInto::cost(from.spec), Phase::backward);
+  }
+}
+
+// ---------------------------------------------------------------- recompute
+
+/// Slot of the recomputed twin of a value's base; -1 when the original still stands.
+int Graph::remapped(int id) const {
+  const auto b = static_cast<std::size_t>(value(id).base);
+  return b < remap_.size() ? remap_[b] : -1;
+}
+
+/// Records the forward of a segment again, as far as its backward reads it.
+void Graph::rematerialise(int segment) {
+  rematerialised_[static_cast<std::size_t>(segment)] = 1;
+  const auto inside = [&](const Node& n) { return n.segment == segment; };
+  const auto first = static_cast<std::size_t>(std::find_if(nodes_.begin(), nodes_.end(), inside) - nodes_.begin());
+  auto last = first;
+  while (last < nodes_.size() && inside(nodes_[last])) ++last;
+
+  std::vector<char> made(values_.size()), needed(values_.size());
+  const auto base_of = [&](int id) { return static_cast<std::size_t>(value(id).base); };
+  for (auto i = first; i < last; ++i)
+    for (int id : nodes_[i].out)
+      if (id >= 0) made[base_of(id)] = 1;
+  // What was read outside the segment is still alive: its readers' gradients have only just been recorded.
+  for (std::size_t i = 0; i < nodes_.size(); ++i)
+    if (i < first || i >= last)
+      for (int id : nodes_[i].in)
+        if (id >= 0) made[base_of(id)] = 0;
+
+  for (auto i = first; i < last; ++i) {
+    for (const auto& ref : nodes_[i].op->backward_operands) {
+      const auto k = static_cast<std::size_t>(ref.index);
+      const int id = ref.kind == OperandKind::in ? nodes_[i].in[k] : ref.kind == OperandKind::out ? nodes_[i].out[k] : -1;
+      if (id >= 0) needed[base_of(id)] = 1;
+    }
+  }
+  std::vector<char> again(last - first);
+  for (auto i = last; i-- > first;) {
+    for (int id : nodes_[i].out) again[i - first] |= id >= 0 && made[base_of(id)] && needed[base_of(id)];
+    if (again[i - first])
+      for (int id : nodes_[i].in)
+        if (id >= 0) needed[base_of(id)] = 1;
+  }
+  const auto outer = scope_;
+  for (auto i = first; i < last; ++i) {
+    if (!again[i - first]) continue;
+    const Node& node = nodes_[i];
+    scope_ = node.scope;
+    const void* args = program_.args.data() + node.args;
+    std::vector<Spec> specs;
+    for (int id : node.in) specs.push_back(id < 0 ? Spec() : value(id).operand.spec);
+    const Cost cost = node.op->cost(specs.data(), args);
+    auto operands = forward_operands(*node.op, node.in, node.out, args);
+    for (std::size_t k = 0; k < node.out.size(); ++k) {
+      if (node.out[k] < 0) continue;
+      const auto& v = value(node.out[k]);
+      operands[k].slot = add_slot({v.operand.spec, SlotKind::temp, nullptr, v.name + ".again"});
+      if (made[base_of(node.out[k])]) remap_[base_of(node.out[k])] = operands[k].slot;
+    }
+    for (std::size_t k = 0; k < node.in.size(); ++k)
+      if (node.in[k] >= 0)
+        if (const int slot = remapped(node.in[k]); slot >= 0) operands[node.out.size() + k].slot = slot;
+    push(node.op->name, node.op->forward, operands, node.args, cost, Phase::recompute);
+  }
+  scope_ = outer;
+}
+
+}  // namespace hpcdl

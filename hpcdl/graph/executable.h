@@ -1,0 +1,51 @@
+#pragma once
+// A planned program with its memory: walking the records is all that is left to do.
+
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/graph/plan.h"
+#include "hpcdl/graph/var.h"
+
+namespace hpcdl {
+
+class Executable {
+ public:
+  /// Plans and allocates. `arena` may be shared by programs that never run at the same time; it is used when it is large
+  /// enough and replaced by a larger one otherwise.
+  explicit Executable(Program program, std::shared_ptr<Buffer> arena = nullptr);
+
+  /// Runs all records in order.
+  void run(Stream& s) const {
+    for (const auto& step : steps_) step.run(s, step.operands, step.args);
+  }
+  /// Runs records [begin, end) and calls `after(record index)` behind each: profiling, NaN hunts, hang ledgers.
+  void run(Stream& s, int begin, int end, const std::function<void(int)>& after) const;
+
+  /// The memory of a variable: inputs before a run, kept variables after it.
+  Tensor tensor(const Var& v) const;
+  /// The resolved operands of one record, in the order of the op.
+  std::span<const Grad> operands(int record) const;
+
+  const Program& program() const { return program_; }
+  const Plan& plan() const { return plan_; }
+  const std::shared_ptr<Buffer>& arena() const { return arena_; }
+
+ private:
+  struct Step {
+    RunFn run;
+    const Grad* operands;
+    const void* args;
+  };
+  Tensor resolve(const Operand& o) const;
+
+  Program program_;
+  Plan plan_;
+  std::shared_ptr<Buffer> arena_;
+  std::vector<Grad> resolved_;
+  std::vector<Step> steps_;
+};
+
+}  // namespace hpcdl

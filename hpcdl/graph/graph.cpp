@@ -1,0 +1,240 @@
+#include "hpcdl/graph/graph.h"
+
+#include <algorithm>
+
+#include "hpcdl/core/describe.h"
+#include "hpcdl/core/error.h"
+
+namespace hpcdl {
+
+Graph::Graph(Options options) : options_(options) {}
+
+// ---------------------------------------------------------------- leaves and views
+
+int Graph::add_slot(Slot slot) {
+  if (options_.eager && !slot.data) {
+    eager_memory_.push_back(std::make_unique<Buffer>(slot.spec.bytes()));
+    slot.data = eager_memory_.back()->data();
+  }
+  program_.slots.push_back(std::move(slot));
+  return static_cast<int>(program_.slots.size()) - 1;
+}
+
+int Graph::add_value(Value v) {
+  values_.push_back(std::move(v));
+  const int id = static_cast<int>(values_.size()) - 1;
+  if (values_.back().base < 0) {
+    values_.back().base = id;
+    const auto& s = values_.back().operand.spec.shape;
+    values_.back().region = {0, s.rank() ? s[-1] : 1};
+  }
+  return id;
+}
+
+Operand Graph::whole(int slot, const Spec& spec, Access access) {
+  return {slot, 0, spec, contiguous_strides(spec.shape), access};
+}
+
+Var Graph::input(std::string name, Spec spec) {
+  const int slot = add_slot({spec, SlotKind::input, nullptr, name});
+  return var(add_value({.operand = whole(slot, spec, Access::read), .base = -1, .region = {}, .written = {}, .name = std::move(name)}));
+}
+
+Var Graph::constant(std::string name, Tensor memory) {
+  require(memory.is_contiguous(), "graph", "constant \"{}\" must be contiguous", name);
+  const int slot = add_slot({memory.spec(), SlotKind::external, memory.data(), name});
+  return var(add_value({.operand = whole(slot, memory.spec(), Access::read), .base = -1, .region = {}, .written = {}, .name = std::move(name)}));
+}
+
+Var Graph::parameter(std::string name, Tensor value, Tensor gradient) {
+  const Var v = constant(name, value);
+  if (options_.inference || !gradient) return v;
+  require(gradient.is_contiguous() && gradient.spec() == value.spec(), "graph",
+          "the gradient of parameter \"{}\" must be a contiguous {}, got {}", name, to_string(value.spec()),
+          to_string(gradient.spec()));
+  auto& val = this->value(v.id());
+  val.needs_gradient = true;
+  val.parameter = static_cast<int>(parameters_.size());
+  const int slot = add_slot({gradient.spec(), SlotKind::external, gradient.data(), name + ".grad"});
+  parameters_.push_back({v.id(), slot});
+  return v;
+}
+
+Var Graph::differentiable_input(std::string name, Spec spec) {
+  const Var v = input(std::move(name), spec);
+  value(v.id()).needs_gradient = !options_.inference;
+  return v;
+}
+
+Var Graph::temporary(std::string name, Spec spec) {
+  const int slot = add_slot({spec, SlotKind::temp, nullptr, name});
+  return var(add_value({.operand = whole(slot, spec, Access::read), .base = -1, .region = {}, .written = {}, .name = std::move(name)}));
+}
+
+Var Graph::keep(const Var& x) {
+  auto& slot = program_.slots[static_cast<std::size_t>(x.operand().slot)];
+  if (slot.kind == SlotKind::temp) slot.kind = SlotKind::kept;
+  return x;
+}
+
+namespace {
+
+/// Strides of the same elements under another shape; nullopt when that takes a copy. Beyond contiguous tensors, the last
+/// dim of strided rows may be split.
+std::optional<Shape> reshaped_strides(const Operand& o, const Shape& to) {
+  const Shape& from = o.spec.shape;
+  if (View(nullptr, o.spec, o.strides, {}).is_contiguous()) return contiguous_strides(to);
+  const int lead = from.rank() - 1;
+  if (to.rank() < from.rank() || o.strides[-1] != 1) return std::nullopt;
+  for (int i = 0; i < lead; ++i)
+    if (from[i] != to[i]) return std::nullopt;
+  Shape strides = contiguous_strides(to);
+  for (int i = 0; i < lead; ++i) strides[i] = o.strides[i];
+  return strides;
+}
+
+}  // namespace
+
+Var Graph::reshape(const Var& x, Shape shape) {
+  require(shape.size() == x.shape().size(), "reshape", "{} has {} elements, {} has {}", to_string(x.shape()),
+          x.shape().size(), to_string(shape), shape.size());
+  const auto strides = reshaped_strides(x.operand(), shape);
+  require(strides.has_value(), "reshape", "{} cannot be viewed as {} without a copy", to_string(x.shape()), to_string(shape));
+  Value v = value(x.id());
+  v.operand.spec.shape = shape;
+  v.operand.strides = *strides;
+  v.written.clear();
+  return var(add_value(std::move(v)));
+}
+
+Var Graph::slice(const Var& x, std::int64_t begin, std::int64_t count) {
+  const auto cols = x.shape().rank() ? x.shape()[-1] : 1;
+  require(begin >= 0 && count > 0 && begin + count <= cols, "slice", "columns [{}, {}) do not lie within {}", begin,
+          begin + count, to_string(x.shape()));
+  Value v = value(x.id());
+  const auto& b = base(x.id());
+  require(v.region.hi - v.region.lo == cols && b.operand.spec.shape.rank() == x.shape().rank(), "slice",
+          "only the last dim of an unreshaped tensor can be sliced, got {}", to_string(x.shape()));
+  v.operand.spec.shape[-1] = count;
+  v.operand.offset += begin;
+  v.region = {v.region.lo + begin, v.region.lo + begin + count};
+  v.written.clear();
+  return var(add_value(std::move(v)));
+}
+
+// ---------------------------------------------------------------- records
+
+Graph::Scope::Scope(Graph& g, std::string_view name) : graph_(g), outer_(g.scope_) {
+  auto& scopes = g.program_.scopes;
+  const std::string& prefix = scopes[g.scope_];
+  scopes.push_back(prefix.empty() ? std::string(name) : fmt::format("{}.{}", prefix, name));
+  g.scope_ = static_cast<std::uint32_t>(scopes.size() - 1);
+}
+
+std::uint32_t Graph::store_args(const void* args, std::size_t bytes) {
+  const std::size_t at = (program_.args.size() + 15) / 16 * 16;
+  program_.args.resize(at + std::max<std::size_t>(bytes, 1));
+  if (bytes) std::memcpy(program_.args.data() + at, args, bytes);
+  return static_cast<std::uint32_t>(at);
+}
+
+void Graph::push(std::string_view name, RunFn run, std::span<const Operand> operands, std::uint32_t args, Cost cost, Phase phase) {
+  Record r;
+  r.op = name;
+  r.run = run;
+  r.args = args;
+  r.operands = static_cast<std::uint32_t>(program_.operands.size());
+  r.operand_count = static_cast<std::uint16_t>(operands.size());
+  r.phase = phase;
+  r.scope = scope_;
+  r.cost = cost;
+  program_.operands.insert(program_.operands.end(), operands.begin(), operands.end());
+  program_.records.push_back(r);
+  if (!options_.eager) return;
+  std::vector<Grad> tensors;
+  for (const auto& o : operands) {
+    if (o.slot < 0) {
+      tensors.emplace_back();
+      continue;
+    }
+    auto* data = static_cast<std::byte*>(program_.slots[static_cast<std::size_t>(o.slot)].data);
+    tensors.emplace_back(Tensor(data + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides, {}),
+                         o.access == Access::update ? Write::accumulate : Write::overwrite);
+  }
+  run(*options_.eager, tensors.data(), program_.args.data() + args);
+}
+
+void Graph::emit(std::string_view name, RunFn run, std::span<const Operand> operands, const void* args,
+                 std::size_t args_bytes, Cost cost, Phase phase) {
+  push(name, run, operands, store_args(args, args_bytes), cost, phase);
+}
+
+std::vector<Operand> Graph::forward_operands(const OpInfo& op, std::span<const int> in, std::span<const int> out,
+                                             const void* args) {
+  std::vector<Operand> operands;
+  std::vector<Spec> specs;
+  for (int id : in) specs.push_back(id < 0 ? Spec() : value(id).operand.spec);
+  for (int id : out) {
+    operands.push_back(id < 0 ? Operand() : value(id).operand);
+    operands.back().access = Access::write;
+  }
+  for (int id : in) {
+    operands.push_back(id < 0 ? Operand() : value(id).operand);
+    operands.back().access = Access::read;
+  }
+  if (op.scratch) {
+    Spec scratch[OpInfo::kMaxScratch];
+    const int n = op.scratch(specs.data(), args, scratch);
+    for (int i = 0; i < n; ++i)
+      operands.push_back(whole(add_slot({scratch[i], SlotKind::temp, nullptr, "scratch"}), scratch[i], Access::write));
+  }
+  return operands;
+}
+
+std::vector<Var> Graph::apply(const OpInfo& op, std::span<const Var> in, const void* args) {
+  Spec specs[16], outs[OpInfo::kMaxOut];
+  Node node{&op, {}, {}, store_args(args, op.args_bytes), scope_, segment_};
+  bool needs_gradient = false;
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    require(!in[i] || &in[i].graph() == this, op.name, "operand {} belongs to another graph", i);
+    node.in.push_back(in[i].id());
+    specs[i] = in[i] ? in[i].spec() : Spec();
+    if (in[i]) needs_gradient |= value(in[i].id()).needs_gradient;
+  }
+  needs_gradient = needs_gradient && op.backward && !options_.inference;
+  op.infer(specs, args, outs);
+  std::vector<Var> result;
+  for (int i = 0; i < op.n_out; ++i) {
+    const bool aux = i >= op.n_out - op.n_aux;
+    if (aux && !needs_gradient) {  // nobody will read it
+      node.out.push_back(-1);
+      continue;
+    }
+    const int slot = add_slot({outs[i], SlotKind::temp, nullptr, std::string(op.name)});
+    const int id = add_value({.operand = whole(slot, outs[i], Access::read), .base = -1, .region = {},
+                              .needs_gradient = needs_gradient && !aux, .written = {}, .name = std::string(op.name)});
+    node.out.push_back(id);
+    if (!aux) result.push_back(var(id));
+  }
+  const auto operands = forward_operands(op, node.in, node.out, args);
+  push(op.name, op.forward, operands, node.args, op.cost(specs, args), Phase::forward);
+  if (!options_.inference) nodes_.push_back(std::move(node));
+  return result;
+}
+
+Tensor Graph::eager_tensor(const Var& x) const {
+  const auto& o = x.operand();
+  auto* data = static_cast<std::byte*>(program_.slots[static_cast<std::size_t>(o.slot)].data);
+  require(data != nullptr, "graph", "not an eager graph: run the program and ask the Executable");
+  return Tensor(data + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides, {});
+}
+
+int Graph::begin_segment() {
+  const int outer = segment_;
+  if (segment_ < 0) segment_ = segments_++;
+  return outer;
+}
+
+void Graph::end_segment(int outer) { segment_ = outer; }
+
+}  // namespace hpcdl

@@ -1,0 +1,189 @@
+#pragma once
+// The recorder. Ops called on Vars push records; backward() pushes the gradient records; finish() hands out the program.
+// In eager mode every record is also run as it is pushed.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/graph/var.h"
+
+namespace hpcdl {
+
+class Graph {
+ public:
+  struct Options {
+    /// Parameter gradients: the first contribution of this program overwrites, or adds to what an earlier run left.
+    Write parameter_gradients = Write::overwrite;
+    /// Record no gradient rule at all (inference): nothing is kept alive for backward.
+    bool inference = false;
+    /// Non-null: run every record on this stream as it is pushed.
+    Stream* eager = nullptr;
+  };
+  /// Called when the last contribution to a parameter's gradient has been recorded: the place for a bucket's all-reduce.
+  using GradientHook = std::function<void(Graph&, const std::string& name, const Var& gradient)>;
+
+  Graph() : Graph(Options{}) {}
+  explicit Graph(Options options);
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  // -- leaves
+  /// Filled by the caller before each run; no gradient.
+  Var input(std::string name, Spec spec);
+  /// Memory of the caller, without gradient: buffers, caches, state.
+  Var constant(std::string name, Tensor memory);
+  /// Memory of the caller with a gradient that lies in the caller's memory too.
+  Var parameter(std::string name, Tensor value, Tensor gradient);
+  /// A leaf in the arena that has a gradient: tests, and stages whose input gradient leaves the program.
+  Var differentiable_input(std::string name, Spec spec);
+
+  // -- views: no record, no copy; gradients are views too
+  Var reshape(const Var& x, Shape shape);
+  /// Columns [begin, begin + count) of the last dim.
+  Var slice(const Var& x, std::int64_t begin, std::int64_t count);
+
+  // -- records
+  /// Pushes a record of a typed op and returns its non-auxiliary outputs. Use record<Op>() below.
+  std::vector<Var> apply(const OpInfo& op, std::span<const Var> in, const void* args);
+  /// Pushes a record outside the op protocol (optimizer over many tensors, collectives): `operands` in the order that
+  /// `run` expects them. Has no gradient.
+  void emit(std::string_view name, RunFn run, std::span<const Operand> operands, const void* args, std::size_t args_bytes,
+            Cost cost, Phase phase = Phase::forward);
+  /// A new arena variable without gradient, e.g. an output for emit().
+  Var temporary(std::string name, Spec spec);
+  /// Keeps x readable after a run.
+  Var keep(const Var& x);
+
+  // -- gradients
+  /// Records d(loss)/d(everything that needs it). loss must have one element; its gradient is seeded with 1.
+  void backward(const Var& loss);
+  /// The same for a tensor-valued y with a given gradient of y.
+  void backward(const Var& y, const Var& dy);
+  /// The gradient of x after backward(); absent when none was recorded.
+  Var gradient(const Var& x) const;
+  void on_gradient(GradientHook hook) { hooks_.push_back(std::move(hook)); }
+
+  /// Runs f and forgets its intermediates: backward records them anew just before they are needed
+  /// (Chen et al., "Training deep nets with sublinear memory cost", 2016). Bitwise neutral.
+  template <class F> auto checkpoint(F&& f) {
+    const int outer = begin_segment();
+    auto out = f();
+    end_segment(outer);
+    return out;
+  }
+
+  /// Names records pushed while it lives: Scope s(graph, "layers.3"); nested scopes join with dots.
+  class Scope {
+   public:
+    Scope(Graph& g, std::string_view name);
+    ~Scope() { graph_.scope_ = outer_; }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Graph& graph_;
+    std::uint32_t outer_;
+  };
+
+  /// Key for counter-based draws: one per call, the same in the same order of recording.
+  std::uint64_t next_rng_stream() { return ++rng_streams_; }
+  /// Index of the next record.
+  int position() const { return static_cast<int>(program_.records.size()); }
+  const Program& program() const { return program_; }
+  Program finish() { return std::move(program_); }
+  /// Eager mode: the memory of x.
+  Tensor eager_tensor(const Var& x) const;
+
+ private:
+  /// Columns [lo, hi) of the base's last dim that a view covers.
+  struct Region {
+    std::int64_t lo, hi;
+  };
+  struct Value {
+    Operand operand;
+    int base;                          // value that owns the slot; itself unless a view
+    Region region;                     // in the base
+    bool needs_gradient = false;
+    // of a base:
+    int gradient_slot = -1;
+    std::vector<Region> written;       // of the gradient, disjoint
+    int parameter = -1;
+    std::string name;
+  };
+  struct Parameter {
+    int value;
+    int gradient_slot;
+    int uses = 0;                      // contributions still to come in backward()
+  };
+  struct Node {
+    const OpInfo* op;
+    std::vector<int> in, out;          // value ids; -1 absent
+    std::uint32_t args;
+    std::uint32_t scope;
+    int segment;                       // -1: none
+  };
+
+  int add_slot(Slot slot);
+  int add_value(Value v);
+  Var var(int id) { return id < 0 ? Var() : Var(this, id, values_[static_cast<std::size_t>(id)].operand); }
+  Value& value(int id) { return values_[static_cast<std::size_t>(id)]; }
+  const Value& value(int id) const { return values_[static_cast<std::size_t>(id)]; }
+  Value& base(int id) { return value(value(id).base); }
+  Operand gradient_operand(int id) const;
+  static Operand whole(int slot, const Spec& spec, Access access);
+
+  std::vector<Operand> forward_operands(const OpInfo& op, std::span<const int> in, std::span<const int> out, const void* args);
+  void push(std::string_view name, RunFn run, std::span<const Operand> operands, std::uint32_t args, Cost cost, Phase phase);
+  std::uint32_t store_args(const void* args, std::size_t bytes);
+  void fill(const Operand& where, float v);
+
+  int begin_segment();
+  void end_segment(int outer);
+  void run_backward();
+  void backward_of(const Node& node);
+  Operand write_gradient(int id);
+  Operand read_gradient(int id);
+  void rematerialise(int segment);
+  int remapped(int id) const;
+  void count_parameter_uses();
+  void finish_parameter_uses(const Node& node);
+
+  Options options_;
+  Program program_;
+  std::vector<Value> values_;
+  std::vector<Node> nodes_;
+  std::vector<Parameter> parameters_;
+  std::vector<GradientHook> hooks_;
+  std::vector<std::unique_ptr<Buffer>> eager_memory_;
+  std::vector<int> remap_;             // value id -> its recomputed twin, while a segment runs backward
+  std::vector<char> rematerialised_;   // per segment
+  std::uint32_t scope_ = 0;
+  std::uint64_t rng_streams_ = 0;
+  int segment_ = -1, segments_ = 0;
+};
+
+/// Records Op on Vars; absent optional operands are default Vars. Returns the one Var, or an array of the
+/// non-auxiliary outputs.
+template <class Op, class... Vars> auto record(const typename Op::Args& args, const Vars&... in) {
+  constexpr const OpInfo& info = op_info<Op>;
+  static_assert(sizeof...(Vars) == static_cast<std::size_t>(info.n_in), "one Var per input of the op");
+  const Var list[] = {Var(in)...};
+  Graph* graph = nullptr;
+  for (const auto& v : list)
+    if (v) graph = &v.graph();
+  auto out = graph->apply(info, list, &args);
+  if constexpr (info.n_out - info.n_aux == 1) {
+    return out[0];
+  } else {
+    std::array<Var, static_cast<std::size_t>(info.n_out - info.n_aux)> many;
+    for (std::size_t i = 0; i < many.size(); ++i) many[i] = out[i];
+    return many;
+  }
+}
+
+}  // namespace hpcdl

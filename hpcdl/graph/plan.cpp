@@ -1,0 +1,143 @@
+#include "hpcdl/graph/plan.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+namespace hpcdl {
+namespace {
+
+std::vector<Lifetime> lifetimes(const Program& p) {
+  std::vector<Lifetime> life(p.slots.size());
+  const int end = static_cast<int>(p.records.size()) - 1;
+  for (int r = 0; r <= end; ++r) {
+    const auto& rec = p.records[static_cast<std::size_t>(r)];
+    for (std::uint32_t i = 0; i < rec.operand_count; ++i) {
+      const int slot = p.operands[rec.operands + i].slot;
+      if (slot < 0) continue;
+      auto& l = life[static_cast<std::size_t>(slot)];
+      if (l.first < 0) l.first = r;
+      l.last = r;
+    }
+  }
+  for (std::size_t s = 0; s < life.size(); ++s) {
+    if (p.slots[s].kind == SlotKind::input) life[s] = {0, end};
+    if (p.slots[s].kind == SlotKind::kept && life[s].first >= 0) life[s].last = end;
+  }
+  return life;
+}
+
+struct Item {
+  int slot;
+  Lifetime life;
+  std::int64_t size;
+};
+
+/// Places slots in order of first use into the tightest hole that fits; returns the arena's size.
+std::int64_t place_by_time(std::vector<Item> items, int records, std::vector<std::int64_t>& offset) {
+  std::vector<std::vector<int>> ends(static_cast<std::size_t>(records));
+  std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
+    return a.life.first != b.life.first ? a.life.first < b.life.first : a.size > b.size;
+  });
+  for (std::size_t i = 0; i < items.size(); ++i) ends[static_cast<std::size_t>(items[i].life.last)].push_back(static_cast<int>(i));
+  std::map<std::int64_t, std::int64_t> holes;  // offset -> size
+  std::int64_t top = 0;
+  const auto release = [&](std::int64_t at, std::int64_t size) {
+    auto next = holes.lower_bound(at);
+    if (next != holes.end() && next->first == at + size) size += next->second, next = holes.erase(next);
+    if (next != holes.begin()) {
+      auto prev = std::prev(next);
+      if (prev->first + prev->second == at) {
+        prev->second += size;
+        return;
+      }
+    }
+    holes.emplace(at, size);
+  };
+  std::size_t at = 0;
+  for (int r = 0; r < records; ++r) {
+    for (; at < items.size() && items[at].life.first == r; ++at) {
+      const auto& item = items[at];
+      auto best = holes.end();
+      for (auto h = holes.begin(); h != holes.end(); ++h)
+        if (h->second >= item.size && (best == holes.end() || h->second < best->second)) best = h;
+      std::int64_t place = top;
+      if (best != holes.end()) {
+        place = best->first;
+        const auto rest = best->second - item.size;
+        holes.erase(best);
+        if (rest > 0) holes.emplace(place + item.size, rest);
+      } else {
+        if (!holes.empty() && std::prev(holes.end())->first + std::prev(holes.end())->second == top) {
+          place = std::prev(holes.end())->first;  // grow the hole at the top
+          holes.erase(std::prev(holes.end()));
+        }
+        top = place + item.size;
+      }
+      offset[static_cast<std::size_t>(item.slot)] = place;
+    }
+    for (int i : ends[static_cast<std::size_t>(r)])
+      release(offset[static_cast<std::size_t>(items[static_cast<std::size_t>(i)].slot)], items[static_cast<std::size_t>(i)].size);
+  }
+  return top;
+}
+
+/// Places slots by falling size at the lowest address free during their whole life ("greedy by size", Pisarchyk & Lee,
+/// "Efficient memory management for deep neural net inference", 2020). Quadratic.
+std::int64_t place_by_size(std::vector<Item> items, std::vector<std::int64_t>& offset) {
+  std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) { return a.size > b.size; });
+  std::vector<Item> placed;  // by offset
+  std::int64_t top = 0;
+  const auto at = [&](const Item& i) { return offset[static_cast<std::size_t>(i.slot)]; };
+  for (const auto& item : items) {
+    std::int64_t place = 0, best = -1, best_gap = 0;
+    for (const auto& other : placed) {
+      if (other.life.last < item.life.first || item.life.last < other.life.first) continue;
+      const auto gap = at(other) - place;
+      if (gap >= item.size && (best < 0 || gap < best_gap)) best = place, best_gap = gap;
+      place = std::max(place, at(other) + other.size);
+    }
+    if (best >= 0) place = best;
+    offset[static_cast<std::size_t>(item.slot)] = place;
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), item,
+                                   [&](const Item& a, const Item& b) { return at(a) < at(b); }), item);
+    top = std::max(top, place + item.size);
+  }
+  return top;
+}
+
+}  // namespace
+
+std::int64_t arena_size(const Slot& slot) { return (slot.spec.bytes() + Plan::kAlign - 1) / Plan::kAlign * Plan::kAlign; }
+
+Plan plan(const Program& program) {
+  constexpr std::size_t kQuadraticLimit = 4000;
+  Plan out;
+  out.offset.assign(program.slots.size(), -1);
+  out.lifetime = lifetimes(program);
+  const auto records = static_cast<int>(program.records.size());
+  std::vector<Item> items;
+  std::vector<std::int64_t> delta(program.records.size() + 1);
+  for (std::size_t s = 0; s < program.slots.size(); ++s) {
+    const auto& slot = program.slots[s];
+    if (slot.kind == SlotKind::external || out.lifetime[s].first < 0 || slot.spec.bytes() == 0) continue;
+    items.push_back({static_cast<int>(s), out.lifetime[s], arena_size(slot)});
+    delta[static_cast<std::size_t>(out.lifetime[s].first)] += items.back().size;
+    delta[static_cast<std::size_t>(out.lifetime[s].last) + 1] -= items.back().size;
+  }
+  for (std::int64_t r = 0, live = 0; r < records; ++r) {
+    live += delta[static_cast<std::size_t>(r)];
+    if (live > out.live_bytes) out.live_bytes = live, out.worst_record = static_cast<int>(r);
+  }
+  out.arena_bytes = place_by_time(items, records, out.offset);
+  if (out.arena_bytes > out.live_bytes && items.size() <= kQuadraticLimit) {
+    auto other = out.offset;
+    if (const auto bytes = place_by_size(items, other); bytes < out.arena_bytes) {
+      out.arena_bytes = bytes;
+      out.offset = std::move(other);
+    }
+  }
+  return out;
+}
+
+}  // namespace hpcdl

@@ -1,0 +1,70 @@
+#pragma once
+// The program: a step, recorded once, as plain data.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hpcdl/ops/op_info.h"
+
+namespace hpcdl {
+
+/// Where the memory of a slot comes from.
+enum class SlotKind : std::uint8_t {
+  temp,      // arena; lives from the first to the last record that touches it
+  input,     // arena; written by the caller before a run, lives through the whole program
+  kept,      // arena; lives from its first record to the end, so that the caller can read it
+  external,  // memory of the caller: parameters, gradients, optimizer state, KV cache
+};
+
+struct Slot {
+  Spec spec;
+  SlotKind kind = SlotKind::temp;
+  void* data = nullptr;  // external, or eager mode
+  std::string name;
+};
+
+/// How a record uses an operand. `update` reads and writes (accumulated gradients, in-place state).
+enum class Access : std::uint8_t { read, write, update };
+
+/// A strided window of a slot. slot < 0: absent.
+struct Operand {
+  int slot = -1;
+  std::int64_t offset = 0;  // elements
+  Spec spec;
+  Shape strides;
+  Access access = Access::read;
+};
+
+enum class Phase : std::uint8_t { forward, recompute, backward, update };
+
+struct Record {
+  std::string_view op;
+  RunFn run = nullptr;
+  std::uint32_t args = 0;      // byte offset into Program::args
+  std::uint32_t operands = 0;  // index of the first operand
+  std::uint16_t operand_count = 0;
+  std::uint8_t stream = 0;
+  Phase phase = Phase::forward;
+  std::uint32_t scope = 0;  // index into Program::scopes: "layers.3.mlp"
+  Cost cost;
+};
+
+struct Program {
+  std::vector<Slot> slots;
+  std::vector<Operand> operands;
+  std::vector<Record> records;
+  std::vector<std::byte> args;
+  std::vector<std::string> scopes{""};
+
+  Cost cost() const {
+    Cost sum;
+    for (const auto& r : records) sum += r.cost;
+    return sum;
+  }
+};
+
+std::string_view phase_name(Phase p);
+
+}  // namespace hpcdl

@@ -1,0 +1,37 @@
+#include "hpcdl/graph/text.h"
+
+#include <fmt/format.h>
+
+#include "hpcdl/core/describe.h"
+#include "hpcdl/core/units.h"
+
+namespace hpcdl {
+
+std::string_view phase_name(Phase p) {
+  constexpr std::string_view names[] = {"forward", "recompute", "backward", "update"};
+  return names[static_cast<int>(p)];
+}
+
+std::string program_text(const Program& program, const Plan& plan) {
+  std::string out = fmt::format("{:>6}  {:<9} {:<16} {:<24} {:>10} {:>10}  operands\n", "record", "phase", "op", "scope", "flops", "bytes");
+  for (std::size_t i = 0; i < program.records.size(); ++i) {
+    const auto& r = program.records[i];
+    std::string operands;
+    for (std::uint32_t k = 0; k < r.operand_count; ++k) {
+      const auto& o = program.operands[r.operands + k];
+      const char* mark = o.access == Access::read ? "" : o.access == Access::write ? "=" : "+=";
+      if (o.slot < 0) operands += " -";
+      else operands += fmt::format(" %{}{}:{}{}", o.slot, mark, dtype_name(o.spec.dtype), to_string(o.spec.shape));
+    }
+    out += fmt::format("{:>6}  {:<9} {:<16} {:<24} {:>10} {:>10} {}\n", i, phase_name(r.phase), r.op, program.scopes[r.scope],
+                       format_count(r.cost.flops), format_bytes(r.cost.bytes), operands);
+  }
+  const Cost sum = program.cost();
+  out += fmt::format("{} records, {} slots, {} flops, {} moved at least; peak memory {} planned, {} live at record {}\n",
+                     program.records.size(), program.slots.size(), format_count(sum.flops), format_bytes(sum.bytes),
+                     format_bytes(static_cast<double>(plan.arena_bytes)), format_bytes(static_cast<double>(plan.live_bytes)),
+                     plan.worst_record);
+  return out;
+}
+
+}  // namespace hpcdl

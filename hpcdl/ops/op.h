@@ -1,0 +1,70 @@
+#pragma once
+// What an op is. An op is a plain struct:
+//
+//   struct Softmax {
+//     static constexpr std::string_view name = "softmax";
+//     struct Args { float scale = 1; bool causal = false; };              // trivially copyable
+//     static Spec infer(const Spec& x, const Args&);                        // or std::array<Spec, N> for N outputs
+//     static Cost cost(const Spec& x, const Args&);
+//     static void forward(Stream&, Tensor y, View x, const Args&);         // outputs, inputs, forward scratch, Args
+//     static void backward(Stream&, Grad dx, View y, View dy, const Args&);
+//     using Backward = Operands<dIn<0>, Out<0>, dOut<0>>;                  // the operands of backward, in its order
+//   };
+//
+// Optional members:
+//   kAux                      how many trailing outputs only serve backward (row statistics, pre-activations)
+//   scratch(specs..., args)   std::array<Spec, N> of forward scratch, appended after the inputs
+//   backward_scratch(...)     the same for backward; named Scratch<I> in Backward
+//   backward_cost(...)        default: twice the flops, the bytes of all operands of backward
+//   kInPlace                  true when output 0 may be the memory of input 0
+// An absent optional input is a View that converts to false, and a Spec that does. A gradient that nobody needs is a
+// Grad that converts to false.
+
+#include <array>
+#include <string_view>
+
+#include "hpcdl/core/stream.h"
+#include "hpcdl/core/tensor.h"
+#include "hpcdl/ops/cost.h"
+#include "hpcdl/simd/isa.h"
+
+namespace hpcdl {
+
+enum class OperandKind : unsigned char { in, out, grad_in, grad_out, scratch };
+struct OperandRef {
+  OperandKind kind;
+  int index;
+};
+
+template <int I> struct In { static constexpr OperandRef ref{OperandKind::in, I}; };
+template <int I> struct Out { static constexpr OperandRef ref{OperandKind::out, I}; };
+template <int I> struct dIn { static constexpr OperandRef ref{OperandKind::grad_in, I}; };
+template <int I> struct dOut { static constexpr OperandRef ref{OperandKind::grad_out, I}; };
+template <int I> struct Scratch { static constexpr OperandRef ref{OperandKind::scratch, I}; };
+template <class... Ts> struct Operands {
+  static constexpr std::array<OperandRef, sizeof...(Ts)> refs{Ts::ref...};
+};
+
+/// A recorded variable (graph/var.h). Ops are written against the concept, so that ops/ need not include graph/:
+/// `record<Op>(args, vars...)` is found by argument-dependent lookup.
+template <class V> concept Symbolic = requires { typename V::symbolic_tag; };
+
+/// Runs the CPU code for the active instruction set, or the GPU code on a GPU stream. A backend that is not built needs
+/// no stub: its lambda is generic and never instantiated.
+#if defined(HPCDL_SIMD_TU)
+// Kernel files see the definitions of their kernels: dispatching there would instantiate them for every set. No
+// kernel calls an op's forward.
+template <class Cpu, class... Cuda> void on(Stream&, Cpu&&, Cuda&&...) {}
+#else
+template <class Cpu, class Cuda> void on(Stream& s, Cpu&& cpu, [[maybe_unused]] Cuda&& cuda) {
+#if HPCDL_CUDA
+  if (s.device().kind == DeviceKind::cuda) return cuda(s);
+#endif
+  simd::with_isa([&](auto isa) { cpu(isa, s.pool()); });
+}
+template <class Cpu> void on(Stream& s, Cpu&& cpu) {
+  simd::with_isa([&](auto isa) { cpu(isa, s.pool()); });
+}
+#endif
+
+}  // namespace hpcdl

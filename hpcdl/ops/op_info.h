@@ -1,0 +1,130 @@
+#pragma once
+// An op as data: what the recorder, the executor and the test bench need, with the types erased.
+
+#include <cstring>
+#include <span>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "hpcdl/ops/op.h"
+
+namespace hpcdl {
+
+/// Runs one record. Operands: forward = outputs, inputs, scratch; backward = the op's Backward list.
+using RunFn = void (*)(Stream&, const Grad* operands, const void* args);
+
+struct OpInfo {
+  static constexpr int kMaxOut = 4, kMaxScratch = 4;
+
+  std::string_view name;
+  int n_in = 0, n_out = 0, n_aux = 0;
+  std::size_t args_bytes = 0;
+  void (*infer)(const Spec* in, const void* args, Spec* out) = nullptr;
+  Cost (*cost)(const Spec* in, const void* args) = nullptr;
+  int (*scratch)(const Spec* in, const void* args, Spec* out) = nullptr;  // returns how many
+  RunFn forward = nullptr;
+  // Backward; `backward` is null for an op without one.
+  std::span<const OperandRef> backward_operands;
+  int (*backward_scratch)(const Spec* in, const void* args, Spec* out) = nullptr;
+  Cost (*backward_cost)(const Spec* in, const void* args) = nullptr;  // null: derive from the operands
+  RunFn backward = nullptr;
+};
+
+namespace detail {
+
+template <class F> struct Signature;
+template <class R, class... A> struct Signature<R (*)(A...)> {
+  static constexpr int arity = sizeof...(A);
+  template <int I> using Arg = std::remove_cvref_t<std::tuple_element_t<I, std::tuple<A...>>>;
+};
+
+template <class T> inline constexpr int count_of = 1;
+template <class T, std::size_t N> inline constexpr int count_of<std::array<T, N>> = static_cast<int>(N);
+
+template <class Op, std::size_t... I>
+decltype(auto) call_infer(const Spec* in, const typename Op::Args& a, std::index_sequence<I...>) {
+  return Op::infer(in[I]..., a);
+}
+
+inline void put(Spec* out, const Spec& s) { out[0] = s; }
+template <std::size_t N> void put(Spec* out, const std::array<Spec, N>& s) {
+  for (std::size_t i = 0; i < N; ++i) out[i] = s[i];
+}
+
+template <class Op> struct Traits {
+  using Args = typename Op::Args;
+  static constexpr int n_in = Signature<decltype(&Op::infer)>::arity - 1;
+  using Ins = std::make_index_sequence<static_cast<std::size_t>(n_in)>;
+  static constexpr int n_out =
+      count_of<std::remove_cvref_t<decltype(call_infer<Op>(nullptr, std::declval<const Args&>(), Ins{}))>>;
+  // Stream, outputs, inputs, scratch, Args
+  static constexpr int n_forward = Signature<decltype(&Op::forward)>::arity - 2;
+  static constexpr bool has_backward = requires { typename Op::Backward; };
+  static_assert(std::is_trivially_copyable_v<Args>);
+};
+
+template <class Op, class G, std::size_t... I>
+int collect(G&& get, const Spec* in, const void* args, Spec* out, std::index_sequence<I...>) {
+  const auto list = get(in[I]..., *static_cast<const typename Op::Args*>(args));
+  for (std::size_t i = 0; i < list.size(); ++i) out[i] = list[i];
+  return static_cast<int>(list.size());
+}
+
+template <class Op, std::size_t... I>
+void run_forward(Stream& s, const Grad* t, const void* args, std::index_sequence<I...>) {
+  Op::forward(s, t[I]..., *static_cast<const typename Op::Args*>(args));
+}
+template <class Op, std::size_t... I>
+void run_backward(Stream& s, const Grad* t, const void* args, std::index_sequence<I...>) {
+  Op::backward(s, t[I]..., *static_cast<const typename Op::Args*>(args));
+}
+template <class Op, std::size_t... I> Cost run_cost(const Spec* in, const void* args, std::index_sequence<I...>) {
+  return Op::cost(in[I]..., *static_cast<const typename Op::Args*>(args));
+}
+template <class Op, std::size_t... I> Cost run_backward_cost(const Spec* in, const void* args, std::index_sequence<I...>) {
+  return Op::backward_cost(in[I]..., *static_cast<const typename Op::Args*>(args));
+}
+
+template <class Op> constexpr OpInfo make_op_info() {
+  using T = Traits<Op>;
+  using Args = typename Op::Args;
+  OpInfo info;
+  info.name = Op::name;
+  info.n_in = T::n_in;
+  info.n_out = T::n_out;
+  if constexpr (requires { Op::kAux; }) info.n_aux = Op::kAux;
+  info.args_bytes = sizeof(Args);
+  info.infer = [](const Spec* in, const void* a, Spec* out) {
+    put(out, call_infer<Op>(in, *static_cast<const Args*>(a), typename T::Ins{}));
+  };
+  info.cost = [](const Spec* in, const void* a) { return run_cost<Op>(in, a, typename T::Ins{}); };
+  if constexpr (requires { &Op::scratch; }) {
+    info.scratch = [](const Spec* in, const void* a, Spec* out) {
+      return collect<Op>([](auto&&... x) { return Op::scratch(x...); }, in, a, out, typename T::Ins{});
+    };
+  }
+  info.forward = [](Stream& s, const Grad* t, const void* a) {
+    run_forward<Op>(s, t, a, std::make_index_sequence<static_cast<std::size_t>(T::n_forward)>{});
+  };
+  if constexpr (T::has_backward) {
+    info.backward_operands = Op::Backward::refs;
+    if constexpr (requires { &Op::backward_scratch; }) {
+      info.backward_scratch = [](const Spec* in, const void* a, Spec* out) {
+        return collect<Op>([](auto&&... x) { return Op::backward_scratch(x...); }, in, a, out, typename T::Ins{});
+      };
+    }
+    if constexpr (requires { &Op::backward_cost; })
+      info.backward_cost = [](const Spec* in, const void* a) { return run_backward_cost<Op>(in, a, typename T::Ins{}); };
+    info.backward = [](Stream& s, const Grad* t, const void* a) {
+      run_backward<Op>(s, t, a, std::make_index_sequence<Op::Backward::refs.size()>{});
+    };
+  }
+  return info;
+}
+
+}  // namespace detail
+
+template <class Op> inline constexpr OpInfo op_info = detail::make_op_info<Op>();
+
+}  // namespace hpcdl

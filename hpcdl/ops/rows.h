@@ -1,0 +1,30 @@
+#pragma once
+// How row-wise and element-wise kernels split their work over the pool.
+
+#include "hpcdl/core/pool.h"
+
+namespace hpcdl {
+
+/// Elements below which a second thread costs more than it brings (a hand-over is about a microsecond).
+inline constexpr std::int64_t kGrainElements = 8192;
+
+/// f(begin row, end row): whole rows, one contiguous share per thread.
+template <class F> void for_rows(Pool& pool, std::int64_t rows, std::int64_t cols, F&& f) {
+  parallel_for(pool, rows, kGrainElements / (cols > 0 ? cols : 1) + 1, f);
+}
+
+/// f(row, begin, end): element-wise work; rows are cut too, in pieces of 64-element multiples, when there are few of them.
+template <class F> void for_row_chunks(Pool& pool, std::int64_t rows, std::int64_t cols, F&& f) {
+  if (rows == 1) {
+    const std::int64_t blocks = (cols + 63) / 64;
+    parallel_for(pool, blocks, kGrainElements / 64, [&](std::int64_t b, std::int64_t e) {
+      f(std::int64_t{0}, b * 64, e * 64 < cols ? e * 64 : cols);
+    });
+    return;
+  }
+  for_rows(pool, rows, cols, [&](std::int64_t b, std::int64_t e) {
+    for (std::int64_t r = b; r < e; ++r) f(r, std::int64_t{0}, cols);
+  });
+}
+
+}  // namespace hpcdl

@@ -1,0 +1,479 @@
+#include "hpcdl/testing/op_spec.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/core/describe.h"
+#include "hpcdl/core/rng.h"
+#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/graph.h"
+
+namespace hpcdl::testing {
+namespace {
+
+/// Operand memory, off by one element from the allocation's alignment, with a guard behind it.
+struct Memory {
+  static constexpr std::int64_t kGuard = 64;
+  Buffer buffer;
+  Tensor tensor;
+
+  Memory() = default;
+  Memory(Spec spec, bool misaligned)
+      : buffer(spec.bytes() + 2 * kGuard), tensor(buffer.data() + (misaligned ? dtype_bytes(spec.dtype) : 0), spec) {
+    std::memset(buffer.data(), 0xff, static_cast<std::size_t>(buffer.bytes()));  // NaN in every float type
+  }
+  bool guard_intact() const {
+    const auto* end = static_cast<const unsigned char*>(tensor.data()) + tensor.bytes();
+    return std::all_of(end, end + kGuard, [](unsigned char c) { return c == 0xff; });
+  }
+};
+
+double get(const View& t, std::int64_t i) {
+  switch (t.dtype()) {
+    case DType::bf16: return static_cast<double>(static_cast<float>(t.ptr<bf16>()[i]));
+    case DType::f32: return static_cast<double>(t.ptr<float>()[i]);
+    case DType::i32: return t.ptr<std::int32_t>()[i];
+    case DType::u8: return t.ptr<std::uint8_t>()[i];
+    case DType::f16: return static_cast<double>(static_cast<float>(t.ptr<f16>()[i]));
+    default: ADD_FAILURE() << "op_spec cannot read " << dtype_name(t.dtype()); return 0;
+  }
+}
+
+void put(const Tensor& t, std::int64_t i, double v) {
+  switch (t.dtype()) {
+    case DType::bf16: t.ptr<bf16>()[i] = bf16(static_cast<float>(v)); break;
+    case DType::f32: t.ptr<float>()[i] = static_cast<float>(v); break;
+    case DType::i32: t.ptr<std::int32_t>()[i] = static_cast<std::int32_t>(v); break;
+    case DType::u8: t.ptr<std::uint8_t>()[i] = static_cast<std::uint8_t>(v); break;
+    case DType::f16: t.ptr<f16>()[i] = f16(static_cast<float>(v)); break;
+    default: ADD_FAILURE() << "op_spec cannot write " << dtype_name(t.dtype());
+  }
+}
+
+Ref to_ref(const View& t) {
+  Ref r{t.shape(), {}};
+  r.data.resize(static_cast<std::size_t>(t.size()));
+  for (std::int64_t i = 0; i < t.size(); ++i) r[i] = get(t, i);
+  return r;
+}
+
+double largest(const Ref& r) {
+  double m = 0;
+  for (double v : r.data)
+    if (std::isfinite(v)) m = std::max(m, std::fabs(v));
+  return m;
+}
+
+double half_ulp(DType d) { return d == DType::bf16 ? 0x1p-8 : d == DType::f16 ? 0x1p-11 : 0x1p-24; }
+
+class OpTest : public ::testing::Test {
+ public:
+  OpTest(const ErasedSpec& spec, const ErasedSpec::Case& c, simd::IsaKind isa, DType dtype, std::string what)
+      : spec_(spec), case_(c), isa_(isa), dtype_(dtype), what_(std::move(what)) {}
+
+  void SetUp() override {
+    before_ = simd::active_isa();
+    ASSERT_TRUE(simd::set_active_isa(isa_));
+    make_inputs();
+    params_.seed = 1234;
+    params_.lr = 0.1f;
+  }
+  void TearDown() override { simd::set_active_isa(before_); }
+  void TestBody() override {
+    if (what_ == "forward") forward();
+    if (what_ == "gradient") gradient();
+    if (what_ == "accumulate") accumulate();
+    if (what_ == "repeat") repeat();
+    if (what_ == "replay") replay();
+    if (what_ == "in_place") in_place();
+  }
+
+ private:
+  const OpInfo& op() const { return *spec_.op; }
+  const void* args() const { return case_.args.data(); }
+
+  void make_inputs() {
+    for (std::size_t i = 0; i < case_.in.size(); ++i) {
+      const Input& in = case_.in[i];
+      if (in.absent) {
+        specs_.emplace_back();
+        in_.emplace_back();
+        continue;
+      }
+      specs_.push_back({in.shape, in.dtype == DType::none ? dtype_ : in.dtype});
+      in_.emplace_back(specs_.back(), true);
+      const Rng rng{77 + i, 5};
+      for (std::int64_t k = 0; k < specs_.back().size(); ++k) {
+        const auto u = static_cast<std::uint64_t>(k);
+        double v = 0;
+        switch (in.fill) {
+          case Fill::normal: v = rng.normal(u) * (spec_.outliers && rng.below(u + (1u << 30), 61) == 0 ? 10 : 1); break;
+          case Fill::uniform: v = static_cast<double>(rng.uniform(u)) * 2 - 1; break;
+          case Fill::positive: v = static_cast<double>(rng.uniform(u)) + 0.1; break;
+          case Fill::zero: break;
+          case Fill::index:
+            v = static_cast<double>(rng.below(u, static_cast<std::uint64_t>(in.below)));
+            if (in.minus_one && rng.below(u + (1u << 30), 5) == 0) v = -1;
+            break;
+        }
+        put(in_.back().tensor, k, v);
+      }
+    }
+    Spec outs[OpInfo::kMaxOut];
+    op().infer(specs_.data(), args(), outs);
+    out_specs_.assign(outs, outs + op().n_out);
+  }
+
+  Stream stream(int threads) {
+    auto& pool = threads == 1 ? one_ : two_;
+    if (!pool) pool = std::make_unique<Pool>(threads);
+    return Stream(*pool, &params_);
+  }
+
+  std::vector<Memory> call_forward(int threads, bool misaligned) {
+    std::vector<Memory> out;
+    std::vector<Grad> operands;
+    for (const auto& s : out_specs_) {
+      out.emplace_back(s, misaligned);
+      operands.emplace_back(out.back().tensor, Write::overwrite);
+    }
+    for (const auto& m : in_) operands.emplace_back(m.tensor, Write::overwrite);
+    const auto scratch = make_scratch(op().scratch, operands);
+    Stream s = stream(threads);
+    op().forward(s, operands.data(), args());
+    for (const auto& m : out) EXPECT_TRUE(m.guard_intact()) << "wrote behind its output";
+    return out;
+  }
+
+  std::vector<Memory> make_scratch(int (*fn)(const Spec*, const void*, Spec*), std::vector<Grad>& operands) {
+    std::vector<Memory> scratch;
+    Spec list[OpInfo::kMaxScratch];
+    const int n = fn ? fn(specs_.data(), args(), list) : 0;
+    for (int i = 0; i < n; ++i) {
+      scratch.emplace_back(list[i], false);
+      operands.emplace_back(scratch.back().tensor, Write::overwrite);
+    }
+    return scratch;
+  }
+
+  std::vector<Ref> reference(std::span<const Ref> in) const {
+    std::vector<Ref> out;
+    for (const auto& s : out_specs_) out.push_back({s.shape, std::vector<double>(static_cast<std::size_t>(s.size()))});
+    spec_.reference(out, in, args());
+    return out;
+  }
+  std::vector<Ref> input_refs() const {
+    std::vector<Ref> in;
+    for (const auto& m : in_) in.push_back(m.tensor ? to_ref(m.tensor) : Ref{});
+    return in;
+  }
+
+  /// Allowed error of one element of magnitude `m` in a tensor whose largest magnitude is `top`.
+  double tolerance(DType stored, double m, double top) const {
+    const double walk = 4 + std::sqrt(spec_.reduction(specs_, args()));
+    return 2 * half_ulp(stored) * m + spec_.condition * walk * 0x1p-24 * top + 1e-30;
+  }
+
+  void compare(const View& got, const Ref& want, double top, const char* label, double storage_steps = 1) {
+    int wrong = 0;
+    for (std::int64_t i = 0; i < got.size() && wrong < 4; ++i) {
+      const double g = get(got, i), w = want[i];
+      if (std::isnan(w) ? std::isnan(g) : g == w) continue;
+      const double tol = tolerance(got.dtype(), storage_steps * std::fabs(w), top);
+      if (std::fabs(g - w) <= tol) continue;
+      ADD_FAILURE() << label << "[" << i << "]: got " << g << ", reference " << w << ", allowed error " << tol;
+      ++wrong;
+    }
+  }
+
+  void forward() {
+    const auto want = reference(input_refs());
+    for (bool misaligned : {true, false}) {
+      const auto got = call_forward(2, misaligned);
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        // bf16 inputs reach the sums exactly, so only the result is rounded to bf16.
+        compare(got[i].tensor, want[i], std::max(largest(want[i]), input_scale()), "output");
+      }
+    }
+  }
+
+  double input_scale() const {
+    double top = 0;
+    for (const auto& m : in_)
+      if (m.tensor && is_float(m.tensor.dtype())) top = std::max(top, largest(to_ref(m.tensor)));
+    return top;
+  }
+
+  struct BackwardRun {
+    std::vector<Memory> gradients;  // per input; empty tensor where none
+  };
+
+  BackwardRun call_backward(const std::vector<Memory>& out, const std::vector<Memory>& dout, Write write, int threads,
+                            const std::vector<Memory>* start = nullptr) {
+    BackwardRun run;
+    for (std::size_t i = 0; i < in_.size(); ++i) {
+      if (!in_[i].tensor || !case_.in[i].differentiable) {
+        run.gradients.emplace_back();
+        continue;
+      }
+      run.gradients.emplace_back(specs_[i], true);
+      if (start && (*start)[i].tensor)
+        std::memcpy(run.gradients[i].tensor.data(), (*start)[i].tensor.data(), static_cast<std::size_t>(specs_[i].bytes()));
+    }
+    std::vector<Grad> scratch_operands, operands;
+    const auto scratch = make_scratch(op().backward_scratch, scratch_operands);
+    for (const auto& ref : op().backward_operands) {
+      const auto i = static_cast<std::size_t>(ref.index);
+      switch (ref.kind) {
+        case OperandKind::in: operands.emplace_back(in_[i].tensor, Write::overwrite); break;
+        case OperandKind::out: operands.emplace_back(out[i].tensor, Write::overwrite); break;
+        case OperandKind::grad_out: operands.emplace_back(dout[i].tensor, Write::overwrite); break;
+        case OperandKind::grad_in: operands.emplace_back(run.gradients[i].tensor, write); break;
+        case OperandKind::scratch: operands.push_back(scratch_operands[i]); break;
+      }
+    }
+    Stream s = stream(threads);
+    op().backward(s, operands.data(), args());
+    for (const auto& g : run.gradients) EXPECT_TRUE(!g.tensor || g.guard_intact()) << "wrote behind a gradient";
+    return run;
+  }
+
+  std::vector<Memory> random_dout() {
+    std::vector<Memory> dout;
+    for (std::size_t i = 0; i < out_specs_.size(); ++i) {
+      dout.emplace_back(out_specs_[i], true);
+      const Rng rng{991 + i, 3};
+      for (std::int64_t k = 0; k < out_specs_[i].size(); ++k)
+        put(dout.back().tensor, k, rng.normal(static_cast<std::uint64_t>(k)));
+    }
+    return dout;
+  }
+
+  /// d(sum(dout * f(x)))/dx of the reference, by central differences in double, against backward's result. Large inputs
+  /// are probed at 200 random places.
+  void gradient() {
+    const auto out = call_forward(2, true);
+    const auto dout = random_dout();
+    const auto run = call_backward(out, dout, Write::overwrite, 2);
+    auto in = input_refs();
+    const auto objective = [&] {
+      const auto y = reference(in);
+      double sum = 0;
+      for (int o = 0; o < op().n_out - op().n_aux; ++o)
+        for (std::int64_t k = 0; k < y[static_cast<std::size_t>(o)].size(); ++k)
+          sum += y[static_cast<std::size_t>(o)][k] * get(dout[static_cast<std::size_t>(o)].tensor, k);
+      return sum;
+    };
+    double dout_top = 0;
+    for (const auto& d : dout) dout_top = std::max(dout_top, largest(to_ref(d.tensor)));
+    for (std::size_t i = 0; i < in_.size(); ++i) {
+      if (!run.gradients[i].tensor) continue;
+      const auto n = in[i].size();
+      for (std::int64_t k = 0; k < n; ++k)
+        ASSERT_TRUE(std::isfinite(get(run.gradients[i].tensor, k))) << "gradient of input " << i << " at " << k << " not written";
+      const double top = std::max({largest(to_ref(run.gradients[i].tensor)), dout_top, dout_top * input_scale()});
+      int wrong = 0;
+      const std::int64_t probes = std::min<std::int64_t>(n, 200);
+      for (std::int64_t p = 0; p < probes && wrong < 4; ++p) {
+        const auto k = probes == n ? p : static_cast<std::int64_t>(Rng{5, i}.below(static_cast<std::uint64_t>(p), static_cast<std::uint64_t>(n)));
+        const double x = in[i][k], h = 1e-5 * std::max(1.0, std::fabs(x));
+        in[i][k] = x + h;
+        const double up = objective();
+        in[i][k] = x - h;
+        const double down = objective();
+        in[i][k] = x;
+        const double want = (up - down) / (2 * h), got = get(run.gradients[i].tensor, k);
+        // Truncation of the difference is O(h^2); its rounding is ulp(objective) / h. bf16: backward reads outputs and
+        // upstream gradients that were rounded to bf16, each an error of half an ulp of what it multiplies.
+        const double difference = 1e-7 * top + 0x1p-50 * (std::fabs(up) + std::fabs(down)) / h;
+        const double rounded = dtype_ == DType::bf16 ? 0x1p-7 * top : 0;
+        const double tol = tolerance(run.gradients[i].tensor.dtype(), std::fabs(want), top) + difference + rounded;
+        if (std::fabs(got - want) > tol) {
+          ADD_FAILURE() << "gradient of input " << i << " at " << k << ": got " << got << ", finite difference " << want << ", allowed error " << tol;
+          ++wrong;
+        }
+      }
+    }
+  }
+
+  void accumulate() {
+    const auto out = call_forward(2, true);
+    const auto dout = random_dout();
+    const auto plain = call_backward(out, dout, Write::overwrite, 2);
+    std::vector<Memory> start;
+    for (std::size_t i = 0; i < in_.size(); ++i) {
+      if (!plain.gradients[i].tensor) {
+        start.emplace_back();
+        continue;
+      }
+      start.emplace_back(specs_[i], false);
+      for (std::int64_t k = 0; k < specs_[i].size(); ++k) put(start[i].tensor, k, 1.0 + static_cast<double>(k % 3));
+    }
+    const auto sum = call_backward(out, dout, Write::accumulate, 2, &start);
+    for (std::size_t i = 0; i < in_.size(); ++i) {
+      if (!plain.gradients[i].tensor) continue;
+      Ref want = to_ref(plain.gradients[i].tensor);
+      const double top = largest(want) + 3;
+      for (std::int64_t k = 0; k < want.size(); ++k) want[k] += get(start[i].tensor, k);
+      int wrong = 0;
+      for (std::int64_t k = 0; k < want.size() && wrong < 4; ++k) {
+        const double got = get(sum.gradients[i].tensor, k);
+        // Both the plain gradient and the sum are rounded to the storage type.
+        const double tol = tolerance(specs_[i].dtype, 2 * (std::fabs(want[k]) + 3), top);
+        if (std::fabs(got - want[k]) > tol) {
+          ADD_FAILURE() << "accumulated gradient of input " << i << " at " << k << ": got " << got << ", want " << want[k];
+          ++wrong;
+        }
+      }
+    }
+  }
+
+  static void expect_same_bits(const View& a, const View& b, const std::string& what) {
+    ASSERT_EQ(a.bytes(), b.bytes());
+    EXPECT_TRUE(a.bytes() == 0 || std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.bytes())) == 0)
+        << "different bits: " << what;
+  }
+
+  void repeat() {
+    const auto first = call_forward(2, true);
+    for (int threads : {2, 1}) {
+      const auto again = call_forward(threads, true);
+      for (std::size_t i = 0; i < first.size(); ++i)
+        expect_same_bits(first[i].tensor, again[i].tensor, threads == 1 ? "one thread" : "second run");
+    }
+    if (!op().backward) return;
+    const auto dout = random_dout();
+    const auto grad = call_backward(first, dout, Write::overwrite, 2);
+    for (int threads : {2, 1}) {
+      const auto again = call_backward(first, dout, Write::overwrite, threads);
+      for (std::size_t i = 0; i < in_.size(); ++i)
+        if (grad.gradients[i].tensor)
+          expect_same_bits(grad.gradients[i].tensor, again.gradients[i].tensor, threads == 1 ? "backward, one thread" : "backward, second run");
+    }
+  }
+
+  struct Recorded {
+    std::vector<Var> in, out, gradient;
+  };
+  Recorded record_into(Graph& g, const std::vector<Memory>& dout) {
+    Recorded r;
+    for (std::size_t i = 0; i < in_.size(); ++i) {
+      if (!in_[i].tensor) r.in.emplace_back();
+      else if (case_.in[i].differentiable && op().backward) r.in.push_back(g.differentiable_input("x", specs_[i]));
+      else r.in.push_back(g.input("x", specs_[i]));
+      if (r.in.back() && g.program().slots[static_cast<std::size_t>(r.in.back().operand().slot)].data) copy(g.eager_tensor(r.in.back()), in_[i].tensor);
+    }
+    r.out = g.apply(op(), r.in, args());
+    for (const auto& v : r.out) g.keep(v);
+    if (!op().backward || r.out.size() != 1) return r;
+    const Var dy = g.constant("dy", dout[0].tensor);
+    const bool differentiable = std::any_of(case_.in.begin(), case_.in.end(), [](const Input& i) { return i.differentiable; });
+    if (!differentiable) return r;
+    g.backward(r.out[0], dy);
+    for (const auto& v : r.in) {
+      r.gradient.push_back(v ? g.gradient(v) : Var());
+      if (r.gradient.back()) g.keep(r.gradient.back());
+    }
+    return r;
+  }
+  static void copy(const Tensor& to, const View& from) {
+    if (from.bytes()) std::memcpy(to.data(), from.data(), static_cast<std::size_t>(from.bytes()));
+  }
+
+  void replay() {
+    const auto direct = call_forward(2, false);
+    const auto dout = random_dout();
+    Stream s = stream(2);
+    Graph eager({.eager = &s});
+    const auto e = record_into(eager, dout);
+    Graph g;
+    const auto r = record_into(g, dout);
+    Executable exe(g.finish());
+    for (int run = 0; run < 2; ++run) {
+      std::memset(exe.arena()->data(), 0xff, static_cast<std::size_t>(exe.arena()->bytes()));
+      for (std::size_t i = 0; i < r.in.size(); ++i)
+        if (r.in[i] && exe.plan().offset[static_cast<std::size_t>(r.in[i].operand().slot)] >= 0) copy(exe.tensor(r.in[i]), in_[i].tensor);
+      exe.run(s);
+      for (std::size_t i = 0; i < r.out.size(); ++i) {
+        if (out_specs_[i].bytes() == 0) continue;
+        expect_same_bits(exe.tensor(r.out[i]), direct[i].tensor, "replay and direct call");
+        expect_same_bits(exe.tensor(r.out[i]), eager.eager_tensor(e.out[i]), "replay and eager");
+      }
+      for (std::size_t i = 0; i < r.gradient.size(); ++i)
+        if (r.gradient[i] && specs_[i].bytes()) expect_same_bits(exe.tensor(r.gradient[i]), eager.eager_tensor(e.gradient[i]), "gradients of replay and eager");
+    }
+  }
+
+  void in_place() {
+    const auto want = call_forward(2, true);
+    std::vector<Grad> operands;
+    Memory shared(specs_[0], true);
+    copy(shared.tensor, in_[0].tensor);
+    operands.emplace_back(shared.tensor, Write::overwrite);
+    for (std::size_t i = 1; i < out_specs_.size(); ++i) operands.emplace_back();
+    operands.emplace_back(shared.tensor, Write::overwrite);
+    for (std::size_t i = 1; i < in_.size(); ++i) operands.emplace_back(in_[i].tensor, Write::overwrite);
+    const auto scratch = make_scratch(op().scratch, operands);
+    Stream s = stream(2);
+    op().forward(s, operands.data(), args());
+    expect_same_bits(shared.tensor, want[0].tensor, "in place");
+  }
+
+  const ErasedSpec& spec_;
+  const ErasedSpec::Case& case_;
+  simd::IsaKind isa_, before_{};
+  DType dtype_;
+  std::string what_;
+  std::vector<Spec> specs_, out_specs_;
+  std::vector<Memory> in_;
+  std::unique_ptr<Pool> one_, two_;
+  StepParams params_;
+};
+
+std::string case_label(const ErasedSpec::Case& c, std::size_t index) {
+  std::string s = fmt::format("{}", index);
+  for (const auto& in : c.in) {
+    if (in.absent) s += "_none";
+    else {
+      s += "_";
+      for (int d = 0; d < in.shape.rank(); ++d) s += fmt::format("{}{}", d ? "x" : "", in.shape[d]);
+    }
+  }
+  return s;
+}
+
+}  // namespace
+
+void register_op_tests(ErasedSpec erased) {
+  // Tests run after main starts and refer to the spec: it lives as long as the program.
+  static std::vector<std::unique_ptr<ErasedSpec>> specs;
+  specs.push_back(std::make_unique<ErasedSpec>(std::move(erased)));
+  const ErasedSpec& spec = *specs.back();
+  for (std::size_t i = 0; i < spec.cases.size(); ++i) {
+    const auto& c = spec.cases[i];
+    for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512}) {
+      if (isa > simd::best_isa()) continue;
+      for (auto dtype : {DType::f32, DType::bf16}) {
+        if (dtype == DType::bf16 && !spec.bf16) continue;
+        std::vector<std::string> kinds{"forward", "repeat", "replay"};
+        if (spec.op->backward && c.gradient) kinds.insert(kinds.end(), {"gradient", "accumulate"});
+        if (spec.in_place) kinds.push_back("in_place");
+        for (const auto& what : kinds) {
+          const std::string suite = fmt::format("{}/{}", spec.op->name, what);
+          const std::string name = fmt::format("{}/{}/{}", simd::isa_name(isa), dtype_name(dtype), case_label(c, i));
+          ::testing::RegisterTest(suite.c_str(), name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
+                                  [&spec, &c, isa, dtype, what]() -> ::testing::Test* { return new OpTest(spec, c, isa, dtype, what); });
+        }
+      }
+    }
+  }
+}
+
+}  // namespace hpcdl::testing

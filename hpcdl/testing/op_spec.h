@@ -1,0 +1,137 @@
+#pragma once
+// One spec -> all tests of an op.
+//
+//   const auto spec = testing::op<Softmax>({.cases = {...}, .reference = ..., .reduction = ...});
+//
+// registers, for every case, with every instruction set of this CPU, in f32 and bf16:
+//   forward       against the naive double-precision reference, outputs poisoned with NaN, inputs random with outliers,
+//                 operands misaligned by one element
+//   gradient      the op's backward against central differences of the reference in double
+//   accumulate    backward on top of an earlier gradient = overwrite + that gradient
+//   repeat        bit for bit: run to run, one thread and two
+//   replay        bit for bit: eager graph, recorded program, direct call
+//   in_place      where the op allows it
+//
+// Tolerances are derived, not chosen: a result of magnitude m from a reduction of length L may be off by the storage
+// type's half ulp, plus (4 + sqrt(L)) float ulps of the largest magnitude involved ("random walk" bound, Higham,
+// "Accuracy and stability of numerical algorithms", section 2.8), times `condition` where the function amplifies errors.
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hpcdl/ops/op_info.h"
+#include "hpcdl/testing/ref.h"
+
+namespace hpcdl::testing {
+
+/// Which values an integer or special input takes; float inputs default to `normal`.
+enum class Fill : unsigned char { normal, uniform, positive, zero, index };
+
+struct Input {
+  Shape shape;
+  bool absent = false;
+  DType dtype = DType::none;        // none: the float type under test
+  Fill fill = Fill::normal;
+  std::int64_t below = 0;           // Fill::index: integers in [0, below); `minus_one` sprinkles -1 (ignored)
+  bool minus_one = false;
+  bool differentiable = true;
+
+  Input(std::initializer_list<std::int64_t> s) : shape(s) {}
+  Input(Shape s) : shape(s) {}
+  static Input none() {
+    Input i{};
+    i.absent = true;
+    i.differentiable = false;
+    return i;
+  }
+  static Input indices(Shape s, std::int64_t below, bool minus_one = false) {
+    Input i(s);
+    i.dtype = DType::i32;
+    i.fill = Fill::index;
+    i.below = below;
+    i.minus_one = minus_one;
+    i.differentiable = false;
+    return i;
+  }
+  Input as(DType d) const {
+    Input i = *this;
+    i.dtype = d;
+    return i;
+  }
+  Input filled(Fill f) const {
+    Input i = *this;
+    i.fill = f;
+    return i;
+  }
+  Input fixed() const {
+    Input i = *this;
+    i.differentiable = false;
+    return i;
+  }
+};
+
+/// The spec with the Args type erased; what op_spec.cpp runs.
+struct ErasedSpec {
+  struct Case {
+    std::vector<Input> in;
+    std::vector<std::byte> args;
+    bool gradient = true;
+    std::string label;
+  };
+  const OpInfo* op = nullptr;
+  std::vector<Case> cases;
+  std::function<void(std::span<Ref>, std::span<const Ref>, const void*)> reference;
+  std::function<double(std::span<const Spec>, const void*)> reduction;
+  double condition = 1;
+  bool in_place = false;
+  bool bf16 = true;
+  bool outliers = true;
+};
+
+void register_op_tests(ErasedSpec spec);
+
+template <class Op> struct OpSpec {
+  using Args = typename Op::Args;
+  struct Case {
+    std::vector<Input> in;
+    Args args = {};
+    bool gradient = true;  // false: too large for finite differences of the reference
+  };
+  std::vector<Case> cases;
+  /// Naive loops in double. `out` holds all outputs, auxiliary ones too, shaped and zeroed.
+  std::function<void(std::span<Ref> out, std::span<const Ref> in, const Args&)> reference;
+  /// Length of the longest sum behind one result. Default: 1.
+  std::function<std::int64_t(std::span<const Spec> in, const Args&)> reduction = nullptr;
+  /// How much the function (or its gradient) amplifies relative errors of intermediate results; say why where it is not 1.
+  double condition = 1;
+  bool bf16 = true;
+  /// Inputs hold a few values 10 times as large as the rest.
+  bool outliers = true;
+};
+
+template <class Op> bool op(OpSpec<Op> spec) {
+  using Args = typename Op::Args;
+  ErasedSpec e;
+  e.op = &op_info<Op>;
+  for (const auto& c : spec.cases) {
+    std::vector<std::byte> bytes(sizeof(Args));
+    std::memcpy(bytes.data(), &c.args, sizeof(Args));
+    e.cases.push_back({c.in, std::move(bytes), c.gradient, ""});
+  }
+  e.reference = [f = spec.reference](std::span<Ref> out, std::span<const Ref> in, const void* a) {
+    f(out, in, *static_cast<const Args*>(a));
+  };
+  e.reduction = [f = spec.reduction](std::span<const Spec> in, const void* a) {
+    return f ? static_cast<double>(f(in, *static_cast<const Args*>(a))) : 1.0;
+  };
+  e.condition = spec.condition;
+  e.bf16 = spec.bf16;
+  e.outliers = spec.outliers;
+  if constexpr (requires { Op::kInPlace; }) e.in_place = Op::kInPlace;
+  register_op_tests(std::move(e));
+  return true;
+}
+
+}  // namespace hpcdl::testing
