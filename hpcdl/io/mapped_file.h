@@ -11,8 +11,8 @@
 
 namespace hpcdl::io {
 
-/// Reads a range of a mapped file into the page cache from a background thread, in large chunks and in order, so that
-/// whoever computes on the range meets warm pages. Destruction stops it. Must not outlive the file.
+/// Reads and maps a range of a mapped file from a background thread, in large chunks and in order, so that whoever
+/// computes on the range meets warm pages. Destruction stops it. Must not outlive the file.
 class Prefetch {
  public:
   Prefetch() = default;

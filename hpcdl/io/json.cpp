@@ -1,0 +1,64 @@
+#include "hpcdl/io/json.h"
+
+#include <unordered_set>
+#include <vector>
+
+namespace hpcdl::io {
+
+std::string shown(std::string_view text, std::size_t limit) {
+  const bool cut = text.size() > limit;
+  std::string out = Json(std::string(text.substr(0, limit))).dump(-1, ' ', true, Json::error_handler_t::replace);
+  return cut ? out + fmt::format("... ({} bytes)", text.size()) : out;
+}
+
+std::string_view json_kind(const Json& value) {
+  switch (value.type()) {
+    case Json::value_t::null: return "null";
+    case Json::value_t::object: return "object";
+    case Json::value_t::array: return "array";
+    case Json::value_t::string: return "string";
+    case Json::value_t::boolean: return "boolean";
+    case Json::value_t::number_float: return "fraction";
+    default: return "number";
+  }
+}
+
+Json parse_json(std::string_view text, std::string_view where, int max_depth) {
+  std::vector<std::unordered_set<std::string>> keys;  // of every open object
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
+    using Event = Json::parse_event_t;
+    require(depth <= max_depth, "io", "{}: expected JSON nested at most {} deep, found more", where, max_depth);
+    if (event == Event::object_start) keys.emplace_back();
+    if (event == Event::object_end) keys.pop_back();
+    if (event == Event::key) {
+      const auto& name = value.get_ref<const std::string&>();
+      require(keys.back().insert(name).second, "io", "{}: key {} appears twice in one object", where, shown(name));
+    }
+    return true;
+  };
+  try {
+    return Json::parse(text.begin(), text.end(), watch);
+  } catch (const Json::exception& e) {
+    fail("io", "{}: expected JSON, found a mistake: {}", where, std::string_view(e.what()).substr(0, 300));
+  }
+}
+
+Json read_json(const fs::path& path, std::int64_t limit, int max_depth) {
+  return parse_json(read_file(path, limit), path.string(), max_depth);
+}
+
+JsonObject::JsonObject(const Json& value, std::string where) : value_(value), where_(std::move(where)) {
+  require(value.is_object(), "io", "{}: expected a JSON object, found {}", where_, json_kind(value));
+}
+
+const Json* JsonObject::find(const char* key) const {
+  const auto it = value_.find(key);
+  return it == value_.end() || it->is_null() ? nullptr : &*it;
+}
+
+void JsonObject::wrong_type(const char* key, std::string_view expected, const Json& value) const {
+  fail("io", "{}: key \"{}\": expected {}, found {} {}", where_, key, expected, json_kind(value),
+       shown(value.dump(-1, ' ', true, Json::error_handler_t::replace)));
+}
+
+}  // namespace hpcdl::io
