@@ -1,0 +1,311 @@
+#include "hpcdl/graph/graph.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <numeric>
+
+#include "hpcdl/core/rng.h"
+#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/text.h"
+#include "hpcdl/ops/softmax/softmax.h"
+
+namespace hpcdl {
+namespace {
+
+// Two small ops with gradients, so that these tests say nothing about real kernels.
+
+struct Times {  // y = a * b, element-wise
+  static constexpr std::string_view name = "times";
+  struct Args {};
+  static Spec infer(const Spec& a, const Spec&, const Args&) { return a; }
+  static Cost cost(const Spec& a, const Spec&, const Args&) { return {double(a.size()), 3.0 * double(a.bytes())}; }
+  static void forward(Stream&, Tensor y, View a, View b, const Args&) {
+    for_all(y, [&](auto i, float& v) { v = at(a, i) * at(b, i); });
+  }
+  static void backward(Stream&, Grad da, Grad db, View a, View b, View dy, const Args&) {
+    if (da) for_all(da, [&](auto i, float& v) { v = (da.accumulate() ? v : 0) + at(dy, i) * at(b, i); });
+    if (db) for_all(db, [&](auto i, float& v) { v = (db.accumulate() ? v : 0) + at(dy, i) * at(a, i); });
+  }
+  using Backward = Operands<dIn<0>, dIn<1>, In<0>, In<1>, dOut<0>>;
+
+  /// Element i of a (rows, cols) view with any row stride.
+  static float at(const View& t, std::int64_t i) { return t.ptr<float>()[i / t.cols() * t.row_stride() + i % t.cols()]; }
+  template <class F> static void for_all(const Tensor& t, F f) {
+    for (std::int64_t i = 0; i < t.size(); ++i) f(i, t.ptr<float>()[i / t.cols() * t.row_stride() + i % t.cols()]);
+  }
+};
+
+struct Sum {  // y = sum of all elements
+  static constexpr std::string_view name = "sum";
+  struct Args {};
+  static Spec infer(const Spec& a, const Args&) { return {{1}, a.dtype}; }
+  static Cost cost(const Spec& a, const Args&) { return {double(a.size()), double(a.bytes())}; }
+  static void forward(Stream&, Tensor y, View a, const Args&) {
+    y.ptr<float>()[0] = 0;
+    for (std::int64_t i = 0; i < a.size(); ++i) y.ptr<float>()[0] += Times::at(a, i);
+  }
+  static void backward(Stream&, Grad da, View dy, const Args&) {
+    Times::for_all(da, [&](auto, float& v) { v = (da.accumulate() ? v : 0) + dy.ptr<float>()[0]; });
+  }
+  using Backward = Operands<dIn<0>, dOut<0>>;
+};
+
+Var times(const Var& a, const Var& b) { return record<Times>({}, a, b); }
+Var sum(const Var& a) { return record<Sum>({}, a); }
+
+struct Fixture : testing::Test {
+  Pool pool{2};
+  StepParams params;
+  Stream stream{pool, &params};
+  static Spec f32(Shape s) { return {s, DType::f32}; }
+
+  static void set(const Tensor& t, std::initializer_list<float> v) {
+    std::copy(v.begin(), v.end(), t.ptr<float>());
+  }
+  static std::vector<float> values(const View& t) { return {t.ptr<float>(), t.ptr<float>() + t.size()}; }
+};
+using GraphTest = Fixture;
+using PlanTest = Fixture;
+
+TEST_F(GraphTest, FirstContributionOverwritesLaterOnesAdd) {
+  OwnedTensor w(f32({1, 3})), dw(f32({1, 3}));
+  set(w.tensor, {1, 2, 3});
+  set(dw.tensor, {NAN, NAN, NAN});
+  Graph g;
+  const Var p = g.parameter("w", w.tensor, dw.tensor);
+  g.backward(sum(times(times(p, p), p)));  // w^3, p read twice in one record and once more
+  Executable exe(g.finish());
+  for (int i = 0; i < 2; ++i) {  // nothing accumulates from run to run
+    exe.run(stream);
+    EXPECT_EQ(values(dw.tensor), (std::vector<float>{3, 12, 27}));
+  }
+}
+
+TEST_F(GraphTest, ParameterGradientsMayAddToAnEarlierRun) {
+  OwnedTensor w(f32({1, 2})), dw(f32({1, 2}));
+  set(w.tensor, {1, 2});
+  const auto build = [&](Write first) {
+    Graph g({.parameter_gradients = first});
+    const Var p = g.parameter("w", w.tensor, dw.tensor);
+    g.backward(sum(times(p, p)));
+    return Executable(g.finish());
+  };
+  const auto first = build(Write::overwrite), more = build(Write::accumulate);
+  first.run(stream);
+  more.run(stream);
+  more.run(stream);
+  EXPECT_EQ(values(dw.tensor), (std::vector<float>{6, 12}));
+}
+
+TEST_F(GraphTest, SlicesWriteTheirPartAndTheRestIsZero) {
+  OwnedTensor w(f32({2, 6})), dw(f32({2, 6}));
+  std::iota(w.tensor.ptr<float>(), w.tensor.ptr<float>() + 12, 1.0f);
+  Graph g;
+  const Var p = g.parameter("w", w.tensor, dw.tensor);
+  const Var a = g.slice(p, 0, 2), c = g.slice(p, 4, 2);
+  g.backward(sum(times(a, c)));
+  Executable exe(g.finish());
+  exe.run(stream);
+  EXPECT_EQ(values(dw.tensor), (std::vector<float>{5, 6, 0, 0, 1, 2, 11, 12, 0, 0, 7, 8}));
+}
+
+TEST_F(GraphTest, SliceAndWholeTogether) {
+  OwnedTensor w(f32({1, 4})), dw(f32({1, 4}));
+  set(w.tensor, {1, 2, 3, 4});
+  for (bool whole_first : {true, false}) {
+    Graph g;
+    const Var p = g.parameter("w", w.tensor, dw.tensor);
+    const Var a = whole_first ? sum(p) : sum(g.slice(p, 1, 2));
+    const Var b = whole_first ? sum(g.slice(p, 1, 2)) : sum(p);
+    g.backward(times(a, b));
+    Executable(g.finish()).run(stream);
+    EXPECT_EQ(values(dw.tensor), (std::vector<float>{5, 15, 15, 5}));
+  }
+}
+
+TEST_F(GraphTest, ReshapeOfASliceKeepsItsStrides) {
+  Graph g;
+  const Var x = g.differentiable_input("x", f32({2, 6}));
+  const Var v = g.reshape(g.slice(x, 2, 4), {2, 2, 2});
+  EXPECT_EQ(v.operand().strides, (Shape{6, 2, 1}));
+  EXPECT_EQ(v.operand().offset, 2);
+  EXPECT_THROW(g.reshape(g.slice(x, 2, 4), {4, 2}), Error);
+  EXPECT_THROW(g.slice(x, 4, 3), Error);
+}
+
+TEST_F(GraphTest, UnusedParameterGetsAZeroGradient) {
+  OwnedTensor w(f32({1, 2})), dw(f32({1, 2})), u(f32({1, 2})), du(f32({1, 2}));
+  set(w.tensor, {1, 2});
+  set(du.tensor, {7, 7});
+  Graph g;
+  const Var p = g.parameter("w", w.tensor, dw.tensor), q = g.parameter("u", u.tensor, du.tensor);
+  std::vector<std::string> order;
+  g.on_gradient([&](Graph&, const std::string& name, const Var& gradient) {
+    order.push_back(name);
+    EXPECT_TRUE(gradient);
+  });
+  times(q, q);  // dead end
+  g.backward(sum(times(p, p)));
+  Executable(g.finish()).run(stream);
+  EXPECT_EQ(values(du.tensor), (std::vector<float>{0, 0}));
+  EXPECT_EQ(order, (std::vector<std::string>{"w", "u"}));
+}
+
+TEST_F(GraphTest, HooksRunBehindTheLastContribution) {
+  OwnedTensor w(f32({1, 2})), dw(f32({1, 2}));
+  Graph g;
+  const Var p = g.parameter("w", w.tensor, dw.tensor);
+  int at = -1;
+  g.on_gradient([&](Graph& graph, const std::string&, const Var&) { at = graph.position(); });
+  const Var y = times(p, p);   // last to be differentiated
+  g.backward(sum(times(y, p)));
+  const auto program = g.finish();
+  ASSERT_GT(at, 0);
+  int last_write = -1;
+  for (int r = 0; r < static_cast<int>(program.records.size()); ++r)
+    for (std::uint32_t k = 0; k < program.records[r].operand_count; ++k) {
+      const auto& o = program.operands[program.records[r].operands + k];
+      if (o.slot >= 0 && program.slots[o.slot].data == dw.tensor.data() && o.access != Access::read) last_write = r;
+    }
+  EXPECT_EQ(at, last_write + 1);
+}
+
+struct Network {
+  OwnedTensor w{Spec{{4, 8}, DType::f32}}, dw{Spec{{4, 8}, DType::f32}};
+  Network() {
+    for (int i = 0; i < 32; ++i) w.tensor.ptr<float>()[i] = Rng{3, 1}.uniform(static_cast<std::uint64_t>(i));
+  }
+  Var loss(Graph& g, bool recompute) const {
+    const Var p = g.parameter("w", w.tensor, dw.tensor);
+    Var x = p;
+    for (int layer = 0; layer < 6; ++layer) {
+      Graph::Scope scope(g, fmt::format("layers.{}", layer));
+      const auto block = [&, x] { return times(softmax(times(x, p)), softmax(x)); };
+      x = recompute ? g.checkpoint(block) : block();
+    }
+    return sum(x);
+  }
+};
+
+TEST_F(GraphTest, RecomputeIsBitwiseNeutralAndSmaller) {
+  Network plain, thrifty;
+  Graph g, h;
+  g.backward(plain.loss(g, false));
+  h.backward(thrifty.loss(h, true));
+  Executable a(g.finish()), b(h.finish());
+  a.run(stream);
+  b.run(stream);
+  EXPECT_EQ(values(plain.dw.tensor), values(thrifty.dw.tensor));
+  EXPECT_NE(values(plain.dw.tensor), std::vector<float>(32, 0.0f));
+  EXPECT_LT(b.plan().live_bytes, a.plan().live_bytes);
+  EXPECT_GT(b.program().records.size(), a.program().records.size());
+}
+
+TEST_F(GraphTest, EagerAndReplayAgreeBitForBit) {
+  Network eager, recorded;
+  Graph e({.eager = &stream}), g;
+  const Var le = eager.loss(e, false);
+  e.backward(le);
+  const Var lg = g.keep(recorded.loss(g, false));
+  g.backward(lg);
+  Executable exe(g.finish());
+  exe.run(stream);
+  EXPECT_EQ(values(exe.tensor(lg)), values(e.eager_tensor(le)));
+  EXPECT_EQ(values(recorded.dw.tensor), values(eager.dw.tensor));
+}
+
+TEST_F(GraphTest, InferenceKeepsNothingForBackward) {
+  Network n;
+  Graph train, infer({.inference = true});
+  train.backward(n.loss(train, false));
+  const Var y = infer.keep(n.loss(infer, false));
+  EXPECT_THROW(infer.backward(y), Error);
+  EXPECT_LT(plan(infer.program()).live_bytes, plan(train.program()).live_bytes);
+}
+
+TEST_F(GraphTest, MistakesAreNamed) {
+  Graph g, other;
+  const Var x = g.differentiable_input("x", f32({2, 2})), y = other.input("y", f32({2, 2}));
+  EXPECT_THROW(times(x, y), Error);
+  EXPECT_THROW(g.backward(x), Error);                                      // not one element
+  EXPECT_THROW(g.backward(sum(g.input("z", f32({2})))), Error);            // nothing has a gradient
+  EXPECT_THROW(g.reshape(x, {3}), Error);
+  const Var t = times(x, x);
+  Executable exe(g.finish());
+  EXPECT_THROW(exe.tensor(t), Error);
+}
+
+TEST_F(GraphTest, TextNamesRecordsAndTotals) {
+  Network n;
+  Graph g;
+  g.backward(n.loss(g, true));
+  const auto text = program_text(g.program(), plan(g.program()));
+  for (const char* word : {"softmax", "recompute", "backward", "layers.5", "F32(4, 8)", "peak memory"})
+    EXPECT_NE(text.find(word), std::string::npos) << word;
+}
+
+TEST_F(PlanTest, NoTwoLiveSlotsShareBytes) {
+  Network n;
+  Graph g;
+  g.backward(n.loss(g, false));
+  const auto& p = g.program();
+  const auto plan = hpcdl::plan(p);
+  for (std::size_t a = 0; a < p.slots.size(); ++a)
+    for (std::size_t b = a + 1; b < p.slots.size(); ++b) {
+      if (plan.offset[a] < 0 || plan.offset[b] < 0) continue;
+      const auto &la = plan.lifetime[a], &lb = plan.lifetime[b];
+      if (la.last < lb.first || lb.last < la.first) continue;
+      EXPECT_TRUE(plan.offset[a] + arena_size(p.slots[a]) <= plan.offset[b] || plan.offset[b] + arena_size(p.slots[b]) <= plan.offset[a]);
+    }
+}
+
+/// A chain with skip connections and sizes over four orders of magnitude, as a training step has them.
+Program random_program(int records, std::uint64_t seed) {
+  const Rng rng{seed, 9};
+  Graph g;
+  std::vector<Var> live{g.differentiable_input("x", {{1, 64}, DType::f32})};
+  std::uint64_t draw = 0;
+  for (int i = 0; i < records; ++i) {
+    const auto size = std::int64_t{16} << rng.below(draw++, 11);
+    const Var out = g.temporary("t", {{1, size}, DType::f32});
+    std::vector<Operand> operands{out.operand()};
+    operands[0].access = Access::write;
+    for (int k = 0; k < 2; ++k) {
+      const std::uint64_t reach = rng.below(draw++, 10) == 0 ? 400 : 4;
+      const auto back = std::min<std::uint64_t>(live.size(), 1 + rng.below(draw++, reach));
+      operands.push_back(live[live.size() - back].operand());
+    }
+    g.emit("synthetic", [](Stream&, const Grad*, const void*) {}, operands, nullptr, 0, {});
+    live.push_back(out);
+  }
+  return g.finish();
+}
+
+TEST_F(PlanTest, WithinATenthOfTheLiveBytes) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const auto plan = hpcdl::plan(random_program(300, seed));
+    EXPECT_GE(plan.arena_bytes, plan.live_bytes);
+    EXPECT_LE(static_cast<double>(plan.arena_bytes), 1.1 * static_cast<double>(plan.live_bytes)) << "seed " << seed;
+  }
+}
+
+TEST_F(PlanTest, PlannedPeakIsMeasuredPeak) {
+  Network n;
+  Graph g;
+  g.backward(n.loss(g, false));
+  auto arena = std::make_shared<Buffer>(1 << 20);
+  std::memset(arena->data(), 0xa5, static_cast<std::size_t>(arena->bytes()));
+  Executable exe(g.finish(), arena);
+  ASSERT_EQ(exe.arena(), arena);
+  exe.run(stream);
+  std::int64_t top = 0;
+  for (std::int64_t i = 0; i < arena->bytes(); ++i)
+    if (arena->data()[i] != std::byte{0xa5}) top = i + 1;
+  EXPECT_LE(top, exe.plan().arena_bytes);
+  EXPECT_GT(top, exe.plan().arena_bytes - Plan::kAlign);
+}
+
+}  // namespace
+}  // namespace hpcdl
