@@ -14,7 +14,8 @@ namespace hpcdl::io {
 namespace {
 
 bool same_file(int fd, const fs::path& path) {
-  struct stat a {}, b {};
+  struct stat a {
+  }, b{};
   return ::fstat(fd, &a) == 0 && ::stat(path.c_str(), &b) == 0 && a.st_ino == b.st_ino && a.st_dev == b.st_dev;
 }
 
@@ -43,7 +44,8 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::reserve(std::int64_t bytes) {
   if (bytes <= 0 || ::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, bytes) == 0) return;
-  if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) fail_file(path_, fmt::format("reserve {} bytes for", bytes), errno);
+  if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)
+    fail_file(path_, fmt::format("reserve {} bytes for", bytes), errno);
 }
 
 void AtomicFile::append(std::span<const std::byte> bytes) { write_at(end_, bytes); }

@@ -14,13 +14,23 @@ namespace {
 
 std::string_view advice(int error) {
   switch (error) {
-    case ENOSPC: case EDQUOT: return "; the disk is full: free some space or choose another folder";
-    case EFBIG: return "; the file would pass the allowed file size (see ulimit -f)";
-    case EACCES: case EPERM: return "; check the permissions of the file and of its folder";
-    case EROFS: return "; the file system is read-only: choose another folder";
-    case ENOENT: return "; check the spelling of the path";
-    case EMFILE: case ENFILE: return "; too many open files (see ulimit -n)";
-    default: return "";
+    case ENOSPC:
+    case EDQUOT:
+      return "; the disk is full: free some space or choose another folder";
+    case EFBIG:
+      return "; the file would pass the allowed file size (see ulimit -f)";
+    case EACCES:
+    case EPERM:
+      return "; check the permissions of the file and of its folder";
+    case EROFS:
+      return "; the file system is read-only: choose another folder";
+    case ENOENT:
+      return "; check the spelling of the path";
+    case EMFILE:
+    case ENFILE:
+      return "; too many open files (see ulimit -n)";
+    default:
+      return "";
   }
 }
 

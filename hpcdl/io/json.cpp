@@ -13,13 +13,20 @@ std::string shown(std::string_view text, std::size_t limit) {
 
 std::string_view json_kind(const Json& value) {
   switch (value.type()) {
-    case Json::value_t::null: return "null";
-    case Json::value_t::object: return "object";
-    case Json::value_t::array: return "array";
-    case Json::value_t::string: return "string";
-    case Json::value_t::boolean: return "boolean";
-    case Json::value_t::number_float: return "fraction";
-    default: return "number";
+    case Json::value_t::null:
+      return "null";
+    case Json::value_t::object:
+      return "object";
+    case Json::value_t::array:
+      return "array";
+    case Json::value_t::string:
+      return "string";
+    case Json::value_t::boolean:
+      return "boolean";
+    case Json::value_t::number_float:
+      return "fraction";
+    default:
+      return "number";
   }
 }
 

@@ -29,12 +29,17 @@ class JsonObject {
   /// Throws Error when `value` is no object. Both must outlive this.
   JsonObject(const Json& value, std::string where);
   const Json* find(const char* key) const;
-  template <class T> std::optional<T> get(const char* key) const {
+  template <class T>
+  std::optional<T> get(const char* key) const {
     const Json* value = find(key);
     return value ? std::optional<T>(convert<T>(*value, key)) : std::nullopt;
   }
-  template <class T> T get_or(const char* key, T fallback) const { return get<T>(key).value_or(std::move(fallback)); }
-  template <class T> T need(const char* key) const {
+  template <class T>
+  T get_or(const char* key, T fallback) const {
+    return get<T>(key).value_or(std::move(fallback));
+  }
+  template <class T>
+  T need(const char* key) const {
     const Json* value = find(key);
     require(value != nullptr, "io", "{}: expected key \"{}\", found none", where_, key);
     return convert<T>(*value, key);
@@ -42,13 +47,15 @@ class JsonObject {
   const std::string& where() const { return where_; }
 
  private:
-  template <class T> T convert(const Json& value, const char* key) const;
+  template <class T>
+  T convert(const Json& value, const char* key) const;
   [[noreturn]] void wrong_type(const char* key, std::string_view expected, const Json& value) const;
   const Json& value_;
   std::string where_;
 };
 
-template <class T> T JsonObject::convert(const Json& value, const char* key) const {
+template <class T>
+T JsonObject::convert(const Json& value, const char* key) const {
   if constexpr (std::is_same_v<T, bool>) {
     if (!value.is_boolean()) wrong_type(key, "true or false", value);
   } else if constexpr (std::is_same_v<T, std::uint64_t>) {

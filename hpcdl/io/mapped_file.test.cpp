@@ -18,7 +18,9 @@ std::string pattern(std::size_t n) {
   return text;
 }
 
-std::string_view text_of(const MappedFile& f) { return {reinterpret_cast<const char*>(f.data()), static_cast<std::size_t>(f.size())}; }
+std::string_view text_of(const MappedFile& f) {
+  return {reinterpret_cast<const char*>(f.data()), static_cast<std::size_t>(f.size())};
+}
 
 TEST(MappedFile, HoldsTheFile) {
   const TempFolder tmp;
@@ -46,7 +48,8 @@ TEST(MappedFile, DropAndPrefetchKeepTheContent) {
   file.drop(5000, 1 << 20);
   file.drop();
   EXPECT_EQ(text_of(file), text);
-  for (const auto& [at, n] : {std::pair<std::int64_t, std::int64_t>{-5, 10}, {file.size() + 7, 3}, {3, file.size() * 2}, {9, 0}})
+  for (const auto& [at, n] :
+       {std::pair<std::int64_t, std::int64_t>{-5, 10}, {file.size() + 7, 3}, {3, file.size() * 2}, {9, 0}})
     file.prefetch(at, n).wait();
 }
 

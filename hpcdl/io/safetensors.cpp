@@ -7,7 +7,8 @@
 namespace hpcdl::io {
 namespace {
 
-[[noreturn]] void no_such_tensor(const fs::path& path, const std::string& name, const std::vector<TensorInfo>& tensors) {
+[[noreturn]] void no_such_tensor(const fs::path& path, const std::string& name,
+                                 const std::vector<TensorInfo>& tensors) {
   std::vector<std::string> names;
   if (tensors.size() < 20'000)
     for (const auto& t : tensors) names.push_back(t.name);
@@ -63,14 +64,18 @@ void TensorFolder::add_all(std::size_t shard) {
 void TensorFolder::open_shards(const fs::path& index) {
   const Json json = read_json(index);
   const auto map = json.is_object() ? json.find("weight_map") : json.end();
-  require(map != json.end() && map->is_object(), "io", "{}: expected an object \"weight_map\", found none", index.string());
+  require(map != json.end() && map->is_object(), "io", "{}: expected an object \"weight_map\", found none",
+          index.string());
   std::unordered_map<std::string, std::size_t> opened;
   for (const auto& [name, file] : map->items()) {
-    require(file.is_string(), "io", "{}: tensor {}: expected a file name, found {}", index.string(), shown(name), json_kind(file));
+    require(file.is_string(), "io", "{}: tensor {}: expected a file name, found {}", index.string(), shown(name),
+            json_kind(file));
     const auto text = file.get<std::string>();
     // Only plain names: an index must not make us read elsewhere.
-    require(!text.empty() && text.find('/') == std::string::npos && text.find('\0') == std::string::npos && text != "..", "io",
-            "{}: tensor {}: expected a file name beside the index, found {}", index.string(), shown(name), shown(text));
+    require(
+        !text.empty() && text.find('/') == std::string::npos && text.find('\0') == std::string::npos && text != "..",
+        "io", "{}: tensor {}: expected a file name beside the index, found {}", index.string(), shown(name),
+        shown(text));
     const auto [it, fresh] = opened.emplace(text, shards_.size());
     if (fresh) shards_.push_back(SafeTensors::open(path_ / text));
     const SafeTensors& shard = shards_[it->second];

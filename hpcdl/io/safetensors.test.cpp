@@ -17,14 +17,17 @@ namespace {
 const fs::path kGolden = fs::path(HPCDL_SOURCE_DIR) / "hpcdl/io/golden";
 
 /// Element i as make_safetensors.py defines it.
-template <class T> void expect_golden(View v) {
+template <class T>
+void expect_golden(View v) {
   ASSERT_EQ(v.dtype(), dtype_of<T>);
   const std::int64_t n = v.size();
   for (std::int64_t i = 0; i < n; ++i) {
     T got;
     std::memcpy(&got, v.ptr<std::byte>() + i * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
     const double steps = static_cast<double>(i - n / 2);
-    const double want = std::is_same_v<T, std::uint8_t> ? static_cast<double>(i) : is_float(v.dtype()) ? steps / 4 : steps;
+    const double want = std::is_same_v<T, std::uint8_t> ? static_cast<double>(i)
+                        : is_float(v.dtype())           ? steps / 4
+                                                        : steps;
     EXPECT_EQ(static_cast<double>(static_cast<float>(got)), want) << i;
   }
 }
@@ -50,7 +53,8 @@ TEST(SafeTensors, ReadsWhatTheOriginalLibraryWrote) {
   const View flags = file.at("bool");
   for (int i = 0; i < 5; ++i) EXPECT_EQ(flags.ptr<std::uint8_t>()[i], i % 3 == 0);
   const auto* begin = file.file().data();
-  EXPECT_TRUE(flags.ptr<std::byte>() >= begin && flags.ptr<std::byte>() < begin + file.file().size()) << "a view, no copy";
+  EXPECT_TRUE(flags.ptr<std::byte>() >= begin && flags.ptr<std::byte>() < begin + file.file().size())
+      << "a view, no copy";
 }
 
 TEST(TensorFolder, ReadsShards) {
@@ -80,8 +84,9 @@ OwnedTensor counted(Spec spec) {
 }
 
 struct Sample {
-  std::vector<NamedSpec> specs = {{"bytes", {{3}, DType::u8}},     {"w", {{5, 7}, DType::f32}}, {"half", {{2, 3, 4}, DType::bf16}},
-                                  {"none", {{0}, DType::f32}}, {"step", {{}, DType::i64}},  {"caf\u00e9", {{9}, DType::f16}}};
+  std::vector<NamedSpec> specs = {{"bytes", {{3}, DType::u8}},        {"w", {{5, 7}, DType::f32}},
+                                  {"half", {{2, 3, 4}, DType::bf16}}, {"none", {{0}, DType::f32}},
+                                  {"step", {{}, DType::i64}},         {"caf\u00e9", {{9}, DType::f16}}};
   std::vector<OwnedTensor> tensors;
   Sample() {
     for (const auto& s : specs) tensors.push_back(counted(s.spec));
@@ -160,22 +165,26 @@ TEST(SafeTensorsWriter, TheOriginalLibraryReadsWhatWeWrite) {
   TensorFolderWriter writer(tmp.path(), s.specs);
   for (std::size_t i = 0; i < s.specs.size(); ++i) writer.write(s.specs[i].name, s.tensors[i].tensor);
   writer.commit();
-  std::string script = "import sys, torch\nfrom safetensors import safe_open\nf = safe_open(sys.argv[1], 'pt')\n"
-                       "assert f.metadata() == {'format': 'pt'}, f.metadata()\n"
-                       "for k in sorted(f.keys()):\n  t = f.get_tensor(k)\n"
-                       "  print(k, list(t.shape), t.dtype, bytes(t.reshape(-1).view(torch.uint8).tolist()).hex() if t.dim() else t.item())\n";
+  std::string script =
+      "import sys, torch\nfrom safetensors import safe_open\nf = safe_open(sys.argv[1], 'pt')\n"
+      "assert f.metadata() == {'format': 'pt'}, f.metadata()\n"
+      "for k in sorted(f.keys()):\n  t = f.get_tensor(k)\n"
+      "  print(k, list(t.shape), t.dtype, bytes(t.reshape(-1).view(torch.uint8).tolist()).hex() if t.dim() else "
+      "t.item())\n";
   bool ok = false;
   const std::string out = run_python(*python, script, (tmp / "model.safetensors").string(), ok);
   ASSERT_TRUE(ok) << out;
   std::string hex;
-  for (std::int64_t i = 0; i < 140; ++i) hex += fmt::format("{:02x}", static_cast<unsigned>(s.tensors[1].buffer.data()[i]));
+  for (std::int64_t i = 0; i < 140; ++i)
+    hex += fmt::format("{:02x}", static_cast<unsigned>(s.tensors[1].buffer.data()[i]));
   EXPECT_NE(out.find("w [5, 7] torch.float32 " + hex), std::string::npos) << out;
   EXPECT_NE(out.find("half [2, 3, 4] torch.bfloat16"), std::string::npos) << out;
 }
 
 TEST(TensorFolder, BadIndexFilesAreErrors) {
-  for (const char* index : {"{}", "[]", "{\"weight_map\": 3}", "{\"weight_map\": {\"a\": 3}}", "{\"weight_map\": {\"a\": \"../x\"}}",
-                            "{\"weight_map\": {\"a\": \"missing.safetensors\"}}", "{\"weight_map\": {\"a\": \"\"}}", "{", ""}) {
+  for (const char* index :
+       {"{}", "[]", "{\"weight_map\": 3}", "{\"weight_map\": {\"a\": 3}}", "{\"weight_map\": {\"a\": \"../x\"}}",
+        "{\"weight_map\": {\"a\": \"missing.safetensors\"}}", "{\"weight_map\": {\"a\": \"\"}}", "{", ""}) {
     const TempFolder tmp;
     write_file_atomic(tmp / "model.safetensors.index.json", index);
     EXPECT_THROW(TensorFolder::open(tmp.path()), Error) << index;

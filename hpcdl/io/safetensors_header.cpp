@@ -56,7 +56,8 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       if (!metadata.emplace(key_, text).second) bad("metadata key {} appears twice", shown(key_));
     } else if (at_ == At::dtype) {
       const DType d = dtype_from_name(text);
-      if (d == DType::none) bad("unknown dtype {}; known are F64 F32 F16 BF16 F8_* I64 I32 I16 I8 U64 U32 U16 U8 BOOL", shown(text));
+      if (d == DType::none)
+        bad("unknown dtype {}; known are F64 F32 F16 BF16 F8_* I64 I32 I16 I8 U64 U32 U16 U8 BOOL", shown(text));
       entries.back().spec.dtype = d;
       at_ = At::entry;
     } else {
@@ -66,9 +67,12 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   }
 
   bool start_object(std::size_t) override {
-    if (at_ == At::outside) at_ = At::top;
-    else if (at_ == At::top_value) at_ = key_ == kMetadata ? At::metadata : At::entry;
-    else return unexpected("an object");
+    if (at_ == At::outside)
+      at_ = At::top;
+    else if (at_ == At::top_value)
+      at_ = key_ == kMetadata ? At::metadata : At::entry;
+    else
+      return unexpected("an object");
     return true;
   }
 
@@ -79,10 +83,14 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       at_ = At::top_value;
     } else if (at_ == At::entry) {
       auto& e = entries.back();
-      if (name == "dtype") at_ = At::dtype;
-      else if (name == "shape") at_ = At::shape_value;
-      else if (name == "data_offsets") at_ = At::offsets_value;
-      else bad("unknown key {}; expected dtype, shape, data_offsets", shown(name));
+      if (name == "dtype")
+        at_ = At::dtype;
+      else if (name == "shape")
+        at_ = At::shape_value;
+      else if (name == "data_offsets")
+        at_ = At::offsets_value;
+      else
+        bad("unknown key {}; expected dtype, shape, data_offsets", shown(name));
       if ((at_ == At::dtype && e.spec) || (at_ == At::shape_value && e.shapes++ > 0) ||
           (at_ == At::offsets_value && e.offset_keys++ > 0))
         bad("key {} appears twice", shown(name));
@@ -94,16 +102,20 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   bool end_object() override {
     if (at_ == At::entry) {
       const auto& e = entries.back();
-      if (!e.spec || e.shapes == 0 || e.offsets != 2) bad("expected dtype, shape and two data_offsets; some are missing");
+      if (!e.spec || e.shapes == 0 || e.offsets != 2)
+        bad("expected dtype, shape and two data_offsets; some are missing");
     }
     at_ = at_ == At::top ? At::outside_end : At::top;
     return true;
   }
 
   bool start_array(std::size_t) override {
-    if (at_ == At::shape_value) at_ = At::shape;
-    else if (at_ == At::offsets_value) at_ = At::offsets;
-    else return unexpected("an array");
+    if (at_ == At::shape_value)
+      at_ = At::shape;
+    else if (at_ == At::offsets_value)
+      at_ = At::offsets;
+    else
+      return unexpected("an array");
     return true;
   }
   bool end_array() override {
@@ -117,20 +129,42 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   }
 
  private:
-  enum class At { outside, top, top_value, metadata, entry, dtype, shape_value, shape, offsets_value, offsets, outside_end };
+  enum class At {
+    outside,
+    top,
+    top_value,
+    metadata,
+    entry,
+    dtype,
+    shape_value,
+    shape,
+    offsets_value,
+    offsets,
+    outside_end
+  };
 
-  template <class... A> [[noreturn]] void bad(fmt::format_string<A...> f, A&&... args) const {
+  template <class... A>
+  [[noreturn]] void bad(fmt::format_string<A...> f, A&&... args) const {
     fail("io", "{}: tensor {}: {}", where_, entries.empty() ? "?" : shown(entries.back().name),
          fmt::format(f, std::forward<A>(args)...));
   }
   bool unexpected(const std::string& found) const {
     switch (at_) {
-      case At::outside: case At::outside_end: fail("io", "{}: expected the header to be an object, found {}", where_, found);
-      case At::metadata: fail("io", "{}: __metadata__ {}: expected a string, found {}", where_, shown(key_), found);
-      case At::dtype: bad("dtype: expected a string, found {}", found);
-      case At::shape_value: case At::shape: bad("shape: expected an array of numbers >= 0, found {}", found);
-      case At::offsets_value: case At::offsets: bad("data_offsets: expected two numbers >= 0, found {}", found);
-      default: fail("io", "{}: {}: expected an object, found {}", where_, shown(key_), found);
+      case At::outside:
+      case At::outside_end:
+        fail("io", "{}: expected the header to be an object, found {}", where_, found);
+      case At::metadata:
+        fail("io", "{}: __metadata__ {}: expected a string, found {}", where_, shown(key_), found);
+      case At::dtype:
+        bad("dtype: expected a string, found {}", found);
+      case At::shape_value:
+      case At::shape:
+        bad("shape: expected an array of numbers >= 0, found {}", found);
+      case At::offsets_value:
+      case At::offsets:
+        bad("data_offsets: expected two numbers >= 0, found {}", found);
+      default:
+        fail("io", "{}: {}: expected an object, found {}", where_, shown(key_), found);
     }
   }
 
@@ -159,21 +193,23 @@ std::vector<TensorInfo> check_layout(std::vector<RawEntry>& entries, std::int64_
   for (auto& e : entries) {
     const std::string name = shown(e.name);
     if (e.begin > e.end || e.end > static_cast<std::uint64_t>(data_bytes))
-      fail("io", "{}: tensor {}: data_offsets [{}, {}] lie outside the {} bytes of data: truncated download?", where, name,
-           e.begin, e.end, data_bytes);
+      fail("io", "{}: tensor {}: data_offsets [{}, {}] lie outside the {} bytes of data: truncated download?", where,
+           name, e.begin, e.end, data_bytes);
     const std::int64_t want = checked_bytes(e.spec), have = static_cast<std::int64_t>(e.end - e.begin);
-    require(want >= 0, "io", "{}: tensor {}: {} is larger than any file: damaged header?", where, name, to_string(e.spec));
+    require(want >= 0, "io", "{}: tensor {}: {} is larger than any file: damaged header?", where, name,
+            to_string(e.spec));
     require(want == have, "io", "{}: tensor {}: {} needs {} bytes, data_offsets [{}, {}] hold {}", where, name,
             to_string(e.spec), want, e.begin, e.end, have);
-    require(e.begin >= next, "io", "{}: tensor {}: begins at {} inside the tensor before it, which ends at {}", where, name,
-            e.begin, next);
-    require(e.begin == next, "io", "{}: tensor {}: begins at {}, but the data before it ends at {}: a hole of {} bytes", where,
-            name, e.begin, next, e.begin - next);
+    require(e.begin >= next, "io", "{}: tensor {}: begins at {} inside the tensor before it, which ends at {}", where,
+            name, e.begin, next);
+    require(e.begin == next, "io", "{}: tensor {}: begins at {}, but the data before it ends at {}: a hole of {} bytes",
+            where, name, e.begin, next, e.begin - next);
     next = e.end;
     out.push_back({std::move(e.name), e.spec, data_offset + static_cast<std::int64_t>(e.begin)});
   }
-  require(next == static_cast<std::uint64_t>(data_bytes), "io", "{}: tensors end at {}, the data at {}: {} bytes belong to no tensor",
-          where, next, data_bytes, static_cast<std::uint64_t>(data_bytes) - next);
+  require(next == static_cast<std::uint64_t>(data_bytes), "io",
+          "{}: tensors end at {}, the data at {}: {} bytes belong to no tensor", where, next, data_bytes,
+          static_cast<std::uint64_t>(data_bytes) - next);
   return out;
 }
 
@@ -181,15 +217,18 @@ std::vector<TensorInfo> check_layout(std::vector<RawEntry>& entries, std::int64_
 
 SafeTensorsHeader parse_safetensors_header(std::span<const std::byte> file, std::string_view where) {
   const auto size = static_cast<std::int64_t>(file.size());
-  require(size >= 8, "io", "{}: expected a safetensors file of at least 8 bytes, found {}: truncated download?", where, size);
+  require(size >= 8, "io", "{}: expected a safetensors file of at least 8 bytes, found {}: truncated download?", where,
+          size);
   std::uint64_t length = 0;
   std::memcpy(&length, file.data(), 8);  // little-endian, as is this machine
-  require(length <= kMaxHeaderBytes, "io", "{}: the header claims {} bytes, more than the {} allowed: not a safetensors file?",
-          where, length, kMaxHeaderBytes);
+  require(length <= kMaxHeaderBytes, "io",
+          "{}: the header claims {} bytes, more than the {} allowed: not a safetensors file?", where, length,
+          kMaxHeaderBytes);
   const auto n = static_cast<std::int64_t>(length);
   require(n <= size - 8, "io", "{}: header says {} bytes at 8, file ends at {}: truncated download?", where, n, size);
   const std::string_view text(reinterpret_cast<const char*>(file.data()) + 8, static_cast<std::size_t>(n));
-  require(text.starts_with('{'), "io", "{}: expected a header that starts with '{{', found {}", where, shown(text.substr(0, 8)));
+  require(text.starts_with('{'), "io", "{}: expected a header that starts with '{{', found {}", where,
+          shown(text.substr(0, 8)));
 
   HeaderReader reader(where);
   Json::sax_parse(text.begin(), text.end(), &reader);
@@ -218,8 +257,8 @@ std::string make_safetensors_header(const std::vector<TensorInfo>& tensors,
   }
   json += '}';
   while ((json.size() + 8) % 64 != 0) json += ' ';
-  require(static_cast<std::int64_t>(json.size()) <= kMaxHeaderBytes, "io", "the header of {} tensors needs {} bytes, allowed are {}",
-          tensors.size(), json.size(), kMaxHeaderBytes);
+  require(static_cast<std::int64_t>(json.size()) <= kMaxHeaderBytes, "io",
+          "the header of {} tensors needs {} bytes, allowed are {}", tensors.size(), json.size(), kMaxHeaderBytes);
   const std::uint64_t length = json.size();
   std::string out(8, '\0');
   std::memcpy(out.data(), &length, 8);

@@ -48,7 +48,8 @@ TEST(HostileSafeTensors, GoodImagesPass) {
   EXPECT_EQ(parse(image(one("[2,3]", "[0,24]") + "   ", 24)).tensors[0].spec.size(), 6);
   EXPECT_EQ(parse(image(one("[]", "[0,4]"), 4)).tensors[0].spec.size(), 1);
   EXPECT_EQ(parse(image(one("[0,9223372036854775807]", "[0,0]"), 0)).tensors[0].spec.size(), 0);
-  EXPECT_EQ(parse(image("{\"a\":" + entry("[0]", "[0,0]") + ",\"b\":" + entry("[1]", "[0,4]") + "}", 4)).tensors.size(), 2u);
+  EXPECT_EQ(parse(image("{\"a\":" + entry("[0]", "[0,0]") + ",\"b\":" + entry("[1]", "[0,4]") + "}", 4)).tensors.size(),
+            2u);
 }
 
 TEST(HostileSafeTensors, Frames) {
@@ -66,7 +67,8 @@ TEST(HostileSafeTensors, Frames) {
 }
 
 TEST(HostileSafeTensors, Json) {
-  for (const char* bad : {"{", "{\"a\"", "{\"a\":}", "{}x", "{\"a\":{\"dtype\":\"F32\"", "{\"\xff\":1}", "{}}", "{\"a\":01}"})
+  for (const char* bad :
+       {"{", "{\"a\"", "{\"a\":}", "{}x", "{\"a\":{\"dtype\":\"F32\"", "{\"\xff\":1}", "{}}", "{\"a\":01}"})
     expect_error(image(bad, 0), "");
   expect_error(image("{\"a\":3}", 0), "expected an object, found the number 3");
   expect_error(image("{\"a\":[]}", 0), "expected an object, found an array");
@@ -87,7 +89,8 @@ TEST(HostileSafeTensors, Entries) {
   expect_error(image("{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\"}}", 0), "appears twice");
   expect_error(image("{\"a\":{\"shape\":[],\"shape\":[]}}", 0), "appears twice");
   expect_error(image("{\"a\":{\"data_offsets\":[0,0],\"data_offsets\":[0,0]}}", 0), "appears twice");
-  expect_error(image("{\"a\":" + entry("[1]", "[0,4]") + ",\"a\":" + entry("[1]", "[0,4]") + "}", 4), "\"a\" appears twice");
+  expect_error(image("{\"a\":" + entry("[1]", "[0,4]") + ",\"a\":" + entry("[1]", "[0,4]") + "}", 4),
+               "\"a\" appears twice");
   expect_error(image(one("[1]", "[0,4]", "F33"), 4), "unknown dtype \"F33\"");
   expect_error(image(one("[-1]", "[0,4]"), 4), "negative number -1");
   expect_error(image(one("[1.5]", "[0,4]"), 4), "shape: expected an array of numbers >= 0");
@@ -114,8 +117,9 @@ TEST(HostileSafeTensors, Layout) {
 }
 
 TEST(HostileSafeTensors, MutationsNeverCrash) {
-  const std::string good = image("{\"__metadata__\":{\"format\":\"pt\"},\"a\":" + entry("[2,3]", "[0,24]") + ",\"b\":" +
-                                     entry("[4]", "[24,32]", "BF16") + "}", 32);
+  const std::string good = image("{\"__metadata__\":{\"format\":\"pt\"},\"a\":" + entry("[2,3]", "[0,24]") +
+                                     ",\"b\":" + entry("[4]", "[24,32]", "BF16") + "}",
+                                 32);
   ASSERT_EQ(parse(good).tensors.size(), 2u);
   const Rng rng{7, 0};
   const std::string alphabet = "{}[]\",:0123456789eE-.\\utrnafls \xff\x80";
@@ -126,15 +130,23 @@ TEST(HostileSafeTensors, MutationsNeverCrash) {
       const std::uint64_t at = round * 16 + 4 * k + 1;
       const std::size_t where = rng.below(at, bad.size());
       switch (rng.below(at + 1, 4)) {
-        case 0: bad[where] = alphabet[rng.below(at + 2, alphabet.size())]; break;
-        case 1: bad[where] = static_cast<char>(rng.bits(at + 2)); break;
-        case 2: bad.erase(where, 1 + rng.below(at + 2, 8)); break;
-        default: bad.insert(where, bad.substr(rng.below(at + 2, bad.size()), 6));
+        case 0:
+          bad[where] = alphabet[rng.below(at + 2, alphabet.size())];
+          break;
+        case 1:
+          bad[where] = static_cast<char>(rng.bits(at + 2));
+          break;
+        case 2:
+          bad.erase(where, 1 + rng.below(at + 2, 8));
+          break;
+        default:
+          bad.insert(where, bad.substr(rng.below(at + 2, bad.size()), 6));
       }
       if (bad.empty()) break;
     }
     try {
-      for (const auto& t : parse(bad).tensors) ASSERT_LE(t.offset + t.spec.bytes(), static_cast<std::int64_t>(bad.size()));
+      for (const auto& t : parse(bad).tensors)
+        ASSERT_LE(t.offset + t.spec.bytes(), static_cast<std::int64_t>(bad.size()));
     } catch (const Error&) {
       ++rejected;
     }

@@ -20,7 +20,8 @@ SafeTensorsWriter::SafeTensorsWriter(const fs::path& path, std::vector<NamedSpec
   std::vector<TensorInfo> infos;
   std::int64_t at = 0;
   for (auto& t : tensors) {
-    require(static_cast<bool>(t.spec), "io", "{}: tensor {}: expected a dtype, found none", path.string(), shown(t.name));
+    require(static_cast<bool>(t.spec), "io", "{}: tensor {}: expected a dtype, found none", path.string(),
+            shown(t.name));
     infos.push_back({t.name, t.spec, at});
     at += t.spec.bytes();
   }

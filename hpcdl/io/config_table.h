@@ -1,0 +1,93 @@
+#pragma once
+// The fields of a config struct as a table, and everything that is made of it. See config_visitor.h.
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "hpcdl/io/config_value.h"
+
+namespace hpcdl::io {
+
+struct ConfigField {
+  std::string key;           // "train.steps"
+  std::string help, type;    // type in words
+  std::string default_toml;  // "" for an absent optional
+  std::string origin;        // "default", "run.toml:3", "HPCDL_TRAIN_STEPS", "--train.steps"
+  Json schema;
+  std::function<void(const ConfigValue&)> set;
+  std::function<std::string()> toml;  // the value now
+};
+
+/// Refers to the struct it was made of, which must outlive it and stay in place. All errors are UsageError and say what
+/// was expected, what was found and where.
+class ConfigTable {
+ public:
+  template <class C>
+  explicit ConfigTable(C& config) {
+    Collector collector{*this, ""};
+    config.visit(collector);
+    index();
+  }
+
+  /// Everything in order of precedence: default < files (later wins) < environment < overrides.
+  void load(const std::vector<fs::path>& files, const std::vector<std::string>& overrides);
+
+  void apply_file(const fs::path& path);
+  /// `name` stands for the file in messages and origins.
+  void apply_toml(std::string_view text, const std::string& name);
+  /// HPCDL_SECTION_KEY for every field; `lookup` returns null for what is not set.
+  void apply_environment(const std::function<const char*(const char*)>& lookup);
+  /// "--train.steps=20", also without "--"; a bare "--train.flag" means true. "-" and "_" are the same in keys.
+  void apply_override(std::string_view argument);
+  void set(std::string_view key, const ConfigValue& value, const std::string& origin);
+
+  const std::vector<ConfigField>& fields() const { return fields_; }
+  /// Null when there is no such key.
+  const ConfigField* find(std::string_view key) const;
+  bool is_section(std::string_view key) const;
+
+  std::string to_toml() const { return print(false); }
+  /// The same with the origin of every value behind it.
+  std::string print_origins() const { return print(true); }
+  std::string help() const;
+  Json schema() const;
+
+ private:
+  struct Collector {
+    ConfigTable& table;
+    std::string prefix;
+    template <class T>
+    void operator()(const char* name, T& value, const char* help, FieldOptions options = {});
+    template <class S>
+    void section(const char* name, S& inner) {
+      Collector deeper{table, prefix + name + "."};
+      inner.visit(deeper);
+    }
+  };
+
+  void index();
+  std::string print(bool origins) const;
+  std::vector<std::string> words() const;  // keys and sections
+
+  std::vector<ConfigField> fields_;
+  std::unordered_map<std::string, std::size_t> by_key_;
+};
+
+template <class T>
+void ConfigTable::Collector::operator()(const char* name, T& value, const char* help, FieldOptions options) {
+  ConfigField field;
+  field.key = prefix + name;
+  field.help = help;
+  field.schema = config_schema<T>(options);
+  field.type = describe_type(field.schema, options.unit);
+  field.default_toml = config_toml(value);
+  field.origin = "default";
+  field.set = [&value, options](const ConfigValue& v) { value = convert_config<T>(v, options); };
+  field.toml = [&value] { return config_toml(value); };
+  table.fields_.push_back(std::move(field));
+}
+
+}  // namespace hpcdl::io

@@ -1,0 +1,252 @@
+#include "hpcdl/io/config_table.h"
+
+#include <gtest/gtest.h>
+
+#include "hpcdl/core/rng.h"
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/temp_folder.h"
+
+namespace hpcdl::io {
+
+enum class Shade { light, dark };
+template <>
+struct EnumNames<Shade> {
+  static constexpr std::pair<Shade, std::string_view> values[] = {{Shade::light, "light"}, {Shade::dark, "dark"}};
+};
+
+namespace {
+
+struct Inner {
+  std::int64_t bytes = 1 << 20;
+  double every = 60;
+  std::optional<float> clip;
+  void visit(auto&& f) {
+    f("bytes", bytes, "bucket size", {.min = 1, .unit = Unit::bytes});
+    f("every", every, "time between saves", {.min = 0, .unit = Unit::seconds});
+    f("clip", clip, "norm to clip at", {.min = 0});
+  }
+};
+struct Outer {
+  bool flag = false;
+  int steps = 100;
+  std::uint64_t seed = 1;
+  float rate = 0.1f;
+  std::string name = "a \"b\"\n\x01";
+  fs::path out = "runs";
+  Shade shade = Shade::light;
+  std::vector<std::string> files;
+  Inner inner_part;
+  void visit(auto&& f) {
+    f("flag", flag, "a switch");
+    f("steps", steps, "steps to take", {.min = 1, .max = 1e9});
+    f("seed", seed, "seed of everything random");
+    f("rate", rate, "learning rate");
+    f("name", name, "a name");
+    f("out", out, "where to write");
+    f("shade", shade, "a colour");
+    f("files", files, "inputs");
+    f.section("inner_part", inner_part);
+  }
+};
+struct Root {
+  Outer train;
+  std::string top = "t";
+  void visit(auto&& f) {
+    f.section("train", train);
+    f("top", top, "a key without section");
+  }
+};
+
+template <class F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const UsageError& e) {
+    return e.what();
+  }
+  return "no error";
+}
+std::string toml_error(const std::string& text) {
+  Root r;
+  ConfigTable t(r);
+  return error_of([&] { t.apply_toml(text, "run.toml"); });
+}
+std::string override_error(const std::string& text) {
+  Root r;
+  ConfigTable t(r);
+  return error_of([&] { t.apply_override(text); });
+}
+void expect_part(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "expected: " << part << "\nfound: " << text;
+}
+
+TEST(Config, ReadsEveryTypeFromToml) {
+  Root r;
+  ConfigTable t(r);
+  t.apply_toml(
+      "top = 'x'\n[train]\nflag = true\nsteps = 1.5e3\nseed = \"18446744073709551615\"\nrate = 3\nname = 'n'\nout = "
+      "'/tmp/q'\n"
+      "shade = 'dark'\nfiles = ['a', 'b']\n[train.inner-part]\nbytes = '25MiB'\nevery = '10m'\nclip = 1\n",
+      "run.toml");
+  EXPECT_EQ(r.top, "x");
+  EXPECT_TRUE(r.train.flag);
+  EXPECT_EQ(r.train.steps, 1500);
+  EXPECT_EQ(r.train.seed, UINT64_MAX);
+  EXPECT_EQ(r.train.rate, 3.0f);
+  EXPECT_EQ(r.train.out, "/tmp/q");
+  EXPECT_EQ(r.train.shade, Shade::dark);
+  EXPECT_EQ(r.train.files, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(r.train.inner_part.bytes, 25 << 20);
+  EXPECT_EQ(r.train.inner_part.every, 600);
+  EXPECT_EQ(r.train.inner_part.clip, 1.0f);
+}
+
+TEST(Config, ReadsEveryTypeFromText) {
+  Root r;
+  ConfigTable t(r);
+  for (const char* a :
+       {"--train.flag", "--train.steps=1_000", "train.seed=18446744073709551615", "--train.rate=1e-3",
+        "--train.name=x=y", "--train.out=o", "--train.shade=dark", "--train.files=a,b,c",
+        "--train.inner-part.bytes=16G", "--train.inner_part.every=500ms", "--train.inner_part.clip=0.5"})
+    t.apply_override(a);
+  EXPECT_TRUE(r.train.flag);
+  EXPECT_EQ(r.train.steps, 1000);
+  EXPECT_EQ(r.train.seed, UINT64_MAX);
+  EXPECT_EQ(r.train.rate, 1e-3f);
+  EXPECT_EQ(r.train.name, "x=y");
+  EXPECT_EQ(r.train.files.size(), 3u);
+  EXPECT_EQ(r.train.inner_part.bytes, std::int64_t{16} << 30);
+  EXPECT_EQ(r.train.inner_part.every, 0.5);
+  EXPECT_EQ(r.train.inner_part.clip, 0.5f);
+  t.apply_override("--train.inner_part.clip=none");
+  EXPECT_FALSE(r.train.inner_part.clip);
+  t.apply_override("--train.flag=off");
+  EXPECT_FALSE(r.train.flag);
+}
+
+TEST(Config, PrecedenceAndOrigins) {
+  const TempFolder tmp;
+  write_file_atomic(tmp / "a.toml", "[train]\nsteps = 1\nseed = 1\nrate = 1\nname = 'a'\n");
+  write_file_atomic(tmp / "b.toml", "[train]\n\nseed = 2\nrate = 2\nname = 'b'\n");
+  Root r;
+  ConfigTable t(r);
+  ::setenv("HPCDL_TRAIN_RATE", "3", 1);
+  ::setenv("HPCDL_TRAIN_NAME", "c", 1);
+  t.load({tmp / "a.toml", tmp / "b.toml"}, {"--train.name=d"});
+  ::unsetenv("HPCDL_TRAIN_RATE");
+  ::unsetenv("HPCDL_TRAIN_NAME");
+  EXPECT_EQ(r.train.steps, 1);
+  EXPECT_EQ(r.train.seed, 2u);
+  EXPECT_EQ(r.train.rate, 3);
+  EXPECT_EQ(r.train.name, "d");
+  EXPECT_TRUE(t.find("train.steps")->origin.ends_with("a.toml:2"));
+  EXPECT_TRUE(t.find("train.seed")->origin.ends_with("b.toml:3"));
+  EXPECT_EQ(t.find("train.rate")->origin, "HPCDL_TRAIN_RATE");
+  EXPECT_EQ(t.find("train.name")->origin, "--train.name");
+  EXPECT_EQ(t.find("train.flag")->origin, "default");
+  expect_part(t.print_origins(), "# HPCDL_TRAIN_RATE");
+}
+
+TEST(Config, UnknownKeysNameTheNearest) {
+  expect_part(toml_error("[train]\n\nstepz = 3\n"),
+              "run.toml:3: unknown key \"train.stepz\"; did you mean 'train.steps'?");
+  expect_part(toml_error("[trian]\nsteps = 3\n"), "run.toml:1: unknown key \"trian\"; did you mean 'train'?");
+  expect_part(toml_error("[other.thing]\nx = 3\n"), "unknown key \"other\"");
+  expect_part(override_error("--train.inner-part.byte=3"), "did you mean 'train.inner_part.bytes'?");
+  expect_part(override_error("--steps=3"), "did you mean 'train.steps'?");
+  expect_part(override_error("--zzzzzzzzzzz"), "unknown key \"zzzzzzzzzzz\"");
+  expect_part(override_error(""), "unknown key");
+}
+
+TEST(Config, WrongTypesSayExpectedAndFound) {
+  expect_part(toml_error("[train]\nsteps = 'many'\n"),
+              "run.toml:2: train.steps: expected an integer >= 1 and <= 1000000000, found the string \"many\"");
+  expect_part(toml_error("[train]\nsteps = 1.5\n"), "expected an integer >= 1 and <= 1000000000, found 1.5");
+  expect_part(toml_error("[train]\nsteps = 0\n"), "found 0");
+  expect_part(toml_error("[train]\nsteps = 4294967297\n"), "found 4294967297");
+  expect_part(toml_error("[train]\nsteps = nan\n"), "found nan");
+  expect_part(toml_error("[train]\nrate = nan\n"), "found nan");
+  expect_part(toml_error("[train]\nrate = '1'\n"), "expected a number, found the string");
+  expect_part(toml_error("[train]\nseed = -1\n"), "found -1");
+  expect_part(toml_error("[train]\nflag = 1\n"), "expected true or false, found 1");
+  expect_part(toml_error("[train]\nname = 3\n"), "expected a string, found 3");
+  expect_part(toml_error("[train]\nshade = 'drak'\n"),
+              "expected one of light, dark, found the string \"drak\"; did you mean 'dark'?");
+  expect_part(toml_error("[train]\nfiles = [1]\n"), "expected a list of strings, found an array");
+  expect_part(toml_error("[train]\nsteps = 1979-05-27\n"), "found a date or time");
+  expect_part(toml_error("[train.steps]\nx = 1\n"), "expected an integer >= 1 and <= 1000000000, found a table");
+  expect_part(toml_error("train = 3\n"), "\"train\" is a section");
+  expect_part(override_error("--train=3"), "\"train\" is a section");
+  expect_part(override_error("--train.steps"), "found no value");
+  expect_part(override_error("--train.steps=12k"), "found \"12k\"");
+  expect_part(override_error("--train.inner_part.bytes=12Q"), "expected a size such as 16G or 25MiB");
+  expect_part(override_error("--train.inner_part.every=-1s"), "expected a time such as 30s or 10m >= 0, found \"-1s\"");
+}
+
+TEST(Config, BadTomlSaysWhere) {
+  expect_part(toml_error("[train]\nsteps = \n"), "run.toml:2");
+  expect_part(toml_error("[train]\nsteps = 1\nsteps = 2\n"), "run.toml:3");
+  expect_part(toml_error("a = " + std::string(100'000, '[')), "no valid TOML");
+  expect_part(toml_error("\xff"), "no valid TOML");
+}
+
+TEST(Config, TheSavedConfigReadsBack) {
+  Root r;
+  ConfigTable t(r);
+  for (const char* a : {"--train.seed=18446744073709551615", "--train.rate=0.30000001", "--train.shade=dark",
+                        "--train.files=x,\"y", "--train.inner_part.every=0.1", "--train.name=tab\t\x7f\\ caf\u00e9"})
+    t.apply_override(a);
+  const std::string saved = t.to_toml();
+  Root again;
+  ConfigTable t2(again);
+  t2.apply_toml(saved, "saved.toml");
+  EXPECT_EQ(t2.to_toml(), saved);
+  EXPECT_EQ(again.train.rate, r.train.rate);
+  EXPECT_EQ(again.train.name, r.train.name);
+  EXPECT_EQ(again.train.seed, UINT64_MAX);
+  EXPECT_EQ(again.train.files, r.train.files);
+}
+
+TEST(Config, HelpAndSchemaHoldEveryField) {
+  Root r;
+  const ConfigTable t(r);
+  const Json schema = t.schema();
+  EXPECT_EQ(schema["properties"]["train"]["properties"]["steps"]["minimum"], 1.0);
+  EXPECT_EQ(schema["properties"]["train"]["properties"]["shade"]["enum"].size(), 2u);
+  EXPECT_EQ(schema["properties"]["train"]["properties"]["inner_part"]["properties"].size(), 3u);
+  for (const auto& f : t.fields()) expect_part(t.help(), "--" + f.key);
+  expect_part(t.help(), "steps to take (an integer >= 1 and <= 1000000000; default 100)");
+}
+
+TEST(Config, MutatedFilesNeverCrash) {
+  const std::string good =
+      "top = 'x'\n[train]\nflag = true\nsteps = 1.5e3\nname = \"n\\u00e9\"\nfiles = ['a', "
+      "'b']\n[train.inner_part]\nbytes = '2MiB'\n";
+  const std::string alphabet = "[]{}=.'\"\\\n\t #,-_0123456789eEuxnaftrue\xff";
+  const Rng rng{11, 0};
+  int rejected = 0;
+  for (std::uint64_t round = 0; round < 5'000; ++round) {
+    std::string bad = good;
+    for (std::uint64_t k = 0; k <= rng.below(round * 16, 4); ++k) {
+      const std::uint64_t at = round * 16 + 3 * k + 1;
+      const std::size_t where = rng.below(at, bad.size());
+      if (rng.bits(at + 1) % 3 == 0)
+        bad.erase(where, 1 + rng.below(at + 2, 6));
+      else if (rng.bits(at + 1) % 3 == 1)
+        bad[where] = alphabet[rng.below(at + 2, alphabet.size())];
+      else
+        bad.insert(where, 1, alphabet[rng.below(at + 2, alphabet.size())]);
+    }
+    Root r;
+    ConfigTable t(r);
+    try {
+      t.apply_toml(bad, "x");
+    } catch (const UsageError&) {
+      ++rejected;
+    }
+  }
+  EXPECT_GT(rejected, 2'000);
+}
+
+}  // namespace
+}  // namespace hpcdl::io

@@ -1,0 +1,140 @@
+#pragma once
+// What a source (file, environment, command line) said, and how it becomes the type of its field.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/io/config_visitor.h"
+#include "hpcdl/io/json.h"
+#include "hpcdl/io/nearest.h"
+
+namespace hpcdl::io {
+
+/// `Text` is a word from the command line or environment, where every type is spelled as text; std::string is a quoted
+/// string of a file.
+struct ConfigText {
+  std::string text;
+};
+using ConfigValue = std::variant<bool, std::int64_t, double, std::string, std::vector<std::string>, ConfigText>;
+
+/// What was found, for messages: `the string "x"`.
+std::string describe(const ConfigValue& v);
+
+// The readers below throw ConfigMismatch; the table adds which key and which source.
+struct ConfigMismatch {
+  std::string found;
+};
+bool read_bool(const ConfigValue& v);
+std::int64_t read_integer(const ConfigValue& v, Unit unit);
+std::uint64_t read_unsigned(const ConfigValue& v, Unit unit);
+double read_number(const ConfigValue& v, Unit unit);
+std::string read_string(const ConfigValue& v);
+std::vector<std::string> read_strings(const ConfigValue& v);
+
+std::string toml_string(std::string_view text);
+/// Shortest text that reads back as the same value, always with a point or exponent.
+std::string toml_number(double v);
+std::string toml_number(float v);
+
+template <class T>
+struct IsOptional : std::false_type {};
+template <class T>
+struct IsOptional<std::optional<T>> : std::true_type {};
+
+template <class T>
+constexpr bool in_range(T v, const FieldOptions& o) {
+  return static_cast<double>(v) >= o.min &&
+         static_cast<double>(v) <= o.max;  // false for NaN: a NaN setting is a mistake
+}
+
+/// Reads `v` as a T within `o`; throws ConfigMismatch.
+template <class T>
+T convert_config(const ConfigValue& v, const FieldOptions& o) {
+  if constexpr (IsOptional<T>::value) {
+    if (const auto* t = std::get_if<ConfigText>(&v); t && (t->text == "none" || t->text.empty())) return std::nullopt;
+    return convert_config<typename T::value_type>(v, o);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return read_bool(v);
+  } else if constexpr (std::is_enum_v<T>) {
+    const std::string word = read_string(v);
+    for (const auto& [value, name] : EnumNames<T>::values)
+      if (name == word) return value;
+    std::vector<std::string> names;
+    for (const auto& [value, name] : EnumNames<T>::values) names.emplace_back(name);
+    throw ConfigMismatch{describe(v) + did_you_mean(word, names)};
+  } else if constexpr (std::is_same_v<T, std::uint64_t>) {
+    const auto n = read_unsigned(v, o.unit);
+    if (!in_range(n, o)) throw ConfigMismatch{describe(v)};
+    return n;
+  } else if constexpr (std::is_integral_v<T>) {
+    const auto n = read_integer(v, o.unit);
+    if (!std::in_range<T>(n) || !in_range(n, o)) throw ConfigMismatch{describe(v)};
+    return static_cast<T>(n);
+  } else if constexpr (std::is_floating_point_v<T>) {
+    const double n = read_number(v, o.unit);
+    if (!in_range(n, o)) throw ConfigMismatch{describe(v)};
+    return static_cast<T>(n);
+  } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    return read_strings(v);
+  } else {
+    return T(read_string(v));  // std::string, path
+  }
+}
+
+/// The value as TOML; "" for an absent optional.
+template <class T>
+std::string config_toml(const T& v) {
+  if constexpr (IsOptional<T>::value)
+    return v ? config_toml(*v) : "";
+  else if constexpr (std::is_same_v<T, bool>)
+    return v ? "true" : "false";
+  else if constexpr (std::is_enum_v<T>)
+    return toml_string(enum_name(v));
+  else if constexpr (std::is_same_v<T, std::uint64_t>)  // TOML integers end at 2^63
+    return v > INT64_MAX ? fmt::format("\"{}\"", v) : fmt::format("{}", v);
+  else if constexpr (std::is_integral_v<T>)
+    return fmt::format("{}", v);
+  else if constexpr (std::is_floating_point_v<T>)
+    return toml_number(v);
+  else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    std::string out = "[";
+    for (const auto& s : v) out += (out.size() > 1 ? ", " : "") + toml_string(s);
+    return out + "]";
+  } else
+    return toml_string(std::string(v));
+}
+
+/// The type as JSON Schema.
+template <class T>
+Json config_schema(const FieldOptions& o) {
+  if constexpr (IsOptional<T>::value)
+    return config_schema<typename T::value_type>(o);
+  else if constexpr (std::is_same_v<T, bool>)
+    return {{"type", "boolean"}};
+  else if constexpr (std::is_enum_v<T>) {
+    Json names = Json::array();
+    for (const auto& [value, name] : EnumNames<T>::values) names.push_back(name);
+    return {{"enum", names}};
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    const char* kind = std::is_integral_v<T> ? "integer" : "number";
+    Json out = {{"type", kind}};
+    if (o.unit != Unit::none) out["type"] = Json::array({kind, "string"});
+    if (o.min > -std::numeric_limits<double>::infinity()) out["minimum"] = o.min;
+    if (o.max < std::numeric_limits<double>::infinity()) out["maximum"] = o.max;
+    return out;
+  } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    return {{"type", Json::array({"array", "string"})}, {"items", {{"type", "string"}}}};
+  } else
+    return {{"type", "string"}};
+}
+
+/// The type in words: "an integer >= 1", "one of gpt2, llama".
+std::string describe_type(const Json& schema, Unit unit);
+
+}  // namespace hpcdl::io

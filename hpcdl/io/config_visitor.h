@@ -1,0 +1,52 @@
+#pragma once
+// How a struct says what may be configured, once:
+//
+//   struct TrainConfig {
+//     std::int64_t steps = 100;
+//     Schedule schedule = Schedule::cosine;
+//     void visit(auto&& f) {
+//       f("steps", steps, "optimizer steps to take", {.min = 1});
+//       f("schedule", schedule, "shape of the learning rate over time");
+//     }
+//   };
+//   struct RunConfig {
+//     TrainConfig train;
+//     void visit(auto&& f) { f.section("train", train); }
+//   };
+//
+// config_table.h makes of it: defaults, TOML, --train.steps=20, HPCDL_TRAIN_STEPS, help, JSON Schema, the saved config.
+// Fields: bool, integers, float, double, std::string, std::filesystem::path, enums with EnumNames, std::optional of
+// these, std::vector<std::string>.
+
+#include <limits>
+#include <string_view>
+
+namespace hpcdl::io {
+
+/// What a plain number means, and with it the endings it may have in text:
+/// bytes: 16G, 25MiB (powers of 1024; KB, MB, GB, TB are powers of 1000); seconds: 500ms, 30s, 10m, 2h, 1d.
+/// Every number may be written as 1.5e9 or 1_000_000.
+enum class Unit { none, bytes, seconds };
+
+struct FieldOptions {
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  Unit unit = Unit::none;
+};
+
+/// Specialise to give an enum its words:
+///   template <> struct EnumNames<Family> {
+///     static constexpr std::pair<Family, std::string_view> values[] = {{Family::gpt2, "gpt2"}, {Family::llama,
+///     "llama"}};
+///   };
+template <class E>
+struct EnumNames;
+
+template <class E>
+constexpr std::string_view enum_name(E e) {
+  for (const auto& [value, name] : EnumNames<E>::values)
+    if (value == e) return name;
+  return "?";
+}
+
+}  // namespace hpcdl::io
