@@ -55,7 +55,7 @@ int usable_cpus() {
   return std::max(n, 1);
 }
 
-Pool::Pool(int threads) : threads_(threads > 0 ? threads : usable_cpus()) {
+Pool::Pool(int threads) : threads_(threads > 0 ? threads : usable_cpus()), scratch_(static_cast<std::size_t>(threads_)) {
   for (int t = 1; t < threads_; ++t) workers_.emplace_back([this, t] { work(t); });
 }
 
@@ -64,6 +64,11 @@ Pool::~Pool() {
   ticket_.fetch_add(1);
   ticket_.notify_all();
   for (auto& w : workers_) w.join();
+}
+
+void Pool::reserve_scratch(std::int64_t bytes) {
+  for (auto& block : scratch_)
+    if (block.bytes() < bytes) block = Buffer(bytes);
 }
 
 void Pool::run_raw(Job job, void* ctx) {

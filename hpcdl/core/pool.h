@@ -10,6 +10,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "hpcdl/core/buffer.h"
+
 namespace hpcdl {
 
 /// CPUs this process may use: affinity mask, cgroup quota, OMP_NUM_THREADS and HPCDL_THREADS, whichever is least.
@@ -24,6 +26,13 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
 
   int threads() const { return threads_; }
+
+  /// Makes sure that scratch(t) has at least `bytes` for every thread. The blocks only ever grow, so after the first
+  /// call with the largest size nothing is allocated. Call it before run(): it may throw, jobs may not.
+  void reserve_scratch(std::int64_t bytes);
+  /// Thread-private working memory of a kernel (packing buffers, partial sums), valid until the next reserve_scratch().
+  /// What it holds is lost between kernels.
+  std::byte* scratch(int thread) const { return scratch_[static_cast<std::size_t>(thread)].data(); }
 
   /// Calls f(thread) once on each thread, 0 .. threads()-1, and waits. f must not throw and must not call run() on this pool.
   template <class F> void run(F&& f) {
@@ -45,6 +54,7 @@ class Pool {
   alignas(64) std::atomic<int> running_{0};
   alignas(64) std::atomic<int> sleepers_{0};
   std::atomic<bool> stop_{false};
+  std::vector<Buffer> scratch_;
   std::vector<std::thread> workers_;
 };
 

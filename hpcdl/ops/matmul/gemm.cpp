@@ -1,0 +1,241 @@
+#include "hpcdl/ops/matmul/gemm.h"
+
+#include <algorithm>
+
+namespace hpcdl::gemm {
+namespace {
+
+constexpr std::int64_t kWord = 4;  // bytes
+
+constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// n things in `parts` runs whose lengths differ by at most one.
+struct Split {
+  std::int64_t n = 0, parts = 1;
+  std::int64_t begin(std::int64_t i) const { return i * (n / parts) + std::min(i, n % parts); }
+  std::int64_t size(std::int64_t i) const { return n / parts + (i < n % parts ? 1 : 0); }
+};
+
+/// How the columns are cut into panels and k into blocks: all that the layout of a packed B depends on.
+struct Grid {
+  Split panels;   // of vectors
+  Split blocks;   // of units of kUnit words of k
+  std::int64_t words;
+
+  static constexpr std::int64_t kUnit = 16;
+  static constexpr std::int64_t kBlockWords = 512;
+
+  Grid(const KernelSet& s, std::int64_t n, std::int64_t k) : words(ceil_div(k, s.group)) {
+    const std::int64_t vectors = ceil_div(n, s.lanes);
+    panels = {vectors, std::max<std::int64_t>(1, ceil_div(vectors, s.vectors))};
+    blocks = {ceil_div(words, kUnit), std::max<std::int64_t>(1, ceil_div(words, kBlockWords))};
+  }
+  std::int64_t k_begin(std::int64_t b) const { return std::min(words, blocks.begin(b) * kUnit); }
+  std::int64_t k_words(std::int64_t b) const { return k_begin(b + 1) - k_begin(b); }
+  std::int64_t widest_block() const { return std::min(words, blocks.size(0) * kUnit); }
+};
+
+/// The work is a grid of units, handed out one at a time; a unit's sums are formed by one thread.
+struct Plan {
+  Grid grid;
+  bool a_in_place;
+  std::int64_t block_rows;     // of A kept in L2
+  Split m_units, n_units;      // of rows, of panels
+  std::int64_t pass_rows;      // rows of a unit whose partial sums are kept at a time
+  bool keep_b;                 // the unit's whole B stays packed: k blocks of all its panels
+  std::int64_t a_bytes, b_bytes, c_bytes;  // scratch per thread
+
+  Plan(const KernelSet& s, const Problem& p, int threads);
+};
+
+bool reads_in_place(const KernelSet& s, const Problem& p) {
+  return p.a.dtype == s.in_place && !p.a.transposed && p.k % s.group == 0;
+}
+
+Plan::Plan(const KernelSet& s, const Problem& p, int threads) : grid(s, p.n, p.k) {
+  constexpr std::int64_t kL2 = 512 << 10, kPackedB = 8 << 20, kPartials = 4 << 20;
+  const std::int64_t kc = std::max<std::int64_t>(grid.widest_block(), 1), lanes = s.lanes;
+  a_in_place = reads_in_place(s, p);
+  block_rows = std::max<std::int64_t>(s.rows, kL2 / (kc * kWord) / s.rows * s.rows);
+
+  const std::int64_t column_bytes = std::max<std::int64_t>(grid.words, 1) * kWord;
+  const std::int64_t panel_bytes = column_bytes * s.vectors * lanes;
+  const bool whole_b_fits = panel_bytes * grid.panels.parts <= kPackedB;
+  // Rows are shared out when they are many and every thread can keep all of B, or when there are too few panels.
+  const bool by_rows = (whole_b_fits && p.m > 2 * p.n) || grid.panels.parts < threads;
+  if (by_rows) {
+    n_units = {grid.panels.parts, 1};
+    const std::int64_t tiles = ceil_div(p.m, s.rows);
+    const std::int64_t wanted = std::max<std::int64_t>(threads, ceil_div(p.m, block_rows));
+    m_units = {p.m, std::clamp<std::int64_t>(ceil_div(wanted, threads) * threads, 1, std::max<std::int64_t>(tiles, 1))};
+  } else {
+    m_units = {p.m, 1};
+    const std::int64_t columns = 1536;
+    const std::int64_t wanted = std::max<std::int64_t>(threads, ceil_div(p.n, columns));
+    n_units = {grid.panels.parts, std::clamp<std::int64_t>(ceil_div(wanted, threads) * threads, 1, grid.panels.parts)};
+  }
+  const std::int64_t unit_width = n_units.size(0) * s.vectors * lanes, unit_rows = m_units.size(0);
+  pass_rows = unit_rows;
+  if (grid.blocks.parts > 1)
+    pass_rows = std::clamp<std::int64_t>(kPartials / (unit_width * kWord) / block_rows * block_rows, block_rows, unit_rows);
+  if (pass_rows > unit_rows || pass_rows <= 0) pass_rows = std::max<std::int64_t>(unit_rows, 1);
+
+  const bool reused = m_units.parts > 1 || pass_rows < unit_rows;
+  keep_b = reused && column_bytes * unit_width <= kPackedB;
+  // A B block used by several blocks of A is packed once for all of them, else one panel at a time.
+  const bool block_reused = pass_rows > block_rows;
+  b_bytes = p.packed_b ? 0 : keep_b ? column_bytes * unit_width : kc * kWord * (block_reused ? unit_width : s.vectors * lanes);
+  a_bytes = a_in_place ? 0 : block_rows * kc * kWord;
+  c_bytes = grid.blocks.parts > 1 ? pass_rows * unit_width * kWord : 0;
+  const auto round = [](std::int64_t b) { return ceil_div(b, 4096) * 4096 + 192; };  // apart by odd lines: no 4K aliasing
+  a_bytes = round(a_bytes), b_bytes = round(b_bytes), c_bytes = round(c_bytes);
+}
+
+std::int64_t elements(const KernelSet& s, const Grid& g, std::int64_t k, std::int64_t block) {
+  return std::min(k - g.k_begin(block) * s.group, g.k_words(block) * s.group);
+}
+
+const std::byte* element(const Operand& o, std::int64_t outer, std::int64_t inner, bool outer_is_row) {
+  const std::int64_t i = outer_is_row ? outer * o.ld + inner : inner * o.ld + outer;
+  return static_cast<const std::byte*>(o.data) + i * dtype_bytes(o.dtype);
+}
+
+void pack_panel(const KernelSet& s, const Grid& g, const Operand& b, std::int64_t n, std::int64_t k, std::int64_t panel,
+                std::int64_t block, std::byte* dst) {
+  const std::int64_t col = g.panels.begin(panel) * s.lanes, width = g.panels.size(panel) * s.lanes;
+  s.pack({.dst = reinterpret_cast<std::uint32_t*>(dst),
+          .width = static_cast<int>(width),
+          .cols = static_cast<int>(std::min(width, n - col)),
+          .k = elements(s, g, k, block),
+          .src = element(b, col, g.k_begin(block) * s.group, b.transposed),
+          .dtype = b.dtype,
+          .ld = b.ld,
+          .k_dense = b.transposed});
+}
+
+/// One thread's share of a multiplication.
+class Worker {
+ public:
+  Worker(const KernelSet& set, const Problem& problem, const Plan& plan, const Finish& finish, std::byte* scratch)
+      : s(set), p(problem), plan_(plan), g(plan.grid), f(finish), a_(scratch), b_(a_ + plan.a_bytes), c_(b_ + plan.b_bytes) {}
+
+  void unit(std::int64_t mu, std::int64_t nu) {
+    panel0_ = plan_.n_units.begin(nu);
+    panels_ = plan_.n_units.size(nu);
+    if (kept_unit_ != nu) kept_unit_ = -1;
+    const std::int64_t begin = plan_.m_units.begin(mu), end = begin + plan_.m_units.size(mu);
+    const Split passes{end - begin, ceil_div(end - begin, plan_.pass_rows)};
+    for (std::int64_t i = 0; i < passes.parts; ++i) {
+      pass_begin_ = begin + passes.begin(i);
+      pass_size_ = passes.size(i);
+      for (std::int64_t block = 0; block < g.blocks.parts; ++block) pass(block);
+      if (plan_.keep_b) kept_unit_ = nu;
+    }
+  }
+
+ private:
+  void pass(std::int64_t block) {
+    const Split row_blocks{ceil_div(pass_size_, s.rows), ceil_div(pass_size_, plan_.block_rows)};
+    const bool single = row_blocks.parts == 1 && !plan_.keep_b;
+    for (std::int64_t i = 0; i < row_blocks.parts; ++i) {
+      const std::int64_t row = std::min(pass_size_, row_blocks.begin(i) * s.rows);
+      const std::int64_t rows = std::min(pass_size_, row_blocks.begin(i + 1) * s.rows) - row;
+      const Split tiles{rows, ceil_div(rows, s.rows)};
+      if (!plan_.a_in_place) pack_a(pass_begin_ + row, tiles, block);
+      for (std::int64_t j = 0; j < panels_; ++j) {
+        const std::byte* b = panel(block, j, single, i == 0 && kept_unit_ < 0);
+        row_tiles(b, block, j, row, tiles);
+      }
+    }
+  }
+
+  void pack_a(std::int64_t row, const Split& tiles, std::int64_t block) {
+    for (std::int64_t t = 0; t < tiles.parts; ++t)
+      s.pack({.dst = reinterpret_cast<std::uint32_t*>(a_ + tiles.begin(t) * g.k_words(block) * kWord),
+              .width = static_cast<int>(tiles.size(t)),
+              .cols = static_cast<int>(tiles.size(t)),
+              .k = elements(s, g, p.k, block),
+              .src = element(p.a, row + tiles.begin(t), g.k_begin(block) * s.group, !p.a.transposed),
+              .dtype = p.a.dtype,
+              .ld = p.a.ld,
+              .k_dense = !p.a.transposed});
+  }
+
+  const std::byte* panel(std::int64_t block, std::int64_t j, bool single, bool fresh) {
+    const std::int64_t first = g.panels.begin(panel0_) * s.lanes, column = g.panels.begin(panel0_ + j) * s.lanes;
+    if (p.packed_b)
+      return p.packed_b + (g.k_begin(block) * g.panels.n * s.lanes + column * g.k_words(block)) * kWord;
+    std::byte* dst = b_;
+    if (!single) {
+      const std::int64_t width = (g.panels.begin(panel0_ + panels_) * s.lanes) - first;
+      dst += ((plan_.keep_b ? g.k_begin(block) * width : 0) + (column - first) * g.k_words(block)) * kWord;
+    }
+    if (fresh) pack_panel(s, g, p.b, p.n, p.k, panel0_ + j, block, dst);
+    return dst;
+  }
+
+  void row_tiles(const std::byte* b, std::int64_t block, std::int64_t j, std::int64_t row, const Split& tiles) {
+    alignas(64) std::uint32_t buffer[KernelSet::kMaxRows * KernelSet::kMaxVectors * 16];
+    const std::int64_t vectors = g.panels.size(panel0_ + j), width = vectors * s.lanes;
+    const std::int64_t col = g.panels.begin(panel0_ + j) * s.lanes, cols = std::min(width, p.n - col);
+    const std::int64_t first = g.panels.begin(panel0_) * s.lanes;
+    auto* partial = reinterpret_cast<std::uint32_t*>(c_) + (col - first) * pass_size_ + row * width;
+    const bool last = block + 1 == g.blocks.parts, direct = last && f.plain && cols == width;
+    const auto& kernels = plan_.a_in_place ? s.tile_in_place : s.tile_packed;
+    const std::int64_t kw = g.k_words(block), lda = p.a.ld * dtype_bytes(p.a.dtype);
+    for (std::int64_t t = 0; t < tiles.parts; ++t) {
+      const std::int64_t r = tiles.begin(t), rows = tiles.size(t), at = pass_begin_ + row + r;
+      TileArgs args{.a = plan_.a_in_place ? element(p.a, at, g.k_begin(block) * s.group, true) : a_ + r * kw * kWord,
+                    .lda = lda, .b = b, .k = kw,
+                    .cin = block > 0 ? partial + r * width : nullptr, .cin_ld = width,
+                    .cout = partial + r * width, .cout_ld = width,
+                    .prefetch = nullptr, .prefetch_step = 0};
+      if (direct) args.cout = static_cast<std::uint32_t*>(f.plain) + at * f.plain_ld + col, args.cout_ld = f.plain_ld;
+      else if (last) args.cout = buffer;
+      kernels[rows][vectors](args);
+      if (last && !direct)
+        f.apply(f.epilogue, buffer, width, at, col, static_cast<int>(rows), static_cast<int>(cols));
+    }
+  }
+
+  const KernelSet& s;
+  const Problem& p;
+  const Plan& plan_;
+  const Grid& g;
+  const Finish& f;
+  std::byte *a_, *b_, *c_;
+  std::int64_t panel0_ = 0, panels_ = 0, pass_begin_ = 0, pass_size_ = 0, kept_unit_ = -1;
+};
+
+}  // namespace
+
+void run(const KernelSet& s, Pool& pool, const Problem& p, const Finish& f) {
+  if (p.m <= 0 || p.n <= 0) return;
+  const Plan plan(s, p, pool.threads());
+  pool.reserve_scratch(plan.a_bytes + plan.b_bytes + plan.c_bytes);
+  const std::int64_t units = plan.m_units.parts * plan.n_units.parts;
+  std::atomic<std::int64_t> next{0};
+  const auto job = [&](int thread) {
+    Worker worker(s, p, plan, f, pool.scratch(thread));
+    for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < units;)
+      worker.unit(i % plan.m_units.parts, i / plan.m_units.parts);
+  };
+  if (units == 1) job(0);
+  else pool.run(job);
+}
+
+std::int64_t packed_b_bytes(const KernelSet& s, std::int64_t n, std::int64_t k) {
+  const Grid g(s, n, k);
+  return g.words * g.panels.n * s.lanes * kWord;
+}
+
+void pack_b(const KernelSet& s, Pool& pool, std::byte* dst, const Operand& b, std::int64_t n, std::int64_t k) {
+  const Grid g(s, n, k);
+  parallel_tasks(pool, g.panels.parts, [&](std::int64_t panel) {
+    for (std::int64_t block = 0; block < g.blocks.parts; ++block)
+      pack_panel(s, g, b, n, k, panel, block,
+                 dst + (g.k_begin(block) * g.panels.n + g.panels.begin(panel) * g.k_words(block)) * s.lanes * kWord);
+  });
+}
+
+}  // namespace hpcdl::gemm

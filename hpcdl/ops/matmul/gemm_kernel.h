@@ -1,0 +1,77 @@
+#pragma once
+// gemm<Isa, Epilogue>: include in a .simd.cpp and instantiate for the epilogues needed.
+
+#include "hpcdl/ops/matmul/gemm.h"
+#include "hpcdl/simd/math.h"
+
+namespace hpcdl::gemm {
+
+/// Place of V::N neighbouring elements; the first `n` of them are real (all, if Full).
+template <class Isa, bool Full> struct LaneAt {
+  using V = simd::Vec<Isa>;
+  std::int64_t i, j;
+  int n;
+  template <class T> V load(const T* p) const {
+    if constexpr (Full) return V::load(p);
+    else return V::load(p, n);
+  }
+  template <class T> V cols(const T* p) const { return load(p + j); }
+  template <class T> V elem(const T* p, std::int64_t ld) const { return load(p + i * ld + j); }
+  template <class T> V row(const T* p) const { return V(static_cast<float>(p[i])); }
+  template <class T> void put(T* p, std::int64_t ld, V v) const {
+    if constexpr (Full) v.store(p + i * ld + j);
+    else v.store(p + i * ld + j, n);
+  }
+  static V tanh(V v) { return simd::tanh(v); }
+  static V erf(V v) { return simd::erf(v); }
+};
+
+namespace detail {
+
+template <class Isa> inline simd::Vec<Isa> sums(const float* p) { return simd::Vec<Isa>::load(p); }
+template <class Isa> inline simd::Vec<Isa> sums(const std::int32_t* p) {
+  float f[simd::Vec<Isa>::N];
+  for (int i = 0; i < simd::Vec<Isa>::N; ++i) f[i] = static_cast<float>(p[i]);
+  return simd::Vec<Isa>::load(f);
+}
+
+// Tiles are padded to whole vectors, so sums may be read beyond `cols`; memory outside the tile may not.
+template <class Isa, class Sum, class E>
+void apply_tile(const void* epilogue, const void* tile, std::int64_t ld, std::int64_t row, std::int64_t col, int rows, int cols) {
+  using V = simd::Vec<Isa>;
+  const E e = *static_cast<const E*>(epilogue);
+  const auto one = [&](const auto& at, const Sum* s) {
+    if constexpr (std::is_same_v<typename E::Out, std::int32_t>) {
+      std::int32_t* d = e.d + at.i * e.ld + at.j;
+      for (int i = 0; i < at.n; ++i) d[i] = e.accumulate ? d[i] + s[i] : s[i];
+    } else {
+      V v = e.f(sums<Isa>(s), at);
+      if (e.accumulate) v = v + at.elem(e.d, e.ld);
+      at.put(e.d, e.ld, v);
+    }
+  };
+  for (int r = 0; r < rows; ++r) {
+    const Sum* s = static_cast<const Sum*>(tile) + r * ld;
+    int c = 0;
+    for (; c + V::N <= cols; c += V::N) one(LaneAt<Isa, true>{row + r, col + c, V::N}, s + c);
+    if (c < cols) one(LaneAt<Isa, false>{row + r, col + c, cols - c}, s + c);
+  }
+}
+
+}  // namespace detail
+
+template <class Isa, class E> void gemm(Isa isa, Pool& pool, const Problem& p, const E& e) {
+  Finish f{.epilogue = &e, .apply = &detail::apply_tile<Isa, float, E>};
+  if constexpr (std::is_same_v<typename E::Out, float> && std::is_same_v<typename E::Function, epilogue::Identity>)
+    if (!e.accumulate) f.plain = e.d, f.plain_ld = e.ld;
+  run(kernel_set(isa, p.compute), pool, p, f);
+}
+
+template <class Isa, class E> void gemm_int8(Isa isa, Pool& pool, const Problem& p, const E& e) {
+  Finish f{.epilogue = &e, .apply = &detail::apply_tile<Isa, std::int32_t, E>};
+  if constexpr (std::is_same_v<typename E::Out, std::int32_t>)
+    if (!e.accumulate) f.plain = e.d, f.plain_ld = e.ld;
+  run(kernel_set(isa, Compute::int8), pool, p, f);
+}
+
+}  // namespace hpcdl::gemm

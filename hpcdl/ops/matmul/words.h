@@ -1,0 +1,188 @@
+#pragma once
+// Reading matrices as vectors of 32-bit words (see kernel_set.h), converting on the way. One class per instruction set and
+// kind of product. Included by the .simd.cpp files of this folder only.
+//
+//   along_k(p, n)        `lanes` words along k from n valid elements at p; zeros beyond
+//   across(p, ld, kn, n) one word of k for n valid columns: element (j, k) at p[j + k * ld], kn of them valid
+//   transpose(r)         lanes x lanes words, in place
+
+#include "hpcdl/ops/matmul/dot.h"
+
+namespace hpcdl::gemm {
+
+template <class Isa> struct Registers;
+
+template <> struct Registers<simd::Scalar> {
+  using Reg = std::uint32_t;
+  static Reg zero() { return 0; }
+  static void store(std::uint32_t* p, Reg r, int) { *p = r; }
+  static void transpose(Reg*) {}
+  static Reg from_float(simd::Vec<simd::Scalar> v) { return std::bit_cast<Reg>(v.v); }
+};
+
+#if defined(HPCDL_SIMD_AVX2)
+template <> struct Registers<simd::Avx2> {
+  using Reg = __m256i;
+  static Reg zero() { return _mm256_setzero_si256(); }
+  static void store(std::uint32_t* p, Reg r, int n) {
+    if (n == 8) _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), r);
+    else _mm256_maskstore_epi32(reinterpret_cast<int*>(p), simd::Vec<simd::Avx2>::tail(n), r);
+  }
+  static Reg from_float(simd::Vec<simd::Avx2> v) { return _mm256_castps_si256(v.v); }
+  static void transpose(Reg* r) {
+    __m256 t[8], s[8];
+    for (int i = 0; i < 4; ++i) {
+      t[2 * i] = _mm256_unpacklo_ps(_mm256_castsi256_ps(r[2 * i]), _mm256_castsi256_ps(r[2 * i + 1]));
+      t[2 * i + 1] = _mm256_unpackhi_ps(_mm256_castsi256_ps(r[2 * i]), _mm256_castsi256_ps(r[2 * i + 1]));
+    }
+    for (int i = 0; i < 8; i += 4) {
+      s[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+      s[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+      s[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+      s[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+    for (int i = 0; i < 4; ++i) {
+      r[i] = _mm256_castps_si256(_mm256_permute2f128_ps(s[i], s[i + 4], 0x20));
+      r[i + 4] = _mm256_castps_si256(_mm256_permute2f128_ps(s[i], s[i + 4], 0x31));
+    }
+  }
+};
+#endif
+
+#if defined(HPCDL_SIMD_AVX512)
+template <> struct Registers<simd::Avx512> {
+  using Reg = __m512i;
+  static Reg zero() { return _mm512_setzero_si512(); }
+  static void store(std::uint32_t* p, Reg r, int n) { _mm512_mask_storeu_epi32(p, simd::Vec<simd::Avx512>::tail(n), r); }
+  static Reg from_float(simd::Vec<simd::Avx512> v) { return _mm512_castps_si512(v.v); }
+  static void transpose(Reg* r) {
+    Reg t[16];
+    for (int i = 0; i < 16; i += 2) {
+      t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+      t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4)
+      for (int h = 0; h < 2; ++h) {
+        r[i + 2 * h] = _mm512_unpacklo_epi64(t[i + h], t[i + h + 2]);
+        r[i + 2 * h + 1] = _mm512_unpackhi_epi64(t[i + h], t[i + h + 2]);
+      }
+    for (int i = 0; i < 4; ++i)
+      for (int h = 0; h < 2; ++h) {  // r[8h + i]: 4 rows x 4 column blocks
+        t[8 * h + i] = _mm512_shuffle_i32x4(r[8 * h + i], r[8 * h + 4 + i], 0x88);
+        t[8 * h + 4 + i] = _mm512_shuffle_i32x4(r[8 * h + i], r[8 * h + 4 + i], 0xdd);
+      }
+    for (int i = 0; i < 8; ++i) {
+      r[i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0x88);
+      r[8 + i] = _mm512_shuffle_i32x4(t[i], t[8 + i], 0xdd);
+    }
+  }
+};
+#endif
+
+/// One element per word: f32, or bf16 held as f32 (then f32 sources are rounded).
+template <class Isa, Compute c> struct Words : Registers<Isa> {
+  using typename Registers<Isa>::Reg;
+  using V = simd::Vec<Isa>;
+  template <class T> static Reg along_k(const T* p, int n) {
+    V v = n >= V::N ? V::load(p) : n > 0 ? V::load(p, n) : V(0.0f);
+    if constexpr (c == Compute::bf16 && std::is_same_v<T, float>) {
+      bf16 t[V::N];
+      v.store(t);
+      v = V::load(t);
+    }
+    return Registers<Isa>::from_float(v);
+  }
+  template <class T> static Reg across(const T* p, std::int64_t, int, int n) { return along_k(p, n); }
+};
+
+template <> struct Words<simd::Scalar, Compute::int8> : Registers<simd::Scalar> {
+  static Reg along_k(const std::uint8_t* p, int n) { return across(p, 1, n, 1); }
+  static Reg across(const std::uint8_t* p, std::int64_t ld, int kn, int n) {
+    Reg w = 0;
+    for (int i = 0; i < 4; ++i)
+      if (i < kn && n > 0) w |= Reg{p[i * ld]} << (8 * i);
+    return w;
+  }
+};
+
+#if defined(HPCDL_SIMD_AVX2)
+template <> struct Words<simd::Avx2, Compute::int8> : Registers<simd::Avx2> {
+  static Reg along_k(const std::uint8_t* p, int n) {
+    alignas(32) std::uint8_t t[32] = {};
+    std::memcpy(t, p, static_cast<unsigned>(n < 0 ? 0 : n < 32 ? n : 32));
+    return _mm256_load_si256(reinterpret_cast<const __m256i*>(t));
+  }
+  static Reg across(const std::uint8_t* p, std::int64_t ld, int kn, int n) {
+    Reg w = zero();
+    for (int i = 0; i < 4 && i < kn; ++i) {
+      std::uint64_t bytes = 0;
+      std::memcpy(&bytes, p + i * ld, static_cast<unsigned>(n < 0 ? 0 : n < 8 ? n : 8));
+      const __m256i wide = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<long long>(bytes)));
+      w = _mm256_or_si256(w, _mm256_sll_epi32(wide, _mm_cvtsi32_si128(8 * i)));
+    }
+    return w;
+  }
+};
+#endif
+
+#if defined(HPCDL_SIMD_AVX512)
+template <> struct Words<simd::Avx512, Compute::bf16> : Registers<simd::Avx512> {
+  using V = simd::Vec<simd::Avx512>;
+  static __mmask32 mask(int n) { return n >= 32 ? ~0u : n <= 0 ? 0u : (1u << n) - 1u; }
+  static int clamp16(int n) { return n < 0 ? 0 : n < 16 ? n : 16; }
+  static Reg along_k(const bf16* p, int n) { return _mm512_maskz_loadu_epi16(mask(n), p); }
+  static Reg along_k(const float* p, int n) {
+    return reinterpret_cast<__m512i>(
+        _mm512_cvtne2ps_pbh(V::load(p + 16, clamp16(n - 16)).v, V::load(p, clamp16(n)).v));
+  }
+  static __m256i half(const bf16* p, int n) { return _mm256_maskz_loadu_epi16(V::tail(n), p); }
+  static __m256i half(const float* p, int n) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(V::load(p, n).v)); }
+  template <class T> static Reg across(const T* p, std::int64_t ld, int kn, int n) {
+    const int cols = clamp16(n);
+    const __m512i even = _mm512_cvtepu16_epi32(half(p, cols));
+    if (kn < 2) return even;
+    return _mm512_or_si512(even, _mm512_slli_epi32(_mm512_cvtepu16_epi32(half(p + ld, cols)), 16));
+  }
+};
+template <> struct Words<simd::Avx512, Compute::int8> : Registers<simd::Avx512> {
+  static Reg along_k(const std::uint8_t* p, int n) {
+    return _mm512_maskz_loadu_epi8(n >= 64 ? ~0ull : n <= 0 ? 0ull : (1ull << n) - 1, p);
+  }
+  static Reg across(const std::uint8_t* p, std::int64_t ld, int kn, int n) {
+    const auto m = static_cast<__mmask16>(n >= 16 ? 0xffff : n <= 0 ? 0 : (1 << n) - 1);
+    Reg w = zero();
+    for (int i = 0; i < 4 && i < kn; ++i) {
+      const Reg wide = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(m, p + i * ld));
+      w = _mm512_or_si512(w, _mm512_sll_epi32(wide, _mm_cvtsi32_si128(8 * i)));
+    }
+    return w;
+  }
+};
+#endif
+
+template <class D, class W, class T> void pack_typed(const PackArgs& p) {
+  constexpr int kLanes = D::kLanes, kGroup = D::kGroup;
+  const auto* src = static_cast<const T*>(p.src);
+  const std::int64_t words = (p.k + kGroup - 1) / kGroup;
+  const auto upto = [](std::int64_t n, int most) { return static_cast<int>(n < most ? n : most); };
+  if (!p.k_dense) {
+    for (std::int64_t k = 0; k < words; ++k)
+      for (int j = 0; j < p.width; j += kLanes)
+        W::store(p.dst + k * p.width + j,
+                 p.cols > j ? W::across(src + k * kGroup * p.ld + j, p.ld, upto(p.k - k * kGroup, kGroup), upto(p.cols - j, kLanes))
+                            : W::zero(),
+                 upto(p.width - j, kLanes));
+    return;
+  }
+  for (std::int64_t k = 0; k < words; k += kLanes)
+    for (int j = 0; j < p.width; j += kLanes) {
+      typename W::Reg r[kLanes];
+      for (int i = 0; i < kLanes; ++i)
+        r[i] = j + i < p.cols ? W::along_k(src + (j + i) * p.ld + k * kGroup, upto(p.k - k * kGroup, kLanes * kGroup)) : W::zero();
+      W::transpose(r);
+      const int width = upto(p.width - j, kLanes), rows = upto(words - k, kLanes);
+      for (int i = 0; i < rows; ++i) W::store(p.dst + (k + i) * p.width + j, r[i], width);
+    }
+}
+
+}  // namespace hpcdl::gemm
