@@ -1,0 +1,120 @@
+#pragma once
+// y = act(x W^T + bias) + residual: the affine layer, one kernel forward.
+//
+// x (..., K); W (N, K) as PyTorch stores it, or (K, N) with `conv1d` as GPT-2's Conv1D does; bias (N) and residual
+// (..., N) may be absent; y (..., N). f32 or bf16 each; products are formed in the dtype of x (a f32 master weight is
+// rounded to bf16 on its way into a bf16 product), sums are f32. y has the dtype of x unless `out` says otherwise.
+// Gradients: dx = dz W, dW = dz^T x, dbias = column sums of dz, dresidual = dy, where dz = dy act'(z).
+//
+// Two ops, because an activation keeps z = x W^T + bias for backward: Linear and ActivatedLinear. linear() picks.
+
+#include "hpcdl/ops/op.h"
+#include "hpcdl/ops/require.h"
+
+namespace hpcdl {
+
+enum class Activation : std::uint8_t { none, relu, gelu_tanh, gelu_erf };
+
+struct LinearArgs {
+  Activation activation = Activation::none;
+  bool conv1d = false;
+  DType out = DType::none;
+};
+
+/// Checks operands; returns the spec of y.
+inline Spec linear_spec(std::string_view op, const Spec& x, const Spec& w, const Spec& bias, const Spec& residual,
+                        const LinearArgs& a) {
+  require_float(op, x, "x"), require_float(op, w, "weight");
+  require(w.shape.rank() == 2 && x[-1] == w[a.conv1d ? 0 : 1], op, "weight must be {} for x {}, got {}",
+          a.conv1d ? fmt::format("({}, N)", x[-1]) : fmt::format("(N, {})", x[-1]), to_string(x), to_string(w));
+  Spec y{x.shape, a.out == DType::none ? x.dtype : a.out};
+  y.shape[-1] = w[a.conv1d ? 1 : 0];
+  require_float(op, y, "output");
+  if (bias) require_shape(op, "bias", require_float(op, bias, "bias"), {y[-1]});
+  if (residual) require_spec(op, "residual", residual, y);
+  return y;
+}
+
+inline Cost linear_cost(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual, const Spec& y) {
+  return {.flops = 2.0 * static_cast<double>(y.size()) * static_cast<double>(x[-1]),
+          .bytes = static_cast<double>(x.bytes() + w.bytes() + bias.bytes() + residual.bytes() + y.bytes())};
+}
+
+struct Linear {
+  static constexpr std::string_view name = "linear";
+  using Args = LinearArgs;
+  static Spec infer(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual, const Args& a) {
+    require(a.activation == Activation::none, name, "an activation needs the op ActivatedLinear: call linear()");
+    return linear_spec(name, x, w, bias, residual, a);
+  }
+  static Cost cost(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual, const Args& a) {
+    return linear_cost(x, w, bias, residual, linear_spec(name, x, w, bias, residual, a));
+  }
+  static void forward(Stream& s, Tensor y, View x, View w, View bias, View residual, const Args& a);
+  static void backward(Stream& s, Grad dx, Grad dw, Grad dbias, Grad dresidual, View x, View w, View dy, const Args& a);
+  using Backward = Operands<dIn<0>, dIn<1>, dIn<2>, dIn<3>, In<0>, In<1>, dOut<0>>;
+};
+
+struct ActivatedLinear {
+  static constexpr std::string_view name = "linear_act";
+  static constexpr int kAux = 1;
+  using Args = LinearArgs;
+  /// y and z, the pre-activation.
+  static std::array<Spec, 2> infer(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual, const Args& a) {
+    const Spec y = linear_spec(name, x, w, bias, residual, a);
+    return {y, y};
+  }
+  static Cost cost(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual, const Args& a) {
+    return linear_cost(x, w, bias, residual, linear_spec(name, x, w, bias, residual, a));
+  }
+  static void forward(Stream& s, Tensor y, Tensor z, View x, View w, View bias, View residual, const Args& a);
+  /// dz
+  static std::array<Spec, 1> backward_scratch(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual, const Args& a) {
+    return {linear_spec(name, x, w, bias, residual, a)};
+  }
+  static void backward(Stream& s, Grad dx, Grad dw, Grad dbias, Grad dresidual, View x, View w, View z, View dy, Tensor dz,
+                       const Args& a);
+  using Backward = Operands<dIn<0>, dIn<1>, dIn<2>, dIn<3>, In<0>, In<1>, Out<1>, dOut<0>, Scratch<0>>;
+};
+
+/// The operands of a backward pass; z and dz are absent without an activation.
+struct LinearGradients {
+  Grad dx, dw, dbias, dresidual;
+  View x, w, z, dy;
+  Tensor dz;
+};
+
+namespace cpu {
+template <class Isa> void linear(Isa, Pool&, Tensor y, Tensor z, View x, View w, View bias, View residual, const LinearArgs& a);
+template <class Isa> void linear_backward(Isa, Pool&, const LinearGradients& g, const LinearArgs& a);
+}  // namespace cpu
+namespace cuda {
+void linear(Stream&, Tensor y, Tensor z, View x, View w, View bias, View residual, const LinearArgs& a);
+void linear_backward(Stream&, const LinearGradients& g, const LinearArgs& a);
+}  // namespace cuda
+
+inline void Linear::forward(Stream& s, Tensor y, View x, View w, View bias, View residual, const Args& a) {
+  on(s, [&](auto isa, Pool& pool) { cpu::linear(isa, pool, y, Tensor(), x, w, bias, residual, a); },
+     [&](auto& q) { cuda::linear(q, y, Tensor(), x, w, bias, residual, a); });
+}
+inline void Linear::backward(Stream& s, Grad dx, Grad dw, Grad dbias, Grad dresidual, View x, View w, View dy, const Args& a) {
+  const LinearGradients g{dx, dw, dbias, dresidual, x, w, {}, dy, {}};
+  on(s, [&](auto isa, Pool& pool) { cpu::linear_backward(isa, pool, g, a); }, [&](auto& q) { cuda::linear_backward(q, g, a); });
+}
+inline void ActivatedLinear::forward(Stream& s, Tensor y, Tensor z, View x, View w, View bias, View residual, const Args& a) {
+  on(s, [&](auto isa, Pool& pool) { cpu::linear(isa, pool, y, z, x, w, bias, residual, a); },
+     [&](auto& q) { cuda::linear(q, y, z, x, w, bias, residual, a); });
+}
+inline void ActivatedLinear::backward(Stream& s, Grad dx, Grad dw, Grad dbias, Grad dresidual, View x, View w, View z, View dy,
+                                      Tensor dz, const Args& a) {
+  const LinearGradients g{dx, dw, dbias, dresidual, x, w, z, dy, dz};
+  on(s, [&](auto isa, Pool& pool) { cpu::linear_backward(isa, pool, g, a); }, [&](auto& q) { cuda::linear_backward(q, g, a); });
+}
+
+/// bias and residual may be default (absent).
+template <Symbolic V> V linear(const V& x, const V& w, const V& bias = {}, LinearArgs a = {}, const V& residual = {}) {
+  if (a.activation == Activation::none) return record<Linear>(a, x, w, bias, residual);
+  return record<ActivatedLinear>(a, x, w, bias, residual);
+}
+
+}  // namespace hpcdl

@@ -1,0 +1,122 @@
+#include "hpcdl/ops/linear/linear.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/core/rng.h"
+#include "hpcdl/testing/op_spec.h"
+
+namespace hpcdl {
+namespace {
+
+using testing::Input;
+using testing::Ref;
+
+double activated(Activation a, double z) {
+  switch (a) {
+    case Activation::relu: return std::max(z, 0.0);
+    case Activation::gelu_tanh: return 0.5 * z * (1 + std::tanh(std::sqrt(2 / M_PI) * (z + 0.044715 * z * z * z)));
+    case Activation::gelu_erf: return 0.5 * z * (1 + std::erf(z / std::sqrt(2.0)));
+    default: return z;
+  }
+}
+
+void reference(std::span<Ref> out, std::span<const Ref> in, const LinearArgs& a) {
+  const Ref &x = in[0], &w = in[1], &bias = in[2], &residual = in[3];
+  const auto k = x.shape[-1], n = out[0].shape[-1], rows = out[0].size() / n;
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t j = 0; j < n; ++j) {
+      double z = bias ? bias[j] : 0;
+      for (std::int64_t i = 0; i < k; ++i) z += x[r * k + i] * w[a.conv1d ? i * n + j : j * k + i];
+      if (out.size() > 1) out[1][r * n + j] = z;
+      out[0][r * n + j] = activated(a.activation, z) + (residual ? residual[r * n + j] : 0);
+    }
+}
+
+std::int64_t reduction(std::span<const Spec> in, const LinearArgs& a) {
+  return std::max({in[0][-1], in[1][a.conv1d ? 1 : 0], in[0].size() / in[0][-1]});
+}
+
+// A sum of K products of magnitude up to |x||w| rounds in units of those: with outliers of 10 x 10 beside sums of order
+// sqrt(K), the largest result is up to 10 times smaller than the largest product.
+constexpr double kCondition = 10;
+
+const auto plain = testing::op<Linear>({
+    .cases =
+        {
+            {.in = {{1, 1}, {1, 1}, {1}, Input::none()}},
+            {.in = {{5, 7}, {9, 7}, Input::none(), Input::none()}},
+            {.in = {{2, 3, 17}, {33, 17}, {33}, {2, 3, 33}}},
+            {.in = {{2, 3, 17}, {17, 33}, {33}, {2, 3, 33}}, .args = {.conv1d = true}},
+            {.in = {{19, 64}, {50, 64}, Input::none(), {19, 50}}},
+            {.in = {{0, 8}, {3, 8}, {3}, Input::none()}, .gradient = false},
+        },
+    .reference = reference,
+    .reduction = reduction,
+    .condition = kCondition,
+});
+
+const auto act = testing::op<ActivatedLinear>({
+    .cases =
+        {
+            {.in = {{7, 9}, {20, 9}, {20}, Input::none()}, .args = {.activation = Activation::gelu_tanh}},
+            {.in = {{7, 9}, {20, 9}, {20}, {7, 20}}, .args = {.activation = Activation::gelu_erf}},
+            {.in = {{2, 5, 33}, {33, 50}, {50}, Input::none()}, .args = {.activation = Activation::gelu_tanh, .conv1d = true}},
+            {.in = {{3, 16}, {600, 16}, Input::none(), Input::none()}, .args = {.activation = Activation::gelu_erf}},
+            {.in = {{7, 9}, {20, 9}, {20}, Input::none()}, .args = {.activation = Activation::relu}},
+        },
+    .reference = reference,
+    .reduction = reduction,
+    .condition = kCondition,
+});
+
+OwnedTensor random_tensor(Spec spec, std::uint64_t seed) {
+  OwnedTensor t(spec);
+  for (std::int64_t i = 0; i < spec.size(); ++i) {
+    const bf16 v(static_cast<float>(Rng{seed, 0}.normal(static_cast<std::uint64_t>(i))) * (seed % 2 ? 1.0f : 1.01f));
+    if (spec.dtype == DType::bf16) t.tensor.ptr<bf16>()[i] = v;
+    else t.tensor.ptr<float>()[i] = v;
+  }
+  return t;
+}
+
+// A float master weight under bf16 activations acts as its rounded copy would; its gradient is not rounded.
+TEST(LinearMixed, MasterWeightActsAsItsRoundedCopy) {
+  Pool pool(2);
+  Stream s(pool);
+  const auto x = random_tensor({{5, 40}, DType::bf16}, 1), dy = random_tensor({{5, 21}, DType::bf16}, 3);
+  const auto half = random_tensor({{21, 40}, DType::bf16}, 2), full = random_tensor({{21, 40}, DType::f32}, 2);
+  for (std::int64_t i = 0; i < 21 * 40; ++i) full.tensor.ptr<float>()[i] *= 1.0f + 0x1p-12f;  // rounds back
+  for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512}) {
+    const auto before = simd::active_isa();
+    if (!simd::set_active_isa(isa)) continue;
+    const OwnedTensor y1({{5, 21}, DType::bf16}), y2({{5, 21}, DType::bf16}), dx1({{5, 40}, DType::bf16}), dx2({{5, 40}, DType::bf16});
+    const OwnedTensor dw1({{21, 40}, DType::bf16}), dw2({{21, 40}, DType::f32});
+    Linear::forward(s, y1.tensor, x.tensor, half.tensor, {}, {}, {});
+    Linear::forward(s, y2.tensor, x.tensor, full.tensor, {}, {}, {});
+    Linear::backward(s, {dx1.tensor, Write::overwrite}, {dw1.tensor, Write::overwrite}, {}, {}, x.tensor, half.tensor, dy.tensor, {});
+    Linear::backward(s, {dx2.tensor, Write::overwrite}, {dw2.tensor, Write::overwrite}, {}, {}, x.tensor, full.tensor, dy.tensor, {});
+    simd::set_active_isa(before);
+    EXPECT_EQ(0, std::memcmp(y1.tensor.data(), y2.tensor.data(), static_cast<std::size_t>(y1.tensor.bytes())));
+    EXPECT_EQ(0, std::memcmp(dx1.tensor.data(), dx2.tensor.data(), static_cast<std::size_t>(dx1.tensor.bytes())));
+    for (std::int64_t i = 0; i < 21 * 40; ++i)
+      ASSERT_EQ(dw1.tensor.ptr<bf16>()[i].bits, bf16(dw2.tensor.ptr<float>()[i]).bits);
+  }
+}
+
+TEST(LinearChecks, SaysWhatIsWrong) {
+  const Spec x{{2, 8}, DType::f32}, w{{4, 8}, DType::f32};
+  EXPECT_EQ(Linear::infer(x, w, {}, {}, {}), (Spec{{2, 4}, DType::f32}));
+  EXPECT_EQ(Linear::infer(x, w, {}, {}, {.out = DType::bf16}), (Spec{{2, 4}, DType::bf16}));
+  EXPECT_THROW(Linear::infer(x, w, {}, {}, {.conv1d = true}), Error);
+  EXPECT_THROW(Linear::infer(x, w, {{5}, DType::f32}, {}, {}), Error);
+  EXPECT_THROW(Linear::infer(x, w, {}, {{2, 4}, DType::bf16}, {}), Error);
+  EXPECT_THROW(Linear::infer({{2, 8}, DType::i32}, w, {}, {}, {}), Error);
+  EXPECT_THROW(Linear::infer(x, {{8}, DType::f32}, {}, {}, {}), Error);
+}
+
+}  // namespace
+}  // namespace hpcdl
