@@ -1,0 +1,113 @@
+#include "hpcdl/ops/layer_norm/layer_norm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "hpcdl/testing/op_spec.h"
+
+namespace hpcdl {
+namespace {
+
+using testing::Input;
+using testing::Ref;
+
+/// Rows of `h` to y, mean, rstd.
+void reference_rows(Ref& y, Ref& mean, Ref& rstd, const Ref& h, const Ref& gamma, const Ref& beta, double eps) {
+  const auto n = gamma.size();
+  for (std::int64_t r = 0; r < h.size() / n; ++r) {
+    double m = 0, var = 0;
+    for (std::int64_t c = 0; c < n; ++c) m += h[r * n + c] / static_cast<double>(n);
+    for (std::int64_t c = 0; c < n; ++c) var += (h[r * n + c] - m) * (h[r * n + c] - m) / static_cast<double>(n);
+    mean[r] = m;
+    rstd[r] = 1 / std::sqrt(var + eps);
+    for (std::int64_t c = 0; c < n; ++c)
+      y[r * n + c] = (h[r * n + c] - m) * rstd[r] * gamma[c] + (beta ? beta[c] : 0);
+  }
+}
+
+const auto f32 = DType::f32;
+
+const auto plain = testing::op<LayerNorm>({
+    .cases =
+        {
+            // One column has no variance: rounding errors are amplified by 1 / sqrt(eps).
+            {.in = {{1, 1}, {1}, {1}}, .args = {.eps = 0.25f}},
+            {.in = {{3, 7}, {7}, {7}}},
+            {.in = {{2, 5, 16}, {16}, Input::none()}},
+            {.in = {{37, 64}, {64}, {64}}, .args = {.eps = 1e-6f}},
+            {.in = {{9, 133}, Input{133}.as(f32), Input{133}.as(f32)}},
+            {.in = {{70, 768}, Input{768}.as(f32), Input{768}.as(f32)}},
+            {.in = {{2, 4099}, {4099}, {4099}}},
+            {.in = {{2100, 24}, {24}, {24}}, .gradient = false},
+            {.in = {{0, 8}, {8}, {8}}},
+        },
+    .reference =
+        [](std::span<Ref> out, std::span<const Ref> in, const LayerNorm::Args& a) {
+          reference_rows(out[0], out[1], out[2], in[0], in[1], in[2], static_cast<double>(a.eps));
+        },
+    .reduction = [](std::span<const Spec> in, const LayerNorm::Args&) { return in[0].size(); },
+    .condition = 4,  // (x - mean) * rstd carries the errors of both statistics
+});
+
+const auto with_residual = testing::op<AddLayerNorm>({
+    .cases =
+        {
+            {.in = {{3, 7}, {3, 7}, {7}, {7}}},
+            {.in = {{2, 5, 16}, {2, 5, 16}, Input{16}.as(f32), Input::none()}},
+            {.in = {{19, 133}, {19, 133}, {133}, {133}}},
+            {.in = {{33, 257}, {33, 257}, Input{257}.as(f32), Input{257}.as(f32)}},
+            {.in = {{0, 8}, {0, 8}, {8}, {8}}},
+        },
+    .reference =
+        [](std::span<Ref> out, std::span<const Ref> in, const AddLayerNorm::Args& a) {
+          for (std::int64_t i = 0; i < in[0].size(); ++i) out[0][i] = in[0][i] + in[1][i];
+          reference_rows(out[1], out[2], out[3], out[0], in[2], in[3], static_cast<double>(a.eps));
+        },
+    .reduction = [](std::span<const Spec> in, const AddLayerNorm::Args&) { return in[0].size(); },
+    .condition = 4,
+});
+
+/// A large common offset must not eat the deviations: the variance of {1e4 + 0, 1e4 + 1, ...} is that of {0, 1, ...}.
+TEST(LayerNorm, OffsetDoesNotCancel) {
+  constexpr int n = 256;
+  std::vector<float> x(n), y(n), gamma(n, 1.0f);
+  for (int i = 0; i < n; ++i) x[static_cast<std::size_t>(i)] = 1e4f + static_cast<float>(i % 2);
+  Pool pool(1);
+  Stream s(pool);
+  LayerNorm::forward(s, Tensor(y.data(), {{1, n}, f32}), {}, {}, View(x.data(), {{1, n}, f32}), View(gamma.data(), {{n}, f32}), {}, {});
+  for (int i = 0; i < n; ++i) EXPECT_NEAR(y[static_cast<std::size_t>(i)], i % 2 ? 1 : -1, 1e-4);
+}
+
+/// Where only h is used downstream, its gradient is that of x and of the residual, and the parameters' is zero; where
+/// only y is used, nothing is added.
+TEST(AddLayerNorm, EitherOutputMayHaveNoGradient) {
+  constexpr int rows = 3, n = 20;
+  const Spec spec{{rows, n}, f32}, row{{n}, f32}, stat{{rows}, f32};
+  std::vector<float> h(rows * n), mean(rows), rstd(rows, 1.0f), gamma(n, 2.0f), d(rows * n), dx(rows * n, -1), dr(rows * n, 5),
+      dg(n, 9), db(n, 9), with_zero(rows * n), partial(2 * n);
+  std::vector<float> zero(rows * n);
+  for (std::size_t i = 0; i < d.size(); ++i) d[i] = static_cast<float>(i), h[i] = static_cast<float>(i % 7);
+  Pool pool(1);
+  Stream s(pool);
+  const auto backward = [&](std::vector<float>& out, View dh, View dy) {
+    AddLayerNorm::backward(s, Grad(Tensor(out.data(), spec), Write::overwrite), Grad(Tensor(dr.data(), spec), Write::accumulate),
+                           Grad(Tensor(dg.data(), row), Write::overwrite), Grad(Tensor(db.data(), row), Write::overwrite),
+                           View(gamma.data(), row), View(h.data(), spec), View(mean.data(), stat), View(rstd.data(), stat), dh, dy,
+                           Tensor(partial.data(), {{1, 2, n}, f32}), {});
+  };
+  backward(dx, View(d.data(), spec), {});
+  for (std::size_t i = 0; i < d.size(); ++i) {
+    EXPECT_EQ(dx[i], d[i]);
+    EXPECT_EQ(dr[i], 5 + d[i]);
+  }
+  for (float v : dg) EXPECT_EQ(v, 0);
+  for (float v : db) EXPECT_EQ(v, 0);
+  backward(dx, {}, View(d.data(), spec));
+  backward(with_zero, View(zero.data(), spec), View(d.data(), spec));
+  EXPECT_EQ(dx, with_zero);
+}
+
+}  // namespace
+}  // namespace hpcdl

@@ -1,0 +1,66 @@
+#pragma once
+// What layer_norm and rms_norm share: operands of the kernels, checks, scratch.
+
+#include "hpcdl/core/tensor.h"
+#include "hpcdl/ops/cost.h"
+#include "hpcdl/ops/require.h"
+
+namespace hpcdl {
+
+/// Operands of a forward pass; absent ones are null.
+struct NormForward {
+  Tensor h = {}, y = {}, mean = {}, rstd = {};
+  View x = {}, residual = {}, gamma = {}, beta = {};
+  float eps = 0;
+};
+
+/// Operands of a backward pass. `h` is what was normalised; `dh_in` is the gradient that reaches h from elsewhere.
+struct NormBackward {
+  Grad dx = {}, dresidual = {}, dgamma = {}, dbeta = {};
+  View h = {}, mean = {}, rstd = {}, gamma = {}, dy = {}, dh_in = {};
+  Tensor partial = {};  // (chunks, 2, C) f32: dgamma and dbeta of fixed chunks of rows
+};
+
+/// Rows are summed into at most 64 partial parameter gradients, by chunks that do not depend on the number of threads.
+inline std::int64_t norm_chunk_rows(std::int64_t rows) {
+  const std::int64_t even = (rows + 63) / 64;
+  return even < 16 ? 16 : (even + 3) / 4 * 4;
+}
+inline std::int64_t norm_chunks(std::int64_t rows) {
+  const auto per = norm_chunk_rows(rows);
+  return (rows + per - 1) / per;
+}
+
+namespace detail {
+
+struct NormArgs {
+  float eps = 1e-5f;
+};
+
+inline void require_norm(std::string_view op, const Spec& x, const Spec& gamma, const Spec& beta, float eps) {
+  require_float(op, x);
+  require(x[-1] > 0, op, "rows must not be empty, got {}", to_string(x));
+  require_float(op, gamma, "gamma");
+  require_shape(op, "gamma", gamma, {x[-1]});
+  if (beta) require_spec(op, "beta", beta, gamma);
+  require(eps >= 0, op, "eps must not be negative, got {}", eps);
+}
+
+inline Spec row_statistic(const Spec& x) {
+  Shape s;
+  for (int i = 0; i + 1 < x.shape.rank(); ++i) s.push_back(x[i]);
+  if (s.rank() == 0) s.push_back(1);
+  return {s, DType::f32};
+}
+
+inline Spec norm_scratch(const Spec& x) {
+  return {{norm_chunks(x.shape.size() / x[-1]), 2, x[-1]}, DType::f32};
+}
+
+inline Cost norm_cost(const Spec& x, double flops, int tensors) {
+  return {flops * static_cast<double>(x.size()), tensors * static_cast<double>(x.bytes())};
+}
+
+}  // namespace detail
+
+}  // namespace hpcdl
