@@ -40,8 +40,7 @@ std::int64_t reduction(std::span<const Spec> in, const LinearArgs& a) {
   return std::max({in[0][-1], in[1][a.conv1d ? 1 : 0], in[0].size() / in[0][-1]});
 }
 
-// A sum of K products of magnitude up to |x||w| rounds in units of those: with outliers of 10 x 10 beside sums of order
-// sqrt(K), the largest result is up to 10 times smaller than the largest product.
+// Products of two outliers (10 x 10) are 10 times the largest input that the allowed error counts from.
 constexpr double kCondition = 10;
 
 const auto plain = testing::op<Linear>({

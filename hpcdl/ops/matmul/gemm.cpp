@@ -224,6 +224,19 @@ void run(const KernelSet& s, Pool& pool, const Problem& p, const Finish& f) {
   else pool.run(job);
 }
 
+std::int64_t scratch_bytes(const KernelSet& s, const Problem& p) {
+  const Plan plan(s, p, 1);
+  return plan.a_bytes + plan.b_bytes + plan.c_bytes;
+}
+
+void run_alone(const KernelSet& s, std::byte* scratch, const Problem& p, const Finish& f) {
+  if (p.m <= 0 || p.n <= 0) return;
+  const Plan plan(s, p, 1);
+  Worker worker(s, p, plan, f, scratch);
+  for (std::int64_t n = 0; n < plan.n_units.parts; ++n)
+    for (std::int64_t m = 0; m < plan.m_units.parts; ++m) worker.unit(m, n);
+}
+
 std::int64_t packed_b_bytes(const KernelSet& s, std::int64_t n, std::int64_t k) {
   const Grid g(s, n, k);
   return g.words * g.panels.n * s.lanes * kWord;

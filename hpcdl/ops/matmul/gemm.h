@@ -50,6 +50,11 @@ struct Finish {
 /// The blocked driver.
 void run(const KernelSet& set, Pool& pool, const Problem& p, const Finish& f);
 
+/// The same on the calling thread alone, with scratch_bytes() of working memory: for many small products side by side.
+/// Gives the same bits.
+void run_alone(const KernelSet& set, std::byte* scratch, const Problem& p, const Finish& f);
+std::int64_t scratch_bytes(const KernelSet& set, const Problem& p);
+
 /// Bytes of a packed B, and the packing itself. A weight that stays the same over many calls is best packed once.
 std::int64_t packed_b_bytes(const KernelSet& set, std::int64_t n, std::int64_t k);
 void pack_b(const KernelSet& set, Pool& pool, std::byte* dst, const Operand& b, std::int64_t n, std::int64_t k);
@@ -57,6 +62,7 @@ void pack_b(const KernelSet& set, Pool& pool, std::byte* dst, const Operand& b, 
 /// D = epilogue(A x B) in one pass. `Epilogue` is an epilogue::Into<T, F>; the combinations instantiated in the library are
 /// listed at the end of gemm_epilogues.simd.cpp, others can be had by including gemm_kernel.h in a .simd.cpp.
 template <class Isa, class Epilogue> void gemm(Isa, Pool& pool, const Problem& p, const Epilogue& e);
+template <class Isa, class Epilogue> void gemm_alone(Isa, std::byte* scratch, const Problem& p, const Epilogue& e);
 /// The same for u8 x s8: the epilogue sees the s32 sums as floats, unless it ends in Into<std::int32_t>, which stores them.
 template <class Isa, class Epilogue> void gemm_int8(Isa, Pool& pool, const Problem& p, const Epilogue& e);
 

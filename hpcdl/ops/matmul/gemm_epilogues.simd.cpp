@@ -25,6 +25,8 @@ HPCDL_GEMM_FLOAT(bf16);
 #undef HPCDL_GEMM_FLOAT
 #undef HPCDL_GEMM
 
+template void gemm_alone(Isa, std::byte*, const Problem&, const Into<float, Scale>&);
+template void gemm_alone(Isa, std::byte*, const Problem&, const Into<bf16, Scale>&);
 template void gemm_int8(Isa, Pool&, const Problem&, const Into<std::int32_t>&);
 template void gemm_int8(Isa, Pool&, const Problem&, const Into<float, Chain<Dequant, Bias<float>>>&);
 template void gemm_int8(Isa, Pool&, const Problem&, const Into<bf16, Chain<Dequant, Bias<float>>>&);

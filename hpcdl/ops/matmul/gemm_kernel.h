@@ -60,11 +60,21 @@ void apply_tile(const void* epilogue, const void* tile, std::int64_t ld, std::in
 
 }  // namespace detail
 
-template <class Isa, class E> void gemm(Isa isa, Pool& pool, const Problem& p, const E& e) {
-  Finish f{.epilogue = &e, .apply = &detail::apply_tile<Isa, float, E>};
+namespace detail {
+template <class Isa, class E> Finish finish(const E& e) {
+  Finish f{.epilogue = &e, .apply = &apply_tile<Isa, float, E>};
   if constexpr (std::is_same_v<typename E::Out, float> && std::is_same_v<typename E::Function, epilogue::Identity>)
     if (!e.accumulate) f.plain = e.d, f.plain_ld = e.ld;
-  run(kernel_set(isa, p.compute), pool, p, f);
+  return f;
+}
+}  // namespace detail
+
+template <class Isa, class E> void gemm(Isa isa, Pool& pool, const Problem& p, const E& e) {
+  run(kernel_set(isa, p.compute), pool, p, detail::finish<Isa>(e));
+}
+
+template <class Isa, class E> void gemm_alone(Isa isa, std::byte* scratch, const Problem& p, const E& e) {
+  run_alone(kernel_set(isa, p.compute), scratch, p, detail::finish<Isa>(e));
 }
 
 template <class Isa, class E> void gemm_int8(Isa isa, Pool& pool, const Problem& p, const E& e) {
