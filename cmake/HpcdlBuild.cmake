@@ -1,7 +1,8 @@
-# Flags, ccache, and the two verbs of this build:
+# Flags, ccache, and the verbs of this build:
 #   hpcdl_sources(FILES...)   adds files to the library, each by the rule of its ending
 #   hpcdl_op(NAME)            everything in ops/NAME: NAME.cpp, *.simd.cpp, *.cu, *.test.cpp
 #   hpcdl_test(FILE)          one test program from one file
+#   hpcdl_library(NAME HEADER PACKAGE)   links -lNAME, or stops and names the Debian package
 
 find_program(HPCDL_CCACHE ccache)
 if(HPCDL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
@@ -111,4 +112,13 @@ function(hpcdl_fuzz file)
   target_compile_options(fuzz.${name} PRIVATE -fsanitize=fuzzer)
   target_link_options(fuzz.${name} PRIVATE -fsanitize=fuzzer)
   set_target_properties(fuzz.${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz OUTPUT_NAME ${name})
+endfunction()
+
+function(hpcdl_library name header package)
+  find_path(hpcdl_header_${name} ${header})
+  find_library(hpcdl_file_${name} ${name})
+  if(NOT hpcdl_header_${name} OR NOT hpcdl_file_${name})
+    message(FATAL_ERROR "${header} or lib${name} is missing: apt-get install ${package}")
+  endif()
+  target_link_libraries(hpcdl PRIVATE ${name})
 endfunction()

@@ -6,7 +6,7 @@ set -euo pipefail
 
 target=${1:-build}
 build=(g++ cmake ninja-build make ccache lld git pkg-config libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
-       libfmt-dev libspdlog-dev zlib1g-dev libzstd-dev libpcre2-dev)
+       libfmt-dev libspdlog-dev zlib1g-dev libzstd-dev libpcre2-dev libutf8proc-dev)
 test=("${build[@]}" libgtest-dev binutils python3 python3-venv)
 case $target in
   build | demo) packages=("${build[@]}") ;;

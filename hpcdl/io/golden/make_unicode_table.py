@@ -1,0 +1,45 @@
+#!/usr/bin/env python3
+"""Writes unicode_table.inc: the code points that the `tokenizers` library takes for letters (\\p{L}) and numbers (\\p{N}).
+
+Asking the library itself keeps both in step: its Unicode version decides where a word ends.
+Usage: python make_unicode_table.py > ../unicode_table.inc
+"""
+import tokenizers
+from tokenizers import Regex, pre_tokenizers
+
+
+def members(pattern):
+    split = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
+    for low in range(0, 0x110000, 0x1000):
+        text = "".join(chr(c) for c in range(low, low + 0x1000) if not 0xD800 <= c < 0xE000)
+        for piece, _ in split.pre_tokenize_str(text) if text else []:
+            yield from map(ord, piece)
+
+
+def ranges(points):
+    out = []
+    for point in sorted(set(points)):
+        if out and out[-1][1] == point - 1:
+            out[-1][1] = point
+        else:
+            out.append([point, point])
+    return out
+
+
+def table(name, pattern):
+    rows = ranges(members(pattern))
+    print(f"constexpr Range {name}[] = {{")
+    line = ""
+    for low, high in rows:
+        item = f"{{0x{low:X}, 0x{high:X}}}, "
+        if len(line) + len(item) > 116:
+            print("    " + line.rstrip())
+            line = ""
+        line += item
+    print("    " + line.rstrip())
+    print("};")
+
+
+print(f"// Made by golden/make_unicode_table.py with tokenizers {tokenizers.__version__}.")
+table("kLetters", r"\p{L}")
+table("kNumbers", r"\p{N}")

@@ -1,0 +1,119 @@
+#include "hpcdl/io/tokenizer.h"
+
+#include <algorithm>
+
+#include "hpcdl/core/error.h"
+
+namespace hpcdl::io {
+
+void Tokenizer::finish() {
+  TokenId size = model_->size();
+  for (const AddedToken& t : added_) size = std::max(size, t.id + 1);
+  spelling_.assign(static_cast<std::size_t>(size), "");
+  bytes_ = spelling_;
+  special_.assign(spelling_.size(), false);
+  for (const auto& [token, id] : model_->vocab().tokens) {
+    const auto i = static_cast<std::size_t>(id);
+    spelling_[i] = token;
+    if (!from_byte_level(token, bytes_[i])) bytes_[i] = token;
+  }
+  std::vector<AddedToken> raw, normalized;
+  for (const AddedToken& t : added_) {
+    const auto i = static_cast<std::size_t>(t.id);
+    spelling_[i] = bytes_[i] = t.content;
+    special_[i] = t.special;
+    (t.normalized ? normalized : raw).push_back(t);
+  }
+  for (AddedToken& t : normalized)
+    for (const NormalForm form : normalizers_) t.content = normalize(form, t.content);
+  raw_ = std::make_shared<const AddedTokens>(std::move(raw));
+  normalized_ = std::make_shared<const AddedTokens>(std::move(normalized));
+  for (const std::string_view name : {kEndOfText, std::string_view("<|end_of_text|>"), std::string_view("</s>"),
+                                      std::string_view("<|im_end|>"), std::string_view("<eos>")})
+    if (!end_of_text_) end_of_text_ = find(name);
+}
+
+std::vector<TextPiece> Tokenizer::pieces(std::string_view text, std::deque<std::string>& owned) const {
+  const std::size_t bad = find_invalid_utf8(text);
+  require(bad == std::string_view::npos, "io", "text is not UTF-8: byte 0x{:02X} at offset {} begins no character",
+          static_cast<unsigned>(bad == std::string_view::npos ? 0 : static_cast<unsigned char>(text[bad])), bad);
+  std::vector<TextPiece> raw, out;
+  raw_->split(text, raw);
+  if (normalizers_.empty() && normalized_->empty()) return raw;
+  for (const TextPiece& piece : raw) {
+    if (piece.id >= 0) {
+      out.push_back(piece);
+      continue;
+    }
+    std::string_view now = piece.text;
+    for (const NormalForm form : normalizers_) now = owned.emplace_back(normalize(form, now));
+    normalized_->split(now, out);
+  }
+  return out;
+}
+
+std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special) const {
+  // A cache pays only for more text than it costs to set up.
+  constexpr std::size_t kWorthCache = 1 << 16;
+  std::optional<BpeCache> cache;
+  if (text.size() >= kWorthCache) cache.emplace(*model_);
+  std::vector<TokenId> out;
+  if (add_special) out = prefix_;
+  std::deque<std::string> owned;
+  for (const TextPiece& piece : pieces(text, owned)) {
+    if (piece.id >= 0) {
+      out.push_back(piece.id);
+      continue;
+    }
+    splitter_->for_each_word(piece.text, [&](std::string_view word) {
+      cache ? cache->encode_word(word, out) : model_->encode_word(word, out);
+    });
+  }
+  if (add_special) out.insert(out.end(), suffix_.begin(), suffix_.end());
+  return out;
+}
+
+std::string_view Tokenizer::bytes_of(TokenId id) const {
+  require(id >= 0 && id < vocab_size(), "io", "token id {} is outside the vocabulary of {}", id, vocab_size());
+  return bytes_[static_cast<std::size_t>(id)];
+}
+
+bool Tokenizer::is_special(TokenId id) const {
+  return id >= 0 && id < vocab_size() && special_[static_cast<std::size_t>(id)];
+}
+
+std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special) const {
+  std::string bytes;
+  for (const TokenId id : ids)
+    if (const std::string_view b = bytes_of(id); !(skip_special && is_special(id))) bytes += b;
+  return replace_invalid_utf8(bytes);
+}
+
+std::optional<TokenId> Tokenizer::find(std::string_view token) const {
+  for (const AddedToken& t : added_)
+    if (t.content == token) return t.id;
+  const TokenId id = model_->find(token);
+  return id < 0 ? std::nullopt : std::optional(id);
+}
+
+std::optional<TokenId> Tokenizer::begin_of_text() const {
+  return prefix_.empty() ? std::nullopt : std::optional(prefix_.front());
+}
+
+std::string StreamDecoder::push(TokenId id) {
+  const std::string_view bytes = tokenizer_.bytes_of(id);
+  if (skip_special_ && tokenizer_.is_special(id)) return {};
+  held_ += bytes;
+  const std::size_t whole = complete_utf8_prefix(held_);
+  std::string out = replace_invalid_utf8(std::string_view(held_).substr(0, whole));
+  held_.erase(0, whole);
+  return out;
+}
+
+std::string StreamDecoder::finish() {
+  std::string out = replace_invalid_utf8(held_);
+  held_.clear();
+  return out;
+}
+
+}  // namespace hpcdl::io

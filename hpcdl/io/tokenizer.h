@@ -1,0 +1,95 @@
+#pragma once
+// Byte-level BPE, read from and written to the tokenizer.json of Hugging Face. Ids are those of the `tokenizers`
+// library (golden/make_tokenizer_golden.py); what it can do and this cannot is an Error that names the feature.
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hpcdl/io/bpe.h"
+#include "hpcdl/io/tokenizer_added.h"
+#include "hpcdl/io/tokenizer_split.h"
+#include "hpcdl/io/unicode.h"
+
+namespace hpcdl::io {
+
+inline constexpr std::string_view kEndOfText = "<|endoftext|>";
+
+/// Immutable and cheap to copy; safe from many threads. For much text use an Encoder (tokenizer_encoder.h).
+class Tokenizer {
+ public:
+  /// From a tokenizer.json, or a model folder that holds one.
+  static Tokenizer load(const std::filesystem::path& file_or_folder);
+  /// From the text of a tokenizer.json; `name` stands in messages.
+  static Tokenizer parse(std::string_view json, std::string_view name = "tokenizer.json");
+  /// From a trained model: the GPT-2 pattern, no normaliser.
+  static Tokenizer from_bpe(BpeVocab vocab, std::vector<AddedToken> special);
+
+  std::string to_json() const;
+  void save(const std::filesystem::path& file) const;
+  /// tokenizer.json, tokenizer_config.json and special_tokens_map.json, as a model folder has them.
+  void save_folder(const std::filesystem::path& folder, int context) const;
+
+  /// Ids of a text. With `add_special`, also what the post_processor puts around it (<|begin_of_text|> and the like).
+  /// Throws Error for text that is not UTF-8: see replace_invalid_utf8().
+  std::vector<TokenId> encode(std::string_view text, bool add_special = false) const;
+  /// Text of ids; what is not UTF-8 becomes U+FFFD. Throws Error for an id outside the vocabulary.
+  std::string decode(std::span<const TokenId> ids, bool skip_special = false) const;
+  /// The bytes of one token, which need not be whole characters.
+  std::string_view bytes_of(TokenId id) const;
+
+  /// 1 + the largest id.
+  TokenId vocab_size() const { return static_cast<TokenId>(spelling_.size()); }
+  std::optional<TokenId> find(std::string_view token) const;
+  bool is_special(TokenId id) const;
+  /// The token that ends or separates documents, by its usual names or by tokenizer_config.json.
+  std::optional<TokenId> end_of_text() const { return end_of_text_; }
+  std::optional<TokenId> begin_of_text() const;
+
+  /// The parts of encoding, for Encoder: added tokens out, normalised, words still to be split. `owned` keeps changed
+  /// text.
+  std::vector<TextPiece> pieces(std::string_view text, std::deque<std::string>& owned) const;
+  const PreTokenizer& splitter() const { return *splitter_; }
+  const BpeModel& model() const { return *model_; }
+  std::span<const TokenId> prefix() const { return prefix_; }
+  std::span<const TokenId> suffix() const { return suffix_; }
+
+ private:
+  friend class TokenizerReader;
+  Tokenizer() = default;
+  void finish();
+
+  std::shared_ptr<const BpeModel> model_;
+  std::shared_ptr<const PreTokenizer> splitter_;
+  std::shared_ptr<const AddedTokens> raw_, normalized_;
+  std::vector<AddedToken> added_;
+  std::vector<NormalForm> normalizers_;
+  std::vector<TokenId> prefix_, suffix_;
+  std::optional<TokenId> end_of_text_;
+  std::string normalizer_json_, pre_tokenizer_json_, post_processor_json_;
+  std::vector<std::string> spelling_;  // by id, as tokenizer.json has it; empty: no such id
+  std::vector<std::string> bytes_;     // by id
+  std::vector<bool> special_;          // by id
+};
+
+/// Decodes a growing row of ids and gives out only whole characters.
+class StreamDecoder {
+ public:
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = true)
+      : tokenizer_(tokenizer), skip_special_(skip_special) {}
+  /// The text that became certain with this id; often empty.
+  std::string push(TokenId id);
+  /// What was held back.
+  std::string finish();
+
+ private:
+  const Tokenizer& tokenizer_;
+  bool skip_special_;
+  std::string held_;
+};
+
+}  // namespace hpcdl::io

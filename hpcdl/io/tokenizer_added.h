@@ -1,0 +1,45 @@
+#pragma once
+// Added and special tokens: found in the raw text before it is split, leftmost first, the longest of equals.
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hpcdl/io/bpe.h"
+
+namespace hpcdl::io {
+
+struct AddedToken {
+  std::string content;
+  TokenId id = -1;
+  bool special = true;
+  bool normalized = false;              // looked for in the normalised text
+  bool single_word = false;             // only between characters that are no part of a word
+  bool lstrip = false, rstrip = false;  // takes the white space at its left or right with it
+};
+
+/// A part of a text: a token already known (id >= 0), or text still to be split.
+struct TextPiece {
+  std::string_view text;
+  TokenId id = -1;
+};
+
+class AddedTokens {
+ public:
+  AddedTokens() = default;
+  explicit AddedTokens(std::vector<AddedToken> tokens);
+  bool empty() const { return tokens_.empty(); }
+  /// Appends the pieces of the text, in order and without empty ones.
+  void split(std::string_view text, std::vector<TextPiece>& out) const;
+
+ private:
+  /// The longest token at text[at], or nullptr.
+  const AddedToken* match(std::string_view text, std::size_t at) const;
+
+  std::vector<AddedToken> tokens_;                                       // by first byte, longest first
+  std::array<std::pair<std::uint32_t, std::uint32_t>, 256> by_first_{};  // range in tokens_
+  std::string firsts_;                                                   // the first bytes there are
+};
+
+}  // namespace hpcdl::io

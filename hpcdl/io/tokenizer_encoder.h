@@ -1,0 +1,38 @@
+#pragma once
+// Encoding much text: on all threads of a pool, each with a memory of words it has met.
+
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "hpcdl/core/pool.h"
+#include "hpcdl/io/tokenizer.h"
+
+namespace hpcdl::io {
+
+/// For one caller at a time. The ids do not depend on the number of threads: a text is cut only where a word ends
+/// whatever stands around it (find_safe_cut()).
+class Encoder {
+ public:
+  Encoder(const Tokenizer& tokenizer, Pool& pool);
+
+  /// Appends the ids of the documents one after another, each behind `before_each` if that is >= 0.
+  void encode(std::span<const std::string_view> documents, TokenId before_each, std::vector<TokenId>& out);
+  /// Appends the ids of one text.
+  void encode(std::string_view text, std::vector<TokenId>& out) { encode({&text, 1}, -1, out); }
+
+ private:
+  /// A share of the pieces that one thread works on at a time.
+  struct Task {
+    std::size_t begin, end;
+    std::vector<TokenId> ids;
+  };
+  std::vector<TextPiece> cut(std::span<const std::string_view> documents, TokenId before_each,
+                             std::deque<std::string>& owned) const;
+
+  Tokenizer tokenizer_;
+  Pool& pool_;
+  std::vector<BpeCache> caches_;  // one per thread
+};
+
+}  // namespace hpcdl::io

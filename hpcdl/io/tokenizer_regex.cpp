@@ -1,0 +1,154 @@
+#include "hpcdl/io/tokenizer_regex.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#include "hpcdl/core/error.h"
+
+namespace hpcdl::io {
+namespace {
+
+constexpr std::size_t kMaxPattern = 16384;
+// White space of Unicode; PCRE2's own \s has U+180E too.
+constexpr std::string_view kSpaceSet =
+    R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
+
+[[noreturn]] void unsupported(std::string_view pattern, std::string_view what) {
+  fail("io", "tokenizer.json: the pattern '{}' uses {}, which is not supported", pattern.substr(0, 200), what);
+}
+
+/// The pattern in PCRE2's words.
+class Rewriter {
+ public:
+  explicit Rewriter(std::string_view pattern) : in_(pattern) {}
+
+  std::string run() {
+    while (at_ < in_.size()) step();
+    return out_;
+  }
+
+ private:
+  void step() {
+    const char c = in_[at_];
+    if (c == '\\') return escape();
+    if (in_class_) {
+      if (c == '[') unsupported(in_, "a class inside a class");
+      if (c == '&' && in_.substr(at_, 2) == "&&") unsupported(in_, "an intersection of classes (&&)");
+      if (c == ']' && at_ > class_begin_) in_class_ = false;
+    } else if (c == '[') {
+      in_class_ = true;
+      class_begin_ = at_ + (in_.substr(at_ + 1, 1) == "^" ? 2 : 1);
+    } else if (c == '(' && in_.substr(at_, 2) == "(*") {
+      unsupported(in_, "a verb of the form (*...)");
+    } else if (c == '}' && in_.substr(at_, 2) == "}+") {
+      unsupported(in_, "a possessive {n,m}+, which engines read differently");
+    }
+    out_ += c;
+    ++at_;
+  }
+
+  void escape() {
+    if (at_ + 1 >= in_.size()) unsupported(in_, "a backslash at its end");
+    const char c = in_[at_ + 1];
+    at_ += 2;
+    if (c == 's') {
+      out_ += in_class_ ? std::string(kSpaceSet) : "[" + std::string(kSpaceSet) + "]";
+    } else if (c == 'S' && !in_class_) {
+      out_ += "[^" + std::string(kSpaceSet) + "]";
+    } else if (c == 'd' || c == 'D') {
+      out_ += c == 'd' ? "\\p{Nd}" : "\\P{Nd}";
+    } else if (std::string_view("nrtfepPxA").find(c) != std::string_view::npos) {
+      (out_ += '\\') += c;
+      // A property or a code point, up to its brace.
+      const bool braced = (c == 'p' || c == 'P' || c == 'x') && in_.substr(at_, 1) == "{";
+      const std::size_t end = braced ? in_.find('}', at_) : std::string_view::npos;
+      if (end == std::string_view::npos) return;
+      out_ += in_.substr(at_, end + 1 - at_);
+      at_ = end + 1;
+    } else if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9')) {
+      unsupported(in_, fmt::format("\\{}{}", c, in_class_ ? " inside a class" : ""));
+    } else {
+      (out_ += '\\') += c;
+    }
+  }
+
+  std::string_view in_;
+  std::string out_;
+  std::size_t at_ = 0, class_begin_ = 0;
+  bool in_class_ = false;
+};
+
+std::string pcre_message(int code) {
+  PCRE2_UCHAR text[160] = {};
+  pcre2_get_error_message(code, text, sizeof text);
+  return reinterpret_cast<const char*>(text);
+}
+
+struct Scratch {
+  pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
+  pcre2_match_context* context = pcre2_match_context_create(nullptr);
+  Scratch() {
+    if (context) pcre2_set_match_limit(context, 2'000'000);
+  }
+  Scratch(const Scratch&) = delete;
+  ~Scratch() {
+    pcre2_match_context_free(context);
+    pcre2_match_data_free(data);
+  }
+};
+
+}  // namespace
+
+struct Regex::Code {
+  std::string pattern;
+  pcre2_code* code = nullptr;
+  ~Code() { pcre2_code_free(code); }
+};
+
+Regex::Regex(std::string_view pattern) {
+  require(pattern.size() <= kMaxPattern, "io", "tokenizer.json: a pattern of {} bytes; at most {} are read",
+          pattern.size(), kMaxPattern);
+  const std::string text = Rewriter(pattern).run();
+  auto code = std::make_shared<Code>();
+  code->pattern = pattern;
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  // Oniguruma's ^ and $ hold at every line.
+  constexpr std::uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
+  code->code =
+      pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), kOptions, &error, &offset, nullptr);
+  require(code->code != nullptr, "io", "tokenizer.json: cannot read the pattern '{}': {}", pattern.substr(0, 200),
+          pcre_message(error));
+  // Without the compiler (a hardened kernel) matching still works, more slowly.
+  pcre2_jit_compile(code->code, PCRE2_JIT_COMPLETE);
+  code_ = std::move(code);
+}
+
+Regex Regex::literal(std::string_view text) {
+  std::string pattern;
+  for (const char c : text) {
+    if (std::string_view(R"(\^$.[]|()?*+{}-&#)").find(c) != std::string_view::npos) pattern += '\\';
+    pattern += c;
+  }
+  return Regex(pattern);
+}
+
+bool Regex::find(std::string_view text, std::size_t from, Match& match) const {
+  thread_local const Scratch scratch;
+  require(scratch.data && scratch.context, "io", "no memory to match a pattern");
+  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data() ? text.data() : "");
+  int rc = pcre2_match(code_->code, subject, text.size(), from, PCRE2_NO_UTF_CHECK, scratch.data, scratch.context);
+  if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
+    rc = pcre2_match(code_->code, subject, text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, scratch.data,
+                     scratch.context);
+  if (rc == PCRE2_ERROR_NOMATCH) return false;
+  require(rc >= 0, "io", "tokenizer.json: the pattern '{}' gave up on this text: {}", code_->pattern.substr(0, 200),
+          pcre_message(rc));
+  const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(scratch.data);
+  require(ends[0] <= ends[1] && ends[0] >= from, "io", "tokenizer.json: the pattern '{}' matches backwards",
+          code_->pattern.substr(0, 200));
+  match = {ends[0], ends[1]};
+  return true;
+}
+
+}  // namespace hpcdl::io
