@@ -16,9 +16,10 @@ endif()
 
 add_library(hpcdl_flags INTERFACE)
 target_compile_options(hpcdl_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wshadow;-Wno-psabi>)
-# GCC inlines across std headers and then warns about code that it made up itself.
+# GCC inlines across std headers and its own intrinsics (_mm512_undefined_ps, bug 105593) and then warns about code that it
+# made up itself.
 target_compile_options(hpcdl_flags INTERFACE
-  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized;-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>)
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized;-Wno-uninitialized;-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>)
 if(HPCDL_SANITIZE)
   add_compile_options(-fsanitize=${HPCDL_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${HPCDL_SANITIZE})

@@ -1,0 +1,47 @@
+#pragma once
+// Activation functions with their derivatives, on any value type: float or simd::Vec.
+
+#include "hpcdl/ops/fuse/math.h"
+
+namespace hpcdl::fuse {
+
+struct Relu {
+  template <class V> HPCDL_HOST_DEVICE static V value(V x) { return max(V(0.0f), x); }  // this order keeps NaN
+  template <class V> HPCDL_HOST_DEVICE static V slope(V x) { return select(x > V(0.0f), V(1.0f), V(0.0f)); }
+};
+
+/// 0.5 x (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3), written from exp: x / (1 + e^-2u).
+struct GeluTanh {
+  static constexpr float kTwoC = 1.5957691216057308f;  // 2 sqrt(2/pi)
+  template <class V> HPCDL_HOST_DEVICE static V gate(V x) {
+    const V u2 = V(kTwoC) * fma(V(0.044715f) * x * x, x, x);
+    return V(1.0f) / (V(1.0f) + exp(V(0.0f) - u2));
+  }
+  template <class V> HPCDL_HOST_DEVICE static V value(V x) { return x * gate(x); }
+  template <class V> HPCDL_HOST_DEVICE static V slope(V x) {
+    const V s = gate(x);
+    const V du2 = V(kTwoC) * fma(V(3 * 0.044715f) * x, x, V(1.0f));
+    return fma(s * (V(1.0f) - s) * x, du2, s);
+  }
+};
+
+/// 0.5 x (1 + erf(x / sqrt 2)) = x Phi(x).
+struct GeluErf {
+  template <class V> HPCDL_HOST_DEVICE static V phi(V x) {
+    return V(0.5f) * (V(1.0f) + erf(x * V(0.70710678118654752f)));
+  }
+  template <class V> HPCDL_HOST_DEVICE static V value(V x) { return x * phi(x); }
+  template <class V> HPCDL_HOST_DEVICE static V slope(V x) {
+    return fma(x * V(0.39894228040143268f), exp(V(-0.5f) * x * x), phi(x));
+  }
+};
+
+struct Silu {
+  template <class V> HPCDL_HOST_DEVICE static V value(V x) { return x * sigmoid(x); }
+  template <class V> HPCDL_HOST_DEVICE static V slope(V x) {
+    const V s = sigmoid(x);
+    return s * fma(x, V(1.0f) - s, V(1.0f));
+  }
+};
+
+}  // namespace hpcdl::fuse

@@ -1,0 +1,77 @@
+#pragma once
+// The CPU driver of fused kernels: calls body(spot) for every vector of a (rows, cols) plane. A spot knows where it is and
+// loads and stores operands there; a body is a small copyable functor, templated on the spot, that touches memory only
+// through it, so that a CUDA driver with one float per thread runs the same body.
+
+#include "hpcdl/ops/fuse/operand.h"
+#include "hpcdl/ops/rows.h"
+#include "hpcdl/simd/math.h"
+
+namespace hpcdl::fuse {
+
+/// One vector's worth of columns of one row; kTail: only the first n lanes exist. kStream: the output goes past the caches.
+template <class Isa, class T, bool kTail, bool kStream> struct Spot {
+  using V = simd::Vec<Isa>;
+  using Element = T;
+  std::int64_t row, col;
+  int n;
+  const float* stats;  // results of earlier row reductions
+
+  template <class U = T> V load(const In& x) const { return load_from(x.template at<U>(row, col)); }
+  /// Of a vector over the columns (bias, weight), the same for every row.
+  V load_columns(const In& b) const { return load_from(b.template at<T>(0, col)); }
+  V stat(int i) const { return V(stats[i]); }
+
+  template <class U = T> void store(const Out& y, V v) const {
+    U* p = y.template at<U>(row, col);
+    if (y.accumulate) v = v + load_from(static_cast<const U*>(p));
+    if constexpr (kTail) v.store(p, n);
+    else if constexpr (kStream) v.stream(p);
+    else v.store(p);
+  }
+
+ private:
+  template <class U> V load_from(const U* p) const {
+    if constexpr (kTail) return V::load(p, n);
+    else return V::load(p);
+  }
+};
+
+/// How a kernel walks its operands: as one long row when all of them are contiguous.
+struct Plane {
+  std::int64_t rows = 0, cols = 0;
+};
+template <class... Views> Plane plane_of(const View& first, const Views&... rest) {
+  const auto flat = [](const View& v) { return !v || v.is_contiguous(); };
+  if (flat(first) && (flat(rest) && ...)) return {1, first.size()};
+  return {first.rows(), first.cols()};
+}
+
+/// Outputs of this many bytes do not stay in any cache: reading the lines before writing them would be waste.
+inline constexpr std::int64_t kStreamBytes = std::int64_t{24} << 20;
+
+template <class T, bool kStream, class Isa, class Body>
+void row_loop(Isa, const Body& shared, std::int64_t row, std::int64_t begin, std::int64_t end, const float* stats = nullptr) {
+  constexpr int N = simd::Vec<Isa>::N;
+  const Body body = shared;  // a copy that no store can alias
+  std::int64_t i = begin;
+  for (; i + N <= end; i += N) body(Spot<Isa, T, false, kStream>{row, i, N, stats});
+  if (i < end) body(Spot<Isa, T, true, kStream>{row, i, static_cast<int>(end - i), stats});
+}
+
+/// body(spot) over the plane. `out_bytes` is what the body writes in all.
+template <class T, class Isa, class Body>
+void for_each(Isa isa, Pool& pool, Plane plane, std::int64_t out_bytes, const Body& body) {
+  if (plane.rows * plane.cols == 0) return;
+  if (out_bytes >= kStreamBytes) {
+    for_row_chunks(pool, plane.rows, plane.cols, [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
+      row_loop<T, true>(isa, body, row, begin, end);
+    });
+  } else {
+    for_row_chunks(pool, plane.rows, plane.cols, [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
+      row_loop<T, false>(isa, body, row, begin, end);
+    });
+  }
+}
+
+}  // namespace hpcdl::fuse

@@ -1,0 +1,23 @@
+#pragma once
+// The functions that functors call, for a plain float (a CUDA thread's value). For simd::Vec the same names are found in
+// simd/ by argument-dependent lookup, so one functor serves both.
+
+#include <math.h>
+
+#include "hpcdl/core/device_macros.h"
+
+namespace hpcdl::fuse {
+
+HPCDL_HOST_DEVICE inline float exp(float x) { return ::expf(x); }
+HPCDL_HOST_DEVICE inline float log(float x) { return ::logf(x); }
+HPCDL_HOST_DEVICE inline float tanh(float x) { return ::tanhf(x); }
+HPCDL_HOST_DEVICE inline float erf(float x) { return ::erff(x); }
+HPCDL_HOST_DEVICE inline float sqrt(float x) { return ::sqrtf(x); }
+HPCDL_HOST_DEVICE inline float abs(float x) { return ::fabsf(x); }
+HPCDL_HOST_DEVICE inline float sigmoid(float x) { return 1.0f / (1.0f + ::expf(-x)); }
+HPCDL_HOST_DEVICE inline float fma(float a, float b, float c) { return ::fmaf(a, b, c); }
+HPCDL_HOST_DEVICE inline float max(float a, float b) { return a > b ? a : b; }
+HPCDL_HOST_DEVICE inline float min(float a, float b) { return a < b ? a : b; }
+HPCDL_HOST_DEVICE inline float select(bool m, float yes, float no) { return m ? yes : no; }
+
+}  // namespace hpcdl::fuse

@@ -1,0 +1,46 @@
+#pragma once
+// y = silu(gate) * up. gate, up, y: one shape, f32 or bf16. gate and up may be slices of one packed (..., 2C) tensor.
+// Source: Shazeer, "GLU variants improve transformer", 2020.
+
+#include "hpcdl/ops/op.h"
+#include "hpcdl/ops/require.h"
+
+namespace hpcdl {
+
+struct Swiglu {
+  static constexpr std::string_view name = "swiglu";
+  static constexpr bool kInPlace = true;
+  struct Args {};
+  static Spec infer(const Spec& gate, const Spec& up, const Args&) {
+    require_float(name, gate, "gate");
+    require_spec(name, "up", up, gate);
+    return gate;
+  }
+  static Cost cost(const Spec& gate, const Spec&, const Args&) {
+    return {.flops = 10.0 * static_cast<double>(gate.size()), .bytes = 3.0 * static_cast<double>(gate.bytes())};
+  }
+  static void forward(Stream& s, Tensor y, View gate, View up, const Args&);
+  static void backward(Stream& s, Grad dgate, Grad dup, View gate, View up, View dy, const Args&);
+  using Backward = Operands<dIn<0>, dIn<1>, In<0>, In<1>, dOut<0>>;
+};
+
+namespace cpu {
+template <class Isa> void swiglu(Isa, Pool&, Tensor y, View gate, View up);
+template <class Isa> void swiglu_backward(Isa, Pool&, Grad dgate, Grad dup, View gate, View up, View dy);
+}  // namespace cpu
+namespace cuda {
+void swiglu(Stream&, Tensor y, View gate, View up);
+void swiglu_backward(Stream&, Grad dgate, Grad dup, View gate, View up, View dy);
+}  // namespace cuda
+
+inline void Swiglu::forward(Stream& s, Tensor y, View gate, View up, const Args&) {
+  on(s, [&](auto isa, Pool& pool) { cpu::swiglu(isa, pool, y, gate, up); }, [&](auto& q) { cuda::swiglu(q, y, gate, up); });
+}
+inline void Swiglu::backward(Stream& s, Grad dgate, Grad dup, View gate, View up, View dy, const Args&) {
+  on(s, [&](auto isa, Pool& pool) { cpu::swiglu_backward(isa, pool, dgate, dup, gate, up, dy); },
+     [&](auto& q) { cuda::swiglu_backward(q, dgate, dup, gate, up, dy); });
+}
+
+template <Symbolic V> V swiglu(const V& gate, const V& up) { return record<Swiglu>({}, gate, up); }
+
+}  // namespace hpcdl
