@@ -1,0 +1,206 @@
+#include "hpcdl/io/hf_config.h"
+
+#include <array>
+#include <cstdlib>
+
+#include "hpcdl/io/atomic_file.h"
+
+namespace hpcdl::io {
+namespace {
+
+constexpr std::pair<DType, std::string_view> kTorchNames[] = {
+    {DType::f32, "float32"}, {DType::bf16, "bfloat16"}, {DType::f16, "float16"}, {DType::f64, "float64"}};
+
+void expect_off(const JsonObject& o, const char* key, bool off) {
+  if (const auto v = o.get<bool>(key); v && *v != off)
+    fail("io", "{}: {} = {} is not supported; only {} is", o.where(), key, *v, off);
+}
+
+Activation activation_in(const JsonObject& o, const char* key, const char* fallback) {
+  const auto name = o.get_or<std::string>(key, fallback);
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh") return Activation::gelu_new;
+  if (name == "gelu") return Activation::gelu;
+  if (name == "silu" || name == "swish") return Activation::silu;
+  fail("io", "{}: {}: expected gelu_new, gelu or silu, found {}", o.where(), key, shown(name));
+}
+
+/// Sizes are bounded so that no product of a few of them overflows.
+std::int64_t size_in(const JsonObject& o, const char* key, std::optional<std::int64_t> fallback = {}) {
+  const std::int64_t v = fallback ? o.get_or<std::int64_t>(key, *fallback) : o.need<std::int64_t>(key);
+  constexpr std::int64_t kLargest = std::int64_t{1} << 30;
+  require(v >= (fallback ? 0 : 1) && v <= kLargest, "io", "{}: {}: expected a size from 1 to {}, found {}", o.where(),
+          key, kLargest, v);
+  return v;
+}
+
+void read_common(const JsonObject& o, ModelConfig& c, bool tied_by_default) {
+  c.tied = o.get_or("tie_word_embeddings", tied_by_default);
+  c.bos = o.get<std::int64_t>("bos_token_id");
+  if (const Json* eos = o.find("eos_token_id")) {
+    const Json list = eos->is_array() ? *eos : Json::array({*eos});
+    for (const auto& id : list) {
+      require(id.is_number_integer(), "io", "{}: eos_token_id: expected numbers, found {}", o.where(), json_kind(id));
+      c.eos.push_back(id.get<std::int64_t>());
+    }
+  }
+  const auto dtype = o.get<std::string>("torch_dtype").value_or(o.get_or<std::string>("dtype", "float32"));
+  c.dtype = DType::none;
+  for (const auto& [d, name] : kTorchNames)
+    if (name == dtype) c.dtype = d;
+  require(c.dtype != DType::none, "io", "{}: torch_dtype: expected float32, bfloat16, float16 or float64, found {}",
+          o.where(), shown(dtype));
+  if (const Json* quant = o.find("quantization_config")) {
+    const JsonObject q(*quant, o.where() + ": quantization_config");
+    QuantConfig out{.method = q.need<std::string>("quant_method"),
+                    .bits = q.need<std::int64_t>("bits"),
+                    .group_size = q.need<std::int64_t>("group_size"),
+                    .symmetric = q.get_or("symmetric", true)};
+    require(out.method == "hpcdl_int4" && out.bits == 4, "io",
+            "{}: expected quant_method hpcdl_int4 with 4 bits, found {} with {}", q.where(), shown(out.method),
+            out.bits);
+    require(out.group_size > 0 && out.group_size <= 1 << 20, "io", "{}: group_size: expected 32, 64 or 128, found {}",
+            q.where(), out.group_size);
+    c.quant = out;
+  }
+}
+
+ModelConfig parse_gpt2(const JsonObject& o) {
+  ModelConfig c{.family = Family::gpt2};
+  c.layers = size_in(o, "n_layer", 12), c.heads = size_in(o, "n_head", 12), c.width = size_in(o, "n_embd", 768);
+  c.context = size_in(o, "n_positions", 1024), c.vocab = size_in(o, "vocab_size", 50257),
+  c.ffn = size_in(o, "n_inner", 0);
+  c.norm_eps = o.get_or("layer_norm_epsilon", 1e-5);
+  c.activation = activation_in(o, "activation_function", "gelu_new");
+  expect_off(o, "scale_attn_weights", true);
+  expect_off(o, "scale_attn_by_inverse_layer_idx", false);
+  expect_off(o, "add_cross_attention", false);
+  read_common(o, c, true);
+  return c;
+}
+
+void expect_plain_rope(const JsonObject& o, const char* key, ModelConfig& c) {
+  const Json* value = o.find(key);
+  if (!value) return;
+  const JsonObject rope(*value, o.where() + ": " + key);
+  const auto kind = rope.get<std::string>("rope_type").value_or(rope.get_or<std::string>("type", "default"));
+  require(kind == "default", "io",
+          "{}: expected rope_type \"default\", found {}: scaled rotary embeddings are not supported", rope.where(),
+          shown(kind));
+  c.rope_theta = rope.get_or("rope_theta", c.rope_theta);
+  require(rope.get_or("partial_rotary_factor", 1.0) == 1.0, "io",
+          "{}: partial_rotary_factor other than 1 is not supported", rope.where());
+}
+
+ModelConfig parse_llama(const JsonObject& o) {
+  ModelConfig c{.family = Family::llama};
+  c.layers = size_in(o, "num_hidden_layers"), c.heads = size_in(o, "num_attention_heads");
+  c.kv_heads = size_in(o, "num_key_value_heads", 0), c.head_dim = size_in(o, "head_dim", 0);
+  c.width = size_in(o, "hidden_size"), c.ffn = size_in(o, "intermediate_size");
+  c.vocab = size_in(o, "vocab_size"), c.context = size_in(o, "max_position_embeddings", 2048);
+  c.norm_eps = o.get_or("rms_norm_eps", 1e-6);
+  c.rope_theta = o.get_or("rope_theta", 10'000.0);
+  expect_plain_rope(o, "rope_scaling", c);
+  expect_plain_rope(o, "rope_parameters", c);
+  c.attention_bias = o.get_or("attention_bias", false);
+  c.activation = activation_in(o, "hidden_act", "silu");
+  expect_off(o, "mlp_bias", false);
+  require(!o.find("sliding_window"), "io", "{}: sliding_window is not supported", o.where());
+  read_common(o, c, false);
+  return c;
+}
+
+}  // namespace
+
+ModelConfig parse_hf_config(const Json& json, const std::string& where) {
+  const JsonObject o(json, where);
+  const auto type = o.need<std::string>("model_type");
+  require(type == "gpt2" || type == "llama", "io",
+          "{}: model_type: expected gpt2 or llama, found {}: this family is not supported", where, shown(type));
+  ModelConfig c = type == "gpt2" ? parse_gpt2(o) : parse_llama(o);
+  require(c.norm_eps >= 0 && c.norm_eps <= 1, "io", "{}: epsilon of the norms: expected 0 to 1, found {}", where,
+          c.norm_eps);
+  require(c.rope_theta >= 1 && c.rope_theta < 1e30, "io", "{}: rope_theta: expected a number >= 1, found {}", where,
+          c.rope_theta);
+  for (const auto id : c.eos)
+    require(id >= 0 && id < c.vocab, "io", "{}: eos_token_id {} lies outside the vocabulary of {}", where, id, c.vocab);
+  try {
+    c.resolve();
+  } catch (const UsageError& e) {
+    fail("io", "{}: {}", where, e.what());
+  }
+  return c;
+}
+
+ModelConfig read_hf_config(const fs::path& folder) {
+  const fs::path path = folder / "config.json";
+  return parse_hf_config(read_json(path, 16 << 20), path.string());
+}
+
+Json make_hf_config(const ModelConfig& c) {
+  require(c.vocab > 0, "io", "config.json: expected a vocabulary size, found 0");
+  Json j = {{"model_type", enum_name(c.family)}, {"vocab_size", c.vocab}, {"tie_word_embeddings", c.tied}};
+  for (const auto& [d, name] : kTorchNames)
+    if (d == c.dtype) j["torch_dtype"] = name;
+  j["bos_token_id"] = c.bos ? Json(*c.bos) : Json();
+  j["eos_token_id"] = c.eos.empty() ? Json() : c.eos.size() == 1 ? Json(c.eos[0]) : Json(c.eos);
+  if (c.family == Family::gpt2) {
+    j.update({{"architectures", {"GPT2LMHeadModel"}},
+              {"n_layer", c.layers},
+              {"n_head", c.heads},
+              {"n_embd", c.width},
+              {"n_inner", c.ffn},
+              {"n_positions", c.context},
+              {"n_ctx", c.context},
+              {"layer_norm_epsilon", c.norm_eps},
+              {"activation_function", enum_name(c.activation)}});
+  } else {
+    j.update({{"architectures", {"LlamaForCausalLM"}},
+              {"num_hidden_layers", c.layers},
+              {"num_attention_heads", c.heads},
+              {"num_key_value_heads", c.kv_heads},
+              {"head_dim", c.head_dim},
+              {"hidden_size", c.width},
+              {"intermediate_size", c.ffn},
+              {"max_position_embeddings", c.context},
+              {"rms_norm_eps", c.norm_eps},
+              {"rope_theta", c.rope_theta},
+              {"attention_bias", c.attention_bias},
+              {"mlp_bias", false},
+              {"hidden_act", enum_name(c.activation)}});
+    // Where transformers 5 looks; older versions read rope_theta above.
+    j["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", c.rope_theta}};
+  }
+  if (c.quant)
+    j["quantization_config"] = {{"quant_method", c.quant->method},
+                                {"bits", c.quant->bits},
+                                {"group_size", c.quant->group_size},
+                                {"symmetric", c.quant->symmetric}};
+  return j;
+}
+
+void write_hf_config(const fs::path& folder, const ModelConfig& config) {
+  write_file_atomic(folder / "config.json", make_hf_config(config).dump(2) + "\n");
+}
+
+fs::path find_model_folder(const std::string& path_or_name) {
+  std::error_code ignored;
+  if (fs::is_directory(path_or_name, ignored)) return path_or_name;
+  const auto env = [](const char* name) { return std::getenv(name) ? fs::path(std::getenv(name)) : fs::path(); };
+  std::string folder = "models--" + path_or_name;
+  if (const auto slash = folder.find('/'); slash != std::string::npos) folder.replace(slash, 1, "--");
+  if (folder.find('/') == std::string::npos) {
+    for (const fs::path& cache :
+         {env("HF_HUB_CACHE"), env("HF_HOME") / "hub", env("HOME") / ".cache/huggingface/hub"}) {
+      const fs::path ref = cache / folder / "refs/main";
+      if (!cache.is_absolute() || !fs::exists(ref, ignored)) continue;
+      const fs::path snapshot = cache / folder / "snapshots" / read_file(ref, 1024);
+      if (fs::is_directory(snapshot, ignored)) return snapshot;
+    }
+  }
+  fail("io",
+       "{}: expected a model folder (config.json, model.safetensors) or the name of a model in the local Hugging Face "
+       "cache, found neither",
+       path_or_name);
+}
+
+}  // namespace hpcdl::io

@@ -1,0 +1,182 @@
+#include "hpcdl/io/hf_config.h"
+
+#include <gtest/gtest.h>
+
+#include "hpcdl/core/rng.h"
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/config_table.h"
+#include "hpcdl/io/python_for_tests.h"
+
+namespace hpcdl::io {
+namespace {
+
+ModelConfig sample(Family family) {
+  ModelConfig c{.family = family, .layers = 2, .heads = 4, .width = 64, .context = 32, .vocab = 99};
+  c.bos = 3;
+  c.eos = {5};
+  if (family == Family::llama) {
+    c.kv_heads = 2, c.tied = false, c.attention_bias = true, c.rope_theta = 5e5, c.head_dim = 24;
+    c.dtype = DType::bf16, c.eos = {5, 7};
+  }
+  c.resolve();
+  return c;
+}
+
+Json llama_json() { return make_hf_config(sample(Family::llama)); }
+
+std::string error_of(const Json& json) {
+  try {
+    parse_hf_config(json, "config.json");
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+void expect_error(const std::string& key, const Json& value, const std::string& part, Json json = llama_json()) {
+  json[key] = value;
+  const std::string text = error_of(json);
+  EXPECT_NE(text.find(part), std::string::npos) << "expected: " << part << "\nfound: " << text;
+}
+
+TEST(HfConfig, RoundTrips) {
+  const TempFolder tmp;
+  for (const auto family : {Family::gpt2, Family::llama}) {
+    ModelConfig c = sample(family);
+    c.quant = QuantConfig{.group_size = 128, .symmetric = false};
+    write_hf_config(tmp.path(), c);
+    EXPECT_EQ(read_hf_config(tmp.path()), c);
+  }
+}
+
+TEST(HfConfig, ReadsWhatOthersWrite) {
+  // The key sets of gpt2 and of a Llama 3 folder, before and after rope_parameters.
+  const auto gpt2 =
+      parse_hf_config(Json::parse(R"({"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
+    "attn_pdrop": 0.1, "bos_token_id": 50256, "eos_token_id": 50256, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05,
+    "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "n_inner": null,
+    "vocab_size": 50257})"),
+                      "config.json");
+  EXPECT_EQ(gpt2.ffn, 3072);
+  EXPECT_EQ(gpt2.head_dim, 64);
+  EXPECT_TRUE(gpt2.tied);
+  EXPECT_EQ(gpt2.eos, std::vector<std::int64_t>{50256});
+  Json llama = Json::parse(R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false, "bos_token_id": 128000,
+    "eos_token_id": [128001, 128008], "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336,
+    "max_position_embeddings": 8192, "mlp_bias": false, "model_type": "llama", "num_attention_heads": 32,
+    "num_hidden_layers": 32, "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null,
+    "rope_theta": 500000.0, "torch_dtype": "bfloat16", "vocab_size": 128256})");
+  const auto old = parse_hf_config(llama, "config.json");
+  EXPECT_EQ(old.kv_heads, 8);
+  EXPECT_EQ(old.head_dim, 128);
+  EXPECT_EQ(old.rope_theta, 5e5);
+  EXPECT_FALSE(old.tied);
+  llama.erase("rope_theta"), llama.erase("torch_dtype");
+  llama["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 500000.0}};
+  llama["dtype"] = "bfloat16";
+  EXPECT_EQ(parse_hf_config(llama, "config.json"), old);
+}
+
+TEST(HfConfig, WhatWeCannotComputeIsAnError) {
+  expect_error("model_type", "qwen3", "model_type: expected gpt2 or llama, found \"qwen3\"");
+  expect_error("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8}}, "found \"llama3\": scaled rotary embeddings");
+  expect_error("rope_scaling", {{"type", "linear"}}, "found \"linear\"");
+  expect_error("rope_parameters", {{"rope_type", "yarn"}}, "found \"yarn\"");
+  expect_error("sliding_window", 4096, "sliding_window is not supported");
+  expect_error("mlp_bias", true, "mlp_bias = true is not supported");
+  expect_error("hidden_act", "relu", "expected gelu_new, gelu or silu, found \"relu\"");
+  expect_error("hidden_act", "gelu", "activation gelu is not built for family llama");
+  expect_error("torch_dtype", "int8", "expected float32, bfloat16, float16 or float64");
+  expect_error("quantization_config", {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 128}},
+               "expected quant_method hpcdl_int4");
+  expect_error("scale_attn_by_inverse_layer_idx", true, "is not supported", make_hf_config(sample(Family::gpt2)));
+}
+
+TEST(HfConfig, BadValuesAreErrors) {
+  expect_error("hidden_size", "64", "key \"hidden_size\": expected a whole number, found string");
+  expect_error("hidden_size", 64.5, "expected a whole number");
+  expect_error("hidden_size", -64, "expected a size from 1 to 1073741824, found -64");
+  expect_error("hidden_size", std::uint64_t{1} << 63, "expected a whole number");
+  expect_error("hidden_size", 1LL << 40, "expected a size");
+  expect_error("hidden_size", nullptr, "expected key \"hidden_size\", found none");
+  expect_error("num_key_value_heads", 3, "heads 4 is not divisible by kv_heads 3");
+  expect_error("head_dim", 7, "even head_dim");
+  expect_error("n_head", 5, "width 64 is not divisible by 5 heads", make_hf_config(sample(Family::gpt2)));
+  expect_error("rms_norm_eps", "x", "expected a number");
+  expect_error("rms_norm_eps", -1, "epsilon of the norms");
+  expect_error("rope_parameters", {{"rope_theta", 0}}, "rope_theta");
+  expect_error("eos_token_id", 99, "eos_token_id 99 lies outside the vocabulary of 99");
+  expect_error("eos_token_id", Json::array({"x"}), "expected numbers");
+  EXPECT_NE(error_of(Json::array()).find("expected a JSON object"), std::string::npos);
+}
+
+TEST(HfConfig, BadJsonIsAnError) {
+  for (const std::string& text :
+       {std::string("{\"model_type\": \"gpt2\", \"model_type\": \"llama\"}"), std::string(100'000, '['),
+        std::string("{"), std::string(""), std::string("{\"a\": \"\xff\"}")})
+    EXPECT_THROW(parse_json(text, "x"), Error);
+}
+
+TEST(HfConfig, MutationsNeverCrash) {
+  const std::string good = llama_json().dump();
+  const Rng rng{3, 0};
+  for (std::uint64_t round = 0; round < 5'000; ++round) {
+    std::string bad = good;
+    for (std::uint64_t k = 0; k < 3; ++k)
+      bad[rng.below(round * 8 + k, bad.size())] = "{}[]\",:0-9e.nt"[rng.below(round * 8 + 4 + k, 14)];
+    try {
+      parse_hf_config(parse_json(bad, "x"), "x");
+    } catch (const Error&) {
+    }
+  }
+}
+
+TEST(ModelConfig, ResolvesFromToml) {
+  ModelConfig c;
+  ConfigTable(c).apply_toml("family = 'llama'\nwidth = 256\nheads = 8\nkv_heads = 2\n", "run.toml");
+  c.resolve();
+  EXPECT_EQ(c.head_dim, 32);
+  EXPECT_EQ(c.ffn, 704);
+  EXPECT_EQ(c.activation, Activation::silu);
+  ModelConfig bad{.heads = 5};
+  EXPECT_THROW(bad.resolve(), UsageError);
+}
+
+TEST(HfConfig, FindsCachedModels) {
+  const TempFolder tmp;
+  const fs::path snapshot = tmp.path() / "models--org--name/snapshots/abc";
+  make_folder(snapshot);
+  make_folder(tmp.path() / "models--org--name/refs");
+  write_file_atomic(tmp.path() / "models--org--name/refs/main", "abc");
+  ::setenv("HF_HUB_CACHE", tmp.path().c_str(), 1);
+  EXPECT_EQ(find_model_folder("org/name"), snapshot);
+  EXPECT_THROW(find_model_folder("org/other"), Error);
+  EXPECT_THROW(find_model_folder("../../etc"), Error);
+  ::unsetenv("HF_HUB_CACHE");
+  EXPECT_EQ(find_model_folder(tmp.path().string()), tmp.path());
+}
+
+TEST(HfConfig, TransformersReadsWhatWeWrite) {
+  const auto python = find_python("transformers");
+  if (!python) GTEST_SKIP() << "no Python with transformers; set HPCDL_PYTHON";
+  const TempFolder tmp;
+  for (const auto family : {Family::gpt2, Family::llama}) {
+    write_hf_config(tmp.path(), sample(family));
+    const std::string script =
+        "import sys, json\nfrom transformers import AutoConfig\nc = AutoConfig.from_pretrained(sys.argv[1])\nd = "
+        "c.to_dict()\n"
+        "theta = (d.get('rope_parameters') or d).get('rope_theta')\n"
+        "print('found', c.model_type, c.hidden_size, c.num_hidden_layers, c.num_attention_heads, c.vocab_size, theta, "
+        "d.get('head_dim'),"
+        " d.get('num_key_value_heads'), c.tie_word_embeddings, c.eos_token_id, c.dtype if hasattr(c, 'dtype') else "
+        "c.torch_dtype)\n";
+    bool ok = false;
+    const std::string out = run_python(*python, script, tmp.path().string(), ok);
+    ASSERT_TRUE(ok) << out;
+    const std::string want = family == Family::gpt2 ? "found gpt2 64 2 4 99 None None None True 5 torch.float32"
+                                                    : "found llama 64 2 4 99 500000.0 24 2 False [5, 7] torch.bfloat16";
+    EXPECT_NE(out.find(want), std::string::npos) << out;
+  }
+}
+
+}  // namespace
+}  // namespace hpcdl::io
