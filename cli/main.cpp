@@ -1,0 +1,57 @@
+#include <algorithm>
+#include <csignal>
+#include <new>
+
+#include "cli/verb.h"
+#include "hpcdl/io/nearest.h"
+
+namespace {
+
+using namespace hpcdl;
+
+/// Errors say "[area] message" in one line; where they do not, they get an area.
+int report(std::string_view what, int code) {
+  std::string line(what);
+  for (char& c : line)
+    if (c == '\n') c = ' ';
+  cli::say("hpcdl: {}{}", line.starts_with('[') ? "" : "[internal] ", line);
+  return code;
+}
+
+int run_guarded(const cli::Run& run) try {
+  return run();
+} catch (const UsageError& e) {
+  return report(e.what(), exit_code::kUsage);
+} catch (const Error& e) {
+  return report(e.what(), exit_code::kInternal);
+} catch (const std::bad_alloc&) {
+  return report("[memory] out of memory: use a smaller model, batch or context", exit_code::kInternal);
+} catch (const std::exception& e) {
+  return report(e.what(), exit_code::kInternal);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is met as a failed write
+  CLI::App app("Trains, compresses and runs deep networks at the limit of the hardware.", "hpcdl");
+  app.set_version_flag("--version", "hpcdl " HPCDL_VERSION);
+  app.require_subcommand(1);
+  app.failure_message([](const CLI::App* a, const CLI::Error& e) {
+    return fmt::format("hpcdl: [usage] {}; see hpcdl {}--help\n", e.what(), a->get_subcommands().empty() ? "" : a->get_subcommands()[0]->get_name() + " ");
+  });
+  cli::Run run;
+  for (const auto add : {cli::add_inspect, cli::add_doctor})
+    add(app, run);
+  std::vector<std::string> verbs;
+  for (const auto* sub : app.get_subcommands({})) verbs.push_back(sub->get_name());
+  if (argc > 1 && argv[1][0] != '-' && std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end())
+    return report(fmt::format("[usage] no verb \"{}\"{}; see hpcdl --help", argv[1], io::did_you_mean(argv[1], verbs)), exit_code::kUsage);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    const int code = app.exit(e, std::cout, std::cerr);  // help and version are no errors
+    return code == 0 ? exit_code::kDone : exit_code::kUsage;
+  }
+  return run_guarded(run);
+}

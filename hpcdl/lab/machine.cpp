@@ -1,0 +1,114 @@
+#include "hpcdl/lab/machine.h"
+
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "hpcdl/simd/isa.h"
+
+namespace hpcdl::lab {
+
+namespace {
+
+std::string first_line(const std::string& path) {
+  std::ifstream in(path);
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
+/// The value behind "key : value" or "key: value kB"; empty when there is none.
+std::string field(const std::string& path, const std::string& key) {
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    if (!line.starts_with(key)) continue;
+    const auto colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    const auto begin = line.find_first_not_of(" \t", colon + 1);
+    return begin == std::string::npos ? "" : line.substr(begin);
+  }
+  return "";
+}
+
+std::int64_t number(const std::string& text) {
+  std::int64_t n = 0;
+  std::istringstream(text) >> n;
+  return n;
+}
+
+double cgroup_cpus() {
+  std::istringstream v2(first_line("/sys/fs/cgroup/cpu.max"));
+  std::string quota;
+  double period = 0;
+  if (v2 >> quota >> period && quota != "max" && period > 0) return std::stod(quota) / period;
+  const auto q = number(first_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")), p = number(first_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us"));
+  return q > 0 && p > 0 ? static_cast<double>(q) / static_cast<double>(p) : 0;
+}
+
+std::int64_t cgroup_memory(std::int64_t total) {
+  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"})
+    if (const auto n = number(first_line(path)); n > 0 && n < total) return n;
+  return 0;
+}
+
+std::string huge_page_mode() {
+  const auto line = first_line("/sys/kernel/mm/transparent_hugepage/enabled");
+  const auto open = line.find('['), close = line.find(']');
+  return open == std::string::npos || close == std::string::npos ? "unknown" : line.substr(open + 1, close - open - 1);
+}
+
+std::int64_t last_level_cache() {
+  std::int64_t largest = 0;
+  for (int i = 0; i < 5; ++i) {
+    const auto text = first_line("/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(i) + "/size");
+    const auto n = number(text) * (text.ends_with('M') ? 1 << 20 : 1 << 10);
+    largest = std::max(largest, n);
+  }
+  return largest;
+}
+
+std::int64_t free_bytes(const char* path) {
+  struct statvfs s {};
+  return statvfs(path, &s) == 0 ? static_cast<std::int64_t>(s.f_bavail) * static_cast<std::int64_t>(s.f_frsize) : -1;
+}
+
+}  // namespace
+
+Machine this_machine() {
+  Machine m;
+  m.cpu = field("/proc/cpuinfo", "model name");
+  m.cpus_online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  cpu_set_t set;
+  m.cpus_allowed = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : m.cpus_online;
+  m.cpu_quota = cgroup_cpus();
+  m.isa = simd::isa_name(simd::active_isa());
+  m.isa_best = simd::isa_name(simd::best_isa());
+#if defined(__x86_64__)
+  m.avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  m.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
+  m.avx512_bf16 = __builtin_cpu_supports("avx512bf16");
+  m.avx512_vnni = __builtin_cpu_supports("avx512vnni");
+#endif
+  m.last_level_cache = last_level_cache();
+  m.memory_total = number(field("/proc/meminfo", "MemTotal")) * 1024;
+  m.memory_available = number(field("/proc/meminfo", "MemAvailable")) * 1024;
+  m.memory_limit = cgroup_memory(m.memory_total);
+  m.huge_pages = huge_page_mode();
+  m.shm_free = free_bytes("/dev/shm");
+  return m;
+}
+
+std::int64_t peak_rss_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return std::int64_t{usage.ru_maxrss} * 1024;
+}
+
+std::int64_t free_disk_bytes(const std::string& folder) { return free_bytes(folder.c_str()); }
+
+}  // namespace hpcdl::lab

@@ -1,0 +1,30 @@
+#pragma once
+// Facts about the machine this process runs on, as far as the system tells.
+
+#include <cstdint>
+#include <string>
+
+namespace hpcdl::lab {
+
+struct Machine {
+  std::string cpu;                    // model name
+  int cpus_online = 0;                // of the machine
+  int cpus_allowed = 0;               // affinity mask
+  double cpu_quota = 0;               // of the cgroup, in CPUs; 0: none
+  std::string isa;                    // the instruction set kernels use
+  std::string isa_best;               // the best one the CPU has
+  bool avx2 = false, avx512 = false, avx512_bf16 = false, avx512_vnni = false;
+  std::int64_t last_level_cache = 0;  // bytes; 0: unknown
+  std::int64_t memory_total = 0, memory_available = 0;
+  std::int64_t memory_limit = 0;      // of the cgroup; 0: none
+  std::string huge_pages;             // "always", "madvise", "never", or "unknown"
+  std::int64_t shm_free = -1;         // /dev/shm; -1: not there
+};
+
+Machine this_machine();
+
+/// Largest resident set so far, bytes.
+std::int64_t peak_rss_bytes();
+std::int64_t free_disk_bytes(const std::string& folder);  // -1: unknown
+
+}  // namespace hpcdl::lab

@@ -1,0 +1,39 @@
+#pragma once
+// What this machine can do at most, measured here and never taken from a datasheet, and what that makes of a program.
+
+#include <filesystem>
+
+#include "hpcdl/core/pool.h"
+#include "hpcdl/graph/program.h"
+
+namespace hpcdl::lab {
+
+/// All threads of the pool together. Operations and bytes per second.
+struct Roofs {
+  double f32 = 0, bf16 = 0, i8 = 0;           // fused multiply-adds count as two
+  double memory_read = 0, memory_copy = 0;    // arrays several times the cache; a copy moves each byte twice
+  double cache_read = 0;                      // arrays that stay within the last-level cache
+  double cache_bytes = 0;                     // of the last level
+
+  double memory() const { return memory_read > memory_copy ? memory_read : memory_copy; }
+};
+
+/// Takes less than half a second.
+Roofs measure_roofs(Pool& pool);
+
+enum class Remember { measured, best };
+
+/// measure_roofs(), remembered per CPU, instruction set and thread count under $XDG_CACHE_HOME/hpcdl (or ~/.cache/hpcdl):
+/// `measured` takes what is there, `best` measures again and keeps the higher of each (a busy machine measures too low).
+/// A file that cannot be read or written is no error.
+Roofs roofs(Pool& pool, Remember remember = Remember::measured);
+/// The file roofs() uses.
+std::filesystem::path roofs_file(const Pool& pool);
+
+/// Seconds below which no implementation of this record can get. Operands that fit the last-level cache are charged at
+/// the speed of the cache, since an earlier record may have left them there.
+double speed_of_light(const Program& program, const Record& record, const Roofs& roofs);
+/// Sum over the records.
+double speed_of_light(const Program& program, const Roofs& roofs);
+
+}  // namespace hpcdl::lab

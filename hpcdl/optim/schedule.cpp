@@ -1,0 +1,36 @@
+#include "hpcdl/optim/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "hpcdl/core/error.h"
+
+namespace hpcdl {
+
+namespace {
+constexpr std::string_view kNames[] = {"constant", "cosine", "linear", "wsd"};
+}
+
+double Schedule::at(std::int64_t step) const {
+  if (step < warmup) return lr * static_cast<double>(step + 1) / static_cast<double>(warmup);
+  if (kind == ScheduleKind::constant) return lr;
+  // The first step after warm-up has progress 0, the last step 1.
+  const double span = static_cast<double>(std::max<std::int64_t>(steps - 1 - warmup, 1));
+  const double progress = std::min(static_cast<double>(step - warmup) / span, 1.0);
+  double share = 1;  // of lr above min_lr
+  if (kind == ScheduleKind::cosine) share = 0.5 * (1 + std::cos(std::numbers::pi * progress));
+  else if (kind == ScheduleKind::linear) share = 1 - progress;
+  else if (decay_fraction > 0) share = std::min(1.0, (1 - progress) / decay_fraction);
+  return min_lr + (lr - min_lr) * share;
+}
+
+std::string_view schedule_name(ScheduleKind k) { return kNames[static_cast<int>(k)]; }
+
+ScheduleKind schedule_from_name(std::string_view name) {
+  for (int i = 0; i < 4; ++i)
+    if (kNames[i] == name) return static_cast<ScheduleKind>(i);
+  fail_usage("schedule", "expected constant, cosine, linear or wsd, found \"{}\"", name);
+}
+
+}  // namespace hpcdl

@@ -1,0 +1,31 @@
+#pragma once
+// Learning-rate schedules: pure functions of the step, so that a resumed run needs no state for them.
+
+#include <cstdint>
+#include <string_view>
+
+namespace hpcdl {
+
+enum class ScheduleKind : std::uint8_t {
+  constant,
+  cosine,  // Loshchilov and Hutter, "SGDR", 2017: half a cosine wave down to `min`
+  linear,  // straight down to `min`
+  wsd,     // warm-up, stable, decay: Hu et al., "MiniCPM", 2024; the last `decay_fraction` goes down linearly
+};
+
+/// All kinds rise linearly over the first `warmup` steps: step 0 has lr / warmup, step warmup - 1 has lr.
+struct Schedule {
+  ScheduleKind kind = ScheduleKind::cosine;
+  double lr = 1e-3, min_lr = 0;
+  std::int64_t steps = 1, warmup = 0;
+  double decay_fraction = 0.2;  // wsd only
+
+  /// Learning rate of 0-based `step`; beyond the end it stays where it arrived.
+  double at(std::int64_t step) const;
+};
+
+std::string_view schedule_name(ScheduleKind k);
+/// Throws UsageError for an unknown name.
+ScheduleKind schedule_from_name(std::string_view name);
+
+}  // namespace hpcdl
