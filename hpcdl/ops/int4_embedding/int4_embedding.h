@@ -1,0 +1,52 @@
+#pragma once
+// y[i] = W[ids[i]]: rows of a matrix of 4-bit weights, widened. Serves models whose output matrix is also the embedding.
+//
+// ids: i32 (...); W (V, K): packed u8 (V, K/2), scale bf16 (V, K/G), offset bf16 or absent (int4_layout.h);
+// y: (..., K) of Args::dtype. An id outside 0 .. V-1 gives a row of NaN: an op cannot look at data when recorded, and
+// must not read outside of its operands when run.
+
+#include "hpcdl/ops/int4_linear/int4_linear.h"
+
+namespace hpcdl {
+
+struct Int4Embedding {
+  static constexpr std::string_view name = "int4_embedding";
+  struct Args {
+    DType dtype = DType::f32;
+  };
+  static Spec infer(const Spec& ids, const Spec& packed, const Spec& scale, const Spec& offset, const Args& a) {
+    require(ids.dtype == DType::i32 && ids.shape.rank() < Shape::kMaxRank, name, "ids must be I32, got {}", to_string(ids));
+    require(a.dtype == DType::f32 || a.dtype == DType::bf16, name, "output must be F32 or BF16, got {}", dtype_name(a.dtype));
+    int4::require_weight(name, packed, scale, offset);
+    Spec y{ids.shape, a.dtype};
+    y.shape.push_back(2 * packed[1]);
+    return y;
+  }
+  static Cost cost(const Spec& ids, const Spec& packed, const Spec& scale, const Spec& offset, const Args& a) {
+    const auto rows = static_cast<double>(ids.size()), k = 2.0 * static_cast<double>(packed[1]);
+    const auto groups = static_cast<double>(scale[1]);
+    return {.flops = 2 * rows * k, .bytes = rows * (4 + k / 2 + groups * (offset ? 4 : 2) + k * dtype_bytes(a.dtype))};
+  }
+  static void forward(Stream& s, Tensor y, View ids, View packed, View scale, View offset, const Args& a);
+};
+
+namespace cpu {
+template <class Isa> void int4_embedding(Isa, Pool&, Tensor y, View ids, const int4::Weight& w);
+}
+namespace cuda {
+void int4_embedding(Stream&, Tensor y, View ids, const int4::Weight& w);
+}
+
+inline void Int4Embedding::forward(Stream& s, Tensor y, View ids, View packed, View scale, View offset, const Args&) {
+  const int4::Weight w{packed, scale, offset};
+  on(s, [&](auto isa, Pool& pool) { cpu::int4_embedding(isa, pool, y, ids, w); },
+     [&](auto& q) { cuda::int4_embedding(q, y, ids, w); });
+}
+
+/// offset may be absent (a default Var).
+template <Symbolic V>
+V int4_embedding(const V& ids, const V& packed, const V& scale, const V& offset, Int4Embedding::Args a = {}) {
+  return record<Int4Embedding>(a, ids, packed, scale, offset);
+}
+
+}  // namespace hpcdl

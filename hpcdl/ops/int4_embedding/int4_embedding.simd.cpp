@@ -1,0 +1,46 @@
+#include "hpcdl/ops/int4_embedding/int4_embedding.h"
+
+#include "hpcdl/ops/rows.h"
+#include "hpcdl/simd/vec.h"
+
+namespace hpcdl::cpu {
+namespace {
+
+/// One row out of its tile: 8 weights per dword.
+template <class Isa, class T> void widen_row(T* y, const int4::Weight& w, std::int64_t id) {
+  using V = simd::Vec<Isa>;
+  const std::int64_t tile = id / int4::kTileRows * int4::kTileRows, rows = int4::tile_rows(tile, w.n()), r = id - tile;
+  const std::uint8_t* q = w.packed.ptr<std::uint8_t>() + int4::packed_at(tile, w.k());
+  const std::int64_t at = int4::scale_at(tile, w.groups()) + r, group = w.group();
+  for (std::int64_t g = 0; g < w.groups(); ++g) {
+    const float scale = static_cast<float>(w.scale.ptr<bf16>()[at + g * rows]);
+    const float offset = w.offset ? static_cast<float>(w.offset.ptr<bf16>()[at + g * rows]) : 0.0f;
+    float v[128];
+    for (std::int64_t i = 0; i < group; i += 4) {
+      const std::uint8_t* p = q + int4::byte_of(rows, r, g * group + i);
+      const int shift = int4::is_high(i) ? 4 : 0;
+      for (int j = 0; j < 4; ++j) v[i + j] = static_cast<float>(((p[j] >> shift) & 15) - 8);
+    }
+    for (std::int64_t i = 0; i < group; i += V::N) fma(V::load(v + i), V(scale), V(offset)).store(y + g * group + i);
+  }
+}
+
+}  // namespace
+
+template <class Isa> void int4_embedding(Isa, Pool& pool, Tensor y, View ids, const int4::Weight& w) {
+  visit_dtype(y.dtype(), [&]<class T>() {
+    for_rows(pool, ids.size(), w.k(), [&](std::int64_t begin, std::int64_t end) {
+      for (auto i = begin; i < end; ++i) {
+        const std::int64_t id = ids.ptr<std::int32_t>()[i];
+        T* row = y.ptr<T>() + i * y.row_stride();
+        if (id >= 0 && id < w.n()) widen_row<Isa>(row, w, id);
+        else
+          for (std::int64_t k = 0; k < w.k(); ++k) row[k] = T(__builtin_nanf(""));
+      }
+    });
+  });
+}
+
+template void int4_embedding(simd::Isa, Pool&, Tensor, View, const int4::Weight&);
+
+}  // namespace hpcdl::cpu

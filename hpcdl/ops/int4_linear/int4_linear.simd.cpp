@@ -1,0 +1,235 @@
+#include "hpcdl/ops/int4_linear/int4_linear.h"
+
+#include "hpcdl/ops/int4_linear/int4_vec.h"
+#include "hpcdl/ops/rows.h"
+#include "hpcdl/simd/math.h"
+
+namespace hpcdl::cpu {
+namespace {
+
+using int4::kBatch;
+using int4::kTileRows;
+
+// Rows of x are taken in blocks of C = 8 (the last block has the rest), each block interleaved, so that the inputs that
+// meet one register of weights lie side by side:
+//   8 bits   values[block][k / 4][C][4]     steps[block][group][C]     sums[block][group][C] = -8 * sum of the values
+//   exact    values[block][k][C]            steps[block][group][C] = sum of the inputs, in float
+
+/// One tile of weights: `rows` <= 16 rows.
+struct Tile {
+  const std::uint8_t* packed;
+  const bf16* scale;
+  const bf16* offset;  // null when symmetric
+  int rows;
+};
+
+/// One block of inputs.
+struct Block {
+  const std::byte* values;
+  const float* steps;
+  const std::int32_t* sums;
+};
+
+template <class Isa, class T> void quantize_row(std::int8_t* values, float* steps, std::int32_t* sums, const T* x,
+                                                std::int64_t groups, std::int64_t group, std::int64_t c) {
+  using V = simd::Vec<Isa>;
+  for (std::int64_t g = 0; g < groups; ++g, x += group) {
+    V top(0.0f), poison(0.0f);
+    for (std::int64_t i = 0; i < group; i += V::N) {
+      const V v = V::load(x + i);
+      top = max(abs(v), top);
+      poison = fma(v, V(0.0f), poison);  // NaN when an input is NaN or infinite; max() does not see NaN
+    }
+    const float most = reduce_max(top);
+    // Below 2^-100 the reciprocal of the step would overflow; the inputs are 0 then for every purpose.
+    const float per_step = most > 0x1p-100f ? 127.0f / most : 0.0f;
+    steps[g * c] = (per_step > 0 ? most / 127.0f : 0.0f) + reduce_add(poison);
+    std::int8_t q[128];
+    for (std::int64_t i = 0; i < group; i += V::N)
+      Int4Vec<Isa>::store_i8(round(min(max(V::load(x + i) * V(per_step), V(-127.0f)), V(127.0f))), q + i);
+    std::int32_t sum = 0;
+    for (std::int64_t i = 0; i < group; ++i) sum += q[i];
+    sums[g * c] = -8 * sum;
+    for (std::int64_t i = 0; i < group; i += 4) std::memcpy(values + (g * group + i) * c, q + i, 4);
+  }
+}
+
+template <class T> void widen_row(float* values, float* sums, const T* x, std::int64_t groups, std::int64_t group, std::int64_t c) {
+  for (std::int64_t g = 0; g < groups; ++g) {
+    float sum = 0;
+    for (std::int64_t i = g * group; i < (g + 1) * group; ++i) {
+      values[i * c] = static_cast<float>(x[i]);
+      sum += values[i * c];
+    }
+    sums[g * c] = sum;
+  }
+}
+
+template <class Isa> void prepare(Pool& pool, const int4::Scratch& s, const View& x, const int4::Weight& w, bool exact) {
+  const std::int64_t rows = x.rows(), k = w.k(), groups = w.groups();
+  visit_dtype(x.dtype(), [&]<class T>() {
+    for_rows(pool, rows, k, [&](std::int64_t begin, std::int64_t end) {
+      for (auto r = begin; r < end; ++r) {
+        const std::int64_t first = r / kBatch * kBatch, c = rows - first < kBatch ? rows - first : kBatch, i = r - first;
+        const T* row = x.ptr<T>() + r * x.row_stride();
+        float* steps = s.steps.ptr<float>() + first * groups + i;
+        if (exact) widen_row(s.values.ptr<float>() + first * k + i, steps, row, groups, w.group(), c);
+        else quantize_row<Isa>(s.values.ptr<std::int8_t>() + first * k + i * 4, steps, s.sums.ptr<std::int32_t>() + first * groups + i,
+                               row, groups, w.group(), c);
+      }
+    });
+  });
+}
+
+/// out[c][r] = row r of the tile . input c, with 8-bit inputs. L rows at a time.
+template <class Isa, int C> void tile_dot(float (*out)[kTileRows], const Tile& t, const Block& x, std::int64_t groups, std::int64_t blocks) {
+  using V = simd::Vec<Isa>;
+  using I = Int4Vec<Isa>;
+  const std::int64_t stride = t.rows * 4;
+  for (int r = 0; r < t.rows; r += V::N) {
+    const int n = t.rows - r < V::N ? t.rows - r : V::N;
+    V y[C];
+    for (int c = 0; c < C; ++c) y[c] = V(0.0f);
+    const std::uint8_t* q = t.packed + r * 4;
+    const std::byte* v = x.values;
+    for (std::int64_t g = 0; g < groups; ++g) {
+      typename I::Int low[C], high[C];
+      for (int c = 0; c < C; ++c) {
+        low[c] = I::set(x.sums[g * C + c]);
+        high[c] = I::set(0);
+      }
+      for (std::int64_t b = 0; b < blocks; ++b, q += stride, v += 8 * C) {
+        const auto w = I::load(q, n);
+        const auto wl = I::low(w), wh = I::high(w);
+#pragma GCC unroll 8
+        for (int c = 0; c < C; ++c) {
+          low[c] = I::dot(low[c], wl, v + 4 * c);
+          high[c] = I::dot(high[c], wh, v + 4 * (C + c));
+        }
+      }
+      const V scale = V::load(t.scale + g * t.rows + r, n);
+      for (int c = 0; c < C; ++c) y[c] = fma(I::to_float(I::add(low[c], high[c])), scale * V(x.steps[g * C + c]), y[c]);
+      if (t.offset) {
+        const V offset = V::load(t.offset + g * t.rows + r, n);
+        for (int c = 0; c < C; ++c)
+          y[c] = fma(offset, V(x.steps[g * C + c] * (static_cast<float>(x.sums[g * C + c]) * -0.125f)), y[c]);
+      }
+    }
+    for (int c = 0; c < C; ++c) y[c].store(out[c] + r);
+  }
+}
+
+/// The same with inputs in float.
+template <class Isa, int C> void tile_exact(float (*out)[kTileRows], const Tile& t, const Block& x, std::int64_t groups, std::int64_t blocks) {
+  using V = simd::Vec<Isa>;
+  using I = Int4Vec<Isa>;
+  const std::int64_t stride = t.rows * 4;
+  for (int r = 0; r < t.rows; r += V::N) {
+    const int n = t.rows - r < V::N ? t.rows - r : V::N;
+    V y[C];
+    for (int c = 0; c < C; ++c) y[c] = V(0.0f);
+    const std::uint8_t* q = t.packed + r * 4;
+    const float* v = reinterpret_cast<const float*>(x.values);
+    for (std::int64_t g = 0; g < groups; ++g) {
+      V even[C], odd[C];  // two chains hide the latency of fma when there are few inputs
+      for (int c = 0; c < C; ++c) even[c] = odd[c] = V(0.0f);
+      for (std::int64_t b = 0; b < blocks; ++b, q += stride, v += 8 * C) {
+        const auto w = I::load(q, n);
+        const auto step = [&]<int J>(std::integral_constant<int, J>) {
+          const V w0 = I::template value<J>(w), w1 = I::template value<J + 1>(w);
+          for (int c = 0; c < C; ++c) {
+            even[c] = fma(w0, V(v[J * C + c]), even[c]);
+            odd[c] = fma(w1, V(v[(J + 1) * C + c]), odd[c]);
+          }
+        };
+        step(std::integral_constant<int, 0>{});
+        step(std::integral_constant<int, 2>{});
+        step(std::integral_constant<int, 4>{});
+        step(std::integral_constant<int, 6>{});
+      }
+      const V scale = V::load(t.scale + g * t.rows + r, n);
+      for (int c = 0; c < C; ++c) y[c] = fma(even[c] + odd[c], scale, y[c]);
+      if (t.offset) {
+        const V offset = V::load(t.offset + g * t.rows + r, n);
+        for (int c = 0; c < C; ++c) y[c] = fma(offset, V(x.steps[g * C + c]), y[c]);
+      }
+    }
+    for (int c = 0; c < C; ++c) y[c].store(out[c] + r);
+  }
+}
+
+template <class Isa> simd::Vec<Isa> activate(simd::Vec<Isa> v, Int4Activation a) {
+  using V = simd::Vec<Isa>;
+  switch (a) {
+    case Int4Activation::relu: return max(v, V(0.0f));
+    // 0.5 (1 + tanh z) = sigmoid(2 z)
+    case Int4Activation::gelu: return v * simd::sigmoid<Isa>(V(1.5957691216057308f) * fma(V(0.044715f) * v * v, v, v));
+    case Int4Activation::silu: return v * simd::sigmoid<Isa>(v);
+    default: return v;
+  }
+}
+
+template <class Isa> simd::Vec<Isa> load_as(const View& x, std::int64_t at, int n) {
+  return x.dtype() == DType::bf16 ? simd::Vec<Isa>::load(x.ptr<bf16>() + at, n) : simd::Vec<Isa>::load(x.ptr<float>() + at, n);
+}
+
+/// Writes rows [first, first + c) x columns [col, col + n) of y.
+template <class Isa, class T>
+void finish(const Tensor& y, const float (*acc)[kTileRows], std::int64_t first, int c, std::int64_t col, int n, const View& bias,
+            const View& residual, Int4Activation a) {
+  using V = simd::Vec<Isa>;
+  for (int i = 0; i < c; ++i) {
+    T* row = y.ptr<T>() + (first + i) * y.row_stride() + col;
+    for (int j = 0; j < n; j += V::N) {
+      const int m = n - j < V::N ? n - j : V::N;
+      V v = V::load(acc[i] + j, m);
+      if (bias) v = v + load_as<Isa>(bias, col + j, m);
+      v = activate<Isa>(v, a);
+      if (residual) v = v + V::load(residual.ptr<T>() + (first + i) * residual.row_stride() + col + j, m);
+      v.store(row + j, m);
+    }
+  }
+}
+
+template <class Isa, int C> void tile(float (*out)[kTileRows], const Tile& t, const Block& x, int c, const int4::Weight& w, bool exact) {
+  if constexpr (C > 0) {
+    if (c < C) return tile<Isa, C - 1>(out, t, x, c, w, exact);
+    if (exact) tile_exact<Isa, C>(out, t, x, w.groups(), w.group() / 8);
+    else tile_dot<Isa, C>(out, t, x, w.groups(), w.group() / 8);
+  }
+}
+
+}  // namespace
+
+template <class Isa>
+void int4_linear(Isa, Pool& pool, Tensor y, View x, const int4::Weight& w, View bias, View residual, const int4::Scratch& s,
+                 const Int4Linear::Args& a) {
+  const std::int64_t rows = x.rows(), k = w.k(), groups = w.groups(), n = w.n();
+  if (rows == 0 || x.size() == 0) return;
+  prepare<Isa>(pool, s, x, w, a.exact);
+  const std::int64_t value_bytes = a.exact ? 4 : 1;
+  const std::int64_t grain = 1 + 65536 / (kTileRows * k * rows);
+  parallel_for(pool, int4::tiles(n), grain, [&](std::int64_t begin, std::int64_t end) {
+    for (auto i = begin; i < end; ++i) {
+      const std::int64_t row = i * kTileRows;
+      const Tile t{w.packed.ptr<std::uint8_t>() + int4::packed_at(row, k), w.scale.ptr<bf16>() + int4::scale_at(row, groups),
+                   w.offset ? w.offset.ptr<bf16>() + int4::scale_at(row, groups) : nullptr,
+                   static_cast<int>(int4::tile_rows(row, n))};
+      for (std::int64_t first = 0; first < rows; first += kBatch) {
+        const int c = static_cast<int>(rows - first < kBatch ? rows - first : kBatch);
+        const Block block{static_cast<const std::byte*>(s.values.data()) + first * k * value_bytes,
+                          s.steps.ptr<float>() + first * groups, s.sums.ptr<std::int32_t>() + first * groups};
+        alignas(64) float acc[kBatch][kTileRows];
+        tile<Isa, kBatch>(acc, t, block, c, w, a.exact);
+        visit_dtype(y.dtype(), [&]<class T>() {
+          finish<Isa, T>(y, acc, first, c, row, t.rows, bias, residual, a.activation);
+        });
+      }
+    }
+  });
+}
+
+template void int4_linear(simd::Isa, Pool&, Tensor, View, const int4::Weight&, View, View, const int4::Scratch&,
+                          const Int4Linear::Args&);
+
+}  // namespace hpcdl::cpu

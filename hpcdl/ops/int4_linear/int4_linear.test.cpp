@@ -1,0 +1,216 @@
+#include "hpcdl/ops/int4_linear/int4_linear.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/core/error.h"
+#include "hpcdl/core/rng.h"
+#include "hpcdl/testing/op_spec.h"
+
+namespace hpcdl {
+namespace {
+
+using testing::Fill;
+using testing::Input;
+using testing::Ref;
+
+/// Weight (row, k) as int4_layout.h defines it.
+double weight(const Ref& packed, const Ref& scale, const Ref& offset, std::int64_t row, std::int64_t k) {
+  const auto n = packed.shape[0], depth = 2 * packed.shape[1], groups = scale.shape[1];
+  const auto tile = row / 16 * 16, rows = int4::tile_rows(tile, n);
+  const auto byte = static_cast<int>(packed[int4::packed_at(tile, depth) + int4::byte_of(rows, row - tile, k)]);
+  const int q = int4::is_high(k) ? byte >> 4 : byte & 15;
+  const auto at = int4::scale_at(tile, groups) + k / (depth / groups) * rows + row - tile;
+  return scale[at] * (q - 8) + (offset ? offset[at] : 0);
+}
+
+/// The inputs as the 8-bit path sees them, by the same float operations: the rounding of inputs is part of the definition.
+std::vector<double> rounded(const Ref& x, std::int64_t row, std::int64_t depth, std::int64_t group) {
+  std::vector<double> out(static_cast<std::size_t>(depth));
+  for (std::int64_t g = 0; g < depth; g += group) {
+    float most = 0;
+    for (std::int64_t i = g; i < g + group; ++i) most = std::max(most, std::fabs(static_cast<float>(x[row * depth + i])));
+    const float per_step = most > 0 ? 127.0f / most : 0, step = most / 127.0f;
+    for (std::int64_t i = g; i < g + group; ++i)
+      out[static_cast<std::size_t>(i)] = std::nearbyint(static_cast<float>(x[row * depth + i]) * per_step) * static_cast<double>(step);
+  }
+  return out;
+}
+
+double activate(double v, Int4Activation a) {
+  switch (a) {
+    case Int4Activation::relu: return std::max(v, 0.0);
+    case Int4Activation::gelu: return 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+    case Int4Activation::silu: return v / (1 + std::exp(-v));
+    default: return v;
+  }
+}
+
+Input packed(std::int64_t n, std::int64_t k) { return Input::indices({n, k / 2}, 256).as(DType::u8); }
+Input scales(std::int64_t n, std::int64_t k, std::int64_t group) {
+  return Input({n, k / group}).as(DType::bf16).filled(Fill::uniform).fixed();
+}
+using Case = testing::OpSpec<Int4Linear>::Case;
+/// Rows of x, N, K, G.
+Case plain(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t g, bool exact, bool asymmetric = false) {
+  return {.in = {Input({m, k}).fixed(), packed(n, k), scales(n, k, g), asymmetric ? scales(n, k, g) : Input::none(),
+                 Input::none(), Input::none()},
+          .args = {.exact = exact}};
+}
+Case full(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t g, Int4Activation act) {
+  return {.in = {Input({2, m, k}).fixed(), packed(n, k), scales(n, k, g), scales(n, k, g), Input({n}).fixed(),
+                 Input({2, m, n}).fixed()},
+          .args = {.exact = m % 2 == 0, .activation = act}};
+}
+
+const auto spec = testing::op<Int4Linear>({
+    .cases =
+        {
+            plain(1, 1, 32, 32, false),
+            plain(1, 16, 64, 32, false),
+            plain(1, 100, 256, 64, false),
+            plain(1, 37, 384, 128, false, true),
+            plain(2, 33, 128, 64, false),
+            plain(3, 16, 128, 128, false, true),
+            plain(5, 17, 192, 32, false),
+            plain(7, 50, 64, 64, false, true),
+            plain(8, 96, 512, 32, false),
+            plain(13, 40, 256, 128, false),
+            plain(64, 48, 256, 64, false, true),
+            plain(0, 16, 64, 32, false),
+            plain(1, 5, 32, 32, true),
+            plain(1, 100, 256, 64, true, true),
+            plain(4, 31, 128, 32, true),
+            plain(9, 48, 384, 128, true, true),
+            plain(1, 257, 4096, 128, false),
+            full(1, 30, 64, 32, Int4Activation::relu),
+            full(2, 47, 128, 64, Int4Activation::gelu),
+            full(3, 16, 64, 64, Int4Activation::silu),
+            full(4, 21, 64, 32, Int4Activation::none),
+        },
+    .reference =
+        [](std::span<Ref> out, std::span<const Ref> in, const Int4Linear::Args& a) {
+          const Ref& x = in[0];
+          const auto n = in[1].shape[0], k = 2 * in[1].shape[1], m = x.size() / k;
+          for (std::int64_t i = 0; i < m; ++i) {
+            auto row = rounded(x, i, k, k / in[2].shape[1]);
+            if (a.exact) row.assign(x.data.begin() + i * k, x.data.begin() + (i + 1) * k);
+            for (std::int64_t j = 0; j < n; ++j) {
+              double sum = in[4] ? in[4][j] : 0;
+              for (std::int64_t d = 0; d < k; ++d) sum += row[static_cast<std::size_t>(d)] * weight(in[1], in[2], in[3], j, d);
+              out[0][i * n + j] = activate(sum, a.activation) + (in[5] ? in[5][i * n + j] : 0);
+            }
+          }
+        },
+    .reduction = [](std::span<const Spec> in, const Int4Linear::Args&) { return in[0][-1]; },
+    // A sum is small against its terms, which are up to 8 scales + offset of at most 1, times inputs of at most the scale
+    // that the tolerance knows.
+    .condition = 9,
+});
+
+struct Problem {
+  std::int64_t m, n, k, group;
+  OwnedTensor x, packed, scale, y, values, steps, sums;
+  Problem(std::int64_t m_, std::int64_t n_, std::int64_t k_, std::int64_t g)
+      : m(m_), n(n_), k(k_), group(g), x(Spec{{m, k}, DType::f32}), packed(int4::packed_spec(n, k)),
+        scale(int4::scale_spec(n, k, g)), y(Spec{{m, n}, DType::f32}), values(Spec{{m, k}, DType::f32}),
+        steps(Spec{{m, k / g}, DType::f32}), sums(Spec{{m, k / g}, DType::i32}) {
+    const Rng rng{3, 1};
+    for (std::int64_t i = 0; i < m * k; ++i) x.tensor.ptr<float>()[i] = static_cast<float>(rng.normal(static_cast<std::uint64_t>(i)));
+    for (std::int64_t i = 0; i < packed.tensor.size(); ++i)
+      packed.tensor.ptr<std::uint8_t>()[i] = static_cast<std::uint8_t>(rng.bits(static_cast<std::uint64_t>(i) + 1000000));
+    for (std::int64_t i = 0; i < scale.tensor.size(); ++i)
+      scale.tensor.ptr<bf16>()[i] = bf16(0.01f + rng.uniform(static_cast<std::uint64_t>(i) + 5000000));
+  }
+  void run(bool exact) {
+    Pool pool(2);
+    Stream s(pool);
+    Int4Linear::forward(s, y.tensor, x.tensor, packed.tensor, scale.tensor, {}, {}, {}, values.tensor, steps.tensor, sums.tensor,
+                        {.exact = exact});
+  }
+};
+
+Ref ref_of(const View& t) {
+  Ref r{t.shape(), {}};
+  for (std::int64_t i = 0; i < t.size(); ++i)
+    r.data.push_back(t.dtype() == DType::u8 ? t.ptr<std::uint8_t>()[i] : t.dtype() == DType::bf16 ? static_cast<double>(t.ptr<bf16>()[i]) : static_cast<double>(t.ptr<float>()[i]));
+  return r;
+}
+
+// What 8-bit inputs cost, derived: each input is off by at most half a step of its group.
+TEST(int4_linear, rounding_of_inputs_stays_within_its_bound) {
+  Problem p(3, 40, 512, 64);
+  p.x.tensor.ptr<float>()[70] = 40;  // an outlier makes the step of its group large
+  p.run(false);
+  const Ref x = ref_of(p.x.tensor), w = ref_of(p.packed.tensor), s = ref_of(p.scale.tensor);
+  double worst = 0;
+  for (std::int64_t i = 0; i < p.m; ++i)
+    for (std::int64_t j = 0; j < p.n; ++j) {
+      double want = 0, bound = 0;
+      for (std::int64_t g = 0; g < p.k; g += p.group) {
+        double most = 0, weights = 0;
+        for (std::int64_t d = g; d < g + p.group; ++d) {
+          const double v = weight(w, s, {}, j, d);
+          want += v * x[i * p.k + d];
+          weights += std::fabs(v);
+          most = std::max(most, std::fabs(x[i * p.k + d]));
+        }
+        bound += most / 127 / 2 * weights * (1 + 1e-5);  // the float step is off by rounding
+      }
+      const double error = std::fabs(static_cast<double>(p.y.tensor.ptr<float>()[i * p.n + j]) - want);
+      EXPECT_LE(error, bound);
+      worst = std::max(worst, error / bound);
+    }
+  EXPECT_GT(worst, 0.01) << "the bound says nothing";
+}
+
+TEST(int4_linear, bad_inputs_show_in_their_row_only) {
+  for (bool exact : {false, true})
+    for (float bad : {NAN, INFINITY}) {
+      Problem p(3, 20, 64, 32);
+      p.x.tensor.ptr<float>()[64 + 40] = bad;
+      p.run(exact);
+      for (std::int64_t j = 0; j < p.n; ++j) {
+        EXPECT_TRUE(std::isfinite(p.y.tensor.ptr<float>()[j]));
+        EXPECT_FALSE(std::isfinite(p.y.tensor.ptr<float>()[p.n + j]));
+        EXPECT_TRUE(std::isfinite(p.y.tensor.ptr<float>()[2 * p.n + j]));
+      }
+    }
+}
+
+TEST(int4_linear, zeros_and_extreme_inputs) {
+  for (float magnitude : {0.0f, 1e-38f, 1e-20f, 1e30f}) {
+    Problem p(1, 20, 64, 32);
+    for (int i = 0; i < 64; ++i) p.x.tensor.ptr<float>()[i] = i % 2 ? magnitude : -magnitude;
+    p.run(false);
+    const Ref w = ref_of(p.packed.tensor), s = ref_of(p.scale.tensor);
+    for (std::int64_t j = 0; j < p.n; ++j) {
+      double want = 0, terms = 0;
+      for (std::int64_t d = 0; d < p.k; ++d) {
+        want += weight(w, s, {}, j, d) * (d % 2 ? 1 : -1);
+        terms += std::fabs(weight(w, s, {}, j, d));
+      }
+      EXPECT_NEAR(p.y.tensor.ptr<float>()[j], want * static_cast<double>(magnitude), terms * (static_cast<double>(magnitude) * 1e-6 + 1e-30));
+    }
+  }
+}
+
+TEST(int4_linear, says_what_does_not_fit) {
+  const Spec x{{2, 64}, DType::f32}, packed{{16, 32}, DType::u8}, scale{{16, 2}, DType::bf16};
+  const auto infer = [](Spec a, Spec b, Spec c, Spec d = {}, Spec e = {}) { return Int4Linear::infer(a, b, c, d, e, {}, {}); };
+  EXPECT_EQ(infer(x, packed, scale).shape, (Shape{2, 16}));
+  EXPECT_THROW(infer({{2, 96}, DType::f32}, packed, scale), Error);
+  EXPECT_THROW(infer({{2, 64}, DType::i32}, packed, scale), Error);
+  EXPECT_THROW(infer(x, {{16, 32}, DType::i8}, scale), Error);
+  EXPECT_THROW(infer(x, packed, {{16, 3}, DType::bf16}), Error);   // 64 / 3
+  EXPECT_THROW(infer(x, packed, {{16, 4}, DType::bf16}), Error);   // groups of 16
+  EXPECT_THROW(infer(x, packed, {{16, 0}, DType::bf16}), Error);
+  EXPECT_THROW(infer(x, packed, {{15, 2}, DType::bf16}), Error);
+  EXPECT_THROW(infer(x, packed, scale, {{16, 1}, DType::bf16}), Error);
+  EXPECT_THROW(infer(x, packed, scale, {}, {{15}, DType::f32}), Error);
+}
+
+}  // namespace
+}  // namespace hpcdl
