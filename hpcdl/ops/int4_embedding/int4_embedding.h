@@ -14,39 +14,51 @@ struct Int4Embedding {
   struct Args {
     DType dtype = DType::f32;
   };
-  static Spec infer(const Spec& ids, const Spec& packed, const Spec& scale, const Spec& offset, const Args& a) {
+  static Spec infer(const Spec& ids, const Spec& packed, const Spec& scale, const Spec& offset, const Spec& positions,
+                    const Args& a) {
     require(ids.dtype == DType::i32 && ids.shape.rank() < Shape::kMaxRank, name, "ids must be I32, got {}", to_string(ids));
     require(a.dtype == DType::f32 || a.dtype == DType::bf16, name, "output must be F32 or BF16, got {}", dtype_name(a.dtype));
     int4::require_weight(name, packed, scale, offset);
     Spec y{ids.shape, a.dtype};
     y.shape.push_back(2 * packed[1]);
+    if (positions) {
+      require_float(name, positions, "positions");
+      require(ids.shape.rank() > 0 && positions.shape.rank() == 2 && positions[1] == y[-1] && positions[0] >= ids[-1], name,
+              "positions must be (at least T, {}) for ids {}, got {}", y[-1], to_string(ids), to_string(positions));
+    }
     return y;
   }
-  static Cost cost(const Spec& ids, const Spec& packed, const Spec& scale, const Spec& offset, const Args& a) {
+  static Cost cost(const Spec& ids, const Spec& packed, const Spec& scale, const Spec& offset, const Spec& positions,
+                   const Args& a) {
     const auto rows = static_cast<double>(ids.size()), k = 2.0 * static_cast<double>(packed[1]);
     const auto groups = static_cast<double>(scale[1]);
-    return {.flops = 2 * rows * k, .bytes = rows * (4 + k / 2 + groups * (offset ? 4 : 2) + k * dtype_bytes(a.dtype))};
+    return {.flops = 2 * rows * k, .bytes = rows * (4 + k / 2 + groups * (offset ? 4 : 2) + k * (dtype_bytes(a.dtype) + dtype_bytes(positions.dtype)))};
   }
-  static void forward(Stream& s, Tensor y, View ids, View packed, View scale, View offset, const Args& a);
+  static void forward(Stream& s, Tensor y, View ids, View packed, View scale, View offset, View positions, const Args& a);
 };
 
 namespace cpu {
-template <class Isa> void int4_embedding(Isa, Pool&, Tensor y, View ids, const int4::Weight& w);
+template <class Isa> void int4_embedding(Isa, Pool&, Tensor y, View ids, const int4::Weight& w, View positions, std::int64_t position);
 }
 namespace cuda {
-void int4_embedding(Stream&, Tensor y, View ids, const int4::Weight& w);
+void int4_embedding(Stream&, Tensor y, View ids, const int4::Weight& w, View positions);
 }
 
-inline void Int4Embedding::forward(Stream& s, Tensor y, View ids, View packed, View scale, View offset, const Args&) {
+inline void Int4Embedding::forward(Stream& s, Tensor y, View ids, View packed, View scale, View offset, View positions,
+                                   const Args&) {
   const int4::Weight w{packed, scale, offset};
-  on(s, [&](auto isa, Pool& pool) { cpu::int4_embedding(isa, pool, y, ids, w); },
-     [&](auto& q) { cuda::int4_embedding(q, y, ids, w); });
+  on(s,
+     [&](auto isa, Pool& pool) {
+       cpu::int4_embedding(isa, pool, y, ids, w, positions, positions ? s.params().position : 0);
+     },
+     [&](auto& q) { cuda::int4_embedding(q, y, ids, w, positions); });
 }
 
-/// offset may be absent (a default Var).
+/// offset and positions may be absent (default Vars).
 template <Symbolic V>
-V int4_embedding(const V& ids, const V& packed, const V& scale, const V& offset, Int4Embedding::Args a = {}) {
-  return record<Int4Embedding>(a, ids, packed, scale, offset);
+V int4_embedding(const V& ids, const V& packed, const V& scale, const V& offset, const V& positions = {},
+                 Int4Embedding::Args a = {}) {
+  return record<Int4Embedding>(a, ids, packed, scale, offset, positions);
 }
 
 }  // namespace hpcdl

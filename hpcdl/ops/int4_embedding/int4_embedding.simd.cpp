@@ -6,8 +6,8 @@
 namespace hpcdl::cpu {
 namespace {
 
-/// One row out of its tile: 8 weights per dword.
-template <class Isa, class T> void widen_row(T* y, const int4::Weight& w, std::int64_t id) {
+/// One row out of its tile, 8 weights per dword; add(i, v) is what becomes of elements i .. i + lanes.
+template <class Isa, class T, class Add> void widen_row(T* y, const int4::Weight& w, std::int64_t id, Add add) {
   using V = simd::Vec<Isa>;
   const std::int64_t tile = id / int4::kTileRows * int4::kTileRows, rows = int4::tile_rows(tile, w.n()), r = id - tile;
   const std::uint8_t* q = w.packed.ptr<std::uint8_t>() + int4::packed_at(tile, w.k());
@@ -21,26 +21,39 @@ template <class Isa, class T> void widen_row(T* y, const int4::Weight& w, std::i
       const int shift = int4::is_high(i) ? 4 : 0;
       for (int j = 0; j < 4; ++j) v[i + j] = static_cast<float>(((p[j] >> shift) & 15) - 8);
     }
-    for (std::int64_t i = 0; i < group; i += V::N) fma(V::load(v + i), V(scale), V(offset)).store(y + g * group + i);
+    for (std::int64_t i = 0; i < group; i += V::N) {
+      const std::int64_t k = g * group + i;
+      add(k, fma(V::load(v + i), V(scale), V(offset))).store(y + k);
+    }
   }
 }
 
 }  // namespace
 
-template <class Isa> void int4_embedding(Isa, Pool& pool, Tensor y, View ids, const int4::Weight& w) {
+template <class Isa>
+void int4_embedding(Isa, Pool& pool, Tensor y, View ids, const int4::Weight& w, View positions, std::int64_t position) {
+  using V = simd::Vec<Isa>;
+  const std::int64_t length = ids.cols();
   visit_dtype(y.dtype(), [&]<class T>() {
-    for_rows(pool, ids.size(), w.k(), [&](std::int64_t begin, std::int64_t end) {
-      for (auto i = begin; i < end; ++i) {
-        const std::int64_t id = ids.ptr<std::int32_t>()[i];
-        T* row = y.ptr<T>() + i * y.row_stride();
-        if (id >= 0 && id < w.n()) widen_row<Isa>(row, w, id);
-        else
-          for (std::int64_t k = 0; k < w.k(); ++k) row[k] = T(__builtin_nanf(""));
-      }
+    visit_dtype(positions.dtype(), [&]<class P>() {
+      for_rows(pool, ids.size(), w.k(), [&](std::int64_t begin, std::int64_t end) {
+        for (auto i = begin; i < end; ++i) {
+          const std::int64_t id = ids.ptr<std::int32_t>()[i], at = position + i % length;
+          T* row = y.ptr<T>() + i * y.row_stride();
+          if (id < 0 || id >= w.n() || (positions && at >= positions[0])) {
+            for (std::int64_t k = 0; k < w.k(); ++k) row[k] = T(__builtin_nanf(""));
+          } else if (positions) {
+            const P* p = positions.ptr<P>() + at * positions.row_stride();
+            widen_row<Isa>(row, w, id, [&](std::int64_t k, V v) { return v + V::load(p + k); });
+          } else {
+            widen_row<Isa>(row, w, id, [](std::int64_t, V v) { return v; });
+          }
+        }
+      });
     });
   });
 }
 
-template void int4_embedding(simd::Isa, Pool&, Tensor, View, const int4::Weight&);
+template void int4_embedding(simd::Isa, Pool&, Tensor, View, const int4::Weight&, View, std::int64_t);
 
 }  // namespace hpcdl::cpu
