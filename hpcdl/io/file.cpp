@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 
@@ -77,6 +78,22 @@ std::string read_file(const fs::path& path, std::int64_t limit) {
   }
   text.resize(done);
   return text;
+}
+
+std::vector<fs::path> list_folder(const fs::path& path, bool deep) {
+  std::vector<fs::path> out;
+  try {
+    for (const auto& entry : fs::directory_iterator(path)) {
+      out.push_back(entry.path());
+      if (!deep || !entry.is_directory()) continue;
+      const auto inner = list_folder(entry.path(), true);
+      out.insert(out.end(), inner.begin(), inner.end());
+    }
+  } catch (const fs::filesystem_error& e) {
+    fail_file(path, "list this folder", e.code().value());
+  }
+  std::sort(out.begin(), out.end());
+  return out;
 }
 
 void make_folder(const fs::path& path) {

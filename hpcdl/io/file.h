@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace hpcdl::io {
 
@@ -39,6 +40,8 @@ std::int64_t file_size(const Fd& fd, const fs::path& path);
 /// The whole file. Throws Error when it is larger than `limit` bytes.
 std::string read_file(const fs::path& path, std::int64_t limit = std::int64_t{1} << 30);
 
+/// What lies in a folder, sorted; `deep` goes into folders too. Throws Error when it cannot be read.
+std::vector<fs::path> list_folder(const fs::path& path, bool deep = false);
 /// Creates the folder and its parents.
 void make_folder(const fs::path& path);
 /// Makes renames and new names in a folder survive a power cut.

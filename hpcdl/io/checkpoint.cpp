@@ -1,0 +1,144 @@
+#include "hpcdl/io/checkpoint.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "hpcdl/io/atomic_file.h"
+
+namespace hpcdl::io {
+namespace {
+
+constexpr std::string_view kAside = ".tmp-";
+
+std::string step_name(std::int64_t step) { return fmt::format("step_{:08}", step); }
+
+void remove_tree(const fs::path& path) {
+  std::error_code code;
+  fs::remove_all(path, code);
+  if (code) fail_file(path, "remove", code.value());
+}
+
+/// A kill in the middle of a removal must not leave a half checkpoint under its real name.
+void remove_safely(const fs::path& path) {
+  const fs::path aside = path.parent_path() / fmt::format("{}delete-{}", kAside, path.filename().string());
+  remove_tree(aside);
+  rename_durably(path, aside);
+  remove_tree(aside);
+}
+
+struct Found {
+  fs::path path;
+  std::int64_t serial = kUnreadable;
+  static constexpr std::int64_t kUnreadable = INT64_MAX;  // sorts first, so that whoever resumes hears of it
+};
+
+/// Newest first.
+std::vector<Found> list_checkpoints(const fs::path& folder) {
+  std::vector<Found> out;
+  std::error_code ignored;
+  if (!fs::is_directory(folder, ignored)) return out;
+  for (const auto& path : list_folder(folder)) {
+    if (!path.filename().string().starts_with("step_") || !fs::is_directory(path, ignored)) continue;
+    Found found{path};
+    try {
+      found.serial = read_checkpoint_info(path).serial;
+    } catch (const Error&) {  // whoever wants it will verify it and hear why
+    }
+    out.push_back(found);
+  }
+  std::sort(out.begin(), out.end(),
+            [](const Found& a, const Found& b) { return std::tie(a.serial, a.path) > std::tie(b.serial, b.path); });
+  return out;
+}
+
+std::int64_t next_serial(const std::vector<Found>& all) {
+  for (const auto& c : all)
+    if (c.serial != Found::kUnreadable) return c.serial + 1;
+  return 1;
+}
+
+/// Puts `aside` at `path`; a folder already there changes places with it in one step, so that one of them is always
+/// there.
+void put_in_place(const fs::path& aside, const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) return rename_durably(aside, path);
+  if (::renameat2(AT_FDCWD, aside.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) != 0) {
+    if (errno != EINVAL && errno != ENOSYS) fail_file(path, "replace", errno);
+    remove_safely(path);  // this file system cannot exchange
+    return rename_durably(aside, path);
+  }
+  sync_folder(path.parent_path());
+  remove_tree(aside);
+}
+
+}  // namespace
+
+Checkpoints::Checkpoints(const fs::path& folder, std::int64_t keep) : folder_(folder), keep_(keep) {
+  make_folder(folder);
+  const fs::path lock = folder / ".lock";
+  lock_ = Fd(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (!lock_) fail_file(lock, "create", errno);
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    fail("io", "{}: another run writes its checkpoints here now; stop it or choose another folder", folder.string());
+  for (const auto& path : list_folder(folder))
+    if (path.filename().string().starts_with(kAside)) remove_tree(path);
+}
+
+fs::path Checkpoints::save(const TrainState& state, const CheckpointContent& content) {
+  const fs::path path = folder_ / step_name(state.step),
+                 aside = folder_ / (std::string(kAside) + step_name(state.step));
+  const std::int64_t serial = next_serial(list_checkpoints(folder_));
+  try {
+    remove_tree(aside);
+    write_checkpoint(aside, state, serial, content);
+    put_in_place(aside, path);
+    write_file_atomic(folder_ / "latest", path.filename().string() + "\n");
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(aside, ignored);
+    throw;
+  }
+  prune(path);
+  return path;
+}
+
+void Checkpoints::prune(const fs::path& newest) {
+  if (keep_ <= 0) return;
+  const auto all = list_checkpoints(folder_);
+  std::int64_t kept = 0;
+  for (const auto& c : all) {
+    // Damaged ones count for nothing: they must not push out a whole one.
+    const bool whole = c.serial != Found::kUnreadable;
+    if (c.path == newest || (whole && kept < keep_))
+      kept += whole;
+    else
+      remove_safely(c.path);
+  }
+}
+
+std::optional<CheckpointInfo> Checkpoints::find(const fs::path& folder, const std::string& resume, const Warn& warn) {
+  if (resume == "none") return std::nullopt;
+  if (resume != "auto") {
+    std::error_code ignored;
+    require(fs::is_directory(resume, ignored), "io",
+            "resume = {}: expected auto, none or the folder of a checkpoint, found no such folder", shown(resume));
+    return verify_checkpoint(resume);
+  }
+  const auto all = list_checkpoints(folder);
+  for (const auto& c : all) {
+    try {
+      return verify_checkpoint(c.path);
+    } catch (const Error& e) {
+      warn(fmt::format("{} is damaged and passed over: {}", c.path.string(), e.what()));
+    }
+  }
+  require(all.empty(), "io", "{}: all {} checkpoints are damaged; set resume = none to start over", folder.string(),
+          all.size());
+  return std::nullopt;
+}
+
+}  // namespace hpcdl::io

@@ -1,0 +1,39 @@
+#pragma once
+// The checkpoints of one run: checkpoints/step_00000020/ (see checkpoint_files.h), ... and `latest`, a text file with
+// the name of the last one. A save is written aside as .tmp-step_..., synced, then renamed, so a kill at any moment
+// leaves every earlier checkpoint whole and never a half one.
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "hpcdl/io/checkpoint_files.h"
+
+namespace hpcdl::io {
+
+class Checkpoints {
+ public:
+  using Warn = std::function<void(const std::string&)>;
+
+  /// Makes the folder, removes what killed saves left, and holds a lock until destroyed; throws Error when another
+  /// process is writing checkpoints there. keep: newest checkpoints to keep, 0 for all.
+  explicit Checkpoints(const fs::path& folder, std::int64_t keep = 0);
+
+  /// Writes a checkpoint of state.step (replacing one of the same step), then removes those beyond `keep`. On an Error
+  /// nothing of it remains and the earlier ones are untouched. Returns its folder.
+  fs::path save(const TrainState& state, const CheckpointContent& content);
+
+  /// resume: "none"; "auto": the newest whole checkpoint of `folder`, where each damaged one gives a warning; or the
+  /// path of one checkpoint. Everything is read and verified. Nothing when there is no checkpoint to resume from.
+  /// Throws Error when the named one is damaged, or when there are some and all are.
+  static std::optional<CheckpointInfo> find(const fs::path& folder, const std::string& resume, const Warn& warn);
+
+ private:
+  void prune(const fs::path& newest);
+
+  fs::path folder_;
+  std::int64_t keep_;
+  Fd lock_;
+};
+
+}  // namespace hpcdl::io

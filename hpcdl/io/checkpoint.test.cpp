@@ -1,0 +1,214 @@
+#include "hpcdl/io/checkpoint.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/checkpoint_for_tests.h"
+#include "hpcdl/io/safetensors.h"
+
+namespace hpcdl::io {
+namespace {
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> out;
+  for (const auto& e : fs::directory_iterator(folder)) out.push_back(e.path().filename().string());
+  std::sort(out.begin(), out.end());
+  return out;
+}
+const Checkpoints::Warn kQuiet = [](const std::string&) {};
+
+TEST(Checkpoint, RoundTripsTensorsAndState) {
+  const TempFolder tmp;
+  const ToyRun saved(7);
+  Checkpoints store(tmp / "c");
+  const fs::path path = store.save(saved.state(), saved.content());
+  EXPECT_EQ(path.filename(), "step_00000007");
+  EXPECT_EQ(read_file(tmp / "c/latest"), "step_00000007\n");
+  EXPECT_EQ(names_in(path), (std::vector<std::string>{"DONE", "config.json", "config.toml", "model.safetensors",
+                                                      "optim-rank0.safetensors", "state.json"}));
+  const auto found = Checkpoints::find(tmp / "c", "auto", kQuiet);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->state, saved.state());
+  ToyRun loaded(0);
+  load_checkpoint(found->path, loaded.model(), loaded.optimizer());
+  EXPECT_TRUE(loaded.is_at(7));
+  EXPECT_EQ(TensorFolder::open(path).at("b.weight").dtype(), DType::bf16);
+}
+
+TEST(Checkpoint, FindKnowsNoneAutoAndPath) {
+  const TempFolder tmp;
+  EXPECT_FALSE(Checkpoints::find(tmp / "missing", "auto", kQuiet));
+  Checkpoints store(tmp.path());
+  EXPECT_FALSE(Checkpoints::find(tmp.path(), "auto", kQuiet));
+  for (const int step : {1, 2}) store.save(ToyRun(step).state(), ToyRun(step).content());
+  EXPECT_FALSE(Checkpoints::find(tmp.path(), "none", kQuiet));
+  EXPECT_EQ(Checkpoints::find(tmp.path(), "auto", kQuiet)->state.step, 2);
+  EXPECT_EQ(Checkpoints::find(tmp.path(), (tmp / "step_00000001").string(), kQuiet)->state.step, 1);
+  EXPECT_THROW(Checkpoints::find(tmp.path(), "step_9", kQuiet), Error);
+}
+
+TEST(Checkpoint, KeepsTheNewestByWhenTheyWereWritten) {
+  const TempFolder tmp;
+  Checkpoints store(tmp.path(), 2);
+  for (const int step : {10, 20, 30, 5}) store.save(ToyRun(step).state(), ToyRun(step).content());  // went back to 5
+  EXPECT_EQ(names_in(tmp.path()), (std::vector<std::string>{".lock", "latest", "step_00000005", "step_00000030"}));
+  EXPECT_EQ(Checkpoints::find(tmp.path(), "auto", kQuiet)->state.step, 5);
+}
+
+TEST(Checkpoint, SavingAStepAgainReplacesIt) {
+  const TempFolder tmp;
+  Checkpoints store(tmp.path(), 1);
+  store.save(ToyRun(3).state(), ToyRun(99).content());
+  store.save(ToyRun(3).state(), ToyRun(3).content());
+  ToyRun loaded(0);
+  load_checkpoint(Checkpoints::find(tmp.path(), "auto", kQuiet)->path, loaded.model(), loaded.optimizer());
+  EXPECT_TRUE(loaded.is_at(3));
+  EXPECT_EQ(names_in(tmp.path()), (std::vector<std::string>{".lock", "latest", "step_00000003"}));
+}
+
+TEST(Checkpoint, LeftoversAreRemovedAndTwoWritersRefused) {
+  const TempFolder tmp;
+  make_folder(tmp / ".tmp-step_00000009");
+  write_file_atomic(tmp / ".tmp-step_00000009/x", "x");
+  make_folder(tmp / ".tmp-delete-step_00000001");
+  Checkpoints store(tmp.path());
+  EXPECT_EQ(names_in(tmp.path()), std::vector<std::string>{".lock"});
+  EXPECT_THROW(Checkpoints other(tmp.path()), Error);
+}
+
+TEST(Checkpoint, ADifferentConfigurationIsAClearError) {
+  const TempFolder tmp;
+  Checkpoints store(tmp.path());
+  const fs::path path = store.save(ToyRun(1).state(), ToyRun(1).content());
+  ToyRun run(0);
+  auto fewer = run.model(), renamed = run.model(), reshaped = run.model();
+  fewer.pop_back();
+  renamed[0].name = "other";
+  reshaped[0].tensor = reshaped[0].tensor.reshaped({reshaped[0].tensor.size()});
+  EXPECT_THROW(load_checkpoint(path, fewer, run.optimizer()), Error);
+  EXPECT_THROW(load_checkpoint(path, renamed, run.optimizer()), Error);
+  EXPECT_THROW(load_checkpoint(path, reshaped, run.optimizer()), Error);
+  EXPECT_THROW(load_checkpoint(path, run.model(), {}), Error);
+}
+
+TEST(Checkpoint, ADamagedByteAnywhereFallsBackToTheOneBefore) {
+  const TempFolder tmp;
+  {
+    Checkpoints store(tmp.path());
+    for (const int step : {1, 2}) store.save(ToyRun(step).state(), ToyRun(step).content());
+  }
+  const fs::path newest = tmp / "step_00000002";
+  for (const auto& name : names_in(newest)) {
+    const std::string whole = read_file(newest / name);
+    const std::size_t stride = std::max<std::size_t>(1, whole.size() / 40);
+    for (std::size_t at = 0; at < whole.size(); at += stride) {
+      std::string bad = whole;
+      bad[at] = static_cast<char>(bad[at] ^ 0x10);
+      write_file_atomic(newest / name, bad);
+      std::string warning;
+      const auto found = Checkpoints::find(tmp.path(), "auto", [&](const std::string& w) { warning += w; });
+      ASSERT_TRUE(found && found->state.step == 1) << name << " byte " << at;
+      ASSERT_NE(warning.find("step_00000002 is damaged"), std::string::npos) << warning;
+    }
+    write_file_atomic(newest / name, whole.substr(0, whole.size() / 2));
+    ASSERT_EQ(Checkpoints::find(tmp.path(), "auto", kQuiet)->state.step, 1) << name << " truncated";
+    fs::remove(newest / name);
+    ASSERT_EQ(Checkpoints::find(tmp.path(), "auto", kQuiet)->state.step, 1) << name << " missing";
+    write_file_atomic(newest / name, whole);
+    ASSERT_EQ(Checkpoints::find(tmp.path(), "auto", kQuiet)->state.step, 2) << name << " restored";
+  }
+  fs::remove(newest / "DONE");
+  fs::remove(tmp / "step_00000001/DONE");
+  EXPECT_THROW(Checkpoints::find(tmp.path(), "auto", kQuiet), Error) << "all damaged must not look like a fresh start";
+}
+
+TEST(Checkpoint, NonFiniteScalarsAreRefused) {
+  const TempFolder tmp;
+  Checkpoints store(tmp.path());
+  TrainState state = ToyRun(1).state();
+  state.scalars["loss"] = std::nan("");
+  EXPECT_THROW(store.save(state, ToyRun(1).content()), Error);
+  EXPECT_EQ(names_in(tmp.path()), std::vector<std::string>{".lock"});
+}
+
+/// In a child: saves step 1, lets `break_it` spoil the surroundings, expects step 2 to fail with `part` in the error.
+int failing_save(const fs::path& folder, const std::function<bool()>& break_it, const char* part) {
+  const pid_t child = fork();
+  if (child == 0) {
+    Checkpoints store(folder);
+    store.save(ToyRun(1).state(), ToyRun(1).content());
+    if (!break_it()) _exit(77);
+    try {
+      store.save(ToyRun(2).state(), ToyRun(2).content());
+    } catch (const Error& e) {
+      if (std::strstr(e.what(), part) == nullptr) std::fprintf(stderr, "%s\n", e.what());
+      const auto found = Checkpoints::find(folder, "auto", kQuiet);
+      const auto names = names_in(folder);
+      const bool clean = names == std::vector<std::string>{".lock", "latest", "step_00000001"};
+      _exit(std::strstr(e.what(), part) && found && found->state.step == 1 && clean ? 0 : 4);
+    }
+    _exit(5);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(Checkpoint, AFullDiskKeepsTheEarlierOnes) {
+  const TempFolder tmp;
+  EXPECT_EQ(failing_save(
+                tmp / "limit",
+                [] {
+                  signal(SIGXFSZ, SIG_IGN);
+                  const rlimit limit{2048, 2048};
+                  return setrlimit(RLIMIT_FSIZE, &limit) == 0;
+                },
+                "ulimit -f"),
+            0);
+}
+
+TEST(Checkpoint, AFullFileSystemKeepsTheEarlierOnes) {
+  const TempFolder tmp;
+  make_folder(tmp / "small");
+  if (mount("tmpfs", (tmp / "small").c_str(), "tmpfs", 0, "size=256k") != 0)
+    GTEST_SKIP() << "no right to mount a small disk";
+  const fs::path folder = tmp / "small/c";
+  const int result = failing_save(
+      folder,
+      [&] {
+        std::ofstream filler(tmp / "small/filler");
+        while (filler.write("0123456789abcdef", 16).flush()) {
+        }
+        return true;
+      },
+      "disk is full");
+  umount((tmp / "small").c_str());
+  EXPECT_EQ(result, 0);
+}
+
+TEST(Checkpoint, LostPermissionKeepsTheEarlierOnes) {
+  const TempFolder tmp;
+  fs::permissions(tmp.path(), fs::perms::all);
+  const int result = failing_save(
+      tmp / "c",
+      [&] {
+        fs::permissions(tmp / "c", static_cast<fs::perms>(0555));
+        return geteuid() != 0 || setuid(65534) == 0;
+      },
+      "check the permissions");
+  fs::permissions(tmp / "c", fs::perms::owner_all);
+  EXPECT_EQ(result, 0);
+}
+
+}  // namespace
+}  // namespace hpcdl::io
