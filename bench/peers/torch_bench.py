@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Our kernels against PyTorch in one process, on the same memory, in the same rounds.
+
+    bench/peers/torch_bench.py [--only softmax,adamw] [--rounds 7] [--no-compile] [--prepare]
+
+The script restarts itself with the environment in which PyTorch is fastest (common.tuned_environment), then once more
+without it for the untuned column. --prepare runs every side once, so that torch.compile's cache is warm.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+
+import common
+
+common.reexec_tuned()
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(common.BUILD / "inductor"))
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # compare on the CPU, whatever else is there
+
+import torch  # noqa: E402
+
+import torch_cases  # noqa: E402
+
+ROOFS = ("copy", "streaming copy")
+
+
+def measure(case, args):
+    case.check()
+    if args.prepare:
+        for f in case.sides.values():
+            f()
+        return None
+    seconds = common.interleave(case.sides, rounds=args.rounds)
+    peers = [n for n in seconds if n != "hpcdl" and n not in ROOFS]
+    best = min(peers, key=lambda n: common.summary(seconds[n])["median_ms"])
+    row = {"op": case.op, "shape": case.shape, "dtype": case.dtype, "bytes": case.bytes, "flops": case.flops}
+    row["sides" if not args.untuned else "untuned_sides"] = {n: common.summary(s) for n, s in seconds.items()}
+    if args.untuned:
+        row["untuned_ratio"] = common.ratio(seconds["torch"], seconds["hpcdl"])
+        return row
+    row["best_peer"] = best
+    row["ratio"] = common.ratio(seconds[best], seconds["hpcdl"])
+    if "copy" in seconds:
+        row["of_copy"] = common.ratio(seconds["copy"], seconds["hpcdl"])
+    row["error"] = case.error
+    row["peer"] = f"PyTorch {torch.__version__.split('+')[0]}"
+    return row
+
+
+def show(key, row, untuned):
+    if untuned:
+        r = row["untuned_ratio"]
+        return print(f"{key:<38} untuned torch {row['untuned_sides']['torch']['median_ms']:9.3f} ms  x{r['median']:.2f} [{r['min']:.2f} {r['max']:.2f}]")
+    ours = row["sides"]["hpcdl"]["median_ms"]
+    rate = f"{row['flops'] / ours / 1e6:7.0f} GFLOP/s" if row["flops"] else f"{row['bytes'] / ours / 1e6:7.1f} GB/s"
+    r, c = row["ratio"], row.get("of_copy")
+    copy = f"  {c['median']:.2f} of copy [{c['min']:.2f} {c['max']:.2f}]" if c else ""
+    print(f"{key:<38} {ours:9.3f} ms {rate}  x{r['median']:.2f} [{r['min']:.2f} {r['max']:.2f}] of {row['best_peer']}{copy}")
+    print(" " * 38, "  ".join(f"{n} {s['median_ms']:.3f}" for n, s in row["sides"].items()), f" max error {row['error']:.1e}")
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--only", default="", help="comma-separated beginnings of case names")
+    p.add_argument("--rounds", type=int, default=7)
+    p.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    p.add_argument("--prepare", action="store_true")
+    p.add_argument("--untuned", action="store_true", help="measure PyTorch as it is out of the box")
+    p.add_argument("--tuned-only", action="store_true")
+    args = p.parse_args()
+
+    torch.set_num_threads(common.THREADS)
+    torch.manual_seed(0)
+    lib = common.library()
+    print(f"# {common.cpu()[0]}, {common.THREADS} threads, PyTorch {torch.__version__}, {'untuned' if args.untuned else 'tuned'}")
+    rows, only = {}, tuple(args.only.split(","))
+    with torch.no_grad():
+        for key, needs, make in torch_cases.cases(lib, compiled=not (args.no_compile or args.untuned)):
+            if not key.startswith(only):
+                continue
+            absent = [n for n in needs if not hasattr(lib, n)]
+            if absent:
+                print(f"{key:<38} not built yet: {' '.join(absent)}")
+                continue
+            row = measure(make(), args)
+            if row:
+                rows[key] = row
+                show(key, row, args.untuned)
+                sys.stdout.flush()
+    if rows:
+        print("#", common.merge_results("ops", rows))
+    if not (args.untuned or args.tuned_only or args.prepare):
+        plain = {k: v for k, v in os.environ.items() if k not in common.TUNED and k not in ("HPCDL_BENCH_TUNED", "LD_PRELOAD", "OMP_NUM_THREADS")}
+        sys.exit(subprocess.call([sys.executable, *sys.argv, "--untuned"], env=plain))
+
+
+if __name__ == "__main__":
+    main()

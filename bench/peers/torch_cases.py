@@ -1,0 +1,105 @@
+"""The cases: what our library computes, every way PyTorch has of computing it, and the copy that bounds both."""
+
+import ctypes
+import dataclasses
+from typing import Callable
+
+import torch
+import torch.nn.functional as F
+
+LARGER_THAN_CACHE = 128 << 20  # bytes that one side rotates through
+
+
+@dataclasses.dataclass
+class Case:
+    op: str
+    shape: str
+    dtype: str
+    bytes: int  # that have to move; 0 where arithmetic is the bound
+    flops: int
+    sides: dict[str, Callable]
+    compare: Callable  # -> (ours, reference, tolerance)
+    error: float = 0.0
+
+    def check(self):
+        ours, reference, tolerance = self.compare()
+        self.error = (ours.double() - reference.double()).abs().max().item()
+        scale = max(1.0, reference.double().abs().max().item())
+        if not self.error <= tolerance * scale:
+            raise SystemExit(f"{self.op} {self.shape} {self.dtype}: differs from PyTorch by {self.error:.2e}, more than {tolerance * scale:.2e}")
+
+
+class Ring:
+    """Copies of one operand, handed out in turn, so that no call finds its input in the cache."""
+
+    def __init__(self, make, footprint):
+        first = make()
+        copies = max(1, -(-LARGER_THAN_CACHE // max(footprint, 1)))
+        self.items = [first] + [first.clone() for _ in range(min(copies, 64) - 1)]
+        self.i = 0
+
+    def __call__(self):
+        self.i = (self.i + 1) % len(self.items)
+        return self.items[self.i]
+
+
+def p(t):
+    return ctypes.c_void_p(t.data_ptr() if t is not None else 0)
+
+
+def i64(*values):
+    return [ctypes.c_int64(v) for v in values]
+
+
+def call(f, *args):
+    if f(*args):
+        raise SystemExit("hpcdl reported an error (above)")
+
+
+def copies(lib, dst, src, n):
+    return {
+        "copy": lambda: call(lib.hb_copy, p(dst()), p(src()), *i64(n), 0),
+        "streaming copy": lambda: call(lib.hb_copy, p(dst()), p(src()), *i64(n), 1),
+    }
+
+
+def eps(dtype):
+    return 2.0 ** -8 if dtype == torch.bfloat16 else 2.0 ** -23
+
+
+def short(dtype):
+    return "bf16" if dtype == torch.bfloat16 else "f32"
+
+
+def softmax(lib, compiled, rows, cols, dtype):
+    n = rows * cols * dtype.itemsize
+    x, y = Ring(lambda: torch.randn(rows, cols).to(dtype), 2 * n), Ring(lambda: torch.empty(rows, cols, dtype=dtype), 2 * n)
+    bf = int(dtype == torch.bfloat16)
+
+    def ours(dst=None, src=None):
+        call(lib.hb_softmax, p(y() if dst is None else dst), p(x() if src is None else src), *i64(rows, cols), bf)
+
+    sides = {
+        "hpcdl": ours,
+        "torch": lambda: torch.softmax(x(), -1),
+        "torch out=": lambda: torch.softmax(x(), -1, out=y()),
+        **copies(lib, y, x, n),
+    }
+    if compiled:
+        f = torch.compile(lambda a: torch.softmax(a, -1))
+        sides["torch.compile"] = lambda: f(x())
+
+    def compare():
+        a, b = x(), y()
+        ours(b, a)
+        return b, torch.softmax(a.double(), -1), 16 * eps(dtype)
+
+    return Case("softmax", f"{rows}x{cols}", short(dtype), 2 * n, 0, sides, compare)
+
+
+def cases(lib, compiled):
+    """(name, functions needed of our library, maker)"""
+    f32, bf16 = torch.float32, torch.bfloat16
+    for rows, cols, dtype in [(4096, 32768, f32), (4096, 1024, f32), (4096, 32768, bf16)]:
+        yield (f"softmax {rows}x{cols} {short(dtype)}", ["hb_softmax"],
+               lambda rows=rows, cols=cols, dtype=dtype: softmax(lib, compiled, rows, cols, dtype))
