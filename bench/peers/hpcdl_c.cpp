@@ -11,6 +11,7 @@
 #include "hpcdl/core/pool.h"
 #include "hpcdl/core/stream.h"
 #include "hpcdl/core/tensor.h"
+#include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/softmax/softmax.h"
 
 namespace {
@@ -63,6 +64,18 @@ int hb_copy(void* y, const void* x, std::int64_t bytes, int streaming) {
 
 int hb_softmax(void* y, const void* x, std::int64_t rows, std::int64_t cols, int is_bf16) {
   return guarded([&](Stream& s) { Softmax::forward(s, tensor(y, {rows, cols}, is_bf16), view(x, {rows, cols}, is_bf16), {}); });
+}
+
+/// y (m, n) = act(x (m, k) w (n, k)^T + bias) + residual; activation as in hpcdl::Activation; bias and residual may be null.
+int hb_linear(void* y, const void* x, const void* w, const void* bias, const void* residual, std::int64_t m, std::int64_t n,
+              std::int64_t k, int activation, int is_bf16) {
+  return guarded([&](Stream& s) {
+    const View b = bias ? view(bias, {n}, is_bf16) : View(), r = residual ? view(residual, {m, n}, is_bf16) : View();
+    on(s, [&](auto isa, Pool& pool) {
+      cpu::linear(isa, pool, tensor(y, {m, n}, is_bf16), Tensor(), view(x, {m, k}, is_bf16), view(w, {n, k}, is_bf16), b, r,
+                  {.activation = static_cast<Activation>(activation)});
+    });
+  });
 }
 
 }  // extern "C"

@@ -97,9 +97,42 @@ def softmax(lib, compiled, rows, cols, dtype):
     return Case("softmax", f"{rows}x{cols}", short(dtype), 2 * n, 0, sides, compare)
 
 
+def linear(lib, compiled, m, n, k, dtype, activation, residual=False):
+    """y = act(x W^T + b [+ r]): with r it is relu(A B + C), which PyTorch computes in place on an addmm."""
+    bf = int(dtype == torch.bfloat16)
+    x, w, b = torch.randn(m, k).to(dtype), (torch.randn(n, k) / k**0.5).to(dtype), torch.randn(n).to(dtype)
+    y = torch.empty(m, n, dtype=dtype)
+    code = {"none": 0, "relu": 1, "gelu": 2}[activation]
+    act = {"none": lambda z: z, "relu": torch.relu_, "gelu": lambda z: F.gelu(z, approximate="tanh")}[activation]
+
+    def ours():
+        call(lib.hb_linear, p(y), p(x), p(w), p(b), p(None), *i64(m, n, k), code, bf)
+
+    sides = {"hpcdl": ours, "torch": lambda: act(F.linear(x, w, b)), "torch out=": lambda: act(torch.addmm(b, x, w.t(), out=y))}
+    if compiled:
+        f = torch.compile(lambda x, w, b: act(F.linear(x, w, b)))
+        sides["torch.compile"] = lambda: f(x, w, b)
+        # What Inductor calls when weights are frozen (inference): oneDNN with packed weights and a fused activation.
+        packed = torch.ops.mkldnn._reorder_linear_weight(w.to_mkldnn(), m)
+        attr = ("gelu", [], "tanh") if activation == "gelu" else (activation, [], "")
+        sides["torch, oneDNN packed, fused"] = lambda: torch.ops.mkldnn._linear_pointwise(x, packed, b, *attr)
+
+    def compare():
+        ours()
+        reference = F.linear(x.double(), w.double(), b.double())
+        return y, act(reference), (k**0.5 + 4) * 2.0**-23 + (2 * eps(dtype) if bf else 0)
+
+    name = {"none": "linear", "relu": "linear+relu", "gelu": "linear+gelu"}[activation]
+    return Case(name, f"{m}x{n}x{k}", short(dtype), 0, 2 * m * n * k, sides, compare)
+
+
 def cases(lib, compiled):
     """(name, functions needed of our library, maker)"""
     f32, bf16 = torch.float32, torch.bfloat16
     for rows, cols, dtype in [(4096, 32768, f32), (4096, 1024, f32), (4096, 32768, bf16)]:
         yield (f"softmax {rows}x{cols} {short(dtype)}", ["hb_softmax"],
                lambda rows=rows, cols=cols, dtype=dtype: softmax(lib, compiled, rows, cols, dtype))
+    for m, n, k, dtype, act in [(1024, 3072, 768, f32, "none"), (1024, 3072, 768, f32, "gelu"), (1024, 3072, 768, f32, "relu"),
+                                (1024, 3072, 768, bf16, "none"), (1024, 3072, 768, bf16, "gelu"), (1024, 3072, 768, bf16, "relu")]:
+        yield (f"linear {m}x{n}x{k} {act} {short(dtype)}", ["hb_linear"],
+               lambda m=m, n=n, k=k, dtype=dtype, act=act: linear(lib, compiled, m, n, k, dtype, act))
