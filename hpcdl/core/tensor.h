@@ -17,7 +17,7 @@ struct Spec {
   DType dtype = DType::none;
 
   constexpr std::int64_t size() const { return dtype == DType::none ? 0 : shape.size(); }
-  constexpr std::int64_t bytes() const { return size() * dtype_bytes(dtype); }
+  [[gnu::always_inline]] constexpr std::int64_t bytes() const { return size() * dtype_bytes(dtype); }
   constexpr std::int64_t operator[](int i) const { return shape[i]; }
   constexpr explicit operator bool() const { return dtype != DType::none; }
   constexpr bool operator==(const Spec&) const = default;

@@ -37,11 +37,12 @@ template <class Isa, class T, bool kTail, bool kStream> struct Spot {
   }
 };
 
-/// How a kernel walks its operands: as one long row when all of them are contiguous.
+/// How a kernel walks its operands: as one long row when all of them are contiguous. Inlined always, because it carries no
+/// instruction set in its name (tests/symbols.test.cpp).
 struct Plane {
   std::int64_t rows = 0, cols = 0;
 };
-template <class... Views> Plane plane_of(const View& first, const Views&... rest) {
+template <class... Views> [[gnu::always_inline]] inline Plane plane_of(const View& first, const Views&... rest) {
   const auto flat = [](const View& v) { return !v || v.is_contiguous(); };
   if (flat(first) && (flat(rest) && ...)) return {1, first.size()};
   return {first.rows(), first.cols()};
