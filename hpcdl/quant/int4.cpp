@@ -1,0 +1,108 @@
+#include "hpcdl/quant/int4.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "hpcdl/core/describe.h"
+#include "hpcdl/core/error.h"
+#include "hpcdl/ops/int4_embedding/int4_embedding.h"
+#include "hpcdl/quant/int4_fit.h"
+
+namespace hpcdl::quant {
+
+double Int4Error::rms() const { return count > 0 ? std::sqrt(squared / static_cast<double>(count)) : 0; }
+double Int4Error::relative_rms() const { return origin > 0 ? std::sqrt(squared / origin) : 0; }
+
+Int4Matrix::Int4Matrix(std::int64_t n, std::int64_t k, const Int4Options& options)
+    : packed(int4::packed_spec(n, k)), scale(int4::scale_spec(n, k, options.group)) {
+  if (!options.symmetric) offset = OwnedTensor(int4::scale_spec(n, k, options.group));
+}
+
+void require_group(std::string_view name, std::int64_t k, const Int4Options& options) {
+  require(int4::is_group(options.group), "quant", "group size must be 32, 64 or 128, got {}", options.group);
+  if (k > 0 && k % options.group == 0) return;
+  std::string fit;
+  for (std::int64_t g : {32, 64, 128})
+    if (k > 0 && k % g == 0) fit += fmt::format("{}{}", fit.empty() ? "" : ", ", g);
+  fail("quant", "{}: group size {} does not divide its K = {} inputs; {}", name, options.group, k,
+       fit.empty() ? std::string("neither would 32, 64 or 128: keep this tensor as it is")
+                   : fmt::format("choose a group size that does: {}", fit));
+}
+
+Int4Matrix quantize_int4(Pool& pool, View w, const Int4Options& options, bool transposed, Int4Error* error, std::string_view name) {
+  require(w.rank() == 2 && (w.dtype() == DType::f32 || w.dtype() == DType::bf16 || w.dtype() == DType::f16), "quant",
+          "{}: expected a matrix of F32, BF16 or F16, got {}", name, to_string(w.spec()));
+  require(w.rows_are_uniform(), "quant", "{}: rows must be dense", name);
+  const std::int64_t n = w[transposed ? 1 : 0], k = w[transposed ? 0 : 1];
+  require_group(name, k, options);
+  Int4Matrix out(n, k, options);
+  std::vector<Int4TileStats> stats(static_cast<std::size_t>(int4::tiles(n)));
+  const Int4Target to{out.packed.tensor, out.scale.tensor, out.offset.tensor, n, k, options.group, options.search};
+  simd::with_isa([&](auto isa) { cpu::quantize_int4(isa, pool, to, w, transposed, stats.data()); });
+  Int4Error sum{.count = n * k};
+  for (const auto& s : stats) {
+    if (s.bad_row >= 0) {
+      fail("quant", "{}: weight [{}, {}] is not a finite number: damaged file, or training that diverged", name,
+           transposed ? s.bad_k : s.bad_row, transposed ? s.bad_row : s.bad_k);
+    }
+    sum.squared += s.squared;
+    sum.origin += s.origin;
+    sum.largest = std::max(sum.largest, s.largest);
+  }
+  if (error) *error = sum;
+  return out;
+}
+
+void dequantize_int4(Pool& pool, Tensor out, const int4::Weight& w) {
+  int4::require_weight("quant", w.packed.spec(), w.scale.spec(), w.offset.spec());
+  require(out.shape() == Shape({w.n(), w.k()}), "quant", "dequantised weights need {}, got {}", to_string(Shape{w.n(), w.k()}),
+          to_string(out.shape()));
+  std::vector<std::int32_t> rows(static_cast<std::size_t>(w.n()));
+  std::iota(rows.begin(), rows.end(), 0);
+  Stream s(pool);
+  Int4Embedding::forward(s, out, View(rows.data(), {{w.n()}, DType::i32}), w.packed, w.scale, w.offset, {.dtype = out.dtype()});
+}
+
+namespace {
+/// Calls f(index of the byte, index of its low value); the high value is 4 behind.
+template <class F> void for_bytes(Pool& pool, std::int64_t n, std::int64_t k, F&& f) {
+  parallel_for(pool, int4::tiles(n), 8, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t tile = begin; tile < end; ++tile) {
+      const std::int64_t first = tile * int4::kTileRows, rows = int4::tile_rows(first, n);
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t i = 0; i < k; i += i % 8 == 3 ? 5 : 1)
+          f(int4::packed_at(first, k) + int4::byte_of(rows, r, i), (first + r) * k + i);
+    }
+  });
+}
+
+void require_packed(const View& packed, const View& q) {
+  require(q.rank() == 2 && q.dtype() == DType::u8 && q[1] % 8 == 0 && q.is_contiguous(), "quant",
+          "4-bit values must be U8 (N, K) with K a multiple of 8, got {}", to_string(q.spec()));
+  require(packed.spec() == int4::packed_spec(q[0], q[1]), "quant", "packed values of {} must be {}, got {}",
+          to_string(q.spec()), to_string(int4::packed_spec(q[0], q[1])), to_string(packed.spec()));
+}
+}  // namespace
+
+void pack_int4(Pool& pool, Tensor packed, View q) {
+  require_packed(packed, q);
+  const auto* from = q.ptr<std::uint8_t>();
+  const auto* large = std::find_if(from, from + q.size(), [](std::uint8_t v) { return v > 15; });
+  require(large == from + q.size(), "quant", "4-bit values are 0 .. 15, got {}", large == from + q.size() ? 0 : *large);
+  auto* to = packed.ptr<std::uint8_t>();
+  for_bytes(pool, q[0], q[1], [&](std::int64_t byte, std::int64_t at) { to[byte] = static_cast<std::uint8_t>(from[at] | from[at + 4] << 4); });
+}
+
+void unpack_int4(Pool& pool, Tensor q, View packed) {
+  require_packed(packed, q);
+  const auto* from = packed.ptr<std::uint8_t>();
+  auto* to = q.ptr<std::uint8_t>();
+  for_bytes(pool, q[0], q[1], [&](std::int64_t byte, std::int64_t at) {
+    to[at] = from[byte] & 15;
+    to[at + 4] = from[byte] >> 4;
+  });
+}
+
+}  // namespace hpcdl::quant
