@@ -62,7 +62,8 @@ void dequantize_int4(Pool& pool, Tensor out, const int4::Weight& w) {
   std::vector<std::int32_t> rows(static_cast<std::size_t>(w.n()));
   std::iota(rows.begin(), rows.end(), 0);
   Stream s(pool);
-  Int4Embedding::forward(s, out, View(rows.data(), {{w.n()}, DType::i32}), w.packed, w.scale, w.offset, {.dtype = out.dtype()});
+  Int4Embedding::forward(s, out, View(rows.data(), {{w.n()}, DType::i32}), w.packed, w.scale, w.offset, {},
+                         {.dtype = out.dtype()});
 }
 
 namespace {
