@@ -8,6 +8,9 @@ namespace hpcdl {
 /// Elements below which a second thread costs more than it brings (a hand-over is about a microsecond).
 inline constexpr std::int64_t kGrainElements = 8192;
 
+/// Outputs larger than this are written past the cache (about the L3 that two cores share): nobody finds them there.
+inline constexpr std::int64_t kCacheBytes = std::int64_t{24} << 20;
+
 /// f(begin row, end row): whole rows, one contiguous share per thread.
 template <class F> void for_rows(Pool& pool, std::int64_t rows, std::int64_t cols, F&& f) {
   parallel_for(pool, rows, kGrainElements / (cols > 0 ? cols : 1) + 1, f);

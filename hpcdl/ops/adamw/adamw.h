@@ -1,0 +1,100 @@
+#pragma once
+// AdamW over many tensors as one record. Per element, with t = StepParams::step + 1 and
+// g = gradient * StepParams::grad_scale * StepParams::clip_factor:
+//
+//   p = p * (1 - lr * weight_decay)                      only for tensors that decay
+//   m = beta1 * m + (1 - beta1) * g,   v = beta2 * v + (1 - beta2) * g^2
+//   p = p - lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
+//
+// as torch.optim.AdamW does. With StepParams::skip nothing is touched. p: f32 or bf16, gradient: f32 or bf16, m and v: f32;
+// `copy`, if any, receives p rounded to bf16 (the weights that a mixed-precision forward reads).
+// Source: Loshchilov & Hutter, "Decoupled weight decay regularization", 2019.
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "hpcdl/ops/emit.h"
+#include "hpcdl/ops/require.h"
+
+namespace hpcdl {
+
+struct AdamW {
+  static constexpr std::string_view name = "adamw";
+  struct Args {
+    float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
+    float weight_decay = 0.1f;
+  };
+  /// What the kernel needs besides the tensors: Args, the factors of this step, and which tensors decay.
+  struct Step {
+    Args args;
+    float lr = 0, grad_scale = 1;
+    float correction1 = 1, correction2 = 1;  // 1 - beta^t
+  };
+  /// Operands of one tensor, in this order: value, gradient, m, v, copy (may be absent).
+  static constexpr int kOperands = 5;
+  static Step step(const Args& a, const StepParams& p);
+  static void run(Stream& s, const Grad* operands, const void* args);
+};
+
+/// A tensor as record_adamw takes it. `copy` may be a default Var.
+template <Symbolic V> struct AdamWTensor {
+  V value, gradient, m, v, copy = {};
+  bool decay = true;
+};
+
+namespace cpu {
+/// tensors: count times AdamW::kOperands. decays: one flag per tensor.
+template <class Isa>
+void adamw(Isa, Pool&, const Grad* tensors, const std::uint8_t* decays, std::int64_t count, const AdamW::Step& step);
+}  // namespace cpu
+namespace cuda {
+void adamw(Stream&, const Grad* tensors, const std::uint8_t* decays, std::int64_t count, const AdamW::Args& args);
+}  // namespace cuda
+
+namespace detail {
+
+/// The record's arguments: this header, then one byte per tensor.
+struct AdamWRecord {
+  AdamW::Args args;
+  std::int64_t count = 0;
+};
+
+inline void require_adamw(const Spec& value, const Spec& gradient, const Spec& m, const Spec& v, const Spec& copy) {
+  require_float(AdamW::name, value, "parameter");
+  require_float(AdamW::name, gradient, "gradient");
+  require_shape(AdamW::name, "gradient", gradient, value.shape);
+  require_spec(AdamW::name, "m", m, {value.shape, DType::f32});
+  require_spec(AdamW::name, "v", v, {value.shape, DType::f32});
+  if (copy) require_spec(AdamW::name, "copy", copy, {value.shape, DType::bf16});
+}
+
+}  // namespace detail
+
+/// Records one update of all tensors. All must be contiguous; their number is limited by the record's 65535 operands.
+template <class Graph, Symbolic V> void record_adamw(Graph& g, std::span<const AdamWTensor<V>> tensors, const AdamW::Args& a) {
+  using Operand = decltype(read_operand(V()));
+  require(tensors.size() * AdamW::kOperands <= 65535, AdamW::name, "{} tensors are too many for one record", tensors.size());
+  std::vector<Operand> operands;
+  std::vector<std::byte> args(sizeof(detail::AdamWRecord) + tensors.size());
+  const detail::AdamWRecord head{a, static_cast<std::int64_t>(tensors.size())};
+  std::memcpy(args.data(), &head, sizeof head);
+  Cost cost;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto& t = tensors[i];
+    detail::require_adamw(t.value.spec(), t.gradient.spec(), t.m.spec(), t.v.spec(), t.copy ? t.copy.spec() : Spec());
+    operands.insert(operands.end(), {update_operand(t.value), read_operand(t.gradient), update_operand(t.m), update_operand(t.v),
+                                     t.copy ? write_operand(t.copy) : Operand()});
+    args[sizeof head + i] = static_cast<std::byte>(t.decay ? 1 : 0);
+    const double n = static_cast<double>(t.value.spec().size());
+    cost += {14 * n, 2.0 * static_cast<double>(t.value.spec().bytes()) + static_cast<double>(t.gradient.spec().bytes()) + 16 * n +
+                         (t.copy ? 2 * n : 0)};
+  }
+  emit_update(g, AdamW::name, &AdamW::run, operands, args.data(), args.size(), cost);
+}
+template <class Graph, Symbolic V> void record_adamw(Graph& g, const std::vector<AdamWTensor<V>>& tensors, const AdamW::Args& a) {
+  record_adamw(g, std::span<const AdamWTensor<V>>(tensors), a);
+}
+
+}  // namespace hpcdl

@@ -1,0 +1,50 @@
+#include "hpcdl/ops/adamw/adamw.h"
+
+#include "hpcdl/ops/many_tensors.h"
+#include "hpcdl/simd/loop.h"
+
+namespace hpcdl::cpu {
+namespace {
+
+template <class Isa, class P, class G>
+void update(const Grad* t, std::int64_t begin, std::int64_t end, bool decay, const AdamW::Step& step) {
+  using V = simd::Vec<Isa>;
+  using namespace simd;
+  const auto& a = step.args;
+  P* p = t[0].ptr<P>() + begin;
+  const G* g = t[1].ptr<G>() + begin;
+  float *m = t[2].ptr<float>() + begin, *v = t[3].ptr<float>() + begin;
+  bf16* copy = t[4] ? t[4].ptr<bf16>() + begin : nullptr;
+  const V keep(decay ? 1.0f - step.lr * a.weight_decay : 1.0f), scale(step.grad_scale), b1(a.beta1), b2(a.beta2);
+  const V rest1(1.0f - a.beta1), rest2(1.0f - a.beta2), eps(a.eps);
+  // lr * (m / c1) / (sqrt(v / c2) + eps)
+  const V rate(step.lr / step.correction1), root(1.0f / __builtin_sqrtf(step.correction2));
+  loop<Isa>(end - begin, [&](std::int64_t i, auto k) {
+    const V grad = load<V>(g + i, k) * scale;
+    const V mi = fma(b1, load<V>(m + i, k), rest1 * grad);
+    const V vi = fma(b2, load<V>(v + i, k), rest2 * grad * grad);
+    const V out = load<V>(p + i, k) * keep - rate * mi / fma(sqrt(vi), root, eps);
+    store(m + i, mi, k);
+    store(v + i, vi, k);
+    store(p + i, out, k);
+    if (copy) store(copy + i, out, k);
+  });
+}
+
+}  // namespace
+
+template <class Isa>
+void adamw(Isa, Pool& pool, const Grad* tensors, const std::uint8_t* decays, std::int64_t count, const AdamW::Step& step) {
+  for_tensor_blocks(
+      pool, count, [&](std::int64_t i) { return tensors[i * AdamW::kOperands].size(); },
+      [&](std::int64_t i, std::int64_t begin, std::int64_t end, std::int64_t) {
+        const Grad* t = tensors + i * AdamW::kOperands;
+        visit_dtype(t[0].dtype(), [&]<class P>() {
+          visit_dtype(t[1].dtype(), [&]<class G>() { update<Isa, P, G>(t, begin, end, decays[i] != 0, step); });
+        });
+      });
+}
+
+template void adamw(simd::Isa, Pool&, const Grad*, const std::uint8_t*, std::int64_t, const AdamW::Step&);
+
+}  // namespace hpcdl::cpu

@@ -1,0 +1,75 @@
+#pragma once
+// loss = sum over valid rows of (logsumexp(x) - x[target]); count = number of valid rows.
+//
+// logits x: (..., V) f32 or bf16. targets: (...) i32; a negative target is ignored, one >= V makes the loss NaN. Both outputs
+// are f32 (1). The loss is a sum on purpose: whoever adds several micro-batches or ranks divides by the total count, through
+// StepParams::grad_scale for the gradients and on the host for the log, and is exact whatever the split. Kept for backward:
+// lse (rows), f32. backward may write dx over x in place (raw kernels; a program keeps them apart).
+//   dx = (exp(x - lse) - onehot(target)) * dloss, 0 for ignored rows
+
+#include "hpcdl/ops/op.h"
+#include "hpcdl/ops/require.h"
+
+namespace hpcdl {
+
+struct CrossEntropy {
+  static constexpr std::string_view name = "cross_entropy";
+  static constexpr int kAux = 1;
+  struct Args {};
+  /// loss, count, lse.
+  static std::array<Spec, 3> infer(const Spec& logits, const Spec& targets, const Args&) {
+    require_float(name, logits, "logits");
+    require(logits[-1] > 0, name, "rows must not be empty, got {}", to_string(logits));
+    Shape rows;
+    for (int i = 0; i + 1 < logits.shape.rank(); ++i) rows.push_back(logits[i]);
+    if (rows.rank() == 0) rows.push_back(1);
+    require_spec(name, "targets", targets, {rows, DType::i32});
+    return {Spec{{1}, DType::f32}, Spec{{1}, DType::f32}, Spec{rows, DType::f32}};
+  }
+  static Cost cost(const Spec& logits, const Spec&, const Args&) {
+    return {4.0 * static_cast<double>(logits.size()), static_cast<double>(logits.bytes())};
+  }
+  /// The loss of every row, summed afterwards in one fixed order.
+  static std::array<Spec, 1> scratch(const Spec& logits, const Spec&, const Args&) {
+    return {Spec{{logits.shape.size() / logits[-1]}, DType::f32}};
+  }
+  static void forward(Stream& s, Tensor loss, Tensor count, Tensor lse, View logits, View targets, Tensor row_loss, const Args&);
+  static void backward(Stream& s, Grad dlogits, View logits, View targets, View lse, View dloss, const Args&);
+  using Backward = Operands<dIn<0>, In<0>, In<1>, Out<2>, dOut<0>>;
+};
+
+namespace cpu {
+/// lse and row_loss: (rows) f32; lse may be null. Ignored rows have row_loss 0.
+template <class Isa> void cross_entropy_rows(Isa, Pool&, Tensor row_loss, Tensor lse, View logits, View targets);
+/// loss = sum(row_loss), count = number of targets >= 0, in fixed order and double.
+template <class Isa> void cross_entropy_sum(Isa, Tensor loss, Tensor count, View row_loss, View targets);
+template <class Isa> void cross_entropy_backward(Isa, Pool&, Grad dlogits, View logits, View targets, View lse, float dloss);
+}  // namespace cpu
+namespace cuda {
+void cross_entropy(Stream&, Tensor loss, Tensor count, Tensor lse, View logits, View targets, Tensor row_loss);
+void cross_entropy_backward(Stream&, Grad dlogits, View logits, View targets, View lse, View dloss);
+}  // namespace cuda
+
+inline void CrossEntropy::forward(Stream& s, Tensor loss, Tensor count, Tensor lse, View logits, View targets, Tensor row_loss,
+                                  const Args&) {
+  on(s,
+     [&](auto isa, Pool& pool) {
+       cpu::cross_entropy_rows(isa, pool, row_loss, lse, logits, targets);
+       cpu::cross_entropy_sum(isa, loss, count, row_loss, targets);
+     },
+     [&](auto& q) { cuda::cross_entropy(q, loss, count, lse, logits, targets, row_loss); });
+}
+inline void CrossEntropy::backward(Stream& s, Grad dlogits, View logits, View targets, View lse, View dloss, const Args&) {
+  on(s,
+     [&](auto isa, Pool& pool) {
+       cpu::cross_entropy_backward(isa, pool, dlogits, logits, targets, lse, dloss ? *dloss.ptr<float>() : 0.0f);
+     },
+     [&](auto& q) { cuda::cross_entropy_backward(q, dlogits, logits, targets, lse, dloss); });
+}
+
+/// {loss, count}.
+template <Symbolic V> auto cross_entropy(const V& logits, const V& targets, CrossEntropy::Args a = {}) {
+  return record<CrossEntropy>(a, logits, targets);
+}
+
+}  // namespace hpcdl

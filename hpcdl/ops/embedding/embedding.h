@@ -1,0 +1,79 @@
+#pragma once
+// y[t] = table[ids[t]] (+ positions[t mod T + StepParams::position]), T = last dim of ids.
+//
+// ids: (..., T) i32. table: (V, C), positions: (P, C) or absent, f32 or bf16 each. y: (..., T, C) of dtype Args::out (none:
+// that of the table). An id outside [0, V) gives a row of NaN, in both directions nothing is touched out of bounds; so does a
+// position outside [0, P). Whoever makes the ids checks them.
+//
+// Backward sorts the tokens by id (counting sort into scratch), so that every row of the table's gradient is summed in
+// float, in the order of the tokens, and written once. Bits do not depend on the number of threads.
+
+#include "hpcdl/ops/op.h"
+#include "hpcdl/ops/require.h"
+
+namespace hpcdl {
+
+struct Embedding {
+  static constexpr std::string_view name = "embedding";
+  struct Args {
+    DType out = DType::none;
+  };
+  static Spec infer(const Spec& table, const Spec& ids, const Spec& positions, const Args& a) {
+    require_float(name, table, "table");
+    require(table.shape.rank() == 2, name, "table must be (V, C), got {}", to_string(table));
+    require(ids.dtype == DType::i32 && ids.shape.rank() >= 1 && ids.shape.rank() < Shape::kMaxRank, name,
+            "ids must be I32 of one to five dimensions, got {}", to_string(ids));
+    if (positions) {
+      require_float(name, positions, "positions");
+      require(positions.shape.rank() == 2 && positions[1] == table[1] && positions[0] >= ids[-1], name,
+              "positions must be (at least {}, {}), got {}", ids[-1], table[1], to_string(positions));
+    }
+    Spec y{ids.shape, a.out == DType::none ? table.dtype : a.out};
+    y.shape.push_back(table[1]);
+    return require_float(name, y, "output");
+  }
+  static Cost cost(const Spec& table, const Spec& ids, const Spec& positions, const Args& a) {
+    const auto y = infer(table, ids, positions, a);
+    const double n = static_cast<double>(y.size());
+    return {positions ? n : 0, static_cast<double>(y.bytes()) + n * dtype_bytes(table.dtype) + static_cast<double>(ids.bytes())};
+  }
+  static std::array<Spec, 2> backward_scratch(const Spec& table, const Spec& ids, const Spec&, const Args&) {
+    return {Spec{{table[0] + 1}, DType::i32}, Spec{{ids.size()}, DType::i32}};
+  }
+  static void forward(Stream& s, Tensor y, View table, View ids, View positions, const Args&);
+  static void backward(Stream& s, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order, const Args&);
+  using Backward = Operands<dIn<0>, dIn<2>, In<1>, dOut<0>, Scratch<0>, Scratch<1>>;
+};
+
+namespace cpu {
+template <class Isa> void embedding(Isa, Pool&, Tensor y, View table, View ids, View positions, std::int64_t position);
+/// starts: (V + 1) i32, order: one i32 per token; both scratch. position: as in forward.
+template <class Isa> void embedding_backward(Isa, Pool&, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts,
+                                             Tensor order, std::int64_t position);
+}  // namespace cpu
+namespace cuda {
+void embedding(Stream&, Tensor y, View table, View ids, View positions);
+void embedding_backward(Stream&, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order);
+}  // namespace cuda
+
+inline void Embedding::forward(Stream& s, Tensor y, View table, View ids, View positions, const Args&) {
+  on(s, [&](auto isa, Pool& pool) { cpu::embedding(isa, pool, y, table, ids, positions, positions ? s.params().position : 0); },
+     [&](auto& q) { cuda::embedding(q, y, table, ids, positions); });
+}
+inline void Embedding::backward(Stream& s, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order,
+                                const Args&) {
+  on(s,
+     [&](auto isa, Pool& pool) {
+       cpu::embedding_backward(isa, pool, dtable, dpositions, ids, dy, starts, order, dpositions ? s.params().position : 0);
+     },
+     [&](auto& q) { cuda::embedding_backward(q, dtable, dpositions, ids, dy, starts, order); });
+}
+
+template <Symbolic V> V embedding(const V& table, const V& ids, Embedding::Args a = {}) {
+  return record<Embedding>(a, table, ids, V());
+}
+template <Symbolic V> V embedding(const V& table, const V& ids, const V& positions, Embedding::Args a = {}) {
+  return record<Embedding>(a, table, ids, positions);
+}
+
+}  // namespace hpcdl

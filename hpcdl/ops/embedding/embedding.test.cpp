@@ -1,0 +1,81 @@
+#include "hpcdl/ops/embedding/embedding.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "hpcdl/testing/op_spec.h"
+
+namespace hpcdl {
+namespace {
+
+using testing::Input;
+using testing::Ref;
+
+const auto f32 = DType::f32;
+
+const auto spec = testing::op<Embedding>({
+    .cases =
+        {
+            {.in = {{1, 1}, Input::indices({1}, 1), Input::none()}},
+            {.in = {{5, 7}, Input::indices({3}, 5), Input::none()}},
+            {.in = {{9, 33}, Input::indices({2, 17}, 9), {20, 33}}},
+            {.in = {{3, 64}, Input::indices({4, 50}, 3), Input({50, 64}).as(f32)}},  // many tokens per row
+            {.in = {Input({600, 70}).as(f32), Input::indices({2, 3, 40}, 600), Input({64, 70}).as(f32)},
+             .args = {.out = DType::bf16}},
+            {.in = {{40, 130}, Input::indices({300}, 40), Input::none()}, .args = {.out = f32}},
+            {.in = {{4, 8}, Input::indices({0}, 4), Input::none()}},
+        },
+    .reference =
+        [](std::span<Ref> out, std::span<const Ref> in, const Embedding::Args&) {
+          const auto n = in[0].shape[1], per = in[1].shape[-1];
+          for (std::int64_t t = 0; t < in[1].size(); ++t)
+            for (std::int64_t c = 0; c < n; ++c)
+              out[0][t * n + c] = in[0][static_cast<std::int64_t>(in[1][t]) * n + c] + (in[2] ? in[2][t % per * n + c] : 0);
+        },
+    .reduction = [](std::span<const Spec> in, const Embedding::Args&) { return in[1].size(); },
+});
+
+struct Fixture {
+  static constexpr int vocab = 4, n = 5, tokens = 6;
+  std::vector<float> table = std::vector<float>(vocab * n), positions = std::vector<float>(10 * n), y = std::vector<float>(tokens * n);
+  std::vector<std::int32_t> ids{0, 3, -1, 4, 2147483647, 3};
+  Pool pool{1};
+  StepParams params;
+  Stream s{pool, &params};
+  Tensor table_t{table.data(), {{vocab, n}, f32}}, positions_t{positions.data(), {{10, n}, f32}}, y_t{y.data(), {{tokens, n}, f32}};
+  View ids_t{ids.data(), {{tokens}, DType::i32}};
+  Fixture() {
+    for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<float>(i);
+    for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = 100 * static_cast<float>(i / n);
+  }
+};
+
+TEST(Embedding, UnknownIdsGiveNanAndNoGradient) {
+  Fixture f;
+  Embedding::forward(f.s, f.y_t, f.table_t, f.ids_t, {}, {});
+  for (int t : {2, 3, 4}) EXPECT_TRUE(std::isnan(f.y[static_cast<std::size_t>(t * f.n)])) << t;
+  EXPECT_EQ(f.y[Fixture::n], 15);
+  std::vector<float> dtable(f.table.size(), -1), dy(f.y.size(), 1);
+  std::vector<std::int32_t> starts(5), order(6);
+  Embedding::backward(f.s, Grad(Tensor(dtable.data(), f.table_t.spec()), Write::overwrite), {}, f.ids_t, View(dy.data(), f.y_t.spec()),
+                      Tensor(starts.data(), {{5}, DType::i32}), Tensor(order.data(), {{6}, DType::i32}), {});
+  for (int v = 0; v < f.vocab; ++v) EXPECT_EQ(dtable[static_cast<std::size_t>(v * f.n)], v == 0 ? 1 : v == 3 ? 2 : 0) << v;
+}
+
+TEST(Embedding, PositionsStartWhereTheStepSays) {
+  Fixture f;
+  f.ids.assign(f.ids.size(), 1);
+  f.params.position = 6;
+  Embedding::forward(f.s, f.y_t, f.table_t, f.ids_t, f.positions_t, {});
+  for (int t = 0; t < 4; ++t) EXPECT_EQ(f.y[static_cast<std::size_t>(t * f.n)], 5.0f + 100.0f * static_cast<float>(6 + t));
+  for (int t : {4, 5}) EXPECT_TRUE(std::isnan(f.y[static_cast<std::size_t>(t * f.n)])) << "beyond the last position";
+  std::vector<float> dpositions(f.positions.size(), -1), dy(f.y.size(), 1);
+  Embedding::backward(f.s, {}, Grad(Tensor(dpositions.data(), f.positions_t.spec()), Write::overwrite), f.ids_t, View(dy.data(), f.y_t.spec()),
+                      {}, {}, {});
+  for (int p = 0; p < 10; ++p) EXPECT_EQ(dpositions[static_cast<std::size_t>(p * f.n)], p >= 6 ? 1 : 0) << p;
+}
+
+}  // namespace
+}  // namespace hpcdl

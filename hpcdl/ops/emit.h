@@ -1,0 +1,38 @@
+#pragma once
+// Raw records (Graph::emit) from within ops/, which does not include graph/: operands of Vars by the use made of them.
+
+#include <span>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "hpcdl/ops/op.h"
+#include "hpcdl/ops/op_info.h"
+
+namespace hpcdl {
+
+template <Symbolic V> auto read_operand(const V& v) {
+  auto o = v.operand();
+  o.access = decltype(o.access)::read;
+  return o;
+}
+template <Symbolic V> auto write_operand(const V& v) {
+  auto o = v.operand();
+  o.access = decltype(o.access)::write;
+  return o;
+}
+template <Symbolic V> auto update_operand(const V& v) {
+  auto o = v.operand();
+  o.access = decltype(o.access)::update;
+  return o;
+}
+
+/// Pushes a record of the update phase (optimizer, gradient norm).
+template <class Graph, class Operand>
+void emit_update(Graph& g, std::string_view name, RunFn run, const std::vector<Operand>& operands, const void* args,
+                 std::size_t args_bytes, Cost cost) {
+  using Phase = std::remove_cvref_t<decltype(g.program().records.front().phase)>;
+  g.emit(name, run, std::span<const Operand>(operands), args, args_bytes, cost, Phase::update);
+}
+
+}  // namespace hpcdl
