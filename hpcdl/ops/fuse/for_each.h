@@ -5,6 +5,7 @@
 
 #include "hpcdl/ops/fuse/operand.h"
 #include "hpcdl/ops/rows.h"
+#include "hpcdl/simd/loop.h"
 #include "hpcdl/simd/math.h"
 
 namespace hpcdl::fuse {
@@ -67,6 +68,7 @@ void for_each(Isa isa, Pool& pool, Plane plane, std::int64_t out_bytes, const Bo
   if (out_bytes >= kStreamBytes) {
     for_row_chunks(pool, plane.rows, plane.cols, [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
       row_loop<T, true>(isa, body, row, begin, end);
+      simd::stream_fence<Isa>();
     });
   } else {
     for_row_chunks(pool, plane.rows, plane.cols, [&](std::int64_t row, std::int64_t begin, std::int64_t end) {

@@ -1,0 +1,36 @@
+#include "hpcdl/ops/rope/rope.h"
+
+#include <cmath>
+
+namespace hpcdl {
+
+Spec Rope::infer(const Spec& x, const Spec& table, const Args& a) {
+  require_float(name, x);
+  const auto d = head_dim(x, a);
+  require(x.shape.rank() == 3 || x.shape.rank() == 4, name, "input must be (B, T, H*D) or (B, T, H, D), got {}", to_string(x));
+  require(d > 0 && d % 2 == 0 && (x.shape.rank() == 3 ? x[-1] % d == 0 : x[-1] == d), name,
+          "head_dim must be even and divide the last dim of {}, got {}", to_string(x), d);
+  require(table.dtype == DType::f32 && table.shape.rank() == 2 && table[-1] == d && table[0] >= x[1], name,
+          "the table must be (P, {}) F32 with P >= {} positions, got {}", d, x[1], to_string(table));
+  return x;
+}
+
+void require_positions(const View& x, const View& table, std::int64_t position) {
+  require(position >= 0 && position + x[1] <= table[0], Rope::name, "the table holds {} positions, needed {} .. {}", table[0],
+          position, position + x[1]);
+}
+
+void rope_table(const Tensor& table, double theta) {
+  require(table.dtype() == DType::f32 && table.rank() == 2 && table.is_contiguous() && table[1] % 2 == 0, "rope_table",
+          "expected a contiguous (P, D) F32 tensor with even D, got {}", to_string(table.spec()));
+  const auto d = table[1];
+  for (std::int64_t i = 0; i < d / 2; ++i) {
+    const double frequency = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(d));
+    for (std::int64_t p = 0; p < table[0]; ++p) {
+      table.ptr<float>()[p * d + i] = static_cast<float>(std::cos(static_cast<double>(p) * frequency));
+      table.ptr<float>()[p * d + d / 2 + i] = static_cast<float>(std::sin(static_cast<double>(p) * frequency));
+    }
+  }
+}
+
+}  // namespace hpcdl

@@ -1,0 +1,62 @@
+#pragma once
+// Rotary position embedding, rotate-half form (as Hugging Face's Llama): within each head of D elements, the pair
+// (x[i], x[i + D/2]) is rotated by the angle (position + t) * theta^(-2i/D).
+//
+// x, y: (B, T, H*D) or (B, T, H, D), f32 or bf16; rows may be strided (a slice of a packed qkv).
+// table: (P, D) f32, row p = cos of the D/2 angles, then sin; made once by rope_table(). P >= position + T, where
+// `position` comes from the step parameters (0 while training).
+// Source: Su et al., "RoFormer: enhanced transformer with rotary position embedding", 2021.
+
+#include "hpcdl/ops/op.h"
+#include "hpcdl/ops/require.h"
+
+namespace hpcdl {
+
+struct Rope {
+  static constexpr std::string_view name = "rope";
+  static constexpr bool kInPlace = true;
+  struct Args {
+    std::int64_t head_dim = 0;  // D; 0: the last dim of x
+  };
+  static std::int64_t head_dim(const Spec& x, const Args& a) { return a.head_dim > 0 ? a.head_dim : x[-1]; }
+  static Spec infer(const Spec& x, const Spec& table, const Args& a);
+  static Cost cost(const Spec& x, const Spec&, const Args&) {
+    return {.flops = 3.0 * static_cast<double>(x.size()), .bytes = 2.0 * static_cast<double>(x.bytes())};
+  }
+  static void forward(Stream& s, Tensor y, View x, View table, const Args& a);
+  /// The inverse rotation.
+  static void backward(Stream& s, Grad dx, View table, View dy, const Args& a);
+  using Backward = Operands<dIn<0>, In<1>, dOut<0>>;
+};
+
+/// Throws when the table ends before the last position of x.
+void require_positions(const View& x, const View& table, std::int64_t position);
+
+/// Fills a contiguous (P, D) f32 tensor in host memory. Angles are computed in double.
+void rope_table(const Tensor& table, double theta);
+
+namespace cpu {
+/// `sign` -1 rotates backwards.
+template <class Isa>
+void rope(Isa, Pool&, Grad y, View x, View table, std::int64_t position, float sign, const Rope::Args& a);
+}  // namespace cpu
+namespace cuda {
+void rope(Stream&, Grad y, View x, View table, float sign, const Rope::Args& a);
+}  // namespace cuda
+
+inline void Rope::forward(Stream& s, Tensor y, View x, View table, const Args& a) {
+  on(s,
+     [&](auto isa, Pool& pool) {
+       require_positions(x, table, s.params().position);
+       cpu::rope(isa, pool, Grad(y, Write::overwrite), x, table, s.params().position, 1, a);
+     },
+     [&](auto& q) { cuda::rope(q, Grad(y, Write::overwrite), x, table, 1, a); });
+}
+inline void Rope::backward(Stream& s, Grad dx, View table, View dy, const Args& a) {
+  on(s, [&](auto isa, Pool& pool) { cpu::rope(isa, pool, dx, dy, table, s.params().position, -1, a); },
+     [&](auto& q) { cuda::rope(q, dx, dy, table, -1, a); });
+}
+
+template <Symbolic V> V rope(const V& x, const V& table, Rope::Args a = {}) { return record<Rope>(a, x, table); }
+
+}  // namespace hpcdl

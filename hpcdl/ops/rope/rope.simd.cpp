@@ -1,0 +1,47 @@
+#include "hpcdl/ops/rope/rope.h"
+
+#include "hpcdl/ops/rows.h"
+#include "hpcdl/simd/vec.h"
+
+namespace hpcdl::cpu {
+namespace {
+
+/// One head: (y1, y2) = (x1 c - x2 s, x2 c + x1 s), halves of d/2 elements.
+template <class Isa, class T>
+void rotate(T* y, const T* x, const float* table, std::int64_t half, float sign, bool accumulate) {
+  using V = simd::Vec<Isa>;
+  for (std::int64_t i = 0; i < half; i += V::N) {
+    const int n = static_cast<int>(half - i < V::N ? half - i : V::N);
+    const V c = V::load(table + i, n), s = V::load(table + half + i, n) * V(sign);
+    const V x1 = V::load(x + i, n), x2 = V::load(x + half + i, n);
+    V y1 = fma(x1, c, V(0.0f) - x2 * s), y2 = fma(x2, c, x1 * s);
+    if (accumulate) y1 = y1 + V::load(y + i, n), y2 = y2 + V::load(y + half + i, n);
+    y1.store(y + i, n);
+    y2.store(y + half + i, n);
+  }
+}
+
+}  // namespace
+
+template <class Isa>
+void rope(Isa, Pool& pool, Grad y, View x, View table, std::int64_t position, float sign, const Rope::Args& a) {
+  const std::int64_t d = a.head_dim > 0 ? a.head_dim : x.cols(), tokens = x[1];
+  const bool split = x.rank() == 4;
+  const std::int64_t heads = split ? x[2] : x.cols() / d;
+  visit_dtype(x.dtype(), [&]<class T>() {
+    for_rows(pool, x[0] * tokens, heads * d, [&](std::int64_t begin, std::int64_t end) {
+      for (auto r = begin; r < end; ++r) {
+        const auto b = r / tokens, t = r % tokens;
+        const float* angles = table.ptr<float>() + (position + t) * d;
+        T* to = y.ptr<T>() + b * y.strides()[0] + t * y.strides()[1];
+        const T* from = x.ptr<T>() + b * x.strides()[0] + t * x.strides()[1];
+        for (std::int64_t h = 0; h < heads; ++h)
+          rotate<Isa>(to + h * (split ? y.strides()[2] : d), from + h * (split ? x.strides()[2] : d), angles, d / 2, sign, y.accumulate());
+      }
+    });
+  });
+}
+
+template void rope(simd::Isa, Pool&, Grad, View, View, std::int64_t, float, const Rope::Args&);
+
+}  // namespace hpcdl::cpu

@@ -1,0 +1,80 @@
+#include "hpcdl/ops/rope/rope.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/graph/graph.h"
+#include "hpcdl/testing/op_spec.h"
+
+namespace hpcdl {
+namespace {
+
+using testing::Input;
+using testing::Ref;
+
+Input table(std::int64_t positions, std::int64_t d) { return Input({positions, d}).as(DType::f32).fixed(); }
+
+const auto spec = testing::op<Rope>({
+    .cases =
+        {
+            {.in = {{1, 1, 2}, table(1, 2)}},
+            {.in = {{2, 3, 64}, table(5, 64)}},
+            {.in = {{2, 5, 3 * 36}, table(5, 36)}, .args = {36}},
+            {.in = {{2, 5, 3, 36}, table(5, 36)}},
+            {.in = {{1, 70, 4 * 128}, table(80, 128)}, .args = {128}},
+            {.in = {{0, 4, 8}, table(4, 8)}},
+        },
+    .reference =
+        [](std::span<Ref> out, std::span<const Ref> in, const Rope::Args& a) {
+          const Ref& x = in[0];
+          const auto d = a.head_dim ? a.head_dim : x.shape[-1], half = d / 2;
+          if (!x) return;
+          const auto per_token = x.size() / (x.shape[0] * x.shape[1]);
+          for (std::int64_t i = 0; i < x.size(); ++i) {
+            const auto t = i / per_token % x.shape[1], k = i % d;
+            const double c = in[1][t * d + k % half], s = in[1][t * d + half + k % half];
+            out[0][i] = k < half ? x[i] * c - x[i + half] * s : x[i] * c + x[i - half] * s;
+          }
+        },
+    // The tables of this test are random, up to 40, not cosines: errors of x are scaled by them.
+    .condition = 40,
+});
+
+TEST(rope, table_holds_the_angles_of_the_paper) {
+  OwnedTensor t(Spec{{3000, 8}, DType::f32});
+  rope_table(t.tensor, 500000);
+  for (int p : {0, 1, 77, 2999})
+    for (int i = 0; i < 4; ++i) {
+      const double angle = p * std::pow(500000.0, -i / 4.0);
+      EXPECT_FLOAT_EQ(t.tensor.ptr<float>()[p * 8 + i], static_cast<float>(std::cos(angle)));
+      EXPECT_FLOAT_EQ(t.tensor.ptr<float>()[p * 8 + 4 + i], static_cast<float>(std::sin(angle)));
+    }
+}
+
+TEST(rope, position_comes_from_the_step_parameters) {
+  OwnedTensor t(Spec{{16, 8}, DType::f32}), x(Spec{{1, 12, 8}, DType::f32}), whole(x.tensor.spec()), tail(Spec{{1, 5, 8}, DType::f32});
+  rope_table(t.tensor, 10000);
+  for (int i = 0; i < 96; ++i) x.tensor.ptr<float>()[i] = static_cast<float>(i % 7) - 3;
+  Pool pool(1);
+  StepParams params;
+  Stream s(pool, &params);
+  Rope::forward(s, whole.tensor, x.tensor, t.tensor, {});
+  params.position = 7;
+  Rope::forward(s, tail.tensor, View(x.tensor.ptr<float>() + 7 * 8, tail.tensor.spec()), t.tensor, {});
+  for (int i = 0; i < 40; ++i) EXPECT_EQ(tail.tensor.ptr<float>()[i], whole.tensor.ptr<float>()[56 + i]);
+  params.position = 12;
+  EXPECT_THROW(Rope::forward(s, tail.tensor, tail.tensor, t.tensor, {}), Error);
+}
+
+TEST(rope, refuses_what_does_not_fit) {
+  const Spec tab{{16, 8}, DType::f32};
+  EXPECT_THROW(Rope::infer({{2, 4, 12}, DType::f32}, tab, {8}), Error);
+  EXPECT_THROW(Rope::infer({{2, 17, 8}, DType::f32}, tab, {}), Error);
+  EXPECT_THROW(Rope::infer({{4, 8}, DType::f32}, tab, {}), Error);
+  EXPECT_THROW(Rope::infer({{2, 4, 8}, DType::i32}, tab, {}), Error);
+}
+
+}  // namespace
+}  // namespace hpcdl
