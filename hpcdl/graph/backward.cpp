@@ -160,6 +160,9 @@ void Graph::backward_of(const Node& node) {
   if (op.backward_scratch) op.backward_scratch(specs.data(), args, scratch);
   double bytes = 0;
   std::vector<int> written;
+  const auto overlaps = [&](int a, int b) {
+    return value(a).base == value(b).base && value(a).region.lo < value(b).region.hi && value(b).region.lo < value(a).region.hi;
+  };
   const auto forward_value = [&](int id) {
     if (id < 0) return Operand();
     Operand o = value(id).operand;
@@ -178,12 +181,12 @@ void Graph::backward_of(const Node& node) {
         break;
       case OperandKind::grad_in:
         if (const int id = node.in[i]; id >= 0 && value(id).needs_gradient) {
-          if (std::find(written.begin(), written.end(), value(id).base) != written.end()) {
+          if (std::any_of(written.begin(), written.end(), [&](int other) { return overlaps(id, other); })) {
             o = whole(add_slot({value(id).operand.spec, SlotKind::temp, nullptr, "second.grad"}), value(id).operand.spec, Access::write);
             late.emplace_back(id, o);
           } else {
             o = write_gradient(id);
-            written.push_back(value(id).base);
+            written.push_back(id);
           }
         }
         break;

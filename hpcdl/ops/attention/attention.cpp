@@ -1,0 +1,60 @@
+#include "hpcdl/ops/attention/attention.h"
+
+namespace hpcdl {
+namespace {
+
+int kv_heads(const Attention::Args& a) { return a.kv_heads > 0 ? a.kv_heads : a.heads; }
+
+/// D of a (B, T, heads * D) or (B, T, heads, D) tensor.
+std::int64_t head_dim(const Spec& x, int heads, std::string_view operand) {
+  const int rank = x.shape.rank();
+  require(rank == 3 || rank == 4, Attention::name, "{} must be (B, T, heads*D) or (B, T, heads, D), got {}", operand, to_string(x));
+  if (rank == 3) {
+    require(x[2] % heads == 0, Attention::name, "{} must hold {} heads in its last dim, got {}", operand, heads, to_string(x));
+    return x[2] / heads;
+  }
+  require(x[2] == heads, Attention::name, "{} must hold {} heads, got {}", operand, heads, to_string(x));
+  return x[3];
+}
+
+/// Query-key pairs of one head that the mask leaves.
+double pairs(const Spec& q, const Spec& k, const Attention::Args& a) {
+  const auto t = static_cast<double>(q[1]), s = static_cast<double>(k[1]);
+  return a.causal && !a.cached ? t * (s - (t - 1) / 2) : t * s;
+}
+
+}  // namespace
+
+std::array<Spec, 2> Attention::infer(const Spec& q, const Spec& k, const Spec& v, const Args& a) {
+  require_float(name, q, "q");
+  require(a.heads > 0 && a.kv_heads >= 0 && a.heads % kv_heads(a) == 0, name, "kv_heads must divide heads, got {} and {}",
+          a.heads, kv_heads(a));
+  const auto d = head_dim(q, a.heads, "q");
+  require(d >= 1 && d <= kMaxHeadDim, name, "head dim must be 1 .. {}, got {}", kMaxHeadDim, d);
+  require(head_dim(k, kv_heads(a), "k") == d && k[0] == q[0] && k.dtype == q.dtype, name, "k does not fit q: {} and {}",
+          to_string(k), to_string(q));
+  require_spec(name, "v", v, k);
+  require(k[1] >= 1 && (k[1] >= q[1] || !(a.causal || a.cached)), name, "{} queries need at least as many keys, got {}", q[1], k[1]);
+  return {q, Spec{{q[0], a.heads, q[1]}, DType::f32}};
+}
+
+Cost Attention::cost(const Spec& q, const Spec& k, const Spec& v, const Args& a) {
+  const auto d = static_cast<double>(head_dim(q, a.heads, "q"));
+  return {.flops = 4 * d * static_cast<double>(q[0] * a.heads) * pairs(q, k, a),
+          .bytes = static_cast<double>(2 * q.bytes() + k.bytes() + v.bytes())};
+}
+
+Cost Attention::backward_cost(const Spec& q, const Spec& k, const Spec& v, const Args& a) {
+  return {.flops = 2.5 * cost(q, k, v, a).flops, .bytes = static_cast<double>(4 * q.bytes() + 2 * (k.bytes() + v.bytes()))};
+}
+
+std::array<Spec, 1> Attention::backward_scratch(const Spec&, const Spec& k, const Spec&, const Args& a) {
+  if (k.dtype == DType::f32) return {Spec{{0}, DType::f32}};
+  return {Spec{{2, k[0], kv_heads(a), k[1], head_dim(k, kv_heads(a), "k")}, DType::f32}};
+}
+
+void require_cached(const View& q, const View& k, std::int64_t position) {
+  require(position >= 0 && position + q[1] <= k[1], Attention::name, "the cache holds {} tokens, needed {} + {}", k[1], position, q[1]);
+}
+
+}  // namespace hpcdl

@@ -1,0 +1,127 @@
+#include "hpcdl/ops/attention/attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/core/rng.h"
+#include "hpcdl/graph/graph.h"
+#include "hpcdl/testing/op_spec.h"
+
+namespace hpcdl {
+namespace {
+
+using testing::Ref;
+
+/// Naive, in double: out and lse.
+void reference(std::span<Ref> out, std::span<const Ref> in, const Attention::Args& a) {
+  const Ref &q = in[0], &k = in[1], &v = in[2];
+  const auto B = q.shape[0], T = q.shape[1], S = k.shape[1];
+  const std::int64_t H = a.heads, G = a.kv_heads > 0 ? a.kv_heads : H;
+  const auto D = q.shape.rank() == 4 ? q.shape[3] : q.shape[2] / H;
+  const double scale = a.scale > 0 ? a.scale : 1 / std::sqrt(static_cast<double>(D));
+  std::vector<double> p(static_cast<std::size_t>(S));
+  for (std::int64_t b = 0; b < B; ++b)
+    for (std::int64_t h = 0; h < H; ++h)
+      for (std::int64_t t = 0; t < T; ++t) {
+        const auto g = h * G / H, n = a.causal ? t + S - T + 1 : S;
+        const auto qi = ((b * T + t) * H + h) * D;
+        double top = -INFINITY, sum = 0;
+        for (std::int64_t j = 0; j < n; ++j) {
+          double dot = 0;
+          for (std::int64_t i = 0; i < D; ++i) dot += q[qi + i] * k[((b * S + j) * G + g) * D + i];
+          p[static_cast<std::size_t>(j)] = scale * dot;
+          top = std::max(top, scale * dot);
+        }
+        for (std::int64_t j = 0; j < n; ++j) sum += p[static_cast<std::size_t>(j)] = std::exp(p[static_cast<std::size_t>(j)] - top);
+        for (std::int64_t i = 0; i < D; ++i) {
+          double y = 0;
+          for (std::int64_t j = 0; j < n; ++j) y += p[static_cast<std::size_t>(j)] * v[((b * S + j) * G + g) * D + i];
+          out[0][qi + i] = y / sum;
+        }
+        out[1][(b * H + h) * T + t] = top + std::log(sum);
+      }
+}
+
+const auto spec = testing::op<Attention>({
+    .cases =
+        {
+            {.in = {{1, 1, 4}, {1, 1, 4}, {1, 1, 4}}},
+            {.in = {{2, 5, 16}, {2, 5, 16}, {2, 5, 16}}, .args = {.heads = 2}},
+            {.in = {{1, 65, 2 * 20}, {1, 65, 2 * 20}, {1, 65, 2 * 20}}, .args = {.heads = 2, .scale = 0.3f}},
+            {.in = {{1, 67, 3, 64}, {1, 67, 3, 64}, {1, 67, 3, 64}}, .args = {.heads = 3}},
+            {.in = {{2, 33, 6 * 16}, {2, 33, 2 * 16}, {2, 33, 2 * 16}}, .args = {.heads = 6, .kv_heads = 2}},
+            {.in = {{1, 70, 32}, {1, 133, 32}, {1, 133, 32}}, .args = {.heads = 2}},
+            {.in = {{1, 40, 32}, {1, 13, 32}, {1, 13, 32}}, .args = {.heads = 2, .causal = false}},
+            {.in = {{2, 1, 5 * 8}, {2, 150, 8}, {2, 150, 8}}, .args = {.heads = 5, .kv_heads = 1}},
+            {.in = {{1, 3, 2 * 256}, {1, 3, 2 * 256}, {1, 3, 2 * 256}}, .args = {.heads = 2}},
+            {.in = {{1, 2, 2}, {1, 2, 2}, {1, 2, 2}}, .args = {.heads = 2}},
+            {.in = {{0, 4, 8}, {0, 4, 8}, {0, 4, 8}}},
+        },
+    .reference = reference,
+    .reduction = [](std::span<const Spec> in, const Attention::Args& a) { return in[1][1] + in[0].size() / (in[0][0] * in[0][1] * a.heads + 1); },
+    // A score of size s carries an error of eps * s into the exponent, and outliers make scores of tens.
+    .condition = 10,
+});
+
+struct Packed {
+  static constexpr std::int64_t B = 2, T = 37, H = 4, G = 2, D = 16, C = (H + 2 * G) * D;
+  OwnedTensor x{Spec{{B, T, C}, DType::f32}}, dy{Spec{{B, T, H * D}, DType::f32}};
+  Packed() {
+    for (std::int64_t i = 0; i < x.tensor.size(); ++i) x.tensor.ptr<float>()[i] = static_cast<float>(Rng{1}.normal(static_cast<std::uint64_t>(i)));
+    for (std::int64_t i = 0; i < dy.tensor.size(); ++i) dy.tensor.ptr<float>()[i] = static_cast<float>(Rng{2}.normal(static_cast<std::uint64_t>(i)));
+  }
+};
+
+// q, k and v as slices of one tensor, with the gradient packed alike, against three tensors of their own.
+TEST(attention, slices_of_a_packed_qkv) {
+  Packed p;
+  const auto run = [&](bool packed) {
+    Pool pool(2);
+    StepParams params;
+    Stream s(pool, &params);
+    Graph g({.eager = &s});
+    const Var x = g.differentiable_input("qkv", p.x.tensor.spec());
+    std::memcpy(g.eager_tensor(x).data(), p.x.tensor.data(), static_cast<std::size_t>(p.x.tensor.bytes()));
+    Var in[3];
+    const std::int64_t begin[] = {0, p.H * p.D, (p.H + p.G) * p.D}, count[] = {p.H * p.D, p.G * p.D, p.G * p.D};
+    for (int i = 0; i < 3; ++i) {
+      const Var part = g.slice(x, begin[i], count[i]);
+      if (packed) {
+        in[i] = part;
+        continue;
+      }
+      in[i] = g.differentiable_input("part", part.spec());
+      const Tensor from = g.eager_tensor(part), to = g.eager_tensor(in[i]);
+      for (std::int64_t r = 0; r < to.rows(); ++r)
+        std::memcpy(to.ptr<float>() + r * to.cols(), from.ptr<float>() + r * from.row_stride(), static_cast<std::size_t>(to.cols()) * 4);
+    }
+    const Var y = attention(in[0], in[1], in[2], {.heads = p.H, .kv_heads = p.G});
+    g.backward(y, g.constant("dy", p.dy.tensor));
+    // The three gradients go straight into their places: no record but the op's own two.
+    EXPECT_EQ(g.position(), 2);
+    std::vector<float> all;
+    const auto take = [&](const Tensor& t) {
+      for (std::int64_t r = 0; r < t.rows(); ++r) all.insert(all.end(), t.ptr<float>() + r * t.row_stride(), t.ptr<float>() + r * t.row_stride() + t.cols());
+    };
+    take(g.eager_tensor(y));
+    for (const auto& v : in) take(g.eager_tensor(g.gradient(v)));
+    return all;
+  };
+  EXPECT_EQ(run(true), run(false));
+}
+
+TEST(attention, refuses_what_does_not_fit) {
+  const auto spec_of = [](Shape s) { return Spec{s, DType::f32}; };
+  const Spec q = spec_of({2, 4, 24});
+  EXPECT_THROW(Attention::infer(q, q, q, {.heads = 5}), Error);
+  EXPECT_THROW(Attention::infer(q, q, q, {.heads = 4, .kv_heads = 3}), Error);
+  EXPECT_THROW(Attention::infer(q, spec_of({2, 3, 24}), spec_of({2, 3, 24}), {.heads = 4}), Error);
+  EXPECT_THROW(Attention::infer(q, q, spec_of({2, 4, 12}), {.heads = 4}), Error);
+  EXPECT_THROW(Attention::infer(spec_of({2, 4, 600}), spec_of({2, 4, 600}), spec_of({2, 4, 600}), {.heads = 2}), Error);
+  EXPECT_THROW(Attention::infer(spec_of({4, 24}), q, q, {.heads = 4}), Error);
+}
+
+}  // namespace
+}  // namespace hpcdl
