@@ -113,7 +113,7 @@ def linear(lib, compiled, m, n, k, dtype, activation, residual=False):
         f = torch.compile(lambda x, w, b: act(F.linear(x, w, b)))
         sides["torch.compile"] = lambda: f(x, w, b)
         # What Inductor calls when weights are frozen (inference): oneDNN with packed weights and a fused activation.
-        packed = torch.ops.mkldnn._reorder_linear_weight(w.to_mkldnn(), m)
+        packed = torch.ops.mkldnn._reorder_linear_weight(w, m)
         attr = ("gelu", [], "tanh") if activation == "gelu" else (activation, [], "")
         sides["torch, oneDNN packed, fused"] = lambda: torch.ops.mkldnn._linear_pointwise(x, packed, b, *attr)
 
