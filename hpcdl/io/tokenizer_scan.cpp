@@ -1,5 +1,6 @@
 #include "hpcdl/io/tokenizer_scan.h"
 
+#include <algorithm>
 #include <array>
 #include <climits>
 
@@ -20,7 +21,6 @@ constexpr std::array<CharClass, 128> kAscii = [] {
   return t;
 }();
 
-constexpr bool is_ascii_letter(char c) { return c >= 0 && kAscii[static_cast<std::size_t>(c)] == CharClass::letter; }
 constexpr bool is_line_end(char c) { return c == '\r' || c == '\n'; }
 
 /// Class of the character at `at`, and moves behind it.
@@ -102,8 +102,12 @@ std::size_t WordScan::word_end(std::string_view text, std::size_t at) const {
 }
 
 std::size_t find_safe_cut(std::string_view text, std::size_t from) {
-  for (std::size_t at = text.find(' ', from); at != npos; at = text.find(' ', at + 1))
-    if (at > 0 && at + 1 < text.size() && is_ascii_letter(text[at - 1]) && is_ascii_letter(text[at + 1])) return at;
+  for (std::size_t at = std::max<std::size_t>(from, 1); at < text.size(); ++at) {
+    if (text[at] < 0 || kAscii[static_cast<std::size_t>(text[at])] != CharClass::space) continue;
+    std::size_t before = at - 1;
+    while (before > 0 && (static_cast<unsigned char>(text[before]) & 0xC0) == 0x80) --before;
+    if (next_class(text, before) == CharClass::letter) return at;
+  }
   return npos;
 }
 

@@ -27,8 +27,8 @@ struct WordScan {
   std::size_t word_end(std::string_view text, std::size_t at) const;
 };
 
-/// The smallest position >= from, between an ASCII letter and a space followed by an ASCII letter; npos if there is
-/// none. In both families a word always ends there and no match looks across, so a text may be cut there.
+/// The smallest position >= from, between a letter and an ASCII white space; npos if there is none. In both families a
+/// word always ends there and no match looks across, so a text may be cut there.
 std::size_t find_safe_cut(std::string_view text, std::size_t from);
 
 }  // namespace hpcdl::io

@@ -1,0 +1,114 @@
+#pragma once
+// Batches for training and evaluation. The order of training samples is a pure function of (seed, epoch, index):
+// nothing is stored but these numbers, and neither prefetching nor the number of ranks changes which samples follow
+// each other.
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "hpcdl/data/shards.h"
+
+namespace hpcdl::data {
+
+/// Where a loader stands: `index` samples of epoch `epoch` have been given out, over all ranks.
+struct LoaderState {
+  std::int64_t epoch = 0, index = 0;
+  bool operator==(const LoaderState&) const = default;
+};
+
+struct LoaderOptions {
+  std::int64_t batch = 8;      // B, sequences of this rank
+  std::int64_t context = 256;  // T
+  std::uint64_t seed = 0;
+  TokenId vocab = 0;  // tokens must be below; 0: not checked
+  int rank = 0, world = 1;
+  int prefetch = 4;  // batches made ahead
+};
+
+/// Valid until the next call of the loader.
+struct Batch {
+  std::span<const TokenId> tokens;   // (B, T)
+  std::span<const TokenId> targets;  // (B, T), the token that follows; -1: not counted
+  std::int64_t valid = 0;            // targets >= 0
+};
+
+/// The samples of a row of token files: windows of T + 1 tokens, one behind the other, none across two files.
+class SampleIndex {
+ public:
+  /// Throws Error when no file holds T + 1 tokens.
+  SampleIndex(std::vector<TokenFile> files, std::int64_t context);
+  std::int64_t samples() const { return first_.back(); }
+  /// Copies sample i: T tokens and the T that follow each.
+  void read(std::int64_t i, TokenId vocab, std::span<TokenId> tokens, std::span<TokenId> targets) const;
+
+ private:
+  std::vector<TokenFile> files_;
+  std::int64_t context_;
+  std::vector<std::int64_t> first_;  // of each file; one more at the end
+};
+
+/// Endless batches; a thread prepares them ahead. When an epoch's samples end, the batch is filled from the next epoch.
+class Loader {
+ public:
+  Loader(std::vector<TokenFile> files, const LoaderOptions& options, LoaderState start = {});
+  Loader(const Loader&) = delete;
+  ~Loader();
+
+  const Batch& next();
+  /// The state from which the batch behind the last one given out would come: what a checkpoint keeps.
+  LoaderState state() const { return state_; }
+  std::int64_t samples_per_epoch() const { return index_.samples(); }
+  /// Time next() has spent waiting since construction.
+  double waited_seconds() const { return waited_; }
+
+ private:
+  struct Slot {
+    std::vector<TokenId> tokens, targets;
+    Batch batch;
+    LoaderState after;
+  };
+  void produce();
+  void fill(Slot& slot, LoaderState at) const;
+
+  SampleIndex index_;
+  LoaderOptions options_;
+  LoaderState state_;
+  double waited_ = 0;
+  std::vector<Slot> slots_;
+  std::mutex mutex_;
+  std::condition_variable made_cv_, taken_cv_;
+  std::int64_t made_ = 0, taken_ = 0;  // batches; slot of batch b is b % slots
+  bool stop_ = false;
+  std::exception_ptr error_;
+  std::thread thread_;
+};
+
+/// Every token of the files once, in order, the last batch filled up with targets of -1. Batches go round the ranks.
+class EvalBatches {
+ public:
+  EvalBatches(std::vector<TokenFile> files, std::int64_t batch, std::int64_t context, TokenId vocab, int rank = 0,
+              int world = 1);
+  /// nullptr at the end.
+  const Batch* next();
+  void rewind() { row_ = rank_ * batch_; }
+  /// Targets in all batches of all ranks.
+  std::int64_t targets() const { return targets_; }
+
+ private:
+  std::vector<TokenFile> files_;
+  std::int64_t batch_, context_;
+  TokenId vocab_;
+  int rank_, world_;
+  std::int64_t targets_ = 0, row_ = 0;
+  std::vector<std::int64_t> first_row_;  // of each file; one more at the end
+  std::vector<TokenId> tokens_, targets_of_;
+  Batch out_;
+};
+
+}  // namespace hpcdl::data

@@ -1,0 +1,137 @@
+#include "hpcdl/data/prepare.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <optional>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/io/file.h"
+
+namespace hpcdl::data {
+namespace {
+
+// Rises whenever the same text would become other files.
+constexpr int kFormat = 1;
+
+/// FNV-1a, 64 bits: a name, not a defence.
+std::uint64_t hash_text(std::string_view text) {
+  std::uint64_t h = 0xCBF29CE484222325u;
+  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001B3u;
+  return h;
+}
+
+/// Everything that decides what the cached files hold.
+std::string key_of(const PrepareOptions& o, const std::vector<fs::path>& files, const std::string& tokenizer_json) {
+  std::string key = fmt::format("{} vocab {} val {} key {} replace {} tokenizer {:016x}\n", kFormat,
+                                tokenizer_json.empty() ? o.vocab : 0, o.val_fraction, o.options.key,
+                                o.options.replace_invalid, hash_text(tokenizer_json));
+  for (const fs::path& f : files) {
+    std::error_code error;
+    const auto size = fs::file_size(f, error);
+    require(!error, "data", "{}: {}", f.string(), error.message());
+    const auto time = fs::last_write_time(f, error).time_since_epoch().count();
+    key += fmt::format("{} {} {}\n", fs::absolute(f).lexically_normal().string(), size, time);
+  }
+  return key;
+}
+
+/// Holds a lock file until destruction; other processes and threads wait.
+class FileLock {
+ public:
+  explicit FileLock(const fs::path& path) : fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
+    if (fd_.get() < 0) io::fail_file(path, "create", errno);
+    while (::flock(fd_.get(), LOCK_EX) != 0)
+      // A file system without locks: two at once do the work twice, and the rename lets one win.
+      if (errno != EINTR) break;
+  }
+
+ private:
+  io::Fd fd_;
+};
+
+/// Where validation begins: the first document behind the wanted place, if it comes before half of the rest has gone
+/// by.
+std::int64_t split_at(const TokenFile& all, double fraction, std::optional<TokenId> separator) {
+  const std::int64_t n = all.size();
+  const auto val =
+      std::max<std::int64_t>(static_cast<std::int64_t>(std::llround(static_cast<double>(n) * fraction)), 2);
+  const std::int64_t at = n - val;
+  std::vector<TokenId> near(static_cast<std::size_t>(std::min<std::int64_t>(val / 2, 1 << 22)));
+  all.read(at, near);
+  const auto found = separator ? std::find(near.begin(), near.end(), *separator) : near.end();
+  return found == near.end() ? at : at + (found - near.begin());
+}
+
+void copy_tokens(const TokenFile& from, std::int64_t begin, std::int64_t end, const fs::path& to, TokenId vocab) {
+  ShardWriter out(to, ShardLayout::llmc, vocab);
+  std::vector<TokenId> block;
+  for (; begin < end; begin += static_cast<std::int64_t>(block.size())) {
+    block.resize(static_cast<std::size_t>(std::min<std::int64_t>(end - begin, 1 << 20)));
+    from.read(begin, block);
+    out.append(block);
+  }
+  out.finish();
+}
+
+void make(const PrepareOptions& o, const std::vector<fs::path>& files, const std::string& key, const fs::path& folder,
+          Pool& pool, const OnProgress& progress) {
+  const io::Tokenizer tokenizer = o.tokenizer.empty() ? train_tokenizer(files, o.options, o.vocab, pool, progress)
+                                                      : io::Tokenizer::load(o.tokenizer);
+  tokenizer.save(folder / "tokenizer.json");
+  const fs::path all_path = folder / "all.bin";
+  write_shard(files, o.options, tokenizer, pool, all_path, ShardLayout::llmc, progress);
+  const TokenFile all = TokenFile::open(all_path);
+  require(all.size() >= 8, "data", "{}: {} tokens are too few to train and validate on", files[0].string(), all.size());
+  const std::int64_t split = split_at(all, o.val_fraction, tokenizer.end_of_text());
+  copy_tokens(all, 0, split, folder / "train.bin", tokenizer.vocab_size());
+  copy_tokens(all, split, all.size(), folder / "val.bin", tokenizer.vocab_size());
+  fs::remove(all_path);
+  io::write_file_atomic(folder / "made_from.txt", key);
+}
+
+}  // namespace
+
+PreparedText prepare_text(const PrepareOptions& o, Pool& pool, const OnProgress& progress) {
+  require(o.val_fraction > 0 && o.val_fraction <= 0.5, "data",
+          "a validation share of {}; expected more than 0 and at most 0.5", o.val_fraction);
+  const std::vector<fs::path> files = resolve_text_files(o.text);
+  const bool folder_given = fs::is_directory(o.tokenizer);
+  const std::string given =
+      o.tokenizer.empty() ? "" : io::read_file(folder_given ? o.tokenizer / "tokenizer.json" : o.tokenizer);
+  const std::string key = key_of(o, files, given);
+  const std::string name = fmt::format("text-{:016x}", hash_text(key));
+  const fs::path folder = o.cache / name;
+  io::make_folder(o.cache);
+  const FileLock lock(o.cache / fmt::format(".{}.lock", name));
+  const bool cached = fs::exists(folder / "made_from.txt") && io::read_file(folder / "made_from.txt") == key;
+  if (!cached) {
+    const fs::path aside = o.cache / fmt::format(".{}.{}", name, ::getpid());
+    fs::remove_all(aside);
+    io::make_folder(aside);
+    try {
+      make(o, files, key, aside, pool, progress);
+      std::error_code ignored;
+      fs::remove_all(folder, ignored);
+      io::rename_durably(aside, folder);
+    } catch (...) {
+      std::error_code ignored;
+      fs::remove_all(aside, ignored);
+      throw;
+    }
+  }
+  PreparedText p{.tokenizer = io::Tokenizer::load(folder / "tokenizer.json"),
+                 .folder = folder,
+                 .train = folder / "train.bin",
+                 .val = folder / "val.bin",
+                 .cached = cached};
+  p.train_tokens = TokenFile::open(p.train).size();
+  p.val_tokens = TokenFile::open(p.val).size();
+  return p;
+}
+
+}  // namespace hpcdl::data

@@ -1,0 +1,163 @@
+#include "hpcdl/data/prepare.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/io/temp_folder.h"
+
+namespace hpcdl::data {
+namespace {
+
+using io::TempFolder;
+
+const fs::path kCorpus = fs::path(HPCDL_SOURCE_DIR) / "hpcdl/io/golden/corpus.txt";
+
+std::vector<TokenId> all_of(const fs::path& path) {
+  const TokenFile f = TokenFile::open(path);
+  std::vector<TokenId> out(static_cast<std::size_t>(f.size()));
+  f.read(0, out);
+  return out;
+}
+
+TEST(train_tokenizer, equals_the_library_for_any_number_of_threads) {
+  const auto want = io::Tokenizer::load(kCorpus.parent_path() / "gpt2.json");
+  for (const int threads : {1, 3}) {
+    Pool pool(threads);
+    const auto got = train_tokenizer({kCorpus}, {}, 700, pool);
+    EXPECT_EQ(got.model().vocab().merges, want.model().vocab().merges);
+  }
+}
+
+TEST(train_tokenizer, separators_in_the_text_teach_nothing) {
+  const TempFolder tmp;
+  std::string text;
+  for (int i = 0; i < 50; ++i) text += "some words<|endoftext|>";
+  io::write_file_atomic(tmp / "t.txt", text);
+  Pool pool(1);
+  const auto t = train_tokenizer({tmp / "t.txt"}, {}, 400, pool);
+  EXPECT_EQ(t.find("<|endoftext|>"), 0);
+  EXPECT_FALSE(t.find("<|"));
+  EXPECT_EQ(t.encode("some words<|endoftext|>").size(), 3u);
+}
+
+TEST(encode_files, documents_stand_behind_separators) {
+  const TempFolder tmp;
+  io::write_file_atomic(tmp / "a.txt", "first text");
+  io::write_file_atomic(tmp / "b.jsonl", "{\"text\": \"second\"}\n{\"text\": \"third one\"}\n");
+  Pool pool(2);
+  const auto t = io::Tokenizer::load(kCorpus.parent_path() / "gpt2.json");
+  const TokenCounts counts =
+      write_shard({tmp / "a.txt", tmp / "b.jsonl"}, {}, t, pool, tmp / "s.bin", ShardLayout::nanogpt);
+  EXPECT_EQ(counts.documents, 3);
+  const auto tokens = all_of(tmp / "s.bin");
+  EXPECT_EQ(static_cast<std::int64_t>(tokens.size()), counts.tokens);
+  EXPECT_EQ(t.decode(tokens), "<|endoftext|>first text<|endoftext|>second<|endoftext|>third one");
+}
+
+TEST(encode_files, no_text_is_an_error) {
+  const TempFolder tmp;
+  io::write_file_atomic(tmp / "a.txt", "");
+  Pool pool(1);
+  const auto t = io::Tokenizer::load(kCorpus.parent_path() / "gpt2.json");
+  EXPECT_THROW(write_shard({tmp / "a.txt"}, {}, t, pool, tmp / "s.bin", ShardLayout::llmc), Error);
+  EXPECT_FALSE(fs::exists(tmp / "s.bin"));
+  EXPECT_THROW(train_tokenizer({tmp / "a.txt"}, {}, 300, pool), Error);
+  EXPECT_THROW(train_tokenizer({kCorpus}, {}, 256, pool), Error);
+}
+
+class Prepare : public testing::Test {
+ protected:
+  PrepareOptions options() const {
+    return {.text = {text_}, .cache = tmp_ / "cache", .vocab = 500, .tokenizer = {}, .options = {}};
+  }
+  TempFolder tmp_;
+  fs::path text_ = copy_corpus();
+  Pool pool_{2};
+
+ private:
+  fs::path copy_corpus() const {
+    fs::copy_file(kCorpus, tmp_ / "corpus.txt");
+    return tmp_ / "corpus.txt";
+  }
+};
+
+TEST_F(Prepare, makes_once_and_finds_again) {
+  const PreparedText made = prepare_text(options(), pool_);
+  EXPECT_FALSE(made.cached);
+  EXPECT_EQ(made.tokenizer.vocab_size(), 500);
+  EXPECT_NEAR(static_cast<double>(made.val_tokens) / static_cast<double>(made.train_tokens + made.val_tokens), 0.05,
+              0.001);
+  auto tokens = all_of(made.train);
+  const auto val = all_of(made.val);
+  tokens.insert(tokens.end(), val.begin(), val.end());
+  EXPECT_EQ(made.tokenizer.decode(tokens), "<|endoftext|>" + io::read_file(text_));
+
+  const PreparedText again = prepare_text(options(), pool_);
+  EXPECT_TRUE(again.cached);
+  EXPECT_EQ(again.folder, made.folder);
+  EXPECT_EQ(again.train_tokens, made.train_tokens);
+
+  PrepareOptions other = options();
+  other.vocab = 400;
+  EXPECT_NE(prepare_text(other, pool_).folder, made.folder);
+  other = options();
+  other.tokenizer = made.folder;
+  const PreparedText given = prepare_text(other, pool_);
+  EXPECT_NE(given.folder, made.folder);
+  EXPECT_EQ(given.train_tokens, made.train_tokens);
+
+  io::write_file_atomic(text_, io::read_file(text_) + "more");
+  EXPECT_FALSE(prepare_text(options(), pool_).cached);
+}
+
+TEST_F(Prepare, two_at_once_do_the_work_once) {
+  int cached = 0;
+  std::mutex mutex;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i)
+    threads.emplace_back([&] {
+      Pool pool(1);
+      const bool found = prepare_text(options(), pool).cached;
+      const std::scoped_lock lock(mutex);
+      cached += found;
+    });
+  for (auto& t : threads) t.join();
+  EXPECT_EQ(cached, 2);
+}
+
+TEST_F(Prepare, validation_begins_with_a_document_when_one_is_near) {
+  std::string lines;
+  for (int i = 0; i < 400; ++i) lines += fmt::format("{{\"text\": \"document number {} with some words\"}}\n", i);
+  io::write_file_atomic(tmp_ / "d.jsonl", lines);
+  PrepareOptions o = options();
+  o.text = {tmp_ / "d.jsonl"};
+  o.val_fraction = 0.1;
+  const PreparedText p = prepare_text(o, pool_);
+  EXPECT_EQ(all_of(p.val).front(), p.tokenizer.end_of_text());
+  EXPECT_NEAR(static_cast<double>(p.val_tokens) / static_cast<double>(p.train_tokens + p.val_tokens), 0.1, 0.01);
+}
+
+TEST_F(Prepare, leaves_nothing_behind_when_it_fails) {
+  io::write_file_atomic(text_, "bad \xff text");
+  EXPECT_THROW(prepare_text(options(), pool_), Error);
+  io::write_file_atomic(text_, "a");
+  EXPECT_THROW(prepare_text(options(), pool_), Error);
+  for (const auto& entry : fs::directory_iterator(tmp_ / "cache"))
+    EXPECT_TRUE(entry.path().extension() == ".lock") << entry.path();
+  PrepareOptions o = options();
+  o.val_fraction = 0.9;
+  EXPECT_THROW(prepare_text(o, pool_), Error);
+}
+
+TEST_F(Prepare, mends_a_cache_that_lost_its_mark) {
+  const PreparedText made = prepare_text(options(), pool_);
+  fs::remove(made.folder / "made_from.txt");
+  EXPECT_FALSE(prepare_text(options(), pool_).cached);
+  EXPECT_TRUE(prepare_text(options(), pool_).cached);
+}
+
+}  // namespace
+}  // namespace hpcdl::data

@@ -1,0 +1,64 @@
+#pragma once
+// Text to train on, read in blocks: .txt is one document, every line of .jsonl is one. A file never has to fit in
+// memory.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hpcdl/data/byte_stream.h"
+
+namespace hpcdl::data {
+
+/// The files that stand for `paths`: a file for itself, a folder for all .txt, .md, .jsonl and .ndjson below it (each
+/// also .gz and .zst; hidden ones apart), sorted by name. Throws Error when a path does not exist or a folder holds
+/// none.
+std::vector<fs::path> resolve_text_files(std::span<const fs::path> paths);
+
+struct TextOptions {
+  std::string key = "text";      // of a line of .jsonl
+  bool replace_invalid = false;  // what is not UTF-8 becomes U+FFFD instead of an Error
+};
+
+/// A document, or a part of one that is too large for one block. It is cut where tokens end (io::find_safe_cut())
+/// unless there is no such place in a quarter of a gigabyte.
+struct TextPart {
+  std::string text;
+  bool begins_document = true;
+};
+
+class TextReader {
+ public:
+  TextReader(std::vector<fs::path> files, TextOptions options = {}, std::size_t block_bytes = std::size_t{8} << 20);
+  ~TextReader();
+
+  /// The next parts, about block_bytes of text together; empty at the end. Throws Error that names file and place for
+  /// text that is not UTF-8 and lines that are not JSON objects with the key.
+  std::vector<TextPart> read();
+
+  std::int64_t total_bytes() const { return total_; }  // of all files, as they are stored
+  std::int64_t done_bytes() const;
+  std::int64_t documents() const { return documents_; }  // begun so far
+
+ private:
+  bool open_next();
+  void close();
+  void read_text(std::vector<TextPart>& out);
+  void read_lines(std::vector<TextPart>& out);
+  void add_line(std::string_view line, std::vector<TextPart>& out);
+  std::string checked(std::string_view text, std::int64_t offset) const;
+
+  std::vector<fs::path> files_;
+  TextOptions options_;
+  std::size_t block_bytes_;
+  std::int64_t total_ = 0, closed_bytes_ = 0, documents_ = 0;
+  std::size_t next_file_ = 0;
+  std::unique_ptr<ByteStream> stream_;  // of files_[next_file_ - 1]
+  bool lines_ = false, begun_ = false;
+  std::string buffer_;
+  std::int64_t offset_ = 0, line_ = 0;  // of buffer_'s begin in the (decompressed) file
+};
+
+}  // namespace hpcdl::data
