@@ -31,7 +31,7 @@ std::array<Spec, 2> Attention::infer(const Spec& q, const Spec& k, const Spec& v
           a.heads, kv_heads(a));
   const auto d = head_dim(q, a.heads, "q");
   require(d >= 1 && d <= kMaxHeadDim, name, "head dim must be 1 .. {}, got {}", kMaxHeadDim, d);
-  require(head_dim(k, kv_heads(a), "k") == d && k[0] == q[0] && k.dtype == q.dtype, name, "k does not fit q: {} and {}",
+  require(head_dim(k, kv_heads(a), "k") == d && k[0] == q[0] && (a.cached ? is_float(k.dtype) : k.dtype == q.dtype), name, "k does not fit q: {} and {}",
           to_string(k), to_string(q));
   require_spec(name, "v", v, k);
   require(k[1] >= 1 && (k[1] >= q[1] || !(a.causal || a.cached)), name, "{} queries need at least as many keys, got {}", q[1], k[1]);

@@ -5,7 +5,8 @@
 // packed qkv are fine, and so are their gradients. Query head h reads key/value head h * Hkv / H (grouped-query).
 // out: like q, contiguous. lse (B, H, T) f32 = log(sum(exp(scale * q k^T))), for backward only.
 // causal: query t sees keys 0 .. t + S - T. cached: k and v are KV caches of capacity S that hold `position + T` tokens,
-// the last T of them the queries' own, with `position` from the step parameters; causal by nature, no gradient.
+// the last T of them the queries' own, with `position` from the step parameters; causal by nature, no gradient; their dtype
+// may differ from q's.
 // Sums are f32 whatever the storage. Largest D: 256.
 // Sources: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018; Rabe & Staats, "Self-attention does not
 // need O(n^2) memory", 2021; Dao, "FlashAttention-2", 2023; Ainslie et al., "GQA", 2023.

@@ -63,8 +63,8 @@ struct Extent {
   float scale;
 };
 
-template <class Isa, class T>
-void query_block(Isa isa, Block& w, attn::Rows<T> out, float* lse, attn::Rows<const T> q, attn::Rows<const T> k, attn::Rows<const T> v,
+template <class Isa, class T, class K>
+void query_block(Isa isa, Block& w, attn::Rows<T> out, float* lse, attn::Rows<const T> q, attn::Rows<const K> k, attn::Rows<const K> v,
                  std::int64_t t0, const Extent& e) {
   using V = simd::Vec<Isa>;
   const std::int64_t rows = e.queries - t0 < kQueries ? e.queries - t0 : kQueries;
@@ -73,10 +73,10 @@ void query_block(Isa isa, Block& w, attn::Rows<T> out, float* lse, attn::Rows<co
   const std::int64_t end = e.causal && at + rows < e.keys ? at + rows : e.keys;
   for (std::int64_t j0 = 0; j0 < end; j0 += kKeys) {
     const std::int64_t keys = end - j0 < kKeys ? end - j0 : kKeys;
-    const auto kf = attn::float_rows(isa, w.k, attn::Rows<const T>{k[j0], k.stride}, keys, e.d, true);
+    const auto kf = attn::float_rows(isa, w.k, attn::Rows<const K>{k[j0], k.stride}, keys, e.d, true);
     attn::multiply(isa, w.p, kQueries, {kf.base, kf.stride, 1}, w.q, kQueries, keys, lanes, e.d, false);
     softmax_block(isa, w, keys, j0 - at, e.causal && j0 + keys > at + 1, j0 == 0, lanes, e.d);
-    const auto vf = attn::float_rows(isa, w.v, attn::Rows<const T>{v[j0], v.stride}, keys, e.d, true);
+    const auto vf = attn::float_rows(isa, w.v, attn::Rows<const K>{v[j0], v.stride}, keys, e.d, true);
     attn::multiply(isa, w.out, kQueries, {vf.base, 1, vf.stride}, w.p, kQueries, e.d, lanes, keys, j0 > 0);
   }
   for (std::int64_t l = 0; l < lanes; l += V::N) {
@@ -96,16 +96,17 @@ void attention(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View k, View
   const std::int64_t keys = a.cached ? position + queries : k[1];
   const Extent e{queries, keys, d, a.cached ? position : keys - queries, a.causal || a.cached,
                  a.scale > 0 ? a.scale : 1 / __builtin_sqrtf(static_cast<float>(d))};
-  visit_dtype(q.dtype(), [&]<class T>() {
+  const auto run = [&]<class T, class K>() {
     // Long blocks (the last queries, which see most keys) first, so that threads end together.
     parallel_tasks(pool, q[0] * heads * blocks, [&](std::int64_t i) {
       const auto block = blocks - 1 - i / (q[0] * heads), b = i % (q[0] * heads) / heads, h = i % heads;
       const auto g = h * kv_heads / heads;
       Block w;
       query_block(isa, w, attn::head_rows<T>(out, b, h, d), lse ? lse.ptr<float>() + (b * heads + h) * queries : nullptr,
-                  attn::head_rows<T>(q, b, h, d), attn::head_rows<T>(k, b, g, d), attn::head_rows<T>(v, b, g, d), block * kQueries, e);
+                  attn::head_rows<T>(q, b, h, d), attn::head_rows<K>(k, b, g, d), attn::head_rows<K>(v, b, g, d), block * kQueries, e);
     });
-  });
+  };
+  visit_dtype(q.dtype(), [&]<class T>() { visit_dtype(k.dtype(), [&]<class K>() { run.template operator()<T, K>(); }); });
 }
 
 template void attention(simd::Isa, Pool&, Tensor, Tensor, View, View, View, std::int64_t, const Attention::Args&);

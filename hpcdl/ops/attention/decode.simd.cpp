@@ -14,8 +14,8 @@ constexpr std::int64_t kKeys = 64, kMaxDim = Attention::kMaxHeadDim;
 /// Query heads served by one pass over the keys.
 constexpr int kGroup = 4;
 
-template <class T> struct Task {
-  attn::Rows<const T> k, v;
+template <class T, class K> struct Task {
+  attn::Rows<const K> k, v;
   const T* q[kGroup];
   T* out[kGroup];
   float* lse[kGroup];
@@ -56,7 +56,7 @@ template <class Isa> void softmax_row(Isa, State<Isa>& w, std::int64_t keys, int
   for (int i = 0; i < vectors; ++i) w.out[i] = w.out[i] * V(shrink[0]);
 }
 
-template <class Isa, int G, class T> void decode_group(Isa isa, const Task<T>& t) {
+template <class Isa, int G, class T, class K> void decode_group(Isa isa, const Task<T, K>& t) {
   using V = simd::Vec<Isa>;
   const int vectors = static_cast<int>((t.d + V::N - 1) / V::N);
   State<Isa> w[G];
@@ -102,12 +102,12 @@ void attention_decode(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View 
   const float scale = a.scale > 0 ? a.scale : 1 / __builtin_sqrtf(static_cast<float>(d));
   const std::int64_t tasks = q[0] * kv_heads * per_kv;
   // A static split: the same thread meets the same part of the cache in every step.
-  visit_dtype(q.dtype(), [&]<class T>() {
+  const auto run = [&]<class T, class K>() {
     parallel_for(pool, tasks, 1 + 16384 / (keys * d), [&](std::int64_t begin, std::int64_t end) {
       for (auto i = begin; i < end; ++i) {
         const auto b = i / (kv_heads * per_kv), kv = i / per_kv % kv_heads, first = kv * share + i % per_kv * kGroup;
         const auto last = (kv + 1) * share, count = last - first < kGroup ? last - first : kGroup;
-        Task<T> t{attn::head_rows<T>(k, b, kv, d), attn::head_rows<T>(v, b, kv, d), {}, {}, {}, keys, d, scale};
+        Task<T, K> t{attn::head_rows<K>(k, b, kv, d), attn::head_rows<K>(v, b, kv, d), {}, {}, {}, keys, d, scale};
         for (std::int64_t g = 0; g < count; ++g) {
           t.q[g] = attn::head_rows<T>(q, b, first + g, d)[0];
           t.out[g] = attn::head_rows<T>(out, b, first + g, d)[0];
@@ -119,7 +119,8 @@ void attention_decode(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View 
         else decode_group<Isa, 4>(isa, t);
       }
     });
-  });
+  };
+  visit_dtype(q.dtype(), [&]<class T>() { visit_dtype(k.dtype(), [&]<class K>() { run.template operator()<T, K>(); }); });
 }
 
 template void attention_decode(simd::Isa, Pool&, Tensor, Tensor, View, View, View, std::int64_t, const Attention::Args&);

@@ -1,0 +1,40 @@
+#pragma once
+// y = x in another float type (f32, bf16), rounded to nearest even. Differentiable: the gradient is cast back.
+
+#include "hpcdl/ops/op.h"
+#include "hpcdl/ops/require.h"
+
+namespace hpcdl {
+
+struct Cast {
+  static constexpr std::string_view name = "cast";
+  struct Args { DType to = DType::f32; };
+  static Spec infer(const Spec& x, const Args& a) {
+    require_float(name, x);
+    require(a.to == DType::f32 || a.to == DType::bf16, name, "can cast to F32 or BF16, got {}", dtype_name(a.to));
+    return {x.shape, a.to};
+  }
+  static Cost cost(const Spec& x, const Args& a) {
+    return {0, static_cast<double>(x.bytes() + x.size() * dtype_bytes(a.to))};
+  }
+  static void forward(Stream& s, Tensor y, View x, const Args&);
+  static void backward(Stream& s, Grad dx, View dy, const Args&);
+  using Backward = Operands<dIn<0>, dOut<0>>;
+};
+
+namespace cpu {
+template <class Isa> void cast(Isa, Pool&, Grad y, View x);
+}  // namespace cpu
+namespace cuda {
+void cast(Stream&, Grad y, View x);
+}  // namespace cuda
+
+inline void Cast::forward(Stream& s, Tensor y, View x, const Args& a) { backward(s, Grad(y, Write::overwrite), x, a); }
+inline void Cast::backward(Stream& s, Grad dx, View dy, const Args&) {
+  on(s, [&](auto isa, Pool& pool) { cpu::cast(isa, pool, dx, dy); }, [&](auto& q) { cuda::cast(q, dx, dy); });
+}
+
+/// Records nothing when x has that type already.
+template <Symbolic V> V cast(const V& x, DType to) { return x.dtype() == to ? x : record<Cast>({to}, x); }
+
+}  // namespace hpcdl

@@ -1,0 +1,30 @@
+#include "hpcdl/ops/cast/cast.h"
+
+#include <gtest/gtest.h>
+
+#include "hpcdl/testing/op_spec.h"
+
+namespace hpcdl {
+namespace {
+
+using testing::Ref;
+
+const auto spec = testing::op<Cast>({
+    .cases =
+        {
+            {.in = {{1}}, .args = {DType::bf16}},
+            {.in = {{3, 7}}, .args = {DType::bf16}},
+            {.in = {{5, 1023}}, .args = {DType::f32}},
+            {.in = {{1, 20000}}, .args = {DType::bf16}},
+            {.in = {{0, 8}}, .args = {DType::bf16}},
+        },
+    .reference = [](std::span<Ref> out, std::span<const Ref> in, const Cast::Args&) { out[0].data = in[0].data; },
+});
+
+TEST(cast, refuses_other_types) {
+  EXPECT_THROW(Cast::infer({{4}, DType::i32}, {DType::f32}), Error);
+  EXPECT_THROW(Cast::infer({{4}, DType::f32}, {DType::f16}), Error);
+}
+
+}  // namespace
+}  // namespace hpcdl
