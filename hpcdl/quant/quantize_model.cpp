@@ -1,0 +1,125 @@
+#include "hpcdl/quant/quantize_model.h"
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/hf_config.h"
+#include "hpcdl/io/safetensors_writer.h"
+#include "hpcdl/quant/int4_names.h"
+#include "hpcdl/quant/staged_folder.h"
+
+namespace hpcdl::quant {
+namespace {
+
+namespace fs = io::fs;
+
+struct Task {
+  const io::TensorInfo* tensor;
+  const io::SafeTensors* shard;
+  Treatment treatment;
+  std::int64_t n() const { return tensor->spec[treatment == Treatment::conv1d ? 1 : 0]; }
+  std::int64_t k() const { return tensor->spec[treatment == Treatment::conv1d ? 0 : 1]; }
+};
+
+bool quantized(Treatment t) { return t == Treatment::matrix || t == Treatment::conv1d; }
+
+std::vector<Task> plan(const io::TensorFolder& files, const io::ModelConfig& config, const QuantizeModelOptions& options) {
+  std::vector<Task> tasks;
+  for (std::size_t i = 0; i < files.tensors().size(); ++i) {
+    const auto& t = files.tensors()[i];
+    const auto treatment = options.treatment ? options.treatment(t.name, t.spec) : default_treatment(config, t.name, t.spec);
+    if (treatment == Treatment::leave_out) continue;
+    tasks.push_back({&t, &files.shard_of(i), treatment});
+    if (quantized(treatment)) require_group(t.name, tasks.back().k(), options.int4);
+  }
+  return tasks;
+}
+
+std::vector<io::NamedSpec> outputs(const std::vector<Task>& tasks, const Int4Options& options) {
+  std::vector<io::NamedSpec> specs;
+  for (const auto& t : tasks) {
+    const std::string& name = t.tensor->name;
+    if (!quantized(t.treatment)) {
+      specs.push_back({name, t.tensor->spec});
+      continue;
+    }
+    specs.push_back({int4::packed_name(name), int4::packed_spec(t.n(), t.k())});
+    specs.push_back({int4::scale_name(name), int4::scale_spec(t.n(), t.k(), options.group)});
+    if (!options.symmetric) specs.push_back({int4::offset_name(name), int4::scale_spec(t.n(), t.k(), options.group)});
+  }
+  return specs;
+}
+
+LayerReport write_one(Pool& pool, const Task& task, const Int4Options& options, io::TensorFolderWriter& writer) {
+  const std::string& name = task.tensor->name;
+  const Spec& spec = task.tensor->spec;
+  const View view = task.shard->view(*task.tensor);
+  if (!quantized(task.treatment)) {
+    writer.write(name, view);
+    return {.name = name, .shape = spec.shape, .bits_per_weight = 8.0 * dtype_bytes(spec.dtype), .bytes = spec.bytes()};
+  }
+  Int4Error error;
+  const Int4Matrix q = quantize_int4(pool, view, options, task.treatment == Treatment::conv1d, &error, name);
+  writer.write(int4::packed_name(name), q.packed.tensor);
+  writer.write(int4::scale_name(name), q.scale.tensor);
+  if (!options.symmetric) writer.write(int4::offset_name(name), q.offset.tensor);
+  return {.name = name,
+          .shape = {task.n(), task.k()},
+          .quantized = true,
+          .bits_per_weight = 8.0 * static_cast<double>(q.bytes()) / static_cast<double>(spec.size()),
+          .relative_rms = error.relative_rms(),
+          .largest = error.largest,
+          .bytes = q.bytes()};
+}
+
+void write_companions(const fs::path& from, const fs::path& to, const Int4Options& options) {
+  io::Json config = io::read_json(from / "config.json");
+  config["quantization_config"] = {
+      {"quant_method", "hpcdl_int4"}, {"bits", 4}, {"group_size", options.group}, {"symmetric", options.symmetric}};
+  io::write_file_atomic(to / "config.json", config.dump(2) + "\n");
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+                           "merges.txt", "generation_config.json"})
+    if (std::error_code ignored; fs::exists(from / name, ignored)) io::write_file_atomic(to / name, io::read_file(from / name));
+}
+
+}  // namespace
+
+Treatment default_treatment(const io::ModelConfig& config, const std::string& name, const Spec& spec) {
+  if (config.tied && name == "lm_head.weight") return Treatment::leave_out;
+  // Causal masks that old GPT-2 files carry along.
+  if (name.ends_with(".attn.masked_bias") || (name.ends_with(".attn.bias") && spec.shape.rank() == 4)) return Treatment::leave_out;
+  const bool wide_enough = spec.shape.rank() == 2 && spec[0] >= 16 && spec[1] >= 16 && spec[0] * spec[1] >= 16 * 32;
+  const bool widens = spec.dtype == DType::f32 || spec.dtype == DType::bf16 || spec.dtype == DType::f16;
+  if (!wide_enough || !widens || name.ends_with("wpe.weight") || !name.ends_with(".weight")) return Treatment::copy;
+  if (config.family == io::Family::gpt2)
+    for (const char* conv : {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"})
+      if (name.ends_with(conv)) return Treatment::conv1d;
+  return Treatment::matrix;
+}
+
+ModelReport quantize_model(Pool& pool, const fs::path& from, const fs::path& to, const QuantizeModelOptions& options) {
+  const io::ModelConfig config = io::read_hf_config(from);
+  require(!config.quant, "quant", "{}: the model is quantised already; start from the original", from.string());
+  std::error_code ignored;
+  require(!fs::equivalent(from, to, ignored), "quant", "{}: source and target are the same folder", to.string());
+  const auto files = io::TensorFolder::open(from);
+  const auto tasks = plan(files, config, options);
+  std::int64_t total = 0, done = 0;
+  for (const auto& t : tasks) total += t.tensor->spec.bytes();
+
+  ModelReport report{.layers = {}, .group = options.int4.group, .symmetric = options.int4.symmetric};
+  StagedFolder folder(to);
+  io::TensorFolderWriter writer(folder.path(), outputs(tasks, options.int4));
+  if (options.progress) options.progress("", 0, total);
+  for (const auto& t : tasks) {
+    report.layers.push_back(write_one(pool, t, options.int4, writer));
+    t.shard->file().drop(t.tensor->offset, t.tensor->spec.bytes());
+    done += t.tensor->spec.bytes();
+    if (options.progress) options.progress(t.tensor->name, done, total);
+  }
+  writer.commit();
+  write_companions(from, folder.path(), options.int4);
+  folder.commit();
+  return report;
+}
+
+}  // namespace hpcdl::quant

@@ -1,0 +1,177 @@
+#include "hpcdl/quant/quantize_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/core/rng.h"
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/hf_config.h"
+#include "hpcdl/io/safetensors_writer.h"
+#include "hpcdl/io/temp_folder.h"
+#include "hpcdl/quant/int4_names.h"
+
+namespace hpcdl::quant {
+namespace {
+
+namespace fs = io::fs;
+
+const std::vector<io::NamedSpec> kGpt2 = {
+    {"transformer.wte.weight", {{70, 64}, DType::f32}},
+    {"transformer.wpe.weight", {{32, 64}, DType::f32}},
+    {"transformer.h.0.ln_1.weight", {{64}, DType::f32}},
+    {"transformer.h.0.attn.bias", {{1, 1, 32, 32}, DType::f32}},
+    {"transformer.h.0.attn.c_attn.weight", {{64, 192}, DType::f32}},
+    {"transformer.h.0.attn.c_attn.bias", {{192}, DType::f32}},
+    {"transformer.h.0.mlp.c_proj.weight", {{256, 64}, DType::bf16}},
+    {"lm_head.weight", {{70, 64}, DType::f32}},
+};
+
+struct Folder {
+  io::TempFolder temp;
+  fs::path from = temp / "model", to = temp / "model-int4";
+
+  explicit Folder(float poison = 0) {
+    io::ModelConfig c{.layers = 1, .heads = 4, .width = 64, .context = 32, .vocab = 70};
+    c.resolve();
+    io::make_folder(from);
+    io::write_hf_config(from, c);
+    io::write_file_atomic(from / "tokenizer.json", "{\"version\": 1}");
+    io::TensorFolderWriter writer(from, kGpt2);
+    const Rng rng{5, 5};
+    std::uint64_t at = 0;
+    for (const auto& t : kGpt2) {
+      OwnedTensor v(t.spec);
+      for (std::int64_t i = 0; i < t.spec.size(); ++i) {
+        auto w = static_cast<float>(0.02 * rng.normal(at++));
+        if (poison != 0 && t.name.ends_with("c_attn.weight") && i == 192 * 3 + 7) w = poison;
+        if (t.spec.dtype == DType::f32) v.tensor.ptr<float>()[i] = w;
+        else v.tensor.ptr<bf16>()[i] = bf16(w);
+      }
+      writer.write(t.name, v.tensor);
+    }
+    writer.commit();
+  }
+};
+
+std::string message(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+void expect_same(const View& a, const View& b) {
+  ASSERT_EQ(a.spec(), b.spec());
+  EXPECT_EQ(std::memcmp(a.data(), b.data(), static_cast<std::size_t>(a.bytes())), 0);
+}
+
+TEST(quantize_model, writes_a_folder_that_stands_alone) {
+  const Folder f;
+  Pool pool(2);
+  std::int64_t last = -1, total = 0;
+  std::size_t calls = 0;
+  QuantizeModelOptions options{.int4 = {.group = 32, .symmetric = false}};
+  options.progress = [&](const std::string&, std::int64_t done, std::int64_t all) {
+    EXPECT_GT(done, last);
+    last = done, total = all, ++calls;
+  };
+  const auto report = quantize_model(pool, f.from, f.to, options);
+  EXPECT_EQ(last, total);
+  EXPECT_EQ(calls, report.layers.size() + 1);
+
+  const auto config = io::read_hf_config(f.to);
+  ASSERT_TRUE(config.quant);
+  EXPECT_EQ(config.quant->group_size, 32);
+  EXPECT_FALSE(config.quant->symmetric);
+  EXPECT_EQ(io::read_file(f.to / "tokenizer.json"), "{\"version\": 1}");
+
+  const auto old = io::TensorFolder::open(f.from), now = io::TensorFolder::open(f.to);
+  EXPECT_FALSE(now.contains("lm_head.weight"));
+  EXPECT_FALSE(now.contains("transformer.h.0.attn.bias"));
+  for (const char* name : {"transformer.wpe.weight", "transformer.h.0.ln_1.weight", "transformer.h.0.attn.c_attn.bias"})
+    expect_same(old.at(name), now.at(name));
+  for (const std::string name : {"transformer.wte.weight", "transformer.h.0.attn.c_attn.weight", "transformer.h.0.mlp.c_proj.weight"}) {
+    Int4Error error;
+    const auto want = quantize_int4(pool, old.at(name), options.int4, name.find(".c_") != std::string::npos, &error);
+    EXPECT_FALSE(now.contains(name));
+    expect_same(now.at(int4::packed_name(name)), want.packed.tensor);
+    expect_same(now.at(int4::scale_name(name)), want.scale.tensor);
+    expect_same(now.at(int4::offset_name(name)), want.offset.tensor);
+    const auto layer = std::find_if(report.layers.begin(), report.layers.end(), [&](const LayerReport& l) { return l.name == name; });
+    ASSERT_NE(layer, report.layers.end());
+    EXPECT_EQ(layer->shape, Shape({want.weight().n(), want.weight().k()}));
+    EXPECT_EQ(layer->relative_rms, error.relative_rms());
+    EXPECT_EQ(layer->largest, error.largest);
+    EXPECT_DOUBLE_EQ(layer->bits_per_weight, 5);
+  }
+  EXPECT_DOUBLE_EQ(report.bits_per_weight(), 5);
+  EXPECT_DOUBLE_EQ(report.ratio_fp32(), 6.4);
+  const auto json = to_json(report);
+  EXPECT_EQ(json["layers"].size(), report.layers.size());
+  EXPECT_EQ(json["bytes"], report.bytes());
+  EXPECT_NE(to_text(report).find("transformer.h.0.mlp.c_proj.weight"), std::string::npos);
+  EXPECT_EQ(to_text(report).find("ln_1"), std::string::npos);
+}
+
+TEST(quantize_model, kernels_run_on_the_mapped_file) {
+  const Folder f;
+  Pool pool(2);
+  Stream s(pool);
+  quantize_model(pool, f.from, f.to);
+  const auto old = io::TensorFolder::open(f.from), now = io::TensorFolder::open(f.to);
+  const std::string name = "transformer.h.0.attn.c_attn.weight";
+  const View packed = now.at(int4::packed_name(name)), scale = now.at(int4::scale_name(name));
+  OwnedTensor x(Spec{{1, 64}, DType::f32}), y(Spec{{1, 192}, DType::f32}), values(Spec{{1, 64}, DType::f32}), steps(Spec{{1, 1}, DType::f32}),
+      sums(Spec{{1, 1}, DType::i32});
+  x.tensor.ptr<float>()[9] = 1;  // picks column 9 of the (out, in) matrix: row 9 of the stored one
+  Int4Linear::forward(s, y.tensor, x.tensor, packed, scale, {}, {}, {}, values.tensor, steps.tensor, sums.tensor, {.exact = true});
+  double squared = 0, origin = 0;
+  for (int i = 0; i < 192; ++i) {
+    const float w = old.at(name).ptr<float>()[9 * 192 + i];
+    squared += std::pow(static_cast<double>(w - y.tensor.ptr<float>()[i]), 2);
+    origin += static_cast<double>(w) * static_cast<double>(w);
+  }
+  EXPECT_LT(std::sqrt(squared / origin), 0.2);  // a wrong row or a wrong turn gives about 1.4
+  EXPECT_GT(squared, 0);
+}
+
+TEST(quantize_model, replaces_an_older_model_or_changes_nothing) {
+  Pool pool(2);
+  const Folder good, bad(NAN);
+  quantize_model(pool, good.from, good.to);
+  const auto before = io::read_file(good.to / "config.json");
+  const auto entries = [](const fs::path& p) { return std::distance(fs::directory_iterator(p), fs::directory_iterator()); };
+
+  const std::string text = message([&] { quantize_model(pool, bad.from, good.to); });
+  EXPECT_NE(text.find("transformer.h.0.attn.c_attn.weight: weight [3, 7]"), std::string::npos) << text;
+  EXPECT_EQ(io::read_file(good.to / "config.json"), before);
+  EXPECT_EQ(entries(good.temp.path()), 2) << "something was left beside the model";
+
+  quantize_model(pool, good.from, good.to, {.int4 = {.group = 32}});
+  EXPECT_EQ(io::read_hf_config(good.to).quant->group_size, 32);
+  EXPECT_EQ(entries(good.temp.path()), 2);
+}
+
+TEST(quantize_model, says_what_does_not_fit) {
+  Pool pool(2);
+  const Folder f;
+  const std::string group = message([&] { quantize_model(pool, f.from, f.to, {.int4 = {.group = 128}}); });
+  EXPECT_NE(group.find("transformer.wte.weight: group size 128 does not divide its K = 64"), std::string::npos) << group;
+  EXPECT_NE(group.find("that does: 32, 64"), std::string::npos) << group;
+  EXPECT_FALSE(fs::exists(f.to));
+  EXPECT_NE(message([&] { quantize_model(pool, f.from, f.from); }).find("same folder"), std::string::npos);
+  quantize_model(pool, f.from, f.to);
+  EXPECT_NE(message([&] { quantize_model(pool, f.to, f.temp / "again"); }).find("quantised already"), std::string::npos);
+  io::make_folder(f.temp / "photos");
+  io::write_file_atomic(f.temp / "photos/cat.jpg", "meow");
+  EXPECT_NE(message([&] { quantize_model(pool, f.from, f.temp / "photos"); }).find("other things than a model"), std::string::npos);
+  EXPECT_EQ(io::read_file(f.temp / "photos/cat.jpg"), "meow");
+}
+
+}  // namespace
+}  // namespace hpcdl::quant

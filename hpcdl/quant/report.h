@@ -1,0 +1,42 @@
+#pragma once
+// What quantising a model did, layer by layer.
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "hpcdl/core/tensor.h"
+
+namespace hpcdl::quant {
+
+struct LayerReport {
+  std::string name;
+  Shape shape;               // (out, in) of a quantised matrix, else as stored
+  bool quantized = false;
+  double bits_per_weight = 0;
+  double relative_rms = 0;   // |w - w'| / |w|
+  double largest = 0;        // max |w - w'|
+  std::int64_t bytes = 0;
+  double ratio_fp32() const { return 32 / bits_per_weight; }
+};
+
+struct ModelReport {
+  std::vector<LayerReport> layers;  // in the order of the file
+  std::int64_t group = 0;
+  bool symmetric = true;
+
+  std::int64_t weights() const;            // of the quantised matrices
+  std::int64_t parameters() const;         // of everything written
+  std::int64_t bytes() const;
+  /// Of the quantised matrices, scales and offsets included; the 4-bit values alone are 1/8 of fp32.
+  double bits_per_weight() const;
+  double ratio_fp32() const { return 32 / bits_per_weight(); }
+  /// Of the whole model, with what stayed as it was.
+  double model_bits_per_parameter() const;
+};
+
+nlohmann::json to_json(const ModelReport& report);
+/// A table for people: one line per quantised matrix and a sum.
+std::string to_text(const ModelReport& report);
+
+}  // namespace hpcdl::quant

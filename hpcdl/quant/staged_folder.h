@@ -1,0 +1,24 @@
+#pragma once
+// A folder that is either whole or absent: filled aside, then renamed.
+
+#include "hpcdl/io/file.h"
+
+namespace hpcdl::quant {
+
+class StagedFolder {
+ public:
+  /// Throws Error when `target` holds something that is no model folder (nothing to lose but a config.json and weights).
+  explicit StagedFolder(io::fs::path target);
+  StagedFolder(const StagedFolder&) = delete;
+  StagedFolder& operator=(const StagedFolder&) = delete;
+  /// Without commit() nothing remains.
+  ~StagedFolder();
+
+  const io::fs::path& path() const { return aside_; }
+  void commit();
+
+ private:
+  io::fs::path target_, aside_;
+};
+
+}  // namespace hpcdl::quant
