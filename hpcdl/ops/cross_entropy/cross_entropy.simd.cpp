@@ -1,49 +1,9 @@
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
 
+#include "hpcdl/ops/cross_entropy/log_sum_exp.h"
 #include "hpcdl/ops/rows.h"
-#include "hpcdl/simd/loop.h"
-#include "hpcdl/simd/math.h"
 
 namespace hpcdl::cpu {
-namespace {
-
-constexpr float kInf = __builtin_inff();
-
-/// log(sum(exp(x))) = top + log_sum; kept apart, because top + log_sum - x[target] would cancel.
-struct LogSumExp {
-  float top, log_sum;
-};
-
-/// Maximum and sum of one block at a time, so that the row is read from memory once. All-NaN and +inf
-/// rows give NaN, as the two-pass form does.
-template <class Isa, class T> LogSumExp log_sum_exp(const T* x, std::int64_t n) {
-  using V = simd::Vec<Isa>;
-  using namespace simd;
-  constexpr std::int64_t kBlock = 4096;  // stays in L1
-  float top = -kInf, sum = 0;
-  for (std::int64_t at = 0; at < n; at += kBlock) {
-    const auto len = n - at < kBlock ? n - at : kBlock;
-    const T* p = x + at;
-    const float here = max_over<Isa>(len, [&](std::int64_t i, auto k) { return load<V>(p + i, k, -kInf); });
-    if (here > top) {
-      sum = sum == 0 ? 0 : sum * reduce_max(exp(V(top - here)));
-      top = here;
-    }
-    if (top == -kInf) {  // nothing but -inf or NaN so far: only NaN matters
-      sum += sum_over<Isa>(len, [&](V a, std::int64_t i, auto k) {
-        const V v = load<V>(p + i, k);
-        return a + select(v == V(-kInf), V(0.0f), v);
-      });
-      continue;
-    }
-    const V m(top);
-    sum += sum_over<Isa>(len, [&](V a, std::int64_t i, auto k) { return a + exp(load<V>(p + i, k, -kInf) - m); });
-  }
-  return {top, reduce_max(log(V(sum)))};
-}
-
-}  // namespace
-
 template <class Isa> void cross_entropy_rows(Isa, Pool& pool, Tensor row_loss, Tensor lse, View logits, View targets) {
   const auto n = logits.cols();
   const auto* target = targets.ptr<std::int32_t>();
@@ -52,10 +12,12 @@ template <class Isa> void cross_entropy_rows(Isa, Pool& pool, Tensor row_loss, T
       for (auto r = begin; r < end; ++r) {
         const T* x = logits.ptr<T>() + r * logits.row_stride();
         const auto t = target[r];
-        const auto l = t < 0 ? LogSumExp{0, 0} : log_sum_exp<Isa>(x, n);
-        if (lse) lse.ptr<float>()[r] = l.top + l.log_sum;
+        LogSumExp<Isa> l;
+        if (t >= 0) l.add(x, n);
+        const float log_sum = t >= 0 ? l.log_sum() : 0, top = t >= 0 ? l.top : 0;
+        if (lse) lse.ptr<float>()[r] = top + log_sum;
         const float at_target = t < 0 ? 0.0f : t < n ? static_cast<float>(x[t]) : __builtin_nanf("");
-        row_loss.ptr<float>()[r] = (l.top - at_target) + l.log_sum;
+        row_loss.ptr<float>()[r] = (top - at_target) + log_sum;  // top + log_sum first would cancel
       }
     });
   });

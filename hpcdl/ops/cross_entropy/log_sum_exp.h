@@ -1,0 +1,43 @@
+#pragma once
+// log(sum(exp(x))) met block by block, so that a row is read from memory once (included by .simd.cpp only).
+
+#include "hpcdl/simd/loop.h"
+#include "hpcdl/simd/math.h"
+
+namespace hpcdl::cpu {
+
+/// The sum is held relative to the largest value so far: sum(exp(x)) = sum * exp(top). NaN anywhere gives a NaN sum.
+template <class Isa> struct LogSumExp {
+  using V = simd::Vec<Isa>;
+  static constexpr float kInf = __builtin_inff();
+
+  float top = -kInf, sum = 0;
+
+  float log_sum() const { return reduce_max(log(V(sum))); }
+
+  template <class T> void add(const T* x, std::int64_t n) {
+    constexpr std::int64_t kBlock = 4096;  // stays in L1 between its maximum and its sum
+    for (std::int64_t at = 0; at < n; at += kBlock) add_block(x + at, n - at < kBlock ? n - at : kBlock);
+  }
+
+ private:
+  template <class T> void add_block(const T* x, std::int64_t n) {
+    using namespace simd;
+    const float here = max_over<Isa>(n, [&](std::int64_t i, auto k) { return load<V>(x + i, k, -kInf); });
+    if (here > top) {
+      sum = sum == 0 ? 0 : sum * reduce_max(exp(V(top - here)));
+      top = here;
+    }
+    const V m(top);
+    if (top == -kInf) {  // nothing but -inf or NaN so far, and exp(-inf - -inf) is NaN
+      sum += sum_over<Isa>(n, [&](V a, std::int64_t i, auto k) {
+        const V v = load<V>(x + i, k);
+        return a + select(v == m, V(0.0f), v);
+      });
+      return;
+    }
+    sum += sum_over<Isa>(n, [&](V a, std::int64_t i, auto k) { return a + exp(load<V>(x + i, k, -kInf) - m); });
+  }
+};
+
+}  // namespace hpcdl::cpu
