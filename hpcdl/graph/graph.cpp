@@ -42,8 +42,12 @@ Var Graph::input(std::string name, Spec spec) {
 
 Var Graph::constant(std::string name, Tensor memory) {
   require(memory.is_contiguous(), "graph", "constant \"{}\" must be contiguous", name);
+  const std::pair<const void*, std::string> key{memory.data(), name};
+  if (const auto known = by_memory_.find(key); known != by_memory_.end()) return var(known->second);
   const int slot = add_slot({memory.spec(), SlotKind::external, memory.data(), name});
-  return var(add_value({.operand = whole(slot, memory.spec(), Access::read), .base = -1, .region = {}, .written = {}, .name = std::move(name)}));
+  const int id = add_value({.operand = whole(slot, memory.spec(), Access::read), .base = -1, .region = {}, .written = {}, .name = std::move(name)});
+  by_memory_.emplace(key, id);
+  return var(id);
 }
 
 Var Graph::parameter(std::string name, Tensor value, Tensor gradient) {
@@ -53,6 +57,7 @@ Var Graph::parameter(std::string name, Tensor value, Tensor gradient) {
           "the gradient of parameter \"{}\" must be a contiguous {}, got {}", name, to_string(value.spec()),
           to_string(gradient.spec()));
   auto& val = this->value(v.id());
+  if (val.parameter >= 0) return v;
   val.needs_gradient = true;
   val.parameter = static_cast<int>(parameters_.size());
   const int slot = add_slot({gradient.spec(), SlotKind::external, gradient.data(), name + ".grad"});

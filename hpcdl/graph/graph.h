@@ -3,6 +3,7 @@
 // In eager mode every record is also run as it is pushed.
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -35,9 +36,10 @@ class Graph {
   // -- leaves
   /// Filled by the caller before each run; no gradient.
   Var input(std::string name, Spec spec);
-  /// Memory of the caller, without gradient: buffers, caches, state.
+  /// Memory of the caller, without gradient: frozen weights, buffers, caches, state. The same memory asked for again is
+  /// the same Var, so a module may ask whenever it is called.
   Var constant(std::string name, Tensor memory);
-  /// Memory of the caller with a gradient that lies in the caller's memory too.
+  /// Memory of the caller with a gradient that lies in the caller's memory too; the same Var for the same memory.
   Var parameter(std::string name, Tensor value, Tensor gradient);
   /// A leaf in the arena that has a gradient: tests, and stages whose input gradient leaves the program.
   Var differentiable_input(std::string name, Spec spec);
@@ -158,6 +160,7 @@ class Graph {
   std::vector<Value> values_;
   std::vector<Node> nodes_;
   std::vector<Parameter> parameters_;
+  std::map<std::pair<const void*, std::string>, int> by_memory_;  // value id of external memory, by address and name
   std::vector<GradientHook> hooks_;
   std::vector<std::unique_ptr<Buffer>> eager_memory_;
   std::vector<int> remap_;             // value id -> its recomputed twin, while a segment runs backward

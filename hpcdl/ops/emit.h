@@ -31,8 +31,8 @@ template <Symbolic V> auto update_operand(const V& v) {
 template <class Graph, class Operand>
 void emit_update(Graph& g, std::string_view name, RunFn run, const std::vector<Operand>& operands, const void* args,
                  std::size_t args_bytes, Cost cost) {
-  using Phase = std::remove_cvref_t<decltype(g.program().records.front().phase)>;
-  g.emit(name, run, std::span<const Operand>(operands), args, args_bytes, cost, Phase::update);
+  using GraphPhase = std::remove_cvref_t<decltype(g.program().records.front().phase)>;
+  g.emit(name, run, std::span<const Operand>(operands), args, args_bytes, cost, GraphPhase::update);
 }
 
 }  // namespace hpcdl

@@ -74,9 +74,9 @@ inline void require_adamw(const Spec& value, const Spec& gradient, const Spec& m
 
 /// Records one update of all tensors. All must be contiguous; their number is limited by the record's 65535 operands.
 template <class Graph, Symbolic V> void record_adamw(Graph& g, std::span<const AdamWTensor<V>> tensors, const AdamW::Args& a) {
-  using Operand = decltype(read_operand(V()));
+  using GraphOperand = decltype(read_operand(V()));
   require(tensors.size() * AdamW::kOperands <= 65535, AdamW::name, "{} tensors are too many for one record", tensors.size());
-  std::vector<Operand> operands;
+  std::vector<GraphOperand> operands;
   std::vector<std::byte> args(sizeof(detail::AdamWRecord) + tensors.size());
   const detail::AdamWRecord head{a, static_cast<std::int64_t>(tensors.size())};
   std::memcpy(args.data(), &head, sizeof head);
@@ -85,7 +85,7 @@ template <class Graph, Symbolic V> void record_adamw(Graph& g, std::span<const A
     const auto& t = tensors[i];
     detail::require_adamw(t.value.spec(), t.gradient.spec(), t.m.spec(), t.v.spec(), t.copy ? t.copy.spec() : Spec());
     operands.insert(operands.end(), {update_operand(t.value), read_operand(t.gradient), update_operand(t.m), update_operand(t.v),
-                                     t.copy ? write_operand(t.copy) : Operand()});
+                                     t.copy ? write_operand(t.copy) : GraphOperand()});
     args[sizeof head + i] = static_cast<std::byte>(t.decay ? 1 : 0);
     const double n = static_cast<double>(t.value.spec().size());
     cost += {14 * n, 2.0 * static_cast<double>(t.value.spec().bytes()) + static_cast<double>(t.gradient.spec().bytes()) + 16 * n +

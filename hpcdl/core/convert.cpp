@@ -1,0 +1,39 @@
+#include "hpcdl/core/convert.h"
+
+#include "hpcdl/core/describe.h"
+#include "hpcdl/core/error.h"
+
+namespace hpcdl {
+namespace {
+
+template <class F> void visit_float(DType d, F&& f) {
+  switch (d) {
+    case DType::f32: return f.template operator()<float>();
+    case DType::bf16: return f.template operator()<bf16>();
+    case DType::f16: return f.template operator()<f16>();
+    case DType::f64: return f.template operator()<double>();
+    default: fail("convert", "expected a floating-point type, got {}", dtype_name(d));
+  }
+}
+
+/// Element `i`, which need not be aligned: tensors in files are not.
+template <class T> T load(const void* p, std::int64_t i) {
+  T v;
+  __builtin_memcpy(&v, static_cast<const char*>(p) + i * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
+  return v;
+}
+
+}  // namespace
+
+void convert_elements(Tensor dst, View src) {
+  require(dst.shape() == src.shape() && dst.is_contiguous() && src.is_contiguous(), "convert",
+          "both tensors must be contiguous and of one shape, got {} and {}", to_string(dst.spec()), to_string(src.spec()));
+  visit_float(dst.dtype(), [&]<class To>() {
+    visit_float(src.dtype(), [&]<class From>() {
+      To* out = dst.ptr<To>();
+      for (std::int64_t i = 0; i < dst.size(); ++i) out[i] = static_cast<To>(static_cast<float>(load<From>(src.data(), i)));
+    });
+  });
+}
+
+}  // namespace hpcdl

@@ -1,0 +1,57 @@
+#include "hpcdl/infer/evaluate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/graph/executable.h"
+
+namespace hpcdl::infer {
+namespace {
+
+struct EvalProgram {
+  Var tokens, targets, loss;
+  Executable exe;
+};
+
+EvalProgram record(const models::LanguageModel& model, std::int64_t length, const nn::ForwardOptions& options) {
+  Graph g({.inference = true});
+  const Spec ids{{1, length}, DType::i32};
+  const Var tokens = g.input("tokens", ids), targets = g.input("targets", ids);
+  const Var loss = g.keep(model.loss(g, tokens, targets, options));
+  return {tokens, targets, loss, Executable(g.finish())};
+}
+
+}  // namespace
+
+EvalResult evaluate(const models::LanguageModel& model, Pool& pool, std::span<const std::int32_t> tokens,
+                    const nn::ForwardOptions& options, const std::function<void(std::int64_t)>& progress) {
+  const auto vocab = model.config().vocab;
+  require(tokens.size() >= 2, "eval", "{} tokens are too few: predicting takes at least two", tokens.size());
+  for (auto id : tokens)
+    require(id >= 0 && id < vocab, "eval", "token {} is not in the model's vocabulary of {}: tokenizer and model do not belong together",
+            id, vocab);
+  StepParams params;
+  Stream stream(pool, &params);
+  std::map<std::int64_t, EvalProgram> programs;
+  const auto predictions = static_cast<std::int64_t>(tokens.size()) - 1;
+  const auto window = std::min<std::int64_t>(model.config().context, predictions);
+  double sum = 0;
+  for (std::int64_t at = 0; at < predictions; at += window) {
+    const auto n = std::min(window, predictions - at);
+    auto found = programs.find(n);
+    if (found == programs.end()) found = programs.emplace(n, record(model, n, options)).first;
+    auto& p = found->second;
+    std::copy_n(tokens.data() + at, n, p.exe.tensor(p.tokens).ptr<std::int32_t>());
+    std::copy_n(tokens.data() + at + 1, n, p.exe.tensor(p.targets).ptr<std::int32_t>());
+    p.exe.run(stream);
+    sum += static_cast<double>(p.exe.tensor(p.loss).ptr<float>()[0]);
+    if (progress) progress(at + n);
+  }
+  const double loss = sum / static_cast<double>(predictions);
+  require(std::isfinite(loss), "eval", "the loss is {}: the weights hold NaN or overflow; check them with `hpcdl inspect --check`", loss);
+  return {loss, std::exp(loss), predictions};
+}
+
+}  // namespace hpcdl::infer

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "hpcdl/core/pool.h"
+#include "hpcdl/models/language_model.h"
+
+namespace hpcdl::infer {
+
+struct EvalResult {
+  double loss = 0;        // mean negative log-likelihood per predicted token, nats
+  double perplexity = 0;  // e^loss
+  std::int64_t tokens = 0;  // predicted ones
+};
+
+/// Next-token loss over a token stream, cut into windows of the model's context (each predicts within itself only).
+/// Throws Error for fewer than two tokens and for ids outside the vocabulary. `progress` hears the tokens done so far.
+EvalResult evaluate(const models::LanguageModel& model, Pool& pool, std::span<const std::int32_t> tokens,
+                    const nn::ForwardOptions& options = {}, const std::function<void(std::int64_t)>& progress = {});
+
+}  // namespace hpcdl::infer

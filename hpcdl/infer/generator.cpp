@@ -1,0 +1,106 @@
+#include "hpcdl/infer/generator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "hpcdl/core/error.h"
+
+namespace hpcdl::infer {
+namespace {
+
+constexpr std::int64_t kLargestChunk = 64;
+
+double seconds_since(std::chrono::steady_clock::time_point t) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - t).count();
+}
+
+}  // namespace
+
+Generator::Generator(const models::LanguageModel& model, Pool& pool, std::int64_t capacity)
+    : model_(model), stream_(pool, &params_), capacity_(capacity) {
+  const auto& c = model.config();
+  require(capacity >= 1 && capacity <= c.context, "generate",
+          "{} tokens do not fit the model's context of {}: ask for fewer, or shorten the prompt", capacity, c.context);
+  const Spec spec{{1, capacity, c.kv_heads * c.head_dim}, DType::f32};
+  for (int i = 0; i < c.layers; ++i) {
+    memory_.emplace_back(spec);
+    cache_.keys.push_back(memory_.back().tensor);
+    memory_.emplace_back(spec);
+    cache_.values.push_back(memory_.back().tensor);
+  }
+}
+
+Generator::Step& Generator::step(std::int64_t tokens) {
+  const auto found = steps_.find(tokens);
+  if (found != steps_.end()) return found->second;
+  Graph g({.inference = true});
+  const nn::ForwardOptions options{.cache = &cache_};
+  const Var ids = g.input("tokens", {{1, tokens}, DType::i32});
+  const Var hidden = g.keep(model_.body(g, ids, options));
+  const Var logits = tokens == 1 ? g.keep(model_.head(g, hidden)) : Var();
+  return steps_.emplace(tokens, Step{Executable(g.finish()), ids, hidden, logits}).first->second;
+}
+
+std::span<const float> Generator::head_of_last(const Step& s, std::int64_t tokens) {
+  const auto width = model_.config().width;
+  if (!head_) {
+    Graph g({.inference = true});
+    const Var hidden = g.input("hidden", {{1, 1, width}, DType::f32});
+    const Var logits = g.keep(model_.head(g, hidden));
+    head_ = std::make_unique<Step>(Step{Executable(g.finish()), {}, hidden, logits});
+  }
+  const float* last = s.exe.tensor(s.hidden).ptr<float>() + (tokens - 1) * width;
+  std::memcpy(head_->exe.tensor(head_->hidden).data(), last, static_cast<std::size_t>(width) * sizeof(float));
+  head_->exe.run(stream_);
+  const Tensor t = head_->exe.tensor(head_->logits);
+  return {t.ptr<float>(), static_cast<std::size_t>(t.size())};
+}
+
+/// Runs ids behind what the cache holds; returns the logits of the last one.
+std::span<const float> Generator::feed(std::span<const std::int32_t> ids) {
+  while (true) {
+    std::int64_t chunk = kLargestChunk;
+    while (chunk > static_cast<std::int64_t>(ids.size())) chunk /= 2;
+    Step& s = step(chunk);
+    std::memcpy(s.exe.tensor(s.tokens).data(), ids.data(), static_cast<std::size_t>(chunk) * sizeof(std::int32_t));
+    s.exe.run(stream_);
+    params_.position += chunk;
+    ids = ids.subspan(static_cast<std::size_t>(chunk));
+    if (!ids.empty()) continue;
+    if (chunk > 1) return head_of_last(s, chunk);
+    const Tensor t = s.exe.tensor(s.logits);
+    return {t.ptr<float>(), static_cast<std::size_t>(t.size())};
+  }
+}
+
+GenerationStats Generator::generate(std::span<const std::int32_t> prompt, int tokens, const SamplingOptions& sampling,
+                                    const std::function<bool(std::int32_t)>& on_token) {
+  sampling.check();
+  require(!prompt.empty(), "generate", "the prompt is empty: give at least one token");
+  require(static_cast<std::int64_t>(prompt.size()) + tokens <= capacity_, "generate",
+          "{} prompt tokens and {} new ones exceed the room for {}", prompt.size(), tokens, capacity_);
+  for (auto id : prompt)
+    require(id >= 0 && id < model_.config().vocab, "generate",
+            "token {} is not in the model's vocabulary of {}: tokenizer and model do not belong together", id, model_.config().vocab);
+  GenerationStats stats;
+  stats.prompt_tokens = static_cast<int>(prompt.size());
+  params_.position = 0;
+  if (tokens <= 0) return stats;
+  const auto start = std::chrono::steady_clock::now();
+  auto logits = feed(prompt);
+  std::chrono::steady_clock::time_point first;
+  while (true) {
+    const std::int32_t id = sample(logits, sampling, static_cast<std::uint64_t>(stats.new_tokens));
+    if (++stats.new_tokens == 1) {
+      stats.time_to_first_token_ms = 1e3 * seconds_since(start);
+      first = std::chrono::steady_clock::now();
+    }
+    if (!on_token(id) || stats.new_tokens == tokens) break;
+    logits = feed({&id, 1});
+  }
+  if (stats.new_tokens > 1) stats.tokens_per_second = (stats.new_tokens - 1) / seconds_since(first);
+  return stats;
+}
+
+}  // namespace hpcdl::infer

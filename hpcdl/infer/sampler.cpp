@@ -1,0 +1,69 @@
+#include "hpcdl/infer/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/core/rng.h"
+
+namespace hpcdl::infer {
+namespace {
+
+struct Candidate {
+  int id;
+  double weight;  // unnormalised probability
+};
+
+bool more_likely(const Candidate& a, const Candidate& b) { return a.weight != b.weight ? a.weight > b.weight : a.id < b.id; }
+
+/// Keeps the shortest prefix of a sorted list whose weights reach `share` of their sum.
+void keep_nucleus(std::vector<Candidate>& sorted, double share) {
+  double total = 0, sum = 0;
+  for (const auto& c : sorted) total += c.weight;
+  std::size_t n = 0;
+  while (n < sorted.size() && (n == 0 || sum < share * total)) sum += sorted[n++].weight;
+  sorted.resize(n);
+}
+
+}  // namespace
+
+void SamplingOptions::check() const {
+  if (!(temperature >= 0)) fail_usage("generate", "temperature must be 0 (greedy) or more, got {}", temperature);
+  if (top_k < 0) fail_usage("generate", "top-k must be 0 (all) or more, got {}", top_k);
+  if (!(top_p > 0 && top_p <= 1)) fail_usage("generate", "top-p must lie in (0, 1], got {}", top_p);
+}
+
+int sample(std::span<const float> logits, const SamplingOptions& options, std::uint64_t index) {
+  int best = 0;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    require(!(std::isnan(logits[i]) || logits[i] == HUGE_VALF), "generate",
+            "the logit of token {} is {}: the weights hold NaN or overflow; check them with `hpcdl inspect --check`", i, logits[i]);
+    if (logits[i] > logits[static_cast<std::size_t>(best)]) best = static_cast<int>(i);
+  }
+  if (options.temperature == 0 || options.top_k == 1) return best;
+
+  const double top = logits[static_cast<std::size_t>(best)];
+  std::vector<Candidate> all(logits.size());
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    all[i] = {static_cast<int>(i), std::exp((logits[i] - top) / static_cast<double>(options.temperature))};
+  if (options.top_k > 0 && static_cast<std::size_t>(options.top_k) < all.size()) {
+    std::nth_element(all.begin(), all.begin() + options.top_k, all.end(), more_likely);
+    all.resize(static_cast<std::size_t>(options.top_k));
+  }
+  if (options.top_p < 1) {
+    std::sort(all.begin(), all.end(), more_likely);
+    keep_nucleus(all, options.top_p);
+  } else {
+    std::sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
+  }
+  double total = 0;
+  for (const auto& c : all) total += c.weight;
+  const auto bits = Rng{options.seed, 0x5a}.block(index);
+  double left = (bits[0] + bits[1] * 0x1p-32) * 0x1p-32 * total;
+  for (const auto& c : all)
+    if ((left -= c.weight) < 0) return c.id;
+  return all.back().id;
+}
+
+}  // namespace hpcdl::infer

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace hpcdl::infer {
+
+struct SamplingOptions {
+  float temperature = 0;     // 0: greedy
+  int top_k = 0;             // keep the k most likely tokens; 0: all
+  float top_p = 1;           // keep the smallest set with at least this probability; 1: all (Holtzman et al., 2020)
+  std::uint64_t seed = 0;
+
+  /// Throws UsageError for values without meaning.
+  void check() const;
+};
+
+/// One token id from the logits of one position. A pure function of (logits, options, index); ties go to the lowest id.
+/// Throws Error when a logit is NaN or +infinity.
+int sample(std::span<const float> logits, const SamplingOptions& options, std::uint64_t index);
+
+}  // namespace hpcdl::infer

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/io/model_config.h"
+#include "hpcdl/io/safetensors.h"
+#include "hpcdl/nn/param.h"
+
+namespace hpcdl::models {
+
+/// Finds parameters in the files of a model folder. Files of the bare GPT-2 model lack the prefix "transformer." (those of
+/// the bare Llama model "model."): both spellings are found.
+class Binder {
+ public:
+  Binder(const io::TensorFolder& files, const io::ModelConfig& config) : files_(files), config_(config) {}
+
+  /// A view into the file; F16 and F64, which no CPU kernel reads, are converted into `converted`.
+  /// Throws Error when the tensor is missing or has another shape.
+  Tensor view(const std::string& name, const Spec& expected, std::vector<Buffer>& converted) const;
+  /// Copies into own memory, converting the type.
+  void copy(const std::string& name, const Tensor& to) const;
+  /// Binds the three tensors of an INT4 matrix; false when the folder holds none of that name.
+  bool bind_int4(const std::string& name, nn::Weight& weight) const;
+
+ private:
+  View find(const std::string& name, const Shape& expected) const;
+  /// The spelling of `name` that the files use; `name` itself when there is none.
+  std::string spelled(const std::string& name) const;
+
+  const io::TensorFolder& files_;
+  const io::ModelConfig& config_;
+};
+
+}  // namespace hpcdl::models

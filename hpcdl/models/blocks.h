@@ -1,0 +1,40 @@
+#pragma once
+// What the families share.
+
+#include <string>
+
+#include "hpcdl/io/model_config.h"
+#include "hpcdl/nn/context.h"
+#include "hpcdl/nn/linear.h"
+#include "hpcdl/ops/attention/attention.h"
+#include "hpcdl/ops/dropout/dropout.h"
+
+namespace hpcdl::models {
+
+inline constexpr float kInitStd = 0.02f;  // GPT-2; also what Llama training recipes use
+
+struct Heads {
+  int query, key_value;
+};
+
+Activation activation_of(const io::ModelConfig& c);
+
+/// Rows of `table` for ids (B, T), plus rows of `positions` where that is present. Returns (B, T, C) of type `compute`.
+Var embed(const nn::Weight& table, const Var& ids, DType compute, const Var& positions = {});
+
+/// Logits f32 (..., V) of normalised rows h (..., C).
+Var head_logits(const nn::Weight& head, const Var& h);
+
+/// Causal attention of q (B, T, H*D) over k, v (B, T, Hkv*D), or over the cache of this layer, which k and v join first.
+Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, const nn::ForwardOptions& o);
+
+/// residual + dropout(linear(x)): one kernel without dropout.
+Var project(const nn::Linear& linear, const Var& x, const Var& residual, const nn::ForwardOptions& o);
+
+/// One block under its scope, recomputed in backward where the options say so.
+template <class F> Var in_block(Graph& g, int layer, const nn::ForwardOptions& o, F&& block) {
+  Graph::Scope scope(g, "layers." + std::to_string(layer));
+  return o.recompute ? g.checkpoint(block) : block();
+}
+
+}  // namespace hpcdl::models

@@ -1,0 +1,183 @@
+#include "hpcdl/models/language_model.h"
+
+#include <cstring>
+#include <variant>
+
+#include "hpcdl/core/convert.h"
+#include "hpcdl/core/describe.h"
+#include "hpcdl/core/error.h"
+#include "hpcdl/core/rng.h"
+#include "hpcdl/io/hf_config.h"
+#include "hpcdl/io/safetensors.h"
+#include "hpcdl/io/safetensors_writer.h"
+#include "hpcdl/models/bind.h"
+#include "hpcdl/models/blocks.h"
+#include "hpcdl/models/gpt.h"
+#include "hpcdl/models/llama.h"
+#include "hpcdl/ops/cross_entropy/cross_entropy.h"
+
+
+namespace hpcdl::models {
+namespace {
+
+constexpr std::int64_t kAlign = 64;
+
+std::int64_t padded(std::int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+std::variant<Gpt, Llama> build(const io::ModelConfig& c) {
+  if (c.family == io::Family::gpt2) return Gpt(c);
+  return Llama(c);
+}
+
+}  // namespace
+
+struct LanguageModel::Impl {
+  io::ModelConfig config;
+  std::variant<Gpt, Llama> model;
+  Buffer values, gradients;                 // models in own memory
+  std::optional<io::TensorFolder> folder;   // mapped models
+  std::vector<io::Prefetch> reading;        // after folder: stops before the mapping goes
+  std::vector<Buffer> converted;            // tensors of a mapped model whose type no kernel reads (F16, F64)
+  std::vector<NamedParameter> parameters;
+
+  explicit Impl(io::ModelConfig c) : config(std::move(c)), model(build(config)) {
+    for_each([](const std::string& name, nn::Param& p) { p.name = name; });
+  }
+
+  template <class F> void for_each(F f) {
+    std::visit([&](auto& m) { nn::for_each_param(m, f); }, model);
+  }
+
+  void list_parameters() {
+    for_each([&](const std::string& name, nn::Param& p) {
+      if (p.value) parameters.push_back({name, p.value, p.gradient, p.decay});
+    });
+  }
+
+  /// Own f32 memory for every parameter: one block of values, one of gradients.
+  void allocate(bool with_gradients) {
+    std::int64_t total = 0;
+    for_each([&](const std::string&, nn::Param& p) { total += padded(p.spec.bytes()); });
+    values = Buffer(total);
+    if (with_gradients) gradients = Buffer(total);
+    std::int64_t at = 0;
+    for_each([&](const std::string&, nn::Param& p) {
+      p.value = Tensor(values.data() + at, p.spec);
+      if (with_gradients) p.gradient = Tensor(gradients.data() + at, p.spec);
+      at += padded(p.spec.bytes());
+    });
+  }
+};
+
+LanguageModel::LanguageModel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+LanguageModel::LanguageModel(LanguageModel&&) noexcept = default;
+LanguageModel& LanguageModel::operator=(LanguageModel&&) noexcept = default;
+LanguageModel::~LanguageModel() = default;
+
+LanguageModel LanguageModel::create(const io::ModelConfig& config, std::uint64_t seed, bool with_gradients) {
+  auto impl = std::make_unique<Impl>(config);
+  impl->allocate(with_gradients);
+  std::uint64_t stream = 0;
+  impl->for_each([&](const std::string&, nn::Param& p) {
+    const Rng rng{seed, ++stream};
+    float* v = p.value.ptr<float>();
+    for (std::int64_t i = 0; i < p.value.size(); ++i) {
+      v[i] = p.init == nn::Init::ones ? 1.0f
+             : p.init == nn::Init::normal ? static_cast<float>(rng.normal(static_cast<std::uint64_t>(i))) * p.std
+                                          : 0.0f;
+    }
+  });
+  impl->list_parameters();
+  return LanguageModel(std::move(impl));
+}
+
+LanguageModel LanguageModel::open(const std::filesystem::path& folder) {
+  auto impl = std::make_unique<Impl>(io::read_hf_config(folder));
+  impl->folder = io::TensorFolder::open(folder);
+  const Binder binder(*impl->folder, impl->config);
+  std::visit([&](auto& m) {
+    nn::for_each_param(m, [&]<class P>(const std::string& name, P& p) {
+      if constexpr (std::is_same_v<P, nn::Weight>) {
+        if (binder.bind_int4(name, p)) return;
+      }
+      p.value = binder.view(name, p.spec, impl->converted);
+    });
+  }, impl->model);
+  impl->list_parameters();
+  return LanguageModel(std::move(impl));
+}
+
+LanguageModel LanguageModel::open_for_training(const std::filesystem::path& folder) {
+  auto impl = std::make_unique<Impl>(io::read_hf_config(folder));
+  require(!impl->config.quant, "model", "{} is quantised: training needs the model it was made from", folder.string());
+  const auto files = io::TensorFolder::open(folder);
+  const Binder binder(files, impl->config);
+  impl->allocate(true);
+  impl->for_each([&](const std::string& name, nn::Param& p) { binder.copy(name, p.value); });
+  impl->list_parameters();
+  return LanguageModel(std::move(impl));
+}
+
+const io::ModelConfig& LanguageModel::config() const { return impl_->config; }
+std::span<NamedParameter> LanguageModel::parameters() { return impl_->parameters; }
+
+std::int64_t LanguageModel::parameter_count() const {
+  std::int64_t n = 0;
+  impl_->for_each([&](const std::string&, nn::Param& p) { n += p.spec.size(); });
+  return n;
+}
+
+std::int64_t LanguageModel::mapped_bytes() const { return impl_->folder ? impl_->folder->mapped_bytes() : 0; }
+
+void LanguageModel::prefetch() {
+  if (!impl_->folder || !impl_->reading.empty()) return;
+  for (const auto& shard : impl_->folder->shards()) impl_->reading.push_back(shard.file().prefetch());
+}
+
+Var LanguageModel::body(Graph&, const Var& tokens, const nn::ForwardOptions& o) const {
+  require(tokens.shape().rank() == 2 && tokens.dtype() == DType::i32, "model", "tokens must be I32 (B, T), got {}", to_string(tokens.spec()));
+  require(o.cache || tokens[1] <= impl_->config.context, "model", "{} tokens exceed the context of {}", tokens[1], impl_->config.context);
+  return std::visit([&](const auto& m) { return m.body(tokens, o); }, impl_->model);
+}
+
+Var LanguageModel::head(Graph& g, const Var& hidden) const {
+  Graph::Scope scope(g, "head");
+  return std::visit([&](const auto& m) { return head_logits(m.head(), m.norm(hidden)); }, impl_->model);
+}
+
+Var LanguageModel::logits(Graph& g, const Var& tokens, const nn::ForwardOptions& o) const { return head(g, body(g, tokens, o)); }
+
+Var LanguageModel::loss(Graph& g, const Var& tokens, const Var& targets, const nn::ForwardOptions& o) const {
+  const Var hidden = body(g, tokens, o);
+  Graph::Scope scope(g, "head");
+  return std::visit([&](const auto& m) {
+    const auto& weight = m.head();
+    const std::int64_t rows = tokens.shape().size();
+    const Var labels = g.reshape(targets, {rows});
+    const Var h = g.reshape(m.norm(hidden), {rows, hidden[-1]});
+    return weight.quantized() ? cross_entropy(head_logits(weight, h), labels)[0] : cross_entropy(head_logits(weight, h), labels)[0];
+  }, impl_->model);
+}
+
+void LanguageModel::save(const std::filesystem::path& folder, DType dtype) const {
+  require(!impl_->config.quant, "model", "a quantised model cannot be saved again: copy its folder");
+  std::vector<io::NamedSpec> specs;
+  for (const auto& p : impl_->parameters) specs.push_back({p.name, {p.value.shape(), dtype}});
+  std::filesystem::create_directories(folder);
+  io::TensorFolderWriter writer(folder, specs);
+  for (const auto& p : impl_->parameters) {
+    if (p.value.dtype() == dtype) {
+      writer.write(p.name, p.value);
+      continue;
+    }
+    OwnedTensor t({p.value.shape(), dtype});
+    convert_elements(t.tensor, p.value);
+    writer.write(p.name, t.tensor);
+  }
+  writer.commit();
+  io::ModelConfig c = impl_->config;
+  c.dtype = dtype;
+  io::write_hf_config(folder, c);
+}
+
+}  // namespace hpcdl::models

@@ -1,0 +1,61 @@
+#pragma once
+// A language model of any family: its parameters, their memory, and its programs.
+
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hpcdl/graph/graph.h"
+#include "hpcdl/io/model_config.h"
+#include "hpcdl/nn/context.h"
+
+namespace hpcdl::models {
+
+struct NamedParameter {
+  std::string name;  // as in Hugging Face files
+  Tensor value;
+  Tensor gradient;   // null unless the model was made for training
+  bool decay;        // weight decay applies
+};
+
+class LanguageModel {
+ public:
+  /// New weights: normal(0, 0.02), projections onto the residual stream scaled by 1/sqrt(2 layers), norms 1, biases 0.
+  /// A pure function of (config, seed).
+  static LanguageModel create(const io::ModelConfig& config, std::uint64_t seed, bool gradients);
+  /// A Hugging Face folder. Weights are views into the mapped files: nothing is copied or read ahead of its use.
+  static LanguageModel open(const std::filesystem::path& folder);
+  /// A Hugging Face folder, copied into own f32 memory with gradients. Refuses quantised folders.
+  static LanguageModel open_for_training(const std::filesystem::path& folder);
+
+  LanguageModel(LanguageModel&&) noexcept;
+  LanguageModel& operator=(LanguageModel&&) noexcept;
+  ~LanguageModel();
+
+  const io::ModelConfig& config() const;
+  std::span<NamedParameter> parameters();
+  std::int64_t parameter_count() const;
+  std::int64_t mapped_bytes() const;
+  /// Starts reading the mapped files ahead in the background, at disk speed. No effect on models in own memory.
+  void prefetch();
+
+  /// tokens, targets: (B, T) i32, target -1 ignored. Returns the SUM of the losses of valid targets, one f32.
+  Var loss(Graph& g, const Var& tokens, const Var& targets, const nn::ForwardOptions& o = {}) const;
+  /// (B, T, V) f32.
+  Var logits(Graph& g, const Var& tokens, const nn::ForwardOptions& o = {}) const;
+  /// The two halves of logits(): all blocks, (B, T, C), and the last norm with the head on any rows (..., C).
+  Var body(Graph& g, const Var& tokens, const nn::ForwardOptions& o = {}) const;
+  Var head(Graph& g, const Var& hidden) const;
+
+  /// config.json and safetensors of `dtype`, atomically each; loadable by transformers.
+  void save(const std::filesystem::path& folder, DType dtype = DType::f32) const;
+
+ private:
+  struct Impl;
+  explicit LanguageModel(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace hpcdl::models

@@ -1,0 +1,261 @@
+// Both families against the transformers library (golden files of golden/make_models.py) and against themselves.
+
+#include "hpcdl/models/language_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/graph/executable.h"
+#include "hpcdl/infer/evaluate.h"
+#include "hpcdl/infer/generator.h"
+#include "hpcdl/io/hf_config.h"
+#include "hpcdl/io/python_for_tests.h"
+#include "hpcdl/io/safetensors.h"
+#include "hpcdl/io/temp_folder.h"
+
+namespace hpcdl::models {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kGolden = fs::path(HPCDL_SOURCE_DIR) / "hpcdl/models/golden";
+
+std::vector<float> floats(const View& v) {
+  std::vector<float> out(static_cast<std::size_t>(v.size()));
+  std::memcpy(out.data(), v.data(), static_cast<std::size_t>(v.bytes()));
+  return out;
+}
+std::vector<std::int32_t> ids(const View& v) {
+  std::vector<std::int32_t> out(static_cast<std::size_t>(v.size()));
+  std::memcpy(out.data(), v.data(), static_cast<std::size_t>(v.bytes()));
+  return out;
+}
+
+/// Largest difference relative to the largest magnitude of `want`.
+double distance(const std::vector<float>& got, const std::vector<float>& want) {
+  double worst = 0, top = 0;
+  if (got.size() != want.size()) return HUGE_VAL;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    if (!std::isfinite(got[i])) return HUGE_VAL;
+    worst = std::max(worst, std::fabs(static_cast<double>(got[i]) - static_cast<double>(want[i])));
+    top = std::max(top, std::fabs(static_cast<double>(want[i])));
+  }
+  return top > 0 ? worst / top : worst;
+}
+
+// Two blocks are about 20 dependent roundings, each amplified by norms and softmax; both sides round differently.
+constexpr double kF32 = 1e-5, kBf16 = 0.06;
+
+struct Runner {
+  Pool pool{2};
+  StepParams params;
+  Stream stream{pool, &params};
+
+  std::vector<float> logits(const LanguageModel& m, const std::vector<std::int32_t>& tokens, std::int64_t rows,
+                            nn::ForwardOptions o = {}) {
+    Graph g({.inference = true});
+    const Var in = g.input("tokens", {{rows, static_cast<std::int64_t>(tokens.size()) / rows}, DType::i32});
+    const Var out = g.keep(m.logits(g, in, o));
+    Executable exe(g.finish());
+    std::memcpy(exe.tensor(in).data(), tokens.data(), tokens.size() * 4);
+    exe.run(stream);
+    return floats(exe.tensor(out));
+  }
+
+  /// Mean loss of predicting each row's next token; gradients (of the sum) land in the model.
+  double loss_and_gradients(LanguageModel& m, const std::vector<std::int32_t>& tokens, std::int64_t rows, nn::ForwardOptions o = {}) {
+    const auto cols = static_cast<std::int64_t>(tokens.size()) / rows, T = cols - 1;
+    Graph g;
+    const Var in = g.input("tokens", {{rows, T}, DType::i32}), targets = g.input("targets", {{rows, T}, DType::i32});
+    const Var loss = g.keep(m.loss(g, in, targets, o));
+    g.backward(loss);
+    Executable exe(g.finish());
+    for (std::int64_t r = 0; r < rows; ++r) {
+      std::memcpy(exe.tensor(in).ptr<std::int32_t>() + r * T, tokens.data() + r * cols, static_cast<std::size_t>(T) * 4);
+      std::memcpy(exe.tensor(targets).ptr<std::int32_t>() + r * T, tokens.data() + r * cols + 1, static_cast<std::size_t>(T) * 4);
+    }
+    exe.run(stream);
+    return static_cast<double>(exe.tensor(loss).ptr<float>()[0]) / static_cast<double>(rows * T);
+  }
+};
+
+class Golden : public testing::TestWithParam<const char*> {
+ protected:
+  fs::path folder() const { return kGolden / GetParam(); }
+  io::SafeTensors golden() const { return io::SafeTensors::open(folder() / "golden.safetensors"); }
+  Runner run;
+};
+
+TEST_P(Golden, LogitsAgreeWithTransformers) {
+  const auto model = LanguageModel::open(folder());
+  const auto g = golden();
+  EXPECT_LT(distance(run.logits(model, ids(g.at("tokens")), 2), floats(g.at("logits"))), kF32);
+}
+
+TEST_P(Golden, LossAgreesWithTransformers) {
+  auto model = LanguageModel::open_for_training(folder());
+  const auto g = golden();
+  const double want = static_cast<double>(floats(g.at("loss"))[0]);
+  EXPECT_NEAR(run.loss_and_gradients(model, ids(g.at("tokens")), 2), want, kF32 * want);
+}
+
+TEST_P(Golden, GradientsAgreeWithTransformers) {
+  const auto g = golden();
+  if (!g.find("grad.lm_head.weight") && !g.find("grad.transformer.wte.weight")) GTEST_SKIP() << "this golden file holds none";
+  for (bool recompute : {false, true}) {
+    auto model = LanguageModel::open_for_training(folder());
+    const auto tokens = ids(g.at("tokens"));
+    run.loss_and_gradients(model, tokens, 2, {.recompute = recompute});
+    for (auto& p : model.parameters()) {
+      auto got = floats(p.gradient);
+      for (auto& v : got) v /= static_cast<float>(tokens.size() - 2);
+      EXPECT_LT(distance(got, floats(g.at("grad." + p.name))), 4 * kF32) << p.name;
+    }
+  }
+}
+
+TEST_P(Golden, Bf16ComputeStaysClose) {
+  const auto model = LanguageModel::open(folder());
+  const auto g = golden();
+  EXPECT_LT(distance(run.logits(model, ids(g.at("tokens")), 2, {.compute = DType::bf16}), floats(g.at("logits"))), kBf16);
+}
+
+TEST_P(Golden, GenerationThroughTheCacheIsTheFullForward) {
+  const auto model = LanguageModel::open(folder());
+  auto tokens = ids(golden().at("tokens"));
+  tokens.resize(11);  // programs of 8, 2 and 1 tokens
+  std::vector<std::int32_t> got;
+  infer::Generator generator(model, run.pool, 24);
+  for (int round = 0; round < 2; ++round) {  // a second prompt finds nothing of the first
+    got.clear();
+    generator.generate(tokens, 8, {}, [&](std::int32_t id) { return got.push_back(id), true; });
+    auto text = tokens;
+    for (auto id : got) {
+      const auto all = run.logits(model, text, 1);
+      const auto vocab = static_cast<std::size_t>(model.config().vocab);
+      const auto* last = all.data() + all.size() - vocab;
+      EXPECT_EQ(id, std::max_element(last, last + vocab) - last);
+      text.push_back(id);
+    }
+  }
+}
+
+TEST_P(Golden, SavedFolderHoldsTheSameModel) {
+  const io::TempFolder temp;
+  const auto model = LanguageModel::open_for_training(folder());
+  model.save(temp.path());
+  const auto again = LanguageModel::open(temp.path());
+  EXPECT_EQ(again.config(), LanguageModel::open(temp.path()).config());
+  const auto tokens = ids(golden().at("tokens"));
+  EXPECT_EQ(run.logits(model, tokens, 2), run.logits(again, tokens, 2));
+  model.save(temp.path(), DType::bf16);
+  EXPECT_LT(distance(run.logits(LanguageModel::open(temp.path()), tokens, 2), run.logits(model, tokens, 2)), kBf16);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Golden,
+                         testing::Values("gpt2", "gpt2_untied_gelu_wide", "llama", "llama_tied_bias_sharded", "llama_head_dim_bf16"),
+                         [](const auto& p) { return std::string(p.param); });
+
+io::ModelConfig tiny(io::Family family) {
+  io::ModelConfig c;
+  c.family = family;
+  c.layers = 2, c.heads = 4, c.width = 32, c.context = 16, c.vocab = 50;
+  if (family == io::Family::llama) c.kv_heads = 2;
+  c.resolve();
+  return c;
+}
+
+TEST(LanguageModel, FreshWeightsPredictNothing) {
+  for (auto family : {io::Family::gpt2, io::Family::llama}) {
+    auto model = LanguageModel::create(tiny(family), 1, true);
+    Runner run;
+    std::vector<std::int32_t> tokens(2 * 17);
+    for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i * 7 % 50);
+    EXPECT_NEAR(run.loss_and_gradients(model, tokens, 2), std::log(50.0), 0.1);
+    auto same = LanguageModel::create(tiny(family), 1, false), other = LanguageModel::create(tiny(family), 2, false);
+    EXPECT_EQ(floats(same.parameters()[0].value), floats(model.parameters()[0].value));
+    EXPECT_NE(floats(other.parameters()[0].value), floats(model.parameters()[0].value));
+  }
+}
+
+TEST(LanguageModel, RecomputeIsBitwiseNeutral) {
+  for (auto family : {io::Family::gpt2, io::Family::llama})
+    for (float dropout : {0.0f, 0.2f}) {
+      Runner run;
+      std::vector<std::int32_t> tokens(2 * 13);
+      for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i * 11 % 50);
+      auto plain = LanguageModel::create(tiny(family), 1, true), thrifty = LanguageModel::create(tiny(family), 1, true);
+      const auto a = run.loss_and_gradients(plain, tokens, 2, {.dropout = dropout});
+      const auto b = run.loss_and_gradients(thrifty, tokens, 2, {.recompute = true, .dropout = dropout});
+      EXPECT_EQ(a, b);
+      for (std::size_t i = 0; i < plain.parameters().size(); ++i)
+        EXPECT_EQ(floats(plain.parameters()[i].gradient), floats(thrifty.parameters()[i].gradient)) << plain.parameters()[i].name;
+    }
+}
+
+TEST(LanguageModel, TrainingProgramsArePlannedTightly) {
+  for (auto family : {io::Family::gpt2, io::Family::llama})
+    for (bool recompute : {false, true}) {
+      const auto model = LanguageModel::create(tiny(family), 1, true);
+      Graph g;
+      const Spec ids{{4, 16}, DType::i32};
+      g.backward(model.loss(g, g.input("tokens", ids), g.input("targets", ids), {.recompute = recompute}));
+      const auto plan = hpcdl::plan(g.program());
+      EXPECT_LE(static_cast<double>(plan.arena_bytes), 1.1 * static_cast<double>(plan.live_bytes));
+    }
+}
+
+TEST(LanguageModel, TransformersLoadsWhatWeSave) {
+  const auto python = io::find_python("transformers, torch, safetensors");
+  if (!python) GTEST_SKIP() << "no python with transformers and torch";
+  const io::TempFolder temp;
+  for (auto family : {io::Family::gpt2, io::Family::llama}) {
+    const auto model = LanguageModel::create(tiny(family), 3, false);
+    model.save(temp.path());
+    const std::string script = fmt::format(
+        "import sys,torch,transformers\n"
+        "m,info=transformers.AutoModelForCausalLM.from_pretrained('{0}',output_loading_info=True)\n"
+        "assert not info['missing_keys'] and not info['unexpected_keys'], info\n"
+        "from safetensors.torch import save_file\n"
+        "t=torch.arange(12).reshape(1,12)\n"
+        "save_file({{'logits':m(t).logits.detach().contiguous()}},'{0}/theirs.st')\n", temp.path().string());
+    bool ok = false;
+    const std::string said = io::run_python(*python, script, "", ok);
+    ASSERT_TRUE(ok) << said;
+    Runner run;
+    std::vector<std::int32_t> tokens(12);
+    for (int i = 0; i < 12; ++i) tokens[static_cast<std::size_t>(i)] = i;
+    EXPECT_LT(distance(run.logits(model, tokens, 1), floats(io::SafeTensors::open(temp.path() / "theirs.st").at("logits"))), kF32);
+  }
+}
+
+TEST(LanguageModel, MistakesAreNamed) {
+  const io::TempFolder temp;
+  EXPECT_THROW(LanguageModel::open(temp.path()), Error);
+  const auto model = LanguageModel::create(tiny(io::Family::gpt2), 3, false);
+  model.save(temp.path());
+  auto wrong = tiny(io::Family::gpt2);
+  wrong.width = 64;
+  wrong.ffn = wrong.head_dim = 0;
+  wrong.resolve();
+  io::write_hf_config(temp.path(), wrong);
+  try {
+    LanguageModel::open(temp.path());
+    FAIL() << "a folder whose config.json does not fit was opened";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("wte.weight"), std::string::npos) << e.what();
+  }
+  Runner run;
+  EXPECT_THROW(run.logits(model, std::vector<std::int32_t>(17), 1), Error);  // beyond the context
+  infer::Generator g(model, run.pool, 16);
+  const std::vector<std::int32_t> outside{50};
+  EXPECT_THROW(g.generate(outside, 1, {}, [](int) { return true; }), Error);
+  EXPECT_THROW(g.generate(std::vector<std::int32_t>(10), 7, {}, [](int) { return true; }), Error);
+  EXPECT_THROW(infer::evaluate(model, run.pool, std::vector<std::int32_t>{1}), Error);
+}
+
+}  // namespace
+}  // namespace hpcdl::models

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "hpcdl/core/tensor.h"
+
+namespace hpcdl::nn {
+
+/// Keys and values of the tokens seen so far, per layer: (B, S_max, kv_heads * head_dim) each, memory of the caller.
+struct KvCache {
+  std::vector<Tensor> keys, values;
+};
+
+/// How a forward pass is recorded.
+struct ForwardOptions {
+  /// Type of activations: f32, or bf16 with f32 accumulation. Parameters keep their own type.
+  DType compute = DType::f32;
+  /// Forget the activations of each block and record its forward again in the backward pass.
+  bool recompute = false;
+  float dropout = 0;
+  /// Non-null: tokens continue at StepParams::position behind what the cache holds, and are added to it.
+  KvCache* cache = nullptr;
+};
+
+}  // namespace hpcdl::nn

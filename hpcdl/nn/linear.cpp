@@ -1,0 +1,31 @@
+#include "hpcdl/nn/linear.h"
+
+#include "hpcdl/ops/gelu/gelu.h"
+#include "hpcdl/ops/int4_linear/int4_linear.h"
+
+namespace hpcdl::nn {
+namespace {
+
+/// INT4 matrices are (out, in) whatever the layout of the original.
+Var int4(const Linear& l, const Var& x, Activation activation, const Var& residual) {
+  Graph& g = x.graph();
+  const auto constant = [&](const char* part, const Tensor& t) { return t ? g.constant(l.weight.name + part, t) : Var(); };
+  const Var packed = constant(".packed", l.weight.packed), scale = constant(".scale", l.weight.scale),
+            offset = constant(".offset", l.weight.offset), bias = l.bias(g);
+  if (activation == Activation::gelu_erf)  // no kernel of its own: rare
+    return gelu(int4_linear(x, packed, scale, offset, bias), {.form = Gelu::Form::erf});
+  const auto fused = activation == Activation::relu        ? Int4Activation::relu
+                     : activation == Activation::gelu_tanh ? Int4Activation::gelu
+                                                           : Int4Activation::none;
+  return int4_linear(x, packed, scale, offset, bias, residual, {.activation = fused});
+}
+
+}  // namespace
+
+Var Linear::operator()(const Var& x, Activation activation, const Var& residual) const {
+  if (weight.quantized()) return int4(*this, x, activation, residual);
+  Graph& g = x.graph();
+  return linear(x, weight(g), bias(g), {.activation = activation, .conv1d = layout == Layout::in_out}, residual);
+}
+
+}  // namespace hpcdl::nn

@@ -1,0 +1,39 @@
+#pragma once
+
+#include "hpcdl/nn/param.h"
+#include "hpcdl/ops/linear/linear.h"
+
+namespace hpcdl::nn {
+
+/// How a weight matrix lies in memory and in files.
+enum class Layout : unsigned char {
+  out_in,  // (out, in): torch.nn.Linear
+  in_out,  // (in, out): the Conv1D of GPT-2
+};
+
+/// y = activation(x W^T + b) + residual.   x: (..., in), y: (..., out)
+struct Linear {
+  Weight weight;
+  Param bias;
+  Layout layout = Layout::out_in;
+
+  Linear() = default;
+  Linear(std::int64_t in, std::int64_t out, bool with_bias, float std, Layout l = Layout::out_in) : layout(l) {
+    weight.spec = {l == Layout::out_in ? Shape{out, in} : Shape{in, out}, DType::f32};
+    weight.init = Init::normal;
+    weight.std = std;
+    weight.decay = true;
+    if (with_bias) bias.spec = {{out}, DType::f32};
+  }
+
+  std::int64_t in() const { return weight.spec.shape[layout == Layout::out_in ? 1 : 0]; }
+  std::int64_t out() const { return weight.spec.shape[layout == Layout::out_in ? 0 : 1]; }
+
+  Var operator()(const Var& x, Activation activation = Activation::none, const Var& residual = {}) const;
+  void visit(auto&& f) {
+    f("weight", weight);
+    if (bias.spec) f("bias", bias);
+  }
+};
+
+}  // namespace hpcdl::nn

@@ -1,0 +1,74 @@
+#pragma once
+// Parameters of modules. A module is a plain struct whose visit() is the one list of its parts:
+//
+//   struct Mlp {
+//     Linear c_fc, c_proj;
+//     void visit(auto&& f) { f("c_fc", c_fc), f("c_proj", c_proj); }
+//   };
+//
+// The names are those of the Hugging Face files, so that no table translates between the two.
+
+#include <cmath>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "hpcdl/core/tensor.h"
+#include "hpcdl/graph/graph.h"
+
+namespace hpcdl::nn {
+
+enum class Init : unsigned char { zeros, ones, normal };
+
+/// One parameter: what it is (set by its module), and where it lies (set when memory or a file is bound to it).
+/// An absent parameter (a Linear without bias) has an absent spec.
+struct Param {
+  Spec spec;
+  Init init = Init::zeros;
+  float std = 0;        // of Init::normal
+  bool decay = false;   // weight decay: matrices yes, norms and biases no
+
+  std::string name;     // full name, e.g. "transformer.h.0.attn.c_attn.weight"
+  Tensor value;
+  Tensor gradient;      // null where the parameter is frozen
+
+  /// The parameter as a variable of a program; an absent Var for an absent parameter.
+  Var operator()(Graph& g) const {
+    if (!value) return {};
+    return gradient ? g.parameter(name, value, gradient) : g.constant(name, value);
+  }
+};
+
+/// A matrix that may also be held as INT4 (ops/int4_linear/int4_layout.h), always (out, in): then `value` is null and the
+/// tensors below are bound; offset is null when symmetric.
+struct Weight : Param {
+  Tensor packed, scale, offset;
+
+  bool quantized() const { return static_cast<bool>(packed); }
+};
+
+namespace detail {
+template <class F> struct Walker {
+  F& f;
+  std::string prefix;
+
+  template <class T> void operator()(std::string_view name, T& part) const {
+    const std::string path = prefix.empty() ? std::string(name) : prefix + "." + std::string(name);
+    if constexpr (std::is_base_of_v<Param, T>) {
+      f(path, part);
+    } else {
+      part.visit(Walker{f, path});
+    }
+  }
+  template <class T> void operator()(std::string_view name, std::vector<T>& parts) const {
+    for (std::size_t i = 0; i < parts.size(); ++i) (*this)(std::string(name) + "." + std::to_string(i), parts[i]);
+  }
+};
+}  // namespace detail
+
+/// f(full name, Param& or Weight&) for every parameter of a module, absent ones too, in the order of visit().
+template <class M, class F> void for_each_param(M& module, F f, std::string prefix = "") {
+  module.visit(detail::Walker<F>{f, std::move(prefix)});
+}
+
+}  // namespace hpcdl::nn
