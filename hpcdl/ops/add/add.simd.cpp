@@ -1,14 +1,12 @@
 #include "hpcdl/ops/add/add.h"
 
 #include "hpcdl/ops/fuse/bodies.h"
-#include "hpcdl/ops/fuse/for_each.h"
+#include "hpcdl/ops/fuse/fuse.h"
 
 namespace hpcdl::cpu {
 
 template <class Isa> void add(Isa isa, Pool& pool, Tensor y, View a, View b) {
-  visit_dtype(y.dtype(), [&]<class T>() {
-    fuse::for_each<T>(isa, pool, fuse::plane_of(y, a, b), y.bytes(), fuse::Sum{y, a, b});
-  });
+  fuse::run(isa, pool, y, fuse::chain(fuse::load(a), fuse::add(b)));
 }
 
 template <class Isa> void add_backward(Isa isa, Pool& pool, Grad da, Grad db, View dy) {

@@ -1,7 +1,7 @@
 #include "hpcdl/ops/bias_gelu/bias_gelu.h"
 
 #include "hpcdl/ops/fuse/bodies.h"
-#include "hpcdl/ops/fuse/for_each.h"
+#include "hpcdl/ops/fuse/fuse.h"
 
 namespace hpcdl::cpu {
 namespace {
@@ -44,10 +44,8 @@ void columns(Isa, const Grad& dx, const Grad& db, const View& x, const View& b, 
 }  // namespace
 
 template <class Isa> void bias_gelu(Isa isa, Pool& pool, Tensor y, View x, View b, const Gelu::Args& a) {
-  visit_dtype(x.dtype(), [&]<class T>() {
-    with_form(a, [&]<class F>() {
-      fuse::for_each<T>(isa, pool, {x.rows(), x.cols()}, y.bytes(), fuse::BiasMap<F>{y, x, b});
-    });
+  with_form(a, [&]<class F>() {
+    fuse::run(isa, pool, y, fuse::chain(fuse::load(x), fuse::add_columns(b), fuse::Apply<F>{}));
   });
 }
 

@@ -1,17 +1,12 @@
 #pragma once
-// Bodies for for_each(): the element-wise ops, forward and backward, for either device.
+// Bodies for for_each(): gradients of element-wise ops, which a chain cannot say because they have two outputs or read an
+// operand twice. For either device.
 
 #include "hpcdl/ops/fuse/activations.h"
 #include "hpcdl/ops/fuse/operand.h"
 
 namespace hpcdl::fuse {
 
-/// y = F(x).
-template <class F> struct Map {
-  Out y;
-  In x;
-  template <class At> HPCDL_HOST_DEVICE void operator()(const At& at) const { at.store(y, F::value(at.load(x))); }
-};
 /// dx = dy F'(x).
 template <class F> struct MapBackward {
   Out dx;
@@ -21,21 +16,6 @@ template <class F> struct MapBackward {
   }
 };
 
-/// y = F(x + b), b over the columns.
-template <class F> struct BiasMap {
-  Out y;
-  In x, b;
-  template <class At> HPCDL_HOST_DEVICE void operator()(const At& at) const {
-    at.store(y, F::value(at.load(x) + at.load_columns(b)));
-  }
-};
-
-/// y = a + b.
-struct Sum {
-  Out y;
-  In a, b;
-  template <class At> HPCDL_HOST_DEVICE void operator()(const At& at) const { at.store(y, at.load(a) + at.load(b)); }
-};
 /// y = x, to every wanted gradient.
 struct Fork {
   Out first, second;
@@ -47,14 +27,7 @@ struct Fork {
   }
 };
 
-/// y = F(gate) * up.
-template <class F> struct Gated {
-  Out y;
-  In gate, up;
-  template <class At> HPCDL_HOST_DEVICE void operator()(const At& at) const {
-    at.store(y, F::value(at.load(gate)) * at.load(up));
-  }
-};
+/// Gradients of y = F(gate) * up.
 template <class F> struct GatedBackward {
   Out dgate, dup;
   In gate, up, dy;

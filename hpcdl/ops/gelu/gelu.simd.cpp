@@ -1,18 +1,13 @@
 #include "hpcdl/ops/gelu/gelu.h"
 
 #include "hpcdl/ops/fuse/bodies.h"
-#include "hpcdl/ops/fuse/for_each.h"
+#include "hpcdl/ops/fuse/fuse.h"
 
 namespace hpcdl::cpu {
 
 template <class Isa> void gelu(Isa isa, Pool& pool, Tensor y, View x, const Gelu::Args& a) {
-  const auto run = [&]<class T, class F>() {
-    fuse::for_each<T>(isa, pool, fuse::plane_of(y, x), y.bytes(), fuse::Map<F>{y, x});
-  };
-  visit_dtype(x.dtype(), [&]<class T>() {
-    if (a.form == Gelu::Form::tanh) run.template operator()<T, fuse::GeluTanh>();
-    else run.template operator()<T, fuse::GeluErf>();
-  });
+  if (a.form == Gelu::Form::tanh) fuse::run(isa, pool, y, fuse::chain(fuse::load(x), fuse::gelu()));
+  else fuse::run(isa, pool, y, fuse::chain(fuse::load(x), fuse::gelu_erf()));
 }
 
 template <class Isa> void gelu_backward(Isa isa, Pool& pool, Grad dx, View x, View dy, const Gelu::Args& a) {

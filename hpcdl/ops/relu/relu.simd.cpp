@@ -1,14 +1,12 @@
 #include "hpcdl/ops/relu/relu.h"
 
 #include "hpcdl/ops/fuse/bodies.h"
-#include "hpcdl/ops/fuse/for_each.h"
+#include "hpcdl/ops/fuse/fuse.h"
 
 namespace hpcdl::cpu {
 
 template <class Isa> void relu(Isa isa, Pool& pool, Tensor y, View x) {
-  visit_dtype(x.dtype(), [&]<class T>() {
-    fuse::for_each<T>(isa, pool, fuse::plane_of(y, x), y.bytes(), fuse::Map<fuse::Relu>{y, x});
-  });
+  fuse::run(isa, pool, y, fuse::chain(fuse::load(x), fuse::relu()));
 }
 
 template <class Isa> void relu_backward(Isa isa, Pool& pool, Grad dx, View y, View dy) {

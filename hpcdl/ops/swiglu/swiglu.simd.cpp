@@ -1,14 +1,12 @@
 #include "hpcdl/ops/swiglu/swiglu.h"
 
 #include "hpcdl/ops/fuse/bodies.h"
-#include "hpcdl/ops/fuse/for_each.h"
+#include "hpcdl/ops/fuse/fuse.h"
 
 namespace hpcdl::cpu {
 
 template <class Isa> void swiglu(Isa isa, Pool& pool, Tensor y, View gate, View up) {
-  visit_dtype(y.dtype(), [&]<class T>() {
-    fuse::for_each<T>(isa, pool, fuse::plane_of(y, gate, up), y.bytes(), fuse::Gated<fuse::Silu>{y, gate, up});
-  });
+  fuse::run(isa, pool, y, fuse::chain(fuse::load(gate), fuse::silu(), fuse::mul(up)));
 }
 
 template <class Isa> void swiglu_backward(Isa isa, Pool& pool, Grad dgate, Grad dup, View gate, View up, View dy) {
