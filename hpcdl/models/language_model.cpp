@@ -15,6 +15,7 @@
 #include "hpcdl/models/gpt.h"
 #include "hpcdl/models/llama.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
+#include "hpcdl/ops/lm_head_loss/lm_head_loss.h"
 
 
 namespace hpcdl::models {
@@ -155,7 +156,9 @@ Var LanguageModel::loss(Graph& g, const Var& tokens, const Var& targets, const n
     const std::int64_t rows = tokens.shape().size();
     const Var labels = g.reshape(targets, {rows});
     const Var h = g.reshape(m.norm(hidden), {rows, hidden[-1]});
-    return weight.quantized() ? cross_entropy(head_logits(weight, h), labels)[0] : cross_entropy(head_logits(weight, h), labels)[0];
+    if (weight.quantized()) return cross_entropy(head_logits(weight, h), labels)[0];
+    const bool keep = rows * weight.spec[0] * dtype_bytes(h.dtype()) <= o.keep_logits_bytes;
+    return lm_head_loss(h, weight(g), labels, {.keep_logits = keep})[0];
   }, impl_->model);
 }
 

@@ -15,6 +15,7 @@
 #include "hpcdl/io/python_for_tests.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/io/temp_folder.h"
+#include "hpcdl/quant/quantize_model.h"
 
 namespace hpcdl::models {
 namespace {
@@ -193,6 +194,51 @@ TEST(LanguageModel, RecomputeIsBitwiseNeutral) {
       EXPECT_EQ(a, b);
       for (std::size_t i = 0; i < plain.parameters().size(); ++i)
         EXPECT_EQ(floats(plain.parameters()[i].gradient), floats(thrifty.parameters()[i].gradient)) << plain.parameters()[i].name;
+    }
+}
+
+TEST(LanguageModel, LogitsKeptOrComputedTwiceAreTheSame) {
+  Runner run;
+  std::vector<std::int32_t> tokens(2 * 13);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i * 11 % 50);
+  auto keep = LanguageModel::create(tiny(io::Family::gpt2), 1, true), twice = LanguageModel::create(tiny(io::Family::gpt2), 1, true);
+  EXPECT_EQ(run.loss_and_gradients(keep, tokens, 2), run.loss_and_gradients(twice, tokens, 2, {.keep_logits_bytes = 0}));
+  for (std::size_t i = 0; i < keep.parameters().size(); ++i)
+    EXPECT_EQ(floats(keep.parameters()[i].gradient), floats(twice.parameters()[i].gradient)) << keep.parameters()[i].name;
+}
+
+/// A model of 4 bits against the same model with its weights widened again. The two differ by the 8-bit activations only.
+TEST(LanguageModel, QuantisedFolderGivesTheLogitsOfItsWeights) {
+  Runner run;
+  for (auto family : {io::Family::gpt2, io::Family::llama})
+    for (bool symmetric : {true, false}) {
+      const io::TempFolder temp;
+      auto c = tiny(family);
+      c.width = 64, c.ffn = 128, c.head_dim = 0;
+      c.resolve();
+      auto model = LanguageModel::create(c, 3, false);
+      for (auto& p : model.parameters())  // larger than fresh weights, so that attention is not uniform
+        for (std::int64_t i = 0; p.decay && i < p.value.size(); ++i) p.value.ptr<float>()[i] *= 6;
+      model.save(temp / "full");
+      const auto report = quant::quantize_model(run.pool, temp / "full", temp / "int4", {.int4 = {.group = 32, .symmetric = symmetric}});
+      EXPECT_LT(report.bits_per_weight(), 8);
+      const auto small = LanguageModel::open(temp / "int4");
+      EXPECT_TRUE(small.config().quant.has_value());
+      std::vector<std::int32_t> tokens(16);
+      for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i * 11 % 50);
+      const auto want = run.logits(model, tokens, 1), got = run.logits(small, tokens, 1);
+      EXPECT_LT(distance(got, want), 0.5);   // 4 bits are coarse; a wrong matrix would be off by more than the logits
+      EXPECT_GT(distance(got, want), 1e-4);  // and were used
+      EXPECT_THROW(LanguageModel::open_for_training(temp / "int4"), Error);
+      infer::Generator generator(small, run.pool, 16);
+      std::vector<std::int32_t> text(tokens.begin(), tokens.begin() + 5);
+      generator.generate(text, 6, {}, [&](std::int32_t id) { return text.push_back(id), true; });
+      const auto vocab = static_cast<std::ptrdiff_t>(c.vocab);
+      const auto all = run.logits(small, {text.begin(), text.end() - 1}, 1);
+      for (std::size_t t = 4; t + 1 < text.size(); ++t) {
+        const auto* row = all.data() + static_cast<std::ptrdiff_t>(t) * vocab;
+        EXPECT_EQ(text[t + 1], std::max_element(row, row + vocab) - row);
+      }
     }
 }
 

@@ -19,6 +19,8 @@ struct ForwardOptions {
   /// Forget the activations of each block and record its forward again in the backward pass.
   bool recompute = false;
   float dropout = 0;
+  /// Largest logits (bytes) that a training program keeps for its backward pass; larger ones are computed twice, in chunks.
+  std::int64_t keep_logits_bytes = std::int64_t{256} << 20;
   /// Non-null: tokens continue at StepParams::position behind what the cache holds, and are added to it.
   KvCache* cache = nullptr;
 };
