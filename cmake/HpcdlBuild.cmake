@@ -14,6 +14,11 @@ if(HPCDL_LLD AND NOT HPCDL_SANITIZE)
   add_link_options(-fuse-ld=lld)
 endif()
 
+if(HPCDL_FUZZ)
+  # Coverage of the library itself is what steers the fuzzer.
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
 add_library(hpcdl_flags INTERFACE)
 target_compile_options(hpcdl_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wshadow;-Wno-psabi>)
 # GCC inlines across std headers and its own intrinsics (_mm512_undefined_ps, bug 105593) and then warns about code that it

@@ -183,11 +183,20 @@ TEST(Config, WrongTypesSayExpectedAndFound) {
   expect_part(override_error("--train.inner_part.every=-1s"), "expected a time such as 30s or 10m >= 0, found \"-1s\"");
 }
 
+TEST(Config, LettersOfEveryAlphabetInStrings) {
+  Root r;
+  ConfigTable(r).apply_toml("top = \"\"\"a\\\n  \u04d2 \u5b57 \u1681\"\"\"\n",
+                            "run.toml");  // after a line that ends in a backslash
+  EXPECT_EQ(r.top, "a\u04d2 \u5b57 \u1681");
+}
+
 TEST(Config, BadTomlSaysWhere) {
   expect_part(toml_error("[train]\nsteps = \n"), "run.toml:2");
   expect_part(toml_error("[train]\nsteps = 1\nsteps = 2\n"), "run.toml:3");
   expect_part(toml_error("a = " + std::string(100'000, '[')), "no valid TOML");
   expect_part(toml_error("\xff"), "no valid TOML");
+  expect_part(toml_error("[\x01\r\n"), "no valid TOML");
+  expect_part(toml_error("[train]\nname = \u04d2\n"), "run.toml:2: no valid TOML");
 }
 
 TEST(Config, TheSavedConfigReadsBack) {
