@@ -31,6 +31,21 @@ TEST(train_tokenizer, equals_the_library_for_any_number_of_threads) {
   }
 }
 
+TEST(progress, tells_share_rate_and_what_is_left) {
+  EXPECT_EQ(describe({"encode", 1 << 20, 4 << 20}, 2), "encode 25%, 512.00 KiB/s, 6.0 s left");
+  EXPECT_EQ(describe({"merge", 0, 100}, 0), "merge 0%, 0 tokens/s, unknown left");
+}
+
+TEST(train_tokenizer, reports_both_stages) {
+  std::vector<std::string> stages;
+  Pool pool(1);
+  train_tokenizer({kCorpus}, {}, 300, pool, [&](const TokenizeProgress& p) {
+    EXPECT_LE(p.done, p.total);
+    if (stages.empty() || stages.back() != p.stage) stages.emplace_back(p.stage);
+  });
+  EXPECT_EQ(stages, (std::vector<std::string>{"read", "merge"}));
+}
+
 TEST(train_tokenizer, separators_in_the_text_teach_nothing) {
   const TempFolder tmp;
   std::string text;

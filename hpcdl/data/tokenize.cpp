@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/core/units.h"
 #include "hpcdl/io/bpe_train.h"
 #include "hpcdl/io/tokenizer_encoder.h"
 
@@ -15,7 +16,9 @@ struct TextHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view s) const { return std::hash<std::string_view>{}(s); }
 };
-using Counts = std::unordered_map<std::string, std::int64_t, TextHash, std::equal_to<>>;
+struct alignas(64) Counts {  // a cache line of its own, for each thread has one
+  std::unordered_map<std::string, std::int64_t, TextHash, std::equal_to<>> of;
+};
 
 /// Counts words on all threads, each into a table of its own.
 class WordCounter {
@@ -44,10 +47,10 @@ class WordCounter {
 
   io::WordCounts finish() {
     for (std::size_t t = 1; t < counts_.size(); ++t) {
-      for (const auto& [word, n] : counts_[t]) counts_[0][word] += n;
-      counts_[t].clear();
+      for (const auto& [word, n] : counts_[t].of) counts_[0].of[word] += n;
+      counts_[t].of.clear();
     }
-    io::WordCounts words(counts_[0].begin(), counts_[0].end());
+    io::WordCounts words(counts_[0].of.begin(), counts_[0].of.end());
     std::sort(words.begin(), words.end());
     return words;
   }
@@ -58,11 +61,11 @@ class WordCounter {
     special_.split(text, pieces);
     for (const io::TextPiece& piece : pieces)
       splitter_.for_each_word(piece.text, [&](std::string_view word) {
-        const auto at = counts.find(word);
-        if (at != counts.end())
+        const auto at = counts.of.find(word);
+        if (at != counts.of.end())
           ++at->second;
         else
-          counts.emplace(word, 1);
+          counts.of.emplace(word, 1);
       });
   }
 
@@ -72,12 +75,21 @@ class WordCounter {
   std::vector<Counts> counts_;
 };
 
-std::string describe(const std::vector<fs::path>& files) {
+std::string names_of(const std::vector<fs::path>& files) {
   return files.size() == 1 ? files[0].string()
                            : fmt::format("{} and {} more files", files.at(0).string(), files.size() - 1);
 }
 
 }  // namespace
+
+std::string describe(const TokenizeProgress& p, double seconds) {
+  const double share = p.total > 0 ? static_cast<double>(p.done) / static_cast<double>(p.total) : 1;
+  const double rate = seconds > 0 ? static_cast<double>(p.done) / seconds : 0;
+  const bool bytes = p.stage != "merge";
+  const std::string left = share > 0 ? format_duration(seconds * (1 - share) / share) : "unknown";
+  return fmt::format("{} {:.0f}%, {}/s, {} left", p.stage, 100 * share,
+                     bytes ? format_bytes(rate) : format_count(rate) + " tokens", left);
+}
 
 io::Tokenizer train_tokenizer(std::vector<fs::path> files, const TextOptions& options, int vocab_size, Pool& pool,
                               const OnProgress& progress) {
@@ -95,7 +107,7 @@ io::Tokenizer train_tokenizer(std::vector<fs::path> files, const TextOptions& op
     counter.add(parts);
     if (progress) progress({"read", reader.done_bytes(), reader.total_bytes()});
   }
-  require(any, "data", "{}: no text in it", describe(files));
+  require(any, "data", "{}: no text in it", names_of(files));
   if (progress) training.progress = [&](int done, int total) { progress({"merge", done, total}); };
   return io::Tokenizer::from_bpe(io::train_bpe(counter.finish(), training), special);
 }
@@ -125,7 +137,7 @@ TokenCounts encode_files(std::vector<fs::path> files, const TextOptions& options
     counts.tokens += static_cast<std::int64_t>(ids.size());
     if (progress) progress({"encode", reader.done_bytes(), reader.total_bytes()});
   }
-  require(any, "data", "{}: no text in it", describe(files));
+  require(any, "data", "{}: no text in it", names_of(files));
   counts.documents = reader.documents();
   return counts;
 }

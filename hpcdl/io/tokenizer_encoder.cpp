@@ -13,7 +13,7 @@ constexpr std::size_t kTaskBytes = 1 << 16;
 }  // namespace
 
 Encoder::Encoder(const Tokenizer& tokenizer, Pool& pool) : tokenizer_(tokenizer), pool_(pool) {
-  for (int t = 0; t < pool.threads(); ++t) caches_.emplace_back(tokenizer_.model());
+  for (int t = 0; t < pool.threads(); ++t) caches_.push_back({BpeCache(tokenizer_.model())});
 }
 
 std::vector<TextPiece> Encoder::cut(std::span<const std::string_view> documents, TokenId before_each,
@@ -51,16 +51,18 @@ void Encoder::encode(std::span<const std::string_view> documents, TokenId before
   std::exception_ptr error;
   std::mutex error_mutex;
   const auto work = [&](int thread) {
-    BpeCache& cache = caches_[static_cast<std::size_t>(thread)];
+    BpeCache& cache = caches_[static_cast<std::size_t>(thread)].cache;
     for (std::size_t t; (t = next.fetch_add(1)) < tasks.size();) try {
-        Task& task = tasks[t];
-        for (std::size_t i = task.begin; i < task.end; ++i) {
+        // Grown here and moved at the end: neighbours in `tasks` share cache lines.
+        std::vector<TokenId> ids;
+        ids.reserve(kTaskBytes / 2);
+        for (std::size_t i = tasks[t].begin; i < tasks[t].end; ++i) {
           if (pieces[i].id >= 0)
-            task.ids.push_back(pieces[i].id);
+            ids.push_back(pieces[i].id);
           else
-            tokenizer_.splitter().for_each_word(pieces[i].text,
-                                                [&](std::string_view w) { cache.encode_word(w, task.ids); });
+            tokenizer_.splitter().for_each_word(pieces[i].text, [&](std::string_view w) { cache.encode_word(w, ids); });
         }
+        tasks[t].ids = std::move(ids);
       } catch (...) {
         const std::scoped_lock lock(error_mutex);
         if (!error) error = std::current_exception();

@@ -27,12 +27,15 @@ class Encoder {
     std::size_t begin, end;
     std::vector<TokenId> ids;
   };
+  struct alignas(64) PaddedCache {
+    BpeCache cache;
+  };
   std::vector<TextPiece> cut(std::span<const std::string_view> documents, TokenId before_each,
                              std::deque<std::string>& owned) const;
 
   Tokenizer tokenizer_;
   Pool& pool_;
-  std::vector<BpeCache> caches_;  // one per thread
+  std::vector<PaddedCache> caches_;  // one per thread
 };
 
 }  // namespace hpcdl::io
