@@ -46,7 +46,8 @@ def measure(case, args):
     row["ratio"] = common.ratio(seconds[best], seconds["hpcdl"])
     row["eager_ratio"] = common.ratio(seconds[eager], seconds["hpcdl"])
     if "copy" in seconds:
-        row["of_copy"] = common.ratio(seconds["copy"], seconds["hpcdl"])
+        share = case.bytes / case.copied  # bandwidth against bandwidth, whatever each side moves
+        row["of_copy"] = common.ratio([share * c for c in seconds["copy"]], seconds["hpcdl"])
     row["error"] = case.error
     row["peer"] = f"PyTorch {torch.__version__.split('+')[0]}"
     return row

@@ -19,6 +19,7 @@ class Case:
     flops: int
     sides: dict[str, Callable]
     compare: Callable  # -> (ours, reference, tolerance)
+    copied: int = 0  # bytes that the "copy" side reads and writes
     error: float = 0.0
 
     def check(self):
@@ -41,6 +42,11 @@ class Ring:
     def __call__(self):
         self.i = (self.i + 1) % len(self.items)
         return self.items[self.i]
+
+
+def one(make):
+    """An output: the same memory in every call, as PyTorch's allocator hands out the block that was just freed."""
+    return Ring(make, LARGER_THAN_CACHE)
 
 
 def p(t):
@@ -73,7 +79,7 @@ def short(dtype):
 
 def softmax(lib, compiled, rows, cols, dtype):
     n = rows * cols * dtype.itemsize
-    x, y = Ring(lambda: torch.randn(rows, cols).to(dtype), 2 * n), Ring(lambda: torch.empty(rows, cols, dtype=dtype), 2 * n)
+    x, y = Ring(lambda: torch.randn(rows, cols).to(dtype), n), one(lambda: torch.empty(rows, cols, dtype=dtype))
     bf = int(dtype == torch.bfloat16)
 
     def ours(dst=None, src=None):
@@ -94,7 +100,7 @@ def softmax(lib, compiled, rows, cols, dtype):
         ours(b, a)
         return b, torch.softmax(a.double(), -1), 16 * eps(dtype)
 
-    return Case("softmax", f"{rows}x{cols}", short(dtype), 2 * n, 0, sides, compare)
+    return Case("softmax", f"{rows}x{cols}", short(dtype), 2 * n, 0, sides, compare, 2 * n)
 
 
 def linear(lib, compiled, m, n, k, dtype, activation, residual=False):
@@ -128,7 +134,7 @@ def linear(lib, compiled, m, n, k, dtype, activation, residual=False):
 
 def bias_gelu(lib, compiled, rows, cols, dtype):
     n, bf = rows * cols * dtype.itemsize, int(dtype == torch.bfloat16)
-    x, y = Ring(lambda: torch.randn(rows, cols).to(dtype), 2 * n), Ring(lambda: torch.empty(rows, cols, dtype=dtype), 2 * n)
+    x, y = Ring(lambda: torch.randn(rows, cols).to(dtype), n), one(lambda: torch.empty(rows, cols, dtype=dtype))
     b, t = torch.randn(cols).to(dtype), torch.empty(rows, cols, dtype=dtype)
 
     def ours(dst=None, src=None):
@@ -149,14 +155,14 @@ def bias_gelu(lib, compiled, rows, cols, dtype):
         ours(dst, src)
         return dst, F.gelu(src.double() + b.double(), approximate="tanh"), 16 * eps(dtype)
 
-    return Case("bias+gelu", f"{rows}x{cols}", short(dtype), 2 * n, 0, sides, compare)
+    return Case("bias+gelu", f"{rows}x{cols}", short(dtype), 2 * n, 0, sides, compare, 2 * n)
 
 
 def layer_norm(lib, compiled, rows, cols, backward):
     """Forward alone moves x and y; with backward also x and dy again, and dx."""
     n = rows * cols * 4
-    x, dy = Ring(lambda: torch.randn(rows, cols), 4 * n), Ring(lambda: torch.randn(rows, cols), 4 * n)
-    y, dx = Ring(lambda: torch.empty(rows, cols), 4 * n), Ring(lambda: torch.empty(rows, cols), 4 * n)
+    x, dy = Ring(lambda: torch.randn(rows, cols), 2 * n), Ring(lambda: torch.randn(rows, cols), 2 * n)
+    y, dx = one(lambda: torch.empty(rows, cols)), one(lambda: torch.empty(rows, cols))
     w, b, dw, db = torch.rand(cols), torch.randn(cols), torch.empty(cols), torch.empty(cols)
     mean, rstd = torch.empty(rows), torch.empty(rows)
 
@@ -187,21 +193,21 @@ def layer_norm(lib, compiled, rows, cols, backward):
         return torch.cat([a.flatten() for a, _ in parts]), torch.cat([e.flatten() for _, e in parts]), (cols**0.5 + 4) * eps(x().dtype)
 
     op = "layer_norm fwd+bwd" if backward else "layer_norm fwd"
-    return Case(op, f"{rows}x{cols}", "f32", (5 if backward else 2) * n, 0, sides, compare)
+    return Case(op, f"{rows}x{cols}", "f32", (5 if backward else 2) * n, 0, sides, compare, 2 * n)
 
 
 def cross_entropy(lib, compiled, rows, vocab, dtype):
     n, bf = rows * vocab * dtype.itemsize, int(dtype == torch.bfloat16)
-    x, dx = Ring(lambda: torch.randn(rows, vocab).to(dtype), 2 * n), Ring(lambda: torch.empty(rows, vocab, dtype=dtype), 2 * n)
+    x, dx = Ring(lambda: torch.randn(rows, vocab).to(dtype), n), one(lambda: torch.empty(rows, vocab, dtype=dtype))
     target = torch.randint(0, vocab, (rows,))
-    target32, loss, lse, row_loss, one = target.int(), torch.zeros(1), torch.empty(rows), torch.empty(rows), torch.tensor(1.0 / rows).to(dtype)
+    target32, loss, lse, row_loss = target.int(), torch.zeros(1), torch.empty(rows), torch.empty(rows)
 
     def ours(src=None, dst=None):
         call(lib.hb_cross_entropy, p(loss), p(dx() if dst is None else dst), p(lse), p(row_loss), p(x() if src is None else src),
              p(target32), ctypes.c_float(1.0 / rows), *i64(rows, vocab), bf)
 
     aten = torch.ops.aten
-    total = one * rows
+    total = torch.ones((), dtype=dtype)
 
     def eager(src):  # what autograd runs, without its overhead
         logp = aten._log_softmax(src, -1, False)
@@ -225,7 +231,7 @@ def cross_entropy(lib, compiled, rows, vocab, dtype):
         return (torch.cat([dst.flatten().double() * rows, loss.double() / rows]),
                 torch.cat([grad.flatten() * rows, expected[None]]), (vocab**0.5 + 4) * 2.0**-23 + (eps(dtype) if bf else 0))
 
-    return Case("cross_entropy fwd+bwd", f"{rows}x{vocab}", short(dtype), 3 * n, 0, sides, compare)
+    return Case("cross_entropy fwd+bwd", f"{rows}x{vocab}", short(dtype), 3 * n, 0, sides, compare, 2 * n)
 
 
 def adamw(lib, compiled, _=None):
@@ -264,7 +270,7 @@ def adamw(lib, compiled, _=None):
         return torch.cat([a.flatten() for a in mine]), torch.cat([t[0].flatten() for t in first]), 4 * 2.0**-23
 
     words = sum(t.numel() for t in params)
-    return Case("adamw", "GPT-2 124M", "f32", 28 * words, 0, sides, compare)
+    return Case("adamw", "GPT-2 124M", "f32", 28 * words, 0, sides, compare, 8 * n)
 
 
 def attention(lib, compiled, batch, context, heads, width, dtype, backward):
