@@ -9,12 +9,12 @@
 #include <memory>
 #include <vector>
 
-#include "bench/peers/bias_gelu.h"
 #include "hpcdl/core/pool.h"
 #include "hpcdl/core/stream.h"
 #include "hpcdl/core/tensor.h"
 #include "hpcdl/ops/adamw/adamw.h"
 #include "hpcdl/ops/attention/attention.h"
+#include "hpcdl/ops/bias_gelu/bias_gelu.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
 #include "hpcdl/ops/layer_norm/layer_norm.h"
 #include "hpcdl/ops/linear/linear.h"
@@ -86,9 +86,7 @@ int hb_linear(void* y, const void* x, const void* w, const void* bias, const voi
 
 int hb_bias_gelu(void* y, const void* x, const void* bias, std::int64_t rows, std::int64_t cols, int is_bf16) {
   return guarded([&](Stream& s) {
-    on(s, [&](auto isa, Pool& pool) {
-      cpu::bias_gelu(isa, pool, tensor(y, {rows, cols}, is_bf16), view(x, {rows, cols}, is_bf16), view(bias, {cols}, is_bf16));
-    });
+    BiasGelu::forward(s, tensor(y, {rows, cols}, is_bf16), view(x, {rows, cols}, is_bf16), view(bias, {cols}, is_bf16), {});
   });
 }
 
