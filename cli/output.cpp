@@ -1,3 +1,4 @@
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -6,6 +7,15 @@
 #include "cli/verb.h"
 
 namespace hpcdl::cli {
+
+namespace {
+
+std::size_t columns() {
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 120;
+}
+
+}  // namespace
 
 void print_text(std::string_view text) {
   const bool ok = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
@@ -24,6 +34,27 @@ void say_raw(std::string_view line) {
 bool colour() {
   static const bool on = isatty(STDERR_FILENO) && !std::getenv("NO_COLOR");
   return on;
+}
+
+train::Console console() {
+  static const char* term = std::getenv("TERM");
+  train::Console c;
+  c.line = [](std::string_view line) { say_raw(line); };
+  if (isatty(STDERR_FILENO) && term && std::string_view(term) != "dumb")
+    c.status = [](std::string_view line) {
+      const auto text = fmt::format("\r\x1b[K{}", line.substr(0, columns() - 1));
+      std::fwrite(text.data(), 1, text.size(), stderr);
+      std::fflush(stderr);
+    };
+  return c;
+}
+
+std::string read_stdin() {
+  std::string text;
+  char block[1 << 16];
+  for (std::size_t n; (n = std::fread(block, 1, sizeof block, stdin)) > 0;) text.append(block, n);
+  require(!std::ferror(stdin), "input", "cannot read standard input");
+  return text;
 }
 
 std::string bold(std::string_view text) { return colour() ? fmt::format("\x1b[1m{}\x1b[0m", text) : std::string(text); }

@@ -8,6 +8,9 @@
 #include <string>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/core/pool.h"
+#include "hpcdl/io/tokenizer.h"
+#include "hpcdl/train/progress.h"
 
 namespace hpcdl::cli {
 
@@ -16,8 +19,15 @@ using Json = nlohmann::ordered_json;
 /// Set by the verb that was named; returns the exit code.
 using Run = std::function<int()>;
 
+void add_convert(CLI::App& app, Run& run);
 void add_doctor(CLI::App& app, Run& run);
+void add_eval(CLI::App& app, Run& run);
+void add_generate(CLI::App& app, Run& run);
 void add_inspect(CLI::App& app, Run& run);
+void add_logits(CLI::App& app, Run& run);
+void add_quantize(CLI::App& app, Run& run);
+void add_tokenize(CLI::App& app, Run& run);
+void add_train(CLI::App& app, Run& run);
 
 /// Creates a sub-command whose options live as long as the parser: `Options` is shared by parser and action.
 template <class Options, class Setup, class Action>
@@ -41,6 +51,16 @@ void print_text(std::string_view text);
 /// A line for people, on stderr.
 void say_raw(std::string_view line);
 template <class... A> void say(fmt::format_string<A...> f, A&&... args) { say_raw(fmt::format(f, std::forward<A>(args)...)); }
+
+/// stderr, with a status line where it is a terminal.
+train::Console console();
+
+/// All of stdin.
+std::string read_stdin();
+/// "1,2,3"; throws UsageError.
+std::vector<std::int32_t> parse_ids(const std::string& text);
+/// Token ids of files and folders, documents apart from each other by the end-of-text token; the first `limit`, 0: all.
+std::vector<std::int32_t> encode_text(const io::Tokenizer& tokenizer, const std::vector<std::string>& paths, Pool& pool, std::int64_t limit);
 
 /// True when stderr is a terminal and NO_COLOR is unset.
 bool colour();

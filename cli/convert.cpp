@@ -1,0 +1,72 @@
+// hpcdl convert: the same model in another type or in other shards.
+
+#include "cli/verb.h"
+#include "hpcdl/core/convert.h"
+#include "hpcdl/core/units.h"
+#include "hpcdl/io/hf_config.h"
+#include "hpcdl/io/safetensors.h"
+#include "hpcdl/io/safetensors_writer.h"
+
+namespace hpcdl::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  std::string model, out, dtype;
+  double shard_gb = 5;
+  bool json = false;
+};
+
+bool converts(DType d) { return d == DType::f32 || d == DType::bf16 || d == DType::f16; }
+
+int convert(Options& o) {
+  const auto from = io::find_model_folder(o.model);
+  auto config = io::read_hf_config(from);
+  if (config.quant) fail_usage("convert", "{} is quantised: convert the model it was made from", from.string());
+  if (fs::exists(o.out) && fs::equivalent(from, o.out)) fail_usage("convert", "--out is the model itself: choose another folder");
+  const DType target = o.dtype.empty() ? DType::none : o.dtype == "bf16" ? DType::bf16 : o.dtype == "f16" ? DType::f16 : DType::f32;
+  const auto files = io::TensorFolder::open(from);
+  std::vector<io::NamedSpec> specs;
+  std::int64_t bytes = 0;
+  for (const auto& t : files.tensors()) {
+    specs.push_back({t.name, {t.spec.shape, target != DType::none && converts(t.spec.dtype) ? target : t.spec.dtype}});
+    bytes += specs.back().spec.bytes();
+  }
+  io::make_folder(o.out);
+  io::TensorFolderWriter writer(o.out, specs, static_cast<std::int64_t>(o.shard_gb * 1e9));
+  for (const auto& s : specs) {
+    const View view = files.at(s.name);
+    if (s.spec == view.spec()) {
+      writer.write(s.name, view);
+    } else {
+      const OwnedTensor copy(s.spec);
+      convert_elements(copy.tensor, view);
+      writer.write(s.name, copy.tensor);
+    }
+  }
+  writer.commit();
+  if (target != DType::none) config.dtype = target;
+  io::write_hf_config(o.out, config);
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"})
+    if (fs::exists(from / name)) fs::copy_file(from / name, fs::path(o.out) / name, fs::copy_options::overwrite_existing);
+  if (o.json) print_json({{"out", o.out}, {"tensors", specs.size()}, {"bytes", bytes}, {"dtype", dtype_name(config.dtype)}});
+  else say("{} tensors, {} written to {}", specs.size(), format_bytes(static_cast<double>(bytes)), o.out);
+  return exit_code::kDone;
+}
+
+}  // namespace
+
+void add_convert(CLI::App& app, Run& run) {
+  add_verb<Options>(app, run, "convert", "Writes a model folder in another type or with other shards",
+                    [](CLI::App& sub, Options& o) {
+                      sub.add_option("--model", o.model, "Model folder, or a name in the local Hugging Face cache")->required();
+                      sub.add_option("--out", o.out, "Folder to write")->required();
+                      sub.add_option("--dtype", o.dtype, "Type of the weights; default: as they are")->check(CLI::IsMember({"f32", "bf16", "f16"}));
+                      sub.add_option("--max-shard", o.shard_gb, "Largest file, in GB")->check(CLI::PositiveNumber)->capture_default_str();
+                      sub.add_flag("--json", o.json, "One JSON object on stdout");
+                    }, convert);
+}
+
+}  // namespace hpcdl::cli

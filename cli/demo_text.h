@@ -1,0 +1,24 @@
+#pragma once
+// Text to learn from without a download: the prose that any Debian machine carries in its documentation.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace hpcdl::cli {
+
+struct FoundText {
+  std::string text;                 // documents, each ended by an empty line
+  std::int64_t files = 0;           // that gave at least one paragraph
+  std::vector<std::string> places;  // folders they came from
+};
+
+/// Paragraphs of running English from licences, manuals in source form, docstrings and package documentation, each
+/// paragraph once, up to `bytes`. Deterministic for one machine.
+FoundText find_text(std::int64_t bytes);
+
+/// Whether a paragraph reads like prose rather than code, tables or lists of names.
+bool is_prose(const std::string& paragraph);
+
+}  // namespace hpcdl::cli

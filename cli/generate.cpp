@@ -1,0 +1,90 @@
+// hpcdl generate: text from a mapped model, token by token.
+
+#include <cstdio>
+
+#include "cli/verb.h"
+#include "hpcdl/infer/generator.h"
+#include "hpcdl/io/hf_config.h"
+#include "hpcdl/lab/machine.h"
+
+namespace hpcdl::cli {
+
+namespace {
+
+struct Options {
+  std::string model, prompt, prompt_file, ids;
+  int tokens = 100;
+  infer::SamplingOptions sampling;
+  bool json = false, ignore_eos = false;
+};
+
+std::vector<std::int32_t> prompt_ids(const Options& o, const io::Tokenizer* tokenizer) {
+  if (!o.ids.empty()) return parse_ids(o.ids);
+  const std::string text = o.prompt_file.empty() ? o.prompt : o.prompt_file == "-" ? read_stdin() : io::read_file(o.prompt_file);
+  auto ids = tokenizer->encode(text, true);
+  if (ids.empty()) {
+    const auto start = tokenizer->begin_of_text() ? tokenizer->begin_of_text() : tokenizer->end_of_text();
+    require(start.has_value(), "generate", "the prompt is empty and the tokenizer has no token that begins a text: give --prompt");
+    ids.push_back(*start);
+  }
+  return ids;
+}
+
+int generate(Options& o) {
+  o.sampling.check();
+  Pool pool;
+  const auto folder = io::find_model_folder(o.model);
+  auto model = models::LanguageModel::open(folder);
+  model.prefetch();
+  std::optional<io::Tokenizer> tokenizer;
+  if (o.ids.empty() || std::filesystem::exists(folder / "tokenizer.json")) tokenizer = io::Tokenizer::load(folder);
+  const auto prompt = prompt_ids(o, tokenizer ? &*tokenizer : nullptr);
+  std::optional<io::StreamDecoder> decoder;
+  if (tokenizer) decoder.emplace(*tokenizer);
+
+  std::string text;
+  std::vector<std::int32_t> ids;
+  const auto emit = [&](const std::string& part) {
+    text += part;
+    if (!o.json && !part.empty()) print_text(part);
+  };
+  const auto& eos = model.config().eos;
+  infer::Generator generator(model, pool, std::ssize(prompt) + o.tokens);
+  if (!o.json && o.ids.empty()) print_text(o.prompt_file.empty() ? o.prompt : "");
+  const auto stats = generator.generate(prompt, o.tokens, o.sampling, [&](std::int32_t id) {
+    ids.push_back(id);
+    if (decoder && id < tokenizer->vocab_size()) emit(decoder->push(id));
+    else emit(fmt::format("{}{}", ids.size() > 1 ? "," : "", id));
+    return o.ignore_eos || std::find(eos.begin(), eos.end(), id) == eos.end();
+  });
+  if (decoder) emit(decoder->finish());
+  if (!o.json) {
+    print_text("\n");
+    say("{}", dim(fmt::format("{} tokens, {:.1f} per second, first after {:.1f} ms", ids.size(), stats.tokens_per_second, stats.time_to_first_token_ms)));
+    return exit_code::kDone;
+  }
+  print_json({{"text", text}, {"token_ids", ids}, {"prompt_ids", prompt}, {"tokens_per_second", stats.tokens_per_second},
+              {"time_to_first_token_ms", stats.time_to_first_token_ms}, {"peak_rss_bytes", lab::peak_rss_bytes()}, {"mapped_bytes", model.mapped_bytes()}});
+  return exit_code::kDone;
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app, Run& run) {
+  add_verb<Options>(app, run, "generate", "Continues a text with a memory-mapped model",
+                    [](CLI::App& sub, Options& o) {
+                      sub.add_option("--model", o.model, "Model folder, or a name in the local Hugging Face cache")->required();
+                      sub.add_option("--prompt", o.prompt, "Text to continue");
+                      sub.add_option("--prompt-file", o.prompt_file, "The same from a file; - reads stdin");
+                      sub.add_option("--prompt-ids", o.ids, "The same as token ids: 1,2,3");
+                      sub.add_option("--tokens", o.tokens, "How many tokens to add")->check(CLI::PositiveNumber)->capture_default_str();
+                      sub.add_option("--temperature", o.sampling.temperature, "0: always the most likely token")->capture_default_str();
+                      sub.add_option("--top-k", o.sampling.top_k, "Keep the k most likely tokens; 0: all")->capture_default_str();
+                      sub.add_option("--top-p", o.sampling.top_p, "Keep the smallest set with this probability")->capture_default_str();
+                      sub.add_option("--seed", o.sampling.seed, "Of the draws; the same seed gives the same text")->capture_default_str();
+                      sub.add_flag("--ignore-eos", o.ignore_eos, "Go on behind the end-of-text token");
+                      sub.add_flag("--json", o.json, "One JSON object on stdout at the end");
+                    }, generate);
+}
+
+}  // namespace hpcdl::cli

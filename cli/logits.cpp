@@ -1,0 +1,54 @@
+// hpcdl logits: what a model thinks comes next behind every token of a row, as a safetensors file.
+
+#include "cli/verb.h"
+#include "hpcdl/graph/executable.h"
+#include "hpcdl/io/hf_config.h"
+#include "hpcdl/io/safetensors_writer.h"
+#include "hpcdl/models/language_model.h"
+
+namespace hpcdl::cli {
+
+namespace {
+
+struct Options {
+  std::string model, tokens, out;
+  bool json = false;
+};
+
+int logits(Options& o) {
+  const auto ids = parse_ids(o.tokens);
+  const auto model = models::LanguageModel::open(io::find_model_folder(o.model));
+  for (const auto id : ids)
+    require(id < model.config().vocab, "tokens", "token {} is outside the model's vocabulary of {}", id, model.config().vocab);
+  Graph g({.inference = true});
+  const std::int64_t length = std::ssize(ids);
+  const Var tokens = g.input("tokens", {{1, length}, DType::i32});
+  const Var out = g.keep(model.logits(g, tokens));
+  const Executable exe(g.finish());
+  std::copy(ids.begin(), ids.end(), exe.tensor(tokens).ptr<std::int32_t>());
+  Pool pool;
+  StepParams params;
+  Stream stream(pool, &params);
+  exe.run(stream);
+  const View rows = exe.tensor(out).reshaped({length, model.config().vocab});
+  io::SafeTensorsWriter writer(o.out, {{"logits", rows.spec()}});
+  writer.write("logits", rows);
+  writer.commit();
+  if (o.json) print_json({{"out", o.out}, {"shape", {rows[0], rows[1]}}});
+  else say("logits ({}, {}) written to {}", rows[0], rows[1], o.out);
+  return exit_code::kDone;
+}
+
+}  // namespace
+
+void add_logits(CLI::App& app, Run& run) {
+  add_verb<Options>(app, run, "logits", "Logits (T, V) of a row of token ids, as a safetensors file",
+                    [](CLI::App& sub, Options& o) {
+                      sub.add_option("--model", o.model, "Model folder, or a name in the local Hugging Face cache")->required();
+                      sub.add_option("--tokens", o.tokens, "Token ids: 1,2,3")->required();
+                      sub.add_option("--out", o.out, "File to write")->required();
+                      sub.add_flag("--json", o.json, "One JSON object on stdout");
+                    }, logits);
+}
+
+}  // namespace hpcdl::cli

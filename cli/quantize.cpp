@@ -1,0 +1,71 @@
+// hpcdl quantize: a model folder with its matrices in 4 bits, that works wherever the original did.
+
+#include "cli/verb.h"
+#include "hpcdl/core/units.h"
+#include "hpcdl/data/tokenize.h"
+#include "hpcdl/infer/evaluate.h"
+#include "hpcdl/io/hf_config.h"
+#include "hpcdl/quant/quantize_model.h"
+
+namespace hpcdl::cli {
+
+namespace {
+
+struct Options {
+  std::string model, out, format = "int4";
+  std::vector<std::string> text;
+  int group = 64;
+  bool asymmetric = false, plain = false, json = false;
+};
+
+/// Perplexity of the original and of the result on the same text.
+Json compare(const Options& o, const std::filesystem::path& from, Pool& pool) {
+  const auto ids = encode_text(io::Tokenizer::load(from), o.text, pool, 0);
+  const auto before = infer::evaluate(models::LanguageModel::open(from), pool, ids);
+  const auto after = infer::evaluate(models::LanguageModel::open(o.out), pool, ids);
+  return {{"perplexity_before", before.perplexity}, {"perplexity_after", after.perplexity}, {"loss_before", before.loss}, {"loss_after", after.loss}, {"tokens", before.tokens}};
+}
+
+int quantize(Options& o) {
+  Pool pool;
+  const auto from = io::find_model_folder(o.model);
+  if (std::filesystem::exists(o.out) && std::filesystem::equivalent(from, o.out)) fail_usage("quantize", "--out is the model itself: choose another folder");
+  const auto show = console();
+  quant::QuantizeModelOptions options{.int4 = {.group = o.group, .symmetric = !o.asymmetric, .search = !o.plain}};
+  options.progress = [&](const std::string& name, std::int64_t done, std::int64_t total) {
+    if (show.status && total > 0) show.status(fmt::format("quantising {}%  {}", 100 * done / total, name));
+  };
+  const auto report = quant::quantize_model(pool, from, o.out, options);
+  if (show.status) show.status("");
+  const Json comparison = o.text.empty() ? Json() : compare(o, from, pool);
+  if (o.json) {
+    Json out = Json::parse(quant::to_json(report).dump());
+    out["out"] = o.out;
+    if (!comparison.is_null()) out.update(comparison);
+    print_json(out);
+    return exit_code::kDone;
+  }
+  print_text(quant::to_text(report));
+  if (!comparison.is_null())
+    print_text(fmt::format("perplexity {:.3f} before, {:.3f} after, over {} tokens\n", comparison["perplexity_before"].get<double>(),
+                           comparison["perplexity_after"].get<double>(), comparison["tokens"].get<std::int64_t>()));
+  return exit_code::kDone;
+}
+
+}  // namespace
+
+void add_quantize(CLI::App& app, Run& run) {
+  add_verb<Options>(app, run, "quantize", "Turns the matrices of a model into 4-bit integers with a scale per group",
+                    [](CLI::App& sub, Options& o) {
+                      sub.add_option("--model", o.model, "Model folder, or a name in the local Hugging Face cache")->required();
+                      sub.add_option("--out", o.out, "Folder to write")->required();
+                      sub.add_option("--format", o.format, "Of the weights")->check(CLI::IsMember({"int4"}))->capture_default_str();
+                      sub.add_option("--group", o.group, "Weights that share a scale")->check(CLI::IsMember({32, 64, 128}))->capture_default_str();
+                      sub.add_flag("--asymmetric", o.asymmetric, "An offset per group as well");
+                      sub.add_flag("--plain", o.plain, "Scales from the largest weight of a group, without searching for the least error");
+                      sub.add_option("--text", o.text, "Also report perplexity on this text, before and after");
+                      sub.add_flag("--json", o.json, "One JSON object on stdout");
+                    }, quantize);
+}
+
+}  // namespace hpcdl::cli

@@ -1,0 +1,88 @@
+// hpcdl tokenize: learns a tokenizer, writes token files, or prints the ids of a text.
+
+#include "cli/verb.h"
+#include "hpcdl/core/units.h"
+#include "hpcdl/data/tokenize.h"
+
+namespace hpcdl::cli {
+
+namespace {
+
+struct Options {
+  bool train = false, ids = false, json = false, replace = false;
+  int vocab = 4096;
+  std::string tokenizer, out, layout = "llmc", key = "text";
+  std::vector<std::string> files;
+};
+
+data::OnProgress show_progress() {
+  const auto show = console();
+  if (!show.status) return {};
+  return [show](const data::TokenizeProgress& p) {
+    if (p.total > 0) show.status(fmt::format("{} {}%", p.stage, 100 * p.done / p.total));
+  };
+}
+
+int print_ids(const Options& o) {
+  const auto text = read_stdin();
+  const auto ids = io::Tokenizer::load(o.tokenizer).encode(text);
+  if (o.json) return print_json({{"token_ids", ids}, {"tokens", ids.size()}}), exit_code::kDone;
+  std::string line;
+  for (const auto id : ids) line += fmt::format("{}{}", line.empty() ? "" : " ", id);
+  print_text(line + "\n");
+  return exit_code::kDone;
+}
+
+int tokenize(Options& o) {
+  if (!o.train && o.tokenizer.empty()) fail_usage("tokenize", "give --train to learn a tokenizer, or --tokenizer to use one");
+  if (o.train && (!o.tokenizer.empty() || o.ids)) fail_usage("tokenize", "--train learns a tokenizer: it goes with neither --tokenizer nor --ids");
+  if (o.ids) return print_ids(o);
+  if (o.out.empty()) fail_usage("tokenize", "give --out");
+  if (o.files.empty()) fail_usage("tokenize", "give files or folders of text");
+  Pool pool;
+  const std::vector<std::filesystem::path> paths(o.files.begin(), o.files.end());
+  const auto files = data::resolve_text_files(paths);
+  const data::TextOptions options{o.key, o.replace};
+  const auto start = std::chrono::steady_clock::now();
+  Json out = {{"out", o.out}, {"files", files.size()}};
+  if (o.train) {
+    const auto tokenizer = data::train_tokenizer(files, options, o.vocab, pool, show_progress());
+    tokenizer.save(o.out);
+    out["vocab"] = tokenizer.vocab_size();
+  } else {
+    const auto tokenizer = io::Tokenizer::load(o.tokenizer);
+    const auto counts = data::write_shard(files, options, tokenizer, pool, o.out, data::parse_shard_layout(o.layout), show_progress());
+    out["tokens"] = counts.tokens;
+    out["documents"] = counts.documents;
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  std::uintmax_t bytes = 0;
+  for (const auto& f : files) bytes += std::filesystem::file_size(f);
+  out["bytes"] = bytes;
+  out["seconds"] = seconds;
+  if (const auto show = console(); show.status) show.status("");
+  if (o.json) print_json(out);
+  else if (o.train) say("{} tokens learnt from {} in {}: {}", out["vocab"].dump(), format_bytes(static_cast<double>(bytes)), format_duration(seconds), o.out);
+  else say("{} tokens of {} documents, {} in {}: {}", out["tokens"].dump(), out["documents"].dump(), format_bytes(static_cast<double>(bytes)), format_duration(seconds), o.out);
+  return exit_code::kDone;
+}
+
+}  // namespace
+
+void add_tokenize(CLI::App& app, Run& run) {
+  add_verb<Options>(app, run, "tokenize", "Learns a byte-level BPE, turns text into token files, or prints ids",
+                    [](CLI::App& sub, Options& o) {
+                      sub.add_flag("--train", o.train, "Learn a tokenizer from the files");
+                      sub.add_option("--vocab", o.vocab, "Size of the learnt vocabulary")->check(CLI::Range(257, 1 << 24))->capture_default_str();
+                      sub.add_option("--tokenizer", o.tokenizer, "tokenizer.json, or a model folder that holds one");
+                      sub.add_option("--out", o.out, "tokenizer.json or token file to write");
+                      sub.add_option("--layout", o.layout, "Of the token file")->check(CLI::IsMember({"llmc", "nanogpt"}))->capture_default_str();
+                      sub.add_option("--text-key", o.key, "Key of the text in lines of .jsonl")->capture_default_str();
+                      sub.add_flag("--replace-invalid", o.replace, "Replace bytes that are not UTF-8 instead of stopping");
+                      sub.add_flag("--ids", o.ids, "Read text on stdin and print its ids");
+                      sub.add_flag("--json", o.json, "One JSON object on stdout");
+                      sub.add_option("files", o.files, "Files or folders of .txt or .jsonl, also .gz and .zst");
+                    }, tokenize);
+}
+
+}  // namespace hpcdl::cli

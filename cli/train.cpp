@@ -1,0 +1,71 @@
+// hpcdl train: a config file and overrides in, a model folder out.
+
+#include <cmath>
+
+#include "cli/verb.h"
+#include "hpcdl/io/config_table.h"
+#include "hpcdl/lab/roofs.h"
+#include "hpcdl/train/trainer.h"
+
+namespace hpcdl::cli {
+
+namespace {
+
+struct Options {
+  std::vector<std::string> configs;
+  std::string out;
+  bool json = false, print_config = false, schema = false;
+};
+
+/// "--key value" and "--key=value", as they were left over by the parser.
+std::vector<std::string> overrides(const std::vector<std::string>& words) {
+  std::vector<std::string> list;
+  for (const auto& word : words) {
+    if (!word.starts_with("--") && !list.empty() && list.back().find('=') == std::string::npos) list.back() += "=" + word;
+    else list.push_back(word);
+  }
+  return list;
+}
+
+Json result(const train::RunSummary& s) {
+  const auto number = [](double x) { return std::isfinite(x) ? Json(x) : Json(); };
+  return {{"model", s.model.empty() ? Json() : Json(s.model.string())}, {"step", s.step}, {"first_step", s.first_step}, {"stopped", s.stopped},
+          {"loss", s.loss}, {"eval_loss", number(s.eval_loss)}, {"eval_perplexity", number(std::exp(s.eval_loss))}, {"eval_tokens", s.eval_tokens},
+          {"seconds", s.seconds}, {"tokens_per_second", s.tokens_per_second}, {"sol_percent", s.sol_percent < 0 ? Json() : Json(s.sol_percent)},
+          {"parameters", s.parameters}, {"arena_bytes", s.arena_bytes}};
+}
+
+int train_verb(Options& o, CLI::App& sub) {
+  train::RunConfig config;
+  io::ConfigTable table(config);
+  std::vector<std::filesystem::path> files(o.configs.begin(), o.configs.end());
+  table.load(files, overrides(sub.remaining()));
+  if (!o.out.empty()) config.output = o.out;
+  if (o.schema) return print_json(Json::parse(table.schema().dump())), exit_code::kDone;
+  if (o.print_config) return print_text(table.print_origins()), exit_code::kDone;
+
+  Pool pool(config.train.threads);
+  const auto roofs = lab::roofs(pool);
+  const auto summary = train::run(config, {.console = console(), .speed_of_light = [&](const Program& p) { return lab::speed_of_light(p, roofs); }, .after_step = {}});
+  if (o.json) print_json(result(summary));
+  else if (!summary.stopped) say("model written to {}", summary.model.string());
+  return summary.stopped ? exit_code::kRequeue : exit_code::kDone;
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, Run& run) {
+  add_verb<Options>(app, run, "train", "Trains a transformer on text; the same command again resumes",
+                    [](CLI::App& sub, Options& o) {
+                      sub.add_option("-c,--config", o.configs, "TOML file; repeatable, later ones win");
+                      sub.add_option("-o,--out", o.out, "Folder of the run");
+                      sub.add_flag("--json", o.json, "One JSON object on stdout at the end");
+                      sub.add_flag("--print-config", o.print_config, "Print the resolved config with the origin of every value, and stop");
+                      sub.add_flag("--config-schema", o.schema, "Print the JSON Schema of the config, and stop");
+                      sub.allow_extras();
+                      train::RunConfig config;
+                      sub.footer("Every key may be given as --section.key=value, in the file, or as HPCDL_SECTION_KEY:\n" + io::ConfigTable(config).help());
+                    }, train_verb);
+}
+
+}  // namespace hpcdl::cli

@@ -1,0 +1,118 @@
+#pragma once
+// Everything `hpcdl train` can be told. Each field is listed once, in visit(): see io/config_visitor.h.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hpcdl/io/config_visitor.h"
+#include "hpcdl/io/model_config.h"
+#include "hpcdl/optim/schedule.h"
+
+namespace hpcdl {
+
+enum class Compute { f32, bf16 };
+
+namespace io {
+template <> struct EnumNames<ScheduleKind> {
+  static constexpr std::pair<ScheduleKind, std::string_view> values[] = {{ScheduleKind::constant, "constant"},
+                                                                         {ScheduleKind::cosine, "cosine"},
+                                                                         {ScheduleKind::linear, "linear"},
+                                                                         {ScheduleKind::wsd, "wsd"}};
+};
+template <> struct EnumNames<Compute> {
+  static constexpr std::pair<Compute, std::string_view> values[] = {{Compute::f32, "f32"}, {Compute::bf16, "bf16"}};
+};
+}  // namespace io
+
+namespace train {
+
+struct DataConfig {
+  std::vector<std::string> text;
+  std::string tokenizer;
+  std::filesystem::path cache;
+  std::int64_t vocab_size = 4096;
+  double val_fraction = 0.05;
+
+  void visit(auto&& f) {
+    f("text", text, "files or folders of .txt and .jsonl to train on; a list, or one name");
+    f("tokenizer", tokenizer, "tokenizer.json or a model folder; empty: trained on the text");
+    f("cache", cache, "folder for the trained tokenizer and the token shards; empty: $XDG_CACHE_HOME/hpcdl/data");
+    f("vocab_size", vocab_size, "size of a trained tokenizer", {.min = 257, .max = 1 << 24});
+    f("val_fraction", val_fraction, "share of the documents kept for evaluation", {.min = 0, .max = 0.9});
+  }
+};
+
+struct TrainConfig {
+  std::int64_t steps = 1000, batch = 8, accumulate = 1;
+  double lr = 1e-3;
+  double min_lr = 0;
+  std::int64_t warmup = 0;
+  ScheduleKind schedule = ScheduleKind::cosine;
+  double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, clip = 1;
+  double dropout = 0;
+  std::uint64_t seed = 1;
+  Compute dtype = Compute::f32;
+  bool recompute = false;
+  std::int64_t eval_every = 0, eval_batches = 20, log_every = 1;
+  int threads = 0;
+
+  void visit(auto&& f) {
+    f("steps", steps, "optimizer steps to take", {.min = 1, .max = 1e12});
+    f("batch", batch, "sequences per micro-batch", {.min = 1, .max = 1 << 20});
+    f("accumulate", accumulate, "micro-batches per optimizer step", {.min = 1, .max = 1 << 20});
+    f("lr", lr, "highest learning rate", {.min = 0, .max = 1e3});
+    f("min_lr", min_lr, "learning rate at the end", {.min = 0, .max = 1e3});
+    f("warmup", warmup, "steps of linear warm-up", {.min = 0, .max = 1e12});
+    f("schedule", schedule, "shape of the learning rate over time");
+    f("weight_decay", weight_decay, "decoupled weight decay of matrices", {.min = 0, .max = 100});
+    f("beta1", beta1, "AdamW: decay of the mean", {.min = 0, .max = 0.999999});
+    f("beta2", beta2, "AdamW: decay of the variance", {.min = 0, .max = 0.99999999});
+    f("eps", eps, "AdamW: added to the root of the variance", {.min = 0, .max = 1});
+    f("clip", clip, "largest global gradient norm; 0: no clipping", {.min = 0, .max = 1e9});
+    f("dropout", dropout, "probability of dropping an activation", {.min = 0, .max = 0.95});
+    f("seed", seed, "seed of weights, order of data and dropout");
+    f("dtype", dtype, "type of activations; weights and optimizer stay f32");
+    f("recompute", recompute, "recompute activations in backward: less memory, more time, the same result");
+    f("eval_every", eval_every, "steps between evaluations; 0: only at the end", {.min = 0, .max = 1e12});
+    f("eval_batches", eval_batches, "micro-batches of one evaluation", {.min = 1, .max = 1e9});
+    f("log_every", log_every, "steps between lines of metrics", {.min = 1, .max = 1e12});
+    f("threads", threads, "CPU threads; 0: all usable", {.min = 0, .max = 4096});
+  }
+};
+
+struct CheckpointConfig {
+  std::int64_t every = 0, keep = 2;
+  std::string resume = "auto";
+  bool on_interrupt = false;
+
+  void visit(auto&& f) {
+    f("every", every, "steps between checkpoints; 0: only when stopped by SIGTERM and at the end", {.min = 0, .max = 1e12});
+    f("keep", keep, "newest checkpoints to keep; 0: all", {.min = 0, .max = 1 << 20});
+    f("resume", resume, "auto: the newest good checkpoint of the output folder; none; or a checkpoint folder");
+    f("on_interrupt", on_interrupt, "also save on SIGINT (Ctrl-C)");
+  }
+};
+
+struct RunConfig {
+  io::ModelConfig model;
+  DataConfig data;
+  TrainConfig train;
+  CheckpointConfig checkpoint;
+  std::filesystem::path output;
+
+  RunConfig() = default;
+  RunConfig(const RunConfig&) = delete;  // a ConfigTable points into it
+  void visit(auto&& f) {
+    f.section("model", model);
+    f.section("data", data);
+    f.section("train", train);
+    f.section("checkpoint", checkpoint);
+    f("output", output, "folder of the run: model/, checkpoints/, metrics.jsonl, tensorboard/, config.toml");
+  }
+};
+
+}  // namespace train
+}  // namespace hpcdl

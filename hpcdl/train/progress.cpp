@@ -1,0 +1,32 @@
+#include "hpcdl/train/progress.h"
+
+#include <fmt/format.h>
+
+#include "hpcdl/core/units.h"
+
+namespace hpcdl::train {
+
+std::string progress_line(const StepNumbers& n) {
+  std::string line = fmt::format("step {}/{}  loss {:.4f}  lr {:.2e}  norm {:.2f}  {} tok/s", n.step, n.steps, n.loss, n.lr, n.grad_norm,
+                                 format_count(n.tokens_per_second));
+  if (n.sol_percent >= 0) line += fmt::format("  {:.0f}% of light", n.sol_percent);
+  line += fmt::format("  data {:.1f}%  {} left", n.data_wait_percent, format_duration(n.seconds_left));
+  return line;
+}
+
+void Progress::show(const StepNumbers& n) {
+  const auto now = Clock::now();
+  const bool last = n.step >= n.steps;
+  const auto pause = console_.status ? std::chrono::milliseconds(100) : std::chrono::milliseconds(2000);
+  if (!last && last_ != Clock::time_point{} && now - last_ < pause) return;
+  last_ = now;
+  if (console_.status && !last) console_.status(progress_line(n));
+  else say(progress_line(n));
+}
+
+void Progress::say(std::string_view line) {
+  if (console_.status) console_.status("");
+  if (console_.line) console_.line(line);
+}
+
+}  // namespace hpcdl::train

@@ -1,0 +1,41 @@
+#pragma once
+// What a person sees of a run: one line that is rewritten on a terminal, whole lines from time to time elsewhere.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace hpcdl::train {
+
+/// Where lines go. Null functions drop them.
+struct Console {
+  std::function<void(std::string_view)> line;    // a whole line
+  std::function<void(std::string_view)> status;  // replaces the line at the bottom; null where there is no terminal
+};
+
+struct StepNumbers {
+  std::int64_t step = 0, steps = 0;
+  double loss = 0, lr = 0, grad_norm = 0;
+  double tokens_per_second = 0, sol_percent = 0, data_wait_percent = 0;  // sol_percent < 0: not known
+  double seconds_left = 0;
+};
+
+std::string progress_line(const StepNumbers& n);
+
+class Progress {
+ public:
+  explicit Progress(const Console& console) : console_(console) {}
+  /// Shows it if the last one is old enough; the first and the last step always.
+  void show(const StepNumbers& n);
+  /// A line that stays.
+  void say(std::string_view line);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const Console& console_;
+  Clock::time_point last_{};
+};
+
+}  // namespace hpcdl::train

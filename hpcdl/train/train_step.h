@@ -1,0 +1,73 @@
+#pragma once
+// One optimizer step as three recorded programs: forward and backward that overwrite the gradients (first micro-batch),
+// the same that adds to them (the others), and the update: gradient norm, clip, AdamW. A fourth evaluates.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hpcdl/graph/executable.h"
+#include "hpcdl/io/checkpoint_files.h"
+#include "hpcdl/models/language_model.h"
+#include "hpcdl/ops/adamw/adamw.h"
+
+namespace hpcdl::train {
+
+struct StepOptions {
+  std::int64_t batch = 8, length = 256;  // (B, T) of a micro-batch
+  bool accumulate = false;               // more than one micro-batch per step
+  nn::ForwardOptions forward;
+  AdamW::Args adamw;
+  float clip = 1;                        // 0: no clipping
+  std::uint64_t seed = 1;                // of dropout
+};
+
+class TrainStep {
+ public:
+  /// The model needs gradients and must outlive this.
+  TrainStep(models::LanguageModel& model, Pool& pool, const StepOptions& options);
+
+  /// Forward and backward of micro-batch number `micro` (0 overwrites the gradients) of 0-based step `step`. tokens, targets: (B, T),
+  /// target -1 ignored. Returns the sum of the losses of valid targets.
+  double accumulate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, std::int64_t step, std::int64_t micro);
+  /// Scales the gradients by 1 / valid_tokens, clips, updates the weights. Returns the norm before clipping; when it is
+  /// not finite, nothing has been changed.
+  double update(double lr, std::int64_t valid_tokens);
+  /// Sum of the losses, forward only.
+  double evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
+
+  /// Why the last accumulate() or update() gave no finite number: the first bad tensor, in words.
+  std::string explain_non_finite();
+
+  /// Records, operands and costs of one optimizer step with `micro_batches` micro-batches.
+  std::vector<const Executable*> programs(std::int64_t micro_batches) const;
+  /// Weights and optimizer state, as checkpoints hold them.
+  std::vector<io::NamedTensor> weights() const;
+  std::vector<io::NamedTensor> optimizer_state() const;
+  std::int64_t arena_bytes() const { return arena_->bytes(); }
+
+ private:
+  struct Pass {
+    std::optional<Executable> exe;
+    Var tokens, targets, loss;
+  };
+  Program record_pass(Pass& pass, Write write, bool inference) const;
+  Program record_update();
+  double run(Pass& pass, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
+
+  models::LanguageModel& model_;
+  StepOptions options_;
+  StepParams params_;
+  Stream stream_;
+  Buffer moments_;                                // m and v of every parameter
+  std::vector<std::pair<Tensor, Tensor>> state_;  // views of it, in the order of model.parameters()
+  std::shared_ptr<Buffer> arena_;                 // the programs never run at the same time
+  Pass first_, more_, eval_;
+  std::optional<Executable> update_;
+  Pass* last_ = nullptr;
+};
+
+}  // namespace hpcdl::train

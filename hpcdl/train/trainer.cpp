@@ -1,0 +1,317 @@
+#include "hpcdl/train/trainer.h"
+
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/core/units.h"
+#include "hpcdl/data/loader.h"
+#include "hpcdl/data/prepare.h"
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/checkpoint.h"
+#include "hpcdl/io/config_table.h"
+#include "hpcdl/io/hf_config.h"
+#include "hpcdl/io/jsonl.h"
+#include "hpcdl/io/tensorboard.h"
+#include "hpcdl/train/stop.h"
+
+namespace hpcdl::train {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+
+fs::path default_cache() {
+  const char* xdg = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  return (xdg && *xdg ? fs::path(xdg) : fs::path(home && *home ? home : "/tmp") / ".cache") / "hpcdl" / "data";
+}
+
+data::PreparedText prepare(const RunConfig& c, Pool& pool, const Hooks& hooks) {
+  if (c.data.text.empty()) fail_usage("data", "no text to train on: set data.text to a file or folder");
+  data::PrepareOptions o;
+  for (const auto& t : c.data.text) o.text.emplace_back(t);
+  o.cache = c.data.cache.empty() ? default_cache() : c.data.cache;
+  o.vocab = static_cast<int>(c.data.vocab_size);
+  o.tokenizer = c.data.tokenizer;
+  o.val_fraction = c.data.val_fraction;
+  return data::prepare_text(o, pool, [&](const data::TokenizeProgress& p) {
+    if (hooks.console.status && p.total > 0)
+      hooks.console.status(fmt::format("tokenizer and tokens: {} {}%", p.stage, 100 * p.done / p.total));
+  });
+}
+
+void fit_vocabulary(io::ModelConfig& model, const io::Tokenizer& tokenizer) {
+  if (model.vocab == 0) model.vocab = tokenizer.vocab_size();
+  if (model.vocab < tokenizer.vocab_size())
+    fail_usage("model", "vocab is {}, but the tokenizer has ids up to {}: leave model.vocab out, or make it at least {}", model.vocab,
+               tokenizer.vocab_size() - 1, tokenizer.vocab_size());
+  if (const auto end = tokenizer.end_of_text()) {
+    model.eos = {*end};
+    model.bos = *end;
+  }
+  if (const auto begin = tokenizer.begin_of_text()) model.bos = *begin;
+}
+
+/// The parts of a run that live as long as its loop.
+class Run {
+ public:
+  Run(RunConfig& config, const Hooks& hooks);
+  RunSummary go();
+
+ private:
+  void resume();
+  void one_step();
+  void report(double seconds, double waited);
+  void log(const io::Json& line);
+  void evaluate();
+  void save();
+  void finish();
+  [[noreturn]] void stop_non_finite(std::string_view what);
+  bool due(std::int64_t every) const { return every > 0 && step_ % every == 0; }
+
+  RunConfig& config_;
+  const Hooks& hooks_;
+  Progress progress_;
+  Pool pool_;
+  data::PreparedText text_;
+  std::optional<models::LanguageModel> model_;
+  std::optional<TrainStep> train_;
+  std::optional<data::Loader> loader_;
+  std::optional<data::EvalBatches> eval_;
+  std::optional<io::Checkpoints> checkpoints_;
+  std::optional<io::JsonlWriter> metrics_;
+  std::optional<io::TensorBoardWriter> tensorboard_;
+  Schedule schedule_;
+  std::string toml_;
+  std::int64_t step_ = 0, tokens_ = 0, saved_ = -1;
+  data::LoaderState start_;
+  // of the last step
+  double loss_ = 0, norm_ = 0, lr_ = 0;
+  std::int64_t valid_ = 0;
+  // since the last line of metrics
+  double interval_seconds_ = 0, interval_waited_ = 0;
+  std::int64_t interval_tokens_ = 0, interval_steps_ = 0;
+  double light_seconds_ = -1;  // of one step at the speed of light
+  RunSummary summary_;
+};
+
+Run::Run(RunConfig& config, const Hooks& hooks)
+    : config_(config), hooks_(hooks), progress_(hooks.console), pool_(config.train.threads), text_(prepare(config, pool_, hooks)) {
+  fit_vocabulary(config_.model, text_.tokenizer);
+  config_.model.resolve();
+  toml_ = io::ConfigTable(config_).to_toml();
+  const fs::path out = config_.output;
+  checkpoints_.emplace(out / "checkpoints", config_.checkpoint.keep);
+  io::write_file_atomic(out / "config.toml", toml_);
+
+  const auto& t = config_.train;
+  schedule_ = {t.schedule, t.lr, t.min_lr, t.steps, t.warmup};
+  model_ = models::LanguageModel::create(config_.model, t.seed, true);
+  train_.emplace(*model_, pool_, step_options(config_));
+  resume();
+  const auto resumed_at = step_ > 0 ? std::optional(step_) : std::nullopt;
+  metrics_.emplace(out / "metrics.jsonl", resumed_at);
+  io::make_folder(out / "tensorboard");
+  tensorboard_.emplace(out / "tensorboard", resumed_at);
+
+  const auto train_files = std::vector<fs::path>{text_.train};
+  const auto vocab = static_cast<data::TokenId>(config_.model.vocab);
+  loader_.emplace(data::open_token_files(train_files),
+                  data::LoaderOptions{.batch = t.batch, .context = config_.model.context, .seed = t.seed, .vocab = vocab}, start_);
+  if (text_.val_tokens > 1) {
+    const auto val_files = std::vector<fs::path>{text_.val};
+    eval_.emplace(data::open_token_files(val_files), t.batch, config_.model.context, vocab);
+  }
+  if (hooks_.speed_of_light) {
+    light_seconds_ = 0;
+    for (const auto* exe : train_->programs(t.accumulate)) light_seconds_ += hooks_.speed_of_light(exe->program());
+  }
+  summary_.parameters = model_->parameter_count();
+  summary_.arena_bytes = train_->arena_bytes();
+  summary_.first_step = step_;
+  progress_.say(fmt::format("{} parameters, {} training tokens, {} activations planned, {} threads{}", format_count(static_cast<double>(summary_.parameters)),
+                            format_count(static_cast<double>(text_.train_tokens)), format_bytes(static_cast<double>(summary_.arena_bytes)),
+                            pool_.threads(), step_ ? fmt::format("; resumed at step {}", step_) : ""));
+}
+
+void Run::resume() {
+  const auto warn = [&](const std::string& message) { progress_.say("warning: " + message); };
+  const auto found = io::Checkpoints::find(config_.output / "checkpoints", config_.checkpoint.resume, warn);
+  if (!found) return;
+  auto theirs = io::read_hf_config(found->path);
+  const auto& ours = config_.model;
+  theirs.bos = ours.bos, theirs.eos = ours.eos, theirs.dtype = ours.dtype;
+  if (theirs != ours)
+    fail_usage("resume", "{} holds another model than [model] describes: use another output folder, or checkpoint.resume = \"none\"",
+               found->path.string());
+  if (found->state.seed != config_.train.seed)
+    fail_usage("resume", "{} was made with seed {}, train.seed is {}", found->path.string(), found->state.seed, config_.train.seed);
+  io::load_checkpoint(found->path, train_->weights(), train_->optimizer_state());
+  step_ = saved_ = found->state.step;
+  tokens_ = found->state.tokens;
+  start_ = {found->state.epoch, found->state.index};
+  if (const auto it = found->state.scalars.find("loss"); it != found->state.scalars.end()) loss_ = it->second;
+}
+
+void Run::stop_non_finite(std::string_view what) {
+  const auto why = train_->explain_non_finite();
+  fail("train", "step {}: the {} is not finite; the first bad tensor is {}. Lower train.lr, raise train.warmup, or check the data; {}", step_ + 1, what,
+       why, saved_ >= 0 ? fmt::format("the last checkpoint is of step {}", saved_) : "no checkpoint has been written");
+}
+
+void Run::one_step() {
+  const auto start = Clock::now();
+  const double waited = loader_->waited_seconds();
+  double sum = 0;
+  valid_ = 0;
+  std::int64_t seen = 0;
+  for (std::int64_t micro = 0; micro < config_.train.accumulate; ++micro) {
+    const auto& batch = loader_->next();
+    const double loss = train_->accumulate(batch.tokens, batch.targets, step_, micro);
+    if (!std::isfinite(loss)) stop_non_finite("loss");
+    sum += loss;
+    valid_ += batch.valid;
+    seen += std::ssize(batch.tokens);
+  }
+  lr_ = schedule_.at(step_);
+  norm_ = train_->update(lr_, valid_);
+  if (!std::isfinite(norm_)) stop_non_finite("gradient norm");
+  loss_ = sum / static_cast<double>(valid_);
+  ++step_;
+  tokens_ += seen;
+  interval_tokens_ += seen;
+  ++interval_steps_;
+  report(seconds_since(start), loader_->waited_seconds() - waited);
+}
+
+void Run::report(double seconds, double waited) {
+  interval_seconds_ += seconds;
+  interval_waited_ += waited;
+  summary_.seconds += seconds;
+  const auto& t = config_.train;
+  const bool last = step_ == t.steps;
+  if (!last && step_ != summary_.first_step + 1 && !due(t.log_every)) return;
+  const double per_step = interval_seconds_ / static_cast<double>(interval_steps_);
+  const StepNumbers n{.step = step_, .steps = t.steps, .loss = loss_, .lr = lr_, .grad_norm = norm_,
+                      .tokens_per_second = static_cast<double>(interval_tokens_) / interval_seconds_,
+                      .sol_percent = light_seconds_ < 0 ? -1 : 100 * light_seconds_ / per_step,
+                      .data_wait_percent = 100 * interval_waited_ / interval_seconds_,
+                      .seconds_left = static_cast<double>(t.steps - step_) * summary_.seconds / static_cast<double>(step_ - summary_.first_step)};
+  io::Json line = {{"step", n.step}, {"loss", n.loss}, {"lr", n.lr}, {"grad_norm", n.grad_norm}, {"tokens", tokens_},
+                                 {"tokens_per_second", n.tokens_per_second}};
+  if (n.sol_percent >= 0) line["sol_percent"] = n.sol_percent;
+  line["data_wait_percent"] = n.data_wait_percent;
+  if (last || due(t.log_every)) log(line);
+  progress_.show(n);
+  interval_seconds_ = interval_waited_ = 0;
+  interval_tokens_ = interval_steps_ = 0;
+}
+
+/// One line of metrics.jsonl, and the same numbers under the tags that dashboards of the field know.
+void Run::log(const io::Json& line) {
+  metrics_->write(line);
+  static constexpr std::pair<const char*, const char*> kTags[] = {
+      {"loss", "loss_metrics/global_avg_loss"}, {"grad_norm", "grad_norm"}, {"lr", "lr"}, {"tokens_per_second", "throughput(tps)"},
+      {"sol_percent", "speed_of_light(%)"}, {"data_wait_percent", "time_metrics/data_loading(%)"},
+      {"eval_loss", "validation_metrics/loss"}, {"eval_perplexity", "validation_metrics/perplexity"}};
+  for (const auto& [key, tag] : kTags)
+    if (const auto it = line.find(key); it != line.end()) tensorboard_->scalar(tag, it->get<float>(), step_);
+}
+
+void Run::evaluate() {
+  if (!eval_) return;
+  eval_->rewind();
+  double sum = 0;
+  std::int64_t tokens = 0;
+  for (std::int64_t i = 0; i < config_.train.eval_batches; ++i) {
+    const auto* batch = eval_->next();
+    if (!batch) break;
+    sum += train_->evaluate(batch->tokens, batch->targets);
+    tokens += batch->valid;
+  }
+  if (tokens == 0) return;
+  summary_.eval_loss = sum / static_cast<double>(tokens);
+  summary_.eval_tokens = tokens;
+  const double perplexity = std::exp(summary_.eval_loss);
+  log({{"step", step_}, {"eval_loss", summary_.eval_loss}, {"eval_perplexity", perplexity}, {"eval_tokens", tokens}});
+  progress_.say(fmt::format("step {}  evaluation: loss {:.4f}, perplexity {:.2f} over {} tokens", step_, summary_.eval_loss, perplexity, tokens));
+}
+
+void Run::save() {
+  if (saved_ == step_) return;
+  io::CheckpointContent content;
+  for (const auto& [name, tensor] : train_->weights()) content.model.push_back({name, tensor});
+  for (const auto& [name, tensor] : train_->optimizer_state()) content.optimizer.push_back({name, tensor});
+  content.config_toml = toml_;
+  content.extra = [&](const fs::path& folder) {
+    io::write_hf_config(folder, config_.model);
+    text_.tokenizer.save_folder(folder, static_cast<int>(config_.model.context));
+  };
+  const auto at = loader_->state();
+  checkpoints_->save({.step = step_, .tokens = tokens_, .seed = config_.train.seed, .epoch = at.epoch, .index = at.index, .scalars = {{"loss", loss_}}}, content);
+  saved_ = step_;
+}
+
+void Run::finish() {
+  const auto folder = config_.output / "model";
+  io::make_folder(folder);
+  model_->save(folder);
+  text_.tokenizer.save_folder(folder, static_cast<int>(config_.model.context));
+  summary_.model = folder;
+}
+
+RunSummary Run::go() {
+  const StopSignals signals(config_.checkpoint.on_interrupt);
+  summary_.eval_loss = std::numeric_limits<double>::quiet_NaN();
+  const std::int64_t steps = config_.train.steps;
+  if (step_ >= steps) progress_.say(fmt::format("already at step {} of {}: raise train.steps to train on", step_, steps));
+  while (step_ < steps && !summary_.stopped) {
+    one_step();
+    if (step_ == steps || due(config_.train.eval_every)) evaluate();
+    if (step_ == steps || due(config_.checkpoint.every)) save();
+    if (hooks_.after_step) hooks_.after_step(step_);
+    summary_.stopped = step_ < steps && StopSignals::requested() != 0;
+  }
+  if (summary_.stopped) {
+    save();
+    progress_.say(fmt::format("asked to stop: saved step {}; the same command goes on from there", step_));
+  } else {
+    finish();
+  }
+  tensorboard_->flush();
+  summary_.step = step_;
+  summary_.loss = loss_;
+  const auto steps_done = static_cast<double>(step_ - summary_.first_step);
+  if (steps_done > 0) {
+    const auto per_step = static_cast<double>(config_.train.batch * config_.train.accumulate * config_.model.context);
+    summary_.tokens_per_second = steps_done * per_step / summary_.seconds;
+    if (light_seconds_ >= 0) summary_.sol_percent = 100 * light_seconds_ * steps_done / summary_.seconds;
+  }
+  return summary_;
+}
+
+}  // namespace
+
+StepOptions step_options(const RunConfig& config) {
+  const auto& t = config.train;
+  return {.batch = t.batch, .length = config.model.context, .accumulate = t.accumulate > 1,
+          .forward = {.compute = t.dtype == Compute::bf16 ? DType::bf16 : DType::f32, .recompute = t.recompute, .dropout = static_cast<float>(t.dropout)},
+          .adamw = {.beta1 = static_cast<float>(t.beta1), .beta2 = static_cast<float>(t.beta2), .eps = static_cast<float>(t.eps),
+                    .weight_decay = static_cast<float>(t.weight_decay)},
+          .clip = static_cast<float>(t.clip), .seed = t.seed};
+}
+
+RunSummary run(RunConfig& config, const Hooks& hooks) {
+  if (config.output.empty()) fail_usage("train", "no output folder: give --out DIR or set output");
+  config.model.resolve();  // mistakes are told before the long work on the text
+  io::make_folder(config.output);
+  return Run(config, hooks).go();
+}
+
+}  // namespace hpcdl::train

@@ -1,0 +1,37 @@
+#pragma once
+// The training run: from a config to a model folder, resumable at any step.
+
+#include <functional>
+
+#include "hpcdl/train/config.h"
+#include "hpcdl/train/progress.h"
+#include "hpcdl/train/train_step.h"
+
+namespace hpcdl::train {
+
+struct Hooks {
+  Console console;
+  /// Least seconds a program can take on this machine; null: sol_percent is left out.
+  std::function<double(const Program&)> speed_of_light;
+  std::function<void(std::int64_t step)> after_step;  // 1-based number of the step just done and logged
+};
+
+struct RunSummary {
+  std::filesystem::path model;         // folder; empty when stopped
+  std::int64_t first_step = 0;         // steps done before this run; > 0 when resumed
+  std::int64_t step = 0;               // steps done now
+  bool stopped = false;                // asked to by a signal; saved
+  double loss = 0;                     // of the last step
+  double eval_loss = 0;                // at the end; NaN without evaluation text
+  std::int64_t eval_tokens = 0;
+  double seconds = 0, tokens_per_second = 0, sol_percent = -1;  // of the steps of this run, evaluation and saves apart
+  std::int64_t parameters = 0, arena_bytes = 0;
+};
+
+/// `output` must be set; resolves `config` in place. Throws UsageError and Error with what to do.
+RunSummary run(RunConfig& config, const Hooks& hooks);
+
+/// Optimizer arguments and pass options of a config.
+StepOptions step_options(const RunConfig& config);
+
+}  // namespace hpcdl::train
