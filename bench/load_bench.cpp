@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "bench/rounds.h"
+#include "hpcdl/core/buffer.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/io/safetensors_writer.h"

@@ -1,4 +1,5 @@
-// Compiled by nvcc, never run: what kernels of both devices share must stay readable by a CUDA compiler.
+// Compiled by nvcc, never run: what kernels of both devices share must stay readable, and usable, by a CUDA compiler. The two
+// kernels are the plainest driver of a fused chain and of an epilogue that there can be.
 
 #include "hpcdl/core/device.h"
 #include "hpcdl/core/dtype.h"
@@ -6,17 +7,46 @@
 #include "hpcdl/core/shape.h"
 #include "hpcdl/core/stream.h"
 #include "hpcdl/core/tensor.h"
+#include "hpcdl/ops/fuse/bodies.h"
+#include "hpcdl/ops/fuse/chain.h"
+#include "hpcdl/ops/matmul/epilogue.h"
 
 namespace {
 
-// Storage types must convert in device code.
-__global__ void round_trip(hpcdl::bf16* y, const float* x, int n) {
-  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (i < n) y[i] = hpcdl::bf16(float(hpcdl::bf16(x[i])));
+using namespace hpcdl;
+
+// One thread's place in a row-wise chain (the CPU's is fuse::Spot).
+template <class T> struct Place {
+  std::int64_t row, col;
+  __device__ float load(const fuse::In& x) const { return float(*x.at<T>(row, col)); }
+  __device__ float load_columns(const fuse::In& x) const { return float(*x.at<T>(0, col)); }
+  __device__ void store(const fuse::Out& y, float v) const { *y.at<T>(row, col) = T(v); }
+};
+
+template <class T, class... S> __global__ void run_chain(fuse::Store<S...> body, std::int64_t cols) {
+  const std::int64_t col = blockIdx.x * blockDim.x + threadIdx.x;
+  if (col < cols) body(Place<T>{blockIdx.y, col});
+}
+
+// One thread's place in a matrix product's result.
+struct Element {
+  std::int64_t row, col;
+  template <class T> __device__ float cols(const T* p) const { return float(p[col]); }
+  template <class T> __device__ float elem(const T* p, std::int64_t ld) const { return float(p[row * ld + col]); }
+};
+
+__global__ void finish(float* d, const bf16* bias, const float* c, std::int64_t ld) {
+  const Element at{blockIdx.y, blockIdx.x * blockDim.x + threadIdx.x};
+  float acc = d[at.row * ld + at.col];
+  acc = epilogue::Bias<bf16>{bias}(acc, at);
+  acc = epilogue::Relu{}(acc, at);
+  d[at.row * ld + at.col] = epilogue::Residual<float>{c, ld}(acc, at);
 }
 
 }  // namespace
 
-void hpcdl_cuda_headers(hpcdl::Tensor y, hpcdl::View x) {
-  round_trip<<<1, 32>>>(y.ptr<hpcdl::bf16>(), x.ptr<float>(), static_cast<int>(x.size()));
+void hpcdl_cuda_headers(Tensor y, View x, View bias) {
+  const auto c = fuse::chain(fuse::load(x), fuse::add_columns(bias), fuse::gelu());
+  run_chain<bf16><<<dim3(1, 1), 32>>>(fuse::Store{y, c}, y.cols());
+  finish<<<1, 32>>>(y.ptr<float>(), bias.ptr<bf16>(), x.ptr<float>(), y.cols());
 }

@@ -170,6 +170,7 @@ void compare(Pool& pool, std::int64_t n, std::int64_t k, std::int64_t batch, int
 }  // namespace
 
 int main(int argc, char** argv) {
+  ggml_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 7;
   const std::string only = argc > 2 ? argv[2] : "";
   hpcdl::Pool pool;

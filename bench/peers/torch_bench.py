@@ -37,7 +37,8 @@ def measure(case, args):
     row = {"op": case.op, "shape": case.shape, "dtype": case.dtype, "bytes": case.bytes, "flops": case.flops}
     row["sides" if not args.untuned else "untuned_sides"] = {n: common.summary(s) for n, s in seconds.items()}
     if args.untuned:
-        row["untuned_ratio"] = common.ratio(seconds["torch"], seconds["hpcdl"])
+        first = next(n for n in seconds if n.startswith("torch"))
+        row["untuned_side"], row["untuned_ratio"] = first, common.ratio(seconds[first], seconds["hpcdl"])
         return row
     # PyTorch as one writes it (eager, every spelling of it), and the best of all its ways.
     eager = min((n for n in peers if n in ("torch", "torch out=", "torch flash")), key=lambda n: common.summary(seconds[n])["median_ms"])
@@ -45,7 +46,8 @@ def measure(case, args):
     row["ratio"] = common.ratio(seconds[best], seconds["hpcdl"])
     row["eager_ratio"] = common.ratio(seconds[eager], seconds["hpcdl"])
     if "copy" in seconds:
-        row["of_copy"] = common.ratio(seconds["copy"], seconds["hpcdl"])
+        share = case.bytes / case.copied  # bandwidth against bandwidth, whatever each side moves
+        row["of_copy"] = common.ratio([share * c for c in seconds["copy"]], seconds["hpcdl"])
     row["error"] = case.error
     row["peer"] = f"PyTorch {torch.__version__.split('+')[0]}"
     return row
@@ -54,7 +56,7 @@ def measure(case, args):
 def show(key, row, untuned):
     if untuned:
         r = row["untuned_ratio"]
-        return print(f"{key:<38} untuned torch {row['untuned_sides']['torch']['median_ms']:9.3f} ms  x{r['median']:.2f} [{r['min']:.2f} {r['max']:.2f}]")
+        return print(f"{key:<38} untuned {row['untuned_side']} {row['untuned_sides'][row['untuned_side']]['median_ms']:9.3f} ms  x{r['median']:.2f} [{r['min']:.2f} {r['max']:.2f}]")
     ours = row["sides"]["hpcdl"]["median_ms"]
     rate = f"{row['flops'] / ours / 1e6:7.0f} GFLOP/s" if row["flops"] else f"{row['bytes'] / ours / 1e6:7.1f} GB/s"
     r, c = row["ratio"], row.get("of_copy")

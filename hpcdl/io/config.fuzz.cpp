@@ -1,6 +1,6 @@
 // Any text, as TOML, as an override and as config.json, gives a config or an Error; what was accepted survives saving.
 
-#include <cstdlib>
+#include <stdexcept>
 
 #include "hpcdl/io/config_table.h"
 #include "hpcdl/io/hf_config.h"
@@ -45,7 +45,7 @@ void toml(std::string_view text) {
   const std::string saved = table.to_toml();
   Everything again;
   hpcdl::io::ConfigTable(again).apply_toml(saved, "saved");
-  if (hpcdl::io::ConfigTable(again).to_toml() != saved) std::abort();
+  if (hpcdl::io::ConfigTable(again).to_toml() != saved) throw std::logic_error("the saved config reads back otherwise");
 }
 
 }  // namespace
@@ -59,7 +59,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   });
   accept_errors([&] {
     const auto config = hpcdl::io::parse_hf_config(hpcdl::io::parse_json(text, "fuzz"), "fuzz");
-    if (hpcdl::io::parse_hf_config(hpcdl::io::make_hf_config(config), "again") != config) std::abort();
+    if (hpcdl::io::parse_hf_config(hpcdl::io::make_hf_config(config), "again") != config)
+      throw std::logic_error("config.json reads back otherwise");
   });
   return 0;
 }

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Fills the measured table of README.md, between its markers, from bench/results: no number is typed by hand.
+
+    scripts/readme_table.py [--check]     --check only says whether the table is up to date
+"""
+
+import json
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+
+def spread(r):
+    return f"**{r['median']:.2f}** ({r['min']:.2f}-{r['max']:.2f})"
+
+
+def rate(row, ms):
+    return f"{row['flops'] / ms / 1e6:.0f} GFLOP/s" if row["flops"] else f"{row['bytes'] / ms / 1e6:.1f} GB/s"
+
+
+def ops(data):
+    yield "| op | ours | times eager PyTorch, tuned | times the best way PyTorch has | times PyTorch out of the box | of copy bandwidth |"
+    yield "|---|---|---|---|---|---|"
+    for row in data["rows"].values():
+        ours = row["sides"]["hpcdl"]["median_ms"]
+        copy = spread(row["of_copy"]) if row.get("of_copy") and not row["flops"] else ""
+        untuned = f"{row['untuned_ratio']['median']:.2f}" if "untuned_ratio" in row else ""
+        yield (f"| {row['op']} {row['shape']} {row['dtype']} | {ours:.2f} ms, {rate(row, ours)} | {spread(row['eager_ratio'])} | "
+               f"{spread(row['ratio'])} {row['best_peer'].removeprefix('torch').strip(' .,') or 'eager'} | {untuned} | {copy} |")
+
+
+def steps(data):
+    yield "| GPT-2 124M, one training step | ms | peak memory | ours is faster by |"
+    yield "|---|---|---|---|"
+    for case, row in data["rows"].items():
+        for name, s in row["sides"].items():
+            yield (f"| {case} {name} | {s['median_ms']:.0f} ({s['min_ms']:.0f}-{s['max_ms']:.0f}) | {s['peak_bytes'] / 2**30:.2f} GiB | "
+                   f"{spread(s['ratio']) if 'ratio' in s else ''} |")
+
+
+def int4(data):
+    yield "| INT4 weights streamed from memory | ours, group 32 | ours, group 128 | ggml Q4_0 repacked | times ggml, same bits | times ggml, group 128 | of read bandwidth |"
+    yield "|---|---|---|---|---|---|---|"
+    for case, row in data["rows"].items():
+        ms = {n: f"{s['median_ms']:.3f} ms" for n, s in row["sides"].items()}
+        r = row["ratios"]
+        yield (f"| {case} | {ms['hpcdl g32']} | {ms['hpcdl g128']} | {ms['ggml Q4_0 repack']} | {spread(r['ggml, same bits'])} | "
+               f"{spread(r['ggml, group 128'])} | {spread(r['of read']) if row['batch'] == 1 else ''} |")
+
+
+def table():
+    lines = []
+    for folder in sorted((ROOT / "bench" / "results").glob("*")):
+        for name, make in (("ops", ops), ("gpt2_step", steps), ("int4", int4)):
+            path = folder / f"{name}.json"
+            if not path.exists():
+                continue
+            data = json.loads(path.read_text())
+            m = data["machine"]
+            lines += ["", f"{m['cpu']} (`bench/results/{folder.name}`), {m['threads']} threads, {m['date']}:", "", *make(data)]
+    return "\n".join(lines).strip() or "Nothing measured yet: `make bench`."
+
+
+def main():
+    readme = ROOT / "README.md"
+    text = readme.read_text()
+    head, rest = text.split(BEGIN)
+    tail = rest.split(END)[1]
+    new = f"{head}{BEGIN}\n{table()}\n{END}{tail}"
+    if "--check" in sys.argv:
+        sys.exit(0 if new == text else "README.md: the measured table differs from bench/results; run scripts/readme_table.py")
+    readme.write_text(new)
+
+
+if __name__ == "__main__":
+    main()
