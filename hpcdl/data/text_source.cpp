@@ -65,8 +65,9 @@ std::vector<fs::path> resolve_text_files(std::span<const fs::path> paths) {
   return out;
 }
 
-TextReader::TextReader(std::vector<fs::path> files, TextOptions options, std::size_t block_bytes)
-    : files_(std::move(files)), options_(std::move(options)), block_bytes_(std::max<std::size_t>(block_bytes, 16)) {
+TextReader::TextReader(std::vector<fs::path> files, TextOptions options)
+    : files_(std::move(files)), options_(std::move(options)) {
+  options_.block_bytes = std::max<std::size_t>(options_.block_bytes, 16);
   std::error_code ignored;
   for (const fs::path& file : files_)
     if (const auto size = fs::file_size(file, ignored); !ignored) total_ += static_cast<std::int64_t>(size);
@@ -94,7 +95,7 @@ void TextReader::close() {
 std::vector<TextPart> TextReader::read() {
   std::vector<TextPart> out;
   std::size_t bytes = 0;
-  while (bytes < block_bytes_ && (stream_ || open_next())) {
+  while (bytes < options_.block_bytes && (stream_ || open_next())) {
     const std::size_t before = out.size();
     lines_ ? read_lines(out) : read_text(out);
     for (std::size_t i = before; i < out.size(); ++i) bytes += out[i].text.size();
@@ -115,8 +116,8 @@ std::string TextReader::checked(std::string_view text, std::int64_t offset) cons
 
 void TextReader::read_text(std::vector<TextPart>& out) {
   const std::size_t before = buffer_.size();
-  stream_->read(buffer_, block_bytes_);
-  const bool end = buffer_.size() - before < block_bytes_;
+  stream_->read(buffer_, options_.block_bytes);
+  const bool end = buffer_.size() - before < options_.block_bytes;
   std::size_t cut = end ? buffer_.size() : find_cut(buffer_);
   if (cut == npos && buffer_.size() < kLongestUncut) return;
   if (cut == npos) cut = io::complete_utf8_prefix(buffer_);
@@ -132,8 +133,8 @@ void TextReader::read_text(std::vector<TextPart>& out) {
 
 void TextReader::read_lines(std::vector<TextPart>& out) {
   const std::size_t before = buffer_.size();
-  stream_->read(buffer_, block_bytes_);
-  const bool end = buffer_.size() - before < block_bytes_;
+  stream_->read(buffer_, options_.block_bytes);
+  const bool end = buffer_.size() - before < options_.block_bytes;
   std::size_t at = 0;
   for (std::size_t stop; at < buffer_.size(); at = stop + 1) {
     stop = buffer_.find('\n', at);

@@ -18,8 +18,9 @@ namespace hpcdl::data {
 std::vector<fs::path> resolve_text_files(std::span<const fs::path> paths);
 
 struct TextOptions {
-  std::string key = "text";      // of a line of .jsonl
-  bool replace_invalid = false;  // what is not UTF-8 becomes U+FFFD instead of an Error
+  std::string key = "text";                        // of a line of .jsonl
+  bool replace_invalid = false;                    // what is not UTF-8 becomes U+FFFD instead of an Error
+  std::size_t block_bytes = std::size_t{8} << 20;  // of text that is in memory at a time
 };
 
 /// A document, or a part of one that is too large for one block. It is cut where tokens end (io::find_safe_cut())
@@ -31,11 +32,11 @@ struct TextPart {
 
 class TextReader {
  public:
-  TextReader(std::vector<fs::path> files, TextOptions options = {}, std::size_t block_bytes = std::size_t{8} << 20);
+  explicit TextReader(std::vector<fs::path> files, TextOptions options = {});
   ~TextReader();
 
-  /// The next parts, about block_bytes of text together; empty at the end. Throws Error that names file and place for
-  /// text that is not UTF-8 and lines that are not JSON objects with the key.
+  /// The next parts, about options.block_bytes of text together; empty at the end. Throws Error that names file and
+  /// place for text that is not UTF-8 and lines that are not JSON objects with the key.
   std::vector<TextPart> read();
 
   std::int64_t total_bytes() const { return total_; }  // of all files, as they are stored
@@ -52,7 +53,6 @@ class TextReader {
 
   std::vector<fs::path> files_;
   TextOptions options_;
-  std::size_t block_bytes_;
   std::int64_t total_ = 0, closed_bytes_ = 0, documents_ = 0;
   std::size_t next_file_ = 0;
   std::unique_ptr<ByteStream> stream_;  // of files_[next_file_ - 1]

@@ -30,7 +30,8 @@ fs::path write(const fs::path& path, std::string_view text) {
 
 /// Documents, put together from their parts.
 std::vector<std::string> documents(const fs::path& file, TextOptions options = {}, std::size_t block = 8 << 20) {
-  TextReader reader({file}, options, block);
+  options.block_bytes = block;
+  TextReader reader({file}, options);
   std::vector<std::string> out;
   for (auto parts = reader.read(); !parts.empty(); parts = reader.read())
     for (auto& p : parts) p.begins_document ? out.push_back(p.text) : void(out.back() += p.text);
@@ -95,7 +96,7 @@ TEST(text_source, blocks_do_not_change_a_document) {
     EXPECT_EQ(documents(gz, {}, block), std::vector{text + "tail"}) << block;
     EXPECT_EQ(documents(zst, {}, block), std::vector{text + "tail"}) << block;
   }
-  TextReader reader({plain}, {}, 4096);
+  TextReader reader({plain}, {.block_bytes = 4096});
   EXPECT_GT(reader.read().front().text.size(), 2048u);
 }
 

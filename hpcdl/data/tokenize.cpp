@@ -124,15 +124,18 @@ TokenCounts encode_files(std::vector<fs::path> files, const TextOptions& options
   std::vector<TokenId> ids;
   for (auto parts = reader.read(); !parts.empty(); parts = reader.read()) {
     ids.clear();
-    std::vector<std::string_view> begun;
+    std::vector<std::string_view> whole;
     for (const TextPart& p : parts) {
       any = any || !p.text.empty();
-      if (p.begins_document)
-        begun.push_back(p.text);
-      else  // only the first part can go on with what the block before began
-        encoder.encode(p.text, ids);
+      if (p.begins_document) {
+        whole.push_back(p.text);
+        continue;
+      }
+      encoder.encode(whole, separator, ids);
+      whole.clear();
+      encoder.encode(p.text, ids);
     }
-    encoder.encode(begun, separator, ids);
+    encoder.encode(whole, separator, ids);
     take(ids);
     counts.tokens += static_cast<std::int64_t>(ids.size());
     if (progress) progress({"encode", reader.done_bytes(), reader.total_bytes()});
