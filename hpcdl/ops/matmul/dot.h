@@ -19,6 +19,9 @@ template <class Isa, Compute c> struct Dot {  // f32, and bf16 held as f32
   static Word load(const std::byte* p) { return V::load(reinterpret_cast<const float*>(p)); }
   static Word broadcast(const std::byte* p) { return V(*reinterpret_cast<const float*>(p)); }
   static Acc mad(Acc acc, Word a, Word b) { return fma(a, b, acc); }
+  static Word word(auto bits) { return std::bit_cast<Word>(bits); }
+  /// The sum over all lanes.
+  static void store_sum(void* p, Acc v) { *static_cast<float*>(p) = reduce_add(v); }
 };
 
 template <> struct Dot<simd::Scalar, Compute::int8> {
@@ -38,6 +41,8 @@ template <> struct Dot<simd::Scalar, Compute::int8> {
     for (int i = 0; i < 32; i += 8) acc += static_cast<int>((a >> i) & 255u) * static_cast<std::int8_t>(b >> i);
     return acc;
   }
+  static Word word(Word w) { return w; }
+  static void store_sum(void* p, Acc v) { store_acc(p, v); }
 };
 
 #if defined(HPCDL_SIMD_AVX2)
@@ -61,6 +66,13 @@ template <> struct Dot<simd::Avx2, Compute::int8> {
     const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(a, 8), _mm256_srai_epi16(b, 8));
     return _mm256_add_epi32(acc, _mm256_add_epi32(even, odd));
   }
+  static Word word(Word w) { return w; }
+  static void store_sum(void* p, Acc v) {
+    std::int32_t t[8], sum = 0;
+    store_acc(t, v);
+    for (std::int32_t x : t) sum += x;
+    std::memcpy(p, &sum, sizeof sum);
+  }
 };
 #endif
 
@@ -81,6 +93,8 @@ template <> struct Dot<simd::Avx512, Compute::bf16> {
   static Acc mad(Acc acc, Word a, Word b) {
     return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
   }
+  static Word word(Word w) { return w; }
+  static void store_sum(void* p, Acc v) { *static_cast<float*>(p) = _mm512_reduce_add_ps(v); }
 };
 template <> struct Dot<simd::Avx512, Compute::int8> {
   using Acc = __m512i;
@@ -92,6 +106,8 @@ template <> struct Dot<simd::Avx512, Compute::int8> {
   static Word load(const std::byte* p) { return _mm512_loadu_si512(p); }
   static Word broadcast(const std::byte* p) { return Dot<simd::Avx512, Compute::bf16>::broadcast(p); }
   static Acc mad(Acc acc, Word a, Word b) { return _mm512_dpbusd_epi32(acc, a, b); }
+  static Word word(Word w) { return w; }
+  static void store_sum(void* p, Acc v) { *static_cast<std::int32_t*>(p) = _mm512_reduce_add_epi32(v); }
 };
 #endif
 

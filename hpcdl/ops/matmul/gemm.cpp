@@ -9,11 +9,13 @@ constexpr std::int64_t kWord = 4;  // bytes
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// n things in `parts` runs whose lengths differ by at most one.
+/// n things in `parts` runs whose lengths differ by at most one, evenly spread; or, given `each`, in runs of that length
+/// and a rest.
 struct Split {
-  std::int64_t n = 0, parts = 1;
-  std::int64_t begin(std::int64_t i) const { return i * (n / parts) + std::min(i, n % parts); }
-  std::int64_t size(std::int64_t i) const { return n / parts + (i < n % parts ? 1 : 0); }
+  std::int64_t n = 0, parts = 1, each = 0;
+  std::int64_t begin(std::int64_t i) const { return each ? std::min(n, i * each) : n * i / parts; }
+  std::int64_t size(std::int64_t i) const { return begin(i + 1) - begin(i); }
+  std::int64_t largest() const { return each ? std::min(n, each) : ceil_div(n, parts); }
 };
 
 /// How the columns are cut into panels and k into blocks: all that the layout of a packed B depends on.
@@ -23,16 +25,17 @@ struct Grid {
   std::int64_t words;
 
   static constexpr std::int64_t kUnit = 16;
-  static constexpr std::int64_t kBlockWords = 512;
+  static constexpr std::int64_t kBlockWords = 1024;
 
   Grid(const KernelSet& s, std::int64_t n, std::int64_t k) : words(ceil_div(k, s.group)) {
     const std::int64_t vectors = ceil_div(n, s.lanes);
-    panels = {vectors, std::max<std::int64_t>(1, ceil_div(vectors, s.vectors))};
+    const std::int64_t count = std::max<std::int64_t>(1, ceil_div(vectors, s.vectors));
+    panels = {vectors, count > 1 && vectors > count ? count + count % 2 : count};  // an even number: two halves weigh the same
     blocks = {ceil_div(words, kUnit), std::max<std::int64_t>(1, ceil_div(words, kBlockWords))};
   }
   std::int64_t k_begin(std::int64_t b) const { return std::min(words, blocks.begin(b) * kUnit); }
   std::int64_t k_words(std::int64_t b) const { return k_begin(b + 1) - k_begin(b); }
-  std::int64_t widest_block() const { return std::min(words, blocks.size(0) * kUnit); }
+  std::int64_t widest_block() const { return std::min(words, blocks.largest() * kUnit); }
 };
 
 /// The work is a grid of units, handed out one at a time; a unit's sums are formed by one thread.
@@ -40,7 +43,7 @@ struct Plan {
   Grid grid;
   bool a_in_place;
   std::int64_t block_rows;     // of A kept in L2
-  Split m_units, n_units;      // of rows, of panels
+  Split m_units, n_units;      // of tiles of rows, of panels
   std::int64_t pass_rows;      // rows of a unit whose partial sums are kept at a time
   bool keep_b;                 // the unit's whole B stays packed: k blocks of all its panels
   std::int64_t a_bytes, b_bytes, c_bytes;  // scratch per thread
@@ -52,6 +55,11 @@ bool reads_in_place(const KernelSet& s, const Problem& p) {
   return p.a.dtype == s.in_place && !p.a.transposed && p.k % s.group == 0;
 }
 
+/// At least `wanted`, a multiple of the threads if possible, at most `most`.
+std::int64_t units(std::int64_t threads, std::int64_t wanted, std::int64_t most) {
+  return std::min(ceil_div(std::max(wanted, threads), threads) * threads, most);
+}
+
 Plan::Plan(const KernelSet& s, const Problem& p, int threads) : grid(s, p.n, p.k) {
   constexpr std::int64_t kL2 = 512 << 10, kPackedB = 8 << 20, kPartials = 4 << 20;
   const std::int64_t kc = std::max<std::int64_t>(grid.widest_block(), 1), lanes = s.lanes;
@@ -60,32 +68,32 @@ Plan::Plan(const KernelSet& s, const Problem& p, int threads) : grid(s, p.n, p.k
 
   const std::int64_t column_bytes = std::max<std::int64_t>(grid.words, 1) * kWord;
   const std::int64_t panel_bytes = column_bytes * s.vectors * lanes;
-  const bool whole_b_fits = panel_bytes * grid.panels.parts <= kPackedB;
-  // Rows are shared out when they are many and every thread can keep all of B, or when there are too few panels.
-  const bool by_rows = (whole_b_fits && p.m > 2 * p.n) || grid.panels.parts < threads;
-  if (by_rows) {
+  const bool whole_b_fits = panel_bytes * grid.panels.parts <= kPackedB || p.packed_b;
+  // What the busiest thread does, in multiply-adds per word of k. Packing a word costs as much as some 16 multiply-adds.
+  const std::int64_t packing_a = a_in_place ? 0 : 16, packing_b = p.packed_b ? 0 : 16;
+  const std::int64_t row_tiles = ceil_div(p.m, s.rows), row_share = std::min(p.m, ceil_div(row_tiles, threads) * s.rows);
+  const std::int64_t col_share = ceil_div(grid.panels.n * ceil_div(grid.panels.parts, threads), grid.panels.parts) * lanes;
+  const std::int64_t by_rows = row_share * (p.n + packing_a) + p.n * packing_b;
+  const std::int64_t by_cols = col_share * (p.m + packing_b) + p.m * packing_a;
+  if (by_rows < by_cols && (whole_b_fits || grid.panels.parts < threads)) {
     n_units = {grid.panels.parts, 1};
-    const std::int64_t tiles = ceil_div(p.m, s.rows);
-    const std::int64_t wanted = std::max<std::int64_t>(threads, ceil_div(p.m, block_rows));
-    m_units = {p.m, std::clamp<std::int64_t>(ceil_div(wanted, threads) * threads, 1, std::max<std::int64_t>(tiles, 1))};
+    m_units = {row_tiles, units(threads, ceil_div(p.m, block_rows), row_tiles)};
   } else {
-    m_units = {p.m, 1};
-    const std::int64_t columns = 1536;
-    const std::int64_t wanted = std::max<std::int64_t>(threads, ceil_div(p.n, columns));
-    n_units = {grid.panels.parts, std::clamp<std::int64_t>(ceil_div(wanted, threads) * threads, 1, grid.panels.parts)};
+    constexpr std::int64_t kColumns = 1536;  // of packed B that stay in L3 while all rows pass
+    m_units = {row_tiles, 1};
+    n_units = {grid.panels.parts, units(threads, ceil_div(p.n, kColumns), grid.panels.parts)};
   }
-  const std::int64_t unit_width = n_units.size(0) * s.vectors * lanes, unit_rows = m_units.size(0);
+  const std::int64_t unit_width = n_units.largest() * s.vectors * lanes, unit_rows = m_units.largest() * s.rows;
   pass_rows = unit_rows;
   if (grid.blocks.parts > 1)
-    pass_rows = std::clamp<std::int64_t>(kPartials / (unit_width * kWord) / block_rows * block_rows, block_rows, unit_rows);
-  if (pass_rows > unit_rows || pass_rows <= 0) pass_rows = std::max<std::int64_t>(unit_rows, 1);
+    pass_rows = std::min(unit_rows, std::max(block_rows, kPartials / (unit_width * kWord) / block_rows * block_rows));
 
   const bool reused = m_units.parts > 1 || pass_rows < unit_rows;
   keep_b = reused && column_bytes * unit_width <= kPackedB;
   // A B block used by several blocks of A is packed once for all of them, else one panel at a time.
   const bool block_reused = pass_rows > block_rows;
   b_bytes = p.packed_b ? 0 : keep_b ? column_bytes * unit_width : kc * kWord * (block_reused ? unit_width : s.vectors * lanes);
-  a_bytes = a_in_place ? 0 : block_rows * kc * kWord;
+  a_bytes = a_in_place ? 0 : (block_rows * kc + block_rows / s.rows * 16) * kWord;
   c_bytes = grid.blocks.parts > 1 ? pass_rows * unit_width * kWord : 0;
   const auto round = [](std::int64_t b) { return ceil_div(b, 4096) * 4096 + 192; };  // apart by odd lines: no 4K aliasing
   a_bytes = round(a_bytes), b_bytes = round(b_bytes), c_bytes = round(c_bytes);
@@ -106,6 +114,8 @@ void pack_panel(const KernelSet& s, const Grid& g, const Operand& b, std::int64_
   s.pack({.dst = reinterpret_cast<std::uint32_t*>(dst),
           .width = static_cast<int>(width),
           .cols = static_cast<int>(std::min(width, n - col)),
+          .panels = 1,
+          .panel_stride = 0,
           .k = elements(s, g, k, block),
           .src = element(b, col, g.k_begin(block) * s.group, b.transposed),
           .dtype = b.dtype,
@@ -123,11 +133,9 @@ class Worker {
     panel0_ = plan_.n_units.begin(nu);
     panels_ = plan_.n_units.size(nu);
     if (kept_unit_ != nu) kept_unit_ = -1;
-    const std::int64_t begin = plan_.m_units.begin(mu), end = begin + plan_.m_units.size(mu);
-    const Split passes{end - begin, ceil_div(end - begin, plan_.pass_rows)};
-    for (std::int64_t i = 0; i < passes.parts; ++i) {
-      pass_begin_ = begin + passes.begin(i);
-      pass_size_ = passes.size(i);
+    const std::int64_t end = std::min(p.m, plan_.m_units.begin(mu + 1) * s.rows);
+    for (pass_begin_ = plan_.m_units.begin(mu) * s.rows; pass_begin_ < end; pass_begin_ += pass_size_) {
+      pass_size_ = std::min(end - pass_begin_, plan_.pass_rows);
       for (std::int64_t block = 0; block < g.blocks.parts; ++block) pass(block);
       if (plan_.keep_b) kept_unit_ = nu;
     }
@@ -140,28 +148,57 @@ class Worker {
     for (std::int64_t i = 0; i < row_blocks.parts; ++i) {
       const std::int64_t row = std::min(pass_size_, row_blocks.begin(i) * s.rows);
       const std::int64_t rows = std::min(pass_size_, row_blocks.begin(i + 1) * s.rows) - row;
-      const Split tiles{rows, ceil_div(rows, s.rows)};
+      const Split tiles{rows, ceil_div(rows, s.rows), plan_.a_in_place ? 0 : s.rows};
       if (!plan_.a_in_place) pack_a(pass_begin_ + row, tiles, block);
       for (std::int64_t j = 0; j < panels_; ++j) {
-        const std::byte* b = panel(block, j, single, i == 0 && kept_unit_ < 0);
-        row_tiles(b, block, j, row, tiles);
+        const bool fresh = i == 0 && kept_unit_ < 0 && !p.packed_b;
+        const std::byte* b = panel(block, j, single);
+        if (fresh) pack_panel(s, g, p.b, p.n, p.k, panel0_ + j, block, const_cast<std::byte*>(b));
+        const Ahead ahead = j + 1 < panels_ ? next_panel(block, j + 1, single, fresh) : Ahead{};
+        row_tiles(b, block, j, row, tiles, ahead);
       }
     }
   }
 
+  /// A line more than the panel holds: panels a multiple of 4 KB apart would compete for the same places in L1.
+  std::int64_t a_panel_words(std::int64_t block) const { return s.rows * g.k_words(block) + 16; }
+
   void pack_a(std::int64_t row, const Split& tiles, std::int64_t block) {
-    for (std::int64_t t = 0; t < tiles.parts; ++t)
-      s.pack({.dst = reinterpret_cast<std::uint32_t*>(a_ + tiles.begin(t) * g.k_words(block) * kWord),
-              .width = static_cast<int>(tiles.size(t)),
-              .cols = static_cast<int>(tiles.size(t)),
-              .k = elements(s, g, p.k, block),
-              .src = element(p.a, row + tiles.begin(t), g.k_begin(block) * s.group, !p.a.transposed),
-              .dtype = p.a.dtype,
-              .ld = p.a.ld,
-              .k_dense = !p.a.transposed});
+    const std::int64_t whole = tiles.n / s.rows, rest = tiles.n % s.rows;
+    PackArgs args{.dst = reinterpret_cast<std::uint32_t*>(a_),
+                  .width = s.rows,
+                  .cols = s.rows,
+                  .panels = static_cast<int>(whole),
+                  .panel_stride = a_panel_words(block),
+                  .k = elements(s, g, p.k, block),
+                  .src = element(p.a, row, g.k_begin(block) * s.group, !p.a.transposed),
+                  .dtype = p.a.dtype,
+                  .ld = p.a.ld,
+                  .k_dense = !p.a.transposed};
+    if (whole) s.pack(args);
+    if (!rest) return;
+    args.dst += whole * args.panel_stride;
+    args.src = element(p.a, row + whole * s.rows, g.k_begin(block) * s.group, !p.a.transposed);
+    args.width = args.cols = static_cast<int>(rest);
+    args.panels = 1;
+    s.pack(args);
   }
 
-  const std::byte* panel(std::int64_t block, std::int64_t j, bool single, bool fresh) {
+  /// Memory that the next panel will read, as `columns` columns of 64-byte lines, `step` bytes from line to line.
+  struct Ahead {
+    const std::byte* base = nullptr;
+    std::int64_t lines = 0, step = 0, columns = 0;
+  };
+  Ahead next_panel(std::int64_t block, std::int64_t j, bool single, bool fresh) const {
+    const std::int64_t panel_words = g.panels.size(panel0_ + j) * s.lanes * g.k_words(block);
+    if (!fresh) return {panel(block, j, single), panel_words * kWord / 64, 64, 1};
+    const std::int64_t size = dtype_bytes(p.b.dtype), k = elements(s, g, p.k, block), width = g.panels.size(panel0_ + j) * s.lanes;
+    const auto* base = element(p.b, g.panels.begin(panel0_ + j) * s.lanes, g.k_begin(block) * s.group, p.b.transposed);
+    const std::int64_t lines = p.b.transposed ? width : k, dense = p.b.transposed ? k : width;
+    return {base, lines, p.b.ld * size, (dense * size + 63) / 64};
+  }
+
+  const std::byte* panel(std::int64_t block, std::int64_t j, bool single) const {
     const std::int64_t first = g.panels.begin(panel0_) * s.lanes, column = g.panels.begin(panel0_ + j) * s.lanes;
     if (p.packed_b)
       return p.packed_b + (g.k_begin(block) * g.panels.n * s.lanes + column * g.k_words(block)) * kWord;
@@ -170,11 +207,11 @@ class Worker {
       const std::int64_t width = (g.panels.begin(panel0_ + panels_) * s.lanes) - first;
       dst += ((plan_.keep_b ? g.k_begin(block) * width : 0) + (column - first) * g.k_words(block)) * kWord;
     }
-    if (fresh) pack_panel(s, g, p.b, p.n, p.k, panel0_ + j, block, dst);
     return dst;
   }
 
-  void row_tiles(const std::byte* b, std::int64_t block, std::int64_t j, std::int64_t row, const Split& tiles) {
+  void row_tiles(const std::byte* b, std::int64_t block, std::int64_t j, std::int64_t row, const Split& tiles,
+                 const Ahead& ahead) {
     alignas(64) std::uint32_t buffer[KernelSet::kMaxRows * KernelSet::kMaxVectors * 16];
     const std::int64_t vectors = g.panels.size(panel0_ + j), width = vectors * s.lanes;
     const std::int64_t col = g.panels.begin(panel0_ + j) * s.lanes, cols = std::min(width, p.n - col);
@@ -183,13 +220,17 @@ class Worker {
     const bool last = block + 1 == g.blocks.parts, direct = last && f.plain && cols == width;
     const auto& kernels = plan_.a_in_place ? s.tile_in_place : s.tile_packed;
     const std::int64_t kw = g.k_words(block), lda = p.a.ld * dtype_bytes(p.a.dtype);
+    const std::int64_t lines = ahead.lines * ahead.columns, share = kw / kPrefetchEvery;
     for (std::int64_t t = 0; t < tiles.parts; ++t) {
+      const std::int64_t line = t * share;  // of those ahead
       const std::int64_t r = tiles.begin(t), rows = tiles.size(t), at = pass_begin_ + row + r;
-      TileArgs args{.a = plan_.a_in_place ? element(p.a, at, g.k_begin(block) * s.group, true) : a_ + r * kw * kWord,
+      TileArgs args{.a = plan_.a_in_place ? element(p.a, at, g.k_begin(block) * s.group, true) : a_ + t * a_panel_words(block) * kWord,
                     .lda = lda, .b = b, .k = kw,
                     .cin = block > 0 ? partial + r * width : nullptr, .cin_ld = width,
                     .cout = partial + r * width, .cout_ld = width,
-                    .prefetch = nullptr, .prefetch_step = 0};
+                    .ahead = lines ? ahead.base + line / ahead.lines * 64 + line % ahead.lines * ahead.step : b,
+                    .ahead_end = ahead.base + ahead.lines * ahead.step, .ahead_step = ahead.step,
+                    .ahead_wrap = ahead.lines * ahead.step - 64, .ahead_count = std::min(share, lines - line)};
       if (direct) args.cout = static_cast<std::uint32_t*>(f.plain) + at * f.plain_ld + col, args.cout_ld = f.plain_ld;
       else if (last) args.cout = buffer;
       kernels[rows][vectors](args);
@@ -207,10 +248,52 @@ class Worker {
   std::int64_t panel0_ = 0, panels_ = 0, pass_begin_ = 0, pass_size_ = 0, kept_unit_ = -1;
 };
 
+/// Few rows and an unpacked B: strips of columns, handed out one at a time.
+struct SmallPlan {
+  static constexpr std::int64_t kStrip = 128;
+  std::int64_t x_stride, strips, bytes;  // stride and scratch in bytes
+
+  SmallPlan(const KernelSet& s, const Problem& p) {
+    const std::int64_t words = ceil_div(p.k, s.group);
+    x_stride = ceil_div(words, s.lanes) * s.lanes * kWord;
+    strips = ceil_div(p.n, kStrip);
+    bytes = p.m * x_stride + 64;
+  }
+  static bool fits(const Problem& p) { return !p.packed_b && p.m <= KernelSet::kSmallRows && !p.a.transposed; }
+};
+
+void small_setup(const KernelSet& s, const Problem& p, const SmallPlan& plan, std::byte* x) {
+  for (std::int64_t m = 0; m < p.m; ++m)
+    s.to_words(reinterpret_cast<std::uint32_t*>(x + m * plan.x_stride), element(p.a, m, 0, true), p.a.dtype, p.k);
+}
+
+void small_strip(const KernelSet& s, const Problem& p, const Finish& f, const SmallPlan& plan, const std::byte* x, std::int64_t strip) {
+  alignas(64) std::uint32_t buffer[KernelSet::kSmallRows * SmallPlan::kStrip];
+  const std::int64_t col = strip * SmallPlan::kStrip, cols = std::min(SmallPlan::kStrip, p.n - col);
+  s.small({.x = x, .x_stride = plan.x_stride, .rows = static_cast<int>(p.m),
+           .b = element(p.b, col, 0, p.b.transposed), .dtype = p.b.dtype, .ld = p.b.ld, .k_dense = p.b.transposed, .k = p.k,
+           .cols = static_cast<int>(cols), .out = buffer, .out_ld = SmallPlan::kStrip});
+  f.apply(f.epilogue, buffer, SmallPlan::kStrip, 0, col, static_cast<int>(p.m), static_cast<int>(cols));
+}
+
+void run_small(const KernelSet& s, Pool& pool, const Problem& p, const Finish& f) {
+  const SmallPlan plan(s, p);
+  pool.reserve_scratch(plan.bytes);
+  std::atomic<std::int64_t> next{0};
+  const auto job = [&](int thread) {
+    std::byte* x = pool.scratch(thread);
+    small_setup(s, p, plan, x);
+    for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < plan.strips;) small_strip(s, p, f, plan, x, i);
+  };
+  if (plan.strips == 1 || p.n * p.k < 16384) job(0);
+  else pool.run(job);
+}
+
 }  // namespace
 
 void run(const KernelSet& s, Pool& pool, const Problem& p, const Finish& f) {
   if (p.m <= 0 || p.n <= 0) return;
+  if (SmallPlan::fits(p)) return run_small(s, pool, p, f);
   const Plan plan(s, p, pool.threads());
   pool.reserve_scratch(plan.a_bytes + plan.b_bytes + plan.c_bytes);
   const std::int64_t units = plan.m_units.parts * plan.n_units.parts;
@@ -225,12 +308,19 @@ void run(const KernelSet& s, Pool& pool, const Problem& p, const Finish& f) {
 }
 
 std::int64_t scratch_bytes(const KernelSet& s, const Problem& p) {
+  if (SmallPlan::fits(p)) return SmallPlan(s, p).bytes;
   const Plan plan(s, p, 1);
   return plan.a_bytes + plan.b_bytes + plan.c_bytes;
 }
 
 void run_alone(const KernelSet& s, std::byte* scratch, const Problem& p, const Finish& f) {
   if (p.m <= 0 || p.n <= 0) return;
+  if (SmallPlan::fits(p)) {
+    const SmallPlan plan(s, p);
+    small_setup(s, p, plan, scratch);
+    for (std::int64_t i = 0; i < plan.strips; ++i) small_strip(s, p, f, plan, scratch, i);
+    return;
+  }
   const Plan plan(s, p, 1);
   Worker worker(s, p, plan, f, scratch);
   for (std::int64_t n = 0; n < plan.n_units.parts; ++n)

@@ -18,6 +18,8 @@ namespace hpcdl::gemm {
 /// instructions hold the rounded values as f32.
 enum class Compute : std::uint8_t { f32, bf16, int8 };
 
+inline constexpr int kPrefetchEvery = 4;
+
 /// C tile (rows x lanes * nv) = [cin +] A (rows x k words) * B panel.
 struct TileArgs {
   const std::byte* a;         // in place: row m at a + m * lda; packed: panel of width `rows`
@@ -28,16 +30,21 @@ struct TileArgs {
   std::int64_t cin_ld;        // words
   void* cout;
   std::int64_t cout_ld;
-  const std::byte* prefetch;  // lines to be fetched into L2 during the tile, one per `kPrefetchEvery` words of k; may be null
-  std::int64_t prefetch_step; // bytes from line to line
+  // Lines to be fetched into L2 meanwhile, one per kPrefetchEvery words of k: `lines` of them `step` bytes apart, then the
+  // column of lines next to it, 64 bytes further, for each address below `end`.
+  const std::byte* ahead;
+  const std::byte* ahead_end;
+  std::int64_t ahead_step, ahead_wrap, ahead_count;
 };
 using TileKernel = void (*)(const TileArgs&);
 
-/// One packed panel from a matrix whose element (j, k) lies at src + j + k * ld, or at src + j * ld + k if k_dense.
+/// Packed panels from a matrix whose element (j, k) lies at src + j + k * ld, or at src + j * ld + k if k_dense.
 struct PackArgs {
   std::uint32_t* dst;
-  int width;          // words per k; columns from `cols` on are zero
-  int cols;
+  int width;          // words per k
+  int cols;           // of one panel; those from here to `width` are zero
+  int panels;         // `cols` == `width` where there are several
+  std::int64_t panel_stride;  // words
   std::int64_t k;     // elements; the last word is filled up with zeros
   const void* src;
   DType dtype;
@@ -46,8 +53,25 @@ struct PackArgs {
 };
 using PackKernel = void (*)(const PackArgs&);
 
+/// Few rows times `cols` columns of an unpacked B.
+struct SmallArgs {
+  const std::byte* x;     // rows of words, made by to_words; zeros up to a whole vector behind each
+  std::int64_t x_stride;  // bytes
+  int rows;
+  const void* b;          // the first of the columns
+  DType dtype;
+  std::int64_t ld;        // elements
+  bool k_dense;           // as in PackArgs
+  std::int64_t k;         // elements
+  int cols;
+  void* out;              // rows x cols words
+  std::int64_t out_ld;
+};
+using SmallKernel = void (*)(const SmallArgs&);
+
 struct KernelSet {
-  static constexpr int kMaxRows = 14, kMaxVectors = 4;
+  static constexpr int kMaxRows = 8, kMaxVectors = 3;
+  static constexpr int kSmallRows = 6;  // up to here packing B does not pay
   int rows = 0;       // tallest tile
   int vectors = 0;    // widest tile, in vectors
   int lanes = 0;      // words per vector
@@ -56,6 +80,8 @@ struct KernelSet {
   TileKernel tile_in_place[kMaxRows + 1][kMaxVectors + 1] = {};
   TileKernel tile_packed[kMaxRows + 1][kMaxVectors + 1] = {};
   PackKernel pack = nullptr;
+  SmallKernel small = nullptr;
+  void (*to_words)(std::uint32_t* dst, const void* src, DType dtype, std::int64_t k) = nullptr;
 };
 
 template <class Isa> const KernelSet& kernel_set(Isa, Compute c);

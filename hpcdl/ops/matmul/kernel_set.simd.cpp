@@ -1,3 +1,4 @@
+#include "hpcdl/ops/matmul/small.h"
 #include "hpcdl/ops/matmul/tile.h"
 #include "hpcdl/ops/matmul/words.h"
 
@@ -10,6 +11,20 @@ template <class D, class W> void pack_float(const PackArgs& p) {
 }
 template <class D, class W> void pack_bytes(const PackArgs& p) { pack_typed<D, W, std::uint8_t>(p); }
 
+template <class D, class W> void small_float(const SmallArgs& s) {
+  if (s.dtype == DType::bf16) small_rows<D, W, bf16>(s);
+  else small_rows<D, W, float>(s);
+}
+template <class D, class W> void small_bytes(const SmallArgs& s) { small_rows<D, W, std::uint8_t>(s); }
+
+template <class D, class W> void words_of_floats(std::uint32_t* dst, const void* src, DType dtype, std::int64_t k) {
+  if (dtype == DType::bf16) to_words<D, W>(dst, static_cast<const bf16*>(src), k);
+  else to_words<D, W>(dst, static_cast<const float*>(src), k);
+}
+template <class D, class W> void words_of_bytes(std::uint32_t* dst, const void* src, DType, std::int64_t k) {
+  to_words<D, W>(dst, static_cast<const std::uint8_t*>(src), k);
+}
+
 template <class Isa, Compute c> KernelSet make() {
   using D = Dot<Isa, c>;
   using W = Words<Isa, c>;
@@ -19,9 +34,13 @@ template <class Isa, Compute c> KernelSet make() {
   else fill_tiles<D, 4, 2>(s);
   if constexpr (c == Compute::int8) {
     s.pack = &pack_bytes<D, W>;
+    s.small = &small_bytes<D, W>;
+    s.to_words = &words_of_bytes<D, W>;
     s.in_place = DType::u8;
   } else {
     s.pack = &pack_float<D, W>;
+    s.small = &small_float<D, W>;
+    s.to_words = &words_of_floats<D, W>;
     if constexpr (c == Compute::f32) s.in_place = DType::f32;
     else if constexpr (D::kGroup == 2) s.in_place = DType::bf16;
   }

@@ -1,39 +1,60 @@
 #pragma once
 // The register tile: MR rows x NV vectors of C stay in registers over all of k; per word of k, NV loads of B and MR
 // broadcasts of A feed MR * NV multiply-adds. Included by the .simd.cpp files of this folder only.
+//
+// The loops over m and v must be unrolled completely, or the accumulators live in memory (5x slower): check a change with
+// objdump.
 
 #include "hpcdl/ops/matmul/dot.h"
 
 namespace hpcdl::gemm {
 
+/// One word of k. `a`: row m at a + m * stride.
+template <class D, int MR, int NV>
+[[gnu::always_inline]] inline void multiply(typename D::Acc (&acc)[MR][NV], const std::byte* a, std::int64_t stride, const std::byte* b) {
+  typename D::Word bv[NV];
+#pragma GCC unroll 4
+  for (int v = 0; v < NV; ++v) bv[v] = D::load(b + v * D::kLanes * 4);
+#pragma GCC unroll 16
+  for (int m = 0; m < MR; ++m) {
+    const auto w = D::broadcast(a + m * stride);
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) acc[m][v] = D::mad(acc[m][v], w, bv[v]);
+  }
+}
+
 template <class D, int MR, int NV, bool InPlace> void tile(const TileArgs& t) {
+  constexpr int kVector = D::kLanes * 4, kPanel = NV * kVector, kStepA = InPlace ? 4 : MR * 4;
   typename D::Acc acc[MR][NV];
-  constexpr int kVector = D::kLanes * 4;
 #pragma GCC unroll 16
   for (int m = 0; m < MR; ++m)
 #pragma GCC unroll 4
     for (int v = 0; v < NV; ++v)
       acc[m][v] = t.cin ? D::load_acc(static_cast<const std::byte*>(t.cin) + m * t.cin_ld * 4 + v * kVector) : D::zero();
 
-  const std::byte* b = t.b;
-  const std::byte* a = t.a;
-  const std::byte* row[MR];
-#pragma GCC unroll 16
-  for (int m = 0; m < MR; ++m) row[m] = InPlace ? t.a + m * t.lda : nullptr;
-  const auto step = [&](std::int64_t k) {
-    typename D::Word bv[NV];
-#pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v) bv[v] = D::load(b + v * kVector);
-#pragma GCC unroll 16
-    for (int m = 0; m < MR; ++m) {
-      const auto w = D::broadcast(InPlace ? row[m] + k * 4 : a + m * 4);
-#pragma GCC unroll 4
-      for (int v = 0; v < NV; ++v) acc[m][v] = D::mad(acc[m][v], w, bv[v]);
+  const std::byte *a = t.a, *b = t.b, *ahead = t.ahead;
+  const std::int64_t stride = InPlace ? t.lda : 4;
+  std::int64_t fetches = t.ahead_count;
+  for (std::int64_t left = t.k / kPrefetchEvery; left > 0; --left) {
+    if (fetches > 0) {
+      --fetches;
+      __builtin_prefetch(ahead, 0, 2);
+      ahead += t.ahead_step;
+      if (ahead >= t.ahead_end) ahead -= t.ahead_wrap;
     }
-    b += NV * kVector;
-    a += MR * 4;
-  };
-  for (std::int64_t k = 0; k < t.k; ++k) step(k);
+#pragma GCC unroll 4
+    for (int i = 0; i < kPrefetchEvery; ++i) {
+      if constexpr (MR <= 2)  // as fast as B arrives from memory: the next panel follows this one
+        for (int v = 0; v < NV; ++v) __builtin_prefetch(b + v * kVector + 4096, 0, 3);
+      multiply<D, MR, NV>(acc, a, stride, b);
+      a += kStepA;
+      b += kPanel;
+      // Keeps the next step's loads behind this one: the compiler would hoist them, run out of registers and spill.
+      __asm__("" : "+r"(b));
+    }
+  }
+  for (std::int64_t left = t.k % kPrefetchEvery; left > 0; --left, a += kStepA, b += kPanel)
+    multiply<D, MR, NV>(acc, a, stride, b);
 
 #pragma GCC unroll 16
   for (int m = 0; m < MR; ++m)

@@ -160,29 +160,60 @@ template <> struct Words<simd::Avx512, Compute::int8> : Registers<simd::Avx512> 
 };
 #endif
 
-template <class D, class W, class T> void pack_typed(const PackArgs& p) {
-  constexpr int kLanes = D::kLanes, kGroup = D::kGroup;
+/// Rows of the source run along the panels. Several narrow panels advance together, so that whole lines are used while
+/// they are in L1, however far apart the rows lie.
+template <class D, class W, class T> void pack_across(const PackArgs& p) {
+  constexpr int kLanes = D::kLanes, kGroup = D::kGroup, kAhead = 8;
+  const auto* src = static_cast<const T*>(p.src);
+  const std::int64_t words = (p.k + kGroup - 1) / kGroup;
+  const int together = p.width < 32 ? 32 / p.width : 1;
+  for (int first = 0; first < p.panels; first += together) {
+    const int last = first + together < p.panels ? first + together : p.panels;
+    for (std::int64_t k = 0; k < words; ++k) {
+      const T* row = src + k * kGroup * p.ld;
+      const int kn = static_cast<int>(p.k - k * kGroup < kGroup ? p.k - k * kGroup : kGroup);
+      for (int c = first * p.width; c < last * p.width; c += static_cast<int>(64 / sizeof(T)))
+        for (int g = 0; g < kGroup; ++g) __builtin_prefetch(row + (kAhead * kGroup + g) * p.ld + c, 0, 3);
+      for (int panel = first; panel < last; ++panel) {
+        std::uint32_t* dst = p.dst + panel * p.panel_stride + k * p.width;
+        for (int j = 0; j < p.width; j += kLanes) {
+          const int width = p.width - j < kLanes ? p.width - j : kLanes, cols = p.cols - j < width ? p.cols - j : width;
+          W::store(dst + j, cols > 0 ? W::across(row + panel * p.width + j, p.ld, kn, cols) : W::zero(), width);
+        }
+      }
+    }
+  }
+}
+
+/// Rows of the source run along k: square blocks are transposed in registers.
+template <class D, class W, class T> void pack_dense(const PackArgs& p) {
+  constexpr int kLanes = D::kLanes, kGroup = D::kGroup, kFull = kLanes * kGroup;
   const auto* src = static_cast<const T*>(p.src);
   const std::int64_t words = (p.k + kGroup - 1) / kGroup;
   const auto upto = [](std::int64_t n, int most) { return static_cast<int>(n < most ? n : most); };
-  if (!p.k_dense) {
-    for (std::int64_t k = 0; k < words; ++k)
-      for (int j = 0; j < p.width; j += kLanes)
-        W::store(p.dst + k * p.width + j,
-                 p.cols > j ? W::across(src + k * kGroup * p.ld + j, p.ld, upto(p.k - k * kGroup, kGroup), upto(p.cols - j, kLanes))
-                            : W::zero(),
-                 upto(p.width - j, kLanes));
-    return;
-  }
-  for (std::int64_t k = 0; k < words; k += kLanes)
-    for (int j = 0; j < p.width; j += kLanes) {
-      typename W::Reg r[kLanes];
-      for (int i = 0; i < kLanes; ++i)
-        r[i] = j + i < p.cols ? W::along_k(src + (j + i) * p.ld + k * kGroup, upto(p.k - k * kGroup, kLanes * kGroup)) : W::zero();
-      W::transpose(r);
-      const int width = upto(p.width - j, kLanes), rows = upto(words - k, kLanes);
-      for (int i = 0; i < rows; ++i) W::store(p.dst + (k + i) * p.width + j, r[i], width);
-    }
+  for (int panel = 0; panel < p.panels; ++panel)
+    for (std::int64_t k = 0; k < words; k += kLanes)
+      for (int j = 0; j < p.width; j += kLanes) {
+        const T* at = src + (panel * p.width + j) * p.ld + k * kGroup;
+        typename W::Reg r[kLanes];
+        if (p.cols - j >= kLanes && p.k - k * kGroup >= kFull)
+          for (int i = 0; i < kLanes; ++i) r[i] = W::along_k(at + i * p.ld, kFull);
+        else
+          for (int i = 0; i < kLanes; ++i)
+            r[i] = j + i < p.cols ? W::along_k(at + i * p.ld, upto(p.k - k * kGroup, kFull)) : W::zero();
+        W::transpose(r);
+        const int width = upto(p.width - j, kLanes), rows = upto(words - k, kLanes);
+        std::uint32_t* dst = p.dst + panel * p.panel_stride + k * p.width + j;
+        if (width == kLanes && rows == kLanes)
+          for (int i = 0; i < kLanes; ++i) W::store(dst + i * p.width, r[i], kLanes);
+        else
+          for (int i = 0; i < rows; ++i) W::store(dst + i * p.width, r[i], width);
+      }
+}
+
+template <class D, class W, class T> void pack_typed(const PackArgs& p) {
+  if (p.k_dense) pack_dense<D, W, T>(p);
+  else pack_across<D, W, T>(p);
 }
 
 }  // namespace hpcdl::gemm
