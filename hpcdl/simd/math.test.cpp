@@ -58,6 +58,23 @@ TEST_P(MathOnEveryIsa, Exp) {
   EXPECT_TRUE(std::isnan(y[7]));
 }
 
+TEST_P(MathOnEveryIsa, Exp2) {
+  const auto x = grid(-126, 127);
+  EXPECT_LT(worst_relative(x, run(MathFn::exp2, x), [](double v) { return std::exp2(v); }), 3e-7);
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const auto y = run(MathFn::exp2, {-inf, -1000, -151, 0, 128, 1e30f, inf, nan, 10, -3});
+  EXPECT_EQ(y[0], 0);
+  EXPECT_EQ(y[1], 0);
+  EXPECT_EQ(y[2], 0);
+  EXPECT_EQ(y[3], 1);
+  EXPECT_EQ(y[4], inf);
+  EXPECT_EQ(y[5], inf);
+  EXPECT_EQ(y[6], inf);
+  EXPECT_TRUE(std::isnan(y[7]));
+  EXPECT_EQ(y[8], 1024);
+  EXPECT_EQ(y[9], 0.125f);
+}
+
 TEST_P(MathOnEveryIsa, Log) {
   auto x = grid(-80, 80);
   for (auto& v : x) v = std::exp(v);
@@ -79,6 +96,9 @@ TEST_P(MathOnEveryIsa, TanhAndSigmoid) {
   const auto x = grid(-12, 12);
   EXPECT_LT(worst_relative(x, run(MathFn::tanh, x), [](double v) { return std::tanh(v); }), 5e-7);
   EXPECT_LT(worst_relative(x, run(MathFn::sigmoid, x), [](double v) { return 1 / (1 + std::exp(-v)); }), 5e-7);
+  EXPECT_NEAR(run(MathFn::sigmoid, {-1000})[0], 0, 1e-37);
+  EXPECT_EQ(run(MathFn::sigmoid, {1000})[0], 1);
+  EXPECT_TRUE(std::isnan(run(MathFn::sigmoid, {std::numeric_limits<float>::quiet_NaN()})[0]));
   EXPECT_EQ(run(MathFn::tanh, {1000})[0], 1);
   EXPECT_EQ(run(MathFn::tanh, {-1000})[0], -1);
 }

@@ -5,7 +5,7 @@
 
 namespace hpcdl::simd {
 
-enum class MathFn { exp, log, tanh, sigmoid, erf, bf16_round };
+enum class MathFn { exp, exp2, log, tanh, sigmoid, erf, bf16_round };
 
 /// y[i] = fn(x[i]) for i in [0, n).
 template <class Isa> void math_probe(Isa, MathFn fn, float* y, const float* x, int n);

@@ -9,6 +9,7 @@ template <class V> V apply(MathFn fn, V x) {
   switch (fn) {
     case MathFn::exp: return exp(x);
     case MathFn::log: return log(x);
+    case MathFn::exp2: return exp2(x);
     case MathFn::tanh: return tanh(x);
     case MathFn::sigmoid: return sigmoid(x);
     case MathFn::erf: return erf(x);

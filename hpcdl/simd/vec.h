@@ -7,6 +7,7 @@
 //   v.store(p) / v.store(p, n)         rounds to nearest even for bf16/f16
 //   v.stream(p)                        non-temporal store where p is aligned to the register, else a plain store
 //   + - * /  fma(a,b,c)=a*b+c  min max abs sqrt  reduce_add reduce_max reduce_min
+//   reciprocal(v)  1/v with relative error < 2e-7, for 2^-125 <= |v| <= 2^125; division costs several times as much
 //   a < b ... -> Mask;  select(mask, yes, no)
 //   round(v)  (nearest even)   scale2(v, n) = v * 2^n for integral n   mantissa/exponent for log
 //
@@ -57,6 +58,7 @@ template <> struct Vec<Scalar> {
   friend Vec min(Vec a, Vec b) { return a.v < b.v ? a.v : b.v; }
   friend Vec abs(Vec a) { return std::fabs(a.v); }
   friend Vec sqrt(Vec a) { return std::sqrt(a.v); }
+  friend Vec reciprocal(Vec a) { return 1.0f / a.v; }
   friend Vec round(Vec a) { return std::nearbyint(a.v); }
   friend Vec scale2(Vec a, Vec n) { return std::ldexp(a.v, static_cast<int>(n.v)); }
   /// x = mantissa * 2^exponent with mantissa in [sqrt(1/2), sqrt(2)); x positive and finite.
@@ -131,6 +133,7 @@ template <> struct Vec<Avx2> {
   friend Vec min(Vec a, Vec b) { return _mm256_min_ps(a.v, b.v); }
   friend Vec abs(Vec a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v); }
   friend Vec sqrt(Vec a) { return _mm256_sqrt_ps(a.v); }
+  friend Vec reciprocal(Vec a) { return _mm256_div_ps(_mm256_set1_ps(1), a.v); }
   friend Vec round(Vec a) { return _mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   friend Vec scale2(Vec a, Vec n) {  // two factors, so that |n| up to 252 neither overflows nor loses subnormals
     const __m256i k = _mm256_cvtps_epi32(_mm256_max_ps(_mm256_min_ps(n.v, _mm256_set1_ps(252)), _mm256_set1_ps(-252)));
@@ -220,6 +223,10 @@ template <> struct Vec<Avx512> {
   friend Vec min(Vec a, Vec b) { return _mm512_min_ps(a.v, b.v); }
   friend Vec abs(Vec a) { return _mm512_abs_ps(a.v); }
   friend Vec sqrt(Vec a) { return _mm512_sqrt_ps(a.v); }
+  friend Vec reciprocal(Vec a) {  // 14 bits, then one Newton step
+    const __m512 y = _mm512_rcp14_ps(a.v);
+    return _mm512_fmadd_ps(y, _mm512_fnmadd_ps(a.v, y, _mm512_set1_ps(1)), y);
+  }
   friend Vec round(Vec a) { return _mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
   friend Vec scale2(Vec a, Vec n) { return _mm512_scalef_ps(a.v, n.v); }
   friend Vec exponent(Vec a) { return _mm512_getexp_ps(_mm512_mul_ps(a.v, _mm512_set1_ps(1 / 0.70710678f))); }

@@ -11,34 +11,25 @@ template <class F> void with_form(const Gelu::Args& a, F&& f) {
   else f.template operator()<fuse::GeluErf>();
 }
 
-/// Columns [begin, end) of all rows: each thread owns columns, so sums over rows need no second step and no order but the
-/// rows' own. A block of columns is held in `sum` (its lines stay in L1).
+/// Gradient of one row; adds it to `sum`.
 template <class F, class T, class Isa>
-void columns(Isa, const Grad& dx, const Grad& db, const View& x, const View& b, const View& dy, std::int64_t begin, std::int64_t end) {
+[[gnu::flatten]] void backward_row(Isa, T* to, bool accumulate, float* sum, const T* x, const T* b, const T* dy, std::int64_t cols) {
   using V = simd::Vec<Isa>;
-  constexpr std::int64_t kBlock = 512;
-  alignas(64) float sum[kBlock];
-  for (std::int64_t c0 = begin; c0 < end; c0 += kBlock) {
-    const std::int64_t n = end - c0 < kBlock ? end - c0 : kBlock;
-    for (std::int64_t i = 0; i < kBlock; ++i) sum[i] = 0;
-    for (std::int64_t r = 0; r < x.rows(); ++r) {
-      const T* px = x.ptr<T>() + r * x.row_stride() + c0;
-      const T* pg = dy.ptr<T>() + r * dy.row_stride() + c0;
-      T* to = dx ? dx.ptr<T>() + r * dx.row_stride() + c0 : nullptr;
-      simd::loop<Isa>(n, [&](std::int64_t i, auto lanes) {
-        const V z = simd::load<V>(px + i, lanes) + simd::load<V>(b.ptr<T>() + c0 + i, lanes);
-        const V g = simd::load<V>(pg + i, lanes) * F::slope(z);
-        simd::store(sum + i, simd::load<V>(sum + i, lanes) + g, lanes);
-        if (to) simd::store(to + i, dx.accumulate() ? g + simd::load<V>(to + i, lanes) : g, lanes);
-      });
-    }
-    if (!db) continue;
-    T* to = db.ptr<T>() + c0;
-    simd::loop<Isa>(n, [&](std::int64_t i, auto lanes) {
-      const V g = simd::load<V>(sum + i, lanes);
-      simd::store(to + i, db.accumulate() ? g + simd::load<V>(to + i, lanes) : g, lanes);
-    });
-  }
+  simd::loop<Isa>(cols, [&](std::int64_t i, auto lanes) {
+    const V g = simd::load<V>(dy + i, lanes) * F::slope(simd::load<V>(x + i, lanes) + simd::load<V>(b + i, lanes));
+    simd::store(sum + i, simd::load<V>(sum + i, lanes) + g, lanes);
+    if (to) simd::store(to + i, accumulate ? g + simd::load<V>(to + i, lanes) : g, lanes);
+  });
+}
+
+template <class T, class Isa> void add_parts(Isa, const Grad& db, const float* parts, std::int64_t n, std::int64_t cols) {
+  using V = simd::Vec<Isa>;
+  T* to = db.ptr<T>();
+  simd::loop<Isa>(cols, [&](std::int64_t i, auto lanes) {
+    V g = db.accumulate() ? simd::load<V>(to + i, lanes) : V(0.0f);
+    for (std::int64_t p = 0; p < n; ++p) g = g + simd::load<V>(parts + p * cols + i, lanes);
+    simd::store(to + i, g, lanes);
+  });
 }
 
 }  // namespace
@@ -49,18 +40,26 @@ template <class Isa> void bias_gelu(Isa isa, Pool& pool, Tensor y, View x, View 
   });
 }
 
-template <class Isa> void bias_gelu_backward(Isa isa, Pool& pool, Grad dx, Grad db, View x, View b, View dy, const Gelu::Args& a) {
+template <class Isa>
+void bias_gelu_backward(Isa isa, Pool& pool, Grad dx, Grad db, View x, View b, View dy, Tensor scratch, const Gelu::Args& a) {
+  const std::int64_t rows = x.rows(), cols = x.cols(), parts = BiasGelu::kParts;
   visit_dtype(x.dtype(), [&]<class T>() {
     with_form(a, [&]<class F>() {
-      const std::int64_t blocks = (x.cols() + 63) / 64;
-      parallel_for(pool, blocks, 1 + kGrainElements / (64 * x.rows() + 1), [&](std::int64_t begin, std::int64_t end) {
-        columns<F, T>(isa, dx, db, x, b, dy, begin * 64, end * 64 < x.cols() ? end * 64 : x.cols());
+      parallel_for(pool, parts, rows * cols < 2 * kGrainElements ? parts : 1, [&](std::int64_t begin, std::int64_t end) {
+        for (auto p = begin; p < end; ++p) {
+          float* sum = scratch.ptr<float>() + p * cols;
+          for (std::int64_t i = 0; i < cols; ++i) sum[i] = 0;
+          for (auto r = rows * p / parts; r < rows * (p + 1) / parts; ++r)
+            backward_row<F>(isa, dx ? dx.ptr<T>() + r * dx.row_stride() : nullptr, dx.accumulate(), sum, x.ptr<T>() + r * x.row_stride(),
+                            b.ptr<T>(), dy.ptr<T>() + r * dy.row_stride(), cols);
+        }
       });
     });
+    if (db) add_parts<T>(isa, db, scratch.ptr<float>(), parts, cols);
   });
 }
 
 template void bias_gelu(simd::Isa, Pool&, Tensor, View, View, const Gelu::Args&);
-template void bias_gelu_backward(simd::Isa, Pool&, Grad, Grad, View, View, View, const Gelu::Args&);
+template void bias_gelu_backward(simd::Isa, Pool&, Grad, Grad, View, View, View, Tensor, const Gelu::Args&);
 
 }  // namespace hpcdl::cpu

@@ -13,9 +13,9 @@ struct Relu {
 /// 0.5 x (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3), written from exp: x / (1 + e^-2u).
 struct GeluTanh {
   static constexpr float kTwoC = 1.5957691216057308f;  // 2 sqrt(2/pi)
+  static constexpr float kLog2e = 1.4426950408889634f;
   template <class V> HPCDL_HOST_DEVICE static V gate(V x) {
-    const V u2 = V(kTwoC) * fma(V(0.044715f) * x * x, x, x);
-    return V(1.0f) / (V(1.0f) + exp(V(0.0f) - u2));
+    return logistic2(x * fma(V(kTwoC * kLog2e * 0.044715f) * x, x, V(kTwoC * kLog2e)));
   }
   template <class V> HPCDL_HOST_DEVICE static V value(V x) { return x * gate(x); }
   template <class V> HPCDL_HOST_DEVICE static V slope(V x) {

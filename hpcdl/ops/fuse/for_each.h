@@ -52,8 +52,9 @@ template <class... Views> [[gnu::always_inline]] inline Plane plane_of(const Vie
 /// Outputs of this many bytes do not stay in any cache: reading the lines before writing them would be waste.
 inline constexpr std::int64_t kStreamBytes = std::int64_t{24} << 20;
 
+// flatten: a call per vector, with its constants loaded anew, costs more than most bodies.
 template <class T, bool kStream, class Isa, class Body>
-void row_loop(Isa, const Body& shared, std::int64_t row, std::int64_t begin, std::int64_t end, const float* stats = nullptr) {
+[[gnu::flatten]] void row_loop(Isa, const Body& shared, std::int64_t row, std::int64_t begin, std::int64_t end, const float* stats = nullptr) {
   constexpr int N = simd::Vec<Isa>::N;
   const Body body = shared;  // a copy that no store can alias
   std::int64_t i = begin;

@@ -13,7 +13,7 @@ namespace detail {
 
 /// Fills stats[K ...] for one row, reduction by reduction.
 template <class T, int K, class Isa, class... S>
-void reduce_row(Isa isa, const Chain<S...>& c, std::int64_t row, std::int64_t cols, float* stats) {
+[[gnu::flatten]] void reduce_row(Isa isa, const Chain<S...>& c, std::int64_t row, std::int64_t cols, float* stats) {
   if constexpr (K < reductions_in<S...>) {
     using V = simd::Vec<Isa>;
     using R = decltype(reduction<K, S...>());

@@ -14,6 +14,7 @@ HPCDL_HOST_DEVICE inline float tanh(float x) { return ::tanhf(x); }
 HPCDL_HOST_DEVICE inline float erf(float x) { return ::erff(x); }
 HPCDL_HOST_DEVICE inline float sqrt(float x) { return ::sqrtf(x); }
 HPCDL_HOST_DEVICE inline float abs(float x) { return ::fabsf(x); }
+HPCDL_HOST_DEVICE inline float logistic2(float x) { return 1.0f / (1.0f + ::exp2f(-x)); }
 HPCDL_HOST_DEVICE inline float sigmoid(float x) { return 1.0f / (1.0f + ::expf(-x)); }
 HPCDL_HOST_DEVICE inline float fma(float a, float b, float c) { return ::fmaf(a, b, c); }
 HPCDL_HOST_DEVICE inline float max(float a, float b) { return a > b ? a : b; }

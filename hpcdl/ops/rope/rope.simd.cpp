@@ -1,7 +1,7 @@
 #include "hpcdl/ops/rope/rope.h"
 
 #include "hpcdl/ops/rows.h"
-#include "hpcdl/simd/vec.h"
+#include "hpcdl/simd/loop.h"
 
 namespace hpcdl::cpu {
 namespace {
@@ -10,15 +10,14 @@ namespace {
 template <class Isa, class T>
 void rotate(T* y, const T* x, const float* table, std::int64_t half, float sign, bool accumulate) {
   using V = simd::Vec<Isa>;
-  for (std::int64_t i = 0; i < half; i += V::N) {
-    const int n = static_cast<int>(half - i < V::N ? half - i : V::N);
-    const V c = V::load(table + i, n), s = V::load(table + half + i, n) * V(sign);
-    const V x1 = V::load(x + i, n), x2 = V::load(x + half + i, n);
+  simd::loop<Isa>(half, [&](std::int64_t i, auto n) {
+    const V c = simd::load<V>(table + i, n), s = simd::load<V>(table + half + i, n) * V(sign);
+    const V x1 = simd::load<V>(x + i, n), x2 = simd::load<V>(x + half + i, n);
     V y1 = fma(x1, c, V(0.0f) - x2 * s), y2 = fma(x2, c, x1 * s);
-    if (accumulate) y1 = y1 + V::load(y + i, n), y2 = y2 + V::load(y + half + i, n);
-    y1.store(y + i, n);
-    y2.store(y + half + i, n);
-  }
+    if (accumulate) y1 = y1 + simd::load<V>(y + i, n), y2 = y2 + simd::load<V>(y + half + i, n);
+    simd::store(y + i, y1, n);
+    simd::store(y + half + i, y2, n);
+  });
 }
 
 }  // namespace
