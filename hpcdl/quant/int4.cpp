@@ -31,7 +31,8 @@ void require_group(std::string_view name, std::int64_t k, const Int4Options& opt
                    : fmt::format("choose a group size that does: {}", fit));
 }
 
-Int4Matrix quantize_int4(Pool& pool, View w, const Int4Options& options, bool transposed, Int4Error* error, std::string_view name) {
+Int4Matrix quantize_int4(Pool& pool, View w, const Int4Options& options, bool transposed, Int4Error* error,
+                         std::string_view name) {
   require(w.rank() == 2 && (w.dtype() == DType::f32 || w.dtype() == DType::bf16 || w.dtype() == DType::f16), "quant",
           "{}: expected a matrix of F32, BF16 or F16, got {}", name, to_string(w.spec()));
   require(w.rows_are_uniform(), "quant", "{}: rows must be dense", name);
@@ -57,8 +58,8 @@ Int4Matrix quantize_int4(Pool& pool, View w, const Int4Options& options, bool tr
 
 void dequantize_int4(Pool& pool, Tensor out, const int4::Weight& w) {
   int4::require_weight("quant", w.packed.spec(), w.scale.spec(), w.offset.spec());
-  require(out.shape() == Shape({w.n(), w.k()}), "quant", "dequantised weights need {}, got {}", to_string(Shape{w.n(), w.k()}),
-          to_string(out.shape()));
+  require(out.shape() == Shape({w.n(), w.k()}), "quant", "dequantised weights need {}, got {}",
+          to_string(Shape{w.n(), w.k()}), to_string(out.shape()));
   std::vector<std::int32_t> rows(static_cast<std::size_t>(w.n()));
   std::iota(rows.begin(), rows.end(), 0);
   Stream s(pool);
@@ -68,7 +69,8 @@ void dequantize_int4(Pool& pool, Tensor out, const int4::Weight& w) {
 
 namespace {
 /// Calls f(index of the byte, index of its low value); the high value is 4 behind.
-template <class F> void for_bytes(Pool& pool, std::int64_t n, std::int64_t k, F&& f) {
+template <class F>
+void for_bytes(Pool& pool, std::int64_t n, std::int64_t k, F&& f) {
   parallel_for(pool, int4::tiles(n), 8, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t tile = begin; tile < end; ++tile) {
       const std::int64_t first = tile * int4::kTileRows, rows = int4::tile_rows(first, n);
@@ -93,7 +95,9 @@ void pack_int4(Pool& pool, Tensor packed, View q) {
   const auto* large = std::find_if(from, from + q.size(), [](std::uint8_t v) { return v > 15; });
   require(large == from + q.size(), "quant", "4-bit values are 0 .. 15, got {}", large == from + q.size() ? 0 : *large);
   auto* to = packed.ptr<std::uint8_t>();
-  for_bytes(pool, q[0], q[1], [&](std::int64_t byte, std::int64_t at) { to[byte] = static_cast<std::uint8_t>(from[at] | from[at + 4] << 4); });
+  for_bytes(pool, q[0], q[1], [&](std::int64_t byte, std::int64_t at) {
+    to[byte] = static_cast<std::uint8_t>(from[at] | from[at + 4] << 4);
+  });
 }
 
 void unpack_int4(Pool& pool, Tensor q, View packed) {

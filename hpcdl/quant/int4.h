@@ -12,17 +12,17 @@ namespace hpcdl::quant {
 struct Int4Options {
   std::int64_t group = 64;  // 32, 64 or 128, along K
   bool symmetric = true;
-  /// Choose each group's scale (and offset) by its mean squared error: a grid around the full range, then least squares.
-  /// Without it every weight is off by at most half a step; with it the largest weights of a group may be off by more
-  /// and the sum of squares is never larger.
+  /// Choose each group's scale (and offset) by its mean squared error: a grid around the full range, then least
+  /// squares. Without it every weight is off by at most half a step; with it the largest weights of a group may be off
+  /// by more and the sum of squares is never larger.
   bool search = true;
 };
 
 /// How far a quantised matrix is from its origin.
 struct Int4Error {
-  double squared = 0;   // sum of (w - w')^2
-  double origin = 0;    // sum of w^2
-  double largest = 0;   // max |w - w'|
+  double squared = 0;  // sum of (w - w')^2
+  double origin = 0;   // sum of w^2
+  double largest = 0;  // max |w - w'|
   std::int64_t count = 0;
   double rms() const;
   /// sqrt(squared / origin); 0 for a matrix of zeros.
@@ -43,9 +43,9 @@ struct Int4Matrix {
 /// quantised by these options.
 void require_group(std::string_view name, std::int64_t k, const Int4Options& options);
 
-/// Quantises w (N, K), or (K, N) when `transposed`; f32, bf16 or f16, dense rows. Throws Error that names `name` and the
-/// position when a weight is NaN or infinite. Groups whose largest magnitude is below 2^-118 become zero. The result does
-/// not depend on the number of threads.
+/// Quantises w (N, K), or (K, N) when `transposed`; f32, bf16 or f16, dense rows. Throws Error that names `name` and
+/// the position when a weight is NaN or infinite. Groups whose largest magnitude is below 2^-118 become zero. The
+/// result does not depend on the number of threads.
 Int4Matrix quantize_int4(Pool& pool, View w, const Int4Options& options, bool transposed = false,
                          Int4Error* error = nullptr, std::string_view name = "weight");
 

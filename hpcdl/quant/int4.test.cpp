@@ -33,7 +33,8 @@ struct Matrix {
 Matrix normal(std::int64_t n, std::int64_t k, double sigma = 0.02, double mean = 0) {
   Matrix m{n, k, std::vector<float>(static_cast<std::size_t>(n * k))};
   const Rng rng{9, 4};
-  for (std::size_t i = 0; i < m.v.size(); ++i) m.v[i] = static_cast<float>(mean + sigma * rng.normal(i) * (i % 97 == 5 ? 5 : 1));
+  for (std::size_t i = 0; i < m.v.size(); ++i)
+    m.v[i] = static_cast<float>(mean + sigma * rng.normal(i) * (i % 97 == 5 ? 5 : 1));
   return m;
 }
 
@@ -54,9 +55,11 @@ TEST(int4, packing_is_exact_for_every_byte) {
   Pool pool(2);
   for (std::int64_t n : {1, 15, 16, 17, 64, 100})
     for (std::int64_t k : {8, 32, 256}) {
-      std::vector<std::uint8_t> packed(static_cast<std::size_t>(n * k / 2)), again(packed.size()), q(static_cast<std::size_t>(n * k));
+      std::vector<std::uint8_t> packed(static_cast<std::size_t>(n * k / 2)), again(packed.size()),
+          q(static_cast<std::size_t>(n * k));
       for (std::size_t i = 0; i < packed.size(); ++i) packed[i] = static_cast<std::uint8_t>(i * 7 + i / 256);
-      const Tensor t(packed.data(), int4::packed_spec(n, k)), u(again.data(), int4::packed_spec(n, k)), v(q.data(), {{n, k}, DType::u8});
+      const Tensor t(packed.data(), int4::packed_spec(n, k)), u(again.data(), int4::packed_spec(n, k)),
+          v(q.data(), {{n, k}, DType::u8});
       std::memset(q.data(), 0xff, q.size());
       unpack_int4(pool, v, t);
       pack_int4(pool, u, v);
@@ -71,8 +74,10 @@ TEST(int4, packing_is_exact_for_every_byte) {
     }
   std::vector<std::uint8_t> q(64, 3), packed(32);
   q[40] = 16;
-  EXPECT_THROW(pack_int4(pool, Tensor(packed.data(), int4::packed_spec(2, 32)), View(q.data(), {{2, 32}, DType::u8})), Error);
-  EXPECT_THROW(pack_int4(pool, Tensor(packed.data(), int4::packed_spec(2, 16)), View(q.data(), {{2, 32}, DType::u8})), Error);
+  EXPECT_THROW(pack_int4(pool, Tensor(packed.data(), int4::packed_spec(2, 32)), View(q.data(), {{2, 32}, DType::u8})),
+               Error);
+  EXPECT_THROW(pack_int4(pool, Tensor(packed.data(), int4::packed_spec(2, 16)), View(q.data(), {{2, 32}, DType::u8})),
+               Error);
 }
 
 TEST(int4, every_weight_lies_within_half_a_step) {
@@ -90,14 +95,17 @@ TEST(int4, every_weight_lies_within_half_a_step) {
             m.at(6, c) = static_cast<float>((7 + 1e-4 * static_cast<double>(c % 5)) * magnitude);  // far from zero
           }
           Int4Error error;
-          const auto q = quantize_int4(pool, m.view(), {.group = group, .symmetric = symmetric, .search = false}, false, &error);
+          const auto q =
+              quantize_int4(pool, m.view(), {.group = group, .symmetric = symmetric, .search = false}, false, &error);
           const auto back = widened(pool, q);
           double largest = 0, squared = 0;
           for (std::int64_t r = 0; r < m.n; ++r)
             for (std::int64_t c = 0; c < m.k; ++c) {
-              const double w = static_cast<double>(m.at(r, c)), d = std::fabs(w - static_cast<double>(back[static_cast<std::size_t>(r * m.k + c)]));
+              const double w = static_cast<double>(m.at(r, c)),
+                           d = std::fabs(w - static_cast<double>(back[static_cast<std::size_t>(r * m.k + c)]));
               // Beside half a step: the float rounding of the two operations that widen.
-              ASSERT_LE(d, step_of(q, r, c) / 2 * (1 + 1e-5) + std::fabs(w) * 0x1p-22) << symmetric << group << " " << r << "," << c;
+              ASSERT_LE(d, step_of(q, r, c) / 2 * (1 + 1e-5) + std::fabs(w) * 0x1p-22)
+                  << symmetric << group << " " << r << "," << c;
               largest = std::max(largest, d);
               squared += d * d;
             }
@@ -141,13 +149,15 @@ TEST(int4, constant_groups_and_values_on_the_grid_come_back) {
     Pool pool(1);
     Matrix m{16, 64, std::vector<float>(16 * 64)};
     for (std::int64_t r = 0; r < 16; ++r)
-      for (std::int64_t c = 0; c < 64; ++c) m.at(r, c) = r < 8 ? 0.25f * static_cast<float>(r) : 0.5f * static_cast<float>((r + c * 5) % 16 - 8);
+      for (std::int64_t c = 0; c < 64; ++c)
+        m.at(r, c) = r < 8 ? 0.25f * static_cast<float>(r) : 0.5f * static_cast<float>((r + c * 5) % 16 - 8);
     for (bool symmetric : {true, false})
       for (bool search : {true, false}) {
         const auto back = widened(pool, quantize_int4(pool, m.view(), {64, symmetric, search}));
         for (std::int64_t r = 0; r < 16; ++r)
           for (std::int64_t c = 0; c < 64; ++c)
-            ASSERT_EQ(back[static_cast<std::size_t>(r * 64 + c)], m.at(r, c)) << symmetric << search << " " << r << "," << c;
+            ASSERT_EQ(back[static_cast<std::size_t>(r * 64 + c)], m.at(r, c))
+                << symmetric << search << " " << r << "," << c;
       }
   });
 }
@@ -161,9 +171,15 @@ TEST(int4, layout_of_the_source_and_threads_do_not_matter) {
   for (std::int64_t r = 0; r < 45; ++r)
     for (std::int64_t c = 0; c < 128; ++c) t.at(c, r) = m.v[static_cast<std::size_t>(r * 128 + c)];
   const auto same = [&](const Int4Matrix& got) {
-    EXPECT_EQ(std::memcmp(got.packed.tensor.data(), want.packed.tensor.data(), static_cast<std::size_t>(want.packed.tensor.bytes())), 0);
-    EXPECT_EQ(std::memcmp(got.scale.tensor.data(), want.scale.tensor.data(), static_cast<std::size_t>(want.scale.tensor.bytes())), 0);
-    EXPECT_EQ(std::memcmp(got.offset.tensor.data(), want.offset.tensor.data(), static_cast<std::size_t>(want.offset.tensor.bytes())), 0);
+    EXPECT_EQ(std::memcmp(got.packed.tensor.data(), want.packed.tensor.data(),
+                          static_cast<std::size_t>(want.packed.tensor.bytes())),
+              0);
+    EXPECT_EQ(std::memcmp(got.scale.tensor.data(), want.scale.tensor.data(),
+                          static_cast<std::size_t>(want.scale.tensor.bytes())),
+              0);
+    EXPECT_EQ(std::memcmp(got.offset.tensor.data(), want.offset.tensor.data(),
+                          static_cast<std::size_t>(want.offset.tensor.bytes())),
+              0);
   };
   same(quantize_int4(two, m.view(), options));
   same(quantize_int4(two, t.view(), options, true));
@@ -189,7 +205,9 @@ TEST(int4, says_what_is_wrong_with_weights) {
     Matrix m = normal(40, 128);
     m.at(33, 77) = bad;
     m.at(35, 100) = bad;
-    EXPECT_NE(message([&] { quantize_int4(pool, m.view(), {}, false, nullptr, "h.3.w"); }).find("h.3.w: weight [33, 77]"), std::string::npos);
+    EXPECT_NE(
+        message([&] { quantize_int4(pool, m.view(), {}, false, nullptr, "h.3.w"); }).find("h.3.w: weight [33, 77]"),
+        std::string::npos);
   }
   const Matrix m = normal(8, 96);
   const std::string text = message([&] { quantize_int4(pool, m.view(), {.group = 64}, false, nullptr, "h.3.w"); });
@@ -197,7 +215,10 @@ TEST(int4, says_what_is_wrong_with_weights) {
   EXPECT_NE(text.find("that does: 32"), std::string::npos) << text;
   EXPECT_NE(message([&] { require_group("x", 100, {.group = 32}); }).find("keep this tensor"), std::string::npos);
   EXPECT_NE(message([&] { require_group("x", 128, {.group = 16}); }).find("32, 64 or 128"), std::string::npos);
-  EXPECT_NE(message([&] { quantize_int4(pool, View(m.v.data(), {{96}, DType::f32}), {}); }).find("a matrix"), std::string::npos);
+  EXPECT_NE(message([&] {
+              quantize_int4(pool, View(m.v.data(), {{96}, DType::f32}), {});
+            }).find("a matrix"),
+            std::string::npos);
 }
 
 TEST(int4, bits_per_weight_are_those_of_the_tensors) {

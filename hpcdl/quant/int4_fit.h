@@ -20,5 +20,6 @@ struct Int4Target {
 }  // namespace hpcdl::quant
 
 namespace hpcdl::cpu {
-template <class Isa> void quantize_int4(Isa, Pool&, const quant::Int4Target& to, View w, bool transposed, quant::Int4TileStats* stats);
+template <class Isa>
+void quantize_int4(Isa, Pool&, const quant::Int4Target& to, View w, bool transposed, quant::Int4TileStats* stats);
 }  // namespace hpcdl::cpu

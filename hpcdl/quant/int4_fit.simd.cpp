@@ -38,7 +38,8 @@ struct Sums {
   float error = 0, p = 0, pp = 0, u = 0, up = 0;
 };
 
-template <class Isa> Sums evaluate(const Group& g, Grid grid) {
+template <class Isa>
+Sums evaluate(const Group& g, Grid grid) {
   using V = simd::Vec<Isa>;
   const float step = static_cast<float>(grid.scale) / g.unit, offset = static_cast<float>(grid.offset) / g.unit;
   if (!(step > 1e-9f || step < -1e-9f)) return {.error = __builtin_inff()};
@@ -87,7 +88,8 @@ Grid refit(const Group& g, const Sums& s, Grid old, bool symmetric) {
   return {bf16(scale * g.unit), bf16(offset * g.unit)};
 }
 
-template <class Isa> Grid search(const Group& g, Grid start, bool symmetric) {
+template <class Isa>
+Grid search(const Group& g, Grid start, bool symmetric) {
   Sums sums = evaluate<Isa>(g, start);
   Grid best = start;
   const auto consider = [&](Grid grid) {
@@ -107,7 +109,9 @@ template <class Isa> Grid search(const Group& g, Grid start, bool symmetric) {
   return best;
 }
 
-template <class T> void load_group(float (*buf)[kMaxGroup], const View& w, bool transposed, std::int64_t row, int rows, std::int64_t k, int size) {
+template <class T>
+void load_group(float (*buf)[kMaxGroup], const View& w, bool transposed, std::int64_t row, int rows, std::int64_t k,
+                int size) {
   const T* p = w.ptr<T>();
   if (!transposed) {
     for (int r = 0; r < rows; ++r)
@@ -119,7 +123,9 @@ template <class T> void load_group(float (*buf)[kMaxGroup], const View& w, bool 
 }
 
 /// Fits one group, leaves q in `q` and adds its errors. False when a weight is not finite.
-template <class Isa> bool quantize_group(const float* w, int size, bool symmetric, bool search_scale, Grid& grid, std::uint8_t* q, Int4TileStats& stats) {
+template <class Isa>
+bool quantize_group(const float* w, int size, bool symmetric, bool search_scale, Grid& grid, std::uint8_t* q,
+                    Int4TileStats& stats) {
   using V = simd::Vec<Isa>;
   V low(__builtin_inff()), high(-__builtin_inff()), poison(0.0f);
   for (int i = 0; i < size; i += V::N) {
@@ -170,7 +176,8 @@ void note_bad(Int4TileStats& stats, const float* w, int size, std::int64_t row, 
     }
 }
 
-template <class Isa, class T> void quantize_tile(const Int4Target& to, const View& w, bool transposed, std::int64_t tile, Int4TileStats& stats) {
+template <class Isa, class T>
+void quantize_tile(const Int4Target& to, const View& w, bool transposed, std::int64_t tile, Int4TileStats& stats) {
   const std::int64_t row = tile * int4::kTileRows, groups = to.k / to.group;
   const int rows = static_cast<int>(int4::tile_rows(row, to.n)), size = static_cast<int>(to.group);
   std::uint8_t* packed = to.packed.ptr<std::uint8_t>() + int4::packed_at(row, to.k);
@@ -197,12 +204,16 @@ template <class Isa, class T> void quantize_tile(const Int4Target& to, const Vie
 
 }  // namespace
 
-template <class Isa> void quantize_int4(Isa, Pool& pool, const Int4Target& to, View w, bool transposed, Int4TileStats* stats) {
+template <class Isa>
+void quantize_int4(Isa, Pool& pool, const Int4Target& to, View w, bool transposed, Int4TileStats* stats) {
   parallel_for(pool, int4::tiles(to.n), 1, [&](std::int64_t begin, std::int64_t end) {
     for (auto tile = begin; tile < end; ++tile) {
-      if (w.dtype() == DType::bf16) quantize_tile<Isa, bf16>(to, w, transposed, tile, stats[tile]);
-      else if (w.dtype() == DType::f16) quantize_tile<Isa, f16>(to, w, transposed, tile, stats[tile]);
-      else quantize_tile<Isa, float>(to, w, transposed, tile, stats[tile]);
+      if (w.dtype() == DType::bf16)
+        quantize_tile<Isa, bf16>(to, w, transposed, tile, stats[tile]);
+      else if (w.dtype() == DType::f16)
+        quantize_tile<Isa, f16>(to, w, transposed, tile, stats[tile]);
+      else
+        quantize_tile<Isa, float>(to, w, transposed, tile, stats[tile]);
     }
   });
 }

@@ -22,11 +22,13 @@ struct Task {
 
 bool quantized(Treatment t) { return t == Treatment::matrix || t == Treatment::conv1d; }
 
-std::vector<Task> plan(const io::TensorFolder& files, const io::ModelConfig& config, const QuantizeModelOptions& options) {
+std::vector<Task> plan(const io::TensorFolder& files, const io::ModelConfig& config,
+                       const QuantizeModelOptions& options) {
   std::vector<Task> tasks;
   for (std::size_t i = 0; i < files.tensors().size(); ++i) {
     const auto& t = files.tensors()[i];
-    const auto treatment = options.treatment ? options.treatment(t.name, t.spec) : default_treatment(config, t.name, t.spec);
+    const auto treatment =
+        options.treatment ? options.treatment(t.name, t.spec) : default_treatment(config, t.name, t.spec);
     if (treatment == Treatment::leave_out) continue;
     tasks.push_back({&t, &files.shard_of(i), treatment});
     if (quantized(treatment)) require_group(t.name, tasks.back().k(), options.int4);
@@ -76,9 +78,10 @@ void write_companions(const fs::path& from, const fs::path& to, const Int4Option
   config["quantization_config"] = {
       {"quant_method", "hpcdl_int4"}, {"bits", 4}, {"group_size", options.group}, {"symmetric", options.symmetric}};
   io::write_file_atomic(to / "config.json", config.dump(2) + "\n");
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-                           "merges.txt", "generation_config.json"})
-    if (std::error_code ignored; fs::exists(from / name, ignored)) io::write_file_atomic(to / name, io::read_file(from / name));
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+                           "vocab.json", "merges.txt", "generation_config.json"})
+    if (std::error_code ignored; fs::exists(from / name, ignored))
+      io::write_file_atomic(to / name, io::read_file(from / name));
 }
 
 }  // namespace
@@ -86,7 +89,8 @@ void write_companions(const fs::path& from, const fs::path& to, const Int4Option
 Treatment default_treatment(const io::ModelConfig& config, const std::string& name, const Spec& spec) {
   if (config.tied && name == "lm_head.weight") return Treatment::leave_out;
   // Causal masks that old GPT-2 files carry along.
-  if (name.ends_with(".attn.masked_bias") || (name.ends_with(".attn.bias") && spec.shape.rank() == 4)) return Treatment::leave_out;
+  if (name.ends_with(".attn.masked_bias") || (name.ends_with(".attn.bias") && spec.shape.rank() == 4))
+    return Treatment::leave_out;
   const bool wide_enough = spec.shape.rank() == 2 && spec[0] >= 16 && spec[1] >= 16 && spec[0] * spec[1] >= 16 * 32;
   const bool widens = spec.dtype == DType::f32 || spec.dtype == DType::bf16 || spec.dtype == DType::f16;
   if (!wide_enough || !widens || name.ends_with("wpe.weight") || !name.ends_with(".weight")) return Treatment::copy;

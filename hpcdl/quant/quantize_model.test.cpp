@@ -47,8 +47,10 @@ struct Folder {
       for (std::int64_t i = 0; i < t.spec.size(); ++i) {
         auto w = static_cast<float>(0.02 * rng.normal(at++));
         if (poison != 0 && t.name.ends_with("c_attn.weight") && i == 192 * 3 + 7) w = poison;
-        if (t.spec.dtype == DType::f32) v.tensor.ptr<float>()[i] = w;
-        else v.tensor.ptr<bf16>()[i] = bf16(w);
+        if (t.spec.dtype == DType::f32)
+          v.tensor.ptr<float>()[i] = w;
+        else
+          v.tensor.ptr<bf16>()[i] = bf16(w);
       }
       writer.write(t.name, v.tensor);
     }
@@ -95,14 +97,16 @@ TEST(quantize_model, writes_a_folder_that_stands_alone) {
   EXPECT_FALSE(now.contains("transformer.h.0.attn.bias"));
   for (const char* name : {"transformer.wpe.weight", "transformer.h.0.ln_1.weight", "transformer.h.0.attn.c_attn.bias"})
     expect_same(old.at(name), now.at(name));
-  for (const std::string name : {"transformer.wte.weight", "transformer.h.0.attn.c_attn.weight", "transformer.h.0.mlp.c_proj.weight"}) {
+  for (const std::string name :
+       {"transformer.wte.weight", "transformer.h.0.attn.c_attn.weight", "transformer.h.0.mlp.c_proj.weight"}) {
     Int4Error error;
     const auto want = quantize_int4(pool, old.at(name), options.int4, name.find(".c_") != std::string::npos, &error);
     EXPECT_FALSE(now.contains(name));
     expect_same(now.at(int4::packed_name(name)), want.packed.tensor);
     expect_same(now.at(int4::scale_name(name)), want.scale.tensor);
     expect_same(now.at(int4::offset_name(name)), want.offset.tensor);
-    const auto layer = std::find_if(report.layers.begin(), report.layers.end(), [&](const LayerReport& l) { return l.name == name; });
+    const auto layer =
+        std::find_if(report.layers.begin(), report.layers.end(), [&](const LayerReport& l) { return l.name == name; });
     ASSERT_NE(layer, report.layers.end());
     EXPECT_EQ(layer->shape, Shape({want.weight().n(), want.weight().k()}));
     EXPECT_EQ(layer->relative_rms, error.relative_rms());
@@ -126,10 +130,11 @@ TEST(quantize_model, kernels_run_on_the_mapped_file) {
   const auto old = io::TensorFolder::open(f.from), now = io::TensorFolder::open(f.to);
   const std::string name = "transformer.h.0.attn.c_attn.weight";
   const View packed = now.at(int4::packed_name(name)), scale = now.at(int4::scale_name(name));
-  OwnedTensor x(Spec{{1, 64}, DType::f32}), y(Spec{{1, 192}, DType::f32}), values(Spec{{1, 64}, DType::f32}), steps(Spec{{1, 1}, DType::f32}),
-      sums(Spec{{1, 1}, DType::i32});
+  OwnedTensor x(Spec{{1, 64}, DType::f32}), y(Spec{{1, 192}, DType::f32}), values(Spec{{1, 64}, DType::f32}),
+      steps(Spec{{1, 1}, DType::f32}), sums(Spec{{1, 1}, DType::i32});
   x.tensor.ptr<float>()[9] = 1;  // picks column 9 of the (out, in) matrix: row 9 of the stored one
-  Int4Linear::forward(s, y.tensor, x.tensor, packed, scale, {}, {}, {}, values.tensor, steps.tensor, sums.tensor, {.exact = true});
+  Int4Linear::forward(s, y.tensor, x.tensor, packed, scale, {}, {}, {}, values.tensor, steps.tensor, sums.tensor,
+                      {.exact = true});
   double squared = 0, origin = 0;
   for (int i = 0; i < 192; ++i) {
     const float w = old.at(name).ptr<float>()[9 * 192 + i];
@@ -145,7 +150,9 @@ TEST(quantize_model, replaces_an_older_model_or_changes_nothing) {
   const Folder good, bad(NAN);
   quantize_model(pool, good.from, good.to);
   const auto before = io::read_file(good.to / "config.json");
-  const auto entries = [](const fs::path& p) { return std::distance(fs::directory_iterator(p), fs::directory_iterator()); };
+  const auto entries = [](const fs::path& p) {
+    return std::distance(fs::directory_iterator(p), fs::directory_iterator());
+  };
 
   const std::string text = message([&] { quantize_model(pool, bad.from, good.to); });
   EXPECT_NE(text.find("transformer.h.0.attn.c_attn.weight: weight [3, 7]"), std::string::npos) << text;
@@ -161,15 +168,18 @@ TEST(quantize_model, says_what_does_not_fit) {
   Pool pool(2);
   const Folder f;
   const std::string group = message([&] { quantize_model(pool, f.from, f.to, {.int4 = {.group = 128}}); });
-  EXPECT_NE(group.find("transformer.wte.weight: group size 128 does not divide its K = 64"), std::string::npos) << group;
+  EXPECT_NE(group.find("transformer.wte.weight: group size 128 does not divide its K = 64"), std::string::npos)
+      << group;
   EXPECT_NE(group.find("that does: 32, 64"), std::string::npos) << group;
   EXPECT_FALSE(fs::exists(f.to));
   EXPECT_NE(message([&] { quantize_model(pool, f.from, f.from); }).find("same folder"), std::string::npos);
   quantize_model(pool, f.from, f.to);
-  EXPECT_NE(message([&] { quantize_model(pool, f.to, f.temp / "again"); }).find("quantised already"), std::string::npos);
+  EXPECT_NE(message([&] { quantize_model(pool, f.to, f.temp / "again"); }).find("quantised already"),
+            std::string::npos);
   io::make_folder(f.temp / "photos");
   io::write_file_atomic(f.temp / "photos/cat.jpg", "meow");
-  EXPECT_NE(message([&] { quantize_model(pool, f.from, f.temp / "photos"); }).find("other things than a model"), std::string::npos);
+  EXPECT_NE(message([&] { quantize_model(pool, f.from, f.temp / "photos"); }).find("other things than a model"),
+            std::string::npos);
   EXPECT_EQ(io::read_file(f.temp / "photos/cat.jpg"), "meow");
 }
 

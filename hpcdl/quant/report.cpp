@@ -64,17 +64,18 @@ nlohmann::json to_json(const ModelReport& report) {
 std::string to_text(const ModelReport& report) {
   std::size_t width = 6;
   for (const auto& l : report.layers) width = std::max(width, l.quantized ? l.name.size() : 0);
-  std::string out = fmt::format("{:<{}}  {:>16}  {:>8}  {:>9}  {:>9}  {:>6}\n", "matrix", width, "shape", "bits", "rms error",
-                                "max error", "/ fp32");
+  std::string out = fmt::format("{:<{}}  {:>16}  {:>8}  {:>9}  {:>9}  {:>6}\n", "matrix", width, "shape", "bits",
+                                "rms error", "max error", "/ fp32");
   for (const auto& l : report.layers) {
     if (!l.quantized) continue;
     out += fmt::format("{:<{}}  {:>16}  {:>8.3f}  {:>8.2f}%  {:>9.2e}  {:>6.2f}\n", l.name, width, to_string(l.shape),
                        l.bits_per_weight, 100 * l.relative_rms, l.largest, l.ratio_fp32());
   }
-  out += fmt::format("{} weights in {:.3f} bits each ({:.2f}x smaller than fp32); the model: {} parameters, {}, {:.2f} bits each\n",
-                     format_count(static_cast<double>(report.weights())), report.bits_per_weight(), report.ratio_fp32(),
-                     format_count(static_cast<double>(report.parameters())), format_bytes(static_cast<double>(report.bytes())),
-                     report.model_bits_per_parameter());
+  out += fmt::format(
+      "{} weights in {:.3f} bits each ({:.2f}x smaller than fp32); the model: {} parameters, {}, {:.2f} bits each\n",
+      format_count(static_cast<double>(report.weights())), report.bits_per_weight(), report.ratio_fp32(),
+      format_count(static_cast<double>(report.parameters())), format_bytes(static_cast<double>(report.bytes())),
+      report.model_bits_per_parameter());
   return out;
 }
 

@@ -11,11 +11,11 @@ namespace hpcdl::quant {
 
 struct LayerReport {
   std::string name;
-  Shape shape;               // (out, in) of a quantised matrix, else as stored
+  Shape shape;  // (out, in) of a quantised matrix, else as stored
   bool quantized = false;
   double bits_per_weight = 0;
-  double relative_rms = 0;   // |w - w'| / |w|
-  double largest = 0;        // max |w - w'|
+  double relative_rms = 0;  // |w - w'| / |w|
+  double largest = 0;       // max |w - w'|
   std::int64_t bytes = 0;
   double ratio_fp32() const { return 32 / bits_per_weight; }
 };
@@ -25,8 +25,8 @@ struct ModelReport {
   std::int64_t group = 0;
   bool symmetric = true;
 
-  std::int64_t weights() const;            // of the quantised matrices
-  std::int64_t parameters() const;         // of everything written
+  std::int64_t weights() const;     // of the quantised matrices
+  std::int64_t parameters() const;  // of everything written
   std::int64_t bytes() const;
   /// Of the quantised matrices, scales and offsets included; the 4-bit values alone are 1/8 of fp32.
   double bits_per_weight() const;

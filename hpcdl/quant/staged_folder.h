@@ -7,7 +7,8 @@ namespace hpcdl::quant {
 
 class StagedFolder {
  public:
-  /// Throws Error when `target` holds something that is no model folder (nothing to lose but a config.json and weights).
+  /// Throws Error when `target` holds something that is no model folder (nothing to lose but a config.json and
+  /// weights).
   explicit StagedFolder(io::fs::path target);
   StagedFolder(const StagedFolder&) = delete;
   StagedFolder& operator=(const StagedFolder&) = delete;

@@ -4,10 +4,10 @@
 // x (..., K), y and residual (..., N): f32 or bf16. W (N, K): packed u8 (N, K/2), scale bf16 (N, K/G), offset bf16
 // (N, K/G) or absent (int4_layout.h). bias (N), f32 or bf16, optional; residual optional.
 //
-// Activations are rounded to 8 bits per row and group of G inputs (symmetric, step = largest magnitude / 127), so that the
-// products are integer: the result differs from the exact one by at most sum over groups of step/2 * sum |w|.
-// With `exact` they stay as they are and the weights are widened in registers: about 4 times slower when K is in cache,
-// the same speed bound (memory) only for very wide machines.
+// Activations are rounded to 8 bits per row and group of G inputs (symmetric, step = largest magnitude / 127), so that
+// the products are integer: the result differs from the exact one by at most sum over groups of step/2 * sum |w|. With
+// `exact` they stay as they are and the weights are widened in registers: about 4 times slower when K is in cache, the
+// same speed bound (memory) only for very wide machines.
 
 #include "hpcdl/ops/int4_linear/int4_layout.h"
 #include "hpcdl/ops/op.h"
@@ -28,8 +28,8 @@ inline std::int64_t require_weight(std::string_view op, const Spec& packed, cons
   const auto n = packed[0], k = 2 * packed[1];
   require(scale.dtype == DType::bf16 && scale.shape.rank() == 2 && scale[0] == n && scale[1] > 0 && k % scale[1] == 0 &&
               is_group(k / scale[1]),
-          op, "scales of {} packed weights (N {}, K {}) must be BF16 (N, K/G) with G 32, 64 or 128, got {}", to_string(packed),
-          n, k, to_string(scale));
+          op, "scales of {} packed weights (N {}, K {}) must be BF16 (N, K/G) with G 32, 64 or 128, got {}",
+          to_string(packed), n, k, to_string(scale));
   if (offset) require_spec(op, "offset", offset, scale);
   return k / scale[1];
 }
@@ -45,7 +45,8 @@ struct Int4Linear {
                     const Spec& residual, const Args&) {
     require_float(name, x);
     int4::require_weight(name, packed, scale, offset);
-    require(x[-1] == 2 * packed[1], name, "input {} has {} columns, the weights need {}", to_string(x), x[-1], 2 * packed[1]);
+    require(x[-1] == 2 * packed[1], name, "input {} has {} columns, the weights need {}", to_string(x), x[-1],
+            2 * packed[1]);
     Spec y = x;
     y.shape[-1] = packed[0];
     if (bias) {
@@ -61,12 +62,13 @@ struct Int4Linear {
     const auto n = static_cast<double>(packed[0]);
     return {.flops = 4.0 * rows * static_cast<double>(packed.size()),
             .bytes = static_cast<double>(x.bytes() + packed.bytes() + scale.bytes() + offset.bytes() + bias.bytes() +
-                                         residual.bytes()) + rows * n * dtype_bytes(x.dtype)};
+                                         residual.bytes()) +
+                     rows * n * dtype_bytes(x.dtype)};
   }
   /// What the kernels read instead of x, in blocks of up to 8 rows (see the .simd.cpp): its values (8 bits, or f32 when
   /// exact), the step of each group, the sum of each group.
-  static std::array<Spec, 3> scratch(const Spec& x, const Spec&, const Spec& scale, const Spec&, const Spec&, const Spec&,
-                                     const Args& a) {
+  static std::array<Spec, 3> scratch(const Spec& x, const Spec&, const Spec& scale, const Spec&, const Spec&,
+                                     const Spec&, const Args& a) {
     const auto rows = x[-1] > 0 ? x.size() / x[-1] : 0;
     return {Spec{{rows, x[-1]}, a.exact ? DType::f32 : DType::i8}, Spec{{rows, scale[1]}, DType::f32},
             Spec{{rows, scale[1]}, DType::i32}};
@@ -91,20 +93,21 @@ struct Scratch {
 
 namespace cpu {
 template <class Isa>
-void int4_linear(Isa, Pool&, Tensor y, View x, const int4::Weight& w, View bias, View residual, const int4::Scratch& scratch,
-                 const Int4Linear::Args& a);
+void int4_linear(Isa, Pool&, Tensor y, View x, const int4::Weight& w, View bias, View residual,
+                 const int4::Scratch& scratch, const Int4Linear::Args& a);
 }  // namespace cpu
 namespace cuda {
-void int4_linear(Stream&, Tensor y, View x, const int4::Weight& w, View bias, View residual, const int4::Scratch& scratch,
-                 const Int4Linear::Args& a);
+void int4_linear(Stream&, Tensor y, View x, const int4::Weight& w, View bias, View residual,
+                 const int4::Scratch& scratch, const Int4Linear::Args& a);
 }  // namespace cuda
 
-inline void Int4Linear::forward(Stream& s, Tensor y, View x, View packed, View scale, View offset, View bias, View residual,
-                                Tensor values, Tensor steps, Tensor sums, const Args& a) {
+inline void Int4Linear::forward(Stream& s, Tensor y, View x, View packed, View scale, View offset, View bias,
+                                View residual, Tensor values, Tensor steps, Tensor sums, const Args& a) {
   const int4::Weight w{packed, scale, offset};
   const int4::Scratch scratch{values, steps, sums};
-  on(s, [&](auto isa, Pool& pool) { cpu::int4_linear(isa, pool, y, x, w, bias, residual, scratch, a); },
-     [&](auto& q) { cuda::int4_linear(q, y, x, w, bias, residual, scratch, a); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::int4_linear(isa, pool, y, x, w, bias, residual, scratch, a); },
+      [&](auto& q) { cuda::int4_linear(q, y, x, w, bias, residual, scratch, a); });
 }
 
 /// offset, bias and residual may be absent (default Vars).

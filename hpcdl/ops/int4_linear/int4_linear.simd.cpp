@@ -30,8 +30,9 @@ struct Block {
   const std::int32_t* sums;
 };
 
-template <class Isa, class T> void quantize_row(std::int8_t* values, float* steps, std::int32_t* sums, const T* x,
-                                                std::int64_t groups, std::int64_t group, std::int64_t c) {
+template <class Isa, class T>
+void quantize_row(std::int8_t* values, float* steps, std::int32_t* sums, const T* x, std::int64_t groups,
+                  std::int64_t group, std::int64_t c) {
   using V = simd::Vec<Isa>;
   for (std::int64_t g = 0; g < groups; ++g, x += group) {
     V top(0.0f), poison(0.0f);
@@ -45,16 +46,22 @@ template <class Isa, class T> void quantize_row(std::int8_t* values, float* step
     const float per_step = most > 0x1p-100f ? 127.0f / most : 0.0f;
     steps[g * c] = (per_step > 0 ? most / 127.0f : 0.0f) + reduce_add(poison);
     std::int8_t q[128];
-    for (std::int64_t i = 0; i < group; i += V::N)
-      Int4Vec<Isa>::store_i8(round(min(max(V::load(x + i) * V(per_step), V(-127.0f)), V(127.0f))), q + i);
-    std::int32_t sum = 0;
-    for (std::int64_t i = 0; i < group; ++i) sum += q[i];
-    sums[g * c] = -8 * sum;
-    for (std::int64_t i = 0; i < group; i += 4) std::memcpy(values + (g * group + i) * c, q + i, 4);
+    V sum(0.0f);  // of at most 128 integers below 128: exact
+    for (std::int64_t i = 0; i < group; i += V::N) {
+      const V rounded = round(min(max(V::load(x + i) * V(per_step), V(-127.0f)), V(127.0f)));
+      Int4Vec<Isa>::store_i8(rounded, q + i);
+      sum = sum + rounded;
+    }
+    sums[g * c] = -8 * static_cast<std::int32_t>(reduce_add(sum));
+    if (c == 1)
+      std::memcpy(values + g * group, q, static_cast<std::size_t>(group));
+    else
+      for (std::int64_t i = 0; i < group; i += 4) std::memcpy(values + (g * group + i) * c, q + i, 4);
   }
 }
 
-template <class T> void widen_row(float* values, float* sums, const T* x, std::int64_t groups, std::int64_t group, std::int64_t c) {
+template <class T>
+void widen_row(float* values, float* sums, const T* x, std::int64_t groups, std::int64_t group, std::int64_t c) {
   for (std::int64_t g = 0; g < groups; ++g) {
     float sum = 0;
     for (std::int64_t i = g * group; i < (g + 1) * group; ++i) {
@@ -65,29 +72,34 @@ template <class T> void widen_row(float* values, float* sums, const T* x, std::i
   }
 }
 
-template <class Isa> void prepare(Pool& pool, const int4::Scratch& s, const View& x, const int4::Weight& w, bool exact) {
+template <class Isa>
+void prepare(Pool& pool, const int4::Scratch& s, const View& x, const int4::Weight& w, bool exact) {
   const std::int64_t rows = x.rows(), k = w.k(), groups = w.groups();
   visit_dtype(x.dtype(), [&]<class T>() {
     for_rows(pool, rows, k, [&](std::int64_t begin, std::int64_t end) {
       for (auto r = begin; r < end; ++r) {
-        const std::int64_t first = r / kBatch * kBatch, c = rows - first < kBatch ? rows - first : kBatch, i = r - first;
+        const std::int64_t first = r / kBatch * kBatch, c = rows - first < kBatch ? rows - first : kBatch,
+                           i = r - first;
         const T* row = x.ptr<T>() + r * x.row_stride();
         float* steps = s.steps.ptr<float>() + first * groups + i;
-        if (exact) widen_row(s.values.ptr<float>() + first * k + i, steps, row, groups, w.group(), c);
-        else quantize_row<Isa>(s.values.ptr<std::int8_t>() + first * k + i * 4, steps, s.sums.ptr<std::int32_t>() + first * groups + i,
-                               row, groups, w.group(), c);
+        if (exact)
+          widen_row(s.values.ptr<float>() + first * k + i, steps, row, groups, w.group(), c);
+        else
+          quantize_row<Isa>(s.values.ptr<std::int8_t>() + first * k + i * 4, steps,
+                            s.sums.ptr<std::int32_t>() + first * groups + i, row, groups, w.group(), c);
       }
     });
   });
 }
 
-// Bytes of weights that are asked for ahead of their use. Streams from memory then run at the speed of a plain read, where
-// the hardware's own prefetching, which stops at every 4 KiB page, reaches 0.75 of it (Zen 5). Prefetching behind the end
-// of a tensor is harmless.
+// Bytes of weights that are asked for ahead of their use. Streams from memory then run at the speed of a plain read,
+// where the hardware's own prefetching, which stops at every 4 KiB page, reaches 0.75 of it (Zen 5). Prefetching behind
+// the end of a tensor is harmless.
 constexpr std::int64_t kAhead = 4096;
 
 /// out[c][r] = row r of the tile . input c, with 8-bit inputs. L rows at a time. kRows: 16, or 0 for t.rows.
-template <class Isa, int C, int kBlocks, int kRows> void tile_dot(float (*out)[kTileRows], const Tile& t, const Block& x, std::int64_t groups) {
+template <class Isa, int C, int kBlocks, int kRows>
+void tile_dot(float (*out)[kTileRows], const Tile& t, const Block& x, std::int64_t groups) {
   using V = simd::Vec<Isa>;
   using I = Int4Vec<Isa>;
   const int rows = kRows > 0 ? kRows : t.rows;
@@ -128,7 +140,8 @@ template <class Isa, int C, int kBlocks, int kRows> void tile_dot(float (*out)[k
   }
 }
 
-template <class Isa, int C> void tile_dot(float (*out)[kTileRows], const Tile& t, const Block& x, std::int64_t groups, std::int64_t blocks) {
+template <class Isa, int C>
+void tile_dot(float (*out)[kTileRows], const Tile& t, const Block& x, std::int64_t groups, std::int64_t blocks) {
   if (t.rows < kTileRows) {
     if (blocks == 4) return tile_dot<Isa, C, 4, 0>(out, t, x, groups);
     if (blocks == 8) return tile_dot<Isa, C, 8, 0>(out, t, x, groups);
@@ -140,7 +153,8 @@ template <class Isa, int C> void tile_dot(float (*out)[kTileRows], const Tile& t
 }
 
 /// The same with inputs in float.
-template <class Isa, int C> void tile_exact(float (*out)[kTileRows], const Tile& t, const Block& x, std::int64_t groups, std::int64_t blocks) {
+template <class Isa, int C>
+void tile_exact(float (*out)[kTileRows], const Tile& t, const Block& x, std::int64_t groups, std::int64_t blocks) {
   using V = simd::Vec<Isa>;
   using I = Int4Vec<Isa>;
   const std::int64_t stride = t.rows * 4;
@@ -178,25 +192,32 @@ template <class Isa, int C> void tile_exact(float (*out)[kTileRows], const Tile&
   }
 }
 
-template <class Isa> simd::Vec<Isa> activate(simd::Vec<Isa> v, Int4Activation a) {
+template <class Isa>
+simd::Vec<Isa> activate(simd::Vec<Isa> v, Int4Activation a) {
   using V = simd::Vec<Isa>;
   switch (a) {
-    case Int4Activation::relu: return max(v, V(0.0f));
+    case Int4Activation::relu:
+      return max(v, V(0.0f));
     // 0.5 (1 + tanh z) = sigmoid(2 z)
-    case Int4Activation::gelu: return v * simd::sigmoid<Isa>(V(1.5957691216057308f) * fma(V(0.044715f) * v * v, v, v));
-    case Int4Activation::silu: return v * simd::sigmoid<Isa>(v);
-    default: return v;
+    case Int4Activation::gelu:
+      return v * simd::sigmoid<Isa>(V(1.5957691216057308f) * fma(V(0.044715f) * v * v, v, v));
+    case Int4Activation::silu:
+      return v * simd::sigmoid<Isa>(v);
+    default:
+      return v;
   }
 }
 
-template <class Isa> simd::Vec<Isa> load_as(const View& x, std::int64_t at, int n) {
-  return x.dtype() == DType::bf16 ? simd::Vec<Isa>::load(x.ptr<bf16>() + at, n) : simd::Vec<Isa>::load(x.ptr<float>() + at, n);
+template <class Isa>
+simd::Vec<Isa> load_as(const View& x, std::int64_t at, int n) {
+  return x.dtype() == DType::bf16 ? simd::Vec<Isa>::load(x.ptr<bf16>() + at, n)
+                                  : simd::Vec<Isa>::load(x.ptr<float>() + at, n);
 }
 
 /// Writes rows [first, first + c) x columns [col, col + n) of y.
 template <class Isa, class T>
-void finish(const Tensor& y, const float (*acc)[kTileRows], std::int64_t first, int c, std::int64_t col, int n, const View& bias,
-            const View& residual, Int4Activation a) {
+void finish(const Tensor& y, const float (*acc)[kTileRows], std::int64_t first, int c, std::int64_t col, int n,
+            const View& bias, const View& residual, Int4Activation a) {
   using V = simd::Vec<Isa>;
   for (int i = 0; i < c; ++i) {
     T* row = y.ptr<T>() + (first + i) * y.row_stride() + col;
@@ -211,19 +232,22 @@ void finish(const Tensor& y, const float (*acc)[kTileRows], std::int64_t first, 
   }
 }
 
-template <class Isa, int C> void tile(float (*out)[kTileRows], const Tile& t, const Block& x, int c, const int4::Weight& w, bool exact) {
+template <class Isa, int C>
+void tile(float (*out)[kTileRows], const Tile& t, const Block& x, int c, const int4::Weight& w, bool exact) {
   if constexpr (C > 0) {
     if (c < C) return tile<Isa, C - 1>(out, t, x, c, w, exact);
-    if (exact) tile_exact<Isa, C>(out, t, x, w.groups(), w.group() / 8);
-    else tile_dot<Isa, C>(out, t, x, w.groups(), w.group() / 8);
+    if (exact)
+      tile_exact<Isa, C>(out, t, x, w.groups(), w.group() / 8);
+    else
+      tile_dot<Isa, C>(out, t, x, w.groups(), w.group() / 8);
   }
 }
 
 }  // namespace
 
 template <class Isa>
-void int4_linear(Isa, Pool& pool, Tensor y, View x, const int4::Weight& w, View bias, View residual, const int4::Scratch& s,
-                 const Int4Linear::Args& a) {
+void int4_linear(Isa, Pool& pool, Tensor y, View x, const int4::Weight& w, View bias, View residual,
+                 const int4::Scratch& s, const Int4Linear::Args& a) {
   const std::int64_t rows = x.rows(), k = w.k(), groups = w.groups(), n = w.n();
   if (rows == 0 || x.size() == 0) return;
   prepare<Isa>(pool, s, x, w, a.exact);
@@ -232,7 +256,8 @@ void int4_linear(Isa, Pool& pool, Tensor y, View x, const int4::Weight& w, View 
   parallel_for(pool, int4::tiles(n), grain, [&](std::int64_t begin, std::int64_t end) {
     for (auto i = begin; i < end; ++i) {
       const std::int64_t row = i * kTileRows;
-      const Tile t{w.packed.ptr<std::uint8_t>() + int4::packed_at(row, k), w.scale.ptr<bf16>() + int4::scale_at(row, groups),
+      const Tile t{w.packed.ptr<std::uint8_t>() + int4::packed_at(row, k),
+                   w.scale.ptr<bf16>() + int4::scale_at(row, groups),
                    w.offset ? w.offset.ptr<bf16>() + int4::scale_at(row, groups) : nullptr,
                    static_cast<int>(int4::tile_rows(row, n))};
       for (std::int64_t first = 0; first < rows; first += kBatch) {
@@ -241,9 +266,8 @@ void int4_linear(Isa, Pool& pool, Tensor y, View x, const int4::Weight& w, View 
                           s.steps.ptr<float>() + first * groups, s.sums.ptr<std::int32_t>() + first * groups};
         alignas(64) float acc[kBatch][kTileRows];
         tile<Isa, kBatch>(acc, t, block, c, w, a.exact);
-        visit_dtype(y.dtype(), [&]<class T>() {
-          finish<Isa, T>(y, acc, first, c, row, t.rows, bias, residual, a.activation);
-        });
+        visit_dtype(y.dtype(),
+                    [&]<class T>() { finish<Isa, T>(y, acc, first, c, row, t.rows, bias, residual, a.activation); });
       }
     }
   });

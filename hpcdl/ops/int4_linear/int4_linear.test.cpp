@@ -26,25 +26,32 @@ double weight(const Ref& packed, const Ref& scale, const Ref& offset, std::int64
   return scale[at] * (q - 8) + (offset ? offset[at] : 0);
 }
 
-/// The inputs as the 8-bit path sees them, by the same float operations: the rounding of inputs is part of the definition.
+/// The inputs as the 8-bit path sees them, by the same float operations: the rounding of inputs is part of the
+/// definition.
 std::vector<double> rounded(const Ref& x, std::int64_t row, std::int64_t depth, std::int64_t group) {
   std::vector<double> out(static_cast<std::size_t>(depth));
   for (std::int64_t g = 0; g < depth; g += group) {
     float most = 0;
-    for (std::int64_t i = g; i < g + group; ++i) most = std::max(most, std::fabs(static_cast<float>(x[row * depth + i])));
+    for (std::int64_t i = g; i < g + group; ++i)
+      most = std::max(most, std::fabs(static_cast<float>(x[row * depth + i])));
     const float per_step = most > 0 ? 127.0f / most : 0, step = most / 127.0f;
     for (std::int64_t i = g; i < g + group; ++i)
-      out[static_cast<std::size_t>(i)] = std::nearbyint(static_cast<float>(x[row * depth + i]) * per_step) * static_cast<double>(step);
+      out[static_cast<std::size_t>(i)] =
+          std::nearbyint(static_cast<float>(x[row * depth + i]) * per_step) * static_cast<double>(step);
   }
   return out;
 }
 
 double activate(double v, Int4Activation a) {
   switch (a) {
-    case Int4Activation::relu: return std::max(v, 0.0);
-    case Int4Activation::gelu: return 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
-    case Int4Activation::silu: return v / (1 + std::exp(-v));
-    default: return v;
+    case Int4Activation::relu:
+      return std::max(v, 0.0);
+    case Int4Activation::gelu:
+      return 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+    case Int4Activation::silu:
+      return v / (1 + std::exp(-v));
+    default:
+      return v;
   }
 }
 
@@ -99,14 +106,15 @@ const auto spec = testing::op<Int4Linear>({
             if (a.exact) row.assign(x.data.begin() + i * k, x.data.begin() + (i + 1) * k);
             for (std::int64_t j = 0; j < n; ++j) {
               double sum = in[4] ? in[4][j] : 0;
-              for (std::int64_t d = 0; d < k; ++d) sum += row[static_cast<std::size_t>(d)] * weight(in[1], in[2], in[3], j, d);
+              for (std::int64_t d = 0; d < k; ++d)
+                sum += row[static_cast<std::size_t>(d)] * weight(in[1], in[2], in[3], j, d);
               out[0][i * n + j] = activate(sum, a.activation) + (in[5] ? in[5][i * n + j] : 0);
             }
           }
         },
     .reduction = [](std::span<const Spec> in, const Int4Linear::Args&) { return in[0][-1]; },
-    // A sum is small against its terms, which are up to 8 scales + offset of at most 1, times inputs of at most the scale
-    // that the tolerance knows.
+    // A sum is small against its terms, which are up to 8 scales + offset of at most 1, times inputs of at most the
+    // scale that the tolerance knows.
     .condition = 9,
 });
 
@@ -114,28 +122,40 @@ struct Problem {
   std::int64_t m, n, k, group;
   OwnedTensor x, packed, scale, y, values, steps, sums;
   Problem(std::int64_t m_, std::int64_t n_, std::int64_t k_, std::int64_t g)
-      : m(m_), n(n_), k(k_), group(g), x(Spec{{m, k}, DType::f32}), packed(int4::packed_spec(n, k)),
-        scale(int4::scale_spec(n, k, g)), y(Spec{{m, n}, DType::f32}), values(Spec{{m, k}, DType::f32}),
-        steps(Spec{{m, k / g}, DType::f32}), sums(Spec{{m, k / g}, DType::i32}) {
+      : m(m_),
+        n(n_),
+        k(k_),
+        group(g),
+        x(Spec{{m, k}, DType::f32}),
+        packed(int4::packed_spec(n, k)),
+        scale(int4::scale_spec(n, k, g)),
+        y(Spec{{m, n}, DType::f32}),
+        values(Spec{{m, k}, DType::f32}),
+        steps(Spec{{m, k / g}, DType::f32}),
+        sums(Spec{{m, k / g}, DType::i32}) {
     const Rng rng{3, 1};
-    for (std::int64_t i = 0; i < m * k; ++i) x.tensor.ptr<float>()[i] = static_cast<float>(rng.normal(static_cast<std::uint64_t>(i)));
+    for (std::int64_t i = 0; i < m * k; ++i)
+      x.tensor.ptr<float>()[i] = static_cast<float>(rng.normal(static_cast<std::uint64_t>(i)));
     for (std::int64_t i = 0; i < packed.tensor.size(); ++i)
-      packed.tensor.ptr<std::uint8_t>()[i] = static_cast<std::uint8_t>(rng.bits(static_cast<std::uint64_t>(i) + 1000000));
+      packed.tensor.ptr<std::uint8_t>()[i] =
+          static_cast<std::uint8_t>(rng.bits(static_cast<std::uint64_t>(i) + 1000000));
     for (std::int64_t i = 0; i < scale.tensor.size(); ++i)
       scale.tensor.ptr<bf16>()[i] = bf16(0.01f + rng.uniform(static_cast<std::uint64_t>(i) + 5000000));
   }
   void run(bool exact) {
     Pool pool(2);
     Stream s(pool);
-    Int4Linear::forward(s, y.tensor, x.tensor, packed.tensor, scale.tensor, {}, {}, {}, values.tensor, steps.tensor, sums.tensor,
-                        {.exact = exact});
+    Int4Linear::forward(s, y.tensor, x.tensor, packed.tensor, scale.tensor, {}, {}, {}, values.tensor, steps.tensor,
+                        sums.tensor, {.exact = exact});
   }
 };
 
 Ref ref_of(const View& t) {
   Ref r{t.shape(), {}};
   for (std::int64_t i = 0; i < t.size(); ++i)
-    r.data.push_back(t.dtype() == DType::u8 ? t.ptr<std::uint8_t>()[i] : t.dtype() == DType::bf16 ? static_cast<double>(t.ptr<bf16>()[i]) : static_cast<double>(t.ptr<float>()[i]));
+    r.data.push_back(t.dtype() == DType::u8     ? t.ptr<std::uint8_t>()[i]
+                     : t.dtype() == DType::bf16 ? static_cast<double>(t.ptr<bf16>()[i])
+                                                : static_cast<double>(t.ptr<float>()[i]));
   return r;
 }
 
@@ -192,20 +212,23 @@ TEST(int4_linear, zeros_and_extreme_inputs) {
         want += weight(w, s, {}, j, d) * (d % 2 ? 1 : -1);
         terms += std::fabs(weight(w, s, {}, j, d));
       }
-      EXPECT_NEAR(p.y.tensor.ptr<float>()[j], want * static_cast<double>(magnitude), terms * (static_cast<double>(magnitude) * 1e-6 + 1e-30));
+      EXPECT_NEAR(p.y.tensor.ptr<float>()[j], want * static_cast<double>(magnitude),
+                  terms * (static_cast<double>(magnitude) * 1e-6 + 1e-30));
     }
   }
 }
 
 TEST(int4_linear, says_what_does_not_fit) {
   const Spec x{{2, 64}, DType::f32}, packed{{16, 32}, DType::u8}, scale{{16, 2}, DType::bf16};
-  const auto infer = [](Spec a, Spec b, Spec c, Spec d = {}, Spec e = {}) { return Int4Linear::infer(a, b, c, d, e, {}, {}); };
+  const auto infer = [](Spec a, Spec b, Spec c, Spec d = {}, Spec e = {}) {
+    return Int4Linear::infer(a, b, c, d, e, {}, {});
+  };
   EXPECT_EQ(infer(x, packed, scale).shape, (Shape{2, 16}));
   EXPECT_THROW(infer({{2, 96}, DType::f32}, packed, scale), Error);
   EXPECT_THROW(infer({{2, 64}, DType::i32}, packed, scale), Error);
   EXPECT_THROW(infer(x, {{16, 32}, DType::i8}, scale), Error);
-  EXPECT_THROW(infer(x, packed, {{16, 3}, DType::bf16}), Error);   // 64 / 3
-  EXPECT_THROW(infer(x, packed, {{16, 4}, DType::bf16}), Error);   // groups of 16
+  EXPECT_THROW(infer(x, packed, {{16, 3}, DType::bf16}), Error);  // 64 / 3
+  EXPECT_THROW(infer(x, packed, {{16, 4}, DType::bf16}), Error);  // groups of 16
   EXPECT_THROW(infer(x, packed, {{16, 0}, DType::bf16}), Error);
   EXPECT_THROW(infer(x, packed, {{15, 2}, DType::bf16}), Error);
   EXPECT_THROW(infer(x, packed, scale, {{16, 1}, DType::bf16}), Error);
