@@ -99,7 +99,7 @@ constexpr std::int64_t kAhead = 4096;
 
 /// out[c][r] = row r of the tile . input c, with 8-bit inputs. L rows at a time. kRows: 16, or 0 for t.rows.
 template <class Isa, int C, int kBlocks, int kRows>
-void tile_dot(float (*out)[kTileRows], const Tile& t, const Block& x, std::int64_t groups) {
+[[gnu::noinline]] void tile_dot(float (*out)[kTileRows], const Tile& t, const Block& x, std::int64_t groups) {
   using V = simd::Vec<Isa>;
   using I = Int4Vec<Isa>;
   const int rows = kRows > 0 ? kRows : t.rows;
@@ -116,7 +116,7 @@ void tile_dot(float (*out)[kTileRows], const Tile& t, const Block& x, std::int64
         low[c] = I::set(x.sums[g * C + c]);
         high[c] = I::set(0);
       }
-#pragma GCC unroll 4
+#pragma GCC unroll 16
       for (int b = 0; b < kBlocks; ++b, q += stride, v += 8 * C) {
         __builtin_prefetch(q + kAhead);
         const auto w = I::load(q, n);
