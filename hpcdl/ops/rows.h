@@ -2,18 +2,36 @@
 // How row-wise and element-wise kernels split their work over the pool.
 
 #include "hpcdl/core/pool.h"
+#include "hpcdl/core/tensor.h"
 
 namespace hpcdl {
 
 /// Elements below which a second thread costs more than it brings (a hand-over is about a microsecond).
 inline constexpr std::int64_t kGrainElements = 8192;
 
-/// Outputs larger than this are written past the cache (about the L3 that two cores share): nobody finds them there.
+/// About the L3 that two cores share.
 inline constexpr std::int64_t kCacheBytes = std::int64_t{24} << 20;
+
+/// True for an output that nobody would find in the cache: it is best written past it. Lines that two rows share are an
+/// exception dearer than the rule, so short rows must consist of whole lines.
+inline bool goes_past_cache(const Tensor& y) {
+  const auto row = y.cols() * dtype_bytes(y.dtype());
+  return y.bytes() > kCacheBytes && (row >= 4096 || row % 64 == 0);
+}
 
 /// f(begin row, end row): whole rows, one contiguous share per thread.
 template <class F> void for_rows(Pool& pool, std::int64_t rows, std::int64_t cols, F&& f) {
   parallel_for(pool, rows, kGrainElements / (cols > 0 ? cols : 1) + 1, f);
+}
+
+/// f(thread, begin row, end row): the same for kernels that need memory of their own (Pool::scratch).
+template <class F> void for_rows_on_threads(Pool& pool, std::int64_t rows, std::int64_t cols, F&& f) {
+  const std::int64_t grain = kGrainElements / (cols > 0 ? cols : 1) + 1, parts = (rows + grain - 1) / grain;
+  const std::int64_t threads = parts < pool.threads() ? parts : pool.threads();
+  if (threads <= 1) return f(0, std::int64_t{0}, rows);
+  pool.run([&](int t) {
+    if (t < threads) f(t, rows * t / threads, rows * (t + 1) / threads);
+  });
 }
 
 /// f(row, begin, end): element-wise work; rows are cut too, in pieces of 64-element multiples, when there are few of them.

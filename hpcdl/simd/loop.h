@@ -18,6 +18,9 @@ template <class V, class T> inline void store(T* p, V v, int n) { v.store(p, n);
 template <class V, class T> inline void stream(T* p, V v, Whole) { v.stream(p); }
 template <class V, class T> inline void stream(T* p, V v, int n) { v.store(p, n); }
 
+template <class V> inline V first(V v, Whole, float) { return v; }
+template <class V> inline V first(V v, int n, float fill) { return v.first(n, fill); }
+
 /// f(i, lanes) over [0, n).
 template <class Isa, class F> inline void loop(std::int64_t n, F&& f) {
   constexpr int N = Vec<Isa>::N;

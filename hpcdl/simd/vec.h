@@ -9,6 +9,7 @@
 //   + - * /  fma(a,b,c)=a*b+c  min max abs sqrt  reduce_add reduce_max reduce_min
 //   reciprocal(v)  1/v with relative error < 2e-7, for 2^-125 <= |v| <= 2^125; division costs several times as much
 //   a < b ... -> Mask;  select(mask, yes, no)
+//   v.first(n, fill)                   its first n lanes, the others are `fill`
 //   round(v)  (nearest even)   scale2(v, n) = v * 2^n for integral n   mantissa/exponent for log
 //
 // Elementary functions are in math.h. Only the set this translation unit is compiled for is defined beyond Scalar.
@@ -43,6 +44,7 @@ template <> struct Vec<Scalar> {
   template <class T> void store(T* p) const { *p = T(v); }
   template <class T> void store(T* p, int n) const { if (n > 0) *p = T(v); }
   template <class T> void stream(T* p) const { *p = T(v); }
+  Vec first(int n, float fill) const { return n > 0 ? v : fill; }
 
   friend Vec operator+(Vec a, Vec b) { return a.v + b.v; }
   friend Vec operator-(Vec a, Vec b) { return a.v - b.v; }
@@ -119,6 +121,8 @@ template <> struct Vec<Avx2> {
     if (reinterpret_cast<std::uintptr_t>(p) % 16 == 0) _mm_stream_si128(reinterpret_cast<__m128i*>(p), to_bf16());
     else store(p);
   }
+
+  Vec first(int n, float fill) const { return _mm256_blendv_ps(_mm256_set1_ps(fill), v, _mm256_castsi256_ps(tail(n))); }
 
   friend Vec operator+(Vec a, Vec b) { return _mm256_add_ps(a.v, b.v); }
   friend Vec operator-(Vec a, Vec b) { return _mm256_sub_ps(a.v, b.v); }
@@ -209,6 +213,8 @@ template <> struct Vec<Avx512> {
     if (reinterpret_cast<std::uintptr_t>(p) % 32 == 0) _mm256_stream_si256(reinterpret_cast<__m256i*>(p), to_bf16());
     else store(p);
   }
+
+  Vec first(int n, float fill) const { return _mm512_mask_mov_ps(_mm512_set1_ps(fill), tail(n), v); }
 
   friend Vec operator+(Vec a, Vec b) { return _mm512_add_ps(a.v, b.v); }
   friend Vec operator-(Vec a, Vec b) { return _mm512_sub_ps(a.v, b.v); }

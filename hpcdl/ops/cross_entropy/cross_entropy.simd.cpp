@@ -40,7 +40,7 @@ void cross_entropy_backward(Isa, Pool& pool, Grad dlogits, View logits, View tar
   using namespace simd;
   const auto n = logits.cols();
   const auto* target = targets.ptr<std::int32_t>();
-  const bool add = dlogits.accumulate(), past_cache = dlogits.bytes() > kCacheBytes;
+  const bool add = dlogits.accumulate(), past_cache = goes_past_cache(dlogits);
   visit_dtype(logits.dtype(), [&]<class T>() {
     for_rows(pool, logits.rows(), n, [&](std::int64_t begin, std::int64_t end) {
       for (auto r = begin; r < end; ++r) {

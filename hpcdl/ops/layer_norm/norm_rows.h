@@ -7,8 +7,6 @@
 // Root-mean-square norm is the same with mean = 0 and without the mean(g) term. Statistics take two passes over a cached
 // row: sum of squares minus square of the sum would cancel.
 
-#include <type_traits>
-
 #include "hpcdl/ops/layer_norm/norm.h"
 #include "hpcdl/ops/rows.h"
 #include "hpcdl/simd/loop.h"
@@ -30,15 +28,8 @@ void norm_forward_row(const NormForward& o, std::int64_t r) {
       mean = sum_over<Isa>(n, [&](V a, std::int64_t i, auto k) { return a + value(i, k); }) / static_cast<float>(n);
     const V m(mean);
     const float squares = sum_over<Isa>(n, [&](V a, std::int64_t i, auto k) {
-      const V d = value(i, k) - m;
-      if constexpr (Center && std::is_same_v<decltype(k), int>) {  // lanes behind the row hold 0 - mean
-        float t[V::N];
-        d.store(t);
-        const V e = V::load(t, k);
-        return fma(e, e, a);
-      } else {
-        return fma(d, d, a);
-      }
+      const V d = first(value(i, k) - m, k, 0);
+      return fma(d, d, a);
     });
     const float rstd = 1.0f / __builtin_sqrtf(squares / static_cast<float>(n) + o.eps);
     const V s(rstd);

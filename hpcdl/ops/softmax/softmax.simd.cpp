@@ -1,10 +1,16 @@
 #include "hpcdl/ops/softmax/softmax.h"
 
 #include "hpcdl/ops/rows.h"
+#include "hpcdl/simd/loop.h"
 #include "hpcdl/simd/math.h"
 
 namespace hpcdl::cpu {
 namespace {
+
+constexpr float kInf = __builtin_inff();
+constexpr int kShort = 8;                  // registers: rows up to this length never leave them
+constexpr std::int64_t kBlock = 2048;      // columns that stay in L1 between their maximum and their exponentials
+constexpr std::int64_t kTempCols = 65536;  // exponentials of a row wait in L2 for their sum; longer rows compute them twice
 
 /// Columns that row `r` sees.
 std::int64_t visible(const View& x, std::int64_t r, bool causal) {
@@ -13,62 +19,170 @@ std::int64_t visible(const View& x, std::int64_t r, bool causal) {
   return r % rows + x.cols() - rows + 1;
 }
 
-template <class Isa, class T> void softmax_row(T* y, const T* x, std::int64_t n, std::int64_t cols, float scale) {
+/// e^(scale * x) = 2^(rate * x): all exponents here are of two.
+template <class T> struct Row {
+  T* y;
+  const T* x;
+  std::int64_t n;    // columns seen; those behind them are 0
+  float rate;
+  std::int64_t stride;  // to the next row of x
+  bool past_cache;   // the output does not fit into the cache
+  float* temp;       // kTempCols floats, or as many as the row has
+};
+
+template <class Isa> float power(float x) { return reduce_max(exp2(simd::Vec<Isa>(x))); }
+
+/// Half of the next row is fetched into L2 while this one is read, half while it is written, so that memory never waits for
+/// arithmetic: step i of n of either phase asks for one line per two lines of its own.
+template <class T> void prefetch_next(const Row<T>& r, std::int64_t i, bool second_half) {
+  const auto* next = reinterpret_cast<const char*>(r.x + r.stride);
+  __builtin_prefetch(next + (static_cast<std::int64_t>(sizeof(T)) * ((second_half ? r.n : 0) + i)) / 2, 0, 2);
+}
+
+/// y[i] = f(i, lanes) over [begin, end).
+template <class Isa, class T, class F> void write(const Row<T>& r, std::int64_t begin, std::int64_t end, F&& f) {
+  using namespace simd;
+  T* y = r.y + begin;
+  if (r.past_cache) loop_aligned<Isa>(y, end - begin, [&](std::int64_t i, auto k) { stream(y + i, f(begin + i, k), k); });
+  else loop<Isa>(end - begin, [&](std::int64_t i, auto k) { store(y + i, f(begin + i, k), k); });
+}
+
+/// A row of NV registers, the last of them partly used.
+template <class Isa, int NV, class T> void short_row(const Row<T>& r) {
   using V = simd::Vec<Isa>;
-  const V s(scale);
-  V top(-__builtin_inff());
-  const auto lanes = [&](std::int64_t i, std::int64_t end) { return static_cast<int>(end - i < V::N ? end - i : V::N); };
-  for (std::int64_t i = 0; i < n; i += V::N) top = max(V::load(x + i, lanes(i, n), -__builtin_inff()) * s, top);
+  const V s(r.rate);
+  const int last = static_cast<int>(r.n) - (NV - 1) * V::N;
+  V v[NV];
+#pragma GCC unroll 8
+  for (int q = 0; q + 1 < NV; ++q) v[q] = V::load(r.x + q * V::N) * s;
+  v[NV - 1] = (V::load(r.x + (NV - 1) * V::N, last) * s).first(last, -kInf);
+  V top(-kInf);
+#pragma GCC unroll 8
+  for (int q = 0; q < NV; ++q) top = max(v[q], top);
   const V m(reduce_max(top));
   V sum(0.0f);
-  for (std::int64_t i = 0; i < n; i += V::N) {
-    const int k = lanes(i, n);
-    const V e = exp(V::load(x + i, k) * s - m);
-    float t[V::N];
-    e.store(t);
-    sum = sum + V::load(t, k);
+#pragma GCC unroll 8
+  for (int q = 0; q < NV; ++q) {
+    v[q] = exp2(v[q] - m);
+    sum = sum + v[q];
   }
   const V inv(1.0f / reduce_add(sum));
-  for (std::int64_t i = 0; i < n; i += V::N) {
-    const int k = lanes(i, n);
-    (exp(V::load(x + i, k) * s - m) * inv).store(y + i, k);
+#pragma GCC unroll 8
+  for (int q = 0; q + 1 < NV; ++q) (v[q] * inv).store(r.y + q * V::N);
+  (v[NV - 1] * inv).store(r.y + (NV - 1) * V::N, last);
+}
+
+template <class Isa, class T> void short_row(const Row<T>& r) {
+  switch ((r.n + simd::Vec<Isa>::N - 1) / simd::Vec<Isa>::N) {
+    case 1: return short_row<Isa, 1>(r);
+    case 2: return short_row<Isa, 2>(r);
+    case 3: return short_row<Isa, 3>(r);
+    case 4: return short_row<Isa, 4>(r);
+    case 5: return short_row<Isa, 5>(r);
+    case 6: return short_row<Isa, 6>(r);
+    case 7: return short_row<Isa, 7>(r);
+    default: return short_row<Isa, 8>(r);
   }
-  for (std::int64_t i = n; i < cols; i += V::N) V(0.0f).store(y + i, lanes(i, cols));
+}
+
+/// The sum over some columns, relative to 2^top, the largest of them.
+struct Part {
+  float top = -kInf, sum = 0;
+};
+
+/// Columns [at, at + n); their exponentials relative to the block's maximum go to r.temp if `keep`.
+template <class Isa, bool keep, class T> Part block(const Row<T>& r, std::int64_t at, std::int64_t n) {
+  using V = simd::Vec<Isa>;
+  using namespace simd;
+  const T* x = r.x + at;
+  float* temp = r.temp + at;
+  const V s(r.rate);
+  const auto value = [&](std::int64_t i, auto k) { return first(load<V>(x + i, k) * s, k, -kInf); };
+  Part p;
+  p.top = max_over<Isa>(n, value);
+  const V m(p.top == -kInf ? 0 : -p.top);  // nothing but -inf: -inf - -inf would be NaN
+  p.sum = sum_over<Isa>(n, [&](V a, std::int64_t i, auto k) {
+    prefetch_next(r, at + i, false);
+    const V e = exp2(first(fma(load<V>(x + i, k), s, m), k, -kInf));
+    if constexpr (keep) store(temp + i, e, k);
+    return a + e;
+  });
+  return p;
+}
+
+template <class Isa> void join(Part& all, const Part& p) {
+  if (p.top == -kInf) all.sum += p.sum;  // 0 or NaN
+  else if (p.top <= all.top) all.sum += p.sum * power<Isa>(p.top - all.top);
+  else all = {p.top, p.sum + (all.top == -kInf ? all.sum : all.sum * power<Isa>(all.top - p.top))};
+}
+
+template <class Isa, class T> void long_row(const Row<T>& r) {
+  using V = simd::Vec<Isa>;
+  using namespace simd;
+  Part all;
+  const auto blocks = [&](auto f) {
+    for (std::int64_t at = 0; at < r.n; at += kBlock) f(at, r.n - at < kBlock ? r.n - at : kBlock);
+  };
+  if (r.n <= kTempCols) {
+    float tops[kTempCols / kBlock];
+    blocks([&](std::int64_t at, std::int64_t n) {
+      const Part p = block<Isa, true>(r, at, n);
+      tops[at / kBlock] = p.top;
+      join<Isa>(all, p);
+    });
+    blocks([&](std::int64_t at, std::int64_t n) {
+      const V factor(power<Isa>(tops[at / kBlock] - all.top) / all.sum);
+      write<Isa>(r, at, at + n, [&](std::int64_t i, auto k) {
+        prefetch_next(r, i, true);
+        return load<V>(r.temp + i, k) * factor;
+      });
+    });
+  } else {
+    blocks([&](std::int64_t at, std::int64_t n) { join<Isa>(all, block<Isa, false>(r, at, n)); });
+    const V s(r.rate), m(-all.top), inv(1.0f / all.sum);
+    write<Isa>(r, 0, r.n, [&](std::int64_t i, auto k) { return exp2(fma(load<V>(r.x + i, k), s, m)) * inv; });
+  }
 }
 
 }  // namespace
 
 template <class Isa> void softmax(Isa, Pool& pool, Tensor y, View x, const Softmax::Args& a) {
+  using V = simd::Vec<Isa>;
+  const auto cols = x.cols();
+  const bool past_cache = goes_past_cache(y);
+  pool.reserve_scratch((cols < kTempCols ? cols : kTempCols) * static_cast<std::int64_t>(sizeof(float)));
   visit_dtype(x.dtype(), [&]<class T>() {
-    for_rows(pool, x.rows(), x.cols(), [&](std::int64_t begin, std::int64_t end) {
-      for (auto r = begin; r < end; ++r)
-        softmax_row<Isa>(y.ptr<T>() + r * y.row_stride(), x.ptr<T>() + r * x.row_stride(), visible(x, r, a.causal), x.cols(), a.scale);
+    for_rows_on_threads(pool, x.rows(), cols, [&](int thread, std::int64_t begin, std::int64_t end) {
+      auto* temp = reinterpret_cast<float*>(pool.scratch(thread));
+      for (auto r = begin; r < end; ++r) {
+        const Row<T> row{y.ptr<T>() + r * y.row_stride(), x.ptr<T>() + r * x.row_stride(), visible(x, r, a.causal), a.scale * 1.44269504f, x.row_stride(), past_cache, temp};
+        if (row.n <= kShort * V::N) short_row<Isa>(row);
+        else long_row<Isa>(row);
+        write<Isa>(row, row.n, cols, [](std::int64_t, auto) { return V(0.0f); });
+      }
+      if (past_cache) simd::stream_fence<Isa>();
     });
   });
 }
 
 template <class Isa> void softmax_backward(Isa, Pool& pool, Grad dx, View y, View dy, const Softmax::Args& a) {
   using V = simd::Vec<Isa>;
+  using namespace simd;
+  const auto n = y.cols();
+  const bool past_cache = goes_past_cache(dx);
   visit_dtype(y.dtype(), [&]<class T>() {
-    for_rows(pool, y.rows(), y.cols(), [&](std::int64_t begin, std::int64_t end) {
+    for_rows(pool, y.rows(), n, [&](std::int64_t begin, std::int64_t end) {
       for (auto r = begin; r < end; ++r) {
-        const T* yr = y.ptr<T>() + r * y.row_stride();
-        const T* gr = dy.ptr<T>() + r * dy.row_stride();
+        const T* p = y.ptr<T>() + r * y.row_stride();
+        const T* g = dy.ptr<T>() + r * dy.row_stride();
         T* out = dx.ptr<T>() + r * dx.row_stride();
-        const auto n = y.cols();
-        V dot(0.0f);
-        for (std::int64_t i = 0; i < n; i += V::N) {
-          const int k = static_cast<int>(n - i < V::N ? n - i : V::N);
-          dot = fma(V::load(yr + i, k), V::load(gr + i, k), dot);
-        }
-        const V d(reduce_add(dot)), s(a.scale);
-        for (std::int64_t i = 0; i < n; i += V::N) {
-          const int k = static_cast<int>(n - i < V::N ? n - i : V::N);
-          V g = s * V::load(yr + i, k) * (V::load(gr + i, k) - d);
-          if (dx.accumulate()) g = g + V::load(out + i, k);
-          g.store(out + i, k);
-        }
+        const V dot(sum_over<Isa>(n, [&](V sum, std::int64_t i, auto k) { return fma(load<V>(p + i, k), load<V>(g + i, k), sum); }));
+        const V s(a.scale);
+        const auto value = [&](std::int64_t i, auto k) { return s * load<V>(p + i, k) * (load<V>(g + i, k) - dot); };
+        if (dx.accumulate()) loop<Isa>(n, [&](std::int64_t i, auto k) { store(out + i, load<V>(out + i, k) + value(i, k), k); });
+        else write<Isa>(Row<T>{out, nullptr, n, 1, 0, past_cache, nullptr}, 0, n, value);
       }
+      if (past_cache) stream_fence<Isa>();
     });
   });
 }
