@@ -9,8 +9,8 @@ namespace hpcdl {
 /// Elements below which a second thread costs more than it brings (a hand-over is about a microsecond).
 inline constexpr std::int64_t kGrainElements = 8192;
 
-/// About the L3 that two cores share.
-inline constexpr std::int64_t kCacheBytes = std::int64_t{24} << 20;
+/// Half of an L3 that two cores share: what an output may take of it.
+inline constexpr std::int64_t kCacheBytes = std::int64_t{16} << 20;
 
 /// True for an output that nobody would find in the cache: it is best written past it. Lines that two rows share are an
 /// exception dearer than the rule, so short rows must consist of whole lines.

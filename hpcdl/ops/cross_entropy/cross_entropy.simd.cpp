@@ -52,10 +52,10 @@ void cross_entropy_backward(Isa, Pool& pool, Grad dlogits, View logits, View tar
           continue;
         }
         const V shift(lse.ptr<float>()[r]), g(dloss);
-        const auto softmax = [&](std::int64_t i, auto k) { return exp(load<V>(x + i, k) - shift) * g; };
+        const auto softmax = [&](std::int64_t i, auto k) { return LogSumExp<Isa>::power(load<V>(x + i, k) - shift) * g; };
         const bool known = t < n;
         // The target's element is computed apart, from values that the loop may overwrite.
-        const float p = known ? reduce_max(exp(V(static_cast<float>(x[t])) - shift)) : 0;
+        const float p = known ? reduce_max(LogSumExp<Isa>::power(V(static_cast<float>(x[t])) - shift)) : 0;
         const float before = known && add ? static_cast<float>(dx[t]) : 0;
         if (add) loop<Isa>(n, [&](std::int64_t i, auto k) { store(dx + i, load<V>(dx + i, k) + softmax(i, k), k); });
         else if (past_cache) loop_aligned<Isa>(dx, n, [&](std::int64_t i, auto k) { stream(dx + i, softmax(i, k), k); });

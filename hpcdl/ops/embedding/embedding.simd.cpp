@@ -33,14 +33,15 @@ void sort_tokens(std::int32_t* starts, std::int32_t* order, const std::int32_t* 
 
 /// out (+)= sum of dy[token(j)] over j in [begin, end), in register-wide columns.
 template <class Isa, class G, class Y, class F>
-void sum_rows(G* out, bool accumulate, const Y* dy, std::int64_t stride, std::int64_t n, std::int64_t begin, std::int64_t end, F&& token) {
+void sum_rows(G* out, bool accumulate, bool past_cache, const Y* dy, std::int64_t stride, std::int64_t n, std::int64_t begin, std::int64_t end, F&& token) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   if (begin == end && accumulate) return;
   loop<Isa>(n, [&](std::int64_t i, auto k) {
     V sum = accumulate ? load<V>(out + i, k) : V(0.0f);
     for (auto j = begin; j < end; ++j) sum = sum + load<V>(dy + token(j) * stride + i, k);
-    store(out + i, sum, k);
+    if (past_cache) stream(out + i, sum, k);
+    else store(out + i, sum, k);
   });
 }
 
@@ -77,18 +78,20 @@ void embedding_backward(Isa, Pool& pool, Grad dtable, Grad dpositions, View ids,
     const Y* g = dy.ptr<Y>();
     const auto stride = dy.row_stride();
     if (dtable) visit_dtype(dtable.dtype(), [&]<class T>() {
+      const bool past_cache = !dtable.accumulate() && goes_past_cache(dtable);
       const auto *start = starts.ptr<std::int32_t>(), *token = order.ptr<std::int32_t>();
       for_rows(pool, dtable[0], n, [&](std::int64_t begin, std::int64_t end) {
         for (auto v = begin; v < end; ++v)
-          sum_rows<Isa>(dtable.ptr<T>() + v * dtable.row_stride(), dtable.accumulate(), g, stride, n, start[v], start[v + 1],
+          sum_rows<Isa>(dtable.ptr<T>() + v * dtable.row_stride(), dtable.accumulate(), past_cache, g, stride, n, start[v], start[v + 1],
                         [&](std::int64_t j) { return token[j]; });
+        if (past_cache) simd::stream_fence<Isa>();
       });
     });
     if (dpositions) visit_dtype(dpositions.dtype(), [&]<class P>() {
       for_rows(pool, dpositions[0], n, [&](std::int64_t begin, std::int64_t end) {
         for (auto p = begin; p < end; ++p) {
           const auto t = p - position;  // column of ids that used row p, once per sequence
-          sum_rows<Isa>(dpositions.ptr<P>() + p * dpositions.row_stride(), dpositions.accumulate(), g, stride, n, 0,
+          sum_rows<Isa>(dpositions.ptr<P>() + p * dpositions.row_stride(), dpositions.accumulate(), false, g, stride, n, 0,
                         t >= 0 && t < per && per > 0 ? tokens / per : 0, [&](std::int64_t j) { return j * per + t; });
         }
       });

@@ -22,12 +22,19 @@ void norm_forward_row(const NormForward& o, std::int64_t r) {
   const T* res = o.residual ? o.residual.ptr<T>() + r * o.residual.row_stride() : nullptr;
   const P *gamma = o.gamma.ptr<P>(), *beta = o.beta.ptr<P>();
   T* y = o.y.ptr<T>() + r * o.y.row_stride();
+  const bool past_cache = goes_past_cache(o.y);
+  const auto put = [&](T* p, V v, auto k) {
+    if (past_cache) stream(p, v, k);
+    else store(p, v, k);
+  };
   const auto body = [&](auto value) {
     float mean = 0;
     if constexpr (Center)
       mean = sum_over<Isa>(n, [&](V a, std::int64_t i, auto k) { return a + value(i, k); }) / static_cast<float>(n);
     const V m(mean);
     const float squares = sum_over<Isa>(n, [&](V a, std::int64_t i, auto k) {
+      __builtin_prefetch(x + o.x.row_stride() + i, 0, 2);  // the next row: memory does not wait for arithmetic
+      if (res) __builtin_prefetch(res + o.residual.row_stride() + i, 0, 2);
       const V d = first(value(i, k) - m, k, 0);
       return fma(d, d, a);
     });
@@ -35,17 +42,17 @@ void norm_forward_row(const NormForward& o, std::int64_t r) {
     const V s(rstd);
     if (beta) {
       loop<Isa>(n, [&](std::int64_t i, auto k) {
-        store(y + i, fma((value(i, k) - m) * s, load<V>(gamma + i, k), load<V>(beta + i, k)), k);
+        put(y + i, fma((value(i, k) - m) * s, load<V>(gamma + i, k), load<V>(beta + i, k)), k);
       });
     } else {
-      loop<Isa>(n, [&](std::int64_t i, auto k) { store(y + i, (value(i, k) - m) * s * load<V>(gamma + i, k), k); });
+      loop<Isa>(n, [&](std::int64_t i, auto k) { put(y + i, (value(i, k) - m) * s * load<V>(gamma + i, k), k); });
     }
     if (o.mean) o.mean.ptr<float>()[r] = mean;
     if (o.rstd) o.rstd.ptr<float>()[r] = rstd;
   };
   if (!res) return body([&](std::int64_t i, auto k) { return load<V>(x + i, k); });
   T* h = o.h.ptr<T>() + r * o.h.row_stride();
-  loop<Isa>(n, [&](std::int64_t i, auto k) { store(h + i, load<V>(x + i, k) + load<V>(res + i, k), k); });
+  loop<Isa>(n, [&](std::int64_t i, auto k) { put(h + i, load<V>(x + i, k) + load<V>(res + i, k), k); });
   // The sum before it is rounded to T: bf16 statistics lose nothing.
   body([&](std::int64_t i, auto k) { return load<V>(x + i, k) + load<V>(res + i, k); });
 }
@@ -55,6 +62,7 @@ template <class Isa, bool Center> void norm_forward(Isa, Pool& pool, const NormF
     visit_dtype(o.gamma.dtype(), [&]<class P>() {
       for_rows(pool, o.x.rows(), o.x.cols(), [&](std::int64_t begin, std::int64_t end) {
         for (auto r = begin; r < end; ++r) norm_forward_row<Isa, Center, T, P>(o, r);
+        simd::stream_fence<Isa>();
       });
     });
   });
@@ -102,15 +110,20 @@ void norm_backward_rows(const NormBackward& o, const NormRow<T>* rows, float* dg
   using namespace simd;
   const P* gamma = o.gamma.ptr<P>();
   const bool add_x = o.dx.accumulate(), add_res = o.dresidual.accumulate();
+  const bool past_cache = goes_past_cache(o.dx ? o.dx : o.dresidual);
   const auto put = [&](T* p, V v, bool add, auto k) {
-    if (add) v = v + load<V>(p, k);
-    store(p, v, k);
+    if (add) store(p, v + load<V>(p, k), k);
+    else if (past_cache) stream(p, v, k);
+    else store(p, v, k);
   };
+  const auto next_h = R * o.h.row_stride(), next_dy = R * o.dy.row_stride();
   loop<Isa>(n, [&](std::int64_t i, auto k) {
     const V w = load<V>(gamma + i, k);
     V dg = load<V>(dgamma + i, k), db = load<V>(dbeta + i, k);
     for (int q = 0; q < R; ++q) {
       const auto& row = rows[q];
+      __builtin_prefetch(row.h + next_h + i, 0, 2);  // the next R rows
+      __builtin_prefetch(row.dy + next_dy + i, 0, 2);
       const V dy = load<V>(row.dy + i, k), xhat = (load<V>(row.h + i, k) - V(row.mean)) * V(row.rstd);
       dg = fma(dy, xhat, dg);
       db = db + dy;
@@ -140,6 +153,7 @@ template <class Isa, bool Center, class T, class P> void norm_backward_chunk(con
     rows[0] = norm_backward_row<Isa, Center, T, P>(o, r);
     norm_backward_rows<Isa, 1, T, P>(o, rows, dgamma, dbeta, n);
   }
+  simd::stream_fence<Isa>();
 }
 
 /// out = (or +=) the sum of the chunks' partial gradients, in the order of the chunks.

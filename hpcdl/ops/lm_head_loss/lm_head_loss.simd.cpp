@@ -80,8 +80,8 @@ void gradient_chunk(Pool& pool, float* d, std::int64_t d_ld, const T* x, std::in
       const V shift(lse[r]), g(dloss);
       const auto t = target[r] - c.begin;
       const bool here = t >= 0 && t < c.cols;
-      const float p = here ? reduce_max(exp(V(static_cast<float>(in[t])) - shift)) : 0;
-      loop<Isa>(c.cols, [&](std::int64_t i, auto k) { store(out + i, exp(load<V>(in + i, k) - shift) * g, k); });
+      const float p = here ? reduce_max(LogSumExp<Isa>::power(V(static_cast<float>(in[t])) - shift)) : 0;
+      loop<Isa>(c.cols, [&](std::int64_t i, auto k) { store(out + i, LogSumExp<Isa>::power(load<V>(in + i, k) - shift) * g, k); });
       if (here) out[t] = (p - 1.0f) * dloss;
     }
   });
