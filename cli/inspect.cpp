@@ -1,12 +1,18 @@
-// hpcdl inspect: what is in a safetensors file, a model folder or a checkpoint.
+// hpcdl inspect: what is in a safetensors file, a model folder or a checkpoint; and the programs of a training step.
 
+#include <cmath>
+#include <cstring>
 #include <filesystem>
 
 #include "cli/verb.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/units.h"
+#include "hpcdl/graph/text.h"
+#include "hpcdl/io/config_table.h"
+#include "hpcdl/io/hf_config.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/safetensors.h"
+#include "hpcdl/train/trainer.h"
 
 namespace hpcdl::cli {
 
@@ -16,8 +22,56 @@ namespace fs = std::filesystem;
 
 struct Options {
   std::string path;
-  bool json = false;
+  bool json = false, program = false, check = false;
 };
+
+/// The programs of one training step: of a run's TOML file, or of a model folder with the default settings.
+int inspect_programs(const Options& o) {
+  train::RunConfig config;
+  if (o.path.ends_with(".toml")) io::ConfigTable(config).load({o.path}, {});
+  else config.model = io::read_hf_config(io::find_model_folder(o.path));
+  config.model.resolve();
+  if (config.model.vocab == 0) config.model.vocab = config.data.vocab_size;  // what a trained tokenizer has at most
+  auto model = models::LanguageModel::create(config.model, config.train.seed, true);
+  Pool pool(1);
+  const train::TrainStep step(model, pool, train::step_options(config));
+  const char* const names[] = {"forward and backward, first micro-batch", "forward and backward, further micro-batches", "update"};
+  const auto programs = step.programs(std::min<std::int64_t>(config.train.accumulate, 2));
+  std::string text;
+  Json out = Json::array();
+  for (std::size_t i = 0; i < programs.size(); ++i) {
+    const std::string name = names[i + 1 == programs.size() ? 2 : i];
+    const auto cost = programs[i]->program().cost();
+    out.push_back({{"name", name}, {"records", programs[i]->program().records.size()}, {"flops", cost.flops}, {"bytes", cost.bytes}, {"peak_bytes", programs[i]->plan().arena_bytes}});
+    text += fmt::format("{}\n{}\n", name, program_text(programs[i]->program(), programs[i]->plan()));
+  }
+  if (o.json) print_json({{"parameters", model.parameter_count()}, {"programs", out}});
+  else print_text(text);
+  return exit_code::kDone;
+}
+
+/// Elements that are NaN or infinite.
+std::int64_t bad_elements(const View& x) {
+  if (x.dtype() != DType::f32 && x.dtype() != DType::bf16) return 0;
+  return visit_dtype(x.dtype(), [&]<class T>() {
+    std::int64_t n = 0;
+    for (std::int64_t i = 0; i < x.size(); ++i) {
+      T value;  // files promise no alignment
+      std::memcpy(static_cast<void*>(&value), static_cast<const std::byte*>(x.data()) + i * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
+      n += !std::isfinite(static_cast<float>(value));
+    }
+    return n;
+  });
+}
+
+/// Throws Error when a tensor holds a NaN or an infinity.
+void check(const io::TensorFolder& folder) {
+  for (std::size_t i = 0; i < folder.tensors().size(); ++i) {
+    const auto& t = folder.tensors()[i];
+    const auto bad = bad_elements(folder.shard_of(i).view(t));
+    require(bad == 0, "inspect", "{}: {} of {} elements of \"{}\" are NaN or infinite", folder.path().string(), bad, t.spec.size(), t.name);
+  }
+}
 
 /// The safetensors file, or the folder that holds the model: a training run keeps it in model/.
 fs::path model_of(const fs::path& path) {
@@ -30,8 +84,10 @@ fs::path model_of(const fs::path& path) {
 }
 
 int inspect(Options& o) {
+  if (o.program) return inspect_programs(o);
   const fs::path path = model_of(o.path);
   const auto folder = io::TensorFolder::open(path);
+  if (o.check) check(folder);
   const auto config_file = fs::is_directory(path) ? path / "config.json" : path.parent_path() / "config.json";
   std::int64_t parameters = 0, bytes = 0;
   for (const auto& t : folder.tensors()) parameters += t.spec.size(), bytes += t.spec.bytes();
@@ -64,7 +120,9 @@ int inspect(Options& o) {
 void add_inspect(CLI::App& app, Run& run) {
   add_verb<Options>(app, run, "inspect", "Tensors, parameters and config of a safetensors file, a model folder or a run",
                     [](CLI::App& sub, Options& o) {
-                      sub.add_option("path", o.path, "A .safetensors file, a model folder, a checkpoint or a run's output")->required();
+                      sub.add_option("path", o.path, "A .safetensors file, a model folder, a checkpoint or a run's output; with --program also a run's TOML file")->required();
+                      sub.add_flag("--program", o.program, "The recorded programs of a training step: records, shapes, bytes, flops, peak memory");
+                      sub.add_flag("--check", o.check, "Read every tensor and stop at the first that holds NaN or infinity");
                       sub.add_flag("--json", o.json, "One JSON object on stdout");
                     }, inspect);
 }

@@ -41,7 +41,7 @@ int main(int argc, char** argv) {
     return fmt::format("hpcdl: [usage] {}; see hpcdl {}--help\n", e.what(), a->get_subcommands().empty() ? "" : a->get_subcommands()[0]->get_name() + " ");
   });
   cli::Run run;
-  for (const auto add : {cli::add_train, cli::add_eval, cli::add_generate, cli::add_tokenize, cli::add_quantize, cli::add_inspect,
+  for (const auto add : {cli::add_demo, cli::add_train, cli::add_eval, cli::add_generate, cli::add_tokenize, cli::add_quantize, cli::add_inspect,
                          cli::add_convert, cli::add_logits, cli::add_doctor})
     add(app, run);
   std::vector<std::string> verbs;

@@ -20,6 +20,7 @@ using Json = nlohmann::ordered_json;
 using Run = std::function<int()>;
 
 void add_convert(CLI::App& app, Run& run);
+void add_demo(CLI::App& app, Run& run);
 void add_doctor(CLI::App& app, Run& run);
 void add_eval(CLI::App& app, Run& run);
 void add_generate(CLI::App& app, Run& run);

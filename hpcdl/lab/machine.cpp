@@ -104,6 +104,8 @@ Machine this_machine() {
 }
 
 std::int64_t peak_rss_bytes() {
+  // Not getrusage: its peak survives exec, so a child would report its parent's.
+  if (const auto kib = number(field("/proc/self/status", "VmHWM")); kib > 0) return kib * 1024;
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return std::int64_t{usage.ru_maxrss} * 1024;

@@ -19,8 +19,8 @@ namespace hpcdl::train {
 struct StepOptions {
   std::int64_t batch = 8, length = 256;  // (B, T) of a micro-batch
   bool accumulate = false;               // more than one micro-batch per step
-  nn::ForwardOptions forward;
-  AdamW::Args adamw;
+  nn::ForwardOptions forward = {};
+  AdamW::Args adamw = {};
   float clip = 1;                        // 0: no clipping
   std::uint64_t seed = 1;                // of dropout
 };

@@ -1,0 +1,287 @@
+// hpcdl demo: text of this machine -> tokenizer -> training -> checkpoint -> INT4 -> generation from the mapped model,
+// and a report of it all.
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <ctime>
+
+#include "cli/demo_report.h"
+#include "cli/demo_text.h"
+#include "cli/self.h"
+#include "cli/verb.h"
+#include "hpcdl/core/units.h"
+#include "hpcdl/core/rng.h"
+#include "hpcdl/data/text_source.h"
+#include "hpcdl/infer/evaluate.h"
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/json.h"
+#include "hpcdl/lab/machine.h"
+#include "hpcdl/lab/roofs.h"
+#include "hpcdl/quant/quantize_model.h"
+#include "hpcdl/train/trainer.h"
+
+namespace hpcdl::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  std::string text, out = "hpcdl-demo";
+  std::int64_t steps = 0;
+  double minutes = 1.75;
+  bool json = false;
+};
+
+constexpr std::int64_t kTextBytes = 6'000'000, kLeastText = 20'000, kEvalTokens = 16'384;
+constexpr int kSampleTokens = 96;
+
+class Demo {
+ public:
+  explicit Demo(const Options& o) : options_(o), out_(o.out), run_(out_ / "run"), int4_(out_ / "model-int4") {}
+  int go();
+
+ private:
+  template <class F> void stage(const std::string& name, F&& work);
+  void collect_text();
+  void configure();
+  std::int64_t steps_in(double seconds);
+  bool train();
+  void quantize();
+  void evaluate();
+  void generate();
+  ModelFacts facts_of(const fs::path& folder) const;
+  void finish();
+
+  const Options& options_;
+  fs::path out_, run_, int4_;
+  Pool pool_;
+  lab::Roofs roofs_ = lab::roofs(pool_);
+  std::string held_out_;
+  train::RunConfig config_;
+  train::RunSummary summary_;
+  DemoReport report_;
+  int stage_ = 0;
+};
+
+template <class F> void Demo::stage(const std::string& name, F&& work) {
+  say("{}", bold(fmt::format("[{}/6] {}", ++stage_, name)));
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  report_.stages.push_back({name, format_duration(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count())});
+}
+
+std::string read_given(const std::string& path) {
+  const std::vector<fs::path> paths{path};
+  data::TextReader reader(data::resolve_text_files(paths));
+  std::string text;
+  for (auto parts = reader.read(); !parts.empty() && text.size() < (std::size_t{64} << 20); parts = reader.read())
+    for (auto& p : parts) text += p.text + "\n\n";
+  return text;
+}
+
+void Demo::collect_text() {
+  FoundText found;
+  if (options_.text.empty()) found = find_text(kTextBytes);
+  else found = {read_given(options_.text), 1, {options_.text}};
+  require(std::ssize(found.text) >= kLeastText, "demo", "found only {} of English text on this machine: give --text FILE, at least {}",
+          format_bytes(static_cast<double>(found.text.size())), format_bytes(kLeastText));
+  auto cut = found.text.find("\n\n", found.text.size() - found.text.size() / 20);
+  cut = cut == std::string::npos ? found.text.size() * 19 / 20 : cut + 2;
+  while (cut < found.text.size() && (static_cast<unsigned char>(found.text[cut]) & 0xc0) == 0x80) ++cut;  // not within a character
+  held_out_ = found.text.substr(cut);
+  io::make_folder(out_ / "text");
+  io::write_file_atomic(out_ / "text" / "train.txt", found.text.substr(0, cut));
+  io::write_file_atomic(out_ / "text" / "held_out.txt", held_out_);
+  std::string places;
+  for (const auto& p : found.places) places += (places.empty() ? "" : ", ") + p;
+  report_.text = {{"from", places}, {"files with prose", fmt::format("{}", found.files)}, {"for training", format_bytes(static_cast<double>(cut))},
+                  {"held out", format_bytes(static_cast<double>(held_out_.size()))}};
+  for (const auto& f : report_.text) say("      {:<18} {}", f.name, f.value);
+}
+
+void Demo::configure() {
+  const auto machine = lab::this_machine();
+  auto& m = config_.model;
+  m.family = io::Family::llama;
+  m.layers = 4, m.heads = 3, m.width = 192, m.context = 128;
+  config_.data.text = {(out_ / "text" / "train.txt").string()};
+  config_.data.cache = out_ / "cache";
+  config_.data.vocab_size = 2048;
+  config_.data.val_fraction = 0.02;
+  auto& t = config_.train;
+  t.batch = 16, t.lr = 4e-3, t.min_lr = 4e-4, t.eval_batches = 8;
+  t.dtype = machine.isa == "avx512" ? Compute::bf16 : Compute::f32;
+  config_.output = run_;
+  t.steps = options_.steps > 0 ? options_.steps : steps_in(60 * options_.minutes);
+  t.warmup = std::max<std::int64_t>(1, t.steps / 20);
+  t.eval_every = std::max<std::int64_t>(1, t.steps / 12);
+  config_.checkpoint.every = std::max<std::int64_t>(1, t.steps / 2);
+  config_.checkpoint.resume = "none";
+  report_.machine = {{"cpu", machine.cpu}, {"threads", fmt::format("{}", pool_.threads())}, {"instruction set", machine.isa},
+                     {"peak f32", format_count(roofs_.f32) + "FLOP/s"}, {"peak bf16", format_count(roofs_.bf16) + "FLOP/s"},
+                     {"memory bandwidth", fmt::format("{:.0f} GB/s", roofs_.memory() / 1e9)}};
+}
+
+/// As many steps as this machine can do in the time, from a few trial steps on random tokens.
+std::int64_t Demo::steps_in(double seconds) {
+  auto c = config_.model;
+  c.vocab = config_.data.vocab_size;
+  c.resolve();
+  auto model = models::LanguageModel::create(c, 1, true);
+  train::TrainStep step(model, pool_, train::step_options(config_));
+  const auto size = static_cast<std::size_t>(config_.train.batch * c.context);
+  std::vector<std::int32_t> tokens(size);
+  const Rng rng{1, 1};
+  for (std::size_t i = 0; i < size; ++i) tokens[i] = static_cast<std::int32_t>(rng.below(i, static_cast<std::uint64_t>(c.vocab)));
+  std::vector<double> times;
+  for (int i = 0; i < 8; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    step.accumulate(tokens, tokens, i, 0);
+    step.update(1e-4, std::ssize(tokens));
+    times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::sort(times.begin(), times.end());
+  return std::clamp(static_cast<std::int64_t>(seconds / times[times.size() / 2]) / 12 * 12, std::int64_t{48}, std::int64_t{20'000});
+}
+
+bool Demo::train() {
+  fs::remove_all(run_);
+  summary_ = train::run(config_, {.console = console(), .speed_of_light = [this](const Program& p) { return lab::speed_of_light(p, roofs_); }, .after_step = {}});
+  const auto& m = config_.model;
+  report_.model = {{"family", std::string(io::enum_name(m.family))}, {"layers, heads, width", fmt::format("{}, {}, {}", m.layers, m.heads, m.width)},
+                   {"context", fmt::format("{} tokens", m.context)}, {"vocabulary", fmt::format("{}", m.vocab)},
+                   {"parameters", format_count(static_cast<double>(summary_.parameters))}};
+  report_.training = {{"steps", fmt::format("{}", summary_.step)}, {"tokens seen", format_count(static_cast<double>(config_.train.steps * config_.train.batch * m.context))},
+                      {"time", format_duration(summary_.seconds)}, {"tokens per second", format_count(summary_.tokens_per_second)},
+                      {"of the speed of light", fmt::format("{:.0f} %", summary_.sol_percent)}, {"activations in", std::string(io::enum_name(config_.train.dtype))},
+                      {"planned activation memory", format_bytes(static_cast<double>(summary_.arena_bytes))},
+                      {"peak memory", format_bytes(static_cast<double>(lab::peak_rss_bytes()))}};
+  std::string text = io::read_file(run_ / "metrics.jsonl");
+  for (std::size_t at = 0; at < text.size();) {
+    const auto end = std::min(text.find('\n', at), text.size());
+    const auto line = io::parse_json(text.substr(at, end - at), "metrics.jsonl");
+    const double step = line.at("step");
+    if (line.contains("loss")) report_.curve.push_back({step, line["loss"]});
+    else report_.evaluation.push_back({step, line["eval_loss"]});
+    at = end + 1;
+  }
+  return !summary_.stopped;
+}
+
+void Demo::quantize() {
+  const auto report = quant::quantize_model(pool_, summary_.model, int4_, {.int4 = {.group = 64}});
+  report_.after.bits_per_weight = report.bits_per_weight();
+  say("      {} weights in {:.2f} bits each", format_count(static_cast<double>(report.weights())), report.bits_per_weight());
+}
+
+void Demo::evaluate() {
+  const auto tokenizer = io::Tokenizer::load(summary_.model);
+  auto ids = tokenizer.encode(held_out_);
+  if (std::ssize(ids) > kEvalTokens) ids.resize(kEvalTokens);
+  for (auto [folder, facts] : {std::pair(summary_.model, &report_.before), std::pair(int4_, &report_.after)}) {
+    const auto result = infer::evaluate(models::LanguageModel::open(folder), pool_, ids);
+    facts->loss = result.loss;
+    facts->perplexity = result.perplexity;
+    facts->file_bytes = static_cast<std::int64_t>(fs::file_size(folder / "model.safetensors"));
+  }
+  say("      perplexity {:.2f} as trained, {:.2f} in INT4, over {} held-out tokens", report_.before.perplexity, report_.after.perplexity, ids.size() - 1);
+}
+
+/// The first words of paragraphs the model has not seen.
+std::vector<std::string> prompts(const std::string& text) {
+  std::vector<std::string> list;
+  for (const double place : {0.25, 0.6}) {
+    auto at = text.find("\n\n", static_cast<std::size_t>(place * static_cast<double>(text.size())));
+    at = at == std::string::npos ? 0 : at + 2;
+    std::size_t end = at;
+    for (int words = 0; end < text.size() && words < 4; ++end)
+      if (text[end] == ' ' || text[end] == '\n') ++words;
+    if (end > at) list.push_back(text.substr(at, end - at - 1));
+  }
+  return list;
+}
+
+/// Without the runs of empty lines that a small model likes to write.
+std::string tidy(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    const auto n = out.size();
+    if (c == '\n' && n >= 2 && out[n - 1] == '\n' && out[n - 2] == '\n') continue;
+    if (c == ' ' && n >= 1 && out[n - 1] == '\n') continue;
+    out += c;
+  }
+  return out;
+}
+
+void Demo::generate() {
+  for (const auto& prompt : prompts(held_out_)) {
+    Sample sample{prompt, "", ""};
+    for (auto [folder, facts, text] : {std::tuple(summary_.model, &report_.before, &sample.before), std::tuple(int4_, &report_.after, &sample.after)}) {
+      const auto json = io::parse_json(run_self({"generate", "--model", folder.string(), "--prompt", prompt, "--tokens", std::to_string(kSampleTokens), "--temperature", "0.7",
+                                                 "--top-k", "40", "--seed", "7", "--ignore-eos", "--json"}), "hpcdl generate");
+      *text = tidy(json.at("text").get<std::string>());
+      facts->tokens_per_second = std::max(facts->tokens_per_second, json.at("tokens_per_second").get<double>());
+      facts->first_token_ms = json.at("time_to_first_token_ms");
+      facts->peak_rss_bytes = std::max(facts->peak_rss_bytes, json.at("peak_rss_bytes").get<std::int64_t>());
+      facts->mapped_bytes = json.at("mapped_bytes");
+    }
+    report_.samples.push_back(std::move(sample));
+  }
+}
+
+void Demo::finish() {
+  report_.title = "hpcdl demo";
+  const std::time_t now = std::time(nullptr);
+  char date[64];
+  std::strftime(date, sizeof date, "%e %B %Y, %H:%M", std::localtime(&now));
+  report_.date = fmt::format("A language model of {} parameters, trained on this machine in {}; {}", report_.model.back().value,
+                             format_duration(summary_.seconds), date[0] == ' ' ? date + 1 : date);
+  io::write_file_atomic(out_ / "report.html", report_html(report_));
+  if (options_.json) {
+    const auto side = [](const ModelFacts& f) {
+      return Json{{"file_bytes", f.file_bytes}, {"bits_per_weight", f.bits_per_weight}, {"loss", f.loss}, {"perplexity", f.perplexity}, {"tokens_per_second", f.tokens_per_second},
+                  {"time_to_first_token_ms", f.first_token_ms}, {"peak_rss_bytes", f.peak_rss_bytes}, {"mapped_bytes", f.mapped_bytes}};
+    };
+    print_json({{"report", (out_ / "report.html").string()}, {"model", summary_.model.string()}, {"int4", int4_.string()}, {"steps", summary_.step}, {"first_loss", report_.curve.front().loss},
+                {"loss", summary_.loss}, {"seconds", summary_.seconds}, {"tokens_per_second", summary_.tokens_per_second}, {"sol_percent", summary_.sol_percent}, {"before", side(report_.before)},
+                {"after", side(report_.after)}});
+  } else {
+    print_text(report_text(report_));
+  }
+  say("\n{}", bold(fmt::format("report: {}", fs::absolute(out_ / "report.html").string())));
+  say("go on:  hpcdl generate --model {} --prompt \"...\" --tokens 100 --temperature 0.7", int4_.string());
+}
+
+int Demo::go() {
+  io::make_folder(out_);
+  bool done = false;
+  stage("finding text", [&] { collect_text(); });
+  stage("planning the run", [&] {
+    configure();
+    say("      {} steps of {} tokens", config_.train.steps, config_.train.batch * config_.model.context);
+  });
+  stage("training", [&] { done = train(); });
+  if (!done) return exit_code::kRequeue;
+  stage("quantising to INT4", [&] { quantize(); });
+  stage("measuring perplexity", [&] { evaluate(); });
+  stage("generating from the mapped files", [&] { generate(); });
+  finish();
+  return exit_code::kDone;
+}
+
+}  // namespace
+
+void add_demo(CLI::App& app, Run& run) {
+  add_verb<Options>(app, run, "demo", "Trains, compresses and runs a small language model on text of this machine; about two minutes",
+                    [](CLI::App& sub, Options& o) {
+                      sub.add_option("--text", o.text, "Text to learn from; default: prose found in the documentation of this machine");
+                      sub.add_option("--out", o.out, "Folder for everything that is made")->capture_default_str();
+                      sub.add_option("--steps", o.steps, "Training steps; default: as many as fit --minutes")->check(CLI::PositiveNumber);
+                      sub.add_option("--minutes", o.minutes, "Time to train for")->check(CLI::PositiveNumber)->capture_default_str();
+                      sub.add_flag("--json", o.json, "One JSON object on stdout at the end");
+                    }, [](Options& o) { return Demo(o).go(); });
+}
+
+}  // namespace hpcdl::cli

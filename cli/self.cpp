@@ -1,0 +1,48 @@
+#include "cli/self.h"
+
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/io/file.h"
+
+extern char** environ;
+
+namespace hpcdl::cli {
+
+std::string run_self(const std::vector<std::string>& words) {
+  int ends[2];
+  require(pipe2(ends, 0) == 0, "demo", "cannot make a pipe: {}", std::strerror(errno));
+  const io::Fd in(ends[0]);
+  io::Fd out(ends[1]);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, out.get(), STDOUT_FILENO);
+  posix_spawn_file_actions_addclose(&actions, in.get());
+  std::vector<std::string> owned = words;
+  owned.insert(owned.begin(), "hpcdl");
+  std::vector<char*> argv;
+  for (auto& w : owned) argv.push_back(w.data());
+  argv.push_back(nullptr);
+  pid_t child = 0;
+  const int error = posix_spawn(&child, "/proc/self/exe", &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  require(error == 0, "demo", "cannot start hpcdl {}: {}", words.front(), std::strerror(error));
+  { const io::Fd closed = std::move(out); }  // the child holds the other copy
+  std::string text;
+  char block[4096];
+  for (ssize_t n; (n = read(in.get(), block, sizeof block)) > 0 || (n < 0 && errno == EINTR);)
+    if (n > 0) text.append(block, static_cast<std::size_t>(n));
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  require(WIFEXITED(status) && WEXITSTATUS(status) == 0, "demo", "hpcdl {} failed; its message is above", words.front());
+  return text;
+}
+
+}  // namespace hpcdl::cli

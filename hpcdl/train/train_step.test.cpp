@@ -1,0 +1,127 @@
+#include "hpcdl/train/train_step.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "hpcdl/ops/softmax/softmax.h"
+#include "hpcdl/train/non_finite.h"
+
+namespace hpcdl::train {
+namespace {
+
+io::ModelConfig toy_model() {
+  io::ModelConfig c;
+  c.family = io::Family::llama;
+  c.layers = 2, c.heads = 2, c.width = 32, c.context = 16, c.vocab = 50;
+  c.resolve();
+  return c;
+}
+
+std::vector<std::int32_t> ids(std::size_t n, std::uint32_t seed) {
+  std::vector<std::int32_t> list(n);
+  for (auto& id : list) id = static_cast<std::int32_t>((seed = seed * 1664525u + 1013904223u) >> 16) % 50;
+  return list;
+}
+
+/// Largest difference between two models' gradients, relative to the largest gradient.
+double gradient_distance(models::LanguageModel& a, models::LanguageModel& b, float scale_b) {
+  double worst = 0, largest = 0;
+  for (std::size_t i = 0; i < a.parameters().size(); ++i) {
+    const auto& x = a.parameters()[i].gradient;
+    const auto& y = b.parameters()[i].gradient;
+    for (std::int64_t k = 0; k < x.size(); ++k) {
+      worst = std::max(worst, std::fabs(double{x.ptr<float>()[k]} - double{y.ptr<float>()[k] * scale_b}));
+      largest = std::max(largest, std::fabs(double{x.ptr<float>()[k]}));
+    }
+  }
+  return worst / largest;
+}
+
+/// Micro-batches with different numbers of valid targets weigh as one batch of all of them.
+TEST(train_step, accumulation_is_normalised_by_valid_tokens) {
+  Pool pool(2);
+  auto whole = models::LanguageModel::create(toy_model(), 3, true), parts = models::LanguageModel::create(toy_model(), 3, true);
+  TrainStep one(whole, pool, {.batch = 4, .length = 16}), two(parts, pool, {.batch = 2, .length = 16, .accumulate = true});
+  const auto tokens = ids(64, 1);
+  auto targets = ids(64, 2);
+  for (int i = 3; i < 25; ++i) targets[static_cast<std::size_t>(i)] = -1;  // only of the first half
+  const std::span<const std::int32_t> t(tokens), y(targets);
+  const double all = one.accumulate(t, y, 0, 0);
+  const double sum = two.accumulate(t.first(32), y.first(32), 0, 0) + two.accumulate(t.last(32), y.last(32), 0, 1);
+  constexpr double kEps = std::numeric_limits<float>::epsilon();
+  EXPECT_NEAR(all, sum, 64 * kEps * all);
+  EXPECT_LT(gradient_distance(whole, parts, 1), 64 * kEps);
+  const double norm = one.update(1e-3, 42);
+  EXPECT_NEAR(norm, two.update(1e-3, 42), 64 * kEps * norm);
+}
+
+TEST(train_step, the_same_seed_gives_the_same_bits) {
+  Pool pool(2);
+  std::vector<std::vector<float>> results;
+  for (int round = 0; round < 2; ++round) {
+    auto model = models::LanguageModel::create(toy_model(), 3, true);
+    TrainStep step(model, pool, {.batch = 2, .length = 16, .forward = {.dropout = 0.2f}});
+    for (int i = 0; i < 3; ++i) {
+      step.accumulate(ids(32, 5), ids(32, 6), i, 0);
+      step.update(1e-2, 32);
+    }
+    const auto& w = model.parameters()[0].value;
+    results.emplace_back(w.ptr<float>(), w.ptr<float>() + w.size());
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
+TEST(train_step, a_norm_that_is_not_finite_changes_nothing) {
+  Pool pool(1);
+  auto model = models::LanguageModel::create(toy_model(), 3, true);
+  TrainStep step(model, pool, {.batch = 2, .length = 16});
+  step.accumulate(ids(32, 5), ids(32, 6), 0, 0);
+  const auto& p = model.parameters()[1];
+  const std::vector<float> before(p.value.ptr<float>(), p.value.ptr<float>() + p.value.size());
+  model.parameters()[1].gradient.ptr<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_FALSE(std::isfinite(step.update(1e-2, 32)));
+  EXPECT_EQ(before, std::vector<float>(p.value.ptr<float>(), p.value.ptr<float>() + p.value.size()));
+}
+
+TEST(train_step, a_bad_weight_is_named) {
+  Pool pool(1);
+  auto model = models::LanguageModel::create(toy_model(), 3, true);
+  TrainStep step(model, pool, {.batch = 2, .length = 16});
+  auto& p = model.parameters()[4];
+  p.value.ptr<float>()[1] = std::numeric_limits<float>::infinity();
+  EXPECT_FALSE(std::isfinite(step.accumulate(ids(32, 5), ids(32, 6), 0, 0)));
+  EXPECT_EQ(step.explain_non_finite(), "the weight \"" + p.name + "\"");
+}
+
+TEST(train_step, evaluation_is_the_loss_without_dropout_and_leaves_gradients_alone) {
+  Pool pool(1);
+  auto model = models::LanguageModel::create(toy_model(), 3, true);
+  TrainStep step(model, pool, {.batch = 2, .length = 16});
+  const double loss = step.accumulate(ids(32, 5), ids(32, 6), 0, 0);
+  const float before = model.parameters()[0].gradient.ptr<float>()[7];
+  EXPECT_DOUBLE_EQ(step.evaluate(ids(32, 5), ids(32, 6)), loss);
+  EXPECT_EQ(model.parameters()[0].gradient.ptr<float>()[7], before);
+}
+
+TEST(non_finite, the_first_record_that_makes_a_nan_is_named) {
+  Graph g({.inference = true});
+  const Var x = g.input("x", {{4}, DType::f32});
+  const Var y = g.keep(softmax(x));
+  const Executable exe(g.finish());
+  Pool pool(1);
+  StepParams params;
+  Stream s(pool, &params);
+  float* in = exe.tensor(x).ptr<float>();
+  std::fill(in, in + 4, 1.0f);
+  EXPECT_FALSE(first_non_finite(exe, s));
+  in[2] = std::numeric_limits<float>::quiet_NaN();
+  const auto found = first_non_finite(exe, s);
+  ASSERT_TRUE(found);
+  EXPECT_NE(found->find("record 0 (softmax, forward)"), std::string::npos) << *found;
+  EXPECT_TRUE(y);
+}
+
+}  // namespace
+}  // namespace hpcdl::train

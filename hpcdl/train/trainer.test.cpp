@@ -1,0 +1,165 @@
+#include "hpcdl/train/trainer.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <sstream>
+
+#include "hpcdl/io/json.h"
+#include "hpcdl/train/train_for_tests.h"
+
+namespace hpcdl::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The lines of metrics.jsonl without what depends on the clock.
+std::string timeless_metrics(const fs::path& run) {
+  std::istringstream in(io::read_file(run / "metrics.jsonl"));
+  std::string out;
+  for (std::string line; std::getline(in, line);) {
+    auto j = io::parse_json(line, "metrics.jsonl");
+    for (const char* key : {"tokens_per_second", "sol_percent", "data_wait_percent"}) j.erase(key);
+    out += j.dump() + "\n";
+  }
+  return out;
+}
+
+void expect_same_file(const fs::path& a, const fs::path& b) { EXPECT_TRUE(io::read_file(a) == io::read_file(b)) << a << " and " << b; }
+
+void expect_same_run(const fs::path& a, const fs::path& b, const std::string& last_step) {
+  expect_same_file(a / "model/model.safetensors", b / "model/model.safetensors");
+  for (const char* name : {"model.safetensors", "optim-rank0.safetensors"})
+    expect_same_file(a / "checkpoints" / last_step / name, b / "checkpoints" / last_step / name);
+  EXPECT_EQ(timeless_metrics(a), timeless_metrics(b));
+}
+
+class Trainer : public testing::TestWithParam<std::string> {};
+
+/// N steps are k steps, a signal, and N - k steps: weights, optimizer and metrics, to the byte.
+TEST_P(Trainer, a_stopped_run_goes_on_as_if_it_had_not_been) {
+  const io::TempFolder tmp;
+  const auto configure = [&](RunConfig& c, const std::string& name) {
+    toy_config(c, tmp, name);
+    if (GetParam() == "dropout") c.train.dropout = 0.1;
+    if (GetParam() == "accumulate") c.train.accumulate = 3;
+    if (GetParam() == "bf16") c.train.dtype = Compute::bf16;
+    if (GetParam() == "gpt2") c.model.family = io::Family::gpt2;
+  };
+  RunConfig whole;
+  configure(whole, "whole");
+  const auto done = run(whole, {});
+  EXPECT_FALSE(done.stopped);
+  EXPECT_EQ(done.step, 6);
+
+  for (const int stop_at : {1, 4}) {
+    const std::string name = "stopped" + std::to_string(stop_at);
+    RunConfig first;
+    configure(first, name);
+    const auto stopped = run(first, {.console = {}, .speed_of_light = {}, .after_step = [&](std::int64_t step) {
+      if (step == stop_at) ::raise(SIGTERM);
+    }});
+    EXPECT_TRUE(stopped.stopped);
+    EXPECT_EQ(stopped.step, stop_at);
+    EXPECT_FALSE(fs::exists(tmp.path() / name / "model"));
+    RunConfig second;
+    configure(second, name);
+    const auto resumed = run(second, {});
+    EXPECT_EQ(resumed.first_step, stop_at);
+    expect_same_run(tmp / "whole", tmp / name, "step_00000006");
+  }
+}
+INSTANTIATE_TEST_SUITE_P(kinds, Trainer, testing::Values("plain", "dropout", "accumulate", "bf16", "gpt2"));
+
+TEST(Trainer, recompute_and_threads_change_no_bit) {
+  const io::TempFolder tmp;
+  RunConfig plain, recompute, one;
+  toy_config(plain, tmp, "plain");
+  toy_config(recompute, tmp, "recompute");
+  toy_config(one, tmp, "one");
+  for (auto* c : {&plain, &recompute, &one}) c->train.dropout = 0.1;
+  recompute.train.recompute = true;
+  one.train.threads = 1;
+  const auto a = run(plain, {}), b = run(recompute, {});
+  run(one, {});
+  EXPECT_LT(b.arena_bytes, a.arena_bytes);
+  expect_same_run(tmp / "plain", tmp / "recompute", "step_00000006");
+  expect_same_run(tmp / "plain", tmp / "one", "step_00000006");
+}
+
+TEST(Trainer, it_learns) {
+  const io::TempFolder tmp;
+  RunConfig c;
+  toy_config(c, tmp, "learn");
+  c.train.steps = 120;
+  c.train.batch = 8;
+  const auto s = run(c, {});
+  // From log(300) = 5.7. A word that follows another at random costs log(13) = 2.56, and some words are two tokens, of which
+  // the second is certain.
+  EXPECT_LT(s.loss, 2.5);
+  EXPECT_LT(s.eval_loss, 2.5);
+}
+
+TEST(Trainer, a_finished_run_says_so_and_a_longer_one_goes_on) {
+  const io::TempFolder tmp;
+  RunConfig c, again, longer;
+  toy_config(c, tmp, "r");
+  toy_config(again, tmp, "r");
+  toy_config(longer, tmp, "r");
+  run(c, {});
+  const auto before = io::read_file(tmp / "r/metrics.jsonl");
+  EXPECT_EQ(run(again, {}).first_step, 6);
+  EXPECT_EQ(io::read_file(tmp / "r/metrics.jsonl"), before);
+  longer.train.steps = 8;
+  EXPECT_EQ(run(longer, {}).step, 8);
+}
+
+template <class F> std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(Trainer, another_model_does_not_resume) {
+  const io::TempFolder tmp;
+  RunConfig c, other, seed;
+  toy_config(c, tmp, "r");
+  toy_config(other, tmp, "r");
+  toy_config(seed, tmp, "r");
+  run(c, {});
+  other.model.heads = 4;  // the same shapes
+  EXPECT_NE(error_of([&] { run(other, {}); }).find("another model"), std::string::npos);
+  seed.train.seed = 9;
+  EXPECT_NE(error_of([&] { run(seed, {}); }).find("seed"), std::string::npos);
+}
+
+TEST(Trainer, a_loss_that_is_no_number_names_step_and_tensor) {
+  const io::TempFolder tmp;
+  RunConfig c;
+  toy_config(c, tmp, "r");
+  c.train.lr = 1e3, c.train.warmup = 0, c.train.weight_decay = 100, c.train.clip = 0, c.train.steps = 60;
+  const auto error = error_of([&] { run(c, {}); });
+  EXPECT_NE(error.find("not finite"), std::string::npos) << error;
+  EXPECT_NE(error.find("step "), std::string::npos) << error;
+  EXPECT_NE(error.find("first bad tensor"), std::string::npos) << error;
+}
+
+TEST(Trainer, mistakes_are_told_before_the_work) {
+  const io::TempFolder tmp;
+  RunConfig no_text, no_output, small_vocab;
+  toy_config(no_text, tmp, "a");
+  no_text.data.text.clear();
+  EXPECT_NE(error_of([&] { run(no_text, {}); }).find("data.text"), std::string::npos);
+  toy_config(no_output, tmp, "b");
+  no_output.output.clear();
+  EXPECT_NE(error_of([&] { run(no_output, {}); }).find("--out"), std::string::npos);
+  toy_config(small_vocab, tmp, "c");
+  small_vocab.model.vocab = 100;
+  EXPECT_NE(error_of([&] { run(small_vocab, {}); }).find("vocab is 100"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace hpcdl::train

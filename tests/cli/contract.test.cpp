@@ -1,0 +1,231 @@
+// The contract of the program: what other programs rely on, and what bad input gets for an answer.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "hpcdl/io/safetensors_writer.h"
+#include "hpcdl/train/train_for_tests.h"
+#include "tests/cli/program.h"
+
+namespace hpcdl::cli_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kConfig = R"([model]
+family = "llama"
+layers = 2
+heads = 2
+width = 64
+context = 32
+[data]
+vocab_size = 300
+[train]
+steps = 6
+batch = 2
+lr = 3e-3
+seed = 3
+[checkpoint]
+every = 2
+keep = 2
+)";
+
+/// One trained model that all tests read.
+class Cli : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    tmp_ = new io::TempFolder;
+    ::setenv("XDG_CACHE_HOME", path("cache").c_str(), 1);
+    io::write_file_atomic(path("toy.txt"), train::toy_text());
+    io::write_file_atomic(path("run.toml"), kConfig);
+    trained_ = new Result(train({"--out", path("run")}));
+  }
+  static void TearDownTestSuite() {
+    delete trained_;
+    delete tmp_;
+  }
+  static std::string path(const std::string& name) { return (*tmp_ / name).string(); }
+  static Result train(std::vector<std::string> words) {
+    words.insert(words.begin(), {"train", "-c", path("run.toml"), "--data.text=" + path("toy.txt"), "--json"});
+    return run(words);
+  }
+  static std::string model() { return path("run/model"); }
+
+  static io::TempFolder* tmp_;
+  static Result* trained_;
+};
+io::TempFolder* Cli::tmp_ = nullptr;
+Result* Cli::trained_ = nullptr;
+
+/// One line on stderr, "hpcdl: [area] ...", with the given part; nothing on stdout.
+void expect_error(const Result& r, int code, const std::string& part) {
+  EXPECT_EQ(r.code, code) << r.err;
+  EXPECT_EQ(r.out, "");
+  EXPECT_NE(r.err.find(part), std::string::npos) << "expected: " << part << "\nfound: " << r.err;
+  const auto at = r.err.rfind("hpcdl: [");
+  ASSERT_NE(at, std::string::npos) << r.err;
+  EXPECT_EQ(std::count(r.err.begin() + static_cast<std::ptrdiff_t>(at), r.err.end(), '\n'), 1) << r.err;
+}
+
+TEST_F(Cli, training_leaves_what_the_contract_says) {
+  ASSERT_EQ(trained_->code, 0) << trained_->err;
+  EXPECT_EQ(trained_->json().at("step"), 6);
+  for (const char* name : {"model/config.json", "model/model.safetensors", "model/tokenizer.json", "checkpoints/step_00000006/DONE", "checkpoints/step_00000004/DONE",
+                           "metrics.jsonl", "config.toml"})
+    EXPECT_TRUE(fs::exists(*tmp_ / "run" / name)) << name;
+  EXPECT_FALSE(fs::exists(*tmp_ / "run/checkpoints/step_00000002")) << "keep = 2";
+  EXPECT_FALSE(fs::is_empty(*tmp_ / "run/tensorboard"));
+  std::istringstream metrics(io::read_file(*tmp_ / "run/metrics.jsonl"));
+  std::string line;
+  ASSERT_TRUE(std::getline(metrics, line));
+  for (const char* key : {"step", "loss", "lr", "grad_norm", "tokens_per_second", "sol_percent", "data_wait_percent"})
+    EXPECT_TRUE(nlohmann::json::parse(line).at(key).is_number()) << key;
+}
+
+TEST_F(Cli, the_saved_config_repeats_the_run) {
+  const auto r = run({"train", "-c", path("run/config.toml"), "--out", path("again"), "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(io::read_file(path("run/model/model.safetensors")) == io::read_file(path("again/model/model.safetensors")));
+}
+
+TEST_F(Cli, a_signal_saves_and_asks_to_be_requeued_and_the_same_command_goes_on) {
+  const std::vector<std::string> words = {"train", "-c", path("run.toml"), "--data.text=" + path("toy.txt"), "--out", path("stopped"), "--train.steps=200000", "--checkpoint.every=0", "--json"};
+  Program program(words);
+  for (int i = 0; i < 600 && (!fs::exists(path("stopped/metrics.jsonl")) || fs::file_size(path("stopped/metrics.jsonl")) == 0); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  ::kill(program.pid(), SIGTERM);
+  const auto stopped = program.wait();
+  ASSERT_EQ(stopped.code, 75) << stopped.err;
+  EXPECT_TRUE(stopped.json().at("stopped"));
+  const std::int64_t step = stopped.json().at("step");
+  const auto resumed = train({"--out", path("stopped"), "--checkpoint.every=0", "--train.steps=" + std::to_string(step + 3)});
+  ASSERT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(resumed.json().at("first_step"), step);
+  EXPECT_EQ(resumed.json().at("step"), step + 3);
+}
+
+TEST_F(Cli, generate_eval_and_logits_answer_in_json) {
+  const auto g = run({"generate", "--model", model(), "--prompt", "the river", "--tokens", "12", "--temperature", "0", "--seed", "1", "--json"});
+  ASSERT_EQ(g.code, 0) << g.err;
+  for (const char* key : {"tokens_per_second", "time_to_first_token_ms", "peak_rss_bytes", "mapped_bytes"}) EXPECT_GT(g.json().at(key).get<double>(), 0) << key;
+  EXPECT_TRUE(g.json().at("text").is_string());
+  EXPECT_LE(g.json().at("token_ids").size(), 12u);
+  EXPECT_EQ(run({"generate", "--model", model(), "--prompt", "the river", "--tokens", "12", "--json"}).json().at("token_ids"), g.json().at("token_ids"));
+
+  const auto e = run({"eval", "--model", model(), "--text", path("toy.txt"), "--json"});
+  ASSERT_EQ(e.code, 0) << e.err;
+  EXPECT_NEAR(e.json().at("perplexity").get<double>(), std::exp(e.json().at("loss").get<double>()), 1e-6);
+  EXPECT_GT(e.json().at("tokens"), 1000);
+
+  const auto l = run({"logits", "--model", model(), "--tokens", "1,2,3", "--out", path("l.safetensors"), "--json"});
+  ASSERT_EQ(l.code, 0) << l.err;
+  const auto i = run({"inspect", path("l.safetensors"), "--json"}).json();
+  EXPECT_EQ(i.at("tensors")[0].at("name"), "logits");
+  EXPECT_EQ(i.at("tensors")[0].at("shape")[0], 3);
+  EXPECT_EQ(i.at("tensors")[0].at("dtype"), "F32");
+}
+
+TEST_F(Cli, a_quantised_folder_works_wherever_the_original_did) {
+  const auto q = run({"quantize", "--model", model(), "--format", "int4", "--group", "32", "--asymmetric", "--out", path("q"), "--text", path("toy.txt"), "--json"});
+  ASSERT_EQ(q.code, 0) << q.err;
+  EXPECT_GT(q.json().at("ratio_fp32"), 5);
+  EXPECT_LT(q.json().at("bits_per_weight"), 6);
+  EXPECT_TRUE(q.json().at("perplexity_after").is_number());
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"generate", "--model", path("q"), "--prompt", "a stone", "--tokens", "5", "--json"},
+                                                {"eval", "--model", path("q"), "--text", path("toy.txt"), "--json"},
+                                                {"inspect", path("q"), "--json"},
+                                                {"logits", "--model", path("q"), "--tokens", "5", "--out", path("ql"), "--json"}}) {
+    const auto r = run(words);
+    EXPECT_EQ(r.code, 0) << words[0] << ": " << r.err;
+    EXPECT_TRUE(r.json().is_object());
+  }
+}
+
+TEST_F(Cli, convert_there_and_back) {
+  ASSERT_EQ(run({"convert", "--model", model(), "--dtype", "bf16", "--out", path("bf16"), "--json"}).code, 0);
+  const auto r = run({"generate", "--model", path("bf16"), "--prompt", "the", "--tokens", "3", "--json"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(run({"inspect", path("bf16"), "--json"}).json().at("tensors")[0].at("dtype"), "BF16");
+}
+
+TEST_F(Cli, tokenize_learns_writes_and_prints) {
+  ASSERT_EQ(run({"tokenize", "--train", "--vocab", "300", "--out", path("t.json"), path("toy.txt")}).code, 0);
+  const auto shard = run({"tokenize", "--tokenizer", path("t.json"), "--out", path("s.bin"), path("toy.txt"), "--json"});
+  ASSERT_EQ(shard.code, 0) << shard.err;
+  EXPECT_GT(shard.json().at("tokens"), 1000);
+  io::write_file_atomic(path("in"), "the river");
+  const auto ids = run({"tokenize", "--tokenizer", path("t.json"), "--ids"}, path("in"));
+  ASSERT_EQ(ids.code, 0) << ids.err;
+  EXPECT_TRUE(std::all_of(ids.out.begin(), ids.out.end(), [](char c) { return std::isdigit(static_cast<unsigned char>(c)) || c == ' ' || c == '\n'; })) << ids.out;
+}
+
+TEST_F(Cli, doctor_and_inspect_answer_in_json) {
+  EXPECT_TRUE(run({"doctor", "--json"}).json().contains("memory"));
+  const auto i = run({"inspect", path("run"), "--json"}).json();
+  EXPECT_GT(i.at("parameters"), 1000);
+  EXPECT_EQ(i.at("config").at("model_type"), "llama");
+  const auto p = run({"inspect", path("run.toml"), "--program"});
+  EXPECT_EQ(p.code, 0) << p.err;
+  for (const char* part : {"adamw", "attention", "peak memory", "backward"}) EXPECT_NE(p.out.find(part), std::string::npos) << part;
+}
+
+TEST_F(Cli, help_is_everywhere_and_lists_every_key) {
+  for (const char* verb : {"demo", "train", "eval", "generate", "tokenize", "quantize", "inspect", "convert", "logits", "doctor"}) {
+    const auto r = run({verb, "--help"});
+    EXPECT_EQ(r.code, 0);
+    EXPECT_NE(r.out.find("--json"), std::string::npos) << verb;
+  }
+  const auto help = run({"train", "--help"}).out;
+  for (const char* key : {"model.family", "data.text", "train.steps", "checkpoint.every", "checkpoint.keep", "checkpoint.resume"})
+    EXPECT_NE(help.find(key), std::string::npos) << key;
+  EXPECT_TRUE(run({"--version"}).out.starts_with("hpcdl "));
+}
+
+TEST_F(Cli, wrong_words_are_usage_errors) {
+  expect_error(run({"trian"}), 2, "did you mean");
+  expect_error(run({"generate", "--modle", "x"}), 2, "[usage]");
+  expect_error(run({}), 2, "[usage]");
+  expect_error(train({"--out", path("x"), "--train.stpes=3"}), 2, "train.steps");
+  expect_error(train({"--out", path("x"), "--train.steps=many"}), 2, "train.steps");
+  expect_error(train({"--out", path("x"), "--model.heads=3"}), 2, "heads");
+  expect_error(train({}), 2, "--out");
+  expect_error(run({"quantize", "--model", model(), "--group", "48", "--out", path("x")}), 2, "48");
+  expect_error(run({"logits", "--model", model(), "--tokens", "1,x", "--out", path("x")}), 2, "\"x\"");
+  io::write_file_atomic(path("bad.toml"), "[train]\nsteps = \"ten\"\n");
+  expect_error(run({"train", "-c", path("bad.toml"), "--out", path("x")}), 2, "bad.toml:2");
+  io::write_file_atomic(path("unknown.toml"), "[train]\nsteeps = 10\n");
+  expect_error(run({"train", "-c", path("unknown.toml"), "--out", path("x")}), 2, "steeps");
+}
+
+TEST_F(Cli, bad_models_are_told_apart) {
+  expect_error(run({"generate", "--model", path("none"), "--prompt", "x"}), 70, "none");
+  fs::create_directories(path("empty"));
+  expect_error(run({"generate", "--model", path("empty"), "--prompt", "x"}), 70, "config.json");
+  fs::copy(model(), path("cut"), fs::copy_options::recursive);
+  fs::resize_file(path("cut/model.safetensors"), fs::file_size(path("cut/model.safetensors")) / 2);
+  expect_error(run({"generate", "--model", path("cut"), "--prompt", "x"}), 70, "model.safetensors");
+  expect_error(run({"logits", "--model", model(), "--tokens", "1,99999", "--out", path("x")}), 70, "99999");
+}
+
+TEST_F(Cli, bad_text_is_told_apart) {
+  io::write_file_atomic(path("empty.txt"), "");
+  io::write_file_atomic(path("bytes.txt"), "fine so far \xff\xfe not any more");
+  const std::string out = path("text-run");
+  expect_error(run({"train", "-c", path("run.toml"), "--data.text=" + path("empty.txt"), "--out", out}), 70, "empty.txt");
+  expect_error(run({"train", "-c", path("run.toml"), "--data.text=" + path("bytes.txt"), "--out", out}), 70, "UTF-8");
+  expect_error(run({"eval", "--model", model(), "--text", path("bytes.txt")}), 70, "UTF-8");
+  expect_error(run({"train", "-c", path("run.toml"), "--data.text=" + path("missing.txt"), "--out", out}), 70, "missing.txt");
+  expect_error(train({"--out", out, "--model.vocab=290"}), 2, "vocab is 290");
+}
+
+TEST_F(Cli, a_full_disk_and_a_closed_door_are_told) {
+  EXPECT_EQ(run({"inspect", path("run"), "--json"}, "/dev/null", "/dev/full").code, 70);
+  expect_error(run({"logits", "--model", model(), "--tokens", "1", "--out", "/proc/none/l.safetensors"}), 70, "/proc/none");
+  expect_error(train({"--out", "/proc/none"}), 70, "/proc/none");
+}
+
+}  // namespace
+}  // namespace hpcdl::cli_test
