@@ -14,19 +14,23 @@ struct Block {
   alignas(64) float q[kMaxDim * kQueries];    // q^T, scaled: (D, queries)
   alignas(64) float out[kMaxDim * kQueries];  // (D, queries), not yet divided by sum
   alignas(64) float p[kKeys * kQueries];      // scores, then probabilities: (keys, queries)
-  alignas(64) float k[kKeys * kMaxDim], v[kKeys * kMaxDim];  // only where these are not f32
+  alignas(64) float k[kKeys * kMaxDim], v[kKeys * kMaxDim];  // copies, see float_rows()
   alignas(64) float top[kQueries], sum[kQueries];
 };
 
-/// Scores of `keys` keys -> exp(score - top), with the running maximum and sum; rescales `out` where the maximum rose.
-/// `first`: the position of the first key relative to the first query; keys behind a lane's own position are masked.
+constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.69314718055994531f;
+
+/// Scores (times log2 e) of `keys` keys -> 2^(score - top), with the running maximum and sum; rescales `out` where the
+/// maximum rose. `first`: the position of the first key relative to the first query; keys behind a lane's own position
+/// are masked.
 template <class Isa>
-void softmax_block(Isa, Block& w, std::int64_t keys, std::int64_t first, bool masked, bool fresh, std::int64_t lanes, std::int64_t d) {
+[[gnu::flatten]] void softmax_block(Isa, Block& w, std::int64_t block_keys, std::int64_t first, bool masked, bool fresh, std::int64_t lanes, std::int64_t d) {
   using V = simd::Vec<Isa>;
   float iota[V::N];
   for (int i = 0; i < V::N; ++i) iota[i] = static_cast<float>(i);
   for (std::int64_t l = 0; l < lanes; l += V::N) {
     const V position = V::load(iota) + V(static_cast<float>(l - first));  // of the lanes, relative to key 0 of the block
+    const std::int64_t keys = masked ? attn::seen_by_span(l, lanes, block_keys, first) : block_keys;
     float* p = w.p + l;
     V top = fresh ? V(-__builtin_inff()) : V::load(w.top + l);
     const V before = top;
@@ -41,7 +45,7 @@ void softmax_block(Isa, Block& w, std::int64_t keys, std::int64_t first, bool ma
     }
     V sum(0.0f);
     for (std::int64_t j = 0; j < keys; ++j) {
-      const V e = exp(V::load(p + j * kQueries) - top);
+      const V e = exp2(V::load(p + j * kQueries) - top);
       e.store(p + j * kQueries);
       sum = sum + e;
     }
@@ -50,7 +54,7 @@ void softmax_block(Isa, Block& w, std::int64_t keys, std::int64_t first, bool ma
       sum.store(w.sum + l);
       continue;
     }
-    const V shrink = exp(before - top);
+    const V shrink = exp2(before - top);
     fma(V::load(w.sum + l), shrink, sum).store(w.sum + l);
     for (std::int64_t i = 0; i < d; ++i) (V::load(w.out + i * kQueries + l) * shrink).store(w.out + i * kQueries + l);
   }
@@ -69,19 +73,20 @@ void query_block(Isa isa, Block& w, attn::Rows<T> out, float* lse, attn::Rows<co
   using V = simd::Vec<Isa>;
   const std::int64_t rows = e.queries - t0 < kQueries ? e.queries - t0 : kQueries;
   const std::int64_t lanes = (rows + V::N - 1) / V::N * V::N, at = e.offset + t0;
-  attn::transpose_in(isa, w.q, kQueries, attn::Rows<const T>{q[t0], q.stride}, rows, lanes, e.d, e.scale);
+  attn::transpose_in(isa, w.q, kQueries, attn::Rows<const T>{q[t0], q.stride}, rows, lanes, e.d, e.scale * kLog2e);
   const std::int64_t end = e.causal && at + rows < e.keys ? at + rows : e.keys;
   for (std::int64_t j0 = 0; j0 < end; j0 += kKeys) {
     const std::int64_t keys = end - j0 < kKeys ? end - j0 : kKeys;
-    const auto kf = attn::float_rows(isa, w.k, attn::Rows<const K>{k[j0], k.stride}, keys, e.d, true);
-    attn::multiply(isa, w.p, kQueries, {kf.base, kf.stride, 1}, w.q, kQueries, keys, lanes, e.d, false);
-    softmax_block(isa, w, keys, j0 - at, e.causal && j0 + keys > at + 1, j0 == 0, lanes, e.d);
-    const auto vf = attn::float_rows(isa, w.v, attn::Rows<const K>{v[j0], v.stride}, keys, e.d, true);
-    attn::multiply(isa, w.out, kQueries, {vf.base, 1, vf.stride}, w.p, kQueries, e.d, lanes, keys, j0 > 0);
+    const bool masked = e.causal && j0 + keys > at + 1;
+    const auto kf = attn::float_rows(isa, w.k, attn::Rows<const K>{k[j0], k.stride}, keys, e.d, attn::Read::along);
+    attn::multiply_scores(isa, w.p, kQueries, {kf.base, kf.stride, 1}, w.q, kQueries, keys, lanes, e.d, masked, j0 - at);
+    softmax_block(isa, w, keys, j0 - at, masked, j0 == 0, lanes, e.d);
+    const auto vf = attn::float_rows(isa, w.v, attn::Rows<const K>{v[j0], v.stride}, keys, e.d, attn::Read::across);
+    attn::multiply_weights(isa, w.out, kQueries, {vf.base, 1, vf.stride}, w.p, kQueries, e.d, lanes, keys, j0 > 0, masked, j0 - at);
   }
   for (std::int64_t l = 0; l < lanes; l += V::N) {
     const V sum = V::load(w.sum + l);
-    if (lse) (V::load(w.top + l) + log(sum)).store(lse + t0 + l, static_cast<int>(rows - l < V::N ? rows - l : V::N));
+    if (lse) fma(V::load(w.top + l), V(kLn2), log(sum)).store(lse + t0 + l, static_cast<int>(rows - l < V::N ? rows - l : V::N));
     (V(1.0f) / sum).store(w.sum + l);
   }
   attn::transpose_out(isa, attn::Rows<T>{out[t0], out.stride}, w.out, kQueries, rows, e.d, w.sum, false);

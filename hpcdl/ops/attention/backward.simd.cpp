@@ -11,8 +11,10 @@ namespace {
 
 constexpr std::int64_t kQueries = 64, kKeys = 64, kMaxDim = Attention::kMaxHeadDim;
 
+constexpr float kLog2e = 1.4426950408889634f;
+
 struct Block {
-  alignas(64) float q[kMaxDim * kQueries];     // q^T, scaled: (D, queries)
+  alignas(64) float q[kMaxDim * kQueries];     // q^T, times scale and log2 e: (D, queries)
   alignas(64) float dout[kMaxDim * kQueries];  // dout^T: (D, queries)
   alignas(64) float dq[kMaxDim * kQueries];    // (D, queries)
   alignas(64) float p[kKeys * kQueries];       // (keys, queries)
@@ -20,7 +22,7 @@ struct Block {
   // Copies as floats, where the memory itself will not do.
   alignas(64) float q_rows[kQueries * kMaxDim], dout_rows[kQueries * kMaxDim], k[kKeys * kMaxDim], v[kKeys * kMaxDim];
   alignas(64) float sum[kKeys * kMaxDim];      // part of dk or dv
-  alignas(64) float lse[kQueries], delta[kQueries], ones[kQueries];
+  alignas(64) float lse[kQueries] /* times log2 e */, delta[kQueries], ones[kQueries];
 };
 
 template <class T> struct Head {
@@ -38,15 +40,21 @@ struct Shared {
 };
 
 /// p: scores -> probabilities; ds: do v^T -> p (ds - delta).
-template <class Isa> void probabilities(Isa, Block& w, std::int64_t keys, std::int64_t first, bool masked, std::int64_t lanes) {
+template <class Isa>
+[[gnu::flatten]] void probabilities(Isa, Block& w, std::int64_t keys, std::int64_t first, bool masked, std::int64_t lanes) {
   using V = simd::Vec<Isa>;
   float iota[V::N];
   for (int i = 0; i < V::N; ++i) iota[i] = static_cast<float>(i);
   for (std::int64_t l = 0; l < lanes; l += V::N) {
     const V position = V::load(iota) + V(static_cast<float>(l - first));
     const V lse = V::load(w.lse + l), delta = V::load(w.delta + l);
-    for (std::int64_t j = 0; j < keys; ++j) {
-      V p = exp(V::load(w.p + j * kQueries + l) - lse);
+    const std::int64_t seen = masked ? attn::seen_by_span(l, lanes, keys, first) : keys;
+    for (std::int64_t j = seen; j < keys; ++j) {
+      V(0.0f).store(w.p + j * kQueries + l);
+      V(0.0f).store(w.ds + j * kQueries + l);
+    }
+    for (std::int64_t j = 0; j < seen; ++j) {
+      V p = exp2(V::load(w.p + j * kQueries + l) - lse);
       if (masked) p = select(position < V(static_cast<float>(j)), V(0.0f), p);
       p.store(w.p + j * kQueries + l);
       (p * (V::load(w.ds + j * kQueries + l) - delta)).store(w.ds + j * kQueries + l);
@@ -67,7 +75,7 @@ template <class Isa> void add_rows(Isa, attn::Rows<float> to, const float* from,
 
 template <class Isa, class T> void load_block(Isa isa, Block& w, const Head<T>& h, std::int64_t t0, std::int64_t rows, std::int64_t lanes, const Shared& s) {
   using V = simd::Vec<Isa>;
-  attn::transpose_in(isa, w.q, kQueries, attn::Rows<const T>{h.q[t0], h.q.stride}, rows, lanes, s.d, s.scale);
+  attn::transpose_in(isa, w.q, kQueries, attn::Rows<const T>{h.q[t0], h.q.stride}, rows, lanes, s.d, s.scale * kLog2e);
   attn::transpose_in(isa, w.dout, kQueries, attn::Rows<const T>{h.dout[t0], h.dout.stride}, rows, lanes, s.d, 1);
   for (std::int64_t r = 0; r < lanes; ++r) {
     V dot(0.0f);
@@ -77,7 +85,7 @@ template <class Isa, class T> void load_block(Isa isa, Block& w, const Head<T>& 
         dot = fma(V::load(h.out[t0 + r] + i, n), V::load(h.dout[t0 + r] + i, n), dot);
       }
     w.delta[r] = reduce_add(dot);
-    w.lse[r] = r < rows ? h.lse[t0 + r] : __builtin_inff();  // lanes behind the last query: p = 0
+    w.lse[r] = r < rows ? h.lse[t0 + r] * kLog2e : __builtin_inff();  // lanes behind the last query: p = 0
     w.ones[r] = s.scale;
   }
 }
@@ -88,17 +96,19 @@ void query_block(Isa isa, Block& w, const Head<T>& h, attn::Rows<const T> k, att
   const std::int64_t rows = s.queries - t0 < kQueries ? s.queries - t0 : kQueries, d = s.d, up = (d + V::N - 1) / V::N * V::N;
   const std::int64_t lanes = (rows + V::N - 1) / V::N * V::N, at = s.offset + t0;
   load_block(isa, w, h, t0, rows, lanes, s);
-  const auto qf = attn::float_rows(isa, w.q_rows, attn::Rows<const T>{h.q[t0], h.q.stride}, rows, d, false);
-  const auto gf = attn::float_rows(isa, w.dout_rows, attn::Rows<const T>{h.dout[t0], h.dout.stride}, rows, d, false);
+  const auto qf = attn::float_rows(isa, w.q_rows, attn::Rows<const T>{h.q[t0], h.q.stride}, rows, d, attn::Read::vectors);
+  const auto gf = attn::float_rows(isa, w.dout_rows, attn::Rows<const T>{h.dout[t0], h.dout.stride}, rows, d, attn::Read::vectors);
   const std::int64_t end = s.causal && at + rows < s.keys ? at + rows : s.keys;
   for (std::int64_t j0 = 0; j0 < end; j0 += kKeys) {
     const std::int64_t keys = end - j0 < kKeys ? end - j0 : kKeys;
-    const auto kf = attn::float_rows(isa, w.k, attn::Rows<const T>{k[j0], k.stride}, keys, d, true);
-    const auto vf = attn::float_rows(isa, w.v, attn::Rows<const T>{v[j0], v.stride}, keys, d, true);
-    attn::multiply(isa, w.p, kQueries, {kf.base, kf.stride, 1}, w.q, kQueries, keys, lanes, d, false);
-    attn::multiply(isa, w.ds, kQueries, {vf.base, vf.stride, 1}, w.dout, kQueries, keys, lanes, d, false);
-    probabilities(isa, w, keys, j0 - at, s.causal && j0 + keys > at + 1, lanes);
-    if (h.want_dq) attn::multiply(isa, w.dq, kQueries, {kf.base, 1, kf.stride}, w.ds, kQueries, d, lanes, keys, j0 > 0);
+    const bool masked = s.causal && j0 + keys > at + 1;
+    const auto kf = attn::float_rows(isa, w.k, attn::Rows<const T>{k[j0], k.stride}, keys, d, attn::Read::across);
+    const auto vf = attn::float_rows(isa, w.v, attn::Rows<const T>{v[j0], v.stride}, keys, d, attn::Read::along);
+    attn::multiply_scores(isa, w.p, kQueries, {kf.base, kf.stride, 1}, w.q, kQueries, keys, lanes, d, masked, j0 - at);
+    attn::multiply_scores(isa, w.ds, kQueries, {vf.base, vf.stride, 1}, w.dout, kQueries, keys, lanes, d, masked, j0 - at);
+    probabilities(isa, w, keys, j0 - at, masked, lanes);
+    if (h.want_dq)
+      attn::multiply_weights(isa, w.dq, kQueries, {kf.base, 1, kf.stride}, w.ds, kQueries, d, lanes, keys, j0 > 0, masked, j0 - at);
     if (s.dv.base) {
       attn::multiply(isa, w.sum, up, {w.p, kQueries, 1}, gf.base, gf.stride, keys, d, rows, false);
       add_rows(isa, {s.dv[j0], s.dv.stride}, w.sum, keys, d, 1);

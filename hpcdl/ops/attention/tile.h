@@ -183,13 +183,43 @@ void transpose_out(Isa, Rows<T> dst, const float* src, std::int64_t lds, std::in
 #endif
 }
 
-/// Rows of a block as floats that multiply() may read whole vectors of: the memory itself where it is f32 and (unless
-/// only scalars are read) d is a whole number of vectors, else a copy in `buffer` with zeros behind each row.
+/// Lanes of a masked block that share a number of keys: what all of them cannot see is not computed.
+inline constexpr std::int64_t kSpan = 32;
+
+/// Keys of a block that the span around lane l sees, when key 0 of the block stands `first` behind lane 0.
+inline std::int64_t seen_by_span(std::int64_t l, std::int64_t lanes, std::int64_t keys, std::int64_t first) {
+  const std::int64_t end = (l / kSpan + 1) * kSpan, last = (end < lanes ? end : lanes) - first;
+  return last < 0 ? 0 : last < keys ? last : keys;
+}
+
+/// multiply() for scores (rows = keys, A = k or v) of a block; what a span does not see stays unwritten.
+template <class Isa>
+void multiply_scores(Isa isa, float* c, std::int64_t ldc, Scalars a, const float* b, std::int64_t ldb, std::int64_t keys, std::int64_t lanes,
+                     std::int64_t d, bool masked, std::int64_t first) {
+  if (!masked) return multiply(isa, c, ldc, a, b, ldb, keys, lanes, d, false);
+  for (std::int64_t l = 0; l < lanes; l += kSpan)
+    multiply(isa, c + l, ldc, a, b + l, ldb, seen_by_span(l, lanes, keys, first), lanes - l < kSpan ? lanes - l : kSpan, d, false);
+}
+
+/// multiply() of weights (B = probabilities, keys by lanes) over the keys that each span sees.
+template <class Isa>
+void multiply_weights(Isa isa, float* c, std::int64_t ldc, Scalars a, const float* b, std::int64_t ldb, std::int64_t d, std::int64_t lanes,
+                      std::int64_t keys, bool add, bool masked, std::int64_t first) {
+  if (!masked) return multiply(isa, c, ldc, a, b, ldb, d, lanes, keys, add);
+  for (std::int64_t l = 0; l < lanes; l += kSpan)
+    multiply(isa, c + l, ldc, a, b + l, ldb, d, lanes - l < kSpan ? lanes - l : kSpan, seen_by_span(l, lanes, keys, first), add);
+}
+
+/// How a block will be read: one row after the other, element by element (the memory itself will do if it is f32);
+/// element by element across its rows (a dense copy: rows of a packed tensor lie a multiple of 1 KiB apart, so that
+/// the same column of 64 rows falls into a handful of cache sets); or in whole vectors (zeros behind each row).
+enum class Read { along, across, vectors };
+
 template <class Isa, class T>
-Rows<const float> float_rows(Isa, float* buffer, Rows<const T> src, std::int64_t rows, std::int64_t d, bool scalars_only) {
+Rows<const float> float_rows(Isa, float* buffer, Rows<const T> src, std::int64_t rows, std::int64_t d, Read read) {
   using V = simd::Vec<Isa>;
   if constexpr (std::is_same_v<T, float>) {
-    if (scalars_only || d % V::N == 0) return {src.base, src.stride};
+    if (read == Read::along || (read == Read::vectors && d % V::N == 0)) return {src.base, src.stride};
   }
   const std::int64_t up = (d + V::N - 1) / V::N * V::N;
   for (std::int64_t i = 0; i < rows; ++i)
