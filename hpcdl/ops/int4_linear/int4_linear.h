@@ -6,8 +6,8 @@
 //
 // Activations are rounded to 8 bits per row and group of G inputs (symmetric, step = largest magnitude / 127), so that
 // the products are integer: the result differs from the exact one by at most sum over groups of step/2 * sum |w|. With
-// `exact` they stay as they are and the weights are widened in registers: about 4 times slower when K is in cache, the
-// same speed bound (memory) only for very wide machines.
+// `exact` they stay as they are and the weights are widened in registers: on two Zen 5 cores 1.6 times slower when the
+// weights come from memory, 3 times when they lie in cache, 2 times for batches.
 
 #include "hpcdl/ops/int4_linear/int4_layout.h"
 #include "hpcdl/ops/op.h"
