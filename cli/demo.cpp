@@ -120,7 +120,7 @@ void Demo::configure() {
   config_.checkpoint.every = std::max<std::int64_t>(1, t.steps / 2);
   config_.checkpoint.resume = "none";
   report_.machine = {{"cpu", machine.cpu}, {"threads", fmt::format("{}", pool_.threads())}, {"instruction set", machine.isa},
-                     {"peak f32", format_count(roofs_.f32) + "FLOP/s"}, {"peak bf16", format_count(roofs_.bf16) + "FLOP/s"},
+                     {"peak f32", fmt::format("{:.0f} GFLOP/s", roofs_.f32 / 1e9)}, {"peak bf16", fmt::format("{:.0f} GFLOP/s", roofs_.bf16 / 1e9)},
                      {"memory bandwidth", fmt::format("{:.0f} GB/s", roofs_.memory() / 1e9)}};
 }
 

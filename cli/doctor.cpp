@@ -45,7 +45,7 @@ std::vector<Finding> findings(const lab::Machine& m, const lab::Roofs& r) {
   list.push_back({"cpu", m.cpu.empty() ? "unknown" : m.cpu, ""});
   list.push_back(cores(m));
   list.push_back(instruction_set(m));
-  list.push_back({"peak", fmt::format("{}FLOP/s f32, {}FLOP/s bf16, {}OP/s int8", format_count(r.f32), format_count(r.bf16), format_count(r.i8)), ""});
+  list.push_back({"peak", fmt::format("{:.0f} GFLOP/s f32, {:.0f} bf16, {:.0f} GOP/s int8", r.f32 / 1e9, r.bf16 / 1e9, r.i8 / 1e9), ""});
   list.push_back({"bandwidth", fmt::format("{:.1f} GB/s read, {:.1f} copy, {:.0f} from cache ({})", r.memory_read / 1e9, r.memory_copy / 1e9,
                                            r.cache_read / 1e9, format_bytes(r.cache_bytes)), ""});
   const auto limit = m.memory_limit ? std::min(m.memory_limit, m.memory_available) : m.memory_available;

@@ -1,6 +1,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 
@@ -41,7 +42,10 @@ train::Console console() {
   train::Console c;
   c.line = [](std::string_view line) { say_raw(line); };
   if (isatty(STDERR_FILENO) && term && std::string_view(term) != "dumb")
-    c.status = [](std::string_view line) {
+    c.status = [last = std::chrono::steady_clock::time_point{}](std::string_view line) mutable {
+      const auto now = std::chrono::steady_clock::now();
+      if (!line.empty() && now - last < std::chrono::milliseconds(100)) return;
+      last = line.empty() ? std::chrono::steady_clock::time_point{} : now;
       const auto text = fmt::format("\r\x1b[K{}", line.substr(0, columns() - 1));
       std::fwrite(text.data(), 1, text.size(), stderr);
       std::fflush(stderr);

@@ -2,7 +2,7 @@
 
 #include "cli/verb.h"
 #include "hpcdl/core/units.h"
-#include "hpcdl/data/tokenize.h"
+#include "hpcdl/train/trainer.h"
 
 namespace hpcdl::cli {
 
@@ -14,14 +14,6 @@ struct Options {
   std::string tokenizer, out, layout = "llmc", key = "text";
   std::vector<std::string> files;
 };
-
-data::OnProgress show_progress() {
-  const auto show = console();
-  if (!show.status) return {};
-  return [show](const data::TokenizeProgress& p) {
-    if (p.total > 0) show.status(fmt::format("{} {}%", p.stage, 100 * p.done / p.total));
-  };
-}
 
 int print_ids(const Options& o) {
   const auto text = read_stdin();
@@ -46,12 +38,12 @@ int tokenize(Options& o) {
   const auto start = std::chrono::steady_clock::now();
   Json out = {{"out", o.out}, {"files", files.size()}};
   if (o.train) {
-    const auto tokenizer = data::train_tokenizer(files, options, o.vocab, pool, show_progress());
+    const auto tokenizer = data::train_tokenizer(files, options, o.vocab, pool, train::tokenize_progress(console()));
     tokenizer.save(o.out);
     out["vocab"] = tokenizer.vocab_size();
   } else {
     const auto tokenizer = io::Tokenizer::load(o.tokenizer);
-    const auto counts = data::write_shard(files, options, tokenizer, pool, o.out, data::parse_shard_layout(o.layout), show_progress());
+    const auto counts = data::write_shard(files, options, tokenizer, pool, o.out, data::parse_shard_layout(o.layout), train::tokenize_progress(console()));
     out["tokens"] = counts.tokens;
     out["documents"] = counts.documents;
   }

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "hpcdl/data/tokenize.h"
+
 namespace hpcdl::train {
 
 /// Where lines go. Null functions drop them.
@@ -23,6 +25,9 @@ struct StepNumbers {
 };
 
 std::string progress_line(const StepNumbers& n);
+
+/// Shows on the status line how tokenizing goes; nothing without one.
+data::OnProgress tokenize_progress(const Console& console);
 
 class Progress {
  public:

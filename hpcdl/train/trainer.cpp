@@ -40,10 +40,7 @@ data::PreparedText prepare(const RunConfig& c, Pool& pool, const Hooks& hooks) {
   o.vocab = static_cast<int>(c.data.vocab_size);
   o.tokenizer = c.data.tokenizer;
   o.val_fraction = c.data.val_fraction;
-  return data::prepare_text(o, pool, [&](const data::TokenizeProgress& p) {
-    if (hooks.console.status && p.total > 0)
-      hooks.console.status(fmt::format("tokenizer and tokens: {} {}%", p.stage, 100 * p.done / p.total));
-  });
+  return data::prepare_text(o, pool, tokenize_progress(hooks.console));
 }
 
 void fit_vocabulary(io::ModelConfig& model, const io::Tokenizer& tokenizer) {
