@@ -23,7 +23,8 @@ int main(int argc, char** argv) {
   config.resolve();
   Pool pool;
   auto model = models::LanguageModel::create(config, 1, true);
-  train::StepOptions options{.batch = batch, .length = length};
+  train::StepOptions options;
+  options.batch = batch, options.length = length;
   options.forward.compute = std::string_view(argv[3]) == "bf16" ? DType::bf16 : DType::f32;
   train::TrainStep trainer(model, pool, options);
 
