@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 jobs=${JOBS:-$(nproc)}
 # What the sanitizers look at: the pool, the recorder and everything that parses files it does not trust.
-sanitized=${SANITIZED:-'^(core|graph|io|data)\.'}
+sanitized=${SANITIZED:-'^(core|graph|io|data)(\.|$)'}
 passed=0 failed=0
 
 # suite PRESET [REGEX]: configures, builds and runs the tests whose names match.
@@ -37,7 +37,7 @@ export HPCDL_PYTHON
 suite release
 if [[ ${QUICK:-0} != 1 ]]; then
   suite asan "$sanitized"
-  TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1} suite tsan '^(core|graph|data)\.'
+  TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1} suite tsan '^(core|graph|data)(\.|$)'
 fi
 echo "$passed passed, $failed failed"
 ((failed == 0 && passed > 0))

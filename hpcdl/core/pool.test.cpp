@@ -1,0 +1,79 @@
+#include "hpcdl/core/pool.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <numeric>
+#include <vector>
+
+namespace hpcdl {
+namespace {
+
+TEST(pool, runs_each_thread_once_and_waits) {
+  for (const int threads : {1, 2, 3, 5}) {
+    Pool pool(threads);
+    ASSERT_EQ(pool.threads(), threads);
+    std::vector<int> calls(static_cast<std::size_t>(threads));  // plain ints: a missing wait is a race that TSan sees
+    for (int round = 0; round < 2000; ++round) pool.run([&](int t) { ++calls[static_cast<std::size_t>(t)]; });
+    for (const int c : calls) EXPECT_EQ(c, 2000) << threads << " threads";
+  }
+}
+
+// Workers spin for a while after a job and then sleep: both ways of waking them.
+TEST(pool, wakes_workers_that_have_gone_to_sleep) {
+  Pool pool(3);
+  int sum[3] = {};
+  for (int round = 0; round < 5; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    pool.run([&](int t) { sum[t] += t + 1; });
+  }
+  EXPECT_EQ(sum[0] + sum[1] + sum[2], 5 * (1 + 2 + 3));
+}
+
+TEST(pool, ends_at_once_when_nothing_was_ever_run) {
+  for (int i = 0; i < 50; ++i) Pool pool(4);
+}
+
+TEST(pool, parallel_for_covers_every_index_once) {
+  Pool pool(3);
+  for (const std::int64_t n : {0, 1, 2, 3, 7, 64, 1000, 4097})
+    for (const std::int64_t grain : {1, 5, 64, 100000}) {
+      std::vector<int> seen(static_cast<std::size_t>(n));
+      parallel_for(pool, n, grain, [&](std::int64_t b, std::int64_t e) {
+        for (auto i = b; i < e; ++i) ++seen[static_cast<std::size_t>(i)];
+      });
+      EXPECT_EQ(std::accumulate(seen.begin(), seen.end(), std::int64_t{0}), n) << "grain " << grain;
+      for (const int s : seen) ASSERT_EQ(s, 1);
+    }
+}
+
+TEST(pool, parallel_tasks_hands_out_every_task_once) {
+  Pool pool(3);
+  for (const std::int64_t n : {0, 1, 2, 100, 1001}) {
+    std::vector<int> seen(static_cast<std::size_t>(n));
+    parallel_tasks(pool, n, [&](std::int64_t i) { ++seen[static_cast<std::size_t>(i)]; });
+    for (const int s : seen) ASSERT_EQ(s, 1) << n;
+  }
+}
+
+// Shares depend on the number of threads alone, never on which comes first.
+TEST(pool, parallel_for_splits_the_same_way_every_time) {
+  Pool pool(3);
+  std::vector<std::int64_t> first(3), again(3);
+  const auto ends = [&](std::vector<std::int64_t>& to) {
+    std::vector<std::int64_t> owner(999);
+    parallel_for(pool, 999, 1, [&](std::int64_t b, std::int64_t e) { owner[static_cast<std::size_t>(b)] = e; });
+    to.clear();
+    for (const auto e : owner)
+      if (e > 0) to.push_back(e);
+  };
+  ends(first);
+  for (int i = 0; i < 100; ++i) {
+    ends(again);
+    ASSERT_EQ(first, again);
+  }
+  EXPECT_EQ(first, (std::vector<std::int64_t>{333, 666, 999}));
+}
+
+}  // namespace
+}  // namespace hpcdl
