@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "hpcdl/testing/op_spec.h"
@@ -78,6 +79,36 @@ TEST(LayerNorm, OffsetDoesNotCancel) {
   Stream s(pool);
   LayerNorm::forward(s, Tensor(y.data(), {{1, n}, f32}), {}, {}, View(x.data(), {{1, n}, f32}), View(gamma.data(), {{n}, f32}), {}, {});
   for (int i = 0; i < n; ++i) EXPECT_NEAR(y[static_cast<std::size_t>(i)], i % 2 ? 1 : -1, 1e-4);
+}
+
+/// A result too large for the cache is written past it: the same bits, row by row, as a small one.
+TEST(AddLayerNorm, LargeResultsHaveTheBitsOfSmallOnes) {
+  constexpr std::int64_t rows = 4400, n = 1030;
+  std::vector<float> x(rows * n), res(rows * n), h(rows * n, NAN), y(rows * n, NAN), dx(rows * n, NAN), gamma(n, 0.5f), mean(rows), rstd(rows),
+      row_h(n), row_y(n), row_dx(n), partial(static_cast<std::size_t>(detail::norm_scratch({{rows, n}, f32}).size()));
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * 7919 % 1000) / 100, res[i] = static_cast<float>(i % 17);
+  Pool pool(2);
+  Stream s(pool);
+  const Spec param{{n}, f32};
+  const auto at = [&](std::vector<float>& v, std::int64_t first, std::int64_t count) {
+    return Tensor(&v[static_cast<std::size_t>(first * n)], {{count, n}, f32});
+  };
+  const auto run = [&](std::vector<float>& out_h, std::vector<float>& out_y, std::vector<float>& out_dx, std::int64_t first, std::int64_t count) {
+    const Tensor m(&mean[static_cast<std::size_t>(first)], {{count}, f32}), r(&rstd[static_cast<std::size_t>(first)], {{count}, f32});
+    AddLayerNorm::forward(s, at(out_h, 0, count), at(out_y, 0, count), m, r, at(x, first, count), at(res, first, count), View(gamma.data(), param), {}, {});
+    AddLayerNorm::backward(s, Grad(at(out_dx, 0, count), Write::overwrite), {}, {}, {}, View(gamma.data(), param), at(out_h, 0, count), m, r,
+                           at(x, first, count), at(res, first, count), Tensor(partial.data(), detail::norm_scratch({{count, n}, f32})), {});
+  };
+  run(h, y, dx, 0, rows);
+  const auto same = [&](const std::vector<float>& row, const std::vector<float>& all, std::int64_t r) {
+    return std::memcmp(row.data(), &all[static_cast<std::size_t>(r * n)], n * sizeof(float)) == 0;
+  };
+  for (std::int64_t r : {0, 1, 2199, 2200, 4399}) {
+    run(row_h, row_y, row_dx, r, 1);
+    EXPECT_TRUE(same(row_h, h, r)) << r;
+    EXPECT_TRUE(same(row_y, y, r)) << r;
+    EXPECT_TRUE(same(row_dx, dx, r)) << r;
+  }
 }
 
 /// Where only h is used downstream, its gradient is that of x and of the residual, and the parameters' is zero; where

@@ -1,6 +1,10 @@
 #include "hpcdl/ops/softmax/softmax.h"
 
+#include <gtest/gtest.h>
+
 #include <cmath>
+#include <cstring>
+#include <vector>
 
 #include "hpcdl/testing/op_spec.h"
 
@@ -36,6 +40,46 @@ const auto spec = testing::op<Softmax>({
         },
     .reduction = [](std::span<const Spec> in, const Softmax::Args&) { return in[0][-1]; },
 });
+
+/// A result too large for the cache is written past it: the same bits, row by row, as a small one. Odd rows start unaligned.
+TEST(Softmax, LargeResultsHaveTheBitsOfSmallOnes) {
+  constexpr std::int64_t rows = 1100, n = 4099;
+  std::vector<float> x(rows * n), y(rows * n, NAN), dx(rows * n, NAN), row(n);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * 7919 % 1000) / 100;
+  Pool pool(2);
+  Stream s(pool);
+  const auto at = [&](std::vector<float>& v, std::int64_t first, std::int64_t count) {
+    return Tensor(&v[static_cast<std::size_t>(first * n)], {{count, n}, DType::f32});
+  };
+  const auto same = [&](const std::vector<float>& all, std::int64_t r) {
+    return std::memcmp(row.data(), &all[static_cast<std::size_t>(r * n)], n * sizeof(float)) == 0;
+  };
+  Softmax::forward(s, at(y, 0, rows), at(x, 0, rows), {});
+  Softmax::backward(s, Grad(at(dx, 0, rows), Write::overwrite), at(y, 0, rows), at(x, 0, rows), {});
+  for (std::int64_t r : {0, 1, 549, 550, 1099}) {
+    Softmax::forward(s, at(row, 0, 1), at(x, r, 1), {});
+    EXPECT_TRUE(same(y, r)) << r;
+    Softmax::backward(s, Grad(at(row, 0, 1), Write::overwrite), at(y, r, 1), at(x, r, 1), {});
+    EXPECT_TRUE(same(dx, r)) << r;
+  }
+}
+
+/// Columns masked by -inf count nothing, wherever the finite ones are; a row of them has no softmax.
+TEST(Softmax, MaskedBlocks) {
+  for (std::int64_t n : {40, 5000, 70000}) {
+    std::vector<float> x(static_cast<std::size_t>(n), -INFINITY), y(x.size());
+    const Spec whole{{1, n}, DType::f32};
+    Pool pool(1);
+    Stream s(pool);
+    Softmax::forward(s, Tensor(y.data(), whole), View(x.data(), whole), {});
+    for (float v : y) ASSERT_TRUE(std::isnan(v));
+    x.back() = x[x.size() - 2] = -300;
+    Softmax::forward(s, Tensor(y.data(), whole), View(x.data(), whole), {});
+    EXPECT_EQ(y.back(), 0.5f);
+    EXPECT_EQ(y[x.size() - 2], 0.5f);
+    for (std::size_t i = 0; i + 2 < y.size(); ++i) ASSERT_EQ(y[i], 0);
+  }
+}
 
 }  // namespace
 }  // namespace hpcdl
