@@ -3,8 +3,9 @@
 //   gemm [--only TEXT] [--rounds 7] [--target-ms 60] [--no-peers] [--list] [--json FILE]
 //
 // OpenBLAS 0.3.21 takes Zen 5 for an AVX2 machine: the program restarts itself with OPENBLAS_CORETYPE=SkylakeX. Idle
-// threads of one library would take a core from the next: their spinning is bounded. GPT shapes rotate through copies of the weight that together exceed 96 MB, so weights come from memory as they do
-// in a training step; cubes stay in cache. All libraries see the same memory (huge pages).
+// threads of one library would take a core from the next: their spinning is bounded. GPT shapes rotate through copies
+// of the weight that together exceed 96 MB, so weights come from memory as they do in a training step; cubes stay in
+// cache. All libraries see the same memory (huge pages).
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -27,22 +28,23 @@ using gemm::Compute;
 namespace ep = epilogue;
 
 // ---- peak of the machine: multiply-adds on registers, in the same rounds
-// Registers zmm0..23 as accumulators: a dependent chain each, so 24 / 2 per cycle > latency. Written out, because compilers
-// keep such arrays in memory.
+// Registers zmm0..23 as accumulators: a dependent chain each, so 24 / 2 per cycle > latency. Written out, because
+// compilers keep such arrays in memory.
 #define PEAK_STEP(OP, R) OP " %%zmm24, %%zmm25, %%zmm" #R "\n"
-#define PEAK_STEPS(OP)                                                                                              \
-  PEAK_STEP(OP, 0) PEAK_STEP(OP, 1) PEAK_STEP(OP, 2) PEAK_STEP(OP, 3) PEAK_STEP(OP, 4) PEAK_STEP(OP, 5)             \
-  PEAK_STEP(OP, 6) PEAK_STEP(OP, 7) PEAK_STEP(OP, 8) PEAK_STEP(OP, 9) PEAK_STEP(OP, 10) PEAK_STEP(OP, 11)           \
-  PEAK_STEP(OP, 12) PEAK_STEP(OP, 13) PEAK_STEP(OP, 14) PEAK_STEP(OP, 15) PEAK_STEP(OP, 16) PEAK_STEP(OP, 17)       \
-  PEAK_STEP(OP, 18) PEAK_STEP(OP, 19) PEAK_STEP(OP, 20) PEAK_STEP(OP, 21) PEAK_STEP(OP, 22) PEAK_STEP(OP, 23)
-#define PEAK_LOOP(NAME, OP)                                                                                         \
-  __attribute__((target("avx512f"))) void NAME(std::int64_t n) {                                                    \
-    __asm__ volatile(                                                                                               \
-        "vpxorq %%zmm24, %%zmm24, %%zmm24\n vpxorq %%zmm25, %%zmm25, %%zmm25\n"                                     \
-        "1:\n" PEAK_STEPS(OP) "dec %0\n jnz 1b\n"                                                                  \
-        : "+r"(n)::"xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10",          \
-          "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21",        \
-          "xmm22", "xmm23", "xmm24", "xmm25", "cc");                                                                \
+#define PEAK_STEPS(OP)                                                                                                \
+  PEAK_STEP(OP, 0)                                                                                                    \
+  PEAK_STEP(OP, 1) PEAK_STEP(OP, 2) PEAK_STEP(OP, 3) PEAK_STEP(OP, 4) PEAK_STEP(OP, 5) PEAK_STEP(OP, 6)               \
+      PEAK_STEP(OP, 7) PEAK_STEP(OP, 8) PEAK_STEP(OP, 9) PEAK_STEP(OP, 10) PEAK_STEP(OP, 11) PEAK_STEP(OP, 12)        \
+          PEAK_STEP(OP, 13) PEAK_STEP(OP, 14) PEAK_STEP(OP, 15) PEAK_STEP(OP, 16) PEAK_STEP(OP, 17) PEAK_STEP(OP, 18) \
+              PEAK_STEP(OP, 19) PEAK_STEP(OP, 20) PEAK_STEP(OP, 21) PEAK_STEP(OP, 22) PEAK_STEP(OP, 23)
+#define PEAK_LOOP(NAME, OP)                                                                                           \
+  __attribute__((target("avx512f"))) void NAME(std::int64_t n) {                                                      \
+    __asm__ volatile(                                                                                                 \
+        "vpxorq %%zmm24, %%zmm24, %%zmm24\n vpxorq %%zmm25, %%zmm25, %%zmm25\n"                                       \
+        "1:\n" PEAK_STEPS(OP) "dec %0\n jnz 1b\n"                                                                     \
+        : "+r"(n)::"xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11",  \
+          "xmm12", "xmm13", "xmm14", "xmm15", "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", \
+          "xmm24", "xmm25", "cc");                                                                                    \
   }
 PEAK_LOOP(peak_f32, "vfmadd231ps")
 PEAK_LOOP(peak_bf16, "vdpbf16ps")
@@ -71,9 +73,12 @@ void fill(std::byte* p, std::int64_t n, Compute c, std::uint64_t seed) {
   for (std::size_t i = 0; i < some.size(); ++i) some[i] = static_cast<float>(rng.normal(i));
   for (std::int64_t i = 0; i < n; ++i) {
     const float v = some[static_cast<std::size_t>(i) % some.size()];
-    if (c == Compute::f32) reinterpret_cast<float*>(p)[i] = v;
-    else if (c == Compute::bf16) reinterpret_cast<bf16*>(p)[i] = bf16(v);
-    else reinterpret_cast<std::int8_t*>(p)[i] = static_cast<std::int8_t>(v * 20);
+    if (c == Compute::f32)
+      reinterpret_cast<float*>(p)[i] = v;
+    else if (c == Compute::bf16)
+      reinterpret_cast<bf16*>(p)[i] = bf16(v);
+    else
+      reinterpret_cast<std::int8_t*>(p)[i] = static_cast<std::int8_t>(v * 20);
   }
 }
 
@@ -82,14 +87,20 @@ void ours(Pool& pool, const gemm::Problem& p, const Case& c, float* d, const flo
   simd::with_isa([&](auto isa) {
     switch (c.post) {
       case Post::bias_gelu_tanh:
-        return gemm::gemm(isa, pool, p, ep::IntoLinear<float, float, ep::GeluTanh>{.d = d, .ld = n, .f = {{bias}, {}, {}, {}}});
-      case Post::gelu_tanh: return gemm::gemm(isa, pool, p, ep::IntoLinear<float, float, ep::GeluTanh>{.d = d, .ld = n});
-      case Post::relu: return gemm::gemm(isa, pool, p, ep::IntoLinear<float, float, ep::Relu>{.d = d, .ld = n});
+        return gemm::gemm(isa, pool, p,
+                          ep::IntoLinear<float, float, ep::GeluTanh>{.d = d, .ld = n, .f = {{bias}, {}, {}, {}}});
+      case Post::gelu_tanh:
+        return gemm::gemm(isa, pool, p, ep::IntoLinear<float, float, ep::GeluTanh>{.d = d, .ld = n});
+      case Post::relu:
+        return gemm::gemm(isa, pool, p, ep::IntoLinear<float, float, ep::Relu>{.d = d, .ld = n});
       case Post::add_relu:
-        return gemm::gemm(isa, pool, p, ep::Into<float, ep::Chain<ep::Residual<float>, ep::Relu>>{.d = d, .ld = n, .f = {{addend, n}, {}}});
+        return gemm::gemm(
+            isa, pool, p,
+            ep::Into<float, ep::Chain<ep::Residual<float>, ep::Relu>>{.d = d, .ld = n, .f = {{addend, n}, {}}});
       default:
         if (c.compute == Compute::int8)
-          return gemm::gemm_int8(isa, pool, p, ep::Into<std::int32_t>{.d = reinterpret_cast<std::int32_t*>(d), .ld = n});
+          return gemm::gemm_int8(isa, pool, p,
+                                 ep::Into<std::int32_t>{.d = reinterpret_cast<std::int32_t*>(d), .ld = n});
         return gemm::gemm(isa, pool, p, ep::Into<float>{.d = d, .ld = n});
     }
   });
@@ -110,78 +121,28 @@ struct Options {
   double target = 0.06;
 };
 
-nlohmann::json run_case(Pool& pool, const Named& named, const Options& o) {
-  const Case& c = named.c;
-  const int size = element_bytes(c.compute);
-  const std::int64_t weight = c.k * c.n * size;
-  const int copies = named.rotate ? static_cast<int>(std::clamp<std::int64_t>((std::int64_t{96} << 20) / weight + 1, 2, 48)) : 1;
-  const Buffer a(c.m * c.k * size), d(c.m * c.n * 4), first(c.m * c.n * 4), bias(c.n * 4), addend(c.m * c.n * 4);
-  fill(a.data(), c.m * c.k, c.compute, 1);
-  fill(bias.data(), c.n, Compute::f32, 3);
-  fill(addend.data(), c.m * c.n, Compute::f32, 4);
-  std::vector<Buffer> memory;
-  std::vector<const std::byte*> plain;
-  for (int i = 0; i < copies; ++i) {
-    memory.emplace_back(weight);
-    fill(memory.back().data(), c.k * c.n, c.compute, 2);
-    plain.push_back(memory.back().data());
-  }
-  const auto* bias_p = reinterpret_cast<const float*>(bias.data());
-  const auto* addend_p = reinterpret_cast<const float*>(addend.data());
-
-  const DType dt = c.compute == Compute::f32 ? DType::f32 : c.compute == Compute::bf16 ? DType::bf16 : DType::u8;
-  const auto problem = [&c, dt](const void* x) {
-    return gemm::Problem{.m = c.m, .n = c.n, .k = c.k, .compute = c.compute,
-                         .a = {x, dt, c.a_transposed ? c.m : c.k, c.a_transposed}, .b = {}, .packed_b = nullptr};
+/// Every contender's result against that of the first, relative to the largest value.
+void compare_results(std::vector<Contender>& sides, const Case& c, const Buffer& a, const Buffer& d) {
+  const Buffer first(d.bytes());
+  const auto at = [&c](const Buffer& b, std::int64_t i) {
+    return c.compute == Compute::int8 ? static_cast<double>(reinterpret_cast<const std::int32_t*>(b.data())[i])
+                                      : static_cast<double>(reinterpret_cast<const float*>(b.data())[i]);
   };
-  const gemm::Operand b_operand{nullptr, dt == DType::u8 ? DType::i8 : dt, c.b_transposed ? c.k : c.n, c.b_transposed};
-  const auto& set = simd::with_isa([&](auto isa) -> const gemm::KernelSet& { return gemm::kernel_set(isa, c.compute); });
-
-  std::vector<Contender> sides;
-  const auto packed_copies = [&](std::int64_t bytes, auto&& prepare) {
-    std::vector<const std::byte*> out;
-    for (int i = 0; i < copies; ++i) {
-      memory.emplace_back(bytes);
-      prepare(plain[static_cast<std::size_t>(i)], memory.back().data());
-      out.push_back(memory.back().data());
-    }
-    return out;
-  };
-  sides.push_back({"hpcdl", [&](const void* x, const void* b, void* y) {
-                     auto p = problem(x);
-                     p.b = b_operand, p.b.data = b;
-                     ours(pool, p, c, static_cast<float*>(y), bias_p, addend_p);
-                   }, plain, {}});
-  sides.push_back({"hpcdl packed", [&](const void* x, const void* b, void* y) {
-                     auto p = problem(x);
-                     p.packed_b = static_cast<const std::byte*>(b);
-                     ours(pool, p, c, static_cast<float*>(y), bias_p, addend_p);
-                   }, packed_copies(gemm::packed_b_bytes(set, c.n, c.k), [&](const void* from, std::byte* to) {
-                     auto b = b_operand;
-                     b.data = from;
-                     gemm::pack_b(set, pool, to, b, c.n, c.k);
-                   }), {}});
-  for (const bool packed : {false, true})
-    if (o.peers)
-    if (Peer p = onednn(c, packed, bias_p, addend_p); p.call)
-      sides.push_back({packed ? "onednn packed" : "onednn", p.call, packed ? packed_copies(p.prepared_bytes, p.prepare) : plain, {}});
-  if (Peer p = openblas(c); o.peers && p.call) sides.push_back({"openblas", p.call, plain, {}});
-
   for (auto& s : sides) {
     s.call(a.data(), s.weights[0], d.data());
     if (&s == &sides[0]) std::memcpy(first.data(), d.data(), static_cast<std::size_t>(d.bytes()));
     double top = 0;
     for (std::int64_t i = 0; i < c.m * c.n; ++i) {
-      const auto at = [&](const Buffer& b) {
-        return c.compute == Compute::int8 ? static_cast<double>(reinterpret_cast<const std::int32_t*>(b.data())[i])
-                                          : static_cast<double>(reinterpret_cast<const float*>(b.data())[i]);
-      };
-      top = std::max(top, std::fabs(at(first)));
-      s.worst = std::max(s.worst, std::fabs(at(d) - at(first)));
+      top = std::max(top, std::fabs(at(first, i)));
+      s.worst = std::max(s.worst, std::fabs(at(d, i) - at(first, i)));
     }
     s.worst /= top;
   }
+}
 
+/// Fills in `seconds` of every contender; returns the peaks of the same rounds, in flop/s.
+std::vector<double> time_rounds(Pool& pool, std::vector<Contender>& sides, const Case& c, const Options& o,
+                                const Buffer& a, const Buffer& d) {
   std::vector<double> peaks;
   const std::int64_t peak_n = 2'000'000;
   for (int r = 0; r < o.rounds; ++r) {
@@ -190,7 +151,8 @@ nlohmann::json run_case(Pool& pool, const Named& named, const Options& o) {
     peaks.push_back(peak_flops(pool, c.compute, peak_n) / (now() - start));
     for (std::size_t k = 0; k < sides.size(); ++k) {
       auto& s = sides[(k + static_cast<std::size_t>(r)) % sides.size()];
-      std::this_thread::sleep_for(std::chrono::milliseconds(8));  // until the threads of the side before have gone to sleep
+      std::this_thread::sleep_for(
+          std::chrono::milliseconds(8));  // until the threads of the side before have gone to sleep
       s.call(a.data(), s.weights[0], d.data());
       start = now();
       int calls = 0;
@@ -199,14 +161,22 @@ nlohmann::json run_case(Pool& pool, const Named& named, const Options& o) {
       s.seconds.push_back((now() - start) / calls);
     }
   }
+  return peaks;
+}
 
-  const double flops = 2.0 * static_cast<double>(c.m) * static_cast<double>(c.n) * static_cast<double>(c.k), top = median(peaks);
-  nlohmann::json row{{"name", named.name}, {"m", c.m}, {"n", c.n}, {"k", c.k}, {"weight_copies", copies}, {"peak_gflops", top / 1e9}};
+nlohmann::json report(const std::vector<Contender>& sides, const Named& named, int copies, double top) {
+  const Case& c = named.c;
+  const double flops = 2.0 * static_cast<double>(c.m) * static_cast<double>(c.n) * static_cast<double>(c.k);
+  nlohmann::json row{{"name", named.name},      {"m", c.m}, {"n", c.n}, {"k", c.k}, {"weight_copies", copies},
+                     {"peak_gflops", top / 1e9}};
   fmt::print("{:<28} peak {:6.0f} |", named.name, top / 1e9);
   for (const auto& s : sides) {
     const auto [lo, hi] = std::minmax_element(s.seconds.begin(), s.seconds.end());
-    row["sides"][s.name] = {{"gflops", flops / median(s.seconds) / 1e9}, {"gflops_min", flops / *hi / 1e9}, {"gflops_max", flops / *lo / 1e9},
-                            {"share_of_peak", flops / median(s.seconds) / top}, {"difference", s.worst}};
+    row["sides"][s.name] = {{"gflops", flops / median(s.seconds) / 1e9},
+                            {"gflops_min", flops / *hi / 1e9},
+                            {"gflops_max", flops / *lo / 1e9},
+                            {"share_of_peak", flops / median(s.seconds) / top},
+                            {"difference", s.worst}};
     fmt::print(" {} {:.1f} ({:.0f}%)", s.name, flops / median(s.seconds) / 1e9, 100 * flops / median(s.seconds) / top);
   }
   const auto ratio = [&](const std::string& us, const std::string& them) {
@@ -230,15 +200,96 @@ nlohmann::json run_case(Pool& pool, const Named& named, const Options& o) {
   return row;
 }
 
+nlohmann::json run_case(Pool& pool, const Named& named, const Options& o) {
+  const Case& c = named.c;
+  const int size = element_bytes(c.compute);
+  const std::int64_t weight = c.k * c.n * size;
+  const int copies =
+      named.rotate ? static_cast<int>(std::clamp<std::int64_t>((std::int64_t{96} << 20) / weight + 1, 2, 48)) : 1;
+  const Buffer a(c.m * c.k * size), d(c.m * c.n * 4), bias(c.n * 4), addend(c.m * c.n * 4);
+  fill(a.data(), c.m * c.k, c.compute, 1);
+  fill(bias.data(), c.n, Compute::f32, 3);
+  fill(addend.data(), c.m * c.n, Compute::f32, 4);
+  std::vector<Buffer> memory;
+  std::vector<const std::byte*> plain;
+  for (int i = 0; i < copies; ++i) {
+    memory.emplace_back(weight);
+    fill(memory.back().data(), c.k * c.n, c.compute, 2);
+    plain.push_back(memory.back().data());
+  }
+  const auto* bias_p = reinterpret_cast<const float*>(bias.data());
+  const auto* addend_p = reinterpret_cast<const float*>(addend.data());
+
+  const DType dt = c.compute == Compute::f32 ? DType::f32 : c.compute == Compute::bf16 ? DType::bf16 : DType::u8;
+  const auto problem = [&c, dt](const void* x) {
+    return gemm::Problem{.m = c.m,
+                         .n = c.n,
+                         .k = c.k,
+                         .compute = c.compute,
+                         .a = {x, dt, c.a_transposed ? c.m : c.k, c.a_transposed},
+                         .b = {},
+                         .packed_b = nullptr};
+  };
+  const gemm::Operand b_operand{nullptr, dt == DType::u8 ? DType::i8 : dt, c.b_transposed ? c.k : c.n, c.b_transposed};
+  const auto& set =
+      simd::with_isa([&](auto isa) -> const gemm::KernelSet& { return gemm::kernel_set(isa, c.compute); });
+
+  std::vector<Contender> sides;
+  const auto packed_copies = [&](std::int64_t bytes, auto&& prepare) {
+    std::vector<const std::byte*> out;
+    for (int i = 0; i < copies; ++i) {
+      memory.emplace_back(bytes);
+      prepare(plain[static_cast<std::size_t>(i)], memory.back().data());
+      out.push_back(memory.back().data());
+    }
+    return out;
+  };
+  sides.push_back({"hpcdl",
+                   [&](const void* x, const void* b, void* y) {
+                     auto p = problem(x);
+                     p.b = b_operand, p.b.data = b;
+                     ours(pool, p, c, static_cast<float*>(y), bias_p, addend_p);
+                   },
+                   plain,
+                   {}});
+  sides.push_back({"hpcdl packed",
+                   [&](const void* x, const void* b, void* y) {
+                     auto p = problem(x);
+                     p.packed_b = static_cast<const std::byte*>(b);
+                     ours(pool, p, c, static_cast<float*>(y), bias_p, addend_p);
+                   },
+                   packed_copies(gemm::packed_b_bytes(set, c.n, c.k),
+                                 [&](const void* from, std::byte* to) {
+                                   auto b = b_operand;
+                                   b.data = from;
+                                   gemm::pack_b(set, pool, to, b, c.n, c.k);
+                                 }),
+                   {}});
+  for (const bool packed : {false, true})
+    if (o.peers)
+      if (Peer p = onednn(c, packed, bias_p, addend_p); p.call)
+        sides.push_back({packed ? "onednn packed" : "onednn",
+                         p.call,
+                         packed ? packed_copies(p.prepared_bytes, p.prepare) : plain,
+                         {}});
+  if (Peer p = openblas(c); o.peers && p.call) sides.push_back({"openblas", p.call, plain, {}});
+
+  compare_results(sides, c, a, d);
+  const auto peaks = time_rounds(pool, sides, c, o, a, d);
+  return report(sides, named, copies, median(peaks));
+}
+
 std::vector<Named> cases() {
   std::vector<Named> out;
   for (const Compute c : {Compute::f32, Compute::bf16, Compute::int8}) {
     const std::string t = c == Compute::f32 ? "f32 " : c == Compute::bf16 ? "bf16 " : "int8 ";
-    for (const std::int64_t n : {256, 512, 1024, 2048}) out.push_back({t + fmt::format("cube {}", n), {n, n, n, c}, false});
+    for (const std::int64_t n : {256, 512, 1024, 2048})
+      out.push_back({t + fmt::format("cube {}", n), {n, n, n, c}, false});
     const auto add = [&](std::int64_t m, std::int64_t n, std::int64_t k, const char* what, bool ta, bool tb) {
       out.push_back({t + fmt::format("{} {}x{}x{}", what, m, n, k), {m, n, k, c, ta, tb}});
     };
-    add(256, 2304, 768, "nt", false, true), add(256, 3072, 768, "nt", false, true), add(256, 768, 3072, "nt", false, true);
+    add(256, 2304, 768, "nt", false, true), add(256, 3072, 768, "nt", false, true),
+        add(256, 768, 3072, "nt", false, true);
     add(256, 50304, 768, "nt", false, true), add(256, 768, 50304, "nn", false, false);
     add(1024, 3072, 768, "nn", false, false), add(1024, 3072, 768, "nt", false, true);
     if (c != Compute::int8) add(3072, 768, 256, "tn", true, false), add(50304, 768, 256, "tn", true, false);
@@ -268,18 +319,25 @@ int main(int argc, char** argv) {
       for (const auto& c : cases()) fmt::print("{}\n", c.name);
       return 0;
     }
-    if (word == "--no-peers") o.peers = false;
-    else if (word == "--only") o.only = value, ++i;
-    else if (word == "--json") o.json = value, ++i;
-    else if (word == "--rounds") o.rounds = std::max(1, std::atoi(value.c_str())), ++i;
-    else if (word == "--target-ms") o.target = std::atof(value.c_str()) / 1e3, ++i;
-    else return fmt::print(stderr, "unknown option {}\n", word), 2;
+    if (word == "--no-peers")
+      o.peers = false;
+    else if (word == "--only")
+      o.only = value, ++i;
+    else if (word == "--json")
+      o.json = value, ++i;
+    else if (word == "--rounds")
+      o.rounds = std::max(1, std::atoi(value.c_str())), ++i;
+    else if (word == "--target-ms")
+      o.target = std::atof(value.c_str()) / 1e3, ++i;
+    else
+      return fmt::print(stderr, "unknown option {}\n", word), 2;
   }
   Pool pool;
-  fmt::print("threads {}, instruction set {}, oneDNN {}, OpenBLAS {}\n", pool.threads(), simd::isa_name(simd::active_isa()),
-             onednn_version(), openblas_version());
-  nlohmann::json all{{"threads", pool.threads()}, {"isa", simd::isa_name(simd::active_isa())}, {"onednn", onednn_version()},
-                     {"openblas", openblas_version()}, {"rounds", o.rounds}, {"cases", nlohmann::json::array()}};
+  fmt::print("threads {}, instruction set {}, oneDNN {}, OpenBLAS {}\n", pool.threads(),
+             simd::isa_name(simd::active_isa()), onednn_version(), openblas_version());
+  nlohmann::json all{{"threads", pool.threads()},  {"isa", simd::isa_name(simd::active_isa())},
+                     {"onednn", onednn_version()}, {"openblas", openblas_version()},
+                     {"rounds", o.rounds},         {"cases", nlohmann::json::array()}};
   for (const auto& c : cases())
     if (c.name.find(o.only) != std::string::npos) all["cases"].push_back(run_case(pool, c, o));
   if (!o.json.empty()) std::ofstream(o.json) << all.dump(1) << "\n";

@@ -35,14 +35,16 @@ std::shared_ptr<Product> make(const Case& c, bool packed, const float* bias, con
   auto p = std::make_shared<Product>();
   const bool bytes = c.compute == gemm::Compute::int8, half = c.compute == gemm::Compute::bf16;
   const T ta = bytes ? T::u8 : half ? T::bf16 : T::f32, tb = bytes ? T::s8 : ta, td = bytes ? T::s32 : T::f32;
-  const memory::desc a({c.m, c.k}, ta, c.a_transposed ? F::ba : F::ab), d({c.m, c.n}, td, F::ab), row({1, c.n}, T::f32, F::ab);
+  const memory::desc a({c.m, c.k}, ta, c.a_transposed ? F::ba : F::ab), d({c.m, c.n}, td, F::ab),
+      row({1, c.n}, T::f32, F::ab);
   p->plain_b = memory::desc({c.k, c.n}, tb, c.b_transposed ? F::ba : F::ab);
   const memory::desc b = packed ? memory::desc({c.k, c.n}, tb, F::any) : p->plain_b;
   dnnl::primitive_attr attr;
   dnnl::post_ops ops;
   if (c.post == Post::add_relu) ops.append_binary(dnnl::algorithm::binary_add, d);
   if (c.post == Post::relu || c.post == Post::add_relu) ops.append_eltwise(1, dnnl::algorithm::eltwise_relu, 0, 0);
-  if (c.post == Post::gelu_tanh || c.post == Post::bias_gelu_tanh) ops.append_eltwise(1, dnnl::algorithm::eltwise_gelu_tanh, 0, 0);
+  if (c.post == Post::gelu_tanh || c.post == Post::bias_gelu_tanh)
+    ops.append_eltwise(1, dnnl::algorithm::eltwise_gelu_tanh, 0, 0);
   attr.set_post_ops(ops);
   const bool biased = c.post == Post::bias_gelu_tanh;
   const auto desc = biased ? dnnl::matmul::desc(a, b, row, d) : dnnl::matmul::desc(a, b, d);
@@ -81,8 +83,8 @@ Peer onednn(const Case& c, bool packed, const float* bias, const float* addend) 
 }
 
 const char* onednn_version() {
-  static const std::string text = std::to_string(dnnl::version()->major) + "." + std::to_string(dnnl::version()->minor) +
-                                  "." + std::to_string(dnnl::version()->patch);
+  static const std::string text = std::to_string(dnnl::version()->major) + "." +
+                                  std::to_string(dnnl::version()->minor) + "." + std::to_string(dnnl::version()->patch);
   return text.c_str();
 }
 #else
@@ -97,13 +99,16 @@ Peer openblas(const Case& c) {
   out.call = [c](const void* a, const void* b, void* d) {
     const auto fa = static_cast<const float*>(a), fb = static_cast<const float*>(b);
     if (c.m == 1) {
-      const auto rows = static_cast<int>(c.b_transposed ? c.n : c.k), cols = static_cast<int>(c.b_transposed ? c.k : c.n);
-      cblas_sgemv(CblasRowMajor, c.b_transposed ? CblasNoTrans : CblasTrans, rows, cols, 1, fb, cols, fa, 1, 0, static_cast<float*>(d), 1);
+      const auto rows = static_cast<int>(c.b_transposed ? c.n : c.k),
+                 cols = static_cast<int>(c.b_transposed ? c.k : c.n);
+      cblas_sgemv(CblasRowMajor, c.b_transposed ? CblasNoTrans : CblasTrans, rows, cols, 1, fb, cols, fa, 1, 0,
+                  static_cast<float*>(d), 1);
       return;
     }
     cblas_sgemm(CblasRowMajor, c.a_transposed ? CblasTrans : CblasNoTrans, c.b_transposed ? CblasTrans : CblasNoTrans,
-                static_cast<int>(c.m), static_cast<int>(c.n), static_cast<int>(c.k), 1, fa, static_cast<int>(c.a_transposed ? c.m : c.k),
-                fb, static_cast<int>(c.b_transposed ? c.k : c.n), 0, static_cast<float*>(d), static_cast<int>(c.n));
+                static_cast<int>(c.m), static_cast<int>(c.n), static_cast<int>(c.k), 1, fa,
+                static_cast<int>(c.a_transposed ? c.m : c.k), fb, static_cast<int>(c.b_transposed ? c.k : c.n), 0,
+                static_cast<float*>(d), static_cast<int>(c.n));
   };
   return out;
 }

@@ -60,7 +60,8 @@ struct ActivatedLinear {
   static constexpr int kAux = 1;
   using Args = LinearArgs;
   /// y and z, the pre-activation.
-  static std::array<Spec, 2> infer(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual, const Args& a) {
+  static std::array<Spec, 2> infer(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual,
+                                   const Args& a) {
     const Spec y = linear_spec(name, x, w, bias, residual, a);
     return {y, y};
   }
@@ -69,11 +70,12 @@ struct ActivatedLinear {
   }
   static void forward(Stream& s, Tensor y, Tensor z, View x, View w, View bias, View residual, const Args& a);
   /// dz
-  static std::array<Spec, 1> backward_scratch(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual, const Args& a) {
+  static std::array<Spec, 1> backward_scratch(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual,
+                                              const Args& a) {
     return {linear_spec(name, x, w, bias, residual, a)};
   }
-  static void backward(Stream& s, Grad dx, Grad dw, Grad dbias, Grad dresidual, View x, View w, View z, View dy, Tensor dz,
-                       const Args& a);
+  static void backward(Stream& s, Grad dx, Grad dw, Grad dbias, Grad dresidual, View x, View w, View z, View dy,
+                       Tensor dz, const Args& a);
   using Backward = Operands<dIn<0>, dIn<1>, dIn<2>, dIn<3>, In<0>, In<1>, Out<1>, dOut<0>, Scratch<0>>;
 };
 
@@ -85,8 +87,10 @@ struct LinearGradients {
 };
 
 namespace cpu {
-template <class Isa> void linear(Isa, Pool&, Tensor y, Tensor z, View x, View w, View bias, View residual, const LinearArgs& a);
-template <class Isa> void linear_backward(Isa, Pool&, const LinearGradients& g, const LinearArgs& a);
+template <class Isa>
+void linear(Isa, Pool&, Tensor y, Tensor z, View x, View w, View bias, View residual, const LinearArgs& a);
+template <class Isa>
+void linear_backward(Isa, Pool&, const LinearGradients& g, const LinearArgs& a);
 }  // namespace cpu
 namespace cuda {
 void linear(Stream&, Tensor y, Tensor z, View x, View w, View bias, View residual, const LinearArgs& a);
@@ -94,25 +98,34 @@ void linear_backward(Stream&, const LinearGradients& g, const LinearArgs& a);
 }  // namespace cuda
 
 inline void Linear::forward(Stream& s, Tensor y, View x, View w, View bias, View residual, const Args& a) {
-  on(s, [&](auto isa, Pool& pool) { cpu::linear(isa, pool, y, Tensor(), x, w, bias, residual, a); },
-     [&](auto& q) { cuda::linear(q, y, Tensor(), x, w, bias, residual, a); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::linear(isa, pool, y, Tensor(), x, w, bias, residual, a); },
+      [&](auto& q) { cuda::linear(q, y, Tensor(), x, w, bias, residual, a); });
 }
-inline void Linear::backward(Stream& s, Grad dx, Grad dw, Grad dbias, Grad dresidual, View x, View w, View dy, const Args& a) {
+inline void Linear::backward(Stream& s, Grad dx, Grad dw, Grad dbias, Grad dresidual, View x, View w, View dy,
+                             const Args& a) {
   const LinearGradients g{dx, dw, dbias, dresidual, x, w, {}, dy, {}};
-  on(s, [&](auto isa, Pool& pool) { cpu::linear_backward(isa, pool, g, a); }, [&](auto& q) { cuda::linear_backward(q, g, a); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::linear_backward(isa, pool, g, a); },
+      [&](auto& q) { cuda::linear_backward(q, g, a); });
 }
-inline void ActivatedLinear::forward(Stream& s, Tensor y, Tensor z, View x, View w, View bias, View residual, const Args& a) {
-  on(s, [&](auto isa, Pool& pool) { cpu::linear(isa, pool, y, z, x, w, bias, residual, a); },
-     [&](auto& q) { cuda::linear(q, y, z, x, w, bias, residual, a); });
+inline void ActivatedLinear::forward(Stream& s, Tensor y, Tensor z, View x, View w, View bias, View residual,
+                                     const Args& a) {
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::linear(isa, pool, y, z, x, w, bias, residual, a); },
+      [&](auto& q) { cuda::linear(q, y, z, x, w, bias, residual, a); });
 }
-inline void ActivatedLinear::backward(Stream& s, Grad dx, Grad dw, Grad dbias, Grad dresidual, View x, View w, View z, View dy,
-                                      Tensor dz, const Args& a) {
+inline void ActivatedLinear::backward(Stream& s, Grad dx, Grad dw, Grad dbias, Grad dresidual, View x, View w, View z,
+                                      View dy, Tensor dz, const Args& a) {
   const LinearGradients g{dx, dw, dbias, dresidual, x, w, z, dy, dz};
-  on(s, [&](auto isa, Pool& pool) { cpu::linear_backward(isa, pool, g, a); }, [&](auto& q) { cuda::linear_backward(q, g, a); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::linear_backward(isa, pool, g, a); },
+      [&](auto& q) { cuda::linear_backward(q, g, a); });
 }
 
 /// bias and residual may be default (absent).
-template <Symbolic V> V linear(const V& x, const V& w, const V& bias = {}, LinearArgs a = {}, const V& residual = {}) {
+template <Symbolic V>
+V linear(const V& x, const V& w, const V& bias = {}, LinearArgs a = {}, const V& residual = {}) {
   if (a.activation == Activation::none) return record<Linear>(a, x, w, bias, residual);
   return record<ActivatedLinear>(a, x, w, bias, residual);
 }

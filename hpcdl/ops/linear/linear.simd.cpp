@@ -14,7 +14,8 @@ gemm::Operand operand(const View& v, bool transposed) { return {v.data(), v.dtyp
 template <class Isa, class T, class TBias, class Act>
 void run(Pool& pool, const gemm::Problem& p, Tensor y, Tensor z, View bias, View residual) {
   gemm::gemm(Isa{}, pool, p,
-             ep::IntoLinear<T, TBias, Act>{.d = y.ptr<T>(), .ld = y.row_stride(),
+             ep::IntoLinear<T, TBias, Act>{.d = y.ptr<T>(),
+                                           .ld = y.row_stride(),
                                            .f = {{bias.ptr<TBias>()},
                                                  {z.ptr<T>(), z ? z.row_stride() : 0},
                                                  {},
@@ -22,10 +23,12 @@ void run(Pool& pool, const gemm::Problem& p, Tensor y, Tensor z, View bias, View
 }
 
 /// Derivative of the activation at z.
-template <class Isa> simd::Vec<Isa> slope(Activation act, simd::Vec<Isa> z) {
+template <class Isa>
+simd::Vec<Isa> slope(Activation act, simd::Vec<Isa> z) {
   using V = simd::Vec<Isa>;
   switch (act) {
-    case Activation::relu: return select(z > V(0.0f), V(1.0f), select(z == z, V(0.0f), z));
+    case Activation::relu:
+      return select(z > V(0.0f), V(1.0f), select(z == z, V(0.0f), z));
     case Activation::gelu_tanh: {
       const V c(0.7978845608f), z2 = z * z;
       const V t = simd::tanh(z * fma(z2, c * V(0.044715f), c));
@@ -36,13 +39,15 @@ template <class Isa> simd::Vec<Isa> slope(Activation act, simd::Vec<Isa> z) {
       const V phi = V(0.3989422804f) * simd::exp(V(-0.5f) * z * z), half(0.5f);
       return fma(half, simd::erf(z * V(0.70710678118654752f)), half) + z * phi;
     }
-    default: return V(1.0f);
+    default:
+      return V(1.0f);
   }
 }
 
 /// One pass over dy: dz = dy act'(z), dresidual (+)= dy, dbias (+)= column sums of dz. Threads share out columns, so a
 /// column is always summed in the order of its rows.
-template <class Isa, class T, class TBias> void one_pass(Pool& pool, const LinearGradients& g, Activation act) {
+template <class Isa, class T, class TBias>
+void one_pass(Pool& pool, const LinearGradients& g, Activation act) {
   using V = simd::Vec<Isa>;
   constexpr std::int64_t kColumns = 512;
   const std::int64_t rows = g.dy.rows(), cols = g.dy.cols(), chunks = (cols + kColumns - 1) / kColumns;
@@ -78,7 +83,8 @@ template <class Isa, class T, class TBias> void one_pass(Pool& pool, const Linea
   });
 }
 
-template <class Isa> void product(Pool& pool, const gemm::Problem& p, const Grad& d) {
+template <class Isa>
+void product(Pool& pool, const gemm::Problem& p, const Grad& d) {
   visit_dtype(d.dtype(), [&]<class T>() {
     gemm::gemm(Isa{}, pool, p, ep::Into<T>{.d = d.ptr<T>(), .ld = d.row_stride(), .accumulate = d.accumulate()});
   });
@@ -88,21 +94,30 @@ template <class Isa> void product(Pool& pool, const gemm::Problem& p, const Grad
 
 template <class Isa>
 void linear(Isa, Pool& pool, Tensor y, Tensor z, View x, View w, View bias, View residual, const LinearArgs& a) {
-  const gemm::Problem p{.m = x.rows(), .n = y.cols(), .k = x.cols(), .compute = compute_of(x.dtype()),
-                        .a = operand(x, false), .b = operand(w, !a.conv1d)};
+  const gemm::Problem p{.m = x.rows(),
+                        .n = y.cols(),
+                        .k = x.cols(),
+                        .compute = compute_of(x.dtype()),
+                        .a = operand(x, false),
+                        .b = operand(w, !a.conv1d)};
   visit_dtype(y.dtype(), [&]<class T>() {
     visit_dtype(bias.dtype(), [&]<class TBias>() {
       switch (a.activation) {
-        case Activation::none: return run<Isa, T, TBias, ep::Identity>(pool, p, y, z, bias, residual);
-        case Activation::relu: return run<Isa, T, TBias, ep::Relu>(pool, p, y, z, bias, residual);
-        case Activation::gelu_tanh: return run<Isa, T, TBias, ep::GeluTanh>(pool, p, y, z, bias, residual);
-        case Activation::gelu_erf: return run<Isa, T, TBias, ep::GeluErf>(pool, p, y, z, bias, residual);
+        case Activation::none:
+          return run<Isa, T, TBias, ep::Identity>(pool, p, y, z, bias, residual);
+        case Activation::relu:
+          return run<Isa, T, TBias, ep::Relu>(pool, p, y, z, bias, residual);
+        case Activation::gelu_tanh:
+          return run<Isa, T, TBias, ep::GeluTanh>(pool, p, y, z, bias, residual);
+        case Activation::gelu_erf:
+          return run<Isa, T, TBias, ep::GeluErf>(pool, p, y, z, bias, residual);
       }
     });
   });
 }
 
-template <class Isa> void linear_backward(Isa, Pool& pool, const LinearGradients& g, const LinearArgs& a) {
+template <class Isa>
+void linear_backward(Isa, Pool& pool, const LinearGradients& g, const LinearArgs& a) {
   if (g.dbias || g.dresidual || a.activation != Activation::none)
     visit_dtype(g.dy.dtype(), [&]<class T>() {
       visit_dtype(g.dbias.dtype(), [&]<class TBias>() { one_pass<Isa, T, TBias>(pool, g, a.activation); });
@@ -111,11 +126,15 @@ template <class Isa> void linear_backward(Isa, Pool& pool, const LinearGradients
   const std::int64_t rows = g.x.rows(), n = dz.cols(), k = g.x.cols();
   const auto compute = compute_of(g.x.dtype());
   if (g.dx)
-    product<Isa>(pool, {.m = rows, .n = k, .k = n, .compute = compute, .a = operand(dz, false), .b = operand(g.w, a.conv1d)}, g.dx);
+    product<Isa>(pool,
+                 {.m = rows, .n = k, .k = n, .compute = compute, .a = operand(dz, false), .b = operand(g.w, a.conv1d)},
+                 g.dx);
   if (g.dw && a.conv1d)
-    product<Isa>(pool, {.m = k, .n = n, .k = rows, .compute = compute, .a = operand(g.x, true), .b = operand(dz, false)}, g.dw);
+    product<Isa>(
+        pool, {.m = k, .n = n, .k = rows, .compute = compute, .a = operand(g.x, true), .b = operand(dz, false)}, g.dw);
   else if (g.dw)
-    product<Isa>(pool, {.m = n, .n = k, .k = rows, .compute = compute, .a = operand(dz, true), .b = operand(g.x, false)}, g.dw);
+    product<Isa>(
+        pool, {.m = n, .n = k, .k = rows, .compute = compute, .a = operand(dz, true), .b = operand(g.x, false)}, g.dw);
 }
 
 template void linear(simd::Isa, Pool&, Tensor, Tensor, View, View, View, View, const LinearArgs&);

@@ -17,10 +17,14 @@ using testing::Ref;
 
 double activated(Activation a, double z) {
   switch (a) {
-    case Activation::relu: return std::max(z, 0.0);
-    case Activation::gelu_tanh: return 0.5 * z * (1 + std::tanh(std::sqrt(2 / M_PI) * (z + 0.044715 * z * z * z)));
-    case Activation::gelu_erf: return 0.5 * z * (1 + std::erf(z / std::sqrt(2.0)));
-    default: return z;
+    case Activation::relu:
+      return std::max(z, 0.0);
+    case Activation::gelu_tanh:
+      return 0.5 * z * (1 + std::tanh(std::sqrt(2 / M_PI) * (z + 0.044715 * z * z * z)));
+    case Activation::gelu_erf:
+      return 0.5 * z * (1 + std::erf(z / std::sqrt(2.0)));
+    default:
+      return z;
   }
 }
 
@@ -43,41 +47,51 @@ std::int64_t reduction(std::span<const Spec> in, const LinearArgs& a) {
 // Products of two outliers (10 x 10) are 10 times the largest input that the allowed error counts from.
 constexpr double kCondition = 10;
 
-const auto plain = testing::op<Linear>({
-    .cases =
-        {
-            {.in = {{1, 1}, {1, 1}, {1}, Input::none()}},
-            {.in = {{5, 7}, {9, 7}, Input::none(), Input::none()}},
-            {.in = {{2, 3, 17}, {33, 17}, {33}, {2, 3, 33}}},
-            {.in = {{2, 3, 17}, {17, 33}, {33}, {2, 3, 33}}, .args = {.conv1d = true}},
-            {.in = {{19, 64}, {50, 64}, Input::none(), {19, 50}}},
-            {.in = {{0, 8}, {3, 8}, {3}, Input::none()}, .gradient = false},
-        },
-    .reference = reference,
-    .reduction = reduction,
-    .condition = kCondition,
-});
+const auto
+    plain =
+        testing::op<Linear>(
+            {
+                .cases =
+                    {
+                        {.in = {{1, 1}, {1, 1}, {1}, Input::none()}},
+                        {.in = {{5, 7}, {9, 7}, Input::none(), Input::none()}},
+                        {.in = {{2, 3, 17}, {33, 17}, {33}, {2, 3, 33}}},
+                        {.in = {{2, 3, 17}, {17, 33}, {33}, {2, 3, 33}}, .args = {.conv1d = true}},
+                        {.in = {{19, 64}, {50, 64}, Input::none(), {19, 50}}},
+                        {.in = {{0, 8}, {3, 8}, {3}, Input::none()}, .gradient = false},
+                    },
+                .reference = reference,
+                .reduction = reduction,
+                .condition = kCondition,
+            });
 
-const auto act = testing::op<ActivatedLinear>({
-    .cases =
-        {
-            {.in = {{7, 9}, {20, 9}, {20}, Input::none()}, .args = {.activation = Activation::gelu_tanh}},
-            {.in = {{7, 9}, {20, 9}, {20}, {7, 20}}, .args = {.activation = Activation::gelu_erf}},
-            {.in = {{2, 5, 33}, {33, 50}, {50}, Input::none()}, .args = {.activation = Activation::gelu_tanh, .conv1d = true}},
-            {.in = {{3, 16}, {600, 16}, Input::none(), Input::none()}, .args = {.activation = Activation::gelu_erf}},
-            {.in = {{7, 9}, {20, 9}, {20}, Input::none()}, .args = {.activation = Activation::relu}},
-        },
-    .reference = reference,
-    .reduction = reduction,
-    .condition = kCondition,
-});
+const auto
+    act =
+        testing::op<ActivatedLinear>(
+            {
+                .cases =
+                    {
+                        {.in = {{7, 9}, {20, 9}, {20}, Input::none()}, .args = {.activation = Activation::gelu_tanh}},
+                        {.in = {{7, 9}, {20, 9}, {20}, {7, 20}}, .args = {.activation = Activation::gelu_erf}},
+                        {.in = {{2, 5, 33}, {33, 50}, {50}, Input::none()},
+                         .args = {.activation = Activation::gelu_tanh, .conv1d = true}},
+                        {.in = {{3, 16}, {600, 16}, Input::none(), Input::none()},
+                         .args = {.activation = Activation::gelu_erf}},
+                        {.in = {{7, 9}, {20, 9}, {20}, Input::none()}, .args = {.activation = Activation::relu}},
+                    },
+                .reference = reference,
+                .reduction = reduction,
+                .condition = kCondition,
+            });
 
 OwnedTensor random_tensor(Spec spec, std::uint64_t seed) {
   OwnedTensor t(spec);
   for (std::int64_t i = 0; i < spec.size(); ++i) {
     const bf16 v(static_cast<float>(Rng{seed, 0}.normal(static_cast<std::uint64_t>(i))) * (seed % 2 ? 1.0f : 1.01f));
-    if (spec.dtype == DType::bf16) t.tensor.ptr<bf16>()[i] = v;
-    else t.tensor.ptr<float>()[i] = v;
+    if (spec.dtype == DType::bf16)
+      t.tensor.ptr<bf16>()[i] = v;
+    else
+      t.tensor.ptr<float>()[i] = v;
   }
   return t;
 }
@@ -92,12 +106,15 @@ TEST(LinearMixed, MasterWeightActsAsItsRoundedCopy) {
   for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512}) {
     const auto before = simd::active_isa();
     if (!simd::set_active_isa(isa)) continue;
-    const OwnedTensor y1({{5, 21}, DType::bf16}), y2({{5, 21}, DType::bf16}), dx1({{5, 40}, DType::bf16}), dx2({{5, 40}, DType::bf16});
+    const OwnedTensor y1({{5, 21}, DType::bf16}), y2({{5, 21}, DType::bf16}), dx1({{5, 40}, DType::bf16}),
+        dx2({{5, 40}, DType::bf16});
     const OwnedTensor dw1({{21, 40}, DType::bf16}), dw2({{21, 40}, DType::f32});
     Linear::forward(s, y1.tensor, x.tensor, half.tensor, {}, {}, {});
     Linear::forward(s, y2.tensor, x.tensor, full.tensor, {}, {}, {});
-    Linear::backward(s, {dx1.tensor, Write::overwrite}, {dw1.tensor, Write::overwrite}, {}, {}, x.tensor, half.tensor, dy.tensor, {});
-    Linear::backward(s, {dx2.tensor, Write::overwrite}, {dw2.tensor, Write::overwrite}, {}, {}, x.tensor, full.tensor, dy.tensor, {});
+    Linear::backward(s, {dx1.tensor, Write::overwrite}, {dw1.tensor, Write::overwrite}, {}, {}, x.tensor, half.tensor,
+                     dy.tensor, {});
+    Linear::backward(s, {dx2.tensor, Write::overwrite}, {dw2.tensor, Write::overwrite}, {}, {}, x.tensor, full.tensor,
+                     dy.tensor, {});
     simd::set_active_isa(before);
     EXPECT_EQ(0, std::memcmp(y1.tensor.data(), y2.tensor.data(), static_cast<std::size_t>(y1.tensor.bytes())));
     EXPECT_EQ(0, std::memcmp(dx1.tensor.data(), dx2.tensor.data(), static_cast<std::size_t>(dx1.tensor.bytes())));

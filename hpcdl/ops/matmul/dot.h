@@ -8,7 +8,8 @@
 
 namespace hpcdl::gemm {
 
-template <class Isa, Compute c> struct Dot {  // f32, and bf16 held as f32
+template <class Isa, Compute c>
+struct Dot {  // f32, and bf16 held as f32
   using V = simd::Vec<Isa>;
   using Acc = V;
   using Word = V;
@@ -24,7 +25,8 @@ template <class Isa, Compute c> struct Dot {  // f32, and bf16 held as f32
   static void store_sum(void* p, Acc v) { *static_cast<float*>(p) = reduce_add(v); }
 };
 
-template <> struct Dot<simd::Scalar, Compute::int8> {
+template <>
+struct Dot<simd::Scalar, Compute::int8> {
   using Acc = std::int32_t;
   using Word = std::uint32_t;
   static constexpr int kLanes = 1, kGroup = 4;
@@ -46,7 +48,8 @@ template <> struct Dot<simd::Scalar, Compute::int8> {
 };
 
 #if defined(HPCDL_SIMD_AVX2)
-template <> struct Dot<simd::Avx2, Compute::int8> {
+template <>
+struct Dot<simd::Avx2, Compute::int8> {
   using Acc = __m256i;
   using Word = __m256i;
   static constexpr int kLanes = 8, kGroup = 4;
@@ -77,7 +80,8 @@ template <> struct Dot<simd::Avx2, Compute::int8> {
 #endif
 
 #if defined(HPCDL_SIMD_AVX512)
-template <> struct Dot<simd::Avx512, Compute::bf16> {
+template <>
+struct Dot<simd::Avx512, Compute::bf16> {
   using Acc = __m512;
   using Word = __m512i;
   static constexpr int kLanes = 16, kGroup = 2;
@@ -96,7 +100,8 @@ template <> struct Dot<simd::Avx512, Compute::bf16> {
   static Word word(Word w) { return w; }
   static void store_sum(void* p, Acc v) { *static_cast<float*>(p) = _mm512_reduce_add_ps(v); }
 };
-template <> struct Dot<simd::Avx512, Compute::int8> {
+template <>
+struct Dot<simd::Avx512, Compute::int8> {
   using Acc = __m512i;
   using Word = __m512i;
   static constexpr int kLanes = 16, kGroup = 4;

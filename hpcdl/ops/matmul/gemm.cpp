@@ -9,8 +9,8 @@ constexpr std::int64_t kWord = 4;  // bytes
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// n things in `parts` runs whose lengths differ by at most one, evenly spread; or, given `each`, in runs of that length
-/// and a rest.
+/// n things in `parts` runs whose lengths differ by at most one, evenly spread; or, given `each`, in runs of that
+/// length and a rest.
 struct Split {
   std::int64_t n = 0, parts = 1, each = 0;
   std::int64_t begin(std::int64_t i) const { return each ? std::min(n, i * each) : n * i / parts; }
@@ -20,8 +20,8 @@ struct Split {
 
 /// How the columns are cut into panels and k into blocks: all that the layout of a packed B depends on.
 struct Grid {
-  Split panels;   // of vectors
-  Split blocks;   // of units of kUnit words of k
+  Split panels;  // of vectors
+  Split blocks;  // of units of kUnit words of k
   std::int64_t words;
 
   static constexpr std::int64_t kUnit = 16;
@@ -30,7 +30,8 @@ struct Grid {
   Grid(const KernelSet& s, std::int64_t n, std::int64_t k) : words(ceil_div(k, s.group)) {
     const std::int64_t vectors = ceil_div(n, s.lanes);
     const std::int64_t count = std::max<std::int64_t>(1, ceil_div(vectors, s.vectors));
-    panels = {vectors, count > 1 && vectors > count ? count + count % 2 : count};  // an even number: two halves weigh the same
+    panels = {vectors,
+              count > 1 && vectors > count ? count + count % 2 : count};  // an even number: two halves weigh the same
     blocks = {ceil_div(words, kUnit), std::max<std::int64_t>(1, ceil_div(words, kBlockWords))};
   }
   std::int64_t k_begin(std::int64_t b) const { return std::min(words, blocks.begin(b) * kUnit); }
@@ -42,10 +43,10 @@ struct Grid {
 struct Plan {
   Grid grid;
   bool a_in_place;
-  std::int64_t block_rows;     // of A kept in L2
-  Split m_units, n_units;      // of tiles of rows, of panels
-  std::int64_t pass_rows;      // rows of a unit whose partial sums are kept at a time
-  bool keep_b;                 // the unit's whole B stays packed: k blocks of all its panels
+  std::int64_t block_rows;                 // of A kept in L2
+  Split m_units, n_units;                  // of tiles of rows, of panels
+  std::int64_t pass_rows;                  // rows of a unit whose partial sums are kept at a time
+  bool keep_b;                             // the unit's whole B stays packed: k blocks of all its panels
   std::int64_t a_bytes, b_bytes, c_bytes;  // scratch per thread
 
   Plan(const KernelSet& s, const Problem& p, int threads);
@@ -69,15 +70,20 @@ Plan::Plan(const KernelSet& s, const Problem& p, int threads) : grid(s, p.n, p.k
   const std::int64_t column_bytes = std::max<std::int64_t>(grid.words, 1) * kWord;
   const std::int64_t panel_bytes = column_bytes * s.vectors * lanes;
   const bool whole_b_fits = panel_bytes * grid.panels.parts <= kPackedB || p.packed_b;
-  // What the busiest thread does, in multiply-adds per word of k. Packing a word costs as much as some 16 multiply-adds.
+  // What the busiest thread does, in multiply-adds per word of k. Packing a word costs as much as some 16
+  // multiply-adds.
   const std::int64_t packing_a = a_in_place ? 0 : 16, packing_b = p.packed_b ? 0 : 16;
-  const std::int64_t row_tiles = ceil_div(p.m, s.rows), row_share = std::min(p.m, ceil_div(row_tiles, threads) * s.rows);
-  const std::int64_t col_share = ceil_div(grid.panels.n * ceil_div(grid.panels.parts, threads), grid.panels.parts) * lanes;
+  const std::int64_t row_tiles = ceil_div(p.m, s.rows),
+                     row_share = std::min(p.m, ceil_div(row_tiles, threads) * s.rows);
+  const std::int64_t col_share =
+      ceil_div(grid.panels.n * ceil_div(grid.panels.parts, threads), grid.panels.parts) * lanes;
   const std::int64_t by_rows = row_share * (p.n + packing_a) + p.n * packing_b;
   const std::int64_t by_cols = col_share * (p.m + packing_b) + p.m * packing_a;
   if (by_rows < by_cols && (whole_b_fits || grid.panels.parts < threads)) {
     n_units = {grid.panels.parts, 1};
-    m_units = {row_tiles, units(threads, ceil_div(p.m, block_rows), row_tiles)};
+    m_units = {row_tiles, std::min(row_tiles, threads * (p.m > 16 * block_rows ? std::int64_t{4} : std::int64_t{1}))};
+    // Beside the block that is in use, L2 takes in the next one.
+    if (!a_in_place) block_rows = std::max<std::int64_t>(s.rows, block_rows / 2 / s.rows * s.rows);
   } else {
     constexpr std::int64_t kColumns = 1536;  // of packed B that stay in L3 while all rows pass
     m_units = {row_tiles, 1};
@@ -92,10 +98,14 @@ Plan::Plan(const KernelSet& s, const Problem& p, int threads) : grid(s, p.n, p.k
   keep_b = reused && column_bytes * unit_width <= kPackedB;
   // A B block used by several blocks of A is packed once for all of them, else one panel at a time.
   const bool block_reused = pass_rows > block_rows;
-  b_bytes = p.packed_b ? 0 : keep_b ? column_bytes * unit_width : kc * kWord * (block_reused ? unit_width : s.vectors * lanes);
+  b_bytes = p.packed_b ? 0
+            : keep_b   ? column_bytes * unit_width
+                       : kc * kWord * (block_reused ? unit_width : s.vectors * lanes);
   a_bytes = a_in_place ? 0 : (block_rows * kc + block_rows / s.rows * 16) * kWord;
   c_bytes = grid.blocks.parts > 1 ? pass_rows * unit_width * kWord : 0;
-  const auto round = [](std::int64_t b) { return ceil_div(b, 4096) * 4096 + 192; };  // apart by odd lines: no 4K aliasing
+  const auto round = [](std::int64_t b) {
+    return ceil_div(b, 4096) * 4096 + 192;
+  };  // apart by odd lines: no 4K aliasing
   a_bytes = round(a_bytes), b_bytes = round(b_bytes), c_bytes = round(c_bytes);
 }
 
@@ -127,7 +137,14 @@ void pack_panel(const KernelSet& s, const Grid& g, const Operand& b, std::int64_
 class Worker {
  public:
   Worker(const KernelSet& set, const Problem& problem, const Plan& plan, const Finish& finish, std::byte* scratch)
-      : s(set), p(problem), plan_(plan), g(plan.grid), f(finish), a_(scratch), b_(a_ + plan.a_bytes), c_(b_ + plan.b_bytes) {}
+      : s(set),
+        p(problem),
+        plan_(plan),
+        g(plan.grid),
+        f(finish),
+        a_(scratch),
+        b_(a_ + plan.a_bytes),
+        c_(b_ + plan.b_bytes) {}
 
   void unit(std::int64_t mu, std::int64_t nu) {
     panel0_ = plan_.n_units.begin(nu);
@@ -154,7 +171,11 @@ class Worker {
         const bool fresh = i == 0 && kept_unit_ < 0 && !p.packed_b;
         const std::byte* b = panel(block, j, single);
         if (fresh) pack_panel(s, g, p.b, p.n, p.k, panel0_ + j, block, const_cast<std::byte*>(b));
-        const Ahead ahead = j + 1 < panels_ ? next_panel(block, j + 1, single, fresh) : Ahead{};
+        Ahead ahead;
+        if (!fresh && !plan_.a_in_place && i + 1 < row_blocks.parts)
+          ahead = next_rows(pass_begin_ + row + rows, rows, block, j);
+        else if (j + 1 < panels_)
+          ahead = next_panel(block, j + 1, single, fresh);
         row_tiles(b, block, j, row, tiles, ahead);
       }
     }
@@ -189,10 +210,19 @@ class Worker {
     const std::byte* base = nullptr;
     std::int64_t lines = 0, step = 0, columns = 0;
   };
+  /// Panel j's part of the block of A that will be packed next.
+  Ahead next_rows(std::int64_t row, std::int64_t rows, std::int64_t block, std::int64_t j) const {
+    const std::int64_t size = dtype_bytes(p.a.dtype), k = elements(s, g, p.k, block);
+    const std::int64_t dense = p.a.transposed ? rows : k, lines = p.a.transposed ? k : rows;
+    const Split columns{ceil_div(dense * size, 64), panels_};
+    const auto* base = element(p.a, row, g.k_begin(block) * s.group, !p.a.transposed);
+    return {base + columns.begin(j) * 64, lines, p.a.ld * size, columns.size(j)};
+  }
   Ahead next_panel(std::int64_t block, std::int64_t j, bool single, bool fresh) const {
     const std::int64_t panel_words = g.panels.size(panel0_ + j) * s.lanes * g.k_words(block);
     if (!fresh) return {panel(block, j, single), panel_words * kWord / 64, 64, 1};
-    const std::int64_t size = dtype_bytes(p.b.dtype), k = elements(s, g, p.k, block), width = g.panels.size(panel0_ + j) * s.lanes;
+    const std::int64_t size = dtype_bytes(p.b.dtype), k = elements(s, g, p.k, block),
+                       width = g.panels.size(panel0_ + j) * s.lanes;
     const auto* base = element(p.b, g.panels.begin(panel0_ + j) * s.lanes, g.k_begin(block) * s.group, p.b.transposed);
     const std::int64_t lines = p.b.transposed ? width : k, dense = p.b.transposed ? k : width;
     return {base, lines, p.b.ld * size, (dense * size + 63) / 64};
@@ -200,8 +230,7 @@ class Worker {
 
   const std::byte* panel(std::int64_t block, std::int64_t j, bool single) const {
     const std::int64_t first = g.panels.begin(panel0_) * s.lanes, column = g.panels.begin(panel0_ + j) * s.lanes;
-    if (p.packed_b)
-      return p.packed_b + (g.k_begin(block) * g.panels.n * s.lanes + column * g.k_words(block)) * kWord;
+    if (p.packed_b) return p.packed_b + (g.k_begin(block) * g.panels.n * s.lanes + column * g.k_words(block)) * kWord;
     std::byte* dst = b_;
     if (!single) {
       const std::int64_t width = (g.panels.begin(panel0_ + panels_) * s.lanes) - first;
@@ -224,18 +253,27 @@ class Worker {
     for (std::int64_t t = 0; t < tiles.parts; ++t) {
       const std::int64_t line = t * share;  // of those ahead
       const std::int64_t r = tiles.begin(t), rows = tiles.size(t), at = pass_begin_ + row + r;
-      TileArgs args{.a = plan_.a_in_place ? element(p.a, at, g.k_begin(block) * s.group, true) : a_ + t * a_panel_words(block) * kWord,
-                    .lda = lda, .b = b, .k = kw,
-                    .cin = block > 0 ? partial + r * width : nullptr, .cin_ld = width,
-                    .cout = partial + r * width, .cout_ld = width,
+      TileArgs args{.a = plan_.a_in_place ? element(p.a, at, g.k_begin(block) * s.group, true)
+                                          : a_ + t * a_panel_words(block) * kWord,
+                    .lda = lda,
+                    .b = b,
+                    .k = kw,
+                    .cin = block > 0 ? partial + r * width : nullptr,
+                    .cin_ld = width,
+                    .cout = partial + r * width,
+                    .cout_ld = width,
                     .ahead = lines ? ahead.base + line / ahead.lines * 64 + line % ahead.lines * ahead.step : b,
-                    .ahead_end = ahead.base + ahead.lines * ahead.step, .ahead_step = ahead.step,
-                    .ahead_wrap = ahead.lines * ahead.step - 64, .ahead_count = std::min(share, lines - line)};
-      if (direct) args.cout = static_cast<std::uint32_t*>(f.plain) + at * f.plain_ld + col, args.cout_ld = f.plain_ld;
-      else if (last) args.cout = buffer;
+                    .ahead_end = ahead.base + ahead.lines * ahead.step,
+                    .ahead_step = ahead.step,
+                    .ahead_wrap = ahead.lines * ahead.step - 64,
+                    .ahead_count = std::min(share, lines - line)};
+      std::byte* d = f.d + at * f.d_ld + col * f.d_element;
+      if (direct)
+        args.cout = d, args.cout_ld = f.d_ld / kWord;
+      else if (last)
+        args.cout = buffer;
       kernels[rows][vectors](args);
-      if (last && !direct)
-        f.apply(f.epilogue, buffer, width, at, col, static_cast<int>(rows), static_cast<int>(cols));
+      if (last && !direct) f.apply(f.epilogue, buffer, width, at, col, static_cast<int>(rows), static_cast<int>(cols));
     }
   }
 
@@ -267,12 +305,21 @@ void small_setup(const KernelSet& s, const Problem& p, const SmallPlan& plan, st
     s.to_words(reinterpret_cast<std::uint32_t*>(x + m * plan.x_stride), element(p.a, m, 0, true), p.a.dtype, p.k);
 }
 
-void small_strip(const KernelSet& s, const Problem& p, const Finish& f, const SmallPlan& plan, const std::byte* x, std::int64_t strip) {
+void small_strip(const KernelSet& s, const Problem& p, const Finish& f, const SmallPlan& plan, const std::byte* x,
+                 std::int64_t strip) {
   alignas(64) std::uint32_t buffer[KernelSet::kSmallRows * SmallPlan::kStrip];
   const std::int64_t col = strip * SmallPlan::kStrip, cols = std::min(SmallPlan::kStrip, p.n - col);
-  s.small({.x = x, .x_stride = plan.x_stride, .rows = static_cast<int>(p.m),
-           .b = element(p.b, col, 0, p.b.transposed), .dtype = p.b.dtype, .ld = p.b.ld, .k_dense = p.b.transposed, .k = p.k,
-           .cols = static_cast<int>(cols), .out = buffer, .out_ld = SmallPlan::kStrip});
+  s.small({.x = x,
+           .x_stride = plan.x_stride,
+           .rows = static_cast<int>(p.m),
+           .b = element(p.b, col, 0, p.b.transposed),
+           .dtype = p.b.dtype,
+           .ld = p.b.ld,
+           .k_dense = p.b.transposed,
+           .k = p.k,
+           .cols = static_cast<int>(cols),
+           .out = buffer,
+           .out_ld = SmallPlan::kStrip});
   f.apply(f.epilogue, buffer, SmallPlan::kStrip, 0, col, static_cast<int>(p.m), static_cast<int>(cols));
 }
 
@@ -283,10 +330,13 @@ void run_small(const KernelSet& s, Pool& pool, const Problem& p, const Finish& f
   const auto job = [&](int thread) {
     std::byte* x = pool.scratch(thread);
     small_setup(s, p, plan, x);
-    for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < plan.strips;) small_strip(s, p, f, plan, x, i);
+    for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < plan.strips;)
+      small_strip(s, p, f, plan, x, i);
   };
-  if (plan.strips == 1 || p.n * p.k < 16384) job(0);
-  else pool.run(job);
+  if (plan.strips == 1 || p.n * p.k < 16384)
+    job(0);
+  else
+    pool.run(job);
 }
 
 }  // namespace
@@ -303,8 +353,10 @@ void run(const KernelSet& s, Pool& pool, const Problem& p, const Finish& f) {
     for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < units;)
       worker.unit(i % plan.m_units.parts, i / plan.m_units.parts);
   };
-  if (units == 1) job(0);
-  else pool.run(job);
+  if (units == 1)
+    job(0);
+  else
+    pool.run(job);
 }
 
 std::int64_t scratch_bytes(const KernelSet& s, const Problem& p) {

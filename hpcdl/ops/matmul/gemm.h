@@ -1,11 +1,11 @@
 #pragma once
-// D = epilogue(A x B) on raw memory: A (M, K), B (K, N), either of them transposed, f32 or bf16 (or u8 x s8), sums in f32
-// (or s32). This is the kernel-level interface; ops/linear/linear.h and matmul.h are the ops that programs record.
+// D = epilogue(A x B) on raw memory: A (M, K), B (K, N), either of them transposed, f32 or bf16 (or u8 x s8), sums in
+// f32 (or s32). This is the kernel-level interface; ops/linear/linear.h and matmul.h are the ops that programs record.
 //
 // The method is that of Goto & van de Geijn, "Anatomy of high-performance matrix multiplication" (2008): k is cut into
-// blocks, a block of A stays in L2, panels of B are packed and pass through L1, a tile of C stays in registers. B is packed
-// while it is used, so that a weight which changes every step needs no separate pass. The order of every sum depends on
-// the shape alone: results do not depend on the number of threads.
+// blocks, a block of A stays in L2, panels of B are packed and pass through L1, a tile of C stays in registers. B is
+// packed while it is used, so that a weight which changes every step needs no separate pass. The order of every sum
+// depends on the shape alone: results do not depend on the number of threads.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace hpcdl::gemm {
 
-/// Rows of `ld` elements. As A (M, K): element (m, k) at m * ld + k, or at k * ld + m if transposed. As B (K, N): (k, n) at
-/// k * ld + n, or at n * ld + k if transposed.
+/// Rows of `ld` elements. As A (M, K): element (m, k) at m * ld + k, or at k * ld + m if transposed. As B (K, N): (k,
+/// n) at k * ld + n, or at n * ld + k if transposed.
 struct Operand {
   const void* data = nullptr;
   DType dtype = DType::f32;
@@ -35,16 +35,17 @@ struct Problem {
 };
 
 /// Applies the epilogue to rows x cols finished sums (f32, or s32 for int8) of row stride ld that belong at (row, col).
-using TileEpilogue = void (*)(const void* epilogue, const void* tile, std::int64_t ld, std::int64_t row, std::int64_t col,
-                              int rows, int cols);
+using TileEpilogue = void (*)(const void* epilogue, const void* tile, std::int64_t ld, std::int64_t row,
+                              std::int64_t col, int rows, int cols);
 
-/// What becomes of the sums. `plain`: they are stored as they are, as 32-bit words at `out`, so tiles may write there
-/// directly.
+/// What becomes of the sums. `plain`: they are stored as they are, as 32-bit words, so tiles may write to D directly.
 struct Finish {
   const void* epilogue = nullptr;
   TileEpilogue apply = nullptr;
-  void* plain = nullptr;
-  std::int64_t plain_ld = 0;
+  std::byte* d = nullptr;
+  std::int64_t d_ld = 0;  // bytes
+  int d_element = 4;      // bytes
+  bool plain = false;
 };
 
 /// The blocked driver.
@@ -59,11 +60,15 @@ std::int64_t scratch_bytes(const KernelSet& set, const Problem& p);
 std::int64_t packed_b_bytes(const KernelSet& set, std::int64_t n, std::int64_t k);
 void pack_b(const KernelSet& set, Pool& pool, std::byte* dst, const Operand& b, std::int64_t n, std::int64_t k);
 
-/// D = epilogue(A x B) in one pass. `Epilogue` is an epilogue::Into<T, F>; the combinations instantiated in the library are
-/// listed at the end of gemm_epilogues.simd.cpp, others can be had by including gemm_kernel.h in a .simd.cpp.
-template <class Isa, class Epilogue> void gemm(Isa, Pool& pool, const Problem& p, const Epilogue& e);
-template <class Isa, class Epilogue> void gemm_alone(Isa, std::byte* scratch, const Problem& p, const Epilogue& e);
-/// The same for u8 x s8: the epilogue sees the s32 sums as floats, unless it ends in Into<std::int32_t>, which stores them.
-template <class Isa, class Epilogue> void gemm_int8(Isa, Pool& pool, const Problem& p, const Epilogue& e);
+/// D = epilogue(A x B) in one pass. `Epilogue` is an epilogue::Into<T, F>; the combinations instantiated in the library
+/// are listed at the end of gemm_epilogues.simd.cpp, others can be had by including gemm_kernel.h in a .simd.cpp.
+template <class Isa, class Epilogue>
+void gemm(Isa, Pool& pool, const Problem& p, const Epilogue& e);
+template <class Isa, class Epilogue>
+void gemm_alone(Isa, std::byte* scratch, const Problem& p, const Epilogue& e);
+/// The same for u8 x s8: the epilogue sees the s32 sums as floats, unless it ends in Into<std::int32_t>, which stores
+/// them.
+template <class Isa, class Epilogue>
+void gemm_int8(Isa, Pool& pool, const Problem& p, const Epilogue& e);
 
 }  // namespace hpcdl::gemm

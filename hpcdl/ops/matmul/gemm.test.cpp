@@ -33,14 +33,18 @@ struct Matrix {  // of logical shape rows x cols, stored as given, with slack be
         set(i, j, static_cast<float>(rng.normal(at)) * outlier);
       }
   }
-  std::size_t index(std::int64_t i, std::int64_t j) const { return static_cast<std::size_t>(transposed ? j * ld + i : i * ld + j); }
+  std::size_t index(std::int64_t i, std::int64_t j) const {
+    return static_cast<std::size_t>(transposed ? j * ld + i : i * ld + j);
+  }
   double get(std::int64_t i, std::int64_t j) const {
     if (dtype == DType::bf16) return reinterpret_cast<const bf16*>(bytes.data())[index(i, j)];
     return reinterpret_cast<const float*>(bytes.data())[index(i, j)];
   }
   void set(std::int64_t i, std::int64_t j, float v) {
-    if (dtype == DType::bf16) reinterpret_cast<bf16*>(bytes.data())[index(i, j)] = bf16(v);
-    else reinterpret_cast<float*>(bytes.data())[index(i, j)] = v;
+    if (dtype == DType::bf16)
+      reinterpret_cast<bf16*>(bytes.data())[index(i, j)] = bf16(v);
+    else
+      reinterpret_cast<float*>(bytes.data())[index(i, j)] = v;
   }
   Operand operand() const { return {bytes.data(), dtype, ld, transposed}; }
 };
@@ -55,7 +59,9 @@ Problem problem(const Matrix& a, const Matrix& b, Compute c) {
 
 /// Sum and sum of magnitudes of the products, in double, operands rounded as `c` says.
 std::pair<double, double> exact(const Matrix& a, const Matrix& b, Compute c, std::int64_t i, std::int64_t j) {
-  const auto seen = [&](double v) { return c == Compute::bf16 ? static_cast<double>(float(bf16(static_cast<float>(v)))) : v; };
+  const auto seen = [&](double v) {
+    return c == Compute::bf16 ? static_cast<double>(float(bf16(static_cast<float>(v)))) : v;
+  };
   double sum = 0, size = 0;
   for (std::int64_t k = 0; k < a.cols; ++k) {
     const double x = seen(a.get(i, k)) * seen(b.get(k, j));
@@ -70,7 +76,8 @@ double tolerance(double value, double size, std::int64_t k, DType out) {
   return sums + (out == DType::bf16 ? std::ldexp(1.0, -8) * std::fabs(value) : 0);
 }
 
-template <class T> std::vector<T> poisoned(std::int64_t n) {
+template <class T>
+std::vector<T> poisoned(std::int64_t n) {
   std::vector<T> v(static_cast<std::size_t>(n));
   std::memset(static_cast<void*>(v.data()), 0xff, v.size() * sizeof(T));
   return v;
@@ -81,10 +88,12 @@ class Gemm : public testing::TestWithParam<IsaKind> {
   void SetUp() override {
     if (GetParam() > simd::best_isa()) GTEST_SKIP() << "this CPU lacks " << simd::isa_name(GetParam());
   }
-  template <class E> void call(Pool& pool, const Problem& p, const E& e) const {
+  template <class E>
+  void call(Pool& pool, const Problem& p, const E& e) const {
     simd::with_isa(GetParam(), [&](auto isa) { gemm(isa, pool, p, e); });
   }
-  template <class T> void expect_product(const Matrix& a, const Matrix& b, Compute c, const char* what) {
+  template <class T>
+  void expect_product(const Matrix& a, const Matrix& b, Compute c, const char* what) {
     const std::int64_t ld = b.cols + 3;
     auto d = poisoned<T>(a.rows * ld), d2 = d;
     call(two_, problem(a, b, c), ep::Into<T>{.d = d.data(), .ld = ld});
@@ -104,8 +113,9 @@ class Gemm : public testing::TestWithParam<IsaKind> {
   Pool one_{1}, two_{2};
 };
 
-const Case kShapes[] = {{1, 1, 1}, {1, 7, 5}, {2, 33, 16}, {3, 1, 17}, {5, 47, 3}, {1, 300, 70}, {4, 150, 33}, {6, 131, 99}, {7, 48, 64}, {8, 49, 31},
-                        {9, 97, 33}, {13, 16, 130}, {17, 129, 15}, {29, 31, 37}, {64, 64, 64}, {101, 3, 50}};
+const Case kShapes[] = {{1, 1, 1},     {1, 7, 5},    {2, 33, 16},  {3, 1, 17},  {5, 47, 3},  {1, 300, 70},
+                        {4, 150, 33},  {6, 131, 99}, {7, 48, 64},  {8, 49, 31}, {9, 97, 33}, {13, 16, 130},
+                        {17, 129, 15}, {29, 31, 37}, {64, 64, 64}, {101, 3, 50}};
 
 TEST_P(Gemm, EveryTransposeDtypeAndTail) {
   for (const auto& c : kShapes)
@@ -142,7 +152,8 @@ TEST_P(Gemm, PackedWeightGivesTheSameBits) {
         Problem p = problem(a, b, compute);
         auto d = poisoned<float>(c.m * c.n), d2 = d;
         call(two_, p, ep::Into<float>{.d = d.data(), .ld = c.n});
-        const auto& set = simd::with_isa(GetParam(), [&](auto isa) -> const KernelSet& { return kernel_set(isa, compute); });
+        const auto& set =
+            simd::with_isa(GetParam(), [&](auto isa) -> const KernelSet& { return kernel_set(isa, compute); });
         const Buffer packed(packed_b_bytes(set, c.n, c.k));
         pack_b(set, two_, packed.data(), p.b, c.n, c.k);
         p.b = {};
@@ -154,7 +165,8 @@ TEST_P(Gemm, PackedWeightGivesTheSameBits) {
 
 TEST_P(Gemm, EpiloguesAndAccumulation) {
   const std::int64_t m = 19, n = 53, k = 40;
-  const Matrix a(m, k, DType::f32, false, 7), b(k, n, DType::f32, false, 8), r(m, n, DType::f32, false, 9), bias(1, n, DType::f32, false, 10);
+  const Matrix a(m, k, DType::f32, false, 7), b(k, n, DType::f32, false, 8), r(m, n, DType::f32, false, 9),
+      bias(1, n, DType::f32, false, 10);
   const auto* c = reinterpret_cast<const float*>(r.bytes.data());
   const auto* bs = reinterpret_cast<const float*>(bias.bytes.data());
   const Problem p = problem(a, b, Compute::f32);
@@ -168,26 +180,37 @@ TEST_P(Gemm, EpiloguesAndAccumulation) {
             << what << " at " << i << "," << j;
       }
   };
-  const auto gelu_tanh = [](double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); };
+  const auto gelu_tanh = [](double x) {
+    return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+  };
   const auto gelu_erf = [](double x) { return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0))); };
   auto d = poisoned<float>(m * n), pre = d;
   call(two_, p, ep::Into<float, ep::Chain<ep::Residual<float>, ep::Relu>>{.d = d.data(), .ld = n, .f = {{c, n}, {}}});
-  check(d, [&](double s, auto i, auto j) { return std::max(0.0, s + c[i * n + j]); }, "relu(acc + C)");
+  check(
+      d, [&](double s, auto i, auto j) { return std::max(0.0, s + c[i * n + j]); }, "relu(acc + C)");
   call(two_, p, ep::Into<float, ep::Scale>{.d = d.data(), .ld = n, .f = {0.25f}});
-  check(d, [&](double s, auto, auto) { return s * 0.25; }, "scale");
-  call(two_, p, ep::IntoLinear<float, float, ep::GeluTanh>{.d = d.data(), .ld = n, .f = {{bs}, {pre.data(), n}, {}, {}}});
-  check(d, [&](double s, auto, auto j) { return gelu_tanh(s + bs[j]); }, "bias, gelu_tanh");
-  check(pre, [&](double s, auto, auto j) { return s + bs[j]; }, "pre-activation");
+  check(
+      d, [&](double s, auto, auto) { return s * 0.25; }, "scale");
+  call(two_, p,
+       ep::IntoLinear<float, float, ep::GeluTanh>{.d = d.data(), .ld = n, .f = {{bs}, {pre.data(), n}, {}, {}}});
+  check(
+      d, [&](double s, auto, auto j) { return gelu_tanh(s + bs[j]); }, "bias, gelu_tanh");
+  check(
+      pre, [&](double s, auto, auto j) { return s + bs[j]; }, "pre-activation");
   call(two_, p, ep::IntoLinear<float, float, ep::GeluErf>{.d = d.data(), .ld = n, .f = {{bs}, {}, {}, {c, n}}});
-  check(d, [&](double s, auto i, auto j) { return gelu_erf(s + bs[j]) + c[i * n + j]; }, "bias, gelu_erf, residual");
+  check(
+      d, [&](double s, auto i, auto j) { return gelu_erf(s + bs[j]) + c[i * n + j]; }, "bias, gelu_erf, residual");
   call(two_, p, ep::IntoLinear<float, float, ep::Identity>{.d = d.data(), .ld = n});
-  check(d, [&](double s, auto, auto) { return s; }, "nothing");
+  check(
+      d, [&](double s, auto, auto) { return s; }, "nothing");
   std::memcpy(d.data(), c, d.size() * sizeof(float));
   call(two_, p, ep::IntoLinear<float, float, ep::Identity>{.d = d.data(), .ld = n, .f = {{}, {}, {}, {d.data(), n}}});
-  check(d, [&](double s, auto i, auto j) { return s + c[i * n + j]; }, "residual in place");
+  check(
+      d, [&](double s, auto i, auto j) { return s + c[i * n + j]; }, "residual in place");
   std::memcpy(d.data(), c, d.size() * sizeof(float));
   call(two_, p, ep::Into<float>{.d = d.data(), .ld = n, .accumulate = true});
-  check(d, [&](double s, auto i, auto j) { return s + c[i * n + j]; }, "accumulate");
+  check(
+      d, [&](double s, auto i, auto j) { return s + c[i * n + j]; }, "accumulate");
 }
 
 TEST_P(Gemm, BytesAreExact) {
@@ -197,23 +220,31 @@ TEST_P(Gemm, BytesAreExact) {
       std::vector<std::uint8_t> a(static_cast<std::size_t>(c.m * c.k));
       std::vector<std::int8_t> b(static_cast<std::size_t>(c.k * c.n));
       const Rng rng{11, 0};
-      for (std::size_t i = 0; i < a.size(); ++i) a[i] = static_cast<std::uint8_t>(rng.bits(i) % 7 == 0 ? 255 : rng.bits(i) >> 24);
-      for (std::size_t i = 0; i < b.size(); ++i) b[i] = static_cast<std::int8_t>(rng.bits(i + 999) % 7 == 0 ? -128 : rng.bits(i + 999) >> 24);
-      const Problem p{.m = c.m, .n = c.n, .k = c.k, .compute = Compute::int8,
-                      .a = {a.data(), DType::u8, ta ? c.m : c.k, ta}, .b = {b.data(), DType::i8, tb ? c.k : c.n, tb}};
+      for (std::size_t i = 0; i < a.size(); ++i)
+        a[i] = static_cast<std::uint8_t>(rng.bits(i) % 7 == 0 ? 255 : rng.bits(i) >> 24);
+      for (std::size_t i = 0; i < b.size(); ++i)
+        b[i] = static_cast<std::int8_t>(rng.bits(i + 999) % 7 == 0 ? -128 : rng.bits(i + 999) >> 24);
+      const Problem p{.m = c.m,
+                      .n = c.n,
+                      .k = c.k,
+                      .compute = Compute::int8,
+                      .a = {a.data(), DType::u8, ta ? c.m : c.k, ta},
+                      .b = {b.data(), DType::i8, tb ? c.k : c.n, tb}};
       auto d = poisoned<std::int32_t>(c.m * c.n);
       auto f = poisoned<float>(c.m * c.n);
       std::vector<float> rows(static_cast<std::size_t>(c.m), 0.5f), cols(static_cast<std::size_t>(c.n), 0.25f);
       simd::with_isa(GetParam(), [&](auto isa) {
         gemm_int8(isa, two_, p, ep::Into<std::int32_t>{.d = d.data(), .ld = c.n});
-        gemm_int8(isa, two_, p, ep::Into<float, ep::Chain<ep::Dequant, ep::Bias<float>>>{
-                                    .d = f.data(), .ld = c.n, .f = {{rows.data(), cols.data()}, {}}});
+        gemm_int8(isa, two_, p,
+                  ep::Into<float, ep::Chain<ep::Dequant, ep::Bias<float>>>{
+                      .d = f.data(), .ld = c.n, .f = {{rows.data(), cols.data()}, {}}});
       });
       for (std::int64_t i = 0; i < c.m; ++i)
         for (std::int64_t j = 0; j < c.n; ++j) {
           std::int32_t want = 0;
           for (std::int64_t k = 0; k < c.k; ++k)
-            want += a[static_cast<std::size_t>(ta ? k * c.m + i : i * c.k + k)] * b[static_cast<std::size_t>(tb ? j * c.k + k : k * c.n + j)];
+            want += a[static_cast<std::size_t>(ta ? k * c.m + i : i * c.k + k)] *
+                    b[static_cast<std::size_t>(tb ? j * c.k + k : k * c.n + j)];
           ASSERT_EQ(d[static_cast<std::size_t>(i * c.n + j)], want) << i << "," << j << " bits " << bits;
           ASSERT_EQ(f[static_cast<std::size_t>(i * c.n + j)], static_cast<float>(want) * 0.125f);
         }
@@ -231,9 +262,12 @@ TEST_P(Gemm, NanAndInfinityArriveWhereTheyShould) {
     for (int i = 0; i < 11; ++i)
       for (int j = 0; j < 37; ++j) {
         const float v = d[static_cast<std::size_t>(i * 37 + j)], r = e[static_cast<std::size_t>(i * 37 + j)];
-        if (i == 4) ASSERT_TRUE(std::isnan(v) && std::isnan(r));
-        else if (j == 30) ASSERT_TRUE(std::isinf(v));
-        else ASSERT_TRUE(std::isfinite(v) && r == std::max(0.0f, v));
+        if (i == 4)
+          ASSERT_TRUE(std::isnan(v) && std::isnan(r));
+        else if (j == 30)
+          ASSERT_TRUE(std::isinf(v));
+        else
+          ASSERT_TRUE(std::isfinite(v) && r == std::max(0.0f, v));
       }
   }
 }

@@ -7,17 +7,17 @@ using namespace epilogue;
 using simd::Isa;
 
 #define HPCDL_GEMM(...) template void gemm(Isa, Pool&, const Problem&, const __VA_ARGS__&)
-#define HPCDL_GEMM_FLOAT(T)                            \
-  HPCDL_GEMM(Into<T>);                                 \
-  HPCDL_GEMM(Into<T, Scale>);                          \
-  HPCDL_GEMM(Into<T, Chain<Residual<T>, Relu>>);       \
-  HPCDL_GEMM(IntoLinear<T, float, Identity>);          \
-  HPCDL_GEMM(IntoLinear<T, float, Relu>);              \
-  HPCDL_GEMM(IntoLinear<T, float, GeluTanh>);          \
-  HPCDL_GEMM(IntoLinear<T, float, GeluErf>);           \
-  HPCDL_GEMM(IntoLinear<T, bf16, Identity>);           \
-  HPCDL_GEMM(IntoLinear<T, bf16, Relu>);               \
-  HPCDL_GEMM(IntoLinear<T, bf16, GeluTanh>);           \
+#define HPCDL_GEMM_FLOAT(T)                      \
+  HPCDL_GEMM(Into<T>);                           \
+  HPCDL_GEMM(Into<T, Scale>);                    \
+  HPCDL_GEMM(Into<T, Chain<Residual<T>, Relu>>); \
+  HPCDL_GEMM(IntoLinear<T, float, Identity>);    \
+  HPCDL_GEMM(IntoLinear<T, float, Relu>);        \
+  HPCDL_GEMM(IntoLinear<T, float, GeluTanh>);    \
+  HPCDL_GEMM(IntoLinear<T, float, GeluErf>);     \
+  HPCDL_GEMM(IntoLinear<T, bf16, Identity>);     \
+  HPCDL_GEMM(IntoLinear<T, bf16, Relu>);         \
+  HPCDL_GEMM(IntoLinear<T, bf16, GeluTanh>);     \
   HPCDL_GEMM(IntoLinear<T, bf16, GeluErf>)
 
 HPCDL_GEMM_FLOAT(float);

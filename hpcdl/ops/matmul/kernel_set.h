@@ -1,10 +1,10 @@
 #pragma once
-// What the blocked driver (gemm.cpp) needs of an instruction set: register-tile kernels and the packing routine, as plain
-// function pointers. A call covers thousands of cycles, so the indirection costs nothing and every kernel is compiled once,
-// whatever epilogues exist.
+// What the blocked driver (gemm.cpp) needs of an instruction set: register-tile kernels and the packing routine, as
+// plain function pointers. A call covers thousands of cycles, so the indirection costs nothing and every kernel is
+// compiled once, whatever epilogues exist.
 //
-// The unit of all layouts is the 32-bit *word*: one f32, or a run of 2 bf16 or 4 int8 along k. A packed panel of width w
-// holds, word of k by word of k, w words: panel[k * w + j].
+// The unit of all layouts is the 32-bit *word*: one f32, or a run of 2 bf16 or 4 int8 along k. A packed panel of width
+// w holds, word of k by word of k, w words: panel[k * w + j].
 
 #include <cstddef>
 #include <cstdint>
@@ -22,16 +22,16 @@ inline constexpr int kPrefetchEvery = 4;
 
 /// C tile (rows x lanes * nv) = [cin +] A (rows x k words) * B panel.
 struct TileArgs {
-  const std::byte* a;         // in place: row m at a + m * lda; packed: panel of width `rows`
-  std::int64_t lda;           // bytes, used in place only
-  const std::byte* b;         // packed panel of width lanes * nv
-  std::int64_t k;             // words
-  const void* cin;            // words; null: start from 0
-  std::int64_t cin_ld;        // words
+  const std::byte* a;   // in place: row m at a + m * lda; packed: panel of width `rows`
+  std::int64_t lda;     // bytes, used in place only
+  const std::byte* b;   // packed panel of width lanes * nv
+  std::int64_t k;       // words
+  const void* cin;      // words; null: start from 0
+  std::int64_t cin_ld;  // words
   void* cout;
   std::int64_t cout_ld;
-  // Lines to be fetched into L2 meanwhile, one per kPrefetchEvery words of k: `lines` of them `step` bytes apart, then the
-  // column of lines next to it, 64 bytes further, for each address below `end`.
+  // Lines to be fetched into L2 meanwhile, one per kPrefetchEvery words of k: `lines` of them `step` bytes apart, then
+  // the column of lines next to it, 64 bytes further, for each address below `end`.
   const std::byte* ahead;
   const std::byte* ahead_end;
   std::int64_t ahead_step, ahead_wrap, ahead_count;
@@ -41,14 +41,14 @@ using TileKernel = void (*)(const TileArgs&);
 /// Packed panels from a matrix whose element (j, k) lies at src + j + k * ld, or at src + j * ld + k if k_dense.
 struct PackArgs {
   std::uint32_t* dst;
-  int width;          // words per k
-  int cols;           // of one panel; those from here to `width` are zero
-  int panels;         // `cols` == `width` where there are several
+  int width;                  // words per k
+  int cols;                   // of one panel; those from here to `width` are zero
+  int panels;                 // `cols` == `width` where there are several
   std::int64_t panel_stride;  // words
-  std::int64_t k;     // elements; the last word is filled up with zeros
+  std::int64_t k;             // elements; the last word is filled up with zeros
   const void* src;
   DType dtype;
-  std::int64_t ld;    // elements
+  std::int64_t ld;  // elements
   bool k_dense;
 };
 using PackKernel = void (*)(const PackArgs&);
@@ -58,13 +58,13 @@ struct SmallArgs {
   const std::byte* x;     // rows of words, made by to_words; zeros up to a whole vector behind each
   std::int64_t x_stride;  // bytes
   int rows;
-  const void* b;          // the first of the columns
+  const void* b;  // the first of the columns
   DType dtype;
-  std::int64_t ld;        // elements
-  bool k_dense;           // as in PackArgs
-  std::int64_t k;         // elements
+  std::int64_t ld;  // elements
+  bool k_dense;     // as in PackArgs
+  std::int64_t k;   // elements
   int cols;
-  void* out;              // rows x cols words
+  void* out;  // rows x cols words
   std::int64_t out_ld;
 };
 using SmallKernel = void (*)(const SmallArgs&);
@@ -72,11 +72,11 @@ using SmallKernel = void (*)(const SmallArgs&);
 struct KernelSet {
   static constexpr int kMaxRows = 8, kMaxVectors = 3;
   static constexpr int kSmallRows = 6;  // up to here packing B does not pay
-  int rows = 0;       // tallest tile
-  int vectors = 0;    // widest tile, in vectors
-  int lanes = 0;      // words per vector
-  int group = 1;      // elements of k per word
-  DType in_place = DType::none;  // dtype of an A that tiles can read where it lies
+  int rows = 0;                         // tallest tile
+  int vectors = 0;                      // widest tile, in vectors
+  int lanes = 0;                        // words per vector
+  int group = 1;                        // elements of k per word
+  DType in_place = DType::none;         // dtype of an A that tiles can read where it lies
   TileKernel tile_in_place[kMaxRows + 1][kMaxVectors + 1] = {};
   TileKernel tile_packed[kMaxRows + 1][kMaxVectors + 1] = {};
   PackKernel pack = nullptr;
@@ -84,6 +84,7 @@ struct KernelSet {
   void (*to_words)(std::uint32_t* dst, const void* src, DType dtype, std::int64_t k) = nullptr;
 };
 
-template <class Isa> const KernelSet& kernel_set(Isa, Compute c);
+template <class Isa>
+const KernelSet& kernel_set(Isa, Compute c);
 
 }  // namespace hpcdl::gemm

@@ -1,8 +1,8 @@
 #pragma once
 // y = scale * op(a) op(b), op transposing the last two dims where asked.
 //
-// a (..., M, K), b (..., K, N) with the same leading dims, or b (K, N) for all of them; y (..., M, N). With `transpose_a`
-// a is (..., K, M), with `transpose_b` b is (..., N, K). f32 or bf16, both alike; sums are f32.
+// a (..., M, K), b (..., K, N) with the same leading dims, or b (K, N) for all of them; y (..., M, N). With
+// `transpose_a` a is (..., K, M), with `transpose_b` b is (..., N, K). f32 or bf16, both alike; sums are f32.
 // Gradients: da = scale dy op(b)^T, db = scale op(a)^T dy, transposed back where a or b was; a shared b gets the sum.
 
 #include "hpcdl/ops/op.h"
@@ -28,8 +28,10 @@ struct Matmul {
 };
 
 namespace cpu {
-template <class Isa> void matmul(Isa, Pool&, Tensor y, View a, View b, const Matmul::Args& t);
-template <class Isa> void matmul_backward(Isa, Pool&, Grad da, Grad db, View a, View b, View dy, const Matmul::Args& t);
+template <class Isa>
+void matmul(Isa, Pool&, Tensor y, View a, View b, const Matmul::Args& t);
+template <class Isa>
+void matmul_backward(Isa, Pool&, Grad da, Grad db, View a, View b, View dy, const Matmul::Args& t);
 }  // namespace cpu
 namespace cuda {
 void matmul(Stream&, Tensor y, View a, View b, const Matmul::Args& t);
@@ -46,8 +48,8 @@ inline Spec Matmul::infer(const Spec& a, const Spec& b, const Args& t) {
   require(same, name, "b must be one matrix or have the leading dims of a, got {} and {}", to_string(a), to_string(b));
   require(!(t.transpose_a && batch > 0 && b.shape.rank() == 2), name,
           "a batch of transposed matrices needs a batch of b, got {} and {}", to_string(a), to_string(b));
-  require(a[t.transpose_a ? -2 : -1] == b[t.transpose_b ? -1 : -2], name, "inner dims differ: {}{} and {}{}", to_string(a),
-          t.transpose_a ? " transposed" : "", to_string(b), t.transpose_b ? " transposed" : "");
+  require(a[t.transpose_a ? -2 : -1] == b[t.transpose_b ? -1 : -2], name, "inner dims differ: {}{} and {}{}",
+          to_string(a), t.transpose_a ? " transposed" : "", to_string(b), t.transpose_b ? " transposed" : "");
   Spec y = a;
   y.shape[-2] = a[t.transpose_a ? -1 : -2];
   y.shape[-1] = b[t.transpose_b ? -2 : -1];
@@ -55,13 +57,19 @@ inline Spec Matmul::infer(const Spec& a, const Spec& b, const Args& t) {
 }
 
 inline void Matmul::forward(Stream& s, Tensor y, View a, View b, const Args& t) {
-  on(s, [&](auto isa, Pool& pool) { cpu::matmul(isa, pool, y, a, b, t); }, [&](auto& q) { cuda::matmul(q, y, a, b, t); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::matmul(isa, pool, y, a, b, t); },
+      [&](auto& q) { cuda::matmul(q, y, a, b, t); });
 }
 inline void Matmul::backward(Stream& s, Grad da, Grad db, View a, View b, View dy, const Args& t) {
-  on(s, [&](auto isa, Pool& pool) { cpu::matmul_backward(isa, pool, da, db, a, b, dy, t); },
-     [&](auto& q) { cuda::matmul_backward(q, da, db, a, b, dy, t); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::matmul_backward(isa, pool, da, db, a, b, dy, t); },
+      [&](auto& q) { cuda::matmul_backward(q, da, db, a, b, dy, t); });
 }
 
-template <Symbolic V> V matmul(const V& a, const V& b, Matmul::Args t = {}) { return record<Matmul>(t, a, b); }
+template <Symbolic V>
+V matmul(const V& a, const V& b, Matmul::Args t = {}) {
+  return record<Matmul>(t, a, b);
+}
 
 }  // namespace hpcdl

@@ -36,21 +36,27 @@ std::int64_t batch_of(const View& v) {
   return n;
 }
 
-/// d = scale * a b for every matrix of the batch of d. Small products run side by side, one per thread; large ones use all
-/// threads, one after the other.
-template <class Isa, class T> void products(Pool& pool, const Grad& d, const Matrix& a, const Matrix& b, float scale) {
+/// d = scale * a b for every matrix of the batch of d. Small products run side by side, one per thread; large ones use
+/// all threads, one after the other.
+template <class Isa, class T>
+void products(Pool& pool, const Grad& d, const Matrix& a, const Matrix& b, float scale) {
   const std::int64_t batch = batch_of(d);
   const auto problem = [&](std::int64_t i) {
-    return gemm::Problem{.m = a.rows(), .n = b.cols(), .k = a.cols(),
+    return gemm::Problem{.m = a.rows(),
+                         .n = b.cols(),
+                         .k = a.cols(),
                          .compute = a.view.dtype() == DType::bf16 ? gemm::Compute::bf16 : gemm::Compute::f32,
-                         .a = a.operand(i), .b = b.operand(i)};
+                         .a = a.operand(i),
+                         .b = b.operand(i)};
   };
   const Matrix out{d, false};
   const auto into = [&](std::int64_t i) {
-    return ep::Into<T, ep::Scale>{.d = d.ptr<T>() + out.offset(i), .ld = d.row_stride(), .accumulate = d.accumulate(), .f = {scale}};
+    return ep::Into<T, ep::Scale>{
+        .d = d.ptr<T>() + out.offset(i), .ld = d.row_stride(), .accumulate = d.accumulate(), .f = {scale}};
   };
   if (batch == 0 || d.size() == 0) return;
-  const double flops = 2.0 * static_cast<double>(a.rows()) * static_cast<double>(b.cols()) * static_cast<double>(a.cols());
+  const double flops =
+      2.0 * static_cast<double>(a.rows()) * static_cast<double>(b.cols()) * static_cast<double>(a.cols());
   if (batch < pool.threads() || flops > 2e8) {
     for (std::int64_t i = 0; i < batch; ++i) gemm::gemm(Isa{}, pool, problem(i), into(i));
     return;
@@ -73,17 +79,17 @@ Grad tall(const Grad& g) {
 
 }  // namespace
 
-template <class Isa> void matmul(Isa isa, Pool& pool, Tensor y, View a, View b, const Matmul::Args& t) {
-  if (a.rank() > 2 && b.rank() == 2)
-    return matmul(isa, pool, tall(Grad(y, Write::overwrite)), tall(a), b, t);
+template <class Isa>
+void matmul(Isa isa, Pool& pool, Tensor y, View a, View b, const Matmul::Args& t) {
+  if (a.rank() > 2 && b.rank() == 2) return matmul(isa, pool, tall(Grad(y, Write::overwrite)), tall(a), b, t);
   visit_dtype(y.dtype(), [&]<class T>() {
     products<Isa, T>(pool, {y, Write::overwrite}, {a, t.transpose_a}, {b, t.transpose_b}, t.scale);
   });
 }
 
-template <class Isa> void matmul_backward(Isa isa, Pool& pool, Grad da, Grad db, View a, View b, View dy, const Matmul::Args& t) {
-  if (a.rank() > 2 && b.rank() == 2)
-    return matmul_backward(isa, pool, da ? tall(da) : da, db, tall(a), b, tall(dy), t);
+template <class Isa>
+void matmul_backward(Isa isa, Pool& pool, Grad da, Grad db, View a, View b, View dy, const Matmul::Args& t) {
+  if (a.rank() > 2 && b.rank() == 2) return matmul_backward(isa, pool, da ? tall(da) : da, db, tall(a), b, tall(dy), t);
   visit_dtype(dy.dtype(), [&]<class T>() {
     const Matrix g{dy, false}, gt{dy, true}, op_a{a, t.transpose_a}, op_at{a, !t.transpose_a}, op_b{b, t.transpose_b},
         op_bt{b, !t.transpose_b};

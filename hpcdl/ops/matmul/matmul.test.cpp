@@ -35,7 +35,8 @@ const auto spec = testing::op<Matmul>({
                 double sum = 0;
                 const auto b0 = b.shape.rank() == 2 ? 0 : s * k * n;
                 for (std::int64_t l = 0; l < k; ++l)
-                  sum += a[s * m * k + (t.transpose_a ? l * m + i : i * k + l)] * b[b0 + (t.transpose_b ? j * k + l : l * n + j)];
+                  sum += a[s * m * k + (t.transpose_a ? l * m + i : i * k + l)] *
+                         b[b0 + (t.transpose_b ? j * k + l : l * n + j)];
                 y[(s * m + i) * n + j] = t.scale * sum;
               }
         },

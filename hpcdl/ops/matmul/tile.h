@@ -2,8 +2,8 @@
 // The register tile: MR rows x NV vectors of C stay in registers over all of k; per word of k, NV loads of B and MR
 // broadcasts of A feed MR * NV multiply-adds. Included by the .simd.cpp files of this folder only.
 //
-// The loops over m and v must be unrolled completely, or the accumulators live in memory (5x slower): check a change with
-// objdump.
+// The loops over m and v must be unrolled completely, or the accumulators live in memory (5x slower): check a change
+// with objdump.
 
 #include "hpcdl/ops/matmul/dot.h"
 
@@ -11,7 +11,8 @@ namespace hpcdl::gemm {
 
 /// One word of k. `a`: row m at a + m * stride.
 template <class D, int MR, int NV>
-[[gnu::always_inline]] inline void multiply(typename D::Acc (&acc)[MR][NV], const std::byte* a, std::int64_t stride, const std::byte* b) {
+[[gnu::always_inline]] inline void multiply(typename D::Acc (&acc)[MR][NV], const std::byte* a, std::int64_t stride,
+                                            const std::byte* b) {
   typename D::Word bv[NV];
 #pragma GCC unroll 4
   for (int v = 0; v < NV; ++v) bv[v] = D::load(b + v * D::kLanes * 4);
@@ -23,14 +24,16 @@ template <class D, int MR, int NV>
   }
 }
 
-template <class D, int MR, int NV, bool InPlace> void tile(const TileArgs& t) {
+template <class D, int MR, int NV, bool InPlace>
+void tile(const TileArgs& t) {
   constexpr int kVector = D::kLanes * 4, kPanel = NV * kVector, kStepA = InPlace ? 4 : MR * 4;
   typename D::Acc acc[MR][NV];
 #pragma GCC unroll 16
   for (int m = 0; m < MR; ++m)
 #pragma GCC unroll 4
     for (int v = 0; v < NV; ++v)
-      acc[m][v] = t.cin ? D::load_acc(static_cast<const std::byte*>(t.cin) + m * t.cin_ld * 4 + v * kVector) : D::zero();
+      acc[m][v] =
+          t.cin ? D::load_acc(static_cast<const std::byte*>(t.cin) + m * t.cin_ld * 4 + v * kVector) : D::zero();
 
   const std::byte *a = t.a, *b = t.b, *ahead = t.ahead;
   const std::int64_t stride = InPlace ? t.lda : 4;
@@ -59,11 +62,13 @@ template <class D, int MR, int NV, bool InPlace> void tile(const TileArgs& t) {
 #pragma GCC unroll 16
   for (int m = 0; m < MR; ++m)
 #pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v) D::store_acc(static_cast<std::byte*>(t.cout) + m * t.cout_ld * 4 + v * kVector, acc[m][v]);
+    for (int v = 0; v < NV; ++v)
+      D::store_acc(static_cast<std::byte*>(t.cout) + m * t.cout_ld * 4 + v * kVector, acc[m][v]);
 }
 
 /// Fills the table with all tiles of up to MR x NV.
-template <class D, int MR, int NV> void fill_tiles(KernelSet& s) {
+template <class D, int MR, int NV>
+void fill_tiles(KernelSet& s) {
   const auto rows = [&]<int... m>(std::integer_sequence<int, m...>) {
     const auto row = [&]<int r, int... v>(std::integral_constant<int, r>, std::integer_sequence<int, v...>) {
       ((s.tile_in_place[r][v + 1] = &tile<D, r, v + 1, true>), ...);
