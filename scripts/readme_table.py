@@ -50,16 +50,41 @@ def int4(data):
                f"{spread(r['ggml, group 128'])} | {spread(r['of read']) if row['batch'] == 1 else ''} |")
 
 
+def gemm(data):
+    yield "| matrix product | ours | ours, packed once | times oneDNN, both packed | times oneDNN, neither | times OpenBLAS |"
+    yield "|---|---|---|---|---|---|"
+    for row in data["cases"]:
+        sides, r = row["sides"], row["ratios"]
+        cell = lambda name: f"{sides[name]['gflops']:.0f} GFLOP/s" if name in sides else ""
+        get = lambda pair: spread(r[pair]) if pair in r else ""
+        yield (f"| {row['name']} | {cell('hpcdl')} | {cell('hpcdl packed')} | {get('hpcdl packed / onednn packed')} | {get('hpcdl / onednn')} | "
+               f"{get('hpcdl / openblas')} |")
+
+
+def host(data):
+    rows = data["rows"]
+    yield "| | |"
+    yield "|---|---|"
+    if program := rows.get("program"):
+        for key, value in program.items():
+            yield f"| a program of {program['records']} records: {key.replace('_', ' ')} | {value['median'] if isinstance(value, dict) else value:.4g} |"
+    if warm := rows.get("load.warm"):
+        yield f"| a 498 MB model, warm: mapped, times read into fresh memory | {spread(warm['ratio'])} |"
+    if cold := rows.get("load.cold"):
+        yield f"| the same, cold: mapped with prefetch, times read | {spread(cold['prefetched_over_read'])} |"
+
+
 def table():
     lines = []
     for folder in sorted((ROOT / "bench" / "results").glob("*")):
-        for name, make in (("ops", ops), ("gpt2_step", steps), ("int4", int4)):
+        for name, make in (("gpt2_step", steps), ("ops", ops), ("gemm", gemm), ("int4", int4), ("host", host)):
             path = folder / f"{name}.json"
             if not path.exists():
                 continue
             data = json.loads(path.read_text())
-            m = data["machine"]
-            lines += ["", f"{m['cpu']} (`bench/results/{folder.name}`), {m['threads']} threads, {m['date']}:", "", *make(data)]
+            if not lines and (m := data.get("machine")):
+                lines += [f"{m['cpu']} (`bench/results/{folder.name}`), {m['threads']} threads, {m['date']}."]
+            lines += ["", *make(data)]
     return "\n".join(lines).strip() or "Nothing measured yet: `make bench`."
 
 

@@ -13,8 +13,8 @@ for line in sys.stdin:
         continue
     item = json.loads(line)
     rows[item["key"]] = item["row"]
-    sides = "  ".join(f"{n} {s['median_ms']:.3f} ms" for n, s in item["row"]["sides"].items())
+    sides = "  ".join(f"{n} {s['median_ms']:.3f} ms" for n, s in item["row"].get("sides", {}).items())
     ratios = "  ".join(f"x{r['median']:.2f} [{r['min']:.2f} {r['max']:.2f}] {n}" for n, r in item["row"].get("ratios", {}).items())
-    print(f"{item['key']:<34} {sides}   {ratios}", flush=True)
+    print(f"{item['key']:<34} {sides}   {ratios}" if sides else f"{item['key']:<34} {json.dumps(item['row'])}", flush=True)
 if rows:
     print("#", common.merge_results(sys.argv[1], rows))

@@ -58,7 +58,7 @@ def cpu():
 
 def machine():
     name, _ = cpu()
-    return {"cpu": name, "threads": THREADS, "kernel": os.uname().release, "date": time.strftime("%Y-%m-%d")}
+    return {"cpu": name, "threads": THREADS, "date": time.strftime("%Y-%m-%d")}
 
 
 def library():

@@ -16,4 +16,7 @@ fi
 sides=hpcdl,hpcdl-bf16${python:+,torch,torch-bf16,torch-untuned,torch-bf16-untuned},llm.c
 for context in 64 256; do "${python:-python3}" bench/peers/gpt2_step.py --context $context --sides "$sides"; done
 [[ ! -x build/bench/ggml_int4 ]] || build/bench/ggml_int4 | "${python:-python3}" bench/peers/collect.py int4
+machine=$("${python:-python3}" -c 'import sys; sys.path.insert(0, "bench/peers"); import common; print(common.results_file("gemm"))')
+build/bench/gemm --json "$machine"
+{ build/bench/program_bench; build/bench/load_bench; } | "${python:-python3}" bench/peers/collect.py host
 "${python:-python3}" scripts/readme_table.py
