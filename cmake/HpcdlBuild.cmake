@@ -44,6 +44,9 @@ foreach(isa IN LISTS HPCDL_ISAS)
   add_library(hpcdl_simd_${isa} OBJECT)
   # -O3 whatever the build type: an unoptimised kernel would make the debug build's tests take hours.
   target_compile_options(hpcdl_simd_${isa} PRIVATE ${HPCDL_FLAGS_${isa}} -DHPCDL_SIMD_TU $<$<NOT:$<CONFIG:Debug>>:-O3> -fno-math-errno -fno-trapping-math)
+  if(HPCDL_SANITIZE AND NOT HPCDL_SANITIZE_KERNELS)
+    target_compile_options(hpcdl_simd_${isa} PRIVATE -fno-sanitize=all)
+  endif()
   target_link_libraries(hpcdl_simd_${isa} PRIVATE hpcdl_flags)
   # GCC's own AVX-512 headers start reductions from a register "initialised with itself" (GCC bug 105593).
   target_compile_options(hpcdl_simd_${isa} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-uninitialized>)
