@@ -61,7 +61,7 @@ def machine():
     return {"cpu": name, "threads": THREADS, "date": time.strftime("%Y-%m-%d")}
 
 
-def library():
+def kernels():
     lib = ctypes.CDLL(str(BUILD / "libhpcdl_bench.so"))
     lib.hb_init(THREADS)
     return lib

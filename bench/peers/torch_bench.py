@@ -79,7 +79,7 @@ def main():
 
     torch.set_num_threads(common.THREADS)
     torch.manual_seed(0)
-    lib = common.library()
+    lib = common.kernels()
     print(f"# {common.cpu()[0]}, {common.THREADS} threads, PyTorch {torch.__version__}, {'untuned' if args.untuned else 'tuned'}")
     rows, only = {}, tuple(args.only.split(","))
     with torch.no_grad():
