@@ -12,30 +12,17 @@ Activation activation_of(const io::ModelConfig& c) {
   return c.activation == io::Activation::gelu ? Activation::gelu_erf : Activation::gelu_tanh;
 }
 
-namespace {
-
-struct Int4Vars {
-  Var packed, scale, offset;
-};
-
-Int4Vars int4_vars(Graph& g, const nn::Weight& w) {
-  return {g.constant(w.name + ".packed", w.packed), g.constant(w.name + ".scale", w.scale),
-          w.offset ? g.constant(w.name + ".offset", w.offset) : Var()};
-}
-
-}  // namespace
-
 Var embed(const nn::Weight& table, const Var& ids, DType compute, const Var& positions) {
   Graph& g = ids.graph();
   if (!table.quantized()) return embedding(table(g), ids, positions, {.out = compute});
-  const auto w = int4_vars(g, table);
+  const auto w = table.int4(g);
   return int4_embedding(ids, w.packed, w.scale, w.offset, positions, {.dtype = compute});
 }
 
 Var head_logits(const nn::Weight& head, const Var& h) {
   Graph& g = h.graph();
   if (!head.quantized()) return linear(h, head(g), {}, {.out = DType::f32});
-  const auto w = int4_vars(g, head);
+  const auto w = head.int4(g);
   return int4_linear(h, w.packed, w.scale, w.offset);
 }
 

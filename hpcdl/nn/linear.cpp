@@ -9,15 +9,14 @@ namespace {
 /// INT4 matrices are (out, in) whatever the layout of the original.
 Var int4(const Linear& l, const Var& x, Activation activation, const Var& residual) {
   Graph& g = x.graph();
-  const auto constant = [&](const char* part, const Tensor& t) { return t ? g.constant(l.weight.name + part, t) : Var(); };
-  const Var packed = constant(".packed", l.weight.packed), scale = constant(".scale", l.weight.scale),
-            offset = constant(".offset", l.weight.offset), bias = l.bias(g);
+  const auto w = l.weight.int4(g);
+  const Var bias = l.bias(g);
   if (activation == Activation::gelu_erf)  // no kernel of its own: rare
-    return gelu(int4_linear(x, packed, scale, offset, bias), {.form = Gelu::Form::erf});
+    return gelu(int4_linear(x, w.packed, w.scale, w.offset, bias), {.form = Gelu::Form::erf});
   const auto fused = activation == Activation::relu        ? Int4Activation::relu
                      : activation == Activation::gelu_tanh ? Int4Activation::gelu
                                                            : Int4Activation::none;
-  return int4_linear(x, packed, scale, offset, bias, residual, {.activation = fused});
+  return int4_linear(x, w.packed, w.scale, w.offset, bias, residual, {.activation = fused});
 }
 
 }  // namespace

@@ -42,9 +42,17 @@ struct Param {
 /// A matrix that may also be held as INT4 (ops/int4_linear/int4_layout.h), always (out, in): then `value` is null and the
 /// tensors below are bound; offset is null when symmetric.
 struct Weight : Param {
+  struct Int4Vars {
+    Var packed, scale, offset;
+  };
   Tensor packed, scale, offset;
 
   bool quantized() const { return static_cast<bool>(packed); }
+  /// The parts of a quantised matrix as variables of a program; offset is absent when symmetric.
+  Int4Vars int4(Graph& g) const {
+    return {g.constant(name + ".packed", packed), g.constant(name + ".scale", scale),
+            offset ? g.constant(name + ".offset", offset) : Var()};
+  }
 };
 
 namespace detail {
