@@ -60,6 +60,7 @@ struct Runner {
     Graph g({.inference = true});
     const Var in = g.input("tokens", {{rows, static_cast<std::int64_t>(tokens.size()) / rows}, DType::i32});
     const Var out = g.keep(m.logits(g, in, o));
+    EXPECT_EQ(out.spec().dtype, DType::f32);
     Executable exe(g.finish());
     std::memcpy(exe.tensor(in).data(), tokens.data(), tokens.size() * 4);
     exe.run(stream);
@@ -229,6 +230,7 @@ TEST(LanguageModel, QuantisedFolderGivesTheLogitsOfItsWeights) {
       const auto want = run.logits(model, tokens, 1), got = run.logits(small, tokens, 1);
       EXPECT_LT(distance(got, want), 0.5);   // 4 bits are coarse; a wrong matrix would be off by more than the logits
       EXPECT_GT(distance(got, want), 1e-4);  // and were used
+      EXPECT_LT(distance(run.logits(small, tokens, 1, {.compute = DType::bf16}), got), 0.1);
       EXPECT_THROW(LanguageModel::open_for_training(temp / "int4"), Error);
       infer::Generator generator(small, run.pool, 16);
       std::vector<std::int32_t> text(tokens.begin(), tokens.begin() + 5);

@@ -1,6 +1,5 @@
 #include "hpcdl/nn/linear.h"
 
-#include "hpcdl/ops/gelu/gelu.h"
 #include "hpcdl/ops/int4_linear/int4_linear.h"
 
 namespace hpcdl::nn {
@@ -10,13 +9,11 @@ namespace {
 Var int4(const Linear& l, const Var& x, Activation activation, const Var& residual) {
   Graph& g = x.graph();
   const auto w = l.weight.int4(g);
-  const Var bias = l.bias(g);
-  if (activation == Activation::gelu_erf)  // no kernel of its own: rare
-    return gelu(int4_linear(x, w.packed, w.scale, w.offset, bias), {.form = Gelu::Form::erf});
   const auto fused = activation == Activation::relu        ? Int4Activation::relu
                      : activation == Activation::gelu_tanh ? Int4Activation::gelu
+                     : activation == Activation::gelu_erf  ? Int4Activation::gelu_erf
                                                            : Int4Activation::none;
-  return int4_linear(x, w.packed, w.scale, w.offset, bias, residual, {.activation = fused});
+  return int4_linear(x, w.packed, w.scale, w.offset, l.bias(g), residual, {.activation = fused});
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #pragma once
 // y = activation(x W^T + bias) + residual with W in 4 bits. Inference only.
 //
-// x (..., K), y and residual (..., N): f32 or bf16. W (N, K): packed u8 (N, K/2), scale bf16 (N, K/G), offset bf16
+// x (..., K); y and residual (..., N), of the dtype of x unless `out` says otherwise: f32 or bf16. W (N, K): packed u8 (N, K/2), scale bf16 (N, K/G), offset bf16
 // (N, K/G) or absent (int4_layout.h). bias (N), f32 or bf16, optional; residual optional.
 //
 // Activations are rounded to 8 bits per row and group of G inputs (symmetric, step = largest magnitude / 127), so that
@@ -15,7 +15,7 @@
 
 namespace hpcdl {
 
-enum class Int4Activation : std::uint8_t { none, relu, gelu, silu };  // gelu: tanh form
+enum class Int4Activation : std::uint8_t { none, relu, gelu, gelu_erf, silu };  // gelu: tanh form
 
 namespace int4 {
 /// Rows of x that share one pass over a tile of weights.
@@ -40,14 +40,16 @@ struct Int4Linear {
   struct Args {
     bool exact = false;
     Int4Activation activation = Int4Activation::none;
+    DType out = DType::none;
   };
   static Spec infer(const Spec& x, const Spec& packed, const Spec& scale, const Spec& offset, const Spec& bias,
-                    const Spec& residual, const Args&) {
+                    const Spec& residual, const Args& a) {
     require_float(name, x);
     int4::require_weight(name, packed, scale, offset);
     require(x[-1] == 2 * packed[1], name, "input {} has {} columns, the weights need {}", to_string(x), x[-1],
             2 * packed[1]);
-    Spec y = x;
+    Spec y{x.shape, a.out == DType::none ? x.dtype : a.out};
+    require_float(name, y, "output");
     y.shape[-1] = packed[0];
     if (bias) {
       require_float(name, bias, "bias");
@@ -57,13 +59,13 @@ struct Int4Linear {
     return y;
   }
   static Cost cost(const Spec& x, const Spec& packed, const Spec& scale, const Spec& offset, const Spec& bias,
-                   const Spec& residual, const Args&) {
+                   const Spec& residual, const Args& a) {
     const auto rows = static_cast<double>(x.size()) / static_cast<double>(x[-1] > 0 ? x[-1] : 1);
     const auto n = static_cast<double>(packed[0]);
     return {.flops = 4.0 * rows * static_cast<double>(packed.size()),
             .bytes = static_cast<double>(x.bytes() + packed.bytes() + scale.bytes() + offset.bytes() + bias.bytes() +
                                          residual.bytes()) +
-                     rows * n * dtype_bytes(x.dtype)};
+                     rows * n * dtype_bytes(a.out == DType::none ? x.dtype : a.out)};
   }
   /// What the kernels read instead of x, in blocks of up to 8 rows (see the .simd.cpp): its values (8 bits, or f32 when
   /// exact), the step of each group, the sum of each group.

@@ -203,6 +203,8 @@ simd::Vec<Isa> activate(simd::Vec<Isa> v, Int4Activation a) {
     // 0.5 (1 + tanh z) = sigmoid(2 z)
     case Int4Activation::gelu:
       return v * simd::sigmoid<Isa>(V(1.5957691216057308f) * fma(V(0.044715f) * v * v, v, v));
+    case Int4Activation::gelu_erf:
+      return v * fma(simd::erf<Isa>(v * V(0.70710678118654752f)), V(0.5f), V(0.5f));
     case Int4Activation::silu:
       return v * simd::sigmoid<Isa>(v);
     default:

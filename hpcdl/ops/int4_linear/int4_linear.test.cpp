@@ -48,6 +48,8 @@ double activate(double v, Int4Activation a) {
       return std::max(v, 0.0);
     case Int4Activation::gelu:
       return 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+    case Int4Activation::gelu_erf:
+      return 0.5 * v * (1 + std::erf(v / std::sqrt(2)));
     case Int4Activation::silu:
       return v / (1 + std::exp(-v));
     default:
@@ -66,10 +68,12 @@ Case plain(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t g, bool 
                  Input::none(), Input::none()},
           .args = {.exact = exact}};
 }
-Case full(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t g, Int4Activation act) {
+Case full(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t g, Int4Activation act,
+          DType out = DType::none) {
+  const Input residual = out == DType::none ? Input({2, m, n}) : Input({2, m, n}).as(out);
   return {.in = {Input({2, m, k}).fixed(), packed(n, k), scales(n, k, g), scales(n, k, g), Input({n}).fixed(),
-                 Input({2, m, n}).fixed()},
-          .args = {.exact = m % 2 == 0, .activation = act}};
+                 residual.fixed()},
+          .args = {.exact = m % 2 == 0, .activation = act, .out = out}};
 }
 
 const auto spec = testing::op<Int4Linear>({
@@ -96,6 +100,9 @@ const auto spec = testing::op<Int4Linear>({
             full(2, 47, 128, 64, Int4Activation::gelu),
             full(3, 16, 64, 64, Int4Activation::silu),
             full(4, 21, 64, 32, Int4Activation::none),
+            full(5, 21, 64, 32, Int4Activation::gelu_erf),
+            full(3, 35, 64, 32, Int4Activation::gelu_erf, DType::f32),
+            full(2, 35, 64, 32, Int4Activation::none, DType::f32),
         },
     .reference =
         [](std::span<Ref> out, std::span<const Ref> in, const Int4Linear::Args& a) {
@@ -233,6 +240,7 @@ TEST(int4_linear, says_what_does_not_fit) {
   EXPECT_THROW(infer(x, packed, {{15, 2}, DType::bf16}), Error);
   EXPECT_THROW(infer(x, packed, scale, {{16, 1}, DType::bf16}), Error);
   EXPECT_THROW(infer(x, packed, scale, {}, {{15}, DType::f32}), Error);
+  EXPECT_THROW(Int4Linear::infer(x, packed, scale, {}, {}, {}, {.out = DType::i32}), Error);
 }
 
 }  // namespace
