@@ -62,14 +62,28 @@ std::string huge_page_mode() {
   return open == std::string::npos || close == std::string::npos ? "unknown" : line.substr(open + 1, close - open - 1);
 }
 
-std::int64_t last_level_cache() {
-  std::int64_t largest = 0;
-  for (int i = 0; i < 5; ++i) {
-    const auto text = first_line("/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(i) + "/size");
-    const auto n = number(text) * (text.ends_with('M') ? 1 << 20 : 1 << 10);
-    largest = std::max(largest, n);
+/// CPUs in a list such as "0-3,8".
+int count_cpus(const std::string& list) {
+  int n = 0;
+  std::istringstream in(list);
+  for (std::string part; std::getline(in, part, ',');) {
+    const auto dash = part.find('-');
+    n += dash == std::string::npos ? 1 : static_cast<int>(number(part.substr(dash + 1)) - number(part)) + 1;
   }
-  return largest;
+  return std::max(n, 1);
+}
+
+std::vector<CacheLevel> data_caches() {
+  std::vector<CacheLevel> list;
+  for (int i = 0; i < 8; ++i) {
+    const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(i) + "/";
+    const auto size = first_line(folder + "size");
+    const auto bytes = number(size) * (size.ends_with('M') ? 1 << 20 : 1 << 10);
+    if (bytes <= 0 || first_line(folder + "type") == "Instruction") continue;
+    list.push_back({static_cast<int>(number(first_line(folder + "level"))), bytes, count_cpus(first_line(folder + "shared_cpu_list"))});
+  }
+  std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.level < b.level; });
+  return list;
 }
 
 std::int64_t free_bytes(const char* path) {
@@ -94,7 +108,8 @@ Machine this_machine() {
   m.avx512_bf16 = __builtin_cpu_supports("avx512bf16");
   m.avx512_vnni = __builtin_cpu_supports("avx512vnni");
 #endif
-  m.last_level_cache = last_level_cache();
+  m.caches = data_caches();
+  for (const auto& c : m.caches) m.last_level_cache = std::max(m.last_level_cache, c.bytes);
   m.memory_total = number(field("/proc/meminfo", "MemTotal")) * 1024;
   m.memory_available = number(field("/proc/meminfo", "MemAvailable")) * 1024;
   m.memory_limit = cgroup_memory(m.memory_total);

@@ -3,8 +3,16 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace hpcdl::lab {
+
+/// One level of the data caches.
+struct CacheLevel {
+  int level = 0;
+  std::int64_t bytes = 0;  // of one instance
+  int cpus = 1;            // that share an instance
+};
 
 struct Machine {
   std::string cpu;                    // model name
@@ -14,6 +22,7 @@ struct Machine {
   std::string isa;                    // the instruction set kernels use
   std::string isa_best;               // the best one the CPU has
   bool avx2 = false, avx512 = false, avx512_bf16 = false, avx512_vnni = false;
+  std::vector<CacheLevel> caches;     // innermost first; empty: unknown
   std::int64_t last_level_cache = 0;  // bytes; 0: unknown
   std::int64_t memory_total = 0, memory_available = 0;
   std::int64_t memory_limit = 0;      // of the cgroup; 0: none

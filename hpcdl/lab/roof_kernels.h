@@ -15,5 +15,7 @@ template <class Isa> double spin_i8(Isa, std::int64_t rounds);
 template <class Isa> double sweep_read(Isa, const float* x, std::int64_t n);
 /// Stores past the cache where the set can.
 template <class Isa> double sweep_copy(Isa, float* y, const float* x, std::int64_t n);
+/// Stores into the cache.
+template <class Isa> double sweep_copy_cached(Isa, float* y, const float* x, std::int64_t n);
 
 }  // namespace hpcdl::cpu

@@ -13,6 +13,11 @@
 
 namespace hpcdl::lab {
 
+static void to_json(nlohmann::json& j, const CacheRoof& c) { j = {{"name", c.name}, {"bytes", c.bytes}, {"read", c.read}, {"copy", c.copy}}; }
+static void from_json(const nlohmann::json& j, CacheRoof& c) {
+  j.at("name").get_to(c.name), j.at("bytes").get_to(c.bytes), j.at("read").get_to(c.read), j.at("copy").get_to(c.copy);
+}
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -42,6 +47,36 @@ template <class F> void each(Roofs& r, F&& f) {
   f("memory_read", r.memory_read), f("memory_copy", r.memory_copy), f("cache_read", r.cache_read), f("cache_bytes", r.cache_bytes);
 }
 
+/// Floats per thread that stay within `level` of the caches and do not fit the one before.
+std::int64_t floats_within(const std::vector<CacheLevel>& caches, std::size_t level, int threads) {
+  const auto per_thread = [&](std::size_t i) { return caches[i].bytes / std::min(caches[i].cpus, threads); };
+  const std::int64_t inner = level ? per_thread(level - 1) : 0;
+  const std::int64_t bytes = std::min(std::max(per_thread(level) / 4, 2 * inner), per_thread(level) * 3 / 4);
+  return std::max<std::int64_t>(bytes / 1024 * 1024, 1024) / 4;
+}
+
+std::vector<CacheRoof> measure_caches(Pool& pool, const std::vector<CacheLevel>& caches, float* x, std::int64_t n) {
+  std::vector<CacheRoof> list;
+  simd::with_isa([&](auto isa) {
+    for (std::size_t i = 0; i < caches.size(); ++i) {
+      const int sharers = std::min(caches[i].cpus, pool.threads()), instances = (pool.threads() + sharers - 1) / sharers;
+      const auto mine = std::min(floats_within(caches, i, pool.threads()), n / pool.threads());
+      const int sweeps = static_cast<int>(std::max<std::int64_t>((std::int64_t{8} << 20) / (mine * 4), 2));  // 8 MiB per round
+      const auto rate = [&](auto sweep) {
+        return best_rate(pool, kRepeats, [&](int t) {
+          double bytes = 0;
+          for (int s = 0; s < sweeps; ++s) bytes += sweep(x + t * mine);
+          return bytes;
+        });
+      };
+      list.push_back({fmt::format("L{}", caches[i].level), static_cast<double>(caches[i].bytes * instances),
+                      rate([&](float* p) { return cpu::sweep_read(isa, p, mine); }),
+                      rate([&](float* p) { return cpu::sweep_copy_cached(isa, p + mine / 2, p, mine / 2); })});
+    }
+  });
+  return list;
+}
+
 }  // namespace
 
 Roofs measure_roofs(Pool& pool) {
@@ -68,6 +103,7 @@ Roofs measure_roofs(Pool& pool) {
       });
     };
     r.cache_read = read(static_cast<std::int64_t>(std::min(r.cache_bytes / 8, 4.0 * (1 << 20))) / 4, 16);
+    r.caches = measure_caches(pool, machine.caches, x, n);
     r.memory_read = read(n, 1);
     r.memory_copy = best_rate(pool, kRepeats / 2, [&](int t) {
       const auto begin = share(n / 2, t), end = share(n / 2, t + 1);
@@ -94,6 +130,7 @@ Roofs roofs(Pool& pool, Remember remember) {
   if (std::filesystem::exists(file, ignored)) try {
       const auto j = io::read_json(file);
       each(r, [&](const char* name, double& value) { value = j.at(name).get<double>(); });
+      j.at("caches").get_to(r.caches);
       if (remember == Remember::measured) return r;
     } catch (const std::exception&) {
       r = {};  // a damaged file is measured anew
@@ -102,6 +139,12 @@ Roofs roofs(Pool& pool, Remember remember) {
   nlohmann::json j;
   each(now, [&](const char* name, double& value) { j[name] = value; });
   each(r, [&](const char* name, double& value) { j[name] = value = std::max(value, j[name].get<double>()); });
+  if (r.caches.size() == now.caches.size())
+    for (std::size_t i = 0; i < now.caches.size(); ++i) {
+      now.caches[i].read = std::max(now.caches[i].read, r.caches[i].read);
+      now.caches[i].copy = std::max(now.caches[i].copy, r.caches[i].copy);
+    }
+  j["caches"] = r.caches = now.caches;
   try {
     io::make_folder(file.parent_path());
     io::write_file_atomic(file, j.dump(1) + "\n");

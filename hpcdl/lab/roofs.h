@@ -2,11 +2,20 @@
 // What this machine can do at most, measured here and never taken from a datasheet, and what that makes of a program.
 
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "hpcdl/core/pool.h"
 #include "hpcdl/graph/program.h"
 
 namespace hpcdl::lab {
+
+/// One cache level as all threads of the pool together see it. Bytes per second; a copy moves each byte twice.
+struct CacheRoof {
+  std::string name;         // "L1", "L2", "L3"
+  double bytes = 0;         // capacity: private caches count once per thread
+  double read = 0, copy = 0;  // arrays that stay within the level and outgrow the one before
+};
 
 /// All threads of the pool together. Operations and bytes per second.
 struct Roofs {
@@ -14,6 +23,7 @@ struct Roofs {
   double memory_read = 0, memory_copy = 0;    // arrays several times the cache; a copy moves each byte twice
   double cache_read = 0;                      // arrays that stay within the last-level cache
   double cache_bytes = 0;                     // of the last level
+  std::vector<CacheRoof> caches;              // innermost first; empty where the system does not tell
 
   double memory() const { return memory_read > memory_copy ? memory_read : memory_copy; }
 };

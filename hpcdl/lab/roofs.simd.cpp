@@ -92,11 +92,27 @@ template <class Isa> double sweep_copy(Isa, float* y, const float* x, std::int64
   return 8.0 * static_cast<double>(whole);
 }
 
+template <class Isa> double sweep_copy_cached(Isa, float* y, const float* x, std::int64_t n) {
+  using V = simd::Vec<Isa>;
+  constexpr int kStreams = 4;
+  const std::int64_t step = std::int64_t{kStreams} * V::N, whole = n / step * step;
+  for (std::int64_t i = 0; i < whole; i += step) {
+    V v[kStreams];
+#pragma GCC unroll 4
+    for (int k = 0; k < kStreams; ++k) v[k] = V::load(x + i + k * V::N);
+#pragma GCC unroll 4
+    for (int k = 0; k < kStreams; ++k) v[k].store(y + i + k * V::N);
+  }
+  use(y[0]);
+  return 8.0 * static_cast<double>(whole);
+}
+
 using simd::Isa;
 template double spin_f32(Isa, std::int64_t);
 template double spin_bf16(Isa, std::int64_t);
 template double spin_i8(Isa, std::int64_t);
 template double sweep_read(Isa, const float*, std::int64_t);
 template double sweep_copy(Isa, float*, const float*, std::int64_t);
+template double sweep_copy_cached(Isa, float*, const float*, std::int64_t);
 
 }  // namespace hpcdl::cpu

@@ -19,10 +19,15 @@ TEST(roofs, are_remembered_and_a_damaged_file_is_measured_anew) {
   for (const double x : {first.f32, first.bf16, first.i8, first.memory_read, first.memory_copy, first.cache_read, first.cache_bytes}) EXPECT_GT(x, 0);
   ASSERT_TRUE(std::filesystem::exists(roofs_file(pool)));
   EXPECT_EQ(roofs(pool).f32, first.f32);
+  ASSERT_EQ(first.caches.size(), this_machine().caches.size());
+  ASSERT_EQ(roofs(pool).caches.size(), first.caches.size());
+  for (const auto& c : first.caches) EXPECT_TRUE(c.read > 0 && c.copy > 0 && c.bytes > 0 && c.name.starts_with('L')) << c.name;
   EXPECT_GE(roofs(pool, Remember::best).f32, first.f32);
   io::write_file_atomic(roofs_file(pool), "{\"f32\": ");
   EXPECT_GT(roofs(pool).f32, 0);
-  EXPECT_GT(roofs(pool).f32, 0);
+  // A file from before the caches were measured.
+  io::write_file_atomic(roofs_file(pool), R"({"f32":1,"bf16":1,"i8":1,"memory_read":1,"memory_copy":1,"cache_read":1,"cache_bytes":1})");
+  EXPECT_EQ(roofs(pool).caches.size(), first.caches.size());
   ::setenv("XDG_CACHE_HOME", "/dev/null", 1);  // no place to remember
   EXPECT_GT(roofs(pool).f32, 0);
 }
@@ -34,7 +39,7 @@ TEST(roofs, light_takes_the_slower_of_arithmetic_and_memory) {
   const Program p = g.finish();
   ASSERT_EQ(p.records.size(), 2u);
   const Cost cost = p.records[0].cost;
-  Roofs r{.f32 = 1e9, .bf16 = 4e9, .i8 = 8e9, .memory_read = 1e15, .memory_copy = 1e15, .cache_read = 1e15, .cache_bytes = 1 << 20};
+  Roofs r{.f32 = 1e9, .bf16 = 4e9, .i8 = 8e9, .memory_read = 1e15, .memory_copy = 1e15, .cache_read = 1e15, .cache_bytes = 1 << 20, .caches = {}};
   EXPECT_DOUBLE_EQ(speed_of_light(p, r), 2 * cost.flops / 1e9);
   r.f32 = 1e20;
   r.cache_read = 2e9, r.memory_read = 1e9, r.memory_copy = 1.5e9;
