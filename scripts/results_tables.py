@@ -1,15 +1,4 @@
-#!/usr/bin/env python3
-"""Fills the measured table of README.md, between its markers, from bench/results: no number is typed by hand.
-
-    scripts/readme_table.py [--check]     --check only says whether the table is up to date
-"""
-
-import json
-import pathlib
-import sys
-
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+"""The measured tables, from bench/results: each function yields the Markdown lines of one results file."""
 
 
 def spread(r):
@@ -78,30 +67,4 @@ def host(data):
         yield f"| the same, cold: mapped with prefetch, times read | {spread(cold['prefetched_over_read'])} |"
 
 
-def table():
-    lines = []
-    for folder in sorted((ROOT / "bench" / "results").glob("*")):
-        for name, make in (("gpt2_step", steps), ("ops", ops), ("gemm", gemm), ("int4", int4), ("host", host)):
-            path = folder / f"{name}.json"
-            if not path.exists():
-                continue
-            data = json.loads(path.read_text())
-            if not lines and (m := data.get("machine")):
-                lines += [f"{m['cpu']} (`bench/results/{folder.name}`), {m['threads']} threads, {m['date']}."]
-            lines += ["", *make(data)]
-    return "\n".join(lines).strip() or "Nothing measured yet: `make bench`."
-
-
-def main():
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-    head, rest = text.split(BEGIN)
-    tail = rest.split(END)[1]
-    new = f"{head}{BEGIN}\n{table()}\n{END}{tail}"
-    if "--check" in sys.argv:
-        sys.exit(0 if new == text else "README.md: the measured table differs from bench/results; run scripts/readme_table.py")
-    readme.write_text(new)
-
-
-if __name__ == "__main__":
-    main()
+TABLES = {"gpt2_step": steps, "ops": ops, "gemm": gemm, "int4": int4, "host": host}

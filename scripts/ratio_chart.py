@@ -1,0 +1,70 @@
+"""The picture of the README: how many times faster than the best peer each thing is, as one SVG."""
+
+import html
+import math
+
+WIDTH, ROW, LEFT, RIGHT, TOP = 940, 22, 300, 130, 74
+LOW, HIGH = 0.5, 32.0  # of the logarithmic axis
+AHEAD, LEVEL, BEHIND = "#0f766e", "#64748b", "#b45309"  # within 3 % of a tie is no win and no loss
+
+
+def x_of(ratio):
+    return LEFT + (WIDTH - LEFT - RIGHT) * math.log(min(max(ratio, LOW), HIGH) / LOW) / math.log(HIGH / LOW)
+
+
+def colour(ratio):
+    return AHEAD if ratio > 1.03 else BEHIND if ratio < 0.97 else LEVEL
+
+
+def bars(results):
+    """(group, name, ratio, peer) of everything that was compared."""
+    for case, row in results.get("gpt2_step", {}).get("rows", {}).items():
+        for name, side in row["sides"].items():
+            if "ratio" in side and "untuned" not in name:
+                dtype = "bf16" if name.endswith("bf16") else "f32"
+                yield "training step, GPT-2 124M", f"{case} {dtype}", side["ratio"], name.removesuffix("-bf16").replace("torch", "PyTorch")
+    for row in results.get("ops", {}).get("rows", {}).values():
+        peer = row["best_peer"].removeprefix("torch").strip(" .,") or "eager"
+        yield "kernels against the best way PyTorch has", f"{row['op']} {row['shape']} {row['dtype']}", row["ratio"], peer
+    for case, row in results.get("int4", {}).get("rows", {}).items():
+        yield "INT4 decoding against ggml", case, row["ratios"]["ggml, same bits"], "Q4_0 repacked"
+    warm = results.get("host", {}).get("rows", {}).get("load.warm")
+    if warm:
+        yield "opening a model", "498 MB, warm, mapped", warm["ratio"], "read into memory"
+
+
+def text(x, y, content, **attributes):
+    attributes = {"font-size": 12, "fill": "#1e293b", **attributes}
+    return f'<text x="{x:.1f}" y="{y:.1f}" ' + " ".join(f'{k}="{v}"' for k, v in attributes.items()) + f">{html.escape(content)}</text>"
+
+
+def bar(y, name, ratio, peer):
+    one, end, middle = x_of(1), x_of(ratio["median"]), y + ROW / 2
+    yield f'<rect x="{min(one, end):.1f}" y="{y + 4}" width="{max(abs(end - one), 1.5):.1f}" height="{ROW - 8}" rx="2" fill="{colour(ratio["median"])}">'
+    yield f'<title>{html.escape(name)}: {ratio["median"]:.2f} ({ratio["min"]:.2f} to {ratio["max"]:.2f}) times {html.escape(peer)}</title></rect>'
+    lo, hi = x_of(ratio["min"]), x_of(ratio["max"])
+    yield f'<path d="M{lo:.1f} {middle}H{hi:.1f}M{lo:.1f} {middle - 3}v6M{hi:.1f} {middle - 3}v6" stroke="#0f172a" stroke-opacity=".45" fill="none"/>'
+    yield text(LEFT - 10, middle + 4, name, **{"text-anchor": "end"})
+    yield text(max(end, hi, one) + 8, middle + 4, f"{ratio['median']:.2f}× {peer}", **{"font-size": 11, "fill": "#475569"})
+
+
+def svg(results, machine):
+    rows, parts, y = list(bars(results)), [], TOP
+    group = None
+    for g, name, ratio, peer in rows:
+        if g != group:
+            group, y = g, y + 12
+            parts.append(text(LEFT - 10, y + 14, g, **{"text-anchor": "end", "font-weight": 600}))
+            y += ROW
+        parts += bar(y, name, ratio, peer)
+        y += ROW
+    grid = []
+    for tick in (0.5, 1, 2, 4, 8, 16, 32):
+        strong = tick == 1
+        grid.append(f'<path d="M{x_of(tick):.1f} {TOP}V{y + 4}" stroke="{"#0f172a" if strong else "#cbd5e1"}" stroke-width="{1.4 if strong else 1}"/>')
+        grid.append(text(x_of(tick), TOP - 6, f"{tick:g}×", **{"text-anchor": "middle", "fill": "#475569"}))
+    head = [text(20, 26, "Times faster than each peer at its best", **{"font-size": 17, "font-weight": 600}),
+            text(20, 46, f"{machine['cpu']}, {machine['threads']} threads, {machine['date']}. Medians of interleaved rounds; whiskers: slowest and fastest round.",
+                 fill="#475569")]
+    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 16}" font-family="system-ui, sans-serif">',
+                      '<rect width="100%" height="100%" fill="#ffffff"/>', *head, *grid, *parts, "</svg>"]) + "\n"

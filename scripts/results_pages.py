@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Writes what the documents say about speed from bench/results, so that no such number is typed by hand.
+
+    scripts/results_pages.py [--check]     --check changes nothing and fails when a page is not up to date
+
+README.md              the part between its markers: picture and short table
+docs/performance.md    docs/performance.in.md with  <!-- tables -->  and  {{machine/file > key > key | format}}  filled in
+docs/ratios.svg        the picture
+"""
+
+import json
+import pathlib
+import re
+import sys
+
+import ratio_chart
+from results_tables import TABLES, spread
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "bench" / "results"
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+NOTE = "<!-- Written by scripts/results_pages.py from docs/performance.in.md and bench/results: edit those. -->\n"
+
+
+def load():
+    """{machine: {file: contents}}"""
+    return {folder.name: {f.stem: json.loads(f.read_text()) for f in sorted(folder.glob("*.json"))}
+            for folder in sorted(RESULTS.glob("*")) if folder.is_dir()}
+
+
+def machine_of(results):
+    return next(d["machine"] for d in results.values() if "threads" in d.get("machine", {}))
+
+
+def tables(everything):
+    lines = []
+    for name, results in everything.items():
+        m = machine_of(results)
+        lines += [f"### {m['cpu']} (`bench/results/{name}`), {m['threads']} threads, {m['date']}"]
+        for file, make in TABLES.items():
+            if file in results:
+                lines += ["", *make(results[file])]
+    return "\n".join(lines)
+
+
+def lookup(everything, path):
+    """"cpu-zen5/host > program > plan_ms > median | .1f": the rows of a file are meant where it has rows."""
+    keys, _, form = path.partition("|")
+    first, *rest = [k.strip() for k in keys.split(">")]
+    machine, file = first.split("/")
+    value = everything[machine][file]
+    value = value.get("rows", value)
+    for key in rest:
+        value = value[key] if isinstance(value, dict) else next(v for v in value if v.get("name") == key)
+    return format(value, form.strip())
+
+
+def performance(everything):
+    text = (ROOT / "docs" / "performance.in.md").read_text()
+    text = re.sub(r"\{\{(.+?)\}\}", lambda m: lookup(everything, m[1]), text)
+    return NOTE + text.replace("<!-- tables -->", tables(everything))
+
+
+def summary(everything):
+    """The short table of the README: the training step, and the least and largest ratio of every group."""
+    yield "![How many times faster than each peer](docs/ratios.svg)"
+    for name, results in everything.items():
+        m = machine_of(results)
+        yield f"\n{m['cpu']}, {m['threads']} threads, {m['date']}; all rows in [docs/performance.md](docs/performance.md).\n"
+        yield from TABLES["gpt2_step"](results["gpt2_step"])
+        yield "\n| against | cases | least | median | most |\n|---|---|---|---|---|"
+        groups = {}
+        for group, case, ratio, peer in ratio_chart.bars(results):
+            if not group.startswith("training"):
+                groups.setdefault(group, []).append((ratio["median"], ratio, case))
+        for group, rows in groups.items():
+            rows.sort(key=lambda r: r[0])
+            low, middle, high = rows[0], rows[len(rows) // 2], rows[-1]
+            cell = lambda r: f"{spread(r[1])} {r[2]}"
+            yield f"| {group} | {len(rows)} | {cell(low)} | {middle[0]:.2f} | {cell(high)} |"
+
+
+def pages():
+    everything = load()
+    readme = (ROOT / "README.md").read_text()
+    head, rest = readme.split(BEGIN)
+    first = next(iter(everything.values()))
+    return {
+        ROOT / "README.md": f"{head}{BEGIN}\n" + "\n".join(summary(everything)) + f"\n{END}{rest.split(END)[1]}",
+        ROOT / "docs" / "performance.md": performance(everything),
+        ROOT / "docs" / "ratios.svg": ratio_chart.svg(first, machine_of(first)),
+    }
+
+
+def main():
+    stale = {path: text for path, text in pages().items() if not path.exists() or path.read_text() != text}
+    if "--check" in sys.argv:
+        sys.exit("".join(f"{path.relative_to(ROOT)} differs from bench/results; run scripts/results_pages.py\n" for path in stale) or 0)
+    for path, text in stale.items():
+        path.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
