@@ -1,0 +1,36 @@
+#pragma once
+// What may be said of a handful of noisy times: medians, and intervals that assume nothing of how the noise is distributed.
+
+#include <utility>
+#include <vector>
+
+namespace hpcdl::lab::compare {
+
+/// Of an empty list: 0.
+double median(std::vector<double> values);
+
+/// 0-based places in a sorted sample that bracket the true median, and how surely.
+struct MedianInterval {
+  int lower = 0, upper = 0;
+  double coverage = 0;
+};
+
+/// The narrowest symmetric pair of order statistics of n values that covers the true median with at least `confidence`;
+/// the whole range when n is too small for that (below 6 at 95 %), with the coverage it has. Exact for any continuous
+/// distribution: the values below the median are Binomial(n, 1/2) many
+/// (David and Nagaraja, "Order Statistics", 3rd edition, 2003, section 7.1).
+MedianInterval median_interval(int n, double confidence);
+
+/// A sample in six numbers. [low, high] holds the true median with probability `coverage`.
+struct Spread {
+  double median = 0, min = 0, max = 0, low = 0, high = 0, coverage = 0;
+  /// Half of the interval, relative to the median; infinite for a sample without a positive median.
+  double half_width() const;
+};
+
+Spread spread(std::vector<double> values, double confidence = 0.95);
+
+/// top[i] / bottom[i]: what drifts slowly is in both and cancels.
+std::vector<double> paired_ratios(const std::vector<double>& top, const std::vector<double>& bottom);
+
+}  // namespace hpcdl::lab::compare
