@@ -1,0 +1,86 @@
+#pragma once
+// What bench, roofline and profile time: every op at chosen shapes, forward and forward with backward, f32 and bf16. One
+// list, so that all of them speak of the same work.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/graph.h"
+
+namespace hpcdl::lab {
+
+struct Case {
+  std::string op;     // folder of ops/, with the variant behind a plus: "linear+bias_relu"
+  std::string shape;  // "1024x3072x768"; what the numbers mean: CaseFamily::dims
+  DType dtype = DType::f32;
+  bool backward = false;                 // forward and backward; else forward alone, as recorded for inference
+  std::function<void(Graph&)> record;    // on a Graph with Options::inference = !backward
+  std::int64_t index_below = 0;          // integer inputs are drawn from [0, index_below)
+  std::int64_t position = 0;             // StepParams::position: tokens already in a KV cache
+  bool positive = false;                 // float inputs are magnitudes (second moments must not be negative)
+};
+
+/// One op, or variant of one, as a function of its shape.
+struct CaseFamily {
+  std::string op;
+  std::string dims;                      // what the numbers of a shape are: "MxNxK"
+  bool gradient = true;                  // has a backward
+  std::vector<Shape> shapes;             // larger than any cache, and those of GPT-2
+  std::vector<Shape> forward_shapes;     // of which only the forward is timed
+  /// Records the forward and returns what has a gradient (absent where there is none).
+  std::function<Var(Graph&, const Shape&, DType)> forward;
+  int index_dim = -1;                    // dim of the shape that bounds integer inputs
+  int position_dim = -1;                 // dim that is the capacity of a KV cache, of which one token is free
+  bool positive = false;
+};
+
+const std::vector<CaseFamily>& case_families();
+
+/// All families at their chosen shapes.
+const std::vector<Case>& cases();
+
+/// Cases whose op is one of `names`: "linear" means "linear" and all its variants. No names: all. Throws UsageError with
+/// the nearest match for a name that no case has.
+std::vector<Case> find_cases(const std::vector<std::string>& names);
+/// The same ops at a shape of the caller's, "512x1000". Throws UsageError where the shape does not fit an op named.
+std::vector<Case> cases_at(const std::vector<std::string>& names, const std::string& shape);
+
+/// "softmax" of "softmax+causal".
+std::string base_op(const Case& c);
+/// "softmax 4096x1024 f32 fwd+bwd".
+std::string case_label(const Case& c);
+/// "f32", as people write it.
+std::string dtype_word(DType d);
+
+/// A case with its memory, ready to run again and again.
+class CaseRun {
+ public:
+  /// Records, plans, allocates, and fills the inputs with random values (N(0, 1); the same for every run). `arena` may be
+  /// shared with a CaseRun that has had its last run.
+  explicit CaseRun(const Case& c, std::shared_ptr<Buffer> arena = nullptr);
+
+  /// All records once, on the threads of `s`; step parameters are the case's own.
+  void run(Stream& s) const {
+    Stream own = s;
+    own.set_params(&params_);
+    executable_->run(own);
+  }
+  const Program& program() const { return executable_->program(); }
+  const Executable& executable() const { return *executable_; }
+  const std::shared_ptr<Buffer>& arena() const { return executable_->arena(); }
+  StepParams& params() const { return params_; }
+  /// Of all records together.
+  Cost cost() const { return program().cost(); }
+
+ private:
+  void fill_inputs(const Case& c);
+
+  mutable StepParams params_;  // grad_norm writes there
+  std::unique_ptr<Executable> executable_;
+};
+
+}  // namespace hpcdl::lab
