@@ -6,12 +6,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "bench/rounds.h"
 #include "hpcdl/core/rng.h"
+#include "hpcdl/lab/compare/environment.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/train/train_step.h"
 
@@ -28,16 +29,17 @@ int main(int argc, char** argv) {
   options.forward.compute = std::string_view(argv[3]) == "bf16" ? DType::bf16 : DType::f32;
   train::TrainStep trainer(model, pool, options);
 
+  lab::compare::HostEnvironment clock(pool);
   const Rng rng{7, 0};
   std::uint64_t drawn = 0;
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(batch * length + 1));
   std::string line;
   for (std::int64_t step = 0;; ++step) {
     for (auto& t : tokens) t = static_cast<std::int32_t>(rng.below(drawn++, 50257));
-    const double start = bench::now();
+    const double start = clock.now();
     const double loss = trainer.accumulate({tokens.data(), tokens.size() - 1}, {tokens.data() + 1, tokens.size() - 1}, step, 0);
     trainer.update(3e-4, batch * length);
-    const double ms = (bench::now() - start) * 1e3;
+    const double ms = (clock.now() - start) * 1e3;
     rusage usage{};
     getrusage(RUSAGE_SELF, &usage);
     if (step == 0) std::cout << "ready\n";

@@ -10,14 +10,16 @@
 #include <memory>
 #include <numeric>
 
-#include "bench/rounds.h"
+#include "bench/emit.h"
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/io/temp_folder.h"
+#include "hpcdl/lab/compare/protocol.h"
 
 using namespace hpcdl;
+namespace compare = hpcdl::lab::compare;
 namespace fs = std::filesystem;
 
 namespace {
@@ -63,6 +65,17 @@ void read_fresh(const fs::path& path) {
   read_into(memory.get(), 0, path);
 }
 
+/// Cold means that the page cache holds nothing of the file.
+class Evicting : public compare::HostEnvironment {
+ public:
+  Evicting(Pool& pool, const fs::path& path) : HostEnvironment(pool), file_(path) {}
+  void flush() override { file_.evict(); }
+  std::string flush_method() const override { return "file evicted from the page cache before each call"; }
+
+ private:
+  io::MappedFile file_;
+};
+
 }  // namespace
 
 int main() {
@@ -70,34 +83,26 @@ int main() {
   const auto path = temp / "model.safetensors";
   write_model(path);
   const auto bytes = static_cast<double>(fs::file_size(path));
-  const io::MappedFile file(path);
-  const auto evict = [&] { file.evict(); };
+  Pool pool(1);
+  Evicting host(pool, path);
 
-  auto warm = bench::interleave({{"mapped", [&] { mapped(path, false); }}, {"read", [&] { read_fresh(path); }}}, 7, 0.1);
-  bench::emit("load.warm", {{"mapped_ms", bench::spread(warm["mapped"], 1e3, "")},
-                            {"read_into_fresh_memory_ms", bench::spread(warm["read"], 1e3, "")},
-                            {"ratio", bench::ratio(warm["read"], warm["mapped"])}});
+  const auto warm = compare::run({{"mapped", [&] { mapped(path, false); }}, {"read", [&] { read_fresh(path); }}}, host,
+                                 {.rounds = 7, .target = 0.1, .limit = 60});
+  bench::emit("load.warm", {{"mapped_ms", compare::to_json(warm.side("mapped").time(), 1e3)},
+                            {"read_into_fresh_memory_ms", compare::to_json(warm.side("read").time(), 1e3)},
+                            {"ratio", compare::to_json(warm.ratio("read", "mapped"))}});
 
-  // Each call is cold: the side evicts before it starts, and eviction is timed by itself and taken off.
   std::vector<char> reused(std::size_t{8} << 20);
-  std::map<std::string, std::vector<double>> cold;
-  for (int round = 0; round < 7; ++round) {
-    const auto time = [&](const char* name, auto&& f) {
-      evict();
-      const double start = bench::now();
-      f();
-      cold[name].push_back(bench::now() - start);
-    };
-    time("mapped", [&] { mapped(path, false); });
-    time("prefetched", [&] { mapped(path, true); });
-    time("read", [&] { read_into(reused.data(), static_cast<std::int64_t>(reused.size()), path); });
-  }
+  const auto cold = compare::run({{"mapped", [&] { mapped(path, false); }},
+                                  {"prefetched", [&] { mapped(path, true); }},
+                                  {"read", [&] { read_into(reused.data(), static_cast<std::int64_t>(reused.size()), path); }}},
+                                 host, {.cache = compare::Cache::flushed, .rounds = 7, .target = 0.1, .limit = 60});
   const auto speed = [&](const char* name) {
-    std::vector<double> v = cold[name];
+    std::vector<double> v = cold.side(name).seconds;
     for (auto& s : v) s = bytes / s * 1e-9;
-    return bench::spread(v, 1, "");
+    return compare::to_json(compare::spread(v));
   };
   bench::emit("load.cold", {{"mapped_GBps", speed("mapped")}, {"mapped_prefetched_GBps", speed("prefetched")},
                             {"read_into_reused_buffer_GBps", speed("read")},
-                            {"prefetched_over_read", bench::ratio(cold["read"], cold["prefetched"])}});
+                            {"prefetched_over_read", compare::to_json(cold.ratio("read", "prefetched"))}});
 }

@@ -2,11 +2,11 @@
 
 #include <cstdlib>
 
-#include "bench/rounds.h"
-
+#include "bench/emit.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/lab/compare/protocol.h"
 
 using namespace hpcdl;
 
@@ -42,15 +42,18 @@ Program program_of(int records) {
 }  // namespace
 
 int main() {
-  constexpr int kRecords = 10'000, kRounds = 21;
+  constexpr int kRecords = 10'000;
   Pool pool;
   StepParams params;
   Stream stream(pool, &params);
   const Program program = program_of(kRecords);
   const Executable exe(program);
-  auto seconds = bench::interleave({{"plan", [&] { plan(program); }}, {"replay", [&] { exe.run(stream); }, kRecords}}, kRounds, 0.02);
+  lab::compare::HostEnvironment host(pool);
+  const auto result = lab::compare::run({{"plan", [&] { plan(program); }}, {"replay", [&] { exe.run(stream); }, kRecords}}, host,
+                                        {.rounds = 21, .target = 0.02});
+  const auto time = [&](const char* side, double scale) { return lab::compare::to_json(result.side(side).time(), scale); };
   bench::emit("program", {{"records", kRecords},
-                          {"plan_ms", bench::spread(seconds["plan"], 1e3, "")},
-                          {"replay_ns_per_record", bench::spread(seconds["replay"], 1e9, "")},
+                          {"plan_ms", time("plan", 1e3)},
+                          {"replay_ns_per_record", time("replay", 1e9)},
                           {"arena_over_live_bytes", static_cast<double>(exe.plan().arena_bytes) / static_cast<double>(exe.plan().live_bytes)}});
 }

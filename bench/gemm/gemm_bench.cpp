@@ -1,6 +1,6 @@
 // Matrix products of HPC-DL beside oneDNN and OpenBLAS: interleaved rounds, medians, ratios of the same round.
 //
-//   gemm [--only TEXT] [--rounds 7] [--target-ms 60] [--no-peers] [--list] [--json FILE]
+//   gemm [--only TEXT] [--rounds N] [--target-ms 20] [--no-peers] [--list] [--json FILE]
 //
 // OpenBLAS 0.3.21 takes Zen 5 for an AVX2 machine: the program restarts itself with OPENBLAS_CORETYPE=SkylakeX. Idle
 // threads of one library would take a core from the next: their spinning is bounded. GPT shapes rotate through copies
@@ -14,12 +14,11 @@
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "bench/gemm/peers.h"
-#include "bench/rounds.h"
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/rng.h"
+#include "hpcdl/lab/compare/protocol.h"
 
 namespace hpcdl::bench {
 namespace {
@@ -110,15 +109,14 @@ struct Contender {
   std::string name;
   std::function<void(const void* a, const void* b, void* d)> call;
   std::vector<const std::byte*> weights;
-  std::vector<double> seconds;
   double worst = 0;  // difference from the first side, relative to the largest value
 };
 
 struct Options {
   std::string only, json;
-  int rounds = 7;
+  int rounds = 0;  // as many as it takes
   bool peers = true;
-  double target = 0.06;
+  double target = 0.02, limit = 5;
 };
 
 /// Every contender's result against that of the first, relative to the largest value.
@@ -140,56 +138,40 @@ void compare_results(std::vector<Contender>& sides, const Case& c, const Buffer&
   }
 }
 
-/// Fills in `seconds` of every contender; returns the peaks of the same rounds, in flop/s.
-std::vector<double> time_rounds(Pool& pool, std::vector<Contender>& sides, const Case& c, const Options& o,
-                                const Buffer& a, const Buffer& d) {
-  std::vector<double> peaks;
-  const std::int64_t peak_n = 2'000'000;
-  for (int r = 0; r < o.rounds; ++r) {
-    double start = now();
-    peak(pool, c.compute, peak_n);
-    peaks.push_back(peak_flops(pool, c.compute, peak_n) / (now() - start));
-    for (std::size_t k = 0; k < sides.size(); ++k) {
-      auto& s = sides[(k + static_cast<std::size_t>(r)) % sides.size()];
-      std::this_thread::sleep_for(
-          std::chrono::milliseconds(8));  // until the threads of the side before have gone to sleep
-      s.call(a.data(), s.weights[0], d.data());
-      start = now();
-      int calls = 0;
-      do s.call(a.data(), s.weights[static_cast<std::size_t>(calls++ + 1) % s.weights.size()], d.data());
-      while (now() - start < o.target);
-      s.seconds.push_back((now() - start) / calls);
-    }
-  }
-  return peaks;
+/// Every contender and, in the same rounds, the peak. The threads of the side before need a while to go to sleep.
+lab::compare::Result time_rounds(Pool& pool, const std::vector<Contender>& contenders, const Case& c, const Options& o,
+                                 const Buffer& a, const Buffer& d) {
+  std::vector<lab::compare::Side> sides;
+  for (const auto& s : contenders)
+    sides.push_back({s.name, [&, i = std::size_t{0}]() mutable { s.call(a.data(), s.weights[i++ % s.weights.size()], d.data()); }});
+  const std::int64_t peak_n = 200'000;
+  sides.push_back({"peak", [&pool, &c] { peak(pool, c.compute, peak_n); }, peak_flops(pool, c.compute, peak_n)});
+  lab::compare::HostEnvironment host(pool);
+  const auto cache = contenders[0].weights.size() > 1 ? lab::compare::Cache::rotated : lab::compare::Cache::warm;
+  return lab::compare::run(sides, host, {.cache = cache, .rounds = o.rounds, .target = o.target, .limit = o.limit, .settle = 0.008});
 }
 
-nlohmann::json report(const std::vector<Contender>& sides, const Named& named, int copies, double top) {
+nlohmann::json report(const lab::compare::Result& result, const std::vector<Contender>& sides, const Named& named, int copies) {
   const Case& c = named.c;
   const double flops = 2.0 * static_cast<double>(c.m) * static_cast<double>(c.n) * static_cast<double>(c.k);
+  const double top = 1 / result.side("peak").time().median;
   nlohmann::json row{{"name", named.name},      {"m", c.m}, {"n", c.n}, {"k", c.k}, {"weight_copies", copies},
-                     {"peak_gflops", top / 1e9}};
+                     {"peak_gflops", top / 1e9}, {"cache", result.cache}, {"rounds", result.rounds()}};
   fmt::print("{:<28} peak {:6.0f} |", named.name, top / 1e9);
   for (const auto& s : sides) {
-    const auto [lo, hi] = std::minmax_element(s.seconds.begin(), s.seconds.end());
-    row["sides"][s.name] = {{"gflops", flops / median(s.seconds) / 1e9},
-                            {"gflops_min", flops / *hi / 1e9},
-                            {"gflops_max", flops / *lo / 1e9},
-                            {"share_of_peak", flops / median(s.seconds) / top},
+    const auto t = result.side(s.name).time();
+    row["sides"][s.name] = {{"gflops", flops / t.median / 1e9},
+                            {"gflops_min", flops / t.max / 1e9},
+                            {"gflops_max", flops / t.min / 1e9},
+                            {"share_of_peak", flops / t.median / top},
                             {"difference", s.worst}};
-    fmt::print(" {} {:.1f} ({:.0f}%)", s.name, flops / median(s.seconds) / 1e9, 100 * flops / median(s.seconds) / top);
+    fmt::print(" {} {:.1f} ({:.0f}%)", s.name, flops / t.median / 1e9, 100 * flops / t.median / top);
   }
   const auto ratio = [&](const std::string& us, const std::string& them) {
-    std::vector<double> r;
-    const Contender *x = nullptr, *y = nullptr;
-    for (const auto& s : sides) {
-      if (s.name == us) x = &s;
-      if (s.name == them) y = &s;
-    }
-    if (!x || !y) return;
-    for (std::size_t i = 0; i < x->seconds.size(); ++i) r.push_back(y->seconds[i] / x->seconds[i]);
-    row["ratios"][us + " / " + them] = spread(r, 1, "");
-    fmt::print(" | {}/{} {:.2f}", us, them, median(r));
+    if (!result.has(us) || !result.has(them)) return;
+    const auto r = result.ratio(them, us);
+    row["ratios"][us + " / " + them] = lab::compare::to_json(r);
+    fmt::print(" | {}/{} {:.2f}", us, them, r.median);
   };
   ratio("hpcdl packed", "onednn packed");
   ratio("hpcdl", "onednn packed");
@@ -250,8 +232,7 @@ nlohmann::json run_case(Pool& pool, const Named& named, const Options& o) {
                      p.b = b_operand, p.b.data = b;
                      ours(pool, p, c, static_cast<float*>(y), bias_p, addend_p);
                    },
-                   plain,
-                   {}});
+                   plain});
   sides.push_back({"hpcdl packed",
                    [&](const void* x, const void* b, void* y) {
                      auto p = problem(x);
@@ -263,20 +244,17 @@ nlohmann::json run_case(Pool& pool, const Named& named, const Options& o) {
                                    auto b = b_operand;
                                    b.data = from;
                                    gemm::pack_b(set, pool, to, b, c.n, c.k);
-                                 }),
-                   {}});
+                                 })});
   for (const bool packed : {false, true})
     if (o.peers)
       if (Peer p = onednn(c, packed, bias_p, addend_p); p.call)
         sides.push_back({packed ? "onednn packed" : "onednn",
                          p.call,
-                         packed ? packed_copies(p.prepared_bytes, p.prepare) : plain,
-                         {}});
-  if (Peer p = openblas(c); o.peers && p.call) sides.push_back({"openblas", p.call, plain, {}});
+                         packed ? packed_copies(p.prepared_bytes, p.prepare) : plain});
+  if (Peer p = openblas(c); o.peers && p.call) sides.push_back({"openblas", p.call, plain});
 
   compare_results(sides, c, a, d);
-  const auto peaks = time_rounds(pool, sides, c, o, a, d);
-  return report(sides, named, copies, median(peaks));
+  return report(time_rounds(pool, sides, c, o, a, d), sides, named, copies);
 }
 
 std::vector<Named> cases() {

@@ -13,14 +13,16 @@
 #include <memory>
 #include <random>
 
-#include "bench/rounds.h"
+#include "bench/emit.h"
 #include "hpcdl/core/pool.h"
 #include "hpcdl/core/stream.h"
+#include "hpcdl/lab/compare/protocol.h"
 #include "hpcdl/ops/int4_linear/int4_linear.h"
 
 namespace {
 
 using namespace hpcdl;
+namespace protocol = hpcdl::lab::compare;
 
 constexpr std::int64_t kStreamed = 256 << 20;  // bytes of weights that one pass walks through: far beyond any cache
 
@@ -151,19 +153,20 @@ void compare(Pool& pool, std::int64_t n, std::int64_t k, std::int64_t batch, int
   Ours g32(n, k, 32, batch, copies, pool), g128(n, k, 128, batch, copies, pool);
   Block memory(bytes * copies);
   const double units = copies;
-  std::vector<bench::Side> sides = {
+  const std::vector<protocol::Side> sides = {
       {"hpcdl g32", [&] { g32.run(); }, units},
       {"hpcdl g128", [&] { g128.run(); }, units},
       {"ggml Q4_0 repack", [&] { ggml.run(); }, units, [&] { ggml.resume(); }, [&] { ggml.pause(); }},
       {"read", [&] { read_all(pool, memory, bytes * copies); }, units},
   };
   ggml.pause();
-  const auto seconds = bench::interleave(sides, rounds, 0.1);
-  nlohmann::json row = {{"op", "int4_linear"}, {"n", n}, {"k", k}, {"batch", batch}, {"bytes", bytes}, {"bytes_g128", g128.bytes()}};
-  for (const auto& [name, s] : seconds) row["sides"][name] = bench::spread(s, 1e3, "_ms");
-  row["ratios"]["ggml, same bits"] = bench::ratio(seconds.at("ggml Q4_0 repack"), seconds.at("hpcdl g32"));
-  row["ratios"]["ggml, group 128"] = bench::ratio(seconds.at("ggml Q4_0 repack"), seconds.at("hpcdl g128"));
-  row["ratios"]["of read"] = bench::ratio(seconds.at("read"), seconds.at("hpcdl g32"));
+  protocol::HostEnvironment host(pool);
+  const auto result = protocol::run(sides, host, {.cache = protocol::Cache::rotated, .rounds = rounds, .target = 0.1, .limit = 60});
+  nlohmann::ordered_json row = {{"op", "int4_linear"}, {"n", n}, {"k", k}, {"batch", batch}, {"bytes", bytes}, {"bytes_g128", g128.bytes()}};
+  for (const auto& s : result.sides) row["sides"][s.name] = protocol::to_json(s.time(), 1e3, "_ms");
+  row["ratios"]["ggml, same bits"] = protocol::to_json(result.ratio("ggml Q4_0 repack", "hpcdl g32"));
+  row["ratios"]["ggml, group 128"] = protocol::to_json(result.ratio("ggml Q4_0 repack", "hpcdl g128"));
+  row["ratios"]["of read"] = protocol::to_json(result.ratio("read", "hpcdl g32"));
   bench::emit(fmt::format("N{} K{} batch {}", n, k, batch), row);
 }
 
