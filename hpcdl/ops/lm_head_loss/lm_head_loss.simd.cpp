@@ -11,6 +11,7 @@ namespace {
 namespace ep = epilogue;
 
 constexpr float kNaN = __builtin_nanf("");
+constexpr std::int64_t kCold = 4 << 20;  // bytes of dW from which it does not stay in the caches for the optimizer
 
 /// Columns [begin, begin + cols) of the vocabulary.
 struct Columns {
@@ -119,7 +120,8 @@ void products(Isa isa, Pool& pool, const Grad& dw, float* sum, const View& h, co
   if (!dw) return;
   const gemm::Problem p{.m = c.cols, .n = h.cols(), .k = h.rows(), .compute = compute, .a = {d, DType::f32, ld, true}, .b = here};
   visit_dtype(dw.dtype(), [&]<class T>() {
-    gemm::gemm(isa, pool, p, ep::Into<T>{.d = dw.ptr<T>() + c.begin * dw.row_stride(), .ld = dw.row_stride(), .accumulate = dw.accumulate()});
+    gemm::gemm(isa, pool, p, ep::Into<T>{.d = dw.ptr<T>() + c.begin * dw.row_stride(), .ld = dw.row_stride(), .accumulate = dw.accumulate(),
+                                              .cold = dw.bytes() >= kCold});
   });
 }
 

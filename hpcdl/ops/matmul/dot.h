@@ -17,6 +17,7 @@ struct Dot {  // f32, and bf16 held as f32
   static Acc zero() { return V(0.0f); }
   static Acc load_acc(const void* p) { return V::load(static_cast<const float*>(p)); }
   static void store_acc(void* p, Acc v) { v.store(static_cast<float*>(p)); }
+  static void stream_acc(void* p, Acc v) { v.stream(static_cast<float*>(p)); }
   static Word load(const std::byte* p) { return V::load(reinterpret_cast<const float*>(p)); }
   static Word broadcast(const std::byte* p) { return V(*reinterpret_cast<const float*>(p)); }
   static Acc mad(Acc acc, Word a, Word b) { return fma(a, b, acc); }
@@ -33,6 +34,7 @@ struct Dot<simd::Scalar, Compute::int8> {
   static Acc zero() { return 0; }
   static Acc load_acc(const void* p) { return *static_cast<const Acc*>(p); }
   static void store_acc(void* p, Acc v) { *static_cast<Acc*>(p) = v; }
+  static void stream_acc(void* p, Acc v) { store_acc(p, v); }
   static Word load(const std::byte* p) {
     Word w;
     std::memcpy(&w, p, sizeof w);
@@ -56,6 +58,7 @@ struct Dot<simd::Avx2, Compute::int8> {
   static Acc zero() { return _mm256_setzero_si256(); }
   static Acc load_acc(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
   static void store_acc(void* p, Acc v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
+  static void stream_acc(void* p, Acc v) { _mm256_stream_si256(static_cast<__m256i*>(p), v); }
   static Word load(const std::byte* p) { return load_acc(p); }
   static Word broadcast(const std::byte* p) {
     int w;
@@ -88,6 +91,7 @@ struct Dot<simd::Avx512, Compute::bf16> {
   static Acc zero() { return _mm512_setzero_ps(); }
   static Acc load_acc(const void* p) { return _mm512_loadu_ps(p); }
   static void store_acc(void* p, Acc v) { _mm512_storeu_ps(p, v); }
+  static void stream_acc(void* p, Acc v) { _mm512_stream_ps(static_cast<float*>(p), v); }
   static Word load(const std::byte* p) { return _mm512_loadu_si512(p); }
   static Word broadcast(const std::byte* p) {
     int w;
@@ -108,6 +112,7 @@ struct Dot<simd::Avx512, Compute::int8> {
   static Acc zero() { return _mm512_setzero_si512(); }
   static Acc load_acc(const void* p) { return _mm512_loadu_si512(p); }
   static void store_acc(void* p, Acc v) { _mm512_storeu_si512(p, v); }
+  static void stream_acc(void* p, Acc v) { _mm512_stream_si512(static_cast<__m512i*>(p), v); }
   static Word load(const std::byte* p) { return _mm512_loadu_si512(p); }
   static Word broadcast(const std::byte* p) { return Dot<simd::Avx512, Compute::bf16>::broadcast(p); }
   static Acc mad(Acc acc, Word a, Word b) { return _mm512_dpbusd_epi32(acc, a, b); }

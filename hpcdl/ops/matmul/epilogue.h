@@ -130,6 +130,7 @@ struct Into {
   T* d = nullptr;
   std::int64_t ld = 0;
   bool accumulate = false;
+  bool cold = false;  // D is large and not read soon: where sums are stored as they are, they go past the caches
   F f{};
 };
 

@@ -1,5 +1,7 @@
 #include "hpcdl/ops/matmul/gemm.h"
 
+#include <xmmintrin.h>
+
 #include <algorithm>
 
 namespace hpcdl::gemm {
@@ -247,6 +249,8 @@ class Worker {
     const std::int64_t first = g.panels.begin(panel0_) * s.lanes;
     auto* partial = reinterpret_cast<std::uint32_t*>(c_) + (col - first) * pass_size_ + row * width;
     const bool last = block + 1 == g.blocks.parts, direct = last && f.plain && cols == width;
+    const bool stream = direct && f.cold && (reinterpret_cast<std::uintptr_t>(f.d) | static_cast<std::uintptr_t>(f.d_ld)) % 64 == 0;
+    const int d_lines = static_cast<int>(ceil_div(cols * f.d_element, 64));
     const auto& kernels = plan_.a_in_place ? s.tile_in_place : s.tile_packed;
     const std::int64_t kw = g.k_words(block), lda = p.a.ld * dtype_bytes(p.a.dtype);
     const std::int64_t lines = ahead.lines * ahead.columns, share = kw / kPrefetchEvery;
@@ -266,10 +270,13 @@ class Worker {
                     .ahead_end = ahead.base + ahead.lines * ahead.step,
                     .ahead_step = ahead.step,
                     .ahead_wrap = ahead.lines * ahead.step - 64,
-                    .ahead_count = std::min(share, lines - line)};
-      std::byte* d = f.d + at * f.d_ld + col * f.d_element;
+                    .ahead_count = std::min(share, lines - line),
+                    .own = f.d + at * f.d_ld + col * f.d_element,
+                    .own_ld = f.d_ld,
+                    .own_lines = last && !stream ? d_lines : 0,
+                    .stream = stream};
       if (direct)
-        args.cout = d, args.cout_ld = f.d_ld / kWord;
+        args.cout = f.d + at * f.d_ld + col * f.d_element, args.cout_ld = f.d_ld / kWord;
       else if (last)
         args.cout = buffer;
       kernels[rows][vectors](args);
@@ -352,6 +359,7 @@ void run(const KernelSet& s, Pool& pool, const Problem& p, const Finish& f) {
     Worker worker(s, p, plan, f, pool.scratch(thread));
     for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < units;)
       worker.unit(i % plan.m_units.parts, i / plan.m_units.parts);
+    if (f.cold) _mm_sfence();  // before other threads read what went past the caches
   };
   if (units == 1)
     job(0);
@@ -377,6 +385,7 @@ void run_alone(const KernelSet& s, std::byte* scratch, const Problem& p, const F
   Worker worker(s, p, plan, f, scratch);
   for (std::int64_t n = 0; n < plan.n_units.parts; ++n)
     for (std::int64_t m = 0; m < plan.m_units.parts; ++m) worker.unit(m, n);
+  if (f.cold) _mm_sfence();
 }
 
 std::int64_t packed_b_bytes(const KernelSet& s, std::int64_t n, std::int64_t k) {

@@ -46,6 +46,7 @@ struct Finish {
   std::int64_t d_ld = 0;  // bytes
   int d_element = 4;      // bytes
   bool plain = false;
+  bool cold = false;  // D is not read soon
 };
 
 /// The blocked driver.

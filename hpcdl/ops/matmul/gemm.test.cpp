@@ -163,6 +163,27 @@ TEST_P(Gemm, PackedWeightGivesTheSameBits) {
       }
 }
 
+// Stores past the caches: rows that begin on a line, rows that do not, a tail, several blocks of k; D that accumulates.
+TEST_P(Gemm, ColdResultsHaveTheSameBits) {
+  for (const Case& c : {Case{70, 96, 40}, Case{19, 53, 40}, Case{70, 160, 1100}, Case{3, 64, 40}})
+    for (const bool trans : {false, true}) {
+      const Matrix a(c.m, c.k, DType::f32, trans, 14), b(c.k, c.n, DType::f32, false, 15);
+      const std::int64_t ld = (c.n + 15) / 16 * 16 + (trans ? 3 : 0);
+      const Buffer warm(c.m * ld * 4), cold(c.m * ld * 4);
+      for (const bool accumulate : {false, true}) {
+        for (const Buffer* d : {&warm, &cold})
+          call(two_, problem(a, b, Compute::f32),
+               ep::Into<float>{.d = reinterpret_cast<float*>(d->data()),
+                               .ld = ld,
+                               .accumulate = accumulate,
+                               .cold = d == &cold});
+        for (std::int64_t i = 0; i < c.m; ++i)
+          ASSERT_EQ(0, std::memcmp(warm.data() + i * ld * 4, cold.data() + i * ld * 4, static_cast<std::size_t>(c.n) * 4))
+              << c.m << "x" << c.n << "x" << c.k << ", row " << i;
+      }
+    }
+}
+
 TEST_P(Gemm, EpiloguesAndAccumulation) {
   const std::int64_t m = 19, n = 53, k = 40;
   const Matrix a(m, k, DType::f32, false, 7), b(k, n, DType::f32, false, 8), r(m, n, DType::f32, false, 9),

@@ -91,7 +91,8 @@ Finish finish(const E& e) {
           .d = reinterpret_cast<std::byte*>(e.d),
           .d_ld = e.ld * static_cast<std::int64_t>(sizeof(T)),
           .d_element = sizeof(T),
-          .plain = kStoresSums && !e.accumulate};
+          .plain = kStoresSums && !e.accumulate,
+          .cold = e.cold};
 }
 }  // namespace detail
 

@@ -35,6 +35,12 @@ struct TileArgs {
   const std::byte* ahead;
   const std::byte* ahead_end;
   std::int64_t ahead_step, ahead_wrap, ahead_count;
+  // Where the finished tile will go, for which L1 makes room meanwhile, a line per kPrefetchEvery words of k: a store
+  // that has to wait for its line from memory holds up the tile behind it.
+  const std::byte* own;
+  std::int64_t own_ld;  // bytes
+  int own_lines;        // per row; 0: none
+  bool stream;          // the stores go past the caches; cout is aligned to whole vectors
 };
 using TileKernel = void (*)(const TileArgs&);
 

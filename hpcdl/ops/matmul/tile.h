@@ -38,12 +38,18 @@ void tile(const TileArgs& t) {
   const std::byte *a = t.a, *b = t.b, *ahead = t.ahead;
   const std::int64_t stride = InPlace ? t.lda : 4;
   std::int64_t fetches = t.ahead_count;
+  const std::byte* own = t.own;
+  int own_rows = t.own_lines > 0 ? MR : 0, own_line = 0;
   for (std::int64_t left = t.k / kPrefetchEvery; left > 0; --left) {
     if (fetches > 0) {
       --fetches;
       __builtin_prefetch(ahead, 0, 2);
       ahead += t.ahead_step;
       if (ahead >= t.ahead_end) ahead -= t.ahead_wrap;
+    }
+    if (own_rows > 0) {
+      __builtin_prefetch(own + own_line * 64, 1, 3);
+      if (++own_line == t.own_lines) own_line = 0, own += t.own_ld, --own_rows;
     }
 #pragma GCC unroll 4
     for (int i = 0; i < kPrefetchEvery; ++i) {
@@ -59,11 +65,16 @@ void tile(const TileArgs& t) {
   for (std::int64_t left = t.k % kPrefetchEvery; left > 0; --left, a += kStepA, b += kPanel)
     multiply<D, MR, NV>(acc, a, stride, b);
 
+  const auto put = [&](auto store) {
 #pragma GCC unroll 16
-  for (int m = 0; m < MR; ++m)
+    for (int m = 0; m < MR; ++m)
 #pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v)
-      D::store_acc(static_cast<std::byte*>(t.cout) + m * t.cout_ld * 4 + v * kVector, acc[m][v]);
+      for (int v = 0; v < NV; ++v) store(static_cast<std::byte*>(t.cout) + m * t.cout_ld * 4 + v * kVector, acc[m][v]);
+  };
+  if (t.stream)
+    put([](void* p, typename D::Acc v) { D::stream_acc(p, v); });
+  else
+    put([](void* p, typename D::Acc v) { D::store_acc(p, v); });
 }
 
 /// Fills the table with all tiles of up to MR x NV.

@@ -62,6 +62,10 @@ struct Registers<simd::Avx512> {
   static void store(std::uint32_t* p, Reg r, int n) {
     _mm512_mask_storeu_epi32(p, simd::Vec<simd::Avx512>::tail(n), r);
   }
+  static void store_halves(std::uint32_t* low, std::uint32_t* high, Reg r) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(low), _mm512_castsi512_si256(r));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(high), _mm512_extracti64x4_epi64(r, 1));
+  }
   static Reg from_float(simd::Vec<simd::Avx512> v) { return _mm512_castps_si512(v.v); }
   static void transpose(Reg* r) {
     Reg t[16];
@@ -177,10 +181,41 @@ struct Words<simd::Avx512, Compute::int8> : Registers<simd::Avx512> {
 };
 #endif
 
+/// Rows of the source run along panels of half a vector, an even number of them: each vector fills a row of two.
+template <class D, class W, class T>
+void pack_across_pairs(const PackArgs& p) {
+  constexpr int kWidth = D::kLanes / 2, kTogether = 8, kAhead = 24;
+  const auto* src = static_cast<const T*>(p.src);
+  for (int first = 0; first < p.panels; first += kTogether) {
+    const int last = first + kTogether < p.panels ? first + kTogether : p.panels;
+    std::uint32_t* dst = p.dst + first * p.panel_stride;
+    for (std::int64_t k = 0; k < p.k; k += D::kGroup, dst += kWidth) {
+      const T* row = src + k * p.ld + first * kWidth;
+      const int kn = static_cast<int>(p.k - k < D::kGroup ? p.k - k : D::kGroup);
+      for (int c = 0; c < (last - first) * kWidth; c += static_cast<int>(64 / sizeof(T)))
+        for (int g = 0; g < D::kGroup; ++g) __builtin_prefetch(row + (kAhead * D::kGroup + g) * p.ld + c, 0, 3);
+      for (int j = 0; j < last - first; j += 2)
+        W::store_halves(dst + j * p.panel_stride, dst + (j + 1) * p.panel_stride,
+                        W::across(row + j * kWidth, p.ld, kn, D::kLanes));
+    }
+  }
+}
+
 /// Rows of the source run along the panels. Several narrow panels advance together, so that whole lines are used while
 /// they are in L1, however far apart the rows lie.
 template <class D, class W, class T>
 void pack_across(const PackArgs& p) {
+  if constexpr (requires { W::store_halves(nullptr, nullptr, W::zero()); })
+    if (p.width * 2 == D::kLanes && p.panels > 1) {
+      PackArgs pairs = p;
+      pairs.panels = p.panels / 2 * 2;
+      pack_across_pairs<D, W, T>(pairs);
+      if (pairs.panels == p.panels) return;
+      pairs.dst += pairs.panels * p.panel_stride;
+      pairs.src = static_cast<const T*>(p.src) + pairs.panels * p.width;
+      pairs.panels = 1;
+      return pack_across<D, W, T>(pairs);
+    }
   constexpr int kLanes = D::kLanes, kGroup = D::kGroup, kAhead = 8;
   const auto* src = static_cast<const T*>(p.src);
   const std::int64_t words = (p.k + kGroup - 1) / kGroup;
