@@ -19,6 +19,7 @@ using Json = nlohmann::ordered_json;
 /// Set by the verb that was named; returns the exit code.
 using Run = std::function<int()>;
 
+void add_bench(CLI::App& app, Run& run);
 void add_convert(CLI::App& app, Run& run);
 void add_demo(CLI::App& app, Run& run);
 void add_doctor(CLI::App& app, Run& run);

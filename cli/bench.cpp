@@ -1,0 +1,200 @@
+// hpcdl bench: ops at their shapes, timed by the protocol of the lab, beside other libraries and against the speed of light.
+
+#include <algorithm>
+#include <sstream>
+
+#include "cli/bench_python.h"
+#include "cli/verb.h"
+#include "hpcdl/core/units.h"
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/nearest.h"
+#include "hpcdl/lab/compare/case_bench.h"
+#include "hpcdl/lab/machine.h"
+
+namespace hpcdl::cli {
+
+namespace {
+
+namespace compare = lab::compare;
+
+struct Options {
+  std::vector<std::string> ops, vs, json;
+  std::string vs_words, shape, dtype;
+  int rounds = 0, repeats = 20;
+  double seconds = 4;
+  bool to_stdout = false, cold = false, warm = false, aa = false, list = false, forward = false;
+};
+
+/// `--json softmax`: a word that names an op is an op, not a file.
+void settle_words(Options& o) {
+  o.to_stdout = !o.json.empty() && o.json[0].empty();
+  if (o.json.empty() || o.to_stdout) return;
+  for (const auto& c : lab::cases())
+    if (o.json[0] == c.op || o.json[0] == lab::base_op(c)) return o.ops.push_back(o.json[0]), o.to_stdout = true, void();
+}
+
+std::vector<lab::Case> wanted_cases(const Options& o) {
+  auto cases = o.shape.empty() ? lab::find_cases(o.ops) : lab::cases_at(o.ops, o.shape);
+  std::erase_if(cases, [&](const lab::Case& c) { return (!o.dtype.empty() && lab::dtype_word(c.dtype) != o.dtype) || (o.forward && c.backward); });
+  if (cases.empty()) fail_usage("bench", "no case of these ops is {}{}: see hpcdl bench --list", o.dtype, o.forward ? " forward" : "");
+  return cases;
+}
+
+std::vector<std::string> parse_peers(const std::string& words) {
+  static const std::vector<std::string> known{"torch", "triton", "onednn", "openblas"};
+  std::vector<std::string> names;
+  std::istringstream in(words);
+  for (std::string name; std::getline(in, name, ',');) {
+    if (std::find(known.begin(), known.end(), name) == known.end())
+      fail_usage("bench", "no peer \"{}\"{}: expected torch, triton, onednn or openblas", name, io::did_you_mean(name, known));
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  return names;
+}
+
+compare::Options protocol_of(const Options& o) {
+  return {.cache = o.cold ? compare::Cache::flushed : compare::Cache::warm, .rounds = o.rounds, .limit = o.seconds, .settle = o.vs.empty() ? 0 : 0.008};
+}
+
+std::string ratio_text(const std::string& name, const compare::Spread& r) {
+  return fmt::format("x{:.2f} [{:.2f} {:.2f}] {}", r.median, r.low, r.high, name);
+}
+
+std::string line(const compare::CaseBench& b) {
+  const auto time = b.result.sides[0].time();
+  const double s = b.seconds();
+  std::string text = fmt::format("{:<44} {:>9} [{} {}]  {:>7}  {:>4.0f} % of light", lab::case_label(b.what), format_duration(s), format_duration(time.low),
+                                 format_duration(time.high),
+                                 b.compute_bound ? fmt::format("{:.0f} GFLOP/s", b.cost.flops / s / 1e9) : fmt::format("{:.1f} GB/s", b.cost.bytes / s / 1e9),
+                                 100 * b.score());
+  if (const auto fault = b.fault(); !fault.empty()) return text + "  FAULT: " + fault + "\n";
+  for (std::size_t i = 1; i < b.result.sides.size(); ++i)
+    text += "  " + ratio_text(b.result.sides[i].name, b.result.ratio(b.result.sides[i].name, compare::kOurs));
+  if (b.self_test) {
+    const auto& t = *b.self_test;
+    text += fmt::format("  A/A: {} of {} within 1 %, interval holds 1 in {}", t.within, t.repeats(), t.covered);
+    if (t.settled < t.repeats()) text += fmt::format(", {} too noisy", t.repeats() - t.settled);
+  } else if (!b.result.settled) {
+    text += fmt::format("  noisy: +-{:.1f} %", 100 * b.result.half_width);
+  }
+  return text + "\n";
+}
+
+Json header(const Options& o, const Pool& pool, const compare::Options& p) {
+  const auto m = lab::this_machine();
+  return {{"machine", {{"cpu", m.cpu}, {"isa", m.isa}, {"threads", pool.threads()}}},
+          {"protocol", {{"cache", o.cold ? "cold" : "warm"}, {"target_seconds", p.target}, {"limit_seconds", p.limit}, {"half_width", p.half_width},
+                        {"confidence", p.confidence}, {"order", "random, the next round reversed"}, {"seed", p.seed}}},
+          {"peers", Json::object()}, {"missing", Json::object()}, {"cases", Json::array()}};
+}
+
+/// Share of all A/A repeats that ended within 1 %, and what to make of it.
+Json overall(const std::vector<compare::CaseBench>& done, std::string& text) {
+  int repeats = 0, within = 0, covered = 0, settled = 0;
+  for (const auto& b : done) repeats += b.self_test->repeats(), within += b.self_test->within, covered += b.self_test->covered, settled += b.self_test->settled;
+  const double share = repeats ? static_cast<double>(within) / repeats : 0;
+  const bool met = share >= 0.95;
+  text += fmt::format("A/A: {} of {} repeats within 1 % ({:.1f} %; goal 95 %), interval of 95 % holds 1 in {}{}\n", within, repeats, 100 * share, covered,
+                      met ? "" : fmt::format("; this machine is too noisy now: {} of {} repeats could not narrow their interval in the time given", repeats - settled, repeats));
+  return {{"repeats", repeats}, {"within_1_percent", within}, {"share", share}, {"interval_holds_1", covered}, {"settled", settled}, {"goal_met", met}};
+}
+
+int list_cases(const Options& o) {
+  Json j = Json::array();
+  std::string text;
+  for (const auto& c : wanted_cases(o)) {
+    text += lab::case_label(c) + "\n";
+    j.push_back({{"op", c.op}, {"shape", c.shape}, {"dtype", lab::dtype_word(c.dtype)}, {"pass", c.backward ? "fwd+bwd" : "fwd"}});
+  }
+  const Json all = {{"cases", j}};
+  if (o.to_stdout) print_json(all);
+  else print_text(text);
+  if (!o.to_stdout && !o.json.empty()) io::write_file_atomic(o.json[0], all.dump(1) + "\n");
+  return exit_code::kDone;
+}
+
+class Bench {
+ public:
+  explicit Bench(const Options& o) : o_(o), protocol_(protocol_of(o)), cases_(wanted_cases(o)), host_(pool_), out_(header(o, pool_, protocol_)) {}
+
+  int run() {
+    const bool text = !o_.to_stdout;
+    roofs_ = lab::roofs(pool_, lab::Remember::best);
+    load_peers();
+    const auto terminal = console();
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+      if (terminal.status) terminal.status(fmt::format("{}/{} {}", i + 1, cases_.size(), lab::case_label(cases_[i])));
+      done_.push_back(one(cases_[i]));
+      if (terminal.status) terminal.status("");
+      if (text) print_text(line(done_.back()));
+      out_["cases"].push_back(compare::to_json(done_.back()));
+    }
+    std::string end;
+    if (o_.aa) out_["aa"] = overall(done_, end);
+    else end += python_peers(o_.vs, cases_, protocol_, pool_.threads(), out_);
+    for (const auto& [name, why] : out_["missing"].items()) end += fmt::format("missing {}: {}\n", name, why.get<std::string>());
+    if (text) print_text(end);
+    finish();
+    return exit_code::kDone;
+  }
+
+ private:
+  void load_peers() {
+    for (const auto& name : compare::library_peers()) {
+      if (std::find(o_.vs.begin(), o_.vs.end(), name) == o_.vs.end()) continue;
+      peers_.push_back(compare::library_peer(name, pool_.threads()));
+      const auto& p = peers_.back();
+      if (!p.missing.empty()) out_["missing"][name] = p.missing;
+      else out_["peers"][name] = {{"version", p.version}, {"file", p.file}, {"threads", pool_.threads()}}, say("{}: {} ({})", name, p.version, p.file);
+    }
+  }
+  compare::CaseBench one(const lab::Case& c) {
+    if (o_.aa) return compare::self_test_case(c, pool_, host_, roofs_, protocol_, o_.repeats, o_.repeats * o_.seconds);
+    return compare::bench_case(c, pool_, host_, roofs_, peers_, protocol_);
+  }
+  void finish() {
+    if (o_.to_stdout) return print_json(out_);
+    if (!o_.json.empty()) io::write_file_atomic(o_.json[0], out_.dump(1) + "\n");
+  }
+
+  const Options& o_;
+  compare::Options protocol_;
+  std::vector<lab::Case> cases_;
+  Pool pool_;
+  compare::HostEnvironment host_;
+  lab::Roofs roofs_;
+  std::vector<compare::Peer> peers_;
+  std::vector<compare::CaseBench> done_;
+  Json out_;
+};
+
+int bench(Options& o) {
+  settle_words(o);
+  o.vs = parse_peers(o.vs_words);
+  if (o.cold && o.warm) fail_usage("bench", "--cold and --warm exclude each other");
+  if (o.aa && !o.vs.empty()) fail_usage("bench", "--aa compares an op with itself: leave --vs out");
+  return o.list ? list_cases(o) : Bench(o).run();
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Run& run) {
+  add_verb<Options>(app, run, "bench", "Times ops by one protocol: share of the speed of light, ratio to other libraries",
+                    [](CLI::App& sub, Options& o) {
+                      sub.add_option("ops", o.ops, "Ops, or variants such as linear+bias_gelu; none: all");
+                      sub.add_option("--vs", o.vs_words, "Peers: torch, triton, onednn, openblas; one that is not here is reported as missing")->type_name("A,B");
+                      sub.add_option("--json", o.json, "One JSON object on stdout; with a file name: into that file")->expected(0, 1)->type_name("[FILE]");
+                      sub.add_option("--rounds", o.rounds, "Rounds of each comparison; default: until its interval is narrow enough")->check(CLI::Range(1, 100000));
+                      sub.add_option("--seconds", o.seconds, "Time for each comparison (4)")->check(CLI::Range(0.01, 3600.0));
+                      sub.add_flag("--cold", o.cold, "Flush the caches before each call");
+                      sub.add_flag("--warm", o.warm, "Operands stay where the last call left them (the default)");
+                      sub.add_flag("--aa", o.aa, "Compare each op with itself: how far the protocol can be trusted here and now");
+                      sub.add_option("--repeats", o.repeats, "Repeats of --aa (20)")->check(CLI::Range(1, 100000));
+                      sub.add_option("--shape", o.shape, "Another shape for the named ops: 512x1000");
+                      sub.add_option("--dtype", o.dtype, "Only f32 or only bf16")->check(CLI::IsMember({"f32", "bf16"}));
+                      sub.add_flag("--forward", o.forward, "Leave out forward and backward together");
+                      sub.add_flag("--list", o.list, "Print the cases, time nothing");
+                    }, bench);
+}
+
+}  // namespace hpcdl::cli

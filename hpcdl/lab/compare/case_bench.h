@@ -1,0 +1,46 @@
+#pragma once
+// One case timed by the protocol, beside the peers that can compute it, and held against the speed of light.
+
+#include <map>
+#include <optional>
+
+#include "hpcdl/lab/cases.h"
+#include "hpcdl/lab/compare/peers.h"
+#include "hpcdl/lab/compare/protocol.h"
+#include "hpcdl/lab/roofs.h"
+
+namespace hpcdl::lab::compare {
+
+/// How our side is called in results.
+inline constexpr const char* kOurs = "hpcdl";
+
+struct CaseBench {
+  Case what;
+  Cost cost;
+  double light = 0;                            // seconds that no implementation can beat, by the roofs
+  bool compute_bound = false;                  // by arithmetic, not by memory
+  Result result;                               // our side first
+  std::map<std::string, std::string> missing;  // peer -> why it has no side in this case
+  std::map<std::string, double> differences;   // peer -> largest relative difference from our output
+  std::optional<SelfTest> self_test;
+
+  double seconds() const { return result.sides[0].time().median; }
+  /// light / measured: 1 is the speed of light.
+  double score() const { return light / seconds(); }
+  /// Not empty: the time cannot be believed. The whole interval is faster than light: the work was not done, its cost is
+  /// declared too high, or the roofs were measured too low.
+  std::string fault() const;
+};
+
+/// Seconds of light for a program whose operands may lie in the cache (warm), or come from memory (cold).
+double light_of(const Program& program, const Roofs& roofs, Cache cache);
+
+/// Throws Error when a peer computes something else than we do.
+CaseBench bench_case(const Case& c, Pool& pool, Environment& environment, const Roofs& roofs, const std::vector<Peer>& peers, const Options& options);
+/// Compares the case with itself, `repeats` times or for `limit` seconds.
+CaseBench self_test_case(const Case& c, Pool& pool, Environment& environment, const Roofs& roofs, const Options& options, int repeats, double limit);
+
+/// Times in milliseconds. Where there is a fault, its text stands in place of ratios.
+nlohmann::ordered_json to_json(const CaseBench& b);
+
+}  // namespace hpcdl::lab::compare

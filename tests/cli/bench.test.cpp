@@ -1,0 +1,120 @@
+// hpcdl bench as other programs see it. How fast anything is plays no part here.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/file.h"
+#include "tests/cli/program.h"
+
+namespace hpcdl::cli_test {
+namespace {
+
+class BenchCli : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    tmp_ = new io::TempFolder;
+    ::setenv("XDG_CACHE_HOME", path("cache").c_str(), 1);
+    ::setenv("HPCDL_BENCH_PYTHON", path("no-such-python").c_str(), 1);
+  }
+  static void TearDownTestSuite() { delete tmp_; }
+  static std::string path(const std::string& name) { return (*tmp_ / name).string(); }
+  /// The smallest comparison there is.
+  static Result bench(std::vector<std::string> words) {
+    words.insert(words.begin(), "bench");
+    words.insert(words.end(), {"--rounds", "3", "--seconds", "0.02"});
+    return run(words);
+  }
+  static io::TempFolder* tmp_;
+};
+io::TempFolder* BenchCli::tmp_ = nullptr;
+
+TEST_F(BenchCli, prints_one_json_object_with_what_a_reader_needs) {
+  const auto r = bench({"softmax", "--shape", "64x256", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto j = r.json();
+  for (const char* key : {"cpu", "isa", "threads"}) EXPECT_TRUE(j.at("machine").contains(key)) << key;
+  EXPECT_EQ(j.at("protocol").at("cache"), "warm");
+  ASSERT_EQ(j.at("cases").size(), 4u) << "f32 and bf16, forward and with backward";
+  for (const auto& c : j.at("cases")) {
+    EXPECT_EQ(c.at("op"), "softmax");
+    EXPECT_EQ(c.at("shape"), "64x256");
+    EXPECT_EQ(c.at("cache"), "warm");
+    EXPECT_EQ(c.at("rounds"), 3);
+    for (const char* key : {"flops", "bytes", "gflops", "gbps", "speed_of_light_ms", "speed_of_light_score"}) EXPECT_GT(c.at(key).get<double>(), 0) << key;
+    const auto& ours = c.at("sides").at("hpcdl");
+    EXPECT_LE(ours.at("min_ms"), ours.at("median_ms"));
+    EXPECT_LE(ours.at("low_ms"), ours.at("high_ms"));
+    EXPECT_GE(ours.at("calls"), 1);
+  }
+}
+
+TEST_F(BenchCli, writes_the_object_into_a_file_and_keeps_the_table_on_stdout) {
+  const auto r = bench({"add", "--shape", "4096", "--forward", "--dtype", "f32", "--cold", "--json", path("out.json")});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out.find("add 4096 f32 fwd"), std::string::npos) << r.out;
+  EXPECT_NE(r.out.find("of light"), std::string::npos) << r.out;
+  const auto j = nlohmann::json::parse(io::read_file(path("out.json")));
+  ASSERT_EQ(j.at("cases").size(), 1u);
+  EXPECT_EQ(j.at("protocol").at("cache"), "cold");
+  EXPECT_NE(j.at("cases")[0].at("cache").get<std::string>().find("flushed"), std::string::npos) << "how it was made cold is stated";
+}
+
+TEST_F(BenchCli, an_op_behind_json_is_no_file) {
+  const auto r = bench({"--shape", "64x256", "--forward", "--json", "relu"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(r.json().at("cases").size(), 2u);
+}
+
+TEST_F(BenchCli, peers_that_are_missing_are_reported_and_no_error) {
+  const auto r = bench({"matmul", "--shape", "16x32x24", "--forward", "--vs", "torch,triton,onednn,openblas", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto j = r.json();
+  for (const char* name : {"torch", "triton"}) EXPECT_NE(j.at("missing").at(name).get<std::string>().find("no-such-python"), std::string::npos) << j.at("missing");
+  for (const char* name : {"onednn", "openblas"}) {
+    EXPECT_NE(j.at("missing").contains(name), j.at("peers").contains(name)) << name;
+    for (const auto& c : j.at("cases"))
+      EXPECT_TRUE(c.at("sides").contains(name) ? c.at("ratios").contains(name) || c.contains("fault") : c.at("missing").contains(name)) << name << c;
+    if (!j.at("peers").contains(name)) continue;
+    EXPECT_FALSE(j.at("peers").at(name).at("version").get<std::string>().empty());
+    EXPECT_NE(j.at("peers").at(name).at("file").get<std::string>().find('/'), std::string::npos);
+  }
+  const auto text = bench({"relu", "--shape", "64x256", "--forward", "--vs", "torch"});
+  ASSERT_EQ(text.code, 0) << text.err;
+  EXPECT_NE(text.out.find("missing torch: "), std::string::npos) << text.out;
+}
+
+TEST_F(BenchCli, compares_a_thing_with_itself) {
+  const auto r = bench({"relu", "--shape", "64x256", "--forward", "--dtype", "f32", "--aa", "--repeats", "2", "--json"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto aa = r.json().at("aa");
+  EXPECT_GE(aa.at("repeats"), 1);
+  EXPECT_LE(aa.at("repeats"), 2);
+  EXPECT_EQ(aa.at("goal_met").get<bool>(), aa.at("share").get<double>() >= 0.95);
+  EXPECT_EQ(r.json().at("cases")[0].at("aa").at("repeats"), aa.at("repeats"));
+}
+
+TEST_F(BenchCli, lists_without_timing) {
+  const auto text = run({"bench", "softmax", "--list"});
+  ASSERT_EQ(text.code, 0) << text.err;
+  const auto j = run({"bench", "softmax", "--list", "--json"}).json();
+  EXPECT_EQ(static_cast<std::ptrdiff_t>(j.at("cases").size()), std::count(text.out.begin(), text.out.end(), '\n'));
+}
+
+TEST_F(BenchCli, wrong_words_are_usage_errors) {
+  const auto expect = [](const Result& r, const std::string& part) {
+    EXPECT_EQ(r.code, 2) << r.err;
+    EXPECT_EQ(r.out, "");
+    EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
+  };
+  expect(run({"bench", "sofmax"}), "did you mean 'softmax'");
+  expect(run({"bench", "softmax", "--vs", "tourch"}), "did you mean 'torch'");
+  expect(run({"bench", "softmax", "--cold", "--warm"}), "--cold");
+  expect(run({"bench", "softmax", "--aa", "--vs", "torch"}), "--aa");
+  expect(run({"bench", "softmax", "--shape", "1x2x3x4"}), "softmax");
+  expect(run({"bench", "softmax", "--rounds", "0"}), "--rounds");
+}
+
+}  // namespace
+}  // namespace hpcdl::cli_test
