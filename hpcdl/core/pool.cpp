@@ -71,13 +71,20 @@ void Pool::reserve_scratch(std::int64_t bytes) {
     if (block.bytes() < bytes) block = Buffer(bytes);
 }
 
-void Pool::run_raw(Job job, void* ctx) {
-  job_ = job;
+void Pool::job(int thread) {
+  if (!busy_) return job_(ctx_, thread);
+  const auto start = std::chrono::steady_clock::now();
+  job_(ctx_, thread);
+  busy_[thread].nanoseconds += std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
+}
+
+void Pool::run_raw(Job f, void* ctx) {
+  job_ = f;
   ctx_ = ctx;
   running_.store(threads_ - 1, std::memory_order_relaxed);
   ticket_.fetch_add(1, std::memory_order_seq_cst);
   if (sleepers_.load(std::memory_order_seq_cst) > 0) ticket_.notify_all();
-  job(ctx, 0);
+  job(0);
   if (spin([&] { return running_.load(std::memory_order_acquire) == 0; })) return;
   for (int left; (left = running_.load(std::memory_order_acquire)) != 0;) running_.wait(left, std::memory_order_acquire);
 }
@@ -92,7 +99,7 @@ void Pool::work(int thread) {
     }
     ++seen;
     if (stop_.load(std::memory_order_relaxed)) return;
-    job_(ctx_, thread);
+    job(thread);
     if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
   }
 }

@@ -34,6 +34,14 @@ class Pool {
   /// What it holds is lost between kernels.
   std::byte* scratch(int thread) const { return scratch_[static_cast<std::size_t>(thread)].data(); }
 
+  /// Working time of one thread, a cache line of its own.
+  struct alignas(64) Busy {
+    std::int64_t nanoseconds = 0;
+  };
+  /// From now on adds the time that each thread spends in jobs to busy[thread]; null stops that. Read and change it between
+  /// run()s. A pool of one thread measures nothing: it is busy all the time.
+  void meter(Busy* busy) { busy_ = busy; }
+
   /// Calls f(thread) once on each thread, 0 .. threads()-1, and waits. f must not throw and must not call run() on this pool.
   template <class F> void run(F&& f) {
     if (threads_ == 1) return f(0);
@@ -44,12 +52,14 @@ class Pool {
 
  private:
   using Job = void (*)(void*, int);
-  void run_raw(Job job, void* ctx);
+  void run_raw(Job f, void* ctx);
   void work(int thread);
+  void job(int thread);
 
   int threads_ = 1;
   Job job_ = nullptr;
   void* ctx_ = nullptr;
+  Busy* busy_ = nullptr;
   alignas(64) std::atomic<std::uint32_t> ticket_{0};
   alignas(64) std::atomic<int> running_{0};
   alignas(64) std::atomic<int> sleepers_{0};

@@ -19,6 +19,21 @@ TEST(pool, runs_each_thread_once_and_waits) {
   }
 }
 
+TEST(pool, meters_the_work_of_each_thread) {
+  Pool pool(3);
+  std::vector<Pool::Busy> busy(3);
+  const auto work = [&](int t) { std::this_thread::sleep_for(std::chrono::milliseconds(2 * t)); };
+  pool.meter(busy.data());
+  for (int i = 0; i < 3; ++i) pool.run(work);
+  pool.meter(nullptr);
+  const auto before = busy[2].nanoseconds;
+  EXPECT_GE(busy[1].nanoseconds, 6'000'000);
+  EXPECT_GE(before, 12'000'000);
+  EXPECT_GE(busy[0].nanoseconds, 0);
+  pool.run(work);
+  EXPECT_EQ(busy[2].nanoseconds, before);
+}
+
 // Workers spin for a while after a job and then sleep: both ways of waking them.
 TEST(pool, wakes_workers_that_have_gone_to_sleep) {
   Pool pool(3);

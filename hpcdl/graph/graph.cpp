@@ -130,6 +130,7 @@ Var Graph::slice(const Var& x, std::int64_t begin, std::int64_t count) {
 // ---------------------------------------------------------------- records
 
 Graph::Scope::Scope(Graph& g, std::string_view name) : graph_(g), outer_(g.scope_) {
+  if (name.empty()) return;
   auto& scopes = g.program_.scopes;
   const std::string& prefix = scopes[g.scope_];
   scopes.push_back(prefix.empty() ? std::string(name) : fmt::format("{}.{}", prefix, name));

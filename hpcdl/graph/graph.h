@@ -79,7 +79,7 @@ class Graph {
     return out;
   }
 
-  /// Names records pushed while it lives: Scope s(graph, "layers.3"); nested scopes join with dots.
+  /// Names records pushed while it lives: Scope s(graph, "layers.3"); nested scopes join with dots. An empty name adds nothing.
   class Scope {
    public:
     Scope(Graph& g, std::string_view name);

@@ -19,8 +19,9 @@ Var int4(const Linear& l, const Var& x, Activation activation, const Var& residu
 }  // namespace
 
 Var Linear::operator()(const Var& x, Activation activation, const Var& residual) const {
-  if (weight.quantized()) return int4(*this, x, activation, residual);
   Graph& g = x.graph();
+  const auto scope = module_scope(g, weight);
+  if (weight.quantized()) return int4(*this, x, activation, residual);
   return linear(x, weight(g), bias(g), {.activation = activation, .conv1d = layout == Layout::in_out}, residual);
 }
 

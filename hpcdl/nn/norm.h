@@ -15,7 +15,10 @@ struct LayerNorm {
     weight.spec = bias.spec = {{width}, DType::f32};
     weight.init = Init::ones;
   }
-  Var operator()(const Var& x) const { return layer_norm(x, weight(x.graph()), bias(x.graph()), {.eps = eps}); }
+  Var operator()(const Var& x) const {
+    const auto scope = module_scope(x.graph(), weight);
+    return layer_norm(x, weight(x.graph()), bias(x.graph()), {.eps = eps});
+  }
   void visit(auto&& f) { f("weight", weight), f("bias", bias); }
 };
 
@@ -28,7 +31,10 @@ struct RmsNorm {
     weight.spec = {{width}, DType::f32};
     weight.init = Init::ones;
   }
-  Var operator()(const Var& x) const { return rms_norm(x, weight(x.graph()), {.eps = eps}); }
+  Var operator()(const Var& x) const {
+    const auto scope = module_scope(x.graph(), weight);
+    return rms_norm(x, weight(x.graph()), {.eps = eps});
+  }
   void visit(auto&& f) { f("weight", weight); }
 };
 

@@ -55,6 +55,13 @@ struct Weight : Param {
   }
 };
 
+/// Names the records of the module that owns p, from the name of p: "transformer.h.0.mlp.c_fc.weight" gives "c_fc".
+inline Graph::Scope module_scope(Graph& g, const Param& p) {
+  const auto dot = p.name.rfind('.');
+  const auto module = std::string_view(p.name).substr(0, dot == std::string::npos ? 0 : dot);
+  return Graph::Scope(g, module.substr(module.rfind('.') + 1));
+}
+
 namespace detail {
 template <class F> struct Walker {
   F& f;

@@ -72,6 +72,11 @@ Program TrainStep::record_update() {
   return g.finish();
 }
 
+void TrainStep::run(const Executable& exe) {
+  if (observer_) observer_->run(exe, stream_);
+  else exe.run(stream_);
+}
+
 double TrainStep::run(Pass& pass, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) {
   const auto fill = [&](const Var& v, std::span<const std::int32_t> from) {
     const Tensor t = pass.exe->tensor(v);
@@ -80,13 +85,14 @@ double TrainStep::run(Pass& pass, std::span<const std::int32_t> tokens, std::spa
   };
   fill(pass.tokens, tokens);
   fill(pass.targets, targets);
-  pass.exe->run(stream_);
+  run(*pass.exe);
   last_ = &pass;
   return *pass.exe->tensor(pass.loss).ptr<float>();
 }
 
 double TrainStep::accumulate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, std::int64_t step,
                              std::int64_t micro) {
+  const InStage stage(observer_, Stage::pass);
   params_.step = step;
   params_.seed = options_.seed + static_cast<std::uint64_t>(micro) * 0x9E3779B97F4A7C15u;  // other draws for every micro-batch
   return run(micro == 0 ? first_ : more_, tokens, targets);
@@ -94,14 +100,16 @@ double TrainStep::accumulate(std::span<const std::int32_t> tokens, std::span<con
 
 double TrainStep::update(double lr, std::int64_t valid_tokens) {
   require(valid_tokens > 0, "train", "the batch holds no target to learn from");
+  const InStage stage(observer_, Stage::update);
   params_.lr = static_cast<float>(lr);
   params_.grad_scale = 1.0f / static_cast<float>(valid_tokens);
   params_.skip = 0;
-  update_->run(stream_);
+  run(*update_);
   return params_.grad_norm;
 }
 
 double TrainStep::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) {
+  const InStage stage(observer_, Stage::evaluate);
   return run(eval_, tokens, targets);
 }
 

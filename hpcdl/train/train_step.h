@@ -13,6 +13,7 @@
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/ops/adamw/adamw.h"
+#include "hpcdl/train/observer.h"
 
 namespace hpcdl::train {
 
@@ -39,6 +40,9 @@ class TrainStep {
   /// Sum of the losses, forward only.
   double evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
 
+  /// Programs are run by the observer from now on; null: nobody watches.
+  void watch(Observer* observer) { observer_ = observer; }
+
   /// Why the last accumulate() or update() gave no finite number: the first bad tensor, in words.
   std::string explain_non_finite();
 
@@ -56,6 +60,7 @@ class TrainStep {
   };
   Program record_pass(Pass& pass, Write write, bool inference) const;
   Program record_update();
+  void run(const Executable& exe);
   double run(Pass& pass, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
 
   models::LanguageModel& model_;
@@ -68,6 +73,7 @@ class TrainStep {
   Pass first_, more_, eval_;
   std::optional<Executable> update_;
   Pass* last_ = nullptr;
+  Observer* observer_ = nullptr;
 };
 
 }  // namespace hpcdl::train

@@ -62,8 +62,10 @@ class Run {
   RunSummary go();
 
  private:
+  void open_files();
   void resume();
   void one_step();
+  const data::Batch& next_batch();
   void report(double seconds, double waited);
   void log(const io::Json& line);
   void evaluate();
@@ -102,26 +104,18 @@ Run::Run(RunConfig& config, const Hooks& hooks)
     : config_(config), hooks_(hooks), progress_(hooks.console), pool_(config.train.threads), text_(prepare(config, pool_, hooks)) {
   fit_vocabulary(config_.model, text_.tokenizer);
   config_.model.resolve();
-  toml_ = io::ConfigTable(config_).to_toml();
-  const fs::path out = config_.output;
-  checkpoints_.emplace(out / "checkpoints", config_.checkpoint.keep);
-  io::write_file_atomic(out / "config.toml", toml_);
-
   const auto& t = config_.train;
   schedule_ = {t.schedule, t.lr, t.min_lr, t.steps, t.warmup};
   model_ = models::LanguageModel::create(config_.model, t.seed, true);
   train_.emplace(*model_, pool_, step_options(config_));
-  resume();
-  const auto resumed_at = step_ > 0 ? std::optional(step_) : std::nullopt;
-  metrics_.emplace(out / "metrics.jsonl", resumed_at);
-  io::make_folder(out / "tensorboard");
-  tensorboard_.emplace(out / "tensorboard", resumed_at);
+  train_->watch(hooks_.observer);
+  if (!hooks_.steps_only) open_files();
 
   const auto train_files = std::vector<fs::path>{text_.train};
   const auto vocab = static_cast<data::TokenId>(config_.model.vocab);
   loader_.emplace(data::open_token_files(train_files),
                   data::LoaderOptions{.batch = t.batch, .context = config_.model.context, .seed = t.seed, .vocab = vocab}, start_);
-  if (text_.val_tokens > 1) {
+  if (text_.val_tokens > 1 && !hooks_.steps_only) {
     const auto val_files = std::vector<fs::path>{text_.val};
     eval_.emplace(data::open_token_files(val_files), t.batch, config_.model.context, vocab);
   }
@@ -135,6 +129,18 @@ Run::Run(RunConfig& config, const Hooks& hooks)
   progress_.say(fmt::format("{} parameters, {} training tokens, {} activations planned, {} threads{}", format_count(static_cast<double>(summary_.parameters)),
                             format_count(static_cast<double>(text_.train_tokens)), format_bytes(static_cast<double>(summary_.arena_bytes)),
                             pool_.threads(), step_ ? fmt::format("; resumed at step {}", step_) : ""));
+}
+
+void Run::open_files() {
+  const fs::path out = config_.output;
+  toml_ = io::ConfigTable(config_).to_toml();
+  checkpoints_.emplace(out / "checkpoints", config_.checkpoint.keep);
+  io::write_file_atomic(out / "config.toml", toml_);
+  resume();
+  const auto resumed_at = step_ > 0 ? std::optional(step_) : std::nullopt;
+  metrics_.emplace(out / "metrics.jsonl", resumed_at);
+  io::make_folder(out / "tensorboard");
+  tensorboard_.emplace(out / "tensorboard", resumed_at);
 }
 
 void Run::resume() {
@@ -162,14 +168,20 @@ void Run::stop_non_finite(std::string_view what) {
        why, saved_ >= 0 ? fmt::format("the last checkpoint is of step {}", saved_) : "no checkpoint has been written");
 }
 
+const data::Batch& Run::next_batch() {
+  const InStage stage(hooks_.observer, Stage::data);
+  return loader_->next();
+}
+
 void Run::one_step() {
   const auto start = Clock::now();
+  if (hooks_.observer) hooks_.observer->begin_step(step_);
   const double waited = loader_->waited_seconds();
   double sum = 0;
   valid_ = 0;
   std::int64_t seen = 0;
   for (std::int64_t micro = 0; micro < config_.train.accumulate; ++micro) {
-    const auto& batch = loader_->next();
+    const auto& batch = next_batch();
     const double loss = train_->accumulate(batch.tokens, batch.targets, step_, micro);
     if (!std::isfinite(loss)) stop_non_finite("loss");
     sum += loss;
@@ -180,6 +192,7 @@ void Run::one_step() {
   norm_ = train_->update(lr_, valid_);
   if (!std::isfinite(norm_)) stop_non_finite("gradient norm");
   loss_ = sum / static_cast<double>(valid_);
+  if (hooks_.observer) hooks_.observer->end_step(step_);
   ++step_;
   tokens_ += seen;
   interval_tokens_ += seen;
@@ -212,6 +225,7 @@ void Run::report(double seconds, double waited) {
 
 /// One line of metrics.jsonl, and the same numbers under the tags that dashboards of the field know.
 void Run::log(const io::Json& line) {
+  if (!metrics_) return;
   metrics_->write(line);
   static constexpr std::pair<const char*, const char*> kTags[] = {
       {"loss", "loss_metrics/global_avg_loss"}, {"grad_norm", "grad_norm"}, {"lr", "lr"}, {"tokens_per_second", "throughput(tps)"},
@@ -241,7 +255,8 @@ void Run::evaluate() {
 }
 
 void Run::save() {
-  if (saved_ == step_) return;
+  if (saved_ == step_ || !checkpoints_) return;
+  const InStage stage(hooks_.observer, Stage::save);
   io::CheckpointContent content;
   for (const auto& [name, tensor] : train_->weights()) content.model.push_back({name, tensor});
   for (const auto& [name, tensor] : train_->optimizer_state()) content.optimizer.push_back({name, tensor});
@@ -256,6 +271,7 @@ void Run::save() {
 }
 
 void Run::finish() {
+  if (hooks_.steps_only) return;
   const auto folder = config_.output / "model";
   io::make_folder(folder);
   model_->save(folder);
@@ -277,11 +293,12 @@ RunSummary Run::go() {
   }
   if (summary_.stopped) {
     save();
-    progress_.say(fmt::format("asked to stop: saved step {}; the same command goes on from there", step_));
+    progress_.say(fmt::format("asked to stop: {} step {}{}", hooks_.steps_only ? "left at" : "saved", step_,
+                              hooks_.steps_only ? "" : "; the same command goes on from there"));
   } else {
     finish();
   }
-  tensorboard_->flush();
+  if (tensorboard_) tensorboard_->flush();
   summary_.step = step_;
   summary_.loss = loss_;
   const auto steps_done = static_cast<double>(step_ - summary_.first_step);
@@ -305,9 +322,9 @@ StepOptions step_options(const RunConfig& config) {
 }
 
 RunSummary run(RunConfig& config, const Hooks& hooks) {
-  if (config.output.empty()) fail_usage("train", "no output folder: give --out DIR or set output");
+  if (config.output.empty() && !hooks.steps_only) fail_usage("train", "no output folder: give --out DIR or set output");
   config.model.resolve();  // mistakes are told before the long work on the text
-  io::make_folder(config.output);
+  if (!hooks.steps_only) io::make_folder(config.output);
   return Run(config, hooks).go();
 }
 

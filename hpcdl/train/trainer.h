@@ -14,6 +14,9 @@ struct Hooks {
   /// Least seconds a program can take on this machine; null: sol_percent is left out.
   std::function<double(const Program&)> speed_of_light;
   std::function<void(std::int64_t step)> after_step;  // 1-based number of the step just done and logged
+  Observer* observer = nullptr;                       // watches every step; outlives the run
+  /// Steps only: no metrics, checkpoints, evaluation or model; `output` is not touched, and nothing is resumed.
+  bool steps_only = false;
 };
 
 struct RunSummary {

@@ -87,6 +87,43 @@ TEST(Trainer, recompute_and_threads_change_no_bit) {
   expect_same_run(tmp / "plain", tmp / "one", "step_00000006");
 }
 
+/// Runs the records one by one and counts what it was told.
+struct Counter : Observer {
+  int steps = 0, stages[5] = {}, open = 0, runs = 0;
+  void begin_step(std::int64_t step) override { EXPECT_EQ(step, steps); }
+  void end_step(std::int64_t) override { ++steps; }
+  void begin(Stage s) override { ++stages[static_cast<int>(s)], ++open; }
+  void end(Stage) override { --open; }
+  void run(const Executable& exe, Stream& s) override {
+    EXPECT_EQ(open, 1);
+    ++runs;
+    exe.run(s, 0, static_cast<int>(exe.program().records.size()), [](int) {});
+  }
+};
+
+TEST(Trainer, being_watched_changes_no_bit) {
+  const io::TempFolder tmp;
+  RunConfig plain, watched, alone;
+  toy_config(plain, tmp, "plain");
+  toy_config(watched, tmp, "watched");
+  toy_config(alone, tmp, "alone");
+  for (auto* c : {&plain, &watched, &alone}) c->train.dropout = 0.1, c->train.accumulate = 2;
+  const auto a = run(plain, {});
+  Counter counter;
+  run(watched, {.console = {}, .speed_of_light = {}, .after_step = {}, .observer = &counter});
+  expect_same_run(tmp / "plain", tmp / "watched", "step_00000006");
+  EXPECT_EQ(counter.steps, 6);
+  EXPECT_EQ(counter.stages[static_cast<int>(Stage::data)], 12);
+  EXPECT_EQ(counter.stages[static_cast<int>(Stage::pass)], 12);
+  EXPECT_EQ(counter.stages[static_cast<int>(Stage::update)], 6);
+  EXPECT_EQ(counter.stages[static_cast<int>(Stage::save)], 1);
+  EXPECT_EQ(counter.runs, 18 + counter.stages[static_cast<int>(Stage::evaluate)]);
+  EXPECT_EQ(counter.open, 0);
+  const auto b = run(alone, {.console = {}, .speed_of_light = {}, .after_step = {}, .steps_only = true});
+  EXPECT_EQ(a.loss, b.loss);
+  EXPECT_FALSE(fs::exists(tmp / "alone")) << "steps only: nothing is written";
+}
+
 TEST(Trainer, it_learns) {
   const io::TempFolder tmp;
   RunConfig c;

@@ -1,0 +1,40 @@
+#pragma once
+// The seam through which the lab watches a training run. Whatever an observer does, the numbers of the run stay the same.
+
+#include "hpcdl/graph/executable.h"
+
+namespace hpcdl::train {
+
+/// What the time of a run goes to, besides the programs themselves.
+enum class Stage : unsigned char { data, pass, update, evaluate, save };
+
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  /// 0-based number of the optimizer step.
+  virtual void begin_step(std::int64_t) {}
+  virtual void end_step(std::int64_t) {}
+  virtual void begin(Stage) {}
+  virtual void end(Stage) {}
+  /// Runs all records of a program in order, as exe.run(s) does, and may look at the clock between them.
+  virtual void run(const Executable& exe, Stream& s) { exe.run(s); }
+};
+
+/// One stage, while it lives. A null observer costs a test.
+class InStage {
+ public:
+  InStage(Observer* observer, Stage stage) : observer_(observer), stage_(stage) {
+    if (observer_) observer_->begin(stage_);
+  }
+  ~InStage() {
+    if (observer_) observer_->end(stage_);
+  }
+  InStage(const InStage&) = delete;
+  InStage& operator=(const InStage&) = delete;
+
+ private:
+  Observer* observer_;
+  Stage stage_;
+};
+
+}  // namespace hpcdl::train
