@@ -1,0 +1,24 @@
+#pragma once
+// The traces of all ranks in one file, on one clock.
+
+#include <string>
+#include <vector>
+
+#include "hpcdl/lab/merge/critical_path.h"
+
+namespace hpcdl::lab {
+
+struct Merged {
+  std::string json;                    // the trace: pid is the rank; arrows lead from who came last to who waited
+  std::vector<Alignment> clocks;
+  std::vector<Meeting> meetings;
+  CriticalPath path;
+};
+
+/// Throws Error when two traces are of one rank, or are said to be of different worlds.
+Merged merge(std::vector<RankTrace> traces);
+/// Clocks, critical path, stragglers.
+std::string merged_text(const Merged& merged);
+nlohmann::ordered_json merged_json(const Merged& merged);
+
+}  // namespace hpcdl::lab

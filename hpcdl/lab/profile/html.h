@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+
+#include "hpcdl/lab/profile/report.h"
+
+namespace hpcdl::lab {
+
+/// One page that needs nothing else: ranked bars, one step as a timeline, planned memory over the same time, the table.
+std::string report_html(const Report& report, const Profile& profile, const std::string& title);
+
+/// The step in the middle of all recorded ones by time as SVG: stages, layers and records, and below them the memory.
+std::string timeline_svg(const Profile& profile, const Roofs& roofs);
+
+/// With <, > and & made harmless.
+std::string escaped_html(const std::string& text);
+
+}  // namespace hpcdl::lab

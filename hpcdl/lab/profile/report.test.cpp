@@ -1,0 +1,108 @@
+#include "hpcdl/lab/profile/report.h"
+
+#include <gtest/gtest.h>
+
+#include "hpcdl/lab/profile/advice.h"
+#include "hpcdl/lab/profile/profile_for_tests.h"
+#include "hpcdl/lab/profile/text.h"
+
+namespace hpcdl::lab {
+namespace {
+
+constexpr double kNs = 1e-12;  // times are whole nanoseconds: sums differ by rounding only
+
+TEST(report, layers_are_folded_and_everything_adds_up) {
+  const auto r = report(toy_profile(4), toy_roofs());
+  EXPECT_EQ(r.steps, 4);
+  EXPECT_NEAR(r.step_seconds, 100e-6, kNs);
+  EXPECT_NEAR(r.plain_seconds, 80e-6, kNs);
+  EXPECT_NEAR(r.data, 10e-6, kNs);
+  EXPECT_NEAR(r.phases[0], 40e-6, kNs);
+  EXPECT_NEAR(r.phases[2], 40e-6, kNs);
+  EXPECT_NEAR(r.gap_seconds(), 10e-6, kNs);
+  EXPECT_NEAR(r.data + r.phases[0] + r.phases[2] + r.gap_seconds(), r.step_seconds, kNs);
+  EXPECT_NEAR(r.light, 24e-6, kNs);
+  EXPECT_NEAR(r.between_steps, 3e-6, kNs);
+  ASSERT_EQ(r.rows.size(), 2u);
+  EXPECT_EQ(r.records_by_time.size(), 4u);
+  for (const auto& row : r.rows) {
+    const bool backward = row.phase == Phase::backward;
+    EXPECT_EQ(row.label(), backward ? "work.backward layers.*.mlp" : "work layers.*.mlp");
+    EXPECT_EQ(row.calls, 2);
+    EXPECT_NEAR(row.seconds, 40e-6, kNs);
+    EXPECT_NEAR(row.light, backward ? 16e-6 : 8e-6, kNs);
+    EXPECT_NEAR(row.lost(), backward ? 24e-6 : 32e-6, kNs);
+    EXPECT_EQ(row.bound, Bound::compute);
+    EXPECT_NEAR(row.busy, 0.75, 1e-9);
+    EXPECT_NEAR(row.balance, 0.75, 1e-9);
+  }
+}
+
+TEST(report, idle_time_is_named_after_what_ends_it) {
+  const auto r = report(toy_profile(1), toy_roofs());
+  ASSERT_EQ(r.gaps.size(), 2u);
+  EXPECT_NEAR(r.gaps[0].seconds, 5e-6, kNs);
+  EXPECT_EQ(r.gaps[0].before, "end of step");
+  EXPECT_EQ(r.gaps[1].before, "work layers.0.mlp");
+}
+
+TEST(report, overhead_is_the_median_over_neighbours) {
+  auto profile = toy_profile(3);
+  EXPECT_EQ(overhead(profile.steps).pairs, 3);
+  EXPECT_NEAR(overhead(profile.steps).median, 0.25, 1e-9);
+  std::swap(profile.steps[2], profile.steps[3]);  // plain first
+  profile.steps[1].end += 1'000'000;              // one noisy neighbour does not move the median
+  EXPECT_NEAR(overhead(profile.steps).median, 0.25, 1e-9);
+  profile.steps.resize(1);
+  EXPECT_EQ(overhead(profile.steps).pairs, 0);
+}
+
+TEST(report, the_peak_of_memory_names_its_record) {
+  const auto profile = toy_profile(1);
+  const auto peak = memory_peak(profile);
+  EXPECT_EQ(peak.live, 896);  // two slots of 400 bytes on 64-byte lines
+  EXPECT_EQ(peak.label, "work layers.1.mlp");
+  EXPECT_EQ(profile.programs[0].live_bytes, (std::vector<std::int64_t>{448, 896, 896, 448}));
+}
+
+TEST(report, json_and_text_tell_the_same) {
+  const auto r = report(toy_profile(2), toy_roofs());
+  const auto j = report_json(r);
+  EXPECT_EQ(j.at("rows").size(), 2u);
+  EXPECT_EQ(j.at("records").size(), 4u);
+  EXPECT_NEAR(j.at("step_ms").get<double>(), 0.1, 1e-9);
+  EXPECT_NEAR(j.at("rows")[0].at("step_ms_at_roof").get<double>(), j.at("rows")[0].at("phase") == "forward" ? 0.068 : 0.076, 1e-9);
+  const auto text = report_text(r, {.rows = 1, .by_record = false, .advice = true});
+  for (const char* part : {"work", "layers.*.mlp", "and 1 more", "overhead of recording: +25.00 %", "threads: 75.0 %", "lost against the roof", "1.47x", "idle in between"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
+}
+
+TEST(advice, the_greatest_loss_comes_first_and_has_a_cause) {
+  const auto r = report(toy_profile(2), toy_roofs());
+  const auto list = advice(r.rows, r.roofs, 1);
+  ASSERT_EQ(list.size(), 1u);
+  EXPECT_EQ(list[0].label, "work layers.*.mlp");
+  EXPECT_NEAR(list[0].lost, 32e-6, kNs);
+  EXPECT_NE(list[0].text.find("unevenly loaded"), std::string::npos) << list[0].text;
+
+  Row slow;
+  slow.calls = 1, slow.seconds = 1e-3, slow.light = 0.5e-3, slow.flops = 1e9, slow.bound = Bound::compute;
+  EXPECT_NE(advice({slow}, r.roofs)[0].text.find("bf16"), std::string::npos);
+  slow.phase = Phase::update, slow.bound = Bound::memory;
+  EXPECT_NE(advice({slow}, r.roofs)[0].text.find("accumulate"), std::string::npos);
+  slow.light = 0.95e-3;
+  EXPECT_NE(advice({slow}, r.roofs)[0].text.find("near its roof"), std::string::npos);
+  slow.seconds = slow.light;
+  EXPECT_TRUE(advice({slow}, r.roofs).empty());
+}
+
+TEST(steps, numbers_leave_a_scope_and_nothing_else_does) {
+  EXPECT_EQ(folded_scope("layers.12.attn.c_attn"), "layers.*.attn.c_attn");
+  EXPECT_EQ(folded_scope("head.ln_1"), "head.ln_1");
+  EXPECT_EQ(folded_scope(""), "");
+  EXPECT_TRUE(is_collective("all_reduce.sum"));
+  EXPECT_FALSE(is_collective("linear"));
+}
+
+}  // namespace
+}  // namespace hpcdl::lab

@@ -1,0 +1,51 @@
+#pragma once
+// A profile as a Chrome trace (opens in Perfetto and chrome://tracing): one process per rank; in it one row each for steps,
+// stages, layers and records, counters for planned memory. Times in microseconds from the trace's base.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hpcdl/lab/profile/report.h"
+
+namespace hpcdl::lab {
+
+/// One exchange of clock readings with rank 0: sent and received on this rank's clock, answered on that of rank 0.
+struct Ping {
+  std::int64_t sent = 0, answered = 0, received = 0;  // ns
+};
+
+/// How the times of a trace can be laid beside those of another rank.
+struct TraceClock {
+  std::string host;             // names the kernel whose CLOCK_MONOTONIC was read: equal hosts, one clock
+  std::int64_t base = 0;        // ns of that clock at ts = 0
+  std::int64_t unix_base = 0;   // ns since 1970 at ts = 0
+  std::vector<Ping> pings;      // empty: ranks of one host need none
+};
+
+/// This process's host, and the wall clock that belongs to `base`.
+TraceClock trace_clock(std::int64_t base);
+
+struct TraceOptions {
+  std::int64_t limit = 256 << 20;  // bytes of text; whole steps beyond it are left out
+  std::vector<Ping> pings;
+};
+
+struct TraceText {
+  std::string json;
+  std::int64_t steps = 0, left_out = 0;  // recorded steps
+};
+
+TraceText trace_text(const Profile& profile, const Roofs& roofs, const TraceOptions& options = {});
+
+/// Writes `json` as it is, or compressed when the name ends in .gz.
+void write_trace(const std::filesystem::path& path, const std::string& json);
+/// The text of a trace, decompressed where needed.
+std::string read_trace(const std::filesystem::path& path);
+
+/// Rows of a process in the trace.
+enum class Track : int { steps = 1, stages = 2, layers = 3, records = 4 };
+
+}  // namespace hpcdl::lab
