@@ -4,20 +4,12 @@
 
 #include "cli/verb.h"
 #include "hpcdl/io/config_table.h"
+#include "hpcdl/lab/profile/explain.h"
 #include "hpcdl/lab/roofs.h"
 #include "hpcdl/train/trainer.h"
 
 namespace hpcdl::cli {
 
-namespace {
-
-struct Options {
-  std::vector<std::string> configs;
-  std::string out;
-  bool json = false, print_config = false, schema = false;
-};
-
-/// "--key value" and "--key=value", as they were left over by the parser.
 std::vector<std::string> overrides(const std::vector<std::string>& words) {
   std::vector<std::string> list;
   for (const auto& word : words) {
@@ -27,12 +19,22 @@ std::vector<std::string> overrides(const std::vector<std::string>& words) {
   return list;
 }
 
-Json result(const train::RunSummary& s) {
+namespace {
+
+struct Options {
+  std::vector<std::string> configs;
+  std::string out;
+  bool json = false, print_config = false, schema = false, explain = false;
+};
+
+Json result(const train::RunSummary& s, const std::optional<lab::Explain>& explain) {
   const auto number = [](double x) { return std::isfinite(x) ? Json(x) : Json(); };
-  return {{"model", s.model.empty() ? Json() : Json(s.model.string())}, {"step", s.step}, {"first_step", s.first_step}, {"stopped", s.stopped},
+  Json j = {{"model", s.model.empty() ? Json() : Json(s.model.string())}, {"step", s.step}, {"first_step", s.first_step}, {"stopped", s.stopped},
           {"loss", s.loss}, {"eval_loss", number(s.eval_loss)}, {"eval_perplexity", number(std::exp(s.eval_loss))}, {"eval_tokens", s.eval_tokens},
           {"seconds", s.seconds}, {"tokens_per_second", s.tokens_per_second}, {"sol_percent", s.sol_percent < 0 ? Json() : Json(s.sol_percent)},
           {"parameters", s.parameters}, {"arena_bytes", s.arena_bytes}};
+  if (explain) j["explain"] = lab::advice_json(explain->list());
+  return j;
 }
 
 int train_verb(Options& o, CLI::App& sub) {
@@ -46,8 +48,13 @@ int train_verb(Options& o, CLI::App& sub) {
 
   Pool pool(config.train.threads);
   const auto roofs = lab::roofs(pool);
-  const auto summary = train::run(config, {.console = console(), .speed_of_light = [&](const Program& p) { return lab::speed_of_light(p, roofs); }, .after_step = {}});
-  if (o.json) print_json(result(summary));
+  const auto to = console();
+  std::optional<lab::Explain> explain;
+  if (o.explain) explain.emplace(roofs, lab::Explain::Options{.every = std::max<std::int64_t>(config.train.log_every, 10)}, [&](std::string_view text) { say_lines(to, text); });
+  const auto summary = train::run(config, {.console = to, .speed_of_light = [&](const Program& p) { return lab::speed_of_light(p, roofs); }, .after_step = {},
+                                           .observer = explain ? &*explain : nullptr});
+  if (explain) say_lines(to, explain->text());
+  if (o.json) print_json(result(summary, explain));
   else if (!summary.stopped) say("model written to {}", summary.model.string());
   return summary.stopped ? exit_code::kRequeue : exit_code::kDone;
 }
@@ -59,6 +66,7 @@ void add_train(CLI::App& app, Run& run) {
                     [](CLI::App& sub, Options& o) {
                       sub.add_option("-c,--config", o.configs, "TOML file; repeatable, later ones win");
                       sub.add_option("-o,--out", o.out, "Folder of the run");
+                      sub.add_flag("--explain", o.explain, "Name the records that lose most time against their roof, now and then and at the end");
                       sub.add_flag("--json", o.json, "One JSON object on stdout at the end");
                       sub.add_flag("--print-config", o.print_config, "Print the resolved config with the origin of every value, and stop");
                       sub.add_flag("--config-schema", o.schema, "Print the JSON Schema of the config, and stop");

@@ -27,6 +27,7 @@ void add_eval(CLI::App& app, Run& run);
 void add_generate(CLI::App& app, Run& run);
 void add_inspect(CLI::App& app, Run& run);
 void add_logits(CLI::App& app, Run& run);
+void add_profile(CLI::App& app, Run& run);
 void add_quantize(CLI::App& app, Run& run);
 void add_tokenize(CLI::App& app, Run& run);
 void add_train(CLI::App& app, Run& run);
@@ -57,6 +58,11 @@ template <class... A> void say(fmt::format_string<A...> f, A&&... args) { say_ra
 /// stderr, with a status line where it is a terminal.
 train::Console console();
 
+/// Whole lines behind the status line; nothing for an empty text.
+void say_lines(const train::Console& to, std::string_view text);
+
+/// "--key value" and "--key=value", as they were left over by the parser, for a ConfigTable.
+std::vector<std::string> overrides(const std::vector<std::string>& words);
 /// All of stdin.
 std::string read_stdin();
 /// "1,2,3"; throws UsageError.

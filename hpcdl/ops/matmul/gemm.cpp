@@ -172,23 +172,15 @@ class Worker {
       for (std::int64_t j = 0; j < panels_; ++j) {
         const bool fresh = i == 0 && kept_unit_ < 0 && !p.packed_b;
         const std::byte* b = panel(block, j, single);
-        const TileKernel packing = fresh ? packing_tile(block, j, tiles) : nullptr;
-        if (fresh && !packing) pack_panel(s, g, p.b, p.n, p.k, panel0_ + j, block, const_cast<std::byte*>(b));
+        if (fresh) pack_panel(s, g, p.b, p.n, p.k, panel0_ + j, block, const_cast<std::byte*>(b));
         Ahead ahead;
         if (!fresh && !plan_.a_in_place && i + 1 < row_blocks.parts)
           ahead = next_rows(pass_begin_ + row + rows, rows, block, j);
         else if (j + 1 < panels_)
           ahead = next_panel(block, j + 1, single, fresh);
-        row_tiles(b, block, j, row, tiles, ahead, packing);
+        row_tiles(b, block, j, row, tiles, ahead);
       }
     }
-  }
-
-  /// The kernel that packs panel j while it multiplies, where there is one: whole panels and tiles of a B in rows.
-  TileKernel packing_tile(std::int64_t block, std::int64_t j, const Split& tiles) const {
-    const std::int64_t width = g.panels.size(panel0_ + j), end = g.panels.begin(panel0_ + j + 1) * s.lanes;
-    const bool fits = !p.b.transposed && end <= p.n && tiles.size(0) == s.rows && elements(s, g, p.k, block) % s.group == 0;
-    return fits ? s.packing_tile[p.b.dtype == DType::bf16][plan_.a_in_place][width] : nullptr;
   }
 
   /// A line more than the panel holds: panels a multiple of 4 KB apart would compete for the same places in L1.
@@ -250,7 +242,7 @@ class Worker {
   }
 
   void row_tiles(const std::byte* b, std::int64_t block, std::int64_t j, std::int64_t row, const Split& tiles,
-                 const Ahead& ahead, TileKernel packing) {
+                 const Ahead& ahead) {
     alignas(64) std::uint32_t buffer[KernelSet::kMaxRows * KernelSet::kMaxVectors * 16];
     const std::int64_t vectors = g.panels.size(panel0_ + j), width = vectors * s.lanes;
     const std::int64_t col = g.panels.begin(panel0_ + j) * s.lanes, cols = std::min(width, p.n - col);
@@ -282,20 +274,12 @@ class Worker {
                     .own = f.d + at * f.d_ld + col * f.d_element,
                     .own_ld = f.d_ld,
                     .own_lines = last && !stream ? d_lines : 0,
-                    .stream = stream,
-                    .source = nullptr,
-                    .source_ld = 0};
+                    .stream = stream};
       if (direct)
         args.cout = f.d + at * f.d_ld + col * f.d_element, args.cout_ld = f.d_ld / kWord;
       else if (last)
         args.cout = buffer;
-      if (t == 0 && packing) {
-        args.source = element(p.b, col, g.k_begin(block) * s.group, false);
-        args.source_ld = p.b.ld;
-        packing(args);
-      } else {
-        kernels[rows][vectors](args);
-      }
+      kernels[rows][vectors](args);
       if (last && !direct) f.apply(f.epilogue, buffer, width, at, col, static_cast<int>(rows), static_cast<int>(cols));
     }
   }

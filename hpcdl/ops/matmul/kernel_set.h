@@ -41,9 +41,6 @@ struct TileArgs {
   std::int64_t own_ld;  // bytes
   int own_lines;        // per row; 0: none
   bool stream;          // the stores go past the caches; cout is aligned to whole vectors
-  // Packing tiles only: word k of B, in its own dtype, at source + k * group * source_ld (elements); b is written.
-  const void* source;
-  std::int64_t source_ld;
 };
 using TileKernel = void (*)(const TileArgs&);
 
@@ -88,8 +85,6 @@ struct KernelSet {
   DType in_place = DType::none;         // dtype of an A that tiles can read where it lies
   TileKernel tile_in_place[kMaxRows + 1][kMaxVectors + 1] = {};
   TileKernel tile_packed[kMaxRows + 1][kMaxVectors + 1] = {};
-  // [B is bf16][A in place][vectors]: of `rows` rows, from a B whose rows run along n, which is packed meanwhile.
-  TileKernel packing_tile[2][2][kMaxVectors + 1] = {};
   PackKernel pack = nullptr;
   SmallKernel small = nullptr;
   void (*to_words)(std::uint32_t* dst, const void* src, DType dtype, std::int64_t k) = nullptr;

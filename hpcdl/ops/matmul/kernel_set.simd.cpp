@@ -46,10 +46,12 @@ KernelSet make() {
   using D = Dot<Isa, c>;
   using W = Words<Isa, c>;
   KernelSet s;
-  // Lanes 16: 24 accumulators, 3 of B, 1 of A: 28 of 32 registers. Lanes 8: 12 + 2 + 1 of 16.
-  constexpr int kRows = D::kLanes == 16 ? 8 : D::kLanes == 8 ? 6 : 4, kVectors = D::kLanes == 16 ? 3 : 2;
-  fill_tiles<D, kRows, kVectors>(s);
-  if constexpr (c != Compute::int8) fill_packing_tiles<D, W, kRows, kVectors>(s);
+  if constexpr (D::kLanes == 16)
+    fill_tiles<D, 8, 3>(s);  // 24 accumulators, 3 of B, 1 of A: 28 of 32 registers
+  else if constexpr (D::kLanes == 8)
+    fill_tiles<D, 6, 2>(s);  // 12 + 2 + 1 of 16
+  else
+    fill_tiles<D, 4, 2>(s);
   if constexpr (c == Compute::int8) {
     s.pack = &pack_bytes<D, W>;
     s.small = &small_bytes<D, W>;

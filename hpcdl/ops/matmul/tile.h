@@ -24,36 +24,17 @@ template <class D, int MR, int NV>
   }
 }
 
-/// Sums so far, or zeros.
-template <class D, int MR, int NV>
-[[gnu::always_inline]] inline void begin(typename D::Acc (&acc)[MR][NV], const TileArgs& t) {
-#pragma GCC unroll 16
-  for (int m = 0; m < MR; ++m)
-#pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v)
-      acc[m][v] = t.cin ? D::load_acc(static_cast<const std::byte*>(t.cin) + (m * t.cin_ld + v * D::kLanes) * 4)
-                        : D::zero();
-}
-template <class D, int MR, int NV>
-[[gnu::always_inline]] inline void end(typename D::Acc (&acc)[MR][NV], const TileArgs& t) {
-  const auto put = [&](auto store) {
-#pragma GCC unroll 16
-    for (int m = 0; m < MR; ++m)
-#pragma GCC unroll 4
-      for (int v = 0; v < NV; ++v)
-        store(static_cast<std::byte*>(t.cout) + (m * t.cout_ld + v * D::kLanes) * 4, acc[m][v]);
-  };
-  if (t.stream)
-    put([](void* p, typename D::Acc v) { D::stream_acc(p, v); });
-  else
-    put([](void* p, typename D::Acc v) { D::store_acc(p, v); });
-}
-
 template <class D, int MR, int NV, bool InPlace>
 void tile(const TileArgs& t) {
   constexpr int kVector = D::kLanes * 4, kPanel = NV * kVector, kStepA = InPlace ? 4 : MR * 4;
   typename D::Acc acc[MR][NV];
-  begin<D>(acc, t);
+#pragma GCC unroll 16
+  for (int m = 0; m < MR; ++m)
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v)
+      acc[m][v] =
+          t.cin ? D::load_acc(static_cast<const std::byte*>(t.cin) + m * t.cin_ld * 4 + v * kVector) : D::zero();
+
   const std::byte *a = t.a, *b = t.b, *ahead = t.ahead;
   const std::int64_t stride = InPlace ? t.lda : 4;
   std::int64_t fetches = t.ahead_count;
@@ -83,51 +64,17 @@ void tile(const TileArgs& t) {
   }
   for (std::int64_t left = t.k % kPrefetchEvery; left > 0; --left, a += kStepA, b += kPanel)
     multiply<D, MR, NV>(acc, a, stride, b);
-  end<D>(acc, t);
-}
 
-/// The same from a B that lies in rows of n, which becomes the panel on the way: the stores are free beside the
-/// multiply-adds, which also hide that B comes from further away.
-template <class D, class W, class T, int MR, int NV, bool InPlace>
-void packing_tile(const TileArgs& t) {
-  constexpr int kAhead = 16, kStepA = InPlace ? 4 : MR * 4;
-  typename D::Acc acc[MR][NV];
-  begin<D>(acc, t);
-  const std::byte* a = t.a;
-  const std::int64_t stride = InPlace ? t.lda : 4;
-  const T* src = static_cast<const T*>(t.source);
-  auto* dst = reinterpret_cast<std::uint32_t*>(const_cast<std::byte*>(t.b));
-  for (std::int64_t left = t.k; left > 0; --left, a += kStepA, src += D::kGroup * t.source_ld) {
-    typename D::Word b[NV];
-#pragma GCC unroll 4
-    for (int v = 0; v < NV; ++v) {
-      for (int g = 0; g < D::kGroup; ++g)
-        __builtin_prefetch(src + v * D::kLanes + (kAhead * D::kGroup + g) * t.source_ld, 0, 3);
-      const auto word = W::across(src + v * D::kLanes, t.source_ld, D::kGroup, D::kLanes);
-      W::store(dst + v * D::kLanes, word, D::kLanes);
-      b[v] = D::word(word);
-    }
+  const auto put = [&](auto store) {
 #pragma GCC unroll 16
-    for (int m = 0; m < MR; ++m) {
-      const auto w = D::broadcast(a + m * stride);
+    for (int m = 0; m < MR; ++m)
 #pragma GCC unroll 4
-      for (int v = 0; v < NV; ++v) acc[m][v] = D::mad(acc[m][v], w, b[v]);
-    }
-    dst += NV * D::kLanes;
-    __asm__("" : "+r"(dst));
-  }
-  end<D>(acc, t);
-}
-
-template <class D, class W, int MR, int NV>
-void fill_packing_tiles(KernelSet& s) {
-  const auto one = [&]<int... v>(std::integer_sequence<int, v...>) {
-    ((s.packing_tile[0][0][v + 1] = &packing_tile<D, W, float, MR, v + 1, false>), ...);
-    ((s.packing_tile[0][1][v + 1] = &packing_tile<D, W, float, MR, v + 1, true>), ...);
-    ((s.packing_tile[1][0][v + 1] = &packing_tile<D, W, bf16, MR, v + 1, false>), ...);
-    ((s.packing_tile[1][1][v + 1] = &packing_tile<D, W, bf16, MR, v + 1, true>), ...);
+      for (int v = 0; v < NV; ++v) store(static_cast<std::byte*>(t.cout) + m * t.cout_ld * 4 + v * kVector, acc[m][v]);
   };
-  one(std::make_integer_sequence<int, NV>{});
+  if (t.stream)
+    put([](void* p, typename D::Acc v) { D::stream_acc(p, v); });
+  else
+    put([](void* p, typename D::Acc v) { D::store_acc(p, v); });
 }
 
 /// Fills the table with all tiles of up to MR x NV.

@@ -1,0 +1,132 @@
+// hpcdl profile: trains some steps, records every record of them, and says where the time went.
+
+#include <filesystem>
+
+#include "cli/verb.h"
+#include "hpcdl/core/units.h"
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/config_table.h"
+#include "hpcdl/lab/merge/merge.h"
+#include "hpcdl/lab/profile/html.h"
+#include "hpcdl/lab/profile/session.h"
+#include "hpcdl/lab/profile/text.h"
+#include "hpcdl/lab/profile/trace.h"
+
+namespace hpcdl::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  std::vector<std::string> configs;
+  std::string trace, html, out, merged;
+  std::vector<std::string> merge;   // files of `profile merge`
+  bool by_order = false;
+  lab::ProfileOptions profile;
+  lab::TextOptions text;
+  double limit_mb = 256;
+  bool json = false;
+};
+
+void check(const Options& o) {
+  if (o.out.empty()) return;
+  std::error_code ignored;
+  if (fs::exists(o.out) && !fs::is_empty(o.out, ignored)) fail_usage("profile", "--out {}: the folder holds something already; a profiled run starts anew", o.out);
+}
+
+void write_trace(const Options& o, const lab::Profiled& done, const lab::Roofs& roofs) {
+  if (o.trace.empty()) return;
+  const auto text = lab::trace_text(done.profile, roofs, {.limit = static_cast<std::int64_t>(o.limit_mb * (1 << 20)), .pings = {}});
+  lab::write_trace(o.trace, text.json);
+  say("trace of {} steps in {}: open it at https://ui.perfetto.dev", text.steps, o.trace);
+  if (text.left_out) say("{} steps were left out: the trace would have exceeded --trace-limit {:g} MiB", text.left_out, o.limit_mb);
+}
+
+std::string page_title(const train::RunConfig& c) {
+  return fmt::format("hpcdl profile: {} of {} layers, width {}, {} x {} tokens in {}", io::enum_name(c.model.family), c.model.layers, c.model.width, c.train.batch, c.model.context,
+                     io::enum_name(c.train.dtype));
+}
+
+int merge(const Options& o) {
+  std::vector<lab::RankTrace> traces;
+  for (const auto& file : o.merge) {
+    traces.push_back(lab::read_rank_trace(file));
+    if (o.by_order) traces.back().rank = static_cast<int>(traces.size()) - 1;
+  }
+  const auto merged = lab::merge(std::move(traces));
+  lab::write_trace(o.merged, merged.json);
+  say("{} traces merged into {}: open it at https://ui.perfetto.dev", o.merge.size(), o.merged);
+  if (o.json) print_json(lab::merged_json(merged));
+  else print_text(lab::merged_text(merged));
+  return exit_code::kDone;
+}
+
+int profile(Options& o, CLI::App& sub) {
+  if (!o.merge.empty()) return merge(o);
+  train::RunConfig config;
+  io::ConfigTable table(config);
+  const std::vector<fs::path> files(o.configs.begin(), o.configs.end());
+  table.load(files, overrides(sub.remaining()));
+  check(o);
+  config.output = o.out;
+  config.checkpoint.resume = "none";
+  config.train.log_every = std::max<std::int64_t>(config.train.log_every, 1);
+
+  lab::Roofs roofs;
+  {
+    Pool pool(config.train.threads);
+    roofs = lab::roofs(pool);
+  }
+  const auto done = lab::profile_training(config, o.profile, {.console = console(), .speed_of_light = [&](const Program& p) { return lab::speed_of_light(p, roofs); },
+                                                              .after_step = {}, .steps_only = o.out.empty()});
+  if (done.profile.steps.empty()) {
+    say("stopped before a step was recorded");
+    return exit_code::kRequeue;
+  }
+  const auto report = lab::report(done.profile, roofs);
+  write_trace(o, done, roofs);
+  if (!o.html.empty()) {
+    io::write_file_atomic(o.html, lab::report_html(report, done.profile, page_title(config)));
+    say("report in {}", o.html);
+  }
+  if (o.json) {
+    auto j = lab::report_json(report);
+    j["loss"] = done.summary.loss;
+    j["tokens_per_second"] = done.summary.tokens_per_second;
+    print_json(j);
+  } else {
+    print_text(lab::report_text(report, o.text));
+  }
+  return exit_code::kDone;
+}
+
+}  // namespace
+
+void add_profile(CLI::App& app, Run& run) {
+  add_verb<Options>(app, run, "profile", "Trains some steps and says where their time goes: ranked records, trace, memory, idle time",
+                    [](CLI::App& sub, Options& o) {
+                      sub.add_option("-c,--config", o.configs, "TOML file of a training run; repeatable, later ones win");
+                      sub.add_option("--steps", o.profile.steps, "Steps to record; as many plain steps are taken between them, to measure what recording costs")->check(CLI::PositiveNumber)->capture_default_str();
+                      sub.add_option("--warmup", o.profile.warmup, "Steps before the first recorded one")->check(CLI::NonNegativeNumber)->capture_default_str();
+                      sub.add_option("--trace", o.trace, "Write a Chrome trace for Perfetto; compressed when the name ends in .gz");
+                      sub.add_option("--html", o.html, "Write a page with ranked bars, timeline and memory");
+                      sub.add_option("--trace-limit", o.limit_mb, "Largest trace, MiB of text; whole steps beyond are left out")->check(CLI::PositiveNumber)->capture_default_str();
+                      sub.add_option("--rank", o.profile.rank, "Rank that the trace is of")->capture_default_str();
+                      sub.add_option("--world-size", o.profile.world, "Ranks that the trace is one of")->capture_default_str();
+                      sub.add_option("-o,--out", o.out, "Also write what a training run writes, into this new folder; default: nothing");
+                      sub.add_option("--rows", o.text.rows, "Rows of the table; 0: all")->capture_default_str();
+                      sub.add_flag("--by-record", o.text.by_record, "Rank every record by itself, not the same records of all layers together");
+                      sub.add_flag("--explain", o.text.advice, "Also say what to try for the five records that lose most time");
+                      sub.add_flag("--json", o.json, "One JSON object on stdout");
+                      auto* merge = sub.add_subcommand("merge", "Lays the traces of several ranks on one clock in one file, and names who made others wait");
+                      merge->add_option("files", o.merge, "Traces, one per rank")->required();
+                      merge->add_option("-o,--out", o.merged, "The merged trace; compressed when the name ends in .gz")->required();
+                      merge->add_flag("--by-order", o.by_order, "The first file is of rank 0, and so on, whatever they say");
+                      merge->add_flag("--json", o.json, "One JSON object on stdout");
+                      sub.allow_extras();
+                      sub.footer("Every key of a training run may be given as --section.key=value; see hpcdl train --help.");
+                    }, profile);
+}
+
+}  // namespace hpcdl::cli
