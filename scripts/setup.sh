@@ -7,7 +7,7 @@ set -euo pipefail
 target=${1:-build}
 build=(g++ cmake ninja-build make ccache lld git pkg-config libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
        libfmt-dev libspdlog-dev zlib1g-dev libzstd-dev libpcre2-dev libutf8proc-dev)
-test=("${build[@]}" libgtest-dev binutils python3 python3-venv)
+test=("${build[@]}" libgtest-dev binutils python3 python3-venv python3-dev)
 case $target in
   build | demo) packages=("${build[@]}") ;;
   test) packages=("${test[@]}") ;;

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Prints the path of a Python that has the modules our results are compared with:  scripts/venv.sh test|bench
+# Prints the path of a Python that has the modules our results are compared with:  scripts/venv.sh build|test|bench
+#   build: nanobind, with which the Python module is built
 #   test:  numpy safetensors tokenizers tensorboard      (HPCDL_PYTHON overrides)
 #   bench: numpy torch                                   (HPCDL_BENCH_PYTHON overrides)
 # Makes build/venv-KIND when it is not there. Prints nothing, and says so on stderr, when the package index is out of
@@ -9,16 +10,17 @@ cd "$(dirname "$0")/.."
 
 kind=${1:-test}
 case $kind in
+  build) chosen= modules=(nanobind) ;;
   test) chosen=${HPCDL_PYTHON:-} modules=(numpy safetensors tokenizers tensorboard) ;;
   bench) chosen=${HPCDL_BENCH_PYTHON:-} modules=(numpy torch) ;;
-  *) echo "venv: unknown kind '$kind'; expected test or bench" >&2; exit 2 ;;
+  *) echo "venv: unknown kind '$kind'; expected build, test or bench" >&2; exit 2 ;;
 esac
 
 imports() { "$1" -c "import $(IFS=,; echo "${modules[*]}")" >/dev/null 2>&1; }
 
 if [[ -n $chosen ]]; then echo "$chosen"; exit 0; fi
 venv=build/venv-$kind
-[[ $kind == bench ]] || venv=build/venv
+[[ $kind != test ]] || venv=build/venv
 python=$PWD/$venv/bin/python
 if [[ -x $python ]] && imports "$python"; then echo "$python"; exit 0; fi
 if imports /usr/bin/python3; then echo /usr/bin/python3; exit 0; fi
@@ -31,5 +33,5 @@ if python3 -m venv "$venv" >"$log" 2>&1 &&
    imports "$python"; then
   echo "$python"
 else
-  echo "venv: could not install ${modules[*]} (see $log); comparisons with them are skipped" >&2
+  echo "venv: could not install ${modules[*]} (see $log); what needs them is skipped" >&2
 fi

@@ -1,0 +1,12 @@
+"""Kernels of HPC-DL on NumPy arrays and PyTorch tensors, without copies.
+
+Every function takes arrays that offer DLPack or the buffer protocol and returns arrays of the library that its first
+argument came from. `hpcdl.torch` has the same functions with gradients for autograd. Bad arguments raise ValueError or
+TypeError with a text that says what was expected and what was found.
+"""
+
+from ._hpcdl import *  # noqa: F403
+from ._hpcdl import __version__
+from .files import SafeTensors, open_safetensors
+
+__all__ = [n for n in dir() if not n.startswith("_") and n not in ("Array", "files")] + ["__version__"]

@@ -1,0 +1,235 @@
+#include <cstring>
+#include <string>
+
+#include "hpcdl/core/describe.h"
+#include "python/src/array.h"
+#include "python/src/type_error.h"
+
+namespace hpcdl::python {
+namespace {
+
+std::string class_of(nb::handle object) { return nb::type_name(object.type()).c_str(); }
+
+// Types that were met, with how to read them. Entries hold their types, so that an address never means two.
+struct Known {
+  PyTypeObject* type = nullptr;
+  Framework framework;
+  bool is_torch = false, masked = false;
+};
+constexpr int kKnown = 16;
+Known known[kKnown];
+int known_next = 0;
+
+bool is_instance_of(nb::handle type, const char* module, const char* name) {
+  PyObject* loaded = PyDict_GetItemString(PyImport_GetModuleDict(), module);
+  if (!loaded) return false;
+  const nb::object base = nb::getattr(nb::handle(loaded), name, nb::none());
+  return !base.is_none() && PyType_Check(base.ptr()) &&
+         PyType_IsSubtype(reinterpret_cast<PyTypeObject*>(type.ptr()), reinterpret_cast<PyTypeObject*>(base.ptr()));
+}
+
+const dl::ExchangeApi* exchange_api(nb::handle type) {
+  const nb::object capsule = nb::getattr(type, "__dlpack_c_exchange_api__", nb::none());
+  if (!PyCapsule_CheckExact(capsule.ptr())) return nullptr;
+  const auto* api = static_cast<const dl::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  if (!api) PyErr_Clear();
+  while (api && api->version.major != dl::kMajor) api = api->previous;
+  return api && api->borrow && api->import_managed ? api : nullptr;
+}
+
+const Known& look_up(nb::handle object) {
+  PyTypeObject* type = Py_TYPE(object.ptr());
+  for (const Known& k : known)
+    if (k.type == type) return k;
+  const nb::handle t(reinterpret_cast<PyObject*>(type));
+  Known k;
+  k.is_torch = is_instance_of(t, "torch", "Tensor");
+  if (const auto* api = exchange_api(t)) k.framework = {Framework::Kind::exchange, api};
+  else if (k.is_torch) k.framework = {Framework::Kind::old_torch, nullptr};
+  else k.framework = {Framework::Kind::numpy, nullptr};
+  k.masked = is_instance_of(t, "numpy.ma", "MaskedArray");
+  Py_INCREF(type);
+  k.type = type;
+  Known& place = known[known_next++ % kKnown];
+  Py_XDECREF(place.type);
+  return place = k;
+}
+
+/// A kernel called by itself records nothing for autograd: better an error than gradients that silently miss.
+void require_no_gradient(std::string_view op, std::string_view name, nb::handle tensor) {
+  static PyObject* attribute = PyUnicode_InternFromString("requires_grad");
+  const nb::object wanted = nb::steal(PyObject_GetAttr(tensor.ptr(), attribute));
+  if (!wanted.is_valid()) nb::raise_python_error();
+  if (wanted.ptr() != Py_True) return;
+  require(!nb::cast<bool>(nb::module_::import_("torch").attr("is_grad_enabled")()), op,
+          "{} requires a gradient: call hpcdl.torch.{}, or pass {}.detach()", name, op, name);
+}
+
+/// PyTorch may hold back a minus sign (the imaginary part of a conjugate), which DLPack does not tell. Such tensors are views with
+/// gaps or single elements.
+void require_no_negation(std::string_view op, std::string_view name, nb::handle tensor, const Tensor& t) {
+  if (t.is_contiguous() && t.size() > 1) return;
+  require(!nb::cast<bool>(tensor.attr("is_neg")()), op, "{} is a view with its sign held back: pass {}.resolve_neg()", name, name);
+}
+
+/// Turns the error that a framework has raised for a tensor without plain memory (sparse, meta, ...) into one of ours.
+[[noreturn]] void fail_unreadable(std::string_view op, std::string_view name) {
+  nb::python_error error;
+  const std::string text = nb::str(error.value()).c_str();
+  throw Error(fmt::format("[{}] {} cannot be read: {}", op, name, text.substr(0, text.find('\n'))));
+}
+
+DType from_dlpack(dl::DataType t) {
+  if (t.lanes != 1) return DType::none;
+  const auto sized = [&](DType b1, DType b2, DType b4, DType b8) {
+    return t.bits == 8 ? b1 : t.bits == 16 ? b2 : t.bits == 32 ? b4 : t.bits == 64 ? b8 : DType::none;
+  };
+  switch (t.code) {
+    case dl::kInt: return sized(DType::i8, DType::i16, DType::i32, DType::i64);
+    case dl::kUInt: return sized(DType::u8, DType::u16, DType::u32, DType::u64);
+    case dl::kFloat: return sized(DType::none, DType::f16, DType::f32, DType::f64);
+    case dl::kBfloat: return t.bits == 16 ? DType::bf16 : DType::none;
+    case dl::kBool: return t.bits == 8 ? DType::boolean : DType::none;
+    default: return DType::none;
+  }
+}
+
+/// The buffer protocol's letters, in native byte order.
+DType from_format(const char* format, Py_ssize_t size) {
+  if (!format) return size == 1 ? DType::u8 : DType::none;
+  if (*format == '@' || *format == '=' || *format == '<') ++format;
+  if (format[0] == 0 || format[1] != 0) return DType::none;
+  const auto sized = [&](DType b1, DType b2, DType b4, DType b8) {
+    return size == 1 ? b1 : size == 2 ? b2 : size == 4 ? b4 : size == 8 ? b8 : DType::none;
+  };
+  switch (*format) {
+    case 'f': case 'd': case 'e': return sized(DType::none, DType::f16, DType::f32, DType::f64);
+    case 'b': case 'h': case 'i': case 'l': case 'q': return sized(DType::i8, DType::i16, DType::i32, DType::i64);
+    case 'B': case 'H': case 'I': case 'L': case 'Q': return sized(DType::u8, DType::u16, DType::u32, DType::u64);
+    case '?': return DType::boolean;
+    default: return DType::none;
+  }
+}
+
+/// Strides of dims of one element mean nothing and frameworks leave anything there. Makes them what row_stride() and
+/// rows_are_uniform() expect: those of the dim outside.
+Tensor with_clean_strides(void* data, Spec spec, Shape strides) {
+  Tensor t(data, spec, strides, Device::cpu());
+  if (t.is_contiguous()) return Tensor(data, spec);
+  bool outer = false;
+  for (int i = 0; i + 1 < spec.shape.rank(); ++i) {
+    if (spec.shape[i] != 1) outer = true;
+    else if (outer) strides[i] = strides[i - 1];
+  }
+  if (spec.shape[-1] == 1) strides[-1] = 1;
+  return Tensor(data, spec, strides, Device::cpu());
+}
+
+void require_rank(std::string_view op, std::string_view name, int rank) {
+  require(rank <= Shape::kMaxRank, op, "{} must have at most {} dimensions, got {}", name, Shape::kMaxRank, rank);
+}
+
+void require_aligned(std::string_view op, std::string_view name, const Tensor& t) {
+  const auto at = reinterpret_cast<std::uintptr_t>(t.data());
+  require(at % static_cast<std::uintptr_t>(std::max(dtype_bytes(t.dtype()), 1)) == 0, op,
+          "{} does not start at a multiple of its element size: pass a copy", name);
+}
+
+}  // namespace
+
+void Array::Release::operator()(Py_buffer* b) const {
+  PyBuffer_Release(b);
+  delete b;
+}
+
+Array::Array(std::string_view op, std::string_view name, nb::handle object) {
+  const Known type = look_up(object);
+  framework_ = type.framework;
+  if (type.is_torch) require_no_gradient(op, name, object);
+  if (framework_.kind == Framework::Kind::exchange) {
+    dl::Tensor t;
+    if (framework_.api->borrow(object.ptr(), &t)) fail_unreadable(op, name);
+    take(op, name, t);
+    if (type.is_torch) require_no_negation(op, name, object, tensor_);
+    return;
+  }
+  require_type(!type.masked, op, "{} is a masked array: pass its .data or .filled()", name);
+  if (framework_.kind == Framework::Kind::numpy && PyObject_CheckBuffer(object.ptr())) {
+    from_buffer(op, name, object, DType::none);
+    return;
+  }
+  require_type(nb::hasattr(object, "__dlpack__"), op, "{} must be a NumPy array, a PyTorch tensor or another array with __dlpack__, got {}",
+               name, class_of(object));
+  from_capsule(op, name, object);
+}
+
+void Array::from_buffer(std::string_view op, std::string_view name, nb::handle object, DType forced) {
+  auto b = std::make_unique<Py_buffer>();
+  if (PyObject_GetBuffer(object.ptr(), b.get(), PyBUF_STRIDES | PyBUF_FORMAT)) {
+    PyErr_Clear();
+    // bfloat16 of the package ml_dtypes: NumPy has no letter for it.
+    const nb::object dtype = nb::getattr(object, "dtype", nb::none());
+    const std::string found = dtype.is_none() ? class_of(object) : nb::str(dtype).c_str();
+    require_type(found == "bfloat16" && forced == DType::none, op, "{} has elements of type {}, which no kernel reads", name, found);
+    return from_buffer(op, name, object.attr("view")("uint16"), DType::bf16);
+  }
+  buffer_.reset(b.release());
+  const Py_buffer& v = *buffer_;
+  require_rank(op, name, v.ndim);
+  const DType dtype = forced != DType::none ? forced : from_format(v.format, v.itemsize);
+  require_type(dtype != DType::none, op, "{} has elements of format '{}', which no kernel reads", name, v.format ? v.format : "");
+  Spec spec{{}, dtype};
+  Shape strides;
+  for (int i = 0; i < v.ndim; ++i) {
+    require(v.strides[i] % v.itemsize == 0 || v.shape[i] <= 1, op, "{} has a stride of {} bytes, no multiple of its element size: pass a copy",
+            name, v.strides[i]);
+    spec.shape.push_back(v.shape[i]);
+    strides.push_back(v.strides[i] / v.itemsize);
+  }
+  tensor_ = with_clean_strides(v.buf, spec, strides);
+  writable_ = !v.readonly;
+  require_aligned(op, name, tensor_);
+}
+
+void Array::from_capsule(std::string_view op, std::string_view name, nb::handle object) {
+  nb::object source = nb::borrow(object);
+  if (framework_.kind == Framework::Kind::old_torch) source = source.attr("detach")();
+  nb::object capsule;
+  try {
+    capsule = source.attr("__dlpack__")(nb::arg("max_version") = nb::make_tuple(dl::kMajor, dl::kMinor));
+  } catch (nb::python_error& e) {
+    if (!e.matches(PyExc_TypeError)) throw;
+    capsule = source.attr("__dlpack__")();  // a producer from before 1.0
+  }
+  if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
+    versioned_.reset(static_cast<dl::ManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned")));
+    PyCapsule_SetName(capsule.ptr(), "used_dltensor_versioned");
+    require_type(versioned_->version.major == dl::kMajor, op, "{} speaks DLPack {}, expected {}", name, versioned_->version.major, dl::kMajor);
+    writable_ = !(versioned_->flags & dl::kReadOnly);
+    return take(op, name, versioned_->tensor);
+  }
+  require_type(PyCapsule_IsValid(capsule.ptr(), "dltensor"), op, "{}: __dlpack__ of {} returned no DLPack capsule", name, class_of(object));
+  managed_.reset(static_cast<dl::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor")));
+  PyCapsule_SetName(capsule.ptr(), "used_dltensor");
+  take(op, name, managed_->tensor);
+}
+
+void Array::take(std::string_view op, std::string_view name, const dl::Tensor& t) {
+  // A GPU build reads the framework's queue from api->current_stream here and launches on it.
+  require(t.device.type != dl::kCuda, op, "{} is on cuda:{}, but this hpcdl was built without CUDA: pass {}.cpu()", name, t.device.index, name);
+  require(t.device.type == dl::kCpu || t.device.type == dl::kCudaHost, op, "{} must be in the memory of the CPU, got DLPack device type {}", name,
+          static_cast<int>(t.device.type));
+  require_rank(op, name, t.ndim);
+  const DType dtype = from_dlpack(t.dtype);
+  require_type(dtype != DType::none, op, "{} has elements of DLPack type code {} with {} bits, which no kernel reads", name, int{t.dtype.code},
+               int{t.dtype.bits});
+  Spec spec{{}, dtype};
+  for (int i = 0; i < t.ndim; ++i) spec.shape.push_back(t.shape[i]);
+  Shape strides = contiguous_strides(spec.shape);
+  if (t.strides)
+    for (int i = 0; i < t.ndim; ++i) strides[i] = t.strides[i];
+  tensor_ = with_clean_strides(static_cast<std::byte*>(t.data) + t.byte_offset, spec, strides);
+  require_aligned(op, name, tensor_);
+}
+
+}  // namespace hpcdl::python

@@ -1,0 +1,147 @@
+#include "python/src/call.h"
+
+#include <algorithm>
+
+#include "hpcdl/core/describe.h"
+#include "python/src/type_error.h"
+
+namespace hpcdl::python {
+namespace {
+
+bool has_type(DType d, Type type) {
+  switch (type) {
+    case Type::floating: return d == DType::f32 || d == DType::bf16;
+    case Type::f32: return d == DType::f32;
+    case Type::u8: return d == DType::u8;
+    case Type::index: return d == DType::i32 || d == DType::i64;
+    default: return true;
+  }
+}
+
+const char* type_words(Type type) {
+  switch (type) {
+    case Type::floating: return "float32 or bfloat16";
+    case Type::f32: return "float32";
+    case Type::u8: return "uint8";
+    case Type::index: return "int32 or int64";
+    default: return "anything";
+  }
+}
+
+bool has_layout(const View& v, Layout layout) {
+  if (v.is_contiguous()) return true;
+  if (layout == Layout::contiguous || v.rank() == 0) return false;
+  for (int i = 0; i < v.rank(); ++i)
+    if (v.strides()[i] < 0) return false;
+  if (layout == Layout::matrix && v.rank() == 2 && v.strides()[0] == 1 && v.strides()[1] >= v[0]) return true;
+  if (layout == Layout::dense_last) return v.strides()[-1] == 1;
+  return v.rows_are_uniform() && v.row_stride() >= v.cols();
+}
+
+/// First byte and the byte behind the last.
+std::pair<const std::byte*, const std::byte*> extent(const View& v) {
+  const auto* begin = v.ptr<std::byte>();
+  if (v.size() == 0) return {begin, begin};
+  std::int64_t last = 1;
+  for (int i = 0; i < v.rank(); ++i) last += (v[i] - 1) * v.strides()[i];
+  return {begin, begin + last * dtype_bytes(v.dtype())};
+}
+
+bool overlap(const View& a, const View& b) {
+  const auto [a0, a1] = extent(a);
+  const auto [b0, b1] = extent(b);
+  return a0 < b1 && b0 < a1;
+}
+
+/// Two elements may share memory: a broadcast, or a view that steps less than it is wide.
+bool overlaps_itself(const View& v) {
+  for (int i = 0; i < v.rank(); ++i)
+    if (v[i] > 1 && v.strides()[i] == 0) return true;
+  return false;
+}
+
+}  // namespace
+
+View Call::keep(const char* name, nb::handle object, Form form, Array& array) {
+  array = Array(op_, name, object);
+  const Tensor& t = array.tensor();
+  require_type(has_type(t.dtype(), form.type), op_, "{} must be {}, got {}", name, type_words(form.type), to_string(t.spec()));
+  require(has_layout(t, form.layout), op_, "{} must {}, got {} with strides {}: pass {}.contiguous() (NumPy: numpy.ascontiguousarray)", name,
+          form.layout == Layout::contiguous ? "be contiguous" : "have dense rows", to_string(t.spec()), to_string(t.strides()), name);
+  return t;
+}
+
+View Call::in(const char* name, nb::handle object, Form form) {
+  require(count_ < kMaxArguments, op_, "too many arguments");
+  View v = keep(name, object, form, arrays_[count_]);
+  if (!framework_) framework_ = arrays_[count_].framework();
+  names_[count_++] = name;
+  static std::byte nothing[64];
+  return v.data() ? v : View(nothing, v.spec());  // an empty array may have no memory, but it is there
+}
+
+View Call::in_or_absent(const char* name, nb::handle object, Form form) { return object.is_none() ? View() : in(name, object, form); }
+
+Tensor Call::update(const char* name, nb::handle object, Form form) {
+  const View v = in(name, object, form);
+  require(arrays_[count_ - 1].writable(), op_, "{} is read-only, and would be written", name);
+  return Tensor(const_cast<void*>(v.data()), v.spec(), v.strides(), v.device());
+}
+
+Result Call::out(const char* name, nb::handle object, const Spec& spec, const View& in_place, const Shape& strides, Layout layout) {
+  Result r;
+  if (object.is_none()) {
+    r.block = Block(spec.bytes());
+    r.tensor = Tensor(r.block.data(), spec, strides.rank() ? strides : contiguous_strides(spec.shape), Device::cpu());
+    return r;
+  }
+  require(count_ < kMaxArguments, op_, "too many arguments");
+  Array& array = arrays_[count_];
+  const View v = keep(name, object, {Type::any, layout}, array);
+  require_type(v.dtype() == spec.dtype, op_, "{} must be {}, got {}", name, to_string(spec), to_string(v.spec()));
+  require(v.shape() == spec.shape, op_, "{} must be {}, got {}", name, to_string(spec), to_string(v.spec()));
+  require(array.writable(), op_, "{} is read-only", name);
+  require(!overlaps_itself(v), op_, "{} is a broadcast view: several of its elements share one place", name);
+  for (std::size_t i = 0; i < count_; ++i) {
+    const View other = arrays_[i].tensor();
+    const bool same = in_place && other.data() == in_place.data() && other.data() == v.data() && other.strides() == v.strides() &&
+                      other.spec() == v.spec();
+    require(same || !overlap(v, other), op_, "{} overlaps {}: the kernel would read what it has written", name, names_[i]);
+  }
+  names_[count_++] = name;
+  r.given = nb::borrow(object);
+  if (v.data()) r.tensor = array.tensor();
+  else r.block = Block(0), r.tensor = Tensor(r.block.data(), spec);
+  return r;
+}
+
+Tensor Call::scratch(const Spec& spec) {
+  require(scratch_count_ < scratch_.size(), op_, "too much scratch");
+  Block& block = scratch_[scratch_count_++] = Block(spec.bytes());
+  return Tensor(block.data(), spec);
+}
+
+nb::object Call::give(Result& r) const {
+  if (r.given.is_valid()) return r.given;
+  if (!r.tensor) return nb::none();
+  return to_array(framework_, std::move(r.block), r.tensor);
+}
+
+Several::Several(std::string_view op, const char* name, nb::handle object, std::size_t n) {
+  if (object.is_none()) return;
+  require_type(PyTuple_Check(object.ptr()) || PyList_Check(object.ptr()), op, "{} must be None or a tuple of {} entries", name, n);
+  const auto found = static_cast<std::size_t>(PySequence_Size(object.ptr()));
+  require(found == n, op, "{} must have {} entries, got {}", name, n, found);
+  items_ = nb::borrow(object);
+}
+
+nb::object Several::operator[](std::size_t i) const { return items_.is_valid() ? nb::object(items_[i]) : nb::none(); }
+
+Needs::Needs(std::string_view op, nb::handle needs, std::size_t n) : n_(n) {
+  const Several entries(op, "needs", needs, n);
+  for (std::size_t i = 0; i < n; ++i) flags_[i] = needs.is_none() || nb::cast<bool>(nb::bool_(entries[i]));
+}
+
+bool Needs::none() const { return std::none_of(flags_.begin(), flags_.begin() + n_, [](bool f) { return f; }); }
+
+}  // namespace hpcdl::python

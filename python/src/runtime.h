@@ -1,0 +1,25 @@
+#pragma once
+// The threads on which calls compute. One pool for the module; calls from several Python threads take turns.
+
+#include <mutex>
+
+#include "hpcdl/core/stream.h"
+
+namespace hpcdl::python {
+
+int threads();
+/// 0: as many as this process may use (affinity, cgroup quota, OMP_NUM_THREADS, HPCDL_THREADS).
+void set_threads(int n);
+
+/// A turn on the pool. Not to be taken with the GIL held: whoever has the turn may want the GIL back.
+class Turn {
+ public:
+  Turn();
+  Pool& pool() const { return *pool_; }
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+  Pool* pool_;
+};
+
+}  // namespace hpcdl::python

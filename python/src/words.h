@@ -1,0 +1,29 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "python/src/type_error.h"
+
+namespace hpcdl::python {
+
+/// Place of the word `given` in `words`; throws, naming them all, when it is none of them.
+inline int choose(std::string_view op, std::string_view name, nanobind::handle given, std::initializer_list<std::string_view> words) {
+  Py_ssize_t length = 0;
+  const char* text = PyUnicode_Check(given.ptr()) ? PyUnicode_AsUTF8AndSize(given.ptr(), &length) : nullptr;
+  PyErr_Clear();
+  int i = 0;
+  for (const auto word : words) {
+    if (text && std::string_view(text, static_cast<std::size_t>(length)) == word) return i;
+    ++i;
+  }
+  std::string all;
+  for (const auto word : words) all += fmt::format("{}\"{}\"", all.empty() ? "" : ", ", word);
+  require_type(text != nullptr, op, "{} must be one of {}", name, all);
+  fail(op, "{} must be one of {}, got \"{}\"", name, all, text);
+}
+
+}  // namespace hpcdl::python
