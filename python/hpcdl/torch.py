@@ -14,8 +14,17 @@ from torch.autograd.function import once_differentiable
 from . import _hpcdl as ops
 
 __all__ = [
-    "AdamW", "attention", "bias_gelu", "bias_gelu_mlp", "cross_entropy", "gelu", "layer_norm", "linear", "matmul_add_relu",
-    "rms_norm", "softmax",
+    "AdamW",
+    "attention",
+    "bias_gelu",
+    "bias_gelu_mlp",
+    "cross_entropy",
+    "gelu",
+    "layer_norm",
+    "linear",
+    "matmul_add_relu",
+    "rms_norm",
+    "softmax",
 ]
 
 Tensor = torch.Tensor
@@ -83,7 +92,9 @@ class _BiasGelu(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Any:
-        grads = ops.bias_gelu_backward(_rows(dy), *ctx.saved_tensors, approximate=ctx.approximate, needs=ctx.needs_input_grad[:2])
+        grads = ops.bias_gelu_backward(
+            _rows(dy), *ctx.saved_tensors, approximate=ctx.approximate, needs=ctx.needs_input_grad[:2]
+        )
         return (*grads, None)
 
 
@@ -157,7 +168,9 @@ def cross_entropy(logits: Tensor, targets: Tensor, *, reduction: str = "mean", i
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Optional[Tensor], residual: Optional[Tensor], activation: str) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Optional[Tensor], residual: Optional[Tensor], activation: str
+    ) -> Tensor:
         y, z = ops.linear_forward(x, weight, bias, residual=residual, activation=activation)
         ctx.save_for_backward(x, weight, bias, z)
         ctx.activation = activation
@@ -172,7 +185,12 @@ class _Linear(torch.autograd.Function):
 
 
 def linear(
-    x: Tensor, weight: Tensor, bias: Optional[Tensor] = None, *, residual: Optional[Tensor] = None, activation: str = "none"
+    x: Tensor,
+    weight: Tensor,
+    bias: Optional[Tensor] = None,
+    *,
+    residual: Optional[Tensor] = None,
+    activation: str = "none",
 ) -> Tensor:
     """activation(x @ weight.T + bias) + residual; activation: "none", "relu", "gelu", "gelu_tanh"."""
     if _tracked(x, weight, bias, residual):

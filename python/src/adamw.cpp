@@ -18,19 +18,24 @@ struct Tensors {
   std::vector<Array> arrays;
 
   Tensors(const char* name, nb::handle list, std::size_t expected) {
-    require_type(PyList_Check(list.ptr()) || PyTuple_Check(list.ptr()), kOp, "{} must be a list or tuple of arrays", name);
+    require_type(PyList_Check(list.ptr()) || PyTuple_Check(list.ptr()), kOp, "{} must be a list or tuple of arrays",
+                 name);
     const auto n = static_cast<std::size_t>(PySequence_Size(list.ptr()));
-    require(expected == kAny || n == expected, kOp, "{} must have as many entries as params, {}, got {}", name, expected, n);
+    require(expected == kAny || n == expected, kOp, "{} must have as many entries as params, {}, got {}", name,
+            expected, n);
     arrays.reserve(n);
     for (std::size_t i = 0; i < n; ++i) {
       arrays.emplace_back(kOp, name, nb::object(list[i]));
       const Tensor& t = arrays.back().tensor();
-      require_type(t.dtype() == DType::f32 || t.dtype() == DType::bf16, kOp, "{}[{}] must be float32 or bfloat16, got {}", name, i, to_string(t.spec()));
-      require(t.is_contiguous(), kOp, "{}[{}] must be contiguous, got {} with strides {}", name, i, to_string(t.spec()), to_string(t.strides()));
+      require_type(t.dtype() == DType::f32 || t.dtype() == DType::bf16, kOp,
+                   "{}[{}] must be float32 or bfloat16, got {}", name, i, to_string(t.spec()));
+      require(t.is_contiguous(), kOp, "{}[{}] must be contiguous, got {} with strides {}", name, i, to_string(t.spec()),
+              to_string(t.strides()));
     }
   }
   void require_writable(const char* name) const {
-    for (std::size_t i = 0; i < arrays.size(); ++i) require(arrays[i].writable(), kOp, "{}[{}] is read-only, and would be written", name, i);
+    for (std::size_t i = 0; i < arrays.size(); ++i)
+      require(arrays[i].writable(), kOp, "{}[{}] is read-only, and would be written", name, i);
   }
   static constexpr std::size_t kAny = static_cast<std::size_t>(-1);
 };
@@ -42,28 +47,32 @@ struct Hyper {
 
 void require_hyper(const Hyper& h) {
   require(h.step >= 1, kOp, "step counts from 1, got {}", h.step);
-  require(h.beta1 >= 0 && h.beta1 < 1 && h.beta2 >= 0 && h.beta2 < 1, kOp, "betas must be in [0, 1), got {} and {}", h.beta1, h.beta2);
-  require(h.eps >= 0 && h.weight_decay >= 0, kOp, "eps and weight_decay must not be negative, got {} and {}", h.eps, h.weight_decay);
+  require(h.beta1 >= 0 && h.beta1 < 1 && h.beta2 >= 0 && h.beta2 < 1, kOp, "betas must be in [0, 1), got {} and {}",
+          h.beta1, h.beta2);
+  require(h.eps >= 0 && h.weight_decay >= 0, kOp, "eps and weight_decay must not be negative, got {} and {}", h.eps,
+          h.weight_decay);
 }
 
-void adamw(nb::handle params, nb::handle grads, nb::handle m, nb::handle v, float lr, std::int64_t step, nb::tuple betas, float eps, float weight_decay,
-           nb::handle decay, nb::handle copies, float grad_scale) {
+void adamw(nb::handle params, nb::handle grads, nb::handle m, nb::handle v, float lr, std::int64_t step,
+           nb::tuple betas, float eps, float weight_decay, nb::handle decay, nb::handle copies, float grad_scale) {
   Hyper h{lr, 0, 0, eps, weight_decay, grad_scale, step};
-  require(betas.size() == 2 && nb::try_cast(betas[0], h.beta1) && nb::try_cast(betas[1], h.beta2), kOp, "betas must be two floats");
+  require(betas.size() == 2 && nb::try_cast(betas[0], h.beta1) && nb::try_cast(betas[1], h.beta2), kOp,
+          "betas must be two floats");
   require_hyper(h);
   const Tensors ps("params", params, Tensors::kAny);
   const auto n = ps.arrays.size();
   const Tensors gs("grads", grads, n), ms("exp_avgs", m, n), vs("exp_avg_sqs", v, n);
   const Tensors cs("copies", copies.is_none() ? nb::handle(nb::list()) : copies, copies.is_none() ? 0 : n);
-  ps.require_writable("params"), ms.require_writable("exp_avgs"), vs.require_writable("exp_avg_sqs"), cs.require_writable("copies");
+  ps.require_writable("params"), ms.require_writable("exp_avgs"), vs.require_writable("exp_avg_sqs"),
+      cs.require_writable("copies");
   const Several decays(kOp, "decay", decay, n);
   std::vector<Grad> operands;
   std::vector<std::uint8_t> flags;
   operands.reserve(n * AdamW::kOperands), flags.reserve(n);
   for (std::size_t i = 0; i < n; ++i) {
     const bool copied = !cs.arrays.empty();
-    detail::require_adamw(ps.arrays[i].tensor().spec(), gs.arrays[i].tensor().spec(), ms.arrays[i].tensor().spec(), vs.arrays[i].tensor().spec(),
-                          copied ? cs.arrays[i].tensor().spec() : Spec());
+    detail::require_adamw(ps.arrays[i].tensor().spec(), gs.arrays[i].tensor().spec(), ms.arrays[i].tensor().spec(),
+                          vs.arrays[i].tensor().spec(), copied ? cs.arrays[i].tensor().spec() : Spec());
     for (const Tensors* t : {&ps, &gs, &ms, &vs}) operands.emplace_back(t->arrays[i].tensor(), Write::overwrite);
     operands.push_back(copied ? Grad(cs.arrays[i].tensor(), Write::overwrite) : Grad());
     flags.push_back(decay.is_none() || PyObject_IsTrue(nb::object(decays[i]).ptr()) == 1 ? 1 : 0);
@@ -72,18 +81,23 @@ void adamw(nb::handle params, nb::handle grads, nb::handle m, nb::handle v, floa
   const AdamW::Step factors = AdamW::step({h.beta1, h.beta2, h.eps, h.weight_decay}, state);
   Call call(kOp);
   call.run([&](Stream& s) {
-    on(s, [&](auto isa, Pool& pool) { cpu::adamw(isa, pool, operands.data(), flags.data(), static_cast<std::int64_t>(n), factors); });
+    on(s, [&](auto isa, Pool& pool) {
+      cpu::adamw(isa, pool, operands.data(), flags.data(), static_cast<std::int64_t>(n), factors);
+    });
   });
 }
 
 }  // namespace
 
 void bind_adamw(nb::module_& m) {
-  m.def("adamw", adamw, nb::arg("params"), nb::arg("grads"), nb::arg("exp_avgs"), nb::arg("exp_avg_sqs"), nb::kw_only(), nb::arg("lr"), nb::arg("step"),
-        nb::arg("betas") = nb::make_tuple(0.9, 0.999), nb::arg("eps") = 1e-8f, nb::arg("weight_decay") = 0.01f, nb::arg("decay") = nb::none(),
-        nb::arg("copies") = nb::none(), nb::arg("grad_scale") = 1.0f,
-        nb::sig("def adamw(params: list[Array], grads: list[Array], exp_avgs: list[Array], exp_avg_sqs: list[Array], *, lr: float, step: int, betas: "
-                "tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.01, decay: list[bool] | None = None, copies: "
+  m.def("adamw", adamw, nb::arg("params"), nb::arg("grads"), nb::arg("exp_avgs"), nb::arg("exp_avg_sqs"), nb::kw_only(),
+        nb::arg("lr"), nb::arg("step"), nb::arg("betas") = nb::make_tuple(0.9, 0.999), nb::arg("eps") = 1e-8f,
+        nb::arg("weight_decay") = 0.01f, nb::arg("decay") = nb::none(), nb::arg("copies") = nb::none(),
+        nb::arg("grad_scale") = 1.0f,
+        nb::sig("def adamw(params: list[Array], grads: list[Array], exp_avgs: list[Array], exp_avg_sqs: list[Array], "
+                "*, lr: float, step: int, betas: "
+                "tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.01, decay: list[bool] "
+                "| None = None, copies: "
                 "list[Array] | None = None, grad_scale: float = 1.0) -> None"),
         R"(One step of AdamW over all tensors, in place, in one kernel.
 

@@ -1,9 +1,9 @@
 #pragma once
 // Arrays of other libraries as views (in) and our memory as their arrays (out), without copies.
 //
-// In: NumPy through the buffer protocol; PyTorch and everything else that offers it through the function table of DLPack
-// 1.3, which runs no Python code; the rest through __dlpack__. Out: an array of the library that the input came from;
-// for libraries that we cannot make arrays of, NumPy's.
+// In: NumPy through the buffer protocol; PyTorch and everything else that offers it through the function table of
+// DLPack 1.3, which runs no Python code; the rest through __dlpack__. Out: an array of the library that the input came
+// from; for libraries that we cannot make arrays of, NumPy's.
 
 #include <nanobind/nanobind.h>
 
@@ -41,8 +41,12 @@ class Array {
  private:
   struct Release {
     void operator()(Py_buffer* b) const;
-    void operator()(dl::Managed* m) const { if (m->deleter) m->deleter(m); }
-    void operator()(dl::ManagedVersioned* m) const { if (m->deleter) m->deleter(m); }
+    void operator()(dl::Managed* m) const {
+      if (m->deleter) m->deleter(m);
+    }
+    void operator()(dl::ManagedVersioned* m) const {
+      if (m->deleter) m->deleter(m);
+    }
   };
   void from_buffer(std::string_view op, std::string_view name, nb::handle object, DType forced);
   void from_capsule(std::string_view op, std::string_view name, nb::handle object);
@@ -68,6 +72,5 @@ nb::object view_array(Framework framework, nb::object owner, const Tensor& t, bo
 
 /// The dtype that a user named or gave: "float32", torch.bfloat16, numpy.float32, ...
 DType dtype_from(std::string_view op, nb::handle dtype);
-
 
 }  // namespace hpcdl::python

@@ -44,9 +44,12 @@ const Known& look_up(nb::handle object) {
   const nb::handle t(reinterpret_cast<PyObject*>(type));
   Known k;
   k.is_torch = is_instance_of(t, "torch", "Tensor");
-  if (const auto* api = exchange_api(t)) k.framework = {Framework::Kind::exchange, api};
-  else if (k.is_torch) k.framework = {Framework::Kind::old_torch, nullptr};
-  else k.framework = {Framework::Kind::numpy, nullptr};
+  if (const auto* api = exchange_api(t))
+    k.framework = {Framework::Kind::exchange, api};
+  else if (k.is_torch)
+    k.framework = {Framework::Kind::old_torch, nullptr};
+  else
+    k.framework = {Framework::Kind::numpy, nullptr};
   k.masked = is_instance_of(t, "numpy.ma", "MaskedArray");
   Py_INCREF(type);
   k.type = type;
@@ -65,11 +68,12 @@ void require_no_gradient(std::string_view op, std::string_view name, nb::handle 
           "{} requires a gradient: call hpcdl.torch.{}, or pass {}.detach()", name, op, name);
 }
 
-/// PyTorch may hold back a minus sign (the imaginary part of a conjugate), which DLPack does not tell. Such tensors are views with
-/// gaps or single elements.
+/// PyTorch may hold back a minus sign (the imaginary part of a conjugate), which DLPack does not tell. Such tensors are
+/// views with gaps or single elements.
 void require_no_negation(std::string_view op, std::string_view name, nb::handle tensor, const Tensor& t) {
   if (t.is_contiguous() && t.size() > 1) return;
-  require(!nb::cast<bool>(tensor.attr("is_neg")()), op, "{} is a view with its sign held back: pass {}.resolve_neg()", name, name);
+  require(!nb::cast<bool>(tensor.attr("is_neg")()), op, "{} is a view with its sign held back: pass {}.resolve_neg()",
+          name, name);
 }
 
 /// Turns the error that a framework has raised for a tensor without plain memory (sparse, meta, ...) into one of ours.
@@ -85,12 +89,18 @@ DType from_dlpack(dl::DataType t) {
     return t.bits == 8 ? b1 : t.bits == 16 ? b2 : t.bits == 32 ? b4 : t.bits == 64 ? b8 : DType::none;
   };
   switch (t.code) {
-    case dl::kInt: return sized(DType::i8, DType::i16, DType::i32, DType::i64);
-    case dl::kUInt: return sized(DType::u8, DType::u16, DType::u32, DType::u64);
-    case dl::kFloat: return sized(DType::none, DType::f16, DType::f32, DType::f64);
-    case dl::kBfloat: return t.bits == 16 ? DType::bf16 : DType::none;
-    case dl::kBool: return t.bits == 8 ? DType::boolean : DType::none;
-    default: return DType::none;
+    case dl::kInt:
+      return sized(DType::i8, DType::i16, DType::i32, DType::i64);
+    case dl::kUInt:
+      return sized(DType::u8, DType::u16, DType::u32, DType::u64);
+    case dl::kFloat:
+      return sized(DType::none, DType::f16, DType::f32, DType::f64);
+    case dl::kBfloat:
+      return t.bits == 16 ? DType::bf16 : DType::none;
+    case dl::kBool:
+      return t.bits == 8 ? DType::boolean : DType::none;
+    default:
+      return DType::none;
   }
 }
 
@@ -103,11 +113,26 @@ DType from_format(const char* format, Py_ssize_t size) {
     return size == 1 ? b1 : size == 2 ? b2 : size == 4 ? b4 : size == 8 ? b8 : DType::none;
   };
   switch (*format) {
-    case 'f': case 'd': case 'e': return sized(DType::none, DType::f16, DType::f32, DType::f64);
-    case 'b': case 'h': case 'i': case 'l': case 'q': return sized(DType::i8, DType::i16, DType::i32, DType::i64);
-    case 'B': case 'H': case 'I': case 'L': case 'Q': return sized(DType::u8, DType::u16, DType::u32, DType::u64);
-    case '?': return DType::boolean;
-    default: return DType::none;
+    case 'f':
+    case 'd':
+    case 'e':
+      return sized(DType::none, DType::f16, DType::f32, DType::f64);
+    case 'b':
+    case 'h':
+    case 'i':
+    case 'l':
+    case 'q':
+      return sized(DType::i8, DType::i16, DType::i32, DType::i64);
+    case 'B':
+    case 'H':
+    case 'I':
+    case 'L':
+    case 'Q':
+      return sized(DType::u8, DType::u16, DType::u32, DType::u64);
+    case '?':
+      return DType::boolean;
+    default:
+      return DType::none;
   }
 }
 
@@ -118,8 +143,10 @@ Tensor with_clean_strides(void* data, Spec spec, Shape strides) {
   if (t.is_contiguous()) return Tensor(data, spec);
   bool outer = false;
   for (int i = 0; i + 1 < spec.shape.rank(); ++i) {
-    if (spec.shape[i] != 1) outer = true;
-    else if (outer) strides[i] = strides[i - 1];
+    if (spec.shape[i] != 1)
+      outer = true;
+    else if (outer)
+      strides[i] = strides[i - 1];
   }
   if (spec.shape[-1] == 1) strides[-1] = 1;
   return Tensor(data, spec, strides, Device::cpu());
@@ -158,8 +185,9 @@ Array::Array(std::string_view op, std::string_view name, nb::handle object) {
     from_buffer(op, name, object, DType::none);
     return;
   }
-  require_type(nb::hasattr(object, "__dlpack__"), op, "{} must be a NumPy array, a PyTorch tensor or another array with __dlpack__, got {}",
-               name, class_of(object));
+  require_type(nb::hasattr(object, "__dlpack__"), op,
+               "{} must be a NumPy array, a PyTorch tensor or another array with __dlpack__, got {}", name,
+               class_of(object));
   from_capsule(op, name, object);
 }
 
@@ -170,19 +198,21 @@ void Array::from_buffer(std::string_view op, std::string_view name, nb::handle o
     // bfloat16 of the package ml_dtypes: NumPy has no letter for it.
     const nb::object dtype = nb::getattr(object, "dtype", nb::none());
     const std::string found = dtype.is_none() ? class_of(object) : nb::str(dtype).c_str();
-    require_type(found == "bfloat16" && forced == DType::none, op, "{} has elements of type {}, which no kernel reads", name, found);
+    require_type(found == "bfloat16" && forced == DType::none, op, "{} has elements of type {}, which no kernel reads",
+                 name, found);
     return from_buffer(op, name, object.attr("view")("uint16"), DType::bf16);
   }
   buffer_.reset(b.release());
   const Py_buffer& v = *buffer_;
   require_rank(op, name, v.ndim);
   const DType dtype = forced != DType::none ? forced : from_format(v.format, v.itemsize);
-  require_type(dtype != DType::none, op, "{} has elements of format '{}', which no kernel reads", name, v.format ? v.format : "");
+  require_type(dtype != DType::none, op, "{} has elements of format '{}', which no kernel reads", name,
+               v.format ? v.format : "");
   Spec spec{{}, dtype};
   Shape strides;
   for (int i = 0; i < v.ndim; ++i) {
-    require(v.strides[i] % v.itemsize == 0 || v.shape[i] <= 1, op, "{} has a stride of {} bytes, no multiple of its element size: pass a copy",
-            name, v.strides[i]);
+    require(v.strides[i] % v.itemsize == 0 || v.shape[i] <= 1, op,
+            "{} has a stride of {} bytes, no multiple of its element size: pass a copy", name, v.strides[i]);
     spec.shape.push_back(v.shape[i]);
     strides.push_back(v.strides[i] / v.itemsize);
   }
@@ -204,11 +234,13 @@ void Array::from_capsule(std::string_view op, std::string_view name, nb::handle 
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
     versioned_.reset(static_cast<dl::ManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned")));
     PyCapsule_SetName(capsule.ptr(), "used_dltensor_versioned");
-    require_type(versioned_->version.major == dl::kMajor, op, "{} speaks DLPack {}, expected {}", name, versioned_->version.major, dl::kMajor);
+    require_type(versioned_->version.major == dl::kMajor, op, "{} speaks DLPack {}, expected {}", name,
+                 versioned_->version.major, dl::kMajor);
     writable_ = !(versioned_->flags & dl::kReadOnly);
     return take(op, name, versioned_->tensor);
   }
-  require_type(PyCapsule_IsValid(capsule.ptr(), "dltensor"), op, "{}: __dlpack__ of {} returned no DLPack capsule", name, class_of(object));
+  require_type(PyCapsule_IsValid(capsule.ptr(), "dltensor"), op, "{}: __dlpack__ of {} returned no DLPack capsule",
+               name, class_of(object));
   managed_.reset(static_cast<dl::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor")));
   PyCapsule_SetName(capsule.ptr(), "used_dltensor");
   take(op, name, managed_->tensor);
@@ -216,13 +248,14 @@ void Array::from_capsule(std::string_view op, std::string_view name, nb::handle 
 
 void Array::take(std::string_view op, std::string_view name, const dl::Tensor& t) {
   // A GPU build reads the framework's queue from api->current_stream here and launches on it.
-  require(t.device.type != dl::kCuda, op, "{} is on cuda:{}, but this hpcdl was built without CUDA: pass {}.cpu()", name, t.device.index, name);
-  require(t.device.type == dl::kCpu || t.device.type == dl::kCudaHost, op, "{} must be in the memory of the CPU, got DLPack device type {}", name,
-          static_cast<int>(t.device.type));
+  require(t.device.type != dl::kCuda, op, "{} is on cuda:{}, but this hpcdl was built without CUDA: pass {}.cpu()",
+          name, t.device.index, name);
+  require(t.device.type == dl::kCpu || t.device.type == dl::kCudaHost, op,
+          "{} must be in the memory of the CPU, got DLPack device type {}", name, static_cast<int>(t.device.type));
   require_rank(op, name, t.ndim);
   const DType dtype = from_dlpack(t.dtype);
-  require_type(dtype != DType::none, op, "{} has elements of DLPack type code {} with {} bits, which no kernel reads", name, int{t.dtype.code},
-               int{t.dtype.bits});
+  require_type(dtype != DType::none, op, "{} has elements of DLPack type code {} with {} bits, which no kernel reads",
+               name, int{t.dtype.code}, int{t.dtype.bits});
   Spec spec{{}, dtype};
   for (int i = 0; i < t.ndim; ++i) spec.shape.push_back(t.shape[i]);
   Shape strides = contiguous_strides(spec.shape);

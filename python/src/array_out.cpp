@@ -29,34 +29,61 @@ PyType_Slot memory_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buff
 dl::DataType to_dlpack(DType d) {
   const auto bits = static_cast<std::uint8_t>(8 * dtype_bytes(d));
   switch (d) {
-    case DType::f32: case DType::f64: case DType::f16: return {dl::kFloat, bits, 1};
-    case DType::bf16: return {dl::kBfloat, bits, 1};
-    case DType::i8: case DType::i16: case DType::i32: case DType::i64: return {dl::kInt, bits, 1};
-    case DType::boolean: return {dl::kBool, bits, 1};
-    default: return {dl::kUInt, bits, 1};
+    case DType::f32:
+    case DType::f64:
+    case DType::f16:
+      return {dl::kFloat, bits, 1};
+    case DType::bf16:
+      return {dl::kBfloat, bits, 1};
+    case DType::i8:
+    case DType::i16:
+    case DType::i32:
+    case DType::i64:
+      return {dl::kInt, bits, 1};
+    case DType::boolean:
+      return {dl::kBool, bits, 1};
+    default:
+      return {dl::kUInt, bits, 1};
   }
 }
 
 /// The names that NumPy and PyTorch share; null for what they do not.
 const char* common_name(DType d) {
   switch (d) {
-    case DType::f32: return "float32";
-    case DType::f64: return "float64";
-    case DType::f16: return "float16";
-    case DType::bf16: return "bfloat16";
-    case DType::i8: return "int8";
-    case DType::i16: return "int16";
-    case DType::i32: return "int32";
-    case DType::i64: return "int64";
-    case DType::u8: return "uint8";
-    case DType::u16: return "uint16";
-    case DType::u32: return "uint32";
-    case DType::u64: return "uint64";
-    case DType::boolean: return "bool";
-    case DType::f8_e4m3: return "float8_e4m3fn";
-    case DType::f8_e5m2: return "float8_e5m2";
-    case DType::f8_e8m0: return "float8_e8m0fnu";
-    default: return "none";
+    case DType::f32:
+      return "float32";
+    case DType::f64:
+      return "float64";
+    case DType::f16:
+      return "float16";
+    case DType::bf16:
+      return "bfloat16";
+    case DType::i8:
+      return "int8";
+    case DType::i16:
+      return "int16";
+    case DType::i32:
+      return "int32";
+    case DType::i64:
+      return "int64";
+    case DType::u8:
+      return "uint8";
+    case DType::u16:
+      return "uint16";
+    case DType::u32:
+      return "uint32";
+    case DType::u64:
+      return "uint64";
+    case DType::boolean:
+      return "bool";
+    case DType::f8_e4m3:
+      return "float8_e4m3fn";
+    case DType::f8_e5m2:
+      return "float8_e5m2";
+    case DType::f8_e8m0:
+      return "float8_e8m0fnu";
+    default:
+      return "none";
   }
 }
 
@@ -79,7 +106,10 @@ void release_exported(dl::ManagedVersioned* m) {
 nb::object exchange_array(const dl::ExchangeApi& api, Block block, nb::object owner, const Tensor& t) {
   auto* e = new Exported{{}, std::move(block), owner.release().ptr(), {}, {}};
   for (int i = 0; i < t.rank(); ++i) e->shape[i] = t[i], e->strides[i] = t.strides()[i];
-  e->managed = {{dl::kMajor, dl::kMinor}, e, release_exported, 0,
+  e->managed = {{dl::kMajor, dl::kMinor},
+                e,
+                release_exported,
+                0,
                 {t.data(), {dl::kCpu, 0}, t.rank(), to_dlpack(t.dtype()), e->shape, e->strides, 0}};
   void* object = nullptr;
   if (api.import_managed(&e->managed, &object)) {
@@ -92,7 +122,8 @@ nb::object exchange_array(const dl::ExchangeApi& api, Block block, nb::object ow
 nb::object memory_object(Block block, nb::object owner, const Tensor& t, bool writable) {
   std::int64_t extent = t.size() > 0 ? 1 : 0;
   for (int i = 0; i < t.rank() && extent > 0; ++i) extent += (t[i] - 1) * t.strides()[i];
-  return nb::cast(Memory{std::move(block), std::move(owner), static_cast<std::byte*>(t.data()), extent * dtype_bytes(t.dtype()), writable});
+  return nb::cast(Memory{std::move(block), std::move(owner), static_cast<std::byte*>(t.data()),
+                         extent * dtype_bytes(t.dtype()), writable});
 }
 
 nb::object tuple_of(const Shape& s, std::int64_t factor = 1) {
@@ -111,7 +142,8 @@ nb::object numpy_dtype(DType d) {
   nb::object& cached = numpy->dtypes[static_cast<int>(d)];
   if (cached.is_valid()) return cached;
   const std::string name = common_name(d);
-  if (d != DType::bf16 && !name.starts_with("float8")) return cached = nb::module_::import_("numpy").attr("dtype")(name);
+  if (d != DType::bf16 && !name.starts_with("float8"))
+    return cached = nb::module_::import_("numpy").attr("dtype")(name);
   try {
     return cached = nb::module_::import_("numpy").attr("dtype")(nb::module_::import_("ml_dtypes").attr(name.c_str()));
   } catch (nb::python_error& e) {
@@ -132,7 +164,8 @@ nb::object old_torch_tensor(Block block, nb::object owner, const Tensor& t) {
   const nb::object torch = nb::module_::import_("torch");
   const nb::object dtype = torch.attr(common_name(t.dtype()));
   if (t.size() == 0) return torch.attr("empty")(tuple_of(t.shape()), nb::arg("dtype") = dtype);
-  const nb::object flat = torch.attr("frombuffer")(memory_object(std::move(block), std::move(owner), t, true), nb::arg("dtype") = dtype);
+  const nb::object flat =
+      torch.attr("frombuffer")(memory_object(std::move(block), std::move(owner), t, true), nb::arg("dtype") = dtype);
   return flat.attr("as_strided")(tuple_of(t.shape()), tuple_of(t.strides()));
 }
 
@@ -152,7 +185,9 @@ Framework framework_from_name(std::string_view name) {
   return Array("hpcdl", "torch.empty(0)", empty).framework();
 }
 
-nb::object to_array(Framework framework, Block block, const Tensor& t) { return make(framework, std::move(block), {}, t, true); }
+nb::object to_array(Framework framework, Block block, const Tensor& t) {
+  return make(framework, std::move(block), {}, t, true);
+}
 
 nb::object view_array(Framework framework, nb::object owner, const Tensor& t, bool writable) {
   return make(framework, {}, std::move(owner), t, writable);

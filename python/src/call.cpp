@@ -10,21 +10,31 @@ namespace {
 
 bool has_type(DType d, Type type) {
   switch (type) {
-    case Type::floating: return d == DType::f32 || d == DType::bf16;
-    case Type::f32: return d == DType::f32;
-    case Type::u8: return d == DType::u8;
-    case Type::index: return d == DType::i32 || d == DType::i64;
-    default: return true;
+    case Type::floating:
+      return d == DType::f32 || d == DType::bf16;
+    case Type::f32:
+      return d == DType::f32;
+    case Type::u8:
+      return d == DType::u8;
+    case Type::index:
+      return d == DType::i32 || d == DType::i64;
+    default:
+      return true;
   }
 }
 
 const char* type_words(Type type) {
   switch (type) {
-    case Type::floating: return "float32 or bfloat16";
-    case Type::f32: return "float32";
-    case Type::u8: return "uint8";
-    case Type::index: return "int32 or int64";
-    default: return "anything";
+    case Type::floating:
+      return "float32 or bfloat16";
+    case Type::f32:
+      return "float32";
+    case Type::u8:
+      return "uint8";
+    case Type::index:
+      return "int32 or int64";
+    default:
+      return "anything";
   }
 }
 
@@ -65,9 +75,12 @@ bool overlaps_itself(const View& v) {
 View Call::keep(const char* name, nb::handle object, Form form, Array& array) {
   array = Array(op_, name, object);
   const Tensor& t = array.tensor();
-  require_type(has_type(t.dtype(), form.type), op_, "{} must be {}, got {}", name, type_words(form.type), to_string(t.spec()));
-  require(has_layout(t, form.layout), op_, "{} must {}, got {} with strides {}: pass {}.contiguous() (NumPy: numpy.ascontiguousarray)", name,
-          form.layout == Layout::contiguous ? "be contiguous" : "have dense rows", to_string(t.spec()), to_string(t.strides()), name);
+  require_type(has_type(t.dtype(), form.type), op_, "{} must be {}, got {}", name, type_words(form.type),
+               to_string(t.spec()));
+  require(has_layout(t, form.layout), op_,
+          "{} must {}, got {} with strides {}: pass {}.contiguous() (NumPy: numpy.ascontiguousarray)", name,
+          form.layout == Layout::contiguous ? "be contiguous" : "have dense rows", to_string(t.spec()),
+          to_string(t.strides()), name);
   return t;
 }
 
@@ -80,7 +93,9 @@ View Call::in(const char* name, nb::handle object, Form form) {
   return v.data() ? v : View(nothing, v.spec());  // an empty array may have no memory, but it is there
 }
 
-View Call::in_or_absent(const char* name, nb::handle object, Form form) { return object.is_none() ? View() : in(name, object, form); }
+View Call::in_or_absent(const char* name, nb::handle object, Form form) {
+  return object.is_none() ? View() : in(name, object, form);
+}
 
 Tensor Call::update(const char* name, nb::handle object, Form form) {
   const View v = in(name, object, form);
@@ -88,7 +103,8 @@ Tensor Call::update(const char* name, nb::handle object, Form form) {
   return Tensor(const_cast<void*>(v.data()), v.spec(), v.strides(), v.device());
 }
 
-Result Call::out(const char* name, nb::handle object, const Spec& spec, const View& in_place, const Shape& strides, Layout layout) {
+Result Call::out(const char* name, nb::handle object, const Spec& spec, const View& in_place, const Shape& strides,
+                 Layout layout) {
   Result r;
   if (object.is_none()) {
     r.block = Block(spec.bytes());
@@ -104,14 +120,17 @@ Result Call::out(const char* name, nb::handle object, const Spec& spec, const Vi
   require(!overlaps_itself(v), op_, "{} is a broadcast view: several of its elements share one place", name);
   for (std::size_t i = 0; i < count_; ++i) {
     const View other = arrays_[i].tensor();
-    const bool same = in_place && other.data() == in_place.data() && other.data() == v.data() && other.strides() == v.strides() &&
-                      other.spec() == v.spec();
-    require(same || !overlap(v, other), op_, "{} overlaps {}: the kernel would read what it has written", name, names_[i]);
+    const bool same = in_place && other.data() == in_place.data() && other.data() == v.data() &&
+                      other.strides() == v.strides() && other.spec() == v.spec();
+    require(same || !overlap(v, other), op_, "{} overlaps {}: the kernel would read what it has written", name,
+            names_[i]);
   }
   names_[count_++] = name;
   r.given = nb::borrow(object);
-  if (v.data()) r.tensor = array.tensor();
-  else r.block = Block(0), r.tensor = Tensor(r.block.data(), spec);
+  if (v.data())
+    r.tensor = array.tensor();
+  else
+    r.block = Block(0), r.tensor = Tensor(r.block.data(), spec);
   return r;
 }
 
@@ -129,7 +148,8 @@ nb::object Call::give(Result& r) const {
 
 Several::Several(std::string_view op, const char* name, nb::handle object, std::size_t n) {
   if (object.is_none()) return;
-  require_type(PyTuple_Check(object.ptr()) || PyList_Check(object.ptr()), op, "{} must be None or a tuple of {} entries", name, n);
+  require_type(PyTuple_Check(object.ptr()) || PyList_Check(object.ptr()), op,
+               "{} must be None or a tuple of {} entries", name, n);
   const auto found = static_cast<std::size_t>(PySequence_Size(object.ptr()));
   require(found == n, op, "{} must have {} entries, got {}", name, n, found);
   items_ = nb::borrow(object);
@@ -142,6 +162,8 @@ Needs::Needs(std::string_view op, nb::handle needs, std::size_t n) : n_(n) {
   for (std::size_t i = 0; i < n; ++i) flags_[i] = needs.is_none() || nb::cast<bool>(nb::bool_(entries[i]));
 }
 
-bool Needs::none() const { return std::none_of(flags_.begin(), flags_.begin() + n_, [](bool f) { return f; }); }
+bool Needs::none() const {
+  return std::none_of(flags_.begin(), flags_.begin() + n_, [](bool f) { return f; });
+}
 
 }  // namespace hpcdl::python

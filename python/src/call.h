@@ -26,8 +26,9 @@ struct Form {
   Type type = Type::floating;
   Layout layout = Layout::rows;
 };
-inline constexpr Form kRows{}, kContiguous{Type::floating, Layout::contiguous}, kHeads{Type::floating, Layout::dense_last},
-    kF32{Type::f32, Layout::contiguous}, kBytes{Type::u8, Layout::contiguous}, kIndices{Type::index, Layout::contiguous};
+inline constexpr Form kRows{}, kContiguous{Type::floating, Layout::contiguous},
+    kHeads{Type::floating, Layout::dense_last}, kF32{Type::f32, Layout::contiguous},
+    kBytes{Type::u8, Layout::contiguous}, kIndices{Type::index, Layout::contiguous};
 
 /// A result on its way: in the array that the caller gave as out=, or in new memory. Absent when nobody wants it.
 struct Result {
@@ -58,8 +59,8 @@ class Call {
 
   /// Memory for a result: `object` (the caller's out=) or, for None, new. A given one must not overlap any argument,
   /// except that it may be `in_place`. `strides` (rank 0: row-major) are those of new memory.
-  Result out(const char* name, nb::handle object, const Spec& spec, const View& in_place = {}, const Shape& strides = {},
-             Layout layout = Layout::rows);
+  Result out(const char* name, nb::handle object, const Spec& spec, const View& in_place = {},
+             const Shape& strides = {}, Layout layout = Layout::rows);
   /// The same, absent unless `needed`.
   Result out_if(bool needed, const char* name, nb::handle object, const Spec& spec) {
     return needed ? out(name, object, spec) : Result();
@@ -68,7 +69,8 @@ class Call {
   Tensor scratch(const Spec& spec);
 
   /// f(stream) on the pool, with the GIL released.
-  template <class F> void run(F&& f) {
+  template <class F>
+  void run(F&& f) {
     const nb::gil_scoped_release released;
     const Turn turn;
     Stream stream(turn.pool());
@@ -77,7 +79,10 @@ class Call {
 
   /// The result as an object of the framework of the first argument, or the array that was given. None when absent.
   nb::object give(Result& r) const;
-  template <class... R> nb::object give_all(R&... r) const { return nb::make_tuple(give(r)...); }
+  template <class... R>
+  nb::object give_all(R&... r) const {
+    return nb::make_tuple(give(r)...);
+  }
 
  private:
   static constexpr std::size_t kMaxArguments = 24;

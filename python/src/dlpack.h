@@ -54,7 +54,8 @@ struct ManagedVersioned {
 struct ExchangeApi {
   Version version;
   ExchangeApi* previous;
-  int (*allocate)(Tensor* like, ManagedVersioned** out, void* context, void (*set_error)(void*, const char*, const char*));
+  int (*allocate)(Tensor* like, ManagedVersioned** out, void* context,
+                  void (*set_error)(void*, const char*, const char*));
   int (*export_managed)(void* object, ManagedVersioned** out);
   int (*import_managed)(ManagedVersioned* tensor, void** object);
   int (*borrow)(void* object, Tensor* out);  // may be null; valid while the object is

@@ -30,7 +30,8 @@ void open(Files* self, const io::fs::path& path, const std::string& framework) {
   if (f.kind != Framework::Kind::numpy)
     for (const auto& shard : folder.shards())
       if (shard.file().size() > 0)
-        require(mprotect(const_cast<std::byte*>(shard.file().data()), static_cast<std::size_t>(shard.file().size()), PROT_READ | PROT_WRITE) == 0,
+        require(mprotect(const_cast<std::byte*>(shard.file().data()), static_cast<std::size_t>(shard.file().size()),
+                         PROT_READ | PROT_WRITE) == 0,
                 "open_safetensors", "mprotect failed on {}", shard.file().path().string());
   new (self) Files(std::move(folder), f);
 }
@@ -51,7 +52,8 @@ nb::list names(const Files& f) {
 nb::dict metadata(const Files& f) {
   nb::dict all;
   for (const auto& shard : f.folder.shards())
-    for (const auto& [key, value] : shard.metadata()) all[nb::str(key.c_str(), key.size())] = nb::str(value.c_str(), value.size());
+    for (const auto& [key, value] : shard.metadata())
+      all[nb::str(key.c_str(), key.size())] = nb::str(value.c_str(), value.size());
   return all;
 }
 
@@ -69,13 +71,18 @@ std::string missing(const Files& f, const std::string& name) {
 
 void bind_files(nb::module_& m) {
   nb::class_<Files>(m, "_Files")
-      .def("__init__", open, nb::arg("path"), nb::arg("framework"), nb::sig("def __init__(self, path: typing.Any, framework: str) -> None"))
+      .def("__init__", open, nb::arg("path"), nb::arg("framework"),
+           nb::sig("def __init__(self, path: typing.Any, framework: str) -> None"))
       .def("get", get, nb::arg("name"), nb::sig("def get(self, name: str) -> typing.Any"))
       .def("names", names, nb::sig("def names(self) -> list[str]"))
       .def("metadata", metadata, nb::sig("def metadata(self) -> dict[str, str]"))
       .def("missing", missing, nb::arg("name"), nb::sig("def missing(self, name: str) -> str"))
-      .def("mapped_bytes", [](const Files& f) { return f.folder.mapped_bytes(); }, nb::sig("def mapped_bytes(self) -> int"))
-      .def("resident_bytes", [](const Files& f) { return f.folder.resident_bytes(); }, nb::sig("def resident_bytes(self) -> int"));
+      .def(
+          "mapped_bytes", [](const Files& f) { return f.folder.mapped_bytes(); },
+          nb::sig("def mapped_bytes(self) -> int"))
+      .def(
+          "resident_bytes", [](const Files& f) { return f.folder.resident_bytes(); },
+          nb::sig("def resident_bytes(self) -> int"));
 }
 
 }  // namespace hpcdl::python

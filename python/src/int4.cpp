@@ -82,24 +82,32 @@ nb::object dequantize(const Int4Weight& w, nb::handle dtype, nb::handle out) {
   return call.give(r);
 }
 
-nb::object matmul(nb::handle x, const Int4Weight& w, nb::handle bias, nb::handle residual, nb::handle activation, bool exact, nb::handle out) {
+nb::object matmul(nb::handle x, const Int4Weight& w, nb::handle bias, nb::handle residual, nb::handle activation,
+                  bool exact, nb::handle out) {
   Call call("int4_matmul");
-  constexpr Int4Activation all[] = {Int4Activation::none, Int4Activation::relu, Int4Activation::gelu, Int4Activation::silu};
-  const Int4Linear::Args a{exact, all[choose(call.op(), "activation", activation, {"none", "relu", "gelu_tanh", "silu"})]};
-  const View v = call.in("x", x), b = call.in_or_absent("bias", bias, kContiguous), r = call.in_or_absent("residual", residual);
+  constexpr Int4Activation all[] = {Int4Activation::none, Int4Activation::relu, Int4Activation::gelu,
+                                    Int4Activation::silu};
+  const Int4Linear::Args a{exact,
+                           all[choose(call.op(), "activation", activation, {"none", "relu", "gelu_tanh", "silu"})]};
+  const View v = call.in("x", x), b = call.in_or_absent("bias", bias, kContiguous),
+             r = call.in_or_absent("residual", residual);
   const Spec packed = w.w.packed.spec(), scale = w.w.scale.spec(), offset = w.w.offset ? w.w.offset.spec() : Spec();
   Result y = call.out("out", out, Int4Linear::infer(v.spec(), packed, scale, offset, b.spec(), r.spec(), a), r);
   std::array<Tensor, 3> scratch;
-  for (std::size_t i = 0; const Spec& s : Int4Linear::scratch(v.spec(), packed, scale, offset, b.spec(), r.spec(), a)) scratch[i++] = call.scratch(s);
+  for (std::size_t i = 0; const Spec& s : Int4Linear::scratch(v.spec(), packed, scale, offset, b.spec(), r.spec(), a))
+    scratch[i++] = call.scratch(s);
   if (y.tensor.size() > 0)
-    call.run([&](Stream& s) { Int4Linear::forward(s, y, v, w.w.packed, w.w.scale, w.w.offset, b, r, scratch[0], scratch[1], scratch[2], a); });
+    call.run([&](Stream& s) {
+      Int4Linear::forward(s, y, v, w.w.packed, w.w.scale, w.w.offset, b, r, scratch[0], scratch[1], scratch[2], a);
+    });
   return call.give(y);
 }
 
 nb::object pack(nb::handle q, nb::handle out) {
   Call call("int4_pack");
   const View v = call.in("q", q, kBytes);
-  require(v.rank() == 2 && v[1] % 8 == 0, call.op(), "q must be (N, K) with K a multiple of 8, got {}", to_string(v.spec()));
+  require(v.rank() == 2 && v[1] % 8 == 0, call.op(), "q must be (N, K) with K a multiple of 8, got {}",
+          to_string(v.spec()));
   std::uint8_t all = 0;
   for (std::int64_t i = 0; i < v.size(); ++i) all |= v.ptr<std::uint8_t>()[i];
   require(all < 16, call.op(), "q must hold values 0 .. 15");
@@ -111,59 +119,85 @@ nb::object pack(nb::handle q, nb::handle out) {
 nb::object unpack(nb::handle packed, nb::handle out) {
   Call call("int4_unpack");
   const View v = call.in("packed", packed, kBytes);
-  require(v.rank() == 2 && v[1] % 4 == 0, call.op(), "packed must be (N, K/2) with K a multiple of 8, got {}", to_string(v.spec()));
+  require(v.rank() == 2 && v[1] % 4 == 0, call.op(), "packed must be (N, K/2) with K a multiple of 8, got {}",
+          to_string(v.spec()));
   Result r = call.out("out", out, {{v[0], 2 * v[1]}, DType::u8}, {}, {}, Layout::contiguous);
   call.run([&](Stream& s) { quant::unpack_int4(s.pool(), r, v); });
   return call.give(r);
 }
 
 void bind_weight(nb::module_& m) {
-  nb::class_<Int4Weight>(m, "Int4Weight", R"(A matrix (N, K) of 4-bit weights: w = scale * (q - 8) + offset, scale and offset for each row and group of G inputs.
+  nb::class_<Int4Weight>(
+      m, "Int4Weight",
+      R"(A matrix (N, K) of 4-bit weights: w = scale * (q - 8) + offset, scale and offset for each row and group of G inputs.
 
 Made by int4_quantize, or from arrays that are used in place: packed uint8 (N, K/2), scale and offset bfloat16 (N, K/G), as in the
 safetensors files that `hpcdl quantize` writes. float32 scales are accepted and rounded to bfloat16.)")
       .def("__init__", make_weight, nb::arg("packed"), nb::arg("scale"), nb::arg("offset") = nb::none(),
-           nb::sig("def __init__(self, packed: typing.Any, scale: typing.Any, offset: typing.Any | None = None) -> None"))
-      .def_prop_ro("shape", [](const Int4Weight& w) { return std::tuple(w.w.n(), w.w.k()); }, nb::sig("def shape(self) -> tuple[int, int]"), "(N, K)")
-      .def_prop_ro("group", [](const Int4Weight& w) { return w.w.group(); }, nb::sig("def group(self) -> int"), "Inputs that share a scale: 32, 64 or 128.")
-      .def_prop_ro("symmetric", [](const Int4Weight& w) { return !w.w.offset; }, nb::sig("def symmetric(self) -> bool"), "True without offsets.")
-      .def_prop_ro("nbytes", [](const Int4Weight& w) { return w.w.packed.bytes() + w.w.scale.bytes() + w.w.offset.bytes(); },
-                   nb::sig("def nbytes(self) -> int"), "Bytes of all parts.")
-      .def_prop_ro("relative_error", [](const Int4Weight& w) { return w.measured ? nb::object(nb::float_(w.error.relative_rms())) : nb::none(); },
-                   nb::sig("def relative_error(self) -> float | None"), "sqrt(sum (w - w')^2 / sum w^2), where int4_quantize measured it.")
-      .def_prop_ro("packed", [](nb::handle self) { return part(self, nb::inst_ptr<Int4Weight>(self)->w.packed, false); },
-                   nb::sig("def packed(self) -> typing.Any"), "uint8 (N, K/2), a view.")
-      .def_prop_ro("scale", [](nb::handle self) { return part(self, nb::inst_ptr<Int4Weight>(self)->w.scale, true); },
-                   nb::sig("def scale(self) -> typing.Any"), "bfloat16 (N, K/G), a view; for NumPy a float32 copy.")
-      .def_prop_ro("offset", [](nb::handle self) { return part(self, nb::inst_ptr<Int4Weight>(self)->w.offset, true); },
-                   nb::sig("def offset(self) -> typing.Any | None"), "Like scale; None when symmetric.");
+           nb::sig(
+               "def __init__(self, packed: typing.Any, scale: typing.Any, offset: typing.Any | None = None) -> None"))
+      .def_prop_ro(
+          "shape", [](const Int4Weight& w) { return std::tuple(w.w.n(), w.w.k()); },
+          nb::sig("def shape(self) -> tuple[int, int]"), "(N, K)")
+      .def_prop_ro(
+          "group", [](const Int4Weight& w) { return w.w.group(); }, nb::sig("def group(self) -> int"),
+          "Inputs that share a scale: 32, 64 or 128.")
+      .def_prop_ro(
+          "symmetric", [](const Int4Weight& w) { return !w.w.offset; }, nb::sig("def symmetric(self) -> bool"),
+          "True without offsets.")
+      .def_prop_ro(
+          "nbytes", [](const Int4Weight& w) { return w.w.packed.bytes() + w.w.scale.bytes() + w.w.offset.bytes(); },
+          nb::sig("def nbytes(self) -> int"), "Bytes of all parts.")
+      .def_prop_ro(
+          "relative_error",
+          [](const Int4Weight& w) { return w.measured ? nb::object(nb::float_(w.error.relative_rms())) : nb::none(); },
+          nb::sig("def relative_error(self) -> float | None"),
+          "sqrt(sum (w - w')^2 / sum w^2), where int4_quantize measured it.")
+      .def_prop_ro(
+          "packed", [](nb::handle self) { return part(self, nb::inst_ptr<Int4Weight>(self)->w.packed, false); },
+          nb::sig("def packed(self) -> typing.Any"), "uint8 (N, K/2), a view.")
+      .def_prop_ro(
+          "scale", [](nb::handle self) { return part(self, nb::inst_ptr<Int4Weight>(self)->w.scale, true); },
+          nb::sig("def scale(self) -> typing.Any"), "bfloat16 (N, K/G), a view; for NumPy a float32 copy.")
+      .def_prop_ro(
+          "offset", [](nb::handle self) { return part(self, nb::inst_ptr<Int4Weight>(self)->w.offset, true); },
+          nb::sig("def offset(self) -> typing.Any | None"), "Like scale; None when symmetric.");
 }
 
 }  // namespace
 
 void bind_int4(nb::module_& m) {
   bind_weight(m);
-  m.def("int4_quantize", quantize, nb::arg("w"), nb::kw_only(), nb::arg("group") = 64, nb::arg("symmetric") = true, nb::arg("search") = true,
-        nb::sig("def int4_quantize(w: Array, *, group: int = 64, symmetric: bool = True, search: bool = True) -> Int4Weight"),
-        R"(The matrix w (N, K), float32 or bfloat16, in 4 bits.
+  m.def(
+      "int4_quantize", quantize, nb::arg("w"), nb::kw_only(), nb::arg("group") = 64, nb::arg("symmetric") = true,
+      nb::arg("search") = true,
+      nb::sig(
+          "def int4_quantize(w: Array, *, group: int = 64, symmetric: bool = True, search: bool = True) -> Int4Weight"),
+      R"(The matrix w (N, K), float32 or bfloat16, in 4 bits.
 
 group: 32, 64 or 128, dividing K: inputs that share a scale. search: choose scales by their mean squared error. ValueError where a
 weight is NaN or infinite.)");
-  m.def("int4_dequantize", dequantize, nb::arg("weight"), nb::kw_only(), nb::arg("dtype") = "float32", nb::arg("out") = nb::none(),
-        nb::sig("def int4_dequantize(weight: Int4Weight, *, dtype: typing.Any = 'float32', out: typing.Any | None = None) -> typing.Any"),
+  m.def("int4_dequantize", dequantize, nb::arg("weight"), nb::kw_only(), nb::arg("dtype") = "float32",
+        nb::arg("out") = nb::none(),
+        nb::sig("def int4_dequantize(weight: Int4Weight, *, dtype: typing.Any = 'float32', out: typing.Any | None = "
+                "None) -> typing.Any"),
         "The matrix (N, K) that the 4-bit weights stand for. dtype: float32 or bfloat16.");
-  m.def("int4_matmul", matmul, nb::arg("x"), nb::arg("weight"), nb::arg("bias") = nb::none(), nb::kw_only(), nb::arg("residual") = nb::none(),
-        nb::arg("activation") = "none", nb::arg("exact") = false, nb::arg("out") = nb::none(),
-        nb::sig("def int4_matmul(x: Array, weight: Int4Weight, bias: Array | None = None, *, residual: Array | None = None, activation: str = "
+  m.def("int4_matmul", matmul, nb::arg("x"), nb::arg("weight"), nb::arg("bias") = nb::none(), nb::kw_only(),
+        nb::arg("residual") = nb::none(), nb::arg("activation") = "none", nb::arg("exact") = false,
+        nb::arg("out") = nb::none(),
+        nb::sig("def int4_matmul(x: Array, weight: Int4Weight, bias: Array | None = None, *, residual: Array | None = "
+                "None, activation: str = "
                 "'none', exact: bool = False, out: Array | None = None) -> Array"),
         R"(activation(x @ weight.T + bias) + residual with 4-bit weights (N, K).
 
 x: (..., K), float32 or bfloat16; rows dense. bias: (N). residual: like the result. activation: "none", "relu", "gelu_tanh", "silu".
 x is rounded to 8 bits for each row and group, so that products are integer; with exact it stays as it is, 1.6 to 3 times slower.)");
-  m.def("int4_pack", pack, nb::arg("q"), nb::kw_only(), nb::arg("out") = nb::none(), nb::sig("def int4_pack(q: Array, *, out: Array | None = None) -> Array"),
+  m.def("int4_pack", pack, nb::arg("q"), nb::kw_only(), nb::arg("out") = nb::none(),
+        nb::sig("def int4_pack(q: Array, *, out: Array | None = None) -> Array"),
         "Values 0 .. 15, uint8 (N, K) with K a multiple of 8, in the order of the kernels: uint8 (N, K/2).");
   m.def("int4_unpack", unpack, nb::arg("packed"), nb::kw_only(), nb::arg("out") = nb::none(),
-        nb::sig("def int4_unpack(packed: Array, *, out: Array | None = None) -> Array"), "The inverse of int4_pack: uint8 (N, K).");
+        nb::sig("def int4_unpack(packed: Array, *, out: Array | None = None) -> Array"),
+        "The inverse of int4_pack: uint8 (N, K).");
 }
 
 }  // namespace hpcdl::python

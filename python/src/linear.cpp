@@ -17,11 +17,14 @@ Activation activation_of(std::string_view op, nb::handle name) {
 }
 
 void linear_into(Stream& s, Tensor y, Tensor z, View x, View w, View bias, View residual, const LinearArgs& a) {
-  if (a.activation == Activation::none) Linear::forward(s, y, x, w, bias, residual, a);
-  else ActivatedLinear::forward(s, y, z, x, w, bias, residual, a);
+  if (a.activation == Activation::none)
+    Linear::forward(s, y, x, w, bias, residual, a);
+  else
+    ActivatedLinear::forward(s, y, z, x, w, bias, residual, a);
 }
 
-nb::object linear_call(bool keep, nb::handle x, nb::handle weight, nb::handle bias, nb::handle residual, nb::handle activation, nb::handle out) {
+nb::object linear_call(bool keep, nb::handle x, nb::handle weight, nb::handle bias, nb::handle residual,
+                       nb::handle activation, nb::handle out) {
   Call call("linear");
   const LinearArgs a{.activation = activation_of(call.op(), activation)};
   const Several outs(call.op(), "out", keep ? out : nb::none(), 2);
@@ -35,15 +38,17 @@ nb::object linear_call(bool keep, nb::handle x, nb::handle weight, nb::handle bi
   return keep ? call.give_all(y, z) : call.give(y);
 }
 
-nb::object linear(nb::handle x, nb::handle weight, nb::handle bias, nb::handle residual, nb::handle activation, nb::handle out) {
+nb::object linear(nb::handle x, nb::handle weight, nb::handle bias, nb::handle residual, nb::handle activation,
+                  nb::handle out) {
   return linear_call(false, x, weight, bias, residual, activation, out);
 }
-nb::object linear_forward(nb::handle x, nb::handle weight, nb::handle bias, nb::handle residual, nb::handle activation, nb::handle out) {
+nb::object linear_forward(nb::handle x, nb::handle weight, nb::handle bias, nb::handle residual, nb::handle activation,
+                          nb::handle out) {
   return linear_call(true, x, weight, bias, residual, activation, out);
 }
 
-nb::object linear_backward(nb::handle dy, nb::handle x, nb::handle weight, nb::handle bias, nb::handle z, nb::handle activation,
-                           nb::handle needs, nb::handle out) {
+nb::object linear_backward(nb::handle dy, nb::handle x, nb::handle weight, nb::handle bias, nb::handle z,
+                           nb::handle activation, nb::handle needs, nb::handle out) {
   Call call("linear_backward");
   const LinearArgs a{.activation = activation_of(call.op(), activation)};
   const bool active = a.activation != Activation::none;
@@ -53,15 +58,18 @@ nb::object linear_backward(nb::handle dy, nb::handle x, nb::handle weight, nb::h
   const View b = call.in_or_absent("bias", bias, kContiguous), pre = call.in_or_absent("z", z);
   const Spec spec = linear_spec(call.op(), v.spec(), w.spec(), b.spec(), {}, a);
   require_spec(call.op(), "dy", g.spec(), spec);
-  require(active == static_cast<bool>(pre), call.op(), "z of linear_forward is needed with an activation, and only then");
+  require(active == static_cast<bool>(pre), call.op(),
+          "z of linear_forward is needed with an activation, and only then");
   if (active) require_spec(call.op(), "z", pre.spec(), spec);
   Result dx = call.out_if(need[0], "out[0]", outs[0], v.spec()), dw = call.out_if(need[1], "out[1]", outs[1], w.spec());
   Result db = call.out_if(need[2] && b, "out[2]", outs[2], b.spec());
   const Tensor dz = active ? call.scratch(spec) : Tensor();
   if (dx || dw || db)
     call.run([&](Stream& s) {
-      if (active) ActivatedLinear::backward(s, dx.overwrite(), dw.overwrite(), db.overwrite(), {}, v, w, pre, g, dz, a);
-      else Linear::backward(s, dx.overwrite(), dw.overwrite(), db.overwrite(), {}, v, w, g, a);
+      if (active)
+        ActivatedLinear::backward(s, dx.overwrite(), dw.overwrite(), db.overwrite(), {}, v, w, pre, g, dz, a);
+      else
+        Linear::backward(s, dx.overwrite(), dw.overwrite(), db.overwrite(), {}, v, w, g, a);
     });
   return call.give_all(dx, dw, db);
 }
@@ -72,17 +80,21 @@ struct Mlp {
   View x, w1, b1, w2, b2;
   Spec hidden, y;
 
-  Mlp(Call& call, nb::handle x_, nb::handle w1_, nb::handle b1_, nb::handle w2_, nb::handle b2_, nb::handle approximate) {
-    first.activation = gelu_form(call.op(), approximate) == Gelu::Form::erf ? Activation::gelu_erf : Activation::gelu_tanh;
+  Mlp(Call& call, nb::handle x_, nb::handle w1_, nb::handle b1_, nb::handle w2_, nb::handle b2_,
+      nb::handle approximate) {
+    first.activation =
+        gelu_form(call.op(), approximate) == Gelu::Form::erf ? Activation::gelu_erf : Activation::gelu_tanh;
     x = call.in("x", x_), w1 = call.in("w1", w1_), b1 = call.in_or_absent("b1", b1_, kContiguous);
     w2 = call.in("w2", w2_), b2 = call.in_or_absent("b2", b2_, kContiguous);
     hidden = linear_spec(call.op(), x.spec(), w1.spec(), b1.spec(), {}, first);
     y = linear_spec(call.op(), hidden, w2.spec(), b2.spec(), {}, second);
-    require(x[-1] > 0 && hidden[-1] > 0, call.op(), "x and the hidden layer must have columns, got {} and {}", to_string(x.spec()), to_string(hidden));
+    require(x[-1] > 0 && hidden[-1] > 0, call.op(), "x and the hidden layer must have columns, got {} and {}",
+            to_string(x.spec()), to_string(hidden));
   }
 };
 
-nb::object mlp_call(bool keep, nb::handle x, nb::handle w1, nb::handle b1, nb::handle w2, nb::handle b2, nb::handle approximate, nb::handle out) {
+nb::object mlp_call(bool keep, nb::handle x, nb::handle w1, nb::handle b1, nb::handle w2, nb::handle b2,
+                    nb::handle approximate, nb::handle out) {
   Call call("bias_gelu_mlp");
   const Several outs(call.op(), "out", keep ? out : nb::none(), 3);
   const Mlp m(call, x, w1, b1, w2, b2, approximate);
@@ -96,16 +108,18 @@ nb::object mlp_call(bool keep, nb::handle x, nb::handle w1, nb::handle b1, nb::h
   return keep ? call.give_all(y, h, z) : call.give(y);
 }
 
-nb::object bias_gelu_mlp(nb::handle x, nb::handle w1, nb::handle b1, nb::handle w2, nb::handle b2, nb::handle approximate, nb::handle out) {
+nb::object bias_gelu_mlp(nb::handle x, nb::handle w1, nb::handle b1, nb::handle w2, nb::handle b2,
+                         nb::handle approximate, nb::handle out) {
   return mlp_call(false, x, w1, b1, w2, b2, approximate, out);
 }
-nb::object bias_gelu_mlp_forward(nb::handle x, nb::handle w1, nb::handle b1, nb::handle w2, nb::handle b2, nb::handle approximate,
-                                 nb::handle out) {
+nb::object bias_gelu_mlp_forward(nb::handle x, nb::handle w1, nb::handle b1, nb::handle w2, nb::handle b2,
+                                 nb::handle approximate, nb::handle out) {
   return mlp_call(true, x, w1, b1, w2, b2, approximate, out);
 }
 
-nb::object bias_gelu_mlp_backward(nb::handle dy, nb::handle x, nb::handle w1, nb::handle b1, nb::handle w2, nb::handle b2, nb::handle h,
-                                  nb::handle z, nb::handle approximate, nb::handle needs, nb::handle out) {
+nb::object bias_gelu_mlp_backward(nb::handle dy, nb::handle x, nb::handle w1, nb::handle b1, nb::handle w2,
+                                  nb::handle b2, nb::handle h, nb::handle z, nb::handle approximate, nb::handle needs,
+                                  nb::handle out) {
   Call call("bias_gelu_mlp_backward");
   const Needs need(call.op(), needs, 5);
   const Several outs(call.op(), "out", out, 5);
@@ -114,15 +128,20 @@ nb::object bias_gelu_mlp_backward(nb::handle dy, nb::handle x, nb::handle w1, nb
   const View hidden = call.in("h", h), pre = call.in("z", z);
   require_spec(call.op(), "dy", g.spec(), m.y), require_spec(call.op(), "h", hidden.spec(), m.hidden);
   require_spec(call.op(), "z", pre.spec(), m.hidden);
-  Result dx = call.out_if(need[0], "out[0]", outs[0], m.x.spec()), dw1 = call.out_if(need[1], "out[1]", outs[1], m.w1.spec());
-  Result db1 = call.out_if(need[2] && m.b1, "out[2]", outs[2], m.b1.spec()), dw2 = call.out_if(need[3], "out[3]", outs[3], m.w2.spec());
+  Result dx = call.out_if(need[0], "out[0]", outs[0], m.x.spec()),
+         dw1 = call.out_if(need[1], "out[1]", outs[1], m.w1.spec());
+  Result db1 = call.out_if(need[2] && m.b1, "out[2]", outs[2], m.b1.spec()),
+         dw2 = call.out_if(need[3], "out[3]", outs[3], m.w2.spec());
   Result db2 = call.out_if(need[4] && m.b2, "out[4]", outs[4], m.b2.spec());
   const bool first = dx || dw1 || db1;
   const Tensor dh = first ? call.scratch(m.hidden) : Tensor(), dz = first ? call.scratch(m.hidden) : Tensor();
   if (first || dw2 || db2)
     call.run([&](Stream& s) {
-      Linear::backward(s, dh ? Grad(dh, Write::overwrite) : Grad(), dw2.overwrite(), db2.overwrite(), {}, hidden, m.w2, g, m.second);
-      if (first) ActivatedLinear::backward(s, dx.overwrite(), dw1.overwrite(), db1.overwrite(), {}, m.x, m.w1, pre, dh, dz, m.first);
+      Linear::backward(s, dh ? Grad(dh, Write::overwrite) : Grad(), dw2.overwrite(), db2.overwrite(), {}, hidden, m.w2,
+                       g, m.second);
+      if (first)
+        ActivatedLinear::backward(s, dx.overwrite(), dw1.overwrite(), db1.overwrite(), {}, m.x, m.w1, pre, dh, dz,
+                                  m.first);
     });
   return call.give_all(dx, dw1, db1, dw2, db2);
 }
@@ -130,9 +149,10 @@ nb::object bias_gelu_mlp_backward(nb::handle dy, nb::handle x, nb::handle w1, nb
 }  // namespace
 
 void bind_linear(nb::module_& m) {
-  m.def("linear", linear, nb::arg("x"), nb::arg("weight"), nb::arg("bias") = nb::none(), nb::kw_only(), nb::arg("residual") = nb::none(),
-        nb::arg("activation") = "none", nb::arg("out") = nb::none(),
-        nb::sig("def linear(x: Array, weight: Array, bias: Array | None = None, *, residual: Array | None = None, activation: str = 'none', "
+  m.def("linear", linear, nb::arg("x"), nb::arg("weight"), nb::arg("bias") = nb::none(), nb::kw_only(),
+        nb::arg("residual") = nb::none(), nb::arg("activation") = "none", nb::arg("out") = nb::none(),
+        nb::sig("def linear(x: Array, weight: Array, bias: Array | None = None, *, residual: Array | None = None, "
+                "activation: str = 'none', "
                 "out: Array | None = None) -> Array"),
         R"(activation(x @ weight.T + bias) + residual in one kernel.
 
@@ -141,37 +161,47 @@ x. Products are formed in the dtype of x, sums in float32. activation: "none", "
 out: may be residual.)");
   m.def("linear_forward", linear_forward, nb::arg("x"), nb::arg("weight"), nb::arg("bias") = nb::none(), nb::kw_only(),
         nb::arg("residual") = nb::none(), nb::arg("activation") = "none", nb::arg("out") = nb::none(),
-        nb::sig("def linear_forward(x: Array, weight: Array, bias: Array | None = None, *, residual: Array | None = None, activation: str = "
+        nb::sig("def linear_forward(x: Array, weight: Array, bias: Array | None = None, *, residual: Array | None = "
+                "None, activation: str = "
                 "'none', out: tuple[Array | None, Array | None] | None = None) -> tuple[Array, Array | None]"),
         "linear, with what its gradient needs: (y, z). z = x @ weight.T + bias, None without an activation.");
-  m.def("linear_backward", linear_backward, nb::arg("dy"), nb::arg("x"), nb::arg("weight"), nb::arg("bias") = nb::none(),
-        nb::arg("z") = nb::none(), nb::kw_only(), nb::arg("activation") = "none", nb::arg("needs") = nb::none(), nb::arg("out") = nb::none(),
-        nb::sig("def linear_backward(dy: Array, x: Array, weight: Array, bias: Array | None = None, z: Array | None = None, *, activation: "
-                "str = 'none', needs: tuple[bool, bool, bool] | None = None, out: tuple[Array | None, Array | None, Array | None] | None = "
+  m.def("linear_backward", linear_backward, nb::arg("dy"), nb::arg("x"), nb::arg("weight"),
+        nb::arg("bias") = nb::none(), nb::arg("z") = nb::none(), nb::kw_only(), nb::arg("activation") = "none",
+        nb::arg("needs") = nb::none(), nb::arg("out") = nb::none(),
+        nb::sig("def linear_backward(dy: Array, x: Array, weight: Array, bias: Array | None = None, z: Array | None = "
+                "None, *, activation: "
+                "str = 'none', needs: tuple[bool, bool, bool] | None = None, out: tuple[Array | None, Array | None, "
+                "Array | None] | None = "
                 "None) -> tuple[Array | None, Array | None, Array | None]"),
         R"(Gradients (dx, dweight, dbias) of linear; that of residual is dy.
 
 Of bias only presence and dtype count. z: from linear_forward. needs: which to compute (None: all); the others are None.)");
-  m.def("bias_gelu_mlp", bias_gelu_mlp, nb::arg("x"), nb::arg("w1"), nb::arg("b1").none(), nb::arg("w2"), nb::arg("b2").none(), nb::kw_only(),
-        nb::arg("approximate") = "none", nb::arg("out") = nb::none(),
-        nb::sig("def bias_gelu_mlp(x: Array, w1: Array, b1: Array | None, w2: Array, b2: Array | None, *, approximate: str = 'none', "
+  m.def("bias_gelu_mlp", bias_gelu_mlp, nb::arg("x"), nb::arg("w1"), nb::arg("b1").none(), nb::arg("w2"),
+        nb::arg("b2").none(), nb::kw_only(), nb::arg("approximate") = "none", nb::arg("out") = nb::none(),
+        nb::sig("def bias_gelu_mlp(x: Array, w1: Array, b1: Array | None, w2: Array, b2: Array | None, *, approximate: "
+                "str = 'none', "
                 "out: Array | None = None) -> Array"),
         R"(gelu(x @ w1.T + b1) @ w2.T + b2: two kernels.
 
 x: (..., K), w1: (F, K), b1: (F), w2: (N, F), b2: (N), float32 or bfloat16 each; rows dense. approximate: "none" or "tanh". The result
 is (..., N) in the dtype of x.)");
-  m.def("bias_gelu_mlp_forward", bias_gelu_mlp_forward, nb::arg("x"), nb::arg("w1"), nb::arg("b1").none(), nb::arg("w2"), nb::arg("b2").none(),
-        nb::kw_only(), nb::arg("approximate") = "none", nb::arg("out") = nb::none(),
-        nb::sig("def bias_gelu_mlp_forward(x: Array, w1: Array, b1: Array | None, w2: Array, b2: Array | None, *, approximate: str = 'none', "
+  m.def("bias_gelu_mlp_forward", bias_gelu_mlp_forward, nb::arg("x"), nb::arg("w1"), nb::arg("b1").none(),
+        nb::arg("w2"), nb::arg("b2").none(), nb::kw_only(), nb::arg("approximate") = "none",
+        nb::arg("out") = nb::none(),
+        nb::sig("def bias_gelu_mlp_forward(x: Array, w1: Array, b1: Array | None, w2: Array, b2: Array | None, *, "
+                "approximate: str = 'none', "
                 "out: tuple[Array | None, Array | None, Array | None] | None = None) -> tuple[Array, Array, Array]"),
         "bias_gelu_mlp, with what its gradient needs: (y, h, z). z = x @ w1.T + b1 and h = gelu(z), both (..., F).");
-  m.def("bias_gelu_mlp_backward", bias_gelu_mlp_backward, nb::arg("dy"), nb::arg("x"), nb::arg("w1"), nb::arg("b1").none(), nb::arg("w2"),
-        nb::arg("b2").none(), nb::arg("h"), nb::arg("z"), nb::kw_only(), nb::arg("approximate") = "none", nb::arg("needs") = nb::none(),
-        nb::arg("out") = nb::none(),
-        nb::sig("def bias_gelu_mlp_backward(dy: Array, x: Array, w1: Array, b1: Array | None, w2: Array, b2: Array | None, h: Array, z: Array, "
-                "*, approximate: str = 'none', needs: tuple[bool, ...] | None = None, out: tuple[Array | None, ...] | None = None) "
+  m.def("bias_gelu_mlp_backward", bias_gelu_mlp_backward, nb::arg("dy"), nb::arg("x"), nb::arg("w1"),
+        nb::arg("b1").none(), nb::arg("w2"), nb::arg("b2").none(), nb::arg("h"), nb::arg("z"), nb::kw_only(),
+        nb::arg("approximate") = "none", nb::arg("needs") = nb::none(), nb::arg("out") = nb::none(),
+        nb::sig("def bias_gelu_mlp_backward(dy: Array, x: Array, w1: Array, b1: Array | None, w2: Array, b2: Array | "
+                "None, h: Array, z: Array, "
+                "*, approximate: str = 'none', needs: tuple[bool, ...] | None = None, out: tuple[Array | None, ...] | "
+                "None = None) "
                 "-> tuple[Array | None, ...]"),
-        "Gradients (dx, dw1, db1, dw2, db2) of bias_gelu_mlp. h, z: from bias_gelu_mlp_forward. needs: which to compute (None: all).");
+        "Gradients (dx, dw1, db1, dw2, db2) of bias_gelu_mlp. h, z: from bias_gelu_mlp_forward. needs: which to "
+        "compute (None: all).");
 }
 
 }  // namespace hpcdl::python

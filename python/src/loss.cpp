@@ -10,7 +10,9 @@
 namespace hpcdl::python {
 namespace {
 
-bool is_mean(std::string_view op, nb::handle reduction) { return choose(op, "reduction", reduction, {"mean", "sum"}) == 0; }
+bool is_mean(std::string_view op, nb::handle reduction) {
+  return choose(op, "reduction", reduction, {"mean", "sum"}) == 0;
+}
 
 /// Targets as the kernels read them: i32, negative where ignored. Converted only when they are not so already.
 struct Targets {
@@ -26,8 +28,8 @@ struct Targets {
     const auto vocabulary = logits[-1];
     for (std::int64_t i = 0; i < given.size(); ++i) {
       const std::int64_t t = given.dtype() == DType::i64 ? given.ptr<std::int64_t>()[i] : given.ptr<std::int32_t>()[i];
-      require(t == ignore || (t >= 0 && t < vocabulary), call.op(), "targets must be 0 .. {} or ignore_index {}, got {} at position {}",
-              vocabulary - 1, ignore, t, i);
+      require(t == ignore || (t >= 0 && t < vocabulary), call.op(),
+              "targets must be 0 .. {} or ignore_index {}, got {} at position {}", vocabulary - 1, ignore, t, i);
       valid += t != ignore ? 1 : 0;
       if (copy) copy.ptr<std::int32_t>()[i] = t == ignore ? -1 : static_cast<std::int32_t>(t);
     }
@@ -35,9 +37,11 @@ struct Targets {
   }
 };
 
-/// What one unit of the loss's gradient is worth: 1 for a sum, 1 / valid rows for a mean. Without valid rows a mean is NaN, as in
-/// PyTorch, but its gradient is 0.
-float share(bool mean, std::int64_t valid) { return !mean ? 1.0f : valid > 0 ? 1.0f / static_cast<float>(valid) : 0.0f; }
+/// What one unit of the loss's gradient is worth: 1 for a sum, 1 / valid rows for a mean. Without valid rows a mean is
+/// NaN, as in PyTorch, but its gradient is 0.
+float share(bool mean, std::int64_t valid) {
+  return !mean ? 1.0f : valid > 0 ? 1.0f / static_cast<float>(valid) : 0.0f;
+}
 
 struct Loss {
   Result loss, lse;
@@ -57,7 +61,8 @@ struct Loss {
   }
 };
 
-nb::object cross_entropy_call(bool keep, nb::handle logits, nb::handle targets, nb::handle reduction, std::int64_t ignore) {
+nb::object cross_entropy_call(bool keep, nb::handle logits, nb::handle targets, nb::handle reduction,
+                              std::int64_t ignore) {
   Call call("cross_entropy");
   const bool mean = is_mean(call.op(), reduction);
   const View x = call.in("logits", logits);
@@ -74,8 +79,8 @@ nb::object cross_entropy_forward(nb::handle logits, nb::handle targets, nb::hand
   return cross_entropy_call(true, logits, targets, reduction, ignore);
 }
 
-nb::object cross_entropy_backward(float dloss, nb::handle logits, nb::handle targets, nb::handle lse, nb::handle reduction,
-                                  std::int64_t ignore, nb::handle out) {
+nb::object cross_entropy_backward(float dloss, nb::handle logits, nb::handle targets, nb::handle lse,
+                                  nb::handle reduction, std::int64_t ignore, nb::handle out) {
   Call call("cross_entropy_backward");
   const bool mean = is_mean(call.op(), reduction);
   const View x = call.in("logits", logits);
@@ -84,11 +89,14 @@ nb::object cross_entropy_backward(float dloss, nb::handle logits, nb::handle tar
   require_spec(call.op(), "lse", l.spec(), CrossEntropy::infer(x.spec(), t.view.spec(), {})[2]);
   Result dx = call.out("out", out, x.spec(), x);
   const float scaled = dloss * share(mean, t.valid);
-  call.run([&](Stream& s) { CrossEntropy::backward(s, dx.overwrite(), x, t.view, l, View(&scaled, {{1}, DType::f32}), {}); });
+  call.run([&](Stream& s) {
+    CrossEntropy::backward(s, dx.overwrite(), x, t.view, l, View(&scaled, {{1}, DType::f32}), {});
+  });
   return call.give(dx);
 }
 
-nb::object cross_entropy_with_grad(nb::handle logits, nb::handle targets, nb::handle reduction, std::int64_t ignore, nb::handle out) {
+nb::object cross_entropy_with_grad(nb::handle logits, nb::handle targets, nb::handle reduction, std::int64_t ignore,
+                                   nb::handle out) {
   Call call("cross_entropy_with_grad");
   const bool mean = is_mean(call.op(), reduction);
   const View x = call.in("logits", logits);
@@ -106,26 +114,32 @@ nb::object cross_entropy_with_grad(nb::handle logits, nb::handle targets, nb::ha
 }  // namespace
 
 void bind_loss(nb::module_& m) {
-  m.def("cross_entropy", cross_entropy, nb::arg("logits"), nb::arg("targets"), nb::kw_only(), nb::arg("reduction") = "mean",
-        nb::arg("ignore_index") = -100,
-        nb::sig("def cross_entropy(logits: Array, targets: Array, *, reduction: str = 'mean', ignore_index: int = -100) -> Array"),
+  m.def("cross_entropy", cross_entropy, nb::arg("logits"), nb::arg("targets"), nb::kw_only(),
+        nb::arg("reduction") = "mean", nb::arg("ignore_index") = -100,
+        nb::sig("def cross_entropy(logits: Array, targets: Array, *, reduction: str = 'mean', ignore_index: int = "
+                "-100) -> Array"),
         R"(Mean (or sum) over the rows of logsumexp(logits) - logits[target]: a float32 scalar array.
 
 logits: (..., V), float32 or bfloat16; rows dense. targets: (...), int32 (read in place) or int64, each 0 .. V-1 or ignore_index.
 ValueError for any other target.)");
   m.def("cross_entropy_forward", cross_entropy_forward, nb::arg("logits"), nb::arg("targets"), nb::kw_only(),
         nb::arg("reduction") = "mean", nb::arg("ignore_index") = -100,
-        nb::sig("def cross_entropy_forward(logits: Array, targets: Array, *, reduction: str = 'mean', ignore_index: int = -100) "
+        nb::sig("def cross_entropy_forward(logits: Array, targets: Array, *, reduction: str = 'mean', ignore_index: "
+                "int = -100) "
                 "-> tuple[Array, Array]"),
         "cross_entropy, with what its gradient needs: (loss, lse). lse: logsumexp of every row, float32 (...).");
-  m.def("cross_entropy_backward", cross_entropy_backward, nb::arg("dloss"), nb::arg("logits"), nb::arg("targets"), nb::arg("lse"),
-        nb::kw_only(), nb::arg("reduction") = "mean", nb::arg("ignore_index") = -100, nb::arg("out") = nb::none(),
-        nb::sig("def cross_entropy_backward(dloss: float, logits: Array, targets: Array, lse: Array, *, reduction: str = 'mean', "
+  m.def("cross_entropy_backward", cross_entropy_backward, nb::arg("dloss"), nb::arg("logits"), nb::arg("targets"),
+        nb::arg("lse"), nb::kw_only(), nb::arg("reduction") = "mean", nb::arg("ignore_index") = -100,
+        nb::arg("out") = nb::none(),
+        nb::sig("def cross_entropy_backward(dloss: float, logits: Array, targets: Array, lse: Array, *, reduction: str "
+                "= 'mean', "
                 "ignore_index: int = -100, out: Array | None = None) -> Array"),
-        "Gradient of cross_entropy for the logits. lse: from cross_entropy_forward. out: like logits; may be logits itself.");
+        "Gradient of cross_entropy for the logits. lse: from cross_entropy_forward. out: like logits; may be logits "
+        "itself.");
   m.def("cross_entropy_with_grad", cross_entropy_with_grad, nb::arg("logits"), nb::arg("targets"), nb::kw_only(),
         nb::arg("reduction") = "mean", nb::arg("ignore_index") = -100, nb::arg("out") = nb::none(),
-        nb::sig("def cross_entropy_with_grad(logits: Array, targets: Array, *, reduction: str = 'mean', ignore_index: int = -100, "
+        nb::sig("def cross_entropy_with_grad(logits: Array, targets: Array, *, reduction: str = 'mean', ignore_index: "
+                "int = -100, "
                 "out: Array | None = None) -> tuple[Array, Array]"),
         "(loss, dlogits) in one call. out: where dlogits goes; may be logits itself.");
 }

@@ -16,7 +16,7 @@
 namespace hpcdl::python {
 namespace {
 
-constexpr std::int64_t kSmall = 64 << 10;   // below: malloc is quick and does not return pages
+constexpr std::int64_t kSmall = 64 << 10;  // below: malloc is quick and does not return pages
 constexpr std::int64_t kAlign = 64;
 
 /// Eight sizes between powers of two: at most an eighth is wasted, and near sizes find each other's blocks.
@@ -87,8 +87,10 @@ struct Cache {
 }  // namespace
 
 Block::Block(std::int64_t bytes) : bytes_(size_class(bytes)) {
-  if (bytes_ > kSmall) data_ = Cache::get().take(bytes_);
-  else data_ = static_cast<std::byte*>(std::aligned_alloc(kAlign, static_cast<std::size_t>(bytes_)));
+  if (bytes_ > kSmall)
+    data_ = Cache::get().take(bytes_);
+  else
+    data_ = static_cast<std::byte*>(std::aligned_alloc(kAlign, static_cast<std::size_t>(bytes_)));
   if (!data_) throw std::bad_alloc();
 }
 
@@ -100,8 +102,10 @@ Block& Block::operator=(Block&& o) noexcept {
 
 Block::~Block() {
   if (!data_) return;
-  if (bytes_ > kSmall) Cache::get().give(data_, bytes_);
-  else std::free(data_);
+  if (bytes_ > kSmall)
+    Cache::get().give(data_, bytes_);
+  else
+    std::free(data_);
 }
 
 std::int64_t cached_bytes() {

@@ -1,6 +1,7 @@
 #pragma once
 // Memory of results and scratch. Blocks that are given back are kept and handed out again: touching fresh pages is
-// several times slower than the kernels that fill them, and Python code frees and asks for the same sizes over and over.
+// several times slower than the kernels that fill them, and Python code frees and asks for the same sizes over and
+// over.
 
 #include <cstddef>
 #include <cstdint>

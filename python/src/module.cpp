@@ -15,25 +15,40 @@ namespace hpcdl::python {
 namespace nb = nanobind;
 
 void bind_runtime(nb::module_& m) {
-  m.def("get_threads", [] { const nb::gil_scoped_release released; return threads(); }, nb::sig("def get_threads() -> int"),
-        "Threads that calls compute on.");
-  m.def("set_threads", [](int n) {
-        require(n >= 0 && n <= 1024, "set_threads", "expected 1 .. 1024 threads, or 0 for all that this process may use, got {}", n);
+  m.def(
+      "get_threads",
+      [] {
+        const nb::gil_scoped_release released;
+        return threads();
+      },
+      nb::sig("def get_threads() -> int"), "Threads that calls compute on.");
+  m.def(
+      "set_threads",
+      [](int n) {
+        require(n >= 0 && n <= 1024, "set_threads",
+                "expected 1 .. 1024 threads, or 0 for all that this process may use, got {}", n);
         const nb::gil_scoped_release released;
         set_threads(n);
-      }, nb::arg("n"), nb::sig("def set_threads(n: int) -> None"),
+      },
+      nb::arg("n"), nb::sig("def set_threads(n: int) -> None"),
       R"(Makes later calls compute on n threads.
 
 0: as many as the process may use: affinity, cgroup quota, OMP_NUM_THREADS and HPCDL_THREADS, whichever is least (the
 state at the start). Results do not depend on the number.)");
-  m.def("instruction_set", [] { return simd::isa_name(simd::active_isa()); }, nb::sig("def instruction_set() -> str"),
-        "What kernels are compiled for that this CPU runs: \"scalar\", \"avx2\" or \"avx512\" (HPCDL_ISA lowers it).");
-  m.def("cached_bytes", cached_bytes, nb::sig("def cached_bytes() -> int"), "Bytes of freed results that are kept for later ones.");
-  m.def("set_cache_limit", [](std::int64_t bytes) {
+  m.def(
+      "instruction_set", [] { return simd::isa_name(simd::active_isa()); }, nb::sig("def instruction_set() -> str"),
+      "What kernels are compiled for that this CPU runs: \"scalar\", \"avx2\" or \"avx512\" (HPCDL_ISA lowers it).");
+  m.def("cached_bytes", cached_bytes, nb::sig("def cached_bytes() -> int"),
+        "Bytes of freed results that are kept for later ones.");
+  m.def(
+      "set_cache_limit",
+      [](std::int64_t bytes) {
         require(bytes >= 0, "set_cache_limit", "expected a number of bytes, got {}", bytes);
         set_cache_limit(bytes);
-      }, nb::arg("bytes"), nb::sig("def set_cache_limit(bytes: int) -> None"),
-      "Keeps at most so many bytes of freed results; gives back what is beyond. At the start: an eighth of the machine's memory.");
+      },
+      nb::arg("bytes"), nb::sig("def set_cache_limit(bytes: int) -> None"),
+      "Keeps at most so many bytes of freed results; gives back what is beyond. At the start: an eighth of the "
+      "machine's memory.");
 }
 
 namespace {

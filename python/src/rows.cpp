@@ -56,7 +56,8 @@ nb::object bias_gelu(nb::handle x, nb::handle bias, nb::handle approximate, nb::
   return call.give(y);
 }
 
-nb::object bias_gelu_backward(nb::handle dy, nb::handle x, nb::handle bias, nb::handle approximate, nb::handle needs, nb::handle out) {
+nb::object bias_gelu_backward(nb::handle dy, nb::handle x, nb::handle bias, nb::handle approximate, nb::handle needs,
+                              nb::handle out) {
   Call call("bias_gelu_backward");
   const Gelu::Args a{gelu_form(call.op(), approximate)};
   const Needs need(call.op(), needs, 2);
@@ -65,23 +66,28 @@ nb::object bias_gelu_backward(nb::handle dy, nb::handle x, nb::handle bias, nb::
   require_spec(call.op(), "dy", g.spec(), BiasGelu::infer(v.spec(), b.spec(), a));
   Result dx = call.out_if(need[0], "out[0]", outs[0], v.spec()), db = call.out_if(need[1], "out[1]", outs[1], b.spec());
   const Tensor scratch = call.scratch(BiasGelu::backward_scratch(v.spec(), b.spec(), a)[0]);
-  if (!need.none()) call.run([&](Stream& s) { BiasGelu::backward(s, dx.overwrite(), db.overwrite(), v, b, g, scratch, a); });
+  if (!need.none())
+    call.run([&](Stream& s) { BiasGelu::backward(s, dx.overwrite(), db.overwrite(), v, b, g, scratch, a); });
   return call.give_all(dx, db);
 }
 
 }  // namespace
 
 void bind_rows(nb::module_& m) {
-  m.def("softmax", softmax, nb::arg("x"), nb::kw_only(), nb::arg("scale") = 1.0f, nb::arg("causal") = false, nb::arg("out") = nb::none(),
-        nb::sig("def softmax(x: Array, *, scale: float = 1.0, causal: bool = False, out: Array | None = None) -> Array"),
-        R"(softmax(scale * x) over the last dim.
+  m.def(
+      "softmax", softmax, nb::arg("x"), nb::kw_only(), nb::arg("scale") = 1.0f, nb::arg("causal") = false,
+      nb::arg("out") = nb::none(),
+      nb::sig("def softmax(x: Array, *, scale: float = 1.0, causal: bool = False, out: Array | None = None) -> Array"),
+      R"(softmax(scale * x) over the last dim.
 
 x: (..., C), float32 or bfloat16; rows dense. With causal, row r of the last two dims (R, C) sees columns
 0 .. r + C - R, and the others become 0. out: like x; may be x itself.)");
-  m.def("softmax_backward", softmax_backward, nb::arg("dy"), nb::arg("y"), nb::kw_only(), nb::arg("scale") = 1.0f,
-        nb::arg("causal") = false, nb::arg("out") = nb::none(),
-        nb::sig("def softmax_backward(dy: Array, y: Array, *, scale: float = 1.0, causal: bool = False, out: Array | None = None) -> Array"),
-        "Gradient of softmax for x, from the result y and its gradient dy: scale * y * (dy - sum(y * dy)). All like x.");
+  m.def(
+      "softmax_backward", softmax_backward, nb::arg("dy"), nb::arg("y"), nb::kw_only(), nb::arg("scale") = 1.0f,
+      nb::arg("causal") = false, nb::arg("out") = nb::none(),
+      nb::sig("def softmax_backward(dy: Array, y: Array, *, scale: float = 1.0, causal: bool = False, out: Array | "
+              "None = None) -> Array"),
+      "Gradient of softmax for x, from the result y and its gradient dy: scale * y * (dy - sum(y * dy)). All like x.");
   m.def("gelu", gelu, nb::arg("x"), nb::kw_only(), nb::arg("approximate") = "none", nb::arg("out") = nb::none(),
         nb::sig("def gelu(x: Array, *, approximate: str = 'none', out: Array | None = None) -> Array"),
         R"(GELU of every element.
@@ -90,16 +96,20 @@ x: (..., C), float32 or bfloat16; rows dense. approximate: "none" (by the error 
 itself.)");
   m.def("gelu_backward", gelu_backward, nb::arg("dy"), nb::arg("x"), nb::kw_only(), nb::arg("approximate") = "none",
         nb::arg("out") = nb::none(),
-        nb::sig("def gelu_backward(dy: Array, x: Array, *, approximate: str = 'none', out: Array | None = None) -> Array"),
+        nb::sig(
+            "def gelu_backward(dy: Array, x: Array, *, approximate: str = 'none', out: Array | None = None) -> Array"),
         "Gradient of gelu for x. All like x.");
-  m.def("bias_gelu", bias_gelu, nb::arg("x"), nb::arg("bias"), nb::kw_only(), nb::arg("approximate") = "none", nb::arg("out") = nb::none(),
-        nb::sig("def bias_gelu(x: Array, bias: Array, *, approximate: str = 'none', out: Array | None = None) -> Array"),
-        R"(gelu(x + bias) in one pass.
+  m.def(
+      "bias_gelu", bias_gelu, nb::arg("x"), nb::arg("bias"), nb::kw_only(), nb::arg("approximate") = "none",
+      nb::arg("out") = nb::none(),
+      nb::sig("def bias_gelu(x: Array, bias: Array, *, approximate: str = 'none', out: Array | None = None) -> Array"),
+      R"(gelu(x + bias) in one pass.
 
 x: (..., C), bias: (C), one dtype, float32 or bfloat16. approximate: "none" or "tanh". out: like x; may be x itself.)");
   m.def("bias_gelu_backward", bias_gelu_backward, nb::arg("dy"), nb::arg("x"), nb::arg("bias"), nb::kw_only(),
         nb::arg("approximate") = "none", nb::arg("needs") = nb::none(), nb::arg("out") = nb::none(),
-        nb::sig("def bias_gelu_backward(dy: Array, x: Array, bias: Array, *, approximate: str = 'none', needs: tuple[bool, bool] | None = None, "
+        nb::sig("def bias_gelu_backward(dy: Array, x: Array, bias: Array, *, approximate: str = 'none', needs: "
+                "tuple[bool, bool] | None = None, "
                 "out: tuple[Array | None, Array | None] | None = None) -> tuple[Array | None, Array | None]"),
         "Gradients (dx, dbias) of bias_gelu. needs: which of them to compute (None: both); the others are None.");
 }

@@ -12,7 +12,8 @@ class TypeError : public Error {
 
 template <class... A>
 void require_type(bool ok, std::string_view area, fmt::format_string<A...> f, A&&... args) {
-  if (!ok) [[unlikely]] throw TypeError(fmt::format("[{}] {}", area, fmt::format(f, std::forward<A>(args)...)));
+  if (!ok) [[unlikely]]
+    throw TypeError(fmt::format("[{}] {}", area, fmt::format(f, std::forward<A>(args)...)));
 }
 
 }  // namespace hpcdl::python

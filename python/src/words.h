@@ -11,7 +11,8 @@
 namespace hpcdl::python {
 
 /// Place of the word `given` in `words`; throws, naming them all, when it is none of them.
-inline int choose(std::string_view op, std::string_view name, nanobind::handle given, std::initializer_list<std::string_view> words) {
+inline int choose(std::string_view op, std::string_view name, nanobind::handle given,
+                  std::initializer_list<std::string_view> words) {
   Py_ssize_t length = 0;
   const char* text = PyUnicode_Check(given.ptr()) ? PyUnicode_AsUTF8AndSize(given.ptr(), &length) : nullptr;
   PyErr_Clear();

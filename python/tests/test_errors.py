@@ -19,15 +19,27 @@ def ones(*shape, dtype=f32):
 class Words(Case):
     def test_element_types(self):
         for dtype in (np.float64, np.float16, np.int32, np.complex64, bool):
-            self.raises(TypeError, r"\[softmax\] x must be float32 or bfloat16, got|no kernel reads", hpcdl.softmax, ones(3, dtype=dtype))
+            self.raises(
+                TypeError,
+                r"\[softmax\] x must be float32 or bfloat16, got|no kernel reads",
+                hpcdl.softmax,
+                ones(3, dtype=dtype),
+            )
         self.raises(TypeError, "no kernel reads", hpcdl.softmax, np.array(["a", "b"]))
         self.raises(TypeError, "no kernel reads", hpcdl.softmax, np.ones(3, np.dtype(">f4")))
         self.raises(TypeError, "no kernel reads", hpcdl.softmax, np.array([object()]))
-        self.raises(TypeError, r"\[cross_entropy\] targets must be int32 or int64, got F32", hpcdl.cross_entropy, ones(2, 3), ones(2))
+        self.raises(
+            TypeError,
+            r"\[cross_entropy\] targets must be int32 or int64, got F32",
+            hpcdl.cross_entropy,
+            ones(2, 3),
+            ones(2),
+        )
 
     def test_not_an_array(self):
-        for thing in (1.0, [1.0], "x", object(), {}, np.float32(1)):
+        for thing in (1.0, [1.0], "x", object(), {}):
             self.raises(TypeError, r"\[softmax\] x", hpcdl.softmax, thing)
+        self.raises(TypeError, "incompatible function arguments", hpcdl.softmax, None)
         self.raises(TypeError, "masked", hpcdl.softmax, np.ma.masked_array(ones(3), [0, 1, 0]))
 
     def test_shapes(self):
@@ -36,15 +48,28 @@ class Words(Case):
         self.raises(ValueError, r"gamma must have shape \(4\), got F32 \(5\)", hpcdl.layer_norm, ones(3, 4), ones(5))
         self.raises(ValueError, r"rows must not be empty", hpcdl.layer_norm, ones(3, 0), ones(0))
         self.raises(ValueError, r"weight must be \(N, 4\).*F32 \(4, 3\)", hpcdl.linear, ones(2, 4), ones(4, 3))
-        self.raises(ValueError, r"expected a \(..., M, K\) and b \(K, N\)", hpcdl.matmul_add_relu, ones(2, 4), ones(3, 4))
-        self.raises(ValueError, r"c must be \(3\) or \(2, 3\), got F32 \(2\)", hpcdl.matmul_add_relu, ones(2, 4), ones(4, 3), ones(2))
+        self.raises(
+            ValueError, r"expected a \(..., M, K\) and b \(K, N\)", hpcdl.matmul_add_relu, ones(2, 4), ones(3, 4)
+        )
+        self.raises(
+            ValueError,
+            r"c must be \(3\) or \(2, 3\), got F32 \(2\)",
+            hpcdl.matmul_add_relu,
+            ones(2, 4),
+            ones(4, 3),
+            ones(2),
+        )
         self.raises(ValueError, r"causal needs", hpcdl.softmax, ones(4, 3), causal=True)
-        self.raises(ValueError, r"k does not fit q", hpcdl.attention, ones(1, 2, 3, 4), ones(1, 2, 3, 5), ones(1, 2, 3, 5))
+        self.raises(
+            ValueError, r"k does not fit q", hpcdl.attention, ones(1, 2, 3, 4), ones(1, 2, 3, 5), ones(1, 2, 3, 5)
+        )
         self.raises(ValueError, r"head dim must be 1 .. 256", hpcdl.attention, *[ones(1, 1, 2, 257)] * 3)
         self.raises(TypeError, r"say heads=H", hpcdl.attention, *[ones(1, 2, 8)] * 3)
         self.raises(ValueError, r"heads must divide", hpcdl.attention, *[ones(1, 2, 8)] * 3, heads=3)
         self.raises(ValueError, r"scale must be positive", hpcdl.attention, *[ones(1, 1, 2, 8)] * 3, scale=-1.0)
-        self.raises(ValueError, r"dy must be F32 \(3, 4\), got F32 \(4, 3\)", hpcdl.softmax_backward, ones(4, 3), ones(3, 4))
+        self.raises(
+            ValueError, r"dy must be F32 \(3, 4\), got F32 \(4, 3\)", hpcdl.softmax_backward, ones(4, 3), ones(3, 4)
+        )
 
     def test_strides(self):
         x = ones(6, 8)
@@ -61,20 +86,47 @@ class Words(Case):
         locked = ones(4, 6)
         locked.flags.writeable = False
         self.raises(ValueError, r"out is read-only", hpcdl.softmax, x, out=locked)
-        self.raises(ValueError, r"out.*dense rows|broadcast", hpcdl.softmax, x, out=np.lib.stride_tricks.as_strided(ones(6), (4, 6), (0, 4)))
+        self.raises(
+            ValueError,
+            r"out.*dense rows|broadcast",
+            hpcdl.softmax,
+            x,
+            out=np.lib.stride_tricks.as_strided(ones(6), (4, 6), (0, 4)),
+        )
         big = ones(5, 6)
         self.raises(ValueError, r"out overlaps x", hpcdl.softmax, big[:4], out=big[1:])
         w = ones(6)
         self.raises(ValueError, r"out overlaps x", hpcdl.layer_norm, x, w, out=x)
-        self.raises(ValueError, r"out\[1\] overlaps out\[0\]", hpcdl.bias_gelu_backward, ones(1, 6), ones(1, 6), w, out=(big[:1], big[0]))
+        self.raises(
+            ValueError,
+            r"out\[1\] overlaps out\[0\]",
+            hpcdl.bias_gelu_backward,
+            ones(1, 6),
+            ones(1, 6),
+            w,
+            out=(big[:1], big[0]),
+        )
         self.raises(ValueError, r"out must have 3 entries, got 2", hpcdl.layer_norm_forward, x, w, out=(None, None))
         self.raises(TypeError, r"out must be None or a tuple of 3", hpcdl.layer_norm_forward, x, w, out=x)
         self.raises(ValueError, r"needs must have 2 entries", hpcdl.rms_norm_backward, x, x, w, ones(4), needs=(True,))
 
     def test_words(self):
-        self.raises(ValueError, r'approximate must be one of "none", "tanh", got "fast"', hpcdl.gelu, ones(3), approximate="fast")
-        self.raises(TypeError, r"approximate must be one of", hpcdl.gelu, ones(3), approximate=None)
-        self.raises(ValueError, r'reduction must be one of "mean", "sum"', hpcdl.cross_entropy, ones(2, 3), np.zeros(2, np.int64), reduction="none")
+        self.raises(
+            ValueError,
+            r'approximate must be one of "none", "tanh", got "fast"',
+            hpcdl.gelu,
+            ones(3),
+            approximate="fast",
+        )
+        self.raises(TypeError, r"approximate must be one of", hpcdl.gelu, ones(3), approximate=1)
+        self.raises(
+            ValueError,
+            r'reduction must be one of "mean", "sum"',
+            hpcdl.cross_entropy,
+            ones(2, 3),
+            np.zeros(2, np.int64),
+            reduction="none",
+        )
         self.raises(ValueError, r"activation must be one of", hpcdl.linear, ones(2, 3), ones(2, 3), activation="\0")
         self.raises(TypeError, r"incompatible function arguments", hpcdl.softmax, ones(3), scale="1")
         self.raises(TypeError, r"incompatible function arguments", hpcdl.softmax, ones(3), skale=1)
@@ -82,12 +134,28 @@ class Words(Case):
     def test_targets(self):
         for t, found in [(5, "got 5 at position 1"), (-1, "got -1 at position 1")]:
             for kind in (np.int32, np.int64):
-                self.raises(ValueError, rf"targets must be 0 .. 4 or ignore_index -100, {found}", hpcdl.cross_entropy, ones(2, 5), np.array([0, t], kind))
+                self.raises(
+                    ValueError,
+                    rf"targets must be 0 .. 4 or ignore_index -100, {found}",
+                    hpcdl.cross_entropy,
+                    ones(2, 5),
+                    np.array([0, t], kind),
+                )
         self.raises(ValueError, r"targets must be I32 \(2\)", hpcdl.cross_entropy, ones(2, 5), np.zeros(3, np.int64))
 
     def test_optimizer(self):
         p = lambda: [ones(3)]
-        self.raises(ValueError, r"grads must have as many entries as params, 1, got 2", hpcdl.adamw, p(), p() * 2, p(), p(), lr=1.0, step=1)
+        self.raises(
+            ValueError,
+            r"grads must have as many entries as params, 1, got 2",
+            hpcdl.adamw,
+            p(),
+            p() * 2,
+            p(),
+            p(),
+            lr=1.0,
+            step=1,
+        )
         self.raises(ValueError, r"gradient must have shape", hpcdl.adamw, p(), [ones(4)], p(), p(), lr=1.0, step=1)
         self.raises(ValueError, r"step counts from 1", hpcdl.adamw, p(), p(), p(), p(), lr=1.0, step=0)
         self.raises(ValueError, r"betas", hpcdl.adamw, p(), p(), p(), p(), lr=1.0, step=1, betas=(0.9, 1.0))
@@ -95,7 +163,13 @@ class Words(Case):
 
     def test_int4(self):
         w = ones(4, 64)
-        self.raises(ValueError, r"\[int4_quantize\].*(48|group)", hpcdl.int4_quantize, ones(4, 48), group=64)
+        self.raises(
+            ValueError,
+            r"int4_quantize: group size 64 does not divide its K = 48",
+            hpcdl.int4_quantize,
+            ones(4, 48),
+            group=64,
+        )
         self.raises(ValueError, r"\(N, K\)", hpcdl.int4_quantize, ones(64))
         w[1, 2] = np.nan
         self.raises(ValueError, r"w", hpcdl.int4_quantize, w)
@@ -130,17 +204,30 @@ class LyingProducer:
 class Fuzz(Case):
     """Random arguments for every function: it returns or raises one of the two."""
 
-    KINDS = (f32, f32, f32, f32, np.float64, np.int64, np.int32, np.uint8)
+    KINDS = (np.float64, np.int64, np.int32, np.uint8)
 
     def argument(self, r):
-        kind = r.randrange(14)
-        if kind == 0:
-            return r.choice([None, 1, -1, 0.5, "none", "tanh", (None, None, None), [], float("nan"), LyingProducer(3), LyingProducer(OSError("x"))])
+        if r.random() < 0.02:
+            return r.choice(
+                [
+                    None,
+                    1,
+                    -1,
+                    0.5,
+                    "none",
+                    "tanh",
+                    (None, None, None),
+                    [],
+                    float("nan"),
+                    LyingProducer(3),
+                    LyingProducer(OSError("x")),
+                ]
+            )
         rank = r.choice([1, 2, 2, 2, 3, 4, 4])
-        dims = [r.choice([0, 1, 2, 2, 4, 4, 8, 32]) for _ in range(rank)]
-        dtype = r.choice(self.KINDS)
+        dims = [r.choice([0, 1, 3, 32, 32, 32]) for _ in range(rank)]
+        dtype = r.choice(self.KINDS) if r.random() < 0.3 else f32
         x = (np.random.default_rng(r.randrange(99)).standard_normal(dims) * 4).astype(dtype)
-        change = r.randrange(8)
+        change = r.randrange(16)
         if change == 0:
             x = x.T
         elif change == 1 and x.shape[-1] > 1:
@@ -153,19 +240,38 @@ class Fuzz(Case):
 
     def test_every_function(self):
         r = random.Random(5)
-        functions = [f for n, f in vars(hpcdl).items() if n in hpcdl.__all__ and callable(f) and not inspect.isclass(f) and
-                     n not in ("set_threads", "set_cache_limit", "get_threads", "cached_bytes", "instruction_set", "open_safetensors")]
+        functions = [
+            f
+            for n, f in vars(hpcdl).items()
+            if n in hpcdl.__all__
+            and callable(f)
+            and not inspect.isclass(f)
+            and n
+            not in (
+                "set_threads",
+                "set_cache_limit",
+                "get_threads",
+                "cached_bytes",
+                "instruction_set",
+                "open_safetensors",
+            )
+        ]
         self.assertGreater(len(functions), 25)
         done = 0
-        for i in range(20000):
+        for i in range(8000):
             f = r.choice(functions)
-            pool = [self.argument(r) for _ in range(2)]  # repeated arguments fit each other more often
-            args = [r.choice(pool) if r.random() < 0.6 else self.argument(r) for _ in range(r.randrange(1, 7))]
+            pool = [self.argument(r) for _ in range(2)]  # repeated arguments, and their rows, fit each other more often
+            pool += [a[0] for a in pool if isinstance(a, np.ndarray) and a.ndim > 1 and len(a)]
+            wanted = f.__nb_signature__[0][0].split("*")[0].split("->")[0].count(": Array")
+            count = wanted if r.random() < 0.9 else r.randrange(7)
+            args = [r.choice(pool) if r.random() < 0.9 else self.argument(r) for _ in range(count)]
             options = {}
             if r.random() < 0.3:
                 options["out"] = self.argument(r)
             if r.random() < 0.1:
-                options[r.choice(["scale", "causal", "eps", "needs", "heads", "layout", "activation"])] = self.argument(r)
+                options[r.choice(["scale", "causal", "eps", "needs", "heads", "layout", "activation"])] = self.argument(
+                    r
+                )
             try:
                 f(*args, **options)
                 done += 1
@@ -173,7 +279,13 @@ class Fuzz(Case):
                 pass
             except OSError as e:
                 self.assertEqual(str(e), "x")  # the producer's own
-        self.assertGreater(done, 300)
+        self.assertGreater(done, 200)
+
+    def test_rows_without_columns(self):
+        for shape in ((3, 0), (0, 3), (0, 0), (2, 0, 5)):
+            for f in (hpcdl.softmax, hpcdl.gelu):
+                self.assertEqual(f(ones(*shape)).shape, shape)
+            self.assertEqual(hpcdl.softmax_backward(ones(*shape), ones(*shape)).shape, shape)
 
     def test_lying_producers(self):
         for thing in (3, None, "x", object()):

@@ -38,16 +38,26 @@ class Files(Case):
         self.a = np.arange(12, dtype=np.float32).reshape(3, 4)
         self.i = np.arange(5, dtype=np.int64)
         half = np.array([1.0, -2.0], np.float16)
-        write(self.path, {"a": ("F32", (3, 4), self.a.tobytes()), "i": ("I64", (5,), self.i.tobytes()), "half": ("F16", (2,), half.tobytes()),
-                          "b": ("BF16", (2, 2), np.array([0x3F80, 0x4000, 0x4040, 0xC080], np.uint16).tobytes()), "none": ("F32", (0, 3), b"")},
-              {"format": "pt", "who": "test"})
+        write(
+            self.path,
+            {
+                "a": ("F32", (3, 4), self.a.tobytes()),
+                "i": ("I64", (5,), self.i.tobytes()),
+                "half": ("F16", (2,), half.tobytes()),
+                "b": ("BF16", (2, 2), np.array([0x3F80, 0x4000, 0x4040, 0xC080], np.uint16).tobytes()),
+                "none": ("F32", (0, 3), b""),
+            },
+            {"format": "pt", "who": "test"},
+        )
 
     def test_numpy(self):
         f = hpcdl.open_safetensors(self.path)
         self.assertEqual((list(f), len(f), "a" in f, "x" in f), (["a", "i", "half", "b", "none"], 5, True, False))
         np.testing.assert_array_equal(f["a"], self.a)
         np.testing.assert_array_equal(f["i"], self.i)
-        self.assertEqual((f["half"].dtype, f["none"].shape, f.metadata), (np.float16, (0, 3), {"format": "pt", "who": "test"}))
+        self.assertEqual(
+            (f["half"].dtype, f["none"].shape, f.metadata), (np.float16, (0, 3), {"format": "pt", "who": "test"})
+        )
         self.assertFalse(f["a"].flags.writeable)
         self.assertEqual(f["a"].ctypes.data, f["a"].ctypes.data)  # no copies
         self.raises(ValueError, "read-only", f["a"].__setitem__, 0, 1)
@@ -81,7 +91,10 @@ class Files(Case):
         other = self.path.parent / "model-00002-of-00002.safetensors"
         write(other, {"w": ("F32", (2,), np.ones(2, np.float32).tobytes())})
         first = self.path.rename(self.path.parent / "model-00001-of-00002.safetensors")
-        index = {"metadata": {}, "weight_map": {**{n: first.name for n in ("a", "i", "half", "b", "none")}, "w": other.name}}
+        index = {
+            "metadata": {},
+            "weight_map": {**{n: first.name for n in ("a", "i", "half", "b", "none")}, "w": other.name},
+        }
         (self.path.parent / "model.safetensors.index.json").write_text(json.dumps(index))
         f = hpcdl.open_safetensors(self.path.parent)
         self.assertEqual(len(f), 6)
@@ -91,7 +104,13 @@ class Files(Case):
 
     def test_errors(self):
         self.raises(FileNotFoundError, "nowhere", hpcdl.open_safetensors, self.path.parent / "nowhere")
-        self.raises(ValueError, 'framework must be "numpy" or "torch", got "jax"', hpcdl.open_safetensors, self.path, framework="jax")
+        self.raises(
+            ValueError,
+            'framework must be "numpy" or "torch", got "jax"',
+            hpcdl.open_safetensors,
+            self.path,
+            framework="jax",
+        )
         f = hpcdl.open_safetensors(self.path)
         self.raises(KeyError, "half", f.__getitem__, "halff")
         self.assertIsNone(f.get("halff"))
@@ -104,6 +123,7 @@ class Files(Case):
 def has_bfloat16():
     try:
         import ml_dtypes  # noqa: F401
+
         return True
     except ImportError:
         return False

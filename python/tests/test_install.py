@@ -28,7 +28,9 @@ class Install(unittest.TestCase):
         env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
         folder = tempfile.mkdtemp(prefix="hpcdl-pip-")
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
-        run = lambda *command: subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        run = lambda *command: subprocess.run(
+            command, env=env, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
         made = run(sys.executable, "-m", "venv", "venv")
         self.assertEqual(made.returncode, 0, made.stdout + made.stderr)
         python = f"{folder}/venv/bin/python"

@@ -32,7 +32,9 @@ class Int4(Case):
                 span = np.abs(blocks).max(-1) / 7.5 if symmetric else np.ptp(blocks, -1) / 15
                 self.assertLessEqual((error.max(-1) / span).max(), 0.5 * 16 / 15 + 8 * 2.0**-8)
                 self.assertLess(q.relative_error, 0.15)
-                self.assertLessEqual(hpcdl.int4_quantize(w, group=group, symmetric=symmetric).relative_error, q.relative_error)
+                self.assertLessEqual(
+                    hpcdl.int4_quantize(w, group=group, symmetric=symmetric).relative_error, q.relative_error
+                )
                 self.assertEqual(q.nbytes, 33 * 64 + 33 * 128 // group * 2 * (1 if symmetric else 2))
 
     def test_matmul(self):

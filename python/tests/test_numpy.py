@@ -74,7 +74,9 @@ class Rows(Case):
         for form in ("none", "tanh"):
             f = lambda v: gelu(v, form)
             self.close(hpcdl.gelu(x, approximate=form), f(x.astype(float)), tolerance("float32"))
-            self.close(hpcdl.gelu_backward(dy, x, approximate=form), dy * slope(f, x.astype(float)), tolerance("float32"))
+            self.close(
+                hpcdl.gelu_backward(dy, x, approximate=form), dy * slope(f, x.astype(float)), tolerance("float32")
+            )
             xb = x.astype(float) + b
             self.close(hpcdl.bias_gelu(x, b, approximate=form), f(xb), tolerance("float32"))
             dx, db = hpcdl.bias_gelu_backward(dy, x, b, approximate=form)
@@ -149,7 +151,9 @@ class Loss(Case):
         lse = np.log(np.exp(x - x.max(-1, keepdims=True)).sum(-1)) + x.max(-1)
         rows = (lse - np.take_along_axis(x, np.where(valid, t, 0)[..., None], -1)[..., 0]) * valid
         p = np.exp(x - lse[..., None])
-        np.put_along_axis(p, np.where(valid, t, 0)[..., None], np.take_along_axis(p, np.where(valid, t, 0)[..., None], -1) - 1, -1)
+        np.put_along_axis(
+            p, np.where(valid, t, 0)[..., None], np.take_along_axis(p, np.where(valid, t, 0)[..., None], -1) - 1, -1
+        )
         return rows.sum(), valid.sum(), p * valid[..., None], lse
 
     def test_cross_entropy(self):
@@ -188,8 +192,12 @@ class Products(Case):
         x, w, b, r = randn(2, 3, 20), randn(7, 20), randn(7), randn(2, 3, 7)
         z = x.astype(float) @ w.T.astype(float) + b
         tol = tolerance("float32", 20)
-        for name, f in [("none", lambda v: v), ("relu", lambda v: np.maximum(v, 0)), ("gelu", lambda v: gelu(v, "none")),
-                        ("gelu_tanh", lambda v: gelu(v, "tanh"))]:
+        for name, f in [
+            ("none", lambda v: v),
+            ("relu", lambda v: np.maximum(v, 0)),
+            ("gelu", lambda v: gelu(v, "none")),
+            ("gelu_tanh", lambda v: gelu(v, "tanh")),
+        ]:
             self.close(hpcdl.linear(x, w, b, activation=name), f(z), tol)
             self.close(hpcdl.linear(x, w, activation=name, residual=r), f(z - b) + r, tol)
             y, kept = hpcdl.linear_forward(x, w, b, activation=name)
@@ -275,10 +283,12 @@ class Attention(Case):
         got = hpcdl.attention_backward(dy, q, k, v, y, lse, causal=True)
         args = [t.astype(float) for t in (q, k, v)]
         for i, g in enumerate(got):
-            f = lambda t: (self.reference(*args[:i], t, *args[i + 1:], True, 0.5) * dy).sum()
+            f = lambda t: (self.reference(*args[:i], t, *args[i + 1 :], True, 0.5) * dy).sum()
             self.close(g, gradient(f, args[i]), tolerance("float32", 32) + 1e-6)
-        self.assertEqual([g is None for g in hpcdl.attention_backward(dy, q, k, v, y, lse, causal=True, needs=(True, False, False))],
-                         [False, True, True])
+        self.assertEqual(
+            [g is None for g in hpcdl.attention_backward(dy, q, k, v, y, lse, causal=True, needs=(True, False, False))],
+            [False, True, True],
+        )
 
 
 class Optimizer(Case):
@@ -287,10 +297,14 @@ class Optimizer(Case):
         p, g, m, v = ([randn(*s) for s in shapes] for _ in range(4))
         v = [np.abs(t) for t in v]
         want = [t.astype(float) for t in p]
-        wm, wv = [0.9 * a.astype(float) + 0.1 * b for a, b in zip(m, g)], [0.99 * a.astype(float) + 0.01 * b.astype(float)**2 for a, b in zip(v, g)]
+        wm, wv = [0.9 * a.astype(float) + 0.1 * b for a, b in zip(m, g)], [
+            0.99 * a.astype(float) + 0.01 * b.astype(float) ** 2 for a, b in zip(v, g)
+        ]
         for i in range(3):
             decay = 0 if i == 1 else 0.1
-            want[i] = want[i] * (1 - 0.01 * decay) - 0.01 * (wm[i] / (1 - 0.9**3)) / (np.sqrt(wv[i] / (1 - 0.99**3)) + 1e-8)
+            want[i] = want[i] * (1 - 0.01 * decay) - 0.01 * (wm[i] / (1 - 0.9**3)) / (
+                np.sqrt(wv[i] / (1 - 0.99**3)) + 1e-8
+            )
         hpcdl.adamw(p, g, m, v, lr=0.01, step=3, betas=(0.9, 0.99), weight_decay=0.1, decay=[True, False, True])
         for got, expected in zip(p + m + v, want + wm + wv):
             self.close(got, expected, tolerance("float32"))

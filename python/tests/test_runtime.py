@@ -42,6 +42,7 @@ class Memory(Case):
     def test_nothing_leaks(self):
         x, out = np.zeros((4, 16), np.float32), np.zeros((4, 16), np.float32)
         counts = lambda: (sys.getrefcount(x), sys.getrefcount(out), sys.getrefcount(None) // 1000)
+
         def calls():
             for _ in range(2000):
                 hpcdl.softmax(x), hpcdl.softmax(x, out=out), hpcdl.layer_norm_forward(x, x[0].copy())
@@ -50,6 +51,7 @@ class Memory(Case):
                         hpcdl.softmax(bad, out=out)
                     except (ValueError, TypeError):
                         pass
+
         calls()
         gc.collect()
         before, rss = counts(), self.resident()
@@ -65,6 +67,7 @@ class Memory(Case):
     def test_inputs_are_released(self):
         class Array(np.ndarray):
             pass
+
         x = np.zeros((4, 4), np.float32).view(Array)
         gone = weakref.ref(x)
         y = hpcdl.softmax(x)
@@ -81,9 +84,16 @@ class Threads(Case):
     def test_results_do_not_depend_on_threads(self):
         rng = np.random.default_rng(0)
         x, w, b = (rng.standard_normal(s).astype(np.float32) for s in ((300, 256), (512, 256), (512,)))
+
         def all_results():
             y, mean, rstd = hpcdl.layer_norm_forward(x, b[:256])
-            return [y, *hpcdl.layer_norm_backward(x, x, b[:256], None, mean, rstd)[:2], hpcdl.softmax(x), hpcdl.linear(x, w, b, activation="gelu")]
+            return [
+                y,
+                *hpcdl.layer_norm_backward(x, x, b[:256], None, mean, rstd)[:2],
+                hpcdl.softmax(x),
+                hpcdl.linear(x, w, b, activation="gelu"),
+            ]
+
         hpcdl.set_threads(1)
         self.assertEqual(hpcdl.get_threads(), 1)
         one = all_results()
@@ -99,10 +109,12 @@ class Threads(Case):
         inputs = [rng.standard_normal((200, 300 + i)).astype(np.float32) for i in range(6)]
         wanted = [hpcdl.softmax(x) for x in inputs]
         wrong = []
+
         def work(i):
             for _ in range(60):
                 if not np.array_equal(hpcdl.softmax(inputs[i]), wanted[i]):
                     wrong.append(i)
+
         workers = [threading.Thread(target=work, args=(i,)) for i in range(6)]
         for w in workers:
             w.start()
@@ -116,10 +128,12 @@ class Threads(Case):
         hpcdl.set_threads(1)
         x = np.random.default_rng(0).standard_normal((1200, 1200)).astype(np.float32)
         counts, stop, seen = [0], threading.Event(), []
+
         def count():
             while not stop.is_set():
                 counts[0] += 1
                 time.sleep(0)
+
         t = threading.Thread(target=count)
         t.start()
         for _ in range(40):
@@ -149,9 +163,11 @@ class Threads(Case):
         x = np.random.default_rng(0).standard_normal((400, 400)).astype(np.float32)
         hpcdl.set_threads(2)
         want, stop = hpcdl.softmax(x), threading.Event()
+
         def work():
             while not stop.is_set():
                 hpcdl.softmax(x)
+
         t = threading.Thread(target=work)
         t.start()
         try:
@@ -173,6 +189,7 @@ class Module(Case):
     def test_every_function_is_documented_and_typed(self):
         import ast
         import pathlib
+
         tree = ast.parse((pathlib.Path(hpcdl._hpcdl.__file__).parent / "_hpcdl.pyi").read_text())
         typed = {n.name: n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
         for name in hpcdl.__all__:

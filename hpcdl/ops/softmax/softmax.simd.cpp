@@ -74,6 +74,7 @@ template <class Isa, int NV, class T> void short_row(const Row<T>& r) {
 
 template <class Isa, class T> void short_row(const Row<T>& r) {
   switch ((r.n + simd::Vec<Isa>::N - 1) / simd::Vec<Isa>::N) {
+    case 0: return;
     case 1: return short_row<Isa, 1>(r);
     case 2: return short_row<Isa, 2>(r);
     case 3: return short_row<Isa, 3>(r);
