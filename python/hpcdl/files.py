@@ -52,7 +52,8 @@ def open_safetensors(path: "str | os.PathLike[str]", framework: str = "numpy") -
 
     framework: "numpy" or "torch". Nothing is copied or read ahead; arrays lie in the file's pages. NumPy arrays are
     read-only; PyTorch knows no read-only tensors, so what is written to one stays in this process and never reaches the
-    file. bfloat16 needs PyTorch, or NumPy with ml_dtypes (TypeError for that tensor otherwise). FileNotFoundError when there is
-    no file, ValueError when it is not a sound safetensors file, KeyError, with the closest name, for a tensor it lacks.
+    file. bfloat16 needs PyTorch, or NumPy with ml_dtypes (TypeError for that tensor otherwise). FileNotFoundError when
+    there is no file, ValueError when it is not a sound safetensors file, KeyError, with the closest name, for a tensor
+    it lacks.
     """
     return SafeTensors(path, framework)

@@ -1,8 +1,7 @@
 """The functions of `hpcdl` for PyTorch tensors, with gradients for autograd.
 
 Each does what the function of that name in `hpcdl` does; tensors that need no gradient go straight to it. Gradients of
-gradients are not there (RuntimeError). A build with CUDA kernels runs them on the current stream of the tensor's device; one
-without raises ValueError for CUDA tensors.
+gradients are not there (RuntimeError). CUDA tensors raise ValueError: this build has no CUDA kernels.
 """
 
 import math

@@ -101,8 +101,9 @@ void bind_adamw(nb::module_& m) {
                 "list[Array] | None = None, grad_scale: float = 1.0) -> None"),
         R"(One step of AdamW over all tensors, in place, in one kernel.
 
-params, grads: float32 or bfloat16; exp_avgs, exp_avg_sqs: float32; all contiguous, of equal shapes. step counts from 1. Gradients are
-multiplied by grad_scale first. decay: which tensors decay (None: all). copies: bfloat16 tensors that receive the new parameters.)");
+params, grads: float32 or bfloat16; exp_avgs, exp_avg_sqs: float32; all contiguous, of equal shapes. step
+counts from 1. Gradients are multiplied by grad_scale first. decay: which tensors decay (None: all). copies:
+bfloat16 tensors that receive the new parameters.)");
 }
 
 }  // namespace hpcdl::python

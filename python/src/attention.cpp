@@ -131,10 +131,11 @@ void bind_attention(nb::module_& m) {
                 "layout: str = 'bhtd', out: Array | None = None) -> Array"),
         R"(softmax(scale * q @ k.T) @ v for every head, tiled: no T x S matrix is ever held.
 
-q: (B, H, T, D), k and v: (B, Hkv, S, D), one dtype, float32 or bfloat16; Hkv divides H (grouped queries). layout "bthd": (B, T, H, D)
-and (B, S, Hkv, D). Or q (B, T, H*D) with heads=H, k and v (B, S, Hkv*D). Any strides, as long as D is dense: transposed views and
-slices of a packed qkv are read in place. D is at most 256. causal: query t sees keys 0 .. t + S - T. scale: 1/sqrt(D) unless
-given. The result is like q and lies in memory in its order.)");
+q: (B, H, T, D), k and v: (B, Hkv, S, D), one dtype, float32 or bfloat16; Hkv divides H (grouped queries).
+layout "bthd": (B, T, H, D) and (B, S, Hkv, D). Or q (B, T, H*D) with heads=H, k and v (B, S, Hkv*D). Any
+strides, as long as D is dense: transposed views and slices of a packed qkv are read in place. D is at most
+256. causal: query t sees keys 0 .. t + S - T. scale: 1/sqrt(D) unless given. The result is like q and lies in
+memory in its order.)");
   m.def("attention_forward", attention_forward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::kw_only(),
         nb::arg("causal") = false, nb::arg("scale") = nb::none(), nb::arg("heads") = nb::none(),
         nb::arg("layout") = "bhtd", nb::arg("out") = nb::none(),

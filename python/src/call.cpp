@@ -72,24 +72,28 @@ bool overlaps_itself(const View& v) {
 
 }  // namespace
 
-View Call::keep(const char* name, nb::handle object, Form form, Array& array) {
-  array = Array(op_, name, object);
+// Conditions are tested before their messages' arguments are made: a small call takes about a microsecond, and so does
+// describing three tensors.
+
+const Array& Call::take(const char* name, nb::handle object, Form form) {
+  require(count_ < kMaxArguments, op_, "too many arguments");
+  const Array& array = *new (&slots_.at[count_]) Array(op_, name, object);
+  names_[count_++] = name;
   const Tensor& t = array.tensor();
-  require_type(has_type(t.dtype(), form.type), op_, "{} must be {}, got {}", name, type_words(form.type),
-               to_string(t.spec()));
-  require(has_layout(t, form.layout), op_,
-          "{} must {}, got {} with strides {}: pass {}.contiguous() (NumPy: numpy.ascontiguousarray)", name,
-          form.layout == Layout::contiguous ? "be contiguous" : "have dense rows", to_string(t.spec()),
-          to_string(t.strides()), name);
-  return t;
+  if (!has_type(t.dtype(), form.type)) [[unlikely]]
+    require_type(false, op_, "{} must be {}, got {}", name, type_words(form.type), to_string(t.spec()));
+  if (!has_layout(t, form.layout)) [[unlikely]]
+    fail(op_, "{} must {}, got {} with strides {}: pass {}.contiguous() (NumPy: numpy.ascontiguousarray)", name,
+         form.layout == Layout::contiguous ? "be contiguous" : "have dense rows", to_string(t.spec()),
+         to_string(t.strides()), name);
+  return array;
 }
 
 View Call::in(const char* name, nb::handle object, Form form) {
-  require(count_ < kMaxArguments, op_, "too many arguments");
-  View v = keep(name, object, form, arrays_[count_]);
-  if (!framework_) framework_ = arrays_[count_].framework();
-  names_[count_++] = name;
+  const Array& array = take(name, object, form);
+  if (!framework_) framework_ = array.framework();
   static std::byte nothing[64];
+  const View& v = array.tensor();
   return v.data() ? v : View(nothing, v.spec());  // an empty array may have no memory, but it is there
 }
 
@@ -99,7 +103,7 @@ View Call::in_or_absent(const char* name, nb::handle object, Form form) {
 
 Tensor Call::update(const char* name, nb::handle object, Form form) {
   const View v = in(name, object, form);
-  require(arrays_[count_ - 1].writable(), op_, "{} is read-only, and would be written", name);
+  require(slots_.at[count_ - 1].writable(), op_, "{} is read-only, and would be written", name);
   return Tensor(const_cast<void*>(v.data()), v.spec(), v.strides(), v.device());
 }
 
@@ -111,24 +115,25 @@ Result Call::out(const char* name, nb::handle object, const Spec& spec, const Vi
     r.tensor = Tensor(r.block.data(), spec, strides.rank() ? strides : contiguous_strides(spec.shape), Device::cpu());
     return r;
   }
-  require(count_ < kMaxArguments, op_, "too many arguments");
-  Array& array = arrays_[count_];
-  const View v = keep(name, object, {Type::any, layout}, array);
-  require_type(v.dtype() == spec.dtype, op_, "{} must be {}, got {}", name, to_string(spec), to_string(v.spec()));
-  require(v.shape() == spec.shape, op_, "{} must be {}, got {}", name, to_string(spec), to_string(v.spec()));
+  const std::size_t before = count_;
+  const Array& array = take(name, object, {Type::any, layout});
+  const Tensor& v = array.tensor();
+  if (!(v.spec() == spec)) [[unlikely]] {
+    require_type(v.dtype() == spec.dtype, op_, "{} must be {}, got {}", name, to_string(spec), to_string(v.spec()));
+    fail(op_, "{} must be {}, got {}", name, to_string(spec), to_string(v.spec()));
+  }
   require(array.writable(), op_, "{} is read-only", name);
   require(!overlaps_itself(v), op_, "{} is a broadcast view: several of its elements share one place", name);
-  for (std::size_t i = 0; i < count_; ++i) {
-    const View other = arrays_[i].tensor();
+  for (std::size_t i = 0; i < before; ++i) {
+    const View& other = slots_.at[i].tensor();
     const bool same = in_place && other.data() == in_place.data() && other.data() == v.data() &&
                       other.strides() == v.strides() && other.spec() == v.spec();
     require(same || !overlap(v, other), op_, "{} overlaps {}: the kernel would read what it has written", name,
             names_[i]);
   }
-  names_[count_++] = name;
   r.given = nb::borrow(object);
   if (v.data())
-    r.tensor = array.tensor();
+    r.tensor = v;
   else
     r.block = Block(0), r.tensor = Tensor(r.block.data(), spec);
   return r;

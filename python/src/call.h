@@ -45,6 +45,11 @@ struct Result {
 class Call {
  public:
   explicit Call(std::string_view op) : op_(op) {}
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  ~Call() {
+    for (std::size_t i = 0; i < count_; ++i) slots_.at[i].~Array();
+  }
 
   std::string_view op() const { return op_; }
   void set_framework(Framework f) { framework_ = f; }
@@ -85,12 +90,18 @@ class Call {
   }
 
  private:
-  static constexpr std::size_t kMaxArguments = 24;
-  View keep(const char* name, nb::handle object, Form form, Array& array);
+  static constexpr std::size_t kMaxArguments = 16;
+  /// The next argument, unless it has another form.
+  const Array& take(const char* name, nb::handle object, Form form);
 
   std::string_view op_;
   Framework framework_;
-  std::array<Array, kMaxArguments> arrays_;
+  /// Made as they come: sixteen empty ones would cost more than the rest of a small call.
+  union Slots {
+    Slots() {}
+    ~Slots() {}
+    Array at[kMaxArguments];
+  } slots_;
   std::array<const char*, kMaxArguments> names_{};
   std::size_t count_ = 0;
   std::array<Block, 4> scratch_;

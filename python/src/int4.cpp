@@ -129,10 +129,12 @@ nb::object unpack(nb::handle packed, nb::handle out) {
 void bind_weight(nb::module_& m) {
   nb::class_<Int4Weight>(
       m, "Int4Weight",
-      R"(A matrix (N, K) of 4-bit weights: w = scale * (q - 8) + offset, scale and offset for each row and group of G inputs.
+      R"(A matrix (N, K) of 4-bit weights: w = scale * (q - 8) + offset, scale and offset for each row and group of G
+inputs.
 
-Made by int4_quantize, or from arrays that are used in place: packed uint8 (N, K/2), scale and offset bfloat16 (N, K/G), as in the
-safetensors files that `hpcdl quantize` writes. float32 scales are accepted and rounded to bfloat16.)")
+Made by int4_quantize, or from arrays that are used in place: packed uint8 (N, K/2), scale and offset bfloat16
+(N, K/G), as in the safetensors files that `hpcdl quantize` writes. float32 scales are accepted and rounded to
+bfloat16.)")
       .def("__init__", make_weight, nb::arg("packed"), nb::arg("scale"), nb::arg("offset") = nb::none(),
            nb::sig(
                "def __init__(self, packed: typing.Any, scale: typing.Any, offset: typing.Any | None = None) -> None"))
@@ -175,8 +177,8 @@ void bind_int4(nb::module_& m) {
           "def int4_quantize(w: Array, *, group: int = 64, symmetric: bool = True, search: bool = True) -> Int4Weight"),
       R"(The matrix w (N, K), float32 or bfloat16, in 4 bits.
 
-group: 32, 64 or 128, dividing K: inputs that share a scale. search: choose scales by their mean squared error. ValueError where a
-weight is NaN or infinite.)");
+group: 32, 64 or 128, dividing K: inputs that share a scale. search: choose scales by their mean squared
+error. ValueError where a weight is NaN or infinite.)");
   m.def("int4_dequantize", dequantize, nb::arg("weight"), nb::kw_only(), nb::arg("dtype") = "float32",
         nb::arg("out") = nb::none(),
         nb::sig("def int4_dequantize(weight: Int4Weight, *, dtype: typing.Any = 'float32', out: typing.Any | None = "
@@ -190,8 +192,9 @@ weight is NaN or infinite.)");
                 "'none', exact: bool = False, out: Array | None = None) -> Array"),
         R"(activation(x @ weight.T + bias) + residual with 4-bit weights (N, K).
 
-x: (..., K), float32 or bfloat16; rows dense. bias: (N). residual: like the result. activation: "none", "relu", "gelu_tanh", "silu".
-x is rounded to 8 bits for each row and group, so that products are integer; with exact it stays as it is, 1.6 to 3 times slower.)");
+x: (..., K), float32 or bfloat16; rows dense. bias: (N). residual: like the result. activation: "none",
+"relu", "gelu_tanh", "silu". x is rounded to 8 bits for each row and group, so that products are integer; with
+exact it stays as it is, 1.6 to 3 times slower.)");
   m.def("int4_pack", pack, nb::arg("q"), nb::kw_only(), nb::arg("out") = nb::none(),
         nb::sig("def int4_pack(q: Array, *, out: Array | None = None) -> Array"),
         "Values 0 .. 15, uint8 (N, K) with K a multiple of 8, in the order of the kernels: uint8 (N, K/2).");

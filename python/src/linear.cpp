@@ -156,9 +156,9 @@ void bind_linear(nb::module_& m) {
                 "out: Array | None = None) -> Array"),
         R"(activation(x @ weight.T + bias) + residual in one kernel.
 
-x: (..., K), weight: (N, K), bias: (N), float32 or bfloat16 each; rows dense. residual: like the result, (..., N) in the dtype of
-x. Products are formed in the dtype of x, sums in float32. activation: "none", "relu", "gelu" (error function), "gelu_tanh".
-out: may be residual.)");
+x: (..., K), weight: (N, K), bias: (N), float32 or bfloat16 each; rows dense. residual: like the result, (...,
+N) in the dtype of x. Products are formed in the dtype of x, sums in float32. activation: "none", "relu",
+"gelu" (error function), "gelu_tanh". out: may be residual.)");
   m.def("linear_forward", linear_forward, nb::arg("x"), nb::arg("weight"), nb::arg("bias") = nb::none(), nb::kw_only(),
         nb::arg("residual") = nb::none(), nb::arg("activation") = "none", nb::arg("out") = nb::none(),
         nb::sig("def linear_forward(x: Array, weight: Array, bias: Array | None = None, *, residual: Array | None = "
@@ -175,7 +175,8 @@ out: may be residual.)");
                 "None) -> tuple[Array | None, Array | None, Array | None]"),
         R"(Gradients (dx, dweight, dbias) of linear; that of residual is dy.
 
-Of bias only presence and dtype count. z: from linear_forward. needs: which to compute (None: all); the others are None.)");
+Of bias only presence and dtype count. z: from linear_forward. needs: which to compute (None: all); the others
+are None.)");
   m.def("bias_gelu_mlp", bias_gelu_mlp, nb::arg("x"), nb::arg("w1"), nb::arg("b1").none(), nb::arg("w2"),
         nb::arg("b2").none(), nb::kw_only(), nb::arg("approximate") = "none", nb::arg("out") = nb::none(),
         nb::sig("def bias_gelu_mlp(x: Array, w1: Array, b1: Array | None, w2: Array, b2: Array | None, *, approximate: "
@@ -183,8 +184,8 @@ Of bias only presence and dtype count. z: from linear_forward. needs: which to c
                 "out: Array | None = None) -> Array"),
         R"(gelu(x @ w1.T + b1) @ w2.T + b2: two kernels.
 
-x: (..., K), w1: (F, K), b1: (F), w2: (N, F), b2: (N), float32 or bfloat16 each; rows dense. approximate: "none" or "tanh". The result
-is (..., N) in the dtype of x.)");
+x: (..., K), w1: (F, K), b1: (F), w2: (N, F), b2: (N), float32 or bfloat16 each; rows dense. approximate:
+"none" or "tanh". The result is (..., N) in the dtype of x.)");
   m.def("bias_gelu_mlp_forward", bias_gelu_mlp_forward, nb::arg("x"), nb::arg("w1"), nb::arg("b1").none(),
         nb::arg("w2"), nb::arg("b2").none(), nb::kw_only(), nb::arg("approximate") = "none",
         nb::arg("out") = nb::none(),

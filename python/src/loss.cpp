@@ -120,8 +120,8 @@ void bind_loss(nb::module_& m) {
                 "-100) -> Array"),
         R"(Mean (or sum) over the rows of logsumexp(logits) - logits[target]: a float32 scalar array.
 
-logits: (..., V), float32 or bfloat16; rows dense. targets: (...), int32 (read in place) or int64, each 0 .. V-1 or ignore_index.
-ValueError for any other target.)");
+logits: (..., V), float32 or bfloat16; rows dense. targets: (...), int32 (read in place) or int64, each 0 ..
+V-1 or ignore_index. ValueError for any other target.)");
   m.def("cross_entropy_forward", cross_entropy_forward, nb::arg("logits"), nb::arg("targets"), nb::kw_only(),
         nb::arg("reduction") = "mean", nb::arg("ignore_index") = -100,
         nb::sig("def cross_entropy_forward(logits: Array, targets: Array, *, reduction: str = 'mean', ignore_index: "

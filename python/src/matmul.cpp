@@ -105,8 +105,8 @@ void bind_matmul(nb::module_& m) {
       nb::sig("def matmul_add_relu(a: Array, b: Array, c: Array | None = None, *, out: Array | None = None) -> Array"),
       R"(relu(a @ b + c) in one kernel.
 
-a: (..., M, K), rows dense. b: (K, N), rows or columns dense (weight.T of PyTorch is fine as it is). c: (N) or (..., M, N). One dtype,
-float32 or bfloat16; sums are float32. out: (..., M, N); may be c.)");
+a: (..., M, K), rows dense. b: (K, N), rows or columns dense (weight.T of PyTorch is fine as it is). c: (N) or
+(..., M, N). One dtype, float32 or bfloat16; sums are float32. out: (..., M, N); may be c.)");
   m.def("matmul_add_relu_backward", matmul_add_relu_backward, nb::arg("dd"), nb::arg("a"), nb::arg("b"), nb::arg("d"),
         nb::arg("c") = nb::none(), nb::kw_only(), nb::arg("needs") = nb::none(), nb::arg("out") = nb::none(),
         nb::sig("def matmul_add_relu_backward(dd: Array, a: Array, b: Array, d: Array, c: Array | None = None, *, "
@@ -116,7 +116,8 @@ float32 or bfloat16; sums are float32. out: (..., M, N); may be c.)");
                 "None, Array | None]"),
         R"(Gradients (da, db, dc) of matmul_add_relu.
 
-dd: gradient of the result d. Of c only its shape counts. db lies in memory as b does. needs: which to compute (None: all).)");
+dd: gradient of the result d. Of c only its shape counts. db lies in memory as b does. needs: which to compute
+(None: all).)");
 }
 
 }  // namespace hpcdl::python

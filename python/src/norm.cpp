@@ -91,7 +91,8 @@ void bind_norm(nb::module_& m) {
                 "None = None) -> Array"),
         R"((x - mean) / sqrt(var + eps) * weight + bias over the last dim.
 
-x: (..., C), float32 or bfloat16; rows dense. weight, bias: (C), both float32 or both bfloat16, whatever x is. out: like x.)");
+x: (..., C), float32 or bfloat16; rows dense. weight, bias: (C), both float32 or both bfloat16, whatever x is.
+out: like x.)");
   m.def("layer_norm_forward", layer_norm_forward, nb::arg("x"), nb::arg("weight"), nb::arg("bias") = nb::none(),
         nb::kw_only(), nb::arg("eps") = 1e-5f, nb::arg("out") = nb::none(),
         nb::sig("def layer_norm_forward(x: Array, weight: Array, bias: Array | None = None, *, eps: float = 1e-5, "
@@ -108,8 +109,8 @@ x: (..., C), float32 or bfloat16; rows dense. weight, bias: (C), both float32 or
                 "-> tuple[Array | None, Array | None, Array | None]"),
         R"(Gradients (dx, dweight, dbias) of layer_norm.
 
-mean, rstd: from layer_norm_forward. Of bias only its presence counts. needs: which gradients to compute (None: all); the others
-are None.)");
+mean, rstd: from layer_norm_forward. Of bias only its presence counts. needs: which gradients to compute
+(None: all); the others are None.)");
   m.def("rms_norm", rms_norm, nb::arg("x"), nb::arg("weight"), nb::kw_only(), nb::arg("eps") = 1e-5f,
         nb::arg("out") = nb::none(),
         nb::sig("def rms_norm(x: Array, weight: Array, *, eps: float = 1e-5, out: Array | None = None) -> Array"),

@@ -92,8 +92,8 @@ x: (..., C), float32 or bfloat16; rows dense. With causal, row r of the last two
         nb::sig("def gelu(x: Array, *, approximate: str = 'none', out: Array | None = None) -> Array"),
         R"(GELU of every element.
 
-x: (..., C), float32 or bfloat16; rows dense. approximate: "none" (by the error function) or "tanh". out: like x; may be x
-itself.)");
+x: (..., C), float32 or bfloat16; rows dense. approximate: "none" (by the error function) or "tanh". out: like
+x; may be x itself.)");
   m.def("gelu_backward", gelu_backward, nb::arg("dy"), nb::arg("x"), nb::kw_only(), nb::arg("approximate") = "none",
         nb::arg("out") = nb::none(),
         nb::sig(

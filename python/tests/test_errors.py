@@ -1,4 +1,4 @@
-"""Bad input: always a ValueError or TypeError that says what was expected and found, never a crash or a wrong result."""
+"""Bad input: always a ValueError or TypeError that says what was expected and found, never a crash."""
 
 import inspect
 import random

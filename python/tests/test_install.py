@@ -1,4 +1,4 @@
-"""`pip install .` into a fresh environment, and a call of what it installed. No NumPy there: arrays of the standard library."""
+"""`pip install .` into a fresh environment, and a call of what it installed, on arrays of the standard library."""
 
 import os
 import pathlib

@@ -20,7 +20,7 @@ def rand(*shape, dtype=torch.float32, grad=True):
 
 class Autograd(Case):
     def agree(self, ours, theirs, tensors, length, factor=8):
-        """Values and all gradients of ours(*tensors) and theirs(*doubles); the incoming gradient is random and strided."""
+        """Values and all gradients of ours(*tensors) and theirs(*doubles); the incoming gradient is random, strided."""
         dtype = next(t.dtype for t in tensors if t is not None)
         doubles = [t.detach().double().requires_grad_(t.requires_grad) if t is not None else None for t in tensors]
         y, want = ours(*tensors), theirs(*doubles)
