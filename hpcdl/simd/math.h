@@ -24,17 +24,16 @@ template <class Isa> inline Vec<Isa> exp(Vec<Isa> x) {
 }
 
 /// 2^x. Relative error < 3e-7 on [-126, 127]; 0 below -150, +inf from 128 on, NaN for NaN. Cheaper than exp: the range
-/// reduction is exact. Degree-5 polynomial.
+/// reduction is exact, and no argument needs a clamp. Degree-5 polynomial on [0, 1) that is 1 at 0: powers of two are exact.
 template <class Isa> inline Vec<Isa> exp2(Vec<Isa> x) {
   using V = Vec<Isa>;
-  const V c = max(V(-151.0f), min(V(129.0f), x));
-  const V n = round(c), r = c - n;
-  V p = fma(V(1.3264726899e-3f), r, V(9.6715126606e-3f));
-  p = fma(p, r, V(5.5507337442e-2f));
-  p = fma(p, r, V(2.4022242085e-1f));
-  p = fma(p, r, V(6.9314697760e-1f));
+  const V r = fraction(x);
+  V p = fma(V(1.8671302133e-3f), r, V(9.0170300187e-3f));
+  p = fma(p, r, V(5.5799913321e-2f));
+  p = fma(p, r, V(2.4016445010e-1f));
+  p = fma(p, r, V(6.9315131181e-1f));
   p = fma(p, r, V(1.0f));
-  return scale2(p, n);
+  return scale2(p, x);
 }
 
 /// Natural logarithm for x > 0. Relative error < 3e-7 away from 1, absolute < 1e-7 near 1. -inf at 0, NaN below.

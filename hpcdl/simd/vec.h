@@ -10,7 +10,8 @@
 //   reciprocal(v)  1/v with relative error < 2e-7, for 2^-125 <= |v| <= 2^125; division costs several times as much
 //   a < b ... -> Mask;  select(mask, yes, no)
 //   v.first(n, fill)                   its first n lanes, the others are `fill`
-//   round(v)  (nearest even)   scale2(v, n) = v * 2^n for integral n   mantissa/exponent for log
+//   round(v)  (nearest even)   fraction(v) = v - floor(v), 0 for infinities   scale2(v, n) = v * 2^floor(n)
+//   mantissa/exponent for log
 //
 // Elementary functions are in math.h. Only the set this translation unit is compiled for is defined beyond Scalar.
 
@@ -62,7 +63,8 @@ template <> struct Vec<Scalar> {
   friend Vec sqrt(Vec a) { return std::sqrt(a.v); }
   friend Vec reciprocal(Vec a) { return 1.0f / a.v; }
   friend Vec round(Vec a) { return std::nearbyint(a.v); }
-  friend Vec scale2(Vec a, Vec n) { return std::ldexp(a.v, static_cast<int>(n.v)); }
+  friend Vec fraction(Vec a) { return std::fabs(a.v) < 0x1p23f ? a.v - std::floor(a.v) : a.v == a.v ? 0 : a.v; }
+  friend Vec scale2(Vec a, Vec n) { return std::ldexp(a.v, n.v > -300 ? n.v < 300 ? static_cast<int>(std::floor(n.v)) : 300 : -300); }
   /// x = mantissa * 2^exponent with mantissa in [sqrt(1/2), sqrt(2)); x positive and finite.
   friend Vec exponent(Vec a) { return static_cast<float>(std::ilogb(a.v / 0.70710678f)); }
   friend Vec mantissa(Vec a) { return std::ldexp(a.v, -std::ilogb(a.v / 0.70710678f)); }
@@ -139,8 +141,12 @@ template <> struct Vec<Avx2> {
   friend Vec sqrt(Vec a) { return _mm256_sqrt_ps(a.v); }
   friend Vec reciprocal(Vec a) { return _mm256_div_ps(_mm256_set1_ps(1), a.v); }
   friend Vec round(Vec a) { return _mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  friend Vec fraction(Vec a) {
+    const __m256 c = clamp252(a.v);
+    return _mm256_sub_ps(c, _mm256_floor_ps(c));
+  }
   friend Vec scale2(Vec a, Vec n) {  // two factors, so that |n| up to 252 neither overflows nor loses subnormals
-    const __m256i k = _mm256_cvtps_epi32(_mm256_max_ps(_mm256_min_ps(n.v, _mm256_set1_ps(252)), _mm256_set1_ps(-252)));
+    const __m256i k = _mm256_cvtps_epi32(_mm256_floor_ps(clamp252(n.v)));
     const __m256i half = _mm256_srai_epi32(k, 1), rest = _mm256_sub_epi32(k, half);
     const auto pow2 = [](__m256i e) {
       return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(e, _mm256_set1_epi32(127)), 23));
@@ -166,6 +172,8 @@ template <> struct Vec<Avx2> {
   friend float reduce_min(Vec a) { return -reduce_max(Vec(0.0f) - a); }
 
  private:
+  // Operand order: min and max return their second operand for NaN.
+  static __m256 clamp252(__m256 x) { return _mm256_max_ps(_mm256_set1_ps(-252), _mm256_min_ps(_mm256_set1_ps(252), x)); }
   __m128i to_bf16() const {
     const __m256i u = _mm256_castps_si256(v);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
@@ -234,6 +242,7 @@ template <> struct Vec<Avx512> {
     return _mm512_fmadd_ps(y, _mm512_fnmadd_ps(a.v, y, _mm512_set1_ps(1)), y);
   }
   friend Vec round(Vec a) { return _mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+  friend Vec fraction(Vec a) { return _mm512_reduce_ps(a.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
   friend Vec scale2(Vec a, Vec n) { return _mm512_scalef_ps(a.v, n.v); }
   friend Vec exponent(Vec a) { return _mm512_getexp_ps(_mm512_mul_ps(a.v, _mm512_set1_ps(1 / 0.70710678f))); }
   friend Vec mantissa(Vec a) { return scale2(a, Vec(0.0f) - exponent(a)); }

@@ -1,62 +1,68 @@
 #include "hpcdl/ops/attention/attention.h"
 
 #include "hpcdl/core/pool.h"
-#include "hpcdl/ops/attention/tile.h"
+#include "hpcdl/ops/attention/pack.h"
 #include "hpcdl/simd/math.h"
 
 namespace hpcdl::cpu {
 namespace {
 
-constexpr std::int64_t kQueries = 64, kKeys = 64, kMaxDim = Attention::kMaxHeadDim;
+using attn::kKeys, attn::kQueries;
+constexpr std::int64_t kMaxDim = Attention::kMaxHeadDim;
 
-/// Work of one thread on one block of queries of one head.
-struct Block {
-  alignas(64) float q[kMaxDim * kQueries];    // q^T, scaled: (D, queries)
-  alignas(64) float out[kMaxDim * kQueries];  // (D, queries), not yet divided by sum
-  alignas(64) float p[kKeys * kQueries];      // scores, then probabilities: (keys, queries)
-  alignas(64) float k[kKeys * kMaxDim], v[kKeys * kMaxDim];  // copies, see float_rows()
+/// Work of one thread on one block of queries of one head. W: words of the scores. Weights times v are always summed in f32
+/// products: rounding probabilities to bf16 would cost more accuracy than the storage of the result does.
+template <class W> struct Block {
+  alignas(64) W q[kMaxDim / attn::kGroup<W> * kQueries];  // q^T: (words of D, queries)
+  alignas(64) float out[kMaxDim * kQueries];              // (D, queries), not yet divided by sum
+  alignas(64) float p[kKeys * kQueries];                  // scores, then probabilities: (keys, queries)
+  alignas(64) W k[kKeys * kMaxDim / attn::kGroup<W>];     // copies, where the memory itself will not do
+  alignas(64) float v[kKeys * kMaxDim];
   alignas(64) float top[kQueries], sum[kQueries];
 };
 
-constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.69314718055994531f;
+constexpr float kLog2e = 1.4426950408889634f;
 
-/// Scores (times log2 e) of `keys` keys -> 2^(score - top), with the running maximum and sum; rescales `out` where the
-/// maximum rose. `first`: the position of the first key relative to the first query; keys behind a lane's own position
-/// are masked.
-template <class Isa>
-[[gnu::flatten]] void softmax_block(Isa, Block& w, std::int64_t block_keys, std::int64_t first, bool masked, bool fresh, std::int64_t lanes, std::int64_t d) {
+/// NV vectors of queries: scores of `keys` keys -> 2^(rate (score - top)), with the running maximum and sum; rescales `out`
+/// where the maximum rose. Lane l + i of a masked block sees keys 0 .. l + i - first.
+template <class Isa, int NV, class W>
+[[gnu::noinline]] void softmax_lanes(Isa, Block<W>& w, std::int64_t l, std::int64_t keys, const attn::Sight& s, float rate, bool fresh, std::int64_t d) {
   using V = simd::Vec<Isa>;
+  constexpr float kInf = __builtin_inff();
   float iota[V::N];
   for (int i = 0; i < V::N; ++i) iota[i] = static_cast<float>(i);
-  for (std::int64_t l = 0; l < lanes; l += V::N) {
-    const V position = V::load(iota) + V(static_cast<float>(l - first));  // of the lanes, relative to key 0 of the block
-    const std::int64_t keys = masked ? attn::seen_by_span(l, lanes, block_keys, first) : block_keys;
-    float* p = w.p + l;
-    V top = fresh ? V(-__builtin_inff()) : V::load(w.top + l);
-    const V before = top;
-    if (masked) {
-      for (std::int64_t j = 0; j < keys; ++j) {
-        const V s = select(position < V(static_cast<float>(j)), V(-__builtin_inff()), V::load(p + j * kQueries));
-        s.store(p + j * kQueries);
-        top = max(s, top);
-      }
-    } else {
-      for (std::int64_t j = 0; j < keys; ++j) top = max(V::load(p + j * kQueries), top);
-    }
-    V sum(0.0f);
-    for (std::int64_t j = 0; j < keys; ++j) {
-      const V e = exp2(V::load(p + j * kQueries) - top);
-      e.store(p + j * kQueries);
-      sum = sum + e;
-    }
-    top.store(w.top + l);
-    if (fresh) {
-      sum.store(w.sum + l);
-      continue;
-    }
-    const V shrink = exp2(before - top);
-    fma(V::load(w.sum + l), shrink, sum).store(w.sum + l);
-    for (std::int64_t i = 0; i < d; ++i) (V::load(w.out + i * kQueries + l) * shrink).store(w.out + i * kQueries + l);
+  V position[NV], before[NV], top[NV], sum[NV], shift[NV];
+  for (int v = 0; v < NV; ++v) {
+    position[v] = V::load(iota) + V(static_cast<float>(l + v * V::N - s.first));
+    top[v] = before[v] = fresh ? V(-kInf) : V::load(w.top + l + v * V::N);
+    sum[v] = V(0.0f);
+  }
+  float* const p = w.p + l;
+  const auto sweep = [&](auto step) {
+    for (std::int64_t j = 0; j < keys; ++j)
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; ++v) step(j, v, p + j * kQueries + v * V::N);
+  };
+  const auto hidden = [&](std::int64_t j, int v) { return position[v] < V(static_cast<float>(j)); };
+  if (s.masked) sweep([&](std::int64_t j, int v, float* at) { top[v] = max(select(hidden(j, v), V(-kInf), V::load(at)), top[v]); });
+  else sweep([&](std::int64_t, int v, float* at) { top[v] = max(V::load(at), top[v]); });
+  for (int v = 0; v < NV; ++v) shift[v] = V(0.0f) - top[v] * V(rate);
+  const auto weigh = [&](std::int64_t j, int v, float* at, auto mask) {
+    V e = exp2(fma(V::load(at), V(rate), shift[v]));
+    if constexpr (mask) e = select(hidden(j, v), V(0.0f), e);
+    e.store(at);
+    sum[v] = sum[v] + e;
+  };
+  if (s.masked) sweep([&](std::int64_t j, int v, float* at) { weigh(j, v, at, std::true_type{}); });
+  else sweep([&](std::int64_t j, int v, float* at) { weigh(j, v, at, std::false_type{}); });
+  for (int v = 0; v < NV; ++v) {
+    const std::int64_t at = l + v * V::N;
+    const V shrink = fresh ? V(0.0f) : exp2(fma(before[v], V(rate), shift[v]));
+    top[v].store(w.top + at);
+    if (fresh) sum[v].store(w.sum + at);
+    else fma(V::load(w.sum + at), shrink, sum[v]).store(w.sum + at);
+    if (fresh || reduce_min(shrink) == 1) continue;
+    for (std::int64_t i = 0; i < d; ++i) (V::load(w.out + i * kQueries + at) * shrink).store(w.out + i * kQueries + at);
   }
 }
 
@@ -68,28 +74,32 @@ struct Extent {
 };
 
 template <class Isa, class T, class K>
-void query_block(Isa isa, Block& w, attn::Rows<T> out, float* lse, attn::Rows<const T> q, attn::Rows<const K> k, attn::Rows<const K> v,
-                 std::int64_t t0, const Extent& e) {
+void query_block(Isa isa, attn::Rows<T> out, float* lse, attn::Rows<const T> q, attn::Rows<const K> k, attn::Rows<const K> v, std::int64_t t0,
+                 const Extent& e) {
   using V = simd::Vec<Isa>;
-  const std::int64_t rows = e.queries - t0 < kQueries ? e.queries - t0 : kQueries;
+  using W = std::conditional_t<std::is_same_v<T, K>, attn::WordOf<Isa, T>, float>;
+  Block<W> w;
+  const std::int64_t rows = e.queries - t0 < kQueries ? e.queries - t0 : kQueries, words = (e.d + attn::kGroup<W> - 1) / attn::kGroup<W>;
   const std::int64_t lanes = (rows + V::N - 1) / V::N * V::N, at = e.offset + t0;
-  attn::transpose_in(isa, w.q, kQueries, attn::Rows<const T>{q[t0], q.stride}, rows, lanes, e.d, e.scale * kLog2e);
+  attn::transpose_in(isa, w.q, q.from(t0), rows, lanes, e.d);
   const std::int64_t end = e.causal && at + rows < e.keys ? at + rows : e.keys;
   for (std::int64_t j0 = 0; j0 < end; j0 += kKeys) {
     const std::int64_t keys = end - j0 < kKeys ? end - j0 : kKeys;
-    const bool masked = e.causal && j0 + keys > at + 1;
-    const auto kf = attn::float_rows(isa, w.k, attn::Rows<const K>{k[j0], k.stride}, keys, e.d, attn::Read::along);
-    attn::multiply_scores(isa, w.p, kQueries, {kf.base, kf.stride, 1}, w.q, kQueries, keys, lanes, e.d, masked, j0 - at);
-    softmax_block(isa, w, keys, j0 - at, masked, j0 == 0, lanes, e.d);
-    const auto vf = attn::float_rows(isa, w.v, attn::Rows<const K>{v[j0], v.stride}, keys, e.d, attn::Read::across);
-    attn::multiply_weights(isa, w.out, kQueries, {vf.base, 1, vf.stride}, w.p, kQueries, e.d, lanes, keys, j0 > 0, masked, j0 - at);
+    const attn::Sight sight{keys, lanes, j0 - at, e.causal && j0 + keys > at + 1};
+    attn::multiply_scores(isa, w.p, attn::row_words(isa, w.k, k.from(j0), keys, e.d), w.q, words, sight);
+    attn::for_spans(sight, [&](std::int64_t l, std::int64_t count, std::int64_t seen) {
+      attn::in_chunks<4>(count / V::N, [&](auto nv, std::int64_t i) {
+        softmax_lanes<Isa, nv>(isa, w, l + i * V::N, seen, sight, e.scale * kLog2e, j0 == 0, e.d);
+      });
+    });
+    attn::multiply_weights(isa, w.out, attn::column_words(isa, w.v, v.from(j0), keys, e.d), w.p, e.d, j0 > 0, sight);
   }
   for (std::int64_t l = 0; l < lanes; l += V::N) {
     const V sum = V::load(w.sum + l);
-    if (lse) fma(V::load(w.top + l), V(kLn2), log(sum)).store(lse + t0 + l, static_cast<int>(rows - l < V::N ? rows - l : V::N));
+    if (lse) fma(V::load(w.top + l), V(e.scale), log(sum)).store(lse + t0 + l, attn::lanes_at<Isa>(rows, l));
     (V(1.0f) / sum).store(w.sum + l);
   }
-  attn::transpose_out(isa, attn::Rows<T>{out[t0], out.stride}, w.out, kQueries, rows, e.d, w.sum, false);
+  attn::transpose_out(isa, out.from(t0), w.out, rows, e.d, w.sum, false);
 }
 
 }  // namespace
@@ -102,12 +112,12 @@ void attention(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View k, View
   const Extent e{queries, keys, d, a.cached ? position : keys - queries, a.causal || a.cached,
                  a.scale > 0 ? a.scale : 1 / __builtin_sqrtf(static_cast<float>(d))};
   const auto run = [&]<class T, class K>() {
-    // Long blocks (the last queries, which see most keys) first, so that threads end together.
+    // Head by head, so that its keys and values stay in the cache; in each the long blocks (the last queries, which see
+    // most keys) first, so that threads end together.
     parallel_tasks(pool, q[0] * heads * blocks, [&](std::int64_t i) {
-      const auto block = blocks - 1 - i / (q[0] * heads), b = i % (q[0] * heads) / heads, h = i % heads;
+      const auto block = blocks - 1 - i % blocks, b = i / blocks / heads, h = i / blocks % heads;
       const auto g = h * kv_heads / heads;
-      Block w;
-      query_block(isa, w, attn::head_rows<T>(out, b, h, d), lse ? lse.ptr<float>() + (b * heads + h) * queries : nullptr,
+      query_block(isa, attn::head_rows<T>(out, b, h, d), lse ? lse.ptr<float>() + (b * heads + h) * queries : nullptr,
                   attn::head_rows<T>(q, b, h, d), attn::head_rows<K>(k, b, g, d), attn::head_rows<K>(v, b, g, d), block * kQueries, e);
     });
   };

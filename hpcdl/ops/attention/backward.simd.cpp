@@ -3,26 +3,30 @@
 
 #include "hpcdl/core/pool.h"
 #include "hpcdl/ops/attention/attention.h"
-#include "hpcdl/ops/attention/tile.h"
+#include "hpcdl/ops/attention/pack.h"
 #include "hpcdl/simd/math.h"
 
 namespace hpcdl::cpu {
 namespace {
 
-constexpr std::int64_t kQueries = 64, kKeys = 64, kMaxDim = Attention::kMaxHeadDim;
-
+using attn::kKeys, attn::kQueries;
+constexpr std::int64_t kMaxDim = Attention::kMaxHeadDim;
 constexpr float kLog2e = 1.4426950408889634f;
 
-struct Block {
-  alignas(64) float q[kMaxDim * kQueries];     // q^T, times scale and log2 e: (D, queries)
-  alignas(64) float dout[kMaxDim * kQueries];  // dout^T: (D, queries)
-  alignas(64) float dq[kMaxDim * kQueries];    // (D, queries)
-  alignas(64) float p[kKeys * kQueries];       // (keys, queries)
-  alignas(64) float ds[kKeys * kQueries];      // (keys, queries)
-  // Copies as floats, where the memory itself will not do.
-  alignas(64) float q_rows[kQueries * kMaxDim], dout_rows[kQueries * kMaxDim], k[kKeys * kMaxDim], v[kKeys * kMaxDim];
-  alignas(64) float sum[kKeys * kMaxDim];      // part of dk or dv
-  alignas(64) float lse[kQueries] /* times log2 e */, delta[kQueries], ones[kQueries];
+/// Pairs: p and ds are rounded to bf16, as the gradients are that they are multiplied with, and summed in f32.
+template <class W> struct Block {
+  static constexpr std::int64_t kGroup = attn::kGroup<W>;
+  alignas(64) W q[kMaxDim / kGroup * kQueries];     // q^T: (words of D, queries)
+  alignas(64) W dout[kMaxDim / kGroup * kQueries];  // dout^T: (words of D, queries)
+  alignas(64) float dq[kMaxDim * kQueries];         // (D, queries)
+  alignas(64) float p[kKeys * kQueries];            // (keys, queries): scores, then probabilities (keys, words of queries)
+  alignas(64) float ds[kKeys * kQueries];           // the same: do v^T, then ds
+  alignas(64) W ds_columns[kKeys / kGroup * kQueries];  // (words of keys, queries); pairs only, floats are those of ds
+  alignas(64) W q_columns[kQueries / kGroup * kMaxDim], dout_columns[kQueries / kGroup * kMaxDim];  // (words of queries, D)
+  alignas(64) W k[kKeys / kGroup * kMaxDim], v[kKeys / kGroup * kMaxDim];  // copies, where the memory itself will not do
+  alignas(64) W k_columns[kKeys / kGroup * kMaxDim];
+  alignas(64) float sum[kKeys * kMaxDim];           // part of dk or dv
+  alignas(64) float lse[kQueries] /* times log2 e */, delta[kQueries] /* times scale */;
 };
 
 template <class T> struct Head {
@@ -39,86 +43,121 @@ struct Shared {
   float scale;
 };
 
-/// p: scores -> probabilities; ds: do v^T -> p (ds - delta).
-template <class Isa>
-[[gnu::flatten]] void probabilities(Isa, Block& w, std::int64_t keys, std::int64_t first, bool masked, std::int64_t lanes) {
+/// p: scores -> probabilities; ds: do v^T -> scale p (ds - delta); both as words.
+template <class Isa, class W>
+[[gnu::flatten]] void probabilities(Isa, Block<W>& w, const attn::Sight& s, float scale) {
   using V = simd::Vec<Isa>;
   float iota[V::N];
   for (int i = 0; i < V::N; ++i) iota[i] = static_cast<float>(i);
-  for (std::int64_t l = 0; l < lanes; l += V::N) {
-    const V position = V::load(iota) + V(static_cast<float>(l - first));
-    const V lse = V::load(w.lse + l), delta = V::load(w.delta + l);
-    const std::int64_t seen = masked ? attn::seen_by_span(l, lanes, keys, first) : keys;
-    for (std::int64_t j = seen; j < keys; ++j) {
-      V(0.0f).store(w.p + j * kQueries + l);
-      V(0.0f).store(w.ds + j * kQueries + l);
+  const V rate(scale * kLog2e), zero(0.0f);
+  const auto vector = [&](std::int64_t l, std::int64_t seen) {
+    const V position = V::load(iota) + V(static_cast<float>(l - s.first));
+    const V lse = zero - V::load(w.lse + l), delta = zero - V::load(w.delta + l);
+    const auto compute = [&](std::int64_t j, V& p, V& ds) {
+      p = ds = zero;
+      if (j >= seen) return;
+      p = exp2(fma(V::load(w.p + j * kQueries + l), rate, lse));
+      if (s.masked) p = select(position < V(static_cast<float>(j)), zero, p);
+      ds = p * fma(V::load(w.ds + j * kQueries + l), V(scale), delta);
+    };
+    for (std::int64_t j = 0; j < s.keys; j += attn::kGroup<W>) {
+      V p, ds;
+      compute(j, p, ds);
+      if constexpr (std::is_same_v<W, float>) {
+        p.store(w.p + j * kQueries + l);
+        ds.store(w.ds + j * kQueries + l);
+      } else {
+#if defined(HPCDL_SIMD_AVX512)
+        // A row of bf16 takes the first half of the row of floats: lanes up to l, which have been read.
+        V p1, ds1;
+        compute(j + 1, p1, ds1);
+        const auto store = [&](float* row, V x) {
+          const auto half = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x.v));
+          _mm256_storeu_si256(reinterpret_cast<__m256i*>(reinterpret_cast<bf16*>(row) + l), half);
+          return half;
+        };
+        store(w.p + j * kQueries, p);
+        const auto first = store(w.ds + j * kQueries, ds);
+        store(w.p + (j + 1) * kQueries, p1);
+        const auto second = store(w.ds + (j + 1) * kQueries, ds1);
+        _mm512_storeu_si512(w.ds_columns + j / 2 * kQueries + l, attn::interleave(first, second));
+#endif
+      }
     }
-    for (std::int64_t j = 0; j < seen; ++j) {
-      V p = exp2(V::load(w.p + j * kQueries + l) - lse);
-      if (masked) p = select(position < V(static_cast<float>(j)), V(0.0f), p);
-      p.store(w.p + j * kQueries + l);
-      (p * (V::load(w.ds + j * kQueries + l) - delta)).store(w.ds + j * kQueries + l);
-    }
-  }
+  };
+  attn::for_spans(s, [&](std::int64_t l, std::int64_t lanes, std::int64_t seen) {
+    for (std::int64_t i = l; i < l + lanes; i += V::N) vector(i, seen);
+  });
 }
 
-/// to[j][0, d) += part of rows (keys, d_up).
-template <class Isa> void add_rows(Isa, attn::Rows<float> to, const float* from, std::int64_t keys, std::int64_t d, float factor) {
+/// to[j][0, d) += rows (keys, d up to whole vectors).
+template <class Isa> void add_rows(Isa, attn::Rows<float> to, const float* from, std::int64_t keys, std::int64_t d) {
   using V = simd::Vec<Isa>;
   const std::int64_t up = (d + V::N - 1) / V::N * V::N;
   for (std::int64_t j = 0; j < keys; ++j)
     for (std::int64_t i = 0; i < d; i += V::N) {
-      const int n = static_cast<int>(d - i < V::N ? d - i : V::N);
-      fma(V::load(from + j * up + i), V(factor), V::load(to[j] + i, n)).store(to[j] + i, n);
+      const int n = attn::lanes_at<Isa>(d, i);
+      (V::load(from + j * up + i) + V::load(to[j] + i, n)).store(to[j] + i, n);
     }
 }
 
-template <class Isa, class T> void load_block(Isa isa, Block& w, const Head<T>& h, std::int64_t t0, std::int64_t rows, std::int64_t lanes, const Shared& s) {
+/// to (keys, d) += weights (keys, words of queries) b (words of queries, d).
+template <class Isa, class W>
+void add_product(Isa isa, attn::Rows<float> to, Block<W>& w, const float* weights, attn::Words<W> b, std::int64_t keys, std::int64_t d, std::int64_t words) {
+  const attn::Words<W> a{reinterpret_cast<const W*>(weights), kQueries, 1};
+  if (d % simd::Vec<Isa>::N == 0) return attn::multiply(isa, to.base, to.stride, a, b.a, b.ak, keys, d, words, true);
+  attn::multiply(isa, w.sum, b.ak, a, b.a, b.ak, keys, d, words, false);
+  add_rows(isa, to, w.sum, keys, d);
+}
+
+template <class Isa, class W, class T>
+void load_block(Isa isa, Block<W>& w, const Head<T>& h, std::int64_t t0, std::int64_t rows, std::int64_t lanes, const Shared& s) {
   using V = simd::Vec<Isa>;
-  attn::transpose_in(isa, w.q, kQueries, attn::Rows<const T>{h.q[t0], h.q.stride}, rows, lanes, s.d, s.scale * kLog2e);
-  attn::transpose_in(isa, w.dout, kQueries, attn::Rows<const T>{h.dout[t0], h.dout.stride}, rows, lanes, s.d, 1);
+  attn::transpose_in(isa, w.q, h.q.from(t0), rows, lanes, s.d);
+  attn::transpose_in(isa, w.dout, h.dout.from(t0), rows, lanes, s.d);
   for (std::int64_t r = 0; r < lanes; ++r) {
     V dot(0.0f);
     if (r < rows)
       for (std::int64_t i = 0; i < s.d; i += V::N) {
-        const int n = static_cast<int>(s.d - i < V::N ? s.d - i : V::N);
+        const int n = attn::lanes_at<Isa>(s.d, i);
         dot = fma(V::load(h.out[t0 + r] + i, n), V::load(h.dout[t0 + r] + i, n), dot);
       }
-    w.delta[r] = reduce_add(dot);
+    w.delta[r] = s.scale * reduce_add(dot);
     w.lse[r] = r < rows ? h.lse[t0 + r] * kLog2e : __builtin_inff();  // lanes behind the last query: p = 0
-    w.ones[r] = s.scale;
   }
 }
 
-template <class Isa, class T>
-void query_block(Isa isa, Block& w, const Head<T>& h, attn::Rows<const T> k, attn::Rows<const T> v, std::int64_t t0, const Shared& s) {
+template <class Isa, class W, class T>
+void query_block(Isa isa, Block<W>& w, const Head<T>& h, attn::Rows<const T> k, attn::Rows<const T> v, std::int64_t t0, const Shared& s) {
   using V = simd::Vec<Isa>;
-  const std::int64_t rows = s.queries - t0 < kQueries ? s.queries - t0 : kQueries, d = s.d, up = (d + V::N - 1) / V::N * V::N;
+  constexpr auto words_of = [](std::int64_t n) { return (n + attn::kGroup<W> - 1) / attn::kGroup<W>; };
+  const std::int64_t rows = s.queries - t0 < kQueries ? s.queries - t0 : kQueries, d = s.d;
   const std::int64_t lanes = (rows + V::N - 1) / V::N * V::N, at = s.offset + t0;
   load_block(isa, w, h, t0, rows, lanes, s);
-  const auto qf = attn::float_rows(isa, w.q_rows, attn::Rows<const T>{h.q[t0], h.q.stride}, rows, d, attn::Read::vectors);
-  const auto gf = attn::float_rows(isa, w.dout_rows, attn::Rows<const T>{h.dout[t0], h.dout.stride}, rows, d, attn::Read::vectors);
+  const auto q_columns = attn::column_words(isa, w.q_columns, h.q.from(t0), rows, d);
+  const auto dout_columns = attn::column_words(isa, w.dout_columns, h.dout.from(t0), rows, d);
+  const W* ds_columns = attn::kGroup<W> == 1 ? reinterpret_cast<const W*>(w.ds) : w.ds_columns;
   const std::int64_t end = s.causal && at + rows < s.keys ? at + rows : s.keys;
   for (std::int64_t j0 = 0; j0 < end; j0 += kKeys) {
-    const std::int64_t keys = end - j0 < kKeys ? end - j0 : kKeys;
-    const bool masked = s.causal && j0 + keys > at + 1;
-    const auto kf = attn::float_rows(isa, w.k, attn::Rows<const T>{k[j0], k.stride}, keys, d, attn::Read::across);
-    const auto vf = attn::float_rows(isa, w.v, attn::Rows<const T>{v[j0], v.stride}, keys, d, attn::Read::along);
-    attn::multiply_scores(isa, w.p, kQueries, {kf.base, kf.stride, 1}, w.q, kQueries, keys, lanes, d, masked, j0 - at);
-    attn::multiply_scores(isa, w.ds, kQueries, {vf.base, vf.stride, 1}, w.dout, kQueries, keys, lanes, d, masked, j0 - at);
-    probabilities(isa, w, keys, j0 - at, masked, lanes);
-    if (h.want_dq)
-      attn::multiply_weights(isa, w.dq, kQueries, {kf.base, 1, kf.stride}, w.ds, kQueries, d, lanes, keys, j0 > 0, masked, j0 - at);
+    const std::int64_t keys = end - j0 < kKeys ? end - j0 : kKeys, next = end - j0 - keys < kKeys ? end - j0 - keys : kKeys;
+    const attn::Sight sight{keys, lanes, j0 - at, s.causal && j0 + keys > at + 1};
+    // Rows of a packed tensor lie far apart: no hardware prefetcher follows them.
+    attn::prefetch(k.from(j0 + keys), next, d);
+    attn::prefetch(v.from(j0 + keys), next, d);
+    attn::multiply_scores(isa, w.p, attn::row_words(isa, w.k, k.from(j0), keys, d), w.q, words_of(d), sight);
+    attn::multiply_scores(isa, w.ds, attn::row_words(isa, w.v, v.from(j0), keys, d), w.dout, words_of(d), sight);
+    probabilities(isa, w, sight, s.scale);
+    if (h.want_dq) attn::multiply_weights(isa, w.dq, attn::column_words(isa, w.k_columns, k.from(j0), keys, d), ds_columns, d, j0 > 0, sight);
     if (s.dv.base) {
-      attn::multiply(isa, w.sum, up, {w.p, kQueries, 1}, gf.base, gf.stride, keys, d, rows, false);
-      add_rows(isa, {s.dv[j0], s.dv.stride}, w.sum, keys, d, 1);
+      attn::prefetch(s.dv.from(j0 + keys), next, d);
+      add_product(isa, s.dv.from(j0), w, w.p, dout_columns, keys, d, words_of(rows));
     }
     if (s.dk.base) {
-      attn::multiply(isa, w.sum, up, {w.ds, kQueries, 1}, qf.base, qf.stride, keys, d, rows, false);
-      add_rows(isa, {s.dk[j0], s.dk.stride}, w.sum, keys, d, s.scale);
+      attn::prefetch(s.dk.from(j0 + keys), next, d);
+      add_product(isa, s.dk.from(j0), w, w.ds, q_columns, keys, d, words_of(rows));
     }
   }
-  if (h.want_dq) attn::transpose_out(isa, attn::Rows<T>{h.dq[t0], h.dq.stride}, w.dq, kQueries, rows, d, w.ones, h.add_dq);
+  if (h.want_dq) attn::transpose_out(isa, h.dq.from(t0), w.dq, rows, d, nullptr, h.add_dq);
 }
 
 /// Where the f32 sums of one head of a gradient are made: in place, or in the scratch.
@@ -137,7 +176,7 @@ template <class Isa, class T> void write_sums(Isa, attn::Rows<T> to, attn::Rows<
   using V = simd::Vec<Isa>;
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t j = 0; j < d; j += V::N) {
-      const int n = static_cast<int>(d - j < V::N ? d - j : V::N);
+      const int n = attn::lanes_at<Isa>(d, j);
       V y = V::load(from[i] + j, n);
       if (add) y = y + V::load(to[i] + j, n);
       y.store(to[i] + j, n);
@@ -159,7 +198,7 @@ void attention_backward(Isa isa, Pool& pool, Grad dq, Grad dk, Grad dv, View q, 
       const Shared s{sums<T>(dk, scratch, 0, b, g, d), sums<T>(dv, scratch, 1, b, g, d), queries, keys, d, keys - queries, a.causal, scale};
       if (dk && !(in_place && dk.accumulate())) clear(isa, s.dk, keys, d);
       if (dv && !(in_place && dv.accumulate())) clear(isa, s.dv, keys, d);
-      Block w;
+      Block<attn::WordOf<Isa, T>> w;
       for (auto h = g * share; h < (g + 1) * share; ++h) {
         Head<T> head{attn::head_rows<T>(q, b, h, d), attn::head_rows<T>(out, b, h, d), attn::head_rows<T>(dout, b, h, d), {},
                      lse.ptr<float>() + (b * heads + h) * queries, bool(dq), dq.accumulate()};

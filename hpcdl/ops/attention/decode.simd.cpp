@@ -3,7 +3,7 @@
 
 #include "hpcdl/core/pool.h"
 #include "hpcdl/ops/attention/attention.h"
-#include "hpcdl/ops/attention/tile.h"
+#include "hpcdl/ops/attention/pack.h"
 #include "hpcdl/simd/math.h"
 
 namespace hpcdl::cpu {
@@ -26,11 +26,6 @@ template <class K> struct Group {
   int count;
 };
 
-template <class Isa> int lanes_of(std::int64_t d, std::int64_t i) {
-  constexpr int N = simd::Vec<Isa>::N;
-  return static_cast<int>(d - i < N ? d - i : N);
-}
-
 template <class K> void prefetch_row(const K* row, std::int64_t d) {
   const auto* p = reinterpret_cast<const char*>(row);
   for (std::int64_t i = 0; i < d * static_cast<std::int64_t>(sizeof(K)); i += 64) __builtin_prefetch(p + i);
@@ -40,19 +35,19 @@ template <class K> void prefetch_row(const K* row, std::int64_t d) {
 template <class Isa, int NV, bool Whole, class K> simd::Vec<Isa> load_part(const K* row, int i, std::int64_t d) {
   using V = simd::Vec<Isa>;
   if constexpr (Whole) return V::load(row + i * V::N);
-  else return i * V::N < d ? V::load(row + i * V::N, lanes_of<Isa>(d, i * V::N)) : V(0.0f);
+  else return i * V::N < d ? V::load(row + i * V::N, attn::lanes_at<Isa>(d, i * V::N)) : V(0.0f);
 }
 
 /// p of one block: scores -> exp(score - top). Returns by how much out and sum must shrink.
 template <class Isa> float softmax_row(Isa, State& w, std::int64_t keys) {
   using V = simd::Vec<Isa>;
   V top(w.top);
-  for (std::int64_t j = 0; j < keys; j += V::N) top = max(V::load(w.p + j, lanes_of<Isa>(keys, j), -__builtin_inff()), top);
+  for (std::int64_t j = 0; j < keys; j += V::N) top = max(V::load(w.p + j, attn::lanes_at<Isa>(keys, j), -__builtin_inff()), top);
   const float before = w.top;
   w.top = reduce_max(top);
   V sum(0.0f);
   for (std::int64_t j = 0; j < kKeys; j += V::N) {
-    const int n = j < keys ? lanes_of<Isa>(keys, j) : 0;
+    const int n = j < keys ? attn::lanes_at<Isa>(keys, j) : 0;
     const V e = exp(V::load(w.p + j, n, -__builtin_inff()) - V(w.top));
     e.store(w.p + j);
     sum = sum + e;
@@ -159,7 +154,7 @@ void run_task(Isa isa, const Task& task, const Sizes& z, const Tensor& out, cons
       State& w = states[i];
       const T* from = attn::head_rows<T>(q, task.b, begin + i, z.d)[0];
       for (std::int64_t e = 0; e < kMaxDim; e += V::N) {
-        const V x = e < z.d ? V::load(from + e, lanes_of<Isa>(z.d, e)) : V(0.0f);
+        const V x = e < z.d ? V::load(from + e, attn::lanes_at<Isa>(z.d, e)) : V(0.0f);
         (x * V(z.scale)).store(w.q + e);
         V(0.0f).store(w.out + e);
       }
@@ -170,7 +165,7 @@ void run_task(Isa isa, const Task& task, const Sizes& z, const Tensor& out, cons
     for (int i = 0; i < used; ++i) {
       const State& w = states[i];
       T* to = attn::head_rows<T>(out, task.b, begin + i, z.d)[0];
-      for (std::int64_t e = 0; e < z.d; e += V::N) (V::load(w.out + e) * V(1.0f / w.sum)).store(to + e, lanes_of<Isa>(z.d, e));
+      for (std::int64_t e = 0; e < z.d; e += V::N) (V::load(w.out + e) * V(1.0f / w.sum)).store(to + e, attn::lanes_at<Isa>(z.d, e));
       if (lse) (V(w.top) + log(V(w.sum))).store(lse.ptr<float>() + task.b * z.heads + begin + i, 1);
     }
   }
