@@ -27,6 +27,7 @@ void add_eval(CLI::App& app, Run& run);
 void add_generate(CLI::App& app, Run& run);
 void add_inspect(CLI::App& app, Run& run);
 void add_logits(CLI::App& app, Run& run);
+void add_probe(CLI::App& app, Run& run);
 void add_profile(CLI::App& app, Run& run);
 void add_quantize(CLI::App& app, Run& run);
 void add_tokenize(CLI::App& app, Run& run);

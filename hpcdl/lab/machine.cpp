@@ -3,9 +3,11 @@
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 
@@ -41,23 +43,53 @@ std::int64_t number(const std::string& text) {
   return n;
 }
 
-double cgroup_cpus() {
-  std::istringstream v2(first_line("/sys/fs/cgroup/cpu.max"));
-  std::string quota;
-  double period = 0;
-  if (v2 >> quota >> period && quota != "max" && period > 0) return std::stod(quota) / period;
-  const auto q = number(first_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")), p = number(first_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us"));
-  return q > 0 && p > 0 ? static_cast<double>(q) / static_cast<double>(p) : 0;
+/// The path of this process in the hierarchy of `controller` ("" for version 2), from "7:cpu,cpuacct:/some/path".
+std::string cgroup_path(const std::string& root, const std::string& controller) {
+  std::ifstream in(root + "/proc/self/cgroup");
+  for (std::string line; std::getline(in, line);) {
+    const auto first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string list = "," + line.substr(first + 1, second - first - 1) + ",";
+    if (controller.empty() ? list == ",," : list.find("," + controller + ",") != std::string::npos) return line.substr(second + 1);
+  }
+  return "/";
 }
 
-std::int64_t cgroup_memory(std::int64_t total) {
-  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"})
-    if (const auto n = number(first_line(path)); n > 0 && n < total) return n;
-  return 0;
+/// The least positive f(folder) over this process's cgroup and all around it: a limit anywhere above counts. 0: none.
+template <class F> double least_limit(const std::string& root, const std::string& mount, const std::string& controller, F&& f) {
+  double least = 0;
+  for (auto path = std::filesystem::path(cgroup_path(root, controller));; path = path.parent_path()) {
+    if (const double x = f(root + mount + path.string() + "/"); x > 0 && (least == 0 || x < least)) least = x;
+    if (path == path.parent_path()) return least;
+  }
 }
 
-std::string huge_page_mode() {
-  const auto line = first_line("/sys/kernel/mm/transparent_hugepage/enabled");
+double cgroup_cpus(const std::string& root) {
+  const double v2 = least_limit(root, "/sys/fs/cgroup", "", [](const std::string& folder) {
+    std::istringstream in(first_line(folder + "cpu.max"));
+    std::string quota;
+    double period = 0;
+    return in >> quota >> period && quota != "max" && period > 0 ? std::atof(quota.c_str()) / period : 0;
+  });
+  return v2 > 0 ? v2 : least_limit(root, "/sys/fs/cgroup/cpu", "cpu", [](const std::string& folder) {
+    const auto quota = number(first_line(folder + "cpu.cfs_quota_us")), period = number(first_line(folder + "cpu.cfs_period_us"));
+    return quota > 0 && period > 0 ? static_cast<double>(quota) / static_cast<double>(period) : 0;
+  });
+}
+
+std::int64_t cgroup_memory(const std::string& root, std::int64_t total) {
+  const auto limit = [&](const std::string& file) {
+    const auto n = number(file);
+    return n > 0 && n < total ? static_cast<double>(n) : 0;
+  };
+  const double v2 = least_limit(root, "/sys/fs/cgroup", "", [&](const std::string& folder) { return limit(first_line(folder + "memory.max")); });
+  return static_cast<std::int64_t>(v2 > 0 ? v2 : least_limit(root, "/sys/fs/cgroup/memory", "memory", [&](const std::string& folder) {
+    return limit(first_line(folder + "memory.limit_in_bytes"));
+  }));
+}
+
+std::string huge_page_mode(const std::string& root) {
+  const auto line = first_line(root + "/sys/kernel/mm/transparent_hugepage/enabled");
   const auto open = line.find('['), close = line.find(']');
   return open == std::string::npos || close == std::string::npos ? "unknown" : line.substr(open + 1, close - open - 1);
 }
@@ -73,10 +105,10 @@ int count_cpus(const std::string& list) {
   return std::max(n, 1);
 }
 
-std::vector<CacheLevel> data_caches() {
+std::vector<CacheLevel> data_caches(const std::string& root) {
   std::vector<CacheLevel> list;
   for (int i = 0; i < 8; ++i) {
-    const std::string folder = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(i) + "/";
+    const std::string folder = root + "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(i) + "/";
     const auto size = first_line(folder + "size");
     const auto bytes = number(size) * (size.ends_with('M') ? 1 << 20 : 1 << 10);
     if (bytes <= 0 || first_line(folder + "type") == "Instruction") continue;
@@ -93,13 +125,16 @@ std::int64_t free_bytes(const char* path) {
 
 }  // namespace
 
-Machine this_machine() {
+Machine this_machine(const std::filesystem::path& root_folder) {
+  const std::string root = root_folder == "/" ? "" : root_folder.string();
   Machine m;
-  m.cpu = field("/proc/cpuinfo", "model name");
+  m.cpu = field(root + "/proc/cpuinfo", "model name");
+  utsname name{};
+  if (uname(&name) == 0) m.kernel = std::string(name.sysname) + " " + name.release;
   m.cpus_online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   cpu_set_t set;
   m.cpus_allowed = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : m.cpus_online;
-  m.cpu_quota = cgroup_cpus();
+  m.cpu_quota = cgroup_cpus(root);
   m.isa = simd::isa_name(simd::active_isa());
   m.isa_best = simd::isa_name(simd::best_isa());
 #if defined(__x86_64__)
@@ -108,14 +143,20 @@ Machine this_machine() {
   m.avx512_bf16 = __builtin_cpu_supports("avx512bf16");
   m.avx512_vnni = __builtin_cpu_supports("avx512vnni");
 #endif
-  m.caches = data_caches();
+  m.caches = data_caches(root);
   for (const auto& c : m.caches) m.last_level_cache = std::max(m.last_level_cache, c.bytes);
-  m.memory_total = number(field("/proc/meminfo", "MemTotal")) * 1024;
-  m.memory_available = number(field("/proc/meminfo", "MemAvailable")) * 1024;
-  m.memory_limit = cgroup_memory(m.memory_total);
-  m.huge_pages = huge_page_mode();
+  m.memory_total = number(field(root + "/proc/meminfo", "MemTotal")) * 1024;
+  m.memory_available = number(field(root + "/proc/meminfo", "MemAvailable")) * 1024;
+  m.memory_limit = cgroup_memory(root, m.memory_total);
+  m.huge_pages = huge_page_mode(root);
   m.shm_free = free_bytes("/dev/shm");
   return m;
+}
+
+nlohmann::ordered_json identity(const Machine& m) {
+  nlohmann::ordered_json j{{"cpu", m.cpu}, {"cpus", m.cpus_online}, {"isa", m.isa_best}, {"caches", nlohmann::ordered_json::array()}};
+  for (const auto& c : m.caches) j["caches"].push_back({{"level", c.level}, {"bytes", c.bytes}, {"shared_by", c.cpus}});
+  return j;
 }
 
 std::int64_t peak_rss_bytes() {

@@ -2,6 +2,8 @@
 // Facts about the machine this process runs on, as far as the system tells.
 
 #include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -16,21 +18,26 @@ struct CacheLevel {
 
 struct Machine {
   std::string cpu;                    // model name
+  std::string kernel;                 // "Linux 6.1.0"
   int cpus_online = 0;                // of the machine
   int cpus_allowed = 0;               // affinity mask
-  double cpu_quota = 0;               // of the cgroup, in CPUs; 0: none
+  double cpu_quota = 0;               // least of this cgroup and those around it, in CPUs; 0: none
   std::string isa;                    // the instruction set kernels use
   std::string isa_best;               // the best one the CPU has
   bool avx2 = false, avx512 = false, avx512_bf16 = false, avx512_vnni = false;
   std::vector<CacheLevel> caches;     // innermost first; empty: unknown
   std::int64_t last_level_cache = 0;  // bytes; 0: unknown
   std::int64_t memory_total = 0, memory_available = 0;
-  std::int64_t memory_limit = 0;      // of the cgroup; 0: none
+  std::int64_t memory_limit = 0;      // the same of memory; 0: none
   std::string huge_pages;             // "always", "madvise", "never", or "unknown"
   std::int64_t shm_free = -1;         // /dev/shm; -1: not there
 };
 
-Machine this_machine();
+/// `root` stands before /proc and /sys: for tests.
+Machine this_machine(const std::filesystem::path& root = "/");
+
+/// What makes it the same machine as another day: figures of one are no figures of another.
+nlohmann::ordered_json identity(const Machine& m);
 
 /// Largest resident set so far, bytes.
 std::int64_t peak_rss_bytes();

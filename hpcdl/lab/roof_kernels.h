@@ -1,4 +1,5 @@
 #pragma once
+// The loops that roofs are measured with. Each runs on the calling thread.
 
 #include <cstdint>
 
@@ -6,16 +7,19 @@
 
 namespace hpcdl::cpu {
 
-/// Each runs on the calling thread and returns the operations it did (or the bytes it moved).
+/// Multiply-adds in registers; each returns the operations it did (a multiply-add is two).
 template <class Isa> double spin_f32(Isa, std::int64_t rounds);
+template <class Isa> double spin_f64(Isa, std::int64_t rounds);
 /// bf16 pairs into float. Where the set has no such instruction: what a kernel would do, widen and fma.
 template <class Isa> double spin_bf16(Isa, std::int64_t rounds);
-/// 8-bit products into 32-bit sums.
+/// 8-bit products into 32-bit sums. Where the set has no such instruction: what a kernel would do.
 template <class Isa> double spin_i8(Isa, std::int64_t rounds);
-template <class Isa> double sweep_read(Isa, const float* x, std::int64_t n);
-/// Stores past the cache where the set can.
-template <class Isa> double sweep_copy(Isa, float* y, const float* x, std::int64_t n);
-/// Stores into the cache.
-template <class Isa> double sweep_copy_cached(Isa, float* y, const float* x, std::int64_t n);
+
+/// Ways through memory. "Streaming" stores go past the cache where the set can; without them a store first reads the line.
+enum class Sweep : std::uint8_t { read, copy, copy_streaming, triad, triad_streaming };
+
+/// `repeats` sweeps over n floats of working set: read x[n]; y = x over halves of n; y = x + 0.5 z over thirds of n.
+/// Returns the bytes the program names (a copy reads and writes each element). n: a multiple of 384, x, y, z: 64-byte aligned.
+template <class Isa> double sweep(Isa, Sweep, float* y, const float* x, const float* z, std::int64_t n, std::int64_t repeats);
 
 }  // namespace hpcdl::cpu

@@ -1,7 +1,6 @@
 #pragma once
 // What this machine can do at most, measured here and never taken from a datasheet, and what that makes of a program.
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -33,12 +32,10 @@ Roofs measure_roofs(Pool& pool);
 
 enum class Remember { measured, best };
 
-/// measure_roofs(), remembered per CPU, instruction set and thread count under $XDG_CACHE_HOME/hpcdl (or ~/.cache/hpcdl):
-/// `measured` takes what is there, `best` measures again and keeps the higher of each (a busy machine measures too low).
+/// What probe_file() (lab/remembered.h) says of this instruction set and thread count; where it says nothing, measure_roofs(),
+/// and that is remembered. `best` measures again and keeps the higher of each (a busy machine measures too low).
 /// A file that cannot be read or written is no error.
 Roofs roofs(Pool& pool, Remember remember = Remember::measured);
-/// The file roofs() uses.
-std::filesystem::path roofs_file(const Pool& pool);
 
 /// Seconds below which no implementation of this record can get. Operands that fit the last-level cache are charged at
 /// the speed of the cache, since an earlier record may have left them there.

@@ -49,6 +49,31 @@ template <class Isa> double spin_bf16(Isa isa, std::int64_t rounds) {
   return spin_f32(isa, rounds);
 }
 
+template <class Isa> double spin_f64(Isa, std::int64_t rounds) {
+  const auto spin = [&](auto zero, auto a, auto b, auto step, auto add, double lanes) {
+    decltype(zero) acc[kChains];
+    for (auto& x : acc) x = zero;
+    for (std::int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 12
+      for (int i = 0; i < kChains; ++i) acc[i] = step(acc[i], a, b);
+    }
+    for (int i = 1; i < kChains; ++i) acc[0] = add(acc[0], acc[i]);
+    use(acc[0]);
+    return 2.0 * kChains * lanes * static_cast<double>(rounds);
+  };
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<Isa, simd::Avx512>)
+    return spin(_mm512_setzero_pd(), _mm512_set1_pd(0.999), _mm512_set1_pd(1e-3), [](__m512d x, __m512d a, __m512d b) { return _mm512_fmadd_pd(x, a, b); },
+                [](__m512d x, __m512d y) { return _mm512_add_pd(x, y); }, 8);
+#endif
+#if defined(__AVX2__)
+  if constexpr (std::is_same_v<Isa, simd::Avx2>)
+    return spin(_mm256_setzero_pd(), _mm256_set1_pd(0.999), _mm256_set1_pd(1e-3), [](__m256d x, __m256d a, __m256d b) { return _mm256_fmadd_pd(x, a, b); },
+                [](__m256d x, __m256d y) { return _mm256_add_pd(x, y); }, 4);
+#endif
+  return spin(0.0, 0.999, 1e-3, [](double x, double a, double b) { return x * a + b; }, [](double x, double y) { return x + y; }, 1);
+}
+
 template <class Isa> double spin_i8(Isa isa, std::int64_t rounds) {
 #if defined(__AVX512VNNI__)
   if constexpr (std::is_same_v<Isa, simd::Avx512>) {
@@ -64,55 +89,90 @@ template <class Isa> double spin_i8(Isa isa, std::int64_t rounds) {
     return 8.0 * 16 * kChains * static_cast<double>(rounds);
   }
 #endif
+#if defined(__AVX2__)
+  if constexpr (std::is_same_v<Isa, simd::Avx2>) {
+    __m256i acc[kChains];
+    for (int i = 0; i < kChains; ++i) acc[i] = _mm256_set1_epi32(i);
+    __m256i a = _mm256_set1_epi8(1);
+    const __m256i ones = _mm256_set1_epi16(1);
+    for (std::int64_t r = 0; r < rounds; ++r) {
+#pragma GCC unroll 12
+      for (int i = 0; i < kChains; ++i) {
+        __asm__ volatile("" : "+x"(a));  // the products must be computed anew
+        acc[i] = _mm256_add_epi32(acc[i], _mm256_madd_epi16(_mm256_maddubs_epi16(a, a), ones));
+      }
+    }
+    for (int i = 1; i < kChains; ++i) acc[0] = _mm256_add_epi32(acc[0], acc[i]);
+    use(acc[0]);
+    return 8.0 * 8 * kChains * static_cast<double>(rounds);
+  }
+#endif
   return spin_f32(isa, rounds);
 }
 
-template <class Isa> double sweep_read(Isa, const float* x, std::int64_t n) {
+namespace {
+
+template <class Isa> double read(Isa, const float* x, std::int64_t n, std::int64_t repeats) {
   using V = simd::Vec<Isa>;
   constexpr int kStreams = 8;
   V acc[kStreams];
   for (auto& a : acc) a = V(0.0f);
-  const std::int64_t step = std::int64_t{kStreams} * V::N;
-  for (std::int64_t i = 0; i + step <= n; i += step) {
+  for (std::int64_t r = 0; r < repeats; ++r) {
+    for (std::int64_t i = 0; i < n; i += std::int64_t{kStreams} * V::N) {
 #pragma GCC unroll 8
-    for (int k = 0; k < kStreams; ++k) acc[k] = acc[k] + V::load(x + i + k * V::N);
+      for (int k = 0; k < kStreams; ++k) acc[k] = acc[k] + V::load(x + i + k * V::N);
+    }
+    __asm__ volatile("" : "+r"(x));  // each sweep reads again; a clobber of memory would spill the sums
   }
   for (int k = 1; k < kStreams; ++k) acc[0] = acc[0] + acc[k];
   use(acc[0]);
-  return 4.0 * static_cast<double>(n / step * step);
+  return 4.0 * static_cast<double>(n * repeats);
 }
 
-template <class Isa> double sweep_copy(Isa, float* y, const float* x, std::int64_t n) {
-  using V = simd::Vec<Isa>;
-  const std::int64_t whole = n / V::N * V::N;
-  for (std::int64_t i = 0; i < whole; i += V::N) V::load(x + i).stream(y + i);
-#if defined(__SSE2__)
-  __asm__ volatile("sfence" ::: "memory");
-#endif
-  return 8.0 * static_cast<double>(whole);
-}
-
-template <class Isa> double sweep_copy_cached(Isa, float* y, const float* x, std::int64_t n) {
+/// y = f(i); `moved` bytes per element.
+template <class Isa, bool kStreaming, class F> double write(Isa, float* y, std::int64_t n, std::int64_t repeats, double moved, F f) {
   using V = simd::Vec<Isa>;
   constexpr int kStreams = 4;
-  const std::int64_t step = std::int64_t{kStreams} * V::N, whole = n / step * step;
-  for (std::int64_t i = 0; i < whole; i += step) {
-    V v[kStreams];
+  for (std::int64_t r = 0; r < repeats; ++r) {
+    for (std::int64_t i = 0; i < n; i += std::int64_t{kStreams} * V::N) {
+      V v[kStreams];
 #pragma GCC unroll 4
-    for (int k = 0; k < kStreams; ++k) v[k] = V::load(x + i + k * V::N);
+      for (int k = 0; k < kStreams; ++k) v[k] = f(i + k * V::N);
 #pragma GCC unroll 4
-    for (int k = 0; k < kStreams; ++k) v[k].store(y + i + k * V::N);
+      for (int k = 0; k < kStreams; ++k) {
+        if constexpr (kStreaming) v[k].stream(y + i + k * V::N);
+        else v[k].store(y + i + k * V::N);
+      }
+    }
+    __asm__ volatile("" : "+r"(y));  // each sweep writes again
   }
-  use(y[0]);
-  return 8.0 * static_cast<double>(whole);
+#if defined(__SSE2__)
+  if (kStreaming) __asm__ volatile("sfence" ::: "memory");
+#endif
+  return moved * static_cast<double>(n * repeats);
+}
+
+}  // namespace
+
+template <class Isa> double sweep(Isa isa, Sweep kind, float* y, const float* x, const float* z, std::int64_t n, std::int64_t repeats) {
+  using V = simd::Vec<Isa>;
+  const auto same = [x](std::int64_t i) { return V::load(x + i); };
+  const auto scaled = [x, z](std::int64_t i) { return fma(V::load(z + i), V(0.5f), V::load(x + i)); };
+  switch (kind) {
+    case Sweep::read: return read(isa, x, n, repeats);
+    case Sweep::copy: return write<Isa, false>(isa, y, n / 2, repeats, 8, same);
+    case Sweep::copy_streaming: return write<Isa, true>(isa, y, n / 2, repeats, 8, same);
+    case Sweep::triad: return write<Isa, false>(isa, y, n / 3, repeats, 12, scaled);
+    case Sweep::triad_streaming: return write<Isa, true>(isa, y, n / 3, repeats, 12, scaled);
+  }
+  return 0;
 }
 
 using simd::Isa;
 template double spin_f32(Isa, std::int64_t);
+template double spin_f64(Isa, std::int64_t);
 template double spin_bf16(Isa, std::int64_t);
 template double spin_i8(Isa, std::int64_t);
-template double sweep_read(Isa, const float*, std::int64_t);
-template double sweep_copy(Isa, float*, const float*, std::int64_t);
-template double sweep_copy_cached(Isa, float*, const float*, std::int64_t);
+template double sweep(Isa, Sweep, float*, const float*, const float*, std::int64_t, std::int64_t);
 
 }  // namespace hpcdl::cpu

@@ -6,6 +6,7 @@
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/lab/machine.h"
+#include "hpcdl/lab/remembered.h"
 #include "hpcdl/ops/softmax/softmax.h"
 
 namespace hpcdl::lab {
@@ -17,17 +18,14 @@ TEST(roofs, are_remembered_and_a_damaged_file_is_measured_anew) {
   Pool pool(1);
   const auto first = roofs(pool);
   for (const double x : {first.f32, first.bf16, first.i8, first.memory_read, first.memory_copy, first.cache_read, first.cache_bytes}) EXPECT_GT(x, 0);
-  ASSERT_TRUE(std::filesystem::exists(roofs_file(pool)));
+  ASSERT_TRUE(std::filesystem::exists(probe_file()));
   EXPECT_EQ(roofs(pool).f32, first.f32);
   ASSERT_EQ(first.caches.size(), this_machine().caches.size());
   ASSERT_EQ(roofs(pool).caches.size(), first.caches.size());
   for (const auto& c : first.caches) EXPECT_TRUE(c.read > 0 && c.copy > 0 && c.bytes > 0 && c.name.starts_with('L')) << c.name;
   EXPECT_GE(roofs(pool, Remember::best).f32, first.f32);
-  io::write_file_atomic(roofs_file(pool), "{\"f32\": ");
+  io::write_file_atomic(probe_file(), "{\"f32\": ");
   EXPECT_GT(roofs(pool).f32, 0);
-  // A file from before the caches were measured.
-  io::write_file_atomic(roofs_file(pool), R"({"f32":1,"bf16":1,"i8":1,"memory_read":1,"memory_copy":1,"cache_read":1,"cache_bytes":1})");
-  EXPECT_EQ(roofs(pool).caches.size(), first.caches.size());
   ::setenv("XDG_CACHE_HOME", "/dev/null", 1);  // no place to remember
   EXPECT_GT(roofs(pool).f32, 0);
 }
@@ -48,14 +46,56 @@ TEST(roofs, light_takes_the_slower_of_arithmetic_and_memory) {
   EXPECT_DOUBLE_EQ(speed_of_light(p, r), 2 * cost.bytes / 1.5e9);
 }
 
-TEST(machine, knows_itself) {
-  const auto m = this_machine();
-  EXPECT_GT(m.cpus_online, 0);
-  EXPECT_GT(m.memory_total, m.memory_available);
-  EXPECT_FALSE(m.isa.empty());
-  EXPECT_GT(peak_rss_bytes(), 1 << 20);
-  EXPECT_LT(peak_rss_bytes(), m.memory_total);
-  EXPECT_EQ(free_disk_bytes("/proc/none"), -1);
+TEST(remembered, one_file_holds_all_thread_counts_and_what_the_probe_wrote) {
+  const io::TempFolder tmp;
+  ::setenv("XDG_CACHE_HOME", tmp.path().c_str(), 1);
+  Pool one(1), two(2);
+  const auto r1 = roofs(one);
+  auto file = read_remembered();
+  file["bandwidth"] = {1, 2};
+  write_remembered(file);
+  const auto r2 = roofs(two);
+  EXPECT_EQ(roofs(one).f32, r1.f32);
+  EXPECT_EQ(roofs(two).f32, r2.f32);
+  EXPECT_EQ(read_remembered().at("bandwidth").size(), 2u);
+  EXPECT_EQ(read_remembered().at("roofs").size(), 2u);
+}
+
+TEST(remembered, what_is_damaged_or_of_another_machine_does_not_count) {
+  const io::TempFolder tmp;
+  ::setenv("XDG_CACHE_HOME", tmp.path().c_str(), 1);
+  nlohmann::ordered_json file;
+  const std::string isa(simd::isa_name(simd::active_isa()));
+  const Roofs r{.f32 = 1, .bf16 = 1, .i8 = 1, .memory_read = 1, .memory_copy = 1, .cache_read = 1, .cache_bytes = 1, .caches = {{"L1", 1, 1, 1}}};
+  put_roofs(file, isa, 1, r);
+  const auto good = file.dump();
+  write_remembered(file);
+  ASSERT_TRUE(find_roofs(read_remembered(), isa, 1));
+  Pool pool(1);
+  EXPECT_EQ(roofs(pool).f32, 1);
+  for (const char* bad : {"", "{", "[]", "null", "{}", "\xff\xfe", R"({"machine":1,"roofs":[]})", R"({"roofs":{},"machine":{}})"}) {
+    io::write_file_atomic(probe_file(), bad);
+    EXPECT_TRUE(read_remembered().empty()) << bad;
+  }
+  for (const auto& [field, value] : {std::pair<const char*, nlohmann::ordered_json>{"f32", -1}, {"f32", "fast"}, {"f32", nullptr}, {"caches", 3}, {"caches", {1}}, {"memory_read", 0}}) {
+    auto j = nlohmann::ordered_json::parse(good);
+    j["roofs"][0][field] = value;
+    EXPECT_FALSE(find_roofs(j, isa, 1)) << field << value;
+  }
+  auto other = nlohmann::ordered_json::parse(good);
+  other["machine"]["cpu"] = "another";
+  write_remembered(other);
+  EXPECT_TRUE(read_remembered().empty());
+  EXPECT_GT(roofs(pool).f32, 1e6) << "measured";
+  EXPECT_TRUE(find_roofs(read_remembered(), isa, 1)) << "and remembered";
+}
+
+TEST(remembered, the_higher_of_each_is_the_roof) {
+  const Roofs a{.f32 = 1, .bf16 = 9, .i8 = 1, .memory_read = 1, .memory_copy = 1, .cache_read = 1, .cache_bytes = 1, .caches = {{"L1", 1, 5, 1}}};
+  const Roofs b{.f32 = 2, .bf16 = 2, .i8 = 2, .memory_read = 2, .memory_copy = 2, .cache_read = 2, .cache_bytes = 1, .caches = {{"L1", 1, 2, 2}}};
+  const auto best = best_of(a, b);
+  EXPECT_EQ(best.f32, 2); EXPECT_EQ(best.bf16, 9);
+  EXPECT_EQ(best.caches[0].read, 5); EXPECT_EQ(best.caches[0].copy, 2);
 }
 
 }  // namespace

@@ -1,0 +1,112 @@
+// hpcdl probe: measures the roofs of this machine and remembers them.
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "cli/verb.h"
+#include "hpcdl/core/units.h"
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/lab/probe/probe.h"
+#include "hpcdl/lab/remembered.h"
+
+namespace hpcdl::cli {
+
+namespace {
+
+struct Options {
+  std::string threads, out, svg, disk = ".";
+  bool json = false, quick = false, no_disk = false, anew = false;
+};
+
+/// "4", "1,2,4" and "1..8"; rising, without repeats.
+std::vector<int> parse_threads(const std::string& text) {
+  std::vector<int> list;
+  const int most = lab::this_machine().cpus_allowed;
+  const auto count = [&](const std::string& word) {
+    const bool digits = !word.empty() && word.size() < 6 && std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c); });
+    const int n = digits ? std::stoi(word) : 0;
+    if (n < 1 || n > most) fail_usage("probe", "--threads: expected numbers from 1 to {} (the CPUs this process may use) as in 1,2,4 or 1..{}, found {:?}", most, most, word);
+    return n;
+  };
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, ',');) {
+    const auto dots = part.find("..");
+    const int first = count(part.substr(0, dots)), last = dots == std::string::npos ? first : count(part.substr(dots + 2));
+    for (int t = first; t <= last; ++t) list.push_back(t);
+  }
+  std::sort(list.begin(), list.end());
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+  if (list.empty() && !text.empty()) count("");
+  return list;
+}
+
+/// A status line on a terminal; elsewhere a line for each quarter.
+lab::OnProgress progress(const train::Console& console) {
+  return [&console, start = std::chrono::steady_clock::now(), quarter = -1](std::string_view what, double done) mutable {
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const std::string left = done > 0.05 ? fmt::format(", {} left", format_duration(std::ceil(seconds / done * (1 - done)))) : "";
+    const auto line = fmt::format("probe {:3.0f} %{}: {}", 100 * done, left, what);
+    if (console.status) return console.status(line);
+    if (const int now = static_cast<int>(4 * done); now > quarter) quarter = now, console.line(line);
+  };
+}
+
+/// The roofs that earlier measurements found higher stay, and so do those of other thread counts and instruction sets.
+void keep_best(Json& now, const Json& before) {
+  if (!before.contains("roofs")) return;
+  for (const auto& entry : before.at("roofs")) {
+    if (!entry.is_object()) continue;
+    const std::string isa = entry.value("isa", "");
+    const int threads = entry.value("threads", 0);
+    const auto old = lab::find_roofs(before, isa, threads), fresh = lab::find_roofs(now, isa, threads);
+    if (old) lab::put_roofs(now, isa, threads, fresh ? lab::best_of(*fresh, *old) : *old);
+  }
+}
+
+std::string remember(const Json& measured, bool anew) try {
+  Json file = measured;
+  if (!anew) keep_best(file, lab::read_remembered());
+  lab::write_remembered(file);
+  return "";
+} catch (const Error& e) {
+  return e.what();
+}
+
+int probe(Options& o) {
+  lab::ProbeOptions options{.threads = parse_threads(o.threads), .quick = o.quick, .disk = o.no_disk ? "" : o.disk, .version = HPCDL_VERSION};
+  // Opened before anything is measured: half a minute must not end in "permission denied".
+  std::unique_ptr<io::AtomicFile> out, svg;
+  if (!o.out.empty()) out = std::make_unique<io::AtomicFile>(o.out);
+  if (!o.svg.empty()) svg = std::make_unique<io::AtomicFile>(o.svg);
+  const auto terminal = console();
+  const auto result = lab::run_probe(options, progress(terminal));
+  if (terminal.status) terminal.status("");
+  const Json file = lab::to_json(result);
+  if (out) out->append(file.dump(1, ' ', false, Json::error_handler_t::replace) + "\n"), out->commit();
+  if (svg) svg->append(lab::to_svg(result)), svg->commit();
+  const auto problem = remember(file, o.anew);
+  if (o.json) print_json(file);
+  else print_text(lab::to_text(result));
+  if (problem.empty()) say("\nremembered in {}: percentages of roofs are of these", lab::probe_file().string());
+  else say("\nnot remembered, so every command measures for itself: {}", problem);
+  return exit_code::kDone;
+}
+
+}  // namespace
+
+void add_probe(CLI::App& app, Run& run) {
+  add_verb<Options>(app, run, "probe", "Measures what this machine can do at most: bandwidths, peaks, latencies, disk",
+                    [](CLI::App& sub, Options& o) {
+                      sub.add_flag("--json", o.json, "One JSON object on stdout");
+                      sub.add_flag("--quick", o.quick, "About 3 s instead of half a minute, with fewer rounds");
+                      sub.add_option("--threads", o.threads, "Thread counts, as in 1,2,4 or 1..8; default: 1 to all, beyond 8 in powers of two");
+                      sub.add_option("--out", o.out, "Also write the JSON object to this file");
+                      sub.add_option("--svg", o.svg, "Also draw bandwidth over working set into this file");
+                      sub.add_option("--disk", o.disk, "Folder in which a temporary file is written and read");
+                      sub.add_flag("--no-disk", o.no_disk, "Leave the disk alone");
+                      sub.add_flag("--anew", o.anew, "Forget the higher roofs of earlier measurements on this machine");
+                    }, probe);
+}
+
+}  // namespace hpcdl::cli

@@ -1,0 +1,166 @@
+#include "hpcdl/lab/doctor/findings.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+
+#include "hpcdl/core/units.h"
+
+namespace hpcdl::lab {
+
+namespace {
+
+constexpr std::int64_t kMiB = std::int64_t{1} << 20, kGiB = std::int64_t{1} << 30;
+
+std::string bytes(std::int64_t n) { return n < 0 ? "unlimited" : format_bytes(static_cast<double>(n)); }
+
+std::int64_t limit(decltype(RLIMIT_NOFILE) what) {
+  rlimit r{};
+  return getrlimit(what, &r) != 0 || r.rlim_cur == RLIM_INFINITY ? -1 : static_cast<std::int64_t>(r.rlim_cur);
+}
+
+std::string slurm_job() {
+  const auto env = [](const char* name) {
+    const char* text = std::getenv(name);
+    return std::string(text ? text : "");
+  };
+  if (env("SLURM_JOB_ID").empty()) return "";
+  std::string s = "job " + env("SLURM_JOB_ID");
+  if (!env("SLURM_JOB_NUM_NODES").empty()) s += ", " + env("SLURM_JOB_NUM_NODES") + " nodes";
+  if (!env("SLURM_NTASKS").empty()) s += ", " + env("SLURM_NTASKS") + " tasks";
+  return s;
+}
+
+Finding cores(const Facts& f) {
+  const auto& m = f.machine;
+  Finding x{"cores", fmt::format("{} used; {} online, {} allowed by affinity", f.threads, m.cpus_online, m.cpus_allowed)};
+  x.value += m.cpu_quota > 0 ? fmt::format(", cgroup quota {:.4g}", m.cpu_quota) : ", no cgroup quota";
+  if (m.cpu_quota > 0 && f.threads > static_cast<int>(std::ceil(m.cpu_quota)))
+    return x.state = State::gap, x.cost = "more threads than the quota pays for: all of them are stopped for a part of every period",
+           x.fix = fmt::format("export HPCDL_THREADS={}", std::max(1, static_cast<int>(m.cpu_quota))), x;
+  if (f.threads < m.cpus_allowed)
+    return x.state = State::gap, x.cost = fmt::format("{} of {} allowed CPUs stay idle", m.cpus_allowed - f.threads, m.cpus_allowed),
+           x.fix = "raise the cgroup quota, or unset OMP_NUM_THREADS and HPCDL_THREADS if they say less", x;
+  if (m.cpus_allowed < m.cpus_online)
+    return x.state = State::gap, x.cost = fmt::format("the affinity mask leaves {} of {} CPUs to others", m.cpus_online - m.cpus_allowed, m.cpus_online),
+           x.fix = "taskset, docker --cpuset-cpus, srun --cpus-per-task or mpirun --bind-to none set it", x;
+  return x;
+}
+
+Finding instruction_set(const Machine& m) {
+  Finding x{"instruction set", m.isa + (m.isa == "avx512" ? ", bf16 and int8 products in hardware" : "")};
+  if (m.isa != m.isa_best)
+    return x.state = State::gap, x.cost = fmt::format("this CPU runs {}, which is up to {} times as fast", m.isa_best, m.isa == "scalar" ? 16 : 2), x.fix = "unset HPCDL_ISA", x;
+  if (m.isa == "scalar")
+    return x.state = State::gap, x.cost = "no AVX2: kernels run an order of magnitude below what a current CPU does", x.fix = "a CPU from 2015 or later, or a virtual machine that passes AVX2 on", x;
+  if (m.isa == "avx2")
+    return x.state = State::absent, x.cost = m.avx512 ? "AVX-512 without BF16 and VNNI, so the AVX2 kernels run: bf16 saves memory but no time"
+                                                       : "no AVX-512 with BF16 and VNNI: half the f32 speed; bf16 saves memory but no time",
+           x.fix = "AMD Zen 4 or Intel Sapphire Rapids and later have them", x;
+  return x;
+}
+
+void add_memory(const Facts& f, std::vector<Finding>& list) {
+  const auto& m = f.machine;
+  const auto usable = m.memory_limit ? std::min(m.memory_limit, m.memory_available) : m.memory_available;
+  list.push_back({"memory", fmt::format("{} available of {}{}", bytes(m.memory_available), bytes(m.memory_total), m.memory_limit ? ", cgroup limit " + bytes(m.memory_limit) : ", no cgroup limit")});
+  if (usable < 2 * kGiB) list.back().state = State::gap, list.back().cost = "little memory: only small models can be trained; generation still works from mapped files", list.back().fix = "raise the cgroup limit or free memory";
+  list.push_back({"huge pages", fmt::format("transparent: {}{}", m.huge_pages, f.huge_pages_reserved ? fmt::format(", {} reserved", f.huge_pages_reserved) : "")});
+  if (m.huge_pages != "always" && m.huge_pages != "madvise")
+    list.back().state = State::gap, list.back().cost = "first touch of memory is several times slower, and large matrices miss the TLB",
+    list.back().fix = "as root: echo madvise > /sys/kernel/mm/transparent_hugepage/enabled";
+  list.push_back({"/dev/shm", m.shm_free < 0 ? "none" : bytes(m.shm_free) + " free"});
+  if (m.shm_free < 64 * kMiB) list.back().state = State::gap, list.back().cost = "ranks of one host cannot share memory: what they exchange is copied twice", list.back().fix = "docker run --shm-size=1g, or mount a tmpfs at /dev/shm";
+}
+
+void add_limits(const Facts& f, std::vector<Finding>& list) {
+  list.push_back({"memlock", bytes(f.memory_lock) + (f.infiniband ? ", InfiniBand present" : ", no InfiniBand")});
+  if (f.infiniband && f.memory_lock >= 0 && f.memory_lock < kGiB)
+    list.back().state = State::gap, list.back().cost = "InfiniBand cannot register buffers: MPI and NCCL fall back to TCP or fail", list.back().fix = "ulimit -l unlimited; memlock in /etc/security/limits.conf, LimitMEMLOCK=infinity for slurmd";
+  list.push_back({"open files", f.open_files < 0 ? "unlimited" : fmt::format("{}", f.open_files)});
+  if (f.open_files >= 0 && f.open_files < 1024) list.back().state = State::gap, list.back().cost = "models and data in many shards cannot be opened at once", list.back().fix = "ulimit -n 65536";
+  list.push_back({"disk", f.disk_free < 0 ? "unknown" : fmt::format("{} free here", bytes(f.disk_free))});
+  if (f.disk_free >= 0 && f.disk_free < kGiB) list.back().state = State::gap, list.back().cost = "checkpoints may not fit", list.back().fix = "another --out, or train.keep checkpoints less";
+}
+
+Finding gpu(const GpuFacts& g) {
+  if (g.gpus.empty() && g.on_bus > 0 && g.driver.empty())
+    return {"gpu", fmt::format("{} on the PCI bus, no driver", g.on_bus), State::gap, "the GPUs cannot be used", "install the NVIDIA driver: apt-get install nvidia-driver, then nvidia-smi"};
+  if (g.gpus.empty() && !g.driver.empty())
+    return {"gpu", fmt::format("driver {}, but it shows no GPU", g.driver), State::gap, "the GPUs cannot be used", "docker run --gpus all, srun --gres=gpu:1, or look at nvidia-smi"};
+  if (g.gpus.empty()) return {"gpu", "no GPU found", State::absent, "everything runs on the CPU", "none is needed"};
+  std::string value;
+  for (std::size_t i = 0; i < g.gpus.size();) {
+    std::size_t same = i;
+    while (same < g.gpus.size() && g.gpus[same].name == g.gpus[i].name) ++same;
+    value += fmt::format("{}{} x {}{}", value.empty() ? "" : ", ", same - i, g.gpus[i].name, g.gpus[i].memory_bytes > 0 ? " (" + format_bytes(g.gpus[i].memory_bytes) + ")" : "");
+    i = same;
+  }
+  return {"gpu", value + fmt::format(", driver {}{}", g.driver.empty() ? "unknown" : g.driver, g.cuda.empty() ? "" : ", runs CUDA up to " + g.cuda)};
+}
+
+Finding software(const std::string& what, const Software& s, const std::string& cost, const std::string& fix) {
+  if (!s.found) return {what, s.note.empty() ? "not found" : "not found: " + s.note, State::absent, cost, fix};
+  Finding x{what, fmt::format("{}{}{}", s.version, s.version.empty() ? "" : " in ", s.where)};
+  if (!s.note.empty()) x.state = State::absent, x.cost = s.note, x.fix = fix;
+  return x;
+}
+
+/// Fails where the driver is older than the toolkit.
+Finding toolkit(const Facts& f) {
+  auto x = software("cuda toolkit", f.cuda, "GPU kernels cannot be built; the CPU part needs none of it", "developer.nvidia.com/cuda-downloads, or apt-get install nvidia-cuda-toolkit");
+  const auto major = [](const std::string& v) { return std::atoi(v.c_str()); };
+  if (f.cuda.found && !f.gpus.cuda.empty() && major(f.cuda.version) > major(f.gpus.cuda))
+    return {x.what, x.value, State::gap, fmt::format("the driver runs CUDA up to {}: programs of this toolkit do not start", f.gpus.cuda), "a newer driver, or an older toolkit"};
+  return x;
+}
+
+}  // namespace
+
+std::string_view state_name(State s) { return s == State::ok ? "ok" : s == State::gap ? "gap" : "absent"; }
+
+Facts gather_facts(const Places& places) {
+  Facts f;
+  f.machine = this_machine(places.root);
+  std::ifstream(places.root / "proc/sys/vm/nr_hugepages") >> f.huge_pages_reserved;
+  f.memory_lock = limit(RLIMIT_MEMLOCK), f.open_files = limit(RLIMIT_NOFILE);
+  f.disk_free = free_disk_bytes(".");
+  std::error_code ignored;
+  f.infiniband = std::filesystem::directory_iterator(places.root / "sys/class/infiniband", ignored) != std::filesystem::directory_iterator();
+  f.gpus = find_gpus(places);
+  f.cuda = find_cuda_toolkit(places), f.nccl = find_nccl(places), f.cudnn = find_cudnn(places);
+  f.mpi = find_mpi(places), f.slurm = find_slurm(places), f.python = find_python_module(places);
+  f.slurm_job = slurm_job();
+  return f;
+}
+
+std::vector<Finding> findings(const Facts& f) {
+  const auto& m = f.machine;
+  const auto& r = f.roofs;
+  std::vector<Finding> list;
+  std::string caches;
+  for (const auto& c : m.caches) caches += fmt::format(", L{} {}", c.level, bytes(c.bytes));
+  list.push_back({"cpu", (m.cpu.empty() ? "unknown" : m.cpu) + caches});
+  list.push_back(cores(f));
+  list.push_back(instruction_set(m));
+  list.push_back({"peak", fmt::format("{:.0f} GFLOP/s f32, {:.0f} bf16, {:.0f} GOP/s int8", r.f32 / 1e9, r.bf16 / 1e9, r.i8 / 1e9)});
+  list.push_back({"bandwidth", fmt::format("{:.1f} GB/s read, {:.1f} copy, {:.0f} from cache ({})", r.memory_read / 1e9, r.memory_copy / 1e9, r.cache_read / 1e9, format_bytes(r.cache_bytes))});
+  add_memory(f, list);
+  add_limits(f, list);
+  list.push_back(gpu(f.gpus));
+  list.push_back(toolkit(f));
+  list.push_back(software("nccl", f.nccl, "GPUs cannot exchange gradients over NVLink and InfiniBand", "apt-get install libnccl-dev (from NVIDIA's repository)"));
+  list.push_back(software("cudnn", f.cudnn, "no convolutions of cuDNN to compare with", "apt-get install libcudnn9-dev-cuda-13 (from NVIDIA's repository)"));
+  list.push_back(software("mpi", f.mpi, "ranks on several hosts cannot be started with mpirun", "apt-get install libopenmpi-dev openmpi-bin"));
+  auto slurm = software("slurm", f.slurm, "jobs cannot be submitted to a cluster from here", "apt-get install slurm-wlm, or ask the administrator; single hosts need none");
+  if (!f.slurm_job.empty()) slurm.value += ", in " + f.slurm_job;
+  list.push_back(slurm);
+  list.push_back(software("python module", f.python, "import hpcdl does not work; the program needs no Python", "pip install . in the source folder"));
+  return list;
+}
+
+}  // namespace hpcdl::lab

@@ -1,0 +1,43 @@
+#pragma once
+// What a machine has, what is missing, which feature or speed that costs, and how to mend it.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hpcdl/lab/doctor/software.h"
+#include "hpcdl/lab/machine.h"
+#include "hpcdl/lab/roofs.h"
+
+namespace hpcdl::lab {
+
+/// Everything that findings are made of.
+struct Facts {
+  Machine machine;
+  int threads = 0;                    // that a pool would use
+  Roofs roofs;
+  std::int64_t huge_pages_reserved = 0;
+  std::int64_t memory_lock = -1, open_files = -1;  // limits of this process; -1: none
+  std::int64_t disk_free = -1;        // here; -1: unknown
+  bool infiniband = false;
+  GpuFacts gpus;
+  Software cuda, nccl, cudnn, mpi, slurm, python;
+  std::string slurm_job;              // "job 12, 2 nodes, 4 tasks"; "": not in one
+};
+
+/// Everything but `roofs` and `threads`.
+Facts gather_facts(const Places& places);
+
+/// gap: something that this machine could do better with. absent: what only some uses need is not there.
+enum class State : std::uint8_t { ok, gap, absent };
+
+struct Finding {
+  std::string what, value;
+  State state = State::ok;
+  std::string cost = {}, fix = {};  // empty when ok
+};
+
+std::vector<Finding> findings(const Facts& facts);
+std::string_view state_name(State s);
+
+}  // namespace hpcdl::lab

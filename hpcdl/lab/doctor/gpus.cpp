@@ -1,0 +1,79 @@
+#include <fmt/format.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "hpcdl/lab/doctor/shared_library.h"
+#include "hpcdl/lab/doctor/software.h"
+
+namespace hpcdl::lab {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string text_of(const fs::path& file) {
+  std::ifstream in(file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+int nvidia_on_bus(const fs::path& root) {
+  int n = 0;
+  std::error_code ignored;
+  for (const auto& device : fs::directory_iterator(root / "sys/bus/pci/devices", ignored))
+    // Class 0x03: display controllers, which includes accelerators without a display.
+    n += text_of(device.path() / "vendor").starts_with("0x10de") && text_of(device.path() / "class").starts_with("0x03");
+  return n;
+}
+
+/// What the driver writes under /proc: its version, and a folder for each GPU.
+void from_proc(const fs::path& root, GpuFacts& facts) {
+  const auto folder = root / "proc/driver/nvidia";
+  facts.driver = version_in(text_of(folder / "version"));
+  std::error_code ignored;
+  for (const auto& gpu : fs::directory_iterator(folder / "gpus", ignored)) {
+    const auto text = text_of(gpu.path() / "information");
+    const auto at = text.find("Model:");
+    const auto begin = at == std::string::npos ? at : text.find_first_not_of(" \t", at + 6);
+    facts.gpus.push_back({begin == std::string::npos ? "NVIDIA GPU" : text.substr(begin, text.find('\n', begin) - begin)});
+  }
+}
+
+/// NVML knows the memory and the CUDA version, too. Its header is not needed for six plain C functions.
+void from_nvml(GpuFacts& facts) {
+  const SharedLibrary nvml("libnvidia-ml.so.1");
+  const auto init = nvml.function<int()>("nvmlInit_v2"), shutdown = nvml.function<int()>("nvmlShutdown");
+  const auto count = nvml.function<int(unsigned*)>("nvmlDeviceGetCount_v2");
+  const auto handle = nvml.function<int(unsigned, void**)>("nvmlDeviceGetHandleByIndex_v2");
+  const auto name = nvml.function<int(void*, char*, unsigned)>("nvmlDeviceGetName");
+  struct Memory { unsigned long long total, free, used; };
+  const auto memory = nvml.function<int(void*, Memory*)>("nvmlDeviceGetMemoryInfo");
+  const auto driver = nvml.function<int(char*, unsigned)>("nvmlSystemGetDriverVersion");
+  const auto cuda = nvml.function<int(int*)>("nvmlSystemGetCudaDriverVersion_v2");
+  if (!init || !shutdown || !count || !handle || !name || !memory || init() != 0) return;
+  char text[96] = {};
+  if (driver && driver(text, sizeof text) == 0) facts.driver = text;
+  if (int v = 0; cuda && cuda(&v) == 0) facts.cuda = fmt::format("{}.{}", v / 1000, v % 1000 / 10);
+  if (unsigned n = 0; count(&n) == 0) {
+    facts.gpus.clear();
+    for (unsigned i = 0; i < n; ++i) {
+      void* device = nullptr;
+      Memory m{};
+      if (handle(i, &device) != 0) continue;
+      facts.gpus.push_back({name(device, text, sizeof text) == 0 ? text : "NVIDIA GPU", memory(device, &m) == 0 ? static_cast<double>(m.total) : 0});
+    }
+  }
+  shutdown();
+}
+
+}  // namespace
+
+GpuFacts find_gpus(const Places& places) {
+  GpuFacts facts;
+  facts.on_bus = nvidia_on_bus(places.root);
+  from_proc(places.root, facts);
+  if (places.load_libraries) from_nvml(facts);
+  return facts;
+}
+
+}  // namespace hpcdl::lab

@@ -1,0 +1,59 @@
+#pragma once
+// What else is installed: found on PATH, in well-known folders and by the loader, and asked for its version. Nothing is linked.
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hpcdl::lab {
+
+/// Where to look; tests point it elsewhere.
+struct Places {
+  std::filesystem::path root = "/";  // before /proc, /sys, /usr
+  std::string path;                  // folders with colons between
+  std::string cuda_home;             // "": not set
+  bool load_libraries = true;
+  /// Of this process: $PATH, $CUDA_HOME or $CUDA_PATH.
+  static Places here();
+};
+
+struct Software {
+  bool found = false;
+  std::string version, where;  // where: program, library or folder
+  std::string note;            // what is incomplete about it
+};
+
+/// The first dotted number in a text: "4.1.4" of "mpirun (Open MPI) 4.1.4"; "" without one.
+std::string version_in(std::string_view text);
+/// "2.28.9" of 22809: two digits each for what follows the major number.
+std::string version_of_code(int code);
+
+/// The file of this name in `places.path` that may be executed; empty when there is none.
+std::filesystem::path find_program(const Places& places, const std::string& name);
+/// What a program prints on stdout and stderr, up to 64 KiB; empty when it cannot be started, fails, or takes longer than `seconds`.
+std::string ask(const std::filesystem::path& program, const std::vector<std::string>& words, double seconds = 5);
+
+Software find_cuda_toolkit(const Places& places);
+Software find_nccl(const Places& places);
+Software find_cudnn(const Places& places);
+Software find_mpi(const Places& places);
+Software find_slurm(const Places& places);
+/// The module `hpcdl` of the first python3 on PATH.
+Software find_python_module(const Places& places);
+
+struct GpuFact {
+  std::string name;
+  double memory_bytes = 0;  // 0: unknown
+};
+
+struct GpuFacts {
+  std::string driver;          // version; "": none
+  std::string cuda;            // newest CUDA version the driver runs; "": unknown
+  std::vector<GpuFact> gpus;   // that the driver shows
+  int on_bus = 0;              // NVIDIA display and 3D controllers on the PCI bus
+};
+
+GpuFacts find_gpus(const Places& places);
+
+}  // namespace hpcdl::lab

@@ -1,0 +1,62 @@
+#pragma once
+// How the lab measures: many quantities in turn, round after round, so that a slow spell of the machine costs every
+// quantity one round and none of them all.
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hpcdl::lab {
+
+/// One quantity over its rounds. rounds == 0: not measured.
+struct Figure {
+  double median = 0, min = 0, max = 0;
+  int rounds = 0;
+
+  bool measured() const { return rounds > 0; }
+  /// (max - min) / median.
+  double spread() const { return median > 0 ? (max - min) / median : 0; }
+};
+
+Figure figure_of(std::vector<double> samples);
+
+/// Work per second. Before each timing it works `warm` repeats that do not count: between two samples other quantities
+/// have been in the caches. The first call finds how many repeats take about `seconds`.
+class Rate {
+ public:
+  /// `work(repeats)` does the work and returns how much that was.
+  Rate(std::function<double(std::int64_t)> work, double seconds, std::int64_t warm = 1) : work_(std::move(work)), seconds_(seconds), warm_(warm) {}
+  double operator()();
+
+ private:
+  double once(double& elapsed);
+  std::function<double(std::int64_t)> work_;
+  double seconds_;
+  std::int64_t warm_, repeats_ = 0;
+};
+
+/// Called before each sample: what is measured, and which part of the whole is done, 0 .. 1.
+using OnProgress = std::function<void(std::string_view what, double done)>;
+
+/// Quantities that are measured together.
+class Rounds {
+ public:
+  /// `sample` measures once; negative: not possible here, the figure stays without rounds. `into` must outlive run().
+  void add(std::string what, Figure& into, std::function<double()> sample);
+  /// Rounds of all quantities in random order, the first of which only warms up: at least `least`, then until `seconds`
+  /// are over or `most` are done.
+  void run(int least, int most, double seconds, const OnProgress& progress = {});
+
+ private:
+  struct Quantity {
+    std::string what;
+    Figure* into;
+    std::function<double()> sample;
+    std::vector<double> samples;
+  };
+  std::vector<Quantity> list_;
+};
+
+}  // namespace hpcdl::lab

@@ -1,0 +1,122 @@
+#pragma once
+// What a machine can do at most, measured: rates in bytes and operations per second, times in seconds.
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "hpcdl/lab/machine.h"
+#include "hpcdl/lab/probe/figure.h"
+#include "hpcdl/lab/roof_kernels.h"
+#include "hpcdl/lab/roofs.h"
+
+namespace hpcdl::lab {
+
+/// Sweeps over memory that stays within one level: "L1", "L2", "L3", "memory".
+struct Bandwidth {
+  std::string level;
+  cpu::Sweep sweep = cpu::Sweep::read;
+  int threads = 1;
+  double bytes_per_thread = 0;  // working set
+  Figure rate = {};             // bytes the program names, all threads together
+};
+
+/// One load that depends on the one before, at random places of a working set.
+struct LoadLatency {
+  std::string level;
+  double bytes = 0;
+  Figure seconds = {};
+};
+
+struct Peak {
+  std::string isa, dtype;
+  int threads = 1;
+  Figure rate = {};  // a multiply-add is two operations
+};
+
+/// Pool::run of an empty job: right after the one before, and after the workers went to sleep.
+struct Launch {
+  int threads = 1;
+  Figure awake = {}, asleep = {};
+};
+
+struct FirstTouch {
+  std::string pages;  // "4 KiB", "huge"
+  int threads = 1;
+  Figure rate = {};
+};
+
+/// One way between two CPUs through a shared cache line.
+struct CoreToCore {
+  int from = 0, to = 0;
+  Figure seconds = {};
+};
+
+/// Sequential, of a file of `bytes` that is gone afterwards. Cold: dropped from the page cache before each read.
+struct Disk {
+  std::string folder, file_system;
+  double bytes = 0;
+  Figure write, read_cold, read_warm, read_direct;  // write: up to the return of fsync
+  std::string note, direct_note;                    // why something was not measured
+};
+
+/// One GPU; the CUDA probe fills it.
+struct Gpu {
+  int index = 0;
+  std::string name, driver, compute_capability;
+  double memory_bytes = 0, l2_bytes = 0;
+  Figure copy, l2_read, shared_read;        // bytes per second
+  Figure host_to_device, device_to_host;    // pinned host memory
+  std::vector<Peak> peaks;                  // isa: "cuda" or "tensor"
+};
+
+/// Two GPUs of this host.
+struct GpuLink {
+  int from = 0, to = 0;
+  std::string kind;  // "nvlink", "pcie"
+  Figure rate, seconds;
+};
+
+struct Probe {
+  Machine machine;
+  std::string date, version;  // UTC, ISO 8601; of this program
+  std::string isa;            // of everything but peaks
+  bool quick = false;
+  double seconds = 0;         // it took
+  std::vector<Bandwidth> bandwidth;
+  std::vector<Bandwidth> stairs;  // over all sizes; level: the sweep is at home in
+  std::vector<LoadLatency> latency;
+  std::vector<Peak> peaks;
+  std::vector<Launch> launch;
+  Figure replay_empty, replay_small;  // seconds per record: does nothing; relu of 16 numbers
+  std::vector<FirstTouch> first_touch;
+  std::vector<CoreToCore> core_to_core;
+  Disk disk;
+  std::vector<Gpu> gpus;
+  std::string gpu_note = "no GPU found";  // why there are none
+  std::vector<GpuLink> gpu_links;
+};
+
+struct ProbeOptions {
+  std::vector<int> threads;  // empty: 1 .. usable_cpus(), beyond 8 only powers of two and the last
+  bool quick = false;        // 3 s instead of half a minute
+  std::filesystem::path disk = ".";  // empty: no disk
+  std::string version;
+};
+
+/// Throws Error when not even the smallest working set can be allocated.
+Probe run_probe(const ProbeOptions& options, const OnProgress& progress = {});
+
+/// Best rates of one instruction set and thread count.
+Roofs roofs_of(const Probe& probe, const std::string& isa, int threads);
+
+nlohmann::ordered_json to_json(const Probe& probe);
+/// For a terminal, about 40 lines of at most 100 columns.
+std::string to_text(const Probe& probe);
+/// Bandwidth over working set as a picture: a whole SVG file.
+std::string to_svg(const Probe& probe);
+
+std::string_view sweep_name(cpu::Sweep s);
+
+}  // namespace hpcdl::lab

@@ -1,0 +1,112 @@
+#include "hpcdl/lab/remembered.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstdlib>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/json.h"
+#include "hpcdl/lab/machine.h"
+
+namespace hpcdl::lab {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+constexpr std::int64_t kLimit = 16 << 20;
+
+template <class R, class F> void each(R& r, F&& f) {
+  f("f32", r.f32), f("bf16", r.bf16), f("i8", r.i8);
+  f("memory_read", r.memory_read), f("memory_copy", r.memory_copy), f("cache_read", r.cache_read), f("cache_bytes", r.cache_bytes);
+}
+
+/// Throws on anything that is no positive, finite number.
+double rate(const Json& j) {
+  const double x = j.get<double>();
+  if (!(x > 0) || !std::isfinite(x)) fail("io", "no rate");
+  return x;
+}
+
+Roofs parse(const Json& j) {
+  Roofs r;
+  each(r, [&](const char* name, double& value) { value = rate(j.at(name)); });
+  for (const auto& c : j.at("caches"))
+    r.caches.push_back({c.at("name").get<std::string>(), rate(c.at("bytes")), rate(c.at("read")), rate(c.at("copy"))});
+  return r;
+}
+
+bool is(const Json& entry, const std::string& isa, int threads) {
+  return entry.is_object() && entry.value("isa", "") == isa && entry.value("threads", 0) == threads;
+}
+
+}  // namespace
+
+std::filesystem::path probe_file() {
+  const char* xdg = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  const std::filesystem::path base = xdg && *xdg ? std::filesystem::path(xdg) : std::filesystem::path(home && *home ? home : "/tmp") / ".cache";
+  const auto m = this_machine();
+  std::string cpu;
+  for (const char c : m.cpu.empty() ? std::string("unknown") : m.cpu) cpu += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return base / "hpcdl" / fmt::format("{}-{}cpus-{}", cpu, m.cpus_online, m.isa_best) / "probe.json";
+}
+
+Json read_remembered() {
+  const auto file = probe_file();
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored)) return Json::object();
+  try {
+    const auto text = io::read_file(file, kLimit);
+    io::parse_json(text, file.string());  // duplicate keys, depth
+    auto j = Json::parse(text);
+    if (j.is_object() && j.at("machine") == Json(identity(this_machine())) && j.at("roofs").is_array()) return j;
+  } catch (const std::exception&) {
+    // damaged: measured anew
+  }
+  return Json::object();
+}
+
+void write_remembered(const Json& file) {
+  const auto path = probe_file();
+  io::make_folder(path.parent_path());
+  io::write_file_atomic(path, file.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+std::optional<Roofs> find_roofs(const Json& file, const std::string& isa, int threads) try {
+  for (const auto& entry : file.at("roofs"))
+    if (is(entry, isa, threads)) return parse(entry);
+  return std::nullopt;
+} catch (const std::exception&) {
+  return std::nullopt;
+}
+
+void put_roofs(Json& file, const std::string& isa, int threads, const Roofs& roofs) {
+  Json entry{{"isa", isa}, {"threads", threads}};
+  each(roofs, [&](const char* name, double value) { entry[name] = value; });
+  entry["caches"] = Json::array();
+  for (const auto& c : roofs.caches) entry["caches"].push_back({{"name", c.name}, {"bytes", c.bytes}, {"read", c.read}, {"copy", c.copy}});
+  if (!file.contains("machine")) file["machine"] = identity(this_machine());
+  if (!file.contains("roofs")) file["roofs"] = Json::array();
+  for (auto& old : file["roofs"])
+    if (is(old, isa, threads)) return void(old = std::move(entry));
+  file["roofs"].push_back(std::move(entry));
+}
+
+Roofs best_of(const Roofs& a, const Roofs& b) {
+  Roofs best = a;
+  std::vector<double> other;
+  each(b, [&](const char*, double value) { other.push_back(value); });
+  std::size_t i = 0;
+  each(best, [&](const char*, double& value) { value = std::max(value, other[i++]); });
+  if (best.caches.size() == b.caches.size())
+    for (std::size_t k = 0; k < best.caches.size(); ++k) {
+      best.caches[k].read = std::max(best.caches[k].read, b.caches[k].read);
+      best.caches[k].copy = std::max(best.caches[k].copy, b.caches[k].copy);
+    }
+  return best;
+}
+
+}  // namespace hpcdl::lab

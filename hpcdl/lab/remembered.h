@@ -1,0 +1,29 @@
+#pragma once
+// The one file in which the lab remembers this machine, probe.json: `hpcdl probe` writes all of it, roofs() adds what it
+// had to measure itself.
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "hpcdl/lab/roofs.h"
+
+namespace hpcdl::lab {
+
+/// $XDG_CACHE_HOME/hpcdl/CPU/probe.json, or the same under ~/.cache. A home that several kinds of machine share has a
+/// folder for each.
+std::filesystem::path probe_file();
+
+/// What is remembered of this machine; an empty object when there is nothing, or when it is damaged or another machine's.
+nlohmann::ordered_json read_remembered();
+/// Written aside, synced, renamed. Throws Error when that fails.
+void write_remembered(const nlohmann::ordered_json& file);
+
+/// The roofs in such a file; none when it lacks them or any of their fields.
+std::optional<Roofs> find_roofs(const nlohmann::ordered_json& file, const std::string& isa, int threads);
+void put_roofs(nlohmann::ordered_json& file, const std::string& isa, int threads, const Roofs& roofs);
+/// The higher of each.
+Roofs best_of(const Roofs& a, const Roofs& b);
+
+}  // namespace hpcdl::lab
