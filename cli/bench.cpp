@@ -5,7 +5,6 @@
 
 #include "cli/bench_python.h"
 #include "cli/verb.h"
-#include "hpcdl/core/units.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/nearest.h"
 #include "hpcdl/lab/compare/case_bench.h"
@@ -56,6 +55,11 @@ compare::Options protocol_of(const Options& o) {
   return {.cache = o.cold ? compare::Cache::flushed : compare::Cache::warm, .rounds = o.rounds, .limit = o.seconds, .settle = o.vs.empty() ? 0 : 0.008};
 }
 
+/// Three figures, as a comparison needs them: "7.12 ms".
+std::string duration(double s) {
+  return s >= 1 ? fmt::format("{:.3g} s", s) : s >= 1e-3 ? fmt::format("{:.3g} ms", s * 1e3) : fmt::format("{:.3g} us", s * 1e6);
+}
+
 std::string ratio_text(const std::string& name, const compare::Spread& r) {
   return fmt::format("x{:.2f} [{:.2f} {:.2f}] {}", r.median, r.low, r.high, name);
 }
@@ -63,8 +67,7 @@ std::string ratio_text(const std::string& name, const compare::Spread& r) {
 std::string line(const compare::CaseBench& b) {
   const auto time = b.result.sides[0].time();
   const double s = b.seconds();
-  std::string text = fmt::format("{:<44} {:>9} [{} {}]  {:>7}  {:>4.0f} % of light", lab::case_label(b.what), format_duration(s), format_duration(time.low),
-                                 format_duration(time.high),
+  std::string text = fmt::format("{:<44} {:>9} [{} {}]  {:>11}  {:>4.0f} % of light", lab::case_label(b.what), duration(s), duration(time.low), duration(time.high),
                                  b.compute_bound ? fmt::format("{:.0f} GFLOP/s", b.cost.flops / s / 1e9) : fmt::format("{:.1f} GB/s", b.cost.bytes / s / 1e9),
                                  100 * b.score());
   if (const auto fault = b.fault(); !fault.empty()) return text + "  FAULT: " + fault + "\n";
@@ -150,7 +153,12 @@ class Bench {
   }
   compare::CaseBench one(const lab::Case& c) {
     if (o_.aa) return compare::self_test_case(c, pool_, host_, roofs_, protocol_, o_.repeats, o_.repeats * o_.seconds);
-    return compare::bench_case(c, pool_, host_, roofs_, peers_, protocol_);
+    auto b = compare::bench_case(c, pool_, host_, roofs_, peers_, protocol_);
+    for (int again = 0; again < 2 && !b.fault().empty(); ++again) {  // the roofs may be from a slower hour of this machine
+      roofs_ = lab::roofs(pool_, lab::Remember::best);
+      b = compare::bench_case(c, pool_, host_, roofs_, peers_, protocol_);
+    }
+    return b;
   }
   void finish() {
     if (o_.to_stdout) return print_json(out_);
