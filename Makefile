@@ -32,7 +32,8 @@ asan tsan: ## all tests under the address or the thread sanitizer
 
 bench: ## comparisons with other libraries in the same run; writes bench/results and the README's table
 	@scripts/setup.sh bench
-	cmake --preset release -DHPCDL_BENCH=ON
+	@scripts/venv.sh build >/dev/null
+	cmake --preset release -DHPCDL_BENCH=ON $$(python=$$(scripts/venv.sh bench); [ -z "$$python" ] || echo -DHPCDL_PYTHON=ON -DPython_EXECUTABLE=$$python)
 	cmake --build build/release -j $(JOBS)
 	bench/peers/run.sh
 

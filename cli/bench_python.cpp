@@ -88,10 +88,11 @@ Json request(const std::vector<std::string>& names, const std::vector<lab::Case>
 /// One case of the answer into ours. Peers were timed beside our kernel called from Python: that side keeps its own name.
 std::string merge(const lab::Case& c, const Json& from, Json& to) {
   const bool fault = to.contains("fault");
-  for (const auto& [name, side] : from.value("sides", Json::object()).items()) to["sides"][name == "hpcdl" ? "hpcdl from Python" : name] = side;
-  for (const auto& [name, why] : from.value("missing", Json::object()).items()) to["missing"][name] = why;
+  const Json sides = from.value("sides", Json::object()), missing = from.value("missing", Json::object()), ratios = from.value("ratios", Json::object());
+  for (const auto& [name, side] : sides.items()) to["sides"][name == "hpcdl" ? "hpcdl from Python" : name] = side;
+  for (const auto& [name, why] : missing.items()) to["missing"][name] = why;
   std::string text;
-  for (const auto& [name, r] : from.value("ratios", Json::object()).items()) {
+  for (const auto& [name, r] : ratios.items()) {
     if (!fault) to["ratios"][name] = r;
     text += fmt::format("  x{:.2f} [{:.2f} {:.2f}] {}", r.at("median").get<double>(), r.at("low").get<double>(), r.at("high").get<double>(), name);
   }

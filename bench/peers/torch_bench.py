@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Our kernels against PyTorch in one process, on the same memory, in the same rounds.
 
-    bench/peers/torch_bench.py [--only softmax,adamw] [--rounds 7] [--no-compile] [--prepare]
+    bench/peers/torch_bench.py [--only softmax,adamw] [--rounds N] [--no-compile] [--prepare]
 
 The script restarts itself with the environment in which PyTorch is fastest (common.tuned_environment), then once more
 without it for the untuned column. --prepare runs every side once, so that torch.compile's cache is warm.
@@ -20,6 +20,9 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""  # compare on the CPU, whatever else is 
 
 import torch  # noqa: E402
 
+import hpcdl  # noqa: E402
+from hpcdl import bench  # noqa: E402
+
 import torch_cases  # noqa: E402
 
 ROOFS = ("copy", "streaming copy")
@@ -31,10 +34,11 @@ def measure(case, args):
         for f in case.sides.values():
             f()
         return None
-    seconds = common.interleave(case.sides, rounds=args.rounds)
+    result = bench.compare(case.sides, rounds=args.rounds, cache="rotated", limit=args.seconds)
+    seconds = result["seconds"]
     peers = [n for n in seconds if n != "hpcdl" and n not in ROOFS]
     best = min(peers, key=lambda n: common.summary(seconds[n])["median_ms"])
-    row = {"op": case.op, "shape": case.shape, "dtype": case.dtype, "bytes": case.bytes, "flops": case.flops}
+    row = {"op": case.op, "shape": case.shape, "dtype": case.dtype, "bytes": case.bytes, "flops": case.flops, "rounds": result["rounds"], "half_width": result["half_width"]}
     row["sides" if not args.untuned else "untuned_sides"] = {n: common.summary(s) for n, s in seconds.items()}
     if args.untuned:
         first = next(n for n in seconds if n.startswith("torch"))
@@ -70,7 +74,8 @@ def show(key, row, untuned):
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--only", default="", help="comma-separated beginnings of case names")
-    p.add_argument("--rounds", type=int, default=7)
+    p.add_argument("--rounds", type=int, default=0, help="0: until the interval is narrow enough, or --seconds are over")
+    p.add_argument("--seconds", type=float, default=6)
     p.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     p.add_argument("--prepare", action="store_true")
     p.add_argument("--untuned", action="store_true", help="measure PyTorch as it is out of the box")
@@ -79,16 +84,12 @@ def main():
 
     torch.set_num_threads(common.THREADS)
     torch.manual_seed(0)
-    lib = common.kernels()
+    hpcdl.set_threads(common.THREADS)
     print(f"# {common.cpu()[0]}, {common.THREADS} threads, PyTorch {torch.__version__}, {'untuned' if args.untuned else 'tuned'}")
     rows, only = {}, tuple(args.only.split(","))
     with torch.no_grad():
-        for key, needs, make in torch_cases.cases(lib, compiled=not (args.no_compile or args.untuned)):
+        for key, make in torch_cases.cases(compiled=not (args.no_compile or args.untuned)):
             if not key.startswith(only):
-                continue
-            absent = [n for n in needs if not hasattr(lib, n)]
-            if absent:
-                print(f"{key:<38} not built yet: {' '.join(absent)}")
                 continue
             row = measure(make(), args)
             if row:
@@ -98,7 +99,7 @@ def main():
     if rows:
         print("#", common.merge_results("ops", rows))
     if not (args.untuned or args.tuned_only or args.prepare):
-        plain = {k: v for k, v in os.environ.items() if k not in common.TUNED and k not in ("HPCDL_BENCH_TUNED", "LD_PRELOAD", "OMP_NUM_THREADS")}
+        plain = {k: v for k, v in os.environ.items() if k not in bench.TUNED and k not in ("HPCDL_BENCH_TUNED", "LD_PRELOAD", "OMP_NUM_THREADS")}
         sys.exit(subprocess.call([sys.executable, *sys.argv, "--untuned"], env=plain))
 
 

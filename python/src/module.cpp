@@ -85,4 +85,5 @@ NB_MODULE(_hpcdl, m) {
   bind_int4(m);
   bind_adamw(m);
   bind_files(m);
+  bind_compare(m);
 }

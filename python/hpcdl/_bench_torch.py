@@ -1,0 +1,137 @@
+"""The ops of the lab's cases as PyTorch computes them, on the same memory."""
+
+import dataclasses
+from typing import Any, Callable, Dict, Optional, Union
+
+import torch
+import torch.nn.functional as F
+
+Tensors = Dict[str, torch.Tensor]
+
+
+@dataclasses.dataclass
+class Peer:
+    call: Callable[[], Any]
+    difference: Optional[float]  # largest, relative to the largest value of PyTorch's result; None where results are random or in place
+
+
+def _attention(x: Tensors, shape: "list[int]", causal: bool) -> torch.Tensor:
+    batch, heads, context, width = shape
+    q, k, v = (t.view(batch, context, heads, width).transpose(1, 2) for t in x["qkv"].split(heads * width, -1))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2).reshape(batch, context, heads * width)
+
+
+def _decode(x: Tensors, shape: "list[int]") -> torch.Tensor:
+    split = lambda t: t.view(shape[0], t.shape[1], shape[1], shape[3]).transpose(1, 2)
+    y = F.scaled_dot_product_attention(split(x["q"]), split(x["k"]), split(x["v"]))
+    return y.transpose(1, 2).reshape(x["q"].shape)
+
+
+def _rope(x: Tensors) -> torch.Tensor:
+    cos, sin = (t[None, :, None, :].to(x["x"].dtype) for t in x["table"].chunk(2, -1))
+    a, b = x["x"].chunk(2, -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+def _causal_softmax(x: Tensors) -> torch.Tensor:
+    mask = torch.full(x["x"].shape[-2:], float("-inf"), dtype=x["x"].dtype).triu_(1)
+    return torch.softmax(x["x"] * 0.125 + mask, -1)
+
+
+def _linear(activation: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+    return lambda x, s: activation(F.linear(x["x"], x["w"], x.get("bias")))
+
+
+_tanh_gelu = lambda z: F.gelu(z, approximate="tanh")
+_norm = lambda z, x: F.layer_norm(z, z.shape[-1:], x["gamma"], x["beta"], 1e-5)
+_rms = lambda z, x: F.rms_norm(z, z.shape[-1:], x["gamma"], 1e-5)
+_loss = lambda logits, x: F.cross_entropy(logits.float(), x["targets"], reduction="sum")
+
+# case -> y of (inputs, shape)
+FORWARD: Dict[str, Callable[[Tensors, "list[int]"], torch.Tensor]] = {
+    "add": lambda x, s: x["a"] + x["b"],
+    "relu": lambda x, s: torch.relu(x["x"]),
+    "gelu": lambda x, s: _tanh_gelu(x["x"]),
+    "gelu+erf": lambda x, s: F.gelu(x["x"]),
+    "bias_gelu": lambda x, s: _tanh_gelu(x["x"] + x["bias"]),
+    "swiglu": lambda x, s: F.silu(x["a"]) * x["b"],
+    "dropout": lambda x, s: F.dropout(x["x"], 0.1),
+    "cast": lambda x, s: x["x"].to(torch.bfloat16 if x["x"].dtype == torch.float32 else torch.float32),
+    "fuse": lambda x, s: _tanh_gelu(2 * x["x"] + x["bias"]) + x["x"],
+    "softmax": lambda x, s: torch.softmax(x["x"], -1),
+    "softmax+causal": lambda x, s: _causal_softmax(x),
+    "layer_norm": lambda x, s: _norm(x["x"], x),
+    "layer_norm+residual": lambda x, s: _norm(x["x"] + x["residual"], x),
+    "rms_norm": lambda x, s: _rms(x["x"], x),
+    "rms_norm+residual": lambda x, s: _rms(x["x"] + x["residual"], x),
+    "matmul": lambda x, s: x["a"] @ x["b"],
+    "matmul+nt": lambda x, s: x["a"] @ x["b"].t(),
+    "matmul+tn": lambda x, s: x["a"].t() @ x["b"],
+    "linear": _linear(lambda z: z),
+    "linear+bias": _linear(lambda z: z),
+    "linear+bias_relu": _linear(torch.relu),
+    "linear+bias_gelu": _linear(_tanh_gelu),
+    "linear+bias_residual": lambda x, s: F.linear(x["x"], x["w"], x["bias"]) + x["residual"],
+    "attention": lambda x, s: _attention(x, s, False),
+    "attention+causal": lambda x, s: _attention(x, s, True),
+    "attention+decode": lambda x, s: _decode(x, s),
+    "rope": lambda x, s: _rope(x),
+    "embedding": lambda x, s: F.embedding(x["ids"], x["table"]),
+    "cross_entropy": lambda x, s: _loss(x["logits"], x),
+    "lm_head_loss": lambda x, s: _loss(x["h"] @ x["w"].t(), x),
+}
+
+
+def _adamw(x: Tensors) -> Union[Callable[[], Any], str]:
+    if x["p"].dtype != torch.float32:
+        return "PyTorch's fused AdamW wants all its tensors in one dtype"
+    steps = [torch.tensor(3.0)]
+    lists = [[x[name]] for name in ("p", "p.grad", "m", "v")]
+    return lambda: torch._fused_adamw_(*lists, [], steps, lr=1e-4, beta1=0.9, beta2=0.95, weight_decay=0.1, eps=1e-8, amsgrad=False, maximize=False)
+
+
+# What has no gradient and writes in place, or whose result is not the output: case -> the call
+IN_PLACE: Dict[str, Callable[[Tensors, "list[int]"], Any]] = {
+    "adamw": lambda x, s: _adamw(x),
+    "grad_norm": lambda x, s: lambda: torch.linalg.vector_norm(x["gradient"]),
+    "fill+add_into": lambda x, s: lambda: x["y"].add_(x["x"]),
+    "kv_cache": lambda x, s: lambda: (x["k_cache"].copy_(x["k"]), x["v_cache"].copy_(x["v"])),
+}
+
+RANDOM = ("dropout",)
+NO_GRADIENT_OF = ("dy", "ids", "targets")
+
+
+def _difference(y: torch.Tensor, kept: torch.Tensor, case: str, dtype: str) -> float:
+    """Fails unless both are the same but for rounding: bf16 results are rounded at each of PyTorch's steps."""
+    expected = y.detach().double().flatten()
+    found = kept.double().flatten()
+    difference = ((found - expected).abs().max() / expected.abs().max().clamp_min(1e-30)).item()
+    allowed = 2.0**-6 if dtype == "bf16" else 2.0**-13
+    if not difference <= allowed:
+        raise SystemExit(f"{case} {dtype}: differs from PyTorch by {difference:.1e} of the largest value, more than {allowed:.1e}")
+    return difference
+
+
+def counterpart(mine: Any, op: str, shape: str, dtype: str, backward: bool) -> Union[Peer, str]:
+    """PyTorch's way of computing a case, or why there is none."""
+    x: Tensors = mine.inputs("torch")
+    dims = [int(n) for n in shape.split("x")]
+    for name in ("ids", "targets"):
+        if name in x:
+            x[name] = x[name].long()  # its indices are 64 bit
+    if op in IN_PLACE:
+        call = IN_PLACE[op](x, dims)
+        return call if isinstance(call, str) else Peer(call, None)
+    if op not in FORWARD:
+        return "PyTorch has no counterpart of this op on the same data"
+    forward = FORWARD[op]
+    mine.run()
+    with torch.no_grad():
+        y = forward(x, dims)
+    difference = None if op in RANDOM else _difference(y, next(iter(mine.kept("torch").values())), f"{op} {shape}", dtype)
+    if not backward:
+        return Peer(torch.no_grad()(lambda: forward(x, dims)), difference)
+    leaves = [t.requires_grad_() for name, t in x.items() if t.is_floating_point() and name not in NO_GRADIENT_OF and (op, name) != ("rope", "table")]
+    dy = x["dy"].view(y.shape)
+    return Peer(lambda: torch.autograd.grad(forward(x, dims), leaves, dy.to(y.dtype)), difference)

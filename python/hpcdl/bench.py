@@ -1,0 +1,131 @@
+"""Comparisons of speed by the protocol of HPC-DL's lab, for your own code and for `hpcdl bench --vs torch`.
+
+    from hpcdl import bench
+    result = bench.compare({"mine": lambda: f(x), "theirs": lambda: g(x)})
+    result["ratios"]["theirs"]      # {"median": 1.31, "low": 1.29, "high": 1.33, ...}: mine is 1.31 times as fast
+
+`python -m hpcdl.bench REQUEST ANSWER` is what the program `hpcdl bench` starts: it times the cases of a JSON file against
+PyTorch on the same memory and writes what it found. It restarts itself in the environment in which PyTorch is fastest.
+"""
+
+import json
+import os
+import pathlib
+import sys
+from typing import Any, Callable, Dict
+
+from . import _hpcdl
+
+__all__ = ["compare", "copy"]
+
+
+def compare(sides: Dict[str, Callable[[], Any]], **options: Any) -> Dict[str, Any]:
+    """Times every side; ratios are round by round, time of a side over time of the first: above 1 the first is faster.
+
+    In each round each side has a turn, in random order: one call that is not measured, then calls for about `target`
+    seconds (0.01). Rounds go on until the 95 % interval of every ratio is within `half_width` (0.0075) or `limit` seconds
+    (4) are over; `rounds` fixes their number. cache: "warm", "flushed" (before each call), or "rotated" (the sides see to
+    it). settle: seconds of idling before a turn, for libraries whose threads spin. seed: of the order.
+
+    Returns sides (median_ms, min_ms, max_ms, low_ms, high_ms; [low, high] is the interval of the median), seconds (of each
+    round), ratios (median, min, max, low, high), rounds, cache, half_width, and settled: whether the interval got so narrow.
+    """
+    unknown = set(options) - {"cache", "rounds", "target", "limit", "half_width", "settle", "seed"}
+    if unknown:
+        raise TypeError(f"compare() knows no option {', '.join(sorted(unknown))}")
+    return json.loads(_hpcdl._compare(list(sides.items()), json.dumps(options)))
+
+
+def copy(dst: Any, src: Any, streaming: bool = False) -> None:
+    """Copies with all threads of the module, past the caches if `streaming`: the roof of what is bound by memory."""
+    _hpcdl._copy(dst, src, streaming)
+
+
+# glibc gives blocks above 128 KiB back to the kernel and so pays page faults for every temporary; frameworks that allocate
+# as they go run 2-6x slower than they can. PyTorch's own documentation advises changing the allocator.
+TUNED = {
+    "MALLOC_MMAP_THRESHOLD_": "17179869184",
+    "MALLOC_TRIM_THRESHOLD_": "68719476736",
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "ATEN_CPU_CAPABILITY": "avx512",
+    "OPENBLAS_CORETYPE": "SkylakeX",
+}
+
+
+def mkl_shim() -> str:
+    """PyTorch's MKL runs its AVX2 code on CPUs that are not Intel's; preloading this lets it run at its best."""
+    path = pathlib.Path(_hpcdl.__file__).parent / "libmkl_as_intel.so"
+    return str(path) if path.exists() else ""
+
+
+def tuned_environment(threads: int) -> Dict[str, str]:
+    """The environment in which the peers are fastest on this machine."""
+    env = dict(os.environ, **TUNED, OMP_NUM_THREADS=str(threads), HPCDL_THREADS=str(threads))
+    cpuinfo = pathlib.Path("/proc/cpuinfo").read_text()
+    if "avx512" not in cpuinfo:
+        del env["ATEN_CPU_CAPABILITY"], env["OPENBLAS_CORETYPE"]
+    if "AuthenticAMD" in cpuinfo and mkl_shim():
+        env["LD_PRELOAD"] = mkl_shim()
+    return env
+
+
+def restart_tuned(threads: int, arguments: "list[str]") -> None:
+    """Restarts this interpreter with `arguments` in tuned_environment(), unless it runs there already."""
+    if os.environ.get("HPCDL_BENCH_TUNED"):
+        return
+    os.execve(sys.executable, [sys.executable, *arguments], dict(tuned_environment(threads), HPCDL_BENCH_TUNED="1"))
+
+
+def _import_torch(answer: Dict[str, Any], threads: int) -> Any:
+    try:
+        import torch
+    except ImportError as e:
+        answer["missing"]["torch"] = str(e)
+        return None
+    torch.set_num_threads(threads)
+    answer["peers"]["torch"] = {"version": torch.__version__, "file": torch.__file__, "threads": torch.get_num_threads(),
+                                "environment": {k: os.environ[k] for k in (*TUNED, "LD_PRELOAD") if k in os.environ}}
+    return torch
+
+
+def _one_case(case: Dict[str, Any], protocol: Dict[str, Any]) -> Dict[str, Any]:
+    from . import _bench_torch
+
+    mine = _hpcdl._BenchCase(case["op"], case["shape"], case["dtype"], case["backward"])
+    peer = _bench_torch.counterpart(mine, **case)
+    if isinstance(peer, str):
+        return {"missing": {"torch": peer}}
+    result = compare({"hpcdl": mine.run, "torch": peer.call}, **protocol)
+    del result["seconds"]
+    return dict(result, differences={"torch": peer.difference})
+
+
+def _answer(request: Dict[str, Any]) -> Dict[str, Any]:
+    answer: Dict[str, Any] = {"peers": {}, "missing": {}, "cases": []}
+    _hpcdl.set_threads(request["threads"])
+    torch = _import_torch(answer, request["threads"])
+    if "triton" in request["vs"]:
+        device = torch is not None and torch.cuda.is_available()
+        answer["missing"]["triton"] = "built for CUDA devices; this module has no CUDA kernels" if device else "no CUDA device"
+    if "torch" not in request["vs"]:
+        answer["peers"].pop("torch", None), answer["missing"].pop("torch", None)
+        torch = None
+    for i, case in enumerate(request["cases"]):
+        if torch is not None and sys.stderr.isatty():
+            print(f"\r\x1b[K{i + 1}/{len(request['cases'])} torch: {case['op']} {case['shape']} {case['dtype']}", end="", file=sys.stderr, flush=True)
+        answer["cases"].append(_one_case(case, request["protocol"]) if torch is not None else {})
+    if torch is not None and sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr)
+    return answer
+
+
+def _main(request_file: str, answer_file: str) -> None:
+    request = json.loads(pathlib.Path(request_file).read_text())
+    restart_tuned(request["threads"], ["-W", "ignore", "-m", "hpcdl.bench", request_file, answer_file])
+    pathlib.Path(answer_file).write_text(json.dumps(_answer(request)))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python -m hpcdl.bench REQUEST.json ANSWER.json  (started by `hpcdl bench --vs torch`)")
+    _main(sys.argv[1], sys.argv[2])

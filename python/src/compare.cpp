@@ -1,0 +1,137 @@
+// What `hpcdl.bench` stands on: the lab's protocol over Python calls, and the lab's cases as arrays that other libraries
+// can compute on.
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/lab/cases.h"
+#include "hpcdl/lab/compare/protocol.h"
+#include "hpcdl/lab/roof_kernels.h"
+#include "python/src/array.h"
+#include "python/src/bind.h"
+#include "python/src/call.h"
+#include "python/src/runtime.h"
+
+namespace hpcdl::python {
+namespace {
+
+using lab::compare::Cache;
+using Json = nlohmann::ordered_json;
+
+lab::Case find_case(const std::string& op, const std::string& shape, const std::string& dtype, bool backward) {
+  for (auto& c : lab::cases_at({op}, shape))
+    if (c.op == op && lab::dtype_word(c.dtype) == dtype && c.backward == backward) return c;
+  fail("bench", "no case {} {} {} {}", op, shape, dtype, backward ? "fwd+bwd" : "fwd");
+}
+
+/// One case of the lab with its memory; inputs and output are arrays on it.
+class BenchCase {
+ public:
+  BenchCase(const std::string& op, const std::string& shape, const std::string& dtype, bool backward) : run_(find_case(op, shape, dtype, backward)) {}
+
+  void run() const {
+    const nb::gil_scoped_release released;
+    const Turn turn;
+    Stream stream(turn.pool());
+    run_.run(stream);
+  }
+  static nb::dict inputs(nb::object self, const std::string& framework) { return arrays(self, framework, SlotKind::input); }
+  static nb::dict kept(nb::object self, const std::string& framework) { return arrays(self, framework, SlotKind::kept); }
+  std::int64_t position() const { return run_.params().position; }
+
+ private:
+  static nb::dict arrays(const nb::object& self, const std::string& framework, SlotKind kind) {
+    const auto& exe = nb::cast<const BenchCase&>(self).run_.executable();
+    const Framework f = framework_from_name(framework);
+    nb::dict out;
+    const auto& slots = exe.program().slots;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const auto offset = exe.plan().offset[i];
+      if (slots[i].kind != kind || offset < 0) continue;
+      out[slots[i].name.c_str()] = view_array(f, self, Tensor(exe.arena()->data() + offset, slots[i].spec), true);
+    }
+    return out;
+  }
+  lab::CaseRun run_;
+};
+
+/// The module's own threads flush the caches.
+class Host : public lab::compare::HostEnvironment {
+ public:
+  Host() : HostEnvironment(pool()) {}
+
+ private:
+  static Pool& pool() {
+    const nb::gil_scoped_release released;
+    return Turn().pool();
+  }
+};
+
+lab::compare::Options options_from(const std::string& text) {
+  lab::compare::Options o;
+  const auto j = Json::parse(text);
+  const auto cache = j.value("cache", std::string("warm"));
+  require(cache == "warm" || cache == "flushed" || cache == "rotated", "bench", "cache must be \"warm\", \"flushed\" or \"rotated\", got \"{}\"", cache);
+  o.cache = cache == "warm" ? Cache::warm : cache == "flushed" ? Cache::flushed : Cache::rotated;
+  o.rounds = j.value("rounds", o.rounds), o.target = j.value("target", o.target), o.limit = j.value("limit", o.limit);
+  o.half_width = j.value("half_width", o.half_width), o.settle = j.value("settle", o.settle), o.seed = j.value("seed", o.seed);
+  return o;
+}
+
+std::string compare_sides(const nb::list& list, const std::string& options) {
+  std::vector<lab::compare::Side> sides;
+  for (nb::handle item : list) {
+    const auto pair = nb::cast<nb::tuple>(item);
+    sides.push_back({nb::cast<std::string>(pair[0]), [call = nb::object(pair[1])] { call(); }});
+  }
+  Host host;
+  const auto r = lab::compare::run(sides, host, options_from(options));
+  Json j = {{"cache", r.cache}, {"rounds", r.rounds()}, {"half_width", r.half_width}, {"settled", r.settled}};
+  for (const auto& s : r.sides) {
+    j["sides"][s.name] = lab::compare::to_json(s.time(), 1e3, "_ms");
+    j["sides"][s.name]["calls"] = s.calls;
+    j["seconds"][s.name] = s.seconds;
+  }
+  for (std::size_t i = 1; i < r.sides.size(); ++i) j["ratios"][r.sides[i].name] = lab::compare::to_json(r.ratio(r.sides[i].name, r.sides[0].name));
+  return j.dump();
+}
+
+void copy(nb::handle dst, nb::handle src, bool streaming) {
+  Call call("copy");
+  const Form any{Type::any, Layout::contiguous};
+  const View x = call.in("src", src, any);
+  const Tensor y = call.update("dst", dst, any);
+  require(x.bytes() == y.bytes() && x.bytes() % 64 == 0, "copy", "dst and src must have the same multiple of 64 bytes, got {} and {}", y.bytes(), x.bytes());
+  const auto aligned = [](const View& v) { return reinterpret_cast<std::uintptr_t>(v.data()) % 64 == 0; };
+  require(!streaming || (aligned(x) && aligned(y)), "copy", "a streaming copy wants arrays that begin at a multiple of 64 bytes");
+  call.run([&](Stream& s) {
+    parallel_for(s.pool(), x.bytes() / 64, 1024, [&](std::int64_t b, std::int64_t e) {
+      std::byte* to = y.ptr<std::byte>() + b * 64;
+      const std::byte* from = x.ptr<std::byte>() + b * 64;
+      if (!streaming) return static_cast<void>(std::memcpy(to, from, static_cast<std::size_t>((e - b) * 64)));
+      simd::with_isa([&](auto isa) { cpu::sweep_copy(isa, reinterpret_cast<float*>(to), reinterpret_cast<const float*>(from), (e - b) * 16); });
+    });
+  });
+}
+
+}  // namespace
+
+void bind_compare(nb::module_& m) {
+  nb::class_<BenchCase>(m, "_BenchCase", "A case of the lab: hpcdl.bench.")
+      .def(nb::init<const std::string&, const std::string&, const std::string&, bool>(), nb::arg("op"), nb::arg("shape"), nb::arg("dtype"), nb::arg("backward"))
+      .def("run", &BenchCase::run)
+      .def_prop_ro("position", &BenchCase::position)
+      .def("inputs", [](nb::object self, const std::string& framework) { return BenchCase::inputs(std::move(self), framework); }, nb::arg("framework"))
+      .def("kept", [](nb::object self, const std::string& framework) { return BenchCase::kept(std::move(self), framework); }, nb::arg("framework"));
+  m.def("_bench_ops", [] {
+    nb::list out;
+    for (const auto& f : lab::case_families()) out.append(nb::make_tuple(f.op, f.dims));
+    return out;
+  }, "(op, what the numbers of its shape are) of every kind of case.");
+  m.def("_copy", copy, nb::arg("dst"), nb::arg("src"), nb::arg("streaming"), "hpcdl.bench.copy().");
+  m.def("_compare", compare_sides, nb::arg("sides"), nb::arg("options"), "hpcdl.bench.compare() with JSON in and out.");
+}
+
+}  // namespace hpcdl::python

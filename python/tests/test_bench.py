@@ -1,0 +1,110 @@
+"""hpcdl.bench: the protocol over Python calls, and the cases that `hpcdl bench --vs torch` runs. No time is judged here."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from common import Case, need
+
+np = need("numpy")
+
+from hpcdl import _hpcdl, bench  # noqa: E402
+
+try:
+    import torch
+
+    from hpcdl import _bench_torch
+except ImportError:
+    torch = None
+
+SHAPES = {"RxC": "6x64", "N": "4096", "BxTxT": "2x16x16", "MxNxK": "16x32x64", "BxHxTxD": "2x3x16x32", "BxHxSxD": "2x3x32x32",
+          "BxTxC": "2x8x64", "BxTxHxD": "2x8x4x32", "VxCxT": "96x64x16", "TxV": "8x320", "TxVxC": "8x320x64"}
+
+
+class TestCompare(Case):
+    def test_returns_what_it_says(self):
+        calls = {"a": 0, "b": 0}
+
+        def count(name):
+            calls[name] += 1
+
+        r = bench.compare({"a": lambda: count("a"), "b": lambda: count("b")}, rounds=5, target=1e-4)
+        self.assertEqual((r["rounds"], r["cache"]), (5, "warm"))
+        for name, n in calls.items():
+            self.assertEqual(len(r["seconds"][name]), 5)
+            self.assertGreaterEqual(n, 5 * r["sides"][name]["calls"])
+        pairs = sorted(b / a for a, b in zip(r["seconds"]["a"], r["seconds"]["b"]))
+        self.assertEqual(list(r["ratios"]), ["b"])
+        self.assertAlmostEqual(r["ratios"]["b"]["median"], pairs[2], places=12)
+        self.assertIn("flushed", bench.compare({"a": lambda: None}, rounds=3, target=1e-4, cache="flushed")["cache"])
+
+    def test_refuses_nonsense(self):
+        self.raises(ValueError, "at least one side", bench.compare, {})
+        self.raises(TypeError, "round", bench.compare, {"a": print}, round=3)
+        self.raises(ValueError, "hot", bench.compare, {"a": print}, cache="hot")
+
+        def broken():
+            raise KeyError("of the call")
+
+        self.raises(KeyError, "of the call", bench.compare, {"a": broken}, rounds=3)
+
+    def test_copy(self):
+        lines = lambda: (a := np.zeros(4112, np.float32))[-a.ctypes.data // 4 % 16 :][:4096]  # streaming stores want whole cache lines
+        x, y = lines(), lines()
+        x[:] = range(4096)
+        for streaming in (False, True):
+            y[:] = 0
+            bench.copy(y, x, streaming)
+            np.testing.assert_array_equal(x, y)
+        self.raises(ValueError, "64 bytes", bench.copy, y[:100], x)
+
+
+@unittest.skipIf(torch is None, "this Python has no torch")
+class TestCases(Case):
+    def test_every_case_agrees_with_torch(self):
+        seen, without = set(), set()
+        for op, dims in _hpcdl._bench_ops():
+            for dtype in ("f32", "bf16"):
+                for backward in (False, True):
+                    try:
+                        case = _hpcdl._BenchCase(op, SHAPES[dims], dtype, backward)
+                    except ValueError:
+                        self.assertTrue(backward, op)
+                        continue
+                    peer = _bench_torch.counterpart(case, op, SHAPES[dims], dtype, backward)  # raises where results differ
+                    if isinstance(peer, str):
+                        without.add(f"{op} {dtype}")
+                    else:
+                        peer.call()
+                        seen.add(op)
+        self.assertGreater(len(seen), 30)
+        self.assertLessEqual({w.split("+")[0].split()[0] for w in without}, {"fill", "int4_linear", "int4_embedding", "adamw"})
+
+    def test_a_wrong_result_is_seen(self):
+        y = torch.ones(8)
+        self.assertEqual(_bench_torch._difference(y, torch.ones(8), "x", "f32"), 0)
+        self.raises(SystemExit, "differs from PyTorch", _bench_torch._difference, y, y + 1e-3, "x", "f32")
+        self.raises(SystemExit, "differs from PyTorch", _bench_torch._difference, y, y * float("nan"), "x", "bf16")
+
+    def test_the_module_answers_a_request(self):
+        case = {"op": "softmax", "shape": "64x256", "dtype": "f32", "backward": False}
+        cases = [case, dict(case, op="int4_linear", shape="1x64x64")]
+        with tempfile.TemporaryDirectory() as folder:
+            request, answer = pathlib.Path(folder, "request.json"), pathlib.Path(folder, "answer.json")
+            protocol = {"rounds": 3, "target": 1e-3, "limit": 1}
+            request.write_text(json.dumps({"vs": ["torch", "triton"], "threads": 2, "cases": cases, "protocol": protocol}))
+            subprocess.run([sys.executable, "-W", "ignore", "-m", "hpcdl.bench", str(request), str(answer)], check=True)
+            a = json.loads(answer.read_text())
+        self.assertEqual(list(a["missing"]), ["triton"])
+        self.assertEqual(a["peers"]["torch"]["threads"], 2)
+        self.assertIn("MALLOC_TRIM_THRESHOLD_", a["peers"]["torch"]["environment"])  # restarted where PyTorch is fastest
+        self.assertEqual(list(a["cases"][0]["ratios"]), ["torch"])
+        self.assertLess(a["cases"][0]["differences"]["torch"], 1e-5)
+        self.assertIn("torch", a["cases"][1]["missing"])
+
+
+if __name__ == "__main__":
+    unittest.main()
