@@ -5,8 +5,10 @@ argument came from. `hpcdl.torch` has the same functions with gradients for auto
 TypeError with a text that says what was expected and what was found.
 """
 
+from . import _hpcdl
 from ._hpcdl import *  # noqa: F403
-from ._hpcdl import __version__
-from .files import SafeTensors, open_safetensors
+from .files import SafeTensors as SafeTensors
+from .files import open_safetensors as open_safetensors
 
+__version__: str = getattr(_hpcdl, "__version__")
 __all__ = [n for n in dir() if not n.startswith("_") and n not in ("Array", "files")] + ["__version__"]

@@ -8,6 +8,7 @@ import math
 from typing import Any, Optional
 
 import torch
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from . import _hpcdl as ops
@@ -19,14 +20,13 @@ __all__ = [
     "bias_gelu_mlp",
     "cross_entropy",
     "gelu",
+    "int4_matmul",
     "layer_norm",
     "linear",
     "matmul_add_relu",
     "rms_norm",
     "softmax",
 ]
-
-Tensor = torch.Tensor
 
 
 def _tracked(*tensors: Optional[Tensor]) -> bool:
@@ -276,6 +276,42 @@ def attention(
     if _tracked(q, k, v):
         return _Attention.apply(q, k, v, options)
     return ops.attention(q, k, v, **options)
+
+
+class _Int4Matmul(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: ops.Int4Weight, bias: Optional[Tensor], residual: Optional[Tensor], exact: bool
+    ) -> Tensor:
+        ctx.weight, ctx.dtypes = weight, (x.dtype, None if bias is None else bias.dtype)
+        return ops.int4_matmul(x, weight, bias, residual=residual, exact=exact)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        dx = dbias = None
+        if ctx.needs_input_grad[0]:
+            dense = ops.int4_dequantize(
+                ctx.weight, dtype=ctx.dtypes[0], out=torch.empty(ctx.weight.shape, dtype=ctx.dtypes[0])
+            )
+            dx = dy @ dense
+        if ctx.needs_input_grad[2]:
+            dbias = dy.flatten(0, -2).sum(0, dtype=torch.float32).to(ctx.dtypes[1])
+        return dx, None, dbias, dy if ctx.needs_input_grad[3] else None, None
+
+
+def int4_matmul(
+    x: Tensor,
+    weight: ops.Int4Weight,
+    bias: Optional[Tensor] = None,
+    *,
+    residual: Optional[Tensor] = None,
+    exact: bool = False,
+) -> Tensor:
+    """x @ weight.T + bias + residual with 4-bit weights, which stay as they are: gradients are for the others."""
+    if _tracked(x, bias, residual):
+        return _Int4Matmul.apply(x, weight, bias, residual, exact)
+    return ops.int4_matmul(x, weight, bias, residual=residual, exact=exact)
 
 
 class AdamW(torch.optim.Optimizer):

@@ -34,7 +34,7 @@ class Docs(Case):
                 y, want = names["y"].detach(), names["want"].detach()
                 self.close(y, want, tolerance(want.dtype, 3072, 16), f"line {line}")
                 compared += 1
-        self.assertGreater(ran, 5)
+        self.assertGreaterEqual(ran, 5)
         if torch is not None:
             self.assertEqual(ran, len(blocks))
             self.assertGreater(compared, 15)
