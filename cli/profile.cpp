@@ -1,5 +1,6 @@
 // hpcdl profile: trains some steps, records every record of them, and says where the time went.
 
+#include <algorithm>
 #include <filesystem>
 
 #include "cli/verb.h"
@@ -80,7 +81,7 @@ int profile(Options& o, CLI::App& sub) {
   }
   const auto done = lab::profile_training(config, o.profile, {.console = console(), .speed_of_light = [&](const Program& p) { return lab::speed_of_light(p, roofs); },
                                                               .after_step = {}, .steps_only = o.out.empty()});
-  if (done.profile.steps.empty()) {
+  if (std::none_of(done.profile.steps.begin(), done.profile.steps.end(), [](const lab::StepTrace& s) { return s.recorded; })) {
     say("stopped before a step was recorded");
     return exit_code::kRequeue;
   }

@@ -194,7 +194,8 @@ void Graph::backward_of(const Node& node) {
         o = whole(add_slot({scratch[i], SlotKind::temp, nullptr, "scratch"}), scratch[i], Access::write);
         break;
     }
-    if (o.slot >= 0 && ref.kind != OperandKind::scratch) bytes += static_cast<double>(o.spec.bytes()) * (o.access == Access::update ? 2 : 1);
+    const bool sparse = op.gathers && o.access == Access::update;
+    if (o.slot >= 0 && ref.kind != OperandKind::scratch && !sparse) bytes += static_cast<double>(o.spec.bytes()) * (o.access == Access::update ? 2 : 1);
     operands.push_back(o);
   }
   args = program_.args.data() + node.args;

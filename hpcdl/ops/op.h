@@ -17,6 +17,7 @@
 //   backward_scratch(...)     the same for backward; named Scratch<I> in Backward
 //   backward_cost(...)        default: twice the flops, the bytes of all operands of backward
 //   kInPlace                  true when output 0 may be the memory of input 0
+//   kGathers                  true when backward adds to few rows of a gradient, known only from the data: its cost counts none
 // An absent optional input is a View that converts to false, and a Spec that does. A gradient that nobody needs is a
 // Grad that converts to false.
 

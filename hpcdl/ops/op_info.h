@@ -19,6 +19,7 @@ struct OpInfo {
 
   std::string_view name;
   int n_in = 0, n_out = 0, n_aux = 0;
+  bool gathers = false;
   std::size_t args_bytes = 0;
   void (*infer)(const Spec* in, const void* args, Spec* out) = nullptr;
   Cost (*cost)(const Spec* in, const void* args) = nullptr;
@@ -94,6 +95,7 @@ template <class Op> constexpr OpInfo make_op_info() {
   info.n_in = T::n_in;
   info.n_out = T::n_out;
   if constexpr (requires { Op::kAux; }) info.n_aux = Op::kAux;
+  if constexpr (requires { Op::kGathers; }) info.gathers = Op::kGathers;
   info.args_bytes = sizeof(Args);
   info.infer = [](const Spec* in, const void* a, Spec* out) {
     put(out, call_infer<Op>(in, *static_cast<const Args*>(a), typename T::Ins{}));

@@ -118,6 +118,12 @@ TEST_F(Profile, a_trace_over_the_limit_says_what_is_missing) {
   lab::check_trace(io::read_json(path("cut.json")));
 }
 
+TEST_F(Profile, inspect_knows_records_by_the_same_names) {
+  const auto r = run({"inspect", path("run.toml"), "--program"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  for (const char* scope : {"layers.1.attn.c_attn", "layers.0.mlp.c_proj", "layers.1.ln_2", "head.ln_f", "embedding"}) EXPECT_NE(r.out.find(scope), std::string::npos) << scope;
+}
+
 TEST_F(Profile, mistakes_are_told) {
   const auto bad = [&](const std::vector<std::string>& w, int code, const std::string& part) {
     const auto r = run(w);

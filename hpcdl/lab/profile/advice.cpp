@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "hpcdl/core/units.h"
+#include "hpcdl/lab/cases.h"
 
 namespace hpcdl::lab {
 
@@ -15,6 +16,14 @@ constexpr double kUneven = 0.8;        // mean over largest working time of a th
 constexpr double kIdle = 0.6;          // share of the threads' time that was work
 constexpr double kShort = 30e-6;       // seconds: waking threads and reading first lines is felt
 constexpr double kSmallProduct = 5e7;  // flops of one call
+
+/// The call that times the op alone, where the list of cases has it.
+std::string bench_of(const Row& r) {
+  const auto op = r.name.substr(0, r.name.find('.'));
+  for (const auto& f : case_families())
+    if (f.op.substr(0, f.op.find('+')) == op) return fmt::format(": hpcdl bench {} times it alone", op);
+  return "";
+}
 
 /// The first rule that fits: causes that lie outside of the kernel come before those within.
 std::string what_to_try(const Row& r, const Roofs& roofs) {
@@ -35,7 +44,7 @@ std::string what_to_try(const Row& r, const Roofs& roofs) {
   if (r.dtype == DType::f32 && r.bound == Bound::memory && r.phase != Phase::update)
     return fmt::format("it moves {} per step: train.dtype = \"bf16\" halves that", format_bytes(r.bytes));
   if (r.bound == Bound::none) return "it states no cost, so there is no roof to compare with";
-  return "nothing outside of the kernel explains it: compare with hpcdl roofline and hpcdl bench";
+  return "nothing outside of the kernel explains it" + bench_of(r);
 }
 
 }  // namespace

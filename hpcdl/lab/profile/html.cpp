@@ -19,13 +19,13 @@ main{max-width:1240px;margin:0 auto;padding:36px 24px 56px}h1{font-size:28px;mar
 .sub{color:var(--soft);margin:0 0 24px}.card{background:var(--card);border:1px solid var(--line);border-radius:14px;padding:20px 22px;margin:0 0 20px;overflow-x:auto}
 .tiles{display:grid;grid-template-columns:repeat(5,1fr);gap:14px;margin:0 0 20px}.tile{background:var(--card);border:1px solid var(--line);border-radius:14px;padding:14px 16px}
 .tile b{display:block;font-size:23px;letter-spacing:-.02em}.tile span{color:var(--soft);font-size:13px}
-table{border-collapse:collapse;width:100%;font-size:13.5px}td,th{padding:5px 0 5px 14px;border-bottom:1px solid var(--line);text-align:left;white-space:nowrap}
+table{border-collapse:collapse;width:100%;font-size:13.5px}td,th{padding:5px 0 5px 12px;border-bottom:1px solid var(--line);text-align:left;white-space:nowrap}
 td:first-child,th:first-child{padding-left:0}tr:last-child td{border-bottom:0}th{color:var(--soft);font-weight:500}.num{text-align:right;font-variant-numeric:tabular-nums}
 svg{width:100%;height:auto;display:block}.grid{stroke:var(--line)}.tick{fill:var(--soft);font-size:11.5px}.row{fill:var(--soft);font-size:12.5px}.in{fill:#fff;font-size:11px;text-anchor:middle;pointer-events:none}
 .stage{fill:var(--stage)}.forward{fill:var(--forward)}.backward{fill:var(--backward)}.update{fill:var(--update)}.recompute{fill:var(--recompute)}.faint{opacity:.28}.still{pointer-events:none}.area{fill:var(--area)}
 rect.stage+.in{fill:var(--ink)}.budget{display:flex;height:26px;border-radius:8px;overflow:hidden;margin:0 0 8px}.budget i{display:block}
 .legend{color:var(--soft);font-size:13px;margin:8px 0 0}.legend i{display:inline-block;width:12px;height:12px;border-radius:3px;margin:0 6px 0 14px;vertical-align:-1px}
-.bar{position:relative;height:15px;min-width:260px;border-radius:4px}.bar i,.bar b{position:absolute;left:0;top:0;bottom:0;border-radius:4px}.bar i{opacity:.28}
+.bar{position:relative;height:15px;min-width:150px;border-radius:4px}.bar i,.bar b{position:absolute;left:0;top:0;bottom:0;border-radius:4px}.bar i{opacity:.28}
 ol{margin:0;padding:0 0 0 20px}li{margin:0 0 6px}li span{color:var(--soft)}footer{color:var(--soft);font-size:13px;margin-top:24px}@media(max-width:860px){.tiles{grid-template-columns:1fr 1fr}}
 )";
 

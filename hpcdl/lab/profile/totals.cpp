@@ -65,9 +65,10 @@ struct Sum {
   std::vector<double> busy;
 };
 
-DType first_type(const Program& program, const Record& record) {
+/// bf16 as soon as one operand is: products then run at that roof, whatever their weights are kept in.
+DType arithmetic_type(const Program& program, const Record& record) {
   for (std::uint32_t k = 0; k < record.operand_count; ++k)
-    if (const auto& o = program.operands[record.operands + k]; o.slot >= 0) return o.spec.dtype;
+    if (const auto& o = program.operands[record.operands + k]; o.slot >= 0 && o.spec.dtype == DType::bf16) return DType::bf16;
   return DType::f32;
 }
 
@@ -86,7 +87,7 @@ void add(Sum& sum, const ProgramFacts& facts, int program, int index, const Reco
   if (total.seconds <= sum.slowest) return;
   sum.slowest = total.seconds;
   row.program = program, row.record = index;
-  row.dtype = first_type(facts.program, record);
+  row.dtype = arithmetic_type(facts.program, record);
 }
 
 void finish(Sum& sum) {

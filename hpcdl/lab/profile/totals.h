@@ -65,7 +65,7 @@ struct Row {
   double busy = -1;                  // share of the threads' time that was work; < 0: not known
   double balance = -1;               // mean over largest working time of a thread; < 0: not known
   Bound bound = Bound::none;
-  DType dtype = DType::f32;          // of its first operand
+  DType dtype = DType::f32;          // of its arithmetic
 
   double lost() const { return seconds > light ? seconds - light : 0; }
   double of_roof() const { return seconds > 0 ? light / seconds : 0; }

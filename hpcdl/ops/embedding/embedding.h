@@ -15,6 +15,7 @@ namespace hpcdl {
 
 struct Embedding {
   static constexpr std::string_view name = "embedding";
+  static constexpr bool kGathers = true;
   struct Args {
     DType out = DType::none;
   };

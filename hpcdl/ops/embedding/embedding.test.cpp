@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "hpcdl/graph/graph.h"
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {
@@ -75,6 +76,21 @@ TEST(Embedding, PositionsStartWhereTheStepSays) {
   Embedding::backward(f.s, {}, Grad(Tensor(dpositions.data(), f.positions_t.spec()), Write::overwrite), f.ids_t, View(dy.data(), f.y_t.spec()),
                       {}, {}, {});
   for (int p = 0; p < 10; ++p) EXPECT_EQ(dpositions[static_cast<std::size_t>(p * f.n)], p >= 6 ? 1 : 0) << p;
+}
+
+/// Overwriting clears the whole gradient of the table; adding reaches the rows of the ids only, which are data.
+TEST(Embedding, AddingToAGradientChargesNoRowOfTheTable) {
+  OwnedTensor table({{5000, 8}, DType::f32}), gradient({{5000, 8}, DType::f32});
+  double bytes[2];
+  for (const Write write : {Write::overwrite, Write::accumulate}) {
+    Graph g({.parameter_gradients = write});
+    const Var y = embedding(g.parameter("table", table.tensor, gradient.tensor), g.input("ids", {{2, 3}, DType::i32}));
+    g.backward(y, g.input("dy", y.spec()));
+    bytes[write == Write::accumulate] = g.finish().records.back().cost.bytes;
+  }
+  const double tokens = 6 * 4 + 6 * 8 * 4;  // ids and dy
+  EXPECT_EQ(bytes[0], tokens + 5000 * 8 * 4);
+  EXPECT_EQ(bytes[1], tokens);
 }
 
 }  // namespace
