@@ -12,7 +12,17 @@ if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nv
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 endif()
-set(CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS} --expt-relaxed-constexpr")
+# FMT_USE_CONSTEXPR: fmt 9 mistakes nvcc for a compiler without it.
+set(CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS} --expt-relaxed-constexpr -DFMT_USE_CONSTEXPR=1")
+
+find_package(CUDAToolkit REQUIRED)
+
+# What the library target needs of CUDA; called once the target is there.
+function(hpcdl_link_cuda target)
+  target_compile_definitions(${target} PUBLIC HPCDL_CUDA=1)
+  target_link_libraries(${target} PUBLIC CUDA::cudart_static)
+  set_target_properties(${target} PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_SEPARABLE_COMPILATION OFF)
+endfunction()
 
 # Headers that kernels on both devices share must stay readable by nvcc.
 add_library(hpcdl_cuda_headers OBJECT ${PROJECT_SOURCE_DIR}/tests/cuda_headers.cu)

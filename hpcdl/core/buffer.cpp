@@ -8,15 +8,50 @@
 
 #include "hpcdl/core/error.h"
 
+#if HPCDL_CUDA
+#include "hpcdl/core/cuda_runtime.h"
+#endif
+
 namespace hpcdl {
 namespace {
 constexpr std::int64_t kHuge = std::int64_t{2} << 20;
+
+std::byte* device_allocate([[maybe_unused]] Device device, [[maybe_unused]] std::int64_t bytes) {
+#if HPCDL_CUDA
+  const cuda::OnDevice on(device);
+  void* p = nullptr;
+  if (bytes == 0) return nullptr;
+  const auto n = static_cast<std::size_t>(bytes);
+  const auto status = cudaMalloc(&p, n);
+  if (status != cudaSuccess) {
+    cudaGetLastError();
+    std::size_t available = 0, total = 0;
+    cudaMemGetInfo(&available, &total);
+    fail("memory", "cannot allocate {} bytes on GPU {}: {} ({} of {} bytes are free)", bytes, device.index,
+         cudaGetErrorString(status), available, total);
+  }
+  cuda::check(cudaMemset(p, 0, n), "cudaMemset");
+  cuda::check(cudaDeviceSynchronize(), "cudaMemset");  // streams do not wait for the default one
+  return static_cast<std::byte*>(p);
+#else
+  fail("memory", "this build has no CUDA: configure with --preset cuda where nvcc is");
+#endif
 }
+
+void device_free([[maybe_unused]] std::byte* p) {
+#if HPCDL_CUDA
+  cudaFree(p);
+#endif
+}
+
+}  // namespace
 
 Buffer::Buffer(std::int64_t bytes, Device device) : bytes_(bytes), device_(device) {
   require(bytes >= 0, "memory", "cannot allocate {} bytes", bytes);
-  require(device.kind == DeviceKind::cpu, "memory", "this build has no memory on device kind {}",
-          static_cast<int>(device.kind));
+  if (device.is_cuda()) {
+    data_ = device_allocate(device, bytes);
+    return;
+  }
   if (bytes < kHuge) {
     data_ = static_cast<std::byte*>(std::aligned_alloc(64, static_cast<std::size_t>((bytes + 127) / 64 * 64)));
     require(data_ != nullptr, "memory", "cannot allocate {} bytes: out of memory", bytes);
@@ -39,7 +74,8 @@ Buffer::Buffer(std::int64_t bytes, Device device) : bytes_(bytes), device_(devic
 }
 
 Buffer::~Buffer() {
-  if (mapped_ > 0) munmap(data_, static_cast<std::size_t>(mapped_));
+  if (device_.is_cuda()) device_free(data_);
+  else if (mapped_ > 0) munmap(data_, static_cast<std::size_t>(mapped_));
   else std::free(data_);
 }
 

@@ -13,6 +13,10 @@ struct Device {
   static constexpr Device cpu() { return {}; }
   static constexpr Device cuda(int i = 0) { return {DeviceKind::cuda, static_cast<std::int16_t>(i)}; }
   constexpr bool operator==(const Device&) const = default;
+  constexpr bool is_cuda() const { return kind == DeviceKind::cuda; }
 };
+
+/// GPUs that this process sees; 0 in a build without CUDA, without a driver, and without a GPU.
+int cuda_devices();
 
 }  // namespace hpcdl

@@ -1,14 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "hpcdl/core/device.h"
 #include "hpcdl/core/pool.h"
+#include "hpcdl/core/tensor.h"
 
 namespace hpcdl {
 
 /// What changes from step to step. Kernels read it, records do not: a program never has to be recorded again because the
-/// learning rate moved. On a GPU it lies in device memory.
+/// learning rate moved. On a GPU it lies in device memory (Stream::kernel_params).
 struct StepParams {
   std::uint64_t seed = 0;       // key of every counter-based draw
   std::int64_t step = 0;        // optimizer steps done so far (0-based number of this one)
@@ -20,32 +22,63 @@ struct StepParams {
   std::int32_t skip = 0;        // non-zero: the optimizer leaves everything as it is
 };
 
-/// An ordered queue of work on one device, with the threads (CPU) or the native queue (GPU) that run it.
-/// On a CPU work is done when the call returns.
+/// An ordered queue of work on one device, with the threads (CPU) or the native queue (GPU) that run it. A copy is the
+/// same queue. On a CPU work is done when the call returns.
 class Stream {
  public:
   explicit Stream(Pool& pool, StepParams* params = nullptr) : pool_(&pool), params_(params) {}
+  /// A queue on `device`; `pool` serves what the host does for it. Throws where the build or the machine has no such device.
+  Stream(Device device, Pool& pool, StepParams* params = nullptr);
 
   Device device() const { return device_; }
   Pool& pool() const { return *pool_; }
   StepParams& params() const { return *params_; }
   void set_params(StepParams* p) { params_ = p; }
-  void* native() const { return native_; }
-  /// Waits until everything queued so far is done.
-  void synchronize() {}
+  /// GPU: the cudaStream_t.
+  void* native() const { return native_.get(); }
+  /// Waits until everything queued so far is done; throws what went wrong in it.
+  void synchronize() const;
+
+  /// Where kernels find the parameters of the step: params() itself, or its mirror on the GPU.
+  StepParams* kernel_params() const { return device_.is_cuda() ? mirror_.get() : params_; }
+  /// GPU: queues a copy of params() to the mirror, which every run of a program begins with.
+  void push_params() const;
+  /// GPU: waits, and reads back what kernels wrote (clip_factor, grad_norm, skip).
+  void pull_params() const;
 
  private:
   Device device_;
   Pool* pool_ = nullptr;
   StepParams* params_ = nullptr;
-  void* native_ = nullptr;
+  std::shared_ptr<void> native_;
+  std::shared_ptr<StepParams> mirror_;
 };
 
-/// A point in a stream that another stream can wait for.
+/// A point in a stream that another stream of the same device can wait for. On a CPU there is nothing to wait for.
 class Event {
  public:
-  void record(Stream&) {}
-  void wait(Stream&) const {}
+  void record(const Stream&);
+  void wait(const Stream&) const;
+
+ private:
+  std::shared_ptr<void> native_;
+};
+
+/// Queues a copy of elements of one spec between any two devices; both sides contiguous. A copy to or from pageable host
+/// memory is done when the call returns.
+void copy(const Stream&, const Tensor& to, const View& from);
+
+/// GPU: work that was queued between begin() and end(), to be launched again as a whole.
+class Capture {
+ public:
+  Capture() = default;
+  static void begin(const Stream&);
+  static Capture end(const Stream&);
+  explicit operator bool() const { return native_ != nullptr; }
+  void launch(const Stream&) const;
+
+ private:
+  std::shared_ptr<void> native_;
 };
 
 }  // namespace hpcdl

@@ -4,9 +4,10 @@
 
 namespace hpcdl {
 
-Executable::Executable(Program program, std::shared_ptr<Buffer> arena)
+Executable::Executable(Program program, std::shared_ptr<Buffer> arena, Device device)
     : program_(std::move(program)), plan_(hpcdl::plan(program_)), arena_(std::move(arena)) {
-  if (!arena_ || arena_->bytes() < plan_.arena_bytes) arena_ = std::make_shared<Buffer>(plan_.arena_bytes);
+  if (!arena_ || arena_->bytes() < plan_.arena_bytes || arena_->device() != device)
+    arena_ = std::make_shared<Buffer>(plan_.arena_bytes, device);
   resolved_.reserve(program_.operands.size());
   for (const auto& o : program_.operands)
     resolved_.emplace_back(resolve(o), o.access == Access::update ? Write::accumulate : Write::overwrite);
@@ -23,7 +24,21 @@ Tensor Executable::resolve(const Operand& o) const {
   return Tensor(base + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides, arena_->device());
 }
 
+void Executable::run_queued(Stream& s) const {
+  s.push_params();
+  if (capture_) return capture_.launch(s);
+  for (const auto& step : steps_) step.run(s, step.operands, step.args);
+}
+
+void Executable::capture(Stream& s) {
+  if (!s.device().is_cuda() || steps_.empty()) return;
+  Capture::begin(s);
+  for (const auto& step : steps_) step.run(s, step.operands, step.args);
+  capture_ = Capture::end(s);
+}
+
 void Executable::run(Stream& s, int begin, int end, const std::function<void(int)>& after) const {
+  s.push_params();
   for (int i = begin; i < end; ++i) {
     const auto& step = steps_[static_cast<std::size_t>(i)];
     step.run(s, step.operands, step.args);

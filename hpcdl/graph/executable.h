@@ -13,14 +13,18 @@ namespace hpcdl {
 
 class Executable {
  public:
-  /// Plans and allocates. `arena` may be shared by programs that never run at the same time; it is used when it is large
-  /// enough and replaced by a larger one otherwise.
-  explicit Executable(Program program, std::shared_ptr<Buffer> arena = nullptr);
+  /// Plans and allocates, on `device`: that of the program's external memory and of the stream it will run on. `arena` may
+  /// be shared by programs that never run at the same time; it is used when it is large enough and replaced by a larger
+  /// one otherwise.
+  explicit Executable(Program program, std::shared_ptr<Buffer> arena = nullptr, Device device = {});
 
   /// Runs all records in order.
   void run(Stream& s) const {
+    if (s.device().is_cuda()) return run_queued(s);
     for (const auto& step : steps_) step.run(s, step.operands, step.args);
   }
+  /// GPU: walks the records once into a graph that run() launches from then on. On a CPU nothing is left to save.
+  void capture(Stream& s);
   /// Runs records [begin, end) and calls `after(record index)` behind each: profiling, NaN hunts, hang ledgers.
   void run(Stream& s, int begin, int end, const std::function<void(int)>& after) const;
 
@@ -40,12 +44,14 @@ class Executable {
     const void* args;
   };
   Tensor resolve(const Operand& o) const;
+  void run_queued(Stream& s) const;
 
   Program program_;
   Plan plan_;
   std::shared_ptr<Buffer> arena_;
   std::vector<Grad> resolved_;
   std::vector<Step> steps_;
+  Capture capture_;
 };
 
 }  // namespace hpcdl

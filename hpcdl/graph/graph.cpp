@@ -13,7 +13,7 @@ Graph::Graph(Options options) : options_(options) {}
 
 int Graph::add_slot(Slot slot) {
   if (options_.eager && !slot.data) {
-    eager_memory_.push_back(std::make_unique<Buffer>(slot.spec.bytes()));
+    eager_memory_.push_back(std::make_unique<Buffer>(slot.spec.bytes(), options_.eager->device()));
     slot.data = eager_memory_.back()->data();
   }
   program_.slots.push_back(std::move(slot));
@@ -164,9 +164,10 @@ void Graph::push(std::string_view name, RunFn run, std::span<const Operand> oper
       continue;
     }
     auto* data = static_cast<std::byte*>(program_.slots[static_cast<std::size_t>(o.slot)].data);
-    tensors.emplace_back(Tensor(data + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides, {}),
+    tensors.emplace_back(Tensor(data + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides, options_.eager->device()),
                          o.access == Access::update ? Write::accumulate : Write::overwrite);
   }
+  options_.eager->push_params();
   run(*options_.eager, tensors.data(), program_.args.data() + args);
 }
 
@@ -232,7 +233,7 @@ Tensor Graph::eager_tensor(const Var& x) const {
   const auto& o = x.operand();
   auto* data = static_cast<std::byte*>(program_.slots[static_cast<std::size_t>(o.slot)].data);
   require(data != nullptr, "graph", "not an eager graph: run the program and ask the Executable");
-  return Tensor(data + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides, {});
+  return Tensor(data + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides, options_.eager->device());
 }
 
 int Graph::begin_segment() {

@@ -7,7 +7,9 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <memory>
+#include <optional>
 
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/describe.h"
@@ -18,7 +20,14 @@
 namespace hpcdl::testing {
 namespace {
 
-/// Operand memory, off by one element from the allocation's alignment, with a guard behind it.
+/// Where an op runs.
+struct Backend {
+  Device device;
+  simd::IsaKind isa = simd::IsaKind::scalar;  // on a CPU
+  std::string name() const { return device.is_cuda() ? "cuda" : std::string(simd::isa_name(isa)); }
+};
+
+/// Operand memory on the host, off by one element from the allocation's alignment, with a guard behind it.
 struct Memory {
   static constexpr std::int64_t kGuard = 64;
   Buffer buffer;
@@ -33,6 +42,12 @@ struct Memory {
     const auto* end = static_cast<const unsigned char*>(tensor.data()) + tensor.bytes();
     return std::all_of(end, end + kGuard, [](unsigned char c) { return c == 0xff; });
   }
+};
+
+/// How a kernel is given some Memory; null: an absent operand.
+struct Slot {
+  Memory* memory = nullptr;
+  Write write = Write::overwrite;
 };
 
 double get(const View& t, std::int64_t i) {
@@ -75,12 +90,14 @@ double half_ulp(DType d) { return d == DType::bf16 ? 0x1p-8 : d == DType::f16 ? 
 
 class OpTest : public ::testing::Test {
  public:
-  OpTest(const ErasedSpec& spec, const ErasedSpec::Case& c, simd::IsaKind isa, DType dtype, std::string what)
-      : spec_(spec), case_(c), isa_(isa), dtype_(dtype), what_(std::move(what)) {}
+  OpTest(const ErasedSpec& spec, const ErasedSpec::Case& c, Backend backend, DType dtype, std::string what)
+      : spec_(spec), case_(c), backend_(backend), dtype_(dtype), what_(std::move(what)) {}
 
   void SetUp() override {
     before_ = simd::active_isa();
-    ASSERT_TRUE(simd::set_active_isa(isa_));
+    if (!backend_.device.is_cuda()) {
+      ASSERT_TRUE(simd::set_active_isa(backend_.isa));
+    }
     make_inputs();
     params_.seed = 1234;
     params_.lr = 0.1f;
@@ -134,32 +151,58 @@ class OpTest : public ::testing::Test {
   Stream stream(int threads) {
     auto& pool = threads == 1 ? one_ : two_;
     if (!pool) pool = std::make_unique<Pool>(threads);
-    return Stream(*pool, &params_);
+    if (!backend_.device.is_cuda()) return Stream(*pool, &params_);
+    if (!queue_) queue_.emplace(backend_.device, *pool, &params_);
+    return *queue_;
   }
+
+  /// Calls an op where it runs. A GPU works on copies with the same misalignment and guards, which come back afterwards.
+  void call(RunFn fn, const std::vector<Slot>& slots, int threads) {
+    Stream s = stream(threads);
+    std::vector<Grad> operands;
+    std::map<Memory*, Buffer> there;
+    for (const auto& slot : slots) {
+      if (!slot.memory || !slot.memory->tensor) {
+        operands.emplace_back();
+        continue;
+      }
+      Tensor t = slot.memory->tensor;
+      if (s.device().is_cuda()) {
+        const Buffer& host = slot.memory->buffer;
+        auto [it, fresh] = there.try_emplace(slot.memory);
+        if (fresh) {
+          it->second = Buffer(host.bytes(), s.device());
+          hpcdl::copy(s, bytes_of(it->second), bytes_of(host));
+        }
+        t = Tensor(it->second.data() + (static_cast<std::byte*>(t.data()) - host.data()), t.spec(), s.device());
+      }
+      operands.emplace_back(t, slot.write);
+    }
+    s.push_params();
+    fn(s, operands.data(), args());
+    s.synchronize();
+    for (const auto& [memory, buffer] : there) hpcdl::copy(s, bytes_of(memory->buffer), bytes_of(buffer));
+  }
+  static Tensor bytes_of(const Buffer& b) { return Tensor(b.data(), {{b.bytes()}, DType::u8}, b.device()); }
 
   std::vector<Memory> call_forward(int threads, bool misaligned) {
     std::vector<Memory> out;
-    std::vector<Grad> operands;
-    for (const auto& s : out_specs_) {
-      out.emplace_back(s, misaligned);
-      operands.emplace_back(out.back().tensor, Write::overwrite);
-    }
-    for (const auto& m : in_) operands.emplace_back(m.tensor, Write::overwrite);
-    const auto scratch = make_scratch(op().scratch, operands);
-    Stream s = stream(threads);
-    op().forward(s, operands.data(), args());
+    for (const auto& spec : out_specs_) out.emplace_back(spec, misaligned);
+    std::vector<Slot> slots;
+    for (auto& m : out) slots.push_back({&m});
+    for (auto& m : in_) slots.push_back({&m});
+    auto scratch = make_scratch(op().scratch);
+    for (auto& m : scratch) slots.push_back({&m});
+    call(op().forward, slots, threads);
     for (const auto& m : out) EXPECT_TRUE(m.guard_intact()) << "wrote behind its output";
     return out;
   }
 
-  std::vector<Memory> make_scratch(int (*fn)(const Spec*, const void*, Spec*), std::vector<Grad>& operands) {
+  std::vector<Memory> make_scratch(int (*fn)(const Spec*, const void*, Spec*)) {
     std::vector<Memory> scratch;
     Spec list[OpInfo::kMaxScratch];
     const int n = fn ? fn(specs_.data(), args(), list) : 0;
-    for (int i = 0; i < n; ++i) {
-      scratch.emplace_back(list[i], false);
-      operands.emplace_back(scratch.back().tensor, Write::overwrite);
-    }
+    for (int i = 0; i < n; ++i) scratch.emplace_back(list[i], false);
     return scratch;
   }
 
@@ -215,7 +258,7 @@ class OpTest : public ::testing::Test {
     std::vector<Memory> gradients;  // per input; empty tensor where none
   };
 
-  BackwardRun call_backward(const std::vector<Memory>& out, const std::vector<Memory>& dout, Write write, int threads,
+  BackwardRun call_backward(std::vector<Memory>& out, std::vector<Memory>& dout, Write write, int threads,
                             const std::vector<Memory>* start = nullptr) {
     BackwardRun run;
     for (std::size_t i = 0; i < in_.size(); ++i) {
@@ -227,20 +270,19 @@ class OpTest : public ::testing::Test {
       if (start && (*start)[i].tensor)
         std::memcpy(run.gradients[i].tensor.data(), (*start)[i].tensor.data(), static_cast<std::size_t>(specs_[i].bytes()));
     }
-    std::vector<Grad> scratch_operands, operands;
-    const auto scratch = make_scratch(op().backward_scratch, scratch_operands);
+    auto scratch = make_scratch(op().backward_scratch);
+    std::vector<Slot> slots;
     for (const auto& ref : op().backward_operands) {
       const auto i = static_cast<std::size_t>(ref.index);
       switch (ref.kind) {
-        case OperandKind::in: operands.emplace_back(in_[i].tensor, Write::overwrite); break;
-        case OperandKind::out: operands.emplace_back(out[i].tensor, Write::overwrite); break;
-        case OperandKind::grad_out: operands.emplace_back(dout[i].tensor, Write::overwrite); break;
-        case OperandKind::grad_in: operands.emplace_back(run.gradients[i].tensor, write); break;
-        case OperandKind::scratch: operands.push_back(scratch_operands[i]); break;
+        case OperandKind::in: slots.push_back({&in_[i]}); break;
+        case OperandKind::out: slots.push_back({&out[i]}); break;
+        case OperandKind::grad_out: slots.push_back({&dout[i]}); break;
+        case OperandKind::grad_in: slots.push_back({&run.gradients[i], write}); break;
+        case OperandKind::scratch: slots.push_back({&scratch[i]}); break;
       }
     }
-    Stream s = stream(threads);
-    op().backward(s, operands.data(), args());
+    call(op().backward, slots, threads);
     for (const auto& g : run.gradients) EXPECT_TRUE(!g.tensor || g.guard_intact()) << "wrote behind a gradient";
     return run;
   }
@@ -259,8 +301,8 @@ class OpTest : public ::testing::Test {
   /// d(sum(dout * f(x)))/dx of the reference, by central differences in double, against backward's result. Large inputs
   /// are probed at 200 random places.
   void gradient() {
-    const auto out = call_forward(2, true);
-    const auto dout = random_dout();
+    auto out = call_forward(2, true);
+    auto dout = random_dout();
     const auto run = call_backward(out, dout, Write::overwrite, 2);
     auto in = input_refs();
     const auto objective = [&] {
@@ -304,8 +346,8 @@ class OpTest : public ::testing::Test {
   }
 
   void accumulate() {
-    const auto out = call_forward(2, true);
-    const auto dout = random_dout();
+    auto out = call_forward(2, true);
+    auto dout = random_dout();
     const auto plain = call_backward(out, dout, Write::overwrite, 2);
     std::vector<Memory> start;
     for (std::size_t i = 0; i < in_.size(); ++i) {
@@ -342,14 +384,14 @@ class OpTest : public ::testing::Test {
   }
 
   void repeat() {
-    const auto first = call_forward(2, true);
+    auto first = call_forward(2, true);
     for (int threads : {2, 1}) {
       const auto again = call_forward(threads, true);
       for (std::size_t i = 0; i < first.size(); ++i)
         expect_same_bits(first[i].tensor, again[i].tensor, threads == 1 ? "one thread" : "second run");
     }
     if (!op().backward) return;
-    const auto dout = random_dout();
+    auto dout = random_dout();
     const auto grad = call_backward(first, dout, Write::overwrite, 2);
     for (int threads : {2, 1}) {
       const auto again = call_backward(first, dout, Write::overwrite, threads);
@@ -362,18 +404,20 @@ class OpTest : public ::testing::Test {
   struct Recorded {
     std::vector<Var> in, out, gradient;
   };
-  Recorded record_into(Graph& g, const std::vector<Memory>& dout) {
+  /// `dy`: the upstream gradient, where the program runs.
+  Recorded record_into(Graph& g, Stream& s, const Tensor& upstream) {
     Recorded r;
     for (std::size_t i = 0; i < in_.size(); ++i) {
       if (!in_[i].tensor) r.in.emplace_back();
       else if (case_.in[i].differentiable && op().backward) r.in.push_back(g.differentiable_input("x", specs_[i]));
       else r.in.push_back(g.input("x", specs_[i]));
-      if (r.in.back() && g.program().slots[static_cast<std::size_t>(r.in.back().operand().slot)].data) copy(g.eager_tensor(r.in.back()), in_[i].tensor);
+      if (r.in.back() && g.program().slots[static_cast<std::size_t>(r.in.back().operand().slot)].data)
+        hpcdl::copy(s, g.eager_tensor(r.in.back()), in_[i].tensor);
     }
     r.out = g.apply(op(), r.in, args());
     for (const auto& v : r.out) g.keep(v);
     if (!op().backward || r.out.size() != 1) return r;
-    const Var dy = g.constant("dy", dout[0].tensor);
+    const Var dy = g.constant("dy", upstream);
     const bool differentiable = std::any_of(case_.in.begin(), case_.in.end(), [](const Input& i) { return i.differentiable; });
     if (!differentiable) return r;
     g.backward(r.out[0], dy);
@@ -383,57 +427,71 @@ class OpTest : public ::testing::Test {
     }
     return r;
   }
-  static void copy(const Tensor& to, const View& from) {
-    if (from.bytes()) std::memcpy(to.data(), from.data(), static_cast<std::size_t>(from.bytes()));
+  /// The bits of `got`, which may lie on a GPU, are those of `want`, which may, too.
+  static void expect_same(Stream& s, const View& got, const View& want, const std::string& what) {
+    OwnedTensor a(got.spec()), b(want.spec());
+    hpcdl::copy(s, a.tensor, got);
+    hpcdl::copy(s, b.tensor, want);
+    expect_same_bits(a.tensor, b.tensor, what);
   }
 
   void replay() {
     const auto direct = call_forward(2, false);
     const auto dout = random_dout();
     Stream s = stream(2);
+    OwnedTensor upstream;
+    if (!dout.empty()) {
+      upstream = OwnedTensor(dout[0].tensor.spec(), s.device());
+      hpcdl::copy(s, upstream.tensor, dout[0].tensor);
+    }
     Graph eager({.eager = &s});
-    const auto e = record_into(eager, dout);
+    const auto e = record_into(eager, s, upstream.tensor);
     Graph g;
-    const auto r = record_into(g, dout);
-    Executable exe(g.finish());
+    const auto r = record_into(g, s, upstream.tensor);
+    Executable exe(g.finish(), nullptr, s.device());
+    const Buffer poison(exe.arena()->bytes());
+    std::memset(poison.data(), 0xff, static_cast<std::size_t>(poison.bytes()));
     for (int run = 0; run < 2; ++run) {
-      std::memset(exe.arena()->data(), 0xff, static_cast<std::size_t>(exe.arena()->bytes()));
+      if (run == 1) exe.capture(s);
+      hpcdl::copy(s, bytes_of(*exe.arena()), bytes_of(poison));
       for (std::size_t i = 0; i < r.in.size(); ++i)
-        if (r.in[i] && exe.plan().offset[static_cast<std::size_t>(r.in[i].operand().slot)] >= 0) copy(exe.tensor(r.in[i]), in_[i].tensor);
+        if (r.in[i] && exe.plan().offset[static_cast<std::size_t>(r.in[i].operand().slot)] >= 0) hpcdl::copy(s, exe.tensor(r.in[i]), in_[i].tensor);
       exe.run(s);
       for (std::size_t i = 0; i < r.out.size(); ++i) {
         if (out_specs_[i].bytes() == 0) continue;
-        expect_same_bits(exe.tensor(r.out[i]), direct[i].tensor, "replay and direct call");
-        expect_same_bits(exe.tensor(r.out[i]), eager.eager_tensor(e.out[i]), "replay and eager");
+        expect_same(s, exe.tensor(r.out[i]), direct[i].tensor, "replay and direct call");
+        expect_same(s, exe.tensor(r.out[i]), eager.eager_tensor(e.out[i]), "replay and eager");
       }
       for (std::size_t i = 0; i < r.gradient.size(); ++i)
-        if (r.gradient[i] && specs_[i].bytes()) expect_same_bits(exe.tensor(r.gradient[i]), eager.eager_tensor(e.gradient[i]), "gradients of replay and eager");
+        if (r.gradient[i] && specs_[i].bytes())
+          expect_same(s, exe.tensor(r.gradient[i]), eager.eager_tensor(e.gradient[i]), "gradients of replay and eager");
     }
   }
 
   void in_place() {
     const auto want = call_forward(2, true);
-    std::vector<Grad> operands;
     Memory shared(specs_[0], true);
-    copy(shared.tensor, in_[0].tensor);
-    operands.emplace_back(shared.tensor, Write::overwrite);
-    for (std::size_t i = 1; i < out_specs_.size(); ++i) operands.emplace_back();
-    operands.emplace_back(shared.tensor, Write::overwrite);
-    for (std::size_t i = 1; i < in_.size(); ++i) operands.emplace_back(in_[i].tensor, Write::overwrite);
-    const auto scratch = make_scratch(op().scratch, operands);
-    Stream s = stream(2);
-    op().forward(s, operands.data(), args());
+    if (shared.tensor.bytes()) std::memcpy(shared.tensor.data(), in_[0].tensor.data(), static_cast<std::size_t>(shared.tensor.bytes()));
+    std::vector<Slot> slots{{&shared}};
+    for (std::size_t i = 1; i < out_specs_.size(); ++i) slots.push_back({});
+    slots.push_back({&shared});
+    for (std::size_t i = 1; i < in_.size(); ++i) slots.push_back({&in_[i]});
+    auto scratch = make_scratch(op().scratch);
+    for (auto& m : scratch) slots.push_back({&m});
+    call(op().forward, slots, 2);
     expect_same_bits(shared.tensor, want[0].tensor, "in place");
   }
 
   const ErasedSpec& spec_;
   const ErasedSpec::Case& case_;
-  simd::IsaKind isa_, before_{};
+  Backend backend_;
+  simd::IsaKind before_{};
   DType dtype_;
   std::string what_;
   std::vector<Spec> specs_, out_specs_;
   std::vector<Memory> in_;
   std::unique_ptr<Pool> one_, two_;
+  std::optional<Stream> queue_;
   StepParams params_;
 };
 
@@ -449,6 +507,15 @@ std::string case_label(const ErasedSpec::Case& c, std::size_t index) {
   return s;
 }
 
+/// Every instruction set of this CPU, and the first GPU where there is one.
+std::vector<Backend> backends() {
+  std::vector<Backend> list;
+  for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512})
+    if (isa <= simd::best_isa()) list.push_back({Device::cpu(), isa});
+  if (cuda_devices() > 0) list.push_back({Device::cuda(0)});
+  return list;
+}
+
 }  // namespace
 
 void register_op_tests(ErasedSpec erased) {
@@ -458,8 +525,7 @@ void register_op_tests(ErasedSpec erased) {
   const ErasedSpec& spec = *specs.back();
   for (std::size_t i = 0; i < spec.cases.size(); ++i) {
     const auto& c = spec.cases[i];
-    for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512}) {
-      if (isa > simd::best_isa()) continue;
+    for (const auto& backend : backends()) {
       for (auto dtype : {DType::f32, DType::bf16}) {
         if (dtype == DType::bf16 && !spec.bf16) continue;
         std::vector<std::string> kinds{"forward", "repeat", "replay"};
@@ -467,9 +533,9 @@ void register_op_tests(ErasedSpec erased) {
         if (spec.in_place) kinds.push_back("in_place");
         for (const auto& what : kinds) {
           const std::string suite = fmt::format("{}/{}", spec.op->name, what);
-          const std::string name = fmt::format("{}/{}/{}", simd::isa_name(isa), dtype_name(dtype), case_label(c, i));
+          const std::string name = fmt::format("{}/{}/{}", backend.name(), dtype_name(dtype), case_label(c, i));
           ::testing::RegisterTest(suite.c_str(), name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
-                                  [&spec, &c, isa, dtype, what]() -> ::testing::Test* { return new OpTest(spec, c, isa, dtype, what); });
+                                  [&spec, &c, backend, dtype, what]() -> ::testing::Test* { return new OpTest(spec, c, backend, dtype, what); });
         }
       }
     }

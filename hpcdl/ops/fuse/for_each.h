@@ -3,7 +3,7 @@
 // loads and stores operands there; a body is a small copyable functor, templated on the spot, that touches memory only
 // through it, so that a CUDA driver with one float per thread runs the same body.
 
-#include "hpcdl/ops/fuse/operand.h"
+#include "hpcdl/ops/fuse/plane.h"
 #include "hpcdl/ops/rows.h"
 #include "hpcdl/simd/loop.h"
 #include "hpcdl/simd/math.h"
@@ -37,17 +37,6 @@ template <class Isa, class T, bool kTail, bool kStream> struct Spot {
     else return V::load(p);
   }
 };
-
-/// How a kernel walks its operands: as one long row when all of them are contiguous. Inlined always, because it carries no
-/// instruction set in its name (tests/symbols.test.cpp).
-struct Plane {
-  std::int64_t rows = 0, cols = 0;
-};
-template <class... Views> [[gnu::always_inline]] inline Plane plane_of(const View& first, const Views&... rest) {
-  const auto flat = [](const View& v) { return !v || v.is_contiguous(); };
-  if (flat(first) && (flat(rest) && ...)) return {1, first.size()};
-  return {first.rows(), first.cols()};
-}
 
 /// Outputs of this many bytes do not stay in any cache: reading the lines before writing them would be waste.
 inline constexpr std::int64_t kStreamBytes = std::int64_t{24} << 20;

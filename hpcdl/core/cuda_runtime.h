@@ -1,0 +1,36 @@
+#pragma once
+// The CUDA runtime as this library uses it. Only for builds with CUDA; include it from .cpp and .cu files alone.
+
+#include <cuda_runtime_api.h>
+
+#include "hpcdl/core/device.h"
+#include "hpcdl/core/error.h"
+#include "hpcdl/core/stream.h"
+
+namespace hpcdl::cuda {
+
+/// Throws what the runtime says. `what` names the call or the kernel.
+inline void check(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) [[unlikely]]
+    fail("cuda", "{}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status));
+}
+
+/// The runtime's queue behind a stream.
+inline cudaStream_t queue(const Stream& s) { return static_cast<cudaStream_t>(s.native()); }
+
+/// Makes `d` the calling thread's device while it lives.
+class OnDevice {
+ public:
+  explicit OnDevice(Device d) {
+    check(cudaGetDevice(&before_), "cudaGetDevice");
+    if (before_ != d.index) check(cudaSetDevice(d.index), "cudaSetDevice");
+  }
+  ~OnDevice() { cudaSetDevice(before_); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+}  // namespace hpcdl::cuda

@@ -1,0 +1,116 @@
+#include "hpcdl/core/stream.h"
+
+#include <cstring>
+
+#include "hpcdl/core/error.h"
+
+#if HPCDL_CUDA
+#include "hpcdl/core/cuda_runtime.h"
+#endif
+
+namespace hpcdl {
+
+#if HPCDL_CUDA
+
+using cuda::check;
+using cuda::OnDevice;
+using cuda::queue;
+
+Stream::Stream(Device device, Pool& pool, StepParams* params) : device_(device), pool_(&pool), params_(params) {
+  if (!device.is_cuda()) return;
+  require(device.index < cuda_devices(), "cuda", "no GPU number {}: this process sees {}", device.index, cuda_devices());
+  const OnDevice on(device);
+  cudaStream_t s = nullptr;
+  check(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "cudaStreamCreate");
+  native_ = {s, [](void* p) { cudaStreamDestroy(static_cast<cudaStream_t>(p)); }};
+  void* mirror = nullptr;
+  check(cudaMalloc(&mirror, sizeof(StepParams)), "cudaMalloc");
+  mirror_ = {static_cast<StepParams*>(mirror), [](StepParams* p) { cudaFree(p); }};
+}
+
+void Stream::synchronize() const {
+  if (device_.is_cuda()) check(cudaStreamSynchronize(queue(*this)), "a queued kernel or copy");
+}
+
+void Stream::push_params() const {
+  if (device_.is_cuda() && params_)
+    check(cudaMemcpyAsync(mirror_.get(), params_, sizeof(StepParams), cudaMemcpyHostToDevice, queue(*this)), "step parameters");
+}
+
+void Stream::pull_params() const {
+  if (!device_.is_cuda()) return;
+  check(cudaMemcpyAsync(params_, mirror_.get(), sizeof(StepParams), cudaMemcpyDeviceToHost, queue(*this)), "step parameters");
+  synchronize();
+}
+
+void Event::record(const Stream& s) {
+  if (!s.device().is_cuda()) return;
+  const OnDevice on(s.device());
+  if (!native_) {
+    cudaEvent_t e = nullptr;
+    check(cudaEventCreateWithFlags(&e, cudaEventDisableTiming), "cudaEventCreate");
+    native_ = {e, [](void* p) { cudaEventDestroy(static_cast<cudaEvent_t>(p)); }};
+  }
+  check(cudaEventRecord(static_cast<cudaEvent_t>(native_.get()), queue(s)), "cudaEventRecord");
+}
+
+void Event::wait(const Stream& s) const {
+  if (native_) check(cudaStreamWaitEvent(queue(s), static_cast<cudaEvent_t>(native_.get()), 0), "cudaStreamWaitEvent");
+}
+
+void copy(const Stream& s, const Tensor& to, const View& from) {
+  require(to.spec() == from.spec() && to.is_contiguous() && from.is_contiguous(), "memory",
+          "a copy needs two contiguous tensors of one spec");
+  const auto bytes = static_cast<std::size_t>(to.bytes());
+  if (bytes == 0) return;
+  if (!to.device().is_cuda() && !from.device().is_cuda()) {
+    std::memcpy(to.data(), from.data(), bytes);
+    return;
+  }
+  require(s.device().is_cuda(), "memory", "a copy to or from a GPU needs a stream of that GPU");
+  check(cudaMemcpyAsync(to.data(), from.data(), bytes, cudaMemcpyDefault, queue(s)), "cudaMemcpyAsync");
+  if (!to.device().is_cuda()) s.synchronize();
+}
+
+void Capture::begin(const Stream& s) {
+  check(cudaStreamBeginCapture(queue(s), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+}
+
+Capture Capture::end(const Stream& s) {
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(queue(s), &graph), "cudaStreamEndCapture");
+  cudaGraphExec_t exec = nullptr;
+  const auto status = cudaGraphInstantiate(&exec, graph, 0);
+  cudaGraphDestroy(graph);
+  check(status, "cudaGraphInstantiate");
+  Capture c;
+  c.native_ = {exec, [](void* p) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(p)); }};
+  return c;
+}
+
+void Capture::launch(const Stream& s) const {
+  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(native_.get()), queue(s)), "cudaGraphLaunch");
+}
+
+#else
+
+Stream::Stream(Device device, Pool& pool, StepParams* params) : device_(device), pool_(&pool), params_(params) {
+  require(!device.is_cuda(), "cuda", "this build has no CUDA: configure with --preset cuda where nvcc is");
+}
+void Stream::synchronize() const {}
+void Stream::push_params() const {}
+void Stream::pull_params() const {}
+void Event::record(const Stream&) {}
+void Event::wait(const Stream&) const {}
+void copy(const Stream&, const Tensor& to, const View& from) {
+  require(to.spec() == from.spec() && to.is_contiguous() && from.is_contiguous(), "memory",
+          "a copy needs two contiguous tensors of one spec");
+  if (to.bytes() > 0) std::memcpy(to.data(), from.data(), static_cast<std::size_t>(to.bytes()));
+}
+void Capture::begin(const Stream&) {}
+Capture Capture::end(const Stream&) { return {}; }
+void Capture::launch(const Stream&) const {}
+
+#endif
+
+}  // namespace hpcdl
