@@ -1,0 +1,81 @@
+#include "hpcdl/ops/grad_norm/grad_norm.h"
+
+#include "hpcdl/cuda/lanes.h"
+#include "hpcdl/cuda/many_tensors.h"
+#include "hpcdl/cuda/reduce.h"
+
+namespace hpcdl::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+using Table = TensorTable<1, 1000>;
+
+__device__ double block_sum(double x, double* memory) {
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
+  if (threadIdx.x % kWarp == 0) memory[threadIdx.x / kWarp] = x;
+  __syncthreads();
+  double sum = 0;
+  for (int i = 0; i < kThreads / kWarp; ++i) sum += memory[i];
+  return sum;
+}
+
+template <class T> __device__ float squares(const T* x, std::int64_t n) {
+  constexpr int N = kLanes<T>;
+  Lanes<N> acc(0.0f);
+  for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < n; at += kThreads * N) {
+    const auto v = load<N>(x + at, static_cast<int>(n - at < N ? n - at : N));
+    acc = fma(v, v, acc);
+  }
+  return sum(acc);
+}
+
+__global__ void __launch_bounds__(kThreads) block_squares(const __grid_constant__ Table table, double* partial) {
+  __shared__ double memory[kThreads / kWarp];
+  const int i = table.find(blockIdx.x);
+  const std::int64_t begin = std::int64_t{blockIdx.x - table.first_block[i]} * kTensorBlock, left = table.size[i] - begin,
+                     n = left < kTensorBlock ? left : kTensorBlock;
+  const float mine = table.flags[i] ? squares(static_cast<const bf16*>(table.pointer[0][i]) + begin, n)
+                                    : squares(static_cast<const float*>(table.pointer[0][i]) + begin, n);
+  const double sum = block_sum(static_cast<double>(mine), memory);
+  if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+
+/// GradNorm::finish() on the device.
+__global__ void __launch_bounds__(kThreads) finish(const double* partial, std::int64_t blocks, StepParams* p, GradNorm::Args a) {
+  __shared__ double memory[kThreads / kWarp];
+  double mine = 0;
+  for (std::int64_t b = threadIdx.x; b < blocks; b += kThreads) mine += partial[b];
+  const double squares = block_sum(mine, memory);
+  if (threadIdx.x != 0) return;
+  const auto norm = static_cast<float>(::sqrt(squares) * ::fabs(static_cast<double>(p->grad_scale)));
+  p->grad_norm = norm;
+  p->clip_factor = a.max_norm > 0 ? fminf(1.0f, a.max_norm / (norm + 1e-6f)) : 1.0f;
+  if (a.skip_nonfinite) p->skip = isfinite(norm) ? 0 : 1;
+}
+
+}  // namespace
+
+void grad_norm(Stream& s, Tensor partial, const Grad* gradients, std::int64_t count, const GradNorm::Args& args) {
+  std::int64_t done = 0;
+  for (std::int64_t first = 0; first < count; first += Table::max) {
+    Table table;
+    unsigned blocks = 0;
+    for (std::int64_t i = first; i < count && table.count < Table::max; ++i) {
+      const int k = table.count++;
+      table.size[k] = gradients[i].size();
+      table.pointer[0][k] = gradients[i].data();
+      table.flags[k] = gradients[i].dtype() == DType::bf16;
+      table.first_block[k] = blocks;
+      blocks += static_cast<unsigned>(tensor_blocks(gradients[i].size()));
+    }
+    table.first_block[table.count] = blocks;
+    if (blocks == 0) continue;
+    block_squares<<<blocks, kThreads, 0, queue(s)>>>(table, partial.ptr<double>() + done);
+    launched("grad_norm");
+    done += blocks;
+  }
+  finish<<<1, kThreads, 0, queue(s)>>>(partial.ptr<double>(), done, s.kernel_params(), args);
+  launched("grad_norm.finish");
+}
+
+}  // namespace hpcdl::cuda

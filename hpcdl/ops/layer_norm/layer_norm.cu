@@ -1,0 +1,10 @@
+#include "hpcdl/ops/layer_norm/layer_norm.h"
+
+#include "hpcdl/ops/layer_norm/norm_device.h"
+
+namespace hpcdl::cuda {
+
+void layer_norm(Stream& s, const NormForward& o) { run_norm<true>(s, o, "layer_norm"); }
+void layer_norm_backward(Stream& s, const NormBackward& o) { run_norm<true>(s, o, "layer_norm_backward"); }
+
+}  // namespace hpcdl::cuda
