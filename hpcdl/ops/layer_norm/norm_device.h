@@ -152,7 +152,7 @@ template <class F> void with_row_threads(std::int64_t packs, F&& f) {
   if (packs <= 32) f.template operator()<32, 1>();
   else if (packs <= 256) f.template operator()<128, 2>();
   else if (packs <= 1024) f.template operator()<256, 4>();
-  else f.template operator()<1024, 4>();
+  else f.template operator()<1024, 2>();
 }
 
 template <bool kCentered> void run_norm(Stream& s, const NormForward& f, const char* name) {
