@@ -47,6 +47,8 @@ template <class Isa> void cross_entropy_backward(Isa, Pool&, Grad dlogits, View 
 }  // namespace cpu
 namespace cuda {
 void cross_entropy(Stream&, Tensor loss, Tensor count, Tensor lse, View logits, View targets, Tensor row_loss);
+/// loss = sum(row_loss), count = number of targets >= 0, in fixed order and double.
+void cross_entropy_sum(Stream&, Tensor loss, Tensor count, View row_loss, View targets);
 void cross_entropy_backward(Stream&, Grad dlogits, View logits, View targets, View lse, View dloss);
 }  // namespace cuda
 

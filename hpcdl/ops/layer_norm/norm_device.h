@@ -25,9 +25,8 @@ template <bool kCentered, class T, class G, int kThreads, int kPacks> __global__
   T* h = o.h ? static_cast<T*>(o.h) + row * o.h_stride : nullptr;
   const auto count = [&](std::int64_t at) { return static_cast<int>(o.cols - at < N ? o.cols - at : N); };
   const auto input = [&](std::int64_t at) {
-    auto v = load<N>(x + at, count(at));
-    if (residual) v = map<N>([&, r = load<N>(residual + at, count(at))](int i) { return widen(narrow<T>(v.v[i] + r.v[i])); });
-    return v;
+    const auto v = load<N>(x + at, count(at));
+    return residual ? v + load<N>(residual + at, count(at)) : v;
   };
   Lanes<N> kept[kPacks];
   /// f(place, values, how many) over the row; only the first sweep reads all of it.

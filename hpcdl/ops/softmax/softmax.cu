@@ -20,6 +20,11 @@ constexpr float kLog2e = 1.4426950408889634f;
 struct Part {
   float top, sum;
 };
+/// e^(x - top). Where all is -inf so far, NaN alone counts.
+__device__ float relative(float x, float top) {
+  if (top == -__builtin_inff()) return x == top ? 0.0f : x;
+  return exp2f((x - top) * kLog2e);
+}
 __device__ Part merge(Part a, Part b) {
   const float top = a.top > b.top ? a.top : b.top;
   if (top == -__builtin_inff()) return {top, a.sum + b.sum};
@@ -79,7 +84,7 @@ __global__ void __launch_bounds__(kThreads* kRows) in_registers(Problem p) {
 #pragma unroll
   for (int k = 0; k < kPacks; ++k)
 #pragma unroll
-    for (int i = 0; i < N; ++i) sum += top == -__builtin_inff() ? v[k].v[i] * 0 : exp2f((v[k].v[i] - top) * kLog2e);
+    for (int i = 0; i < N; ++i) sum += relative(v[k].v[i], top);
   Part all = block_merge<kThreads>({top, sum}, memory);
 #if __CUDA_ARCH__ >= 900
   if constexpr (kBlocks > 1) {
@@ -112,7 +117,7 @@ template <class T> __global__ void __launch_bounds__(1024) in_two_sweeps(Problem
     const float top = largest(v);
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < N; ++i) sum += top == -__builtin_inff() ? v.v[i] * 0 : exp2f((v.v[i] - top) * kLog2e);
+    for (int i = 0; i < N; ++i) sum += relative(v.v[i], top);
     part = merge(part, {top, sum});
   }
   const Part all = block_merge<kThreads>(part, memory);
