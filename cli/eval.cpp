@@ -10,7 +10,7 @@ namespace hpcdl::cli {
 namespace {
 
 struct Options {
-  std::string model, dtype = "f32";
+  std::string model, dtype = "f32", device = "cpu";
   std::vector<std::string> text;
   std::int64_t limit = 0;
   bool json = false;
@@ -19,7 +19,8 @@ struct Options {
 int eval(Options& o) {
   Pool pool;
   const auto folder = io::find_model_folder(o.model);
-  const auto model = models::LanguageModel::open(folder);
+  auto model = models::LanguageModel::open(folder);
+  model.to_device(Stream(device_from_name(o.device), pool));
   const auto ids = encode_text(io::Tokenizer::load(folder), o.text, pool, o.limit);
   const auto show = console();
   const auto start = std::chrono::steady_clock::now();
@@ -44,6 +45,7 @@ void add_eval(CLI::App& app, Run& run) {
                       sub.add_option("--text", o.text, "Files or folders of .txt or .jsonl")->required();
                       sub.add_option("--limit", o.limit, "Only the first N tokens; 0: all")->check(CLI::NonNegativeNumber);
                       sub.add_option("--dtype", o.dtype, "Type of activations")->check(CLI::IsMember({"f32", "bf16"}))->capture_default_str();
+                      sub.add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str();
                       sub.add_flag("--json", o.json, "One JSON object on stdout");
                     }, eval);
 }

@@ -12,7 +12,7 @@ namespace hpcdl::cli {
 namespace {
 
 struct Options {
-  std::string model, prompt, prompt_file, ids;
+  std::string model, prompt, prompt_file, ids, device = "cpu";
   int tokens = 100;
   infer::SamplingOptions sampling;
   bool json = false, ignore_eos = false;
@@ -36,6 +36,7 @@ int generate(Options& o) {
   const auto folder = io::find_model_folder(o.model);
   auto model = models::LanguageModel::open(folder);
   model.prefetch();
+  model.to_device(Stream(device_from_name(o.device), pool));
   std::optional<io::Tokenizer> tokenizer;
   if (o.ids.empty() || std::filesystem::exists(folder / "tokenizer.json")) tokenizer = io::Tokenizer::load(folder);
   const auto prompt = prompt_ids(o, tokenizer ? &*tokenizer : nullptr);
@@ -81,6 +82,7 @@ void add_generate(CLI::App& app, Run& run) {
                       sub.add_option("--temperature", o.sampling.temperature, "0: always the most likely token")->capture_default_str();
                       sub.add_option("--top-k", o.sampling.top_k, "Keep the k most likely tokens; 0: all")->capture_default_str();
                       sub.add_option("--top-p", o.sampling.top_p, "Keep the smallest set with this probability")->capture_default_str();
+                      sub.add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str();
                       sub.add_option("--seed", o.sampling.seed, "Of the draws; the same seed gives the same text")->capture_default_str();
                       sub.add_flag("--ignore-eos", o.ignore_eos, "Go on behind the end-of-text token");
                       sub.add_flag("--json", o.json, "One JSON object on stdout at the end");

@@ -11,26 +11,29 @@ namespace hpcdl::cli {
 namespace {
 
 struct Options {
-  std::string model, tokens, out;
+  std::string model, tokens, out, device = "cpu";
   bool json = false;
 };
 
 int logits(Options& o) {
   const auto ids = parse_ids(o.tokens);
-  const auto model = models::LanguageModel::open(io::find_model_folder(o.model));
+  auto model = models::LanguageModel::open(io::find_model_folder(o.model));
   for (const auto id : ids)
     require(id < model.config().vocab, "tokens", "token {} is outside the model's vocabulary of {}", id, model.config().vocab);
+  Pool pool;
+  StepParams params;
+  Stream stream(device_from_name(o.device), pool, &params);
+  model.to_device(stream);
   Graph g({.inference = true});
   const std::int64_t length = std::ssize(ids);
   const Var tokens = g.input("tokens", {{1, length}, DType::i32});
   const Var out = g.keep(model.logits(g, tokens));
-  const Executable exe(g.finish());
-  std::copy(ids.begin(), ids.end(), exe.tensor(tokens).ptr<std::int32_t>());
-  Pool pool;
-  StepParams params;
-  Stream stream(pool, &params);
+  const Executable exe(g.finish(), nullptr, stream.device());
+  copy(stream, exe.tensor(tokens), View(ids.data(), tokens.spec()));
   exe.run(stream);
-  const View rows = exe.tensor(out).reshaped({length, model.config().vocab});
+  const OwnedTensor host(out.spec());
+  copy(stream, host.tensor, exe.tensor(out));
+  const View rows = host.tensor.reshaped({length, model.config().vocab});
   io::SafeTensorsWriter writer(o.out, {{"logits", rows.spec()}});
   writer.write("logits", rows);
   writer.commit();
@@ -47,6 +50,7 @@ void add_logits(CLI::App& app, Run& run) {
                       sub.add_option("--model", o.model, "Model folder, or a name in the local Hugging Face cache")->required();
                       sub.add_option("--tokens", o.tokens, "Token ids: 1,2,3")->required();
                       sub.add_option("--out", o.out, "File to write")->required();
+                      sub.add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str();
                       sub.add_flag("--json", o.json, "One JSON object on stdout");
                     }, logits);
 }

@@ -24,6 +24,7 @@ namespace {
 struct Options {
   std::vector<std::string> configs;
   std::string out;
+  std::string device;
   bool json = false, print_config = false, schema = false, explain = false;
 };
 
@@ -43,6 +44,7 @@ int train_verb(Options& o, CLI::App& sub) {
   std::vector<std::filesystem::path> files(o.configs.begin(), o.configs.end());
   table.load(files, overrides(sub.remaining()));
   if (!o.out.empty()) config.output = o.out;
+  if (!o.device.empty()) config.train.device = o.device;
   if (o.schema) return print_json(Json::parse(table.schema().dump())), exit_code::kDone;
   if (o.print_config) return print_text(table.print_origins()), exit_code::kDone;
 
@@ -66,6 +68,7 @@ void add_train(CLI::App& app, Run& run) {
                     [](CLI::App& sub, Options& o) {
                       sub.add_option("-c,--config", o.configs, "TOML file; repeatable, later ones win");
                       sub.add_option("-o,--out", o.out, "Folder of the run");
+                      sub.add_option("--device", o.device, "Where to train: cpu, cuda or cuda:N (the same as --train.device)");
                       sub.add_flag("--explain", o.explain, "Name the records that lose most time against their roof, now and then and at the end");
                       sub.add_flag("--json", o.json, "One JSON object on stdout at the end");
                       sub.add_flag("--print-config", o.print_config, "Print the resolved config with the origin of every value, and stop");

@@ -20,7 +20,7 @@ EvalProgram record(const models::LanguageModel& model, std::int64_t length, cons
   const Spec ids{{1, length}, DType::i32};
   const Var tokens = g.input("tokens", ids), targets = g.input("targets", ids);
   const Var loss = g.keep(model.loss(g, tokens, targets, options));
-  return {tokens, targets, loss, Executable(g.finish())};
+  return {tokens, targets, loss, Executable(g.finish(), nullptr, model.device())};
 }
 
 }  // namespace
@@ -33,7 +33,7 @@ EvalResult evaluate(const models::LanguageModel& model, Pool& pool, std::span<co
     require(id >= 0 && id < vocab, "eval", "token {} is not in the model's vocabulary of {}: tokenizer and model do not belong together",
             id, vocab);
   StepParams params;
-  Stream stream(pool, &params);
+  Stream stream(model.device(), pool, &params);
   std::map<std::int64_t, EvalProgram> programs;
   const auto predictions = static_cast<std::int64_t>(tokens.size()) - 1;
   const auto window = std::min<std::int64_t>(model.config().context, predictions);
@@ -43,10 +43,12 @@ EvalResult evaluate(const models::LanguageModel& model, Pool& pool, std::span<co
     auto found = programs.find(n);
     if (found == programs.end()) found = programs.emplace(n, record(model, n, options)).first;
     auto& p = found->second;
-    std::copy_n(tokens.data() + at, n, p.exe.tensor(p.tokens).ptr<std::int32_t>());
-    std::copy_n(tokens.data() + at + 1, n, p.exe.tensor(p.targets).ptr<std::int32_t>());
+    copy(stream, p.exe.tensor(p.tokens), View(tokens.data() + at, p.tokens.spec()));
+    copy(stream, p.exe.tensor(p.targets), View(tokens.data() + at + 1, p.targets.spec()));
     p.exe.run(stream);
-    sum += static_cast<double>(p.exe.tensor(p.loss).ptr<float>()[0]);
+    float loss = 0;
+    copy(stream, Tensor(&loss, p.loss.spec()), p.exe.tensor(p.loss));
+    sum += static_cast<double>(loss);
     if (progress) progress(at + n);
   }
   const double loss = sum / static_cast<double>(predictions);

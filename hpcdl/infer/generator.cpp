@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 
 #include "hpcdl/core/error.h"
 
@@ -18,15 +17,15 @@ double seconds_since(std::chrono::steady_clock::time_point t) {
 }  // namespace
 
 Generator::Generator(const models::LanguageModel& model, Pool& pool, std::int64_t capacity)
-    : model_(model), stream_(pool, &params_), capacity_(capacity) {
+    : model_(model), stream_(model.device(), pool, &params_), capacity_(capacity) {
   const auto& c = model.config();
   require(capacity >= 1 && capacity <= c.context, "generate",
           "{} tokens do not fit the model's context of {}: ask for fewer, or shorten the prompt", capacity, c.context);
   const Spec spec{{1, capacity, c.kv_heads * c.head_dim}, DType::f32};
   for (int i = 0; i < c.layers; ++i) {
-    memory_.emplace_back(spec);
+    memory_.emplace_back(spec, model.device());
     cache_.keys.push_back(memory_.back().tensor);
-    memory_.emplace_back(spec);
+    memory_.emplace_back(spec, model.device());
     cache_.values.push_back(memory_.back().tensor);
   }
 }
@@ -39,7 +38,7 @@ Generator::Step& Generator::step(std::int64_t tokens) {
   const Var ids = g.input("tokens", {{1, tokens}, DType::i32});
   const Var hidden = g.keep(model_.body(g, ids, options));
   const Var logits = tokens == 1 ? g.keep(model_.head(g, hidden)) : Var();
-  return steps_.emplace(tokens, Step{Executable(g.finish()), ids, hidden, logits}).first->second;
+  return steps_.emplace(tokens, Step{Executable(g.finish(), nullptr, stream_.device()), ids, hidden, logits}).first->second;
 }
 
 std::span<const float> Generator::head_of_last(const Step& s, std::int64_t tokens) {
@@ -48,13 +47,20 @@ std::span<const float> Generator::head_of_last(const Step& s, std::int64_t token
     Graph g({.inference = true});
     const Var hidden = g.input("hidden", {{1, 1, width}, DType::f32});
     const Var logits = g.keep(model_.head(g, hidden));
-    head_ = std::make_unique<Step>(Step{Executable(g.finish()), {}, hidden, logits});
+    head_ = std::make_unique<Step>(Step{Executable(g.finish(), nullptr, stream_.device()), {}, hidden, logits});
   }
   const float* last = s.exe.tensor(s.hidden).ptr<float>() + (tokens - 1) * width;
-  std::memcpy(head_->exe.tensor(head_->hidden).data(), last, static_cast<std::size_t>(width) * sizeof(float));
+  const Tensor row = head_->exe.tensor(head_->hidden);
+  copy(stream_, row, View(last, row.spec(), stream_.device()));
   head_->exe.run(stream_);
-  const Tensor t = head_->exe.tensor(head_->logits);
-  return {t.ptr<float>(), static_cast<std::size_t>(t.size())};
+  return on_host(head_->exe.tensor(head_->logits));
+}
+
+std::span<const float> Generator::on_host(const Tensor& logits) {
+  if (!logits.device().is_cuda()) return {logits.ptr<float>(), static_cast<std::size_t>(logits.size())};
+  logits_.resize(static_cast<std::size_t>(logits.size()));
+  copy(stream_, Tensor(logits_.data(), logits.spec()), logits);
+  return logits_;
 }
 
 /// Runs ids behind what the cache holds; returns the logits of the last one.
@@ -63,14 +69,14 @@ std::span<const float> Generator::feed(std::span<const std::int32_t> ids) {
     std::int64_t chunk = kLargestChunk;
     while (chunk > static_cast<std::int64_t>(ids.size())) chunk /= 2;
     Step& s = step(chunk);
-    std::memcpy(s.exe.tensor(s.tokens).data(), ids.data(), static_cast<std::size_t>(chunk) * sizeof(std::int32_t));
+    const Tensor tokens = s.exe.tensor(s.tokens);
+    copy(stream_, tokens, View(ids.data(), tokens.spec()));
     s.exe.run(stream_);
     params_.position += chunk;
     ids = ids.subspan(static_cast<std::size_t>(chunk));
     if (!ids.empty()) continue;
     if (chunk > 1) return head_of_last(s, chunk);
-    const Tensor t = s.exe.tensor(s.logits);
-    return {t.ptr<float>(), static_cast<std::size_t>(t.size())};
+    return on_host(s.exe.tensor(s.logits));
   }
 }
 

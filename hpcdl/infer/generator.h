@@ -39,6 +39,7 @@ class Generator {
   Step& step(std::int64_t tokens);
   std::span<const float> feed(std::span<const std::int32_t> ids);
   std::span<const float> head_of_last(const Step& s, std::int64_t tokens);
+  std::span<const float> on_host(const Tensor& logits);
 
   const models::LanguageModel& model_;
   StepParams params_;
@@ -47,6 +48,7 @@ class Generator {
   std::vector<OwnedTensor> memory_;
   nn::KvCache cache_;
   std::shared_ptr<Buffer> arena_;
+  std::vector<float> logits_;  // of the last token, on the host
   std::map<std::int64_t, Step> steps_;
   std::unique_ptr<Step> head_;
 };

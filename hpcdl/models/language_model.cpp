@@ -30,6 +30,14 @@ std::variant<Gpt, Llama> build(const io::ModelConfig& c) {
   return Llama(c);
 }
 
+/// A copy of t on the device of s, in memory that `keep` owns.
+Tensor copied(const Stream& s, const Tensor& t, std::vector<Buffer>& keep) {
+  keep.emplace_back(t.bytes(), s.device());
+  const Tensor there(keep.back().data(), t.spec(), s.device());
+  copy(s, there, t);
+  return there;
+}
+
 }  // namespace
 
 struct LanguageModel::Impl {
@@ -40,6 +48,8 @@ struct LanguageModel::Impl {
   std::vector<io::Prefetch> reading;        // after folder: stops before the mapping goes
   std::vector<Buffer> converted;            // tensors of a mapped model whose type no kernel reads (F16, F64)
   std::vector<NamedParameter> parameters;
+  Device device;
+  std::vector<Buffer> on_device;            // copies of everything that programs read
 
   explicit Impl(io::ModelConfig c) : config(std::move(c)), model(build(config)) {
     for_each([](const std::string& name, nn::Param& p) { p.name = name; });
@@ -51,7 +61,7 @@ struct LanguageModel::Impl {
 
   void list_parameters() {
     for_each([&](const std::string& name, nn::Param& p) {
-      if (p.value) parameters.push_back({name, p.value, p.gradient, p.decay});
+      if (p.value) parameters.push_back({name, p.value, p.gradient, p.decay, p.value});
     });
   }
 
@@ -69,6 +79,47 @@ struct LanguageModel::Impl {
     });
   }
 };
+
+void LanguageModel::to_device(const Stream& s) {
+  auto& m = *impl_;
+  if (!s.device().is_cuda()) return;
+  require(!m.device.is_cuda(), "model", "the model lies on a GPU already");
+  m.device = s.device();
+  std::size_t next = 0;
+  std::visit([&](auto& model) {
+    nn::for_each_param(model, [&]<class P>(const std::string&, P& p) {
+      if constexpr (std::is_same_v<P, nn::Weight>)
+        for (Tensor* part : {&p.packed, &p.scale, &p.offset})
+          if (*part) *part = copied(s, *part, m.on_device);
+      if (!p.value) return;
+      p.value = copied(s, p.value, m.on_device);
+      if (p.gradient) {
+        m.on_device.emplace_back(p.gradient.bytes(), s.device());
+        p.gradient = Tensor(m.on_device.back().data(), p.gradient.spec(), s.device());
+      }
+      m.parameters[next].value = p.value;
+      m.parameters[next++].gradient = p.gradient;
+    });
+    if constexpr (requires { model.angles; }) {
+      OwnedTensor there(model.angles.tensor.spec(), s.device());
+      copy(s, there.tensor, model.angles.tensor);
+      model.angles = std::move(there);
+    }
+  }, m.model);
+  m.gradients = {};
+}
+
+Device LanguageModel::device() const { return impl_->device; }
+
+void LanguageModel::fetch(const Stream& s) const {
+  if (device().is_cuda())
+    for (const auto& p : impl_->parameters) copy(s, p.host, p.value);
+}
+
+void LanguageModel::store(const Stream& s) {
+  if (device().is_cuda())
+    for (const auto& p : impl_->parameters) copy(s, p.value, p.host);
+}
 
 LanguageModel::LanguageModel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 LanguageModel::LanguageModel(LanguageModel&&) noexcept = default;
@@ -165,16 +216,16 @@ Var LanguageModel::loss(Graph& g, const Var& tokens, const Var& targets, const n
 void LanguageModel::save(const std::filesystem::path& folder, DType dtype) const {
   require(!impl_->config.quant, "model", "a quantised model cannot be saved again: copy its folder");
   std::vector<io::NamedSpec> specs;
-  for (const auto& p : impl_->parameters) specs.push_back({p.name, {p.value.shape(), dtype}});
+  for (const auto& p : impl_->parameters) specs.push_back({p.name, {p.host.shape(), dtype}});
   std::filesystem::create_directories(folder);
   io::TensorFolderWriter writer(folder, specs);
   for (const auto& p : impl_->parameters) {
-    if (p.value.dtype() == dtype) {
-      writer.write(p.name, p.value);
+    if (p.host.dtype() == dtype) {
+      writer.write(p.name, p.host);
       continue;
     }
-    OwnedTensor t({p.value.shape(), dtype});
-    convert_elements(t.tensor, p.value);
+    OwnedTensor t({p.host.shape(), dtype});
+    convert_elements(t.tensor, p.host);
     writer.write(p.name, t.tensor);
   }
   writer.commit();

@@ -18,6 +18,7 @@ struct NamedParameter {
   Tensor value;
   Tensor gradient;   // null unless the model was made for training
   bool decay;        // weight decay applies
+  Tensor host;       // the value in host memory, which files are read into and written from; on a CPU the value itself
 };
 
 class LanguageModel {
@@ -49,7 +50,15 @@ class LanguageModel {
   Var body(Graph& g, const Var& tokens, const nn::ForwardOptions& o = {}) const;
   Var head(Graph& g, const Var& hidden) const;
 
-  /// config.json and safetensors of `dtype`, atomically each; loadable by transformers.
+  /// Moves parameters and gradients (uninitialised) to the device of `s`, where programs recorded from now on run. Before
+  /// any program has been recorded; mapped weights stay mapped and are copied once.
+  void to_device(const Stream& s);
+  Device device() const;
+  /// Device to host, and back; nothing to do on a CPU.
+  void fetch(const Stream& s) const;
+  void store(const Stream& s);
+
+  /// config.json and safetensors of `dtype`, atomically each; loadable by transformers. Writes the host's values: fetch() first.
   void save(const std::filesystem::path& folder, DType dtype = DType::f32) const;
 
  private:

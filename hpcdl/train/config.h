@@ -58,6 +58,7 @@ struct TrainConfig {
   bool recompute = false;
   std::int64_t eval_every = 0, eval_batches = 20, log_every = 1;
   int threads = 0;
+  std::string device = "cpu";
 
   void visit(auto&& f) {
     f("steps", steps, "optimizer steps to take", {.min = 1, .max = 1e12});
@@ -79,6 +80,7 @@ struct TrainConfig {
     f("eval_every", eval_every, "steps between evaluations; 0: only at the end", {.min = 0, .max = 1e12});
     f("eval_batches", eval_batches, "micro-batches of one evaluation", {.min = 1, .max = 1e9});
     f("log_every", log_every, "steps between lines of metrics", {.min = 1, .max = 1e12});
+    f("device", device, "where to train: cpu, cuda, or cuda:N");
     f("threads", threads, "CPU threads; 0: all usable", {.min = 0, .max = 4096});
   }
 };

@@ -8,8 +8,25 @@
 
 namespace hpcdl::train {
 
-bool all_finite(const View& x) {
-  if (!x || (x.dtype() != DType::f32 && x.dtype() != DType::bf16)) return true;
+namespace {
+
+/// Elements from the first to the last of x, those between its rows included.
+std::int64_t extent(const View& x) {
+  std::int64_t last = 0;
+  for (int i = 0; i < x.rank(); ++i) last += (x[i] - 1) * x.strides()[i];
+  return last + 1;
+}
+
+}  // namespace
+
+bool all_finite(const Stream& s, const View& x) {
+  if (!x || (x.dtype() != DType::f32 && x.dtype() != DType::bf16) || x.size() == 0) return true;
+  if (x.device().is_cuda()) {
+    const Spec all{{extent(x)}, x.dtype()};
+    const OwnedTensor host(all);
+    copy(s, host.tensor, View(x.data(), all, x.device()));
+    return all_finite(s, View(host.tensor.data(), x.spec(), x.strides(), {}));
+  }
   return visit_dtype(x.dtype(), [&]<class T>() {
     const std::int64_t rows = x.rows(), cols = x.cols(), stride = x.row_stride();
     for (std::int64_t r = 0; r < rows; ++r)
@@ -28,7 +45,7 @@ std::optional<std::string> first_non_finite(const Executable& exe, Stream& s) {
     const auto tensors = exe.operands(i);
     for (std::uint32_t k = 0; k < r.operand_count; ++k) {
       const auto& o = program.operands[r.operands + k];
-      if (o.slot < 0 || o.access == Access::read || all_finite(tensors[k])) continue;
+      if (o.slot < 0 || o.access == Access::read || all_finite(s, tensors[k])) continue;
       const auto& name = program.slots[static_cast<std::size_t>(o.slot)].name;
       if (name == "scratch") continue;  // need not be written at all
       found = fmt::format("record {} ({}, {}{}{}) wrote \"{}\", {}", i, r.op, phase_name(r.phase), program.scopes[r.scope].empty() ? "" : ", ",

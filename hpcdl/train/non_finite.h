@@ -9,7 +9,8 @@
 
 namespace hpcdl::train {
 
-bool all_finite(const View& x);
+/// x may lie on the device of s.
+bool all_finite(const Stream& s, const View& x);
 
 /// Runs the program again on the inputs it has, looking behind each record at what it wrote. Returns the first bad
 /// tensor in words: `record 12 (softmax, forward, layers.3.attn) wrote "softmax" F32 (2, 64)`.

@@ -28,8 +28,8 @@ struct StepOptions {
 
 class TrainStep {
  public:
-  /// The model needs gradients and must outlive this.
-  TrainStep(models::LanguageModel& model, Pool& pool, const StepOptions& options);
+  /// The model needs gradients and must outlive this. It is moved to `device` if it is not there.
+  TrainStep(models::LanguageModel& model, Pool& pool, const StepOptions& options, Device device = {});
 
   /// Forward and backward of micro-batch number `micro` (0 overwrites the gradients) of 0-based step `step`. tokens, targets: (B, T),
   /// target -1 ignored. Returns the sum of the losses of valid targets.
@@ -48,9 +48,12 @@ class TrainStep {
 
   /// Records, operands and costs of one optimizer step with `micro_batches` micro-batches.
   std::vector<const Executable*> programs(std::int64_t micro_batches) const;
-  /// Weights and optimizer state, as checkpoints hold them.
+  /// Weights and optimizer state in host memory, as checkpoints hold them: as of the last fetch(), and taken over by store().
   std::vector<io::NamedTensor> weights() const;
   std::vector<io::NamedTensor> optimizer_state() const;
+  /// GPU: copies weights and optimizer state to the host, and back. On a CPU they are the same memory.
+  void fetch();
+  void store();
   std::int64_t arena_bytes() const { return arena_->bytes(); }
 
  private:
@@ -58,17 +61,19 @@ class TrainStep {
     std::optional<Executable> exe;
     Var tokens, targets, loss;
   };
+  void record_programs();
   Program record_pass(Pass& pass, Write write, bool inference) const;
   Program record_update();
-  void run(const Executable& exe);
+  void run(Executable& exe);
   double run(Pass& pass, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
 
   models::LanguageModel& model_;
   StepOptions options_;
   StepParams params_;
   Stream stream_;
-  Buffer moments_;                                // m and v of every parameter
+  Buffer moments_, host_moments_;                 // m and v of every parameter; the host's copy only where it is another
   std::vector<std::pair<Tensor, Tensor>> state_;  // views of it, in the order of model.parameters()
+  std::vector<const Executable*> warm_;           // ran once: captured where that helps
   std::shared_ptr<Buffer> arena_;                 // the programs never run at the same time
   Pass first_, more_, eval_;
   std::optional<Executable> update_;

@@ -107,7 +107,7 @@ Run::Run(RunConfig& config, const Hooks& hooks)
   const auto& t = config_.train;
   schedule_ = {t.schedule, t.lr, t.min_lr, t.steps, t.warmup};
   model_ = models::LanguageModel::create(config_.model, t.seed, true);
-  train_.emplace(*model_, pool_, step_options(config_));
+  train_.emplace(*model_, pool_, step_options(config_), device_from_name(t.device));
   train_->watch(hooks_.observer);
   if (!hooks_.steps_only) open_files();
 
@@ -119,7 +119,7 @@ Run::Run(RunConfig& config, const Hooks& hooks)
     const auto val_files = std::vector<fs::path>{text_.val};
     eval_.emplace(data::open_token_files(val_files), t.batch, config_.model.context, vocab);
   }
-  if (hooks_.speed_of_light) {
+  if (hooks_.speed_of_light && !model_->device().is_cuda()) {  // the roofs are those of the CPU
     light_seconds_ = 0;
     for (const auto* exe : train_->programs(t.accumulate)) light_seconds_ += hooks_.speed_of_light(exe->program());
   }
@@ -156,6 +156,7 @@ void Run::resume() {
   if (found->state.seed != config_.train.seed)
     fail_usage("resume", "{} was made with seed {}, train.seed is {}", found->path.string(), found->state.seed, config_.train.seed);
   io::load_checkpoint(found->path, train_->weights(), train_->optimizer_state());
+  train_->store();
   step_ = saved_ = found->state.step;
   tokens_ = found->state.tokens;
   start_ = {found->state.epoch, found->state.index};
@@ -257,6 +258,7 @@ void Run::evaluate() {
 void Run::save() {
   if (saved_ == step_ || !checkpoints_) return;
   const InStage stage(hooks_.observer, Stage::save);
+  train_->fetch();
   io::CheckpointContent content;
   for (const auto& [name, tensor] : train_->weights()) content.model.push_back({name, tensor});
   for (const auto& [name, tensor] : train_->optimizer_state()) content.optimizer.push_back({name, tensor});
@@ -274,6 +276,7 @@ void Run::finish() {
   if (hooks_.steps_only) return;
   const auto folder = config_.output / "model";
   io::make_folder(folder);
+  train_->fetch();
   model_->save(folder);
   text_.tokenizer.save_folder(folder, static_cast<int>(config_.model.context));
   summary_.model = folder;
