@@ -2,6 +2,9 @@
 
 #include "hpcdl/ops/adamw/adamw.h"
 
+#include <algorithm>
+#include <initializer_list>
+#include <utility>
 #include <vector>
 
 #include "python/src/bind.h"
@@ -27,10 +30,11 @@ struct Tensors {
     for (std::size_t i = 0; i < n; ++i) {
       arrays.emplace_back(kOp, name, nb::object(list[i]));
       const Tensor& t = arrays.back().tensor();
-      require_type(t.dtype() == DType::f32 || t.dtype() == DType::bf16, kOp,
-                   "{}[{}] must be float32 or bfloat16, got {}", name, i, to_string(t.spec()));
-      require(t.is_contiguous(), kOp, "{}[{}] must be contiguous, got {} with strides {}", name, i, to_string(t.spec()),
-              to_string(t.strides()));
+      if (t.dtype() != DType::f32 && t.dtype() != DType::bf16) [[unlikely]]
+        require_type(false, kOp, "{}[{}] must be float32 or bfloat16, got {}", name, i, to_string(t.spec()));
+      if (!t.is_contiguous()) [[unlikely]]
+        fail(kOp, "{}[{}] must be contiguous, got {} with strides {}", name, i, to_string(t.spec()),
+             to_string(t.strides()));
     }
   }
   void require_writable(const char* name) const {
@@ -39,6 +43,26 @@ struct Tensors {
   }
   static constexpr std::size_t kAny = static_cast<std::size_t>(-1);
 };
+
+/// The op's own check describes every operand, fit or not: with hundreds of tensors that would take most of a call.
+void require_fit(const Spec& p, const Spec& g, const Spec& m, const Spec& v, const Spec& copy) {
+  const Spec moment{p.shape, DType::f32};
+  if (g.shape == p.shape && m == moment && v == moment && (!copy || copy == Spec{p.shape, DType::bf16})) return;
+  detail::require_adamw(p, g, m, v, copy);
+}
+
+/// What is written must be written once: a tensor that is listed twice would be updated by two threads.
+void require_disjoint(std::initializer_list<const Tensors*> lists) {
+  std::vector<std::pair<const std::byte*, const std::byte*>> spans;
+  for (const Tensors* list : lists)
+    for (const Array& a : list->arrays)
+      if (a.tensor().size() > 0)
+        spans.emplace_back(a.tensor().ptr<std::byte>(), a.tensor().ptr<std::byte>() + a.tensor().bytes());
+  std::sort(spans.begin(), spans.end());
+  for (std::size_t i = 1; i < spans.size(); ++i)
+    require(spans[i].first >= spans[i - 1].second, kOp,
+            "two of the tensors that are updated share memory: is a parameter listed twice?");
+}
 
 struct Hyper {
   float lr, beta1, beta2, eps, weight_decay, grad_scale;
@@ -71,12 +95,13 @@ void adamw(nb::handle params, nb::handle grads, nb::handle m, nb::handle v, floa
   operands.reserve(n * AdamW::kOperands), flags.reserve(n);
   for (std::size_t i = 0; i < n; ++i) {
     const bool copied = !cs.arrays.empty();
-    detail::require_adamw(ps.arrays[i].tensor().spec(), gs.arrays[i].tensor().spec(), ms.arrays[i].tensor().spec(),
-                          vs.arrays[i].tensor().spec(), copied ? cs.arrays[i].tensor().spec() : Spec());
+    require_fit(ps.arrays[i].tensor().spec(), gs.arrays[i].tensor().spec(), ms.arrays[i].tensor().spec(),
+                vs.arrays[i].tensor().spec(), copied ? cs.arrays[i].tensor().spec() : Spec());
     for (const Tensors* t : {&ps, &gs, &ms, &vs}) operands.emplace_back(t->arrays[i].tensor(), Write::overwrite);
     operands.push_back(copied ? Grad(cs.arrays[i].tensor(), Write::overwrite) : Grad());
     flags.push_back(decay.is_none() || PyObject_IsTrue(nb::object(decays[i]).ptr()) == 1 ? 1 : 0);
   }
+  require_disjoint({&ps, &ms, &vs, &cs});
   const StepParams state{.step = h.step - 1, .lr = h.lr, .grad_scale = h.grad_scale};
   const AdamW::Step factors = AdamW::step({h.beta1, h.beta2, h.eps, h.weight_decay}, state);
   Call call(kOp);

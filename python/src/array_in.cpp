@@ -64,9 +64,10 @@ void require_no_gradient(std::string_view op, std::string_view name, nb::handle 
   const nb::object wanted = nb::steal(PyObject_GetAttr(tensor.ptr(), attribute));
   if (!wanted.is_valid()) nb::raise_python_error();
   if (wanted.ptr() != Py_True) return;
-  require(!nb::cast<bool>(nb::module_::import_("torch").attr("is_grad_enabled")()), op,
-          "{} requires a gradient, which this call would not record: use hpcdl.torch, torch.no_grad() or {}.detach()", name,
-          name);
+  static const auto* enabled = new nb::object(nb::module_::import_("torch").attr("is_grad_enabled"));
+  require((*enabled)().ptr() != Py_True, op,
+          "{} requires a gradient, which this call would not record: use hpcdl.torch, torch.no_grad() or {}.detach()",
+          name, name);
 }
 
 /// PyTorch may hold back a minus sign (the imaginary part of a conjugate), which DLPack does not tell. Such tensors are

@@ -107,12 +107,18 @@ void copy(nb::handle dst, nb::handle src, bool streaming) {
   const auto aligned = [](const View& v) { return reinterpret_cast<std::uintptr_t>(v.data()) % 64 == 0; };
   require(!streaming || (aligned(x) && aligned(y)), "copy", "a streaming copy wants arrays that begin at a multiple of 64 bytes");
   call.run([&](Stream& s) {
-    parallel_for(s.pool(), x.bytes() / 64, 1024, [&](std::int64_t b, std::int64_t e) {
-      std::byte* to = y.ptr<std::byte>() + b * 64;
-      const std::byte* from = x.ptr<std::byte>() + b * 64;
-      if (!streaming) return static_cast<void>(std::memcpy(to, from, static_cast<std::size_t>((e - b) * 64)));
-      simd::with_isa([&](auto isa) { cpu::sweep_copy(isa, reinterpret_cast<float*>(to), reinterpret_cast<const float*>(from), (e - b) * 16); });
+    constexpr std::int64_t kBlock = 768;  // bytes: half of what cpu::sweep() wants multiples of
+    const std::int64_t blocks = x.bytes() / kBlock, rest = x.bytes() % kBlock;
+    parallel_for(s.pool(), blocks, 128, [&](std::int64_t b, std::int64_t e) {
+      std::byte* to = y.ptr<std::byte>() + b * kBlock;
+      const std::byte* from = x.ptr<std::byte>() + b * kBlock;
+      if (!streaming) return static_cast<void>(std::memcpy(to, from, static_cast<std::size_t>((e - b) * kBlock)));
+      simd::with_isa([&](auto isa) {
+        cpu::sweep(isa, cpu::Sweep::copy_streaming, reinterpret_cast<float*>(to), reinterpret_cast<const float*>(from), nullptr,
+                   (e - b) * kBlock / 2, 1);
+      });
     });
+    std::memcpy(y.ptr<std::byte>() + blocks * kBlock, x.ptr<std::byte>() + blocks * kBlock, static_cast<std::size_t>(rest));
   });
 }
 

@@ -159,6 +159,16 @@ class Words(Case):
         self.raises(ValueError, r"gradient must have shape", hpcdl.adamw, p(), [ones(4)], p(), p(), lr=1.0, step=1)
         self.raises(ValueError, r"step counts from 1", hpcdl.adamw, p(), p(), p(), p(), lr=1.0, step=0)
         self.raises(ValueError, r"betas", hpcdl.adamw, p(), p(), p(), p(), lr=1.0, step=1, betas=(0.9, 1.0))
+        twice = ones(3)
+        self.raises(
+            ValueError,
+            "listed twice",
+            hpcdl.adamw,
+            [twice, twice],
+            *[[ones(3), ones(3)] for _ in range(3)],
+            lr=1.0,
+            step=1,
+        )
         self.raises(TypeError, r"list or tuple", hpcdl.adamw, ones(3), p(), p(), p(), lr=1.0, step=1)
 
     def test_int4(self):
