@@ -70,8 +70,9 @@ std::string line(const compare::CaseBench& b) {
   std::string text = fmt::format("{:<44} {:>9} [{} {}]  {:>11}  {:>4.0f} % of light", lab::case_label(b.what), duration(s), duration(time.low), duration(time.high),
                                  b.compute_bound ? fmt::format("{:.0f} GFLOP/s", b.cost.flops / s / 1e9) : fmt::format("{:.1f} GB/s", b.cost.bytes / s / 1e9),
                                  100 * b.score());
-  if (const auto fault = b.fault(); !fault.empty()) return text + "  FAULT: " + fault + "\n";
-  for (std::size_t i = 1; i < b.result.sides.size(); ++i)
+  const auto fault = b.fault();
+  if (!fault.empty()) text += "  FAULT: " + fault;
+  for (std::size_t i = 1; fault.empty() && i < b.result.sides.size(); ++i)
     text += "  " + ratio_text(b.result.sides[i].name, b.result.ratio(b.result.sides[i].name, compare::kOurs));
   if (b.self_test) {
     const auto& t = *b.self_test;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/file.h"
@@ -83,6 +84,39 @@ TEST_F(BenchCli, peers_that_are_missing_are_reported_and_no_error) {
   const auto text = bench({"relu", "--shape", "64x256", "--forward", "--vs", "torch"});
   ASSERT_EQ(text.code, 0) << text.err;
   EXPECT_NE(text.out.find("missing torch: "), std::string::npos) << text.out;
+}
+
+/// A program in the place of Python: it has our module, and does this with the name of the file for the answer in $last.
+std::string stand_in(const std::string& file, const std::string& does) {
+  io::write_file_atomic(file, "#!/bin/sh\ncase \"$*\" in *' -c '*) exit 0;; esac\nfor last; do :; done\n" + does + "\n");
+  std::filesystem::permissions(file, std::filesystem::perms::owner_all);
+  return file;
+}
+
+TEST_F(BenchCli, what_python_answers_becomes_part_of_the_result) {
+  const std::string answer = R"({"peers": {"torch": {"version": "9"}}, "missing": {"triton": "no CUDA device"}, "cases": [
+    {"sides": {"hpcdl": {"median_ms": 1}, "torch": {"median_ms": 2}}, "ratios": {"torch": {"median": 2.0, "low": 1.9, "high": 2.1}}},
+    {"missing": {"torch": "no counterpart"}}]})";
+  ::setenv("HPCDL_BENCH_PYTHON", stand_in(path("python"), "cat > $last <<'END'\n" + answer + "\nEND").c_str(), 1);
+  const std::vector<std::string> words = {"relu", "--shape", "64x256", "--forward", "--vs", "torch,triton", "--json"};
+  const auto r = bench(words);
+  ::setenv("HPCDL_BENCH_PYTHON", stand_in(path("broken"), "exit 3").c_str(), 1);
+  const auto broken = bench(words);
+  ::setenv("HPCDL_BENCH_PYTHON", path("no-such-python").c_str(), 1);
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto j = r.json();
+  EXPECT_EQ(j.at("peers").at("torch").at("version"), "9");
+  EXPECT_EQ(j.at("missing").at("triton"), "no CUDA device");
+  const auto& first = j.at("cases").at(0);
+  EXPECT_EQ(first.at("sides").at("hpcdl from Python").at("median_ms"), 1) << "our own side keeps its place";
+  EXPECT_EQ(first.at("sides").at("torch").at("median_ms"), 2);
+  if (!first.contains("fault")) {
+    EXPECT_EQ(first.at("ratios").at("torch").at("median"), 2.0);
+  }
+  EXPECT_EQ(j.at("cases").at(1).at("missing").at("torch"), "no counterpart");
+  ASSERT_EQ(broken.code, 0) << broken.err;
+  for (const char* name : {"torch", "triton"})
+    EXPECT_NE(broken.json().at("missing").at(name).get<std::string>().find("ended with code 3"), std::string::npos) << broken.out;
 }
 
 TEST_F(BenchCli, compares_a_thing_with_itself) {
