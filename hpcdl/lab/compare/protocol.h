@@ -41,7 +41,8 @@ struct Options {
   double limit = 4;            // seconds for the whole comparison; three rounds are always done
   double half_width = 0.0075;  // of the interval of each ratio, relative: narrow enough
   double confidence = 0.95;
-  double settle = 0;           // seconds of idling before each turn, for libraries whose threads spin after a call
+  double settle = 0;           // seconds of idling before each turn, for libraries whose threads spin after a call; the
+                               // calls that are not measured then go on for as long
   std::uint64_t seed = 1;      // of the order
 };
 

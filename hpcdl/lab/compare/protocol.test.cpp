@@ -161,6 +161,10 @@ TEST(protocol, what_stands_around_a_turn_is_not_timed) {
   EXPECT_EQ(depth, 0);
   EXPECT_EQ(turns, 5) << "four rounds and the calibration";
   EXPECT_NEAR(e.slept, 5 * 10.5, 1e-9);
+
+  int calls = 0;
+  run({{"s", [&] { ++calls, e.queue(0.01); }}}, e, {.rounds = 4, .limit = 1000, .settle = 0.5});
+  EXPECT_GE(calls, 4 * 50) << "half a second idle, half a second of calls that are not measured";
 }
 
 TEST(protocol, a_flush_stands_before_each_cold_call_and_is_not_timed) {
