@@ -14,6 +14,7 @@
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/rng.h"
+#include "hpcdl/core/tolerance.h"
 #include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
 
@@ -85,8 +86,6 @@ double largest(const Ref& r) {
     if (std::isfinite(v)) m = std::max(m, std::fabs(v));
   return m;
 }
-
-double half_ulp(DType d) { return d == DType::bf16 ? 0x1p-8 : d == DType::f16 ? 0x1p-11 : 0x1p-24; }
 
 class OpTest : public ::testing::Test {
  public:
@@ -220,8 +219,7 @@ class OpTest : public ::testing::Test {
 
   /// Allowed error of one element of magnitude `m` in a tensor whose largest magnitude is `top`.
   double tolerance(DType stored, double m, double top) const {
-    const double walk = 4 + std::sqrt(spec_.reduction(specs_, args()));
-    return 2 * half_ulp(stored) * m + spec_.condition * walk * 0x1p-24 * top + 1e-30;
+    return allowed_error(stored, m, spec_.reduction(specs_, args()), spec_.condition * top) + 1e-30;
   }
 
   void compare(const View& got, const Ref& want, double top, const char* label, double storage_steps = 1) {

@@ -173,7 +173,7 @@ TEST_F(Cli, doctor_and_inspect_answer_in_json) {
 }
 
 TEST_F(Cli, help_is_everywhere_and_lists_every_key) {
-  for (const char* verb : {"demo", "train", "eval", "generate", "tokenize", "quantize", "inspect", "convert", "logits", "doctor", "probe", "bench", "profile"}) {
+  for (const char* verb : {"demo", "train", "eval", "generate", "tokenize", "quantize", "inspect", "convert", "logits", "doctor", "probe", "bench", "profile", "verify"}) {
     const auto r = run({verb, "--help"});
     EXPECT_EQ(r.code, 0);
     EXPECT_NE(r.out.find("--json"), std::string::npos) << verb;

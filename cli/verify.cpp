@@ -1,0 +1,181 @@
+// hpcdl verify: any kernel against its contract, ours or a library's; and the proof that it finds what is wrong.
+
+#include <algorithm>
+
+#include "cli/verb.h"
+#include "hpcdl/io/nearest.h"
+#include "hpcdl/lab/verify/planted/planted.h"
+#include "hpcdl/lab/verify/verify.h"
+
+namespace hpcdl::cli {
+
+namespace {
+
+using namespace lab::verify;
+
+constexpr int kFaults = 1;  // exit code: verified, and not right
+
+struct Options {
+  std::vector<std::string> targets;
+  bool planted = false, json = false, contracts = false;
+  std::uint64_t seed = 1;
+  std::string only;
+  double timeout = 20;
+};
+
+int list_contracts(const Options& o) {
+  Json j = Json::array();
+  std::string text;
+  for (const auto& c : contracts()) {
+    const auto join = [](const auto& names) { return fmt::format("{}", fmt::join(names, ", ")); };
+    j.push_back({{"name", c.name}, {"formula", c.formula}, {"inputs", join(c.inputs)}, {"outputs", join(c.outputs)}});
+    text += fmt::format("{}({}) -> {}\n    {}\n", c.name, join(c.inputs), join(c.outputs), c.formula);
+  }
+  if (o.json) print_json({{"contracts", j}});
+  else print_text(text);
+  return exit_code::kDone;
+}
+
+bool is_library(const std::string& target) { return target.find('/') != std::string::npos || target.find(".so") != std::string::npos; }
+
+/// Kernels of the targets; all of ours when there is none.
+std::vector<Subject> subjects_of(const Options& o) {
+  std::vector<Subject> own = own_kernels(), list;
+  if (o.targets.empty()) return own;
+  for (const auto& target : o.targets) {
+    const auto before = list.size();
+    if (is_library(target)) {
+      for (auto& s : library_kernels(target)) list.push_back(std::move(s));
+      continue;
+    }
+    find_contract(target);
+    std::copy_if(own.begin(), own.end(), std::back_inserter(list), [&](const Subject& s) { return s.contract == target; });
+    require(list.size() > before, "verify", "no kernel of ours keeps the contract \"{}\"", target);
+  }
+  return list;
+}
+
+Json to_json(const Verdict& v) {
+  Json stages;
+  for (int s = 0; s < kStages; ++s) {
+    const auto& r = v.stages[static_cast<std::size_t>(s)];
+    if (r.cases > 0) stages[std::string(stage_name(static_cast<Stage>(s)))] = {{"cases", r.cases}, {"declined", r.declined}, {"seconds", r.seconds}};
+  }
+  Json j = {{"contract", v.subject.contract}, {"kernel", v.subject.name}, {"ok", v.ok()}, {"cases", v.cases()}, {"seconds", v.seconds}, {"stages", stages}};
+  if (v.fault)
+    j["fault"] = {{"stage", stage_name(v.fault->at.stage)}, {"what", v.fault->what}, {"case", to_string(v.fault->at, find_contract(v.subject.contract))}, {"seed", v.fault->at.seed}, {"alone", v.fault->alone}};
+  return j;
+}
+
+/// What is wrong, where, and how to see it again.
+std::string explain(const Verdict& v, const std::string& target, const Options& o) {
+  const auto& f = *v.fault;
+  const auto stage = stage_name(f.at.stage);
+  std::string text = fmt::format("    {}: {}\n", stage, f.what);
+  if (f.at.n_dims > 0) text += fmt::format("    at {}{}\n", to_string(f.at, find_contract(v.subject.contract)), f.alone ? "" : "; not by itself: only after the calls before");
+  return text + fmt::format("    again: hpcdl verify {} --only {} --seed {}\n", target, stage, o.seed);
+}
+
+lab::verify::Options run_options(const Options& o) {
+  lab::verify::Options r;
+  r.seed = o.seed;
+  if (!o.only.empty()) r.only = stage_from_name(o.only);
+  r.patience = std::chrono::milliseconds(static_cast<int>(o.timeout * 1000));
+  r.processes = usable_cpus();
+  return r;
+}
+
+/// Measured before any child starts, and without leaving a thread behind.
+lab::Roofs current_roofs() {
+  Pool pool;
+  return lab::roofs(pool);
+}
+
+int report(const Options& o, const std::vector<Verdict>& verdicts) {
+  std::int64_t cases = 0, declined = 0;
+  std::size_t faults = 0;
+  std::string text;
+  Json kernels = Json::array();
+  for (const auto& v : verdicts) {
+    cases += v.cases();
+    int no = 0;
+    for (const auto& s : v.stages) no += s.declined;
+    declined += no;
+    faults += !v.ok();
+    kernels.push_back(to_json(v));
+    text += fmt::format("{:<24} {:<24} {:>5} cases  {:>5.2f} s  {}{}\n", v.subject.contract, v.subject.name, v.cases(), v.seconds, v.ok() ? "ok" : "FAULT",
+                        v.ok() && no > 0 ? fmt::format(", {} declined", no) : "");
+    if (v.fault) text += explain(v, o.targets.size() == 1 ? o.targets[0] : v.subject.contract, o);
+  }
+  if (o.json) print_json({{"seed", o.seed}, {"kernels", kernels}, {"cases", cases}, {"declined", declined}, {"faults", faults}});
+  else print_text(text + (faults ? fmt::format("{} of {} kernels are at fault\n", faults, verdicts.size())
+                                 : fmt::format("{} kernel{}, {} cases: all as they should be\n", verdicts.size(), verdicts.size() == 1 ? "" : "s", cases)));
+  return faults ? kFaults : exit_code::kDone;
+}
+
+/// The corpus, and our own kernels among the honest ones.
+int verify_planted(const Options& o) {
+  std::vector<Subject> subjects;
+  std::vector<const char*> faults;
+  for (const auto& p : planted::corpus()) {
+    subjects.push_back(linked_kernel(p.kernel));
+    faults.push_back(p.fault);
+  }
+  for (auto& s : own_kernels()) subjects.push_back(std::move(s)), faults.push_back(nullptr);
+  auto options = run_options(o);
+  options.patience = std::min(options.patience, std::chrono::milliseconds(5000));  // one of them hangs
+  const auto verdicts = verify(subjects, current_roofs(), options);
+  int bad = 0, caught = 0, alarms = 0;
+  std::string text;
+  Json kernels = Json::array();
+  for (std::size_t i = 0; i < verdicts.size(); ++i) {
+    const auto& v = verdicts[i];
+    bad += faults[i] != nullptr;
+    (faults[i] ? caught : alarms) += !v.ok();
+    kernels.push_back(to_json(v));
+    kernels.back()["planted"] = faults[i] ? Json(faults[i]) : Json();
+    const auto stage = v.ok() ? "" : stage_name(v.fault->at.stage);
+    text += fmt::format("{:<20} {:<24} {:<48} {}\n", v.subject.contract, v.subject.name, faults[i] ? faults[i] : "-",
+                        v.ok() ? (faults[i] ? "NOT CAUGHT" : "passes") : fmt::format("{}{}", faults[i] ? "caught: " : "FALSE ALARM: ", stage));
+    if (v.fault) text += fmt::format("{:>20} {}; {}\n", "", v.fault->what, to_string(v.fault->at, find_contract(v.subject.contract)));
+  }
+  const auto good = static_cast<int>(verdicts.size()) - bad;
+  if (o.json) print_json({{"seed", o.seed}, {"bad", bad}, {"caught", caught}, {"good", good}, {"false_alarms", alarms}, {"kernels", kernels}});
+  else print_text(text + fmt::format("caught {}/{}, false alarms {}/{}\n", caught, bad, alarms, good));
+  return caught == bad && alarms == 0 ? exit_code::kDone : kFaults;
+}
+
+int verify_verb(Options& o) {
+  if (o.contracts) return list_contracts(o);
+  if (!o.only.empty()) stage_from_name(o.only);
+  if (!(o.timeout > 0)) fail_usage("verify", "--timeout must be positive, got {}", o.timeout);
+  if (o.planted) {
+    if (!o.targets.empty()) fail_usage("verify", "--planted brings its own kernels; leave out {}", o.targets[0]);
+    return verify_planted(o);
+  }
+  const auto subjects = subjects_of(o);
+  const auto count = subjects.size();
+  const auto show = console();
+  const auto verdicts = verify(subjects, current_roofs(), run_options(o), [&](const Verdict& v, std::size_t done) {
+    if (show.status) show.status(fmt::format("{} of {} kernels, last {} {}", done, count, v.subject.contract, v.subject.name));
+  });
+  if (show.status) show.status("");
+  return report(o, verdicts);
+}
+
+}  // namespace
+
+void add_verify(CLI::App& app, Run& run) {
+  add_verb<Options>(app, run, "verify", "Holds kernels, ours or a library's, to their contracts: shapes, stability, determinism, edges, speed",
+                    [](CLI::App& sub, Options& o) {
+                      sub.add_option("targets", o.targets, "Names of contracts (all kernels of ours when none), or shared libraries that keep to hpcdl/lab/verify/kernel_abi.h");
+                      sub.add_flag("--planted", o.planted, "Verify the verifier: kernels broken on purpose must be caught, honest ones must pass");
+                      sub.add_flag("--contracts", o.contracts, "List all contracts");
+                      sub.add_flag("--json", o.json, "One JSON object on stdout");
+                      sub.add_option("--seed", o.seed, "Of values and of fuzzed sizes")->capture_default_str();
+                      sub.add_option("--only", o.only, "One stage: smoke, shapes, stability, determinism, edges, speed");
+                      sub.add_option("--timeout", o.timeout, "Seconds that one case may take before it counts as hung")->capture_default_str();
+                    }, verify_verb);
+}
+
+}  // namespace hpcdl::cli

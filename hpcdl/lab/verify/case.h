@@ -1,0 +1,68 @@
+#pragma once
+// One check of one kernel, as plain data: a case that fails can be printed, repeated, made smaller, and read by the parent
+// of a process that crashed over it.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "hpcdl/lab/verify/contract.h"
+
+namespace hpcdl::lab::verify {
+
+enum class Stage : std::uint8_t { smoke, shapes, stability, determinism, edges, speed };
+inline constexpr int kStages = 6;
+std::string_view stage_name(Stage s);
+/// Throws UsageError.
+Stage stage_from_name(std::string_view name);
+
+enum class Check : std::uint8_t {
+  plain,         // right, whole, in bounds, whatever lay in the outputs before
+  guard_pages,   // operands end, then begin, at memory that may not be touched
+  repeat,        // the same bits again and again, on several threads
+  threads,       // right on any number of threads
+  same_address,  // other values at the same place give other results
+  interleave,    // calls of other sizes in between change nothing
+  in_place,      // where the kernel claims it: output 0 is the memory of input 0
+  alias,         // two inputs are one memory
+  time           // not faster than the speed of light
+};
+
+struct Case {
+  static constexpr int kMaxDims = 4;
+  Stage stage = Stage::smoke;
+  Check check = Check::plain;
+  DType dtype = DType::f32;
+  Pattern pattern = Pattern::normal;
+  std::int32_t place = 0;     // of a single special value: first, middle, last element
+  std::int32_t variant = 0;
+  bool misaligned = false;    // operands lie one element off a cache line
+  std::int32_t n_dims = 0;
+  std::int64_t dims[kMaxDims] = {};
+  std::uint64_t seed = 0;
+
+  Dims size() const { return Dims(dims, dims + n_dims); }
+  void set_size(const Dims& d) {
+    n_dims = static_cast<std::int32_t>(d.size());
+    for (std::size_t i = 0; i < d.size(); ++i) dims[i] = d[i];
+  }
+};
+
+/// "F32, rows 3 x cols 17, variant 2, one NaN (last), seed 5".
+std::string to_string(const Case& c, const Contract& contract);
+
+/// What a case found.
+struct Outcome {
+  bool declined = false;  // the kernel said that this is not for it
+  std::string fault;      // empty: as it should be
+};
+
+/// Runs one case in this process. A kernel may crash or hang: see isolate.h. `ceiling`: what no kernel can be faster than,
+/// in seconds, for Check::time; asked again when a kernel seems to be, since a busy machine measures its roofs too low.
+Outcome run_case(const hpcdl_kernel& kernel, const Contract& contract, const Case& c,
+                 const std::function<double(const Problem&, bool again)>& ceiling = {});
+
+/// The cases of a stage for a kernel with these dtypes and flags.
+std::vector<Case> cases_of(Stage stage, const Contract& contract, std::uint32_t dtypes, std::uint32_t flags, std::uint64_t seed);
+
+}  // namespace hpcdl::lab::verify

@@ -1,0 +1,75 @@
+#include "hpcdl/lab/verify/isolate.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "hpcdl/core/error.h"
+
+namespace hpcdl::lab::verify {
+
+SharedMemory::SharedMemory(std::size_t bytes) {
+  void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  require(p != MAP_FAILED, "verify", "cannot share {} bytes with a child process", bytes);
+  memory_ = {p, [bytes](void* at) { ::munmap(at, bytes); }};
+}
+
+Child::Child(const std::function<void()>& body, const volatile std::uint64_t* beat, std::chrono::milliseconds patience)
+    : beat_(beat), last_(*beat), patience_(patience), since_(std::chrono::steady_clock::now()) {
+  pid_ = ::fork();
+  require(pid_ >= 0, "verify", "cannot start a process for a kernel: {}", std::strerror(errno));
+  if (pid_ > 0) return;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const rlimit no_core{0, 0};
+  ::setrlimit(RLIMIT_CORE, &no_core);
+  for (int s : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) std::signal(s, SIG_DFL);
+  int code = 0;
+  try {
+    body();
+  } catch (...) {
+    code = 1;
+  }
+  ::_exit(code);  // the parent's destructors and buffers are not the child's to run
+}
+
+Child::Child(Child&& o) noexcept
+    : pid_(std::exchange(o.pid_, -1)), beat_(o.beat_), last_(o.last_), patience_(o.patience_), since_(o.since_), failure_(std::move(o.failure_)), hung_(o.hung_) {}
+
+Child::~Child() {
+  if (pid_ <= 0) return;
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+}
+
+bool Child::poll() {
+  if (pid_ <= 0) return true;
+  int status = 0;
+  if (::waitpid(pid_, &status, WNOHANG) == pid_) {
+    pid_ = -1;
+    if (WIFSIGNALED(status)) failure_ = fmt::format("crashed: {}", ::strsignal(WTERMSIG(status)));
+    else if (WEXITSTATUS(status) != 0) failure_ = fmt::format("ended the process with exit code {}", WEXITSTATUS(status));
+    return true;
+  }
+  const auto now = std::chrono::steady_clock::now();
+  if (*beat_ != last_) last_ = *beat_, since_ = now;
+  if (now - since_ < patience_) return false;
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+  pid_ = -1, hung_ = true;
+  failure_ = fmt::format("hung: no answer within {:.3g} s", std::chrono::duration<double>(patience_).count());
+  return true;
+}
+
+void Child::wait() {
+  for (auto pause = std::chrono::microseconds(100); !poll(); pause = std::min(2 * pause, std::chrono::microseconds(5000))) std::this_thread::sleep_for(pause);
+}
+
+}  // namespace hpcdl::lab::verify

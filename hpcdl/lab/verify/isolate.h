@@ -1,0 +1,50 @@
+#pragma once
+// Runs code that may crash or hang in a child process.
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <sys/types.h>
+
+namespace hpcdl::lab::verify {
+
+/// Memory that a child and its parent share. Starts zeroed.
+class SharedMemory {
+ public:
+  explicit SharedMemory(std::size_t bytes);
+  template <class T> T* as() const { return static_cast<T*>(memory_.get()); }
+
+ private:
+  std::shared_ptr<void> memory_;
+};
+
+/// A child process that runs `body` and ends. Must be started while the process has no thread but its own.
+class Child {
+ public:
+  /// `beat`, in shared memory, is counted up by the body; a child that does not for `patience` is ended.
+  Child(const std::function<void()>& body, const volatile std::uint64_t* beat, std::chrono::milliseconds patience);
+  Child(Child&& o) noexcept;
+  Child& operator=(Child&&) = delete;
+  ~Child();
+
+  /// True once it has ended, one way or another.
+  bool poll();
+  void wait();
+  /// Empty when the body returned; else "crashed: segmentation fault", "hung: no call ended within 3 s", "exited".
+  const std::string& failure() const { return failure_; }
+  bool hung() const { return hung_; }
+
+ private:
+  pid_t pid_ = -1;
+  const volatile std::uint64_t* beat_;
+  std::uint64_t last_ = 0;
+  std::chrono::milliseconds patience_;
+  std::chrono::steady_clock::time_point since_;
+  std::string failure_;
+  bool hung_ = false;
+};
+
+}  // namespace hpcdl::lab::verify

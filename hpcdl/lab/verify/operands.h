@@ -1,0 +1,50 @@
+#pragma once
+// Memory of a call: guarded on both sides, poisoned, and watched.
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "hpcdl/lab/verify/case.h"
+
+namespace hpcdl::lab::verify {
+
+enum class Placement : std::uint8_t { aligned, misaligned, ends_at_page, begins_at_page };
+
+/// One operand. Guard zones of an input are NaN in every float type, so that reading them shows in the result; those of an
+/// output are not, so that a copy of what lies beyond an input shows, too.
+class Block {
+ public:
+  static constexpr std::size_t kGuard = 256;
+  Block() = default;
+  Block(std::size_t bytes, std::size_t element, Placement placement, unsigned char guard);
+
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+  /// "before" or "behind" the operand, or nullptr while both guards are as they were.
+  const char* broken_guard() const;
+  void fill(unsigned char value) const;
+
+ private:
+  std::shared_ptr<void> memory_;
+  std::byte *begin_ = nullptr, *data_ = nullptr, *end_ = nullptr;  // of the guard zones
+  std::size_t bytes_ = 0;
+  unsigned char guard_ = 0;
+};
+
+/// An element as stored, and back.
+void encode(const Values& v, std::byte* to);
+double decode(const std::byte* from, DType d, std::int64_t i);
+/// v rounded to its storage type.
+void round_to_storage(Values& v);
+
+/// Inputs of a case; `salt` tells apart several sets of values of one case.
+std::vector<Values> make_inputs(const Contract& contract, const Problem& problem, const Case& c, std::uint64_t salt = 0);
+
+/// What the reference says.
+std::vector<Expected> expect(const Contract& contract, const Problem& problem, const std::vector<Values>& in);
+
+/// Tensors of the ABI.
+hpcdl_tensor tensor_of(const Spec& spec, void* data);
+
+}  // namespace hpcdl::lab::verify

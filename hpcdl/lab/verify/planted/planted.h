@@ -1,0 +1,63 @@
+#pragma once
+// Kernels that were broken on purpose, one way each, and honest ones that must not be accused. The proof that `hpcdl verify`
+// finds what it says it finds: `hpcdl verify --planted`.
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "hpcdl/core/dtype.h"
+#include "hpcdl/lab/verify/kernel_abi.h"
+
+namespace hpcdl::lab::verify::planted {
+
+struct Planted {
+  hpcdl_kernel kernel;
+  const char* fault;  // what is wrong with it; nullptr: nothing
+};
+using Corpus = std::vector<Planted>;
+
+/// The whole corpus; lives as long as the program.
+const Corpus& corpus();
+
+using Run = int (*)(const hpcdl_call*);
+inline constexpr std::uint32_t kF32 = HPCDL_TAKES_F32, kBf16 = HPCDL_TAKES_BF16, kBoth = kF32 | kBf16;
+
+struct Adder {
+  Corpus& list;
+  const char* contract;
+  void good(const char* name, Run run, std::uint32_t dtypes = kF32, std::uint32_t flags = 0, std::int64_t (*workspace)(const hpcdl_call*) = nullptr) {
+    list.push_back({{contract, name, dtypes, flags, HPCDL_CPU, run, workspace, nullptr}, nullptr});
+  }
+  void bad(const char* name, const char* fault, Run run, std::uint32_t dtypes = kF32, std::uint32_t flags = 0, std::int64_t (*workspace)(const hpcdl_call*) = nullptr) {
+    list.push_back({{contract, name, dtypes, flags, HPCDL_CPU, run, workspace, nullptr}, fault});
+  }
+};
+
+// Each file adds its own.
+void add_softmax(Corpus&);
+void add_norms(Corpus&);
+void add_elementwise(Corpus&);
+void add_matmul(Corpus&);
+void add_attention(Corpus&);
+void add_others(Corpus&);
+
+template <class T> const T* in(const hpcdl_call* c, int i) { return static_cast<const T*>(c->inputs[i].data); }
+template <class T> T* out(const hpcdl_call* c, int i) { return static_cast<T*>(c->outputs[i].data); }
+inline std::int64_t size(const hpcdl_tensor& t) {
+  std::int64_t n = 1;
+  for (int i = 0; i < t.rank; ++i) n *= t.shape[i];
+  return n;
+}
+inline std::int64_t cols(const hpcdl_tensor& t) { return t.shape[t.rank - 1]; }
+inline std::int64_t rows(const hpcdl_tensor& t) { return cols(t) ? size(t) / cols(t) : 0; }
+template <class T> const T& args(const hpcdl_call* c) { return *static_cast<const T*>(c->args); }
+
+/// Calls f.template operator()<T>() with the float type of tensor `t`.
+template <class F> int with_type(const hpcdl_tensor& t, F f) {
+  if (t.dtype == HPCDL_BF16) f.template operator()<bf16>();
+  else f.template operator()<float>();
+  return HPCDL_OK;
+}
+
+}  // namespace hpcdl::lab::verify::planted

@@ -1,0 +1,31 @@
+#pragma once
+// Kernels under test, wherever they come from.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "hpcdl/lab/verify/kernel_abi.h"
+
+namespace hpcdl::lab::verify {
+
+/// What is known of a kernel without running any of its code.
+struct Subject {
+  std::string contract, name;
+  std::uint32_t dtypes = 0, flags = 0;
+  std::int32_t device_kind = HPCDL_CPU;
+  /// Called in the process that runs it.
+  std::function<const hpcdl_kernel&()> load;
+};
+
+/// Our ops, one subject for each contract and instruction set of this CPU.
+std::vector<Subject> own_kernels();
+
+/// The kernels of a shared library. Loading it, too, happens in a process of its own. Throws Error when it is no library,
+/// exports no table, or speaks another version of the ABI.
+std::vector<Subject> library_kernels(const std::string& path);
+
+/// Kernels that are part of this program.
+Subject linked_kernel(const hpcdl_kernel& kernel);
+
+}  // namespace hpcdl::lab::verify

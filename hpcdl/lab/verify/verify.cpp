@@ -1,0 +1,184 @@
+#include "hpcdl/lab/verify/verify.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/lab/verify/isolate.h"
+
+namespace hpcdl::lab::verify {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// What a child tells; plain memory, so that it survives a crash.
+struct Told {
+  std::uint64_t beat;
+  Case now;
+  StageResult stages[kStages];
+  bool finished, faulty;
+  char what[600];
+
+  void fault(const std::string& text) {
+    faulty = true;
+    std::strncpy(what, text.c_str(), sizeof what - 1);
+  }
+};
+
+/// In the child.
+void run_stages(Told& told, const Subject& subject, const Roofs& roofs, const Options& o) {
+  const auto& kernel = subject.load();
+  const auto& contract = find_contract(subject.contract);
+  const auto ceiling = [&](const Problem& p, bool again) {
+    if (!again) return least_seconds(contract, p, roofs);
+    Pool pool;
+    const Roofs now = measure_roofs(pool);
+    ++told.beat;
+    return least_seconds(contract, p, now);
+  };
+  for (int s = 0; s < kStages; ++s) {
+    const auto stage = static_cast<Stage>(s);
+    if (o.only && *o.only != stage) continue;
+    auto& result = told.stages[s];
+    const auto start = Clock::now();
+    for (const Case& c : cases_of(stage, contract, subject.dtypes, subject.flags, o.seed)) {
+      told.now = c;
+      const auto outcome = run_case(kernel, contract, c, ceiling);
+      ++told.beat;
+      ++result.cases;
+      result.declined += outcome.declined;
+      if (!outcome.fault.empty()) return told.fault(outcome.fault);
+    }
+    result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  }
+  int taken = 0;
+  for (const auto& s : told.stages) taken += s.cases - s.declined;
+  if (taken == 0) return told.fault("declined every case: nothing was verified");
+  told.finished = true;
+}
+
+/// Why a case fails in a process of its own; empty when it does not.
+std::string probe(const Subject& subject, const Case& c, const Options& o) {
+  const SharedMemory memory(sizeof(Told));
+  Told& told = *memory.as<Told>();
+  Child child(
+      [&] {
+        const auto outcome = run_case(subject.load(), find_contract(subject.contract), c);
+        if (!outcome.fault.empty()) told.fault(outcome.fault);
+      },
+      &told.beat, o.patience);
+  child.wait();
+  return child.failure().empty() ? (told.faulty ? told.what : "") : child.failure();
+}
+
+/// Makes the sizes of a failing case as small as it keeps failing.
+void shrink(const Subject& subject, Fault& f, const Options& o) {
+  const auto& contract = find_contract(subject.contract);
+  int budget = 80;
+  const auto attempt = [&](Case c) {
+    if (--budget < 0) return false;
+    std::string what = probe(subject, c, o);
+    if (what.empty()) return false;
+    f.at = c, f.what = std::move(what);
+    return true;
+  };
+  if (!attempt(f.at)) {
+    f.alone = false;
+    return;
+  }
+  for (bool smaller = true; smaller && budget > 0;) {
+    smaller = false;
+    for (int d = 0; d < f.at.n_dims; ++d) {
+      // Between a size that passes (or is none) and one that fails, as if all smaller ones passed.
+      auto passes = std::min(f.at.dims[d], contract.dims[static_cast<std::size_t>(d)].least) - 1;
+      for (auto to = passes + 1; to < f.at.dims[d] && budget > 0; to = passes + (f.at.dims[d] - passes) / 2) {
+        Case c = f.at;
+        c.dims[d] = to;
+        if (attempt(c)) smaller = true;
+        else passes = to;
+        if (f.at.dims[d] - passes <= 1) break;
+      }
+    }
+  }
+}
+
+struct Running {
+  std::size_t index;
+  SharedMemory memory{sizeof(Told)};
+  Clock::time_point start = Clock::now();
+  std::unique_ptr<Child> child;
+};
+
+Verdict conclude(const Running& r, const Subject& subject, const Options& o) {
+  const Told& told = *r.memory.as<Told>();
+  Verdict v;
+  v.subject = subject;
+  std::copy(std::begin(told.stages), std::end(told.stages), v.stages.begin());
+  const std::string& failure = r.child->failure();
+  if (!failure.empty()) v.fault = Fault{told.now, failure, true};
+  else if (told.faulty) v.fault = Fault{told.now, told.what, true};
+  else if (!told.finished) v.fault = Fault{told.now, "ended the process", true};
+  const bool by_itself = v.fault && v.fault->at.check != Check::time && v.fault->at.n_dims > 0 && !v.fault->what.starts_with("declined");
+  if (by_itself && !r.child->hung()) shrink(subject, *v.fault, o);
+  v.seconds = std::chrono::duration<double>(Clock::now() - r.start).count();
+  return v;
+}
+
+}  // namespace
+
+int Verdict::cases() const {
+  int n = 0;
+  for (const auto& s : stages) n += s.cases;
+  return n;
+}
+
+double least_seconds(const Contract& contract, const Problem& problem, const Roofs& roofs) {
+  double peak = roofs.f32, bandwidth = std::max(roofs.cache_read, roofs.memory());
+  for (const auto& i : problem.in) {
+    if (i.spec.dtype == DType::bf16) peak = std::max(peak, roofs.bf16);
+    if (i.spec.dtype == DType::u8) peak = std::max(peak, roofs.i8);
+  }
+  for (const auto& c : roofs.caches)
+    if (c.bytes >= 0.5 * contract.cost(problem).bytes) bandwidth = std::max({bandwidth, c.read, c.copy});
+  const Cost cost = contract.cost(problem);
+  return std::max(cost.flops / peak, cost.bytes / bandwidth);
+}
+
+std::vector<Verdict> verify(const std::vector<Subject>& subjects, const Roofs& roofs, const Options& o,
+                            const std::function<void(const Verdict&, std::size_t)>& done) {
+  for (const auto& s : subjects) find_contract(s.contract);
+  std::vector<Verdict> verdicts(subjects.size());
+  std::vector<Running> running;
+  std::size_t next = 0, finished = 0;
+  while (finished < subjects.size()) {
+    while (next < subjects.size() && running.size() < static_cast<std::size_t>(std::max(1, o.processes))) {
+      if (subjects[next].device_kind != HPCDL_CPU) {
+        verdicts[next] = Verdict{.subject = subjects[next], .stages = {}, .fault = Fault{{}, "runs on a GPU, and this build has none: nothing was verified"}};
+        if (done) done(verdicts[next], finished + 1);
+        ++next, ++finished;
+        continue;
+      }
+      Running& r = running.emplace_back(Running{.index = next++, .child = nullptr});
+      Told* told = r.memory.as<Told>();
+      r.child = std::make_unique<Child>([&, told] { run_stages(*told, subjects[running.back().index], roofs, o); }, &told->beat, o.patience);
+    }
+    for (std::size_t i = 0; i < running.size();) {
+      if (!running[i].child->poll()) {
+        ++i;
+        continue;
+      }
+      const auto index = running[i].index;
+      verdicts[index] = conclude(running[i], subjects[index], o);
+      running.erase(running.begin() + static_cast<std::ptrdiff_t>(i));
+      ++finished;
+      if (done) done(verdicts[index], finished);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return verdicts;
+}
+
+}  // namespace hpcdl::lab::verify

@@ -1,0 +1,97 @@
+// hpcdl verify as a program: its words, its answers, its exit codes; a user's library, good and bad.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "hpcdl/io/atomic_file.h"
+#include "tests/cli/program.h"
+
+namespace hpcdl::cli_test {
+namespace {
+
+/// Compiles C source text against the public header; the path of the library.
+std::string library(const io::TempFolder& folder, const std::string& name, const std::string& source) {
+  const auto c = (folder / (name + ".c")).string(), so = (folder / (name + ".so")).string();
+  io::write_file_atomic(c, source);
+  const std::string command = "'" HPCDL_CC "' -O1 -std=c99 -shared -fPIC -I '" HPCDL_SOURCE_DIR "' '" + c + "' -o '" + so + "'";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  return so;
+}
+
+const std::string kRelu = R"(#include "hpcdl/lab/verify/kernel_abi.h"
+static int relu(const hpcdl_call* c) {
+  const float* x = c->inputs[0].data;
+  float* y = c->outputs[0].data;
+  int64_t n = c->inputs[0].shape[0] * c->inputs[0].shape[1];
+  for (int64_t i = 0; i < n; ++i) BODY
+  return 0;
+}
+static const hpcdl_kernel kernels[] = {{"CONTRACT", "mine", HPCDL_TAKES_F32, 0, DEVICE, relu, NULL, NULL}};
+const hpcdl_kernel_table* hpcdl_kernels(void) {
+  static const hpcdl_kernel_table table = {VERSION, 1, kernels};
+  return &table;
+}
+)";
+std::string relu(std::string body, const std::string& contract = "relu", const std::string& version = "HPCDL_KERNEL_ABI", const std::string& device = "HPCDL_CPU") {
+  std::string s = kRelu;
+  for (const auto& [from, to] : {std::pair<std::string, std::string>{"BODY", std::move(body)}, {"CONTRACT", contract}, {"VERSION", version}, {"DEVICE", device}})
+    s.replace(s.find(from), from.size(), to);
+  return s;
+}
+
+TEST(verify, our_ops_by_name) {
+  const auto r = run({"verify", "softmax", "--json"});
+  ASSERT_EQ(r.code, 0) << r.out << r.err;
+  const auto j = r.json();
+  EXPECT_EQ(j.at("faults"), 0);
+  EXPECT_GT(j.at("cases"), 100);
+  for (const auto& k : j.at("kernels")) {
+    EXPECT_EQ(k.at("contract"), "softmax");
+    for (const char* stage : {"smoke", "shapes", "stability", "determinism", "edges", "speed"}) EXPECT_TRUE(k.at("stages").contains(stage)) << stage;
+  }
+  const auto one = run({"verify", "relu", "add", "--only", "edges", "--seed", "9"});
+  EXPECT_EQ(one.code, 0) << one.out;
+  EXPECT_NE(one.out.find("all as they should be"), std::string::npos);
+}
+
+TEST(verify, a_library_of_the_user) {
+  const io::TempFolder folder;
+  const auto good = run({"verify", library(folder, "good", relu("y[i] = x[i] > 0 || x[i] != x[i] ? x[i] : 0;"))});
+  EXPECT_EQ(good.code, 0) << good.out << good.err;
+  const auto bad = run({"verify", library(folder, "bad", relu("if (i % 64 != 37) y[i] = x[i] > 0 || x[i] != x[i] ? x[i] : 0;")), "--seed", "4"});
+  EXPECT_EQ(bad.code, 1);
+  for (const char* part : {"FAULT", "37] was not written, expected ", "at F32, rows 1, cols 38", "--seed 4", "1 of 1 kernels"}) EXPECT_NE(bad.out.find(part), std::string::npos) << part << "\n" << bad.out;
+  const auto crash = run({"verify", library(folder, "crash", relu("y[i] = ((volatile float*)0)[i];")), "--json"});
+  EXPECT_EQ(crash.code, 1);
+  EXPECT_TRUE(crash.json().at("kernels").at(0).at("fault").at("what").get<std::string>().starts_with("crashed")) << crash.out;
+  const auto gpu = run({"verify", library(folder, "gpu", relu("y[i] = x[i];", "relu", "HPCDL_KERNEL_ABI", "HPCDL_CUDA"))});
+  EXPECT_EQ(gpu.code, 1);
+  EXPECT_NE(gpu.out.find("GPU"), std::string::npos) << gpu.out;
+}
+
+TEST(verify, wrong_words_and_wrong_libraries) {
+  const io::TempFolder folder;
+  const auto expect_error = [](const Result& r, int code, const std::string& part) {
+    EXPECT_EQ(r.code, code) << r.err;
+    EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
+  };
+  expect_error(run({"verify", "sofmax"}), 2, "did you mean");
+  expect_error(run({"verify", "relu", "--only", "speeed"}), 2, "did you mean");
+  expect_error(run({"verify", "relu", "--planted"}), 2, "--planted");
+  expect_error(run({"verify", "relu", "--timeout", "0"}), 2, "--timeout");
+  expect_error(run({"verify", "./none.so"}), 70, "no such file");
+  expect_error(run({"verify", HPCDL_SOURCE_DIR "/README.md"}), 70, "hpcdl_kernels");
+  expect_error(run({"verify", library(folder, "empty", "int nothing;\n")}), 70, "hpcdl_kernels");
+  expect_error(run({"verify", library(folder, "old", relu("y[i] = 0;", "relu", "99"))}), 70, "99");
+  expect_error(run({"verify", library(folder, "name", relu("y[i] = 0;", "relo"))}), 2, "relu");
+}
+
+TEST(verify, contracts_are_listed) {
+  const auto r = run({"verify", "--contracts"});
+  EXPECT_EQ(r.code, 0);
+  for (const char* name : {"softmax(x) -> y", "attention(q, k, v) -> out", "int4_linear(", "adamw("}) EXPECT_NE(r.out.find(name), std::string::npos) << name;
+}
+
+}  // namespace
+}  // namespace hpcdl::cli_test
