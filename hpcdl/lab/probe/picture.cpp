@@ -74,7 +74,7 @@ Scale scale_of(const std::vector<Line>& all) {
       s.first = std::min(s.first, p->bytes_per_thread), s.last = std::max(s.last, p->bytes_per_thread);
       s.low = std::min(s.low, p->rate.median), s.high = std::max(s.high, p->rate.median);
     }
-  s.first = std::exp2(std::floor(std::log2(s.first))), s.low /= 1.35, s.high *= 1.6;
+  s.first = std::exp2(std::floor(std::log2(s.first))), s.low /= 1.35, s.high *= 2.6;  // room for the names of the levels
   return s;
 }
 
