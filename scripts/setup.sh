@@ -30,8 +30,8 @@ if ((${#missing[@]})); then
   if [[ $(id -u) == 0 ]]; then root=(env)
   elif sudo -n true 2>/dev/null; then root=(sudo -n env)
   else
-    printf 'setup: %d packages are missing for "%s" and this user may not install them. Run:\n  sudo %s\n' \
-      "${#missing[@]}" "$target" "${install[*]}" >&2
+    printf 'setup: "%s" needs packages that are missing, and this user may not install them. Run:\n  sudo %s\n' \
+      "$target" "${install[*]}" >&2
     exit 1
   fi
   echo "setup: installing ${missing[*]}" >&2
