@@ -10,6 +10,10 @@
 
 namespace hpcdl {
 
+void Stream::require_cpu() const {
+  require(!device_.is_cuda(), "cuda", "a record of this program has CPU code alone: run it on a CPU");
+}
+
 #if HPCDL_CUDA
 
 using cuda::check;

@@ -36,6 +36,8 @@ class Stream {
   void set_params(StepParams* p) { params_ = p; }
   /// GPU: the cudaStream_t.
   void* native() const { return native_.get(); }
+  /// Throws on a GPU: for work that has CPU code alone.
+  void require_cpu() const;
   /// Waits until everything queued so far is done; throws what went wrong in it.
   void synchronize() const;
 

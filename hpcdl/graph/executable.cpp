@@ -19,6 +19,8 @@ Executable::Executable(Program program, std::shared_ptr<Buffer> arena, Device de
 Tensor Executable::resolve(const Operand& o) const {
   if (o.slot < 0) return {};
   const auto& slot = program_.slots[static_cast<std::size_t>(o.slot)];
+  require(slot.kind != SlotKind::external || slot.device == arena_->device(), "program",
+          "\"{}\" lies on another device than the program runs on: move the model there before recording", slot.name);
   auto* base = slot.kind == SlotKind::external ? static_cast<std::byte*>(slot.data)
                                                : arena_->data() + plan_.offset[static_cast<std::size_t>(o.slot)];
   return Tensor(base + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides, arena_->device());

@@ -44,7 +44,7 @@ Var Graph::constant(std::string name, Tensor memory) {
   require(memory.is_contiguous(), "graph", "constant \"{}\" must be contiguous", name);
   const std::pair<const void*, std::string> key{memory.data(), name};
   if (const auto known = by_memory_.find(key); known != by_memory_.end()) return var(known->second);
-  const int slot = add_slot({memory.spec(), SlotKind::external, memory.data(), name});
+  const int slot = add_slot({memory.spec(), SlotKind::external, memory.data(), name, memory.device()});
   const int id = add_value({.operand = whole(slot, memory.spec(), Access::read), .base = -1, .region = {}, .written = {}, .name = std::move(name)});
   by_memory_.emplace(key, id);
   return var(id);
@@ -60,7 +60,7 @@ Var Graph::parameter(std::string name, Tensor value, Tensor gradient) {
   if (val.parameter >= 0) return v;
   val.needs_gradient = true;
   val.parameter = static_cast<int>(parameters_.size());
-  const int slot = add_slot({gradient.spec(), SlotKind::external, gradient.data(), name + ".grad"});
+  const int slot = add_slot({gradient.spec(), SlotKind::external, gradient.data(), name + ".grad", gradient.device()});
   parameters_.push_back({v.id(), slot});
   return v;
 }

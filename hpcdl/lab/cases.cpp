@@ -150,22 +150,24 @@ std::string case_label(const Case& c) {
   return fmt::format("{} {} {} {}", c.op, c.shape, dtype_word(c.dtype), c.backward ? "fwd+bwd" : "fwd");
 }
 
-CaseRun::CaseRun(const Case& c, std::shared_ptr<Buffer> arena) {
+CaseRun::CaseRun(const Case& c, std::shared_ptr<Buffer> arena, const Stream* on) {
   params_.seed = 1;
   params_.lr = 1e-4f;
   params_.position = c.position;
   Graph g({.inference = !c.backward});
   c.record(g);
-  executable_ = std::make_unique<Executable>(g.finish(), std::move(arena));
-  fill_inputs(c);
+  executable_ = std::make_unique<Executable>(g.finish(), std::move(arena), on ? on->device() : Device::cpu());
+  fill_inputs(c, on);
 }
 
-void CaseRun::fill_inputs(const Case& c) {
+void CaseRun::fill_inputs(const Case& c, const Stream* on) {
   const auto& exe = *executable_;
   const auto& slots = program().slots;
   for (std::size_t i = 0; i < slots.size(); ++i) {
     if (slots[i].kind != SlotKind::input || exe.plan().offset[i] < 0) continue;
-    const Tensor x(exe.arena()->data() + exe.plan().offset[i], slots[i].spec);
+    const Tensor place(exe.arena()->data() + exe.plan().offset[i], slots[i].spec, exe.arena()->device());
+    const OwnedTensor host(on ? place.spec() : Spec());
+    const Tensor x = on ? host.tensor : place;
     const Rng rng{2, i};
     if (x.dtype() == DType::i32) {
       for (std::int64_t k = 0; k < x.size(); ++k)
@@ -177,6 +179,7 @@ void CaseRun::fill_inputs(const Case& c) {
     } else {
       fill_floats(x, normal_pattern(i, c.positive));
     }
+    if (on) copy(*on, place, x);
   }
 }
 

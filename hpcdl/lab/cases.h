@@ -60,8 +60,14 @@ std::string dtype_word(DType d);
 class CaseRun {
  public:
   /// Records, plans, allocates, and fills the inputs with random values (N(0, 1); the same for every run). `arena` may be
-  /// shared with a CaseRun that has had its last run.
-  explicit CaseRun(const Case& c, std::shared_ptr<Buffer> arena = nullptr);
+  /// shared with a CaseRun that has had its last run. `on`: the stream of the GPU it will run on; null: a CPU.
+  explicit CaseRun(const Case& c, std::shared_ptr<Buffer> arena = nullptr, const Stream* on = nullptr);
+  /// GPU: run() launches all records as one graph from now on.
+  void capture(Stream& s) {
+    Stream own = s;
+    own.set_params(&params_);
+    executable_->capture(own);
+  }
 
   /// All records once, on the threads of `s`; step parameters are the case's own.
   void run(Stream& s) const {
@@ -77,7 +83,7 @@ class CaseRun {
   Cost cost() const { return program().cost(); }
 
  private:
-  void fill_inputs(const Case& c);
+  void fill_inputs(const Case& c, const Stream* on);
 
   mutable StepParams params_;  // grad_norm writes there
   std::unique_ptr<Executable> executable_;

@@ -64,6 +64,7 @@ template <class Cpu, class Cuda> void on(Stream& s, Cpu&& cpu, [[maybe_unused]] 
   simd::with_isa([&](auto isa) { cpu(isa, s.pool()); });
 }
 template <class Cpu> void on(Stream& s, Cpu&& cpu) {
+  s.require_cpu();
   simd::with_isa([&](auto isa) { cpu(isa, s.pool()); });
 }
 #endif

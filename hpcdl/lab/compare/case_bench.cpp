@@ -17,6 +17,16 @@ CaseBench described(const Case& c, const CaseRun& run, const Roofs& roofs, Cache
   return out;
 }
 
+/// On a GPU as one captured graph, as programs are run there.
+CaseRun ready(const Case& c, Stream& s) {
+  if (!s.device().is_cuda()) return CaseRun(c);
+  CaseRun run(c, nullptr, &s);
+  run.run(s);
+  s.synchronize();
+  run.capture(s);
+  return run;
+}
+
 }  // namespace
 
 double light_of(const Program& program, const Roofs& roofs, Cache cache) {
@@ -31,9 +41,8 @@ std::string CaseBench::fault() const {
                      100 * (score() - 1));
 }
 
-CaseBench bench_case(const Case& c, Pool& pool, Environment& environment, const Roofs& roofs, const std::vector<Peer>& peers, const Options& options) {
-  const CaseRun run(c);
-  Stream stream(pool);
+CaseBench bench_case(const Case& c, Stream stream, Environment& environment, const Roofs& roofs, const std::vector<Peer>& peers, const Options& options) {
+  const CaseRun run = ready(c, stream);
   CaseBench out = described(c, run, roofs, options.cache);
   std::vector<Side> sides{{kOurs, [&] { run.run(stream); }}};
   run.run(stream);
@@ -58,9 +67,8 @@ CaseBench bench_case(const Case& c, Pool& pool, Environment& environment, const 
   return out;
 }
 
-CaseBench self_test_case(const Case& c, Pool& pool, Environment& environment, const Roofs& roofs, const Options& options, int repeats, double limit) {
-  const CaseRun run(c);
-  Stream stream(pool);
+CaseBench self_test_case(const Case& c, Stream stream, Environment& environment, const Roofs& roofs, const Options& options, int repeats, double limit) {
+  const CaseRun run = ready(c, stream);
   CaseBench out = described(c, run, roofs, options.cache);
   const Side side{kOurs, [&] { run.run(stream); }};
   Options one = options;

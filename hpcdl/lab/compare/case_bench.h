@@ -35,10 +35,10 @@ struct CaseBench {
 /// Seconds of light for a program whose operands may lie in the cache (warm), or come from memory (cold).
 double light_of(const Program& program, const Roofs& roofs, Cache cache);
 
-/// Throws Error when a peer computes something else than we do.
-CaseBench bench_case(const Case& c, Pool& pool, Environment& environment, const Roofs& roofs, const std::vector<Peer>& peers, const Options& options);
+/// Runs on the device of `stream`. Throws Error when a peer computes something else than we do.
+CaseBench bench_case(const Case& c, Stream stream, Environment& environment, const Roofs& roofs, const std::vector<Peer>& peers, const Options& options);
 /// Compares the case with itself, `repeats` times or for `limit` seconds.
-CaseBench self_test_case(const Case& c, Pool& pool, Environment& environment, const Roofs& roofs, const Options& options, int repeats, double limit);
+CaseBench self_test_case(const Case& c, Stream stream, Environment& environment, const Roofs& roofs, const Options& options, int repeats, double limit);
 
 /// Times in milliseconds. Where there is a fault, its text stands in place of ratios.
 nlohmann::ordered_json to_json(const CaseBench& b);

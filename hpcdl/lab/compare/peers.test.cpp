@@ -91,7 +91,7 @@ TEST(case_bench, faster_than_light_is_a_fault_and_no_win) {
   Millisecond clock;
   Roofs roofs{.f32 = 1e12, .bf16 = 1e12, .i8 = 1e12, .memory_read = 1e9, .memory_copy = 1e9, .cache_read = 1e9, .cache_bytes = 0, .caches = {}};
   const Case c = one("relu", "64x128");  // 65536 bytes, 65.5 us of light
-  auto good = bench_case(c, pool, clock, roofs, {}, {.rounds = 3});
+  auto good = bench_case(c, Stream(pool), clock, roofs, {}, {.rounds = 3});
   EXPECT_NEAR(good.score(), 0.0655, 1e-3);
   EXPECT_EQ(good.fault(), "");
   EXPECT_FALSE(good.compute_bound);
@@ -128,11 +128,11 @@ TEST(case_bench, a_missing_peer_is_named_and_one_that_is_wrong_stops_everything)
     if (!p) return Offer{.call = {}, .result = {}, .missing = "products only"};
     return Offer{.call = [] {}, .result = std::make_shared<Buffer>(p->m * p->n * 4), .missing = {}};
   };
-  const auto b = bench_case(one("relu", "8x8"), pool, clock, roofs, {absent, zeros}, {.rounds = 3});
+  const auto b = bench_case(one("relu", "8x8"), Stream(pool), clock, roofs, {absent, zeros}, {.rounds = 3});
   EXPECT_EQ(b.missing.at("absent"), "not installed");
   EXPECT_EQ(b.missing.at("zeros"), "products only");
   EXPECT_EQ(b.result.sides.size(), 1u);
-  EXPECT_THROW(bench_case(one("matmul", "8x8x8"), pool, clock, roofs, {zeros}, {.rounds = 3}), Error);
+  EXPECT_THROW(bench_case(one("matmul", "8x8x8"), Stream(pool), clock, roofs, {zeros}, {.rounds = 3}), Error);
 }
 
 }  // namespace

@@ -1,0 +1,29 @@
+#pragma once
+
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/core/stream.h"
+#include "hpcdl/lab/compare/environment.h"
+
+namespace hpcdl::lab::compare {
+
+/// A GPU's queue. Time is that between two events around the calls, taken by the GPU; flush() writes memory of several times
+/// its L2 cache.
+class GpuEnvironment : public HostEnvironment {
+ public:
+  /// Throws Error in a build without CUDA.
+  GpuEnvironment(Pool& pool, const Stream& stream);
+  void synchronize() override { stream_.synchronize(); }
+  void flush() override;
+  std::string flush_method() const override;
+  double time(const std::function<void()>& call, int calls) override;
+
+  /// Bytes per second, each byte read and written, of a copy between two blocks of device memory much larger than L2:
+  /// the median of nine.
+  double copy_bandwidth();
+
+ private:
+  Stream stream_;
+  Buffer sweep_;
+};
+
+}  // namespace hpcdl::lab::compare
