@@ -36,11 +36,11 @@ def tables(everything):
     lines = []
     for name, results in everything.items():
         m = machine_of(results)
-        lines += [f"### {m['cpu']} (`bench/results/{name}`), {m['threads']} threads, {m['date']}"]
+        lines += ["", f"### {m.get('gpu') or m['cpu']} (`bench/results/{name}`), {m['threads']} threads, {m['date']}"]
         for file, make in TABLES.items():
             if file in results:
                 lines += ["", *make(results[file])]
-    return "\n".join(lines)
+    return "\n".join(lines).strip()
 
 
 def lookup(everything, path):
@@ -65,6 +65,8 @@ def summary(everything):
     """The short table of the README: the training step, and the least and largest ratio of every group."""
     yield "![How many times faster than each peer](docs/ratios.svg)"
     for name, results in everything.items():
+        if "gpt2_step" not in results:
+            continue
         m = machine_of(results)
         yield f"\n{m['cpu']}, {m['threads']} threads, {m['date']}; all rows in [docs/performance.md](docs/performance.md).\n"
         yield from TABLES["gpt2_step"](results["gpt2_step"])

@@ -67,4 +67,15 @@ def host(data):
         yield f"| the same, cold: mapped with prefetch, times read | {spread(cold['prefetched_over_read'])} |"
 
 
-TABLES = {"gpt2_step": steps, "ops": ops, "gemm": gemm, "int4": int4, "host": host}
+def bench(data):
+    yield "| op | time | rate | share of copy bandwidth, where memory is the bound |"
+    yield "|---|---|---|---|"
+    for c in data["cases"]:
+        ms = c["sides"]["hpcdl"]["median_ms"]
+        memory = c["op"].split("+")[0] not in ("matmul", "linear", "attention", "lm_head_loss", "int4_linear")
+        rate = f"{c['gbps']:.0f} GB/s" if memory else f"{c['gflops'] / 1e3:.1f} TFLOP/s"
+        yield (f"| {c['op']} {c['shape']} {c['dtype']} {c['pass']} | {ms * 1e3:.1f} us | {rate} | "
+               f"{format(100 * c['speed_of_light_score'], '.0f') + ' %' if memory else ''} |")
+
+
+TABLES = {"gpt2_step": steps, "ops": ops, "gemm": gemm, "int4": int4, "host": host, "bench": bench}

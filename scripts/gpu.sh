@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Everything that needs a GPU, on a machine that has one: builds for it, runs every op spec there, the sanitizers over the
+# kernels, the main job end to end, and the bench. Ends with one table; takes about five minutes on 16 cores.
+#   scripts/gpu.sh [FOLDER]      logs and bench.json go to FOLDER (build/gpu)
+set -uo pipefail
+cd "$(dirname "$0")/.."
+out=${1:-build/gpu}
+mkdir -p "$out"
+PATH=$PATH:/usr/local/cuda/bin
+command -v nvidia-smi >/dev/null || { echo "gpu: no NVIDIA driver here; hpcdl doctor says what is missing" >&2; exit 1; }
+command -v nvcc >/dev/null || { echo "gpu: no nvcc here: install the CUDA 13 toolkit" >&2; exit 1; }
+cc=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
+[[ $cc == 90 ]] && cc=90a  # with the instructions of that chip alone
+failed=0
+rows=()
+
+# step NAME COMMAND...: its log, its last line for the table.
+step() {
+  local name=$1 start=$SECONDS status=ok last
+  shift
+  "$@" >"$out/$name.log" 2>&1 </dev/null || { status=FAILED; failed=$((failed + 1)); }
+  last=$(grep -v '^ *$' "$out/$name.log" | tail -n 1 | cut -c1-90)
+  rows+=("$(printf '%-12s %-7s %4d s  %s' "$name" "$status" $((SECONDS - start)) "$last")")
+  echo "${rows[-1]}" >&2
+  [[ $status == ok ]]
+}
+
+main_job() {
+  local text="$out/text.txt" model="$out/run/model"
+  cat docs/*.md README.md hpcdl/*/*.h >"$text"
+  rm -rf "$out/run" "$out/int4"
+  build/cuda/hpcdl train --out "$out/run" --device cuda --data.text="$text" --data.vocab_size=1024 --model.family=llama --model.layers=2 \
+    --model.heads=4 --model.width=128 --model.context=128 --train.steps=40 --train.batch=8 --train.dtype=bf16 --checkpoint.every=20 &&
+    build/cuda/hpcdl quantize --model "$model" --out "$out/int4" --group 32 &&
+    for folder in "$model" "$out/int4"; do
+      gpu=$(build/cuda/hpcdl eval --model "$folder" --text "$text" --limit 4000 --device cuda) &&
+        cpu=$(build/cuda/hpcdl eval --model "$folder" --text "$text" --limit 4000) &&
+        build/cuda/hpcdl generate --model "$folder" --prompt "the" --tokens 16 --temperature 0 --device cuda || return 1
+      # Sums of other orders differ in the last digits that are printed at most.
+      awk -v a="$gpu" -v b="$cpu" 'BEGIN { split(a, x); split(b, y); d = x[2] - y[2]; exit !(d < 0.01 && d > -0.01) }' ||
+        { echo "GPU and CPU disagree: $gpu, $cpu"; return 1; }
+      echo "GPU: $gpu; CPU: $cpu"
+    done
+}
+
+if step configure cmake --preset cuda -DHPCDL_TESTS=ON -DCMAKE_CUDA_ARCHITECTURES="$cc-real" &&
+  step build cmake --build build/cuda -j "$(nproc)" --target gpu_tests hpcdl; then
+  step specs build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*cuda/*'
+  if command -v compute-sanitizer >/dev/null; then
+    for tool in memcheck initcheck; do
+      step "$tool" timeout 150 compute-sanitizer --tool "$tool" --error-exitcode 9 build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*forward.cuda/*:*accumulate.cuda/*'
+    done
+    step racecheck timeout 150 compute-sanitizer --tool racecheck --error-exitcode 9 build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*forward.cuda/*:*accumulate.cuda/*'
+  fi
+  step main_job main_job
+  step bench timeout 300 build/cuda/hpcdl bench --device cuda --seconds 0.3 --json "$out/bench.json"
+  grep -E 'light' "$out/bench.log" | cut -c1-120
+fi
+printf '\n%s\n' "$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1)"
+printf '%s\n' "${rows[@]}"
+exit $((failed > 0))
