@@ -246,8 +246,8 @@ void pack_dense(const PackArgs& p) {
   const std::int64_t words = (p.k + kGroup - 1) / kGroup;
   const auto upto = [](std::int64_t n, int most) { return static_cast<int>(n < most ? n : most); };
   for (int panel = 0; panel < p.panels; ++panel)
-    for (std::int64_t k = 0; k < words; k += kLanes)
-      for (int j = 0; j < p.width; j += kLanes) {
+    for (int j = 0; j < p.width; j += kLanes)
+      for (std::int64_t k = 0; k < words; k += kLanes) {
         const T* at = src + (panel * p.width + j) * p.ld + k * kGroup;
         typename W::Reg r[kLanes];
         if (p.cols - j >= kLanes && p.k - k * kGroup >= kFull)
