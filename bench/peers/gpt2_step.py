@@ -27,6 +27,8 @@ def commands(batch, context):
         "hpcdl-bf16": [*ours, "bf16"],
         "torch": torch,
         "torch-bf16": [*torch, "--bf16"],
+        "torch-clip": [*torch, "--clip"],
+        "torch-clip-bf16": [*torch, "--clip", "--bf16"],
         "torch-compile": [*torch, "--compile"],
         "torch-compile-bf16": [*torch, "--bf16", "--compile"],
         "torch-untuned": [*torch, "--untuned"],

@@ -2,7 +2,7 @@
 """One side of gpt2_step.py: GPT-2 124M in PyTorch. Prints "ready", then answers every line on stdin with one training step
 (forward, backward, fused AdamW) and its milliseconds as JSON.
 
-    gpt2_torch.py --batch 4 --context 64 [--bf16] [--compile]
+    gpt2_torch.py --batch 4 --context 64 [--bf16] [--compile] [--clip]
 """
 
 import argparse
@@ -64,6 +64,7 @@ def main():
     p.add_argument("--context", type=int, default=64)
     p.add_argument("--bf16", action="store_true")
     p.add_argument("--compile", action="store_true")
+    p.add_argument("--clip", action="store_true", help="clip the gradients' norm at 1, as our side does")
     p.add_argument("--untuned", action="store_true")
     args = p.parse_args()
     torch.set_num_threads(common.THREADS)
@@ -78,6 +79,8 @@ def main():
         with torch.autocast("cpu", torch.bfloat16, enabled=args.bf16):
             loss = forward(batch[:, :-1].contiguous(), batch[:, 1:].contiguous())
         loss.backward()
+        if args.clip:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         opt.step()
         opt.zero_grad(set_to_none=True)
         return (time.perf_counter() - start) * 1e3, loss.item()
