@@ -10,15 +10,23 @@ namespace {
 using attn::kKeys, attn::kQueries;
 constexpr std::int64_t kMaxDim = Attention::kMaxHeadDim;
 
-/// Work of one thread on one block of queries of one head. W: words of the scores. Weights times v are always summed in f32
-/// products: rounding probabilities to bf16 would cost more accuracy than the storage of the result does.
-template <class W> struct Block {
+/// Blocks of queries that meet a block of keys while it is in the cache.
+constexpr std::int64_t kTogether = 4;
+
+/// A block of queries of one head. W: words of the scores.
+template <class W> struct Queries {
   alignas(64) W q[kMaxDim / attn::kGroup<W> * kQueries];  // q^T: (words of D, queries)
   alignas(64) float out[kMaxDim * kQueries];              // (D, queries), not yet divided by sum
-  alignas(64) float p[kKeys * kQueries];                  // scores, then probabilities: (keys, queries)
-  alignas(64) W k[kKeys * kMaxDim / attn::kGroup<W>];     // copies, where the memory itself will not do
-  alignas(64) float v[kKeys * kMaxDim];
   alignas(64) float top[kQueries], sum[kQueries];
+};
+
+/// Weights times v are always summed in f32 products: rounding probabilities to bf16 would cost more accuracy than the storage
+/// of the result does.
+template <class W> struct Work {
+  Queries<W> queries[kTogether];
+  alignas(64) float p[kKeys * kQueries];                  // scores, then probabilities: (keys, queries)
+  alignas(64) W k[kKeys * kMaxDim / attn::kGroup<W>];     // row words
+  alignas(64) float v[kKeys * kMaxDim];                   // column words
 };
 
 constexpr float kLog2e = 1.4426950408889634f;
@@ -26,7 +34,7 @@ constexpr float kLog2e = 1.4426950408889634f;
 /// NV vectors of queries: scores of `keys` keys -> 2^(rate (score - top)), with the running maximum and sum; rescales `out`
 /// where the maximum rose. Lane l + i of a masked block sees keys 0 .. l + i - first.
 template <class Isa, int NV, class W>
-[[gnu::noinline]] void softmax_lanes(Isa, Block<W>& w, std::int64_t l, std::int64_t keys, const attn::Sight& s, float rate, bool fresh, std::int64_t d) {
+[[gnu::noinline]] void softmax_lanes(Isa, Queries<W>& w, float* scores, std::int64_t l, std::int64_t keys, const attn::Sight& s, float rate, bool fresh, std::int64_t d) {
   using V = simd::Vec<Isa>;
   constexpr float kInf = __builtin_inff();
   float iota[V::N];
@@ -37,7 +45,7 @@ template <class Isa, int NV, class W>
     top[v] = before[v] = fresh ? V(-kInf) : V::load(w.top + l + v * V::N);
     sum[v] = V(0.0f);
   }
-  float* const p = w.p + l;
+  float* const p = scores + l;
   const auto sweep = [&](auto step) {
     for (std::int64_t j = 0; j < keys; ++j)
 #pragma GCC unroll 4
@@ -73,33 +81,58 @@ struct Extent {
   float scale;
 };
 
-template <class Isa, class T, class K>
-void query_block(Isa isa, attn::Rows<T> out, float* lse, attn::Rows<const T> q, attn::Rows<const K> k, attn::Rows<const K> v, std::int64_t t0,
-                 const Extent& e) {
+/// The first `rows` queries of a block: out and lse.
+template <class Isa, class W, class T>
+void finish(Isa isa, Queries<W>& w, attn::Rows<T> out, float* lse, std::int64_t rows, const Extent& e) {
   using V = simd::Vec<Isa>;
-  using W = std::conditional_t<std::is_same_v<T, K>, attn::WordOf<Isa, T>, float>;
-  Block<W> w;
-  const std::int64_t rows = e.queries - t0 < kQueries ? e.queries - t0 : kQueries, words = (e.d + attn::kGroup<W> - 1) / attn::kGroup<W>;
-  const std::int64_t lanes = (rows + V::N - 1) / V::N * V::N, at = e.offset + t0;
-  attn::transpose_in(isa, w.q, q.from(t0), rows, lanes, e.d);
-  const std::int64_t end = e.causal && at + rows < e.keys ? at + rows : e.keys;
-  for (std::int64_t j0 = 0; j0 < end; j0 += kKeys) {
-    const std::int64_t keys = end - j0 < kKeys ? end - j0 : kKeys;
-    const attn::Sight sight{keys, lanes, j0 - at, e.causal && j0 + keys > at + 1};
-    attn::multiply_scores(isa, w.p, attn::row_words(isa, w.k, k.from(j0), keys, e.d), w.q, words, sight);
-    attn::for_spans(sight, [&](std::int64_t l, std::int64_t count, std::int64_t seen) {
-      attn::in_chunks<4>(count / V::N, [&](auto nv, std::int64_t i) {
-        softmax_lanes<Isa, nv>(isa, w, l + i * V::N, seen, sight, e.scale * kLog2e, j0 == 0, e.d);
-      });
-    });
-    attn::multiply_weights(isa, w.out, attn::column_words(isa, w.v, v.from(j0), keys, e.d), w.p, e.d, j0 > 0, sight);
-  }
-  for (std::int64_t l = 0; l < lanes; l += V::N) {
+  for (std::int64_t l = 0; l < rows; l += V::N) {
     const V sum = V::load(w.sum + l);
-    if (lse) fma(V::load(w.top + l), V(e.scale), log(sum)).store(lse + t0 + l, attn::lanes_at<Isa>(rows, l));
+    if (lse) fma(V::load(w.top + l), V(e.scale), log(sum)).store(lse + l, attn::lanes_at<Isa>(rows, l));
     (V(1.0f) / sum).store(w.sum + l);
   }
-  attn::transpose_out(isa, out.from(t0), w.out, rows, e.d, w.sum, false);
+  attn::transpose_out(isa, out, w.out, rows, e.d, w.sum, false);
+}
+
+/// Queries [t0, t1) of one head, at most kTogether blocks of them. How many does not change a bit of the result.
+template <class Isa, class T, class K>
+void query_blocks(Isa isa, attn::Rows<T> out, float* lse, attn::Rows<const T> q, attn::Rows<const K> k, attn::Rows<const K> v, std::int64_t t0,
+                  std::int64_t t1, const Extent& e) {
+  using V = simd::Vec<Isa>;
+  using W = std::conditional_t<std::is_same_v<T, K>, attn::WordOf<Isa, T>, float>;
+  Work<W> work;
+  const std::int64_t words = (e.d + attn::kGroup<W> - 1) / attn::kGroup<W>;
+  const auto blocks = [&](auto f) {  // f(block, its first query, its queries, the end of the keys they see)
+    for (std::int64_t t = t0, i = 0; t < t1; t += kQueries, ++i) {
+      const std::int64_t rows = t1 - t < kQueries ? t1 - t : kQueries, past = e.offset + t + rows;
+      f(work.queries[i], t, rows, e.causal && past < e.keys ? past : e.keys);
+    }
+  };
+  const auto up = [](std::int64_t rows) { return (rows + V::N - 1) / V::N * V::N; };
+  std::int64_t last = 0;
+  blocks([&](auto& w, std::int64_t t, std::int64_t rows, std::int64_t end) {
+    attn::transpose_in(isa, w.q, q.from(t), rows, up(rows), e.d);
+    last = end;
+  });
+  for (std::int64_t j0 = 0; j0 < last; j0 += kKeys) {
+    const std::int64_t j1 = last - j0 < kKeys ? last : j0 + kKeys, next = last - j1 < kKeys ? last - j1 : kKeys;
+    const auto kw = attn::row_words(isa, work.k, k.from(j0), j1 - j0, e.d);
+    const auto vw = attn::column_words(isa, work.v, v.from(j0), j1 - j0, e.d);
+    attn::prefetch(k.from(j1), next, e.d);  // no hardware prefetcher follows rows that lie far apart
+    attn::prefetch(v.from(j1), next, e.d);
+    blocks([&](auto& w, std::int64_t t, std::int64_t rows, std::int64_t end) {
+      if (end <= j0) return;
+      const std::int64_t at = e.offset + t;
+      const attn::Sight sight{(end < j1 ? end : j1) - j0, up(rows), j0 - at, e.causal && j1 > at + 1};
+      attn::multiply_scores(isa, work.p, kw, w.q, words, sight);
+      attn::for_spans(sight, [&](std::int64_t l, std::int64_t count, std::int64_t seen) {
+        attn::in_chunks<4>(count / V::N, [&](auto nv, std::int64_t i) {
+          softmax_lanes<Isa, nv>(isa, w, work.p, l + i * V::N, seen, sight, e.scale * kLog2e, j0 == 0, e.d);
+        });
+      });
+      attn::multiply_weights(isa, w.out, vw, work.p, e.d, j0 > 0, sight);
+    });
+  }
+  blocks([&](auto& w, std::int64_t t, std::int64_t rows, std::int64_t) { finish(isa, w, out.from(t), lse ? lse + t : nullptr, rows, e); });
 }
 
 }  // namespace
@@ -111,14 +144,16 @@ void attention(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View k, View
   const std::int64_t keys = a.cached ? position + queries : k[1];
   const Extent e{queries, keys, d, a.cached ? position : keys - queries, a.causal || a.cached,
                  a.scale > 0 ? a.scale : 1 / __builtin_sqrtf(static_cast<float>(d))};
+  // Some tasks for each thread, so that all end together.
+  const std::int64_t fair = q[0] * heads * blocks / (4 * pool.threads()), together = fair < 1 ? 1 : fair < kTogether ? fair : kTogether;
+  const std::int64_t tasks = (blocks + together - 1) / together;
   const auto run = [&]<class T, class K>() {
-    // Head by head, so that its keys and values stay in the cache; in each the long blocks (the last queries, which see
-    // most keys) first, so that threads end together.
-    parallel_tasks(pool, q[0] * heads * blocks, [&](std::int64_t i) {
-      const auto block = blocks - 1 - i % blocks, b = i / blocks / heads, h = i / blocks % heads;
-      const auto g = h * kv_heads / heads;
-      query_block(isa, attn::head_rows<T>(out, b, h, d), lse ? lse.ptr<float>() + (b * heads + h) * queries : nullptr,
-                  attn::head_rows<T>(q, b, h, d), attn::head_rows<K>(k, b, g, d), attn::head_rows<K>(v, b, g, d), block * kQueries, e);
+    // Head by head, so that its keys and values stay in the cache; in each the last queries, which see most keys, first.
+    parallel_tasks(pool, q[0] * heads * tasks, [&](std::int64_t i) {
+      const auto t0 = (tasks - 1 - i % tasks) * together * kQueries, b = i / tasks / heads, h = i / tasks % heads, g = h * kv_heads / heads;
+      query_blocks(isa, attn::head_rows<T>(out, b, h, d), lse ? lse.ptr<float>() + (b * heads + h) * queries : nullptr,
+                   attn::head_rows<T>(q, b, h, d), attn::head_rows<K>(k, b, g, d), attn::head_rows<K>(v, b, g, d), t0,
+                   queries < t0 + together * kQueries ? queries : t0 + together * kQueries, e);
     });
   };
   visit_dtype(q.dtype(), [&]<class T>() { visit_dtype(k.dtype(), [&]<class K>() { run.template operator()<T, K>(); }); });

@@ -13,20 +13,28 @@ using attn::kKeys, attn::kQueries;
 constexpr std::int64_t kMaxDim = Attention::kMaxHeadDim;
 constexpr float kLog2e = 1.4426950408889634f;
 
-/// Pairs: p and ds are rounded to bf16, as the gradients are that they are multiplied with, and summed in f32.
-template <class W> struct Block {
+/// Blocks of queries that meet a block of keys while it is in the cache.
+constexpr std::int64_t kTogether = 2;
+
+/// A block of queries of one head.
+template <class W> struct Queries {
   static constexpr std::int64_t kGroup = attn::kGroup<W>;
   alignas(64) W q[kMaxDim / kGroup * kQueries];     // q^T: (words of D, queries)
   alignas(64) W dout[kMaxDim / kGroup * kQueries];  // dout^T: (words of D, queries)
-  alignas(64) float dq[kMaxDim * kQueries];         // (D, queries)
-  alignas(64) float p[kKeys * kQueries];            // (keys, queries): scores, then probabilities (keys, words of queries)
-  alignas(64) float ds[kKeys * kQueries];           // the same: do v^T, then ds
-  alignas(64) W ds_columns[kKeys / kGroup * kQueries];  // (words of keys, queries); pairs only, floats are those of ds
   alignas(64) W q_columns[kQueries / kGroup * kMaxDim], dout_columns[kQueries / kGroup * kMaxDim];  // (words of queries, D)
-  alignas(64) W k[kKeys / kGroup * kMaxDim], v[kKeys / kGroup * kMaxDim];  // copies, where the memory itself will not do
-  alignas(64) W k_columns[kKeys / kGroup * kMaxDim];
-  alignas(64) float sum[kKeys * kMaxDim];           // part of dk or dv
+  alignas(64) float dq[kMaxDim * kQueries];         // (D, queries)
   alignas(64) float lse[kQueries] /* times log2 e */, delta[kQueries] /* times scale */;
+};
+
+/// Pairs: p and ds are rounded to bf16, as the gradients are that they are multiplied with, and summed in f32.
+template <class W> struct Work {
+  static constexpr std::int64_t kGroup = attn::kGroup<W>;
+  Queries<W> queries[kTogether];
+  alignas(64) float p[kKeys * kQueries];   // (keys, queries): scores, then probabilities (keys, words of queries)
+  alignas(64) float ds[kKeys * kQueries];  // the same: do v^T, then ds
+  alignas(64) W ds_columns[kKeys / kGroup * kQueries];  // (words of keys, queries); pairs only, floats are those of ds
+  alignas(64) W k[kKeys / kGroup * kMaxDim], v[kKeys / kGroup * kMaxDim], k_columns[kKeys / kGroup * kMaxDim];
+  alignas(64) float sum[kKeys * kMaxDim];  // part of dk or dv
 };
 
 template <class T> struct Head {
@@ -45,14 +53,14 @@ struct Shared {
 
 /// p: scores -> probabilities; ds: do v^T -> scale p (ds - delta); both as words.
 template <class Isa, class W>
-[[gnu::flatten]] void probabilities(Isa, Block<W>& w, const attn::Sight& s, float scale) {
+[[gnu::flatten]] void probabilities(Isa, Work<W>& w, const Queries<W>& q, const attn::Sight& s, float scale) {
   using V = simd::Vec<Isa>;
   float iota[V::N];
   for (int i = 0; i < V::N; ++i) iota[i] = static_cast<float>(i);
   const V rate(scale * kLog2e), zero(0.0f);
   const auto vector = [&](std::int64_t l, std::int64_t seen) {
     const V position = V::load(iota) + V(static_cast<float>(l - s.first));
-    const V lse = zero - V::load(w.lse + l), delta = zero - V::load(w.delta + l);
+    const V lse = zero - V::load(q.lse + l), delta = zero - V::load(q.delta + l);
     const auto compute = [&](std::int64_t j, V& p, V& ds) {
       p = ds = zero;
       if (j >= seen) return;
@@ -103,18 +111,21 @@ template <class Isa> void add_rows(Isa, attn::Rows<float> to, const float* from,
 
 /// to (keys, d) += weights (keys, words of queries) b (words of queries, d).
 template <class Isa, class W>
-void add_product(Isa isa, attn::Rows<float> to, Block<W>& w, const float* weights, attn::Words<W> b, std::int64_t keys, std::int64_t d, std::int64_t words) {
+void add_product(Isa isa, attn::Rows<float> to, Work<W>& w, const float* weights, attn::Words<W> b, std::int64_t keys, std::int64_t d, std::int64_t words) {
   const attn::Words<W> a{reinterpret_cast<const W*>(weights), kQueries, 1};
   if (d % simd::Vec<Isa>::N == 0) return attn::multiply(isa, to.base, to.stride, a, b.a, b.ak, keys, d, words, true);
   attn::multiply(isa, w.sum, b.ak, a, b.a, b.ak, keys, d, words, false);
   add_rows(isa, to, w.sum, keys, d);
 }
 
+/// Queries [t0, t0 + rows).
 template <class Isa, class W, class T>
-void load_block(Isa isa, Block<W>& w, const Head<T>& h, std::int64_t t0, std::int64_t rows, std::int64_t lanes, const Shared& s) {
+void load_queries(Isa isa, Queries<W>& w, const Head<T>& h, std::int64_t t0, std::int64_t rows, std::int64_t lanes, const Shared& s) {
   using V = simd::Vec<Isa>;
   attn::transpose_in(isa, w.q, h.q.from(t0), rows, lanes, s.d);
   attn::transpose_in(isa, w.dout, h.dout.from(t0), rows, lanes, s.d);
+  if (s.dk.base) attn::column_words(isa, w.q_columns, h.q.from(t0), rows, s.d);
+  if (s.dv.base) attn::column_words(isa, w.dout_columns, h.dout.from(t0), rows, s.d);
   for (std::int64_t r = 0; r < lanes; ++r) {
     V dot(0.0f);
     if (r < rows)
@@ -127,37 +138,66 @@ void load_block(Isa isa, Block<W>& w, const Head<T>& h, std::int64_t t0, std::in
   }
 }
 
-template <class Isa, class W, class T>
-void query_block(Isa isa, Block<W>& w, const Head<T>& h, attn::Rows<const T> k, attn::Rows<const T> v, std::int64_t t0, const Shared& s) {
-  using V = simd::Vec<Isa>;
+/// Row and column words of a block of keys and values.
+template <class W> struct KeyBlock {
+  attn::Words<W> k, k_columns, v;
+  attn::Rows<float> dk, dv;
+};
+
+/// One block of queries against one block of keys. add: dq has been begun.
+template <class Isa, class W>
+void block_pair(Isa isa, Work<W>& work, Queries<W>& w, const KeyBlock<W>& b, const attn::Sight& sight, std::int64_t rows, bool want_dq, bool add,
+                const Shared& s) {
   constexpr auto words_of = [](std::int64_t n) { return (n + attn::kGroup<W> - 1) / attn::kGroup<W>; };
-  const std::int64_t rows = s.queries - t0 < kQueries ? s.queries - t0 : kQueries, d = s.d;
-  const std::int64_t lanes = (rows + V::N - 1) / V::N * V::N, at = s.offset + t0;
-  load_block(isa, w, h, t0, rows, lanes, s);
-  const auto q_columns = attn::column_words(isa, w.q_columns, h.q.from(t0), rows, d);
-  const auto dout_columns = attn::column_words(isa, w.dout_columns, h.dout.from(t0), rows, d);
-  const W* ds_columns = attn::kGroup<W> == 1 ? reinterpret_cast<const W*>(w.ds) : w.ds_columns;
-  const std::int64_t end = s.causal && at + rows < s.keys ? at + rows : s.keys;
-  for (std::int64_t j0 = 0; j0 < end; j0 += kKeys) {
-    const std::int64_t keys = end - j0 < kKeys ? end - j0 : kKeys, next = end - j0 - keys < kKeys ? end - j0 - keys : kKeys;
-    const attn::Sight sight{keys, lanes, j0 - at, s.causal && j0 + keys > at + 1};
-    // Rows of a packed tensor lie far apart: no hardware prefetcher follows them.
-    attn::prefetch(k.from(j0 + keys), next, d);
-    attn::prefetch(v.from(j0 + keys), next, d);
-    attn::multiply_scores(isa, w.p, attn::row_words(isa, w.k, k.from(j0), keys, d), w.q, words_of(d), sight);
-    attn::multiply_scores(isa, w.ds, attn::row_words(isa, w.v, v.from(j0), keys, d), w.dout, words_of(d), sight);
-    probabilities(isa, w, sight, s.scale);
-    if (h.want_dq) attn::multiply_weights(isa, w.dq, attn::column_words(isa, w.k_columns, k.from(j0), keys, d), ds_columns, d, j0 > 0, sight);
-    if (s.dv.base) {
-      attn::prefetch(s.dv.from(j0 + keys), next, d);
-      add_product(isa, s.dv.from(j0), w, w.p, dout_columns, keys, d, words_of(rows));
-    }
-    if (s.dk.base) {
-      attn::prefetch(s.dk.from(j0 + keys), next, d);
-      add_product(isa, s.dk.from(j0), w, w.ds, q_columns, keys, d, words_of(rows));
-    }
+  constexpr std::int64_t N = simd::Vec<Isa>::N;
+  const std::int64_t up = (s.d + N - 1) / N * N;
+  attn::multiply_scores(isa, work.p, b.k, w.q, words_of(s.d), sight);
+  attn::multiply_scores(isa, work.ds, b.v, w.dout, words_of(s.d), sight);
+  probabilities(isa, work, w, sight, s.scale);
+  if (want_dq) {
+    const W* ds_columns = attn::kGroup<W> == 1 ? reinterpret_cast<const W*>(work.ds) : work.ds_columns;
+    attn::multiply_weights(isa, w.dq, b.k_columns, ds_columns, s.d, add, sight);
   }
-  if (h.want_dq) attn::transpose_out(isa, h.dq.from(t0), w.dq, rows, d, nullptr, h.add_dq);
+  if (b.dv.base) add_product(isa, b.dv, work, work.p, {w.dout_columns, 1, up}, sight.keys, s.d, words_of(rows));
+  if (b.dk.base) add_product(isa, b.dk, work, work.ds, {w.q_columns, 1, up}, sight.keys, s.d, words_of(rows));
+}
+
+/// Queries [t0, t1), at most kTogether blocks of them.
+template <class Isa, class W, class T>
+void query_blocks(Isa isa, Work<W>& work, const Head<T>& h, attn::Rows<const T> k, attn::Rows<const T> v, std::int64_t t0, std::int64_t t1, const Shared& s) {
+  using V = simd::Vec<Isa>;
+  const auto blocks = [&](auto f) {  // f(block, its first query, its queries, the end of the keys they see)
+    for (std::int64_t t = t0, i = 0; t < t1; t += kQueries, ++i) {
+      const std::int64_t rows = t1 - t < kQueries ? t1 - t : kQueries, past = s.offset + t + rows;
+      f(work.queries[i], t, rows, s.causal && past < s.keys ? past : s.keys);
+    }
+  };
+  const auto up = [](std::int64_t rows) { return (rows + V::N - 1) / V::N * V::N; };
+  std::int64_t last = 0;
+  blocks([&](auto& w, std::int64_t t, std::int64_t rows, std::int64_t end) {
+    load_queries(isa, w, h, t, rows, up(rows), s);
+    last = end;
+  });
+  const auto at = [](attn::Rows<float> r, std::int64_t j) { return r.base ? r.from(j) : r; };
+  for (std::int64_t j0 = 0; j0 < last; j0 += kKeys) {
+    const std::int64_t j1 = last - j0 < kKeys ? last : j0 + kKeys, n = j1 - j0, next = last - j1 < kKeys ? last - j1 : kKeys, d = s.d;
+    const KeyBlock<W> b{attn::row_words(isa, work.k, k.from(j0), n, d), attn::column_words(isa, work.k_columns, k.from(j0), n, d),
+                        attn::row_words(isa, work.v, v.from(j0), n, d), at(s.dk, j0), at(s.dv, j0)};
+    attn::prefetch(k.from(j1), next, d);  // no hardware prefetcher follows rows that lie far apart
+    attn::prefetch(v.from(j1), next, d);
+    if (s.dk.base) attn::prefetch(s.dk.from(j1), next, d);
+    if (s.dv.base) attn::prefetch(s.dv.from(j1), next, d);
+    blocks([&](auto& w, std::int64_t t, std::int64_t rows, std::int64_t end) {
+      if (end <= j0) return;
+      const std::int64_t position = s.offset + t;
+      const attn::Sight sight{(end < j1 ? end : j1) - j0, up(rows), j0 - position, s.causal && j1 > position + 1};
+      block_pair(isa, work, w, b, sight, rows, h.want_dq, j0 > 0, s);
+    });
+  }
+  if (h.want_dq)
+    blocks([&](auto& w, std::int64_t t, std::int64_t rows, std::int64_t) {
+      attn::transpose_out(isa, h.dq.from(t), w.dq, rows, s.d, nullptr, h.add_dq);
+    });
 }
 
 /// Where the f32 sums of one head of a gradient are made: in place, or in the scratch.
@@ -198,13 +238,15 @@ void attention_backward(Isa isa, Pool& pool, Grad dq, Grad dk, Grad dv, View q, 
       const Shared s{sums<T>(dk, scratch, 0, b, g, d), sums<T>(dv, scratch, 1, b, g, d), queries, keys, d, keys - queries, a.causal, scale};
       if (dk && !(in_place && dk.accumulate())) clear(isa, s.dk, keys, d);
       if (dv && !(in_place && dv.accumulate())) clear(isa, s.dv, keys, d);
-      Block<attn::WordOf<Isa, T>> w;
+      Work<attn::WordOf<Isa, T>> work;
       for (auto h = g * share; h < (g + 1) * share; ++h) {
         Head<T> head{attn::head_rows<T>(q, b, h, d), attn::head_rows<T>(out, b, h, d), attn::head_rows<T>(dout, b, h, d), {},
                      lse.ptr<float>() + (b * heads + h) * queries, bool(dq), dq.accumulate()};
         if (dq) head.dq = attn::head_rows<T>(static_cast<const Tensor&>(dq), b, h, d);
-        for (std::int64_t t0 = 0; t0 < queries; t0 += kQueries)
-          query_block(isa, w, head, attn::head_rows<T>(k, b, g, d), attn::head_rows<T>(v, b, g, d), t0, s);
+        for (std::int64_t t0 = 0; t0 < queries; t0 += kTogether * kQueries) {
+          const auto t1 = queries - t0 < kTogether * kQueries ? queries : t0 + kTogether * kQueries;
+          query_blocks(isa, work, head, attn::head_rows<T>(k, b, g, d), attn::head_rows<T>(v, b, g, d), t0, t1, s);
+        }
       }
       if constexpr (!in_place) {
         if (dk) write_sums(isa, attn::head_rows<T>(static_cast<const Tensor&>(dk), b, g, d), s.dk, keys, d, dk.accumulate());

@@ -140,24 +140,23 @@ template <class Isa, class T> Words<float> widen(Isa, float* buffer, Rows<const 
   return {buffer, up, 1};
 }
 
-/// Words along d of each row: the memory itself where it holds them.
+/// Words along d of each row. These copies are dense: rows of a packed tensor lie a multiple of 1 KiB apart, so that a head's
+/// share of them falls into a few of the cache's sets and pushes itself out.
 template <class Isa, class W, class T> Words<W> row_words(Isa isa, W* buffer, Rows<const T> src, std::int64_t rows, std::int64_t d) {
   if constexpr (std::is_same_v<W, float>) {
-    if constexpr (std::is_same_v<T, float>) return {src.base, src.stride, 1};
-    else return widen(isa, buffer, src, rows, d);
+    return widen(isa, buffer, src, rows, d);
   } else {
-    if (d % 2 == 0 && src.stride % 2 == 0) return {reinterpret_cast<const W*>(src.base), src.stride / 2, 1};
-    const std::int64_t words = (d + 1) / 2;
+#if defined(HPCDL_SIMD_AVX512)
+    const std::int64_t up = (d + 31) / 32 * 16;
     for (std::int64_t i = 0; i < rows; ++i)
-      for (std::int64_t j = 0; j < words; ++j)
-        buffer[i * words + j] = {src[i][2 * j], 2 * j + 1 < d ? src[i][2 * j + 1] : bf16(0.0f)};
-    return {buffer, words, 1};
+      for (std::int64_t j = 0; 2 * j < d; j += 16) _mm512_storeu_ps(buffer + i * up + j, load_words(src[i] + 2 * j, d - 2 * j, W{}));
+    return {buffer, up, 1};
+#endif
   }
 }
 
 /// Words across the rows, column by column, rows of them padded to whole vectors: word (j, i) at a[j * am + i * ak], for sums
-/// over the rows. A dense copy even of floats: rows of a packed tensor lie a multiple of 1 KiB apart, so that the same
-/// column of 64 rows falls into a handful of cache sets.
+/// over the rows.
 template <class Isa, class W, class T> Words<W> column_words(Isa isa, W* buffer, Rows<const T> src, std::int64_t rows, std::int64_t d) {
   if constexpr (std::is_same_v<W, float>) {
     const Words<float> w = widen(isa, buffer, src, rows, d);
