@@ -16,7 +16,14 @@ inline constexpr std::int64_t kCacheBytes = std::int64_t{16} << 20;
 /// exception dearer than the rule, so short rows must consist of whole lines.
 inline bool goes_past_cache(const Tensor& y) {
   const auto row = y.cols() * dtype_bytes(y.dtype());
-  return y.bytes() > kCacheBytes && (row >= 4096 || row % 64 == 0);
+  return y.bytes() >= kCacheBytes && (row >= 4096 || row % 64 == 0);
+}
+
+/// How many rows further on to prefetch: memory answers after the time in which it delivers some 4 KiB to a core, and rows are
+/// asked for in bursts.
+inline std::int64_t rows_ahead(std::int64_t row_bytes) {
+  constexpr std::int64_t kAhead = 8192;
+  return row_bytes < kAhead && row_bytes > 0 ? (kAhead + row_bytes - 1) / row_bytes : 1;
 }
 
 /// f(begin row, end row): whole rows, one contiguous share per thread.

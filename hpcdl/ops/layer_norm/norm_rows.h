@@ -23,6 +23,7 @@ void norm_forward_row(const NormForward& o, std::int64_t r) {
   const P *gamma = o.gamma.ptr<P>(), *beta = o.beta.ptr<P>();
   T* y = o.y.ptr<T>() + r * o.y.row_stride();
   const bool past_cache = goes_past_cache(o.y);
+  const auto ahead = rows_ahead(n * static_cast<std::int64_t>(sizeof(T)));
   const auto put = [&](T* p, V v, auto k) {
     if (past_cache) stream(p, v, k);
     else store(p, v, k);
@@ -33,8 +34,8 @@ void norm_forward_row(const NormForward& o, std::int64_t r) {
       mean = sum_over<Isa>(n, [&](V a, std::int64_t i, auto k) { return a + value(i, k); }) / static_cast<float>(n);
     const V m(mean);
     const float squares = sum_over<Isa>(n, [&](V a, std::int64_t i, auto k) {
-      __builtin_prefetch(x + o.x.row_stride() + i, 0, 2);  // the next row: memory does not wait for arithmetic
-      if (res) __builtin_prefetch(res + o.residual.row_stride() + i, 0, 2);
+      __builtin_prefetch(x + ahead * o.x.row_stride() + i, 0, 2);  // memory does not wait for arithmetic
+      if (res) __builtin_prefetch(res + ahead * o.residual.row_stride() + i, 0, 2);
       const V d = first(value(i, k) - m, k, 0);
       return fma(d, d, a);
     });

@@ -25,17 +25,17 @@ template <class T> struct Row {
   const T* x;
   std::int64_t n;    // columns seen; those behind them are 0
   float rate;
-  std::int64_t stride;  // to the next row of x
+  std::int64_t ahead;  // elements of x from here to the row that is fetched meanwhile
   bool past_cache;   // the output does not fit into the cache
   float* temp;       // kTempCols floats, or as many as the row has
 };
 
 template <class Isa> float power(float x) { return reduce_max(exp2(simd::Vec<Isa>(x))); }
 
-/// Half of the next row is fetched into L2 while this one is read, half while it is written, so that memory never waits for
+/// Half of a later row is fetched into L2 while this one is read, half while it is written, so that memory never waits for
 /// arithmetic: step i of n of either phase asks for one line per two lines of its own.
 template <class T> void prefetch_next(const Row<T>& r, std::int64_t i, bool second_half) {
-  const auto* next = reinterpret_cast<const char*>(r.x + r.stride);
+  const auto* next = reinterpret_cast<const char*>(r.x + r.ahead);
   __builtin_prefetch(next + (static_cast<std::int64_t>(sizeof(T)) * ((second_half ? r.n : 0) + i)) / 2, 0, 2);
 }
 
@@ -151,12 +151,13 @@ template <class Isa> void softmax(Isa, Pool& pool, Tensor y, View x, const Softm
   using V = simd::Vec<Isa>;
   const auto cols = x.cols();
   const bool past_cache = goes_past_cache(y);
+  const auto ahead = rows_ahead(cols * dtype_bytes(x.dtype())) * x.row_stride();
   pool.reserve_scratch((cols < kTempCols ? cols : kTempCols) * static_cast<std::int64_t>(sizeof(float)));
   visit_dtype(x.dtype(), [&]<class T>() {
     for_rows_on_threads(pool, x.rows(), cols, [&](int thread, std::int64_t begin, std::int64_t end) {
       auto* temp = reinterpret_cast<float*>(pool.scratch(thread));
       for (auto r = begin; r < end; ++r) {
-        const Row<T> row{y.ptr<T>() + r * y.row_stride(), x.ptr<T>() + r * x.row_stride(), visible(x, r, a.causal), a.scale * 1.44269504f, x.row_stride(), past_cache, temp};
+        const Row<T> row{y.ptr<T>() + r * y.row_stride(), x.ptr<T>() + r * x.row_stride(), visible(x, r, a.causal), a.scale * 1.44269504f, ahead, past_cache, temp};
         if (row.n <= kShort * V::N) short_row<Isa>(row);
         else long_row<Isa>(row);
         write<Isa>(row, row.n, cols, [](std::int64_t, auto) { return V(0.0f); });
