@@ -30,6 +30,7 @@ void add_logits(CLI::App& app, Run& run);
 void add_probe(CLI::App& app, Run& run);
 void add_profile(CLI::App& app, Run& run);
 void add_quantize(CLI::App& app, Run& run);
+void add_roofline(CLI::App& app, Run& run);
 void add_tokenize(CLI::App& app, Run& run);
 void add_train(CLI::App& app, Run& run);
 void add_verify(CLI::App& app, Run& run);

@@ -132,7 +132,7 @@ std::vector<Case> cases_at(const std::vector<std::string>& names, const std::str
   for (const auto& f : case_families()) {
     if (!wanted.has(f.op)) continue;
     if (rank_of(f) == s.rank()) add_cases(found, f, s, f.gradient);
-    else other = fmt::format("{} takes {}", f.op, f.dims);
+    else if (other.empty()) other = fmt::format("{} takes {}", f.op, f.dims);
   }
   if (found.empty()) fail_usage("cases", "{}, got {}", other, shape);
   return found;

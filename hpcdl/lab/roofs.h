@@ -14,12 +14,14 @@ struct CacheRoof {
   std::string name;         // "L1", "L2", "L3"
   double bytes = 0;         // capacity: private caches count once per thread
   double read = 0, copy = 0;  // arrays that stay within the level and outgrow the one before
+  double update = 0;          // the same, read and written in place; 0: not known
 };
 
 /// All threads of the pool together. Operations and bytes per second.
 struct Roofs {
   double f32 = 0, bf16 = 0, i8 = 0;           // fused multiply-adds count as two
   double memory_read = 0, memory_copy = 0;    // arrays several times the cache; a copy moves each byte twice
+  double memory_write = 0, memory_update = 0; // nothing but writes; reads and writes of the same place; 0: not known
   double cache_read = 0;                      // arrays that stay within the last-level cache
   double cache_bytes = 0;                     // of the last level
   std::vector<CacheRoof> caches;              // innermost first; empty where the system does not tell

@@ -1,0 +1,140 @@
+// hpcdl roofline: what this machine can do at most, and what the kernels make of it.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+
+#include "cli/verb.h"
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/config_table.h"
+#include "hpcdl/lab/roofline/picture.h"
+#include "hpcdl/lab/roofline/report.h"
+
+namespace hpcdl::cli {
+
+namespace {
+
+using lab::roofline::Report;
+using lab::roofline::Row;
+
+struct Options {
+  std::vector<std::string> ops, shapes;
+  std::vector<std::string> configs;
+  std::string csv, svg, html;
+  bool json = false, no_measure = false;
+  int threads = 0;
+};
+
+/// A status line on a terminal, a line at every quarter elsewhere.
+class Meter {
+ public:
+  void operator()(const std::string& what, double done) {
+    const auto text = fmt::format("roofline: {:3.0f} %  {}", 100 * done, what);
+    if (console_.status) return console_.status(text);
+    if (done < next_) return;
+    say("{}", text);
+    next_ = std::max(done, next_ + 0.25);
+  }
+  void clear() {
+    if (console_.status) console_.status("");
+  }
+
+ private:
+  train::Console console_ = console();
+  double next_ = 0;
+};
+
+std::vector<lab::Case> chosen(const Options& o) {
+  if (o.shapes.empty()) return lab::find_cases(o.ops);
+  std::vector<lab::Case> list;
+  for (const auto& shape : o.shapes)
+    for (auto& c : lab::cases_at(o.ops, shape)) list.push_back(std::move(c));
+  return list;
+}
+
+/// The seed first; with a config and no ops named, the seed alone.
+std::vector<std::pair<lab::Case, const char*>> work(const Options& o) {
+  std::vector<std::pair<lab::Case, const char*>> list;
+  const auto seed = lab::roofline::seed_cases();
+  for (const auto& c : seed) list.emplace_back(c, "seed");
+  if (!o.configs.empty() && o.ops.empty() && o.shapes.empty()) return list;
+  for (auto& c : chosen(o)) {
+    const bool known = std::any_of(seed.begin(), seed.end(), [&](const auto& s) { return case_label(s) == case_label(c); });
+    if (!known) list.emplace_back(std::move(c), "case");
+  }
+  return list;
+}
+
+/// Whatever seems faster than light is timed again, and so are the roofs: one disturbed sample is no fault.
+void measure_again(Report& report, const std::vector<std::pair<lab::Case, const char*>>& list, Pool& pool, std::shared_ptr<Buffer>& arena) {
+  if (report.faults() == 0) return;
+  report.roofs = lab::roofline::best_roofs(pool);
+  for (std::size_t i = 0; i < report.rows.size(); ++i)
+    if (report.rows[i].fault()) report.rows[i] = lab::roofline::measure(list[i].first, list[i].second, pool, report.roofs, {.seconds = 0.3}, arena);
+  for (auto& r : report.rows) lab::roofline::relight(r, report.roofs);
+  for (auto& r : report.step) lab::roofline::relight(r, report.roofs);
+}
+
+void add_step(Report& report, const Options& o, Pool& pool, const std::vector<std::string>& overrides, Meter& meter) {
+  train::RunConfig config;
+  io::ConfigTable(config).load({o.configs.begin(), o.configs.end()}, overrides);
+  report.config = o.configs.back();
+  report.step = lab::roofline::step_rows(config, pool, report.roofs, {}, !o.no_measure, std::ref(meter));
+}
+
+void write_files(const Report& report, const Options& o) {
+  if (!o.csv.empty()) io::write_file_atomic(o.csv, to_csv(report));
+  if (!o.svg.empty()) io::write_file_atomic(o.svg, lab::roofline::to_svg(report));
+  if (!o.html.empty()) io::write_file_atomic(o.html, lab::roofline::to_html(report));
+}
+
+int roofline(Options& o, CLI::App& sub) {
+  const auto overrides = sub.remaining();
+  if (o.configs.empty() && !overrides.empty()) fail_usage("roofline", "\"{}\" is no option of roofline; keys of a run need -c run.toml", overrides.front());
+  const auto list = work(o);
+  const auto start = std::chrono::steady_clock::now();
+  Pool pool(o.threads);
+  Meter meter;
+  meter("the roofs of this machine", 0);
+  Report report;
+  report.machine = lab::this_machine();
+  report.threads = pool.threads();
+  report.date = lab::roofline::today();
+  report.roofs = o.no_measure ? lab::roofs(pool) : lab::roofline::best_roofs(pool);
+  std::shared_ptr<Buffer> arena;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const auto& [c, source] = list[i];
+    meter(case_label(c), static_cast<double>(i) / static_cast<double>(list.size()));
+    report.rows.push_back(o.no_measure ? lab::roofline::row_of(c, source, report.roofs) : lab::roofline::measure(c, source, pool, report.roofs, {}, arena));
+  }
+  if (!o.configs.empty()) add_step(report, o, pool, overrides, meter);
+  if (!o.no_measure) measure_again(report, list, pool, arena);
+  meter.clear();
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  write_files(report, o);
+  if (o.json) print_json(to_json(report));
+  else print_text(to_text(report, isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR")));
+  return exit_code::kDone;
+}
+
+}  // namespace
+
+void add_roofline(CLI::App& app, Run& run) {
+  add_verb<Options>(app, run, "roofline", "Every op, or every record of a training step, against the measured roofs of this machine",
+                    [](CLI::App& sub, Options& o) {
+                      sub.add_option("op", o.ops, "Ops, e.g. softmax linear+bias_relu; \"linear\" means all its variants; none: every op");
+                      sub.add_option("--shape", o.shapes, "Shape for the ops named, e.g. 4096x1024; repeatable; default: chosen shapes")->allow_extra_args(false);
+                      sub.add_option("-c,--config", o.configs, "TOML file of a training run, whose step is measured record by record; --section.key=value overrides")->allow_extra_args(false);
+                      sub.add_flag("--json", o.json, "One JSON object on stdout: machine, roofs, rows");
+                      sub.add_option("--csv", o.csv, "Write all rows to this file");
+                      sub.add_option("--svg", o.svg, "Write the log-log picture to this file");
+                      sub.add_option("--html", o.html, "Write a page with the picture and the rows to this file; it needs nothing else");
+                      sub.add_flag("--no-measure", o.no_measure, "Costs, bounds and speed of light alone: no kernel runs");
+                      sub.add_option("--threads", o.threads, "Threads; default: all usable")->check(CLI::Range(0, 4096));
+                      sub.allow_extras();
+                    }, roofline);
+}
+
+}  // namespace hpcdl::cli

@@ -1,0 +1,49 @@
+#pragma once
+// A roofline as data, as a table and as files.
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "hpcdl/lab/machine.h"
+#include "hpcdl/lab/roofline/rows.h"
+
+namespace hpcdl::lab::roofline {
+
+struct Report {
+  Machine machine;
+  std::string device = "cpu";
+  int threads = 1;
+  std::string date;            // UTC, "2026-11-21"
+  Roofs roofs;
+  std::vector<Row> rows;       // seed first, then cases
+  std::vector<Row> step;       // records of a training step
+  std::string config;          // whose step
+  double seconds = 0;          // it took
+
+  /// All rows, those of the step last.
+  std::vector<const Row*> all() const;
+  /// How many are faster than light.
+  int faults() const;
+};
+
+std::string today();
+
+nlohmann::ordered_json to_json(const Report& report);
+std::string to_csv(const Report& report);
+/// For a terminal; colours only where they are wanted.
+std::string to_text(const Report& report, bool colour);
+
+/// Three digits and a unit: "11.1 ms", "47.6 GB/s", "437 GFLOP/s".
+std::string show_seconds(double s);
+std::string show_rate(double per_second, const char* unit);
+/// The rate that says how far from its roof a row is: operations where arithmetic bounds it, else bytes.
+std::string show_rate(const Row& row, double seconds);
+/// "0.083", "0.63", "683".
+std::string show_intensity(double flops_per_byte);
+/// "94 %".
+std::string show_share(const Row& row);
+
+}  // namespace hpcdl::lab::roofline

@@ -1,0 +1,100 @@
+#include "hpcdl/lab/roofline/rows.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/lab/compare/statistics.h"
+#include "hpcdl/lab/roofline/mixes.h"
+
+namespace hpcdl::lab::roofline {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+
+/// Samples of the time of one run, each of enough runs for the clock, until `limit` seconds are over.
+std::vector<double> sample(const std::function<void()>& run, double limit) {
+  constexpr double kClock = 2e-4;  // a sample this long is timed to better than a thousandth
+  constexpr std::size_t kLeast = 3, kMost = 400;
+  run();  // touches pages, fills caches
+  const auto first = Clock::now();
+  run();
+  const double once = std::max(seconds_since(first), 1e-9);
+  const int calls = std::max(1, static_cast<int>(kClock / once));
+  std::vector<double> samples;
+  const auto start = Clock::now();
+  while (samples.size() < kLeast || (samples.size() < kMost && seconds_since(start) < limit)) {
+    const auto begin = Clock::now();
+    for (int i = 0; i < calls; ++i) run();
+    samples.push_back(seconds_since(begin) / calls);
+  }
+  return samples;
+}
+
+void add_parts(Row& row, const Program& program) {
+  for (const auto& r : program.records) row.parts.push_back(work_of(program, r));
+  row.cost = program.cost();
+}
+
+Row blank(const Case& c, const std::string& source) {
+  Row row;
+  row.source = source;
+  row.op = c.op, row.shape = c.shape, row.dtype = dtype_word(c.dtype), row.pass = c.backward ? "fwd+bwd" : "fwd";
+  return row;
+}
+
+}  // namespace
+
+std::string Row::label() const { return fmt::format("{} {} {} {}", op, shape, dtype, pass); }
+
+std::vector<Case> seed_cases() {
+  std::vector<Case> list;
+  const auto take = [&](const char* op, const char* shape) {
+    for (const auto& c : cases_at({op}, shape))
+      if (c.op == op && c.dtype == DType::f32 && !c.backward) list.push_back(c);
+  };
+  take("add", "33554432");
+  take("matmul", "4096x4096x4096");
+  take("softmax", "4096x32768");
+  return list;
+}
+
+void relight(Row& row, const Roofs& roofs) {
+  std::vector<LightTime> lights;
+  for (const auto& p : row.parts) lights.push_back(light(p, roofs));
+  row.light = sum(lights);
+}
+
+Roofs best_roofs(Pool& pool) {
+  Roofs r = roofs(pool, Remember::best);
+  add_mixes(r, pool);
+  return r;
+}
+
+Row row_of(const Case& c, const std::string& source, const Roofs& roofs) {
+  Row row = blank(c, source);
+  Graph g({.inference = !c.backward});
+  c.record(g);
+  add_parts(row, g.program());
+  relight(row, roofs);
+  return row;
+}
+
+Row measure(const Case& c, const std::string& source, Pool& pool, const Roofs& roofs, const Timing& timing, std::shared_ptr<Buffer>& arena) {
+  Row row = blank(c, source);
+  const CaseRun run(c, std::move(arena));
+  add_parts(row, run.program());
+  relight(row, roofs);
+  Stream stream(pool);
+  const auto samples = sample([&] { run.run(stream); }, timing.seconds);
+  const auto spread = compare::spread(samples);
+  row.runs = static_cast<int>(samples.size());
+  row.seconds = spread.median, row.fastest = spread.min, row.slowest = spread.max;
+  arena = run.arena();
+  return row;
+}
+
+}  // namespace hpcdl::lab::roofline

@@ -1,0 +1,134 @@
+// The records of a training step as rows of a roofline.
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/core/rng.h"
+#include "hpcdl/lab/compare/statistics.h"
+#include "hpcdl/lab/roofline/rows.h"
+#include "hpcdl/train/trainer.h"
+
+namespace hpcdl::lab::roofline {
+
+namespace {
+
+/// "layers.*.mlp" of "layers.11.mlp": the layers of a model are alike.
+std::string without_numbers(const std::string& scope) {
+  std::string out;
+  for (const char c : scope) {
+    if (c < '0' || c > '9') out += c;
+    else if (!out.ends_with('*')) out += '*';
+  }
+  return out;
+}
+
+/// The shapes of the first two matrices that a record reads; what it is given first, where it reads none.
+std::string operand_shapes(const Program& p, const Record& r) {
+  std::vector<std::string> words;
+  const auto add = [&](const Operand& o) { words.push_back(fmt::format("{}", fmt::join(o.spec.shape, "x"))); };
+  for (std::uint32_t i = 0; i < r.operand_count && words.size() < 2; ++i)
+    if (const auto& o = p.operands[r.operands + i]; o.slot >= 0 && o.access == Access::read && o.spec.shape.rank() >= 2) add(o);
+  for (std::uint32_t i = 0; i < r.operand_count && words.empty(); ++i)
+    if (const auto& o = p.operands[r.operands + i]; o.slot >= 0) add(o);
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
+Row row_of_record(const Program& p, const Record& r, const Roofs& roofs) {
+  Row row;
+  row.source = "step";
+  row.op = r.op;
+  row.pass = phase_name(r.phase);
+  row.scope = without_numbers(p.scopes[r.scope]);
+  row.shape = operand_shapes(p, r);
+  row.cost = r.cost;
+  row.parts = {work_of(p, r)};
+  row.dtype = dtype_word(row.parts[0].dtype);
+  relight(row, roofs);
+  return row;
+}
+
+/// Median seconds of every record over `runs` runs of a program.
+std::vector<double> record_seconds(const Executable& exe, Stream& stream, int runs) {
+  using Clock = std::chrono::steady_clock;
+  const auto records = exe.program().records.size();
+  std::vector<std::vector<double>> samples(records);
+  for (int run = 0; run < runs; ++run) {
+    auto last = Clock::now();
+    exe.run(stream, 0, static_cast<int>(records), [&](int i) {
+      const auto now = Clock::now();
+      samples[static_cast<std::size_t>(i)].push_back(std::chrono::duration<double>(now - last).count());
+      last = Clock::now();
+    });
+  }
+  std::vector<double> medians;
+  for (auto& s : samples) medians.push_back(compare::median(std::move(s)));
+  return medians;
+}
+
+/// Joins equal records: the mean of their medians, the extremes of them.
+class Groups {
+ public:
+  void add(Row row, double seconds, std::int64_t times, int runs) {
+    const auto key = fmt::format("{}|{}|{}|{}|{}|{}", row.op, row.pass, row.scope, row.shape, row.cost.flops, row.cost.bytes);
+    const auto [it, fresh] = index_.try_emplace(key, rows_.size());
+    if (fresh) rows_.push_back(std::move(row)), rows_.back().count = 0, rows_.back().fastest = seconds;
+    Row& r = rows_[it->second];
+    r.seconds = (r.seconds * static_cast<double>(r.count) + seconds * static_cast<double>(times)) / static_cast<double>(r.count + times);
+    r.fastest = std::min(r.fastest, seconds), r.slowest = std::max(r.slowest, seconds);
+    r.count += times, r.runs = runs;
+  }
+  std::vector<Row> take() {
+    std::stable_sort(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) {
+      const auto weight = [](const Row& r) { return static_cast<double>(r.count) * (r.measured() ? r.seconds : r.light.seconds); };
+      return weight(a) > weight(b);
+    });
+    return std::move(rows_);
+  }
+
+ private:
+  std::map<std::string, std::size_t> index_;
+  std::vector<Row> rows_;
+};
+
+std::vector<std::int32_t> random_tokens(std::int64_t count, std::int64_t vocab, std::uint64_t stream) {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(Rng{7, stream}.below(i, static_cast<std::uint64_t>(vocab)));
+  return ids;
+}
+
+}  // namespace
+
+std::vector<Row> step_rows(train::RunConfig& config, Pool& pool, const Roofs& roofs, const Timing& timing, bool measured, const OnProgress& progress) {
+  config.model.resolve();
+  if (config.model.vocab == 0) config.model.vocab = config.data.vocab_size;  // what a trained tokenizer has at most
+  if (progress) progress("making the model", 0);
+  auto model = models::LanguageModel::create(config.model, config.train.seed, true);
+  train::TrainStep step(model, pool, train::step_options(config));
+  const auto tokens = random_tokens(config.train.batch * config.model.context, config.model.vocab, 1);
+  const auto targets = random_tokens(std::ssize(tokens), config.model.vocab, 2);
+  StepParams params{.seed = 1, .lr = 0, .grad_scale = 1.0f / static_cast<float>(tokens.size())};  // a rate of 0 keeps the weights
+  Stream stream(pool, &params);
+  Groups groups;
+  const auto micro_batches = config.train.accumulate;
+  const auto programs = step.programs(std::min<std::int64_t>(micro_batches, 2));
+  for (std::size_t i = 0; i < programs.size(); ++i) {
+    const bool update = i + 1 == programs.size();
+    const auto& program = programs[i]->program();
+    if (progress) progress(update ? "the update" : "forward and backward", static_cast<double>(i) / static_cast<double>(programs.size()));
+    std::vector<double> seconds(program.records.size());
+    if (measured) {
+      if (!update) step.accumulate(tokens, targets, 0, static_cast<std::int64_t>(i));  // hands over the tokens, and warms up
+      seconds = record_seconds(*programs[i], stream, timing.step_runs);
+    }
+    const auto times = update || i == 0 ? 1 : micro_batches - 1;
+    for (std::size_t k = 0; k < seconds.size(); ++k)
+      groups.add(row_of_record(program, program.records[k], roofs), seconds[k], times, measured ? timing.step_runs : 0);
+  }
+  return groups.take();
+}
+
+}  // namespace hpcdl::lab::roofline
