@@ -67,7 +67,7 @@ template <> struct Vec<Scalar> {
   friend Vec scale2(Vec a, Vec n) { return std::ldexp(a.v, n.v > -300 ? n.v < 300 ? static_cast<int>(std::floor(n.v)) : 300 : -300); }
   /// x = mantissa * 2^exponent with mantissa in [sqrt(1/2), sqrt(2)); x positive and finite.
   friend Vec exponent(Vec a) { return static_cast<float>(std::ilogb(a.v / 0.70710678f)); }
-  friend Vec mantissa(Vec a) { return std::ldexp(a.v, -std::ilogb(a.v / 0.70710678f)); }
+  friend Vec mantissa(Vec a) { return std::scalbln(a.v, -static_cast<long>(std::ilogb(a.v / 0.70710678f))); }
   friend Vec select(Mask<Scalar> m, Vec yes, Vec no) { return m.m ? yes : no; }
   friend float reduce_add(Vec a) { return a.v; }
   friend float reduce_max(Vec a) { return a.v; }

@@ -9,12 +9,25 @@
 
 #include <csignal>
 #include <cstring>
+#include <ctime>
 #include <thread>
 #include <utility>
 
 #include "hpcdl/core/error.h"
 
 namespace hpcdl::lab::verify {
+
+namespace {
+
+/// Processor time of all threads of a process, seconds.
+double processor_seconds(pid_t pid) {
+  clockid_t clock{};
+  timespec t{};
+  if (::clock_getcpuclockid(pid, &clock) != 0 || ::clock_gettime(clock, &t) != 0) return 0;
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+}  // namespace
 
 SharedMemory::SharedMemory(std::size_t bytes) {
   void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -41,7 +54,7 @@ Child::Child(const std::function<void()>& body, const volatile std::uint64_t* be
 }
 
 Child::Child(Child&& o) noexcept
-    : pid_(std::exchange(o.pid_, -1)), beat_(o.beat_), last_(o.last_), patience_(o.patience_), since_(o.since_), failure_(std::move(o.failure_)), hung_(o.hung_) {}
+    : pid_(std::exchange(o.pid_, -1)), beat_(o.beat_), last_(o.last_), patience_(o.patience_), since_(o.since_), worked_(o.worked_), failure_(std::move(o.failure_)), hung_(o.hung_) {}
 
 Child::~Child() {
   if (pid_ <= 0) return;
@@ -59,12 +72,14 @@ bool Child::poll() {
     return true;
   }
   const auto now = std::chrono::steady_clock::now();
-  if (*beat_ != last_) last_ = *beat_, since_ = now;
-  if (now - since_ < patience_) return false;
+  const double worked = processor_seconds(pid_);
+  if (const auto beat = *beat_; beat != last_ || (beat & kPatient)) last_ = beat, since_ = now, worked_ = worked;
+  const double patience = std::chrono::duration<double>(patience_).count();
+  if (worked - worked_ < patience && std::chrono::duration<double>(now - since_).count() < 4 * patience) return false;
   ::kill(pid_, SIGKILL);
   ::waitpid(pid_, nullptr, 0);
   pid_ = -1, hung_ = true;
-  failure_ = fmt::format("hung: no answer within {:.3g} s", std::chrono::duration<double>(patience_).count());
+  failure_ = fmt::format("hung: no answer within {:.3g} s", patience);
   return true;
 }
 

@@ -24,7 +24,10 @@ class SharedMemory {
 /// A child process that runs `body` and ends. Must be started while the process has no thread but its own.
 class Child {
  public:
-  /// `beat`, in shared memory, is counted up by the body; a child that does not for `patience` is ended.
+  static constexpr std::uint64_t kPatient = std::uint64_t{1} << 63;
+
+  /// `beat`, in shared memory, is counted up by the body; a child that does not for `patience` of its own processor time, or
+  /// four times that on the clock, is ended: a busy machine makes nobody hang. While kPatient is set in it, the parent waits.
   Child(const std::function<void()>& body, const volatile std::uint64_t* beat, std::chrono::milliseconds patience);
   Child(Child&& o) noexcept;
   Child& operator=(Child&&) = delete;
@@ -43,6 +46,7 @@ class Child {
   std::uint64_t last_ = 0;
   std::chrono::milliseconds patience_;
   std::chrono::steady_clock::time_point since_;
+  double worked_ = 0;  // seconds of processor time at the last beat
   std::string failure_;
   bool hung_ = false;
 };

@@ -34,8 +34,10 @@ void run_stages(Told& told, const Subject& subject, const Roofs& roofs, const Op
   const auto& contract = find_contract(subject.contract);
   const auto ceiling = [&](const Problem& p, bool again) {
     if (!again) return least_seconds(contract, p, roofs);
+    told.beat |= Child::kPatient;  // this is our own work
     Pool pool;
     const Roofs now = measure_roofs(pool);
+    told.beat &= ~Child::kPatient;
     ++told.beat;
     return least_seconds(contract, p, now);
   };
