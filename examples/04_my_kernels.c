@@ -22,7 +22,7 @@ static int rms_norm(const hpcdl_call* call) {
 
 /* It takes f32, may write over its input, and gives the same bits on any number of threads: it uses one. */
 static const hpcdl_kernel kernels[] = {
-    {"rms_norm", "my_rms_norm", HPCDL_TAKES_F32, HPCDL_IN_PLACE | HPCDL_SAME_BITS_ANY_THREADS, HPCDL_CPU, rms_norm, NULL, NULL}};
+    {"rms_norm", "my_rms_norm", HPCDL_TAKES_F32, HPCDL_IN_PLACE | HPCDL_SAME_BITS_ANY_THREADS, HPCDL_ON_CPU, rms_norm, NULL, NULL}};
 
 HPCDL_KERNEL_EXPORT const hpcdl_kernel_table* hpcdl_kernels(void) {
   static const hpcdl_kernel_table table = {HPCDL_KERNEL_ABI, sizeof kernels / sizeof kernels[0], kernels};

@@ -33,7 +33,7 @@ const hpcdl_kernel_table* hpcdl_kernels(void) {
   return &table;
 }
 )";
-std::string relu(std::string body, const std::string& contract = "relu", const std::string& version = "HPCDL_KERNEL_ABI", const std::string& device = "HPCDL_CPU") {
+std::string relu(std::string body, const std::string& contract = "relu", const std::string& version = "HPCDL_KERNEL_ABI", const std::string& device = "HPCDL_ON_CPU") {
   std::string s = kRelu;
   for (const auto& [from, to] : {std::pair<std::string, std::string>{"BODY", std::move(body)}, {"CONTRACT", contract}, {"VERSION", version}, {"DEVICE", device}})
     s.replace(s.find(from), from.size(), to);
@@ -65,7 +65,7 @@ TEST(verify, a_library_of_the_user) {
   const auto crash = run({"verify", library(folder, "crash", relu("y[i] = ((volatile float*)0)[i];")), "--json"});
   EXPECT_EQ(crash.code, 1);
   EXPECT_TRUE(crash.json().at("kernels").at(0).at("fault").at("what").get<std::string>().starts_with("crashed")) << crash.out;
-  const auto gpu = run({"verify", library(folder, "gpu", relu("y[i] = x[i];", "relu", "HPCDL_KERNEL_ABI", "HPCDL_CUDA"))});
+  const auto gpu = run({"verify", library(folder, "gpu", relu("y[i] = x[i];", "relu", "HPCDL_KERNEL_ABI", "HPCDL_ON_CUDA"))});
   EXPECT_EQ(gpu.code, 1);
   EXPECT_NE(gpu.out.find("GPU"), std::string::npos) << gpu.out;
 }

@@ -25,7 +25,7 @@ enum { HPCDL_NONE = 0, HPCDL_F32 = 1, HPCDL_BF16 = 2, HPCDL_I32 = 3, HPCDL_U8 = 
 /* The same as a set, for hpcdl_kernel.dtypes: the float types of its operands that a kernel takes. */
 enum { HPCDL_TAKES_F32 = 1u, HPCDL_TAKES_BF16 = 2u };
 
-enum { HPCDL_CPU = 0, HPCDL_CUDA = 1 };
+enum { HPCDL_ON_CPU = 0, HPCDL_ON_CUDA = 1 };
 
 /* What a kernel claims beyond a right result; hpcdl_kernel.flags. */
 enum {
@@ -60,7 +60,7 @@ typedef struct hpcdl_call {
   int64_t workspace_bytes;
   int32_t threads;         /* how many threads may work */
   int32_t device_kind, device_index;
-  void* stream;            /* a cudaStream_t when device_kind is HPCDL_CUDA */
+  void* stream;            /* a cudaStream_t when device_kind is HPCDL_ON_CUDA */
 } hpcdl_call;
 
 typedef struct hpcdl_kernel {

@@ -222,7 +222,7 @@ struct Registry {
     names.emplace_back(contract);
     const char* name = names.back().c_str();
     names.emplace_back(simd::isa_name(isa));
-    table.push_back({name, names.back().c_str(), HPCDL_TAKES_F32 | HPCDL_TAKES_BF16, flags, HPCDL_CPU, run, workspace, &kernels.back()});
+    table.push_back({name, names.back().c_str(), HPCDL_TAKES_F32 | HPCDL_TAKES_BF16, flags, HPCDL_ON_CPU, run, workspace, &kernels.back()});
   }
   Registry() {
     for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512}) {

@@ -104,7 +104,7 @@ void Runner::prepare(Ready& r, const Problem& problem, const Blocks& in, const B
   c.inputs = r.in.data(), c.outputs = r.out.data();
   c.n_inputs = static_cast<std::int32_t>(r.in.size()), c.n_outputs = static_cast<std::int32_t>(r.out.size());
   c.args = problem.args.empty() ? nullptr : problem.args.data();
-  c.threads = threads, c.device_kind = HPCDL_CPU;
+  c.threads = threads, c.device_kind = HPCDL_ON_CPU;
   if (!kernel_.workspace) return;
   c.workspace_bytes = kernel_.workspace(&c);
   if (c.workspace_bytes < 0) wrong("asked for a workspace of {} bytes", c.workspace_bytes);

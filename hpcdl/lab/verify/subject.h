@@ -13,7 +13,7 @@ namespace hpcdl::lab::verify {
 struct Subject {
   std::string contract, name;
   std::uint32_t dtypes = 0, flags = 0;
-  std::int32_t device_kind = HPCDL_CPU;
+  std::int32_t device_kind = HPCDL_ON_CPU;
   /// Called in the process that runs it.
   std::function<const hpcdl_kernel&()> load;
 };

@@ -25,7 +25,7 @@ template <class F> int add(const hpcdl_call* c, F extra) {
   return HPCDL_OK;
 }
 hpcdl_kernel kernel_of(int (*run)(const hpcdl_call*), std::uint32_t flags = 0) {
-  return {"add", "test", HPCDL_TAKES_F32, flags, HPCDL_CPU, run, nullptr, nullptr};
+  return {"add", "test", HPCDL_TAKES_F32, flags, HPCDL_ON_CPU, run, nullptr, nullptr};
 }
 Verdict verdict_of(const hpcdl_kernel& k, Options o = {}) { return verify({linked_kernel(k)}, Roofs{}, o).at(0); }
 

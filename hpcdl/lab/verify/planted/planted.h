@@ -27,10 +27,10 @@ struct Adder {
   Corpus& list;
   const char* contract;
   void good(const char* name, Run run, std::uint32_t dtypes = kF32, std::uint32_t flags = 0, std::int64_t (*workspace)(const hpcdl_call*) = nullptr) {
-    list.push_back({{contract, name, dtypes, flags, HPCDL_CPU, run, workspace, nullptr}, nullptr});
+    list.push_back({{contract, name, dtypes, flags, HPCDL_ON_CPU, run, workspace, nullptr}, nullptr});
   }
   void bad(const char* name, const char* fault, Run run, std::uint32_t dtypes = kF32, std::uint32_t flags = 0, std::int64_t (*workspace)(const hpcdl_call*) = nullptr) {
-    list.push_back({{contract, name, dtypes, flags, HPCDL_CPU, run, workspace, nullptr}, fault});
+    list.push_back({{contract, name, dtypes, flags, HPCDL_ON_CPU, run, workspace, nullptr}, fault});
   }
 };
 
