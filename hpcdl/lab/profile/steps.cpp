@@ -31,6 +31,20 @@ std::string layer_scope(const std::string& scope) {
   return number ? scope.substr(0, end) : scope.substr(0, dot);
 }
 
+std::vector<LayerSpan> layer_spans(const Program& program, const ProgramRun& run) {
+  std::vector<LayerSpan> spans;
+  const auto layer_of = [&](std::size_t i) { return layer_scope(program.scopes[program.records[i].scope]); };
+  for (std::size_t i = 0; i < run.times.size();) {
+    const auto phase = program.records[i].phase;
+    auto layer = layer_of(i);
+    auto last = i;
+    while (last + 1 < run.times.size() && program.records[last + 1].phase == phase && layer_of(last + 1) == layer) ++last;
+    if (!layer.empty()) spans.push_back({std::move(layer), phase, run.times[i].begin, run.times[last].end});
+    i = last + 1;
+  }
+  return spans;
+}
+
 std::string record_label(const Program& program, const Record& record) {
   const auto& scope = program.scopes[record.scope];
   return scope.empty() ? record_name(record) : record_name(record) + ' ' + scope;

@@ -59,6 +59,14 @@ std::string record_name(const Record& record);
 std::string folded_scope(std::string_view scope);
 /// First two parts of a scope that numbers a layer, else the first: "layers.3", "head".
 std::string layer_scope(const std::string& scope);
+
+/// Records of one layer and phase that follow each other in a run.
+struct LayerSpan {
+  std::string layer;
+  Phase phase;
+  std::int64_t begin, end;  // of the first and of the last of them, nanoseconds
+};
+std::vector<LayerSpan> layer_spans(const Program& program, const ProgramRun& run);
 /// "linear.backward layers.3.mlp.c_fc".
 std::string record_label(const Program& program, const Record& record);
 std::string_view stage_name(train::Stage stage);

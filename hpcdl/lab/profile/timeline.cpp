@@ -65,15 +65,8 @@ class Picture {
 
   void layers(const ProgramRun& run) {
     const auto& program = profile_.programs[static_cast<std::size_t>(run.program)].program;
-    for (std::size_t i = 0; i < run.times.size();) {
-      const auto& r = program.records[i];
-      const auto layer = layer_scope(program.scopes[r.scope]);
-      auto last = i;
-      while (last + 1 < run.times.size() && program.records[last + 1].phase == r.phase && layer_scope(program.scopes[program.records[last + 1].scope]) == layer) ++last;
-      if (!layer.empty())
-        box(kLayers, 22, run.times[i].begin, run.times[last].end, phase_name(r.phase), short_name(layer), fmt::format("{} {}: {}", layer, phase_name(r.phase), ms(run.times[i].begin, run.times[last].end)));
-      i = last + 1;
-    }
+    for (const auto& [layer, phase, begin, end] : layer_spans(program, run))
+      box(kLayers, 22, begin, end, phase_name(phase), short_name(layer), fmt::format("{} {}: {}", layer, phase_name(phase), ms(begin, end)));
   }
   static std::string short_name(const std::string& layer) { return layer.starts_with("layers.") ? layer.substr(7) : layer; }
 

@@ -112,18 +112,10 @@ void Writer::names() {
   }
 }
 
-/// Records of one layer and phase that follow each other.
 void Writer::layers(const ProgramRun& run) {
   const auto& program = profile_.programs[static_cast<std::size_t>(run.program)].program;
-  for (std::size_t i = 0; i < run.times.size();) {
-    const auto& r = program.records[i];
-    const auto layer = layer_scope(program.scopes[r.scope]);
-    auto last = i;
-    while (last + 1 < run.times.size() && program.records[last + 1].phase == r.phase && layer_scope(program.scopes[program.records[last + 1].scope]) == layer) ++last;
-    if (!layer.empty())
-      event(head(layer, "user_annotation", Track::layers), run.times[i].begin, run.times[last].end, fmt::format("\"phase\":\"{}\"", phase_name(r.phase)));
-    i = last + 1;
-  }
+  for (const auto& [layer, phase, begin, end] : layer_spans(program, run))
+    event(head(layer, "user_annotation", Track::layers), begin, end, fmt::format("\"phase\":\"{}\"", phase_name(phase)));
 }
 
 /// Where it changes.

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "hpcdl/cuda/lanes.h"
+#include "hpcdl/cuda/element.h"
 #include "hpcdl/cuda/reduce.h"
 
 // Plain tiles in float for any head size, stride and mix of types: 32 queries and 32 keys lie in shared memory, four threads
@@ -23,9 +23,7 @@ struct Heads {
   bool accumulate = false;
 
   __device__ std::int64_t at(std::int64_t b, std::int64_t t, std::int64_t h) const { return b * batch + t * token + h * head; }
-  __device__ float get(std::int64_t i) const {
-    return dtype == DType::bf16 ? widen(static_cast<const bf16*>(data)[i]) : static_cast<const float*>(data)[i];
-  }
+  __device__ float get(std::int64_t i) const { return fetch(data, dtype, i); }
   __device__ void put(std::int64_t i, float v) const {
     if (accumulate) v += get(i);
     if (dtype == DType::bf16) static_cast<bf16*>(data)[i] = narrow<bf16>(v);

@@ -2,12 +2,12 @@
 
 #include "hpcdl/cuda/lanes.h"
 #include "hpcdl/cuda/reduce.h"
+#include "hpcdl/cuda/relative_exp.h"
 
 namespace hpcdl::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-constexpr float kLog2e = 1.4426950408889634f;
 
 /// A row is read once: each thread keeps its sum relative to its own maximum.
 template <class T> __global__ void __launch_bounds__(kThreads) rows(float* row_loss, float* lse, const T* logits, std::int64_t stride, std::int64_t cols,
@@ -30,7 +30,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) rows(float* row_l
     const float here = largest(v);
     if (here > top) sum *= exp2f((top - here) * kLog2e), top = here;
 #pragma unroll
-    for (int i = 0; i < N; ++i) sum += top == -__builtin_inff() ? (v.v[i] == top ? 0.0f : v.v[i]) : exp2f((v.v[i] - top) * kLog2e);
+    for (int i = 0; i < N; ++i) sum += relative_exp(v.v[i], top);
   }
   const float all = block_reduce<kThreads>(top, Max{}, tops);
   const float part = top == -__builtin_inff() ? sum : sum * exp2f((top - all) * kLog2e);

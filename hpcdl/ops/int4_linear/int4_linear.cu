@@ -1,6 +1,6 @@
 #include "hpcdl/ops/int4_linear/int4_linear.h"
 
-#include "hpcdl/cuda/lanes.h"
+#include "hpcdl/cuda/element.h"
 #include "hpcdl/cuda/reduce.h"
 #include "hpcdl/ops/fuse/activations.h"
 
@@ -25,10 +25,6 @@ struct Operands {
   DType x_dtype, y_dtype, bias_dtype;
   Int4Activation activation;
 };
-
-__device__ float fetch(const void* p, DType d, std::int64_t i) {
-  return d == DType::bf16 ? widen(static_cast<const bf16*>(p)[i]) : static_cast<const float*>(p)[i];
-}
 
 /// A warp rounds one group of one row, by the operations that define the 8-bit inputs (int4_linear.h).
 __global__ void __launch_bounds__(kThreads) round_inputs(Operands o) {

@@ -2,30 +2,20 @@
 
 #include "hpcdl/cuda/lanes.h"
 #include "hpcdl/cuda/reduce.h"
+#include "hpcdl/cuda/relative_exp.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
+#include "hpcdl/ops/lm_head_loss/chunks.h"
 #include "hpcdl/ops/matmul/device_gemm.h"
 
 namespace hpcdl::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr float kLog2e = 1.4426950408889634f, kInf = __builtin_inff();
+constexpr float kInf = __builtin_inff();
 
-/// Columns [begin, begin + cols) of the vocabulary.
-struct Columns {
-  std::int64_t begin, cols;
-};
-template <class F> void for_chunks(std::int64_t rows, std::int64_t vocab, F&& f) {
-  const auto step = LmHeadLoss::chunk(rows, vocab);
-  for (std::int64_t at = 0; at < vocab; at += step) f(Columns{at, vocab - at < step ? vocab - at : step});
-}
-
-const void* rows_from(const View& w, std::int64_t row) {
-  return static_cast<const std::byte*>(w.data()) + row * w.row_stride() * dtype_bytes(w.dtype());
-}
 GemmOperand whole(const View& v, bool transposed) { return {v.data(), v.dtype(), v.row_stride(), transposed}; }
 
-void logits_of(Stream& s, float* d, std::int64_t ld, const View& h, const View& w, Columns c) {
+void logits_of(Stream& s, float* d, std::int64_t ld, const View& h, const View& w, VocabChunk c) {
   gemm(s, {.m = h.rows(), .n = c.cols, .k = h.cols(), .compute = h.dtype(), .a = whole(h, false),
            .b = {rows_from(w, c.begin), w.dtype(), w.row_stride(), true}, .out = {.d = d, .ld = ld}});
 }
@@ -38,7 +28,7 @@ struct Stats {
 
 /// A block folds one row of a chunk. `copy`: where rounded logits are kept, if they are.
 __global__ void __launch_bounds__(kThreads) fold_chunk(Stats s, const float* x, std::int64_t ld, bf16* copy, std::int64_t copy_ld, const std::int32_t* targets,
-                                                       Columns c) {
+                                                       VocabChunk c) {
   constexpr int N = 4;
   __shared__ float tops[kThreads / kWarp], sums[kThreads / kWarp];
   const std::int64_t row = blockIdx.x;
@@ -51,7 +41,7 @@ __global__ void __launch_bounds__(kThreads) fold_chunk(Stats s, const float* x, 
     const float here = largest(v);
     if (here > top) sum *= exp2f((top - here) * kLog2e), top = here;
 #pragma unroll
-    for (int i = 0; i < N; ++i) sum += top == -kInf ? (v.v[i] == top ? 0.0f : v.v[i]) : exp2f((v.v[i] - top) * kLog2e);
+    for (int i = 0; i < N; ++i) sum += relative_exp(v.v[i], top);
   }
   const float before = c.begin > 0 ? s.top[row] : -kInf;
   const float all = fmaxf(before, block_reduce<kThreads>(top, Max{}, tops));
@@ -75,7 +65,7 @@ __global__ void __launch_bounds__(kThreads) finish_rows(Stats s, float* lse, con
 
 /// d = (exp(x - lse) - onehot(target)) * dloss, for one chunk; d may be x.
 template <class T> __global__ void __launch_bounds__(kThreads) gradient_chunk(float* d, std::int64_t d_ld, const T* x, std::int64_t ld, const std::int32_t* targets,
-                                                                             const float* lse, const float* dloss, Columns c) {
+                                                                             const float* lse, const float* dloss, VocabChunk c) {
   constexpr int N = 4;
   const std::int64_t row = blockIdx.x;
   const std::int64_t target = targets[row], t = target - c.begin;
@@ -103,7 +93,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) add_rows(T* out, 
 }
 
 /// dW[chunk] (+)= d^T h and sum (+)= d W[chunk].
-void products(Stream& s, const Grad& dw, float* sum, const View& h, const View& w, const float* d, std::int64_t ld, Columns c) {
+void products(Stream& s, const Grad& dw, float* sum, const View& h, const View& w, const float* d, std::int64_t ld, VocabChunk c) {
   if (sum)
     gemm(s, {.m = h.rows(), .n = h.cols(), .k = c.cols, .compute = h.dtype(), .a = {d, DType::f32, ld, false},
              .b = {rows_from(w, c.begin), w.dtype(), w.row_stride(), false}, .out = {.d = sum, .ld = h.cols(), .accumulate = c.begin > 0}});
@@ -120,7 +110,7 @@ void lm_head_loss(Stream& s, Tensor loss, Tensor count, Tensor lse, Tensor logit
   const Stats st(stats, rows);
   const bool kept = logits && logits.size() > 0, in_place = kept && logits.dtype() == DType::f32;
   if (rows > 0) {
-    for_chunks(rows, vocab, [&](Columns c) {
+    for_chunks(rows, vocab, [&](VocabChunk c) {
       float* x = in_place ? logits.ptr<float>() + c.begin : chunk.ptr<float>();
       const auto ld = in_place ? vocab : chunk.cols();
       logits_of(s, x, ld, h, w, c);
@@ -139,7 +129,7 @@ void lm_head_loss_backward(Stream& s, Grad dh, Grad dw, View h, View w, View tar
   const float* g = dloss ? dloss.ptr<float>() : nullptr;
   auto* d = chunk.ptr<float>();
   const bool kept = logits && logits.size() > 0;
-  for_chunks(rows, vocab, [&](Columns c) {
+  for_chunks(rows, vocab, [&](VocabChunk c) {
     if (rows > 0 && !kept) {
       logits_of(s, d, ld, h, w, c);
       gradient_chunk<<<blocks_for(rows, 1), kThreads, 0, queue(s)>>>(d, ld, static_cast<const float*>(d), ld, target, lse.ptr<float>(), g, c);

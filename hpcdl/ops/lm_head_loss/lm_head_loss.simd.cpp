@@ -2,6 +2,7 @@
 
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
 #include "hpcdl/ops/cross_entropy/log_sum_exp.h"
+#include "hpcdl/ops/lm_head_loss/chunks.h"
 #include "hpcdl/ops/matmul/gemm.h"
 #include "hpcdl/ops/rows.h"
 
@@ -13,22 +14,8 @@ namespace ep = epilogue;
 constexpr float kNaN = __builtin_nanf("");
 constexpr std::int64_t kCold = 4 << 20;  // bytes of dW from which it does not stay in the caches for the optimizer
 
-/// Columns [begin, begin + cols) of the vocabulary.
-struct Columns {
-  std::int64_t begin, cols;
-};
-
-template <class F> void for_chunks(std::int64_t rows, std::int64_t vocab, F&& f) {
-  const auto step = LmHeadLoss::chunk(rows, vocab);
-  for (std::int64_t at = 0; at < vocab; at += step) f(Columns{at, vocab - at < step ? vocab - at : step});
-}
-
-const void* rows_from(const View& w, std::int64_t row) {
-  return static_cast<const std::byte*>(w.data()) + row * w.row_stride() * dtype_bytes(w.dtype());
-}
-
 /// d (rows, cols) of leading dimension ld = h W[chunk]^T.
-template <class Isa> void logits_of(Isa isa, Pool& pool, float* d, std::int64_t ld, const View& h, const View& w, Columns c) {
+template <class Isa> void logits_of(Isa isa, Pool& pool, float* d, std::int64_t ld, const View& h, const View& w, VocabChunk c) {
   const gemm::Problem p{.m = h.rows(), .n = c.cols, .k = h.cols(),
                         .compute = h.dtype() == DType::bf16 ? gemm::Compute::bf16 : gemm::Compute::f32,
                         .a = {h.data(), h.dtype(), h.row_stride(), false},
@@ -46,7 +33,7 @@ struct Stats {
 /// `copy`: where rounded logits are kept, if they are.
 template <class Isa>
 void fold_chunk(Pool& pool, const Stats& s, const float* x, std::int64_t ld, bf16* copy, std::int64_t copy_ld, const std::int32_t* target,
-                std::int64_t rows, Columns c) {
+                std::int64_t rows, VocabChunk c) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   for_rows(pool, rows, c.cols, [&](std::int64_t begin, std::int64_t end) {
@@ -67,7 +54,7 @@ void fold_chunk(Pool& pool, const Stats& s, const float* x, std::int64_t ld, bf1
 /// d = (exp(x - lse) - onehot(target)) * dloss, for one chunk; d may be x.
 template <class Isa, class T>
 void gradient_chunk(Pool& pool, float* d, std::int64_t d_ld, const T* x, std::int64_t ld, const std::int32_t* target, const float* lse,
-                    float dloss, std::int64_t rows, Columns c) {
+                    float dloss, std::int64_t rows, VocabChunk c) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   for_rows(pool, rows, c.cols, [&](std::int64_t begin, std::int64_t end) {
@@ -109,7 +96,7 @@ template <class Isa> void add_rows(Pool& pool, const Grad& dh, const float* sum)
 
 /// dW[chunk] (+)= d^T h and sum (+)= d W[chunk].
 template <class Isa>
-void products(Isa isa, Pool& pool, const Grad& dw, float* sum, const View& h, const View& w, const float* d, std::int64_t ld, Columns c) {
+void products(Isa isa, Pool& pool, const Grad& dw, float* sum, const View& h, const View& w, const float* d, std::int64_t ld, VocabChunk c) {
   const auto compute = h.dtype() == DType::bf16 ? gemm::Compute::bf16 : gemm::Compute::f32;
   const gemm::Operand here{h.data(), h.dtype(), h.row_stride(), false};
   if (sum) {
@@ -135,7 +122,7 @@ void lm_head_loss(Isa isa, Pool& pool, Tensor loss, Tensor count, Tensor lse, Te
   const Stats s(stats, rows);
   // Kept f32 logits are the chunk's memory themselves; bf16 ones are a copy, so that the loss sees what was not rounded.
   const bool kept = logits && logits.size() > 0, in_place = kept && logits.dtype() == DType::f32;
-  for_chunks(rows, vocab, [&](Columns c) {
+  for_chunks(rows, vocab, [&](VocabChunk c) {
     float* x = in_place ? logits.ptr<float>() + c.begin : chunk.ptr<float>();
     const auto ld = in_place ? vocab : chunk.cols();
     logits_of(isa, pool, x, ld, h, w, c);
@@ -157,7 +144,7 @@ void lm_head_loss_backward(Isa isa, Pool& pool, Grad dh, Grad dw, View h, View w
   const auto* target = targets.ptr<std::int32_t>();
   auto* d = chunk.ptr<float>();
   const bool kept = logits && logits.size() > 0;
-  for_chunks(rows, vocab, [&](Columns c) {
+  for_chunks(rows, vocab, [&](VocabChunk c) {
     if (!kept) {
       logits_of(isa, pool, d, ld, h, w, c);
       gradient_chunk<Isa>(pool, d, ld, d, ld, target, lse.ptr<float>(), dloss, rows, c);

@@ -1,6 +1,6 @@
 #include "hpcdl/ops/matmul/device_gemm.h"
 
-#include "hpcdl/cuda/lanes.h"
+#include "hpcdl/cuda/element.h"
 #include "hpcdl/cuda/launch.h"
 #include "hpcdl/ops/fuse/activations.h"
 
@@ -20,10 +20,6 @@ __device__ float activate(float v, GemmActivation a) {
     case GemmActivation::gelu_erf: return fuse::GeluErf::value(v);
     default: return v;
   }
-}
-
-__device__ float fetch(const void* p, DType d, std::int64_t i) {
-  return d == DType::bf16 ? widen(static_cast<const bf16*>(p)[i]) : static_cast<const float*>(p)[i];
 }
 
 /// A finished sum on its way to memory.

@@ -4,6 +4,7 @@
 
 #include "hpcdl/cuda/lanes.h"
 #include "hpcdl/cuda/reduce.h"
+#include "hpcdl/cuda/relative_exp.h"
 
 // A row is read once, into registers of 16 bytes: by a warp, by a block, or, when it is longer than a block's registers, by
 // the blocks of a cluster, which exchange their (maximum, sum) through distributed shared memory. Rows beyond that, and long
@@ -14,17 +15,10 @@ namespace {
 
 namespace cg = cooperative_groups;
 
-constexpr float kLog2e = 1.4426950408889634f;
-
 /// The sum of e^(x - top) over some elements, top the largest of them.
 struct Part {
   float top, sum;
 };
-/// e^(x - top). Where all is -inf so far, NaN alone counts.
-__device__ float relative(float x, float top) {
-  if (top == -__builtin_inff()) return x == top ? 0.0f : x;
-  return exp2f((x - top) * kLog2e);
-}
 __device__ Part merge(Part a, Part b) {
   const float top = a.top > b.top ? a.top : b.top;
   if (top == -__builtin_inff()) return {top, a.sum + b.sum};
@@ -84,7 +78,7 @@ __global__ void __launch_bounds__(kThreads* kRows) in_registers(Problem p) {
 #pragma unroll
   for (int k = 0; k < kPacks; ++k)
 #pragma unroll
-    for (int i = 0; i < N; ++i) sum += relative(v[k].v[i], top);
+    for (int i = 0; i < N; ++i) sum += relative_exp(v[k].v[i], top);
   Part all = block_merge<kThreads>({top, sum}, memory);
 #if __CUDA_ARCH__ >= 900
   if constexpr (kBlocks > 1) {
@@ -117,7 +111,7 @@ template <class T> __global__ void __launch_bounds__(1024) in_two_sweeps(Problem
     const float top = largest(v);
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < N; ++i) sum += relative(v.v[i], top);
+    for (int i = 0; i < N; ++i) sum += relative_exp(v.v[i], top);
     part = merge(part, {top, sum});
   }
   const Part all = block_merge<kThreads>(part, memory);
