@@ -14,6 +14,14 @@ void Stream::require_cpu() const {
   require(!device_.is_cuda(), "cuda", "a record of this program has CPU code alone: run it on a CPU");
 }
 
+Stream Stream::borrowed(Device device, void* native, Pool& pool, StepParams* mirror) {
+  Stream s(pool);
+  s.device_ = device;
+  s.native_ = std::shared_ptr<void>(std::shared_ptr<void>(), native);  // without a count: nobody frees it here
+  s.mirror_ = std::shared_ptr<StepParams>(std::shared_ptr<void>(), mirror);
+  return s;
+}
+
 #if HPCDL_CUDA
 
 using cuda::check;

@@ -29,6 +29,9 @@ class Stream {
   explicit Stream(Pool& pool, StepParams* params = nullptr) : pool_(&pool), params_(params) {}
   /// A queue on `device`; `pool` serves what the host does for it. Throws where the build or the machine has no such device.
   Stream(Device device, Pool& pool, StepParams* params = nullptr);
+  /// GPU: a queue that somebody else owns, by its cudaStream_t. `mirror`: step parameters in device memory, if any are there.
+  /// Both must outlive this.
+  static Stream borrowed(Device device, void* native, Pool& pool, StepParams* mirror = nullptr);
 
   Device device() const { return device_; }
   Pool& pool() const { return *pool_; }
