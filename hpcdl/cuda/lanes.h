@@ -3,6 +3,7 @@
 // the CPU runs on simd::Vec run on this (ops/fuse/): same operators, same function names.
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include "hpcdl/core/dtype.h"
 
@@ -98,12 +99,19 @@ template <class T, int K> struct alignas(sizeof(T) * K) Pack {
 
 __device__ inline float widen(float x) { return x; }
 __device__ inline float widen(bf16 x) { return __uint_as_float(static_cast<unsigned>(x.bits) << 16); }
+__device__ inline float widen(f16 x) { return __half2float(__ushort_as_half(x.bits)); }
 template <class T> __device__ T narrow(float x);
 template <> __device__ inline float narrow<float>(float x) { return x; }
 template <> __device__ inline bf16 narrow<bf16>(float x) {
   const __nv_bfloat16 h = __float2bfloat16_rn(x);
   bf16 r;
   r.bits = __bfloat16_as_ushort(h);
+  return r;
+}
+
+template <> __device__ inline f16 narrow<f16>(float x) {  // beyond 65504: infinite
+  f16 r;
+  r.bits = __half_as_ushort(__float2half_rn(x));
   return r;
 }
 

@@ -163,6 +163,7 @@ void Graph::push(std::string_view name, RunFn run, std::span<const Operand> oper
       tensors.emplace_back();
       continue;
     }
+    if (o.spec.dtype == DType::f16 && !options_.eager->device().is_cuda()) refuse_f16_on_cpu();
     auto* data = static_cast<std::byte*>(program_.slots[static_cast<std::size_t>(o.slot)].data);
     tensors.emplace_back(Tensor(data + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides, options_.eager->device()),
                          o.access == Access::update ? Write::accumulate : Write::overwrite);

@@ -330,10 +330,10 @@ class OpTest : public ::testing::Test {
         const double down = objective();
         in[i][k] = x;
         const double want = (up - down) / (2 * h), got = get(run.gradients[i].tensor, k);
-        // Truncation of the difference is O(h^2); its rounding is ulp(objective) / h. bf16: backward reads outputs and
-        // upstream gradients that were rounded to bf16, each an error of half an ulp of what it multiplies.
+        // Truncation of the difference is O(h^2); its rounding is ulp(objective) / h. 16 bits: backward reads outputs and
+        // upstream gradients that were rounded to them, each an error of half an ulp of what it multiplies.
         const double difference = 1e-7 * top + 0x1p-50 * (std::fabs(up) + std::fabs(down)) / h;
-        const double rounded = dtype_ == DType::bf16 ? 0x1p-7 * top : 0;
+        const double rounded = dtype_ == DType::f32 ? 0 : 2 * half_ulp(dtype_) * top;
         const double tol = tolerance(run.gradients[i].tensor.dtype(), std::fabs(want), top) + difference + rounded;
         if (std::fabs(got - want) > tol) {
           ADD_FAILURE() << "gradient of input " << i << " at " << k << ": got " << got << ", finite difference " << want << ", allowed error " << tol;
@@ -524,8 +524,9 @@ void register_op_tests(ErasedSpec erased) {
   for (std::size_t i = 0; i < spec.cases.size(); ++i) {
     const auto& c = spec.cases[i];
     for (const auto& backend : backends()) {
-      for (auto dtype : {DType::f32, DType::bf16}) {
-        if (dtype == DType::bf16 && !spec.bf16) continue;
+      for (auto dtype : {DType::f32, DType::bf16, DType::f16}) {
+        if (dtype != DType::f32 && !spec.bf16) continue;
+        if (dtype == DType::f16 && !backend.device.is_cuda()) continue;
         std::vector<std::string> kinds{"forward", "repeat", "replay"};
         if (spec.op->backward && c.gradient) kinds.insert(kinds.end(), {"gradient", "accumulate"});
         if (spec.in_place) kinds.push_back("in_place");

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 256, kPerThread = 16;
 constexpr std::int64_t kPerBlock = kThreads * kPerThread;
-constexpr unsigned char kDecays = 1, kBf16Value = 2, kBf16Gradient = 4;
+constexpr unsigned char kDecays = 1, kBf16Value = 2, kBf16Gradient = 4, kF16Copy = 8;
 
 using Table = TensorTable<AdamW::kOperands, 400>;  // 20 of the 32 KB that a launch can carry
 
@@ -24,7 +24,7 @@ template <class P, class G> __device__ void update(const Table& table, int i, st
   P* p = static_cast<P*>(table.pointer[0][i]);
   const G* g = static_cast<const G*>(table.pointer[1][i]);
   float *m = static_cast<float*>(table.pointer[2][i]), *v = static_cast<float*>(table.pointer[3][i]);
-  bf16* copy = static_cast<bf16*>(table.pointer[4][i]);
+  void* copy = table.pointer[4][i];
   const AdamW::Args& a = s.args;
   const float keep = table.flags[i] & kDecays ? 1.0f - s.lr * a.weight_decay : 1.0f, rate = s.lr / s.correction1, root = 1.0f / sqrtf(s.correction2);
   const Lanes<N> rest1(1.0f - a.beta1), rest2(1.0f - a.beta2);
@@ -40,7 +40,8 @@ template <class P, class G> __device__ void update(const Table& table, int i, st
     store(m + at, mi, n);
     store(v + at, vi, n);
     store(p + at, out, n);
-    if (copy) store(copy + at, out, n);
+    if (copy && table.flags[i] & kF16Copy) store(static_cast<f16*>(copy) + at, out, n);
+    else if (copy) store(static_cast<bf16*>(copy) + at, out, n);
   }
 }
 
@@ -68,7 +69,7 @@ void adamw(Stream& s, const Grad* tensors, const std::uint8_t* decays, std::int6
       table.size[k] = t[0].size();
       for (int p = 0; p < AdamW::kOperands; ++p) table.pointer[p][k] = t[p].data();
       table.flags[k] = static_cast<unsigned char>((decays[i] ? kDecays : 0) | (t[0].dtype() == DType::bf16 ? kBf16Value : 0) |
-                                                  (t[1].dtype() == DType::bf16 ? kBf16Gradient : 0));
+                                                  (t[1].dtype() == DType::bf16 ? kBf16Gradient : 0) | (t[4].dtype() == DType::f16 ? kF16Copy : 0));
       table.first_block[k] = blocks;
       blocks += blocks_for(t[0].size(), kPerBlock);
     }

@@ -7,7 +7,7 @@
 //   p = p - lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
 //
 // as torch.optim.AdamW does. With StepParams::skip nothing is touched. p: f32 or bf16, gradient: f32 or bf16, m and v: f32;
-// `copy`, if any, receives p rounded to bf16 (the weights that a mixed-precision forward reads).
+// `copy`, if any, receives p rounded to bf16 or, on a GPU, f16 (the weights that a mixed-precision forward reads).
 // Source: Loshchilov & Hutter, "Decoupled weight decay regularization", 2019.
 
 #include <array>
@@ -67,7 +67,9 @@ inline void require_adamw(const Spec& value, const Spec& gradient, const Spec& m
   require_shape(AdamW::name, "gradient", gradient, value.shape);
   require_spec(AdamW::name, "m", m, {value.shape, DType::f32});
   require_spec(AdamW::name, "v", v, {value.shape, DType::f32});
-  if (copy) require_spec(AdamW::name, "copy", copy, {value.shape, DType::bf16});
+  require(value.dtype != DType::f16 && gradient.dtype != DType::f16, AdamW::name, "parameters and gradients must be F32 or BF16, got {} and {}",
+          to_string(value), to_string(gradient));
+  if (copy) require_spec(AdamW::name, "copy", copy, {value.shape, copy.dtype == DType::f16 ? DType::f16 : DType::bf16});
 }
 
 }  // namespace detail

@@ -26,8 +26,7 @@ struct Heads {
   __device__ float get(std::int64_t i) const { return fetch(data, dtype, i); }
   __device__ void put(std::int64_t i, float v) const {
     if (accumulate) v += get(i);
-    if (dtype == DType::bf16) static_cast<bf16*>(data)[i] = narrow<bf16>(v);
-    else static_cast<float*>(data)[i] = v;
+    cuda::put(data, dtype, i, v);
   }
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// y = x in another float type (f32, bf16), rounded to nearest even. Differentiable: the gradient is cast back.
+// y = x in another float type (f32, bf16, f16), rounded to nearest even. Differentiable: the gradient is cast back.
 
 #include "hpcdl/ops/op.h"
 #include "hpcdl/ops/require.h"
@@ -11,7 +11,7 @@ struct Cast {
   struct Args { DType to = DType::f32; };
   static Spec infer(const Spec& x, const Args& a) {
     require_float(name, x);
-    require(a.to == DType::f32 || a.to == DType::bf16, name, "can cast to F32 or BF16, got {}", dtype_name(a.to));
+    require(a.to == DType::f32 || a.to == DType::bf16 || a.to == DType::f16, name, "can cast to F32, BF16 or F16, got {}", dtype_name(a.to));
     return {x.shape, a.to};
   }
   static Cost cost(const Spec& x, const Args& a) {

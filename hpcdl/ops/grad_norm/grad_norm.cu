@@ -34,8 +34,12 @@ __global__ void __launch_bounds__(kThreads) block_squares(const __grid_constant_
   const int i = table.find(blockIdx.x);
   const std::int64_t begin = std::int64_t{blockIdx.x - table.first_block[i]} * kTensorBlock, left = table.size[i] - begin,
                      n = left < kTensorBlock ? left : kTensorBlock;
-  const float mine = table.flags[i] ? squares(static_cast<const bf16*>(table.pointer[0][i]) + begin, n)
-                                    : squares(static_cast<const float*>(table.pointer[0][i]) + begin, n);
+  float mine = 0;
+  switch (static_cast<DType>(table.flags[i])) {
+    case DType::bf16: mine = squares(static_cast<const bf16*>(table.pointer[0][i]) + begin, n); break;
+    case DType::f16: mine = squares(static_cast<const f16*>(table.pointer[0][i]) + begin, n); break;
+    default: mine = squares(static_cast<const float*>(table.pointer[0][i]) + begin, n);
+  }
   const double sum = block_sum(static_cast<double>(mine), memory);
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
@@ -64,7 +68,7 @@ void grad_norm(Stream& s, Tensor partial, const Grad* gradients, std::int64_t co
       const int k = table.count++;
       table.size[k] = gradients[i].size();
       table.pointer[0][k] = gradients[i].data();
-      table.flags[k] = gradients[i].dtype() == DType::bf16;
+      table.flags[k] = static_cast<unsigned char>(gradients[i].dtype());
       table.first_block[k] = blocks;
       blocks += static_cast<unsigned>(tensor_blocks(gradients[i].size()));
     }

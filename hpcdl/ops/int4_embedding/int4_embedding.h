@@ -17,7 +17,7 @@ struct Int4Embedding {
   static Spec infer(const Spec& ids, const Spec& packed, const Spec& scale, const Spec& offset, const Spec& positions,
                     const Args& a) {
     require(ids.dtype == DType::i32 && ids.shape.rank() < Shape::kMaxRank, name, "ids must be I32, got {}", to_string(ids));
-    require(a.dtype == DType::f32 || a.dtype == DType::bf16, name, "output must be F32 or BF16, got {}", dtype_name(a.dtype));
+    require(a.dtype == DType::f32 || a.dtype == DType::bf16 || a.dtype == DType::f16, name, "output must be F32, BF16 or F16, got {}", dtype_name(a.dtype));
     int4::require_weight(name, packed, scale, offset);
     Spec y{ids.shape, a.dtype};
     y.shape.push_back(2 * packed[1]);

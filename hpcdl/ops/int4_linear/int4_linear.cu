@@ -67,8 +67,7 @@ __device__ void put(const Operands& o, float v, std::int64_t row, std::int64_t c
   if (o.bias) v += fetch(o.bias, o.bias_dtype, col);
   v = activate(v, o.activation);
   if (o.residual) v += fetch(o.residual, o.y_dtype, row * o.residual_stride + col);
-  if (o.y_dtype == DType::bf16) static_cast<bf16*>(o.y)[row * o.y_stride + col] = narrow<bf16>(v);
-  else static_cast<float*>(o.y)[row * o.y_stride + col] = v;
+  cuda::put(o.y, o.y_dtype, row * o.y_stride + col, v);
 }
 
 template <bool kExact, int kCount> __global__ void __launch_bounds__(kThreads) multiply_tile(Operands o) {

@@ -1,6 +1,7 @@
 #include "hpcdl/ops/linear/linear.h"
 
 #include "hpcdl/cuda/columns.h"
+#include "hpcdl/cuda/element.h"
 #include "hpcdl/ops/fuse/activations.h"
 #include "hpcdl/ops/fuse/operand.h"
 #include "hpcdl/ops/matmul/device_gemm.h"
@@ -16,7 +17,8 @@ struct OnePass {
   fuse::In dy, z;
   fuse::Out dz, dresidual;
   void* dbias;
-  bool bias16, add_bias;
+  DType bias_dtype;
+  bool add_bias;
   std::int64_t rows, cols;
   Activation activation;
 };
@@ -52,13 +54,9 @@ template <class T> __global__ void __launch_bounds__(kColumnThreads* kRowThreads
   if (!o.dbias) return;
   sum = sum_over_row_threads(sum);
   if (threadIdx.y != 0 || n <= 0) return;
-  if (o.bias16) {
-    bf16* to = static_cast<bf16*>(o.dbias) + col;
-    store(to, o.add_bias ? sum + load<N>(static_cast<const bf16*>(to), n) : sum, n);
-  } else {
-    float* to = static_cast<float*>(o.dbias) + col;
-    store(to, o.add_bias ? sum + load<N>(static_cast<const float*>(to), n) : sum, n);
-  }
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    if (i < n) put(o.dbias, o.bias_dtype, col + i, o.add_bias ? sum.v[i] + fetch(o.dbias, o.bias_dtype, col + i) : sum.v[i]);
 }
 
 void product(Stream& s, const Grad& d, const GemmOperand& a, const GemmOperand& b, std::int64_t k, DType compute) {
@@ -79,7 +77,7 @@ void linear_backward(Stream& s, const LinearGradients& g, const LinearArgs& a) {
   const bool activated = a.activation != Activation::none;
   if ((g.dbias || g.dresidual || activated) && g.dy.cols() > 0) {
     const OnePass o{g.dy, g.z ? fuse::In(g.z) : fuse::In(), g.dz ? fuse::Out(g.dz) : fuse::Out(), g.dresidual ? fuse::Out(g.dresidual) : fuse::Out(),
-                    g.dbias.data(), g.dbias.dtype() == DType::bf16, g.dbias.accumulate(), g.dy.rows(), g.dy.cols(), a.activation};
+                    g.dbias.data(), g.dbias.dtype(), g.dbias.accumulate(), g.dy.rows(), g.dy.cols(), a.activation};
     visit_dtype(g.dy.dtype(), [&]<class T>() {
       one_pass<T><<<blocks_for(o.cols, kColumnThreads * kLanes<T>), dim3(kColumnThreads, kRowThreads), 0, queue(s)>>>(o);
     });

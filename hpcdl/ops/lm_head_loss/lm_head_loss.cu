@@ -27,7 +27,7 @@ struct Stats {
 };
 
 /// A block folds one row of a chunk. `copy`: where rounded logits are kept, if they are.
-__global__ void __launch_bounds__(kThreads) fold_chunk(Stats s, const float* x, std::int64_t ld, bf16* copy, std::int64_t copy_ld, const std::int32_t* targets,
+template <class T> __global__ void __launch_bounds__(kThreads) fold_chunk(Stats s, const float* x, std::int64_t ld, T* copy, std::int64_t copy_ld, const std::int32_t* targets,
                                                        VocabChunk c) {
   constexpr int N = 4;
   __shared__ float tops[kThreads / kWarp], sums[kThreads / kWarp];
@@ -114,7 +114,9 @@ void lm_head_loss(Stream& s, Tensor loss, Tensor count, Tensor lse, Tensor logit
       float* x = in_place ? logits.ptr<float>() + c.begin : chunk.ptr<float>();
       const auto ld = in_place ? vocab : chunk.cols();
       logits_of(s, x, ld, h, w, c);
-      fold_chunk<<<blocks_for(rows, 1), kThreads, 0, queue(s)>>>(st, x, ld, kept && !in_place ? logits.ptr<bf16>() + c.begin : nullptr, vocab, target, c);
+      visit_dtype(h.dtype(), [&]<class T>() {
+        fold_chunk<<<blocks_for(rows, 1), kThreads, 0, queue(s)>>>(st, x, ld, kept && !in_place ? logits.ptr<T>() + c.begin : nullptr, vocab, target, c);
+      });
       launched("lm_head_loss");
     });
     finish_rows<<<blocks_for(rows, kThreads), kThreads, 0, queue(s)>>>(st, lse ? lse.ptr<float>() : nullptr, target, rows);

@@ -2,7 +2,7 @@
 // The last layer of a language model and its loss in one op: loss = sum over valid rows of cross-entropy(h W^T, target),
 // count = number of valid rows; see cross_entropy.h for both.
 //
-// h: (..., C), W: (V, C), f32 or bf16 each; targets: (...) i32. Products are formed in h's type, sums in f32. The logits exist
+// h: (..., C), W: (V, C), f32, bf16 or f16 each; targets: (...) i32. Products are formed in h's type, sums in f32. The logits exist
 // in chunks of columns that stay in cache: each chunk of W is read once per pass, each chunk of dW written once. Backward
 // needs the logits again:
 //   keep_logits = false   they are recomputed: (rows, V) is never held, for 8 instead of 6 multiply-adds per logit and channel

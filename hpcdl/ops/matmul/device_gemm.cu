@@ -5,7 +5,7 @@
 #include "hpcdl/ops/fuse/activations.h"
 
 // The kernel that takes every shape, stride and mix of types: tiles of A and B pass through registers, where they are
-// converted, into shared memory, one tile ahead of the products; bf16 products are mma.sync (sm_80 and later), f32 products are
+// converted, into shared memory, one tile ahead of the products; 16-bit products are mma.sync (sm_80 and later), f32 products are
 // plain fused multiply-adds.
 
 namespace hpcdl::cuda {
@@ -37,6 +37,7 @@ template <class T> __device__ void finish(const GemmResult& o, float acc, std::i
 __device__ Lanes<8> eight(const GemmOperand& o, std::int64_t offset, std::int64_t n) {
   if (n <= 0) return Lanes<8>(0.0f);
   const int count = n < 8 ? static_cast<int>(n) : 8;
+  if (o.dtype == DType::f16) return load<8>(static_cast<const f16*>(o.data) + offset, count);
   return o.dtype == DType::bf16 ? load<8>(static_cast<const bf16*>(o.data) + offset, count) : load<8>(static_cast<const float*>(o.data) + offset, count);
 }
 
@@ -76,19 +77,24 @@ template <int kRows, int kDepth> struct Carried {
   }
 };
 
-__device__ void load_matrices(unsigned (&r)[4], const bf16* p) {
+__device__ void load_matrices(unsigned (&r)[4], const void* p) {
   const auto at = static_cast<unsigned>(__cvta_generic_to_shared(p));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
 }
-__device__ void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+/// c += a b, of two bf16 or two f16 in each register.
+template <class E> __device__ void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  if constexpr (std::is_same_v<E, bf16>)
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  else
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// 128 x 128 of D per block; warps in 2 x 4, each 64 x 32 of it.
-template <class T> __global__ void __launch_bounds__(kThreads) gemm_bf16(const __grid_constant__ Gemm g) {
+/// 128 x 128 of D per block; warps in 2 x 4, each 64 x 32 of it. E: bf16 or f16.
+template <class E, class T> __global__ void __launch_bounds__(kThreads) gemm_16(const __grid_constant__ Gemm g) {
   constexpr int kTile = 128, kDepth = 32, kStride = kDepth + 8;
-  __shared__ alignas(16) bf16 as[2][kTile][kStride], bs[2][kTile][kStride];
+  __shared__ alignas(16) E as[2][kTile][kStride], bs[2][kTile][kStride];
   const std::int64_t m0 = std::int64_t{blockIdx.y} * kTile, n0 = std::int64_t{blockIdx.x} * kTile, batch = blockIdx.z;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, wm = warp / 4 * 64, wn = warp % 4 * 32;
   float acc[4][4][4] = {};
@@ -114,7 +120,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) gemm_bf16(const _
 #pragma unroll
       for (int i = 0; i < 4; ++i)
 #pragma unroll
-        for (int j = 0; j < 4; ++j) multiply(acc[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
+        for (int j = 0; j < 4; ++j) multiply<E>(acc[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
     }
   }
 #pragma unroll
@@ -171,13 +177,13 @@ template <class T> __global__ void __launch_bounds__(kThreads) gemm_f32(const __
 
 void gemm(Stream& s, const Gemm& g) {
   if (g.m == 0 || g.n == 0 || g.batch == 0) return;
-  const bool bf = g.compute == DType::bf16;
-  const std::int64_t tile = bf ? 128 : 64;
+  const std::int64_t tile = g.compute == DType::f32 ? 64 : 128;
   const std::int64_t rows = (g.m + tile - 1) / tile;
   require(rows <= 65535 && g.batch <= 65535, "matmul", "{} x {} matrices of {} rows are more than one launch can have", g.batch, g.m, g.n);
   const dim3 grid(blocks_for(g.n, tile), static_cast<unsigned>(rows), static_cast<unsigned>(g.batch));
   visit_dtype(g.out.dtype, [&]<class T>() {
-    if (bf) gemm_bf16<T><<<grid, kThreads, 0, queue(s)>>>(g);
+    if (g.compute == DType::bf16) gemm_16<bf16, T><<<grid, kThreads, 0, queue(s)>>>(g);
+    else if (g.compute == DType::f16) gemm_16<f16, T><<<grid, kThreads, 0, queue(s)>>>(g);
     else gemm_f32<T><<<grid, kThreads, 0, queue(s)>>>(g);
   });
   launched("matmul");

@@ -1,7 +1,7 @@
 #pragma once
 // D = act(scale * A x B + bias) + residual on a GPU, with z, the value in front of the activation, kept where asked. A (M, K),
-// B (K, N), either of them transposed, f32 or bf16 each; products are formed in `compute`, sums are f32. Operands of another
-// dtype are converted on their way into shared memory, so bf16 products read f32 master weights without a copy of them.
+// B (K, N), either of them transposed, f32, bf16 or f16 each; products are formed in `compute`, sums are f32. Operands of another
+// dtype are converted on their way into shared memory, so 16-bit products can read f32 master weights.
 // The order of every sum depends on the shape alone.
 
 #include "hpcdl/core/stream.h"
