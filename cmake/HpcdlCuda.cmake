@@ -24,9 +24,10 @@ function(hpcdl_link_cuda target)
   set_target_properties(${target} PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_SEPARABLE_COMPILATION OFF)
 endfunction()
 
-# Every op spec in one program, to be carried to a machine with a GPU (scripts/gpu.sh).
+# Every op spec, and what trains and loads on a GPU, in one program, to be carried to a machine with one (scripts/gpu.sh).
 function(hpcdl_gpu_tests)
-  file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/hpcdl/ops/*/*.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/graph/*.test.cpp)
+  file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/hpcdl/ops/*/*.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/graph/*.test.cpp
+    ${PROJECT_SOURCE_DIR}/hpcdl/train/*.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/io/upload.test.cpp)
   add_executable(gpu_tests ${files})
   target_link_libraries(gpu_tests PRIVATE hpcdl_testing hpcdl hpcdl_flags GTest::gtest GTest::gtest_main)
   target_compile_definitions(gpu_tests PRIVATE HPCDL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")

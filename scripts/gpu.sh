@@ -45,7 +45,7 @@ main_job() {
 
 if step configure cmake --preset cuda -DHPCDL_TESTS=ON -DCMAKE_CUDA_ARCHITECTURES="$cc-real" &&
   step build cmake --build build/cuda -j "$(nproc)" --target gpu_tests hpcdl; then
-  step specs build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*cuda/*'
+  step specs build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*cuda/*:*/cuda:gpu/*:Gpu*'
   if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck initcheck; do
       step "$tool" timeout 150 compute-sanitizer --tool "$tool" --error-exitcode 9 build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*forward.cuda/*:*accumulate.cuda/*'

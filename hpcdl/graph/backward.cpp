@@ -16,9 +16,13 @@ void Graph::fill(const Operand& where, float v) {
   emit(Fill::name, op_info<Fill>.forward, std::span(&o, 1), &args, sizeof args, Fill::cost(o.spec, args), Phase::backward);
 }
 
+/// A gradient has the type of the base, whatever the type of what stands in for it.
+Spec Graph::gradient_spec(int id) const { return {value(id).operand.spec.shape, value(value(id).base).operand.spec.dtype}; }
+
 /// The window of the gradient that belongs to a value: laid out as the value is in its base.
 Operand Graph::gradient_operand(int id) const {
   Operand o = value(id).operand;
+  o.spec = gradient_spec(id);
   o.slot = value(value(id).base).gradient_slot;
   return o;
 }
@@ -182,7 +186,7 @@ void Graph::backward_of(const Node& node) {
       case OperandKind::grad_in:
         if (const int id = node.in[i]; id >= 0 && value(id).needs_gradient) {
           if (std::any_of(written.begin(), written.end(), [&](int other) { return overlaps(id, other); })) {
-            o = whole(add_slot({value(id).operand.spec, SlotKind::temp, nullptr, "second.grad"}), value(id).operand.spec, Access::write);
+            o = whole(add_slot({gradient_spec(id), SlotKind::temp, nullptr, "second.grad"}), gradient_spec(id), Access::write);
             late.emplace_back(id, o);
           } else {
             o = write_gradient(id);

@@ -65,6 +65,21 @@ Var Graph::parameter(std::string name, Tensor value, Tensor gradient) {
   return v;
 }
 
+Var Graph::stand_in(const Var& of, std::string name, Tensor memory) {
+  require(memory.is_contiguous() && memory.shape() == of.shape() && value(of.id()).base == of.id(), "graph",
+          "\"{}\" must be a contiguous tensor of the shape of the parameter it stands for, {}, got {}", name, to_string(of.spec()), to_string(memory.spec()));
+  const std::pair<const void*, std::string> key{memory.data(), name};
+  if (const auto known = by_memory_.find(key); known != by_memory_.end()) return var(known->second);
+  const int slot = add_slot({memory.spec(), SlotKind::external, memory.data(), name, memory.device()});
+  Value v = value(of.id());
+  v.operand = whole(slot, memory.spec(), Access::read);
+  v.written.clear();
+  v.name = std::move(name);
+  const int id = add_value(std::move(v));
+  by_memory_.emplace(key, id);
+  return var(id);
+}
+
 Var Graph::differentiable_input(std::string name, Spec spec) {
   const Var v = input(std::move(name), spec);
   value(v.id()).needs_gradient = !options_.inference;

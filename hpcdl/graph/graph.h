@@ -41,6 +41,8 @@ class Graph {
   Var constant(std::string name, Tensor memory);
   /// Memory of the caller with a gradient that lies in the caller's memory too; the same Var for the same memory.
   Var parameter(std::string name, Tensor value, Tensor gradient);
+  /// The parameter `of` as other memory of the caller holds it, rounded to another type: ops read that, gradients are those of `of`.
+  Var stand_in(const Var& of, std::string name, Tensor memory);
   /// A leaf in the arena that has a gradient: tests, and stages whose input gradient leaves the program.
   Var differentiable_input(std::string name, Spec spec);
 
@@ -137,6 +139,7 @@ class Graph {
   const Value& value(int id) const { return values_[static_cast<std::size_t>(id)]; }
   Value& base(int id) { return value(value(id).base); }
   Operand gradient_operand(int id) const;
+  Spec gradient_spec(int id) const;
   static Operand whole(int slot, const Spec& spec, Access access);
 
   std::vector<Operand> forward_operands(const OpInfo& op, std::span<const int> in, std::span<const int> out, const void* args);

@@ -21,7 +21,7 @@ Var embed(const nn::Weight& table, const Var& ids, DType compute, const Var& pos
 
 Var head_logits(const nn::Weight& head, const Var& h) {
   Graph& g = h.graph();
-  if (!head.quantized()) return linear(h, head(g), {}, {.out = DType::f32});
+  if (!head.quantized()) return linear(h, head.rounded(g, h.dtype()), {}, {.out = DType::f32});
   const auto w = head.int4(g);
   return int4_linear(h, w.packed, w.scale, w.offset, {}, {}, {.out = DType::f32});
 }

@@ -10,32 +10,25 @@
 #include "hpcdl/io/hf_config.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/io/safetensors_writer.h"
+#include "hpcdl/io/upload.h"
 #include "hpcdl/models/bind.h"
 #include "hpcdl/models/blocks.h"
 #include "hpcdl/models/gpt.h"
 #include "hpcdl/models/llama.h"
+#include "hpcdl/ops/cast/cast.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
 #include "hpcdl/ops/lm_head_loss/lm_head_loss.h"
-
 
 namespace hpcdl::models {
 namespace {
 
-constexpr std::int64_t kAlign = 64;
+constexpr std::int64_t kAlign = 256;  // more than any kernel asks for
 
 std::int64_t padded(std::int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 std::variant<Gpt, Llama> build(const io::ModelConfig& c) {
   if (c.family == io::Family::gpt2) return Gpt(c);
   return Llama(c);
-}
-
-/// A copy of t on the device of s, in memory that `keep` owns.
-Tensor copied(const Stream& s, const Tensor& t, std::vector<Buffer>& keep) {
-  keep.emplace_back(t.bytes(), s.device());
-  const Tensor there(keep.back().data(), t.spec(), s.device());
-  copy(s, there, t);
-  return there;
 }
 
 }  // namespace
@@ -48,8 +41,9 @@ struct LanguageModel::Impl {
   std::vector<io::Prefetch> reading;        // after folder: stops before the mapping goes
   std::vector<Buffer> converted;            // tensors of a mapped model whose type no kernel reads (F16, F64)
   std::vector<NamedParameter> parameters;
+  Buffer copies;                            // of matrices, in 16 bits
   Device device;
-  std::vector<Buffer> on_device;            // copies of everything that programs read
+  Buffer on_device;                         // a copy of everything that programs read
 
   explicit Impl(io::ModelConfig c) : config(std::move(c)), model(build(config)) {
     for_each([](const std::string& name, nn::Param& p) { p.name = name; });
@@ -85,28 +79,71 @@ void LanguageModel::to_device(const Stream& s) {
   if (!s.device().is_cuda()) return;
   require(!m.device.is_cuda(), "model", "the model lies on a GPU already");
   m.device = s.device();
-  std::size_t next = 0;
+  std::vector<Tensor*> values, gradients;
+  const auto note = [](std::vector<Tensor*>& list, Tensor& t) {
+    if (t) list.push_back(&t);
+  };
   std::visit([&](auto& model) {
     nn::for_each_param(model, [&]<class P>(const std::string&, P& p) {
       if constexpr (std::is_same_v<P, nn::Weight>)
-        for (Tensor* part : {&p.packed, &p.scale, &p.offset})
-          if (*part) *part = copied(s, *part, m.on_device);
-      if (!p.value) return;
-      p.value = copied(s, p.value, m.on_device);
-      if (p.gradient) {
-        m.on_device.emplace_back(p.gradient.bytes(), s.device());
-        p.gradient = Tensor(m.on_device.back().data(), p.gradient.spec(), s.device());
-      }
-      m.parameters[next].value = p.value;
-      m.parameters[next++].gradient = p.gradient;
+        for (Tensor* part : {&p.packed, &p.scale, &p.offset}) note(values, *part);
+      note(values, p.value);
+      note(gradients, p.gradient);
     });
-    if constexpr (requires { model.angles; }) {
-      OwnedTensor there(model.angles.tensor.spec(), s.device());
-      copy(s, there.tensor, model.angles.tensor);
-      model.angles = std::move(there);
-    }
+    if constexpr (requires { model.angles; }) note(values, model.angles.tensor);
   }, m.model);
-  m.gradients = {};
+
+  io::Upload upload;
+  const auto move = [&](const std::vector<Tensor*>& list, bool with_values) {
+    std::int64_t total = 0;
+    for (const auto* t : list) total += padded(t->bytes());
+    Buffer block(total, s.device());
+    auto* at = block.data();
+    for (auto* t : list) {
+      const Tensor there(at, t->spec(), s.device());
+      if (with_values) upload.add(there, *t);
+      *t = there;
+      at += padded(t->bytes());
+    }
+    return block;
+  };
+  m.on_device = move(values, true);
+  m.gradients = move(gradients, false);
+  upload.run(s);
+  std::visit([](auto& model) {
+    if constexpr (requires { model.angles; }) model.angles.buffer = {};
+  }, m.model);
+  std::size_t next = 0;
+  m.for_each([&](const std::string&, nn::Param& p) {
+    if (!p.value) return;
+    m.parameters[next].value = p.value;
+    m.parameters[next++].gradient = p.gradient;
+  });
+}
+
+void LanguageModel::keep_copies(DType type) {
+  auto& m = *impl_;
+  const auto* head = std::visit([](const auto& model) { return &model.head(); }, m.model);
+  std::vector<nn::Param*> matrices;
+  std::int64_t total = 0;
+  m.for_each([&](const std::string&, nn::Param& p) {
+    if (!p.value || (!p.multiplied && &p != head)) return;
+    matrices.push_back(&p);
+    total += padded(p.value.size() * dtype_bytes(type));
+  });
+  m.copies = Buffer(total, m.device);
+  auto* at = m.copies.data();
+  for (auto* p : matrices) {
+    p->copy = Tensor(at, {p->value.shape(), type}, m.device);
+    at += padded(p->copy.bytes());
+    for (auto& known : m.parameters)
+      if (known.name == p->name) known.copy = p->copy;
+  }
+}
+
+void LanguageModel::round_copies(Stream& s) const {
+  for (const auto& p : impl_->parameters)
+    if (p.copy) Cast::forward(s, p.copy, p.value, {p.copy.dtype()});
 }
 
 Device LanguageModel::device() const { return impl_->device; }
@@ -117,8 +154,10 @@ void LanguageModel::fetch(const Stream& s) const {
 }
 
 void LanguageModel::store(const Stream& s) {
-  if (device().is_cuda())
-    for (const auto& p : impl_->parameters) copy(s, p.value, p.host);
+  if (!device().is_cuda()) return;
+  io::Upload upload;
+  for (const auto& p : impl_->parameters) upload.add(p.value, p.host);
+  upload.run(s);
 }
 
 LanguageModel::LanguageModel(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -209,7 +248,7 @@ Var LanguageModel::loss(Graph& g, const Var& tokens, const Var& targets, const n
     const Var h = g.reshape(m.norm(hidden), {rows, hidden[-1]});
     if (weight.quantized()) return cross_entropy(head_logits(weight, h), labels)[0];
     const bool keep = rows * weight.spec[0] * dtype_bytes(h.dtype()) <= o.keep_logits_bytes;
-    return lm_head_loss(h, weight(g), labels, {.keep_logits = keep})[0];
+    return lm_head_loss(h, weight.rounded(g, h.dtype()), labels, {.keep_logits = keep})[0];
   }, impl_->model);
 }
 

@@ -19,6 +19,7 @@ struct NamedParameter {
   Tensor gradient;   // null unless the model was made for training
   bool decay;        // weight decay applies
   Tensor host;       // the value in host memory, which files are read into and written from; on a CPU the value itself
+  Tensor copy = {};  // the value rounded to 16 bits, for products: keep_copies()
 };
 
 class LanguageModel {
@@ -54,6 +55,11 @@ class LanguageModel {
   /// any program has been recorded; mapped weights stay mapped and are copied once.
   void to_device(const Stream& s);
   Device device() const;
+  /// Gives every matrix of own memory that products read a copy of `type` (bf16 or f16) beside it, unset until round_copies(): programs
+  /// recorded from now on that compute in that type read it, to the same bits. After to_device().
+  void keep_copies(DType type);
+  /// Rounds all values into their copies. The optimizer does the same as it writes the values.
+  void round_copies(Stream& s) const;
   /// Device to host, and back; nothing to do on a CPU.
   void fetch(const Stream& s) const;
   void store(const Stream& s);

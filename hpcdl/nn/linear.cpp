@@ -22,7 +22,7 @@ Var Linear::operator()(const Var& x, Activation activation, const Var& residual)
   Graph& g = x.graph();
   const auto scope = module_scope(g, weight);
   if (weight.quantized()) return int4(*this, x, activation, residual);
-  return linear(x, weight(g), bias(g), {.activation = activation, .conv1d = layout == Layout::in_out}, residual);
+  return linear(x, weight.rounded(g, x.dtype()), bias(g), {.activation = activation, .conv1d = layout == Layout::in_out}, residual);
 }
 
 }  // namespace hpcdl::nn

@@ -22,7 +22,7 @@ struct Linear {
     weight.spec = {l == Layout::out_in ? Shape{out, in} : Shape{in, out}, DType::f32};
     weight.init = Init::normal;
     weight.std = std;
-    weight.decay = true;
+    weight.decay = weight.multiplied = true;
     if (with_bias) bias.spec = {{out}, DType::f32};
   }
 

@@ -27,19 +27,26 @@ struct Param {
   Init init = Init::zeros;
   float std = 0;        // of Init::normal
   bool decay = false;   // weight decay: matrices yes, norms and biases no
+  bool multiplied = false;  // the weight of a Linear
 
   std::string name;     // full name, e.g. "transformer.h.0.attn.c_attn.weight"
   Tensor value;
   Tensor gradient;      // null where the parameter is frozen
+  Tensor copy;          // the value rounded to bf16 or f16, for products; null where there is none
 
   /// The parameter as a variable of a program; an absent Var for an absent parameter.
   Var operator()(Graph& g) const {
     if (!value) return {};
     return gradient ? g.parameter(name, value, gradient) : g.constant(name, value);
   }
+  /// As a product in `compute` reads it: the copy, if there is one of that type.
+  Var rounded(Graph& g, DType compute) const {
+    const Var v = (*this)(g);
+    return v && copy && copy.dtype() == compute ? g.stand_in(v, name + ".copy", copy) : v;
+  }
 };
 
-/// A matrix that may also be held as INT4 (ops/int4_linear/int4_layout.h), always (out, in): then `value` is null and the
+/// A matrix. It may also be held as INT4 (ops/int4_linear/int4_layout.h), always (out, in): then `value` is null and the
 /// tensors below are bound; offset is null when symmetric.
 struct Weight : Param {
   struct Int4Vars {

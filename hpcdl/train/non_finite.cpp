@@ -20,20 +20,21 @@ std::int64_t extent(const View& x) {
 }  // namespace
 
 bool all_finite(const Stream& s, const View& x) {
-  if (!x || (x.dtype() != DType::f32 && x.dtype() != DType::bf16) || x.size() == 0) return true;
+  if (!x || (x.dtype() != DType::f32 && x.dtype() != DType::bf16 && x.dtype() != DType::f16) || x.size() == 0) return true;
   if (x.device().is_cuda()) {
     const Spec all{{extent(x)}, x.dtype()};
     const OwnedTensor host(all);
     copy(s, host.tensor, View(x.data(), all, x.device()));
     return all_finite(s, View(host.tensor.data(), x.spec(), x.strides(), {}));
   }
-  return visit_dtype(x.dtype(), [&]<class T>() {
+  const auto finite = [&]<class T>() {
     const std::int64_t rows = x.rows(), cols = x.cols(), stride = x.row_stride();
     for (std::int64_t r = 0; r < rows; ++r)
       for (std::int64_t c = 0; c < cols; ++c)
         if (!std::isfinite(static_cast<float>(x.ptr<T>()[r * stride + c]))) return false;
     return true;
-  });
+  };
+  return x.dtype() == DType::f16 ? finite.template operator()<f16>() : visit_dtype(x.dtype(), finite);
 }
 
 std::optional<std::string> first_non_finite(const Executable& exe, Stream& s) {

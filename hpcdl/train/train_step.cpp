@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/io/upload.h"
 #include "hpcdl/ops/grad_norm/grad_norm.h"
 #include "hpcdl/train/non_finite.h"
 
@@ -20,6 +22,10 @@ Tensor bytes_of(const Buffer& b) { return Tensor(b.data(), {{b.bytes()}, DType::
 TrainStep::TrainStep(models::LanguageModel& model, Pool& pool, const StepOptions& options, Device device)
     : model_(model), options_(options), stream_(device, pool, &params_) {
   if (model_.device() != device) model_.to_device(stream_);
+  if (options_.forward.compute != DType::f32 && options_.copies.value_or(device.is_cuda())) {
+    model_.keep_copies(options_.forward.compute);
+    model_.round_copies(stream_);
+  }
   std::int64_t total = 0;
   for (const auto& p : model_.parameters()) {
     require(static_cast<bool>(p.gradient), "train", "parameter {} has no gradient: open the model for training", p.name);
@@ -33,7 +39,20 @@ TrainStep::TrainStep(models::LanguageModel& model, Pool& pool, const StepOptions
     state_.emplace_back(Tensor(at, p.value.spec(), device), Tensor(at + bytes, p.value.spec(), device));
     at += 2 * bytes;
   }
+  if (options_.loss_scale) {
+    scale_ = OwnedTensor(LossScale::kScale, device), counts_ = OwnedTensor(LossScale::kCounts, device);
+    set_scale_state({options_.init_scale, {}});
+  }
   record_programs();
+}
+
+void TrainStep::set_scale_state(const ScaleState& state) {
+  if (!options_.loss_scale) return;
+  require(state.scale > 0 && std::isfinite(state.scale), "train", "expected a loss scale above 0, got {}", state.scale);
+  scale_now_ = state;
+  copy(stream_, scale_.tensor, View(&state.scale, LossScale::kScale));
+  copy(stream_, counts_.tensor, View(&state.counts, LossScale::kCounts));
+  stream_.synchronize();
 }
 
 void TrainStep::record_programs() {
@@ -56,7 +75,8 @@ Program TrainStep::record_pass(Pass& pass, Write write, bool inference) const {
   auto forward = options_.forward;
   if (inference) forward.dropout = 0, forward.recompute = false;
   pass.loss = g.keep(model_.loss(g, pass.tokens, pass.targets, forward));
-  if (!inference) g.backward(pass.loss);
+  if (!inference && options_.loss_scale) g.backward(pass.loss, g.constant("loss_scale", scale_.tensor));
+  else if (!inference) g.backward(pass.loss);
   return g.finish();
 }
 
@@ -72,10 +92,15 @@ Program TrainStep::record_update() {
                        .gradient = gradient,
                        .m = g.constant(p.name + ".m", state_[i].first),
                        .v = g.constant(p.name + ".v", state_[i].second),
+                       .copy = p.copy ? g.constant(p.name + ".copy", p.copy) : Var(),
                        .decay = p.decay});
   }
-  record_grad_norm(g, gradients, {.max_norm = options_.clip, .skip_nonfinite = true});
-  record_adamw(g, tensors, options_.adamw);
+  const auto update = [&] {
+    record_grad_norm(g, gradients, {.max_norm = options_.clip, .skip_nonfinite = true});
+    record_adamw(g, tensors, options_.adamw);
+  };
+  if (options_.loss_scale) record_loss_scale(g, g.constant("loss_scale", scale_.tensor), g.constant("loss_scale.counts", counts_.tensor), *options_.loss_scale, update);
+  else update();
   return g.finish();
 }
 
@@ -87,50 +112,90 @@ void TrainStep::run(Executable& exe) {
   warm_.push_back(&exe);
 }
 
-double TrainStep::run(Pass& pass, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) {
-  const auto fill = [&](const Var& v, std::span<const std::int32_t> from) {
-    const Tensor t = pass.exe->tensor(v);
-    require(std::ssize(from) == t.size(), "train", "expected a batch of {} tokens, got {}", t.size(), from.size());
-    copy(stream_, t, View(from.data(), t.spec()));
-  };
-  fill(pass.tokens, tokens);
-  fill(pass.targets, targets);
-  run(*pass.exe);
-  last_ = &pass;
-  float loss = 0;
-  copy(stream_, Tensor(&loss, pass.loss.spec()), pass.exe->tensor(pass.loss));
-  return loss;
+/// Takes a copy of a batch; micro-batches keep theirs until the next step, and explain_non_finite() finds them there.
+TrainStep::Staged& TrainStep::stage(std::int64_t micro, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) {
+  const auto size = options_.batch * options_.length;
+  require(std::ssize(tokens) == size && std::ssize(targets) == size, "train", "expected a batch of {} tokens, got {} and {}", size, tokens.size(), targets.size());
+  require(micro >= 0 && micro <= std::ssize(staged_), "train", "micro-batch {} follows micro-batch {}", micro, staged_.size());
+  if (micro < micros_ && !waited_) stream_.synchronize();  // its copy may still be queued
+  const auto bytes = size * std::int64_t{sizeof(std::int32_t)};
+  if (micro == std::ssize(staged_)) staged_.push_back({Pinned(2 * bytes + std::int64_t{sizeof(float)}, stream_.device()), bytes});
+  auto& batch = staged_[static_cast<std::size_t>(micro)];
+  std::memcpy(batch.tokens(), tokens.data(), tokens.size_bytes());
+  std::memcpy(batch.targets(), targets.data(), targets.size_bytes());
+  return batch;
 }
 
-double TrainStep::accumulate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, std::int64_t step,
-                             std::int64_t micro) {
-  const InStage stage(observer_, Stage::pass);
+void TrainStep::fill(Pass& pass, const Staged& batch) {
+  const Tensor tokens = pass.exe->tensor(pass.tokens), targets = pass.exe->tensor(pass.targets);
+  copy(stream_, tokens, View(batch.tokens(), tokens.spec()));
+  copy(stream_, targets, View(batch.targets(), targets.spec()));
+}
+
+void TrainStep::queue(Pass& pass, const Staged& batch) {
+  fill(pass, batch);
+  run(*pass.exe);
+  copy_to_pinned(stream_, &batch.loss(), pass.exe->tensor(pass.loss));
+  waited_ = false;
+}
+
+/// Parameters and program of one micro-batch.
+TrainStep::Pass& TrainStep::prepare(std::int64_t step, std::int64_t micro) {
   params_.step = step;
   params_.seed = options_.seed + static_cast<std::uint64_t>(micro) * 0x9E3779B97F4A7C15u;  // other draws for every micro-batch
-  return run(micro == 0 ? first_ : more_, tokens, targets);
+  return micro == 0 ? first_ : more_;
 }
 
-double TrainStep::update(double lr, std::int64_t valid_tokens) {
+void TrainStep::accumulate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, std::int64_t step,
+                           std::int64_t micro) {
+  const InStage stage_of_run(observer_, Stage::pass);
+  require(micro == 0 || options_.accumulate, "train", "this step was made for one micro-batch");
+  const auto& batch = stage(micro, tokens, targets);
+  queue(prepare(step, micro), batch);
+  step_ = step, micros_ = micro + 1;
+}
+
+double TrainStep::loss() {
+  stream_.synchronize();
+  waited_ = true;
+  double sum = 0;
+  for (std::int64_t i = 0; i < micros_; ++i) sum += static_cast<double>(staged_[static_cast<std::size_t>(i)].loss());
+  return sum;
+}
+
+StepResult TrainStep::update(double lr, std::int64_t valid_tokens) {
   require(valid_tokens > 0, "train", "the batch holds no target to learn from");
-  const InStage stage(observer_, Stage::update);
+  const InStage stage_of_run(observer_, Stage::update);
+  params_.step = step_;
   params_.lr = static_cast<float>(lr);
   params_.grad_scale = 1.0f / static_cast<float>(valid_tokens);
   params_.skip = 0;
   run(*update_);
+  if (options_.loss_scale) {
+    copy(stream_, Tensor(&scale_now_.scale, LossScale::kScale), scale_.tensor);
+    copy(stream_, Tensor(&scale_now_.counts, LossScale::kCounts), counts_.tensor);
+  }
   stream_.pull_params();
-  return params_.grad_norm;
+  return {loss(), params_.grad_norm};
 }
 
 double TrainStep::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) {
-  const InStage stage(observer_, Stage::evaluate);
-  return run(eval_, tokens, targets);
+  const InStage stage_of_run(observer_, Stage::evaluate);
+  const auto& batch = stage(0, tokens, targets);
+  queue(eval_, batch);
+  stream_.synchronize();
+  waited_ = true;
+  return batch.loss();
 }
 
 std::string TrainStep::explain_non_finite() {
   for (const auto& p : model_.parameters())
     if (!all_finite(stream_, p.value)) return "the weight \"" + p.name + "\"";
-  if (last_)
-    if (auto found = first_non_finite(*last_->exe, stream_)) return *found;
+  for (std::int64_t micro = 0; micro < micros_; ++micro) {
+    auto& pass = prepare(step_, micro);
+    fill(pass, staged_[static_cast<std::size_t>(micro)]);
+    if (auto found = first_non_finite(*pass.exe, stream_)) return *found;
+  }
   for (const auto& p : model_.parameters())
     if (!all_finite(stream_, p.gradient)) return "the gradient of \"" + p.name + "\"";
   return "the global gradient norm, whose squares overflow";
@@ -169,7 +234,12 @@ void TrainStep::fetch() {
 
 void TrainStep::store() {
   model_.store(stream_);
-  if (host_moments_.bytes()) copy(stream_, bytes_of(moments_), bytes_of(host_moments_));
+  model_.round_copies(stream_);
+  if (host_moments_.bytes()) {
+    io::Upload upload;
+    upload.add(bytes_of(moments_), bytes_of(host_moments_));
+    upload.run(stream_);
+  }
   stream_.synchronize();
 }
 

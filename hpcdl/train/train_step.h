@@ -2,6 +2,7 @@
 // One optimizer step as three recorded programs: forward and backward that overwrite the gradients (first micro-batch),
 // the same that adds to them (the others), and the update: gradient norm, clip, AdamW. A fourth evaluates.
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -9,10 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "hpcdl/core/pinned.h"
 #include "hpcdl/graph/executable.h"
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/ops/adamw/adamw.h"
+#include "hpcdl/ops/loss_scale/loss_scale.h"
 #include "hpcdl/train/observer.h"
 
 namespace hpcdl::train {
@@ -24,6 +27,24 @@ struct StepOptions {
   AdamW::Args adamw = {};
   float clip = 1;                        // 0: no clipping
   std::uint64_t seed = 1;                // of dropout
+  /// 16-bit products read rounded copies of the weights, which the optimizer writes, instead of rounding them on their way:
+  /// 2 bytes more for each weight, half the reads, the same bits. Unset: on a GPU.
+  std::optional<bool> copies = {};
+  std::optional<LossScale::Args> loss_scale = {};
+  float init_scale = 1024;               // of the sum of the losses of a micro-batch
+};
+
+/// What an optimizer step came to.
+struct StepResult {
+  double loss = 0;       // sum over all valid targets
+  double grad_norm = 0;  // before clipping; when it is not finite, nothing has been changed
+  bool finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
+};
+
+/// Of dynamic loss scaling, after the last update().
+struct ScaleState {
+  float scale = 1;
+  LossScale::Counts counts = {};
 };
 
 class TrainStep {
@@ -32,18 +53,23 @@ class TrainStep {
   TrainStep(models::LanguageModel& model, Pool& pool, const StepOptions& options, Device device = {});
 
   /// Forward and backward of micro-batch number `micro` (0 overwrites the gradients) of 0-based step `step`. tokens, targets: (B, T),
-  /// target -1 ignored. Returns the sum of the losses of valid targets.
-  double accumulate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, std::int64_t step, std::int64_t micro);
-  /// Scales the gradients by 1 / valid_tokens, clips, updates the weights. Returns the norm before clipping; when it is
-  /// not finite, nothing has been changed.
-  double update(double lr, std::int64_t valid_tokens);
+  /// target -1 ignored; both are copied. On a GPU this only queues work.
+  void accumulate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, std::int64_t step, std::int64_t micro);
+  /// Scales the gradients by 1 / valid_tokens, clips, updates the weights, and waits for all of the step.
+  StepResult update(double lr, std::int64_t valid_tokens);
   /// Sum of the losses, forward only.
   double evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
 
   /// Programs are run by the observer from now on; null: nobody watches.
   void watch(Observer* observer) { observer_ = observer; }
 
-  /// Why the last accumulate() or update() gave no finite number: the first bad tensor, in words.
+  /// Waits for the micro-batches since the last update(), and returns the sum of their losses.
+  double loss();
+  bool scales_loss() const { return options_.loss_scale.has_value(); }
+  ScaleState scale_state() const { return scale_now_; }
+  void set_scale_state(const ScaleState& state);
+
+  /// Why the last step gave no finite number: the first bad tensor, in words. Runs its micro-batches again, record by record.
   std::string explain_non_finite();
 
   /// Records, operands and costs of one optimizer step with `micro_batches` micro-batches.
@@ -61,11 +87,22 @@ class TrainStep {
     std::optional<Executable> exe;
     Var tokens, targets, loss;
   };
+  /// One micro-batch in memory that the device copies from and to by itself.
+  struct Staged {
+    Pinned memory;
+    std::int64_t bytes;  // of tokens, and of targets
+    std::byte* tokens() const { return memory.data(); }
+    std::byte* targets() const { return memory.data() + bytes; }
+    float& loss() const { return *reinterpret_cast<float*>(memory.data() + 2 * bytes); }
+  };
   void record_programs();
   Program record_pass(Pass& pass, Write write, bool inference) const;
   Program record_update();
   void run(Executable& exe);
-  double run(Pass& pass, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
+  Staged& stage(std::int64_t micro, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
+  Pass& prepare(std::int64_t step, std::int64_t micro);
+  void queue(Pass& pass, const Staged& batch);
+  void fill(Pass& pass, const Staged& batch);
 
   models::LanguageModel& model_;
   StepOptions options_;
@@ -77,7 +114,11 @@ class TrainStep {
   std::shared_ptr<Buffer> arena_;                 // the programs never run at the same time
   Pass first_, more_, eval_;
   std::optional<Executable> update_;
-  Pass* last_ = nullptr;
+  std::vector<Staged> staged_;                    // by micro-batch
+  std::int64_t step_ = 0, micros_ = 0;            // of the step that is running
+  bool waited_ = true;                            // nothing is queued
+  OwnedTensor scale_, counts_;                    // of LossScale
+  ScaleState scale_now_;
   Observer* observer_ = nullptr;
 };
 

@@ -72,6 +72,7 @@ class Run {
   void save();
   void finish();
   [[noreturn]] void stop_non_finite(std::string_view what);
+  void overflowed(const StepResult& result);
   bool due(std::int64_t every) const { return every > 0 && step_ % every == 0; }
 
   RunConfig& config_;
@@ -105,9 +106,11 @@ Run::Run(RunConfig& config, const Hooks& hooks)
   fit_vocabulary(config_.model, text_.tokenizer);
   config_.model.resolve();
   const auto& t = config_.train;
+  const auto device = device_from_name(t.device);
+  if (t.dtype == Compute::fp16 && !device.is_cuda()) fail_usage("train", "train.dtype = fp16 needs a GPU (train.device = \"cuda\"); on a CPU take bf16");
   schedule_ = {t.schedule, t.lr, t.min_lr, t.steps, t.warmup};
   model_ = models::LanguageModel::create(config_.model, t.seed, true);
-  train_.emplace(*model_, pool_, step_options(config_), device_from_name(t.device));
+  train_.emplace(*model_, pool_, step_options(config_), device);
   train_->watch(hooks_.observer);
   if (!hooks_.steps_only) open_files();
 
@@ -160,13 +163,29 @@ void Run::resume() {
   step_ = saved_ = found->state.step;
   tokens_ = found->state.tokens;
   start_ = {found->state.epoch, found->state.index};
-  if (const auto it = found->state.scalars.find("loss"); it != found->state.scalars.end()) loss_ = it->second;
+  const auto scalar = [&](const char* name, double otherwise) {
+    const auto it = found->state.scalars.find(name);
+    return it == found->state.scalars.end() ? otherwise : it->second;
+  };
+  loss_ = scalar("loss", 0);
+  auto state = train_->scale_state();
+  state.scale = static_cast<float>(scalar("loss_scale", state.scale));
+  state.counts.good = static_cast<std::int32_t>(scalar("good_steps", 0)), state.counts.skipped = static_cast<std::int32_t>(scalar("skipped_steps", 0));
+  train_->set_scale_state(state);
 }
 
 void Run::stop_non_finite(std::string_view what) {
   const auto why = train_->explain_non_finite();
   fail("train", "step {}: the {} is not finite; the first bad tensor is {}. Lower train.lr, raise train.warmup, or check the data; {}", step_ + 1, what,
        why, saved_ >= 0 ? fmt::format("the last checkpoint is of step {}", saved_) : "no checkpoint has been written");
+}
+
+/// A step that was skipped. With loss scaling that is how the scale is found, until it can fall no further.
+void Run::overflowed(const StepResult& result) {
+  const auto state = train_->scale_state();
+  const std::string_view what = std::isfinite(result.loss) ? "gradient norm" : "loss";
+  if (!train_->scales_loss() || state.counts.stuck > 0) stop_non_finite(what);
+  progress_.say(fmt::format("step {}: the {} is not finite, so nothing was changed; the loss scale is now {}", step_ + 1, what, state.scale));
 }
 
 const data::Batch& Run::next_batch() {
@@ -178,21 +197,18 @@ void Run::one_step() {
   const auto start = Clock::now();
   if (hooks_.observer) hooks_.observer->begin_step(step_);
   const double waited = loader_->waited_seconds();
-  double sum = 0;
   valid_ = 0;
   std::int64_t seen = 0;
   for (std::int64_t micro = 0; micro < config_.train.accumulate; ++micro) {
     const auto& batch = next_batch();
-    const double loss = train_->accumulate(batch.tokens, batch.targets, step_, micro);
-    if (!std::isfinite(loss)) stop_non_finite("loss");
-    sum += loss;
+    train_->accumulate(batch.tokens, batch.targets, step_, micro);
     valid_ += batch.valid;
     seen += std::ssize(batch.tokens);
   }
   lr_ = schedule_.at(step_);
-  norm_ = train_->update(lr_, valid_);
-  if (!std::isfinite(norm_)) stop_non_finite("gradient norm");
-  loss_ = sum / static_cast<double>(valid_);
+  const auto result = train_->update(lr_, valid_);
+  if (result.finite()) loss_ = result.loss / static_cast<double>(valid_), norm_ = result.grad_norm;
+  else overflowed(result);
   if (hooks_.observer) hooks_.observer->end_step(step_);
   ++step_;
   tokens_ += seen;
@@ -218,6 +234,10 @@ void Run::report(double seconds, double waited) {
                                  {"tokens_per_second", n.tokens_per_second}};
   if (n.sol_percent >= 0) line["sol_percent"] = n.sol_percent;
   line["data_wait_percent"] = n.data_wait_percent;
+  if (train_->scales_loss()) {
+    const auto state = train_->scale_state();
+    line["loss_scale"] = state.scale, line["skipped_steps"] = state.counts.skipped;
+  }
   if (last || due(t.log_every)) log(line);
   progress_.show(n);
   interval_seconds_ = interval_waited_ = 0;
@@ -231,7 +251,7 @@ void Run::log(const io::Json& line) {
   static constexpr std::pair<const char*, const char*> kTags[] = {
       {"loss", "loss_metrics/global_avg_loss"}, {"grad_norm", "grad_norm"}, {"lr", "lr"}, {"tokens_per_second", "throughput(tps)"},
       {"sol_percent", "speed_of_light(%)"}, {"data_wait_percent", "time_metrics/data_loading(%)"},
-      {"eval_loss", "validation_metrics/loss"}, {"eval_perplexity", "validation_metrics/perplexity"}};
+      {"loss_scale", "loss_scale"}, {"skipped_steps", "skipped_steps"}, {"eval_loss", "validation_metrics/loss"}, {"eval_perplexity", "validation_metrics/perplexity"}};
   for (const auto& [key, tag] : kTags)
     if (const auto it = line.find(key); it != line.end()) tensorboard_->scalar(tag, it->get<float>(), step_);
 }
@@ -268,7 +288,10 @@ void Run::save() {
     text_.tokenizer.save_folder(folder, static_cast<int>(config_.model.context));
   };
   const auto at = loader_->state();
-  checkpoints_->save({.step = step_, .tokens = tokens_, .seed = config_.train.seed, .epoch = at.epoch, .index = at.index, .scalars = {{"loss", loss_}}}, content);
+  std::map<std::string, double> scalars{{"loss", loss_}};
+  if (const auto state = train_->scale_state(); train_->scales_loss())
+    scalars.insert({{"loss_scale", state.scale}, {"good_steps", state.counts.good}, {"skipped_steps", state.counts.skipped}});
+  checkpoints_->save({.step = step_, .tokens = tokens_, .seed = config_.train.seed, .epoch = at.epoch, .index = at.index, .scalars = scalars}, content);
   saved_ = step_;
 }
 
@@ -317,11 +340,15 @@ RunSummary Run::go() {
 
 StepOptions step_options(const RunConfig& config) {
   const auto& t = config.train;
-  return {.batch = t.batch, .length = config.model.context, .accumulate = t.accumulate > 1,
-          .forward = {.compute = t.dtype == Compute::bf16 ? DType::bf16 : DType::f32, .recompute = t.recompute, .dropout = static_cast<float>(t.dropout)},
+  StepOptions o{.batch = t.batch, .length = config.model.context, .accumulate = t.accumulate > 1,
+          .forward = {.compute = t.dtype == Compute::bf16 ? DType::bf16 : t.dtype == Compute::fp16 ? DType::f16 : DType::f32, .recompute = t.recompute, .dropout = static_cast<float>(t.dropout)},
           .adamw = {.beta1 = static_cast<float>(t.beta1), .beta2 = static_cast<float>(t.beta2), .eps = static_cast<float>(t.eps),
                     .weight_decay = static_cast<float>(t.weight_decay)},
-          .clip = static_cast<float>(t.clip), .seed = t.seed};
+          .clip = static_cast<float>(t.clip), .seed = t.seed, .copies = {}, .loss_scale = {}, .init_scale = static_cast<float>(t.init_scale)};
+  if (t.dtype == Compute::fp16)
+    o.loss_scale = LossScale::Args{.growth = static_cast<float>(t.growth_factor), .backoff = static_cast<float>(t.backoff_factor),
+                                   .least = static_cast<float>(t.min_scale), .interval = static_cast<std::int32_t>(t.growth_interval)};
+  return o;
 }
 
 RunSummary run(RunConfig& config, const Hooks& hooks) {

@@ -41,10 +41,13 @@ TEST_P(Trainer, a_stopped_run_goes_on_as_if_it_had_not_been) {
   const io::TempFolder tmp;
   const auto configure = [&](RunConfig& c, const std::string& name) {
     toy_config(c, tmp, name);
-    if (GetParam() == "dropout") c.train.dropout = 0.1;
-    if (GetParam() == "accumulate") c.train.accumulate = 3;
-    if (GetParam() == "bf16") c.train.dtype = Compute::bf16;
-    if (GetParam() == "gpt2") c.model.family = io::Family::gpt2;
+    const auto has = [&](const char* word) { return GetParam().find(word) != std::string::npos; };
+    if (has("dropout")) c.train.dropout = 0.1;
+    if (has("accumulate")) c.train.accumulate = 3;
+    if (has("bf16")) c.train.dtype = Compute::bf16;
+    if (has("fp16")) c.train.dtype = Compute::fp16, c.train.growth_interval = 2, c.train.init_scale = 8192;
+    if (has("gpt2")) c.model.family = io::Family::gpt2;
+    if (has("cuda")) c.train.device = "cuda";
   };
   RunConfig whole;
   configure(whole, "whole");
@@ -70,6 +73,11 @@ TEST_P(Trainer, a_stopped_run_goes_on_as_if_it_had_not_been) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(kinds, Trainer, testing::Values("plain", "dropout", "accumulate", "bf16", "gpt2"));
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Trainer);
+INSTANTIATE_TEST_SUITE_P(gpu, Trainer,
+                         testing::ValuesIn(cuda_devices() > 0 ? std::vector<std::string>{"cuda_dropout", "cuda_bf16_accumulate", "cuda_gpt2_bf16",
+                                                                                       "cuda_fp16", "cuda_gpt2_fp16_accumulate_dropout"}
+                                                              : std::vector<std::string>{}));
 
 TEST(Trainer, recompute_and_threads_change_no_bit) {
   const io::TempFolder tmp;
@@ -184,8 +192,25 @@ TEST(Trainer, a_loss_that_is_no_number_names_step_and_tensor) {
   EXPECT_NE(error.find("first bad tensor"), std::string::npos) << error;
 }
 
+/// In f16 at the floor of the scale, gradients beyond 65504 end the run; the record that made them is named.
+TEST(GpuTrainer, a_scale_that_can_fall_no_further_names_the_record) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "fp16 needs a GPU";
+  const io::TempFolder tmp;
+  RunConfig c;
+  toy_config(c, tmp, "r");
+  c.train.device = "cuda", c.train.dtype = Compute::fp16, c.train.init_scale = c.train.min_scale = 16777216;
+  const auto error = error_of([&] { run(c, {}); });
+  EXPECT_NE(error.find("step 1: the gradient norm is not finite"), std::string::npos) << error;
+  EXPECT_NE(error.find("first bad tensor is record"), std::string::npos) << error;
+  EXPECT_NE(error.find("backward"), std::string::npos) << error;
+}
+
 TEST(Trainer, mistakes_are_told_before_the_work) {
   const io::TempFolder tmp;
+  RunConfig half;
+  toy_config(half, tmp, "half");
+  half.train.dtype = Compute::fp16;
+  EXPECT_NE(error_of([&] { run(half, {}); }).find("fp16 needs a GPU"), std::string::npos);
   RunConfig no_text, no_output, small_vocab;
   toy_config(no_text, tmp, "a");
   no_text.data.text.clear();

@@ -1,0 +1,34 @@
+#pragma once
+// Host memory to a GPU through page-locked staging, at the speed of the bus or of the disk, whichever is slower: threads copy
+// pieces (which is what reads a mapped file) into blocks that the copy engine empties meanwhile.
+
+#include <cstdint>
+#include <vector>
+
+#include "hpcdl/core/stream.h"
+
+namespace hpcdl::io {
+
+class Upload {
+ public:
+  /// Bytes of a piece. Every thread has kBlocks of them, and waits only when the engine still holds both.
+  static constexpr std::int64_t kPiece = std::int64_t{2} << 20;
+  static constexpr int kBlocks = 2;
+
+  /// Notes a copy between contiguous tensors of one spec, `to` on a GPU. Both must stay until run() is back.
+  void add(const Tensor& to, const View& from);
+  std::int64_t bytes() const { return bytes_; }
+  /// Copies all of it with up to `threads` threads (0: as many as feed the bus, or the stream's pool if that is fewer), and waits for it.
+  void run(const Stream& s, int threads = 0);
+
+ private:
+  struct Piece {
+    void* to;
+    const void* from;
+    std::int64_t bytes;
+  };
+  std::vector<Piece> pieces_;
+  std::int64_t bytes_ = 0;
+};
+
+}  // namespace hpcdl::io

@@ -1,0 +1,90 @@
+// A GPU trains as a CPU does. Skipped where there is none.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "hpcdl/core/tolerance.h"
+#include "hpcdl/train/train_step.h"
+
+namespace hpcdl::train {
+namespace {
+
+constexpr std::int64_t kBatch = 3, kLength = 40, kVocab = 300;
+
+io::ModelConfig small_model(io::Family family) {
+  io::ModelConfig c;
+  c.family = family;
+  c.layers = 2, c.heads = 4, c.width = 64, c.context = 64, c.vocab = kVocab;
+  if (family == io::Family::llama) c.kv_heads = 2, c.tied = false;
+  c.resolve();
+  return c;
+}
+
+std::vector<std::int32_t> ids(std::uint32_t seed) {
+  std::vector<std::int32_t> list(static_cast<std::size_t>(kBatch * kLength));
+  for (auto& id : list) id = static_cast<std::int32_t>((seed = seed * 1664525u + 1013904223u) >> 16) % kVocab;
+  return list;
+}
+
+struct Trace {
+  std::vector<StepResult> steps;
+  std::vector<float> weights;
+};
+
+Trace train(io::Family family, Device device, DType compute, StepOptions o = {}) {
+  Pool pool(2);
+  auto model = models::LanguageModel::create(small_model(family), 3, true);
+  o.batch = kBatch, o.length = kLength, o.forward.compute = compute;
+  if (compute == DType::f16) o.loss_scale = LossScale::Args{};
+  TrainStep step(model, pool, o, device);
+  Trace t;
+  for (int i = 0; i < 8; ++i) {
+    step.accumulate(ids(5), ids(6), i, 0);
+    t.steps.push_back(step.update(3e-3, kBatch * kLength));
+  }
+  step.fetch();
+  for (const auto& w : step.weights()) t.weights.insert(t.weights.end(), w.tensor.ptr<float>(), w.tensor.ptr<float>() + w.tensor.size());
+  return t;
+}
+
+using Case = std::tuple<io::Family, DType>;
+class GpuStep : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  }
+  io::Family family() const { return std::get<0>(GetParam()); }
+  DType compute() const { return std::get<1>(GetParam()); }
+};
+
+/// Against f32 on a CPU. The loss of one token is a log-sum of logits of size about 1, each a sum of rounded products, so its error is a few
+/// units of the activations' type, and the mean over tokens is no worse. Later steps start from weights that differ by as much.
+TEST_P(GpuStep, TrainsAsACpuDoes) {
+  const auto cpu = train(family(), Device::cpu(), DType::f32), gpu = train(family(), Device::cuda(0), compute());
+  const double unit = half_ulp(compute());
+  for (std::size_t i = 0; i < cpu.steps.size(); ++i) {
+    const double allowed = (i == 0 ? 8 : 64) * unit + 64 * half_ulp(DType::f32);
+    EXPECT_NEAR(gpu.steps[i].loss / cpu.steps[i].loss, 1, allowed) << "loss of step " << i;
+    EXPECT_NEAR(gpu.steps[i].grad_norm / cpu.steps[i].grad_norm, 1, 4 * allowed) << "gradient norm of step " << i;
+  }
+  EXPECT_LT(gpu.steps.back().loss, 0.9 * gpu.steps.front().loss);
+}
+
+TEST_P(GpuStep, TheSameBitsEveryTime) {
+  StepOptions recompute, direct;
+  recompute.forward.recompute = true;
+  recompute.forward.dropout = direct.forward.dropout = 0.1f;
+  const auto a = train(family(), Device::cuda(0), compute(), direct), b = train(family(), Device::cuda(0), compute(), direct),
+             c = train(family(), Device::cuda(0), compute(), recompute);
+  EXPECT_EQ(a.weights, b.weights) << "run to run";
+  EXPECT_EQ(a.weights, c.weights) << "recomputed";
+}
+
+INSTANTIATE_TEST_SUITE_P(gpu, GpuStep, testing::Combine(testing::Values(io::Family::gpt2, io::Family::llama), testing::Values(DType::f32, DType::bf16, DType::f16)),
+                         [](const auto& each) {
+                           return std::string(std::get<0>(each.param) == io::Family::gpt2 ? "gpt2_" : "llama_") + std::string(dtype_name(std::get<1>(each.param)));
+                         });
+
+}  // namespace
+}  // namespace hpcdl::train
