@@ -1,9 +1,8 @@
-# CUDA as a language.
-if(NOT CMAKE_CUDA_COMPILER)
-  find_program(HPCDL_NVCC nvcc PATHS /usr/local/cuda/bin ENV CUDA_HOME PATH_SUFFIXES bin REQUIRED)
-  set(CMAKE_CUDA_COMPILER ${HPCDL_NVCC})
+# CUDA as a language; nvcc is found by HpcdlFindNvcc.
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND SKBUILD)
+  hpcdl_architectures_here(CMAKE_CUDA_ARCHITECTURES)
 endif()
-if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+if(NOT CMAKE_CUDA_ARCHITECTURES)
   set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real)  # A100; H100/H200 with the architecture-specific instructions
 endif()
 set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})

@@ -34,7 +34,7 @@ def _rope(x: Tensors) -> torch.Tensor:
 
 
 def _causal_softmax(x: Tensors) -> torch.Tensor:
-    mask = torch.full(x["x"].shape[-2:], float("-inf"), dtype=x["x"].dtype).triu_(1)
+    mask = torch.full(x["x"].shape[-2:], float("-inf"), dtype=x["x"].dtype, device=x["x"].device).triu_(1)
     return torch.softmax(x["x"] * 0.125 + mask, -1)
 
 
@@ -85,7 +85,7 @@ FORWARD: Dict[str, Callable[[Tensors, "list[int]"], torch.Tensor]] = {
 def _adamw(x: Tensors) -> Union[Callable[[], Any], str]:
     if x["p"].dtype != torch.float32:
         return "PyTorch's fused AdamW wants all its tensors in one dtype"
-    steps = [torch.tensor(3.0)]
+    steps = [torch.tensor(3.0, device=x["p"].device)]
     lists = [[x[name]] for name in ("p", "p.grad", "m", "v")]
     return lambda: torch._fused_adamw_(*lists, [], steps, lr=1e-4, beta1=0.9, beta2=0.95, weight_decay=0.1, eps=1e-8, amsgrad=False, maximize=False)
 
@@ -111,6 +111,13 @@ def _difference(y: torch.Tensor, kept: torch.Tensor, case: str, dtype: str) -> f
     if not difference <= allowed:
         raise SystemExit(f"{case} {dtype}: differs from PyTorch by {difference:.1e} of the largest value, more than {allowed:.1e}")
     return difference
+
+
+def checked(mine: Any, kernel: Callable[[Tensors], torch.Tensor], op: str, dtype: str) -> Peer:
+    """Somebody's kernel on the inputs of a case."""
+    x: Tensors = mine.inputs("torch")
+    mine.run()
+    return Peer(lambda: kernel(x), _difference(kernel(x), next(iter(mine.kept("torch").values())), op, dtype))
 
 
 def counterpart(mine: Any, op: str, shape: str, dtype: str, backward: bool) -> Union[Peer, str]:

@@ -8,18 +8,19 @@
 PyTorch on the same memory and writes what it found. It restarts itself in the environment in which PyTorch is fastest.
 """
 
+import functools
 import json
 import os
 import pathlib
 import sys
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Optional
 
 from . import _hpcdl
 
-__all__ = ["compare", "copy"]
+__all__ = ["captured", "compare", "copy"]
 
 
-def compare(sides: Dict[str, Callable[[], Any]], **options: Any) -> Dict[str, Any]:
+def compare(sides: Dict[str, Callable[[], Any]], *, device: str = "cpu", units: Optional[Dict[str, float]] = None, **options: Any) -> Dict[str, Any]:
     """Times every side; ratios are round by round, time of a side over time of the first: above 1 the first is faster.
 
     In each round each side has a turn, in random order: one call that is not measured, then calls for about `target`
@@ -27,13 +28,50 @@ def compare(sides: Dict[str, Callable[[], Any]], **options: Any) -> Dict[str, An
     (4) are over; `rounds` fixes their number. cache: "warm", "flushed" (before each call), or "rotated" (the sides see to
     it). settle: seconds of idling before a turn, for libraries whose threads spin. seed: of the order.
 
+    device "cuda": times are the GPU's own, between events on PyTorch's current stream, and flushing writes four times L2.
+    units: pieces of work in one call of a side; times are per piece.
+
     Returns sides (median_ms, min_ms, max_ms, low_ms, high_ms; [low, high] is the interval of the median), seconds (of each
     round), ratios (median, min, max, low, high), rounds, cache, half_width, and settled: whether the interval got so narrow.
     """
     unknown = set(options) - {"cache", "rounds", "target", "limit", "half_width", "settle", "seed"}
     if unknown:
         raise TypeError(f"compare() knows no option {', '.join(sorted(unknown))}")
-    return json.loads(_hpcdl._compare(list(sides.items()), json.dumps(options)))
+    work = units or {}
+    return json.loads(_hpcdl._compare([(name, call, float(work.get(name, 1))) for name, call in sides.items()], json.dumps(options), device))
+
+
+def captured(*calls: Callable[[], Any]) -> Callable[[], None]:
+    """All calls as one CUDA graph, and a function that replays it: what the host needs to launch them is left out.
+
+    Calls are made twice before, on the stream that is captured. Each result keeps memory of its own. Backward passes of PyTorch
+    can be captured where their forward ran on `capture_stream()`.
+    """
+    import torch
+
+    torch.cuda.synchronize()
+    with torch.cuda.stream(capture_stream()):
+        for call in (*calls, *calls):
+            call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=capture_stream()):
+        results = [call() for call in calls]
+    torch.cuda.synchronize()
+
+    def replay() -> None:
+        graph.replay()
+
+    replay.results = results  # type: ignore[attr-defined]
+    return replay
+
+
+@functools.lru_cache(maxsize=None)
+def capture_stream() -> Any:
+    """The stream on which captured() calls what it captures."""
+    import torch
+
+    return torch.cuda.Stream()
 
 
 def copy(dst: Any, src: Any, streaming: bool = False) -> None:
@@ -88,40 +126,73 @@ def _import_torch(answer: Dict[str, Any], threads: int) -> Any:
     return torch
 
 
-def _one_case(case: Dict[str, Any], protocol: Dict[str, Any]) -> Dict[str, Any]:
+def _peers_of(mine: Any, case: Dict[str, Any], vs: "list[str]") -> "tuple[Dict[str, Any], Dict[str, str]]":
+    """The calls of those that can, and why the others cannot."""
     from . import _bench_torch
 
-    mine = _hpcdl._BenchCase(case["op"], case["shape"], case["dtype"], case["backward"])
-    peer = _bench_torch.counterpart(mine, **case)
-    if isinstance(peer, str):
-        return {"missing": {"torch": peer}}
-    result = compare({"hpcdl": mine.run, "torch": peer.call}, **protocol)
+    calls, missing = {}, {}
+    if "torch" in vs:
+        peer = _bench_torch.counterpart(mine, **case)
+        (missing if isinstance(peer, str) else calls)["torch"] = peer
+    if "triton" in vs:
+        from . import _bench_triton
+
+        kernel = None if case["backward"] else _bench_triton.FORWARD.get(case["op"])
+        if kernel is None:
+            missing["triton"] = "no Triton kernel was written for this op"
+        else:
+            calls["triton"] = _bench_torch.checked(mine, kernel, case["op"], case["dtype"])
+    return calls, missing
+
+
+def _one_case(case: Dict[str, Any], protocol: Dict[str, Any], vs: "list[str]", device: str) -> Dict[str, Any]:
+    mine = _hpcdl._BenchCase(case["op"], case["shape"], case["dtype"], case["backward"], device)
+    calls, missing = _peers_of(mine, case, vs)
+    if not calls:
+        return {"missing": missing}
+    as_timed = captured if device != "cpu" else lambda call: call
+    sides = {"hpcdl": as_timed(mine.run), **{name: as_timed(peer.call) for name, peer in calls.items()}}
+    result = compare(sides, device=device, **protocol)
     del result["seconds"]
-    return dict(result, differences={"torch": peer.difference})
+    return dict(result, missing=missing, differences={name: peer.difference for name, peer in calls.items()})
 
 
 def _answer(request: Dict[str, Any]) -> Dict[str, Any]:
     answer: Dict[str, Any] = {"peers": {}, "missing": {}, "cases": []}
+    device, vs = request.get("device", "cpu"), list(request["vs"])
     _hpcdl.set_threads(request["threads"])
     torch = _import_torch(answer, request["threads"])
-    if "triton" in request["vs"]:
-        device = torch is not None and torch.cuda.is_available()
-        answer["missing"]["triton"] = "built for CUDA devices; this module has no CUDA kernels" if device else "no CUDA device"
+    if "triton" in vs and device == "cpu":
+        answer["missing"]["triton"] = "computes on GPUs alone: --device cuda"
+        vs.remove("triton")
+    elif "triton" in vs:
+        try:
+            import triton
+
+            answer["peers"]["triton"] = {"version": triton.__version__, "file": triton.__file__}
+        except ImportError as e:
+            answer["missing"]["triton"] = str(e)
+            vs.remove("triton")
+    if device != "cpu" and torch is not None and not torch.cuda.is_available():
+        answer["missing"]["torch"] = "this PyTorch sees no GPU"
+        torch = None
     if "torch" not in request["vs"]:
         answer["peers"].pop("torch", None), answer["missing"].pop("torch", None)
-        torch = None
+    if torch is None:  # all peers need its tensors
+        vs = []
     for i, case in enumerate(request["cases"]):
-        if torch is not None and sys.stderr.isatty():
-            print(f"\r\x1b[K{i + 1}/{len(request['cases'])} torch: {case['op']} {case['shape']} {case['dtype']}", end="", file=sys.stderr, flush=True)
-        answer["cases"].append(_one_case(case, request["protocol"]) if torch is not None else {})
-    if torch is not None and sys.stderr.isatty():
+        if vs and sys.stderr.isatty():
+            print(f"\r\x1b[K{i + 1}/{len(request['cases'])} {', '.join(vs)}: {case['op']} {case['shape']} {case['dtype']}", end="", file=sys.stderr, flush=True)
+        answer["cases"].append(_one_case(case, request["protocol"], vs, device) if vs else {})
+    if vs and sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
     return answer
 
 
 def _main(request_file: str, answer_file: str) -> None:
     request = json.loads(pathlib.Path(request_file).read_text())
-    restart_tuned(request["threads"], ["-W", "ignore", "-m", "hpcdl.bench", request_file, answer_file])
+    if request.get("device", "cpu") == "cpu":
+        restart_tuned(request["threads"], ["-W", "ignore", "-m", "hpcdl.bench", request_file, answer_file])
     pathlib.Path(answer_file).write_text(json.dumps(_answer(request)))
 
 

@@ -1,7 +1,8 @@
 """The functions of `hpcdl` for PyTorch tensors, with gradients for autograd.
 
 Each does what the function of that name in `hpcdl` does; tensors that need no gradient go straight to it. Gradients of
-gradients are not there (RuntimeError). CUDA tensors raise ValueError: this build has no CUDA kernels.
+gradients are not there (RuntimeError). CUDA tensors are computed on the current stream, without waiting, so all of this may be
+captured into a torch.cuda.CUDAGraph; a module that was built without CUDA raises ValueError for them.
 """
 
 import math
@@ -155,7 +156,7 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dloss: Tensor) -> Any:
-        return ops.cross_entropy_backward(dloss.item(), *ctx.saved_tensors, **ctx.options), None, None, None
+        return ops.cross_entropy_backward(dloss, *ctx.saved_tensors, **ctx.options), None, None, None
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, *, reduction: str = "mean", ignore_index: int = -100) -> Tensor:
@@ -292,7 +293,7 @@ class _Int4Matmul(torch.autograd.Function):
         dx = dbias = None
         if ctx.needs_input_grad[0]:
             dense = ops.int4_dequantize(
-                ctx.weight, dtype=ctx.dtypes[0], out=torch.empty(ctx.weight.shape, dtype=ctx.dtypes[0])
+                ctx.weight, dtype=ctx.dtypes[0], out=torch.empty(ctx.weight.shape, dtype=ctx.dtypes[0], device=dy.device)
             )
             dx = dy @ dense
         if ctx.needs_input_grad[2]:

@@ -9,6 +9,7 @@
 
 #include "python/src/bind.h"
 #include "python/src/call.h"
+#include "python/src/gpu_kernels.h"
 #include "python/src/type_error.h"
 
 namespace hpcdl::python {
@@ -64,6 +65,16 @@ void require_disjoint(std::initializer_list<const Tensors*> lists) {
             "two of the tensors that are updated share memory: is a parameter listed twice?");
 }
 
+Device require_one_device(std::initializer_list<const Tensors*> lists) {
+  const Device device = (*lists.begin())->arrays[0].tensor().device();
+  for (const Tensors* list : lists)
+    for (const Array& a : list->arrays)
+      if (a.tensor().device() != device) [[unlikely]]
+        fail(kOp, "one tensor is on {} and another on {}: one call updates those of one device", device_name(device),
+             device_name(a.tensor().device()));
+  return device;
+}
+
 struct Hyper {
   float lr, beta1, beta2, eps, weight_decay, grad_scale;
   std::int64_t step;
@@ -102,13 +113,23 @@ void adamw(nb::handle params, nb::handle grads, nb::handle m, nb::handle v, floa
     flags.push_back(decay.is_none() || PyObject_IsTrue(nb::object(decays[i]).ptr()) == 1 ? 1 : 0);
   }
   require_disjoint({&ps, &ms, &vs, &cs});
+  if (n == 0) return;
+  const Device device = require_one_device({&ps, &gs, &ms, &vs, &cs});
   const StepParams state{.step = h.step - 1, .lr = h.lr, .grad_scale = h.grad_scale};
-  const AdamW::Step factors = AdamW::step({h.beta1, h.beta2, h.eps, h.weight_decay}, state);
+  const AdamW::Args args{h.beta1, h.beta2, h.eps, h.weight_decay};
+  const auto count = static_cast<std::int64_t>(n);
   Call call(kOp);
+  call.set_framework(ps.arrays[0].framework());
+  call.set_device(device);
+  if (device.is_cuda()) call.set_params(call.scratch({{sizeof(StepParams)}, DType::u8}).ptr<StepParams>());
   call.run([&](Stream& s) {
-    on(s, [&](auto isa, Pool& pool) {
-      cpu::adamw(isa, pool, operands.data(), flags.data(), static_cast<std::int64_t>(n), factors);
-    });
+    on(
+        s,
+        [&](auto isa, Pool& pool) { cpu::adamw(isa, pool, operands.data(), flags.data(), count, AdamW::step(args, state)); },
+        [&](auto& queue) {
+          cuda::put_params(queue, queue.kernel_params(), state);
+          cuda::adamw(queue, operands.data(), flags.data(), count, args);
+        });
   });
 }
 

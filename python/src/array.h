@@ -8,6 +8,7 @@
 #include <nanobind/nanobind.h>
 
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "hpcdl/core/tensor.h"
@@ -22,10 +23,14 @@ namespace nb = nanobind;
 struct Framework {
   enum class Kind : std::uint8_t { none, numpy, old_torch, exchange } kind = Kind::none;
   const dl::ExchangeApi* api = nullptr;
+  bool torch = false;  // PyTorch, old or not
   constexpr explicit operator bool() const { return kind != Kind::none; }
 };
 
-/// The memory of somebody else's array, readable as long as this object lives. Needs the GIL, in all it does.
+/// "cpu", "cuda:0".
+std::string device_name(Device device);
+
+/// The memory of somebody else's array, on the host or on a GPU, readable as long as this object lives. Needs the GIL, in all it does.
 class Array {
  public:
   Array() = default;
@@ -69,6 +74,9 @@ nb::object to_array(Framework framework, Block block, const Tensor& t);
 /// Memory that `owner` keeps alive as an array of `framework`. NumPy's is read-only unless `writable`; PyTorch knows no
 /// read-only tensors.
 nb::object view_array(Framework framework, nb::object owner, const Tensor& t, bool writable);
+
+/// The names that NumPy and PyTorch share; "none" for what they do not.
+const char* common_name(DType d);
 
 /// The dtype that a user named or gave: "float32", torch.bfloat16, numpy.float32, ...
 DType dtype_from(std::string_view op, nb::handle dtype);

@@ -45,11 +45,11 @@ const Known& look_up(nb::handle object) {
   Known k;
   k.is_torch = is_instance_of(t, "torch", "Tensor");
   if (const auto* api = exchange_api(t))
-    k.framework = {Framework::Kind::exchange, api};
+    k.framework = {Framework::Kind::exchange, api, k.is_torch};
   else if (k.is_torch)
-    k.framework = {Framework::Kind::old_torch, nullptr};
+    k.framework = {Framework::Kind::old_torch, nullptr, true};
   else
-    k.framework = {Framework::Kind::numpy, nullptr};
+    k.framework = {Framework::Kind::numpy, nullptr, false};
   k.masked = is_instance_of(t, "numpy.ma", "MaskedArray");
   Py_INCREF(type);
   k.type = type;
@@ -140,9 +140,9 @@ DType from_format(const char* format, Py_ssize_t size) {
 
 /// Strides of dims of one element mean nothing and frameworks leave anything there. Makes them what row_stride() and
 /// rows_are_uniform() expect: those of the dim outside.
-Tensor with_clean_strides(void* data, Spec spec, Shape strides) {
-  Tensor t(data, spec, strides, Device::cpu());
-  if (t.is_contiguous()) return Tensor(data, spec);
+Tensor with_clean_strides(void* data, Spec spec, Shape strides, Device device = {}) {
+  Tensor t(data, spec, strides, device);
+  if (t.is_contiguous()) return Tensor(data, spec, device);
   bool outer = false;
   for (int i = 0; i + 1 < spec.shape.rank(); ++i) {
     if (spec.shape[i] != 1)
@@ -151,7 +151,28 @@ Tensor with_clean_strides(void* data, Spec spec, Shape strides) {
       strides[i] = strides[i - 1];
   }
   if (spec.shape[-1] == 1) strides[-1] = 1;
-  return Tensor(data, spec, strides, Device::cpu());
+  return Tensor(data, spec, strides, device);
+}
+
+#if HPCDL_CUDA
+constexpr bool kGpuKernels = true;
+#else
+constexpr bool kGpuKernels = false;
+#endif
+
+Device device_from(std::string_view op, std::string_view name, dl::Device d) {
+  if (d.type == dl::kCpu || d.type == dl::kCudaHost) return Device::cpu();
+  require(d.type == dl::kCuda || d.type == dl::kCudaManaged, op,
+          "{} must be in the memory of the CPU or of an NVIDIA GPU, got DLPack device type {}", name, d.type);
+  if (!kGpuKernels) [[unlikely]]
+    fail(op, "{} is on cuda:{}, but this hpcdl was built without CUDA: pass {}.cpu(), or install hpcdl anew where nvcc is (docs/python.md)",
+         name, d.index, name);
+  return Device::cuda(d.index);
+}
+
+bool is_on_gpu(nb::handle object) {
+  const nb::object device = nb::getattr(object, "__dlpack_device__", nb::none());
+  return !device.is_none() && nb::cast<int>(nb::object(device()[0])) == dl::kCuda;
 }
 
 void require_rank(std::string_view op, std::string_view name, int rank) {
@@ -225,13 +246,23 @@ void Array::from_buffer(std::string_view op, std::string_view name, nb::handle o
 
 void Array::from_capsule(std::string_view op, std::string_view name, nb::handle object) {
   nb::object source = nb::borrow(object);
-  if (framework_.kind == Framework::Kind::old_torch) source = source.attr("detach")();
+  if (framework_.torch) source = source.attr("detach")();
+  nb::dict options;
+  if (is_on_gpu(source)) {
+    require(framework_.torch || !kGpuKernels, op,
+            "{} is an array of {} on a GPU; there PyTorch's tensors are taken: pass torch.from_dlpack({}), which copies nothing",
+            name, class_of(object), name);
+    options["stream"] = -1;  // calls queue on the stream that is current for PyTorch: nothing to wait for
+  }
+  const auto exported = [&] { return source.attr("__dlpack__")(**options); };
   nb::object capsule;
   try {
-    capsule = source.attr("__dlpack__")(nb::arg("max_version") = nb::make_tuple(dl::kMajor, dl::kMinor));
+    options["max_version"] = nb::make_tuple(dl::kMajor, dl::kMinor);
+    capsule = exported();
   } catch (nb::python_error& e) {
     if (!e.matches(PyExc_TypeError)) throw;
-    capsule = source.attr("__dlpack__")();  // a producer from before 1.0
+    nb::del(options["max_version"]);  // a producer from before 1.0
+    capsule = exported();
   }
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
     versioned_.reset(static_cast<dl::ManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned")));
@@ -249,11 +280,7 @@ void Array::from_capsule(std::string_view op, std::string_view name, nb::handle 
 }
 
 void Array::take(std::string_view op, std::string_view name, const dl::Tensor& t) {
-  // A GPU build reads the framework's queue from api->current_stream here and launches on it.
-  require(t.device.type != dl::kCuda, op, "{} is on cuda:{}, but this hpcdl was built without CUDA: pass {}.cpu()",
-          name, t.device.index, name);
-  require(t.device.type == dl::kCpu || t.device.type == dl::kCudaHost, op,
-          "{} must be in the memory of the CPU, got DLPack device type {}", name, static_cast<int>(t.device.type));
+  const Device device = device_from(op, name, t.device);
   require_rank(op, name, t.ndim);
   const DType dtype = from_dlpack(t.dtype);
   require_type(dtype != DType::none, op, "{} has elements of DLPack type code {} with {} bits, which no kernel reads",
@@ -263,8 +290,10 @@ void Array::take(std::string_view op, std::string_view name, const dl::Tensor& t
   Shape strides = contiguous_strides(spec.shape);
   if (t.strides)
     for (int i = 0; i < t.ndim; ++i) strides[i] = t.strides[i];
-  tensor_ = with_clean_strides(static_cast<std::byte*>(t.data) + t.byte_offset, spec, strides);
+  tensor_ = with_clean_strides(static_cast<std::byte*>(t.data) + t.byte_offset, spec, strides, device);
   require_aligned(op, name, tensor_);
 }
+
+std::string device_name(Device device) { return device.is_cuda() ? fmt::format("cuda:{}", device.index) : "cpu"; }
 
 }  // namespace hpcdl::python

@@ -47,46 +47,6 @@ dl::DataType to_dlpack(DType d) {
   }
 }
 
-/// The names that NumPy and PyTorch share; null for what they do not.
-const char* common_name(DType d) {
-  switch (d) {
-    case DType::f32:
-      return "float32";
-    case DType::f64:
-      return "float64";
-    case DType::f16:
-      return "float16";
-    case DType::bf16:
-      return "bfloat16";
-    case DType::i8:
-      return "int8";
-    case DType::i16:
-      return "int16";
-    case DType::i32:
-      return "int32";
-    case DType::i64:
-      return "int64";
-    case DType::u8:
-      return "uint8";
-    case DType::u16:
-      return "uint16";
-    case DType::u32:
-      return "uint32";
-    case DType::u64:
-      return "uint64";
-    case DType::boolean:
-      return "bool";
-    case DType::f8_e4m3:
-      return "float8_e4m3fn";
-    case DType::f8_e5m2:
-      return "float8_e5m2";
-    case DType::f8_e8m0:
-      return "float8_e8m0fnu";
-    default:
-      return "none";
-  }
-}
-
 struct Exported {
   dl::ManagedVersioned managed;
   Block block;
@@ -106,11 +66,12 @@ void release_exported(dl::ManagedVersioned* m) {
 nb::object exchange_array(const dl::ExchangeApi& api, Block block, nb::object owner, const Tensor& t) {
   auto* e = new Exported{{}, std::move(block), owner.release().ptr(), {}, {}};
   for (int i = 0; i < t.rank(); ++i) e->shape[i] = t[i], e->strides[i] = t.strides()[i];
+  const dl::Device device{t.device().is_cuda() ? dl::kCuda : dl::kCpu, t.device().index};
   e->managed = {{dl::kMajor, dl::kMinor},
                 e,
                 release_exported,
                 0,
-                {t.data(), {dl::kCpu, 0}, t.rank(), to_dlpack(t.dtype()), e->shape, e->strides, 0}};
+                {t.data(), device, t.rank(), to_dlpack(t.dtype()), e->shape, e->strides, 0}};
   void* object = nullptr;
   if (api.import_managed(&e->managed, &object)) {
     release_exported(&e->managed);
@@ -172,11 +133,51 @@ nb::object old_torch_tensor(Block block, nb::object owner, const Tensor& t) {
 nb::object make(Framework f, Block block, nb::object owner, const Tensor& t, bool writable) {
   if (f.kind == Framework::Kind::exchange && !std::string_view(common_name(t.dtype())).starts_with("float8"))
     return exchange_array(*f.api, std::move(block), std::move(owner), t);
+  require(!t.device().is_cuda(), "hpcdl", "memory of {} as an array needs PyTorch 2.10 or later", device_name(t.device()));
   if (f.kind == Framework::Kind::numpy) return numpy_array(std::move(block), std::move(owner), t, writable);
   return old_torch_tensor(std::move(block), std::move(owner), t);
 }
 
 }  // namespace
+
+const char* common_name(DType d) {
+  switch (d) {
+    case DType::f32:
+      return "float32";
+    case DType::f64:
+      return "float64";
+    case DType::f16:
+      return "float16";
+    case DType::bf16:
+      return "bfloat16";
+    case DType::i8:
+      return "int8";
+    case DType::i16:
+      return "int16";
+    case DType::i32:
+      return "int32";
+    case DType::i64:
+      return "int64";
+    case DType::u8:
+      return "uint8";
+    case DType::u16:
+      return "uint16";
+    case DType::u32:
+      return "uint32";
+    case DType::u64:
+      return "uint64";
+    case DType::boolean:
+      return "bool";
+    case DType::f8_e4m3:
+      return "float8_e4m3fn";
+    case DType::f8_e5m2:
+      return "float8_e5m2";
+    case DType::f8_e8m0:
+      return "float8_e8m0fnu";
+    default:
+      return "none";
+  }
+}
 
 Framework framework_from_name(std::string_view name) {
   if (name == "numpy") return {Framework::Kind::numpy, nullptr};
@@ -198,9 +199,9 @@ DType dtype_from(std::string_view op, nb::handle dtype) {
                      : PyType_Check(dtype.ptr())    ? nb::cast<std::string>(dtype.attr("__name__"))
                                                     : std::string(nb::str(dtype).c_str());
   if (const auto dot = name.rfind('.'); dot != std::string::npos) name.erase(0, dot + 1);
-  for (const DType d : {DType::f32, DType::bf16})
+  for (const DType d : {DType::f32, DType::bf16, DType::f16})
     if (name == common_name(d)) return d;
-  throw TypeError(fmt::format("[{}] dtype must be float32 or bfloat16, got {}", op, name));
+  throw TypeError(fmt::format("[{}] dtype must be float32, bfloat16 or float16, got {}", op, name));
 }
 
 void bind_array(nb::module_& m) {

@@ -8,10 +8,10 @@
 namespace hpcdl::python {
 namespace {
 
-bool has_type(DType d, Type type) {
+bool has_type(DType d, Type type, Device device) {
   switch (type) {
     case Type::floating:
-      return d == DType::f32 || d == DType::bf16;
+      return d == DType::f32 || d == DType::bf16 || (d == DType::f16 && device.is_cuda());
     case Type::f32:
       return d == DType::f32;
     case Type::u8:
@@ -23,10 +23,10 @@ bool has_type(DType d, Type type) {
   }
 }
 
-const char* type_words(Type type) {
+const char* type_words(Type type, Device device) {
   switch (type) {
     case Type::floating:
-      return "float32 or bfloat16";
+      return device.is_cuda() ? "float32, bfloat16 or float16" : "float32 or bfloat16";
     case Type::f32:
       return "float32";
     case Type::u8:
@@ -63,6 +63,12 @@ bool overlap(const View& a, const View& b) {
   return a0 < b1 && b0 < a1;
 }
 
+/// An empty array may have no memory, but it is there.
+void* not_null() {
+  static std::byte nothing[64];
+  return nothing;
+}
+
 /// Two elements may share memory: a broadcast, or a view that steps less than it is wide.
 bool overlaps_itself(const View& v) {
   for (int i = 0; i < v.rank(); ++i)
@@ -80,8 +86,11 @@ const Array& Call::take(const char* name, nb::handle object, Form form) {
   const Array& array = *new (&slots_.at[count_]) Array(op_, name, object);
   names_[count_++] = name;
   const Tensor& t = array.tensor();
-  if (!has_type(t.dtype(), form.type)) [[unlikely]]
-    require_type(false, op_, "{} must be {}, got {}", name, type_words(form.type), to_string(t.spec()));
+  if (count_ == 1) device_ = t.device();
+  if (t.device() != device_) [[unlikely]]
+    fail(op_, "{} is on {} and {} on {}: bring them to one device", names_[0], device_name(device_), name, device_name(t.device()));
+  if (!has_type(t.dtype(), form.type, device_)) [[unlikely]]
+    require_type(false, op_, "{} must be {}, got {}", name, type_words(form.type, device_), to_string(t.spec()));
   if (!has_layout(t, form.layout)) [[unlikely]]
     fail(op_, "{} must {}, got {} with strides {}: pass {}.contiguous() (NumPy: numpy.ascontiguousarray)", name,
          form.layout == Layout::contiguous ? "be contiguous" : "have dense rows", to_string(t.spec()),
@@ -92,9 +101,8 @@ const Array& Call::take(const char* name, nb::handle object, Form form) {
 View Call::in(const char* name, nb::handle object, Form form) {
   const Array& array = take(name, object, form);
   if (!framework_) framework_ = array.framework();
-  static std::byte nothing[64];
   const View& v = array.tensor();
-  return v.data() ? v : View(nothing, v.spec());  // an empty array may have no memory, but it is there
+  return v.data() ? v : View(not_null(), v.spec(), v.device());
 }
 
 View Call::in_or_absent(const char* name, nb::handle object, Form form) {
@@ -111,8 +119,14 @@ Result Call::out(const char* name, nb::handle object, const Spec& spec, const Vi
                  Layout layout) {
   Result r;
   if (object.is_none()) {
+    const Shape& steps = strides.rank() ? strides : contiguous_strides(spec.shape);
+    if (device_.is_cuda()) {
+      r.array = gpu_array(op_, framework_, device_, spec, steps, r.tensor);
+      if (!r.tensor.data()) r.tensor = Tensor(not_null(), spec, device_);
+      return r;
+    }
     r.block = Block(spec.bytes());
-    r.tensor = Tensor(r.block.data(), spec, strides.rank() ? strides : contiguous_strides(spec.shape), Device::cpu());
+    r.tensor = Tensor(r.block.data(), spec, steps, Device::cpu());
     return r;
   }
   const std::size_t before = count_;
@@ -131,22 +145,24 @@ Result Call::out(const char* name, nb::handle object, const Spec& spec, const Vi
     require(same || !overlap(v, other), op_, "{} overlaps {}: the kernel would read what it has written", name,
             names_[i]);
   }
-  r.given = nb::borrow(object);
-  if (v.data())
-    r.tensor = v;
-  else
-    r.block = Block(0), r.tensor = Tensor(r.block.data(), spec);
+  r.array = nb::borrow(object);
+  r.tensor = v.data() ? v : Tensor(not_null(), spec, v.device());
   return r;
 }
 
 Tensor Call::scratch(const Spec& spec) {
   require(scratch_count_ < scratch_.size(), op_, "too much scratch");
+  if (device_.is_cuda()) {
+    Tensor t;
+    gpu_scratch_[scratch_count_++] = gpu_array(op_, framework_, device_, spec, contiguous_strides(spec.shape), t);
+    return t.data() ? t : Tensor(not_null(), spec, device_);
+  }
   Block& block = scratch_[scratch_count_++] = Block(spec.bytes());
   return Tensor(block.data(), spec);
 }
 
 nb::object Call::give(Result& r) const {
-  if (r.given.is_valid()) return r.given;
+  if (r.array.is_valid()) return r.array;
   if (!r.tensor) return nb::none();
   return to_array(framework_, std::move(r.block), r.tensor);
 }

@@ -12,12 +12,13 @@
 
 #include "hpcdl/core/stream.h"
 #include "python/src/array.h"
+#include "python/src/gpu.h"
 #include "python/src/runtime.h"
 
 namespace hpcdl::python {
 
 /// Element types an argument may have.
-enum class Type : std::uint8_t { floating, f32, u8, index, any };  // floating: f32, bf16; index: i32, i64
+enum class Type : std::uint8_t { floating, f32, u8, index, any };  // floating: f32, bf16, on a GPU f16; index: i32, i64
 /// Where its elements may lie. rows: each row dense, all at one distance. matrix: the same, or so for its transpose.
 /// dense_last: any strides but for the last dim.
 enum class Layout : std::uint8_t { contiguous, rows, matrix, dense_last };
@@ -34,7 +35,7 @@ inline constexpr Form kRows{}, kContiguous{Type::floating, Layout::contiguous},
 struct Result {
   Tensor tensor;
   Block block;
-  nb::object given;
+  nb::object array;  // the caller's, or a new one on a GPU
 
   explicit operator bool() const { return static_cast<bool>(tensor); }
   operator Tensor() const { return tensor; }
@@ -54,6 +55,11 @@ class Call {
   std::string_view op() const { return op_; }
   void set_framework(Framework f) { framework_ = f; }
   Framework framework() const { return framework_; }
+  /// Where the arguments so far lie, and the results will.
+  Device device() const { return device_; }
+  void set_device(Device d) { device_ = d; }
+  /// GPU: where ops find the step parameters.
+  void set_params(StepParams* mirror) { mirror_ = mirror; }
 
   /// The argument as a view. Throws TypeError or Error in words unless it has that form.
   View in(const char* name, nb::handle object, Form form = kRows);
@@ -73,9 +79,16 @@ class Call {
   /// Working memory, valid until the call ends.
   Tensor scratch(const Spec& spec);
 
-  /// f(stream) on the pool, with the GIL released.
+  /// f(stream) with the GIL released: on the pool, or queued on the GPU's current stream.
   template <class F>
   void run(F&& f) {
+#if HPCDL_CUDA
+    if (device_.is_cuda()) {
+      GpuTurn turn(framework_, device_, mirror_);
+      const nb::gil_scoped_release released;
+      return static_cast<void>(f(turn.stream()));
+    }
+#endif
     const nb::gil_scoped_release released;
     const Turn turn;
     Stream stream(turn.pool());
@@ -96,6 +109,8 @@ class Call {
 
   std::string_view op_;
   Framework framework_;
+  Device device_;
+  StepParams* mirror_ = nullptr;
   /// Made as they come: sixteen empty ones would cost more than the rest of a small call.
   union Slots {
     Slots() {}
@@ -105,6 +120,7 @@ class Call {
   std::array<const char*, kMaxArguments> names_{};
   std::size_t count_ = 0;
   std::array<Block, 4> scratch_;
+  std::array<nb::object, 4> gpu_scratch_;
   std::size_t scratch_count_ = 0;
 };
 

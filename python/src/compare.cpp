@@ -7,11 +7,13 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/lab/cases.h"
+#include "hpcdl/lab/compare/gpu_environment.h"
 #include "hpcdl/lab/compare/protocol.h"
 #include "hpcdl/lab/roof_kernels.h"
 #include "python/src/array.h"
 #include "python/src/bind.h"
 #include "python/src/call.h"
+#include "python/src/gpu_kernels.h"
 #include "python/src/runtime.h"
 
 namespace hpcdl::python {
@@ -26,12 +28,23 @@ lab::Case find_case(const std::string& op, const std::string& shape, const std::
   fail("bench", "no case {} {} {} {}", op, shape, dtype, backward ? "fwd+bwd" : "fwd");
 }
 
-/// One case of the lab with its memory; inputs and output are arrays on it.
+Device device_from(const std::string& name) { return name == "cpu" ? Device::cpu() : device_from_name(name); }
+
+/// One case of the lab with its memory; inputs and output are arrays on it. On a GPU it runs on PyTorch's current stream.
 class BenchCase {
  public:
-  BenchCase(const std::string& op, const std::string& shape, const std::string& dtype, bool backward) : run_(find_case(op, shape, dtype, backward)) {}
+  BenchCase(const std::string& op, const std::string& shape, const std::string& dtype, bool backward, const std::string& device)
+      : device_(device_from(device)), mirror_(device_.is_cuda() ? static_cast<std::int64_t>(sizeof(StepParams)) : 0, device_),
+        run_(made(find_case(op, shape, dtype, backward))) {}
 
   void run() const {
+#if HPCDL_CUDA
+    if (device_.is_cuda()) {
+      GpuTurn turn(framework_from_name("torch"), device_, reinterpret_cast<StepParams*>(mirror_.data()));
+      const nb::gil_scoped_release released;
+      return run_.executable().run(turn.stream());  // the step parameters are there since the case was made
+    }
+#endif
     const nb::gil_scoped_release released;
     const Turn turn;
     Stream stream(turn.pool());
@@ -40,8 +53,21 @@ class BenchCase {
   static nb::dict inputs(nb::object self, const std::string& framework) { return arrays(self, framework, SlotKind::input); }
   static nb::dict kept(nb::object self, const std::string& framework) { return arrays(self, framework, SlotKind::kept); }
   std::int64_t position() const { return run_.params().position; }
+  double bytes() const { return run_.cost().bytes; }
+  double flops() const { return run_.cost().flops; }
 
  private:
+  lab::CaseRun made(const lab::Case& c) const {
+#if HPCDL_CUDA
+    if (device_.is_cuda()) {
+      GpuTurn turn(framework_from_name("torch"), device_);
+      lab::CaseRun run(c, nullptr, &turn.stream());
+      cuda::put_params(turn.stream(), reinterpret_cast<StepParams*>(mirror_.data()), run.params());
+      return run;
+    }
+#endif
+    return lab::CaseRun(c);
+  }
   static nb::dict arrays(const nb::object& self, const std::string& framework, SlotKind kind) {
     const auto& exe = nb::cast<const BenchCase&>(self).run_.executable();
     const Framework f = framework_from_name(framework);
@@ -50,10 +76,12 @@ class BenchCase {
     for (std::size_t i = 0; i < slots.size(); ++i) {
       const auto offset = exe.plan().offset[i];
       if (slots[i].kind != kind || offset < 0) continue;
-      out[slots[i].name.c_str()] = view_array(f, self, Tensor(exe.arena()->data() + offset, slots[i].spec), true);
+      out[slots[i].name.c_str()] = view_array(f, self, Tensor(exe.arena()->data() + offset, slots[i].spec, exe.arena()->device()), true);
     }
     return out;
   }
+  Device device_;
+  Buffer mirror_;  // of the step parameters, on a GPU
   lab::CaseRun run_;
 };
 
@@ -80,14 +108,27 @@ lab::compare::Options options_from(const std::string& text) {
   return o;
 }
 
-std::string compare_sides(const nb::list& list, const std::string& options) {
+lab::compare::Result compare_on(const std::vector<lab::compare::Side>& sides, const Device device, const lab::compare::Options& options) {
+#if HPCDL_CUDA
+  if (device.is_cuda()) {
+    GpuTurn turn(framework_from_name("torch"), device);
+    lab::compare::GpuEnvironment gpu(turn.stream().pool(), turn.stream());
+    return lab::compare::run(sides, gpu, options);
+  }
+#endif
+  static_cast<void>(device);
+  Host host;
+  return lab::compare::run(sides, host, options);
+}
+
+/// `list`: (name, call, units of work in one call).
+std::string compare_sides(const nb::list& list, const std::string& options, const std::string& device) {
   std::vector<lab::compare::Side> sides;
   for (nb::handle item : list) {
-    const auto pair = nb::cast<nb::tuple>(item);
-    sides.push_back({nb::cast<std::string>(pair[0]), [call = nb::object(pair[1])] { call(); }});
+    const auto side = nb::cast<nb::tuple>(item);
+    sides.push_back({.name = nb::cast<std::string>(side[0]), .call = [call = nb::object(side[1])] { call(); }, .units = nb::cast<double>(side[2])});
   }
-  Host host;
-  const auto r = lab::compare::run(sides, host, options_from(options));
+  const auto r = compare_on(sides, device_from(device), options_from(options));
   Json j = {{"cache", r.cache}, {"rounds", r.rounds()}, {"half_width", r.half_width}, {"settled", r.settled}};
   for (const auto& s : r.sides) {
     j["sides"][s.name] = lab::compare::to_json(s.time(), 1e3, "_ms");
@@ -126,7 +167,10 @@ void copy(nb::handle dst, nb::handle src, bool streaming) {
 
 void bind_compare(nb::module_& m) {
   nb::class_<BenchCase>(m, "_BenchCase", "A case of the lab: hpcdl.bench.")
-      .def(nb::init<const std::string&, const std::string&, const std::string&, bool>(), nb::arg("op"), nb::arg("shape"), nb::arg("dtype"), nb::arg("backward"))
+      .def(nb::init<const std::string&, const std::string&, const std::string&, bool, const std::string&>(), nb::arg("op"), nb::arg("shape"), nb::arg("dtype"), nb::arg("backward"),
+           nb::arg("device") = "cpu")
+      .def_prop_ro("bytes", &BenchCase::bytes)
+      .def_prop_ro("flops", &BenchCase::flops)
       .def("run", &BenchCase::run)
       .def_prop_ro("position", &BenchCase::position)
       .def("inputs", [](nb::object self, const std::string& framework) { return BenchCase::inputs(std::move(self), framework); }, nb::arg("framework"))
@@ -137,7 +181,7 @@ void bind_compare(nb::module_& m) {
     return out;
   }, "(op, what the numbers of its shape are) of every kind of case.");
   m.def("_copy", copy, nb::arg("dst"), nb::arg("src"), nb::arg("streaming"), "hpcdl.bench.copy().");
-  m.def("_compare", compare_sides, nb::arg("sides"), nb::arg("options"), "hpcdl.bench.compare() with JSON in and out.");
+  m.def("_compare", compare_sides, nb::arg("sides"), nb::arg("options"), nb::arg("device"), "hpcdl.bench.compare() with JSON in and out.");
 }
 
 }  // namespace hpcdl::python

@@ -6,7 +6,7 @@
 
 namespace hpcdl::python::dl {
 
-enum DeviceType : std::int32_t { kCpu = 1, kCuda = 2, kCudaHost = 3 };
+enum DeviceType : std::int32_t { kCpu = 1, kCuda = 2, kCudaHost = 3, kCudaManaged = 13 };
 struct Device {
   std::int32_t type, index;
 };

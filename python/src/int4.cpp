@@ -7,6 +7,7 @@
 #include <array>
 
 #include "hpcdl/core/convert.h"
+#include "hpcdl/quant/int4_device.h"
 #include "python/src/bind.h"
 #include "python/src/call.h"
 #include "python/src/words.h"
@@ -19,7 +20,7 @@ constexpr Form kScales{Type::floating, Layout::contiguous};
 /// A quantised matrix: made here, or the caller's arrays, which it keeps alive.
 struct Int4Weight {
   quant::Int4Matrix own;
-  std::array<Array, 3> given;
+  std::array<nb::object, 3> given;
   std::array<OwnedTensor, 2> rounded;  // scale and offset, where they were given as float32
   int4::Weight w;
   Framework framework;
@@ -27,9 +28,12 @@ struct Int4Weight {
   bool measured = false;
 };
 
+Int4Weight moved(const Int4Weight& w, nb::handle device);
+
 Int4Weight quantize(nb::handle w, std::int64_t group, bool symmetric, bool search) {
   Call call("int4_quantize");
   const View v = call.in("w", w);
+  if (v.device().is_cuda()) return moved(quantize(w.attr("cpu")(), group, symmetric, search), w.attr("device"));
   require(v.rank() == 2, call.op(), "w must be (N, K), got {}", to_string(v.spec()));
   const quant::Int4Options o{.group = group, .symmetric = symmetric, .search = search};
   quant::require_group(call.op(), v[1], o);
@@ -41,25 +45,43 @@ Int4Weight quantize(nb::handle w, std::int64_t group, bool symmetric, bool searc
 }
 
 /// Scales as the kernels read them: bfloat16 in place, float32 (NumPy has no bfloat16) rounded to it.
-View scales(Call& call, const char* name, nb::handle object, Array& keep, OwnedTensor& rounded) {
+View scales(Call& call, const char* name, nb::handle object, nb::object& keep, OwnedTensor& rounded) {
   const View v = call.in(name, object, kScales);
-  keep = Array(call.op(), name, object);
+  keep = nb::borrow(object);
   if (v.dtype() == DType::bf16) return v;
+  require_type(!v.device().is_cuda(), call.op(), "{} must be bfloat16 on a GPU: pass {}.bfloat16()", name, name);
   rounded = OwnedTensor(Spec{v.shape(), DType::bf16});
   for (std::int64_t i = 0; i < v.size(); ++i) rounded.tensor.ptr<bf16>()[i] = bf16(v.ptr<float>()[i]);
   return rounded.tensor;
 }
 
-void make_weight(Int4Weight* self, nb::handle packed, nb::handle scale, nb::handle offset) {
+Int4Weight weight_of(nb::handle packed, nb::handle scale, nb::handle offset) {
   Call call("Int4Weight");
   Int4Weight r;
   r.w.packed = call.in("packed", packed, kBytes);
-  r.given[0] = Array(call.op(), "packed", packed);
+  r.given[0] = nb::borrow(packed);
   r.w.scale = scales(call, "scale", scale, r.given[1], r.rounded[0]);
   if (!offset.is_none()) r.w.offset = scales(call, "offset", offset, r.given[2], r.rounded[1]);
   int4::require_weight(call.op(), r.w.packed.spec(), r.w.scale.spec(), r.w.offset ? r.w.offset.spec() : Spec());
   r.framework = call.framework();
-  new (self) Int4Weight(std::move(r));
+  return r;
+}
+
+void make_weight(Int4Weight* self, nb::handle packed, nb::handle scale, nb::handle offset) {
+  new (self) Int4Weight(weight_of(packed, scale, offset));
+}
+
+/// A copy in the memory of another of PyTorch's devices.
+Int4Weight moved(const Int4Weight& w, nb::handle device) {
+  require_type(w.framework.torch, "Int4Weight", "to() is for weights made of PyTorch tensors");
+  const auto part = [&](const View& v) {  // w outlives the copy
+    if (!v) return nb::object(nb::none());
+    const nb::object view = view_array(w.framework, nb::none(), Tensor(const_cast<void*>(v.data()), v.spec(), v.device()), false);
+    return nb::object(view.attr("to")(device, nb::arg("copy") = true));
+  };
+  Int4Weight r = weight_of(part(w.w.packed), part(w.w.scale), part(w.w.offset));
+  r.error = w.error, r.measured = w.measured;
+  return r;
 }
 
 nb::object part(nb::handle self, const View& v, bool scale) {
@@ -71,14 +93,32 @@ nb::object part(nb::handle self, const View& v, bool scale) {
     for (std::int64_t i = 0; i < v.size(); ++i) t.ptr<float>()[i] = v.ptr<bf16>()[i];
     return to_array(w.framework, std::move(wide), t);
   }
-  return view_array(w.framework, nb::borrow(self), Tensor(const_cast<void*>(v.data()), v.spec()), false);
+  return view_array(w.framework, nb::borrow(self), Tensor(const_cast<void*>(v.data()), v.spec(), v.device()), false);
+}
+
+void require_together(std::string_view op, Device x, const Int4Weight& w) {
+  if (x != w.w.packed.device()) [[unlikely]]
+    fail(op, "x is on {} and the weight on {}: pass weight.to(x.device)", device_name(x), device_name(w.w.packed.device()));
+}
+
+/// The host's code on the pool, or the GPU's on its stream.
+template <class Cpu, class Gpu>
+void run_either(Call& call, Cpu&& cpu, [[maybe_unused]] Gpu&& gpu) {
+  call.run([&](Stream& s) {
+#if HPCDL_CUDA
+    if (s.device().is_cuda()) return gpu(s);
+#endif
+    cpu(s.pool());
+  });
 }
 
 nb::object dequantize(const Int4Weight& w, nb::handle dtype, nb::handle out) {
   Call call("int4_dequantize");
   call.set_framework(w.framework);
+  call.set_device(w.w.packed.device());
   Result r = call.out("out", out, {{w.w.n(), w.w.k()}, dtype_from(call.op(), dtype)});
-  call.run([&](Stream& s) { quant::dequantize_int4(s.pool(), r, w.w); });
+  require_together(call.op(), call.device(), w);
+  run_either(call, [&](Pool& p) { quant::dequantize_int4(p, r, w.w); }, [&](auto& s) { cuda::dequantize_int4(s, r, w.w); });
   return call.give(r);
 }
 
@@ -91,6 +131,7 @@ nb::object matmul(nb::handle x, const Int4Weight& w, nb::handle bias, nb::handle
                            all[choose(call.op(), "activation", activation, {"none", "relu", "gelu_tanh", "silu"})]};
   const View v = call.in("x", x), b = call.in_or_absent("bias", bias, kContiguous),
              r = call.in_or_absent("residual", residual);
+  require_together(call.op(), call.device(), w);
   const Spec packed = w.w.packed.spec(), scale = w.w.scale.spec(), offset = w.w.offset ? w.w.offset.spec() : Spec();
   Result y = call.out("out", out, Int4Linear::infer(v.spec(), packed, scale, offset, b.spec(), r.spec(), a), r);
   std::array<Tensor, 3> scratch;
@@ -109,10 +150,11 @@ nb::object pack(nb::handle q, nb::handle out) {
   require(v.rank() == 2 && v[1] % 8 == 0, call.op(), "q must be (N, K) with K a multiple of 8, got {}",
           to_string(v.spec()));
   std::uint8_t all = 0;
-  for (std::int64_t i = 0; i < v.size(); ++i) all |= v.ptr<std::uint8_t>()[i];
+  if (!v.device().is_cuda())
+    for (std::int64_t i = 0; i < v.size(); ++i) all |= v.ptr<std::uint8_t>()[i];
   require(all < 16, call.op(), "q must hold values 0 .. 15");
   Result r = call.out("out", out, int4::packed_spec(v[0], v[1]), {}, {}, Layout::contiguous);
-  call.run([&](Stream& s) { quant::pack_int4(s.pool(), r, v); });
+  run_either(call, [&](Pool& p) { quant::pack_int4(p, r, v); }, [&](auto& s) { cuda::pack_int4(s, r, v); });
   return call.give(r);
 }
 
@@ -122,7 +164,7 @@ nb::object unpack(nb::handle packed, nb::handle out) {
   require(v.rank() == 2 && v[1] % 4 == 0, call.op(), "packed must be (N, K/2) with K a multiple of 8, got {}",
           to_string(v.spec()));
   Result r = call.out("out", out, {{v[0], 2 * v[1]}, DType::u8}, {}, {}, Layout::contiguous);
-  call.run([&](Stream& s) { quant::unpack_int4(s.pool(), r, v); });
+  run_either(call, [&](Pool& p) { quant::unpack_int4(p, r, v); }, [&](auto& s) { cuda::unpack_int4(s, r, v); });
   return call.give(r);
 }
 
@@ -138,6 +180,8 @@ bfloat16.)")
       .def("__init__", make_weight, nb::arg("packed"), nb::arg("scale"), nb::arg("offset") = nb::none(),
            nb::sig(
                "def __init__(self, packed: typing.Any, scale: typing.Any, offset: typing.Any | None = None) -> None"))
+      .def("to", moved, nb::arg("device"), nb::sig("def to(self, device: typing.Any) -> Int4Weight"),
+           "A copy on another of PyTorch's devices, such as \"cuda\".")
       .def_prop_ro(
           "shape", [](const Int4Weight& w) { return std::tuple(w.w.n(), w.w.k()); },
           nb::sig("def shape(self) -> tuple[int, int]"), "(N, K)")
@@ -178,7 +222,8 @@ void bind_int4(nb::module_& m) {
       R"(The matrix w (N, K), float32 or bfloat16, in 4 bits.
 
 group: 32, 64 or 128, dividing K: inputs that share a scale. search: choose scales by their mean squared
-error. ValueError where a weight is NaN or infinite.)");
+error. ValueError where a weight is NaN or infinite. A tensor on a GPU is quantised on the host, and its weight goes
+back there.)");
   m.def("int4_dequantize", dequantize, nb::arg("weight"), nb::kw_only(), nb::arg("dtype") = "float32",
         nb::arg("out") = nb::none(),
         nb::sig("def int4_dequantize(weight: Int4Weight, *, dtype: typing.Any = 'float32', out: typing.Any | None = "
@@ -197,7 +242,8 @@ x: (..., K), float32 or bfloat16; rows dense. bias: (N). residual: like the resu
 exact it stays as it is, 1.6 to 3 times slower.)");
   m.def("int4_pack", pack, nb::arg("q"), nb::kw_only(), nb::arg("out") = nb::none(),
         nb::sig("def int4_pack(q: Array, *, out: Array | None = None) -> Array"),
-        "Values 0 .. 15, uint8 (N, K) with K a multiple of 8, in the order of the kernels: uint8 (N, K/2).");
+        "Values 0 .. 15, uint8 (N, K) with K a multiple of 8, in the order of the kernels: uint8 (N, K/2). ValueError "
+        "for larger values; on a GPU their low four bits are taken.");
   m.def("int4_unpack", unpack, nb::arg("packed"), nb::kw_only(), nb::arg("out") = nb::none(),
         nb::sig("def int4_unpack(packed: Array, *, out: Array | None = None) -> Array"),
         "The inverse of int4_pack: uint8 (N, K).");

@@ -2,6 +2,7 @@
 
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/matmul/gemm.h"
+#include "hpcdl/ops/relu/relu.h"
 #include "python/src/bind.h"
 #include "python/src/call.h"
 
@@ -52,14 +53,21 @@ void run_gemm(Stream& s, const Operands& o, const Tensor& d) {
   on(s, [&](auto isa, Pool& pool) { gemm::gemm(isa, pool, p, into); });
 }
 
+void run_on_gpu(Stream& s, const Operands& o, const Tensor& d) {
+  Linear::forward(s, d, o.a, o.weight(), {}, o.c, {.conv1d = !o.b_transposed});
+  Relu::forward(s, d, d, {});
+}
+
 nb::object matmul_add_relu(nb::handle a, nb::handle b, nb::handle c, nb::handle out) {
   Call call("matmul_add_relu");
   const Operands o(call, a, b, c);
   Result d = call.out("out", out, o.d, o.c_is_row() ? View() : o.c);
   if (o.d.size() > 0)
     call.run([&](Stream& s) {
-      if (o.c_is_row())
+      if (!o.c || o.c_is_row())
         ActivatedLinear::forward(s, d, {}, o.a, o.weight(), o.c, {}, o.args());
+      else if (s.device().is_cuda())
+        run_on_gpu(s, o, d);
       else
         visit_dtype(o.d.dtype, [&]<class T>() { run_gemm<T>(s, o, d.tensor); });
     });
@@ -86,7 +94,7 @@ nb::object matmul_add_relu_backward(nb::handle dd, nb::handle a, nb::handle b, n
   Tensor dw = db;
   if (db && o.b_transposed) {
     require(db.tensor.strides()[0] == 1, call.op(), "out[1] must lie in columns as b does");
-    dw = Tensor(db.tensor.data(), {{o.b[1], o.b[0]}, o.b.dtype()}, Shape{db.tensor.strides()[1], 1}, Device::cpu());
+    dw = Tensor(db.tensor.data(), {{o.b[1], o.b[0]}, o.b.dtype()}, Shape{db.tensor.strides()[1], 1}, db.tensor.device());
   }
   if ((da || db || dc) && o.a.size() > 0)
     call.run([&](Stream& s) {

@@ -28,7 +28,7 @@ class Case(unittest.TestCase):
         """|got - want| <= tol * max(1, |want|max), element by element in double. NaN matches NaN."""
         import numpy as np
 
-        to = lambda t: np.asarray(t.detach().double().numpy() if hasattr(t, "detach") else t, dtype=np.float64)
+        to = lambda t: np.asarray(t.detach().double().cpu().numpy() if hasattr(t, "detach") else t, dtype=np.float64)
         a, b = to(got), to(want)
         self.assertEqual(a.shape, b.shape, what)
         if a.size:

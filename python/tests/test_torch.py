@@ -14,8 +14,26 @@ import hpcdl.torch as ht
 torch.manual_seed(1)
 
 
+DEVICE = "cpu"
+HAS_GPU = hpcdl.cuda_devices() > 0 and torch.cuda.is_available()
+
+
 def rand(*shape, dtype=torch.float32, grad=True):
-    return torch.randn(*shape).to(dtype).requires_grad_(grad)
+    return torch.randn(*shape, device=DEVICE).to(dtype).requires_grad_(grad)
+
+
+class OnGpu:
+    """The tests of a class once more with CUDA tensors."""
+
+    def setUp(self):
+        global DEVICE
+        if not HAS_GPU:
+            self.skipTest("no GPU, or a module without CUDA")
+        DEVICE = "cuda"
+
+    def tearDown(self):
+        global DEVICE
+        DEVICE = "cpu"
 
 
 class Autograd(Case):
@@ -27,9 +45,9 @@ class Autograd(Case):
         tol = tolerance(dtype, length, factor)
         self.close(y, want, tol, "value")
         dy = (
-            torch.randn(want.shape[::-1]).permute(*range(want.ndim)[::-1]).to(y.dtype)
+            torch.randn(want.shape[::-1], device=DEVICE).permute(*range(want.ndim)[::-1]).to(y.dtype)
             if want.ndim
-            else torch.tensor(0.5)
+            else torch.tensor(0.5, device=DEVICE)
         )
         wanted = [(t, d) for t, d in zip(tensors, doubles) if t is not None and t.requires_grad]
         grads = torch.autograd.grad(y, [t for t, _ in wanted], dy)
@@ -49,7 +67,7 @@ class Autograd(Case):
                 lambda x: ht.softmax(x, scale=0.5), lambda x: torch.softmax(0.5 * x, -1), [rand(3, 5, 70, dtype=d)], 70
             )
         )
-        mask = torch.full((6, 6), float("-inf")).triu(1)
+        mask = torch.full((6, 6), float("-inf"), device=DEVICE).triu(1)
         self.agree(lambda x: ht.softmax(x, causal=True), lambda x: torch.softmax(x + mask, -1), [rand(2, 6, 6)], 6)
 
     def test_gelu(self):
@@ -93,7 +111,7 @@ class Autograd(Case):
         )
 
     def test_cross_entropy(self):
-        t = torch.randint(0, 50, (2, 9))
+        t = torch.randint(0, 50, (2, 9), device=DEVICE)
         t[1, 3] = -100
         flat = lambda f: lambda x: f(x.reshape(-1, 50), t.reshape(-1))
         for reduction in ("mean", "sum"):
@@ -204,7 +222,7 @@ class Autograd(Case):
         x, w = rand(4, 8, grad=False), rand(5, 8)
         y = ht.linear(x, w)
         (g,) = torch.autograd.grad(y.sum(), w)
-        self.close(g, torch.ones(4, 5).t() @ x, tolerance("float32", 4))
+        self.close(g, torch.ones(4, 5, device=DEVICE).t() @ x, tolerance("float32", 4))
 
     def test_no_gradient_of_gradients(self):
         x = rand(3, 4)
@@ -221,6 +239,10 @@ class Autograd(Case):
         check(ht.layer_norm, x, w, b)
         check(ht.rms_norm, x, w)
         check(lambda *a: ht.bias_gelu(*a), x, b)
+
+
+class AutogradOnGpu(OnGpu, Autograd):
+    pass
 
 
 class Tensors(Case):
@@ -260,8 +282,8 @@ class Tensors(Case):
         for t in (torch.zeros(3, dtype=torch.float16), torch.zeros(3, dtype=torch.complex64)):
             self.raises((TypeError, ValueError), "hpcdl|softmax", hpcdl.softmax, t)
 
-    @unittest.skipUnless(torch.cuda.is_available(), "no GPU")
-    def test_cuda(self):
+    @unittest.skipUnless(torch.cuda.is_available() and hpcdl.cuda_devices() == 0, "no GPU, or a module with CUDA")
+    def test_cuda_in_a_module_without_it(self):
         self.raises(ValueError, "built without CUDA", hpcdl.softmax, torch.zeros(3, device="cuda"))
 
     def test_without_the_function_table(self):
@@ -286,9 +308,9 @@ class Optimizer(Case):
             torch.manual_seed(3)
             model = torch.nn.Sequential(
                 torch.nn.Linear(20, 30), torch.nn.GELU(), torch.nn.Linear(30, 5), torch.nn.Linear(7, 7)
-            )
+            ).to(DEVICE)
             o = kind(model.parameters(), lr=1e-2, weight_decay=0.1, **options)
-            x, y = torch.randn(16, 20), torch.randn(16, 5)
+            x, y = torch.randn(16, 20).to(DEVICE), torch.randn(16, 5).to(DEVICE)
             for _ in range(5):
                 o.zero_grad()
                 F.mse_loss(model[:3](x), y).backward()
@@ -302,27 +324,31 @@ class Optimizer(Case):
         self.raises(ValueError, "lr must be", ht.AdamW, [torch.zeros(3)], lr=-1)
 
 
+class OptimizerOnGpu(OnGpu, Optimizer):
+    pass
+
+
 class Int4(Case):
     def test_gradients(self):
-        w = hpcdl.int4_quantize(torch.randn(24, 64), group=32)
+        w = hpcdl.int4_quantize(rand(24, 64, grad=False), group=32)
         dense = hpcdl.int4_dequantize(w).double()
         for dtype in (torch.float32, torch.bfloat16):
             x, b, r = rand(2, 3, 64, dtype=dtype), rand(24, dtype=dtype), rand(2, 3, 24, dtype=dtype)
-            dy = torch.randn(2, 3, 24).to(dtype)
+            dy = rand(2, 3, 24, dtype=dtype, grad=False)
             dx, db, dr = torch.autograd.grad(ht.int4_matmul(x, w, b, residual=r, exact=True), (x, b, r), dy)
             self.close(dx, dy.double() @ dense, tolerance(dtype, 24))
             self.close(db, dy.double().sum((0, 1)), tolerance(dtype, 6))
             self.assertTrue(torch.equal(dr, dy))
 
     def test_parts_go_through_torch(self):
-        w = torch.randn(48, 128)
+        w = rand(48, 128, grad=False)
         for symmetric in (True, False):
             q = hpcdl.int4_quantize(w, group=32, symmetric=symmetric)
             self.assertEqual(
                 (q.packed.dtype, q.scale.dtype, q.offset is None), (torch.uint8, torch.bfloat16, symmetric)
             )
-            again = hpcdl.Int4Weight(q.packed, q.scale, q.offset)
-            x = torch.randn(3, 128)
+            again = hpcdl.Int4Weight(*(None if t is None else t.clone() for t in (q.packed, q.scale, q.offset)))  # lives on in it
+            x = rand(3, 128, grad=False)
             self.assertTrue(torch.equal(hpcdl.int4_matmul(x, q), hpcdl.int4_matmul(x, again)))
             dense = hpcdl.int4_dequantize(q, dtype=torch.bfloat16)
             self.assertEqual(dense.dtype, torch.bfloat16)
@@ -331,6 +357,10 @@ class Int4(Case):
                 x.double() @ hpcdl.int4_dequantize(q).double().t(),
                 tolerance("float32", 128),
             )
+
+
+class Int4OnGpu(OnGpu, Int4):
+    pass
 
 
 if __name__ == "__main__":

@@ -1,0 +1,30 @@
+#pragma once
+// Calls on a GPU: the queue that is current for the arrays' library, and memory from its allocator. Nothing here waits, so
+// calls may be captured into the library's graphs.
+
+#include "hpcdl/core/stream.h"
+#include "python/src/array.h"
+
+namespace hpcdl::python {
+
+#if HPCDL_CUDA
+/// The stream that `framework` queues on now, with its device as the thread's own while this lives. Made and destroyed with
+/// the GIL held. `mirror`: step parameters on that device, for ops that read them.
+class GpuTurn {
+ public:
+  GpuTurn(const Framework& framework, Device device, StepParams* mirror = nullptr);
+  ~GpuTurn();
+  GpuTurn(const GpuTurn&) = delete;
+  GpuTurn& operator=(const GpuTurn&) = delete;
+  Stream& stream() { return stream_; }
+
+ private:
+  int before_ = -1;  // -1: nothing to give back
+  Stream stream_;
+};
+#endif
+
+/// A new array of `framework` on a GPU, not zeroed, and where it lies.
+nb::object gpu_array(std::string_view op, const Framework& framework, Device device, const Spec& spec, const Shape& strides, Tensor& place);
+
+}  // namespace hpcdl::python
