@@ -1,5 +1,6 @@
-// Our side of bench/peers/gpt2_step.py: GPT-2 124M, one training step (forward, backward, clip, AdamW) for every line on stdin.
-//   gpt2_step BATCH CONTEXT f32|bf16
+// Our side of bench/peers/gpt2_step.py and bench/gpu/bars.py: GPT-2 124M, one training step (forward, backward, clip, AdamW)
+// for every line on stdin. Peak memory is the process's on a CPU, and what it has taken of the GPU's on one.
+//   gpt2_step BATCH CONTEXT f32|bf16 [DEVICE]
 
 #include <sys/resource.h>
 
@@ -16,9 +17,34 @@
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/train/train_step.h"
 
+#if HPCDL_CUDA
+#include "hpcdl/core/cuda_runtime.h"
+#endif
+
+namespace {
+
+/// The largest resident size of this process, or the bytes of a GPU that nobody has free.
+std::int64_t taken_bytes([[maybe_unused]] hpcdl::Device device) {
+#if HPCDL_CUDA
+  if (device.is_cuda()) {
+    const hpcdl::cuda::OnDevice on(device);
+    std::size_t free = 0, total = 0;
+    hpcdl::cuda::check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    return static_cast<std::int64_t>(total - free);
+  }
+#endif
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   using namespace hpcdl;
-  if (argc != 4) return std::fprintf(stderr, "usage: gpt2_step BATCH CONTEXT f32|bf16\n"), 2;
+  if (argc < 4) return std::fprintf(stderr, "usage: gpt2_step BATCH CONTEXT f32|bf16 [DEVICE]\n"), 2;
+  const Device device = argc > 4 ? device_from_name(argv[4]) : Device::cpu();
+  const std::int64_t before = device.is_cuda() ? taken_bytes(device) : 0;
   const std::int64_t batch = std::atoi(argv[1]), length = std::atoi(argv[2]);
   io::ModelConfig config{.layers = 12, .heads = 12, .width = 768, .context = 1024, .vocab = 50304};
   config.resolve();
@@ -27,23 +53,23 @@ int main(int argc, char** argv) {
   train::StepOptions options;
   options.batch = batch, options.length = length;
   options.forward.compute = std::string_view(argv[3]) == "bf16" ? DType::bf16 : DType::f32;
-  train::TrainStep trainer(model, pool, options);
+  train::TrainStep trainer(model, pool, options, device);
 
   lab::compare::HostEnvironment clock(pool);
   const Rng rng{7, 0};
   std::uint64_t drawn = 0;
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(batch * length + 1));
   std::string line;
+  std::int64_t peak = 0;
   for (std::int64_t step = 0;; ++step) {
     for (auto& t : tokens) t = static_cast<std::int32_t>(rng.below(drawn++, 50257));
     const double start = clock.now();
-    const double loss = trainer.accumulate({tokens.data(), tokens.size() - 1}, {tokens.data() + 1, tokens.size() - 1}, step, 0);
-    trainer.update(3e-4, batch * length);
+    trainer.accumulate({tokens.data(), tokens.size() - 1}, {tokens.data() + 1, tokens.size() - 1}, step, 0);
+    const double loss = trainer.update(3e-4, batch * length).loss;
     const double ms = (clock.now() - start) * 1e3;
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
+    if (step == 0 || !device.is_cuda()) peak = taken_bytes(device) - before;  // a GPU's is planned and taken once, and may be shared with others
     if (step == 0) std::cout << "ready\n";
-    else std::cout << nlohmann::json({{"ms", ms}, {"loss", loss / static_cast<double>(batch * length)}, {"peak_bytes", usage.ru_maxrss * 1024}}).dump() << '\n';
+    else std::cout << nlohmann::json({{"ms", ms}, {"loss", loss / static_cast<double>(batch * length)}, {"peak_bytes", peak}}).dump() << '\n';
     std::cout.flush();
     if (!std::getline(std::cin, line)) return 0;
   }

@@ -147,7 +147,7 @@ class Bench {
     }
     std::string end;
     if (o_.aa) out_["aa"] = overall(done_, end);
-    else end += python_peers(o_.vs, cases_, protocol_, pool_.threads(), out_);
+    else end += python_peers(o_.vs, cases_, protocol_, pool_.threads(), o_.device, out_);
     for (const auto& [name, why] : out_["missing"].items()) end += fmt::format("missing {}: {}\n", name, why.get<std::string>());
     if (text) print_text(end);
     finish();
@@ -202,7 +202,8 @@ int bench(Options& o) {
   settle_words(o);
   o.vs = parse_peers(o.vs_words);
   if (o.cold && o.warm) fail_usage("bench", "--cold and --warm exclude each other");
-  if (o.device != "cpu" && !o.vs.empty()) fail_usage("bench", "--vs compares on the CPU: leave it out on {}", o.device);
+  for (const auto& name : compare::library_peers())
+    if (o.device != "cpu" && std::find(o.vs.begin(), o.vs.end(), name) != o.vs.end()) fail_usage("bench", "{} computes on the CPU: on {} there are torch and triton", name, o.device);
   if (o.aa && !o.vs.empty()) fail_usage("bench", "--aa compares an op with itself: leave --vs out");
   return o.list ? list_cases(o) : Bench(o).run();
 }

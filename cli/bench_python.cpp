@@ -77,8 +77,8 @@ std::string find_python(const fs::path& scratch, std::string& why) {
   return "";
 }
 
-Json request(const std::vector<std::string>& names, const std::vector<lab::Case>& cases, const lab::compare::Options& p, int threads) {
-  Json j = {{"vs", names}, {"threads", threads}, {"cases", Json::array()},
+Json request(const std::vector<std::string>& names, const std::vector<lab::Case>& cases, const lab::compare::Options& p, int threads, const std::string& device) {
+  Json j = {{"vs", names}, {"threads", threads}, {"device", device}, {"cases", Json::array()},
             {"protocol", {{"cache", p.cache == lab::compare::Cache::flushed ? "flushed" : "warm"}, {"rounds", p.rounds}, {"target", p.target},
                           {"limit", p.limit}, {"half_width", p.half_width}, {"settle", p.settle}, {"seed", p.seed}}}};
   for (const auto& c : cases) j["cases"].push_back({{"op", c.op}, {"shape", c.shape}, {"dtype", lab::dtype_word(c.dtype)}, {"backward", c.backward}});
@@ -102,7 +102,7 @@ std::string merge(const lab::Case& c, const Json& from, Json& to) {
 }  // namespace
 
 std::string python_peers(const std::vector<std::string>& names, const std::vector<lab::Case>& cases, const lab::compare::Options& protocol,
-                         int threads, Json& out) {
+                         int threads, const std::string& device, Json& out) {
   std::vector<std::string> mine;
   for (const auto& n : names)
     if (lives_in_python(n)) mine.push_back(n);
@@ -111,7 +111,7 @@ std::string python_peers(const std::vector<std::string>& names, const std::vecto
   std::string why;
   const auto python = find_python(scratch.path(), why);
   if (!python.empty()) {
-    io::write_file_atomic(scratch / "request.json", request(mine, cases, protocol, threads).dump());
+    io::write_file_atomic(scratch / "request.json", request(mine, cases, protocol, threads, device).dump());
     const int code = run_program({python, "-W", "ignore", "-m", "hpcdl.bench", (scratch / "request.json").string(), (scratch / "answer.json").string()}, {});
     if (code != 0) why = fmt::format("{} -m hpcdl.bench ended with code {}; its message is above", python, code);
   }

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, on a machine that has one: builds for it, runs every op spec there, the sanitizers over the
-# kernels, the main job end to end, and the bench. Ends with one table; takes about five minutes on 16 cores.
-#   scripts/gpu.sh [FOLDER]      logs and bench.json go to FOLDER (build/gpu)
+# kernels, the main job end to end, and the bench; where a Python with PyTorch is, the module's tests and every bar beside PyTorch,
+# too. Ends with one table; takes less than ten minutes on 16 cores.
+#   scripts/gpu.sh [FOLDER]      logs, bench.json and bars.json go to FOLDER (build/gpu)
+#   HPCDL_BENCH_PYTHON           a Python with torch (otherwise python3)
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-build/gpu}
@@ -43,8 +45,22 @@ main_job() {
     done
 }
 
-if step configure cmake --preset cuda -DHPCDL_TESTS=ON -DCMAKE_CUDA_ARCHITECTURES="$cc-real" &&
-  step build cmake --build build/cuda -j "$(nproc)" --target gpu_tests hpcdl; then
+python=${HPCDL_BENCH_PYTHON:-python3}
+options=() targets=(gpu_tests hpcdl)
+if "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
+  "$python" -c 'import nanobind' 2>/dev/null || scripts/venv.sh build >/dev/null
+  options=(-DHPCDL_PYTHON=ON -DHPCDL_BENCH=ON -DPython_EXECUTABLE="$(command -v "$python")") targets+=(hpcdl_python bench.gpt2_step)
+fi
+
+module_tests() {
+  local t
+  for t in test_cuda test_torch test_int4 test_docs; do
+    (cd python/tests && PYTHONPATH=$PWD/../../build/cuda/python PYTHONDONTWRITEBYTECODE=1 "$python" -W ignore $t.py) || return 1
+  done
+}
+
+if step configure cmake --preset cuda -DHPCDL_TESTS=ON -DCMAKE_CUDA_ARCHITECTURES="$cc-real" "${options[@]}" &&
+  step build cmake --build build/cuda -j "$(nproc)" --target "${targets[@]}"; then
   step specs build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*cuda/*:*/cuda:gpu/*:Gpu*'
   if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck initcheck; do
@@ -55,6 +71,11 @@ if step configure cmake --preset cuda -DHPCDL_TESTS=ON -DCMAKE_CUDA_ARCHITECTURE
   step main_job main_job
   step bench timeout 300 build/cuda/hpcdl bench --device cuda --seconds 0.3 --json "$out/bench.json"
   grep -E 'light' "$out/bench.log" | cut -c1-120
+  if ((${#options[@]})); then
+    step module module_tests
+    step bars timeout 300 "$python" -W ignore bench/gpu/bars.py --json "$out/bars.json"
+    cat "$out/bars.log"
+  fi
 fi
 printf '\n%s\n' "$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1)"
 printf '%s\n' "${rows[@]}"

@@ -61,25 +61,43 @@ def performance(everything):
     return NOTE + text.replace("<!-- tables -->", tables(everything))
 
 
+def groups_of(rows):
+    """The least, the middle and the largest ratio of every group of (group, case, ratio)."""
+    yield "\n| against | cases | least | median | most |\n|---|---|---|---|---|"
+    groups = {}
+    for group, case, ratio in rows:
+        groups.setdefault(group, []).append((ratio["median"], ratio, case))
+    for group, found in groups.items():
+        found.sort(key=lambda r: r[0])
+        low, middle, high = found[0], found[len(found) // 2], found[-1]
+        cell = lambda r: f"{spread(r[1])} {r[2]}"
+        yield f"| {group} | {len(found)} | {cell(low)} | {middle[0]:.2f} | {cell(high)} |"
+
+
+def of_gpu(data):
+    """(group, case, ratio) of bench/gpu/bars.py, intervals as spreads."""
+    for b in data["bars"]:
+        if not b["ratio"] or b["goal"] is None:
+            continue
+        group = "a copy of as many bytes" if b["peer"].startswith("copy") else "eager PyTorch, torch.compile, Triton"
+        if b["section"] not in ("vector add", "softmax", "memory-bound"):
+            group = f"{b['section']}: {b['peer']}"
+        yield group, b["case"], {"median": b["ratio"]["median"], "min": b["ratio"]["low"], "max": b["ratio"]["high"]}
+
+
 def summary(everything):
     """The short table of the README: the training step, and the least and largest ratio of every group."""
     yield "![How many times faster than each peer](docs/ratios.svg)"
     for name, results in everything.items():
-        if "gpt2_step" not in results:
-            continue
         m = machine_of(results)
-        yield f"\n{m['cpu']}, {m['threads']} threads, {m['date']}; all rows in [docs/performance.md](docs/performance.md).\n"
-        yield from TABLES["gpt2_step"](results["gpt2_step"])
-        yield "\n| against | cases | least | median | most |\n|---|---|---|---|---|"
-        groups = {}
-        for group, case, ratio, peer in ratio_chart.bars(results):
-            if not group.startswith("training"):
-                groups.setdefault(group, []).append((ratio["median"], ratio, case))
-        for group, rows in groups.items():
-            rows.sort(key=lambda r: r[0])
-            low, middle, high = rows[0], rows[len(rows) // 2], rows[-1]
-            cell = lambda r: f"{spread(r[1])} {r[2]}"
-            yield f"| {group} | {len(rows)} | {cell(low)} | {middle[0]:.2f} | {cell(high)} |"
+        head = f"\n{m.get('gpu') or m['cpu']}, {m['threads']} threads, {m['date']}; all rows in [docs/performance.md](docs/performance.md).\n"
+        if "gpt2_step" in results:
+            yield head
+            yield from TABLES["gpt2_step"](results["gpt2_step"])
+            yield from groups_of((group, case, ratio) for group, case, ratio, _ in ratio_chart.bars(results) if not group.startswith("training"))
+        elif "bars" in results:
+            yield head.rstrip("\n").replace(f", {m['threads']} threads", "")
+            yield from groups_of(of_gpu(results["bars"]))
 
 
 def pages():

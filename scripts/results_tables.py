@@ -78,4 +78,21 @@ def bench(data):
                f"{format(100 * c['speed_of_light_score'], '.0f') + ' %' if memory else ''} |")
 
 
-TABLES = {"gpt2_step": steps, "ops": ops, "gemm": gemm, "int4": int4, "host": host, "bench": bench}
+def bars(data):
+    """bench/gpu/bars.py: against each peer, and as a share of what a roof measured in the same run allows."""
+    roofs = data["roofs"]
+    yield (f"Roofs of that run: a copy of 1 GiB {roofs['copy_GBps']:.0f} GB/s, an 8192^3 bf16 product {roofs['bf16_product_TFLOPs']:.0f} TFLOP/s; "
+           f"PyTorch {data['machine']['torch']}. {sum(bool(b['met']) for b in data['bars'])} of {sum(b['goal'] is not None for b in data['bars'])} bars met.")
+    yield ""
+    yield "| bar | case | ours | peer | ours is faster by | asked for | of the roof | rate |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for b in data["bars"]:
+        r = b["ratio"]
+        ratio = f"{'**' if b['met'] else ''}{r['median']:.2f}{'**' if b['met'] else ''} ({r['low']:.2f}-{r['high']:.2f})" if r else b["note"]
+        time = lambda us: "" if not us else f"{us:.1f} us" if us < 1e4 else f"{us / 1e3:.1f} ms"
+        goal = f"{b['goal']:.2f}{'' if b['met'] else ', missed'}" if b["goal"] is not None else ""
+        share = f"{100 * b['share']:.0f} %" if b["share"] is not None else ""
+        yield f"| {b['section']} | {b['case']} | {time(b['ours_us'])} | {b['peer']} {time(b['peer_us'])} | {ratio} | {goal} | {share} | {b['rate']} |"
+
+
+TABLES = {"bars": bars, "gpt2_step": steps, "ops": ops, "gemm": gemm, "int4": int4, "host": host, "bench": bench}

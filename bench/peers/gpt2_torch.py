@@ -2,7 +2,10 @@
 """One side of gpt2_step.py: GPT-2 124M in PyTorch. Prints "ready", then answers every line on stdin with one training step
 (forward, backward, fused AdamW) and its milliseconds as JSON.
 
-    gpt2_torch.py --batch 4 --context 64 [--bf16] [--compile] [--clip]
+    gpt2_torch.py --batch 4 --context 64 [--bf16] [--compile] [--clip] [--device cuda]
+
+On a GPU: scaled_dot_product_attention picks its fastest kernel, products of f32 use TF32, and peak memory is what PyTorch's
+allocator has handed out at most.
 """
 
 import argparse
@@ -14,9 +17,11 @@ import time
 
 import common
 
-common.reexec_tuned()
+ON_GPU = "cuda" in sys.argv
+if not ON_GPU:
+    common.reexec_tuned()
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(common.BUILD / "inductor"))
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
@@ -51,7 +56,7 @@ class Gpt2(nn.Module):
                 nn.init.normal_(p, std=0.02)
 
     def forward(self, tokens, targets):
-        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x)
         logits = F.linear(self.ln_f(x), self.wte.weight)
@@ -66,30 +71,38 @@ def main():
     p.add_argument("--compile", action="store_true")
     p.add_argument("--clip", action="store_true", help="clip the gradients' norm at 1, as our side does")
     p.add_argument("--untuned", action="store_true")
+    p.add_argument("--device", default="cpu")
     args = p.parse_args()
     torch.set_num_threads(common.THREADS)
+    torch.set_float32_matmul_precision("high" if ON_GPU else "highest")
     torch.manual_seed(1)
-    model = Gpt2()
+    with torch.device(args.device):
+        model = Gpt2()
     forward = torch.compile(model) if args.compile else model
     opt = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
 
     def step():
-        batch = torch.randint(0, 50257, (args.batch, args.context + 1))
+        batch = torch.randint(0, 50257, (args.batch, args.context + 1), device=args.device)
+        if ON_GPU:
+            torch.cuda.synchronize()
         start = time.perf_counter()
-        with torch.autocast("cpu", torch.bfloat16, enabled=args.bf16):
+        with torch.autocast(args.device, torch.bfloat16, enabled=args.bf16):
             loss = forward(batch[:, :-1].contiguous(), batch[:, 1:].contiguous())
         loss.backward()
         if args.clip:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         opt.step()
         opt.zero_grad(set_to_none=True)
-        return (time.perf_counter() - start) * 1e3, loss.item()
+        value = loss.item()
+        if ON_GPU:
+            torch.cuda.synchronize()
+        return (time.perf_counter() - start) * 1e3, value
 
     step()
     print("ready", flush=True)
     for _ in sys.stdin:
         ms, loss = step()
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        peak = torch.cuda.max_memory_allocated() if ON_GPU else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         print(json.dumps({"ms": ms, "loss": loss, "peak_bytes": peak}), flush=True)
 
 

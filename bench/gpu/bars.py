@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Every bar of the CUDA work, measured in one run on the GPU at hand: one table, and bench/results/NAME/bars.json.
+
+    bench/gpu/bars.py [--only softmax,gemm] [--no-compile] [--seconds S] [--json FILE]
+
+Sections: copy add softmax ops relu gemm attention int4 step. A ratio is the time of the peer over ours, round by round in turns
+(measure.py), with the interval that holds its median with 95 %; against "copy" it is the share of a copy that moves as many
+bytes. HPCDL_MODULE: the folder of the Python module; HPCDL_GPT2_STEP: the program bench/gpt2_step.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [os.environ.get("HPCDL_MODULE") or str(ROOT / "build" / "cuda" / "python"), str(ROOT / "bench" / "peers")]
+
+import torch  # noqa: E402
+
+import attention  # noqa: E402
+import measure  # noqa: E402
+import memory  # noqa: E402
+import products  # noqa: E402
+import step  # noqa: E402
+
+SECTIONS = ("add", "softmax", "ops", "relu", "gemm", "attention", "int4", "step")
+
+
+def line(b):
+    ratio = f"{b.ratio['median']:6.3f} [{b.ratio['low']:.3f} {b.ratio['high']:.3f}]" if b.ratio else " " * 21
+    goal = f">= {b.goal:.2f}" if b.goal is not None else ""
+    met = {True: "met", False: "MISSED", None: ""}[b.met]
+    share = f"{100 * b.share:4.0f} %" if b.share is not None else ""
+    return f"{b.section:<18} {b.case:<38} {b.ours_us:9.1f} {b.peer_us:9.1f} us  {b.peer:<14} {ratio:<22} {goal:<7} {met:<6} {share:>6}  {b.rate}{'  ' + b.note if b.note and not b.ratio else ''}"
+
+
+def bars(only, use_compile, roofs):
+    """Sections in order; the roofs they are measured against come first."""
+    if {"int4", "copy"} & set(only):
+        roofs["copy_GBps"] = memory.copy_roof() / 1e9
+    if {"relu", "gemm", "attention", "copy"} & set(only):
+        roofs["bf16_product_TFLOPs"] = products.tensor_core_roof() / 1e12
+    peak, copy = roofs.get("bf16_product_TFLOPs", 0) * 1e12, roofs.get("copy_GBps", 0) * 1e9
+    run = {"add": lambda: memory.vector_add(use_compile), "softmax": lambda: memory.softmax(use_compile), "ops": lambda: memory.ops(use_compile),
+           "relu": lambda: products.matmul_add_relu(peak, use_compile), "gemm": lambda: products.gemm(peak, use_compile),
+           "attention": lambda: attention.attention(peak, use_compile), "int4": lambda: products.int4(copy, use_compile), "step": lambda: step.step(use_compile)}
+    for name in SECTIONS:
+        if name in only:
+            started = time.perf_counter()
+            yield from run[name]()
+            print(f"# {name}: {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--only", default=",".join(("copy", *SECTIONS)))
+    p.add_argument("--no-compile", action="store_true")
+    p.add_argument("--seconds", type=float, help="for one comparison at most, instead of 0.6")
+    p.add_argument("--json")
+    args = p.parse_args()
+    if args.seconds:
+        measure.OPTIONS["limit"] = args.seconds
+    only = args.only.split(",")
+    unknown = set(only) - {"copy", *SECTIONS}
+    if unknown:
+        sys.exit(f"no section {', '.join(sorted(unknown))}; there are copy {' '.join(SECTIONS)}")
+    roofs, rows = {}, []
+    for b in bars(only, not args.no_compile, roofs):
+        rows.append(b)
+        print(line(b), flush=True)
+    asked = [b for b in rows if b.goal is not None]
+    print(f"{sum(b.met for b in asked)} of {len(asked)} bars met; roofs: " + ", ".join(f"{k} {v:.0f}" for k, v in roofs.items()))
+    if args.json:
+        machine = {"gpu": torch.cuda.get_device_name(), "threads": len(os.sched_getaffinity(0)), "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
+        data = {"machine": machine, "roofs": roofs, "bars": [{**dataclasses.asdict(b), "met": b.met} for b in rows]}
+        pathlib.Path(args.json).write_text(json.dumps(data, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
