@@ -17,6 +17,7 @@
 #include "hpcdl/models/llama.h"
 #include "hpcdl/ops/cast/cast.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
+#include "hpcdl/ops/lm_head_gradient/lm_head_gradient.h"
 #include "hpcdl/ops/lm_head_loss/lm_head_loss.h"
 
 namespace hpcdl::models {
@@ -247,6 +248,7 @@ Var LanguageModel::loss(Graph& g, const Var& tokens, const Var& targets, const n
     const Var labels = g.reshape(targets, {rows});
     const Var h = g.reshape(m.norm(hidden), {rows, hidden[-1]});
     if (weight.quantized()) return cross_entropy(head_logits(weight, h), labels)[0];
+    if (o.head_gradient_now) return lm_head_gradient(h, weight.rounded(g, h.dtype()), labels)[0];
     const bool keep = rows * weight.spec[0] * dtype_bytes(h.dtype()) <= o.keep_logits_bytes;
     return lm_head_loss(h, weight.rounded(g, h.dtype()), labels, {.keep_logits = keep})[0];
   }, impl_->model);

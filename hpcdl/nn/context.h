@@ -21,6 +21,8 @@ struct ForwardOptions {
   float dropout = 0;
   /// Largest logits (bytes) that a training program keeps for its backward pass; larger ones are computed twice, in chunks.
   std::int64_t keep_logits_bytes = std::int64_t{256} << 20;
+  /// Training programs compute the head's gradients beside its loss (ops/lm_head_gradient): logits are never held nor computed twice.
+  bool head_gradient_now = false;
   /// Non-null: tokens continue at StepParams::position behind what the cache holds, and are added to it.
   KvCache* cache = nullptr;
 };

@@ -74,6 +74,7 @@ Program TrainStep::record_pass(Pass& pass, Write write, bool inference) const {
   pass.targets = g.input("targets", spec);
   auto forward = options_.forward;
   if (inference) forward.dropout = 0, forward.recompute = false;
+  forward.head_gradient_now = !inference && (forward.head_gradient_now || stream_.device().is_cuda());
   pass.loss = g.keep(model_.loss(g, pass.tokens, pass.targets, forward));
   if (!inference && options_.loss_scale) g.backward(pass.loss, g.constant("loss_scale", scale_.tensor));
   else if (!inference) g.backward(pass.loss);

@@ -1,0 +1,49 @@
+#include "hpcdl/ops/lm_head_gradient/lm_head_gradient.h"
+
+#include "hpcdl/ops/rows.h"
+
+namespace hpcdl {
+namespace {
+
+/// to (+)= from * factor, on a CPU.
+void scale_rows(Pool& pool, const Grad& to, const View& from, float factor) {
+  visit_dtype(to.dtype(), [&]<class T>() {
+    visit_dtype(from.dtype(), [&]<class From>() {
+      parallel_for(pool, to.rows(), 1, [&](std::int64_t begin, std::int64_t end) {
+        for (auto r = begin; r < end; ++r) {
+          T* out = to.ptr<T>() + r * to.row_stride();
+          const From* in = from.ptr<From>() + r * from.row_stride();
+          for (std::int64_t i = 0; i < to.cols(); ++i)
+            out[i] = static_cast<T>(static_cast<float>(in[i]) * factor + (to.accumulate() ? static_cast<float>(out[i]) : 0.0f));
+        }
+      });
+    });
+  });
+}
+
+}  // namespace
+
+void LmHeadGradient::forward(Stream& s, Tensor loss, Tensor count, Tensor dh, Tensor dw, View h, View w, View targets, Tensor logits,
+                             Tensor stats, const Args&) {
+  const auto rows = h.rows();
+  on(s,
+     [&](auto isa, Pool& pool) {
+       const Tensor chunk(logits.data(), {{rows, LmHeadLoss::chunk(rows, w[0])}, DType::f32}), lse(stats.data(), {{rows}, DType::f32});
+       const Tensor sum(chunk.ptr<float>() + chunk.size(), {h.shape(), DType::f32});
+       cpu::lm_head_loss(isa, pool, loss, count, lse, Tensor(), h, w, targets, chunk, Tensor(stats.ptr<float>() + rows, {{4, rows}, DType::f32}));
+       if (dh || dw) cpu::lm_head_loss_backward(isa, pool, Grad(dh, Write::overwrite), Grad(dw, Write::overwrite), h, w, targets, lse, View(), 1.0f, chunk, sum);
+     },
+     [&](auto& q) { cuda::lm_head_gradient(q, loss, count, dh, dw, h, w, targets, logits, stats); });
+}
+
+void LmHeadGradient::backward(Stream& s, Grad dh, Grad dw, View unit_dh, View unit_dw, View dloss, const Args&) {
+  const auto both = [&](auto&& scale) {
+    if (dh) scale(dh, unit_dh);
+    if (dw) scale(dw, unit_dw);
+  };
+  on(s,
+     [&](auto, Pool& pool) { both([&](const Grad& to, const View& from) { scale_rows(pool, to, from, dloss ? *dloss.ptr<float>() : 0.0f); }); },
+     [&](auto& q) { both([&](const Grad& to, const View& from) { cuda::scale_gradient(q, to, from, dloss, unit(unit_dh.dtype())); }); });
+}
+
+}  // namespace hpcdl

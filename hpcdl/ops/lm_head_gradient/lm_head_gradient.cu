@@ -1,0 +1,134 @@
+#include "hpcdl/ops/lm_head_gradient/lm_head_gradient.h"
+
+#include <cuda_pipeline.h>
+
+#include "hpcdl/cuda/lanes.h"
+#include "hpcdl/cuda/reduce.h"
+#include "hpcdl/cuda/relative_exp.h"
+#include "hpcdl/ops/cross_entropy/cross_entropy.h"
+#include "hpcdl/ops/fuse/device.h"
+#include "hpcdl/ops/matmul/device_gemm.h"
+
+namespace hpcdl::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+/// 16-byte pieces of a row that a thread keeps in shared memory from the first sweep to the last: rows of 53,248 16-bit logits are
+/// read once and written once, by two blocks that take turns on a multiprocessor. What is beyond is read three times.
+constexpr int kHeld = 13;
+
+/// A block turns one row of logits into (softmax - onehot(target)) * unit in place, and notes its loss.
+template <class T> __global__ void __launch_bounds__(kThreads, 2) loss_and_gradient(T* logits, std::int64_t vocab, const std::int32_t* targets, float* row_loss,
+                                                                                   float unit, bool gradient) {
+  constexpr int N = kLanes<T>;
+  __shared__ float memory[2][kThreads / kWarp];
+  T* x = logits + blockIdx.x * vocab;
+  const std::int64_t target = targets[blockIdx.x];
+  const auto at = [](int k) { return (std::int64_t{k} * kThreads + threadIdx.x) * N; };
+  const auto left = [&](int k) { return static_cast<int>(vocab - at(k) < N ? vocab - at(k) : N); };
+  if (target < 0) {
+    if (threadIdx.x == 0) row_loss[blockIdx.x] = 0;
+    for (int k = 0; gradient && at(k) < vocab; ++k) store(x + at(k), Lanes<N>(0.0f), left(k));
+    return;
+  }
+  const float at_target = target < vocab ? widen(x[target]) : __builtin_nanf("");
+  constexpr float kInf = __builtin_inff();
+  extern __shared__ uint4 held[];
+  const auto mine = [&](int k) { return held + k * kThreads + threadIdx.x; };
+  const bool aligned = one_access<N>(x);
+  float top = -kInf;
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k) {
+    if (aligned && left(k) >= N) {
+      __pipeline_memcpy_async(mine(k), x + at(k), 16);
+    } else {
+      Pack<T, N> piece;
+      for (int i = 0; i < N; ++i) piece.v[i] = i < left(k) ? x[at(k) + i] : narrow<T>(-kInf);
+      *mine(k) = __builtin_bit_cast(uint4, piece);
+    }
+  }
+  __pipeline_commit();
+  __pipeline_wait_prior(0);  // a thread reads what it brought itself
+  const auto row = [&](int k, auto&& f) {
+    const auto piece = __builtin_bit_cast(Pack<T, N>, *mine(k));
+    f(k, map<N>([&](int i) { return widen(piece.v[i]); }));
+  };
+  const auto sweep = [&](auto&& f) {
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) row(k, f);
+    for (int k = kHeld; at(k) < vocab; ++k) f(k, load<N>(static_cast<const T*>(x + at(k)), left(k), -kInf));
+  };
+  sweep([&](int, const Lanes<N>& v) { top = fmaxf(top, largest(v)); });
+  top = block_reduce<kThreads>(top, Max{}, memory[0]);
+  float total = 0;
+  sweep([&](int, const Lanes<N>& v) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) total += relative_exp(v.v[i], top);
+  });
+  total = block_reduce<kThreads>(total, Sum{}, memory[1]);  // every thread has read the target's logit by now
+  const float log_sum = logf(total);
+  if (threadIdx.x == 0) row_loss[blockIdx.x] = (top - at_target) + log_sum;
+  if (!gradient) return;
+  const float shift = top + log_sum;
+  sweep([&](int k, const Lanes<N>& v) {
+    if (left(k) > 0) store(x + at(k), map<N>([&](int i) { return (exp2f((v.v[i] - shift) * kLog2e) - (at(k) + i == target ? 1.0f : 0.0f)) * unit; }), left(k));
+  });
+}
+
+struct Scale {
+  fuse::Out to;
+  const void* from;
+  std::int64_t from_stride;
+  const float* dloss;
+  float unit;
+};
+
+template <class From> struct ScaleFrom : Scale {
+  template <class At> __device__ void operator()(const At& at) const {
+    const float factor = (dloss ? *dloss : 0.0f) / unit;
+    at.store(to, load<At::N>(static_cast<const From*>(from) + at.row * from_stride + at.col, at.n) * Lanes<At::N>(factor));
+  }
+};
+
+GemmOperand whole(const View& v, bool transposed) { return {v.data(), v.dtype(), v.row_stride(), transposed}; }
+const void* rows_of(const View& v, std::int64_t row) { return static_cast<const std::byte*>(v.data()) + row * v.row_stride() * dtype_bytes(v.dtype()); }
+
+}  // namespace
+
+void lm_head_gradient(Stream& s, Tensor loss, Tensor count, Tensor dh, Tensor dw, View h, View w, View targets, Tensor logits, Tensor row_loss) {
+  const auto rows = h.rows(), cols = h.cols(), vocab = w[0], block = LmHeadGradient::block(rows, vocab);
+  const float unit = LmHeadGradient::unit(h.dtype());
+  for (std::int64_t at = 0; at < rows; at += block) {
+    const auto n = rows - at < block ? rows - at : block;
+    const GemmOperand here{rows_of(h, at), h.dtype(), h.row_stride(), false}, d{logits.data(), h.dtype(), vocab, false};
+    gemm(s, {.m = n, .n = vocab, .k = cols, .compute = h.dtype(), .a = here, .b = whole(w, true), .out = {.d = logits.data(), .dtype = h.dtype(), .ld = vocab}});
+    visit_dtype(h.dtype(), [&]<class T>() {
+      constexpr int kBytes = kHeld * kThreads * 16;
+      check(cudaFuncSetAttribute(loss_and_gradient<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), "lm_head_gradient");
+      loss_and_gradient<T><<<blocks_for(n, 1), kThreads, kBytes, queue(s)>>>(logits.ptr<T>(), vocab, targets.ptr<std::int32_t>() + at, row_loss.ptr<float>() + at, unit,
+                                                                       dh || dw);
+    });
+    launched("lm_head_gradient");
+    if (dh)
+      gemm(s, {.m = n, .n = cols, .k = vocab, .compute = h.dtype(), .a = d, .b = whole(w, false),
+               .out = {.d = const_cast<void*>(rows_of(dh, at)), .dtype = dh.dtype(), .ld = dh.row_stride()}});
+    auto across = d;
+    across.transposed = true;
+    if (dw)
+      gemm(s, {.m = vocab, .n = cols, .k = n, .compute = h.dtype(), .a = across, .b = here,
+               .out = {.d = dw.data(), .dtype = dw.dtype(), .ld = dw.row_stride(), .accumulate = at > 0}});
+  }
+  if (rows == 0 && dw.size() > 0) check(cudaMemsetAsync(dw.data(), 0, static_cast<std::size_t>(dw.bytes()), queue(s)), "lm_head_gradient");
+  cross_entropy_sum(s, loss, count, View(row_loss.data(), Spec{{rows}, DType::f32}, s.device()), targets);
+}
+
+void scale_gradient(Stream& s, Grad to, View from, View dloss, float unit) {
+  const auto plane = fuse::plane_of(to, from);
+  visit_dtype(to.dtype(), [&]<class T>() {
+    visit_dtype(from.dtype(), [&]<class From>() {
+      fuse::for_each<T>(s, plane, ScaleFrom<From>{{to, from.data(), from.row_stride(), dloss ? dloss.ptr<float>() : nullptr, unit}}, "lm_head_gradient_backward");
+    });
+  });
+}
+
+}  // namespace hpcdl::cuda

@@ -1,0 +1,147 @@
+#include "hpcdl/ops/lm_head_gradient/lm_head_gradient.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "hpcdl/core/rng.h"
+#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/graph.h"
+#include "hpcdl/ops/cast/cast.h"
+#include "hpcdl/testing/op_spec.h"
+
+namespace hpcdl {
+namespace {
+
+using testing::Input;
+using testing::Ref;
+
+void reference(std::span<Ref> out, std::span<const Ref> in, const LmHeadGradient::Args&) {
+  const auto c = in[1].shape[1], vocab = in[1].shape[0];
+  std::vector<double> x(static_cast<std::size_t>(vocab));
+  for (std::int64_t r = 0; r < in[2].size(); ++r) {
+    double top = -INFINITY, sum = 0;
+    for (std::int64_t v = 0; v < vocab; ++v) {
+      double& y = x[static_cast<std::size_t>(v)] = 0;
+      for (std::int64_t i = 0; i < c; ++i) y += in[0][r * c + i] * in[1][v * c + i];
+      top = std::max(top, y);
+    }
+    const auto t = static_cast<std::int64_t>(in[2][r]);
+    if (t < 0) continue;
+    for (double y : x) sum += std::exp(y - top);
+    out[0][0] += top + std::log(sum) - x[static_cast<std::size_t>(t)];
+    out[1][0] += 1;
+    for (std::int64_t v = 0; v < vocab; ++v) {
+      const double d = std::exp(x[static_cast<std::size_t>(v)] - top) / sum - (v == t ? 1 : 0);
+      for (std::int64_t i = 0; i < c; ++i) out[2][r * c + i] += d * in[1][v * c + i], out[3][v * c + i] += d * in[0][r * c + i];
+    }
+  }
+}
+
+// Tame inputs and `condition` as in lm_head_loss.test.cpp. On a GPU logits are rounded to 16 bits before exp() sees them, which is what the
+// tolerance of the type allows at that condition. The auxiliary outputs are gradients times unit(): f16 is looked at below.
+const auto spec = testing::op<LmHeadGradient>({
+    .cases =
+        {
+            {.in = {{1, 1}, {1, 1}, Input::indices({1}, 1)}},
+            {.in = {{5, 7}, {9, 7}, Input::indices({5}, 9)}},
+            {.in = {{2, 6, 16}, {70, 16}, Input::indices({2, 6}, 70, true)}},
+            {.in = {{3, 8}, {1100, 8}, Input::indices({3}, 1100)}},
+            {.in = {{30, 4}, {54000, 4}, Input::indices({30}, 54000, true)}, .gradient = false},  // beyond what registers hold
+            {.in = {{0, 4}, {6, 4}, Input::indices({0}, 6)}},
+        },
+    .reference = reference,
+    .reduction = [](std::span<const Spec> in, const LmHeadGradient::Args&) { return in[2].size() * in[1].size(); },
+    .condition = 16,
+    .bf16 = false,
+    .outliers = false,
+});
+
+struct Run {
+  float loss = 0, count = 0;
+  std::vector<float> dh, dw;
+};
+
+/// Loss and gradients of h and W, through one op or the other, with an upstream gradient of `upstream`.
+template <class Record> Run run(Device device, DType type, float upstream, Record&& record) {
+  constexpr std::int64_t rows = 700, c = 24, vocab = 2100;
+  Pool pool(2);
+  StepParams params;
+  Stream s(device, pool, &params);
+  OwnedTensor w({{vocab, c}, DType::f32}), h({{rows, c}, DType::f32}), t({{rows}, DType::i32}), seed({{1}, DType::f32});
+  const auto fill = [](const Tensor& x, std::uint64_t stream) {
+    for (std::int64_t i = 0; i < x.size(); ++i) x.ptr<float>()[i] = static_cast<float>(bf16(0.5f * static_cast<float>(Rng{3, stream}.normal(static_cast<std::uint64_t>(i)))));
+  };
+  fill(w.tensor, 1), fill(h.tensor, 2);
+  for (std::int64_t i = 0; i < rows; ++i) t.tensor.ptr<std::int32_t>()[i] = i % 5 == 4 ? -1 : static_cast<std::int32_t>(i * 7919 % vocab);
+  *seed.tensor.ptr<float>() = upstream;
+  OwnedTensor there_w(w.tensor.spec(), device), dw(w.tensor.spec(), device), there_h(h.tensor.spec(), device), dh(h.tensor.spec(), device),
+      there_seed(seed.tensor.spec(), device);
+  copy(s, there_w.tensor, w.tensor), copy(s, there_h.tensor, h.tensor), copy(s, there_seed.tensor, seed.tensor);
+  Graph g;
+  const Var target = g.input("t", t.tensor.spec());
+  const Var x = cast(g.parameter("h", there_h.tensor, dh.tensor), type);
+  const auto [loss, count] = record(x, g.parameter("w", there_w.tensor, dw.tensor), target);
+  g.backward(loss, g.constant("seed", there_seed.tensor));
+  g.keep(loss), g.keep(count);
+  Executable exe(g.finish(), nullptr, device);
+  copy(s, exe.tensor(target), t.tensor);
+  exe.run(s);
+  Run r;
+  copy(s, Tensor(&r.loss, {{1}, DType::f32}), exe.tensor(loss)), copy(s, Tensor(&r.count, {{1}, DType::f32}), exe.tensor(count));
+  for (auto [from, to] : {std::pair(&dh, &r.dh), std::pair(&dw, &r.dw)}) {
+    to->resize(static_cast<std::size_t>(from->tensor.size()));
+    copy(s, Tensor(to->data(), from->tensor.spec()), from->tensor);
+  }
+  return r;
+}
+
+const auto now = [](const Var& h, const Var& w, const Var& t) { return lm_head_gradient(h, w, t); };
+const auto later = [](const Var& h, const Var& w, const Var& t) { return lm_head_loss(h, w, t); };
+
+TEST(LmHeadGradient, OnACpuTheBitsOfTheLossAlone) {
+  for (auto type : {DType::f32, DType::bf16}) {
+    const auto a = run(Device::cpu(), type, 1, now), b = run(Device::cpu(), type, 1, later);
+    EXPECT_EQ(a.loss, b.loss);
+    EXPECT_EQ(a.count, b.count);
+    EXPECT_EQ(a.dh, b.dh);
+    EXPECT_EQ(a.dw, b.dw);
+  }
+}
+
+/// Relative to the largest: gradients of either type are sums of many roundings of about one unit each.
+double distance(const std::vector<float>& a, const std::vector<float>& b, float factor) {
+  double worst = 0, largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    worst = std::max(worst, std::fabs(static_cast<double>(a[i]) * static_cast<double>(factor) - static_cast<double>(b[i])));
+    largest = std::max(largest, std::fabs(static_cast<double>(b[i])));
+  }
+  return worst / largest;
+}
+
+class LmHeadGradientOn : public ::testing::TestWithParam<Device> {};
+
+TEST_P(LmHeadGradientOn, AgreesWithTheLossInF32) {
+  const auto want = run(Device::cpu(), DType::f32, 1, later);
+  for (auto type : {DType::f32, DType::bf16, DType::f16}) {
+    if (type == DType::f16 && !GetParam().is_cuda()) continue;
+    const auto got = run(GetParam(), type, 0.5f, now);
+    const double unit = type == DType::f32 ? 0x1p-18 : type == DType::bf16 ? 0x1p-7 : 0x1p-10;
+    EXPECT_EQ(got.count, want.count);
+    EXPECT_NEAR(got.loss / want.loss, 1, unit);
+    EXPECT_LT(distance(got.dh, want.dh, 2), 4 * unit) << dtype_name(type);
+    EXPECT_LT(distance(got.dw, want.dw, 2), 4 * unit) << dtype_name(type);
+  }
+}
+
+std::vector<Device> devices() {
+  std::vector<Device> list{Device::cpu()};
+  if (cuda_devices() > 0) list.push_back(Device::cuda(0));
+  return list;
+}
+INSTANTIATE_TEST_SUITE_P(On, LmHeadGradientOn, ::testing::ValuesIn(devices()),
+                         [](const auto& each) { return std::string(each.param.is_cuda() ? "cuda" : "cpu"); });
+
+}  // namespace
+}  // namespace hpcdl
