@@ -91,6 +91,19 @@ Operand Graph::read_gradient(int id) {
   return out;
 }
 
+/// Where an op passes the gradient of its output on to an input as it is, and the input has none yet: the same memory, and no record
+/// that copies it. Nobody but this op reads the gradient of the output, so others may add to it from here on.
+bool Graph::take_over_gradient(const Node& node, int input) {
+  const int in = node.in[static_cast<std::size_t>(input)], out = node.out[0];
+  if (node.op->passes != input || out < 0 || value(in).base != in || value(out).base != out) return false;
+  auto &to = value(in), &from = value(out);
+  if (to.gradient_slot >= 0 || to.parameter >= 0 || from.gradient_slot < 0 || gradient_spec(in) != gradient_spec(out)) return false;
+  if (program_.slots[static_cast<std::size_t>(from.gradient_slot)].kind != SlotKind::temp || !gaps(from.written, from.region).empty()) return false;
+  to.gradient_slot = from.gradient_slot;
+  to.written = {to.region};
+  return true;
+}
+
 Var Graph::gradient(const Var& x) const {
   if (!x || value(value(x.id()).base).gradient_slot < 0) return {};
   return Var(const_cast<Graph*>(this), x.id(), gradient_operand(x.id()));
@@ -188,7 +201,7 @@ void Graph::backward_of(const Node& node) {
           if (std::any_of(written.begin(), written.end(), [&](int other) { return overlaps(id, other); })) {
             o = whole(add_slot({gradient_spec(id), SlotKind::temp, nullptr, "second.grad"}), gradient_spec(id), Access::write);
             late.emplace_back(id, o);
-          } else {
+          } else if (!take_over_gradient(node, ref.index)) {
             o = write_gradient(id);
             written.push_back(id);
           }

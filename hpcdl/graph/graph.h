@@ -68,7 +68,7 @@ class Graph {
   void backward(const Var& loss);
   /// The same for a tensor-valued y with a given gradient of y.
   void backward(const Var& y, const Var& dy);
-  /// The gradient of x after backward(); absent when none was recorded.
+  /// The gradient of x after backward(); absent when none was recorded. Of leaves alone: what lies between them may be overwritten.
   Var gradient(const Var& x) const;
   void on_gradient(GradientHook hook) { hooks_.push_back(std::move(hook)); }
 
@@ -151,6 +151,7 @@ class Graph {
   void end_segment(int outer);
   void run_backward();
   void backward_of(const Node& node);
+  bool take_over_gradient(const Node& node, int input);
   Operand write_gradient(int id);
   Operand read_gradient(int id);
   void rematerialise(int segment);

@@ -9,6 +9,8 @@
 #include "hpcdl/core/rng.h"
 #include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/text.h"
+#include "hpcdl/ops/add/add.h"
+#include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/softmax/softmax.h"
 
 namespace hpcdl {
@@ -235,6 +237,33 @@ TEST_F(GraphTest, MistakesAreNamed) {
   const Var t = times(x, x);
   Executable exe(g.finish());
   EXPECT_THROW(exe.tensor(t), Error);
+}
+
+/// y = a w^T + x hands dy to x as it is: no copy, and the same gradient as that of separate ops.
+TEST_F(GraphTest, AGradientThatPassesThroughIsNotCopied) {
+  OwnedTensor w({{8, 8}, DType::f32}), dw({{8, 8}, DType::f32}), x({{4, 8}, DType::f32}), dx({{4, 8}, DType::f32});
+  for (int i = 0; i < 64; ++i) w.tensor.ptr<float>()[i] = Rng{3, 1}.uniform(static_cast<std::uint64_t>(i));
+  for (int i = 0; i < 32; ++i) x.tensor.ptr<float>()[i] = Rng{3, 2}.uniform(static_cast<std::uint64_t>(i));
+  std::vector<std::vector<float>> gradients;
+  for (const bool fused : {true, false}) {
+    Graph g;
+    const Var p = g.parameter("w", w.tensor, dw.tensor);
+    Var h = softmax(g.parameter("x", x.tensor, dx.tensor));
+    for (int layer = 0; layer < 2; ++layer) h = fused ? linear(softmax(h), p, {}, {}, h) : add(linear(softmax(h), p), h);
+    g.backward(sum(h));
+    Executable exe(g.finish());
+    for (std::size_t i = 0; i < exe.program().records.size(); ++i) {
+      const auto& r = exe.program().records[i];
+      if (r.op == Linear::name && r.phase == Phase::backward) {
+        EXPECT_FALSE(exe.operands(static_cast<int>(i))[3]) << "dresidual";
+      }
+    }
+    exe.run(stream);
+    gradients.push_back(values(dx.tensor));
+    for (float v : values(dw.tensor)) gradients.back().push_back(v);
+  }
+  EXPECT_EQ(gradients[0], gradients[1]);
+  EXPECT_NE(gradients[0], std::vector<float>(gradients[0].size(), 0.0f));
 }
 
 TEST_F(GraphTest, HalfPrecisionIsForGpus) {
