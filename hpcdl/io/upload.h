@@ -12,7 +12,7 @@ namespace hpcdl::io {
 class Upload {
  public:
   /// Bytes of a piece. Every thread has kBlocks of them, and waits only when the engine still holds both.
-  static constexpr std::int64_t kPiece = std::int64_t{2} << 20;
+  static constexpr std::int64_t kPiece = std::int64_t{1} << 20;
   static constexpr int kBlocks = 2;
 
   /// Notes a copy between contiguous tensors of one spec, `to` on a GPU. Both must stay until run() is back.
