@@ -42,6 +42,7 @@ inline Cost linear_cost(const Spec& x, const Spec& w, const Spec& bias, const Sp
 
 struct Linear {
   static constexpr std::string_view name = "linear";
+  static constexpr int kPasses = 3;  // dresidual = dy
   using Args = LinearArgs;
   static Spec infer(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual, const Args& a) {
     require(a.activation == Activation::none, name, "an activation needs the op ActivatedLinear: call linear()");
@@ -57,7 +58,7 @@ struct Linear {
 
 struct ActivatedLinear {
   static constexpr std::string_view name = "linear_act";
-  static constexpr int kAux = 1;
+  static constexpr int kAux = 1, kPasses = 3;
   using Args = LinearArgs;
   /// y and z, the pre-activation.
   static std::array<Spec, 2> infer(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual,
