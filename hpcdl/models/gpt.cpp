@@ -52,6 +52,7 @@ Var GptAttention::operator()(const Var& x, const Var& residual, int layer, const
 
 Var GptMlp::operator()(const Var& x, const Var& residual, const nn::ForwardOptions& o) const {
   Graph::Scope scope(x.graph(), "mlp");
+  if (o.fused_mlp && o.dropout == 0 && !c_fc.weight.quantized()) return nn::mlp(c_fc, c_proj, x, activation, residual);
   return project(c_proj, c_fc(x, activation), residual, o);
 }
 

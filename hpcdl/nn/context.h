@@ -23,6 +23,8 @@ struct ForwardOptions {
   std::int64_t keep_logits_bytes = std::int64_t{256} << 20;
   /// Training programs compute the head's gradients beside its loss (ops/lm_head_gradient): logits are never held nor computed twice.
   bool head_gradient_now = false;
+  /// Training programs record the two layers of a GELU MLP as one op (ops/mlp).
+  bool fused_mlp = false;
   /// Non-null: tokens continue at StepParams::position behind what the cache holds, and are added to it.
   KvCache* cache = nullptr;
 };

@@ -1,6 +1,7 @@
 #include "hpcdl/nn/linear.h"
 
 #include "hpcdl/ops/int4_linear/int4_linear.h"
+#include "hpcdl/ops/mlp/mlp.h"
 
 namespace hpcdl::nn {
 namespace {
@@ -23,6 +24,13 @@ Var Linear::operator()(const Var& x, Activation activation, const Var& residual)
   const auto scope = module_scope(g, weight);
   if (weight.quantized()) return int4(*this, x, activation, residual);
   return linear(x, weight.rounded(g, x.dtype()), bias(g), {.activation = activation, .conv1d = layout == Layout::in_out}, residual);
+}
+
+Var mlp(const Linear& first, const Linear& second, const Var& x, Activation activation, const Var& residual) {
+  Graph& g = x.graph();
+  require(first.layout == second.layout, "nn", "both layers of an MLP must have one layout");
+  return mlp(x, first.weight.rounded(g, x.dtype()), first.bias(g), second.weight.rounded(g, x.dtype()), second.bias(g), residual,
+             {.activation = activation, .conv1d = first.layout == Layout::in_out});
 }
 
 }  // namespace hpcdl::nn

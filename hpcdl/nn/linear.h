@@ -36,4 +36,7 @@ struct Linear {
   }
 };
 
+/// second(activation(first(x))) + residual as one op of training programs; both with full weights.
+Var mlp(const Linear& first, const Linear& second, const Var& x, Activation activation, const Var& residual);
+
 }  // namespace hpcdl::nn

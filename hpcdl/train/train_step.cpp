@@ -68,12 +68,13 @@ void TrainStep::record_programs() {
 }
 
 Program TrainStep::record_pass(Pass& pass, Write write, bool inference) const {
-  Graph g({.parameter_gradients = write, .inference = inference});
+  Graph g({.parameter_gradients = write, .weights_beside = options_.weights_beside && stream_.device().is_cuda(), .inference = inference});
   const Spec spec{{options_.batch, options_.length}, DType::i32};
   pass.tokens = g.input("tokens", spec);
   pass.targets = g.input("targets", spec);
   auto forward = options_.forward;
   if (inference) forward.dropout = 0, forward.recompute = false;
+  forward.fused_mlp = !inference && (forward.fused_mlp || stream_.device().is_cuda());
   forward.head_gradient_now = !inference && (forward.head_gradient_now || stream_.device().is_cuda());
   pass.loss = g.keep(model_.loss(g, pass.tokens, pass.targets, forward));
   if (!inference && options_.loss_scale) g.backward(pass.loss, g.constant("loss_scale", scale_.tensor));

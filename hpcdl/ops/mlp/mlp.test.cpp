@@ -1,0 +1,115 @@
+#include "hpcdl/ops/mlp/mlp.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/core/rng.h"
+#include "hpcdl/testing/op_spec.h"
+
+namespace hpcdl {
+namespace {
+
+using testing::Input;
+using testing::Ref;
+
+double activated(Activation a, double z) {
+  switch (a) {
+    case Activation::relu: return std::max(z, 0.0);
+    case Activation::gelu_tanh: return 0.5 * z * (1 + std::tanh(std::sqrt(2 / M_PI) * (z + 0.044715 * z * z * z)));
+    default: return 0.5 * z * (1 + std::erf(z / std::sqrt(2.0)));
+  }
+}
+
+void multiply(const Ref& x, const Ref& w, const Ref& bias, bool conv1d, Ref& y) {
+  const auto k = x.shape[-1], n = y.shape[-1], rows = y.size() / n;
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t j = 0; j < n; ++j) {
+      double sum = bias ? bias[j] : 0;
+      for (std::int64_t i = 0; i < k; ++i) sum += x[r * k + i] * w[conv1d ? i * n + j : j * k + i];
+      y[r * n + j] = sum;
+    }
+}
+
+void reference(std::span<Ref> out, std::span<const Ref> in, const Mlp::Args& a) {
+  multiply(in[0], in[1], in[2], a.conv1d, out[1]);
+  for (std::int64_t i = 0; i < out[1].size(); ++i) out[2][i] = activated(a.activation, out[1][i]);
+  multiply(out[2], in[3], in[4], a.conv1d, out[0]);
+  if (in[5])
+    for (std::int64_t i = 0; i < out[0].size(); ++i) out[0][i] += in[5][i];
+}
+
+// Tame inputs: what is rounded to 16 bits between the layers is a sum of products, and its error goes through the second product, where
+// as many terms add up as there are columns between the layers.
+const auto spec = testing::op<Mlp>({
+    .cases =
+        {
+            {.in = {{1, 1}, {1, 1}, {1}, {1, 1}, {1}, Input::none()}},
+            {.in = {{2, 3, 9}, {17, 9}, {17}, {5, 17}, {5}, {2, 3, 5}}},
+            {.in = {{7, 8}, {8, 24}, {24}, {24, 8}, {8}, {7, 8}}, .args = {.conv1d = true}},
+            {.in = {{6, 16}, {40, 16}, Input::none(), {16, 40}, Input::none(), Input::none()}, .args = {.activation = Activation::relu}},
+            {.in = {{6, 16}, {16, 40}, {40}, {40, 16}, {16}, {6, 16}}, .args = {.activation = Activation::gelu_erf, .conv1d = true}},
+            {.in = {{0, 8}, {3, 8}, {3}, {4, 3}, {4}, Input::none()}, .gradient = false},
+        },
+    .reference = reference,
+    .reduction = [](std::span<const Spec> in, const Mlp::Args&) { return std::max<std::int64_t>({64, in[0][-1], in[0].size() / in[0][-1]}); },
+    .condition = 40,
+    .bf16 = false,
+    .outliers = false,
+});
+
+/// Both ways over the same numbers, overwriting and adding to gradients: on a CPU the same bits.
+TEST(Mlp, OnACpuTheBitsOfTwoLayers) {
+  constexpr std::int64_t rows = 37, k = 24, f = 70, n = 24;
+  for (auto type : {DType::f32, DType::bf16})
+    for (auto write : {Write::overwrite, Write::accumulate}) {
+      Pool pool(2);
+      Stream s(pool);
+      std::uint64_t streams = 0;
+      const auto made = [&](Shape shape, DType d) {
+        OwnedTensor t({shape, d});
+        const Rng rng{5, ++streams};
+        for (std::int64_t i = 0; i < t.tensor.size(); ++i) {
+          const float v = static_cast<float>(rng.normal(static_cast<std::uint64_t>(i)));
+          if (d == DType::bf16) t.tensor.ptr<bf16>()[i] = bf16(v);
+          else t.tensor.ptr<float>()[i] = v;
+        }
+        return t;
+      };
+      const auto x = made({rows, k}, type), w1 = made({k, f}, DType::f32), b1 = made({f}, DType::f32), w2 = made({f, n}, DType::f32), b2 = made({n}, DType::f32),
+                 residual = made({rows, n}, type), dy = made({rows, n}, type);
+      std::vector<std::vector<OwnedTensor>> sides;
+      for (int side = 0; side < 2; ++side) {
+        streams = 100;
+        auto& m = sides.emplace_back();
+        for (auto shape : {Shape{rows, n}, Shape{rows, f}, Shape{rows, f}, Shape{rows, k}}) m.push_back(made(shape, type));     // y z h dx
+        for (auto shape : {Shape{k, f}, Shape{f}, Shape{f, n}, Shape{n}}) m.push_back(made(shape, DType::f32));              // dw1 db1 dw2 db2
+        OwnedTensor dz({{rows, f}, type}), dh({{rows, f}, type});
+        const auto grad = [&](std::size_t i) { return Grad(m[i].tensor, write); };
+        const Mlp::Args a{.conv1d = true};
+        if (side == 0) {
+          Mlp::forward(s, m[0].tensor, m[1].tensor, m[2].tensor, x.tensor, w1.tensor, b1.tensor, w2.tensor, b2.tensor, residual.tensor, a);
+          Mlp::backward(s, grad(3), grad(4), grad(5), grad(6), grad(7), {}, x.tensor, w1.tensor, w2.tensor, m[1].tensor, m[2].tensor, dy.tensor, dz.tensor, a);
+        } else {
+          ActivatedLinear::forward(s, m[2].tensor, m[1].tensor, x.tensor, w1.tensor, b1.tensor, {}, Mlp::first(a));
+          Linear::forward(s, m[0].tensor, m[2].tensor, w2.tensor, b2.tensor, residual.tensor, Mlp::second(a));
+          Linear::backward(s, Grad(dh.tensor, Write::overwrite), grad(6), grad(7), {}, m[2].tensor, w2.tensor, dy.tensor, Mlp::second(a));
+          ActivatedLinear::backward(s, grad(3), grad(4), grad(5), {}, x.tensor, w1.tensor, m[1].tensor, dh.tensor, dz.tensor, Mlp::first(a));
+        }
+      }
+      for (std::size_t i = 0; i < sides[0].size(); ++i)
+        EXPECT_EQ(std::memcmp(sides[0][i].tensor.data(), sides[1][i].tensor.data(), static_cast<std::size_t>(sides[0][i].tensor.bytes())), 0) << i;
+    }
+}
+
+TEST(Mlp, IsForTraining) {
+  OwnedTensor x({{2, 4}, DType::f32}), w({{4, 4}, DType::f32}), y({{2, 4}, DType::f32});
+  Pool pool(1);
+  Stream s(pool);
+  EXPECT_THROW(Mlp::forward(s, y.tensor, {}, {}, x.tensor, w.tensor, {}, w.tensor, {}, {}, {}), Error);
+}
+
+}  // namespace
+}  // namespace hpcdl
