@@ -217,12 +217,32 @@ void Graph::backward_of(const Node& node) {
   }
   args = program_.args.data() + node.args;
   const Cost cost = op.backward_cost ? op.backward_cost(specs.data(), args) : Cost{2 * op.cost(specs.data(), args).flops, bytes};
-  push(op.name, op.backward, operands, node.args, cost, Phase::backward);
+  push_backward(node, operands, cost);
   for (const auto& [id, from] : late) {
     Operand pair[2] = {write_gradient(id), from};
     pair[1].access = Access::read;
     emit(AddInto::name, &AddInto::run, pair, nullptr, 0, AddInto::cost(from.spec), Phase::backward);
   }
+}
+
+/// One record, or two where the gradient of a weight goes to a stream of its own.
+void Graph::push_backward(const Node& node, std::vector<Operand> operands, Cost cost) {
+  const auto& op = *node.op;
+  std::vector<Operand> weight = operands;
+  bool weight_wanted = false, more_wanted = false;
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    const auto& ref = op.backward_operands[i];
+    if (ref.kind != OperandKind::grad_in || operands[i].slot < 0) continue;
+    const bool is_weight = ref.index == op.splits;
+    (is_weight ? weight_wanted : more_wanted) = true;
+  }
+  if (!options_.weights_beside || !weight_wanted || !more_wanted) return push(op.name, op.backward, operands, node.args, cost, Phase::backward);
+  for (std::size_t i = 0; i < operands.size(); ++i)
+    if (const auto& ref = op.backward_operands[i]; ref.kind == OperandKind::grad_in) (ref.index == op.splits ? operands[i] : weight[i]) = Operand();
+  const Cost half{cost.flops / 2, cost.bytes / 2};
+  push(op.name, op.backward, operands, node.args, half, Phase::backward);
+  const Beside beside(*this, 1);
+  push(op.name, op.backward, weight, node.args, half, Phase::backward);
 }
 
 // ---------------------------------------------------------------- recompute

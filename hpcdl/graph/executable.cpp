@@ -14,6 +14,7 @@ Executable::Executable(Program program, std::shared_ptr<Buffer> arena, Device de
   steps_.reserve(program_.records.size());
   for (const auto& r : program_.records)
     steps_.push_back({r.run, resolved_.data() + r.operands, program_.args.data() + r.args});
+  crossings_ = crossings(program_, resolved_);
 }
 
 Tensor Executable::resolve(const Operand& o) const {
@@ -30,13 +31,43 @@ Tensor Executable::resolve(const Operand& o) const {
 void Executable::run_queued(Stream& s) const {
   s.push_params();
   if (capture_) return capture_.launch(s);
-  for (const auto& step : steps_) step.run(s, step.operands, step.args);
+  walk(s);
+}
+
+/// Every record on its stream, behind what it must wait for. All of it stands in line behind `s` and in front of what comes next there.
+void Executable::walk(Stream& s) const {
+  if (crossings_.streams == 1) {
+    for (const auto& step : steps_) step.run(s, step.operands, step.args);
+    return;
+  }
+  if (owner_ != s.native()) {
+    own_.clear(), beside_.clear();
+    for (int i = 1; i < crossings_.streams; ++i) {
+      own_.emplace_back(s.device(), s.pool());
+      beside_.push_back(Stream::borrowed(s.device(), own_.back().native(), s.pool(), s.kernel_params()));
+    }
+    owner_ = s.native();
+  }
+  events_.resize(steps_.size() + 1);
+  auto& start = events_.back();
+  start.record(s);
+  for (std::size_t i = 0; i < beside_.size(); ++i)
+    if (crossings_.last[i] >= 0) start.wait(beside_[i]);
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    const auto stream = program_.records[i].stream;
+    auto& queue = stream == 0 ? s : beside_[stream - 1u];
+    for (int record : crossings_.waits[i]) events_[static_cast<std::size_t>(record)].wait(queue);
+    steps_[i].run(queue, steps_[i].operands, steps_[i].args);
+    if (crossings_.signals[i]) events_[i].record(queue);
+  }
+  for (int record : crossings_.last)
+    if (record >= 0) events_[static_cast<std::size_t>(record)].wait(s);
 }
 
 void Executable::capture(Stream& s) {
   if (!s.device().is_cuda() || steps_.empty()) return;
   Capture::begin(s);
-  for (const auto& step : steps_) step.run(s, step.operands, step.args);
+  walk(s);
   capture_ = Capture::end(s);
 }
 

@@ -7,6 +7,7 @@
 
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/graph/plan.h"
+#include "hpcdl/graph/streams.h"
 #include "hpcdl/graph/var.h"
 
 namespace hpcdl {
@@ -45,12 +46,18 @@ class Executable {
   };
   Tensor resolve(const Operand& o) const;
   void run_queued(Stream& s) const;
+  void walk(Stream& s) const;
 
   Program program_;
   Plan plan_;
   std::shared_ptr<Buffer> arena_;
   std::vector<Grad> resolved_;
   std::vector<Step> steps_;
+  Crossings crossings_;
+  // The streams behind the first, with the step parameters of the first, made where they are first needed.
+  mutable std::vector<Stream> own_, beside_;
+  mutable const void* owner_ = nullptr;
+  mutable std::vector<Event> events_;  // by record
   Capture capture_;
 };
 

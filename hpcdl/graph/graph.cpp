@@ -168,6 +168,7 @@ void Graph::push(std::string_view name, RunFn run, std::span<const Operand> oper
   r.operand_count = static_cast<std::uint16_t>(operands.size());
   r.phase = phase;
   r.scope = scope_;
+  r.stream = stream_;
   r.cost = cost;
   program_.operands.insert(program_.operands.end(), operands.begin(), operands.end());
   program_.records.push_back(r);

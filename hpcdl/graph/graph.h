@@ -20,6 +20,8 @@ class Graph {
   struct Options {
     /// Parameter gradients: the first contribution of this program overwrites, or adds to what an earlier run left.
     Write parameter_gradients = Write::overwrite;
+    /// GPU: gradients of the weights of linear layers, which only the optimizer waits for, are records of their own on stream 1.
+    bool weights_beside = false;
     /// Record no gradient rule at all (inference): nothing is kept alive for backward.
     bool inference = false;
     /// Non-null: run every record on this stream as it is pushed.
@@ -94,6 +96,19 @@ class Graph {
     std::uint32_t outer_;
   };
 
+  /// Records pushed while it lives go to stream number `stream` of a GPU, and wait only for what they depend on.
+  class Beside {
+   public:
+    Beside(Graph& g, std::uint8_t stream) : graph_(g), outer_(g.stream_) { g.stream_ = stream; }
+    ~Beside() { graph_.stream_ = outer_; }
+    Beside(const Beside&) = delete;
+    Beside& operator=(const Beside&) = delete;
+
+   private:
+    Graph& graph_;
+    std::uint8_t outer_;
+  };
+
   /// Key for counter-based draws: one per call, the same in the same order of recording.
   std::uint64_t next_rng_stream() { return ++rng_streams_; }
   /// Index of the next record.
@@ -151,6 +166,7 @@ class Graph {
   void end_segment(int outer);
   void run_backward();
   void backward_of(const Node& node);
+  void push_backward(const Node& node, std::vector<Operand> operands, Cost cost);
   bool take_over_gradient(const Node& node, int input);
   Operand write_gradient(int id);
   Operand read_gradient(int id);
@@ -170,6 +186,7 @@ class Graph {
   std::vector<int> remap_;             // value id -> its recomputed twin, while a segment runs backward
   std::vector<char> rematerialised_;   // per segment
   std::uint32_t scope_ = 0;
+  std::uint8_t stream_ = 0;
   std::uint64_t rng_streams_ = 0;
   int segment_ = -1, segments_ = 0;
 };

@@ -21,6 +21,7 @@ struct OpInfo {
   int n_in = 0, n_out = 0, n_aux = 0;
   bool gathers = false;
   int passes = -1;  // Op::kPasses: the input whose gradient is that of output 0 unchanged, recorded without a copy where that is possible
+  int splits = -1;  // Op::kSplits: the input whose gradient a call of its own may compute, with all other gradients absent
   std::size_t args_bytes = 0;
   void (*infer)(const Spec* in, const void* args, Spec* out) = nullptr;
   Cost (*cost)(const Spec* in, const void* args) = nullptr;
@@ -97,6 +98,7 @@ template <class Op> constexpr OpInfo make_op_info() {
   info.n_out = T::n_out;
   if constexpr (requires { Op::kAux; }) info.n_aux = Op::kAux;
   if constexpr (requires { Op::kGathers; }) info.gathers = Op::kGathers;
+  if constexpr (requires { Op::kSplits; }) info.splits = Op::kSplits;
   if constexpr (requires { Op::kPasses; }) info.passes = Op::kPasses;
   info.args_bytes = sizeof(Args);
   info.infer = [](const Spec* in, const void* a, Spec* out) {

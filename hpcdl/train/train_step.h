@@ -30,6 +30,7 @@ struct StepOptions {
   /// 16-bit products read rounded copies of the weights, which the optimizer writes, instead of rounding them on their way:
   /// 2 bytes more for each weight, half the reads, the same bits. Unset: on a GPU.
   std::optional<bool> copies = {};
+  bool weights_beside = false;           // GPU: see Graph::Options
   std::optional<LossScale::Args> loss_scale = {};
   float init_scale = 1024;               // of the sum of the losses of a micro-batch
 };

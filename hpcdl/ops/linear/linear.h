@@ -42,7 +42,7 @@ inline Cost linear_cost(const Spec& x, const Spec& w, const Spec& bias, const Sp
 
 struct Linear {
   static constexpr std::string_view name = "linear";
-  static constexpr int kPasses = 3;  // dresidual = dy
+  static constexpr int kPasses = 3, kSplits = 1;  // dresidual = dy; dW alone
   using Args = LinearArgs;
   static Spec infer(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual, const Args& a) {
     require(a.activation == Activation::none, name, "an activation needs the op ActivatedLinear: call linear()");
@@ -105,7 +105,7 @@ inline void Linear::forward(Stream& s, Tensor y, View x, View w, View bias, View
 }
 inline void Linear::backward(Stream& s, Grad dx, Grad dw, Grad dbias, Grad dresidual, View x, View w, View dy,
                              const Args& a) {
-  const LinearGradients g{dx, dw, dbias, dresidual, x, w, {}, dy, {}};
+  const LinearGradients g{.dx = dx, .dw = dw, .dbias = dbias, .dresidual = dresidual, .x = x, .w = w, .z = {}, .dy = dy, .dz = {}};
   on(
       s, [&](auto isa, Pool& pool) { cpu::linear_backward(isa, pool, g, a); },
       [&](auto& q) { cuda::linear_backward(q, g, a); });
@@ -118,7 +118,7 @@ inline void ActivatedLinear::forward(Stream& s, Tensor y, Tensor z, View x, View
 }
 inline void ActivatedLinear::backward(Stream& s, Grad dx, Grad dw, Grad dbias, Grad dresidual, View x, View w, View z,
                                       View dy, Tensor dz, const Args& a) {
-  const LinearGradients g{dx, dw, dbias, dresidual, x, w, z, dy, dz};
+  const LinearGradients g{.dx = dx, .dw = dw, .dbias = dbias, .dresidual = dresidual, .x = x, .w = w, .z = z, .dy = dy, .dz = dz};
   on(
       s, [&](auto isa, Pool& pool) { cpu::linear_backward(isa, pool, g, a); },
       [&](auto& q) { cuda::linear_backward(q, g, a); });
