@@ -79,12 +79,13 @@ struct ErasedSpec {
     std::vector<std::byte> args;
     bool gradient = true;
     std::string label;
+    bool aligned = false;
   };
   const OpInfo* op = nullptr;
   std::vector<Case> cases;
   std::function<void(std::span<Ref>, std::span<const Ref>, const void*)> reference;
   std::function<double(std::span<const Spec>, const void*)> reduction;
-  double condition = 1;
+  double condition = 1, gpu_rounding = 0;
   bool in_place = false;
   bool bf16 = true;
   bool outliers = true;
@@ -98,6 +99,7 @@ template <class Op> struct OpSpec {
     std::vector<Input> in;
     Args args = {};
     bool gradient = true;  // false: too large for finite differences of the reference
+    bool aligned = false;  // operands lie as in a program: where a kernel that needs it is to be reached
   };
   std::vector<Case> cases;
   /// Naive loops in double. `out` holds all outputs, auxiliary ones too, shaped and zeroed.
@@ -106,6 +108,9 @@ template <class Op> struct OpSpec {
   std::function<std::int64_t(std::span<const Spec> in, const Args&)> reduction = nullptr;
   /// How much the function (or its gradient) amplifies relative errors of intermediate results; say why where it is not 1.
   double condition = 1;
+  /// Half ulps of a 16-bit type, in units of the largest magnitude, by which a GPU's tensor cores round what goes from one product
+  /// to the next.
+  double gpu_rounding = 0;
   bool bf16 = true;
   /// Inputs hold a few values 10 times as large as the rest.
   bool outliers = true;
@@ -118,7 +123,7 @@ template <class Op> bool op(OpSpec<Op> spec) {
   for (const auto& c : spec.cases) {
     std::vector<std::byte> bytes(sizeof(Args));
     std::memcpy(bytes.data(), &c.args, sizeof(Args));
-    e.cases.push_back({c.in, std::move(bytes), c.gradient, ""});
+    e.cases.push_back({c.in, std::move(bytes), c.gradient, "", c.aligned});
   }
   e.reference = [f = spec.reference](std::span<Ref> out, std::span<const Ref> in, const void* a) {
     f(out, in, *static_cast<const Args*>(a));
@@ -127,6 +132,7 @@ template <class Op> bool op(OpSpec<Op> spec) {
     return f ? static_cast<double>(f(in, *static_cast<const Args*>(a))) : 1.0;
   };
   e.condition = spec.condition;
+  e.gpu_rounding = spec.gpu_rounding;
   e.bf16 = spec.bf16;
   e.outliers = spec.outliers;
   if constexpr (requires { Op::kInPlace; }) e.in_place = Op::kInPlace;

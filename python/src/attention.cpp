@@ -80,7 +80,8 @@ nb::object attention_call(bool keep, nb::handle q, nb::handle k, nb::handle v, c
   Result y = call.out("out", keep ? outs[0] : nb::borrow(out), vq.spec(), {}, f.strides_like(vq), Layout::dense_last);
   Result lse = call.out_if(keep, "out[1]", outs[1], specs[1]);
   const Tensor to = f.turned(y.tensor);
-  call.run([&](Stream& s) { Attention::forward(s, to, lse, tq, tk, tv, f.args); });
+  const Tensor scratch = call.scratch(Attention::scratch(tq.spec(), tk.spec(), tv.spec(), f.args)[0]);
+  call.run([&](Stream& s) { Attention::forward(s, to, lse, tq, tk, tv, scratch, f.args); });
   return keep ? call.give_all(y, lse) : call.give(y);
 }
 

@@ -1,5 +1,7 @@
 #include "hpcdl/ops/attention/attention.h"
 
+#include <algorithm>
+
 namespace hpcdl {
 namespace {
 
@@ -48,9 +50,23 @@ Cost Attention::backward_cost(const Spec& q, const Spec& k, const Spec& v, const
   return {.flops = 2.5 * cost(q, k, v, a).flops, .bytes = static_cast<double>(4 * q.bytes() + 2 * (k.bytes() + v.bytes()))};
 }
 
-std::array<Spec, 1> Attention::backward_scratch(const Spec&, const Spec& k, const Spec&, const Args& a) {
+std::int64_t Attention::splits(const Spec& q, const Spec& k, const Args& a) {
+  constexpr std::int64_t kBlocks = 264, kLeast = 128, kMost = 64;  // two blocks for each multiprocessor of a large GPU; keys of a share; shares
+  const std::int64_t passes = std::max<std::int64_t>(1, q[0] * a.heads / std::min(4, a.heads / kv_heads(a)));
+  return std::clamp<std::int64_t>(std::min(kBlocks / passes, k[1] / kLeast), 1, kMost);
+}
+
+std::array<Spec, 1> Attention::scratch(const Spec& q, const Spec& k, const Spec&, const Args& a) {
+  const auto n = q[1] == 1 ? splits(q, k, a) : 1;
+  if (n == 1) return {Spec{{0}, DType::f32}};
+  return {Spec{{q[0], a.heads, n, head_dim(q, a.heads, "q") + 2}, DType::f32}};
+}
+
+std::array<Spec, 1> Attention::backward_scratch(const Spec& q, const Spec& k, const Spec&, const Args& a) {
   if (k.dtype == DType::f32) return {Spec{{0}, DType::f32}};
-  return {Spec{{2, k[0], kv_heads(a), k[1], head_dim(k, kv_heads(a), "k")}, DType::f32}};
+  // A GPU: rows in whole tiles of up to 128, each with its sums, two statistics and less than a counter.
+  const auto d = head_dim(k, kv_heads(a), "k"), rows = q[0] * a.heads * ((q[1] + 127) / 128 * 128), one = std::max<std::int64_t>(1, k.size());
+  return {Spec{{std::max<std::int64_t>(2, (rows * (d + 3) + one) / one), k[0], kv_heads(a), k[1], d}, DType::f32}};
 }
 
 void require_cached(const View& q, const View& k, std::int64_t position) {

@@ -1,317 +1,78 @@
-#include "hpcdl/ops/attention/attention.h"
+#include "hpcdl/cuda/launch.h"
+#include "hpcdl/ops/attention/device_attention.h"
 
-#include <cmath>
-
-#include "hpcdl/cuda/element.h"
-#include "hpcdl/cuda/reduce.h"
-
-// Plain tiles in float for any head size, stride and mix of types: 32 queries and 32 keys lie in shared memory, four threads
-// share a row. Nothing is added atomically: queries' gradients are summed by blocks that own queries, keys' and values' by
-// blocks that own keys, so results repeat bit for bit.
+// Which kernel serves a call.
 
 namespace hpcdl::cuda {
 namespace {
 
-constexpr int kRows = 32, kShare = 4, kThreads = kRows * kShare, kEach = kRows / kShare;
-constexpr float kInf = __builtin_inff();
+enum Candidate { kPlain, kDecode, kWgmma, kWgmmaOther };
+constexpr AttentionCandidate kNames[] = {{kPlain, "plain"}, {kDecode, "decode"}, {kWgmma, "wgmma"}, {kWgmmaOther, "wgmma, three groups of queries"}};
 
-/// One operand: elements of head h of token t of sequence b begin at data + b * batch + t * token + h * head.
-struct Heads {
-  void* data = nullptr;
-  DType dtype = DType::f32;
-  std::int64_t batch = 0, token = 0, head = 0;
-  bool accumulate = false;
+AttentionChooser chooser;
 
-  __device__ std::int64_t at(std::int64_t b, std::int64_t t, std::int64_t h) const { return b * batch + t * token + h * head; }
-  __device__ float get(std::int64_t i) const { return fetch(data, dtype, i); }
-  __device__ void put(std::int64_t i, float v) const {
-    if (accumulate) v += get(i);
-    cuda::put(data, dtype, i, v);
-  }
+struct List {
+  AttentionCandidate list[std::size(kNames)];
+  std::size_t count = 0;
+  void add(int id) { list[count++] = kNames[id]; }
+  std::span<const AttentionCandidate> all() const { return {list, count}; }
 };
+thread_local List found;
 
-struct Problem {
-  Heads q, k, v, out, dout, dq, dk, dv;
-  float* lse = nullptr;  // (B, H, T)
-  const StepParams* params = nullptr;
-  std::int64_t queries = 0, capacity = 0;  // T, S
-  int heads = 0, kv_heads = 0, width = 0;
-  bool causal = false, cached = false;
-  float scale = 0;
-
-  __device__ std::int64_t position() const { return cached ? params->position : capacity - queries; }
-  __device__ std::int64_t keys() const { return cached ? params->position + queries : capacity; }
-  /// Keys that query t sees.
-  __device__ std::int64_t seen(std::int64_t t) const { return causal || cached ? position() + t + 1 : keys(); }
-  __device__ int group() const { return heads / kv_heads; }
-};
-
-/// Rows [t0, t0 + 32) of one head into shared memory, zeros behind `end`. Row stride `ld` floats.
-__device__ void bring(float* tile, int ld, const Heads& x, std::int64_t b, std::int64_t t0, std::int64_t end, std::int64_t h, int width) {
-  for (int i = static_cast<int>(threadIdx.x); i < kRows * width; i += kThreads) {
-    const int r = i / width, d = i % width;
-    tile[r * ld + d] = t0 + r < end ? x.get(x.at(b, t0 + r, h) + d) : 0.0f;
-  }
-}
-
-__device__ float share_sum(float x) {
-  x += __shfl_xor_sync(~0u, x, 1);
-  return x + __shfl_xor_sync(~0u, x, 2);
-}
-__device__ float share_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
-  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
-}
-
-/// dot[i] = row . other[share + 4 i]
-__device__ void dots(float (&dot)[kEach], const float* row, const float* other, int ld, int width, int share) {
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) dot[i] = 0;
-  for (int d = 0; d < width; ++d) {
-    const float x = row[d];
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) dot[i] = ::fmaf(x, other[(share + kShare * i) * ld + d], dot[i]);
-  }
-}
-/// acc[i] += sum over j of weight[j] * rows[j][share + 4 i]
-template <int kMaxWidth> __device__ void add_rows(float (&acc)[kMaxWidth / kShare], const float* weight, const float* rows, int ld, int width, int share) {
-  for (int j = 0; j < kRows; ++j) {
-    const float w = weight[j];
-#pragma unroll
-    for (int i = 0; i < kMaxWidth / kShare; ++i)
-      if (share + kShare * i < width) acc[i] = ::fmaf(w, rows[j * ld + share + kShare * i], acc[i]);
-  }
-}
-
-/// Block (query tile, head, sequence).
-template <int kMaxWidth> __global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ Problem p) {
-  extern __shared__ float memory[];
-  const int ld = p.width | 1, row = static_cast<int>(threadIdx.x) / kShare, share = static_cast<int>(threadIdx.x) % kShare;
-  float *qs = memory, *ks = qs + kRows * ld, *vs = ks + kRows * ld, *ps = vs + kRows * ld;
-  const std::int64_t t0 = std::int64_t{blockIdx.x} * kRows, t = t0 + row, h = blockIdx.y, b = blockIdx.z, kv = h / p.group();
-  const std::int64_t seen = t < p.queries ? p.seen(t) : 0, last = t0 + kRows < p.queries ? t0 + kRows : p.queries, end = p.seen(last - 1);
-  bring(qs, ld, p.q, b, t0, p.queries, h, p.width);
-  float top = -kInf, sum = 0, acc[kMaxWidth / kShare] = {};
-  for (std::int64_t k0 = 0; k0 < end; k0 += kRows) {
-    __syncthreads();
-    bring(ks, ld, p.k, b, k0, end, kv, p.width);
-    bring(vs, ld, p.v, b, k0, end, kv, p.width);
-    __syncthreads();
-    float s[kEach];
-    dots(s, qs + row * ld, ks, ld, p.width, share);
-    float here = -kInf;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      s[i] = k0 + share + kShare * i < seen ? s[i] * p.scale : -kInf;
-      here = fmaxf(here, s[i]);
-    }
-    here = fmaxf(top, share_max(here));
-    const float shrink = here == -kInf ? 1.0f : expf(top - here);
-    float part = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const float e = s[i] == -kInf ? 0.0f : expf(s[i] - here);
-      part += e;
-      ps[row * (kRows + 1) + share + kShare * i] = e;
-    }
-    __syncwarp();
-    sum = sum * shrink + share_sum(part);
-    top = here;
-#pragma unroll
-    for (int i = 0; i < kMaxWidth / kShare; ++i) acc[i] *= shrink;
-    add_rows<kMaxWidth>(acc, ps + row * (kRows + 1), vs, ld, p.width, share);
-    __syncwarp();
-  }
-  if (t >= p.queries) return;
-#pragma unroll
-  for (int i = 0; i < kMaxWidth / kShare; ++i)
-    if (share + kShare * i < p.width) p.out.put(p.out.at(b, t, h) + share + kShare * i, acc[i] / sum);
-  if (p.lse && share == 0) p.lse[(b * p.heads + h) * p.queries + t] = top + logf(sum);
-}
-
-/// One query per sequence and head: warps share out the keys, lanes the elements of a head.
-__global__ void __launch_bounds__(256) decode(const __grid_constant__ Problem p) {
-  constexpr int kWarps = 8, kMax = static_cast<int>(Attention::kMaxHeadDim) / kWarp;
-  __shared__ float tops[kWarps], sums[kWarps], parts[kWarps][Attention::kMaxHeadDim];
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
-  const std::int64_t h = blockIdx.x, b = blockIdx.y, kv = h / p.group(), keys = p.keys(), q0 = p.q.at(b, 0, h);
-  float q[kMax], acc[kMax] = {}, top = -kInf, sum = 0;
-#pragma unroll
-  for (int i = 0; i < kMax; ++i) q[i] = lane + kWarp * i < p.width ? p.q.get(q0 + lane + kWarp * i) : 0.0f;
-  for (std::int64_t key = warp; key < keys; key += kWarps) {
-    const std::int64_t k0 = p.k.at(b, key, kv), v0 = p.v.at(b, key, kv);
-    float dot = 0;
-#pragma unroll
-    for (int i = 0; i < kMax; ++i)
-      if (lane + kWarp * i < p.width) dot = ::fmaf(q[i], p.k.get(k0 + lane + kWarp * i), dot);
-    const float s = warp_reduce(dot, Sum{}) * p.scale, here = fmaxf(top, s), shrink = expf(top - here), e = expf(s - here);
-    sum = sum * shrink + e;
-    top = here;
-#pragma unroll
-    for (int i = 0; i < kMax; ++i)
-      if (lane + kWarp * i < p.width) acc[i] = ::fmaf(e, p.v.get(v0 + lane + kWarp * i), acc[i] * shrink);
-  }
-  if (lane == 0) tops[warp] = top, sums[warp] = sum;
-#pragma unroll
-  for (int i = 0; i < kMax; ++i) parts[warp][lane + kWarp * i] = acc[i];
-  __syncthreads();
-  float all = -kInf, total = 0;
-  for (int w = 0; w < kWarps; ++w) all = fmaxf(all, tops[w]);
-  for (int w = 0; w < kWarps; ++w) total += tops[w] == -kInf ? 0.0f : sums[w] * expf(tops[w] - all);
-  for (int d = static_cast<int>(threadIdx.x); d < p.width; d += 256) {
-    float v = 0;
-    for (int w = 0; w < kWarps; ++w) v += tops[w] == -kInf ? 0.0f : parts[w][d] * expf(tops[w] - all);
-    p.out.put(p.out.at(b, 0, h) + d, v / total);
-  }
-  if (p.lse && threadIdx.x == 0) p.lse[b * p.heads + h] = all + logf(total);
-}
-
-/// sum(do out) of the rows of a tile, one row per four threads.
-__device__ float row_delta(const Problem& p, const float* douts, int ld, int row, std::int64_t b, std::int64_t t, std::int64_t h, int share) {
-  float delta = 0;
-  if (t < p.queries)
-    for (int d = share; d < p.width; d += kShare) delta = ::fmaf(douts[row * ld + d], p.out.get(p.out.at(b, t, h) + d), delta);
-  return share_sum(delta);
-}
-
-/// Block (query tile, head, sequence).
-template <int kMaxWidth> __global__ void __launch_bounds__(kThreads) query_gradient(const __grid_constant__ Problem p) {
-  extern __shared__ float memory[];
-  const int ld = p.width | 1, row = static_cast<int>(threadIdx.x) / kShare, share = static_cast<int>(threadIdx.x) % kShare;
-  float *qs = memory, *ds = qs + kRows * ld, *ks = ds + kRows * ld, *vs = ks + kRows * ld, *weights = vs + kRows * ld;
-  const std::int64_t t0 = std::int64_t{blockIdx.x} * kRows, t = t0 + row, h = blockIdx.y, b = blockIdx.z, kv = h / p.group();
-  const std::int64_t seen = t < p.queries ? p.seen(t) : 0, last = t0 + kRows < p.queries ? t0 + kRows : p.queries, end = p.seen(last - 1);
-  bring(qs, ld, p.q, b, t0, p.queries, h, p.width);
-  bring(ds, ld, p.dout, b, t0, p.queries, h, p.width);
-  __syncthreads();
-  const float delta = row_delta(p, ds, ld, row, b, t, h, share), lse = t < p.queries ? p.lse[(b * p.heads + h) * p.queries + t] : 0.0f;
-  float acc[kMaxWidth / kShare] = {};
-  for (std::int64_t k0 = 0; k0 < end; k0 += kRows) {
-    __syncthreads();
-    bring(ks, ld, p.k, b, k0, end, kv, p.width);
-    bring(vs, ld, p.v, b, k0, end, kv, p.width);
-    __syncthreads();
-    float s[kEach], dp[kEach];
-    dots(s, qs + row * ld, ks, ld, p.width, share);
-    dots(dp, ds + row * ld, vs, ld, p.width, share);
-#pragma unroll
-    for (int i = 0; i < kEach; ++i)
-      weights[row * (kRows + 1) + share + kShare * i] =
-          k0 + share + kShare * i < seen ? expf(s[i] * p.scale - lse) * (dp[i] - delta) * p.scale : 0.0f;
-    __syncwarp();
-    add_rows<kMaxWidth>(acc, weights + row * (kRows + 1), ks, ld, p.width, share);
-    __syncwarp();
-  }
-  if (t >= p.queries) return;
-#pragma unroll
-  for (int i = 0; i < kMaxWidth / kShare; ++i)
-    if (share + kShare * i < p.width) p.dq.put(p.dq.at(b, t, h) + share + kShare * i, acc[i]);
-}
-
-/// Block (key tile, key head, sequence): the query heads of the group, one after the other.
-template <int kMaxWidth> __global__ void __launch_bounds__(kThreads) key_gradient(const __grid_constant__ Problem p) {
-  extern __shared__ float memory[];
-  __shared__ float lses[kRows], deltas[kRows];
-  const int ld = p.width | 1, row = static_cast<int>(threadIdx.x) / kShare, share = static_cast<int>(threadIdx.x) % kShare;
-  float *ks = memory, *vs = ks + kRows * ld, *qs = vs + kRows * ld, *ds = qs + kRows * ld, *probs = ds + kRows * ld, *weights = probs + kRows * (kRows + 1);
-  const std::int64_t k0 = std::int64_t{blockIdx.x} * kRows, key = k0 + row, kv = blockIdx.y, b = blockIdx.z;
-  bring(ks, ld, p.k, b, k0, p.capacity, kv, p.width);
-  bring(vs, ld, p.v, b, k0, p.capacity, kv, p.width);
-  float dk[kMaxWidth / kShare] = {}, dv[kMaxWidth / kShare] = {};
-  const std::int64_t first = p.causal && k0 > p.position() ? (k0 - p.position()) / kRows * kRows : 0;  // earlier queries see none of these keys
-  for (std::int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h)
-    for (std::int64_t t0 = first; t0 < p.queries; t0 += kRows) {
-      __syncthreads();
-      bring(qs, ld, p.q, b, t0, p.queries, h, p.width);
-      bring(ds, ld, p.dout, b, t0, p.queries, h, p.width);
-      __syncthreads();
-      const float delta = row_delta(p, ds, ld, row, b, t0 + row, h, share);
-      if (share == 0) {
-        deltas[row] = delta;
-        lses[row] = t0 + row < p.queries ? p.lse[(b * p.heads + h) * p.queries + t0 + row] : 0.0f;
-      }
-      __syncthreads();
-      float s[kEach], dp[kEach];
-      dots(s, ks + row * ld, qs, ld, p.width, share);
-      dots(dp, vs + row * ld, ds, ld, p.width, share);
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) {
-        const int j = share + kShare * i;
-        const bool sees = t0 + j < p.queries && key < p.seen(t0 + j);
-        const float e = sees ? expf(s[i] * p.scale - lses[j]) : 0.0f;
-        probs[row * (kRows + 1) + j] = e;
-        weights[row * (kRows + 1) + j] = sees ? e * (dp[i] - deltas[j]) * p.scale : 0.0f;
-      }
-      __syncwarp();
-      add_rows<kMaxWidth>(dv, probs + row * (kRows + 1), ds, ld, p.width, share);
-      add_rows<kMaxWidth>(dk, weights + row * (kRows + 1), qs, ld, p.width, share);
-      __syncwarp();
-    }
-  if (key >= p.capacity) return;
-#pragma unroll
-  for (int i = 0; i < kMaxWidth / kShare; ++i) {
-    if (share + kShare * i >= p.width) break;
-    if (p.dk.data) p.dk.put(p.dk.at(b, key, kv) + share + kShare * i, dk[i]);
-    if (p.dv.data) p.dv.put(p.dv.at(b, key, kv) + share + kShare * i, dv[i]);
-  }
-}
-
-Heads heads_of(const View& x, std::int64_t width) {
-  if (!x) return {};
-  return {const_cast<void*>(x.data()), x.dtype(), x.strides()[0], x.strides()[1], x.rank() == 4 ? x.strides()[2] : width};
-}
-Heads heads_of(const Grad& x, std::int64_t width) {
-  auto h = heads_of(static_cast<const View&>(x), width);
-  h.accumulate = x && x.accumulate();
-  return h;
-}
-
-Problem problem_of(Stream& s, const View& out, const View& lse, const View& q, const View& k, const View& v, const Attention::Args& a) {
-  const int kv_heads = a.kv_heads > 0 ? a.kv_heads : a.heads;
-  const std::int64_t width = q.rank() == 4 ? q[3] : q[2] / a.heads;
-  return {.q = heads_of(q, width), .k = heads_of(k, width), .v = heads_of(v, width), .out = heads_of(out, width),
-          .lse = const_cast<float*>(lse.ptr<float>()), .params = s.kernel_params(), .queries = q[1], .capacity = k[1], .heads = a.heads,
-          .kv_heads = kv_heads, .width = static_cast<int>(width), .causal = a.causal, .cached = a.cached,
-          .scale = a.scale != 0 ? a.scale : 1.0f / std::sqrt(static_cast<float>(width))};
-}
-
-/// f.template operator()<widest head>()
-template <class F> void with_width(int width, F&& f) {
-  if (width <= 64) f.template operator()<64>();
-  else if (width <= 128) f.template operator()<128>();
-  else f.template operator()<256>();
-}
-
-template <class Kernel> void start(Stream& s, Kernel kernel, dim3 grid, int tiles, int squares, const Problem& p, const char* name) {
-  const int bytes = (tiles * kRows * (p.width | 1) + squares * kRows * (kRows + 1)) * 4;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
-  kernel<<<grid, kThreads, static_cast<std::size_t>(bytes), queue(s)>>>(p);
-  launched(name);
-}
+/// Three groups of queries exponentiate more while others multiply; two waste less of the tiles on the diagonal of a short sequence.
+/// H200, us (two | three), 64 wide: 64 x 12 x 1024 causal 326 | 348, all keys 510 | 467, 2 x 16 x 8192 causal 660 | 566.
+bool prefers_three(const Attend& c) { return c.width() == 64 && (c.q[1] >= 2048 || !(c.args.causal || c.args.cached)); }
 
 }  // namespace
 
-void attention(Stream& s, Tensor out, Tensor lse, View q, View k, View v, const Attention::Args& a) {
-  if (q.size() == 0) return;
-  const auto p = problem_of(s, out, lse, q, k, v, a);
-  const auto batch = static_cast<unsigned>(q[0]), heads = static_cast<unsigned>(a.heads);
-  if (p.queries == 1) {
-    decode<<<dim3(heads, batch), 256, 0, queue(s)>>>(p);
-    return launched("attention");
-  }
-  with_width(p.width, [&]<int kWidth>() { start(s, attend<kWidth>, dim3(blocks_for(p.queries, kRows), heads, batch), 3, 1, p, "attention"); });
+std::span<const AttentionCandidate> attention_candidates(Stream& s, const Attend& c) {
+  found.count = 0;
+  if (wgmma_fits(s, c)) found.add(kWgmma), found.add(kWgmmaOther);
+  if (decode_fits(c)) found.add(kDecode);
+  found.add(kPlain);
+  return found.all();
+}
+std::span<const AttentionCandidate> attention_candidates(Stream& s, const AttendBackward& c) {
+  found.count = 0;
+  if (wgmma_fits(s, c)) found.add(kWgmma);
+  found.add(kPlain);
+  return found.all();
 }
 
-void attention_backward(Stream& s, Grad dq, Grad dk, Grad dv, View q, View k, View v, View out, View lse, View dout, Tensor, const Attention::Args& a) {
+void attention_with(Stream& s, const Attend& c, int candidate) {
+  switch (candidate) {
+    case kPlain: return attend_plain(s, c);
+    case kDecode: return attend_decode(s, c);
+    default: return attend_wgmma(s, c, candidate - kWgmma);
+  }
+}
+void attention_with(Stream& s, const AttendBackward& c, int candidate) {
+  if (candidate == kPlain) attend_backward_plain(s, c);
+  else attend_backward_wgmma(s, c);
+}
+
+int attention_choice(Stream& s, const Attend& c) {
+  if (decode_fits(c)) return kDecode;
+  if (c.q[1] > 1 && wgmma_fits(s, c)) return prefers_three(c) ? kWgmmaOther : kWgmma;
+  return kPlain;
+}
+int attention_choice(Stream& s, const AttendBackward& c) { return wgmma_fits(s, c) ? kWgmma : kPlain; }
+
+void set_attention_chooser(AttentionChooser c) { chooser = c; }
+
+void attention(Stream& s, Tensor out, Tensor lse, View q, View k, View v, Tensor scratch, const Attention::Args& a) {
   if (q.size() == 0) return;
-  auto p = problem_of(s, out, lse, q, k, v, a);
-  p.dout = heads_of(dout, p.width), p.dq = heads_of(dq, p.width), p.dk = heads_of(dk, p.width), p.dv = heads_of(dv, p.width);
-  const auto batch = static_cast<unsigned>(q[0]);
-  with_width(p.width, [&]<int kWidth>() {
-    if (dq) start(s, query_gradient<kWidth>, dim3(blocks_for(p.queries, kRows), static_cast<unsigned>(p.heads), batch), 4, 1, p, "attention_backward");
-    if (dk || dv)
-      start(s, key_gradient<kWidth>, dim3(blocks_for(p.capacity, kRows), static_cast<unsigned>(p.kv_heads), batch), 4, 2, p, "attention_backward");
-  });
+  const Attend c{out, lse, q, k, v, scratch, a};
+  const int chosen = chooser.forward ? chooser.forward(c) : -1;
+  attention_with(s, c, chosen >= 0 ? chosen : attention_choice(s, c));
+}
+
+void attention_backward(Stream& s, Grad dq, Grad dk, Grad dv, View q, View k, View v, View out, View lse, View dout, Tensor scratch,
+                        const Attention::Args& a) {
+  if (q.size() == 0) return;
+  AttendBackward c{{out, lse, q, k, v, scratch, a}, dq, dk, dv, dout};
+  const int chosen = chooser.backward ? chooser.backward(c) : -1;
+  attention_with(s, c, chosen >= 0 ? chosen : attention_choice(s, c));
 }
 
 }  // namespace hpcdl::cuda

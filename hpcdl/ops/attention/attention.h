@@ -1,7 +1,7 @@
 #pragma once
 // out = softmax(scale * q k^T) v per head, tiled with an online softmax: no T x S matrix is ever held.
 //
-// q: (B, T, H*D) or (B, T, H, D); k, v: (B, S, Hkv*D) or (B, S, Hkv, D); f32 or bf16. Tokens may be strided: slices of a
+// q: (B, T, H*D) or (B, T, H, D); k, v: (B, S, Hkv*D) or (B, S, Hkv, D); f32, bf16 or f16. Tokens may be strided: slices of a
 // packed qkv are fine, and so are their gradients. Query head h reads key/value head h * Hkv / H (grouped-query).
 // out: like q, contiguous. lse (B, H, T) f32 = log(sum(exp(scale * q k^T))), for backward only.
 // causal: query t sees keys 0 .. t + S - T. cached: k and v are KV caches of capacity S that hold `position + T` tokens,
@@ -31,8 +31,12 @@ struct Attention {
   /// Counts only what a causal mask leaves.
   static Cost cost(const Spec& q, const Spec& k, const Spec& v, const Args& a);
   static Cost backward_cost(const Spec& q, const Spec& k, const Spec& v, const Args& a);
-  static void forward(Stream& s, Tensor out, Tensor lse, View q, View k, View v, const Args& a);
-  /// f32 sums of dk and dv, where these are not f32 themselves.
+  /// How many shares of the keys a GPU works on separately where T = 1, to read them with all of its multiprocessors.
+  static std::int64_t splits(const Spec& q, const Spec& k, const Args& a);
+  /// What each share of the keys gives.
+  static std::array<Spec, 1> scratch(const Spec& q, const Spec& k, const Spec& v, const Args& a);
+  static void forward(Stream& s, Tensor out, Tensor lse, View q, View k, View v, Tensor scratch, const Args& a);
+  /// Where operands are not f32: f32 sums of dk and dv on a CPU, of dq with statistics of its rows on a GPU.
   static std::array<Spec, 1> backward_scratch(const Spec& q, const Spec& k, const Spec& v, const Args& a);
   /// Probabilities are computed again from lse: p = exp(scale q k^T - lse), ds = p (do v^T - sum(do out)).
   static void backward(Stream& s, Grad dq, Grad dk, Grad dv, View q, View k, View v, View out, View lse, View dout,
@@ -56,12 +60,12 @@ void attention_backward(Isa, Pool&, Grad dq, Grad dk, Grad dv, View q, View k, V
                         Tensor scratch, const Attention::Args& a);
 }  // namespace cpu
 namespace cuda {
-void attention(Stream&, Tensor out, Tensor lse, View q, View k, View v, const Attention::Args& a);
+void attention(Stream&, Tensor out, Tensor lse, View q, View k, View v, Tensor scratch, const Attention::Args& a);
 void attention_backward(Stream&, Grad dq, Grad dk, Grad dv, View q, View k, View v, View out, View lse, View dout,
                         Tensor scratch, const Attention::Args& a);
 }  // namespace cuda
 
-inline void Attention::forward(Stream& s, Tensor out, Tensor lse, View q, View k, View v, const Args& a) {
+inline void Attention::forward(Stream& s, Tensor out, Tensor lse, View q, View k, View v, Tensor scratch, const Args& a) {
   on(s,
      [&](auto isa, Pool& pool) {
        const auto position = a.cached ? s.params().position : 0;
@@ -69,7 +73,7 @@ inline void Attention::forward(Stream& s, Tensor out, Tensor lse, View q, View k
        if (q[1] == 1) cpu::attention_decode(isa, pool, out, lse, q, k, v, a.cached ? position + 1 : k[1], a);
        else cpu::attention(isa, pool, out, lse, q, k, v, position, a);
      },
-     [&](auto& queue) { cuda::attention(queue, out, lse, q, k, v, a); });
+     [&](auto& queue) { cuda::attention(queue, out, lse, q, k, v, scratch, a); });
 }
 inline void Attention::backward(Stream& s, Grad dq, Grad dk, Grad dv, View q, View k, View v, View out, View lse, View dout,
                                 Tensor scratch, const Args& a) {

@@ -64,7 +64,7 @@ TEST_P(KvCacheTest, decoding_gives_what_the_whole_sequence_gives) {
   StepParams params;
   Stream s(pool, &params);
   OwnedTensor whole(q.tensor.spec());
-  Attention::forward(s, whole.tensor, {}, q.tensor, k.tensor, v.tensor, {.heads = H, .kv_heads = G});
+  Attention::forward(s, whole.tensor, {}, q.tensor, k.tensor, v.tensor, {}, {.heads = H, .kv_heads = G});
 
   OwnedTensor kc(Spec{{B, kCapacity, G * D}, dtype}), vc(kc.tensor.spec());
   std::memset(kc.buffer.data(), 0xff, static_cast<std::size_t>(kc.tensor.bytes()));  // what is not written must not be read

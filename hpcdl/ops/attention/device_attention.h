@@ -1,0 +1,67 @@
+#pragma once
+// The ways to compute attention on a GPU, behind one call.
+
+#include <cmath>
+#include <span>
+
+#include "hpcdl/ops/attention/attention.h"
+
+namespace hpcdl::cuda {
+
+/// The operands of a forward call.
+struct Attend {
+  View out, lse, q, k, v;
+  Tensor scratch;
+  Attention::Args args;
+
+  int kv_heads() const { return args.kv_heads > 0 ? args.kv_heads : args.heads; }
+  std::int64_t width() const { return q.rank() == 4 ? q[3] : q[2] / args.heads; }
+  float scale() const { return args.scale != 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(width())); }
+};
+/// And of a backward call: `scratch` is that of backward.
+struct AttendBackward : Attend {
+  Grad dq, dk, dv;
+  View dout;
+};
+
+/// A way to compute it: a kernel with its tiles. All give results within the same bounds, each its own bits; each repeats them.
+struct AttentionCandidate {
+  int id;
+  std::string_view name;
+};
+
+/// The ways that can compute this call on the stream's GPU. Valid until the calling thread's next call.
+std::span<const AttentionCandidate> attention_candidates(Stream& s, const Attend& c);
+std::span<const AttentionCandidate> attention_candidates(Stream& s, const AttendBackward& c);
+/// One of them.
+void attention_with(Stream& s, const Attend& c, int candidate);
+void attention_with(Stream& s, const AttendBackward& c, int candidate);
+/// The one that is taken where no chooser says otherwise.
+int attention_choice(Stream& s, const Attend& c);
+int attention_choice(Stream& s, const AttendBackward& c);
+
+/// Asked first: the id of a candidate, or -1 for the choice built in. Not to be changed while another thread launches.
+struct AttentionChooser {
+  int (*forward)(const Attend&) = nullptr;
+  int (*backward)(const AttendBackward&) = nullptr;
+};
+void set_attention_chooser(AttentionChooser chooser);
+
+// ---------------------------------------------------------------- the kernels, each in a file of its own
+
+/// Any width, stride and type: plain.cu.
+void attend_plain(Stream& s, const Attend& c);
+void attend_backward_plain(Stream& s, const AttendBackward& c);
+
+/// One query a sequence, keys shared out to blocks: decode.cu.
+bool decode_fits(const Attend& c);
+void attend_decode(Stream& s, const Attend& c);
+
+/// Hopper's tensor cores, 16-bit operands of width 64 or 128: wgmma.cu. `shape` counts the tile shapes of a width.
+bool wgmma_fits(const Stream& s, const Attend& c);
+bool wgmma_fits(const Stream& s, const AttendBackward& c);
+inline constexpr int kForwardShapes = 2;
+void attend_wgmma(Stream& s, const Attend& c, int shape);
+void attend_backward_wgmma(Stream& s, const AttendBackward& c);
+
+}  // namespace hpcdl::cuda

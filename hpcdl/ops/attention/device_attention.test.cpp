@@ -1,0 +1,217 @@
+// Every way to compute attention on a GPU, at shapes around the edges of tiles, against loops in double.
+
+#include "hpcdl/ops/attention/device_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/core/rng.h"
+#include "hpcdl/core/tolerance.h"
+
+#if HPCDL_CUDA
+
+namespace hpcdl::cuda {
+namespace {
+
+struct Case {
+  std::int64_t batch, queries, keys;
+  int heads, kv_heads;
+  std::int64_t width;
+  bool causal = true, packed = false, accumulate = false;
+};
+
+/// 16 bits of either kind, or f32.
+double get(const View& x, std::int64_t i) {
+  if (x.dtype() == DType::f32) return static_cast<double>(x.ptr<float>()[i]);
+  return x.dtype() == DType::bf16 ? static_cast<double>(x.ptr<bf16>()[i]) : static_cast<double>(x.ptr<f16>()[i]);
+}
+void put(const Tensor& x, std::int64_t i, double v) {
+  if (x.dtype() == DType::f32) x.ptr<float>()[i] = static_cast<float>(v);
+  else if (x.dtype() == DType::bf16) x.ptr<bf16>()[i] = bf16(static_cast<float>(v));
+  else x.ptr<f16>()[i] = f16(static_cast<float>(v));
+}
+
+/// (B, T, heads, D) on both sides; every token `apart` elements behind the last, as in a packed qkv.
+struct Both {
+  OwnedTensor host, device;
+  Tensor there;
+  std::int64_t apart;
+
+  Both(Stream& s, DType d, std::int64_t batch, std::int64_t tokens, std::int64_t heads, std::int64_t width, std::int64_t distance, std::uint64_t seed)
+      : host(Spec{{batch, tokens, distance}, d}), device(host.tensor.spec(), s.device()), apart(distance) {
+    for (std::int64_t i = 0; i < host.tensor.size(); ++i) put(host.tensor, i, Rng{seed, 3}.normal(static_cast<std::uint64_t>(i)));
+    copy(s, device.tensor, host.tensor);
+    there = Tensor(device.tensor.data(), {{batch, tokens, heads, width}, d}, Shape{tokens * apart, apart, width, 1}, s.device());
+  }
+  void back(Stream& s) {
+    copy(s, host.tensor, device.tensor);
+    s.synchronize();
+  }
+  std::vector<double> values(Stream& s) {
+    back(s);
+    std::vector<double> list;
+    const std::int64_t row = there.shape()[2] * there.shape()[3];
+    for (std::int64_t t = 0; t < there.shape()[0] * there.shape()[1]; ++t)
+      for (std::int64_t i = 0; i < row; ++i) list.push_back(get(host.tensor, t * apart + i));
+    return list;
+  }
+};
+
+/// A result and, for each element, the magnitudes that were added up behind it.
+struct Sums {
+  std::vector<double> value, terms;  // sum of x y; of |x y|
+  std::vector<double> inner;         // of |y| times the magnitudes that were added up and may have cancelled in x
+  std::vector<double> factors;       // of |y|, where x is rounded on the way
+  explicit Sums(std::size_t n = 0) : value(n), terms(n), inner(n), factors(n) {}
+  void add(std::size_t i, double x, double y, double behind_x = 0) {
+    value[i] += x * y, terms[i] += std::fabs(x * y), inner[i] += behind_x * std::fabs(y), factors[i] += std::fabs(y);
+  }
+};
+
+class Problem {
+ public:
+  Problem(Stream& s, const Case& c, DType d)
+      : c_(c), d_(d), s_(s), q(s, d, c.batch, c.queries, c.heads, c.width, apart(c.heads), 1), k(s, d, c.batch, c.keys, c.kv_heads, c.width, apart(c.kv_heads), 2),
+        v(s, d, c.batch, c.keys, c.kv_heads, c.width, apart(c.kv_heads), 3), out(s, d, c.batch, c.queries, c.heads, c.width, c.heads * c.width, 4),
+        dout(s, d, c.batch, c.queries, c.heads, c.width, c.heads * c.width, 5), dq(s, d, c.batch, c.queries, c.heads, c.width, apart(c.heads), 6),
+        dk(s, d, c.batch, c.keys, c.kv_heads, c.width, apart(c.kv_heads), 7), dv(s, d, c.batch, c.keys, c.kv_heads, c.width, apart(c.kv_heads), 8),
+        lse(Spec{{c.batch, c.heads, c.queries}, DType::f32}, s.device()) {
+    args = {.heads = c.heads, .kv_heads = c.kv_heads, .causal = c.causal};
+    scratch = OwnedTensor(Attention::scratch(q.there.spec(), k.there.spec(), v.there.spec(), args)[0], s.device());
+    backward_scratch = OwnedTensor(Attention::backward_scratch(q.there.spec(), k.there.spec(), v.there.spec(), args)[0], s.device());
+  }
+  Attend forward() const { return {out.there, lse.tensor, q.there, k.there, v.there, scratch.tensor, args}; }
+  AttendBackward backward() const {
+    const auto write = c_.accumulate ? Write::accumulate : Write::overwrite;
+    return {{out.there, lse.tensor, q.there, k.there, v.there, backward_scratch.tensor, args}, {dq.there, write}, {dk.there, write}, {dv.there, write}, dout.there};
+  }
+
+  void expect_forward() {
+    const auto want = attend();
+    compare(out.values(s_), want, 1, "out");
+  }
+  void expect_backward(const std::vector<double>& dq0, const std::vector<double>& dk0, const std::vector<double>& dv0) {
+    Sums wq(dq0.size()), wk(dk0.size()), wv(dv0.size());
+    if (c_.accumulate) wq.value = dq0, wk.value = dk0, wv.value = dv0;
+    attend(&wq, &wk, &wv);
+    compare(dq.values(s_), wq, 2, "dq"), compare(dk.values(s_), wk, 2, "dk"), compare(dv.values(s_), wv, 2, "dv");
+  }
+
+ private:
+  std::int64_t apart(int heads) const { return heads * c_.width + (c_.packed ? 2 * c_.width : 0); }
+
+  /// `roundings`: to the storage type on the way to the last sum, each half an ulp of every term.
+  void compare(const std::vector<double>& got, const Sums& want, int roundings, const char* what) const {
+    ASSERT_EQ(got.size(), want.value.size());
+    int wrong = 0;
+    for (std::size_t i = 0; i < got.size() && wrong < 3; ++i) {
+      // Scores carry an error of their sums into the exponent: 40 covers those of tens. f16 has a smallest step.
+      const double step = d_ == DType::f16 ? 0x1p-25 * (1 + want.factors[i]) : 0;
+      const double allowed = allowed_error(d_, std::fabs(want.value[i]), static_cast<double>(c_.keys + c_.width), 40 * want.terms[i] + want.inner[i]) +
+                             (d_ == DType::f32 ? 0 : roundings * half_ulp(d_) * want.terms[i]) + step + 1e-30;
+      if (std::fabs(got[i] - want.value[i]) <= allowed) continue;
+      ADD_FAILURE() << what << "[" << i << "]: got " << got[i] << ", want " << want.value[i] << ", allowed error " << allowed;
+      ++wrong;
+    }
+  }
+
+  /// The result; with arguments, gradients, from out and dout as they are stored.
+  Sums attend(Sums* wq = nullptr, Sums* wk = nullptr, Sums* wv = nullptr) {
+    const auto D = c_.width;
+    const auto Q = q.values(s_), K = k.values(s_), V = v.values(s_), O = out.values(s_), G = dout.values(s_);
+    Sums result(Q.size());
+    std::vector<double> p(static_cast<std::size_t>(c_.keys));
+    const double scale = 1 / std::sqrt(static_cast<double>(D));
+    for (std::int64_t b = 0; b < c_.batch; ++b)
+      for (int h = 0; h < c_.heads; ++h)
+        for (std::int64_t t = 0; t < c_.queries; ++t) {
+          const auto qi = static_cast<std::size_t>(((b * c_.queries + t) * c_.heads + h) * D);
+          const auto at = [&](std::int64_t j) { return static_cast<std::size_t>(((b * c_.keys + j) * c_.kv_heads + h * c_.kv_heads / c_.heads) * D); };
+          const auto n = c_.causal ? t + c_.keys - c_.queries + 1 : c_.keys;
+          double top = -INFINITY, sum = 0, delta = 0, off = 0;
+          for (std::int64_t j = 0; j < n; ++j) {
+            double dot = 0;
+            for (std::size_t i = 0; i < static_cast<std::size_t>(D); ++i) dot += Q[qi + i] * K[at(j) + i];
+            top = std::max(top, p[static_cast<std::size_t>(j)] = scale * dot);
+          }
+          for (std::int64_t j = 0; j < n; ++j) sum += p[static_cast<std::size_t>(j)] = std::exp(p[static_cast<std::size_t>(j)] - top);
+          for (std::size_t i = 0; i < static_cast<std::size_t>(D); ++i) {
+            for (std::int64_t j = 0; j < n; ++j) result.add(qi + i, p[static_cast<std::size_t>(j)] / sum, V[at(j) + i]);
+            delta += G[qi + i] * O[qi + i], off += std::fabs(G[qi + i] * O[qi + i]);
+          }
+          if (!wq) continue;
+          for (std::int64_t j = 0; j < n; ++j) {
+            double dp = 0, size = 0;
+            for (std::size_t i = 0; i < static_cast<std::size_t>(D); ++i) dp += G[qi + i] * V[at(j) + i], size += std::fabs(G[qi + i] * V[at(j) + i]);
+            const double pr = p[static_cast<std::size_t>(j)] / sum, ds = scale * pr * (dp - delta), behind = scale * pr * (size + off);
+            for (std::size_t i = 0; i < static_cast<std::size_t>(D); ++i) {
+              wv->add(at(j) + i, pr, G[qi + i]);
+              wk->add(at(j) + i, ds, Q[qi + i], behind);
+              wq->add(qi + i, ds, K[at(j) + i], behind);
+            }
+          }
+        }
+    return result;
+  }
+
+  Case c_;
+  DType d_;
+  Stream& s_;
+
+ public:
+  Both q, k, v, out, dout, dq, dk, dv;
+  OwnedTensor lse, scratch, backward_scratch;
+  Attention::Args args;
+};
+
+class DeviceAttention : public ::testing::TestWithParam<Case> {};
+
+TEST_P(DeviceAttention, all_ways_agree_with_loops_and_repeat) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  StepParams params;
+  Stream s(Device::cuda(0), pool, &params);
+  for (DType d : {DType::bf16, DType::f16, DType::f32}) {
+    Problem p(s, GetParam(), d);
+    const auto dq0 = p.dq.values(s), dk0 = p.dk.values(s), dv0 = p.dv.values(s);
+    const auto forward = p.forward();
+    const auto span = attention_candidates(s, forward);
+    for (const auto& way : std::vector<AttentionCandidate>(span.begin(), span.end())) {
+      SCOPED_TRACE(std::string(dtype_name(d)) + ", " + std::string(way.name));
+      attention_with(s, forward, way.id);
+      p.expect_forward();
+      const auto first = p.out.values(s);
+      attention_with(s, forward, way.id);
+      EXPECT_EQ(first, p.out.values(s));
+    }
+    const auto backward = p.backward();
+    const auto list = attention_candidates(s, backward);
+    for (const auto& way : std::vector<AttentionCandidate>(list.begin(), list.end())) {
+      SCOPED_TRACE(std::string(dtype_name(d)) + ", backward, " + std::string(way.name));
+      std::vector<double> first[3];
+      for (int run = 0; run < 2; ++run) {
+        const auto restore = [&](Both& x, std::uint64_t seed) { x = Both(s, d, x.there[0], x.there[1], x.there[2], x.there[3], x.apart, seed); };
+        if (GetParam().accumulate) restore(p.dq, 6), restore(p.dk, 7), restore(p.dv, 8);
+        attention_with(s, p.backward(), way.id);
+        std::vector<double> now[3] = {p.dq.values(s), p.dk.values(s), p.dv.values(s)};
+        if (run == 0) p.expect_backward(dq0, dk0, dv0), first[0] = now[0], first[1] = now[1], first[2] = now[2];
+        else
+          for (int i = 0; i < 3; ++i) EXPECT_EQ(first[i], now[i]) << "a second run";
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(cuda, DeviceAttention,
+                         ::testing::Values(Case{1, 64, 64, 2, 2, 64}, Case{2, 130, 130, 4, 2, 64}, Case{1, 300, 300, 3, 3, 64, true, true},
+                                           Case{2, 257, 257, 2, 1, 128, true, false, true}, Case{1, 70, 333, 3, 1, 128}, Case{1, 200, 129, 2, 2, 128, false},
+                                           Case{2, 129, 200, 2, 2, 64, false, true, true}, Case{1, 5, 17, 2, 2, 64}, Case{2, 1, 300, 8, 2, 128}, Case{1, 1, 513, 3, 3, 64},
+                                           Case{1, 1, 40, 5, 5, 64}, Case{2, 640, 640, 2, 1, 64}));
+
+}  // namespace
+}  // namespace hpcdl::cuda
+
+#endif

@@ -1,0 +1,115 @@
+#include "hpcdl/cuda/tensor_map.h"
+#include "hpcdl/ops/attention/backward_wgmma.h"
+#include "hpcdl/ops/attention/forward_wgmma.h"
+
+// Hosts of the Hopper kernels: which calls they serve, their tensor maps, scratch and grids.
+
+namespace hpcdl::cuda {
+namespace {
+
+constexpr float kLog2e = 1.4426950408889634f;
+
+/// (width, heads, tokens, batch) in tiles of 64 columns and `rows` tokens of one head.
+TensorMap head_map(const View& x, int heads, std::int64_t width, int rows) {
+  const Heads h = heads_of(x, width);
+  return tensor_map(h.data, h.dtype, {width, heads, x[1], x[0]}, {h.head, h.token, h.batch}, {64, 1, rows, 1});
+}
+
+bool operands_fit(const Stream& s, const Attend& c) {
+  const auto width = c.width();
+  return has_sm90a(s) && (width == 64 || width == 128) && (c.q.dtype() == DType::bf16 || c.q.dtype() == DType::f16) && c.k.dtype() == c.q.dtype() &&
+         c.q[0] * c.args.heads <= 1 << 20 && c.q[1] <= 1 << 24 && c.k[1] <= 1 << 24 && heads_of(c.q, width).whole_pieces() &&
+         heads_of(c.k, width).whole_pieces() && heads_of(c.v, width).whole_pieces() && heads_of(c.out, width).whole_pieces();
+}
+
+/// f.template operator()<T>() with the 16-bit type of the call.
+template <class F> void with_type(DType d, F&& f) {
+  if (d == DType::f16) f.template operator()<f16>();
+  else f.template operator()<bf16>();
+}
+
+template <class Kernel> void allow(Kernel kernel, int bytes) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "attention");
+}
+
+template <class T, class Shape> void start_forward(Stream& s, const Attend& c) {
+  const auto width = c.width();
+  const int heads = c.args.heads, kv_heads = c.kv_heads(), batch = static_cast<int>(c.q[0]), queries = static_cast<int>(c.q[1]);
+  // Keys and values of the heads that are worked on together should stay in L2, but short sections leave blocks idle.
+  const std::int64_t pair = 4 * c.k[1] * width, together = std::int64_t{40} << 20;
+  const auto section = std::max<std::int64_t>(16, together / pair) * heads / kv_heads;
+  const ForwardProblem p{.lse = const_cast<float*>(c.lse.ptr<float>()), .params = s.kernel_params(), .batch = batch, .heads = heads, .kv_heads = kv_heads, .queries = queries,
+                         .capacity = static_cast<int>(c.k[1]), .causal = c.args.causal || c.args.cached, .cached = c.args.cached, .scale = c.scale() * kLog2e,
+                         .section = static_cast<int>(std::min<std::int64_t>(section, batch * heads))};
+  const auto tiles = static_cast<std::int64_t>(batch) * heads * ((queries + Shape::kQueries - 1) / Shape::kQueries);
+  const auto blocks = std::min<std::int64_t>(tiles, multiprocessors(s) * Shape::kBlocks);
+  auto* kernel = attention_forward_wgmma<T, Shape>;
+  allow(kernel, Shape::kBytes);
+  kernel<<<static_cast<unsigned>(blocks), Shape::kThreads, Shape::kBytes, queue(s)>>>(
+      head_map(c.q, heads, width, Shape::kQueries), head_map(c.k, kv_heads, width, Shape::kKeys), head_map(c.v, kv_heads, width, Shape::kKeys),
+      head_map(c.out, heads, width, 64), p);
+  launched("attention");
+}
+
+/// Where the parts of backward's scratch begin.
+template <class Shape> struct BackwardScratch {
+  std::int64_t tiles, rows, counters;
+  float *lse, *delta, *sums;
+  unsigned* turns;
+
+  BackwardScratch(const AttendBackward& c)
+      : tiles(Shape::tiles(static_cast<int>(c.q[1]))), rows(c.q[0] * c.args.heads * tiles * Shape::kQueries), counters(c.q[0] * c.args.heads * tiles * 8 + 1) {
+    sums = c.scratch.ptr<float>();
+    lse = sums + rows * Shape::kWidth;
+    delta = lse + rows;
+    turns = reinterpret_cast<unsigned*>(delta + rows);
+  }
+};
+
+template <class T, class Shape> void start_backward(Stream& s, const AttendBackward& c) {
+  const auto width = c.width();
+  const int heads = c.args.heads, kv_heads = c.kv_heads(), batch = static_cast<int>(c.q[0]), queries = static_cast<int>(c.q[1]), keys = static_cast<int>(c.k[1]);
+  const BackwardScratch<Shape> memory(c);
+  constexpr int kRowsPerBlock = 256 * 8 / Shape::kWidth;
+  attention_backward_begin<T, Shape::kWidth><<<blocks_for(memory.rows, kRowsPerBlock), 256, 0, queue(s)>>>(
+      heads_of(c.out, width), heads_of(c.dout, width), c.lse.ptr<float>(), memory.lse, memory.delta, memory.turns, static_cast<int>(memory.counters), heads,
+      queries, static_cast<int>(memory.tiles) * Shape::kQueries, static_cast<int>(memory.rows));
+  launched("attention_backward");
+  const BackwardProblem p{.dq = heads_of(c.dq, width), .dk = heads_of(c.dk, width), .dv = heads_of(c.dv, width), .lse = memory.lse, .delta = memory.delta,
+                          .sums = memory.sums, .turns = memory.turns, .ticket = memory.turns + memory.counters - 1, .batch = batch, .heads = heads,
+                          .kv_heads = kv_heads, .queries = queries, .keys = keys, .causal = c.args.causal, .scale = c.scale()};
+  const auto works = static_cast<std::int64_t>(Shape::pieces(keys)) * kv_heads * batch;
+  auto* kernel = attention_backward_wgmma<T, Shape>;
+  allow(kernel, Shape::kBytes);
+  kernel<<<static_cast<unsigned>(std::min<std::int64_t>(works, multiprocessors(s))), Shape::kThreads, Shape::kBytes, queue(s)>>>(
+      head_map(c.q, heads, width, Shape::kQueries), head_map(c.k, kv_heads, width, Shape::kKeys), head_map(c.v, kv_heads, width, Shape::kKeys),
+      head_map(c.dout, heads, width, Shape::kQueries), p);
+  launched("attention_backward");
+}
+
+}  // namespace
+
+bool wgmma_fits(const Stream& s, const Attend& c) { return operands_fit(s, c); }
+
+bool wgmma_fits(const Stream& s, const AttendBackward& c) {
+  const auto fits = [&](const View& x) { return !x || (x.dtype() == c.q.dtype() && heads_of(x, c.width()).whole_pieces()); };
+  return operands_fit(s, c) && fits(c.dout) && fits(c.dq) && fits(c.dk) && fits(c.dv);
+}
+
+void attend_wgmma(Stream& s, const Attend& c, int shape) {
+  with_type(c.q.dtype(), [&]<class T>() {
+    if (c.width() == 64 && shape == 0) start_forward<T, ForwardShape<64, 2, 128, 2, true>>(s, c);
+    else if (c.width() == 64) start_forward<T, ForwardShape<64, 3, 128, 2, true>>(s, c);
+    else if (shape == 0) start_forward<T, ForwardShape<128, 2, 128, 2, true>>(s, c);
+    else start_forward<T, ForwardShape<128, 3, 64, 2, true>>(s, c);
+  });
+}
+
+void attend_backward_wgmma(Stream& s, const AttendBackward& c) {
+  with_type(c.q.dtype(), [&]<class T>() {
+    if (c.width() == 64) start_backward<T, BackwardShape<64, 128, 2>>(s, c);
+    else start_backward<T, BackwardShape<128, 64, 2>>(s, c);
+  });
+}
+
+}  // namespace hpcdl::cuda
