@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Every bar of the CUDA work, measured in one run on the GPU at hand: one table, and bench/results/NAME/bars.json.
 
-    bench/gpu/bars.py [--only softmax,gemm] [--no-compile] [--seconds S] [--json FILE]
+    bench/gpu/bars.py [--only softmax,gemm] [--cases REGEX] [--no-compile] [--seconds S] [--json FILE]
 
-Sections: copy add softmax ops relu gemm attention int4 step. A ratio is the time of the peer over ours, round by round in turns
+With --only, FILE keeps the other sections that it holds. Sections: copy add softmax ops relu gemm attention int4 step. A ratio is the time of the peer over ours, round by round in turns
 (measure.py), with the interval that holds its median with 95 %; against "copy" it is the share of a copy that moves as many
 bytes. HPCDL_MODULE: the folder of the Python module; HPCDL_GPT2_STEP: the program bench/gpt2_step.
 """
@@ -13,6 +13,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import sys
 import time
 
@@ -58,12 +59,15 @@ def bars(only, use_compile, roofs):
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--only", default=",".join(("copy", *SECTIONS)))
+    p.add_argument("--cases", help="of these sections, the cases that this regular expression is found in")
     p.add_argument("--no-compile", action="store_true")
     p.add_argument("--seconds", type=float, help="for one comparison at most, instead of 0.6")
     p.add_argument("--json")
     args = p.parse_args()
     if args.seconds:
         measure.OPTIONS["limit"] = args.seconds
+    if args.cases:
+        measure.wanted = re.compile(args.cases).search
     only = args.only.split(",")
     unknown = set(only) - {"copy", *SECTIONS}
     if unknown:
@@ -75,9 +79,13 @@ def main():
     asked = [b for b in rows if b.goal is not None]
     print(f"{sum(b.met for b in asked)} of {len(asked)} bars met; roofs: " + ", ".join(f"{k} {v:.0f}" for k, v in roofs.items()))
     if args.json:
+        path = pathlib.Path(args.json)
+        old = json.loads(path.read_text()) if path.exists() else {"roofs": {}, "bars": []}
+        measured = {b.section for b in rows}
+        kept = [b for b in old["bars"] if b["section"] not in measured]
         machine = {"gpu": torch.cuda.get_device_name(), "threads": len(os.sched_getaffinity(0)), "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
-        data = {"machine": machine, "roofs": roofs, "bars": [{**dataclasses.asdict(b), "met": b.met} for b in rows]}
-        pathlib.Path(args.json).write_text(json.dumps(data, indent=1) + "\n")
+        data = {"machine": machine, "roofs": {**old["roofs"], **roofs}, "bars": kept + [{**dataclasses.asdict(b), "met": b.met} for b in rows]}
+        path.write_text(json.dumps(data, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 #include <nanobind/stl/tuple.h>
 
 #include <array>
+#include <cmath>
 
 #include "hpcdl/core/convert.h"
 #include "hpcdl/quant/int4_device.h"
@@ -25,18 +26,42 @@ struct Int4Weight {
   int4::Weight w;
   Framework framework;
   quant::Int4Error error;
+  nb::object errors;  // on a GPU: squared error and squared weights of every group, (N, K/G, 2)
   bool measured = false;
+
+  double relative_error() const {
+    if (!errors.is_valid()) return error.relative_rms();
+    const nb::object sums = errors.attr("double")().attr("sum")(nb::make_tuple(0, 1)).attr("tolist")();
+    const double squared = nb::cast<double>(nb::object(sums[0])), origin = nb::cast<double>(nb::object(sums[1]));
+    return origin > 0 ? std::sqrt(squared / origin) : origin;
+  }
 };
 
-Int4Weight moved(const Int4Weight& w, nb::handle device);
+Int4Weight weight_of(nb::handle packed, nb::handle scale, nb::handle offset);
+
+#if HPCDL_CUDA
+/// On the GPU where w lies. What it costs in accuracy stays there, too, until somebody asks.
+Int4Weight quantize_there(Call& call, const View& w, const quant::Int4Options& o) {
+  const auto n = w[0], k = w[1];
+  Result packed = call.out("packed", nb::none(), int4::packed_spec(n, k)), scale = call.out("scale", nb::none(), int4::scale_spec(n, k, o.group)),
+         offset = call.out_if(!o.symmetric, "offset", nb::none(), int4::scale_spec(n, k, o.group)),
+         errors = call.out("errors", nb::none(), {{n, k / o.group, 2}, DType::f32});
+  call.run([&](Stream& s) { cuda::quantize_int4(s, {packed, scale, offset}, errors, w, o.search); });
+  Int4Weight r = weight_of(call.give(packed), call.give(scale), call.give(offset));
+  r.measured = true, r.errors = call.give(errors);
+  return r;
+}
+#endif
 
 Int4Weight quantize(nb::handle w, std::int64_t group, bool symmetric, bool search) {
   Call call("int4_quantize");
   const View v = call.in("w", w);
-  if (v.device().is_cuda()) return moved(quantize(w.attr("cpu")(), group, symmetric, search), w.attr("device"));
   require(v.rank() == 2, call.op(), "w must be (N, K), got {}", to_string(v.spec()));
   const quant::Int4Options o{.group = group, .symmetric = symmetric, .search = search};
   quant::require_group(call.op(), v[1], o);
+#if HPCDL_CUDA
+  if (v.device().is_cuda()) return quantize_there(call, v, o);
+#endif
   Int4Weight r;
   r.framework = call.framework(), r.measured = true;
   call.run([&](Stream& s) { r.own = quant::quantize_int4(s.pool(), v, o, false, &r.error, "w"); });
@@ -80,7 +105,7 @@ Int4Weight moved(const Int4Weight& w, nb::handle device) {
     return nb::object(view.attr("to")(device, nb::arg("copy") = true));
   };
   Int4Weight r = weight_of(part(w.w.packed), part(w.w.scale), part(w.w.offset));
-  r.error = w.error, r.measured = w.measured;
+  r.error = w.error, r.errors = w.errors, r.measured = w.measured;
   return r;
 }
 
@@ -196,7 +221,7 @@ bfloat16.)")
           nb::sig("def nbytes(self) -> int"), "Bytes of all parts.")
       .def_prop_ro(
           "relative_error",
-          [](const Int4Weight& w) { return w.measured ? nb::object(nb::float_(w.error.relative_rms())) : nb::none(); },
+          [](const Int4Weight& w) { return w.measured ? nb::object(nb::float_(w.relative_error())) : nb::none(); },
           nb::sig("def relative_error(self) -> float | None"),
           "sqrt(sum (w - w')^2 / sum w^2), where int4_quantize measured it.")
       .def_prop_ro(
@@ -222,8 +247,7 @@ void bind_int4(nb::module_& m) {
       R"(The matrix w (N, K), float32 or bfloat16, in 4 bits.
 
 group: 32, 64 or 128, dividing K: inputs that share a scale. search: choose scales by their mean squared
-error. ValueError where a weight is NaN or infinite. A tensor on a GPU is quantised on the host, and its weight goes
-back there.)");
+error. ValueError where a weight is NaN or infinite; on a GPU its group becomes NaN.)");
   m.def("int4_dequantize", dequantize, nb::arg("weight"), nb::kw_only(), nb::arg("dtype") = "float32",
         nb::arg("out") = nb::none(),
         nb::sig("def int4_dequantize(weight: Int4Weight, *, dtype: typing.Any = 'float32', out: typing.Any | None = "

@@ -45,6 +45,7 @@ def calls():
         "attention": lambda: hpcdl.attention(q, k, v, causal=True),
         "int4_matmul": lambda: hpcdl.int4_matmul(x, w4),
         "int4_dequantize": lambda: hpcdl.int4_dequantize(w4),
+        "int4_quantize": lambda: hpcdl.int4_quantize(w1, group=32).packed,
         "int4_pack": lambda: hpcdl.int4_pack(values),
         "int4_unpack": lambda: hpcdl.int4_unpack(w4.packed),
     }
@@ -142,6 +143,32 @@ class Memory(Case):
 
     def test_empty(self):
         self.assertEqual(hpcdl.softmax(rand(0, 4)).shape, (0, 4))
+
+
+class Quantize(Case):
+    def test_as_good_as_on_the_host(self):
+        for shape in ((33, 128), (64, 256)):
+            w = rand(*shape) * torch.rand(shape[0], 1, device="cuda").exp()
+            for group in (32, 64, 128):
+                for symmetric in (True, False):
+                    for search in (True, False):
+                        here = hpcdl.int4_quantize(w, group=group, symmetric=symmetric, search=search)
+                        host = hpcdl.int4_quantize(w.cpu(), group=group, symmetric=symmetric, search=search)
+                        self.assertLess(abs(here.relative_error / host.relative_error - 1), 1e-3)
+                        dense = hpcdl.int4_dequantize(here).double()
+                        found = ((dense - w.double()).square().sum() / w.double().square().sum()).sqrt().item()
+                        self.assertLess(abs(here.relative_error / found - 1), 1e-4)
+                        self.close(dense, hpcdl.int4_dequantize(host.to("cuda")), 0.05)
+
+    def test_dtypes_and_not_finite(self):
+        w = rand(32, 64)
+        for dtype in (torch.bfloat16, torch.float16):
+            q = hpcdl.int4_quantize(w.to(dtype), group=32)
+            self.assertTrue(torch.equal(q.packed, hpcdl.int4_quantize(w.to(dtype).float(), group=32).packed))
+        w[3, 40] = float("nan")
+        q = hpcdl.int4_quantize(w, group=32)
+        self.assertEqual(hpcdl.int4_dequantize(q).isnan().sum().item(), 32)
+        self.assertNotEqual(q.relative_error, q.relative_error)
 
 
 class Errors(Case):
