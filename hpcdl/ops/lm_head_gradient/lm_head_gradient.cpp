@@ -1,27 +1,6 @@
 #include "hpcdl/ops/lm_head_gradient/lm_head_gradient.h"
 
-#include "hpcdl/ops/rows.h"
-
 namespace hpcdl {
-namespace {
-
-/// to (+)= from * factor, on a CPU.
-void scale_rows(Pool& pool, const Grad& to, const View& from, float factor) {
-  visit_dtype(to.dtype(), [&]<class T>() {
-    visit_dtype(from.dtype(), [&]<class From>() {
-      parallel_for(pool, to.rows(), 1, [&](std::int64_t begin, std::int64_t end) {
-        for (auto r = begin; r < end; ++r) {
-          T* out = to.ptr<T>() + r * to.row_stride();
-          const From* in = from.ptr<From>() + r * from.row_stride();
-          for (std::int64_t i = 0; i < to.cols(); ++i)
-            out[i] = static_cast<T>(static_cast<float>(in[i]) * factor + (to.accumulate() ? static_cast<float>(out[i]) : 0.0f));
-        }
-      });
-    });
-  });
-}
-
-}  // namespace
 
 void LmHeadGradient::forward(Stream& s, Tensor loss, Tensor count, Tensor dh, Tensor dw, View h, View w, View targets, Tensor logits,
                              Tensor stats, const Args&) {
@@ -42,7 +21,7 @@ void LmHeadGradient::backward(Stream& s, Grad dh, Grad dw, View unit_dh, View un
     if (dw) scale(dw, unit_dw);
   };
   on(s,
-     [&](auto, Pool& pool) { both([&](const Grad& to, const View& from) { scale_rows(pool, to, from, dloss ? *dloss.ptr<float>() : 0.0f); }); },
+     [&](auto isa, Pool& pool) { both([&](const Grad& to, const View& from) { cpu::scale_gradient(isa, pool, to, from, dloss ? *dloss.ptr<float>() : 0.0f); }); },
      [&](auto& q) { both([&](const Grad& to, const View& from) { cuda::scale_gradient(q, to, from, dloss, unit(unit_dh.dtype())); }); });
 }
 

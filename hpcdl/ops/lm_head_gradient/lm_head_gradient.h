@@ -46,6 +46,10 @@ struct LmHeadGradient {
   using Backward = Operands<dIn<0>, dIn<1>, Out<2>, Out<3>, dOut<0>>;
 };
 
+namespace cpu {
+/// to (+)= from * factor
+template <class Isa> void scale_gradient(Isa, Pool&, Grad to, View from, float factor);
+}  // namespace cpu
 namespace cuda {
 void lm_head_gradient(Stream&, Tensor loss, Tensor count, Tensor dh, Tensor dw, View h, View w, View targets, Tensor logits, Tensor row_loss);
 /// to (+)= from * dloss / unit
