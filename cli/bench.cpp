@@ -10,6 +10,7 @@
 #include "hpcdl/lab/compare/case_bench.h"
 #include "hpcdl/lab/compare/gpu_environment.h"
 #include "hpcdl/lab/machine.h"
+#include "hpcdl/lab/probe/gpu.h"
 
 namespace hpcdl::cli {
 
@@ -124,6 +125,10 @@ class Bench {
     if (stream_.device().is_cuda()) environment_ = std::make_unique<compare::GpuEnvironment>(pool_, stream_);
     else environment_ = std::make_unique<compare::HostEnvironment>(pool_);
     out_["device"] = o.device;
+    if (stream_.device().is_cuda()) {
+      const auto gpu = lab::describe_gpu(stream_.device().index);
+      out_["machine"]["gpu"] = gpu.name, out_["machine"]["driver"] = gpu.driver;
+    }
   }
 
   int run() {
@@ -155,14 +160,7 @@ class Bench {
   }
 
  private:
-  /// On a GPU only the roof of its memory is known so far: what is bound by arithmetic has no share of light there.
-  void measure_roofs() {
-    if (!stream_.device().is_cuda()) return void(roofs_ = lab::roofs(pool_, lab::Remember::best));
-    roofs_ = {};
-    roofs_.f32 = roofs_.bf16 = roofs_.i8 = 1e30;
-    roofs_.memory_copy = static_cast<compare::GpuEnvironment&>(*environment_).copy_bandwidth();
-    say("copy bandwidth of the GPU: {:.0f} GB/s", roofs_.memory_copy / 1e9);
-  }
+  void measure_roofs() { roofs_ = lab::roofs(stream_.device(), pool_, lab::Remember::best); }
   void load_peers() {
     for (const auto& name : compare::library_peers()) {
       if (std::find(o_.vs.begin(), o_.vs.end(), name) == o_.vs.end()) continue;

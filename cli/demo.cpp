@@ -17,7 +17,7 @@
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/lab/machine.h"
-#include "hpcdl/lab/roofs.h"
+#include "hpcdl/lab/light.h"
 #include "hpcdl/quant/quantize_model.h"
 #include "hpcdl/train/trainer.h"
 
@@ -148,7 +148,7 @@ std::int64_t Demo::steps_in(double seconds) {
 
 bool Demo::train() {
   fs::remove_all(run_);
-  summary_ = train::run(config_, {.console = console(), .speed_of_light = [this](const Program& p) { return lab::speed_of_light(p, roofs_); }, .after_step = {}});
+  summary_ = train::run(config_, {.console = console(), .speed_of_light = [this](const Program& p) { return lab::light(p, roofs_).seconds; }, .after_step = {}});
   const auto& m = config_.model;
   report_.model = {{"family", std::string(io::enum_name(m.family))}, {"layers, heads, width", fmt::format("{}, {}, {}", m.layers, m.heads, m.width)},
                    {"context", fmt::format("{} tokens", m.context)}, {"vocabulary", fmt::format("{}", m.vocab)},

@@ -15,7 +15,7 @@ namespace hpcdl::cli {
 namespace {
 
 struct Options {
-  std::string threads, out, svg, disk = ".";
+  std::string threads, out, svg, disk = ".", device;
   bool json = false, quick = false, no_disk = false, anew = false;
 };
 
@@ -54,6 +54,8 @@ lab::OnProgress progress(const train::Console& console) {
 
 /// The roofs that earlier measurements found higher stay, and so do those of other thread counts and instruction sets.
 void keep_best(Json& now, const Json& before) {
+  for (const auto& entry : before.value("gpu_roofs", Json::array()))
+    lab::keep_gpu_roofs(now, entry);
   if (!before.contains("roofs")) return;
   for (const auto& entry : before.at("roofs")) {
     if (!entry.is_object()) continue;
@@ -64,9 +66,18 @@ void keep_best(Json& now, const Json& before) {
   }
 }
 
-std::string remember(const Json& measured, bool anew) try {
+/// What only a probe of all devices measures stays as it was.
+void keep_others(Json& now, const Json& before, const std::string& device) {
+  const auto of_gpu = [](const std::string& key) { return key.starts_with("gpu"); };
+  for (const auto& [key, value] : before.items())
+    if (key != "machine" && !device.empty() && of_gpu(key) != (device == "cuda")) now[key] = value;
+}
+
+std::string remember(const Json& measured, bool anew, const std::string& device) try {
   Json file = measured;
-  if (!anew) keep_best(file, lab::read_remembered());
+  const Json before = lab::read_remembered();
+  if (!before.empty()) keep_others(file, before, device);
+  if (!anew) keep_best(file, before);
   lab::write_remembered(file);
   return "";
 } catch (const Error& e) {
@@ -74,7 +85,8 @@ std::string remember(const Json& measured, bool anew) try {
 }
 
 int probe(Options& o) {
-  lab::ProbeOptions options{.threads = parse_threads(o.threads), .quick = o.quick, .disk = o.no_disk ? "" : o.disk, .version = HPCDL_VERSION};
+  if (o.device == "cuda") device_from_name(o.device);  // throws where there is none
+  lab::ProbeOptions options{.cpu = o.device != "cuda", .gpus = o.device != "cpu", .threads = parse_threads(o.threads), .quick = o.quick, .disk = o.no_disk ? "" : o.disk, .version = HPCDL_VERSION};
   // Opened before anything is measured: half a minute must not end in "permission denied".
   std::unique_ptr<io::AtomicFile> out, svg;
   if (!o.out.empty()) out = std::make_unique<io::AtomicFile>(o.out);
@@ -85,7 +97,7 @@ int probe(Options& o) {
   const Json file = lab::to_json(result);
   if (out) out->append(file.dump(1, ' ', false, Json::error_handler_t::replace) + "\n"), out->commit();
   if (svg) svg->append(lab::to_svg(result)), svg->commit();
-  const auto problem = remember(file, o.anew);
+  const auto problem = remember(file, o.anew, o.device);
   if (o.json) print_json(file);
   else print_text(lab::to_text(result));
   if (problem.empty()) say("\nremembered in {}: percentages of roofs are of these", lab::probe_file().string());
@@ -100,6 +112,7 @@ void add_probe(CLI::App& app, Run& run) {
                     [](CLI::App& sub, Options& o) {
                       sub.add_flag("--json", o.json, "One JSON object on stdout");
                       sub.add_flag("--quick", o.quick, "About 3 s instead of half a minute, with fewer rounds");
+                      sub.add_option("--device", o.device, "cpu or cuda: the others are left alone; default: all")->check(CLI::IsMember({"cpu", "cuda"}));
                       sub.add_option("--threads", o.threads, "Thread counts, as in 1,2,4 or 1..8; default: 1 to all, beyond 8 in powers of two");
                       sub.add_option("--out", o.out, "Also write the JSON object to this file");
                       sub.add_option("--svg", o.svg, "Also draw bandwidth over working set into this file");

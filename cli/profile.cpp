@@ -7,6 +7,7 @@
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/config_table.h"
+#include "hpcdl/lab/light.h"
 #include "hpcdl/lab/merge/merge.h"
 #include "hpcdl/lab/profile/html.h"
 #include "hpcdl/lab/profile/session.h"
@@ -77,9 +78,9 @@ int profile(Options& o, CLI::App& sub) {
   lab::Roofs roofs;
   {
     Pool pool(config.train.threads);
-    roofs = lab::roofs(pool);
+    roofs = lab::roofs(device_from_name(config.train.device), pool);
   }
-  const auto done = lab::profile_training(config, o.profile, {.console = console(), .speed_of_light = [&](const Program& p) { return lab::speed_of_light(p, roofs); },
+  const auto done = lab::profile_training(config, o.profile, {.console = console(), .speed_of_light = [&](const Program& p) { return lab::light(p, roofs).seconds; },
                                                               .after_step = {}, .steps_only = o.out.empty()});
   if (std::none_of(done.profile.steps.begin(), done.profile.steps.end(), [](const lab::StepTrace& s) { return s.recorded; })) {
     say("stopped before a step was recorded");

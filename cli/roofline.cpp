@@ -70,7 +70,7 @@ std::vector<std::pair<lab::Case, const char*>> work(const Options& o) {
 /// Whatever seems faster than light is timed again, and so are the roofs: one disturbed sample is no fault.
 void measure_again(Report& report, const std::vector<std::pair<lab::Case, const char*>>& list, Pool& pool, std::shared_ptr<Buffer>& arena) {
   if (report.faults() == 0) return;
-  report.roofs = lab::roofline::best_roofs(pool);
+  report.roofs = lab::roofs(pool, lab::Remember::best);
   for (std::size_t i = 0; i < report.rows.size(); ++i)
     if (report.rows[i].fault()) report.rows[i] = lab::roofline::measure(list[i].first, list[i].second, pool, report.roofs, {.seconds = 0.3}, arena);
   for (auto& r : report.rows) lab::roofline::relight(r, report.roofs);
@@ -102,7 +102,7 @@ int roofline(Options& o, CLI::App& sub) {
   report.machine = lab::this_machine();
   report.threads = pool.threads();
   report.date = lab::roofline::today();
-  report.roofs = o.no_measure ? lab::roofs(pool) : lab::roofline::best_roofs(pool);
+  report.roofs = o.no_measure ? lab::roofs(pool) : lab::roofs(pool, lab::Remember::best);
   std::shared_ptr<Buffer> arena;
   for (std::size_t i = 0; i < list.size(); ++i) {
     const auto& [c, source] = list[i];

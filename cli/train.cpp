@@ -4,6 +4,7 @@
 
 #include "cli/verb.h"
 #include "hpcdl/io/config_table.h"
+#include "hpcdl/lab/light.h"
 #include "hpcdl/lab/profile/explain.h"
 #include "hpcdl/lab/roofs.h"
 #include "hpcdl/train/trainer.h"
@@ -49,11 +50,11 @@ int train_verb(Options& o, CLI::App& sub) {
   if (o.print_config) return print_text(table.print_origins()), exit_code::kDone;
 
   Pool pool(config.train.threads);
-  const auto roofs = lab::roofs(pool);
+  const auto roofs = lab::roofs(device_from_name(config.train.device), pool);
   const auto to = console();
   std::optional<lab::Explain> explain;
   if (o.explain) explain.emplace(roofs, lab::Explain::Options{.every = std::max<std::int64_t>(config.train.log_every, 10)}, [&](std::string_view text) { say_lines(to, text); });
-  const auto summary = train::run(config, {.console = to, .speed_of_light = [&](const Program& p) { return lab::speed_of_light(p, roofs); }, .after_step = {},
+  const auto summary = train::run(config, {.console = to, .speed_of_light = [&](const Program& p) { return lab::light(p, roofs).seconds; }, .after_step = {},
                                            .observer = explain ? &*explain : nullptr});
   if (explain) say_lines(to, explain->text());
   if (o.json) print_json(result(summary, explain));

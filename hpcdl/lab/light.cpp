@@ -94,6 +94,14 @@ LightTime light(const Work& work, const Roofs& roofs) {
   return l;
 }
 
+LightTime light(const Program& program, const Record& record, const Roofs& roofs) { return light(work_of(program, record), roofs); }
+
+LightTime light(const Program& program, const Roofs& roofs) {
+  std::vector<LightTime> lights;
+  for (const auto& r : program.records) lights.push_back(light(program, r, roofs));
+  return sum(lights);
+}
+
 LightTime sum(std::span<const LightTime> lights) {
   LightTime all;
   std::map<std::string, double> by_bound;

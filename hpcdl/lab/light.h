@@ -42,6 +42,9 @@ double cache_rate(const Work& work, const CacheRoof& cache);
 double traffic_seconds(const Work& work, const Roofs& roofs, std::string* level = nullptr);
 
 LightTime light(const Work& work, const Roofs& roofs);
+LightTime light(const Program& program, const Record& record, const Roofs& roofs);
+/// All records, one after the other.
+LightTime light(const Program& program, const Roofs& roofs);
 /// Of several after each other; `bound` is what bounds those that take most of it.
 LightTime sum(std::span<const LightTime> lights);
 

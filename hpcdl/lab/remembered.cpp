@@ -9,6 +9,7 @@
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/lab/machine.h"
+#include "hpcdl/lab/probe/probe.h"
 
 namespace hpcdl::lab {
 
@@ -20,7 +21,8 @@ constexpr std::int64_t kLimit = 16 << 20;
 
 template <class R, class F> void each(R& r, F&& f) {
   f("f32", r.f32), f("bf16", r.bf16), f("i8", r.i8);
-  f("memory_read", r.memory_read), f("memory_copy", r.memory_copy), f("cache_read", r.cache_read), f("cache_bytes", r.cache_bytes);
+  f("memory_read", r.memory_read), f("memory_copy", r.memory_copy), f("memory_write", r.memory_write), f("memory_update", r.memory_update);
+  f("cache_read", r.cache_read), f("cache_bytes", r.cache_bytes);
 }
 
 /// Throws on anything that is no positive, finite number.
@@ -30,12 +32,31 @@ double rate(const Json& j) {
   return x;
 }
 
+/// Of a level too small, or too large, to be measured alone.
+double rate_or_none(const Json& j) { return j.get<double>() == 0 ? 0 : rate(j); }
+
 Roofs parse(const Json& j) {
   Roofs r;
   each(r, [&](const char* name, double& value) { value = rate(j.at(name)); });
   for (const auto& c : j.at("caches"))
-    r.caches.push_back({c.at("name").get<std::string>(), rate(c.at("bytes")), rate(c.at("read")), rate(c.at("copy"))});
+    r.caches.push_back({c.at("name").get<std::string>(), rate(c.at("bytes")), rate(c.at("read")), rate(c.at("copy")), rate_or_none(c.at("update"))});
   return r;
+}
+
+void write(Json& entry, const Roofs& roofs) {
+  each(roofs, [&](const char* name, double value) { entry[name] = value; });
+  entry["caches"] = Json::array();
+  for (const auto& c : roofs.caches) entry["caches"].push_back({{"name", c.name}, {"bytes", c.bytes}, {"read", c.read}, {"copy", c.copy}, {"update", c.update}});
+}
+
+Json gpu_identity(const Gpu& g) { return {{"name", g.name}, {"uuid", g.uuid}, {"driver", g.driver}}; }
+
+/// The first of a list of objects that has all of these; null: none.
+template <class J> J* entry_of(J& list, const Json& identity) {
+  for (auto& entry : list)
+    if (entry.is_object() && std::all_of(identity.items().begin(), identity.items().end(), [&](const auto& i) { return entry.contains(i.key()) && entry.at(i.key()) == i.value(); }))
+      return &entry;
+  return nullptr;
 }
 
 bool is(const Json& entry, const std::string& isa, int threads) {
@@ -85,14 +106,38 @@ std::optional<Roofs> find_roofs(const Json& file, const std::string& isa, int th
 
 void put_roofs(Json& file, const std::string& isa, int threads, const Roofs& roofs) {
   Json entry{{"isa", isa}, {"threads", threads}};
-  each(roofs, [&](const char* name, double value) { entry[name] = value; });
-  entry["caches"] = Json::array();
-  for (const auto& c : roofs.caches) entry["caches"].push_back({{"name", c.name}, {"bytes", c.bytes}, {"read", c.read}, {"copy", c.copy}});
+  write(entry, roofs);
   if (!file.contains("machine")) file["machine"] = identity(this_machine());
   if (!file.contains("roofs")) file["roofs"] = Json::array();
   for (auto& old : file["roofs"])
     if (is(old, isa, threads)) return void(old = std::move(entry));
   file["roofs"].push_back(std::move(entry));
+}
+
+std::optional<Roofs> find_gpu_roofs(const Json& file, const Gpu& gpu) try {
+  const auto* entry = entry_of(file.at("gpu_roofs"), gpu_identity(gpu));
+  return entry ? std::optional(parse(*entry)) : std::nullopt;
+} catch (const std::exception&) {
+  return std::nullopt;
+}
+
+void put_gpu_roofs(Json& file, const Gpu& gpu, const Roofs& roofs) {
+  Json entry = gpu_identity(gpu);
+  write(entry, roofs);
+  if (!file.contains("machine")) file["machine"] = identity(this_machine());
+  if (!file.contains("roofs")) file["roofs"] = Json::array();
+  if (!file.contains("gpu_roofs")) file["gpu_roofs"] = Json::array();
+  if (auto* old = entry_of(file["gpu_roofs"], gpu_identity(gpu))) *old = std::move(entry);
+  else file["gpu_roofs"].push_back(std::move(entry));
+}
+
+void keep_gpu_roofs(Json& file, const Json& entry) try {
+  Gpu gpu;
+  gpu.name = entry.at("name").get<std::string>(), gpu.uuid = entry.at("uuid").get<std::string>(), gpu.driver = entry.at("driver").get<std::string>();
+  const auto now = find_gpu_roofs(file, gpu);
+  put_gpu_roofs(file, gpu, now ? best_of(*now, parse(entry)) : parse(entry));
+} catch (const std::exception&) {
+  // damaged: it counts as none
 }
 
 Roofs best_of(const Roofs& a, const Roofs& b) {
@@ -105,6 +150,7 @@ Roofs best_of(const Roofs& a, const Roofs& b) {
     for (std::size_t k = 0; k < best.caches.size(); ++k) {
       best.caches[k].read = std::max(best.caches[k].read, b.caches[k].read);
       best.caches[k].copy = std::max(best.caches[k].copy, b.caches[k].copy);
+      best.caches[k].update = std::max(best.caches[k].update, b.caches[k].update);
     }
   return best;
 }

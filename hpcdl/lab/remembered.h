@@ -23,6 +23,12 @@ void write_remembered(const nlohmann::ordered_json& file);
 /// The roofs in such a file; none when it lacks them or any of their fields.
 std::optional<Roofs> find_roofs(const nlohmann::ordered_json& file, const std::string& isa, int threads);
 void put_roofs(nlohmann::ordered_json& file, const std::string& isa, int threads, const Roofs& roofs);
+/// The same of a GPU, known by its name, driver and UUID.
+struct Gpu;
+std::optional<Roofs> find_gpu_roofs(const nlohmann::ordered_json& file, const Gpu& gpu);
+void put_gpu_roofs(nlohmann::ordered_json& file, const Gpu& gpu, const Roofs& roofs);
+/// Takes over an entry of another file's "gpu_roofs": what it has of the same GPU and higher, or of another GPU.
+void keep_gpu_roofs(nlohmann::ordered_json& file, const nlohmann::ordered_json& entry);
 /// The higher of each.
 Roofs best_of(const Roofs& a, const Roofs& b);
 

@@ -2,11 +2,23 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/lab/probe/bound.h"
+#include "hpcdl/lab/probe/gpu.h"
 #include "hpcdl/lab/probe/peaks.h"
 #include "hpcdl/lab/probe/sweeps.h"
 #include "hpcdl/lab/remembered.h"
+#include "hpcdl/lab/roofline/mixes.h"
 
 namespace hpcdl::lab {
+
+namespace {
+
+void keep(const nlohmann::ordered_json& file) try {
+  write_remembered(file);
+} catch (const Error&) {
+  // a read-only home: the next run measures again
+}
+
+}  // namespace
 
 Roofs measure_roofs(Pool& pool) {
   Probe p;
@@ -25,7 +37,9 @@ Roofs measure_roofs(Pool& pool) {
   add_sweeps(rounds, p.bandwidth, {&pool}, memory, kSample);
   add_peaks(rounds, p.peaks, {&pool}, kSample);
   rounds.run(8, 8, 0);
-  return roofs_of(p, p.machine.isa, threads);
+  auto measured = roofs_of(p, p.machine.isa, threads);
+  roofline::add_mixes(measured, pool);
+  return measured;
 }
 
 Roofs roofs(Pool& pool, Remember remember) {
@@ -36,29 +50,23 @@ Roofs roofs(Pool& pool, Remember remember) {
   Roofs now = measure_roofs(pool);
   if (known) now = best_of(now, *known);
   put_roofs(file, isa, pool.threads(), now);
-  try {
-    write_remembered(file);
-  } catch (const Error&) {
-    // a read-only home: the next run measures again
-  }
+  keep(file);
   return now;
 }
 
-double speed_of_light(const Program& program, const Record& record, const Roofs& roofs) {
-  double peak = roofs.f32;
-  for (std::uint32_t i = 0; i < record.operand_count; ++i) {
-    const auto d = program.operands[record.operands + i].spec.dtype;
-    if (d == DType::bf16) peak = std::max(peak, roofs.bf16);
-    else if (d == DType::u8 || d == DType::i8) peak = std::max(peak, roofs.i8);
+Roofs roofs(Device device, Pool& pool, Remember remember) {
+  if (!device.is_cuda()) return roofs(pool, remember);
+  auto file = read_remembered();
+  const auto known = find_gpu_roofs(file, describe_gpu(device.index));
+  if (known && remember == Remember::measured) return *known;
+  Probe p;
+  probe_gpus(p, true, {});
+  for (const auto& g : p.gpus) {
+    const auto before = find_gpu_roofs(file, g);
+    put_gpu_roofs(file, g, before ? best_of(*before, roofs_of(g)) : roofs_of(g));
   }
-  const double bandwidth = record.cost.bytes <= roofs.cache_bytes ? std::max(roofs.cache_read, roofs.memory()) : roofs.memory();
-  return std::max(record.cost.flops / peak, record.cost.bytes / bandwidth);
-}
-
-double speed_of_light(const Program& program, const Roofs& roofs) {
-  double sum = 0;
-  for (const auto& r : program.records) sum += speed_of_light(program, r, roofs);
-  return sum;
+  keep(file);
+  return *find_gpu_roofs(file, p.gpus[static_cast<std::size_t>(device.index)]);
 }
 
 }  // namespace hpcdl::lab

@@ -1,11 +1,11 @@
 #pragma once
-// What this machine can do at most, measured here and never taken from a datasheet, and what that makes of a program.
+// What this machine can do at most, measured here and never taken from a datasheet.
 
 #include <string>
 #include <vector>
 
+#include "hpcdl/core/device.h"
 #include "hpcdl/core/pool.h"
-#include "hpcdl/graph/program.h"
 
 namespace hpcdl::lab {
 
@@ -19,7 +19,9 @@ struct CacheRoof {
 
 /// All threads of the pool together. Operations and bytes per second.
 struct Roofs {
-  double f32 = 0, bf16 = 0, i8 = 0;           // fused multiply-adds count as two
+  /// Fused multiply-adds count as two. On a GPU the best of its units: bf16, f16 and i8 of the tensor cores; f32 of the plain cores, or
+  /// of the tensor cores where three tf32 products of parts, which keep the accuracy, are faster.
+  double f32 = 0, bf16 = 0, i8 = 0;
   double memory_read = 0, memory_copy = 0;    // arrays several times the cache; a copy moves each byte twice
   double memory_write = 0, memory_update = 0; // nothing but writes; reads and writes of the same place; 0: not known
   double cache_read = 0;                      // arrays that stay within the last-level cache
@@ -29,7 +31,7 @@ struct Roofs {
   double memory() const { return memory_read > memory_copy ? memory_read : memory_copy; }
 };
 
-/// Takes less than half a second.
+/// Takes less than a second.
 Roofs measure_roofs(Pool& pool);
 
 enum class Remember { measured, best };
@@ -38,11 +40,7 @@ enum class Remember { measured, best };
 /// and that is remembered. `best` measures again and keeps the higher of each (a busy machine measures too low).
 /// A file that cannot be read or written is no error.
 Roofs roofs(Pool& pool, Remember remember = Remember::measured);
-
-/// Seconds below which no implementation of this record can get. Operands that fit the last-level cache are charged at
-/// the speed of the cache, since an earlier record may have left them there.
-double speed_of_light(const Program& program, const Record& record, const Roofs& roofs);
-/// Sum over the records.
-double speed_of_light(const Program& program, const Roofs& roofs);
+/// The same of the device that programs run on: a GPU's, measured in less than a second where the file does not know it, or of `pool`.
+Roofs roofs(Device device, Pool& pool, Remember remember = Remember::measured);
 
 }  // namespace hpcdl::lab

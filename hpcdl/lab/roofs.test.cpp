@@ -5,6 +5,7 @@
 #include "hpcdl/graph/graph.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/temp_folder.h"
+#include "hpcdl/lab/light.h"
 #include "hpcdl/lab/machine.h"
 #include "hpcdl/lab/remembered.h"
 #include "hpcdl/ops/softmax/softmax.h"
@@ -38,12 +39,12 @@ TEST(roofs, light_takes_the_slower_of_arithmetic_and_memory) {
   ASSERT_EQ(p.records.size(), 2u);
   const Cost cost = p.records[0].cost;
   Roofs r{.f32 = 1e9, .bf16 = 4e9, .i8 = 8e9, .memory_read = 1e15, .memory_copy = 1e15, .cache_read = 1e15, .cache_bytes = 1 << 20, .caches = {}};
-  EXPECT_DOUBLE_EQ(speed_of_light(p, r), 2 * cost.flops / 1e9);
+  EXPECT_DOUBLE_EQ(light(p, r).seconds, 2 * cost.flops / 1e9);
   r.f32 = 1e20;
   r.cache_read = 2e9, r.memory_read = 1e9, r.memory_copy = 1.5e9;
-  EXPECT_DOUBLE_EQ(speed_of_light(p, r), 2 * cost.bytes / 2e9) << "fits the cache";
+  EXPECT_DOUBLE_EQ(light(p, r).seconds, 2 * cost.bytes / 2e9) << "fits the cache";
   r.cache_bytes = 1000;
-  EXPECT_DOUBLE_EQ(speed_of_light(p, r), 2 * cost.bytes / 1.5e9);
+  EXPECT_DOUBLE_EQ(light(p, r).seconds, 2 * cost.bytes / 1.5e9);
 }
 
 TEST(remembered, one_file_holds_all_thread_counts_and_what_the_probe_wrote) {
@@ -66,7 +67,7 @@ TEST(remembered, what_is_damaged_or_of_another_machine_does_not_count) {
   ::setenv("XDG_CACHE_HOME", tmp.path().c_str(), 1);
   nlohmann::ordered_json file;
   const std::string isa(simd::isa_name(simd::active_isa()));
-  const Roofs r{.f32 = 1, .bf16 = 1, .i8 = 1, .memory_read = 1, .memory_copy = 1, .cache_read = 1, .cache_bytes = 1, .caches = {{"L1", 1, 1, 1}}};
+  const Roofs r{.f32 = 1, .bf16 = 1, .i8 = 1, .memory_read = 1, .memory_copy = 1, .memory_write = 1, .memory_update = 1, .cache_read = 1, .cache_bytes = 1, .caches = {{"L1", 1, 1, 1}}};
   put_roofs(file, isa, 1, r);
   const auto good = file.dump();
   write_remembered(file);
@@ -91,7 +92,7 @@ TEST(remembered, what_is_damaged_or_of_another_machine_does_not_count) {
 }
 
 TEST(remembered, the_higher_of_each_is_the_roof) {
-  const Roofs a{.f32 = 1, .bf16 = 9, .i8 = 1, .memory_read = 1, .memory_copy = 1, .cache_read = 1, .cache_bytes = 1, .caches = {{"L1", 1, 5, 1}}};
+  const Roofs a{.f32 = 1, .bf16 = 9, .i8 = 1, .memory_read = 1, .memory_copy = 1, .memory_write = 1, .memory_update = 1, .cache_read = 1, .cache_bytes = 1, .caches = {{"L1", 1, 5, 1}}};
   const Roofs b{.f32 = 2, .bf16 = 2, .i8 = 2, .memory_read = 2, .memory_copy = 2, .cache_read = 2, .cache_bytes = 1, .caches = {{"L1", 1, 2, 2}}};
   const auto best = best_of(a, b);
   EXPECT_EQ(best.f32, 2); EXPECT_EQ(best.bf16, 9);

@@ -122,7 +122,7 @@ Run::Run(RunConfig& config, const Hooks& hooks)
     const auto val_files = std::vector<fs::path>{text_.val};
     eval_.emplace(data::open_token_files(val_files), t.batch, config_.model.context, vocab);
   }
-  if (hooks_.speed_of_light && !model_->device().is_cuda()) {  // the roofs are those of the CPU
+  if (hooks_.speed_of_light) {
     light_seconds_ = 0;
     for (const auto* exe : train_->programs(t.accumulate)) light_seconds_ += hooks_.speed_of_light(exe->program());
   }

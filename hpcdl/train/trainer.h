@@ -11,7 +11,7 @@ namespace hpcdl::train {
 
 struct Hooks {
   Console console;
-  /// Least seconds a program can take on this machine; null: sol_percent is left out.
+  /// Least seconds a program can take on the device of the run; null: sol_percent is left out.
   std::function<double(const Program&)> speed_of_light;
   std::function<void(std::int64_t step)> after_step;  // 1-based number of the step just done and logged
   Observer* observer = nullptr;                       // watches every step; outlives the run

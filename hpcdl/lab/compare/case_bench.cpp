@@ -10,10 +10,8 @@ CaseBench described(const Case& c, const CaseRun& run, const Roofs& roofs, Cache
   CaseBench out;
   out.what = c;
   out.cost = run.cost();
-  out.light = light_of(run.program(), roofs, cache);
-  Roofs no_memory = roofs;
-  no_memory.cache_bytes = 0, no_memory.memory_read = no_memory.memory_copy = 1e30;
-  out.compute_bound = speed_of_light(run.program(), no_memory) > 0.999 * out.light;
+  const auto l = light_of(run.program(), roofs, cache);
+  out.light = l.seconds, out.compute_bound = l.by_arithmetic();
   return out;
 }
 
@@ -29,10 +27,10 @@ CaseRun ready(const Case& c, Stream& s) {
 
 }  // namespace
 
-double light_of(const Program& program, const Roofs& roofs, Cache cache) {
+LightTime light_of(const Program& program, const Roofs& roofs, Cache cache) {
   Roofs r = roofs;
-  if (cache != Cache::warm) r.cache_bytes = 0;
-  return speed_of_light(program, r);
+  if (cache != Cache::warm) r.caches.clear(), r.cache_bytes = 0;
+  return lab::light(program, r);
 }
 
 std::string CaseBench::fault() const {

@@ -7,7 +7,7 @@
 #include "hpcdl/lab/cases.h"
 #include "hpcdl/lab/compare/peers.h"
 #include "hpcdl/lab/compare/protocol.h"
-#include "hpcdl/lab/roofs.h"
+#include "hpcdl/lab/light.h"
 
 namespace hpcdl::lab::compare {
 
@@ -32,8 +32,8 @@ struct CaseBench {
   std::string fault() const;
 };
 
-/// Seconds of light for a program whose operands may lie in the cache (warm), or come from memory (cold).
-double light_of(const Program& program, const Roofs& roofs, Cache cache);
+/// Light of a program whose operands may lie in the cache (warm), or come from memory (cold).
+LightTime light_of(const Program& program, const Roofs& roofs, Cache cache);
 
 /// Runs on the device of `stream`. Throws Error when a peer computes something else than we do.
 CaseBench bench_case(const Case& c, Stream stream, Environment& environment, const Roofs& roofs, const std::vector<Peer>& peers, const Options& options);

@@ -17,10 +17,6 @@ class GpuEnvironment : public HostEnvironment {
   std::string flush_method() const override;
   double time(const std::function<void()>& call, int calls) override;
 
-  /// Bytes per second, each byte read and written, of a copy between two blocks of device memory much larger than L2:
-  /// the median of nine.
-  double copy_bandwidth();
-
  private:
   Stream stream_;
   Buffer sweep_;

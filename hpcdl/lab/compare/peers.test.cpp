@@ -112,7 +112,7 @@ TEST(case_bench, faster_than_light_is_a_fault_and_no_win) {
 TEST(case_bench, cold_light_comes_from_memory) {
   const CaseRun run(one("relu", "64x128"));
   const Roofs roofs{.f32 = 1e15, .bf16 = 1e15, .i8 = 1e15, .memory_read = 1e9, .memory_copy = 1e9, .cache_read = 4e9, .cache_bytes = 1e6, .caches = {}};
-  EXPECT_NEAR(light_of(run.program(), roofs, Cache::flushed), 4 * light_of(run.program(), roofs, Cache::warm), 1e-12);
+  EXPECT_NEAR(light_of(run.program(), roofs, Cache::flushed).seconds, 4 * light_of(run.program(), roofs, Cache::warm).seconds, 1e-12);
 }
 
 TEST(case_bench, a_missing_peer_is_named_and_one_that_is_wrong_stops_everything) {

@@ -16,8 +16,8 @@ std::vector<int> members_of(const io::Json& args) {
   return list.get<std::vector<int>>();
 }
 
-Work work_of(const io::Json& e, std::map<std::string, int>& sequence) {
-  Work w;
+RankWork work_of(const io::Json& e, std::map<std::string, int>& sequence) {
+  RankWork w;
   w.begin = e.at("ts").get<double>();
   w.end = w.begin + e.at("dur").get<double>();
   w.name = e.at("cat") == "plain_step" ? "steps not recorded" : e.at("name").get<std::string>();
@@ -67,7 +67,7 @@ RankTrace parse_rank_trace(std::string_view json, const std::string& file) {
   } catch (const nlohmann::json::exception& e) {
     fail("merge", "{}: no trace of hpcdl profile: {}", file, e.what());
   }
-  std::stable_sort(t.work.begin(), t.work.end(), [](const Work& a, const Work& b) { return a.begin < b.begin; });
+  std::stable_sort(t.work.begin(), t.work.end(), [](const RankWork& a, const RankWork& b) { return a.begin < b.begin; });
   return t;
 }
 

@@ -14,7 +14,7 @@
 namespace hpcdl::lab {
 
 /// Something a rank did, in order, on one row: a record or a wait for data. Times in microseconds of the trace.
-struct Work {
+struct RankWork {
   double begin = 0, end = 0;
   std::string name;           // "linear.backward layers.3.mlp.c_fc"
   std::string match;          // collectives: the same on every rank that takes part, e.g. "all_reduce#12"; else empty
@@ -26,7 +26,7 @@ struct RankTrace {
   io::Json json;                       // as it was read
   int rank = 0, world = 1;
   TraceClock clock;
-  std::vector<Work> work;              // by begin
+  std::vector<RankWork> work;              // by begin
   std::map<int, double> step_begin;    // by number of the step
 };
 

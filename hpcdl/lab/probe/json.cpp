@@ -33,6 +33,7 @@ Json json(const Disk& d) {
 }
 
 Json json(const Gpu& g);
+Json json(const GpuBandwidth& b);
 Json json(const GpuLink& l);
 
 template <class T> Json list(const std::vector<T>& items) {
@@ -41,10 +42,16 @@ template <class T> Json list(const std::vector<T>& items) {
   return j;
 }
 
+Json json(const GpuBandwidth& b) { return {{"level", b.level}, {"way", b.way}, {"bytes", b.bytes}, {"bytes_per_second", json(b.rate)}}; }
+
 Json json(const Gpu& g) {
-  return {{"index", g.index}, {"name", g.name}, {"driver", g.driver}, {"compute_capability", g.compute_capability}, {"memory_bytes", g.memory_bytes},
-          {"l2_bytes", g.l2_bytes}, {"copy", json(g.copy)}, {"l2_read", json(g.l2_read)}, {"shared_read", json(g.shared_read)},
-          {"host_to_device", json(g.host_to_device)}, {"device_to_host", json(g.device_to_host)}, {"peaks", list(g.peaks)}};
+  Json peaks = Json::array();
+  for (const auto& p : g.peaks) peaks.push_back({{"unit", p.isa}, {"dtype", p.dtype}, {"operations_per_second", json(p.rate)}});
+  return {{"index", g.index}, {"name", g.name}, {"uuid", g.uuid}, {"driver", g.driver}, {"compute_capability", g.compute_capability},
+          {"multiprocessors", g.multiprocessors}, {"clock_hz", g.clock_hz}, {"memory_clock_hz", g.memory_clock_hz}, {"memory_bytes", g.memory_bytes},
+          {"l2_bytes", g.l2_bytes}, {"bandwidth", list(g.bandwidth)}, {"peaks", peaks}, {"host_to_device", json(g.host_to_device)},
+          {"device_to_host", json(g.device_to_host)}, {"launch_seconds", json(g.launch)}, {"round_trip_seconds", json(g.round_trip)},
+          {"replay_node_seconds", json(g.replay_node)}};
 }
 
 Json json(const GpuLink& l) { return {{"from", l.from}, {"to", l.to}, {"kind", l.kind}, {"bytes_per_second", json(l.rate)}, {"seconds", json(l.seconds)}}; }
@@ -54,7 +61,7 @@ Json json(const GpuLink& l) { return {{"from", l.from}, {"to", l.to}, {"kind", l
 Json to_json(const Probe& p) {
   Json j{{"machine", identity(p.machine)}, {"memory_bytes", p.machine.memory_total}, {"huge_pages", p.machine.huge_pages}, {"kernel", p.machine.kernel},
          {"date", p.date}, {"version", p.version}, {"isa", p.isa}, {"quick", p.quick}, {"seconds", p.seconds}, {"roofs", Json::array()}};
-  for (const auto& l : p.launch) put_roofs(j, p.isa, l.threads, roofs_of(p, p.isa, l.threads));
+  for (const auto& r : p.roofs) put_roofs(j, p.isa, r.threads, r.roofs);
   j["bandwidth"] = list(p.bandwidth);
   j["stairs"] = list(p.stairs);
   j["latency"] = list(p.latency);
@@ -67,6 +74,7 @@ Json to_json(const Probe& p) {
   j["gpus"] = list(p.gpus);
   j["gpu_note"] = p.gpus.empty() ? Json(p.gpu_note) : Json();
   j["gpu_links"] = list(p.gpu_links);
+  for (const auto& g : p.gpus) put_gpu_roofs(j, g, roofs_of(g));
   return j;
 }
 

@@ -61,14 +61,24 @@ struct Disk {
   std::string note, direct_note;                    // why something was not measured
 };
 
-/// One GPU; the CUDA probe fills it.
+/// A way through one level of a GPU's memory: "memory", "L2", "shared".
+struct GpuBandwidth {
+  std::string level, way;  // way: "read", "write", "copy", "update", "copy engine"
+  double bytes = 0;        // working set
+  Figure rate = {};        // each read and each write counted
+};
+
 struct Gpu {
   int index = 0;
-  std::string name, driver, compute_capability;
+  std::string name, uuid, driver, compute_capability;
+  int multiprocessors = 0;
+  double clock_hz = 0, memory_clock_hz = 0;  // highest ones
   double memory_bytes = 0, l2_bytes = 0;
-  Figure copy, l2_read, shared_read;        // bytes per second
-  Figure host_to_device, device_to_host;    // pinned host memory
-  std::vector<Peak> peaks;                  // isa: "cuda" or "tensor"
+  std::vector<GpuBandwidth> bandwidth;
+  std::vector<Peak> peaks;                  // isa: "cuda", "mma" or "wgmma"
+  Figure host_to_device, device_to_host;    // pinned host memory, bytes per second
+  Figure launch, round_trip;                // seconds: of one of many launches queued behind each other; launch and wait
+  Figure replay_node;                       // seconds per node of a captured chain of empty kernels
 };
 
 /// Two GPUs of this host.
@@ -93,12 +103,18 @@ struct Probe {
   std::vector<FirstTouch> first_touch;
   std::vector<CoreToCore> core_to_core;
   Disk disk;
+  struct OfThreads {
+    int threads = 1;
+    Roofs roofs;
+  };
+  std::vector<OfThreads> roofs;       // of `isa`
   std::vector<Gpu> gpus;
   std::string gpu_note = "no GPU found";  // why there are none
   std::vector<GpuLink> gpu_links;
 };
 
 struct ProbeOptions {
+  bool cpu = true, gpus = true;
   std::vector<int> threads;  // empty: 1 .. usable_cpus(), beyond 8 only powers of two and the last
   bool quick = false;        // 3 s instead of half a minute
   std::filesystem::path disk = ".";  // empty: no disk
@@ -108,8 +124,9 @@ struct ProbeOptions {
 /// Throws Error when not even the smallest working set can be allocated.
 Probe run_probe(const ProbeOptions& options, const OnProgress& progress = {});
 
-/// Best rates of one instruction set and thread count.
+/// Best rates of one instruction set and thread count; of one GPU.
 Roofs roofs_of(const Probe& probe, const std::string& isa, int threads);
+Roofs roofs_of(const Gpu& gpu);
 
 nlohmann::ordered_json to_json(const Probe& probe);
 /// For a terminal, about 40 lines of at most 100 columns.

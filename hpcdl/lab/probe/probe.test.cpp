@@ -41,6 +41,10 @@ Probe example() {
   for (auto& b : p.stairs) b.rate = figure(1e12 / b.bytes_per_thread);
   double x = 1e9;
   for (auto& k : p.peaks) k.rate = figure(x += 1e9);
+  for (const int t : {1, 2}) {
+    p.roofs.push_back({t, roofs_of(p, "avx2", t)});
+    p.roofs.back().roofs.memory_write = p.roofs.back().roofs.memory_update = 1e9;
+  }
   return p;
 }
 
@@ -151,13 +155,21 @@ TEST(probe, a_gpu_has_its_place_in_text_and_json) {
   auto p = example();
   EXPECT_NE(to_text(p).find("no GPU found"), std::string::npos);
   Gpu g;
-  g.name = "A GPU", g.copy = figure(3e12), g.peaks.push_back({"tensor", "bf16", 1, figure(9e14)});
+  g.name = "A GPU", g.l2_bytes = 5e7;
+  g.bandwidth = {{"memory", "copy", 1e9, figure(3e12)}, {"memory", "copy engine", 1e9, figure(2e12)}, {"L2", "read", 1e7, figure(5e12)}, {"shared", "read", 0, figure(3e13)}};
+  g.peaks = {{"wgmma", "bf16", 1, figure(9e14)}, {"mma", "bf16", 1, figure(5e14)}, {"wgmma", "tf32", 1, figure(3e14)}, {"cuda", "f32", 1, figure(6e13)}};
   p.gpus.push_back(g);
   p.gpu_links.push_back({0, 1, "nvlink", figure(4e11), {}});
   const auto text = to_text(p);
-  for (const char* part : {"A GPU", "3000", "bf16 tensor", "nvlink to GPU 1"}) EXPECT_NE(text.find(part), std::string::npos) << part << text;
+  for (const char* part : {"A GPU", "3000", "wgmma", "bf16", "900", "nvlink to GPU 1"}) EXPECT_NE(text.find(part), std::string::npos) << part << text;
   EXPECT_EQ(text.find("no GPU found"), std::string::npos);
   EXPECT_EQ(to_json(p).at("gpus")[0].at("peaks")[0].at("operations_per_second").at("median"), 9e14);
+  const Roofs r = roofs_of(g);
+  EXPECT_EQ(r.bf16, 2 * 9e14);
+  EXPECT_EQ(r.f32, 2 * 1e14) << "three tf32 products are faster than plain f32";
+  EXPECT_EQ(r.memory_copy, 2 * 3e12);
+  ASSERT_EQ(r.caches.size(), 1u) << "shared memory keeps nothing from one kernel to the next";
+  EXPECT_EQ(r.cache_read, 2 * 5e12); EXPECT_EQ(r.cache_bytes, 5e7);
 }
 
 TEST(probe, text_is_a_table_that_fits) {

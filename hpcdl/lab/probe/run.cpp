@@ -4,12 +4,14 @@
 #include <ctime>
 #include <memory>
 
-#include "hpcdl/lab/doctor/software.h"
+#include "hpcdl/core/device.h"
 #include "hpcdl/lab/probe/bound.h"
 #include "hpcdl/lab/probe/disk.h"
+#include "hpcdl/lab/probe/gpu.h"
 #include "hpcdl/lab/probe/overheads.h"
 #include "hpcdl/lab/probe/peaks.h"
 #include "hpcdl/lab/probe/sweeps.h"
+#include "hpcdl/lab/roofline/mixes.h"
 
 namespace hpcdl::lab {
 
@@ -44,16 +46,11 @@ std::string utc_now() {
 
 }  // namespace
 
-Probe run_probe(const ProbeOptions& options, const OnProgress& progress) {
-  const auto start = std::chrono::steady_clock::now();
-  const Effort effort = options.quick ? kQuick : kFull;
-  Probe p;
-  p.machine = this_machine();
-  p.date = utc_now(), p.version = options.version, p.isa = p.machine.isa, p.quick = options.quick;
-  if (const auto gpus = find_gpus(Places::here()); !gpus.gpus.empty() || gpus.on_bus > 0)
-    p.gpu_note = fmt::format("GPUs found: {}; this build has no part that measures them", std::max(static_cast<int>(gpus.gpus.size()), gpus.on_bus));
-  if (progress) progress("memory is prepared", 0);
+namespace {
 
+void probe_cpu(Probe& p, const ProbeOptions& options, const OnProgress& progress) {
+  const Effort effort = options.quick ? kQuick : kFull;
+  if (progress) progress("memory is prepared", 0);
   std::vector<std::unique_ptr<Pool>> owned;
   std::vector<Pool*> pools;
   std::int64_t bytes = 0;
@@ -83,10 +80,26 @@ Probe run_probe(const ProbeOptions& options, const OnProgress& progress) {
   rounds.run(effort.least, effort.most, effort.seconds, [&](std::string_view what, double done) {
     if (progress) progress(what, done * (1 - disk_share));
   });
+  for (Pool* pool : pools) {
+    p.roofs.push_back({pool->threads(), roofs_of(p, p.isa, pool->threads())});
+    roofline::add_mixes(p.roofs.back().roofs, *pool);
+  }
   if (!options.disk.empty())
     p.disk = probe_disk(options.disk, effort.disk_bytes, effort.disk_seconds, [&](std::string_view what, double done) {
       if (progress) progress(what, 1 - disk_share * (1 - done));
     });
+}
+
+}  // namespace
+
+Probe run_probe(const ProbeOptions& options, const OnProgress& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  Probe p;
+  p.machine = this_machine();
+  p.date = utc_now(), p.version = options.version, p.isa = p.machine.isa, p.quick = options.quick;
+  const double cpu_share = options.cpu ? options.gpus && cuda_devices() > 0 ? 0.8 : 1 : 0;
+  if (options.cpu) probe_cpu(p, options, [&](std::string_view what, double done) { if (progress) progress(what, cpu_share * done); });
+  if (options.gpus) probe_gpus(p, options.quick, [&](std::string_view what, double done) { if (progress) progress(what, cpu_share + (1 - cpu_share) * done); });
   p.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return p;
 }

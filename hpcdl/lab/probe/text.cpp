@@ -51,6 +51,8 @@ std::string head(const Probe& p) {
                               format_bytes(static_cast<double>(m.memory_total)), m.kernel);
   int rounds = 0;
   for (const auto& b : p.bandwidth) rounds = std::max(rounds, b.rate.rounds);
+  for (const auto& g : p.gpus)
+    for (const auto& b : g.bandwidth) rounds = std::max(rounds, b.rate.rounds);
   return s + fmt::format("medians of {} rounds in {:.1f} s; spread: largest (max - min) / median of a row\n", rounds, p.seconds);
 }
 
@@ -123,26 +125,37 @@ std::string rates(const Probe& p) {
   return text;
 }
 
+std::string gpu(const Probe& p, const Gpu& g) {
+  const auto table_of = [](const std::string& title) { return Table(title, {"median", "min", "max"}); };
+  const auto row = [](Table& t, const std::string& label, const std::string& what, const Figure& f, double unit) {
+    if (f.measured()) t.row(label, what, {digits(f.median / unit), digits(f.min / unit), digits(f.max / unit)}, f.spread());
+  };
+  std::string text = fmt::format("\nGPU {}: {}, {} multiprocessors at {:.2f} GHz, {}, L2 {}, compute capability {}, driver {}, {}\n", g.index, g.name, g.multiprocessors,
+                                 g.clock_hz / 1e9, format_bytes(g.memory_bytes), format_bytes(g.l2_bytes), g.compute_capability, g.driver, g.uuid);
+  Table bandwidth = table_of("bandwidth, GB/s"), peaks = table_of("peak, TFLOP/s (i8: TOP/s)"), times = table_of("overheads, us");
+  for (const auto& b : g.bandwidth) row(bandwidth, b.level, b.way, b.rate, 1e9);
+  row(bandwidth, "pinned host", "to the device", g.host_to_device, 1e9), row(bandwidth, "pinned host", "from the device", g.device_to_host, 1e9);
+  for (const auto& l : p.gpu_links)
+    if (l.from == g.index) row(bandwidth, l.kind, fmt::format("to GPU {}", l.to), l.rate, 1e9);
+  for (const auto& x : g.peaks) row(peaks, x.isa, x.dtype, x.rate, 1e12);
+  row(times, "launch", "one of many", g.launch, 1e-6), row(times, "launch", "and wait for it", g.round_trip, 1e-6), row(times, "replay", "node of a graph", g.replay_node, 1e-6);
+  for (const auto& l : p.gpu_links)
+    if (l.from == g.index) row(times, "16 bytes", fmt::format("to GPU {}", l.to), l.seconds, 1e-6);
+  for (const Table* t : {&bandwidth, &peaks, &times}) text += t->text();
+  return text;
+}
+
 std::string gpus(const Probe& p) {
   if (p.gpus.empty()) return fmt::format("\n{}\n", p.gpu_note);
   std::string text;
-  for (const auto& g : p.gpus) {
-    Table table(fmt::format("GPU {}: {}", g.index, g.name), {"median", "min", "max"});
-    const auto row = [&](const std::string& label, const std::string& what, const Figure& f) {
-      if (f.measured()) table.row(label, what, {rate(f, 1e9), digits(f.min / 1e9), digits(f.max / 1e9)}, f.spread());
-    };
-    row("GB/s", "copy", g.copy), row("GB/s", "L2 read", g.l2_read), row("GB/s", "shared memory", g.shared_read);
-    row("GB/s", "host to device", g.host_to_device), row("GB/s", "device to host", g.device_to_host);
-    for (const auto& x : g.peaks) row("GFLOP/s", x.dtype + " " + x.isa, x.rate);
-    for (const auto& l : p.gpu_links)
-      if (l.from == g.index) row("GB/s", fmt::format("{} to GPU {}", l.kind, l.to), l.rate);
-    text += table.text();
-  }
+  for (const auto& g : p.gpus) text += gpu(p, g);
   return text;
 }
 
 }  // namespace
 
-std::string to_text(const Probe& p) { return head(p) + bandwidth(p) + peaks(p) + overheads(p) + rates(p) + gpus(p); }
+std::string to_text(const Probe& p) {
+  return head(p) + (p.bandwidth.empty() ? "" : bandwidth(p) + peaks(p) + overheads(p) + rates(p)) + gpus(p);
+}
 
 }  // namespace hpcdl::lab

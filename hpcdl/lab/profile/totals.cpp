@@ -4,6 +4,8 @@
 #include <map>
 #include <numeric>
 
+#include "hpcdl/lab/light.h"
+
 namespace hpcdl::lab {
 
 namespace {
@@ -49,11 +51,9 @@ std::string_view bound_name(Bound bound) {
 }
 
 Light light_of(const Program& program, const Record& record, const Roofs& roofs) {
-  Record arithmetic = record;
-  arithmetic.cost.bytes = 0;
-  const double all = speed_of_light(program, record, roofs);
-  if (all <= 0) return {};
-  return {all, speed_of_light(program, arithmetic, roofs) >= all ? Bound::compute : Bound::memory};
+  const auto l = light(program, record, roofs);
+  if (l.seconds <= 0) return {};
+  return {l.seconds, l.by_arithmetic() ? Bound::compute : Bound::memory};
 }
 
 namespace {

@@ -68,12 +68,6 @@ void relight(Row& row, const Roofs& roofs) {
   row.light = sum(lights);
 }
 
-Roofs best_roofs(Pool& pool) {
-  Roofs r = roofs(pool, Remember::best);
-  add_mixes(r, pool);
-  return r;
-}
-
 Row row_of(const Case& c, const std::string& source, const Roofs& roofs) {
   Row row = blank(c, source);
   Graph g({.inference = !c.backward});

@@ -39,9 +39,6 @@ struct Row {
   std::string label() const;
 };
 
-/// roofs() measured again and the best of all times kept, with more ways through memory (mixes.h).
-Roofs best_roofs(Pool& pool);
-
 /// The three that explain the picture: vector add, a large product, a fused softmax.
 std::vector<Case> seed_cases();
 
