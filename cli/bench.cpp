@@ -89,7 +89,7 @@ std::string line(const compare::CaseBench& b) {
 Json header(const Options& o, const Pool& pool, const compare::Options& p) {
   const auto m = lab::this_machine();
   return {{"machine", {{"cpu", m.cpu}, {"isa", m.isa}, {"threads", pool.threads()}}},
-          {"protocol", {{"cache", o.cold ? "cold" : "warm"}, {"target_seconds", p.target}, {"limit_seconds", p.limit}, {"half_width", p.half_width},
+          {"protocol", {{"cache", o.cold ? "cold" : "warm"}, {"target_seconds", p.target}, {"limit_seconds", p.limit}, {"patience", p.patience}, {"half_width", p.half_width},
                         {"confidence", p.confidence}, {"order", "random, the next round reversed"}, {"seed", p.seed}}},
           {"peers", Json::object()}, {"missing", Json::object()}, {"cases", Json::array()}};
 }
@@ -171,7 +171,7 @@ class Bench {
     }
   }
   compare::CaseBench one(const lab::Case& c) {
-    if (o_.aa) return compare::self_test_case(c, stream_, *environment_, roofs_, protocol_, o_.repeats, o_.repeats * o_.seconds);
+    if (o_.aa) return compare::self_test_case(c, stream_, *environment_, roofs_, protocol_, o_.repeats, o_.repeats * o_.seconds * protocol_.patience);
     auto b = compare::bench_case(c, stream_, *environment_, roofs_, peers_, protocol_);
     for (int again = 0; again < 2 && !b.fault().empty(); ++again) {  // the roofs may be from a slower hour of this machine
       measure_roofs();
@@ -215,7 +215,7 @@ void add_bench(CLI::App& app, Run& run) {
                       sub.add_option("--vs", o.vs_words, "Peers: torch, triton, onednn, openblas; one that is not here is reported as missing")->type_name("A,B");
                       sub.add_option("--json", o.json, "One JSON object on stdout; with a file name: into that file")->expected(0, 1)->type_name("[FILE]");
                       sub.add_option("--rounds", o.rounds, "Rounds of each comparison; default: until its interval is narrow enough")->check(CLI::Range(1, 100000));
-                      sub.add_option("--seconds", o.seconds, "Time for each comparison (4)")->check(CLI::Range(0.01, 3600.0));
+                      sub.add_option("--seconds", o.seconds, "Time for each comparison (4); five times as long where a ratio is still uncertain")->check(CLI::Range(0.01, 3600.0));
                       sub.add_flag("--cold", o.cold, "Flush the caches before each call");
                       sub.add_flag("--warm", o.warm, "Operands stay where the last call left them (the default)");
                       sub.add_flag("--aa", o.aa, "Compare each op with itself: how far the protocol can be trusted here and now");

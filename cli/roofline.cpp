@@ -9,6 +9,7 @@
 #include "cli/verb.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/config_table.h"
+#include "hpcdl/lab/probe/gpu.h"
 #include "hpcdl/lab/roofline/picture.h"
 #include "hpcdl/lab/roofline/report.h"
 
@@ -23,6 +24,7 @@ struct Options {
   std::vector<std::string> ops, shapes;
   std::vector<std::string> configs;
   std::string csv, svg, html;
+  std::string device = "cpu";
   bool json = false, no_measure = false;
   int threads = 0;
 };
@@ -68,11 +70,11 @@ std::vector<std::pair<lab::Case, const char*>> work(const Options& o) {
 }
 
 /// Whatever seems faster than light is timed again, and so are the roofs: one disturbed sample is no fault.
-void measure_again(Report& report, const std::vector<std::pair<lab::Case, const char*>>& list, Pool& pool, std::shared_ptr<Buffer>& arena) {
+void measure_again(Report& report, const std::vector<std::pair<lab::Case, const char*>>& list, const lab::roofline::Place& place, std::shared_ptr<Buffer>& arena) {
   if (report.faults() == 0) return;
-  report.roofs = lab::roofs(pool, lab::Remember::best);
+  report.roofs = lab::roofs(place.stream.device(), place.stream.pool(), lab::Remember::best);
   for (std::size_t i = 0; i < report.rows.size(); ++i)
-    if (report.rows[i].fault()) report.rows[i] = lab::roofline::measure(list[i].first, list[i].second, pool, report.roofs, {.seconds = 0.3}, arena);
+    if (report.rows[i].fault()) report.rows[i] = lab::roofline::measure(list[i].first, list[i].second, place, report.roofs, {.seconds = 0.3}, arena);
   for (auto& r : report.rows) lab::roofline::relight(r, report.roofs);
   for (auto& r : report.step) lab::roofline::relight(r, report.roofs);
 }
@@ -81,6 +83,7 @@ void add_step(Report& report, const Options& o, Pool& pool, const std::vector<st
   train::RunConfig config;
   io::ConfigTable(config).load({o.configs.begin(), o.configs.end()}, overrides);
   report.config = o.configs.back();
+  config.train.device = o.device;
   report.step = lab::roofline::step_rows(config, pool, report.roofs, {}, !o.no_measure, std::ref(meter));
 }
 
@@ -102,15 +105,25 @@ int roofline(Options& o, CLI::App& sub) {
   report.machine = lab::this_machine();
   report.threads = pool.threads();
   report.date = lab::roofline::today();
-  report.roofs = o.no_measure ? lab::roofs(pool) : lab::roofs(pool, lab::Remember::best);
+  const lab::roofline::Place place(device_from_name(o.device), pool);
+  const Device device = place.stream.device();
+  report.device = o.device;
+  if (device.is_cuda()) report.gpu = lab::describe_gpu(device.index).name;
+  report.roofs = lab::roofs(device, pool, o.no_measure ? lab::Remember::measured : lab::Remember::best);
   std::shared_ptr<Buffer> arena;
   for (std::size_t i = 0; i < list.size(); ++i) {
     const auto& [c, source] = list[i];
     meter(case_label(c), static_cast<double>(i) / static_cast<double>(list.size()));
-    report.rows.push_back(o.no_measure ? lab::roofline::row_of(c, source, report.roofs) : lab::roofline::measure(c, source, pool, report.roofs, {}, arena));
+    try {
+      report.rows.push_back(o.no_measure ? lab::roofline::row_of(c, source, report.roofs) : lab::roofline::measure(c, source, place, report.roofs, {}, arena));
+    } catch (const Error& e) {
+      if (!device.is_cuda()) throw;
+      say("{}: {}", case_label(c), e.what());  // a GPU may lack the code or the memory for one case
+      report.rows.push_back(lab::roofline::row_of(c, source, report.roofs));
+    }
   }
   if (!o.configs.empty()) add_step(report, o, pool, overrides, meter);
-  if (!o.no_measure) measure_again(report, list, pool, arena);
+  if (!o.no_measure) measure_again(report, list, place, arena);
   meter.clear();
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   write_files(report, o);
@@ -127,6 +140,7 @@ void add_roofline(CLI::App& app, Run& run) {
                       sub.add_option("op", o.ops, "Ops, e.g. softmax linear+bias_relu; \"linear\" means all its variants; none: every op");
                       sub.add_option("--shape", o.shapes, "Shape for the ops named, e.g. 4096x1024; repeatable; default: chosen shapes")->allow_extra_args(false);
                       sub.add_option("-c,--config", o.configs, "TOML file of a training run, whose step is measured record by record; --section.key=value overrides")->allow_extra_args(false);
+                      sub.add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str();
                       sub.add_flag("--json", o.json, "One JSON object on stdout: machine, roofs, rows");
                       sub.add_option("--csv", o.csv, "Write all rows to this file");
                       sub.add_option("--svg", o.svg, "Write the log-log picture to this file");

@@ -19,8 +19,10 @@ struct Options {
   std::vector<std::string> targets;
   bool planted = false, json = false, contracts = false;
   std::uint64_t seed = 1;
-  std::string only;
+  std::string only, device = "cpu";
   double timeout = 20;
+
+  bool on_gpu() const { return device == "cuda"; }
 };
 
 int list_contracts(const Options& o) {
@@ -40,7 +42,7 @@ bool is_library(const std::string& target) { return target.find('/') != std::str
 
 /// Kernels of the targets; all of ours when there is none.
 std::vector<Subject> subjects_of(const Options& o) {
-  std::vector<Subject> own = own_kernels(), list;
+  std::vector<Subject> own = o.on_gpu() ? own_gpu_kernels() : own_kernels(), list;
   if (o.targets.empty()) return own;
   for (const auto& target : o.targets) {
     const auto before = list.size();
@@ -50,7 +52,7 @@ std::vector<Subject> subjects_of(const Options& o) {
     }
     find_contract(target);
     std::copy_if(own.begin(), own.end(), std::back_inserter(list), [&](const Subject& s) { return s.contract == target; });
-    require(list.size() > before, "verify", "no kernel of ours keeps the contract \"{}\"", target);
+    require(list.size() > before, "verify", "no kernel of ours keeps the contract \"{}\" on {}", target, o.device);
   }
   return list;
 }
@@ -73,20 +75,25 @@ std::string explain(const Verdict& v, const std::string& target, const Options& 
   const auto stage = stage_name(f.at.stage);
   std::string text = fmt::format("    {}: {}\n", stage, f.what);
   if (f.at.n_dims > 0) text += fmt::format("    at {}{}\n", to_string(f.at, find_contract(v.subject.contract)), f.alone ? "" : "; not by itself: only after the calls before");
-  return text + fmt::format("    again: hpcdl verify {} --only {} --seed {}\n", target, stage, o.seed);
+  return text + fmt::format("    again: hpcdl verify {}{} --only {} --seed {}\n", target, o.on_gpu() ? " --device cuda" : "", stage, o.seed);
 }
 
-lab::verify::Options run_options(const Options& o) {
+constexpr int kGpuProcesses = 8;  // each has a context of its own on it
+
+lab::verify::Options run_options(const Options& o, const std::vector<Subject>& subjects) {
+  const bool gpu = std::any_of(subjects.begin(), subjects.end(), [](const Subject& s) { return s.device_kind == HPCDL_ON_CUDA; });
   lab::verify::Options r;
   r.seed = o.seed;
   if (!o.only.empty()) r.only = stage_from_name(o.only);
   r.patience = std::chrono::milliseconds(static_cast<int>(o.timeout * 1000));
   r.processes = usable_cpus();
+  if (gpu) r.gpu = gpu_roofs(), r.processes = std::min(r.processes, kGpuProcesses);
   return r;
 }
 
 /// Measured before any child starts, and without leaving a thread behind.
-lab::Roofs current_roofs() {
+lab::Roofs current_roofs(const std::vector<Subject>& subjects) {
+  if (std::none_of(subjects.begin(), subjects.end(), [](const Subject& s) { return s.device_kind == HPCDL_ON_CPU; })) return {};
   Pool pool;
   return lab::roofs(pool);
 }
@@ -118,13 +125,14 @@ int verify_planted(const Options& o) {
   std::vector<Subject> subjects;
   std::vector<const char*> faults;
   for (const auto& p : planted::corpus()) {
+    if (p.kernel.device_kind != (o.on_gpu() ? HPCDL_ON_CUDA : HPCDL_ON_CPU)) continue;
     subjects.push_back(linked_kernel(p.kernel));
     faults.push_back(p.fault);
   }
-  for (auto& s : own_kernels()) subjects.push_back(std::move(s)), faults.push_back(nullptr);
-  auto options = run_options(o);
+  for (auto& s : o.on_gpu() ? own_gpu_kernels() : own_kernels()) subjects.push_back(std::move(s)), faults.push_back(nullptr);
+  auto options = run_options(o, subjects);
   options.patience = std::min(options.patience, std::chrono::milliseconds(5000));  // one of them hangs
-  const auto verdicts = verify(subjects, current_roofs(), options);
+  const auto verdicts = verify(subjects, current_roofs(subjects), options);
   int bad = 0, caught = 0, alarms = 0;
   std::string text;
   Json kernels = Json::array();
@@ -154,9 +162,10 @@ int verify_verb(Options& o) {
     return verify_planted(o);
   }
   const auto subjects = subjects_of(o);
+  if (subjects.empty()) fail("verify", "this build has no CUDA: configure with --preset cuda where nvcc is");
   const auto count = subjects.size();
   const auto show = console();
-  const auto verdicts = verify(subjects, current_roofs(), run_options(o), [&](const Verdict& v, std::size_t done) {
+  const auto verdicts = verify(subjects, current_roofs(subjects), run_options(o, subjects), [&](const Verdict& v, std::size_t done) {
     if (show.status) show.status(fmt::format("{} of {} kernels, last {} {}", done, count, v.subject.contract, v.subject.name));
   });
   if (show.status) show.status("");
@@ -169,6 +178,7 @@ void add_verify(CLI::App& app, Run& run) {
   add_verb<Options>(app, run, "verify", "Holds kernels, ours or a library's, to their contracts: shapes, stability, determinism, edges, speed",
                     [](CLI::App& sub, Options& o) {
                       sub.add_option("targets", o.targets, "Names of contracts (all kernels of ours when none), or shared libraries that keep to hpcdl/lab/verify/kernel_abi.h");
+                      sub.add_option("--device", o.device, "Whose kernels of ours, or planted ones: cpu or cuda; a library says itself where its kernels run")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
                       sub.add_flag("--planted", o.planted, "Verify the verifier: kernels broken on purpose must be caught, honest ones must pass");
                       sub.add_flag("--contracts", o.contracts, "List all contracts");
                       sub.add_flag("--json", o.json, "One JSON object on stdout");

@@ -20,6 +20,11 @@ find_package(CUDAToolkit REQUIRED)
 function(hpcdl_link_cuda target)
   target_compile_definitions(${target} PUBLIC HPCDL_CUDA=1)
   target_link_libraries(${target} PUBLIC CUDA::cudart_static)
+  find_path(HPCDL_CUPTI_HEADERS cupti.h PATHS ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES ../extras/CUPTI/include)
+  if(HPCDL_CUPTI_HEADERS)  # the library itself is loaded where it is: hpcdl profile
+    target_compile_definitions(${target} PRIVATE HPCDL_CUPTI=1)
+    target_include_directories(${target} SYSTEM PRIVATE ${HPCDL_CUPTI_HEADERS})
+  endif()
   set_target_properties(${target} PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_SEPARABLE_COMPILATION OFF)
 endfunction()
 

@@ -160,6 +160,15 @@ CaseRun::CaseRun(const Case& c, std::shared_ptr<Buffer> arena, const Stream* on)
   fill_inputs(c, on);
 }
 
+CaseRun ready(const Case& c, Stream& s, std::shared_ptr<Buffer> arena) {
+  if (!s.device().is_cuda()) return CaseRun(c, std::move(arena));
+  CaseRun run(c, std::move(arena), &s);
+  run.run(s);
+  s.synchronize();
+  run.capture(s);
+  return run;
+}
+
 void CaseRun::fill_inputs(const Case& c, const Stream* on) {
   const auto& exe = *executable_;
   const auto& slots = program().slots;

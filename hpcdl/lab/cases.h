@@ -89,4 +89,7 @@ class CaseRun {
   std::unique_ptr<Executable> executable_;
 };
 
+/// A case that is ready to be timed on `s`; on a GPU as one captured graph, as programs are run there.
+CaseRun ready(const Case& c, Stream& s, std::shared_ptr<Buffer> arena = nullptr);
+
 }  // namespace hpcdl::lab

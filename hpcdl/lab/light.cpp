@@ -51,7 +51,7 @@ Work work_of(const Program& program, const Record& record) {
     if (o.slot < 0) continue;
     const auto d = o.spec.dtype;
     if (d == DType::u8 || d == DType::i8) w.dtype = DType::i8;
-    else if (d == DType::bf16 && w.dtype == DType::f32) w.dtype = DType::bf16;
+    else if ((d == DType::bf16 || d == DType::f16) && w.dtype == DType::f32) w.dtype = d;
     if (program.slots[static_cast<std::size_t>(o.slot)].name == "scratch") continue;
     if (o.access != Access::read) w.writes += static_cast<double>(o.spec.bytes());
     if (o.access == Access::update) w.updates += static_cast<double>(o.spec.bytes());
@@ -82,7 +82,7 @@ double traffic_seconds(const Work& work, const Roofs& roofs, std::string* level)
 
 double peak(DType dtype, const Roofs& roofs) {
   if (dtype == DType::i8 || dtype == DType::u8) return std::max({roofs.i8, roofs.bf16, roofs.f32});
-  return dtype == DType::bf16 ? std::max(roofs.bf16, roofs.f32) : roofs.f32;
+  return dtype_bytes(dtype) == 2 ? std::max(roofs.bf16, roofs.f32) : roofs.f32;
 }
 
 LightTime light(const Work& work, const Roofs& roofs) {
@@ -90,7 +90,7 @@ LightTime light(const Work& work, const Roofs& roofs) {
   l.arithmetic = work.flops / peak(work.dtype, roofs);
   l.traffic = traffic_seconds(work, roofs, &l.bound);
   l.seconds = std::max(l.arithmetic, l.traffic);
-  if (l.by_arithmetic()) l.bound = work.dtype == DType::u8 || work.dtype == DType::i8 ? "i8" : work.dtype == DType::bf16 ? "bf16" : "f32";
+  if (l.by_arithmetic()) l.bound = work.dtype == DType::u8 || work.dtype == DType::i8 ? "i8" : work.dtype == DType::bf16 ? "bf16" : work.dtype == DType::f16 ? "f16" : "f32";
   return l;
 }
 

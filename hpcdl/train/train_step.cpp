@@ -107,8 +107,8 @@ Program TrainStep::record_update() {
 }
 
 void TrainStep::run(Executable& exe) {
-  if (observer_) return observer_->run(exe, stream_);
-  exe.run(stream_);
+  if (observer_) observer_->run(exe, stream_);
+  else exe.run(stream_);
   if (!stream_.device().is_cuda() || std::find(warm_.begin(), warm_.end(), &exe) != warm_.end()) return;
   exe.capture(stream_);  // not before everything that loads lazily has been loaded
   warm_.push_back(&exe);

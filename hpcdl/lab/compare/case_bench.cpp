@@ -15,16 +15,6 @@ CaseBench described(const Case& c, const CaseRun& run, const Roofs& roofs, Cache
   return out;
 }
 
-/// On a GPU as one captured graph, as programs are run there.
-CaseRun ready(const Case& c, Stream& s) {
-  if (!s.device().is_cuda()) return CaseRun(c);
-  CaseRun run(c, nullptr, &s);
-  run.run(s);
-  s.synchronize();
-  run.capture(s);
-  return run;
-}
-
 }  // namespace
 
 LightTime light_of(const Program& program, const Roofs& roofs, Cache cache) {

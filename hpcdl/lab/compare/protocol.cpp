@@ -36,6 +36,7 @@ class Runner {
 
   Result all() {
     const int most = options_.rounds ? options_.rounds : options_.most;
+    const double allowed = options_.limit * (sides_.size() > 1 && options_.rounds == 0 ? std::max(1.0, options_.patience) : 1);
     int look = options_.least;  // intervals are looked at now and then: after 7, 10, 15, 22, ... rounds
     for (int r = 0; r < most; ++r) {
       for (const auto i : order_of(r, sides_.size(), options_.seed)) turn(i);
@@ -44,7 +45,7 @@ class Runner {
         if (half_width() <= options_.half_width) break;
         look = done + std::max(1, done / 2);
       }
-      if (done >= kAlwaysRounds && env_.now() - start_ > options_.limit) break;
+      if (done >= kAlwaysRounds && env_.now() - start_ > allowed) break;
     }
     result_.half_width = half_width();
     result_.settled = result_.half_width <= options_.half_width;
@@ -104,10 +105,9 @@ class Runner {
 
   double half_width() const {
     const auto& first = result_.sides[0];
-    const auto of = [&](const std::vector<double>& values) { return spread(values, options_.confidence).half_width(); };
-    if (result_.sides.size() == 1) return of(first.seconds);
+    if (result_.sides.size() == 1) return spread(first.seconds, options_.confidence).half_width();
     double widest = 0;
-    for (std::size_t i = 1; i < result_.sides.size(); ++i) widest = std::max(widest, of(paired_ratios(result_.sides[i].seconds, first.seconds)));
+    for (std::size_t i = 1; i < result_.sides.size(); ++i) widest = std::max(widest, ratios_spread(paired_ratios(result_.sides[i].seconds, first.seconds), options_.confidence).half_width());
     return widest;
   }
 
@@ -140,7 +140,7 @@ const Measured& Result::side(std::string_view name) const {
 }
 
 Spread Result::ratio(std::string_view top, std::string_view bottom) const {
-  return spread(paired_ratios(side(top).seconds, side(bottom).seconds), confidence);
+  return ratios_spread(paired_ratios(side(top).seconds, side(bottom).seconds), confidence);
 }
 
 Result run(const std::vector<Side>& sides, Environment& environment, const Options& options) {

@@ -1,8 +1,8 @@
 #pragma once
 // The protocol of every speed claim, written once. Sides take turns within a round, in a random order that the next round
 // reverses; each repeats its call for about `target` seconds after a call that is not measured; rounds go on until the
-// interval of every ratio is narrow enough, or the time is up. A claim is the median of the round-by-round ratios and
-// the interval around it. Stopping by width and never by outcome keeps that interval honest (Chow and Robbins, "On the
+// interval of every ratio is narrow enough, or the time is up. A claim is the middle of the round-by-round ratios
+// (statistics.h) and the interval around it. Stopping by width and never by outcome keeps that interval honest (Chow and Robbins, "On the
 // asymptotic theory of fixed-width sequential confidence intervals for the mean", 1965).
 
 #include <cstdint>
@@ -39,6 +39,7 @@ struct Options {
   int least = 7, most = 999;   // where rounds is 0
   double target = 0.01;        // seconds of measured calls of one side in one round; one call at least
   double limit = 4;            // seconds for the whole comparison; three rounds are always done
+  double patience = 5;         // a ratio that is not narrow enough by then may take so many times the limit: noisy hours
   double half_width = 0.0075;  // of the interval of each ratio, relative: narrow enough
   double confidence = 0.95;
   double settle = 0;           // seconds of idling before each turn, for libraries whose threads spin after a call; the

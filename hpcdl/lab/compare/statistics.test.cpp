@@ -56,6 +56,32 @@ TEST(statistics, the_interval_covers_as_often_as_it_says) {
   EXPECT_NEAR(static_cast<double>(covered) / trials, expected, 4 * sigma);
 }
 
+// Places and coverages of the tables of the signed-rank test.
+TEST(statistics, interval_of_ratios_is_that_of_the_signed_rank_test) {
+  const auto check = [](int n, std::int64_t place, double coverage) {
+    const auto i = signed_rank_interval(n, 0.95);
+    EXPECT_EQ(i.place, place) << n;
+    EXPECT_NEAR(i.coverage, coverage, 5e-4) << n;
+  };
+  check(6, 1, 1 - 2.0 / 64);
+  check(7, 3, 1 - 6.0 / 128);
+  check(10, 9, 0.951);
+  check(20, 53, 0.952);
+  EXPECT_EQ(signed_rank_interval(3, 0.95).coverage, 0.75) << "too few values for more";
+  const auto exact = signed_rank_interval(60, 0.95), normal = signed_rank_interval(61, 0.95);
+  EXPECT_NEAR(static_cast<double>(normal.place - exact.place), 23, 6) << "where the counting ends nothing jumps";
+  EXPECT_NEAR(normal.coverage, exact.coverage, 2e-3);
+}
+
+TEST(statistics, the_middle_of_ratios_is_the_median_of_the_means_of_pairs) {
+  const Spread s = ratios_spread({1, 2, 8});  // means of the exponents of 2: 0 .5 1 1.5 2 3
+  EXPECT_NEAR(s.median, std::pow(2, 1.25), 1e-12);
+  EXPECT_EQ(s.min, 1); EXPECT_EQ(s.max, 8);
+  EXPECT_NEAR(s.low, 1, 1e-12); EXPECT_NEAR(s.high, 8, 1e-12);
+  EXPECT_NEAR(ratios_spread({1, 1, 1, 1, 1, 1, 1, 100, 1e-3, 1e6}).median, 1, 1e-12);
+  EXPECT_TRUE(std::isinf(ratios_spread({}).half_width()));
+}
+
 TEST(statistics, spread_and_ratios) {
   const Spread s = spread({5, 1, 4, 2, 3, 6, 7, 8, 9});
   EXPECT_EQ(s.median, 5);

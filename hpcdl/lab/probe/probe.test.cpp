@@ -161,7 +161,7 @@ TEST(probe, a_gpu_has_its_place_in_text_and_json) {
   p.gpus.push_back(g);
   p.gpu_links.push_back({0, 1, "nvlink", figure(4e11), {}});
   const auto text = to_text(p);
-  for (const char* part : {"A GPU", "3000", "wgmma", "bf16", "900", "nvlink to GPU 1"}) EXPECT_NE(text.find(part), std::string::npos) << part << text;
+  for (const char* part : {"A GPU", "3000", "wgmma", "bf16", "900", "nvlink      to GPU 1"}) EXPECT_NE(text.find(part), std::string::npos) << part << text;
   EXPECT_EQ(text.find("no GPU found"), std::string::npos);
   EXPECT_EQ(to_json(p).at("gpus")[0].at("peaks")[0].at("operations_per_second").at("median"), 9e14);
   const Roofs r = roofs_of(g);

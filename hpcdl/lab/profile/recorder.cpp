@@ -23,6 +23,7 @@ void Recorder::begin_step(std::int64_t step) {
   trace_ = {};
   trace_.step = step;
   trace_.recorded = look_ == Look::record;
+  if (trace_.recorded && timer_) timer_->begin();
   trace_.interruptions = -interruptions();
   trace_.begin = now_ns();
 }
@@ -31,9 +32,9 @@ void Recorder::end_step(std::int64_t) {
   if (look_ == Look::away) return;
   trace_.end = now_ns();
   trace_.interruptions += interruptions();
-  if (timer_) timer_->finish();
+  const bool whole = look_ != Look::record || !timer_ || timer_->finish(trace_);
   look_ = Look::away;
-  sink_(std::move(trace_));
+  if (whole) sink_(std::move(trace_));
 }
 
 void Recorder::begin(train::Stage stage) {
@@ -53,9 +54,9 @@ int Recorder::program_of(const Executable& exe) {
 }
 
 void Recorder::run(const Executable& exe, Stream& s) {
-  if (look_ == Look::away) program_of(exe);  // warm-up: the copy is not made in a step that counts
+  if (!timer_) timer_ = record_timer(s.device()), look_ == Look::record ? timer_->begin() : void();
+  if (look_ == Look::away) program_of(exe), timer_->prepare(exe, s);  // warm-up: nothing of this in a step that counts
   if (look_ != Look::record) return exe.run(s);
-  if (!timer_) timer_ = record_timer(s.device());
   threads_ = s.pool().threads();
   auto& run = trace_.runs.emplace_back();
   run.program = program_of(exe);

@@ -20,6 +20,8 @@ class Recorder : public train::Observer {
   /// The programs seen so far; valid as long as the recorder.
   const std::deque<ProgramFacts>& programs() const { return programs_; }
   int threads() const { return threads_; }
+  /// How records were timed, where that matters.
+  std::string how() const { return timer_ ? timer_->how() : ""; }
 
   void begin_step(std::int64_t step) override;
   void end_step(std::int64_t step) override;

@@ -112,6 +112,27 @@ std::vector<Gap> gaps(const Profile& profile) {
   return list;
 }
 
+double launch_gaps(const Profile& profile) {
+  std::int64_t idle = 0, steps = 0;
+  for (const auto& step : profile.steps) {
+    if (!step.recorded) continue;
+    ++steps;
+    std::vector<std::vector<RecordTime>> spans(step.runs.size());
+    for (const auto& d : step.device)
+      if (d.run >= 0) spans[static_cast<std::size_t>(d.run)].push_back({d.begin, d.end});
+    for (std::size_t r = 0; r < spans.size(); ++r) {
+      auto& list = spans[r];
+      if (step.device.empty()) list = step.runs[r].times;
+      std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+      for (std::int64_t end = list.empty() ? 0 : list[0].end; const auto& t : list) {
+        idle += std::max<std::int64_t>(0, t.begin - end);
+        end = std::max(end, t.end);
+      }
+    }
+  }
+  return steps ? seconds(idle) / static_cast<double>(steps) : 0;
+}
+
 MemoryPeak memory_peak(const Profile& profile) {
   MemoryPeak out;
   std::set<const void*> seen;
@@ -149,6 +170,9 @@ Report report(const Profile& profile, const Roofs& roofs) {
   if (profile.steps.size() > 1) r.between_steps /= static_cast<double>(profile.steps.size() - 1);
   r.roofs = roofs;
   r.gaps = gaps(profile);
+  r.how = profile.how;
+  if (!r.how.empty()) r.launch_gaps = launch_gaps(profile);
+  for (const auto& s : profile.steps) r.kernels += static_cast<double>(s.device.size()) / static_cast<double>(std::max<std::int64_t>(r.steps, 1));
   r.memory = memory_peak(profile);
   count_threads(r, profile, totals);
   return r;
@@ -175,6 +199,8 @@ nlohmann::ordered_json report_json(const Report& r) {
   j["overhead"] = {{"pairs", r.overhead.pairs}, {"median", r.overhead.median}, {"low", r.overhead.low}, {"high", r.overhead.high}};
   j["ms"] = {{"data_wait", 1e3 * r.data}, {"forward", 1e3 * r.phases[0]}, {"recompute", 1e3 * r.phases[1]}, {"backward", 1e3 * r.phases[2]},
              {"optimizer", 1e3 * r.phases[3]}, {"idle", 1e3 * r.gap_seconds()}, {"between_steps", 1e3 * r.between_steps}};
+  if (r.launch_gaps >= 0)
+    j["gpu"] = {{"timed_by", r.how}, {"launch_gaps_ms", 1e3 * r.launch_gaps}, {"launch_gaps_share", r.launch_gaps / r.step_seconds}, {"kernels", r.kernels}};
   if (r.busy >= 0) j["threads_busy"] = r.busy;
   j["interruptions"] = r.interruptions;
   j["thread_busy_ms"] = Json::array();

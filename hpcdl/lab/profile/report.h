@@ -15,6 +15,7 @@ struct Profile {
   std::vector<StepTrace> steps;      // recorded and plain ones, in order
   int threads = 1;
   int rank = 0, world = 1;
+  std::string how;                   // records were timed, where that matters: on a GPU
 };
 
 /// What looking costs: recorded steps against the plain neighbours they are paired with.
@@ -47,6 +48,9 @@ struct Report {
   double data = 0, records = 0;      // per step: waiting for batches; inside records
   double phases[4] = {};             // per step: records of each Phase
   double between_steps = 0;          // per step: logging and the like, outside of steps
+  double launch_gaps = -1;           // seconds per step in which a GPU was idle within a program; < 0: ran on a CPU
+  double kernels = 0;                // per step, copies and fills on the GPU among them; 0: not known
+  std::string how;
   double busy = -1;                  // share of the threads' time within records that was work; < 0: one thread
   std::vector<double> thread_busy;   // seconds per step
   double interruptions = 0;          // per step: the CPU was taken away from a thread
@@ -66,6 +70,8 @@ Report report(const Profile& profile, const Roofs& roofs);
 /// Neighbours of which one was recorded and one was not.
 Overhead overhead(const std::vector<StepTrace>& steps);
 std::vector<Gap> gaps(const Profile& profile);
+/// Seconds per recorded step between the begin and the end of the programs in which nothing of them ran.
+double launch_gaps(const Profile& profile);
 MemoryPeak memory_peak(const Profile& profile);
 
 nlohmann::ordered_json report_json(const Report& report);

@@ -20,6 +20,7 @@ Profiled profile_training(train::RunConfig& config, const ProfileOptions& option
   out.summary = train::run(config, hooks);
   out.profile.programs = recorder.programs();
   out.profile.threads = recorder.threads();
+  out.profile.how = recorder.how();
   out.profile.rank = options.rank, out.profile.world = options.world;
   return out;
 }

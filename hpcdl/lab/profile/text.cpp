@@ -28,6 +28,7 @@ std::string budget(const Report& r) {
   out += share_line("backward", r.phases[2], r.step_seconds);
   out += share_line("optimizer", r.phases[3], r.step_seconds);
   out += share_line("idle in between", r.gap_seconds(), r.step_seconds, r.gaps.empty() ? "" : fmt::format("most before {}", r.gaps[0].before));
+  if (r.launch_gaps >= 0) out += share_line("  launch gaps", r.launch_gaps, r.step_seconds, "of it between kernels of one program");
   out += fmt::format("  {:<18} {:>10} ms {:>8}  logging, evaluation and checkpoints come on top\n", "between steps", ms(r.between_steps), percent(r.between_steps / r.step_seconds));
   return out;
 }
@@ -93,6 +94,7 @@ std::string report_text(const Report& r, const TextOptions& options) {
   std::string out = budget(r) + table(r, options) + gaps_text(r) + threads_text(r);
   out += fmt::format("memory: {} of activations planned, {} live at the worst record ({}); {} of parameters, gradients and optimizer state\n", bytes(r.memory.arena), bytes(r.memory.live),
                      r.memory.label, bytes(r.memory.external));
+  if (!r.how.empty()) out += fmt::format("gpu: {}{}\n", r.kernels > 0 ? fmt::format("{:.0f} kernels, copies and fills per step; ", r.kernels) : "", r.how);
   out += overhead_text(r) + beyond_light(r);
   constexpr double kOften = 5;  // a quiet machine takes the CPU away less than once per 10 ms and thread
   if (r.interruptions > std::max(kOften, 100 * r.step_seconds * r.threads))

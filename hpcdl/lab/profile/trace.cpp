@@ -43,6 +43,8 @@ class Writer {
   void run(const ProgramRun& run);
   void layers(const ProgramRun& run);
   void memory(const ProgramRun& run);
+  void device(const StepTrace& step);
+  bool on_gpu() const { return !profile_.how.empty(); }
   void event(std::string_view head, std::int64_t begin, std::int64_t end, std::string_view args);
   std::string head(std::string_view name, std::string_view category, Track track) const;
   std::string footer(const TraceText& text) const;
@@ -77,7 +79,7 @@ RecordText Writer::describe(const ProgramFacts& facts, const Record& record) con
   RecordText text;
   text.name = record_name(record);
   text.collective = is_collective(record.op);
-  text.head = head(text.name, text.collective ? "collective" : "cpu_op", Track::records);
+  text.head = head(text.name, text.collective ? "collective" : on_gpu() ? "gpu_op" : "cpu_op", Track::records);
   std::string shapes;
   const Operand* first = nullptr;
   for (std::uint32_t k = 0; k < std::min<std::uint32_t>(record.operand_count, 8); ++k) {
@@ -106,10 +108,12 @@ void Writer::names() {
   meta("process_name", 0, "name", in_quotes(fmt::format("rank {}", profile_.rank)));
   meta("process_sort_index", 0, "sort_index", std::to_string(profile_.rank));
   constexpr std::pair<Track, const char*> kTracks[] = {{Track::steps, "steps"}, {Track::stages, "stages"}, {Track::layers, "layers"}, {Track::records, "records"}};
-  for (const auto& [track, name] : kTracks) {
+  const auto track_name = [&](Track track, const char* name) {
     meta("thread_name", static_cast<int>(track), "name", in_quotes(name));
     meta("thread_sort_index", static_cast<int>(track), "sort_index", std::to_string(static_cast<int>(track)));
-  }
+  };
+  for (const auto& [track, name] : kTracks) track_name(track, name);
+  if (on_gpu()) track_name(Track::kernels, "GPU kernels"), track_name(Track::queue, "host queues");
 }
 
 void Writer::layers(const ProgramRun& run) {
@@ -158,6 +162,18 @@ void Writer::step(const StepTrace& step) {
   event(head(fmt::format("step {}", step.step + 1), "user_annotation", Track::steps), step.begin, step.end, fmt::format("\"step\":{}", step.step + 1));
   for (const auto& s : step.stages) event(head(stage_name(s.stage), "user_annotation", Track::stages), s.begin, s.end, fmt::format("\"step\":{}", step.step + 1));
   for (const auto& r : step.runs) layers(r), run(r), memory(r);
+  device(step);
+}
+
+void Writer::device(const StepTrace& step) {
+  constexpr std::string_view kCategories[] = {"kernel", "gpu_memcpy", "gpu_memset"};
+  for (const auto& r : step.runs)
+    if (r.host.end > r.host.begin) event(head("queue", "cpu_op", Track::queue), r.host.begin, r.host.end, fmt::format("\"program\":{}", r.program));
+  for (const auto& d : step.device) {
+    std::string args;
+    if (d.run >= 0) args = fmt::format("\"record\":{},\"program\":{}", d.record, step.runs[static_cast<std::size_t>(d.run)].program);
+    event(head(d.name, kCategories[static_cast<int>(d.kind)], Track::kernels), d.begin, d.end, args);
+  }
 }
 
 /// In order of time, whatever row they are of.

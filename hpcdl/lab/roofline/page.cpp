@@ -86,7 +86,7 @@ std::string table_row(const Row& r, std::size_t index) {
 std::string to_html(const Report& report) {
   std::string html = "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n<meta charset=\"utf-8\"/>\n"
                      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n";
-  html += fmt::format("<title>{}</title>\n<style>{}{}{}</style>\n</head>\n<body>\n", xml_text("Roofline of " + report.machine.cpu), kStyle,
+  html += fmt::format("<title>{}</title>\n<style>{}{}{}</style>\n</head>\n<body>\n", xml_text("Roofline of " + report.title()), kStyle,
                       picture_rules("html[data-theme=light] ", false), picture_rules("html[data-theme=dark] ", true));
   html += to_svg(report);
   html += "<form onsubmit=\"return false\"><input id=\"find\" placeholder=\"find: softmax bf16 bwd\"/><button id=\"theme\" type=\"button\">light / dark</button></form>\n";

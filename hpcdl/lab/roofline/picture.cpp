@@ -232,8 +232,7 @@ std::string head(const Picture& p) {
                             : r.config.empty() ? "Every kernel under its roof" : "A training step under the roof";
   std::string svg = text(kPlot.left - 56, 40, "class=\"title\"", title);
   const auto measured = std::count_if(p.rows.begin(), p.rows.end(), [](const Row* row) { return row->measured(); });
-  svg += text(kPlot.left - 56, 64, "class=\"subtitle\"", fmt::format("{}, {} thread{}, {}. {} {}. Roofs measured on this machine{}.", r.machine.cpu, r.threads, r.threads == 1 ? "" : "s",
-                                                                  r.machine.isa, p.rows.size(), measured ? "kernels, medians" : "kernels at the speed of light", r.date.empty() ? "" : ", " + r.date));
+  svg += text(kPlot.left - 56, 64, "class=\"subtitle\"", fmt::format("{}, {}. {} {}. Roofs measured on this machine{}.", r.title(), r.details(), p.rows.size(), measured ? "kernels, medians" : "kernels at the speed of light", r.date.empty() ? "" : ", " + r.date));
   double x = kPlot.left - 50;
   const auto entry = [&](const std::string& mark, const std::string& words) {
     svg += fmt::format(fmt::runtime(mark), x, 87.0) + text(x + 11, 91, "class=\"legend\"", words);
@@ -255,7 +254,7 @@ std::string to_svg(const Report& report) {
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"roofline\" viewBox=\"0 0 {0:.0f} {1:.0f}\" width=\"{0:.0f}\" height=\"{1:.0f}\" role=\"img\" "
       "font-family=\"Inter, 'Segoe UI', 'Helvetica Neue', Arial, 'Liberation Sans', sans-serif\">\n<title>{2}</title>\n<style>\n{3}@media (prefers-color-scheme: dark) {{\n{4}}}\n</style>\n",
-      kWidth, kHeight, xml_text(fmt::format("Roofline of {}", report.machine.cpu)), picture_rules("", false), picture_rules("", true));
+      kWidth, kHeight, xml_text(fmt::format("Roofline of {}", report.title())), picture_rules("", false), picture_rules("", true));
   svg += fmt::format("<rect class=\"paper\" width=\"{:.0f}\" height=\"{:.0f}\"/>\n", kWidth, kHeight) + head(p) + grid(p);
   svg += roofs(p);
   svg += shares(p);

@@ -88,7 +88,7 @@ Json to_json(const Report& report) {
   const auto& m = report.machine;
   Json j = {{"machine", {{"cpu", m.cpu}, {"cpus_online", m.cpus_online}, {"cpus_allowed", m.cpus_allowed}, {"isa", m.isa}, {"memory_bytes", m.memory_total},
                          {"last_level_cache_bytes", m.last_level_cache}}},
-            {"device", report.device}, {"threads", report.threads}, {"date", report.date}, {"seconds", report.seconds},
+            {"device", report.device}, {"gpu", report.gpu.empty() ? Json() : Json(report.gpu)}, {"threads", report.threads}, {"date", report.date}, {"seconds", report.seconds},
             {"roofs", roofs_json(report.roofs)}, {"above_roof", report.faults()}};
   if (!report.config.empty()) j["config"] = report.config;
   j["rows"] = Json::array();

@@ -15,6 +15,7 @@ namespace hpcdl::lab::roofline {
 struct Report {
   Machine machine;
   std::string device = "cpu";
+  std::string gpu;             // its name; empty: ran on the CPU
   int threads = 1;
   std::string date;            // UTC, "2026-11-21"
   Roofs roofs;
@@ -23,6 +24,9 @@ struct Report {
   std::string config;          // whose step
   double seconds = 0;          // it took
 
+  /// "AMD EPYC"; "2 threads, avx512".
+  std::string title() const { return gpu.empty() ? machine.cpu : gpu; }
+  std::string details() const { return gpu.empty() ? fmt::format("{} thread{}, {}", threads, threads == 1 ? "" : "s", machine.isa) : "each kernel a captured graph"; }
   /// All rows, those of the step last.
   std::vector<const Row*> all() const;
   /// How many are faster than light.

@@ -1,36 +1,25 @@
 #include "hpcdl/lab/roofline/rows.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/lab/compare/gpu_environment.h"
 #include "hpcdl/lab/compare/statistics.h"
-#include "hpcdl/lab/roofline/mixes.h"
 
 namespace hpcdl::lab::roofline {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
-
 /// Samples of the time of one run, each of enough runs for the clock, until `limit` seconds are over.
-std::vector<double> sample(const std::function<void()>& run, double limit) {
+std::vector<double> sample(compare::Environment& clock, const std::function<void()>& run, double limit) {
   constexpr double kClock = 2e-4;  // a sample this long is timed to better than a thousandth
   constexpr std::size_t kLeast = 3, kMost = 400;
-  run();  // touches pages, fills caches
-  const auto first = Clock::now();
-  run();
-  const double once = std::max(seconds_since(first), 1e-9);
+  clock.time(run, 1);  // touches pages, fills caches
+  const double once = std::max(clock.time(run, 1), 1e-9);
   const int calls = std::max(1, static_cast<int>(kClock / once));
   std::vector<double> samples;
-  const auto start = Clock::now();
-  while (samples.size() < kLeast || (samples.size() < kMost && seconds_since(start) < limit)) {
-    const auto begin = Clock::now();
-    for (int i = 0; i < calls; ++i) run();
-    samples.push_back(seconds_since(begin) / calls);
-  }
+  const double start = clock.now();
+  while (samples.size() < kLeast || (samples.size() < kMost && clock.now() - start < limit)) samples.push_back(clock.time(run, calls) / calls);
   return samples;
 }
 
@@ -77,13 +66,19 @@ Row row_of(const Case& c, const std::string& source, const Roofs& roofs) {
   return row;
 }
 
-Row measure(const Case& c, const std::string& source, Pool& pool, const Roofs& roofs, const Timing& timing, std::shared_ptr<Buffer>& arena) {
+Place::Place(Device device, Pool& pool) : stream(device, pool) {
+  if (device.is_cuda()) clock = std::make_unique<compare::GpuEnvironment>(pool, stream);
+  else clock = std::make_unique<compare::HostEnvironment>(pool);
+}
+
+Row measure(const Case& c, const std::string& source, const Place& place, const Roofs& roofs, const Timing& timing, std::shared_ptr<Buffer>& arena) {
   Row row = blank(c, source);
-  const CaseRun run(c, std::move(arena));
+  Stream stream = place.stream;
+  row.device = stream.device().is_cuda() ? "cuda" : "cpu";
+  const CaseRun run = ready(c, stream, std::move(arena));
   add_parts(row, run.program());
   relight(row, roofs);
-  Stream stream(pool);
-  const auto samples = sample([&] { run.run(stream); }, timing.seconds);
+  const auto samples = sample(*place.clock, [&] { run.run(stream); }, timing.seconds);
   const auto spread = compare::spread(samples);
   row.runs = static_cast<int>(samples.size());
   row.seconds = spread.median, row.fastest = spread.min, row.slowest = spread.max;

@@ -2,10 +2,12 @@
 // One line of a roofline: a kernel, what it costs, how fast light would be, and how fast it was.
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "hpcdl/lab/cases.h"
+#include "hpcdl/lab/compare/environment.h"
 #include "hpcdl/lab/light.h"
 #include "hpcdl/train/config.h"
 
@@ -50,13 +52,22 @@ struct Timing {
   int step_runs = 3;
 };
 
-/// row_of(), timed. `arena` is used and left behind for the next.
-Row measure(const Case& c, const std::string& source, Pool& pool, const Roofs& roofs, const Timing& timing, std::shared_ptr<Buffer>& arena);
+/// Where kernels run, and the clock that times them.
+struct Place {
+  Stream stream;
+  std::unique_ptr<compare::Environment> clock;
+
+  Place(Device device, Pool& pool);
+};
+
+/// row_of(), timed; on a GPU as a captured graph. `arena` is used and left behind for the next.
+Row measure(const Case& c, const std::string& source, const Place& place, const Roofs& roofs, const Timing& timing, std::shared_ptr<Buffer>& arena);
 
 /// Called before each piece of work: what, and how much of all is done, 0 .. 1.
 using OnProgress = std::function<void(const std::string& what, double done)>;
 
-/// Every record of one training step, equal ones together, those that take longest first. `measured` false: costs alone.
+/// Every record of one training step on config.train.device, equal ones together, those that take longest first. `measured` false:
+/// costs alone.
 std::vector<Row> step_rows(train::RunConfig& config, Pool& pool, const Roofs& roofs, const Timing& timing, bool measured, const OnProgress& progress);
 
 /// Light anew, under other roofs.

@@ -42,10 +42,11 @@ TEST(rows, faster_than_light_is_a_fault) {
 
 TEST(rows, a_case_is_timed_and_several_records_add_up) {
   Pool pool(2);
+  const Place place(Device::cpu(), pool);
   std::shared_ptr<Buffer> arena;
   for (const auto& c : cases_at({"layer_norm"}, "64x256")) {
     if (c.op != "layer_norm") continue;
-    const auto row = measure(c, "case", pool, roofs_for_tests(), {.seconds = 0.005}, arena);
+    const auto row = measure(c, "case", place, roofs_for_tests(), {.seconds = 0.005}, arena);
     EXPECT_GT(row.seconds, 0);
     EXPECT_LE(row.fastest, row.seconds);
     EXPECT_GE(row.slowest, row.seconds);

@@ -3,12 +3,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/lab/compare/statistics.h"
+#include "hpcdl/lab/profile/timer.h"
 #include "hpcdl/lab/roofline/rows.h"
 #include "hpcdl/train/trainer.h"
 
@@ -52,18 +52,21 @@ Row row_of_record(const Program& p, const Record& r, const Roofs& roofs) {
 }
 
 /// Median seconds of every record over `runs` runs of a program.
-std::vector<double> record_seconds(const Executable& exe, Stream& stream, int runs) {
-  using Clock = std::chrono::steady_clock;
-  const auto records = exe.program().records.size();
-  std::vector<std::vector<double>> samples(records);
-  for (int run = 0; run < runs; ++run) {
-    auto last = Clock::now();
-    exe.run(stream, 0, static_cast<int>(records), [&](int i) {
-      const auto now = Clock::now();
-      samples[static_cast<std::size_t>(i)].push_back(std::chrono::duration<double>(now - last).count());
-      last = Clock::now();
-    });
+std::vector<double> record_seconds(RecordTimer& timer, const Executable& exe, Stream& stream, int runs) {
+  constexpr int kMoreTries = 3;  // a timer may have to find its way first
+  std::vector<std::vector<double>> samples(exe.program().records.size());
+  timer.prepare(exe, stream);
+  int done = 0;
+  for (int tries = 0; done < runs && tries < runs + kMoreTries; ++tries) {
+    StepTrace trace;
+    timer.begin();
+    const auto& times = trace.runs.emplace_back().times;
+    timer.run(exe, stream, trace.runs.back());
+    if (!timer.finish(trace)) continue;
+    ++done;
+    for (std::size_t i = 0; i < samples.size(); ++i) samples[i].push_back(1e-9 * static_cast<double>(times[i].end - times[i].begin));
   }
+  require(done > 0, "roofline", "the records of a program could not be timed: {}", timer.how());
   std::vector<double> medians;
   for (auto& s : samples) medians.push_back(compare::median(std::move(s)));
   return medians;
@@ -107,11 +110,13 @@ std::vector<Row> step_rows(train::RunConfig& config, Pool& pool, const Roofs& ro
   if (config.model.vocab == 0) config.model.vocab = config.data.vocab_size;  // what a trained tokenizer has at most
   if (progress) progress("making the model", 0);
   auto model = models::LanguageModel::create(config.model, config.train.seed, true);
-  train::TrainStep step(model, pool, train::step_options(config));
+  const Device device = device_from_name(config.train.device);
+  train::TrainStep step(model, pool, train::step_options(config), device);
   const auto tokens = random_tokens(config.train.batch * config.model.context, config.model.vocab, 1);
   const auto targets = random_tokens(std::ssize(tokens), config.model.vocab, 2);
   StepParams params{.seed = 1, .lr = 0, .grad_scale = 1.0f / static_cast<float>(tokens.size())};  // a rate of 0 keeps the weights
-  Stream stream(pool, &params);
+  Stream stream(device, pool, &params);
+  const auto timer = record_timer(device);
   Groups groups;
   const auto micro_batches = config.train.accumulate;
   const auto programs = step.programs(std::min<std::int64_t>(micro_batches, 2));
@@ -121,12 +126,14 @@ std::vector<Row> step_rows(train::RunConfig& config, Pool& pool, const Roofs& ro
     if (progress) progress(update ? "the update" : "forward and backward", static_cast<double>(i) / static_cast<double>(programs.size()));
     std::vector<double> seconds(program.records.size());
     if (measured) {
-      if (!update) step.accumulate(tokens, targets, 0, static_cast<std::int64_t>(i));  // hands over the tokens, and warms up
-      seconds = record_seconds(*programs[i], stream, timing.step_runs);
+      // Hands over the tokens, and warms up; on a GPU programs are captured then.
+      if (!update) step.accumulate(tokens, targets, 0, static_cast<std::int64_t>(i));
+      else if (device.is_cuda()) step.update(0, std::ssize(tokens));
+      seconds = record_seconds(*timer, *programs[i], stream, timing.step_runs);
     }
     const auto times = update || i == 0 ? 1 : micro_batches - 1;
     for (std::size_t k = 0; k < seconds.size(); ++k)
-      groups.add(row_of_record(program, program.records[k], roofs), seconds[k], times, measured ? timing.step_runs : 0);
+      if (!measured || seconds[k] > 0) groups.add(row_of_record(program, program.records[k], roofs), seconds[k], times, measured ? timing.step_runs : 0);
   }
   return groups.take();
 }

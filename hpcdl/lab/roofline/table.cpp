@@ -73,7 +73,7 @@ std::string table(const std::string& title, const std::vector<const Row*>& rows,
 
 std::string machine_text(const Report& report, const Paint& paint) {
   const auto& r = report.roofs;
-  std::string text = paint(kBold, fmt::format("Roofline of {}, {} thread{}, {}", report.machine.cpu, report.threads, report.threads == 1 ? "" : "s", report.machine.isa)) + "\n";
+  std::string text = paint(kBold, fmt::format("Roofline of {}, {}", report.title(), report.details())) + "\n";
   text += fmt::format("  arithmetic  f32 {}   bf16 {}   i8 {}\n", show_rate(r.f32, "FLOP/s"), show_rate(r.bf16, "FLOP/s"), show_rate(r.i8, "OP/s"));
   text += fmt::format("  traffic     memory {}", show_rate(r.memory(), "B/s"));
   for (auto c = r.caches.rbegin(); c != r.caches.rend(); ++c) text += fmt::format("   {} {}", c->name, show_rate(std::max(c->read, c->copy), "B/s"));

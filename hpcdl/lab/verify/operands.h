@@ -21,6 +21,9 @@ class Block {
 
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
+  /// Of the operand and its guard zones.
+  const std::byte* begin() const { return begin_; }
+  const std::byte* end() const { return end_; }
   /// "before" or "behind" the operand, or nullptr while both guards are as they were.
   const char* broken_guard() const;
   void fill(unsigned char value) const;

@@ -117,13 +117,24 @@ Spec spec_of(const hpcdl_tensor& t) {
   s.dtype = t.dtype == HPCDL_BF16 ? DType::bf16 : t.dtype == HPCDL_I32 ? DType::i32 : t.dtype == HPCDL_U8 ? DType::u8 : DType::f32;
   return s;
 }
-Grad operand(const hpcdl_tensor& t) { return t.data ? Grad(Tensor(t.data, spec_of(t)), Write::overwrite) : Grad(); }
+Grad operand(const hpcdl_tensor& t, Device d = {}) { return t.data ? Grad(Tensor(t.data, spec_of(t), d), Write::overwrite) : Grad(); }
 
 Pool& pool_of(int threads) {
   static std::map<int, std::unique_ptr<Pool>> pools;
   auto& p = pools[threads];
   if (!p) p = std::make_unique<Pool>(threads);
   return *p;
+}
+
+/// On a GPU the queue of the call, with parameters of ours behind it.
+Stream stream_of(const hpcdl_call& c, StepParams* params) {
+  if (c.device_kind != HPCDL_ON_CUDA) return Stream(pool_of(c.threads), params);
+  const Device device = Device::cuda(c.device_index);
+  static const auto& mirror = *new Buffer(sizeof(StepParams), device);  // the driver may be gone before static objects are
+  Stream s = Stream::borrowed(device, c.stream, pool_of(1), reinterpret_cast<StepParams*>(mirror.data()));
+  s.set_params(params);
+  s.push_params();
+  return s;
 }
 
 /// A call translated: operands in the op's order, scratch last.
@@ -134,10 +145,10 @@ struct Translated {
   Spec scratch[OpInfo::kMaxScratch];
   int n_scratch = 0;
 
-  Translated(const hpcdl_call& c, const Own& own) : op(own.op(c.args)) {
+  Translated(const hpcdl_call& c, const Own& own, Device device) : op(own.op(c.args)) {
     own.args(c.args, args);
-    const auto in = [&](int i) { return i < c.n_inputs ? operand(c.inputs[i]) : Grad(); };
-    const auto out = [&](int i) { return i < c.n_outputs ? operand(c.outputs[i]) : Grad(); };
+    const auto in = [&](int i) { return i < c.n_inputs ? operand(c.inputs[i], device) : Grad(); };
+    const auto out = [&](int i) { return i < c.n_outputs ? operand(c.outputs[i], device) : Grad(); };
     Spec specs[16];
     if (!own.backward) {
       for (int i = 0; i < op.n_out; ++i) operands.push_back(i < op.n_out - op.n_aux ? out(i) : Grad());
@@ -156,10 +167,12 @@ struct Translated {
   }
 };
 
+Device device_of(const hpcdl_call& c) { return c.device_kind == HPCDL_ON_CUDA ? Device::cuda(c.device_index) : Device::cpu(); }
+
 constexpr std::int64_t aligned(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 std::int64_t own_workspace(const hpcdl_call* c) {
-  const Translated t(*c, *static_cast<const OwnKernel*>(c->kernel->user)->own);
+  const Translated t(*c, *static_cast<const OwnKernel*>(c->kernel->user)->own, device_of(*c));
   std::int64_t bytes = 0;
   for (int i = 0; i < t.n_scratch; ++i) bytes += aligned(t.scratch[i].bytes());
   return bytes;
@@ -167,15 +180,16 @@ std::int64_t own_workspace(const hpcdl_call* c) {
 
 int own_run(const hpcdl_call* c) {
   const auto& kernel = *static_cast<const OwnKernel*>(c->kernel->user);
-  simd::set_active_isa(kernel.isa);
-  Translated t(*c, *kernel.own);
+  const Device device = device_of(*c);
+  if (!device.is_cuda()) simd::set_active_isa(kernel.isa);
+  Translated t(*c, *kernel.own, device);
   auto* at = static_cast<std::byte*>(c->workspace);
   for (int i = 0; i < t.n_scratch; ++i) {
-    t.operands.emplace_back(Tensor(at, t.scratch[i]), Write::overwrite);
+    t.operands.emplace_back(Tensor(at, t.scratch[i], device), Write::overwrite);
     at += aligned(t.scratch[i].bytes());
   }
   StepParams params;
-  Stream s(pool_of(c->threads), &params);
+  Stream s = stream_of(*c, &params);
   (kernel.own->backward ? t.op.backward : t.op.forward)(s, t.operands.data(), t.args);
   return HPCDL_OK;
 }
@@ -211,6 +225,36 @@ int adamw_run(const hpcdl_call* c) {
   return HPCDL_OK;
 }
 
+#if HPCDL_CUDA
+int grad_norm_on_gpu(const hpcdl_call* c) {
+  const auto a = read<hpcdl_grad_norm_args>(c->args);
+  const Device device = device_of(*c);
+  StepParams p;
+  p.grad_scale = a.grad_scale;
+  Stream s = stream_of(*c, &p);
+  const Grad g = operand(c->inputs[0], device);
+  cuda::grad_norm(s, Tensor(c->workspace, {{tensor_blocks(c->inputs[0].shape[0])}, DType::f64}, device), &g, 1, {.max_norm = a.max_norm});
+  s.pull_params();
+  const float results[] = {p.grad_norm, p.clip_factor};
+  for (int i = 0; i < 2; ++i) copy(s, Tensor(c->outputs[i].data, {{1}, DType::f32}, device), View(results + i, {{1}, DType::f32}));
+  return HPCDL_OK;
+}
+
+int adamw_on_gpu(const hpcdl_call* c) {
+  const auto a = read<hpcdl_adamw_args>(c->args);
+  const Device device = device_of(*c);
+  StepParams p;
+  p.lr = a.lr, p.step = a.step, p.grad_scale = a.grad_scale;
+  Stream s = stream_of(*c, &p);
+  const int from[] = {0, 2, 3};
+  for (int i = 0; i < 3; ++i) copy(s, operand(c->outputs[i], device), operand(c->inputs[from[i]], device));
+  const Grad tensors[AdamW::kOperands] = {operand(c->outputs[0], device), operand(c->inputs[1], device), operand(c->outputs[1], device), operand(c->outputs[2], device), {}};
+  const std::uint8_t decays = 1;
+  cuda::adamw(s, tensors, &decays, 1, {.beta1 = a.beta1, .beta2 = a.beta2, .eps = a.eps, .weight_decay = a.weight_decay});
+  return HPCDL_OK;
+}
+#endif
+
 /// Lives as long as the program: subjects point into it.
 struct Registry {
   std::deque<OwnKernel> kernels;
@@ -224,6 +268,12 @@ struct Registry {
     names.emplace_back(simd::isa_name(isa));
     table.push_back({name, names.back().c_str(), HPCDL_TAKES_F32 | HPCDL_TAKES_BF16, flags, HPCDL_ON_CPU, run, workspace, &kernels.back()});
   }
+#if HPCDL_CUDA
+  void add_gpu(std::string_view contract, const Own* own, std::uint32_t flags, int (*run)(const hpcdl_call*), std::int64_t (*workspace)(const hpcdl_call*)) {
+    add(contract, own, simd::IsaKind::scalar, flags, run, workspace);
+    table.back().name = "cuda", table.back().device_kind = HPCDL_ON_CUDA;
+  }
+#endif
   Registry() {
     for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512}) {
       if (isa > simd::best_isa()) continue;
@@ -231,17 +281,30 @@ struct Registry {
       add("grad_norm", nullptr, isa, HPCDL_SAME_BITS_ANY_THREADS, grad_norm_run, grad_norm_workspace);
       add("adamw", nullptr, isa, HPCDL_SAME_BITS_ANY_THREADS, adamw_run, nullptr);
     }
+#if HPCDL_CUDA
+    for (const auto& o : kOwn) add_gpu(o.contract, &o, o.in_place ? HPCDL_IN_PLACE : 0, own_run, own_workspace);
+    add_gpu("grad_norm", nullptr, 0, grad_norm_on_gpu, grad_norm_workspace);
+    add_gpu("adamw", nullptr, 0, adamw_on_gpu, nullptr);
+#endif
   }
 };
 
 }  // namespace
 
-std::vector<Subject> own_kernels() {
+namespace {
+
+std::vector<Subject> own_on(int device_kind) {
   static const Registry registry;
   std::vector<Subject> list;
-  for (const auto& k : registry.table) list.push_back(linked_kernel(k));
+  for (const auto& k : registry.table)
+    if (k.device_kind == device_kind) list.push_back(linked_kernel(k));
   return list;
 }
+
+}  // namespace
+
+std::vector<Subject> own_kernels() { return own_on(HPCDL_ON_CPU); }
+std::vector<Subject> own_gpu_kernels() { return own_on(HPCDL_ON_CUDA); }
 
 Subject linked_kernel(const hpcdl_kernel& k) {
   return {k.contract, k.name, k.dtypes, k.flags, k.device_kind, [&k]() -> const hpcdl_kernel& { return k; }};

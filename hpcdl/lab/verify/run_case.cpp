@@ -7,6 +7,7 @@
 
 #include "hpcdl/core/pool.h"
 #include "hpcdl/core/tolerance.h"
+#include "hpcdl/lab/verify/gpu_side.h"
 #include "hpcdl/lab/verify/operands.h"
 
 namespace hpcdl::lab::verify {
@@ -36,7 +37,9 @@ std::string place_of(const Spec& s, std::int64_t i) {
 class Runner {
  public:
   Runner(const hpcdl_kernel& kernel, const Contract& contract, const Case& c)
-      : kernel_(kernel), contract_(contract), case_(c), problem_(contract.problem(c.size(), c.dtype, c.variant)) {}
+      : kernel_(kernel), contract_(contract), case_(c), problem_(contract.problem(c.size(), c.dtype, c.variant)) {
+    if (kernel.device_kind == HPCDL_ON_CUDA) gpu_ = &GpuSide::here();
+  }
 
   void run();
   void time(const std::function<double(const Problem&, bool)>& ceiling);
@@ -94,23 +97,27 @@ class Runner {
   const Contract& contract_;
   const Case& case_;
   Problem problem_;
+  GpuSide* gpu_ = nullptr;  // where the kernel runs there
 };
 
 void Runner::prepare(Ready& r, const Problem& problem, const Blocks& in, const Blocks& out, int threads, bool in_place) const {
-  for (std::size_t i = 0; i < in.size(); ++i) r.in.push_back(tensor_of(problem.in[i].spec, in[i].data()));
-  for (std::size_t i = 0; i < out.size(); ++i) r.out.push_back(tensor_of(problem.out[i], in_place && i == 0 ? in[0].data() : out[i].data()));
+  if (gpu_) gpu_->reset();
+  const auto at = [&](const Spec& spec, const Block& b) -> void* { return gpu_ && spec ? gpu_->place(b) : b.data(); };
+  for (std::size_t i = 0; i < in.size(); ++i) r.in.push_back(tensor_of(problem.in[i].spec, at(problem.in[i].spec, in[i])));
+  for (std::size_t i = 0; i < out.size(); ++i) r.out.push_back(tensor_of(problem.out[i], at(problem.out[i], in_place && i == 0 ? in[0] : out[i])));
   hpcdl_call& c = r.call;
   c.kernel = &kernel_;
   c.inputs = r.in.data(), c.outputs = r.out.data();
   c.n_inputs = static_cast<std::int32_t>(r.in.size()), c.n_outputs = static_cast<std::int32_t>(r.out.size());
   c.args = problem.args.empty() ? nullptr : problem.args.data();
-  c.threads = threads, c.device_kind = HPCDL_ON_CPU;
+  c.threads = threads, c.device_kind = kernel_.device_kind;
+  if (gpu_) c.stream = gpu_->stream();
   if (!kernel_.workspace) return;
   c.workspace_bytes = kernel_.workspace(&c);
   if (c.workspace_bytes < 0) wrong("asked for a workspace of {} bytes", c.workspace_bytes);
   r.workspace = Block(static_cast<std::size_t>(c.workspace_bytes), 1, Placement::aligned, kOutputGuard);
   r.workspace.fill(kNan);
-  c.workspace = r.workspace.data();
+  c.workspace = gpu_ ? gpu_->place(r.workspace) : r.workspace.data();
 }
 
 void Runner::call(const Problem& problem, const Blocks& in, const Blocks& out, int threads, bool in_place) const {
@@ -119,6 +126,8 @@ void Runner::call(const Problem& problem, const Blocks& in, const Blocks& out, i
   std::vector<std::vector<std::byte>> before;
   for (const auto& b : in) before.emplace_back(b.data(), b.data() + b.bytes());
   const int status = kernel_.run(&r.call);
+  if (gpu_)
+    if (const auto trouble = gpu_->fetch(); !trouble.empty()) wrong("{}", trouble);
   if (kernel_.workspace)
     if (const char* side = r.workspace.broken_guard()) wrong("wrote {} its workspace", side);
   for (std::size_t i = 0; i < out.size(); ++i)
@@ -333,9 +342,12 @@ void Runner::time(const std::function<double(const Problem&, bool)>& ceiling) {
   for (int attempt = 0;; ++attempt) {
     double best = 1e30;
     for (int run = 0; run < 4; ++run) {
+      int status = HPCDL_OK;
       const auto start = std::chrono::steady_clock::now();
-      if (kernel_.run(&r.call) == HPCDL_UNSUPPORTED) throw Declined{};
-      best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+      if (gpu_) best = std::min(best, gpu_->seconds([&] { status = kernel_.run(&r.call); }));
+      else status = kernel_.run(&r.call);
+      if (status == HPCDL_UNSUPPORTED) throw Declined{};
+      if (!gpu_) best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     }
     if (best * kMargin >= limit) return;
     if (attempt == 2)

@@ -38,7 +38,12 @@ struct Options {
   std::optional<Stage> only;
   std::chrono::milliseconds patience{20000};  // for one case
   int processes = 2;                          // at a time
+  Roofs gpu;                                  // for subjects that run on one: gpu_roofs()
 };
+
+/// Roofs of the first GPU, found by a child process: one that has used a GPU cannot start others that do. Throws Error where there is
+/// none.
+Roofs gpu_roofs();
 
 /// Verifies all subjects, each in a child process; the calling process must have no thread but its own. `done` hears of
 /// each verdict as it comes. A kernel fails at its first fault.

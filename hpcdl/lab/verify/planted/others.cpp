@@ -174,6 +174,9 @@ const Corpus& corpus() {
     Corpus list;
     list.reserve(256);  // subjects point into it
     for (auto* add : {add_softmax, add_norms, add_elementwise, add_matmul, add_attention, add_others}) add(list);
+#if HPCDL_CUDA
+    add_gpu(list);
+#endif
     return list;
   }();
   return all;

@@ -26,11 +26,12 @@ inline constexpr std::uint32_t kF32 = HPCDL_TAKES_F32, kBf16 = HPCDL_TAKES_BF16,
 struct Adder {
   Corpus& list;
   const char* contract;
+  std::int32_t device = HPCDL_ON_CPU;
   void good(const char* name, Run run, std::uint32_t dtypes = kF32, std::uint32_t flags = 0, std::int64_t (*workspace)(const hpcdl_call*) = nullptr) {
-    list.push_back({{contract, name, dtypes, flags, HPCDL_ON_CPU, run, workspace, nullptr}, nullptr});
+    list.push_back({{contract, name, dtypes, flags, device, run, workspace, nullptr}, nullptr});
   }
   void bad(const char* name, const char* fault, Run run, std::uint32_t dtypes = kF32, std::uint32_t flags = 0, std::int64_t (*workspace)(const hpcdl_call*) = nullptr) {
-    list.push_back({{contract, name, dtypes, flags, HPCDL_ON_CPU, run, workspace, nullptr}, fault});
+    list.push_back({{contract, name, dtypes, flags, device, run, workspace, nullptr}, fault});
   }
 };
 
@@ -41,6 +42,9 @@ void add_elementwise(Corpus&);
 void add_matmul(Corpus&);
 void add_attention(Corpus&);
 void add_others(Corpus&);
+#if HPCDL_CUDA
+void add_gpu(Corpus&);
+#endif
 
 template <class T> const T* in(const hpcdl_call* c, int i) { return static_cast<const T*>(c->inputs[i].data); }
 template <class T> T* out(const hpcdl_call* c, int i) { return static_cast<T*>(c->outputs[i].data); }
