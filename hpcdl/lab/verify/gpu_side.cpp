@@ -24,10 +24,11 @@ class OnGpu : public GpuSide {
   OnGpu() {
     require(cuda_devices() > 0, "verify", "no GPU here, or no driver for it: hpcdl doctor says what is missing");
     check(cudaStreamCreateWithFlags(&queue_, cudaStreamNonBlocking), "cudaStreamCreate");
-    grow(std::size_t{64} << 20);
+    grow(kLeast);
   }
-  void reset() override {
+  void reset(std::size_t bytes) override {
     placed_.clear();
+    if (4 * bytes + kLeast / 2 > capacity_) grow(4 * bytes + kLeast);  // workspaces come on top
     check(cudaMemsetAsync(arena_, 0xff, std::min(capacity_, used_ + kMargin), queue_), "cudaMemset");
     used_ = kMargin;
   }
@@ -38,10 +39,7 @@ class OnGpu : public GpuSide {
     const auto before = static_cast<std::size_t>(b.data() - b.begin());
     // The operand lies at the same place of a cache line as on the host.
     const std::size_t begin = (used_ + before + kLine - 1) / kLine * kLine + reinterpret_cast<std::uintptr_t>(b.data()) % kHostLine - before;
-    if (begin + zone + kMargin > capacity_) {
-      require(placed_.size() == 1, "verify", "the operands of one call take more than {} bytes of the GPU's memory", capacity_);
-      grow(2 * (begin + zone) * kMostOperands);
-    }
+    require(begin + zone + kMargin <= capacity_, "verify", "the workspace of a kernel takes {} bytes, beyond anything its operands explain", b.bytes());
     at->second = {const_cast<std::byte*>(b.begin()), arena_ + begin, arena_ + begin + before, zone};
     used_ = begin + zone + kMargin;
     check(cudaMemcpyAsync(arena_ + begin, b.begin(), zone, cudaMemcpyHostToDevice, queue_), "cudaMemcpy");
@@ -49,7 +47,7 @@ class OnGpu : public GpuSide {
   }
   std::string fetch() override {
     if (const auto launch = cudaGetLastError(); launch != cudaSuccess) return fmt::format("a launch failed: {}", cudaGetErrorString(launch));
-    if (const auto status = cudaStreamSynchronize(queue_); status != cudaSuccess) return fmt::format("on the GPU: {}", cudaGetErrorString(status));
+    if (const auto status = cudaStreamSynchronize(queue_); status != cudaSuccess) return fmt::format("{}{}", kBroken, cudaGetErrorString(status));
     for (const auto& [host, p] : placed_) check(cudaMemcpyAsync(p.host, p.zone, p.bytes, cudaMemcpyDeviceToHost, queue_), "cudaMemcpy");
     check(cudaStreamSynchronize(queue_), "copies back");
     return "";
@@ -62,7 +60,7 @@ class OnGpu : public GpuSide {
   void* stream() override { return queue_; }
 
  private:
-  static constexpr std::size_t kLine = 512, kHostLine = 64, kMargin = 64 << 10, kMostOperands = 12;
+  static constexpr std::size_t kLine = 512, kHostLine = 64, kMargin = 64 << 10, kLeast = 64 << 20;
   struct Placed {
     std::byte *host, *zone, *data;
     std::size_t bytes;

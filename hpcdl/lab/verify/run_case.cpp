@@ -101,7 +101,12 @@ class Runner {
 };
 
 void Runner::prepare(Ready& r, const Problem& problem, const Blocks& in, const Blocks& out, int threads, bool in_place) const {
-  if (gpu_) gpu_->reset();
+  if (gpu_) {
+    std::size_t bytes = 0;
+    for (const Blocks* list : {&in, &out})
+      for (const Block& b : *list) bytes += static_cast<std::size_t>(b.end() - b.begin());
+    gpu_->reset(bytes);
+  }
   const auto at = [&](const Spec& spec, const Block& b) -> void* { return gpu_ && spec ? gpu_->place(b) : b.data(); };
   for (std::size_t i = 0; i < in.size(); ++i) r.in.push_back(tensor_of(problem.in[i].spec, at(problem.in[i].spec, in[i])));
   for (std::size_t i = 0; i < out.size(); ++i) r.out.push_back(tensor_of(problem.out[i], at(problem.out[i], in_place && i == 0 ? in[0] : out[i])));

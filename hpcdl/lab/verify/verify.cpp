@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/lab/verify/gpu_side.h"
 #include "hpcdl/lab/verify/isolate.h"
 
 namespace hpcdl::lab::verify {
@@ -22,11 +23,12 @@ struct Told {
   std::uint64_t beat;
   Case now;
   StageResult stages[kStages];
-  bool finished, faulty;
+  bool finished, faulty, alone;
   char what[600];
 
   void fault(const std::string& text) {
     faulty = true;
+    std::memset(what, 0, sizeof what);
     std::strncpy(what, text.c_str(), sizeof what - 1);
   }
 };
@@ -49,6 +51,53 @@ Roofs generous_roofs() {
 Roofs roofs_again() {
   Pool pool(1);
   return lab::roofs(Device::cuda(0), pool, Remember::best);
+}
+
+/// Makes the sizes of a failing case as small as it keeps failing; `attempt` says why a case fails, "" when it does not.
+void shrink(const Contract& contract, Fault& f, const std::function<std::string(const Case&)>& attempt) {
+  int budget = 80;
+  const auto fails = [&](const Case& c) {
+    if (--budget < 0) return false;
+    std::string what = attempt(c);
+    if (what.empty()) return false;
+    f.at = c, f.what = std::move(what);
+    return true;
+  };
+  if (!fails(f.at)) {
+    f.alone = false;
+    return;
+  }
+  for (bool smaller = true; smaller && budget > 0;) {
+    smaller = false;
+    for (int d = 0; d < f.at.n_dims; ++d) {
+      // Between a size that passes (or is none) and one that fails, as if all smaller ones passed.
+      auto passes = std::min(f.at.dims[d], contract.dims[static_cast<std::size_t>(d)].least) - 1;
+      for (auto to = passes + 1; to < f.at.dims[d] && budget > 0; to = passes + (f.at.dims[d] - passes) / 2) {
+        Case c = f.at;
+        c.dims[d] = to;
+        if (fails(c)) smaller = true;
+        else passes = to;
+        if (f.at.dims[d] - passes <= 1) break;
+      }
+    }
+  }
+}
+
+/// A case whose sizes may be made smaller.
+bool has_sizes(const Fault& f) { return f.at.check != Check::time && f.at.n_dims > 0 && !f.what.starts_with("declined"); }
+
+/// In the child: a new process for each smaller case would take half a second to reach the GPU.
+void fault_on_gpu(Told& told, const hpcdl_kernel& kernel, const Contract& contract, const std::string& what) {
+  Fault f{told.now, what, true};
+  told.fault(what), told.alone = true;
+  if (!has_sizes(f) || what.starts_with(GpuSide::kBroken)) return;
+  shrink(contract, f, [&](const Case& c) {
+    ++told.beat;
+    return run_case(kernel, contract, c).fault;
+  });
+  if (f.what.starts_with(GpuSide::kBroken)) return;
+  told.now = f.at, told.alone = f.alone;
+  told.fault(f.what);
 }
 
 /// In the child.
@@ -76,7 +125,7 @@ void run_stages(Told& told, const Subject& subject, const Roofs& roofs, const Op
       ++told.beat;
       ++result.cases;
       result.declined += outcome.declined;
-      if (!outcome.fault.empty()) return told.fault(outcome.fault);
+      if (!outcome.fault.empty()) return on_gpu ? fault_on_gpu(told, kernel, contract, outcome.fault) : told.fault(outcome.fault);
     }
     result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   }
@@ -100,37 +149,6 @@ std::string probe(const Subject& subject, const Case& c, const Options& o) {
   return child.failure().empty() ? (told.faulty ? told.what : "") : child.failure();
 }
 
-/// Makes the sizes of a failing case as small as it keeps failing.
-void shrink(const Subject& subject, Fault& f, const Options& o) {
-  const auto& contract = find_contract(subject.contract);
-  int budget = 80;
-  const auto attempt = [&](Case c) {
-    if (--budget < 0) return false;
-    std::string what = probe(subject, c, o);
-    if (what.empty()) return false;
-    f.at = c, f.what = std::move(what);
-    return true;
-  };
-  if (!attempt(f.at)) {
-    f.alone = false;
-    return;
-  }
-  for (bool smaller = true; smaller && budget > 0;) {
-    smaller = false;
-    for (int d = 0; d < f.at.n_dims; ++d) {
-      // Between a size that passes (or is none) and one that fails, as if all smaller ones passed.
-      auto passes = std::min(f.at.dims[d], contract.dims[static_cast<std::size_t>(d)].least) - 1;
-      for (auto to = passes + 1; to < f.at.dims[d] && budget > 0; to = passes + (f.at.dims[d] - passes) / 2) {
-        Case c = f.at;
-        c.dims[d] = to;
-        if (attempt(c)) smaller = true;
-        else passes = to;
-        if (f.at.dims[d] - passes <= 1) break;
-      }
-    }
-  }
-}
-
 struct Running {
   std::size_t index;
   SharedMemory memory{sizeof(Told)};
@@ -145,10 +163,10 @@ Verdict conclude(const Running& r, const Subject& subject, const Options& o) {
   std::copy(std::begin(told.stages), std::end(told.stages), v.stages.begin());
   const std::string& failure = r.child->failure();
   if (!failure.empty()) v.fault = Fault{told.now, failure, true};
-  else if (told.faulty) v.fault = Fault{told.now, told.what, true};
+  else if (told.faulty) v.fault = Fault{told.now, told.what, subject.device_kind == HPCDL_ON_CPU || told.alone};
   else if (!told.finished) v.fault = Fault{told.now, "ended the process", true};
-  const bool by_itself = v.fault && v.fault->at.check != Check::time && v.fault->at.n_dims > 0 && !v.fault->what.starts_with("declined");
-  if (by_itself && !r.child->hung()) shrink(subject, *v.fault, o);
+  if (v.fault && has_sizes(*v.fault) && !r.child->hung() && subject.device_kind == HPCDL_ON_CPU)
+    shrink(find_contract(subject.contract), *v.fault, [&](const Case& c) { return probe(subject, c, o); });
   v.seconds = std::chrono::duration<double>(Clock::now() - r.start).count();
   return v;
 }
