@@ -7,6 +7,8 @@
 
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/rng.h"
+#include "hpcdl/core/tolerance.h"
+#include "hpcdl/ops/cast/cast.h"
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {
@@ -101,6 +103,58 @@ TEST(Mlp, OnACpuTheBitsOfTwoLayers) {
       }
       for (std::size_t i = 0; i < sides[0].size(); ++i)
         EXPECT_EQ(std::memcmp(sides[0][i].tensor.data(), sides[1][i].tensor.data(), static_cast<std::size_t>(sides[0][i].tensor.bytes())), 0) << i;
+    }
+}
+
+/// In 16 bits on a GPU, against f32 on the CPU. One rounding lies between the layers, which the second product averages out.
+TEST(GpuMlp, In16BitsAsInF32) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  constexpr std::int64_t rows = 392, k = 192, f = 776;
+  Pool pool(2);
+  Stream host(pool), gpu(Device::cuda(0), pool);
+  for (const bool conv1d : {false, true})
+    for (const auto activation : {Activation::gelu_tanh, Activation::gelu_erf}) {  // smooth: what is next to 0 must not change sides
+      const Mlp::Args a{.activation = activation, .conv1d = conv1d};
+      const auto flipped = [&](std::int64_t to, std::int64_t from) { return conv1d ? Shape{from, to} : Shape{to, from}; };
+      // y z h dx dw1 db1 dw2 db2 | x w1 b1 w2 b2 residual dy | dz
+      const Shape shapes[] = {{rows, k}, {rows, f}, {rows, f}, {rows, k}, flipped(f, k), {f}, flipped(k, f), {k},
+                              {rows, k}, flipped(f, k), {f}, flipped(k, f), {k}, {rows, k}, {rows, k}, {rows, f}};
+      const auto run = [&](Stream& s, DType type) {
+        std::vector<OwnedTensor> t;
+        for (std::size_t i = 0; i < std::size(shapes); ++i) {
+          const bool weight = (i >= 4 && i < 8) || (i >= 9 && i < 13);
+          OwnedTensor values({shapes[i], DType::f32});
+          const float scale = i == 9 ? 0.1f : i == 11 ? 0.05f : 1.0f;
+          for (std::int64_t e = 0; e < values.tensor.size(); ++e)
+            values.tensor.ptr<float>()[e] = static_cast<float>(bf16(scale * static_cast<float>(Rng{8, i}.normal(static_cast<std::uint64_t>(e)))));
+          OwnedTensor there({shapes[i], DType::f32}, s.device());
+          copy(s, there.tensor, values.tensor);
+          t.emplace_back(Spec{shapes[i], weight ? DType::f32 : type}, s.device());
+          Cast::forward(s, t.back().tensor, there.tensor, {t.back().tensor.dtype()});
+        }
+        const auto grad = [&](std::size_t i) { return Grad(t[i].tensor, i == 3 ? Write::overwrite : Write::accumulate); };
+        Mlp::forward(s, t[0].tensor, t[1].tensor, t[2].tensor, t[8].tensor, t[9].tensor, t[10].tensor, t[11].tensor, t[12].tensor, t[13].tensor, a);
+        Mlp::backward(s, grad(3), grad(4), grad(5), grad(6), grad(7), {}, t[8].tensor, t[9].tensor, t[11].tensor, t[1].tensor, t[2].tensor, t[14].tensor, t[15].tensor, a);
+        std::vector<std::vector<float>> out;
+        for (std::size_t i = 0; i < 8; ++i) {
+          OwnedTensor wide({shapes[i], DType::f32}, s.device());
+          Cast::forward(s, wide.tensor, t[i].tensor, {DType::f32});
+          copy(s, Tensor(out.emplace_back(static_cast<std::size_t>(wide.tensor.size())).data(), wide.tensor.spec()), wide.tensor);
+        }
+        return out;
+      };
+      const auto want = run(host, DType::f32);
+      for (auto type : {DType::bf16, DType::f16}) {
+        const auto got = run(gpu, type);
+        for (std::size_t i = 0; i < want.size(); ++i) {
+          double worst = 0, largest = 0;
+          for (std::size_t e = 0; e < want[i].size(); ++e) {
+            worst = std::max(worst, std::fabs(static_cast<double>(got[i][e]) - static_cast<double>(want[i][e])));
+            largest = std::max(largest, std::fabs(static_cast<double>(want[i][e])));
+          }
+          EXPECT_LT(worst, 4 * half_ulp(type) * largest) << dtype_name(type) << " result " << i << " activation " << static_cast<int>(activation) << " conv1d " << conv1d;
+        }
+      }
     }
 }
 
