@@ -4,7 +4,8 @@
     scripts/results_pages.py [--check]     --check changes nothing and fails when a page is not up to date
 
 README.md              the part between its markers: picture and short table
-docs/performance.md    docs/performance.in.md with  <!-- tables -->  and  {{machine/file > key > key | format}}  filled in
+docs/performance.md    docs/performance.in.md with  <!-- tables -->  and  {{machine/file > key > key | format}}  filled in, and without
+                       what stands between  <!-- with machine/file -->  and  <!-- end -->  while there is no such file
 docs/ratios.svg        the picture
 """
 
@@ -57,6 +58,7 @@ def lookup(everything, path):
 
 def performance(everything):
     text = (ROOT / "docs" / "performance.in.md").read_text()
+    text = re.sub(r"<!-- with (\S+)/(\S+) -->\n(.*?)<!-- end -->\n", lambda m: m[3] if m[2] in everything.get(m[1], {}) else "", text, flags=re.S)
     text = re.sub(r"\{\{(.+?)\}\}", lambda m: lookup(everything, m[1]), text)
     return NOTE + text.replace("<!-- tables -->", tables(everything))
 
