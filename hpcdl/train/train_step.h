@@ -30,7 +30,8 @@ struct StepOptions {
   /// 16-bit products read rounded copies of the weights, which the optimizer writes, instead of rounding them on their way:
   /// 2 bytes more for each weight, half the reads, the same bits. Unset: on a GPU.
   std::optional<bool> copies = {};
-  bool weights_beside = false;           // GPU: see Graph::Options
+  /// GPU: see Graph::Options. On an H200 4 % faster with a batch of 4 x 1024 tokens, 1 % slower with 64 x 1024, whose products fill the chip.
+  bool weights_beside = false;
   std::optional<LossScale::Args> loss_scale = {};
   float init_scale = 1024;               // of the sum of the losses of a micro-batch
 };
