@@ -43,6 +43,7 @@ int doctor(Options& o) {
   auto facts = lab::gather_facts(lab::Places::here());
   facts.threads = pool.threads();
   facts.roofs = lab::roofs(pool, lab::Remember::best);
+  for (int i = 0; i < cuda_devices(); ++i) facts.gpu_roofs.push_back(lab::roofs(Device::cuda(i), pool));
   const auto list = lab::findings(facts);
   if (o.json) {
     Json j = object(list);

@@ -122,8 +122,11 @@ Facts good() {
   f.machine.cpus_online = f.machine.cpus_allowed = f.threads = 8;
   f.machine.memory_total = f.machine.memory_available = std::int64_t{64} << 30, f.machine.shm_free = std::int64_t{8} << 30;
   f.open_files = 4096, f.disk_free = std::int64_t{100} << 30;
-  for (auto* s : {&f.cuda, &f.nccl, &f.cudnn, &f.mpi, &f.slurm, &f.python}) *s = {true, "1.0", "/usr", ""};
-  f.gpus = {"1.0", "13.0", {{"GPU", 1e9}}, 1};
+  for (auto* s : {&f.cuda, &f.nccl, &f.cudnn, &f.cublaslt, &f.cupti, &f.mpi, &f.slurm, &f.python}) *s = {true, "1.0", "/usr", ""};
+  GpuFact gpu{"GPU", 1e9};
+  gpu.compute_capability = "9.0", gpu.ecc = 1, gpu.pcie_generation = 5, gpu.pcie_width = gpu.pcie_width_most = 16;
+  f.gpus = {"1.0", "13.0", {gpu}, 1};
+  f.cuda_build = true;
   f.cuda.version = "12.4";
   return f;
 }
@@ -133,6 +136,16 @@ std::vector<Finding> wrong(const Facts& f) {
   for (auto& x : findings(f))
     if (x.state != State::ok) list.push_back(std::move(x));
   return list;
+}
+
+TEST(findings, a_gpu_shows_what_it_can) {
+  Facts f = good();
+  f.gpu_roofs = {{.f32 = 1.6e14, .bf16 = 9.5e14, .i8 = 1, .memory_read = 4.5e12, .memory_copy = 4e12, .caches = {}}};
+  const auto list = findings(f);
+  const auto value = [&](const char* what) { return std::find_if(list.begin(), list.end(), [&](const auto& x) { return x.what == what; })->value; };
+  EXPECT_EQ(value("gpu kernels"), "compute capability 9.0, 950 TFLOP/s bf16, 160 f32, 4500 GB/s");
+  EXPECT_EQ(value("gpu link"), "PCIe 5 x16");
+  EXPECT_NE(value("gpu memory").find("ECC on"), std::string::npos);
 }
 
 TEST(findings, nothing_is_wrong_with_a_good_machine) {
@@ -156,6 +169,15 @@ TEST(findings, every_gap_has_its_cost_and_its_fix) {
       {"open files", [](Facts& f) { f.open_files = 256; }},
       {"disk", [](Facts& f) { f.disk_free = 1 << 20; }},
       {"gpu", [](Facts& f) { f.gpus = {}; }},
+      {"gpu kernels", [](Facts& f) { f.cuda_build = false; }},
+      {"gpu kernels", [](Facts& f) { f.gpus.gpus[0].compute_capability = "7.5"; }},
+      {"gpu memory", [](Facts& f) { f.gpus.gpus[0].ecc = 0; }},
+      {"gpu memory", [](Facts& f) { f.gpus.gpus[0].uncorrected_errors = 3; }},
+      {"gpu link", [](Facts& f) { f.gpus.gpus[0].pcie_width = 8; }},
+      {"gpu instances", [](Facts& f) { f.gpus.gpus[0].mig = true; }},
+      {"gpu clocks", [](Facts& f) { f.gpus.gpus[0].slowed = true; }},
+      {"cublaslt", [](Facts& f) { f.cublaslt = {}; }},
+      {"cupti", [](Facts& f) { f.cupti = {}; }},
       {"cuda toolkit", [](Facts& f) { f.cuda = {}; }},
       {"cuda toolkit", [](Facts& f) { f.cuda.version = "14.1"; }},
       {"nccl", [](Facts& f) { f.nccl = {}; }},

@@ -103,6 +103,41 @@ Finding gpu(const GpuFacts& g) {
   return {"gpu", value + fmt::format(", driver {}{}", g.driver.empty() ? "unknown" : g.driver, g.cuda.empty() ? "" : ", runs CUDA up to " + g.cuda)};
 }
 
+constexpr int kLeastCapability = 8;  // the oldest chips that kernels are compiled for: A100
+
+/// What each GPU can and lacks; nothing without one.
+void add_gpus(const Facts& f, std::vector<Finding>& list) {
+  for (std::size_t i = 0; i < f.gpus.gpus.size(); ++i) {
+    const auto& g = f.gpus.gpus[i];
+    const auto name = [&](const char* what) { return f.gpus.gpus.size() > 1 ? fmt::format("gpu {} {}", i, what) : fmt::format("gpu {}", what); };
+    if (!g.compute_capability.empty()) {
+      list.push_back({name("kernels"), "compute capability " + g.compute_capability});
+      if (!f.cuda_build)
+        list.back().state = State::gap, list.back().value += "; this build has no CUDA", list.back().cost = "the GPU stays idle",
+        list.back().fix = "cmake --preset cuda, where nvcc is";
+      else if (std::atoi(g.compute_capability.c_str()) < kLeastCapability)
+        list.back().state = State::gap, list.back().cost = "no kernel is compiled for a chip before the A100", list.back().fix = "a GPU of compute capability 8.0 or later";
+      else if (i < f.gpu_roofs.size())
+        list.back().value += fmt::format(", {:.0f} TFLOP/s bf16, {:.0f} f32, {:.0f} GB/s", f.gpu_roofs[i].bf16 / 1e12, f.gpu_roofs[i].f32 / 1e12, f.gpu_roofs[i].memory() / 1e9);
+    }
+    if (g.memory_bytes <= 0 && g.ecc < 0 && g.uncorrected_errors == 0) continue;  // no more than its name is known
+    list.push_back({name("memory"), fmt::format("{}, ECC {}", g.memory_bytes > 0 ? format_bytes(g.memory_bytes) : "unknown", g.ecc < 0 ? "unknown" : g.ecc ? "on" : "off")});
+    if (g.uncorrected_errors > 0)
+      list.back().state = State::gap, list.back().value += fmt::format(", {} uncorrected errors", g.uncorrected_errors),
+      list.back().cost = "results may be wrong", list.back().fix = "nvidia-smi -q -d ECC,ROW_REMAPPER; the administrator resets or replaces it";
+    else if (g.ecc == 0)
+      list.back().state = State::absent, list.back().cost = "a flipped bit in its memory stays unseen: a long run may learn from it", list.back().fix = "as root: nvidia-smi -e 1, and a reset";
+    if (g.pcie_width > 0) {
+      list.push_back({name("link"), fmt::format("PCIe {} x{}", g.pcie_generation, g.pcie_width)});
+      if (g.pcie_width < g.pcie_width_most)
+        list.back().state = State::gap, list.back().cost = fmt::format("copies to and from it run at {}/{} of what it could do", g.pcie_width, g.pcie_width_most),
+        list.back().fix = fmt::format("a slot with {} lanes; look whether it is seated, and at the riser", g.pcie_width_most);
+    }
+    if (g.mig) list.push_back({name("instances"), "cut by MIG", State::absent, "a program gets a part of the chip and of its memory", "nothing, if that is what is wanted; else nvidia-smi -mig 0 as root"});
+    if (g.slowed) list.push_back({name("clocks"), "slowed by heat or power now", State::gap, "everything on it is slower than it could be, and times wander", "look at nvidia-smi -q -d PERFORMANCE,TEMPERATURE"});
+  }
+}
+
 Finding software(const std::string& what, const Software& s, const std::string& cost, const std::string& fix) {
   if (!s.found) return {what, s.note.empty() ? "not found" : "not found: " + s.note, State::absent, cost, fix};
   Finding x{what, fmt::format("{}{}{}", s.version, s.version.empty() ? "" : " in ", s.where)};
@@ -133,6 +168,10 @@ Facts gather_facts(const Places& places) {
   f.infiniband = std::filesystem::directory_iterator(places.root / "sys/class/infiniband", ignored) != std::filesystem::directory_iterator();
   f.gpus = find_gpus(places);
   f.cuda = find_cuda_toolkit(places), f.nccl = find_nccl(places), f.cudnn = find_cudnn(places);
+  f.cublaslt = find_cublaslt(places), f.cupti = find_cupti(places);
+#if HPCDL_CUDA
+  f.cuda_build = true;
+#endif
   f.mpi = find_mpi(places), f.slurm = find_slurm(places), f.python = find_python_module(places);
   f.slurm_job = slurm_job();
   return f;
@@ -152,9 +191,12 @@ std::vector<Finding> findings(const Facts& f) {
   add_memory(f, list);
   add_limits(f, list);
   list.push_back(gpu(f.gpus));
+  add_gpus(f, list);
   list.push_back(toolkit(f));
   list.push_back(software("nccl", f.nccl, "GPUs cannot exchange gradients over NVLink and InfiniBand", "apt-get install libnccl-dev (from NVIDIA's repository)"));
-  list.push_back(software("cudnn", f.cudnn, "no convolutions of cuDNN to compare with", "apt-get install libcudnn9-dev-cuda-13 (from NVIDIA's repository)"));
+  list.push_back(software("cublaslt", f.cublaslt, "products run on our own kernels alone", "apt-get install libcublas-dev-13-0 (from NVIDIA's repository)"));
+  list.push_back(software("cudnn", f.cudnn, "attention runs on our own kernels alone", "apt-get install libcudnn9-dev-cuda-13 (from NVIDIA's repository)"));
+  list.push_back(software("cupti", f.cupti, "hpcdl profile times the records of a GPU by events, which short kernels feel", "apt-get install cuda-cupti-dev-13-0 (from NVIDIA's repository)"));
   list.push_back(software("mpi", f.mpi, "ranks on several hosts cannot be started with mpirun", "apt-get install libopenmpi-dev openmpi-bin"));
   auto slurm = software("slurm", f.slurm, "jobs cannot be submitted to a cluster from here", "apt-get install slurm-wlm, or ask the administrator; single hosts need none");
   if (!f.slurm_job.empty()) slurm.value += ", in " + f.slurm_job;

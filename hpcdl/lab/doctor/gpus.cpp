@@ -35,11 +35,37 @@ void from_proc(const fs::path& root, GpuFacts& facts) {
     const auto text = text_of(gpu.path() / "information");
     const auto at = text.find("Model:");
     const auto begin = at == std::string::npos ? at : text.find_first_not_of(" \t", at + 6);
-    facts.gpus.push_back({begin == std::string::npos ? "NVIDIA GPU" : text.substr(begin, text.find('\n', begin) - begin)});
+    facts.gpus.emplace_back().name = begin == std::string::npos ? "NVIDIA GPU" : text.substr(begin, text.find('\n', begin) - begin);
   }
 }
 
-/// NVML knows the memory and the CUDA version, too. Its header is not needed for six plain C functions.
+/// What NVML says of one GPU beyond its name and memory; a function that it lacks leaves its fact unknown.
+void ask_more(const SharedLibrary& nvml, void* device, GpuFact& g) {
+  const auto number = [&](const char* name) {
+    unsigned value = 0;
+    const auto get = nvml.function<int(void*, unsigned*)>(name);
+    return get && get(device, &value) == 0 ? static_cast<int>(value) : 0;
+  };
+  g.pcie_generation = number("nvmlDeviceGetCurrPcieLinkGeneration");
+  g.pcie_width = number("nvmlDeviceGetCurrPcieLinkWidth"), g.pcie_width_most = number("nvmlDeviceGetMaxPcieLinkWidth");
+  int first = 0, second = 0;
+  const auto pair = [&](const char* name) {
+    const auto get = nvml.function<int(void*, int*, int*)>(name);
+    return get && get(device, &first, &second) == 0;
+  };
+  if (pair("nvmlDeviceGetCudaComputeCapability")) g.compute_capability = fmt::format("{}.{}", first, second);
+  if (pair("nvmlDeviceGetEccMode")) g.ecc = first;
+  if (pair("nvmlDeviceGetMigMode")) g.mig = first == 1;
+  unsigned long long value = 0;
+  const auto errors = nvml.function<int(void*, int, int, unsigned long long*)>("nvmlDeviceGetTotalEccErrors");
+  constexpr int kUncorrected = 1, kSinceLoad = 0;
+  if (errors && errors(device, kUncorrected, kSinceLoad, &value) == 0) g.uncorrected_errors = static_cast<long long>(value);
+  const auto reasons = nvml.function<int(void*, unsigned long long*)>("nvmlDeviceGetCurrentClocksThrottleReasons");
+  constexpr unsigned long long kHardware = 0x8, kThermal = 0x20 | 0x40, kPowerBrake = 0x80;
+  if (reasons && reasons(device, &value) == 0) g.slowed = (value & (kHardware | kThermal | kPowerBrake)) != 0;
+}
+
+/// NVML knows the memory and the CUDA version, too. Its header is not needed for plain C functions.
 void from_nvml(GpuFacts& facts) {
   const SharedLibrary nvml("libnvidia-ml.so.1");
   const auto init = nvml.function<int()>("nvmlInit_v2"), shutdown = nvml.function<int()>("nvmlShutdown");
@@ -60,7 +86,9 @@ void from_nvml(GpuFacts& facts) {
       void* device = nullptr;
       Memory m{};
       if (handle(i, &device) != 0) continue;
-      facts.gpus.push_back({name(device, text, sizeof text) == 0 ? text : "NVIDIA GPU", memory(device, &m) == 0 ? static_cast<double>(m.total) : 0});
+      auto& g = facts.gpus.emplace_back();
+      g.name = name(device, text, sizeof text) == 0 ? text : "NVIDIA GPU", g.memory_bytes = memory(device, &m) == 0 ? static_cast<double>(m.total) : 0;
+      ask_more(nvml, device, g);
     }
   }
   shutdown();

@@ -39,7 +39,7 @@ std::vector<fs::path> cuda_folders(const Places& places) {
 
 bool header(const Places& places, const std::string& name) {
   std::vector<fs::path> folders{under(places, "/usr/include"), under(places, "/usr/include/x86_64-linux-gnu"), under(places, "/usr/local/include")};
-  for (const auto& cuda : cuda_folders(places)) folders.push_back(cuda / "include");
+  for (const auto& cuda : cuda_folders(places)) folders.push_back(cuda / "include"), folders.push_back(cuda / "extras/CUPTI/include");
   return std::any_of(folders.begin(), folders.end(), [&](const fs::path& f) { return there(f / name); });
 }
 
@@ -110,6 +110,21 @@ Software find_cudnn(const Places& places) {
   return find_library(places, {"libcudnn.so.9", "libcudnn.so.8"}, "cudnn.h", [](const SharedLibrary& lib) {
     const auto get = lib.function<std::size_t()>("cudnnGetVersion");
     return get ? version_of_code(static_cast<int>(get())) : "";
+  });
+}
+
+Software find_cublaslt(const Places& places) {
+  return find_library(places, {"libcublasLt.so.13", "libcublasLt.so.12"}, "cublasLt.h", [](const SharedLibrary& lib) {
+    const auto get = lib.function<std::size_t()>("cublasLtGetVersion");
+    return get ? version_of_code(static_cast<int>(get())) : "";
+  });
+}
+
+Software find_cupti(const Places& places) {
+  return find_library(places, {"libcupti.so.13", "libcupti.so.12"}, "cupti.h", [](const SharedLibrary& lib) {
+    std::uint32_t code = 0;  // 130000: of CUDA 13.0
+    const auto get = lib.function<int(std::uint32_t*)>("cuptiGetVersion");
+    return get && get(&code) == 0 && code >= 10000 ? version_of_code(static_cast<int>(code)) : "";
   });
 }
 

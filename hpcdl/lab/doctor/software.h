@@ -37,6 +37,8 @@ std::string ask(const std::filesystem::path& program, const std::vector<std::str
 Software find_cuda_toolkit(const Places& places);
 Software find_nccl(const Places& places);
 Software find_cudnn(const Places& places);
+Software find_cublaslt(const Places& places);
+Software find_cupti(const Places& places);
 Software find_mpi(const Places& places);
 Software find_slurm(const Places& places);
 /// The module `hpcdl` of the first python3 on PATH.
@@ -44,7 +46,13 @@ Software find_python_module(const Places& places);
 
 struct GpuFact {
   std::string name;
-  double memory_bytes = 0;  // 0: unknown
+  double memory_bytes = 0;             // 0: unknown
+  std::string compute_capability = {};  // "9.0"; "": unknown
+  int ecc = -1;                         // 1: on, 0: off, -1: unknown or without
+  long long uncorrected_errors = 0;     // since the driver was loaded
+  int pcie_generation = 0, pcie_width = 0, pcie_width_most = 0;  // of the link; 0: unknown
+  bool mig = false;                     // cut into instances
+  bool slowed = false;                  // by heat or power at this moment
 };
 
 struct GpuFacts {

@@ -16,7 +16,7 @@ struct Bf16 { static __device__ unsigned bits(unsigned r) { return (r & 0x80ff80
 struct F16 { static __device__ unsigned bits(unsigned r) { return (r & 0x87ff87ffu) | 0x38003800u; } };
 struct Tf32 { static __device__ unsigned bits(unsigned r) { return (r & 0x80ffffffu) | 0x3f000000u; } };
 struct I8 { static __device__ unsigned bits(unsigned r) { return r; } };
-struct F8 { static __device__ unsigned bits(unsigned r) { return (r & 0x8f8f8f8fu) | 0x30303030u; } };
+struct F8 { [[maybe_unused]] static __device__ unsigned bits(unsigned r) { return (r & 0x8f8f8f8fu) | 0x30303030u; } };
 
 constexpr int kThreads = 256, kBlocks = 8;  // per multiprocessor, of loops whose blocks are small
 
