@@ -149,8 +149,8 @@ CaseFamily int4_product(std::string op, Int4Linear::Args a, std::vector<Shape> s
 }
 
 void quantised(Families& to) {
-  to.push_back(int4_product("int4_linear", {}, {{1, 131072, 4096}, {1, 4096, 4096}, {8, 4096, 4096}, {64, 4096, 4096}}));
-  to.push_back(int4_product("int4_linear+exact", {.exact = true}, {{1, 131072, 4096}, {1, 4096, 4096}}));
+  to.push_back(int4_product("int4_linear", {.constant_weights = true}, {{1, 131072, 4096}, {1, 4096, 4096}, {8, 4096, 4096}, {64, 4096, 4096}}));
+  to.push_back(int4_product("int4_linear+exact", {.exact = true, .constant_weights = true}, {{1, 131072, 4096}, {1, 4096, 4096}}));
   to.push_back({.op = "int4_embedding", .dims = "VxCxT", .gradient = false, .shapes = {{50304, 768, 131072}, {50304, 768, 1024}}, .forward_shapes = {},
                 .forward = [](Graph& g, const Shape& s, DType d) {
                   const Var packed = g.input("packed", int4::packed_spec(s[0], s[1])), scale = g.input("scale", int4::scale_spec(s[0], s[1], 32));

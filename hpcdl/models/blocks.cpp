@@ -23,7 +23,7 @@ Var head_logits(const nn::Weight& head, const Var& h) {
   Graph& g = h.graph();
   if (!head.quantized()) return linear(h, head.rounded(g, h.dtype()), {}, {.out = DType::f32});
   const auto w = head.int4(g);
-  return int4_linear(h, w.packed, w.scale, w.offset, {}, {}, {.out = DType::f32});
+  return int4_linear(h, w.packed, w.scale, w.offset, {}, {}, {.out = DType::f32, .constant_weights = true});
 }
 
 Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, const nn::ForwardOptions& o) {

@@ -14,7 +14,7 @@ Var int4(const Linear& l, const Var& x, Activation activation, const Var& residu
                      : activation == Activation::gelu_tanh ? Int4Activation::gelu
                      : activation == Activation::gelu_erf  ? Int4Activation::gelu_erf
                                                            : Int4Activation::none;
-  return int4_linear(x, w.packed, w.scale, w.offset, l.bias(g), residual, {.activation = fused});
+  return int4_linear(x, w.packed, w.scale, w.offset, l.bias(g), residual, {.activation = fused, .constant_weights = true});
 }
 
 }  // namespace

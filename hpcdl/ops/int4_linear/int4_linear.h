@@ -41,6 +41,9 @@ struct Int4Linear {
     bool exact = false;
     Int4Activation activation = Int4Activation::none;
     DType out = DType::none;
+    /// Nobody writes the weights while the program runs: a GPU may read them before the kernel in front has ended, which hides the
+    /// time of a launch. (A copy to the GPU in front is no kernel, and is waited for.)
+    bool constant_weights = false;
   };
   static Spec infer(const Spec& x, const Spec& packed, const Spec& scale, const Spec& offset, const Spec& bias,
                     const Spec& residual, const Args& a) {

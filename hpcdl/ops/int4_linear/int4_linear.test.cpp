@@ -8,6 +8,10 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/testing/op_spec.h"
+#if HPCDL_CUDA
+#include "hpcdl/core/device.h"
+#include "hpcdl/ops/int4_linear/int4_ways.h"
+#endif
 
 namespace hpcdl {
 namespace {
@@ -96,6 +100,11 @@ const auto spec = testing::op<Int4Linear>({
             plain(4, 31, 128, 32, true),
             plain(9, 48, 384, 128, true, true),
             plain(1, 257, 4096, 128, false),
+            plain(1, 4300, 608, 32, false),  // a GPU's blocks walk on to further rows
+            plain(17, 80, 288, 32, false),
+            plain(21, 2100, 320, 64, false, true),
+            plain(260, 150, 384, 128, false),
+            plain(1, 75, 2304, 64, true),
             full(1, 30, 64, 32, Int4Activation::relu),
             full(2, 47, 128, 64, Int4Activation::gelu),
             full(3, 16, 64, 64, Int4Activation::silu),
@@ -224,6 +233,67 @@ TEST(int4_linear, zeros_and_extreme_inputs) {
     }
   }
 }
+
+#if HPCDL_CUDA
+/// Every way to compute a product on a GPU, against the one built in, which the specs above have checked.
+TEST(int4_linear, all_ways_on_a_gpu_agree_and_repeat) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  StepParams params;
+  Stream s(Device::cuda(0), pool, &params);
+  const auto bytes = [](OwnedTensor& t) { return std::vector<std::byte>(static_cast<std::byte*>(t.tensor.data()), static_cast<std::byte*>(t.tensor.data()) + t.tensor.bytes()); };
+  for (bool exact : {false, true})
+    for (std::int64_t rows : {1, 3, 8, 13, 40, 300})
+      for (std::int64_t n : {77, 2176})
+        for (std::int64_t group : {32, 128}) {
+          Problem host(rows, n, 768 + group, group), gpu(rows, n, 768 + group, group);
+          const auto upload = [&](const OwnedTensor& t) {
+            OwnedTensor there(t.tensor.spec(), s.device());
+            copy(s, there.tensor, t.tensor);
+            return there;
+          };
+          const OwnedTensor x = upload(host.x), packed = upload(host.packed), scale = upload(host.scale), y(host.y.tensor.spec(), s.device()),
+                            values = upload(host.values), steps = upload(host.steps), sums = upload(host.sums);
+          const int4::Weight w{packed.tensor, scale.tensor, {}};
+          const int4::Scratch scratch{values.tensor, steps.tensor, sums.tensor};
+          host.run(exact);
+          const auto ways = cuda::int4_ways(s, cuda::int4_shape(x.tensor, w, {.exact = exact}));
+          ASSERT_FALSE(ways.empty());
+          for (const auto& way : std::vector(ways.begin(), ways.end())) {
+            std::vector<std::byte> first;
+            for (bool constant : {false, true, true}) {
+              copy(s, y.tensor, gpu.y.tensor);
+              cuda::int4_linear_by(way.id, s, y.tensor, x.tensor, w, {}, {}, scratch, {.exact = exact, .constant_weights = constant});
+              OwnedTensor back(y.tensor.spec());
+              copy(s, back.tensor, y.tensor);
+              s.synchronize();
+              if (first.empty()) first = bytes(back);
+              else EXPECT_EQ(first, bytes(back)) << way.name;
+              double worst = 0;
+              for (std::int64_t i = 0; i < back.tensor.size(); ++i)
+                worst = std::max(worst, std::fabs(static_cast<double>(back.tensor.ptr<float>()[i]) - static_cast<double>(host.y.tensor.ptr<float>()[i])));
+              // K products of at most 8 * 1.01 (weight) and 6 (input), their sums rounded as tolerance.h says.
+              EXPECT_LE(worst, (4 + std::sqrt(896.0)) * 0x1p-24 * 896 * 8.1 * 6) << way.name << " rows " << rows << " n " << n << " group " << group;
+            }
+          }
+        }
+}
+
+TEST(int4_linear, a_chosen_way_is_the_way_taken) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  StepParams params;
+  Stream s(Device::cuda(0), pool, &params);
+  const cuda::Int4Shape shape{.rows = 1, .n = 4096, .k = 4096, .group = 32};
+  const int built_in = cuda::int4_way(s, shape), other = cuda::int4_ways(s, shape).back().id;
+  ASSERT_NE(built_in, other);
+  cuda::set_int4_chooser([](const Stream& q, const cuda::Int4Shape& p) { return p.n == 4096 ? cuda::int4_ways(q, p).back().id : 99; });
+  EXPECT_EQ(cuda::int4_way(s, shape), other);
+  EXPECT_EQ(cuda::int4_way(s, {.rows = 1, .n = 768, .k = 4096, .group = 32}), built_in) << "a way that is none is not taken";
+  cuda::set_int4_chooser(nullptr);
+  EXPECT_EQ(cuda::int4_way(s, shape), built_in);
+}
+#endif
 
 TEST(int4_linear, says_what_does_not_fit) {
   const Spec x{{2, 64}, DType::f32}, packed{{16, 32}, DType::u8}, scale{{16, 2}, DType::bf16};

@@ -1,0 +1,183 @@
+#pragma once
+// What the CUDA kernels of int4_linear share (.cu files): operands, chunks of a tile of weights on their way into shared
+// memory, the rounding of inputs, 8-bit products on tensor cores, the end of a sum.
+//
+// A tile's dword (int4_layout.h) is two registers of operand A of mma.m16n8k32 after one AND and one shift: lane (g, t), g =
+// lane / 4, t = lane % 4, takes dwords 2g and 2g + 1 of block b0 + t, so that row 2g stands at place g and row 2g + 1 at place g + 8,
+// and the low and the high nibbles are inputs 8 (b0 + t) .. +3 and +4 .. +7 of the same lane's 8 bytes of x.
+
+#include "hpcdl/cuda/element.h"
+#include "hpcdl/cuda/launch.h"
+#include "hpcdl/ops/fuse/activations.h"
+#include "hpcdl/ops/int4_linear/int4_linear.h"
+
+namespace hpcdl::cuda::quant4 {
+
+using namespace hpcdl::int4;
+
+inline constexpr int kChunk = 256, kChunkBlocks = kChunk / 8, kChunkBytes = kChunk / 2 * kTileRows;
+/// Integers up to 2^22 in the mantissa of a float: bits of 1.5 * 2^23 + v, so that a sum of products becomes a float by one
+/// subtraction. The largest: 128 products of 15 and 127.
+inline constexpr int kMagicBits = 0x4b400000;
+inline constexpr float kMagic = 12582912.0f;
+
+struct Product {
+  void* y;
+  const void *x, *bias, *residual;
+  const std::uint8_t* packed;
+  const bf16 *scale, *offset;
+  std::int8_t* values;  // (rows, K): x in 8 bits
+  float* steps;         // (groups, rows)
+  std::int32_t* sums;   // (groups, rows): of the values
+  std::int64_t rows, n, k, groups, x_stride, y_stride, residual_stride;
+  DType x_dtype, y_dtype, bias_dtype;
+  Int4Activation activation;
+  bool aligned;   // weights, scales and offsets at multiples of 16 bytes
+  bool constant;  // no kernel in front of this one writes them
+};
+
+// ---------------------------------------------------------------- instructions
+
+/// 16 bytes on their way, or zeros where there is nothing to copy.
+__device__ inline void copy16(void* to, const void* from, bool there = true) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "r"(there ? 16 : 0));
+}
+__device__ inline void copy4(void* to, const void* from, bool there = true) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "r"(there ? 4 : 0));
+}
+__device__ inline void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// All but the newest kNewest groups have arrived.
+template <int kNewest> __device__ void await_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory"); }
+
+/// c += a b, 16 rows x 32 unsigned bytes by 32 signed bytes x 8 columns. Lane (g, t) gets rows g, g, g + 8, g + 8 of columns
+/// 2t, 2t + 1, 2t, 2t + 1.
+__device__ inline void mma(int (&c)[4], const unsigned (&a)[4], int2 b) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y));
+}
+
+/// Operand A from two dwords of weights: bytes 0 .. 15.
+__device__ inline void unpack(unsigned (&a)[4], uint2 w) {
+  a[0] = w.x & 0x0f0f0f0fu, a[1] = w.y & 0x0f0f0f0fu;
+  a[2] = w.x >> 4 & 0x0f0f0f0fu, a[3] = w.y >> 4 & 0x0f0f0f0fu;
+}
+
+// A kernel that was launched with an overlap (start_overlapped) may begin before the one in front of it has ended: until
+// await_previous() it may touch nothing that memory holds for it, but may ask for it to be brought closer.
+__device__ inline void await_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ inline void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+__device__ inline void bring_closer(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+// ---------------------------------------------------------------- weights
+
+/// Chunk c of the tile that starts at `row`, and where in shared memory its parts lie.
+template <int kGroup> struct Chunk {
+  static constexpr int kGroups = kChunk / kGroup, kScaleBytes = kGroups * static_cast<int>(kTileRows) * 2;
+  std::int64_t row, first;  // first: block of 8 inputs
+  int rows, blocks;
+
+  __device__ Chunk(const Product& o, std::int64_t row_, std::int64_t c)
+      : row(row_), first(c * kChunkBlocks), rows(static_cast<int>(o.n - row_ < kTileRows ? o.n - row_ : kTileRows)),
+        blocks(static_cast<int>(o.k / 8 - first < kChunkBlocks ? o.k / 8 - first : kChunkBlocks)) {}
+  __device__ int groups() const { return blocks * 8 / kGroup; }
+  __device__ const std::uint8_t* packed(const Product& o) const { return o.packed + packed_at(row, o.k) + first * rows * 4; }
+  __device__ std::int64_t scale(const Product& o) const { return scale_at(row, o.groups) + first * 8 / kGroup * rows; }
+
+  __device__ void bring_closer(const Product& o, int lane) const {
+    if (!o.aligned) return;
+    const int lines = blocks * rows * 4 / 128, more = groups() * rows * 2 / 128;
+    if (lane < lines) quant4::bring_closer(packed(o) + lane * 128);
+    else if (lane - lines < more) quant4::bring_closer(reinterpret_cast<const std::byte*>(o.scale + scale(o)) + (lane - lines) * 128);
+  }
+
+  /// A warp queues the copies (weights, then scales, then offsets); what the matrix has not becomes 0.
+  __device__ void fetch(std::byte* to, const Product& o, int lane) const {
+    const std::uint8_t* q = packed(o);
+    std::byte* scales = to + kChunkBytes;
+    if (o.aligned && rows == kTileRows) {
+#pragma unroll
+      for (int i = 0; i < kChunkBytes / 512; ++i) copy16(to + (i * 32 + lane) * 16, q + (i * 32 + lane) * 16, i * 8 + lane / 4 < blocks);
+      if (lane < kGroups * 2) {
+        copy16(scales + lane * 16, o.scale + scale(o) + lane * 8, lane < groups() * 2);
+        if (o.offset) copy16(scales + kScaleBytes + lane * 16, o.offset + scale(o) + lane * 8, lane < groups() * 2);
+      }
+      return;
+    }
+    // The last rows of a matrix, or a mapped file, which aligns nothing.
+    constexpr int kTile = static_cast<int>(kTileRows);
+    for (int i = lane; i < kChunkBlocks * kTile; i += kWarp) {
+      const std::uint8_t* p = q + (i / kTile * rows + i % kTile) * 4;
+      const bool there = i / kTile < blocks && i % kTile < rows;
+      reinterpret_cast<unsigned*>(to)[i] = there ? p[0] | p[1] << 8 | p[2] << 16 | static_cast<unsigned>(p[3]) << 24 : 0;
+    }
+    for (int i = lane; i < kGroups * kTile; i += kWarp) {
+      const bool there = i / kTile < groups() && i % kTile < rows;
+      const std::int64_t from = scale(o) + i / kTile * rows + i % kTile;
+      reinterpret_cast<bf16*>(scales)[i] = there ? o.scale[from] : bf16{};
+      if (o.offset) reinterpret_cast<bf16*>(scales + kScaleBytes)[i] = there ? o.offset[from] : bf16{};
+    }
+  }
+};
+
+/// Two neighbouring bf16 as floats.
+__device__ inline float2 widen_pair(unsigned v) { return {__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u)}; }
+
+// ---------------------------------------------------------------- inputs
+
+/// 8 inputs of one lane, rounded together with those of the other lanes of their group (kLanesOfGroup neighbours), by the
+/// operations that define the 8-bit inputs (int4_linear.h). NaN and infinity make the step NaN. sum: over kLanesOfSum neighbours.
+template <int kLanesOfGroup, int kLanesOfSum = kLanesOfGroup> __device__ int2 round_inputs(const Lanes<8>& v, float& step, int& sum) {
+  int top = 0;  // the bits of |v| order as integers do, NaN above all
+#pragma unroll
+  for (int i = 0; i < 8; ++i) top = ::max(top, __float_as_int(fabsf(v.v[i])));
+#pragma unroll
+  for (int d = 1; d < kLanesOfGroup; d *= 2) top = ::max(top, __shfl_xor_sync(~0u, top, d));
+  const float most = __int_as_float(top), per_step = most > 0x1p-100f ? 127.0f / most : 0.0f;
+  step = top >= 0x7f800000 ? __builtin_nanf("") : per_step > 0 ? most / 127.0f : 0.0f;
+  unsigned q[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) q[i] = __float_as_uint(__fadd_rn(__fmul_rn(v.v[i], per_step), kMagic));  // nearest even in the low byte
+  const auto pack = [&](int i) { return static_cast<int>(__byte_perm(__byte_perm(q[i], q[i + 1], 0x0040), __byte_perm(q[i + 2], q[i + 3], 0x0040), 0x5410)); };
+  const int2 r{pack(0), pack(4)};
+  sum = __dp4a(r.x, 0x01010101, __dp4a(r.y, 0x01010101, 0));
+#pragma unroll
+  for (int d = 1; d < kLanesOfSum; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
+  return r;
+}
+
+/// x[at .. at + 7] of one row.
+__device__ inline Lanes<8> inputs(const Product& o, std::int64_t at) {
+  if (o.x_dtype == DType::f16) return load<8>(static_cast<const f16*>(o.x) + at);
+  return o.x_dtype == DType::bf16 ? load<8>(static_cast<const bf16*>(o.x) + at) : load<8>(static_cast<const float*>(o.x) + at);
+}
+
+// ---------------------------------------------------------------- results
+
+__device__ inline float activate(float v, Int4Activation a) {
+  switch (a) {
+    case Int4Activation::relu: return fuse::Relu::value(v);
+    case Int4Activation::gelu: return fuse::GeluTanh::value(v);
+    case Int4Activation::gelu_erf: return fuse::GeluErf::value(v);
+    case Int4Activation::silu: return fuse::Silu::value(v);
+    default: return v;
+  }
+}
+
+/// Not inline: kernels end in dozens of these.
+__device__ __noinline__ inline void put(const Product& o, float v, std::int64_t row, std::int64_t col) {
+  if (o.bias) v += fetch(o.bias, o.bias_dtype, col);
+  v = activate(v, o.activation);
+  if (o.residual) v += fetch(o.residual, o.y_dtype, row * o.residual_stride + col);
+  cuda::put(o.y, o.y_dtype, row * o.y_stride + col, v);
+}
+
+}  // namespace hpcdl::cuda::quant4

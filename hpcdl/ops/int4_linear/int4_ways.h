@@ -1,0 +1,38 @@
+#pragma once
+// The ways in which a GPU can multiply by 4-bit weights, for those who choose among them by measurement (lab/tune). All of them give
+// results within the same bounds, each its own bits; each repeats them.
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "hpcdl/ops/int4_linear/int4_linear.h"
+
+namespace hpcdl::cuda {
+
+struct Int4Way {
+  int id;
+  std::string_view name;  // what a block does: rows of W x rows of x, warps, chunks on their way
+};
+
+/// What decides about the ways of a product.
+struct Int4Shape {
+  std::int64_t rows, n, k, group;
+  bool exact = false;
+};
+Int4Shape int4_shape(View x, const int4::Weight& w, const Int4Linear::Args& a);
+
+/// The ways that serve this shape on the stream's GPU. Valid until the calling thread's next call.
+std::span<const Int4Way> int4_ways(const Stream& s, const Int4Shape& shape);
+/// The one picked from the shape.
+int int4_built_in(const Stream& s, const Int4Shape& shape);
+/// The one that int4_linear() takes: the chooser's, else that one.
+int int4_way(const Stream& s, const Int4Shape& shape);
+/// As int4_linear(), in one of these ways.
+void int4_linear_by(int way, Stream& s, Tensor y, View x, const int4::Weight& w, View bias, View residual, const int4::Scratch& scratch, const Int4Linear::Args& a);
+
+/// Asked first: the id of a way, or -1 for the choice built in. Not to be changed while another thread launches.
+using Int4Chooser = int (*)(const Stream& s, const Int4Shape& shape);
+void set_int4_chooser(Int4Chooser chooser);
+
+}  // namespace hpcdl::cuda
