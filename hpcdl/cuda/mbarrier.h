@@ -31,7 +31,7 @@ __device__ inline void barrier_arrive_at(Barrier* b, unsigned rank) {
   asm volatile(
       "{\n.reg .b32 there;\n"
       "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(shared_address(b)), "r"(rank) : "memory");
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(shared_address(b)), "r"(rank) : "memory");
 }
 /// Arrives, and has the phase wait for `bytes` more from the copy engine.
 __device__ inline void barrier_expect(Barrier* b, unsigned bytes) {
@@ -49,16 +49,6 @@ __device__ inline void barrier_wait(Barrier* b, unsigned parity) {
   while (!barrier_try_wait(b, parity)) {
   }
 }
-/// As barrier_wait, where other blocks of the cluster arrive: what they did in front of it is seen behind it.
-__device__ inline void barrier_wait_cluster(Barrier* b, unsigned parity) {
-  unsigned done = 0;
-  while (!done)
-    asm volatile(
-        "{\n.reg .pred p;\n"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
-        "selp.b32 %0, 1, 0, p;\n}" : "=r"(done) : "r"(shared_address(b)), "r"(parity) : "memory");
-}
-
 /// A place in a ring of kStages stages and the parity to wait for there.
 template <int kStages> struct Ring {
   int stage = 0;
@@ -66,6 +56,11 @@ template <int kStages> struct Ring {
 
   __device__ void next() {
     if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+  __device__ void skip(int n) {
+    stage += n;
+    parity ^= static_cast<unsigned>(stage / kStages) & 1;
+    stage %= kStages;
   }
 };
 

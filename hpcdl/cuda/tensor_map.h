@@ -45,7 +45,7 @@ inline CUtensorMapDataType map_type(DType d) {
 
 /// True when the copy engine can address rows of `ld` elements at `data`: both are multiples of 16 bytes.
 inline bool mappable(const void* data, DType d, std::int64_t ld) {
-  return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && ld * dtype_bytes(d) % 16 == 0 && ld * dtype_bytes(d) < (std::int64_t{1} << 40);
+  return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && ld > 0 && ld * dtype_bytes(d) % 16 == 0 && ld * dtype_bytes(d) < (std::int64_t{1} << 40);
 }
 
 /// A tensor of up to 5 dims, innermost first: `extents` of each, `strides` in elements of all but the innermost, and `box`, the

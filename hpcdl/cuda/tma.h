@@ -44,7 +44,8 @@ __device__ inline void tma_prefetch_tile(const TensorMap& m, int c0, int c1, int
   asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(&m), "r"(c0), "r"(c1), "r"(c2) : "memory");
 }
 
-/// A tile from shared memory. Threads that wrote it call fence_async_proxy(), then meet at a barrier, then one of them stores
+/// A tile from shared memory, in pieces of 16 bytes: where the innermost extent ends inside of one, what lies behind it in memory is
+/// overwritten with zeros. Threads that wrote it call fence_async_proxy(), then meet at a barrier, then one of them stores
 /// and commits; the memory may be written again behind tma_wait_read().
 __device__ inline void tma_store(const TensorMap& m, const void* from, int c0, int c1) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&m), "r"(shared_address(from)), "r"(c0), "r"(c1)

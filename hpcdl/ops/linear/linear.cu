@@ -1,7 +1,9 @@
 #include "hpcdl/ops/linear/linear.h"
 
+#include <algorithm>
+
 #include "hpcdl/cuda/columns.h"
-#include "hpcdl/cuda/element.h"
+#include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/fuse/activations.h"
 #include "hpcdl/ops/fuse/operand.h"
 #include "hpcdl/ops/matmul/device_gemm.h"
@@ -16,9 +18,6 @@ GemmOperand operand(const View& v, bool transposed) { return {v.data(), v.dtype(
 struct OnePass {
   fuse::In dy, z;
   fuse::Out dz, dresidual;
-  void* dbias;
-  DType bias_dtype;
-  bool add_bias;
   std::int64_t rows, cols;
   Activation activation;
 };
@@ -32,14 +31,17 @@ template <int N> __device__ Lanes<N> slope(const Lanes<N>& z, Activation a) {
   }
 }
 
-/// dz = dy act'(z), dresidual (+)= dy, dbias (+)= column sums of dz. A block owns its columns, so their sums have one order.
-template <class T> __global__ void __launch_bounds__(kColumnThreads* kRowThreads) one_pass(OnePass o) {
+/// dz = dy act'(z), dresidual (+)= dy, and each column's sum of dz over the block's rows to parts[blockIdx.y]. A block has
+/// `rows_per_block` rows of 32 threads' columns; parts are added in order behind it.
+template <class T> __global__ void __launch_bounds__(kColumnThreads* kRowThreads) one_pass(OnePass o, std::int64_t rows_per_block, float* parts) {
   constexpr int N = kLanes<T>;
   const std::int64_t col = (std::int64_t{blockIdx.x} * kColumnThreads + threadIdx.x) * N;
+  const std::int64_t first = blockIdx.y * rows_per_block, end = first + rows_per_block < o.rows ? first + rows_per_block : o.rows;
   const int n = static_cast<int>(o.cols - col < N ? o.cols - col : N);
   Lanes<N> sum(0.0f);
   if (n > 0)
-    for (std::int64_t r = threadIdx.y; r < o.rows; r += kRowThreads) {
+#pragma unroll 4
+    for (std::int64_t r = first + threadIdx.y; r < end; r += kRowThreads) {
       auto v = load<N>(o.dy.at<T>(r, col), n);
       if (o.dresidual) {
         T* to = o.dresidual.at<T>(r, col);
@@ -51,17 +53,55 @@ template <class T> __global__ void __launch_bounds__(kColumnThreads* kRowThreads
       }
       sum = sum + v;
     }
-  if (!o.dbias) return;
+  if (!parts) return;
   sum = sum_over_row_threads(sum);
   if (threadIdx.y != 0 || n <= 0) return;
-#pragma unroll
-  for (int i = 0; i < N; ++i)
-    if (i < n) put(o.dbias, o.bias_dtype, col + i, o.add_bias ? sum.v[i] + fetch(o.dbias, o.bias_dtype, col + i) : sum.v[i]);
+  store(parts + blockIdx.y * o.cols + col, sum, n);
 }
 
-void product(Stream& s, const Grad& d, const GemmOperand& a, const GemmOperand& b, std::int64_t k, DType compute) {
+/// to[col] (+)= the sum of `shares` parts; every row of threads adds its share of them.
+template <class T> __global__ void __launch_bounds__(kColumnThreads* kRowThreads) add_bias_parts(T* to, bool accumulate, const float* parts, int shares, std::int64_t cols) {
+  const std::int64_t col = std::int64_t{blockIdx.x} * kColumnThreads + threadIdx.x;
+  Lanes<1> sum(0.0f);
+  if (col < cols)
+#pragma unroll 8
+    for (int p = static_cast<int>(threadIdx.y); p < shares; p += kRowThreads) sum.v[0] += parts[p * cols + col];
+  sum = sum_over_row_threads(sum);
+  if (threadIdx.y == 0 && col < cols) to[col] = narrow<T>(accumulate ? widen(to[col]) + sum.v[0] : sum.v[0]);
+}
+
+/// Rows that a block takes: enough blocks to fill any GPU, enough rows to make the sums of their parts small work.
+std::int64_t rows_of_a_block(std::int64_t rows, std::int64_t column_blocks) {
+  constexpr std::int64_t kBlocks = 792, kFewest = 4 * kRowThreads;
+  const std::int64_t shares = std::max<std::int64_t>(1, kBlocks / column_blocks), wanted = (rows + shares - 1) / shares;
+  return std::max(kFewest, (wanted + kRowThreads - 1) / kRowThreads * kRowThreads);
+}
+
+void run_one_pass(Stream& s, const OnePass& o, const Grad& dbias, DType dtype) {
+  visit_dtype(dtype, [&]<class T>() {
+    const unsigned columns = blocks_for(o.cols, kColumnThreads * kLanes<T>);
+    std::int64_t rows = rows_of_a_block(o.rows, columns);
+    const std::int64_t most = std::min<std::int64_t>(65535, static_cast<std::int64_t>(kWorkspaceBytes / 4) / o.cols);  // rows of parts
+    rows = std::max(rows, (o.rows + most - 1) / most);
+    const unsigned shares = blocks_for(o.rows, rows);
+    float* parts = dbias ? static_cast<float*>(workspace(s)) : nullptr;
+    if (shares > 0) one_pass<T><<<dim3(columns, shares), dim3(kColumnThreads, kRowThreads), 0, queue(s)>>>(o, rows, parts);
+    launched("linear_backward");
+    if (!dbias) return;
+    visit_dtype(dbias.dtype(), [&]<class B>() {
+      add_bias_parts<<<blocks_for(o.cols, kColumnThreads), dim3(kColumnThreads, kRowThreads), 0, queue(s)>>>(dbias.ptr<B>(), dbias.accumulate(), parts,
+                                                                                                            static_cast<int>(shares), o.cols);
+    });
+    launched("linear_backward");
+  });
+}
+
+/// `z`, where there is one: d is multiplied by the slope of `activation` there.
+void product(Stream& s, const Grad& d, const GemmOperand& a, const GemmOperand& b, std::int64_t k, DType compute, const View& z = {},
+             Activation activation = Activation::none) {
   gemm(s, {.m = d.rows(), .n = d.cols(), .k = k, .compute = compute, .a = a, .b = b,
-           .out = {.d = d.data(), .dtype = d.dtype(), .ld = d.row_stride(), .accumulate = d.accumulate()}});
+           .out = {.d = d.data(), .dtype = d.dtype(), .ld = d.row_stride(), .accumulate = d.accumulate(), .activation = static_cast<GemmActivation>(activation),
+                   .residual = z.data(), .residual_ld = z ? z.row_stride() : 0, .residual_is_z = static_cast<bool>(z)}});
 }
 
 }  // namespace
@@ -77,15 +117,12 @@ void linear_backward(Stream& s, const LinearGradients& g, const LinearArgs& a) {
   const bool activated = a.activation != Activation::none;
   if ((g.dbias || g.dresidual || activated) && g.dy.cols() > 0) {
     const OnePass o{g.dy, g.z ? fuse::In(g.z) : fuse::In(), g.dz ? fuse::Out(g.dz) : fuse::Out(), g.dresidual ? fuse::Out(g.dresidual) : fuse::Out(),
-                    g.dbias.data(), g.dbias.dtype(), g.dbias.accumulate(), g.dy.rows(), g.dy.cols(), a.activation};
-    visit_dtype(g.dy.dtype(), [&]<class T>() {
-      one_pass<T><<<blocks_for(o.cols, kColumnThreads * kLanes<T>), dim3(kColumnThreads, kRowThreads), 0, queue(s)>>>(o);
-    });
-    launched("linear_backward");
+                    g.dy.rows(), g.dy.cols(), a.activation};
+    run_one_pass(s, o, g.dbias, g.dy.dtype());
   }
   const View dz = activated ? View(g.dz) : g.dy;
   const auto compute = g.x.dtype();
-  if (g.dx) product(s, g.dx, operand(dz, false), operand(g.w, a.conv1d), dz.cols(), compute);
+  if (g.dx) product(s, g.dx, operand(dz, false), operand(g.w, a.conv1d), dz.cols(), compute, g.x_z, g.x_activation);
   if (g.dw && a.conv1d) product(s, g.dw, operand(g.x, true), operand(dz, false), g.x.rows(), compute);
   else if (g.dw) product(s, g.dw, operand(dz, true), operand(g.x, false), g.x.rows(), compute);
 }

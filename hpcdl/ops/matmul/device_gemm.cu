@@ -1,192 +1,130 @@
 #include "hpcdl/ops/matmul/device_gemm.h"
 
-#include "hpcdl/cuda/element.h"
-#include "hpcdl/cuda/launch.h"
-#include "hpcdl/ops/fuse/activations.h"
+#include <atomic>
+#include <string>
+#include <vector>
 
-// The kernel that takes every shape, stride and mix of types: tiles of A and B pass through registers, where they are
-// converted, into shared memory, one tile ahead of the products; 16-bit products are mma.sync (sm_80 and later), f32 products are
-// plain fused multiply-adds.
+#include "hpcdl/cuda/arch.h"
+#include "hpcdl/cuda/workspace.h"
+#include "hpcdl/ops/matmul/cublas_lt.h"
+#include "hpcdl/ops/matmul/gemm_choice.h"
+#include "hpcdl/ops/matmul/gemm_parts.h"
+#include "hpcdl/ops/matmul/plain_gemm.h"
+#include "hpcdl/ops/matmul/tile_configs.h"
 
 namespace hpcdl::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+// Candidate ids: 0 the plain kernel, 1 cuBLASLt; from 2 on tiles, in the order of kTiles, for each of kGroups, k whole or in shares.
+constexpr int kGroups[] = {16, 8}, kPlain = 0, kCublasLt = 1, kFirstTile = 2, kPerTile = 2 * static_cast<int>(std::size(kGroups));
+constexpr int kCount = kFirstTile + kPerTile * static_cast<int>(std::size(kTiles));
+constexpr std::size_t kHalf = kWorkspaceBytes / 2;  // of the workspace: copies of operands below, shares of sums or cuBLASLt above
+static_assert(kHalf >= kCublasLtBytes);
 
-__device__ float activate(float v, GemmActivation a) {
-  switch (a) {
-    case GemmActivation::relu: return fuse::Relu::value(v);
-    case GemmActivation::gelu_tanh: return fuse::GeluTanh::value(v);
-    case GemmActivation::gelu_erf: return fuse::GeluErf::value(v);
-    default: return v;
-  }
-}
-
-/// A finished sum on its way to memory.
-template <class T> __device__ void finish(const GemmResult& o, float acc, std::int64_t row, std::int64_t col, std::int64_t batch) {
-  float v = acc * o.scale;
-  if (o.bias) v += fetch(o.bias, o.bias_dtype, col);
-  if (o.z) static_cast<T*>(o.z)[row * o.z_ld + col] = narrow<T>(v);
-  v = activate(v, o.activation);
-  if (o.residual) v += widen(static_cast<const T*>(o.residual)[row * o.residual_ld + col]);
-  T* d = static_cast<T*>(o.d) + batch * o.batch_stride + row * o.ld + col;
-  *d = narrow<T>(o.accumulate ? v + widen(*d) : v);
-}
-
-/// Eight neighbours of an operand in memory; those outside are 0.
-__device__ Lanes<8> eight(const GemmOperand& o, std::int64_t offset, std::int64_t n) {
-  if (n <= 0) return Lanes<8>(0.0f);
-  const int count = n < 8 ? static_cast<int>(n) : 8;
-  if (o.dtype == DType::f16) return load<8>(static_cast<const f16*>(o.data) + offset, count);
-  return o.dtype == DType::bf16 ? load<8>(static_cast<const bf16*>(o.data) + offset, count) : load<8>(static_cast<const float*>(o.data) + offset, count);
-}
-
-/// What one thread brings of a tile of kRows rows ("rows" run along m or n) by kDepth of k: chunks of eight neighbours.
-template <int kRows, int kDepth> struct Carried {
-  static constexpr int kChunks = kRows * kDepth / 8 / kThreads;
-  Lanes<8> chunk[kChunks];
-
-  /// Which chunk c is: its first row and its first k.
-  __device__ static void place(bool along_k, int c, int& row, int& depth) {
-    const int i = static_cast<int>(threadIdx.x) + c * kThreads;
-    if (along_k) row = i / (kDepth / 8), depth = i % (kDepth / 8) * 8;
-    else depth = i / (kRows / 8), row = i % (kRows / 8) * 8;
-  }
-  /// Tile at (row0, k0) of an operand of `rows` x `k`, of which element (row, k) lies at row * ld + k when `along_k`, else at k * ld + row.
-  __device__ void read(const GemmOperand& o, bool along_k, std::int64_t base, std::int64_t row0, std::int64_t k0, std::int64_t rows, std::int64_t k) {
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      int r, d;
-      place(along_k, c, r, d);
-      if (along_k) chunk[c] = row0 + r < rows ? eight(o, base + (row0 + r) * o.ld + k0 + d, k - k0 - d) : Lanes<8>(0.0f);
-      else chunk[c] = k0 + d < k ? eight(o, base + (k0 + d) * o.ld + row0 + r, rows - row0 - r) : Lanes<8>(0.0f);
-    }
-  }
-  template <class T, int kStride> __device__ void write(T (*tile)[kStride], bool along_k) const {
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      int r, d;
-      place(along_k, c, r, d);
-      if (along_k) {
-        store(&tile[r][d], chunk[c]);
-      } else {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) tile[r + i][d] = narrow<T>(chunk[c].v[i]);
-      }
-    }
-  }
+struct Way {
+  int tile, group;
+  bool shares;
 };
-
-__device__ void load_matrices(unsigned (&r)[4], const void* p) {
-  const auto at = static_cast<unsigned>(__cvta_generic_to_shared(p));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
-}
-/// c += a b, of two bf16 or two f16 in each register.
-template <class E> __device__ void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  if constexpr (std::is_same_v<E, bf16>)
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-  else
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+Way way_of(int id) {
+  const int i = (id - kFirstTile) % kPerTile;
+  return {(id - kFirstTile) / kPerTile, kGroups[i / 2], i % 2 == 1};
 }
 
-/// 128 x 128 of D per block; warps in 2 x 4, each 64 x 32 of it. E: bf16 or f16.
-template <class E, class T> __global__ void __launch_bounds__(kThreads) gemm_16(const __grid_constant__ Gemm g) {
-  constexpr int kTile = 128, kDepth = 32, kStride = kDepth + 8;
-  __shared__ alignas(16) E as[2][kTile][kStride], bs[2][kTile][kStride];
-  const std::int64_t m0 = std::int64_t{blockIdx.y} * kTile, n0 = std::int64_t{blockIdx.x} * kTile, batch = blockIdx.z;
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, wm = warp / 4 * 64, wn = warp % 4 * 32;
-  float acc[4][4][4] = {};
-  Carried<kTile, kDepth> a, b;
-  const auto read = [&](std::int64_t k0) {
-    a.read(g.a, !g.a.transposed, batch * g.a.batch_stride, m0, k0, g.m, g.k);
-    b.read(g.b, g.b.transposed, batch * g.b.batch_stride, n0, k0, g.n, g.k);
-  };
-  read(0);
-  int stage = 0;
-  for (std::int64_t k0 = 0; k0 < g.k; k0 += kDepth, stage ^= 1) {
-    a.write(as[stage], !g.a.transposed);
-    b.write(bs[stage], g.b.transposed);
-    __syncthreads();
-    if (k0 + kDepth < g.k) read(k0 + kDepth);
-#pragma unroll
-    for (int kk = 0; kk < kDepth; kk += 16) {
-      unsigned fa[4][4], fb[2][4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) load_matrices(fa[i], &as[stage][wm + i * 16 + lane % 16][kk + lane / 16 * 8]);
-#pragma unroll
-      for (int j = 0; j < 2; ++j) load_matrices(fb[j], &bs[stage][wn + j * 16 + lane % 8 + lane / 16 * 8][kk + lane / 8 % 2 * 8]);
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) multiply<E>(acc[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
+const std::string& name_of(int id) {
+  static const auto names = [] {
+    std::vector<std::string> all = {"plain", "cublasLt"};
+    all.resize(kCount);
+    for (int i = kFirstTile; i < kCount; ++i) {
+      const Way w = way_of(i);
+      const TileConfig& c = *kTiles[w.tile];
+      all[static_cast<std::size_t>(i)] = fmt::format("{}x{}x64{} stages {} cluster {} raster {}{}", c.m, c.n, c.in_turn ? " in turn" : "", c.stages, c.cluster,
+                                                     w.group, w.shares ? " split" : "");
     }
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const std::int64_t row = m0 + wm + i * 16 + lane / 4 + e / 2 * 8, col = n0 + wn + j * 8 + lane % 4 * 2 + e % 2;
-        if (row < g.m && col < g.n) finish<T>(g.out, acc[i][j][e], row, col, batch);
-      }
+    return all;
+  }();
+  return names[static_cast<std::size_t>(id)];
 }
 
-/// 64 x 64 of D per block, 4 x 4 of it per thread.
-template <class T> __global__ void __launch_bounds__(kThreads) gemm_f32(const __grid_constant__ Gemm g) {
-  constexpr int kTile = 64, kDepth = 32, kStride = kDepth + 4;
-  __shared__ alignas(16) float as[kTile][kStride], bs[kTile][kStride];
-  const std::int64_t m0 = std::int64_t{blockIdx.y} * kTile, n0 = std::int64_t{blockIdx.x} * kTile, batch = blockIdx.z;
-  const int tm = static_cast<int>(threadIdx.x) / 16, tn = static_cast<int>(threadIdx.x) % 16;
-  float acc[4][4] = {};
-  Carried<kTile, kDepth> a, b;
-  const auto read = [&](std::int64_t k0) {
-    a.read(g.a, !g.a.transposed, batch * g.a.batch_stride, m0, k0, g.m, g.k);
-    b.read(g.b, g.b.transposed, batch * g.b.batch_stride, n0, k0, g.n, g.k);
-  };
-  read(0);
-  for (std::int64_t k0 = 0; k0 < g.k; k0 += kDepth) {
-    __syncthreads();
-    a.write(as, !g.a.transposed);
-    b.write(bs, g.b.transposed);
-    __syncthreads();
-    if (k0 + kDepth < g.k) read(k0 + kDepth);
-#pragma unroll 8
-    for (int kk = 0; kk < kDepth; ++kk) {
-      float va[4], vb[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) va[i] = as[tm + i * 16][kk], vb[i] = bs[tn + i * 16][kk];
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) acc[i][j] = ::fmaf(va[i], vb[j], acc[i][j]);
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const std::int64_t row = m0 + tm + i * 16, col = n0 + tn + j * 16;
-      if (row < g.m && col < g.n) finish<T>(g.out, acc[i][j], row, col, batch);
-    }
+std::atomic<GemmChooser> the_chooser = nullptr;
+
+float* shares_of(Stream& s) { return reinterpret_cast<float*>(static_cast<std::byte*>(workspace(s)) + kHalf); }
+
+void in_shares(Stream& s, const Gemm& g, const Way& w, int splits) {
+  const std::int64_t ld = padded(g.n);
+  float* parts = shares_of(s);
+  run_tiles(s, g, *kTiles[w.tile], w.group, splits, parts, ld);
+  add_parts_of(s, g, parts, splits, ld);
 }
+
+/// A result of any type and address: the sums pass through memory as one share.
+bool fits_as_shares(const Gemm& g) {
+  Gemm sums = g;
+  sums.n = padded(g.n);
+  sums.out = {.d = nullptr, .dtype = DType::f32, .ld = padded(g.n)};
+  return fits_tiles(sums) && static_cast<std::size_t>(g.batch * g.m * padded(g.n)) * 4 <= kHalf;
+}
+
+/// g with those operands copied that the copy engine cannot read as they are, if there is room; else g.
+Gemm with_copies(Stream& s, const Gemm& g) {
+  const auto ready = [&](const GemmOperand& o) { return o.dtype == g.compute && mappable(o.data, o.dtype, o.ld) && o.batch_stride * 2 % 16 == 0; };
+  const bool a = !ready(g.a), b = !ready(g.b);
+  const std::size_t a_bytes = a ? copied_bytes(g, Side::a) : 0, b_bytes = b ? copied_bytes(g, Side::b) : 0;
+  if ((!a && !b) || a_bytes + b_bytes > kHalf) return g;
+  Gemm copied = g;
+  auto* to = static_cast<std::byte*>(workspace(s));
+  if (a) copied.a = copy_operand(s, g, Side::a, to);
+  if (b) copied.b = copy_operand(s, g, Side::b, to + a_bytes);
+  return copied;
+}
+
+/// Too little work to be worth a copy.
+bool tiny(const Gemm& g) { return static_cast<double>(g.batch) * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k) < 1 << 24; }
 
 }  // namespace
 
-void gemm(Stream& s, const Gemm& g) {
+std::span<const GemmCandidate> gemm_candidates(Stream& s, const Gemm& g) {
+  thread_local std::vector<GemmCandidate> found;
+  found.assign(1, {kPlain, name_of(kPlain)});
+  if (fits_cublas_lt(s, g)) found.push_back({kCublasLt, name_of(kCublasLt)});
+  if (!has_sm90a(s) || !fits_tiles(g)) return found;
+  for (int id = kFirstTile; id < kCount; ++id) {
+    const Way w = way_of(id);
+    if (!w.shares || best_splits(g, w.tile, multiprocessors(s), kHalf) > 1) found.push_back({id, name_of(id)});
+  }
+  return found;
+}
+
+void gemm_with(Stream& s, const Gemm& g, int candidate) {
+  require(candidate >= 0 && candidate < kCount, "matmul", "there is no candidate number {}: there are {}", candidate, kCount);
   if (g.m == 0 || g.n == 0 || g.batch == 0) return;
-  const std::int64_t tile = g.compute == DType::f32 ? 64 : 128;
-  const std::int64_t rows = (g.m + tile - 1) / tile;
-  require(rows <= 65535 && g.batch <= 65535, "matmul", "{} x {} matrices of {} rows are more than one launch can have", g.batch, g.m, g.n);
-  const dim3 grid(blocks_for(g.n, tile), static_cast<unsigned>(rows), static_cast<unsigned>(g.batch));
-  visit_dtype(g.out.dtype, [&]<class T>() {
-    if (g.compute == DType::bf16) gemm_16<bf16, T><<<grid, kThreads, 0, queue(s)>>>(g);
-    else if (g.compute == DType::f16) gemm_16<f16, T><<<grid, kThreads, 0, queue(s)>>>(g);
-    else gemm_f32<T><<<grid, kThreads, 0, queue(s)>>>(g);
-  });
-  launched("matmul");
+  if (candidate == kPlain) return plain_gemm(s, g);
+  if (candidate == kCublasLt) return run_cublas_lt(s, g, shares_of(s), kHalf);
+  require(has_sm90a(s) && fits_tiles(g), "matmul", "the tile kernel cannot take this product: it needs 16-bit operands at multiples of 16 bytes and an H100 or later");
+  const Way w = way_of(candidate);
+  const int splits = w.shares ? best_splits(g, w.tile, multiprocessors(s), kHalf) : 1;
+  if (splits > 1) in_shares(s, g, w, splits);
+  else run_tiles(s, g, *kTiles[w.tile], w.group);
+}
+
+int gemm_choice(Stream& s, const Gemm& g) {
+  if (const GemmChooser chooser = the_chooser.load(std::memory_order_relaxed))
+    if (const int id = chooser(g); id >= 0) return id;
+  if (!has_sm90a(s) || !fits_tiles(g)) return !tiny(g) && fits_cublas_lt(s, g) ? kCublasLt : kPlain;
+  const auto c = choose_tile(g, multiprocessors(s), kHalf);
+  if (c.microseconds > 1.1 * library_microseconds(g) && fits_cublas_lt(s, g)) return kCublasLt;
+  return kFirstTile + c.tile * kPerTile + (c.splits > 1 ? 1 : 0);
+}
+
+void set_gemm_chooser(GemmChooser chooser) { the_chooser = chooser; }
+
+void gemm(Stream& s, const Gemm& given) {
+  if (given.m == 0 || given.n == 0 || given.batch == 0) return;
+  if (fits_tiles(given) || given.compute == DType::f32 || given.k == 0 || tiny(given) || !has_sm90a(s)) return gemm_with(s, given, gemm_choice(s, given));
+  const Gemm g = with_copies(s, given);
+  if (fits_tiles(g)) return gemm_with(s, g, gemm_choice(s, g));
+  if (!fits_as_shares(g)) return gemm_with(s, g, gemm_choice(s, g));
+  const auto c = choose_tile(g, multiprocessors(s), kHalf);
+  in_shares(s, g, {c.tile, kGroups[0], true}, c.splits);
 }
 
 }  // namespace hpcdl::cuda

@@ -25,8 +25,12 @@ void Mlp::backward(Stream& s, Grad dx, Grad dw1, Grad db1, Grad dw2, Grad db2, G
        cpu::linear_backward(isa, pool, inner, first(a));
      },
      [&](auto& q) {
-       cuda::linear_backward(q, outer, second(a));
-       cuda::linear_backward(q, inner, first(a));
+       auto through = outer;  // dz leaves the product: dh is never written
+       through.x_z = z, through.x_activation = a.activation;
+       auto plain = inner;
+       plain.z = {}, plain.dz = {};
+       cuda::linear_backward(q, through, second(a));
+       cuda::linear_backward(q, plain, second(a));
      });
 }
 

@@ -1,0 +1,23 @@
+#pragma once
+// Which tile, and how many shares of k, a product gets: a model of time from rates measured on an H200.
+
+#include "hpcdl/ops/matmul/tile_configs.h"
+
+namespace hpcdl::cuda {
+
+struct TileChoice {
+  int tile = 0;    // of kTiles
+  int splits = 1;  // shares of k
+  double microseconds = 0;
+};
+
+/// The time of g in tiles of kTiles[tile], k in `splits` shares, on `processors` multiprocessors.
+double predicted_microseconds(const Gemm& g, int tile, int splits, int processors);
+/// The best number of shares for this tile, of those whose sums fit into `bytes`.
+int best_splits(const Gemm& g, int tile, int processors, std::size_t bytes);
+/// What cuBLASLt takes where it does well.
+double library_microseconds(const Gemm& g);
+/// The best of all tiles.
+TileChoice choose_tile(const Gemm& g, int processors, std::size_t bytes);
+
+}  // namespace hpcdl::cuda

@@ -1,0 +1,45 @@
+#pragma once
+// The product for every shape, stride and mix of types (device_gemm.h has the call that picks), and what follows its sums, element by
+// element.
+
+#include "hpcdl/cuda/element.h"
+#include "hpcdl/ops/fuse/activations.h"
+#include "hpcdl/ops/matmul/device_gemm.h"
+
+namespace hpcdl::cuda {
+
+void plain_gemm(Stream& s, const Gemm& g);
+
+__device__ inline float activate(float v, GemmActivation a) {
+  switch (a) {
+    case GemmActivation::relu: return fuse::Relu::value(v);
+    case GemmActivation::gelu_tanh: return fuse::GeluTanh::value(v);
+    case GemmActivation::gelu_erf: return fuse::GeluErf::value(v);
+    default: return v;
+  }
+}
+
+__device__ inline float slope(float z, GemmActivation a) {
+  switch (a) {
+    case GemmActivation::relu: return fuse::Relu::slope(z);
+    case GemmActivation::gelu_tanh: return fuse::GeluTanh::slope(z);
+    case GemmActivation::gelu_erf: return fuse::GeluErf::slope(z);
+    default: return 1;
+  }
+}
+
+/// A finished sum on its way to memory.
+template <class T> __device__ void finish(const GemmResult& o, float acc, std::int64_t row, std::int64_t col, std::int64_t batch) {
+  float v = acc * o.scale;
+  if (o.bias) v += fetch(o.bias, o.bias_dtype, col);
+  const float c = o.residual ? widen(static_cast<const T*>(o.residual)[batch * o.residual_batch_stride + row * o.residual_ld + col]) : 0.0f;
+  if (o.residual_is_z) v *= slope(c, o.activation);
+  if (o.residual_inside) v += c;
+  if (o.z) static_cast<T*>(o.z)[row * o.z_ld + col] = narrow<T>(v);
+  if (!o.residual_is_z) v = activate(v, o.activation);
+  if (o.residual && !o.residual_inside && !o.residual_is_z) v += c;
+  T* d = static_cast<T*>(o.d) + batch * o.batch_stride + row * o.ld + col;
+  *d = narrow<T>(o.accumulate ? v + widen(*d) : v);
+}
+
+}  // namespace hpcdl::cuda

@@ -1,0 +1,7 @@
+#include "hpcdl/ops/matmul/tile_launch.h"
+
+namespace hpcdl::cuda {
+
+const TileConfig tile_128x128_in_turn = tile_config<TileShape<128, 128, 5, 2, true>>();
+
+}  // namespace hpcdl::cuda
