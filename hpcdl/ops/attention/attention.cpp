@@ -51,9 +51,9 @@ Cost Attention::backward_cost(const Spec& q, const Spec& k, const Spec& v, const
 }
 
 std::int64_t Attention::splits(const Spec& q, const Spec& k, const Args& a) {
-  constexpr std::int64_t kBlocks = 264, kLeast = 128, kMost = 64;  // two blocks for each multiprocessor of a large GPU; keys of a share; shares
-  const std::int64_t passes = std::max<std::int64_t>(1, q[0] * a.heads / std::min(4, a.heads / kv_heads(a)));
-  return std::clamp<std::int64_t>(std::min(kBlocks / passes, k[1] / kLeast), 1, kMost);
+  constexpr std::int64_t kBlocks = 528, kLeast = 128;  // four blocks for each multiprocessor of a large GPU; keys of a share
+  const std::int64_t passes = std::max<std::int64_t>(1, q[0] * kv_heads(a));
+  return std::clamp<std::int64_t>(std::min(kBlocks / passes, k[1] / kLeast), 1, kMaxSplits);
 }
 
 std::array<Spec, 1> Attention::scratch(const Spec& q, const Spec& k, const Spec&, const Args& a) {

@@ -19,7 +19,7 @@ namespace hpcdl {
 struct Attention {
   static constexpr std::string_view name = "attention";
   static constexpr int kAux = 1;
-  static constexpr std::int64_t kMaxHeadDim = 256;
+  static constexpr std::int64_t kMaxHeadDim = 256, kMaxSplits = 64;
   struct Args {
     int heads = 1;
     int kv_heads = 0;  // 0: as many as heads

@@ -6,9 +6,10 @@
 //   dS^T = P^T (V dO^T - delta)         registers, the A operand of dk += dS^T Q; to shared memory for dq = dS K
 //
 // dq of a tile of queries is the sum of what the pieces of its keys give. It is added up in global memory in the order of the
-// pieces (each warp waits for its turn at its part of the tile), so results repeat bit for bit. Pieces are handed out from the last
-// keys to the first: under a causal mask a piece starts where the one in front of it in the order is a step ahead, so turns are
-// hardly waited for. The first piece's turn comes last and writes dq itself.
+// pieces (a warp beside the consumers waits for the turn and has the copy engine add), so results repeat bit for bit; the piece whose turn is the last
+// writes dq itself. Pieces are handed out in that order too. From the last keys to the first, a causal mask lets each piece start
+// where the one before it is a step ahead, so turns are hardly waited for; the other way round the longest pieces begin first.
+// Pieces of several heads are handed out in turns, so that those of one head do not meet.
 // Sources: Dao, "FlashAttention-2", 2023; Shah et al., "FlashAttention-3", 2024.
 
 #include "hpcdl/core/stream.h"
@@ -25,17 +26,21 @@ struct BackwardProblem {
   const float* lse = nullptr;    // (B * H, padded T) of lse * log2 e, +inf behind T
   const float* delta = nullptr;  // (B * H, padded T) of sum(dO out)
   float* sums = nullptr;         // dq so far, in the order of the accumulators' registers
-  unsigned* turns = nullptr;     // (B * H, tiles of queries, 8 warps): pieces added so far
+  unsigned* turns = nullptr;     // (B * H, tiles of queries, 2 warpgroups): pieces added so far
   unsigned* ticket = nullptr;    // pieces handed out so far
   int batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0;
   bool causal = false;
   float scale = 0;
+  bool ascending = false;  // pieces in the order of their keys, queries from the last
+  int section = 1;  // key/value heads whose pieces are handed out in turns
 };
 
 template <int kWidth_, int kQueries_, int kStages_> struct BackwardShape {
   static constexpr int kWidth = kWidth_, kQueries = kQueries_, kStages = kStages_, kKeys = 128, kThreads = 384, kHalves = kWidth / 64;
+  static constexpr int kKeyStages = kWidth == 64 ? 2 : 1;  // of keys and values: what shared memory holds
   static constexpr int kQueryBytes = kQueries * kWidth * 2, kKeyBytes = kKeys * kWidth * 2, kScoreBytes = kQueries * kKeys * 2;
-  static constexpr int kBytes = 1024 + 2 * kStages * kQueryBytes + 4 * kKeyBytes + 2 * kScoreBytes + kStages * kQueries * 8 + 256;
+  static constexpr int kSumBytes = kQueries * kWidth * 2;  // of dq that one warpgroup makes, f32
+  static constexpr int kBytes = 2 * kStages * kQueryBytes + 2 * kKeyStages * kKeyBytes + 2 * kScoreBytes + 2 * kSumBytes + kStages * kQueries * 8 + 256;
   static constexpr int kSums = kQueries * kWidth / 256;  // of dq that one thread holds
 
   static __host__ __device__ int tiles(int queries) { return (queries + kQueries - 1) / kQueries; }
@@ -47,45 +52,58 @@ template <class Shape> struct BackwardPiece {
   int kv_head, sequence, piece, first, tiles, offset;
 
   static __device__ BackwardPiece find(const BackwardProblem& p, int work) {
-    const int pieces = Shape::pieces(p.keys), head = work / pieces;
-    BackwardPiece w{head % p.kv_heads, head / p.kv_heads, pieces - 1 - work % pieces, 0, Shape::tiles(p.queries), p.keys - p.queries};
+    const int pieces = Shape::pieces(p.keys), section = work / (pieces * p.section), r = work - section * pieces * p.section, begin = section * p.section;
+    const int all = p.batch * p.kv_heads, count = all - begin < p.section ? all - begin : p.section, head = begin + r % count;
+    BackwardPiece w{head % p.kv_heads, head / p.kv_heads, p.ascending ? r / count : pieces - 1 - r / count, 0, Shape::tiles(p.queries), p.keys - p.queries};
     if (p.causal && w.piece * Shape::kKeys > w.offset) w.first = (w.piece * Shape::kKeys - w.offset) / Shape::kQueries;
     return w;
   }
-  /// Pieces whose turn at a tile of queries comes first.
-  __device__ unsigned turn(const BackwardProblem& p, int tile) const {
-    int last = Shape::pieces(p.keys) - 1;
-    if (p.causal) {
-      const int seen = (tile * Shape::kQueries + Shape::kQueries - 1 + offset) / Shape::kKeys;
-      last = seen < last ? seen : last;
-    }
-    return static_cast<unsigned>(last - piece);
+  /// The last piece that a tile of queries sees.
+  __device__ int last(const BackwardProblem& p, int tile) const {
+    const int end = Shape::pieces(p.keys) - 1, seen = p.causal ? (tile * Shape::kQueries + Shape::kQueries - 1 + offset) / Shape::kKeys : end;
+    return seen < end ? seen : end;
   }
+  /// Step i of this piece.
+  __device__ int tile(const BackwardProblem& p, int i) const {
+    const int t = i / (p.heads / p.kv_heads);
+    return p.ascending ? tiles - 1 - t : first + t;
+  }
+  __device__ int head(const BackwardProblem& p, int i) const { return kv_head * (p.heads / p.kv_heads) + i % (p.heads / p.kv_heads); }
+  /// When this piece is added to a tile.
+  __device__ int turn(const BackwardProblem& p, int tile) const { return p.ascending ? piece : last(p, tile) - piece; }
+  /// Where a warpgroup's part of a tile stands among all.
+  __device__ std::int64_t place(const BackwardProblem& p, int head, int tile, int group) const {
+    return ((static_cast<std::int64_t>(sequence) * p.heads + head) * tiles + tile) * 2 + group;
+  }
+  __device__ int steps(const BackwardProblem& p) const { return (tiles - first) * (p.heads / p.kv_heads); }
 };
 
 #if HPCDL_SM90A
 
 template <class Shape> struct BackwardMemory {
-  char* base;
-  __device__ explicit BackwardMemory(char* raw) : base(raw + (1024 - shared_address(raw) % 1024) % 1024) {}
+  char* base;  // a multiple of 1024
   __device__ char* key(int s) const { return base + s * Shape::kKeyBytes; }
-  __device__ char* value(int s) const { return key(2 + s); }
-  __device__ char* query(int s) const { return base + 4 * Shape::kKeyBytes + s * Shape::kQueryBytes; }
+  __device__ char* value(int s) const { return key(Shape::kKeyStages + s); }
+  __device__ char* query(int s) const { return key(2 * Shape::kKeyStages) + s * Shape::kQueryBytes; }
   __device__ char* dout(int s) const { return query(Shape::kStages + s); }
   __device__ char* score(int s) const { return query(2 * Shape::kStages) + s * Shape::kScoreBytes; }
-  __device__ float* lse(int s) const { return reinterpret_cast<float*>(score(2)) + s * Shape::kQueries; }
+  __device__ float4* sums(int group) const { return reinterpret_cast<float4*>(score(2) + group * Shape::kSumBytes); }
+  __device__ float* lse(int s) const { return reinterpret_cast<float*>(sums(2)) + s * Shape::kQueries; }
   __device__ float* delta(int s) const { return lse(Shape::kStages + s); }
   __device__ Barrier* barriers() const { return reinterpret_cast<Barrier*>(lse(2 * Shape::kStages)); }
   __device__ Barrier* key_full(int s) const { return barriers() + s; }
   __device__ Barrier* key_empty(int s) const { return barriers() + 2 + s; }
-  __device__ Barrier* query_full(int s) const { return barriers() + 4 + s; }
-  __device__ Barrier* query_empty(int s) const { return barriers() + 4 + Shape::kStages + s; }
-  __device__ Barrier* dout_full(int s) const { return barriers() + 4 + 2 * Shape::kStages + s; }
-  __device__ Barrier* dout_empty(int s) const { return barriers() + 4 + 3 * Shape::kStages + s; }
-  __device__ int* work(int s) const { return reinterpret_cast<int*>(barriers() + 4 + 4 * Shape::kStages) + s; }
+  __device__ Barrier* sums_full(int group) const { return barriers() + 4 + group; }
+  __device__ Barrier* sums_empty(int group) const { return barriers() + 6 + group; }
+  __device__ Barrier* query_full(int s) const { return barriers() + 8 + s; }
+  __device__ Barrier* query_empty(int s) const { return barriers() + 8 + Shape::kStages + s; }
+  __device__ Barrier* dout_full(int s) const { return barriers() + 8 + 2 * Shape::kStages + s; }
+  __device__ Barrier* dout_empty(int s) const { return barriers() + 8 + 3 * Shape::kStages + s; }
+  __device__ int* work(int s) const { return reinterpret_cast<int*>(barriers() + 8 + 4 * Shape::kStages) + s; }
 
   __device__ void init() const {
-    for (int s = 0; s < 2; ++s) barrier_init(key_full(s), 1), barrier_init(key_empty(s), 2);
+    for (int s = 0; s < Shape::kKeyStages; ++s) barrier_init(key_full(s), 1), barrier_init(key_empty(s), 4);
+    for (int g = 0; g < 2; ++g) barrier_init(sums_full(g), 4), barrier_init(sums_empty(g), 1);
     for (int s = 0; s < Shape::kStages; ++s) {
       barrier_init(query_full(s), 1), barrier_init(dout_full(s), 1);
       barrier_init(query_empty(s), 2), barrier_init(dout_empty(s), 2);
@@ -98,9 +116,9 @@ template <class Shape> struct BackwardMemory {
 template <class Shape>
 __device__ void backward_produce(const BackwardMemory<Shape>& m, const TensorMap& q, const TensorMap& k, const TensorMap& v, const TensorMap& dout,
                                  const BackwardProblem& p) {
-  Ring<2> ks{.parity = 1};
+  Ring<Shape::kKeyStages> ks{.parity = 1};
   Ring<Shape::kStages> qs{.parity = 1};
-  const int works = Shape::pieces(p.keys) * p.kv_heads * p.batch, group = p.heads / p.kv_heads, padded = Shape::tiles(p.queries) * Shape::kQueries;
+  const int works = Shape::pieces(p.keys) * p.kv_heads * p.batch, padded = Shape::tiles(p.queries) * Shape::kQueries;
   const auto load = [](char* to, int rows, const TensorMap& map, Barrier* full, int head, int row, int sequence) {
     for (int i = 0; i < Shape::kHalves; ++i) tma_load(to + i * rows * 128, map, full, 64 * i, head, row, sequence);
   };
@@ -114,8 +132,8 @@ __device__ void backward_produce(const BackwardMemory<Shape>& m, const TensorMap
     load(m.key(ks.stage), Shape::kKeys, k, m.key_full(ks.stage), w.kv_head, w.piece * Shape::kKeys, w.sequence);
     load(m.value(ks.stage), Shape::kKeys, v, m.key_full(ks.stage), w.kv_head, w.piece * Shape::kKeys, w.sequence);
     ks.next();
-    for (int h = w.kv_head * group; h < (w.kv_head + 1) * group; ++h)
-      for (int tile = w.first; tile < w.tiles; ++tile) {
+    for (int i = 0; i < w.steps(p); ++i) {
+      const int h = w.head(p, i), tile = w.tile(p, i);
         const std::int64_t row = (static_cast<std::int64_t>(w.sequence) * p.heads + h) * padded + tile * Shape::kQueries;
         const auto bring = [&](char* to, float* statistic, const TensorMap& map, const float* from, Barrier* full, Barrier* empty) {
           barrier_wait(empty, qs.parity);
@@ -126,7 +144,53 @@ __device__ void backward_produce(const BackwardMemory<Shape>& m, const TensorMap
         bring(m.query(qs.stage), m.lse(qs.stage), q, p.lse, m.query_full(qs.stage), m.query_empty(qs.stage));
         bring(m.dout(qs.stage), m.delta(qs.stage), dout, p.delta, m.dout_full(qs.stage), m.dout_empty(qs.stage));
         qs.next();
+    }
+  }
+}
+
+/// How many pieces have been added to a warpgroup's part of a tile.
+__device__ inline unsigned turn_now(const unsigned* turn) {
+  unsigned now;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
+  return now;
+}
+
+/// By one thread for each consumer warpgroup: adds what it leaves of dq when the turn has come, so that the consumer need not wait.
+template <class Shape> __device__ void backward_add(const BackwardMemory<Shape>& m, const BackwardProblem& p, int group) {
+  Ring<Shape::kKeyStages> ks;
+  Ring<1> full;
+  const int works = Shape::pieces(p.keys) * p.kv_heads * p.batch;
+  while (true) {
+    barrier_wait(m.key_full(ks.stage), ks.parity);
+    const int work = *m.work(ks.stage);
+    if (work >= works) return;
+    barrier_arrive(m.key_empty(ks.stage));
+    ks.next();
+    const auto w = BackwardPiece<Shape>::find(p, work);
+    for (int i = 0; i < w.steps(p); ++i) {
+      const int tile = w.tile(p, i), turn = w.turn(p, tile);
+      if (turn == w.last(p, tile)) continue;
+      const std::int64_t at = w.place(p, w.head(p, i), tile, group);
+      char* sums = reinterpret_cast<char*>(p.sums) + at * Shape::kSumBytes;
+      barrier_wait(m.sums_full(group), full.parity);
+      full.next();
+      if (turn == 0) {
+        bulk_store(sums, m.sums(group), Shape::kSumBytes);
+      } else {
+        while (turn_now(p.turns + at) != static_cast<unsigned>(turn)) {
+        }
+        asm volatile("fence.proxy.async.global;" ::: "memory");
+        asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(sums), "r"(shared_address(m.sums(group))),
+                     "r"(Shape::kSumBytes) : "memory");
       }
+      tma_commit();
+      tma_wait_read<0>();
+      barrier_arrive(m.sums_empty(group));
+      tma_wait<0>();
+      asm volatile("fence.proxy.async.global;" ::: "memory");
+      __threadfence();
+      asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p.turns + at), "r"(turn + 1) : "memory");
+    }
   }
 }
 
@@ -179,11 +243,11 @@ template <class T, class Shape> struct BackwardConsumer {
   const BackwardMemory<Shape>& m;
   const BackwardProblem& p;
   int group;
-  Ring<2> ks, scores;
+  Ring<Shape::kKeyStages> ks;
+  Ring<2> scores;
+  Ring<1> sums{.parity = 1};
   Ring<Shape::kStages> qs;
-  unsigned* pending = nullptr;  // the turn to pass on once this warp's additions are out
-  unsigned pending_turn = 0;
-  float dk[kGrad], dv[kGrad];
+  float dk[kGrad], dv[kGrad], s[kScores];
 
   __device__ bool leader() const { return threadIdx.x % 128 == 0; }
   __device__ void release(Barrier* b) const {
@@ -216,7 +280,7 @@ template <class T, class Shape> struct BackwardConsumer {
     wgmma_commit();
   }
   /// s -> P^T.
-  template <bool kMasked> __device__ void probabilities(float (&s)[kScores], const BackwardPiece<Shape>& w, int tile) const {
+  template <bool kMasked> __device__ void probabilities(const BackwardPiece<Shape>& w, int tile) {
     const float* lse = m.lse(qs.stage);
     const int column = static_cast<int>(threadIdx.x) % 4 * 2, key = w.piece * Shape::kKeys + group * 64 + static_cast<int>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4);
     const float scale = p.scale * 1.4426950408889634f;
@@ -245,59 +309,46 @@ template <class T, class Shape> struct BackwardConsumer {
                      a[c][2], a[c][3]);
     fence_async_proxy();
   }
-  /// Behind the issue of other work, as it waits for what this warp has written.
-  __device__ void pass_turn() {
-    if (!pending) return;
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) {
-      __threadfence();
-      asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(pending), "r"(pending_turn) : "memory");
-    }
-    pending = nullptr;
-  }
-  __device__ void add_dq(float (&d)[Shape::kSums], const BackwardPiece<Shape>& w, int head, int tile) {
-    const unsigned turn = w.turn(p, tile);
-    const std::int64_t at = ((static_cast<std::int64_t>(w.sequence) * p.heads + head) * w.tiles + tile) * 8 + threadIdx.x / 32;
-    float4* sums = reinterpret_cast<float4*>(p.sums + at * 32 * Shape::kSums) + threadIdx.x % 32;
-    if (turn > 0) {
-      if (threadIdx.x % 32 == 0) {
-        unsigned now;
-        do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(p.turns + at) : "memory");
-        while (now != turn);
-      }
-      __syncwarp();
-    }
-    if (w.piece == 0) {
-      if (turn > 0)
+  /// d in the order of registers: of each warp, four of every thread at a time.
+  __device__ void put_dq(float (&d)[Shape::kSums], const BackwardPiece<Shape>& w, int head, int tile) {
+    const int turn = w.turn(p, tile), at = static_cast<int>(threadIdx.x) % 128 / 32 * 8 * Shape::kSums + static_cast<int>(threadIdx.x) % 32;
+    if (turn == w.last(p, tile)) {
+      const std::int64_t place = w.place(p, head, tile, group);
+      if (turn > 0) {
+        const auto* sums = reinterpret_cast<const float4*>(p.sums) + place * (Shape::kSumBytes / 16) + at;
+        while (turn_now(p.turns + place) != static_cast<unsigned>(turn)) {
+        }
+        __syncwarp();
 #pragma unroll
         for (int i = 0; i < Shape::kSums / 4; ++i) {
           const float4 before = __ldcg(sums + 32 * i);
           d[4 * i] += before.x, d[4 * i + 1] += before.y, d[4 * i + 2] += before.z, d[4 * i + 3] += before.w;
         }
+      }
       constexpr bool kRows = Shape::kQueries == 128;
-      put_gradient<T>(p.dq, d, p.scale, w.sequence, head, tile * Shape::kQueries + (kRows ? 64 * group : 0), kRows ? 0 : 64 * group, p.queries);
-      return;
+      return put_gradient<T>(p.dq, d, p.scale, w.sequence, head, tile * Shape::kQueries + (kRows ? 64 * group : 0), kRows ? 0 : 64 * group, p.queries);
     }
+    barrier_wait(m.sums_empty(group), sums.parity);
+    sums.next();
 #pragma unroll
-    for (int i = 0; i < Shape::kSums / 4; ++i) {
-      if (turn == 0) __stcg(sums + 32 * i, make_float4(d[4 * i], d[4 * i + 1], d[4 * i + 2], d[4 * i + 3]));
-      else
-        asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(sums + 32 * i), "f"(d[4 * i]), "f"(d[4 * i + 1]), "f"(d[4 * i + 2]),
-                     "f"(d[4 * i + 3]) : "memory");
-    }
-    pending = p.turns + at;
-    pending_turn = turn + 1;
+    for (int i = 0; i < Shape::kSums / 4; ++i)
+      asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(m.sums(group)) + static_cast<unsigned>(at + 32 * i) * 16), "f"(d[4 * i]),
+                   "f"(d[4 * i + 1]), "f"(d[4 * i + 2]), "f"(d[4 * i + 3]) : "memory");
+    fence_async_proxy();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(m.sums_full(group));
   }
-  template <bool kMasked> __device__ void step(const BackwardPiece<Shape>& w, int head, int tile) {
-    float s[kScores], ds[kScores];
+  __device__ void begin_tile() {
     barrier_wait(m.query_full(qs.stage), qs.parity);
     issue_scores(s, m.key(ks.stage), m.query(qs.stage));
+  }
+  /// s holds the scores of this tile and, when this returns, those of the next, where there are more.
+  template <bool kMore> __device__ void step(const BackwardPiece<Shape>& w, int head, int tile, bool masked) {
+    float ds[kScores];
     barrier_wait(m.dout_full(qs.stage), qs.parity);
     issue_scores(ds, m.value(ks.stage), m.dout(qs.stage));
-    pass_turn();
-    wgmma_wait<1>();
-    wgmma_pin(s);
-    probabilities<kMasked>(s, w, tile);
+    if (masked) probabilities<true>(w, tile);
+    else probabilities<false>(w, tile);
     unsigned a[kScores / 8][4], b[kScores / 8][4];
     pack_operand<T>(a, s);
     issue_gradient(dv, a, m.dout(qs.stage));
@@ -314,33 +365,41 @@ template <class T, class Shape> struct BackwardConsumer {
       }
     }
     pack_operand<T>(b, ds);
+    issue_gradient(dk, b, m.query(qs.stage));
     put_scores(b);
+    wgmma_wait<0>();
+    wgmma_pin(dk), wgmma_pin(dv);
     named_sync(1, 256);
     float dq[Shape::kSums];
     issue_dq(dq);
-    issue_gradient(dk, b, m.query(qs.stage));
-    wgmma_wait<1>();
-    wgmma_pin(dq);
-    wgmma_pin(dv);
-    release(m.dout_empty(qs.stage));
-    add_dq(dq, w, head, tile);
-    wgmma_wait<0>();
-    wgmma_pin(dk);
-    release(m.query_empty(qs.stage));
+    const int stage = qs.stage;
     qs.next();
+    if constexpr (kMore) {
+      begin_tile();
+      wgmma_wait<1>();
+    } else {
+      wgmma_wait<0>();
+    }
+    wgmma_pin(dq);
+    release(m.dout_empty(stage));
+    release(m.query_empty(stage));
     scores.next();
+    put_dq(dq, w, head, tile);
+    wgmma_wait<0>();
+    wgmma_pin(s);
   }
   __device__ void walk(int work) {
     const auto w = BackwardPiece<Shape>::find(p, work);
-    const int heads = p.heads / p.kv_heads;
 #pragma unroll
     for (int i = 0; i < kGrad; ++i) dk[i] = dv[i] = 0;
     const int first_key = w.piece * Shape::kKeys, last_key = first_key + Shape::kKeys - 1;
-    for (int head = w.kv_head * heads; head < (w.kv_head + 1) * heads; ++head)
-      for (int tile = w.first; tile < w.tiles; ++tile) {
-        if (last_key >= p.keys || (p.causal && last_key > tile * Shape::kQueries + w.offset)) step<true>(w, head, tile);
-        else step<false>(w, head, tile);
-      }
+    const auto masked = [&](int tile) { return last_key >= p.keys || (p.causal && last_key > tile * Shape::kQueries + w.offset); };
+    begin_tile();
+    wgmma_wait<0>();
+    wgmma_pin(s);
+    const int last = w.steps(p) - 1;
+    for (int i = 0; i < last; ++i) step<true>(w, w.head(p, i), w.tile(p, i), masked(w.tile(p, i)));
+    step<false>(w, w.head(p, last), w.tile(p, last), masked(w.tile(p, last)));
     release(m.key_empty(ks.stage));
     ks.next();
     put_gradient<T>(p.dk, dk, p.scale, w.sequence, w.kv_head, first_key + 64 * group, 0, p.keys);
@@ -356,14 +415,15 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     attention_backward_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
                              const __grid_constant__ TensorMap dout, const __grid_constant__ BackwardProblem p) {
 #if HPCDL_SM90A
-  extern __shared__ char raw[];
-  const BackwardMemory<Shape> m(raw);
+  extern __shared__ __align__(1024) char memory[];
+  const BackwardMemory<Shape> m{memory};
   const int warp = warp_index();
   if (threadIdx.x == 0) m.init();
   __syncthreads();
   if (warp >= 8) {
     release_registers<24>();
     if (warp == 8 && elect_one()) backward_produce<Shape>(m, q, k, v, dout, p);
+    if (warp >= 10 && elect_one()) backward_add<Shape>(m, p, warp - 10);
   } else {
     claim_registers<240>();
     const int works = Shape::pieces(p.keys) * p.kv_heads * p.batch;
@@ -373,7 +433,6 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       const int work = *m.work(c.ks.stage);
       if (work >= works) break;
       c.walk(work);
-      c.pass_turn();
     }
   }
 #endif

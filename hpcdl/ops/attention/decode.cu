@@ -149,13 +149,22 @@ template <class T, int kWidth, bool kTall> __global__ void __launch_bounds__(kMm
 
 /// Block (query head, sequence), one thread an element.
 __global__ void join_splits(const __grid_constant__ Decode p, int width) {
+  __shared__ float tops[Attention::kMaxSplits], weights[Attention::kMaxSplits];
   const int h = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y), d = static_cast<int>(threadIdx.x);
   const std::int64_t head = static_cast<std::int64_t>(b) * p.heads + h;
   const float* from = p.parts + head * p.splits * (width + 2);
-  Partial<1> all;
-  for (int i = 0; i < p.splits; ++i, from += width + 2) all.join(Lanes<1>(from[d]), from[width], from[width + 1]);
-  p.out.put(p.out.at(b, 0, h) + d, all.out.v[0] / all.sum);
-  if (p.lse && d == 0) p.lse[head] = (all.top + log2f(all.sum)) / kLog2e;
+  for (int i = d; i < p.splits; i += width) weights[i] = from[i * (width + 2) + width], tops[i] = from[i * (width + 2) + width + 1];
+  __syncthreads();
+  float top = -__builtin_inff(), sum = 0, out = 0;
+  for (int i = 0; i < p.splits; ++i) top = fmaxf(top, tops[i]);
+#pragma unroll 8
+  for (int i = 0; i < p.splits; ++i) {
+    const float weight = exp2f(tops[i] - top);
+    sum = ::fmaf(weight, weights[i], sum);
+    out = ::fmaf(weight, from[i * (width + 2) + d], out);
+  }
+  p.out.put(p.out.at(b, 0, h) + d, out / sum);
+  if (p.lse && d == 0) p.lse[head] = (top + log2f(sum)) / kLog2e;
 }
 
 template <class K, int kShare, int kHeads> void start(Stream& s, const Decode& p, int batch) {

@@ -29,11 +29,13 @@ struct ForwardProblem {
 template <int kWidth_, int kGroups_, int kKeys_, int kStages_, bool kTurns_, int kBlocks_ = 1> struct ForwardShape {
   static constexpr int kWidth = kWidth_, kGroups = kGroups_, kKeys = kKeys_, kStages = kStages_, kBlocks = kBlocks_;
   static constexpr bool kTurns = kTurns_;
+  // Short tiles want the queries of the next tile early; wide ones run no faster with them (H200).
+  static constexpr int kQueryStages = kWidth == 64 ? 2 : 1;
   static constexpr int kQueries = 64 * kGroups, kThreads = 128 * kGroups + 128, kHalves = kWidth / 64;
   // Registers at the start are shared out evenly; the producer needs few of its own.
   static constexpr int kProducer = kGroups == 3 ? 32 : 24, kConsumer = kBlocks == 2 ? 104 : kGroups == 3 ? 160 : 240;
   static constexpr int kQueryBytes = kQueries * kWidth * 2, kKeyBytes = kKeys * kWidth * 2;
-  static constexpr int kBytes = 1024 + 2 * kQueryBytes + 2 * kStages * kKeyBytes + 256;
+  static constexpr int kBytes = 1024 + (kQueryStages + 1) * kQueryBytes + 2 * kStages * kKeyBytes + 256;
 };
 
 /// What a tile of queries is about.
@@ -61,20 +63,20 @@ struct ForwardTile {
 template <class Shape> struct ForwardMemory {
   char* base;
   __device__ explicit ForwardMemory(char* raw) : base(raw + (1024 - shared_address(raw) % 1024) % 1024) {}
-  __device__ char* query() const { return base; }
-  __device__ char* out() const { return base + Shape::kQueryBytes; }
-  __device__ char* key(int stage) const { return base + 2 * Shape::kQueryBytes + stage * Shape::kKeyBytes; }
+  __device__ char* query(int stage) const { return base + stage * Shape::kQueryBytes; }
+  __device__ char* out() const { return query(Shape::kQueryStages); }
+  __device__ char* key(int stage) const { return query(Shape::kQueryStages + 1) + stage * Shape::kKeyBytes; }
   __device__ char* value(int stage) const { return key(Shape::kStages + stage); }
   __device__ Barrier* barriers() const { return reinterpret_cast<Barrier*>(key(2 * Shape::kStages)); }
-  __device__ Barrier* query_full() const { return barriers(); }
-  __device__ Barrier* query_empty() const { return barriers() + 1; }
-  __device__ Barrier* key_full(int s) const { return barriers() + 2 + s; }
-  __device__ Barrier* key_empty(int s) const { return barriers() + 2 + Shape::kStages + s; }
-  __device__ Barrier* value_full(int s) const { return barriers() + 2 + 2 * Shape::kStages + s; }
-  __device__ Barrier* value_empty(int s) const { return barriers() + 2 + 3 * Shape::kStages + s; }
+  __device__ Barrier* query_full(int s) const { return barriers() + s; }
+  __device__ Barrier* query_empty(int s) const { return barriers() + 2 + s; }
+  __device__ Barrier* key_full(int s) const { return barriers() + 4 + s; }
+  __device__ Barrier* key_empty(int s) const { return barriers() + 4 + Shape::kStages + s; }
+  __device__ Barrier* value_full(int s) const { return barriers() + 4 + 2 * Shape::kStages + s; }
+  __device__ Barrier* value_empty(int s) const { return barriers() + 4 + 3 * Shape::kStages + s; }
 
   __device__ void init() const {
-    barrier_init(query_full(), 1), barrier_init(query_empty(), Shape::kGroups);
+    for (int s = 0; s < Shape::kQueryStages; ++s) barrier_init(query_full(s), 1), barrier_init(query_empty(s), Shape::kGroups);
     for (int s = 0; s < Shape::kStages; ++s) {
       barrier_init(key_full(s), 1), barrier_init(value_full(s), 1);
       barrier_init(key_empty(s), Shape::kGroups), barrier_init(value_empty(s), Shape::kGroups);
@@ -88,7 +90,7 @@ template <class Shape>
 __device__ void forward_produce(const ForwardMemory<Shape>& m, const TensorMap& q, const TensorMap& k, const TensorMap& v, const ForwardProblem& p,
                                 int tiles) {
   Ring<Shape::kStages> ks{.parity = 1}, vs{.parity = 1};
-  unsigned query_parity = 1;
+  Ring<Shape::kQueryStages> qs{.parity = 1};
   const int keys = p.keys(), group = p.heads / p.kv_heads;
   const auto load = [](char* to, int rows, const TensorMap& map, Barrier* full, int head, int row, int sequence) {
     barrier_expect(full, static_cast<unsigned>(rows * Shape::kWidth * 2));
@@ -97,9 +99,9 @@ __device__ void forward_produce(const ForwardMemory<Shape>& m, const TensorMap& 
   for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
     const auto t = ForwardTile::find<Shape>(p, tile, keys);
     const int kv = t.head / group;
-    barrier_wait(m.query_empty(), query_parity);
-    query_parity ^= 1;
-    load(m.query(), Shape::kQueries, q, m.query_full(), t.head, t.first, t.sequence);
+    barrier_wait(m.query_empty(qs.stage), qs.parity);
+    load(m.query(qs.stage), Shape::kQueries, q, m.query_full(qs.stage), t.head, t.first, t.sequence);
+    qs.next();
     const auto bring_keys = [&](int step) {
       barrier_wait(m.key_empty(ks.stage), ks.parity);
       load(m.key(ks.stage), Shape::kKeys, k, m.key_full(ks.stage), kv, step * Shape::kKeys, t.sequence);
@@ -122,6 +124,7 @@ template <class T, class Shape> struct ForwardConsumer {
   const ForwardProblem& p;
   int group, keys, offset;  // offset: query t sees keys 0 .. t + offset
   Ring<Shape::kStages> ks, vs;
+  Ring<Shape::kQueryStages> qs;
   float out[kOut];
   unsigned probs[kScores / 8][4];
   RowSoftmax state;
@@ -131,7 +134,7 @@ template <class T, class Shape> struct ForwardConsumer {
 
   __device__ void issue_scores(float (&s)[kScores]) const {
     barrier_wait(m.key_full(ks.stage), ks.parity);
-    const auto a = wgmma_descriptor<Major::k>(m.query() + group * 64 * 128), b = wgmma_descriptor<Major::k>(m.key(ks.stage));
+    const auto a = wgmma_descriptor<Major::k>(m.query(qs.stage) + group * 64 * 128), b = wgmma_descriptor<Major::k>(m.key(ks.stage));
     wgmma_fence();
 #pragma unroll
     for (int c = 0; c < Shape::kWidth / 16; ++c)
@@ -200,11 +203,11 @@ template <class T, class Shape> struct ForwardConsumer {
     fence_async_proxy();
     named_sync(8 + group, 128);
   }
-  __device__ void attend(const ForwardTile& t, unsigned query_parity) {
+  __device__ void attend(const ForwardTile& t) {
     state = {};
 #pragma unroll
     for (int i = 0; i < kOut; ++i) out[i] = 0;
-    barrier_wait(m.query_full(), query_parity);
+    barrier_wait(m.query_full(qs.stage), qs.parity);
     float s[kScores], shrink[2];
     issue_scores(s);
     wgmma_wait<0>();
@@ -219,7 +222,8 @@ template <class T, class Shape> struct ForwardConsumer {
     const int whole = p.causal ? (t.first + offset + 1) / Shape::kKeys : t.steps;
     for (; n >= whole; --n) step<true>(t, n);
     for (; n >= 0; --n) step<false>(t, n);
-    release(m.query_empty());
+    release(m.query_empty(qs.stage));
+    qs.next();
     issue_out();
     wgmma_wait<0>();
     wgmma_pin(out);
@@ -279,12 +283,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     const int keys = p.keys();
     ForwardConsumer<T, Shape> c{.m = m, .p = p, .group = warp / 4, .keys = keys, .offset = keys - p.queries};
     if (Shape::kTurns && c.group == Shape::kGroups - 1) named_arrive(1, 256);
-    unsigned parity = 0;
     for (int tile = static_cast<int>(blockIdx.x); tile < tiles; tile += static_cast<int>(gridDim.x)) {
       const auto t = ForwardTile::find<Shape>(p, tile, keys);
-      c.attend(t, parity);
+      c.attend(t);
       c.store(t, out);
-      parity ^= 1;
     }
     if (c.leader()) tma_wait<0>();
   }

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "hpcdl/cuda/tensor_map.h"
 #include "hpcdl/ops/attention/backward_wgmma.h"
 #include "hpcdl/ops/attention/forward_wgmma.h"
@@ -58,7 +60,7 @@ template <class Shape> struct BackwardScratch {
   unsigned* turns;
 
   BackwardScratch(const AttendBackward& c)
-      : tiles(Shape::tiles(static_cast<int>(c.q[1]))), rows(c.q[0] * c.args.heads * tiles * Shape::kQueries), counters(c.q[0] * c.args.heads * tiles * 8 + 1) {
+      : tiles(Shape::tiles(static_cast<int>(c.q[1]))), rows(c.q[0] * c.args.heads * tiles * Shape::kQueries), counters(c.q[0] * c.args.heads * tiles * 2 + 1) {
     sums = c.scratch.ptr<float>();
     lse = sums + rows * Shape::kWidth;
     delta = lse + rows;
@@ -75,13 +77,19 @@ template <class T, class Shape> void start_backward(Stream& s, const AttendBackw
       heads_of(c.out, width), heads_of(c.dout, width), c.lse.ptr<float>(), memory.lse, memory.delta, memory.turns, static_cast<int>(memory.counters), heads,
       queries, static_cast<int>(memory.tiles) * Shape::kQueries, static_cast<int>(memory.rows));
   launched("attention_backward");
+  const auto works = static_cast<std::int64_t>(Shape::pieces(keys)) * kv_heads * batch, at_once = std::int64_t{multiprocessors(s)};
+  // From the last keys on turns come by themselves, from the first on no long piece is left for the end. H200, us (last | first):
+  // 64 x 12 x 1024 x 64 causal 842 | 857, 4 x 32 x 4096 x 128 3176 | 3084, with 8 key/value heads 4269 | 3151. Heads handed out in
+  // turns: as many as occupy the chip, or so many times as many.
+  const bool ascending = c.args.causal && (width == 128 || works < 10 * at_once);
+  const std::int64_t times = width == 64 ? (ascending ? 4 : 2) : ascending ? 2 : 1, section = times * at_once / Shape::pieces(keys);
   const BackwardProblem p{.dq = heads_of(c.dq, width), .dk = heads_of(c.dk, width), .dv = heads_of(c.dv, width), .lse = memory.lse, .delta = memory.delta,
                           .sums = memory.sums, .turns = memory.turns, .ticket = memory.turns + memory.counters - 1, .batch = batch, .heads = heads,
-                          .kv_heads = kv_heads, .queries = queries, .keys = keys, .causal = c.args.causal, .scale = c.scale()};
-  const auto works = static_cast<std::int64_t>(Shape::pieces(keys)) * kv_heads * batch;
+                          .kv_heads = kv_heads, .queries = queries, .keys = keys, .causal = c.args.causal, .scale = c.scale(), .ascending = ascending,
+                          .section = static_cast<int>(std::clamp<std::int64_t>(section, 1, std::int64_t{batch} * kv_heads))};
   auto* kernel = attention_backward_wgmma<T, Shape>;
   allow(kernel, Shape::kBytes);
-  kernel<<<static_cast<unsigned>(std::min<std::int64_t>(works, multiprocessors(s))), Shape::kThreads, Shape::kBytes, queue(s)>>>(
+  kernel<<<static_cast<unsigned>(std::min(works, at_once)), Shape::kThreads, Shape::kBytes, queue(s)>>>(
       head_map(c.q, heads, width, Shape::kQueries), head_map(c.k, kv_heads, width, Shape::kKeys), head_map(c.v, kv_heads, width, Shape::kKeys),
       head_map(c.dout, heads, width, Shape::kQueries), p);
   launched("attention_backward");
