@@ -31,7 +31,8 @@ nb::object linear_call(bool keep, nb::handle x, nb::handle weight, nb::handle bi
   const View v = call.in("x", x), w = call.in("weight", weight), b = call.in_or_absent("bias", bias, kContiguous);
   const View r = call.in_or_absent("residual", residual);
   const Spec spec = linear_spec(call.op(), v.spec(), w.spec(), b.spec(), r.spec(), a);
-  require(v[-1] > 0, call.op(), "x must have columns, got {}", to_string(v.spec()));
+  if (v[-1] <= 0) [[unlikely]]
+    fail(call.op(), "x must have columns, got {}", to_string(v.spec()));
   Result y = call.out("out", keep ? outs[0] : nb::borrow(out), spec, r);
   Result z = call.out_if(keep && a.activation != Activation::none, "out[1]", outs[1], spec);
   call.run([&](Stream& s) { linear_into(s, y, z, v, w, b, r, a); });
