@@ -1,8 +1,8 @@
 // matmul_add_relu: D = relu(A B + C).
 
 #include "hpcdl/ops/linear/linear.h"
+#include "hpcdl/ops/matmul/device_gemm.h"
 #include "hpcdl/ops/matmul/gemm.h"
-#include "hpcdl/ops/relu/relu.h"
 #include "python/src/bind.h"
 #include "python/src/call.h"
 
@@ -53,10 +53,17 @@ void run_gemm(Stream& s, const Operands& o, const Tensor& d) {
   on(s, [&](auto isa, Pool& pool) { gemm::gemm(isa, pool, p, into); });
 }
 
+#if HPCDL_CUDA
 void run_on_gpu(Stream& s, const Operands& o, const Tensor& d) {
-  Linear::forward(s, d, o.a, o.weight(), {}, o.c, {.conv1d = !o.b_transposed});
-  Relu::forward(s, d, d, {});
+  const View w = o.weight();
+  const auto operand = [](const View& v, bool transposed) {
+    return cuda::GemmOperand{.data = v.data(), .dtype = v.dtype(), .ld = v.row_stride(), .transposed = transposed};
+  };
+  cuda::gemm(s, {.m = d.rows(), .n = d.cols(), .k = o.a.cols(), .compute = o.a.dtype(), .a = operand(o.a, false), .b = operand(w, o.b_transposed),
+                 .out = {.d = d.data(), .dtype = d.dtype(), .ld = d.row_stride(), .activation = cuda::GemmActivation::relu,
+                         .residual = o.c.data(), .residual_ld = o.c.row_stride(), .residual_inside = true}});
 }
+#endif
 
 nb::object matmul_add_relu(nb::handle a, nb::handle b, nb::handle c, nb::handle out) {
   Call call("matmul_add_relu");
@@ -66,8 +73,10 @@ nb::object matmul_add_relu(nb::handle a, nb::handle b, nb::handle c, nb::handle 
     call.run([&](Stream& s) {
       if (!o.c || o.c_is_row())
         ActivatedLinear::forward(s, d, {}, o.a, o.weight(), o.c, {}, o.args());
+#if HPCDL_CUDA
       else if (s.device().is_cuda())
         run_on_gpu(s, o, d);
+#endif
       else
         visit_dtype(o.d.dtype, [&]<class T>() { run_gemm<T>(s, o, d.tensor); });
     });
