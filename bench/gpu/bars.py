@@ -48,12 +48,20 @@ def bars(only, use_compile, roofs):
     peak, copy = roofs.get("bf16_product_TFLOPs", 0) * 1e12, roofs.get("copy_GBps", 0) * 1e9
     run = {"add": lambda: memory.vector_add(use_compile), "softmax": lambda: memory.softmax(use_compile), "ops": lambda: memory.ops(use_compile),
            "relu": lambda: products.matmul_add_relu(peak, use_compile), "gemm": lambda: products.gemm(peak, use_compile),
-           "attention": lambda: attention.attention(peak, use_compile), "int4": lambda: products.int4(copy, use_compile), "step": lambda: step.step(use_compile)}
+           "attention": lambda: attention.attention(peak, use_compile), "int4": lambda: products.int4(copy, use_compile), "step": lambda: measure.guarded("GPT-2 124M step", "bf16 B64 T1024", 1.0, lambda: list(step.step(use_compile)))}
     for name in SECTIONS:
         if name in only:
             started = time.perf_counter()
             yield from run[name]()
             print(f"# {name}: {time.perf_counter() - started:.1f} s", file=sys.stderr, flush=True)
+
+
+def save(path, old, roofs, rows):
+    measured = {b.section for b in rows}
+    kept = [b for b in old["bars"] if b["section"] not in measured]
+    machine = {"gpu": torch.cuda.get_device_name(), "threads": len(os.sched_getaffinity(0)), "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
+    data = {"machine": machine, "roofs": {**old["roofs"], **roofs}, "bars": kept + [{**dataclasses.asdict(b), "met": b.met} for b in rows]}
+    path.write_text(json.dumps(data, indent=1) + "\n")
 
 
 def main():
@@ -73,19 +81,15 @@ def main():
     if unknown:
         sys.exit(f"no section {', '.join(sorted(unknown))}; there are copy {' '.join(SECTIONS)}")
     roofs, rows = {}, []
+    path = pathlib.Path(args.json) if args.json else None
+    old = json.loads(path.read_text()) if path and path.exists() else {"roofs": {}, "bars": []}
     for b in bars(only, not args.no_compile, roofs):
         rows.append(b)
         print(line(b), flush=True)
+        if path:  # what is measured stays, should the time run out
+            save(path, old, roofs, rows)
     asked = [b for b in rows if b.goal is not None]
     print(f"{sum(b.met for b in asked)} of {len(asked)} bars met; roofs: " + ", ".join(f"{k} {v:.0f}" for k, v in roofs.items()))
-    if args.json:
-        path = pathlib.Path(args.json)
-        old = json.loads(path.read_text()) if path.exists() else {"roofs": {}, "bars": []}
-        measured = {b.section for b in rows}
-        kept = [b for b in old["bars"] if b["section"] not in measured]
-        machine = {"gpu": torch.cuda.get_device_name(), "threads": len(os.sched_getaffinity(0)), "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
-        data = {"machine": machine, "roofs": {**old["roofs"], **roofs}, "bars": kept + [{**dataclasses.asdict(b), "met": b.met} for b in rows]}
-        path.write_text(json.dumps(data, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""The bar of the training step: GPT-2 124M, B=64 T=1024, bf16, forward, backward, clip, AdamW; ours against torch.compile and
-eager PyTorch, as processes whose steps take turns.
+"""The bar of the training step: GPT-2 124M, B=64 T=1024, bf16, forward, backward, clip, AdamW; ours against torch.compile, or
+with --no-compile against eager PyTorch, as processes whose steps take turns.
 """
 
 import json
@@ -29,7 +29,10 @@ class Side:
     def step(self):
         self.process.stdin.write("step\n")
         self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+        for line in self.process.stdout:
+            if line.startswith("{"):  # libraries may print, too
+                return json.loads(line)
+        raise RuntimeError(f"{pathlib.Path(self.process.args[0]).name} ended in a step")
 
     def end(self):
         self.process.stdin.close()
@@ -41,9 +44,7 @@ def commands(program, use_compile):
              "--device", "cuda"]
     # Ours first and ready before the others begin: it measures the memory that it takes of the GPU.
     sides = {"hpcdl": [program, str(BATCH), str(CONTEXT), "bf16", "cuda"]}
-    if use_compile:
-        sides["torch.compile"] = [*torch, "--compile"]
-    sides["eager"] = torch
+    sides["torch.compile" if use_compile else "eager"] = [*torch, "--compile"] if use_compile else torch
     return sides
 
 
