@@ -11,6 +11,7 @@
 #include "hpcdl/lab/compare/gpu_environment.h"
 #include "hpcdl/lab/machine.h"
 #include "hpcdl/lab/probe/gpu.h"
+#include "hpcdl/lab/roofline/report.h"
 
 namespace hpcdl::cli {
 
@@ -88,7 +89,7 @@ std::string line(const compare::CaseBench& b) {
 
 Json header(const Options& o, const Pool& pool, const compare::Options& p) {
   const auto m = lab::this_machine();
-  return {{"machine", {{"cpu", m.cpu}, {"isa", m.isa}, {"threads", pool.threads()}}},
+  return {{"machine", {{"cpu", m.cpu}, {"isa", m.isa}, {"threads", pool.threads()}, {"date", lab::roofline::today()}}},
           {"protocol", {{"cache", o.cold ? "cold" : "warm"}, {"target_seconds", p.target}, {"limit_seconds", p.limit}, {"patience", p.patience}, {"half_width", p.half_width},
                         {"confidence", p.confidence}, {"order", "random, the next round reversed"}, {"seed", p.seed}}},
           {"peers", Json::object()}, {"missing", Json::object()}, {"cases", Json::array()}};

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, on a machine that has one: builds for it, runs every op spec there, the sanitizers over the
-# kernels, the main job end to end, and the bench; where a Python with PyTorch is, the module's tests and every bar beside PyTorch,
-# too. Ends with one table; takes less than ten minutes on 16 cores.
-#   scripts/gpu.sh [FOLDER]      logs, bench.json and bars.json go to FOLDER (build/gpu)
+# kernels, the main job end to end, probe, verify, roofline and profile of the lab, and the bench; where a Python with PyTorch is, the
+# module's tests and every bar beside PyTorch, too. Ends with one table; takes less than ten minutes on 16 cores.
+#   scripts/gpu.sh [FOLDER]      logs, probe.json, roofline.*, gpt2_trace.json.gz, bench.json and bars.json go to FOLDER (build/gpu)
 #   HPCDL_BENCH_PYTHON           a Python with torch (otherwise python3)
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -57,6 +57,14 @@ main_job() {
   done
 }
 
+gpt2=(--data.text="$out/text.txt" --data.vocab_size=1024 --model.family=gpt2 --model.layers=12 --model.heads=12 --model.width=768 --model.context=1024
+  --model.vocab=50304 --train.batch=16 --train.dtype=bf16 --train.device=cuda)
+
+roofline() {
+  timeout 90 build/cuda/hpcdl roofline --device cuda --json --csv "$out/roofline.csv" --svg "$out/roofline.svg" --html "$out/roofline.html" >"$out/roofline.json" &&
+    awk -F, 'NR > 1 && $14 != "" { rows++; above += $18 } END { printf "%d kernels timed, %d above their roof\n", rows, above }' "$out/roofline.csv"
+}
+
 if step configure cmake --preset cuda -DHPCDL_TESTS=ON -DCMAKE_CUDA_ARCHITECTURES="$cc-real" "${options[@]}" &&
   step build cmake --build build/cuda -j "$(nproc)" --target "${targets[@]}"; then
   step specs build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*cuda/*:*/cuda:gpu/*:Gpu*'
@@ -67,6 +75,11 @@ if step configure cmake --preset cuda -DHPCDL_TESTS=ON -DCMAKE_CUDA_ARCHITECTURE
     step racecheck timeout 150 compute-sanitizer --tool racecheck --error-exitcode 9 build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*forward.cuda/*:*accumulate.cuda/*'
   fi
   step main_job main_job
+  step probe build/cuda/hpcdl probe --device cuda --out "$out/probe.json"
+  step verify timeout 60 build/cuda/hpcdl verify --device cuda
+  step planted timeout 60 build/cuda/hpcdl verify --planted --device cuda
+  step roofline roofline
+  step profile timeout 60 build/cuda/hpcdl profile "${gpt2[@]}" --steps 5 --rows 10 --trace "$out/gpt2_trace.json.gz" --html "$out/gpt2_profile.html"
   step bench timeout 300 build/cuda/hpcdl bench --device cuda --seconds 0.3 --json "$out/bench.json"
   grep -E 'light' "$out/bench.log" | cut -c1-120
   if ((${#options[@]})); then

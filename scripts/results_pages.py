@@ -6,6 +6,7 @@
 README.md              the part between its markers: picture and short table
 docs/performance.md    docs/performance.in.md with  <!-- tables -->  and  {{machine/file > key > key | format}}  filled in, and without
                        what stands between  <!-- with machine/file -->  and  <!-- end -->  while there is no such file
+docs/lab.md            docs/lab.in.md with  <!-- output machine/file -->  replaced by bench/results/machine/file.txt, which a command printed
 docs/ratios.svg        the picture
 """
 
@@ -20,7 +21,7 @@ from results_tables import TABLES, spread
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
-NOTE = "<!-- Written by scripts/results_pages.py from docs/performance.in.md and bench/results: edit those. -->\n"
+NOTE = "<!-- Written by scripts/results_pages.py from docs/{} and bench/results: edit those. -->\n"
 
 
 def load():
@@ -60,7 +61,15 @@ def performance(everything):
     text = (ROOT / "docs" / "performance.in.md").read_text()
     text = re.sub(r"<!-- with (\S+)/(\S+) -->\n(.*?)<!-- end -->\n", lambda m: m[3] if m[2] in everything.get(m[1], {}) else "", text, flags=re.S)
     text = re.sub(r"\{\{(.+?)\}\}", lambda m: lookup(everything, m[1]), text)
-    return NOTE + text.replace("<!-- tables -->", tables(everything))
+    return NOTE.format("performance.in.md") + text.replace("<!-- tables -->", tables(everything))
+
+
+def lab():
+    """docs/lab.in.md with what commands printed: <!-- output machine/file --> is a .txt of bench/results."""
+    def printed(m):
+        lines = (RESULTS / f"{m[1]}.txt").read_text().rstrip().split("\n")
+        return "\n".join(f"    {line}".rstrip() for line in lines)
+    return NOTE.format("lab.in.md") + re.sub(r"<!-- output (\S+) -->", printed, (ROOT / "docs" / "lab.in.md").read_text())
 
 
 def groups_of(rows):
@@ -110,6 +119,7 @@ def pages():
     return {
         ROOT / "README.md": f"{head}{BEGIN}\n" + "\n".join(summary(everything)) + f"\n{END}{rest.split(END)[1]}",
         ROOT / "docs" / "performance.md": performance(everything),
+        ROOT / "docs" / "lab.md": lab(),
         ROOT / "docs" / "ratios.svg": ratio_chart.svg(first, machine_of(first)),
     }
 
