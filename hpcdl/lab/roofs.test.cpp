@@ -7,6 +7,7 @@
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/lab/light.h"
 #include "hpcdl/lab/machine.h"
+#include "hpcdl/lab/probe/probe.h"
 #include "hpcdl/lab/remembered.h"
 #include "hpcdl/ops/softmax/softmax.h"
 
@@ -89,6 +90,32 @@ TEST(remembered, what_is_damaged_or_of_another_machine_does_not_count) {
   EXPECT_TRUE(read_remembered().empty());
   EXPECT_GT(roofs(pool).f32, 1e6) << "measured";
   EXPECT_TRUE(find_roofs(read_remembered(), isa, 1)) << "and remembered";
+}
+
+TEST(remembered, a_gpu_is_known_by_name_driver_and_uuid) {
+  const io::TempFolder tmp;
+  ::setenv("XDG_CACHE_HOME", tmp.path().c_str(), 1);
+  Gpu gpu;
+  gpu.name = "A GPU", gpu.uuid = "GPU-1", gpu.driver = "1.2";
+  Roofs r{.f32 = 1, .bf16 = 1, .i8 = 1, .memory_read = 1, .memory_copy = 1, .memory_write = 1, .memory_update = 1, .cache_read = 1, .cache_bytes = 1, .caches = {{"L2", 1, 5, 1, 2}}};
+  nlohmann::ordered_json file;
+  put_gpu_roofs(file, gpu, r);
+  write_remembered(file);
+  file = read_remembered();
+  ASSERT_TRUE(find_gpu_roofs(file, gpu));
+  EXPECT_EQ(find_gpu_roofs(file, gpu)->caches[0].update, 2);
+  Gpu other = gpu;
+  other.uuid = "GPU-2";
+  EXPECT_FALSE(find_gpu_roofs(file, other));
+  r.bf16 = 9;
+  nlohmann::ordered_json fresh;
+  put_gpu_roofs(fresh, gpu, r);
+  put_gpu_roofs(fresh, other, r);
+  for (const auto& entry : file.at("gpu_roofs")) keep_gpu_roofs(fresh, entry);
+  EXPECT_EQ(fresh.at("gpu_roofs").size(), 2u);
+  EXPECT_EQ(find_gpu_roofs(fresh, gpu)->bf16, 9) << "the higher of both";
+  keep_gpu_roofs(fresh, {{"name", "A GPU"}});
+  EXPECT_EQ(fresh.at("gpu_roofs").size(), 2u) << "damaged";
 }
 
 TEST(remembered, the_higher_of_each_is_the_roof) {

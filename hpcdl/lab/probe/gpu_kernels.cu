@@ -2,6 +2,8 @@
 
 #include "hpcdl/lab/probe/gpu_kernels.h"
 
+#include "hpcdl/cuda/wgmma.h"
+
 namespace hpcdl::gpu {
 
 namespace {
@@ -16,7 +18,7 @@ struct Bf16 { static __device__ unsigned bits(unsigned r) { return (r & 0x80ff80
 struct F16 { static __device__ unsigned bits(unsigned r) { return (r & 0x87ff87ffu) | 0x38003800u; } };
 struct Tf32 { static __device__ unsigned bits(unsigned r) { return (r & 0x80ffffffu) | 0x3f000000u; } };
 struct I8 { static __device__ unsigned bits(unsigned r) { return r; } };
-struct F8 { [[maybe_unused]] static __device__ unsigned bits(unsigned r) { return (r & 0x8f8f8f8fu) | 0x30303030u; } };
+struct F8 { static __device__ unsigned bits(unsigned r) { return (r & 0x8f8f8f8fu) | 0x30303030u; } };
 
 constexpr int kThreads = 256, kBlocks = 8;  // per multiprocessor, of loops whose blocks are small
 
@@ -98,12 +100,6 @@ HPCDL_WGMMA(F16, float, "+f", "m64n256k16.f32.f16.f16", ", 1, 1, 0, 0")
 HPCDL_WGMMA(Tf32, float, "+f", "m64n256k8.f32.tf32.tf32", ", 1, 1")
 HPCDL_WGMMA(I8, int, "+r", "m64n256k32.s32.s8.s8", "")
 HPCDL_WGMMA(F8, float, "+f", "m64n256k32.f32.e4m3.e4m3", ", 1, 1")
-
-/// Rows of 128 bytes in groups of 8 (1024 bytes), 128-byte swizzle.
-__device__ std::uint64_t descriptor(const void* at) {
-  const auto address = static_cast<std::uint64_t>(__cvta_generic_to_shared(at));
-  return (address & 0x3ffff) >> 4 | std::uint64_t{1} << 16 | std::uint64_t{1024 >> 4} << 32 | std::uint64_t{1} << 62;
-}
 #endif
 
 constexpr int kGroups = 2, kStages = 2;                                  // warpgroups; tiles that they go through
@@ -122,19 +118,22 @@ template <class Type, class Sum> __global__ void __launch_bounds__(128 * kGroups
   Sum d[128];
   for (auto& x : d) x = 0;
   const auto* b = tiles + kStages * kGroups * kTileA;
-  const std::uint64_t first_a = descriptor(tiles + threadIdx.x / 128 * kStages * kTileA), first_b = descriptor(b);
+  const std::uint64_t first_a = cuda::wgmma_descriptor<cuda::Major::k>(tiles + threadIdx.x / 128 * kStages * kTileA), first_b = cuda::wgmma_descriptor<cuda::Major::k>(b);
   for (std::int64_t r = 0; r < rounds; ++r) {
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    cuda::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < kStages * kSteps; ++k) {
       const int stage = k / kSteps, in_row = k % kSteps * 32;
       wgmma(Type{}, d, first_a + (stage * kTileA + in_row) / 16, first_b + (stage * kTileB + in_row) / 16);
     }
-    asm volatile("wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;" ::: "memory");
+    cuda::wgmma_commit();
+    cuda::wgmma_wait<0>();
   }
   Sum all = 0;
   for (const auto x : d) all += x;
   if (all == Sum(-12345) || (blockIdx.x == 0 && threadIdx.x == 0)) *flag = 1;
+#else
+  (void)Type::bits(0);
 #endif
 }
 /// Per block and round.

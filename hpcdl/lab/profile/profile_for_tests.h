@@ -55,6 +55,27 @@ inline Profile toy_profile(int steps) {
   return profile;
 }
 
+/// The same on a GPU: each record is two kernels of 8 us with 2 us between them, and 2 more before the next record's; the step's tokens
+/// are copied before. The host queues a program in 3 us.
+inline Profile toy_gpu_profile(int steps) {
+  auto profile = toy_profile(steps);
+  profile.how = "timed by hand";
+  for (auto& s : profile.steps) {
+    if (!s.recorded) continue;
+    s.device.push_back({s.begin + 11'000, s.begin + 12'000, DeviceSpan::Kind::copy, "copy to the GPU"});
+    auto& run = s.runs[0];
+    run.host = {s.begin + 12'000, s.begin + 15'000};
+    run.busy.clear();
+    for (int r = 0; r < 4; ++r) {
+      auto& t = run.times[static_cast<std::size_t>(r)];
+      t.begin += 1'000, t.end -= 1'000;
+      s.device.push_back({t.begin, t.begin + 8'000, DeviceSpan::Kind::kernel, "first", 0, r});
+      s.device.push_back({t.end - 8'000, t.end, DeviceSpan::Kind::kernel, "second", 0, r});
+    }
+  }
+  return profile;
+}
+
 /// 1 GFLOP/s and 1 GB/s: a record of 4000 flops takes 4 us at the speed of light.
 inline Roofs toy_roofs() {
   Roofs r;

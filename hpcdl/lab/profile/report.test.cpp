@@ -77,6 +77,20 @@ TEST(report, json_and_text_tell_the_same) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
 }
 
+TEST(report, a_gpu_that_idles_within_a_program_waits_for_launches) {
+  const auto r = report(toy_gpu_profile(3), toy_roofs());
+  EXPECT_NEAR(r.launch_gaps, 14e-6, kNs) << "two in each of four records, two between them";
+  EXPECT_EQ(r.kernels, 9);
+  EXPECT_LT(report(toy_profile(1), toy_roofs()).launch_gaps, 0) << "a CPU has none";
+  const auto j = report_json(r);
+  EXPECT_NEAR(j.at("gpu").at("launch_gaps_share").get<double>(), 0.14, 1e-6);
+  const auto text = report_text(r, {});
+  for (const char* part : {"launch gaps", "14.0 %", "9 kernels, copies and fills per step; timed by hand"}) EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
+  auto events = toy_gpu_profile(1);
+  events.steps[0].device.clear();
+  EXPECT_NEAR(launch_gaps(events), 6e-6, kNs) << "events know records alone";
+}
+
 TEST(advice, the_greatest_loss_comes_first_and_has_a_cause) {
   const auto r = report(toy_profile(2), toy_roofs());
   const auto list = advice(r.rows, r.roofs, 1);

@@ -36,6 +36,16 @@ TEST(trace, has_the_form_that_viewers_read) {
   EXPECT_EQ(counters, 3 * 3);  // 448, 896, 448 bytes in every step
 }
 
+TEST(trace, a_gpu_has_a_row_of_kernels_and_one_of_the_host_that_queues_them) {
+  const auto trace = io::parse_json(trace_text(toy_gpu_profile(2), toy_roofs()).json, "trace");
+  check_trace(trace);
+  const auto sums = durations(trace);
+  EXPECT_NEAR(sums.at("gpu_op"), 2 * 4 * 18, 1e-6);
+  EXPECT_NEAR(sums.at("kernel"), 2 * 8 * 8, 1e-6);
+  EXPECT_NEAR(sums.at("gpu_memcpy"), 2 * 1, 1e-6);
+  EXPECT_NEAR(sums.at("cpu_op"), 2 * 3, 1e-6) << "queueing";
+}
+
 TEST(trace, too_large_a_trace_loses_whole_steps) {
   const auto all = trace_text(toy_profile(8), toy_roofs());
   const auto part = trace_text(toy_profile(8), toy_roofs(), {.limit = static_cast<std::int64_t>(all.json.size()) / 2, .pings = {}});
