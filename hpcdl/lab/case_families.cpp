@@ -19,8 +19,11 @@
 #include "hpcdl/ops/kv_cache/kv_cache.h"
 #include "hpcdl/ops/layer_norm/layer_norm.h"
 #include "hpcdl/ops/linear/linear.h"
+#include "hpcdl/ops/lm_head_gradient/lm_head_gradient.h"
 #include "hpcdl/ops/lm_head_loss/lm_head_loss.h"
+#include "hpcdl/ops/loss_scale/loss_scale.h"
 #include "hpcdl/ops/matmul/matmul.h"
+#include "hpcdl/ops/mlp/mlp.h"
 #include "hpcdl/ops/relu/relu.h"
 #include "hpcdl/ops/rms_norm/rms_norm.h"
 #include "hpcdl/ops/rope/rope.h"
@@ -128,6 +131,11 @@ CaseFamily affine(std::string op, Activation act, bool bias, bool residual, std:
           }};
 }
 
+/// Two layers with biases and GELU between them.
+Var two_layers(Graph& g, const Shape& s, DType d) {
+  return mlp(leaf(g, "x", {s[0], s[1]}, d), leaf(g, "w1", {s[2], s[1]}, d), leaf(g, "b1", {s[2]}, d), leaf(g, "w2", {s[1], s[2]}, d), leaf(g, "b2", {s[1]}, d), Var(), {});
+}
+
 void products(Families& to) {
   const Shape mlp{1024, 3072, 768};
   to.push_back(product("matmul", {}, {mlp, {1024, 1024, 1024}}, {{4096, 4096, 4096}, {1, 16384, 8192}}));
@@ -138,6 +146,7 @@ void products(Families& to) {
   to.push_back(affine("linear+bias_relu", Activation::relu, true, false, {mlp}));
   to.push_back(affine("linear+bias_gelu", Activation::gelu_tanh, true, false, {mlp}));
   to.push_back(affine("linear+bias_residual", Activation::none, true, true, {{1024, 768, 3072}}));
+  to.push_back({.op = "mlp", .dims = "TxCxF", .shapes = {{1024, 768, 3072}}, .forward_shapes = {}, .forward = two_layers, .training_only = true});
 }
 
 CaseFamily int4_product(std::string op, Int4Linear::Args a, std::vector<Shape> shapes) {
@@ -196,6 +205,10 @@ void vocabulary(Families& to) {
                 .forward = [](Graph& g, const Shape& s, DType d) {
                   return lm_head_loss(leaf(g, "h", {s[0], s[2]}, d), leaf(g, "w", {s[1], s[2]}, d), indices(g, "targets", {s[0]}))[0];
                 }, .index_dim = 1});
+  to.push_back({.op = "lm_head_gradient", .dims = "TxVxC", .shapes = {{256, 50304, 768}}, .forward_shapes = {},
+                .forward = [](Graph& g, const Shape& s, DType d) {
+                  return lm_head_gradient(leaf(g, "h", {s[0], s[2]}, d), leaf(g, "w", {s[1], s[2]}, d), indices(g, "targets", {s[0]}))[0];
+                }, .index_dim = 1});
 }
 
 void optimizer(Families& to) {
@@ -206,6 +219,14 @@ void optimizer(Families& to) {
                   record_adamw(g, tensors, {});
                   return Var();
                 }, .positive = true});
+  // Around the norm that decides whether a step is skipped.
+  to.push_back({.op = "loss_scale", .dims = "N", .gradient = false, .shapes = {{589824}}, .forward_shapes = {},
+                .forward = [](Graph& g, const Shape& s, DType d) {
+                  const std::vector<Var> gradients{leaf(g, "p.grad", s, d)};
+                  const Var scale = g.input("scale", LossScale::kScale), counts = g.input("counts", LossScale::kCounts);
+                  record_loss_scale(g, scale, counts, {}, [&] { record_grad_norm(g, gradients, {}); });
+                  return Var();
+                }, .index_dim = 0, .positive = true});
   to.push_back({.op = "grad_norm", .dims = "N", .gradient = false, .shapes = {{67108864}, {589824}}, .forward_shapes = {},
                 .forward = [](Graph& g, const Shape& s, DType d) {
                   record_grad_norm(g, std::vector<Var>{leaf(g, "gradient", s, d)}, {});

@@ -36,7 +36,7 @@ Case make_case(const CaseFamily& f, const Shape& shape, DType dtype, bool backwa
 
 void add_cases(std::vector<Case>& to, const CaseFamily& f, const Shape& shape, bool backward) {
   for (const DType d : {DType::f32, DType::bf16}) {
-    to.push_back(make_case(f, shape, d, false));
+    if (!f.training_only) to.push_back(make_case(f, shape, d, false));
     if (backward) to.push_back(make_case(f, shape, d, true));
   }
 }

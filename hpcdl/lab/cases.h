@@ -36,6 +36,7 @@ struct CaseFamily {
   int index_dim = -1;                    // dim of the shape that bounds integer inputs
   int position_dim = -1;                 // dim that is the capacity of a KV cache, of which one token is free
   bool positive = false;
+  bool training_only = false;            // keeps what backward needs: there is no forward alone
 };
 
 const std::vector<CaseFamily>& case_families();
