@@ -51,9 +51,11 @@ Cost Attention::backward_cost(const Spec& q, const Spec& k, const Spec& v, const
 }
 
 std::int64_t Attention::splits(const Spec& q, const Spec& k, const Args& a) {
-  constexpr std::int64_t kBlocks = 528, kLeast = 128;  // four blocks for each multiprocessor of a large GPU; keys of a share
+  // Blocks that the multiprocessors of a large GPU hold at once: two each, narrow heads four. A share has at least kLeast keys.
+  constexpr std::int64_t kMultiprocessors = 132, kLeast = 128;
+  const std::int64_t blocks = (head_dim(q, a.heads, "q") <= 64 ? 4 : 2) * kMultiprocessors;
   const std::int64_t passes = std::max<std::int64_t>(1, q[0] * kv_heads(a));
-  return std::clamp<std::int64_t>(std::min(kBlocks / passes, k[1] / kLeast), 1, kMaxSplits);
+  return std::clamp<std::int64_t>(std::min(blocks / passes, k[1] / kLeast), 1, kMaxSplits);
 }
 
 std::array<Spec, 1> Attention::scratch(const Spec& q, const Spec& k, const Spec&, const Args& a) {

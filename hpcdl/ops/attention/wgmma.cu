@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "hpcdl/cuda/relative_exp.h"
 #include "hpcdl/cuda/tensor_map.h"
 #include "hpcdl/ops/attention/backward_wgmma.h"
 #include "hpcdl/ops/attention/forward_wgmma.h"
@@ -8,8 +9,6 @@
 
 namespace hpcdl::cuda {
 namespace {
-
-constexpr float kLog2e = 1.4426950408889634f;
 
 /// (width, heads, tokens, batch) in tiles of 64 columns and `rows` tokens of one head.
 TensorMap head_map(const View& x, int heads, std::int64_t width, int rows) {
