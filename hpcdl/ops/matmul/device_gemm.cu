@@ -111,7 +111,7 @@ int gemm_choice(Stream& s, const Gemm& g) {
     if (const int id = chooser(g); id >= 0) return id;
   if (!has_sm90a(s) || !fits_tiles(g)) return !tiny(g) && fits_cublas_lt(s, g) ? kCublasLt : kPlain;
   const auto c = choose_tile(g, multiprocessors(s), kHalf);
-  if (c.microseconds > 1.1 * library_microseconds(g) && fits_cublas_lt(s, g)) return kCublasLt;
+  if (c.microseconds > library_microseconds(g) && fits_cublas_lt(s, g)) return kCublasLt;
   return kFirstTile + c.tile * kPerTile + (c.splits > 1 ? 1 : 0);
 }
 

@@ -11,7 +11,8 @@ namespace {
 constexpr double kPerBlock[] = {0.39, 0.77, 0.55, 0.24}, kPerTile[] = {2.6, 2.0, 1.6, 0.8};
 static_assert(std::size(kPerBlock) == std::size(kTiles) && std::size(kPerTile) == std::size(kTiles));
 constexpr double kLaunch = 3, kSharesBandwidth = 2.5e6;       // microseconds; bytes per microsecond
-constexpr double kLibraryRate = 700e6, kLibraryLaunch = 5;  // of cuBLASLt: operations per microsecond
+// cuBLASLt: operations per microsecond at large k; its results leave between products, with z at some length.
+constexpr double kLibraryRate = 720e6, kLibraryLaunch = 6, kLibraryDepth = 80, kLibraryZ = 1.4;
 
 std::int64_t blocks_of(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -43,7 +44,7 @@ int best_splits(const Gemm& g, int tile, int processors, std::size_t bytes) {
 
 double library_microseconds(const Gemm& g) {
   const double flops = 2.0 * static_cast<double>(g.batch) * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k);
-  return flops / kLibraryRate + kLibraryLaunch;
+  return flops / kLibraryRate * (1 + kLibraryDepth / static_cast<double>(g.k)) * (g.out.z ? kLibraryZ : 1.0) + kLibraryLaunch;
 }
 
 TileChoice choose_tile(const Gemm& g, int processors, std::size_t bytes) {
