@@ -34,6 +34,7 @@ struct Product {
   Int4Activation activation;
   bool aligned;   // weights, scales and offsets at multiples of 16 bytes
   bool constant;  // no kernel in front of this one writes them
+  bool plain;     // neither bias nor activation nor residual
 };
 
 // ---------------------------------------------------------------- instructions

@@ -180,7 +180,8 @@ template <class F> __device__ void finish(const Sums<F>& sums, const Product& o,
     float v = 0;
 #pragma unroll
     for (int w = 0; w < F::kWarps; ++w) v += parts[w * F::kPart + i];
-    put(o, v, first + i / F::kRows, row);
+    if (o.plain) cuda::put(o.y, o.y_dtype, (first + i / F::kRows) * o.y_stride + row, v);
+    else put(o, v, first + i / F::kRows, row);
   }
 }
 
@@ -219,15 +220,21 @@ template <class F> __global__ void __launch_bounds__(F::kThreads, F::kBlocks) mu
     await_previous();
   }
   if constexpr (!F::kFused) if (o.constant) await_previous();
+  const auto own_inputs = [&](int j) {
+    const std::int64_t at = (warp + std::int64_t{j} * F::kWarps) * kChunk + lane * 8;
+    return F::kFused && at < o.k ? inputs(o, first * o.x_stride + at) : Lanes<8>(0.0f);
+  };
+  Lanes<8> x(0.0f);
+  if (!o.constant) x = own_inputs(0);  // ahead of the weights in the queue
 #pragma unroll
   for (int i = 0; i < F::kStages; ++i) fetch(i);
-  if (o.constant) await_previous();
+  if (o.constant) await_previous(), x = own_inputs(0);
   if constexpr (F::kFused)
     for (int j = 0; warp + j * F::kWarps < chunks; ++j) {
-      const std::int64_t at = (warp + j * F::kWarps) * kChunk + lane * 8;
       float step;
       int sum;
-      const int2 q = round_inputs<F::kGroup / 8, 4>(at < o.k ? inputs(o, first * o.x_stride + at) : Lanes<8>(0.0f), step, sum);
+      const int2 q = round_inputs<F::kGroup / 8, 4>(x, step, sum);
+      x = own_inputs(j + 1);
       store_own(own + j * F::kOwnBytes, q, step, sum, lane);
     }
   int slot = 0;

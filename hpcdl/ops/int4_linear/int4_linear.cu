@@ -83,7 +83,8 @@ void int4_linear_by(int way, Stream& s, Tensor y, View x, const int4::Weight& w,
                           w.offset ? w.offset.ptr<bf16>() : nullptr, a.exact ? nullptr : scratch.values.ptr<std::int8_t>(), scratch.steps.ptr<float>(),
                           scratch.sums.ptr<std::int32_t>(), x.rows(), w.n(), w.k(), w.groups(), x.row_stride(), y.row_stride(),
                           residual ? residual.row_stride() : 0, x.dtype(), y.dtype(), bias.dtype(), a.activation,
-                          aligned(w.packed) && aligned(w.scale) && aligned(w.offset), a.constant_weights};
+                          aligned(w.packed) && aligned(w.scale) && aligned(w.offset), a.constant_weights,
+                          !bias && !residual && a.activation == Int4Activation::none};
   with_group(w.group(), [&]<int kGroup>() { quant4::run_way<kGroup>(way, o, limits(s), queue(s)); });
 }
 
