@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "cli/bench_python.h"
+#include "cli/tune_option.h"
 #include "cli/verb.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/nearest.h"
@@ -25,6 +26,7 @@ struct Options {
   int rounds = 0, repeats = 20;
   double seconds = 4;
   bool to_stdout = false, cold = false, warm = false, aa = false, list = false, forward = false;
+  TuneOption tune;
 };
 
 /// `--json softmax`: a word that names an op is an op, not a file.
@@ -122,7 +124,7 @@ int list_cases(const Options& o) {
 
 class Bench {
  public:
-  explicit Bench(const Options& o) : o_(o), protocol_(protocol_of(o)), cases_(wanted_cases(o)), stream_(device_from_name(o.device), pool_), out_(header(o, pool_, protocol_)) {
+  explicit Bench(const Options& o) : o_(o), protocol_(protocol_of(o)), cases_(wanted_cases(o)), stream_(device_from_name(o.device), pool_), tuning_(start_tuning(o.tune, stream_.device(), pool_)), out_(header(o, pool_, protocol_)) {
     if (stream_.device().is_cuda()) environment_ = std::make_unique<compare::GpuEnvironment>(pool_, stream_);
     else environment_ = std::make_unique<compare::HostEnvironment>(pool_);
     out_["device"] = o.device;
@@ -172,6 +174,7 @@ class Bench {
     }
   }
   compare::CaseBench one(const lab::Case& c) {
+    if (tuning_ && o_.tune.mode == "full") tune_programs(tuning_, o_.tune, {&lab::CaseRun(c, nullptr, &stream_).executable()});
     if (o_.aa) return compare::self_test_case(c, stream_, *environment_, roofs_, protocol_, o_.repeats, o_.repeats * o_.seconds * protocol_.patience);
     auto b = compare::bench_case(c, stream_, *environment_, roofs_, peers_, protocol_);
     for (int again = 0; again < 2 && !b.fault().empty(); ++again) {  // the roofs may be from a slower hour of this machine
@@ -190,6 +193,7 @@ class Bench {
   std::vector<lab::Case> cases_;
   Pool pool_;
   Stream stream_;
+  std::optional<lab::tune::Session> tuning_;
   std::unique_ptr<compare::Environment> environment_;
   lab::Roofs roofs_;
   std::vector<compare::Peer> peers_;
@@ -223,6 +227,7 @@ void add_bench(CLI::App& app, Run& run) {
                       sub.add_option("--repeats", o.repeats, "Repeats of --aa (20)")->check(CLI::Range(1, 100000));
                       sub.add_option("--shape", o.shape, "Another shape for the named ops: 512x1000");
                       sub.add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str();
+                      add_tune_option(sub, o.tune);
                       sub.add_option("--dtype", o.dtype, "Only f32 or only bf16")->check(CLI::IsMember({"f32", "bf16"}));
                       sub.add_flag("--forward", o.forward, "Leave out forward and backward together");
                       sub.add_flag("--list", o.list, "Print the cases, time nothing");

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "cli/tune_option.h"
 #include "cli/verb.h"
 #include "hpcdl/infer/generator.h"
 #include "hpcdl/io/hf_config.h"
@@ -16,6 +17,7 @@ struct Options {
   int tokens = 100;
   infer::SamplingOptions sampling;
   bool json = false, ignore_eos = false;
+  TuneOption tune;
 };
 
 std::vector<std::int32_t> prompt_ids(const Options& o, const io::Tokenizer* tokenizer) {
@@ -51,6 +53,8 @@ int generate(Options& o) {
   };
   const auto& eos = model.config().eos;
   infer::Generator generator(model, pool, std::ssize(prompt) + o.tokens);
+  auto tuning = start_tuning(o.tune, model.device(), pool);
+  if (tuning && o.tune.mode == "full") tune_programs(tuning, o.tune, generator.programs(std::ssize(prompt)));
   if (!o.json && o.ids.empty()) print_text(o.prompt_file.empty() ? o.prompt : "");
   const auto stats = generator.generate(prompt, o.tokens, o.sampling, [&](std::int32_t id) {
     ids.push_back(id);
@@ -83,6 +87,7 @@ void add_generate(CLI::App& app, Run& run) {
                       sub.add_option("--top-k", o.sampling.top_k, "Keep the k most likely tokens; 0: all")->capture_default_str();
                       sub.add_option("--top-p", o.sampling.top_p, "Keep the smallest set with this probability")->capture_default_str();
                       sub.add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str();
+                      add_tune_option(sub, o.tune);
                       sub.add_option("--seed", o.sampling.seed, "Of the draws; the same seed gives the same text")->capture_default_str();
                       sub.add_flag("--ignore-eos", o.ignore_eos, "Go on behind the end-of-text token");
                       sub.add_flag("--json", o.json, "One JSON object on stdout at the end");

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "cli/tune_option.h"
 #include "cli/verb.h"
 #include "hpcdl/io/config_table.h"
 #include "hpcdl/lab/light.h"
@@ -27,6 +28,7 @@ struct Options {
   std::string out;
   std::string device;
   bool json = false, print_config = false, schema = false, explain = false;
+  TuneOption tune;
 };
 
 Json result(const train::RunSummary& s, const std::optional<lab::Explain>& explain) {
@@ -54,7 +56,9 @@ int train_verb(Options& o, CLI::App& sub) {
   const auto to = console();
   std::optional<lab::Explain> explain;
   if (o.explain) explain.emplace(roofs, lab::Explain::Options{.every = std::max<std::int64_t>(config.train.log_every, 10)}, [&](std::string_view text) { say_lines(to, text); });
-  const auto summary = train::run(config, {.console = to, .speed_of_light = [&](const Program& p) { return lab::light(p, roofs).seconds; }, .after_step = {},
+  auto tuning = start_tuning(o.tune, device_from_name(config.train.device), pool);
+  const auto summary = train::run(config, {.console = to, .speed_of_light = [&](const Program& p) { return lab::light(p, roofs).seconds; },
+                                           .before_steps = [&](const auto& programs) { tune_programs(tuning, o.tune, programs); }, .after_step = {},
                                            .observer = explain ? &*explain : nullptr});
   if (explain) say_lines(to, explain->text());
   if (o.json) print_json(result(summary, explain));
@@ -70,6 +74,7 @@ void add_train(CLI::App& app, Run& run) {
                       sub.add_option("-c,--config", o.configs, "TOML file; repeatable, later ones win");
                       sub.add_option("-o,--out", o.out, "Folder of the run");
                       sub.add_option("--device", o.device, "Where to train: cpu, cuda or cuda:N (the same as --train.device)");
+                      add_tune_option(sub, o.tune);
                       sub.add_flag("--explain", o.explain, "Name the records that lose most time against their roof, now and then and at the end");
                       sub.add_flag("--json", o.json, "One JSON object on stdout at the end");
                       sub.add_flag("--print-config", o.print_config, "Print the resolved config with the origin of every value, and stop");

@@ -33,6 +33,7 @@ void add_quantize(CLI::App& app, Run& run);
 void add_roofline(CLI::App& app, Run& run);
 void add_tokenize(CLI::App& app, Run& run);
 void add_train(CLI::App& app, Run& run);
+void add_tune(CLI::App& app, Run& run);
 void add_verify(CLI::App& app, Run& run);
 
 /// Creates a sub-command whose options live as long as the parser: `Options` is shared by parser and action.

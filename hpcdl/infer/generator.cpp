@@ -8,8 +8,6 @@
 namespace hpcdl::infer {
 namespace {
 
-constexpr std::int64_t kLargestChunk = 64;
-
 double seconds_since(std::chrono::steady_clock::time_point t) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - t).count();
 }
@@ -41,14 +39,29 @@ Generator::Step& Generator::step(std::int64_t tokens) {
   return steps_.emplace(tokens, Step{Executable(g.finish(), nullptr, stream_.device()), ids, hidden, logits}).first->second;
 }
 
-std::span<const float> Generator::head_of_last(const Step& s, std::int64_t tokens) {
-  const auto width = model_.config().width;
+Generator::Step& Generator::head() {
   if (!head_) {
     Graph g({.inference = true});
-    const Var hidden = g.input("hidden", {{1, 1, width}, DType::f32});
+    const Var hidden = g.input("hidden", {{1, 1, model_.config().width}, DType::f32});
     const Var logits = g.keep(model_.head(g, hidden));
     head_ = std::make_unique<Step>(Step{Executable(g.finish(), nullptr, stream_.device()), {}, hidden, logits});
   }
+  return *head_;
+}
+
+std::vector<const Executable*> Generator::programs(std::int64_t prompt_tokens) {
+  std::vector<const Executable*> list{&step(1).exe};
+  if (prompt_tokens > 1) list.push_back(&head().exe);
+  for (std::int64_t chunk = kLargestChunk; chunk > 1; chunk /= 2) {
+    if (chunk <= prompt_tokens) list.push_back(&step(chunk).exe);
+    prompt_tokens %= chunk;
+  }
+  return list;
+}
+
+std::span<const float> Generator::head_of_last(const Step& s, std::int64_t tokens) {
+  const auto width = model_.config().width;
+  head();
   const float* last = s.exe.tensor(s.hidden).ptr<float>() + (tokens - 1) * width;
   const Tensor row = head_->exe.tensor(head_->hidden);
   copy(stream_, row, View(last, row.spec(), stream_.device()));

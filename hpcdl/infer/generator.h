@@ -31,6 +31,11 @@ class Generator {
   GenerationStats generate(std::span<const std::int32_t> prompt, int tokens, const SamplingOptions& sampling,
                            const std::function<bool(std::int32_t id)>& on_token);
 
+  /// Tokens that run through one program at most.
+  static constexpr std::int64_t kLargestChunk = 64;
+  /// Those that a prompt of so many tokens and the new tokens behind it run through.
+  std::vector<const Executable*> programs(std::int64_t prompt_tokens);
+
  private:
   struct Step {
     Executable exe;
@@ -38,6 +43,7 @@ class Generator {
   };
   Step& step(std::int64_t tokens);
   std::span<const float> feed(std::span<const std::int32_t> ids);
+  Step& head();
   std::span<const float> head_of_last(const Step& s, std::int64_t tokens);
   std::span<const float> on_host(const Tensor& logits);
 

@@ -112,6 +112,7 @@ Run::Run(RunConfig& config, const Hooks& hooks)
   model_ = models::LanguageModel::create(config_.model, t.seed, true);
   train_.emplace(*model_, pool_, step_options(config_), device);
   train_->watch(hooks_.observer);
+  if (hooks_.before_steps) hooks_.before_steps(train_->programs(t.accumulate));
   if (!hooks_.steps_only) open_files();
 
   const auto train_files = std::vector<fs::path>{text_.train};

@@ -1,0 +1,137 @@
+// hpcdl tune: candidates of a GPU's kernels, checked and timed; the fastest are remembered.
+
+#include <algorithm>
+
+#include "cli/tune_option.h"
+#include "cli/verb.h"
+#include "hpcdl/core/units.h"
+#include "hpcdl/io/config_table.h"
+#include "hpcdl/io/hf_config.h"
+#include "hpcdl/lab/tune/programs.h"
+#include "hpcdl/ops/int4_linear/int4_layout.h"
+
+namespace hpcdl::cli {
+
+namespace tune = lab::tune;
+
+void add_tune_option(CLI::App& sub, TuneOption& o) {
+  sub.add_option("--tune", o.mode, "GPU: off takes the kernels built in, cached those that hpcdl tune found best, full measures what is missing first")
+      ->check(CLI::IsMember({"off", "cached", "full"}))
+      ->capture_default_str();
+  sub.add_option("--tune-seconds", o.seconds, "Time that --tune full may take")->check(CLI::Range(0.0, 86400.0))->capture_default_str();
+}
+
+std::optional<tune::Session> start_tuning(const TuneOption& o, Device device, Pool& pool) {
+  const auto mode = tune::mode_from_name(o.mode);
+  if (!device.is_cuda() || mode == tune::Mode::off) return std::nullopt;
+  return std::optional<tune::Session>(std::in_place, device, pool, mode, HPCDL_VERSION, [](std::string_view text) { say("{}", text); });
+}
+
+void tune_programs(std::optional<tune::Session>& session, const TuneOption& o, const std::vector<const Executable*>& programs) {
+  if (!session) return;
+  const auto report = session->prepare(programs, o.seconds);
+  if (report.outcomes.empty() && report.skipped.empty()) return;
+  const auto changed = std::count_if(report.outcomes.begin(), report.outcomes.end(), [](const auto& r) { return r.chosen != r.built_in; });
+  say("tuned {} shapes, {} of them away from the kernel built in; {} were known{}", report.outcomes.size(), changed, report.remembered,
+      report.skipped.empty() ? "" : fmt::format("; {} not tuned: {}", report.skipped.size(), report.skipped.front()));
+}
+
+namespace {
+
+struct Options {
+  std::vector<std::string> configs, int4, ops;
+  std::string model, device;
+  double seconds = 60;
+  bool json = false, list = false, anew = false;
+};
+
+/// "1x4096x4096" or "1x4096x4096x64".
+void wish_int4(tune::Wishes& to, const std::string& text) {
+  std::vector<std::int64_t> n;
+  for (std::size_t at = 0; at <= text.size();) {
+    const auto end = std::min(text.find('x', at), text.size());
+    const auto word = text.substr(at, end - at);
+    const bool digits = !word.empty() && word.size() < 10 && std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c); });
+    n.push_back(digits ? std::stoll(word) : 0);
+    at = end + 1;
+  }
+  if (n.size() == 3) n.push_back(32);
+  const bool right = n.size() == 4 && *std::min_element(n.begin(), n.end()) > 0 && int4::is_group(n[3]) && n[2] % n[3] == 0;
+  if (!right) fail_usage("tune", "--int4: expected ROWSxNxK or ROWSxNxKxGROUP (32, 64 or 128, dividing K), got \"{}\"", text);
+  tune::wish_int4(to, n[0], n[1], n[2], n[3]);
+}
+
+tune::Wishes wishes_of(const Options& o, Pool& pool, Device device, const std::vector<std::string>& words) {
+  tune::Wishes all;
+  for (const auto& text : o.int4) wish_int4(all, text);
+  if (!o.configs.empty()) {
+    train::RunConfig config;
+    io::ConfigTable(config).load({o.configs.begin(), o.configs.end()}, words);
+    all.merge(tune::wishes_of_training(config, pool, device));
+  }
+  if (!o.model.empty()) all.merge(tune::wishes_of_generation(io::find_model_folder(o.model), pool, device));
+  return all;
+}
+
+int list_choices(const tune::Session& session, const Options& o) {
+  if (o.json) return print_json({{"file", session.file().string()}, {"tuned", Json::parse(to_text(session.cache()))}}), exit_code::kDone;
+  std::string text;
+  for (const auto& e : session.cache().entries)
+    text += fmt::format("{:<12} {:<5} {:<40} {:<34} {:>10}  {:.2f}x built in\n", e.key.op, e.dtype, e.shape, e.candidate, fmt::format("{:.2f} us", 1e6 * e.seconds),
+                        e.seconds > 0 ? e.built_in_seconds / e.seconds : 1.0);
+  print_text(text.empty() ? "nothing is tuned yet\n" : text);
+  say("{}", session.file().string());
+  return exit_code::kDone;
+}
+
+int report(const tune::Report& r, const tune::Session& session, const Options& o, const tune::LightOf& light) {
+  if (o.json) {
+    Json j{{"file", session.file().string()}, {"remembered", r.remembered}, {"tuned", Json::array()}, {"skipped", r.skipped}};
+    for (const auto& outcome : r.outcomes) j["tuned"].push_back(tune::to_json(outcome, light));
+    return print_json(j), exit_code::kDone;
+  }
+  for (const auto& outcome : r.outcomes) print_text(tune::to_text(outcome, light) + "\n");
+  for (const auto& text : r.skipped) say("not tuned: {}", text);
+  say("{} shapes tuned, {} were known; the choices are in {}", r.outcomes.size(), r.remembered, session.file().string());
+  return exit_code::kDone;
+}
+
+int tune_verb(Options& o, CLI::App& sub) {
+  const auto words = overrides(sub.remaining());
+  if (o.configs.empty() && !words.empty()) fail_usage("tune", "\"{}\" is no option of tune; keys of a run need -c run.toml", words.front());
+  const auto device = o.device.empty() ? (cuda_devices() > 0 ? Device::cuda(0) : Device::cpu()) : device_from_name(o.device);
+  if (!device.is_cuda()) {
+    const char* text = "there is no GPU here, and on a CPU there is nothing to tune: its kernels follow from the instruction set and the shape";
+    if (o.json) print_json({{"file", nullptr}, {"remembered", 0}, {"tuned", Json::array()}, {"skipped", Json::array()}});
+    return say("{}", text), exit_code::kDone;
+  }
+  if (!o.list && o.configs.empty() && o.model.empty() && o.int4.empty())
+    fail_usage("tune", "nothing to tune for: give -c run.toml (the products of its training step), --model FOLDER (those of generating with it) or --int4 1x4096x4096");
+  Pool pool;
+  const auto budget = tune::budget_of(o.seconds);
+  tune::Session session(device, pool, tune::Mode::full, HPCDL_VERSION, [](std::string_view text) { say("{}", text); });
+  if (o.list) return list_choices(session, o);
+  const auto wishes = wishes_of(o, pool, device, words);
+  const auto result = session.tune(wishes, budget, o.anew);
+  const auto roofs = lab::roofs(device, pool);
+  return report(result, session, o, [&](const lab::Work& w) { return lab::light(w, roofs).seconds; });
+}
+
+}  // namespace
+
+void add_tune(CLI::App& app, Run& run) {
+  add_verb<Options>(app, run, "tune", "Checks and times the ways in which this GPU can compute what a run needs, and remembers the fastest",
+                    [](CLI::App& sub, Options& o) {
+                      sub.add_option("-c,--config", o.configs, "TOML file of a training run, for whose step to tune; --section.key=value overrides")->allow_extra_args(false);
+                      sub.add_option("--model", o.model, "Model folder, for generating with which to tune");
+                      sub.add_option("--int4", o.int4, "A product with 4-bit weights: ROWSxNxK or ROWSxNxKxGROUP; repeatable")->allow_extra_args(false);
+                      sub.add_option("--device", o.device, "cuda or cuda:N; default: the first GPU");
+                      sub.add_option("--seconds", o.seconds, "Time that tuning may take; what is left keeps the kernel built in")->check(CLI::Range(0.0, 86400.0))->capture_default_str();
+                      sub.add_flag("--anew", o.anew, "Measure again what is remembered");
+                      sub.add_flag("--list", o.list, "Print what is remembered for this GPU, measure nothing");
+                      sub.add_flag("--json", o.json, "One JSON object on stdout: every candidate of every shape");
+                      sub.allow_extras();
+                    }, tune_verb);
+}
+
+}  // namespace hpcdl::cli

@@ -1,0 +1,19 @@
+#pragma once
+
+#include "hpcdl/lab/tune/gpu.h"
+#include "hpcdl/ops/attention/device_attention.h"
+
+namespace hpcdl::lab::tune {
+
+/// What a call looks like without its memory.
+struct AttentionShape {
+  std::int64_t batch, queries, keys, heads, kv_heads, width;
+  bool causal, aligned;  // aligned: all operands at multiples of 16 bytes
+  DType dtype;
+  float scale;
+};
+AttentionShape shape_of(const cuda::Attend& c);
+std::array<std::int64_t, 9> fields_of(const AttentionShape& s);
+Wish wish_of(const AttentionShape& s);
+
+}  // namespace hpcdl::lab::tune

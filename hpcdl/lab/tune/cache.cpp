@@ -1,0 +1,118 @@
+#include "hpcdl/lab/tune/cache.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/json.h"
+
+namespace hpcdl::lab::tune {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+constexpr int kFormat = 1;
+constexpr std::int64_t kLimit = 16 << 20;
+
+double time_of(const Json& j, const char* key) {
+  const double s = j.at(key).get<double>();
+  require(std::isfinite(s) && s >= 0 && s < 1e6, "tune", "{} is {}, no time", key, s);
+  return s;
+}
+
+Entry parse_entry(const Json& j) {
+  Entry e{.key = {.op = j.at("op").get<std::string>(), .fields = j.at("key").get<std::vector<std::int64_t>>()}, .dtype = j.at("dtype").get<std::string>(),
+          .shape = j.at("shape").get<std::string>(), .id = j.at("id").get<int>(), .candidate = j.at("candidate").get<std::string>(),
+          .seconds = time_of(j, "seconds"), .built_in_seconds = time_of(j, "built_in_seconds")};
+  require(e.id >= 0, "tune", "candidate {} of {} {} is none", e.id, e.key.op, e.shape);
+  return e;
+}
+
+}  // namespace
+
+Entry entry_of(const Outcome& o) {
+  const Timed *best = o.find(o.chosen), *before = o.find(o.built_in);
+  return {.key = o.key, .dtype = o.dtype, .shape = o.shape, .id = o.chosen, .candidate = best ? best->candidate.name : "",
+          .seconds = best ? best->seconds : 0, .built_in_seconds = before ? before->seconds : 0};
+}
+
+const Entry* Cache::find(const Key& key) const {
+  const auto found = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) { return e.key == key; });
+  return found == entries.end() ? nullptr : &*found;
+}
+
+void Cache::put(Entry e) {
+  const auto found = std::find_if(entries.begin(), entries.end(), [&](const Entry& old) { return old.key == e.key; });
+  if (found == entries.end()) entries.push_back(std::move(e));
+  else *found = std::move(e);
+}
+
+std::map<Key, int> Cache::choices() const {
+  std::map<Key, int> all;
+  for (const auto& e : entries) all[e.key] = e.id;
+  return all;
+}
+
+std::filesystem::path cache_file(const Identity& identity) {
+  const char* xdg = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  const std::filesystem::path base = xdg && *xdg ? std::filesystem::path(xdg) : std::filesystem::path(home && *home ? home : "/tmp") / ".cache";
+  std::string name = fmt::format("{}-driver-{}-{}", identity.device, identity.driver, identity.version);
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '.') c = '_';
+  return base / "hpcdl" / "tune" / (name + ".json");
+}
+
+std::string to_text(const Cache& cache) {
+  Json j{{"format", kFormat}, {"device", cache.identity.device}, {"driver", cache.identity.driver}, {"version", cache.identity.version}, {"choices", Json::array()}};
+  for (const auto& e : cache.entries)
+    j["choices"].push_back({{"op", e.key.op}, {"dtype", e.dtype}, {"shape", e.shape}, {"key", e.key.fields}, {"candidate", e.candidate}, {"id", e.id},
+                            {"seconds", e.seconds}, {"built_in_seconds", e.built_in_seconds}});
+  return j.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Cache parse_cache(const std::string& text, const std::string& where) try {
+  io::parse_json(text, where);  // duplicate keys, depth
+  const auto j = Json::parse(text);
+  require(j.at("format").get<int>() == kFormat, "tune", "format {} where {} is read", j.at("format").dump(), kFormat);
+  Cache cache{.identity = {j.at("device").get<std::string>(), j.at("driver").get<std::string>(), j.at("version").get<std::string>()}, .entries = {}};
+  std::set<Key> seen;
+  for (const auto& c : j.at("choices")) {
+    auto e = parse_entry(c);
+    require(seen.insert(e.key).second, "tune", "{} {} stands there twice", e.key.op, e.shape);
+    cache.entries.push_back(std::move(e));
+  }
+  return cache;
+} catch (const Error& e) {
+  fail("tune", "{}: {}", where, e.what());
+} catch (const nlohmann::json::exception& e) {
+  fail("tune", "{}: {}", where, e.what());
+}
+
+Cache read_cache(const std::filesystem::path& file, const Identity& identity) {
+  Cache none{.identity = identity, .entries = {}};
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored)) return none;
+  try {
+    auto cache = parse_cache(io::read_file(file, kLimit), file.string());
+    if (cache.identity == identity) return cache;
+    none.warning = fmt::format("{} was written for {}, driver {}, hpcdl {}: its choices count for nothing here, and are made anew", file.string(),
+                               cache.identity.device, cache.identity.driver, cache.identity.version);
+  } catch (const Error& e) {
+    none.warning = fmt::format("{}; the file is damaged: its choices count for nothing, and are made anew", e.what());
+  }
+  return none;
+}
+
+void write_cache(const std::filesystem::path& file, const Cache& cache) {
+  io::make_folder(file.parent_path());
+  io::write_file_atomic(file, to_text(cache));
+}
+
+}  // namespace hpcdl::lab::tune

@@ -1,0 +1,45 @@
+#pragma once
+// Results to hold candidates against: some elements of a product, each summed in double by one warp of plain code.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/core/stream.h"
+#include "hpcdl/ops/int4_linear/int4_linear.h"
+
+namespace hpcdl::cuda {
+struct Gemm;
+}
+
+namespace hpcdl::lab::tune {
+
+/// Which elements: of a matrix (rows, cols), or of `batch` of them.
+struct Sample {
+  std::int64_t batch = 0, row = 0, col = 0;
+};
+/// Corners, edges and random places; all of a small matrix.
+std::vector<Sample> samples_of(std::int64_t batch, std::int64_t rows, std::int64_t cols);
+
+/// Per sample: the right value, and the sum of the magnitudes of its terms.
+struct Wanted {
+  std::vector<double> value, size;
+};
+/// What of `got` is not within allowed_error() of `want`, in words; nothing when all is.
+std::string difference(const std::vector<Sample>& at, const Wanted& want, const std::vector<double>& got, DType stored, std::int64_t terms);
+
+/// Where elements lie.
+struct Elements {
+  const void* data = nullptr;
+  DType dtype = DType::f32;
+  std::int64_t ld = 0, batch_stride = 0;
+};
+
+/// Numbers of about unit size; bytes of any value.
+void fill_random(Stream& s, Tensor t, std::uint64_t seed);
+std::vector<double> gather(Stream& s, const std::vector<Sample>& at, const Elements& from);
+Wanted reference_gemm(Stream& s, const std::vector<Sample>& at, const cuda::Gemm& g);
+Wanted reference_int4(Stream& s, const std::vector<Sample>& at, View x, const int4::Weight& w, bool exact);
+
+}  // namespace hpcdl::lab::tune

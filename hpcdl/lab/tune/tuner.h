@@ -1,0 +1,66 @@
+#pragma once
+// Picks among candidates by measurement: every one is checked against a reference before it is timed.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "hpcdl/core/dtype.h"
+#include "hpcdl/lab/light.h"
+#include "hpcdl/lab/tune/choices.h"
+
+namespace hpcdl::lab::tune {
+
+struct Candidate {
+  int id;
+  std::string name;
+};
+
+/// One thing to choose: an op at one shape, with operands to run it on.
+class Tunable {
+ public:
+  virtual ~Tunable() = default;
+  virtual Key key() const = 0;
+  virtual std::string dtype() const = 0;
+  virtual std::string shape() const = 0;  // for people: "4096x4096x4096 +bias gelu"
+  virtual Work work() const = 0;
+  virtual std::vector<Candidate> candidates() = 0;
+  /// The id that is taken without a choice.
+  virtual int built_in() = 0;
+  /// Runs a candidate on poisoned outputs and compares with the reference: what is wrong, or nothing.
+  virtual std::string verify(int id) = 0;
+  /// Seconds of one run whose operands come from memory.
+  virtual double seconds(int id) = 0;
+};
+
+struct Timed {
+  Candidate candidate;
+  std::string problem = {};  // of verification; a candidate with one is not timed and never chosen
+  double seconds = 0;   // median; 0: not timed
+  int runs = 0;
+};
+
+struct Outcome {
+  Key key;
+  std::string dtype, shape;
+  Work work;
+  std::vector<Timed> table = {};  // the fastest first, then those that were not timed
+  int chosen = -1, built_in = -1;
+  bool complete = false;     // false: the budget ended before every candidate had its turn; nothing is remembered
+  const Timed* find(int id) const;
+};
+
+/// The time that tuning may take, by a clock of seconds.
+struct Budget {
+  std::function<double()> now;
+  double end = 0;
+  bool over() const { return now() >= end; }
+};
+/// From now on.
+Budget budget_of(double seconds);
+
+/// Candidates that come within a quarter of the best after one run each run in turns until each has `rounds`; the lowest median is
+/// chosen, but the built-in one where that is within 2 %. A candidate that throws is not right.
+Outcome tune(Tunable& what, const Budget& budget, int rounds = 9);
+
+}  // namespace hpcdl::lab::tune
