@@ -25,21 +25,53 @@ template <int N> __device__ Lanes<N> sum_over_row_threads(const Lanes<N>& mine) 
   return sum;
 }
 
-/// to[col] (+)= sum over p of parts[p * stride + col].
-template <class T> __global__ void __launch_bounds__(256) add_parts(T* to, bool accumulate, const float* parts, std::int64_t n, std::int64_t stride, std::int64_t cols) {
-  const std::int64_t col = std::int64_t{blockIdx.x} * 256 + threadIdx.x;
-  if (col >= cols) return;
-  float sum = accumulate ? widen(to[col]) : 0.0f;
-  for (std::int64_t p = 0; p < n; ++p) sum += parts[p * stride + col];
-  to[col] = narrow<T>(sum);
+/// Where the sum of parts goes; null: nowhere.
+struct PartsTo {
+  void* data;
+  DType dtype;
+  bool accumulate;
+};
+
+/// to[which][col] (+)= sum over p of parts[p * stride + which * cols + col]. A block takes 32 columns; its warps take every 32nd part,
+/// and the warps' sums are added in order.
+inline constexpr int kPartWarps = 32;
+template <int kSums> __global__ void __launch_bounds__(kWarp* kPartWarps) add_parts(PartsTo first, PartsTo second, const float* parts, std::int64_t n, std::int64_t stride,
+                                                                                    std::int64_t cols) {
+  __shared__ float memory[kPartWarps][kWarp + 1];
+  const std::int64_t col = std::int64_t{blockIdx.x} * kWarp + threadIdx.x;
+  const PartsTo to = kSums > 1 && blockIdx.y == 1 ? second : first;
+  if (!to.data) return;
+  const float* from = parts + blockIdx.y * cols + col;
+  float mine = 0;
+  if (col < cols) {
+#pragma unroll 4
+    for (std::int64_t p = threadIdx.y; p < n; p += kPartWarps) mine += from[p * stride];
+  }
+  memory[threadIdx.y][threadIdx.x] = mine;
+  __syncthreads();
+  if (threadIdx.y != 0 || col >= cols) return;
+  const auto put = [&]<class T>(T* place) {
+    float sum = to.accumulate ? widen(*place) : 0.0f;
+    for (int w = 0; w < kPartWarps; ++w) sum += memory[w][threadIdx.x];
+    *place = narrow<T>(sum);
+  };
+  if (to.dtype == DType::bf16) put(static_cast<bf16*>(to.data) + col);
+  else if (to.dtype == DType::f16) put(static_cast<f16*>(to.data) + col);
+  else put(static_cast<float*>(to.data) + col);
 }
 
 /// Grad `to` of (cols) elements gets the sum of n parts.
 inline void sum_parts(Stream& s, const Grad& to, const float* parts, std::int64_t n, std::int64_t stride) {
-  visit_dtype(to.dtype(), [&]<class T>() {
-    add_parts<T><<<blocks_for(to.size(), 256), 256, 0, queue(s)>>>(to.ptr<T>(), to.accumulate(), parts, n, stride, to.size());
-    launched("sum of columns");
-  });
+  add_parts<1><<<blocks_for(to.size(), kWarp), dim3(kWarp, kPartWarps), 0, queue(s)>>>({to.data(), to.dtype(), to.accumulate()}, {}, parts, n, stride, to.size());
+  launched("sum of columns");
+}
+/// The same for two of equal size, either of which may be absent; the second's parts lie behind the first's.
+inline void sum_parts(Stream& s, const Grad& first, const Grad& second, const float* parts, std::int64_t n, std::int64_t stride) {
+  const std::int64_t cols = first ? first.size() : second ? second.size() : 0;
+  if (cols == 0) return;
+  add_parts<2><<<dim3(blocks_for(cols, kWarp), second ? 2 : 1), dim3(kWarp, kPartWarps), 0, queue(s)>>>(
+      {first.data(), first.dtype(), first.accumulate()}, {second.data(), second.dtype(), second.accumulate()}, parts, n, stride, cols);
+  launched("sum of columns");
 }
 
 }  // namespace hpcdl::cuda

@@ -14,10 +14,10 @@ struct Max {
   __device__ float operator()(float a, float b) const { return a > b ? a : b; }
 };
 
-/// Every lane gets the result.
-template <class Op> __device__ float warp_reduce(float x, Op op) {
+/// Over kThreads neighbours of a warp, a power of two; each gets the result.
+template <int kThreads = kWarp, class Op> __device__ float warp_reduce(float x, Op op) {
 #pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) x = op(x, __shfl_xor_sync(0xffffffffu, x, offset));
+  for (int offset = kThreads / 2; offset > 0; offset /= 2) x = op(x, __shfl_xor_sync(0xffffffffu, x, offset));
   return x;
 }
 

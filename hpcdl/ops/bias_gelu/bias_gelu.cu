@@ -25,13 +25,25 @@ template <class F, class T> __global__ void __launch_bounds__(kColumnThreads* kR
   const int n = static_cast<int>(o.cols - col < N ? o.cols - col : N);
   Lanes<N> sum(0.0f);
   if (n > 0) {
+    constexpr int K = 2;  // rows of a thread under way
     const auto bias = load<N>(o.b.at<T>(0, col), n);
-    for (auto r = o.rows * part / BiasGelu::kParts + threadIdx.y; r < o.rows * (part + 1) / BiasGelu::kParts; r += kRowThreads) {
-      const auto g = load<N>(o.dy.at<T>(r, col), n) * F::slope(load<N>(o.x.at<T>(r, col), n) + bias);
-      sum = sum + g;
-      if (!o.dx) continue;
-      T* to = o.dx.at<T>(r, col);
-      store(to, o.dx.accumulate ? g + load<N>(static_cast<const T*>(to), n) : g, n);
+    const std::int64_t begin = o.rows * part / BiasGelu::kParts, end = o.rows * (part + 1) / BiasGelu::kParts;
+    for (auto r = begin + threadIdx.y; r < end; r += K * kRowThreads) {
+      Pack<T, N> x[K], dy[K];
+#pragma unroll
+      for (int k = 0; k < K; ++k) {
+        const int here = r + k * kRowThreads < end ? n : 0;
+        x[k] = read<N>(o.x.at<T>(r + k * kRowThreads, col), 0, here, T{});
+        dy[k] = read<N>(o.dy.at<T>(r + k * kRowThreads, col), 0, here, T{});
+      }
+#pragma unroll
+      for (int k = 0; k < K; ++k) {
+        const auto g = widen(dy[k]) * F::slope(widen(x[k]) + bias);  // 0 where there is no row
+        sum = sum + g;
+        if (!o.dx || r + k * kRowThreads >= end) continue;
+        T* to = o.dx.at<T>(r + k * kRowThreads, col);
+        store(to, o.dx.accumulate ? g + load<N>(static_cast<const T*>(to), n) : g, n);
+      }
     }
   }
   sum = sum_over_row_threads(sum);

@@ -20,7 +20,7 @@ struct BiasGelu {
   }
   static void forward(Stream& s, Tensor y, View x, View b, const Args& a);
   /// Sums of kParts shares of the rows: fixed, so that threads change nothing.
-  static constexpr std::int64_t kParts = 16;
+  static constexpr std::int64_t kParts = 64;
   static std::array<Spec, 1> backward_scratch(const Spec&, const Spec& b, const Args&) {
     return {Spec{{kParts, b[0]}, DType::f32}};
   }

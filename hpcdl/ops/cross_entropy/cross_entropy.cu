@@ -1,19 +1,17 @@
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
 
-#include "hpcdl/cuda/lanes.h"
-#include "hpcdl/cuda/reduce.h"
 #include "hpcdl/cuda/relative_exp.h"
+#include "hpcdl/cuda/sweep.h"
 
 namespace hpcdl::cuda {
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kThreads = 512, kPacks = 4;  // packs that a thread has under way
 
 /// A row is read once: each thread keeps its sum relative to its own maximum.
-template <class T> __global__ void __launch_bounds__(kThreads) rows(float* row_loss, float* lse, const T* logits, std::int64_t stride, std::int64_t cols,
+template <class T, int kThreads, bool kWhole> __global__ void __launch_bounds__(kThreads) rows(float* row_loss, float* lse, const T* logits, std::int64_t stride, std::int64_t cols,
                                                                      const std::int32_t* targets) {
-  constexpr int N = kLanes<T>;
-  __shared__ float tops[kThreads / kWarp], sums[kThreads / kWarp];
+  __shared__ float memory[2][kWarp];
   const std::int64_t row = blockIdx.x;
   const T* x = logits + row * stride;
   const std::int32_t target = targets[row];
@@ -24,21 +22,13 @@ template <class T> __global__ void __launch_bounds__(kThreads) rows(float* row_l
     }
     return;
   }
-  float top = -__builtin_inff(), sum = 0;
-  for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < cols; at += kThreads * N) {
-    const auto v = load<N>(x + at, static_cast<int>(cols - at < N ? cols - at : N), -__builtin_inff());
-    const float here = largest(v);
-    if (here > top) sum *= exp2f((top - here) * kLog2e), top = here;
-#pragma unroll
-    for (int i = 0; i < N; ++i) sum += relative_exp(v.v[i], top);
-  }
-  const float all = block_reduce<kThreads>(top, Max{}, tops);
-  const float part = top == -__builtin_inff() ? sum : sum * exp2f((top - all) * kLog2e);
-  const float total = block_reduce<kThreads>(part, Sum{}, sums);
+  SumOfExp all;
+  sweep<kThreads, kPacks, kWhole>(x, cols, narrow<T>(-__builtin_inff()), row_lead<T>(row, cols), [&](std::int64_t, const auto& v) { all.add(v); });
+  all.template over_block<kThreads>(memory);
   if (threadIdx.x == 0) {
-    const float log_sum = logf(total), at_target = target < cols ? widen(x[target]) : __builtin_nanf("");
-    if (lse) lse[row] = all + log_sum;
-    row_loss[row] = (all - at_target) + log_sum;  // all + log_sum first would cancel
+    const float log_sum = logf(all.sum), at_target = target < cols ? widen(x[target]) : __builtin_nanf("");
+    if (lse) lse[row] = all.top + log_sum;
+    row_loss[row] = (all.top - at_target) + log_sum;  // top + log_sum first would cancel
   }
 }
 
@@ -66,21 +56,28 @@ struct Gradient {
   bool accumulate;
 };
 
-template <class T> __global__ void __launch_bounds__(kThreads) gradient(Gradient g) {
+/// Blocks (turn of the sweep, row); gridDim.x of them share a row.
+template <class T, bool kWhole> __global__ void __launch_bounds__(kThreads) gradient(Gradient g) {
   constexpr int N = kLanes<T>;
-  const std::int64_t row = blockIdx.y, at = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * N;
-  if (at >= g.cols) return;
-  const int n = static_cast<int>(g.cols - at < N ? g.cols - at : N);
-  T* dx = static_cast<T*>(g.dx) + row * g.dx_stride + at;
+  const std::int64_t row = blockIdx.y;
+  const T* x = static_cast<const T*>(g.x) + row * g.x_stride;
+  T* dx = static_cast<T*>(g.dx) + row * g.dx_stride;
   const std::int32_t target = g.targets[row];
-  const float dloss = g.dloss ? *g.dloss : 0.0f, lse = g.lse[row];
-  Lanes<N> v(0.0f);
-  if (target >= 0) {
-    const auto x = load<N>(static_cast<const T*>(g.x) + row * g.x_stride + at, n);
-    v = map<N>([&](int i) { return (exp2f((x.v[i] - lse) * kLog2e) - (at + i == target ? 1.0f : 0.0f)) * dloss; });
-  }
-  if (g.accumulate) v = v + load<N>(static_cast<const T*>(dx), n);
-  store(dx, v, n);
+  const float dloss = target >= 0 && g.dloss ? *g.dloss : 0.0f, lse = g.lse[row];
+  const auto body = [&](std::int64_t col, const auto& v) {
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      const std::int64_t at = col + k * kThreads * N, left = g.cols - at;
+      if (left <= 0) break;
+      const int from = !kWhole && at < 0 ? static_cast<int>(-at) : 0, to = static_cast<int>(left < N ? left : N), hit = static_cast<int>(target - at);
+      auto d = map<N>([&, in = widen(v[k])](int i) { return (fast_exp2((in.v[i] - lse) * kLog2e) - (i == hit ? 1.0f : 0.0f)) * dloss; });
+      if (target < 0) d = Lanes<N>(0.0f);  // whatever x is
+      if (g.accumulate) d = d + widen(read<N>(static_cast<const T*>(dx + at), from, to, T{}));
+      if constexpr (kWhole) write_aligned(dx + at, pack<T>(d));
+      else write(dx + at, pack<T>(d), from, to);
+    }
+  };
+  sweep<kThreads, kPacks, kWhole>(x, g.cols, T{}, row_lead<T>(row, g.cols), body, blockIdx.x, gridDim.x);
 }
 
 }  // namespace
@@ -89,8 +86,13 @@ void cross_entropy(Stream& s, Tensor loss, Tensor count, Tensor lse, View logits
   const std::int64_t n = logits.rows();
   if (n > 0) {
     visit_dtype(logits.dtype(), [&]<class T>() {
-      rows<T><<<blocks_for(n, 1), kThreads, 0, queue(s)>>>(row_loss.ptr<float>(), lse ? lse.ptr<float>() : nullptr, logits.ptr<T>(),
-                                                            logits.row_stride(), logits.cols(), targets.ptr<std::int32_t>());
+      const auto launch = [&]<int kThreads>() {
+        const auto kernel = whole_packs<T>(logits.cols(), {{logits.data(), logits.row_stride()}}) ? rows<T, kThreads, true> : rows<T, kThreads, false>;
+        kernel<<<blocks_for(n, 1), kThreads, 0, queue(s)>>>(row_loss.ptr<float>(), lse ? lse.ptr<float>() : nullptr, logits.ptr<T>(), logits.row_stride(),
+                                                            logits.cols(), targets.ptr<std::int32_t>());
+      };
+      if (sweep_turns<T>(logits.cols(), 128, kPacks) <= 2) launch.template operator()<128>();
+      else launch.template operator()<512>();
     });
     launched("cross_entropy");
   }
@@ -105,6 +107,7 @@ void cross_entropy_sum(Stream& s, Tensor loss, Tensor count, View row_loss, View
 void cross_entropy_backward(Stream& s, Grad dlogits, View logits, View targets, View lse, View dloss) {
   const Gradient g{dlogits.data(), logits.data(), dlogits.row_stride(), logits.row_stride(), logits.cols(), targets.ptr<std::int32_t>(),
                    lse.ptr<float>(), dloss ? dloss.ptr<float>() : nullptr, dlogits.accumulate()};
+  constexpr std::int64_t kBlocks = 2048;  // enough for any GPU to be evenly busy
   for (std::int64_t first = 0; first < logits.rows(); first += 65535) {  // the y dimension of a grid ends there
     const std::int64_t n = logits.rows() - first < 65535 ? logits.rows() - first : 65535;
     visit_dtype(logits.dtype(), [&]<class T>() {
@@ -112,7 +115,10 @@ void cross_entropy_backward(Stream& s, Grad dlogits, View logits, View targets, 
       part.dx = static_cast<T*>(g.dx) + first * g.dx_stride;
       part.x = static_cast<const T*>(g.x) + first * g.x_stride;
       part.targets += first, part.lse += first;
-      gradient<T><<<dim3(blocks_for(g.cols, kThreads * kLanes<T>), static_cast<unsigned>(n)), kThreads, 0, queue(s)>>>(part);
+      const std::int64_t turns = sweep_turns<T>(g.cols, kThreads, kPacks), wanted = (kBlocks + n - 1) / n;
+      const bool whole = whole_packs<T>(g.cols, {{part.dx, g.dx_stride}, {part.x, g.x_stride}});
+      const auto kernel = whole ? gradient<T, true> : gradient<T, false>;
+      kernel<<<dim3(blocks_for(turns < wanted ? turns : wanted, 1), static_cast<unsigned>(n)), kThreads, 0, queue(s)>>>(part);
       launched("cross_entropy_backward");
     });
   }

@@ -6,6 +6,7 @@ namespace hpcdl::cuda {
 namespace {
 
 struct Drop {
+  using OneAccess = void;
   fuse::Out y;
   fuse::In x;
   std::int64_t cols;  // of a row of elements, for their index
@@ -15,16 +16,19 @@ struct Drop {
   template <class At> __device__ void operator()(const At& at) const {
     const Rng draws{params->seed, args.rng_stream ^ (static_cast<std::uint64_t>(params->step) << 32)};
     const float scale = 1 / (1 - args.p);
+    const auto dropped = static_cast<unsigned>(::ceilf(args.p * 0x1p24f)) << 8;  // uniform() < p, as a bound of the bits
     auto v = at.load(x);
-    const auto index = static_cast<std::uint64_t>(at.row * cols + at.col);
-    Philox4 words{};
-    std::uint64_t block = ~0ull;
+    const auto row = static_cast<std::uint64_t>(at.row * cols);
+    if (row % 4 == 0) {  // four neighbours share a block of draws
 #pragma unroll
-    for (int i = 0; i < At::N; ++i) {
-      const std::uint64_t k = index + static_cast<std::uint64_t>(i);
-      if (k / 4 != block) words = draws.block(block = k / 4);
-      const unsigned w = k % 4 == 0 ? words[0] : k % 4 == 1 ? words[1] : k % 4 == 2 ? words[2] : words[3];
-      v.v[i] = static_cast<float>(w >> 8) * 0x1p-24f < args.p ? 0.0f : v.v[i] * scale;
+      for (int i = 0; i < At::N; i += 4) {
+        const Philox4 words = draws.block((row + static_cast<std::uint64_t>(at.column(i))) / 4);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) v.v[i + j] = words[static_cast<std::size_t>(j)] < dropped ? 0.0f : v.v[i + j] * scale;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < At::N; ++i) v.v[i] = draws.bits(row + static_cast<std::uint64_t>(at.column(i))) < dropped ? 0.0f : v.v[i] * scale;
     }
     at.store(y, v);
   }

@@ -1,144 +1,311 @@
 #include "hpcdl/ops/embedding/embedding.h"
 
-#include "hpcdl/cuda/lanes.h"
+#include "hpcdl/cuda/element.h"
 #include "hpcdl/cuda/launch.h"
+#include "hpcdl/cuda/whole_packs.h"
 
 namespace hpcdl::cuda {
 namespace {
 
 struct Lookup {
   void* y;
-  const void *table, *positions;
+  const void* table;
+  Parameter positions;
   const std::int32_t* ids;
   const StepParams* params;
-  std::int64_t cols, per, vocab, places, y_stride, table_stride, position_stride;
+  std::int64_t tokens, cols, per, vocab, places, y_stride, table_stride, position_stride;
 };
 
-/// A block writes one token's row.
-template <class Y, class T, class P> __global__ void __launch_bounds__(128) lookup(Lookup l) {
-  constexpr int N = kLanes<Y>;
-  const std::int64_t t = blockIdx.x, id = l.ids[t], place = t % l.per + (l.positions ? l.params->position : 0);
-  const bool known = id >= 0 && id < l.vocab && (!l.positions || (place >= 0 && place < l.places));
+/// A warp writes one token's row, four accesses of each lane at a time.
+template <class Y, class T, bool kWhole> __global__ void __launch_bounds__(256, kWhole ? 4 : 1) lookup(Lookup l) {
+  constexpr int N = kLanes<Y>, K = 4;
+  const std::int64_t t = std::int64_t{blockIdx.x} * 8 + threadIdx.x / kWarp;
+  if (t >= l.tokens) return;
+  const std::int64_t id = l.ids[t], place = t % l.per + (l.positions.data ? l.params->position : 0);
+  const bool known = id >= 0 && id < l.vocab && (!l.positions.data || (place >= 0 && place < l.places));
   const T* row = static_cast<const T*>(l.table) + id * l.table_stride;
-  const P* add = l.positions ? static_cast<const P*>(l.positions) + place * l.position_stride : nullptr;
   Y* y = static_cast<Y*>(l.y) + t * l.y_stride;
-  for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < l.cols; at += 128 * N) {
-    const int n = static_cast<int>(l.cols - at < N ? l.cols - at : N);
-    Lanes<N> v(__builtin_nanf(""));
-    if (known) {
-      v = load<N>(row + at, n);
-      if (add) v = v + load<N>(add + at, n);
+  const int cols = static_cast<int>(l.cols);
+  for (int at = static_cast<int>(threadIdx.x) % kWarp * N; at < cols; at += kWarp * N * K) {
+    Pack<T, N> value[K];
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int col = at + k * kWarp * N;
+      if constexpr (!kWhole) value[k] = read<N>(row + col, 0, known ? cols - col : 0, T{});
+      else if (known && col < cols) value[k] = read_aligned<N>(row + col);
     }
-    store(y + at, v, n);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int col = at + k * kWarp * N;
+      if (col >= cols) break;
+      auto v = known ? widen(value[k]) : Lanes<N>(__builtin_nanf(""));
+      if (known && l.positions.data) v = v + l.positions.load<N, kWhole>(place * l.position_stride + col, 0, cols - col);
+      if constexpr (kWhole) write_aligned(y + col, pack<Y>(v));
+      else store(y + col, v, cols - col);
+    }
   }
 }
 
-// The counting sort of tokens by id, in three steps that give the CPU's order whatever runs when:
-// how many tokens each id has; where each id begins; each token's rank among those of its id.
+// The counting sort of tokens by id, in steps that give the CPU's order whatever runs when: how many tokens each id has, and for each
+// token some place among them; where each id's tokens begin; the tokens at their places; each id's tokens in ascending order.
 
-__global__ void __launch_bounds__(256) count_ids(std::int32_t* starts, const std::int32_t* ids, std::int64_t tokens, std::int64_t vocab) {
-  const std::int64_t t = std::int64_t{blockIdx.x} * 256 + threadIdx.x;
-  if (t < tokens && ids[t] >= 0 && ids[t] < vocab) atomicAdd(starts + ids[t] + 1, 1);  // integers: the order does not matter
+constexpr int kThreads = 256, kScan = 1024;
+
+__global__ void __launch_bounds__(kThreads) count_ids(std::int32_t* starts, std::int32_t* ranks, const std::int32_t* ids, std::int64_t tokens, std::int64_t vocab) {
+  const std::int64_t t = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const std::int32_t id = t < tokens ? ids[t] : -1;
+  const bool known = id >= 0 && id < vocab;
+  const unsigned same = __match_any_sync(~0u, known ? id : -1);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, leader = __ffs(static_cast<int>(same)) - 1;
+  std::int32_t first = 0;
+  if (known && lane == leader) first = atomicAdd(starts + id + 1, __popc(same));  // integers: the order does not matter
+  first = __shfl_sync(~0u, first, leader);
+  if (known) ranks[t] = first + __popc(same & ((1u << lane) - 1));
 }
 
-/// starts[v] = tokens with an id below v; one block.
-__global__ void __launch_bounds__(1024) scan(std::int32_t* starts, std::int64_t n) {
-  __shared__ std::int32_t totals[1024];
-  const std::int64_t per = (n + 1023) / 1024, begin = threadIdx.x * per, end = begin + per < n ? begin + per : n;
-  std::int32_t sum = 0;
-  for (auto i = begin; i < end; ++i) sum += starts[i];
-  totals[threadIdx.x] = sum;
-  for (int step = 1; step < 1024; step *= 2) {
+/// Sums of the 32 warps' values before this thread's, over the block; `total` gets the sum of all. One call per kernel, or a barrier between.
+__device__ std::int32_t block_exclusive(std::int32_t x, std::int32_t* memory, std::int32_t& total) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp, warps = static_cast<int>(blockDim.x) / kWarp;
+  std::int32_t inclusive = x;
+#pragma unroll
+  for (int step = 1; step < kWarp; step *= 2) {
+    const std::int32_t before = __shfl_up_sync(~0u, inclusive, step);
+    if (lane >= step) inclusive += before;
+  }
+  if (lane == kWarp - 1) memory[warp] = inclusive;
+  __syncthreads();
+  std::int32_t before = 0;
+  total = 0;
+  for (int w = 0; w < warps; ++w) {
+    if (w < warp) before += memory[w];
+    total += memory[w];
+  }
+  return before + inclusive - x;
+}
+
+__global__ void __launch_bounds__(kScan) scan_totals(std::int32_t* totals, const std::int32_t* starts, std::int64_t n) {
+  __shared__ std::int32_t memory[kWarp];
+  const std::int64_t i = std::int64_t{blockIdx.x} * kScan + threadIdx.x;
+  std::int32_t total = 0;
+  block_exclusive(i < n ? starts[i] : 0, memory, total);
+  if (threadIdx.x == 0) totals[blockIdx.x] = total;
+}
+/// starts[v] = tokens with an id below v.
+__global__ void __launch_bounds__(kScan) scan(std::int32_t* starts, const std::int32_t* totals, std::int64_t n) {
+  __shared__ std::int32_t memory[2][kWarp];
+  const std::int64_t i = std::int64_t{blockIdx.x} * kScan + threadIdx.x;
+  std::int32_t mine = 0, before = 0, unused = 0;
+  for (unsigned b = threadIdx.x; b < blockIdx.x; b += kScan) mine += totals[b];
+  block_exclusive(mine, memory[0], before);
+  const std::int32_t x = i < n ? starts[i] : 0, inside = block_exclusive(x, memory[1], unused);
+  if (i < n) starts[i] = before + inside + x;
+}
+
+__global__ void __launch_bounds__(kThreads) place_tokens(std::int32_t* order, const std::int32_t* starts, const std::int32_t* ranks, const std::int32_t* ids,
+                                                         std::int64_t tokens, std::int64_t vocab) {
+  const std::int64_t t = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (t >= tokens || ids[t] < 0 || ids[t] >= vocab) return;
+  order[starts[ids[t]] + ranks[t]] = static_cast<std::int32_t>(t);
+}
+
+constexpr int kSorted = 2048;  // tokens of one id that a block sorts in shared memory
+/// order[0 .. count) ascending, count <= kSorted.
+__device__ void sort_in_block(std::int32_t* order, int count, std::int32_t* values) {
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) values[i] = order[i];
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+    int rank = 0;
+    for (int j = 0; j < count; ++j) rank += values[j] < values[i];
+    order[rank] = values[i];
+  }
+}
+/// The tokens of an id found again, in ascending order, among all.
+__device__ void collect(std::int32_t* order, std::int32_t id, const std::int32_t* ids, std::int64_t tokens) {
+  constexpr int kEach = 4;
+  __shared__ std::int32_t memory[2][kWarp];
+  std::int32_t found = 0;
+  int turn = 0;
+  for (std::int64_t base = 0; base < tokens; base += kThreads * kEach, ++turn) {
+    const std::int64_t t = base + static_cast<int>(threadIdx.x) * kEach;
+    unsigned hits = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      if (t + i < tokens && ids[t + i] == id) hits |= 1u << i;
+    std::int32_t total = 0, at = found + block_exclusive(__popc(hits), memory[turn % 2], total);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      if (hits >> i & 1) order[at++] = static_cast<std::int32_t>(t + i);
+    found += total;
+  }
+}
+
+/// A warp per id, and the block for ids of many tokens. Rows of `empty`, if any, that have no token become 0.
+template <class G> __global__ void __launch_bounds__(kThreads) sort_runs(std::int32_t* order, const std::int32_t* starts, const std::int32_t* ids, std::int64_t tokens,
+                                                                        std::int64_t vocab, G* empty, std::int64_t stride, std::int64_t cols) {
+  constexpr int N = kLanes<G>;
+  __shared__ std::int32_t values[kSorted];
+  const std::int64_t first = std::int64_t{blockIdx.x} * (kThreads / kWarp), id = first + threadIdx.x / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, begin = id < vocab ? starts[id] : 0, count = id < vocab ? starts[id + 1] - begin : 0;
+  if (empty && id < vocab && count == 0)
+    for (std::int64_t at = lane * N; at < cols; at += kWarp * N) store(empty + id * stride + at, Lanes<N>(0.0f), static_cast<int>(cols - at < N ? cols - at : N));
+  if (count > 1 && count <= kWarp) {
+    const std::int32_t mine = lane < count ? order[begin + lane] : 0;
+    int rank = 0;
+    for (int j = 0; j < count; ++j) rank += __shfl_sync(~0u, mine, j) < mine;
+    if (lane < count) order[begin + rank] = mine;
+  }
+  for (std::int64_t v = first; v < first + kThreads / kWarp && v < vocab; ++v) {
+    const int from = starts[v], many = starts[v + 1] - from;
+    if (many <= kWarp) continue;
     __syncthreads();
-    const std::int32_t before = threadIdx.x >= step ? totals[threadIdx.x - step] : 0;
-    __syncthreads();
-    totals[threadIdx.x] += before;
+    if (many <= kSorted) sort_in_block(order + from, many, values);
+    else collect(order + from, static_cast<std::int32_t>(v), ids, tokens);
+  }
+}
+
+struct Rows {
+  void* out;  // gradient of the table
+  std::int64_t out_stride;
+  bool accumulate;
+  const void* dy;
+  std::int64_t stride, cols, tokens, vocab;
+  const std::int32_t *starts, *order, *ids;
+  float* parts;  // (chunks, 2, cols): of an id that comes from the chunk before, and of one that goes on in the next
+};
+
+/// Block (chunk of sorted tokens, tile of columns). An id whose tokens all lie here is done; sums of others go to `parts`.
+template <class G, class Y> __global__ void __launch_bounds__(128) sum_chunk(Rows r) {
+  constexpr int N = kLanes<Y>, K = 8, kChunk = static_cast<int>(Embedding::kChunk);
+  __shared__ std::int32_t token[kChunk], id[kChunk];
+  const std::int64_t begin = std::int64_t{blockIdx.x} * kChunk, known = r.starts[r.vocab], end = begin + kChunk < known ? begin + kChunk : known;
+  const int count = static_cast<int>(end - begin);
+  if (count <= 0) return;
+  if (threadIdx.x < count) {
+    token[threadIdx.x] = r.order[begin + threadIdx.x];
+    id[threadIdx.x] = r.ids[token[threadIdx.x]];
   }
   __syncthreads();
-  std::int32_t running = threadIdx.x > 0 ? totals[threadIdx.x - 1] : 0;
-  for (auto i = begin; i < end; ++i) starts[i] = running += starts[i];
-}
-
-/// A block per 32 tokens; its rank among equals is counted, not raced for.
-__global__ void __launch_bounds__(256) place_tokens(std::int32_t* order, const std::int32_t* starts, const std::int32_t* ids, std::int64_t tokens, std::int64_t vocab) {
-  __shared__ int ranks[8];
-  const std::int64_t t = blockIdx.x;
-  const std::int32_t id = ids[t];
-  if (id < 0 || id >= vocab) return;
-  if (starts[id + 1] - starts[id] == 1) {
-    if (threadIdx.x == 0) order[starts[id]] = static_cast<std::int32_t>(t);
-    return;
+  const std::int64_t col = (std::int64_t{blockIdx.y} * 128 + threadIdx.x) * N;
+  const int n = static_cast<int>(r.cols - col < N ? r.cols - col : N);
+  if (n <= 0) return;
+  const auto flush = [&](std::int32_t v, Lanes<N> sum) {
+    const bool before = r.starts[v] < begin, behind = r.starts[v + 1] > end;
+    if (before || behind) return store(r.parts + (std::int64_t{blockIdx.x} * 2 + (before ? 0 : 1)) * r.cols + col, sum, n);
+    G* to = static_cast<G*>(r.out) + v * r.out_stride + col;
+    store(to, r.accumulate ? sum + load<N>(static_cast<const G*>(to), n) : sum, n);
+  };
+  Lanes<N> sum(0.0f);
+  for (int j = 0; j < count; j += K) {
+    Pack<Y, N> dy[K];
+#pragma unroll
+    for (int k = 0; k < K; ++k) dy[k] = read<N>(static_cast<const Y*>(r.dy) + (j + k < count ? token[j + k] : 0) * r.stride + col, 0, j + k < count ? n : 0, Y{});
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      if (j + k >= count) break;
+      if (j + k > 0 && id[j + k] != id[j + k - 1]) flush(id[j + k - 1], sum), sum = Lanes<N>(0.0f);
+      sum = sum + widen(dy[k]);
+    }
   }
-  int rank = 0;
-  for (std::int64_t i = threadIdx.x; i < t; i += 256) rank += ids[i] == id;
-  for (int offset = 16; offset > 0; offset /= 2) rank += __shfl_xor_sync(~0u, rank, offset);
-  if (threadIdx.x % 32 == 0) ranks[threadIdx.x / 32] = rank;
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  rank = 0;
-  for (int i = 0; i < 8; ++i) rank += ranks[i];
-  order[starts[id] + rank] = static_cast<std::int32_t>(t);
+  flush(id[count - 1], sum);
 }
 
-/// Row v of a gradient = the sum of dy over its tokens, in their order. With `order` the tokens of an id, without it those of
-/// a position: v - position, then every `per`-th.
-template <class G, class Y> __global__ void __launch_bounds__(128) sum_tokens(G* out, std::int64_t out_stride, bool accumulate, const Y* dy, std::int64_t stride,
-                                                                               std::int64_t cols, const std::int32_t* starts, const std::int32_t* order,
-                                                                               std::int64_t tokens, std::int64_t per, const StepParams* params) {
-  constexpr int N = kLanes<Y>;
-  const std::int64_t v = blockIdx.x;
-  std::int64_t begin = 0, end = 0, t0 = 0;
-  if (order) begin = starts[v], end = starts[v + 1];
-  else if ((t0 = v - params->position) >= 0 && t0 < per) end = tokens / per;
-  if (begin == end && accumulate) return;
+/// Block (chunk, tile of columns): the id that begins in this chunk and goes on behind it, if there is one.
+template <class G> __global__ void __launch_bounds__(128) join_chunks(Rows r) {
+  constexpr int N = 4, K = 8, kChunk = static_cast<int>(Embedding::kChunk);
+  const std::int64_t begin = std::int64_t{blockIdx.x} * kChunk, end = begin + kChunk;
+  if (end >= r.starts[r.vocab]) return;
+  const std::int32_t v = r.ids[r.order[end - 1]];
+  if (r.starts[v] < begin || r.starts[v + 1] <= end) return;
+  const std::int64_t last = (r.starts[v + 1] - 1) / kChunk, col = (std::int64_t{blockIdx.y} * 128 + threadIdx.x) * N;
+  const int n = static_cast<int>(r.cols - col < N ? r.cols - col : N);
+  if (n <= 0) return;
+  auto sum = load<N>(r.parts + (std::int64_t{blockIdx.x} * 2 + 1) * r.cols + col, n);
+  for (std::int64_t c = blockIdx.x + 1; c <= last; c += K) {
+    Pack<float, N> part[K];
+#pragma unroll
+    for (int k = 0; k < K; ++k) part[k] = read<N>(static_cast<const float*>(r.parts) + (c + k) * 2 * r.cols + col, 0, c + k <= last ? n : 0, 0.0f);
+#pragma unroll
+    for (int k = 0; k < K; ++k) sum = sum + widen(part[k]);
+  }
+  G* to = static_cast<G*>(r.out) + v * r.out_stride + col;
+  store(to, r.accumulate ? sum + load<N>(static_cast<const G*>(to), n) : sum, n);
+}
+
+/// Row v of the positions' gradient = the sum of dy over the tokens at that position: v - position, then every `per`-th.
+template <class G, class Y> __global__ void __launch_bounds__(128) sum_positions(G* out, std::int64_t out_stride, bool accumulate, const Y* dy, std::int64_t stride,
+                                                                                std::int64_t cols, std::int64_t tokens, std::int64_t per, const StepParams* params) {
+  constexpr int N = kLanes<Y>, K = 8;
+  const std::int64_t v = blockIdx.x, t = v - params->position, count = t >= 0 && t < per ? tokens / per : 0;
+  if (count == 0 && accumulate) return;
   for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < cols; at += 128 * N) {
     const int n = static_cast<int>(cols - at < N ? cols - at : N);
     G* place = out + v * out_stride + at;
     Lanes<N> sum = accumulate ? load<N>(static_cast<const G*>(place), n) : Lanes<N>(0.0f);
-    for (std::int64_t j = begin; j < end; ++j) sum = sum + load<N>(dy + (order ? order[j] : j * per + t0) * stride + at, n);
+    for (std::int64_t j = 0; j < count; j += K) {
+      Pack<Y, N> part[K];
+#pragma unroll
+      for (int k = 0; k < K; ++k) part[k] = read<N>(dy + ((j + k) * per + t) * stride + at, 0, j + k < count ? n : 0, Y{});
+#pragma unroll
+      for (int k = 0; k < K; ++k) sum = sum + widen(part[k]);
+    }
     store(place, sum, n);
   }
+}
+
+/// The tokens by id; rows of dtable without tokens.
+void sort_tokens(Stream& s, const Grad& dtable, const View& ids, const Tensor& starts, const Tensor& order, const Tensor& ranks) {
+  const std::int64_t tokens = ids.size(), vocab = dtable[0], scans = (starts.size() + kScan - 1) / kScan;
+  const auto* id = ids.ptr<std::int32_t>();
+  auto *start = starts.ptr<std::int32_t>(), *token = order.ptr<std::int32_t>(), *rank = ranks.ptr<std::int32_t>(), *totals = rank + tokens;
+  check(cudaMemsetAsync(start, 0, static_cast<std::size_t>(starts.bytes()), queue(s)), "embedding_backward");
+  if (tokens > 0) count_ids<<<blocks_for(tokens, kThreads), kThreads, 0, queue(s)>>>(start, rank, id, tokens, vocab);
+  scan_totals<<<blocks_for(scans, 1), kScan, 0, queue(s)>>>(totals, start, starts.size());
+  scan<<<blocks_for(scans, 1), kScan, 0, queue(s)>>>(start, totals, starts.size());
+  if (tokens > 0) place_tokens<<<blocks_for(tokens, kThreads), kThreads, 0, queue(s)>>>(token, start, rank, id, tokens, vocab);
+  visit_dtype(dtable.dtype(), [&]<class G>() {
+    sort_runs<<<blocks_for(vocab, kThreads / kWarp), kThreads, 0, queue(s)>>>(token, start, id, tokens, vocab, dtable.accumulate() ? nullptr : dtable.ptr<G>(),
+                                                                             dtable.row_stride(), dtable.cols());
+  });
+  launched("embedding_backward.sort");
 }
 
 }  // namespace
 
 void embedding(Stream& s, Tensor y, View table, View ids, View positions) {
   if (y.size() == 0) return;
-  const Lookup l{y.data(), table.data(), positions.data(), ids.ptr<std::int32_t>(), s.kernel_params(), y.cols(), ids[-1], table[0],
+  const Lookup l{y.data(), table.data(), Parameter(positions), ids.ptr<std::int32_t>(), s.kernel_params(), y.rows(), y.cols(), ids[-1], table[0],
                  positions ? positions[0] : 0, y.row_stride(), table.row_stride(), positions ? positions.row_stride() : 0};
   visit_dtype(y.dtype(), [&]<class Y>() {
     visit_dtype(table.dtype(), [&]<class T>() {
-      visit_dtype(positions ? positions.dtype() : DType::f32, [&]<class P>() {
-        lookup<Y, T, P><<<blocks_for(y.rows(), 1), 128, 0, queue(s)>>>(l);
-        launched("embedding");
-      });
+      const bool whole = l.positions.whole() && whole_packs<Y>(l.cols, {{l.y, l.y_stride}, {l.table, l.table_stride}, {nullptr, l.position_stride}});
+      const auto kernel = whole ? lookup<Y, T, true> : lookup<Y, T, false>;
+      kernel<<<blocks_for(y.rows(), 8), 256, 0, queue(s)>>>(l);
+      launched("embedding");
     });
   });
 }
 
-void embedding_backward(Stream& s, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order) {
+void embedding_backward(Stream& s, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order, Tensor ranks, Tensor parts) {
   const std::int64_t cols = dy.cols(), tokens = dy.rows(), per = ids[-1] > 0 ? ids[-1] : 1;
-  const auto* id = ids.ptr<std::int32_t>();
-  auto *start = starts.ptr<std::int32_t>(), *token = order.ptr<std::int32_t>();
   if (cols == 0) return;
-  if (dtable) {
-    check(cudaMemsetAsync(start, 0, static_cast<std::size_t>(starts.bytes()), queue(s)), "embedding_backward");
-    if (tokens > 0) count_ids<<<blocks_for(tokens, 256), 256, 0, queue(s)>>>(start, id, tokens, dtable[0]);
-    scan<<<1, 1024, 0, queue(s)>>>(start, starts.size());
-    if (tokens > 0) place_tokens<<<blocks_for(tokens, 1), 256, 0, queue(s)>>>(token, start, id, tokens, dtable[0]);
-    launched("embedding_backward");
+  if (dtable && dtable[0] > 0) {
+    sort_tokens(s, dtable, ids, starts, order, ranks);
+    const Rows r{dtable.data(), dtable.row_stride(), dtable.accumulate(), dy.data(), dy.row_stride(), cols, tokens, dtable[0],
+                 starts.ptr<std::int32_t>(), order.ptr<std::int32_t>(), ids.ptr<std::int32_t>(), parts.ptr<float>()};
+    if (tokens > 0) visit_dtype(dtable.dtype(), [&]<class G>() {
+      const unsigned chunks = blocks_for(tokens, Embedding::kChunk);
+      visit_dtype(dy.dtype(), [&]<class Y>() { sum_chunk<G, Y><<<dim3(chunks, blocks_for(cols, 128 * kLanes<Y>)), 128, 0, queue(s)>>>(r); });
+      join_chunks<G><<<dim3(chunks, blocks_for(cols, 128 * 4)), 128, 0, queue(s)>>>(r);
+      launched("embedding_backward");
+    });
   }
-  visit_dtype(dy.dtype(), [&]<class Y>() {
-    const auto sum = [&](const Grad& to, const std::int32_t* in_order) {
-      if (!to || to[0] == 0) return;
-      visit_dtype(to.dtype(), [&]<class G>() {
-        sum_tokens<G, Y><<<blocks_for(to[0], 1), 128, 0, queue(s)>>>(to.ptr<G>(), to.row_stride(), to.accumulate(), dy.ptr<Y>(), dy.row_stride(), cols,
-                                                                      start, in_order, tokens, per, s.kernel_params());
-        launched("embedding_backward");
-      });
-    };
-    sum(dtable, token);
-    sum(dpositions, nullptr);
+  if (!dpositions || dpositions[0] == 0) return;
+  visit_dtype(dpositions.dtype(), [&]<class G>() {
+    visit_dtype(dy.dtype(), [&]<class Y>() {
+      sum_positions<G, Y><<<blocks_for(dpositions[0], 1), 128, 0, queue(s)>>>(dpositions.ptr<G>(), dpositions.row_stride(), dpositions.accumulate(), dy.ptr<Y>(),
+                                                                             dy.row_stride(), cols, tokens, per, s.kernel_params());
+      launched("embedding_backward");
+    });
   });
 }
 

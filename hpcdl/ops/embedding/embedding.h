@@ -6,7 +6,7 @@
 // position outside [0, P). Whoever makes the ids checks them.
 //
 // Backward sorts the tokens by id (counting sort into scratch), so that every row of the table's gradient is summed in
-// float, in the order of the tokens, and written once. Bits do not depend on the number of threads.
+// float and written once; on a CPU in the order of the tokens, on a GPU in that order by chunks. Bits do not depend on threads.
 
 #include "hpcdl/ops/op.h"
 #include "hpcdl/ops/require.h"
@@ -38,12 +38,19 @@ struct Embedding {
     const double n = static_cast<double>(y.size());
     return {positions ? n : 0, static_cast<double>(y.bytes()) + n * dtype_bytes(table.dtype) + static_cast<double>(ids.bytes())};
   }
-  static std::array<Spec, 2> backward_scratch(const Spec& table, const Spec& ids, const Spec&, const Args&) {
-    return {Spec{{table[0] + 1}, DType::i32}, Spec{{ids.size()}, DType::i32}};
+  /// Sorted tokens that a GPU's block sums; where tokens of one id are in several blocks, their sums are added afterwards.
+  static constexpr std::int64_t kChunk = 32;
+  /// Where each id's tokens begin, the tokens by id; for a GPU each token's place among its id's, and sums of ids that are in
+  /// several chunks.
+  static std::array<Spec, 4> backward_scratch(const Spec& table, const Spec& ids, const Spec&, const Args&) {
+    const auto tokens = ids.size();
+    return {Spec{{table[0] + 1}, DType::i32}, Spec{{tokens}, DType::i32}, Spec{{tokens + table[0] / 1024 + 1}, DType::i32},
+            Spec{{(tokens + kChunk - 1) / kChunk, 2, table[1]}, DType::f32}};
   }
   static void forward(Stream& s, Tensor y, View table, View ids, View positions, const Args&);
-  static void backward(Stream& s, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order, const Args&);
-  using Backward = Operands<dIn<0>, dIn<2>, In<1>, dOut<0>, Scratch<0>, Scratch<1>>;
+  static void backward(Stream& s, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order, Tensor ranks, Tensor parts,
+                       const Args&);
+  using Backward = Operands<dIn<0>, dIn<2>, In<1>, dOut<0>, Scratch<0>, Scratch<1>, Scratch<2>, Scratch<3>>;
 };
 
 namespace cpu {
@@ -54,7 +61,7 @@ template <class Isa> void embedding_backward(Isa, Pool&, Grad dtable, Grad dposi
 }  // namespace cpu
 namespace cuda {
 void embedding(Stream&, Tensor y, View table, View ids, View positions);
-void embedding_backward(Stream&, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order);
+void embedding_backward(Stream&, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order, Tensor ranks, Tensor parts);
 }  // namespace cuda
 
 inline void Embedding::forward(Stream& s, Tensor y, View table, View ids, View positions, const Args&) {
@@ -62,12 +69,12 @@ inline void Embedding::forward(Stream& s, Tensor y, View table, View ids, View p
      [&](auto& q) { cuda::embedding(q, y, table, ids, positions); });
 }
 inline void Embedding::backward(Stream& s, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order,
-                                const Args&) {
+                                [[maybe_unused]] Tensor ranks, [[maybe_unused]] Tensor parts, const Args&) {
   on(s,
      [&](auto isa, Pool& pool) {
        cpu::embedding_backward(isa, pool, dtable, dpositions, ids, dy, starts, order, dpositions ? s.params().position : 0);
      },
-     [&](auto& q) { cuda::embedding_backward(q, dtable, dpositions, ids, dy, starts, order); });
+     [&](auto& q) { cuda::embedding_backward(q, dtable, dpositions, ids, dy, starts, order, ranks, parts); });
 }
 
 template <Symbolic V> V embedding(const V& table, const V& ids, Embedding::Args a = {}) {

@@ -27,6 +27,8 @@ const auto spec = testing::op<Embedding>({
              .args = {.out = DType::bf16}},
             {.in = {{40, 130}, Input::indices({300}, 40), Input::none()}, .args = {.out = f32}},
             {.in = {{4, 8}, Input::indices({0}, 4), Input::none()}},
+            {.in = {{2, 9}, Input::indices({6000}, 2), Input::none()}},   // more tokens of one id than a GPU's block sorts
+            {.in = {{9, 12}, Input::indices({3000}, 9), Input::none()}},  // of one id in several chunks
         },
     .reference =
         [](std::span<Ref> out, std::span<const Ref> in, const Embedding::Args&) {
@@ -61,7 +63,7 @@ TEST(Embedding, UnknownIdsGiveNanAndNoGradient) {
   std::vector<float> dtable(f.table.size(), -1), dy(f.y.size(), 1);
   std::vector<std::int32_t> starts(5), order(6);
   Embedding::backward(f.s, Grad(Tensor(dtable.data(), f.table_t.spec()), Write::overwrite), {}, f.ids_t, View(dy.data(), f.y_t.spec()),
-                      Tensor(starts.data(), {{5}, DType::i32}), Tensor(order.data(), {{6}, DType::i32}), {});
+                      Tensor(starts.data(), {{5}, DType::i32}), Tensor(order.data(), {{6}, DType::i32}), {}, {}, {});
   for (int v = 0; v < f.vocab; ++v) EXPECT_EQ(dtable[static_cast<std::size_t>(v * f.n)], v == 0 ? 1 : v == 3 ? 2 : 0) << v;
 }
 
@@ -74,7 +76,7 @@ TEST(Embedding, PositionsStartWhereTheStepSays) {
   for (int t : {4, 5}) EXPECT_TRUE(std::isnan(f.y[static_cast<std::size_t>(t * f.n)])) << "beyond the last position";
   std::vector<float> dpositions(f.positions.size(), -1), dy(f.y.size(), 1);
   Embedding::backward(f.s, {}, Grad(Tensor(dpositions.data(), f.positions_t.spec()), Write::overwrite), f.ids_t, View(dy.data(), f.y_t.spec()),
-                      {}, {}, {});
+                      {}, {}, {}, {}, {});
   for (int p = 0; p < 10; ++p) EXPECT_EQ(dpositions[static_cast<std::size_t>(p * f.n)], p >= 6 ? 1 : 0) << p;
 }
 

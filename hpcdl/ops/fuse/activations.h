@@ -27,13 +27,8 @@ struct GeluTanh {
 
 /// 0.5 x (1 + erf(x / sqrt 2)) = x Phi(x).
 struct GeluErf {
-  template <class V> HPCDL_HOST_DEVICE static V phi(V x) {
-    return V(0.5f) * (V(1.0f) + erf(x * V(0.70710678118654752f)));
-  }
-  template <class V> HPCDL_HOST_DEVICE static V value(V x) { return x * phi(x); }
-  template <class V> HPCDL_HOST_DEVICE static V slope(V x) {
-    return fma(x * V(0.39894228040143268f), exp(V(-0.5f) * x * x), phi(x));
-  }
+  template <class V> HPCDL_HOST_DEVICE static V value(V x) { return x * normal_cdf(x); }
+  template <class V> HPCDL_HOST_DEVICE static V slope(V x) { return fma(x * V(0.39894228040143268f), bell(x), normal_cdf(x)); }
 };
 
 struct Silu {

@@ -1,6 +1,6 @@
 #pragma once
 // The GPU driver of fused kernels, for .cu files: the same bodies and chains as on the CPU (for_each.h, fuse.h), with a
-// thread's 16-byte share of a row as the value. All operands have y's dtype.
+// thread's accesses of 16 bytes to a row as the value. All operands have y's dtype.
 //
 //   fuse::run(stream, y, fuse::chain(fuse::load(x), fuse::scale(2), fuse::gelu()));
 
@@ -11,22 +11,39 @@
 
 namespace hpcdl::fuse {
 
-/// Up to 16 bytes' worth of columns of one row, of which n exist.
-template <class T> struct DeviceSpot {
-  static constexpr int N = cuda::kLanes<T>;
+/// K accesses of up to 16 bytes in columns of one row, `step` columns apart: all of an operand's are under way before the first is
+/// used. `end`: columns of the row.
+template <class T, int K = 1> struct DeviceSpot {
+  static constexpr int kEach = cuda::kLanes<T>, N = K * kEach;
   using V = cuda::Lanes<N>;
   using Element = T;
-  std::int64_t row, col;
-  int n;
+  std::int64_t row, col, end;
+  int step;
   const float* stats;
 
-  template <class U = T> __device__ V load(const In& x) const { return cuda::load<N>(x.template at<U>(row, col), n); }
-  __device__ V load_columns(const In& b) const { return cuda::load<N>(b.template at<T>(0, col), n); }
+  /// Column of lane i.
+  __device__ std::int64_t column(int i) const { return col + i / kEach * step + i % kEach; }
+  template <class U = T> __device__ V load(const In& x) const { return load_from(x.template at<U>(row, col)); }
+  __device__ V load_columns(const In& b) const { return load_from(b.template at<T>(0, col)); }
   __device__ V stat(int i) const { return V(stats[i]); }
   template <class U = T> __device__ void store(const Out& y, V v) const {
     U* p = y.template at<U>(row, col);
-    if (y.accumulate) v = v + cuda::load<N>(static_cast<const U*>(p), n);
-    cuda::store(p, v, n);
+    if (y.accumulate) v = v + load_from(static_cast<const U*>(p));
+#pragma unroll
+    for (int k = 0; k < K; ++k)
+      cuda::store(p + k * step, cuda::map<kEach>([&](int i) { return v.v[k * kEach + i]; }), here(k));
+  }
+
+ private:
+  __device__ int here(int k) const {
+    const std::int64_t left = end - col - k * step;
+    return static_cast<int>(left < kEach ? left : kEach);
+  }
+  template <class U> __device__ V load_from(const U* p) const {
+    cuda::Pack<U, kEach> packs[K];
+#pragma unroll
+    for (int k = 0; k < K; ++k) packs[k] = cuda::read<kEach>(p + k * step, 0, here(k), U{});
+    return cuda::map<N>([&](int i) { return cuda::widen(packs[i / kEach]).v[i % kEach]; });
   }
 };
 
@@ -34,12 +51,12 @@ namespace detail {
 
 inline constexpr int kThreads = 256;
 
-template <class T, class Body> __global__ void __launch_bounds__(kThreads) each(Body body, std::int64_t rows, std::int64_t cols) {
+/// blockDim.y rows to a block, blockDim.x threads and K accesses of each to a row; `tiles` blocks cover the columns.
+template <class T, int K, class Body> __global__ void __launch_bounds__(kThreads) each(Body body, std::int64_t rows, std::int64_t cols, unsigned tiles) {
   constexpr int N = cuda::kLanes<T>;
-  const std::int64_t per_row = (cols + N - 1) / N, i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= rows * per_row) return;
-  const std::int64_t row = rows == 1 ? 0 : i / per_row, col = (i - row * per_row) * N;
-  body(DeviceSpot<T>{row, col, static_cast<int>(cols - col < N ? cols - col : N), nullptr});
+  const unsigned tile = tiles == gridDim.x ? blockIdx.x : blockIdx.x % tiles, band = tiles == gridDim.x ? 0 : blockIdx.x / tiles;
+  const std::int64_t row = std::int64_t{band} * blockDim.y + threadIdx.y, col = (std::int64_t{tile} * K * blockDim.x + threadIdx.x) * N;
+  if (row < rows && col < cols) body(DeviceSpot<T, K>{row, col, cols, static_cast<int>(blockDim.x) * N, nullptr});
 }
 
 /// Statistics K... of a row, one sweep each; every thread of the block gets them.
@@ -51,7 +68,7 @@ template <class T, int K, class... S> __device__ void row_statistics(const Chain
     cuda::Lanes<N> acc(R::kStart);
     for (std::int64_t col = std::int64_t{threadIdx.x} * N; col < cols; col += kThreads * N) {
       const int n = static_cast<int>(cols - col < N ? cols - col : N);
-      const auto v = R::combine(acc, evaluate<K>(c, DeviceSpot<T>{row, col, n, stats}));
+      const auto v = R::combine(acc, evaluate<K>(c, DeviceSpot<T>{row, col, cols, 0, stats}));
 #pragma unroll
       for (int i = 0; i < N; ++i) acc.v[i] = i < n ? v.v[i] : acc.v[i];
     }
@@ -70,16 +87,31 @@ template <class T, class... S> __global__ void __launch_bounds__(kThreads) rows(
   float stats[reductions_in<S...>];
   row_statistics<T, 0>(body.c, row, cols, stats);
   for (std::int64_t col = std::int64_t{threadIdx.x} * N; col < cols; col += kThreads * N)
-    body(DeviceSpot<T>{row, col, static_cast<int>(cols - col < N ? cols - col : N), stats});
+    body(DeviceSpot<T>{row, col, cols, 0, stats});
 }
 
 }  // namespace detail
 
-/// body(spot) over the plane.
+/// Accesses per thread and operand of planes that fill the GPU many times over; smaller ones are rather spread over more threads.
+inline constexpr int kMany = 2;
+inline constexpr std::int64_t kManyFrom = std::int64_t{1} << 19;  // accesses
+
+/// body(spot) over the plane. A body whose arithmetic needs the registers says so by a member type OneAccess.
 template <class T, class Body> void for_each(Stream& s, Plane plane, const Body& body, const char* name) {
   const std::int64_t per_row = (plane.cols + cuda::kLanes<T> - 1) / cuda::kLanes<T>;
   if (plane.rows * per_row == 0) return;
-  detail::each<T><<<cuda::blocks_for(plane.rows * per_row, detail::kThreads), detail::kThreads, 0, cuda::queue(s)>>>(body, plane.rows, plane.cols);
+  const auto launch = [&]<int K>() {
+    unsigned wide = detail::kThreads;  // threads to a row
+    while (plane.rows > 1 && wide > 1 && (wide / 2) * K >= per_row) wide /= 2;
+    const unsigned tiles = cuda::blocks_for(per_row, wide * K), high = detail::kThreads / wide;
+    detail::each<T, K><<<cuda::blocks_for((plane.rows + high - 1) / high * tiles, 1), dim3(wide, high), 0, cuda::queue(s)>>>(body, plane.rows, plane.cols, tiles);
+  };
+  if constexpr (!requires { typename Body::OneAccess; })
+    if (plane.rows * per_row >= kManyFrom) {
+      launch.template operator()<kMany>();
+      return cuda::launched(name);
+    }
+  launch.template operator()<1>();
   cuda::launched(name);
 }
 

@@ -8,6 +8,7 @@ namespace hpcdl::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr std::int64_t kSmall = 1 << 22;  // elements; beyond, a block sums four times kTensorBlock, which leaves scratch unused
 using Table = TensorTable<1, 1000>;
 
 __device__ double block_sum(double x, double* memory) {
@@ -19,28 +20,42 @@ __device__ double block_sum(double x, double* memory) {
   return sum;
 }
 
-template <class T> __device__ float squares(const T* x, std::int64_t n) {
-  constexpr int N = kLanes<T>;
-  Lanes<N> acc(0.0f);
-  for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < n; at += kThreads * N) {
-    const auto v = load<N>(x + at, static_cast<int>(n - at < N ? n - at : N));
-    acc = fma(v, v, acc);
+/// This thread's share of n elements; four accesses are under way at a time. Every 8192 elements a float joins the double.
+template <class T> __device__ double squares(const T* x, std::int64_t n) {
+  constexpr int N = kLanes<T>, K = 4;
+  constexpr std::int64_t kTurn = std::int64_t{kThreads} * N * K;
+  static_assert(kTensorBlock % kTurn == 0);
+  double total = 0;
+  for (std::int64_t begin = 0; begin < n; begin += kTensorBlock) {
+    Lanes<N> acc(0.0f);
+#pragma unroll
+    for (std::int64_t turn = 0; turn < kTensorBlock; turn += kTurn) {
+      Pack<T, N> v[K];
+#pragma unroll
+      for (int k = 0; k < K; ++k) {
+        const std::int64_t at = begin + turn + (k * kThreads + static_cast<int>(threadIdx.x)) * N, left = n - at;
+        v[k] = read<N>(x + at, 0, static_cast<int>(left < N ? left : N), T{});
+      }
+#pragma unroll
+      for (int k = 0; k < K; ++k) acc = fma(widen(v[k]), widen(v[k]), acc);
+    }
+    total += static_cast<double>(sum(acc));
   }
-  return sum(acc);
+  return total;
 }
 
-__global__ void __launch_bounds__(kThreads) block_squares(const __grid_constant__ Table table, double* partial) {
+__global__ void __launch_bounds__(kThreads) block_squares(const __grid_constant__ Table table, double* partial, std::int64_t per_block) {
   __shared__ double memory[kThreads / kWarp];
   const int i = table.find(blockIdx.x);
-  const std::int64_t begin = std::int64_t{blockIdx.x - table.first_block[i]} * kTensorBlock, left = table.size[i] - begin,
-                     n = left < kTensorBlock ? left : kTensorBlock;
-  float mine = 0;
+  const std::int64_t begin = std::int64_t{blockIdx.x - table.first_block[i]} * per_block, left = table.size[i] - begin,
+                     n = left < per_block ? left : per_block;
+  double mine = 0;
   switch (static_cast<DType>(table.flags[i])) {
     case DType::bf16: mine = squares(static_cast<const bf16*>(table.pointer[0][i]) + begin, n); break;
     case DType::f16: mine = squares(static_cast<const f16*>(table.pointer[0][i]) + begin, n); break;
     default: mine = squares(static_cast<const float*>(table.pointer[0][i]) + begin, n);
   }
-  const double sum = block_sum(static_cast<double>(mine), memory);
+  const double sum = block_sum(mine, memory);
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
@@ -60,7 +75,9 @@ __global__ void __launch_bounds__(kThreads) finish(const double* partial, std::i
 }  // namespace
 
 void grad_norm(Stream& s, Tensor partial, const Grad* gradients, std::int64_t count, const GradNorm::Args& args) {
-  std::int64_t done = 0;
+  std::int64_t done = 0, elements = 0;
+  for (std::int64_t i = 0; i < count; ++i) elements += gradients[i].size();
+  const std::int64_t per_block = elements < kSmall ? kTensorBlock : 4 * kTensorBlock;
   for (std::int64_t first = 0; first < count; first += Table::max) {
     Table table;
     unsigned blocks = 0;
@@ -70,11 +87,11 @@ void grad_norm(Stream& s, Tensor partial, const Grad* gradients, std::int64_t co
       table.pointer[0][k] = gradients[i].data();
       table.flags[k] = static_cast<unsigned char>(gradients[i].dtype());
       table.first_block[k] = blocks;
-      blocks += static_cast<unsigned>(tensor_blocks(gradients[i].size()));
+      blocks += blocks_for(gradients[i].size(), per_block);
     }
     table.first_block[table.count] = blocks;
     if (blocks == 0) continue;
-    block_squares<<<blocks, kThreads, 0, queue(s)>>>(table, partial.ptr<double>() + done);
+    block_squares<<<blocks, kThreads, 0, queue(s)>>>(table, partial.ptr<double>() + done, per_block);
     launched("grad_norm");
     done += blocks;
   }

@@ -7,42 +7,50 @@ namespace hpcdl::cuda {
 namespace {
 
 struct Append {
-  void* cache;
-  const void* x;
+  void* cache[2];  // of k and v
+  const void* x[2];
   const StepParams* params;
-  std::int64_t tokens, cols, capacity, cache_strides[2], x_strides[2];  // of batch and token
+  unsigned first;  // of the two, that blockIdx.y counts from
+  std::int64_t tokens[2], cols[2], capacity[2], cache_strides[2][2], x_strides[2][2];  // of batch and token
 };
 
-/// A block copies one token; one that the cache has no room for is left out, never written elsewhere.
-template <class To, class From> __global__ void __launch_bounds__(128) append(Append a) {
+/// A block copies one token; one that the cache has no room for is left out, never written elsewhere. blockIdx.y: k or v.
+template <class To, class From> __global__ void __launch_bounds__(128) append(const __grid_constant__ Append a) {
   constexpr int N = kLanes<From>;
-  const std::int64_t b = blockIdx.x / a.tokens, t = blockIdx.x % a.tokens, row = a.params->position + t;
-  if (row < 0 || row >= a.capacity) return;
-  To* to = static_cast<To*>(a.cache) + b * a.cache_strides[0] + row * a.cache_strides[1];
-  const From* from = static_cast<const From*>(a.x) + b * a.x_strides[0] + t * a.x_strides[1];
-  for (std::int64_t i = std::int64_t{threadIdx.x} * N; i < a.cols; i += 128 * N) {
-    const int n = static_cast<int>(a.cols - i < N ? a.cols - i : N);
-    store(to + i, load<N>(from + i, n), n);
+  const unsigned which = a.first + blockIdx.y;
+  const std::int64_t b = blockIdx.x / a.tokens[which], t = blockIdx.x - b * a.tokens[which], row = a.params->position + t;
+  if (row < 0 || row >= a.capacity[which]) return;
+  To* to = static_cast<To*>(a.cache[which]) + b * a.cache_strides[which][0] + row * a.cache_strides[which][1];
+  const From* from = static_cast<const From*>(a.x[which]) + b * a.x_strides[which][0] + t * a.x_strides[which][1];
+  const int cols = static_cast<int>(a.cols[which]);
+  constexpr int kStep = 128 * N;
+  for (int i = static_cast<int>(threadIdx.x) * N; i < cols; i += 2 * kStep) {
+    const auto first = read<N>(from + i, 0, cols - i, From{}), second = read<N>(from + i + kStep, 0, cols - i - kStep, From{});
+    store(to + i, widen(first), cols - i);
+    store(to + i + kStep, widen(second), cols - i - kStep);
   }
-}
-
-void append(Stream& s, const Tensor& cache, const View& x) {
-  if (x.size() == 0) return;
-  const Append a{cache.data(), x.data(), s.kernel_params(), x[1], x.cols(), cache[1], {cache.strides()[0], cache.strides()[1]},
-                 {x.strides()[0], x.strides()[1]}};
-  visit_dtype(x.dtype(), [&]<class From>() {
-    visit_dtype(cache.dtype(), [&]<class To>() {
-      append<To, From><<<blocks_for(x[0] * x[1], 1), 128, 0, queue(s)>>>(a);
-      launched("kv_cache");
-    });
-  });
 }
 
 }  // namespace
 
 void kv_cache(Stream& s, Tensor k_cache, Tensor v_cache, View k, View v) {
-  append(s, k_cache, k);
-  append(s, v_cache, v);
+  const auto strides = [](const View& t, std::int64_t(&to)[2]) { to[0] = t.strides()[0], to[1] = t.strides()[1]; };
+  Append a{{k_cache.data(), v_cache.data()}, {k.data(), v.data()}, s.kernel_params(), 0, {k[1], v[1]}, {k.cols(), v.cols()}, {k_cache[1], v_cache[1]}, {}, {}};
+  strides(k_cache, a.cache_strides[0]), strides(v_cache, a.cache_strides[1]);
+  strides(k, a.x_strides[0]), strides(v, a.x_strides[1]);
+  const auto launch = [&](unsigned first, unsigned count, const View& x, DType to) {
+    if (x.size() == 0) return;
+    a.first = first;
+    visit_dtype(x.dtype(), [&]<class From>() {
+      visit_dtype(to, [&]<class To>() {
+        append<To, From><<<dim3(blocks_for(x[0] * x[1], 1), count), 128, 0, queue(s)>>>(a);
+        launched("kv_cache");
+      });
+    });
+  };
+  if (k.dtype() == v.dtype() && k_cache.dtype() == v_cache.dtype() && k[0] == v[0] && k[1] == v[1]) return launch(0, 2, k, k_cache.dtype());
+  launch(0, 1, k, k_cache.dtype());
+  launch(1, 1, v, v_cache.dtype());
 }
 
 }  // namespace hpcdl::cuda

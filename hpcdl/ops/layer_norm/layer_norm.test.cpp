@@ -42,6 +42,8 @@ const auto plain = testing::op<LayerNorm>({
             {.in = {{70, 768}, Input{768}.as(f32), Input{768}.as(f32)}},
             {.in = {{2, 4099}, {4099}, {4099}}},
             {.in = {{2100, 24}, {24}, {24}}, .gradient = false},
+            {.in = {{5, 2048}, {2048}, {2048}}, .gradient = false},
+            {.in = {{2, 40004}, {40004}, {40004}}, .gradient = false},  // longer than what a block of a GPU holds
             {.in = {{0, 8}, {8}, {8}}},
         },
     .reference =

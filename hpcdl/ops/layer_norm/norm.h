@@ -18,7 +18,7 @@ struct NormForward {
 struct NormBackward {
   Grad dx = {}, dresidual = {}, dgamma = {}, dbeta = {};
   View h = {}, mean = {}, rstd = {}, gamma = {}, dy = {}, dh_in = {};
-  Tensor partial = {};  // (chunks, 2, C) f32: dgamma and dbeta of fixed chunks of rows
+  Tensor partial = {};  // (chunks or parts, 2, C) f32: dgamma and dbeta of fixed shares of the rows
 };
 
 /// Rows are summed into at most 64 partial parameter gradients, by chunks that do not depend on the number of threads.
@@ -30,6 +30,15 @@ inline std::int64_t norm_chunks(std::int64_t rows) {
   const auto per = norm_chunk_rows(rows);
   return (rows + per - 1) / per;
 }
+
+/// The GPU's shares of the rows: as many blocks as run at a time on a large GPU (with_backward_team), but four rows to each at least. A
+/// number that depends on the shape alone, so that results do not depend on the GPU.
+inline std::int64_t norm_parts(const Spec& h) {
+  const std::int64_t packs = (h[-1] * dtype_bytes(h.dtype) + 15) / 16, rows = h.shape.size() / h[-1];
+  const std::int64_t parts = packs <= 128 ? 1056 : packs <= 256 ? 528 : packs <= 512 ? 264 : 132, most = (rows + 3) / 4;
+  return most < parts ? most : parts;
+}
+inline std::int64_t norm_parts(const View& h) { return norm_parts(h.spec()); }
 
 namespace detail {
 
@@ -54,7 +63,8 @@ inline Spec row_statistic(const Spec& x) {
 }
 
 inline Spec norm_scratch(const Spec& x) {
-  return {{norm_chunks(x.shape.size() / x[-1]), 2, x[-1]}, DType::f32};
+  const auto chunks = norm_chunks(x.shape.size() / x[-1]), parts = norm_parts(x);
+  return {{chunks > parts ? chunks : parts, 2, x[-1]}, DType::f32};
 }
 
 inline Cost norm_cost(const Spec& x, double flops, int tensors) {

@@ -1,8 +1,12 @@
 #pragma once
-// The GPU kernels of layer_norm and rms_norm (.cu files only): kCentered subtracts the mean.
+// The GPU kernels of layer_norm and rms_norm (.cu files only): kCentered subtracts the mean. Rows that a team holds (cuda/rows.h)
+// are read once, in both directions; backward sums the gradients of the parameters on the way, each team over its share of rows.
+
+#include <cuda_pipeline_primitives.h>
 
 #include "hpcdl/cuda/columns.h"
-#include "hpcdl/cuda/reduce.h"
+#include "hpcdl/cuda/element.h"
+#include "hpcdl/cuda/rows.h"
 #include "hpcdl/ops/layer_norm/norm.h"
 
 namespace hpcdl::cuda {
@@ -10,45 +14,86 @@ namespace hpcdl::cuda {
 struct NormOperands {
   void *h, *y;
   float *mean, *rstd;
-  const void *x, *residual, *gamma, *beta;
+  const void *x, *residual;
+  Parameter gamma, beta;
   std::int64_t rows, cols, h_stride, y_stride, x_stride, residual_stride;
   float eps;
 };
 
-/// A row per kThreads threads; its first kPacks accesses per thread stay in registers, the rest is read again.
-template <bool kCentered, class T, class G, int kThreads, int kPacks> __global__ void __launch_bounds__(kThreads) norm_forward(NormOperands o) {
-  constexpr int N = kLanes<T>;
-  __shared__ float memory[2][kThreads / kWarp];
-  const std::int64_t row = blockIdx.x, first = std::int64_t{threadIdx.x} * N;
+template <bool kCentered, class T, class Team, bool kWhole> __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) norm_forward(NormOperands o) {
+  constexpr int N = kLanes<T>, K = Team::kPacks;
+  __shared__ float memory[2][kWarp];
+  const std::int64_t row = Team::row();
+  const bool exists = row < o.rows;
   const T* x = static_cast<const T*>(o.x) + row * o.x_stride;
-  const T* residual = o.residual ? static_cast<const T*>(o.residual) + row * o.residual_stride : nullptr;
-  T* h = o.h ? static_cast<T*>(o.h) + row * o.h_stride : nullptr;
-  const auto count = [&](std::int64_t at) { return static_cast<int>(o.cols - at < N ? o.cols - at : N); };
-  const auto input = [&](std::int64_t at) {
-    const auto v = load<N>(x + at, count(at));
-    return residual ? v + load<N>(residual + at, count(at)) : v;
-  };
-  Lanes<N> kept[kPacks];
-  /// f(place, values, how many) over the row; only the first sweep reads all of it.
-  const auto sweep = [&](bool fresh, auto&& f) {
-#pragma unroll
-    for (int k = 0; k < kPacks; ++k) {
-      const std::int64_t at = first + k * kThreads * N;
-      if (at >= o.cols) break;
-      if (fresh) kept[k] = input(at);
-      f(at, kept[k], count(at));
-    }
-    for (std::int64_t at = first + kPacks * kThreads * N; at < o.cols; at += kThreads * N) f(at, input(at), count(at));
-  };
+  const RowShare<T, Team, kWhole> share(row, exists ? o.cols : 0);
   const float over = 1.0f / static_cast<float>(o.cols);
+
+  Lanes<N> v[K];
+  {
+    Pack<T, N> in[K], more[K];
+    share.read(in, x);
+    if (o.residual) share.read(more, static_cast<const T*>(o.residual) + row * o.residual_stride);
+#pragma unroll
+    for (int k = 0; k < K; ++k) v[k] = o.residual ? widen(in[k]) + widen(more[k]) : widen(in[k]);
+  }
   float mean = 0;
   if constexpr (kCentered) {
     float part = 0;
-    sweep(true, [&](std::int64_t, const Lanes<N>& v, int) { part += sum(v); });  // absent elements are 0
-    mean = block_reduce<kThreads>(part, Sum{}, memory[0]) * over;
+#pragma unroll
+    for (int k = 0; k < K; ++k) part += sum(v[k]);  // absent elements are 0
+    mean = Team::reduce(part, Sum{}, memory[0]) * over;
   }
   float part = 0;
-  sweep(!kCentered, [&](std::int64_t, const Lanes<N>& v, int n) {
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    v[k] = v[k] - Lanes<N>(mean);
+    if (share.whole(k)) {
+      part += sum(v[k] * v[k]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < N; ++i) part += i >= share.from(k) && i < share.to(k) ? v[k].v[i] * v[k].v[i] : 0.0f;
+    }
+  }
+  const float rstd = 1.0f / sqrtf(Team::reduce(part, Sum{}, memory[1]) * over + o.eps);
+  if (exists && Team::thread() == 0) {
+    if (kCentered && o.mean) o.mean[row] = mean;
+    if (o.rstd) o.rstd[row] = rstd;
+  }
+  T* y = static_cast<T*>(o.y) + row * o.y_stride;
+  T* h = o.h ? static_cast<T*>(o.h) + row * o.h_stride : nullptr;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    if (!share.some(k)) break;
+    auto out = v[k] * Lanes<N>(rstd) * o.gamma.load<N, kWhole>(share.col(k), share.from(k), share.to(k));
+    if (o.beta.data) out = out + o.beta.load<N, kWhole>(share.col(k), share.from(k), share.to(k));
+    share.write(y, k, pack<T>(out));
+    if (h) share.write(h, k, pack<T>(v[k] + Lanes<N>(mean)));
+  }
+}
+
+/// Rows that no team holds: read three times.
+template <bool kCentered, class T> __global__ void __launch_bounds__(1024) norm_forward_in_sweeps(NormOperands o) {
+  constexpr int N = kLanes<T>, kThreads = 1024;
+  __shared__ float memory[2][kWarp];
+  const std::int64_t row = blockIdx.x;
+  const T* x = static_cast<const T*>(o.x) + row * o.x_stride;
+  const T* residual = o.residual ? static_cast<const T*>(o.residual) + row * o.residual_stride : nullptr;
+  const auto sweep = [&](auto&& f) {
+    for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < o.cols; at += kThreads * N) {
+      const int n = static_cast<int>(o.cols - at < N ? o.cols - at : N);
+      const auto v = load<N>(x + at, n);
+      f(at, residual ? v + load<N>(residual + at, n) : v, n);
+    }
+  };
+  const float over = 1.0f / static_cast<float>(o.cols);
+  float mean = 0, part = 0;
+  if constexpr (kCentered) {
+    sweep([&](std::int64_t, const Lanes<N>& v, int) { part += sum(v); });
+    mean = block_reduce<kThreads>(part, Sum{}, memory[0]) * over;
+    part = 0;
+  }
+  sweep([&](std::int64_t, const Lanes<N>& v, int n) {
 #pragma unroll
     for (int i = 0; i < N; ++i) part += i < n ? (v.v[i] - mean) * (v.v[i] - mean) : 0.0f;
   });
@@ -57,57 +102,161 @@ template <bool kCentered, class T, class G, int kThreads, int kPacks> __global__
     if (kCentered && o.mean) o.mean[row] = mean;
     if (o.rstd) o.rstd[row] = rstd;
   }
-  T* y = static_cast<T*>(o.y) + row * o.y_stride;
-  sweep(false, [&](std::int64_t at, const Lanes<N>& v, int n) {
-    const auto gamma = load<N>(static_cast<const G*>(o.gamma) + at, n);
-    auto out = (v - Lanes<N>(mean)) * Lanes<N>(rstd) * gamma;
-    if (o.beta) out = out + load<N>(static_cast<const G*>(o.beta) + at, n);
-    store(y + at, out, n);
-    if (h) store(h + at, v, n);
+  sweep([&](std::int64_t at, const Lanes<N>& v, int n) {
+    auto out = (v - Lanes<N>(mean)) * Lanes<N>(rstd) * o.gamma.load<N>(at, 0, n);
+    if (o.beta.data) out = out + o.beta.load<N>(at, 0, n);
+    store(static_cast<T*>(o.y) + row * o.y_stride + at, out, n);
+    if (o.h) store(static_cast<T*>(o.h) + row * o.h_stride + at, v, n);
   });
 }
 
 struct NormGradients {
   void *dx, *dresidual;
-  const void *h, *dy, *dh, *gamma;
+  const void *h, *dy, *dh;
+  Parameter gamma;
   const float *mean, *rstd;
-  float* partial;
-  std::int64_t rows, cols, dx_stride, dresidual_stride, h_stride, dy_stride, dh_stride, chunk;
+  float* partial;  // (parts, 2, cols): of dgamma and dbeta
+  std::int64_t rows, cols, parts, dx_stride, dresidual_stride, h_stride, dy_stride, dh_stride;
   bool add_dx, add_dresidual;
 };
 
-template <bool kCentered, class T, class G, int kThreads, int kPacks> __global__ void __launch_bounds__(kThreads) norm_backward(NormGradients o) {
-  constexpr int N = kLanes<T>;
-  __shared__ float memory[2][kThreads / kWarp];
-  const std::int64_t row = blockIdx.x, first = std::int64_t{threadIdx.x} * N;
-  const float mean = kCentered ? o.mean[row] : 0.0f, rstd = o.rstd[row], over = 1.0f / static_cast<float>(o.cols);
-  const T* h = static_cast<const T*>(o.h) + row * o.h_stride;
-  const T* dy = o.dy ? static_cast<const T*>(o.dy) + row * o.dy_stride : nullptr;
-  const T* dh = o.dh ? static_cast<const T*>(o.dh) + row * o.dh_stride : nullptr;
-  const auto count = [&](std::int64_t at) { return static_cast<int>(o.cols - at < N ? o.cols - at : N); };
-  struct Pair {
-    Lanes<N> normal, g;  // (h - mean) rstd, and dy gamma
-  };
-  const auto pair = [&](std::int64_t at) {
-    const int n = count(at);
-    const auto g = dy ? load<N>(dy + at, n) * load<N>(static_cast<const G*>(o.gamma) + at, n) : Lanes<N>(0.0f);
-    return Pair{(load<N>(h + at, n) - Lanes<N>(mean)) * Lanes<N>(rstd), g};  // absent elements have g = 0
-  };
-  Pair kept[kPacks];
-  float sum_g = 0, sum_gn = 0;
-  const auto add = [&](const Pair& p) { sum_g += sum(p.g), sum_gn += sum(p.g * p.normal); };
+/// One row's statistics, as backward needs them.
+struct NormRow {
+  float mean, rstd;
+};
+template <bool kCentered> __device__ NormRow norm_row(const NormGradients& o, std::int64_t row) { return {kCentered ? o.mean[row] : 0.0f, o.rstd[row]}; }
+
+/// Rows that backward has on their way through shared memory, the current one included.
+inline constexpr int kNormStages = 3;
+
+/// Block p sums its rows' share of the parameters' gradients into part p; a team takes every kRows-th of them. Whole packs come through
+/// shared memory, two rows ahead of the one at work; a thread reads back what it brought itself, so that nobody waits for others.
+template <bool kCentered, class T, class Team, bool kWhole> __global__ void __launch_bounds__(Team::kBlockThreads, (Team::kPacks > 1 ? 512 : 1024) / Team::kBlockThreads)
+    norm_backward(NormGradients o) {
+  constexpr int N = kLanes<T>, K = Team::kPacks, kRows = Team::kRows;
+  __shared__ float2 memory[2][kWarp];
+  const RowShare<T, Team, kWhole> share(o.cols);
+  const std::int64_t begin = o.rows * blockIdx.x / o.parts, end = o.rows * (blockIdx.x + 1) / o.parts;
+  const float over = 1.0f / static_cast<float>(o.cols);
+  Lanes<N> gamma[K], dgamma[K], dbeta[K];
 #pragma unroll
-  for (int k = 0; k < kPacks; ++k) {
-    const std::int64_t at = first + k * kThreads * N;
-    if (at >= o.cols) break;
-    add(kept[k] = pair(at));
+  for (int k = 0; k < K; ++k) {
+    gamma[k] = o.gamma.load<N, kWhole>(share.col(k), 0, share.to(k));
+    dgamma[k] = dbeta[k] = Lanes<N>(0.0f);
   }
-  for (std::int64_t at = first + kPacks * kThreads * N; at < o.cols; at += kThreads * N) add(pair(at));
+  Pack<T, N> h[K], dy[K], dh[K];
+  const T* const operands[] = {static_cast<const T*>(o.h), static_cast<const T*>(o.dy), static_cast<const T*>(o.dh)};
+  const std::int64_t strides[] = {o.h_stride, o.dy_stride, o.dh_stride};
+  const int count = o.dh ? 3 : 2;
+  extern __shared__ uint4 ring[];
+  const auto slot = [&](int turn, int operand, int k) { return ring + ((turn % kNormStages * count + operand) * K + k) * Team::kBlockThreads + threadIdx.x; };
+  const auto bring = [&](std::int64_t row, int turn) {
+    if (row < end)
+      for (int i = 0; i < count; ++i)
+#pragma unroll
+        for (int k = 0; k < K; ++k)
+          if (share.some(k)) __pipeline_memcpy_async(slot(turn, i, k), operands[i] + row * strides[i] + share.col(k), 16);
+    __pipeline_commit();
+  };
+  // All threads of a warp take the same number of turns: they meet in reductions. One without a row works on none.
+  const std::int64_t first = begin + (kRows > 1 ? threadIdx.x / Team::kThreads : 0);
+  if constexpr (kWhole) {
+    for (int i = 0; i < kNormStages * count; ++i)  // packs behind the row's end
+#pragma unroll
+      for (int k = 0; k < K; ++k)
+        if (!share.some(k)) *slot(i / count, i % count, k) = uint4{};
+    for (int turn = 0; turn + 1 < kNormStages; ++turn) bring(first + turn * kRows, turn);
+  }
+  int turn = 0;
+  for (std::int64_t base = begin; base < end; base += kRows, ++turn) {
+    const std::int64_t row = base + (first - begin);
+    const bool exists = row < end;
+    const auto stat = exists ? norm_row<kCentered>(o, row) : NormRow{0, 0};
+    if constexpr (kWhole) {
+      __pipeline_wait_prior(kNormStages - 2);
+#pragma unroll
+      for (int k = 0; k < K; ++k) {
+        h[k] = __builtin_bit_cast(Pack<T, N>, *slot(turn, 0, k));
+        dy[k] = __builtin_bit_cast(Pack<T, N>, *slot(turn, 1, k));
+        if (o.dh) dh[k] = __builtin_bit_cast(Pack<T, N>, *slot(turn, 2, k));
+      }
+      bring(row + (kNormStages - 1) * kRows, turn + kNormStages - 1);
+    } else if (exists) {
+      share.read(h, operands[0] + row * strides[0]);
+      share.read(dy, operands[1] + row * strides[1]);
+      if (o.dh) share.read(dh, operands[2] + row * strides[2]);
+    }
+    Lanes<N> normal[K], d[K];
+    float sum_g = 0, sum_gn = 0;
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      normal[k] = (widen(h[k]) - Lanes<N>(stat.mean)) * Lanes<N>(stat.rstd);
+      d[k] = widen(dy[k]);  // absent elements are 0
+      if (exists) dgamma[k] = fma(d[k], normal[k], dgamma[k]), dbeta[k] = dbeta[k] + d[k];
+      d[k] = d[k] * gamma[k];
+      sum_g += sum(d[k]), sum_gn += sum(d[k] * normal[k]);
+    }
+    Team::sum_both(sum_g, sum_gn, memory[turn % 2]);
+    const float mean_g = kCentered ? sum_g * over : 0.0f, mean_gn = sum_gn * over;
+    if (!exists) continue;
+    T* dx = o.dx ? static_cast<T*>(o.dx) + row * o.dx_stride : nullptr;
+    T* dresidual = o.dresidual ? static_cast<T*>(o.dresidual) + row * o.dresidual_stride : nullptr;
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      auto v = Lanes<N>(stat.rstd) * (d[k] - Lanes<N>(mean_g) - normal[k] * Lanes<N>(mean_gn));
+      if (o.dh) v = v + widen(dh[k]);
+      if (dx) share.write(dx, k, v, o.add_dx);
+      if (dresidual) share.write(dresidual, k, v, o.add_dresidual);
+    }
+  }
+  float* to = o.partial + std::int64_t{blockIdx.x} * 2 * o.cols;
+  if constexpr (kRows == 1) {
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      write(to + share.col(k), pack<float>(dgamma[k]), 0, share.to(k));
+      write(to + o.cols + share.col(k), pack<float>(dbeta[k]), 0, share.to(k));
+    }
+  } else {  // the teams of the block, in order
+    __shared__ float sums[kRows][Team::kThreads * N];
+    const int team = static_cast<int>(threadIdx.x) / Team::kThreads;
+#pragma unroll
+    for (int k = 0; k < K; ++k)
+#pragma unroll
+      for (int which = 0; which < 2; ++which) {
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < N; ++i) sums[team][i * Team::kThreads + Team::thread()] = (which == 0 ? dgamma : dbeta)[k].v[i];
+        __syncthreads();
+        if (team != 0) continue;
+        Lanes<N> all(0.0f);
+        for (int r = 0; r < kRows; ++r) all = all + map<N>([&](int i) { return sums[r][i * Team::kThreads + Team::thread()]; });
+        write(to + which * o.cols + share.col(k), pack<float>(all), 0, share.to(k));
+      }
+  }
+}
+
+/// Rows that no team holds, or gradients of h alone.
+template <bool kCentered, class T> __global__ void __launch_bounds__(1024) norm_backward_in_sweeps(NormGradients o) {
+  constexpr int N = kLanes<T>, kThreads = 1024;
+  __shared__ float memory[2][kWarp];
+  const std::int64_t row = blockIdx.x;
+  const auto stat = norm_row<kCentered>(o, row);
+  const T* dh = o.dh ? static_cast<const T*>(o.dh) + row * o.dh_stride : nullptr;
+  const auto sweep = [&](auto&& f) {
+    for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < o.cols; at += kThreads * N) {
+      const int n = static_cast<int>(o.cols - at < N ? o.cols - at : N);
+      const auto normal = (load<N>(static_cast<const T*>(o.h) + row * o.h_stride + at, n) - Lanes<N>(stat.mean)) * Lanes<N>(stat.rstd);
+      const auto g = o.dy ? load<N>(static_cast<const T*>(o.dy) + row * o.dy_stride + at, n) * o.gamma.load<N>(at, 0, n) : Lanes<N>(0.0f);
+      f(at, normal, g, n);  // absent elements have g = 0
+    }
+  };
+  float sum_g = 0, sum_gn = 0;
+  sweep([&](std::int64_t, const Lanes<N>& normal, const Lanes<N>& g, int) { sum_g += sum(g), sum_gn += sum(g * normal); });
+  const float over = 1.0f / static_cast<float>(o.cols);
   const float mean_g = kCentered ? block_reduce<kThreads>(sum_g, Sum{}, memory[0]) * over : 0.0f;
   const float mean_gn = block_reduce<kThreads>(sum_gn, Sum{}, memory[1]) * over;
-  const auto put = [&](std::int64_t at, const Pair& p) {
-    const int n = count(at);
-    auto v = Lanes<N>(rstd) * (p.g - Lanes<N>(mean_g) - p.normal * Lanes<N>(mean_gn));
+  sweep([&](std::int64_t at, const Lanes<N>& normal, const Lanes<N>& g, int n) {
+    auto v = Lanes<N>(stat.rstd) * (g - Lanes<N>(mean_g) - normal * Lanes<N>(mean_gn));
     if (dh) v = v + load<N>(dh + at, n);
     const auto out = [&](void* to, std::int64_t stride, bool accumulate) {
       if (!to) return;
@@ -116,81 +265,90 @@ template <bool kCentered, class T, class G, int kThreads, int kPacks> __global__
     };
     out(o.dx, o.dx_stride, o.add_dx);
     out(o.dresidual, o.dresidual_stride, o.add_dresidual);
-  };
-#pragma unroll
-  for (int k = 0; k < kPacks; ++k) {
-    const std::int64_t at = first + k * kThreads * N;
-    if (at >= o.cols) break;
-    put(at, kept[k]);
-  }
-  for (std::int64_t at = first + kPacks * kThreads * N; at < o.cols; at += kThreads * N) put(at, pair(at));
+  });
 }
 
-/// Block (column tile, chunk of rows): partial[chunk][0] of dgamma, [1] of dbeta.
+/// Block (column tile, part): its rows' share of the parameters' gradients.
 template <bool kCentered, class T> __global__ void __launch_bounds__(kColumnThreads* kRowThreads) norm_columns(NormGradients o) {
   constexpr int N = kLanes<T>;
-  const std::int64_t col = (std::int64_t{blockIdx.x} * kColumnThreads + threadIdx.x) * N, end = (blockIdx.y + 1) * o.chunk;
+  const std::int64_t col = (std::int64_t{blockIdx.x} * kColumnThreads + threadIdx.x) * N, part = blockIdx.y;
   const int n = static_cast<int>(o.cols - col < N ? o.cols - col : N);
   Lanes<N> dgamma(0.0f), dbeta(0.0f);
   if (n > 0 && o.dy)
-    for (std::int64_t r = blockIdx.y * o.chunk + threadIdx.y; r < end && r < o.rows; r += kRowThreads) {
+    for (std::int64_t r = o.rows * part / o.parts + threadIdx.y; r < o.rows * (part + 1) / o.parts; r += kRowThreads) {
       const auto dy = load<N>(static_cast<const T*>(o.dy) + r * o.dy_stride + col, n);
       const auto h = load<N>(static_cast<const T*>(o.h) + r * o.h_stride + col, n);
-      dgamma = fma(dy, (h - Lanes<N>(kCentered ? o.mean[r] : 0.0f)) * Lanes<N>(o.rstd[r]), dgamma);
+      const auto stat = norm_row<kCentered>(o, r);
+      dgamma = fma(dy, (h - Lanes<N>(stat.mean)) * Lanes<N>(stat.rstd), dgamma);
       dbeta = dbeta + dy;
     }
   dgamma = sum_over_row_threads(dgamma);
   dbeta = sum_over_row_threads(dbeta);
   if (threadIdx.y != 0 || n <= 0) return;
-  float* to = o.partial + std::int64_t{blockIdx.y} * 2 * o.cols + col;
+  float* to = o.partial + part * 2 * o.cols + col;
   store(to, dgamma, n);
   store(to + o.cols, dbeta, n);
 }
 
-template <class F> void with_row_threads(std::int64_t packs, F&& f) {
-  if (packs <= 32) f.template operator()<32, 1>();
-  else if (packs <= 256) f.template operator()<128, 2>();
-  else if (packs <= 1024) f.template operator()<256, 4>();
-  else f.template operator()<1024, 2>();
+/// A team of backward, by the packs of a row; false where none holds it. norm_parts() counts on the threads of each.
+template <class F> bool with_backward_team(std::int64_t packs, F&& f) {
+  const auto run = [&]<class Team>() {
+    f.template operator()<Team>();
+    return true;
+  };
+  if (packs <= 32) return run.template operator()<Team<32, 1, 4>>();
+  if (packs <= 128) return run.template operator()<Team<128, 1>>();
+  if (packs <= 256) return run.template operator()<Team<256, 1>>();
+  if (packs <= 512) return run.template operator()<Team<512, 1>>();
+  if (packs <= 1024) return run.template operator()<Team<512, 2>>();
+  return false;
 }
 
 template <bool kCentered> void run_norm(Stream& s, const NormForward& f, const char* name) {
   const NormOperands o{f.h.data(), f.y.data(), f.mean ? f.mean.ptr<float>() : nullptr, f.rstd ? f.rstd.ptr<float>() : nullptr,
-                       f.x.data(), f.residual.data(), f.gamma.data(), f.beta.data(), f.x.rows(), f.x.cols(), f.h ? f.h.row_stride() : 0,
+                       f.x.data(), f.residual.data(), Parameter(f.gamma), Parameter(f.beta), f.x.rows(), f.x.cols(), f.h ? f.h.row_stride() : 0,
                        f.y.row_stride(), f.x.row_stride(), f.residual ? f.residual.row_stride() : 0, f.eps};
   if (o.rows == 0) return;
   visit_dtype(f.x.dtype(), [&]<class T>() {
-    visit_dtype(f.gamma.dtype(), [&]<class G>() {
-      with_row_threads((o.cols + kLanes<T> - 1) / kLanes<T>, [&]<int kThreads, int kPacks>() {
-        norm_forward<kCentered, T, G, kThreads, kPacks><<<blocks_for(o.rows, 1), kThreads, 0, queue(s)>>>(o);
-      });
+    const bool whole = o.gamma.whole() && o.beta.whole() &&
+                       whole_packs<T>(o.cols, {{o.h, o.h_stride}, {o.y, o.y_stride}, {o.x, o.x_stride}, {o.residual, o.residual_stride}});
+    const bool done = with_team<T, 2, 1>(s, o.cols, [&]<class Team>() {
+      launch_rows<Team>(s, whole ? norm_forward<kCentered, T, Team, true> : norm_forward<kCentered, T, Team, false>, o.rows, o, name);
     });
+    if (done) return;
+    norm_forward_in_sweeps<kCentered, T><<<blocks_for(o.rows, 1), 1024, 0, queue(s)>>>(o);
+    launched(name);
   });
-  launched(name);
 }
 
 template <bool kCentered> void run_norm(Stream& s, const NormBackward& b, const char* name) {
   const auto stride = [](const View& v) { return v ? v.row_stride() : std::int64_t{0}; };
-  const NormGradients o{b.dx.data(), b.dresidual.data(), b.h.data(), b.dy.data(), b.dh_in.data(), b.gamma.data(),
-                        b.mean ? b.mean.ptr<float>() : nullptr, b.rstd.ptr<float>(), b.partial.ptr<float>(), b.h.rows(), b.h.cols(),
-                        stride(b.dx), stride(b.dresidual), stride(b.h), stride(b.dy), stride(b.dh_in), norm_chunk_rows(b.h.rows()),
-                        b.dx.accumulate(), b.dresidual.accumulate()};
-  const std::int64_t chunks = norm_chunks(o.rows);
+  const NormGradients o{b.dx.data(), b.dresidual.data(), b.h.data(), b.dy.data(), b.dh_in.data(), Parameter(b.gamma),
+                        b.mean ? b.mean.ptr<float>() : nullptr, b.rstd.ptr<float>(), b.partial.ptr<float>(), b.h.rows(), b.h.cols(), norm_parts(b.h),
+                        stride(b.dx), stride(b.dresidual), stride(b.h), stride(b.dy), stride(b.dh_in), b.dx.accumulate(), b.dresidual.accumulate()};
   visit_dtype(b.h.dtype(), [&]<class T>() {
-    if (o.rows > 0 && (b.dx || b.dresidual)) visit_dtype(b.gamma.dtype(), [&]<class G>() {
-      with_row_threads((o.cols + kLanes<T> - 1) / kLanes<T>, [&]<int kThreads, int kPacks>() {
-        norm_backward<kCentered, T, G, kThreads, kPacks><<<blocks_for(o.rows, 1), kThreads, 0, queue(s)>>>(o);
-      });
+    if (o.rows == 0) return;
+    const bool whole = o.gamma.whole() && whole_packs<T>(o.cols, {{o.dx, o.dx_stride}, {o.dresidual, o.dresidual_stride}, {o.h, o.h_stride},
+                                                                  {o.dy, o.dy_stride}, {o.dh, o.dh_stride}});
+    const bool done = o.dy && with_backward_team((o.cols + kLanes<T> - 1) / kLanes<T>, [&]<class Team>() {
+      const auto kernel = whole ? norm_backward<kCentered, T, Team, true> : norm_backward<kCentered, T, Team, false>;
+      const int shared = whole ? kNormStages * (o.dh ? 3 : 2) * Team::kPacks * Team::kBlockThreads * 16 : 0;
+      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), name);
+      kernel<<<blocks_for(o.parts, 1), Team::kBlockThreads, static_cast<std::size_t>(shared), queue(s)>>>(o);
       launched(name);
     });
-    if (o.rows > 0 && (b.dgamma || b.dbeta)) {
-      const dim3 grid(blocks_for(o.cols, kColumnThreads * kLanes<T>), static_cast<unsigned>(chunks));
+    if (done) return;
+    if (b.dx || b.dresidual) {
+      norm_backward_in_sweeps<kCentered, T><<<blocks_for(o.rows, 1), 1024, 0, queue(s)>>>(o);
+      launched(name);
+    }
+    if (b.dgamma || b.dbeta) {
+      const dim3 grid(blocks_for(o.cols, kColumnThreads * kLanes<T>), static_cast<unsigned>(o.parts));
       norm_columns<kCentered, T><<<grid, dim3(kColumnThreads, kRowThreads), 0, queue(s)>>>(o);
       launched(name);
     }
   });
-  if (b.dgamma) sum_parts(s, b.dgamma, o.partial, chunks, 2 * o.cols);
-  if (b.dbeta) sum_parts(s, b.dbeta, o.partial + o.cols, chunks, 2 * o.cols);
+  sum_parts(s, b.dgamma, b.dbeta, o.partial, o.rows == 0 ? 0 : o.parts, 2 * o.cols);
 }
 
 }  // namespace hpcdl::cuda

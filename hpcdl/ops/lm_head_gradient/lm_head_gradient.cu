@@ -42,16 +42,13 @@ template <class T> __global__ void __launch_bounds__(kThreads, 2) loss_and_gradi
     if (aligned && left(k) >= N) {
       __pipeline_memcpy_async(mine(k), x + at(k), 16);
     } else {
-      Pack<T, N> piece;
-      for (int i = 0; i < N; ++i) piece.v[i] = i < left(k) ? x[at(k) + i] : narrow<T>(-kInf);
-      *mine(k) = __builtin_bit_cast(uint4, piece);
+      *mine(k) = __builtin_bit_cast(uint4, read<N>(static_cast<const T*>(x + at(k)), 0, left(k), narrow<T>(-kInf)));
     }
   }
   __pipeline_commit();
   __pipeline_wait_prior(0);  // a thread reads what it brought itself
   const auto row = [&](int k, auto&& f) {
-    const auto piece = __builtin_bit_cast(Pack<T, N>, *mine(k));
-    f(k, map<N>([&](int i) { return widen(piece.v[i]); }));
+    f(k, widen(__builtin_bit_cast(Pack<T, N>, *mine(k))));
   };
   const auto sweep = [&](auto&& f) {
 #pragma unroll
@@ -77,8 +74,7 @@ template <class T> __global__ void __launch_bounds__(kThreads, 2) loss_and_gradi
 
 struct Scale {
   fuse::Out to;
-  const void* from;
-  std::int64_t from_stride;
+  fuse::In from;
   const float* dloss;
   float unit;
 };
@@ -86,7 +82,7 @@ struct Scale {
 template <class From> struct ScaleFrom : Scale {
   template <class At> __device__ void operator()(const At& at) const {
     const float factor = (dloss ? *dloss : 0.0f) / unit;
-    at.store(to, load<At::N>(static_cast<const From*>(from) + at.row * from_stride + at.col, at.n) * Lanes<At::N>(factor));
+    at.store(to, at.template load<From>(from) * Lanes<At::N>(factor));
   }
 };
 
@@ -126,7 +122,7 @@ void scale_gradient(Stream& s, Grad to, View from, View dloss, float unit) {
   const auto plane = fuse::plane_of(to, from);
   visit_dtype(to.dtype(), [&]<class T>() {
     visit_dtype(from.dtype(), [&]<class From>() {
-      fuse::for_each<T>(s, plane, ScaleFrom<From>{{to, from.data(), from.row_stride(), dloss ? dloss.ptr<float>() : nullptr, unit}}, "lm_head_gradient_backward");
+      fuse::for_each<T>(s, plane, ScaleFrom<From>{{to, from, dloss ? dloss.ptr<float>() : nullptr, unit}}, "lm_head_gradient_backward");
     });
   });
 }

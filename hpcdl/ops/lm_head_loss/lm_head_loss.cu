@@ -1,8 +1,7 @@
 #include "hpcdl/ops/lm_head_loss/lm_head_loss.h"
 
-#include "hpcdl/cuda/lanes.h"
-#include "hpcdl/cuda/reduce.h"
 #include "hpcdl/cuda/relative_exp.h"
+#include "hpcdl/cuda/sweep.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
 #include "hpcdl/ops/lm_head_loss/chunks.h"
 #include "hpcdl/ops/matmul/device_gemm.h"
@@ -29,27 +28,26 @@ struct Stats {
 /// A block folds one row of a chunk. `copy`: where rounded logits are kept, if they are.
 template <class T> __global__ void __launch_bounds__(kThreads) fold_chunk(Stats s, const float* x, std::int64_t ld, T* copy, std::int64_t copy_ld, const std::int32_t* targets,
                                                        VocabChunk c) {
-  constexpr int N = 4;
-  __shared__ float tops[kThreads / kWarp], sums[kThreads / kWarp];
+  constexpr int N = kLanes<float>, kPacks = 4;
+  __shared__ float memory[2][kWarp];
   const std::int64_t row = blockIdx.x;
   const float* in = x + row * ld;
-  float top = -kInf, sum = 0;
-  for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < c.cols; at += kThreads * N) {
-    const int n = static_cast<int>(c.cols - at < N ? c.cols - at : N);
-    const auto v = load<N>(in + at, n, -kInf);
-    if (copy) store(copy + row * copy_ld + at, v, n);
-    const float here = largest(v);
-    if (here > top) sum *= exp2f((top - here) * kLog2e), top = here;
+  SumOfExp here;
+  sweep<kThreads, kPacks, false>(in, c.cols, -kInf, 0, [&](std::int64_t col, const auto& v) {
+    here.add(v);
+    if (!copy) return;
 #pragma unroll
-    for (int i = 0; i < N; ++i) sum += relative_exp(v.v[i], top);
-  }
-  const float before = c.begin > 0 ? s.top[row] : -kInf;
-  const float all = fmaxf(before, block_reduce<kThreads>(top, Max{}, tops));
-  const float part = block_reduce<kThreads>(top == -kInf ? sum : sum * exp2f((top - all) * kLog2e), Sum{}, sums);
+    for (int k = 0; k < kPacks; ++k) {
+      const std::int64_t at = col + k * kThreads * N, left = c.cols - at;
+      write(copy + row * copy_ld + at, pack<T>(widen(v[k])), at < 0 ? static_cast<int>(-at) : 0, static_cast<int>(left < N ? left : N));
+    }
+  });
+  here.over_block<kThreads>(memory);
   if (threadIdx.x != 0) return;
-  const float earlier = c.begin > 0 ? (before == -kInf ? s.sum[row] : s.sum[row] * exp2f((before - all) * kLog2e)) : 0.0f;
+  const SumOfExp before = c.begin > 0 ? SumOfExp{s.top[row], s.sum[row]} : SumOfExp{};
+  const float all = fmaxf(before.top, here.top), shift = finite(all);
   s.top[row] = all;
-  s.sum[row] = earlier + part;
+  s.sum[row] = before.relative_to(shift) + here.relative_to(shift);
   const std::int64_t target = targets[row], t = target - c.begin;
   if (c.begin == 0) s.at_target[row] = target < 0 ? 0.0f : __builtin_nanf("");
   if (target >= 0 && t >= 0 && t < c.cols) s.at_target[row] = in[t];

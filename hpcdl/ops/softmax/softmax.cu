@@ -1,44 +1,17 @@
 #include "hpcdl/ops/softmax/softmax.h"
 
-#include <cooperative_groups.h>
-
-#include "hpcdl/cuda/lanes.h"
-#include "hpcdl/cuda/reduce.h"
 #include "hpcdl/cuda/relative_exp.h"
+#include "hpcdl/cuda/rows.h"
 
-// A row is read once, into registers of 16 bytes: by a warp, by a block, or, when it is longer than a block's registers, by
-// the blocks of a cluster, which exchange their (maximum, sum) through distributed shared memory. Rows beyond that, and long
-// rows on GPUs without clusters, are read twice.
+// A row is read once, into the registers of a team (cuda/rows.h). The blocks of a cluster exchange their (maximum, sum) through
+// distributed shared memory. Rows beyond that, and long rows on GPUs without clusters, are read twice.
 
 namespace hpcdl::cuda {
 namespace {
 
 namespace cg = cooperative_groups;
 
-/// The sum of e^(x - top) over some elements, top the largest of them.
-struct Part {
-  float top, sum;
-};
-__device__ Part merge(Part a, Part b) {
-  const float top = a.top > b.top ? a.top : b.top;
-  if (top == -__builtin_inff()) return {top, a.sum + b.sum};
-  return {top, a.sum * exp2f((a.top - top) * kLog2e) + b.sum * exp2f((b.top - top) * kLog2e)};
-}
-__device__ Part warp_merge(Part p) {
-#pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2)
-    p = merge(p, {__shfl_xor_sync(~0u, p.top, offset), __shfl_xor_sync(~0u, p.sum, offset)});
-  return p;
-}
-template <int kThreads> __device__ Part block_merge(Part p, Part* memory) {
-  p = warp_merge(p);
-  if constexpr (kThreads == kWarp) return p;
-  constexpr int kWarps = kThreads / kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
-  if (lane == 0) memory[warp] = p;
-  __syncthreads();
-  return warp_merge(lane < kWarps ? memory[lane] : Part{-__builtin_inff(), 0});
-}
+constexpr float kInf = __builtin_inff();
 
 struct Problem {
   void* y;
@@ -50,161 +23,182 @@ struct Problem {
   __device__ std::int64_t seen(std::int64_t row) const { return period == 0 ? cols : row % period + cols - period + 1; }
 };
 
-/// kThreads threads of kBlocks blocks hold the row, kPacks accesses each.
-template <class T, int kThreads, int kPacks, int kBlocks, int kRows>
-__global__ void __launch_bounds__(kThreads* kRows) in_registers(Problem p) {
-  constexpr int N = kLanes<T>;
-  __shared__ Part memory[kThreads / kWarp];
-  __shared__ Part mine;
-  const std::int64_t row = kRows > 1 ? std::int64_t{blockIdx.x} * kRows + threadIdx.x / kThreads : blockIdx.x / kBlocks;
-  if (row >= p.rows) return;
-  const int part = static_cast<int>(blockIdx.x) % kBlocks, thread = static_cast<int>(threadIdx.x) % kThreads;
-  const T* x = static_cast<const T*>(p.x) + row * p.x_stride;
-  T* y = static_cast<T*>(p.y) + row * p.y_stride;
-  const std::int64_t n = p.seen(row), first = (std::int64_t{part} * kThreads * kPacks + thread) * N;
-
-  Lanes<N> v[kPacks];
-  float top = -__builtin_inff();
-#pragma unroll
-  for (int k = 0; k < kPacks; ++k) {
-    const std::int64_t left = n - (first + std::int64_t{k} * kThreads * N);
-    v[k] = left > 0 ? load<N>(x + first + k * kThreads * N, static_cast<int>(left < N ? left : N), -__builtin_inff() / p.scale)
-                    : Lanes<N>(-__builtin_inff() / p.scale);
-    v[k] = v[k] * Lanes<N>(p.scale);
-    const float m = largest(v[k]);
-    top = m > top ? m : top;
+/// e^(|scale| (x - top)) of elements that negate() has turned to rise with the result, top the largest of them.
+struct Exponent {
+  float factor;
+  unsigned sign;
+  template <class T> __device__ static Exponent of(float scale) {
+    // 0 would make 0 * inf of an absent element.
+    return {fmaxf(fabsf(scale) * kLog2e, 1e-37f), scale < 0 ? (sizeof(T) == 4 ? 0x80000000u : 0x80008000u) : 0u};
   }
+  template <class P> __device__ void negate(P& p) const {
+#pragma unroll
+    for (int i = 0; i < P::kWords; ++i) p.w[i] ^= sign;
+  }
+  template <int N> __device__ Lanes<N> operator()(const Lanes<N>& x, float top) const {
+    return map<N>([&](int i) { return fast_exp2((x.v[i] - top) * factor); });
+  }
+};
+/// This thread's part of the sum over the row, as all blocks of the cluster see it: `mine` relative to `top` becomes the sum relative
+/// to the largest top, and the factor from the one to the other is returned. No block may end before finish().
+template <int kBlocks> struct Cluster {
+  __device__ static float join(float2* shared, float top, float& sum) {
+    float factor = 1;
+#if __CUDA_ARCH__ >= 900
+    auto cluster = cg::this_cluster();
+    if (threadIdx.x == 0) *shared = {top, sum};
+    cluster.sync();
+    float2 part[kBlocks];
+    float all = -kInf;
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) part[b] = *cluster.map_shared_rank(shared, b), all = fmaxf(all, part[b].x);
+    cluster.barrier_arrive();
+    all = finite(all);
+    sum = 0;
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) sum += part[b].x == -kInf ? part[b].y : part[b].y * exp2f(part[b].x - all);
+    factor = top == -kInf ? 1.0f : exp2f(top - all);
+#endif
+    return factor;
+  }
+  __device__ static void finish() {
+#if __CUDA_ARCH__ >= 900
+    cg::this_cluster().barrier_wait();
+#endif
+  }
+};
+
+template <class T, class Team, bool kWhole> __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) forward(Problem p) {
+  constexpr int N = kLanes<T>, K = Team::kPacks;
+  /// Terms are kept where registers allow it; elsewhere they are formed twice.
+  constexpr bool kKeep = K * N <= 32;
+  __shared__ float memory[2][kWarp];
+  __shared__ float2 shared;
+  const std::int64_t row = Team::row();
+  const bool exists = row < p.rows;
+  const T* x = static_cast<const T*>(p.x) + row * p.x_stride;
+  const RowShare<T, Team, kWhole> share(row, exists ? p.cols : 0);
+  const auto exponent = Exponent::of<T>(p.scale);
+
+  Pack<T, N> in[K];
+  share.read(in, x, narrow<T>(p.scale < 0 ? kInf : -kInf), exists ? static_cast<int>(p.seen(row)) : 0);
+  float top = -kInf;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    exponent.negate(in[k]);
+    top = fmaxf(top, largest(in[k]));
+  }
+  top = Team::reduce(top, Max{}, memory[0]);
+  const float shift = finite(top);
+  Lanes<N> terms[kKeep ? K : 1];
   float sum = 0;
 #pragma unroll
-  for (int k = 0; k < kPacks; ++k)
-#pragma unroll
-    for (int i = 0; i < N; ++i) sum += relative_exp(v[k].v[i], top);
-  Part all = block_merge<kThreads>({top, sum}, memory);
-#if __CUDA_ARCH__ >= 900
-  if constexpr (kBlocks > 1) {
-    auto cluster = cg::this_cluster();
-    if (threadIdx.x == 0) mine = all;
-    cluster.sync();
-    all = *cluster.map_shared_rank(&mine, 0);
-    for (int b = 1; b < kBlocks; ++b) all = merge(all, *cluster.map_shared_rank(&mine, b));
-    cluster.sync();  // no block may end while another reads its memory
+  for (int k = 0; k < K; ++k) {
+    share.hold(in[k]);
+    const auto e = exponent(widen(in[k]), shift);
+    if constexpr (kKeep) terms[k] = e;
+    sum += cuda::sum(e);
   }
-#endif
-  const float inverse = 1.0f / all.sum;
+  sum = Team::reduce(sum, Sum{}, memory[1]);
+  float factor = 1;
+  if constexpr (Team::kBlocks > 1) factor = Cluster<Team::kBlocks>::join(&shared, top * exponent.factor, sum);
+  const Lanes<N> inverse(factor / sum);
+  T* y = static_cast<T*>(p.y) + row * p.y_stride;
 #pragma unroll
-  for (int k = 0; k < kPacks; ++k) {
-    const std::int64_t at = first + std::int64_t{k} * kThreads * N, left = p.cols - at;
-    if (left <= 0) break;
-    store(y + at, map<N>([&](int i) { return exp2f((v[k].v[i] - all.top) * kLog2e) * inverse; }), static_cast<int>(left < N ? left : N));
+  for (int k = 0; k < K; ++k) {
+    if (!share.some(k)) break;
+    if constexpr (kKeep) share.write(y, k, pack<T>(terms[k] * inverse));
+    else {
+      share.hold(in[k]);
+      share.write(y, k, pack<T>(exponent(widen(in[k]), shift) * inverse));
+    }
   }
+  if constexpr (Team::kBlocks > 1) Cluster<Team::kBlocks>::finish();
 }
 
-template <class T> __global__ void __launch_bounds__(1024) in_two_sweeps(Problem p) {
+/// Rows that no team holds: the sum relative to the largest element so far, then the row again.
+template <class T> __global__ void __launch_bounds__(1024) forward_in_two_sweeps(Problem p) {
   constexpr int N = kLanes<T>, kThreads = 1024;
-  __shared__ Part memory[kThreads / kWarp];
+  __shared__ float memory[2][kWarp];
   const std::int64_t row = blockIdx.x, n = p.seen(row);
   const T* x = static_cast<const T*>(p.x) + row * p.x_stride;
   T* y = static_cast<T*>(p.y) + row * p.y_stride;
-  Part part{-__builtin_inff(), 0};
-  for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < n; at += kThreads * N) {
-    const auto v = load<N>(x + at, static_cast<int>(n - at < N ? n - at : N), -__builtin_inff() / p.scale) * Lanes<N>(p.scale);
-    const float top = largest(v);
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < N; ++i) sum += relative_exp(v.v[i], top);
-    part = merge(part, {top, sum});
-  }
-  const Part all = block_merge<kThreads>(part, memory);
-  const float inverse = 1.0f / all.sum;
-  for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < p.cols; at += kThreads * N) {
+  const auto exponent = Exponent::of<T>(p.scale);
+  const auto input = [&](std::int64_t at) {
     const int left = static_cast<int>(n - at < N ? n - at : N);
-    const auto v = left > 0 ? load<N>(x + at, left) : Lanes<N>(0.0f);
-    store(y + at, map<N>([&](int i) { return i < left ? exp2f((v.v[i] * p.scale - all.top) * kLog2e) * inverse : 0.0f; }),
-          static_cast<int>(p.cols - at < N ? p.cols - at : N));
+    auto v = read<N>(x + at, 0, left, narrow<T>(p.scale < 0 ? kInf : -kInf));
+    exponent.negate(v);
+    return widen(v);
+  };
+  float top = -kInf, sum = 0;
+  for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < n; at += kThreads * N) {
+    const auto v = input(at);
+    const float higher = fmaxf(top, largest(v)), shift = finite(higher);
+    sum = sum * (top == -kInf ? 1.0f : exp2f((top - shift) * exponent.factor)) + cuda::sum(exponent(v, shift));
+    top = higher;
   }
+  const float all = finite(block_reduce<kThreads>(top, Max{}, memory[0]));
+  sum = block_reduce<kThreads>(top == -kInf ? sum : sum * exp2f((top - all) * exponent.factor), Sum{}, memory[1]);
+  const Lanes<N> inverse(1.0f / sum);
+  for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < p.cols; at += kThreads * N)
+    write(y + at, pack<T>(exponent(input(at), all) * inverse), 0, static_cast<int>(p.cols - at < N ? p.cols - at : N));
 }
 
-template <class T, int kThreads, int kPacks, int kBlocks = 1, int kRows = 1> void launch(Stream& s, const Problem& p) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks_for(p.rows * kBlocks, kRows));
-  config.blockDim = dim3(kThreads * kRows);
-  config.stream = queue(s);
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {kBlocks, 1, 1};
-  config.attrs = &cluster;
-  config.numAttrs = kBlocks > 1 ? 1 : 0;
-  check(cudaLaunchKernelEx(&config, in_registers<T, kThreads, kPacks, kBlocks, kRows>, p), "softmax");
-}
-
-bool has_clusters(const Stream& s) {
-  int major = 0;
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, s.device().index), "cudaDeviceGetAttribute");
-  return major >= 9;
-}
-
-template <class T> void run(Stream& s, const Problem& p) {
-  const std::int64_t packs = (p.cols + kLanes<T> - 1) / kLanes<T>;
-  if (packs <= 32) return launch<T, 32, 1, 1, 8>(s, p);
-  if (packs <= 64) return launch<T, 32, 2, 1, 8>(s, p);
-  if (packs <= 128) return launch<T, 32, 4, 1, 8>(s, p);
-  if (packs <= 256) return launch<T, 128, 2>(s, p);
-  if (packs <= 512) return launch<T, 128, 4>(s, p);
-  if (packs <= 1024) return launch<T, 256, 4>(s, p);
-  if (packs <= 2048) return launch<T, 512, 4>(s, p);
-  if (packs <= 4096) return launch<T, 1024, 4>(s, p);
-  if (has_clusters(s)) {
-    if (packs <= 8192) return launch<T, 1024, 4, 2>(s, p);
-    if (packs <= 16384) return launch<T, 1024, 4, 4>(s, p);
-    if (packs <= 32768) return launch<T, 1024, 4, 8>(s, p);
-    if (packs <= 65536) return launch<T, 1024, 8, 8>(s, p);
-  }
-  in_two_sweeps<T><<<blocks_for(p.rows, 1), 1024, 0, queue(s)>>>(p);
-  launched("softmax");
-}
-
-/// dx = scale * y * (dy - sum(y dy)); y and dy are read once where a block's registers hold them.
-struct BackwardOperands {
+struct Gradient {
   void* dx;
   const void *y, *dy;
-  std::int64_t cols, dx_stride, y_stride, dy_stride;
+  std::int64_t rows, cols, dx_stride, y_stride, dy_stride;
   float scale;
   bool accumulate;
 };
 
-template <class T, int kThreads, int kPacks> __global__ void __launch_bounds__(kThreads) backward(BackwardOperands p) {
-  constexpr int N = kLanes<T>;
-  __shared__ float memory[kThreads / kWarp];
-  const std::int64_t row = blockIdx.x, first = std::int64_t{threadIdx.x} * N;
-  T* dx = static_cast<T*>(p.dx) + row * p.dx_stride;
-  const T* y = static_cast<const T*>(p.y) + row * p.y_stride;
-  const T* dy = static_cast<const T*>(p.dy) + row * p.dy_stride;
-  const auto count = [&](std::int64_t at) { return static_cast<int>(p.cols - at < N ? p.cols - at : N); };
-  Lanes<N> a[kPacks], b[kPacks];
+/// dx = scale y (dy - sum(y dy)).
+template <class T, class Team, bool kWhole> __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) backward(Gradient g) {
+  constexpr int N = kLanes<T>, K = Team::kPacks;
+  __shared__ float memory[kWarp];
+  __shared__ float2 shared;
+  const std::int64_t row = Team::row();
+  const T* y = static_cast<const T*>(g.y) + row * g.y_stride;
+  const T* dy = static_cast<const T*>(g.dy) + row * g.dy_stride;
+  T* dx = static_cast<T*>(g.dx) + row * g.dx_stride;
+  const RowShare<T, Team, kWhole> share(row, row < g.rows ? g.cols : 0);
+  Pack<T, N> a[K], b[K];
+  share.read(a, y);
+  share.read(b, dy);
   float dot = 0;
 #pragma unroll
-  for (int k = 0; k < kPacks; ++k) {
-    const std::int64_t at = first + k * kThreads * N;
-    if (at >= p.cols) break;
-    a[k] = load<N>(y + at, count(at)), b[k] = load<N>(dy + at, count(at));
-    dot += sum(a[k] * b[k]);
+  for (int k = 0; k < K; ++k) {
+    share.hold(a[k]), share.hold(b[k]);
+    dot += sum(widen(a[k]) * widen(b[k]));
   }
-  for (std::int64_t at = first + kPacks * kThreads * N; at < p.cols; at += kThreads * N)
-    dot += sum(load<N>(y + at, count(at)) * load<N>(dy + at, count(at)));
-  dot = block_reduce<kThreads>(dot, Sum{}, memory);
-  const auto put = [&](std::int64_t at, const Lanes<N>& yv, const Lanes<N>& dyv) {
-    auto v = Lanes<N>(p.scale) * yv * (dyv - Lanes<N>(dot));
-    if (p.accumulate) v = v + load<N>(static_cast<const T*>(dx + at), count(at));
-    store(dx + at, v, count(at));
-  };
+  dot = Team::reduce(dot, Sum{}, memory);
+  if constexpr (Team::kBlocks > 1) Cluster<Team::kBlocks>::join(&shared, 0.0f, dot);
 #pragma unroll
-  for (int k = 0; k < kPacks; ++k) {
-    const std::int64_t at = first + k * kThreads * N;
-    if (at >= p.cols) break;
-    put(at, a[k], b[k]);
+  for (int k = 0; k < K; ++k) {
+    if (!share.some(k)) break;
+    share.hold(a[k]), share.hold(b[k]);
+    const auto v = Lanes<N>(g.scale) * widen(a[k]) * (widen(b[k]) - Lanes<N>(dot));
+    share.write(dx, k, v, g.accumulate);
   }
-  for (std::int64_t at = first + kPacks * kThreads * N; at < p.cols; at += kThreads * N)
-    put(at, load<N>(y + at, count(at)), load<N>(dy + at, count(at)));
+  if constexpr (Team::kBlocks > 1) Cluster<Team::kBlocks>::finish();
+}
+
+template <class T> __global__ void __launch_bounds__(1024) backward_in_two_sweeps(Gradient g) {
+  constexpr int N = kLanes<T>, kThreads = 1024;
+  __shared__ float memory[kWarp];
+  const std::int64_t row = blockIdx.x;
+  const T* y = static_cast<const T*>(g.y) + row * g.y_stride;
+  const T* dy = static_cast<const T*>(g.dy) + row * g.dy_stride;
+  T* dx = static_cast<T*>(g.dx) + row * g.dx_stride;
+  const auto count = [&](std::int64_t at) { return static_cast<int>(g.cols - at < N ? g.cols - at : N); };
+  float dot = 0;
+  for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < g.cols; at += kThreads * N) dot += sum(load<N>(y + at, count(at)) * load<N>(dy + at, count(at)));
+  dot = block_reduce<kThreads>(dot, Sum{}, memory);
+  for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < g.cols; at += kThreads * N) {
+    auto v = Lanes<N>(g.scale) * load<N>(y + at, count(at)) * (load<N>(dy + at, count(at)) - Lanes<N>(dot));
+    if (g.accumulate) v = v + load<N>(static_cast<const T*>(dx + at), count(at));
+    store(dx + at, v, count(at));
+  }
 }
 
 }  // namespace
@@ -212,17 +206,27 @@ template <class T, int kThreads, int kPacks> __global__ void __launch_bounds__(k
 void softmax(Stream& s, Tensor y, View x, const Softmax::Args& a) {
   if (y.size() == 0) return;
   const Problem p{y.data(), x.data(), x.rows(), x.cols(), y.row_stride(), x.row_stride(), a.causal ? x[-2] : 0, a.scale};
-  visit_dtype(x.dtype(), [&]<class T>() { run<T>(s, p); });
+  visit_dtype(x.dtype(), [&]<class T>() {
+    const bool whole = whole_packs<T>(p.cols, {{p.y, p.y_stride}, {p.x, p.x_stride}});
+    const bool done = with_team<T, 4, 16>(s, p.cols, [&]<class Team>() {
+      launch_rows<Team>(s, whole ? forward<T, Team, true> : forward<T, Team, false>, p.rows, p, "softmax");
+    });
+    if (done) return;
+    forward_in_two_sweeps<T><<<blocks_for(p.rows, 1), 1024, 0, queue(s)>>>(p);
+    launched("softmax");
+  });
 }
 
 void softmax_backward(Stream& s, Grad dx, View y, View dy, const Softmax::Args& a) {
   if (dx.size() == 0) return;
-  const BackwardOperands p{dx.data(), y.data(), dy.data(), y.cols(), dx.row_stride(), y.row_stride(), dy.row_stride(), a.scale, dx.accumulate()};
+  const Gradient g{dx.data(), y.data(), dy.data(), y.rows(), y.cols(), dx.row_stride(), y.row_stride(), dy.row_stride(), a.scale, dx.accumulate()};
   visit_dtype(y.dtype(), [&]<class T>() {
-    const unsigned rows = blocks_for(y.rows(), 1);
-    if (p.cols <= 128 * kLanes<T>) backward<T, 128, 1><<<rows, 128, 0, queue(s)>>>(p);
-    else if (p.cols <= 1024 * kLanes<T>) backward<T, 256, 4><<<rows, 256, 0, queue(s)>>>(p);
-    else backward<T, 1024, 4><<<rows, 1024, 0, queue(s)>>>(p);
+    const bool whole = whole_packs<T>(g.cols, {{g.dx, g.dx_stride}, {g.y, g.y_stride}, {g.dy, g.dy_stride}});
+    const bool done = with_team<T, 2, 8>(s, g.cols, [&]<class Team>() {
+      launch_rows<Team>(s, whole ? backward<T, Team, true> : backward<T, Team, false>, g.rows, g, "softmax_backward");
+    });
+    if (done) return;
+    backward_in_two_sweeps<T><<<blocks_for(g.rows, 1), 1024, 0, queue(s)>>>(g);
     launched("softmax_backward");
   });
 }

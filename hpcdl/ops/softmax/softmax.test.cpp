@@ -24,6 +24,15 @@ const auto spec = testing::op<Softmax>({
             {.in = {{3, 17, 33}}, .args = {.scale = 1, .causal = true}},
             {.in = {{2, 50257}}},
             {.in = {{1, 262144}}, .gradient = false},
+            // Every team of a GPU: parts of warps, warps, blocks, clusters of 2, 4 and 8 blocks, and rows that begin inside a pack.
+            {.in = {{70, 24}}, .args = {.scale = -2}},
+            {.in = {{33, 200}}},
+            {.in = {{9, 1000}}},
+            {.in = {{5, 2040}}, .gradient = false},
+            {.in = {{3, 4099}}, .gradient = false},
+            {.in = {{3, 9001}}, .gradient = false},
+            {.in = {{2, 20480}}, .gradient = false},
+            {.in = {{3, 100003}}, .gradient = false},
             {.in = {{0, 8}}},
         },
     .reference =
