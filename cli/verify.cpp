@@ -120,6 +120,10 @@ int report(const Options& o, const std::vector<Verdict>& verdicts) {
   return faults ? kFaults : exit_code::kDone;
 }
 
+void require_some(const std::vector<Subject>& subjects) {
+  require(!subjects.empty(), "verify", "this build has no CUDA: configure with --preset cuda where nvcc is");
+}
+
 /// The corpus, and our own kernels among the honest ones.
 int verify_planted(const Options& o) {
   std::vector<Subject> subjects;
@@ -130,6 +134,7 @@ int verify_planted(const Options& o) {
     faults.push_back(p.fault);
   }
   for (auto& s : o.on_gpu() ? own_gpu_kernels() : own_kernels()) subjects.push_back(std::move(s)), faults.push_back(nullptr);
+  require_some(subjects);
   auto options = run_options(o, subjects);
   options.patience = std::min(options.patience, std::chrono::milliseconds(5000));  // one of them hangs
   const auto verdicts = verify(subjects, current_roofs(subjects), options);
@@ -162,7 +167,7 @@ int verify_verb(Options& o) {
     return verify_planted(o);
   }
   const auto subjects = subjects_of(o);
-  if (subjects.empty()) fail("verify", "this build has no CUDA: configure with --preset cuda where nvcc is");
+  require_some(subjects);
   const auto count = subjects.size();
   const auto show = console();
   const auto verdicts = verify(subjects, current_roofs(subjects), run_options(o, subjects), [&](const Verdict& v, std::size_t done) {
