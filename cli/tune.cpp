@@ -1,6 +1,8 @@
 // hpcdl tune: candidates of a GPU's kernels, checked and timed; the fastest are remembered.
 
 #include <algorithm>
+#include <array>
+#include <filesystem>
 
 #include "cli/tune_option.h"
 #include "cli/verb.h"
@@ -14,6 +16,19 @@ namespace hpcdl::cli {
 
 namespace tune = lab::tune;
 
+namespace {
+
+/// The version, and which build of it: candidates go by numbers, which another build may give to other kernels.
+std::string build_name() {
+  std::error_code unknown;
+  const auto file = std::filesystem::read_symlink("/proc/self/exe", unknown);
+  const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(file, unknown));
+  const auto written = static_cast<std::int64_t>(std::filesystem::last_write_time(file, unknown).time_since_epoch().count());
+  return fmt::format("{}-{:08x}", HPCDL_VERSION, tune::hash_of("build", std::array{bytes, written}) >> 32);
+}
+
+}  // namespace
+
 void add_tune_option(CLI::App& sub, TuneOption& o) {
   sub.add_option("--tune", o.mode, "GPU: off takes the kernels built in, cached those that hpcdl tune found best, full measures what is missing first")
       ->check(CLI::IsMember({"off", "cached", "full"}))
@@ -24,7 +39,7 @@ void add_tune_option(CLI::App& sub, TuneOption& o) {
 std::optional<tune::Session> start_tuning(const TuneOption& o, Device device, Pool& pool) {
   const auto mode = tune::mode_from_name(o.mode);
   if (!device.is_cuda() || mode == tune::Mode::off) return std::nullopt;
-  return std::optional<tune::Session>(std::in_place, device, pool, mode, HPCDL_VERSION, [](std::string_view text) { say("{}", text); });
+  return std::optional<tune::Session>(std::in_place, device, pool, mode, build_name(), [](std::string_view text) { say("{}", text); });
 }
 
 void tune_programs(std::optional<tune::Session>& session, const TuneOption& o, const std::vector<const Executable*>& programs) {
@@ -109,7 +124,7 @@ int tune_verb(Options& o, CLI::App& sub) {
     fail_usage("tune", "nothing to tune for: give -c run.toml (the products of its training step), --model FOLDER (those of generating with it) or --int4 1x4096x4096");
   Pool pool;
   const auto budget = tune::budget_of(o.seconds);
-  tune::Session session(device, pool, tune::Mode::full, HPCDL_VERSION, [](std::string_view text) { say("{}", text); });
+  tune::Session session(device, pool, tune::Mode::full, build_name(), [](std::string_view text) { say("{}", text); });
   if (o.list) return list_choices(session, o);
   const auto wishes = wishes_of(o, pool, device, words);
   const auto result = session.tune(wishes, budget, o.anew);

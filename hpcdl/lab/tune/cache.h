@@ -11,7 +11,7 @@ namespace hpcdl::lab::tune {
 
 /// Choices of one are no choices of another.
 struct Identity {
-  std::string device, driver, version;  // "NVIDIA H200", "580.95", HPCDL_VERSION
+  std::string device, driver, version;  // "NVIDIA H200", "580.95", version and build of hpcdl
   bool operator==(const Identity&) const = default;
 };
 
