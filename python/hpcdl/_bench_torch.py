@@ -72,6 +72,7 @@ FORWARD: Dict[str, Callable[[Tensors, "list[int]"], torch.Tensor]] = {
     "linear+bias_relu": _linear(torch.relu),
     "linear+bias_gelu": _linear(_tanh_gelu),
     "linear+bias_residual": lambda x, s: F.linear(x["x"], x["w"], x["bias"]) + x["residual"],
+    "mlp": lambda x, s: F.linear(_tanh_gelu(F.linear(x["x"], x["w1"], x["b1"])), x["w2"], x["b2"]),
     "attention": lambda x, s: _attention(x, s, False),
     "attention+causal": lambda x, s: _attention(x, s, True),
     "attention+decode": lambda x, s: _decode(x, s),

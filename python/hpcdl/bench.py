@@ -25,16 +25,16 @@ def compare(sides: Dict[str, Callable[[], Any]], *, device: str = "cpu", units: 
 
     In each round each side has a turn, in random order: one call that is not measured, then calls for about `target`
     seconds (0.01). Rounds go on until the 95 % interval of every ratio is within `half_width` (0.0075) or `limit` seconds
-    (4) are over; `rounds` fixes their number. cache: "warm", "flushed" (before each call), or "rotated" (the sides see to
+    (4) are over, `patience` (5) times that where a ratio is not narrow enough; `rounds` fixes their number. cache: "warm", "flushed" (before each call), or "rotated" (the sides see to
     it). settle: seconds of idling before a turn, for libraries whose threads spin. seed: of the order.
 
     device "cuda": times are the GPU's own, between events on PyTorch's current stream, and flushing writes four times L2.
     units: pieces of work in one call of a side; times are per piece.
 
     Returns sides (median_ms, min_ms, max_ms, low_ms, high_ms; [low, high] is the interval of the median), seconds (of each
-    round), ratios (median, min, max, low, high), rounds, cache, half_width, and settled: whether the interval got so narrow.
+    round), ratios (median, by Hodges and Lehmann's estimator, min, max, low, high), rounds, cache, half_width, and settled: whether the interval got so narrow.
     """
-    unknown = set(options) - {"cache", "rounds", "target", "limit", "half_width", "settle", "seed"}
+    unknown = set(options) - {"cache", "rounds", "target", "limit", "patience", "half_width", "settle", "seed"}
     if unknown:
         raise TypeError(f"compare() knows no option {', '.join(sorted(unknown))}")
     work = units or {}

@@ -104,6 +104,7 @@ lab::compare::Options options_from(const std::string& text) {
   require(cache == "warm" || cache == "flushed" || cache == "rotated", "bench", "cache must be \"warm\", \"flushed\" or \"rotated\", got \"{}\"", cache);
   o.cache = cache == "warm" ? Cache::warm : cache == "flushed" ? Cache::flushed : Cache::rotated;
   o.rounds = j.value("rounds", o.rounds), o.target = j.value("target", o.target), o.limit = j.value("limit", o.limit);
+  o.patience = j.value("patience", o.patience);
   o.half_width = j.value("half_width", o.half_width), o.settle = j.value("settle", o.settle), o.seed = j.value("seed", o.seed);
   return o;
 }

@@ -21,7 +21,8 @@ except ImportError:
     torch = None
 
 SHAPES = {"RxC": "6x64", "N": "4096", "BxTxT": "2x16x16", "MxNxK": "16x32x64", "BxHxTxD": "2x3x16x32", "BxHxSxD": "2x3x32x32",
-          "BxTxC": "2x8x64", "BxTxHxD": "2x8x4x32", "VxCxT": "96x64x16", "TxV": "8x320", "TxVxC": "8x320x64"}
+          "BxTxC": "2x8x64", "BxTxHxD": "2x8x4x32", "VxCxT": "96x64x16", "TxV": "8x320", "TxVxC": "8x320x64", "TxCxF": "16x64x96"}
+TRAINING_ONLY = ("mlp",)
 
 
 class TestCompare(Case):
@@ -36,9 +37,10 @@ class TestCompare(Case):
         for name, n in calls.items():
             self.assertEqual(len(r["seconds"][name]), 5)
             self.assertGreaterEqual(n, 5 * r["sides"][name]["calls"])
-        pairs = sorted(b / a for a, b in zip(r["seconds"]["a"], r["seconds"]["b"]))
+        pairs = [b / a for a, b in zip(r["seconds"]["a"], r["seconds"]["b"])]
+        means = sorted((pairs[i] * pairs[k]) ** 0.5 for i in range(5) for k in range(i, 5))  # Hodges and Lehmann, over logarithms
         self.assertEqual(list(r["ratios"]), ["b"])
-        self.assertAlmostEqual(r["ratios"]["b"]["median"], pairs[2], places=12)
+        self.assertAlmostEqual(r["ratios"]["b"]["median"], means[7], places=12)
         self.assertIn("flushed", bench.compare({"a": lambda: None}, rounds=3, target=1e-4, cache="flushed")["cache"])
 
     def test_refuses_nonsense(self):
@@ -72,7 +74,7 @@ class TestCases(Case):
                     try:
                         case = _hpcdl._BenchCase(op, SHAPES[dims], dtype, backward)
                     except ValueError:
-                        self.assertTrue(backward, op)
+                        self.assertTrue(backward or op in TRAINING_ONLY, op)
                         continue
                     peer = _bench_torch.counterpart(case, op, SHAPES[dims], dtype, backward)  # raises where results differ
                     if isinstance(peer, str):
@@ -81,7 +83,7 @@ class TestCases(Case):
                         peer.call()
                         seen.add(op)
         self.assertGreater(len(seen), 30)
-        self.assertLessEqual({w.split("+")[0].split()[0] for w in without}, {"fill", "int4_linear", "int4_embedding", "adamw"})
+        self.assertLessEqual({w.split("+")[0].split()[0] for w in without}, {"fill", "int4_linear", "int4_embedding", "adamw", "lm_head_gradient", "loss_scale"})
 
     def test_a_wrong_result_is_seen(self):
         y = torch.ones(8)
