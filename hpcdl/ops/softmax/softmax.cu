@@ -68,6 +68,14 @@ template <int kBlocks> struct Cluster {
   }
 };
 
+/// What a causal row does not see is 0, even where the row is NaN: 0 of the term times a NaN of the sum is none.
+template <class T, int N> __device__ void hide(Pack<T, N>& v, int seen) {
+  if (seen >= N) return;
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    if (i >= seen) v.set(i, narrow<T>(0.0f));
+}
+
 template <class T, class Team, bool kWhole> __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) forward(Problem p) {
   constexpr int N = kLanes<T>, K = Team::kPacks;
   /// Terms are kept where registers allow it; elsewhere they are formed twice.
@@ -107,11 +115,10 @@ template <class T, class Team, bool kWhole> __global__ void __launch_bounds__(Te
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     if (!share.some(k)) break;
-    if constexpr (kKeep) share.write(y, k, pack<T>(terms[k] * inverse));
-    else {
-      share.hold(in[k]);
-      share.write(y, k, pack<T>(exponent(widen(in[k]), shift) * inverse));
-    }
+    if constexpr (!kKeep) share.hold(in[k]);
+    auto out = pack<T>((kKeep ? terms[kKeep ? k : 0] : exponent(widen(in[k]), shift)) * inverse);
+    hide(out, static_cast<int>(p.seen(row)) - share.col(k));
+    share.write(y, k, out);
   }
   if constexpr (Team::kBlocks > 1) Cluster<Team::kBlocks>::finish();
 }
@@ -140,8 +147,11 @@ template <class T> __global__ void __launch_bounds__(1024) forward_in_two_sweeps
   const float all = finite(block_reduce<kThreads>(top, Max{}, memory[0]));
   sum = block_reduce<kThreads>(top == -kInf ? sum : sum * exp2f((top - all) * exponent.factor), Sum{}, memory[1]);
   const Lanes<N> inverse(1.0f / sum);
-  for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < p.cols; at += kThreads * N)
-    write(y + at, pack<T>(exponent(input(at), all) * inverse), 0, static_cast<int>(p.cols - at < N ? p.cols - at : N));
+  for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < p.cols; at += kThreads * N) {
+    auto out = pack<T>(exponent(input(at), all) * inverse);
+    hide(out, static_cast<int>(n - at < N ? n - at : N));
+    write(y + at, out, 0, static_cast<int>(p.cols - at < N ? p.cols - at : N));
+  }
 }
 
 struct Gradient {
