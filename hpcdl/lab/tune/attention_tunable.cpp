@@ -40,7 +40,8 @@ class AttentionTunable : public Tunable {
   }
   std::vector<Candidate> candidates() override {
     std::vector<Candidate> list;
-    for (const auto& c : cuda::attention_candidates(bench_.stream, call())) list.push_back({c.id, std::string(c.name)});
+    const auto all = cuda::attention_candidates(bench_.stream, call());
+    for (const auto& c : all) list.push_back({c.id, std::string(c.name)});
     return list;
   }
   int built_in() override { return cuda::attention_choice(bench_.stream, call()); }
