@@ -79,8 +79,7 @@ module_tests() {
   done
 }
 
-# The compiler at hand may be newer than those whose warnings we heed.
-if step configure cmake --preset cuda -DHPCDL_TESTS=ON -DCMAKE_COMPILE_WARNING_AS_ERROR=OFF -DCMAKE_CUDA_ARCHITECTURES="$cc-real" "${options[@]}" &&
+if step configure cmake --preset cuda -DHPCDL_TESTS=ON -DCMAKE_CUDA_ARCHITECTURES="$cc-real" "${options[@]}" &&
   step build cmake --build build/cuda -j "$(nproc)" --target "${targets[@]}"; then
   step specs build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*cuda*:*gpu*:*Gpu*:*Device*'
   if ((${#options[@]})); then
