@@ -1,0 +1,85 @@
+#pragma once
+// Ranks that do collectives together.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "hpcdl/comm/reduce.h"
+#include "hpcdl/comm/transport.h"
+#include "hpcdl/core/stream.h"
+#include "hpcdl/core/tensor.h"
+
+namespace hpcdl::comm {
+
+/// What a group has done so far, on this rank.
+struct Counters {
+  std::int64_t calls = 0;
+  std::int64_t bytes = 0;       // of the tensors
+  std::int64_t wire_bytes = 0;  // sent by this rank
+  double seconds = 0;           // CPU: spent in collectives, wherever they ran
+  double waited_seconds = 0;    // CPU: of the callers, in Work::wait()
+};
+
+/// A collective that has been given to a group. On a CPU it may be under way until wait() returns; its tensors must stay as they are until
+/// then. On a GPU the stream orders it, and there is nothing to wait for. Throws PeerLost when the group's deadline passes.
+class Work {
+ public:
+  Work() = default;  // done
+  void wait();
+  bool done() const;
+
+  class State;
+  explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+/// A copy is the same group. All ranks call the same collectives on tensors of the same spec in the same order, over all groups of a world:
+/// ranks that differ never exchange wrong data, but fail by the deadline with an error that names the difference. Tensors are contiguous, of
+/// f32, bf16, f16 or integers, on the device of the stream. Results are the same bits on every rank, and for the same inputs and algorithm
+/// in every run. A group of one rank copies, and waits for nothing.
+class Group {
+ public:
+  Group();  // of one rank
+  int rank() const;
+  int size() const;
+  const std::string& name() const;
+  /// Rank in the world of a rank of this group.
+  int world_rank(int rank) const;
+  /// See Transport::host().
+  int host(int rank) const;
+
+  /// In place.
+  Work all_reduce(const Stream& s, const Tensor& x, Reduce op = Reduce::sum, Algorithm a = Algorithm::automatic) const;
+  /// in: (size * n), out: (n) elements, the rank's part of the reduction. `out` may lie in its place in `in`.
+  Work reduce_scatter(const Stream& s, const Tensor& out, const View& in, Reduce op = Reduce::sum, Algorithm a = Algorithm::automatic) const;
+  /// in: (n), out: (size * n) elements. `in` may lie in its place in `out`.
+  Work all_gather(const Stream& s, const Tensor& out, const View& in, Algorithm a = Algorithm::automatic) const;
+  /// Part r of `in` goes to rank r; part r of `out` comes from rank r. Both (size * n) elements, apart.
+  Work all_to_all(const Stream& s, const Tensor& out, const View& in, Algorithm a = Algorithm::automatic) const;
+  Work broadcast(const Stream& s, const Tensor& x, int root) const;
+  Work send(const Stream& s, const View& x, int to) const;
+  Work receive(const Stream& s, const Tensor& x, int from) const;
+  Work barrier(const Stream& s) const;
+
+  /// Collective. Ranks with one color form a new group, ordered by (key, rank).
+  Group split(int color, int key, std::string name) const;
+  /// Collective; CPU. Memory in which collectives between ranks of one host need no copies: give it to gradients. Contents are zero.
+  /// Null where the ranks of this group are not all on one host or the transport has no shared memory.
+  std::shared_ptr<Window> share(std::int64_t bytes) const;
+
+  const Counters& counters() const;
+  /// Waits for what is under way, with all other ranks. Later calls throw.
+  void close();
+
+  class Impl;
+  explicit Group(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  const std::shared_ptr<Impl>& impl() const { return impl_; }
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace hpcdl::comm
