@@ -1,0 +1,53 @@
+#pragma once
+// The part of a group that lies on GPUs: one rank, one GPU. Group makes one when a collective of a CUDA stream first asks for it.
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "hpcdl/comm/reduce.h"
+#include "hpcdl/comm/transport.h"
+#include "hpcdl/core/stream.h"
+#include "hpcdl/core/tensor.h"
+
+namespace hpcdl::comm {
+
+/// What the ranks of a group tell each other over their hosts while they connect their GPUs.
+struct HostExchange {
+  int rank = 0, size = 1;
+  std::string name;      // of the group
+  double timeout = 300;  // seconds that connecting may take
+  /// Collective: equally many bytes of each rank, by rank. Throws PeerLost when one does not come.
+  std::function<void(std::span<const std::byte> mine, std::span<std::byte> all)> all_gather;
+};
+
+/// Collectives of the ranks of one group between their GPUs, in the order of the stream they are given; the host waits for nothing. All of
+/// it can be captured as a graph and launched again. Tensors are contiguous and on the GPU of the stream; the group has checked them.
+/// Calls on different streams are put in order. Algorithm::native is NCCL, Algorithm::shared the kernels that write to the peers' memory;
+/// automatic takes what was measured to be faster.
+class DeviceGroup {
+ public:
+  virtual ~DeviceGroup() = default;
+  virtual void all_reduce(const Stream& s, const Tensor& x, Reduce op, Algorithm a) = 0;
+  virtual void reduce_scatter(const Stream& s, const Tensor& out, const View& in, Reduce op) = 0;
+  virtual void all_gather(const Stream& s, const Tensor& out, const View& in) = 0;
+  virtual void all_to_all(const Stream& s, const Tensor& out, const View& in) = 0;
+  virtual void broadcast(const Stream& s, const Tensor& x, int root) = 0;
+  virtual void send(const Stream& s, const View& x, int to) = 0;
+  virtual void receive(const Stream& s, const Tensor& x, int from) = 0;
+  virtual void barrier(const Stream& s) = 0;
+
+  /// What went wrong behind the host's back, in words; empty: nothing. Any thread.
+  virtual std::optional<std::string> error() const = 0;
+  /// Ends whatever is under way, so that streams come free; later calls throw. Any thread.
+  virtual void give_up() noexcept = 0;
+};
+
+/// Collective, on the host alone: connects the GPUs of the group's ranks. Not while a stream is being captured. Throws Error where two
+/// ranks have one GPU (unless HPCDL_DIST_SHARE_GPU=1), and where this build or this machine has no NCCL.
+std::shared_ptr<DeviceGroup> connect_devices(const HostExchange& host, Device device);
+
+}  // namespace hpcdl::comm
