@@ -25,6 +25,11 @@ function(hpcdl_link_cuda target)
     target_compile_definitions(${target} PRIVATE HPCDL_CUPTI=1)
     target_include_directories(${target} SYSTEM PRIVATE ${HPCDL_CUPTI_HEADERS})
   endif()
+  find_path(HPCDL_NCCL_HEADERS nccl.h PATHS ${CUDAToolkit_INCLUDE_DIRS})
+  if(HPCDL_NCCL_HEADERS)  # likewise: groups of several GPUs
+    target_compile_definitions(${target} PUBLIC HPCDL_NCCL=1)
+    target_include_directories(${target} SYSTEM PRIVATE ${HPCDL_NCCL_HEADERS})
+  endif()
   set_target_properties(${target} PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_SEPARABLE_COMPILATION OFF)
 endfunction()
 
