@@ -70,18 +70,17 @@ Loader::~Loader() {
 
 void Loader::fill(Slot& slot, LoaderState at) const {
   const std::int64_t n = index_.samples(), b = options_.batch, t = options_.context;
+  const auto part = split_data(at, b * options_.world, n, options_.rank, options_.world);
   for (std::int64_t row = 0; row < b; ++row) {
-    const std::int64_t place = at.index + options_.rank * b + row;
-    const Permutation order(static_cast<std::uint64_t>(n), options_.seed,
-                            static_cast<std::uint64_t>(at.epoch + place / n));
-    const auto sample = static_cast<std::int64_t>(order(static_cast<std::uint64_t>(place % n)));
-    const auto part = [&](std::vector<TokenId>& v) {
+    const auto place = advanced(part.first, row, n);
+    const Permutation order(static_cast<std::uint64_t>(n), options_.seed, static_cast<std::uint64_t>(place.epoch));
+    const auto sample = static_cast<std::int64_t>(order(static_cast<std::uint64_t>(place.index)));
+    const auto row_of = [&](std::vector<TokenId>& v) {
       return std::span(v).subspan(static_cast<std::size_t>(row * t), static_cast<std::size_t>(t));
     };
-    index_.read(sample, options_.vocab, part(slot.tokens), part(slot.targets));
+    index_.read(sample, options_.vocab, row_of(slot.tokens), row_of(slot.targets));
   }
-  const std::int64_t next = at.index + b * options_.world;
-  slot.after = {at.epoch + next / n, next % n};
+  slot.after = part.after;
   slot.batch = {slot.tokens, slot.targets, b * t};
 }
 

@@ -13,21 +13,16 @@
 #include <vector>
 
 #include "hpcdl/data/shards.h"
+#include "hpcdl/data/split_data.h"
 
 namespace hpcdl::data {
-
-/// Where a loader stands: `index` samples of epoch `epoch` have been given out, over all ranks.
-struct LoaderState {
-  std::int64_t epoch = 0, index = 0;
-  bool operator==(const LoaderState&) const = default;
-};
 
 struct LoaderOptions {
   std::int64_t batch = 8;      // B, sequences of this rank
   std::int64_t context = 256;  // T
   std::uint64_t seed = 0;
   TokenId vocab = 0;  // tokens must be below; 0: not checked
-  int rank = 0, world = 1;
+  int rank = 0, world = 1;     // of those that share the data; see split_data()
   int prefetch = 4;  // batches made ahead
 };
 

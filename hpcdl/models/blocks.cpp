@@ -40,7 +40,7 @@ Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, con
 }
 
 Var project(const nn::Linear& linear, const Var& x, const Var& residual, const nn::ForwardOptions& o) {
-  if (o.dropout > 0) return add(dropout(linear(x), o.dropout), residual);
+  if (o.dropout > 0) return add(dropout(linear(x), o.dropout, o.part), residual);
   return linear(x, Activation::none, residual);
 }
 

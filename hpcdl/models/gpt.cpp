@@ -30,7 +30,7 @@ Var Gpt::body(const Var& tokens, const nn::ForwardOptions& o) const {
   Var x;
   {
     Graph::Scope scope(g, "embedding");
-    x = dropout(embed(wte.weight, tokens, o.compute, wpe.weight(g)), o.dropout);
+    x = dropout(embed(wte.weight, tokens, o.compute, wpe.weight(g)), o.dropout, o.part);
   }
   for (std::size_t i = 0; i < h.size(); ++i) x = in_block(g, static_cast<int>(i), o, [&] { return h[i](x, static_cast<int>(i), o); });
   return x;

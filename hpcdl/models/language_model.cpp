@@ -122,6 +122,20 @@ void LanguageModel::to_device(const Stream& s) {
   });
 }
 
+void LanguageModel::place_gradients(const std::function<Tensor(const NamedParameter&)>& where) {
+  auto& m = *impl_;
+  std::size_t next = 0;
+  m.for_each([&](const std::string&, nn::Param& p) {
+    if (!p.value) return;
+    auto& known = m.parameters[next++];
+    const Tensor there = where(known);
+    require(there && there.spec() == p.value.spec() && there.is_contiguous() && there.device() == m.device, "model",
+            "the gradient of \"{}\" must be a contiguous {} on the device of the model, got {}", known.name, to_string(p.value.spec()), to_string(there.spec()));
+    p.gradient = known.gradient = there;
+  });
+  m.gradients = {};
+}
+
 void LanguageModel::keep_copies(DType type) {
   auto& m = *impl_;
   const auto* head = std::visit([](const auto& model) { return &model.head(); }, m.model);

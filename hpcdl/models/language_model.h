@@ -2,6 +2,7 @@
 // A language model of any family: its parameters, their memory, and its programs.
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -55,6 +56,9 @@ class LanguageModel {
   /// any program has been recorded; mapped weights stay mapped and are copied once.
   void to_device(const Stream& s);
   Device device() const;
+  /// Gradients lie where(parameter) from now on: memory of the caller, contiguous, of the parameter's spec and device. What they held is
+  /// forgotten. Behind to_device(), before any program that is to run has been recorded.
+  void place_gradients(const std::function<Tensor(const NamedParameter&)>& where);
   /// Gives every matrix of own memory that products read a copy of `type` (bf16 or f16) beside it, unset until round_copies(): programs
   /// recorded from now on that compute in that type read it, to the same bits. After to_device().
   void keep_copies(DType type);

@@ -19,6 +19,8 @@ struct ForwardOptions {
   /// Forget the activations of each block and record its forward again in the backward pass.
   bool recompute = false;
   float dropout = 0;
+  /// Which part of the global batch this is, for draws: they are those of one program over all parts.
+  std::int64_t part = 0;
   /// Largest logits (bytes) that a training program keeps for its backward pass; larger ones are computed twice, in chunks.
   std::int64_t keep_logits_bytes = std::int64_t{256} << 20;
   /// Training programs compute the head's gradients beside its loss (ops/lm_head_gradient): logits are never held nor computed twice.

@@ -9,7 +9,7 @@ struct Drop {
   using OneAccess = void;
   fuse::Out y;
   fuse::In x;
-  std::int64_t cols;  // of a row of elements, for their index
+  std::int64_t cols, first;  // of a row of elements, and the first one, for their index
   const StepParams* params;
   Dropout::Args args;
 
@@ -18,7 +18,7 @@ struct Drop {
     const float scale = 1 / (1 - args.p);
     const auto dropped = static_cast<unsigned>(::ceilf(args.p * 0x1p24f)) << 8;  // uniform() < p, as a bound of the bits
     auto v = at.load(x);
-    const auto row = static_cast<std::uint64_t>(at.row * cols);
+    const auto row = static_cast<std::uint64_t>(first + at.row * cols);
     if (row % 4 == 0) {  // four neighbours share a block of draws
 #pragma unroll
       for (int i = 0; i < At::N; i += 4) {
@@ -38,7 +38,7 @@ struct Drop {
 
 void dropout(Stream& s, Grad y, View x, const Dropout::Args& a) {
   const auto plane = fuse::plane_of(y, x);
-  visit_dtype(x.dtype(), [&]<class T>() { fuse::for_each<T>(s, plane, Drop{y, x, plane.cols, s.kernel_params(), a}, "dropout"); });
+  visit_dtype(x.dtype(), [&]<class T>() { fuse::for_each<T>(s, plane, Drop{y, x, plane.cols, a.part * x.size(), s.kernel_params(), a}, "dropout"); });
 }
 
 }  // namespace hpcdl::cuda

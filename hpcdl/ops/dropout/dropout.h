@@ -2,7 +2,8 @@
 // y = keep ? x / (1 - p) : 0, each element dropped with probability p. x, y: any shape, f32 or bf16.
 //
 // The mask is a pure function of (seed, rng_stream, step, element index), computed again by backward and never stored: it
-// does not depend on threads, and a resumed run draws what the uninterrupted one would have drawn.
+// does not depend on threads, and a resumed run draws what the uninterrupted one would have drawn. Where ranks share a batch, each
+// holds one part of the elements: those of part p are numbered from p * size on, so the mask does not depend on the ranks either.
 // Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", 2014.
 
 #include "hpcdl/core/rng.h"
@@ -17,6 +18,7 @@ struct Dropout {
   struct Args {
     float p = 0;
     std::uint64_t rng_stream = 0;  // Graph::next_rng_stream(): which dropout of the model this is
+    std::int64_t part = 0;         // of the elements that ranks share, in parts of one size
   };
   /// Draws of one step: element i is kept when uniform(i) >= p.
   static Rng draws(const StepParams& s, const Args& a) {
@@ -25,6 +27,7 @@ struct Dropout {
   static Spec infer(const Spec& x, const Args& a) {
     require_float(name, x);
     require(a.p >= 0 && a.p < 1, name, "p must lie in [0, 1), got {}", a.p);
+    require(a.part >= 0, name, "part {}: expected a number from 0 on", a.part);
     return x;
   }
   static Cost cost(const Spec& x, const Args&) {
@@ -36,7 +39,7 @@ struct Dropout {
 };
 
 namespace cpu {
-template <class Isa> void dropout(Isa, Pool&, Grad y, View x, const Rng& draws, float p);
+template <class Isa> void dropout(Isa, Pool&, Grad y, View x, const Rng& draws, const Dropout::Args& a);
 }  // namespace cpu
 namespace cuda {
 void dropout(Stream&, Grad y, View x, const Dropout::Args& a);
@@ -46,14 +49,14 @@ inline void Dropout::forward(Stream& s, Tensor y, View x, const Args& a) {
   backward(s, Grad(y, Write::overwrite), x, a);
 }
 inline void Dropout::backward(Stream& s, Grad dx, View dy, const Args& a) {
-  on(s, [&](auto isa, Pool& pool) { cpu::dropout(isa, pool, dx, dy, draws(s.params(), a), a.p); },
+  on(s, [&](auto isa, Pool& pool) { cpu::dropout(isa, pool, dx, dy, draws(s.params(), a), a); },
      [&](auto& q) { cuda::dropout(q, dx, dy, a); });
 }
 
 /// Records nothing when p is 0.
-template <Symbolic V> V dropout(const V& x, float p) {
+template <Symbolic V> V dropout(const V& x, float p, std::int64_t part = 0) {
   if (p == 0) return x;
-  return record<Dropout>({p, x.graph().next_rng_stream()}, x);
+  return record<Dropout>({p, x.graph().next_rng_stream(), part}, x);
 }
 
 }  // namespace hpcdl

@@ -42,18 +42,18 @@ template <class Isa> void uniforms(Isa, float* u, const Rng& rng, std::uint64_t 
 
 }  // namespace
 
-template <class Isa> void dropout(Isa isa, Pool& pool, Grad y, View x, const Rng& draws, float p) {
+template <class Isa> void dropout(Isa isa, Pool& pool, Grad y, View x, const Rng& draws, const Dropout::Args& a) {
   using V = simd::Vec<Isa>;
   const bool flat = x.is_contiguous() && y.is_contiguous();
-  const std::int64_t rows = flat ? 1 : x.rows(), cols = flat ? x.size() : x.cols();
+  const std::int64_t first = a.part * x.size(), rows = flat ? 1 : x.rows(), cols = flat ? x.size() : x.cols();
   visit_dtype(x.dtype(), [&]<class T>() {
     for_row_chunks(pool, rows, cols, [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
       alignas(64) float u[4 * kBlocks];
-      const V limit(p), scale(1 / (1 - p));
+      const V limit(a.p), scale(1 / (1 - a.p));
       T* to = y.ptr<T>() + row * y.row_stride();
       const T* from = x.ptr<T>() + row * x.row_stride();
       for (std::int64_t at = begin; at < end; at += kChunk) {
-        const std::int64_t n = end - at < kChunk ? end - at : kChunk, index = row * cols + at;
+        const std::int64_t n = end - at < kChunk ? end - at : kChunk, index = first + row * cols + at;
         uniforms(isa, u, draws, static_cast<std::uint64_t>(index / 4));
         simd::loop<Isa>(n, [&](std::int64_t i, auto lanes) {
           const V kept = simd::load<V>(from + at + i, lanes) * scale;
@@ -66,6 +66,6 @@ template <class Isa> void dropout(Isa isa, Pool& pool, Grad y, View x, const Rng
   });
 }
 
-template void dropout(simd::Isa, Pool&, Grad, View, const Rng&, float);
+template void dropout(simd::Isa, Pool&, Grad, View, const Rng&, const Dropout::Args&);
 
 }  // namespace hpcdl::cpu

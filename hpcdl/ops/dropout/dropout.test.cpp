@@ -22,12 +22,14 @@ const auto spec = testing::op<Dropout>({
             {.in = {{1, 20000}}, .args = {0.3f, std::uint64_t{1} << 40}},
             {.in = {{2, 9}}, .args = {0, 1}},
             {.in = {{0, 8}}, .args = {0.5f, 1}},
+            {.in = {{3, 64}}, .args = {0.5f, 1, 2}},
+            {.in = {{3, 67}}, .args = {0.4f, 1, 5}},
         },
     .reference =
         [](std::span<Ref> out, std::span<const Ref> in, const Dropout::Args& a) {
           const Rng rng{1234, a.rng_stream};  // the test bench runs with seed 1234 in step 0
           for (std::int64_t i = 0; i < in[0].size(); ++i)
-            out[0][i] = rng.uniform(static_cast<std::uint64_t>(i)) < a.p ? 0 : in[0][i] / (1.0 - static_cast<double>(a.p));
+            out[0][i] = rng.uniform(static_cast<std::uint64_t>(a.part * in[0].size() + i)) < a.p ? 0 : in[0][i] / (1.0 - static_cast<double>(a.p));
         },
     .condition = 10,  // 1 / (1 - 0.9) of the rounding of p itself
 });
@@ -59,11 +61,20 @@ TEST(dropout, masks_differ_by_seed_stream_and_step_and_have_the_right_density) {
   EXPECT_NEAR(sum / n, 1, 5 * std::sqrt(0.2 / 0.8 / n));
 }
 
+TEST(dropout, parts_of_a_batch_draw_what_the_whole_batch_draws) {
+  for (const std::int64_t n : {64, 65, 1001}) {
+    const auto whole = drop({.seed = 7, .step = 3}, {0.3f, 2}, 3 * n);
+    for (std::int64_t part = 0; part < 3; ++part)
+      EXPECT_EQ(drop({.seed = 7, .step = 3}, {0.3f, 2, part}, n), std::vector(whole.begin() + part * n, whole.begin() + (part + 1) * n)) << n << " " << part;
+  }
+}
+
 TEST(dropout, refuses_impossible_probabilities) {
   const Spec x{{4}, DType::f32};
   EXPECT_THROW(Dropout::infer(x, {1, 0}), Error);
   EXPECT_THROW(Dropout::infer(x, {-0.1f, 0}), Error);
   EXPECT_THROW(Dropout::infer(x, {NAN, 0}), Error);
+  EXPECT_THROW(Dropout::infer(x, {0.5f, 0, -1}), Error);
 }
 
 TEST(dropout, zero_records_nothing) {
