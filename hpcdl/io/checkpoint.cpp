@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "hpcdl/comm/transport.h"
 #include "hpcdl/io/atomic_file.h"
 
 namespace hpcdl::io {
@@ -77,32 +78,44 @@ void put_in_place(const fs::path& aside, const fs::path& path) {
 
 }  // namespace
 
-Checkpoints::Checkpoints(const fs::path& folder, std::int64_t keep) : folder_(folder), keep_(keep) {
-  make_folder(folder);
-  const fs::path lock = folder / ".lock";
+Checkpoints::Checkpoints(const fs::path& folder, std::int64_t keep, Ranks* ranks) : folder_(folder), keep_(keep), ranks_(ranks ? *ranks : alone_) {
+  agree(ranks_, [&] {
+    if (first()) lock_and_clean();
+  });
+}
+
+void Checkpoints::lock_and_clean() {
+  make_folder(folder_);
+  const fs::path lock = folder_ / ".lock";
   lock_ = Fd(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
   if (!lock_) fail_file(lock, "create", errno);
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-    fail("io", "{}: another run writes its checkpoints here now; stop it or choose another folder", folder.string());
-  for (const auto& path : list_folder(folder))
+    fail("io", "{}: another run writes its checkpoints here now; stop it or choose another folder", folder_.string());
+  for (const auto& path : list_folder(folder_))
     if (path.filename().string().starts_with(kAside)) remove_tree(path);
 }
 
 fs::path Checkpoints::save(const TrainState& state, const CheckpointContent& content) {
-  const fs::path path = folder_ / step_name(state.step),
-                 aside = folder_ / (std::string(kAside) + step_name(state.step));
-  const std::int64_t serial = next_serial(list_checkpoints(folder_));
+  const fs::path path = folder_ / step_name(state.step), aside = folder_ / (std::string(kAside) + step_name(state.step));
   try {
-    remove_tree(aside);
-    write_checkpoint(aside, state, serial, content);
-    put_in_place(aside, path);
-    write_file_atomic(folder_ / "latest", path.filename().string() + "\n");
+    std::int64_t serial = 0;
+    agree(ranks_, [&] {
+      if (!first()) return;
+      serial = next_serial(list_checkpoints(folder_));
+      remove_tree(aside);
+    });
+    write_checkpoint(aside, state, serial, content, ranks_);
+    agree(ranks_, [&] {
+      if (!first()) return;
+      put_in_place(aside, path);
+      write_file_atomic(folder_ / "latest", path.filename().string() + "\n");
+      prune(path);
+    });
   } catch (...) {
     std::error_code ignored;
-    fs::remove_all(aside, ignored);
+    if (first()) fs::remove_all(aside, ignored);
     throw;
   }
-  prune(path);
   return path;
 }
 
@@ -120,24 +133,37 @@ void Checkpoints::prune(const fs::path& newest) {
   }
 }
 
-std::optional<CheckpointInfo> Checkpoints::find(const fs::path& folder, const std::string& resume, const Warn& warn) {
+std::optional<CheckpointInfo> Checkpoints::find(const fs::path& folder, const std::string& resume, const Warn& warn, Ranks* together) {
   if (resume == "none") return std::nullopt;
+  OneRank alone;
+  Ranks& ranks = together ? *together : alone;
+  std::optional<CheckpointInfo> found;
+  const auto verify = [&](const fs::path& path) { agree(ranks, [&] { found = verify_checkpoint(path, ranks.rank(), ranks.size()); }); };
   if (resume != "auto") {
-    std::error_code ignored;
-    require(fs::is_directory(resume, ignored), "io",
-            "resume = {}: expected auto, none or the folder of a checkpoint, found no such folder", shown(resume));
-    return verify_checkpoint(resume);
+    agree(ranks, [&] {
+      std::error_code ignored;
+      require(fs::is_directory(resume, ignored), "io", "resume = {}: expected auto, none or the folder of a checkpoint, found no such folder", shown(resume));
+    });
+    verify(resume);
+    return found;
   }
-  const auto all = list_checkpoints(folder);
-  for (const auto& c : all) {
+  std::vector<std::string> names;
+  agree(ranks, [&] {
+    if (ranks.rank() == 0)
+      for (const auto& c : list_checkpoints(folder)) names.push_back(c.path.filename().string());
+  });
+  names = Json::parse(ranks.gather(Json(names).dump())[0]).get<std::vector<std::string>>();
+  for (const auto& name : names) {
     try {
-      return verify_checkpoint(c.path);
+      verify(folder / name);
+      return found;
+    } catch (const comm::PeerLost&) {
+      throw;
     } catch (const Error& e) {
-      warn(fmt::format("{} is damaged and passed over: {}", c.path.string(), e.what()));
+      if (ranks.rank() == 0) warn(fmt::format("{} is damaged and passed over: {}", (folder / name).string(), e.what()));
     }
   }
-  require(all.empty(), "io", "{}: all {} checkpoints are damaged; set resume = none to start over", folder.string(),
-          all.size());
+  require(names.empty(), "io", "{}: all {} checkpoints are damaged; set resume = none to start over", folder.string(), names.size());
   return std::nullopt;
 }
 

@@ -1,8 +1,11 @@
 #pragma once
 // What lies in one checkpoint folder, how it is written, checked and read:
-//   model.safetensors (or shards and their index), optim-rank0.safetensors, config.toml, files of the caller,
-//   state.json  state of the run; size and CRC-32C of every file; dtype, shape and CRC-32C of every tensor
+//   model.safetensors (or several files and their index): whole tensors, whoever held their parts
+//   optim-rankK.safetensors  parts of tensors, as rank K held them; what several ranks hold is written by one of them
+//   config.toml, files of the caller
+//   state.json  state of the run; size and CRC-32C of every file; dtype, shape, CRC-32C and place in the whole of every tensor
 //   DONE        CRC-32C of state.json; written last, so without it the folder is no checkpoint
+// All of it loads on any number of ranks, however these split their tensors.
 // The model part is what Hugging Face folders hold; with a config.json from the caller transformers loads it as it is.
 
 #include <functional>
@@ -10,6 +13,8 @@
 #include <vector>
 
 #include "hpcdl/core/tensor.h"
+#include "hpcdl/io/ranks.h"
+#include "hpcdl/io/shard_spec.h"
 #include "hpcdl/io/train_state.h"
 
 namespace hpcdl::io {
@@ -17,34 +22,38 @@ namespace hpcdl::io {
 struct NamedView {
   std::string name;
   View view;
+  ShardSpec shard = {};
 };
 struct NamedTensor {
   std::string name;
   Tensor tensor;
+  ShardSpec shard = {};
 };
 
 struct CheckpointContent {
-  std::vector<NamedView> model, optimizer;  // any strides; stored dense
+  std::vector<NamedView> model, optimizer;  // in host memory, any strides; stored dense
   std::string config_toml;
-  std::function<void(const fs::path& folder)> extra;  // writes further files (config.json, tokenizer.json, ...)
+  std::function<void(const fs::path& folder)> extra;  // rank 0: writes further files (config.json, tokenizer.json, ...)
+  std::int64_t max_file_bytes = 5'000'000'000;        // of the model part
 };
 
-/// Fills an empty folder and syncs all of it. `serial` orders the checkpoints of a run by when they were written.
-void write_checkpoint(const fs::path& folder, const TrainState& state, std::int64_t serial,
-                      const CheckpointContent& content);
+/// Collective: fills a folder that all ranks see, and syncs all of it. Tensors are spread over the ranks, which write at the same time. state
+/// and serial of rank 0 count; `serial` orders the checkpoints of a run by when they were written.
+void write_checkpoint(const fs::path& folder, const TrainState& state, std::int64_t serial, const CheckpointContent& content, Ranks& ranks);
 
 struct CheckpointInfo {
   fs::path path;
   TrainState state;
   std::int64_t serial = 0;
+  std::int64_t ranks = 1;  // that wrote it
 };
 
 /// Marker and state.json only. Throws Error when either is missing or damaged.
 CheckpointInfo read_checkpoint_info(const fs::path& folder);
-/// Reads everything and compares every checksum; throws Error that names the first thing that is wrong.
-CheckpointInfo verify_checkpoint(const fs::path& folder);
+/// Reads everything and compares every checksum; throws Error that names the first thing that is wrong. Of `parts` callers each reads its share.
+CheckpointInfo verify_checkpoint(const fs::path& folder, int part = 0, int parts = 1);
 
-/// Fills the tensors. Throws Error when the checkpoint lacks one, holds others, or differs in shape or dtype.
+/// Fills the tensors, or the parts of them that this rank holds. Throws Error when the checkpoint lacks one, holds others, or differs in shape or dtype.
 void load_checkpoint(const fs::path& folder, std::span<const NamedTensor> model,
                      std::span<const NamedTensor> optimizer);
 

@@ -281,8 +281,8 @@ void Run::save() {
   const InStage stage(hooks_.observer, Stage::save);
   train_->fetch();
   io::CheckpointContent content;
-  for (const auto& [name, tensor] : train_->weights()) content.model.push_back({name, tensor});
-  for (const auto& [name, tensor] : train_->optimizer_state()) content.optimizer.push_back({name, tensor});
+  for (const auto& [name, tensor, shard] : train_->weights()) content.model.push_back({name, tensor, shard});
+  for (const auto& [name, tensor, shard] : train_->optimizer_state()) content.optimizer.push_back({name, tensor, shard});
   content.config_toml = toml_;
   content.extra = [&](const fs::path& folder) {
     io::write_hf_config(folder, config_.model);

@@ -1,0 +1,196 @@
+// Checkpoints written by many ranks and read by any other number of them.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "hpcdl/io/checkpoint_for_tests.h"
+#include "hpcdl/io/ranks_for_tests.h"
+#include "hpcdl/io/safetensors.h"
+#include "hpcdl/io/sharded_for_tests.h"
+
+namespace hpcdl::io {
+namespace {
+
+const Checkpoints::Warn kQuiet = [](const std::string&) {};
+
+void save(const fs::path& folder, std::uint64_t seed, Mesh mesh, std::int64_t step, int tensors = 12) {
+  ThreadRanks::run(mesh.ranks(), [&](Ranks& ranks) {
+    Checkpoints store(folder, 0, &ranks);
+    const ShardedRun run(seed, mesh, ranks.rank(), step, tensors);
+    store.save(run.state(), run.content());
+  });
+}
+
+/// What every rank of `mesh` finds and loads, one rank at a time; empty unless all is as saved at `step`.
+::testing::AssertionResult loads(const fs::path& folder, std::uint64_t seed, Mesh mesh, std::int64_t step, int tensors = 12) {
+  const auto found = Checkpoints::find(folder, "auto", kQuiet);
+  if (!found || found->state.step != step) return ::testing::AssertionFailure() << "found step " << (found ? found->state.step : -1);
+  for (int r = 0; r < mesh.ranks(); ++r) {
+    ShardedRun run(seed, mesh, r, step + 1, tensors);
+    load_checkpoint(found->path, run.model(), run.optimizer());
+    if (!run.is_at(step)) return ::testing::AssertionFailure() << "rank " << r << " of " << mesh.dp << " x " << mesh.tp << " holds other bits";
+  }
+  return ::testing::AssertionSuccess();
+}
+
+TEST(CheckpointRanks, EveryMeshLoadsWhatEveryOtherHasSaved) {
+  for (const std::uint64_t seed : {1, 2, 3})
+    for (const Mesh from : kMeshes) {
+      const TempFolder tmp;
+      save(tmp.path(), seed, from, 5);
+      for (const Mesh to : kMeshes) EXPECT_TRUE(loads(tmp.path(), seed, to, 5)) << "seed " << seed << ", saved by " << from.dp << " x " << from.tp;
+    }
+}
+
+TEST(CheckpointRanks, TheModelPartIsWholeTensorsInFilesOfSeveralRanks) {
+  const TempFolder tmp;
+  save(tmp.path(), 9, {2, 2}, 3);
+  const auto folder = TensorFolder::open(tmp / "step_00000003");
+  const ShardedRun whole(9, {1, 1}, 0, 3);
+  ASSERT_EQ(folder.tensors().size(), whole.model().size());
+  for (const auto& t : whole.model()) EXPECT_EQ(folder.at(t.name).spec(), t.tensor.spec());
+  EXPECT_GE(folder.shards().size(), 4u) << "every rank writes";
+  EXPECT_TRUE(fs::exists(tmp / "step_00000003/optim-rank3.safetensors"));
+  EXPECT_EQ(read_checkpoint_info(tmp / "step_00000003").ranks, 4);
+}
+
+TEST(CheckpointRanks, FindComesToOneAnswerOnAllRanks) {
+  const TempFolder tmp;
+  save(tmp.path(), 4, {2, 2}, 1);
+  save(tmp.path(), 4, {4, 1}, 2);
+  const fs::path spoiled = tmp / "step_00000002/optim-rank2.safetensors";
+  const std::string whole = read_file(spoiled);
+  std::string bytes = whole;
+  bytes[bytes.size() - 3] = static_cast<char>(bytes[bytes.size() - 3] ^ 1);
+  const auto steps = [&](int ranks, std::string& warnings) {
+    std::mutex mutex;
+    std::vector<std::int64_t> found;
+    ThreadRanks::run(ranks, [&](Ranks& r) {
+      const auto info = Checkpoints::find(tmp.path(), "auto", [&](const std::string& w) { warnings += w; }, &r);
+      const std::lock_guard lock(mutex);
+      found.push_back(info ? info->state.step : -1);
+    });
+    return found;
+  };
+  for (const int ranks : {1, 3, 8}) {
+    std::string warnings;
+    EXPECT_EQ(steps(ranks, warnings), std::vector<std::int64_t>(static_cast<std::size_t>(ranks), 2)) << warnings;
+    write_file_atomic(spoiled, bytes);
+    EXPECT_EQ(steps(ranks, warnings), std::vector<std::int64_t>(static_cast<std::size_t>(ranks), 1));
+    EXPECT_NE(warnings.find("step_00000002 is damaged"), std::string::npos) << warnings;
+    EXPECT_NE(warnings.find("optim-rank2.safetensors"), std::string::npos) << warnings;
+    fs::remove(spoiled);
+    warnings.clear();
+    EXPECT_EQ(steps(ranks, warnings), std::vector<std::int64_t>(static_cast<std::size_t>(ranks), 1));
+    EXPECT_NE(warnings.find("optim-rank2.safetensors"), std::string::npos) << warnings;
+    write_file_atomic(spoiled, whole);
+  }
+}
+
+TEST(CheckpointRanks, ARankThatDiesAtAnyCallLeavesAWholeCheckpoint) {
+  const Mesh mesh{2, 2};
+  const int tensors = 4;
+  int deaths = 0, finished = 0;
+  for (int dies = 0; dies < mesh.ranks(); ++dies)
+    for (int at = 0;; ++at) {
+      const TempFolder tmp;
+      save(tmp.path(), 6, mesh, 1, tensors);
+      std::atomic<bool> died = true;
+      ThreadRanks::run(mesh.ranks(), [&](Ranks& ranks) {
+        Checkpoints store(tmp.path(), 0, &ranks);
+        ShardedRun run(6, mesh, ranks.rank(), 2, tensors);
+        store.save(run.state(), run.content());
+        if (ranks.rank() == dies) died = false;
+      }, dies, at);
+      const auto found = Checkpoints::find(tmp.path(), "auto", [](const std::string& w) { ADD_FAILURE() << w; });
+      ASSERT_TRUE(found);
+      // The last call of a save comes after the rename.
+      EXPECT_TRUE(loads(tmp.path(), 6, {1, 1}, found->state.step, tensors)) << "rank " << dies << " died at call " << at;
+      if (!died) {
+        EXPECT_EQ(found->state.step, 2);
+        ++finished;
+        break;
+      }
+      ++deaths;
+      save(tmp.path(), 6, {4, 1}, 3, tensors);
+      EXPECT_TRUE(loads(tmp.path(), 6, {1, 2}, 3, tensors)) << "a later run goes on in the same folder";
+      for (const auto& entry : fs::directory_iterator(tmp.path())) EXPECT_FALSE(entry.path().filename().string().starts_with(".tmp-"));
+    }
+  EXPECT_EQ(finished, mesh.ranks());
+  EXPECT_GT(deaths, 30);
+}
+
+/// What each rank's write throws.
+std::vector<std::string> errors_of(const fs::path& folder, Mesh mesh, const std::function<void(int rank, CheckpointContent&, fs::path&)>& spoil) {
+  std::mutex mutex;
+  std::vector<std::string> out(static_cast<std::size_t>(mesh.ranks()));
+  ThreadRanks::run(mesh.ranks(), [&](Ranks& ranks) {
+    const ShardedRun run(8, mesh, ranks.rank(), 1);
+    auto content = run.content();
+    fs::path mine = folder;
+    spoil(ranks.rank(), content, mine);
+    try {
+      write_checkpoint(mine, run.state(), 1, content, ranks);
+    } catch (const Error& e) {
+      const std::lock_guard lock(mutex);
+      out[static_cast<std::size_t>(ranks.rank())] = e.what();
+    }
+  });
+  return out;
+}
+
+TEST(CheckpointRanks, WhatFailsOnOneRankFailsOnAllWithItsWords) {
+  const TempFolder tmp;
+  const auto expect = [&](const std::vector<std::string>& errors, const std::string& part) {
+    for (const auto& e : errors) EXPECT_NE(e.find(part), std::string::npos) << "expected \"" << part << "\" in: " << e;
+  };
+  make_folder(tmp / "a/optim-rank1.safetensors/occupied");
+  expect(errors_of(tmp / "a", {2, 1}, [](int, CheckpointContent&, fs::path&) {}), "optim-rank1.safetensors: cannot rename into place");
+  expect(errors_of(tmp / "b", {2, 2}, [&](int r, CheckpointContent&, fs::path& f) { if (r == 3) f = tmp / "elsewhere"; }), "rank 3 does not see it");
+  expect(errors_of(tmp / "c", {1, 2}, [](int r, CheckpointContent& c, fs::path&) { if (r == 1) c.model.erase(c.model.begin(), c.model.end() - 1), c.optimizer.clear(); }),
+         "are held by no rank");
+  expect(errors_of(tmp / "d", {2, 2}, [](int r, CheckpointContent& c, fs::path&) {
+    if (r != 2) return;
+    for (auto& v : c.model)
+      if (!v.shard.all() && v.view[v.shard.dim] > 0) return v.shard.whole += 1, void();
+  }), "rank 2 holds a part of");
+  expect(errors_of(tmp / "e", {2, 1}, [](int r, CheckpointContent& c, fs::path&) { if (r == 1) c.model.push_back(c.model[0]); }), "is given twice");
+}
+
+TEST(CheckpointRanks, WrongPartsAreRefusedInWords) {
+  const TempFolder tmp;
+  save(tmp.path(), 3, {1, 2}, 1);
+  const auto message = [&](const std::function<void(std::vector<NamedTensor>&)>& change) -> std::string {
+    const ShardedRun run(3, {1, 1}, 0, 0);
+    auto model = run.model();
+    change(model);
+    try {
+      load_checkpoint(tmp / "step_00000001", model, run.optimizer());
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message([](auto&) {}), "");
+  const auto first_matrix = [](std::vector<NamedTensor>& m) -> NamedTensor& {
+    return *std::find_if(m.begin(), m.end(), [](const NamedTensor& t) { return t.tensor.rank() >= 1; });
+  };
+  EXPECT_NE(message([&](auto& m) { first_matrix(m).shard = {0, 100, {{0, first_matrix(m).tensor[0]}}}; }).find("expected"), std::string::npos);
+  EXPECT_NE(message([&](auto& m) { first_matrix(m).shard = {0, 100, {{99, 7}}}; }).find("does not lie in the 100 elements"), std::string::npos);
+  EXPECT_NE(message([&](auto& m) { first_matrix(m).shard = {5, 100, {{0, 7}}}; }).find("split along dim 5"), std::string::npos);
+  EXPECT_NE(message([](auto& m) { m.pop_back(); }).find("expected the 11 tensors of the model, found 12"), std::string::npos);
+}
+
+TEST(CheckpointRanks, ACheckpointOfTheFirstFormatLoads) {
+  const fs::path golden = fs::path(HPCDL_SOURCE_DIR) / "hpcdl/io/golden/checkpoint_format1";
+  const auto info = verify_checkpoint(golden);
+  EXPECT_EQ(info.state, ToyRun(7).state());
+  EXPECT_EQ(info.ranks, 1);
+  ToyRun loaded(0);
+  load_checkpoint(golden, loaded.model(), loaded.optimizer());
+  EXPECT_TRUE(loaded.is_at(7));
+}
+
+}  // namespace
+}  // namespace hpcdl::io

@@ -1,0 +1,23 @@
+#pragma once
+// state.json and DONE of a checkpoint folder, shared by its writer and its reader.
+
+#include <string>
+
+#include "hpcdl/io/json.h"
+
+namespace hpcdl::io {
+
+/// 1: one rank, whole tensors; "optimizer" lists the tensors of optim-rank0.safetensors.
+/// 2: any number of ranks; "optimizer" lists files, each with its tensors and what part of the whole they are.
+inline constexpr std::int64_t kCheckpointFormat = 2;
+
+/// {"bytes": ..., "crc32c": ...}; of a safetensors file only of the header, since the tensors have checksums of their own.
+Json file_entry(const fs::path& path);
+/// Syncs and lists every file below `folder` that `files` does not name yet, by its path from there.
+void list_other_files(const fs::path& folder, Json& files);
+/// Writes state.json and then DONE.
+void seal_checkpoint(const fs::path& folder, const Json& state);
+/// Throws Error when either is missing or damaged, or of a newer program. Always in the form of the newest format.
+Json read_checkpoint_state(const fs::path& folder);
+
+}  // namespace hpcdl::io

@@ -1,0 +1,58 @@
+#pragma once
+// Who writes what of a sharded checkpoint: pure functions of what all ranks hold, so that all ranks come to the same answer.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hpcdl/io/json.h"
+#include "hpcdl/io/shard_spec.h"
+
+namespace hpcdl::io {
+
+/// A tensor, or a part of one, of one rank.
+struct HeldTensor {
+  std::string name;
+  Spec local;
+  ShardSpec shard;
+};
+
+/// {} for all of a tensor, else {"dim": 0, "whole": 12, "pieces": [[begin, length], ...]}.
+Json to_json(const ShardSpec& shard);
+ShardSpec shard_from(const Json& json, const std::string& where);
+
+/// For the ranks of one save to tell each other; not kept in files.
+Json to_json(const std::vector<HeldTensor>& held);
+std::vector<HeldTensor> held_from(const Json& json);
+
+/// A part of a tensor, who holds it, and who of those gives it away or writes it.
+struct Slice {
+  ShardSpec shard;
+  std::vector<int> holders;
+  int from = 0;
+};
+
+struct WholeTensor {
+  std::string name;
+  Spec spec;
+  std::vector<Slice> slices;
+  int writer = 0;  // of the tensor as a whole
+};
+
+/// Puts together what the ranks hold, in the order in which they name it. Throws Error unless the slices of every tensor cover it exactly once.
+std::vector<WholeTensor> whole_tensors(const std::vector<std::vector<HeldTensor>>& by_rank);
+
+/// Sets `writer` of every tensor and `from` of every slice so that ranks write, and send to writers, about equally many bytes.
+void spread_tensors(std::vector<WholeTensor>& tensors, int ranks);
+/// Sets `from` of every slice so that ranks write about equally many bytes of slices.
+void spread_slices(std::vector<WholeTensor>& tensors, int ranks);
+
+/// Names of the files of whole tensors, in this order; each is written by one rank and holds at most `max_bytes` (or one tensor).
+struct ModelFile {
+  int writer = 0;
+  std::string name;
+  std::vector<std::size_t> tensors;  // indices
+};
+std::vector<ModelFile> model_files(const std::vector<WholeTensor>& tensors, int ranks, std::int64_t max_bytes);
+
+}  // namespace hpcdl::io

@@ -1,0 +1,122 @@
+#pragma once
+// A run over dp x tp ranks whose every byte is a function of (step, tensor, place in the whole tensor), split in every way that layers are.
+
+#include <cstring>
+
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/core/rng.h"
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/checkpoint.h"
+#include "hpcdl/io/temp_folder.h"
+
+namespace hpcdl::io {
+
+struct Mesh {
+  int dp = 1, tp = 1;
+  int ranks() const { return dp * tp; }
+};
+inline const std::vector<Mesh> kMeshes = {{1, 1}, {1, 2}, {2, 1}, {1, 4}, {2, 2}, {4, 1}, {1, 8}, {2, 4}, {4, 2}, {8, 1}};
+
+class ShardedRun {
+ public:
+  /// The split is a function of (seed, mesh); shapes of the whole tensors of seed alone.
+  ShardedRun(std::uint64_t seed, Mesh mesh, int rank, std::int64_t step, int tensors = 12) : seed_(seed), step_(step) {
+    for (int t = 0; t < tensors; ++t) {
+      for (const bool moment : {false, true}) add(t, moment, mesh, rank % mesh.tp);
+    }
+    go_to(step);
+  }
+
+  void go_to(std::int64_t step) {
+    step_ = step;
+    for (auto& held : held_) for_each(held, [&](std::byte* at, int width, std::uint64_t value) { std::memcpy(at, &value, static_cast<std::size_t>(width)); });
+  }
+  /// Every element is that of `step`.
+  bool is_at(std::int64_t step) {
+    step_ = step;
+    bool same = true;
+    for (auto& held : held_)
+      for_each(held, [&](std::byte* at, int width, std::uint64_t value) { same = same && std::memcmp(at, &value, static_cast<std::size_t>(width)) == 0; });
+    return same;
+  }
+
+  TrainState state() const { return {.step = step_, .tokens = step_ * 512, .seed = seed_, .epoch = 1, .index = step_, .scalars = {{"loss", 0.1}}}; }
+  CheckpointContent content() const {
+    CheckpointContent out{.model = {}, .optimizer = {}, .config_toml = "a = 1\n", .extra = [](const fs::path& f) { write_file_atomic(f / "config.json", "{}\n"); }};
+    out.max_file_bytes = 2000;
+    for (const auto& h : held_) (h.moment ? out.optimizer : out.model).push_back({h.name, h.view, h.shard});
+    return out;
+  }
+  std::vector<NamedTensor> model() const { return list(false); }
+  std::vector<NamedTensor> optimizer() const { return list(true); }
+
+ private:
+  struct Held {
+    std::string name;
+    bool moment;
+    std::uint64_t stream;
+    Spec whole;
+    ShardSpec shard;
+    OwnedTensor memory;
+    Tensor view;
+  };
+
+  std::vector<NamedTensor> list(bool moment) const {
+    std::vector<NamedTensor> out;
+    for (const auto& h : held_)
+      if (h.moment == moment) out.push_back({h.name, h.view, h.shard});
+    return out;
+  }
+
+  void add(int t, bool moment, Mesh mesh, int tp_rank) {
+    const Rng rng{seed_, static_cast<std::uint64_t>(t)};
+    static constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f32, DType::i64, DType::u8};
+    Spec whole{{}, moment ? DType::f32 : kTypes[rng.below(0, 5)]};
+    const auto dims = static_cast<int>(rng.below(1, 4));
+    for (int d = 0; d < dims; ++d) whole.shape.push_back(1 + static_cast<std::int64_t>(rng.below(2 + static_cast<std::uint64_t>(d), 23)));
+    const Rng split{seed_ + 1000 * static_cast<std::uint64_t>(mesh.tp), static_cast<std::uint64_t>(t)};
+    const int dim = dims == 0 ? -1 : static_cast<int>(split.below(0, static_cast<std::uint64_t>(dims) + 1)) - 1;
+    Held held{fmt::format("layer.{}.{}", t, moment ? "m" : "weight"), moment, static_cast<std::uint64_t>(2 * t + moment), whole, {}, {}, {}};
+    if (dim >= 0) {  // one to three parts (q, k, v), each cut at its own places, which may leave a rank nothing
+      held.shard = {dim, whole.shape[dim], {}};
+      const std::int64_t parts = std::min<std::int64_t>(1 + static_cast<std::int64_t>(split.below(1, 3)), whole.shape[dim]);
+      for (std::int64_t p = 0; p < parts; ++p) {
+        const std::int64_t begin = whole.shape[dim] * p / parts, n = whole.shape[dim] * (p + 1) / parts - begin;
+        const std::int64_t from = begin + n * tp_rank / mesh.tp, to = begin + n * (tp_rank + 1) / mesh.tp;
+        held.shard.pieces.push_back({from, to - from});
+      }
+    }
+    Spec local = local_spec(whole, held.shard);
+    const bool transposed = dims == 2 && split.below(7, 2) == 1;
+    held.memory = OwnedTensor(local);
+    held.view = held.memory.tensor;
+    if (transposed) held.view = Tensor(held.memory.buffer.data(), local, Shape{1, local.shape[0]}, Device{});
+    held_.push_back(std::move(held));
+  }
+
+  template <class F> void for_each(Held& h, F f) const {
+    std::vector<std::int64_t> place;  // in the whole, of each element of the split dim
+    for (const Range& r : h.shard.pieces)
+      for (std::int64_t i = 0; i < r.length; ++i) place.push_back(r.begin + i);
+    const Shape whole = contiguous_strides(h.whole.shape);
+    const int width = dtype_bytes(h.whole.dtype);
+    for (std::int64_t n = 0; n < h.view.size(); ++n) {
+      std::int64_t rest = n, at = 0, global = 0;
+      for (int d = h.view.rank() - 1; d >= 0; --d) {
+        const std::int64_t i = rest % h.view[d];
+        rest /= h.view[d];
+        at += i * h.view.strides()[d];
+        global += (d == h.shard.dim ? place[static_cast<std::size_t>(i)] : i) * whole[d];
+      }
+      const Rng value{static_cast<std::uint64_t>(step_) * 7919 + 13, h.stream};
+      const auto b = value.block(static_cast<std::uint64_t>(global));
+      f(h.view.ptr<std::byte>() + at * width, width, (std::uint64_t{b[0]} << 32) | b[1]);
+    }
+  }
+
+  std::uint64_t seed_;
+  std::int64_t step_;
+  std::vector<Held> held_;
+};
+
+}  // namespace hpcdl::io
