@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "hpcdl/testing/activations.h"
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {
@@ -27,10 +28,7 @@ const auto spec = testing::op<BiasGelu>({
           const auto cols = in[1].size();
           for (std::int64_t i = 0; i < in[0].size(); ++i) {
             const double x = in[0][i] + in[1][i % cols];
-            const double phi = a.form == Form::tanh
-                                   ? 0.5 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)))
-                                   : 0.5 * (1 + std::erf(x / std::sqrt(2.0)));
-            out[0][i] = x * phi;
+            out[0][i] = a.form == Form::tanh ? testing::gelu_tanh(x) : testing::gelu_erf(x);
           }
         },
     .reduction = [](std::span<const Spec> in, const Gelu::Args&) { return in[0].size() / in[1].size(); },

@@ -7,6 +7,7 @@
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/ops/fuse/probe.h"
+#include "hpcdl/testing/activations.h"
 
 namespace hpcdl::fuse {
 namespace {
@@ -14,7 +15,6 @@ namespace {
 double value(const View& x, std::int64_t i) {
   return static_cast<double>(x.dtype() == DType::bf16 ? static_cast<float>(x.ptr<bf16>()[i]) : x.ptr<float>()[i]);
 }
-double gelu_of(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
 
 OwnedTensor random(Shape s, DType d, std::uint64_t stream) {
   OwnedTensor x(Spec{s, d});
@@ -39,7 +39,7 @@ std::vector<double> reference(Probe which, const View& x, const View& w, const V
   for (std::int64_t i = 0; i < n; ++i) {
     double& v = y[static_cast<std::size_t>(i)];
     switch (which) {
-      case Probe::scale_bias_gelu_residual: v = gelu_of(2 * v + value(b, i)) + v; break;
+      case Probe::scale_bias_gelu_residual: v = testing::gelu_tanh(2 * v + value(b, i)) + v; break;
       case Probe::softmax: v = std::exp(0.5 * v - top) / sum; break;
       case Probe::rms_norm: v = v / std::sqrt(square + 1e-5) * value(w, i); break;
       case Probe::layer_norm: v = (v - mean) / std::sqrt(square + 1e-5) * value(w, i) + value(b, i); break;
@@ -48,7 +48,7 @@ std::vector<double> reference(Probe which, const View& x, const View& w, const V
   return y;
 }
 
-class FuseProbe : public testing::TestWithParam<std::tuple<simd::IsaKind, DType, Probe>> {};
+class FuseProbe : public ::testing::TestWithParam<std::tuple<simd::IsaKind, DType, Probe>> {};
 
 TEST_P(FuseProbe, equals_the_naive_loop) {
   const auto [isa, dtype, which] = GetParam();
@@ -77,9 +77,9 @@ TEST_P(FuseProbe, equals_the_naive_loop) {
 }
 
 INSTANTIATE_TEST_SUITE_P(all, FuseProbe,
-                         testing::Combine(testing::Values(simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512),
-                                          testing::Values(DType::f32, DType::bf16),
-                                          testing::Values(Probe::scale_bias_gelu_residual, Probe::softmax, Probe::rms_norm, Probe::layer_norm)));
+                         ::testing::Combine(::testing::Values(simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512),
+                                            ::testing::Values(DType::f32, DType::bf16),
+                                            ::testing::Values(Probe::scale_bias_gelu_residual, Probe::softmax, Probe::rms_norm, Probe::layer_norm)));
 
 struct Plus1 {
   template <class V, class At> V operator()(V v, const At&) const { return v + V(1.0f); }
@@ -108,7 +108,7 @@ TEST(fuse, large_outputs_take_the_streaming_path) {
     probe(tag, pool, Probe::scale_bias_gelu_residual, Grad(y.tensor, Write::overwrite), x.tensor, b.tensor, b.tensor);
   });
   for (std::int64_t i = 0; i < x.tensor.size(); i += 997) {
-    const double v = value(x.tensor, i), want = gelu_of(2 * v) + v;
+    const double v = value(x.tensor, i), want = testing::gelu_tanh(2 * v) + v;
     ASSERT_NEAR(value(y.tensor, i), want, 1e-5) << i;
   }
 }

@@ -7,6 +7,7 @@
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/rng.h"
+#include "hpcdl/testing/activations.h"
 #include "hpcdl/testing/op_spec.h"
 #if HPCDL_CUDA
 #include "hpcdl/core/device.h"
@@ -51,11 +52,11 @@ double activate(double v, Int4Activation a) {
     case Int4Activation::relu:
       return std::max(v, 0.0);
     case Int4Activation::gelu:
-      return 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+      return testing::gelu_tanh(v);
     case Int4Activation::gelu_erf:
-      return 0.5 * v * (1 + std::erf(v / std::sqrt(2)));
+      return testing::gelu_erf(v);
     case Int4Activation::silu:
-      return v / (1 + std::exp(-v));
+      return testing::silu(v);
     default:
       return v;
   }

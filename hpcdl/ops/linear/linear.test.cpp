@@ -7,6 +7,7 @@
 
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/rng.h"
+#include "hpcdl/testing/activations.h"
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {
@@ -14,19 +15,6 @@ namespace {
 
 using testing::Input;
 using testing::Ref;
-
-double activated(Activation a, double z) {
-  switch (a) {
-    case Activation::relu:
-      return std::max(z, 0.0);
-    case Activation::gelu_tanh:
-      return 0.5 * z * (1 + std::tanh(std::sqrt(2 / M_PI) * (z + 0.044715 * z * z * z)));
-    case Activation::gelu_erf:
-      return 0.5 * z * (1 + std::erf(z / std::sqrt(2.0)));
-    default:
-      return z;
-  }
-}
 
 void reference(std::span<Ref> out, std::span<const Ref> in, const LinearArgs& a) {
   const Ref &x = in[0], &w = in[1], &bias = in[2], &residual = in[3];
@@ -36,7 +24,7 @@ void reference(std::span<Ref> out, std::span<const Ref> in, const LinearArgs& a)
       double z = bias ? bias[j] : 0;
       for (std::int64_t i = 0; i < k; ++i) z += x[r * k + i] * w[a.conv1d ? i * n + j : j * k + i];
       if (out.size() > 1) out[1][r * n + j] = z;
-      out[0][r * n + j] = activated(a.activation, z) + (residual ? residual[r * n + j] : 0);
+      out[0][r * n + j] = testing::activated(a.activation, z) + (residual ? residual[r * n + j] : 0);
     }
 }
 

@@ -9,6 +9,7 @@
 #include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
 #include "hpcdl/ops/cast/cast.h"
+#include "hpcdl/testing/devices.h"
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {
@@ -135,13 +136,7 @@ TEST_P(LmHeadGradientOn, AgreesWithTheLossInF32) {
   }
 }
 
-std::vector<Device> devices() {
-  std::vector<Device> list{Device::cpu()};
-  if (cuda_devices() > 0) list.push_back(Device::cuda(0));
-  return list;
-}
-INSTANTIATE_TEST_SUITE_P(On, LmHeadGradientOn, ::testing::ValuesIn(devices()),
-                         [](const auto& each) { return std::string(each.param.is_cuda() ? "cuda" : "cpu"); });
+INSTANTIATE_TEST_SUITE_P(On, LmHeadGradientOn, ::testing::ValuesIn(testing::devices()), testing::device_kind);
 
 }  // namespace
 }  // namespace hpcdl

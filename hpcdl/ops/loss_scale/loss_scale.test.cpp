@@ -9,6 +9,7 @@
 #include "hpcdl/graph/graph.h"
 #include "hpcdl/ops/adamw/adamw.h"
 #include "hpcdl/ops/grad_norm/grad_norm.h"
+#include "hpcdl/testing/devices.h"
 
 namespace hpcdl {
 namespace {
@@ -135,13 +136,7 @@ TEST_P(LossScaleTest, TheFloorIsCounted) {
   EXPECT_EQ(o.counts_now().skipped, 3);
 }
 
-std::vector<Device> devices() {
-  std::vector<Device> list{Device::cpu()};
-  if (cuda_devices() > 0) list.push_back(Device::cuda(0));
-  return list;
-}
-INSTANTIATE_TEST_SUITE_P(On, LossScaleTest, ::testing::ValuesIn(devices()),
-                         [](const auto& each) { return std::string(each.param.is_cuda() ? "cuda" : "cpu"); });
+INSTANTIATE_TEST_SUITE_P(On, LossScaleTest, ::testing::ValuesIn(testing::devices()), testing::device_kind);
 
 TEST(LossScale, RejectsWhatCannotWork) {
   Graph g;

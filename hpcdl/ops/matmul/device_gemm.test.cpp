@@ -13,6 +13,7 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/core/tolerance.h"
+#include "hpcdl/testing/activations.h"
 
 #if HPCDL_CUDA
 
@@ -29,18 +30,9 @@ struct Product {
   bool shared_b = false;
 };
 
-double activated(GemmActivation a, double z) {
-  switch (a) {
-    case GemmActivation::relu: return std::max(z, 0.0);
-    case GemmActivation::gelu_tanh: return 0.5 * z * (1 + std::tanh(std::sqrt(2 / M_PI) * (z + 0.044715 * z * z * z)));
-    case GemmActivation::gelu_erf: return 0.5 * z * (1 + std::erf(z / std::sqrt(2.0)));
-    default: return z;
-  }
-}
-
 double slope(GemmActivation a, double z) {
   constexpr double kStep = 1e-5;
-  return a == GemmActivation::relu ? (z > 0 ? 1 : 0) : (activated(a, z + kStep) - activated(a, z - kStep)) / (2 * kStep);
+  return a == GemmActivation::relu ? (z > 0 ? 1 : 0) : (testing::activated(a, z + kStep) - testing::activated(a, z - kStep)) / (2 * kStep);
 }
 
 float get(const void* p, DType d, std::int64_t i) {
@@ -114,7 +106,7 @@ struct Case {
         if (p.residual && p.inside) v += residual.at(i, j);
         want_z.push_back(v);
         if (p.is_z) v *= slope(p.activation, residual.at(i, j));
-        else v = activated(p.activation, v) + (p.residual && !p.inside ? residual.at(i, j) : 0) + (p.accumulate ? d.at(i, j) : 0);
+        else v = testing::activated(p.activation, v) + (p.residual && !p.inside ? residual.at(i, j) : 0) + (p.accumulate ? d.at(i, j) : 0);
         want.push_back(v);
         magnitude.push_back(size * std::abs(static_cast<double>(p.scale)) + 20);
       }

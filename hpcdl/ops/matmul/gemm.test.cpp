@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hpcdl/core/rng.h"
+#include "hpcdl/testing/activations.h"
 
 namespace hpcdl::gemm {
 namespace {
@@ -83,7 +84,7 @@ std::vector<T> poisoned(std::int64_t n) {
   return v;
 }
 
-class Gemm : public testing::TestWithParam<IsaKind> {
+class Gemm : public ::testing::TestWithParam<IsaKind> {
  protected:
   void SetUp() override {
     if (GetParam() > simd::best_isa()) GTEST_SKIP() << "this CPU lacks " << simd::isa_name(GetParam());
@@ -201,10 +202,6 @@ TEST_P(Gemm, EpiloguesAndAccumulation) {
             << what << " at " << i << "," << j;
       }
   };
-  const auto gelu_tanh = [](double x) {
-    return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-  };
-  const auto gelu_erf = [](double x) { return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0))); };
   auto d = poisoned<float>(m * n), pre = d;
   call(two_, p, ep::Into<float, ep::Chain<ep::Residual<float>, ep::Relu>>{.d = d.data(), .ld = n, .f = {{c, n}, {}}});
   check(
@@ -215,12 +212,12 @@ TEST_P(Gemm, EpiloguesAndAccumulation) {
   call(two_, p,
        ep::IntoLinear<float, float, ep::GeluTanh>{.d = d.data(), .ld = n, .f = {{bs}, {pre.data(), n}, {}, {}}});
   check(
-      d, [&](double s, auto, auto j) { return gelu_tanh(s + bs[j]); }, "bias, gelu_tanh");
+      d, [&](double s, auto, auto j) { return testing::gelu_tanh(s + bs[j]); }, "bias, gelu_tanh");
   check(
       pre, [&](double s, auto, auto j) { return s + bs[j]; }, "pre-activation");
   call(two_, p, ep::IntoLinear<float, float, ep::GeluErf>{.d = d.data(), .ld = n, .f = {{bs}, {}, {}, {c, n}}});
   check(
-      d, [&](double s, auto i, auto j) { return gelu_erf(s + bs[j]) + c[i * n + j]; }, "bias, gelu_erf, residual");
+      d, [&](double s, auto i, auto j) { return testing::gelu_erf(s + bs[j]) + c[i * n + j]; }, "bias, gelu_erf, residual");
   call(two_, p, ep::IntoLinear<float, float, ep::Identity>{.d = d.data(), .ld = n});
   check(
       d, [&](double s, auto, auto) { return s; }, "nothing");
@@ -302,7 +299,7 @@ TEST_P(Gemm, EmptySums) {
   call(two_, {.m = 3, .n = 0, .k = 5}, ep::Into<float>{});
 }
 
-INSTANTIATE_TEST_SUITE_P(Isa, Gemm, testing::Values(IsaKind::scalar, IsaKind::avx2, IsaKind::avx512),
+INSTANTIATE_TEST_SUITE_P(Isa, Gemm, ::testing::Values(IsaKind::scalar, IsaKind::avx2, IsaKind::avx512),
                          [](const auto& p) { return std::string(simd::isa_name(p.param)); });
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "hpcdl/core/rng.h"
 #include "hpcdl/core/tolerance.h"
 #include "hpcdl/ops/cast/cast.h"
+#include "hpcdl/testing/activations.h"
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {
@@ -16,14 +17,6 @@ namespace {
 
 using testing::Input;
 using testing::Ref;
-
-double activated(Activation a, double z) {
-  switch (a) {
-    case Activation::relu: return std::max(z, 0.0);
-    case Activation::gelu_tanh: return 0.5 * z * (1 + std::tanh(std::sqrt(2 / M_PI) * (z + 0.044715 * z * z * z)));
-    default: return 0.5 * z * (1 + std::erf(z / std::sqrt(2.0)));
-  }
-}
 
 void multiply(const Ref& x, const Ref& w, const Ref& bias, bool conv1d, Ref& y) {
   const auto k = x.shape[-1], n = y.shape[-1], rows = y.size() / n;
@@ -37,7 +30,7 @@ void multiply(const Ref& x, const Ref& w, const Ref& bias, bool conv1d, Ref& y) 
 
 void reference(std::span<Ref> out, std::span<const Ref> in, const Mlp::Args& a) {
   multiply(in[0], in[1], in[2], a.conv1d, out[1]);
-  for (std::int64_t i = 0; i < out[1].size(); ++i) out[2][i] = activated(a.activation, out[1][i]);
+  for (std::int64_t i = 0; i < out[1].size(); ++i) out[2][i] = testing::activated(a.activation, out[1][i]);
   multiply(out[2], in[3], in[4], a.conv1d, out[0]);
   if (in[5])
     for (std::int64_t i = 0; i < out[0].size(); ++i) out[0][i] += in[5][i];
