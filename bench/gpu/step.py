@@ -2,41 +2,16 @@
 with --no-compile against eager PyTorch, as processes whose steps take turns.
 """
 
-import json
 import os
 import pathlib
-import random
 import statistics
-import subprocess
 import sys
 
+import turns
 from measure import Bar
 
 BATCH, CONTEXT, ROUNDS = 64, 1024, 11
 PEERS = pathlib.Path(__file__).resolve().parents[1] / "peers"
-
-
-class Side:
-    def __init__(self, command):
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def wait_ready(self):
-        for line in self.process.stdout:
-            if line.strip() == "ready":
-                return
-        raise RuntimeError(f"{pathlib.Path(self.process.args[0]).name} ended before it was ready")
-
-    def step(self):
-        self.process.stdin.write("step\n")
-        self.process.stdin.flush()
-        for line in self.process.stdout:
-            if line.startswith("{"):  # libraries may print, too
-                return json.loads(line)
-        raise RuntimeError(f"{pathlib.Path(self.process.args[0]).name} ended in a step")
-
-    def end(self):
-        self.process.stdin.close()
-        self.process.wait()
 
 
 def commands(program, use_compile):
@@ -59,16 +34,10 @@ def measured(program, use_compile):
     sides = {}
     try:
         for name, command in commands(program, use_compile).items():
-            sides[name] = Side(command)
-            sides[name].wait_ready()
+            sides[name] = turns.Side(command)
         for side in sides.values():
             side.step()
-        samples, order, draw = {name: [] for name in sides}, list(sides), random.Random(1)
-        for r in range(ROUNDS):
-            draw.shuffle(order) if r % 2 == 0 else order.reverse()
-            for name in order:
-                samples[name].append(sides[name].step())
-        return samples
+        return turns.rounds(sides, ROUNDS)
     finally:
         for side in sides.values():
             side.end()

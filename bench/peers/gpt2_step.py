@@ -8,13 +8,10 @@ Peak memory is what the kernel has counted for the process.
 """
 
 import argparse
-import json
-import random
-import subprocess
 import sys
-import time
 
 import common
+import turns
 
 HERE = common.ROOT / "bench" / "peers"
 
@@ -37,23 +34,6 @@ def commands(batch, context):
     }
 
 
-class Side:
-    def __init__(self, name, command):
-        env = None if name.endswith("untuned") else common.tuned_environment()
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
-
-    def wait_ready(self):
-        for line in self.process.stdout:
-            if line.strip() == "ready":
-                return
-        raise SystemExit(f"{self.process.args[0]} ended before it was ready")
-
-    def step(self):
-        self.process.stdin.write("step\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
-
-
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--batch", type=int, default=4)
@@ -67,16 +47,8 @@ def main():
         if name.startswith(("hpcdl", "llm.c")) and not common.pathlib.Path(known[name][0]).exists():
             print(f"# {name}: {known[name][0]} is not built, left out")
             continue
-        sides[name] = Side(name, known[name])
-        sides[name].wait_ready()
-    samples = {name: [] for name in sides}
-    order, draw = list(sides), random.Random(1)
-    for r in range(args.rounds):
-        # The lab's protocol (hpcdl/lab/compare/protocol.h) for processes: a random order, and back through it.
-        draw.shuffle(order) if r % 2 == 0 else order.reverse()
-        for name in order:
-            samples[name].append(sides[name].step())
-            time.sleep(0.05)  # lets its idle threads go to sleep
+        sides[name] = turns.Side(known[name], None if name.endswith("untuned") else common.tuned_environment())
+    samples = turns.rounds(sides, args.rounds, pause=0.05)
     rows = {}
     print(f"# {common.cpu()[0]}, {common.THREADS} threads, GPT-2 124M, batch {args.batch}, context {args.context}")
     for name, s in samples.items():
@@ -89,8 +61,7 @@ def main():
         print(f"{name:<20} {rows[name]['median_ms']:9.1f} ms  [{rows[name]['min_ms']:.1f} {rows[name]['max_ms']:.1f}]  "
               f"peak {rows[name]['peak_bytes'] / 2**20:7.0f} MiB" + (f"  ours x{r['median']:.2f} [{r['min']:.2f} {r['max']:.2f}]" if r else ""))
     for side in sides.values():
-        side.process.stdin.close()
-        side.process.wait()
+        side.end()
     print("#", common.merge_results("gpt2_step", {f"B{args.batch} T{args.context}": {"sides": rows}}))
 
 
