@@ -12,6 +12,9 @@
 
 namespace hpcdl::comm {
 
+class Backend;
+class Ledger;
+
 /// What a group has done so far, on this rank.
 struct Counters {
   std::int64_t calls = 0;
@@ -38,8 +41,8 @@ class Work {
 
 /// A copy is the same group. All ranks call the same collectives on tensors of the same spec in the same order, over all groups of a world:
 /// ranks that differ never exchange wrong data, but fail by the deadline with an error that names the difference. Tensors are contiguous, of
-/// f32, bf16, f16 or integers, on the device of the stream. Results are the same bits on every rank, and for the same inputs and algorithm
-/// in every run. A group of one rank copies, and waits for nothing.
+/// floats or integers, on the device of the stream; what only moves may be of any dtype. Results are the same bits on every rank, and for the
+/// same inputs and algorithm in every run. A group of one rank copies, and waits for nothing.
 class Group {
  public:
   Group();  // of one rank
@@ -50,6 +53,9 @@ class Group {
   int world_rank(int rank) const;
   /// See Transport::host().
   int host(int rank) const;
+  std::string host_name(int rank) const;
+  /// "threads", "mpi", "tcp"; "none" of the group of one rank.
+  std::string_view transport() const;
 
   /// In place.
   Work all_reduce(const Stream& s, const Tensor& x, Reduce op = Reduce::sum, Algorithm a = Algorithm::automatic) const;
@@ -64,15 +70,28 @@ class Group {
   Work receive(const Stream& s, const Tensor& x, int from) const;
   Work barrier(const Stream& s) const;
 
+  /// The same group, whose CPU collectives are done when the call returns: in the caller where nothing is queued, without a thread's hop
+  /// or an allocation. For whoever would wait at once.
+  Group blocking() const;
+
   /// Collective. Ranks with one color form a new group, ordered by (key, rank).
   Group split(int color, int key, std::string name) const;
-  /// Collective; CPU. Memory in which collectives between ranks of one host need no copies: give it to gradients. Contents are zero.
-  /// Null where the ranks of this group are not all on one host or the transport has no shared memory.
+  /// Collective; CPU. Memory in which collectives between the ranks of one host need no copies: give it to gradients. Contents are zero. Block
+  /// i is of the i-th rank of this group on this host; block(local_rank()) is mine. Null where the transport has no shared memory.
   std::shared_ptr<Window> share(std::int64_t bytes) const;
+  /// Place of this rank among those of the group on its host.
+  int local_rank() const;
 
-  const Counters& counters() const;
+  /// Collective. From now on the backend does what is asked for on tensors of its device, here and in groups that are split from this.
+  void attach(std::shared_ptr<Backend> backend) const;
+
+  Counters counters() const;
+  /// What this rank is doing; one for all groups of a world.
+  Ledger& ledger() const;
   /// Waits for what is under way, with all other ranks. Later calls throw.
   void close();
+  /// This rank gives up: its calls throw, and peers lose it at once where the transport can tell them.
+  void abandon(std::string_view why) const noexcept;
 
   class Impl;
   explicit Group(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -80,6 +99,7 @@ class Group {
 
  private:
   std::shared_ptr<Impl> impl_;
+  bool blocking_ = false;
 };
 
 }  // namespace hpcdl::comm

@@ -1,17 +1,20 @@
 #pragma once
 // What moves bytes between the ranks of one world. Algorithms are written over it (comm/algo), and never see what is below.
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
-#include <vector>
 
 #include "hpcdl/core/error.h"
 
 namespace hpcdl::comm {
+
+struct Call;
 
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
@@ -19,10 +22,15 @@ using Deadline = Clock::time_point;
 /// A peer did not do its part in time, or is gone: exit code 71.
 class PeerLost : public Error {
  public:
-  using Error::Error;
+  explicit PeerLost(const std::string& what, int peer = -1) : Error(what), peer_(peer) {}
+  /// Rank in the world of the one that was waited for; -1: not known.
+  int peer() const { return peer_; }
+
+ private:
+  int peer_;
 };
 
-/// Memory that ranks of one host share: one block for each of them, each as large as asked for, page-aligned.
+/// Memory that ranks of one host share: one block for each of them, each as large as asked for, page-aligned, zero at first.
 class Window {
  public:
   virtual ~Window() = default;
@@ -38,6 +46,7 @@ class Transport {
   /// A message under way. Its bytes stay as they are until it is done.
   struct Pending {
     std::uint64_t id = 0;  // 0: done
+    int peer = -1;         // the other side, by its rank in the world
   };
 
   virtual ~Transport() = default;
@@ -46,6 +55,8 @@ class Transport {
   virtual int size() const = 0;
   /// Number of the host of a rank: hosts are numbered by their lowest rank. Ranks of one host can share memory.
   virtual int host(int rank) const = 0;
+  /// As people call it.
+  virtual std::string host_name(int rank) const = 0;
 
   virtual Pending start_send(int to, std::uint32_t tag, std::span<const std::byte> bytes) = 0;
   /// The message must have exactly this many bytes.
@@ -54,10 +65,47 @@ class Transport {
   virtual bool done(Pending& pending) = 0;
   /// Gives up a message that will not come: its bytes are the caller's again.
   virtual void cancel(Pending& pending) = 0;
+  /// Gives up all messages of this rank.
+  virtual void withdraw() = 0;
+  /// Throws PeerLost when this rank is known to be gone; for waits on shared memory. -1: any rank.
+  virtual void check(int rank) = 0;
+  /// Lets the processor go until something may have happened, at most this long.
+  virtual void nap(std::chrono::microseconds at_most) = 0;
+  /// This rank gives up: the others, as far as they can be told, lose it at once rather than at their deadlines. From any thread.
+  virtual void leave(std::string_view why) noexcept = 0;
 
   /// Collective over `ranks` of this world, all on one host, in this order. Null where the transport has no shared memory.
   virtual std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes, Deadline deadline) = 0;
+
+  /// Algorithm::native: does it by the library below, polling; false where there is none. `wait` is called until it is true, with `poll`.
+  class Native;
+  virtual std::unique_ptr<Native> native(std::span<const int>, std::uint32_t) { return nullptr; }
 };
+
+/// Collectives of the library below a transport, over the ranks that it was made for.
+class Transport::Native {
+ public:
+  virtual ~Native() = default;
+  virtual void start(const Call& call) = 0;
+  /// Whether the call that was started is done.
+  virtual bool done() = 0;
+};
+
+/// How long and how eagerly one waits.
+struct Patience {
+  std::chrono::nanoseconds deadline{std::chrono::seconds(600)};
+  int spins = 1000;                               // polls before the processor is let go for the first time
+  const std::atomic<bool>* given_up = nullptr;    // set: waits end with PeerLost
+};
+
+/// One turn of a waiting loop.
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 
 /// The ranks of one collective as an algorithm sees them: 0..size-1, their messages under one tag, one deadline for all waits.
 class Peers {
@@ -65,27 +113,52 @@ class Peers {
   using Pending = Transport::Pending;
 
   /// `ranks`: of the world, by rank of the group; must outlive this.
-  Peers(Transport& transport, std::span<const int> ranks, int rank, std::uint32_t tag, Deadline deadline)
-      : transport_(transport), ranks_(ranks), rank_(rank), tag_(tag), deadline_(deadline) {}
+  Peers(Transport& transport, std::span<const int> ranks, int rank, std::uint32_t tag, const Patience& patience)
+      : transport_(transport), ranks_(ranks), rank_(rank), tag_(tag), patience_(patience) {}
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(ranks_.size()); }
-  int host(int rank) const { return transport_.host(ranks_[static_cast<std::size_t>(rank)]); }
+  int host(int rank) const { return transport_.host(world(rank)); }
+  std::uint32_t tag() const { return tag_; }
+  Transport& transport() const { return transport_; }
+  /// Of messages sent so far.
+  std::int64_t wire_bytes() const { return wire_bytes_; }
 
-  Pending send(int to, std::span<const std::byte> bytes) { return transport_.start_send(world(to), tag_, bytes); }
+  Pending send(int to, std::span<const std::byte> bytes) {
+    wire_bytes_ += static_cast<std::int64_t>(bytes.size());
+    return transport_.start_send(world(to), tag_, bytes);
+  }
   Pending receive(int from, std::span<std::byte> bytes) { return transport_.start_receive(world(from), tag_, bytes); }
   bool done(Pending& pending) { return transport_.done(pending); }
+
   /// Throws PeerLost at the deadline.
-  void wait(Pending& pending);
+  void wait(Pending& pending) {
+    if (pending.id == 0) return;
+    wait_world(pending.peer, [&] { return transport_.done(pending); });
+  }
+  /// Until ready() is true, which `rank` (-1: any) will bring about. Throws PeerLost at the deadline, and when that rank is gone.
+  template <class F> void wait_until(int rank, F&& ready) { wait_world(rank < 0 ? -1 : world(rank), ready); }
 
  private:
   int world(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
+
+  template <class F> void wait_world(int peer, F&& ready) {
+    for (int i = 0; i < patience_.spins; ++i) {
+      if (ready()) return;
+      relax();
+    }
+    using Fn = std::remove_reference_t<F>;
+    wait_slowly(peer, [](void* f) -> bool { return (*static_cast<Fn*>(f))(); }, const_cast<void*>(static_cast<const void*>(std::addressof(ready))));
+  }
+  void wait_slowly(int peer, bool (*ready)(void*), void* context);
 
   Transport& transport_;
   std::span<const int> ranks_;
   int rank_;
   std::uint32_t tag_;
-  Deadline deadline_;
+  const Patience& patience_;
+  Deadline deadline_{};  // set by the first wait that is not short
+  std::int64_t wire_bytes_ = 0;
 };
 
 }  // namespace hpcdl::comm

@@ -1,0 +1,251 @@
+#include "hpcdl/comm/engine.h"
+
+#include <algorithm>
+
+#include "hpcdl/comm/backend.h"
+#include "hpcdl/comm/impl.h"
+#include "hpcdl/core/pool.h"
+
+namespace hpcdl::comm {
+namespace {
+
+std::int64_t nanoseconds_since(Clock::time_point begin) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
+}
+
+bool one_to_one(Collective c) { return c == Collective::send || c == Collective::receive; }
+
+/// Polling is worth a processor only while there is one for every rank.
+int spins_for(const Transport* t) {
+  if (!t) return 0;
+  int here = 0;
+  for (int r = 0; r < t->size(); ++r) here += t->host(r) == t->host(t->rank());
+  return here <= usable_cpus() ? 1000 : 10;
+}
+
+}  // namespace
+
+Engine::Engine(std::unique_ptr<Transport> transport, WorldOptions options) : transport_(std::move(transport)), options_(std::move(options)) {
+  patience_.deadline = std::chrono::nanoseconds(static_cast<std::int64_t>(options_.deadline_seconds * 1e9));
+  patience_.spins = spins_for(transport_.get());
+  patience_.given_up = &given_up_;
+}
+
+Engine::~Engine() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Engine::abandon(std::string_view why) noexcept {
+  given_up_.store(true);
+  if (transport_) transport_->leave(why);
+}
+
+void Engine::lost(const PeerLost& e) {
+  std::string sentence;
+  const LedgerEntry now = ledger_.collective();
+  if (options_.on_lost) sentence = options_.on_lost(ledger_, e);
+  else sentence = fmt::format("[comm] rank {} on {} in {}: {}", transport_->rank(), transport_->host_name(transport_->rank()), describe(now), e.what());
+  const PeerLost told(sentence, e.peer());
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = std::make_exception_ptr(told);
+  }
+  transport_->leave(sentence);
+  throw told;
+}
+
+template <class F> void Engine::guarded(F&& f) {
+  try {
+    f();
+  } catch (const PeerLost& e) {
+    scratch_.pending.clear();
+    transport_->withdraw();
+    lost(e);
+  } catch (...) {
+    scratch_.pending.clear();
+    transport_->withdraw();
+    throw;
+  }
+}
+
+void Engine::execute(Group::Impl& g, const Call& call, const LedgerEntry& entry) {
+  const auto begin = Clock::now();
+  ledger_.collective(entry);
+  Peers peers(*transport_, g.world_ranks, g.rank, entry.tag, patience_);
+  guarded([&] {
+    if (call.algorithm == Algorithm::native && !g.native) g.native = transport_->native(g.world_ranks, static_cast<std::uint32_t>(g.id & 0x7fffffffu));
+    Ground ground{peers, g.shared.get(), g.local.size() == g.world_ranks.size(), scratch_, g.native.get()};
+    run(call, ground);
+  });
+  ledger_.idle();
+  g.counters.wire_bytes.fetch_add(peers.wire_bytes(), std::memory_order_relaxed);
+  g.counters.nanoseconds.fetch_add(nanoseconds_since(begin), std::memory_order_relaxed);
+}
+
+void Engine::take_turn() {
+  if (queued_.load() == 0 && !busy_.exchange(true)) {
+    if (queued_.load() == 0) return;
+    busy_.store(false);
+  }
+  std::unique_lock lock(mutex_);
+  changed_.notify_all();  // for the thread, should the flag have been up when it looked
+  changed_.wait(lock, [&] { return queue_.empty() && !busy_.exchange(true); });
+}
+
+void Engine::give_turn() {
+  busy_.store(false);
+  if (queued_.load() == 0) return;
+  std::lock_guard lock(mutex_);
+  changed_.notify_all();
+}
+
+void Engine::run_now(Group::Impl& group, const Call& call, const LedgerEntry& entry) {
+  take_turn();
+  struct Turn {
+    Engine& engine;
+    ~Turn() { engine.give_turn(); }
+  } turn{*this};
+  if (failure_) std::rethrow_exception(failure_);
+  execute(group, call, entry);
+}
+
+std::shared_ptr<Work::State> Engine::run_later(Group::Impl& group, const Call& call, const LedgerEntry& entry) {
+  auto item = std::make_shared<Work::State>(shared_from_this(), group, call, entry);
+  {
+    std::lock_guard lock(mutex_);
+    if (failure_) std::rethrow_exception(failure_);
+    queue_.push_back(item);
+    queued_.fetch_add(1);
+    if (!thread_.joinable()) thread_ = std::thread([this] { loop(); });
+  }
+  changed_.notify_all();
+  return item;
+}
+
+/// The caller has the turn and no lock.
+void Engine::finish(const Item& item) {
+  try {
+    std::exception_ptr failure;
+    {
+      std::lock_guard lock(mutex_);
+      failure = failure_;
+    }
+    if (failure) std::rethrow_exception(failure);
+    execute(*item->group, item->call, item->entry);
+  } catch (...) {
+    item->error = std::current_exception();
+  }
+}
+
+/// Messages that were given one after the other are under way together: two ranks may each send before they receive.
+void Engine::run_messages(Item& first) {
+  struct Active {
+    Item item;
+    Transport::Pending pending;
+    Clock::time_point begin;
+  };
+  std::deque<Active> active;
+  std::size_t started = 0;  // of the queue's head
+  const auto admit = [&] {
+    for (; static_cast<std::size_t>(queued_.load()) > started; ++started) {
+      Item item;
+      {
+        std::lock_guard lock(mutex_);
+        item = queue_[started];
+      }
+      if (!one_to_one(item->call.what)) return;
+      const Call& c = item->call;
+      Peers peers(*transport_, item->group->world_ranks, item->group->rank, item->entry.tag, patience_);
+      const auto n = static_cast<std::size_t>(c.bytes());
+      const auto begin = Clock::now();
+      const auto pending = c.what == Collective::send ? peers.send(c.peer, {c.in, n}) : peers.receive(c.peer, {c.out, n});
+      item->group->counters.wire_bytes.fetch_add(peers.wire_bytes(), std::memory_order_relaxed);
+      active.push_back({std::move(item), pending, begin});
+    }
+  };
+  first.reset();
+  try {
+    guarded([&] {
+      for (admit(); !active.empty(); active.pop_front()) {
+        ledger_.collective(active.front().item->entry);
+        Peers peers(*transport_, active.front().item->group->world_ranks, active.front().item->group->rank, 0, patience_);
+        peers.wait_until(active.front().item->call.peer, [&] {
+          admit();
+          for (Active& a : active)
+            if (a.pending.id != 0 && transport_->done(a.pending)) a.pending = {};
+          return active.front().pending.id == 0;
+        });
+        Active& a = active.front();
+        a.item->group->counters.nanoseconds.fetch_add(nanoseconds_since(a.begin), std::memory_order_relaxed);
+        retire(a.item, nullptr);
+        --started;
+      }
+    });
+    ledger_.idle();
+  } catch (...) {
+    for (Active& a : active) retire(a.item, std::current_exception());
+  }
+}
+
+/// The head of the queue is done.
+void Engine::retire(Item& item, std::exception_ptr error) {
+  std::lock_guard lock(mutex_);
+  queue_.pop_front();
+  queued_.fetch_sub(1);
+  item->error = std::move(error);
+  item->done.store(true, std::memory_order_release);
+  item.reset();
+  changed_.notify_all();
+}
+
+void Engine::loop() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return (stop_ && queue_.empty()) || (!queue_.empty() && !busy_.exchange(true)); });
+    if (queue_.empty()) return;
+    Item item = queue_.front();
+    const bool failed = failure_ != nullptr;
+    lock.unlock();
+    if (one_to_one(item->call.what) && !failed) {
+      run_messages(item);
+    } else {
+      finish(item);
+      std::exception_ptr error = item->error;
+      retire(item, std::move(error));
+    }
+    lock.lock();
+    // The turn goes back after the last owner of a call has let go here: the last owner of a group must not be this thread.
+    busy_.store(false);
+    changed_.notify_all();
+  }
+}
+
+void Engine::wait(Work::State& state) {
+  if (!state.done.load(std::memory_order_acquire)) {
+    const auto begin = Clock::now();
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return state.done.load(std::memory_order_acquire); });
+    state.group->counters.waited_nanoseconds.fetch_add(nanoseconds_since(begin), std::memory_order_relaxed);
+  }
+  if (state.error) std::rethrow_exception(state.error);
+}
+
+void Engine::drain() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return queue_.empty() && !busy_.load(); });
+}
+
+void Work::wait() {
+  if (!state_) return;
+  const auto state = std::move(state_);
+  state->engine->wait(*state);
+}
+
+bool Work::done() const { return !state_ || state_->done.load(std::memory_order_acquire); }
+
+}  // namespace hpcdl::comm

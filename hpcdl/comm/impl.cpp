@@ -1,0 +1,138 @@
+#include "hpcdl/comm/impl.h"
+
+#include <cstring>
+#include <exception>
+#include <numeric>
+
+#include "hpcdl/comm/backend.h"
+
+namespace hpcdl::comm {
+namespace {
+
+template <std::size_t N> void put(char (&to)[N], std::string_view from) {
+  const std::size_t n = std::min(from.size(), N - 1);
+  std::memcpy(to, from.data(), n);
+  to[n] = 0;
+}
+
+bool one_to_one(Collective c) { return c == Collective::send || c == Collective::receive; }
+
+}  // namespace
+
+Group::Impl::Impl(std::shared_ptr<Engine> e, std::string n, std::uint64_t i, std::vector<int> ranks, int r)
+    : engine(std::move(e)), name(std::move(n)), id(i), world_ranks(std::move(ranks)), rank(r) {
+  const Transport* t = engine->transport();
+  for (int k = 0; k < static_cast<int>(world_ranks.size()); ++k) {
+    if (t && t->host(world_ranks[static_cast<std::size_t>(k)]) != t->host(t->rank())) continue;
+    if (k == rank) local_index = static_cast<int>(local.size());
+    local.push_back(k);
+  }
+}
+
+Group::Impl::~Impl() {
+  // Who throws with work under way does not wait for it.
+  if (std::uncaught_exceptions() > 0 && !engine->quiet()) engine->abandon("an error ended its work");
+  engine->drain();
+}
+
+void Group::Impl::make_shared(Deadline deadline) {
+  if (local.size() < 2) return;
+  std::vector<int> here;
+  for (const int r : local) here.push_back(world_ranks[static_cast<std::size_t>(r)]);
+  engine->drain();
+  auto window = engine->transport()->share(here, static_cast<std::uint32_t>(mix(id, 1) & 0x7fffffffu), Shared::kBytes, deadline);
+  if (window) shared = std::make_unique<Shared>(std::move(window), local, local_index);
+}
+
+std::shared_ptr<Window> Group::Impl::share(std::int64_t bytes) {
+  require(!closed, "comm", "the group {} has been closed", name);
+  require(bytes >= 0, "comm", "share: expected a size, got {}", bytes);
+  if (!engine->transport()) return nullptr;
+  ++number;
+  std::vector<int> here;
+  for (const int r : local) here.push_back(world_ranks[static_cast<std::size_t>(r)]);
+  engine->drain();
+  auto window = engine->transport()->share(here, static_cast<std::uint32_t>(mix(mix(id, static_cast<std::uint64_t>(number)), static_cast<std::uint64_t>(bytes)) & 0x7fffffffu), bytes, engine->deadline());
+  if (window) windows.push_back({window->block(local_index), window->bytes(), window, window.get()});
+  return window;
+}
+
+Place Group::Impl::place(const std::byte* data, std::int64_t bytes) const {
+  for (const Range& r : windows)
+    if (data >= r.begin && data + bytes <= r.begin + r.bytes && !r.window.expired()) return {r.raw, data - r.begin};
+  return {};
+}
+
+std::uint32_t Group::Impl::tag_of(const Call& call, std::int64_t n) const {
+  const auto small = static_cast<std::uint64_t>(one_to_one(call.what) ? Collective::send : call.what) | std::uint64_t(call.op) << 8 |
+                     std::uint64_t(call.algorithm) << 16 | std::uint64_t(call.dtype) << 24 | std::uint64_t(call.in_place ? 1 : 0) << 32 |
+                     std::uint64_t(call.out_place ? 1 : 0) << 33 | (call.what == Collective::broadcast ? std::uint64_t(call.peer) << 40 : 0);
+  const std::uint64_t key = mix(mix(id ^ static_cast<std::uint64_t>(n), small), static_cast<std::uint64_t>(call.count));
+  const auto places = static_cast<std::uint64_t>(call.in_place.offset) * 31 + static_cast<std::uint64_t>(call.out_place.offset);
+  return static_cast<std::uint32_t>((places ? mix(key, places) : key) & 0x7fffffffu);
+}
+
+LedgerEntry Group::Impl::entry_of(const Call& call) {
+  std::int64_t n;
+  if (call.what == Collective::send) n = ++sent[call.peer];
+  else if (call.what == Collective::receive) n = ++received[call.peer];
+  else n = ++number;
+  LedgerEntry e;
+  e.phase = Phase::collective;
+  e.what = call.what;
+  e.op = call.op;
+  e.algorithm = call.algorithm;
+  e.dtype = call.dtype;
+  e.group_size = static_cast<std::uint8_t>(std::min<std::size_t>(world_ranks.size(), 255));
+  e.peer = static_cast<std::int16_t>(call.peer);
+  e.tag = tag_of(call, n);
+  e.number = n;
+  e.count = call.count;
+  e.since = Clock::now().time_since_epoch().count();
+  put(e.group, name);
+  put(e.tensor, Label::current());
+  return e;
+}
+
+void Group::Impl::one_rank(const Stream& s, const Call& call) const {
+  if (call.in == call.out || !call.in || !call.out) return;
+  const Spec spec{Shape{call.count}, call.dtype};
+  copy(s, Tensor(call.out, spec, s.device()), View(call.in, spec, s.device()));
+}
+
+Work Group::Impl::submit(const Stream& s, Call& call, bool now) {
+  require(!closed, "comm", "the group {} has been closed", name);
+  counters.calls.fetch_add(1, std::memory_order_relaxed);
+  counters.bytes.fetch_add(call.bytes(), std::memory_order_relaxed);
+  if (world_ranks.size() == 1) {
+    one_rank(s, call);
+    return {};
+  }
+  if (s.device().is_cuda()) {
+    require(backend != nullptr, "comm", "the group {} has no backend for GPUs: NCCL is not in this build, or was not attached", name);
+    counters.wire_bytes.fetch_add(backend->run(s, call), std::memory_order_relaxed);
+    return {};
+  }
+  if (!windows.empty()) {
+    const std::int64_t n = static_cast<std::int64_t>(world_ranks.size()), part = call.bytes();
+    const bool wide_in = call.what == Collective::reduce_scatter || call.what == Collective::all_to_all;
+    const bool wide_out = call.what == Collective::all_gather || call.what == Collective::all_to_all;
+    if (call.in) call.in_place = place(call.in, wide_in ? n * part : part);
+    if (call.out) call.out_place = place(call.out, wide_out ? n * part : part);
+  }
+  const LedgerEntry entry = entry_of(call);
+  if (!now) return Work(engine->run_later(*this, call, entry));
+  engine->run_now(*this, call, entry);
+  return {};
+}
+
+Group make_world(std::unique_ptr<Transport> transport, WorldOptions options) {
+  const int rank = transport->rank();
+  std::vector<int> all(static_cast<std::size_t>(transport->size()));
+  std::iota(all.begin(), all.end(), 0);
+  auto impl = std::make_shared<Group::Impl>(std::make_shared<Engine>(std::move(transport), std::move(options)), "world", 0x68706364u, std::move(all), rank);
+  impl->make_shared(impl->engine->deadline());
+  return Group(std::move(impl));
+}
+
+}  // namespace hpcdl::comm

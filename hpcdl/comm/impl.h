@@ -1,0 +1,64 @@
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "hpcdl/comm/engine.h"
+
+namespace hpcdl::comm {
+
+/// Counters that one thread adds to and others read.
+struct LiveCounters {
+  std::atomic<std::int64_t> calls = 0, bytes = 0, wire_bytes = 0, nanoseconds = 0, waited_nanoseconds = 0;
+};
+
+class Group::Impl {
+ public:
+  Impl(std::shared_ptr<Engine> engine, std::string name, std::uint64_t id, std::vector<int> world_ranks, int rank);
+  ~Impl();
+
+  /// Checks, numbers and tags the call, then runs or queues it.
+  Work submit(const Stream& s, Call& call, bool now);
+  /// What is needed from a peer to make this group's shared memory.
+  void make_shared(Deadline deadline);
+  std::shared_ptr<Window> share(std::int64_t bytes);
+
+  std::shared_ptr<Engine> engine;
+  std::string name;
+  std::uint64_t id;                  // the same on all ranks of the group, different in all groups of a world
+  std::vector<int> world_ranks;
+  int rank;
+  std::vector<int> local;            // ranks of the group on this host
+  int local_index = 0;
+  std::unique_ptr<Shared> shared;
+  std::shared_ptr<Backend> backend;
+  std::unique_ptr<Transport::Native> native;
+  std::int64_t number = 0;           // of the last collective
+  std::map<int, std::int64_t> sent, received;  // messages, by rank
+  bool closed = false;
+  LiveCounters counters;
+
+  struct Range {
+    const std::byte* begin;
+    std::int64_t bytes;
+    std::weak_ptr<Window> window;
+    const Window* raw;
+  };
+  std::vector<Range> windows;        // of share(): my block
+
+ private:
+  void one_rank(const Stream& s, const Call& call) const;
+  LedgerEntry entry_of(const Call& call);
+  Place place(const std::byte* data, std::int64_t bytes) const;
+  std::uint32_t tag_of(const Call& call, std::int64_t n) const;
+};
+
+/// Well-mixed 64 bits of two.
+constexpr std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
+  std::uint64_t x = a ^ (b + 0x9e3779b97f4a7c15u + (a << 6) + (a >> 2));
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace hpcdl::comm

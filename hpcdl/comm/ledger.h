@@ -1,0 +1,100 @@
+#pragma once
+// What a rank is doing, for whoever asks while it hangs.
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "hpcdl/comm/reduce.h"
+#include "hpcdl/core/dtype.h"
+
+namespace hpcdl::comm {
+
+enum class Phase : std::uint8_t { start, data, compute, checkpoint, collective, idle };
+
+constexpr std::string_view phase_name(Phase p) {
+  constexpr std::string_view names[] = {"start", "data", "compute", "checkpoint", "collective", "idle"};
+  return names[static_cast<int>(p)];
+}
+
+/// One line of the ledger. Plain bytes: it may be sent to another rank as it is.
+struct LedgerEntry {
+  Phase phase = Phase::start;
+  Collective what = Collective::barrier;  // the rest: of a collective
+  Reduce op = Reduce::sum;
+  Algorithm algorithm = Algorithm::automatic;
+  DType dtype = DType::none;
+  std::uint8_t group_size = 0;      // 255: or more
+  std::int16_t peer = -1;           // broadcast: root; send: to; receive: from; by rank of the group
+  std::uint32_t tag = 0;            // equal on ranks that do the same
+  std::uint32_t reserved = 0;
+  std::int64_t number = 0;          // of the collectives of its group, from 1
+  std::int64_t count = 0;           // elements, see Call
+  std::int64_t since = 0;           // Clock::now(), nanoseconds
+  char group[24] = {};
+  char tensor[48] = {};             // what Label said
+};
+
+/// What one rank is doing: its own phase, and the collective that is under way or was the last. Written by that rank's threads (each line by
+/// one at a time), read by any thread without stopping them.
+class Ledger {
+ public:
+  void enter(Phase phase);                   // of the rank's own work
+  void collective(const LedgerEntry& entry);
+  void idle();                               // the collective is done
+
+  LedgerEntry work() const { return work_.read(); }
+  LedgerEntry collective() const { return collective_.read(); }
+
+ private:
+  static_assert(sizeof(LedgerEntry) % 8 == 0);
+  /// A sequence lock over words, each of which is atomic: nothing tears and nothing waits.
+  class Line {
+   public:
+    void write(const LedgerEntry& e);
+    void phase(Phase p, std::int64_t since);
+    LedgerEntry read() const;
+
+   private:
+    static constexpr std::size_t kWords = sizeof(LedgerEntry) / 8;
+    std::atomic<std::uint64_t> version_ = 0;
+    std::array<std::atomic<std::uint64_t>, kWords> words_ = {};
+  };
+  alignas(64) Line work_;
+  alignas(64) Line collective_;
+};
+
+/// While it lives, collectives of this thread are known by this name (a tensor, a bucket) in the ledger. `name` must outlive it.
+class Label {
+ public:
+  explicit Label(std::string_view name);
+  ~Label();
+  Label(const Label&) = delete;
+  Label& operator=(const Label&) = delete;
+  static std::string_view current();
+
+ private:
+  std::string_view before_;
+};
+
+/// While it lives, the rank's own work is in this phase.
+class InPhase {
+ public:
+  InPhase(Ledger& ledger, Phase phase) : ledger_(ledger), before_(ledger.work().phase) { ledger.enter(phase); }
+  ~InPhase() { ledger_.enter(before_); }
+  InPhase(const InPhase&) = delete;
+  InPhase& operator=(const InPhase&) = delete;
+
+ private:
+  Ledger& ledger_;
+  Phase before_;
+};
+
+/// "all_reduce number 41 of group dp, sum of 1024 F32, grad.0"
+std::string describe(const LedgerEntry& e);
+
+}  // namespace hpcdl::comm
