@@ -16,7 +16,7 @@ namespace hpcdl::comm {
 
 /// Where a tensor of a call lies in memory that this host's ranks share. Every rank of the group has its own at the same offset of its
 /// own block (the message tag sees to it).
-struct Place {
+struct InWindow {
   const Window* window = nullptr;  // null: private memory
   std::int64_t offset = 0;
 
@@ -36,7 +36,7 @@ struct Call {
   std::byte* out = nullptr;
   std::int64_t count = 0;
   int peer = -1;  // broadcast: root; send: to; receive: from
-  Place in_place, out_place;
+  InWindow in_place, out_place;
 
   std::int64_t bytes() const { return count * dtype_bytes(dtype); }
 };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "hpcdl/comm/backend.h"
 #include "hpcdl/comm/impl.h"
 #include "hpcdl/core/pool.h"
 

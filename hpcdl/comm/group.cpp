@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "hpcdl/comm/backend.h"
+#include "hpcdl/comm/device_group.h"
 #include "hpcdl/comm/impl.h"
 
 namespace hpcdl::comm {
@@ -154,14 +154,19 @@ Group Group::split(int color, int key, std::string name) const {
   const auto id = mix(mix(impl_->id, static_cast<std::uint64_t>(impl_->number)), static_cast<std::uint64_t>(color));
   auto child = std::make_shared<Impl>(impl_->engine, std::move(name), id, std::move(members), mine);
   child->make_shared(impl_->engine->deadline());
-  Group group(child);
-  if (impl_->backend) child->backend = impl_->backend->split(group, color, key);
-  return group;
+  return Group(std::move(child));
 }
 
 std::shared_ptr<Window> Group::share(std::int64_t bytes) const { return impl_->share(bytes); }
 
-void Group::attach(std::shared_ptr<Backend> backend) const { impl_->backend = std::move(backend); }
+void Group::connect(Device device) const {
+  if (size() > 1) impl_->connect(device);
+}
+
+std::shared_ptr<DeviceGroup> Group::device_group() const {
+  std::lock_guard lock(impl_->device_mutex);
+  return impl_->device;
+}
 
 Counters Group::counters() const {
   const auto& live = impl_->counters;
@@ -173,12 +178,11 @@ void Group::close() {
   if (impl_->closed) return;
   Pool pool(1);
   blocking().barrier(Stream(pool));
-  if (impl_->backend) impl_->backend->close();
   impl_->closed = true;
 }
 
 void Group::abandon(std::string_view why) const noexcept {
-  if (impl_->backend) impl_->backend->abandon();
+  if (const auto device = device_group()) device->give_up();
   impl_->engine->abandon(why);
 }
 

@@ -12,7 +12,7 @@
 
 namespace hpcdl::comm {
 
-class Backend;
+class DeviceGroup;
 class Ledger;
 
 /// What a group has done so far, on this rank.
@@ -82,8 +82,10 @@ class Group {
   /// Place of this rank among those of the group on its host.
   int local_rank() const;
 
-  /// Collective. From now on the backend does what is asked for on tensors of its device, here and in groups that are split from this.
-  void attach(std::shared_ptr<Backend> backend) const;
+  /// Collective. Connects the GPUs of the ranks now; else the first collective on a GPU does it, which must not be one that is captured.
+  void connect(Device device) const;
+  /// The part of this group that lies on GPUs; null before they are connected.
+  std::shared_ptr<DeviceGroup> device_group() const;
 
   Counters counters() const;
   /// What this rank is doing; one for all groups of a world.

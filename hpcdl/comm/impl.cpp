@@ -4,7 +4,7 @@
 #include <exception>
 #include <numeric>
 
-#include "hpcdl/comm/backend.h"
+#include "hpcdl/comm/device_group.h"
 
 namespace hpcdl::comm {
 namespace {
@@ -57,7 +57,7 @@ std::shared_ptr<Window> Group::Impl::share(std::int64_t bytes) {
   return window;
 }
 
-Place Group::Impl::place(const std::byte* data, std::int64_t bytes) const {
+InWindow Group::Impl::place(const std::byte* data, std::int64_t bytes) const {
   for (const Range& r : windows)
     if (data >= r.begin && data + bytes <= r.begin + r.bytes && !r.window.expired()) return {r.raw, data - r.begin};
   return {};
@@ -100,6 +100,44 @@ void Group::Impl::one_rank(const Stream& s, const Call& call) const {
   copy(s, Tensor(call.out, spec, s.device()), View(call.in, spec, s.device()));
 }
 
+DeviceGroup& Group::Impl::connect(Device on) {
+  if (device) return *device;
+  HostExchange exchange{.rank = rank, .size = static_cast<int>(world_ranks.size()), .name = name,
+                        .timeout = std::chrono::duration<double>(engine->patience().deadline).count(), .all_gather = {}};
+  exchange.all_gather = [this](std::span<const std::byte> mine, std::span<std::byte> all) {
+    Call c;
+    c.what = Collective::all_gather;
+    c.in = mine.data();
+    c.out = all.data();
+    c.count = static_cast<std::int64_t>(mine.size());
+    engine->run_now(*this, c, entry_of(c));
+  };
+  auto connected = connect_devices(exchange, on);
+  std::lock_guard lock(device_mutex);
+  device = std::move(connected);
+  return *device;
+}
+
+void Group::Impl::on_device(const Stream& s, const Call& c) {
+  DeviceGroup& d = connect(s.device());
+  const auto n = static_cast<std::int64_t>(world_ranks.size());
+  const bool wide_in = c.what == Collective::reduce_scatter || c.what == Collective::all_to_all;
+  const bool wide_out = c.what == Collective::all_gather || c.what == Collective::all_to_all;
+  const View in(c.in, Spec{Shape{wide_in ? n * c.count : c.count}, c.dtype}, s.device());
+  const Tensor out(c.out, Spec{Shape{wide_out ? n * c.count : c.count}, c.dtype}, s.device());
+  switch (c.what) {
+    case Collective::all_reduce: return d.all_reduce(s, out, c.op, c.algorithm);
+    case Collective::reduce_scatter: return d.reduce_scatter(s, out, in, c.op);
+    case Collective::all_gather: return d.all_gather(s, out, in);
+    case Collective::all_to_all: return d.all_to_all(s, out, in);
+    case Collective::broadcast: return d.broadcast(s, out, c.peer);
+    case Collective::send: return d.send(s, in, c.peer);
+    case Collective::receive: return d.receive(s, out, c.peer);
+    case Collective::barrier: return d.barrier(s);
+    case Collective::split: break;
+  }
+}
+
 Work Group::Impl::submit(const Stream& s, Call& call, bool now) {
   require(!closed, "comm", "the group {} has been closed", name);
   counters.calls.fetch_add(1, std::memory_order_relaxed);
@@ -109,8 +147,7 @@ Work Group::Impl::submit(const Stream& s, Call& call, bool now) {
     return {};
   }
   if (s.device().is_cuda()) {
-    require(backend != nullptr, "comm", "the group {} has no backend for GPUs: NCCL is not in this build, or was not attached", name);
-    counters.wire_bytes.fetch_add(backend->run(s, call), std::memory_order_relaxed);
+    on_device(s, call);
     return {};
   }
   if (!windows.empty()) {

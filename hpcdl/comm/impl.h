@@ -22,6 +22,7 @@ class Group::Impl {
   /// What is needed from a peer to make this group's shared memory.
   void make_shared(Deadline deadline);
   std::shared_ptr<Window> share(std::int64_t bytes);
+  DeviceGroup& connect(Device on);
 
   std::shared_ptr<Engine> engine;
   std::string name;
@@ -31,7 +32,8 @@ class Group::Impl {
   std::vector<int> local;            // ranks of the group on this host
   int local_index = 0;
   std::unique_ptr<Shared> shared;
-  std::shared_ptr<Backend> backend;
+  std::mutex device_mutex;           // of the next
+  std::shared_ptr<DeviceGroup> device;
   std::unique_ptr<Transport::Native> native;
   std::int64_t number = 0;           // of the last collective
   std::map<int, std::int64_t> sent, received;  // messages, by rank
@@ -47,9 +49,10 @@ class Group::Impl {
   std::vector<Range> windows;        // of share(): my block
 
  private:
+  void on_device(const Stream& s, const Call& call);
   void one_rank(const Stream& s, const Call& call) const;
   LedgerEntry entry_of(const Call& call);
-  Place place(const std::byte* data, std::int64_t bytes) const;
+  InWindow place(const std::byte* data, std::int64_t bytes) const;
   std::uint32_t tag_of(const Call& call, std::int64_t n) const;
 };
 
