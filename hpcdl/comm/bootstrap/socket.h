@@ -1,0 +1,57 @@
+#pragma once
+// TCP sockets with deadlines. All are non-blocking, and closed on exec.
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hpcdl/comm/transport.h"
+
+namespace hpcdl::comm {
+
+class Socket {
+ public:
+  explicit Socket(int fd = -1) : fd_(fd) {}
+  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Socket& operator=(Socket&& other) noexcept;
+  ~Socket();
+
+  explicit operator bool() const { return fd_ >= 0; }
+  int fd() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+/// Of this host, as it names itself.
+std::string host_name();
+/// Numbers of this host's addresses, those that other hosts can reach before those they cannot.
+std::vector<std::string> own_addresses();
+
+/// Listens at `port` (0: a free one) of `host` (empty: all addresses). Invalid when the port is taken; throws Error for other reasons.
+Socket listen_at(const std::string& host, int port);
+int port_of(const Socket& listening);
+/// Invalid when nobody waits.
+Socket accept_from(const Socket& listening);
+
+/// Tries once, for at most `timeout` and until the deadline. Invalid, and `why` says so, when nobody answers there. Numbers are used as they
+/// are; names are looked up, never numbers.
+Socket connect_to(const std::string& host, int port, std::chrono::milliseconds timeout, std::string& why);
+
+/// Small messages leave at once; a peer whose host is gone is noticed within about 20 s.
+void tune(const Socket& socket);
+
+enum class Io { done, wait, closed };  // closed: by the peer, or broken
+/// Receives what is there, at most `bytes`; `got` of it.
+Io receive_some(const Socket& socket, std::span<std::byte> bytes, std::size_t& got);
+Io send_some(const Socket& socket, std::span<const std::byte> bytes, std::size_t& sent);
+
+/// Waits until it can be read (or written). False at the deadline.
+bool wait_for(const Socket& socket, bool write, Deadline deadline);
+
+/// Milliseconds until then for poll(), rounded up; at least 0.
+int milliseconds_until(Deadline deadline);
+
+}  // namespace hpcdl::comm

@@ -1,0 +1,276 @@
+#include "hpcdl/comm/bootstrap/store.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "hpcdl/comm/bootstrap/store_server.h"
+
+namespace hpcdl::comm {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr auto kGrace = 5s;  // after a deadline, for rank 0's answer that names who is late
+constexpr auto kFirstWord = 3s;
+
+template <class... A> [[noreturn]] void lost(fmt::format_string<A...> f, A&&... args) { throw PeerLost("[dist] " + fmt::format(f, std::forward<A>(args)...)); }
+
+/// The next frame, waiting for it. Empty at the deadline or when the peer has closed.
+std::optional<Frame> wait_frame(Connection& c, Deadline deadline) {
+  for (;;) {
+    if (auto frame = c.next()) return frame;
+    if (!wait_for(c.socket(), false, deadline)) return std::nullopt;
+    if (!c.fill()) return c.next();
+  }
+}
+
+std::string milliseconds_left(Deadline deadline) { return (Packer() << std::int64_t{milliseconds_until(deadline)}).take(); }
+
+}  // namespace
+
+/// The connection to rank 0, with a thread that reads it.
+class Store::Link {
+ public:
+  Link(Connection connection, int rank, std::vector<std::string> hosts);
+  ~Link();
+
+  void send(FrameKind kind, std::string payload);
+  /// Sends and waits for the answer.
+  std::string ask(FrameKind kind, std::string payload, Deadline deadline);
+  void listen(OnMessage on_message, OnLost on_lost);
+  void say_goodbye();
+
+  const int rank;
+  const std::vector<std::string> hosts;
+
+ private:
+  struct Event {
+    bool lost;
+    int rank;
+    std::string text;
+  };
+
+  void put(const Frame& frame);
+  void wake();
+  void run();
+  bool read_all();
+  void handle(Frame frame);
+  void deliver();
+  void end(const std::string& why);
+
+  std::mutex mutex_;
+  std::condition_variable answered_;
+  Connection connection_;
+  std::uint32_t next_id_ = 1;
+  std::map<std::uint32_t, std::optional<Frame>> requests_;
+  std::deque<Event> events_;
+  std::string over_;  // why nothing comes any more; empty: it does
+  bool left_ = false, stop_ = false;
+  std::mutex handlers_mutex_;  // held while a handler runs
+  OnMessage on_message_;
+  OnLost on_lost_;
+  Socket wake_;
+  std::thread thread_;
+};
+
+Store::Link::Link(Connection connection, int own_rank, std::vector<std::string> all_hosts)
+    : rank(own_rank), hosts(std::move(all_hosts)), connection_(std::move(connection)), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  thread_ = std::thread([this] { run(); });
+}
+
+Store::Link::~Link() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  wake();
+  thread_.join();
+}
+
+void Store::Link::wake() {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto n = ::write(wake_.fd(), &one, sizeof one);
+}
+
+/// With the lock held. What does not go at once is written by the thread.
+void Store::Link::put(const Frame& frame) {
+  connection_.put(frame);
+  connection_.flush();
+  if (connection_.has_output()) wake();
+}
+
+void Store::Link::send(FrameKind kind, std::string payload) {
+  const std::lock_guard lock(mutex_);
+  if (over_.empty() && !left_) put({kind, 0, std::move(payload)});
+}
+
+std::string Store::Link::ask(FrameKind kind, std::string payload, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  require(!left_, "dist", "the store is closed");
+  const auto id = next_id_++;
+  auto& answer = requests_[id];
+  if (over_.empty()) put({kind, id, std::move(payload)});
+  answered_.wait_until(lock, deadline + kGrace, [&] { return answer.has_value() || !over_.empty(); });
+  const auto frame = std::move(answer);
+  requests_.erase(id);
+  if (!frame && !over_.empty()) lost("{}", over_);
+  if (!frame) lost("rank 0 on {} does not answer", hosts[0]);
+  if (frame->kind == FrameKind::late) lost("{}", frame->payload);
+  return frame->payload;
+}
+
+void Store::Link::listen(OnMessage on_message, OnLost on_lost) {
+  const std::lock_guard lock(handlers_mutex_);
+  on_message_ = std::move(on_message);
+  on_lost_ = std::move(on_lost);
+  wake();
+}
+
+void Store::Link::say_goodbye() {
+  const std::lock_guard lock(mutex_);
+  if (left_) return;
+  if (over_.empty()) put({FrameKind::bye, 0, ""});
+  left_ = true;
+}
+
+void Store::Link::run() {
+  // Once nothing comes any more, the thread stays: handlers that are set later hear of it, too.
+  for (bool open = read_all();; open = open && read_all()) {
+    deliver();
+    pollfd fds[2] = {{wake_.fd(), POLLIN, 0}, {connection_.socket().fd(), POLLIN, 0}};
+    {
+      const std::lock_guard lock(mutex_);
+      if (stop_) return;
+      if (connection_.has_output()) fds[1].events |= POLLOUT;
+    }
+    poll(fds, open ? 2 : 1, -1);
+    std::uint64_t count;
+    [[maybe_unused]] const auto n = ::read(wake_.fd(), &count, sizeof count);
+  }
+}
+
+bool Store::Link::read_all() {
+  const std::lock_guard lock(mutex_);
+  std::string why = "its connection is gone";
+  try {
+    const bool open = connection_.fill() && connection_.flush();
+    while (auto frame = connection_.next()) handle(std::move(*frame));
+    if (open) return true;
+  } catch (const Error& e) {
+    why = e.what();
+  }
+  if (!left_) end(fmt::format("rank 0 on {}: {}", hosts[0], why));
+  return false;
+}
+
+void Store::Link::end(const std::string& why) {
+  over_ = why;
+  events_.push_back({true, 0, why});
+  answered_.notify_all();
+}
+
+void Store::Link::handle(Frame frame) {
+  Unpacker in(frame.payload);
+  if (frame.kind == FrameKind::reply || frame.kind == FrameKind::late) {
+    const auto it = requests_.find(frame.id);
+    if (it != requests_.end()) it->second = std::move(frame), answered_.notify_all();
+  } else if (frame.kind == FrameKind::message) {
+    const auto from = in.number<std::int32_t>();
+    events_.push_back({false, from, std::string(in.rest())});
+  } else if (frame.kind == FrameKind::lost) {
+    const auto who = in.number<std::int32_t>();
+    events_.push_back({true, who, std::string(in.string())});
+  }
+}
+
+/// Hands events to the handlers, without the lock that callers need.
+void Store::Link::deliver() {
+  const std::lock_guard handlers(handlers_mutex_);
+  while (on_message_ && on_lost_) {
+    std::unique_lock lock(mutex_);
+    if (events_.empty()) return;
+    const Event e = std::move(events_.front());
+    events_.pop_front();
+    lock.unlock();
+    if (e.lost) on_lost_(e.rank, e.text);
+    else on_message_(e.rank, e.text);
+  }
+}
+
+Store::Store(std::unique_ptr<StoreServer> server, std::unique_ptr<Link> link) : server_(std::move(server)), link_(std::move(link)) {}
+Store::~Store() = default;
+
+std::shared_ptr<Store> Store::introduce(Socket socket, int rank, int world, const std::string& token, Deadline deadline, std::unique_ptr<StoreServer> server) {
+  Connection c(std::move(socket));
+  c.put({FrameKind::hello, 0, (Packer() << token << std::int32_t{rank} << std::int32_t{world} << host_name()).take()});
+  if (!c.flush()) return nullptr;
+  std::optional<Frame> first;
+  try {
+    first = wait_frame(c, std::min<Deadline>(Clock::now() + kFirstWord, deadline + kGrace));
+  } catch (const Error&) {  // some other program
+  }
+  if (!first) return nullptr;
+  if (first->kind == FrameKind::refused && first->payload.empty()) return nullptr;  // another launch
+  if (first->kind == FrameKind::refused) lost("{}", first->payload);
+  if (first->kind != FrameKind::accepted) return nullptr;
+  const auto frame = wait_frame(c, deadline + kGrace);
+  if (!frame) lost("rank 0 accepted rank {} of {}, and then no more came from it: it has ended, or its host is cut off", rank, world);
+  if (frame->kind != FrameKind::welcome) lost("{}", frame->payload);
+  Unpacker in(frame->payload);
+  std::vector<std::string> hosts;
+  for (int r = 0; r < world; ++r) hosts.emplace_back(in.string());
+  return std::shared_ptr<Store>(new Store(std::move(server), std::make_unique<Link>(std::move(c), rank, std::move(hosts))));
+}
+
+int Store::rank() const { return link_->rank; }
+int Store::world() const { return static_cast<int>(hosts().size()); }
+const std::vector<std::string>& Store::hosts() const { return link_->hosts; }
+
+void Store::set(std::string_view key, std::string_view value) { link_->send(FrameKind::set, (Packer() << key).take().append(value)); }
+
+std::string Store::get(std::string_view key, Deadline deadline) {
+  const auto answer = link_->ask(FrameKind::get, milliseconds_left(deadline) + (Packer() << std::uint32_t{1} << key).take(), deadline);
+  return std::string(Unpacker(answer).string());
+}
+
+void Store::wait(const std::vector<std::string>& keys, Deadline deadline) {
+  if (keys.empty()) return;
+  Packer list;
+  list << static_cast<std::uint32_t>(keys.size());
+  for (const auto& key : keys) list << key;
+  link_->ask(FrameKind::get, milliseconds_left(deadline) + list.take(), deadline);
+}
+
+std::int64_t Store::add(std::string_view key, std::int64_t by, Deadline deadline) {
+  return std::stoll(link_->ask(FrameKind::add, (Packer() << key << by).take(), deadline));
+}
+
+std::vector<std::string> Store::gather(std::string_view name, std::string_view value, Deadline deadline) {
+  const auto answer = link_->ask(FrameKind::gather, milliseconds_left(deadline) + (Packer() << name).take().append(value), deadline);
+  Unpacker in(answer);
+  std::vector<std::string> values;
+  for (int r = 0; r < world(); ++r) values.emplace_back(in.string());
+  return values;
+}
+
+void Store::send(int to, std::string_view bytes) {
+  link_->send(FrameKind::message, (Packer() << std::int32_t{to}).take().append(bytes));
+}
+
+void Store::listen(OnMessage on_message, OnLost on_lost) { link_->listen(std::move(on_message), std::move(on_lost)); }
+
+bool Store::close(Deadline deadline) {
+  link_->say_goodbye();
+  return !server_ || server_->wait_for_all(deadline);
+}
+
+}  // namespace hpcdl::comm

@@ -1,0 +1,286 @@
+#include "hpcdl/comm/bootstrap/store_server.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+
+namespace hpcdl::comm {
+
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto kIntroduction = 5s;  // until a connection has said who it is
+constexpr std::size_t kMostNewcomers = 4096;
+constexpr int kMostNamed = 16;  // ranks in one message
+
+}  // namespace
+
+StoreServer::StoreServer(Socket listening, ServerOptions options)
+    : listening_(std::move(listening)), options_(std::move(options)), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), ranks_(static_cast<std::size_t>(options_.world)) {
+  thread_ = std::thread([this] { run(); });
+}
+
+StoreServer::~StoreServer() {
+  stop_ = true;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto n = ::write(wake_.fd(), &one, sizeof one);
+  thread_.join();
+}
+
+bool StoreServer::wait_for_all(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  return done_.wait_until(lock, deadline, [this] { return all_left_; });
+}
+
+void StoreServer::run() {
+  while (!stop_ && serve_once()) {
+  }
+  for (auto& r : ranks_)
+    if (r.connection) r.connection->flush();
+  const std::lock_guard lock(mutex_);
+  all_left_ = true;
+  done_.notify_all();
+}
+
+/// One round of poll. False when everybody has left.
+bool StoreServer::serve_once() {
+  std::vector<pollfd> fds{{wake_.fd(), POLLIN, 0}, {listening_.fd(), POLLIN, 0}};
+  const auto add = [&](const Connection& c) { fds.push_back({c.socket().fd(), static_cast<short>(POLLIN | (c.has_output() ? POLLOUT : 0)), 0}); };
+  for (const auto& [c, _] : newcomers_) add(*c);
+  for (const auto& r : ranks_)
+    if (r.connection) add(*r.connection);
+  poll(fds.data(), fds.size(), milliseconds_until(next_deadline()));
+
+  accept_all();
+  read_newcomers();
+  for (int r = 0; r < options_.world; ++r) read_from(r);
+  answer_waiting();
+  if (!started_ && gave_up_.empty() && Clock::now() >= options_.join_by) give_up(absent());
+  for (int r = 0; r < options_.world; ++r) {
+    auto& rank = ranks_[static_cast<std::size_t>(r)];
+    if (rank.connection && !rank.connection->flush()) lose(r, "its connection is gone");
+  }
+  return !started_ || std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.connection != nullptr; });
+}
+
+Deadline StoreServer::next_deadline() const {
+  Deadline next = Clock::now() + 1h;
+  if (!started_ && gave_up_.empty()) next = std::min(next, options_.join_by);
+  for (const auto& w : waiting_) next = std::min(next, w.deadline);
+  for (const auto& [_, until] : newcomers_) next = std::min(next, until);
+  return next;
+}
+
+void StoreServer::accept_all() {
+  while (Socket s = accept_from(listening_))
+    if (newcomers_.size() < kMostNewcomers) newcomers_.emplace_back(std::make_unique<Connection>(std::move(s)), Clock::now() + kIntroduction);
+}
+
+void StoreServer::read_newcomers() {
+  for (auto& [connection, until] : newcomers_) {
+    try {
+      const bool open = connection->fill();
+      if (const auto frame = connection->next()) hello(connection, *frame);
+      if (connection && (!open || Clock::now() >= until)) connection.reset();
+    } catch (const Error&) {
+      connection.reset();  // somebody else's program
+    }
+  }
+  std::erase_if(newcomers_, [](const auto& n) { return n.first == nullptr; });
+  start_if_complete();
+}
+
+void StoreServer::hello(std::unique_ptr<Connection>& connection, const Frame& frame) {
+  require(frame.kind == FrameKind::hello, "dist", "no introduction");
+  Unpacker in(frame.payload);
+  const auto token = in.string();
+  const auto rank = in.number<std::int32_t>(), world = in.number<std::int32_t>();
+  const std::string host(in.string());
+  const bool ours = token == options_.token;
+  std::string problem = gave_up_;
+  if (problem.empty() && world != options_.world) problem = fmt::format("rank {} on {} was started in a world of {}, rank 0 in a world of {}", rank, host, world, options_.world);
+  else if (problem.empty() && (rank < 0 || rank >= world)) problem = fmt::format("rank {} on {}: ranks are 0 to {}", rank, host, world - 1);
+  else if (problem.empty() && (started_ || ranks_[static_cast<std::size_t>(rank)].connection))
+    problem = fmt::format("rank {} came twice, from {} and from {}: are there two launches at one address?", rank, ranks_[static_cast<std::size_t>(rank)].host, host);
+  if (!ours || !problem.empty()) {
+    connection->put({FrameKind::refused, 0, ours ? problem : ""});
+    connection->flush();
+    if (ours && !started_ && gave_up_.empty()) give_up(problem);
+    connection.reset();
+    return;
+  }
+  connection->put({FrameKind::accepted, 0, ""});
+  auto& r = ranks_[static_cast<std::size_t>(rank)];
+  r.connection = std::move(connection);
+  r.host = host;
+}
+
+void StoreServer::start_if_complete() {
+  if (started_ || !gave_up_.empty() || !std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.connection != nullptr; })) return;
+  started_ = true;
+  Packer hosts;
+  for (const auto& r : ranks_) hosts << r.host;
+  const auto text = hosts.take();
+  for (int r = 0; r < options_.world; ++r) send(r, FrameKind::welcome, 0, text);
+}
+
+void StoreServer::read_from(int rank) {
+  auto& r = ranks_[static_cast<std::size_t>(rank)];
+  if (!r.connection) return;
+  try {
+    const bool open = r.connection->fill();
+    while (r.connection) {
+      const auto frame = r.connection->next();
+      if (!frame) break;
+      handle(rank, *frame);
+    }
+    if (!open && r.connection) lose(rank, "its connection is gone");
+  } catch (const Error& e) {
+    if (r.connection) lose(rank, e.what());
+  }
+}
+
+void StoreServer::handle(int rank, const Frame& f) {
+  Unpacker in(f.payload);
+  const auto deadline = [&] { return Clock::now() + std::chrono::milliseconds(in.number<std::int64_t>()); };
+  switch (f.kind) {
+    case FrameKind::set: {
+      const std::string key(in.string());
+      values_[key] = in.rest();
+      break;
+    }
+    case FrameKind::get: {
+      Waiting w{rank, f.id, deadline(), {}, {}};
+      for (auto n = in.number<std::uint32_t>(); n > 0; --n) w.keys.emplace_back(in.string());
+      waiting_.push_back(std::move(w));
+      break;
+    }
+    case FrameKind::add: {
+      const std::string key(in.string());
+      auto& value = values_[key];
+      std::int64_t number = 0;
+      if (!value.empty() && std::from_chars(value.data(), value.data() + value.size(), number).ptr != value.data() + value.size())
+        fail("dist", "it adds to \"{}\", which holds no number", key);
+      value = std::to_string(number + in.number<std::int64_t>());
+      send(rank, FrameKind::reply, f.id, value);
+      break;
+    }
+    case FrameKind::gather: {
+      Waiting w{rank, f.id, deadline(), {}, std::string(in.string())};
+      auto& all = gathers_[w.name];
+      all.resize(ranks_.size());
+      all[static_cast<std::size_t>(rank)] = std::make_unique<std::string>(in.rest());
+      waiting_.push_back(std::move(w));
+      break;
+    }
+    case FrameKind::message: {
+      const auto to = in.number<std::int32_t>();
+      const auto text = (Packer() << std::int32_t{rank}).take() + std::string(in.rest());
+      for (int r = 0; r < options_.world; ++r)
+        if (to < 0 ? r != rank : r == to) send(r, FrameKind::message, 0, text);
+      break;
+    }
+    case FrameKind::bye: {
+      auto& r = ranks_[static_cast<std::size_t>(rank)];
+      r.left = true;
+      r.connection.reset();
+      break;
+    }
+    default: fail("dist", "it sent what only rank 0 sends");
+  }
+}
+
+void StoreServer::answer_waiting() {
+  std::erase_if(waiting_, [this](const Waiting& w) { return answer(w); });
+  // Those that were waiting have their answers by now; a later round of the same name starts anew.
+  std::erase_if(gathers_, [](const auto& g) { return std::all_of(g.second.begin(), g.second.end(), [](const auto& value) { return value != nullptr; }); });
+}
+
+/// True when it has been answered, well or not.
+bool StoreServer::answer(const Waiting& w) {
+  if (!ranks_[static_cast<std::size_t>(w.rank)].connection) return true;
+  Packer out;
+  bool complete = true, hopeless = false;
+  if (w.keys.empty()) {
+    const auto& all = gathers_[w.name];
+    for (std::size_t r = 0; r < all.size(); ++r) {
+      if (all[r]) out << *all[r];
+      else complete = false, hopeless |= !ranks_[r].connection;
+    }
+  } else {
+    for (const auto& key : w.keys) {
+      const auto it = values_.find(key);
+      if (it != values_.end()) out << it->second;
+      else complete = false;
+    }
+  }
+  if (complete) send(w.rank, FrameKind::reply, w.id, out.take());
+  else if (hopeless || Clock::now() >= w.deadline) send(w.rank, FrameKind::late, w.id, missing(w));
+  else return false;
+  return true;
+}
+
+std::string StoreServer::named(int rank) const {
+  const auto& r = ranks_[static_cast<std::size_t>(rank)];
+  const auto expected = static_cast<std::size_t>(rank) < options_.expected.size() ? options_.expected[static_cast<std::size_t>(rank)] : std::string();
+  const auto& host = r.host.empty() ? expected : r.host;
+  return fmt::format("{}{}{}", rank, host.empty() ? "" : " on " + host, r.lost ? " (lost)" : r.left ? " (has left)" : "");
+}
+
+/// Who has not come, in words.
+std::string StoreServer::absent() const {
+  std::string not_here, here;
+  int count = 0;
+  for (int r = 0; r < options_.world; ++r) {
+    const bool there = ranks_[static_cast<std::size_t>(r)].connection != nullptr;
+    count += !there;
+    auto& list = there ? here : not_here;
+    if (std::count(list.begin(), list.end(), ',') < kMostNamed) list += (list.empty() ? "" : ", ") + named(r);
+  }
+  return fmt::format("{} of {} ranks did not come in time: {}; here: {}", count, options_.world, not_here, here.empty() ? "none" : here);
+}
+
+std::string StoreServer::missing(const Waiting& w) const {
+  std::string text;
+  if (!w.keys.empty()) {
+    for (const auto& key : w.keys)
+      if (!values_.contains(key)) text += (text.empty() ? "" : ", ") + fmt::format("\"{}\"", key);
+    std::string lost;
+    for (int r = 0; r < options_.world; ++r)
+      if (ranks_[static_cast<std::size_t>(r)].lost) lost += (lost.empty() ? "" : ", ") + named(r);
+    return fmt::format("nobody has set {}{}{}", text, lost.empty() ? "" : "; lost: rank ", lost);
+  }
+  const auto& all = gathers_.find(w.name)->second;
+  const auto waits_for = [&](int r) { return !all[static_cast<std::size_t>(r)]; };
+  const auto gone = [&](int r) { return waits_for(r) && !ranks_[static_cast<std::size_t>(r)].connection; };
+  bool any_gone = false;  // then the others are not to blame
+  for (int r = 0; r < options_.world; ++r) any_gone |= gone(r);
+  int named_so_far = 0;
+  for (int r = 0; r < options_.world; ++r)
+    if ((any_gone ? gone(r) : waits_for(r)) && named_so_far++ < kMostNamed) text += (text.empty() ? "" : ", ") + named(r);
+  return fmt::format("\"{}\" waits for rank {}", w.name, text);
+}
+
+void StoreServer::lose(int rank, const std::string& why) {
+  auto& r = ranks_[static_cast<std::size_t>(rank)];
+  r.connection.reset();
+  r.lost = true;
+  if (!started_) return;  // it may come again
+  const auto text = (Packer() << std::int32_t{rank} << fmt::format("rank {} on {}: {}", rank, r.host, why)).take();
+  for (int other = 0; other < options_.world; ++other) send(other, FrameKind::lost, 0, text);
+}
+
+void StoreServer::give_up(const std::string& why) {
+  gave_up_ = why;
+  for (int r = 0; r < options_.world; ++r) send(r, FrameKind::refused, 0, why);
+}
+
+void StoreServer::send(int rank, FrameKind kind, std::uint32_t id, std::string payload) {
+  auto& c = ranks_[static_cast<std::size_t>(rank)].connection;
+  if (c) c->put({kind, id, std::move(payload)});
+}
+
+}  // namespace hpcdl::comm
