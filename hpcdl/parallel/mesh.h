@@ -1,0 +1,64 @@
+#pragma once
+// The ranks of a world as a grid with named axes.
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "hpcdl/comm/group.h"
+
+namespace hpcdl::parallel {
+
+/// Axes of a mesh, the slowest first: neighbours along tp exchange most, and are neighbours in the world.
+enum class Axis : std::uint8_t { pp, dp, cp, tp };
+inline constexpr int kAxes = 4;
+constexpr std::string_view axis_name(Axis a) {
+  constexpr std::string_view names[] = {"pp", "dp", "cp", "tp"};
+  return names[static_cast<int>(a)];
+}
+
+/// How many ranks along each axis: pipeline stages, data, context, tensor.
+struct MeshShape {
+  int pp = 1, dp = 1, cp = 1, tp = 1;
+
+  std::array<int, kAxes> sizes() const { return {pp, dp, cp, tp}; }
+  int size() const { return pp * dp * cp * tp; }
+  bool operator==(const MeshShape&) const = default;
+};
+
+/// The shape for a world of so many ranks; dp = 0 stands for all ranks that the other axes leave. Throws UsageError when the product is
+/// not the world: it says what there is and what would fit.
+MeshShape fit(MeshShape shape, int world);
+
+/// A rank's place along each axis.
+using Coordinates = std::array<int, kAxes>;
+Coordinates coordinates(const MeshShape& shape, int position);
+
+/// Positions of ranks in the mesh: ranks of one host stand together, in their order, whatever order the launcher gave them.
+std::vector<int> positions(const std::vector<int>& host_of_rank);
+
+class Mesh {
+ public:
+  /// A mesh of one rank.
+  Mesh() = default;
+  /// Collective over `world`.
+  Mesh(comm::Group world, const MeshShape& shape);
+
+  const MeshShape& shape() const { return shape_; }
+  const comm::Group& world() const { return world_; }
+  /// The ranks that differ from this one along that axis alone, in its order.
+  const comm::Group& along(Axis a) const { return groups_[static_cast<std::size_t>(a)]; }
+  const comm::Group& dp() const { return along(Axis::dp); }
+  const comm::Group& tp() const { return along(Axis::tp); }
+  int index(Axis a) const { return at_[static_cast<std::size_t>(a)]; }
+  /// "dp 2 x tp 4".
+  std::string describe() const;
+
+ private:
+  MeshShape shape_;
+  comm::Group world_;
+  std::array<comm::Group, kAxes> groups_;
+  Coordinates at_{};
+};
+
+}  // namespace hpcdl::parallel

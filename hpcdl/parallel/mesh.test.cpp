@@ -1,0 +1,51 @@
+#include "hpcdl/parallel/mesh.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "hpcdl/core/error.h"
+
+namespace hpcdl::parallel {
+namespace {
+
+std::string refusal(MeshShape shape, int world) {
+  try {
+    fit(shape, world);
+  } catch (const UsageError& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(mesh, a_product_that_is_not_the_world_is_refused_with_what_would_fit) {
+  EXPECT_EQ(refusal({.dp = 3, .tp = 2}, 8), "[mesh] pp 1 x dp 3 x cp 1 x tp 2 = 6, but the world has 8 ranks: dp 4 would fit, or start 6 ranks");
+  EXPECT_EQ(refusal({.dp = 2, .tp = 3}, 8), "[mesh] pp 1 x dp 2 x cp 1 x tp 3 = 6, but the world has 8 ranks: start 6 ranks, or choose axes whose product is 8");
+  EXPECT_NE(refusal({.dp = 0, .tp = 3}, 8).find("does not divide the world of 8 ranks"), std::string::npos);
+  EXPECT_NE(refusal({.dp = 1, .tp = 0}, 1).find("tp must be at least 1"), std::string::npos);
+  EXPECT_NE(refusal({.dp = -1}, 1).find("dp must be at least 0"), std::string::npos);
+  EXPECT_NE(refusal({.dp = 1 << 20, .tp = 1 << 20}, 1), "");
+}
+
+TEST(mesh, dp_zero_takes_what_the_other_axes_leave) {
+  EXPECT_EQ(fit({.dp = 0, .tp = 2}, 8), (MeshShape{.dp = 4, .tp = 2}));
+  EXPECT_EQ(fit({.dp = 0}, 1), MeshShape{});
+}
+
+TEST(mesh, every_position_has_its_own_coordinates_and_tp_is_the_fastest) {
+  const MeshShape shape{.pp = 2, .dp = 3, .cp = 1, .tp = 4};
+  std::set<Coordinates> seen;
+  for (int i = 0; i < shape.size(); ++i) seen.insert(coordinates(shape, i));
+  EXPECT_EQ(static_cast<int>(seen.size()), shape.size());
+  EXPECT_EQ(coordinates(shape, 5), (Coordinates{0, 1, 0, 1}));
+  EXPECT_EQ(coordinates(shape, 12), (Coordinates{1, 0, 0, 0}));
+}
+
+TEST(mesh, ranks_of_one_host_stand_together_whatever_the_launcher_did) {
+  EXPECT_EQ(positions({0, 0, 2, 2}), (std::vector{0, 1, 2, 3}));
+  EXPECT_EQ(positions({0, 1, 0, 1}), (std::vector{0, 2, 1, 3})) << "round robin";
+}
+
+}  // namespace
+}  // namespace hpcdl::parallel
