@@ -5,9 +5,11 @@
 #include <atomic>
 
 #include "hpcdl/io/checkpoint_for_tests.h"
+#include "hpcdl/io/group_ranks.h"
 #include "hpcdl/io/ranks_for_tests.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/io/sharded_for_tests.h"
+#include "hpcdl/testing/ranks.h"
 
 namespace hpcdl::io {
 namespace {
@@ -41,6 +43,20 @@ TEST(CheckpointRanks, EveryMeshLoadsWhatEveryOtherHasSaved) {
       save(tmp.path(), seed, from, 5);
       for (const Mesh to : kMeshes) EXPECT_TRUE(loads(tmp.path(), seed, to, 5)) << "seed " << seed << ", saved by " << from.dp << " x " << from.tp;
     }
+}
+
+TEST(CheckpointRanks, RanksOfAGroupSaveAndFind) {
+  const Mesh mesh{2, 4};
+  const TempFolder tmp;
+  testing::run_ranks(mesh.ranks(), [&](comm::Group world) {
+    GroupRanks ranks(world);
+    Checkpoints store(tmp.path(), 0, &ranks);
+    const ShardedRun run(7, mesh, ranks.rank(), 3);
+    store.save(run.state(), run.content());
+    const auto found = Checkpoints::find(tmp.path(), "auto", kQuiet, &ranks);
+    EXPECT_TRUE(found && found->state.step == 3);
+  });
+  EXPECT_TRUE(loads(tmp.path(), 7, {4, 2}, 3));
 }
 
 TEST(CheckpointRanks, TheModelPartIsWholeTensorsInFilesOfSeveralRanks) {
