@@ -83,6 +83,7 @@ LedgerEntry Group::Impl::entry_of(const Call& call) {
   e.op = call.op;
   e.algorithm = call.algorithm;
   e.dtype = call.dtype;
+  e.group_id = static_cast<std::uint32_t>(id ^ id >> 32);
   e.group_size = static_cast<std::uint8_t>(std::min<std::size_t>(world_ranks.size(), 255));
   e.peer = static_cast<std::int16_t>(call.peer);
   e.tag = tag_of(call, n);

@@ -31,7 +31,7 @@ struct LedgerEntry {
   std::uint8_t group_size = 0;      // 255: or more
   std::int16_t peer = -1;           // broadcast: root; send: to; receive: from; by rank of the group
   std::uint32_t tag = 0;            // equal on ranks that do the same
-  std::uint32_t reserved = 0;
+  std::uint32_t group_id = 0;       // equal on the ranks of one group, another in every group of a world
   std::int64_t number = 0;          // of the collectives of its group, from 1
   std::int64_t count = 0;           // elements, see Call
   std::int64_t since = 0;           // Clock::now(), nanoseconds

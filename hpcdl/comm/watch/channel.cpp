@@ -1,0 +1,61 @@
+#include "hpcdl/comm/watch/channel.h"
+
+#include <mutex>
+
+namespace hpcdl::comm {
+namespace {
+
+class ThreadChannel;
+
+struct Hub {
+  std::mutex mutex;
+  std::vector<ThreadChannel*> ranks;  // null: ended
+  std::vector<std::string> hosts;
+};
+
+class ThreadChannel final : public Channel {
+ public:
+  ThreadChannel(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+  ~ThreadChannel() override {
+    const std::lock_guard lock(hub_->mutex);
+    hub_->ranks[static_cast<std::size_t>(rank_)] = nullptr;
+    for (auto* other : hub_->ranks)
+      if (other && other->on_lost_) other->on_lost_(rank_, "its thread has ended");
+  }
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(hub_->hosts.size()); }
+  std::string host(int rank) const override { return hub_->hosts[static_cast<std::size_t>(rank)]; }
+  void send(int to, std::string_view bytes) override {
+    const std::lock_guard lock(hub_->mutex);
+    for (auto* other : hub_->ranks)
+      if (other && other != this && (to < 0 || other->rank_ == to) && other->on_message_) other->on_message_(rank_, bytes);
+  }
+  void listen(OnMessage on_message, OnLost on_lost) override {
+    const std::lock_guard lock(hub_->mutex);
+    on_message_ = std::move(on_message);
+    on_lost_ = std::move(on_lost);
+  }
+
+ private:
+  std::shared_ptr<Hub> hub_;
+  int rank_;
+  OnMessage on_message_;
+  OnLost on_lost_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Channel>> thread_channels(int n, std::vector<std::string> hosts) {
+  auto hub = std::make_shared<Hub>();
+  hub->hosts = std::move(hosts);
+  hub->hosts.resize(static_cast<std::size_t>(n), "host0");
+  std::vector<std::unique_ptr<Channel>> out;
+  for (int r = 0; r < n; ++r) {
+    auto channel = std::make_unique<ThreadChannel>(hub, r);
+    hub->ranks.push_back(channel.get());
+    out.push_back(std::move(channel));
+  }
+  return out;
+}
+
+}  // namespace hpcdl::comm

@@ -1,0 +1,169 @@
+#include "hpcdl/comm/watch/verdict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+namespace hpcdl::comm {
+namespace {
+
+using Kind = RankState::Kind;
+using Ranks = std::span<const RankState>;
+constexpr std::size_t kMostNamed = 4;
+
+const RankState& at(Ranks ranks, int r) { return ranks[static_cast<std::size_t>(r)]; }
+
+std::vector<int> of_kind(Ranks ranks, Kind kind) {
+  std::vector<int> out;
+  for (std::size_t r = 0; r < ranks.size(); ++r)
+    if (ranks[r].kind == kind) out.push_back(static_cast<int>(r));
+  return out;
+}
+
+std::string list(Ranks ranks, const std::vector<int>& which) {
+  std::string text;
+  for (std::size_t i = 0; i < which.size() && i < kMostNamed; ++i) text += (i ? ", " : "") + named(ranks, which[i]);
+  if (which.size() > kMostNamed) text += fmt::format(" and {} more", which.size() - kMostNamed);
+  return text;
+}
+
+double age(const LedgerEntry& e) { return static_cast<double>(e.since) * 1e-9; }
+
+std::string operation(const Report& r) { return describe(r.collective); }
+
+/// What it was doing by its own words, "in data for 3.1 s".
+std::string doing(const Report& r) {
+  if (r.in_collective()) return fmt::format("in {} for {}", operation(r), format_age(age(r.collective)));
+  std::string text = r.work.phase == Phase::start || r.work.phase == Phase::idle || r.work.phase == Phase::collective
+                         ? std::string("outside collectives")
+                         : fmt::format("in {} for {}", phase_name(r.work.phase), format_age(age(r.work)));
+  if (r.collective.number > 0) text += fmt::format(" after {}", operation(r));
+  return text;
+}
+
+std::string last_words(const RankState& s) {
+  if (s.heard_ago < 0) return "nothing was ever heard of it";
+  return fmt::format("{} ago it was {}", format_age(s.heard_ago), doing(s.report));
+}
+
+/// Who waits, and in what: "; rank 0 on a waits in ...". The asker, or the lowest rank that is in a collective.
+std::string waiting(Ranks ranks, int asker, const std::vector<int>& blamed) {
+  const auto waits = [&](int r) {
+    return at(ranks, r).kind == Kind::answers && at(ranks, r).report.in_collective() && std::find(blamed.begin(), blamed.end(), r) == blamed.end();
+  };
+  int who = asker >= 0 && waits(asker) ? asker : -1;
+  for (int r = 0; who < 0 && r < static_cast<int>(ranks.size()); ++r)
+    if (waits(r)) who = r;
+  if (who < 0) return "";
+  return fmt::format("; {} waits in {}", named(ranks, who), operation(at(ranks, who).report));
+}
+
+/// The one host that holds all of these ranks and no other: then the host is what is named. Of a single host nothing is said.
+std::string whole_host(Ranks ranks, const std::vector<int>& which) {
+  const std::string& host = at(ranks, which.front()).host;
+  bool others = false;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const bool in = std::find(which.begin(), which.end(), static_cast<int>(r)) != which.end();
+    if (in != (ranks[r].host == host)) return "";
+    others = others || !in;
+  }
+  return others ? host : "";
+}
+
+Verdict unreachable(Ranks ranks, std::vector<int> which, int asker, bool gone) {
+  const RankState& first = at(ranks, which.front());
+  const std::string tail = waiting(ranks, asker, which);
+  const std::string host = whole_host(ranks, which);
+  if (!host.empty() && which.size() > 1)
+    return {which, fmt::format("[dist] host {} with ranks {} to {} {}: it is down or cut off, {}{}", host, which.front(), which.back(),
+                               gone ? "is gone" : "does not answer", last_words(first), tail)};
+  std::string what = gone ? fmt::format("is gone ({})", first.why) : "does not answer: it is frozen, or its host is down or cut off";
+  return {which, fmt::format("[dist] {} {}; {}{}", list(ranks, which), what, last_words(first), tail)};
+}
+
+/// Ranks that are in collectives which do not belong together. Those that are of one mind with most others are right.
+std::vector<int> odd_ones(Ranks ranks, const LedgerEntry& mine) {
+  std::map<std::uint32_t, std::vector<int>> by_tag;
+  for (const int r : of_kind(ranks, Kind::answers)) {
+    const LedgerEntry& e = at(ranks, r).report.collective;
+    if (at(ranks, r).report.in_collective() && e.group_id == mine.group_id) by_tag[e.tag].push_back(r);
+  }
+  if (by_tag.size() < 2) return {};
+  const auto better = [](const auto& a, const auto& b) {  // more, or as many with a lower rank
+    return a.second.size() != b.second.size() ? a.second.size() > b.second.size() : a.second.front() < b.second.front();
+  };
+  const auto right = std::min_element(by_tag.begin(), by_tag.end(), better);
+  std::vector<int> odd;
+  for (auto it = by_tag.begin(); it != by_tag.end(); ++it)
+    if (it != right) odd.insert(odd.end(), it->second.begin(), it->second.end());
+  std::sort(odd.begin(), odd.end());
+  return odd;
+}
+
+/// Ranks of the group of `mine` that are elsewhere. The group's members are not known here: those whose last collective was of this group, or
+/// all, where it is the world; else whoever `peer` is.
+std::vector<int> absent(Ranks ranks, const LedgerEntry& mine, int peer) {
+  std::vector<int> out;
+  const bool world = mine.group_size == ranks.size();
+  for (const int r : of_kind(ranks, Kind::answers)) {
+    const Report& report = at(ranks, r).report;
+    const bool here = report.in_collective() && report.collective.group_id == mine.group_id;
+    if (!here && (world || r == peer || (report.collective.number > 0 && report.collective.group_id == mine.group_id))) out.push_back(r);
+  }
+  return out;
+}
+
+Verdict all_answer(Ranks ranks, int asker, int peer) {
+  const Report& mine = at(ranks, asker).report;
+  const auto finished = of_kind(ranks, Kind::finished);
+  const auto blame_finished = [&] { return Verdict{finished, fmt::format("[dist] {} has finished its run{}", list(ranks, finished), waiting(ranks, asker, finished))}; };
+  if (!finished.empty() && (mine.collective.group_size == ranks.size() || (peer >= 0 && at(ranks, peer).kind == Kind::finished))) return blame_finished();
+  const auto odd = odd_ones(ranks, mine.collective);
+  if (!odd.empty()) {
+    int right = asker;
+    for (int r = 0; r < static_cast<int>(ranks.size()); ++r)
+      if (at(ranks, r).kind == Kind::answers && at(ranks, r).report.in_collective() && at(ranks, r).report.collective.group_id == mine.collective.group_id &&
+          std::find(odd.begin(), odd.end(), r) == odd.end()) {
+        right = r;
+        break;
+      }
+    return {odd, fmt::format("[dist] ranks call different things: {} is in {} while {} is in {}: all ranks must make the same calls with the same shapes in the same order",
+                             list(ranks, odd), operation(at(ranks, odd.front()).report), named(ranks, right), operation(at(ranks, right).report))};
+  }
+  if (const auto away = absent(ranks, mine.collective, peer); !away.empty()) {
+    // Some may wait for others in turn: whoever computes, loads or saves is nearer to the cause than whoever is in another collective.
+    std::vector<int> cause;
+    for (const int r : away)
+      if (!at(ranks, r).report.in_collective()) cause.push_back(r);
+    if (cause.empty()) cause = away;
+    return {cause, fmt::format("[dist] {} {} {}, and did not come to {}, in which {} waits", list(ranks, cause), cause.size() > 1 ? "are not there; the first has been" : "has been",
+                               doing(at(ranks, cause.front()).report), operation(mine), named(ranks, asker))};
+  }
+  if (!finished.empty()) return blame_finished();
+  const int other = peer >= 0 ? peer : asker;
+  return {{other}, fmt::format("[dist] all ranks are in {} and answer, but {} has waited {} and gets nothing{}: their hosts cannot reach each other, or a link is too slow for dist.timeout",
+                               operation(mine), named(ranks, asker), format_age(age(mine.collective)), peer >= 0 ? " from " + named(ranks, peer) : "")};
+}
+
+}  // namespace
+
+std::string format_age(double seconds) { return seconds < 10 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.0f} s", seconds); }
+
+std::string named(Ranks ranks, int rank) { return fmt::format("rank {} on {}", rank, at(ranks, rank).host); }
+
+Verdict judge(Ranks ranks, int asker, int peer) {
+  if (const auto failed = of_kind(ranks, Kind::failed); !failed.empty())
+    return {failed, fmt::format("[dist] {} ended by an error of its own: {}{}", list(ranks, failed), at(ranks, failed.front()).why, waiting(ranks, asker, failed))};
+  auto gone = of_kind(ranks, Kind::gone), silent = of_kind(ranks, Kind::silent);
+  auto both = gone;
+  both.insert(both.end(), silent.begin(), silent.end());
+  std::sort(both.begin(), both.end());
+  // The connections to a host that is cut off break one after the other.
+  if (!gone.empty() && !silent.empty() && !whole_host(ranks, both).empty()) return unreachable(ranks, std::move(both), asker, false);
+  if (!gone.empty()) return unreachable(ranks, std::move(gone), asker, true);
+  if (!silent.empty()) return unreachable(ranks, std::move(silent), asker, false);
+  return all_answer(ranks, asker < 0 ? 0 : asker, peer);
+}
+
+}  // namespace hpcdl::comm

@@ -1,0 +1,308 @@
+#include "hpcdl/comm/watch/watch.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "hpcdl/comm/watch/inquiry.h"
+#include "hpcdl/comm/watch/messages.h"
+
+namespace hpcdl::comm {
+
+using namespace std::chrono_literals;
+
+/// Everything but the public face. Handlers of the channel only put events into a queue; the thread does the rest.
+class Watch::State {
+ public:
+  State(std::unique_ptr<Channel> channel, WatchOptions options);
+  ~State() { stop(); }
+
+  void start();
+  void guard(const Group& world);
+  void fail(std::string_view why);
+  void close();
+  void stop();
+  std::string verdict() const;
+  std::string lost(const PeerLost& lost);
+
+ private:
+  struct Event {
+    int from;
+    bool lost;
+    std::string bytes;
+  };
+  static std::chrono::nanoseconds seconds(double s) { return std::chrono::nanoseconds(static_cast<std::int64_t>(s * 1e9)); }
+  bool keeper() const { return channel_->rank() == 0; }
+
+  void put(Event e);
+  void run();
+  void handle(const Event& e);
+  void handle_message(int from, std::string_view bytes);
+  void inquire(int asker, int peer);
+  void conclude(const std::string& sentence);
+  void tick();
+  Deadline next_tick() const;
+  Report report() const;
+  void tell_keeper(Said what, std::string_view bytes);
+  void fall_back();
+  void wait_untold(std::unique_lock<std::mutex>& lock);
+  void forget(int rank, bool left);
+
+  std::unique_ptr<Channel> channel_;
+  const WatchOptions options_;
+  Inquiry inquiry_;               // of rank 0; of others only what they know of rank 0
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Event> events_;
+  bool stop_ = false;
+  std::string verdict_;
+  std::shared_ptr<Group> world_;  // null: not guarded yet, or no longer
+  std::vector<int> present_;      // others that have neither finished nor gone
+  std::vector<int> untold_;       // of rank 0: ranks that have not said that they know the verdict
+  int wants_ = -2;                // whom this rank waited for at its deadline; -2: it did not
+
+  // Of the thread alone.
+  Deadline next_beat_{}, verdict_by_ = Deadline::max(), leave_at_ = Deadline::max();
+  bool asked_ = false;
+  std::thread thread_;
+};
+
+Watch::State::State(std::unique_ptr<Channel> channel, WatchOptions options)
+    : channel_(std::move(channel)), options_(std::move(options)), inquiry_(*channel_, seconds(options_.answer_seconds)), present_(inquiry_.reachable()) {}
+
+void Watch::State::start() {
+  next_beat_ = Clock::now();
+  thread_ = std::thread([this] { run(); });
+  channel_->listen([this](int from, std::string_view bytes) { put({from, false, std::string(bytes)}); },
+                   [this](int rank, const std::string& why) { put({rank, true, why}); });
+}
+
+void Watch::State::put(Event e) {
+  const std::lock_guard lock(mutex_);
+  events_.push_back(std::move(e));
+  changed_.notify_all();
+}
+
+void Watch::State::guard(const Group& world) {
+  std::string why;
+  {
+    const std::lock_guard lock(mutex_);
+    world_ = std::make_shared<Group>(world);
+    why = verdict_;
+  }
+  if (!why.empty()) world.abandon(why);
+}
+
+std::string Watch::State::verdict() const {
+  const std::lock_guard lock(mutex_);
+  return verdict_;
+}
+
+Report Watch::State::report() const {
+  std::shared_ptr<Group> world;
+  {
+    const std::lock_guard lock(mutex_);
+    world = world_;
+  }
+  return world ? report_of(world->ledger()) : Report{};
+}
+
+/// In the thread whose wait has failed: until there is a verdict, which there always will be.
+std::string Watch::State::lost(const PeerLost& lost) {
+  std::unique_lock lock(mutex_);
+  if (verdict_.empty() && !stop_) {
+    wants_ = lost.peer();
+    changed_.notify_all();
+    changed_.wait_for(lock, seconds(4 * options_.answer_seconds), [&] { return !verdict_.empty() || stop_; });
+  }
+  if (verdict_.empty()) return lost.what();
+  wait_untold(lock);
+  return verdict_;
+}
+
+/// Rank 0 carries the verdict to the others, and goes when they have it.
+void Watch::State::wait_untold(std::unique_lock<std::mutex>& lock) {
+  changed_.wait_for(lock, seconds(options_.answer_seconds), [&] { return (!verdict_.empty() && untold_.empty()) || stop_; });
+}
+
+void Watch::State::fail(std::string_view why) {
+  if (!verdict().empty()) return;
+  if (!keeper()) return channel_->send(0, said(Said::failed, why));
+  put({0, false, said(Said::failed, why)});
+  std::unique_lock lock(mutex_);
+  wait_untold(lock);
+}
+
+void Watch::State::close() {
+  std::string why;
+  {
+    std::unique_lock lock(mutex_);
+    if (stop_) return;
+    if (keeper()) changed_.wait_for(lock, seconds(options_.close_seconds), [&] { return present_.empty() || !verdict_.empty(); });
+    if (!verdict_.empty()) wait_untold(lock);
+    why = verdict_;
+  }
+  stop();
+  if (!why.empty()) throw PeerLost(why);
+}
+
+void Watch::State::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (stop_) return;
+    stop_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+  channel_->listen({}, {});
+  if (verdict_.empty()) channel_->send(-1, said(Said::finished, ""));
+  world_.reset();
+}
+
+void Watch::State::run() {
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    if (wants_ != -2 && !asked_ && verdict_.empty()) {
+      asked_ = true;
+      const int peer = wants_;
+      lock.unlock();
+      if (keeper()) inquire(0, peer);
+      else tell_keeper(Said::stuck, pack_stuck(peer, report()));
+      lock.lock();
+      continue;
+    }
+    if (events_.empty()) {
+      changed_.wait_until(lock, next_tick(), [&] { return stop_ || !events_.empty() || (wants_ != -2 && !asked_ && verdict_.empty()); });
+      lock.unlock();
+      tick();
+      lock.lock();
+      continue;
+    }
+    const Event e = std::move(events_.front());
+    events_.pop_front();
+    lock.unlock();
+    handle(e);
+    lock.lock();
+  }
+}
+
+Deadline Watch::State::next_tick() const { return std::min({next_beat_, verdict_by_, leave_at_, inquiry_.deadline()}); }
+
+void Watch::State::tick() {
+  const auto now = Clock::now();
+  if (now >= next_beat_) {
+    if (!keeper()) channel_->send(0, said(Said::beat, pack(report())));
+    next_beat_ = now + seconds(options_.beat_seconds);
+  }
+  if (now >= inquiry_.deadline()) conclude(inquiry_.verdict(report()));
+  if (now >= verdict_by_) fall_back();
+  if (now >= leave_at_) {
+    leave_at_ = Deadline::max();
+    if (options_.leave) options_.leave(verdict());
+  }
+}
+
+void Watch::State::handle(const Event& e) {
+  if (!e.lost) return handle_message(e.from, e.bytes);
+  forget(e.from, true);
+  if (inquiry_.has_finished(e.from)) return;
+  inquiry_.gone(e.from, e.bytes);
+  if (!verdict().empty()) return;
+  if (keeper()) {
+    inquire(-1, e.from);
+    if (inquiry_.complete()) conclude(inquiry_.verdict(report()));
+  } else if (e.from == 0) {
+    conclude(inquiry_.without_keeper(report()));
+  } else {
+    verdict_by_ = std::min<Deadline>(verdict_by_, Clock::now() + seconds(2 * options_.answer_seconds));
+  }
+}
+
+void Watch::State::handle_message(int from, std::string_view bytes) {
+  if (bytes.empty()) return;
+  const auto what = static_cast<Said>(bytes.front());
+  bytes.remove_prefix(1);
+  switch (what) {
+    case Said::beat: return inquiry_.heard(from, unpack_report(bytes), false);
+    case Said::ask: return channel_->send(from, said(Said::report, pack(report())));
+    case Said::report:
+      inquiry_.heard(from, unpack_report(bytes), true);
+      if (inquiry_.complete()) conclude(inquiry_.verdict(report()));
+      return;
+    case Said::stuck: {
+      const auto [peer, its] = unpack_stuck(bytes);
+      inquiry_.heard(from, its, false);
+      return inquire(from, peer);
+    }
+    case Said::failed: return conclude(inquiry_.failed(from, bytes, report()));
+    case Said::finished:
+      inquiry_.finished(from);
+      return forget(from, true);
+    case Said::verdict:
+      channel_->send(from, said(Said::heard, ""));
+      return conclude(std::string(bytes));
+    case Said::heard: return forget(from, false);
+  }
+}
+
+void Watch::State::forget(int rank, bool left) {
+  const std::lock_guard lock(mutex_);
+  std::erase(untold_, rank);
+  if (left) std::erase(present_, rank);
+  changed_.notify_all();
+}
+
+void Watch::State::tell_keeper(Said what, std::string_view bytes) {
+  channel_->send(0, said(what, bytes));
+  verdict_by_ = std::min<Deadline>(verdict_by_, Clock::now() + seconds(2 * options_.answer_seconds));
+}
+
+void Watch::State::inquire(int asker, int peer) {
+  if (!verdict().empty() || !inquiry_.begin(asker, peer)) return;
+  channel_->send(-1, said(Said::ask, ""));
+  if (inquiry_.complete()) conclude(inquiry_.verdict(report()));
+}
+
+/// Rank 0 says nothing though it was asked to.
+void Watch::State::fall_back() {
+  verdict_by_ = Deadline::max();
+  if (verdict().empty()) conclude(inquiry_.without_keeper(report()));
+}
+
+void Watch::State::conclude(const std::string& sentence) {
+  std::shared_ptr<Group> world;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!verdict_.empty()) return;
+    verdict_ = sentence;
+    if (keeper()) untold_ = inquiry_.reachable();
+    world = world_;
+    changed_.notify_all();
+  }
+  if (keeper()) channel_->send(-1, said(Said::verdict, sentence));
+  inquiry_.end();
+  leave_at_ = Clock::now() + seconds(options_.leave_seconds);
+  if (world) world->abandon(sentence);
+}
+
+Watch::Watch(std::unique_ptr<Channel> channel, WatchOptions options) : state_(std::make_shared<State>(std::move(channel), std::move(options))) { state_->start(); }
+Watch::~Watch() { state_->stop(); }
+
+OnLost Watch::on_lost() const {
+  return [state = std::weak_ptr(state_)](const Ledger&, const PeerLost& lost) {
+    const auto alive = state.lock();
+    return alive ? alive->lost(lost) : std::string(lost.what());
+  };
+}
+
+void Watch::guard(const Group& world) { state_->guard(world); }
+void Watch::fail(std::string_view why) { state_->fail(why); }
+void Watch::close() { state_->close(); }
+std::string Watch::verdict() const { return state_->verdict(); }
+
+}  // namespace hpcdl::comm
