@@ -119,10 +119,14 @@ class Peers {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(ranks_.size()); }
   int host(int rank) const { return transport_.host(world(rank)); }
+  int world_rank(int rank) const { return world(rank); }
+  /// Some of them, under the same tag. `ranks`: of the world; must outlive it.
+  Peers among(std::span<const int> ranks, int rank) const { return {transport_, ranks, rank, tag_, patience_}; }
   std::uint32_t tag() const { return tag_; }
   Transport& transport() const { return transport_; }
   /// Of messages sent so far.
   std::int64_t wire_bytes() const { return wire_bytes_; }
+  void add_wire_bytes(std::int64_t n) { wire_bytes_ += n; }
 
   Pending send(int to, std::span<const std::byte> bytes) {
     wire_bytes_ += static_cast<std::int64_t>(bytes.size());

@@ -1,0 +1,35 @@
+#include "hpcdl/comm/algo/combine_kernels.h"
+#include "hpcdl/comm/algo/reduction.h"
+#include "hpcdl/core/error.h"
+
+namespace hpcdl::comm::algo {
+
+namespace {
+
+constexpr std::size_t kMostRows = 64;  // of the kernel
+
+void run(const CombineArguments& a) {
+  simd::with_isa([&](auto isa) { combine_kernel(isa, a); });
+}
+
+}  // namespace
+
+void check(const Reduction& r) {
+  const bool can = r.dtype != DType::none && r.dtype != DType::boolean && r.dtype < DType::f8_e4m3;
+  require(can, "comm", "expected f32, bf16, f16, f64 or integers to reduce, got {}", dtype_name(r.dtype));
+  require(r.op != Reduce::avg || is_float(r.dtype), "comm", "expected floats to average, got {}: sum them, and divide where the rounding is chosen", dtype_name(r.dtype));
+}
+
+void combine(const Reduction& r, Part part, std::byte* out, const std::byte* a, const std::byte* b, std::int64_t n) {
+  const std::byte* in[] = {a, b};
+  const Reduce op = r.op == Reduce::avg && part == Part::inner ? Reduce::sum : r.op;
+  run({.dtype = r.dtype, .op = op, .divisor = r.ranks, .out = &out, .outs = 1, .in = in, .ins = 2, .n = n});
+}
+
+void combine_all(const Reduction& r, std::span<std::byte* const> out, std::span<const std::byte* const> in, std::int64_t n, bool stream) {
+  require(in.size() <= kMostRows && out.size() <= kMostRows, "comm", "expected at most {} ranks on one host, got {}", kMostRows, in.size());
+  run({.dtype = r.dtype, .op = r.op, .divisor = r.ranks, .out = out.data(), .outs = static_cast<int>(out.size()), .in = in.data(), .ins = static_cast<int>(in.size()),
+       .n = n, .stream = stream});
+}
+
+}  // namespace hpcdl::comm::algo

@@ -1,0 +1,116 @@
+#include <cstddef>
+#include <type_traits>
+
+#include "hpcdl/comm/algo/combine_kernels.h"
+#include "hpcdl/simd/loop.h"
+
+namespace hpcdl::comm::algo {
+namespace {
+
+using simd::Isa;
+using V = simd::Vec<Isa>;
+
+constexpr int kAny = 0;      // as many as the arguments say
+constexpr int kMostRows = 64;
+
+struct Sum {
+  static V apply(V a, V b) { return a + b; }
+  template <class T> static T apply_one(T a, T b) {
+    if constexpr (std::is_floating_point_v<T>) return a + b;
+    else return static_cast<T>(static_cast<std::make_unsigned_t<T>>(a) + static_cast<std::make_unsigned_t<T>>(b));
+  }
+};
+struct Max {
+  // The vector maximum gives its second operand when either is NaN.
+  static V apply(V a, V b) { return select(a == a, max(a, b), a); }
+  template <class T> static T apply_one(T a, T b) {
+    if constexpr (std::is_floating_point_v<T>) return a != a ? a : a > b ? a : b;
+    else return a > b ? a : b;
+  }
+};
+
+template <class T, class Op, bool kDivide, int kIns, int kOuts, bool kStream> void rows(const CombineArguments& a) {
+  const int ins = kIns == kAny ? a.ins : kIns, outs = kOuts == kAny ? a.outs : kOuts;
+  const T* in[kIns == kAny ? kMostRows : kIns];
+  T* out[kOuts == kAny ? kMostRows : kOuts];
+  for (int k = 0; k < ins; ++k) in[k] = reinterpret_cast<const T*>(a.in[k]);
+  for (int k = 0; k < outs; ++k) out[k] = reinterpret_cast<T*>(a.out[k]);
+  const V divisor(static_cast<float>(a.divisor));
+  const auto body = [&](std::int64_t i, auto lanes) {
+    V v = simd::load<V>(in[0] + i, lanes);
+    for (int k = 1; k < ins; ++k) v = Op::apply(v, simd::load<V>(in[k] + i, lanes));
+    if constexpr (kDivide) v = v / divisor;
+    for (int k = 0; k < outs; ++k) {
+      if constexpr (kStream) simd::stream(out[k] + i, v, lanes);
+      else simd::store(out[k] + i, v, lanes);
+    }
+  };
+  if constexpr (kStream) simd::loop_aligned<Isa>(out[0], a.n, body), simd::stream_fence<Isa>();
+  else simd::loop<Isa>(a.n, body);
+}
+
+template <class T, class Op, bool kDivide> void floats(const CombineArguments& a) {
+  if constexpr (!std::is_same_v<T, f16>)  // the vocabulary has no such store of f16
+    if (a.stream) return a.ins == 2 && a.outs == 2 ? rows<T, Op, kDivide, 2, 2, true>(a) : rows<T, Op, kDivide, kAny, kAny, true>(a);
+  if (a.ins == 2 && a.outs == 1) return rows<T, Op, kDivide, 2, 1, false>(a);
+  if (a.ins == 2 && a.outs == 2) return rows<T, Op, kDivide, 2, 2, false>(a);
+  rows<T, Op, kDivide, kAny, kAny, false>(a);
+}
+
+template <class T> void floats(const CombineArguments& a) {
+  if (a.op == Reduce::max) floats<T, Max, false>(a);
+  else if (a.op == Reduce::avg) floats<T, Sum, true>(a);
+  else floats<T, Sum, false>(a);
+}
+
+/// Integers and f64, by the compiler's own vectors. An output is an input itself or apart from it: no iteration sees another's result.
+template <class T, class Op> void plain(const CombineArguments& a) {
+  T* out = reinterpret_cast<T*>(a.out[0]);
+  const T* first = reinterpret_cast<const T*>(a.in[0]);
+  constexpr std::int64_t kBlock = 1024;
+  T sum[kBlock];
+  for (std::int64_t at = 0; at < a.n; at += kBlock) {
+    const std::int64_t len = a.n - at < kBlock ? a.n - at : kBlock;
+    for (std::int64_t i = 0; i < len; ++i) sum[i] = first[at + i];
+    for (int k = 1; k < a.ins; ++k) {
+      const T* in = reinterpret_cast<const T*>(a.in[k]) + at;
+      for (std::int64_t i = 0; i < len; ++i) sum[i] = Op::template apply_one<T>(sum[i], in[i]);
+    }
+    if constexpr (std::is_floating_point_v<T>)
+      if (a.op == Reduce::avg)
+        for (std::int64_t i = 0; i < len; ++i) sum[i] /= static_cast<T>(a.divisor);
+    for (int k = 0; k < a.outs; ++k) {
+      out = reinterpret_cast<T*>(a.out[k]) + at;
+      for (std::int64_t i = 0; i < len; ++i) out[i] = sum[i];
+    }
+  }
+}
+
+template <class T> void plain(const CombineArguments& a) {
+  if (a.op == Reduce::max) plain<T, Max>(a);
+  else plain<T, Sum>(a);
+}
+
+}  // namespace
+
+template <class I> void combine_kernel(I, const CombineArguments& a) {
+  switch (a.dtype) {
+    case DType::f32: return floats<float>(a);
+    case DType::bf16: return floats<bf16>(a);
+    case DType::f16: return floats<f16>(a);
+    case DType::f64: return plain<double>(a);
+    case DType::i64: return plain<std::int64_t>(a);
+    case DType::i32: return plain<std::int32_t>(a);
+    case DType::i16: return plain<std::int16_t>(a);
+    case DType::i8: return plain<std::int8_t>(a);
+    case DType::u64: return plain<std::uint64_t>(a);
+    case DType::u32: return plain<std::uint32_t>(a);
+    case DType::u16: return plain<std::uint16_t>(a);
+    case DType::u8: return plain<std::uint8_t>(a);
+    default: return;
+  }
+}
+
+template void combine_kernel(Isa, const CombineArguments&);
+
+}  // namespace hpcdl::comm::algo

@@ -1,0 +1,116 @@
+#include "hpcdl/comm/algo/halving.h"
+
+#include <bit>
+#include <utility>
+
+namespace hpcdl::comm::algo {
+
+namespace {
+
+/// Bytes up to which steps cost more than what is in them.
+constexpr std::int64_t kShort = 8 << 10;
+
+/// Which ranks take part, and for which chunks.
+struct Places {
+  int size;
+  int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(size)));
+  int pairs = size - power;
+
+  bool stands_back(int rank) const { return rank < 2 * pairs && rank % 2 == 1; }  // rank - 1 does its part
+  bool has_partner(int rank) const { return rank < 2 * pairs && rank % 2 == 0; }
+  int place(int rank) const { return rank < 2 * pairs ? rank / 2 : rank - pairs; }
+  int rank(int place) const { return place < pairs ? 2 * place : place + pairs; }  // of `power`: size
+};
+
+/// One rank's view of n elements that are cut into one chunk for each rank.
+struct Halving {
+  Peers& peers;
+  std::int64_t n, width;
+  Places places{peers.size()};
+  int rank = peers.rank(), place = places.place(rank);
+
+  Range chunk(int of) const { return part_of(n, places.size, of); }
+  /// Of the `count` places that `of` is among.
+  Range block(int of, int count) const {
+    const int first = of / count * count;
+    return {chunk(places.rank(first)).begin, first + count == places.power ? n : chunk(places.rank(first + count)).begin};
+  }
+
+  /// x becomes the sum in block(place, 1) on the ranks that take part; anything elsewhere. `from`: what is summed, x or apart from it.
+  /// `room`: for as much as x.
+  void reduce(std::byte* room, const Reduction& r, std::byte* x, const std::byte* from) const {
+    if (places.stands_back(rank)) return send(peers, rank - 1, {from, static_cast<std::size_t>(n * width)});
+    const Elements sum{x, width};
+    const Elements got{room, width};
+    const auto add = [&](int peer, Range going, Range coming, const std::byte* own, Part part) {
+      const Elements mine{const_cast<std::byte*>(own), width};
+      exchange(peers, peer, mine[going], peer, got[coming], [&](std::int64_t begin, std::int64_t end) {
+        std::byte *a = mine[coming].data() + begin, *b = got[coming].data() + begin;
+        if (rank > peer) std::swap(a, b);
+        combine(r, part, sum[coming].data() + begin, a, b, (end - begin) / width);
+      });
+    };
+    if (places.has_partner(rank)) add(rank + 1, {}, {0, n}, from, Part::inner), from = x;
+    for (int d = places.power / 2; d >= 1; d /= 2) {
+      add(places.rank(place ^ d), block(place ^ d, d), block(place, d), from, d == 1 ? Part::last : Part::inner);
+      from = x;
+    }
+  }
+
+  /// The same sums with half as many steps and whole tensors in each.
+  void reduce_everywhere(std::byte* room, const Reduction& r, std::byte* x) const {
+    const Elements all{x, width}, got{room, width};
+    const Range whole{0, n};
+    if (places.stands_back(rank)) return send(peers, rank - 1, all[whole]), receive(peers, rank - 1, all[whole]);
+    const auto add = [&](int peer, Part part) { combine(r, part, x, rank < peer ? x : room, rank < peer ? room : x, n); };
+    if (places.has_partner(rank)) receive(peers, rank + 1, got[whole]), add(rank + 1, Part::inner);
+    for (int d = places.power / 2; d >= 1; d /= 2) {
+      const int peer = places.rank(place ^ d);
+      exchange(peers, peer, all[whole], peer, got[whole]);
+      add(peer, d == 1 ? Part::last : Part::inner);
+    }
+    if (places.has_partner(rank)) send(peers, rank + 1, all[whole]);
+  }
+
+  /// From block(place, 1) on every rank that takes part to all of x on all ranks.
+  void gather(std::byte* x) const {
+    const Elements all{x, width};
+    if (places.stands_back(rank)) return receive(peers, rank - 1, all[{0, n}]);
+    for (int d = 1; d < places.power; d *= 2) {
+      const int peer = places.rank(place ^ d);
+      exchange(peers, peer, all[block(place, d)], peer, all[block(place ^ d, d)]);
+    }
+    if (places.has_partner(rank)) send(peers, rank + 1, all[{0, n}]);
+  }
+};
+
+}  // namespace
+
+void halving_all_reduce(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* x, std::int64_t n) {
+  const Halving h{peers, n, r.bytes(1)};
+  if (r.bytes(n) <= kShort) return h.reduce_everywhere(scratch.bytes(n * h.width), r, x);
+  h.reduce(scratch.bytes(n * h.width), r, x, x);
+  h.gather(x);
+}
+
+void halving_reduce_scatter(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* out, const std::byte* in, std::int64_t n) {
+  const std::int64_t width = r.bytes(1);
+  const Halving h{peers, n, width};
+  std::byte *room = scratch.bytes(2 * n * width), *x = room + n * width;
+  h.reduce(room, r, x, in);
+  const Elements all{x, width};
+  const Range own = h.chunk(h.rank);
+  if (h.places.stands_back(h.rank)) return receive(peers, h.rank - 1, {out, static_cast<std::size_t>(r.bytes(own.count()))});
+  if (h.places.has_partner(h.rank)) send(peers, h.rank + 1, all[h.chunk(h.rank + 1)]);
+  copy_bytes(out, all[own].data(), r.bytes(own.count()));
+}
+
+void halving_all_gather(Peers& peers, std::byte* x, std::int64_t n, std::int64_t width) {
+  const Halving h{peers, n, width};
+  const Elements all{x, width};
+  if (h.places.stands_back(h.rank)) send(peers, h.rank - 1, all[h.chunk(h.rank)]);
+  if (h.places.has_partner(h.rank)) receive(peers, h.rank + 1, all[h.chunk(h.rank + 1)]);
+  h.gather(x);
+}
+
+}  // namespace hpcdl::comm::algo

@@ -1,0 +1,64 @@
+#include "hpcdl/comm/algo/policy.h"
+
+#include <algorithm>
+
+namespace hpcdl::comm::algo {
+
+std::span<const Algorithm> algorithms_of(Collective what) {
+  using enum Algorithm;
+  static constexpr Algorithm reduce[] = {ring, ring_blocking, halving, tree, shared, star, hierarchical, native};
+  static constexpr Algorithm parts[] = {ring, ring_blocking, halving, pairwise, shared, native};
+  static constexpr Algorithm exchange[] = {pairwise, shared, native};
+  static constexpr Algorithm spread[] = {tree, shared, native};
+  switch (what) {
+    case Collective::all_reduce: return reduce;
+    case Collective::reduce_scatter:
+    case Collective::all_gather: return parts;
+    case Collective::all_to_all: return exchange;
+    case Collective::broadcast:
+    case Collective::barrier: return spread;
+    default: return {};
+  }
+}
+
+std::vector<Algorithm> possible(const Situation& s, bool native) {
+  std::vector<Algorithm> list;
+  for (const Algorithm a : algorithms_of(s.what)) {
+    if (a == Algorithm::native && !native) continue;
+    if (a == Algorithm::shared && (s.hosts > 1 || !s.shared)) continue;
+    if (a == Algorithm::hierarchical && (s.hosts == 1 || s.hosts == s.ranks || !s.shared)) continue;
+    list.push_back(a);
+  }
+  return list;
+}
+
+bool position_independent(Algorithm a, int ranks) {
+  switch (a) {
+    case Algorithm::halving:
+    case Algorithm::tree:
+    case Algorithm::pairwise:
+    case Algorithm::shared:
+    case Algorithm::star:
+    case Algorithm::hierarchical: return true;
+    case Algorithm::ring:
+    case Algorithm::ring_blocking: return ranks <= 2;
+    default: return false;
+  }
+}
+
+Algorithm default_choice(const Situation& s) {
+  constexpr std::int64_t kShort = 16 << 10;
+  if (s.hosts == 1 && s.shared) return Algorithm::shared;
+  const bool is_short = s.bytes <= kShort;
+  switch (s.what) {
+    case Collective::all_reduce:
+      if (is_short) return Algorithm::halving;
+      return s.shared && s.hosts < s.ranks ? Algorithm::hierarchical : Algorithm::ring;
+    case Collective::reduce_scatter:
+    case Collective::all_gather: return is_short ? Algorithm::pairwise : Algorithm::ring;
+    case Collective::all_to_all: return Algorithm::pairwise;
+    default: return Algorithm::tree;
+  }
+}
+
+}  // namespace hpcdl::comm::algo

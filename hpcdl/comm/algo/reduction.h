@@ -1,0 +1,36 @@
+#pragma once
+// How elements of several ranks become one.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "hpcdl/comm/reduce.h"
+#include "hpcdl/core/dtype.h"
+
+namespace hpcdl::comm::algo {
+
+/// What is reduced, how, and over how many ranks (avg divides by them).
+struct Reduction {
+  DType dtype = DType::f32;
+  Reduce op = Reduce::sum;
+  int ranks = 1;
+
+  std::int64_t bytes(std::int64_t elements) const { return elements * dtype_bytes(dtype); }
+};
+
+/// Throws Error: the dtype cannot be reduced, or has no average.
+void check(const Reduction& r);
+
+/// Where a rank's values stand in the whole sum. last: nothing is added after this, so that an average is divided here, once.
+enum class Part : std::uint8_t { inner, last };
+
+/// out[i] = a[i] op b[i], in this order. `out` may be `a` or `b`. 16-bit floats are added in f32 and rounded once; integers wrap.
+/// NaN is the maximum of NaN and anything.
+void combine(const Reduction& r, Part part, std::byte* out, const std::byte* a, const std::byte* b, std::int64_t n);
+
+/// Every out[k][i] = ((in[0][i] op in[1][i]) op in[2][i]) ..., 16-bit floats in f32 throughout. An output may be an input.
+/// stream: the outputs are not read soon, and go past the caches.
+void combine_all(const Reduction& r, std::span<std::byte* const> out, std::span<const std::byte* const> in, std::int64_t n, bool stream = false);
+
+}  // namespace hpcdl::comm::algo

@@ -1,0 +1,246 @@
+#include "hpcdl/comm/algo/shared.h"
+
+#include "hpcdl/comm/algo/phases.h"
+
+namespace hpcdl::comm::algo {
+
+namespace {
+
+/// Bytes up to which staging beats two more phases: measured on 2 cores of a Zen 5, see docs/performance.md.
+constexpr std::int64_t kShortWindow = 2 << 10, kShortPrivate = 32 << 10;
+/// Results above go past the caches: others read them next, from memory anyway.
+constexpr std::int64_t kStream = std::int64_t{1} << 40;
+/// Ranks up to which each sums all of a staged tensor itself, rather than a slice for all.
+constexpr int kAlone = 4;
+/// Of one round through staging memory: the half of it that is in use, and what was copied, stay in a core's second-level cache.
+constexpr std::int64_t kRound = 128 << 10;
+static_assert(kRound <= Phases::kHalf);
+
+/// A rank's slice of n elements, in whole cache lines: no line is written by two ranks.
+Range slice(std::int64_t n, std::int64_t width, int parts, int i) {
+  const std::int64_t line = 64 / width, lines = (n + line - 1) / line;
+  return {std::min(n, lines * i / parts * line), std::min(n, lines * (i + 1) / parts * line)};
+}
+
+std::vector<std::byte*> moved(const std::vector<std::byte*>& bases, std::int64_t offset) {
+  std::vector<std::byte*> at;
+  for (std::byte* b : bases) at.push_back(b + offset);
+  return at;
+}
+std::span<const std::byte* const> constant(const std::vector<std::byte*>& v) { return {const_cast<const std::byte* const*>(v.data()), v.size()}; }
+
+/// All tensors can be reached: each rank reduces its slice of them into all.
+void reduce_in_place(const Reduction& r, Phases& p, const std::vector<std::byte*>& tensors, std::int64_t n) {
+  const Range own = slice(n, r.bytes(1), p.size(), p.index());
+  const auto slices = moved(tensors, r.bytes(own.begin));
+  combine_all(r, slices, constant(slices), own.count(), r.bytes(n) >= kStream);
+  p.meet();
+}
+
+/// Every rank stages, round by round, what others need of its `parts` parts of n elements, `stride` bytes apart; one whose `in` is null
+/// only uses. use(at, count, staged): elements [at, at + count) of all parts; staged(rank, part) is where a rank has them.
+template <class Use> void staged_rounds(Phases& p, int parts, std::int64_t n, std::int64_t width, const std::byte* in, std::int64_t stride, bool only_others, Use&& use) {
+  const std::int64_t round = std::max<std::int64_t>(1, kRound / width / parts / 64 * 64);
+  for (std::int64_t at = 0; at < n; at += round) {
+    const std::int64_t count = std::min(round, n - at), bytes = count * width;
+    for (int k = 0; in && k < parts; ++k)
+      if (!only_others || k != p.index()) copy_bytes(p.staging(p.index()) + k * bytes, in + k * stride + at * width, bytes);
+    p.meet();
+    use(at, count, [&](int rank, int part) { return p.staged(rank) + part * bytes; });
+  }
+}
+
+void reduce_staged_alone(const Reduction& r, Phases& p, std::byte* x, std::int64_t n) {
+  std::vector<const std::byte*> in(static_cast<std::size_t>(p.size()));
+  staged_rounds(p, 1, n, r.bytes(1), x, 0, false, [&](std::int64_t at, std::int64_t count, auto&& staged) {
+    std::byte* out = x + r.bytes(at);
+    for (int k = 0; k < p.size(); ++k) in[static_cast<std::size_t>(k)] = k == p.index() ? out : staged(k, 0);
+    combine_all(r, std::span(&out, 1), in, count);
+  });
+}
+
+/// Each rank sums a slice of what is staged, into its own place there, from where all copy it.
+void reduce_staged_slices(const Reduction& r, Phases& p, std::byte* x, std::int64_t n) {
+  std::vector<const std::byte*> in(static_cast<std::size_t>(p.size()));
+  staged_rounds(p, 1, n, r.bytes(1), x, 0, false, [&](std::int64_t at, std::int64_t count, auto&& staged) {
+    const Range own = slice(count, r.bytes(1), p.size(), p.index());
+    for (int k = 0; k < p.size(); ++k) in[static_cast<std::size_t>(k)] = staged(k, 0) + r.bytes(own.begin);
+    std::byte* out = p.staging(p.index());
+    combine_all(r, std::span(&out, 1), in, own.count());
+    p.meet();
+    for (int k = 0; k < p.size(); ++k) {
+      const Range theirs = slice(count, r.bytes(1), p.size(), k);
+      copy_bytes(x + r.bytes(at + theirs.begin), p.staged(k), r.bytes(theirs.count()));
+    }
+  });
+}
+
+/// Each rank reduces its slice from all private tensors into its own, from where the others fetch it.
+void reduce_by_reading(const Reduction& r, Phases& p, Ground& g, std::byte* x, std::int64_t n) {
+  const Others others(p, g, x);
+  const std::int64_t round = kRound / r.bytes(1);
+  std::byte* room = g.scratch.bytes(kRound * p.size());
+  std::vector<const std::byte*> in(static_cast<std::size_t>(p.size()));
+  const Range own = slice(n, r.bytes(1), p.size(), p.index());
+  for (std::int64_t at = own.begin; at < own.end; at += round) {
+    const std::int64_t count = std::min(round, own.end - at);
+    std::byte* out = x + r.bytes(at);
+    for (int k = 0; k < p.size(); ++k) {
+      in[static_cast<std::size_t>(k)] = k == p.index() ? out : room + k * kRound;
+      if (k != p.index()) others.read(k, room + k * kRound, others.at(k) + r.bytes(at), r.bytes(count));
+    }
+    combine_all(r, std::span(&out, 1), in, count);
+  }
+  p.meet();
+  for (int step = 1; step < p.size(); ++step) {
+    const int k = (p.index() + step) % p.size();
+    const Range theirs = slice(n, r.bytes(1), p.size(), k);
+    others.read(k, x + r.bytes(theirs.begin), others.at(k) + r.bytes(theirs.begin), r.bytes(theirs.count()));
+  }
+  p.meet();
+}
+
+std::vector<std::byte*> addresses(const Others& others, int size) {
+  std::vector<std::byte*> list;
+  for (int k = 0; k < size; ++k) list.push_back(const_cast<std::byte*>(others.at(k)));
+  return list;
+}
+
+std::vector<std::byte*> addresses(const decltype(Call::in_place)& place, int size) {
+  std::vector<std::byte*> list;
+  for (int k = 0; k < size; ++k) list.push_back(place.at(k));
+  return list;
+}
+
+/// For what only moves: fetch(k, to, from, n) copies from the tensor of rank k, wherever it lies. `long_enough`: bytes that move.
+/// Ends with a phase: from then on every rank may write to its tensor.
+template <class Use> void with_inputs(const Call& c, Ground& g, Phases& p, Use&& use) {
+  if (c.in_place) {
+    p.meet();
+    use([&](int k, std::byte* to, std::int64_t offset, std::int64_t n) { copy_bytes(to, c.in_place.at(k) + offset, n); });
+  } else {
+    const Others others(p, g, c.in);
+    use([&](int k, std::byte* to, std::int64_t offset, std::int64_t n) { others.read(k, to, others.at(k) + offset, n); });
+  }
+  p.meet();
+}
+
+bool staged_pays(const Call& c, Ground& g, Phases& p, std::int64_t bytes) {
+  if (bytes <= (c.in_place ? kShortWindow : kShortPrivate)) return true;
+  return !c.in_place && reach(p, g) == Reach::none;
+}
+
+}  // namespace
+
+void shared_all_reduce(const Call& c, Ground& g) {
+  Phases p(g);
+  const Reduction r = reduction_of(c, g);
+  const auto in_place = [&](const std::vector<std::byte*>& tensors) { reduce_in_place(r, p, tensors, c.count); };
+  if (staged_pays(c, g, p, c.bytes())) return p.size() <= kAlone ? reduce_staged_alone(r, p, c.out, c.count) : reduce_staged_slices(r, p, c.out, c.count);
+  if (c.in_place) return p.meet(), in_place(addresses(c.in_place, p.size()));
+  if (reach(p, g) == Reach::copies) return reduce_by_reading(r, p, g, c.out, c.count);
+  in_place(addresses(Others(p, g, c.out), p.size()));
+}
+
+void shared_reduce_scatter(const Call& c, Ground& g) {
+  Phases p(g);
+  const Reduction r = reduction_of(c, g);
+  const int size = p.size(), index = p.index();
+  std::vector<const std::byte*> in(static_cast<std::size_t>(size));
+  if (staged_pays(c, g, p, c.bytes() * size))
+    return staged_rounds(p, size, c.count, r.bytes(1), c.in, c.bytes(), true, [&](std::int64_t at, std::int64_t count, auto&& staged) {
+      for (int k = 0; k < size; ++k) in[static_cast<std::size_t>(k)] = k == index ? c.in + index * c.bytes() + r.bytes(at) : staged(k, index);
+      std::byte* out = c.out + r.bytes(at);
+      combine_all(r, std::span(&out, 1), in, count);
+    });
+  const bool seen = c.in_place || reach(p, g) == Reach::direct;  // inputs can be read where they are
+  const std::int64_t round = seen ? c.count : kRound / r.bytes(1);
+  std::byte* room = seen ? nullptr : g.scratch.bytes(kRound * size);
+  const auto reduce = [&](auto&& source) {
+    for (std::int64_t at = 0; at < c.count; at += round) {
+      const std::int64_t count = std::min(round, c.count - at);
+      for (int k = 0; k < size; ++k)
+        in[static_cast<std::size_t>(k)] = k == index ? c.in + index * c.bytes() + r.bytes(at) : source(k, index * c.bytes() + r.bytes(at), r.bytes(count));
+      std::byte* out = c.out + r.bytes(at);
+      combine_all(r, std::span(&out, 1), in, count);
+    }
+  };
+  if (c.in_place) {
+    p.meet();
+    reduce([&](int k, std::int64_t offset, std::int64_t) { return c.in_place.at(k) + offset; });
+  } else {
+    const Others others(p, g, c.in);
+    reduce([&](int k, std::int64_t offset, std::int64_t n) {
+      if (seen) return others.at(k) + offset;
+      others.read(k, room + k * kRound, others.at(k) + offset, n);
+      return static_cast<const std::byte*>(room + k * kRound);
+    });
+  }
+  p.meet();
+}
+
+void shared_all_gather(const Call& c, Ground& g) {
+  Phases p(g);
+  const std::int64_t part = c.bytes();
+  if (staged_pays(c, g, p, part))
+    return copy_bytes(c.out + p.index() * part, c.in, part), staged_rounds(p, 1, part, 1, c.in, 0, false, [&](std::int64_t at, std::int64_t n, auto&& staged) {
+      for (int k = 0; k < p.size(); ++k)
+        if (k != p.index()) copy_bytes(c.out + k * part + at, staged(k, 0), n);
+    });
+  with_inputs(c, g, p, [&](auto&& fetch) {
+    copy_bytes(c.out + p.index() * part, c.in, part);
+    for (int step = 1; step < p.size(); ++step) {
+      const int k = (p.index() + step) % p.size();
+      fetch(k, c.out + k * part, 0, part);
+    }
+  });
+}
+
+void shared_all_to_all(const Call& c, Ground& g) {
+  Phases p(g);
+  const std::int64_t part = c.bytes();
+  const int own = p.index();
+  if (staged_pays(c, g, p, part * p.size()))
+    return copy_bytes(c.out + own * part, c.in + own * part, part), staged_rounds(p, p.size(), part, 1, c.in, part, true, [&](std::int64_t at, std::int64_t n, auto&& staged) {
+      for (int k = 0; k < p.size(); ++k)
+        if (k != own) copy_bytes(c.out + k * part + at, staged(k, own), n);
+    });
+  with_inputs(c, g, p, [&](auto&& fetch) {
+    copy_bytes(c.out + own * part, c.in + own * part, part);
+    for (int step = 1; step < p.size(); ++step) {
+      const int k = (own + step) % p.size();
+      fetch(k, c.out + k * part, own * part, part);
+    }
+  });
+}
+
+void shared_broadcast(const Call& c, Ground& g) {
+  const auto ranks = g.shared->ranks();
+  shared_copy_from(g, static_cast<int>(std::find(ranks.begin(), ranks.end(), c.peer) - ranks.begin()), c.out, c.bytes());
+}
+
+void shared_barrier(Ground& g) { Phases(g).meet(); }
+
+void shared_reduce_to_first(const Reduction& reduction, Ground& g, std::byte* x, std::int64_t n) {
+  Phases p(g);
+  const Reduction r{reduction.dtype, reduction.op == Reduce::max ? Reduce::max : Reduce::sum, reduction.ranks};
+  std::vector<const std::byte*> in(static_cast<std::size_t>(p.size()));
+  staged_rounds(p, 1, n, r.bytes(1), p.index() == 0 ? nullptr : x, 0, false, [&](std::int64_t at, std::int64_t count, auto&& staged) {
+    if (p.index() != 0) return;
+    std::byte* out = x + r.bytes(at);
+    for (int k = 0; k < p.size(); ++k) in[static_cast<std::size_t>(k)] = k == 0 ? out : staged(k, 0);
+    combine_all(r, std::span(&out, 1), in, count);
+  });
+}
+
+void shared_copy_from(Ground& g, int root, std::byte* x, std::int64_t bytes) {
+  Phases p(g);
+  for (std::int64_t at = 0; at < bytes; at += Phases::kHalf) {
+    const std::int64_t n = std::min(Phases::kHalf, bytes - at);
+    if (p.index() == root) copy_bytes(p.staging(root), x + at, n);
+    p.meet();
+    if (p.index() != root) copy_bytes(x + at, p.staged(root), n);
+  }
+}
+
+}  // namespace hpcdl::comm::algo

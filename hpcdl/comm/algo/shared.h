@@ -1,0 +1,22 @@
+#pragma once
+// Collectives of the ranks of one host through memory that they share. Where the tensors lie in a window, every rank reduces its slice of all
+// tensors and stores it to all of them: one pass, no copies. Tensors in private memory go through staging memory when they are short, and
+// are read from process to process when they are long. Everything is summed in the order of ranks, 16-bit floats in f32.
+
+#include "hpcdl/comm/algo/pieces.h"
+
+namespace hpcdl::comm::algo {
+
+void shared_all_reduce(const Call& call, Ground& g);
+void shared_reduce_scatter(const Call& call, Ground& g);
+void shared_all_gather(const Call& call, Ground& g);
+void shared_all_to_all(const Call& call, Ground& g);
+void shared_broadcast(const Call& call, Ground& g);
+void shared_barrier(Ground& g);
+
+/// Parts of `hierarchical`. The sum of the ranks of this host, not averaged, into x on the first of them.
+void shared_reduce_to_first(const Reduction& r, Ground& g, std::byte* x, std::int64_t n);
+/// `root`: index among the ranks of this host.
+void shared_copy_from(Ground& g, int root, std::byte* x, std::int64_t bytes);
+
+}  // namespace hpcdl::comm::algo
