@@ -136,7 +136,9 @@ void Engine::finish(const Item& item) {
       failure = failure_;
     }
     if (failure) std::rethrow_exception(failure);
+    item->begin = Clock::now();
     execute(*item->group, item->call, item->entry);
+    item->end = Clock::now();
   } catch (...) {
     item->error = std::current_exception();
   }
@@ -244,6 +246,11 @@ void Work::wait() {
   if (!state_) return;
   const auto state = std::move(state_);
   state->engine->wait(*state);
+}
+
+std::pair<Clock::time_point, Clock::time_point> Work::took() const {
+  if (!state_ || !done() || state_->end < state_->begin) return {};
+  return {state_->begin, state_->end};
 }
 
 bool Work::done() const { return !state_ || state_->done.load(std::memory_order_acquire); }

@@ -26,6 +26,7 @@ class Work::State {
   Call call;
   LedgerEntry entry;
   std::exception_ptr error;
+  Clock::time_point begin{}, end{};  // of its run
   std::atomic<bool> done = false;
 };
 

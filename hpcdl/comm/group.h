@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "hpcdl/comm/reduce.h"
 #include "hpcdl/comm/transport.h"
@@ -31,6 +32,8 @@ class Work {
   Work() = default;  // done
   void wait();
   bool done() const;
+  /// When it ran. Of a call that was queued and is done; else both are equal. Ask a copy: wait() forgets.
+  std::pair<Clock::time_point, Clock::time_point> took() const;
 
   class State;
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}

@@ -17,18 +17,23 @@ std::int64_t padded(std::int64_t bytes, std::int64_t align) { return (bytes + al
 BucketPlan plan_buckets(std::span<const std::int64_t> bytes, const BucketOptions& options) {
   require(options.cap >= 0 && options.first >= 0, "parallel", "a bucket of {} bytes, the first of {}; expected sizes of at least 0", options.cap, options.first);
   BucketPlan plan;
+  std::int64_t left = 0, limit = 0;
   for (const auto size : bytes) {
     require(size >= 0, "parallel", "a gradient of {} bytes", size);
-    const auto limit = plan.buckets.size() <= 1 ? std::min(options.first, options.cap) : options.cap;
+    left += padded(size, kTensorAlign);
+  }
+  for (const auto size : bytes) {
     const bool fits = !plan.buckets.empty() && plan.bytes + padded(size, kTensorAlign) - plan.buckets.back().offset <= limit;
     if (!fits) {
       plan.bytes = padded(plan.bytes, kBucketAlign);
       if (!plan.buckets.empty()) plan.buckets.back().bytes = plan.bytes - plan.buckets.back().offset;
       const int at = static_cast<int>(plan.offset.size());
+      limit = std::min(options.cap, at == 0 ? options.first : std::max(options.first, left / 2));
       plan.buckets.push_back({.offset = plan.bytes, .bytes = 0, .begin = at, .end = at});
     }
     plan.offset.push_back(plan.bytes);
     plan.bytes += padded(size, kTensorAlign);
+    left -= padded(size, kTensorAlign);
     ++plan.buckets.back().end;
   }
   plan.bytes = padded(plan.bytes, kBucketAlign);

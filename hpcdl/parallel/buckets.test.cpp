@@ -38,10 +38,10 @@ void expect_whole(const BucketPlan& plan, std::span<const std::int64_t> bytes) {
   EXPECT_EQ(at, plan.bytes);
 }
 
-TEST(buckets, the_first_is_small_and_the_others_are_filled_up_to_the_cap) {
-  const std::vector<std::int64_t> bytes(10, 1 << 20);
+TEST(buckets, the_first_is_small_the_others_are_filled_up_to_the_cap_and_the_last_ones_taper) {
+  const std::vector<std::int64_t> bytes(18, 1 << 20);
   const auto plan = plan_buckets(bytes, {.cap = 4 << 20, .first = 1 << 20});
-  EXPECT_EQ(sizes_of(plan), (std::vector{1, 4, 4, 1}));
+  EXPECT_EQ(sizes_of(plan), (std::vector{1, 4, 4, 4, 2, 1, 1, 1}));
   expect_whole(plan, bytes);
 }
 

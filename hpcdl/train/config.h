@@ -64,7 +64,7 @@ struct TrainConfig {
 
   void visit(auto&& f) {
     f("steps", steps, "optimizer steps to take", {.min = 1, .max = 1e12});
-    f("batch", batch, "sequences per micro-batch", {.min = 1, .max = 1 << 20});
+    f("batch", batch, "sequences per micro-batch, of each data-parallel rank", {.min = 1, .max = 1 << 20});
     f("accumulate", accumulate, "micro-batches per optimizer step", {.min = 1, .max = 1 << 20});
     f("lr", lr, "highest learning rate", {.min = 0, .max = 1e3});
     f("min_lr", min_lr, "learning rate at the end", {.min = 0, .max = 1e3});
@@ -85,7 +85,7 @@ struct TrainConfig {
     f("min_scale", min_scale, "fp16: the least loss scale; an overflow there ends the run", {.min = 1e-9, .max = 16777216});
     f("recompute", recompute, "recompute activations in backward: less memory, more time, the same result");
     f("eval_every", eval_every, "steps between evaluations; 0: only at the end", {.min = 0, .max = 1e12});
-    f("eval_batches", eval_batches, "micro-batches of one evaluation", {.min = 1, .max = 1e9});
+    f("eval_batches", eval_batches, "micro-batches of one evaluation, of each data-parallel rank", {.min = 1, .max = 1e9});
     f("log_every", log_every, "steps between lines of metrics", {.min = 1, .max = 1e12});
     f("device", device, "where to train: cpu, cuda, or cuda:N");
     f("threads", threads, "CPU threads; 0: all usable", {.min = 0, .max = 4096});
@@ -105,10 +105,25 @@ struct CheckpointConfig {
   }
 };
 
+struct ParallelConfig {
+  std::int64_t dp = 0, tp = 1;
+  double bucket_mb = 25, first_bucket_mb = 1;
+  bool overlap = true;
+
+  void visit(auto&& f) {
+    f("dp", dp, "ranks that share each batch out; 0: all ranks / tp", {.min = 0, .max = 1 << 20});
+    f("tp", tp, "ranks that share each weight out; dp * tp is the number of ranks", {.min = 1, .max = 1 << 20});
+    f("bucket_mb", bucket_mb, "MiB of gradients that are reduced together; 0: every tensor by itself", {.min = 0, .max = 1 << 20});
+    f("first_bucket_mb", first_bucket_mb, "MiB of the first bucket, small so that the first reduction starts early", {.min = 0, .max = 1 << 20});
+    f("overlap", overlap, "reduce while backward still runs; false: wait for every reduction. The result is the same");
+  }
+};
+
 struct RunConfig {
   io::ModelConfig model;
   DataConfig data;
   TrainConfig train;
+  ParallelConfig parallel;
   CheckpointConfig checkpoint;
   std::filesystem::path output;
 
@@ -118,6 +133,7 @@ struct RunConfig {
     f.section("model", model);
     f.section("data", data);
     f.section("train", train);
+    f.section("parallel", parallel);
     f.section("checkpoint", checkpoint);
     f("output", output, "folder of the run: model/, checkpoints/, metrics.jsonl, tensorboard/, config.toml");
   }

@@ -22,6 +22,7 @@ struct StepNumbers {
   double loss = 0, lr = 0, grad_norm = 0;
   double tokens_per_second = 0, sol_percent = 0, data_wait_percent = 0;  // sol_percent < 0: not known
   double seconds_left = 0;
+  double comm_percent = -1, hidden_percent = -1;  // of the time: gradients were exchanged; of that: behind computing. < 0: one rank, or not known
 };
 
 std::string progress_line(const StepNumbers& n);

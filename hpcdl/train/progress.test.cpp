@@ -23,6 +23,8 @@ TEST(progress, the_line_says_what_matters) {
                                    .sol_percent = 61, .data_wait_percent = 0.25, .seconds_left = 90});
   for (const char* part : {"step 3/9", "loss 1.5000", "12.30K tok/s", "61% of light", "1m 30s left"})
     EXPECT_NE(line.find(part), std::string::npos) << line;
+  EXPECT_NE(progress_line({.comm_percent = 31, .hidden_percent = 84}).find("comm 31% (84% hidden)"), std::string::npos);
+  EXPECT_EQ(progress_line({}).find("comm"), std::string::npos) << "one rank";
   EXPECT_EQ(progress_line({.sol_percent = -1}).find("light"), std::string::npos);
 }
 

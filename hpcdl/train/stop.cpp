@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <mutex>
 
 namespace hpcdl::train {
 
@@ -15,6 +16,8 @@ static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler")
 constexpr int kSignals[] = {SIGTERM, SIGUSR1, SIGINT};
 struct sigaction before[3];
 bool installed[3];
+int alive = 0;  // of StopSignals
+std::mutex alive_mutex;
 
 /// The second signal finds the default action and ends the process.
 void handle(int signal) {
@@ -28,6 +31,8 @@ void handle(int signal) {
 }  // namespace
 
 StopSignals::StopSignals(bool on_interrupt) {
+  const std::lock_guard lock(alive_mutex);
+  if (alive++ > 0) return;
   received.store(0);
   struct sigaction action {};
   action.sa_handler = handle;
@@ -39,6 +44,8 @@ StopSignals::StopSignals(bool on_interrupt) {
 }
 
 StopSignals::~StopSignals() {
+  const std::lock_guard lock(alive_mutex);
+  if (--alive > 0) return;
   for (int i = 0; i < 3; ++i)
     if (installed[i]) sigaction(kSignals[i], &before[i], nullptr);
 }

@@ -4,7 +4,7 @@
 
 namespace hpcdl::train {
 
-/// Installs handlers while it lives; one at a time.
+/// Installs handlers while it lives. Ranks that are threads of one process share them: those of the first stand until the last goes.
 class StopSignals {
  public:
   explicit StopSignals(bool on_interrupt);

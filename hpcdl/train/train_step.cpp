@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <set>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/upload.h"
 #include "hpcdl/ops/grad_norm/grad_norm.h"
+#include "hpcdl/parallel/agree.h"
 #include "hpcdl/train/non_finite.h"
 
 namespace hpcdl::train {
@@ -22,6 +24,8 @@ Tensor bytes_of(const Buffer& b) { return Tensor(b.data(), {{b.bytes()}, DType::
 TrainStep::TrainStep(models::LanguageModel& model, Pool& pool, const StepOptions& options, Device device)
     : model_(model), options_(options), stream_(device, pool, &params_) {
   if (model_.device() != device) model_.to_device(stream_);
+  options_.forward.part = options_.data.rank();
+  if (options_.data.size() > 1) place_gradients();
   if (options_.forward.compute != DType::f32 && options_.copies.value_or(device.is_cuda())) {
     model_.keep_copies(options_.forward.compute);
     model_.round_copies(stream_);
@@ -55,11 +59,28 @@ void TrainStep::set_scale_state(const ScaleState& state) {
   stream_.synchronize();
 }
 
+/// A pass that is recorded and thrown away tells in which order gradients become ready, and so where they go.
+void TrainStep::place_gradients() {
+  std::vector<parallel::ReadyGradient> order;
+  std::set<std::string, std::less<>> ready;
+  Pass dry;
+  record_pass(dry, Write::overwrite, Kind::alone, [&](Graph&, const std::string& name, const Var& gradient) {
+    if (ready.insert(name).second) order.push_back({name, gradient.spec()});
+  });
+  for (const auto& p : model_.parameters())  // those that no record touches
+    if (ready.insert(p.name).second) order.push_back({p.name, p.value.spec()});
+  gradients_ = std::make_unique<parallel::Gradients>(options_.data, std::move(order), options_.reduce, stream_.device());
+  model_.place_gradients([&](const models::NamedParameter& p) { return gradients_->gradient(p.name); });
+}
+
 void TrainStep::record_programs() {
+  const auto reducing = gradients_ ? Kind::reducing : Kind::alone;
+  const bool apart = gradients_ && options_.accumulate;  // the last micro-batch has a program of its own
   std::vector<std::pair<std::optional<Executable>*, Program>> programs;
-  programs.emplace_back(&first_.exe, record_pass(first_, Write::overwrite, false));
-  if (options_.accumulate) programs.emplace_back(&more_.exe, record_pass(more_, Write::accumulate, false));
-  programs.emplace_back(&eval_.exe, record_pass(eval_, Write::overwrite, true));
+  programs.emplace_back(&first_.exe, record_pass(first_, Write::overwrite, apart ? Kind::alone : reducing));
+  if (options_.accumulate) programs.emplace_back(&more_.exe, record_pass(more_, Write::accumulate, Kind::alone));
+  if (apart) programs.emplace_back(&last_.exe, record_pass(last_, Write::accumulate, Kind::reducing));
+  programs.emplace_back(&eval_.exe, record_pass(eval_, Write::overwrite, Kind::inference));
   programs.emplace_back(&update_, record_update());
   std::int64_t bytes = 0;
   for (const auto& [exe, program] : programs) bytes = std::max(bytes, plan(program).arena_bytes);
@@ -67,7 +88,8 @@ void TrainStep::record_programs() {
   for (auto& [exe, program] : programs) exe->emplace(std::move(program), arena_, stream_.device());
 }
 
-Program TrainStep::record_pass(Pass& pass, Write write, bool inference) const {
+Program TrainStep::record_pass(Pass& pass, Write write, Kind kind, Graph::GradientHook hook) const {
+  const bool inference = kind == Kind::inference;
   Graph g({.parameter_gradients = write, .weights_beside = options_.weights_beside && stream_.device().is_cuda(), .inference = inference});
   const Spec spec{{options_.batch, options_.length}, DType::i32};
   pass.tokens = g.input("tokens", spec);
@@ -77,8 +99,13 @@ Program TrainStep::record_pass(Pass& pass, Write write, bool inference) const {
   forward.fused_mlp = !inference && (forward.fused_mlp || stream_.device().is_cuda());
   forward.head_gradient_now = !inference && (forward.head_gradient_now || stream_.device().is_cuda());
   pass.loss = g.keep(model_.loss(g, pass.tokens, pass.targets, forward));
-  if (!inference && options_.loss_scale) g.backward(pass.loss, g.constant("loss_scale", scale_.tensor));
-  else if (!inference) g.backward(pass.loss);
+  if (hook) g.on_gradient(std::move(hook));
+  const auto backward = [&] {
+    if (options_.loss_scale) g.backward(pass.loss, g.constant("loss_scale", scale_.tensor));
+    else g.backward(pass.loss);
+  };
+  if (kind == Kind::reducing) gradients_->record(g, backward);
+  else if (!inference) backward();
   return g.finish();
 }
 
@@ -142,18 +169,19 @@ void TrainStep::queue(Pass& pass, const Staged& batch) {
 }
 
 /// Parameters and program of one micro-batch.
-TrainStep::Pass& TrainStep::prepare(std::int64_t step, std::int64_t micro) {
+TrainStep::Pass& TrainStep::prepare(std::int64_t step, std::int64_t micro, bool last) {
   params_.step = step;
   params_.seed = options_.seed + static_cast<std::uint64_t>(micro) * 0x9E3779B97F4A7C15u;  // other draws for every micro-batch
-  return micro == 0 ? first_ : more_;
+  return micro == 0 ? first_ : last && last_.exe ? last_ : more_;
 }
 
 void TrainStep::accumulate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, std::int64_t step,
-                           std::int64_t micro) {
+                           std::int64_t micro, bool last) {
   const InStage stage_of_run(observer_, Stage::pass);
   require(micro == 0 || options_.accumulate, "train", "this step was made for one micro-batch");
+  require(!gradients_ || micro > 0 || last != options_.accumulate, "train", "the last micro-batch is told by `last`, and with `accumulate` it is not the first");
   const auto& batch = stage(micro, tokens, targets);
-  queue(prepare(step, micro), batch);
+  queue(prepare(step, micro, last), batch);
   step_ = step, micros_ = micro + 1;
 }
 
@@ -166,11 +194,15 @@ double TrainStep::loss() {
 }
 
 StepResult TrainStep::update(double lr, std::int64_t valid_tokens) {
-  require(valid_tokens > 0, "train", "the batch holds no target to learn from");
   const InStage stage_of_run(observer_, Stage::update);
+  // A GPU is still at work, and its loss not yet here.
+  const bool at_once = !stream_.device().is_cuda();
+  const double mine[] = {static_cast<double>(valid_tokens), at_once ? loss() : 0};
+  const auto all = parallel::sum_over_ranks(options_.data, mine);
+  require(all[0] > 0, "train", "the batch holds no target to learn from");
   params_.step = step_;
   params_.lr = static_cast<float>(lr);
-  params_.grad_scale = 1.0f / static_cast<float>(valid_tokens);
+  params_.grad_scale = 1.0f / static_cast<float>(all[0]);
   params_.skip = 0;
   run(*update_);
   if (options_.loss_scale) {
@@ -178,7 +210,7 @@ StepResult TrainStep::update(double lr, std::int64_t valid_tokens) {
     copy(stream_, Tensor(&scale_now_.counts, LossScale::kCounts), counts_.tensor);
   }
   stream_.pull_params();
-  return {loss(), params_.grad_norm};
+  return {at_once ? all[1] : parallel::sum_over_ranks(options_.data, loss()), static_cast<std::int64_t>(all[0]), params_.grad_norm};
 }
 
 double TrainStep::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) {
@@ -193,19 +225,23 @@ double TrainStep::evaluate(std::span<const std::int32_t> tokens, std::span<const
 std::string TrainStep::explain_non_finite() {
   for (const auto& p : model_.parameters())
     if (!all_finite(stream_, p.value)) return "the weight \"" + p.name + "\"";
+  if (gradients_) {  // ranks stop at different records: programs that exchange nothing
+    for (auto* pass : {&first_, &more_, &last_})
+      if (pass->exe) pass->exe.emplace(record_pass(*pass, pass == &first_ ? Write::overwrite : Write::accumulate, Kind::alone), arena_, stream_.device());
+  }
   for (std::int64_t micro = 0; micro < micros_; ++micro) {
-    auto& pass = prepare(step_, micro);
+    auto& pass = prepare(step_, micro, micro + 1 == micros_);
     fill(pass, staged_[static_cast<std::size_t>(micro)]);
     if (auto found = first_non_finite(*pass.exe, stream_)) return *found;
   }
   for (const auto& p : model_.parameters())
     if (!all_finite(stream_, p.gradient)) return "the gradient of \"" + p.name + "\"";
-  return "the global gradient norm, whose squares overflow";
+  return gradients_ ? "none of this rank's: that of another, or the global gradient norm, whose squares overflow" : "the global gradient norm, whose squares overflow";
 }
 
 std::vector<const Executable*> TrainStep::programs(std::int64_t micro_batches) const {
   std::vector<const Executable*> list{&*first_.exe};
-  for (std::int64_t i = 1; i < micro_batches; ++i) list.push_back(&*more_.exe);
+  for (std::int64_t i = 1; i < micro_batches; ++i) list.push_back(i + 1 == micro_batches && last_.exe ? &*last_.exe : &*more_.exe);
   list.push_back(&*update_);
   return list;
 }

@@ -1,6 +1,7 @@
 #pragma once
 // One optimizer step as three recorded programs: forward and backward that overwrite the gradients (first micro-batch),
-// the same that adds to them (the others), and the update: gradient norm, clip, AdamW. A fourth evaluates.
+// the same that adds to them (the others), and the update: gradient norm, clip, AdamW. A fourth evaluates. Where ranks share the batch,
+// the pass of the last micro-batch also sums the gradients over them, so every rank updates alike.
 
 #include <cmath>
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/ops/adamw/adamw.h"
 #include "hpcdl/ops/loss_scale/loss_scale.h"
+#include "hpcdl/parallel/gradients.h"
 #include "hpcdl/train/observer.h"
 
 namespace hpcdl::train {
@@ -34,11 +36,15 @@ struct StepOptions {
   bool weights_beside = false;
   std::optional<LossScale::Args> loss_scale = {};
   float init_scale = 1024;               // of the sum of the losses of a micro-batch
+  /// Ranks that share the batch out: each calls the same methods with its part, see data/split_data.h.
+  comm::Group data = {};
+  parallel::ReduceOptions reduce = {};
 };
 
 /// What an optimizer step came to.
 struct StepResult {
-  double loss = 0;       // sum over all valid targets
+  double loss = 0;       // sum over all valid targets of all ranks
+  std::int64_t valid_tokens = 0;  // of all ranks
   double grad_norm = 0;  // before clipping; when it is not finite, nothing has been changed
   bool finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
 };
@@ -55,23 +61,25 @@ class TrainStep {
   TrainStep(models::LanguageModel& model, Pool& pool, const StepOptions& options, Device device = {});
 
   /// Forward and backward of micro-batch number `micro` (0 overwrites the gradients) of 0-based step `step`. tokens, targets: (B, T),
-  /// target -1 ignored; both are copied. On a GPU this only queues work.
-  void accumulate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, std::int64_t step, std::int64_t micro);
-  /// Scales the gradients by 1 / valid_tokens, clips, updates the weights, and waits for all of the step.
+  /// target -1 ignored; both are copied. On a GPU this only queues work. Ranks exchange gradients in the `last` one alone.
+  void accumulate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, std::int64_t step, std::int64_t micro, bool last = true);
+  /// Scales the gradients by 1 / valid_tokens (of this rank; the sum over ranks counts), clips, updates the weights, and waits for all of the
+  /// step.
   StepResult update(double lr, std::int64_t valid_tokens);
-  /// Sum of the losses, forward only.
+  /// Sum of the losses, forward only; of this rank.
   double evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
 
   /// Programs are run by the observer from now on; null: nobody watches.
   void watch(Observer* observer) { observer_ = observer; }
 
-  /// Waits for the micro-batches since the last update(), and returns the sum of their losses.
+  /// Waits for the micro-batches since the last update(), and returns the sum of their losses on this rank.
   double loss();
   bool scales_loss() const { return options_.loss_scale.has_value(); }
   ScaleState scale_state() const { return scale_now_; }
   void set_scale_state(const ScaleState& state);
 
-  /// Why the last step gave no finite number: the first bad tensor, in words. Runs its micro-batches again, record by record.
+  /// Why the last step gave no finite number: the first bad tensor, in words. Runs its micro-batches again, record by record. Ranks do so
+  /// each for itself; where only others have bad numbers, it says that.
   std::string explain_non_finite();
 
   /// Records, operands and costs of one optimizer step with `micro_batches` micro-batches.
@@ -83,6 +91,9 @@ class TrainStep {
   void fetch();
   void store();
   std::int64_t arena_bytes() const { return arena_->bytes(); }
+  bool on_gpu() const { return stream_.device().is_cuda(); }
+  /// Where gradients lie that are summed over ranks; null with one rank.
+  const parallel::Gradients* gradients() const { return gradients_.get(); }
 
  private:
   struct Pass {
@@ -97,12 +108,14 @@ class TrainStep {
     std::byte* targets() const { return memory.data() + bytes; }
     float& loss() const { return *reinterpret_cast<float*>(memory.data() + 2 * bytes); }
   };
+  enum class Kind { alone, reducing, inference };
+  void place_gradients();
   void record_programs();
-  Program record_pass(Pass& pass, Write write, bool inference) const;
+  Program record_pass(Pass& pass, Write write, Kind kind, Graph::GradientHook hook = {}) const;
   Program record_update();
   void run(Executable& exe);
   Staged& stage(std::int64_t micro, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
-  Pass& prepare(std::int64_t step, std::int64_t micro);
+  Pass& prepare(std::int64_t step, std::int64_t micro, bool last);
   void queue(Pass& pass, const Staged& batch);
   void fill(Pass& pass, const Staged& batch);
 
@@ -114,7 +127,8 @@ class TrainStep {
   std::vector<std::pair<Tensor, Tensor>> state_;  // views of it, in the order of model.parameters()
   std::vector<const Executable*> warm_;           // ran once: captured where that helps
   std::shared_ptr<Buffer> arena_;                 // the programs never run at the same time
-  Pass first_, more_, eval_;
+  std::unique_ptr<parallel::Gradients> gradients_;
+  Pass first_, more_, last_, eval_;               // last_: more_ that reduces, where there are ranks and micro-batches
   std::optional<Executable> update_;
   std::vector<Staged> staged_;                    // by micro-batch
   std::int64_t step_ = 0, micros_ = 0;            // of the step that is running

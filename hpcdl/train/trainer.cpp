@@ -15,6 +15,9 @@
 #include "hpcdl/io/hf_config.h"
 #include "hpcdl/io/jsonl.h"
 #include "hpcdl/io/tensorboard.h"
+#include "hpcdl/parallel/agree.h"
+#include "hpcdl/parallel/io_ranks.h"
+#include "hpcdl/parallel/mesh.h"
 #include "hpcdl/train/stop.h"
 
 namespace hpcdl::train {
@@ -75,8 +78,13 @@ class Run {
   void overflowed(const StepResult& result);
   bool due(std::int64_t every) const { return every > 0 && step_ % every == 0; }
 
+  bool leads() const { return world().rank() == 0; }  // logs and writes
+  const comm::Group& world() const { return mesh_.world(); }
+
   RunConfig& config_;
-  const Hooks& hooks_;
+  Hooks hooks_;
+  parallel::Mesh mesh_;
+  parallel::IoRanks io_ranks_;
   Progress progress_;
   Pool pool_;
   data::PreparedText text_;
@@ -96,13 +104,22 @@ class Run {
   std::int64_t valid_ = 0;
   // since the last line of metrics
   double interval_seconds_ = 0, interval_waited_ = 0;
+  parallel::ExchangeTimes exchanged_;  // until then
   std::int64_t interval_tokens_ = 0, interval_steps_ = 0;
   double light_seconds_ = -1;  // of one step at the speed of light
   RunSummary summary_;
 };
 
+/// Hooks of one rank: others than the first are silent.
+Hooks of_rank(Hooks hooks) {
+  if (hooks.world.rank() > 0) hooks.console = {};
+  return hooks;
+}
+
 Run::Run(RunConfig& config, const Hooks& hooks)
-    : config_(config), hooks_(hooks), progress_(hooks.console), pool_(config.train.threads), text_(prepare(config, pool_, hooks)) {
+    : config_(config), hooks_(of_rank(hooks)), mesh_(hooks.world, {.dp = static_cast<int>(config.parallel.dp), .tp = static_cast<int>(config.parallel.tp)}), io_ranks_(world()),
+      progress_(hooks_.console), pool_(config.train.threads > 0 ? config.train.threads : parallel::threads_per_rank(world())),
+      text_(parallel::host_by_host(world(), [&] { return prepare(config, pool_, hooks_); })) {
   fit_vocabulary(config_.model, text_.tokenizer);
   config_.model.resolve();
   const auto& t = config_.train;
@@ -110,7 +127,9 @@ Run::Run(RunConfig& config, const Hooks& hooks)
   if (t.dtype == Compute::fp16 && !device.is_cuda()) fail_usage("train", "train.dtype = fp16 needs a GPU (train.device = \"cuda\"); on a CPU take bf16");
   schedule_ = {t.schedule, t.lr, t.min_lr, t.steps, t.warmup};
   model_ = models::LanguageModel::create(config_.model, t.seed, true);
-  train_.emplace(*model_, pool_, step_options(config_), device);
+  auto options = step_options(config_);
+  options.data = mesh_.dp();
+  train_.emplace(*model_, pool_, options, device);
   train_->watch(hooks_.observer);
   if (hooks_.before_steps) hooks_.before_steps(train_->programs(t.accumulate));
   if (!hooks_.steps_only) open_files();
@@ -118,10 +137,10 @@ Run::Run(RunConfig& config, const Hooks& hooks)
   const auto train_files = std::vector<fs::path>{text_.train};
   const auto vocab = static_cast<data::TokenId>(config_.model.vocab);
   loader_.emplace(data::open_token_files(train_files),
-                  data::LoaderOptions{.batch = t.batch, .context = config_.model.context, .seed = t.seed, .vocab = vocab}, start_);
+                  data::LoaderOptions{.batch = t.batch, .context = config_.model.context, .seed = t.seed, .vocab = vocab, .rank = mesh_.dp().rank(), .world = mesh_.dp().size()}, start_);
   if (text_.val_tokens > 1 && !hooks_.steps_only) {
     const auto val_files = std::vector<fs::path>{text_.val};
-    eval_.emplace(data::open_token_files(val_files), t.batch, config_.model.context, vocab);
+    eval_.emplace(data::open_token_files(val_files), t.batch, config_.model.context, vocab, mesh_.dp().rank(), mesh_.dp().size());
   }
   if (hooks_.speed_of_light) {
     light_seconds_ = 0;
@@ -130,7 +149,7 @@ Run::Run(RunConfig& config, const Hooks& hooks)
   summary_.parameters = model_->parameter_count();
   summary_.arena_bytes = train_->arena_bytes();
   summary_.first_step = step_;
-  progress_.say(fmt::format("{} parameters, {} training tokens, {} activations planned, {} threads{}", format_count(static_cast<double>(summary_.parameters)),
+  progress_.say(fmt::format("{}{} parameters, {} training tokens, {} activations planned, {} threads{}", world().size() > 1 ? mesh_.describe() + ": " : "", format_count(static_cast<double>(summary_.parameters)),
                             format_count(static_cast<double>(text_.train_tokens)), format_bytes(static_cast<double>(summary_.arena_bytes)),
                             pool_.threads(), step_ ? fmt::format("; resumed at step {}", step_) : ""));
 }
@@ -138,9 +157,10 @@ Run::Run(RunConfig& config, const Hooks& hooks)
 void Run::open_files() {
   const fs::path out = config_.output;
   toml_ = io::ConfigTable(config_).to_toml();
-  checkpoints_.emplace(out / "checkpoints", config_.checkpoint.keep);
-  io::write_file_atomic(out / "config.toml", toml_);
+  checkpoints_.emplace(out / "checkpoints", config_.checkpoint.keep, &io_ranks_);
+  if (leads()) io::write_file_atomic(out / "config.toml", toml_);
   resume();
+  if (!leads()) return;
   const auto resumed_at = step_ > 0 ? std::optional(step_) : std::nullopt;
   metrics_.emplace(out / "metrics.jsonl", resumed_at);
   io::make_folder(out / "tensorboard");
@@ -149,7 +169,7 @@ void Run::open_files() {
 
 void Run::resume() {
   const auto warn = [&](const std::string& message) { progress_.say("warning: " + message); };
-  const auto found = io::Checkpoints::find(config_.output / "checkpoints", config_.checkpoint.resume, warn);
+  const auto found = io::Checkpoints::find(config_.output / "checkpoints", config_.checkpoint.resume, warn, &io_ranks_);
   if (!found) return;
   auto theirs = io::read_hf_config(found->path);
   const auto& ours = config_.model;
@@ -202,13 +222,13 @@ void Run::one_step() {
   std::int64_t seen = 0;
   for (std::int64_t micro = 0; micro < config_.train.accumulate; ++micro) {
     const auto& batch = next_batch();
-    train_->accumulate(batch.tokens, batch.targets, step_, micro);
+    train_->accumulate(batch.tokens, batch.targets, step_, micro, micro + 1 == config_.train.accumulate);
     valid_ += batch.valid;
-    seen += std::ssize(batch.tokens);
+    seen += std::ssize(batch.tokens) * mesh_.dp().size();
   }
   lr_ = schedule_.at(step_);
   const auto result = train_->update(lr_, valid_);
-  if (result.finite()) loss_ = result.loss / static_cast<double>(valid_), norm_ = result.grad_norm;
+  if (result.finite()) loss_ = result.loss / static_cast<double>(result.valid_tokens), norm_ = result.grad_norm;
   else overflowed(result);
   if (hooks_.observer) hooks_.observer->end_step(step_);
   ++step_;
@@ -226,15 +246,23 @@ void Run::report(double seconds, double waited) {
   const bool last = step_ == t.steps;
   if (!last && step_ != summary_.first_step + 1 && !due(t.log_every)) return;
   const double per_step = interval_seconds_ / static_cast<double>(interval_steps_);
-  const StepNumbers n{.step = step_, .steps = t.steps, .loss = loss_, .lr = lr_, .grad_norm = norm_,
+  StepNumbers n{.step = step_, .steps = t.steps, .loss = loss_, .lr = lr_, .grad_norm = norm_,
                       .tokens_per_second = static_cast<double>(interval_tokens_) / interval_seconds_,
                       .sol_percent = light_seconds_ < 0 ? -1 : 100 * light_seconds_ / per_step,
                       .data_wait_percent = 100 * interval_waited_ / interval_seconds_,
                       .seconds_left = static_cast<double>(t.steps - step_) * summary_.seconds / static_cast<double>(step_ - summary_.first_step)};
+  if (train_->gradients() && !train_->on_gpu()) {
+    const auto now = train_->gradients()->times();
+    const parallel::ExchangeTimes since{now.seconds - exchanged_.seconds, now.waited_seconds - exchanged_.waited_seconds};
+    n.comm_percent = 100 * since.seconds / interval_seconds_;
+    n.hidden_percent = 100 * since.hidden();
+    exchanged_ = now;
+  }
   io::Json line = {{"step", n.step}, {"loss", n.loss}, {"lr", n.lr}, {"grad_norm", n.grad_norm}, {"tokens", tokens_},
                                  {"tokens_per_second", n.tokens_per_second}};
   if (n.sol_percent >= 0) line["sol_percent"] = n.sol_percent;
   line["data_wait_percent"] = n.data_wait_percent;
+  if (n.comm_percent >= 0) line["comm_percent"] = n.comm_percent, line["hidden_percent"] = n.hidden_percent;
   if (train_->scales_loss()) {
     const auto state = train_->scale_state();
     line["loss_scale"] = state.scale, line["skipped_steps"] = state.counts.skipped;
@@ -252,7 +280,7 @@ void Run::log(const io::Json& line) {
   static constexpr std::pair<const char*, const char*> kTags[] = {
       {"loss", "loss_metrics/global_avg_loss"}, {"grad_norm", "grad_norm"}, {"lr", "lr"}, {"tokens_per_second", "throughput(tps)"},
       {"sol_percent", "speed_of_light(%)"}, {"data_wait_percent", "time_metrics/data_loading(%)"},
-      {"loss_scale", "loss_scale"}, {"skipped_steps", "skipped_steps"}, {"eval_loss", "validation_metrics/loss"}, {"eval_perplexity", "validation_metrics/perplexity"}};
+      {"comm_percent", "time_metrics/communication(%)"}, {"hidden_percent", "time_metrics/communication_hidden(%)"}, {"loss_scale", "loss_scale"}, {"skipped_steps", "skipped_steps"}, {"eval_loss", "validation_metrics/loss"}, {"eval_perplexity", "validation_metrics/perplexity"}};
   for (const auto& [key, tag] : kTags)
     if (const auto it = line.find(key); it != line.end()) tensorboard_->scalar(tag, it->get<float>(), step_);
 }
@@ -262,12 +290,15 @@ void Run::evaluate() {
   eval_->rewind();
   double sum = 0;
   std::int64_t tokens = 0;
-  for (std::int64_t i = 0; i < config_.train.eval_batches; ++i) {
+  for (std::int64_t i = 0; i < config_.train.eval_batches; ++i) {  // on each rank; batches go round them
     const auto* batch = eval_->next();
     if (!batch) break;
     sum += train_->evaluate(batch->tokens, batch->targets);
     tokens += batch->valid;
   }
+  const double mine[] = {sum, static_cast<double>(tokens)};
+  const auto all = parallel::sum_over_ranks(mesh_.dp(), mine);
+  sum = all[0], tokens = static_cast<std::int64_t>(all[1]);
   if (tokens == 0) return;
   summary_.eval_loss = sum / static_cast<double>(tokens);
   summary_.eval_tokens = tokens;
@@ -299,10 +330,13 @@ void Run::save() {
 void Run::finish() {
   if (hooks_.steps_only) return;
   const auto folder = config_.output / "model";
-  io::make_folder(folder);
-  train_->fetch();
-  model_->save(folder);
-  text_.tokenizer.save_folder(folder, static_cast<int>(config_.model.context));
+  if (leads()) {
+    io::make_folder(folder);
+    train_->fetch();
+    model_->save(folder);
+    text_.tokenizer.save_folder(folder, static_cast<int>(config_.model.context));
+  }
+  parallel::any_rank(world(), false);
   summary_.model = folder;
 }
 
@@ -316,7 +350,7 @@ RunSummary Run::go() {
     if (step_ == steps || due(config_.train.eval_every)) evaluate();
     if (step_ == steps || due(config_.checkpoint.every)) save();
     if (hooks_.after_step) hooks_.after_step(step_);
-    summary_.stopped = step_ < steps && StopSignals::requested() != 0;
+    summary_.stopped = parallel::any_rank(world(), StopSignals::requested() != 0) && step_ < steps;
   }
   if (summary_.stopped) {
     save();
@@ -326,11 +360,13 @@ RunSummary Run::go() {
     finish();
   }
   if (tensorboard_) tensorboard_->flush();
+  if (train_->gradients() && !train_->on_gpu())
+    summary_.comm_seconds = train_->gradients()->times().seconds, summary_.hidden_percent = 100 * train_->gradients()->times().hidden();
   summary_.step = step_;
   summary_.loss = loss_;
   const auto steps_done = static_cast<double>(step_ - summary_.first_step);
   if (steps_done > 0) {
-    const auto per_step = static_cast<double>(config_.train.batch * config_.train.accumulate * config_.model.context);
+    const auto per_step = static_cast<double>(config_.train.batch * config_.train.accumulate * config_.model.context * mesh_.dp().size());
     summary_.tokens_per_second = steps_done * per_step / summary_.seconds;
     if (light_seconds_ >= 0) summary_.sol_percent = 100 * light_seconds_ * steps_done / summary_.seconds;
   }
@@ -339,20 +375,8 @@ RunSummary Run::go() {
 
 }  // namespace
 
-StepOptions step_options(const RunConfig& config) {
-  const auto& t = config.train;
-  StepOptions o{.batch = t.batch, .length = config.model.context, .accumulate = t.accumulate > 1,
-          .forward = {.compute = t.dtype == Compute::bf16 ? DType::bf16 : t.dtype == Compute::fp16 ? DType::f16 : DType::f32, .recompute = t.recompute, .dropout = static_cast<float>(t.dropout)},
-          .adamw = {.beta1 = static_cast<float>(t.beta1), .beta2 = static_cast<float>(t.beta2), .eps = static_cast<float>(t.eps),
-                    .weight_decay = static_cast<float>(t.weight_decay)},
-          .clip = static_cast<float>(t.clip), .seed = t.seed, .copies = {}, .loss_scale = {}, .init_scale = static_cast<float>(t.init_scale)};
-  if (t.dtype == Compute::fp16)
-    o.loss_scale = LossScale::Args{.growth = static_cast<float>(t.growth_factor), .backoff = static_cast<float>(t.backoff_factor),
-                                   .least = static_cast<float>(t.min_scale), .interval = static_cast<std::int32_t>(t.growth_interval)};
-  return o;
-}
-
 RunSummary run(RunConfig& config, const Hooks& hooks) {
+  if (config.parallel.tp > 1) fail_usage("parallel", "parallel.tp = {}: training that splits weights is not part of this build; leave tp at 1", config.parallel.tp);
   if (config.output.empty() && !hooks.steps_only) fail_usage("train", "no output folder: give --out DIR or set output");
   config.model.resolve();  // mistakes are told before the long work on the text
   if (!hooks.steps_only) io::make_folder(config.output);

@@ -10,7 +10,9 @@
 namespace hpcdl::train {
 
 struct Hooks {
-  Console console;
+  Console console;                                    // of rank 0; the others are silent
+  /// Ranks that train together; [parallel] says how.
+  comm::Group world = {};
   /// Least seconds a program can take on the device of the run; null: sol_percent is left out.
   std::function<double(const Program&)> speed_of_light;
   /// Once, before the first step: its programs. They may be run; weights and optimizer state must stay as they are.
@@ -29,7 +31,8 @@ struct RunSummary {
   double loss = 0;                     // of the last step
   double eval_loss = 0;                // at the end; NaN without evaluation text
   std::int64_t eval_tokens = 0;
-  double seconds = 0, tokens_per_second = 0, sol_percent = -1;  // of the steps of this run, evaluation and saves apart
+  double seconds = 0, tokens_per_second = 0, sol_percent = -1;  // of the steps of this run, evaluation and saves apart; tokens of all ranks
+  double comm_seconds = 0, hidden_percent = -1;  // CPU: in which gradients were exchanged, and the share of it that nobody waited for
   std::int64_t parameters = 0, arena_bytes = 0;
 };
 

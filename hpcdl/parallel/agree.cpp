@@ -1,0 +1,41 @@
+#include "hpcdl/parallel/agree.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "hpcdl/core/pool.h"
+
+namespace hpcdl::parallel {
+
+std::vector<double> sum_over_ranks(const comm::Group& group, std::span<const double> values) {
+  if (group.size() == 1) return {values.begin(), values.end()};
+  constexpr std::int64_t kWords = sizeof(double) / sizeof(std::int32_t);  // doubles travel as pairs of integers
+  const auto n = static_cast<std::int64_t>(values.size());
+  std::vector<double> mine(values.begin(), values.end()), all(values.size() * static_cast<std::size_t>(group.size())), sum(values.size());
+  Pool pool(1);
+  group.blocking().all_gather(Stream(pool), Tensor(all.data(), {{group.size() * n * kWords}, DType::i32}), View(mine.data(), {{n * kWords}, DType::i32}));
+  for (std::size_t i = 0; i < all.size(); ++i) sum[i % sum.size()] += all[i];
+  return sum;
+}
+
+double sum_over_ranks(const comm::Group& group, double value) { return sum_over_ranks(group, std::span(&value, 1))[0]; }
+
+bool any_rank(const comm::Group& group, bool mine) { return sum_over_ranks(group, mine ? 1.0 : 0.0) > 0; }
+
+int threads_per_rank(const comm::Group& group) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  int lowest = 0;
+  if (sched_getaffinity(0, sizeof set, &set) == 0)
+    while (lowest < CPU_SETSIZE - 1 && !CPU_ISSET(lowest, &set)) ++lowest;
+  const auto me = static_cast<std::size_t>(group.rank());
+  std::vector<double> processors(static_cast<std::size_t>(group.size()));
+  processors[me] = lowest;
+  processors = sum_over_ranks(group, processors);
+  int sharing = 0;
+  for (int r = 0; r < group.size(); ++r) sharing += group.host(r) == group.host(group.rank()) && processors[static_cast<std::size_t>(r)] == processors[me];
+  return std::max(1, usable_cpus() / sharing);
+}
+
+}  // namespace hpcdl::parallel

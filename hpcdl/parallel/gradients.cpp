@@ -1,0 +1,129 @@
+#include "hpcdl/parallel/gradients.h"
+
+#include "hpcdl/comm/ledger.h"
+#include "hpcdl/core/describe.h"
+#include "hpcdl/core/error.h"
+
+namespace hpcdl::parallel {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::uint8_t kStream = 2;  // of a GPU: 0 computes, 1 may have gradients of weights
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) { return std::chrono::duration<double>(end - begin).count(); }
+
+}  // namespace
+
+struct Gradients::Start {
+  Gradients* self;
+  int bucket;
+  bool wait;
+};
+
+Gradients::Gradients(comm::Group group, std::vector<ReadyGradient> order, const ReduceOptions& options, Device device)
+    : group_(std::move(group)), order_(std::move(order)), options_(options), device_(device) {
+  std::vector<std::int64_t> bytes;
+  for (const auto& g : order_) {
+    require(g.spec.dtype == DType::f32, "parallel", "the gradient of \"{}\" is {}; expected F32, which sums of many ranks need", g.name, to_string(g.spec));
+    require(index_.emplace(g.name, static_cast<int>(bytes.size())).second, "parallel", "two gradients are called \"{}\"", g.name);
+    bytes.push_back(g.spec.bytes());
+  }
+  plan_ = plan_buckets(bytes, options_.buckets);
+  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
+    bucket_.insert(bucket_.end(), static_cast<std::size_t>(plan_.buckets[b].end - plan_.buckets[b].begin), static_cast<int>(b));
+    names_.push_back("gradients." + std::to_string(b));
+  }
+  works_.resize(plan_.buckets.size());
+  if (!device_.is_cuda() && group_.size() > 1 && plan_.bytes > 0) window_ = group_.share(plan_.bytes);
+  if (window_) data_ = window_->block(group_.local_rank());
+  else own_ = Buffer(plan_.bytes, device_), data_ = own_.data();
+}
+
+Gradients::~Gradients() {
+  for (auto& work : works_) {
+    try {
+      work.wait();  // its memory goes away
+    } catch (const Error&) {  // told already to whoever waited first
+    }
+  }
+}
+
+Tensor Gradients::gradient(std::string_view name) const {
+  const auto it = index_.find(name);
+  require(it != index_.end(), "parallel", "no gradient is called \"{}\"", name);
+  const auto i = static_cast<std::size_t>(it->second);
+  return Tensor(data_ + plan_.offset[i], order_[i].spec, device_);
+}
+
+void Gradients::start(Stream& s, const Grad* operands, const void* args) {
+  const auto& a = *static_cast<const Start*>(args);
+  auto& self = *a.self;
+  const comm::Label label(self.names_[static_cast<std::size_t>(a.bucket)]);
+  if (s.device().is_cuda()) {
+    self.group_.all_reduce(s, operands[0], comm::Reduce::sum, self.options_.algorithm);
+  } else if (a.wait) {
+    const auto begin = Clock::now();
+    self.group_.blocking().all_reduce(s, operands[0], comm::Reduce::sum, self.options_.algorithm);
+    const double seconds = seconds_between(begin, Clock::now());
+    self.times_.seconds += seconds, self.times_.waited_seconds += seconds;
+  } else {
+    self.works_[static_cast<std::size_t>(a.bucket)] = self.group_.all_reduce(s, operands[0], comm::Reduce::sum, self.options_.algorithm);
+  }
+}
+
+void Gradients::join(Stream&, const Grad*, const void* args) {
+  auto& self = *static_cast<const Start*>(args)->self;
+  const auto begin = Clock::now();
+  self.exchanges_.clear();
+  for (std::size_t b = 0; b < self.works_.size(); ++b) {
+    comm::Work work = self.works_[b];
+    work.wait();
+    const auto [from, to] = std::exchange(self.works_[b], {}).took();
+    self.exchanges_.push_back({static_cast<int>(b), from, to});
+    self.times_.seconds += seconds_between(from, to);
+  }
+  self.times_.waited_seconds += seconds_between(begin, Clock::now());
+}
+
+/// What is left to be reduced while a pass is recorded. The recorder keeps hooks for good: afterwards they find nothing to do.
+struct Gradients::Recording {
+  std::vector<Operand> buckets;
+  std::vector<int> missing;  // gradients of each bucket that backward has not completed
+};
+
+void Gradients::reduce(Graph& g, const Recording& r, std::size_t bucket) {
+  const Graph::Scope scope(g, names_[bucket]);
+  const Graph::Beside beside(g, options_.overlap ? kStream : 0);
+  const Start args{this, static_cast<int>(bucket), !options_.overlap};
+  g.emit("all_reduce", &Gradients::start, std::span(&r.buckets[bucket], 1), &args, sizeof args,
+         {.flops = 0, .bytes = 2.0 * static_cast<double>(plan_.buckets[bucket].bytes)}, Phase::backward);
+}
+
+void Gradients::record(Graph& g, const std::function<void()>& backward) {
+  const auto r = std::make_shared<Recording>();
+  for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {  // before backward: a hook must not add leaves
+    const auto& bucket = plan_.buckets[b];
+    const Spec spec{{bucket.bytes / dtype_bytes(DType::f32)}, DType::f32};
+    r->buckets.push_back(g.constant(names_[b], Tensor(data_ + bucket.offset, spec, device_)).operand());
+    r->buckets.back().access = Access::update;
+    r->missing.push_back(bucket.end - bucket.begin);
+  }
+  g.on_gradient([this, r](Graph& graph, const std::string& name, const Var&) {
+    const auto it = index_.find(name);
+    if (r->buckets.empty() || it == index_.end()) return;
+    const auto b = static_cast<std::size_t>(bucket_[static_cast<std::size_t>(it->second)]);
+    if (--r->missing[b] == 0) reduce(graph, *r, b);
+  });
+  backward();
+  for (std::size_t b = 0; b < r->missing.size(); ++b)
+    if (r->missing[b] > 0) reduce(g, *r, b);
+  if (options_.overlap && !device_.is_cuda()) {  // the end of a program waits for a GPU's streams
+    const Start args{this, 0, true};
+    g.emit("join", &Gradients::join, r->buckets, &args, sizeof args, {}, Phase::backward);
+  }
+  r->buckets.clear();
+}
+
+}  // namespace hpcdl::parallel

@@ -1,0 +1,94 @@
+#pragma once
+// Gradients that are summed over ranks while backward still runs. They lie in one block, in the order in which backward completes them,
+// so that a bucket is a range of memory: in memory that the ranks of a host share, if the group has it. The reductions are records of the
+// program: a bucket's is behind the record that writes its last gradient, which is known while recording.
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hpcdl/comm/group.h"
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/graph/graph.h"
+#include "hpcdl/parallel/buckets.h"
+
+namespace hpcdl::parallel {
+
+struct ReduceOptions {
+  BucketOptions buckets;
+  /// false: every reduction is waited for where it starts. The same bits.
+  bool overlap = true;
+  /// Which of them give the same bits for any bucket size is said in docs/distributed.md.
+  comm::Algorithm algorithm = comm::Algorithm::automatic;
+};
+
+struct ReadyGradient {
+  std::string name;
+  Spec spec;  // F32
+};
+
+/// One reduction of the last pass: of a bucket, on the clock of std::chrono::steady_clock.
+struct Exchange {
+  int bucket = 0;
+  std::chrono::steady_clock::time_point begin, end;
+};
+
+/// CPU: time since construction.
+struct ExchangeTimes {
+  double seconds = 0;         // in which gradients were exchanged
+  double waited_seconds = 0;  // of them, in which the pass stood still for it
+  double hidden() const { return seconds > 0 ? std::max(0.0, 1 - waited_seconds / seconds) : 0; }
+};
+
+class Gradients {
+ public:
+  /// order: all gradients, as backward completes them; last those that no record writes, which stay 0. Collective: the same on every rank.
+  Gradients(comm::Group group, std::vector<ReadyGradient> order, const ReduceOptions& options, Device device = {});
+  ~Gradients();
+  Gradients(const Gradients&) = delete;
+  Gradients& operator=(const Gradients&) = delete;
+
+  const BucketPlan& plan() const { return plan_; }
+  const comm::Group& group() const { return group_; }
+  /// Whether the ranks of the group see each other's gradients in memory.
+  bool shared() const { return window_ != nullptr; }
+  const ExchangeTimes& times() const { return times_; }
+  /// CPU, overlapped: what the last pass exchanged, and when.
+  const std::vector<Exchange>& exchanges() const { return exchanges_; }
+  /// Where it lies; zero at first.
+  Tensor gradient(std::string_view name) const;
+
+  /// Calls `backward`, which records the gradients of a pass on `g`, and records their reductions: behind the program's run every gradient is
+  /// the sum over all ranks. The program must not outlive this. Record it on every rank; runs of it are collective.
+  void record(Graph& g, const std::function<void()>& backward);
+
+ private:
+  struct Start;  // arguments of a record
+  struct Recording;
+  void reduce(Graph& g, const Recording& r, std::size_t bucket);
+  static void start(Stream& s, const Grad* operands, const void* args);
+  static void join(Stream& s, const Grad* operands, const void* args);
+
+  comm::Group group_;
+  std::vector<ReadyGradient> order_;
+  std::map<std::string, int, std::less<>> index_;  // into order_
+  ReduceOptions options_;
+  Device device_;
+  BucketPlan plan_;
+  std::vector<int> bucket_;                        // per gradient
+  std::vector<std::string> names_;                 // of buckets
+  std::shared_ptr<comm::Window> window_;
+  Buffer own_;                                     // where there is no window
+  std::byte* data_ = nullptr;
+  std::vector<comm::Work> works_;                  // per bucket, of the pass that is running
+  std::vector<Exchange> exchanges_;
+  ExchangeTimes times_;
+};
+
+}  // namespace hpcdl::parallel

@@ -1,0 +1,241 @@
+#include "hpcdl/parallel/gradients.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+
+#include "hpcdl/core/rng.h"
+#include "hpcdl/graph/executable.h"
+#include "hpcdl/ops/linear/linear.h"
+#include "hpcdl/ops/softmax/softmax.h"
+#include "hpcdl/parallel/agree.h"
+#include "hpcdl/testing/ranks.h"
+
+namespace hpcdl::parallel {
+namespace {
+
+using comm::Group;
+
+/// y = sum(w2 (softmax(w1 x) as a row) ...): five parameters of which one is used twice, one reaches no loss, and one is in no record.
+struct Net {
+  static constexpr std::int64_t kWidth = 24;
+  std::vector<OwnedTensor> values;
+  std::vector<std::string> names{"a", "tied", "b", "idle", "absent", "large"};
+
+  explicit Net(std::uint64_t seed) {
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const auto rows = i == 5 ? 40 * kWidth : kWidth;
+      values.emplace_back(Spec{{rows, kWidth}, DType::f32});
+      const Rng rng{seed, i};
+      for (std::int64_t k = 0; k < values.back().tensor.size(); ++k)
+        values.back().tensor.ptr<float>()[k] = static_cast<float>(rng.normal(static_cast<std::uint64_t>(k))) * 0.3f;
+    }
+  }
+  Var parameter(Graph& g, std::size_t i, const std::vector<Tensor>& gradients) const { return g.parameter(names[i], values[i].tensor, gradients[i]); }
+
+  struct Vars {
+    Var x, y, dy;  // dy: the gradient of y
+  };
+  Vars forward(Graph& g, const std::vector<Tensor>& gradients) const {
+    const Var x = g.input("x", {{3, kWidth}, DType::f32});
+    const Var dy = g.input("dy", {{3, 40 * kWidth}, DType::f32});
+    const Var tied = parameter(g, 1, gradients);
+    const Var h = linear(softmax(linear(linear(x, tied), parameter(g, 0, gradients))), tied);
+    linear(h, parameter(g, 3, gradients));  // used, but nothing depends on it
+    return {x, g.keep(linear(linear(h, parameter(g, 2, gradients)), parameter(g, 5, gradients))), dy};
+  }
+};
+
+void fill(Tensor t, std::uint64_t seed) {
+  const Rng rng{seed, 77};
+  for (std::int64_t k = 0; k < t.size(); ++k) t.ptr<float>()[k] = static_cast<float>(rng.normal(static_cast<std::uint64_t>(k)));
+}
+
+/// The gradients of one rank's part of the batch, as one block per parameter.
+using Blocks = std::vector<std::vector<float>>;
+
+Blocks local_gradients(const Net& net, int part) {
+  std::vector<OwnedTensor> memory;
+  std::vector<Tensor> gradients;
+  for (const auto& v : net.values) memory.emplace_back(v.tensor.spec()), gradients.push_back(memory.back().tensor);
+  Graph g;
+  const auto [x, y, dy] = net.forward(g, gradients);
+  g.backward(y, dy);
+  const Executable exe(g.finish());
+  Pool pool(1);
+  StepParams params;
+  Stream s(pool, &params);
+  fill(exe.tensor(dy), 1000 + static_cast<std::uint64_t>(part));
+  fill(exe.tensor(x), static_cast<std::uint64_t>(part));
+  exe.run(s);
+  Blocks out;
+  for (const auto& t : gradients) out.emplace_back(t.ptr<float>(), t.ptr<float>() + t.size());
+  return out;
+}
+
+/// The same through Gradients on the ranks of a group; `runs` times, so that the second finds what the first left.
+Blocks reduced_gradients(const Group& world, const Net& net, const ReduceOptions& options, int runs = 2) {
+  std::vector<ReadyGradient> order;
+  {
+    std::vector<OwnedTensor> memory;
+    std::vector<Tensor> gradients;
+    for (const auto& v : net.values) memory.emplace_back(v.tensor.spec()), gradients.push_back(memory.back().tensor);
+    Graph g;
+    const auto [x, y, dy] = net.forward(g, gradients);
+    g.on_gradient([&](Graph&, const std::string& name, const Var& gradient) { order.push_back({name, gradient.spec()}); });
+    g.backward(y, dy);
+    EXPECT_EQ(order.size(), 5u) << "the parameter that no record touches is not told";
+    order.push_back({"absent", net.values[4].tensor.spec()});
+  }
+  Gradients gradients(world, order, options);
+  std::vector<Tensor> where;
+  for (const auto& name : net.names) where.push_back(gradients.gradient(name));
+  Graph g;
+  const auto [x, y, dy] = net.forward(g, where);
+  gradients.record(g, [&, out = y, grad = dy] { g.backward(out, grad); });
+  const Executable exe(g.finish());
+  Pool pool(1);
+  StepParams params;
+  Stream s(pool, &params);
+  for (int i = 0; i < runs; ++i) {
+    fill(exe.tensor(dy), 1000 + static_cast<std::uint64_t>(world.rank()));
+    fill(exe.tensor(x), static_cast<std::uint64_t>(world.rank()));
+    exe.run(s);
+  }
+  Blocks out;
+  for (const auto& t : where) out.emplace_back(t.ptr<float>(), t.ptr<float>() + t.size());
+  return out;
+}
+
+const std::vector<std::pair<const char*, ReduceOptions>> kForms{
+    {"default", {}},
+    {"small buckets", {.buckets = {.cap = 8 << 10, .first = 4 << 10}}},
+    {"middling buckets", {.buckets = {.cap = 40 << 10, .first = 1 << 10}}},
+    {"one bucket", {.buckets = {.cap = 64 << 20, .first = 64 << 20}}},
+    {"every tensor by itself", {.buckets = {.cap = 0, .first = 0}}},
+    {"buckets, waited for", {.buckets = {.cap = 8 << 10, .first = 4 << 10}, .overlap = false}},
+    {"every tensor by itself, waited for", {.buckets = {.cap = 0, .first = 0}, .overlap = false}},
+};
+
+/// Whatever the buckets, and whether they are waited for: the same bits on every rank, and the sum of what each rank computes alone.
+TEST(gradients, sums_are_the_same_bits_whatever_the_buckets) {
+  const Net net(5);
+  for (int n = 1; n <= 8; ++n) {
+    std::vector<Blocks> alone;
+    for (int r = 0; r < n; ++r) alone.push_back(local_gradients(net, r));
+    std::vector<std::vector<Blocks>> got(kForms.size(), std::vector<Blocks>(static_cast<std::size_t>(n)));
+    testing::run_ranks(n, [&](const Group& world) {
+      for (std::size_t f = 0; f < kForms.size(); ++f) got[f][static_cast<std::size_t>(world.rank())] = reduced_gradients(world, net, kForms[f].second);
+    });
+    for (std::size_t p = 0; p < net.names.size(); ++p) {
+      for (std::size_t k = 0; k < alone[0][p].size(); ++k) {
+        double sum = 0, size = 0;
+        for (const auto& rank : alone) sum += double{rank[p][k]}, size += std::fabs(double{rank[p][k]});
+        ASSERT_NEAR(double{got[0][0][p][k]}, sum, 1e-6 * size) << n << " ranks, " << net.names[p];
+      }
+      for (std::size_t f = 0; f < kForms.size(); ++f)
+        for (std::size_t r = 0; r < static_cast<std::size_t>(n); ++r)
+          ASSERT_EQ(std::memcmp(got[f][r][p].data(), got[0][0][p].data(), got[0][0][p].size() * sizeof(float)), 0)
+              << n << " ranks, " << kForms[f].first << ", rank " << r << ", " << net.names[p];
+    }
+  }
+}
+
+TEST(gradients, idle_parameters_are_zero_and_tied_ones_are_reduced_once_behind_their_last_use) {
+  const Net net(5);
+  testing::run_ranks(2, [&](const Group& world) {
+    const auto got = reduced_gradients(world, net, {.buckets = {.cap = 0, .first = 0}}, 3);
+    for (const auto i : {3u, 4u})
+      for (const float v : got[i]) ASSERT_EQ(v, 0) << net.names[i];
+  });
+}
+
+/// Records in the order of the program: what each all_reduce covers has been written before it, and never after it.
+TEST(gradients, a_bucket_is_reduced_behind_the_record_that_writes_its_last_gradient) {
+  const Net net(5);
+  testing::run_ranks(2, [&](const Group& world) {
+    std::vector<ReadyGradient> order;
+    for (const auto i : {5u, 2u, 0u, 1u, 3u, 4u}) order.push_back({net.names[i], net.values[i].tensor.spec()});
+    Gradients gradients(world, order, {.buckets = {.cap = 8 << 10, .first = 4 << 10}});
+    EXPECT_GT(gradients.plan().buckets.size(), 2u);
+    std::vector<Tensor> where;
+    for (const auto& name : net.names) where.push_back(gradients.gradient(name));
+    Graph g;
+    const auto [x, y, dy] = net.forward(g, where);
+    gradients.record(g, [&, out = y, grad = dy] { g.backward(out, grad); });
+    const Executable exe(g.finish());
+    const auto& records = exe.program().records;
+    int reductions = 0;
+    bool backward_behind_the_first = false;
+    for (std::size_t i = 0; i < records.size(); ++i) {
+      if (records[i].op != "all_reduce") {
+        backward_behind_the_first |= reductions > 0 && records[i].op == Linear::name;
+        continue;
+      }
+      ++reductions;
+      const auto bucket = exe.operands(static_cast<int>(i))[0];
+      const auto* begin = static_cast<const std::byte*>(bucket.data());
+      for (std::size_t j = i + 1; j < records.size(); ++j) {
+        if (records[j].op == "join") continue;
+        for (std::uint32_t k = 0; k < records[j].operand_count; ++k) {
+          const auto& o = exe.program().operands[records[j].operands + k];
+          if (o.slot < 0 || o.access == Access::read) continue;
+          const auto* at = static_cast<const std::byte*>(exe.operands(static_cast<int>(j))[k].data());
+          EXPECT_FALSE(at >= begin && at < begin + bucket.bytes()) << records[j].op << " writes into a bucket that is being reduced";
+        }
+      }
+    }
+    EXPECT_EQ(reductions, std::ssize(gradients.plan().buckets));
+    EXPECT_TRUE(backward_behind_the_first) << "nothing is computed while the first bucket is reduced";
+    EXPECT_EQ(records.back().op, "join");
+  });
+}
+
+TEST(gradients, ranks_of_a_host_hold_them_in_shared_memory) {
+  testing::run_ranks(3, [&](const Group& world) {
+    const Gradients gradients(world, {{"a", {{1000}, DType::f32}}}, {});
+    EXPECT_TRUE(gradients.shared());
+  });
+}
+
+TEST(gradients, refuses_what_it_cannot_reduce) {
+  EXPECT_THROW(Gradients(Group(), {{"a", {{4}, DType::bf16}}}, {}), Error);
+  EXPECT_THROW(Gradients(Group(), {{"a", {{4}, DType::f32}}, {"a", {{4}, DType::f32}}}, {}), Error);
+  EXPECT_THROW(Gradients(Group(), {{"a", {{4}, DType::f32}}}, {}).gradient("b"), Error);
+}
+
+TEST(agree, sums_counts_and_votes_are_the_same_everywhere) {
+  for (int n = 1; n <= 5; ++n) {
+    testing::run_ranks(n, [&](const Group& world) {
+      const double mine[] = {0.1 * world.rank(), 1e300, 1};
+      const auto all = sum_over_ranks(world, mine);
+      double want = 0;
+      for (int r = 0; r < n; ++r) want += 0.1 * r;
+      EXPECT_EQ(all[0], want);
+      EXPECT_EQ(all[2], n);
+      EXPECT_FALSE(any_rank(world, false));
+      EXPECT_TRUE(any_rank(world, world.rank() == n - 1));
+      EXPECT_GE(threads_per_rank(world), 1);
+    });
+  }
+}
+
+TEST(agree, the_first_rank_of_each_host_goes_first) {
+  std::atomic<int> done[2] = {0, 0};
+  testing::run_ranks(5, [&](const Group& world) {
+    const int host = world.rank() % 2;
+    const bool first = world.rank() < 2;
+    host_by_host(world, [&] {
+      if (!first) {
+        EXPECT_GE(done[host].load(), 1);
+      }
+      return ++done[host];
+    });
+  }, {.hosts = {0, 1, 0, 1, 0}, .on_lost = {}});
+  EXPECT_EQ(done[0] + done[1], 5);
+}
+
+}  // namespace
+}  // namespace hpcdl::parallel
