@@ -28,7 +28,7 @@ function(hpcdl_link_cuda target)
   find_path(HPCDL_NCCL_HEADERS nccl.h PATHS ${CUDAToolkit_INCLUDE_DIRS})
   if(HPCDL_NCCL_HEADERS)  # likewise: groups of several GPUs
     target_compile_definitions(${target} PUBLIC HPCDL_NCCL=1)
-    target_include_directories(${target} SYSTEM PRIVATE ${HPCDL_NCCL_HEADERS})
+    target_include_directories(${target} SYSTEM PUBLIC ${HPCDL_NCCL_HEADERS})
   endif()
   set_target_properties(${target} PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_SEPARABLE_COMPILATION OFF)
 endfunction()
@@ -36,7 +36,8 @@ endfunction()
 # Every op spec, and what trains and loads on a GPU, in one program, to be carried to a machine with one (scripts/gpu.sh).
 function(hpcdl_gpu_tests)
   file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/hpcdl/ops/*/*.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/graph/*.test.cpp
-    ${PROJECT_SOURCE_DIR}/hpcdl/train/*.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/io/upload.test.cpp)
+    ${PROJECT_SOURCE_DIR}/hpcdl/train/*.test.cpp ${PROJECT_SOURCE_DIR}/hpcdl/io/upload.test.cpp
+    ${PROJECT_SOURCE_DIR}/hpcdl/comm/nccl/*.test.cpp)
   add_executable(gpu_tests ${files})
   target_link_libraries(gpu_tests PRIVATE hpcdl_testing hpcdl hpcdl_flags GTest::gtest GTest::gtest_main)
   target_compile_definitions(gpu_tests PRIVATE HPCDL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")

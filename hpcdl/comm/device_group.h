@@ -27,7 +27,7 @@ struct HostExchange {
 /// Collectives of the ranks of one group between their GPUs, in the order of the stream they are given; the host waits for nothing. All of
 /// it can be captured as a graph and launched again. Tensors are contiguous and on the GPU of the stream; the group has checked them.
 /// Calls on different streams are put in order. Algorithm::native is NCCL, Algorithm::shared the kernels that write to the peers' memory;
-/// automatic takes what was measured to be faster.
+/// automatic takes what was measured to be faster. NCCL divides by the number of ranks before it adds (avg), our own kernels behind it.
 class DeviceGroup {
  public:
   virtual ~DeviceGroup() = default;
@@ -47,7 +47,7 @@ class DeviceGroup {
 };
 
 /// Collective, on the host alone: connects the GPUs of the group's ranks. Not while a stream is being captured. Throws Error where two
-/// ranks have one GPU (unless HPCDL_DIST_SHARE_GPU=1), and where this build or this machine has no NCCL.
+/// ranks have one GPU, and where this build or this machine has no NCCL.
 std::shared_ptr<DeviceGroup> connect_devices(const HostExchange& host, Device device);
 
 }  // namespace hpcdl::comm

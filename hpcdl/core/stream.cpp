@@ -31,7 +31,7 @@ using cuda::queue;
 Stream::Stream(Device device, Pool& pool, StepParams* params) : device_(device), pool_(&pool), params_(params) {
   if (!device.is_cuda()) return;
   require(device.index < cuda_devices(), "cuda", "no GPU number {}: this process sees {}", device.index, cuda_devices());
-  const OnDevice on(device);
+  check(cudaSetDevice(device.index), "cudaSetDevice");  // to stay: whoever makes a queue launches on it, which asks for its GPU to be the thread's
   cudaStream_t s = nullptr;
   check(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "cudaStreamCreate");
   native_ = {s, [](void* p) { cudaStreamDestroy(static_cast<cudaStream_t>(p)); }};

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <memory>
+
+#include "hpcdl/comm/nccl/communicator.h"
+#include "hpcdl/comm/nccl/peer_reduce.h"
+#include "hpcdl/core/buffer.h"
+
+namespace hpcdl::comm {
+
+/// Puts calls on different streams in the order in which they were made, as NCCL does for its own.
+class InOrder {
+ public:
+  /// In front of a call.
+  void enter(const Stream& s);
+  /// Behind it.
+  void leave(const Stream& s);
+
+ private:
+  Event last_;
+  void* stream_ = nullptr;
+  unsigned long long capture_ = 0;  // of the last call; 0: none. Nothing in a capture waits for what is not in it.
+};
+
+class CudaGroup final : public DeviceGroup {
+ public:
+  CudaGroup(const HostExchange& host, Device device);
+
+  void all_reduce(const Stream& s, const Tensor& x, Reduce op, Algorithm a) override;
+  void reduce_scatter(const Stream& s, const Tensor& out, const View& in, Reduce op) override;
+  void all_gather(const Stream& s, const Tensor& out, const View& in) override;
+  void all_to_all(const Stream& s, const Tensor& out, const View& in) override;
+  void broadcast(const Stream& s, const Tensor& x, int root) override;
+  void send(const Stream& s, const View& x, int to) override;
+  void receive(const Stream& s, const Tensor& x, int from) override;
+  void barrier(const Stream& s) override;
+  std::optional<std::string> error() const override { return communicator_.error(); }
+  void give_up() noexcept override;
+
+  /// Null where the GPUs cannot write each other's memory.
+  const PeerReduce* peers() const { return peers_.get(); }
+
+ private:
+  void warm_up(double timeout);
+  bool by_peers(const Tensor& x, Reduce op, Algorithm a) const;
+  /// NCCL's call on this group's communicator, which may be a lambda that makes several.
+  template <class F> void call(const Stream& s, const char* name, F&& f);
+
+  int size_;
+  Device device_;
+  nccl::Communicator communicator_;
+  std::unique_ptr<PeerReduce> peers_;
+  OwnedTensor token_;  // one element, for barriers
+  InOrder order_;
+};
+
+}  // namespace hpcdl::comm
