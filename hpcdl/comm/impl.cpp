@@ -151,7 +151,7 @@ Work Group::Impl::submit(const Stream& s, Call& call, bool now) {
     on_device(s, call);
     return {};
   }
-  if (!windows.empty()) {
+  if (!windows.empty() && !one_to_one(call.what)) {
     const std::int64_t n = static_cast<std::int64_t>(world_ranks.size()), part = call.bytes();
     const bool wide_in = call.what == Collective::reduce_scatter || call.what == Collective::all_to_all;
     const bool wide_out = call.what == Collective::all_gather || call.what == Collective::all_to_all;

@@ -77,12 +77,12 @@ class Transport {
   /// Collective over `ranks` of this world, all on one host, in this order. Null where the transport has no shared memory.
   virtual std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes, Deadline deadline) = 0;
 
-  /// Algorithm::native: does it by the library below, polling; false where there is none. `wait` is called until it is true, with `poll`.
   class Native;
-  virtual std::unique_ptr<Native> native(std::span<const int>, std::uint32_t) { return nullptr; }
+  /// Collective: Algorithm::native over these ranks. Null where the transport has no library with collectives below.
+  virtual std::unique_ptr<Native> native(std::span<const int> /*ranks*/, std::uint32_t /*tag*/) { return nullptr; }
 };
 
-/// Collectives of the library below a transport, over the ranks that it was made for.
+/// Collectives of the library below a transport, over the ranks that it was made for. Calls like this come one at a time.
 class Transport::Native {
  public:
   virtual ~Native() = default;

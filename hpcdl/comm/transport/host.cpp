@@ -1,0 +1,149 @@
+#include "hpcdl/comm/transport/host.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <random>
+
+namespace hpcdl::comm {
+namespace {
+
+constexpr std::int64_t kPage = 4096, kHuge = 2 << 20;
+
+class MappedWindow : public Window {
+ public:
+  MappedWindow(std::byte* base, int ranks, std::int64_t bytes, std::int64_t stride) : base_(base), size_(ranks), bytes_(bytes), stride_(stride) {}
+  ~MappedWindow() override { munmap(base_, static_cast<std::size_t>(size_ * stride_)); }
+  int size() const override { return size_; }
+  std::int64_t bytes() const override { return bytes_; }
+  std::byte* block(int index) const override { return base_ + index * stride_; }
+
+ private:
+  std::byte* base_;
+  int size_;
+  std::int64_t bytes_, stride_;
+};
+
+struct Fd {
+  int fd = -1;
+  ~Fd() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+std::int64_t stride_of(std::int64_t bytes) {
+  const std::int64_t unit = bytes >= kHuge ? kHuge : kPage;
+  return std::max(unit, (bytes + unit - 1) / unit * unit);
+}
+
+/// Memory without a name, which others reach through /proc; or, for those who cannot, a name in /dev/shm. False: errno says why.
+bool create(Fd& file, std::string& path, bool named, std::int64_t bytes) {
+  if (named) {
+    path = fmt::format("/hpcdl-{}-{:x}", getpid(), std::random_device{}());
+    file.fd = shm_open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+  } else {
+    file.fd = memfd_create("hpcdl", MFD_CLOEXEC);
+    path = fmt::format("/proc/{}/fd/{}", getpid(), file.fd);
+  }
+  if (file.fd < 0 || ftruncate(file.fd, bytes) != 0) return false;
+  // A full /dev/shm would kill whoever writes there: reserve the pages now.
+  return !named || (errno = posix_fallocate(file.fd, 0, bytes)) == 0;
+}
+
+std::byte* map(int fd, std::int64_t bytes) {
+  if (fd < 0) return nullptr;
+  void* p = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (p == MAP_FAILED) return nullptr;
+  madvise(p, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);  // where the kernel gives them to shared memory
+  return static_cast<std::byte*>(p);
+}
+
+/// One attempt, all ranks together.
+std::shared_ptr<Window> attempt(Peers& peers, std::int64_t bytes, bool named) {
+  const std::int64_t stride = stride_of(bytes), all = stride * peers.size();
+  struct Offer {
+    char path[128];
+    std::uint8_t ok;
+  } offer{};
+  struct Answer {
+    std::uint8_t ok;
+  };
+  Fd file;
+  std::string path;
+  const auto as_bytes = [](auto& x) { return std::span<std::byte>(reinterpret_cast<std::byte*>(&x), sizeof x); };
+  const auto send = [&](int to, auto& x) {
+    auto p = peers.send(to, as_bytes(x));
+    peers.wait(p);
+  };
+  const auto receive = [&](int from, auto& x) {
+    auto p = peers.receive(from, as_bytes(x));
+    peers.wait(p);
+  };
+  std::byte* base = nullptr;
+  Answer ok{1};
+  if (peers.rank() == 0) {
+    offer.ok = create(file, path, named, all);
+    path.copy(offer.path, sizeof offer.path - 1);
+    if (offer.ok) base = map(file.fd, all);
+    ok.ok = base != nullptr;
+    for (int r = 1; r < peers.size(); ++r) send(r, offer);
+    for (int r = 1; r < peers.size(); ++r) {
+      Answer a{};
+      receive(r, a);
+      ok.ok = ok.ok && a.ok;
+    }
+    if (named && file.fd >= 0) shm_unlink(path.c_str());
+    for (int r = 1; r < peers.size(); ++r) send(r, ok);
+  } else {
+    receive(0, offer);
+    if (offer.ok) file.fd = named ? shm_open(offer.path, O_RDWR | O_CLOEXEC, 0600) : ::open(offer.path, O_RDWR | O_CLOEXEC);
+    base = map(file.fd, all);
+    Answer mine{base != nullptr};
+    send(0, mine);
+    receive(0, ok);
+  }
+  if (!base) return nullptr;
+  auto window = std::make_shared<MappedWindow>(base, peers.size(), bytes, stride);
+  if (!ok.ok) return nullptr;
+  // Pages come to the rank that works on them, now and not in the first collective.
+  for (std::int64_t i = 0; i < stride; i += kPage) *static_cast<volatile char*>(static_cast<void*>(window->block(peers.rank()) + i)) = 0;
+  return window;
+}
+
+}  // namespace
+
+std::string this_host() {
+  char name[256] = "unknown";
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+std::string host_key() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string boot;
+  file >> boot;
+  return this_host() + "/" + boot;
+}
+
+std::vector<int> number_hosts(std::span<const std::string> keys) {
+  std::map<std::string_view, int> seen;
+  std::vector<int> hosts;
+  for (const auto& key : keys) hosts.push_back(seen.emplace(key, static_cast<int>(seen.size())).first->second);
+  return hosts;
+}
+
+std::shared_ptr<Window> share_memory(Transport& transport, std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes, Deadline deadline) {
+  const auto me = std::find(ranks.begin(), ranks.end(), transport.rank());
+  const Patience patience{.deadline = deadline - Clock::now()};
+  Peers peers(transport, ranks, static_cast<int>(me - ranks.begin()), tag, patience);
+  if (auto window = attempt(peers, bytes, false)) return window;
+  return attempt(peers, bytes, true);
+}
+
+}  // namespace hpcdl::comm

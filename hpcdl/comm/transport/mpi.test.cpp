@@ -1,0 +1,116 @@
+// The same exercise as on threads, on ranks that mpirun starts: this program starts itself again under it.
+
+#include "hpcdl/comm/transport/mpi.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "hpcdl/comm/world.h"
+#include "hpcdl/core/pool.h"
+#include "hpcdl/testing/exercise.h"
+
+namespace hpcdl::comm {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_rank() { return std::getenv("HPCDL_TEST_MPI_RANK") != nullptr; }
+
+struct Ran {
+  int status;
+  std::string output;
+};
+
+Ran mpirun(int n, const std::string& filter) {
+  const std::string self = fs::read_symlink("/proc/self/exe").string();
+  const fs::path log = fs::temp_directory_path() / fmt::format("hpcdl_mpi_test_{}.log", getpid());
+  const std::string command = fmt::format(
+      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 HPCDL_TEST_MPI_RANK=1 timeout 120 mpirun -n {} '{}' --gtest_filter='{}' > '{}' 2>&1",
+      n, self, filter, log.string());
+  Ran ran{std::system(command.c_str()), {}};
+  std::ifstream in(log);
+  ran.output.assign(std::istreambuf_iterator<char>(in), {});
+  fs::remove(log);
+  return ran;
+}
+
+#define NEEDS_MPI()                                                                                      \
+  if (is_rank()) return;                                                                                 \
+  if (!has_mpi() || std::system("command -v mpirun > /dev/null") != 0) GTEST_SKIP() << "no MPI in this build, or no mpirun on this machine"
+
+TEST(mpi, collectives_over_split_groups) {
+  NEEDS_MPI();
+  for (const int n : {1, 2, 3, 4}) {
+    const Ran ran = mpirun(n, "mpi_rank.exercise");
+    EXPECT_EQ(ran.status, 0) << n << " ranks\n" << ran.output;
+  }
+}
+
+TEST(mpi, native_equals_ours) {
+  NEEDS_MPI();
+  const Ran ran = mpirun(3, "mpi_rank.native");
+  EXPECT_EQ(ran.status, 0) << ran.output;
+}
+
+TEST(mpi, a_rank_that_does_not_come_is_named_and_nothing_hangs) {
+  NEEDS_MPI();
+  // Whoever has lost a peer does not wait for it in MPI_Finalize(), and mpirun ends the other one.
+  const Ran ran = mpirun(2, "mpi_rank.late");
+  EXPECT_NE(ran.status, 0);
+  EXPECT_NE(ran.output.find("OK ] "), std::string::npos) << ran.output;
+}
+
+TEST(mpi_rank, exercise) {
+  if (!is_rank()) GTEST_SKIP() << "for mpirun";
+  Group world = make_world(mpi_transport(), {.deadline_seconds = 60, .on_lost = {}});
+  EXPECT_EQ(world.transport(), "mpi");
+  if (world.size() > 1) {
+    ASSERT_TRUE(world.share(100)) << "ranks of one host share memory";
+  }
+  testing::exercise(world, 11, 200);
+  world.close();
+}
+
+TEST(mpi_rank, native) {
+  if (!is_rank()) GTEST_SKIP() << "for mpirun";
+  Group world = make_world(mpi_transport(), {.deadline_seconds = 60, .on_lost = {}});
+  Pool pool(1);
+  const Stream s(pool);
+  const int n = world.size();
+  std::vector<float> x(1000, static_cast<float>(world.rank() + 1)), parts(static_cast<std::size_t>(n) * 10, 1.5f), part(10);
+  const auto tensor = [](std::vector<float>& v) { return Tensor(v.data(), Spec{Shape{static_cast<std::int64_t>(v.size())}, DType::f32}); };
+  world.all_reduce(s, tensor(x), Reduce::avg, Algorithm::native).wait();
+  EXPECT_EQ(x[999], static_cast<float>(n + 1) / 2);
+  world.reduce_scatter(s, tensor(part), tensor(parts), Reduce::sum, Algorithm::native).wait();
+  EXPECT_EQ(part[9], 1.5f * static_cast<float>(n));
+  part.assign(10, static_cast<float>(world.rank()));
+  world.all_gather(s, tensor(parts), tensor(part), Algorithm::native).wait();
+  for (int r = 0; r < n; ++r) EXPECT_EQ(parts[static_cast<std::size_t>(r * 10 + 9)], static_cast<float>(r));
+  std::vector<bf16> b(4);
+  EXPECT_THROW(world.all_reduce(s, Tensor(b.data(), Spec{Shape{4}, DType::bf16}), Reduce::sum, Algorithm::native).wait(), Error);
+  world.close();
+}
+
+TEST(mpi_rank, late) {
+  if (!is_rank()) GTEST_SKIP() << "for mpirun";
+  Group world = make_world(mpi_transport(), {.deadline_seconds = 1, .on_lost = {}});
+  Pool pool(1);
+  if (world.rank() == 1) {
+    sleep(10);
+    FAIL() << "mpirun has not ended this rank";
+  }
+  std::vector<float> x(100000);
+  try {
+    world.all_reduce(Stream(pool), Tensor(x.data(), Spec{Shape{100000}, DType::f32})).wait();
+    FAIL() << "nobody was there";
+  } catch (const PeerLost& e) {
+    EXPECT_NE(std::string(e.what()).find("all_reduce number 1 of group world"), std::string::npos) << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace hpcdl::comm

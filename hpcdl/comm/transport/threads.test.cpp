@@ -1,0 +1,46 @@
+#include "hpcdl/comm/transport/threads.h"
+
+#include <gtest/gtest.h>
+
+#include "hpcdl/testing/exercise.h"
+#include "hpcdl/testing/ranks.h"
+
+namespace hpcdl::comm {
+namespace {
+
+TEST(threads, random_collectives_over_split_groups) {
+  for (int n = 1; n <= 9; ++n) testing::run_ranks(n, [n](Group world) { testing::exercise(world, 100 + static_cast<std::uint64_t>(n), 150); });
+}
+
+TEST(threads, random_collectives_on_hosts_of_unlike_size) {
+  testing::RankOptions options;
+  options.hosts = {0, 0, 2, 2, 2, 5};
+  testing::run_ranks(6, [](Group world) { testing::exercise(world, 7, 200); }, options);
+}
+
+TEST(threads, messages_match_by_sender_and_tag) {
+  auto t = thread_transports(2);
+  std::vector<std::byte> a(100000, std::byte{1}), b(5, std::byte{2}), x(5), y(100000), z(4);
+  auto s1 = t[0]->start_send(1, 7, a), s2 = t[0]->start_send(1, 8, b);
+  auto r2 = t[1]->start_receive(0, 8, x);
+  EXPECT_TRUE(t[1]->done(r2));
+  EXPECT_EQ(x, b);
+  EXPECT_TRUE(t[0]->done(s2));
+  EXPECT_FALSE(t[0]->done(s1));
+  auto r1 = t[1]->start_receive(0, 7, y);
+  EXPECT_TRUE(t[1]->done(r1));
+  EXPECT_TRUE(t[0]->done(s1));
+  EXPECT_EQ(y, a);
+  t[0]->start_send(1, 9, b);
+  auto r3 = t[1]->start_receive(0, 9, z);
+  EXPECT_THROW(t[1]->done(r3), PeerLost) << "another size";
+  auto r4 = t[1]->start_receive(0, 10, z);
+  t[1]->cancel(r4);
+  auto r5 = t[1]->start_receive(0, 11, z);
+  t[0].reset();
+  EXPECT_THROW(t[1]->done(r5), PeerLost) << "the sender has left";
+  t[1]->withdraw();
+}
+
+}  // namespace
+}  // namespace hpcdl::comm
