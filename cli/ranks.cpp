@@ -1,0 +1,266 @@
+#include "cli/ranks.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+
+#include "cli/verb.h"
+#include "hpcdl/io/file.h"
+
+extern char** environ;
+
+namespace hpcdl::cli {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr int kPassedOn[] = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
+constexpr int kKillAt = 3;                    // signals
+constexpr std::size_t kLongestLine = 1 << 16;  // then it is cut in two
+
+/// Whole lines of one pipe, each behind its rank.
+class Lines {
+ public:
+  Lines(io::Fd from, std::string prefix, FILE* to) : from_(std::move(from)), prefix_(std::move(prefix)), to_(to) {}
+  int fd() const { return from_.get(); }
+  bool open() const { return from_.get() >= 0; }
+
+  /// Takes what is there now.
+  void pump() {
+    char block[16384];
+    while (open()) {
+      const ssize_t n = read(from_.get(), block, sizeof block);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return;
+      if (n == 0) return close();
+      text_.append(block, static_cast<std::size_t>(n));
+      write_lines();
+    }
+  }
+  /// Also what ends without a line feed.
+  void close() {
+    if (!text_.empty()) write_line(text_);
+    text_.clear();
+    from_ = io::Fd();
+  }
+
+ private:
+  void write_lines() {
+    std::size_t begin = 0;
+    for (std::size_t end; (end = text_.find('\n', begin)) != std::string::npos; begin = end + 1) write_line(text_.substr(begin, end - begin));
+    text_.erase(0, begin);
+    if (text_.size() > kLongestLine) write_line(std::exchange(text_, {}));
+  }
+  void write_line(const std::string& line) const {
+    const auto whole = prefix_ + line + "\n";
+    std::fwrite(whole.data(), 1, whole.size(), to_);
+    std::fflush(to_);
+  }
+
+  io::Fd from_;
+  std::string prefix_, text_;
+  FILE* to_;
+};
+
+std::pair<io::Fd, io::Fd> make_pipe() {
+  int ends[2];
+  require(pipe2(ends, O_CLOEXEC) == 0, "launch", "cannot make a pipe: {}", std::strerror(errno));
+  fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  return {io::Fd(ends[0]), io::Fd(ends[1])};
+}
+
+std::vector<std::string> environment_of(int rank, const RanksOptions& o) {
+  auto all = o.environment;
+  const auto number = std::to_string(rank), count = std::to_string(o.count);
+  for (const char* name : {"RANK", "LOCAL_RANK", "ROLE_RANK"}) all[name] = number;
+  for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"}) all[name] = count;
+  all["GROUP_RANK"] = "0";
+  std::vector<std::string> list;
+  for (const auto& [name, value] : all) list.push_back(name + "=" + value);
+  for (char** e = environ; *e; ++e) {
+    const std::string_view entry(*e);
+    if (!all.contains(std::string(entry.substr(0, entry.find('='))))) list.emplace_back(entry);
+  }
+  return list;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& words) {
+  std::vector<char*> list;
+  for (auto& w : words) list.push_back(w.data());
+  list.push_back(nullptr);
+  return list;
+}
+
+struct Process {
+  int rank;
+  pid_t pid;
+  bool running = true;
+};
+
+class Runner {
+ public:
+  explicit Runner(const RanksOptions& options);
+  ~Runner();
+  RanksResult run();
+
+ private:
+  void start(int rank);
+  void wait_a_while();
+  void read_signals();
+  void reap();
+  void ended(Process& p, const siginfo_t& info);
+  void end_others();
+  void signal_all(int signal) const;
+
+  const RanksOptions& options_;
+  std::vector<Process> processes_;
+  std::vector<Lines> lines_;
+  RanksResult result_;
+  sigset_t before_{};
+  io::Fd signals_;
+  int asked_times_ = 0, stage_ = 0;
+  std::optional<Clock::time_point> next_stage_;
+};
+
+Runner::Runner(const RanksOptions& options) : options_(options) {
+  sigset_t watched;
+  sigemptyset(&watched);
+  sigaddset(&watched, SIGCHLD);
+  for (const int s : kPassedOn) sigaddset(&watched, s);
+  sigprocmask(SIG_BLOCK, &watched, &before_);
+  signals_ = io::Fd(signalfd(-1, &watched, SFD_NONBLOCK | SFD_CLOEXEC));
+  require(signals_.get() >= 0, "launch", "signalfd: {}", std::strerror(errno));
+}
+
+Runner::~Runner() {
+  signal_all(SIGKILL);
+  for (auto& p : processes_)
+    if (p.running) waitpid(p.pid, nullptr, 0);
+  sigprocmask(SIG_SETMASK, &before_, nullptr);
+}
+
+void Runner::signal_all(int signal) const {
+  for (const auto& p : processes_)
+    if (p.running) kill(-p.pid, signal);
+}
+
+void Runner::start(int rank) {
+  auto [out, out_end] = make_pipe();
+  auto [err, err_end] = make_pipe();
+  auto words = options_.words;
+  words.insert(words.begin(), options_.program.substr(options_.program.rfind('/') + 1));
+  auto environment = environment_of(rank, options_);
+  const auto argv = pointers(words), envp = pointers(environment);
+  const pid_t parent = getpid(), pid = fork();
+  require(pid >= 0, "launch", "cannot start rank {}: {}", rank, std::strerror(errno));
+  if (pid == 0) {
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);  // should this program be killed outright, the ranks still save
+    if (getppid() != parent) _exit(exit_code::kInternal);
+    sigprocmask(SIG_SETMASK, &before_, nullptr);
+    signal(SIGPIPE, SIG_DFL);
+    dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
+    dup2(out_end.get(), STDOUT_FILENO);
+    dup2(err_end.get(), STDERR_FILENO);
+    execvpe(options_.program.c_str(), argv.data(), envp.data());
+    dprintf(STDERR_FILENO, "hpcdl: [launch] cannot run %s: %s\n", options_.program.c_str(), std::strerror(errno));
+    _exit(exit_code::kUsage);
+  }
+  setpgid(pid, pid);  // whoever comes first
+  processes_.push_back({rank, pid});
+  const auto prefix = fmt::format("[rank {}] ", rank);
+  lines_.emplace_back(std::move(out), options_.plain && rank == 0 ? "" : prefix, options_.plain && rank > 0 ? stderr : stdout);
+  lines_.emplace_back(std::move(err), prefix, stderr);
+}
+
+void Runner::ended(Process& p, const siginfo_t& info) {
+  kill(-p.pid, SIGKILL);  // what it left behind; its own number is still taken, as nobody has waited for it
+  waitpid(p.pid, nullptr, 0);
+  p.running = false;
+  RankEnd end{.rank = p.rank};
+  if (info.si_code == CLD_EXITED) end.code = info.si_status;
+  else end.signal = info.si_status, end.code = 128 + info.si_status;
+  result_.ends.push_back(end);
+  if (end.good() || end.code == exit_code::kRequeue || stage_ > 0 || result_.asked) return;
+  const bool others = std::any_of(processes_.begin(), processes_.end(), [](const Process& q) { return q.running; });
+  if (!others || next_stage_) return;
+  say("hpcdl: [launch] {}; the other ranks have {:.0f} s to leave", end.text(), std::chrono::duration<double>(options_.grace).count());
+  next_stage_ = Clock::now() + options_.grace;
+}
+
+void Runner::reap() {
+  for (auto& p : processes_) {
+    siginfo_t info{};
+    if (p.running && waitid(P_PID, static_cast<id_t>(p.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == p.pid) ended(p, info);
+  }
+}
+
+void Runner::end_others() {
+  if (!next_stage_ || Clock::now() < *next_stage_) return;
+  signal_all(stage_++ == 0 ? SIGTERM : SIGKILL);
+  next_stage_ = Clock::now() + options_.grace;
+}
+
+void Runner::read_signals() {
+  signalfd_siginfo info;
+  while (read(signals_.get(), &info, sizeof info) == sizeof info) {
+    const int signal = static_cast<int>(info.ssi_signo);
+    if (signal == SIGCHLD) continue;
+    if (!result_.asked) result_.asked = signal;
+    const bool enough = ++asked_times_ >= kKillAt;
+    say("hpcdl: [launch] {} {} the ranks", strsignal(signal), enough ? "for the third time: killing" : "passed on to");
+    signal_all(enough ? SIGKILL : signal);
+  }
+}
+
+void Runner::wait_a_while() {
+  std::vector<pollfd> fds{{signals_.get(), POLLIN, 0}};
+  for (const auto& l : lines_)
+    if (l.open()) fds.push_back({l.fd(), POLLIN, 0});
+  int timeout = -1;
+  if (next_stage_) timeout = static_cast<int>(std::max<std::int64_t>(0, std::chrono::ceil<std::chrono::milliseconds>(*next_stage_ - Clock::now()).count()));
+  poll(fds.data(), fds.size(), timeout);
+}
+
+RanksResult Runner::run() {
+  for (int r = 0; r < options_.count; ++r) start(r);
+  while (std::any_of(processes_.begin(), processes_.end(), [](const Process& p) { return p.running; })) {
+    wait_a_while();
+    for (auto& l : lines_) l.pump();
+    read_signals();
+    reap();
+    end_others();
+  }
+  for (auto& l : lines_) l.pump(), l.close();
+  return result_;
+}
+
+}  // namespace
+
+std::string RankEnd::text() const {
+  if (signal) return fmt::format("rank {} was killed by signal {} ({})", rank, signal, strsignal(signal));
+  return fmt::format("rank {} ended with code {}", rank, code);
+}
+
+int RanksResult::code() const {
+  bool requeue = false;
+  for (const auto& e : ends) {
+    if (e.code == exit_code::kRequeue) requeue = true;
+    else if (!e.good()) return e.signal ? exit_code::kPeerLost : e.code;
+  }
+  return requeue ? exit_code::kRequeue : exit_code::kDone;
+}
+
+RanksResult run_ranks(const RanksOptions& options) { return Runner(options).run(); }
+
+}  // namespace hpcdl::cli
