@@ -1,6 +1,7 @@
 #include "hpcdl/comm/watch/channel.h"
 
 #include <mutex>
+#include <utility>
 
 namespace hpcdl::comm {
 namespace {
@@ -20,7 +21,7 @@ class ThreadChannel final : public Channel {
     const std::lock_guard lock(hub_->mutex);
     hub_->ranks[static_cast<std::size_t>(rank_)] = nullptr;
     for (auto* other : hub_->ranks)
-      if (other && other->on_lost_) other->on_lost_(rank_, "its thread has ended");
+      if (other) other->take({rank_, true, "its thread has ended"});
   }
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(hub_->hosts.size()); }
@@ -28,19 +29,32 @@ class ThreadChannel final : public Channel {
   void send(int to, std::string_view bytes) override {
     const std::lock_guard lock(hub_->mutex);
     for (auto* other : hub_->ranks)
-      if (other && other != this && (to < 0 || other->rank_ == to) && other->on_message_) other->on_message_(rank_, bytes);
+      if (other && other != this && (to < 0 || other->rank_ == to)) other->take({rank_, false, std::string(bytes)});
   }
   void listen(OnMessage on_message, OnLost on_lost) override {
     const std::lock_guard lock(hub_->mutex);
     on_message_ = std::move(on_message);
     on_lost_ = std::move(on_lost);
+    for (const auto& e : std::exchange(early_, {})) take(e);
   }
 
  private:
+  struct Event {
+    int from;
+    bool lost;
+    std::string text;
+  };
+  void take(const Event& e) {
+    if (!on_message_) early_.push_back(e);
+    else if (e.lost) on_lost_(e.from, e.text);
+    else on_message_(e.from, e.text);
+  }
+
   std::shared_ptr<Hub> hub_;
   int rank_;
   OnMessage on_message_;
   OnLost on_lost_;
+  std::vector<Event> early_;  // came before anybody listened
 };
 
 }  // namespace

@@ -1,0 +1,287 @@
+// A thousand runs of ranks that are threads, each with one fault drawn at random: nobody hangs, nobody takes a wrong result for a right one, and
+// where there is one culprit all others name it. A failure prints the seed of its run: --gtest_filter=Injected.* with HPCDL_FAULT_SEED=n repeats it.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <thread>
+
+#include "hpcdl/comm/algo/policy.h"
+#include "hpcdl/comm/transport/threads.h"
+#include "hpcdl/comm/watch/watch.h"
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/core/pool.h"
+#include "hpcdl/core/rng.h"
+
+namespace hpcdl::comm {
+namespace {
+
+using namespace std::chrono_literals;
+
+enum class Kind { none, late, error, death, death_inside, cut, size, order, reduction, root };
+constexpr const char* kKindNames[] = {"none", "late", "error", "death", "death inside a collective", "cut link", "another size", "another order", "another reduction", "another root"};
+
+struct Plan {
+  std::uint64_t seed;
+  int ranks, steps;
+  Kind kind;
+  int bad, at;           // the rank and the step of the fault
+  int call;              // death inside, cut: at which call of the transport
+  bool two_hosts;
+  Rng rng() const { return {seed, 1}; }
+  std::string text() const {
+    return fmt::format("HPCDL_FAULT_SEED={}: {} ranks{}, {} at rank {}, step {} of {}", seed, ranks, two_hosts ? " on two hosts" : "", kKindNames[static_cast<int>(kind)], bad, at, steps);
+  }
+};
+
+Plan plan_of(std::uint64_t seed) {
+  const Rng r{seed, 0};
+  Plan p{.seed = seed, .ranks = 2 + static_cast<int>(r.below(0, 4)), .steps = 3 + static_cast<int>(r.below(1, 5)), .kind = static_cast<Kind>(r.below(2, 10)), .bad = 0, .at = 0, .call = static_cast<int>(r.below(3, 12)), .two_hosts = r.below(4, 2) == 1};
+  p.bad = static_cast<int>(r.below(5, static_cast<std::uint64_t>(p.ranks)));
+  p.at = static_cast<int>(r.below(6, static_cast<std::uint64_t>(p.steps)));
+  if (p.kind == Kind::cut || p.kind == Kind::death_inside) p.two_hosts = true;  // else shared memory leaves few messages
+  return p;
+}
+
+/// Ends a rank as a crash would: no words to anybody.
+struct Death {};
+
+/// Dies at a call, or loses every message from one on: connections lose no single ones.
+class FaultyTransport final : public Transport {
+ public:
+  FaultyTransport(std::unique_ptr<Transport> below, const Plan& plan) : below_(std::move(below)), mine_(plan.bad == below_->rank()), plan_(plan) {}
+  std::string_view name() const override { return below_->name(); }
+  int rank() const override { return below_->rank(); }
+  int size() const override { return below_->size(); }
+  int host(int rank) const override { return below_->host(rank); }
+  std::string host_name(int rank) const override { return below_->host_name(rank); }
+  Pending start_send(int to, std::uint32_t tag, std::span<const std::byte> bytes) override {
+    if (count() && plan_.kind == Kind::cut) return {};
+    return below_->start_send(to, tag, bytes);
+  }
+  Pending start_receive(int from, std::uint32_t tag, std::span<std::byte> bytes) override {
+    if (plan_.kind == Kind::death_inside) count();
+    return below_->start_receive(from, tag, bytes);
+  }
+  bool done(Pending& pending) override { return below_->done(pending); }
+  void cancel(Pending& pending) override { below_->cancel(pending); }
+  void withdraw() override { below_->withdraw(); }
+  void check(int rank) override { below_->check(rank); }
+  void nap(std::chrono::microseconds at_most) override { below_->nap(at_most); }
+  void leave(std::string_view why) noexcept override { below_->leave(why); }
+  std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes, Deadline deadline) override { return below_->share(ranks, tag, bytes, deadline); }
+
+ private:
+  bool count() {
+    if (!mine_ || calls_++ < plan_.call) return false;
+    if (plan_.kind == Kind::death_inside) throw Death{};
+    return true;
+  }
+  std::unique_ptr<Transport> below_;
+  bool mine_;
+  const Plan& plan_;
+  int calls_ = 0;
+};
+
+/// Says nothing any more once its rank is dead, as the connection of a killed process.
+class MortalChannel final : public Channel {
+ public:
+  MortalChannel(std::unique_ptr<Channel> below, std::atomic<bool>& dead) : below_(std::move(below)), dead_(dead) {}
+  int rank() const override { return below_->rank(); }
+  int size() const override { return below_->size(); }
+  std::string host(int rank) const override { return below_->host(rank); }
+  void send(int to, std::string_view bytes) override {
+    if (!dead_) below_->send(to, bytes);
+  }
+  void listen(OnMessage on_message, OnLost on_lost) override { below_->listen(std::move(on_message), std::move(on_lost)); }
+
+ private:
+  std::unique_ptr<Channel> below_;
+  std::atomic<bool>& dead_;
+};
+
+struct Step {
+  Collective what;
+  Reduce op;
+  std::int64_t count;
+  int root, salt;
+  Algorithm algorithm;
+};
+
+/// The same on all ranks, and such that the fault makes a difference where it strikes.
+Step step_of(const Plan& p, int i) {
+  const Rng r{p.seed, 100 + static_cast<std::uint64_t>(i)};
+  static constexpr Collective kWhat[] = {Collective::all_reduce, Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::all_to_all, Collective::broadcast};
+  static constexpr std::int64_t kCounts[] = {1, 3, 64, 1000, 5000, 40000};
+  Step s{kWhat[r.below(0, 6)], r.below(1, 3) ? Reduce::sum : Reduce::max, kCounts[r.below(2, 6)], static_cast<int>(r.below(3, static_cast<std::uint64_t>(p.ranks))), static_cast<int>(r.below(4, 100)), Algorithm::automatic};
+  if (i == p.at && p.kind == Kind::reduction) s.what = Collective::all_reduce;
+  if (i == p.at && p.kind == Kind::root) s.what = Collective::broadcast;
+  if (p.kind == Kind::order) s.count += i;  // equal calls in another order are equal
+  const auto all = algo::algorithms_of(s.what);
+  if (const auto a = all[r.below(5, all.size())]; a != Algorithm::native && a != Algorithm::shared && a != Algorithm::hierarchical) s.algorithm = a;
+  return s;
+}
+
+std::int32_t value(const Step& s, int rank, std::int64_t i) { return static_cast<std::int32_t>((rank * 31 + i * 7 + s.salt) % 1009); }
+
+std::int32_t expected(const Step& s, int ranks, int me, std::int64_t i) {
+  const auto reduced = [&](std::int64_t at) {
+    std::int32_t sum = 0, most = 0;
+    for (int r = 0; r < ranks; ++r) sum += value(s, r, at), most = std::max(most, value(s, r, at));
+    return s.op == Reduce::sum ? sum : most;
+  };
+  switch (s.what) {
+    case Collective::all_reduce: return reduced(i);
+    case Collective::reduce_scatter: return reduced(me * s.count + i);
+    case Collective::all_gather: return value(s, static_cast<int>(i / s.count), i % s.count);
+    case Collective::all_to_all: return value(s, static_cast<int>(i / s.count), me * s.count + i % s.count);
+    default: return value(s, s.root, i);
+  }
+}
+
+/// Runs one step; throws std::logic_error for a wrong result.
+void take(const Group& g, const Stream& stream, const Step& s) {
+  const bool wide_in = s.what == Collective::reduce_scatter || s.what == Collective::all_to_all, wide_out = s.what == Collective::all_gather || s.what == Collective::all_to_all;
+  OwnedTensor in({{wide_in ? s.count * g.size() : s.count}, DType::i32}), out({{wide_out ? s.count * g.size() : s.count}, DType::i32});
+  for (std::int64_t i = 0; i < in.tensor.size(); ++i) in.tensor.ptr<std::int32_t>()[i] = value(s, g.rank(), i);
+  const bool in_place = s.what == Collective::all_reduce || s.what == Collective::broadcast;
+  Work work;
+  switch (s.what) {
+    case Collective::all_reduce: work = g.all_reduce(stream, in.tensor, s.op, s.algorithm); break;
+    case Collective::reduce_scatter: work = g.reduce_scatter(stream, out.tensor, in.tensor, s.op, s.algorithm); break;
+    case Collective::all_gather: work = g.all_gather(stream, out.tensor, in.tensor, s.algorithm); break;
+    case Collective::all_to_all: work = g.all_to_all(stream, out.tensor, in.tensor, s.algorithm); break;
+    default: work = g.broadcast(stream, in.tensor, s.root);
+  }
+  work.wait();
+  const Tensor& result = in_place ? in.tensor : out.tensor;
+  for (std::int64_t i = 0; i < result.size(); ++i)
+    if (result.ptr<std::int32_t>()[i] != expected(s, g.size(), g.rank(), i))
+      throw std::logic_error(fmt::format("WRONG RESULT of {}: element {} of {} on rank {}", collective_name(s.what), i, result.size(), g.rank()));
+}
+
+void steps(const Plan& p, const Group& world, const Stream& stream) {
+  const bool bad = world.rank() == p.bad;
+  for (int i = 0; i < p.steps; ++i) {
+    Step s = step_of(p, i);
+    if (bad && i == p.at) {
+      switch (p.kind) {
+        case Kind::late: {
+          const InPhase phase(world.ledger(), Phase::data);
+          std::this_thread::sleep_for(900ms);
+          break;
+        }
+        case Kind::error: fail("data", "an injected error");
+        case Kind::death: throw Death{};
+        case Kind::size: ++s.count; break;
+        case Kind::reduction: s.op = s.op == Reduce::sum ? Reduce::max : Reduce::sum; break;
+        case Kind::root: s.root = (s.root + 1) % p.ranks; break;
+        case Kind::order: s = step_of(p, (i + 1) % p.steps); break;
+        default: break;
+      }
+    } else if (bad && p.kind == Kind::order && i == (p.at + 1) % p.steps) {
+      s = step_of(p, p.at);
+    }
+    const Label label("injected");
+    take(world, stream, s);
+  }
+}
+
+struct Outcome {
+  std::vector<std::string> ends;  // by rank: "" when it did all its steps
+  double seconds = 0;
+};
+
+Outcome run(const Plan& p) {
+  const auto begin = Clock::now();
+  std::vector<int> hosts(static_cast<std::size_t>(p.ranks));
+  if (p.two_hosts) hosts.back() = 1;
+  auto transports = thread_transports(p.ranks, hosts);
+  auto channels = thread_channels(p.ranks);
+  // Where nothing is late, a busy machine must not make it so.
+  const bool waits = p.kind != Kind::none && p.kind != Kind::error && p.kind != Kind::death;
+  Outcome out{std::vector<std::string>(static_cast<std::size_t>(p.ranks))};
+  std::vector<std::jthread> threads;
+  for (int r = 0; r < p.ranks; ++r)
+    threads.emplace_back([&, r] {
+      const auto i = static_cast<std::size_t>(r);
+      std::atomic<bool> dead = false;
+      Watch watch(std::make_unique<MortalChannel>(std::move(channels[i]), dead), {.beat_seconds = 0.1, .answer_seconds = 2, .close_seconds = 5});
+      try {
+        Pool pool(1);
+        const auto world = make_world(std::make_unique<FaultyTransport>(std::move(transports[i]), p), {.deadline_seconds = waits ? 0.3 : 30, .on_lost = watch.on_lost()});
+        watch.guard(world);
+        try {
+          steps(p, world, Stream(pool));
+        } catch (const Death&) {
+          dead = true;
+          throw;
+        }
+        watch.close();
+      } catch (const Death&) {
+        out.ends[i] = "dead";
+      } catch (const PeerLost& e) {
+        out.ends[i] = e.what();
+      } catch (const std::exception& e) {
+        out.ends[i] = e.what();
+        watch.fail(e.what());
+      }
+    });
+  threads.clear();
+  out.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  return out;
+}
+
+/// What is wrong with how a run ended; empty: nothing.
+std::string complaint(const Plan& p, const Outcome& o) {
+  if (o.seconds > 60) return fmt::format("it took {:.1f} s", o.seconds);
+  const std::string culprit = fmt::format("rank {} on", p.bad);
+  for (int r = 0; r < p.ranks; ++r) {
+    const std::string& end = o.ends[static_cast<std::size_t>(r)];
+    if (end.find("WRONG RESULT") != std::string::npos) return end;
+    if (p.kind == Kind::none && !end.empty()) return fmt::format("without a fault rank {} ended with: {}", r, end);
+    if (end.empty() || r == p.bad) continue;
+    const bool named = p.kind == Kind::late || p.kind == Kind::error || p.kind == Kind::death || p.kind == Kind::death_inside;
+    if (!end.starts_with("[dist] ")) return fmt::format("rank {} ended with: {}", r, end);
+    if (named && end.find(culprit) == std::string::npos) return fmt::format("rank {} does not name the culprit: {}", r, end);
+  }
+  return "";
+}
+
+TEST(Injected, AThousandFaults) {
+  const char* chosen = std::getenv("HPCDL_FAULT_SEED");
+  const std::uint64_t first = chosen ? std::strtoull(chosen, nullptr, 10) : 1, count = chosen ? 1 : 1000;
+  std::atomic<std::uint64_t> next = first;
+  std::mutex mutex;
+  std::vector<int> met(10), ended(10);
+  int wrong = 0;
+  {
+    std::vector<std::jthread> workers;
+    for (int w = 0; w < 8; ++w)
+      workers.emplace_back([&] {
+        for (std::uint64_t seed; (seed = next++) < first + count;) {
+          const Plan p = plan_of(seed);
+          const Outcome o = run(p);
+          const std::string what = complaint(p, o);
+          const std::lock_guard lock(mutex);
+          ++met[static_cast<std::size_t>(p.kind)];
+          ended[static_cast<std::size_t>(p.kind)] += std::any_of(o.ends.begin(), o.ends.end(), [](const auto& e) { return e.starts_with("[dist]"); });
+          if (chosen)
+            for (std::size_t r = 0; r < o.ends.size(); ++r) std::printf("rank %zu: %s\n", r, o.ends[r].c_str());
+          if (!what.empty() && ++wrong <= 20) ADD_FAILURE() << p.text() << ": " << what;
+        }
+      });
+  }
+  std::printf("seeds %llu to %llu\n", static_cast<unsigned long long>(first), static_cast<unsigned long long>(first + count - 1));
+  for (std::size_t k = 0; k < met.size(); ++k) {
+    std::printf("  %-26s %4d runs, %4d ended by a verdict\n", kKindNames[k], met[k], ended[k]);
+    if (!chosen && k > 0) {
+      EXPECT_GT(ended[k], met[k] / 4) << kKindNames[k] << ": the fault hardly ever does anything";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hpcdl::comm
