@@ -145,7 +145,7 @@ void exercise(const Group& world, std::uint64_t seed, int iterations) {
     const auto g = static_cast<std::size_t>(rng() % 3);
     Shape1 c = draw(rng, 1 << 20);
     c.root %= groups[g].size();
-    const std::int64_t bytes = c.count * groups[g].size() * dtype_bytes(c.dtype);
+    const std::int64_t bytes = c.count * world.size() * dtype_bytes(c.dtype);  // at most, so that all ranks decide alike
     // One job at a time may have the window.
     const bool shared = c.shared && windows[g] && bytes <= kWindow && jobs.empty();
     std::byte* memory = shared ? windows[g]->block(groups[g].local_rank()) : nullptr;

@@ -11,6 +11,8 @@
 #include <map>
 #include <random>
 
+#include "hpcdl/comm/bootstrap/socket.h"
+
 namespace hpcdl::comm {
 namespace {
 
@@ -118,17 +120,11 @@ std::shared_ptr<Window> attempt(Peers& peers, std::int64_t bytes, bool named) {
 
 }  // namespace
 
-std::string this_host() {
-  char name[256] = "unknown";
-  gethostname(name, sizeof name - 1);
-  return name;
-}
-
 std::string host_key() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot;
   file >> boot;
-  return this_host() + "/" + boot;
+  return host_name() + "/" + boot;
 }
 
 std::vector<int> number_hosts(std::span<const std::string> keys) {

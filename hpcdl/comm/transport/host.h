@@ -12,8 +12,6 @@ namespace hpcdl::comm {
 
 /// Equal for processes that run under one kernel and call their host by one name, and for no others.
 std::string host_key();
-/// How people call this host.
-std::string this_host();
 
 /// Host numbers by rank, as Transport::host() wants them, from the keys by rank.
 std::vector<int> number_hosts(std::span<const std::string> keys);

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "hpcdl/comm/bootstrap/socket.h"
 #include "hpcdl/comm/dispatch.h"
 #include "hpcdl/comm/transport/host.h"
 
@@ -270,7 +271,7 @@ class MpiTransport : public Transport {
       char key[320], name[256];
     } mine{};
     host_key().copy(mine.key, sizeof mine.key - 1);
-    this_host().copy(mine.name, sizeof mine.name - 1);
+    comm::host_name().copy(mine.name, sizeof mine.name - 1);
     std::vector<Host> all(static_cast<std::size_t>(size_));
     check_mpi(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE, comm_), "MPI_Allgather");
     std::vector<std::string> keys;

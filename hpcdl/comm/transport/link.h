@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "hpcdl/comm/bootstrap/socket.h"
+
+namespace hpcdl::comm {
+
+/// The messages of this rank and one peer over one socket: a header of 16 bytes (tag, 0, size; little-endian), then the bytes. What comes
+/// goes to the oldest receive of its tag. What nobody has asked for stays in the socket while nothing else is wanted from this peer, so that a
+/// sender cannot fill this rank's memory.
+class Link {
+ public:
+  struct Message {
+    std::uint32_t tag = 0;
+    std::byte* to = nullptr;          // of a receive
+    const std::byte* from = nullptr;  // of a send
+    std::size_t bytes = 0;
+    bool done = false;
+    bool wrong_size = false;
+  };
+
+  explicit Link(Socket socket) : socket_(std::move(socket)) {}
+  const Socket& socket() const { return socket_; }
+
+  /// The message lives until it is done or taken back.
+  void send(Message& m);
+  void receive(Message& m);
+  void take_back(Message& m);
+  /// Moves what goes without waiting.
+  void advance();
+
+  /// The peer has closed, and everything it sent before has been read or is wanted by nobody.
+  bool closed() const { return closed_; }
+  bool wants_to_read() const { return !closed_ && (!wanted_.empty() || target_ || reading_header_bytes_ > 0) && !parked(); }
+  bool wants_to_write() const { return !closed_ && !queue_.empty(); }
+  /// Of a peer from whom nothing is awaited: whether it is still there.
+  bool peer_is_there() const;
+
+ private:
+  struct Header {
+    std::uint32_t tag = 0, zero = 0;
+    std::uint64_t bytes = 0;
+  };
+  struct Outgoing {
+    Message* message;             // null: taken back while it was being sent
+    Header header;
+    std::size_t sent = 0;         // of header and bytes
+    const std::byte* from;
+    std::vector<std::byte> rest;  // of a message that was taken back: its bytes
+  };
+  struct Unasked {
+    std::uint32_t tag;
+    std::vector<std::byte> bytes;
+  };
+
+  bool parked() const { return have_header_ && !target_ && wanted_.empty(); }
+  void write();
+  void read();
+  bool read_header();
+  bool read_bytes();
+  void choose_target();
+  void finish();
+  void give(Message& m, std::deque<Unasked>::iterator it);
+
+  Socket socket_;
+  bool closed_ = false;
+  std::deque<Outgoing> queue_;
+  std::deque<Message*> wanted_;
+  std::deque<Unasked> unasked_;
+
+  // What is being read.
+  Header header_;
+  std::size_t reading_header_bytes_ = 0;
+  bool have_header_ = false;
+  Message* target_message_ = nullptr;  // null: unasked, or taken back
+  std::byte* target_ = nullptr;        // set once it is known where the bytes go
+  std::size_t got_ = 0;
+  std::vector<std::byte> buffer_;
+  bool keep_buffer_ = false;
+};
+
+}  // namespace hpcdl::comm
