@@ -25,7 +25,8 @@ void Inquiry::heard(int rank, const Report& report, bool answer) {
 void Inquiry::gone(int rank, const std::string& why) {
   if (state(rank).kind == Kind::failed || state(rank).kind == Kind::finished) return;
   state(rank).kind = Kind::gone;
-  state(rank).why = why;
+  const std::string prefix = fmt::format("rank {} on {}: ", rank, state(rank).host);
+  state(rank).why = why.starts_with(prefix) ? why.substr(prefix.size()) : why;
 }
 
 std::vector<int> Inquiry::reachable() const {

@@ -67,7 +67,7 @@ class Watch::State {
   int wants_ = -2;                // whom this rank waited for at its deadline; -2: it did not
 
   // Of the thread alone.
-  Deadline next_beat_{}, verdict_by_ = Deadline::max(), leave_at_ = Deadline::max();
+  Deadline next_beat_{}, settled_at_ = Deadline::max(), verdict_by_ = Deadline::max(), leave_at_ = Deadline::max();
   bool asked_ = false;
   std::thread thread_;
 };
@@ -191,13 +191,18 @@ void Watch::State::run() {
   }
 }
 
-Deadline Watch::State::next_tick() const { return std::min({next_beat_, verdict_by_, leave_at_, inquiry_.deadline()}); }
+Deadline Watch::State::next_tick() const { return std::min({next_beat_, settled_at_, verdict_by_, leave_at_, inquiry_.deadline()}); }
 
 void Watch::State::tick() {
   const auto now = Clock::now();
   if (now >= next_beat_) {
     if (!keeper()) channel_->send(0, said(Said::beat, pack(report())));
     next_beat_ = now + seconds(options_.beat_seconds);
+  }
+  if (now >= settled_at_) {
+    settled_at_ = Deadline::max();
+    if (keeper()) inquire(-1, -1);
+    else fall_back();
   }
   if (now >= inquiry_.deadline()) conclude(inquiry_.verdict(report()));
   if (now >= verdict_by_) fall_back();
@@ -213,11 +218,10 @@ void Watch::State::handle(const Event& e) {
   if (inquiry_.has_finished(e.from)) return;
   inquiry_.gone(e.from, e.bytes);
   if (!verdict().empty()) return;
-  if (keeper()) {
-    inquire(-1, e.from);
-    if (inquiry_.complete()) conclude(inquiry_.verdict(report()));
-  } else if (e.from == 0) {
-    conclude(inquiry_.without_keeper(report()));
+  if (inquiry_.complete()) {
+    conclude(inquiry_.verdict(report()));
+  } else if (keeper() || e.from == 0) {
+    settled_at_ = std::min<Deadline>(settled_at_, Clock::now() + seconds(options_.settle_seconds));
   } else {
     verdict_by_ = std::min<Deadline>(verdict_by_, Clock::now() + seconds(2 * options_.answer_seconds));
   }
