@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "cli/bench_ddp.h"
 #include "cli/bench_python.h"
 #include "cli/tune_option.h"
 #include "cli/verb.h"
@@ -27,6 +28,7 @@ struct Options {
   double seconds = 4;
   bool to_stdout = false, cold = false, warm = false, aa = false, list = false, forward = false;
   TuneOption tune;
+  std::function<int()> ddp;
 };
 
 /// `--json softmax`: a word that names an op is an op, not a file.
@@ -201,7 +203,8 @@ class Bench {
   Json out_;
 };
 
-int bench(Options& o) {
+int bench(Options& o, CLI::App& sub) {
+  if (sub.got_subcommand("ddp")) return o.ddp();
   settle_words(o);
   o.vs = parse_peers(o.vs_words);
   if (o.cold && o.warm) fail_usage("bench", "--cold and --warm exclude each other");
@@ -231,6 +234,7 @@ void add_bench(CLI::App& app, Run& run) {
                       sub.add_option("--dtype", o.dtype, "Only f32 or only bf16")->check(CLI::IsMember({"f32", "bf16"}));
                       sub.add_flag("--forward", o.forward, "Leave out forward and backward together");
                       sub.add_flag("--list", o.list, "Print the cases, time nothing");
+                      o.ddp = add_bench_ddp(sub);
                     }, bench);
 }
 

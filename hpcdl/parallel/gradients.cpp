@@ -1,8 +1,11 @@
 #include "hpcdl/parallel/gradients.h"
 
+#include <set>
+
 #include "hpcdl/comm/ledger.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/parallel/agree.h"
 
 namespace hpcdl::parallel {
 
@@ -15,6 +18,15 @@ constexpr std::uint8_t kStream = 2;  // of a GPU: 0 computes, 1 may have gradien
 double seconds_between(Clock::time_point begin, Clock::time_point end) { return std::chrono::duration<double>(end - begin).count(); }
 
 }  // namespace
+
+comm::Algorithm position_independent_sum(const comm::Group& group, bool shared_memory) {
+  std::set<int> hosts;
+  for (int r = 0; r < group.size(); ++r) hosts.insert(group.host(r));
+  const auto n = static_cast<int>(hosts.size());
+  if (n == 1 && shared_memory) return comm::Algorithm::shared;
+  if (n > 1 && n < group.size() && shared_memory) return comm::Algorithm::hierarchical;
+  return group.size() == 2 ? comm::Algorithm::ring : comm::Algorithm::halving;
+}
 
 struct Gradients::Start {
   Gradients* self;
@@ -37,6 +49,8 @@ Gradients::Gradients(comm::Group group, std::vector<ReadyGradient> order, const 
   }
   works_.resize(plan_.buckets.size());
   if (!device_.is_cuda() && group_.size() > 1 && plan_.bytes > 0) window_ = group_.share(plan_.bytes);
+  const bool some_share = sum_over_ranks(group_, window_ ? 1 : 0) > 0;
+  if (options_.algorithm == comm::Algorithm::automatic && !device_.is_cuda()) options_.algorithm = position_independent_sum(group_, some_share);
   if (window_) data_ = window_->block(group_.local_rank());
   else own_ = Buffer(plan_.bytes, device_), data_ = own_.data();
 }

@@ -24,9 +24,14 @@ struct ReduceOptions {
   BucketOptions buckets;
   /// false: every reduction is waited for where it starts. The same bits.
   bool overlap = true;
-  /// Which of them give the same bits for any bucket size is said in docs/distributed.md.
+  /// automatic: see position_independent_sum().
   comm::Algorithm algorithm = comm::Algorithm::automatic;
 };
+
+/// CPU: an algorithm that gives every element the same bits wherever it lies, so that buckets of any size give the same sums, whatever the
+/// size of a bucket: `shared` where all ranks see each other's memory, `hierarchical` on several hosts of which some have several ranks, `ring`
+/// for two ranks (whose sums have one order), else `halving`.
+comm::Algorithm position_independent_sum(const comm::Group& group, bool shared_memory);
 
 struct ReadyGradient {
   std::string name;

@@ -143,6 +143,20 @@ TEST(gradients, sums_are_the_same_bits_whatever_the_buckets) {
   }
 }
 
+/// Ranks that lie on several hosts, evenly or not, have the same property.
+TEST(gradients, hosts_change_nothing_about_that) {
+  const Net net(5);
+  for (const auto& hosts : {std::vector{0, 1}, {0, 0, 1, 1}, {0, 1, 2, 3}, {0, 0, 0, 3, 3}, {0, 1, 2}, {0, 0, 2, 2, 4, 4, 6, 6}}) {
+    const int n = static_cast<int>(hosts.size());
+    std::vector<std::vector<Blocks>> got(kForms.size(), std::vector<Blocks>(hosts.size()));
+    testing::run_ranks(n, [&](const Group& world) {
+      for (std::size_t f = 0; f < kForms.size(); ++f) got[f][static_cast<std::size_t>(world.rank())] = reduced_gradients(world, net, kForms[f].second);
+    }, {.hosts = hosts, .on_lost = {}});
+    for (std::size_t f = 0; f < kForms.size(); ++f)
+      for (std::size_t r = 0; r < hosts.size(); ++r) EXPECT_TRUE(got[f][r] == got[0][0]) << n << " ranks, " << kForms[f].first << ", rank " << r;
+  }
+}
+
 TEST(gradients, idle_parameters_are_zero_and_tied_ones_are_reduced_once_behind_their_last_use) {
   const Net net(5);
   testing::run_ranks(2, [&](const Group& world) {

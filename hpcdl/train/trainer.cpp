@@ -12,11 +12,11 @@
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/checkpoint.h"
 #include "hpcdl/io/config_table.h"
+#include "hpcdl/io/group_ranks.h"
 #include "hpcdl/io/hf_config.h"
 #include "hpcdl/io/jsonl.h"
 #include "hpcdl/io/tensorboard.h"
 #include "hpcdl/parallel/agree.h"
-#include "hpcdl/parallel/io_ranks.h"
 #include "hpcdl/parallel/mesh.h"
 #include "hpcdl/train/stop.h"
 
@@ -84,7 +84,7 @@ class Run {
   RunConfig& config_;
   Hooks hooks_;
   parallel::Mesh mesh_;
-  parallel::IoRanks io_ranks_;
+  io::GroupRanks io_ranks_;
   Progress progress_;
   Pool pool_;
   data::PreparedText text_;

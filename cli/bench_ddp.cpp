@@ -1,0 +1,108 @@
+// hpcdl bench ddp: what exchanging gradients costs a step, by bucket size, on the ranks that mpirun has started or on threads.
+
+#include "cli/bench_ddp.h"
+
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "cli/verb.h"
+#include "hpcdl/comm/transport/mpi.h"
+#include "hpcdl/comm/transport/threads.h"
+#include "hpcdl/comm/world.h"
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/lab/ddp/ddp.h"
+#include "hpcdl/lab/machine.h"
+#include "hpcdl/lab/roofline/report.h"
+#include "hpcdl/parallel/agree.h"
+
+namespace hpcdl::cli {
+
+namespace {
+
+struct Options {
+  io::ModelConfig model{.layers = 8, .heads = 6, .width = 384, .context = 256, .vocab = 1024};
+  lab::DdpOptions ddp;
+  std::vector<double> buckets{1, 5, 10, 25, 50, 100};
+  int ranks = 0, threads = 0;
+  std::string svg;
+  std::vector<std::string> json;
+};
+
+void bench_rank(const Options& o, const comm::Group& world) {
+  auto model = o.model;
+  model.tied = false;
+  model.resolve();
+  Pool pool(o.threads > 0 ? o.threads : parallel::threads_per_rank(world));
+  const bool speaks = world.rank() == 0;
+  const auto terminal = console();
+  const auto report = lab::bench_ddp(world, pool, model, lab::ddp_forms(o.buckets), o.ddp, [&](const std::string& what) {
+    if (speaks && terminal.status) terminal.status(what);
+  });
+  if (!speaks) return;
+  if (terminal.status) terminal.status("");
+  auto json = lab::ddp_json(report);
+  const auto m = lab::this_machine();
+  json["machine"] = {{"cpu", m.cpu}, {"isa", m.isa}, {"date", lab::roofline::today()}};
+  if (!o.svg.empty()) io::write_file_atomic(o.svg, lab::ddp_picture(report, fmt::format("A training step on {} ranks, by how gradients are exchanged", report.ranks)));
+  const bool to_stdout = !o.json.empty() && o.json[0].empty();
+  if (!o.json.empty() && !to_stdout) io::write_file_atomic(o.json[0], json.dump(1) + "\n");
+  if (to_stdout) print_json(json);
+  else print_text(lab::ddp_table(report));
+}
+
+/// Ranks that are threads of this process.
+void on_threads(const Options& o) {
+  auto transports = comm::thread_transports(o.ranks);
+  std::exception_ptr first;
+  std::mutex mutex;
+  std::vector<std::thread> threads;
+  for (auto& t : transports)
+    threads.emplace_back([&] {
+      comm::Group world;
+      try {
+        world = comm::make_world(std::move(t));
+        bench_rank(o, world);
+        world.close();
+      } catch (const std::exception& e) {
+        const std::lock_guard lock(mutex);
+        if (!first) first = std::current_exception();
+        world.abandon(e.what());
+      }
+    });
+  for (auto& t : threads) t.join();
+  if (first) std::rethrow_exception(first);
+}
+
+int bench_ddp(const Options& o) {
+  for (const double mb : o.buckets)
+    if (!(mb > 0)) fail_usage("bench", "a bucket of {} MB: expected sizes above 0; every tensor by itself is measured anyway", mb);
+  if (o.ranks > 0) return on_threads(o), exit_code::kDone;
+  auto world = comm::make_world(comm::mpi_transport());
+  bench_rank(o, world);
+  world.close();
+  return exit_code::kDone;
+}
+
+}  // namespace
+
+std::function<int()> add_bench_ddp(CLI::App& bench) {
+  auto o = std::make_shared<Options>();
+  CLI::App* sub = bench.add_subcommand("ddp", "Data-parallel training steps on the ranks that mpirun has started: bucket sizes against waiting for each tensor by itself");
+  sub->add_option("--buckets", o->buckets, "Sizes in MB")->delimiter(',')->type_name("MB,MB")->capture_default_str();
+  sub->add_option("--first-bucket", o->ddp.first_mb, "Size of the first bucket in MB")->check(CLI::Range(0.001, 1e6))->capture_default_str();
+  sub->add_option("--layers", o->model.layers, "Of the model")->check(CLI::Range(1, 1000))->capture_default_str();
+  sub->add_option("--width", o->model.width, "Of the model")->check(CLI::Range(1, 1 << 16))->capture_default_str();
+  sub->add_option("--heads", o->model.heads, "Of the model")->check(CLI::Range(1, 1024))->capture_default_str();
+  sub->add_option("--context", o->model.context, "Tokens of a sequence")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  sub->add_option("--vocab", o->model.vocab, "Tokens that there are")->check(CLI::Range(2, 1 << 20))->capture_default_str();
+  sub->add_option("--batch", o->ddp.batch, "Sequences of each rank")->check(CLI::Range(1, 1 << 16))->capture_default_str();
+  sub->add_option("--rounds", o->ddp.rounds, "Measured steps of each form")->check(CLI::Range(1, 10000))->capture_default_str();
+  sub->add_option("-n,--ranks", o->ranks, "So many ranks as threads of this process, instead of those of mpirun")->check(CLI::Range(1, 64));
+  sub->add_option("--threads", o->threads, "Threads of each rank; default: the processors of its host are shared out");
+  sub->add_option("--json", o->json, "One JSON object on stdout; with a file name: into that file")->expected(0, 1)->type_name("[FILE]");
+  sub->add_option("--svg", o->svg, "Step times as a picture into this file");
+  return [o] { return bench_ddp(*o); };
+}
+
+}  // namespace hpcdl::cli
