@@ -3,6 +3,7 @@
 #include <new>
 
 #include "cli/verb.h"
+#include "hpcdl/comm/transport.h"
 #include "hpcdl/io/nearest.h"
 
 namespace {
@@ -22,6 +23,8 @@ int run_guarded(const cli::Run& run) try {
   return run();
 } catch (const UsageError& e) {
   return report(e.what(), exit_code::kUsage);
+} catch (const comm::PeerLost& e) {
+  return report(e.what(), exit_code::kPeerLost);
 } catch (const Error& e) {
   return report(e.what(), exit_code::kInternal);
 } catch (const std::bad_alloc&) {
@@ -42,7 +45,7 @@ int main(int argc, char** argv) {
   });
   cli::Run run;
   for (const auto add : {cli::add_demo, cli::add_train, cli::add_eval, cli::add_generate, cli::add_tokenize, cli::add_quantize, cli::add_inspect,
-                         cli::add_convert, cli::add_logits, cli::add_doctor, cli::add_probe, cli::add_bench, cli::add_profile, cli::add_verify, cli::add_roofline, cli::add_tune, cli::add_launch})
+                         cli::add_convert, cli::add_logits, cli::add_doctor, cli::add_probe, cli::add_bench, cli::add_profile, cli::add_verify, cli::add_roofline, cli::add_tune, cli::add_launch, cli::add_slurm})
     add(app, run);
   std::vector<std::string> verbs;
   for (const auto* sub : app.get_subcommands({})) verbs.push_back(sub->get_name());

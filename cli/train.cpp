@@ -4,10 +4,12 @@
 
 #include "cli/tune_option.h"
 #include "cli/verb.h"
+#include "cli/world.h"
 #include "hpcdl/io/config_table.h"
 #include "hpcdl/lab/light.h"
 #include "hpcdl/lab/profile/explain.h"
 #include "hpcdl/lab/roofs.h"
+#include "hpcdl/train/stop.h"
 #include "hpcdl/train/trainer.h"
 
 namespace hpcdl::cli {
@@ -41,6 +43,25 @@ Json result(const train::RunSummary& s, const std::optional<lab::Explain>& expla
   return j;
 }
 
+int train_rank(const Options& o, train::RunConfig& config, const comm::Joined& joined) {
+  const bool leads = joined.place().rank == 0;
+  Pool pool(config.train.threads);
+  const auto device = device_from_name(config.train.device);
+  const auto roofs = leads ? lab::roofs(device, pool) : lab::Roofs();
+  const auto to = console();
+  std::optional<lab::Explain> explain;
+  if (o.explain && leads) explain.emplace(roofs, lab::Explain::Options{.every = std::max<std::int64_t>(config.train.log_every, 10)}, [&](std::string_view text) { say_lines(to, text); });
+  auto tuning = start_tuning(o.tune, device, pool);
+  train::Hooks hooks{.console = to, .world = joined.world(), .speed_of_light = {}, .before_steps = [&](const auto& programs) { tune_programs(tuning, o.tune, programs); },
+                     .after_step = {}, .observer = explain ? &*explain : nullptr};
+  if (leads) hooks.speed_of_light = [&](const Program& p) { return lab::light(p, roofs).seconds; };
+  const auto summary = train::run(config, hooks);
+  if (explain) say_lines(to, explain->text());
+  if (leads && o.json) print_json(result(summary, explain));
+  else if (leads && !summary.stopped) say("model written to {}", summary.model.string());
+  return summary.stopped ? exit_code::kRequeue : exit_code::kDone;
+}
+
 int train_verb(Options& o, CLI::App& sub) {
   train::RunConfig config;
   io::ConfigTable table(config);
@@ -51,19 +72,11 @@ int train_verb(Options& o, CLI::App& sub) {
   if (o.schema) return print_json(Json::parse(table.schema().dump())), exit_code::kDone;
   if (o.print_config) return print_text(table.print_origins()), exit_code::kDone;
 
-  Pool pool(config.train.threads);
-  const auto roofs = lab::roofs(device_from_name(config.train.device), pool);
-  const auto to = console();
-  std::optional<lab::Explain> explain;
-  if (o.explain) explain.emplace(roofs, lab::Explain::Options{.every = std::max<std::int64_t>(config.train.log_every, 10)}, [&](std::string_view text) { say_lines(to, text); });
-  auto tuning = start_tuning(o.tune, device_from_name(config.train.device), pool);
-  const auto summary = train::run(config, {.console = to, .speed_of_light = [&](const Program& p) { return lab::light(p, roofs).seconds; },
-                                           .before_steps = [&](const auto& programs) { tune_programs(tuning, o.tune, programs); }, .after_step = {},
-                                           .observer = explain ? &*explain : nullptr});
-  if (explain) say_lines(to, explain->text());
-  if (o.json) print_json(result(summary, explain));
-  else if (!summary.stopped) say("model written to {}", summary.model.string());
-  return summary.stopped ? exit_code::kRequeue : exit_code::kDone;
+  // From here on: a signal while the text is prepared is met with a checkpoint after the first step.
+  const train::StopSignals signals(config.checkpoint.on_interrupt);
+  auto joined = join_ranks(config.dist);
+  config.train.device = device_of_rank(config.train.device, joined.place());
+  return on_ranks(joined, [&] { return train_rank(o, config, joined); });
 }
 
 }  // namespace

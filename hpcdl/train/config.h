@@ -119,11 +119,31 @@ struct ParallelConfig {
   }
 };
 
+/// Which rank this process is and how it finds the others, where no launcher says so: see comm/bootstrap.
+struct DistConfig {
+  int rank = -1, world = 0, local_rank = -1, local_world = 0;
+  std::string master, method = "auto", transport = "auto";
+  double init_timeout = 300, timeout = 600;
+
+  void visit(auto&& f) {
+    f("rank", rank, "this process's rank; -1: as torchrun, srun, mpirun or hpcdl launch says", {.min = -1, .max = 1 << 20});
+    f("world", world, "number of ranks; 0: as the launcher says", {.min = 0, .max = 1 << 20});
+    f("local_rank", local_rank, "rank among those of this host; -1: found out", {.min = -1, .max = 1 << 20});
+    f("local_world", local_world, "ranks on this host; 0: found out", {.min = 0, .max = 1 << 20});
+    f("master", master, "HOST:PORT at which rank 0 listens; empty: as the launcher says");
+    f("method", method, "how ranks find rank 0: auto, env, mpi, tcp://HOST:PORT, or file://PATH in a folder that all see");
+    f("transport", transport, "what moves bytes between CPUs: auto, mpi or tcp");
+    f("init_timeout", init_timeout, "time for all ranks to come", {.min = 1, .max = 1e6, .unit = io::Unit::seconds});
+    f("timeout", timeout, "time after which a collective that does not end is given up, with the name of the rank that it waits for", {.min = 1, .max = 1e6, .unit = io::Unit::seconds});
+  }
+};
+
 struct RunConfig {
   io::ModelConfig model;
   DataConfig data;
   TrainConfig train;
   ParallelConfig parallel;
+  DistConfig dist;
   CheckpointConfig checkpoint;
   std::filesystem::path output;
 
@@ -134,6 +154,7 @@ struct RunConfig {
     f.section("data", data);
     f.section("train", train);
     f.section("parallel", parallel);
+    f.section("dist", dist);
     f.section("checkpoint", checkpoint);
     f("output", output, "folder of the run: model/, checkpoints/, metrics.jsonl, tensorboard/, config.toml");
   }

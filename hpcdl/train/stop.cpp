@@ -3,8 +3,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <charconv>
+#include <chrono>
+#include <cstdint>
 #include <mutex>
+#include <string_view>
 
 namespace hpcdl::train {
 
@@ -16,8 +21,20 @@ static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler")
 constexpr int kSignals[] = {SIGTERM, SIGUSR1, SIGINT};
 struct sigaction before[3];
 bool installed[3];
+std::atomic<std::int64_t> stop_at{INT64_MAX};  // Unix seconds
 int alive = 0;  // of StopSignals
 std::mutex alive_mutex;
+
+std::int64_t unix_seconds() { return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+/// When to stop in a job that ends then: a minute before, but in a short job no earlier than after nine tenths of what is left.
+std::int64_t stop_before(std::string_view job_end) {
+  std::int64_t end = 0;
+  const auto [rest, error] = std::from_chars(job_end.data(), job_end.data() + job_end.size(), end);
+  const auto left = end - unix_seconds();
+  if (error != std::errc() || rest != job_end.data() + job_end.size() || left <= 0) return INT64_MAX;
+  return end - std::min<std::int64_t>(60, (left + 9) / 10);
+}
 
 /// The second signal finds the default action and ends the process.
 void handle(int signal) {
@@ -30,10 +47,11 @@ void handle(int signal) {
 
 }  // namespace
 
-StopSignals::StopSignals(bool on_interrupt) {
+StopSignals::StopSignals(bool on_interrupt, const char* job_end) {
   const std::lock_guard lock(alive_mutex);
   if (alive++ > 0) return;
   received.store(0);
+  stop_at.store(job_end ? stop_before(job_end) : INT64_MAX);
   struct sigaction action {};
   action.sa_handler = handle;
   action.sa_flags = SA_RESTART;
@@ -50,6 +68,9 @@ StopSignals::~StopSignals() {
     if (installed[i]) sigaction(kSignals[i], &before[i], nullptr);
 }
 
-int StopSignals::requested() { return received.load(); }
+int StopSignals::requested() {
+  const int signal = received.load();
+  return signal == 0 && stop_at.load() != INT64_MAX && unix_seconds() >= stop_at.load() ? SIGTERM : signal;
+}
 
 }  // namespace hpcdl::train

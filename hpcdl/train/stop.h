@@ -1,18 +1,21 @@
 #pragma once
 // Being asked to stop. SIGTERM and SIGUSR1 mean: save at the next step and ask to be requeued; a second one ends the
-// process at once. SIGINT means the same only where asked for.
+// process at once. SIGINT means the same only where asked for. So does the end of a Slurm job, a minute ahead of it.
+
+#include <cstdlib>
 
 namespace hpcdl::train {
 
 /// Installs handlers while it lives. Ranks that are threads of one process share them: those of the first stand until the last goes.
 class StopSignals {
  public:
-  explicit StopSignals(bool on_interrupt);
+  /// job_end: in Unix seconds, as Slurm says it; null: none.
+  explicit StopSignals(bool on_interrupt, const char* job_end = std::getenv("SLURM_JOB_END_TIME"));
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
   ~StopSignals();
 
-  /// The signal that arrived, or 0.
+  /// The signal that arrived (SIGTERM also when the job is about to end), or 0.
   static int requested();
 };
 

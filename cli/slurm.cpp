@@ -1,0 +1,122 @@
+// hpcdl slurm: the batch script for a run, with as many tasks as its config has ranks.
+
+#include "cli/verb.h"
+#include "hpcdl/io/config_table.h"
+#include "hpcdl/train/config.h"
+
+namespace hpcdl::cli {
+
+namespace {
+
+struct Options {
+  std::vector<std::string> configs;
+  std::string program = "hpcdl", job_name, partition, account, time = "04:00:00", mpi, output;
+  std::int64_t nodes = 0, tasks_per_node = 0, cpus_per_task = 0, gpus_per_node = -1, save_seconds = 300;
+};
+
+struct Shape {
+  std::int64_t nodes, tasks_per_node;
+};
+
+/// Nodes and tasks from what is said of them and of [parallel].
+Shape shape(const Options& o, std::int64_t dp, std::int64_t tp) {
+  std::int64_t ranks = dp * tp;
+  if (ranks == 0 && o.tasks_per_node == 0 && o.nodes > 0)
+    fail_usage("slurm", "how many ranks? Set parallel.dp, or give --ntasks-per-node beside --nodes {}", o.nodes);
+  if (ranks == 0) ranks = std::max<std::int64_t>(o.nodes, 1) * std::max(o.tasks_per_node, tp);
+  const Shape s{.nodes = o.nodes > 0 ? o.nodes : o.tasks_per_node > 0 ? std::max<std::int64_t>(ranks / o.tasks_per_node, 1) : 1,
+                .tasks_per_node = o.tasks_per_node > 0 ? o.tasks_per_node : std::max<std::int64_t>(o.nodes > 0 ? ranks / o.nodes : ranks, 1)};
+  if (s.nodes * s.tasks_per_node != ranks)
+    fail_usage("slurm", "{} nodes with {} tasks each are {} ranks, but parallel.dp * parallel.tp is {} * {} = {}", s.nodes, s.tasks_per_node,
+               s.nodes * s.tasks_per_node, dp, tp, ranks);
+  if (ranks % tp != 0) fail_usage("slurm", "{} ranks cannot be shared out in groups of parallel.tp = {}", ranks, tp);
+  return s;
+}
+
+/// One word of a shell command.
+std::string quoted(const std::string& word) {
+  if (!word.empty() && word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,+@%") == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+/// A value of an #SBATCH line, which knows no quotes.
+const std::string& plain(const char* option, const std::string& value) {
+  for (const char c : value)
+    if (static_cast<unsigned char>(c) <= ' ' || c == '\'' || c == '"') fail_usage("slurm", "--{} is \"{}\": no spaces or quotes there", option, value);
+  return value;
+}
+
+std::string sbatch_lines(const Options& o, const Shape& s, bool gpu) {
+  std::string text = fmt::format("#SBATCH --job-name={}\n", plain("job-name", o.job_name.empty() ? "hpcdl" : o.job_name));
+  text += fmt::format("#SBATCH --nodes={} --ntasks-per-node={}", s.nodes, s.tasks_per_node);
+  const auto gpus = o.gpus_per_node >= 0 ? o.gpus_per_node : gpu ? s.tasks_per_node : 0;
+  if (gpus > 0) text += fmt::format(" --gpus-per-node={}", gpus);
+  if (o.cpus_per_task > 0) text += fmt::format(" --cpus-per-task={}", o.cpus_per_task);
+  text += fmt::format(" --time={}\n", plain("time", o.time));
+  for (const auto& [name, value] : {std::pair{"partition", &o.partition}, {"account", &o.account}, {"output", &o.output}})
+    if (!value->empty()) text += fmt::format("#SBATCH --{}={}\n", name, plain(name, *value));
+  return text + fmt::format("#SBATCH --signal=TERM@{} --requeue --open-mode=append\n", o.save_seconds);
+}
+
+std::string script(const Options& o, const Shape& s, bool gpu, const std::vector<std::string>& words) {
+  std::string command = "srun --kill-on-bad-exit=0 --wait=60";
+  if (o.cpus_per_task > 0) command += fmt::format(" --cpus-per-task={}", o.cpus_per_task);
+  if (!o.mpi.empty()) command += " --mpi=" + quoted(o.mpi);
+  command += " " + quoted(o.program) + " train";
+  for (const auto& c : o.configs) command += " -c " + quoted(c);
+  bool resume = false;
+  for (const auto& w : words) resume |= w.starts_with("--checkpoint.resume"), command += " " + quoted(w);
+  if (!resume) command += " --checkpoint.resume=auto";
+  return "#!/bin/bash\n" + sbatch_lines(o, s, gpu) +
+         "\n"
+         "# SIGTERM comes before the time is up, or when the job is pre-empted, to the ranks (no \"B:\" above). They save and end with 75.\n"
+         "# A rank that is lost ends the others with 71 within 30 s; --kill-on-bad-exit would take them while they still save.\n" +
+         command +
+         "\n"
+         "code=$?\n"
+         "if [ $code -eq 75 ]; then scontrol requeue \"$SLURM_JOB_ID\"; fi\n"
+         "exit $code\n";
+}
+
+int slurm_verb(Options& o, CLI::App& sub) {
+  if (o.configs.empty()) fail_usage("slurm", "no config: give -c run.toml");
+  train::RunConfig config;
+  io::ConfigTable table(config);
+  const std::vector<std::filesystem::path> files(o.configs.begin(), o.configs.end());
+  const auto words = overrides(sub.remaining());
+  table.load(files, words);
+  const Shape s = shape(o, config.parallel.dp, config.parallel.tp);
+  if (config.parallel.tp > s.tasks_per_node)
+    say("hpcdl: [slurm] parallel.tp = {} spans nodes of {} tasks: its collectives are on every layer's way, over the network", config.parallel.tp, s.tasks_per_node);
+  if (o.cpus_per_task == 0) o.cpus_per_task = config.train.threads;
+  if (config.output.empty()) say("hpcdl: [slurm] output is not set: add --output=FOLDER that all nodes see behind the other words");
+  print_text(script(o, s, config.train.device.starts_with("cuda"), words));
+  return exit_code::kDone;
+}
+
+}  // namespace
+
+void add_slurm(CLI::App& app, Run& run) {
+  add_verb<Options>(app, run, "slurm", "Prints an sbatch script for a run: one task per rank, saved and requeued when its time is up",
+                    [](CLI::App& sub, Options& o) {
+                      sub.add_option("-c,--config", o.configs, "TOML file of the run, as for hpcdl train; repeatable");
+                      sub.add_option("--nodes", o.nodes, "Nodes; left out: ranks / tasks per node, or 1")->check(CLI::Range(1, 1 << 20));
+                      sub.add_option("--ntasks-per-node", o.tasks_per_node, "Ranks per node; left out: parallel.dp * parallel.tp / nodes")->check(CLI::Range(1, 1 << 20));
+                      sub.add_option("--cpus-per-task", o.cpus_per_task, "CPUs per rank; left out: train.threads")->check(CLI::Range(1, 1 << 20));
+                      sub.add_option("--gpus-per-node", o.gpus_per_node, "GPUs per node; left out: one per rank where train.device is cuda")->check(CLI::Range(0, 1 << 20));
+                      sub.add_option("--time", o.time, "Time limit")->capture_default_str();
+                      sub.add_option("--save-seconds", o.save_seconds, "Seconds before the time limit at which the run saves and ends")->capture_default_str()->check(CLI::Range(1, 65535));
+                      sub.add_option("--job-name", o.job_name, "Name of the job; left out: hpcdl");
+                      sub.add_option("--partition", o.partition, "Partition");
+                      sub.add_option("--account", o.account, "Account");
+                      sub.add_option("--log", o.output, "File for the output of the job; see sbatch --output");
+                      sub.add_option("--mpi", o.mpi, "srun's --mpi, pmix for example; left out: the ranks meet over TCP");
+                      sub.add_option("--program", o.program, "The program on the nodes")->capture_default_str();
+                      sub.allow_extras();
+                      sub.footer("Other words are for hpcdl train, and taken into account here: hpcdl slurm -c run.toml --parallel.tp=4 --output=run");
+                    }, slurm_verb);
+}
+
+}  // namespace hpcdl::cli

@@ -1,0 +1,26 @@
+#include "cli/world.h"
+
+#include <unistd.h>
+
+#include "cli/verb.h"
+
+namespace hpcdl::cli {
+
+comm::Joined join_ranks(const train::DistConfig& c) {
+  const auto place = comm::find_place(comm::process_environment(), {.rank = c.rank, .world = c.world, .local_rank = c.local_rank, .local_world = c.local_world, .master = c.master});
+  if (!place.hint.empty()) say("hint: {}", place.hint);
+  if (const char* restarts = std::getenv("SLURM_RESTART_COUNT"); restarts && place.rank == 0) say("start {} of this Slurm job", std::atoi(restarts) + 1);
+  auto joined = comm::join(place, {.method = c.method, .transport = c.transport, .init_timeout = c.init_timeout, .timeout = c.timeout, .leave = [](const std::string& sentence) {
+                                     say("hpcdl: {}", sentence);
+                                     _exit(exit_code::kPeerLost);
+                                   }});
+  if (place.world > 1 && place.rank == 0) say("{} ranks over {}, as {} says", place.world, joined.world().transport(), place.source);
+  return joined;
+}
+
+std::string device_of_rank(const std::string& device, const comm::Place& place) {
+  if (device != "cuda" || place.world == 1) return device;
+  return fmt::format("cuda:{}", comm::device_of(place, cuda_devices()));
+}
+
+}  // namespace hpcdl::cli

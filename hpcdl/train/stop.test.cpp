@@ -1,0 +1,82 @@
+#include "hpcdl/train/stop.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <ctime>
+#include <string>
+#include <thread>
+
+namespace hpcdl::train {
+namespace {
+
+TEST(stop, the_first_signal_is_remembered) {
+  for (const int s : {SIGTERM, SIGUSR1}) {
+    const StopSignals signals(false, nullptr);
+    EXPECT_EQ(StopSignals::requested(), 0);
+    raise(s);
+    EXPECT_EQ(StopSignals::requested(), s);
+  }
+  const StopSignals signals(true, nullptr);
+  raise(SIGINT);
+  EXPECT_EQ(StopSignals::requested(), SIGINT);
+}
+
+/// How a child ends that runs `body` and then returns.
+int status_of(void (*body)()) {
+  const pid_t pid = fork();
+  if (pid == 0) {
+    body();
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return status;
+}
+
+TEST(stop, the_second_one_ends_the_process) {
+  const auto twice = [] {
+    const StopSignals signals(false, nullptr);
+    raise(SIGUSR1);
+    if (StopSignals::requested() != SIGUSR1) _exit(1);
+    raise(SIGTERM);
+  };
+  const int status = status_of(twice);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
+}
+
+TEST(stop, an_interrupt_counts_where_asked_for_only) {
+  const int status = status_of([] {
+    const StopSignals signals(false, nullptr);
+    raise(SIGINT);
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) << status;
+}
+
+TEST(stop, handlers_go_with_it) {
+  const int status = status_of([] {
+    { const StopSignals signals(false, nullptr); }
+    raise(SIGTERM);
+  });
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
+}
+
+TEST(stop, the_end_of_the_job) {
+  const auto at = [](long seconds) { return std::to_string(std::time(nullptr) + seconds); };
+  const auto requested = [](const std::string& end) {
+    const StopSignals signals(false, end.c_str());
+    return StopSignals::requested();
+  };
+  EXPECT_EQ(requested(at(3600)), 0);
+  EXPECT_EQ(requested(at(30)), 0);  // a short job is not over at once
+  for (const char* nonsense : {"", "soon", "1e9", "-1", "0", "99999999999999999999"}) EXPECT_EQ(requested(nonsense), 0) << nonsense;
+  const auto end = at(2);
+  const StopSignals signals(false, end.c_str());
+  while (std::time(nullptr) < std::stol(end)) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(StopSignals::requested(), SIGTERM);
+}
+
+}  // namespace
+}  // namespace hpcdl::train

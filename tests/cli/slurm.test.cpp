@@ -1,0 +1,80 @@
+// hpcdl slurm: what is in the script, and what the script does, with stand-ins for srun and scontrol. The real Slurm: tests/slurm.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/cli/program.h"
+
+namespace hpcdl::cli_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Slurm : testing::Test {
+  std::string config(const std::string& more) const {
+    const auto path = (folder / "run.toml").string();
+    std::ofstream(path) << "output = \"/tmp/run\"\n[model]\nfamily = \"gpt2\"\n" << more;
+    return path;
+  }
+  void tool(const std::string& name, const std::string& text) const {
+    std::ofstream(folder / name) << "#!/bin/sh\n" << text;
+    fs::permissions(folder / name, fs::perms::owner_all);
+  }
+  static bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+  io::TempFolder folder;
+};
+
+TEST_F(Slurm, numbers_come_from_parallel) {
+  const auto c = config("[train]\ndevice = \"cuda\"\nthreads = 12\n[parallel]\ndp = 4\ntp = 4\n");
+  const auto r = run({"slurm", "-c", c, "--nodes", "2", "--time", "01:30:00", "--partition", "gpu"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(has(r.out, "#SBATCH --nodes=2 --ntasks-per-node=8 --gpus-per-node=8 --cpus-per-task=12 --time=01:30:00\n")) << r.out;
+  EXPECT_TRUE(has(r.out, "#SBATCH --signal=TERM@300 --requeue --open-mode=append\n"));
+  EXPECT_TRUE(has(r.out, "#SBATCH --partition=gpu\n"));
+  EXPECT_TRUE(has(r.out, "hpcdl train -c " + c + " --checkpoint.resume=auto\n"));
+  const auto by_tasks = run({"slurm", "-c", c, "--ntasks-per-node", "4"});
+  EXPECT_TRUE(has(by_tasks.out, "--nodes=4 --ntasks-per-node=4")) << by_tasks.out;
+  const auto overridden = run({"slurm", "-c", c, "--parallel.dp=2", "--train.device=cpu", "--train.lr", "0.1"});
+  EXPECT_TRUE(has(overridden.out, "--nodes=1 --ntasks-per-node=8 --cpus-per-task")) << overridden.out;
+  EXPECT_TRUE(has(overridden.out, " --parallel.dp=2 --train.device=cpu --train.lr=0.1 "));
+}
+
+TEST_F(Slurm, what_does_not_fit_is_refused) {
+  const auto c = config("[parallel]\ndp = 4\ntp = 2\n");
+  const auto r = run({"slurm", "-c", c, "--nodes", "3"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_TRUE(has(r.err, "4 * 2 = 8")) << r.err;
+  EXPECT_EQ(run({"slurm", "-c", c, "--nodes", "2", "--ntasks-per-node", "2"}).code, 2);
+  EXPECT_EQ(run({"slurm"}).code, 2);
+  EXPECT_EQ(run({"slurm", "-c", c, "--job-name", "two words"}).code, 2);
+  EXPECT_EQ(run({"slurm", "-c", c, "--no.such.key=1"}).code, 2);
+  const auto open = config("");
+  EXPECT_EQ(run({"slurm", "-c", open, "--nodes", "2"}).code, 2);
+  EXPECT_TRUE(has(run({"slurm", "-c", open, "--nodes", "2", "--ntasks-per-node", "8"}).out, "--nodes=2 --ntasks-per-node=8"));
+}
+
+TEST_F(Slurm, the_script_requeues_what_was_saved_and_nothing_else) {
+  const auto at = folder.path().string();
+  tool("srun", "for w in \"$@\"; do echo \"$w\" >>" + at + "/words; done\nexit $CODE\n");
+  tool("scontrol", "echo \"$@\" >>" + at + "/scontrol\n");
+  const auto c = config("[parallel]\ndp = 2\n");
+  const auto r = run({"slurm", "-c", c, "--program", at + "/my program's", "--mpi", "pmix", "--data.text=a b$HOME"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  std::ofstream(folder / "job.sh") << r.out;
+  for (const int code : {0, 2, 70, 71, 75}) {
+    fs::remove(folder / "words"), fs::remove(folder / "scontrol");
+    const int status = std::system(fmt::format("PATH={}:$PATH CODE={} SLURM_JOB_ID=17 bash {}/job.sh", at, code, at).c_str());
+    EXPECT_EQ(WEXITSTATUS(status), code);
+    EXPECT_EQ(fs::exists(folder / "scontrol"), code == 75);
+    if (code == 75) {
+      EXPECT_EQ(io::read_file(folder / "scontrol"), "requeue 17\n");
+    }
+  }
+  const auto words = io::read_file(folder / "words");
+  EXPECT_TRUE(has(words, "\n" + at + "/my program's\ntrain\n-c\n" + c + "\n--data.text=a b$HOME\n")) << words;
+}
+
+}  // namespace
+}  // namespace hpcdl::cli_test
