@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "hpcdl/comm/ledger.h"
 #include "hpcdl/core/pool.h"
 
 namespace hpcdl::parallel {
@@ -14,6 +15,7 @@ std::vector<double> sum_over_ranks(const comm::Group& group, std::span<const dou
   const auto n = static_cast<std::int64_t>(values.size());
   std::vector<double> mine(values.begin(), values.end()), all(values.size() * static_cast<std::size_t>(group.size())), sum(values.size());
   Pool pool(1);
+  const comm::Label label("numbers that ranks tell each other");
   group.blocking().all_gather(Stream(pool), Tensor(all.data(), {{group.size() * n * kWords}, DType::i32}), View(mine.data(), {{n * kWords}, DType::i32}));
   for (std::size_t i = 0; i < all.size(); ++i) sum[i % sum.size()] += all[i];
   return sum;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 
+#include "hpcdl/comm/ledger.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/data/loader.h"
@@ -211,6 +212,7 @@ void Run::overflowed(const StepResult& result) {
 
 const data::Batch& Run::next_batch() {
   const InStage stage(hooks_.observer, Stage::data);
+  const comm::InPhase phase(world().ledger(), comm::Phase::data);
   return loader_->next();
 }
 
@@ -310,6 +312,7 @@ void Run::evaluate() {
 void Run::save() {
   if (saved_ == step_ || !checkpoints_) return;
   const InStage stage(hooks_.observer, Stage::save);
+  const comm::InPhase phase(world().ledger(), comm::Phase::checkpoint);
   train_->fetch();
   io::CheckpointContent content;
   for (const auto& [name, tensor, shard] : train_->weights()) content.model.push_back({name, tensor, shard});
@@ -342,6 +345,7 @@ void Run::finish() {
 
 RunSummary Run::go() {
   const StopSignals signals(config_.checkpoint.on_interrupt);
+  const comm::InPhase phase(world().ledger(), comm::Phase::compute);
   summary_.eval_loss = std::numeric_limits<double>::quiet_NaN();
   const std::int64_t steps = config_.train.steps;
   if (step_ >= steps) progress_.say(fmt::format("already at step {} of {}: raise train.steps to train on", step_, steps));
