@@ -33,7 +33,16 @@ Tensor Binder::view(const std::string& name, const Spec& expected, std::vector<B
   return t;
 }
 
-void Binder::copy(const std::string& name, const Tensor& to) const { convert_elements(to, find(name, to.shape())); }
+void Binder::copy(const std::string& name, const Tensor& to, const nn::Part& part) const {
+  if (!part) return convert_elements(to, find(name, to.shape()));
+  const View from = find(name, part.whole);
+  for_each_run(part, [&](std::int64_t at, std::int64_t whole, std::int64_t count) {
+    const auto run = [&](const View& v, std::int64_t first) {
+      return Tensor(const_cast<std::byte*>(v.ptr<std::byte>()) + first * dtype_bytes(v.dtype()), {{count}, v.dtype()}, v.device());
+    };
+    convert_elements(run(to, at), run(from, whole));
+  });
+}
 
 bool Binder::bind_int4(const std::string& name, nn::Weight& weight) const {
   const std::string packed = spelled(int4::packed_name(name));

@@ -12,11 +12,22 @@ Activation activation_of(const io::ModelConfig& c) {
   return c.activation == io::Activation::gelu ? Activation::gelu_erf : Activation::gelu_tanh;
 }
 
-Var embed(const nn::Weight& table, const Var& ids, DType compute, const Var& positions) {
+namespace {
+
+Var drop(const nn::Split* split, const Var& x, const nn::ForwardOptions& o) { return split ? split->dropout(x, o.dropout, o.part) : dropout(x, o.dropout, o.part); }
+
+Var rows_of(const nn::Embedding& table, const Var& ids, DType compute, const Var& positions) {
   Graph& g = ids.graph();
-  if (!table.quantized()) return embedding(table(g), ids, positions, {.out = compute});
-  const auto w = table.int4(g);
+  if (table.split) return table.split->embed(table, ids, compute, positions);
+  if (!table.weight.quantized()) return embedding(table.weight(g), ids, positions, {.out = compute});
+  const auto w = table.weight.int4(g);
   return int4_embedding(ids, w.packed, w.scale, w.offset, positions, {.dtype = compute});
+}
+
+}  // namespace
+
+Var embed(const nn::Embedding& table, const Var& ids, const nn::ForwardOptions& o, const Var& positions) {
+  return drop(table.split, rows_of(table, ids, o.compute, positions), o);
 }
 
 Var head_logits(const nn::Weight& head, const Var& h) {
@@ -40,7 +51,7 @@ Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, con
 }
 
 Var project(const nn::Linear& linear, const Var& x, const Var& residual, const nn::ForwardOptions& o) {
-  if (o.dropout > 0) return add(dropout(linear(x), o.dropout, o.part), residual);
+  if (o.dropout > 0) return add(drop(linear.split, linear(x), o), residual);
   return linear(x, Activation::none, residual);
 }
 

@@ -5,6 +5,7 @@
 
 #include "hpcdl/io/model_config.h"
 #include "hpcdl/nn/context.h"
+#include "hpcdl/nn/embedding.h"
 #include "hpcdl/nn/linear.h"
 #include "hpcdl/ops/attention/attention.h"
 #include "hpcdl/ops/dropout/dropout.h"
@@ -19,8 +20,8 @@ struct Heads {
 
 Activation activation_of(const io::ModelConfig& c);
 
-/// Rows of `table` for ids (B, T), plus rows of `positions` where that is present. Returns (B, T, C) of type `compute`.
-Var embed(const nn::Weight& table, const Var& ids, DType compute, const Var& positions = {});
+/// Rows of `table` for ids (B, T), plus rows of `positions` where that is present, dropped out. Returns (B, T, C) of the computing type.
+Var embed(const nn::Embedding& table, const Var& ids, const nn::ForwardOptions& o, const Var& positions = {});
 
 /// Logits f32 (..., V) of normalised rows h (..., C).
 Var head_logits(const nn::Weight& head, const Var& h);

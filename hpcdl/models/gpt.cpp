@@ -30,7 +30,7 @@ Var Gpt::body(const Var& tokens, const nn::ForwardOptions& o) const {
   Var x;
   {
     Graph::Scope scope(g, "embedding");
-    x = dropout(embed(wte.weight, tokens, o.compute, wpe.weight(g)), o.dropout, o.part);
+    x = embed(wte, tokens, o, wpe.weight(g));
   }
   for (std::size_t i = 0; i < h.size(); ++i) x = in_block(g, static_cast<int>(i), o, [&] { return h[i](x, static_cast<int>(i), o); });
   return x;
@@ -44,8 +44,8 @@ Var GptBlock::operator()(const Var& x, int layer, const nn::ForwardOptions& o) c
 Var GptAttention::operator()(const Var& x, const Var& residual, int layer, const nn::ForwardOptions& o) const {
   Graph& g = x.graph();
   Graph::Scope scope(g, "attn");
-  const auto C = x[-1];
   const Var qkv = c_attn(x);
+  const auto C = qkv[-1] / 3;
   const Var y = attend(g.slice(qkv, 0, C), g.slice(qkv, C, C), g.slice(qkv, 2 * C, C), {heads, heads}, layer, o);
   return project(c_proj, y, residual, o);
 }

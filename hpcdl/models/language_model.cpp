@@ -15,6 +15,7 @@
 #include "hpcdl/models/blocks.h"
 #include "hpcdl/models/gpt.h"
 #include "hpcdl/models/llama.h"
+#include "hpcdl/models/shard.h"
 #include "hpcdl/ops/cast/cast.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
 #include "hpcdl/ops/lm_head_gradient/lm_head_gradient.h"
@@ -36,6 +37,7 @@ std::variant<Gpt, Llama> build(const io::ModelConfig& c) {
 
 struct LanguageModel::Impl {
   io::ModelConfig config;
+  Sharing sharing;                          // before the model, which points to it
   std::variant<Gpt, Llama> model;
   Buffer values, gradients;                 // models in own memory
   std::optional<io::TensorFolder> folder;   // mapped models
@@ -46,8 +48,10 @@ struct LanguageModel::Impl {
   Device device;
   Buffer on_device;                         // a copy of everything that programs read
 
-  explicit Impl(io::ModelConfig c) : config(std::move(c)), model(build(config)) {
+  explicit Impl(io::ModelConfig c, Sharing s = {}) : config(std::move(c)), sharing(std::move(s)), model(build(config)) {
     for_each([](const std::string& name, nn::Param& p) { p.name = name; });
+    if (sharing && sharing->size() == 1) sharing = {};
+    if (sharing) std::visit([&](auto& m) { shard(m, *sharing); }, model);
   }
 
   template <class F> void for_each(F f) {
@@ -56,7 +60,7 @@ struct LanguageModel::Impl {
 
   void list_parameters() {
     for_each([&](const std::string& name, nn::Param& p) {
-      if (p.value) parameters.push_back({name, p.value, p.gradient, p.decay, p.value});
+      if (p.value) parameters.push_back({name, p.value, p.gradient, p.decay, p.value, {}, shard_spec(p.part), p.partial_gradient});
     });
   }
 
@@ -180,18 +184,22 @@ LanguageModel::LanguageModel(LanguageModel&&) noexcept = default;
 LanguageModel& LanguageModel::operator=(LanguageModel&&) noexcept = default;
 LanguageModel::~LanguageModel() = default;
 
-LanguageModel LanguageModel::create(const io::ModelConfig& config, std::uint64_t seed, bool with_gradients) {
-  auto impl = std::make_unique<Impl>(config);
+LanguageModel LanguageModel::create(const io::ModelConfig& config, std::uint64_t seed, bool with_gradients, Sharing sharing) {
+  auto impl = std::make_unique<Impl>(config, std::move(sharing));
   impl->allocate(with_gradients);
   std::uint64_t stream = 0;
   impl->for_each([&](const std::string&, nn::Param& p) {
     const Rng rng{seed, ++stream};
     float* v = p.value.ptr<float>();
-    for (std::int64_t i = 0; i < p.value.size(); ++i) {
-      v[i] = p.init == nn::Init::ones ? 1.0f
-             : p.init == nn::Init::normal ? static_cast<float>(rng.normal(static_cast<std::uint64_t>(i))) * p.std
-                                          : 0.0f;
-    }
+    const auto fill = [&](std::int64_t at, std::int64_t whole, std::int64_t count) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        v[at + i] = p.init == nn::Init::ones ? 1.0f
+                    : p.init == nn::Init::normal ? static_cast<float>(rng.normal(static_cast<std::uint64_t>(whole + i))) * p.std
+                                                 : 0.0f;
+      }
+    };
+    if (p.part) for_each_run(p.part, fill);
+    else fill(0, 0, p.value.size());
   });
   impl->list_parameters();
   return LanguageModel(std::move(impl));
@@ -213,13 +221,13 @@ LanguageModel LanguageModel::open(const std::filesystem::path& folder) {
   return LanguageModel(std::move(impl));
 }
 
-LanguageModel LanguageModel::open_for_training(const std::filesystem::path& folder) {
-  auto impl = std::make_unique<Impl>(io::read_hf_config(folder));
+LanguageModel LanguageModel::open_for_training(const std::filesystem::path& folder, Sharing sharing) {
+  auto impl = std::make_unique<Impl>(io::read_hf_config(folder), std::move(sharing));
   require(!impl->config.quant, "model", "{} is quantised: training needs the model it was made from", folder.string());
   const auto files = io::TensorFolder::open(folder);
   const Binder binder(files, impl->config);
   impl->allocate(true);
-  impl->for_each([&](const std::string& name, nn::Param& p) { binder.copy(name, p.value); });
+  impl->for_each([&](const std::string& name, nn::Param& p) { binder.copy(name, p.value, p.part); });
   impl->list_parameters();
   return LanguageModel(std::move(impl));
 }
@@ -229,8 +237,21 @@ std::span<NamedParameter> LanguageModel::parameters() { return impl_->parameters
 
 std::int64_t LanguageModel::parameter_count() const {
   std::int64_t n = 0;
-  impl_->for_each([&](const std::string&, nn::Param& p) { n += p.spec.size(); });
+  impl_->for_each([&](const std::string&, nn::Param& p) { n += p.spec ? p.whole().size() : 0; });
   return n;
+}
+
+const parallel::TensorParallel* LanguageModel::sharing() const { return impl_->sharing.get(); }
+
+OwnedTensor LanguageModel::gather(const NamedParameter& p) const {
+  OwnedTensor whole(io::whole_spec(p.host.spec(), p.shard, p.name));
+  io::copy_common(whole.tensor, {}, p.host, p.shard);
+  if (!impl_->sharing || p.shard.all()) return whole;
+  // Every element is on one rank, and zero bits on the others: a sum of words keeps its bits.
+  Pool pool(1);
+  const Stream host(pool);
+  impl_->sharing->group().all_reduce(host, Tensor(whole.tensor.data(), {whole.tensor.shape(), DType::i32})).wait();
+  return whole;
 }
 
 std::int64_t LanguageModel::mapped_bytes() const { return impl_->folder ? impl_->folder->mapped_bytes() : 0; }
@@ -247,6 +268,7 @@ Var LanguageModel::body(Graph&, const Var& tokens, const nn::ForwardOptions& o) 
 }
 
 Var LanguageModel::head(Graph& g, const Var& hidden) const {
+  require(!impl_->sharing, "model", "the logits of a model whose layers several ranks share are never in one place: ask for its loss, or open it on one rank");
   Graph::Scope scope(g, "head");
   return std::visit([&](const auto& m) { return head_logits(m.head(), m.norm(hidden)); }, impl_->model);
 }
@@ -261,6 +283,7 @@ Var LanguageModel::loss(Graph& g, const Var& tokens, const Var& targets, const n
     const std::int64_t rows = tokens.shape().size();
     const Var labels = g.reshape(targets, {rows});
     const Var h = g.reshape(m.norm(hidden), {rows, hidden[-1]});
+    if (impl_->sharing) return impl_->sharing->loss(weight, h, labels, o);
     if (weight.quantized()) return cross_entropy(head_logits(weight, h), labels)[0];
     if (o.head_gradient_now) return lm_head_gradient(h, weight.rounded(g, h.dtype()), labels)[0];
     const bool keep = rows * weight.spec[0] * dtype_bytes(h.dtype()) <= o.keep_logits_bytes;
@@ -270,17 +293,23 @@ Var LanguageModel::loss(Graph& g, const Var& tokens, const Var& targets, const n
 
 void LanguageModel::save(const std::filesystem::path& folder, DType dtype) const {
   require(!impl_->config.quant, "model", "a quantised model cannot be saved again: copy its folder");
+  if (impl_->sharing && impl_->sharing->rank() > 0) {
+    for (const auto& p : impl_->parameters) gather(p);
+    return;
+  }
   std::vector<io::NamedSpec> specs;
-  for (const auto& p : impl_->parameters) specs.push_back({p.name, {p.host.shape(), dtype}});
+  for (const auto& p : impl_->parameters) specs.push_back({p.name, {io::whole_spec(p.host.spec(), p.shard, p.name).shape, dtype}});
   std::filesystem::create_directories(folder);
   io::TensorFolderWriter writer(folder, specs);
   for (const auto& p : impl_->parameters) {
-    if (p.host.dtype() == dtype) {
-      writer.write(p.name, p.host);
+    const OwnedTensor whole = p.shard.all() ? OwnedTensor() : gather(p);
+    const Tensor& value = p.shard.all() ? p.host : whole.tensor;
+    if (value.dtype() == dtype) {
+      writer.write(p.name, value);
       continue;
     }
-    OwnedTensor t({p.host.shape(), dtype});
-    convert_elements(t.tensor, p.host);
+    OwnedTensor t({value.shape(), dtype});
+    convert_elements(t.tensor, value);
     writer.write(p.name, t.tensor);
   }
   writer.commit();

@@ -10,7 +10,9 @@
 
 #include "hpcdl/graph/graph.h"
 #include "hpcdl/io/model_config.h"
+#include "hpcdl/io/shard_spec.h"
 #include "hpcdl/nn/context.h"
+#include "hpcdl/parallel/tensor.h"
 
 namespace hpcdl::models {
 
@@ -21,17 +23,22 @@ struct NamedParameter {
   bool decay;        // weight decay applies
   Tensor host;       // the value in host memory, which files are read into and written from; on a CPU the value itself
   Tensor copy = {};  // the value rounded to 16 bits, for products: keep_copies()
+  io::ShardSpec shard = {};       // the part of the parameter that `value` is: tensor parallelism
+  bool partial_gradient = false;  // the gradients of all ranks along tp are addends of the parameter's
 };
+
+/// How the layers of a model are shared by several ranks; null: one rank computes all.
+using Sharing = std::shared_ptr<const parallel::TensorParallel>;
 
 class LanguageModel {
  public:
   /// New weights: normal(0, 0.02), projections onto the residual stream scaled by 1/sqrt(2 layers), norms 1, biases 0.
-  /// A pure function of (config, seed).
-  static LanguageModel create(const io::ModelConfig& config, std::uint64_t seed, bool gradients);
+  /// A pure function of (config, seed): a rank that shares the layers has its part of the same weights, and no memory for others.
+  static LanguageModel create(const io::ModelConfig& config, std::uint64_t seed, bool gradients, Sharing sharing = {});
   /// A Hugging Face folder. Weights are views into the mapped files: nothing is copied or read ahead of its use.
   static LanguageModel open(const std::filesystem::path& folder);
   /// A Hugging Face folder, copied into own f32 memory with gradients. Refuses quantised folders.
-  static LanguageModel open_for_training(const std::filesystem::path& folder);
+  static LanguageModel open_for_training(const std::filesystem::path& folder, Sharing sharing = {});
 
   LanguageModel(LanguageModel&&) noexcept;
   LanguageModel& operator=(LanguageModel&&) noexcept;
@@ -39,7 +46,12 @@ class LanguageModel {
 
   const io::ModelConfig& config() const;
   std::span<NamedParameter> parameters();
+  /// Over all ranks that share the layers.
   std::int64_t parameter_count() const;
+  /// Null where one rank computes all layers.
+  const parallel::TensorParallel* sharing() const;
+  /// The whole of a parameter, in host memory. Collective over the ranks that share the layers.
+  OwnedTensor gather(const NamedParameter& p) const;
   std::int64_t mapped_bytes() const;
   /// Starts reading the mapped files ahead in the background, at disk speed. No effect on models in own memory.
   void prefetch();
@@ -68,7 +80,8 @@ class LanguageModel {
   void fetch(const Stream& s) const;
   void store(const Stream& s);
 
-  /// config.json and safetensors of `dtype`, atomically each; loadable by transformers. Writes the host's values: fetch() first.
+  /// config.json and safetensors of `dtype`, atomically each; loadable by transformers. Writes the host's values: fetch() first. Of a model that
+  /// is shared, every rank has to call it, and the first one writes.
   void save(const std::filesystem::path& folder, DType dtype = DType::f32) const;
 
  private:

@@ -37,7 +37,7 @@ Var Llama::body(const Var& tokens, const nn::ForwardOptions& o) const {
   Var x;
   {
     Graph::Scope scope(g, "embedding");
-    x = dropout(embed(embed_tokens.weight, tokens, o.compute), o.dropout, o.part);
+    x = embed(embed_tokens, tokens, o);
   }
   const Var table = g.constant("rope.angles", angles.tensor);
   for (std::size_t i = 0; i < layers.size(); ++i)

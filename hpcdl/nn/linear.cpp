@@ -20,6 +20,7 @@ Var int4(const Linear& l, const Var& x, Activation activation, const Var& residu
 }  // namespace
 
 Var Linear::operator()(const Var& x, Activation activation, const Var& residual) const {
+  if (split) return split->linear(*this, x, activation, residual);
   Graph& g = x.graph();
   const auto scope = module_scope(g, weight);
   if (weight.quantized()) return int4(*this, x, activation, residual);
@@ -27,6 +28,7 @@ Var Linear::operator()(const Var& x, Activation activation, const Var& residual)
 }
 
 Var mlp(const Linear& first, const Linear& second, const Var& x, Activation activation, const Var& residual) {
+  if (second.split) return second.split->mlp(first, second, x, activation, residual);
   Graph& g = x.graph();
   require(first.layout == second.layout, "nn", "both layers of an MLP must have one layout");
   return mlp(x, first.weight.rounded(g, x.dtype()), first.bias(g), second.weight.rounded(g, x.dtype()), second.bias(g), residual,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "hpcdl/nn/param.h"
+#include "hpcdl/nn/split.h"
 #include "hpcdl/ops/linear/linear.h"
 
 namespace hpcdl::nn {
@@ -16,6 +17,7 @@ struct Linear {
   Weight weight;
   Param bias;
   Layout layout = Layout::out_in;
+  const Split* split = nullptr;  // where its inputs are spread over several ranks
 
   Linear() = default;
   Linear(std::int64_t in, std::int64_t out, bool with_bias, float std, Layout l = Layout::out_in) : layout(l) {

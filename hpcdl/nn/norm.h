@@ -1,6 +1,7 @@
 #pragma once
 
 #include "hpcdl/nn/param.h"
+#include "hpcdl/nn/split.h"
 #include "hpcdl/ops/layer_norm/layer_norm.h"
 #include "hpcdl/ops/rms_norm/rms_norm.h"
 
@@ -9,6 +10,7 @@ namespace hpcdl::nn {
 struct LayerNorm {
   Param weight, bias;  // (width)
   float eps = 1e-5f;
+  const Split* split = nullptr;  // in front of layers that are spread over several ranks
 
   LayerNorm() = default;
   LayerNorm(std::int64_t width, float e) : eps(e) {
@@ -16,6 +18,7 @@ struct LayerNorm {
     weight.init = Init::ones;
   }
   Var operator()(const Var& x) const {
+    if (split) return split->norm(*this, x);
     const auto scope = module_scope(x.graph(), weight);
     return layer_norm(x, weight(x.graph()), bias(x.graph()), {.eps = eps});
   }
@@ -25,6 +28,7 @@ struct LayerNorm {
 struct RmsNorm {
   Param weight;  // (width)
   float eps = 1e-5f;
+  const Split* split = nullptr;
 
   RmsNorm() = default;
   RmsNorm(std::int64_t width, float e) : eps(e) {
@@ -32,6 +36,7 @@ struct RmsNorm {
     weight.init = Init::ones;
   }
   Var operator()(const Var& x) const {
+    if (split) return split->norm(*this, x);
     const auto scope = module_scope(x.graph(), weight);
     return rms_norm(x, weight(x.graph()), {.eps = eps});
   }

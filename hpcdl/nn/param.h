@@ -15,6 +15,7 @@
 
 #include "hpcdl/core/tensor.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/nn/part.h"
 
 namespace hpcdl::nn {
 
@@ -28,12 +29,16 @@ struct Param {
   float std = 0;        // of Init::normal
   bool decay = false;   // weight decay: matrices yes, norms and biases no
   bool multiplied = false;  // the weight of a Linear
+  Part part;                // what this rank holds of it; `spec` is that of the part
+  bool partial_gradient = false;  // the ranks that share the layers hold addends of the gradient
 
   std::string name;     // full name, e.g. "transformer.h.0.attn.c_attn.weight"
   Tensor value;
   Tensor gradient;      // null where the parameter is frozen
   Tensor copy;          // the value rounded to bf16 or f16, for products; null where there is none
 
+  /// Of the parameter over all ranks.
+  const Shape& whole() const { return part ? part.whole : spec.shape; }
   /// The parameter as a variable of a program; an absent Var for an absent parameter.
   Var operator()(Graph& g) const {
     if (!value) return {};

@@ -9,6 +9,7 @@
 #include "hpcdl/io/upload.h"
 #include "hpcdl/ops/grad_norm/grad_norm.h"
 #include "hpcdl/parallel/agree.h"
+#include "hpcdl/parallel/update.h"
 #include "hpcdl/train/non_finite.h"
 
 namespace hpcdl::train {
@@ -111,12 +112,13 @@ Program TrainStep::record_pass(Pass& pass, Write write, Kind kind, Graph::Gradie
 
 Program TrainStep::record_update() {
   Graph g;
-  std::vector<Var> gradients;
+  std::vector<Var> gradients, parts, addends;  // that all ranks along tp have, of which each has its own, of which each has an addend
   std::vector<AdamWTensor<Var>> tensors;
   for (std::size_t i = 0; i < state_.size(); ++i) {
     const auto& p = model_.parameters()[i];
     const Var gradient = g.constant(p.name + ".grad", p.gradient);
-    gradients.push_back(gradient);
+    (p.shard.all() ? gradients : parts).push_back(gradient);
+    if (p.partial_gradient) addends.push_back(gradient);
     tensors.push_back({.value = g.constant(p.name, p.value),
                        .gradient = gradient,
                        .m = g.constant(p.name + ".m", state_[i].first),
@@ -125,7 +127,13 @@ Program TrainStep::record_update() {
                        .decay = p.decay});
   }
   const auto update = [&] {
-    record_grad_norm(g, gradients, {.max_norm = options_.clip, .skip_nonfinite = true});
+    const GradNorm::Args norm{.max_norm = options_.clip, .skip_nonfinite = true};
+    if (const auto* shared = model_.sharing()) {
+      parallel::record_sum_gradients(g, addends, shared->peers());
+      parallel::record_grad_norm(g, gradients, parts, norm, shared->peers());
+    } else {
+      record_grad_norm(g, gradients, norm);
+    }
     record_adamw(g, tensors, options_.adamw);
   };
   if (options_.loss_scale) record_loss_scale(g, g.constant("loss_scale", scale_.tensor), g.constant("loss_scale.counts", counts_.tensor), *options_.loss_scale, update);
@@ -229,7 +237,8 @@ std::string TrainStep::explain_non_finite() {
     for (auto* pass : {&first_, &more_, &last_})
       if (pass->exe) pass->exe.emplace(record_pass(*pass, pass == &first_ ? Write::overwrite : Write::accumulate, Kind::alone), arena_, stream_.device());
   }
-  for (std::int64_t micro = 0; micro < micros_; ++micro) {
+  // Ranks that share layers cannot run a pass each for itself.
+  for (std::int64_t micro = 0; micro < micros_ && !model_.sharing(); ++micro) {
     auto& pass = prepare(step_, micro, micro + 1 == micros_);
     fill(pass, staged_[static_cast<std::size_t>(micro)]);
     if (auto found = first_non_finite(*pass.exe, stream_)) return *found;
@@ -248,7 +257,7 @@ std::vector<const Executable*> TrainStep::programs(std::int64_t micro_batches) c
 
 std::vector<io::NamedTensor> TrainStep::weights() const {
   std::vector<io::NamedTensor> list;
-  for (const auto& p : model_.parameters()) list.push_back({p.name, p.host});
+  for (const auto& p : model_.parameters()) list.push_back({p.name, p.host, p.shard});
   return list;
 }
 
@@ -259,8 +268,9 @@ std::vector<io::NamedTensor> TrainStep::optimizer_state() const {
     return host_moments_.bytes() ? Tensor(host_moments_.data() + (static_cast<std::byte*>(t.data()) - moments_.data()), t.spec()) : t;
   };
   for (std::size_t i = 0; i < state_.size(); ++i) {
-    list.push_back({model_.parameters()[i].name + ".m", host(state_[i].first)});
-    list.push_back({model_.parameters()[i].name + ".v", host(state_[i].second)});
+    const auto& p = model_.parameters()[i];
+    list.push_back({p.name + ".m", host(state_[i].first), p.shard});
+    list.push_back({p.name + ".v", host(state_[i].second), p.shard});
   }
   return list;
 }

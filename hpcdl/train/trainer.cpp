@@ -127,7 +127,9 @@ Run::Run(RunConfig& config, const Hooks& hooks)
   const auto device = device_from_name(t.device);
   if (t.dtype == Compute::fp16 && !device.is_cuda()) fail_usage("train", "train.dtype = fp16 needs a GPU (train.device = \"cuda\"); on a CPU take bf16");
   schedule_ = {t.schedule, t.lr, t.min_lr, t.steps, t.warmup};
-  model_ = models::LanguageModel::create(config_.model, t.seed, true);
+  using Scheme = parallel::TensorParallel::Scheme;
+  const auto sharing = std::make_shared<parallel::TensorParallel>(mesh_.tp(), config_.parallel.sequence ? Scheme::sequence : Scheme::conjugate);
+  model_ = models::LanguageModel::create(config_.model, t.seed, true, sharing);
   auto options = step_options(config_);
   options.data = mesh_.dp();
   train_.emplace(*model_, pool_, options, device);
@@ -333,12 +335,12 @@ void Run::save() {
 void Run::finish() {
   if (hooks_.steps_only) return;
   const auto folder = config_.output / "model";
-  if (leads()) {
-    io::make_folder(folder);
+  if (leads()) io::make_folder(folder);
+  if (mesh_.dp().rank() == 0) {  // those that share the layers of one model
     train_->fetch();
     model_->save(folder);
-    text_.tokenizer.save_folder(folder, static_cast<int>(config_.model.context));
   }
+  if (leads()) text_.tokenizer.save_folder(folder, static_cast<int>(config_.model.context));
   parallel::any_rank(world(), false);
   summary_.model = folder;
 }
@@ -380,7 +382,6 @@ RunSummary Run::go() {
 }  // namespace
 
 RunSummary run(RunConfig& config, const Hooks& hooks) {
-  if (config.parallel.tp > 1) fail_usage("parallel", "parallel.tp = {}: training that splits weights is not part of this build; leave tp at 1", config.parallel.tp);
   if (config.output.empty() && !hooks.steps_only) fail_usage("train", "no output folder: give --out DIR or set output");
   config.model.resolve();  // mistakes are told before the long work on the text
   if (!hooks.steps_only) io::make_folder(config.output);

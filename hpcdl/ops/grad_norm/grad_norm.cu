@@ -72,9 +72,16 @@ __global__ void __launch_bounds__(kThreads) finish(const double* partial, std::i
   if (a.skip_nonfinite) p->skip = isfinite(norm) ? 0 : 1;
 }
 
-}  // namespace
+__global__ void __launch_bounds__(kThreads) add_up(double* total, const double* partial, std::int64_t blocks) {
+  __shared__ double memory[kThreads / kWarp];
+  double mine = 0;
+  for (std::int64_t b = threadIdx.x; b < blocks; b += kThreads) mine += partial[b];
+  const double sum = block_sum(mine, memory);
+  if (threadIdx.x == 0) *total = sum;
+}
 
-void grad_norm(Stream& s, Tensor partial, const Grad* gradients, std::int64_t count, const GradNorm::Args& args) {
+/// Returns how many sums lie in `partial`.
+std::int64_t sums_of_blocks(Stream& s, const Tensor& partial, const Grad* gradients, std::int64_t count) {
   std::int64_t done = 0, elements = 0;
   for (std::int64_t i = 0; i < count; ++i) elements += gradients[i].size();
   const std::int64_t per_block = elements < kSmall ? kTensorBlock : 4 * kTensorBlock;
@@ -95,7 +102,24 @@ void grad_norm(Stream& s, Tensor partial, const Grad* gradients, std::int64_t co
     launched("grad_norm");
     done += blocks;
   }
-  finish<<<1, kThreads, 0, queue(s)>>>(partial.ptr<double>(), done, s.kernel_params(), args);
+  return done;
+}
+
+}  // namespace
+
+void grad_norm(Stream& s, Tensor partial, const Grad* gradients, std::int64_t count, const GradNorm::Args& args) {
+  const auto blocks = sums_of_blocks(s, partial, gradients, count);
+  finish_norm(s, View(partial.data(), {{blocks}, DType::f64}, s.device()), args);
+}
+
+void sum_of_squares(Stream& s, Tensor partial, Tensor total, const Grad* gradients, std::int64_t count) {
+  const auto blocks = sums_of_blocks(s, partial, gradients, count);
+  add_up<<<1, kThreads, 0, queue(s)>>>(total.ptr<double>(), partial.ptr<double>(), blocks);
+  launched("grad_norm.sum");
+}
+
+void finish_norm(Stream& s, View totals, const GradNorm::Args& args) {
+  finish<<<1, kThreads, 0, queue(s)>>>(totals.ptr<double>(), totals.size(), s.kernel_params(), args);
   launched("grad_norm.finish");
 }
 

@@ -36,6 +36,9 @@ template <class Isa> double sum_of_squares(Isa, Pool&, double* partial, const Gr
 }  // namespace cpu
 namespace cuda {
 void grad_norm(Stream&, Tensor partial, const Grad* gradients, std::int64_t count, const GradNorm::Args& args);
+/// The two halves of it: total (f64, 1) = sum of squares, and GradNorm::finish() of the sum of any number of totals.
+void sum_of_squares(Stream&, Tensor partial, Tensor total, const Grad* gradients, std::int64_t count);
+void finish_norm(Stream&, View totals, const GradNorm::Args& args);
 }  // namespace cuda
 
 namespace detail {

@@ -1,0 +1,58 @@
+#include "hpcdl/models/shard.h"
+
+#include "hpcdl/core/error.h"
+
+namespace hpcdl::models {
+namespace {
+
+int share_of_heads(std::string_view what, int heads, int ranks) {
+  std::string fits;
+  for (int n = 1; n <= heads; ++n)
+    if (heads % n == 0) fits += fmt::format("{}{}", fits.empty() ? "" : ", ", n);
+  require(heads % ranks == 0, "shard", "{} {} do not divide by tp {}: a head stays whole; tp may be {}", heads, what, ranks, fits);
+  return heads / ranks;
+}
+
+}  // namespace
+
+void shard(Gpt& model, const parallel::TensorParallel& tp) {
+  tp.split_vocabulary(model.wte);
+  if (model.lm_head.weight.spec) tp.split_vocabulary(model.lm_head);
+  tp.in_front(model.ln_f);
+  for (auto& b : model.h) {
+    b.attn.heads = share_of_heads("heads", b.attn.heads, tp.size());
+    tp.in_front(b.ln_1);
+    tp.split_columns(b.attn.c_attn, 3);
+    tp.split_rows(b.attn.c_proj);
+    tp.in_front(b.ln_2);
+    tp.split_columns(b.mlp.c_fc);
+    tp.split_rows(b.mlp.c_proj);
+  }
+}
+
+void shard(Llama& model, const parallel::TensorParallel& tp) {
+  tp.split_vocabulary(model.embed_tokens);
+  if (model.lm_head.weight.spec) tp.split_vocabulary(model.lm_head);
+  tp.in_front(model.last_norm);
+  for (auto& b : model.layers) {
+    auto& a = b.self_attn;
+    a.heads = share_of_heads("heads", a.heads, tp.size());
+    a.kv_heads = share_of_heads("heads of keys and values", a.kv_heads, tp.size());
+    tp.in_front(b.input_layernorm);
+    for (auto* l : {&a.q_proj, &a.k_proj, &a.v_proj}) tp.split_columns(*l);
+    tp.split_rows(a.o_proj);
+    tp.in_front(b.post_attention_layernorm);
+    tp.split_columns(b.mlp.gate_proj);
+    tp.split_columns(b.mlp.up_proj);
+    tp.split_rows(b.mlp.down_proj);
+  }
+}
+
+io::ShardSpec shard_spec(const nn::Part& part) {
+  if (!part) return {};
+  io::ShardSpec s{part.dim, part.whole[part.dim], {}};
+  for (const auto& r : part.ranges) s.pieces.push_back({r.begin, r.count()});
+  return s;
+}
+
+}  // namespace hpcdl::models

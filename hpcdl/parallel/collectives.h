@@ -1,0 +1,103 @@
+#pragma once
+// Collectives as ops with adjoints. All ranks of the group record the same ops in the same order; a Group that a record names lives as long
+// as the program does (Args are plain data). N tokens, width C, p ranks, ring algorithms: bytes that each rank sends.
+//
+//   op            forward             backward             bytes forward and backward, of one (N, C) tensor of S bytes
+//   Enter         identity            all-reduce           0                + 2 (p-1)/p S
+//   Leave         all-reduce          identity             2 (p-1)/p S      + 0
+//   GatherRows    all-gather          reduce-scatter       (p-1)/p S        + (p-1)/p S
+//   ScatterRows   reduce-scatter      all-gather           (p-1)/p S        + (p-1)/p S
+//   GatherColumns all-gather          reduce-scatter (or the rank's slice, where all ranks have the whole gradient)
+//
+// Source: Shoeybi et al., "Megatron-LM", 2019 (f and g are Enter and Leave); Korthikanti et al., "Reducing activation recomputation in
+// large transformer models", 2022 (rows along the sequence).
+
+#include "hpcdl/comm/group.h"
+#include "hpcdl/graph/graph.h"
+
+namespace hpcdl::parallel {
+
+/// What a collective record needs to know. Trivially copyable on purpose.
+struct Peers {
+  const comm::Group* group = nullptr;
+  comm::Algorithm algorithm = comm::Algorithm::automatic;
+
+  int rank() const { return group->rank(); }
+  int size() const { return group->size(); }
+};
+
+/// In front of layers that are spread over the ranks: each gives an addend of the gradient of x.
+struct Enter {
+  static constexpr std::string_view name = "enter";
+  using Args = Peers;
+  static Spec infer(const Spec& x, const Args&) { return x; }
+  static Cost cost(const Spec& x, const Args&) { return {0, 2.0 * static_cast<double>(x.bytes())}; }
+  static void forward(Stream& s, Tensor y, View x, const Args&);
+  static std::array<Spec, 1> backward_scratch(const Spec& x, const Args&) { return {x}; }
+  static void backward(Stream& s, Grad dx, View dy, Tensor sum, const Args& a);
+  using Backward = Operands<dIn<0>, dOut<0>, Scratch<0>>;
+};
+
+/// Behind them: each gives an addend of y.
+struct Leave {
+  static constexpr std::string_view name = "leave";
+  static constexpr int kPasses = 0;
+  using Args = Peers;
+  static Spec infer(const Spec& x, const Args&) { return x; }
+  static Cost cost(const Spec& x, const Args&) { return {static_cast<double>(x.size()), 3.0 * static_cast<double>(x.bytes())}; }
+  static void forward(Stream& s, Tensor y, View x, const Args& a);
+  static void backward(Stream& s, Grad dx, View dy, const Args&);
+  using Backward = Operands<dIn<0>, dOut<0>>;
+};
+
+/// (B, T / p, C) of each rank to (B, T, C). The rows of rank r are the r-th p-th of all B * T rows: what works on rows alone does not mind
+/// which they are, and nothing has to be reordered.
+struct GatherRows {
+  static constexpr std::string_view name = "gather_rows";
+  using Args = Peers;
+  static Spec infer(const Spec& x, const Args& a);
+  static Cost cost(const Spec& x, const Args& a) { return {0, (1.0 + a.size()) * static_cast<double>(x.bytes())}; }
+  static void forward(Stream& s, Tensor y, View x, const Args& a);
+  static std::array<Spec, 1> backward_scratch(const Spec& x, const Args&) { return {x}; }
+  static void backward(Stream& s, Grad dx, View dy, Tensor part, const Args& a);
+  using Backward = Operands<dIn<0>, dOut<0>, Scratch<0>>;
+};
+
+/// The sum over the ranks of (B, T, C), as (B, T / p, C) on each.
+struct ScatterRows {
+  static constexpr std::string_view name = "scatter_rows";
+  using Args = Peers;
+  static Spec infer(const Spec& x, const Args& a);
+  static Cost cost(const Spec& x, const Args&) { return {static_cast<double>(x.size()), 2.0 * static_cast<double>(x.bytes())}; }
+  static void forward(Stream& s, Tensor y, View x, const Args& a);
+  static std::array<Spec, 1> backward_scratch(const Spec& x, const Args&) { return {x}; }
+  static void backward(Stream& s, Grad dx, View dy, Tensor all, const Args& a);
+  using Backward = Operands<dIn<0>, dOut<0>, Scratch<0>>;
+};
+
+/// (..., C / p) of each rank to (..., C). `sums`: the gradient of y is an addend on each rank; otherwise it is the same on all.
+struct GatherColumns {
+  static constexpr std::string_view name = "gather_columns";
+  struct Args : Peers {
+    bool sums = false;
+  };
+  static Spec infer(const Spec& x, const Args& a);
+  static Cost cost(const Spec& x, const Args& a) { return {0, (1.0 + 3.0 * a.size()) * static_cast<double>(x.bytes())}; }
+  /// The parts of all ranks, one after the other.
+  static std::array<Spec, 1> scratch(const Spec& x, const Args& a);
+  static void forward(Stream& s, Tensor y, View x, Tensor parts, const Args& a);
+  static std::array<Spec, 2> backward_scratch(const Spec& x, const Args& a);
+  static void backward(Stream& s, Grad dx, View dy, Tensor parts, Tensor part, const Args& a);
+  using Backward = Operands<dIn<0>, dOut<0>, Scratch<0>, Scratch<1>>;
+};
+
+/// to (+)= from
+void put(Stream& s, const Grad& to, const View& from);
+
+inline Var enter(const Var& x, const Peers& p) { return record<Enter>(p, x); }
+inline Var leave(const Var& x, const Peers& p) { return record<Leave>(p, x); }
+inline Var gather_rows(const Var& x, const Peers& p) { return record<GatherRows>(p, x); }
+inline Var scatter_rows(const Var& x, const Peers& p) { return record<ScatterRows>(p, x); }
+inline Var gather_columns(const Var& x, const Peers& p, bool sums) { return record<GatherColumns>({p, sums}, x); }
+
+}  // namespace hpcdl::parallel

@@ -1,0 +1,100 @@
+#include "hpcdl/parallel/update.h"
+
+namespace hpcdl::parallel {
+namespace {
+
+struct SumArgs {
+  Peers peers;
+  std::int64_t count;
+};
+
+/// Operands: memory for all of them, then the gradients.
+void sum_gradients(Stream& s, const Grad* t, const void* args) {
+  const auto& a = *static_cast<const SumArgs*>(args);
+  const auto piece = [&, at = std::int64_t{0}](const Grad& g) mutable {
+    const Tensor p(t[0].ptr<float>() + at, g.spec(), t[0].device());
+    at += g.size();
+    return p;
+  };
+  auto packed = piece;
+  for (std::int64_t i = 1; i <= a.count; ++i) copy(s, packed(t[i]), t[i]);
+  a.peers.group->all_reduce(s, t[0], comm::Reduce::sum, a.peers.algorithm).wait();
+  auto summed = piece;
+  for (std::int64_t i = 1; i <= a.count; ++i) copy(s, t[i], summed(t[i]));
+}
+
+struct NormArgs {
+  GradNorm::Args args;
+  Peers peers;
+  std::int64_t whole, parts, whole_blocks;
+};
+
+/// A f64 for each rank travels as it is: no transport needs to add them up.
+Tensor as_words(const Tensor& t, std::int64_t first, std::int64_t count) {
+  return Tensor(t.ptr<double>() + first, {{2 * count}, DType::i32}, t.device());
+}
+
+/// Operands: block sums, totals (of what all have, then of each rank's parts), gradients.
+void grad_norm(Stream& s, const Grad* t, const void* args) {
+  const auto& a = *static_cast<const NormArgs*>(args);
+  const Tensor totals = t[1];
+  const Grad *whole = t + 2, *parts = whole + a.whole;
+  double* blocks = t[0].ptr<double>();
+  const int mine = 1 + a.peers.rank();
+  on(s,
+     [&](auto isa, Pool& pool) {
+       totals.ptr<double>()[0] = cpu::sum_of_squares(isa, pool, blocks, whole, a.whole);
+       totals.ptr<double>()[mine] = cpu::sum_of_squares(isa, pool, blocks + a.whole_blocks, parts, a.parts);
+     },
+     [&](auto& q) {
+       const Spec one{{1}, DType::f64};
+       cuda::sum_of_squares(q, t[0], Tensor(totals.ptr<double>(), one, totals.device()), whole, a.whole);
+       cuda::sum_of_squares(q, t[0], Tensor(totals.ptr<double>() + mine, one, totals.device()), parts, a.parts);
+     });
+  a.peers.group->all_gather(s, as_words(totals, 1, a.peers.size()), as_words(totals, mine, 1), a.peers.algorithm).wait();
+  on(s,
+     [&](auto, Pool&) {
+       double sum = 0;
+       for (std::int64_t i = 0; i < totals.size(); ++i) sum += totals.ptr<double>()[i];
+       GradNorm::finish(s.params(), sum, a.args);
+     },
+     [&](auto& q) { cuda::finish_norm(q, totals, a.args); });
+}
+
+}  // namespace
+
+void record_sum_gradients(Graph& g, const std::vector<Var>& gradients, const Peers& peers) {
+  if (gradients.empty()) return;
+  std::vector<Operand> operands;
+  std::int64_t size = 0;
+  for (const auto& v : gradients) {
+    require(v.dtype() == DType::f32, "sum_gradients", "gradients must be F32, got {}", to_string(v.spec()));
+    operands.push_back(update_operand(v));
+    size += v.shape().size();
+  }
+  operands.insert(operands.begin(), write_operand(g.temporary("sum_gradients.packed", {{size}, DType::f32})));
+  const SumArgs args{peers, std::ssize(gradients)};
+  emit_update(g, "sum_gradients", &sum_gradients, operands, &args, sizeof args, {static_cast<double>(size), 20.0 * static_cast<double>(size)});
+}
+
+void record_grad_norm(Graph& g, const std::vector<Var>& whole, const std::vector<Var>& parts, const GradNorm::Args& a, const Peers& peers) {
+  std::vector<Operand> operands(2);
+  Cost cost;
+  std::int64_t blocks = 0, whole_blocks = 0;
+  for (const auto* list : {&whole, &parts}) {
+    for (const auto& v : *list) {
+      require_float("grad_norm", v.spec(), "gradient");
+      blocks += tensor_blocks(v.shape().size());
+      cost += {2.0 * static_cast<double>(v.shape().size()), static_cast<double>(v.spec().bytes())};
+      operands.push_back(read_operand(v));
+    }
+    if (list == &whole) whole_blocks = blocks;
+  }
+  require(operands.size() < 65535, "grad_norm", "{} tensors are too many for one record", operands.size());
+  operands[0] = write_operand(g.temporary("grad_norm.partial", {{blocks}, DType::f64}));
+  operands[1] = write_operand(g.temporary("grad_norm.totals", {{1 + peers.size()}, DType::f64}));
+  const NormArgs args{a, peers, std::ssize(whole), std::ssize(parts), whole_blocks};
+  emit_update(g, "grad_norm", &grad_norm, operands, &args, sizeof args, cost);
+}
+
+}  // namespace hpcdl::parallel

@@ -1,0 +1,106 @@
+// Training on a mesh, data x tensor, of ranks that are threads here.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cmath>
+#include <sstream>
+
+#include "hpcdl/io/json.h"
+#include "hpcdl/io/safetensors.h"
+#include "hpcdl/testing/ranks.h"
+#include "hpcdl/train/train_for_tests.h"
+
+namespace hpcdl::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Mesh : ::testing::Test {
+  Mesh() {
+    RunConfig c;
+    toy_config(c, tmp, "unused");  // the text once for all
+  }
+
+  /// A run of dp x tp ranks into tmp/NAME; what rank 0 returned.
+  RunSummary train_on(int dp, int tp, const std::string& name, const std::function<void(RunConfig&)>& change, std::int64_t stop_at = -1) {
+    RunSummary first;
+    testing::run_ranks(dp * tp, [&](const comm::Group& world) {
+      RunConfig c;
+      toy_config(c, tmp, name);
+      c.model.heads = 4;
+      c.train.batch = 8 / dp, c.train.threads = 1, c.parallel.dp = dp, c.parallel.tp = tp;
+      change(c);
+      Hooks hooks;
+      hooks.world = world;
+      if (world.rank() == 0 && stop_at >= 0)
+        hooks.after_step = [&](std::int64_t step) {
+          if (step == stop_at) ::raise(SIGTERM);
+        };
+      const auto summary = run(c, hooks);
+      if (world.rank() == 0) first = summary;
+    });
+    return first;
+  }
+
+  std::vector<double> numbers(const std::string& name, const char* key) const {
+    std::istringstream in(io::read_file(tmp.path() / name / "metrics.jsonl"));
+    std::vector<double> list;
+    for (std::string line; std::getline(in, line);)
+      if (const auto j = io::parse_json(line, "metrics.jsonl"); j.contains(key)) list.push_back(j.at(key).get<double>());
+    return list;
+  }
+
+  /// Losses, norms and weights of two runs.
+  void expect_parity(const std::string& got, const std::string& want) {
+    for (const char* key : {"loss", "grad_norm", "eval_loss", "tokens"}) {
+      const auto g = numbers(got, key), w = numbers(want, key);
+      ASSERT_EQ(g.size(), w.size()) << got << ' ' << key;
+      for (std::size_t i = 0; i < g.size(); ++i) EXPECT_NEAR(g[i], w[i], 1e-5 * std::fabs(w[i])) << got << ' ' << key << ' ' << i;
+    }
+    const auto a = io::TensorFolder::open(tmp.path() / got / "model"), b = io::TensorFolder::open(tmp.path() / want / "model");
+    ASSERT_EQ(a.tensors().size(), b.tensors().size());
+    for (const auto& t : b.tensors()) {
+      const View x = a.at(t.name), y = b.at(t.name);
+      ASSERT_EQ(x.spec(), y.spec()) << t.name;
+      double worst = 0;
+      for (std::int64_t i = 0; i < x.size(); ++i) worst = std::max(worst, std::fabs(double{x.ptr<float>()[i]} - double{y.ptr<float>()[i]}));
+      EXPECT_LT(worst, 1e-5) << got << ' ' << t.name;
+    }
+  }
+
+  io::TempFolder tmp;
+};
+
+TEST_F(Mesh, every_shape_trains_what_one_rank_trains) {
+  const auto fifty = [](RunConfig& c) { c.train.steps = 50, c.train.eval_every = 25, c.train.dropout = 0.1, c.train.lr = 1e-3, c.train.warmup = 50, c.train.accumulate = 2; };
+  train_on(1, 1, "one", fifty);
+  for (const bool sequence : {false, true}) {
+    for (const auto& [dp, tp] : {std::pair{1, 2}, {2, 2}, {1, 4}, {2, 4}, {4, 2}}) {
+      const auto name = fmt::format("{}x{}{}", dp, tp, sequence ? "s" : "");
+      train_on(dp, tp, name, [&](RunConfig& c) { fifty(c), c.parallel.sequence = sequence; });
+      expect_parity(name, "one");
+    }
+  }
+}
+
+/// A checkpoint of one mesh is that of any other.
+TEST_F(Mesh, a_stopped_run_goes_on_on_any_mesh) {
+  const auto plain = [](RunConfig& c) { c.train.lr = 1e-3, c.train.warmup = 6; };
+  train_on(1, 1, "one", plain);
+  for (const auto& [dp, tp] : {std::pair{2, 2}, {1, 4}, {4, 1}, {1, 1}}) {
+    const auto name = fmt::format("from2x2to{}x{}", dp, tp);
+    EXPECT_TRUE(train_on(2, 2, name, plain, 3).stopped);
+    EXPECT_EQ(train_on(dp, tp, name, plain).first_step, 3);
+    const auto from_one = fmt::format("from1to{}x{}", dp, tp);
+    EXPECT_TRUE(train_on(1, 1, from_one, plain, 3).stopped);
+    train_on(dp, tp, from_one, plain);
+    for (const auto& run : {name, from_one}) {
+      const auto loss = numbers(run, "loss"), want = numbers("one", "loss");
+      EXPECT_NEAR(loss.back(), want.back(), 1e-5 * want.back()) << run;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hpcdl::train
