@@ -15,7 +15,8 @@ struct Options {
 };
 
 constexpr const char* kEnvironment[] = {"HPCDL_THREADS", "HPCDL_ISA", "OMP_NUM_THREADS", "XDG_CACHE_HOME", "TMPDIR", "NO_COLOR", "HOME",
-                                        "PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS"};
+                                        "PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "HPCDL_LOG", "HPCDL_NCCL_LIBRARY",
+                                        "NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_NVLS_ENABLE", "NCCL_ALGO", "NCCL_PROTO", "SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS"};
 
 Json object(const std::vector<lab::Finding>& list) {
   Json j;

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "hpcdl/comm/group.h"
 #include "hpcdl/core/error.h"
 
 #if HPCDL_NCCL
@@ -68,5 +69,10 @@ std::shared_ptr<DeviceGroup> connect_devices(const HostExchange& host, Device) {
 }
 
 #endif
+
+void synchronize(const Group& group, const Stream& s) {
+  if (const auto device = group.device_group()) device->wait(s);
+  else s.synchronize();
+}
 
 }  // namespace hpcdl::comm

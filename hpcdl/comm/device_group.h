@@ -40,6 +40,9 @@ class DeviceGroup {
   virtual void receive(const Stream& s, const Tensor& x, int from) = 0;
   virtual void barrier(const Stream& s) = 0;
 
+  /// Waits on the host until all that is queued on the stream is done. Throws PeerLost when the deadline passes, or when it ended because a
+  /// collective failed or was given up: results are worth nothing then.
+  virtual void wait(const Stream& s) = 0;
   /// What went wrong behind the host's back, in words; empty: nothing. Any thread.
   virtual std::optional<std::string> error() const = 0;
   /// Ends whatever is under way, so that streams come free; later calls throw. Any thread.
@@ -49,5 +52,9 @@ class DeviceGroup {
 /// Collective, on the host alone: connects the GPUs of the group's ranks. Not while a stream is being captured. Throws Error where two
 /// ranks have one GPU, and where this build or this machine has no NCCL.
 std::shared_ptr<DeviceGroup> connect_devices(const HostExchange& host, Device device);
+
+class Group;
+/// Stream::synchronize() for whoever has queued collectives of the group: with its deadline.
+void synchronize(const Group& group, const Stream& s);
 
 }  // namespace hpcdl::comm

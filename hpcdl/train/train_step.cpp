@@ -5,6 +5,7 @@
 #include <cstring>
 #include <set>
 
+#include "hpcdl/comm/device_group.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/upload.h"
 #include "hpcdl/ops/grad_norm/grad_norm.h"
@@ -213,6 +214,7 @@ StepResult TrainStep::update(double lr, std::int64_t valid_tokens) {
   params_.grad_scale = 1.0f / static_cast<float>(all[0]);
   params_.skip = 0;
   run(*update_);
+  if (gradients_) comm::synchronize(options_.data, stream_);  // a GPU that waits for a lost peer has a deadline, too
   if (options_.loss_scale) {
     copy(stream_, Tensor(&scale_now_.scale, LossScale::kScale), scale_.tensor);
     copy(stream_, Tensor(&scale_now_.counts, LossScale::kCounts), counts_.tensor);

@@ -91,7 +91,8 @@ void Communicator::done(ncclResult_t status, const char* call) const {
 std::optional<std::string> Communicator::error() const {
   const auto comm = comm_.load();
   auto status = ncclSuccess;
-  if (!comm || (library_.async_error(comm, &status) == ncclSuccess && (status == ncclSuccess || status == ncclInProgress))) return std::nullopt;
+  if (!comm) return "its collectives have been given up";
+  if (library_.async_error(comm, &status) == ncclSuccess && (status == ncclSuccess || status == ncclInProgress)) return std::nullopt;
   return fmt::format("NCCL: {} {}", library_.error_string(status), library_.last_error(comm));
 }
 

@@ -51,26 +51,36 @@ void InOrder::leave(const Stream& s) {
 }
 
 CudaGroup::CudaGroup(const HostExchange& host, Device device)
-    : size_(host.size), device_(device), communicator_(host, device), peers_(peers_wanted() ? PeerReduce::connect(host, device) : nullptr),
+    : name_(host.name), rank_(host.rank), size_(host.size), timeout_(host.timeout), device_(device), communicator_(host, device), peers_(peers_wanted() ? PeerReduce::connect(host, device) : nullptr),
       token_({{1}, DType::f32}, device) {
-  warm_up(host.timeout);
+  warm_up();
 }
 
 /// NCCL makes channels when the first call asks for them, and loads its kernels: not while anybody captures.
-void CudaGroup::warm_up(double timeout) {
+void CudaGroup::warm_up() {
   Pool pool(1);
   const Stream s(device_, pool);
   call(s, "the first all-reduce", [&](auto& l, ncclComm_t c) { return l.all_reduce(token_.tensor.data(), token_.tensor.data(), 1, ncclFloat32, ncclSum, c, cuda::queue(s)); });
   if (peers_) peers_->all_reduce(s, token_.tensor, Reduce::sum);
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout));
-  for (;; std::this_thread::sleep_for(std::chrono::microseconds(200))) {
+  wait(s, "the first all-reduce");
+}
+
+void CudaGroup::wait(const Stream& s, const char* what) {
+  using std::chrono::duration;
+  const auto begin = Clock::now();
+  for (;;) {
     const auto status = cudaStreamQuery(cuda::queue(s));
-    if (status == cudaSuccess) return;
-    if (status != cudaErrorNotReady) cuda::check(status, "the first all-reduce");
-    if (Clock::now() < deadline) continue;
-    give_up();
-    throw PeerLost(fmt::format("[comm] {} GPUs are connected, and their first all-reduce did not end within {:.0f} s", size_, timeout));
+    if (status == cudaSuccess) break;
+    if (status != cudaErrorNotReady) cuda::check(status, "a queued kernel or copy");
+    const double seconds = duration<double>(Clock::now() - begin).count();
+    if (seconds > timeout_) {
+      give_up();  // its kernels end, and the stream is free again
+      throw PeerLost(fmt::format("[comm] rank {} of group {}: its GPU has not ended {} within {:.0f} s; a collective there waits for a peer, or the work is too much", rank_, name_, what, timeout_));
+    }
+    if (seconds < 1) std::this_thread::yield();  // as cudaStreamSynchronize does: a step ends within that
+    else std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
+  if (const auto wrong = error()) throw PeerLost(fmt::format("[comm] rank {} of group {}: {}", rank_, name_, *wrong));
 }
 
 bool CudaGroup::by_peers(const Tensor& x, Reduce op, Algorithm a) const {

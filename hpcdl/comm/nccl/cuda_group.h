@@ -34,6 +34,7 @@ class CudaGroup final : public DeviceGroup {
   void send(const Stream& s, const View& x, int to) override;
   void receive(const Stream& s, const Tensor& x, int from) override;
   void barrier(const Stream& s) override;
+  void wait(const Stream& s) override { wait(s, "what was queued"); }
   std::optional<std::string> error() const override { return communicator_.error(); }
   void give_up() noexcept override;
 
@@ -41,12 +42,15 @@ class CudaGroup final : public DeviceGroup {
   const PeerReduce* peers() const { return peers_.get(); }
 
  private:
-  void warm_up(double timeout);
+  void warm_up();
+  void wait(const Stream& s, const char* what);
   bool by_peers(const Tensor& x, Reduce op, Algorithm a) const;
   /// NCCL's call on this group's communicator, which may be a lambda that makes several.
   template <class F> void call(const Stream& s, const char* name, F&& f);
 
-  int size_;
+  std::string name_;
+  int rank_, size_;
+  double timeout_;
   Device device_;
   nccl::Communicator communicator_;
   std::unique_ptr<PeerReduce> peers_;

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <thread>
 
 #include "hpcdl/comm/nccl/cuda_group.h"
 #include "hpcdl/core/rng.h"
@@ -229,12 +229,28 @@ TEST(GpuGroup, GivenUpWhileAPeerIsMissing) {
       group->all_reduce(rank.stream, x, Reduce::sum, Algorithm::shared);  // rank 1 never comes
       group->give_up();
       rank.stream.synchronize();                                          // and yet this ends
+      EXPECT_THROW(synchronize(world, rank.stream), PeerLost);
       EXPECT_THROW(group->all_reduce(rank.stream, x, Reduce::sum, Algorithm::shared), PeerLost);
       EXPECT_THROW(group->all_reduce(rank.stream, x, Reduce::sum, Algorithm::native), PeerLost);
     } else {
       group->give_up();
     }
   });
+}
+
+TEST(GpuGroup, DeadlineOfTheDevice) {
+  NEEDS_GPUS(2);
+  for (const auto a : {Algorithm::native, Algorithm::shared}) {
+    const auto errors = hpcdl::testing::rank_errors(2, [a](const Group& world) {
+      Rank rank(world);
+      world.connect(rank.device);
+      const Tensor x = rank.upload(std::vector<float>(100, 1.0f), DType::f32);
+      if (world.rank() == 1) return std::this_thread::sleep_for(std::chrono::seconds(8));  // it never comes
+      world.all_reduce(rank.stream, x, Reduce::sum, a);
+      synchronize(world, rank.stream);
+    }, {.deadline_seconds = 4, .hosts = {}, .on_lost = {}});
+    EXPECT_NE(errors[0].find("rank 0 of group world: its GPU has not ended what was queued within 4 s"), std::string::npos) << errors[0];
+  }
 }
 
 }  // namespace

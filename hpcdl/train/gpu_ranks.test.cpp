@@ -1,0 +1,109 @@
+// Several GPUs train as one does: ranks that are threads, each with a GPU of its own.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "hpcdl/testing/ranks.h"
+#include "hpcdl/train/train_step.h"
+
+namespace hpcdl::train {
+namespace {
+
+constexpr std::int64_t kBatch = 8, kLength = 40, kVocab = 300;  // of all ranks
+constexpr int kSteps = 12;
+
+struct Trace {
+  std::vector<double> losses;
+  std::vector<float> weights;
+};
+
+io::ModelConfig small_model() {
+  io::ModelConfig c;
+  c.layers = 2, c.heads = 4, c.width = 64, c.context = 64, c.vocab = kVocab;
+  c.resolve();
+  return c;
+}
+
+/// Rank's part of the batch of a step.
+std::vector<std::int32_t> ids(std::uint32_t seed, std::int64_t begin, std::int64_t end) {
+  std::vector<std::int32_t> list(static_cast<std::size_t>(kBatch * kLength));
+  for (auto& id : list) id = static_cast<std::int32_t>((seed = seed * 1664525u + 1013904223u) >> 16) % kVocab;
+  return {list.begin() + begin * kLength, list.begin() + end * kLength};
+}
+
+struct How {
+  DType compute = DType::f32;
+  bool overlap = true;
+  int micro_batches = 1;
+  std::int64_t bucket_bytes = 64 << 10;
+  comm::Algorithm algorithm = comm::Algorithm::automatic;
+};
+
+Trace train_on(int n, const How& how) {
+  std::vector<Trace> all(static_cast<std::size_t>(n));
+  hpcdl::testing::run_ranks(n, [&](const comm::Group& world) {
+    Pool pool(1);
+    auto model = models::LanguageModel::create(small_model(), 3, true);
+    const std::int64_t mine = kBatch / n, micro = mine / how.micro_batches;
+    StepOptions o;
+    o.adamw.eps = 1e-5f;  // gradients that are 0 but for rounding (biases of keys) must not become whole steps
+    o.batch = micro, o.length = kLength, o.accumulate = how.micro_batches > 1, o.forward.compute = how.compute;
+    o.data = world, o.reduce = {.buckets = {.cap = how.bucket_bytes, .first = how.bucket_bytes / 4}, .overlap = how.overlap, .algorithm = how.algorithm};
+    TrainStep step(model, pool, o, Device::cuda(world.rank()));
+    auto& t = all[static_cast<std::size_t>(world.rank())];
+    for (int i = 0; i < kSteps; ++i) {
+      for (int m = 0; m < how.micro_batches; ++m) {
+        const std::int64_t begin = world.rank() * mine + m * micro;
+        step.accumulate(ids(5, begin, begin + micro), ids(6, begin, begin + micro), i, m, m + 1 == how.micro_batches);
+      }
+      const auto r = step.update(3e-3, mine * kLength);
+      t.losses.push_back(r.loss / static_cast<double>(r.valid_tokens));
+    }
+    step.fetch();
+    for (const auto& w : step.weights()) t.weights.insert(t.weights.end(), w.tensor.ptr<float>(), w.tensor.ptr<float>() + w.tensor.size());
+  });
+  for (const auto& t : all) EXPECT_EQ(t.weights, all[0].weights) << "ranks went apart";
+  return all[0];
+}
+
+class GpuRanks : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (cuda_devices() < GetParam()) GTEST_SKIP() << "SKIPPED: needs " << GetParam() << " GPUs, this process sees " << cuda_devices();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, GpuRanks, ::testing::Values(2, 4, 8));
+
+TEST_P(GpuRanks, TrainAsOneDoes) {
+  const auto one = train_on(1, {});
+  for (const int micro : {1, 2}) {
+    if (kBatch / GetParam() < micro) continue;
+    const auto many = train_on(GetParam(), {.micro_batches = micro});
+    for (std::size_t i = 0; i < one.losses.size(); ++i) EXPECT_NEAR(many.losses[i], one.losses[i], 1e-5 * one.losses[i]) << "step " << i;
+    double apart = 0;
+    for (std::size_t i = 0; i < one.weights.size(); ++i) apart = std::max(apart, std::fabs(double{many.weights[i]} - double{one.weights[i]}));
+    EXPECT_LT(apart, 1e-5);
+  }
+  EXPECT_LT(one.losses.back(), 0.95 * one.losses.front());
+}
+
+TEST_P(GpuRanks, OverlapChangesNoBit) {
+  for (const auto compute : {DType::f32, DType::bf16}) {
+    const auto beside = train_on(GetParam(), {.compute = compute}), again = train_on(GetParam(), {.compute = compute}),
+               waited = train_on(GetParam(), {.compute = compute, .overlap = false});
+    EXPECT_EQ(beside.weights, again.weights) << "run to run";
+    EXPECT_EQ(beside.weights, waited.weights) << "waited for";
+  }
+}
+
+/// Our kernels add by rank from 0, whatever lies in one bucket.
+TEST_P(GpuRanks, BucketsChangeNoBit) {
+  const auto small = train_on(GetParam(), {.bucket_bytes = 4 << 10, .algorithm = comm::Algorithm::shared}),
+             large = train_on(GetParam(), {.bucket_bytes = 4 << 20, .algorithm = comm::Algorithm::shared});
+  EXPECT_EQ(small.weights, large.weights);
+}
+
+}  // namespace
+}  // namespace hpcdl::train
