@@ -1,0 +1,117 @@
+// Our side of bench/gpu/ranks.py: GPT-2 124M, data parallel over GPUs, with the line protocol of bench/peers/gpt2_ddp.py. One process for each GPU.
+//   gpt2_ranks RANKS BATCH CONTEXT f32|bf16 [STEPS] [BUCKET_MB[:beside|:wait|:apart]]...
+// Of several kinds of buckets, each is measured for itself, without lines on stdin. apart: every GPU for itself, nothing is exchanged.
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "bench/fork_ranks.h"
+#include "hpcdl/core/rng.h"
+#include "hpcdl/models/language_model.h"
+#include "hpcdl/train/train_step.h"
+
+namespace {
+
+using namespace hpcdl;
+
+struct Kind {
+  double bucket_mb = parallel::BucketOptions().cap / double(1 << 20);
+  bool overlap = parallel::ReduceOptions().overlap;
+  bool apart = false;
+};
+
+struct Bench {
+  int ranks;
+  std::int64_t batch, length;
+  DType compute;
+  int steps;
+  std::vector<Kind> kinds;
+};
+
+class Trainer {
+ public:
+  Trainer(const Bench& b, const comm::Group& world, models::LanguageModel& model, Pool& pool, const Kind& kind)
+      : b_(b), world_(world), trainer_(model, pool, options(b, world, kind), Device::cuda(world.rank())), tokens_(static_cast<std::size_t>(b.batch * b.length + 1)) {
+    const Rng rng{7, static_cast<std::uint64_t>(world.rank())};
+    for (std::size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = static_cast<std::int32_t>(rng.below(i, 50257));
+    steps(3);
+  }
+
+  /// Of b.steps steps, from when all ranks are there.
+  nlohmann::json timed() {
+    parallel::any_rank(world_, false);
+    const auto start = std::chrono::steady_clock::now();
+    const double loss = steps(b_.steps);
+    parallel::any_rank(world_, false);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / b_.steps;
+    return {{"ms", seconds * 1e3}, {"loss", loss}, {"tokens_per_second", static_cast<double>(b_.ranks * b_.batch * b_.length) / seconds}};
+  }
+
+ private:
+  static train::StepOptions options(const Bench& b, const comm::Group& world, const Kind& kind) {
+    train::StepOptions o;
+    o.batch = b.batch, o.length = b.length, o.forward.compute = b.compute;
+    if (!kind.apart) o.data = world;
+    o.reduce.buckets.cap = static_cast<std::int64_t>(kind.bucket_mb * (1 << 20)), o.reduce.overlap = kind.overlap;
+    return o;
+  }
+  double steps(int n) {
+    double loss = 0;
+    for (int i = 0; i < n; ++i) {
+      trainer_.accumulate({tokens_.data(), tokens_.size() - 1}, {tokens_.data() + 1, tokens_.size() - 1}, step_++, 0);
+      const auto r = trainer_.update(3e-4, b_.batch * b_.length);
+      loss = r.loss / static_cast<double>(r.valid_tokens);
+    }
+    return loss;
+  }
+
+  const Bench& b_;
+  comm::Group world_;
+  train::TrainStep trainer_;
+  std::vector<std::int32_t> tokens_;
+  std::int64_t step_ = 0;
+};
+
+void run_rank(const Bench& b, const comm::Group& world) {
+  io::ModelConfig config{.layers = 12, .heads = 12, .width = 768, .context = 1024, .vocab = 50304};
+  config.resolve();
+  Pool pool(4);
+  auto model = models::LanguageModel::create(config, 1, true);
+  if (b.kinds.size() == 1) {
+    Trainer t(b, world, model, pool, b.kinds[0]);
+    return bench::for_each_line(world, [&] { return t.timed(); });
+  }
+  for (const auto& kind : b.kinds) {
+    Trainer t(b, world, model, pool, kind);
+    for (int i = 0; i < 4; ++i) {
+      auto j = t.timed();
+      j["bucket_mb"] = kind.bucket_mb, j["overlap"] = kind.overlap, j["apart"] = kind.apart;
+      if (world.rank() == 0) std::cout << j.dump() << std::endl;
+    }
+  }
+}
+
+/// "25", "100:beside", "0:wait"
+Kind kind_of(const std::string& text) {
+  Kind k;
+  std::size_t end = 0;
+  k.bucket_mb = std::stod(text, &end);
+  if (end < text.size()) k.overlap = text.substr(end) == ":beside", k.apart = text.substr(end) == ":apart";
+  return k;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 5) return std::fprintf(stderr, "usage: gpt2_ranks RANKS BATCH CONTEXT f32|bf16 [STEPS] [BUCKET_MB[:beside|:wait|:apart]]...\n"), 2;
+  Bench b{.ranks = std::atoi(argv[1]), .batch = std::atoi(argv[2]), .length = std::atoi(argv[3]), .compute = std::string_view(argv[4]) == "bf16" ? DType::bf16 : DType::f32,
+          .steps = argc > 5 ? std::atoi(argv[5]) : 5, .kinds = {}};
+  for (int i = 6; i < argc; ++i) b.kinds.push_back(kind_of(argv[i]));
+  if (b.kinds.empty()) b.kinds.emplace_back();
+  return bench::fork_ranks(b.ranks, [&](const comm::Group& world) { run_rank(b, world); });
+}

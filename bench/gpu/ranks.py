@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""The bars of several GPUs, measured in one run on the GPUs at hand: all-reduces against NCCL, data-parallel training against PyTorch's
+DistributedDataParallel, layers that several GPUs compute together against one GPU. One table, and JSON.
+
+    bench/gpu/ranks.py [--only all_reduce,ddp,tensor] [--rounds 5] [--no-torch] [--json FILE]
+
+A bar on times is a ratio of medians, of sides that take turns. Programs come from HPCDL_BENCH_BIN (build/bench).
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench" / "peers"))
+
+import turns  # noqa: E402
+
+BIN = pathlib.Path(os.environ.get("HPCDL_BENCH_BIN") or ROOT / "build" / "bench")
+BATCH, CONTEXT = 64, 1024
+KINDS = ("25:apart",)  # apart: as many GPUs that exchange nothing, which is what they could do together
+
+
+def gpus():
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
+    return sum(line.startswith("GPU") for line in listed.splitlines())
+
+
+class Table:
+    def __init__(self):
+        self.rows = []
+
+    def bar(self, section, case, ours, theirs, ratio, goal=None, most=False):
+        """most: the ratio may be as large as the goal at most."""
+        met = None if goal is None else ratio <= goal if most else ratio >= goal
+        self.rows.append({"section": section, "case": case, "ours": ours, "theirs": theirs, "ratio": ratio, "goal": goal, "met": met})
+        sign = "" if goal is None else f"{'<=' if most else '>='} {goal:.2f}"
+        print(f"{section:<12} {case:<34} {ours:<22} {theirs:<22} {ratio:6.3f}  {sign:<8} {'' if met is None else 'met' if met else 'MISSED'}", flush=True)
+
+
+def size(n):
+    return f"{n >> 20} MB" if n >= 1 << 20 else f"{n >> 10} KB" if n >= 1024 else f"{n} B"
+
+
+def all_reduce(table, ranks):
+    out = subprocess.run([BIN / "all_reduce_grid", str(ranks)], capture_output=True, text=True, check=True, timeout=60).stdout
+    lines = [json.loads(line) for line in out.splitlines()]
+    for d in lines:
+        small = d["bytes"] <= 65536 and ranks == 4
+        table.bar("all_reduce", f"{ranks} GPUs, {size(d['bytes'])}, captured", f"auto {d['auto']:.1f} us", f"NCCL {d['nccl']:.1f} us", d["auto"] / d["nccl"],
+                  0.5 if small else 1.02, most=True)  # 2 %: where auto is NCCL, the two differ by chance
+    return lines
+
+
+def started(commands):
+    """The last first: PyTorch compiles for more than a minute, and alone it is quicker."""
+    return {name: turns.Side(commands[name]) for name in reversed(commands)}
+
+
+def in_turns(commands, rounds):
+    sides = started(commands)
+    try:
+        return turns.rounds(sides, rounds)
+    finally:
+        for side in sides.values():
+            side.end()
+
+
+def train(table, counts, rounds, use_torch):
+    """PyTorch on the largest number of GPUs alone: its memory for three numbers at once is more than a GPU has."""
+    commands = {f"hpcdl {n}": [str(BIN / "gpt2_ranks"), str(n), str(BATCH), str(CONTEXT), "bf16"] for n in (1, *counts)}
+    most = max(counts)
+    for kind in KINDS:
+        commands[f"hpcdl {most}, buckets {kind}"] = [*commands[f"hpcdl {most}"], "5", kind]
+    if use_torch:
+        commands[f"torch {most}"] = [sys.executable, "-W", "ignore", str(ROOT / "bench" / "peers" / "gpt2_ddp.py"), "--ranks", str(most), "--batch", str(BATCH), "--context", str(CONTEXT)]
+    samples = in_turns(commands, rounds)
+    rate = {name: statistics.median(s["tokens_per_second"] for s in rows) for name, rows in samples.items()}
+    for n in counts:
+        both = f"{rate[f'hpcdl {n}'] / 1e3:.0f}k tokens/s"
+        table.bar("ddp", f"efficiency, {n} GPUs", both, f"one {rate['hpcdl 1'] / 1e3:.0f}k", rate[f"hpcdl {n}"] / n / rate["hpcdl 1"], 0.96 if n == 4 else None)
+    for kind in KINDS:
+        name = f"hpcdl {most}, buckets {kind}"
+        both = rate[f"hpcdl {most}"]
+        table.bar("ddp", f"beside {most} GPUs with {kind}", f"{both / 1e3:.0f}k tokens/s", f"{rate[name] / 1e3:.0f}k", both / rate[name])
+    if use_torch:
+        table.bar("ddp", f"GPT-2 124M bf16 B={BATCH}, {most} GPUs", f"{rate[f'hpcdl {most}'] / 1e3:.0f}k tokens/s", f"torch DDP {rate[f'torch {most}'] / 1e3:.0f}k", rate[f"hpcdl {most}"] / rate[f"torch {most}"], 1.0)
+    return samples
+
+
+def tensor(table, counts, rounds):
+    samples = in_turns({n: [str(BIN / "llama_block_ranks"), str(n)] for n in (1, *counts)}, rounds)
+    ms = {n: statistics.median(s["ms"] for s in rows) for n, rows in samples.items()}
+    for n in counts:
+        table.bar("tensor", f"Llama block d=4096, tp {n}", f"{ms[n]:.2f} ms", f"one {ms[1]:.2f} ms", ms[1] / n / ms[n], {2: 0.85, 4: 0.75}.get(n))
+    return {str(n): rows for n, rows in samples.items()}
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("--only", default="all_reduce,ddp,tensor")
+    p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--no-torch", action="store_true")
+    p.add_argument("--json")
+    args = p.parse_args()
+    counts = [n for n in (2, 4, 8) if n <= gpus()]
+    if not counts:
+        raise SystemExit(f"ranks: {gpus()} GPU here, and these bars are of two and more")
+    table, raw, only = Table(), {}, args.only.split(",")
+    if "all_reduce" in only:
+        raw["all_reduce"] = {str(n): all_reduce(table, n) for n in counts}
+    if "ddp" in only:
+        raw["ddp"] = train(table, counts, args.rounds, not args.no_torch)
+    if "tensor" in only:
+        raw["tensor"] = tensor(table, counts, args.rounds)
+    if args.json:
+        pathlib.Path(args.json).write_text(json.dumps({"gpus": gpus(), "bars": table.rows, "samples": raw}, indent=1) + "\n")
+    missed = sum(r["met"] is False for r in table.rows)
+    print(f"{len(table.rows)} rows, {missed} bars missed")
+    raise SystemExit(missed > 0)
+
+
+if __name__ == "__main__":
+    main()
