@@ -8,10 +8,6 @@
 namespace hpcdl::comm {
 namespace {
 
-std::int64_t nanoseconds_since(Clock::time_point begin) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
-}
-
 bool one_to_one(Collective c) { return c == Collective::send || c == Collective::receive; }
 
 /// Polling is worth a processor only while there is one for every rank.
@@ -73,7 +69,7 @@ template <class F> void Engine::guarded(F&& f) {
 }
 
 void Engine::execute(Group::Impl& g, const Call& call, const LedgerEntry& entry) {
-  const auto begin = Clock::now();
+  const auto begin = ticks();
   ledger_.collective(entry);
   Peers peers(*transport_, g.world_ranks, g.rank, entry.tag, patience_);
   guarded([&] {
@@ -82,9 +78,10 @@ void Engine::execute(Group::Impl& g, const Call& call, const LedgerEntry& entry)
     Ground ground{peers, g.shared.get(), g.local.size() == g.world_ranks.size(), scratch_, g.native.get()};
     run(call, ground);
   });
-  ledger_.idle();
-  g.counters.wire_bytes.fetch_add(peers.wire_bytes(), std::memory_order_relaxed);
-  g.counters.nanoseconds.fetch_add(nanoseconds_since(begin), std::memory_order_relaxed);
+  const auto end = ticks();
+  ledger_.idle(end);
+  LiveCounters::add(g.counters.wire_bytes, peers.wire_bytes());
+  LiveCounters::add(g.counters.busy, end - begin);
 }
 
 void Engine::take_turn() {
@@ -149,7 +146,7 @@ void Engine::run_messages(Item& first) {
   struct Active {
     Item item;
     Transport::Pending pending;
-    Clock::time_point begin;
+    std::int64_t begin;
   };
   std::deque<Active> active;
   std::size_t started = 0;  // of the queue's head
@@ -164,9 +161,9 @@ void Engine::run_messages(Item& first) {
       const Call& c = item->call;
       Peers peers(*transport_, item->group->world_ranks, item->group->rank, item->entry.tag, patience_);
       const auto n = static_cast<std::size_t>(c.bytes());
-      const auto begin = Clock::now();
+      const auto begin = ticks();
       const auto pending = c.what == Collective::send ? peers.send(c.peer, {c.in, n}) : peers.receive(c.peer, {c.out, n});
-      item->group->counters.wire_bytes.fetch_add(peers.wire_bytes(), std::memory_order_relaxed);
+      LiveCounters::add(item->group->counters.wire_bytes, peers.wire_bytes());
       active.push_back({std::move(item), pending, begin});
     }
   };
@@ -183,12 +180,12 @@ void Engine::run_messages(Item& first) {
           return active.front().pending.id == 0;
         });
         Active& a = active.front();
-        a.item->group->counters.nanoseconds.fetch_add(nanoseconds_since(a.begin), std::memory_order_relaxed);
+        LiveCounters::add(a.item->group->counters.busy, ticks() - a.begin);
         retire(a.item, nullptr);
         --started;
       }
     });
-    ledger_.idle();
+    ledger_.idle(ticks());
   } catch (...) {
     for (Active& a : active) retire(a.item, std::current_exception());
   }
@@ -205,34 +202,44 @@ void Engine::retire(Item& item, std::exception_ptr error) {
   changed_.notify_all();
 }
 
+/// Runs the head of the queue. The caller has the turn and the lock, and only the lock afterwards.
+void Engine::run_front(std::unique_lock<std::mutex>& lock) {
+  Item item = queue_.front();
+  const bool failed = failure_ != nullptr;
+  lock.unlock();
+  if (one_to_one(item->call.what) && !failed) {
+    run_messages(item);
+  } else {
+    finish(item);
+    std::exception_ptr error = item->error;
+    retire(item, std::move(error));
+  }
+  lock.lock();
+  // The turn goes back after the last owner of a call has let go here: the last owner of a group must not be the progress thread.
+  busy_.store(false);
+  changed_.notify_all();
+}
+
 void Engine::loop() {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return (stop_ && queue_.empty()) || (!queue_.empty() && !busy_.exchange(true)); });
     if (queue_.empty()) return;
-    Item item = queue_.front();
-    const bool failed = failure_ != nullptr;
-    lock.unlock();
-    if (one_to_one(item->call.what) && !failed) {
-      run_messages(item);
-    } else {
-      finish(item);
-      std::exception_ptr error = item->error;
-      retire(item, std::move(error));
-    }
-    lock.lock();
-    // The turn goes back after the last owner of a call has let go here: the last owner of a group must not be this thread.
-    busy_.store(false);
-    changed_.notify_all();
+    run_front(lock);
   }
 }
 
+/// Who waits for the next in the queue does it, if the thread has not begun.
 void Engine::wait(Work::State& state) {
-  if (!state.done.load(std::memory_order_acquire)) {
-    const auto begin = Clock::now();
+  const auto is_done = [&] { return state.done.load(std::memory_order_acquire); };
+  if (!is_done()) {
+    const auto begin = ticks();
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return state.done.load(std::memory_order_acquire); });
-    state.group->counters.waited_nanoseconds.fetch_add(nanoseconds_since(begin), std::memory_order_relaxed);
+    while (!is_done()) {
+      changed_.wait(lock, [&] { return is_done() || (!queue_.empty() && queue_.front().get() == &state && !busy_.exchange(true)); });
+      if (!is_done()) run_front(lock);
+    }
+    LiveCounters::add(state.group->counters.waited, ticks() - begin);
   }
   if (state.error) std::rethrow_exception(state.error);
 }

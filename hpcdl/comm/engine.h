@@ -40,6 +40,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   Transport* transport() const { return transport_.get(); }
   Ledger& ledger() { return ledger_; }
+  const TickClock& clock() const { return clock_; }
   const Patience& patience() const { return patience_; }
   Deadline deadline() const { return Clock::now() + patience_.deadline; }
   /// Waits until nothing is queued and nothing runs.
@@ -63,6 +64,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void retire(Item& item, std::exception_ptr error);
   void take_turn();
   void give_turn();
+  void run_front(std::unique_lock<std::mutex>& lock);
   void loop();
   [[noreturn]] void lost(const PeerLost& e);
 
@@ -70,6 +72,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   WorldOptions options_;
   Patience patience_;
   Ledger ledger_;
+  TickClock clock_;
   std::atomic<bool> given_up_ = false;
 
   std::atomic<bool> busy_ = false;  // whoever has set it runs collectives

@@ -170,8 +170,9 @@ std::shared_ptr<DeviceGroup> Group::device_group() const {
 
 Counters Group::counters() const {
   const auto& live = impl_->counters;
+  const auto& clock = impl_->engine->clock();
   return {.calls = live.calls.load(), .bytes = live.bytes.load(), .wire_bytes = live.wire_bytes.load(),
-          .seconds = static_cast<double>(live.nanoseconds.load()) * 1e-9, .waited_seconds = static_cast<double>(live.waited_nanoseconds.load()) * 1e-9};
+          .seconds = clock.seconds(live.busy.load()), .waited_seconds = clock.seconds(live.waited.load())};
 }
 
 void Group::close() {

@@ -89,7 +89,7 @@ LedgerEntry Group::Impl::entry_of(const Call& call) {
   e.tag = tag_of(call, n);
   e.number = n;
   e.count = call.count;
-  e.since = Clock::now().time_since_epoch().count();
+  e.since = ticks();
   put(e.group, name);
   put(e.tensor, Label::current());
   return e;
@@ -141,8 +141,8 @@ void Group::Impl::on_device(const Stream& s, const Call& c) {
 
 Work Group::Impl::submit(const Stream& s, Call& call, bool now) {
   require(!closed, "comm", "the group {} has been closed", name);
-  counters.calls.fetch_add(1, std::memory_order_relaxed);
-  counters.bytes.fetch_add(call.bytes(), std::memory_order_relaxed);
+  LiveCounters::add(counters.calls, 1);
+  LiveCounters::add(counters.bytes, call.bytes());
   if (world_ranks.size() == 1) {
     one_rank(s, call);
     return {};

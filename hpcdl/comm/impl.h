@@ -7,9 +7,10 @@
 
 namespace hpcdl::comm {
 
-/// Counters that one thread adds to and others read.
+/// Counters, each of which one thread at a time adds to and others read. Times in ticks().
 struct LiveCounters {
-  std::atomic<std::int64_t> calls = 0, bytes = 0, wire_bytes = 0, nanoseconds = 0, waited_nanoseconds = 0;
+  std::atomic<std::int64_t> calls = 0, bytes = 0, wire_bytes = 0, busy = 0, waited = 0;
+  static void add(std::atomic<std::int64_t>& to, std::int64_t n) { to.store(to.load(std::memory_order_relaxed) + n, std::memory_order_relaxed); }
 };
 
 class Group::Impl {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <bit>
+#include <cstddef>
 
 #include "hpcdl/comm/transport.h"
 
@@ -10,8 +11,6 @@ namespace hpcdl::comm {
 namespace {
 
 thread_local std::string_view label;
-
-std::int64_t now() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
 
 }  // namespace
 
@@ -35,17 +34,22 @@ LedgerEntry Ledger::Line::read() const {
 }
 
 void Ledger::Line::phase(Phase p, std::int64_t since) {
-  LedgerEntry e = read();
-  e.phase = p;
-  e.since = since;
-  write(e);
+  constexpr std::size_t kPhase = offsetof(LedgerEntry, phase) / 8, kSince = offsetof(LedgerEntry, since) / 8;
+  auto word = std::bit_cast<std::array<std::uint8_t, 8>>(words_[kPhase].load(std::memory_order_relaxed));
+  word[offsetof(LedgerEntry, phase) % 8] = static_cast<std::uint8_t>(p);
+  const auto version = version_.load(std::memory_order_relaxed);
+  version_.store(version + 1, std::memory_order_relaxed);
+  words_[kPhase].store(std::bit_cast<std::uint64_t>(word), std::memory_order_release);
+  words_[kSince].store(static_cast<std::uint64_t>(since), std::memory_order_release);
+  version_.store(version + 2, std::memory_order_release);
 }
 
-void Ledger::enter(Phase phase) { work_.phase(phase, now()); }
+void Ledger::enter(Phase phase) { work_.phase(phase, ticks()); }
 
-void Ledger::collective(const LedgerEntry& entry) { collective_.write(entry); }
-
-void Ledger::idle() { collective_.phase(Phase::idle, 0); }
+LedgerEntry Ledger::in_time(LedgerEntry e) const {
+  e.since = e.since == 0 ? 0 : clock_.nanoseconds_at(e.since);
+  return e;
+}
 
 Label::Label(std::string_view name) : before_(label) { label = name; }
 Label::~Label() { label = before_; }

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "hpcdl/comm/reduce.h"
+#include "hpcdl/comm/ticks.h"
 #include "hpcdl/core/dtype.h"
 
 namespace hpcdl::comm {
@@ -44,11 +45,12 @@ struct LedgerEntry {
 class Ledger {
  public:
   void enter(Phase phase);                   // of the rank's own work
-  void collective(const LedgerEntry& entry);
-  void idle();                               // the collective is done
+  /// Its `since` in ticks().
+  void collective(const LedgerEntry& entry) { collective_.write(entry); }
+  void idle(std::int64_t since) { collective_.phase(Phase::idle, since); }  // the collective is done
 
-  LedgerEntry work() const { return work_.read(); }
-  LedgerEntry collective() const { return collective_.read(); }
+  LedgerEntry work() const { return in_time(work_.read()); }
+  LedgerEntry collective() const { return in_time(collective_.read()); }
 
  private:
   static_assert(sizeof(LedgerEntry) % 8 == 0);
@@ -64,6 +66,9 @@ class Ledger {
     std::atomic<std::uint64_t> version_ = 0;
     std::array<std::atomic<std::uint64_t>, kWords> words_ = {};
   };
+  LedgerEntry in_time(LedgerEntry e) const;
+
+  TickClock clock_;
   alignas(64) Line work_;
   alignas(64) Line collective_;
 };
