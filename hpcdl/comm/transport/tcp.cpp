@@ -48,10 +48,10 @@ struct Card {
 
 class TcpTransport : public Transport {
  public:
-  TcpTransport(std::shared_ptr<Store> store, Deadline deadline) : store_(std::move(store)), links_(static_cast<std::size_t>(store_->world())) {
+  TcpTransport(std::shared_ptr<Store> store, Deadline deadline, const std::string& called) : store_(std::move(store)), links_(static_cast<std::size_t>(store_->world())) {
     const Socket listening = listen_at("", 0);
     const std::uint64_t token = std::random_device{}() | std::uint64_t{std::random_device{}()} << 32;
-    const auto texts = store_->gather("comm/tcp", Card{host_key(), comm::host_name(), port_of(listening), token, own_addresses()}.packed(), deadline);
+    const auto texts = store_->gather("comm/tcp", Card{host_key() + "/" + called, called.empty() ? comm::host_name() : called, port_of(listening), token, own_addresses()}.packed(), deadline);
     std::vector<Card> cards;
     std::vector<std::string> keys;
     for (const auto& text : texts) {
@@ -215,6 +215,8 @@ class TcpTransport : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> tcp_transport(std::shared_ptr<Store> store, Deadline deadline) { return std::make_unique<TcpTransport>(std::move(store), deadline); }
+std::unique_ptr<Transport> tcp_transport(std::shared_ptr<Store> store, Deadline deadline, const std::string& host) {
+  return std::make_unique<TcpTransport>(std::move(store), deadline, host);
+}
 
 }  // namespace hpcdl::comm
