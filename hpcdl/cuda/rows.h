@@ -15,7 +15,8 @@
 
 namespace hpcdl::cuda {
 
-/// kThreads: per row and block, a power of two; kRows rows share a block. kBlocks > 1: a cluster per row (kRows is 1).
+/// kThreads: per row and block, a part of a warp (a power of two) or whole warps; kRows rows share a block. kBlocks > 1: a cluster per
+/// row (kRows is 1).
 template <int kThreads_, int kPacks_, int kRows_ = 1, int kBlocks_ = 1> struct Team {
   static constexpr int kThreads = kThreads_, kPacks = kPacks_, kBlocks = kBlocks_, kRows = kRows_, kBlockThreads = kThreads * kRows;
   /// Blocks that should fit a multiprocessor at least, for the compiler: 1024 threads, at 64 registers each.

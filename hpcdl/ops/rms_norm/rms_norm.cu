@@ -1,6 +1,7 @@
 #include "hpcdl/ops/rms_norm/rms_norm.h"
 
-#include "hpcdl/ops/layer_norm/norm_device.h"
+#include "hpcdl/ops/layer_norm/norm_backward.h"
+#include "hpcdl/ops/layer_norm/norm_forward.h"
 
 namespace hpcdl::cuda {
 

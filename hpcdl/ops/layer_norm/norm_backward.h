@@ -1,6 +1,6 @@
 #pragma once
-// The GPU kernels of layer_norm and rms_norm (.cu files only): kCentered subtracts the mean. Rows that a team holds (cuda/rows.h)
-// are read once, in both directions; backward sums the gradients of the parameters on the way, each team over its share of rows.
+// The GPU kernels of the gradients of layer_norm and rms_norm (.cu files): kCentered subtracts the mean. Rows that a team holds
+// (cuda/rows.h) are read once; the gradients of the parameters are summed on the way, each team over its share of rows.
 
 #include <cuda_pipeline_primitives.h>
 
@@ -10,105 +10,6 @@
 #include "hpcdl/ops/layer_norm/norm.h"
 
 namespace hpcdl::cuda {
-
-struct NormOperands {
-  void *h, *y;
-  float *mean, *rstd;
-  const void *x, *residual;
-  Parameter gamma, beta;
-  std::int64_t rows, cols, h_stride, y_stride, x_stride, residual_stride;
-  float eps;
-};
-
-template <bool kCentered, class T, class Team, bool kWhole> __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) norm_forward(NormOperands o) {
-  constexpr int N = kLanes<T>, K = Team::kPacks;
-  __shared__ float memory[2][kWarp];
-  const std::int64_t row = Team::row();
-  const bool exists = row < o.rows;
-  const T* x = static_cast<const T*>(o.x) + row * o.x_stride;
-  const RowShare<T, Team, kWhole> share(row, exists ? o.cols : 0);
-  const float over = 1.0f / static_cast<float>(o.cols);
-
-  Lanes<N> v[K];
-  {
-    Pack<T, N> in[K], more[K];
-    share.read(in, x);
-    if (o.residual) share.read(more, static_cast<const T*>(o.residual) + row * o.residual_stride);
-#pragma unroll
-    for (int k = 0; k < K; ++k) v[k] = o.residual ? widen(in[k]) + widen(more[k]) : widen(in[k]);
-  }
-  float mean = 0;
-  if constexpr (kCentered) {
-    float part = 0;
-#pragma unroll
-    for (int k = 0; k < K; ++k) part += sum(v[k]);  // absent elements are 0
-    mean = Team::reduce(part, Sum{}, memory[0]) * over;
-  }
-  float part = 0;
-#pragma unroll
-  for (int k = 0; k < K; ++k) {
-    v[k] = v[k] - Lanes<N>(mean);
-    if (share.whole(k)) {
-      part += sum(v[k] * v[k]);
-    } else {
-#pragma unroll
-      for (int i = 0; i < N; ++i) part += i >= share.from(k) && i < share.to(k) ? v[k].v[i] * v[k].v[i] : 0.0f;
-    }
-  }
-  const float rstd = 1.0f / sqrtf(Team::reduce(part, Sum{}, memory[1]) * over + o.eps);
-  if (exists && Team::thread() == 0) {
-    if (kCentered && o.mean) o.mean[row] = mean;
-    if (o.rstd) o.rstd[row] = rstd;
-  }
-  T* y = static_cast<T*>(o.y) + row * o.y_stride;
-  T* h = o.h ? static_cast<T*>(o.h) + row * o.h_stride : nullptr;
-#pragma unroll
-  for (int k = 0; k < K; ++k) {
-    if (!share.some(k)) break;
-    auto out = v[k] * Lanes<N>(rstd) * o.gamma.load<N, kWhole>(share.col(k), share.from(k), share.to(k));
-    if (o.beta.data) out = out + o.beta.load<N, kWhole>(share.col(k), share.from(k), share.to(k));
-    share.write(y, k, pack<T>(out));
-    if (h) share.write(h, k, pack<T>(v[k] + Lanes<N>(mean)));
-  }
-}
-
-/// Rows that no team holds: read three times.
-template <bool kCentered, class T> __global__ void __launch_bounds__(1024) norm_forward_in_sweeps(NormOperands o) {
-  constexpr int N = kLanes<T>, kThreads = 1024;
-  __shared__ float memory[2][kWarp];
-  const std::int64_t row = blockIdx.x;
-  const T* x = static_cast<const T*>(o.x) + row * o.x_stride;
-  const T* residual = o.residual ? static_cast<const T*>(o.residual) + row * o.residual_stride : nullptr;
-  const auto sweep = [&](auto&& f) {
-    for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < o.cols; at += kThreads * N) {
-      const int n = static_cast<int>(o.cols - at < N ? o.cols - at : N);
-      const auto v = load<N>(x + at, n);
-      f(at, residual ? v + load<N>(residual + at, n) : v, n);
-    }
-  };
-  const float over = 1.0f / static_cast<float>(o.cols);
-  float mean = 0, part = 0;
-  if constexpr (kCentered) {
-    sweep([&](std::int64_t, const Lanes<N>& v, int) { part += sum(v); });
-    mean = block_reduce<kThreads>(part, Sum{}, memory[0]) * over;
-    part = 0;
-  }
-  sweep([&](std::int64_t, const Lanes<N>& v, int n) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) part += i < n ? (v.v[i] - mean) * (v.v[i] - mean) : 0.0f;
-  });
-  const float rstd = 1.0f / sqrtf(block_reduce<kThreads>(part, Sum{}, memory[1]) * over + o.eps);
-  if (threadIdx.x == 0) {
-    if (kCentered && o.mean) o.mean[row] = mean;
-    if (o.rstd) o.rstd[row] = rstd;
-  }
-  sweep([&](std::int64_t at, const Lanes<N>& v, int n) {
-    auto out = (v - Lanes<N>(mean)) * Lanes<N>(rstd) * o.gamma.load<N>(at, 0, n);
-    if (o.beta.data) out = out + o.beta.load<N>(at, 0, n);
-    store(static_cast<T*>(o.y) + row * o.y_stride + at, out, n);
-    if (o.h) store(static_cast<T*>(o.h) + row * o.h_stride + at, v, n);
-  });
-}
 
 struct NormGradients {
   void *dx, *dresidual;
@@ -126,14 +27,14 @@ struct NormRow {
 };
 template <bool kCentered> __device__ NormRow norm_row(const NormGradients& o, std::int64_t row) { return {kCentered ? o.mean[row] : 0.0f, o.rstd[row]}; }
 
-/// Rows that backward has on their way through shared memory, the current one included.
-inline constexpr int kNormStages = 3;
+/// Rows that backward has on their way through shared memory, the current one included; measured on an H200.
+template <bool kCentered, class Team> inline constexpr int kNormStages = kCentered || Team::kPacks > 1 ? 3 : 4;
 
 /// Block p sums its rows' share of the parameters' gradients into part p; a team takes every kRows-th of them. Whole packs come through
-/// shared memory, two rows ahead of the one at work; a thread reads back what it brought itself, so that nobody waits for others.
+/// shared memory, rows ahead of the one at work; a thread reads back what it brought itself, so that nobody waits for others.
 template <bool kCentered, class T, class Team, bool kWhole> __global__ void __launch_bounds__(Team::kBlockThreads, (Team::kPacks > 1 ? 512 : 1024) / Team::kBlockThreads)
     norm_backward(NormGradients o) {
-  constexpr int N = kLanes<T>, K = Team::kPacks, kRows = Team::kRows;
+  constexpr int N = kLanes<T>, K = Team::kPacks, kRows = Team::kRows, kStages = kNormStages<kCentered, Team>;
   __shared__ float2 memory[2][kWarp];
   const RowShare<T, Team, kWhole> share(o.cols);
   const std::int64_t begin = o.rows * blockIdx.x / o.parts, end = o.rows * (blockIdx.x + 1) / o.parts;
@@ -149,7 +50,7 @@ template <bool kCentered, class T, class Team, bool kWhole> __global__ void __la
   const std::int64_t strides[] = {o.h_stride, o.dy_stride, o.dh_stride};
   const int count = o.dh ? 3 : 2;
   extern __shared__ uint4 ring[];
-  const auto slot = [&](int turn, int operand, int k) { return ring + ((turn % kNormStages * count + operand) * K + k) * Team::kBlockThreads + threadIdx.x; };
+  const auto slot = [&](int turn, int operand, int k) { return ring + ((turn % kStages * count + operand) * K + k) * Team::kBlockThreads + threadIdx.x; };
   const auto bring = [&](std::int64_t row, int turn) {
     if (row < end)
       for (int i = 0; i < count; ++i)
@@ -161,11 +62,11 @@ template <bool kCentered, class T, class Team, bool kWhole> __global__ void __la
   // All threads of a warp take the same number of turns: they meet in reductions. One without a row works on none.
   const std::int64_t first = begin + (kRows > 1 ? threadIdx.x / Team::kThreads : 0);
   if constexpr (kWhole) {
-    for (int i = 0; i < kNormStages * count; ++i)  // packs behind the row's end
+    for (int i = 0; i < kStages * count; ++i)  // packs behind the row's end
 #pragma unroll
       for (int k = 0; k < K; ++k)
         if (!share.some(k)) *slot(i / count, i % count, k) = uint4{};
-    for (int turn = 0; turn + 1 < kNormStages; ++turn) bring(first + turn * kRows, turn);
+    for (int turn = 0; turn + 1 < kStages; ++turn) bring(first + turn * kRows, turn);
   }
   int turn = 0;
   for (std::int64_t base = begin; base < end; base += kRows, ++turn) {
@@ -173,14 +74,14 @@ template <bool kCentered, class T, class Team, bool kWhole> __global__ void __la
     const bool exists = row < end;
     const auto stat = exists ? norm_row<kCentered>(o, row) : NormRow{0, 0};
     if constexpr (kWhole) {
-      __pipeline_wait_prior(kNormStages - 2);
+      __pipeline_wait_prior(kStages - 2);
 #pragma unroll
       for (int k = 0; k < K; ++k) {
         h[k] = __builtin_bit_cast(Pack<T, N>, *slot(turn, 0, k));
         dy[k] = __builtin_bit_cast(Pack<T, N>, *slot(turn, 1, k));
         if (o.dh) dh[k] = __builtin_bit_cast(Pack<T, N>, *slot(turn, 2, k));
       }
-      bring(row + (kNormStages - 1) * kRows, turn + kNormStages - 1);
+      bring(row + (kStages - 1) * kRows, turn + kStages - 1);
     } else if (exists) {
       share.read(h, operands[0] + row * strides[0]);
       share.read(dy, operands[1] + row * strides[1]);
@@ -192,7 +93,10 @@ template <bool kCentered, class T, class Team, bool kWhole> __global__ void __la
     for (int k = 0; k < K; ++k) {
       normal[k] = (widen(h[k]) - Lanes<N>(stat.mean)) * Lanes<N>(stat.rstd);
       d[k] = widen(dy[k]);  // absent elements are 0
-      if (exists) dgamma[k] = fma(d[k], normal[k], dgamma[k]), dbeta[k] = dbeta[k] + d[k];
+      if (exists) {
+        dgamma[k] = fma(d[k], normal[k], dgamma[k]);
+        if constexpr (kCentered) dbeta[k] = dbeta[k] + d[k];  // else there is no beta
+      }
       d[k] = d[k] * gamma[k];
       sum_g += sum(d[k]), sum_gn += sum(d[k] * normal[k]);
     }
@@ -214,7 +118,7 @@ template <bool kCentered, class T, class Team, bool kWhole> __global__ void __la
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       write(to + share.col(k), pack<float>(dgamma[k]), 0, share.to(k));
-      write(to + o.cols + share.col(k), pack<float>(dbeta[k]), 0, share.to(k));
+      if constexpr (kCentered) write(to + o.cols + share.col(k), pack<float>(dbeta[k]), 0, share.to(k));
     }
   } else {  // the teams of the block, in order
     __shared__ float sums[kRows][Team::kThreads * N];
@@ -297,28 +201,14 @@ template <class F> bool with_backward_team(std::int64_t packs, F&& f) {
     return true;
   };
   if (packs <= 32) return run.template operator()<Team<32, 1, 4>>();
+  if (packs <= 64) return run.template operator()<Team<64, 1>>();
+  if (packs <= 96) return run.template operator()<Team<96, 1>>();
   if (packs <= 128) return run.template operator()<Team<128, 1>>();
+  if (packs <= 192) return run.template operator()<Team<192, 1>>();
   if (packs <= 256) return run.template operator()<Team<256, 1>>();
   if (packs <= 512) return run.template operator()<Team<512, 1>>();
   if (packs <= 1024) return run.template operator()<Team<512, 2>>();
   return false;
-}
-
-template <bool kCentered> void run_norm(Stream& s, const NormForward& f, const char* name) {
-  const NormOperands o{f.h.data(), f.y.data(), f.mean ? f.mean.ptr<float>() : nullptr, f.rstd ? f.rstd.ptr<float>() : nullptr,
-                       f.x.data(), f.residual.data(), Parameter(f.gamma), Parameter(f.beta), f.x.rows(), f.x.cols(), f.h ? f.h.row_stride() : 0,
-                       f.y.row_stride(), f.x.row_stride(), f.residual ? f.residual.row_stride() : 0, f.eps};
-  if (o.rows == 0) return;
-  visit_dtype(f.x.dtype(), [&]<class T>() {
-    const bool whole = o.gamma.whole() && o.beta.whole() &&
-                       whole_packs<T>(o.cols, {{o.h, o.h_stride}, {o.y, o.y_stride}, {o.x, o.x_stride}, {o.residual, o.residual_stride}});
-    const bool done = with_team<T, 2, 1>(s, o.cols, [&]<class Team>() {
-      launch_rows<Team>(s, whole ? norm_forward<kCentered, T, Team, true> : norm_forward<kCentered, T, Team, false>, o.rows, o, name);
-    });
-    if (done) return;
-    norm_forward_in_sweeps<kCentered, T><<<blocks_for(o.rows, 1), 1024, 0, queue(s)>>>(o);
-    launched(name);
-  });
 }
 
 template <bool kCentered> void run_norm(Stream& s, const NormBackward& b, const char* name) {
@@ -332,7 +222,7 @@ template <bool kCentered> void run_norm(Stream& s, const NormBackward& b, const 
                                                                   {o.dy, o.dy_stride}, {o.dh, o.dh_stride}});
     const bool done = o.dy && with_backward_team((o.cols + kLanes<T> - 1) / kLanes<T>, [&]<class Team>() {
       const auto kernel = whole ? norm_backward<kCentered, T, Team, true> : norm_backward<kCentered, T, Team, false>;
-      const int shared = whole ? kNormStages * (o.dh ? 3 : 2) * Team::kPacks * Team::kBlockThreads * 16 : 0;
+      const int shared = whole ? kNormStages<kCentered, Team> * (o.dh ? 3 : 2) * Team::kPacks * Team::kBlockThreads * 16 : 0;
       check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), name);
       kernel<<<blocks_for(o.parts, 1), Team::kBlockThreads, static_cast<std::size_t>(shared), queue(s)>>>(o);
       launched(name);

@@ -1,0 +1,200 @@
+#pragma once
+// The GPU kernels of layer_norm and rms_norm (.cu files): kCentered subtracts the mean. Rows that a team holds (cuda/rows.h) are read
+// once.
+
+#include "hpcdl/cuda/element.h"
+#include "hpcdl/cuda/rows.h"
+#include "hpcdl/ops/layer_norm/norm.h"
+
+namespace hpcdl::cuda {
+
+struct NormOperands {
+  void *h, *y;
+  float *mean, *rstd;
+  const void *x, *residual;
+  Parameter gamma, beta;
+  std::int64_t rows, cols, h_stride, y_stride, x_stride, residual_stride;
+  float eps;
+};
+
+/// The mean of a row and its sum of squared deviations from it; v becomes the deviations, 0 where the row has nothing. Warps find
+/// both for their own elements and then put theirs together (Chan, Golub, LeVeque, 1979), so that they wait for each other once.
+template <class Team, class Share, int N, int K> __device__ float2 center(Lanes<N> (&v)[K], const Share& share, float over, float2* memory) {
+  constexpr int kHere = Team::kThreads < kWarp ? Team::kThreads : kWarp, kWarps = Team::kThreads / kHere;
+  const auto deviations = [&](float mean) {
+    float squares = 0;
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const int from = share.from(k), to = share.to(k);
+      v[k] = v[k] - Lanes<N>(mean);
+      if (share.whole(k)) {
+        squares += sum(v[k] * v[k]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < N; ++i) squares += i >= from && i < to ? v[k].v[i] * v[k].v[i] : 0.0f;
+      }
+    }
+    return warp_reduce<kHere>(squares, Sum{});
+  };
+  float total = 0;
+#pragma unroll
+  for (int k = 0; k < K; ++k) total += sum(v[k]);  // absent elements are 0
+  total = warp_reduce<kHere>(total, Sum{});
+  if constexpr (kWarps == 1) {
+    const float mean = total * over;
+    return {mean, deviations(mean)};
+  } else {
+    // Elements of the row that warp w holds.
+    const int lead = static_cast<int>(threadIdx.x) * N - share.first;
+    const auto count = [&](int w) {
+      int n = 0;
+#pragma unroll
+      for (int k = 0; k < K; ++k) {
+        const int begin = (k * Team::kThreads + w * kWarp) * N - lead, end = begin + kWarp * N < share.cols ? begin + kWarp * N : share.cols;
+        n += end > begin ? end - (begin > 0 ? begin : 0) : 0;
+      }
+      return static_cast<float>(n > 0 ? n : 1);
+    };
+    const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+    const float own = total / count(warp), squares = deviations(own);
+    if (lane == 0) memory[warp] = {total, squares};
+    __syncthreads();
+    const float2 part = lane < kWarps ? memory[lane] : float2{0, 0};
+    const float mean = warp_reduce<kWarp>(part.x, Sum{}) * over, n = count(lane), apart = lane < kWarps ? part.x / n - mean : 0.0f;
+#pragma unroll
+    for (int k = 0; k < K; ++k) v[k] = v[k] + Lanes<N>(own - mean);
+    return {mean, warp_reduce<kWarp>(part.y + n * apart * apart, Sum{})};
+  }
+}
+
+/// kWhole: whole packs alone (whole_packs.h), parameters of type P; else of any type. kSum: of x + residual, which goes to h.
+template <bool kCentered, class T, class P, bool kSum, class Team, bool kWhole>
+__global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) norm_forward(NormOperands o) {
+  constexpr int N = kLanes<T>, K = Team::kPacks;
+  __shared__ float2 memory[kWarp];
+  const std::int64_t row = Team::row();
+  const bool exists = row < o.rows;
+  const RowShare<T, Team, kWhole> share(row, exists ? o.cols : 0);
+  const float over = 1.0f / static_cast<float>(o.cols);
+  Lanes<N> v[K];
+  {
+    Pack<T, N> in[K], more[K];
+    share.read(in, static_cast<const T*>(o.x) + row * o.x_stride);
+    if constexpr (kSum) share.read(more, static_cast<const T*>(o.residual) + row * o.residual_stride);
+#pragma unroll
+    for (int k = 0; k < K; ++k) v[k] = kSum ? widen(in[k]) + widen(more[k]) : widen(in[k]);
+  }
+  const auto parameter = [&](const Parameter& p, int k) {
+    if constexpr (kWhole) return widen(read_aligned<N>(static_cast<const P*>(p.data) + share.col(k)));
+    else return p.load<N>(share.col(k), share.from(k), share.to(k));
+  };
+  float mean = 0, squares = 0;
+  if constexpr (kCentered) {
+    const float2 both = center<Team>(v, share, over, memory);
+    mean = both.x, squares = both.y;
+  } else {
+#pragma unroll
+    for (int k = 0; k < K; ++k) squares += sum(v[k] * v[k]);
+    squares = Team::reduce(squares, Sum{}, reinterpret_cast<float*>(memory));
+  }
+  const float rstd = 1.0f / sqrtf(squares * over + o.eps);
+  if (exists && Team::thread() == 0) {
+    if (kCentered && o.mean) o.mean[row] = mean;
+    if (o.rstd) o.rstd[row] = rstd;
+  }
+  T* y = static_cast<T*>(o.y) + row * o.y_stride;
+  T* h = kSum ? static_cast<T*>(o.h) + row * o.h_stride : nullptr;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    if (!share.some(k)) break;
+    auto out = v[k] * Lanes<N>(rstd) * parameter(o.gamma, k);
+    if (kCentered && o.beta.data) out = out + parameter(o.beta, k);
+    share.write(y, k, pack<T>(out));
+    if constexpr (kSum) share.write(h, k, pack<T>(v[k] + Lanes<N>(mean)));
+  }
+}
+
+/// Rows that no team holds: read three times.
+template <bool kCentered, class T> __global__ void __launch_bounds__(1024) norm_forward_in_sweeps(NormOperands o) {
+  constexpr int N = kLanes<T>, kThreads = 1024;
+  __shared__ float memory[2][kWarp];
+  const std::int64_t row = blockIdx.x;
+  const T* x = static_cast<const T*>(o.x) + row * o.x_stride;
+  const T* residual = o.residual ? static_cast<const T*>(o.residual) + row * o.residual_stride : nullptr;
+  const auto sweep = [&](auto&& f) {
+    for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < o.cols; at += kThreads * N) {
+      const int n = static_cast<int>(o.cols - at < N ? o.cols - at : N);
+      const auto v = load<N>(x + at, n);
+      f(at, residual ? v + load<N>(residual + at, n) : v, n);
+    }
+  };
+  const float over = 1.0f / static_cast<float>(o.cols);
+  float mean = 0, part = 0;
+  if constexpr (kCentered) {
+    sweep([&](std::int64_t, const Lanes<N>& v, int) { part += sum(v); });
+    mean = block_reduce<kThreads>(part, Sum{}, memory[0]) * over;
+    part = 0;
+  }
+  sweep([&](std::int64_t, const Lanes<N>& v, int n) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) part += i < n ? (v.v[i] - mean) * (v.v[i] - mean) : 0.0f;
+  });
+  const float rstd = 1.0f / sqrtf(block_reduce<kThreads>(part, Sum{}, memory[1]) * over + o.eps);
+  if (threadIdx.x == 0) {
+    if (kCentered && o.mean) o.mean[row] = mean;
+    if (o.rstd) o.rstd[row] = rstd;
+  }
+  sweep([&](std::int64_t at, const Lanes<N>& v, int n) {
+    auto out = (v - Lanes<N>(mean)) * Lanes<N>(rstd) * o.gamma.load<N>(at, 0, n);
+    if (o.beta.data) out = out + o.beta.load<N>(at, 0, n);
+    store(static_cast<T*>(o.y) + row * o.y_stride + at, out, n);
+    if (o.h) store(static_cast<T*>(o.h) + row * o.h_stride + at, v, n);
+  });
+}
+
+/// f.template operator()<Team>() with the team of a row of so many elements of T; false where none holds it. Few threads with several
+/// packs each: what each of them does once for a row, and waits for, counts. Measured on an H200.
+template <bool kCentered, class T, class F> bool with_norm_team(std::int64_t cols, F&& f) {
+  constexpr int N = kLanes<T>;
+  const std::int64_t packs = (cols + N - 1) / N + (cols % N == 0 || cols == 1 ? 0 : 1);
+  const auto run = [&]<class Team>() {
+    f.template operator()<Team>();
+    return true;
+  };
+  if (packs <= 8) return run.template operator()<Team<8, 1, 32>>();
+  if (packs <= 32) return run.template operator()<Team<32, 1, 8>>();
+  if (packs <= 64) return run.template operator()<Team<32, 2, 8>>();
+  if (packs <= 96) return run.template operator()<Team<32, 3, 4>>();
+  if (packs <= 128) return run.template operator()<Team<32, 4, 4>>();
+  if (packs <= 192) return run.template operator()<Team<64, 3>>();
+  if (packs <= 256) return run.template operator()<Team<64, 4>>();
+  if (packs <= 512) return run.template operator()<std::conditional_t<kCentered, Team<128, 4>, Team<256, 2>>>();
+  if (packs <= 1024) return run.template operator()<Team<256, 4>>();
+  if (packs <= 2048) return run.template operator()<Team<512, 4>>();
+  if (packs <= 4096) return run.template operator()<Team<1024, 4>>();
+  return false;
+}
+
+template <bool kCentered> void run_norm(Stream& s, const NormForward& f, const char* name) {
+  const NormOperands o{f.h.data(), f.y.data(), f.mean ? f.mean.ptr<float>() : nullptr, f.rstd ? f.rstd.ptr<float>() : nullptr,
+                       f.x.data(), f.residual.data(), Parameter(f.gamma), Parameter(f.beta), f.x.rows(), f.x.cols(), f.h ? f.h.row_stride() : 0,
+                       f.y.row_stride(), f.x.row_stride(), f.residual ? f.residual.row_stride() : 0, f.eps};
+  if (o.rows == 0) return;
+  visit_dtype(f.x.dtype(), [&]<class T>() {
+    const bool whole = o.gamma.whole() && o.beta.whole() &&
+                       whole_packs<T>(o.cols, {{o.h, o.h_stride}, {o.y, o.y_stride}, {o.x, o.x_stride}, {o.residual, o.residual_stride}});
+    const bool done = with_norm_team<kCentered, T>(o.cols, [&]<class Team>() {
+      const auto pick = [&]<class P, bool kWhole>() {
+        return f.residual ? norm_forward<kCentered, T, P, true, Team, kWhole> : norm_forward<kCentered, T, P, false, Team, kWhole>;
+      };
+      const auto kernel = whole && o.gamma.dtype == dtype_of<T> ? pick.template operator()<T, true>()
+                          : whole && o.gamma.dtype == DType::f32 ? pick.template operator()<float, true>() : pick.template operator()<void, false>();
+      launch_rows<Team>(s, kernel, o.rows, o, name);
+    });
+    if (done) return;
+    norm_forward_in_sweeps<kCentered, T><<<blocks_for(o.rows, 1), 1024, 0, queue(s)>>>(o);
+    launched(name);
+  });
+}
+
+}  // namespace hpcdl::cuda
