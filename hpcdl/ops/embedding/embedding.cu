@@ -16,13 +16,14 @@ struct Lookup {
   std::int64_t tokens, cols, per, vocab, places, y_stride, table_stride, position_stride;
 };
 
-/// A warp writes one token's row, four accesses of each lane at a time.
-template <class Y, class T, bool kWhole> __global__ void __launch_bounds__(256, kWhole ? 4 : 1) lookup(Lookup l) {
+/// A warp writes one token's row, four accesses of each lane at a time. kPlaces: plus a row of positions; asked at
+/// run time, that took a fifth of the rate of rows without.
+template <class Y, class T, bool kPlaces, bool kWhole> __global__ void __launch_bounds__(256, kWhole ? 4 : 1) lookup(Lookup l) {
   constexpr int N = kLanes<Y>, K = 4;
   const std::int64_t t = std::int64_t{blockIdx.x} * 8 + threadIdx.x / kWarp;
   if (t >= l.tokens) return;
-  const std::int64_t id = l.ids[t], place = t % l.per + (l.positions.data ? l.params->position : 0);
-  const bool known = id >= 0 && id < l.vocab && (!l.positions.data || (place >= 0 && place < l.places));
+  const std::int64_t id = l.ids[t], place = kPlaces ? t % l.per + l.params->position : 0;
+  const bool known = id >= 0 && id < l.vocab && (!kPlaces || (place >= 0 && place < l.places));
   const T* row = static_cast<const T*>(l.table) + id * l.table_stride;
   Y* y = static_cast<Y*>(l.y) + t * l.y_stride;
   const int cols = static_cast<int>(l.cols);
@@ -39,7 +40,7 @@ template <class Y, class T, bool kWhole> __global__ void __launch_bounds__(256, 
       const int col = at + k * kWarp * N;
       if (col >= cols) break;
       auto v = known ? widen(value[k]) : Lanes<N>(__builtin_nanf(""));
-      if (known && l.positions.data) v = v + l.positions.load<N, kWhole>(place * l.position_stride + col, 0, cols - col);
+      if (kPlaces && known) v = v + l.positions.load<N, kWhole>(place * l.position_stride + col, 0, cols - col);
       if constexpr (kWhole) write_aligned(y + col, pack<Y>(v));
       else store(y + col, v, cols - col);
     }
@@ -278,7 +279,8 @@ void embedding(Stream& s, Tensor y, View table, View ids, View positions) {
   visit_dtype(y.dtype(), [&]<class Y>() {
     visit_dtype(table.dtype(), [&]<class T>() {
       const bool whole = l.positions.whole() && whole_packs<Y>(l.cols, {{l.y, l.y_stride}, {l.table, l.table_stride}, {nullptr, l.position_stride}});
-      const auto kernel = whole ? lookup<Y, T, true> : lookup<Y, T, false>;
+      const auto with = [&]<bool kPlaces>() { return whole ? lookup<Y, T, kPlaces, true> : lookup<Y, T, kPlaces, false>; };
+      const auto kernel = l.positions.data ? with.template operator()<true>() : with.template operator()<false>();
       kernel<<<blocks_for(y.rows(), 8), 256, 0, queue(s)>>>(l);
       launched("embedding");
     });

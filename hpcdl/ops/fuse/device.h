@@ -59,6 +59,13 @@ template <class T, int K, class Body> __global__ void __launch_bounds__(kThreads
   if (row < rows && col < cols) body(DeviceSpot<T, K>{row, col, cols, static_cast<int>(blockDim.x) * N, nullptr});
 }
 
+/// Threads to a row that `share` threads would do for: a power of two, or whole warps, so that few are idle.
+inline unsigned threads_for(std::int64_t share) {
+  unsigned wide = 1;
+  while (wide < cuda::kWarp && wide < share) wide *= 2;
+  return wide < share ? (static_cast<unsigned>(share) + cuda::kWarp - 1) / cuda::kWarp * cuda::kWarp : wide;
+}
+
 /// Statistics K... of a row, one sweep each; every thread of the block gets them.
 template <class T, int K, class... S> __device__ void row_statistics(const Chain<S...>& c, std::int64_t row, std::int64_t cols, float* stats) {
   if constexpr (K < reductions_in<S...>) {
@@ -96,22 +103,18 @@ template <class T, class... S> __global__ void __launch_bounds__(kThreads) rows(
 inline constexpr int kMany = 2;
 inline constexpr std::int64_t kManyFrom = std::int64_t{1} << 19;  // accesses
 
-/// body(spot) over the plane. A body whose arithmetic needs the registers says so by a member type OneAccess.
+/// body(spot) over the plane.
 template <class T, class Body> void for_each(Stream& s, Plane plane, const Body& body, const char* name) {
   const std::int64_t per_row = (plane.cols + cuda::kLanes<T> - 1) / cuda::kLanes<T>;
   if (plane.rows * per_row == 0) return;
   const auto launch = [&]<int K>() {
-    unsigned wide = detail::kThreads;  // threads to a row
-    while (plane.rows > 1 && wide > 1 && (wide / 2) * K >= per_row) wide /= 2;
-    const unsigned tiles = cuda::blocks_for(per_row, wide * K), high = detail::kThreads / wide;
+    unsigned tiles = cuda::blocks_for(per_row, detail::kThreads * K), wide = detail::kThreads;  // blocks and threads to a row
+    if (plane.rows > 1) wide = detail::threads_for((per_row + tiles * K - 1) / (tiles * K)), tiles = cuda::blocks_for(per_row, wide * K);
+    const unsigned high = detail::kThreads / wide;
     detail::each<T, K><<<cuda::blocks_for((plane.rows + high - 1) / high * tiles, 1), dim3(wide, high), 0, cuda::queue(s)>>>(body, plane.rows, plane.cols, tiles);
   };
-  if constexpr (!requires { typename Body::OneAccess; })
-    if (plane.rows * per_row >= kManyFrom) {
-      launch.template operator()<kMany>();
-      return cuda::launched(name);
-    }
-  launch.template operator()<1>();
+  if (plane.rows * per_row >= kManyFrom) launch.template operator()<kMany>();
+  else launch.template operator()<1>();
   cuda::launched(name);
 }
 
