@@ -1,44 +1,17 @@
 #include "hpcdl/ops/softmax/softmax.h"
 
-#include "hpcdl/cuda/relative_exp.h"
 #include "hpcdl/cuda/rows.h"
+#include "hpcdl/ops/softmax/long_rows.h"
 
-// A row is read once, into the registers of a team (cuda/rows.h). The blocks of a cluster exchange their (maximum, sum) through
-// distributed shared memory. Rows beyond that, and long rows on GPUs without clusters, are read twice.
+// A row is read once: into the registers of a team (cuda/rows.h), where the blocks of a cluster exchange their (maximum, sum) through
+// distributed shared memory; or, where long rows divide into packs, into the shared memory of a cluster (long_rows.h). Rows beyond that, and long
+// rows on GPUs without clusters, are read twice.
 
 namespace hpcdl::cuda {
 namespace {
 
 namespace cg = cooperative_groups;
 
-constexpr float kInf = __builtin_inff();
-
-struct Problem {
-  void* y;
-  const void* x;
-  std::int64_t rows, cols, y_stride, x_stride;
-  std::int64_t period;  // rows of one causal square; 0: every row sees all columns
-  float scale;
-  /// Columns that a row sees.
-  __device__ std::int64_t seen(std::int64_t row) const { return period == 0 ? cols : row % period + cols - period + 1; }
-};
-
-/// e^(|scale| (x - top)) of elements that negate() has turned to rise with the result, top the largest of them.
-struct Exponent {
-  float factor;
-  unsigned sign;
-  template <class T> __device__ static Exponent of(float scale) {
-    // 0 would make 0 * inf of an absent element.
-    return {fmaxf(fabsf(scale) * kLog2e, 1e-37f), scale < 0 ? (sizeof(T) == 4 ? 0x80000000u : 0x80008000u) : 0u};
-  }
-  template <class P> __device__ void negate(P& p) const {
-#pragma unroll
-    for (int i = 0; i < P::kWords; ++i) p.w[i] ^= sign;
-  }
-  template <int N> __device__ Lanes<N> operator()(const Lanes<N>& x, float top) const {
-    return map<N>([&](int i) { return fast_exp2((x.v[i] - top) * factor); });
-  }
-};
 /// This thread's part of the sum over the row, as all blocks of the cluster see it: `mine` relative to `top` becomes the sum relative
 /// to the largest top, and the factor from the one to the other is returned. No block may end before finish().
 template <int kBlocks> struct Cluster {
@@ -76,7 +49,7 @@ template <class T, int N> __device__ void hide(Pack<T, N>& v, int seen) {
     if (i >= seen) v.set(i, narrow<T>(0.0f));
 }
 
-template <class T, class Team, bool kWhole> __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) forward(Problem p) {
+template <class T, class Team, bool kWhole> __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) forward(SoftmaxProblem p) {
   constexpr int N = kLanes<T>, K = Team::kPacks;
   /// Terms are kept where registers allow it; elsewhere they are formed twice.
   constexpr bool kKeep = K * N <= 32;
@@ -86,7 +59,7 @@ template <class T, class Team, bool kWhole> __global__ void __launch_bounds__(Te
   const bool exists = row < p.rows;
   const T* x = static_cast<const T*>(p.x) + row * p.x_stride;
   const RowShare<T, Team, kWhole> share(row, exists ? p.cols : 0);
-  const auto exponent = Exponent::of<T>(p.scale);
+  const auto exponent = SoftmaxExponent::of<T>(p.scale);
 
   Pack<T, N> in[K];
   share.read(in, x, narrow<T>(p.scale < 0 ? kInf : -kInf), exists ? static_cast<int>(p.seen(row)) : 0);
@@ -124,13 +97,13 @@ template <class T, class Team, bool kWhole> __global__ void __launch_bounds__(Te
 }
 
 /// Rows that no team holds: the sum relative to the largest element so far, then the row again.
-template <class T> __global__ void __launch_bounds__(1024) forward_in_two_sweeps(Problem p) {
+template <class T> __global__ void __launch_bounds__(1024) forward_in_two_sweeps(SoftmaxProblem p) {
   constexpr int N = kLanes<T>, kThreads = 1024;
   __shared__ float memory[2][kWarp];
   const std::int64_t row = blockIdx.x, n = p.seen(row);
   const T* x = static_cast<const T*>(p.x) + row * p.x_stride;
   T* y = static_cast<T*>(p.y) + row * p.y_stride;
-  const auto exponent = Exponent::of<T>(p.scale);
+  const auto exponent = SoftmaxExponent::of<T>(p.scale);
   const auto input = [&](std::int64_t at) {
     const int left = static_cast<int>(n - at < N ? n - at : N);
     auto v = read<N>(x + at, 0, left, narrow<T>(p.scale < 0 ? kInf : -kInf));
@@ -215,9 +188,13 @@ template <class T> __global__ void __launch_bounds__(1024) backward_in_two_sweep
 
 void softmax(Stream& s, Tensor y, View x, const Softmax::Args& a) {
   if (y.size() == 0) return;
-  const Problem p{y.data(), x.data(), x.rows(), x.cols(), y.row_stride(), x.row_stride(), a.causal ? x[-2] : 0, a.scale};
+  const SoftmaxProblem p{y.data(), x.data(), x.rows(), x.cols(), y.row_stride(), x.row_stride(), a.causal ? x[-2] : 0, a.scale};
   visit_dtype(x.dtype(), [&]<class T>() {
     const bool whole = whole_packs<T>(p.cols, {{p.y, p.y_stride}, {p.x, p.x_stride}});
+    const std::int64_t packs = p.cols % kLanes<T> == 0 && p.period == 0 ? p.cols / kLanes<T> : 0;  // whole ones
+    if (packs > (sizeof(T) == 2 ? 4096 : 8192) && has_sm90a(s) &&
+        with_long_rows(packs, [&]<class Shape>() { run_long_rows<T, Shape>(s, p, whole, "softmax"); }))
+      return;
     const bool done = with_team<T, 4, 16>(s, p.cols, [&]<class Team>() {
       launch_rows<Team>(s, whole ? forward<T, Team, true> : forward<T, Team, false>, p.rows, p, "softmax");
     });

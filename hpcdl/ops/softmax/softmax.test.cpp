@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "hpcdl/core/buffer.h"
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {
@@ -89,6 +90,34 @@ TEST(Softmax, MaskedBlocks) {
     for (std::size_t i = 0; i + 2 < y.size(); ++i) ASSERT_EQ(y[i], 0);
   }
 }
+
+#if HPCDL_CUDA
+/// Rows that a cluster of blocks shares out: one behind the other, each has the bits that it has alone. Lengths end inside a chunk, and
+/// leave a block without one.
+TEST(Softmax, LongRowsOfAGpuDoNotTouchEachOther) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  StepParams params;
+  Stream s(Device::cuda(0), pool, &params);
+  for (std::int64_t n : {32776, 139264, 270344}) {
+    const std::int64_t rows = 150;  // more than there are clusters
+    OwnedTensor x({{rows, n}, DType::bf16}), back(x.tensor.spec()), there(x.tensor.spec(), s.device()), all(x.tensor.spec(), s.device());
+    OwnedTensor alone({{1, n}, DType::bf16}, s.device());
+    for (std::int64_t i = 0; i < rows * n; ++i) x.tensor.ptr<bf16>()[i] = bf16(static_cast<float>(i * 7919 % 1009) / 100);
+    copy(s, there.tensor, x.tensor);
+    Softmax::forward(s, all.tensor, there.tensor, {});
+    copy(s, back.tensor, all.tensor);
+    s.synchronize();
+    OwnedTensor one({{1, n}, DType::bf16});
+    for (std::int64_t r : {0, 1, 65, 66, 131, 149}) {
+      Softmax::forward(s, alone.tensor, View(there.tensor.ptr<bf16>() + r * n, alone.tensor.spec(), s.device()), {});
+      copy(s, one.tensor, alone.tensor);
+      s.synchronize();
+      EXPECT_EQ(std::memcmp(one.tensor.data(), back.tensor.ptr<bf16>() + r * n, static_cast<std::size_t>(n) * sizeof(bf16)), 0) << n << ", row " << r;
+    }
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace hpcdl
