@@ -102,7 +102,7 @@ template <class Shape> struct BackwardMemory {
   __device__ int* work(int s) const { return reinterpret_cast<int*>(barriers() + 8 + 4 * Shape::kStages) + s; }
 
   __device__ void init() const {
-    for (int s = 0; s < Shape::kKeyStages; ++s) barrier_init(key_full(s), 1), barrier_init(key_empty(s), 4);
+    for (int s = 0; s < Shape::kKeyStages; ++s) barrier_init(key_full(s), 1), barrier_init(key_empty(s), 10);  // consumer warps, adders
     for (int g = 0; g < 2; ++g) barrier_init(sums_full(g), 4), barrier_init(sums_empty(g), 1);
     for (int s = 0; s < Shape::kStages; ++s) {
       barrier_init(query_full(s), 1), barrier_init(dout_full(s), 1);
@@ -253,6 +253,12 @@ template <class T, class Shape> struct BackwardConsumer {
   __device__ void release(Barrier* b) const {
     if (leader()) barrier_arrive(b);
   }
+  /// The work number that came with the keys. The thread that reads it is the one of its warp that gives the keys back.
+  __device__ int next_work() const { return __shfl_sync(0xffffffffu, threadIdx.x % 32 == 0 ? *m.work(ks.stage) : 0, 0); }
+  __device__ void release_keys() const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(m.key_empty(ks.stage));
+  }
   /// s = rows of this warpgroup of `a`, keys, times all rows of b, queries.
   __device__ void issue_scores(float (&s)[kScores], const char* keys, const char* queries) const {
     const auto a = wgmma_descriptor<Major::k>(keys + group * 64 * 128), b = wgmma_descriptor<Major::k>(queries);
@@ -400,7 +406,7 @@ template <class T, class Shape> struct BackwardConsumer {
     const int last = w.steps(p) - 1;
     for (int i = 0; i < last; ++i) step<true>(w, w.head(p, i), w.tile(p, i), masked(w.tile(p, i)));
     step<false>(w, w.head(p, last), w.tile(p, last), masked(w.tile(p, last)));
-    release(m.key_empty(ks.stage));
+    release_keys();
     ks.next();
     put_gradient<T>(p.dk, dk, p.scale, w.sequence, w.kv_head, first_key + 64 * group, 0, p.keys);
     put_gradient<T>(p.dv, dv, 1.0f, w.sequence, w.kv_head, first_key + 64 * group, 0, p.keys);
@@ -430,7 +436,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     BackwardConsumer<T, Shape> c{.m = m, .p = p, .group = warp / 4};
     while (true) {
       barrier_wait(m.key_full(c.ks.stage), c.ks.parity);
-      const int work = *m.work(c.ks.stage);
+      const int work = c.next_work();
       if (work >= works) break;
       c.walk(work);
     }
