@@ -121,8 +121,7 @@ void gemm(Stream& s, const Gemm& given) {
   if (given.m == 0 || given.n == 0 || given.batch == 0) return;
   if (fits_tiles(given) || given.compute == DType::f32 || given.k == 0 || tiny(given) || !has_sm90a(s)) return gemm_with(s, given, gemm_choice(s, given));
   const Gemm g = with_copies(s, given);
-  if (fits_tiles(g)) return gemm_with(s, g, gemm_choice(s, g));
-  if (!fits_as_shares(g)) return gemm_with(s, g, gemm_choice(s, g));
+  if (fits_tiles(g) || !fits_as_shares(g)) return gemm_with(s, g, gemm_choice(s, g));
   const auto c = choose_tile(g, multiprocessors(s), kHalf);
   in_shares(s, g, {c.tile, kGroups[0], true}, c.splits);
 }
