@@ -100,7 +100,7 @@ def call_of(f, op: str, x, dims, backward: bool):
     leaves = [t.requires_grad_() for k, t in x.items() if t.is_floating_point() and k not in _bench_torch.NO_GRADIENT_OF and (op, k) != ("rope", "table")]
 
     def both():
-        y = f(x, dims)
+        y = _bench_torch.first(f(x, dims))
         return torch.autograd.grad(y, leaves, x["dy"].view(y.shape).to(y.dtype))
 
     return both
@@ -125,7 +125,7 @@ def one_op(op: str, shape: str, dtype: str, backward: bool, use_compile: bool):
     if op in _bench_torch.FORWARD and op not in _bench_torch.RANDOM:
         first.run()
         with torch.no_grad():
-            require_same(op, next(iter(first.kept("torch").values())), _bench_torch.FORWARD[op](xs[0], dims))
+            require_same(op, next(iter(first.kept("torch").values())), _bench_torch.first(_bench_torch.FORWARD[op](xs[0], dims)))
     sides = {"hpcdl": [m.run for m in mine], "copy": copies(first.bytes, len(mine)), **peers_of(op, xs, dims, backward, use_compile)}
     m = Measured(sides)
     case = f"{op} {dtype} {shape}{' fwd+bwd' if backward else ''}"

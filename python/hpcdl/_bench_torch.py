@@ -1,7 +1,7 @@
 """The ops of the lab's cases as PyTorch computes them, on the same memory."""
 
 import dataclasses
-from typing import Any, Callable, Dict, Optional, Union
+from typing import Any, Callable, Dict, Optional, Tuple, Union
 
 import torch
 import torch.nn.functional as F
@@ -45,10 +45,11 @@ def _linear(activation: Callable[[torch.Tensor], torch.Tensor]) -> Callable[...,
 _tanh_gelu = lambda z: F.gelu(z, approximate="tanh")
 _norm = lambda z, x: F.layer_norm(z, z.shape[-1:], x["gamma"], x["beta"], 1e-5)
 _rms = lambda z, x: F.rms_norm(z, z.shape[-1:], x["gamma"], 1e-5)
+_of_sum = lambda norm: lambda x, s: (lambda h: (norm(h, x), h))(x["x"] + x["residual"])  # the sum is a result, as it is of ours
 _loss = lambda logits, x: F.cross_entropy(logits.float(), x["targets"], reduction="sum")
 
-# case -> y of (inputs, shape)
-FORWARD: Dict[str, Callable[[Tensors, "list[int]"], torch.Tensor]] = {
+# case -> y of (inputs, shape), or y and what else the op writes
+FORWARD: Dict[str, Callable[[Tensors, "list[int]"], Union[torch.Tensor, Tuple[torch.Tensor, ...]]]] = {
     "add": lambda x, s: x["a"] + x["b"],
     "relu": lambda x, s: torch.relu(x["x"]),
     "gelu": lambda x, s: _tanh_gelu(x["x"]),
@@ -61,9 +62,9 @@ FORWARD: Dict[str, Callable[[Tensors, "list[int]"], torch.Tensor]] = {
     "softmax": lambda x, s: torch.softmax(x["x"], -1),
     "softmax+causal": lambda x, s: _causal_softmax(x),
     "layer_norm": lambda x, s: _norm(x["x"], x),
-    "layer_norm+residual": lambda x, s: _norm(x["x"] + x["residual"], x),
+    "layer_norm+residual": _of_sum(_norm),
     "rms_norm": lambda x, s: _rms(x["x"], x),
-    "rms_norm+residual": lambda x, s: _rms(x["x"] + x["residual"], x),
+    "rms_norm+residual": _of_sum(_rms),
     "matmul": lambda x, s: x["a"] @ x["b"],
     "matmul+nt": lambda x, s: x["a"] @ x["b"].t(),
     "matmul+tn": lambda x, s: x["a"].t() @ x["b"],
@@ -98,6 +99,12 @@ IN_PLACE: Dict[str, Callable[[Tensors, "list[int]"], Any]] = {
     "fill+add_into": lambda x, s: lambda: x["y"].add_(x["x"]),
     "kv_cache": lambda x, s: lambda: (x["k_cache"].copy_(x["k"]), x["v_cache"].copy_(x["v"])),
 }
+
+
+
+def first(results: Union[torch.Tensor, Tuple[torch.Tensor, ...]]) -> torch.Tensor:
+    return results[0] if isinstance(results, tuple) else results
+
 
 RANDOM = ("dropout",)
 NO_GRADIENT_OF = ("dy", "ids", "targets")
@@ -136,10 +143,10 @@ def counterpart(mine: Any, op: str, shape: str, dtype: str, backward: bool) -> U
     forward = FORWARD[op]
     mine.run()
     with torch.no_grad():
-        y = forward(x, dims)
+        y = first(forward(x, dims))
     difference = None if op in RANDOM else _difference(y, next(iter(mine.kept("torch").values())), f"{op} {shape}", dtype)
     if not backward:
         return Peer(torch.no_grad()(lambda: forward(x, dims)), difference)
     leaves = [t.requires_grad_() for name, t in x.items() if t.is_floating_point() and name not in NO_GRADIENT_OF and (op, name) != ("rope", "table")]
     dy = x["dy"].view(y.shape)
-    return Peer(lambda: torch.autograd.grad(forward(x, dims), leaves, dy.to(y.dtype)), difference)
+    return Peer(lambda: torch.autograd.grad(first(forward(x, dims)), leaves, dy.to(y.dtype)), difference)
