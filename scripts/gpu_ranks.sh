@@ -39,7 +39,7 @@ step groups build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*CudaRanks*:Gpu
 torch=(--no-torch)
 "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null && torch=()
 step launchers tests/launchers/gpus.sh build/cuda/hpcdl
-step bars timeout 300 "$python" -W ignore bench/gpu/ranks.py "${torch[@]}" --json "$out/ranks.json"
+step bars timeout 400 "$python" -W ignore bench/gpu/ranks.py "${torch[@]}" --json "$out/ranks.json"
 cat "$out/bars.log"
 printf '\n%s x %d\n' "$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1)" "$count"
 printf '%s\n' "${rows[@]}"

@@ -93,7 +93,7 @@ def train(table, counts, rounds, use_torch):
 
 
 def tensor(table, counts, rounds):
-    samples = in_turns({n: [str(BIN / "llama_block_ranks"), str(n)] for n in (1, *counts)}, rounds)
+    samples = in_turns({n: [str(BIN / "llama_block_ranks"), str(n), "conjugate" if n == 1 else "conjugate:beside"] for n in (1, *counts)}, rounds)  # one GPU is faster so
     ms = {n: statistics.median(s["ms"] for s in rows) for n, rows in samples.items()}
     for n in counts:
         table.bar("tensor", f"Llama block d=4096, tp {n}", f"{ms[n]:.2f} ms", f"one {ms[1]:.2f} ms", ms[1] / n / ms[n], {2: 0.85, 4: 0.75}.get(n))
