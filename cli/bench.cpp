@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "cli/bench_comm.h"
 #include "cli/bench_ddp.h"
 #include "cli/bench_python.h"
 #include "cli/tune_option.h"
@@ -28,6 +29,7 @@ struct Options {
   double seconds = 4;
   bool to_stdout = false, cold = false, warm = false, aa = false, list = false, forward = false;
   TuneOption tune;
+  std::function<int()> comm;
   std::function<int()> ddp;
 };
 
@@ -204,6 +206,7 @@ class Bench {
 };
 
 int bench(Options& o, CLI::App& sub) {
+  if (sub.got_subcommand("comm")) return o.comm();
   if (sub.got_subcommand("ddp")) return o.ddp();
   settle_words(o);
   o.vs = parse_peers(o.vs_words);
@@ -234,6 +237,7 @@ void add_bench(CLI::App& app, Run& run) {
                       sub.add_option("--dtype", o.dtype, "Only f32 or only bf16")->check(CLI::IsMember({"f32", "bf16"}));
                       sub.add_flag("--forward", o.forward, "Leave out forward and backward together");
                       sub.add_flag("--list", o.list, "Print the cases, time nothing");
+                      o.comm = add_bench_comm(sub);
                       o.ddp = add_bench_ddp(sub);
                     }, bench);
 }

@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include "cli/verb.h"
+#include "hpcdl/comm/algo/policy.h"
+#include "hpcdl/lab/comm/bench.h"
 
 namespace hpcdl::cli {
 
@@ -14,6 +16,7 @@ comm::Joined join_ranks(const train::DistConfig& c) {
                                      say("hpcdl: {}", sentence);
                                      _exit(exit_code::kPeerLost);
                                    }});
+  if (place.world > 1) comm::algo::adopt(joined.world(), comm::algo::Policy::read(lab::comm_policy_file()));
   if (place.world > 1 && place.rank == 0) say("{} ranks over {}, as {} says", place.world, joined.world().transport(), place.source);
   return joined;
 }

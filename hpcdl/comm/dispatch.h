@@ -12,6 +12,10 @@
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/dtype.h"
 
+namespace hpcdl::comm::algo {
+struct Policy;
+}
+
 namespace hpcdl::comm {
 
 /// Where a tensor of a call lies in memory that this host's ranks share. Every rank of the group has its own at the same offset of its
@@ -88,6 +92,7 @@ struct Ground {
   bool one_host;   // all ranks of the group are on this host
   Scratch& scratch;
   Transport::Native* native;  // null unless asked for
+  const algo::Policy* policy = nullptr;  // null: the defaults
 };
 
 /// Runs to the end. The group has at least two ranks. Throws PeerLost.

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "hpcdl/comm/algo/policy.h"
 #include "hpcdl/comm/dispatch.h"
 #include "hpcdl/comm/group.h"
 #include "hpcdl/comm/ledger.h"
@@ -53,6 +54,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void wait(Work::State& state);
 
   void abandon(std::string_view why) noexcept;
+
+  algo::Policy policy;  // of automatic; changes between collectives
 
  private:
   using Item = std::shared_ptr<Work::State>;

@@ -306,6 +306,28 @@ TEST(choice, is_possible_everywhere) {
         }
 }
 
+TEST(choice, by_measurement_is_the_same_on_all_ranks) {
+  algo::Policy p;
+  p.replace({{Collective::all_reduce, 3, 1, false, 1000, Algorithm::star}, {Collective::all_reduce, 3, 1, false, 100000, Algorithm::ring}});
+  p.replace({{Collective::all_reduce, 3, 2, false, 1000, Algorithm::shared}});
+  EXPECT_EQ(algo::Policy::parse(p.text() + "nonsense\nall_reduce 3 ranks\n").rows, p.rows);
+  const auto choice = [&](std::int64_t bytes, int hosts) { return p.choose({.what = Collective::all_reduce, .bytes = bytes, .ranks = 3, .hosts = hosts}); };
+  EXPECT_EQ(choice(4, 1), Algorithm::star);
+  EXPECT_EQ(choice(1000, 1), Algorithm::star);
+  EXPECT_EQ(choice(1001, 1), Algorithm::ring);
+  EXPECT_EQ(choice(1 << 28, 1), Algorithm::ring);
+  EXPECT_NE(choice(4, 2), Algorithm::shared) << "two hosts share nothing";
+  run_ranks(3, [&](Group g) {
+    Cpu cpu;
+    algo::adopt(g, g.rank() == 0 ? p : algo::Policy{});
+    const auto before = g.counters().wire_bytes;
+    Rows<float> x(g.rank(), 100);
+    g.blocking().all_reduce(cpu.stream, x.tensor());
+    EXPECT_EQ(g.counters().wire_bytes - before, g.rank() == 0 ? 800 : 400) << "a star's messages";
+    EXPECT_EQ(wrong(x, 0, 3, Reduce::sum), "");
+  });
+}
+
 TEST(choice, that_is_impossible_says_what_there_is) {
   for (const auto& e : rank_errors(2, [](Group g) {
          Cpu cpu;

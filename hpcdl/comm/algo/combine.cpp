@@ -6,8 +6,6 @@ namespace hpcdl::comm::algo {
 
 namespace {
 
-constexpr std::size_t kMostRows = 64;  // of the kernel
-
 void run(const CombineArguments& a) {
   simd::with_isa([&](auto isa) { combine_kernel(isa, a); });
 }
@@ -27,7 +25,7 @@ void combine(const Reduction& r, Part part, std::byte* out, const std::byte* a, 
 }
 
 void combine_all(const Reduction& r, std::span<std::byte* const> out, std::span<const std::byte* const> in, std::int64_t n, bool stream) {
-  require(in.size() <= kMostRows && out.size() <= kMostRows, "comm", "expected at most {} ranks on one host, got {}", kMostRows, in.size());
+  require(in.size() <= kMostTogether && out.size() <= kMostTogether, "comm", "expected at most {} ranks on one host, got {}", kMostTogether, in.size());
   run({.dtype = r.dtype, .op = r.op, .divisor = r.ranks, .out = out.data(), .outs = static_cast<int>(out.size()), .in = in.data(), .ins = static_cast<int>(in.size()),
        .n = n, .stream = stream});
 }

@@ -10,8 +10,8 @@ namespace {
 using simd::Isa;
 using V = simd::Vec<Isa>;
 
-constexpr int kAny = 0;      // as many as the arguments say
-constexpr int kMostRows = 64;
+constexpr int kAny = 0;  // as many as the arguments say
+constexpr int kMostRows = 64;  // kMostTogether
 
 struct Sum {
   static V apply(V a, V b) { return a + b; }

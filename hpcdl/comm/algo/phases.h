@@ -18,7 +18,7 @@ class Phases {
   /// Of a rank, for what is written before the next meet() and read after it.
   std::byte* staging(int index) const { return shared_.staging(index) + (shared_.epoch + 1) % 2 * kHalf; }
   /// The same, between that meet() and the one after.
-  const std::byte* staged(int index) const { return shared_.staging(index) + shared_.epoch % 2 * kHalf; }
+  std::byte* staged(int index) const { return shared_.staging(index) + shared_.epoch % 2 * kHalf; }
   void meet();
 
   static constexpr std::int64_t kHalf = Shared::kStaging / 2;

@@ -29,6 +29,9 @@ enum class Part : std::uint8_t { inner, last };
 /// NaN is the maximum of NaN and anything.
 void combine(const Reduction& r, Part part, std::byte* out, const std::byte* a, const std::byte* b, std::int64_t n);
 
+/// Rows that combine_all() takes at most.
+inline constexpr int kMostTogether = 64;
+
 /// Every out[k][i] = ((in[0][i] op in[1][i]) op in[2][i]) ..., 16-bit floats in f32 throughout. An output may be an input.
 /// stream: the outputs are not read soon, and go past the caches.
 void combine_all(const Reduction& r, std::span<std::byte* const> out, std::span<const std::byte* const> in, std::int64_t n, bool stream = false);

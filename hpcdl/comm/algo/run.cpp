@@ -32,6 +32,8 @@ Situation situation(const Call& c, const Ground& g) {
   return {c.what, c.bytes() * parts, g.peers.size(), hosts, g.one_host ? g.shared != nullptr : hosts < g.peers.size(), static_cast<bool>(c.in_place)};
 }
 
+Algorithm choose(const Call& c, const Ground& g) { return g.policy ? g.policy->choose(situation(c, g)) : default_choice(situation(c, g)); }
+
 [[noreturn]] void no_such(const Call& c) {
   std::string has;
   for (const Algorithm a : algorithms_of(c.what)) has += fmt::format("{}{}", has.empty() ? "" : ", ", algorithm_name(a));
@@ -121,7 +123,7 @@ void run_shared(const Call& c, Ground& g) {
 void run(const Call& c, Ground& g) {
   using namespace algo;
   const bool point_to_point = c.what == Collective::send || c.what == Collective::receive;
-  const Algorithm a = c.algorithm != Algorithm::automatic || point_to_point ? c.algorithm : default_choice(situation(c, g));
+  const Algorithm a = c.algorithm != Algorithm::automatic || point_to_point ? c.algorithm : choose(c, g);
   if (c.what == Collective::all_reduce || c.what == Collective::reduce_scatter) check(reduction_of(c, g));
   if (a == Algorithm::native) return run_native(c, g);
   if (a == Algorithm::shared) return run_shared(c, g);

@@ -7,14 +7,20 @@ namespace hpcdl::comm::algo {
 namespace {
 
 /// Bytes up to which staging beats two more phases: measured on 2 cores of a Zen 5, see docs/performance.md.
-constexpr std::int64_t kShortWindow = 2 << 10, kShortPrivate = 32 << 10;
-/// Results above go past the caches: others read them next, from memory anyway.
-constexpr std::int64_t kStream = std::int64_t{1} << 40;
+constexpr std::int64_t kShortWindow = 2 << 10, kShortPrivate = 1 << 20;
+/// Bytes from which what only moves goes past the caches.
+constexpr std::int64_t kStream = 16 << 20;
 /// Ranks up to which each sums all of a staged tensor itself, rather than a slice for all.
 constexpr int kAlone = 4;
 /// Of one round through staging memory: the half of it that is in use, and what was copied, stay in a core's second-level cache.
 constexpr std::int64_t kRound = 128 << 10;
 static_assert(kRound <= Phases::kHalf);
+
+void move_bytes(std::byte* to, const std::byte* from, std::int64_t n, std::int64_t of_all) {
+  if (of_all < kStream || to == from) return copy_bytes(to, from, n);
+  combine_all({DType::f32, Reduce::sum, 1}, std::span(&to, 1), std::span(&from, 1), n / 4, true);  // of one: a copy
+  copy_bytes(to + n / 4 * 4, from + n / 4 * 4, n % 4);
+}
 
 /// A rank's slice of n elements, in whole cache lines: no line is written by two ranks.
 Range slice(std::int64_t n, std::int64_t width, int parts, int i) {
@@ -22,18 +28,24 @@ Range slice(std::int64_t n, std::int64_t width, int parts, int i) {
   return {std::min(n, lines * i / parts * line), std::min(n, lines * (i + 1) / parts * line)};
 }
 
-std::vector<std::byte*> moved(const std::vector<std::byte*>& bases, std::int64_t offset) {
-  std::vector<std::byte*> at;
-  for (std::byte* b : bases) at.push_back(b + offset);
-  return at;
-}
-std::span<const std::byte* const> constant(const std::vector<std::byte*>& v) { return {const_cast<const std::byte* const*>(v.data()), v.size()}; }
+/// One address for each rank, without a trip to the heap: short collectives take some hundred nanoseconds.
+class Rows {
+ public:
+  explicit Rows(int n) : n_(static_cast<std::size_t>(n)) { require(n <= kMostTogether, "comm", "expected at most {} ranks on one host, got {}", kMostTogether, n); }
+  std::byte*& operator[](int k) { return at_[k]; }
+  std::span<std::byte* const> out() const { return {at_, n_}; }
+  std::span<const std::byte* const> in() const { return {const_cast<const std::byte* const*>(at_), n_}; }
+
+ private:
+  std::size_t n_;
+  std::byte* at_[kMostTogether];
+};
 
 /// All tensors can be reached: each rank reduces its slice of them into all.
-void reduce_in_place(const Reduction& r, Phases& p, const std::vector<std::byte*>& tensors, std::int64_t n) {
+void reduce_in_place(const Reduction& r, Phases& p, Rows tensors, std::int64_t n) {
   const Range own = slice(n, r.bytes(1), p.size(), p.index());
-  const auto slices = moved(tensors, r.bytes(own.begin));
-  combine_all(r, slices, constant(slices), own.count(), r.bytes(n) >= kStream);
+  for (int k = 0; k < p.size(); ++k) tensors[k] += r.bytes(own.begin);
+  combine_all(r, tensors.out(), tensors.in(), own.count());
   p.meet();
 }
 
@@ -51,22 +63,22 @@ template <class Use> void staged_rounds(Phases& p, int parts, std::int64_t n, st
 }
 
 void reduce_staged_alone(const Reduction& r, Phases& p, std::byte* x, std::int64_t n) {
-  std::vector<const std::byte*> in(static_cast<std::size_t>(p.size()));
+  Rows in(p.size());
   staged_rounds(p, 1, n, r.bytes(1), x, 0, false, [&](std::int64_t at, std::int64_t count, auto&& staged) {
     std::byte* out = x + r.bytes(at);
-    for (int k = 0; k < p.size(); ++k) in[static_cast<std::size_t>(k)] = k == p.index() ? out : staged(k, 0);
-    combine_all(r, std::span(&out, 1), in, count);
+    for (int k = 0; k < p.size(); ++k) in[k] = k == p.index() ? out : staged(k, 0);
+    combine_all(r, std::span(&out, 1), in.in(), count);
   });
 }
 
 /// Each rank sums a slice of what is staged, into its own place there, from where all copy it.
 void reduce_staged_slices(const Reduction& r, Phases& p, std::byte* x, std::int64_t n) {
-  std::vector<const std::byte*> in(static_cast<std::size_t>(p.size()));
+  Rows in(p.size());
   staged_rounds(p, 1, n, r.bytes(1), x, 0, false, [&](std::int64_t at, std::int64_t count, auto&& staged) {
     const Range own = slice(count, r.bytes(1), p.size(), p.index());
-    for (int k = 0; k < p.size(); ++k) in[static_cast<std::size_t>(k)] = staged(k, 0) + r.bytes(own.begin);
+    for (int k = 0; k < p.size(); ++k) in[k] = staged(k, 0) + r.bytes(own.begin);
     std::byte* out = p.staging(p.index());
-    combine_all(r, std::span(&out, 1), in, own.count());
+    combine_all(r, std::span(&out, 1), in.in(), own.count());
     p.meet();
     for (int k = 0; k < p.size(); ++k) {
       const Range theirs = slice(count, r.bytes(1), p.size(), k);
@@ -80,16 +92,16 @@ void reduce_by_reading(const Reduction& r, Phases& p, Ground& g, std::byte* x, s
   const Others others(p, g, x);
   const std::int64_t round = kRound / r.bytes(1);
   std::byte* room = g.scratch.bytes(kRound * p.size());
-  std::vector<const std::byte*> in(static_cast<std::size_t>(p.size()));
+  Rows in(p.size());
   const Range own = slice(n, r.bytes(1), p.size(), p.index());
   for (std::int64_t at = own.begin; at < own.end; at += round) {
     const std::int64_t count = std::min(round, own.end - at);
     std::byte* out = x + r.bytes(at);
     for (int k = 0; k < p.size(); ++k) {
-      in[static_cast<std::size_t>(k)] = k == p.index() ? out : room + k * kRound;
+      in[k] = k == p.index() ? out : room + k * kRound;
       if (k != p.index()) others.read(k, room + k * kRound, others.at(k) + r.bytes(at), r.bytes(count));
     }
-    combine_all(r, std::span(&out, 1), in, count);
+    combine_all(r, std::span(&out, 1), in.in(), count);
   }
   p.meet();
   for (int step = 1; step < p.size(); ++step) {
@@ -100,15 +112,15 @@ void reduce_by_reading(const Reduction& r, Phases& p, Ground& g, std::byte* x, s
   p.meet();
 }
 
-std::vector<std::byte*> addresses(const Others& others, int size) {
-  std::vector<std::byte*> list;
-  for (int k = 0; k < size; ++k) list.push_back(const_cast<std::byte*>(others.at(k)));
+Rows addresses(const Others& others, int size) {
+  Rows list(size);
+  for (int k = 0; k < size; ++k) list[k] = const_cast<std::byte*>(others.at(k));
   return list;
 }
 
-std::vector<std::byte*> addresses(const decltype(Call::in_place)& place, int size) {
-  std::vector<std::byte*> list;
-  for (int k = 0; k < size; ++k) list.push_back(place.at(k));
+Rows addresses(const decltype(Call::in_place)& place, int size) {
+  Rows list(size);
+  for (int k = 0; k < size; ++k) list[k] = place.at(k);
   return list;
 }
 
@@ -117,7 +129,7 @@ std::vector<std::byte*> addresses(const decltype(Call::in_place)& place, int siz
 template <class Use> void with_inputs(const Call& c, Ground& g, Phases& p, Use&& use) {
   if (c.in_place) {
     p.meet();
-    use([&](int k, std::byte* to, std::int64_t offset, std::int64_t n) { copy_bytes(to, c.in_place.at(k) + offset, n); });
+    use([&](int k, std::byte* to, std::int64_t offset, std::int64_t n) { move_bytes(to, c.in_place.at(k) + offset, n, n * p.size()); });
   } else {
     const Others others(p, g, c.in);
     use([&](int k, std::byte* to, std::int64_t offset, std::int64_t n) { others.read(k, to, others.at(k) + offset, n); });
@@ -135,23 +147,23 @@ bool staged_pays(const Call& c, Ground& g, Phases& p, std::int64_t bytes) {
 void shared_all_reduce(const Call& c, Ground& g) {
   Phases p(g);
   const Reduction r = reduction_of(c, g);
-  const auto in_place = [&](const std::vector<std::byte*>& tensors) { reduce_in_place(r, p, tensors, c.count); };
   if (staged_pays(c, g, p, c.bytes())) return p.size() <= kAlone ? reduce_staged_alone(r, p, c.out, c.count) : reduce_staged_slices(r, p, c.out, c.count);
-  if (c.in_place) return p.meet(), in_place(addresses(c.in_place, p.size()));
+  if (c.in_place) return p.meet(), reduce_in_place(r, p, addresses(c.in_place, p.size()), c.count);
   if (reach(p, g) == Reach::copies) return reduce_by_reading(r, p, g, c.out, c.count);
-  in_place(addresses(Others(p, g, c.out), p.size()));
+  reduce_in_place(r, p, addresses(Others(p, g, c.out), p.size()), c.count);
 }
 
 void shared_reduce_scatter(const Call& c, Ground& g) {
   Phases p(g);
   const Reduction r = reduction_of(c, g);
   const int size = p.size(), index = p.index();
-  std::vector<const std::byte*> in(static_cast<std::size_t>(size));
+  std::byte* mine = const_cast<std::byte*>(c.in) + index * c.bytes();
+  Rows in(size);
   if (staged_pays(c, g, p, c.bytes() * size))
     return staged_rounds(p, size, c.count, r.bytes(1), c.in, c.bytes(), true, [&](std::int64_t at, std::int64_t count, auto&& staged) {
-      for (int k = 0; k < size; ++k) in[static_cast<std::size_t>(k)] = k == index ? c.in + index * c.bytes() + r.bytes(at) : staged(k, index);
+      for (int k = 0; k < size; ++k) in[k] = k == index ? mine + r.bytes(at) : staged(k, index);
       std::byte* out = c.out + r.bytes(at);
-      combine_all(r, std::span(&out, 1), in, count);
+      combine_all(r, std::span(&out, 1), in.in(), count);
     });
   const bool seen = c.in_place || reach(p, g) == Reach::direct;  // inputs can be read where they are
   const std::int64_t round = seen ? c.count : kRound / r.bytes(1);
@@ -160,9 +172,9 @@ void shared_reduce_scatter(const Call& c, Ground& g) {
     for (std::int64_t at = 0; at < c.count; at += round) {
       const std::int64_t count = std::min(round, c.count - at);
       for (int k = 0; k < size; ++k)
-        in[static_cast<std::size_t>(k)] = k == index ? c.in + index * c.bytes() + r.bytes(at) : source(k, index * c.bytes() + r.bytes(at), r.bytes(count));
+        in[k] = k == index ? mine + r.bytes(at) : source(k, index * c.bytes() + r.bytes(at), r.bytes(count));
       std::byte* out = c.out + r.bytes(at);
-      combine_all(r, std::span(&out, 1), in, count);
+      combine_all(r, std::span(&out, 1), in.in(), count);
     }
   };
   if (c.in_place) {
@@ -171,9 +183,9 @@ void shared_reduce_scatter(const Call& c, Ground& g) {
   } else {
     const Others others(p, g, c.in);
     reduce([&](int k, std::int64_t offset, std::int64_t n) {
-      if (seen) return others.at(k) + offset;
+      if (seen) return const_cast<std::byte*>(others.at(k)) + offset;
       others.read(k, room + k * kRound, others.at(k) + offset, n);
-      return static_cast<const std::byte*>(room + k * kRound);
+      return room + k * kRound;
     });
   }
   p.meet();
@@ -188,7 +200,7 @@ void shared_all_gather(const Call& c, Ground& g) {
         if (k != p.index()) copy_bytes(c.out + k * part + at, staged(k, 0), n);
     });
   with_inputs(c, g, p, [&](auto&& fetch) {
-    copy_bytes(c.out + p.index() * part, c.in, part);
+    move_bytes(c.out + p.index() * part, c.in, part, part * p.size());
     for (int step = 1; step < p.size(); ++step) {
       const int k = (p.index() + step) % p.size();
       fetch(k, c.out + k * part, 0, part);
@@ -206,7 +218,7 @@ void shared_all_to_all(const Call& c, Ground& g) {
         if (k != own) copy_bytes(c.out + k * part + at, staged(k, own), n);
     });
   with_inputs(c, g, p, [&](auto&& fetch) {
-    copy_bytes(c.out + own * part, c.in + own * part, part);
+    move_bytes(c.out + own * part, c.in + own * part, part, part * p.size());
     for (int step = 1; step < p.size(); ++step) {
       const int k = (own + step) % p.size();
       fetch(k, c.out + k * part, own * part, part);
@@ -224,12 +236,12 @@ void shared_barrier(Ground& g) { Phases(g).meet(); }
 void shared_reduce_to_first(const Reduction& reduction, Ground& g, std::byte* x, std::int64_t n) {
   Phases p(g);
   const Reduction r{reduction.dtype, reduction.op == Reduce::max ? Reduce::max : Reduce::sum, reduction.ranks};
-  std::vector<const std::byte*> in(static_cast<std::size_t>(p.size()));
+  Rows in(p.size());
   staged_rounds(p, 1, n, r.bytes(1), p.index() == 0 ? nullptr : x, 0, false, [&](std::int64_t at, std::int64_t count, auto&& staged) {
     if (p.index() != 0) return;
     std::byte* out = x + r.bytes(at);
-    for (int k = 0; k < p.size(); ++k) in[static_cast<std::size_t>(k)] = k == 0 ? out : staged(k, 0);
-    combine_all(r, std::span(&out, 1), in, count);
+    for (int k = 0; k < p.size(); ++k) in[k] = k == 0 ? out : staged(k, 0);
+    combine_all(r, std::span(&out, 1), in.in(), count);
   });
 }
 

@@ -1,0 +1,221 @@
+// hpcdl bench comm: collectives on the ranks that mpirun has started, or on threads, algorithm against algorithm and against MPI's own.
+
+#include "cli/bench_comm.h"
+
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "cli/verb.h"
+#include "cli/world.h"
+#include "hpcdl/comm/algo/policy.h"
+#include "hpcdl/comm/transport/threads.h"
+#include "hpcdl/comm/world.h"
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/nearest.h"
+#include "hpcdl/lab/comm/operands.h"
+#include "hpcdl/lab/machine.h"
+#include "hpcdl/lab/roofline/report.h"
+
+namespace hpcdl::cli {
+
+namespace {
+
+using comm::Algorithm;
+using comm::Collective;
+using comm::Group;
+
+struct Options {
+  std::string collective = "all_reduce", algorithm, bytes, dtype = "fp32", op = "sum", memory, least = "4", most = "256M", svg;
+  std::vector<std::string> json;
+  int threads = 0;
+  bool alone = false, save = false;
+  lab::CommOptions protocol;
+};
+
+/// "1M", "64k", "4".
+std::int64_t parse_bytes(const std::string& text) {
+  std::size_t end = 0;
+  double n = 0;
+  try {
+    n = std::stod(text, &end);
+  } catch (const std::exception&) {
+    end = 0;
+  }
+  const std::string unit = end ? text.substr(end) : "?";
+  const double scale = unit.empty() || unit == "B" ? 1 : unit == "k" || unit == "K" || unit == "KB" || unit == "KiB" ? 1024 : unit == "M" || unit == "MB" || unit == "MiB" ? 1048576
+                       : unit == "G" || unit == "GB" || unit == "GiB" ? 1073741824 : 0;
+  if (scale == 0 || !(n > 0) || n * scale > 0x1p40) fail_usage("bench", "expected a size as 4, 64K, 1M or 1G, got \"{}\"", text);
+  return static_cast<std::int64_t>(n * scale);
+}
+
+template <class E, class Name> E parse_name(const std::string& word, std::initializer_list<E> all, Name name, std::string_view what) {
+  std::vector<std::string> names;
+  for (const E e : all) {
+    names.emplace_back(name(e));
+    if (names.back() == word) return e;
+  }
+  std::string list;
+  for (const auto& n : names) list += (list.empty() ? "" : ", ") + n;
+  fail_usage("bench", "no {} \"{}\"{}: expected {}", what, word, io::did_you_mean(word, names), list);
+}
+
+Collective parse_collective(const std::string& word) {
+  using enum Collective;
+  return parse_name(word, {all_reduce, reduce_scatter, all_gather, all_to_all}, comm::collective_name, "collective");
+}
+
+Algorithm parse_algorithm(const std::string& word) {
+  using enum Algorithm;
+  return parse_name(word, {automatic, ring, ring_blocking, halving, tree, pairwise, shared, star, hierarchical, native}, comm::algorithm_name, "algorithm");
+}
+
+lab::CommCase case_of(const Options& o, std::int64_t bytes) {
+  using enum comm::Reduce;
+  lab::CommCase c{parse_collective(o.collective), bytes, lab::comm_dtype(o.dtype), parse_name(o.op, {sum, max, avg}, comm::reduce_name, "operation")};
+  if (c.dtype == DType::none) fail_usage("bench", "no dtype \"{}\": expected fp32, bf16, fp16, fp64, int32 and so on", o.dtype);
+  if (!is_float(c.dtype) && c.op == avg) fail_usage("bench", "integers have no average: take --op sum or max");
+  return c;
+}
+
+/// MPI adds no 16-bit floats.
+bool native_can(const Group& g, const lab::CommCase& c) {
+  const bool reduces = c.what == Collective::all_reduce || c.what == Collective::reduce_scatter;
+  return lab::has_native(g) && !(reduces && (c.dtype == DType::bf16 || c.dtype == DType::f16));
+}
+
+class CommBench {
+ public:
+  CommBench(const Options& o, Group g) : o_(o), g_(std::move(g)), protocol_(o.protocol) {}
+
+  void run() {
+    if (o_.algorithm.empty() || o_.bytes.empty()) sweep();
+    else one();
+    g_.close();
+  }
+
+ private:
+  bool speaks() const { return g_.rank() == 0; }
+  bool to_stdout() const { return !o_.json.empty() && o_.json[0].empty(); }
+
+  std::vector<lab::CommSide> sides_of(const lab::CommCase& c) const {
+    const bool native = native_can(g_, c) && !o_.alone;
+    auto sides = lab::comm_sides(g_, c, native);
+    if (o_.algorithm.empty()) return sides;
+    const Algorithm a = parse_algorithm(o_.algorithm);
+    const bool can_share = lab::hosts_of(g_) == 1 && g_.size() > 1, shares = a == Algorithm::shared || a == Algorithm::automatic;
+    std::vector<lab::CommSide> wanted{{a, (o_.memory.empty() ? can_share && shares : o_.memory == "window") ? lab::Memory::window : lab::Memory::own}};
+    const bool known = a == Algorithm::automatic || std::any_of(sides.begin(), sides.end(), [&](const auto& s) { return s.algorithm == a; });
+    if (!known) fail_usage("bench", "{} cannot be done by {} here: {} ranks on {} hosts over {}", comm::collective_name(c.what), o_.algorithm, g_.size(), lab::hosts_of(g_), g_.transport());
+    if (native && a != Algorithm::native) wanted.push_back({Algorithm::native, lab::Memory::own});
+    return wanted;
+  }
+
+  void one() {
+    const auto c = case_of(o_, parse_bytes(o_.bytes));
+    const auto results = lab::bench_collective(g_, stream_, c, sides_of(c), protocol_);
+    if (!speaks()) return;
+    const auto json = lab::comm_json(c, results[0], g_);
+    if (to_stdout()) return print_json(json);
+    if (!o_.json.empty()) io::write_file_atomic(o_.json[0], json.dump(1) + "\n");
+    print_text(lab::comm_table({{c, results}}, g_.size()));
+  }
+
+  void sweep() {
+    const std::int64_t least = parse_bytes(o_.bytes.empty() ? o_.least : o_.bytes), most = parse_bytes(o_.bytes.empty() ? o_.most : o_.bytes);
+    const auto console = cli::console();
+    for (std::int64_t bytes = least; bytes <= most; bytes *= 4) {
+      const auto c = case_of(o_, bytes);
+      if (speaks() && console.status) console.status(fmt::format("{} of {} bytes", o_.collective, bytes));
+      rows_.push_back({c, lab::bench_collective(g_, stream_, c, sides_of(c), protocol_)});
+    }
+    if (speaks() && console.status) console.status("");
+    if (!speaks()) return;
+    report();
+    if (o_.save) lab::save_comm_policy(rows_, g_), say("{}: what was fastest here; auto goes by it from now on", lab::comm_policy_file().string());
+  }
+
+  void report() const {
+    const auto m = lab::this_machine();
+    Json all = {{"machine", {{"cpu", m.cpu}, {"isa", m.isa}, {"date", lab::roofline::today()}}}, {"collective", o_.collective}, {"ranks", g_.size()}, {"hosts", lab::hosts_of(g_)},
+                {"transport", g_.transport()}, {"rows", Json::array()}};
+    for (const auto& row : rows_)
+      for (const auto& r : row.results) all["rows"].push_back(lab::comm_json(row.what, r, g_));
+    const auto title = fmt::format("{}, {} ranks on {} host{}, {}, {}", o_.collective, g_.size(), lab::hosts_of(g_), lab::hosts_of(g_) > 1 ? "s" : "", g_.transport(), o_.dtype);
+    if (!o_.svg.empty()) io::write_file_atomic(o_.svg, lab::comm_picture(rows_, title, g_.size()));
+    if (!o_.json.empty() && !to_stdout()) io::write_file_atomic(o_.json[0], all.dump(1) + "\n");
+    if (to_stdout()) print_json(all);
+    else print_text(title + "\n" + lab::comm_table(rows_, g_.size()));
+  }
+
+  const Options& o_;
+  Group g_;
+  lab::CommOptions protocol_;
+  Pool pool_{1};
+  Stream stream_{pool_};
+  std::vector<lab::CommRow> rows_;
+};
+
+void on_threads(const Options& o) {
+  auto transports = comm::thread_transports(o.threads);
+  std::exception_ptr first;
+  std::mutex mutex;
+  std::vector<std::thread> threads;
+  for (auto& t : transports)
+    threads.emplace_back([&] {
+      Group world;
+      try {
+        world = comm::make_world(std::move(t));
+        CommBench(o, world).run();
+      } catch (const std::exception& e) {
+        {
+          std::lock_guard lock(mutex);
+          if (!first) first = std::current_exception();
+        }
+        world.abandon(e.what());
+      }
+    });
+  for (auto& t : threads) t.join();
+  if (first) std::rethrow_exception(first);
+}
+
+int bench_comm(const Options& o) {
+  case_of(o, 4);
+  if (!o.algorithm.empty()) parse_algorithm(o.algorithm);
+  if (o.save && !o.algorithm.empty()) fail_usage("bench", "--save compares algorithms: leave --algorithm out");
+  if (!o.memory.empty() && o.memory != "window" && o.memory != "private") fail_usage("bench", "expected --memory window or private, got \"{}\"", o.memory);
+  if (o.threads > 0) on_threads(o);
+  if (o.threads > 0) return exit_code::kDone;
+  auto joined = join_ranks({});
+  return on_ranks(joined, [&] {
+    if (joined.place().world == 1) fail_usage("bench", "one rank has nobody to talk to: mpirun -n 2 hpcdl bench comm ..., or hpcdl bench comm -n 2 for ranks that are threads");
+    CommBench(o, joined.world()).run();
+    return exit_code::kDone;
+  });
+}
+
+}  // namespace
+
+std::function<int()> add_bench_comm(CLI::App& bench) {
+  auto o = std::make_shared<Options>();
+  CLI::App* sub = bench.add_subcommand("comm", "Collectives on the ranks that mpirun has started: every size and algorithm, or one of them, against MPI's own");
+  sub->add_option("--collective", o->collective, "all_reduce, reduce_scatter, all_gather or all_to_all")->capture_default_str();
+  sub->add_option("--algorithm", o->algorithm, "auto, ring, ring_blocking, halving, tree, pairwise, shared, star, hierarchical or native; none: each that can be used");
+  sub->add_option("--bytes", o->bytes, "Of the larger tensor of a rank: 64K, 1M; none: from --min to --max");
+  sub->add_option("--min", o->least, "Where a sweep begins")->capture_default_str();
+  sub->add_option("--max", o->most, "Where it ends; each size is four times the one before")->capture_default_str();
+  sub->add_option("--dtype", o->dtype, "fp32, bf16, fp16, fp64, int32 and so on")->capture_default_str();
+  sub->add_option("--op", o->op, "sum, max or avg")->capture_default_str();
+  sub->add_option("--memory", o->memory, "Where tensors lie: private, or the window that ranks of a host share (the default for shared and auto, as gradients lie there)");
+  sub->add_option("-n,--threads", o->threads, "So many ranks as threads of this process, instead of those of mpirun")->check(CLI::Range(1, 64));
+  sub->add_option("--seconds", o->protocol.seconds, "For each size")->capture_default_str()->check(CLI::Range(0.001, 3600.0));
+  sub->add_option("--rounds", o->protocol.rounds, "For each size, instead of --seconds")->check(CLI::Range(3, 100000));
+  sub->add_flag("--check", o->protocol.check, "Compare with sums in double first");
+  sub->add_flag("--save", o->save, "Of a sweep: auto goes by what was fastest on this machine from now on");
+  sub->add_flag("--alone", o->alone, "Leave native out");
+  sub->add_option("--json", o->json, "One JSON object on stdout; with a file name: into that file")->expected(0, 1)->type_name("[FILE]");
+  sub->add_option("--svg", o->svg, "Bus bandwidth over size as a picture into this file");
+  return [o] { return bench_comm(*o); };
+}
+
+}  // namespace hpcdl::cli

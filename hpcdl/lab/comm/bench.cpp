@@ -1,0 +1,165 @@
+#include "hpcdl/lab/comm/bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <random>
+
+#include "hpcdl/comm/algo/policy.h"
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/lab/comm/operands.h"
+#include "hpcdl/lab/remembered.h"
+
+namespace hpcdl::lab {
+
+using comm::Algorithm;
+using comm::Collective;
+using comm::Group;
+
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+/// The largest of all ranks, element by element.
+void slowest(const Group& g, const Stream& s, std::vector<double>& times) {
+  const Tensor t(times.data(), Spec{Shape{static_cast<std::int64_t>(times.size())}, DType::f64});
+  g.blocking().all_reduce(s, t, comm::Reduce::max, Algorithm::tree);
+}
+
+class Sides {
+ public:
+  Sides(const Group& g, const Stream& s, const CommCase& c, const std::vector<CommSide>& sides) : g_(g.blocking()), s_(s), case_(c), sides_(sides), operands_(g, c, sides) {}
+
+  void call(std::size_t i) { operands_.call(g_, s_, sides_[i]); }
+  double turn(std::size_t i, int calls) {
+    call(i);
+    g_.barrier(s_);
+    const double begin = now();
+    for (int k = 0; k < calls; ++k) call(i);
+    return (now() - begin) / calls;
+  }
+  std::int64_t wire_bytes(std::size_t i) {
+    const auto before = g_.counters().wire_bytes;
+    call(i);
+    return g_.counters().wire_bytes - before;
+  }
+  double error(std::size_t i) {
+    operands_.fill(g_, sides_[i]);
+    call(i);
+    std::vector<double> most{operands_.error(g_, sides_[i])};
+    slowest(g_, s_, most);
+    operands_.clear();
+    return most[0];
+  }
+
+ private:
+  Group g_;
+  Stream s_;
+  const CommCase& case_;
+  const std::vector<CommSide>& sides_;
+  CommOperands operands_;
+};
+
+}  // namespace
+
+std::string CommSide::name() const { return fmt::format("{}{}", comm::algorithm_name(algorithm), memory == Memory::window ? " (window)" : ""); }
+
+double CommResult::busbw(const CommCase& c, int ranks) const {
+  const double part = static_cast<double>(ranks - 1) / ranks;
+  return algbw(c) * (c.what == Collective::all_reduce ? 2 * part : part);
+}
+
+std::vector<CommResult> bench_collective(const Group& g, const Stream& s, const CommCase& c, const std::vector<CommSide>& sides, const CommOptions& o) {
+  Sides run(g, s, c, sides);
+  const std::size_t n = sides.size();
+  std::vector<CommResult> results(n);
+  for (std::size_t i = 0; i < n; ++i) results[i].side = sides[i];
+  if (o.check)
+    for (std::size_t i = 0; i < n; ++i) results[i].max_error = run.error(i);
+  std::vector<double> first(n);
+  for (std::size_t i = 0; i < n; ++i) first[i] = run.turn(i, 1);
+  for (std::size_t i = 0; i < n; ++i) first[i] = std::min(first[i], run.turn(i, 3));
+  slowest(g, s, first);  // so that all ranks decide alike
+  double round = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    results[i].calls = static_cast<int>(std::clamp(o.target / first[i], 1.0, 20000.0));
+    results[i].wire_bytes = run.wire_bytes(i);
+    round += (results[i].calls + 1) * first[i];
+  }
+  const int rounds = o.rounds ? o.rounds : static_cast<int>(std::clamp(o.seconds / round, 5.0, 101.0));
+  std::vector<double> times(n * static_cast<std::size_t>(rounds));
+  std::vector<std::size_t> order(n);
+  for (std::size_t i = 0; i < n; ++i) order[i] = i;
+  std::mt19937 random(1);
+  for (int r = 0; r < rounds; ++r) {
+    if (r % 2 == 0) std::shuffle(order.begin(), order.end(), random);
+    else std::reverse(order.begin(), order.end());
+    for (const std::size_t i : order) times[i * static_cast<std::size_t>(rounds) + static_cast<std::size_t>(r)] = run.turn(i, results[i].calls);
+  }
+  slowest(g, s, times);
+  const auto of = [&](std::size_t i) { return std::vector<double>(times.begin() + static_cast<std::ptrdiff_t>(i) * rounds, times.begin() + static_cast<std::ptrdiff_t>(i + 1) * rounds); };
+  const auto native = std::find_if(sides.begin(), sides.end(), [](const CommSide& x) { return x.algorithm == Algorithm::native; });
+  for (std::size_t i = 0; i < n; ++i) {
+    results[i].rounds = rounds;
+    results[i].seconds = compare::spread(of(i));
+    if (native == sides.end()) continue;
+    const auto theirs = of(static_cast<std::size_t>(native - sides.begin()));
+    results[i].native_seconds = compare::median(theirs);
+    results[i].ratio = compare::ratios_spread(compare::paired_ratios(theirs, of(i)));
+  }
+  return results;
+}
+
+int hosts_of(const Group& g) {
+  int most = 0;
+  for (int r = 0; r < g.size(); ++r) most = std::max(most, g.host(r));
+  return most + 1;
+}
+
+bool has_native(const Group& g) { return g.transport() == "mpi"; }
+
+std::vector<CommSide> comm_sides(const Group& g, const CommCase& c, bool native) {
+  const int hosts = hosts_of(g);
+  std::vector<CommSide> list;
+  for (const Algorithm a : comm::algo::possible({.what = c.what, .ranks = g.size(), .hosts = hosts, .shared = hosts < g.size()}, native)) {
+    list.push_back({a, Memory::own});
+    if (a == Algorithm::shared) list.push_back({a, Memory::window});
+  }
+  return list;
+}
+
+std::filesystem::path comm_policy_file() { return probe_file().parent_path() / "comm.txt"; }
+
+void save_comm_policy(const std::vector<CommRow>& rows, const Group& g) {
+  auto policy = comm::algo::Policy::read(comm_policy_file());
+  for (const Memory memory : {Memory::own, Memory::window}) {
+    std::vector<comm::algo::Policy::Row> measured;
+    for (const auto& row : rows) {
+      const CommResult* best = nullptr;
+      for (const auto& r : row.results)
+        if (r.side.memory == memory && r.side.algorithm != Algorithm::native && (!best || r.seconds.median < best->seconds.median)) best = &r;
+      if (best) measured.push_back({row.what.what, g.size(), hosts_of(g), memory == Memory::window, row.what.bytes, best->side.algorithm});
+    }
+    policy.replace(measured);
+  }
+  io::make_folder(comm_policy_file().parent_path());
+  io::write_file_atomic(comm_policy_file(), policy.text());
+}
+
+nlohmann::ordered_json comm_json(const CommCase& c, const CommResult& r, const Group& g) {
+  const auto us = [](double seconds) { return std::round(seconds * 1e9) / 1e3; };
+  nlohmann::ordered_json j = {{"collective", comm::collective_name(c.what)}, {"algorithm", comm::algorithm_name(r.side.algorithm)}, {"memory", memory_name(r.side.memory)},
+                              {"bytes", c.bytes}, {"dtype", comm_dtype_name(c.dtype)}, {"ranks", g.size()}, {"hosts", hosts_of(g)}, {"transport", g.transport()},
+                              {"us", us(r.seconds.median)}, {"us_low", us(r.seconds.low)}, {"us_high", us(r.seconds.high)}, {"algbw", r.algbw(c) / 1e9}, {"busbw", r.busbw(c, g.size()) / 1e9},
+                              {"native_us", nullptr}, {"ratio", nullptr}};
+  if (r.ratio) {
+    j["native_us"] = us(r.native_seconds);
+    j["ratio"] = r.ratio->median, j["ratio_low"] = r.ratio->low, j["ratio_high"] = r.ratio->high;
+  }
+  if (r.max_error) j["max_error"] = *r.max_error;
+  j["wire_bytes"] = r.wire_bytes, j["rounds"] = r.rounds, j["calls"] = r.calls;
+  return j;
+}
+
+}  // namespace hpcdl::lab

@@ -1,0 +1,81 @@
+#pragma once
+// Collectives timed on the ranks of a group, algorithm against algorithm and against the library below (MPI, NCCL), in turns.
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hpcdl/comm/group.h"
+#include "hpcdl/lab/compare/statistics.h"
+
+namespace hpcdl::lab {
+
+/// Where the tensors lie.
+enum class Memory : std::uint8_t { own, window };
+constexpr const char* memory_name(Memory m) { return m == Memory::own ? "private" : "window"; }
+
+/// What is compared at one size.
+struct CommSide {
+  comm::Algorithm algorithm = comm::Algorithm::automatic;
+  Memory memory = Memory::own;
+  std::string name() const;  // "shared (window)"
+  bool operator==(const CommSide&) const = default;
+};
+
+struct CommCase {
+  comm::Collective what = comm::Collective::all_reduce;
+  std::int64_t bytes = 0;  // of the larger tensor of a rank
+  DType dtype = DType::f32;
+  comm::Reduce op = comm::Reduce::sum;
+};
+
+struct CommOptions {
+  double seconds = 1;     // for a whole case, of all sides
+  double target = 0.004;  // of one side's turn in a round
+  int rounds = 0;         // 0: as many as fit
+  bool check = false;
+};
+
+struct CommResult {
+  CommSide side;
+  compare::Spread seconds;                // of one call, on the slowest rank
+  double native_seconds = 0;              // 0: not measured
+  std::optional<compare::Spread> ratio;   // native's time / this one's, round by round
+  std::optional<double> max_error;        // against sums in double, relative to the largest
+  std::int64_t wire_bytes = 0;            // that rank 0 sends in one call
+  int rounds = 0, calls = 0;              // calls in a turn
+
+  /// Bytes by time; and times what a link carries at least, so that numbers of ranks compare (as nccl-tests define it).
+  double algbw(const CommCase& c) const { return static_cast<double>(c.bytes) / seconds.median; }
+  double busbw(const CommCase& c, int ranks) const;
+};
+
+/// Collective: all ranks call it with the same arguments, and get the same times. Sides take turns in a round, in an order that the next round
+/// reverses; a call that is not timed comes before each turn.
+std::vector<CommResult> bench_collective(const comm::Group& g, const Stream& s, const CommCase& c, const std::vector<CommSide>& sides, const CommOptions& options);
+
+/// The sides that can run there: `algorithm` alone, or all of them. Window sides where the ranks share memory.
+std::vector<CommSide> comm_sides(const comm::Group& g, const CommCase& c, bool native);
+/// Whether the transport has a library of its own.
+bool has_native(const comm::Group& g);
+int hosts_of(const comm::Group& g);
+
+struct CommRow {
+  CommCase what;
+  std::vector<CommResult> results;
+};
+
+/// Beside the lab's other memories of this machine; comm::algo::Policy.
+std::filesystem::path comm_policy_file();
+/// Puts the fastest of each size there.
+void save_comm_policy(const std::vector<CommRow>& rows, const comm::Group& g);
+
+nlohmann::ordered_json comm_json(const CommCase& c, const CommResult& r, const comm::Group& g);
+/// One line for each size, one column for each side: microseconds and how many times as fast as native.
+std::string comm_table(const std::vector<CommRow>& rows, int ranks);
+/// Bus bandwidth over size, as an SVG that stands alone.
+std::string comm_picture(const std::vector<CommRow>& rows, const std::string& title, int ranks);
+
+}  // namespace hpcdl::lab
