@@ -76,6 +76,7 @@ int train_verb(Options& o, CLI::App& sub) {
   const train::StopSignals signals(config.checkpoint.on_interrupt);
   auto joined = join_ranks(config.dist);
   config.train.device = device_of_rank(config.train.device, joined.place());
+  if (joined.watch() && device_from_name(config.train.device).is_cuda()) joined.watch()->limit_work(config.dist.timeout);
   return on_ranks(joined, [&] { return train_rank(o, config, joined); });
 }
 

@@ -297,6 +297,7 @@ void Run::evaluate() {
   for (std::int64_t i = 0; i < config_.train.eval_batches; ++i) {  // on each rank; batches go round them
     const auto* batch = eval_->next();
     if (!batch) break;
+    const comm::InPhase phase(world().ledger(), comm::Phase::compute);
     sum += train_->evaluate(batch->tokens, batch->targets);
     tokens += batch->valid;
   }

@@ -55,7 +55,7 @@ std::string waiting(Ranks ranks, int asker, const std::vector<int>& blamed) {
   int who = asker >= 0 && waits(asker) ? asker : -1;
   for (int r = 0; who < 0 && r < static_cast<int>(ranks.size()); ++r)
     if (waits(r)) who = r;
-  if (who < 0) return "";
+  if (who < 0) return asker < 0 || at(ranks, asker).kind != Kind::answers ? "" : fmt::format("; {} has been {}", named(ranks, asker), doing(at(ranks, asker).report));
   return fmt::format("; {} waits in {}", named(ranks, who), operation(at(ranks, who).report));
 }
 
@@ -114,9 +114,23 @@ std::vector<int> absent(Ranks ranks, const LedgerEntry& mine, int peer) {
   return out;
 }
 
+/// The asker is in no collective that is known here: on a GPU they are part of its work.
+Verdict no_step_ends(Ranks ranks, int asker, const std::vector<int>& finished) {
+  const Report& mine = at(ranks, asker).report;
+  std::vector<int> away = finished;
+  for (const int r : of_kind(ranks, Kind::answers))
+    if (finished.empty() && (at(ranks, r).report.in_collective() || at(ranks, r).report.work.phase != mine.work.phase)) away.push_back(r);
+  if (away.empty())
+    return {{asker}, fmt::format("[dist] no rank gets on: {} has been {}, longer than dist.timeout, and all others answer and do the same: a GPU hangs, or ranks call different collectives",
+                                 named(ranks, asker), doing(mine))};
+  const std::string what = finished.empty() ? (away.size() > 1 ? "do something else; the first has been " : "has been ") + doing(at(ranks, away.front()).report) : "has finished its run";
+  return {away, fmt::format("[dist] {} {}; {} has been {}, longer than dist.timeout", list(ranks, away), what, named(ranks, asker), doing(mine))};
+}
+
 Verdict all_answer(Ranks ranks, int asker, int peer) {
   const Report& mine = at(ranks, asker).report;
   const auto finished = of_kind(ranks, Kind::finished);
+  if (!mine.in_collective()) return no_step_ends(ranks, asker, finished);
   const auto blame_finished = [&] { return Verdict{finished, fmt::format("[dist] {} has finished its run{}", list(ranks, finished), waiting(ranks, asker, finished))}; };
   if (!finished.empty() && (mine.collective.group_size == ranks.size() || (peer >= 0 && at(ranks, peer).kind == Kind::finished))) return blame_finished();
   const auto odd = odd_ones(ranks, mine.collective);

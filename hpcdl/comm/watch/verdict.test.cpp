@@ -104,6 +104,16 @@ TEST(Verdict, GoneSilentFailedFinished) {
   expect_parts(judge(ranks, 0, 1), {1}, {"rank 1 on node0 has finished its run; rank 0 on node0 waits in all_reduce number 41"});
 }
 
+TEST(Verdict, WhereCollectivesArePartOfTheWork) {
+  auto ranks = all_waiting(4);
+  for (auto& r : ranks) r = doing(r, Phase::compute);
+  expect_parts(judge(ranks, 2, -1), {2}, {"no rank gets on: rank 2 on node1 has been in compute for 12 s", "longer than dist.timeout"});
+  ranks[1] = doing(ranks[1], Phase::checkpoint);
+  expect_parts(judge(ranks, 2, -1), {1}, {"rank 1 on node0 has been in checkpoint for 12 s", "rank 2 on node1 has been in compute"});
+  ranks[3].kind = Kind::silent;
+  expect_parts(judge(ranks, 2, -1), {3}, {"rank 3 on node1 does not answer", "; rank 2 on node1 has been in compute"});
+}
+
 TEST(Verdict, AHostWhoseRanksAreAllAwayIsNamedItself) {
   auto ranks = all_waiting(6);
   for (int r : {2, 3}) ranks[static_cast<std::size_t>(r)].kind = Kind::silent;

@@ -24,6 +24,10 @@ class Watch::State {
   void start();
   void guard(const Group& world);
   void fail(std::string_view why);
+  void limit_work(double s) {
+    const std::lock_guard lock(mutex_);
+    work_limit_ = s;
+  }
   void close();
   void stop();
   std::string verdict() const;
@@ -45,6 +49,7 @@ class Watch::State {
   void inquire(int asker, int peer);
   void conclude(const std::string& sentence);
   void tick();
+  void limit(const Report& mine);
   Deadline next_tick() const;
   Report report() const;
   void tell_keeper(Said what, std::string_view bytes);
@@ -64,6 +69,7 @@ class Watch::State {
   std::shared_ptr<Group> world_;  // null: not guarded yet, or no longer
   std::vector<int> present_;      // others that have neither finished nor gone
   std::vector<int> untold_;       // of rank 0: ranks that have not said that they know the verdict
+  double work_limit_ = 0;         // seconds
   int wants_ = -2;                // whom this rank waited for at its deadline; -2: it did not
 
   // Of the thread alone.
@@ -196,7 +202,9 @@ Deadline Watch::State::next_tick() const { return std::min({next_beat_, settled_
 void Watch::State::tick() {
   const auto now = Clock::now();
   if (now >= next_beat_) {
-    if (!keeper()) channel_->send(0, said(Said::beat, pack(report())));
+    const Report mine = report();
+    if (!keeper()) channel_->send(0, said(Said::beat, pack(mine)));
+    limit(mine);
     next_beat_ = now + seconds(options_.beat_seconds);
   }
   if (now >= settled_at_) {
@@ -210,6 +218,12 @@ void Watch::State::tick() {
     leave_at_ = Deadline::max();
     if (options_.leave) options_.leave(verdict());
   }
+}
+
+void Watch::State::limit(const Report& mine) {
+  const std::lock_guard lock(mutex_);
+  const bool computes = mine.work.phase == Phase::compute && !mine.in_collective();
+  if (work_limit_ > 0 && computes && wants_ == -2 && static_cast<double>(mine.work.since) * 1e-9 > work_limit_) wants_ = -1;
 }
 
 void Watch::State::handle(const Event& e) {
@@ -305,6 +319,7 @@ OnLost Watch::on_lost() const {
 }
 
 void Watch::guard(const Group& world) { state_->guard(world); }
+void Watch::limit_work(double seconds) { state_->limit_work(seconds); }
 void Watch::fail(std::string_view why) { state_->fail(why); }
 void Watch::close() { state_->close(); }
 std::string Watch::verdict() const { return state_->verdict(); }

@@ -36,6 +36,10 @@ class Watch {
   /// From now on the watchdog reads this world's ledger, and makes its collectives fail when there is a verdict. Holds the group until close().
   void guard(const Group& world);
 
+  /// On GPUs collectives are part of a rank's own work, and no wait of the CPU ends by itself: where that work is one thing for longer than this,
+  /// the ranks are asked as if a wait had come to its deadline. 0: never.
+  void limit_work(double seconds);
+
   /// This rank ends by an error of its own: the others fail with these words at once, and not when they miss it. No verdict follows here.
   void fail(std::string_view why);
   /// The run is over: the others hear that this rank is not lost, and nothing is watched any more. Rank 0, who hears for all, waits for them

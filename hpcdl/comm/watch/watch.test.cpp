@@ -198,6 +198,19 @@ TEST(Watch, WhoseMainThreadHangsElsewhereIsMadeToLeave) {
   EXPECT_NE(o.left[1].find("rank 1 on beta has been outside collectives"), std::string::npos) << o.left[1];
 }
 
+TEST(Watch, WorkThatNeverEndsIsAskedAboutWhereItIsLimited) {
+  for (const bool limited : {false, true}) {
+    const auto o = run(3, [&](Place& p) {
+      if (limited) p.watch.limit_work(0.3);
+      p.all_reduce("x");
+      const InPhase phase(p.world.ledger(), p.world.rank() == 1 ? Phase::data : Phase::compute);
+      std::this_thread::sleep_for(1500ms);
+      EXPECT_EQ(p.watch.verdict().empty(), !limited) << p.watch.verdict();
+    }, 30);
+    if (limited) expect_all(o, {"rank 1 on beta has been in data for", "has been in compute for"});
+  }
+}
+
 TEST(Watch, GroupsOfOneNameAreToldApart) {
   const auto o = run(4, [](Place& p) {
     const auto tp = p.world.split(p.world.rank() / 2, p.world.rank(), "tp");
