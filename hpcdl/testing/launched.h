@@ -46,7 +46,7 @@ inline comm::Joined join(const Role& role, double timeout) {
   place.local_rank = -1, place.local_world = 0;
   return comm::join(place, {.method = "file://" + role.folder + "/meet", .transport = "tcp", .init_timeout = 60, .timeout = timeout, .leave = [](const std::string& sentence) {
                               std::fprintf(stderr, "%s\n", sentence.c_str());
-                              _exit(exit_code::kPeerLost);
+                              std::_Exit(exit_code::kPeerLost);
                             }});
 }
 
