@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "cli/verb.h"
-#include "hpcdl/comm/transport/mpi.h"
+#include "cli/world.h"
 #include "hpcdl/comm/transport/threads.h"
 #include "hpcdl/comm/world.h"
 #include "hpcdl/io/atomic_file.h"
@@ -78,17 +78,15 @@ int bench_ddp(const Options& o) {
   for (const double mb : o.buckets)
     if (!(mb > 0)) fail_usage("bench", "a bucket of {} MB: expected sizes above 0; every tensor by itself is measured anyway", mb);
   if (o.ranks > 0) return on_threads(o), exit_code::kDone;
-  auto world = comm::make_world(comm::mpi_transport());
-  bench_rank(o, world);
-  world.close();
-  return exit_code::kDone;
+  auto joined = join_ranks({});
+  return on_ranks(joined, [&] { return bench_rank(o, joined.world()), exit_code::kDone; });
 }
 
 }  // namespace
 
 std::function<int()> add_bench_ddp(CLI::App& bench) {
   auto o = std::make_shared<Options>();
-  CLI::App* sub = bench.add_subcommand("ddp", "Data-parallel training steps on the ranks that mpirun has started: bucket sizes against waiting for each tensor by itself");
+  CLI::App* sub = bench.add_subcommand("ddp", "Data-parallel training steps on the ranks of mpirun, hpcdl launch and others: bucket sizes against waiting for each tensor by itself");
   sub->add_option("--buckets", o->buckets, "Sizes in MB")->delimiter(',')->type_name("MB,MB")->capture_default_str();
   sub->add_option("--first-bucket", o->ddp.first_mb, "Size of the first bucket in MB")->check(CLI::Range(0.001, 1e6))->capture_default_str();
   sub->add_option("--layers", o->model.layers, "Of the model")->check(CLI::Range(1, 1000))->capture_default_str();
@@ -98,7 +96,7 @@ std::function<int()> add_bench_ddp(CLI::App& bench) {
   sub->add_option("--vocab", o->model.vocab, "Tokens that there are")->check(CLI::Range(2, 1 << 20))->capture_default_str();
   sub->add_option("--batch", o->ddp.batch, "Sequences of each rank")->check(CLI::Range(1, 1 << 16))->capture_default_str();
   sub->add_option("--rounds", o->ddp.rounds, "Measured steps of each form")->check(CLI::Range(1, 10000))->capture_default_str();
-  sub->add_option("-n,--ranks", o->ranks, "So many ranks as threads of this process, instead of those of mpirun")->check(CLI::Range(1, 64));
+  sub->add_option("-n,--ranks", o->ranks, "So many ranks as threads of this process, instead of those that a launcher has started")->check(CLI::Range(1, 64));
   sub->add_option("--threads", o->threads, "Threads of each rank; default: the processors of its host are shared out");
   sub->add_option("--json", o->json, "One JSON object on stdout; with a file name: into that file")->expected(0, 1)->type_name("[FILE]");
   sub->add_option("--svg", o->svg, "Step times as a picture into this file");

@@ -1,18 +1,25 @@
 #!/usr/bin/env bash
-# mpirun.sh HPCDL: the same command under mpirun and under `hpcdl launch` gives the same weights; a signal to mpirun saves, and the same
-# command resumes. Ends with 77 where there is no mpirun.
+# mpirun.sh HPCDL: the same command under mpirun and under `hpcdl launch` gives the same weights; SIGUSR1, which mpirun passes on, saves
+# and ends with 75. Ends with 77 where there is no mpirun.
 set -uo pipefail
 hpcdl=$(realpath "$1")
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+started=
+finish() {
+  [[ -n $started ]] && kill -TERM "$started" 2>/dev/null  # mpirun ends its ranks
+  rm -rf "$work"
+}
+trap finish EXIT
+trap 'exit 143' TERM INT
 . "$(dirname "$0")/small_run.sh"
 command -v mpirun >/dev/null || skip "no mpirun (openmpi-bin)"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-run() { mpirun --oversubscribe --bind-to none -n 2 "$hpcdl" train -c "$work/run.toml" "$@"; }
+mpi=(mpirun --oversubscribe --bind-to none -n 2 "$hpcdl" train -c "$work/run.toml")
+run() { "${mpi[@]}" "$@"; }
 
 small_run 60
 "$hpcdl" launch -n 2 -- train -c "$work/run.toml" --out "$work/launched" >"$work/launched.log" 2>&1 || fail "hpcdl launch"
-grep -q '2 ranks over tcp, as torchrun says' "$work/launched.log" || fail "the transport of hpcdl launch"
+grep -q "2 ranks over tcp, as hpcdl launch says" "$work/launched.log" || fail "the transport of hpcdl launch"
 run --out "$work/mpi" >"$work/mpi.log" 2>&1 || fail "mpirun"
 grep -q '2 ranks over .*, as Open MPI says' "$work/mpi.log" || fail "who started the ranks"
 cmp "$work/mpi/model/model.safetensors" "$work/launched/model/model.safetensors" || fail "other weights"
@@ -20,4 +27,16 @@ run --out "$work/tcp" --dist.transport tcp >"$work/tcp.log" 2>&1 || fail "mpirun
 cmp "$work/tcp/model/model.safetensors" "$work/launched/model/model.safetensors" || fail "other weights over TCP"
 mpirun --oversubscribe -n 2 "$hpcdl" train -c "$work/run.toml" --out "$work/x" --no.such.key=1 >"$work/bad.log" 2>&1
 (($? == 2)) || fail "a wrong key has to end with 2"
+
+small_run 1000000
+"${mpi[@]}" --out "$work/long" >"$work/long.log" 2>&1 &
+started=$!
+trains() { [[ -f $work/long/metrics.jsonl ]] && (($(wc -l <"$work/long/metrics.jsonl") >= 20)); }
+comes_true trains || fail "no steps"
+kill -USR1 $started
+wait $started
+code=$?
+started=
+((code == 75)) || fail "SIGUSR1: it ended with $code"
+grep -q 'asked to stop: saved step' "$work/long.log" || fail "SIGUSR1: nothing was saved"
 echo "mpirun and hpcdl launch: the same weights"

@@ -211,6 +211,7 @@ Place from_environment(const Reader& env) {
   p.rank = c.rank, p.world = c.world, p.local_rank = c.local_rank, p.local_world = c.local_world, p.source = c.source;
   if (p.world == 1) p.local_rank = 0, p.local_world = 1;
   add_master(p, env, slurm);
+  if (p.source == "torchrun" && env.text_or("TORCHELASTIC_RUN_ID", "").starts_with("hpcdl-")) p.source = "hpcdl launch";
   return p;
 }
 

@@ -121,6 +121,10 @@ TEST(place, the_agent_of_torchrun_keeps_its_port) {
   EXPECT_EQ(p.master_port, 29502);
 }
 
+TEST(place, hpcdl_launch_speaks_as_torchrun_does) {
+  expect(find_place(joined(kTorch, {{"TORCHELASTIC_RUN_ID", "hpcdl-17"}})), 5, 8, 1, 4, "hpcdl launch");
+}
+
 TEST(place, incomplete_sets_do_not_count) {
   const auto p = find_place({{"RANK", "3"}, {"OMPI_COMM_WORLD_RANK", "1"}});
   expect(p, 0, 1, 0, 1, "single process");
