@@ -6,6 +6,7 @@
 #include "cli/bench_comm.h"
 #include "cli/bench_ddp.h"
 #include "cli/bench_python.h"
+#include "cli/bench_tp.h"
 #include "cli/tune_option.h"
 #include "cli/verb.h"
 #include "hpcdl/io/atomic_file.h"
@@ -29,8 +30,7 @@ struct Options {
   double seconds = 4;
   bool to_stdout = false, cold = false, warm = false, aa = false, list = false, forward = false;
   TuneOption tune;
-  std::function<int()> comm;
-  std::function<int()> ddp;
+  std::function<int()> comm, ddp, tp;
 };
 
 /// `--json softmax`: a word that names an op is an op, not a file.
@@ -208,6 +208,7 @@ class Bench {
 int bench(Options& o, CLI::App& sub) {
   if (sub.got_subcommand("comm")) return o.comm();
   if (sub.got_subcommand("ddp")) return o.ddp();
+  if (sub.got_subcommand("tp")) return o.tp();
   settle_words(o);
   o.vs = parse_peers(o.vs_words);
   if (o.cold && o.warm) fail_usage("bench", "--cold and --warm exclude each other");
@@ -239,6 +240,7 @@ void add_bench(CLI::App& app, Run& run) {
                       sub.add_flag("--list", o.list, "Print the cases, time nothing");
                       o.comm = add_bench_comm(sub);
                       o.ddp = add_bench_ddp(sub);
+                      o.tp = add_bench_tp(sub);
                     }, bench);
 }
 

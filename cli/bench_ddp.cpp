@@ -2,14 +2,8 @@
 
 #include "cli/bench_ddp.h"
 
-#include <exception>
-#include <mutex>
-#include <thread>
-
+#include "cli/bench_ranks.h"
 #include "cli/verb.h"
-#include "cli/world.h"
-#include "hpcdl/comm/transport/threads.h"
-#include "hpcdl/comm/world.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/lab/ddp/ddp.h"
 #include "hpcdl/lab/machine.h"
@@ -51,35 +45,10 @@ void bench_rank(const Options& o, const comm::Group& world) {
   else print_text(lab::ddp_table(report));
 }
 
-/// Ranks that are threads of this process.
-void on_threads(const Options& o) {
-  auto transports = comm::thread_transports(o.ranks);
-  std::exception_ptr first;
-  std::mutex mutex;
-  std::vector<std::thread> threads;
-  for (auto& t : transports)
-    threads.emplace_back([&] {
-      comm::Group world;
-      try {
-        world = comm::make_world(std::move(t));
-        bench_rank(o, world);
-        world.close();
-      } catch (const std::exception& e) {
-        const std::lock_guard lock(mutex);
-        if (!first) first = std::current_exception();
-        world.abandon(e.what());
-      }
-    });
-  for (auto& t : threads) t.join();
-  if (first) std::rethrow_exception(first);
-}
-
 int bench_ddp(const Options& o) {
   for (const double mb : o.buckets)
     if (!(mb > 0)) fail_usage("bench", "a bucket of {} MB: expected sizes above 0; every tensor by itself is measured anyway", mb);
-  if (o.ranks > 0) return on_threads(o), exit_code::kDone;
-  auto joined = join_ranks({});
-  return on_ranks(joined, [&] { return bench_rank(o, joined.world()), exit_code::kDone; });
+  return on_bench_ranks(o.ranks, [&](const comm::Group& world) { bench_rank(o, world); });
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 //   row layers (o, down, proj)              a rank has the same ones of the inputs; its product is an addend of the output
 //   embedding and head                      a rank has some rows of the vocabulary (vocabulary.h)
 //
-// What it costs is on the wire: see collectives.h, and wire_bytes() below for a whole step. A model knows nothing of it (nn/split.h): models/shard.h says
+// What it costs is on the wire: collectives.h for each op, wire.h for a whole step. A model knows nothing of it (nn/split.h): models/shard.h says
 // for each family which layer is which.
 
 #include <memory>

@@ -1,0 +1,65 @@
+// hpcdl bench tp: what sharing layers out costs, by scheme: bytes between ranks, counted and by formula, time and memory.
+
+#include "cli/bench_tp.h"
+
+#include "cli/bench_ranks.h"
+#include "cli/verb.h"
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/lab/machine.h"
+#include "hpcdl/lab/roofline/report.h"
+#include "hpcdl/lab/tensor/tensor.h"
+#include "hpcdl/parallel/agree.h"
+
+namespace hpcdl::cli {
+namespace {
+
+struct Options {
+  io::ModelConfig model{.layers = 4, .heads = 8, .width = 512, .context = 256, .vocab = 4096};
+  lab::TensorOptions tensor;
+  int ranks = 0, threads = 0;
+  bool llama = false, bf16 = false;
+  std::string device = "cpu";
+  std::vector<std::string> json;
+};
+
+void bench_rank(const Options& o, const comm::Group& world) {
+  auto model = o.model;
+  model.family = o.llama ? io::Family::llama : io::Family::gpt2;
+  model.resolve();
+  auto options = o.tensor;
+  if (o.bf16) options.compute = DType::bf16;
+  options.device = device_from_name(o.device == "cuda" ? fmt::format("cuda:{}", world.rank()) : o.device);
+  Pool pool(o.threads > 0 ? o.threads : parallel::threads_per_rank(world));
+  const auto report = lab::bench_tensor(world, pool, model, options);
+  if (world.rank() > 0) return;
+  auto json = lab::tensor_json(report);
+  const auto m = lab::this_machine();
+  json["machine"] = {{"cpu", m.cpu}, {"isa", m.isa}, {"threads", pool.threads()}, {"date", lab::roofline::today()}};
+  const bool to_stdout = !o.json.empty() && o.json[0].empty();
+  if (!o.json.empty() && !to_stdout) io::write_file_atomic(o.json[0], json.dump(1) + "\n");
+  if (to_stdout) print_json(json);
+  else print_text(lab::tensor_table(report));
+}
+
+}  // namespace
+
+std::function<int()> add_bench_tp(CLI::App& bench) {
+  auto o = std::make_shared<Options>();
+  CLI::App* sub = bench.add_subcommand("tp", "Tensor-parallel training steps on the ranks of mpirun, hpcdl launch and others, by scheme: bytes sent against the formulas, time, memory");
+  sub->add_option("--layers", o->model.layers, "Of the model")->check(CLI::Range(1, 1000))->capture_default_str();
+  sub->add_option("--width", o->model.width, "Of the model")->check(CLI::Range(1, 1 << 16))->capture_default_str();
+  sub->add_option("--heads", o->model.heads, "Of the model")->check(CLI::Range(1, 1024))->capture_default_str();
+  sub->add_option("--context", o->model.context, "Tokens of a sequence")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  sub->add_option("--vocab", o->model.vocab, "Tokens that there are")->check(CLI::Range(2, 1 << 20))->capture_default_str();
+  sub->add_flag("--llama", o->llama, "A Llama instead of a GPT-2");
+  sub->add_flag("--bf16", o->bf16, "Activations of 16 bits");
+  sub->add_option("--batch", o->tensor.batch, "Sequences of a step")->check(CLI::Range(1, 1 << 16))->capture_default_str();
+  sub->add_option("--rounds", o->tensor.rounds, "Measured steps of each scheme")->check(CLI::Range(1, 10000))->capture_default_str();
+  sub->add_option("-n,--ranks", o->ranks, "So many ranks as threads of this process, instead of those that a launcher has started")->check(CLI::Range(1, 64));
+  sub->add_option("--threads", o->threads, "Threads of each rank; default: the processors of its host are shared out");
+  sub->add_option("--device", o->device, "cpu, or cuda: a GPU for each rank")->capture_default_str();
+  sub->add_option("--json", o->json, "One JSON object on stdout; with a file name: into that file")->expected(0, 1)->type_name("[FILE]");
+  return [o] { return on_bench_ranks(o->ranks, [&](const comm::Group& world) { bench_rank(*o, world); }); };
+}
+
+}  // namespace hpcdl::cli
