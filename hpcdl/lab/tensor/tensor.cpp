@@ -18,7 +18,7 @@ using Scheme = parallel::TensorParallel::Scheme;
 class Side {
  public:
   Side(const comm::Group& tp, Pool& pool, const io::ModelConfig& config, const TensorOptions& o, Scheme scheme)
-      : sharing_(std::make_shared<parallel::TensorParallel>(tp, scheme, comm::Algorithm::ring)),
+      : sharing_(std::make_shared<parallel::TensorParallel>(tp, scheme, o.device.is_cuda() ? comm::Algorithm::automatic : comm::Algorithm::ring)),
         model_(models::LanguageModel::create(config, 1, true, sharing_)),
         step_(model_, pool, {.batch = o.batch, .length = config.context, .forward = {.compute = o.compute}}, o.device),
         ids_(static_cast<std::size_t>(o.batch * config.context)) {
@@ -89,7 +89,7 @@ std::string tensor_table(const TensorReport& r) {
 
 nlohmann::ordered_json tensor_json(const TensorReport& r) {
   nlohmann::ordered_json j = {{"ranks", r.ranks}, {"parameters", r.parameters}, {"tokens", r.options.batch * r.model.context}, {"layers", r.model.layers},
-                              {"width", r.model.width}, {"ffn", r.model.ffn}, {"algorithm", "ring"}, {"schemes", nlohmann::ordered_json::array()}};
+                              {"width", r.model.width}, {"ffn", r.model.ffn}, {"algorithm", r.options.device.is_cuda() ? "auto" : "ring"}, {"schemes", nlohmann::ordered_json::array()}};
   for (const auto& s : r.results)
     j["schemes"].push_back({{"scheme", parallel::scheme_name(s.scheme)}, {"wire_bytes", s.wire_bytes}, {"formula_bytes", s.formula_bytes}, {"seconds", s.seconds()},
                             {"steps", s.steps}, {"arena_bytes", s.arena_bytes}, {"loss", s.loss}});

@@ -36,7 +36,7 @@ struct TensorReport {
   std::vector<TensorResult> results;
 };
 
-/// Collective over `tp`, with ring algorithms. The schemes take turns.
+/// Collective over `tp`, on a CPU with ring algorithms. The schemes take turns.
 TensorReport bench_tensor(const comm::Group& tp, Pool& pool, const io::ModelConfig& model, const TensorOptions& options);
 
 std::string tensor_table(const TensorReport& report);
