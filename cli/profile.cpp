@@ -4,15 +4,18 @@
 #include <filesystem>
 
 #include "cli/verb.h"
+#include "cli/world.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/config_table.h"
 #include "hpcdl/lab/light.h"
 #include "hpcdl/lab/merge/merge.h"
 #include "hpcdl/lab/profile/html.h"
+#include "hpcdl/lab/profile/ranks.h"
 #include "hpcdl/lab/profile/session.h"
 #include "hpcdl/lab/profile/text.h"
 #include "hpcdl/lab/profile/trace.h"
+#include "hpcdl/parallel/agree.h"
 
 namespace hpcdl::cli {
 
@@ -37,9 +40,17 @@ void check(const Options& o) {
   if (fs::exists(o.out) && !fs::is_empty(o.out, ignored)) fail_usage("profile", "--out {}: the folder holds something already; a profiled run starts anew", o.out);
 }
 
-void write_trace(const Options& o, const lab::Profiled& done, const lab::Roofs& roofs) {
+void write_trace(const Options& o, const lab::Profiled& done, const lab::Roofs& roofs, const comm::Group& world) {
   if (o.trace.empty()) return;
-  const auto text = lab::trace_text(done.profile, roofs, {.limit = static_cast<std::int64_t>(o.limit_mb * (1 << 20)), .pings = {}});
+  const auto text = lab::trace_text(done.profile, roofs, {.limit = static_cast<std::int64_t>(o.limit_mb * (1 << 20)), .pings = lab::ping_rank_zero(world)});
+  if (world.size() > 1) {
+    if (const auto merged = lab::merge_ranks(world, text.json)) {
+      lab::write_trace(o.trace, merged->json);
+      if (!o.json) print_text(lab::merged_text(*merged));
+      say("traces of {} ranks on one clock in {}: open it at https://ui.perfetto.dev", world.size(), o.trace);
+    }
+    return;
+  }
   lab::write_trace(o.trace, text.json);
   say("trace of {} steps in {}: open it at https://ui.perfetto.dev", text.steps, o.trace);
   if (text.left_out) say("{} steps were left out: the trace would have exceeded --trace-limit {:g} MiB", text.left_out, o.limit_mb);
@@ -64,30 +75,24 @@ int merge(const Options& o) {
   return exit_code::kDone;
 }
 
-int profile(Options& o, CLI::App& sub) {
-  if (!o.merge.empty()) return merge(o);
-  train::RunConfig config;
-  io::ConfigTable table(config);
-  const std::vector<fs::path> files(o.configs.begin(), o.configs.end());
-  table.load(files, overrides(sub.remaining()));
-  check(o);
-  config.output = o.out;
-  config.checkpoint.resume = "none";
-  config.train.log_every = std::max<std::int64_t>(config.train.log_every, 1);
-
-  lab::Roofs roofs;
-  {
+int profile_rank(const Options& o, train::RunConfig& config, const comm::Group& world) {
+  const bool leads = world.rank() == 0;
+  // Measured once on each host and remembered.
+  const auto roofs = parallel::host_by_host(world, [&] {
     Pool pool(config.train.threads);
-    roofs = lab::roofs(device_from_name(config.train.device), pool);
-  }
-  const auto done = lab::profile_training(config, o.profile, {.console = console(), .speed_of_light = [&](const Program& p) { return lab::light(p, roofs).seconds; },
-                                                              .after_step = {}, .steps_only = o.out.empty()});
-  if (std::none_of(done.profile.steps.begin(), done.profile.steps.end(), [](const lab::StepTrace& s) { return s.recorded; })) {
-    say("stopped before a step was recorded");
+    return lab::roofs(device_from_name(config.train.device), pool);
+  });
+  train::Hooks hooks{.console = console(), .world = world, .speed_of_light = {}, .after_step = {}, .steps_only = o.out.empty()};
+  if (leads) hooks.speed_of_light = [&](const Program& p) { return lab::light(p, roofs).seconds; };
+  const auto done = lab::profile_training(config, o.profile, hooks);
+  const bool seen = std::any_of(done.profile.steps.begin(), done.profile.steps.end(), [](const lab::StepTrace& s) { return s.recorded; });
+  if (parallel::any_rank(world, !seen)) {
+    if (leads) say("stopped before a step was recorded");
     return exit_code::kRequeue;
   }
+  write_trace(o, done, roofs, world);
+  if (!leads) return exit_code::kDone;
   const auto report = lab::report(done.profile, roofs);
-  write_trace(o, done, roofs);
   if (!o.html.empty()) {
     io::write_file_atomic(o.html, lab::report_html(report, done.profile, page_title(config)));
     say("report in {}", o.html);
@@ -101,6 +106,22 @@ int profile(Options& o, CLI::App& sub) {
     print_text(lab::report_text(report, o.text));
   }
   return exit_code::kDone;
+}
+
+int profile(Options& o, CLI::App& sub) {
+  if (!o.merge.empty()) return merge(o);
+  train::RunConfig config;
+  io::ConfigTable table(config);
+  const std::vector<fs::path> files(o.configs.begin(), o.configs.end());
+  table.load(files, overrides(sub.remaining()));
+  check(o);
+  config.output = o.out;
+  config.checkpoint.resume = "none";
+  config.train.log_every = std::max<std::int64_t>(config.train.log_every, 1);
+
+  auto joined = join_ranks(config.dist);
+  config.train.device = device_of_rank(config.train.device, joined.place());
+  return on_ranks(joined, [&] { return profile_rank(o, config, joined.world()); });
 }
 
 }  // namespace

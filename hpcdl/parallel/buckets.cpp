@@ -28,7 +28,8 @@ BucketPlan plan_buckets(std::span<const std::int64_t> bytes, const BucketOptions
       plan.bytes = padded(plan.bytes, kBucketAlign);
       if (!plan.buckets.empty()) plan.buckets.back().bytes = plan.bytes - plan.buckets.back().offset;
       const int at = static_cast<int>(plan.offset.size());
-      limit = std::min(options.cap, at == 0 ? options.first : std::max(options.first, left / 2));
+      const auto grown = plan.buckets.empty() ? 0 : 2 * plan.buckets.back().bytes;
+      limit = std::min(options.cap, std::max(options.first, std::min(grown, left / 2)));
       plan.buckets.push_back({.offset = plan.bytes, .bytes = 0, .begin = at, .end = at});
     }
     plan.offset.push_back(plan.bytes);

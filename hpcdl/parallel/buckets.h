@@ -23,9 +23,10 @@ struct BucketPlan {
   std::int64_t bytes = 0;
 };
 
-/// bytes: of the gradients, in the order in which backward completes them (the reverse of forward, but for weights used twice). Towards the
-/// end no bucket is larger than half of what is left (or than `first`): nothing can hide the reduction of the last one. Every tensor
-/// begins at a multiple of 256 bytes, every bucket of 4096: the padding is reduced with the rest and stays 0.
+/// bytes: of the gradients, in the order in which backward completes them (the reverse of forward, but for weights used twice). Each
+/// bucket is at most twice as large as the one before, so that the wire is busy early, and at most half of what is left (but `first`),
+/// since nothing can hide the reduction of the last one. Every tensor begins at a
+/// multiple of 256 bytes, every bucket of 4096: the padding is reduced with the rest and stays 0.
 /// Source: Li et al., "PyTorch Distributed: experiences on accelerating data parallel training", VLDB 2020, section 3.2.3.
 BucketPlan plan_buckets(std::span<const std::int64_t> bytes, const BucketOptions& options = {});
 

@@ -38,10 +38,10 @@ void expect_whole(const BucketPlan& plan, std::span<const std::int64_t> bytes) {
   EXPECT_EQ(at, plan.bytes);
 }
 
-TEST(buckets, the_first_is_small_the_others_are_filled_up_to_the_cap_and_the_last_ones_taper) {
+TEST(buckets, they_grow_from_the_first_to_the_cap_and_taper_towards_the_end) {
   const std::vector<std::int64_t> bytes(18, 1 << 20);
   const auto plan = plan_buckets(bytes, {.cap = 4 << 20, .first = 1 << 20});
-  EXPECT_EQ(sizes_of(plan), (std::vector{1, 4, 4, 4, 2, 1, 1, 1}));
+  EXPECT_EQ(sizes_of(plan), (std::vector{1, 2, 4, 4, 3, 2, 1, 1}));
   expect_whole(plan, bytes);
 }
 

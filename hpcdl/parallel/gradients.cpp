@@ -15,6 +15,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint8_t kStream = 2;  // of a GPU: 0 computes, 1 may have gradients of weights
 
+constexpr std::string_view kJoin = "all_reduce.join";
+
 double seconds_between(Clock::time_point begin, Clock::time_point end) { return std::chrono::duration<double>(end - begin).count(); }
 
 }  // namespace
@@ -64,6 +66,11 @@ Gradients::~Gradients() {
   }
 }
 
+const Gradients* Gradients::of(const Program& program) {
+  if (program.records.empty() || program.records.back().op != kJoin) return nullptr;
+  return reinterpret_cast<const Start*>(program.args.data() + program.records.back().args)->self;
+}
+
 Tensor Gradients::gradient(std::string_view name) const {
   const auto it = index_.find(name);
   require(it != index_.end(), "parallel", "no gradient is called \"{}\"", name);
@@ -111,7 +118,8 @@ void Gradients::reduce(Graph& g, const Recording& r, std::size_t bucket) {
   const Graph::Scope scope(g, names_[bucket]);
   const Graph::Beside beside(g, options_.overlap ? kStream : 0);
   const Start args{this, static_cast<int>(bucket), !options_.overlap};
-  g.emit("all_reduce", &Gradients::start, std::span(&r.buckets[bucket], 1), &args, sizeof args,
+  // One that is only queued is no collective in a trace: "all_reduce.join" is.
+  g.emit(options_.overlap && !device_.is_cuda() ? "queue.all_reduce" : "all_reduce", &Gradients::start, std::span(&r.buckets[bucket], 1), &args, sizeof args,
          {.flops = 0, .bytes = 2.0 * static_cast<double>(plan_.buckets[bucket].bytes)}, Phase::backward);
 }
 
@@ -135,7 +143,7 @@ void Gradients::record(Graph& g, const std::function<void()>& backward) {
     if (r->missing[b] > 0) reduce(g, *r, b);
   if (options_.overlap && !device_.is_cuda()) {  // the end of a program waits for a GPU's streams
     const Start args{this, 0, true};
-    g.emit("join", &Gradients::join, r->buckets, &args, sizeof args, {}, Phase::backward);
+    g.emit(kJoin, &Gradients::join, r->buckets, &args, sizeof args, {}, Phase::backward);
   }
   r->buckets.clear();
 }

@@ -63,6 +63,8 @@ class Gradients {
   const comm::Group& group() const { return group_; }
   /// Whether the ranks of the group see each other's gradients in memory.
   bool shared() const { return window_ != nullptr; }
+  /// Whose reductions a program overlaps with computing on a CPU; null: nobody's.
+  static const Gradients* of(const Program& program);
   const ExchangeTimes& times() const { return times_; }
   /// CPU, overlapped: what the last pass exchanged, and when.
   const std::vector<Exchange>& exchanges() const { return exchanges_; }

@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <tuple>
 
 #include "hpcdl/lab/profile/advice.h"
 
@@ -133,6 +134,23 @@ double launch_gaps(const Profile& profile) {
   return steps ? seconds(idle) / static_cast<double>(steps) : 0;
 }
 
+std::pair<double, double> exchange(const Profile& profile) {
+  std::int64_t all = 0, waited = 0, steps = 0;
+  for (const auto& step : profile.steps) {
+    if (!step.recorded) continue;
+    ++steps;
+    for (const auto& e : step.exchanges) all += e.end - e.begin;
+    for (const auto& run : step.runs) {
+      const auto& records = profile.programs[static_cast<std::size_t>(run.program)].program.records;
+      for (std::size_t i = 0; i < run.times.size(); ++i)
+        if (is_collective(records[i].op))
+          for (const auto& e : step.exchanges) waited += std::max<std::int64_t>(0, std::min(e.end, run.times[i].end) - std::max(e.begin, run.times[i].begin));
+    }
+  }
+  const double n = static_cast<double>(std::max<std::int64_t>(steps, 1));
+  return {seconds(all) / n, seconds(waited) / n};
+}
+
 MemoryPeak memory_peak(const Profile& profile) {
   MemoryPeak out;
   std::set<const void*> seen;
@@ -173,6 +191,7 @@ Report report(const Profile& profile, const Roofs& roofs) {
   r.how = profile.how;
   if (!r.how.empty()) r.launch_gaps = launch_gaps(profile);
   for (const auto& s : profile.steps) r.kernels += static_cast<double>(s.device.size()) / static_cast<double>(std::max<std::int64_t>(r.steps, 1));
+  std::tie(r.exchange, r.exchange_waited) = exchange(profile);
   r.memory = memory_peak(profile);
   count_threads(r, profile, totals);
   return r;
@@ -201,6 +220,7 @@ nlohmann::ordered_json report_json(const Report& r) {
              {"optimizer", 1e3 * r.phases[3]}, {"idle", 1e3 * r.gap_seconds()}, {"between_steps", 1e3 * r.between_steps}};
   if (r.launch_gaps >= 0)
     j["gpu"] = {{"timed_by", r.how}, {"launch_gaps_ms", 1e3 * r.launch_gaps}, {"launch_gaps_share", r.launch_gaps / r.step_seconds}, {"kernels", r.kernels}};
+  if (r.exchange > 0) j["exchange"] = {{"ms", 1e3 * r.exchange}, {"waited_ms", 1e3 * r.exchange_waited}, {"hidden", 1 - r.exchange_waited / r.exchange}};
   if (r.busy >= 0) j["threads_busy"] = r.busy;
   j["interruptions"] = r.interruptions;
   j["thread_busy_ms"] = Json::array();

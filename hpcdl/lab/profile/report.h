@@ -49,6 +49,8 @@ struct Report {
   double phases[4] = {};             // per step: records of each Phase
   double between_steps = 0;          // per step: logging and the like, outside of steps
   double launch_gaps = -1;           // seconds per step in which a GPU was idle within a program; < 0: ran on a CPU
+  double exchange = 0;               // per step: reductions of gradients beside or between the records; 0: one rank, or not known
+  double exchange_waited = 0;        // of it: while no other record ran
   double kernels = 0;                // per step, copies and fills on the GPU among them; 0: not known
   std::string how;
   double busy = -1;                  // share of the threads' time within records that was work; < 0: one thread
@@ -72,6 +74,8 @@ Overhead overhead(const std::vector<StepTrace>& steps);
 std::vector<Gap> gaps(const Profile& profile);
 /// Seconds per recorded step between the begin and the end of the programs in which nothing of them ran.
 double launch_gaps(const Profile& profile);
+/// Seconds per recorded step in which gradients were exchanged, and of them in which the step waited for that alone.
+std::pair<double, double> exchange(const Profile& profile);
 MemoryPeak memory_peak(const Profile& profile);
 
 nlohmann::ordered_json report_json(const Report& report);

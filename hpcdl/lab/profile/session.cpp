@@ -21,7 +21,8 @@ Profiled profile_training(train::RunConfig& config, const ProfileOptions& option
   out.profile.programs = recorder.programs();
   out.profile.threads = recorder.threads();
   out.profile.how = recorder.how();
-  out.profile.rank = options.rank, out.profile.world = options.world;
+  const bool alone = hooks.world.size() == 1;
+  out.profile.rank = alone ? options.rank : hooks.world.rank(), out.profile.world = alone ? options.world : hooks.world.size();
   return out;
 }
 

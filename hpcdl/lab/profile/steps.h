@@ -38,6 +38,13 @@ struct ProgramRun {
   std::vector<std::int64_t> busy;
 };
 
+/// A reduction of gradients, whatever else ran at the time.
+struct ExchangeSpan {
+  std::int64_t begin = 0, end = 0;
+  int bucket = 0;
+  std::int64_t bytes = 0;
+};
+
 struct StageTime {
   train::Stage stage;
   std::int64_t begin = 0, end = 0;
@@ -51,6 +58,7 @@ struct StepTrace {
   std::int64_t interruptions = 0;     // times that the system took the CPU away from one of our threads
   std::deque<StageTime> stages;
   std::deque<ProgramRun> runs;        // a deque: a timer may fill a run in later
+  std::vector<ExchangeSpan> exchanges;  // CPU, many ranks: by begin
   std::vector<DeviceSpan> device;     // what a GPU did, by begin; empty where nobody could tell
 };
 

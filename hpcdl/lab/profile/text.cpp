@@ -26,6 +26,8 @@ std::string budget(const Report& r) {
   out += share_line("forward", r.phases[0], r.step_seconds);
   if (r.phases[1] > 0) out += share_line("recompute", r.phases[1], r.step_seconds);
   out += share_line("backward", r.phases[2], r.step_seconds);
+  if (r.exchange > 0)
+    out += share_line("  exchange", r.exchange, r.step_seconds, fmt::format("of gradients with {} ranks: {} of it hidden behind records", r.world, percent(1 - r.exchange_waited / r.exchange)));
   out += share_line("optimizer", r.phases[3], r.step_seconds);
   out += share_line("idle in between", r.gap_seconds(), r.step_seconds, r.gaps.empty() ? "" : fmt::format("most before {}", r.gaps[0].before));
   if (r.launch_gaps >= 0) out += share_line("  launch gaps", r.launch_gaps, r.step_seconds, "of it between kernels of one program");

@@ -113,6 +113,7 @@ void Writer::names() {
     meta("thread_sort_index", static_cast<int>(track), "sort_index", std::to_string(static_cast<int>(track)));
   };
   for (const auto& [track, name] : kTracks) track_name(track, name);
+  if (profile_.world > 1) track_name(Track::exchange, "gradients of all ranks");
   if (on_gpu()) track_name(Track::kernels, "GPU kernels"), track_name(Track::queue, "host queues");
 }
 
@@ -162,6 +163,8 @@ void Writer::step(const StepTrace& step) {
   event(head(fmt::format("step {}", step.step + 1), "user_annotation", Track::steps), step.begin, step.end, fmt::format("\"step\":{}", step.step + 1));
   for (const auto& s : step.stages) event(head(stage_name(s.stage), "user_annotation", Track::stages), s.begin, s.end, fmt::format("\"step\":{}", step.step + 1));
   for (const auto& r : step.runs) layers(r), run(r), memory(r);
+  for (const auto& e : step.exchanges)
+    event(head("all_reduce", "exchange", Track::exchange), e.begin, e.end, fmt::format("\"Collective name\":\"all_reduce\",\"bucket\":{},\"bytes\":{},\"Group size\":{}", e.bucket, e.bytes, profile_.world));
   device(step);
 }
 

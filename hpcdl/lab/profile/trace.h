@@ -1,6 +1,7 @@
 #pragma once
 // A profile as a Chrome trace (opens in Perfetto and chrome://tracing): one process per rank; in it one row each for steps,
-// stages, layers and records, on a GPU also of its kernels and of the host that queues them, counters for planned memory. Times in microseconds from the trace's base.
+// stages, layers and records, on a GPU also of its kernels and of the host that queues them, with many
+// ranks of the reductions that run beside the records, counters for planned memory. Times in microseconds from the trace's base.
 
 #include <cstdint>
 #include <filesystem>
@@ -46,6 +47,6 @@ void write_trace(const std::filesystem::path& path, const std::string& json);
 std::string read_trace(const std::filesystem::path& path);
 
 /// Rows of a process in the trace.
-enum class Track : int { steps = 1, stages = 2, layers = 3, records = 4, kernels = 5, queue = 6 };
+enum class Track : int { steps = 1, stages = 2, layers = 3, records = 4, kernels = 5, queue = 6, exchange = 7 };
 
 }  // namespace hpcdl::lab

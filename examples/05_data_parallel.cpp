@@ -1,0 +1,102 @@
+// The transformer of 03_train.cpp on four ranks that share each batch out. The ranks are threads here; with mpirun they are processes, and
+// nothing below `train_rank` is different.
+
+#include <fmt/format.h>
+
+#include <thread>
+
+#include "hpcdl/comm/transport/threads.h"
+#include "hpcdl/comm/world.h"
+#include "hpcdl/core/rng.h"
+#include "hpcdl/graph/executable.h"
+#include "hpcdl/models/language_model.h"
+#include "hpcdl/ops/adamw/adamw.h"
+#include "hpcdl/ops/grad_norm/grad_norm.h"
+#include "hpcdl/parallel/agree.h"
+#include "hpcdl/parallel/gradients.h"
+
+using namespace hpcdl;
+
+constexpr std::int64_t kBatch = 8, kLength = 32, kVocab = 40;  // of all ranks
+
+/// Row b of the batch of a step: counting upwards in steps of 1, 2 or 3 modulo the vocabulary.
+std::int32_t token(std::int64_t step, std::int64_t b, std::int64_t t) {
+  const auto draw = Rng{7, 1}.block(static_cast<std::uint64_t>(step * kBatch + b));
+  return static_cast<std::int32_t>((draw[0] % kVocab + (draw[1] % 3 + 1) * static_cast<std::uint64_t>(t)) % kVocab);
+}
+
+void train_rank(const comm::Group& world) {
+  io::ModelConfig config;
+  config.family = io::Family::llama;
+  config.layers = 2, config.heads = 4, config.kv_heads = 2, config.width = 64, config.context = 64, config.vocab = kVocab;
+  config.resolve();
+  auto model = models::LanguageModel::create(config, /*seed=*/1, /*gradients=*/true);  // the same on every rank
+
+  const std::int64_t rows = kBatch / world.size();
+  const Spec ids{{rows, kLength}, DType::i32};
+  const auto record_loss = [&](Graph& g) {
+    const Var tokens = g.input("tokens", ids), targets = g.input("targets", ids);
+    return std::tuple(tokens, targets, g.keep(model.loss(g, tokens, targets)));
+  };
+
+  // A pass that is recorded and thrown away tells in which order gradients become ready: they are laid out in that order.
+  std::vector<parallel::ReadyGradient> order;
+  {
+    Graph dry;
+    const auto [tokens, targets, loss] = record_loss(dry);
+    dry.on_gradient([&](Graph&, const std::string& name, const Var& gradient) { order.push_back({name, gradient.spec()}); });
+    dry.backward(loss);
+  }
+  parallel::Gradients gradients(world, order, {.buckets = {.cap = 64 << 10, .first = 16 << 10}});
+  model.place_gradients([&](const models::NamedParameter& p) { return gradients.gradient(p.name); });
+
+  // Recorded again, with the reductions among the records of backward.
+  Graph g;
+  const auto [tokens, targets, loss] = record_loss(g);
+  gradients.record(g, [&, l = loss] { g.backward(l); });
+  const Executable step(g.finish());
+
+  Graph o({.inference = true});
+  std::vector<OwnedTensor> moments;
+  std::vector<AdamWTensor<Var>> update;
+  std::vector<Var> sums;
+  for (const auto& p : model.parameters()) {
+    const auto moment = [&](const char* which) {
+      moments.emplace_back(p.value.spec());
+      return o.constant(p.name + which, moments.back().tensor);
+    };
+    sums.push_back(o.constant(p.name + ".grad", p.gradient));
+    update.push_back({.value = o.constant(p.name, p.value), .gradient = sums.back(), .m = moment(".m"), .v = moment(".v"), .decay = p.decay});
+  }
+  record_grad_norm(o, sums, {.max_norm = 1});
+  record_adamw(o, update, {.weight_decay = 0.1f});
+  const Executable optimizer(o.finish());
+
+  Pool pool(1);
+  StepParams params;
+  Stream stream(pool, &params);
+  for (params.step = 0; params.step < 100; ++params.step) {
+    auto* x = step.tensor(tokens).ptr<std::int32_t>();
+    auto* y = step.tensor(targets).ptr<std::int32_t>();
+    for (std::int64_t i = 0; i < rows * kLength; ++i) {
+      const std::int64_t row = world.rank() * rows + i / kLength, t = i % kLength;
+      x[i] = token(params.step, row, t), y[i] = token(params.step, row, t + 1);
+    }
+    params.lr = 3e-3f;
+    params.grad_scale = 1.0f / (kBatch * kLength);  // of all ranks: the sum of their gradients becomes the gradient of the mean
+    step.run(stream);
+    optimizer.run(stream);
+    const double sum = parallel::sum_over_ranks(world, static_cast<double>(*step.tensor(loss).ptr<float>()));
+    if (world.rank() == 0 && params.step % 20 == 0)
+      fmt::print("step {:3}  loss {:.3f}  gradient norm {:.2f}\n", params.step, sum / (kBatch * kLength), params.grad_norm);
+  }
+  if (world.rank() == 0) fmt::print("{} ranks, {} buckets of gradients\n", world.size(), gradients.plan().buckets.size());
+}
+
+int main() {
+  std::vector<std::thread> ranks;
+  auto transports = comm::thread_transports(4);
+  for (auto& transport : transports)
+    ranks.emplace_back([&transport] { train_rank(comm::make_world(std::move(transport))); });
+  for (auto& r : ranks) r.join();
+}
