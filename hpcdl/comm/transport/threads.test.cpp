@@ -12,6 +12,10 @@ TEST(threads, random_collectives_over_split_groups) {
   for (int n = 1; n <= 9; ++n) testing::run_ranks(n, [n](Group world) { testing::exercise(world, 100 + static_cast<std::uint64_t>(n), 150); });
 }
 
+TEST(threads, a_thousand_random_collectives) {
+  testing::run_ranks(4, [](Group world) { testing::exercise(world, 1000, 1000); });
+}
+
 TEST(threads, random_collectives_on_hosts_of_unlike_size) {
   testing::RankOptions options;
   options.hosts = {0, 0, 2, 2, 2, 5};
