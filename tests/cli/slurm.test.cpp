@@ -58,18 +58,18 @@ TEST_F(Slurm, what_does_not_fit_is_refused) {
 TEST_F(Slurm, the_script_requeues_what_was_saved_and_nothing_else) {
   const auto at = folder.path().string();
   tool("srun", "for w in \"$@\"; do echo \"$w\" >>" + at + "/words; done\nexit $CODE\n");
-  tool("scontrol", "echo \"$@\" >>" + at + "/scontrol\n");
+  tool("scontrol", "echo \"$@\" >>" + at + "/asked\n");
   const auto c = config("[parallel]\ndp = 2\n");
   const auto r = run({"slurm", "-c", c, "--program", at + "/my program's", "--mpi", "pmix", "--data.text=a b$HOME"});
   ASSERT_EQ(r.code, 0) << r.err;
   std::ofstream(folder / "job.sh") << r.out;
   for (const int code : {0, 2, 70, 71, 75}) {
-    fs::remove(folder / "words"), fs::remove(folder / "scontrol");
+    fs::remove(folder / "words"), fs::remove(folder / "asked");
     const int status = std::system(fmt::format("PATH={}:$PATH CODE={} SLURM_JOB_ID=17 bash {}/job.sh", at, code, at).c_str());
     EXPECT_EQ(WEXITSTATUS(status), code);
-    EXPECT_EQ(fs::exists(folder / "scontrol"), code == 75);
+    EXPECT_EQ(fs::exists(folder / "asked"), code == 75);
     if (code == 75) {
-      EXPECT_EQ(io::read_file(folder / "scontrol"), "requeue 17\n");
+      EXPECT_EQ(io::read_file(folder / "asked"), "requeue 17\n");
     }
   }
   const auto words = io::read_file(folder / "words");

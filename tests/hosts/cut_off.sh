@@ -13,6 +13,7 @@ finish() {
   rm -rf "$work"
 }
 trap finish EXIT
+trap 'exit 143' TERM INT
 
 [[ $(id -u) == 0 ]] || skip "not root"
 for program in ip tc unshare; do command -v $program >/dev/null || skip "no $program (iproute2, util-linux)"; done
@@ -37,14 +38,20 @@ start 0 two && start 1 two
 wait "${ranks[0]}" || fail "rank 0 on two hosts"
 wait "${ranks[1]}" || fail "rank 1 on two hosts"
 
+across() {  # WORDS...: hpcdl by mpirun over both hosts
+  on 0 mpirun --bind-to none --mca plm rsh --mca plm_rsh_agent "$work/agent" --mca pml ob1 --mca btl tcp,self --mca mpi_yield_when_idle 1 \
+    --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24 \
+    --mca oob_tcp_keepalive_time 3 --mca oob_tcp_keepalive_intvl 3 --mca oob_tcp_keepalive_probes 3 -H 10.77.0.1:1,10.77.0.2:1 -np 2 \
+    "$hpcdl" "$@" </dev/null
+}
 if command -v mpirun >/dev/null; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   # What mpirun calls instead of ssh: ADDRESS COMMAND...
   printf '#!/bin/sh\ni=$(( ${1##*.} - 1 )); shift; exec ip netns exec %s$i unshare --uts -- sh -c "hostname h$i; $*"\n' "$id" >"$work/agent"
   chmod +x "$work/agent"
-  on 0 mpirun --bind-to none --mca plm rsh --mca plm_rsh_agent "$work/agent" --mca pml ob1 --mca btl tcp,self --mca mpi_yield_when_idle 1 \
-    --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24 -H 10.77.0.1:1,10.77.0.2:1 -np 2 \
-    "$hpcdl" train -c "$work/run.toml" --out "$work/mpi" >"$work/mpi.log" 2>&1 </dev/null || fail "mpirun over two hosts"
+  across bench comm --collective all_reduce --algorithm ring --bytes 64K --check --json >"$work/comm.json" 2>"$work/comm.log" || fail "bench comm over two hosts"
+  grep -q '"ratio"' "$work/comm.json" || fail "bench comm: $(cat "$work/comm.json")"
+  across train -c "$work/run.toml" --out "$work/mpi" >"$work/mpi.log" 2>&1 || fail "mpirun over two hosts"
   cmp "$work/mpi/model/model.safetensors" "$work/two/model/model.safetensors" || fail "mpirun: other weights"
 fi
 

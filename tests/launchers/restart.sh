@@ -10,6 +10,7 @@ finish() {
   rm -rf "$work"
 }
 trap finish EXIT
+trap 'exit 143' TERM INT
 . "$(dirname "$0")/small_run.sh"
 
 small_run 12000

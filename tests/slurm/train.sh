@@ -12,6 +12,7 @@ finish() {
   rm -rf "$work"
 }
 trap finish EXIT
+trap 'exit 143' TERM INT
 missing=$(cluster_missing)
 [[ -z $missing ]] || skip "no Slurm can be started here: $missing"
 
@@ -30,10 +31,10 @@ sbatch --parsable --partition=urgent --ntasks=2 --time=00:01:00 --output=/dev/nu
 saved() { grep -q 'asked to stop: saved step' "$work/job.log"; }
 comes_true saved || fail "nothing was saved"
 at=$(sed -n 's/.*asked to stop: saved step \([0-9]*\).*/\1/p' "$work/job.log" | head -n 1)
-grep -q 'Exited with exit code 75' "$work/job.log" || fail "the ranks did not end with 75"
 over() { [[ -z $(squeue -h -j "$job" 2>/dev/null) ]]; }
 comes_true over || fail "the job does not end: $(squeue -h -o '%i %t %r')"
 
+grep -q 'Exited with exit code 75' "$work/job.log" || fail "the ranks did not end with 75"
 grep -q 'start 2 of this Slurm job' "$work/job.log" || fail "it was not requeued"
 grep -q "resumed at step $at" "$work/job.log" || fail "it did not go on from step $at"
 [[ -f $work/run/model/model.safetensors ]] || fail "no model"
