@@ -13,6 +13,7 @@
 #include "hpcdl/comm/world.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/nearest.h"
+#include "hpcdl/lab/comm/gpu.h"
 #include "hpcdl/lab/comm/operands.h"
 #include "hpcdl/lab/machine.h"
 #include "hpcdl/lab/roofline/report.h"
@@ -26,7 +27,7 @@ using comm::Collective;
 using comm::Group;
 
 struct Options {
-  std::string collective = "all_reduce", algorithm, bytes, dtype = "fp32", op = "sum", memory, least = "4", most = "256M", svg;
+  std::string collective = "all_reduce", algorithm, bytes, dtype = "fp32", op = "sum", device = "cpu", memory, least = "4", most = "256M", svg;
   std::vector<std::string> json;
   int threads = 0;
   bool alone = false, save = false;
@@ -86,7 +87,7 @@ bool native_can(const Group& g, const lab::CommCase& c) {
 
 class CommBench {
  public:
-  CommBench(const Options& o, Group g) : o_(o), g_(std::move(g)), protocol_(o.protocol) {}
+  CommBench(const Options& o, Group g, Device device) : o_(o), g_(std::move(g)), protocol_(o.protocol), stream_(device, pool_) {}
 
   void run() {
     if (o_.algorithm.empty() || o_.bytes.empty()) sweep();
@@ -99,11 +100,12 @@ class CommBench {
   bool to_stdout() const { return !o_.json.empty() && o_.json[0].empty(); }
 
   std::vector<lab::CommSide> sides_of(const lab::CommCase& c) const {
-    const bool native = native_can(g_, c) && !o_.alone;
-    auto sides = lab::comm_sides(g_, c, native);
+    const bool on_gpus = stream_.device().is_cuda(), native = (on_gpus || native_can(g_, c)) && !o_.alone;
+    auto sides = on_gpus ? lab::gpu_sides(g_, c, stream_) : lab::comm_sides(g_, c, native);
+    if (on_gpus && o_.alone) std::erase_if(sides, [](const auto& s) { return s.algorithm == Algorithm::native; });
     if (o_.algorithm.empty()) return sides;
     const Algorithm a = parse_algorithm(o_.algorithm);
-    const bool can_share = lab::hosts_of(g_) == 1 && g_.size() > 1, shares = a == Algorithm::shared || a == Algorithm::automatic;
+    const bool can_share = !on_gpus && lab::hosts_of(g_) == 1 && g_.size() > 1, shares = a == Algorithm::shared || a == Algorithm::automatic;
     std::vector<lab::CommSide> wanted{{a, (o_.memory.empty() ? can_share && shares : o_.memory == "window") ? lab::Memory::window : lab::Memory::own}};
     const bool known = a == Algorithm::automatic || std::any_of(sides.begin(), sides.end(), [&](const auto& s) { return s.algorithm == a; });
     if (!known) fail_usage("bench", "{} cannot be done by {} here: {} ranks on {} hosts over {}", comm::collective_name(c.what), o_.algorithm, g_.size(), lab::hosts_of(g_), g_.transport());
@@ -115,7 +117,8 @@ class CommBench {
     const auto c = case_of(o_, parse_bytes(o_.bytes));
     const auto results = lab::bench_collective(g_, stream_, c, sides_of(c), protocol_);
     if (!speaks()) return;
-    const auto json = lab::comm_json(c, results[0], g_);
+    auto json = lab::comm_json(c, results[0], g_);
+    json["device"] = o_.device;
     if (to_stdout()) return print_json(json);
     if (!o_.json.empty()) io::write_file_atomic(o_.json[0], json.dump(1) + "\n");
     print_text(lab::comm_table({{c, results}}, g_.size()));
@@ -138,10 +141,10 @@ class CommBench {
   void report() const {
     const auto m = lab::this_machine();
     Json all = {{"machine", {{"cpu", m.cpu}, {"isa", m.isa}, {"date", lab::roofline::today()}}}, {"collective", o_.collective}, {"ranks", g_.size()}, {"hosts", lab::hosts_of(g_)},
-                {"transport", g_.transport()}, {"rows", Json::array()}};
+                {"transport", g_.transport()}, {"device", o_.device}, {"rows", Json::array()}};
     for (const auto& row : rows_)
       for (const auto& r : row.results) all["rows"].push_back(lab::comm_json(row.what, r, g_));
-    const auto title = fmt::format("{}, {} ranks on {} host{}, {}, {}", o_.collective, g_.size(), lab::hosts_of(g_), lab::hosts_of(g_) > 1 ? "s" : "", g_.transport(), o_.dtype);
+    const auto title = fmt::format("{}, {} ranks on {} host{}, {}, {}", o_.collective, g_.size(), lab::hosts_of(g_), lab::hosts_of(g_) > 1 ? "s" : "", o_.device == "cpu" ? std::string(g_.transport()) : o_.device, o_.dtype);
     if (!o_.svg.empty()) io::write_file_atomic(o_.svg, lab::comm_picture(rows_, title, g_.size()));
     if (!o_.json.empty() && !to_stdout()) io::write_file_atomic(o_.json[0], all.dump(1) + "\n");
     if (to_stdout()) print_json(all);
@@ -152,7 +155,7 @@ class CommBench {
   Group g_;
   lab::CommOptions protocol_;
   Pool pool_{1};
-  Stream stream_{pool_};
+  Stream stream_;
   std::vector<lab::CommRow> rows_;
 };
 
@@ -161,12 +164,12 @@ void on_threads(const Options& o) {
   std::exception_ptr first;
   std::mutex mutex;
   std::vector<std::thread> threads;
-  for (auto& t : transports)
-    threads.emplace_back([&] {
+  for (std::size_t rank = 0; rank < transports.size(); ++rank)
+    threads.emplace_back([&, rank] {
       Group world;
       try {
-        world = comm::make_world(std::move(t));
-        CommBench(o, world).run();
+        world = comm::make_world(std::move(transports[rank]));
+        CommBench(o, world, device_from_name(o.device == "cuda" ? fmt::format("cuda:{}", rank) : o.device)).run();
       } catch (const std::exception& e) {
         {
           std::lock_guard lock(mutex);
@@ -182,6 +185,7 @@ void on_threads(const Options& o) {
 int bench_comm(const Options& o) {
   case_of(o, 4);
   if (!o.algorithm.empty()) parse_algorithm(o.algorithm);
+  if (o.device != "cpu" && (o.save || !o.memory.empty())) fail_usage("bench", "--save and --memory are about CPUs; between GPUs leave them out");
   if (o.save && !o.algorithm.empty()) fail_usage("bench", "--save compares algorithms: leave --algorithm out");
   if (!o.memory.empty() && o.memory != "window" && o.memory != "private") fail_usage("bench", "expected --memory window or private, got \"{}\"", o.memory);
   if (o.threads > 0) on_threads(o);
@@ -189,7 +193,7 @@ int bench_comm(const Options& o) {
   auto joined = join_ranks({});
   return on_ranks(joined, [&] {
     if (joined.place().world == 1) fail_usage("bench", "one rank has nobody to talk to: mpirun -n 2 hpcdl bench comm ..., or hpcdl bench comm -n 2 for ranks that are threads");
-    CommBench(o, joined.world()).run();
+    CommBench(o, joined.world(), device_from_name(device_of_rank(o.device, joined.place()))).run();
     return exit_code::kDone;
   });
 }
@@ -206,6 +210,7 @@ std::function<int()> add_bench_comm(CLI::App& bench) {
   sub->add_option("--max", o->most, "Where it ends; each size is four times the one before")->capture_default_str();
   sub->add_option("--dtype", o->dtype, "fp32, bf16, fp16, fp64, int32 and so on")->capture_default_str();
   sub->add_option("--op", o->op, "sum, max or avg")->capture_default_str();
+  sub->add_option("--device", o->device, "cpu, or cuda: between the GPUs of the ranks, in captured graphs, against NCCL")->capture_default_str();
   sub->add_option("--memory", o->memory, "Where tensors lie: private, or the window that ranks of a host share (the default for shared and auto, as gradients lie there)");
   sub->add_option("-n,--threads", o->threads, "So many ranks as threads of this process, instead of those of mpirun")->check(CLI::Range(1, 64));
   sub->add_option("--seconds", o->protocol.seconds, "For each size")->capture_default_str()->check(CLI::Range(0.001, 3600.0));

@@ -38,6 +38,13 @@ fi
 step groups build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*CudaRanks*:GpuGroup*:*GpuRanks*'
 torch=(--no-torch)
 "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null && torch=()
+collectives() {  # of every kind, checked against sums in double
+  local c
+  for c in all_reduce reduce_scatter all_gather all_to_all; do
+    build/cuda/hpcdl launch -n "$count" --plain -- bench comm --device cuda --collective $c --check --max 64M --seconds 0.3 --json "$out/comm_$c.json" || return 1
+  done
+}
+step collectives collectives
 step launchers tests/launchers/gpus.sh build/cuda/hpcdl
 step bars timeout 400 "$python" -W ignore bench/gpu/ranks.py "${torch[@]}" --json "$out/ranks.json"
 cat "$out/bars.log"

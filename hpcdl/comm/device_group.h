@@ -40,6 +40,8 @@ class DeviceGroup {
   virtual void receive(const Stream& s, const Tensor& x, int from) = 0;
   virtual void barrier(const Stream& s) = 0;
 
+  /// Whether Algorithm::shared can be had.
+  virtual bool writes_to_peers() const = 0;
   /// Waits on the host until all that is queued on the stream is done. Throws PeerLost when the deadline passes, or when it ended because a
   /// collective failed or was given up: results are worth nothing then.
   virtual void wait(const Stream& s) = 0;

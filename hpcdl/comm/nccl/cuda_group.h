@@ -34,6 +34,7 @@ class CudaGroup final : public DeviceGroup {
   void send(const Stream& s, const View& x, int to) override;
   void receive(const Stream& s, const Tensor& x, int from) override;
   void barrier(const Stream& s) override;
+  bool writes_to_peers() const override { return peers_ != nullptr; }
   void wait(const Stream& s) override { wait(s, "what was queued"); }
   std::optional<std::string> error() const override { return communicator_.error(); }
   void give_up() noexcept override;

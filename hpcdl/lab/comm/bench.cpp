@@ -8,7 +8,9 @@
 
 #include "hpcdl/comm/algo/policy.h"
 #include "hpcdl/io/atomic_file.h"
+#include "hpcdl/lab/comm/gpu.h"
 #include "hpcdl/lab/comm/operands.h"
+#include "hpcdl/lab/comm/protocol.h"
 #include "hpcdl/lab/remembered.h"
 
 namespace hpcdl::lab {
@@ -20,12 +22,6 @@ using comm::Group;
 namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-/// The largest of all ranks, element by element.
-void slowest(const Group& g, const Stream& s, std::vector<double>& times) {
-  const Tensor t(times.data(), Spec{Shape{static_cast<std::int64_t>(times.size())}, DType::f64});
-  g.blocking().all_reduce(s, t, comm::Reduce::max, Algorithm::tree);
-}
 
 class Sides {
  public:
@@ -48,9 +44,13 @@ class Sides {
     operands_.fill(g_, sides_[i]);
     call(i);
     std::vector<double> most{operands_.error(g_, sides_[i])};
-    slowest(g_, s_, most);
+    slowest(most);
     operands_.clear();
     return most[0];
+  }
+  /// The largest of all ranks, element by element.
+  void slowest(std::vector<double>& times) const {
+    g_.all_reduce(s_, Tensor(times.data(), Spec{Shape{static_cast<std::int64_t>(times.size())}, DType::f64}), comm::Reduce::max, Algorithm::tree);
   }
 
  private:
@@ -71,44 +71,9 @@ double CommResult::busbw(const CommCase& c, int ranks) const {
 }
 
 std::vector<CommResult> bench_collective(const Group& g, const Stream& s, const CommCase& c, const std::vector<CommSide>& sides, const CommOptions& o) {
+  if (s.device().is_cuda()) return bench_on_gpus(g, s, c, sides, o);
   Sides run(g, s, c, sides);
-  const std::size_t n = sides.size();
-  std::vector<CommResult> results(n);
-  for (std::size_t i = 0; i < n; ++i) results[i].side = sides[i];
-  if (o.check)
-    for (std::size_t i = 0; i < n; ++i) results[i].max_error = run.error(i);
-  std::vector<double> first(n);
-  for (std::size_t i = 0; i < n; ++i) first[i] = run.turn(i, 1);
-  for (std::size_t i = 0; i < n; ++i) first[i] = std::min(first[i], run.turn(i, 3));
-  slowest(g, s, first);  // so that all ranks decide alike
-  double round = 0;
-  for (std::size_t i = 0; i < n; ++i) {
-    results[i].calls = static_cast<int>(std::clamp(o.target / first[i], 1.0, 20000.0));
-    results[i].wire_bytes = run.wire_bytes(i);
-    round += (results[i].calls + 1) * first[i];
-  }
-  const int rounds = o.rounds ? o.rounds : static_cast<int>(std::clamp(o.seconds / round, 5.0, 101.0));
-  std::vector<double> times(n * static_cast<std::size_t>(rounds));
-  std::vector<std::size_t> order(n);
-  for (std::size_t i = 0; i < n; ++i) order[i] = i;
-  std::mt19937 random(1);
-  for (int r = 0; r < rounds; ++r) {
-    if (r % 2 == 0) std::shuffle(order.begin(), order.end(), random);
-    else std::reverse(order.begin(), order.end());
-    for (const std::size_t i : order) times[i * static_cast<std::size_t>(rounds) + static_cast<std::size_t>(r)] = run.turn(i, results[i].calls);
-  }
-  slowest(g, s, times);
-  const auto of = [&](std::size_t i) { return std::vector<double>(times.begin() + static_cast<std::ptrdiff_t>(i) * rounds, times.begin() + static_cast<std::ptrdiff_t>(i + 1) * rounds); };
-  const auto native = std::find_if(sides.begin(), sides.end(), [](const CommSide& x) { return x.algorithm == Algorithm::native; });
-  for (std::size_t i = 0; i < n; ++i) {
-    results[i].rounds = rounds;
-    results[i].seconds = compare::spread(of(i));
-    if (native == sides.end()) continue;
-    const auto theirs = of(static_cast<std::size_t>(native - sides.begin()));
-    results[i].native_seconds = compare::median(theirs);
-    results[i].ratio = compare::ratios_spread(compare::paired_ratios(theirs, of(i)));
-  }
-  return results;
+  return in_turns(run, sides, o);
 }
 
 int hosts_of(const Group& g) {

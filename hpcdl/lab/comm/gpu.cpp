@@ -1,0 +1,161 @@
+#include "hpcdl/lab/comm/gpu.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <map>
+
+#include "hpcdl/comm/device_group.h"
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/lab/comm/protocol.h"
+
+namespace hpcdl::lab {
+
+using comm::Algorithm;
+using comm::Collective;
+using comm::Group;
+using comm::Reduce;
+
+namespace {
+
+constexpr std::int64_t kMostShared = std::int64_t{16} << 20;  // bytes, of the kernels over peers' memory
+constexpr int kInGraph = 20;                                  // calls
+constexpr std::int64_t kPattern = 64;                         // values repeat
+
+/// Exact in every type, and so are its sums over some ranks, but for bf16 beyond 8.
+double value_of(int rank, std::int64_t i) { return static_cast<double>((i * 7 + rank * 13) % kPattern); }
+
+template <class F> void with_type(DType d, F&& f) {
+  switch (d) {
+    case DType::f32: return f(float{});
+    case DType::bf16: return f(bf16{});
+    case DType::f16: return f(f16{});
+    case DType::f64: return f(double{});
+    case DType::i64: return f(std::int64_t{});
+    case DType::i32: return f(std::int32_t{});
+    case DType::i8: return f(std::int8_t{});
+    case DType::u64: return f(std::uint64_t{});
+    case DType::u32: return f(std::uint32_t{});
+    case DType::u8: return f(std::uint8_t{});
+    default: fail_usage("bench", "NCCL knows no {}: take fp32, bf16, fp16, fp64 or integers of 1, 4 or 8 bytes", dtype_name(d));
+  }
+}
+
+class GpuCase {
+ public:
+  GpuCase(const Group& g, const Stream& s, const CommCase& c, const std::vector<CommSide>& sides) : g_(g), s_(s), case_(c), sides_(sides) {
+    const std::int64_t width = dtype_bytes(c.dtype), n = g.size();
+    const bool one = c.what == Collective::all_reduce;
+    part_ = std::max<std::int64_t>(1, c.bytes / width / (one ? 1 : n));
+    const std::int64_t whole = one ? part_ : part_ * n;
+    in_ = OwnedTensor({{c.what == Collective::all_gather ? part_ : whole}, c.dtype}, s.device());
+    if (!one) out_ = OwnedTensor({{c.what == Collective::reduce_scatter ? part_ : whole}, c.dtype}, s.device());
+    fill();
+  }
+
+  double turn(std::size_t side, int calls) {
+    if (in_graph_[side].first != std::min(calls, kInGraph)) capture(side, std::min(calls, kInGraph));
+    const auto& [size, graph] = in_graph_[side];
+    const int launches = (calls + size - 1) / size;
+    barrier();
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < launches; ++i) graph.launch(s_);
+    comm::synchronize(g_, s_);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / (launches * size);
+  }
+
+  /// Against sums in double, relative to the largest.
+  double error(std::size_t side) {
+    OwnedTensor result(out().spec());
+    fill();
+    call(side);
+    comm::synchronize(g_, s_);
+    copy(s_, result.tensor, out());
+    double worst = 0, scale = 1;
+    with_type(case_.dtype, [&]<class T>(T) {
+      for (std::int64_t i = 0; i < result.tensor.size(); ++i) {
+        const double want = expected(i), off = std::fabs(static_cast<double>(result.tensor.ptr<T>()[i]) - want);
+        worst = std::max(worst, std::isfinite(off) ? off : INFINITY), scale = std::max(scale, std::fabs(want));
+      }
+    });
+    std::vector<double> most{worst / scale};
+    slowest(most);
+    return most[0];
+  }
+
+  std::int64_t wire_bytes(std::size_t side) {
+    const auto before = g_.counters().wire_bytes;
+    call(side);
+    return g_.counters().wire_bytes - before;
+  }
+
+  void slowest(std::vector<double>& times) {
+    g_.blocking().all_reduce(host_, Tensor(times.data(), Spec{{std::ssize(times)}, DType::f64}), Reduce::max);
+  }
+
+ private:
+  void fill() {
+    OwnedTensor host(in_.tensor.spec());
+    with_type(case_.dtype, [&]<class T>(T) {
+      for (std::int64_t i = 0; i < host.tensor.size(); ++i) host.tensor.ptr<T>()[i] = T(static_cast<float>(value_of(g_.rank(), i)));
+    });
+    copy(s_, in_.tensor, host.tensor);
+    s_.synchronize();
+  }
+  const Tensor& out() const { return case_.what == Collective::all_reduce ? in_.tensor : out_.tensor; }
+  void barrier() { g_.blocking().barrier(host_); }
+
+  double expected(std::int64_t i) const {
+    if (case_.what == Collective::all_gather) return value_of(static_cast<int>(i / part_), i % part_);
+    if (case_.what == Collective::all_to_all) return value_of(static_cast<int>(i / part_), g_.rank() * part_ + i % part_);
+    if (case_.what == Collective::reduce_scatter) i += g_.rank() * part_;
+    double sum = 0, most = 0;
+    for (int r = 0; r < g_.size(); ++r) sum += value_of(r, i), most = std::max(most, value_of(r, i));
+    return case_.op == Reduce::max ? most : case_.op == Reduce::avg ? sum / g_.size() : sum;
+  }
+
+  void call(std::size_t side) {
+    const Algorithm a = sides_[side].algorithm;
+    switch (case_.what) {
+      case Collective::all_reduce: g_.all_reduce(s_, in_.tensor, case_.op, a); break;
+      case Collective::reduce_scatter: g_.reduce_scatter(s_, out_.tensor, in_.tensor, case_.op, a); break;
+      case Collective::all_gather: g_.all_gather(s_, out_.tensor, in_.tensor, a); break;
+      default: g_.all_to_all(s_, out_.tensor, in_.tensor, a); break;
+    }
+  }
+
+  void capture(std::size_t side, int calls) {
+    call(side);  // what loads lazily
+    comm::synchronize(g_, s_);
+    Capture::begin(s_);
+    for (int i = 0; i < calls; ++i) call(side);
+    in_graph_[side] = {calls, Capture::end(s_)};
+  }
+
+  Group g_;
+  Stream s_;
+  CommCase case_;
+  const std::vector<CommSide>& sides_;
+  Pool pool_{1};
+  Stream host_{pool_};
+  std::int64_t part_ = 0;
+  OwnedTensor in_, out_;
+  std::map<std::size_t, std::pair<int, Capture>> in_graph_;
+};
+
+}  // namespace
+
+std::vector<CommSide> gpu_sides(const Group& g, const CommCase& c, const Stream& s) {
+  std::vector<CommSide> list{{Algorithm::automatic, Memory::own}, {Algorithm::native, Memory::own}};
+  const bool known = c.dtype == DType::f32 || c.dtype == DType::bf16 || c.dtype == DType::f16 || c.dtype == DType::i32;
+  g.connect(s.device());
+  if (c.what == Collective::all_reduce && known && c.bytes <= kMostShared && g.device_group()->writes_to_peers()) list.push_back({Algorithm::shared, Memory::own});
+  return list;
+}
+
+std::vector<CommResult> bench_on_gpus(const Group& g, const Stream& s, const CommCase& c, const std::vector<CommSide>& sides, const CommOptions& o) {
+  GpuCase run(g, s, c, sides);
+  return in_turns(run, sides, o);
+}
+
+}  // namespace hpcdl::lab
