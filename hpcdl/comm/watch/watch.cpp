@@ -205,7 +205,7 @@ void Watch::State::tick() {
     const Report mine = report();
     if (!keeper()) channel_->send(0, said(Said::beat, pack(mine)));
     limit(mine);
-    next_beat_ = now + seconds(options_.beat_seconds);
+    next_beat_ = now + seconds(options_.beat_seconds * std::max(1.0, channel_->size() / 64.0));
   }
   if (now >= settled_at_) {
     settled_at_ = Deadline::max();
