@@ -11,7 +11,7 @@ namespace {
 
 template <std::size_t N> void put(char (&to)[N], std::string_view from) {
   const std::size_t n = std::min(from.size(), N - 1);
-  std::memcpy(to, from.data(), n);
+  from.copy(to, n);
   to[n] = 0;
 }
 
