@@ -6,7 +6,7 @@
 README.md              the part between its markers: picture and short table
 docs/performance.md    docs/performance.in.md with  <!-- tables -->  and  {{machine/file > key > key | format}}  filled in, and without
                        what stands between  <!-- with machine/file -->  and  <!-- end -->  while there is no such file
-docs/lab.md            docs/lab.in.md with  <!-- output machine/file -->  replaced by bench/results/machine/file.txt, which a command printed
+docs/lab.md            docs/lab.in.md, likewise with  <!-- output machine/file -->  replaced by bench/results/machine/file.txt, which a command printed
 docs/ratios.svg        the picture
 """
 
@@ -60,16 +60,20 @@ def lookup(everything, path):
 def performance(everything):
     text = (ROOT / "docs" / "performance.in.md").read_text()
     text = re.sub(r"<!-- with (\S+)/(\S+) -->\n(.*?)<!-- end -->\n", lambda m: m[3] if m[2] in everything.get(m[1], {}) else "", text, flags=re.S)
-    text = re.sub(r"\{\{(.+?)\}\}", lambda m: lookup(everything, m[1]), text)
+    text = with_outputs(re.sub(r"\{\{(.+?)\}\}", lambda m: lookup(everything, m[1]), text))
     return NOTE.format("performance.in.md") + text.replace("<!-- tables -->", tables(everything))
 
 
-def lab():
-    """docs/lab.in.md with what commands printed: <!-- output machine/file --> is a .txt of bench/results."""
+def with_outputs(text):
+    """What commands printed: <!-- output machine/file --> is a .txt of bench/results."""
     def printed(m):
         lines = (RESULTS / f"{m[1]}.txt").read_text().rstrip().split("\n")
         return "\n".join(f"    {line}".rstrip() for line in lines)
-    return NOTE.format("lab.in.md") + re.sub(r"<!-- output (\S+) -->", printed, (ROOT / "docs" / "lab.in.md").read_text())
+    return re.sub(r"<!-- output (\S+) -->", printed, text)
+
+
+def lab():
+    return NOTE.format("lab.in.md") + with_outputs((ROOT / "docs" / "lab.in.md").read_text())
 
 
 def groups_of(rows):
