@@ -95,4 +95,16 @@ def bars(data):
         yield f"| {b['section']} | {b['case']} | {time(b['ours_us'])} | {b['peer']} {time(b['peer_us'])} | {ratio} | {goal} | {share} | {b['rate']} |"
 
 
-TABLES = {"bars": bars, "gpt2_step": steps, "ops": ops, "gemm": gemm, "int4": int4, "host": host, "bench": bench}
+def comm(data):
+    yield f"Collectives of CPU ranks against {data['mpi'].removeprefix('mpirun ').strip('()')}, malloc keeping its memory (`bench/peers/comm.py`); of MPI's all-reduce algorithms, the one that is fastest there."
+    yield ""
+    yield "| collective, tensors | ranks | bytes | ours | MPI | times as fast | goal |"
+    yield "|---|---|---|---|---|---|---|"
+    for r in data["rows"]:
+        where = f"{r['ranks']} on {r['hosts']} hosts, {r['link']}" if r["hosts"] > 1 else f"{r['ranks']}"
+        goal = "" if r["goal"] is None else f"{r['goal']}" if r["ratio"] >= r["goal"] else f"{r['goal']}, missed"
+        yield (f"| {r['collective']} {r['algorithm']}, {r['memory']} | {where} | {r['bytes']:,} | {r['us']:.4g} us | {r['native_us']:.4g} us, {r['against']} | "
+               f"**{r['ratio']:.2f}** ({r['ratio_low']:.2f}-{r['ratio_high']:.2f}) | {goal} |")
+
+
+TABLES = {"bars": bars, "gpt2_step": steps, "ops": ops, "gemm": gemm, "int4": int4, "host": host, "bench": bench, "comm": comm}

@@ -51,8 +51,9 @@ void reduce_in_place(const Reduction& r, Phases& p, Rows tensors, std::int64_t n
 
 /// Every rank stages, round by round, what others need of its `parts` parts of n elements, `stride` bytes apart; one whose `in` is null
 /// only uses. use(at, count, staged): elements [at, at + count) of all parts; staged(rank, part) is where a rank has them.
-template <class Use> void staged_rounds(Phases& p, int parts, std::int64_t n, std::int64_t width, const std::byte* in, std::int64_t stride, bool only_others, Use&& use) {
-  const std::int64_t round = std::max<std::int64_t>(1, kRound / width / parts / 64 * 64);
+template <class Use>
+void staged_rounds(Phases& p, int parts, std::int64_t n, std::int64_t width, const std::byte* in, std::int64_t stride, bool only_others, Use&& use, std::int64_t round_bytes = kRound) {
+  const std::int64_t round = std::max<std::int64_t>(1, round_bytes / width / parts / 64 * 64);
   for (std::int64_t at = 0; at < n; at += round) {
     const std::int64_t count = std::min(round, n - at), bytes = count * width;
     for (int k = 0; in && k < parts; ++k)
@@ -242,7 +243,7 @@ void shared_reduce_to_first(const Reduction& reduction, Ground& g, std::byte* x,
     std::byte* out = x + r.bytes(at);
     for (int k = 0; k < p.size(); ++k) in[k] = k == 0 ? out : staged(k, 0);
     combine_all(r, std::span(&out, 1), in.in(), count);
-  });
+  }, Phases::kHalf);  // ranks may outnumber cores here: a phase is dear, and the link between hosts is slower than any memory
 }
 
 void shared_copy_from(Ground& g, int root, std::byte* x, std::int64_t bytes) {
