@@ -96,7 +96,7 @@ def bars(data):
 
 
 def comm(data):
-    yield f"Collectives of CPU ranks against {data['mpi'].removeprefix('mpirun ').strip('()')}, malloc keeping its memory (`bench/peers/comm.py`); of MPI's all-reduce algorithms, the one that is fastest there."
+    yield f"Collectives of CPU ranks against {data['mpi'].replace('mpirun (Open MPI)', 'Open MPI')}, malloc keeping its memory (`bench/peers/comm.py`); of MPI's all-reduce algorithms, the one that is fastest there."
     yield ""
     yield "| collective, tensors | ranks | bytes | ours | MPI | times as fast | goal |"
     yield "|---|---|---|---|---|---|---|"
