@@ -84,6 +84,13 @@ void Engine::execute(Group::Impl& g, const Call& call, const LedgerEntry& entry)
   LiveCounters::add(g.counters.busy, end - begin);
 }
 
+std::shared_ptr<Window> Engine::share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes) {
+  drain();
+  std::shared_ptr<Window> window;
+  guarded([&] { window = transport_->share(ranks, tag, bytes, deadline()); });
+  return window;
+}
+
 void Engine::take_turn() {
   if (queued_.load() == 0 && !busy_.exchange(true)) {
     if (queued_.load() == 0) return;

@@ -8,6 +8,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 
 #include "hpcdl/comm/algo/policy.h"
@@ -46,6 +47,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   Deadline deadline() const { return Clock::now() + patience_.deadline; }
   /// Waits until nothing is queued and nothing runs.
   void drain();
+  /// Transport::share(), when nothing is under way.
+  std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes);
   bool quiet() const { return queued_.load() == 0; }
 
   /// Runs it here, when its turn comes.

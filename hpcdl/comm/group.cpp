@@ -153,7 +153,7 @@ Group Group::split(int color, int key, std::string name) const {
   for (int& m : members) m = world_rank(m);
   const auto id = mix(mix(impl_->id, static_cast<std::uint64_t>(impl_->number)), static_cast<std::uint64_t>(color));
   auto child = std::make_shared<Impl>(impl_->engine, std::move(name), id, std::move(members), mine);
-  child->make_shared(impl_->engine->deadline());
+  child->make_shared();
   return Group(std::move(child));
 }
 

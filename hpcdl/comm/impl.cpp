@@ -35,12 +35,11 @@ Group::Impl::~Impl() {
   engine->drain();
 }
 
-void Group::Impl::make_shared(Deadline deadline) {
+void Group::Impl::make_shared() {
   if (local.size() < 2) return;
   std::vector<int> here;
   for (const int r : local) here.push_back(world_ranks[static_cast<std::size_t>(r)]);
-  engine->drain();
-  auto window = engine->transport()->share(here, static_cast<std::uint32_t>(mix(id, 1) & 0x7fffffffu), Shared::kBytes, deadline);
+  auto window = engine->share(here, static_cast<std::uint32_t>(mix(id, 1) & 0x7fffffffu), Shared::kBytes);
   if (window) shared = std::make_unique<Shared>(std::move(window), local, local_index);
 }
 
@@ -51,8 +50,7 @@ std::shared_ptr<Window> Group::Impl::share(std::int64_t bytes) {
   ++number;
   std::vector<int> here;
   for (const int r : local) here.push_back(world_ranks[static_cast<std::size_t>(r)]);
-  engine->drain();
-  auto window = engine->transport()->share(here, static_cast<std::uint32_t>(mix(mix(id, static_cast<std::uint64_t>(number)), static_cast<std::uint64_t>(bytes)) & 0x7fffffffu), bytes, engine->deadline());
+  auto window = engine->share(here, static_cast<std::uint32_t>(mix(mix(id, static_cast<std::uint64_t>(number)), static_cast<std::uint64_t>(bytes)) & 0x7fffffffu), bytes);
   if (window) windows.push_back({window->block(local_index), window->bytes(), window, window.get()});
   return window;
 }
@@ -169,7 +167,7 @@ Group make_world(std::unique_ptr<Transport> transport, WorldOptions options) {
   std::vector<int> all(static_cast<std::size_t>(transport->size()));
   std::iota(all.begin(), all.end(), 0);
   auto impl = std::make_shared<Group::Impl>(std::make_shared<Engine>(std::move(transport), std::move(options)), "world", 0x68706364u, std::move(all), rank);
-  impl->make_shared(impl->engine->deadline());
+  impl->make_shared();
   return Group(std::move(impl));
 }
 

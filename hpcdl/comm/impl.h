@@ -21,7 +21,7 @@ class Group::Impl {
   /// Checks, numbers and tags the call, then runs or queues it.
   Work submit(const Stream& s, Call& call, bool now);
   /// What is needed from a peer to make this group's shared memory.
-  void make_shared(Deadline deadline);
+  void make_shared();
   std::shared_ptr<Window> share(std::int64_t bytes);
   DeviceGroup& connect(Device on);
 
