@@ -5,6 +5,7 @@
 #include "hpcdl/lab/profile/advice.h"
 #include "hpcdl/lab/profile/profile_for_tests.h"
 #include "hpcdl/lab/profile/text.h"
+#include "hpcdl/lab/profile/trace.h"
 
 namespace hpcdl::lab {
 namespace {
@@ -116,6 +117,25 @@ TEST(steps, numbers_leave_a_scope_and_nothing_else_does) {
   EXPECT_EQ(folded_scope(""), "");
   EXPECT_TRUE(is_collective("all_reduce.sum"));
   EXPECT_FALSE(is_collective("linear"));
+}
+
+TEST(report, an_exchange_is_hidden_as_far_as_other_records_run) {
+  auto profile = toy_profile(3);
+  profile.world = 2;
+  profile.programs[0].program.records[3].op = "all_reduce.join";
+  for (auto& step : profile.steps) {
+    if (!step.recorded) continue;
+    const auto& times = step.runs[0].times;  // of 20 us each
+    step.exchanges = {{times[1].begin, times[2].begin, 0, 1000}, {times[2].begin, times[3].begin + 5'000, 1, 4000}};
+  }
+  const auto r = report(profile, toy_roofs());
+  EXPECT_NEAR(r.exchange, 45e-6, kNs);
+  EXPECT_NEAR(r.exchange_waited, 5e-6, kNs);
+  EXPECT_NEAR(report_json(r).at("exchange").at("hidden").get<double>(), 40.0 / 45, 1e-9);
+  EXPECT_FALSE(report_json(report(toy_profile(3), toy_roofs())).contains("exchange")) << "one rank";
+  const auto trace = trace_text(profile, toy_roofs()).json;
+  EXPECT_NE(trace.find("\"gradients of all ranks\""), std::string::npos);
+  EXPECT_NE(trace.find("\"bucket\":1,\"bytes\":4000"), std::string::npos);
 }
 
 }  // namespace
