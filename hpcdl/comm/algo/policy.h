@@ -33,7 +33,7 @@ std::vector<Algorithm> possible(const Situation& s, bool native);
 /// buckets. Rounding in another order is all that could make a difference; two ranks have one order.
 bool position_independent(Algorithm a, int ranks);
 
-/// Where nothing was measured. Never automatic. From sweeps of 2 and 4 ranks of one host and of 2 hosts of 2 ranks, bench/results.
+/// Where nothing was measured. Never automatic. From runs of 2 ranks of one host and of 2 hosts of 2 ranks.
 Algorithm default_choice(const Situation& s);
 
 /// What was fastest on a machine; `hpcdl bench comm --save` writes it.

@@ -6,7 +6,7 @@ namespace hpcdl::comm::algo {
 
 namespace {
 
-/// Bytes up to which staging beats two more phases: measured on 2 cores of a Zen 5, see docs/performance.md.
+/// Bytes up to which staging beats two more phases: measured on 2 cores of a Zen 5.
 constexpr std::int64_t kShortWindow = 2 << 10, kShortPrivate = 1 << 20;
 /// Bytes from which what only moves goes past the caches.
 constexpr std::int64_t kStream = 16 << 20;
