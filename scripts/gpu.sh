@@ -8,6 +8,8 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-build/gpu}
 mkdir -p "$out"
+work=$(mktemp -d)  # models and their text: hundreds of megabytes that nobody reads afterwards
+trap 'rm -rf "$work"' EXIT
 PATH=$PATH:/usr/local/cuda/bin
 command -v nvidia-smi >/dev/null || { echo "gpu: no NVIDIA driver here; hpcdl doctor says what is missing" >&2; exit 1; }
 command -v nvcc >/dev/null || { echo "gpu: no nvcc here: install the CUDA 13 toolkit" >&2; exit 1; }
@@ -28,7 +30,10 @@ run() {
 note() {
   rows+=("$(cat "$out/$1.row")")
   echo "${rows[-1]}" >&2
-  [[ ! ${rows[-1]} =~ ^[a-z_0-9]+\ +FAILED ]] || { failed=$((failed + 1)); return 1; }
+  [[ ${rows[-1]} =~ ^[a-z_0-9]+\ +FAILED ]] || return 0
+  failed=$((failed + 1))
+  tail -n 30 "$out/$1.log" >&2
+  return 1
 }
 # step NAME COMMAND...: alone on the machine. beside NAME COMMAND...: with others, for what is not timed; together waits for all of them.
 step() {
@@ -49,18 +54,17 @@ together() {
 
 # gpt2 FOLDER STEPS DTYPE: trains in FOLDER up to STEPS
 gpt2() {
-  build/cuda/hpcdl train --out "$1" --device cuda --data.text="$out/text.txt" --data.vocab_size=1024 --model.family=gpt2 --model.layers=2 --model.heads=4 \
+  build/cuda/hpcdl train --out "$1" --device cuda --data.text="$work/text.txt" --data.vocab_size=1024 --model.family=gpt2 --model.layers=2 --model.heads=4 \
     --model.width=128 --model.context=128 --train.steps="$2" --train.schedule=constant --train.batch=8 --train.accumulate=2 --train.dtype="$3"
 }
 
 main_job() {
-  local text="$out/text.txt" model="$out/run/model"
+  local text="$work/text.txt" model="$work/run/model"
   cat docs/*.md README.md hpcdl/*/*.h >"$text"
-  rm -rf "$out"/run "$out"/int4 "$out"/gpt2_*
-  build/cuda/hpcdl train --out "$out/run" --device cuda --data.text="$text" --data.vocab_size=1024 --model.family=llama --model.layers=2 \
+  build/cuda/hpcdl train --out "$work/run" --device cuda --data.text="$text" --data.vocab_size=1024 --model.family=llama --model.layers=2 \
     --model.heads=4 --model.width=128 --model.context=128 --train.steps=40 --train.batch=8 --train.dtype=bf16 --checkpoint.every=20 &&
-    build/cuda/hpcdl quantize --model "$model" --out "$out/int4" --group 32 &&
-    for folder in "$model" "$out/int4"; do
+    build/cuda/hpcdl quantize --model "$model" --out "$work/int4" --group 32 &&
+    for folder in "$model" "$work/int4"; do
       gpu=$(build/cuda/hpcdl eval --model "$folder" --text "$text" --limit 4000 --device cuda) &&
         cpu=$(build/cuda/hpcdl eval --model "$folder" --text "$text" --limit 4000) &&
         build/cuda/hpcdl generate --model "$folder" --prompt "the" --tokens 16 --temperature 0 --device cuda || return 1
@@ -71,18 +75,18 @@ main_job() {
     done || return 1
   local dtype
   for dtype in bf16 fp16; do  # stopped half way and gone on: the same weights as in one go
-    gpt2 "$out/gpt2_$dtype" 10 $dtype && gpt2 "$out/gpt2_$dtype" 20 $dtype && gpt2 "$out/gpt2_once_$dtype" 20 $dtype &&
-      cmp "$out/gpt2_$dtype/model/model.safetensors" "$out/gpt2_once_$dtype/model/model.safetensors" || return 1
-    echo "$dtype: $(tail -n 1 "$out/gpt2_$dtype/metrics.jsonl")"
+    gpt2 "$work/gpt2_$dtype" 10 $dtype && gpt2 "$work/gpt2_$dtype" 20 $dtype && gpt2 "$work/gpt2_once_$dtype" 20 $dtype &&
+      cmp "$work/gpt2_$dtype/model/model.safetensors" "$work/gpt2_once_$dtype/model/model.safetensors" || return 1
+    echo "$dtype: $(tail -n 1 "$work/gpt2_$dtype/metrics.jsonl")"
   done
 }
 
-gpt2=(--data.text="$out/text.txt" --data.vocab_size=1024 --model.family=gpt2 --model.layers=12 --model.heads=12 --model.width=768 --model.context=1024
+gpt2=(--data.text="$work/text.txt" --data.vocab_size=1024 --model.family=gpt2 --model.layers=12 --model.heads=12 --model.width=768 --model.context=1024
   --model.vocab=50304 --train.batch=16 --train.dtype=bf16 --train.device=cuda)
 
 roofline() {
   timeout 90 build/cuda/hpcdl roofline --device cuda --json --csv "$out/roofline.csv" --svg "$out/roofline.svg" --html "$out/roofline.html" >"$out/roofline.json" &&
-    awk -F, 'NR > 1 && $14 != "" { rows++; above += $18 } END { printf "%d kernels timed, %d above their roof\n", rows, above }' "$out/roofline.csv"
+    awk -F, 'NR > 1 && $14 != "" { rows++; above += $18; if ($18 > 0) print "above its roof: " $0 } END { printf "%d kernels timed, %d above their roof\n", rows, above }' "$out/roofline.csv"
 }
 
 python=${HPCDL_BENCH_PYTHON:-python3}
