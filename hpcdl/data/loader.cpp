@@ -55,6 +55,7 @@ Loader::Loader(std::vector<TokenFile> files, const LoaderOptions& options, Loade
   for (Slot& slot : slots_) {
     slot.tokens.resize(static_cast<std::size_t>(options.batch * options.context));
     slot.targets.resize(slot.tokens.size());
+    slot.samples.resize(static_cast<std::size_t>(options.batch));
   }
   thread_ = std::thread([this] { produce(); });
 }
@@ -75,13 +76,14 @@ void Loader::fill(Slot& slot, LoaderState at) const {
     const auto place = advanced(part.first, row, n);
     const Permutation order(static_cast<std::uint64_t>(n), options_.seed, static_cast<std::uint64_t>(place.epoch));
     const auto sample = static_cast<std::int64_t>(order(static_cast<std::uint64_t>(place.index)));
+    slot.samples[static_cast<std::size_t>(row)] = sample;
     const auto row_of = [&](std::vector<TokenId>& v) {
       return std::span(v).subspan(static_cast<std::size_t>(row * t), static_cast<std::size_t>(t));
     };
     index_.read(sample, options_.vocab, row_of(slot.tokens), row_of(slot.targets));
   }
   slot.after = part.after;
-  slot.batch = {slot.tokens, slot.targets, b * t};
+  slot.batch = {slot.tokens, slot.targets, b * t, slot.samples};
 }
 
 void Loader::produce() try {

@@ -31,6 +31,7 @@ struct Batch {
   std::span<const TokenId> tokens;   // (B, T)
   std::span<const TokenId> targets;  // (B, T), the token that follows; -1: not counted
   std::int64_t valid = 0;            // targets >= 0
+  std::span<const std::int64_t> samples = {};  // (B) which windows they are; of training batches
 };
 
 /// The samples of a row of token files: windows of T + 1 tokens, one behind the other, none across two files.
@@ -65,6 +66,7 @@ class Loader {
  private:
   struct Slot {
     std::vector<TokenId> tokens, targets;
+    std::vector<std::int64_t> samples;
     Batch batch;
     LoaderState after;
   };

@@ -25,6 +25,13 @@ double Schedule::at(std::int64_t step) const {
   return min_lr + (lr - min_lr) * share;
 }
 
+double lr_factor(LrScaling scaling, std::int64_t batch, std::int64_t base) {
+  if (scaling == LrScaling::none) return 1;
+  require(batch > 0 && base > 0, "schedule", "expected batches above 0 to scale the learning rate by, got {} and {}", batch, base);
+  const double ratio = static_cast<double>(batch) / static_cast<double>(base);
+  return scaling == LrScaling::linear ? ratio : std::sqrt(ratio);
+}
+
 std::string_view schedule_name(ScheduleKind k) { return kNames[static_cast<int>(k)]; }
 
 ScheduleKind schedule_from_name(std::string_view name) {

@@ -24,6 +24,16 @@ struct Schedule {
   double at(std::int64_t step) const;
 };
 
+/// What becomes of a learning rate that was found for another batch.
+enum class LrScaling : std::uint8_t {
+  none,
+  linear,  // as the batch: Goyal et al., "Accurate, large minibatch SGD", 2017. For SGD, with warm-up
+  sqrt,    // as its root: Krizhevsky, "One weird trick", 2014. For Adam: Malladi et al., "On the SDEs and scaling rules for adaptive gradient algorithms", 2022
+};
+
+/// What to multiply a learning rate by that was found with `base` samples in a step, where there are `batch`.
+double lr_factor(LrScaling scaling, std::int64_t batch, std::int64_t base);
+
 std::string_view schedule_name(ScheduleKind k);
 /// Throws UsageError for an unknown name.
 ScheduleKind schedule_from_name(std::string_view name);

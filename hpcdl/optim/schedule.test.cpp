@@ -45,6 +45,15 @@ TEST(schedule, one_step_and_all_warm_up_are_finite) {
   }
 }
 
+TEST(schedule, a_larger_batch_takes_larger_steps) {
+  EXPECT_EQ(lr_factor(LrScaling::none, 512, 128), 1);
+  EXPECT_EQ(lr_factor(LrScaling::linear, 512, 128), 4);
+  EXPECT_EQ(lr_factor(LrScaling::sqrt, 512, 128), 2);
+  EXPECT_EQ(lr_factor(LrScaling::linear, 64, 128), 0.5);
+  EXPECT_EQ(lr_factor(LrScaling::linear, 128, 128), 1);
+  EXPECT_THROW(lr_factor(LrScaling::sqrt, 128, 0), Error);
+}
+
 TEST(schedule, names) {
   for (auto kind : kAll) EXPECT_EQ(schedule_from_name(schedule_name(kind)), kind);
   EXPECT_THROW(schedule_from_name("cosin"), UsageError);

@@ -22,6 +22,9 @@ template <> struct EnumNames<ScheduleKind> {
                                                                          {ScheduleKind::linear, "linear"},
                                                                          {ScheduleKind::wsd, "wsd"}};
 };
+template <> struct EnumNames<LrScaling> {
+  static constexpr std::pair<LrScaling, std::string_view> values[] = {{LrScaling::none, "none"}, {LrScaling::linear, "linear"}, {LrScaling::sqrt, "sqrt"}};
+};
 template <> struct EnumNames<Compute> {
   static constexpr std::pair<Compute, std::string_view> values[] = {{Compute::f32, "f32"}, {Compute::bf16, "bf16"}, {Compute::fp16, "fp16"}};
 };
@@ -46,10 +49,12 @@ struct DataConfig {
 };
 
 struct TrainConfig {
-  std::int64_t steps = 1000, batch = 8, accumulate = 1;
+  std::int64_t steps = 1000, epochs = 0, batch = 8, accumulate = 1;
   double lr = 1e-3;
   double min_lr = 0;
   std::int64_t warmup = 0;
+  LrScaling lr_scaling = LrScaling::none;
+  std::int64_t base_batch = 0;
   ScheduleKind schedule = ScheduleKind::cosine;
   double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, clip = 1;
   double dropout = 0;
@@ -64,11 +69,14 @@ struct TrainConfig {
 
   void visit(auto&& f) {
     f("steps", steps, "optimizer steps to take", {.min = 1, .max = 1e12});
+    f("epochs", epochs, "passes over the training data to make instead of `steps`; 0: as many steps as `steps` says", {.min = 0, .max = 1e6});
     f("batch", batch, "sequences per micro-batch, of each data-parallel rank", {.min = 1, .max = 1 << 20});
     f("accumulate", accumulate, "micro-batches per optimizer step", {.min = 1, .max = 1 << 20});
     f("lr", lr, "highest learning rate", {.min = 0, .max = 1e3});
     f("min_lr", min_lr, "learning rate at the end", {.min = 0, .max = 1e3});
     f("warmup", warmup, "steps of linear warm-up", {.min = 0, .max = 1e12});
+    f("lr_scaling", lr_scaling, "how lr and min_lr follow the samples of a step (batch x accumulate x dp): none; linear, for SGD; sqrt, for AdamW");
+    f("base_batch", base_batch, "lr_scaling: samples of a step that lr was found with; 0: those of one rank, batch x accumulate", {.min = 0, .max = 1 << 30});
     f("schedule", schedule, "shape of the learning rate over time");
     f("weight_decay", weight_decay, "decoupled weight decay of matrices", {.min = 0, .max = 100});
     f("beta1", beta1, "AdamW: decay of the mean", {.min = 0, .max = 0.999999});
@@ -84,7 +92,7 @@ struct TrainConfig {
     f("backoff_factor", backoff_factor, "fp16: what the loss scale is multiplied by when gradients overflow; that step changes nothing", {.min = 1e-6, .max = 0.999999});
     f("min_scale", min_scale, "fp16: the least loss scale; an overflow there ends the run", {.min = 1e-9, .max = 16777216});
     f("recompute", recompute, "recompute activations in backward: less memory, more time, the same result");
-    f("eval_every", eval_every, "steps between evaluations; 0: only at the end", {.min = 0, .max = 1e12});
+    f("eval_every", eval_every, "steps between evaluations; 0: at the end, and with `epochs` after each", {.min = 0, .max = 1e12});
     f("eval_batches", eval_batches, "micro-batches of one evaluation, of each data-parallel rank", {.min = 1, .max = 1e9});
     f("log_every", log_every, "steps between lines of metrics", {.min = 1, .max = 1e12});
     f("device", device, "where to train: cpu, cuda, or cuda:N");

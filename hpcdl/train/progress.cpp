@@ -7,8 +7,11 @@
 namespace hpcdl::train {
 
 std::string progress_line(const StepNumbers& n) {
-  std::string line = fmt::format("step {}/{}  loss {:.4f}  lr {:.2e}  norm {:.2f}  {} tok/s", n.step, n.steps, n.loss, n.lr, n.grad_norm,
-                                 format_count(n.tokens_per_second));
+  std::string line = fmt::format("step {}/{}", n.step, n.steps);
+  if (n.epoch >= 0) line += fmt::format("  epoch {:.2f}", n.epoch);
+  line += fmt::format("  loss {:.4f}", n.loss);
+  if (n.accuracy >= 0) line += fmt::format("  accuracy {:.2f}%", 100 * n.accuracy);
+  line += fmt::format("  lr {:.2e}  norm {:.2f}  {} {}", n.lr, n.grad_norm, format_count(n.per_second), n.unit);
   if (n.sol_percent >= 0) line += fmt::format("  {:.0f}% of light", n.sol_percent);
   if (n.comm_percent >= 0) line += fmt::format("  comm {:.0f}% ({:.0f}% hidden)", n.comm_percent, n.hidden_percent);
   line += fmt::format("  data {:.1f}%  {} left", n.data_wait_percent, format_duration(n.seconds_left));

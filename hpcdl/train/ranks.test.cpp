@@ -106,6 +106,22 @@ TEST_F(Ranks, micro_batches_are_exchanged_once_and_weigh_alike) {
   EXPECT_LT(weights_apart(tmp / "one", tmp / "two"), 1e-5);
 }
 
+/// Four ranks that each take the batch of one, with the rate that was found on one, do what one does with four times the batch and rate.
+TEST_F(Ranks, the_learning_rate_follows_the_number_of_ranks) {
+  for (const auto& [scaling, factor] : {std::pair(LrScaling::linear, 4.0), std::pair(LrScaling::sqrt, 2.0)}) {
+    Case by_hand, scaled;
+    by_hand.change = [factor = factor](RunConfig& c) { c.train.lr = 1e-3 * factor, c.train.min_lr = 1e-4 * factor; };
+    scaled.change = [scaling = scaling](RunConfig& c) { c.train.lr = 1e-3, c.train.min_lr = 1e-4, c.train.lr_scaling = scaling; };
+    const auto name = std::to_string(static_cast<int>(factor));
+    train_on(1, tmp, "one" + name, by_hand);
+    train_on(4, tmp, "four" + name, scaled);
+    const auto want = numbers(tmp / ("one" + name), "lr"), got = numbers(tmp / ("four" + name), "lr");
+    ASSERT_EQ(got, want);
+    EXPECT_DOUBLE_EQ(got[0], 1e-3 * factor / 2) << "the first of two steps of warm-up";
+    EXPECT_LT(weights_apart(tmp / ("one" + name), tmp / ("four" + name)), 1e-5);
+  }
+}
+
 TEST_F(Ranks, buckets_and_overlap_change_no_bit) {
   for (const int n : {2, 3, 4}) {
     Case s;

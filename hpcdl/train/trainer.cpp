@@ -8,18 +8,14 @@
 #include "hpcdl/comm/ledger.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/units.h"
-#include "hpcdl/data/loader.h"
-#include "hpcdl/data/prepare.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/checkpoint.h"
 #include "hpcdl/io/config_table.h"
 #include "hpcdl/io/group_ranks.h"
-#include "hpcdl/io/hf_config.h"
-#include "hpcdl/io/jsonl.h"
-#include "hpcdl/io/tensorboard.h"
 #include "hpcdl/parallel/agree.h"
-#include "hpcdl/parallel/mesh.h"
+#include "hpcdl/train/run_log.h"
 #include "hpcdl/train/stop.h"
+#include "hpcdl/train/task.h"
 
 namespace hpcdl::train {
 
@@ -30,33 +26,10 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
-fs::path default_cache() {
-  const char* xdg = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  return (xdg && *xdg ? fs::path(xdg) : fs::path(home && *home ? home : "/tmp") / ".cache") / "hpcdl" / "data";
-}
-
-data::PreparedText prepare(const RunConfig& c, Pool& pool, const Hooks& hooks) {
-  if (c.data.text.empty()) fail_usage("data", "no text to train on: set data.text to a file or folder");
-  data::PrepareOptions o;
-  for (const auto& t : c.data.text) o.text.emplace_back(t);
-  o.cache = c.data.cache.empty() ? default_cache() : c.data.cache;
-  o.vocab = static_cast<int>(c.data.vocab_size);
-  o.tokenizer = c.data.tokenizer;
-  o.val_fraction = c.data.val_fraction;
-  return data::prepare_text(o, pool, tokenize_progress(hooks.console));
-}
-
-void fit_vocabulary(io::ModelConfig& model, const io::Tokenizer& tokenizer) {
-  if (model.vocab == 0) model.vocab = tokenizer.vocab_size();
-  if (model.vocab < tokenizer.vocab_size())
-    fail_usage("model", "vocab is {}, but the tokenizer has ids up to {}: leave model.vocab out, or make it at least {}", model.vocab,
-               tokenizer.vocab_size() - 1, tokenizer.vocab_size());
-  if (const auto end = tokenizer.end_of_text()) {
-    model.eos = {*end};
-    model.bos = *end;
-  }
-  if (const auto begin = tokenizer.begin_of_text()) model.bos = *begin;
+/// Hooks of one rank: others than the first are silent.
+Hooks of_rank(Hooks hooks) {
+  if (hooks.world.rank() > 0) hooks.console = {};
+  return hooks;
 }
 
 /// The parts of a run that live as long as its loop.
@@ -66,21 +39,26 @@ class Run {
   RunSummary go();
 
  private:
+  void set_schedule();
+  void introduce();
   void open_files();
   void resume();
   void one_step();
-  const data::Batch& next_batch();
+  void fetch_batch();
   void report(double seconds, double waited);
-  void log(const io::Json& line);
+  StepNumbers numbers();
   void evaluate();
   void save();
   void finish();
+  void summarise();
   [[noreturn]] void stop_non_finite(std::string_view what);
   void overflowed(const StepResult& result);
   bool due(std::int64_t every) const { return every > 0 && step_ % every == 0; }
 
   bool leads() const { return world().rank() == 0; }  // logs and writes
   const comm::Group& world() const { return mesh_.world(); }
+  /// Rows that an optimizer step takes, of all ranks.
+  std::int64_t rows_of_step() const { return config_.train.batch * config_.train.accumulate * mesh_.dp().size(); }
 
   RunConfig& config_;
   Hooks hooks_;
@@ -88,73 +66,65 @@ class Run {
   io::GroupRanks io_ranks_;
   Progress progress_;
   Pool pool_;
-  data::PreparedText text_;
-  std::optional<models::LanguageModel> model_;
-  std::optional<TrainStep> train_;
-  std::optional<data::Loader> loader_;
-  std::optional<data::EvalBatches> eval_;
+  std::unique_ptr<Task> task_;
+  std::unique_ptr<TrainStep> train_;
   std::optional<io::Checkpoints> checkpoints_;
-  std::optional<io::JsonlWriter> metrics_;
-  std::optional<io::TensorBoardWriter> tensorboard_;
+  RunLog log_;
   Schedule schedule_;
+  std::int64_t steps_ = 0;
   std::string toml_;
-  std::int64_t step_ = 0, tokens_ = 0, saved_ = -1;
+  std::int64_t step_ = 0, seen_ = 0, saved_ = -1;
   data::LoaderState start_;
   // of the last step
   double loss_ = 0, norm_ = 0, lr_ = 0;
-  std::int64_t valid_ = 0;
+  bool epoch_done_ = false;
   // since the last line of metrics
   double interval_seconds_ = 0, interval_waited_ = 0;
   parallel::ExchangeTimes exchanged_;  // until then
-  std::int64_t interval_tokens_ = 0, interval_steps_ = 0;
+  std::int64_t interval_steps_ = 0;
   double light_seconds_ = -1;  // of one step at the speed of light
   RunSummary summary_;
 };
 
-/// Hooks of one rank: others than the first are silent.
-Hooks of_rank(Hooks hooks) {
-  if (hooks.world.rank() > 0) hooks.console = {};
-  return hooks;
-}
-
 Run::Run(RunConfig& config, const Hooks& hooks)
     : config_(config), hooks_(of_rank(hooks)), mesh_(hooks.world, {.dp = static_cast<int>(config.parallel.dp), .tp = static_cast<int>(config.parallel.tp)}), io_ranks_(world()),
       progress_(hooks_.console), pool_(config.train.threads > 0 ? config.train.threads : parallel::threads_per_rank(world())),
-      text_(parallel::host_by_host(world(), [&] { return prepare(config, pool_, hooks_); })) {
-  fit_vocabulary(config_.model, text_.tokenizer);
-  config_.model.resolve();
+      task_(make_task(config, mesh_, pool_, hooks_.console)) {
   const auto& t = config_.train;
   const auto device = device_from_name(t.device);
   if (t.dtype == Compute::fp16 && !device.is_cuda()) fail_usage("train", "train.dtype = fp16 needs a GPU (train.device = \"cuda\"); on a CPU take bf16");
-  schedule_ = {t.schedule, t.lr, t.min_lr, t.steps, t.warmup};
-  using Scheme = parallel::TensorParallel::Scheme;
-  const auto sharing = std::make_shared<parallel::TensorParallel>(mesh_.tp(), config_.parallel.sequence ? Scheme::sequence : Scheme::conjugate);
-  model_ = models::LanguageModel::create(config_.model, t.seed, true, sharing);
+  set_schedule();
   auto options = step_options(config_);
   options.data = mesh_.dp();
-  train_.emplace(*model_, pool_, options, device);
+  train_ = task_->make_step(pool_, options, device);
   train_->watch(hooks_.observer);
   if (hooks_.before_steps) hooks_.before_steps(train_->programs(t.accumulate));
   if (!hooks_.steps_only) open_files();
-
-  const auto train_files = std::vector<fs::path>{text_.train};
-  const auto vocab = static_cast<data::TokenId>(config_.model.vocab);
-  loader_.emplace(data::open_token_files(train_files),
-                  data::LoaderOptions{.batch = t.batch, .context = config_.model.context, .seed = t.seed, .vocab = vocab, .rank = mesh_.dp().rank(), .world = mesh_.dp().size()}, start_);
-  if (text_.val_tokens > 1 && !hooks_.steps_only) {
-    const auto val_files = std::vector<fs::path>{text_.val};
-    eval_.emplace(data::open_token_files(val_files), t.batch, config_.model.context, vocab, mesh_.dp().rank(), mesh_.dp().size());
-  }
+  task_->open_data(start_, !hooks_.steps_only);
   if (hooks_.speed_of_light) {
     light_seconds_ = 0;
     for (const auto* exe : train_->programs(t.accumulate)) light_seconds_ += hooks_.speed_of_light(exe->program());
   }
-  summary_.parameters = model_->parameter_count();
+  introduce();
+}
+
+/// Number of steps and learning rates, which may follow from the data and the number of ranks.
+void Run::set_schedule() {
+  const auto& t = config_.train;
+  steps_ = t.epochs > 0 ? (t.epochs * task_->rows() + rows_of_step() - 1) / rows_of_step() : t.steps;
+  const double factor = lr_factor(t.lr_scaling, rows_of_step(), t.base_batch > 0 ? t.base_batch : t.batch * t.accumulate);
+  schedule_ = {t.schedule, t.lr * factor, t.min_lr * factor, steps_, t.warmup};
+  if (t.lr_scaling == LrScaling::none) return;
+  progress_.say(fmt::format("learning rate {:.3g} x {:.3g} = {:.3g} ({} scaling to {} samples in a step){}", t.lr, factor, schedule_.lr, io::enum_name(t.lr_scaling), rows_of_step(),
+                            factor > 1 && t.warmup == 0 ? "; without warm-up a larger rate may diverge: see train.warmup" : ""));
+}
+
+void Run::introduce() {
+  summary_.parameters = task_->parameter_count();
   summary_.arena_bytes = train_->arena_bytes();
   summary_.first_step = step_;
-  progress_.say(fmt::format("{}{} parameters, {} training tokens, {} activations planned, {} threads{}", world().size() > 1 ? mesh_.describe() + ": " : "", format_count(static_cast<double>(summary_.parameters)),
-                            format_count(static_cast<double>(text_.train_tokens)), format_bytes(static_cast<double>(summary_.arena_bytes)),
-                            pool_.threads(), step_ ? fmt::format("; resumed at step {}", step_) : ""));
+  progress_.say(fmt::format("{}{} parameters, {}, {} activations planned, {} threads{}", world().size() > 1 ? mesh_.describe() + ": " : "", format_count(static_cast<double>(summary_.parameters)),
+                            task_->describe_data(), format_bytes(static_cast<double>(summary_.arena_bytes)), pool_.threads(), step_ ? fmt::format("; resumed at step {}", step_) : ""));
 }
 
 void Run::open_files() {
@@ -163,29 +133,20 @@ void Run::open_files() {
   checkpoints_.emplace(out / "checkpoints", config_.checkpoint.keep, &io_ranks_);
   if (leads()) io::write_file_atomic(out / "config.toml", toml_);
   resume();
-  if (!leads()) return;
-  const auto resumed_at = step_ > 0 ? std::optional(step_) : std::nullopt;
-  metrics_.emplace(out / "metrics.jsonl", resumed_at);
-  io::make_folder(out / "tensorboard");
-  tensorboard_.emplace(out / "tensorboard", resumed_at);
+  if (leads()) log_.open(out, step_ > 0 ? std::optional(step_) : std::nullopt);
 }
 
 void Run::resume() {
   const auto warn = [&](const std::string& message) { progress_.say("warning: " + message); };
   const auto found = io::Checkpoints::find(config_.output / "checkpoints", config_.checkpoint.resume, warn, &io_ranks_);
   if (!found) return;
-  auto theirs = io::read_hf_config(found->path);
-  const auto& ours = config_.model;
-  theirs.bos = ours.bos, theirs.eos = ours.eos, theirs.dtype = ours.dtype;
-  if (theirs != ours)
-    fail_usage("resume", "{} holds another model than [model] describes: use another output folder, or checkpoint.resume = \"none\"",
-               found->path.string());
+  task_->check_resumes(found->path);
   if (found->state.seed != config_.train.seed)
     fail_usage("resume", "{} was made with seed {}, train.seed is {}", found->path.string(), found->state.seed, config_.train.seed);
   io::load_checkpoint(found->path, train_->weights(), train_->optimizer_state());
   train_->store();
   step_ = saved_ = found->state.step;
-  tokens_ = found->state.tokens;
+  seen_ = found->state.tokens;
   start_ = {found->state.epoch, found->state.index};
   const auto scalar = [&](const char* name, double otherwise) {
     const auto it = found->state.scalars.find(name);
@@ -212,49 +173,48 @@ void Run::overflowed(const StepResult& result) {
   progress_.say(fmt::format("step {}: the {} is not finite, so nothing was changed; the loss scale is now {}", step_ + 1, what, state.scale));
 }
 
-const data::Batch& Run::next_batch() {
+void Run::fetch_batch() {
   const InStage stage(hooks_.observer, Stage::data);
   const comm::InPhase phase(world().ledger(), comm::Phase::data);
-  return loader_->next();
+  task_->next();
 }
 
 void Run::one_step() {
   const auto start = Clock::now();
   if (hooks_.observer) hooks_.observer->begin_step(step_);
-  const double waited = loader_->waited_seconds();
-  valid_ = 0;
-  std::int64_t seen = 0;
+  const double waited = task_->waited_seconds();
+  const auto epoch = task_->position().epoch;
+  std::int64_t valid = 0;
   for (std::int64_t micro = 0; micro < config_.train.accumulate; ++micro) {
-    const auto& batch = next_batch();
-    train_->accumulate(batch.tokens, batch.targets, step_, micro, micro + 1 == config_.train.accumulate);
-    valid_ += batch.valid;
-    seen += std::ssize(batch.tokens) * mesh_.dp().size();
+    fetch_batch();
+    valid += task_->accumulate(*train_, step_, micro, micro + 1 == config_.train.accumulate);
   }
   lr_ = schedule_.at(step_);
-  const auto result = train_->update(lr_, valid_);
+  const auto result = train_->update(lr_, valid);
   if (result.finite()) loss_ = result.loss / static_cast<double>(result.valid_tokens), norm_ = result.grad_norm;
   else overflowed(result);
   if (hooks_.observer) hooks_.observer->end_step(step_);
   ++step_;
-  tokens_ += seen;
-  interval_tokens_ += seen;
+  seen_ += rows_of_step() * task_->units().in_row;
   ++interval_steps_;
-  report(seconds_since(start), loader_->waited_seconds() - waited);
+  epoch_done_ = task_->position().epoch > epoch;
+  report(seconds_since(start), task_->waited_seconds() - waited);
 }
 
-void Run::report(double seconds, double waited) {
-  interval_seconds_ += seconds;
-  interval_waited_ += waited;
-  summary_.seconds += seconds;
-  const auto& t = config_.train;
-  const bool last = step_ == t.steps;
-  if (!last && step_ != summary_.first_step + 1 && !due(t.log_every)) return;
+/// Of the interval that ends now.
+StepNumbers Run::numbers() {
   const double per_step = interval_seconds_ / static_cast<double>(interval_steps_);
-  StepNumbers n{.step = step_, .steps = t.steps, .loss = loss_, .lr = lr_, .grad_norm = norm_,
-                      .tokens_per_second = static_cast<double>(interval_tokens_) / interval_seconds_,
-                      .sol_percent = light_seconds_ < 0 ? -1 : 100 * light_seconds_ / per_step,
-                      .data_wait_percent = 100 * interval_waited_ / interval_seconds_,
-                      .seconds_left = static_cast<double>(t.steps - step_) * summary_.seconds / static_cast<double>(step_ - summary_.first_step)};
+  const auto units = task_->units();
+  StepNumbers n{.step = step_, .steps = steps_, .loss = loss_, .lr = lr_, .grad_norm = norm_,
+                .per_second = static_cast<double>(rows_of_step() * units.in_row) / per_step,
+                .sol_percent = light_seconds_ < 0 ? -1 : 100 * light_seconds_ / per_step,
+                .data_wait_percent = 100 * interval_waited_ / interval_seconds_,
+                .unit = units.brief,
+                .seconds_left = static_cast<double>(steps_ - step_) * summary_.seconds / static_cast<double>(step_ - summary_.first_step)};
+  if (config_.train.epochs > 0) {
+    const auto at = task_->position();
+    n.epoch = static_cast<double>(at.epoch) + static_cast<double>(at.index) / static_cast<double>(task_->rows());
+  }
   if (train_->gradients() && !train_->on_gpu()) {
     const auto now = train_->gradients()->times();
     const parallel::ExchangeTimes since{now.seconds - exchanged_.seconds, now.waited_seconds - exchanged_.waited_seconds};
@@ -262,54 +222,40 @@ void Run::report(double seconds, double waited) {
     n.hidden_percent = 100 * since.hidden();
     exchanged_ = now;
   }
-  io::Json line = {{"step", n.step}, {"loss", n.loss}, {"lr", n.lr}, {"grad_norm", n.grad_norm}, {"tokens", tokens_},
-                                 {"tokens_per_second", n.tokens_per_second}};
-  if (n.sol_percent >= 0) line["sol_percent"] = n.sol_percent;
-  line["data_wait_percent"] = n.data_wait_percent;
-  if (n.comm_percent >= 0) line["comm_percent"] = n.comm_percent, line["hidden_percent"] = n.hidden_percent;
+  return n;
+}
+
+void Run::report(double seconds, double waited) {
+  interval_seconds_ += seconds;
+  interval_waited_ += waited;
+  summary_.seconds += seconds;
+  const bool logged = step_ == steps_ || due(config_.train.log_every);
+  if (!logged && step_ != summary_.first_step + 1) return;
+  const auto n = numbers();
+  auto line = metrics_line(n, task_->units(), seen_);
   if (train_->scales_loss()) {
     const auto state = train_->scale_state();
     line["loss_scale"] = state.scale, line["skipped_steps"] = state.counts.skipped;
   }
-  if (last || due(t.log_every)) log(line);
+  if (logged) log_.write(line, step_);
   progress_.show(n);
   interval_seconds_ = interval_waited_ = 0;
-  interval_tokens_ = interval_steps_ = 0;
-}
-
-/// One line of metrics.jsonl, and the same numbers under the tags that dashboards of the field know.
-void Run::log(const io::Json& line) {
-  if (!metrics_) return;
-  metrics_->write(line);
-  static constexpr std::pair<const char*, const char*> kTags[] = {
-      {"loss", "loss_metrics/global_avg_loss"}, {"grad_norm", "grad_norm"}, {"lr", "lr"}, {"tokens_per_second", "throughput(tps)"},
-      {"sol_percent", "speed_of_light(%)"}, {"data_wait_percent", "time_metrics/data_loading(%)"},
-      {"comm_percent", "time_metrics/communication(%)"}, {"hidden_percent", "time_metrics/communication_hidden(%)"}, {"loss_scale", "loss_scale"}, {"skipped_steps", "skipped_steps"}, {"eval_loss", "validation_metrics/loss"}, {"eval_perplexity", "validation_metrics/perplexity"}};
-  for (const auto& [key, tag] : kTags)
-    if (const auto it = line.find(key); it != line.end()) tensorboard_->scalar(tag, it->get<float>(), step_);
+  interval_steps_ = 0;
 }
 
 void Run::evaluate() {
-  if (!eval_) return;
-  eval_->rewind();
-  double sum = 0;
-  std::int64_t tokens = 0;
-  for (std::int64_t i = 0; i < config_.train.eval_batches; ++i) {  // on each rank; batches go round them
-    const auto* batch = eval_->next();
-    if (!batch) break;
-    const comm::InPhase phase(world().ledger(), comm::Phase::compute);
-    sum += train_->evaluate(batch->tokens, batch->targets);
-    tokens += batch->valid;
-  }
-  const double mine[] = {sum, static_cast<double>(tokens)};
-  const auto all = parallel::sum_over_ranks(mesh_.dp(), mine);
-  sum = all[0], tokens = static_cast<std::int64_t>(all[1]);
-  if (tokens == 0) return;
-  summary_.eval_loss = sum / static_cast<double>(tokens);
-  summary_.eval_tokens = tokens;
-  const double perplexity = std::exp(summary_.eval_loss);
-  log({{"step", step_}, {"eval_loss", summary_.eval_loss}, {"eval_perplexity", perplexity}, {"eval_tokens", tokens}});
-  progress_.say(fmt::format("step {}  evaluation: loss {:.4f}, perplexity {:.2f} over {} tokens", step_, summary_.eval_loss, perplexity, tokens));
+  const auto mine = task_->evaluate(*train_, config_.train.eval_batches);
+  if (!mine) return;
+  const double sums[] = {mine->loss, static_cast<double>(mine->counted)};
+  const auto all = parallel::sum_over_ranks(mesh_.dp(), sums);
+  const Score score{all[0], static_cast<std::int64_t>(all[1])};
+  if (score.counted == 0) return;
+  summary_.eval_loss = score.mean();
+  summary_.eval_tokens = score.counted;
+  io::Json line = {{"step", step_}};
+  line.update(task_->score_metrics(score));
+  log_.write(line, step_);
+  progress_.say(fmt::format("step {}  evaluation: {}", step_, task_->score_words(score)));
 }
 
 void Run::save() {
@@ -321,15 +267,12 @@ void Run::save() {
   for (const auto& [name, tensor, shard] : train_->weights()) content.model.push_back({name, tensor, shard});
   for (const auto& [name, tensor, shard] : train_->optimizer_state()) content.optimizer.push_back({name, tensor, shard});
   content.config_toml = toml_;
-  content.extra = [&](const fs::path& folder) {
-    io::write_hf_config(folder, config_.model);
-    text_.tokenizer.save_folder(folder, static_cast<int>(config_.model.context));
-  };
-  const auto at = loader_->state();
+  content.extra = [&](const fs::path& folder) { task_->save_beside(folder); };
+  const auto at = task_->position();
   std::map<std::string, double> scalars{{"loss", loss_}};
   if (const auto state = train_->scale_state(); train_->scales_loss())
     scalars.insert({{"loss_scale", state.scale}, {"good_steps", state.counts.good}, {"skipped_steps", state.counts.skipped}});
-  checkpoints_->save({.step = step_, .tokens = tokens_, .seed = config_.train.seed, .epoch = at.epoch, .index = at.index, .scalars = scalars}, content);
+  checkpoints_->save({.step = step_, .tokens = seen_, .seed = config_.train.seed, .epoch = at.epoch, .index = at.index, .scalars = scalars}, content);
   saved_ = step_;
 }
 
@@ -337,27 +280,37 @@ void Run::finish() {
   if (hooks_.steps_only) return;
   const auto folder = config_.output / "model";
   if (leads()) io::make_folder(folder);
-  if (mesh_.dp().rank() == 0) {  // those that share the layers of one model
-    train_->fetch();
-    model_->save(folder);
-  }
-  if (leads()) text_.tokenizer.save_folder(folder, static_cast<int>(config_.model.context));
+  train_->fetch();
+  task_->save_model(folder);
   parallel::any_rank(world(), false);
   summary_.model = folder;
+}
+
+void Run::summarise() {
+  if (train_->gradients() && !train_->on_gpu())
+    summary_.comm_seconds = train_->gradients()->times().seconds, summary_.hidden_percent = 100 * train_->gradients()->times().hidden();
+  summary_.step = step_;
+  summary_.loss = loss_;
+  const auto steps_done = static_cast<double>(step_ - summary_.first_step);
+  if (steps_done == 0) return;
+  summary_.samples_per_second = steps_done * static_cast<double>(rows_of_step()) / summary_.seconds;
+  summary_.tokens_per_second = summary_.samples_per_second * static_cast<double>(task_->units().in_row);
+  if (light_seconds_ >= 0) summary_.sol_percent = 100 * light_seconds_ * steps_done / summary_.seconds;
 }
 
 RunSummary Run::go() {
   const StopSignals signals(config_.checkpoint.on_interrupt);
   const comm::InPhase phase(world().ledger(), comm::Phase::compute);
   summary_.eval_loss = std::numeric_limits<double>::quiet_NaN();
-  const std::int64_t steps = config_.train.steps;
-  if (step_ >= steps) progress_.say(fmt::format("already at step {} of {}: raise train.steps to train on", step_, steps));
-  while (step_ < steps && !summary_.stopped) {
+  const auto& t = config_.train;
+  if (step_ >= steps_) progress_.say(fmt::format("already at step {} of {}: raise train.{} to train on", step_, steps_, t.epochs > 0 ? "epochs" : "steps"));
+  while (step_ < steps_ && !summary_.stopped) {
     one_step();
-    if (step_ == steps || due(config_.train.eval_every)) evaluate();
-    if (step_ == steps || due(config_.checkpoint.every)) save();
+    const bool last = step_ == steps_;
+    if (last || due(t.eval_every) || (t.eval_every == 0 && t.epochs > 0 && epoch_done_)) evaluate();
+    if (last || due(config_.checkpoint.every)) save();
     if (hooks_.after_step) hooks_.after_step(step_);
-    summary_.stopped = parallel::any_rank(world(), StopSignals::requested() != 0) && step_ < steps;
+    summary_.stopped = parallel::any_rank(world(), StopSignals::requested() != 0) && !last;
   }
   if (summary_.stopped) {
     save();
@@ -366,17 +319,8 @@ RunSummary Run::go() {
   } else {
     finish();
   }
-  if (tensorboard_) tensorboard_->flush();
-  if (train_->gradients() && !train_->on_gpu())
-    summary_.comm_seconds = train_->gradients()->times().seconds, summary_.hidden_percent = 100 * train_->gradients()->times().hidden();
-  summary_.step = step_;
-  summary_.loss = loss_;
-  const auto steps_done = static_cast<double>(step_ - summary_.first_step);
-  if (steps_done > 0) {
-    const auto per_step = static_cast<double>(config_.train.batch * config_.train.accumulate * config_.model.context * mesh_.dp().size());
-    summary_.tokens_per_second = steps_done * per_step / summary_.seconds;
-    if (light_seconds_ >= 0) summary_.sol_percent = 100 * light_seconds_ * steps_done / summary_.seconds;
-  }
+  log_.flush();
+  summarise();
   return summary_;
 }
 

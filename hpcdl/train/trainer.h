@@ -31,7 +31,8 @@ struct RunSummary {
   double loss = 0;                     // of the last step
   double eval_loss = 0;                // at the end; NaN without evaluation text
   std::int64_t eval_tokens = 0;
-  double seconds = 0, tokens_per_second = 0, sol_percent = -1;  // of the steps of this run, evaluation and saves apart; tokens of all ranks
+  double seconds = 0, sol_percent = -1;  // of the steps of this run, evaluation and saves apart
+  double tokens_per_second = 0, samples_per_second = 0;  // of all ranks; a sample: a row of a batch
   double comm_seconds = 0, hidden_percent = -1;  // CPU: in which gradients were exchanged, and the share of it that nobody waited for
   std::int64_t parameters = 0, arena_bytes = 0;
 };

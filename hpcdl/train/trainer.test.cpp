@@ -159,6 +159,39 @@ TEST(Trainer, a_finished_run_says_so_and_a_longer_one_goes_on) {
   EXPECT_EQ(run(longer, {}).step, 8);
 }
 
+/// A quarter of the rate and base_batch samples instead of 12: the same factor of four, and with powers of two the same bits.
+TEST(Trainer, the_learning_rate_follows_the_batch) {
+  const io::TempFolder tmp;
+  RunConfig plain, scaled;
+  toy_config(plain, tmp, "plain");
+  toy_config(scaled, tmp, "scaled");
+  for (auto* c : {&plain, &scaled}) c->train.accumulate = 4, c->train.lr = 0x1p-9, c->train.min_lr = 0x1p-12;
+  scaled.train.lr /= 4, scaled.train.min_lr /= 4;
+  scaled.train.lr_scaling = LrScaling::linear, scaled.train.base_batch = 3;
+  std::vector<std::string> said;
+  run(plain, {});
+  run(scaled, {.console = {[&](std::string_view line) { said.emplace_back(line); }, {}}, .speed_of_light = {}, .after_step = {}});
+  expect_same_run(tmp / "plain", tmp / "scaled", "step_00000006");
+  EXPECT_NE(said.at(0).find("x 4 = 0.00195 (linear scaling to 12 samples in a step)"), std::string::npos) << said.at(0);
+}
+
+TEST(Trainer, epochs_stand_for_steps) {
+  const io::TempFolder tmp;
+  RunConfig c;
+  toy_config(c, tmp, "r");
+  c.train.epochs = 2, c.train.batch = 128, c.train.eval_every = 0;
+  std::vector<std::string> evaluations;
+  const auto s = run(c, {.console = {[&](std::string_view line) {
+    if (line.find("evaluation") != std::string_view::npos) evaluations.emplace_back(line);
+  }, {}}, .speed_of_light = {}, .after_step = {}});
+  std::istringstream in(io::read_file(c.output / "metrics.jsonl"));
+  double epoch = 0;
+  for (std::string line; std::getline(in, line);) epoch = io::parse_json(line, "metrics.jsonl").value("epoch", epoch);
+  EXPECT_GE(epoch, 2) << "the last step may reach into the third";
+  EXPECT_LT(epoch, 2 + 2.0 / static_cast<double>(s.step)) << "in steps of two epochs";
+  EXPECT_EQ(evaluations.size(), 2u) << "after each epoch";
+}
+
 template <class F> std::string error_of(F&& f) {
   try {
     f();

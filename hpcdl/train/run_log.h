@@ -1,0 +1,29 @@
+#pragma once
+// What a run leaves behind of its numbers: metrics.jsonl and TensorBoard files. Of a rank that does not lead: nothing.
+
+#include <filesystem>
+#include <optional>
+
+#include "hpcdl/io/jsonl.h"
+#include "hpcdl/io/tensorboard.h"
+#include "hpcdl/train/task.h"
+
+namespace hpcdl::train {
+
+class RunLog {
+ public:
+  /// Appends to the files in `folder`, from which what is behind `resumed_at` is dropped.
+  void open(const std::filesystem::path& folder, std::optional<std::int64_t> resumed_at);
+  /// One line of metrics.jsonl, and the same numbers under the tags that dashboards of the field know.
+  void write(const io::Json& line, std::int64_t step);
+  void flush();
+
+ private:
+  std::optional<io::JsonlWriter> metrics_;
+  std::optional<io::TensorBoardWriter> tensorboard_;
+};
+
+/// The numbers of a step as a line of metrics; `seen`: samples since the run's first step, in the task's units.
+io::Json metrics_line(const StepNumbers& n, const Units& units, std::int64_t seen);
+
+}  // namespace hpcdl::train

@@ -1,0 +1,78 @@
+#pragma once
+// What a run is about: a model, the data it learns from, and what its results are called. The run's loop (trainer.cpp) knows of checkpoints,
+// metrics, signals and ranks; a task knows of tokens or images.
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "hpcdl/data/split_data.h"
+#include "hpcdl/io/json.h"
+#include "hpcdl/parallel/mesh.h"
+#include "hpcdl/train/config.h"
+#include "hpcdl/train/progress.h"
+#include "hpcdl/train/train_step.h"
+
+namespace hpcdl::train {
+
+/// What the samples of a run are counted in.
+struct Units {
+  const char* name;       // key of metrics: "tokens"
+  const char* rate;       // "tokens_per_second"
+  const char* brief;      // behind a rate on the progress line: "tok/s"
+  std::int64_t in_row;    // of a row of a batch
+};
+
+/// Sums over batches; of one rank, or of all.
+struct Score {
+  double loss = 0;
+  std::int64_t counted = 0;  // targets
+  double mean() const { return loss / static_cast<double>(counted); }
+};
+
+class Task {
+ public:
+  virtual ~Task() = default;
+
+  virtual Units units() const = 0;
+  /// What there is to learn from, in words.
+  virtual std::string describe_data() const = 0;
+  /// Rows of an epoch, over all ranks.
+  virtual std::int64_t rows() const = 0;
+  virtual std::int64_t parameter_count() const = 0;
+
+  /// The programs of a step on the task's model; called once.
+  virtual std::unique_ptr<TrainStep> make_step(Pool& pool, const StepOptions& options, Device device) = 0;
+
+  /// Throws UsageError unless the model in `folder` is the one that this run trains.
+  virtual void check_resumes(const std::filesystem::path& folder) const = 0;
+  /// Opens the training data at a sample, and what evaluation reads if `evaluates`; before the first next().
+  virtual void open_data(const data::LoaderState& start, bool evaluates) = 0;
+  /// Fetches the next micro-batch of this rank.
+  virtual void next() = 0;
+  /// Runs forward and backward of it; returns the targets that count.
+  virtual std::int64_t accumulate(TrainStep& step, std::int64_t number, std::int64_t micro, bool last) = 0;
+  /// Where the batch behind the last one fetched begins.
+  virtual data::LoaderState position() const = 0;
+  /// Time that next() has spent waiting, in seconds.
+  virtual double waited_seconds() const = 0;
+  /// Which samples were in the micro-batch, in words, after a step that gave no finite number.
+  virtual std::string describe_batch(std::int64_t micro) const = 0;
+
+  /// Sums over the evaluation batches of this rank, at most `batches`; nothing where there are none.
+  virtual std::optional<Score> evaluate(TrainStep& step, std::int64_t batches) = 0;
+  /// What an evaluation came to, as metrics and in words.
+  virtual io::Json score_metrics(const Score& all) const = 0;
+  virtual std::string score_words(const Score& all) const = 0;
+
+  /// What a model folder holds beside the weights.
+  virtual void save_beside(const std::filesystem::path& folder) const = 0;
+  /// The model as others read it, as of the step's last fetch(). By all ranks that share its layers.
+  virtual void save_model(const std::filesystem::path& folder) const = 0;
+};
+
+/// The task that `config` describes, whose [model] it completes. Collective over the ranks of the mesh; reads and prepares the data.
+std::unique_ptr<Task> make_task(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, const Console& console);
+
+}  // namespace hpcdl::train

@@ -1,0 +1,133 @@
+#include "hpcdl/train/text_task.h"
+
+#include <cmath>
+
+#include "hpcdl/comm/ledger.h"
+#include "hpcdl/core/error.h"
+#include "hpcdl/core/units.h"
+#include "hpcdl/io/hf_config.h"
+#include "hpcdl/parallel/agree.h"
+
+namespace hpcdl::train {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path default_cache() {
+  const char* xdg = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  return (xdg && *xdg ? fs::path(xdg) : fs::path(home && *home ? home : "/tmp") / ".cache") / "hpcdl" / "data";
+}
+
+data::PreparedText prepare(const RunConfig& c, Pool& pool, const Console& console) {
+  if (c.data.text.empty()) fail_usage("data", "no text to train on: set data.text to a file or folder");
+  data::PrepareOptions o;
+  for (const auto& t : c.data.text) o.text.emplace_back(t);
+  o.cache = c.data.cache.empty() ? default_cache() : c.data.cache;
+  o.vocab = static_cast<int>(c.data.vocab_size);
+  o.tokenizer = c.data.tokenizer;
+  o.val_fraction = c.data.val_fraction;
+  return data::prepare_text(o, pool, tokenize_progress(console));
+}
+
+void fit_vocabulary(io::ModelConfig& model, const io::Tokenizer& tokenizer) {
+  if (model.vocab == 0) model.vocab = tokenizer.vocab_size();
+  if (model.vocab < tokenizer.vocab_size())
+    fail_usage("model", "vocab is {}, but the tokenizer has ids up to {}: leave model.vocab out, or make it at least {}", model.vocab,
+               tokenizer.vocab_size() - 1, tokenizer.vocab_size());
+  if (const auto end = tokenizer.end_of_text()) {
+    model.eos = {*end};
+    model.bos = *end;
+  }
+  if (const auto begin = tokenizer.begin_of_text()) model.bos = *begin;
+}
+
+models::LanguageModel create(RunConfig& config, const parallel::Mesh& mesh, const io::Tokenizer& tokenizer) {
+  fit_vocabulary(config.model, tokenizer);
+  config.model.resolve();
+  using Scheme = parallel::TensorParallel::Scheme;
+  const auto sharing = std::make_shared<parallel::TensorParallel>(mesh.tp(), config.parallel.sequence ? Scheme::sequence : Scheme::conjugate);
+  return models::LanguageModel::create(config.model, config.train.seed, true, sharing);
+}
+
+}  // namespace
+
+TextTask::TextTask(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, const Console& console)
+    : config_(config), mesh_(mesh), text_(parallel::host_by_host(mesh.world(), [&] { return prepare(config, pool, console); })),
+      model_(create(config, mesh, text_.tokenizer)) {}
+
+std::string TextTask::describe_data() const { return format_count(static_cast<double>(text_.train_tokens)) + " training tokens"; }
+
+std::unique_ptr<TrainStep> TextTask::make_step(Pool& pool, const StepOptions& options, Device device) {
+  return std::make_unique<TrainStep>(model_, pool, options, device);
+}
+
+void TextTask::check_resumes(const fs::path& folder) const {
+  auto theirs = io::read_hf_config(folder);
+  const auto& ours = config_.model;
+  theirs.bos = ours.bos, theirs.eos = ours.eos, theirs.dtype = ours.dtype;
+  if (theirs != ours)
+    fail_usage("resume", "{} holds another model than [model] describes: use another output folder, or checkpoint.resume = \"none\"", folder.string());
+}
+
+void TextTask::open_data(const data::LoaderState& start, bool evaluates) {
+  const auto train_files = std::vector<fs::path>{text_.train};
+  const auto vocab = static_cast<data::TokenId>(config_.model.vocab);
+  const auto& t = config_.train;
+  loader_.emplace(data::open_token_files(train_files),
+                  data::LoaderOptions{.batch = t.batch, .context = config_.model.context, .seed = t.seed, .vocab = vocab, .rank = mesh_.dp().rank(), .world = mesh_.dp().size()}, start);
+  if (!evaluates || text_.val_tokens < 2) return;
+  const auto val_files = std::vector<fs::path>{text_.val};
+  eval_.emplace(data::open_token_files(val_files), t.batch, config_.model.context, vocab, mesh_.dp().rank(), mesh_.dp().size());
+}
+
+std::int64_t TextTask::accumulate(TrainStep& step, std::int64_t number, std::int64_t micro, bool last) {
+  if (micro == std::ssize(samples_)) samples_.emplace_back();
+  samples_[static_cast<std::size_t>(micro)].assign(batch_->samples.begin(), batch_->samples.end());
+  step.accumulate(batch_->tokens, batch_->targets, number, micro, last);
+  return batch_->valid;
+}
+
+std::string TextTask::describe_batch(std::int64_t micro) const {
+  const auto& list = samples_.at(static_cast<std::size_t>(micro));
+  return fmt::format("windows {} of {} (window i: tokens i * {} and on)", fmt::join(list, ", "), text_.train.string(), config_.model.context);
+}
+
+std::optional<Score> TextTask::evaluate(TrainStep& step, std::int64_t batches) {
+  if (!eval_) return {};
+  eval_->rewind();
+  Score sum;
+  for (std::int64_t i = 0; i < batches; ++i) {  // on each rank; batches go round them
+    const auto* batch = eval_->next();
+    if (!batch) break;
+    const comm::InPhase phase(mesh_.world().ledger(), comm::Phase::compute);
+    sum.loss += step.evaluate(batch->tokens, batch->targets);
+    sum.counted += batch->valid;
+  }
+  return sum;
+}
+
+io::Json TextTask::score_metrics(const Score& all) const {
+  return {{"eval_loss", all.mean()}, {"eval_perplexity", std::exp(all.mean())}, {"eval_tokens", all.counted}};
+}
+
+std::string TextTask::score_words(const Score& all) const {
+  return fmt::format("loss {:.4f}, perplexity {:.2f} over {} tokens", all.mean(), std::exp(all.mean()), all.counted);
+}
+
+void TextTask::save_beside(const fs::path& folder) const {
+  io::write_hf_config(folder, config_.model);
+  text_.tokenizer.save_folder(folder, static_cast<int>(config_.model.context));
+}
+
+void TextTask::save_model(const fs::path& folder) const {
+  if (mesh_.dp().rank() == 0) model_.save(folder);  // those that share the layers of one model
+  if (mesh_.world().rank() == 0) text_.tokenizer.save_folder(folder, static_cast<int>(config_.model.context));
+}
+
+std::unique_ptr<Task> make_task(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, const Console& console) {
+  return std::make_unique<TextTask>(config, mesh, pool, console);
+}
+
+}  // namespace hpcdl::train
