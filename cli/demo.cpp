@@ -238,17 +238,18 @@ void Demo::finish() {
   std::strftime(date, sizeof date, "%e %B %Y, %H:%M", std::localtime(&now));
   report_.date = fmt::format("A language model of {} parameters, trained on this machine in {}; {}", report_.model.back().value,
                              format_duration(summary_.seconds), date[0] == ' ' ? date + 1 : date);
-  io::write_file_atomic(out_ / "report.html", report_html(report_));
+  const auto page = demo_page(report_);
+  io::write_file_atomic(out_ / "report.html", page_html(page));
   if (options_.json) {
     const auto side = [](const ModelFacts& f) {
       return Json{{"file_bytes", f.file_bytes}, {"bits_per_weight", f.bits_per_weight}, {"loss", f.loss}, {"perplexity", f.perplexity}, {"tokens_per_second", f.tokens_per_second},
                   {"time_to_first_token_ms", f.first_token_ms}, {"peak_rss_bytes", f.peak_rss_bytes}, {"mapped_bytes", f.mapped_bytes}};
     };
-    print_json({{"report", (out_ / "report.html").string()}, {"model", summary_.model.string()}, {"int4", int4_.string()}, {"steps", summary_.step}, {"first_loss", report_.curve.front().loss},
+    print_json({{"report", (out_ / "report.html").string()}, {"model", summary_.model.string()}, {"int4", int4_.string()}, {"steps", summary_.step}, {"first_loss", report_.curve.front().second},
                 {"loss", summary_.loss}, {"seconds", summary_.seconds}, {"tokens_per_second", summary_.tokens_per_second}, {"sol_percent", summary_.sol_percent}, {"before", side(report_.before)},
                 {"after", side(report_.after)}});
   } else {
-    print_text(report_text(report_));
+    print_text(page_text(page));
   }
   say("\n{}", bold(fmt::format("report: {}", fs::absolute(out_ / "report.html").string())));
   say("go on:  hpcdl generate --model {} --prompt \"...\" --tokens 100 --temperature 0.7", int4_.string());

@@ -1,19 +1,13 @@
 #pragma once
-// What the demo found, and the two forms it is told in: a table on the terminal and one HTML page that needs nothing else.
+// What the demo found, as a page.
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "hpcdl/lab/page/page.h"
+
 namespace hpcdl::cli {
-
-struct Fact {
-  std::string name, value;
-};
-
-struct CurvePoint {
-  double step = 0, loss = 0;
-};
 
 /// One side of a comparison: the model as trained, or in 4 bits.
 struct ModelFacts {
@@ -30,13 +24,12 @@ struct Sample {
 
 struct DemoReport {
   std::string title, date;
-  std::vector<Fact> machine, text, model, training, stages;
-  std::vector<CurvePoint> curve, evaluation;
+  std::vector<lab::Fact> machine, text, model, training, stages;
+  std::vector<std::pair<double, double>> curve, evaluation;  // step, loss
   ModelFacts before, after;
   std::vector<Sample> samples;
 };
 
-std::string report_text(const DemoReport& report);
-std::string report_html(const DemoReport& report);
+lab::Page demo_page(const DemoReport& report);
 
 }  // namespace hpcdl::cli

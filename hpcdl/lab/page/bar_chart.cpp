@@ -1,0 +1,43 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "hpcdl/lab/page/page.h"
+#include "hpcdl/lab/page/svg.h"
+
+namespace hpcdl::lab {
+
+namespace {
+
+constexpr double kWidth = 860, kRight = 190, kBar = 22, kPitch = 34, kGlyph = 7.2;
+
+double length(const BarChart::Bar& b) { return std::accumulate(b.parts.begin(), b.parts.end(), 0.0); }
+
+}  // namespace
+
+std::string svg(const BarChart& chart) {
+  double longest = chart.mark, letters = 0;
+  for (const auto& b : chart.bars) longest = std::max(longest, length(b)), letters = std::max(letters, static_cast<double>(b.name.size()));
+  if (longest <= 0) return "";
+  const double top = chart.parts.empty() ? 12 : 40, left = 24 + kGlyph * letters, height = top + kPitch * static_cast<double>(chart.bars.size()) + 8;
+  const double scale = (kWidth - left - kRight) / longest;
+  std::string out = svg_begin(kWidth, height, "bars");
+  if (!chart.parts.empty()) out += svg_legend(left, 20, chart.parts);
+  double y = top;
+  for (const auto& b : chart.bars) {
+    out += svg_text(left - 10, y + 16, "end", b.name, "name");
+    double x = left;
+    for (std::size_t i = 0; i < b.parts.size(); ++i) {
+      out += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" rx=\"3\" fill=\"{}\"/>\n", x, y, std::max(0.0, b.parts[i] * scale), kBar, series_colour(i));
+      x += b.parts[i] * scale;
+    }
+    out += svg_text(x + 8, y + 16, "start", b.label);
+    y += kPitch;
+  }
+  if (chart.mark > 0)
+    out += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"{3}\" stroke-dasharray=\"4 3\"/>\n", left + chart.mark * scale, top - 6, y - 4, series_colour(4));
+  return out + "</svg>\n";
+}
+
+}  // namespace hpcdl::lab

@@ -1,0 +1,79 @@
+#include <fmt/format.h>
+
+#include "hpcdl/lab/page/page.h"
+#include "hpcdl/lab/page/svg.h"
+
+namespace hpcdl::lab {
+
+namespace {
+
+constexpr const char* kStyle = R"(
+:root{--ink:#1b2330;--soft:#5d6b80;--line:#dde3ec;--page:#f5f7fa;--card:#fff;--a:#1f6feb;--b:#d9822b;--good:#1a7f4b;--c:#8a63d2;--d:#c0392b}
+@media(prefers-color-scheme:dark){:root{--ink:#e6ebf2;--soft:#94a3b8;--line:#2b3648;--page:#0f1520;--card:#172030;--a:#5b9dff;--b:#f0a04b;--good:#4cc38a;--c:#a98be8;--d:#e5675a}}
+*{box-sizing:border-box}body{margin:0;background:var(--page);color:var(--ink);font:15px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
+main{max-width:980px;margin:0 auto;padding:40px 24px 64px}h1{font-size:30px;margin:0 0 4px;letter-spacing:-.02em}h2{font-size:18px;margin:0 0 12px}
+.sub{color:var(--soft);margin:0 0 28px}.card{background:var(--card);border:1px solid var(--line);border-radius:14px;padding:22px 24px;overflow-x:auto}
+.tiles{display:grid;grid-template-columns:repeat(4,1fr);gap:14px;margin:0 0 20px}.tile{background:var(--card);border:1px solid var(--line);border-radius:14px;padding:16px 18px}
+.tile b{display:block;font-size:25px;letter-spacing:-.02em}.tile span{color:var(--soft);font-size:13px}
+.cards{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:20px}.wide{grid-column:1/-1}table{border-collapse:collapse;width:100%}
+td,th{padding:7px 0;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}tr:last-child td{border-bottom:0}
+th{color:var(--soft);font-weight:500;font-size:13px}.num{text-align:right;font-variant-numeric:tabular-nums;padding-left:14px;white-space:nowrap}
+.kv td:first-child{color:var(--soft);padding-right:16px;white-space:nowrap}.kv td:last-child{text-align:right;font-variant-numeric:tabular-nums}
+svg{width:100%;height:auto;display:block}.note{color:var(--soft);font-size:13px;margin:10px 0 0}
+.pair{display:grid;grid-template-columns:1fr 1fr;gap:18px;margin:0 0 18px}.pair:last-child{margin:0}.pair div{border-left:3px solid var(--a);padding:2px 0 2px 14px;white-space:pre-wrap;overflow-wrap:anywhere}
+.pair div+div{border-color:var(--b)}.pair em{font-style:normal;font-weight:600}.tag{display:block;color:var(--soft);font-size:12px;text-transform:uppercase;letter-spacing:.06em}
+footer{color:var(--soft);font-size:13px;margin-top:28px}@media(max-width:720px){.tiles{grid-template-columns:1fr 1fr}.cards,.pair{grid-template-columns:1fr}}
+)";
+
+std::string body(const std::vector<Fact>& facts) {
+  std::string rows;
+  for (const auto& f : facts) rows += fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", escaped(f.name), escaped(f.value));
+  return "<table class=\"kv\">" + rows + "</table>";
+}
+
+std::string cells(const std::vector<std::string>& words, std::size_t columns, std::string_view tag) {
+  std::string row;
+  for (std::size_t i = 0; i < columns; ++i) row += fmt::format("<{0}{1}>{2}</{0}>", tag, i == 0 ? "" : " class=\"num\"", i < words.size() ? escaped(words[i]) : "");
+  return "<tr>" + row + "</tr>\n";
+}
+
+std::string body(const Table& t) {
+  std::string rows = cells(t.columns, t.columns.size(), "th");
+  for (const auto& r : t.rows) rows += cells(r, t.columns.size(), "td");
+  return "<table>" + rows + "</table>";
+}
+
+std::string body(const LineChart& c) { return svg(c); }
+std::string body(const BarChart& c) { return svg(c); }
+
+std::string body(const std::vector<Pair>& pairs) {
+  std::string out;
+  const auto side = [](const std::string& name, const std::string& lead, const std::string& text) {
+    return fmt::format("<div><span class=\"tag\">{}</span><em>{}</em>{}</div>", escaped(name), escaped(lead), escaped(text));
+  };
+  for (const auto& p : pairs) out += "<div class=\"pair\">" + side(p.first_name, p.lead, p.first) + side(p.second_name, p.lead, p.second) + "</div>\n";
+  return out;
+}
+
+std::string html(const Card& c) {
+  const auto content = std::visit([](const auto& x) { return body(x); }, c.content);
+  return fmt::format("<section class=\"card{}\"><h2>{}</h2>\n{}{}</section>\n", c.half ? "" : " wide", escaped(c.title), content,
+                     c.note.empty() ? "" : fmt::format("<p class=\"note\">{}</p>", escaped(c.note)));
+}
+
+}  // namespace
+
+std::string page_html(const Page& page) {
+  std::string out = fmt::format("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>{0}</title>"
+                                "<style>{1}</style></head><body><main><h1>{0}</h1><p class=\"sub\">{2}</p>\n", escaped(page.title), kStyle, escaped(page.subtitle));
+  if (!page.tiles.empty()) {
+    out += "<div class=\"tiles\">";
+    for (const auto& t : page.tiles) out += fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>", escaped(t.value), escaped(t.name));
+    out += "</div>\n";
+  }
+  out += "<div class=\"cards\">\n";
+  for (const auto& c : page.cards) out += html(c);
+  return out + fmt::format("</div>\n<footer>{}</footer></main></body></html>\n", escaped(page.footer));
+}
+
+}  // namespace hpcdl::lab

@@ -1,0 +1,78 @@
+#pragma once
+// A report that people look at: what it says once, told in two forms, text for the terminal and one HTML page that needs nothing else.
+
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace hpcdl::lab {
+
+struct Fact {
+  std::string name, value;
+};
+
+/// The first column holds names, the others numbers. Rows may be shorter than the header.
+struct Table {
+  std::vector<std::string> columns;
+  std::vector<std::vector<std::string>> rows;
+};
+
+struct Series {
+  enum class Form : unsigned char {
+    line,    // with a dot at each point, as long as they can be told apart
+    dots,
+    smooth,  // faint, with the mean of each neighbourhood over it
+  };
+  std::string name;
+  std::vector<std::pair<double, double>> points;  // x rising; those that are not finite are left out
+  Form form = Form::line;
+};
+
+struct LineChart {
+  std::string x, y;  // what the axes show, with units
+  std::vector<Series> series;
+  bool from_zero = false;  // y starts at 0
+  bool log_x = false;      // x in powers of two: each point has its own tick
+};
+
+/// Horizontal bars, each of one or several parts one behind the other.
+struct BarChart {
+  struct Bar {
+    std::string name;
+    std::vector<double> parts;
+    std::string label;  // behind the bar
+  };
+  std::vector<std::string> parts = {};  // the names of the parts; empty: bars have one
+  std::vector<Bar> bars = {};
+  double mark = 0;  // a dashed line across all bars; 0: none
+};
+
+/// Texts beside each other: the same prompt answered twice, say.
+struct Pair {
+  std::string first_name, second_name, lead, first, second;
+};
+
+struct Card {
+  std::string title;
+  std::variant<std::vector<Fact>, Table, LineChart, BarChart, std::vector<Pair>> content;
+  std::string note = {};    // one sentence below
+  bool half = false;        // half as wide as the page
+};
+
+struct Page {
+  std::string title, subtitle;
+  std::vector<Fact> tiles;  // the few numbers that matter
+  std::vector<Card> cards;
+  std::string footer;
+};
+
+/// A picture of its own, or a part of a page; "" for a chart without points.
+std::string svg(const LineChart& chart);
+std::string svg(const BarChart& chart);
+
+std::string page_html(const Page& page);
+/// Charts are left out: their numbers belong into a table as well.
+std::string page_text(const Page& page);
+
+}  // namespace hpcdl::lab

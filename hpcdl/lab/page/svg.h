@@ -1,0 +1,25 @@
+#pragma once
+// Pieces of pictures that all charts share.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hpcdl::lab {
+
+/// For text between tags and in attributes.
+std::string escaped(std::string_view text);
+
+/// 1, 2 or 5 times a power of ten, so that about `count` steps cover `span`, which is above 0.
+double tick_step(double span, double count);
+
+/// The colour of series number i: of the page where there is one, and by itself in a picture of its own.
+std::string series_colour(std::size_t i);
+
+/// Opens a picture of `width` x `height` units with the style of all charts; `label` says what it shows.
+std::string svg_begin(double width, double height, std::string_view label);
+std::string svg_text(double x, double y, std::string_view anchor, std::string_view words, std::string_view classes = "tick");
+/// Coloured squares with names in a row from x on.
+std::string svg_legend(double x, double y, const std::vector<std::string>& names);
+
+}  // namespace hpcdl::lab
