@@ -11,6 +11,7 @@ Gpt::Gpt(const io::ModelConfig& c) {
   wpe = nn::Embedding(c.context, C, kInitStd);
   ln_f = nn::LayerNorm(C, static_cast<float>(c.norm_eps));
   if (!c.tied) lm_head = nn::Embedding(c.vocab, C, kInitStd);
+  (c.tied ? wte : lm_head).weight.multiplied = true;
   using nn::Layout;
   for (int i = 0; i < c.layers; ++i) {
     GptBlock b;

@@ -12,6 +12,7 @@ Llama::Llama(const io::ModelConfig& c) {
   embed_tokens = nn::Embedding(c.vocab, C, kInitStd);
   last_norm = nn::RmsNorm(C, static_cast<float>(c.norm_eps));
   if (!c.tied) lm_head = nn::Embedding(c.vocab, C, kInitStd);
+  (c.tied ? embed_tokens : lm_head).weight.multiplied = true;
   angles = OwnedTensor({{c.context, D}, DType::f32});
   rope_table(angles.tensor, c.rope_theta);
   for (int i = 0; i < c.layers; ++i) {

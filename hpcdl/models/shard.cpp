@@ -48,11 +48,4 @@ void shard(Llama& model, const parallel::TensorParallel& tp) {
   }
 }
 
-io::ShardSpec shard_spec(const nn::Part& part) {
-  if (!part) return {};
-  io::ShardSpec s{part.dim, part.whole[part.dim], {}};
-  for (const auto& r : part.ranges) s.pieces.push_back({r.begin, r.count()});
-  return s;
-}
-
 }  // namespace hpcdl::models

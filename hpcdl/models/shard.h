@@ -1,7 +1,6 @@
 #pragma once
 // Which layer of a family is split which way. Applied from outside, to a model that has names and no memory: its forward code does not know.
 
-#include "hpcdl/io/shard_spec.h"
 #include "hpcdl/models/gpt.h"
 #include "hpcdl/models/llama.h"
 #include "hpcdl/parallel/tensor.h"
@@ -11,8 +10,5 @@ namespace hpcdl::models {
 /// Leaves this rank its part. Throws Error where heads or the MLP do not divide by the ranks.
 void shard(Gpt& model, const parallel::TensorParallel& tp);
 void shard(Llama& model, const parallel::TensorParallel& tp);
-
-/// The part as checkpoints write it down.
-io::ShardSpec shard_spec(const nn::Part& part);
 
 }  // namespace hpcdl::models

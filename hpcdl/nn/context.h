@@ -27,6 +27,12 @@ struct ForwardOptions {
   bool head_gradient_now = false;
   /// Training programs record the two layers of a GELU MLP as one op (ops/mlp).
   bool fused_mlp = false;
+  /// A training pass: batch norms take the statistics of the batch, and bring their running ones up to date.
+  bool training = false;
+  /// Share of every target's weight that is spread over all classes (image models).
+  float label_smoothing = 0;
+  /// Image models: every image is a mixture of two, each with its target and its weight.
+  bool mixup = false;
   /// Non-null: tokens continue at StepParams::position behind what the cache holds, and are added to it.
   KvCache* cache = nullptr;
 };

@@ -19,18 +19,29 @@
 
 namespace hpcdl::nn {
 
-enum class Init : unsigned char { zeros, ones, normal };
+enum class Init : unsigned char { zeros, ones, normal, uniform };
+
+/// What becomes of a tensor of a module.
+enum class Role : unsigned char {
+  trained,
+  state,    // f32; programs read and write it, files hold it, no optimizer knows it: running statistics
+  counter,  // one i64 in host memory: the training passes so far
+};
 
 /// One parameter: what it is (set by its module), and where it lies (set when memory or a file is bound to it).
 /// An absent parameter (a Linear without bias) has an absent spec.
 struct Param {
   Spec spec;
   Init init = Init::zeros;
-  float std = 0;        // of Init::normal
+  float std = 0;        // of Init::normal; of Init::uniform the bound: (-std, std)
+  Role role = Role::trained;
   bool decay = false;   // weight decay: matrices yes, norms and biases no
-  bool multiplied = false;  // the weight of a Linear
+  bool multiplied = false;  // a matrix of products: the weight of a Linear or a convolution, the table that the head reads
   Part part;                // what this rank holds of it; `spec` is that of the part
   bool partial_gradient = false;  // the ranks that share the layers hold addends of the gradient
+  /// Of rank 4: memory holds (N, H, W, C) where files hold (N, C, H, W), whatever dims both are joined to. So do the kernels of
+  /// convolutions, and the columns of a linear layer behind a flattened image.
+  Shape channels_last;
 
   std::string name;     // full name, e.g. "transformer.h.0.attn.c_attn.weight"
   Tensor value;
@@ -39,6 +50,11 @@ struct Param {
 
   /// Of the parameter over all ranks.
   const Shape& whole() const { return part ? part.whole : spec.shape; }
+  /// As files hold it.
+  Shape file_shape() const {
+    const auto& c = channels_last;
+    return c.rank() == 4 && whole().rank() == 4 ? Shape{c[0], c[3], c[1], c[2]} : whole();
+  }
   /// The parameter as a variable of a program; an absent Var for an absent parameter.
   Var operator()(Graph& g) const {
     if (!value) return {};

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "hpcdl/testing/ranks.h"
+#include "hpcdl/models/language_model.h"
 #include "hpcdl/train/train_step.h"
 
 namespace hpcdl::train {
@@ -48,7 +49,7 @@ Trace train_on(int n, const How& how) {
     auto model = models::LanguageModel::create(small_model(), 3, true);
     const std::int64_t mine = kBatch / n, micro = mine / how.micro_batches;
     StepOptions o;
-    o.adamw.eps = 1e-5f;  // gradients that are 0 but for rounding (biases of keys) must not become whole steps
+    o.optimizer = AdamW::Args{.eps = 1e-5f};  // gradients that are 0 but for rounding (biases of keys) must not become whole steps
     o.batch = micro, o.length = kLength, o.accumulate = how.micro_batches > 1, o.forward.compute = how.compute;
     o.data = world, o.reduce = {.buckets = {.cap = how.bucket_bytes, .first = how.bucket_bytes / 4}, .overlap = how.overlap, .algorithm = how.algorithm};
     TrainStep step(model, pool, o, Device::cuda(world.rank()));

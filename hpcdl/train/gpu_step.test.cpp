@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "hpcdl/core/tolerance.h"
+#include "hpcdl/models/language_model.h"
 #include "hpcdl/train/train_step.h"
 
 namespace hpcdl::train {

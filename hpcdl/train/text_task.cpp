@@ -102,7 +102,7 @@ std::optional<Score> TextTask::evaluate(TrainStep& step, std::int64_t batches) {
     const auto* batch = eval_->next();
     if (!batch) break;
     const comm::InPhase phase(mesh_.world().ledger(), comm::Phase::compute);
-    sum.loss += step.evaluate(batch->tokens, batch->targets);
+    sum.loss += step.evaluate(batch->tokens, batch->targets).loss;
     sum.counted += batch->valid;
   }
   return sum;

@@ -1,13 +1,14 @@
 #include "hpcdl/train/train_step.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <set>
 
 #include "hpcdl/comm/device_group.h"
+#include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
-#include "hpcdl/io/upload.h"
 #include "hpcdl/ops/grad_norm/grad_norm.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/parallel/update.h"
@@ -19,11 +20,11 @@ namespace {
 
 std::int64_t padded(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-Tensor bytes_of(const Buffer& b) { return Tensor(b.data(), {{b.bytes()}, DType::u8}, b.device()); }
+constexpr std::int64_t kOutputBytes = 64;  // of a staged micro-batch, in front of its inputs
 
 }  // namespace
 
-TrainStep::TrainStep(models::LanguageModel& model, Pool& pool, const StepOptions& options, Device device)
+TrainStep::TrainStep(models::Trainable& model, Pool& pool, const StepOptions& options, Device device)
     : model_(model), options_(options), stream_(device, pool, &params_) {
   if (model_.device() != device) model_.to_device(stream_);
   options_.forward.part = options_.data.rank();
@@ -32,19 +33,7 @@ TrainStep::TrainStep(models::LanguageModel& model, Pool& pool, const StepOptions
     model_.keep_copies(options_.forward.compute);
     model_.round_copies(stream_);
   }
-  std::int64_t total = 0;
-  for (const auto& p : model_.parameters()) {
-    require(static_cast<bool>(p.gradient), "train", "parameter {} has no gradient: open the model for training", p.name);
-    total += 2 * padded(p.value.bytes());
-  }
-  moments_ = Buffer(total, device);
-  if (device.is_cuda()) host_moments_ = Buffer(total);
-  auto* at = moments_.data();
-  for (const auto& p : model_.parameters()) {
-    const auto bytes = padded(p.value.bytes());
-    state_.emplace_back(Tensor(at, p.value.spec(), device), Tensor(at + bytes, p.value.spec(), device));
-    at += 2 * bytes;
-  }
+  optimizer_.emplace(model_, options_.optimizer);
   if (options_.loss_scale) {
     scale_ = OwnedTensor(LossScale::kScale, device), counts_ = OwnedTensor(LossScale::kCounts, device);
     set_scale_state({options_.init_scale, {}});
@@ -88,23 +77,36 @@ void TrainStep::record_programs() {
   for (const auto& [exe, program] : programs) bytes = std::max(bytes, plan(program).arena_bytes);
   arena_ = std::make_shared<Buffer>(bytes, stream_.device());
   for (auto& [exe, program] : programs) exe->emplace(std::move(program), arena_, stream_.device());
+  for (const auto* pass : {&first_, &eval_}) {
+    bytes = kOutputBytes;
+    for (const auto& input : pass->inputs) bytes += padded(input.spec().bytes());
+    staged_bytes_ = std::max(staged_bytes_, bytes);
+  }
+}
+
+nn::ForwardOptions TrainStep::evaluation_options() const {
+  auto o = options_.forward;
+  o.dropout = o.label_smoothing = 0;
+  o.recompute = o.training = o.mixup = false;
+  return o;
 }
 
 Program TrainStep::record_pass(Pass& pass, Write write, Kind kind, Graph::GradientHook hook) const {
   const bool inference = kind == Kind::inference;
   Graph g({.parameter_gradients = write, .weights_beside = options_.weights_beside && stream_.device().is_cuda(), .inference = inference});
-  const Spec spec{{options_.batch, options_.length}, DType::i32};
-  pass.tokens = g.input("tokens", spec);
-  pass.targets = g.input("targets", spec);
-  auto forward = options_.forward;
-  if (inference) forward.dropout = 0, forward.recompute = false;
+  auto forward = inference ? evaluation_options() : options_.forward;
+  forward.training = !inference;
+  pass.inputs.clear();
+  for (const auto& [name, spec] : model_.inputs(options_.batch, options_.length, forward)) pass.inputs.push_back(g.input(name, spec));
   forward.fused_mlp = !inference && (forward.fused_mlp || stream_.device().is_cuda());
   forward.head_gradient_now = !inference && (forward.head_gradient_now || stream_.device().is_cuda());
-  pass.loss = g.keep(model_.loss(g, pass.tokens, pass.targets, forward));
+  pass.out = model_.pass(g, pass.inputs, forward);
+  g.keep(pass.out.loss);
+  if (pass.out.correct) g.keep(pass.out.correct);
   if (hook) g.on_gradient(std::move(hook));
   const auto backward = [&] {
-    if (options_.loss_scale) g.backward(pass.loss, g.constant("loss_scale", scale_.tensor));
-    else g.backward(pass.loss);
+    if (options_.loss_scale) g.backward(pass.out.loss, g.constant("loss_scale", scale_.tensor));
+    else g.backward(pass.out.loss);
   };
   if (kind == Kind::reducing) gradients_->record(g, backward);
   else if (!inference) backward();
@@ -113,29 +115,21 @@ Program TrainStep::record_pass(Pass& pass, Write write, Kind kind, Graph::Gradie
 
 Program TrainStep::record_update() {
   Graph g;
-  std::vector<Var> gradients, parts, addends;  // that all ranks along tp have, of which each has its own, of which each has an addend
-  std::vector<AdamWTensor<Var>> tensors;
-  for (std::size_t i = 0; i < state_.size(); ++i) {
-    const auto& p = model_.parameters()[i];
-    const Var gradient = g.constant(p.name + ".grad", p.gradient);
-    (p.shard.all() ? gradients : parts).push_back(gradient);
-    if (p.partial_gradient) addends.push_back(gradient);
-    tensors.push_back({.value = g.constant(p.name, p.value),
-                       .gradient = gradient,
-                       .m = g.constant(p.name + ".m", state_[i].first),
-                       .v = g.constant(p.name + ".v", state_[i].second),
-                       .copy = p.copy ? g.constant(p.name + ".copy", p.copy) : Var(),
-                       .decay = p.decay});
+  std::vector<Var> all, whole, parts, addends;  // gradients: of all ranks along tp, that each of them has, its own, and of which each has an addend
+  for (const auto& p : model_.parameters()) {
+    all.push_back(g.constant(p.name + ".grad", p.gradient));
+    (p.shard.all() ? whole : parts).push_back(all.back());
+    if (p.partial_gradient) addends.push_back(all.back());
   }
   const auto update = [&] {
     const GradNorm::Args norm{.max_norm = options_.clip, .skip_nonfinite = true};
     if (const auto* shared = model_.sharing()) {
       parallel::record_sum_gradients(g, addends, shared->peers());
-      parallel::record_grad_norm(g, gradients, parts, norm, shared->peers());
+      parallel::record_grad_norm(g, whole, parts, norm, shared->peers());
     } else {
-      record_grad_norm(g, gradients, norm);
+      record_grad_norm(g, whole, norm);
     }
-    record_adamw(g, tensors, options_.adamw);
+    optimizer_->record(g, all);
   };
   if (options_.loss_scale) record_loss_scale(g, g.constant("loss_scale", scale_.tensor), g.constant("loss_scale.counts", counts_.tensor), *options_.loss_scale, update);
   else update();
@@ -151,30 +145,48 @@ void TrainStep::run(Executable& exe) {
 }
 
 /// Takes a copy of a batch; micro-batches keep theirs until the next step, and explain_non_finite() finds them there.
-TrainStep::Staged& TrainStep::stage(std::int64_t micro, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) {
-  const auto size = options_.batch * options_.length;
-  require(std::ssize(tokens) == size && std::ssize(targets) == size, "train", "expected a batch of {} tokens, got {} and {}", size, tokens.size(), targets.size());
+TrainStep::Staged& TrainStep::stage(const Pass& pass, std::int64_t micro, std::span<const View> batch) {
+  require(batch.size() == pass.inputs.size(), "train", "expected a batch of {} tensors, got {}", pass.inputs.size(), batch.size());
   require(micro >= 0 && micro <= std::ssize(staged_), "train", "micro-batch {} follows micro-batch {}", micro, staged_.size());
   if (micro < micros_ && !waited_) stream_.synchronize();  // its copy may still be queued
-  const auto bytes = size * std::int64_t{sizeof(std::int32_t)};
-  if (micro == std::ssize(staged_)) staged_.push_back({Pinned(2 * bytes + std::int64_t{sizeof(float)}, stream_.device()), bytes});
-  auto& batch = staged_[static_cast<std::size_t>(micro)];
-  std::memcpy(batch.tokens(), tokens.data(), tokens.size_bytes());
-  std::memcpy(batch.targets(), targets.data(), targets.size_bytes());
-  return batch;
+  if (micro == std::ssize(staged_)) {
+    staged_.push_back({Pinned(staged_bytes_, stream_.device())});
+    staged_.back().correct() = 0;
+  }
+  auto& staged = staged_[static_cast<std::size_t>(micro)];
+  auto* at = staged.memory.data() + kOutputBytes;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const auto& from = batch[i];
+    const auto& spec = pass.inputs[i].spec();
+    require(from.spec() == spec && from.is_contiguous() && !from.device().is_cuda(), "train", "input {} of a batch must be a contiguous {} in host memory, got {}", i + 1, to_string(spec),
+            to_string(from.spec()));
+    std::memcpy(at, from.data(), static_cast<std::size_t>(from.bytes()));
+    at += padded(from.bytes());
+  }
+  return staged;
 }
 
 void TrainStep::fill(Pass& pass, const Staged& batch) {
-  const Tensor tokens = pass.exe->tensor(pass.tokens), targets = pass.exe->tensor(pass.targets);
-  copy(stream_, tokens, View(batch.tokens(), tokens.spec()));
-  copy(stream_, targets, View(batch.targets(), targets.spec()));
+  const auto* at = batch.memory.data() + kOutputBytes;
+  for (const auto& input : pass.inputs) {
+    copy(stream_, pass.exe->tensor(input), View(at, input.spec()));
+    at += padded(input.spec().bytes());
+  }
 }
 
 void TrainStep::queue(Pass& pass, const Staged& batch) {
   fill(pass, batch);
   run(*pass.exe);
-  copy_to_pinned(stream_, &batch.loss(), pass.exe->tensor(pass.loss));
+  copy_to_pinned(stream_, &batch.loss(), pass.exe->tensor(pass.out.loss));
+  if (pass.out.correct) copy_to_pinned(stream_, &batch.correct(), pass.exe->tensor(pass.out.correct));
   waited_ = false;
+}
+
+/// The tokens of a batch as tensors.
+std::vector<View> TrainStep::language_batch(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) const {
+  const Spec spec{{options_.batch, options_.length}, DType::i32};
+  require(std::ssize(tokens) == spec.size() && std::ssize(targets) == spec.size(), "train", "expected a batch of {} tokens, got {} and {}", spec.size(), tokens.size(), targets.size());
+  return {View(tokens.data(), spec), View(targets.data(), spec)};
 }
 
 /// Parameters and program of one micro-batch.
@@ -184,30 +196,40 @@ TrainStep::Pass& TrainStep::prepare(std::int64_t step, std::int64_t micro, bool 
   return micro == 0 ? first_ : last && last_.exe ? last_ : more_;
 }
 
-void TrainStep::accumulate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, std::int64_t step,
-                           std::int64_t micro, bool last) {
+void TrainStep::accumulate(std::span<const View> batch, std::int64_t step, std::int64_t micro, bool last) {
   const InStage stage_of_run(observer_, Stage::pass);
   require(micro == 0 || options_.accumulate, "train", "this step was made for one micro-batch");
   require(!gradients_ || micro > 0 || last != options_.accumulate, "train", "the last micro-batch is told by `last`, and with `accumulate` it is not the first");
-  const auto& batch = stage(micro, tokens, targets);
-  queue(prepare(step, micro, last), batch);
+  auto& pass = prepare(step, micro, last);
+  queue(pass, stage(pass, micro, batch));
+  model_.count_pass();
   step_ = step, micros_ = micro + 1;
 }
 
-double TrainStep::loss() {
+void TrainStep::accumulate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, std::int64_t step, std::int64_t micro, bool last) {
+  accumulate(language_batch(tokens, targets), step, micro, last);
+}
+
+/// Waits for the micro-batches since the last update().
+Evaluation TrainStep::sums() {
   stream_.synchronize();
   waited_ = true;
-  double sum = 0;
-  for (std::int64_t i = 0; i < micros_; ++i) sum += static_cast<double>(staged_[static_cast<std::size_t>(i)].loss());
+  Evaluation sum;
+  for (std::int64_t i = 0; i < micros_; ++i) {
+    const auto& batch = staged_[static_cast<std::size_t>(i)];
+    sum.loss += static_cast<double>(batch.loss()), sum.correct += static_cast<double>(batch.correct());
+  }
   return sum;
 }
+
+double TrainStep::loss() { return sums().loss; }
 
 StepResult TrainStep::update(double lr, std::int64_t valid_tokens) {
   const InStage stage_of_run(observer_, Stage::update);
   // A GPU is still at work, and its loss not yet here.
   const bool at_once = !stream_.device().is_cuda();
-  const double mine[] = {static_cast<double>(valid_tokens), at_once ? loss() : 0};
-  const auto all = parallel::sum_over_ranks(options_.data, mine);
+  const auto mine = at_once ? sums() : Evaluation();
+  auto all = parallel::sum_over_ranks(options_.data, std::array{static_cast<double>(valid_tokens), mine.loss, mine.correct});
   require(all[0] > 0, "train", "the batch holds no target to learn from");
   params_.step = step_;
   params_.lr = static_cast<float>(lr);
@@ -220,17 +242,24 @@ StepResult TrainStep::update(double lr, std::int64_t valid_tokens) {
     copy(stream_, Tensor(&scale_now_.counts, LossScale::kCounts), counts_.tensor);
   }
   stream_.pull_params();
-  return {at_once ? all[1] : parallel::sum_over_ranks(options_.data, loss()), static_cast<std::int64_t>(all[0]), params_.grad_norm};
+  if (!at_once) {
+    const auto late = sums();
+    const auto sum = parallel::sum_over_ranks(options_.data, std::array{late.loss, late.correct});
+    all[1] = sum[0], all[2] = sum[1];
+  }
+  return {all[1], static_cast<std::int64_t>(all[0]), all[2], params_.grad_norm};
 }
 
-double TrainStep::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) {
+Evaluation TrainStep::evaluate(std::span<const View> batch) {
   const InStage stage_of_run(observer_, Stage::evaluate);
-  const auto& batch = stage(0, tokens, targets);
-  queue(eval_, batch);
+  const auto& staged = stage(eval_, 0, batch);
+  queue(eval_, staged);
   stream_.synchronize();
   waited_ = true;
-  return batch.loss();
+  return {staged.loss(), staged.correct()};
 }
+
+Evaluation TrainStep::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) { return evaluate(language_batch(tokens, targets)); }
 
 std::string TrainStep::explain_non_finite() {
   for (const auto& p : model_.parameters())
@@ -259,37 +288,20 @@ std::vector<const Executable*> TrainStep::programs(std::int64_t micro_batches) c
 
 std::vector<io::NamedTensor> TrainStep::weights() const {
   std::vector<io::NamedTensor> list;
-  for (const auto& p : model_.parameters()) list.push_back({p.name, p.host, p.shard});
-  return list;
-}
-
-std::vector<io::NamedTensor> TrainStep::optimizer_state() const {
-  std::vector<io::NamedTensor> list;
-  // The same place in the host's block.
-  const auto host = [&](const Tensor& t) {
-    return host_moments_.bytes() ? Tensor(host_moments_.data() + (static_cast<std::byte*>(t.data()) - moments_.data()), t.spec()) : t;
-  };
-  for (std::size_t i = 0; i < state_.size(); ++i) {
-    const auto& p = model_.parameters()[i];
-    list.push_back({p.name + ".m", host(state_[i].first), p.shard});
-    list.push_back({p.name + ".v", host(state_[i].second), p.shard});
-  }
+  for (const auto part : {model_.parameters(), model_.buffers()})
+    for (const auto& p : part) list.push_back({p.name, p.host, p.shard});
   return list;
 }
 
 void TrainStep::fetch() {
   model_.fetch(stream_);
-  if (host_moments_.bytes()) copy(stream_, bytes_of(host_moments_), bytes_of(moments_));
+  optimizer_->fetch(stream_);
 }
 
 void TrainStep::store() {
   model_.store(stream_);
   model_.round_copies(stream_);
-  if (host_moments_.bytes()) {
-    io::Upload upload;
-    upload.add(bytes_of(moments_), bytes_of(host_moments_));
-    upload.run(stream_);
-  }
+  optimizer_->store(stream_);
   stream_.synchronize();
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// One optimizer step as three recorded programs: forward and backward that overwrite the gradients (first micro-batch),
-// the same that adds to them (the others), and the update: gradient norm, clip, AdamW. A fourth evaluates. Where ranks share the batch,
+// One optimizer step of any model and any optimizer as three recorded programs: forward and backward that overwrite the gradients (first
+// micro-batch), the same that adds to them (the others), and the update: gradient norm, clip, optimizer. A fourth evaluates. Where ranks share the batch,
 // the pass of the last micro-batch also sums the gradients over them, so every rank updates alike.
 
 #include <cmath>
@@ -14,19 +14,19 @@
 #include "hpcdl/core/pinned.h"
 #include "hpcdl/graph/executable.h"
 #include "hpcdl/io/checkpoint_files.h"
-#include "hpcdl/models/language_model.h"
-#include "hpcdl/ops/adamw/adamw.h"
+#include "hpcdl/models/trainable.h"
 #include "hpcdl/ops/loss_scale/loss_scale.h"
 #include "hpcdl/parallel/gradients.h"
 #include "hpcdl/train/observer.h"
+#include "hpcdl/train/optimizer.h"
 
 namespace hpcdl::train {
 
 struct StepOptions {
-  std::int64_t batch = 8, length = 256;  // (B, T) of a micro-batch
+  std::int64_t batch = 8, length = 256;  // samples of a micro-batch, and how long each is where the model does not know
   bool accumulate = false;               // more than one micro-batch per step
   nn::ForwardOptions forward = {};
-  AdamW::Args adamw = {};
+  OptimizerArgs optimizer = AdamW::Args{};
   float clip = 1;                        // 0: no clipping
   std::uint64_t seed = 1;                // of dropout
   /// 16-bit products read rounded copies of the weights, which the optimizer writes, instead of rounding them on their way:
@@ -45,8 +45,14 @@ struct StepOptions {
 struct StepResult {
   double loss = 0;       // sum over all valid targets of all ranks
   std::int64_t valid_tokens = 0;  // of all ranks
+  double correct = 0;    // targets that were the model's first choice, of all ranks; 0 where the model does not count
   double grad_norm = 0;  // before clipping; when it is not finite, nothing has been changed
   bool finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
+};
+
+/// Of one micro-batch, on this rank.
+struct Evaluation {
+  double loss = 0, correct = 0;  // as in StepResult
 };
 
 /// Of dynamic loss scaling, after the last update().
@@ -58,16 +64,23 @@ struct ScaleState {
 class TrainStep {
  public:
   /// The model needs gradients and must outlive this. It is moved to `device` if it is not there.
-  TrainStep(models::LanguageModel& model, Pool& pool, const StepOptions& options, Device device = {});
+  TrainStep(models::Trainable& model, Pool& pool, const StepOptions& options, Device device = {});
 
-  /// Forward and backward of micro-batch number `micro` (0 overwrites the gradients) of 0-based step `step`. tokens, targets: (B, T),
-  /// target -1 ignored; both are copied. On a GPU this only queues work. Ranks exchange gradients in the `last` one alone.
+  /// What a micro-batch consists of, and what evaluate() takes.
+  std::vector<models::InputSpec> inputs() const { return model_.inputs(options_.batch, options_.length, options_.forward); }
+  std::vector<models::InputSpec> evaluation_inputs() const { return model_.inputs(options_.batch, options_.length, evaluation_options()); }
+
+  /// Forward and backward of micro-batch number `micro` (0 overwrites the gradients) of 0-based step `step`. batch: inputs() in their order, in
+  /// host memory; it is copied. On a GPU this only queues work. Ranks exchange gradients in the `last` one alone.
+  void accumulate(std::span<const View> batch, std::int64_t step, std::int64_t micro, bool last = true);
+  /// Of models whose inputs are tokens and targets, (B, T) each; target -1 ignored.
   void accumulate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, std::int64_t step, std::int64_t micro, bool last = true);
-  /// Scales the gradients by 1 / valid_tokens (of this rank; the sum over ranks counts), clips, updates the weights, and waits for all of the
-  /// step.
+  /// Scales the gradients by 1 / valid_tokens (targets that count, of this rank; the sum over ranks counts), clips, updates the weights, and waits
+  /// for all of the step.
   StepResult update(double lr, std::int64_t valid_tokens);
-  /// Sum of the losses, forward only; of this rank.
-  double evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
+  /// Forward only, without what is for training alone: dropout, mixtures, smoothed targets, statistics of the batch.
+  Evaluation evaluate(std::span<const View> batch);
+  Evaluation evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
 
   /// Programs are run by the observer from now on; null: nobody watches.
   void watch(Observer* observer) { observer_ = observer; }
@@ -84,10 +97,10 @@ class TrainStep {
 
   /// Records, operands and costs of one optimizer step with `micro_batches` micro-batches.
   std::vector<const Executable*> programs(std::int64_t micro_batches) const;
-  /// Weights and optimizer state in host memory, as checkpoints hold them: as of the last fetch(), and taken over by store().
+  /// Weights (with the model's buffers) and optimizer state in host memory, as checkpoints hold them: as of the last fetch(), and taken over by store().
   std::vector<io::NamedTensor> weights() const;
-  std::vector<io::NamedTensor> optimizer_state() const;
-  /// GPU: copies weights and optimizer state to the host, and back. On a CPU they are the same memory.
+  std::vector<io::NamedTensor> optimizer_state() const { return optimizer_->state(); }
+  /// Copies weights and optimizer state to the host, and back; on a CPU what files hold in another order, the rest is the same memory.
   void fetch();
   void store();
   std::int64_t arena_bytes() const { return arena_->bytes(); }
@@ -98,15 +111,14 @@ class TrainStep {
  private:
   struct Pass {
     std::optional<Executable> exe;
-    Var tokens, targets, loss;
+    std::vector<Var> inputs;
+    models::PassOutputs out;
   };
-  /// One micro-batch in memory that the device copies from and to by itself.
+  /// One micro-batch in memory that the device copies from and to by itself: what a pass came to, then its inputs.
   struct Staged {
     Pinned memory;
-    std::int64_t bytes;  // of tokens, and of targets
-    std::byte* tokens() const { return memory.data(); }
-    std::byte* targets() const { return memory.data() + bytes; }
-    float& loss() const { return *reinterpret_cast<float*>(memory.data() + 2 * bytes); }
+    float& loss() const { return memory.as<float>()[0]; }
+    float& correct() const { return memory.as<float>()[1]; }
   };
   enum class Kind { alone, reducing, inference };
   void place_gradients();
@@ -114,23 +126,26 @@ class TrainStep {
   Program record_pass(Pass& pass, Write write, Kind kind, Graph::GradientHook hook = {}) const;
   Program record_update();
   void run(Executable& exe);
-  Staged& stage(std::int64_t micro, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
+  nn::ForwardOptions evaluation_options() const;
+  Staged& stage(const Pass& pass, std::int64_t micro, std::span<const View> batch);
+  std::vector<View> language_batch(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) const;
+  Evaluation sums();
   Pass& prepare(std::int64_t step, std::int64_t micro, bool last);
   void queue(Pass& pass, const Staged& batch);
   void fill(Pass& pass, const Staged& batch);
 
-  models::LanguageModel& model_;
+  models::Trainable& model_;
   StepOptions options_;
   StepParams params_;
   Stream stream_;
-  Buffer moments_, host_moments_;                 // m and v of every parameter; the host's copy only where it is another
-  std::vector<std::pair<Tensor, Tensor>> state_;  // views of it, in the order of model.parameters()
+  std::optional<Optimizer> optimizer_;
   std::vector<const Executable*> warm_;           // ran once: captured where that helps
   std::shared_ptr<Buffer> arena_;                 // the programs never run at the same time
   std::unique_ptr<parallel::Gradients> gradients_;
   Pass first_, more_, last_, eval_;               // last_: more_ that reduces, where there are ranks and micro-batches
   std::optional<Executable> update_;
   std::vector<Staged> staged_;                    // by micro-batch
+  std::int64_t staged_bytes_ = 0;
   std::int64_t step_ = 0, micros_ = 0;            // of the step that is running
   bool waited_ = true;                            // nothing is queued
   OwnedTensor scale_, counts_;                    // of LossScale

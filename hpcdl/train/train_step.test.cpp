@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 
+#include "hpcdl/models/language_model.h"
 #include "hpcdl/ops/softmax/softmax.h"
 #include "hpcdl/train/non_finite.h"
 
@@ -165,7 +166,7 @@ TEST(train_step, evaluation_is_the_loss_without_dropout_and_leaves_gradients_alo
   step.accumulate(ids(32, 5), ids(32, 6), 0, 0);
   const double loss = step.loss();
   const float before = model.parameters()[0].gradient.ptr<float>()[7];
-  EXPECT_DOUBLE_EQ(step.evaluate(ids(32, 5), ids(32, 6)), loss);
+  EXPECT_DOUBLE_EQ(step.evaluate(ids(32, 5), ids(32, 6)).loss, loss);
   EXPECT_EQ(model.parameters()[0].gradient.ptr<float>()[7], before);
 }
 

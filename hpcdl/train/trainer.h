@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "hpcdl/models/language_model.h"
 #include "hpcdl/train/config.h"
 #include "hpcdl/train/progress.h"
 #include "hpcdl/train/train_step.h"

@@ -7,6 +7,7 @@
 #include "hpcdl/core/units.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/parallel/wire.h"
+#include "hpcdl/models/language_model.h"
 #include "hpcdl/train/train_step.h"
 
 namespace hpcdl::lab {

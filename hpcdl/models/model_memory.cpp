@@ -1,0 +1,185 @@
+#include "hpcdl/models/model_memory.h"
+
+#include "hpcdl/core/describe.h"
+#include "hpcdl/core/error.h"
+#include "hpcdl/core/rng.h"
+#include "hpcdl/io/upload.h"
+#include "hpcdl/ops/cast/cast.h"
+
+namespace hpcdl::models {
+namespace {
+
+constexpr std::int64_t kAlign = 256;  // more than any kernel asks for
+
+std::int64_t padded(std::int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+/// (N, H, W, C) to (N, C, H, W), or back. F32.
+void reorder(float* channels_first, float* channels_last, const Shape& nhwc, bool to_files) {
+  const std::int64_t pixels = nhwc[1] * nhwc[2], channels = nhwc[3];
+  for (std::int64_t n = 0; n < nhwc[0]; ++n, channels_first += pixels * channels, channels_last += pixels * channels)
+    for (std::int64_t c = 0; c < channels; ++c)
+      for (std::int64_t p = 0; p < pixels; ++p) {
+        float &file = channels_first[c * pixels + p], &memory = channels_last[p * channels + c];
+        if (to_files) file = memory;
+        else memory = file;
+      }
+}
+
+void initialise(const nn::Param& p, const Rng& rng) {
+  float* v = p.value.ptr<float>();
+  const auto fill = [&](std::int64_t at, std::int64_t whole, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto n = static_cast<std::uint64_t>(whole + i);
+      v[at + i] = p.init == nn::Init::ones      ? 1.0f
+                  : p.init == nn::Init::normal  ? static_cast<float>(rng.normal(n)) * p.std
+                  : p.init == nn::Init::uniform ? (2 * rng.uniform(n) - 1) * p.std
+                                                : 0.0f;
+    }
+  };
+  if (p.part) for_each_run(p.part, fill);
+  else fill(0, 0, p.value.size());
+}
+
+/// The part as checkpoints write it down.
+io::ShardSpec shard_spec(const nn::Part& part) {
+  if (!part) return {};
+  io::ShardSpec s{part.dim, part.whole[part.dim], {}};
+  for (const auto& r : part.ranges) s.pieces.push_back({r.begin, r.count()});
+  return s;
+}
+
+}  // namespace
+
+void ModelMemory::allocate(bool with_gradients) {
+  std::int64_t values = 0, gradients = 0;
+  for (const auto* p : params_) {
+    values += padded(p->spec.bytes());
+    if (with_gradients && p->role == nn::Role::trained) gradients += padded(p->spec.bytes());
+  }
+  values_ = Buffer(values), gradients_ = Buffer(gradients);
+  auto *value = values_.data(), *gradient = gradients_.data();
+  for (auto* p : params_) {
+    p->value = Tensor(value, p->spec);
+    value += padded(p->spec.bytes());
+    if (!with_gradients || p->role != nn::Role::trained) continue;
+    p->gradient = Tensor(gradient, p->spec);
+    gradient += padded(p->spec.bytes());
+  }
+}
+
+void ModelMemory::initialise(std::uint64_t seed) {
+  std::uint64_t stream = 0;
+  for (const auto* p : params_) {
+    const Rng rng{seed, ++stream};
+    if (p->role != nn::Role::counter) models::initialise(*p, rng);
+  }
+}
+
+void ModelMemory::list() {
+  std::int64_t bytes = 0;
+  for (auto* p : params_) {
+    if (!p->value) continue;
+    auto& to = p->role == nn::Role::trained ? parameters_ : buffers_;
+    to.push_back({p->name, p->value, p->gradient, p->decay, p->value, {}, shard_spec(p->part), p->partial_gradient});
+    listed_.push_back({p, &to, to.size() - 1, p->value});
+    if (listed_.back().reordered()) bytes += padded(p->value.bytes());
+  }
+  files_ = Buffer(bytes);
+  auto* at = files_.data();
+  for (const auto& l : listed_) {
+    if (!l.reordered()) continue;
+    l.known().host = Tensor(at, {l.param->file_shape(), l.memory.dtype()});
+    at += padded(l.memory.bytes());
+  }
+}
+
+std::int64_t ModelMemory::parameter_count() const {
+  std::int64_t n = 0;
+  for (const auto* p : params_) n += p->spec && p->role == nn::Role::trained ? p->whole().size() : 0;
+  return n;
+}
+
+Buffer ModelMemory::move(const Stream& s, const std::vector<Tensor*>& list, bool with_values) const {
+  std::int64_t total = 0;
+  for (const auto* t : list) total += padded(t->bytes());
+  Buffer block(total, s.device());
+  io::Upload upload;
+  auto* at = block.data();
+  for (auto* t : list) {
+    const Tensor there(at, t->spec(), s.device());
+    if (with_values) upload.add(there, *t);
+    *t = there;
+    at += padded(t->bytes());
+  }
+  upload.run(s);
+  return block;
+}
+
+void ModelMemory::to_device(const Stream& s, const std::vector<Tensor*>& others) {
+  if (!s.device().is_cuda()) return;
+  require(!device_.is_cuda(), "model", "the model lies on a GPU already");
+  device_ = s.device();
+  auto values = others;
+  std::vector<Tensor*> gradients;
+  for (const auto& l : listed_) {
+    if (l.param->role != nn::Role::counter) values.push_back(&l.param->value);
+    if (l.param->gradient) gradients.push_back(&l.param->gradient);
+  }
+  on_device_ = move(s, values, true);
+  gradients_ = move(s, gradients, false);
+  for (const auto& l : listed_) l.known().value = l.param->value, l.known().gradient = l.param->gradient;
+}
+
+void ModelMemory::place_gradients(const std::function<Tensor(const NamedParameter&)>& where) {
+  for (const auto& l : listed_) {
+    if (l.param->role != nn::Role::trained) continue;
+    auto& known = l.known();
+    const Tensor there = where(known);
+    require(there && there.spec() == known.value.spec() && there.is_contiguous() && there.device() == device_, "model",
+            "the gradient of \"{}\" must be a contiguous {} on the device of the model, got {}", known.name, to_string(known.value.spec()), to_string(there.spec()));
+    l.param->gradient = known.gradient = there;
+  }
+  gradients_ = {};
+}
+
+void ModelMemory::keep_copies(DType type) {
+  std::int64_t total = 0;
+  const auto is_matrix = [](const Listed& l) { return l.param->multiplied; };
+  for (const auto& l : listed_)
+    if (is_matrix(l)) total += padded(l.param->value.size() * dtype_bytes(type));
+  copies_ = Buffer(total, device_);
+  auto* at = copies_.data();
+  for (const auto& l : listed_) {
+    if (!is_matrix(l)) continue;
+    l.known().copy = l.param->copy = Tensor(at, {l.param->value.shape(), type}, device_);
+    at += padded(l.param->copy.bytes());
+  }
+}
+
+void ModelMemory::round_copies(Stream& s) const {
+  for (const auto& p : parameters_)
+    if (p.copy) Cast::forward(s, p.copy, p.value, {p.copy.dtype()});
+}
+
+void ModelMemory::fetch(const Stream& s) const {
+  for (const auto& l : listed_) {
+    if (l.param->value.device().is_cuda()) copy(s, l.memory, l.param->value);
+    if (l.reordered()) reorder(l.known().host.ptr<float>(), l.memory.ptr<float>(), l.param->channels_last, true);
+  }
+}
+
+void ModelMemory::store(const Stream& s) const {
+  io::Upload upload;
+  for (const auto& l : listed_) {
+    if (l.reordered()) reorder(l.known().host.ptr<float>(), l.memory.ptr<float>(), l.param->channels_last, false);
+    if (l.param->value.device().is_cuda()) upload.add(l.param->value, l.memory);
+  }
+  upload.run(s);
+}
+
+void ModelMemory::count_pass() const {
+  for (const auto* p : params_)
+    if (p->role == nn::Role::counter) ++*p->value.ptr<std::int64_t>();
+}
+
+}  // namespace hpcdl::models

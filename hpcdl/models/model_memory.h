@@ -1,0 +1,77 @@
+#pragma once
+// Where the tensors of a model lie, whatever the model: own memory or mapped files, gradients beside them, the copy on a GPU, 16-bit copies of
+// matrices. Modules are told through their nn::Params, everybody else through the lists of NamedParameters.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/io/shard_spec.h"
+#include "hpcdl/nn/param.h"
+
+namespace hpcdl::models {
+
+struct NamedParameter {
+  std::string name;  // as in files of PyTorch
+  Tensor value;
+  Tensor gradient;   // null unless the model was made for training
+  bool decay;        // weight decay applies
+  /// The value in host memory as files hold it, which files are read into and written from. On a CPU the value itself, unless files hold its
+  /// dims in another order.
+  Tensor host;
+  Tensor copy = {};  // the value rounded to 16 bits, for products: keep_copies()
+  io::ShardSpec shard = {};       // the part of the parameter that `value` is: tensor parallelism
+  bool partial_gradient = false;  // the gradients of all ranks along tp are addends of the parameter's
+};
+
+class ModelMemory {
+ public:
+  /// In the order of the module's visit(). They must stay where they are as long as this lives.
+  explicit ModelMemory(std::vector<nn::Param*> params) : params_(std::move(params)) {}
+
+  /// Own memory for every tensor: one block of values, one of gradients.
+  void allocate(bool with_gradients);
+  /// Fills own memory: a pure function of the seed. A part of a parameter gets that part of the same values.
+  void initialise(std::uint64_t seed);
+  /// Makes the lists, once every Param that has memory is bound to it.
+  void list();
+
+  std::vector<NamedParameter>& parameters() { return parameters_; }
+  /// State and counters: saved, not trained.
+  std::vector<NamedParameter>& buffers() { return buffers_; }
+  /// Trained elements, over all ranks that share the layers.
+  std::int64_t parameter_count() const;
+  Device device() const { return device_; }
+
+  // As class Trainable says. `others`: what programs read beside the parameters.
+  void to_device(const Stream& s, const std::vector<Tensor*>& others);
+  void place_gradients(const std::function<Tensor(const NamedParameter&)>& where);
+  void keep_copies(DType type);
+  void round_copies(Stream& s) const;
+  void fetch(const Stream& s) const;
+  void store(const Stream& s) const;
+  void count_pass() const;
+
+ private:
+  struct Listed {
+    nn::Param* param;
+    std::vector<NamedParameter>* list;
+    std::size_t at;
+    Tensor memory;  // the value in host memory, dims in memory's order
+    NamedParameter& known() const { return (*list)[at]; }
+    bool reordered() const { return param->channels_last.rank() == 4; }
+  };
+  Buffer move(const Stream& s, const std::vector<Tensor*>& list, bool with_values) const;
+
+  std::vector<nn::Param*> params_;
+  std::vector<NamedParameter> parameters_, buffers_;
+  std::vector<Listed> listed_;  // both lists
+  Buffer values_, gradients_;   // own memory
+  Buffer files_;                // of tensors that files hold in another order
+  Buffer copies_;               // of matrices, in 16 bits
+  Device device_;
+  Buffer on_device_;            // a copy of everything that programs read
+};
+
+}  // namespace hpcdl::models
