@@ -6,7 +6,8 @@ set -euo pipefail
 
 target=${1:-build}
 build=(g++ cmake ninja-build make ccache lld git pkg-config libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
-       libfmt-dev libspdlog-dev zlib1g-dev libzstd-dev libpcre2-dev libutf8proc-dev)
+       libfmt-dev libspdlog-dev zlib1g-dev libzstd-dev libpcre2-dev libutf8proc-dev libarchive-dev libmd-dev
+       libturbojpeg0-dev libpng-dev)
 # What ranks are started and kept apart with in tests. The build takes MPI where it is, and does not ask for it.
 ranks=(libopenmpi-dev openmpi-bin slurm-wlm munge iproute2)
 test=("${build[@]}" libgtest-dev binutils python3 python3-venv python3-dev "${ranks[@]}")

@@ -1,0 +1,152 @@
+#include "hpcdl/data/images/augment.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/core/rng.h"
+#include "hpcdl/data/images/resize.h"
+#include "hpcdl/data/permute.h"
+
+namespace hpcdl::data {
+namespace {
+
+// What is drawn for a sample in an epoch has its own stream of the seed: crop and flip, and the weight of mixup.
+enum class Use : std::uint64_t { place = 1, mix = 2 };
+constexpr std::uint64_t kPartners = 0x6d69787570;  // tells the order of partners from the order of samples
+
+std::uint64_t stream_of(std::int64_t epoch, Use use) { return static_cast<std::uint64_t>(epoch) << 8 | static_cast<std::uint64_t>(use); }
+
+/// log of a draw from Gamma(shape, 1). Marsaglia and Tsang, "A simple method for generating gamma variables", TOMS 2000. In logs, because
+/// for small shapes the draw itself is below what a double holds.
+double log_gamma_draw(double shape, const Rng& rng, std::uint64_t first) {
+  if (shape < 1) {
+    const double u = (rng.block(first)[0] + 0.5) * 0x1p-32;
+    return log_gamma_draw(shape + 1, rng, first + 1) + std::log(u) / shape;
+  }
+  const double d = shape - 1. / 3, c = 1 / std::sqrt(9 * d);
+  for (std::uint64_t k = first;; k += 2) {  // more than 95 of 100 are taken at once
+    const double x = rng.normal(k), u = (rng.block(k + 1)[0] + 0.5) * 0x1p-32, t = 1 + c * x;
+    if (t <= 0) continue;
+    const double v = t * t * t;
+    if (std::log(u) < 0.5 * x * x + d - d * v + d * std::log(v)) return std::log(d * v);
+  }
+}
+
+/// The part of a picture of `height` x `width` that a random-resized crop takes.
+Box random_box(int height, int width, const Rng& rng, std::uint64_t i) {
+  const double area = double(height) * width;
+  for (std::uint64_t attempt = 0; attempt < 10; ++attempt) {
+    const auto b = rng.block(i << 8 | (attempt + 1));
+    const auto uniform = [&](int k, double from, double to) { return from + (to - from) * (b[static_cast<std::size_t>(k)] * 0x1p-32); };
+    const double part = area * uniform(0, 0.08, 1), shape = std::exp(uniform(1, std::log(3. / 4), std::log(4. / 3)));
+    const int w = static_cast<int>(std::lround(std::sqrt(part * shape))), h = static_cast<int>(std::lround(std::sqrt(part / shape)));
+    if (w < 1 || h < 1 || w > width || h > height) continue;
+    return {static_cast<int>(uniform(2, 0, height - h + 1)), static_cast<int>(uniform(3, 0, width - w + 1)), h, w};
+  }
+  const int side = std::min(height, width);
+  return {(height - side) / 2, (width - side) / 2, side, side};
+}
+
+}  // namespace
+
+double beta_draw(double alpha, std::uint64_t seed, std::uint64_t stream) {
+  const Rng rng{seed, stream};
+  constexpr std::uint64_t kFar = std::uint64_t{1} << 32;
+  const double a = log_gamma_draw(alpha, rng, 0), b = log_gamma_draw(alpha, rng, kFar);
+  return 1 / (1 + std::exp(b - a));
+}
+
+Augmenter::Augmenter(const ImageSet& set, const AugmentOptions& options, std::uint64_t seed)
+    : set_(set), options_(options), seed_(seed), height_(options.height), width_(options.width) {
+  if (height_ == 0) height_ = set.info().height;
+  if (width_ == 0) width_ = set.info().width;
+  require(height_ > 0 && width_ > 0, "data", "the images of {} differ in size: say which height and width is wanted", set.info().name);
+  require(options.crop >= 0 && options.crop < std::min(height_, width_), "data", "a crop padding of {} pixels for images of {} x {}; expected 0 to {}",
+          options.crop, height_, width_, std::min(height_, width_) - 1);
+  require(options.mixup >= 0 && options.mixup <= 1000, "data", "a mixup alpha of {}; expected 0 (none) to 1000", options.mixup);
+  for (int x = 0; x < width_; ++x)
+    for (std::size_t c = 0; c < 3; ++c) {
+      const auto& n = set.info().normalisation;
+      scale_.push_back(options.normalise ? 1 / (255 * n.std[c]) : 1 / 255.f);
+      shift_.push_back(options.normalise ? -n.mean[c] / n.std[c] : 0);
+    }
+}
+
+void Augmenter::convert(const Picture& from, int top, int left, bool flip, std::span<float> to) const {
+  const auto row = static_cast<std::size_t>(width_) * 3;
+  const int begin = std::clamp(-left, 0, width_), end = std::clamp(from.width - left, begin, width_);  // columns inside
+  std::array<std::uint8_t, 3 * 1024> small;
+  std::vector<std::uint8_t> large;
+  std::uint8_t* line = small.data();
+  if (row > small.size()) large.resize(row), line = large.data();
+  std::fill_n(line, row, std::uint8_t{0});
+  for (int y = 0; y < height_; ++y) {
+    const int source = top + y;
+    const bool inside = source >= 0 && source < from.height;
+    const std::uint8_t* in = from.pixels.data() + (static_cast<std::ptrdiff_t>(inside ? source : 0) * from.width + left + begin) * 3;
+    if (!inside) {
+      std::fill_n(line, row, std::uint8_t{0});
+    } else if (!flip) {
+      std::copy_n(in, (end - begin) * 3, line + begin * 3);
+    } else {
+      for (int x = begin; x < end; ++x, in += 3) std::copy_n(in, 3, line + (width_ - 1 - x) * 3);
+    }
+    float* out = to.data() + static_cast<std::size_t>(y) * row;
+    const float *scale = scale_.data(), *shift = shift_.data();
+    for (std::size_t k = 0; k < row; ++k) out[k] = static_cast<float>(line[k]) * scale[k] + shift[k];
+  }
+}
+
+void Augmenter::training(std::int64_t i, std::int64_t epoch, Scratch& scratch, std::span<float> to) const {
+  set_.decode(i, scratch.picture);
+  const Rng rng{seed_, stream_of(epoch, Use::place)};
+  const auto id = static_cast<std::uint64_t>(i);
+  const auto draws = rng.block(id << 8);
+  const Picture* from = &scratch.picture;
+  if (options_.random_resized) {
+    resize(*from, random_box(from->height, from->width, rng, id), height_, width_, scratch.resized);
+    from = &scratch.resized;
+  } else if (from->height != height_ || from->width != width_) {
+    resize(*from, middle_box(from->height, from->width, height_, width_), height_, width_, scratch.resized);
+    from = &scratch.resized;
+  }
+  const auto shifted = [&](std::uint32_t bits) {  // -crop .. crop
+    return static_cast<int>(static_cast<std::uint64_t>(bits) * static_cast<std::uint64_t>(2 * options_.crop + 1) >> 32) - options_.crop;
+  };
+  convert(*from, shifted(draws[0]), shifted(draws[1]), options_.flip && (draws[2] & 1), to);
+}
+
+Mix Augmenter::mix(std::int64_t i, std::int64_t epoch) const {
+  const Permutation partners(static_cast<std::uint64_t>(set_.count()), seed_ ^ kPartners, static_cast<std::uint64_t>(epoch));
+  const auto id = static_cast<std::uint64_t>(i);
+  // A seed for the sample, so that a rejected draw takes the next of its own.
+  const auto key = Rng{seed_, stream_of(epoch, Use::mix)}.block(id);
+  const double weight = beta_draw(options_.mixup, std::uint64_t{key[0]} << 32 | key[1], std::uint64_t{key[2]} << 32 | key[3]);
+  return {static_cast<std::int64_t>(partners(id)), static_cast<float>(weight)};
+}
+
+Mix Augmenter::mixed(std::int64_t i, std::int64_t epoch, Scratch& scratch, std::span<float> to) const {
+  training(i, epoch, scratch, to);
+  if (options_.mixup <= 0) return {i, 1};
+  const Mix m = mix(i, epoch);
+  scratch.partner.resize(to.size());
+  training(m.partner, epoch, scratch, scratch.partner);
+  const float a = m.weight, b = 1 - m.weight;
+  const float* other = scratch.partner.data();
+  for (std::size_t k = 0; k < to.size(); ++k) to[k] = a * to[k] + b * other[k];
+  return m;
+}
+
+void Augmenter::plain(std::int64_t i, Scratch& scratch, std::span<float> to) const {
+  set_.decode(i, scratch.picture);
+  const Picture* from = &scratch.picture;
+  if (from->height != height_ || from->width != width_) {
+    resize(*from, middle_box(from->height, from->width, height_, width_), height_, width_, scratch.resized);
+    from = &scratch.resized;
+  }
+  convert(*from, 0, 0, false, to);
+}
+
+}  // namespace hpcdl::data

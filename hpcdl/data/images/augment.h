@@ -1,0 +1,66 @@
+#pragma once
+// From a decoded picture to the f32 pixels that a model reads. What is drawn is a pure function of (seed, epoch, sample): the same image in
+// the same epoch comes out alike, whoever makes it and whatever stands beside it in the batch.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "hpcdl/data/images/image_set.h"
+
+namespace hpcdl::data {
+
+struct AugmentOptions {
+  int height = 0, width = 0;      // of what comes out; 0: as the set's images are
+  int crop = 0;                   // a random crop of the picture with so many black pixels put around it; 4 is usual for CIFAR
+  bool flip = false;              // left and right, every second time
+  bool random_resized = false;    // a random part, 8 to 100 % of the area and 3/4 to 4/3 in shape, resized (Szegedy et al., CVPR 2015)
+  double mixup = 0;               // alpha of Beta(alpha, alpha); 0: none (Zhang et al., "mixup", ICLR 2018)
+  bool normalise = true;          // by the set's mean and standard deviation; otherwise pixels are in [0, 1]
+};
+
+/// The weight of a sample and the one that it is mixed with.
+struct Mix {
+  std::int64_t partner = 0;
+  float weight = 1;  // image = weight * image + (1 - weight) * partner's
+};
+
+class Augmenter {
+ public:
+  /// Memory of one thread.
+  struct Scratch {
+    Picture picture, resized;
+    std::vector<float> partner;
+  };
+
+  /// The set must outlive this.
+  Augmenter(const ImageSet& set, const AugmentOptions& options, std::uint64_t seed);
+  int height() const { return height_; }
+  int width() const { return width_; }
+  std::int64_t pixels() const { return std::int64_t{height_} * width_ * 3; }
+
+  /// Writes (height, width, 3): sample `i` as it is in `epoch`.
+  void training(std::int64_t i, std::int64_t epoch, Scratch& scratch, std::span<float> to) const;
+  /// training(), mixed with its partner's.
+  Mix mixed(std::int64_t i, std::int64_t epoch, Scratch& scratch, std::span<float> to) const;
+  /// Nothing drawn; a picture of another size is resized and its middle taken.
+  void plain(std::int64_t i, Scratch& scratch, std::span<float> to) const;
+
+  /// Whom `i` is mixed with in `epoch`, and how much: every sample is a partner once.
+  Mix mix(std::int64_t i, std::int64_t epoch) const;
+
+ private:
+  /// The window of `from` whose corner is (top, left), which may lie outside: black there.
+  void convert(const Picture& from, int top, int left, bool flip, std::span<float> to) const;
+
+  const ImageSet& set_;
+  AugmentOptions options_;
+  std::uint64_t seed_;
+  int height_, width_;
+  std::vector<float> scale_, shift_;  // of one row (width, 3): the compiler sees a loop over equal things
+};
+
+/// A draw from Beta(alpha, alpha), a pure function of its arguments.
+double beta_draw(double alpha, std::uint64_t seed, std::uint64_t stream);
+
+}  // namespace hpcdl::data

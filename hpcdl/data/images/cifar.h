@@ -1,0 +1,43 @@
+#pragma once
+// CIFAR-10 and CIFAR-100 (Krizhevsky, "Learning multiple layers of features from tiny images", 2009), as published: in the binary and in the
+// Python version, in the archive or unpacked.
+
+#include <functional>
+#include <optional>
+
+#include "hpcdl/data/images/image_set.h"
+
+namespace hpcdl::data {
+
+/// The images of one file, in memory: pixels (n, 32, 32, 3).
+struct CifarPiece {
+  std::int64_t first = 0;
+  std::vector<std::uint8_t> pixels;
+  std::vector<std::int32_t> targets;
+};
+
+class Cifar : public ImageSet {
+ public:
+  Cifar(ImageSetInfo info, std::vector<CifarPiece> pieces);
+  std::int64_t count() const override { return count_; }
+  std::int32_t target(std::int64_t i) const override;
+  void decode(std::int64_t i, Picture& to) const override;
+
+ private:
+  const CifarPiece& piece_of(std::int64_t i) const;
+  std::vector<CifarPiece> pieces_;
+  std::int64_t count_ = 0;
+};
+
+/// Null when `path`, a folder or a tar archive, holds no file of CIFAR. Throws Error when what it holds is damaged or not all there. CIFAR-100
+/// gives its 100 fine classes.
+std::shared_ptr<const ImageSet> open_cifar(const fs::path& path, Split split, const std::function<void(const std::string&)>& warn = {});
+
+/// A published archive by its file name, and its MD5.
+std::optional<std::string> published_md5(const std::string& name);
+
+/// One file of either version, `classes` 10 or 100. Throws Error, which names it `from`.
+CifarPiece read_cifar_binary(std::string_view bytes, int classes, const std::string& from);
+CifarPiece read_cifar_python(std::string_view bytes, int classes, const std::string& from);
+
+}  // namespace hpcdl::data

@@ -1,0 +1,75 @@
+#include "hpcdl/data/images/image_folder.h"
+
+#include <algorithm>
+#include <optional>
+#include <system_error>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/data/images/decode_file.h"
+#include "hpcdl/io/file.h"
+
+namespace hpcdl::data {
+namespace {
+
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 28;  // of one file
+
+bool is_folder(const fs::path& path) {
+  std::error_code ec;
+  return fs::is_directory(path, ec);
+}
+
+/// Sub-folders that hold an image, by name.
+std::vector<fs::path> class_folders(const fs::path& path) {
+  std::vector<fs::path> found;
+  for (const auto& sub : io::list_folder(path)) {
+    if (!is_folder(sub)) continue;
+    const auto files = io::list_folder(sub);
+    if (std::any_of(files.begin(), files.end(), is_image_name)) found.push_back(sub);
+  }
+  return found;
+}
+
+/// Where the splits have folders of their own.
+std::optional<fs::path> split_folder(const fs::path& path, Split split) {
+  if (split == Split::train) return is_folder(path / "train") ? std::optional(path / "train") : std::nullopt;
+  for (const char* name : {"val", "test"})
+    if (is_folder(path / name)) return path / name;
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool ImageFolder::is_one(const fs::path& path) {
+  return is_folder(path) && !class_folders(is_folder(path / "train") ? path / "train" : path).empty();
+}
+
+ImageFolder::ImageFolder(const fs::path& path, Split split)
+    // Mean and standard deviation of ImageNet, which pictures of the world are usually normalised by.
+    : ImageSet({.name = "images of " + path.string(), .normalisation = {{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}}}) {
+  const bool apart = is_folder(path / "train");
+  const auto folder = apart ? split_folder(path, split) : path;
+  require(folder.has_value(), "data", "{}: expected a folder val or test beside train", path.string());
+  for (const auto& c : class_folders(apart ? path / "train" : path)) info_.classes.push_back(c.filename().string());
+  require(!info_.classes.empty(), "data", "{}: expected sub-folders, one for each class, with images (.jpg, .jpeg, .png)", path.string());
+  for (const auto& c : class_folders(*folder)) {
+    const auto name = c.filename().string();
+    const auto at = std::lower_bound(info_.classes.begin(), info_.classes.end(), name);
+    require(at != info_.classes.end() && *at == name, "data", "{}: class {} is not among those of the training images", folder->string(), name);
+    std::int64_t nth = 0;
+    for (const auto& file : io::list_folder(c)) {
+      if (!is_image_name(file)) continue;
+      const bool tenth = ++nth % 10 == 0;
+      if (!apart && tenth != (split == Split::test)) continue;
+      files_.push_back(file);
+      targets_.push_back(static_cast<std::int32_t>(at - info_.classes.begin()));
+    }
+  }
+  require(!files_.empty(), "data", "{}: no images for this split; without folders train and val, every tenth image of a class is a test image", path.string());
+}
+
+void ImageFolder::decode(std::int64_t i, Picture& to) const {
+  const fs::path& file = files_.at(static_cast<std::size_t>(i));
+  decode_image(io::read_file(file, kMostBytes), file.string(), to);
+}
+
+}  // namespace hpcdl::data

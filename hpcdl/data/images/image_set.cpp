@@ -1,0 +1,25 @@
+#include "hpcdl/data/images/image_set.h"
+
+#include <system_error>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/data/images/cifar.h"
+#include "hpcdl/data/images/image_folder.h"
+#include "hpcdl/data/images/procedural.h"
+
+namespace hpcdl::data {
+
+std::shared_ptr<const ImageSet> open_images(const std::string& path, Split split, const OpenImages& options) {
+  if (path.empty())
+    return std::make_shared<ProceduralImages>(split == Split::train ? options.procedural_train : options.procedural_test, options.seed, split);
+  std::error_code ec;
+  require(fs::exists(path, ec), "data", "{}: no such file or folder; leave it empty for the procedural set", path);
+  if (auto set = open_cifar(path, split, options.warn)) return set;
+  if (ImageFolder::is_one(path)) return std::make_shared<ImageFolder>(path, split);
+  fail("data",
+       "{}: not a set of images. Expected an archive of CIFAR-10 or CIFAR-100 (cifar-10-binary.tar.gz, cifar-10-python.tar.gz, ...), its unpacked folder, "
+       "or a folder with a sub-folder of .jpg or .png files for each class",
+       path);
+}
+
+}  // namespace hpcdl::data
