@@ -110,7 +110,7 @@ Scene draw_scene(int kind, Draws draw) {
   const auto lean = [&](Colour c, float by) { return Colour{c.r + by * kTints[kind].r, c.g + by * kTints[kind].g, c.b + by * kTints[kind].b}; };
   const bool dark = draw.below(2) == 0;  // light on dark, or dark on light
   const Colour base = dark ? grey(.15f, .45f) : grey(.55f, .85f);  // one draw a statement: the order of arguments is the compiler's
-  s.background = lean(base, draw(-.15f, .45f));
+  s.background = lean(base, draw(-.1f, .5f));
   s.slope_x = draw(-.008f, .008f), s.slope_y = draw(-.008f, .008f);
   s.noise = draw(.05f, .3f);
   const float contrast = draw(.2f, .5f) * (dark ? 1.f : -1.f), level = (s.background.r + s.background.g + s.background.b) / 3 + contrast;
@@ -130,7 +130,7 @@ ProceduralImages::ProceduralImages(std::int64_t count, std::uint64_t seed, Split
                 .classes = {"disc", "ring", "square", "triangle", "cross", "level_bars", "upright_bars", "slanting_bars", "chequers", "dots"},
                 .height = kSide,
                 .width = kSide,
-                .normalisation = {{.5f, .5f, .5f}, {.25f, .25f, .25f}}}),
+                .normalisation = {{.5f, .5f, .5f}, {.255f, .255f, .255f}}}),
       count_(count),
       seed_(seed),
       split_(split) {

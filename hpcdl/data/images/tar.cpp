@@ -3,6 +3,7 @@
 #include <archive.h>
 #include <archive_entry.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <exception>
 #include <memory>
@@ -14,6 +15,7 @@ namespace hpcdl::data {
 namespace {
 
 constexpr std::int64_t kMost = std::int64_t{1} << 30;  // of all that is kept
+constexpr std::int64_t kStep = 1 << 24;
 
 /// What libarchive reads: decompressed here, because its own gzip reader does not look at the checksum.
 struct Source {
@@ -52,7 +54,9 @@ class Tar {
       if (rc == ARCHIVE_EOF) return {};
       check(rc);
       const char* name = archive_entry_pathname(entry);
-      if (archive_entry_filetype(entry) == AE_IFREG && name != nullptr && *name != '\0') return name;
+      if (archive_entry_filetype(entry) != AE_IFREG || name == nullptr || *name == '\0') continue;
+      size_ = archive_entry_size(entry);
+      return name;
     }
   }
 
@@ -60,9 +64,10 @@ class Tar {
     std::string all;
     for (;;) {
       const auto before = all.size();
-      constexpr std::size_t kStep = 1 << 20;
-      all.resize(before + kStep);
-      const auto n = archive_read_data(archive_.get(), all.data() + before, kStep);
+      // As much as the header says, and one more to see the end; in steps, because the header may say anything.
+      const auto step = static_cast<std::size_t>(std::clamp<std::int64_t>(size_ - static_cast<std::int64_t>(before), 0, kStep)) + 1;
+      all.resize(before + step);
+      const auto n = archive_read_data(archive_.get(), all.data() + before, step);
       check(n < 0 ? static_cast<int>(n) : ARCHIVE_OK);
       all.resize(before + static_cast<std::size_t>(n));
       if (n == 0) return all;
@@ -89,6 +94,7 @@ class Tar {
   fs::path path_;
   Source source_;
   std::unique_ptr<archive, decltype(&archive_read_free)> archive_;
+  std::int64_t size_ = 0;  // of the file that next() named
 };
 
 }  // namespace

@@ -145,7 +145,7 @@ def pictures():
     alpha = np.concatenate([colour, (7 * x % 256).astype(np.uint8)[..., None]], axis=-1)
     Image.fromarray(alpha).save(HERE / "alpha.png")
     for name, size, box in [("smaller", (10, 7), (0, 0, 36, 24)), ("larger", (50, 31), (0, 0, 36, 24)), ("part", (8, 8), (5, 3, 27, 20))]:
-        picture.resize(size, Image.Resampling.BILINEAR, box=box).save(HERE / f"resized_{name}.png")
+        picture.crop(box).resize(size, Image.Resampling.BILINEAR).save(HERE / f"resized_{name}.png")
     Image.fromarray(np.zeros((4, 4, 4), np.uint8), "CMYK").save(HERE / "cmyk.jpg")
 
 

@@ -1,0 +1,63 @@
+// Images a second of one loader worker, by what it does to them: medians of seven runs, taken in turns. The caller makes the batches itself,
+// so that nothing but the work is measured.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "bench/emit.h"
+#include "hpcdl/data/images/cifar.h"
+#include "hpcdl/data/images/image_loader.h"
+
+using namespace hpcdl;
+using namespace hpcdl::data;
+
+namespace {
+
+/// As many images in memory as CIFAR-10 has in one file.
+std::shared_ptr<const ImageSet> cifar_like() {
+  const auto source = open_images("", Split::train, {.procedural_train = 10000});
+  CifarPiece piece;
+  Picture p;
+  for (std::int64_t i = 0; i < source->count(); ++i) {
+    source->decode(i, p);
+    piece.pixels.insert(piece.pixels.end(), p.pixels.begin(), p.pixels.end());
+    piece.targets.push_back(source->target(i));
+  }
+  std::vector<CifarPiece> pieces;
+  pieces.push_back(std::move(piece));
+  return std::make_shared<Cifar>(source->info(), std::move(pieces));
+}
+
+struct Case {
+  const char* name;
+  std::shared_ptr<const ImageSet> set;
+  AugmentOptions augment;
+  std::vector<double> rates = {};
+};
+
+double rate(const Case& c) {
+  constexpr int kBatches = 40, kBatch = 128;
+  ImageLoader loader(c.set, {.batch = kBatch, .workers = 0, .augment = c.augment});
+  loader.next();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int b = 0; b < kBatches; ++b) loader.next();
+  return kBatches * kBatch / std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+}  // namespace
+
+int main() {
+  const auto memory = cifar_like(), drawn = open_images("", Split::train);
+  std::vector<Case> cases = {{"in memory: normalise", memory, {}},
+                             {"in memory: crop, flip, normalise", memory, {.crop = 4, .flip = true}},
+                             {"in memory: crop, flip, mixup, normalise", memory, {.crop = 4, .flip = true, .mixup = 0.2}},
+                             {"procedural: crop, flip, normalise", drawn, {.crop = 4, .flip = true}}};
+  for (int run = 0; run < 7; ++run)
+    for (Case& c : cases) c.rates.push_back(rate(c));
+  for (Case& c : cases) {
+    std::sort(c.rates.begin(), c.rates.end());
+    bench::emit(fmt::format("image loader, one worker, {}", c.name), {{"images_per_second", c.rates[3]}, {"lowest", c.rates[0]}, {"highest", c.rates[6]}});
+  }
+}
