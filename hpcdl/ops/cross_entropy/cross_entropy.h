@@ -69,9 +69,7 @@ inline void CrossEntropy::backward(Stream& s, Grad dlogits, View logits, View ta
      [&](auto& q) { cuda::cross_entropy_backward(q, dlogits, logits, targets, lse, dloss); });
 }
 
-/// {loss, count}.
-template <Symbolic V> auto cross_entropy(const V& logits, const V& targets, CrossEntropy::Args a = {}) {
-  return record<CrossEntropy>(a, logits, targets);
-}
+/// {loss, count}. With label smoothing and weights: smooth.h.
+template <Symbolic V> auto cross_entropy(const V& logits, const V& targets) { return record<CrossEntropy>({}, logits, targets); }
 
 }  // namespace hpcdl

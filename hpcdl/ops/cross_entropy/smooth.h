@@ -1,0 +1,69 @@
+#pragma once
+// cross_entropy with label smoothing and weights for the rows. With s = label_smoothing and V classes,
+//
+//   loss = sum over valid rows of weight * ((1 - s) * (logsumexp(x) - x[target]) + s * (logsumexp(x) - mean(x)))
+//   count = sum over valid rows of weight
+//
+// so that loss / count is torch's mean. Operands as in cross_entropy.h; weights: (...) f32, absent: 1. They have no gradient. Mixup is
+// the loss of one target with weights l plus that of the other with weights 1 - l; both counts together are the number of rows.
+//   dx = weight * (softmax(x) - (1 - s) * onehot(target) - s / V) * dloss, 0 for ignored rows
+// Source: Szegedy et al., "Rethinking the inception architecture for computer vision", 2016, section 7.
+
+#include "hpcdl/ops/cross_entropy/cross_entropy.h"
+
+namespace hpcdl {
+
+struct SmoothCrossEntropy {
+  static constexpr std::string_view name = "smooth_cross_entropy";
+  static constexpr int kAux = 1;
+  struct Args {
+    float label_smoothing = 0;
+  };
+  /// loss, count, lse.
+  static std::array<Spec, 3> infer(const Spec& logits, const Spec& targets, const Spec& weights, const Args& a) {
+    const auto out = CrossEntropy::infer(logits, targets, {});
+    if (weights) require_spec(name, "weights", weights, {targets.shape, DType::f32});
+    require(a.label_smoothing >= 0 && a.label_smoothing <= 1, name, "label_smoothing must be in [0, 1], got {}", a.label_smoothing);
+    return out;
+  }
+  static Cost cost(const Spec& logits, const Spec&, const Spec&, const Args&) {
+    return {5.0 * static_cast<double>(logits.size()), static_cast<double>(logits.bytes())};
+  }
+  static std::array<Spec, 1> scratch(const Spec& logits, const Spec& targets, const Spec&, const Args&) {
+    return CrossEntropy::scratch(logits, targets, {});
+  }
+  static void forward(Stream& s, Tensor loss, Tensor count, Tensor lse, View logits, View targets, View weights, Tensor row_loss, const Args& a);
+  static void backward(Stream& s, Grad dlogits, View logits, View targets, View weights, View lse, View dloss, const Args& a);
+  using Backward = Operands<dIn<0>, In<0>, In<1>, In<2>, Out<2>, dOut<0>>;
+};
+
+namespace cpu {
+template <class Isa>
+void smooth_cross_entropy(Isa, Pool&, Tensor loss, Tensor count, Tensor lse, View logits, View targets, View weights, Tensor row_loss, float smoothing);
+template <class Isa>
+void smooth_cross_entropy_backward(Isa, Pool&, Grad dlogits, View logits, View targets, View weights, View lse, float dloss, float smoothing);
+}  // namespace cpu
+namespace cuda {
+void smooth_cross_entropy(Stream&, Tensor loss, Tensor count, Tensor lse, View logits, View targets, View weights, Tensor row_loss, float smoothing);
+void smooth_cross_entropy_backward(Stream&, Grad dlogits, View logits, View targets, View weights, View lse, View dloss, float smoothing);
+}  // namespace cuda
+
+inline void SmoothCrossEntropy::forward(Stream& s, Tensor loss, Tensor count, Tensor lse, View logits, View targets, View weights, Tensor row_loss,
+                                        const Args& a) {
+  on(s, [&](auto isa, Pool& pool) { cpu::smooth_cross_entropy(isa, pool, loss, count, lse, logits, targets, weights, row_loss, a.label_smoothing); },
+     [&](auto& q) { cuda::smooth_cross_entropy(q, loss, count, lse, logits, targets, weights, row_loss, a.label_smoothing); });
+}
+inline void SmoothCrossEntropy::backward(Stream& s, Grad dlogits, View logits, View targets, View weights, View lse, View dloss, const Args& a) {
+  on(s,
+     [&](auto isa, Pool& pool) {
+       cpu::smooth_cross_entropy_backward(isa, pool, dlogits, logits, targets, weights, lse, dloss ? *dloss.ptr<float>() : 0.0f, a.label_smoothing);
+     },
+     [&](auto& q) { cuda::smooth_cross_entropy_backward(q, dlogits, logits, targets, weights, lse, dloss, a.label_smoothing); });
+}
+
+/// {loss, count}. `weights` may be absent; without them and without smoothing this is the plain op.
+template <Symbolic V> auto cross_entropy(const V& logits, const V& targets, const SmoothCrossEntropy::Args& a, const V& weights = {}) {
+  return a.label_smoothing == 0 && !weights ? record<CrossEntropy>({}, logits, targets) : record<SmoothCrossEntropy>(a, logits, targets, weights);
+}
+
+}  // namespace hpcdl
