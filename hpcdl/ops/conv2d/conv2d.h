@@ -47,6 +47,10 @@ void conv2d(Isa, Pool&, Tensor y, View x, View w, View bias, const Conv2d::Args&
 template <class Isa>
 void conv2d_backward(Isa, Pool&, Grad dx, Grad dw, Grad dbias, View x, View w, View dy, const Conv2d::Args& a);
 }  // namespace cpu
+namespace cuda {
+void conv2d(Stream&, Tensor y, View x, View w, View bias, const Conv2d::Args& a);
+void conv2d_backward(Stream&, Grad dx, Grad dw, Grad dbias, View x, View w, View dy, const Conv2d::Args& a);
+}  // namespace cuda
 
 inline Conv2dShape Conv2d::shape(const Spec& x, const Spec& w, const Args& a) {
   const auto outputs = [&](std::int64_t size, std::int64_t kernel) {
@@ -77,10 +81,14 @@ inline Cost Conv2d::cost(const Spec& x, const Spec& w, const Spec& bias, const A
 }
 
 inline void Conv2d::forward(Stream& s, Tensor y, View x, View w, View bias, const Args& a) {
-  on(s, [&](auto isa, Pool& pool) { cpu::conv2d(isa, pool, y, x, w, bias, a); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::conv2d(isa, pool, y, x, w, bias, a); },
+      [&](auto& q) { cuda::conv2d(q, y, x, w, bias, a); });
 }
 inline void Conv2d::backward(Stream& s, Grad dx, Grad dw, Grad dbias, View x, View w, View dy, const Args& a) {
-  on(s, [&](auto isa, Pool& pool) { cpu::conv2d_backward(isa, pool, dx, dw, dbias, x, w, dy, a); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::conv2d_backward(isa, pool, dx, dw, dbias, x, w, dy, a); },
+      [&](auto& q) { cuda::conv2d_backward(q, dx, dw, dbias, x, w, dy, a); });
 }
 
 /// bias may be default (absent).

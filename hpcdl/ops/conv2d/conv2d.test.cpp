@@ -56,6 +56,8 @@ const auto spec = testing::op<Conv2d>({
             {.in = {{1, 5, 6, 300}, {280, 3, 3, 300}, {280}}, .args = {.pad = 1}, .gradient = false},
             {.in = {{1, 8, 8, 16}, Input{16, 3, 3, 16}.as(f32), Input{16}.as(f32)}, .args = {.pad = 1}},  // master weights
             {.in = {{0, 6, 6, 8}, {3, 3, 3, 8}, {3}}, .args = {.pad = 1}},
+            {.in = {{2, 9, 8, 64}, {72, 3, 3, 64}, {72}}, .args = {.stride = 2, .pad = 1}, .aligned = true},
+            {.in = {{2, 10, 9, 16}, {24, 3, 3, 16}, {24}}, .args = {.pad = 2, .dilation = 2}, .aligned = true},
         },
     .reference = reference,
     .reduction = reduction,

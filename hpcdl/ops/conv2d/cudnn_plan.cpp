@@ -1,0 +1,197 @@
+#if HPCDL_CUDNN
+
+#include "hpcdl/ops/conv2d/cudnn_plan.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
+
+namespace hpcdl::cuda::cudnn {
+namespace {
+
+Library load() {
+  Library l;
+  const char* path = std::getenv("HPCDL_CUDNN_LIBRARY");
+  void* so = ::dlopen(path ? path : "libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
+  require(so || !path, "conv2d", "HPCDL_CUDNN_LIBRARY names no library that can be loaded: {}", path ? path : "");
+  if (!so) return l;
+  l.whole = true;
+  const auto find = [&]<class F>(F& f, const char* name) {
+    f = reinterpret_cast<F>(::dlsym(so, name));
+    l.whole = l.whole && f;
+  };
+  find(l.create, "cudnnCreate");
+  find(l.set_stream, "cudnnSetStream");
+  find(l.error_string, "cudnnGetErrorString");
+  find(l.create_descriptor, "cudnnBackendCreateDescriptor");
+  find(l.destroy_descriptor, "cudnnBackendDestroyDescriptor");
+  find(l.finalize, "cudnnBackendFinalize");
+  find(l.set_attribute, "cudnnBackendSetAttribute");
+  find(l.get_attribute, "cudnnBackendGetAttribute");
+  find(l.execute, "cudnnBackendExecute");
+  return l;
+}
+
+cudnnDataType_t type_of(DType d) { return d == DType::bf16 ? CUDNN_DATA_BFLOAT16 : d == DType::f16 ? CUDNN_DATA_HALF : CUDNN_DATA_FLOAT; }
+
+/// `dims` in cuDNN's order (N, C, H, W), which lie as (N, H, W, C). Virtual: between two operations, in no memory.
+Descriptor tensor(Id id, DType type, const std::vector<std::int64_t>& dims, bool is_virtual = false) {
+  Descriptor t(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+  const std::int64_t c = dims[1], row = dims[3] * c;
+  t.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, std::int64_t{id});
+  t.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type_of(type));
+  t.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, std::int64_t{16});
+  t.set(CUDNN_ATTR_TENSOR_DIMENSIONS, dims);
+  t.set(CUDNN_ATTR_TENSOR_STRIDES, {dims[2] * row, 1, row, c});
+  t.set(CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, is_virtual);
+  t.finalize();
+  return t;
+}
+
+Descriptor convolution(const Conv2dShape& c) {
+  Descriptor d(CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+  d.set(CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
+  d.set(CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, CUDNN_CROSS_CORRELATION);
+  d.set(CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, std::int64_t{2});
+  d.set(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, {c.pad, c.pad});
+  d.set(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, {c.pad, c.pad});
+  d.set(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, {c.stride, c.stride});
+  d.set(CUDNN_ATTR_CONVOLUTION_DILATIONS, {c.dilation, c.dilation});
+  d.finalize();
+  return d;
+}
+
+Descriptor images(Id id, DType type, const Conv2dShape& c) { return tensor(id, type, {c.n, c.i, c.h, c.w}); }
+Descriptor results(Id id, DType type, const Conv2dShape& c, bool is_virtual = false) { return tensor(id, type, {c.n, c.o, c.oh, c.ow}, is_virtual); }
+Descriptor filters(Id id, DType type, const Conv2dShape& c) { return tensor(id, type, {c.o, c.i, c.kh, c.kw}); }
+
+struct Names {
+  cudnnBackendDescriptorType_t type;
+  cudnnBackendAttributeName_t conv, alpha, beta, x, w, y;
+};
+constexpr Names kForward{CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y};
+constexpr Names kData{CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+                      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+                      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY};
+constexpr Names kWeight{CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
+                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY};
+
+Descriptor product(const Names& n, const Conv& c, const Descriptor& x, const Descriptor& w, const Descriptor& y) {
+  Descriptor op(n.type);
+  op.set(n.conv, convolution(c.shape));
+  op.set(n.x, x), op.set(n.w, w), op.set(n.y, y);
+  op.set(n.alpha, CUDNN_TYPE_FLOAT, 1.0f);
+  op.set(n.beta, CUDNN_TYPE_FLOAT, c.accumulate ? 1.0f : 0.0f);
+  op.finalize();
+  return op;
+}
+
+/// out = sums + bias, in f32.
+Descriptor bias_added(const Conv& c, const Descriptor& sums) {
+  Descriptor add(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+  add.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, CUDNN_POINTWISE_ADD);
+  add.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
+  add.finalize();
+  Descriptor op(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+  op.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, add);
+  op.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, sums);
+  op.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, tensor(kBias, c.bias.dtype, {1, c.shape.o, 1, 1}));
+  op.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, results(kOut, c.out_dtype, c.shape));
+  op.finalize();
+  return op;
+}
+
+std::vector<Descriptor> operations(const Conv& c) {
+  const auto& s = c.shape;
+  std::vector<Descriptor> ops;
+  if (c.pass == ConvPass::data) {
+    ops.push_back(product(kData, c, images(kOut, c.out_dtype, s), filters(kW, c.w.dtype, s), results(kDy, c.dy.dtype, s)));
+  } else if (c.pass == ConvPass::weight) {
+    ops.push_back(product(kWeight, c, images(kX, c.x.dtype, s), filters(kOut, c.out_dtype, s), results(kDy, c.dy.dtype, s)));
+  } else {
+    const Descriptor y = c.bias.data ? results(kSums, DType::f32, s, true) : results(kOut, c.out_dtype, s);
+    ops.push_back(product(kForward, c, images(kX, c.x.dtype, s), filters(kW, c.w.dtype, s), y));
+    if (c.bias.data) ops.push_back(bias_added(c, y));
+  }
+  return ops;
+}
+
+/// Engines that would break a promise: other bits in the next run, sums or operands of less precision, larger errors than a plain sum's.
+bool keeps_promises(const Descriptor& config, const Conv& c) {
+  Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t raw = engine.raw();
+  std::int64_t count = 0;
+  check(Library::get().get_attribute(config.raw(), CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw), "the engine of a choice");
+  const auto notes = engine.get<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
+  return std::none_of(notes.begin(), notes.end(), [&](cudnnBackendNumericalNote_t note) {
+    if (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE) return c.compute == DType::f32;  // they would round f32 to TF32
+    return note != CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP;
+  });
+}
+
+/// The library's choices, best first.
+std::vector<Descriptor> choices(const Descriptor& graph, cudnnBackendHeurMode_t mode, [[maybe_unused]] const Descriptor* device) {
+  constexpr int kMost = 24;
+  Descriptor heuristic(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+  heuristic.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+  heuristic.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode);
+#if CUDNN_VERSION >= 90800
+  if (device) heuristic.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *device);
+#endif
+  std::vector<Descriptor> found;
+  if (!heuristic.try_finalize()) return found;
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (int i = 0; i < kMost; ++i) found.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR), raw.push_back(found.back().raw());
+  std::int64_t count = 0;
+  if (Library::get().get_attribute(heuristic.raw(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, kMost, &count, raw.data()) != CUDNN_STATUS_SUCCESS) count = 0;
+  found.erase(found.begin() + std::min<std::int64_t>(count, kMost), found.end());
+  return found;
+}
+
+}  // namespace
+
+const Library& Library::get() {
+  static const Library library = load();
+  return library;
+}
+
+bool expressible(const Conv& c) {
+  const auto plain = [&](const ConvOperand& o) { return !o.data || (o.dtype == c.compute && reinterpret_cast<std::uintptr_t>(o.data) % 16 == 0); };
+  const bool reads = c.pass == ConvPass::forward ? plain(c.x) && plain(c.w) && plain(c.bias) : plain(c.dy) && plain(c.pass == ConvPass::data ? c.w : c.x);
+  // 9.19 has no engine for a f32 bias or a f32 gradient beside 16-bit images, and some of its kernels round a 16-bit product before they
+  // add it to what is there.
+  return c.shape.pixels() > 0 && reads && c.out_dtype == c.compute && reinterpret_cast<std::uintptr_t>(c.out) % 16 == 0 && !(c.accumulate && c.compute != DType::f32);
+}
+
+std::optional<Plan> plan_of(const Conv& c, cudnnHandle_t handle, std::int64_t most, [[maybe_unused]] const Descriptor* device) {
+  const auto ops = operations(c);
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (const auto& op : ops) raw.push_back(op.raw());
+  Descriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+  graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<std::int64_t>(raw.size()), raw.data());
+  if (handle) graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, handle);
+  if (!graph.try_finalize()) return std::nullopt;
+  for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK})
+    for (const Descriptor& config : choices(graph, mode, device)) {
+      if (!keeps_promises(config, c)) continue;
+      Plan p{Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)};
+      if (handle) p.plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, handle);
+#if CUDNN_VERSION >= 90800
+      if (device) p.plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *device);
+#endif
+      p.plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
+      if (!p.plan.try_finalize()) continue;
+      p.workspace = p.plan.get<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1).at(0);
+      if (p.workspace <= most) return p;
+    }
+  return std::nullopt;
+}
+
+}  // namespace hpcdl::cuda::cudnn
+
+#endif

@@ -1,0 +1,201 @@
+// Both ways to compute a convolution on a GPU, forced in turn, against loops in double.
+
+#include "hpcdl/ops/conv2d/device_conv.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/core/error.h"
+#include "hpcdl/core/rng.h"
+#include "hpcdl/core/tolerance.h"
+
+#if HPCDL_CUDA
+
+namespace hpcdl::cuda {
+namespace {
+
+float get(const void* p, DType d, std::int64_t i) {
+  if (d == DType::f32) return static_cast<const float*>(p)[i];
+  return d == DType::bf16 ? static_cast<float>(static_cast<const bf16*>(p)[i]) : static_cast<float>(static_cast<const f16*>(p)[i]);
+}
+void put(void* p, DType d, std::int64_t i, float v) {
+  if (d == DType::f32) static_cast<float*>(p)[i] = v;
+  else if (d == DType::bf16) static_cast<bf16*>(p)[i] = bf16(v);
+  else static_cast<f16*>(p)[i] = f16(v);
+}
+
+/// Random numbers on both sides.
+struct Both {
+  OwnedTensor host, device;
+  Both() = default;
+  Both(Stream& s, std::int64_t n, DType d, std::uint64_t seed) : host({{n}, d}), device({{n}, d}, s.device()) {
+    for (std::int64_t i = 0; i < n; ++i) put(host.tensor.data(), d, i, static_cast<float>(Rng{seed, 0}.normal(static_cast<std::uint64_t>(i))));
+    copy(s, device.tensor, host.tensor);
+  }
+  DType dtype() const { return host.tensor.dtype(); }
+  double operator[](std::int64_t i) const { return static_cast<double>(get(host.tensor.data(), dtype(), i)); }
+  ConvOperand operand() const { return {device.tensor.data(), dtype()}; }
+};
+
+struct Case {
+  Conv conv;
+  Both x, w, dy, bias, out;  // out: what is there before
+  std::vector<double> want, magnitude;
+  double terms = 1;
+
+  Case(Stream& s, const Conv2dShape& c, ConvPass pass, DType type, DType parameters, bool accumulate, bool has_bias)
+      : x(s, c.n * c.h * c.w * c.i, type, 1), w(s, c.o * c.k(), parameters, 2), dy(s, c.pixels() * c.o, type, 3) {
+    const std::int64_t sizes[] = {c.pixels() * c.o, c.n * c.h * c.w * c.i, c.o * c.k()};
+    const auto size = sizes[static_cast<int>(pass)];
+    out = Both(s, size, pass == ConvPass::weight ? parameters : type, 4);
+    if (has_bias) bias = Both(s, c.o, parameters, 5);
+    conv = {.pass = pass, .shape = c, .compute = type, .x = x.operand(), .w = w.operand(), .dy = dy.operand(), .bias = {}, .out = out.device.tensor.data(),
+            .out_dtype = out.dtype(), .accumulate = accumulate};
+    if (has_bias) conv.bias = bias.operand();
+    want.assign(static_cast<std::size_t>(size), 0), magnitude = want;
+    const std::int64_t lengths[] = {c.k(), c.taps() * c.o, c.pixels()};
+    terms = static_cast<double>(lengths[static_cast<int>(pass)]);
+    products();
+    for (std::int64_t i = 0; i < size; ++i) {
+      const double more = (has_bias ? bias[i % c.o] : 0) + (accumulate ? out[i] : 0);
+      want[static_cast<std::size_t>(i)] += more, magnitude[static_cast<std::size_t>(i)] += std::abs(more) + 1;
+    }
+  }
+
+  void products() {
+    const auto& c = conv.shape;
+    for (std::int64_t n = 0; n < c.n; ++n)
+      for (std::int64_t p = 0; p < c.oh; ++p)
+        for (std::int64_t q = 0; q < c.ow; ++q)
+          for (std::int64_t r = 0; r < c.kh; ++r)
+            for (std::int64_t t = 0; t < c.kw; ++t) {
+              const auto row = p * c.stride - c.pad + r * c.dilation, col = q * c.stride - c.pad + t * c.dilation;
+              if (row < 0 || row >= c.h || col < 0 || col >= c.w) continue;
+              for (std::int64_t o = 0; o < c.o; ++o)
+                for (std::int64_t i = 0; i < c.i; ++i) one(((n * c.h + row) * c.w + col) * c.i + i, ((o * c.kh + r) * c.kw + t) * c.i + i, ((n * c.oh + p) * c.ow + q) * c.o + o);
+            }
+  }
+  void one(std::int64_t ix, std::int64_t iw, std::int64_t iy) {
+    const auto rounded = [&](std::int64_t i) { return conv.compute == DType::bf16 ? static_cast<double>(static_cast<float>(bf16(static_cast<float>(w[i])))) : w[i]; };
+    const double v = conv.pass == ConvPass::forward ? x[ix] * rounded(iw) : conv.pass == ConvPass::data ? dy[iy] * rounded(iw) : dy[iy] * x[ix];
+    const auto at = static_cast<std::size_t>(conv.pass == ConvPass::forward ? iy : conv.pass == ConvPass::data ? ix : iw);
+    want[at] += v, magnitude[at] += std::abs(v);
+  }
+
+  OwnedTensor run(Stream& s, const std::function<void()>& way) {
+    copy(s, out.device.tensor, out.host.tensor);
+    way();
+    OwnedTensor t(out.host.tensor.spec());
+    copy(s, t.tensor, out.device.tensor);
+    return t;
+  }
+  void verify(Stream& s, int id) {
+    const auto way = [&] { conv_with(s, conv, id); };
+    const OwnedTensor first = run(s, way), second = run(s, way);
+    EXPECT_EQ(0, std::memcmp(first.tensor.data(), second.tensor.data(), static_cast<std::size_t>(first.tensor.bytes()))) << "two runs differ";
+    int wrong = 0;
+    for (std::size_t i = 0; i < want.size() && wrong < 3; ++i) {
+      const double v = static_cast<double>(get(first.tensor.data(), out.dtype(), static_cast<std::int64_t>(i)));
+      const double allowed = allowed_error(out.dtype(), std::abs(want[i]), terms, magnitude[i]);
+      if (!(std::abs(v - want[i]) <= allowed)) ADD_FAILURE() << "[" << i << "]: expected " << want[i] << ", got " << v << ", allowed " << allowed, ++wrong;
+    }
+  }
+};
+
+Conv2dShape shape_of(Shape x, Shape w, Conv2d::Args a) { return Conv2d::shape({x, DType::f32}, {w, DType::f32}, a); }
+
+const Conv2dShape kShapes[] = {
+    shape_of({4, 14, 14, 64}, {64, 3, 3, 64}, {.pad = 1}),
+    shape_of({2, 15, 13, 64}, {136, 3, 3, 64}, {.stride = 2, .pad = 1}),
+    shape_of({3, 12, 12, 72}, {40, 1, 1, 72}, {.stride = 2}),
+    shape_of({2, 21, 20, 3}, {64, 7, 7, 3}, {.stride = 2, .pad = 3}),
+    shape_of({2, 9, 10, 16}, {24, 3, 2, 16}, {.stride = 3, .pad = 2, .dilation = 2}),
+    shape_of({1, 7, 9, 5}, {7, 3, 3, 5}, {.pad = 2, .dilation = 2}),
+    shape_of({8, 8, 8, 128}, {256, 3, 3, 128}, {.pad = 1}),
+};
+
+class DeviceConv : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  }
+  const Conv2dShape& shape() const { return kShapes[GetParam()]; }
+  Pool pool{1};
+};
+
+TEST_P(DeviceConv, EveryCandidateIsRight) {
+  Stream s(Device::cuda(), pool);
+  for (const DType type : {DType::f32, DType::bf16, DType::f16})
+    for (const ConvPass pass : {ConvPass::forward, ConvPass::data, ConvPass::weight})
+      for (const bool more : {false, true}) {  // added to what is there, and a bias
+        Case c(s, shape(), pass, type, type, more && pass != ConvPass::forward, more && pass == ConvPass::forward);
+        for (const auto& way : conv_candidates(s, c.conv)) {
+          SCOPED_TRACE(fmt::format("{} pass {} {} {}", dtype_name(type), static_cast<int>(pass), way.name, more));
+          c.verify(s, way.id);
+        }
+      }
+}
+
+TEST_P(DeviceConv, MasterWeightsBesideBf16) {
+  Stream s(Device::cuda(), pool);
+  for (const ConvPass pass : {ConvPass::forward, ConvPass::data, ConvPass::weight}) {
+    Case c(s, shape(), pass, DType::bf16, DType::f32, pass == ConvPass::weight, pass == ConvPass::forward);
+    for (const auto& way : conv_candidates(s, c.conv)) {
+      SCOPED_TRACE(fmt::format("pass {} {}", static_cast<int>(pass), way.name));
+      c.verify(s, way.id);
+    }
+  }
+}
+
+TEST_P(DeviceConv, CapturedGivesTheSameBits) {
+  for (const ConvPass pass : {ConvPass::forward, ConvPass::data, ConvPass::weight})
+    for (const int id : {kConvOwn, kConvCudnn}) {
+      Stream s(Device::cuda(), pool);  // a new one: its workspace and cuDNN's plan for it are first asked for inside of the capture
+      Case c(s, shape(), pass, DType::bf16, DType::bf16, false, pass == ConvPass::forward);
+      Capture::begin(s);
+      const bool fits = conv_candidates(s, c.conv).size() > static_cast<std::size_t>(id);
+      if (fits) conv_with(s, c.conv, id);
+      const Capture captured = Capture::end(s);
+      if (!fits) continue;
+      const auto first = c.run(s, [&] { captured.launch(s); }), second = c.run(s, [&] { conv_with(s, c.conv, id); });
+      EXPECT_EQ(0, std::memcmp(first.tensor.data(), second.tensor.data(), static_cast<std::size_t>(first.tensor.bytes()))) << "pass " << static_cast<int>(pass) << ", way " << id;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, DeviceConv, ::testing::Range(0, static_cast<int>(std::size(kShapes))));
+
+TEST(DeviceConvChecks, RefusesWhatIsNone) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  Stream s(Device::cuda(), pool);
+  Case c(s, kShapes[0], ConvPass::forward, DType::bf16, DType::bf16, false, false);
+  EXPECT_THROW(conv_with(s, c.conv, 7), Error);
+  Conv f32_gradient = c.conv;
+  f32_gradient.pass = ConvPass::weight, f32_gradient.out_dtype = DType::f32;
+  EXPECT_EQ(conv_candidates(s, f32_gradient).size(), 1u);
+  EXPECT_THROW(conv_with(s, f32_gradient, kConvCudnn), Error);
+}
+
+TEST(DeviceConvChecks, TheChooserIsAskedAndCuDnnTakesLargeOnes) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  if (std::getenv("HPCDL_CONV")) GTEST_SKIP() << "HPCDL_CONV decides";
+  Pool pool(1);
+  Stream s(Device::cuda(), pool);
+  Case large(s, shape_of({8, 16, 16, 64}, {64, 3, 3, 64}, {.pad = 1}), ConvPass::forward, DType::bf16, DType::bf16, false, false);
+  Case small(s, kShapes[5], ConvPass::forward, DType::bf16, DType::bf16, false, false);
+  EXPECT_EQ(conv_choice(s, small.conv), kConvOwn);
+  EXPECT_EQ(conv_choice(s, large.conv), conv_candidates(s, large.conv).size() > 1 ? kConvCudnn : kConvOwn);
+  set_conv_chooser([](Stream&, const Conv&) { return kConvOwn; });
+  EXPECT_EQ(conv_choice(s, large.conv), kConvOwn);
+  set_conv_chooser(nullptr);
+}
+
+}  // namespace
+}  // namespace hpcdl::cuda
+
+#endif

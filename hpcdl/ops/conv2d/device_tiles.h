@@ -1,0 +1,147 @@
+#pragma once
+// The tiles in which a convolution's products are formed: what a thread brings into shared memory, where it lies there, and which part of
+// it a thread multiplies. One source for kernels and for the test that runs them on a host.
+//
+// A tile of an operand lies as its memory does: rows of kDepth elements where neighbours are along k, else kDepth lines of rows. Lines
+// lie an odd number of 16 bytes apart, so that the eight of a matrix load fall into different banks.
+
+#include <cstdint>
+
+#include "hpcdl/core/device_macros.h"
+
+#if defined(__CUDA_ARCH__)
+#define HPCDL_CALLS_EITHER _Pragma("nv_exec_check_disable")
+#define HPCDL_UNROLL _Pragma("unroll")
+#else
+#define HPCDL_CALLS_EITHER
+#define HPCDL_UNROLL
+#endif
+
+namespace hpcdl::cuda {
+
+inline constexpr int kConvThreads = 256, kConvStages = 4;
+
+/// Elements of k in a tile, and of one 16-byte copy.
+template <class E> inline constexpr int kConvDepth = 64 / static_cast<int>(sizeof(E));
+template <class E> inline constexpr int kConvChunk = 16 / static_cast<int>(sizeof(E));
+
+/// kRows (64 or 128) rows of an operand and kConvDepth of k.
+template <class E, int kRows, bool kAlongK> struct ConvTile {
+  static constexpr int kDepth = kConvDepth<E>, kChunk = kConvChunk<E>;
+  static constexpr int kLine = kAlongK ? kDepth : kRows, kLines = kAlongK ? kRows : kDepth, kStride = kLine + kChunk;
+  static constexpr int kElements = kLines * kStride, kChunks = kRows * kDepth / kChunk / kConvThreads;
+  static_assert(kChunks * kConvThreads * kChunk == kRows * kDepth && kStride * sizeof(E) % 16 == 0 && kStride * sizeof(E) / 16 % 2 == 1);
+
+  struct Place {
+    int row, depth;
+  };
+  /// What chunk c of a thread begins with. Of one thread, all chunks have the same depth (kAlongK) or the same row.
+  HPCDL_HOST_DEVICE static constexpr Place place(int thread, int c) {
+    constexpr int kPerLine = kLine / kChunk;
+    const int i = thread + c * kConvThreads, line = i / kPerLine, in = i % kPerLine * kChunk;
+    return kAlongK ? Place{line, in} : Place{in, line};
+  }
+  HPCDL_HOST_DEVICE static constexpr int at(int row, int depth) { return kAlongK ? row * kStride + depth : depth * kStride + row; }
+};
+
+/// What a thread brings of an operand (of device_gather.h): its places stay the same, k moves on. kWhole: the neighbours of a chunk lie in one
+/// piece, at a multiple of 16 bytes.
+template <class E, class Side, int kRows, bool kWhole> class ConvBrings {
+ public:
+  using Tile = ConvTile<E, kRows, Side::kAlongK>;
+
+  HPCDL_HOST_DEVICE ConvBrings(const Side& side, int row0, int thread) : side_(side), row0_(row0), thread_(thread) {
+    HPCDL_UNROLL
+    for (int c = 0; c < kFixed; ++c) row_[c] = side.row(row0 + Tile::place(thread, c).row);
+  }
+  /// The tile at k0: memory.chunk(to, offset) copies one, memory.elements(to, offsets) brings its elements together; offset -1 is zeros.
+  HPCDL_CALLS_EITHER
+  template <class Memory> HPCDL_HOST_DEVICE void issue(int k0, E* tile, const Memory& memory) const {
+    if constexpr (kWhole) {
+      auto depth = side_.depth(k0 + Tile::place(thread_, 0).depth);
+      HPCDL_UNROLL
+      for (int c = 0; c < Tile::kChunks; ++c) {
+        const auto p = Tile::place(thread_, c);
+        if (!Side::kAlongK && c > 0) depth = side_.depth(k0 + p.depth);
+        memory.chunk(tile + Tile::at(p.row, p.depth), side_.offset(row_[Side::kAlongK ? c : 0], depth));
+      }
+    } else {
+      HPCDL_UNROLL
+      for (int c = 0; c < Tile::kChunks; ++c) {
+        const auto p = Tile::place(thread_, c);
+        std::int64_t from[Tile::kChunk];
+        HPCDL_UNROLL
+        for (int e = 0; e < Tile::kChunk; ++e)
+          from[e] = Side::kAlongK ? side_.offset(row_[c % kFixed], side_.depth(k0 + p.depth + e)) : side_.offset(side_.row(row0_ + p.row + e), side_.depth(k0 + p.depth));
+        memory.elements(tile + Tile::at(p.row, p.depth), from);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kFixed = Side::kAlongK ? Tile::kChunks : 1;
+  const Side& side_;
+  int row0_, thread_;
+  typename Side::Row row_[kFixed];
+};
+
+/// 16-bit products: warps side by side in kWarpsM x kWarpsN, each a grid of 16 x 8 results by mma.m16n8k16.
+template <int kM, int kN, int kWarpsM, int kWarpsN> struct MmaGrid {
+  static_assert(kWarpsM * kWarpsN * 32 == kConvThreads);
+  static constexpr int kTilesM = kM / kWarpsM / 16, kTilesN = kN / kWarpsN / 8;
+  static_assert(kTilesN % 2 == 0);
+
+  struct Place {
+    int row, depth;
+  };
+  /// The eight elements that a lane points a matrix load at: four 8 x 8 matrices of A, rows i * 16 of the warp, depth from 0 ...
+  template <bool kAlongK> HPCDL_HOST_DEVICE static constexpr Place a(int warp, int lane, int i) {
+    const int first = warp / kWarpsN * kTilesM * 16 + i * 16;
+    return kAlongK ? Place{first + lane % 16, lane / 16 * 8} : Place{first + lane / 8 % 2 * 8, lane / 16 * 8 + lane % 8};
+  }
+  /// ... and four of B, columns j * 16 of the warp: two products' worth.
+  template <bool kAlongK> HPCDL_HOST_DEVICE static constexpr Place b(int warp, int lane, int j) {
+    const int first = warp % kWarpsN * kTilesN * 8 + j * 16;
+    return kAlongK ? Place{first + lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8} : Place{first + lane / 16 * 8, lane % 16};
+  }
+  /// The row of results 2 half and 2 half + 1 of a product, and the column of the first.
+  HPCDL_HOST_DEVICE static constexpr int row(int warp, int lane, int i, int half) { return warp / kWarpsN * kTilesM * 16 + i * 16 + lane / 4 + half * 8; }
+  HPCDL_HOST_DEVICE static constexpr int col(int warp, int lane, int j) { return warp % kWarpsN * kTilesN * 8 + j * 8 + lane % 4 * 2; }
+};
+
+/// f32 products: threads in 16 x 16, each with kM / 16 rows and kN / 16 columns. Neighbours in memory go to one thread where they are
+/// rows, so that it reads four at a time; else its rows are 16 apart.
+template <int kM, int kN> struct FmaGrid {
+  static constexpr int kRows = kM / 16, kCols = kN / 16;
+  template <bool kAlongK> HPCDL_HOST_DEVICE static constexpr int spot(int t, int i) { return kAlongK ? t + i * 16 : t * 4 + i % 4 + i / 4 * 64; }
+  template <bool kAlongK> HPCDL_HOST_DEVICE static constexpr int row(int thread, int i) { return spot<kAlongK>(thread / 16, i); }
+  template <bool kAlongK> HPCDL_HOST_DEVICE static constexpr int col(int thread, int j) { return spot<kAlongK>(thread % 16, j); }
+};
+
+/// Shares of the depth of a product: each of whole tiles, none empty.
+struct ConvShares {
+  int count = 1;
+  int depth = 0;  // of each but the last
+};
+/// `tiles` of results, `steps` of kDepth each, on `slots` blocks at a time; at most `most` shares. Times in steps: a block begins and ends in
+/// kEnds; a share of the results costs kShare more for each wave of them.
+inline ConvShares conv_shares(int tiles, int steps, int kDepth, int slots, int most) {
+  constexpr double kEnds = 8, kShare = 4;
+  const auto waves = [&](int n) { return (static_cast<double>(tiles) * n + slots - 1) / slots; };
+  int best = 1;
+  double least = 1e30;
+  for (int n = 1; n <= most && n <= steps; ++n) {
+    const int each = (steps + n - 1) / n;
+    if ((steps + each - 1) / each != n) continue;  // a share would be empty
+    const double whole = static_cast<double>(static_cast<int>(waves(n)));
+    const double t = whole * (each + kEnds) + (n > 1 ? kShare * waves(n) : 0);
+    if (t < least) best = n, least = t;
+  }
+  const int each = (steps + best - 1) / best;
+  return {best, (each > 0 ? each : 1) * kDepth};
+}
+
+}  // namespace hpcdl::cuda
+
+#undef HPCDL_CALLS_EITHER
+#undef HPCDL_UNROLL
