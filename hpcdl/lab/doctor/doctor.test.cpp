@@ -126,7 +126,7 @@ Facts good() {
   GpuFact gpu{"GPU", 1e9};
   gpu.compute_capability = "9.0", gpu.ecc = 1, gpu.pcie_generation = 5, gpu.pcie_width = gpu.pcie_width_most = 16;
   f.gpus = {"1.0", "13.0", {gpu}, 1};
-  f.cuda_build = true;
+  f.cuda_build = f.cudnn_build = true;
   f.cuda.version = "12.4";
   return f;
 }
@@ -182,6 +182,7 @@ TEST(findings, every_gap_has_its_cost_and_its_fix) {
       {"cuda toolkit", [](Facts& f) { f.cuda.version = "14.1"; }},
       {"nccl", [](Facts& f) { f.nccl = {}; }},
       {"cudnn", [](Facts& f) { f.cudnn.note = "no header"; }},
+      {"cudnn", [](Facts& f) { f.cudnn_build = false; }},
       {"mpi", [](Facts& f) { f.mpi = {}; }},
       {"slurm", [](Facts& f) { f.slurm = {}; }},
       {"python module", [](Facts& f) { f.python = {}; }},

@@ -172,6 +172,9 @@ Facts gather_facts(const Places& places) {
 #if HPCDL_CUDA
   f.cuda_build = true;
 #endif
+#if HPCDL_CUDNN
+  f.cudnn_build = true;
+#endif
   f.mpi = find_mpi(places), f.slurm = find_slurm(places), f.python = find_python_module(places);
   f.slurm_job = slurm_job();
   return f;
@@ -195,7 +198,10 @@ std::vector<Finding> findings(const Facts& f) {
   list.push_back(toolkit(f));
   list.push_back(software("nccl", f.nccl, "GPUs cannot exchange gradients over NVLink and InfiniBand", "apt-get install libnccl-dev (from NVIDIA's repository)"));
   list.push_back(software("cublaslt", f.cublaslt, "products run on our own kernels alone", "apt-get install libcublas-dev-13-0 (from NVIDIA's repository)"));
-  list.push_back(software("cudnn", f.cudnn, "attention runs on our own kernels alone", "apt-get install libcudnn9-dev-cuda-13 (from NVIDIA's repository)"));
+  list.push_back(software("cudnn", f.cudnn, "convolutions run on our own kernels alone", "apt-get install libcudnn9-dev-cuda-13 (from NVIDIA's repository)"));
+  if (f.cuda_build && !f.cudnn_build && list.back().state == State::ok)
+    list.back().state = State::absent, list.back().value += "; this build was made without cudnn_graph.h",
+    list.back().cost = "convolutions run on our own kernels alone", list.back().fix = "configure and build again, now that cuDNN 9 is here";
   list.push_back(software("cupti", f.cupti, "hpcdl profile times the records of a GPU by events, which short kernels feel", "apt-get install cuda-cupti-dev-13-0 (from NVIDIA's repository)"));
   list.push_back(software("mpi", f.mpi, "ranks on several hosts cannot be started with mpirun", "apt-get install libopenmpi-dev openmpi-bin"));
   auto slurm = software("slurm", f.slurm, "jobs cannot be submitted to a cluster from here", "apt-get install slurm-wlm, or ask the administrator; single hosts need none");

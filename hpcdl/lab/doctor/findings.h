@@ -17,7 +17,7 @@ struct Facts {
   int threads = 0;                    // that a pool would use
   Roofs roofs;
   std::vector<Roofs> gpu_roofs;       // of each GPU that this program can use; empty: none, or a build without CUDA
-  bool cuda_build = false;
+  bool cuda_build = false, cudnn_build = false;  // what this program was built with
   std::int64_t huge_pages_reserved = 0;
   std::int64_t memory_lock = -1, open_files = -1;  // limits of this process; -1: none
   std::int64_t disk_free = -1;        // here; -1: unknown
