@@ -9,6 +9,7 @@
 #include "hpcdl/core/cuda_runtime.h"
 #include "hpcdl/lab/doctor/software.h"
 #include "hpcdl/lab/tune/attention_tunable.h"
+#include "hpcdl/lab/tune/conv_tunable.h"
 #include "hpcdl/lab/tune/gemm_tunable.h"
 #include "hpcdl/lab/tune/int4_tunable.h"
 #endif
@@ -20,7 +21,7 @@ namespace hpcdl::lab::tune {
 namespace {
 
 /// Ops that ask for a choice.
-constexpr std::string_view kAsking[] = {"int4_linear", "attention", "linear", "matmul", "mlp", "lm_head"};
+constexpr std::string_view kAsking[] = {"int4_linear", "attention", "linear", "matmul", "mlp", "lm_head", "conv2d"};
 
 std::mutex mutex;
 Wishes* collecting = nullptr;
@@ -42,6 +43,12 @@ int choose_gemm(const cuda::Gemm& g) {
   const auto fields = fields_of(g);
   if (collecting) note("gemm", fields, [&] { return wish_of(g); });
   return chosen("gemm", fields);
+}
+
+int choose_conv(Stream&, const cuda::Conv& c) {
+  const auto fields = fields_of(c);
+  if (collecting) note("conv2d", fields, [&] { return wish_of(c); });
+  return chosen("conv2d", fields);
 }
 
 /// With one query, or out of a cache, there is one kernel that fits.
@@ -79,6 +86,7 @@ double Bench::cold(const std::function<void()>& call) {
 
 void follow_choices() {
   cuda::set_gemm_chooser(choose_gemm);
+  cuda::set_conv_chooser(choose_conv);
   cuda::set_int4_chooser(choose_int4);
   cuda::set_attention_chooser({.forward = choose_attention, .backward = nullptr});
 }

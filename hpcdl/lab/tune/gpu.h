@@ -1,5 +1,5 @@
 #pragma once
-// What there is to choose on a GPU: products, attention, products with 4-bit weights. Without CUDA, nothing.
+// What there is to choose on a GPU: products, convolutions, attention, products with 4-bit weights. Without CUDA, nothing.
 
 #include <functional>
 #include <map>
