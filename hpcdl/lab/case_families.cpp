@@ -3,11 +3,14 @@
 
 #include "hpcdl/lab/cases.h"
 #include "hpcdl/ops/adamw/adamw.h"
+#include "hpcdl/ops/adaptive_avg_pool2d/adaptive_avg_pool2d.h"
 #include "hpcdl/ops/add/add.h"
 #include "hpcdl/ops/attention/attention.h"
+#include "hpcdl/ops/avg_pool2d/avg_pool2d.h"
+#include "hpcdl/ops/batch_norm/batch_norm.h"
 #include "hpcdl/ops/bias_gelu/bias_gelu.h"
 #include "hpcdl/ops/cast/cast.h"
-#include "hpcdl/ops/cross_entropy/cross_entropy.h"
+#include "hpcdl/ops/cross_entropy/smooth.h"
 #include "hpcdl/ops/dropout/dropout.h"
 #include "hpcdl/ops/embedding/embedding.h"
 #include "hpcdl/ops/fill/fill.h"
@@ -23,10 +26,12 @@
 #include "hpcdl/ops/lm_head_loss/lm_head_loss.h"
 #include "hpcdl/ops/loss_scale/loss_scale.h"
 #include "hpcdl/ops/matmul/matmul.h"
+#include "hpcdl/ops/max_pool2d/max_pool2d.h"
 #include "hpcdl/ops/mlp/mlp.h"
 #include "hpcdl/ops/relu/relu.h"
 #include "hpcdl/ops/rms_norm/rms_norm.h"
 #include "hpcdl/ops/rope/rope.h"
+#include "hpcdl/ops/sgd/sgd.h"
 #include "hpcdl/ops/softmax/softmax.h"
 #include "hpcdl/ops/swiglu/swiglu.h"
 
@@ -201,6 +206,10 @@ void vocabulary(Families& to) {
   to.push_back({.op = "cross_entropy", .dims = "TxV", .shapes = {{2048, 50304}}, .forward_shapes = {},
                 .forward = [](Graph& g, const Shape& s, DType d) { return cross_entropy(leaf(g, "logits", s, d), indices(g, "targets", {s[0]}))[0]; },
                 .index_dim = 1});
+  to.push_back({.op = "cross_entropy+smoothing", .dims = "TxV", .shapes = {{8192, 1000}, {128, 10}}, .forward_shapes = {},
+                .forward = [](Graph& g, const Shape& s, DType d) {
+                  return cross_entropy(leaf(g, "logits", s, d), indices(g, "targets", {s[0]}), {.label_smoothing = 0.1f})[0];
+                }, .index_dim = 1});
   to.push_back({.op = "lm_head_loss", .dims = "TxVxC", .shapes = {{256, 50304, 768}}, .forward_shapes = {},
                 .forward = [](Graph& g, const Shape& s, DType d) {
                   return lm_head_loss(leaf(g, "h", {s[0], s[2]}, d), leaf(g, "w", {s[1], s[2]}, d), indices(g, "targets", {s[0]}))[0];
@@ -211,7 +220,31 @@ void vocabulary(Families& to) {
                 }, .index_dim = 1});
 }
 
+/// Activations of SimpleCNN at batch 128, and those of ResNet-18 on small images.
+void images(Families& to) {
+  const std::vector<Shape> layers{{128, 32, 32, 64}, {128, 16, 16, 128}, {128, 8, 8, 256}};
+  const auto parameter = [](const Var& x, const char* name) { return leaf(x.graph(), name, {x[-1]}, DType::f32); };
+  to.push_back(unary("batch_norm", "NxHxWxC", layers, [parameter](Var x) { return batch_norm(x, parameter(x, "weight"), parameter(x, "bias"), Var(), Var()); }));
+  to.push_back(unary("batch_norm+relu", "NxHxWxC", layers,
+                     [parameter](Var x) { return batch_norm(x, parameter(x, "weight"), parameter(x, "bias"), Var(), Var(), {.relu = true}); }));
+  std::vector<Shape> residual = layers;
+  residual.push_back({32, 4, 4, 512});
+  to.push_back(binary("batch_norm+residual_relu", "NxHxWxC", residual, [parameter](Var x, Var r) {
+    return batch_norm(x, parameter(x, "weight"), parameter(x, "bias"), Var(), Var(), {.relu = true}, r);
+  }));
+  to.push_back(unary("max_pool2d", "NxHxWxC", layers, [](Var x) { return max_pool2d(x); }));
+  to.push_back(unary("max_pool2d+overlap", "NxHxWxC", {{32, 112, 112, 64}}, [](Var x) { return max_pool2d(x, {.kernel = 3, .stride = 2, .pad = 1}); }));
+  to.push_back(unary("avg_pool2d", "NxHxWxC", layers, [](Var x) { return avg_pool2d(x); }));
+  to.push_back(unary("adaptive_avg_pool2d", "NxHxWxC", {{128, 8, 8, 512}, {64, 7, 7, 2048}}, [](Var x) { return adaptive_avg_pool2d(x); }));
+}
+
 void optimizer(Families& to) {
+  to.push_back({.op = "sgd", .dims = "N", .gradient = false, .shapes = {kVector, {589824}}, .forward_shapes = {},
+                .forward = [](Graph& g, const Shape& s, DType d) {
+                  record_sgd(g, std::vector<SgdTensor<Var>>{{leaf(g, "p", s, d), leaf(g, "p.grad", s, d), leaf(g, "m", s, DType::f32)}},
+                             {.momentum = 0.9f, .nesterov = true, .weight_decay = 5e-4f});
+                  return Var();
+                }});
   to.push_back({.op = "adamw", .dims = "N", .gradient = false, .shapes = {kVector, {589824}}, .forward_shapes = {},
                 .forward = [](Graph& g, const Shape& s, DType d) {
                   const std::vector<AdamWTensor<Var>> tensors{{.value = leaf(g, "p", s, d), .gradient = leaf(g, "p.grad", s, d),
@@ -239,7 +272,7 @@ void optimizer(Families& to) {
 const std::vector<CaseFamily>& case_families() {
   static const Families all = [] {
     Families list;
-    for (const auto add_group : {element_wise, raw_element_wise, row_wise, products, quantised, sequences, vocabulary, optimizer}) add_group(list);
+    for (const auto add_group : {element_wise, raw_element_wise, row_wise, products, quantised, sequences, images, vocabulary, optimizer}) add_group(list);
     return list;
   }();
   return all;

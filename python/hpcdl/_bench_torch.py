@@ -46,6 +46,10 @@ _tanh_gelu = lambda z: F.gelu(z, approximate="tanh")
 _norm = lambda z, x: F.layer_norm(z, z.shape[-1:], x["gamma"], x["beta"], 1e-5)
 _rms = lambda z, x: F.rms_norm(z, z.shape[-1:], x["gamma"], 1e-5)
 _of_sum = lambda norm: lambda x, s: (lambda h: (norm(h, x), h))(x["x"] + x["residual"])  # the sum is a result, as it is of ours
+# Images lie as (N, H, W, C): PyTorch's channels_last.
+_nchw = lambda t: t.permute(0, 3, 1, 2)
+_of_images = lambda f: lambda x, s: f(_nchw(x["x"])).permute(0, 2, 3, 1)
+_batch_norm = lambda t, x: F.batch_norm(_nchw(t), None, None, x["weight"], x["bias"], training=True).permute(0, 2, 3, 1)
 _loss = lambda logits, x: F.cross_entropy(logits.float(), x["targets"], reduction="sum")
 
 # case -> y of (inputs, shape), or y and what else the op writes
@@ -80,6 +84,14 @@ FORWARD: Dict[str, Callable[[Tensors, "list[int]"], Union[torch.Tensor, Tuple[to
     "rope": lambda x, s: _rope(x),
     "embedding": lambda x, s: F.embedding(x["ids"], x["table"]),
     "cross_entropy": lambda x, s: _loss(x["logits"], x),
+    "cross_entropy+smoothing": lambda x, s: F.cross_entropy(x["logits"].float(), x["targets"], reduction="sum", label_smoothing=0.1),
+    "batch_norm": lambda x, s: _batch_norm(x["x"], x),
+    "batch_norm+relu": lambda x, s: torch.relu_(_batch_norm(x["x"], x)),
+    "batch_norm+residual_relu": lambda x, s: torch.relu_(_batch_norm(x["a"], x).add_(x["b"])),
+    "max_pool2d": _of_images(lambda t: F.max_pool2d(t, 2)),
+    "max_pool2d+overlap": _of_images(lambda t: F.max_pool2d(t, 3, 2, 1)),
+    "avg_pool2d": _of_images(lambda t: F.avg_pool2d(t, 2)),
+    "adaptive_avg_pool2d": _of_images(lambda t: F.adaptive_avg_pool2d(t, 1)),
     "lm_head_loss": lambda x, s: _loss(x["h"] @ x["w"].t(), x),
 }
 
@@ -92,9 +104,17 @@ def _adamw(x: Tensors) -> Union[Callable[[], Any], str]:
     return lambda: torch._fused_adamw_(*lists, [], steps, lr=1e-4, beta1=0.9, beta2=0.95, weight_decay=0.1, eps=1e-8, amsgrad=False, maximize=False)
 
 
+def _sgd(x: Tensors) -> Union[Callable[[], Any], str]:
+    if x["p"].dtype != torch.float32:
+        return "PyTorch's fused SGD wants all its tensors in one dtype"
+    lists = [[x[name]] for name in ("p", "p.grad", "m")]
+    return lambda: torch._fused_sgd_(*lists, weight_decay=5e-4, momentum=0.9, lr=0.1, dampening=0.0, nesterov=True, maximize=False, is_first_step=False)
+
+
 # What has no gradient and writes in place, or whose result is not the output: case -> the call
 IN_PLACE: Dict[str, Callable[[Tensors, "list[int]"], Any]] = {
     "adamw": lambda x, s: _adamw(x),
+    "sgd": lambda x, s: _sgd(x),
     "grad_norm": lambda x, s: lambda: torch.linalg.vector_norm(x["gradient"]),
     "fill+add_into": lambda x, s: lambda: x["y"].add_(x["x"]),
     "kv_cache": lambda x, s: lambda: (x["k_cache"].copy_(x["k"]), x["v_cache"].copy_(x["v"])),
