@@ -52,6 +52,19 @@ def gemm(data):
                f"{get('hpcdl / openblas')} |")
 
 
+def conv2d(data):
+    yield "| convolution | forward | times PyTorch | dx | times PyTorch | dw | times PyTorch |"
+    yield "|---|---|---|---|---|---|---|"
+    rows = data["rows"]
+    for layer in dict.fromkeys(key.rsplit(" ", 1)[0] for key in rows):
+        cells = []
+        for direction in ("forward", "dx", "dw"):
+            row = rows[f"{layer} {direction}"]
+            ms = row["sides"]["hpcdl"]["median_ms"]
+            cells.append(f"{ms:.2f} ms, {row['flops'] / ms / 1e6:.0f} GFLOP/s | {spread(row['ratio'])}")
+        yield f"| {layer} | {' | '.join(cells)} |"
+
+
 def host(data):
     rows = data["rows"]
     yield "| | |"
@@ -107,4 +120,4 @@ def comm(data):
                f"**{r['ratio']:.2f}** ({r['ratio_low']:.2f}-{r['ratio_high']:.2f}) | {goal} |")
 
 
-TABLES = {"bars": bars, "gpt2_step": steps, "ops": ops, "gemm": gemm, "int4": int4, "host": host, "bench": bench, "comm": comm}
+TABLES = {"bars": bars, "gpt2_step": steps, "ops": ops, "gemm": gemm, "conv2d": conv2d, "int4": int4, "host": host, "bench": bench, "comm": comm}

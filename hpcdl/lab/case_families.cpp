@@ -10,6 +10,7 @@
 #include "hpcdl/ops/batch_norm/batch_norm.h"
 #include "hpcdl/ops/bias_gelu/bias_gelu.h"
 #include "hpcdl/ops/cast/cast.h"
+#include "hpcdl/ops/conv2d/conv2d.h"
 #include "hpcdl/ops/cross_entropy/smooth.h"
 #include "hpcdl/ops/dropout/dropout.h"
 #include "hpcdl/ops/embedding/embedding.h"
@@ -154,6 +155,23 @@ void products(Families& to) {
   to.push_back({.op = "mlp", .dims = "TxCxF", .shapes = {{1024, 768, 3072}}, .forward_shapes = {}, .forward = two_layers, .training_only = true});
 }
 
+/// Images (N, S, S, I), a kernel of `size` x `size` with as many zeros around the images as keep their size.
+CaseFamily convolution(std::string op, int size, int stride, bool bias, std::vector<Shape> shapes) {
+  return {.op = std::move(op), .dims = "NxSxIxO", .shapes = std::move(shapes), .forward_shapes = {},
+          .forward = [=](Graph& g, const Shape& s, DType d) {
+            const Var x = leaf(g, "x", {s[0], s[1], s[1], s[2]}, d), w = leaf(g, "w", {s[3], size, size, s[2]}, d);
+            return conv2d(x, w, bias ? leaf(g, "bias", {s[3]}, d) : Var(), {.stride = stride, .pad = size / 2});
+          }};
+}
+
+/// The layers of SimpleCNN (batch 128, with bias) and of ResNet-18 on 32 x 32 images (batch 32).
+void convolutions(Families& to) {
+  to.push_back(convolution("conv2d+bias", 3, 1, true, {{128, 32, 3, 64}, {128, 16, 64, 128}, {128, 8, 128, 256}}));
+  to.push_back(convolution("conv2d", 3, 1, false, {{32, 32, 64, 64}, {32, 16, 128, 128}, {32, 8, 256, 256}, {32, 4, 512, 512}}));
+  to.push_back(convolution("conv2d+stride2", 3, 2, false, {{32, 32, 64, 128}, {32, 16, 128, 256}, {32, 8, 256, 512}}));
+  to.push_back(convolution("conv2d+1x1", 1, 2, false, {{32, 32, 64, 128}, {32, 16, 128, 256}, {32, 8, 256, 512}}));
+}
+
 CaseFamily int4_product(std::string op, Int4Linear::Args a, std::vector<Shape> shapes) {
   return {.op = std::move(op), .dims = "MxNxK", .gradient = false, .shapes = std::move(shapes), .forward_shapes = {},
           .forward = [a](Graph& g, const Shape& s, DType d) {
@@ -272,7 +290,7 @@ void optimizer(Families& to) {
 const std::vector<CaseFamily>& case_families() {
   static const Families all = [] {
     Families list;
-    for (const auto add_group : {element_wise, raw_element_wise, row_wise, products, quantised, sequences, images, vocabulary, optimizer}) add_group(list);
+    for (const auto add_group : {element_wise, raw_element_wise, row_wise, products, convolutions, quantised, sequences, images, vocabulary, optimizer}) add_group(list);
     return list;
   }();
   return all;

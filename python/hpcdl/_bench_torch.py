@@ -42,6 +42,16 @@ def _linear(activation: Callable[[torch.Tensor], torch.Tensor]) -> Callable[...,
     return lambda x, s: activation(F.linear(x["x"], x["w"], x.get("bias")))
 
 
+def _conv2d(stride: int) -> Callable[..., torch.Tensor]:
+    """On the same memory: channels last, as PyTorch likes it best, forward and backward."""
+
+    def forward(x: Tensors, shape: "list[int]") -> torch.Tensor:
+        w = x["w"].permute(0, 3, 1, 2)
+        return F.conv2d(x["x"].permute(0, 3, 1, 2), w, x.get("bias"), stride, w.shape[-1] // 2).permute(0, 2, 3, 1)
+
+    return forward
+
+
 _tanh_gelu = lambda z: F.gelu(z, approximate="tanh")
 _norm = lambda z, x: F.layer_norm(z, z.shape[-1:], x["gamma"], x["beta"], 1e-5)
 _rms = lambda z, x: F.rms_norm(z, z.shape[-1:], x["gamma"], 1e-5)
@@ -78,6 +88,10 @@ FORWARD: Dict[str, Callable[[Tensors, "list[int]"], Union[torch.Tensor, Tuple[to
     "linear+bias_gelu": _linear(_tanh_gelu),
     "linear+bias_residual": lambda x, s: F.linear(x["x"], x["w"], x["bias"]) + x["residual"],
     "mlp": lambda x, s: F.linear(_tanh_gelu(F.linear(x["x"], x["w1"], x["b1"])), x["w2"], x["b2"]),
+    "conv2d": _conv2d(1),
+    "conv2d+bias": _conv2d(1),
+    "conv2d+stride2": _conv2d(2),
+    "conv2d+1x1": _conv2d(2),
     "attention": lambda x, s: _attention(x, s, False),
     "attention+causal": lambda x, s: _attention(x, s, True),
     "attention+decode": lambda x, s: _decode(x, s),

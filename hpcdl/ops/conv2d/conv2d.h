@@ -43,9 +43,9 @@ struct Conv2d {
 
 namespace cpu {
 template <class Isa>
-void conv2d(Isa, Pool&, Tensor y, View x, View w, View bias, const Conv2d::Args& a);
+void conv2d(Isa, Pool&, Tensor y, View x, View w, View bias, const Conv2dShape& c);
 template <class Isa>
-void conv2d_backward(Isa, Pool&, Grad dx, Grad dw, Grad dbias, View x, View w, View dy, const Conv2d::Args& a);
+void conv2d_backward(Isa, Pool&, Grad dx, Grad dw, Grad dbias, View x, View w, View dy, const Conv2dShape& c);
 }  // namespace cpu
 namespace cuda {
 void conv2d(Stream&, Tensor y, View x, View w, View bias, const Conv2d::Args& a);
@@ -82,12 +82,12 @@ inline Cost Conv2d::cost(const Spec& x, const Spec& w, const Spec& bias, const A
 
 inline void Conv2d::forward(Stream& s, Tensor y, View x, View w, View bias, const Args& a) {
   on(
-      s, [&](auto isa, Pool& pool) { cpu::conv2d(isa, pool, y, x, w, bias, a); },
+      s, [&](auto isa, Pool& pool) { cpu::conv2d(isa, pool, y, x, w, bias, shape(x.spec(), w.spec(), a)); },
       [&](auto& q) { cuda::conv2d(q, y, x, w, bias, a); });
 }
 inline void Conv2d::backward(Stream& s, Grad dx, Grad dw, Grad dbias, View x, View w, View dy, const Args& a) {
   on(
-      s, [&](auto isa, Pool& pool) { cpu::conv2d_backward(isa, pool, dx, dw, dbias, x, w, dy, a); },
+      s, [&](auto isa, Pool& pool) { cpu::conv2d_backward(isa, pool, dx, dw, dbias, x, w, dy, shape(x.spec(), w.spec(), a)); },
       [&](auto& q) { cuda::conv2d_backward(q, dx, dw, dbias, x, w, dy, a); });
 }
 

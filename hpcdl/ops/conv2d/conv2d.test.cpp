@@ -3,7 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
 
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/core/rng.h"
+#include "hpcdl/core/tolerance.h"
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {
@@ -27,7 +33,8 @@ void reference(std::span<Ref> out, std::span<const Ref> in, const Conv2d::Args& 
             for (std::int64_t s = 0; s < c.kw; ++s) {
               const auto row = p * a.stride - a.pad + r * a.dilation, col = q * a.stride - a.pad + s * a.dilation;
               if (row < 0 || row >= c.h || col < 0 || col >= c.w) continue;
-              for (std::int64_t i = 0; i < c.i; ++i) sum += x[((n * c.h + row) * c.w + col) * c.i + i] * w[((o * c.kh + r) * c.kw + s) * c.i + i];
+              for (std::int64_t i = 0; i < c.i; ++i)
+                sum += x[((n * c.h + row) * c.w + col) * c.i + i] * w[((o * c.kh + r) * c.kw + s) * c.i + i];
             }
           out[0][at] = sum;
         }
@@ -38,31 +45,160 @@ std::int64_t reduction(std::span<const Spec> in, const Conv2d::Args& a) {
   return std::max({c.k(), c.taps() * c.o, c.pixels()});
 }
 
-const auto spec = testing::op<Conv2d>({
-    .cases =
-        {
-            {.in = {{1, 1, 1, 1}, {1, 1, 1, 1}, {1}}},
-            {.in = {{2, 4, 5, 64}, {17, 1, 1, 64}, {17}}},
-            {.in = {{2, 5, 7, 5}, {9, 1, 1, 5}, Input::none()}, .args = {.stride = 2}},
-            {.in = {{2, 7, 9, 3}, {20, 3, 3, 3}, {20}}, .args = {.pad = 1}},
-            {.in = {{1, 6, 5, 64}, {33, 3, 3, 64}, Input::none()}, .args = {.pad = 1}},
-            {.in = {{2, 9, 8, 5}, {7, 3, 3, 5}, {7}}, .args = {.stride = 2, .pad = 1}},
-            {.in = {{1, 12, 10, 16}, {48, 3, 3, 16}, {48}}, .args = {.stride = 2, .pad = 1}},
-            {.in = {{2, 15, 13, 3}, {6, 7, 7, 3}, {6}}, .args = {.stride = 2, .pad = 3}},
-            {.in = {{1, 9, 11, 4}, {5, 3, 3, 4}, {5}}, .args = {.pad = 2, .dilation = 2}},
-            {.in = {{1, 10, 9, 3}, {4, 3, 2, 3}, {4}}, .args = {.stride = 3, .pad = 2, .dilation = 2}},
-            {.in = {{1, 5, 5, 1}, {3, 2, 4, 1}, {3}}, .args = {.pad = 3}},  // pads wider than the kernel reaches
-            {.in = {{1, 3, 4, 2}, {2, 3, 4, 2}, Input::none()}},            // one output
-            {.in = {{1, 5, 6, 300}, {280, 3, 3, 300}, {280}}, .args = {.pad = 1}, .gradient = false},
-            {.in = {{1, 8, 8, 16}, Input{16, 3, 3, 16}.as(f32), Input{16}.as(f32)}, .args = {.pad = 1}},  // master weights
-            {.in = {{0, 6, 6, 8}, {3, 3, 3, 8}, {3}}, .args = {.pad = 1}},
-            {.in = {{2, 9, 8, 64}, {72, 3, 3, 64}, {72}}, .args = {.stride = 2, .pad = 1}, .aligned = true},
-            {.in = {{2, 10, 9, 16}, {24, 3, 3, 16}, {24}}, .args = {.pad = 2, .dilation = 2}, .aligned = true},
-        },
-    .reference = reference,
-    .reduction = reduction,
-    .condition = 10,  // products of two outliers (10 x 10) are 10 times the largest input that the allowed error counts from
-});
+const auto
+    plain =
+        testing::op<Conv2d>(
+            {
+                .cases =
+                    {
+                        {.in = {{1, 1, 1, 1}, {1, 1, 1, 1}, {1}}},
+                        {.in = {{2, 4, 5, 64}, {17, 1, 1, 64}, {17}}},
+                        {.in = {{2, 5, 7, 5}, {9, 1, 1, 5}, Input::none()}, .args = {.stride = 2}},
+                        {.in = {{2, 7, 9, 3}, {20, 3, 3, 3}, {20}}, .args = {.pad = 1}},
+                        {.in = {{1, 6, 5, 64}, {33, 3, 3, 64}, Input::none()}, .args = {.pad = 1}},
+                        {.in = {{2, 9, 8, 5}, {7, 3, 3, 5}, {7}}, .args = {.stride = 2, .pad = 1}},
+                        {.in = {{1, 12, 10, 16}, {48, 3, 3, 16}, {48}}, .args = {.stride = 2, .pad = 1}},
+                        {.in = {{2, 15, 13, 3}, {6, 7, 7, 3}, {6}}, .args = {.stride = 2, .pad = 3}},
+                        {.in = {{1, 9, 11, 4}, {5, 3, 3, 4}, {5}}, .args = {.pad = 2, .dilation = 2}},
+                        {.in = {{1, 10, 9, 3}, {4, 3, 2, 3}, {4}}, .args = {.stride = 3, .pad = 2, .dilation = 2}},
+                        {.in = {{1, 5, 5, 1}, {3, 2, 4, 1}, {3}}, .args = {.pad = 3}},  // pads wider than the kernel reaches
+                        {.in = {{1, 3, 4, 2}, {2, 3, 4, 2}, Input::none()}},            // one output
+                        {.in = {{1, 5, 6, 300}, {280, 3, 3, 300}, {280}}, .args = {.pad = 1}, .gradient = false},
+                        {.in = {{1, 8, 8, 16}, {16, 3, 3, 16}, Input{16}.as(f32)}, .args = {.pad = 1}},
+                        {.in = {{40, 7, 6, 17}, {19, 3, 3, 17}, {19}}, .args = {.pad = 1}, .gradient = false},  // several units and splits
+                        {.in = {{40, 9, 10, 3}, {19, 3, 3, 3}, {19}}, .args = {.stride = 2, .pad = 1}, .gradient = false},
+                        {.in = {{1, 3, 3, 1100}, {33, 3, 3, 1100}, Input::none()},
+                         .args = {.pad = 1},
+                         .gradient = false},  // a tap longer than a block of k
+                        {.in = {{5, 14, 13, 37}, {43, 3, 3, 37}, {43}},
+                         .args = {.pad = 1},
+                         .gradient = false},  // Winograd's, tiles not full
+                        {.in = {{3, 18, 22, 33}, {64, 3, 3, 33}, Input::none()}, .gradient = false},
+                        {.in = {{2, 22, 21, 32}, {33, 3, 3, 32}, {33}}, .args = {.pad = 2}, .gradient = false},
+                        {.in = {{2, 9, 8, 64}, {72, 3, 3, 64}, {72}}, .args = {.stride = 2, .pad = 1}, .aligned = true},
+                         {.in = {{2, 10, 9, 16}, {24, 3, 3, 16}, {24}}, .args = {.pad = 2, .dilation = 2}, .aligned = true},
+                         {.in = {{0, 6, 6, 8}, {3, 3, 3, 8}, {3}}, .args = {.pad = 1}},
+                    },
+                .reference = reference,
+                .reduction = reduction,
+                .condition = 10,  // products of two outliers (10 x 10) are 10 times the largest input that the allowed error counts from
+            });
+
+OwnedTensor random_tensor(Spec spec, std::uint64_t seed) {
+  OwnedTensor t(spec);
+  for (std::int64_t i = 0; i < spec.size(); ++i) {
+    const float v = static_cast<float>(Rng{seed, 0}.normal(static_cast<std::uint64_t>(i)));
+    if (spec.dtype == DType::bf16)
+      t.tensor.ptr<bf16>()[i] = bf16(v);
+    else
+      t.tensor.ptr<float>()[i] = v;
+  }
+  return t;
+}
+
+/// Of conv2d at the tensors given: y, dx, dw, dbias.
+std::vector<OwnedTensor> all_results(int threads, const Conv2d::Args& a, const OwnedTensor& x, const OwnedTensor& w,
+                                     const OwnedTensor& bias, const OwnedTensor& dy) {
+  Pool pool(threads);
+  Stream s(pool);
+  std::vector<OwnedTensor> r;
+  for (const Spec& like : {dy.tensor.spec(), x.tensor.spec(), w.tensor.spec(), bias.tensor.spec()}) r.emplace_back(like);
+  Conv2d::forward(s, r[0].tensor, x.tensor, w.tensor, bias.tensor, a);
+  Conv2d::backward(s, {r[1].tensor, Write::overwrite}, {r[2].tensor, Write::overwrite}, {r[3].tensor, Write::overwrite}, x.tensor, w.tensor,
+                   dy.tensor, a);
+  return r;
+}
+
+bool same_bits(const OwnedTensor& a, const OwnedTensor& b) {
+  return std::memcmp(a.tensor.data(), b.tensor.data(), static_cast<std::size_t>(a.tensor.bytes())) == 0;
+}
+
+// A float master weight under bf16 images acts as its rounded copy would.
+TEST(Conv2d, MasterWeightActsAsItsRoundedCopy) {
+  const auto x = random_tensor({{2, 6, 7, 5}, DType::bf16}, 1), dy = random_tensor({{2, 6, 7, 9}, DType::bf16}, 3),
+             bias = random_tensor({{9}, f32}, 4);
+  const auto half = random_tensor({{9, 3, 3, 5}, DType::bf16}, 2), full = random_tensor({{9, 3, 3, 5}, f32}, 2);
+  for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512}) {
+    const auto before = simd::active_isa();
+    if (!simd::set_active_isa(isa)) continue;
+    const auto a = all_results(2, {.pad = 1}, x, half, bias, dy), b = all_results(2, {.pad = 1}, x, full, bias, dy);
+    simd::set_active_isa(before);
+    EXPECT_TRUE(same_bits(a[0], b[0]) && same_bits(a[1], b[1]));
+    for (std::int64_t i = 0; i < full.tensor.size(); ++i)
+      ASSERT_EQ(a[2].tensor.ptr<bf16>()[i].bits, bf16(b[2].tensor.ptr<float>()[i]).bits);
+  }
+}
+
+/// dx, dw and dbias by definition.
+std::vector<Ref> naive_gradients(const Conv2dShape& c, const OwnedTensor& x, const OwnedTensor& w, const OwnedTensor& dy) {
+  std::vector<Ref> g;
+  for (const Shape& s : {x.tensor.shape(), w.tensor.shape(), Shape{c.o}})
+    g.push_back({s, std::vector<double>(static_cast<std::size_t>(s.size()))});
+  const auto at = [](const OwnedTensor& t, std::int64_t i) { return static_cast<double>(t.tensor.ptr<float>()[i]); };
+  for (std::int64_t pixel = 0; pixel < c.pixels(); ++pixel)
+    for (std::int64_t o = 0; o < c.o; ++o) {
+      const double d = at(dy, pixel * c.o + o);
+      g[2][o] += d;
+      for (std::int64_t tap = 0; tap < c.taps(); ++tap) {
+        const auto row = pixel / c.ow % c.oh * c.stride - c.pad + tap / c.kw * c.dilation,
+                   col = pixel % c.ow * c.stride - c.pad + tap % c.kw * c.dilation;
+        if (row < 0 || row >= c.h || col < 0 || col >= c.w) continue;
+        const auto in = ((pixel / c.ow / c.oh * c.h + row) * c.w + col) * c.i, weight = (o * c.taps() + tap) * c.i;
+        for (std::int64_t i = 0; i < c.i; ++i) g[0][in + i] += d * at(w, weight + i), g[1][weight + i] += d * at(x, in + i);
+      }
+    }
+  return g;
+}
+
+// Shapes too large for finite differences: those of Winograd's algorithm and of several splits.
+TEST(Conv2d, GradientsOfLargerShapes) {
+  struct Case {
+    Shape x;
+    std::int64_t outputs;
+    Conv2d::Args args;
+    double amplification = 1;
+  };
+  constexpr double kWinograd = 7.3;  // derived in winograd.h
+  for (const Case& k : {Case{{5, 14, 13, 37}, 43, {.pad = 1}, kWinograd}, Case{{3, 18, 22, 33}, 64, {}, kWinograd},
+                        Case{{2, 22, 21, 32}, 33, {.pad = 2}, kWinograd}, Case{{2, 30, 31, 19}, 21, {.stride = 2, .pad = 1}},
+                        Case{{3, 30, 31, 3}, 21, {.pad = 1}}}) {
+    const auto x = random_tensor({k.x, f32}, 1), w = random_tensor({{k.outputs, 3, 3, k.x[3]}, f32}, 2),
+               bias = random_tensor({{k.outputs}, f32}, 3);
+    const auto c = Conv2d::shape(x.tensor.spec(), w.tensor.spec(), k.args);
+    const auto dy = random_tensor({{c.n, c.oh, c.ow, c.o}, f32}, 4);
+    const auto want = naive_gradients(c, x, w, dy);
+    const double terms = static_cast<double>(std::max({c.taps() * c.o, c.pixels()}));
+    for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512}) {
+      const auto before = simd::active_isa();
+      if (!simd::set_active_isa(isa)) continue;
+      const auto got = all_results(2, k.args, x, w, bias, dy);
+      simd::set_active_isa(before);
+      for (std::size_t g = 0; g < want.size(); ++g) {
+        const double top = std::fabs(
+            *std::max_element(want[g].data.begin(), want[g].data.end(), [](double a, double b) { return std::fabs(a) < std::fabs(b); }));
+        for (std::int64_t i = 0; i < got[g + 1].tensor.size(); ++i)
+          ASSERT_NEAR(static_cast<double>(got[g + 1].tensor.ptr<float>()[i]), want[g][i],
+                      allowed_error(f32, std::fabs(want[g][i]), terms, k.amplification * top))
+              << "gradient " << g << " at " << i;
+      }
+    }
+  }
+}
+
+// Enough work for several units, passes and splits on every thread.
+TEST(Conv2d, ThreadsDoNotChangeBits) {
+  const auto x = random_tensor({{9, 24, 24, 36}, f32}, 1), w = random_tensor({{40, 3, 3, 36}, f32}, 2),
+             bias = random_tensor({{40}, f32}, 3);
+  for (int stride : {1, 2}) {
+    const auto dy = random_tensor({{9, 24 / stride, 24 / stride, 40}, f32}, 4);
+    const auto one = all_results(1, {.stride = stride, .pad = 1}, x, w, bias, dy);
+    for (int threads : {2, 3, 5}) {
+      const auto more = all_results(threads, {.stride = stride, .pad = 1}, x, w, bias, dy);
+      for (std::size_t i = 0; i < one.size(); ++i)
+        EXPECT_TRUE(same_bits(one[i], more[i])) << "result " << i << " with " << threads << " threads";
+    }
+  }
+}
 
 TEST(Conv2dChecks, SaysWhatIsWrong) {
   const Spec x{{2, 8, 6, 3}, f32}, w{{4, 3, 3, 3}, f32};
