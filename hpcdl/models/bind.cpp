@@ -47,7 +47,7 @@ void Binder::copy(const std::string& name, const Tensor& to, const nn::Part& par
 bool Binder::bind_int4(const std::string& name, nn::Weight& weight) const {
   const std::string packed = spelled(int4::packed_name(name));
   if (!files_.contains(packed)) return false;
-  require(config_.quant.has_value(), "model", "{}: {} is there, but config.json has no quantization_config",
+  require(quant_.has_value(), "model", "{}: {} is there, but config.json has no quantization_config",
           files_.path().string(), packed);
   const auto bind = [&](const std::string& tensor) {
     const View v = files_.at(spelled(tensor));
@@ -55,7 +55,7 @@ bool Binder::bind_int4(const std::string& name, nn::Weight& weight) const {
   };
   weight.packed = bind(int4::packed_name(name));
   weight.scale = bind(int4::scale_name(name));
-  if (!config_.quant->symmetric) weight.offset = bind(int4::offset_name(name));
+  if (!quant_->symmetric) weight.offset = bind(int4::offset_name(name));
   weight.name = name;
   return true;
 }

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hpcdl/core/buffer.h"
@@ -14,7 +16,7 @@ namespace hpcdl::models {
 /// the bare Llama model "model."): both spellings are found.
 class Binder {
  public:
-  Binder(const io::TensorFolder& files, const io::ModelConfig& config) : files_(files), config_(config) {}
+  explicit Binder(const io::TensorFolder& files, std::optional<io::QuantConfig> quant = {}) : files_(files), quant_(std::move(quant)) {}
 
   /// A view into the file; F16 and F64, which no CPU kernel reads, are converted into `converted`.
   /// Throws Error when the tensor is missing or has another shape.
@@ -30,7 +32,7 @@ class Binder {
   std::string spelled(const std::string& name) const;
 
   const io::TensorFolder& files_;
-  const io::ModelConfig& config_;
+  std::optional<io::QuantConfig> quant_;
 };
 
 }  // namespace hpcdl::models

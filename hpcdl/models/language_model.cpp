@@ -87,7 +87,7 @@ LanguageModel LanguageModel::open(const std::filesystem::path& folder) {
   LanguageModel model(std::make_unique<Impl>(io::read_hf_config(folder)));
   auto* impl = model.impl_.get();
   impl->folder = io::TensorFolder::open(folder);
-  const Binder binder(*impl->folder, impl->config);
+  const Binder binder(*impl->folder, impl->config.quant);
   std::visit([&](auto& m) {
     nn::for_each_param(m, [&]<class P>(const std::string& name, P& p) {
       if constexpr (std::is_same_v<P, nn::Weight>) {
@@ -105,7 +105,7 @@ LanguageModel LanguageModel::open_for_training(const std::filesystem::path& fold
   auto* impl = model.impl_.get();
   require(!impl->config.quant, "model", "{} is quantised: training needs the model it was made from", folder.string());
   const auto files = io::TensorFolder::open(folder);
-  const Binder binder(files, impl->config);
+  const Binder binder(files);
   model.memory_->allocate(true);
   impl->for_each([&](const std::string& name, nn::Param& p) { binder.copy(name, p.value, p.part); });
   model.memory_->list();

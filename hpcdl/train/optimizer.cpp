@@ -13,6 +13,8 @@ Tensor bytes_of(const Buffer& b) { return Tensor(b.data(), {{b.bytes()}, DType::
 
 std::vector<std::string_view> state_names(const AdamW::Args&) { return {"m", "v"}; }
 
+std::vector<std::string_view> state_names(const Sgd::Args& a) { return a.momentum != 0 ? std::vector<std::string_view>{"momentum"} : std::vector<std::string_view>{}; }
+
 /// One parameter as variables of a program.
 struct Entry {
   const models::NamedParameter& parameter;
@@ -28,6 +30,16 @@ void record(Graph& g, const std::vector<Entry>& entries, const AdamW::Args& args
                        .copy = p.copy ? g.constant(p.name + ".copy", p.copy) : Var(), .decay = p.decay});
   }
   record_adamw(g, tensors, args);
+}
+
+void record(Graph& g, const std::vector<Entry>& entries, const Sgd::Args& args) {
+  std::vector<SgdTensor<Var>> tensors;
+  for (const auto& e : entries) {
+    const auto& p = e.parameter;
+    tensors.push_back({.value = g.constant(p.name, p.value), .gradient = e.gradient, .m = e.state.empty() ? Var() : e.state[0],
+                       .copy = p.copy ? g.constant(p.name + ".copy", p.copy) : Var(), .decay = p.decay});
+  }
+  record_sgd(g, tensors, args);
 }
 
 }  // namespace

@@ -11,10 +11,11 @@
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/models/trainable.h"
 #include "hpcdl/ops/adamw/adamw.h"
+#include "hpcdl/ops/sgd/sgd.h"
 
 namespace hpcdl::train {
 
-using OptimizerArgs = std::variant<AdamW::Args>;
+using OptimizerArgs = std::variant<AdamW::Args, Sgd::Args>;
 
 class Optimizer {
  public:

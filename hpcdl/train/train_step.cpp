@@ -115,6 +115,12 @@ Program TrainStep::record_pass(Pass& pass, Write write, Kind kind, Graph::Gradie
 
 Program TrainStep::record_update() {
   Graph g;
+  if (options_.data.size() > 1) {  // each rank's batches have left other running statistics
+    std::vector<Var> state;
+    for (const auto& b : model_.buffers())
+      if (b.value.dtype() == DType::f32) state.push_back(g.constant(b.name, b.value));
+    parallel::record_broadcast(g, state, {.group = &options_.data});
+  }
   std::vector<Var> all, whole, parts, addends;  // gradients: of all ranks along tp, that each of them has, its own, and of which each has an addend
   for (const auto& p : model_.parameters()) {
     all.push_back(g.constant(p.name + ".grad", p.gradient));

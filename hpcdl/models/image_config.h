@@ -1,0 +1,43 @@
+#pragma once
+// The shape of an image classifier: what TOML [model] and the config.json of a saved folder describe.
+
+#include <filesystem>
+
+#include "hpcdl/io/config_visitor.h"
+#include "hpcdl/io/json.h"
+
+namespace hpcdl::models {
+
+enum class ImageFamily { simple_cnn, resnet18 };
+/// What a ResNet begins with. cifar: 3x3, all pixels kept; imagenet: 7x7 with stride 2 and a max pool, a sixteenth of the pixels.
+enum class Stem { cifar, imagenet };
+
+struct ImageConfig {
+  ImageFamily family = ImageFamily::simple_cnn;
+  Stem stem = Stem::cifar;
+  std::int64_t classes = 10;
+  std::int64_t size = 0;    // rows and columns of an image; 0: 32, with the imagenet stem 224
+  std::int64_t width = 64;  // channels of the first layer, of which all others are multiples
+
+  /// Fills in zeros, then checks; throws UsageError "[model] ..." that says what does not fit.
+  void resolve();
+  bool operator==(const ImageConfig&) const = default;
+};
+
+/// FOLDER/config.json. Reading throws Error for another kind of model.
+ImageConfig read_image_config(const std::filesystem::path& folder);
+void write_image_config(const std::filesystem::path& folder, const ImageConfig& config);
+io::Json make_image_config(const ImageConfig& config);
+/// Whether a config.json describes an image classifier.
+bool is_image_config(const io::Json& config);
+
+}  // namespace hpcdl::models
+
+template <>
+struct hpcdl::io::EnumNames<hpcdl::models::ImageFamily> {
+  static constexpr std::pair<models::ImageFamily, std::string_view> values[] = {{models::ImageFamily::simple_cnn, "simple_cnn"}, {models::ImageFamily::resnet18, "resnet18"}};
+};
+template <>
+struct hpcdl::io::EnumNames<hpcdl::models::Stem> {
+  static constexpr std::pair<models::Stem, std::string_view> values[] = {{models::Stem::cifar, "cifar"}, {models::Stem::imagenet, "imagenet"}};
+};

@@ -1,0 +1,39 @@
+#pragma once
+
+#include "hpcdl/nn/param.h"
+#include "hpcdl/ops/batch_norm/batch_norm.h"
+
+namespace hpcdl::nn {
+
+/// relu?(norm(x) + residual?) over all dims but the last, the channels.
+struct BatchNorm {
+  Param weight, bias;               // (channels)
+  Param running_mean, running_var;  // (channels), what evaluation normalises by
+  Param num_batches_tracked;        // torch's; a momentum that is given does not read it
+  hpcdl::BatchNorm::Args args;
+
+  BatchNorm() = default;
+  explicit BatchNorm(std::int64_t channels) {
+    for (auto* p : {&weight, &bias, &running_mean, &running_var}) p->spec = {{channels}, DType::f32};
+    weight.init = running_var.init = Init::ones;
+    running_mean.role = running_var.role = Role::state;
+    num_batches_tracked.spec = {Shape(), DType::i64};
+    num_batches_tracked.role = Role::counter;
+  }
+
+  /// training: by the statistics of this batch, which also go into the running ones.
+  Var operator()(const Var& x, bool training, bool relu, const Var& residual = {}) const {
+    Graph& g = x.graph();
+    const auto scope = module_scope(g, weight);
+    auto a = args;
+    a.relu = relu;
+    const Var mean = running_mean(g), var = running_var(g);
+    return training ? batch_norm(x, weight(g), bias(g), mean, var, a, residual) : batch_norm_inference(x, weight(g), bias(g), mean, var, a, residual);
+  }
+  void visit(auto&& f) {
+    f("weight", weight), f("bias", bias);
+    f("running_mean", running_mean), f("running_var", running_var), f("num_batches_tracked", num_batches_tracked);
+  }
+};
+
+}  // namespace hpcdl::nn

@@ -1,0 +1,41 @@
+#pragma once
+// How many rows have their largest value at their target: the right answers of a classifier. Of equal largest values the first counts, as
+// torch's argmax does on a CPU; a NaN is never largest, and a row whose target is negative is never right.
+//
+// logits: (..., V), f32 or 16 bits; targets: (...) i32; the count: (1) f32, exact below 2^24. It has no gradient.
+
+#include <span>
+
+#include "hpcdl/ops/op.h"
+#include "hpcdl/ops/op_info.h"
+#include "hpcdl/ops/require.h"
+
+namespace hpcdl {
+
+struct Top1 {
+  static constexpr std::string_view name = "top1";
+  static void check(const Spec& logits, const Spec& targets);
+  static void count(Stream& s, Tensor correct, View logits, View targets);
+  static Cost cost(const Spec& logits) { return {static_cast<double>(logits.size()), static_cast<double>(logits.bytes())}; }
+};
+
+namespace cpu {
+void top1(Tensor correct, View logits, View targets);
+}  // namespace cpu
+namespace cuda {
+void top1(Stream&, Tensor correct, View logits, View targets);
+}  // namespace cuda
+
+/// Records the count.
+template <Symbolic V> V top1(const V& logits, const V& targets) {
+  Top1::check(logits.spec(), targets.spec());
+  const V correct = logits.graph().temporary("correct", {{1}, DType::f32});
+  auto out = correct.operand();
+  out.access = decltype(out.access)::write;
+  const decltype(out) operands[] = {out, logits.operand(), targets.operand()};
+  const RunFn run = [](Stream& s, const Grad* t, const void*) { Top1::count(s, t[0], t[1], t[2]); };
+  logits.graph().emit(Top1::name, run, operands, nullptr, 0, Top1::cost(logits.spec()));
+  return correct;
+}
+
+}  // namespace hpcdl
