@@ -12,6 +12,7 @@
 #include "hpcdl/io/hf_config.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/safetensors.h"
+#include "hpcdl/models/image_model.h"
 #include "hpcdl/train/trainer.h"
 
 namespace hpcdl::cli {
@@ -21,7 +22,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Options {
-  std::string path;
+  std::string path, arch, stem = "cifar";
+  std::int64_t classes = 10;
   bool json = false, program = false, check = false;
 };
 
@@ -47,6 +49,27 @@ int inspect_programs(const Options& o) {
   }
   if (o.json) print_json({{"parameters", model.parameter_count()}, {"programs", out}});
   else print_text(text);
+  return exit_code::kDone;
+}
+
+std::vector<std::int64_t> dims(const Shape& s) { return {s.begin(), s.end()}; }
+
+/// The tensors of a new image classifier, as its files would hold them.
+int inspect_arch(const Options& o) {
+  models::ImageConfig config{.family = o.arch == "resnet18" ? models::ImageFamily::resnet18 : models::ImageFamily::simple_cnn,
+                             .stem = o.stem == "imagenet" ? models::Stem::imagenet : models::Stem::cifar, .classes = o.classes};
+  auto model = models::ImageModel::create(config, 1, false);
+  Json tensors = Json::array();
+  std::string text;
+  std::int64_t bytes = 0;
+  for (const bool trained : {true, false})
+    for (const auto& p : trained ? model.parameters() : model.buffers()) {
+      tensors.push_back({{"name", p.name}, {"dtype", dtype_name(p.host.dtype())}, {"shape", dims(p.host.shape())}, {"trained", trained}});
+      text += fmt::format("{:<40}  {:<4}  {}{}\n", p.name, dtype_name(p.host.dtype()), to_string(p.host.shape()), trained ? "" : "  not trained");
+      bytes += p.host.bytes();
+    }
+  if (o.json) print_json({{"arch", o.arch}, {"parameters", model.parameter_count()}, {"bytes", bytes}, {"config", Json::parse(models::make_image_config(model.config()).dump())}, {"tensors", tensors}});
+  else print_text(text + fmt::format("{} parameters, {}\n", model.parameter_count(), format_bytes(static_cast<double>(bytes))));
   return exit_code::kDone;
 }
 
@@ -84,6 +107,8 @@ fs::path model_of(const fs::path& path) {
 }
 
 int inspect(Options& o) {
+  if (o.arch.empty() == o.path.empty()) fail_usage("inspect", "expected a path, or --arch and the name of an architecture");
+  if (!o.arch.empty()) return inspect_arch(o);
   if (o.program) return inspect_programs(o);
   const fs::path path = model_of(o.path);
   const auto folder = io::TensorFolder::open(path);
@@ -92,12 +117,14 @@ int inspect(Options& o) {
   std::int64_t parameters = 0, bytes = 0;
   for (const auto& t : folder.tensors()) parameters += t.spec.size(), bytes += t.spec.bytes();
   const auto config = fs::exists(config_file) ? Json::parse(io::read_json(config_file).dump()) : Json();
+  // Not all that the files of an image classifier hold is trained.
+  if (fs::is_directory(path) && models::is_image_config(io::read_json(config_file))) parameters = models::ImageModel::open(path).parameter_count();
 
   if (o.json) {
     Json out = {{"path", path.string()}, {"parameters", parameters}, {"bytes", bytes}, {"config", config}, {"tensors", Json::array()}};
     for (std::size_t i = 0; i < folder.tensors().size(); ++i) {
       const auto& t = folder.tensors()[i];
-      out["tensors"].push_back({{"name", t.name}, {"dtype", dtype_name(t.spec.dtype)}, {"shape", std::vector<std::int64_t>(t.spec.shape.begin(), t.spec.shape.end())},
+      out["tensors"].push_back({{"name", t.name}, {"dtype", dtype_name(t.spec.dtype)}, {"shape", dims(t.spec.shape)},
                                 {"bytes", t.spec.bytes()}, {"offset", t.offset}, {"file", folder.shard_of(i).file().path().filename().string()}});
     }
     print_json(out);
@@ -108,7 +135,7 @@ int inspect(Options& o) {
   for (const auto& t : folder.tensors()) width = std::max(width, t.name.size());
   for (const auto& t : folder.tensors())
     text += fmt::format("{:<{}}  {:<8} {:>10}  {}\n", t.name, width, dtype_name(t.spec.dtype), format_bytes(static_cast<double>(t.spec.bytes())), to_string(t.spec.shape));
-  text += fmt::format("{} tensors in {} file(s), {} elements, {}\n", folder.tensors().size(), folder.shards().size(), format_count(static_cast<double>(parameters)),
+  text += fmt::format("{} tensors in {} file(s), {} parameters, {}\n", folder.tensors().size(), folder.shards().size(), format_count(static_cast<double>(parameters)),
                       format_bytes(static_cast<double>(bytes)));
   if (!config.is_null()) text += "config " + config.dump() + "\n";
   print_text(text);
@@ -120,7 +147,10 @@ int inspect(Options& o) {
 void add_inspect(CLI::App& app, Run& run) {
   add_verb<Options>(app, run, "inspect", "Tensors, parameters and config of a safetensors file, a model folder or a run",
                     [](CLI::App& sub, Options& o) {
-                      sub.add_option("path", o.path, "A .safetensors file, a model folder, a checkpoint or a run's output; with --program also a run's TOML file")->required();
+                      sub.add_option("path", o.path, "A .safetensors file, a model folder, a checkpoint or a run's output; with --program also a run's TOML file");
+                      sub.add_option("--arch", o.arch, "In place of a path: an image classifier as it would be made")->check(CLI::IsMember({"simple_cnn", "resnet18"}));
+                      sub.add_option("--stem", o.stem, "With --arch: what a ResNet begins with")->check(CLI::IsMember({"cifar", "imagenet"}))->capture_default_str();
+                      sub.add_option("--classes", o.classes, "With --arch: classes to tell apart")->check(CLI::PositiveNumber)->capture_default_str();
                       sub.add_flag("--program", o.program, "The recorded programs of a training step: records, shapes, bytes, flops, peak memory");
                       sub.add_flag("--check", o.check, "Read every tensor and stop at the first that holds NaN or infinity");
                       sub.add_flag("--json", o.json, "One JSON object on stdout");

@@ -172,6 +172,22 @@ TEST_F(Cli, doctor_and_inspect_answer_in_json) {
   for (const char* part : {"adamw", "attention", "peak memory", "backward"}) EXPECT_NE(p.out.find(part), std::string::npos) << part;
 }
 
+TEST_F(Cli, inspect_knows_image_classifiers_by_name_and_by_folder) {
+  const auto parameters = [](const std::vector<std::string>& arguments) { return run(arguments).json().at("parameters"); };
+  EXPECT_EQ(parameters({"inspect", "--arch", "simple_cnn", "--json"}), 2'474'506);
+  EXPECT_EQ(parameters({"inspect", "--arch", "resnet18", "--stem", "imagenet", "--classes", "1000", "--json"}), 11'689'512);
+  const auto r = run({"inspect", "--arch", "resnet18", "--json"}).json();
+  EXPECT_EQ(r.at("parameters"), 11'173'962);
+  EXPECT_EQ(r.at("tensors").size(), 122u);
+  EXPECT_EQ(r.at("tensors")[0].at("name"), "conv1.weight");
+  EXPECT_EQ(r.at("tensors")[0].at("shape"), (std::vector<int>{64, 3, 3, 3}));
+  const auto saved = run({"inspect", (std::filesystem::path(HPCDL_SOURCE_DIR) / "hpcdl/models/golden/resnet18_cifar").string(), "--json"}).json();
+  EXPECT_EQ(saved.at("parameters"), 44'622);
+  EXPECT_EQ(saved.at("tensors").size(), 122u);
+  EXPECT_EQ(run({"inspect"}).code, 2);
+  EXPECT_EQ(run({"inspect", "--arch", "vgg"}).code, 2);
+}
+
 TEST_F(Cli, help_is_everywhere_and_lists_every_key) {
   for (const char* verb : {"demo", "train", "eval", "generate", "tokenize", "quantize", "inspect", "convert", "logits", "doctor", "probe", "bench", "profile", "verify"}) {
     const auto r = run({verb, "--help"});
