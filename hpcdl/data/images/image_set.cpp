@@ -6,12 +6,16 @@
 #include "hpcdl/data/images/cifar.h"
 #include "hpcdl/data/images/image_folder.h"
 #include "hpcdl/data/images/procedural.h"
+#include "hpcdl/data/images/remember.h"
 
 namespace hpcdl::data {
 
 std::shared_ptr<const ImageSet> open_images(const std::string& path, Split split, const OpenImages& options) {
-  if (path.empty())
-    return std::make_shared<ProceduralImages>(split == Split::train ? options.procedural_train : options.procedural_test, options.seed, split);
+  if (path.empty()) {
+    auto set = std::make_shared<ProceduralImages>(split == Split::train ? options.procedural_train : options.procedural_test, options.seed, split);
+    if (options.remember) return std::make_shared<RememberedImages>(std::move(set));
+    return set;
+  }
   std::error_code ec;
   require(fs::exists(path, ec), "data", "{}: no such file or folder; leave it empty for the procedural set", path);
   if (auto set = open_cifar(path, split, options.warn)) return set;

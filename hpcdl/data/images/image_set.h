@@ -53,6 +53,7 @@ class ImageSet {
 struct OpenImages {
   std::uint64_t seed = 0;                                                // of the procedural set
   std::int64_t procedural_train = 50000, procedural_test = 10000;        // samples of it
+  bool remember = true;                                                  // images of it once made; 3 KB each, ten times as fast
   std::function<void(const std::string&)> warn = {};                     // told what is odd, but no error
 };
 

@@ -4,7 +4,9 @@
 
 #include <cmath>
 #include <set>
+#include <thread>
 
+#include "hpcdl/core/error.h"
 #include "hpcdl/io/crc32c.h"
 
 namespace hpcdl::data {
@@ -54,6 +56,22 @@ TEST(procedural, classes_come_equally_often_and_pixels_have_the_mean_and_deviati
     EXPECT_NEAR(mean, set.info().normalisation.mean[c], 0.02);
     EXPECT_NEAR(std::sqrt(squares[c] / n - mean * mean), set.info().normalisation.std[c], 0.02);
   }
+}
+
+TEST(procedural, images_that_are_remembered_are_the_same_whoever_asks_first) {
+  const auto plain = open_images("", Split::test, {.procedural_test = 60, .remember = false}), kept = open_images("", Split::test, {.procedural_test = 60});
+  EXPECT_EQ(kept->count(), 60);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (std::int64_t k = 0; k < 180; ++k) {
+        const std::int64_t i = k * (2 * t + 1) % 60;  // in other orders, at least twice
+        EXPECT_EQ(kept->target(i), plain->target(i));
+        EXPECT_EQ(decoded(*kept, i).pixels, decoded(*plain, i).pixels) << i;
+      }
+    });
+  for (auto& t : threads) t.join();
+  EXPECT_THROW(decoded(*kept, 60), Error);
 }
 
 }  // namespace
