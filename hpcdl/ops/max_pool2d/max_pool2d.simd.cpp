@@ -6,6 +6,8 @@
 namespace hpcdl::cpu {
 namespace {
 
+enum class Store { plain, add, past_cache };
+
 /// One pixel of y. x: the image; [h0, h1) x [w0, w1): the window.
 template <class Isa, class T, bool kWhich>
 void pool_pixel(T* y, std::uint8_t* which, const T* x, std::int64_t stride, const Windows& w, int h0, int h1, int w0, int w1) {
@@ -26,25 +28,41 @@ void pool_pixel(T* y, std::uint8_t* which, const T* x, std::int64_t stride, cons
   });
 }
 
+/// What a window gives to a pixel that it holds: dy where the largest value was at `place`.
+template <class Isa, class T> struct Share {
+  using V = simd::Vec<Isa>;
+  const std::uint8_t* which;
+  const T* dy;
+  V place;
+  Share(const std::uint8_t* places, const T* dys, std::int64_t stride, const Windows& w, int h, int x, int oh, int ow) {
+    const int at = oh * w.w.out + ow, begin = w.w.begin(ow);
+    which = places + at * w.channels, dy = dys + at * stride;
+    place = V(static_cast<float>((h - w.h.begin(oh)) * (w.w.end(ow) - begin) + x - begin));
+  }
+  template <class Lanes> V at(std::int64_t c, Lanes k) const {
+    return select(load_bytes<V>(which + c, k) == place, simd::load<V>(dy + c, k), V(0.0f));
+  }
+};
+
 /// dx of one pixel: from the windows that hold it, in order.
 template <class Isa, class T>
-void scatter_pixel(T* dx, bool add, const std::uint8_t* which, const T* dy, std::int64_t stride, const Windows& w, int h, int x) {
+void scatter_pixel(T* dx, Store how, const std::uint8_t* which, const T* dy, std::int64_t stride, const Windows& w, int h, int x) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   const int h0 = w.h.first(h), h1 = w.h.last(h), w0 = w.w.first(x), w1 = w.w.last(x);
-  const V zero(0.0f);
-  const auto share = [&](int oh, int ow, std::int64_t c, auto k) {
-    const int at = oh * w.w.out + ow, begin = w.w.begin(ow);
-    const V place(static_cast<float>((h - w.h.begin(oh)) * (w.w.end(ow) - begin) + x - begin));
-    return select(load_bytes<V>(which + at * w.channels + c, k) == place, load<V>(dy + at * stride + c, k), zero);
-  };
-  const auto put = [&](std::int64_t c, V v, auto k) { store(dx + c, add ? load<V>(dx + c, k) + v : v, k); };
-  if (h1 - h0 == 1 && w1 - w0 == 1) return loop<Isa>(w.channels, [&](std::int64_t c, auto k) { put(c, share(h0, w0, c, k), k); });
-  loop<Isa>(w.channels, [&](std::int64_t c, auto k) {
-    V sum = zero;
-    for (auto oh = h0; oh < h1; ++oh)
-      for (auto ow = w0; ow < w1; ++ow) sum = sum + share(oh, ow, c, k);
-    put(c, sum, k);
+  const auto channels = w.channels;
+  if (h1 - h0 == 1 && w1 - w0 == 1) {
+    const Share<Isa, T> one(which, dy, stride, w, h, x, h0, w0);
+    if (how == Store::add) loop<Isa>(channels, [&](std::int64_t c, auto k) { store(dx + c, load<V>(dx + c, k) + one.at(c, k), k); });
+    else if (how == Store::past_cache) loop<Isa>(channels, [&](std::int64_t c, auto k) { stream(dx + c, one.at(c, k), k); });
+    else loop<Isa>(channels, [&](std::int64_t c, auto k) { store(dx + c, one.at(c, k), k); });
+    return;
+  }
+  loop<Isa>(channels, [&](std::int64_t c, auto k) {
+    V sum(0.0f);
+    for (int oh = h0; oh < h1; ++oh)
+      for (int ow = w0; ow < w1; ++ow) sum = sum + Share<Isa, T>(which, dy, stride, w, h, x, oh, ow).at(c, k);
+    store(dx + c, how == Store::add ? load<V>(dx + c, k) + sum : sum, k);
   });
 }
 
@@ -69,14 +87,16 @@ template <class Isa> void max_pool2d(Isa, Pool& pool, Tensor y, Tensor which, Vi
 
 template <class Isa> void max_pool2d_backward(Isa, Pool& pool, Grad dx, View which, View dy, const Windows& w) {
   const auto stride = dy.row_stride(), to = dx.row_stride();
+  const Store how = dx.accumulate() ? Store::add : goes_past_cache(dx) ? Store::past_cache : Store::plain;
   visit_dtype(dx.dtype(), [&]<class T>() {
     for_rows(pool, w.images * w.h.in, w.w.in * w.channels, [&](std::int64_t begin, std::int64_t end) {
       for (auto r = begin; r < end; ++r) {
         const auto first = r / w.h.in * w.h.out * w.w.out;  // pixel of y
         for (int i = 0; i < w.w.in; ++i)
-          scatter_pixel<Isa>(dx.ptr<T>() + (r * w.w.in + i) * to, dx.accumulate(), which.ptr<std::uint8_t>() + first * w.channels,
+          scatter_pixel<Isa>(dx.ptr<T>() + (r * w.w.in + i) * to, how, which.ptr<std::uint8_t>() + first * w.channels,
                              dy.ptr<T>() + first * stride, stride, w, static_cast<int>(r % w.h.in), i);
       }
+      if (how == Store::past_cache) simd::stream_fence<Isa>();
     });
   });
 }

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
+#include <vector>
 
 #include "hpcdl/graph/graph.h"
 #include "hpcdl/testing/op_spec.h"
@@ -76,6 +78,27 @@ TEST(MaxPool2dTest, TiesAndNaN) {
     }
   }
   simd::set_active_isa(before);
+}
+
+/// A gradient too large for the cache is written past it: the same bits, image by image, as a small one.
+TEST(MaxPool2dTest, LargeGradientsHaveTheBitsOfSmallOnes) {
+  constexpr std::int64_t n = 65, side = 32, channels = 64, image = side * side * channels;
+  std::vector<float> dy(n * image / 4), dx(n * image, NAN), one(image);
+  std::vector<std::uint8_t> which(dy.size());
+  for (std::size_t i = 0; i < dy.size(); ++i) dy[i] = static_cast<float>(i % 8191) - 4000, which[i] = static_cast<std::uint8_t>(i * 7 / 3 % 4);
+  Pool pool(2);
+  Stream s(pool);
+  const auto backward = [&](float* out, std::int64_t first, std::int64_t count) {
+    const auto at = static_cast<std::size_t>(first * image / 4);
+    const Shape small{count, side / 2, side / 2, channels};
+    MaxPool2d::backward(s, Grad(Tensor(out, {{count, side, side, channels}, DType::f32}), Write::overwrite), View(&which[at], {small, DType::u8}),
+                        View(&dy[at], {small, DType::f32}), {});
+  };
+  backward(dx.data(), 0, n);
+  for (std::int64_t i : {0, 31, 32, 64}) {
+    backward(one.data(), i, 1);
+    EXPECT_EQ(std::memcmp(one.data(), &dx[static_cast<std::size_t>(i * image)], image * sizeof(float)), 0) << i;
+  }
 }
 
 TEST(MaxPool2dTest, RefusesWindowsThatDoNotFit) {
