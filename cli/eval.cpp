@@ -1,8 +1,9 @@
-// hpcdl eval: loss and perplexity of a model on text.
+// hpcdl eval: loss and perplexity of a model on text, loss and accuracy on images.
 
 #include "cli/verb.h"
 #include "hpcdl/data/tokenize.h"
 #include "hpcdl/infer/evaluate.h"
+#include "hpcdl/infer/evaluate_images.h"
 #include "hpcdl/io/hf_config.h"
 
 namespace hpcdl::cli {
@@ -10,13 +11,43 @@ namespace hpcdl::cli {
 namespace {
 
 struct Options {
-  std::string model, dtype = "f32", device = "cpu";
+  std::string model, images, dtype = "f32", device = "cpu";
   std::vector<std::string> text;
   std::int64_t limit = 0;
   bool json = false;
 };
 
-int eval(Options& o) {
+DType compute_type(const Options& o) { return o.dtype == "bf16" ? DType::bf16 : DType::f32; }
+
+/// A run's folder holds its model in model/.
+std::filesystem::path model_folder(const std::string& given) {
+  const std::filesystem::path path(given);
+  return !std::filesystem::exists(path / "config.json") && std::filesystem::exists(path / "model" / "config.json") ? path / "model" : path;
+}
+
+int eval_images(Options& o) {
+  Pool pool;
+  auto model = models::ImageModel::open(model_folder(o.model));
+  model.to_device(Stream(device_from_name(o.device), pool));
+  const auto set = data::open_images(o.images, data::Split::test, {.warn = [](const std::string& line) { say("warning: {}", line); }});
+  const auto show = console();
+  const auto start = std::chrono::steady_clock::now();
+  const auto result = infer::evaluate_images(model, pool, set, {.compute = compute_type(o)}, [&](std::int64_t done) {
+    if (show.status) show.status(fmt::format("evaluating {}%", 100 * done / set->count()));
+  });
+  if (show.status) show.status("");
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (o.json) print_json({{"loss", result.loss}, {"accuracy", result.accuracy}, {"samples", result.samples}, {"samples_per_second", static_cast<double>(result.samples) / seconds}});
+  else print_text(fmt::format("loss {:.4f}  accuracy {:.2f}%  over {} images of {}\n", result.loss, 100 * result.accuracy, result.samples, set->info().name));
+  return exit_code::kDone;
+}
+
+int eval(Options& o, CLI::App& sub) {
+  if (sub.count("--images") > 0) {
+    if (!o.text.empty() || o.limit > 0) fail_usage("eval", "--text and --limit are for models of text, --images for classifiers of images");
+    return eval_images(o);
+  }
+  if (o.text.empty()) fail_usage("eval", "nothing to evaluate on: give --text or --images");
   Pool pool;
   const auto folder = io::find_model_folder(o.model);
   auto model = models::LanguageModel::open(folder);
@@ -24,7 +55,7 @@ int eval(Options& o) {
   const auto ids = encode_text(io::Tokenizer::load(folder), o.text, pool, o.limit);
   const auto show = console();
   const auto start = std::chrono::steady_clock::now();
-  const auto result = infer::evaluate(model, pool, ids, {.compute = o.dtype == "bf16" ? DType::bf16 : DType::f32}, [&](std::int64_t done) {
+  const auto result = infer::evaluate(model, pool, ids, {.compute = compute_type(o)}, [&](std::int64_t done) {
     if (show.status) show.status(fmt::format("evaluating {}%", 100 * done / std::max<std::int64_t>(std::ssize(ids), 1)));
   });
   if (show.status) show.status("");
@@ -39,10 +70,11 @@ int eval(Options& o) {
 }  // namespace
 
 void add_eval(CLI::App& app, Run& run) {
-  add_verb<Options>(app, run, "eval", "Loss and perplexity of a model on text",
+  add_verb<Options>(app, run, "eval", "Loss and perplexity of a model on text, or loss and accuracy on images",
                     [](CLI::App& sub, Options& o) {
                       sub.add_option("--model", o.model, "Model folder, or a name in the local Hugging Face cache")->required();
-                      sub.add_option("--text", o.text, "Files or folders of .txt or .jsonl")->required();
+                      sub.add_option("--text", o.text, "Files or folders of .txt or .jsonl");
+                      sub.add_option("--images", o.images, "CIFAR as published or a folder of images, the part for tests; \"\": the procedural set")->expected(0, 1);
                       sub.add_option("--limit", o.limit, "Only the first N tokens; 0: all")->check(CLI::NonNegativeNumber);
                       sub.add_option("--dtype", o.dtype, "Type of activations")->check(CLI::IsMember({"f32", "bf16"}))->capture_default_str();
                       sub.add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str();

@@ -53,13 +53,7 @@ train::Console console() {
   return c;
 }
 
-void say_lines(const train::Console& to, std::string_view text) {
-  while (!text.empty()) {
-    const auto line = text.substr(0, text.find('\n'));
-    train::Progress(to).say(line);
-    text.remove_prefix(std::min(line.size() + 1, text.size()));
-  }
-}
+void say_lines(const train::Console& to, std::string_view text) { train::Progress(to).say_lines(text); }
 
 std::string read_stdin() {
   std::string text;

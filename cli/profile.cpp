@@ -57,6 +57,8 @@ void write_trace(const Options& o, const lab::Profiled& done, const lab::Roofs& 
 }
 
 std::string page_title(const train::RunConfig& c) {
+  if (io::is_image_family(c.model.family))
+    return fmt::format("hpcdl profile: {}, {} images of {} x {} in {}", io::enum_name(c.model.family), c.train.batch, c.image.size, c.image.size, io::enum_name(c.train.dtype));
   return fmt::format("hpcdl profile: {} of {} layers, width {}, {} x {} tokens in {}", io::enum_name(c.model.family), c.model.layers, c.model.width, c.train.batch, c.model.context,
                      io::enum_name(c.train.dtype));
 }
@@ -100,7 +102,8 @@ int profile_rank(const Options& o, train::RunConfig& config, const comm::Group& 
   if (o.json) {
     auto j = lab::report_json(report);
     j["loss"] = done.summary.loss;
-    j["tokens_per_second"] = done.summary.tokens_per_second;
+    if (done.summary.images) j["samples_per_second"] = done.summary.samples_per_second;
+    else j["tokens_per_second"] = done.summary.tokens_per_second;
     print_json(j);
   } else {
     print_text(lab::report_text(report, o.text));

@@ -7,6 +7,7 @@
 #include "cli/world.h"
 #include "hpcdl/io/config_table.h"
 #include "hpcdl/lab/light.h"
+#include "hpcdl/lab/machine.h"
 #include "hpcdl/lab/profile/explain.h"
 #include "hpcdl/lab/roofs.h"
 #include "hpcdl/train/stop.h"
@@ -29,18 +30,37 @@ struct Options {
   std::vector<std::string> configs;
   std::string out;
   std::string device;
-  bool json = false, print_config = false, schema = false, explain = false;
+  bool json = false, print_config = false, schema = false, explain = false, memory = false;
   TuneOption tune;
 };
 
 Json result(const train::RunSummary& s, const std::optional<lab::Explain>& explain) {
   const auto number = [](double x) { return std::isfinite(x) ? Json(x) : Json(); };
   Json j = {{"model", s.model.empty() ? Json() : Json(s.model.string())}, {"step", s.step}, {"first_step", s.first_step}, {"stopped", s.stopped},
-          {"loss", s.loss}, {"eval_loss", number(s.eval_loss)}, {"eval_perplexity", number(std::exp(s.eval_loss))}, {"eval_tokens", s.eval_tokens},
-          {"seconds", s.seconds}, {"tokens_per_second", s.tokens_per_second}, {"sol_percent", s.sol_percent < 0 ? Json() : Json(s.sol_percent)},
+          {"loss", s.loss}, {"eval_loss", number(s.eval_loss)}, {"seconds", s.seconds}, {"samples_per_second", s.samples_per_second}, {"sol_percent", s.sol_percent < 0 ? Json() : Json(s.sol_percent)},
           {"parameters", s.parameters}, {"arena_bytes", s.arena_bytes}};
+  if (s.eval_accuracy >= 0) j["accuracy"] = s.accuracy, j["eval_accuracy"] = s.eval_accuracy, j["eval_samples"] = s.eval_tokens;
+  else if (!s.images) j["eval_perplexity"] = number(std::exp(s.eval_loss)), j["eval_tokens"] = s.eval_tokens, j["tokens_per_second"] = s.tokens_per_second;
   if (explain) j["explain"] = lab::advice_json(explain->list());
   return j;
+}
+
+Json memory_json(const train::MemoryPlan& plan, const train::MemoryAdvice& advice) {
+  const auto& l = plan.ledger;
+  return {{"change", advice.words(plan.change)}, {"bytes", l.total()}, {"fits", l.total() <= advice.room().bytes}, {"weights", l.weights}, {"gradients", l.gradients}, {"optimizer", l.optimizer},
+          {"activations", l.activations}, {"batches", l.staged}, {"other", l.other}, {"peak_record", l.peak}};
+}
+
+int show_memory(const Options& o, train::RunConfig& config, const train::Hooks& hooks) {
+  const auto advice = train::plan_run(config, hooks);
+  if (hooks.world.rank() > 0) return exit_code::kDone;
+  if (!o.json) return print_text(advice.text() + advice.verdict() + "\n"), exit_code::kDone;
+  Json out = memory_json(advice.now(), advice);
+  out["room"] = {{"bytes", advice.room().bytes}, {"of", advice.room().of}};
+  out["alternatives"] = Json::array();
+  for (const auto& a : advice.alternatives()) out["alternatives"].push_back(memory_json(a, advice));
+  print_json(out);
+  return exit_code::kDone;
 }
 
 int train_rank(const Options& o, train::RunConfig& config, const comm::Joined& joined) {
@@ -54,6 +74,8 @@ int train_rank(const Options& o, train::RunConfig& config, const comm::Joined& j
   auto tuning = start_tuning(o.tune, device, pool);
   train::Hooks hooks{.console = to, .world = joined.world(), .speed_of_light = {}, .before_steps = [&](const auto& programs) { tune_programs(tuning, o.tune, programs); },
                      .after_step = {}, .observer = explain ? &*explain : nullptr};
+  hooks.host_memory_limit = lab::this_machine().memory_limit;
+  if (o.memory) return show_memory(o, config, hooks);
   if (leads) hooks.speed_of_light = [&](const Program& p) { return lab::light(p, roofs).seconds; };
   const auto summary = train::run(config, hooks);
   if (explain) say_lines(to, explain->text());
@@ -83,13 +105,14 @@ int train_verb(Options& o, CLI::App& sub) {
 }  // namespace
 
 void add_train(CLI::App& app, Run& run) {
-  add_verb<Options>(app, run, "train", "Trains a transformer on text; the same command again resumes",
+  add_verb<Options>(app, run, "train", "Trains a transformer on text, or a classifier on images; the same command again resumes",
                     [](CLI::App& sub, Options& o) {
                       sub.add_option("-c,--config", o.configs, "TOML file; repeatable, later ones win");
                       sub.add_option("-o,--out", o.out, "Folder of the run");
                       sub.add_option("--device", o.device, "Where to train: cpu, cuda or cuda:N (the same as --train.device)");
                       add_tune_option(sub, o.tune);
                       sub.add_flag("--explain", o.explain, "Name the records that lose most time against their roof, now and then and at the end");
+                      sub.add_flag("--memory", o.memory, "Print what the run would take of the memory there is, and what would take less, and stop");
                       sub.add_flag("--json", o.json, "One JSON object on stdout at the end");
                       sub.add_flag("--print-config", o.print_config, "Print the resolved config with the origin of every value, and stop");
                       sub.add_flag("--config-schema", o.schema, "Print the JSON Schema of the config, and stop");

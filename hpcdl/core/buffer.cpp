@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/core/imagined_memory.h"
 
 #if HPCDL_CUDA
 #include "hpcdl/core/cuda_runtime.h"
@@ -15,6 +16,24 @@
 namespace hpcdl {
 namespace {
 constexpr std::int64_t kHuge = std::int64_t{2} << 20;
+
+/// Of imagined memory. Addresses begin where no process has any: beyond the 47 bits of user space.
+struct Imagined {
+  static constexpr std::uintptr_t kFirst = std::uintptr_t{1} << 48;
+  bool active = false;
+  std::uintptr_t next = kFirst;
+  std::int64_t host = 0, device = 0;
+};
+thread_local Imagined imagined;
+
+constexpr std::int64_t kImagined = -1;  // in place of the mapped bytes
+
+std::byte* imagine(std::int64_t bytes, Device device) {
+  auto* at = reinterpret_cast<std::byte*>(imagined.next);
+  imagined.next += static_cast<std::uintptr_t>((bytes + 2 * kHuge - 1) / kHuge * kHuge);
+  (device.is_cuda() ? imagined.device : imagined.host) += bytes;
+  return at;
+}
 
 std::byte* device_allocate([[maybe_unused]] Device device, [[maybe_unused]] std::int64_t bytes) {
 #if HPCDL_CUDA
@@ -48,6 +67,11 @@ void device_free([[maybe_unused]] std::byte* p) {
 
 Buffer::Buffer(std::int64_t bytes, Device device) : bytes_(bytes), device_(device) {
   require(bytes >= 0, "memory", "cannot allocate {} bytes", bytes);
+  if (imagined.active) {
+    data_ = imagine(bytes, device);
+    mapped_ = kImagined;
+    return;
+  }
   if (device.is_cuda()) {
     data_ = device_allocate(device, bytes);
     return;
@@ -74,9 +98,22 @@ Buffer::Buffer(std::int64_t bytes, Device device) : bytes_(bytes), device_(devic
 }
 
 Buffer::~Buffer() {
-  if (device_.is_cuda()) device_free(data_);
+  if (mapped_ == kImagined) (device_.is_cuda() ? imagined.device : imagined.host) -= bytes_;
+  else if (device_.is_cuda()) device_free(data_);
   else if (mapped_ > 0) munmap(data_, static_cast<std::size_t>(mapped_));
   else std::free(data_);
 }
+
+ImaginedMemory::ImaginedMemory() {
+  require(!imagined.active, "memory", "imagined memory does not nest");
+  imagined = {.active = true};
+}
+
+ImaginedMemory::~ImaginedMemory() { imagined.active = false; }
+
+std::int64_t ImaginedMemory::host_bytes() const { return imagined.host; }
+std::int64_t ImaginedMemory::device_bytes() const { return imagined.device; }
+
+bool ImaginedMemory::active() { return imagined.active; }
 
 }  // namespace hpcdl

@@ -13,6 +13,7 @@ void check(bool ok, fmt::format_string<A...> f, A&&... args) {
 }  // namespace
 
 void ModelConfig::resolve() {
+  if (is_image_family(family)) return;  // they have a config of their own: models/image_config.h
   check(layers > 0 && heads > 0 && width > 0 && context > 0,
         "expected layers, heads, width, context > 0, found {}, {}, {}, {}", layers, heads, width, context);
   check(kv_heads >= 0 && head_dim >= 0 && ffn >= 0 && vocab >= 0,

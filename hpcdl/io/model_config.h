@@ -12,11 +12,13 @@
 
 namespace hpcdl::io {
 
-enum class Family { gpt2, llama };
+enum class Family { gpt2, llama, simple_cnn, resnet18 };
 template <>
 struct EnumNames<Family> {
-  static constexpr std::pair<Family, std::string_view> values[] = {{Family::gpt2, "gpt2"}, {Family::llama, "llama"}};
+  static constexpr std::pair<Family, std::string_view> values[] = {{Family::gpt2, "gpt2"}, {Family::llama, "llama"}, {Family::simple_cnn, "simple_cnn"}, {Family::resnet18, "resnet18"}};
 };
+/// Classifiers of images; the others are models of text.
+constexpr bool is_image_family(Family f) { return f == Family::simple_cnn || f == Family::resnet18; }
 
 /// gelu_new is the tanh form. automatic: the family's own (gelu_new, silu).
 enum class Activation { automatic, gelu_new, gelu, silu };
@@ -52,7 +54,7 @@ struct ModelConfig {
   std::optional<QuantConfig> quant = {};
 
   void visit(auto&& f) {
-    f("family", family, "architecture");
+    f("family", family, "architecture: gpt2 and llama read text, simple_cnn and resnet18 images");
     f("layers", layers, "transformer blocks", {.min = 1, .max = 100'000});
     f("heads", heads, "attention heads", {.min = 1, .max = 100'000});
     f("kv_heads", kv_heads, "heads of keys and values; 0: as many as heads", {.min = 0, .max = 100'000});

@@ -22,6 +22,7 @@ namespace hpcdl::models {
 namespace {
 
 std::variant<Gpt, Llama> build(const io::ModelConfig& c) {
+  require(!io::is_image_family(c.family), "model", "{} reads images, not text", io::enum_name(c.family));
   if (c.family == io::Family::gpt2) return Gpt(c);
   return Llama(c);
 }

@@ -1,5 +1,6 @@
 #include "hpcdl/models/llama.h"
 
+#include "hpcdl/core/imagined_memory.h"
 #include "hpcdl/models/blocks.h"
 #include "hpcdl/ops/rope/rope.h"
 #include "hpcdl/ops/swiglu/swiglu.h"
@@ -14,7 +15,7 @@ Llama::Llama(const io::ModelConfig& c) {
   if (!c.tied) lm_head = nn::Embedding(c.vocab, C, kInitStd);
   (c.tied ? embed_tokens : lm_head).weight.multiplied = true;
   angles = OwnedTensor({{c.context, D}, DType::f32});
-  rope_table(angles.tensor, c.rope_theta);
+  if (!ImaginedMemory::active()) rope_table(angles.tensor, c.rope_theta);
   for (int i = 0; i < c.layers; ++i) {
     LlamaBlock b;
     b.input_layernorm = b.post_attention_layernorm = nn::RmsNorm(C, static_cast<float>(c.norm_eps));

@@ -2,6 +2,7 @@
 
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/core/imagined_memory.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/io/upload.h"
 #include "hpcdl/ops/cast/cast.h"
@@ -68,6 +69,7 @@ void ModelMemory::allocate(bool with_gradients) {
 }
 
 void ModelMemory::initialise(std::uint64_t seed) {
+  if (ImaginedMemory::active()) return;
   std::uint64_t stream = 0;
   for (const auto* p : params_) {
     const Rng rng{seed, ++stream};
@@ -111,7 +113,7 @@ Buffer ModelMemory::move(const Stream& s, const std::vector<Tensor*>& list, bool
     *t = there;
     at += padded(t->bytes());
   }
-  upload.run(s);
+  if (!ImaginedMemory::active()) upload.run(s);
   return block;
 }
 
@@ -157,6 +159,7 @@ void ModelMemory::keep_copies(DType type) {
 }
 
 void ModelMemory::round_copies(Stream& s) const {
+  if (ImaginedMemory::active()) return;
   for (const auto& p : parameters_)
     if (p.copy) Cast::forward(s, p.copy, p.value, {p.copy.dtype()});
 }

@@ -30,12 +30,11 @@ SimpleCnn::SimpleCnn(const ImageConfig& c) : conv1(conv3x3(3, c.width)), conv2(c
 
 Var SimpleCnn::logits(const Var& images, const nn::ForwardOptions& o) const {
   Graph& g = images.graph();
-  const auto features = [&] {
-    Var x = images;
-    for (const auto& [conv, norm] : {std::pair(&conv1, &bn1), {&conv2, &bn2}, {&conv3, &bn3}}) x = max_pool2d((*norm)((*conv)(x), o.training, true), {.kernel = 2, .stride = 2});
-    return x;
-  };
-  const Var x = o.recompute ? g.checkpoint(features) : features();
+  Var x = images;
+  for (const auto& [conv, norm] : {std::pair(&conv1, &bn1), {&conv2, &bn2}, {&conv3, &bn3}}) {
+    const auto block = [&, &layer = *conv, &bn = *norm] { return max_pool2d(bn(layer(x), o.training, true), {.kernel = 2, .stride = 2}); };
+    x = o.recompute ? g.checkpoint(block) : block();
+  }
   const Var flat = g.reshape(x, {x[0], x[1] * x[2] * x[3]});
   return fc2(dropout(fc1(flat, Activation::relu), o.dropout, o.part));
 }

@@ -9,11 +9,13 @@
 
 #include "hpcdl/io/config_visitor.h"
 #include "hpcdl/io/model_config.h"
+#include "hpcdl/models/image_config.h"
 #include "hpcdl/optim/schedule.h"
 
 namespace hpcdl {
 
 enum class Compute { f32, bf16, fp16 };
+enum class OptimizerKind { adamw, sgd };
 
 namespace io {
 template <> struct EnumNames<ScheduleKind> {
@@ -24,6 +26,9 @@ template <> struct EnumNames<ScheduleKind> {
 };
 template <> struct EnumNames<LrScaling> {
   static constexpr std::pair<LrScaling, std::string_view> values[] = {{LrScaling::none, "none"}, {LrScaling::linear, "linear"}, {LrScaling::sqrt, "sqrt"}};
+};
+template <> struct EnumNames<OptimizerKind> {
+  static constexpr std::pair<OptimizerKind, std::string_view> values[] = {{OptimizerKind::adamw, "adamw"}, {OptimizerKind::sgd, "sgd"}};
 };
 template <> struct EnumNames<Compute> {
   static constexpr std::pair<Compute, std::string_view> values[] = {{Compute::f32, "f32"}, {Compute::bf16, "bf16"}, {Compute::fp16, "fp16"}};
@@ -38,6 +43,11 @@ struct DataConfig {
   std::filesystem::path cache;
   std::int64_t vocab_size = 4096;
   double val_fraction = 0.05;
+  std::string images;
+  std::int64_t procedural = 50'000;
+  int workers = 2, prefetch = 4, crop = 4;
+  bool flip = true, random_resized = false, normalise = true;
+  double mixup = 0;
 
   void visit(auto&& f) {
     f("text", text, "files or folders of .txt and .jsonl to train on; a list, or one name");
@@ -45,6 +55,15 @@ struct DataConfig {
     f("cache", cache, "folder for the trained tokenizer and the token shards; empty: $XDG_CACHE_HOME/hpcdl/data");
     f("vocab_size", vocab_size, "size of a trained tokenizer", {.min = 257, .max = 1 << 24});
     f("val_fraction", val_fraction, "share of the documents kept for evaluation", {.min = 0, .max = 0.9});
+    f("images", images, "images to train on: CIFAR-10 or -100 as published (folder or archive), or a folder with one folder a class; empty: a procedural set like CIFAR-10");
+    f("procedural", procedural, "images of the procedural set; a fifth as many to evaluate on", {.min = 1, .max = 1 << 30});
+    f("workers", workers, "threads that decode and vary images; 0: the training thread does", {.min = 0, .max = 256});
+    f("prefetch", prefetch, "batches of images made ahead", {.min = 0, .max = 4096});
+    f("crop", crop, "images are cut out at random, with so many black pixels around; 0: not", {.min = 0, .max = 1 << 12});
+    f("flip", flip, "every second image is turned left to right");
+    f("random_resized", random_resized, "a random part of each image, resized, instead of `crop`");
+    f("mixup", mixup, "images are mixed in pairs, with weights from Beta(mixup, mixup); 0: not", {.min = 0, .max = 100});
+    f("normalise", normalise, "pixels are brought to mean 0 and deviation 1, by channel");
   }
 };
 
@@ -56,6 +75,10 @@ struct TrainConfig {
   LrScaling lr_scaling = LrScaling::none;
   std::int64_t base_batch = 0;
   ScheduleKind schedule = ScheduleKind::cosine;
+  OptimizerKind optimizer = OptimizerKind::adamw;
+  double momentum = 0.9;
+  bool nesterov = false;
+  double label_smoothing = 0;
   double weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, clip = 1;
   double dropout = 0;
   std::uint64_t seed = 1;
@@ -63,14 +86,15 @@ struct TrainConfig {
   double init_scale = 1024, growth_factor = 2, backoff_factor = 0.5, min_scale = 1;
   std::int64_t growth_interval = 2000;
   bool recompute = false;
-  std::int64_t eval_every = 0, eval_batches = 20, log_every = 1;
+  std::int64_t eval_every = 0, eval_batches = -1, log_every = 1;
   int threads = 0;
   std::string device = "cpu";
+  std::int64_t memory_limit = 0;
 
   void visit(auto&& f) {
     f("steps", steps, "optimizer steps to take", {.min = 1, .max = 1e12});
     f("epochs", epochs, "passes over the training data to make instead of `steps`; 0: as many steps as `steps` says", {.min = 0, .max = 1e6});
-    f("batch", batch, "sequences per micro-batch, of each data-parallel rank", {.min = 1, .max = 1 << 20});
+    f("batch", batch, "sequences or images per micro-batch, of each data-parallel rank", {.min = 1, .max = 1 << 20});
     f("accumulate", accumulate, "micro-batches per optimizer step", {.min = 1, .max = 1 << 20});
     f("lr", lr, "highest learning rate", {.min = 0, .max = 1e3});
     f("min_lr", min_lr, "learning rate at the end", {.min = 0, .max = 1e3});
@@ -78,7 +102,11 @@ struct TrainConfig {
     f("lr_scaling", lr_scaling, "how lr and min_lr follow the samples of a step (batch x accumulate x dp): none; linear, for SGD; sqrt, for AdamW");
     f("base_batch", base_batch, "lr_scaling: samples of a step that lr was found with; 0: those of one rank, batch x accumulate", {.min = 0, .max = 1 << 30});
     f("schedule", schedule, "shape of the learning rate over time");
-    f("weight_decay", weight_decay, "decoupled weight decay of matrices", {.min = 0, .max = 100});
+    f("optimizer", optimizer, "adamw or sgd");
+    f("momentum", momentum, "sgd: share of the last direction that is kept", {.min = 0, .max = 0.999999});
+    f("nesterov", nesterov, "sgd: momentum that looks ahead");
+    f("label_smoothing", label_smoothing, "images: share of each target that is spread over all classes", {.min = 0, .max = 0.999999});
+    f("weight_decay", weight_decay, "weight decay of matrices: adamw's is apart from the gradient, sgd's part of it", {.min = 0, .max = 100});
     f("beta1", beta1, "AdamW: decay of the mean", {.min = 0, .max = 0.999999});
     f("beta2", beta2, "AdamW: decay of the variance", {.min = 0, .max = 0.99999999});
     f("eps", eps, "AdamW: added to the root of the variance", {.min = 0, .max = 1});
@@ -93,9 +121,10 @@ struct TrainConfig {
     f("min_scale", min_scale, "fp16: the least loss scale; an overflow there ends the run", {.min = 1e-9, .max = 16777216});
     f("recompute", recompute, "recompute activations in backward: less memory, more time, the same result");
     f("eval_every", eval_every, "steps between evaluations; 0: at the end, and with `epochs` after each", {.min = 0, .max = 1e12});
-    f("eval_batches", eval_batches, "micro-batches of one evaluation, of each data-parallel rank", {.min = 1, .max = 1e9});
+    f("eval_batches", eval_batches, "micro-batches of one evaluation, of each data-parallel rank; 0: all there are; -1: 20 of text, all of images", {.min = -1, .max = 1e9});
     f("log_every", log_every, "steps between lines of metrics", {.min = 1, .max = 1e12});
     f("device", device, "where to train: cpu, cuda, or cuda:N");
+    f("memory_limit", memory_limit, "memory that each rank may take on its device; 0: what there is", {.min = 0, .max = 1e18, .unit = io::Unit::bytes});
     f("threads", threads, "CPU threads; 0: all usable", {.min = 0, .max = 4096});
   }
 };
@@ -147,8 +176,23 @@ struct DistConfig {
   }
 };
 
+/// [model]: of text and of images; family says which.
+struct ModelSection {
+  io::ModelConfig& text;
+  models::ImageConfig& image;
+
+  void visit(auto&& f) {
+    text.visit(f);
+    f("classes", image.classes, "images: classes to tell apart; 0: those of the data", {.min = 0, .max = 1 << 24});
+    f("stem", image.stem, "resnet18: how it begins; cifar keeps all pixels, imagenet a sixteenth");
+    f("size", image.size, "images: rows and columns, to which they are brought; 0: 32, with the imagenet stem 224", {.min = 0, .max = 1 << 14});
+    f("channels", image.width, "images: channels of the first layer, of which all others are multiples", {.min = 1, .max = 1 << 14});
+  }
+};
+
 struct RunConfig {
   io::ModelConfig model;
+  models::ImageConfig image = {.classes = 0};  // but for the family, which is model.family
   DataConfig data;
   TrainConfig train;
   ParallelConfig parallel;
@@ -159,7 +203,8 @@ struct RunConfig {
   RunConfig() = default;
   RunConfig(const RunConfig&) = delete;  // a ConfigTable points into it
   void visit(auto&& f) {
-    f.section("model", model);
+    ModelSection both{model, image};
+    f.section("model", both);
     f.section("data", data);
     f.section("train", train);
     f.section("parallel", parallel);

@@ -17,6 +17,29 @@ std::int64_t extent(const View& x) {
   return last + 1;
 }
 
+/// Samples of a batch that are bad in x, whose first dim is made of them; none where it is not.
+std::vector<std::int64_t> bad_rows(const Stream& s, const View& x, std::int64_t batch) {
+  std::vector<std::int64_t> rows;
+  if (x.rank() < 2 || batch < 1 || x[0] % batch != 0) return rows;
+  auto shape = x.shape();
+  shape[0] = x[0] / batch;
+  const auto step = shape[0] * x.strides()[0] * dtype_bytes(x.dtype());
+  for (std::int64_t b = 0; b < batch; ++b)
+    if (!all_finite(s, View(x.ptr<std::byte>() + b * step, {shape, x.dtype()}, x.strides(), x.device()))) rows.push_back(b);
+  return rows;
+}
+
+std::optional<NonFinite> bad_input(const Executable& exe, const Stream& s, std::int64_t batch) {
+  const auto& program = exe.program();
+  for (std::size_t i = 0; i < program.slots.size(); ++i) {
+    const auto& slot = program.slots[i];
+    if (slot.kind != SlotKind::input) continue;
+    const View x(exe.arena()->data() + exe.plan().offset[i], slot.spec, exe.arena()->device());
+    if (!all_finite(s, x)) return NonFinite{fmt::format("the input \"{}\", {}", slot.name, to_string(slot.spec)), true, -1, bad_rows(s, x, batch)};
+  }
+  return {};
+}
+
 }  // namespace
 
 bool all_finite(const Stream& s, const View& x) {
@@ -37,24 +60,24 @@ bool all_finite(const Stream& s, const View& x) {
   return x.dtype() == DType::f16 ? finite.template operator()<f16>() : visit_dtype(x.dtype(), finite);
 }
 
-std::optional<std::string> first_non_finite(const Executable& exe, Stream& s) {
+std::optional<NonFinite> first_non_finite(const Executable& exe, Stream& s, std::int64_t batch) {
+  if (auto found = bad_input(exe, s, batch)) return found;
   const auto& program = exe.program();
-  std::optional<std::string> found;
-  for (int i = 0; i < static_cast<int>(program.records.size()) && !found; ++i) {
+  for (int i = 0; i < static_cast<int>(program.records.size()); ++i) {
     exe.run(s, i, i + 1, {});
     const auto& r = program.records[static_cast<std::size_t>(i)];
     const auto tensors = exe.operands(i);
     for (std::uint32_t k = 0; k < r.operand_count; ++k) {
       const auto& o = program.operands[r.operands + k];
       if (o.slot < 0 || o.access == Access::read || all_finite(s, tensors[k])) continue;
-      const auto& name = program.slots[static_cast<std::size_t>(o.slot)].name;
-      if (name == "scratch") continue;  // need not be written at all
-      found = fmt::format("record {} ({}, {}{}{}) wrote \"{}\", {}", i, r.op, phase_name(r.phase), program.scopes[r.scope].empty() ? "" : ", ",
-                          program.scopes[r.scope], name, to_string(o.spec));
-      break;
+      const auto& slot = program.slots[static_cast<std::size_t>(o.slot)];
+      if (slot.name == "scratch") continue;  // need not be written at all
+      auto what = fmt::format("record {} ({}, {}{}{}) wrote \"{}\", {}", i, r.op, phase_name(r.phase), program.scopes[r.scope].empty() ? "" : ", ",
+                              program.scopes[r.scope], slot.name, to_string(o.spec));
+      return NonFinite{std::move(what), false, -1, slot.kind == SlotKind::external ? std::vector<std::int64_t>{} : bad_rows(s, tensors[k], batch)};
     }
   }
-  return found;
+  return {};
 }
 
 }  // namespace hpcdl::train

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "hpcdl/core/units.h"
 
 namespace hpcdl::train {
@@ -38,6 +40,14 @@ void Progress::show(const StepNumbers& n) {
   last_ = now;
   if (console_.status && !last) console_.status(progress_line(n));
   else say(progress_line(n));
+}
+
+void Progress::say_lines(std::string_view text) {
+  while (!text.empty()) {
+    const auto end = std::min(text.find('\n'), text.size());
+    say(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
 }
 
 void Progress::say(std::string_view line) {

@@ -39,6 +39,7 @@ class Progress {
   void show(const StepNumbers& n);
   /// A line that stays.
   void say(std::string_view line);
+  void say_lines(std::string_view text);
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -22,13 +22,19 @@ struct Units {
   const char* rate;       // "tokens_per_second"
   const char* brief;      // behind a rate on the progress line: "tok/s"
   std::int64_t in_row;    // of a row of a batch
+  bool classes = false;   // targets are classes, and right answers are counted
 };
 
 /// Sums over batches; of one rank, or of all.
 struct Score {
-  double loss = 0;
+  double loss = 0, correct = 0;
   std::int64_t counted = 0;  // targets
   double mean() const { return loss / static_cast<double>(counted); }
+  double accuracy() const { return counted > 0 ? correct / static_cast<double>(counted) : 0; }
+  Score& operator+=(const Score& o) {
+    loss += o.loss, correct += o.correct, counted += o.counted;
+    return *this;
+  }
 };
 
 class Task {
@@ -40,10 +46,11 @@ class Task {
   virtual std::string describe_data() const = 0;
   /// Rows of an epoch, over all ranks.
   virtual std::int64_t rows() const = 0;
-  virtual std::int64_t parameter_count() const = 0;
 
-  /// The programs of a step on the task's model; called once.
-  virtual std::unique_ptr<TrainStep> make_step(Pool& pool, const StepOptions& options, Device device) = 0;
+  /// The model with its first weights.
+  virtual std::unique_ptr<models::Trainable> make_model() const = 0;
+  /// Bytes of batches that are fetched ahead, of `batch` samples each.
+  virtual std::int64_t bytes_ahead(std::int64_t batch) const = 0;
 
   /// Throws UsageError unless the model in `folder` is the one that this run trains.
   virtual void check_resumes(const std::filesystem::path& folder) const = 0;
@@ -57,8 +64,8 @@ class Task {
   virtual data::LoaderState position() const = 0;
   /// Time that next() has spent waiting, in seconds.
   virtual double waited_seconds() const = 0;
-  /// Which samples were in the micro-batch, in words, after a step that gave no finite number.
-  virtual std::string describe_batch(std::int64_t micro) const = 0;
+  /// Which samples were in these rows of a micro-batch of the last step, in words; no rows: all of it.
+  virtual std::string describe_samples(std::int64_t micro, std::span<const std::int64_t> rows) const = 0;
 
   /// Sums over the evaluation batches of this rank, at most `batches`; nothing where there are none.
   virtual std::optional<Score> evaluate(TrainStep& step, std::int64_t batches) = 0;
@@ -69,7 +76,7 @@ class Task {
   /// What a model folder holds beside the weights.
   virtual void save_beside(const std::filesystem::path& folder) const = 0;
   /// The model as others read it, as of the step's last fetch(). By all ranks that share its layers.
-  virtual void save_model(const std::filesystem::path& folder) const = 0;
+  virtual void save_model(const models::Trainable& model, const std::filesystem::path& folder) const = 0;
 };
 
 /// The task that `config` describes, whose [model] it completes. Collective over the ranks of the mesh; reads and prepares the data.

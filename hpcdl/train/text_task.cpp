@@ -6,6 +6,7 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/hf_config.h"
+#include "hpcdl/models/language_model.h"
 #include "hpcdl/parallel/agree.h"
 
 namespace hpcdl::train {
@@ -43,24 +44,24 @@ void fit_vocabulary(io::ModelConfig& model, const io::Tokenizer& tokenizer) {
   if (const auto begin = tokenizer.begin_of_text()) model.bos = *begin;
 }
 
-models::LanguageModel create(RunConfig& config, const parallel::Mesh& mesh, const io::Tokenizer& tokenizer) {
-  fit_vocabulary(config.model, tokenizer);
-  config.model.resolve();
-  using Scheme = parallel::TensorParallel::Scheme;
-  const auto sharing = std::make_shared<parallel::TensorParallel>(mesh.tp(), config.parallel.sequence ? Scheme::sequence : Scheme::conjugate);
-  return models::LanguageModel::create(config.model, config.train.seed, true, sharing);
-}
-
 }  // namespace
 
 TextTask::TextTask(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, const Console& console)
-    : config_(config), mesh_(mesh), text_(parallel::host_by_host(mesh.world(), [&] { return prepare(config, pool, console); })),
-      model_(create(config, mesh, text_.tokenizer)) {}
+    : config_(config), mesh_(mesh), text_(parallel::host_by_host(mesh.world(), [&] { return prepare(config, pool, console); })) {
+  fit_vocabulary(config_.model, text_.tokenizer);
+  config_.model.resolve();
+}
 
 std::string TextTask::describe_data() const { return format_count(static_cast<double>(text_.train_tokens)) + " training tokens"; }
 
-std::unique_ptr<TrainStep> TextTask::make_step(Pool& pool, const StepOptions& options, Device device) {
-  return std::make_unique<TrainStep>(model_, pool, options, device);
+std::unique_ptr<models::Trainable> TextTask::make_model() const {
+  using Scheme = parallel::TensorParallel::Scheme;
+  const auto sharing = std::make_shared<parallel::TensorParallel>(mesh_.tp(), config_.parallel.sequence ? Scheme::sequence : Scheme::conjugate);
+  return std::make_unique<models::LanguageModel>(models::LanguageModel::create(config_.model, config_.train.seed, true, sharing));
+}
+
+std::int64_t TextTask::bytes_ahead(std::int64_t batch) const {
+  return (data::LoaderOptions().prefetch + 1) * batch * config_.model.context * 2 * std::int64_t{sizeof(data::TokenId)};
 }
 
 void TextTask::check_resumes(const fs::path& folder) const {
@@ -89,9 +90,12 @@ std::int64_t TextTask::accumulate(TrainStep& step, std::int64_t number, std::int
   return batch_->valid;
 }
 
-std::string TextTask::describe_batch(std::int64_t micro) const {
-  const auto& list = samples_.at(static_cast<std::size_t>(micro));
-  return fmt::format("windows {} of {} (window i: tokens i * {} and on)", fmt::join(list, ", "), text_.train.string(), config_.model.context);
+std::string TextTask::describe_samples(std::int64_t micro, std::span<const std::int64_t> rows) const {
+  const auto& all = samples_.at(static_cast<std::size_t>(micro));
+  std::vector<std::int64_t> list;
+  for (const auto row : rows) list.push_back(all.at(static_cast<std::size_t>(row)));
+  if (rows.empty()) list = all;
+  return fmt::format("windows {} of {} (window i: {} tokens from token {} * i)", fmt::join(list, ", "), text_.train.string(), config_.model.context, config_.model.context);
 }
 
 std::optional<Score> TextTask::evaluate(TrainStep& step, std::int64_t batches) {
@@ -121,13 +125,9 @@ void TextTask::save_beside(const fs::path& folder) const {
   text_.tokenizer.save_folder(folder, static_cast<int>(config_.model.context));
 }
 
-void TextTask::save_model(const fs::path& folder) const {
-  if (mesh_.dp().rank() == 0) model_.save(folder);  // those that share the layers of one model
+void TextTask::save_model(const models::Trainable& model, const fs::path& folder) const {
+  if (mesh_.dp().rank() == 0) model.save(folder);  // those that share the layers of one model
   if (mesh_.world().rank() == 0) text_.tokenizer.save_folder(folder, static_cast<int>(config_.model.context));
-}
-
-std::unique_ptr<Task> make_task(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, const Console& console) {
-  return std::make_unique<TextTask>(config, mesh, pool, console);
 }
 
 }  // namespace hpcdl::train

@@ -3,7 +3,6 @@
 
 #include "hpcdl/data/loader.h"
 #include "hpcdl/data/prepare.h"
-#include "hpcdl/models/language_model.h"
 #include "hpcdl/train/task.h"
 
 namespace hpcdl::train {
@@ -16,8 +15,8 @@ class TextTask final : public Task {
   Units units() const override { return {"tokens", "tokens_per_second", "tok/s", config_.model.context}; }
   std::string describe_data() const override;
   std::int64_t rows() const override { return (text_.train_tokens - 1) / config_.model.context; }
-  std::int64_t parameter_count() const override { return model_.parameter_count(); }
-  std::unique_ptr<TrainStep> make_step(Pool& pool, const StepOptions& options, Device device) override;
+  std::unique_ptr<models::Trainable> make_model() const override;
+  std::int64_t bytes_ahead(std::int64_t batch) const override;
 
   void check_resumes(const std::filesystem::path& folder) const override;
   void open_data(const data::LoaderState& start, bool evaluates) override;
@@ -25,20 +24,19 @@ class TextTask final : public Task {
   std::int64_t accumulate(TrainStep& step, std::int64_t number, std::int64_t micro, bool last) override;
   data::LoaderState position() const override { return loader_->state(); }
   double waited_seconds() const override { return loader_->waited_seconds(); }
-  std::string describe_batch(std::int64_t micro) const override;
+  std::string describe_samples(std::int64_t micro, std::span<const std::int64_t> rows) const override;
 
   std::optional<Score> evaluate(TrainStep& step, std::int64_t batches) override;
   io::Json score_metrics(const Score& all) const override;
   std::string score_words(const Score& all) const override;
 
   void save_beside(const std::filesystem::path& folder) const override;
-  void save_model(const std::filesystem::path& folder) const override;
+  void save_model(const models::Trainable& model, const std::filesystem::path& folder) const override;
 
  private:
   RunConfig& config_;
   const parallel::Mesh& mesh_;
   data::PreparedText text_;
-  models::LanguageModel model_;
   std::optional<data::Loader> loader_;
   std::optional<data::EvalBatches> eval_;
   const data::Batch* batch_ = nullptr;

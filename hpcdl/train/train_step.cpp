@@ -9,10 +9,10 @@
 #include "hpcdl/comm/device_group.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/core/imagined_memory.h"
 #include "hpcdl/ops/grad_norm/grad_norm.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/parallel/update.h"
-#include "hpcdl/train/non_finite.h"
 
 namespace hpcdl::train {
 
@@ -42,7 +42,7 @@ TrainStep::TrainStep(models::Trainable& model, Pool& pool, const StepOptions& op
 }
 
 void TrainStep::set_scale_state(const ScaleState& state) {
-  if (!options_.loss_scale) return;
+  if (!options_.loss_scale || ImaginedMemory::active()) return;
   require(state.scale > 0 && std::isfinite(state.scale), "train", "expected a loss scale above 0, got {}", state.scale);
   scale_now_ = state;
   copy(stream_, scale_.tensor, View(&state.scale, LossScale::kScale));
@@ -267,9 +267,9 @@ Evaluation TrainStep::evaluate(std::span<const View> batch) {
 
 Evaluation TrainStep::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) { return evaluate(language_batch(tokens, targets)); }
 
-std::string TrainStep::explain_non_finite() {
+NonFinite TrainStep::explain_non_finite() {
   for (const auto& p : model_.parameters())
-    if (!all_finite(stream_, p.value)) return "the weight \"" + p.name + "\"";
+    if (!all_finite(stream_, p.value)) return {"the weight \"" + p.name + "\""};
   if (gradients_) {  // ranks stop at different records: programs that exchange nothing
     for (auto* pass : {&first_, &more_, &last_})
       if (pass->exe) pass->exe.emplace(record_pass(*pass, pass == &first_ ? Write::overwrite : Write::accumulate, Kind::alone), arena_, stream_.device());
@@ -278,11 +278,14 @@ std::string TrainStep::explain_non_finite() {
   for (std::int64_t micro = 0; micro < micros_ && !model_.sharing(); ++micro) {
     auto& pass = prepare(step_, micro, micro + 1 == micros_);
     fill(pass, staged_[static_cast<std::size_t>(micro)]);
-    if (auto found = first_non_finite(*pass.exe, stream_)) return *found;
+    if (auto found = first_non_finite(*pass.exe, stream_, options_.batch)) {
+      found->micro = micro;
+      return *found;
+    }
   }
   for (const auto& p : model_.parameters())
-    if (!all_finite(stream_, p.gradient)) return "the gradient of \"" + p.name + "\"";
-  return gradients_ ? "none of this rank's: that of another, or the global gradient norm, whose squares overflow" : "the global gradient norm, whose squares overflow";
+    if (!all_finite(stream_, p.gradient)) return {"the gradient of \"" + p.name + "\""};
+  return {gradients_ ? "none of this rank's: that of another, or the global gradient norm, whose squares overflow" : "the global gradient norm, whose squares overflow"};
 }
 
 std::vector<const Executable*> TrainStep::programs(std::int64_t micro_batches) const {
@@ -297,6 +300,13 @@ std::vector<io::NamedTensor> TrainStep::weights() const {
   for (const auto part : {model_.parameters(), model_.buffers()})
     for (const auto& p : part) list.push_back({p.name, p.host, p.shard});
   return list;
+}
+
+void TrainStep::share_buffers() {
+  if (options_.data.size() == 1) return;
+  for (const auto& b : model_.buffers())
+    if (b.value.dtype() == DType::f32) options_.data.broadcast(stream_, b.value, 0).wait();  // counters are alike
+  stream_.synchronize();
 }
 
 void TrainStep::fetch() {

@@ -17,6 +17,7 @@
 #include "hpcdl/models/trainable.h"
 #include "hpcdl/ops/loss_scale/loss_scale.h"
 #include "hpcdl/parallel/gradients.h"
+#include "hpcdl/train/non_finite.h"
 #include "hpcdl/train/observer.h"
 #include "hpcdl/train/optimizer.h"
 
@@ -91,9 +92,9 @@ class TrainStep {
   ScaleState scale_state() const { return scale_now_; }
   void set_scale_state(const ScaleState& state);
 
-  /// Why the last step gave no finite number: the first bad tensor, in words. Runs its micro-batches again, record by record. Ranks do so
+  /// Why the last step gave no finite number: the first bad tensor. Runs its micro-batches again, record by record. Ranks do so
   /// each for itself; where only others have bad numbers, it says that.
-  std::string explain_non_finite();
+  NonFinite explain_non_finite();
 
   /// Records, operands and costs of one optimizer step with `micro_batches` micro-batches.
   std::vector<const Executable*> programs(std::int64_t micro_batches) const;
@@ -103,6 +104,8 @@ class TrainStep {
   /// Copies weights and optimizer state to the host, and back; on a CPU what files hold in another order, the rest is the same memory.
   void fetch();
   void store();
+  /// Ranks that share the batch: all take over the running statistics of the first. Evaluations and checkpoints see those.
+  void share_buffers();
   std::int64_t arena_bytes() const { return arena_->bytes(); }
   bool on_gpu() const { return stream_.device().is_cuda(); }
   /// Where gradients lie that are summed over ranks; null with one rank.

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "hpcdl/models/language_model.h"
+#include "hpcdl/ops/add/add.h"
 #include "hpcdl/ops/softmax/softmax.h"
 #include "hpcdl/train/non_finite.h"
 
@@ -156,7 +157,7 @@ TEST(train_step, a_bad_weight_is_named) {
   p.value.ptr<float>()[1] = std::numeric_limits<float>::infinity();
   step.accumulate(ids(32, 5), ids(32, 6), 0, 0);
   EXPECT_FALSE(std::isfinite(step.loss()));
-  EXPECT_EQ(step.explain_non_finite(), "the weight \"" + p.name + "\"");
+  EXPECT_EQ(step.explain_non_finite().what, "the weight \"" + p.name + "\"");
 }
 
 TEST(train_step, evaluation_is_the_loss_without_dropout_and_leaves_gradients_alone) {
@@ -170,21 +171,31 @@ TEST(train_step, evaluation_is_the_loss_without_dropout_and_leaves_gradients_alo
   EXPECT_EQ(model.parameters()[0].gradient.ptr<float>()[7], before);
 }
 
-TEST(non_finite, the_first_record_that_makes_a_nan_is_named) {
+TEST(non_finite, the_first_record_that_makes_one_is_named_and_the_samples_it_came_with) {
   Graph g({.inference = true});
-  const Var x = g.input("x", {{4}, DType::f32});
-  const Var y = g.keep(softmax(x));
+  const Var x = g.input("x", {{4, 8}, DType::f32});
+  const Var y = g.keep(softmax(add(x, x)));
   const Executable exe(g.finish());
   Pool pool(1);
   StepParams params;
   Stream s(pool, &params);
   float* in = exe.tensor(x).ptr<float>();
-  std::fill(in, in + 4, 1.0f);
-  EXPECT_FALSE(first_non_finite(exe, s));
-  in[2] = std::numeric_limits<float>::quiet_NaN();
-  const auto found = first_non_finite(exe, s);
-  ASSERT_TRUE(found);
-  EXPECT_NE(found->find("record 0 (softmax, forward)"), std::string::npos) << *found;
+  const auto hunt = [&](std::initializer_list<std::pair<int, float>> bad) {
+    std::fill(in, in + 32, 1.0f);
+    for (const auto& [at, value] : bad) in[at] = value;
+    return first_non_finite(exe, s, 4);
+  };
+  EXPECT_FALSE(hunt({}));
+  const auto made = hunt({{8, 3e38f}, {31, -3e38f}});
+  ASSERT_TRUE(made);
+  EXPECT_NE(made->what.find("record 0 (add, forward)"), std::string::npos) << made->what;
+  EXPECT_FALSE(made->input);
+  EXPECT_EQ(made->rows, (std::vector<std::int64_t>{1, 3}));
+  const auto given = hunt({{17, std::numeric_limits<float>::quiet_NaN()}});
+  ASSERT_TRUE(given);
+  EXPECT_NE(given->what.find("the input \"x\""), std::string::npos) << given->what;
+  EXPECT_TRUE(given->input);
+  EXPECT_EQ(given->rows, (std::vector<std::int64_t>{2}));
   EXPECT_TRUE(y);
 }
 

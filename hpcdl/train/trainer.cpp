@@ -13,6 +13,8 @@
 #include "hpcdl/io/config_table.h"
 #include "hpcdl/io/group_ranks.h"
 #include "hpcdl/parallel/agree.h"
+#include "hpcdl/train/check_config.h"
+#include "hpcdl/train/plan_run.h"
 #include "hpcdl/train/run_log.h"
 #include "hpcdl/train/stop.h"
 #include "hpcdl/train/task.h"
@@ -40,6 +42,7 @@ class Run {
 
  private:
   void set_schedule();
+  void make_step(Device device);
   void introduce();
   void open_files();
   void resume();
@@ -57,6 +60,11 @@ class Run {
 
   bool leads() const { return world().rank() == 0; }  // logs and writes
   const comm::Group& world() const { return mesh_.world(); }
+  /// Passes over the data so far.
+  double epoch() const {
+    const auto at = task_->position();
+    return static_cast<double>(at.epoch) + static_cast<double>(at.index) / static_cast<double>(task_->rows());
+  }
   /// Rows that an optimizer step takes, of all ranks.
   std::int64_t rows_of_step() const { return config_.train.batch * config_.train.accumulate * mesh_.dp().size(); }
 
@@ -67,6 +75,7 @@ class Run {
   Progress progress_;
   Pool pool_;
   std::unique_ptr<Task> task_;
+  std::unique_ptr<models::Trainable> model_;
   std::unique_ptr<TrainStep> train_;
   std::optional<io::Checkpoints> checkpoints_;
   RunLog log_;
@@ -78,6 +87,7 @@ class Run {
   // of the last step
   double loss_ = 0, norm_ = 0, lr_ = 0;
   bool epoch_done_ = false;
+  Score interval_score_, epoch_score_;  // since the last line of metrics; of the epoch
   // since the last line of metrics
   double interval_seconds_ = 0, interval_waited_ = 0;
   parallel::ExchangeTimes exchanged_;  // until then
@@ -94,9 +104,7 @@ Run::Run(RunConfig& config, const Hooks& hooks)
   const auto device = device_from_name(t.device);
   if (t.dtype == Compute::fp16 && !device.is_cuda()) fail_usage("train", "train.dtype = fp16 needs a GPU (train.device = \"cuda\"); on a CPU take bf16");
   set_schedule();
-  auto options = step_options(config_);
-  options.data = mesh_.dp();
-  train_ = task_->make_step(pool_, options, device);
+  make_step(device);
   train_->watch(hooks_.observer);
   if (hooks_.before_steps) hooks_.before_steps(train_->programs(t.accumulate));
   if (!hooks_.steps_only) open_files();
@@ -106,6 +114,26 @@ Run::Run(RunConfig& config, const Hooks& hooks)
     for (const auto* exe : train_->programs(t.accumulate)) light_seconds_ += hooks_.speed_of_light(exe->program());
   }
   introduce();
+}
+
+/// Model and programs, once it is known that there is memory for them.
+void Run::make_step(Device device) {
+  const auto advice = advise(config_, *task_, mesh_, hooks_.host_memory_limit, false);
+  const auto explain = [&] { progress_.say_lines(advice.text()); };
+  if (!advice.fits()) {
+    explain();
+    fail("memory", "{}", advice.verdict());
+  }
+  if (!advice.alternatives().empty()) fail("memory", "another rank has too little memory for the run; here {}", advice.verdict());
+  auto options = step_options(config_);
+  options.data = mesh_.dp();
+  try {
+    model_ = task_->make_model();
+    train_ = std::make_unique<TrainStep>(*model_, pool_, options, device);
+  } catch (const Error& e) {
+    if (std::string_view(e.what()).starts_with("[memory]")) explain();
+    throw;
+  }
 }
 
 /// Number of steps and learning rates, which may follow from the data and the number of ranks.
@@ -120,7 +148,7 @@ void Run::set_schedule() {
 }
 
 void Run::introduce() {
-  summary_.parameters = task_->parameter_count();
+  summary_.parameters = model_->parameter_count();
   summary_.arena_bytes = train_->arena_bytes();
   summary_.first_step = step_;
   progress_.say(fmt::format("{}{} parameters, {}, {} activations planned, {} threads{}", world().size() > 1 ? mesh_.describe() + ": " : "", format_count(static_cast<double>(summary_.parameters)),
@@ -153,6 +181,7 @@ void Run::resume() {
     return it == found->state.scalars.end() ? otherwise : it->second;
   };
   loss_ = scalar("loss", 0);
+  epoch_score_ = {scalar("epoch_loss", 0), scalar("epoch_correct", 0), static_cast<std::int64_t>(scalar("epoch_counted", 0))};
   auto state = train_->scale_state();
   state.scale = static_cast<float>(scalar("loss_scale", state.scale));
   state.counts.good = static_cast<std::int32_t>(scalar("good_steps", 0)), state.counts.skipped = static_cast<std::int32_t>(scalar("skipped_steps", 0));
@@ -161,8 +190,15 @@ void Run::resume() {
 
 void Run::stop_non_finite(std::string_view what) {
   const auto why = train_->explain_non_finite();
-  fail("train", "step {}: the {} is not finite; the first bad tensor is {}. Lower train.lr, raise train.warmup, or check the data; {}", step_ + 1, what,
-       why, saved_ >= 0 ? fmt::format("the last checkpoint is of step {}", saved_) : "no checkpoint has been written");
+  std::string where, advice = "Lower train.lr, raise train.warmup, or check the data";
+  if (why.micro >= 0) {
+    if (config_.train.accumulate > 1) where += fmt::format(" of micro-batch {}", why.micro + 1);
+    const bool some = !why.rows.empty() && std::ssize(why.rows) < config_.train.batch;
+    where += fmt::format(", in {}", task_->describe_samples(why.micro, some ? std::span(why.rows) : std::span<const std::int64_t>()));
+  }
+  if (why.input) advice = "Mend or leave out the samples";
+  fail("train", "step {}: the {} is not finite; the first bad tensor is {}{}. {}; {}", step_ + 1, what, why.what, where, advice,
+       saved_ >= 0 ? fmt::format("the last checkpoint is of step {}", saved_) : "no checkpoint has been written");
 }
 
 /// A step that was skipped. With loss scaling that is how the scale is found, until it can fall no further.
@@ -193,6 +229,9 @@ void Run::one_step() {
   const auto result = train_->update(lr_, valid);
   if (result.finite()) loss_ = result.loss / static_cast<double>(result.valid_tokens), norm_ = result.grad_norm;
   else overflowed(result);
+  if (epoch_done_) epoch_score_ = {};
+  for (auto* score : {&interval_score_, &epoch_score_})
+    if (result.finite()) *score += {result.loss, result.correct, result.valid_tokens};
   if (hooks_.observer) hooks_.observer->end_step(step_);
   ++step_;
   seen_ += rows_of_step() * task_->units().in_row;
@@ -211,10 +250,8 @@ StepNumbers Run::numbers() {
                 .data_wait_percent = 100 * interval_waited_ / interval_seconds_,
                 .unit = units.brief,
                 .seconds_left = static_cast<double>(steps_ - step_) * summary_.seconds / static_cast<double>(step_ - summary_.first_step)};
-  if (config_.train.epochs > 0) {
-    const auto at = task_->position();
-    n.epoch = static_cast<double>(at.epoch) + static_cast<double>(at.index) / static_cast<double>(task_->rows());
-  }
+  if (config_.train.epochs > 0) n.epoch = epoch();
+  if (units.classes) n.accuracy = interval_score_.accuracy();
   if (train_->gradients() && !train_->on_gpu()) {
     const auto now = train_->gradients()->times();
     const parallel::ExchangeTimes since{now.seconds - exchanged_.seconds, now.waited_seconds - exchanged_.waited_seconds};
@@ -241,18 +278,27 @@ void Run::report(double seconds, double waited) {
   progress_.show(n);
   interval_seconds_ = interval_waited_ = 0;
   interval_steps_ = 0;
+  interval_score_ = {};
 }
 
 void Run::evaluate() {
-  const auto mine = task_->evaluate(*train_, config_.train.eval_batches);
+  train_->share_buffers();
+  const auto all_of_them = std::numeric_limits<std::int64_t>::max();
+  const auto asked = config_.train.eval_batches;
+  const auto mine = task_->evaluate(*train_, asked > 0 ? asked : asked == 0 || task_->units().classes ? all_of_them : 20);
   if (!mine) return;
-  const double sums[] = {mine->loss, static_cast<double>(mine->counted)};
+  const double sums[] = {mine->loss, mine->correct, static_cast<double>(mine->counted)};
   const auto all = parallel::sum_over_ranks(mesh_.dp(), sums);
-  const Score score{all[0], static_cast<std::int64_t>(all[1])};
+  const Score score{all[0], all[1], static_cast<std::int64_t>(all[2])};
   if (score.counted == 0) return;
   summary_.eval_loss = score.mean();
   summary_.eval_tokens = score.counted;
   io::Json line = {{"step", step_}};
+  if (config_.train.epochs > 0) line["epoch"] = epoch();
+  if (task_->units().classes) {
+    summary_.eval_accuracy = score.accuracy(), summary_.accuracy = epoch_score_.accuracy();
+    line["train_accuracy"] = summary_.accuracy;
+  }
   line.update(task_->score_metrics(score));
   log_.write(line, step_);
   progress_.say(fmt::format("step {}  evaluation: {}", step_, task_->score_words(score)));
@@ -262,6 +308,7 @@ void Run::save() {
   if (saved_ == step_ || !checkpoints_) return;
   const InStage stage(hooks_.observer, Stage::save);
   const comm::InPhase phase(world().ledger(), comm::Phase::checkpoint);
+  train_->share_buffers();
   train_->fetch();
   io::CheckpointContent content;
   for (const auto& [name, tensor, shard] : train_->weights()) content.model.push_back({name, tensor, shard});
@@ -270,6 +317,8 @@ void Run::save() {
   content.extra = [&](const fs::path& folder) { task_->save_beside(folder); };
   const auto at = task_->position();
   std::map<std::string, double> scalars{{"loss", loss_}};
+  if (task_->units().classes && !epoch_done_)
+    scalars.insert({{"epoch_loss", epoch_score_.loss}, {"epoch_correct", epoch_score_.correct}, {"epoch_counted", static_cast<double>(epoch_score_.counted)}});
   if (const auto state = train_->scale_state(); train_->scales_loss())
     scalars.insert({{"loss_scale", state.scale}, {"good_steps", state.counts.good}, {"skipped_steps", state.counts.skipped}});
   checkpoints_->save({.step = step_, .tokens = seen_, .seed = config_.train.seed, .epoch = at.epoch, .index = at.index, .scalars = scalars}, content);
@@ -280,8 +329,9 @@ void Run::finish() {
   if (hooks_.steps_only) return;
   const auto folder = config_.output / "model";
   if (leads()) io::make_folder(folder);
+  train_->share_buffers();
   train_->fetch();
-  task_->save_model(folder);
+  task_->save_model(*model_, folder);
   parallel::any_rank(world(), false);
   summary_.model = folder;
 }
@@ -291,10 +341,11 @@ void Run::summarise() {
     summary_.comm_seconds = train_->gradients()->times().seconds, summary_.hidden_percent = 100 * train_->gradients()->times().hidden();
   summary_.step = step_;
   summary_.loss = loss_;
+  summary_.images = task_->units().classes;
   const auto steps_done = static_cast<double>(step_ - summary_.first_step);
   if (steps_done == 0) return;
   summary_.samples_per_second = steps_done * static_cast<double>(rows_of_step()) / summary_.seconds;
-  summary_.tokens_per_second = summary_.samples_per_second * static_cast<double>(task_->units().in_row);
+  if (!summary_.images) summary_.tokens_per_second = summary_.samples_per_second * static_cast<double>(task_->units().in_row);
   if (light_seconds_ >= 0) summary_.sol_percent = 100 * light_seconds_ * steps_done / summary_.seconds;
 }
 
@@ -328,7 +379,8 @@ RunSummary Run::go() {
 
 RunSummary run(RunConfig& config, const Hooks& hooks) {
   if (config.output.empty() && !hooks.steps_only) fail_usage("train", "no output folder: give --out DIR or set output");
-  config.model.resolve();  // mistakes are told before the long work on the text
+  check_config(config);  // mistakes are told before the long work on the text
+  config.model.resolve();
   if (!hooks.steps_only) io::make_folder(config.output);
   return Run(config, hooks).go();
 }

@@ -5,6 +5,7 @@
 
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/train/config.h"
+#include "hpcdl/train/memory_plan.h"
 #include "hpcdl/train/progress.h"
 #include "hpcdl/train/train_step.h"
 
@@ -20,6 +21,7 @@ struct Hooks {
   std::function<void(const std::vector<const Executable*>& programs)> before_steps = {};
   std::function<void(std::int64_t step)> after_step;  // 1-based number of the step just done and logged
   Observer* observer = nullptr;                       // watches every step; outlives the run
+  std::int64_t host_memory_limit = 0;                 // of all processes of the host or the job together: a cgroup's; 0: none
   /// Steps only: no metrics, checkpoints, evaluation or model; `output` is not touched, and nothing is resumed.
   bool steps_only = false;
 };
@@ -31,15 +33,20 @@ struct RunSummary {
   bool stopped = false;                // asked to by a signal; saved
   double loss = 0;                     // of the last step
   double eval_loss = 0;                // at the end; NaN without evaluation text
-  std::int64_t eval_tokens = 0;
+  std::int64_t eval_tokens = 0;        // targets that it is the mean of: tokens or images
+  bool images = false;                 // a classifier of images was trained; text otherwise
+  double accuracy = -1, eval_accuracy = -1;  // of images: share of right answers in the last epoch or what was done of it, and in the last evaluation
   double seconds = 0, sol_percent = -1;  // of the steps of this run, evaluation and saves apart
-  double tokens_per_second = 0, samples_per_second = 0;  // of all ranks; a sample: a row of a batch
+  double tokens_per_second = 0, samples_per_second = 0;  // of all ranks; a sample: a row of a batch. No tokens where images are trained on
   double comm_seconds = 0, hidden_percent = -1;  // CPU: in which gradients were exchanged, and the share of it that nobody waited for
   std::int64_t parameters = 0, arena_bytes = 0;
 };
 
 /// `output` must be set; resolves `config` in place. Throws UsageError and Error with what to do.
 RunSummary run(RunConfig& config, const Hooks& hooks);
+
+/// What the run would take of the memory there is, and what would make it less. Prepares the data, and takes next to no memory itself.
+MemoryAdvice plan_run(RunConfig& config, const Hooks& hooks);
 
 /// Optimizer arguments and pass options of a config.
 StepOptions step_options(const RunConfig& config);

@@ -8,7 +8,7 @@ Profiled profile_training(train::RunConfig& config, const ProfileOptions& option
   if (options.steps < 1 || options.warmup < 0) fail_usage("profile", "expected at least one step and no negative warm-up");
   if (options.world < 1 || options.rank < 0 || options.rank >= options.world)
     fail_usage("profile", "rank {} does not lie within a world of {}", options.rank, options.world);
-  config.train.steps = options.warmup + 2 * options.steps;
+  config.train.steps = options.warmup + 2 * options.steps, config.train.epochs = 0;
   Profiled out;
   const auto policy = [&](std::int64_t n) {
     if (n < options.warmup) return Look::away;

@@ -1,0 +1,45 @@
+#include "hpcdl/train/check_config.h"
+
+#include <gtest/gtest.h>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/io/config_table.h"
+
+namespace hpcdl::train {
+namespace {
+
+std::string verdict(const std::vector<std::string>& overrides) {
+  RunConfig c;
+  io::ConfigTable table(c);
+  for (const auto& word : overrides) table.apply_override(word);
+  try {
+    check_config(c);
+  } catch (const UsageError& e) {
+    return e.what();
+  }
+  return "fine";
+}
+
+TEST(check_config, what_means_nothing_is_refused) {
+  EXPECT_EQ(verdict({}), "fine");
+  EXPECT_EQ(verdict({"--model.family=simple_cnn", "--train.optimizer=sgd", "--train.nesterov=true", "--data.mixup=0.2"}), "fine");
+  EXPECT_EQ(verdict({"--data.mixup=0.2"}), "[config] data.mixup = 0.2 is for images, and model.family is gpt2");
+  EXPECT_EQ(verdict({"--model.family=resnet18", "--model.layers=4"}), "[config] model.layers = 4 is for text, and model.family is resnet18");
+  EXPECT_EQ(verdict({"--model.family=resnet18", "--parallel.tp=2"}), "[config] parallel.tp = 2 is for text, and model.family is resnet18");
+  EXPECT_NE(verdict({"--model.family=resnet18", "--train.dropout=0.1"}).find("resnet18 has none"), std::string::npos);
+  EXPECT_EQ(verdict({"--train.nesterov=true"}), "[config] train.nesterov = true is for sgd, and train.optimizer is adamw");
+  EXPECT_EQ(verdict({"--train.optimizer=sgd", "--train.beta1=0.8"}), "[config] train.beta1 = 0.8 is for adamw, and train.optimizer is sgd");
+  EXPECT_EQ(verdict({"--train.base_batch=64"}), "[config] train.base_batch = 64 is for scaled learning rates, and train.lr_scaling is none");
+  EXPECT_EQ(verdict({"--train.base_batch=64", "--train.lr_scaling=sqrt"}), "fine");
+  EXPECT_NE(verdict({"--train.optimizer=sgd", "--train.nesterov=true", "--train.momentum=0"}).find("needs momentum"), std::string::npos);
+}
+
+TEST(check_config, a_saved_config_is_as_good_as_the_first) {
+  RunConfig c, again;
+  io::ConfigTable(c).apply_override("--model.family=simple_cnn");
+  io::ConfigTable(again).apply_toml(io::ConfigTable(c).to_toml(), "saved");
+  EXPECT_NO_THROW(check_config(again));
+}
+
+}  // namespace
+}  // namespace hpcdl::train

@@ -1,0 +1,52 @@
+#pragma once
+// Classifiers of images: samples, loss, accuracy.
+
+#include "hpcdl/data/images/image_loader.h"
+#include "hpcdl/models/image_model.h"
+#include "hpcdl/train/task.h"
+
+namespace hpcdl::train {
+
+class ImageTask final : public Task {
+ public:
+  /// Opens the training images, host by host, and takes the number of classes from them.
+  ImageTask(RunConfig& config, const parallel::Mesh& mesh, const Console& console);
+
+  Units units() const override { return {"samples", "samples_per_second", "img/s", 1, true}; }
+  std::string describe_data() const override;
+  std::int64_t rows() const override { return set_->count(); }
+  std::unique_ptr<models::Trainable> make_model() const override;
+  std::int64_t bytes_ahead(std::int64_t batch) const override;
+
+  void check_resumes(const std::filesystem::path& folder) const override;
+  void open_data(const data::LoaderState& start, bool evaluates) override;
+  void next() override { batch_ = &loader_->next(); }
+  std::int64_t accumulate(TrainStep& step, std::int64_t number, std::int64_t micro, bool last) override;
+  data::LoaderState position() const override { return loader_->state(); }
+  double waited_seconds() const override { return loader_->waited_seconds(); }
+  std::string describe_samples(std::int64_t micro, std::span<const std::int64_t> rows) const override;
+
+  std::optional<Score> evaluate(TrainStep& step, std::int64_t batches) override;
+  io::Json score_metrics(const Score& all) const override;
+  std::string score_words(const Score& all) const override;
+
+  void save_beside(const std::filesystem::path& folder) const override;
+  void save_model(const models::Trainable& model, const std::filesystem::path& folder) const override;
+
+ private:
+  data::ImageLoaderOptions loader_options() const;
+  std::shared_ptr<const data::ImageSet> open(data::Split split) const;
+  std::vector<View> views(const data::ImageBatch& batch, const std::vector<models::InputSpec>& inputs);
+
+  RunConfig& config_;
+  const parallel::Mesh& mesh_;
+  std::function<void(const std::string&)> warn_;
+  std::shared_ptr<const data::ImageSet> set_;
+  std::optional<data::ImageLoader> loader_;
+  std::optional<data::ImageEvalBatches> eval_;
+  const data::ImageBatch* batch_ = nullptr;
+  std::vector<float> rest_;                         // 1 - mix
+  std::vector<std::vector<std::int64_t>> samples_;  // by micro-batch
+};
+
+}  // namespace hpcdl::train

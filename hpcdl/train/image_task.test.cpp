@@ -1,0 +1,151 @@
+// Runs on images.
+
+#include "hpcdl/train/image_task.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "hpcdl/testing/ranks.h"
+#include "hpcdl/train/runs_for_tests.h"
+#include "hpcdl/train/train_for_tests.h"
+
+namespace hpcdl::train {
+namespace {
+
+/// Some steps of a small network: the second epoch begins in step 5.
+void image_config(RunConfig& c, const io::TempFolder& tmp, const std::string& name) {
+  c.model.family = io::Family::simple_cnn;
+  c.image.width = 4;
+  c.data.procedural = 36;
+  c.train.steps = 6, c.train.batch = 8, c.train.lr = 3e-3, c.train.warmup = 2, c.train.eval_every = 2;
+  c.train.threads = 2;
+  c.checkpoint.keep = 0;
+  c.output = tmp / name;
+}
+
+class ImageRun : public ::testing::TestWithParam<std::string> {
+ protected:
+  void configure(RunConfig& c, const io::TempFolder& tmp, const std::string& name) const {
+    image_config(c, tmp, name);
+    const auto has = [&](const char* word) { return GetParam().find(word) != std::string::npos; };
+    if (has("sgd")) c.train.optimizer = OptimizerKind::sgd, c.train.nesterov = true, c.train.lr = 0.01;
+    if (has("mixup")) c.data.mixup = 0.4;
+    if (has("smooth")) c.train.label_smoothing = 0.1;
+    if (has("accumulate")) c.train.accumulate = 2, c.train.batch = 4;
+    if (has("bf16")) c.train.dtype = Compute::bf16;
+    if (has("resnet")) c.model.family = io::Family::resnet18;
+    if (has("cuda")) c.train.device = "cuda";
+  }
+};
+
+TEST_P(ImageRun, a_stopped_run_goes_on_as_if_it_had_not_been) {
+  const io::TempFolder tmp;
+  RunConfig whole, first, second;
+  configure(whole, tmp, "whole");
+  configure(first, tmp, "stopped");
+  configure(second, tmp, "stopped");
+  const auto done = run(whole, {});
+  EXPECT_TRUE(done.images);
+  EXPECT_GE(done.eval_accuracy, 0);
+  const auto stopped = run(first, {.console = {}, .speed_of_light = {}, .after_step = [](std::int64_t step) {
+    if (step == 3) ::raise(SIGTERM);
+  }});
+  EXPECT_TRUE(stopped.stopped);
+  const auto resumed = run(second, {});
+  EXPECT_EQ(resumed.first_step, 3);
+  EXPECT_EQ(resumed.accuracy, done.accuracy) << "of the whole epoch";
+  expect_same_run(tmp / "whole", tmp / "stopped", "step_00000006");
+}
+
+/// Who makes the batches, how many threads compute, and whether activations are computed twice: not a bit of difference, and running
+/// statistics are brought up to date once.
+TEST_P(ImageRun, workers_threads_and_recompute_change_no_bit) {
+  const io::TempFolder tmp;
+  RunConfig plain, other;
+  configure(plain, tmp, "plain");
+  configure(other, tmp, "other");
+  other.data.workers = 0, other.data.prefetch = 1;
+  other.train.threads = 1, other.train.recompute = true;
+  const auto a = run(plain, {}), b = run(other, {});
+  EXPECT_LT(b.arena_bytes, a.arena_bytes);
+  expect_same_run(tmp / "plain", tmp / "other", "step_00000006");
+}
+INSTANTIATE_TEST_SUITE_P(kinds, ImageRun, ::testing::Values("plain", "sgd_mixup_smooth", "resnet_sgd_accumulate", "bf16"));
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ImageRun);
+INSTANTIATE_TEST_SUITE_P(gpu, ImageRun, ::testing::ValuesIn(cuda_devices() > 0 ? std::vector<std::string>{"cuda_sgd_mixup_smooth", "cuda_resnet_accumulate_bf16"} : std::vector<std::string>{}));
+
+TEST(ImageRun, it_learns_and_says_how_well) {
+  const io::TempFolder tmp;
+  RunConfig c;
+  image_config(c, tmp, "learn");
+  c.image.width = 8;
+  c.data.procedural = 512;
+  c.train.epochs = 4, c.train.batch = 16, c.train.eval_every = 0, c.train.log_every = 8;
+  const auto s = run(c, {});
+  EXPECT_EQ(s.step, 128);
+  EXPECT_GT(s.accuracy, 0.3) << "ten classes";
+  EXPECT_GT(s.eval_accuracy, 0.3);
+  std::istringstream in(io::read_file(c.output / "metrics.jsonl"));
+  int evaluations = 0;
+  for (std::string line; std::getline(in, line);) {
+    const auto j = io::parse_json(line, "metrics.jsonl");
+    if (!j.contains("eval_accuracy")) {
+      for (const char* key : {"accuracy", "epoch", "samples", "samples_per_second", "data_wait_percent"}) EXPECT_TRUE(j.contains(key)) << line;
+      continue;
+    }
+    ++evaluations;
+    EXPECT_EQ(j.at("epoch").get<double>(), evaluations);
+    EXPECT_EQ(j.at("eval_samples").get<int>(), 102);
+    EXPECT_TRUE(j.contains("train_accuracy")) << line;
+  }
+  EXPECT_EQ(evaluations, 4);
+}
+
+/// Running statistics differ from rank to rank; checkpoints and evaluations are those of the first.
+TEST(ImageRun, ranks_stop_and_go_on_to_the_same_bits) {
+  const io::TempFolder tmp;
+  const auto train_on = [&](const std::string& name, bool stop) {
+    testing::run_ranks(2, [&](const comm::Group& world) {
+      RunConfig c;
+      image_config(c, tmp, name);
+      c.train.batch = 4, c.train.threads = 1;
+      Hooks hooks;
+      hooks.world = world;
+      if (stop && world.rank() == 1)
+        hooks.after_step = [](std::int64_t step) {
+          if (step == 3) ::raise(SIGTERM);
+        };
+      run(c, hooks);
+    });
+  };
+  train_on("whole", false);
+  train_on("stopped", true);
+  train_on("stopped", false);
+  expect_same_file(tmp / "whole/model/model.safetensors", tmp / "stopped/model/model.safetensors");
+  EXPECT_EQ(timeless_metrics(tmp / "whole"), timeless_metrics(tmp / "stopped"));
+}
+
+TEST(ImageRun, a_loss_that_is_no_number_names_the_samples) {
+  const io::TempFolder tmp;
+  RunConfig c;
+  image_config(c, tmp, "r");
+  c.train.lr = 1e30, c.train.warmup = 0, c.train.clip = 0;
+  const auto error = error_of([&] { run(c, {}); });
+  EXPECT_NE(error.find("not finite; the first bad tensor is"), std::string::npos) << error;
+  EXPECT_NE(error.find(", in samples "), std::string::npos) << error;
+  EXPECT_NE(error.find(" of procedural"), std::string::npos) << error;
+}
+
+TEST(ImageRun, another_model_does_not_resume) {
+  const io::TempFolder tmp;
+  RunConfig c, wider;
+  image_config(c, tmp, "r");
+  image_config(wider, tmp, "r");
+  wider.image.width = 8;
+  c.train.steps = wider.train.steps = 1;
+  run(c, {});
+  EXPECT_NE(error_of([&] { run(wider, {}); }).find("another model"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace hpcdl::train

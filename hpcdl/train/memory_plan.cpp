@@ -1,0 +1,129 @@
+#include "hpcdl/train/memory_plan.h"
+
+#include "hpcdl/core/imagined_memory.h"
+#include "hpcdl/core/units.h"
+
+namespace hpcdl::train {
+
+namespace {
+
+std::string name_of(const Executable& exe) {
+  const auto& program = exe.program();
+  if (exe.plan().worst_record < 0) return "no record";
+  const auto& r = program.records[static_cast<std::size_t>(exe.plan().worst_record)];
+  const auto& scope = program.scopes[r.scope];
+  return fmt::format("record {} ({}, {}{}{})", exe.plan().worst_record, r.op, phase_name(r.phase), scope.empty() ? "" : ", ", scope);
+}
+
+std::string bytes(std::int64_t n) { return format_bytes(static_cast<double>(n)); }
+
+}  // namespace
+
+MemoryLedger plan_memory(const std::function<std::unique_ptr<models::Trainable>()>& make, const StepOptions& options, std::int64_t micro_batches, Device device) {
+  const ImaginedMemory imagined;
+  Pool pool(1);
+  const auto model = make();
+  auto alone = options;
+  alone.data = {};  // gradients that are exchanged lie elsewhere, and are as large
+  TrainStep step(*model, pool, alone, device);
+  MemoryLedger l;
+  for (const auto& p : model->parameters()) l.weights += p.value.bytes() + (p.copy ? p.copy.bytes() : 0), l.gradients += p.gradient.bytes();
+  for (const auto& b : model->buffers()) l.weights += b.value.bytes();
+  for (const auto& t : step.optimizer_state()) l.optimizer += t.tensor.bytes();
+  l.activations = step.arena_bytes();
+  std::int64_t worst = -1;
+  for (const auto* exe : step.programs(micro_batches))
+    if (exe->plan().live_bytes > worst) worst = exe->plan().live_bytes, l.peak = name_of(*exe);
+  const auto made = device.is_cuda() ? imagined.device_bytes() : imagined.host_bytes();
+  l.other = std::max<std::int64_t>(made - l.total(), 0);  // before the batches, which are no Buffers
+  for (const auto& input : step.inputs())
+    if (!device.is_cuda()) l.staged += micro_batches * input.spec.bytes();
+  return l;
+}
+
+MemoryAdvice::MemoryAdvice(const MemoryChange& now, const Room& room, const Plan& plan) : room_(room), now_{now, plan(now)} {}
+
+bool MemoryAdvice::try_change(const MemoryChange& change, const Plan& plan) {
+  if (change == now_.change) return false;
+  alternatives_.push_back({change, plan(change)});
+  return alternatives_.back().ledger.total() <= room_.bytes;
+}
+
+/// The largest part of the batch that fits, the others left out of the table; the smallest one where none does.
+bool MemoryAdvice::try_smaller_batches(MemoryChange change, const Plan& plan) {
+  const auto whole = change;
+  for (std::int64_t parts = 2; parts <= whole.batch; ++parts) {
+    if (whole.batch % parts != 0) continue;
+    change.batch = whole.batch / parts, change.accumulate = whole.accumulate * parts;
+    if (try_change(change, plan)) return true;
+    if (change.batch > 1) alternatives_.pop_back();
+  }
+  return false;
+}
+
+void MemoryAdvice::look_for_smaller(const Plan& plan) {
+  const auto& now = now_.change;
+  auto recompute = now, half = now;
+  recompute.recompute = true;
+  if (now.dtype == Compute::f32) half.dtype = Compute::bf16;
+  auto both = half;
+  both.recompute = true;
+  bool found = try_change(recompute, plan);
+  found = try_smaller_batches(now, plan) || found;
+  found = try_change(half, plan) || found;
+  if (found) return;
+  if (both != half && both != recompute) found = try_change(both, plan);
+  if (recompute != now) found = try_smaller_batches(recompute, plan) || found;
+  if (!found && half != now) try_smaller_batches(both, plan);
+}
+
+const MemoryPlan* MemoryAdvice::smallest_change() const {
+  for (const auto& a : alternatives_)
+    if (a.ledger.total() <= room_.bytes) return &a;
+  return nullptr;
+}
+
+std::string MemoryAdvice::words(const MemoryChange& c) const {
+  const auto& now = now_.change;
+  std::string out;
+  if (c.recompute != now.recompute) out += " --train.recompute=true";
+  if (c.batch != now.batch) out += fmt::format(" --train.batch={} --train.accumulate={}", c.batch, c.accumulate);
+  if (c.dtype != now.dtype) out += fmt::format(" --train.dtype={}", io::enum_name(c.dtype));
+  return out.empty() ? "as it is" : out.substr(1);
+}
+
+std::string MemoryAdvice::verdict() const {
+  if (fits()) return fmt::format("the run takes {} of {} ({})", bytes(now_.ledger.total()), bytes(room_.bytes), room_.of);
+  const auto* change = smallest_change();
+  const auto fixed = now_.ledger.weights + now_.ledger.gradients + now_.ledger.optimizer;
+  return fmt::format("the run takes {}, there is {} ({}); {}", bytes(now_.ledger.total()), bytes(room_.bytes), room_.of,
+                     change ? "the smallest change that fits: " + words(change->change)
+                     : fixed > room_.bytes ? fmt::format("weights, gradients and optimizer alone take {}: share the layers out over more ranks (parallel.tp), or take a smaller model", bytes(fixed))
+                                           : "nothing above fits: take a smaller model or context, or share the layers out over more ranks (parallel.tp)");
+}
+
+std::string MemoryAdvice::text() const {
+  const auto& l = now_.ledger;
+  std::string out = "memory that the run takes:\n";
+  const auto row = [&](std::string_view name, std::int64_t n, std::string_view note = "") {
+    if (n > 0) out += fmt::format("  {:<16}{:>12}{}{}\n", name, bytes(n), note.empty() ? "" : "  ", note);
+  };
+  row("weights", l.weights);
+  row("gradients", l.gradients);
+  row("optimizer", l.optimizer);
+  row("activations", l.activations, "at most, in " + l.peak);
+  row("batches", l.staged);
+  row("other", l.other);
+  row("together", l.total());
+  out += fmt::format("  {:<16}{:>12}  {}\n", "there is", bytes(room_.bytes), room_.of);
+  if (alternatives_.empty()) return out;
+  std::size_t width = 6;
+  for (const auto& a : alternatives_) width = std::max(width, words(a.change).size());
+  out += fmt::format("what would take less for the same samples in a step, each recorded and planned:\n  {:<{}}{:>14}{:>14}\n", "change", width, "activations", "together");
+  for (const auto& a : alternatives_)
+    out += fmt::format("  {:<{}}{:>14}{:>14}  {}\n", words(a.change), width, bytes(a.ledger.activations), bytes(a.ledger.total()),
+                       a.ledger.total() <= room_.bytes ? "fits" : "too large");
+  return out;
+}
+
+}  // namespace hpcdl::train

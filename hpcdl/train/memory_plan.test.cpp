@@ -1,0 +1,156 @@
+#include "hpcdl/train/memory_plan.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include "hpcdl/core/imagined_memory.h"
+#include "hpcdl/models/language_model.h"
+#include "hpcdl/testing/ranks.h"
+#include "hpcdl/train/train_for_tests.h"
+
+namespace hpcdl::train {
+namespace {
+
+struct Kind {
+  std::string name;
+  io::Family family = io::Family::gpt2;
+  bool recompute = false;
+  Compute dtype = Compute::f32;
+  std::int64_t accumulate = 1;
+};
+
+class MemoryPlanned : public ::testing::TestWithParam<Kind> {};
+
+/// What is planned over imagined memory is what a step then takes.
+TEST_P(MemoryPlanned, is_what_a_step_takes) {
+  RunConfig c;
+  c.model.family = GetParam().family;
+  c.model.layers = 2, c.model.heads = 2, c.model.width = 32, c.model.context = 32, c.model.vocab = 300;
+  c.model.resolve();
+  c.train.batch = 3, c.train.recompute = GetParam().recompute, c.train.dtype = GetParam().dtype, c.train.accumulate = GetParam().accumulate;
+  const auto make = [&] { return std::make_unique<models::LanguageModel>(models::LanguageModel::create(c.model, 1, true)); };
+  const auto ledger = plan_memory(make, step_options(c), c.train.accumulate, {});
+  EXPECT_FALSE(ImaginedMemory::active());
+
+  const auto model = make();
+  Pool pool(1);
+  const TrainStep step(*model, pool, step_options(c));
+  EXPECT_EQ(ledger.activations, step.arena_bytes());
+  const auto four = 4 * model->parameter_count();
+  EXPECT_EQ(ledger.weights, four);
+  EXPECT_EQ(ledger.gradients, four);
+  EXPECT_EQ(ledger.optimizer, 2 * four);
+  EXPECT_EQ(ledger.staged, c.train.accumulate * 2 * 3 * 32 * 4);
+  EXPECT_LT(ledger.other, 1 << 16) << "gaps, and the angles of rotary positions";
+  EXPECT_TRUE(ledger.peak.starts_with("record ")) << ledger.peak;
+}
+INSTANTIATE_TEST_SUITE_P(kinds, MemoryPlanned,
+                         ::testing::Values(Kind{"gpt2"}, Kind{"llama", io::Family::llama}, Kind{"recompute", io::Family::llama, true}, Kind{"bf16", io::Family::gpt2, false, Compute::bf16},
+                                         Kind{"accumulate", io::Family::gpt2, false, Compute::f32, 4}),
+                         [](const auto& kind) { return kind.param.name; });
+
+TEST(memory_plan, a_model_larger_than_any_machine_is_planned) {
+  io::ModelConfig m;
+  m.layers = 96, m.heads = 96, m.width = 12288, m.context = 2048, m.vocab = 50257;
+  m.resolve();
+  RunConfig c;
+  c.model = m;
+  const auto ledger = plan_memory([&] { return std::make_unique<models::LanguageModel>(models::LanguageModel::create(m, 1, true)); }, step_options(c), 1, {});
+  EXPECT_NEAR(static_cast<double>(ledger.weights), 4 * 174.6e9, 4e9);
+  EXPECT_GT(ledger.activations, std::int64_t{1} << 38);
+}
+
+MemoryLedger of(std::int64_t activations) {
+  MemoryLedger l;
+  l.weights = l.gradients = 100, l.optimizer = 200, l.activations = activations;
+  return l;
+}
+
+/// 100 bytes for each sample; a quarter with recompute, half in 16 bits.
+MemoryLedger rule(const MemoryChange& c) { return of(c.batch * 100 / (c.recompute ? 4 : 1) / (c.dtype == Compute::f32 ? 1 : 2)); }
+
+TEST(memory_plan, the_smallest_change_that_fits_comes_first) {
+  const auto advise = [](std::int64_t room, const MemoryChange& now = {.batch = 8}) {
+    MemoryAdvice a(now, {room, "test"}, rule);
+    a.look_for_smaller(rule);
+    return a;
+  };
+  const auto words = [](const MemoryAdvice& a) { return a.smallest_change() ? a.words(a.smallest_change()->change) : "none"; };
+  EXPECT_TRUE(advise(1200).fits());
+  EXPECT_FALSE(advise(1199).fits());
+  EXPECT_EQ(words(advise(1199)), "--train.recompute=true");
+  EXPECT_EQ(words(advise(600)), "--train.recompute=true");
+  EXPECT_EQ(words(advise(599)), "--train.batch=1 --train.accumulate=8");
+  EXPECT_EQ(words(advise(499)), "--train.recompute=true --train.batch=2 --train.accumulate=4") << "not even one sample alone";
+  EXPECT_EQ(words(advise(415)), "--train.recompute=true --train.batch=1 --train.accumulate=8 --train.dtype=bf16");
+  EXPECT_EQ(words(advise(411)), "none");
+  EXPECT_EQ(words(advise(700, {.batch = 6, .accumulate = 2, .recompute = true})), "--train.batch=3 --train.accumulate=4") << "of what fits, the largest; but it fits as it is";
+  EXPECT_NE(advise(399).verdict().find("weights, gradients and optimizer alone take 400 B"), std::string::npos) << advise(399).verdict();
+  const auto text = advise(599).text();
+  for (const char* part : {"activations", "--train.batch=1 --train.accumulate=8", "fits", "too large", "there is"}) EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+std::string error_of(RunConfig& c, std::string& said, const comm::Group& world = {}) try {
+  Hooks hooks;
+  hooks.console.line = [&](std::string_view line) { said += std::string(line) + "\n"; };
+  hooks.world = world;
+  run(c, hooks);
+  return "no error";
+} catch (const Error& e) {
+  return e.what();
+}
+
+TEST(memory_plan, a_run_that_does_not_fit_says_what_would_and_that_fits) {
+  const io::TempFolder tmp;
+  RunConfig c, less;
+  for (auto* x : {&c, &less}) {
+    toy_config(*x, tmp, "r");
+    x->train.batch = 16, x->train.steps = 1;
+  }
+  const auto total = plan_run(c, {}).now().ledger.total();
+  c.train.memory_limit = less.train.memory_limit = total - 1;
+  std::string said;
+  const auto error = error_of(c, said);
+  EXPECT_TRUE(error.starts_with("[memory] the run takes ")) << error;
+  EXPECT_NE(error.find("(train.memory_limit); the smallest change that fits: --train.recompute=true"), std::string::npos) << error;
+  EXPECT_NE(said.find("activations"), std::string::npos) << said;
+  less.train.recompute = true;
+  EXPECT_EQ(error_of(less, said), "no error");
+}
+
+TEST(memory_plan, ranks_end_together) {
+  const io::TempFolder tmp;
+  {
+    RunConfig c;
+    toy_config(c, tmp, "unused");
+  }
+  const auto errors = testing::rank_errors(2, [&](const comm::Group& world) {
+    RunConfig c;
+    toy_config(c, tmp, "r");
+    if (world.rank() == 1) c.train.memory_limit = 1000;
+    std::string said;
+    const auto error = error_of(c, said, world);
+    throw Error(error);
+  });
+  EXPECT_NE(errors.at(0).find("another rank has too little memory"), std::string::npos) << errors[0];
+  EXPECT_NE(errors.at(1).find("alone take"), std::string::npos) << errors[1];
+}
+
+TEST(memory_plan, the_limits_of_the_process_count) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  const auto free_now = available_memory({});
+  EXPECT_GT(free_now.bytes, 0);
+  auto low = before;
+  low.rlim_cur = rlim_t{8} << 30;  // of addresses; a process with threads reserves some
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &low), 0);
+  const auto limited = available_memory({});
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_LT(limited.bytes, std::int64_t{8} << 30);
+  EXPECT_LE(available_memory({}, 4).bytes, std::max(free_now.bytes / 2, limited.bytes)) << "a quarter";
+  EXPECT_EQ(available_memory({}, 1, 1).of, "memory that the cgroup leaves");
+  EXPECT_EQ(available_memory({}, 1, 1).bytes, 0) << "more is taken than that";
+}
+
+}  // namespace
+}  // namespace hpcdl::train
