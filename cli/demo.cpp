@@ -8,6 +8,7 @@
 
 #include "cli/demo_report.h"
 #include "cli/demo_text.h"
+#include "cli/demos.h"
 #include "cli/self.h"
 #include "cli/verb.h"
 #include "hpcdl/core/units.h"
@@ -28,10 +29,11 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Options {
-  std::string text, out = "hpcdl-demo";
-  std::int64_t steps = 0;
+  int number = 0;  // 0: text; 1 to 4: see cli/demos.h
+  std::string text, out, data, device = "cpu";
+  std::int64_t steps = 0, epochs = 0;
   double minutes = 1.75;
-  bool json = false;
+  bool json = false, quick = false;
 };
 
 constexpr std::int64_t kTextBytes = 6'000'000, kLeastText = 20'000, kEvalTokens = 16'384;
@@ -39,7 +41,7 @@ constexpr int kSampleTokens = 96;
 
 class Demo {
  public:
-  explicit Demo(const Options& o) : options_(o), out_(o.out), run_(out_ / "run"), int4_(out_ / "model-int4") {}
+  explicit Demo(const Options& o) : options_(o), out_(o.out.empty() ? "hpcdl-demo" : o.out), run_(out_ / "run"), int4_(out_ / "model-int4") {}
   int go();
 
  private:
@@ -274,15 +276,37 @@ int Demo::go() {
 
 }  // namespace
 
+namespace {
+
+void setup(CLI::App& sub, Options& o) {
+  sub.add_option("number", o.number, "Without: a language model, as above. 1: images on one device; 2: data parallel; 3: mixed precision; 4: where time and memory go")
+      ->check(CLI::Range(1, 4))->option_text("1|2|3|4");
+  sub.add_option("--out", o.out, "Folder for everything that is made; default: hpcdl-demo, or hpcdl-demo-N");
+  sub.add_flag("--json", o.json, "One JSON object on stdout at the end");
+  constexpr const char* kText = "Language model";
+  sub.add_option("--text", o.text, "Text to learn from; default: prose found in the documentation of this machine")->group(kText);
+  sub.add_option("--steps", o.steps, "Training steps; default: as many as fit --minutes")->check(CLI::PositiveNumber)->group(kText);
+  sub.add_option("--minutes", o.minutes, "Time to train for")->check(CLI::PositiveNumber)->capture_default_str()->group(kText);
+  constexpr const char* kImages = "Demos 1 to 4";
+  sub.add_option("--data", o.data, "CIFAR-10 or -100 as published, or a folder with one folder a class; default: a procedural set")->group(kImages);
+  sub.add_option("--device", o.device, "cpu or cuda")->capture_default_str()->group(kImages);
+  sub.add_option("--epochs", o.epochs, "Passes over the data, of demos 1 and 3; default: as the demo suggests")->check(CLI::PositiveNumber)->group(kImages);
+  sub.add_flag("--quick", o.quick, "A tiny model and few images: everything is run, and no figure means much")->group(kImages);
+}
+
+int demo_verb(Options& o, CLI::App& sub) {
+  const std::vector<std::string> of_text{"--text", "--steps", "--minutes"}, of_images{"--data", "--device", "--epochs", "--quick"};
+  for (const auto& name : o.number ? of_text : of_images)
+    if (sub.get_option(name)->count() > 0)
+      fail_usage("demo", "{} belongs to {}, not to {}", name, o.number ? "`hpcdl demo` without a number" : "`hpcdl demo 1` to `hpcdl demo 4`", o.number ? fmt::format("`hpcdl demo {}`", o.number) : "`hpcdl demo`");
+  if (o.number == 0) return Demo(o).go();
+  return run_demo({.number = o.number, .data = o.data, .device = o.device, .out = o.out, .epochs = o.epochs, .json = o.json, .quick = o.quick});
+}
+
+}  // namespace
+
 void add_demo(CLI::App& app, Run& run) {
-  add_verb<Options>(app, run, "demo", "Trains, compresses and runs a small language model on text of this machine; about two minutes",
-                    [](CLI::App& sub, Options& o) {
-                      sub.add_option("--text", o.text, "Text to learn from; default: prose found in the documentation of this machine");
-                      sub.add_option("--out", o.out, "Folder for everything that is made")->capture_default_str();
-                      sub.add_option("--steps", o.steps, "Training steps; default: as many as fit --minutes")->check(CLI::PositiveNumber);
-                      sub.add_option("--minutes", o.minutes, "Time to train for")->check(CLI::PositiveNumber)->capture_default_str();
-                      sub.add_flag("--json", o.json, "One JSON object on stdout at the end");
-                    }, [](Options& o) { return Demo(o).go(); });
+  add_verb<Options>(app, run, "demo", "Trains, compresses and runs a small language model on text of this machine, in about two minutes; with a number: one of four demos on images", setup, demo_verb);
 }
 
 }  // namespace hpcdl::cli

@@ -1,0 +1,54 @@
+#pragma once
+// What the demos share: a config from a TOML and what suits the machine, and what a run has written down.
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "examples/demos/demos.h"
+#include "hpcdl/train/trainer.h"
+
+namespace hpcdl::demos {
+
+/// A line of metrics.jsonl.
+struct StepLine {
+  double step = 0, loss = 0, samples_per_second = 0, data_wait_percent = 0;
+  double comm_percent = -1, hidden_percent = -1;  // -1: one rank
+};
+struct EpochLine {
+  double step = 0, epoch = 0, loss = 0, train_accuracy = 0, accuracy = 0;  // loss and accuracy: of images held out
+};
+struct Log {
+  std::vector<StepLine> steps;
+  std::vector<EpochLine> epochs;
+
+  /// Of the steps behind the first ones, which warm up.
+  double samples_per_second() const;
+  double data_wait_percent() const;
+  double comm_percent() const;
+  double hidden_percent() const;
+};
+Log read_log(const std::filesystem::path& run);
+
+/// The TOML of a demo, "1_baseline", then `smaller` ("train.batch=64") where the device is a CPU, then what the options say, then `more`.
+void configure(train::RunConfig& config, std::string_view demo, const Options& options, const std::vector<std::string>& smaller, const std::vector<std::string>& more = {});
+/// Writes `config` where `hpcdl train -c` reads it from.
+std::filesystem::path write_config(train::RunConfig& config, const std::filesystem::path& file);
+
+/// Trains in this process, into config.output.
+train::RunSummary train_here(train::RunConfig& config, const train::Console& console);
+/// Trains as `ranks` processes, `hpcdl launch -n RANKS -- train`, into config.output; what the ranks wrote down.
+Log train_on_ranks(train::RunConfig& config, int ranks, const Options& options);
+
+/// Devices (GPU) or cores (CPU) that ranks can have for themselves.
+int most_ranks(const Options& options);
+/// 1, 2, 4, ... up to most_ranks(); 1 and 2 on any machine.
+std::vector<int> rank_counts(const Options& options);
+
+void say(const Options& options, const std::string& line);
+lab::Series series(std::string name, const std::vector<EpochLine>& epochs, double EpochLine::* value);
+std::string percent(double share);  // 0.934 is "93.4 %"
+std::vector<lab::Fact> machine_facts(const Options& options);
+
+}  // namespace hpcdl::demos

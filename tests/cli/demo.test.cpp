@@ -1,0 +1,69 @@
+// The demos on images, as small as they come: what they print and what they leave behind.
+
+#include <gtest/gtest.h>
+
+#include "hpcdl/io/file.h"
+#include "tests/cli/program.h"
+
+namespace hpcdl::cli_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Demo : public testing::Test {
+ protected:
+  nlohmann::json demo(int number) const {
+    const auto r = run({"demo", std::to_string(number), "--quick", "--json", "--out", (tmp_ / "out").string()});
+    EXPECT_EQ(r.code, 0) << r.err;
+    const auto html = io::read_file(tmp_ / "out" / "report.html");
+    EXPECT_NE(html.find("<svg"), std::string::npos);
+    EXPECT_EQ(html.find("nan"), std::string::npos);
+    return r.json();
+  }
+  static double number_of(const nlohmann::json& word) { return std::stod(word.get<std::string>()); }
+
+  io::TempFolder tmp_;
+};
+
+TEST_F(Demo, baseline_is_stopped_and_resumed) {
+  const auto j = demo(1);
+  const auto& facts = io::read_file(tmp_ / "out" / "report.html");
+  EXPECT_NE(facts.find("SIGTERM at step</td><td>25</td>"), std::string::npos);  // 2 epochs of 400 images, 16 in a step
+  EXPECT_NE(facts.find("went on at step</td><td>25</td>"), std::string::npos);
+  EXPECT_NE(facts.find("ended at step</td><td>50</td>"), std::string::npos);
+  ASSERT_EQ(j["tables"]["Epochs"]["rows"].size(), 2u);
+  EXPECT_TRUE(fs::exists(tmp_ / "out" / "run" / "model" / "model.safetensors"));
+}
+
+TEST_F(Demo, data_parallel_counts_ranks_and_replicas) {
+  const auto j = demo(2);
+  const auto& rows = j["tables"]["Ranks and replicas"]["rows"];
+  ASSERT_GE(rows.size(), 4u);  // 1 and 2 ranks, 1 and 2 replicas
+  EXPECT_EQ(rows[0][2], "1.00x");
+  EXPECT_EQ(rows[1][0], "2 ranks");
+  for (const auto& row : rows) EXPECT_GT(number_of(row[1]), 0);
+}
+
+TEST_F(Demo, mixed_precision_takes_less_memory) {
+  const auto j = demo(3);
+  ASSERT_GE(j["tables"]["Precision"]["rows"].size(), 2u);
+  EXPECT_LT(number_of(j["figures"]["memory of activations"]), 80);  // per cent of f32
+}
+
+TEST_F(Demo, profiling_sweeps_everything) {
+  const auto j = demo(4);
+  EXPECT_EQ(j["tables"]["Loading"]["rows"].size(), 4u);
+  EXPECT_EQ(j["tables"]["Batch size and precision"]["rows"].size(), 5u);
+  EXPECT_EQ(j["tables"]["All together"]["rows"].size(), 4u);
+}
+
+TEST_F(Demo, options_of_the_other_kind_are_refused) {
+  const auto r = run({"demo", "1", "--text", "x.txt"});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("--text belongs to `hpcdl demo` without a number"), std::string::npos) << r.err;
+  EXPECT_EQ(run({"demo", "5"}).code, 2);
+  EXPECT_EQ(run({"demo", "--epochs", "2"}).code, 2);
+}
+
+}  // namespace
+}  // namespace hpcdl::cli_test
