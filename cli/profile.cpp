@@ -122,7 +122,7 @@ int profile(Options& o, CLI::App& sub) {
   config.checkpoint.resume = "none";
   config.train.log_every = std::max<std::int64_t>(config.train.log_every, 1);
 
-  auto joined = join_ranks(config.dist);
+  auto joined = join_ranks(config.dist, &config.parallel);
   config.train.device = device_of_rank(config.train.device, joined.place());
   return on_ranks(joined, [&] { return profile_rank(o, config, joined.world()); });
 }

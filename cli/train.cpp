@@ -96,7 +96,7 @@ int train_verb(Options& o, CLI::App& sub) {
 
   // From here on: a signal while the text is prepared is met with a checkpoint after the first step.
   const train::StopSignals signals(config.checkpoint.on_interrupt);
-  auto joined = join_ranks(config.dist);
+  auto joined = join_ranks(config.dist, &config.parallel);
   config.train.device = device_of_rank(config.train.device, joined.place());
   if (joined.watch() && device_from_name(config.train.device).is_cuda()) joined.watch()->limit_work(config.dist.timeout);
   return on_ranks(joined, [&] { return train_rank(o, config, joined); });

@@ -5,13 +5,15 @@
 #include "cli/verb.h"
 #include "hpcdl/comm/algo/policy.h"
 #include "hpcdl/lab/comm/bench.h"
+#include "hpcdl/parallel/mesh.h"
 
 namespace hpcdl::cli {
 
-comm::Joined join_ranks(const train::DistConfig& c) {
+comm::Joined join_ranks(const train::DistConfig& c, const train::ParallelConfig* p) {
   const auto place = comm::find_place(comm::process_environment(), {.rank = c.rank, .world = c.world, .local_rank = c.local_rank, .local_world = c.local_world, .master = c.master});
   if (!place.hint.empty()) say("hint: {}", place.hint);
   if (const char* restarts = std::getenv("SLURM_RESTART_COUNT"); restarts && place.rank == 0) say("start {} of this Slurm job", std::atoi(restarts) + 1);
+  if (p) parallel::fit({.dp = static_cast<int>(p->dp), .tp = static_cast<int>(p->tp)}, place.world);
   auto joined = comm::join(place, {.method = c.method, .transport = c.transport, .init_timeout = c.init_timeout, .timeout = c.timeout, .leave = [](const std::string& sentence) {
                                      say("hpcdl: {}", sentence);
                                      _exit(exit_code::kPeerLost);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <thread>
 #include <vector>
@@ -19,7 +20,8 @@ namespace {
 
 constexpr std::size_t kLargest = std::size_t{1} << 30;  // bytes of one MPI message: its counts are int
 
-std::atomic<bool> healthy = true;  // no peer is lost: MPI_Finalize() will end
+std::atomic<bool> healthy = true;  // this rank has not given up, and no peer is lost
+std::atomic<bool> torn = false;    // a message was given up under way: MPI cannot be finished any more
 
 void check_mpi(int code, std::string_view what, int peer = -1) {
   if (code == MPI_SUCCESS) [[likely]] return;
@@ -31,10 +33,25 @@ void check_mpi(int code, std::string_view what, int peer = -1) {
   throw PeerLost(fmt::format("{}: {}", what, text), peer);
 }
 
+/// Whether all ranks come to their ends: only then MPI_Finalize() ends, too.
+bool all_leave(std::chrono::seconds patience) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  if (MPI_Ibarrier(MPI_COMM_WORLD, &request) != MPI_SUCCESS) return false;
+  for (const Deadline deadline = Clock::now() + patience;;) {
+    int done = 0;
+    if (MPI_Test(&request, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
+    if (done || Clock::now() >= deadline) return done != 0;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+}
+
+/// Ranks that end by an error, each by its own or by that of another, finish MPI as well where all of them come to it: who leaves without is
+/// to its launcher a crash, by which it kills the others before they have said what they have to say.
 void finish_mpi() {
   int finished = 0;
   MPI_Finalized(&finished);
-  if (!finished && healthy) MPI_Finalize();
+  if (!finished && !torn && all_leave(std::chrono::seconds(healthy ? 60 : 3))) MPI_Finalize();
 }
 
 void start_mpi() {
@@ -261,6 +278,7 @@ class MpiTransport : public Transport {
     for (; slot.next < slot.requests.size(); ++slot.next) {
       MPI_Request& r = slot.requests[slot.next];
       if (r == MPI_REQUEST_NULL) continue;
+      torn = true;
       if (slot.receives) MPI_Cancel(&r);
       MPI_Request_free(&r);
     }
