@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <numeric>
 #include <vector>
 
@@ -209,6 +210,28 @@ TEST(group, ranks_that_differ_fail_and_name_what_they_did) {
     named = named || e.find("all_reduce number 1 of group world") != std::string::npos;
   }
   EXPECT_TRUE(named) << errors[0] << '\n' << errors[1];
+}
+
+TEST(group, calls_that_differ_in_their_tensor_alone_are_told_apart) {
+  for (const std::vector<int>& hosts : {std::vector{0, 0}, std::vector{0, 1}}) {  // in shared memory, and by messages
+    testing::RankOptions options{.deadline_seconds = 0.3, .hosts = hosts, .on_lost = {}};
+    const auto errors = rank_errors(2, [](Group g) {
+      Cpu cpu;
+      std::vector<float> x(4);
+      const auto reduce = [&](std::string_view name) {
+        const Label label(name);
+        g.all_reduce(cpu.stream, tensor(x)).wait();
+      };
+      reduce("both");
+      for (const char* name : g.rank() == 0 ? std::array{"a.grad", "b.grad"} : std::array{"b.grad", "a.grad"}) reduce(name);
+    }, options);
+    bool named = false;
+    for (const auto& e : errors) {
+      EXPECT_FALSE(e.empty()) << "one tensor was added to the other";
+      named = named || e.find("all_reduce number 2 of group world, sum of 4 F32, ") != std::string::npos;
+    }
+    EXPECT_TRUE(named) << errors[0] << '\n' << errors[1];
+  }
 }
 
 TEST(group, refuses_what_does_not_fit) {

@@ -65,7 +65,9 @@ std::uint32_t Group::Impl::tag_of(const Call& call, std::int64_t n) const {
   const auto small = static_cast<std::uint64_t>(one_to_one(call.what) ? Collective::send : call.what) | std::uint64_t(call.op) << 8 |
                      std::uint64_t(call.algorithm) << 16 | std::uint64_t(call.dtype) << 24 | std::uint64_t(call.in_place ? 1 : 0) << 32 |
                      std::uint64_t(call.out_place ? 1 : 0) << 33 | (call.what == Collective::broadcast ? std::uint64_t(call.peer) << 40 : 0);
-  const std::uint64_t key = mix(mix(id ^ static_cast<std::uint64_t>(n), small), static_cast<std::uint64_t>(call.count));
+  // Sender and receiver may know a message by different names.
+  const std::uint64_t name_of_tensor = one_to_one(call.what) ? 0 : Label::current_hash();
+  const std::uint64_t key = mix(mix(id ^ static_cast<std::uint64_t>(n) ^ name_of_tensor, small), static_cast<std::uint64_t>(call.count));
   const auto places = static_cast<std::uint64_t>(call.in_place.offset) * 31 + static_cast<std::uint64_t>(call.out_place.offset);
   return static_cast<std::uint32_t>((places ? mix(key, places) : key) & 0x7fffffffu);
 }

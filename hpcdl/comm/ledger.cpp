@@ -11,6 +11,14 @@ namespace hpcdl::comm {
 namespace {
 
 thread_local std::string_view label;
+thread_local std::uint64_t label_hash = 0;
+
+/// FNV-1a: std::hash may differ between builds.
+std::uint64_t hash_of(std::string_view text) {
+  std::uint64_t h = 0xcbf29ce484222325u;
+  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return text.empty() ? 0 : h;
+}
 
 }  // namespace
 
@@ -51,9 +59,10 @@ LedgerEntry Ledger::in_time(LedgerEntry e) const {
   return e;
 }
 
-Label::Label(std::string_view name) : before_(label) { label = name; }
-Label::~Label() { label = before_; }
+Label::Label(std::string_view name) : before_(label), hash_before_(label_hash) { label = name, label_hash = hash_of(name); }
+Label::~Label() { label = before_, label_hash = hash_before_; }
 std::string_view Label::current() { return label; }
+std::uint64_t Label::current_hash() { return label_hash; }
 
 std::string describe(const LedgerEntry& e) {
   std::string text = fmt::format("{} number {} of group {}", collective_name(e.what), e.number, e.group);

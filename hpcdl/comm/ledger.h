@@ -73,7 +73,8 @@ class Ledger {
   alignas(64) Line collective_;
 };
 
-/// While it lives, collectives of this thread are known by this name (a tensor, a bucket) in the ledger. `name` must outlive it.
+/// While it lives, collectives of this thread are known by this name (a tensor, a bucket) in the ledger, and are others than those of another
+/// name: all ranks give the same. `name` must outlive it.
 class Label {
  public:
   explicit Label(std::string_view name);
@@ -81,9 +82,12 @@ class Label {
   Label(const Label&) = delete;
   Label& operator=(const Label&) = delete;
   static std::string_view current();
+  /// Of the name, the same in all processes; 0 without one.
+  static std::uint64_t current_hash();
 
  private:
   std::string_view before_;
+  std::uint64_t hash_before_;
 };
 
 /// While it lives, the rank's own work is in this phase.

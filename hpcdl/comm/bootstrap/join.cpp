@@ -44,7 +44,7 @@ Joined join(const Place& place, const JoinOptions& options) {
   if (place.world == 1) return j;
   std::unique_ptr<Transport> transport;
   if (mpi) {
-    transport = mpi_transport();
+    transport = mpi_transport(options.init_timeout, options.leave);
     if (transport->rank() != place.rank || transport->size() != place.world)
       fail_usage("dist", "MPI says rank {} of {}, but this is {}: start all ranks with one mpirun of the MPI that this was built with, or take dist.transport = \"tcp\"",
                  transport->rank(), transport->size(), describe(place));

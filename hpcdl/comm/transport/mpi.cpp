@@ -7,7 +7,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -150,9 +152,39 @@ class MpiNative : public Transport::Native {
   Buffer copy_;
 };
 
+/// Calls `late` unless it goes away within `seconds`.
+class Alarm {
+ public:
+  Alarm(double seconds, const std::function<void(const std::string&)>& late) {
+    if (seconds <= 0 || !late) return;
+    thread_ = std::thread([this, seconds, late] {
+      std::unique_lock lock(mutex_);
+      if (over_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return stop_; })) return;
+      late(fmt::format("[dist] MPI has not started in {:.3g} s: some of its ranks do not come (dist.init_timeout)", seconds));
+    });
+  }
+  ~Alarm() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    over_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+  Alarm(const Alarm&) = delete;
+  Alarm& operator=(const Alarm&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable over_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
 class MpiTransport : public Transport {
  public:
-  MpiTransport() {
+  MpiTransport(double timeout, const std::function<void(const std::string&)>& late) {
+    const Alarm alarm(timeout, late);
     start_mpi();
     check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
     MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
@@ -313,7 +345,19 @@ class MpiTransport : public Transport {
 
 bool has_mpi() { return true; }
 
-std::unique_ptr<Transport> mpi_transport() { return std::make_unique<MpiTransport>(); }
+std::unique_ptr<Transport> mpi_transport(double timeout, const std::function<void(const std::string&)>& late) { return std::make_unique<MpiTransport>(timeout, late); }
+
+std::string mpi_library() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int n = 0;
+  if (MPI_Get_library_version(text, &n) != MPI_SUCCESS) return "";
+  // "Open MPI v4.1.4, package: ..."; "MPICH Version:\t4.0.2\nMPICH Release date: ..."; "Intel(R) MPI Library 2021.8 for Linux".
+  const std::string all(text, static_cast<std::size_t>(n));
+  const auto digit = all.find_first_of("0123456789");
+  const auto end = all.find_first_not_of("0123456789.", digit);
+  const char* name = all.starts_with("Open MPI") ? "Open MPI" : all.starts_with("MPICH") ? "MPICH" : all.starts_with("Intel") ? "Intel MPI" : all.starts_with("MVAPICH") ? "MVAPICH" : "MPI";
+  return digit == std::string::npos ? name : fmt::format("{} {}", name, all.substr(digit, end - digit));
+}
 
 std::string mpi_broadcast(const std::string& text) {
   start_mpi();
@@ -333,7 +377,9 @@ namespace hpcdl::comm {
 
 bool has_mpi() { return false; }
 
-std::unique_ptr<Transport> mpi_transport() {
+std::string mpi_library() { return ""; }
+
+std::unique_ptr<Transport> mpi_transport(double, const std::function<void(const std::string&)>&) {
   fail_usage("comm", "this build has no MPI: configure it where mpicc is (apt-get install libopenmpi-dev), or start with hpcdl launch or torchrun");
 }
 

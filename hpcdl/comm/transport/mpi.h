@@ -1,6 +1,7 @@
 #pragma once
 // MPI below: Open MPI, MPICH and others, whichever the build found.
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -13,8 +14,12 @@ bool has_mpi();
 
 /// The ranks that mpirun or srun --mpi=... has started. Starts MPI unless somebody has; it ends with the process, which waits for the other
 /// ranks then, unless one of them was lost. Throws UsageError where this build has no MPI, Error where MPI can be used by one thread alone.
-/// Algorithm::native is MPI's blocking collective, which knows no deadline: it is there to compare with.
-std::unique_ptr<Transport> mpi_transport();
+/// Algorithm::native is MPI's blocking collective, which knows no deadline (the watchdog has one for it): it is there to compare with.
+/// MPI's start waits for all ranks, and nothing ends it: when it has taken `timeout` seconds, `late` is called in another thread, with a
+/// sentence, to leave the process. Null: it waits for ever.
+std::unique_ptr<Transport> mpi_transport(double timeout = 0, const std::function<void(const std::string& sentence)>& late = {});
+/// "Open MPI 4.1.4": the library that this build uses; empty without one.
+std::string mpi_library();
 
 /// Collective over all ranks: rank 0's text. For whoever needs an address before there is a world.
 std::string mpi_broadcast(const std::string& text);

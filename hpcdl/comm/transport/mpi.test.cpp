@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "hpcdl/comm/bootstrap/join.h"
 #include "hpcdl/comm/world.h"
 #include "hpcdl/core/pool.h"
 #include "hpcdl/testing/exercise.h"
@@ -58,10 +59,24 @@ TEST(mpi, native_equals_ours) {
 
 TEST(mpi, a_rank_that_does_not_come_is_named_and_nothing_hangs) {
   NEEDS_MPI();
-  // Whoever has lost a peer does not wait for it in MPI_Finalize(), and mpirun ends the other one.
+  // Whoever has lost a peer does not wait for it in MPI_Finalize() for more than some seconds, and mpirun ends the other one.
   const Ran ran = mpirun(2, "mpi_rank.late");
   EXPECT_NE(ran.status, 0);
   EXPECT_NE(ran.output.find("OK ] "), std::string::npos) << ran.output;
+}
+
+TEST(mpi, a_native_collective_that_hangs_has_a_deadline) {
+  NEEDS_MPI();
+  const Ran ran = mpirun(2, "mpi_rank.native_late");
+  EXPECT_EQ(WEXITSTATUS(ran.status), exit_code::kPeerLost) << ran.output;
+  EXPECT_NE(ran.output.find("did not come to all_reduce number 1 of group world, sum of 4 F32"), std::string::npos) << ran.output;
+}
+
+TEST(mpi, what_was_built_with_says_its_name) {
+  if (!has_mpi()) GTEST_SKIP() << "no MPI in this build";
+  const std::string name = mpi_library();
+  EXPECT_NE(name.find("MPI"), std::string::npos) << name;
+  EXPECT_NE(name.find('.'), std::string::npos) << name << " has a version";
 }
 
 TEST(mpi_rank, exercise) {
@@ -110,6 +125,22 @@ TEST(mpi_rank, late) {
   } catch (const PeerLost& e) {
     EXPECT_NE(std::string(e.what()).find("all_reduce number 1 of group world"), std::string::npos) << e.what();
   }
+}
+
+TEST(mpi_rank, native_late) {
+  if (!is_rank()) GTEST_SKIP() << "for mpirun";
+  auto joined = join(find_place(process_environment()), {.transport = "mpi", .timeout = 1, .leave = [](const std::string& sentence) {
+                                                           std::fprintf(stderr, "%s\n", sentence.c_str());
+                                                           _exit(exit_code::kPeerLost);
+                                                         }});
+  Pool pool(1);
+  if (joined.place().rank == 1) {
+    sleep(60);
+    FAIL() << "its watchdog has not ended this rank";
+  }
+  std::vector<float> x(4);
+  joined.world().all_reduce(Stream(pool), Tensor(x.data(), Spec{Shape{4}, DType::f32}), Reduce::sum, Algorithm::native).wait();
+  FAIL() << "nobody was there";
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "hpcdl/comm/impl.h"
 #include "hpcdl/comm/watch/inquiry.h"
 #include "hpcdl/comm/watch/messages.h"
 
@@ -69,7 +70,8 @@ class Watch::State {
   std::shared_ptr<Group> world_;  // null: not guarded yet, or no longer
   std::vector<int> present_;      // others that have neither finished nor gone
   std::vector<int> untold_;       // of rank 0: ranks that have not said that they know the verdict
-  double work_limit_ = 0;         // seconds
+  double work_limit_ = 0;         // seconds; 0: none
+  double native_limit_ = 0;       // of a collective of the library below, whose wait has no end of its own
   int wants_ = -2;                // whom this rank waited for at its deadline; -2: it did not
 
   // Of the thread alone.
@@ -99,6 +101,7 @@ void Watch::State::guard(const Group& world) {
   {
     const std::lock_guard lock(mutex_);
     world_ = std::make_shared<Group>(world);
+    native_limit_ = std::chrono::duration<double>(world.impl()->engine->patience().deadline).count();
     why = verdict_;
   }
   if (!why.empty()) world.abandon(why);
@@ -222,8 +225,10 @@ void Watch::State::tick() {
 
 void Watch::State::limit(const Report& mine) {
   const std::lock_guard lock(mutex_);
+  const auto longer = [](const LedgerEntry& e, double limit) { return limit > 0 && static_cast<double>(e.since) * 1e-9 > limit; };
   const bool computes = mine.work.phase == Phase::compute && !mine.in_collective();
-  if (work_limit_ > 0 && computes && wants_ == -2 && static_cast<double>(mine.work.since) * 1e-9 > work_limit_) wants_ = -1;
+  const bool native = mine.in_collective() && mine.collective.algorithm == Algorithm::native;
+  if (wants_ == -2 && ((computes && longer(mine.work, work_limit_)) || (native && longer(mine.collective, native_limit_)))) wants_ = -1;
 }
 
 void Watch::State::handle(const Event& e) {

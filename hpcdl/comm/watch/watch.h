@@ -34,6 +34,7 @@ class Watch {
   /// For make_world(): waits for the verdict, and gives it. May outlive the Watch.
   OnLost on_lost() const;
   /// From now on the watchdog reads this world's ledger, and makes its collectives fail when there is a verdict. Holds the group until close().
+  /// Algorithm::native, whose wait cannot be ended, is asked about at the world's deadline, and the process left by WatchOptions::leave.
   void guard(const Group& world);
 
   /// On GPUs collectives are part of a rank's own work, and no wait of the CPU ends by itself: where that work is one thing for longer than this,
