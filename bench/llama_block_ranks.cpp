@@ -1,11 +1,12 @@
 // A block of Llama 3 8B (d = 4096, 32 heads over 8 of keys and values, MLP 14336), forward and backward in bf16 with f32 weights, computed by
 // RANKS GPUs together: 4 x 2048 tokens, between a small embedding and a small head. For every line on stdin the milliseconds of a captured pass; of
 // several schemes each is measured for itself. beside: gradients of weights on a second stream, under which the exchange of dx is hidden.
-//   llama_block_ranks RANKS [conjugate|sequence|naive[:beside]]...
+//   llama_block_ranks RANKS[xLAYERS] [conjugate|sequence|naive[:beside]]...
 
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -27,6 +28,8 @@ using parallel::TensorParallel;
 constexpr int kPasses = 10;  // behind each line
 
 constexpr std::int64_t kBatch = 4, kLength = 2048;
+
+int layers = 1;  // three less one tell what a layer takes without embedding, last norm and head
 
 struct Kind {
   TensorParallel::Scheme scheme = TensorParallel::conjugate;
@@ -70,7 +73,7 @@ class Block {
 
  private:
   static io::ModelConfig config() {
-    io::ModelConfig c{.family = io::Family::llama, .layers = 1, .heads = 32, .width = 4096, .context = kLength, .kv_heads = 8, .ffn = 14336, .vocab = 512, .tied = false};
+    io::ModelConfig c{.family = io::Family::llama, .layers = layers, .heads = 32, .width = 4096, .context = kLength, .kv_heads = 8, .ffn = 14336, .vocab = 512, .tied = false};
     c.resolve();
     return c;
   }
@@ -114,9 +117,11 @@ Kind kind_of(const std::string& text) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2) return std::fprintf(stderr, "usage: llama_block_ranks RANKS [conjugate|sequence|naive[:beside]]...\n"), 2;
+  if (argc < 2) return std::fprintf(stderr, "usage: llama_block_ranks RANKS[xLAYERS] [conjugate|sequence|naive[:beside]]...\n"), 2;
   std::vector<Kind> kinds;
   for (int i = 2; i < argc; ++i) kinds.push_back(kind_of(argv[i]));
   if (kinds.empty()) kinds.emplace_back();
+  if (const char* x = std::strchr(argv[1], 'x')) layers = std::atoi(x + 1);
+  if (layers < 1) fail_usage("bench", "expected RANKS or RANKSxLAYERS, got \"{}\"", argv[1]);
   return bench::fork_ranks(std::atoi(argv[1]), [&](const comm::Group& world) { run_rank(kinds, world); });
 }

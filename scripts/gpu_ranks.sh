@@ -1,53 +1,107 @@
 #!/usr/bin/env bash
 # Everything that needs several GPUs, on a machine that has them: builds for it, tests groups and training over 2 and 4 GPUs, trains with
-# one process for each GPU and kills one of them, and measures every bar beside NCCL and PyTorch. One table; some ten minutes on 16 cores,
-# two of them on the GPUs.
-#   scripts/gpu_ranks.sh [FOLDER]      logs and ranks.json go to FOLDER (build/gpu_ranks)
+# one process for each GPU and kills one of them, and measures every bar beside NCCL and PyTorch. One table; within ten minutes on 16 cores.
+#   scripts/gpu_ranks.sh [--dry-run] [FOLDER]   logs and JSON go to FOLDER (build/gpu_ranks), nothing else, each below a megabyte
+#   --dry-run                          says what would run, and checks what can be checked without a GPU
 #   HPCDL_BENCH_PYTHON                 a Python with torch (otherwise python3); without torch its rows are left out
 #   HPCDL_BUILT=1                      build/cuda is there already
+#   HPCDL_SECONDS                      time for all of it (570): steps get what is left, and none begins behind it
 set -uo pipefail
+dry=
+out=
+for word in "$@"; do
+  case $word in
+    --dry-run) dry=1 ;;
+    -*) echo "gpu_ranks: no option $word; see the head of $0" >&2; exit 2 ;;
+    *) [[ -z $out ]] || { echo "gpu_ranks: one folder, not $out and $word" >&2; exit 2; }; out=$(realpath -m "$word") ;;
+  esac
+done
 cd "$(dirname "$0")/.."
-out=${1:-build/gpu_ranks}
-mkdir -p "$out"
+out=${out:-$PWD/build/gpu_ranks}
+seconds=${HPCDL_SECONDS:-570}
+[[ $seconds =~ ^[0-9]+$ ]] || { echo "gpu_ranks: HPCDL_SECONDS is \"$seconds\"; expected a number" >&2; exit 2; }
 PATH=$PATH:/usr/local/cuda/bin
-count=$(nvidia-smi -L 2>/dev/null | grep -c ^GPU)
-((count > 1)) || { echo "gpu_ranks: $count GPUs here, and this is about two and more" >&2; exit 1; }
+if [[ -n $dry ]]; then
+  count=4
+else
+  count=$(nvidia-smi -L 2>/dev/null | grep -c ^GPU)
+  ((count > 1)) || { echo "gpu_ranks: $count GPUs here, and this is about two and more" >&2; exit 1; }
+  ((count > 4)) && count=4
+  mkdir -p "$out"
+fi
 export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0}  # the same for all sides; where multicast is allowed: NCCL_NVLS_ENABLE=1
 python=${HPCDL_BENCH_PYTHON:-python3}
+bin=build/cuda/hpcdl
 failed=0
 rows=()
 
-# step NAME COMMAND...: its log, its last line for the table.
+# step NAME LIMIT COMMAND...: its log, its last line for the table. LIMIT: seconds.
 step() {
-  local name=$1 start=$SECONDS status=ok last
-  shift
-  "$@" >"$out/$name.log" 2>&1 </dev/null || { status=FAILED; failed=$((failed + 1)); }
+  local name=$1 limit=$2 start=$SECONDS status=ok last left=$((seconds - SECONDS))
+  shift 2
+  if [[ -n $dry ]]; then
+    printf '%-12s %4d s  %s\n' "$name" "$limit" "$*"
+    return
+  fi
+  if ((left < 5)); then
+    rows+=("$(printf '%-12s %-7s' "$name" "no time")")
+    failed=$((failed + 1))
+    return 1
+  fi
+  timeout -k 10 $((limit < left ? limit : left)) "$@" >"$out/$name.log" 2>&1 </dev/null || { status=FAILED; failed=$((failed + 1)); }
   last=$(grep -v '^ *$' "$out/$name.log" | tail -n 1 | cut -c1-90)
   rows+=("$(printf '%-12s %-7s %4d s  %s' "$name" "$status" $((SECONDS - start)) "$last")")
   echo "${rows[-1]}" >&2
   [[ $status == ok ]]
 }
 
-if [[ -z ${HPCDL_BUILT:-} ]]; then
-  cc=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
-  [[ $cc == 90 ]] && cc=90a
-  step configure cmake --preset cuda -DHPCDL_TESTS=ON -DHPCDL_BENCH=ON -DCMAKE_CUDA_ARCHITECTURES="$cc-real" &&
-    step build cmake --build build/cuda -j "$(nproc)" --target gpu_tests hpcdl_program bench.all_reduce_grid bench.gpt2_ranks bench.llama_block_ranks || exit 1
+if [[ -n $dry ]]; then
+  for f in bench/gpu/ranks.py bench/peers/turns.py bench/peers/gpt2_ddp.py; do "$python" - "$f" <<'PY' || failed=1; done
+import ast, sys
+ast.parse(open(sys.argv[1]).read(), sys.argv[1])
+PY
+  for f in tests/launchers/gpus.sh tests/launchers/small_run.sh; do bash -n "$f" || failed=1; done
+  for target in all_reduce_grid gpt2_ranks llama_block_ranks; do
+    [[ -f bench/$target.cpp || -f bench/gpu/$target.cpp ]] || { echo "gpu_ranks: no source of $target" >&2; failed=1; }
+  done
 fi
 
-step groups build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*CudaRanks*:GpuGroup*:*GpuRanks*'
+if [[ -z ${HPCDL_BUILT:-} ]]; then
+  cc=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .)
+  [[ ${cc:-90} == 90 ]] && cc=90a
+  step configure 60 cmake --preset cuda -DHPCDL_TESTS=ON -DHPCDL_BENCH=ON -DCMAKE_CUDA_ARCHITECTURES="$cc-real" &&
+    step build 300 cmake --build build/cuda -j "$(nproc)" --target gpu_tests hpcdl_program bench.all_reduce_grid bench.gpt2_ranks bench.llama_block_ranks || exit 1
+fi
+
+# PyTorch compiles for minutes at four ranks. It does so while nothing is measured, and what it compiled is there when it is its turn.
 torch=(--no-torch)
-"$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null && torch=()
-collectives() {  # of every kind, checked against sums in double
-  local c
-  for c in all_reduce reduce_scatter all_gather all_to_all; do
-    build/cuda/hpcdl launch -n "$count" --plain -- bench comm --device cuda --collective $c --check --max 64M --seconds 0.3 --json "$out/comm_$c.json" || return 1
-  done
-}
-step collectives collectives
-step launchers tests/launchers/gpus.sh build/cuda/hpcdl
-step bars timeout 400 "$python" -W ignore bench/gpu/ranks.py "${torch[@]}" --json "$out/ranks.json"
-cat "$out/bars.log"
+warm=
+if [[ -n $dry ]] || "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
+  torch=()
+  warmer=("$python" -W ignore bench/peers/gpt2_ddp.py --ranks "$count" --batch 64 --context 1024)
+  if [[ -n $dry ]]; then
+    printf '%-12s %4d s  %s (beside the tests)\n' torch_warm 200 "${warmer[*]}"
+  else
+    export TORCHINDUCTOR_CACHE_DIR=${TMPDIR:-/tmp}/hpcdl-inductor
+    timeout -k 10 200 "${warmer[@]}" >"$out/torch_warm.log" 2>&1 < <(echo step) &
+    warm=$!
+  fi
+fi
+step groups 120 build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*CudaRanks*:GpuGroup*:*GpuRanks*'
+step launchers 150 tests/launchers/gpus.sh $bin
+[[ -n $warm ]] && { wait "$warm" || echo "gpu_ranks: PyTorch's first run ended with $?; see torch_warm.log" >&2; }
+for c in all_reduce reduce_scatter all_gather all_to_all; do  # each checked against sums in double
+  step "comm_$c" 40 $bin launch -n "$count" --plain -- bench comm --device cuda --collective $c --check --max 64M --seconds 0.2 --json "$out/comm_$c.json"
+done
+for section in all_reduce tensor ddp; do  # the longest last: what came before it is kept when time is over
+  step "bars_$section" $([[ $section == ddp ]] && echo 300 || echo 90) "$python" -W ignore bench/gpu/ranks.py --only $section "${torch[@]}" --json "$out/ranks_$section.json"
+done
+[[ -n $dry ]] && exit $failed
+
+cat "$out"/bars_*.log
+for log in "$out"/*.log; do
+  (($(stat -c %s "$log") > 1000000)) && { tail -c 200000 "$log" >"$log.end" && mv "$log.end" "$log"; }
+done
 printf '\n%s x %d\n' "$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1)" "$count"
-printf '%s\n' "${rows[@]}"
+printf '%s\n' "${rows[@]}" | tee "$out/table.log"
 exit $((failed > 0))
