@@ -78,13 +78,13 @@ bool fits_cudnn(Stream& s, const Conv& c) {
 }
 
 void run_cudnn(Stream& s, const Conv& given) {
-  require(fits_cudnn(s, given), "conv2d", "cuDNN has no way to compute this convolution: fits_cudnn() says so first");
   const Conv c = with_weight_copied(s, given);
   const std::lock_guard lock(mutex);
   const Relaxed relaxed;
   const auto& library = cudnn::Library::get();
   OfDevice& d = of(s);
-  const cudnn::Plan& p = *plan(d, c);
+  const auto& planned = plan(d, c);
+  require(planned.has_value(), "conv2d", "cuDNN has no way to compute this convolution: fits_cudnn() says so first");
   std::vector<std::int64_t> ids;
   std::vector<void*> places;
   const auto add = [&](cudnn::Id id, const void* data) { ids.push_back(id), places.push_back(const_cast<void*>(data)); };
@@ -100,7 +100,7 @@ void run_cudnn(Stream& s, const Conv& given) {
   pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, scratch);
   pack.finalize();
   cudnn::check(library.set_stream(d.handle, queue(s)), "cudnnSetStream");
-  cudnn::check(library.execute(d.handle, p.plan.raw(), pack.raw()), "cudnnBackendExecute");
+  cudnn::check(library.execute(d.handle, planned->plan.raw(), pack.raw()), "cudnnBackendExecute");
 }
 
 }  // namespace hpcdl::cuda

@@ -163,9 +163,8 @@ const Library& Library::get() {
 bool expressible(const Conv& c) {
   const auto plain = [&](const ConvOperand& o) { return !o.data || (o.dtype == c.compute && reinterpret_cast<std::uintptr_t>(o.data) % 16 == 0); };
   const bool reads = c.pass == ConvPass::forward ? plain(c.x) && plain(c.w) && plain(c.bias) : plain(c.dy) && plain(c.pass == ConvPass::data ? c.w : c.x);
-  // 9.19 has no engine for a f32 bias or a f32 gradient beside 16-bit images, and some of its kernels round a 16-bit product before they
-  // add it to what is there.
-  return c.shape.pixels() > 0 && reads && c.out_dtype == c.compute && reinterpret_cast<std::uintptr_t>(c.out) % 16 == 0 && !(c.accumulate && c.compute != DType::f32);
+  // 9.19 has no engine for a f32 bias or a f32 result beside 16-bit images.
+  return c.shape.pixels() > 0 && reads && c.out_dtype == c.compute && reinterpret_cast<std::uintptr_t>(c.out) % 16 == 0;
 }
 
 std::optional<Plan> plan_of(const Conv& c, cudnnHandle_t handle, std::int64_t most, [[maybe_unused]] const Descriptor* device) {

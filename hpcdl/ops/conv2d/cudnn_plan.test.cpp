@@ -56,15 +56,13 @@ TEST_F(CudnnPlan, LayersOfResNetHavePlansThatRepeatTheirBits) {
         EXPECT_TRUE(plans(convolution(pass, type, layer.x, layer.w, layer.a))) << dtype_name(type) << " pass " << static_cast<int>(pass) << ", " << layer.x[3] << " channels";
 }
 
-TEST_F(CudnnPlan, GradientsAreAddedInF32Alone) {
-  for (const ConvPass pass : {ConvPass::data, ConvPass::weight}) {
-    Conv c = convolution(pass, DType::f32, {32, 14, 14, 64}, {64, 3, 3, 64}, {.pad = 1});
-    c.accumulate = true;
-    EXPECT_TRUE(plans(c));
-    c = convolution(pass, DType::bf16, {32, 14, 14, 64}, {64, 3, 3, 64}, {.pad = 1});
-    c.accumulate = true;
-    EXPECT_FALSE(cudnn::expressible(c));
-  }
+TEST_F(CudnnPlan, GradientsCanBeAddedToWhatIsThere) {
+  for (const ConvPass pass : {ConvPass::data, ConvPass::weight})
+    for (const DType type : {DType::bf16, DType::f16, DType::f32}) {
+      Conv c = convolution(pass, type, {32, 14, 14, 64}, {64, 3, 3, 64}, {.pad = 1});
+      c.accumulate = true;
+      EXPECT_TRUE(plans(c)) << dtype_name(type) << " pass " << static_cast<int>(pass);
+    }
 }
 
 TEST_F(CudnnPlan, WhatItCannotTakeIsSaidBefore) {
@@ -79,6 +77,9 @@ TEST_F(CudnnPlan, WhatItCannotTakeIsSaidBefore) {
   c = good();
   c.w.dtype = DType::f32;
   EXPECT_FALSE(cudnn::expressible(c)) << "a weight of another type";
+  c = convolution(ConvPass::weight, DType::bf16, {32, 14, 14, 64}, {64, 3, 3, 64}, {.pad = 1});
+  c.out_dtype = DType::f32;
+  EXPECT_FALSE(cudnn::expressible(c)) << "a gradient of another type";
   EXPECT_FALSE(cudnn::expressible(convolution(ConvPass::weight, DType::bf16, {0, 14, 14, 64}, {64, 3, 3, 64}, {.pad = 1}))) << "no images";
 }
 

@@ -3,16 +3,16 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <string>
 #include <vector>
 
 #include "hpcdl/ops/conv2d/cudnn_conv.h"
 #include "hpcdl/ops/conv2d/own_conv.h"
+#include "hpcdl/ops/matmul/device_gemm.h"
 
 namespace hpcdl::cuda {
 namespace {
 
-constexpr std::string_view kNames[] = {"own", "cudnn"};
+constexpr std::string_view kNames[] = {"own", "cudnn", "gemm"};
 
 std::atomic<ConvChooser> the_chooser = nullptr;
 
@@ -21,9 +21,9 @@ int asked_for() {
   static const int wish = [] {
     const char* text = std::getenv("HPCDL_CONV");
     if (!text) return -1;
-    for (const int id : {kConvOwn, kConvCudnn})
+    for (const int id : {kConvOwn, kConvCudnn, kConvGemm})
       if (kNames[id] == text) return id;
-    std::fprintf(stderr, "[conv2d] HPCDL_CONV=%s is neither own nor cudnn; choosing by shape\n", text);
+    std::fprintf(stderr, "[conv2d] HPCDL_CONV=%s is none of own, cudnn, gemm; choosing by shape\n", text);
     return -1;
   }();
   return wish;
@@ -32,24 +32,52 @@ int asked_for() {
 /// Too little work for a library's launch to pay.
 bool tiny(const Conv& c) { return c.shape.flops() < 1 << 27; }
 
+/// A kernel of one pixel that reads every pixel: rows of x times w.
+bool fits_gemm(const Conv& c) {
+  const auto& s = c.shape;
+  return s.kh == 1 && s.kw == 1 && s.stride == 1 && s.pad == 0;
+}
+
+void run_gemm(Stream& s, const Conv& c) {
+  const auto& g = c.shape;
+  const auto operand = [](const ConvOperand& o, std::int64_t ld, bool transposed) { return GemmOperand{o.data, o.dtype, ld, transposed}; };
+  Gemm p{.compute = c.compute, .a = {}, .b = {}, .out = {.d = c.out, .dtype = c.out_dtype, .accumulate = c.accumulate, .bias = c.bias.data, .bias_dtype = c.bias.dtype}};
+  switch (c.pass) {
+    case ConvPass::forward: p.m = g.pixels(), p.n = g.o, p.k = g.i, p.a = operand(c.x, g.i, false), p.b = operand(c.w, g.i, true); break;
+    case ConvPass::data: p.m = g.pixels(), p.n = g.i, p.k = g.o, p.a = operand(c.dy, g.o, false), p.b = operand(c.w, g.i, false); break;
+    case ConvPass::weight: p.m = g.o, p.n = g.i, p.k = g.pixels(), p.a = operand(c.dy, g.o, true), p.b = operand(c.x, g.i, false); break;
+  }
+  p.out.ld = p.n;
+  gemm(s, p);
+}
+
+bool fits(Stream& s, const Conv& c, int candidate) {
+  return candidate == kConvOwn || (candidate == kConvCudnn && fits_cudnn(s, c)) || (candidate == kConvGemm && fits_gemm(c));
+}
+
 }  // namespace
 
 std::span<const ConvCandidate> conv_candidates(Stream& s, const Conv& c) {
-  static constexpr ConvCandidate all[] = {{kConvOwn, kNames[kConvOwn]}, {kConvCudnn, kNames[kConvCudnn]}};
-  return std::span(all).first(fits_cudnn(s, c) ? 2 : 1);
+  thread_local std::vector<ConvCandidate> found;
+  found.clear();
+  for (const int id : {kConvOwn, kConvCudnn, kConvGemm})
+    if (fits(s, c, id)) found.push_back({id, kNames[id]});
+  return found;
 }
 
 void conv_with(Stream& s, const Conv& c, int candidate) {
-  require(candidate == kConvOwn || candidate == kConvCudnn, "conv2d", "there is no candidate number {}: 0 is own, 1 is cudnn", candidate);
+  require(candidate >= kConvOwn && candidate <= kConvGemm, "conv2d", "there is no candidate number {}: 0 is own, 1 cudnn, 2 gemm", candidate);
+  require(fits(s, c, candidate), "conv2d", "{} has no way to compute this convolution: conv_candidates() says which can", kNames[candidate]);
   if (candidate == kConvOwn) own_conv(s, c);
-  else run_cudnn(s, c);
+  else if (candidate == kConvCudnn) run_cudnn(s, c);
+  else run_gemm(s, c);
 }
 
 int conv_choice(Stream& s, const Conv& c) {
   int id = asked_for();
   if (const ConvChooser chooser = the_chooser.load(std::memory_order_relaxed); id < 0 && chooser) id = chooser(s, c);
-  if (id < 0) id = tiny(c) ? kConvOwn : kConvCudnn;
-  return id == kConvCudnn && fits_cudnn(s, c) ? kConvCudnn : kConvOwn;
+  if (id < 0) id = fits_gemm(c) ? kConvGemm : tiny(c) ? kConvOwn : kConvCudnn;
+  return fits(s, c, id) ? id : kConvOwn;
 }
 
 void set_conv_chooser(ConvChooser chooser) { the_chooser = chooser; }

@@ -1,5 +1,5 @@
 #pragma once
-// The three products of a convolution on a GPU: y, dx and dw, by our own kernels or by cuDNN. Sums are f32; their order depends on the
+// The three products of a convolution on a GPU: y, dx and dw, by our own kernels, by cuDNN, or, of single pixels, as plain products. Sums are f32; their order depends on the
 // shape and the GPU alone. 16-bit products may read a f32 weight, rounded on its way, and write f32 gradients.
 
 #include <span>
@@ -27,16 +27,17 @@ struct Conv {
   bool accumulate = false;
 };
 
-/// By the fastest way known: what HPCDL_CONV=own or =cudnn asks for, else set_conv_chooser()'s, else one picked from the shape.
+/// By the fastest way known: what HPCDL_CONV=own, =cudnn or =gemm asks for, where it can, else set_conv_chooser()'s, else one picked from the
+/// shape.
 void conv(Stream& s, const Conv& c);
 
 struct ConvCandidate {
   int id;
   std::string_view name;
 };
-inline constexpr int kConvOwn = 0, kConvCudnn = 1;
+inline constexpr int kConvOwn = 0, kConvCudnn = 1, kConvGemm = 2;
 
-/// The ways that can compute c on the stream's GPU. Each repeats its bits.
+/// The ways that can compute c on the stream's GPU. Each repeats its bits. Valid until the calling thread's next call.
 std::span<const ConvCandidate> conv_candidates(Stream& s, const Conv& c);
 /// One of them.
 void conv_with(Stream& s, const Conv& c, int candidate);
