@@ -38,7 +38,7 @@ TEST(docs, quote_code_that_exists) {
 // Every file that a document names in backquotes is there.
 TEST(docs, name_files_that_exist) {
   const fs::path root = HPCDL_SOURCE_DIR;
-  for (const char* document : {"README.md", "CONTRIBUTING.md", "docs/tour.md", "docs/adding_an_op.md", "docs/numerics.md", "docs/lab.md", "docs/distributed.md"}) {
+  for (const char* document : {"README.md", "CONTRIBUTING.md", "docs/tour.md", "docs/adding_an_op.md", "docs/numerics.md", "docs/lab.md", "docs/distributed.md", "docs/troubleshooting.md"}) {
     const std::string text = read(root / document);
     EXPECT_FALSE(text.empty()) << document << " is missing";
     for (const char* top : {"`hpcdl/", "`docs/", "`tests/", "`scripts/", "`bench/", "`cli/", "`cmake/"})
