@@ -25,7 +25,6 @@ template <class T> T load(const void* p, std::int64_t i) {
 
 }  // namespace
 
-void refuse_f16_on_cpu() { fail("dtype", "kernels compute on F16 on a GPU alone: use bf16 or f32 on a CPU"); }
 
 void convert_elements(Tensor dst, View src) {
   require(dst.shape() == src.shape() && dst.is_contiguous() && src.is_contiguous(), "convert",

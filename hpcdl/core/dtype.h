@@ -98,17 +98,10 @@ constexpr DType dtype_from_name(std::string_view name) {
 
 constexpr bool is_float(DType d) { return d == DType::f32 || d == DType::bf16 || d == DType::f16 || d == DType::f64; }
 
-/// Throws: kernels compute on f16 on a GPU alone.
-[[noreturn]] void refuse_f16_on_cpu();
-
-/// Calls f.template operator()<T>() with T = float or bf16, the two types CPU kernels compute on, or in .cu files also f16.
-/// infer() has rejected every other dtype before a kernel is reached.
+/// Calls f.template operator()<T>() with T = float, bf16 or f16, the types kernels compute on. infer() has rejected every other
+/// dtype before a kernel is reached.
 template <class F> decltype(auto) visit_dtype(DType d, F&& f) {
-#if defined(__CUDACC__)
   if (d == DType::f16) return f.template operator()<f16>();
-#else
-  if (d == DType::f16) [[unlikely]] refuse_f16_on_cpu();
-#endif
   if (d == DType::bf16) return f.template operator()<bf16>();
   return f.template operator()<float>();
 }

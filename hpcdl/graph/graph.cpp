@@ -179,7 +179,6 @@ void Graph::push(std::string_view name, RunFn run, std::span<const Operand> oper
       tensors.emplace_back();
       continue;
     }
-    if (o.spec.dtype == DType::f16 && !options_.eager->device().is_cuda()) refuse_f16_on_cpu();
     auto* data = static_cast<std::byte*>(program_.slots[static_cast<std::size_t>(o.slot)].data);
     tensors.emplace_back(Tensor(data + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides, options_.eager->device()),
                          o.access == Access::update ? Write::accumulate : Write::overwrite);
@@ -190,6 +189,7 @@ void Graph::push(std::string_view name, RunFn run, std::span<const Operand> oper
 
 void Graph::emit(std::string_view name, RunFn run, std::span<const Operand> operands, const void* args,
                  std::size_t args_bytes, Cost cost, Phase phase) {
+  if (!casts_.empty()) forget_casts(operands);
   push(name, run, operands, store_args(args, args_bytes), cost, phase);
 }
 
@@ -215,12 +215,14 @@ std::vector<Operand> Graph::forward_operands(const OpInfo& op, std::span<const i
   return operands;
 }
 
-std::vector<Var> Graph::apply(const OpInfo& op, std::span<const Var> in, const void* args) {
+std::vector<Var> Graph::apply(const OpInfo& op, std::span<const Var> given, const void* args) {
+  std::vector<Var> in(given.begin(), given.end());
+  for (std::size_t i = 0; i < in.size(); ++i) require(!in[i] || &in[i].graph() == this, op.name, "operand {} belongs to another graph", i);
+  if (autocast_ && op.casts) cast_inputs(op, in);
   Spec specs[16], outs[OpInfo::kMaxOut];
   Node node{&op, {}, {}, store_args(args, op.args_bytes), scope_, segment_};
   bool needs_gradient = false;
   for (std::size_t i = 0; i < in.size(); ++i) {
-    require(!in[i] || &in[i].graph() == this, op.name, "operand {} belongs to another graph", i);
     node.in.push_back(in[i].id());
     specs[i] = in[i] ? in[i].spec() : Spec();
     if (in[i]) needs_gradient |= value(in[i].id()).needs_gradient;

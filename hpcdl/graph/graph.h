@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "hpcdl/core/buffer.h"
+#include "hpcdl/graph/autocast.h"
 #include "hpcdl/graph/var.h"
 
 namespace hpcdl {
@@ -55,7 +56,7 @@ class Graph {
 
   // -- records
   /// Pushes a record of a typed op and returns its non-auxiliary outputs. Use record<Op>() below.
-  std::vector<Var> apply(const OpInfo& op, std::span<const Var> in, const void* args);
+  std::vector<Var> apply(const OpInfo& op, std::span<const Var> given, const void* args);
   /// Pushes a record outside the op protocol (optimizer over many tensors, collectives): `operands` in the order that
   /// `run` expects them. Has no gradient.
   void emit(std::string_view name, RunFn run, std::span<const Operand> operands, const void* args, std::size_t args_bytes,
@@ -109,6 +110,24 @@ class Graph {
     std::uint8_t outer_;
   };
 
+  /// Ops called while it lives compute in the types of a policy (autocast.h); null: as their inputs are.
+  class Autocast {
+   public:
+    Autocast(Graph& g, std::optional<AutocastPolicy> policy);
+    ~Autocast() { graph_.autocast_ = outer_; }
+    Autocast(const Autocast&) = delete;
+    Autocast& operator=(const Autocast&) = delete;
+
+   private:
+    Graph& graph_;
+    std::optional<AutocastPolicy> outer_;
+  };
+  /// What an op of class c computes in here, given an input of type `input`: modules that hold rounded copies of weights ask.
+  DType compute_type(OpClass c, DType input) const {
+    const DType wanted = autocast_ ? autocast_->of(c) : DType::none;
+    return wanted == DType::none ? input : wanted;
+  }
+
   /// Key for counter-based draws: one per call, the same in the same order of recording.
   std::uint64_t next_rng_stream() { return ++rng_streams_; }
   /// Index of the next record.
@@ -161,6 +180,9 @@ class Graph {
   void push(std::string_view name, RunFn run, std::span<const Operand> operands, std::uint32_t args, Cost cost, Phase phase);
   std::uint32_t store_args(const void* args, std::size_t bytes);
   void fill(const Operand& where, float v);
+  void cast_inputs(const OpInfo& op, std::span<Var> in);
+  Var cast_once(const Var& x, DType to);
+  void forget_casts(std::span<const Operand> operands);
 
   int begin_segment();
   void end_segment(int outer);
@@ -185,6 +207,12 @@ class Graph {
   std::vector<std::unique_ptr<Buffer>> eager_memory_;
   std::vector<int> remap_;             // value id -> its recomputed twin, while a segment runs backward
   std::vector<char> rematerialised_;   // per segment
+  std::optional<AutocastPolicy> autocast_;
+  struct KnownCast {
+    int value;                         // the result
+    int segment;                       // where it was recorded
+  };
+  std::map<std::pair<int, DType>, KnownCast> casts_;  // by value and type
   std::uint32_t scope_ = 0;
   std::uint8_t stream_ = 0;
   std::uint64_t rng_streams_ = 0;

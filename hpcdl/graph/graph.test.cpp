@@ -266,17 +266,6 @@ TEST_F(GraphTest, AGradientThatPassesThroughIsNotCopied) {
   EXPECT_NE(gradients[0], std::vector<float>(gradients[0].size(), 0.0f));
 }
 
-TEST_F(GraphTest, HalfPrecisionIsForGpus) {
-  const auto half = [](Graph& g) { softmax(g.input("x", {{4}, DType::f16})); };
-  Graph recorded;
-  half(recorded);
-  EXPECT_THROW(Executable{recorded.finish()}, Error);
-  Graph eager({.eager = &stream});
-  EXPECT_THROW(half(eager), Error);
-  OwnedTensor x({{4}, DType::f16}), y({{4}, DType::f16});
-  EXPECT_THROW(Softmax::forward(stream, y.tensor, x.tensor, {}), Error);
-}
-
 TEST_F(GraphTest, TextNamesRecordsAndTotals) {
   Network n;
   Graph g;

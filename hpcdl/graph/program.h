@@ -58,6 +58,7 @@ struct Program {
   std::vector<Record> records;
   std::vector<std::byte> args;
   std::vector<std::string> scopes{""};
+  std::vector<std::string> autocasts;  // the policies under which records were pushed, in words
 
   Cost cost() const {
     Cost sum;

@@ -13,7 +13,9 @@ std::string_view phase_name(Phase p) {
 }
 
 std::string program_text(const Program& program, const Plan& plan) {
-  std::string out = fmt::format("{:>6}  {:<9} {:<16} {:<24} {:>10} {:>10}  operands\n", "record", "phase", "op", "scope", "flops", "bytes");
+  std::string out;
+  for (const auto& policy : program.autocasts) out += fmt::format("autocast: {}\n", policy);
+  out += fmt::format("{:>6}  {:<9} {:<16} {:<24} {:>10} {:>10}  operands\n", "record", "phase", "op", "scope", "flops", "bytes");
   for (std::size_t i = 0; i < program.records.size(); ++i) {
     const auto& r = program.records[i];
     std::string operands;

@@ -60,9 +60,10 @@ struct Param {
     if (!value) return {};
     return gradient ? g.parameter(name, value, gradient) : g.constant(name, value);
   }
-  /// As a product in `compute` reads it: the copy, if there is one of that type.
-  Var rounded(Graph& g, DType compute) const {
+  /// As a product with activations of type x reads it: the copy, if there is one of the type that the product computes in.
+  Var rounded(Graph& g, DType x) const {
     const Var v = (*this)(g);
+    const DType compute = g.compute_type(OpClass::product, x);
     return v && copy && copy.dtype() == compute ? g.stand_in(v, name + ".copy", copy) : v;
   }
 };

@@ -18,6 +18,7 @@
 //   backward_cost(...)        default: twice the flops, the bytes of all operands of backward
 //   kInPlace                  true when output 0 may be the memory of input 0
 //   kGathers                  true when backward adds to few rows of a gradient, known only from the data: its cost counts none
+//   kClass, kCasts            what the op is to autocast (graph/autocast.h), and a mask of the inputs that it may cast; default: nothing
 // An absent optional input is a View that converts to false, and a Spec that does. A gradient that nobody needs is a
 // Grad that converts to false.
 
@@ -30,6 +31,10 @@
 #include "hpcdl/simd/isa.h"
 
 namespace hpcdl {
+
+/// What an op is to a policy of mixed precision. `other`: its inputs stay as they are.
+enum class OpClass : unsigned char { other, product, norm, softmax, loss, elementwise };
+inline constexpr int kOpClasses = 6;
 
 enum class OperandKind : unsigned char { in, out, grad_in, grad_out, scratch };
 struct OperandRef {

@@ -22,6 +22,8 @@ struct OpInfo {
   bool gathers = false;
   int passes = -1;  // Op::kPasses: the input whose gradient is that of output 0 unchanged, recorded without a copy where that is possible
   int splits = -1;  // Op::kSplits: the input whose gradient a call of its own may compute, with all other gradients absent
+  OpClass cls = OpClass::other;
+  unsigned casts = 0;  // bit i: autocast may cast input i
   std::size_t args_bytes = 0;
   void (*infer)(const Spec* in, const void* args, Spec* out) = nullptr;
   Cost (*cost)(const Spec* in, const void* args) = nullptr;
@@ -100,6 +102,7 @@ template <class Op> constexpr OpInfo make_op_info() {
   if constexpr (requires { Op::kGathers; }) info.gathers = Op::kGathers;
   if constexpr (requires { Op::kSplits; }) info.splits = Op::kSplits;
   if constexpr (requires { Op::kPasses; }) info.passes = Op::kPasses;
+  if constexpr (requires { Op::kClass; }) info.cls = Op::kClass, info.casts = Op::kCasts;
   info.args_bytes = sizeof(Args);
   info.infer = [](const Spec* in, const void* a, Spec* out) {
     put(out, call_infer<Op>(in, *static_cast<const Args*>(a), typename T::Ins{}));

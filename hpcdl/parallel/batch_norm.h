@@ -13,6 +13,8 @@ namespace hpcdl::parallel {
 /// y, and the statistics (3, C) of all ranks' batches; the residual may be absent. See ops/batch_norm/batch_norm.h.
 struct SyncBatchNorm {
   static constexpr std::string_view name = "sync_batch_norm";
+  static constexpr OpClass kClass = OpClass::norm;
+  static constexpr unsigned kCasts = 0b11;
   struct Args : BatchNorm::Args {
     Peers peers;
   };

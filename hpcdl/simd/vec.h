@@ -106,9 +106,7 @@ template <> struct Vec<Avx2> {
   }
   void store(float* p) const { _mm256_storeu_ps(p, v); }
   void store(bf16* p) const { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_bf16()); }
-  void store(f16* p) const {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-  }
+  void store(f16* p) const { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_f16()); }
   void store(float* p, int n) const { _mm256_maskstore_ps(p, tail(n), v); }
   template <class T> void store(T* p, int n) const {
     T t[N];
@@ -121,6 +119,10 @@ template <> struct Vec<Avx2> {
   }
   void stream(bf16* p) const {
     if (reinterpret_cast<std::uintptr_t>(p) % 16 == 0) _mm_stream_si128(reinterpret_cast<__m128i*>(p), to_bf16());
+    else store(p);
+  }
+  void stream(f16* p) const {
+    if (reinterpret_cast<std::uintptr_t>(p) % 16 == 0) _mm_stream_si128(reinterpret_cast<__m128i*>(p), to_f16());
     else store(p);
   }
 
@@ -182,6 +184,7 @@ template <> struct Vec<Avx2> {
     r = _mm256_blendv_epi8(r, _mm256_or_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(0x40)), nan);
     return _mm_packus_epi32(_mm256_castsi256_si128(r), _mm256_extracti128_si256(r, 1));
   }
+  __m128i to_f16() const { return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 };
 #endif
 
@@ -219,6 +222,10 @@ template <> struct Vec<Avx512> {
   }
   void stream(bf16* p) const {
     if (reinterpret_cast<std::uintptr_t>(p) % 32 == 0) _mm256_stream_si256(reinterpret_cast<__m256i*>(p), to_bf16());
+    else store(p);
+  }
+  void stream(f16* p) const {
+    if (reinterpret_cast<std::uintptr_t>(p) % 32 == 0) _mm256_stream_si256(reinterpret_cast<__m256i*>(p), to_f16());
     else store(p);
   }
 

@@ -527,10 +527,12 @@ void register_op_tests(ErasedSpec erased) {
     for (const auto& backend : backends()) {
       for (auto dtype : {DType::f32, DType::bf16, DType::f16}) {
         if (dtype != DType::f32 && !spec.bf16) continue;
-        if (dtype == DType::f16 && !backend.device.is_cuda()) continue;
-        std::vector<std::string> kinds{"forward", "repeat", "replay"};
+        // What does not depend on the type is checked in two of them on a CPU.
+        const bool values_only = dtype == DType::f16 && !backend.device.is_cuda();
+        std::vector<std::string> kinds{"forward"};
+        if (!values_only) kinds.insert(kinds.end(), {"repeat", "replay"});
         if (spec.op->backward && c.gradient) kinds.insert(kinds.end(), {"gradient", "accumulate"});
-        if (spec.in_place) kinds.push_back("in_place");
+        if (spec.in_place && !values_only) kinds.push_back("in_place");
         for (const auto& what : kinds) {
           const std::string suite = fmt::format("{}/{}", spec.op->name, what);
           const std::string name = fmt::format("{}/{}/{}", backend.name(), dtype_name(dtype), case_label(c, i));

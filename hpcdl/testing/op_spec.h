@@ -3,7 +3,7 @@
 //
 //   const auto spec = testing::op<Softmax>({.cases = {...}, .reference = ..., .reduction = ...});
 //
-// registers, for every case, with every instruction set of this CPU and on a GPU, in f32, bf16 and, on a GPU, f16:
+// registers, for every case, with every instruction set of this CPU and on a GPU, in f32, bf16 and f16 (on a CPU values alone):
 //   forward       against the naive double-precision reference, outputs poisoned with NaN, inputs random with outliers,
 //                 operands misaligned by one element
 //   gradient      the op's backward against central differences of the reference in double

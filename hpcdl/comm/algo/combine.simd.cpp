@@ -50,8 +50,7 @@ template <class T, class Op, bool kDivide, int kIns, int kOuts, bool kStream> vo
 }
 
 template <class T, class Op, bool kDivide> void floats(const CombineArguments& a) {
-  if constexpr (!std::is_same_v<T, f16>)  // the vocabulary has no such store of f16
-    if (a.stream) return a.ins == 2 && a.outs == 2 ? rows<T, Op, kDivide, 2, 2, true>(a) : rows<T, Op, kDivide, kAny, kAny, true>(a);
+  if (a.stream) return a.ins == 2 && a.outs == 2 ? rows<T, Op, kDivide, 2, 2, true>(a) : rows<T, Op, kDivide, kAny, kAny, true>(a);
   if (a.ins == 2 && a.outs == 1) return rows<T, Op, kDivide, 2, 1, false>(a);
   if (a.ins == 2 && a.outs == 2) return rows<T, Op, kDivide, 2, 2, false>(a);
   rows<T, Op, kDivide, kAny, kAny, false>(a);

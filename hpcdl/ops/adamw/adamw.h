@@ -7,7 +7,7 @@
 //   p = p - lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
 //
 // as torch.optim.AdamW does. With StepParams::skip nothing is touched. p: f32 or bf16, gradient: f32 or bf16, m and v: f32;
-// `copy`, if any, receives p rounded to bf16 or, on a GPU, f16 (the weights that a mixed-precision forward reads).
+// `copy`, if any, receives p rounded to bf16 or f16 (the weights that a mixed-precision forward reads).
 // Source: Loshchilov & Hutter, "Decoupled weight decay regularization", 2019.
 
 #include <array>

@@ -6,7 +6,7 @@
 namespace hpcdl::cpu {
 namespace {
 
-template <class Isa, class P, class G>
+template <class Isa, class P, class G, class C>
 void update(const Grad* t, std::int64_t begin, std::int64_t end, bool decay, const AdamW::Step& step) {
   using V = simd::Vec<Isa>;
   using namespace simd;
@@ -14,7 +14,7 @@ void update(const Grad* t, std::int64_t begin, std::int64_t end, bool decay, con
   P* p = t[0].ptr<P>() + begin;
   const G* g = t[1].ptr<G>() + begin;
   float *m = t[2].ptr<float>() + begin, *v = t[3].ptr<float>() + begin;
-  bf16* copy = t[4] ? t[4].ptr<bf16>() + begin : nullptr;
+  C* copy = t[4] ? t[4].ptr<C>() + begin : nullptr;
   const V keep(decay ? 1.0f - step.lr * a.weight_decay : 1.0f), scale(step.grad_scale), b1(a.beta1), b2(a.beta2);
   const V rest1(1.0f - a.beta1), rest2(1.0f - a.beta2), eps(a.eps);
   // lr * (m / c1) / (sqrt(v / c2) + eps)
@@ -40,7 +40,10 @@ void adamw(Isa, Pool& pool, const Grad* tensors, const std::uint8_t* decays, std
       [&](std::int64_t i, std::int64_t begin, std::int64_t end, std::int64_t) {
         const Grad* t = tensors + i * AdamW::kOperands;
         visit_dtype(t[0].dtype(), [&]<class P>() {
-          visit_dtype(t[1].dtype(), [&]<class G>() { update<Isa, P, G>(t, begin, end, decays[i] != 0, step); });
+          visit_dtype(t[1].dtype(), [&]<class G>() {
+            if (t[4] && t[4].dtype() == DType::f16) update<Isa, P, G, f16>(t, begin, end, decays[i] != 0, step);
+            else update<Isa, P, G, bf16>(t, begin, end, decays[i] != 0, step);
+          });
         });
       });
 }

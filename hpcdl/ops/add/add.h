@@ -8,6 +8,8 @@ namespace hpcdl {
 
 struct Add {
   static constexpr std::string_view name = "add";
+  static constexpr OpClass kClass = OpClass::elementwise;
+  static constexpr unsigned kCasts = 0b11;
   static constexpr bool kInPlace = true;
   struct Args {};
   static Spec infer(const Spec& a, const Spec& b, const Args&) {

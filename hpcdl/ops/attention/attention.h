@@ -18,6 +18,8 @@ namespace hpcdl {
 
 struct Attention {
   static constexpr std::string_view name = "attention";
+  static constexpr OpClass kClass = OpClass::product;
+  static constexpr unsigned kCasts = 0b111;
   static constexpr int kAux = 1;
   static constexpr std::int64_t kMaxHeadDim = 256, kMaxSplits = 64;
   struct Args {

@@ -57,6 +57,8 @@ template <class T> T statistic(const T& statistics, int i) {
 /// y, and the statistics (3, C) f32 of this batch: mean, variance / n, variance / (n - 1).
 struct BatchNorm {
   static constexpr std::string_view name = "batch_norm";
+  static constexpr OpClass kClass = OpClass::norm;
+  static constexpr unsigned kCasts = 0b1;
   using Args = detail::BatchNormArgs;
   static std::array<Spec, 2> infer(const Spec& x, const Spec& weight, const Spec& bias, const Args& a) {
     detail::require_batch_norm(name, x, weight, bias, a.eps);
@@ -78,6 +80,8 @@ struct BatchNorm {
 /// The same with a residual. Backward reads the signs of y.
 struct AddBatchNorm {
   static constexpr std::string_view name = "add_batch_norm";
+  static constexpr OpClass kClass = OpClass::norm;
+  static constexpr unsigned kCasts = 0b11;
   using Args = detail::BatchNormArgs;
   static std::array<Spec, 2> infer(const Spec& x, const Spec& residual, const Spec& weight, const Spec& bias, const Args& a) {
     detail::require_batch_norm(name, x, weight, bias, a.eps);
@@ -100,6 +104,8 @@ struct AddBatchNorm {
 /// With given statistics (C) f32, which have no gradient. The residual may be absent.
 struct BatchNormInference {
   static constexpr std::string_view name = "batch_norm_inference";
+  static constexpr OpClass kClass = OpClass::norm;
+  static constexpr unsigned kCasts = 0b11;
   static constexpr bool kInPlace = true;
   using Args = detail::BatchNormArgs;
   static Spec infer(const Spec& x, const Spec& residual, const Spec& weight, const Spec& bias, const Spec& mean, const Spec& var, const Args& a) {

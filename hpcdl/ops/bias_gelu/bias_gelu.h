@@ -8,6 +8,8 @@ namespace hpcdl {
 
 struct BiasGelu {
   static constexpr std::string_view name = "bias_gelu";
+  static constexpr OpClass kClass = OpClass::elementwise;
+  static constexpr unsigned kCasts = 0b11;
   static constexpr bool kInPlace = true;
   using Args = Gelu::Args;
   static Spec infer(const Spec& x, const Spec& b, const Args&) {

@@ -28,6 +28,8 @@ struct Conv2dShape {
 
 struct Conv2d {
   static constexpr std::string_view name = "conv2d";
+  static constexpr OpClass kClass = OpClass::product;
+  static constexpr unsigned kCasts = 0b1;  // x: w is rounded on its way into the product, and its gradient stays f32
   static constexpr int kSplits = 1;  // dw alone
   struct Args {
     int stride = 1, pad = 0, dilation = 1;

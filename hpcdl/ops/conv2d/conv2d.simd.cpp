@@ -16,8 +16,7 @@ template <class Isa, class T>
 void gather(Pool& pool, const Conv2dShape& c, const Images& x, const Weights& w, const Outputs<T>& y) {
   if constexpr (std::is_same_v<T, float>)
     if (fits_winograd(c)) return Winograd<Isa>(pool, x, w, y).run();
-  constexpr auto kCompute = std::is_same_v<T, bf16> ? gemm::Compute::bf16 : gemm::Compute::f32;
-  Gather<Isa, kCompute, T>(pool, x, w, y).run();
+  Gather<Isa, gemm::compute_of(dtype_of<T>), T>(pool, x, w, y).run();
 }
 
 Images images_of_x(const Conv2dShape& c, const View& x) {

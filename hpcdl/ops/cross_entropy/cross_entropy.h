@@ -14,6 +14,8 @@ namespace hpcdl {
 
 struct CrossEntropy {
   static constexpr std::string_view name = "cross_entropy";
+  static constexpr OpClass kClass = OpClass::loss;
+  static constexpr unsigned kCasts = 0b1;
   static constexpr int kAux = 1;
   struct Args {};
   /// loss, count, lse.

@@ -15,6 +15,8 @@ namespace hpcdl {
 
 struct SmoothCrossEntropy {
   static constexpr std::string_view name = "smooth_cross_entropy";
+  static constexpr OpClass kClass = OpClass::loss;
+  static constexpr unsigned kCasts = 0b1;
   static constexpr int kAux = 1;
   struct Args {
     float label_smoothing = 0;

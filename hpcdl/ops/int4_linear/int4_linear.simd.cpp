@@ -214,8 +214,7 @@ simd::Vec<Isa> activate(simd::Vec<Isa> v, Int4Activation a) {
 
 template <class Isa>
 simd::Vec<Isa> load_as(const View& x, std::int64_t at, int n) {
-  return x.dtype() == DType::bf16 ? simd::Vec<Isa>::load(x.ptr<bf16>() + at, n)
-                                  : simd::Vec<Isa>::load(x.ptr<float>() + at, n);
+  return visit_dtype(x.dtype(), [&]<class T>() { return simd::Vec<Isa>::load(x.ptr<T>() + at, n); });
 }
 
 /// Writes rows [first, first + c) x columns [col, col + n) of y.

@@ -14,6 +14,8 @@ namespace hpcdl {
 
 struct LayerNorm {
   static constexpr std::string_view name = "layer_norm";
+  static constexpr OpClass kClass = OpClass::norm;
+  static constexpr unsigned kCasts = 0b1;
   static constexpr int kAux = 2;
   using Args = detail::NormArgs;
   /// y, mean, rstd.
@@ -33,6 +35,8 @@ struct LayerNorm {
 
 struct AddLayerNorm {
   static constexpr std::string_view name = "add_layer_norm";
+  static constexpr OpClass kClass = OpClass::norm;
+  static constexpr unsigned kCasts = 0b11;
   static constexpr int kAux = 2;
   using Args = detail::NormArgs;
   /// h, y, mean, rstd.

@@ -42,6 +42,8 @@ inline Cost linear_cost(const Spec& x, const Spec& w, const Spec& bias, const Sp
 
 struct Linear {
   static constexpr std::string_view name = "linear";
+  static constexpr OpClass kClass = OpClass::product;
+  static constexpr unsigned kCasts = 0b1001;  // x and residual: W is rounded on its way into the product, and its gradient stays f32
   static constexpr int kPasses = 3, kSplits = 1;  // dresidual = dy; dW alone
   using Args = LinearArgs;
   static Spec infer(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual, const Args& a) {
@@ -58,6 +60,8 @@ struct Linear {
 
 struct ActivatedLinear {
   static constexpr std::string_view name = "linear_act";
+  static constexpr OpClass kClass = OpClass::product;
+  static constexpr unsigned kCasts = 0b1001;
   static constexpr int kAux = 1, kPasses = 3;
   using Args = LinearArgs;
   /// y and z, the pre-activation.

@@ -8,7 +8,6 @@ namespace {
 
 namespace ep = epilogue;
 
-gemm::Compute compute_of(DType d) { return d == DType::bf16 ? gemm::Compute::bf16 : gemm::Compute::f32; }
 gemm::Operand operand(const View& v, bool transposed) { return {v.data(), v.dtype(), v.row_stride(), transposed}; }
 
 template <class Isa, class T, class TBias, class Act>
@@ -105,7 +104,7 @@ void linear(Isa, Pool& pool, Tensor y, Tensor z, View x, View w, View bias, View
   const gemm::Problem p{.m = x.rows(),
                         .n = y.cols(),
                         .k = x.cols(),
-                        .compute = compute_of(x.dtype()),
+                        .compute = gemm::compute_of(x.dtype()),
                         .a = operand(x, false),
                         .b = operand(w, !a.conv1d)};
   visit_dtype(y.dtype(), [&]<class T>() {
@@ -132,7 +131,7 @@ void linear_backward(Isa, Pool& pool, const LinearGradients& g, const LinearArgs
     });
   const View dz = a.activation == Activation::none ? g.dy : g.dz;
   const std::int64_t rows = g.x.rows(), n = dz.cols(), k = g.x.cols();
-  const auto compute = compute_of(g.x.dtype());
+  const auto compute = gemm::compute_of(g.x.dtype());
   if (g.dx)
     product<Isa>(pool,
                  {.m = rows, .n = k, .k = n, .compute = compute, .a = operand(dz, false), .b = operand(g.w, a.conv1d)},

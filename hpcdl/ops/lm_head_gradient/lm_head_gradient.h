@@ -12,6 +12,8 @@ namespace hpcdl {
 
 struct LmHeadGradient {
   static constexpr std::string_view name = "lm_head_gradient";
+  static constexpr OpClass kClass = OpClass::product;
+  static constexpr unsigned kCasts = 0b1;
   static constexpr int kAux = 2;
   static constexpr float kUnit16 = 1024;
   struct Args {};

@@ -16,6 +16,8 @@ namespace hpcdl {
 
 struct LmHeadLoss {
   static constexpr std::string_view name = "lm_head_loss";
+  static constexpr OpClass kClass = OpClass::product;
+  static constexpr unsigned kCasts = 0b1;
   static constexpr int kAux = 2;
   struct Args {
     bool keep_logits = false;

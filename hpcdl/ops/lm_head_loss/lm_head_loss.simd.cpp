@@ -17,7 +17,7 @@ constexpr std::int64_t kCold = 4 << 20;  // bytes of dW from which it does not s
 /// d (rows, cols) of leading dimension ld = h W[chunk]^T.
 template <class Isa> void logits_of(Isa isa, Pool& pool, float* d, std::int64_t ld, const View& h, const View& w, VocabChunk c) {
   const gemm::Problem p{.m = h.rows(), .n = c.cols, .k = h.cols(),
-                        .compute = h.dtype() == DType::bf16 ? gemm::Compute::bf16 : gemm::Compute::f32,
+                        .compute = gemm::compute_of(h.dtype()),
                         .a = {h.data(), h.dtype(), h.row_stride(), false},
                         .b = {rows_from(w, c.begin), w.dtype(), w.row_stride(), true}};
   gemm::gemm(isa, pool, p, ep::Into<float>{.d = d, .ld = ld});
@@ -31,8 +31,8 @@ struct Stats {
 };
 
 /// `copy`: where rounded logits are kept, if they are.
-template <class Isa>
-void fold_chunk(Pool& pool, const Stats& s, const float* x, std::int64_t ld, bf16* copy, std::int64_t copy_ld, const std::int32_t* target,
+template <class Isa, class T>
+void fold_chunk(Pool& pool, const Stats& s, const float* x, std::int64_t ld, T* copy, std::int64_t copy_ld, const std::int32_t* target,
                 std::int64_t rows, VocabChunk c) {
   using V = simd::Vec<Isa>;
   using namespace simd;
@@ -94,7 +94,7 @@ template <class Isa> void add_rows(Pool& pool, const Grad& dh, const float* sum)
   });
 }
 
-/// dW[chunk] (+)= d^T h and sum (+)= d W[chunk].
+/// dW[chunk] (+)= d^T h and sum (+)= d W[chunk]. With f16 these products are f32: the probabilities in d reach far below its range.
 template <class Isa>
 void products(Isa isa, Pool& pool, const Grad& dw, float* sum, const View& h, const View& w, const float* d, std::int64_t ld, VocabChunk c) {
   const auto compute = h.dtype() == DType::bf16 ? gemm::Compute::bf16 : gemm::Compute::f32;
@@ -120,13 +120,15 @@ void lm_head_loss(Isa isa, Pool& pool, Tensor loss, Tensor count, Tensor lse, Te
   const auto rows = h.rows(), vocab = w[0];
   const auto* target = targets.ptr<std::int32_t>();
   const Stats s(stats, rows);
-  // Kept f32 logits are the chunk's memory themselves; bf16 ones are a copy, so that the loss sees what was not rounded.
+  // Kept f32 logits are the chunk's memory themselves; 16-bit ones are a copy, so that the loss sees what was not rounded.
   const bool kept = logits && logits.size() > 0, in_place = kept && logits.dtype() == DType::f32;
   for_chunks(rows, vocab, [&](VocabChunk c) {
     float* x = in_place ? logits.ptr<float>() + c.begin : chunk.ptr<float>();
     const auto ld = in_place ? vocab : chunk.cols();
     logits_of(isa, pool, x, ld, h, w, c);
-    fold_chunk<Isa>(pool, s, x, ld, kept && !in_place ? logits.ptr<bf16>() + c.begin : nullptr, vocab, target, rows, c);
+    visit_dtype(kept ? logits.dtype() : DType::f32, [&]<class T>() {
+      fold_chunk<Isa>(pool, s, x, ld, kept && !in_place ? logits.ptr<T>() + c.begin : nullptr, vocab, target, rows, c);
+    });
   });
   for (std::int64_t r = 0; r < rows; ++r) {
     const LogSumExp<Isa> l{s.top[r], s.sum[r]};

@@ -1,5 +1,5 @@
 #pragma once
-// D = epilogue(A x B) on raw memory: A (M, K), B (K, N), either of them transposed, f32 or bf16 (or u8 x s8), sums in
+// D = epilogue(A x B) on raw memory: A (M, K), B (K, N), either of them transposed, f32, bf16 or f16 (or u8 x s8), sums in
 // f32 (or s32). This is the kernel-level interface; ops/linear/linear.h and matmul.h are the ops that programs record.
 //
 // The method is that of Goto & van de Geijn, "Anatomy of high-performance matrix multiplication" (2008): k is cut into

@@ -18,15 +18,21 @@ using simd::Isa;
   HPCDL_GEMM(IntoLinear<T, bf16, Identity>);     \
   HPCDL_GEMM(IntoLinear<T, bf16, Relu>);         \
   HPCDL_GEMM(IntoLinear<T, bf16, GeluTanh>);     \
-  HPCDL_GEMM(IntoLinear<T, bf16, GeluErf>)
+  HPCDL_GEMM(IntoLinear<T, bf16, GeluErf>);      \
+  HPCDL_GEMM(IntoLinear<T, f16, Identity>);      \
+  HPCDL_GEMM(IntoLinear<T, f16, Relu>);          \
+  HPCDL_GEMM(IntoLinear<T, f16, GeluTanh>);      \
+  HPCDL_GEMM(IntoLinear<T, f16, GeluErf>)
 
 HPCDL_GEMM_FLOAT(float);
 HPCDL_GEMM_FLOAT(bf16);
+HPCDL_GEMM_FLOAT(f16);
 #undef HPCDL_GEMM_FLOAT
 #undef HPCDL_GEMM
 
 template void gemm_alone(Isa, std::byte*, const Problem&, const Into<float, Scale>&);
 template void gemm_alone(Isa, std::byte*, const Problem&, const Into<bf16, Scale>&);
+template void gemm_alone(Isa, std::byte*, const Problem&, const Into<f16, Scale>&);
 template void gemm_int8(Isa, Pool&, const Problem&, const Into<std::int32_t>&);
 template void gemm_int8(Isa, Pool&, const Problem&, const Into<float, Chain<Dequant, Bias<float>>>&);
 template void gemm_int8(Isa, Pool&, const Problem&, const Into<bf16, Chain<Dequant, Bias<float>>>&);

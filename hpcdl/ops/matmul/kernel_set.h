@@ -14,9 +14,12 @@
 
 namespace hpcdl::gemm {
 
-/// How products are formed. bf16: both operands are rounded to bf16 first, products and sums are f32. Sets without bf16
-/// instructions hold the rounded values as f32.
-enum class Compute : std::uint8_t { f32, bf16, int8 };
+/// How products are formed. bf16, f16: both operands are rounded to that type first, products and sums are f32. Sets without bf16
+/// instructions, and every set for f16, hold the rounded values as f32.
+enum class Compute : std::uint8_t { f32, bf16, f16, int8 };
+
+/// Of activations of type d.
+constexpr Compute compute_of(DType d) { return d == DType::bf16 ? Compute::bf16 : d == DType::f16 ? Compute::f16 : Compute::f32; }
 
 inline constexpr int kPrefetchEvery = 4;
 

@@ -9,6 +9,8 @@ template <class D, class W>
 void pack_float(const PackArgs& p) {
   if (p.dtype == DType::bf16)
     pack_typed<D, W, bf16>(p);
+  else if (p.dtype == DType::f16)
+    pack_typed<D, W, f16>(p);
   else
     pack_typed<D, W, float>(p);
 }
@@ -21,6 +23,8 @@ template <class D, class W>
 void small_float(const SmallArgs& s) {
   if (s.dtype == DType::bf16)
     small_rows<D, W, bf16>(s);
+  else if (s.dtype == DType::f16)
+    small_rows<D, W, f16>(s);
   else
     small_rows<D, W, float>(s);
 }
@@ -33,6 +37,8 @@ template <class D, class W>
 void words_of_floats(std::uint32_t* dst, const void* src, DType dtype, std::int64_t k) {
   if (dtype == DType::bf16)
     to_words<D, W>(dst, static_cast<const bf16*>(src), k);
+  else if (dtype == DType::f16)
+    to_words<D, W>(dst, static_cast<const f16*>(src), k);
   else
     to_words<D, W>(dst, static_cast<const float*>(src), k);
 }
@@ -43,7 +49,7 @@ void words_of_bytes(std::uint32_t* dst, const void* src, DType, std::int64_t k) 
 
 template <class Isa, Compute c>
 KernelSet make() {
-  using D = Dot<Isa, c>;
+  using D = Dot<Isa, c == Compute::f16 ? Compute::f32 : c>;
   using W = Words<Isa, c>;
   KernelSet s;
   if constexpr (D::kLanes == 16)
@@ -74,8 +80,8 @@ KernelSet make() {
 template <class Isa>
 const KernelSet& kernel_set(Isa, Compute c) {
   static const KernelSet f32 = make<Isa, Compute::f32>(), half = make<Isa, Compute::bf16>(),
-                         bytes = make<Isa, Compute::int8>();
-  return c == Compute::f32 ? f32 : c == Compute::bf16 ? half : bytes;
+                         half16 = make<Isa, Compute::f16>(), bytes = make<Isa, Compute::int8>();
+  return c == Compute::f32 ? f32 : c == Compute::bf16 ? half : c == Compute::f16 ? half16 : bytes;
 }
 
 template const KernelSet& kernel_set(simd::Isa, Compute);

@@ -12,6 +12,8 @@ namespace hpcdl {
 
 struct Matmul {
   static constexpr std::string_view name = "matmul";
+  static constexpr OpClass kClass = OpClass::product;
+  static constexpr unsigned kCasts = 0b11;
   struct Args {
     bool transpose_a = false, transpose_b = false;
     float scale = 1;

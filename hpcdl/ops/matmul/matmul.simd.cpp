@@ -45,7 +45,7 @@ void products(Pool& pool, const Grad& d, const Matrix& a, const Matrix& b, float
     return gemm::Problem{.m = a.rows(),
                          .n = b.cols(),
                          .k = a.cols(),
-                         .compute = a.view.dtype() == DType::bf16 ? gemm::Compute::bf16 : gemm::Compute::f32,
+                         .compute = gemm::compute_of(a.view.dtype()),
                          .a = a.operand(i),
                          .b = b.operand(i)};
   };

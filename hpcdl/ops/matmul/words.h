@@ -91,7 +91,7 @@ struct Registers<simd::Avx512> {
 };
 #endif
 
-/// One element per word: f32, or bf16 held as f32 (then f32 sources are rounded).
+/// One element per word: f32, or bf16 or f16 held as f32 (then sources of another type are rounded).
 template <class Isa, Compute c>
 struct Words : Registers<Isa> {
   using typename Registers<Isa>::Reg;
@@ -99,8 +99,9 @@ struct Words : Registers<Isa> {
   template <class T>
   static Reg along_k(const T* p, int n) {
     V v = n >= V::N ? V::load(p) : n > 0 ? V::load(p, n) : V(0.0f);
-    if constexpr (c == Compute::bf16 && std::is_same_v<T, float>) {
-      bf16 t[V::N];
+    using Rounded = std::conditional_t<c == Compute::bf16, bf16, std::conditional_t<c == Compute::f16, f16, T>>;
+    if constexpr (!std::is_same_v<T, Rounded>) {
+      Rounded t[V::N];
       v.store(t);
       v = V::load(t);
     }
@@ -151,11 +152,13 @@ struct Words<simd::Avx512, Compute::bf16> : Registers<simd::Avx512> {
   static __mmask32 mask(int n) { return n >= 32 ? ~0u : n <= 0 ? 0u : (1u << n) - 1u; }
   static int clamp16(int n) { return n < 0 ? 0 : n < 16 ? n : 16; }
   static Reg along_k(const bf16* p, int n) { return _mm512_maskz_loadu_epi16(mask(n), p); }
-  static Reg along_k(const float* p, int n) {
+  template <class T>
+  static Reg along_k(const T* p, int n) {
     return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(V::load(p + 16, clamp16(n - 16)).v, V::load(p, clamp16(n)).v));
   }
   static __m256i half(const bf16* p, int n) { return _mm256_maskz_loadu_epi16(V::tail(n), p); }
-  static __m256i half(const float* p, int n) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(V::load(p, n).v)); }
+  template <class T>
+  static __m256i half(const T* p, int n) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(V::load(p, n).v)); }
   template <class T>
   static Reg across(const T* p, std::int64_t ld, int kn, int n) {
     const int cols = clamp16(n);

@@ -11,6 +11,8 @@ namespace hpcdl {
 
 struct Mlp {
   static constexpr std::string_view name = "mlp";
+  static constexpr OpClass kClass = OpClass::product;
+  static constexpr unsigned kCasts = 0b100001;
   static constexpr int kAux = 2, kPasses = 5;  // dresidual = dy
   struct Args {
     Activation activation = Activation::gelu_tanh;

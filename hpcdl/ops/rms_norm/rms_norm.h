@@ -12,6 +12,8 @@ namespace hpcdl {
 
 struct RmsNorm {
   static constexpr std::string_view name = "rms_norm";
+  static constexpr OpClass kClass = OpClass::norm;
+  static constexpr unsigned kCasts = 0b1;
   static constexpr int kAux = 1;
   using Args = detail::NormArgs;
   /// y, rstd.
@@ -28,6 +30,8 @@ struct RmsNorm {
 
 struct AddRmsNorm {
   static constexpr std::string_view name = "add_rms_norm";
+  static constexpr OpClass kClass = OpClass::norm;
+  static constexpr unsigned kCasts = 0b11;
   static constexpr int kAux = 1;
   using Args = detail::NormArgs;
   /// h, y, rstd.

@@ -13,6 +13,8 @@ namespace hpcdl {
 
 struct Softmax {
   static constexpr std::string_view name = "softmax";
+  static constexpr OpClass kClass = OpClass::softmax;
+  static constexpr unsigned kCasts = 0b1;
   static constexpr bool kInPlace = true;
   struct Args {
     float scale = 1;

@@ -9,6 +9,8 @@ namespace hpcdl {
 
 struct Swiglu {
   static constexpr std::string_view name = "swiglu";
+  static constexpr OpClass kClass = OpClass::elementwise;
+  static constexpr unsigned kCasts = 0b11;
   static constexpr bool kInPlace = true;
   struct Args {};
   static Spec infer(const Spec& gate, const Spec& up, const Args&) {
