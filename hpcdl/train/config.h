@@ -83,7 +83,7 @@ struct TrainConfig {
   double dropout = 0;
   std::uint64_t seed = 1;
   Compute dtype = Compute::f32;
-  double init_scale = 1024, growth_factor = 2, backoff_factor = 0.5, min_scale = 1;
+  double init_scale = 65536, growth_factor = 2, backoff_factor = 0.5, min_scale = 1;
   std::int64_t growth_interval = 2000;
   bool recompute = false;
   std::int64_t eval_every = 0, eval_batches = -1, log_every = 1;
@@ -113,12 +113,12 @@ struct TrainConfig {
     f("clip", clip, "largest global gradient norm; 0: no clipping", {.min = 0, .max = 1e9});
     f("dropout", dropout, "probability of dropping an activation", {.min = 0, .max = 0.95});
     f("seed", seed, "seed of weights, order of data and dropout");
-    f("dtype", dtype, "type of activations; weights and optimizer stay f32; fp16 is for GPUs and scales the loss");
-    f("init_scale", init_scale, "fp16: first scale of the summed loss of a micro-batch; a power of two", {.min = 1e-9, .max = 16777216});
+    f("dtype", dtype, "type of activations; weights and optimizer stay f32; fp16 scales the loss, and is no faster than f32 on a CPU");
+    f("init_scale", init_scale, "fp16: first scale of the mean loss of a micro-batch; a power of two", {.min = 1e-9, .max = 1e30});
     f("growth_factor", growth_factor, "fp16: what the loss scale grows by", {.min = 1, .max = 1024});
     f("growth_interval", growth_interval, "fp16: steps in a row without overflow before it grows", {.min = 1, .max = 1e9});
     f("backoff_factor", backoff_factor, "fp16: what the loss scale is multiplied by when gradients overflow; that step changes nothing", {.min = 1e-6, .max = 0.999999});
-    f("min_scale", min_scale, "fp16: the least loss scale; an overflow there ends the run", {.min = 1e-9, .max = 16777216});
+    f("min_scale", min_scale, "fp16: the least loss scale; an overflow there ends the run", {.min = 1e-9, .max = 1e30});
     f("recompute", recompute, "recompute activations in backward: less memory, more time, the same result");
     f("eval_every", eval_every, "steps between evaluations; 0: at the end, and with `epochs` after each", {.min = 0, .max = 1e12});
     f("eval_batches", eval_batches, "micro-batches of one evaluation, of each data-parallel rank; 0: all there are; -1: 20 of text, all of images", {.min = -1, .max = 1e9});

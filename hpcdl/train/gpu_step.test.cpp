@@ -37,7 +37,7 @@ Trace train(io::Family family, Device device, DType compute, StepOptions o = {})
   Pool pool(2);
   auto model = models::LanguageModel::create(small_model(family), 3, true);
   o.batch = kBatch, o.length = kLength, o.forward.compute = compute;
-  if (compute == DType::f16) o.loss_scale = LossScale::Args{};
+  if (compute == DType::f16) o.scaler = GradScaler::Options{};
   TrainStep step(model, pool, o, device);
   Trace t;
   for (int i = 0; i < 8; ++i) {

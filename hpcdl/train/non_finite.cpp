@@ -57,7 +57,7 @@ bool all_finite(const Stream& s, const View& x) {
         if (!std::isfinite(static_cast<float>(x.ptr<T>()[r * stride + c]))) return false;
     return true;
   };
-  return x.dtype() == DType::f16 ? finite.template operator()<f16>() : visit_dtype(x.dtype(), finite);
+  return visit_dtype(x.dtype(), finite);
 }
 
 std::optional<NonFinite> first_non_finite(const Executable& exe, Stream& s, std::int64_t batch) {

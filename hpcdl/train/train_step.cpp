@@ -29,25 +29,25 @@ TrainStep::TrainStep(models::Trainable& model, Pool& pool, const StepOptions& op
   if (model_.device() != device) model_.to_device(stream_);
   options_.forward.part = options_.data.rank();
   if (options_.data.size() > 1) place_gradients();
-  if (options_.forward.compute != DType::f32 && options_.copies.value_or(device.is_cuda())) {
-    model_.keep_copies(options_.forward.compute);
+  const DType products = options_.autocast ? options_.autocast->product : options_.forward.compute;
+  if (products != DType::f32 && options_.copies.value_or(device.is_cuda())) {
+    model_.keep_copies(products);
     model_.round_copies(stream_);
   }
   optimizer_.emplace(model_, options_.optimizer);
-  if (options_.loss_scale) {
-    scale_ = OwnedTensor(LossScale::kScale, device), counts_ = OwnedTensor(LossScale::kCounts, device);
-    set_scale_state({options_.init_scale, {}});
+  if (options_.scaler) {
+    for (const auto& input : inputs())
+      if (input.name == "targets") options_.scaler->terms = input.spec.size();
+    scaler_.emplace(*options_.scaler, device);
+    scale_now_.scale = options_.scaler->init_scale;
   }
   record_programs();
 }
 
 void TrainStep::set_scale_state(const ScaleState& state) {
-  if (!options_.loss_scale || ImaginedMemory::active()) return;
-  require(state.scale > 0 && std::isfinite(state.scale), "train", "expected a loss scale above 0, got {}", state.scale);
+  if (!scaler_) return;
+  scaler_->set_state(stream_, state);
   scale_now_ = state;
-  copy(stream_, scale_.tensor, View(&state.scale, LossScale::kScale));
-  copy(stream_, counts_.tensor, View(&state.counts, LossScale::kCounts));
-  stream_.synchronize();
 }
 
 /// A pass that is recorded and thrown away tells in which order gradients become ready, and so where they go.
@@ -100,12 +100,15 @@ Program TrainStep::record_pass(Pass& pass, Write write, Kind kind, Graph::Gradie
   for (const auto& [name, spec] : model_.inputs(options_.batch, options_.length, forward)) pass.inputs.push_back(g.input(name, spec));
   forward.fused_mlp = !inference && (forward.fused_mlp || stream_.device().is_cuda());
   forward.head_gradient_now = !inference && (forward.head_gradient_now || stream_.device().is_cuda());
-  pass.out = model_.pass(g, pass.inputs, forward);
+  {
+    const Graph::Autocast types(g, options_.autocast);
+    pass.out = model_.pass(g, pass.inputs, forward);
+  }
   g.keep(pass.out.loss);
   if (pass.out.correct) g.keep(pass.out.correct);
   if (hook) g.on_gradient(std::move(hook));
   const auto backward = [&] {
-    if (options_.loss_scale) g.backward(pass.out.loss, g.constant("loss_scale", scale_.tensor));
+    if (scaler_) scaler_->backward(g, pass.out.loss);
     else g.backward(pass.out.loss);
   };
   if (kind == Kind::reducing) gradients_->record(g, backward);
@@ -137,7 +140,7 @@ Program TrainStep::record_update() {
     }
     optimizer_->record(g, all);
   };
-  if (options_.loss_scale) record_loss_scale(g, g.constant("loss_scale", scale_.tensor), g.constant("loss_scale.counts", counts_.tensor), *options_.loss_scale, update);
+  if (scaler_) scaler_->around(g, update);
   else update();
   return g.finish();
 }
@@ -243,10 +246,7 @@ StepResult TrainStep::update(double lr, std::int64_t valid_tokens) {
   params_.skip = 0;
   run(*update_);
   if (gradients_) comm::synchronize(options_.data, stream_);  // a GPU that waits for a lost peer has a deadline, too
-  if (options_.loss_scale) {
-    copy(stream_, Tensor(&scale_now_.scale, LossScale::kScale), scale_.tensor);
-    copy(stream_, Tensor(&scale_now_.counts, LossScale::kCounts), counts_.tensor);
-  }
+  if (scaler_) scale_now_ = scaler_->state(stream_);
   stream_.pull_params();
   if (!at_once) {
     const auto late = sums();

@@ -15,7 +15,7 @@
 #include "hpcdl/graph/executable.h"
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/models/trainable.h"
-#include "hpcdl/ops/loss_scale/loss_scale.h"
+#include "hpcdl/optim/grad_scaler.h"
 #include "hpcdl/parallel/gradients.h"
 #include "hpcdl/train/non_finite.h"
 #include "hpcdl/train/observer.h"
@@ -35,8 +35,10 @@ struct StepOptions {
   std::optional<bool> copies = {};
   /// GPU: see Graph::Options. On an H200 4 % faster with a batch of 4 x 1024 tokens, 1 % slower with 64 x 1024, whose products fill the chip.
   bool weights_beside = false;
-  std::optional<LossScale::Args> loss_scale = {};
-  float init_scale = 1024;               // of the sum of the losses of a micro-batch
+  /// Of models that name no types: recorded under this policy.
+  std::optional<AutocastPolicy> autocast = {};
+  /// Of the mean of the losses of a micro-batch; `terms` is set to how many those are.
+  std::optional<GradScaler::Options> scaler = {};
   /// Ranks that share the batch out: each calls the same methods with its part, see data/split_data.h.
   comm::Group data = {};
   parallel::ReduceOptions reduce = {};
@@ -57,10 +59,7 @@ struct Evaluation {
 };
 
 /// Of dynamic loss scaling, after the last update().
-struct ScaleState {
-  float scale = 1;
-  LossScale::Counts counts = {};
-};
+using ScaleState = GradScaler::State;
 
 class TrainStep {
  public:
@@ -88,7 +87,7 @@ class TrainStep {
 
   /// Waits for the micro-batches since the last update(), and returns the sum of their losses on this rank.
   double loss();
-  bool scales_loss() const { return options_.loss_scale.has_value(); }
+  bool scales_loss() const { return scaler_.has_value(); }
   ScaleState scale_state() const { return scale_now_; }
   void set_scale_state(const ScaleState& state);
 
@@ -151,7 +150,7 @@ class TrainStep {
   std::int64_t staged_bytes_ = 0;
   std::int64_t step_ = 0, micros_ = 0;            // of the step that is running
   bool waited_ = true;                            // nothing is queued
-  OwnedTensor scale_, counts_;                    // of LossScale
+  std::optional<GradScaler> scaler_;
   ScaleState scale_now_;
   Observer* observer_ = nullptr;
 };

@@ -108,7 +108,7 @@ TEST(train_step, a_scaled_loss_gives_the_same_bits_and_an_overflow_changes_nothi
   Pool pool(2);
   auto plain = models::LanguageModel::create(toy_model(), 3, true), scaled = models::LanguageModel::create(toy_model(), 3, true);
   TrainStep one(plain, pool, {.batch = 2, .length = 16});
-  TrainStep two(scaled, pool, {.batch = 2, .length = 16, .loss_scale = LossScale::Args{.interval = 2}, .init_scale = 512});
+  TrainStep two(scaled, pool, {.batch = 2, .length = 16, .scaler = GradScaler::Options{.init_scale = 512, .growth_interval = 2}});
   const auto same = [&] {
     for (std::size_t i = 0; i < plain.parameters().size(); ++i) {
       const auto& a = plain.parameters()[i].value;

@@ -102,7 +102,6 @@ Run::Run(RunConfig& config, const Hooks& hooks)
       task_(make_task(config, mesh_, pool_, hooks_.console)) {
   const auto& t = config_.train;
   const auto device = device_from_name(t.device);
-  if (t.dtype == Compute::fp16 && !device.is_cuda()) fail_usage("train", "train.dtype = fp16 needs a GPU (train.device = \"cuda\"); on a CPU take bf16");
   set_schedule();
   make_step(device);
   train_->watch(hooks_.observer);
