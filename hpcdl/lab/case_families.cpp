@@ -170,6 +170,8 @@ void convolutions(Families& to) {
   to.push_back(convolution("conv2d", 3, 1, false, {{32, 32, 64, 64}, {32, 16, 128, 128}, {32, 8, 256, 256}, {32, 4, 512, 512}}));
   to.push_back(convolution("conv2d+stride2", 3, 2, false, {{32, 32, 64, 128}, {32, 16, 128, 256}, {32, 8, 256, 512}}));
   to.push_back(convolution("conv2d+1x1", 1, 2, false, {{32, 32, 64, 128}, {32, 16, 128, 256}, {32, 8, 256, 512}}));
+  to.push_back(convolution("conv2d+pointwise", 1, 1, false, {{8, 56, 64, 256}}));  // of ResNet-50 on 224 x 224 images, and its first layer
+  to.push_back(convolution("conv2d+stem", 7, 2, false, {{8, 224, 3, 64}}));
 }
 
 CaseFamily int4_product(std::string op, Int4Linear::Args a, std::vector<Shape> shapes) {

@@ -92,6 +92,8 @@ FORWARD: Dict[str, Callable[[Tensors, "list[int]"], Union[torch.Tensor, Tuple[to
     "conv2d+bias": _conv2d(1),
     "conv2d+stride2": _conv2d(2),
     "conv2d+1x1": _conv2d(2),
+    "conv2d+pointwise": _conv2d(1),
+    "conv2d+stem": _conv2d(2),
     "attention": lambda x, s: _attention(x, s, False),
     "attention+causal": lambda x, s: _attention(x, s, True),
     "attention+decode": lambda x, s: _decode(x, s),
