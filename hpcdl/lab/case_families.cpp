@@ -35,6 +35,7 @@
 #include "hpcdl/ops/sgd/sgd.h"
 #include "hpcdl/ops/softmax/softmax.h"
 #include "hpcdl/ops/swiglu/swiglu.h"
+#include "hpcdl/ops/top1/top1.h"
 
 namespace hpcdl::lab {
 
@@ -230,6 +231,8 @@ void vocabulary(Families& to) {
                 .forward = [](Graph& g, const Shape& s, DType d) {
                   return cross_entropy(leaf(g, "logits", s, d), indices(g, "targets", {s[0]}), {.label_smoothing = 0.1f})[0];
                 }, .index_dim = 1});
+  to.push_back({.op = "top1", .dims = "TxV", .gradient = false, .shapes = {{8192, 1000}}, .forward_shapes = {},
+                .forward = [](Graph& g, const Shape& s, DType d) { return top1(leaf(g, "logits", s, d), indices(g, "targets", {s[0]})); }, .index_dim = 1});
   to.push_back({.op = "lm_head_loss", .dims = "TxVxC", .shapes = {{256, 50304, 768}}, .forward_shapes = {},
                 .forward = [](Graph& g, const Shape& s, DType d) {
                   return lm_head_loss(leaf(g, "h", {s[0], s[2]}, d), leaf(g, "w", {s[1], s[2]}, d), indices(g, "targets", {s[0]}))[0];

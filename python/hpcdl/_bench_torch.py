@@ -100,6 +100,7 @@ FORWARD: Dict[str, Callable[[Tensors, "list[int]"], Union[torch.Tensor, Tuple[to
     "rope": lambda x, s: _rope(x),
     "embedding": lambda x, s: F.embedding(x["ids"], x["table"]),
     "cross_entropy": lambda x, s: _loss(x["logits"], x),
+    "top1": lambda x, s: (x["logits"].argmax(-1) == x["targets"]).sum().float().view(1),
     "cross_entropy+smoothing": lambda x, s: F.cross_entropy(x["logits"].float(), x["targets"], reduction="sum", label_smoothing=0.1),
     "batch_norm": lambda x, s: _batch_norm(x["x"], x),
     "batch_norm+relu": lambda x, s: torch.relu_(_batch_norm(x["x"], x)),
