@@ -73,12 +73,12 @@ template <class Isa> void embedding(Isa, Pool& pool, Tensor y, View table, View 
 template <class Isa>
 void embedding_backward(Isa, Pool& pool, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order, std::int64_t position) {
   const auto n = dy.cols(), tokens = dy.rows(), per = ids[-1];
+  const bool past_cache = dtable && !dtable.accumulate() && goes_past_cache(dtable);
   if (dtable) sort_tokens(starts.ptr<std::int32_t>(), order.ptr<std::int32_t>(), ids.ptr<std::int32_t>(), tokens, dtable[0]);
   visit_dtype(dy.dtype(), [&]<class Y>() {
     const Y* g = dy.ptr<Y>();
     const auto stride = dy.row_stride();
     if (dtable) visit_dtype(dtable.dtype(), [&]<class T>() {
-      const bool past_cache = !dtable.accumulate() && goes_past_cache(dtable);
       const auto *start = starts.ptr<std::int32_t>(), *token = order.ptr<std::int32_t>();
       for_rows(pool, dtable[0], n, [&](std::int64_t begin, std::int64_t end) {
         for (auto v = begin; v < end; ++v)
