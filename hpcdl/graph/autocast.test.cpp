@@ -12,6 +12,7 @@
 #include "hpcdl/graph/graph.h"
 #include "hpcdl/graph/text.h"
 #include "hpcdl/models/language_model.h"
+#include "hpcdl/models/tiny_for_tests.h"
 #include "hpcdl/ops/add/add.h"
 #include "hpcdl/ops/cast/cast.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
@@ -26,6 +27,8 @@ namespace hpcdl {
 namespace {
 
 using models::LanguageModel;
+using models::tiny;
+using models::tiny_ids;
 
 const Spec kSquare{{4, 4}, DType::f32};
 
@@ -118,21 +121,6 @@ TEST(autocast, a_program_tells_its_policies) {
 
 // ---------------------------------------------------------------- of whole models
 
-io::ModelConfig tiny(io::Family family) {
-  io::ModelConfig c;
-  c.family = family;
-  c.layers = 2, c.heads = 2, c.width = 32, c.context = 16, c.vocab = 50;
-  c.tied = family == io::Family::gpt2;
-  c.resolve();
-  return c;
-}
-
-std::vector<std::int32_t> ids(std::uint32_t seed) {
-  std::vector<std::int32_t> list(32);
-  for (auto& id : list) id = static_cast<std::int32_t>((seed = seed * 1664525u + 1013904223u) >> 16) % 50;
-  return list;
-}
-
 struct How {
   std::optional<AutocastPolicy> policy = {};
   nn::ForwardOptions forward = {};
@@ -143,7 +131,7 @@ struct How {
 Program recorded(const LanguageModel& model, const How& how, Stream* eager, float* loss) {
   Graph g({.eager = eager});
   OwnedTensor tokens({{2, 16}, DType::i32}), targets({{2, 16}, DType::i32});
-  std::memcpy(tokens.tensor.data(), ids(1).data(), 128), std::memcpy(targets.tensor.data(), ids(2).data(), 128);
+  std::memcpy(tokens.tensor.data(), tiny_ids(1).data(), 128), std::memcpy(targets.tensor.data(), tiny_ids(2).data(), 128);
   const Graph::Autocast scope(g, how.policy);
   const Var sum = g.keep(model.loss(g, g.constant("tokens", tokens.tensor), g.constant("targets", targets.tensor), how.forward));
   g.backward(sum);
@@ -225,8 +213,8 @@ TEST_P(OnDevice, a_recorded_step_is_replayed) {
   const Var sum = g.keep(model.loss(g, tokens, targets));
   g.backward(sum);
   Executable exe(g.finish(), nullptr, GetParam());
-  copy(s, exe.tensor(tokens), View(ids(1).data(), tokens.spec()));
-  copy(s, exe.tensor(targets), View(ids(2).data(), targets.spec()));
+  copy(s, exe.tensor(tokens), View(tiny_ids(1).data(), tokens.spec()));
+  copy(s, exe.tensor(targets), View(tiny_ids(2).data(), targets.spec()));
   std::vector<float> losses;
   for (int i = 0; i < 3; ++i) {
     exe.run(s);

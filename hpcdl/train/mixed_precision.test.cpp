@@ -7,6 +7,7 @@
 
 #include "hpcdl/core/tolerance.h"
 #include "hpcdl/models/language_model.h"
+#include "hpcdl/models/tiny_for_tests.h"
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/train_step.h"
 
@@ -14,21 +15,8 @@ namespace hpcdl::train {
 namespace {
 
 using models::LanguageModel;
-
-io::ModelConfig tiny(io::Family family) {
-  io::ModelConfig c;
-  c.family = family;
-  c.layers = 2, c.heads = 2, c.width = 32, c.context = 16, c.vocab = 50;
-  c.tied = family == io::Family::gpt2;
-  c.resolve();
-  return c;
-}
-
-std::vector<std::int32_t> ids(std::uint32_t seed) {
-  std::vector<std::int32_t> list(32);
-  for (auto& id : list) id = static_cast<std::int32_t>((seed = seed * 1664525u + 1013904223u) >> 16) % 50;
-  return list;
-}
+using models::tiny;
+using models::tiny_ids;
 
 std::vector<float> weights_of(LanguageModel& model) {
   std::vector<float> all;
@@ -43,7 +31,7 @@ std::vector<double> losses(io::Family family, const StepOptions& options) {
   TrainStep step(model, pool, options);
   std::vector<double> list;
   for (int i = 0; i < 30; ++i) {
-    step.accumulate(ids(5), ids(6), i, 0);
+    step.accumulate(tiny_ids(5), tiny_ids(6), i, 0);
     list.push_back(step.update(1e-2, 32).loss / 32);
   }
   return list;
@@ -81,10 +69,10 @@ Trace train(const comm::Group& world, float init_scale) {
   TrainStep step(model, pool, {.batch = 2, .length = 16, .accumulate = true, .forward = {.compute = DType::f16},
                                .scaler = GradScaler::Options{.init_scale = init_scale, .growth_interval = 4}, .data = world});
   const bool learns = world.rank() + 1 == world.size();
-  const auto targets = learns ? ids(6) : std::vector<std::int32_t>(32, -1);
+  const auto targets = learns ? tiny_ids(6) : std::vector<std::int32_t>(32, -1);
   Trace t;
   for (int i = 0; i < 16; ++i) {
-    for (int micro = 0; micro < 2; ++micro) step.accumulate(ids(5), targets, i, micro, micro == 1);
+    for (int micro = 0; micro < 2; ++micro) step.accumulate(tiny_ids(5), targets, i, micro, micro == 1);
     const auto result = step.update(1e-2, learns ? 64 : 0);
     t.losses.push_back(result.loss);
     t.scales.push_back(step.scale_state().scale);

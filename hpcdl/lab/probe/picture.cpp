@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "hpcdl/core/units.h"
+#include "hpcdl/lab/page/svg.h"
 #include "hpcdl/lab/probe/probe.h"
 #include "hpcdl/lab/probe/sweeps.h"
 
@@ -30,12 +31,6 @@ struct Scale {
   double y(double rate) const { return kTop + (kHeight - kTop - kBottom) * std::log(high / rate) / std::log(high / low); }
 };
 
-std::string escape(const std::string& text) {
-  std::string out;
-  for (const char c : text) out += c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '&' ? "&amp;" : c == '"' ? "&quot;" : std::string(1, c);
-  return out;
-}
-
 std::string size(double bytes) {
   for (const auto& [unit, name] : {std::pair{1073741824.0, "GiB"}, {1048576.0, "MiB"}, {1024.0, "KiB"}})
     if (bytes >= unit) return fmt::format("{:.4g} {}", bytes / unit, name);
@@ -43,7 +38,7 @@ std::string size(double bytes) {
 }
 
 std::string label(double x, double y, const std::string& classes, const std::string& text, const std::string& anchor = "start", const std::string& more = "") {
-  return fmt::format("<text class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", classes, x, y, anchor, more, escape(text));
+  return fmt::format("<text class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", classes, x, y, anchor, more, escaped(text));
 }
 
 std::vector<Line> lines(const Probe& p) {

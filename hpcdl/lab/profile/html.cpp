@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "hpcdl/core/units.h"
+#include "hpcdl/lab/page/svg.h"
 #include "hpcdl/lab/profile/advice.h"
 
 namespace hpcdl::lab {
@@ -59,7 +60,7 @@ std::string ranked(const Report& r) {
   for (std::size_t i = 0; i < std::min(kRows, r.rows.size()); ++i) {
     const auto& row = r.rows[i];
     const auto phase = phase_name(row.phase);
-    rows += fmt::format("<tr><td>{}</td><td class=\"num\">{:g}</td><td class=\"num\">{}</td><td class=\"num\">{}</td>", escaped_html(row.label()), row.calls, ms(row.seconds), percent(row.seconds / r.step_seconds));
+    rows += fmt::format("<tr><td>{}</td><td class=\"num\">{:g}</td><td class=\"num\">{}</td><td class=\"num\">{}</td>", escaped(row.label()), row.calls, ms(row.seconds), percent(row.seconds / r.step_seconds));
     rows += fmt::format("<td style=\"width:34%\"><div class=\"bar\"><i style=\"width:{:.2f}%;background:var(--{})\"></i><b style=\"width:{:.2f}%;background:var(--{})\"></b></div></td>", 100 * row.seconds / longest, phase,
                         100 * std::min(row.light, row.seconds) / longest, phase);
     rows += fmt::format("<td>{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td><td class=\"num\">{:.2f}x</td><td class=\"num\">{:.2f}x</td></tr>", bound_name(row.bound),
@@ -74,34 +75,22 @@ std::string ranked(const Report& r) {
 std::string advice_card(const Report& r) {
   std::string items;
   for (const auto& a : advice(r.rows, r.roofs))
-    items += fmt::format("<li><b>{}</b>: {} ms above its roof, {}. <span>{}.</span></li>", escaped_html(a.label), ms(a.lost), percent(a.lost / r.step_seconds), escaped_html(a.text));
+    items += fmt::format("<li><b>{}</b>: {} ms above its roof, {}. <span>{}.</span></li>", escaped(a.label), ms(a.lost), percent(a.lost / r.step_seconds), escaped(a.text));
   return items.empty() ? "" : "<section class=\"card\"><h2>Where most time is lost</h2><ol>" + items + "</ol></section>";
 }
 
 }  // namespace
 
-std::string escaped_html(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '<') out += "&lt;";
-    else if (c == '>') out += "&gt;";
-    else if (c == '&') out += "&amp;";
-    else if (c == '"') out += "&quot;";
-    else out += c;
-  }
-  return out;
-}
-
 std::string report_html(const Report& r, const Profile& profile, const std::string& title) {
   std::string html = fmt::format("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>{0}</title><style>{1}</style></head><body><main>"
                                  "<h1>{0}</h1><p class=\"sub\">{2} recorded steps on {3} thread{4}; recording costs {5:+.2f} % (median of {6} pairs of recorded and plain steps)</p>",
-                                 escaped_html(title), kStyle, r.steps, r.threads, r.threads == 1 ? "" : "s", 100 * r.overhead.median, r.overhead.pairs);
+                                 escaped(title), kStyle, r.steps, r.threads, r.threads == 1 ? "" : "s", 100 * r.overhead.median, r.overhead.pairs);
   html += "<div class=\"tiles\">" + tile(fmt::format("{} ms", ms(r.step_seconds)), "per step") + tile(percent(r.of_roof()), "of the speed of light") + tile(percent(r.data / r.step_seconds), "waiting for data") +
           tile(r.busy < 0 ? "-" : percent(r.busy), "of the threads' time is work") + tile(format_bytes(static_cast<double>(r.memory.live)), "of activations at the peak") + "</div>";
   html += budget(r);
   html += "<section class=\"card\"><h2>One step over time</h2>" + timeline_svg(profile, r.roofs) +
           fmt::format("<p class=\"legend\">records are filled up to their share of the roof; memory peaks at <b>{}</b>: {} of activations, besides {} of parameters, gradients and optimizer state</p></section>",
-                      escaped_html(r.memory.label), format_bytes(static_cast<double>(r.memory.live)), format_bytes(static_cast<double>(r.memory.external)));
+                      escaped(r.memory.label), format_bytes(static_cast<double>(r.memory.live)), format_bytes(static_cast<double>(r.memory.external)));
   html += ranked(r) + advice_card(r);
   return html + "<footer>Made by <code>hpcdl profile</code>. Roofs are measured on this machine.</footer></main></body></html>\n";
 }

@@ -12,7 +12,4 @@ std::string report_html(const Report& report, const Profile& profile, const std:
 /// The step in the middle of all recorded ones by time as SVG: stages, layers and records, and below them the memory.
 std::string timeline_svg(const Profile& profile, const Roofs& roofs);
 
-/// With <, > and & made harmless.
-std::string escaped_html(const std::string& text);
-
 }  // namespace hpcdl::lab

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "hpcdl/core/units.h"
+#include "hpcdl/lab/page/svg.h"
 #include "hpcdl/lab/profile/html.h"
 
 namespace hpcdl::lab {
@@ -22,13 +22,6 @@ const StepTrace* middle_step(const Profile& profile) {
   if (list.empty()) return nullptr;
   std::sort(list.begin(), list.end(), [](const StepTrace* a, const StepTrace* b) { return a->end - a->begin < b->end - b->begin; });
   return list[list.size() / 2];
-}
-
-double tick(double span) {
-  const double raw = span / 8, power = std::pow(10, std::floor(std::log10(raw)));
-  for (const double m : {1.0, 2.0, 5.0})
-    if (m * power >= raw) return m * power;
-  return 10 * power;
 }
 
 class Picture {
@@ -56,10 +49,10 @@ class Picture {
   /// A box with its name in it where that fits.
   void box(double y, double height, std::int64_t begin, std::int64_t end, std::string_view kind, const std::string& name, const std::string& tip) {
     const double left = x(begin), width = std::max(x(end) - left, 0.4);
-    svg_ += fmt::format("<g><title>{}</title><rect class=\"{}\" x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" rx=\"{}\"/>", escaped_html(tip), kind, left, y, width, height, width > 8 ? 3 : 0);
+    svg_ += fmt::format("<g><title>{}</title><rect class=\"{}\" x=\"{:.2f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\" rx=\"{}\"/>", escaped(tip), kind, left, y, width, height, width > 8 ? 3 : 0);
     constexpr double kLetter = 6.3;
     if (static_cast<double>(name.size()) * kLetter + 8 < width)
-      svg_ += fmt::format("<text class=\"in\" x=\"{:.2f}\" y=\"{}\">{}</text>", left + width / 2, y + height / 2 + 4, escaped_html(name));
+      svg_ += fmt::format("<text class=\"in\" x=\"{:.2f}\" y=\"{}\">{}</text>", left + width / 2, y + height / 2 + 4, escaped(name));
     svg_ += "</g>";
   }
 
@@ -100,7 +93,7 @@ class Picture {
   }
 
   void axis() {
-    const double span = static_cast<double>(step_.end - step_.begin) * 1e-6, step = tick(span);
+    const double span = static_cast<double>(step_.end - step_.begin) * 1e-6, step = tick_step(span, 8);
     for (double t = 0; t <= span; t += step) {
       const double at = kLeft + (kWidth - kLeft - kRight) * t / span;
       svg_ += fmt::format("<line class=\"grid\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"4\" y2=\"{1}\"/><text class=\"tick\" x=\"{0:.1f}\" y=\"{2}\" text-anchor=\"middle\">{3:g} ms</text>", at, kAxis, kAxis + 16, t);

@@ -1,0 +1,27 @@
+#pragma once
+// A language model small enough to be trained in a test, and tokens for it.
+
+#include <cstdint>
+#include <vector>
+
+#include "hpcdl/io/model_config.h"
+
+namespace hpcdl::models {
+
+inline io::ModelConfig tiny(io::Family family) {
+  io::ModelConfig c;
+  c.family = family;
+  c.layers = 2, c.heads = 2, c.width = 32, c.context = 16, c.vocab = 50;
+  c.tied = family == io::Family::gpt2;
+  c.resolve();
+  return c;
+}
+
+/// 32 tokens below the vocabulary of tiny().
+inline std::vector<std::int32_t> tiny_ids(std::uint32_t seed) {
+  std::vector<std::int32_t> list(32);
+  for (auto& id : list) id = static_cast<std::int32_t>((seed = seed * 1664525u + 1013904223u) >> 16) % 50;
+  return list;
+}
+
+}  // namespace hpcdl::models
