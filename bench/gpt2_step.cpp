@@ -2,8 +2,6 @@
 // for every line on stdin. Peak memory is the process's on a CPU, and what it has taken of the GPU's on one.
 //   gpt2_step BATCH CONTEXT f32|bf16 [DEVICE]
 
-#include <sys/resource.h>
-
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -12,39 +10,17 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/taken_bytes.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/lab/compare/environment.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/train/train_step.h"
 
-#if HPCDL_CUDA
-#include "hpcdl/core/cuda_runtime.h"
-#endif
-
-namespace {
-
-/// The largest resident size of this process, or the bytes of a GPU that nobody has free.
-std::int64_t taken_bytes([[maybe_unused]] hpcdl::Device device) {
-#if HPCDL_CUDA
-  if (device.is_cuda()) {
-    const hpcdl::cuda::OnDevice on(device);
-    std::size_t free = 0, total = 0;
-    hpcdl::cuda::check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-    return static_cast<std::int64_t>(total - free);
-  }
-#endif
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_maxrss * 1024;
-}
-
-}  // namespace
-
 int main(int argc, char** argv) {
   using namespace hpcdl;
   if (argc < 4) return std::fprintf(stderr, "usage: gpt2_step BATCH CONTEXT f32|bf16 [DEVICE]\n"), 2;
   const Device device = argc > 4 ? device_from_name(argv[4]) : Device::cpu();
-  const std::int64_t before = device.is_cuda() ? taken_bytes(device) : 0;
+  const std::int64_t before = device.is_cuda() ? bench::taken_bytes(device) : 0;
   const std::int64_t batch = std::atoi(argv[1]), length = std::atoi(argv[2]);
   io::ModelConfig config{.layers = 12, .heads = 12, .width = 768, .context = 1024, .vocab = 50304};
   config.resolve();
@@ -67,7 +43,7 @@ int main(int argc, char** argv) {
     trainer.accumulate({tokens.data(), tokens.size() - 1}, {tokens.data() + 1, tokens.size() - 1}, step, 0);
     const double loss = trainer.update(3e-4, batch * length).loss;
     const double ms = (clock.now() - start) * 1e3;
-    if (step == 0 || !device.is_cuda()) peak = taken_bytes(device) - before;  // a GPU's is planned and taken once, and may be shared with others
+    if (step == 0 || !device.is_cuda()) peak = bench::taken_bytes(device) - before;  // a GPU's is planned and taken once, and may be shared with others
     if (step == 0) std::cout << "ready\n";
     else std::cout << nlohmann::json({{"ms", ms}, {"loss", loss / static_cast<double>(batch * length)}, {"peak_bytes", peak}}).dump() << '\n';
     std::cout.flush();

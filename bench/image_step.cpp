@@ -1,7 +1,6 @@
-// Our side of bench/peers/image_step.py: one training step of an image classifier (forward, backward, SGD with momentum) for every line on stdin.
-//   image_step simple_cnn|resnet18 BATCH SIZE f32|bf16 [DEVICE]        with --records first: seconds by op and phase of 10 steps, and no steps
-
-#include <sys/resource.h>
+// Our side of bench/peers/image_step.py and bench/gpu/bars.py: training steps of an image classifier (forward, backward, SGD with momentum), as
+// many as each line on stdin says, and their mean time.
+//   image_step simple_cnn|resnet18 BATCH SIZE f32|bf16|f16 [DEVICE]    with --records first: seconds by op and phase of 10 steps, and no steps
 
 #include <algorithm>
 #include <chrono>
@@ -14,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/taken_bytes.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/lab/compare/environment.h"
 #include "hpcdl/models/image_model.h"
@@ -51,13 +51,16 @@ class ByRecord : public train::Observer {
 int main(int argc, char** argv) {
   const bool records = argc > 1 && std::string_view(argv[1]) == "--records";
   if (records) ++argv, --argc;
-  if (argc < 5) return std::fprintf(stderr, "usage: image_step [--records] simple_cnn|resnet18 BATCH SIZE f32|bf16 [DEVICE]\n"), 2;
+  if (argc < 5) return std::fprintf(stderr, "usage: image_step [--records] simple_cnn|resnet18 BATCH SIZE f32|bf16|f16 [DEVICE]\n"), 2;
   const Device device = argc > 5 ? device_from_name(argv[5]) : Device::cpu();
   const std::int64_t batch = std::atoi(argv[2]), size = std::atoi(argv[3]);
   Pool pool;
   auto model = models::ImageModel::create({.family = std::string_view(argv[1]) == "resnet18" ? models::ImageFamily::resnet18 : models::ImageFamily::simple_cnn, .size = size}, 1, true);
   train::StepOptions options{.batch = batch, .optimizer = Sgd::Args{.momentum = 0.9f}, .clip = 0};
-  options.forward.compute = std::string_view(argv[4]) == "bf16" ? DType::bf16 : DType::f32;
+  const std::string_view dtype = argv[4];
+  options.forward.compute = dtype == "bf16" ? DType::bf16 : dtype == "f16" ? DType::f16 : DType::f32;
+  if (options.forward.compute == DType::f16) options.scaler.emplace();
+  const std::int64_t before = device.is_cuda() ? bench::taken_bytes(device) : 0;
   train::TrainStep trainer(model, pool, options, device);
   ByRecord by_record;
 
@@ -70,21 +73,27 @@ int main(int argc, char** argv) {
   for (std::size_t i = 0; i < images.size(); ++i) images[i] = 2 * rng.uniform(i) - 1;
   for (std::size_t i = 0; i < targets.size(); ++i) targets[i] = static_cast<std::int32_t>(rng.below(i, 10));
   std::string line;
-  for (std::int64_t step = 0;; ++step) {
-    const double start = clock.now();
-    trainer.accumulate(in, step, 0);
-    const double loss = trainer.update(1e-3, batch).loss;
-    const double ms = (clock.now() - start) * 1e3;
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
-    if (records) {
-      if (step == 0) trainer.watch(&by_record);
-      if (step == 10) return by_record.print(10), 0;
-      continue;
-    }
-    if (step == 0) std::cout << "ready\n";
-    else std::cout << nlohmann::json({{"ms", ms}, {"loss", loss / static_cast<double>(batch)}, {"peak_bytes", usage.ru_maxrss * 1024}}).dump() << '\n';
-    std::cout.flush();
-    if (!std::getline(std::cin, line)) return 0;
+  std::int64_t step = 0, peak = 0;
+  const auto one = [&] {
+    trainer.accumulate(in, step++, 0);
+    return trainer.update(1e-3, batch).loss / static_cast<double>(batch);
+  };
+  for (int i = 0; i < 3; ++i) one();  // plans, captures, replays
+  if (records) {
+    trainer.watch(&by_record);
+    for (int i = 0; i < 10; ++i) one();
+    by_record.print(10);
+    return 0;
   }
+  std::cout << "ready" << std::endl;
+  while (std::getline(std::cin, line)) {
+    const int count = std::max(1, std::atoi(line.c_str()));
+    const double start = clock.now();
+    double loss = 0;
+    for (int i = 0; i < count; ++i) loss = one();
+    const double ms = (clock.now() - start) * 1e3 / count;
+    if (peak == 0 || !device.is_cuda()) peak = bench::taken_bytes(device) - before;  // a GPU's is taken once, and may be shared with others
+    std::cout << nlohmann::json({{"ms", ms}, {"loss", loss}, {"peak_bytes", peak}}).dump() << std::endl;
+  }
+  return 0;
 }

@@ -93,7 +93,7 @@ python=${HPCDL_BENCH_PYTHON:-python3}
 options=() targets=(gpu_tests hpcdl)
 if "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
   "$python" -c 'import nanobind' 2>/dev/null || scripts/venv.sh build >/dev/null
-  options=(-DHPCDL_PYTHON=ON -DHPCDL_BENCH=ON -DPython_EXECUTABLE="$(command -v "$python")") targets+=(hpcdl_python bench.gpt2_step)
+  options=(-DHPCDL_PYTHON=ON -DHPCDL_BENCH=ON -DPython_EXECUTABLE="$(command -v "$python")") targets+=(hpcdl_python bench.gpt2_step bench.image_step)
 fi
 
 module_tests() {

@@ -3,9 +3,10 @@
 
     bench/gpu/bars.py [--only softmax,gemm] [--cases REGEX] [--no-compile] [--seconds S] [--json FILE]
 
-With --only, FILE keeps the other sections that it holds. Sections: copy add softmax ops relu gemm conv attention int4 step. A ratio is the time of the peer over ours, round by round in turns
+With --only, FILE keeps the other sections that it holds. Sections: copy add softmax ops relu gemm conv attention int4 step image. A ratio is the time of the peer over ours, round by round in turns
 (measure.py), with the interval that holds its median with 95 %; against "copy" it is the share of a copy that moves as many
-bytes. HPCDL_MODULE: the folder of the Python module; HPCDL_GPT2_STEP: the program bench/gpt2_step.
+bytes. HPCDL_MODULE: the folder of the Python module; HPCDL_GPT2_STEP, HPCDL_IMAGE_STEP: the programs
+bench/gpt2_step and bench/image_step.
 """
 
 import argparse
@@ -24,12 +25,13 @@ import torch  # noqa: E402
 
 import attention  # noqa: E402
 import convolutions  # noqa: E402
+import images  # noqa: E402
 import measure  # noqa: E402
 import memory  # noqa: E402
 import products  # noqa: E402
 import step  # noqa: E402
 
-SECTIONS = ("add", "softmax", "ops", "relu", "gemm", "conv", "attention", "int4", "step")
+SECTIONS = ("add", "softmax", "ops", "relu", "gemm", "conv", "attention", "int4", "step", "image")
 
 
 def line(b):
@@ -49,7 +51,8 @@ def bars(only, use_compile, roofs):
     peak, copy = roofs.get("bf16_product_TFLOPs", 0) * 1e12, roofs.get("copy_GBps", 0) * 1e9
     run = {"add": lambda: memory.vector_add(use_compile), "softmax": lambda: memory.softmax(use_compile), "ops": lambda: memory.ops(use_compile),
            "relu": lambda: products.matmul_add_relu(peak, use_compile), "gemm": lambda: products.gemm(peak, use_compile),
-           "conv": lambda: convolutions.convolutions(peak, use_compile), "attention": lambda: attention.attention(peak, use_compile), "int4": lambda: products.int4(copy, use_compile), "step": lambda: measure.guarded("GPT-2 124M step", "bf16 B64 T1024", 1.0, lambda: list(step.step(use_compile)))}
+           "conv": lambda: convolutions.convolutions(peak, use_compile), "attention": lambda: attention.attention(peak, use_compile), "int4": lambda: products.int4(copy, use_compile), "step": lambda: measure.guarded("GPT-2 124M step", "bf16 B64 T1024", 1.0, lambda: list(step.step(use_compile))),
+           "image": lambda: measure.guarded("image step", "all", 1.0, lambda: list(images.image_steps(use_compile)))}
     for name in SECTIONS:
         if name in only:
             started = time.perf_counter()

@@ -25,8 +25,8 @@ def commands(arch, batch, size):
         "torch": torch,
         "torch-channels-last": [*torch, "--channels-last"],
         "torch-compile": [*torch, "--channels-last", "--compile"],
-        "torch-bf16": [*torch, "--bf16"],
-        "torch-channels-last-bf16": [*torch, "--channels-last", "--bf16"],
+        "torch-bf16": [*torch, "--dtype", "bf16"],
+        "torch-channels-last-bf16": [*torch, "--channels-last", "--dtype", "bf16"],
     }
 
 
