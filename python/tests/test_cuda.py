@@ -94,6 +94,7 @@ class Streams(Case):
 
             losses = []
             stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())  # which fills w, b, x and t
             with torch.cuda.stream(stream):
                 losses += [step().clone(), step().clone()]
             stream.synchronize()

@@ -40,18 +40,20 @@ struct CrossEntropy {
   using Backward = Operands<dIn<0>, In<0>, In<1>, Out<2>, dOut<0>>;
 };
 
+// `weights`, of rows and without them 1, and `smoothing`: smooth.h.
 namespace cpu {
 /// lse and row_loss: (rows) f32; lse may be null. Ignored rows have row_loss 0.
-template <class Isa> void cross_entropy_rows(Isa, Pool&, Tensor row_loss, Tensor lse, View logits, View targets);
-/// loss = sum(row_loss), count = number of targets >= 0, in fixed order and double.
-template <class Isa> void cross_entropy_sum(Isa, Tensor loss, Tensor count, View row_loss, View targets);
-template <class Isa> void cross_entropy_backward(Isa, Pool&, Grad dlogits, View logits, View targets, View lse, float dloss);
+template <class Isa> void cross_entropy_rows(Isa, Pool&, Tensor row_loss, Tensor lse, View logits, View targets, View weights = {}, float smoothing = 0);
+/// loss = sum(row_loss), count = sum of the weights of targets >= 0, in fixed order and double.
+template <class Isa> void cross_entropy_sum(Isa, Tensor loss, Tensor count, View row_loss, View targets, View weights = {});
+template <class Isa>
+void cross_entropy_backward(Isa, Pool&, Grad dlogits, View logits, View targets, View lse, float dloss, View weights = {}, float smoothing = 0);
 }  // namespace cpu
 namespace cuda {
-void cross_entropy(Stream&, Tensor loss, Tensor count, Tensor lse, View logits, View targets, Tensor row_loss);
-/// loss = sum(row_loss), count = number of targets >= 0, in fixed order and double.
-void cross_entropy_sum(Stream&, Tensor loss, Tensor count, View row_loss, View targets);
-void cross_entropy_backward(Stream&, Grad dlogits, View logits, View targets, View lse, View dloss);
+void cross_entropy(Stream&, Tensor loss, Tensor count, Tensor lse, View logits, View targets, Tensor row_loss, View weights = {}, float smoothing = 0);
+/// loss = sum(row_loss), count = sum of the weights of targets >= 0, in fixed order and double.
+void cross_entropy_sum(Stream&, Tensor loss, Tensor count, View row_loss, View targets, View weights = {});
+void cross_entropy_backward(Stream&, Grad dlogits, View logits, View targets, View lse, View dloss, View weights = {}, float smoothing = 0);
 }  // namespace cuda
 
 inline void CrossEntropy::forward(Stream& s, Tensor loss, Tensor count, Tensor lse, View logits, View targets, Tensor row_loss,

@@ -39,28 +39,21 @@ struct SmoothCrossEntropy {
   using Backward = Operands<dIn<0>, In<0>, In<1>, In<2>, Out<2>, dOut<0>>;
 };
 
-namespace cpu {
-template <class Isa>
-void smooth_cross_entropy(Isa, Pool&, Tensor loss, Tensor count, Tensor lse, View logits, View targets, View weights, Tensor row_loss, float smoothing);
-template <class Isa>
-void smooth_cross_entropy_backward(Isa, Pool&, Grad dlogits, View logits, View targets, View weights, View lse, float dloss, float smoothing);
-}  // namespace cpu
-namespace cuda {
-void smooth_cross_entropy(Stream&, Tensor loss, Tensor count, Tensor lse, View logits, View targets, View weights, Tensor row_loss, float smoothing);
-void smooth_cross_entropy_backward(Stream&, Grad dlogits, View logits, View targets, View weights, View lse, View dloss, float smoothing);
-}  // namespace cuda
-
 inline void SmoothCrossEntropy::forward(Stream& s, Tensor loss, Tensor count, Tensor lse, View logits, View targets, View weights, Tensor row_loss,
                                         const Args& a) {
-  on(s, [&](auto isa, Pool& pool) { cpu::smooth_cross_entropy(isa, pool, loss, count, lse, logits, targets, weights, row_loss, a.label_smoothing); },
-     [&](auto& q) { cuda::smooth_cross_entropy(q, loss, count, lse, logits, targets, weights, row_loss, a.label_smoothing); });
+  on(s,
+     [&](auto isa, Pool& pool) {
+       cpu::cross_entropy_rows(isa, pool, row_loss, lse, logits, targets, weights, a.label_smoothing);
+       cpu::cross_entropy_sum(isa, loss, count, row_loss, targets, weights);
+     },
+     [&](auto& q) { cuda::cross_entropy(q, loss, count, lse, logits, targets, row_loss, weights, a.label_smoothing); });
 }
 inline void SmoothCrossEntropy::backward(Stream& s, Grad dlogits, View logits, View targets, View weights, View lse, View dloss, const Args& a) {
   on(s,
      [&](auto isa, Pool& pool) {
-       cpu::smooth_cross_entropy_backward(isa, pool, dlogits, logits, targets, weights, lse, dloss ? *dloss.ptr<float>() : 0.0f, a.label_smoothing);
+       cpu::cross_entropy_backward(isa, pool, dlogits, logits, targets, lse, dloss ? *dloss.ptr<float>() : 0.0f, weights, a.label_smoothing);
      },
-     [&](auto& q) { cuda::smooth_cross_entropy_backward(q, dlogits, logits, targets, weights, lse, dloss, a.label_smoothing); });
+     [&](auto& q) { cuda::cross_entropy_backward(q, dlogits, logits, targets, lse, dloss, weights, a.label_smoothing); });
 }
 
 /// {loss, count}. `weights` may be absent; without them and without smoothing this is the plain op.

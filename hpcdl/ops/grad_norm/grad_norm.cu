@@ -46,14 +46,13 @@ template <class T> __device__ double squares(const T* x, std::int64_t n) {
 
 __global__ void __launch_bounds__(kThreads) block_squares(const __grid_constant__ Table table, double* partial, std::int64_t per_block) {
   __shared__ double memory[kThreads / kWarp];
-  const int i = table.find(blockIdx.x);
-  const std::int64_t begin = std::int64_t{blockIdx.x - table.first_block[i]} * per_block, left = table.size[i] - begin,
-                     n = left < per_block ? left : per_block;
+  const TensorShare share(table, per_block);
+  const std::int64_t begin = share.begin, n = share.end - begin;
   double mine = 0;
-  switch (static_cast<DType>(table.flags[i])) {
-    case DType::bf16: mine = squares(static_cast<const bf16*>(table.pointer[0][i]) + begin, n); break;
-    case DType::f16: mine = squares(static_cast<const f16*>(table.pointer[0][i]) + begin, n); break;
-    default: mine = squares(static_cast<const float*>(table.pointer[0][i]) + begin, n);
+  switch (static_cast<DType>(table.flags[share.i])) {
+    case DType::bf16: mine = squares(static_cast<const bf16*>(table.pointer[0][share.i]) + begin, n); break;
+    case DType::f16: mine = squares(static_cast<const f16*>(table.pointer[0][share.i]) + begin, n); break;
+    default: mine = squares(static_cast<const float*>(table.pointer[0][share.i]) + begin, n);
   }
   const double sum = block_sum(mine, memory);
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
@@ -82,26 +81,14 @@ __global__ void __launch_bounds__(kThreads) add_up(double* total, const double* 
 
 /// Returns how many sums lie in `partial`.
 std::int64_t sums_of_blocks(Stream& s, const Tensor& partial, const Grad* gradients, std::int64_t count) {
-  std::int64_t done = 0, elements = 0;
-  for (std::int64_t i = 0; i < count; ++i) elements += gradients[i].size();
-  const std::int64_t per_block = elements < kSmall ? kTensorBlock : 4 * kTensorBlock;
-  for (std::int64_t first = 0; first < count; first += Table::max) {
-    Table table;
-    unsigned blocks = 0;
-    for (std::int64_t i = first; i < count && table.count < Table::max; ++i) {
-      const int k = table.count++;
-      table.size[k] = gradients[i].size();
-      table.pointer[0][k] = gradients[i].data();
-      table.flags[k] = static_cast<unsigned char>(gradients[i].dtype());
-      table.first_block[k] = blocks;
-      blocks += blocks_for(gradients[i].size(), per_block);
-    }
-    table.first_block[table.count] = blocks;
-    if (blocks == 0) continue;
-    block_squares<<<blocks, kThreads, 0, queue(s)>>>(table, partial.ptr<double>() + done, per_block);
-    launched("grad_norm");
-    done += blocks;
-  }
+  std::int64_t done = 0;
+  const std::int64_t per_block = total_size(gradients, count, 1) < kSmall ? kTensorBlock : 4 * kTensorBlock;
+  for_tables<Table>(gradients, count, per_block, [](const Grad* g, std::int64_t) { return static_cast<unsigned char>(g->dtype()); },
+                    [&](const Table& table, unsigned blocks) {
+                      block_squares<<<blocks, kThreads, 0, queue(s)>>>(table, partial.ptr<double>() + done, per_block);
+                      launched("grad_norm");
+                      done += blocks;
+                    });
   return done;
 }
 
