@@ -7,6 +7,7 @@
 
 #include "hpcdl/comm/device_group.h"
 #include "hpcdl/core/buffer.h"
+#include "hpcdl/lab/comm/number_types.h"
 #include "hpcdl/lab/comm/protocol.h"
 
 namespace hpcdl::lab {
@@ -25,25 +26,10 @@ constexpr std::int64_t kPattern = 64;                         // values repeat
 /// Exact in every type, and so are its sums over some ranks, but for bf16 beyond 8.
 double value_of(int rank, std::int64_t i) { return static_cast<double>((i * 7 + rank * 13) % kPattern); }
 
-template <class F> void with_type(DType d, F&& f) {
-  switch (d) {
-    case DType::f32: return f(float{});
-    case DType::bf16: return f(bf16{});
-    case DType::f16: return f(f16{});
-    case DType::f64: return f(double{});
-    case DType::i64: return f(std::int64_t{});
-    case DType::i32: return f(std::int32_t{});
-    case DType::i8: return f(std::int8_t{});
-    case DType::u64: return f(std::uint64_t{});
-    case DType::u32: return f(std::uint32_t{});
-    case DType::u8: return f(std::uint8_t{});
-    default: fail_usage("bench", "NCCL knows no {}: take fp32, bf16, fp16, fp64 or integers of 1, 4 or 8 bytes", dtype_name(d));
-  }
-}
-
 class GpuCase {
  public:
   GpuCase(const Group& g, const Stream& s, const CommCase& c, const std::vector<CommSide>& sides) : g_(g), s_(s), case_(c), sides_(sides) {
+    if (c.dtype == DType::i16 || c.dtype == DType::u16) fail_usage("bench", "NCCL knows no {}: take integers of 1, 4 or 8 bytes", dtype_name(c.dtype));
     const std::int64_t width = dtype_bytes(c.dtype), n = g.size();
     const bool one = c.what == Collective::all_reduce;
     part_ = std::max<std::int64_t>(1, c.bytes / width / (one ? 1 : n));
@@ -72,7 +58,7 @@ class GpuCase {
     comm::synchronize(g_, s_);
     copy(s_, result.tensor, out());
     double worst = 0, scale = 1;
-    with_type(case_.dtype, [&]<class T>(T) {
+    with_number(case_.dtype, [&]<class T>(T) {
       for (std::int64_t i = 0; i < result.tensor.size(); ++i) {
         const double want = expected(i), off = std::fabs(static_cast<double>(result.tensor.ptr<T>()[i]) - want);
         worst = std::max(worst, std::isfinite(off) ? off : INFINITY), scale = std::max(scale, std::fabs(want));
@@ -96,7 +82,7 @@ class GpuCase {
  private:
   void fill() {
     OwnedTensor host(in_.tensor.spec());
-    with_type(case_.dtype, [&]<class T>(T) {
+    with_number(case_.dtype, [&]<class T>(T) {
       for (std::int64_t i = 0; i < host.tensor.size(); ++i) host.tensor.ptr<T>()[i] = T(static_cast<float>(value_of(g_.rank(), i)));
     });
     copy(s_, in_.tensor, host.tensor);

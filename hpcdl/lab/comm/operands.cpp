@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "hpcdl/lab/comm/number_types.h"
+
 namespace hpcdl::lab {
 
 using comm::Collective;
@@ -22,26 +24,9 @@ double number(DType d, int rank, std::int64_t i) {
   return static_cast<double>(x >> 20) * 0x1p-41 - 4;
 }
 
-template <class F> void with_type(DType d, F&& f) {
-  switch (d) {
-    case DType::f32: return f(float{});
-    case DType::bf16: return f(bf16{});
-    case DType::f16: return f(f16{});
-    case DType::f64: return f(double{});
-    case DType::i64: return f(std::int64_t{});
-    case DType::i32: return f(std::int32_t{});
-    case DType::i16: return f(std::int16_t{});
-    case DType::u64: return f(std::uint64_t{});
-    case DType::u32: return f(std::uint32_t{});
-    case DType::u16: return f(std::uint16_t{});
-    case DType::u8: return f(std::uint8_t{});
-    default: return f(std::int8_t{});
-  }
-}
-
 double stored(DType d, double x) {
   double back = 0;
-  with_type(d, [&]<class T>(T) {
+  with_number(d, [&]<class T>(T) {
     if constexpr (std::is_arithmetic_v<T>) back = static_cast<double>(static_cast<T>(x));
     else back = static_cast<double>(static_cast<float>(T(static_cast<float>(x))));
   });
@@ -50,7 +35,7 @@ double stored(DType d, double x) {
 
 double element(DType d, const std::byte* data, std::int64_t i) {
   double x = 0;
-  with_type(d, [&]<class T>(T) {
+  with_number(d, [&]<class T>(T) {
     T v;
     std::memcpy(static_cast<void*>(&v), data + i * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
     x = static_cast<double>(v);
@@ -112,7 +97,7 @@ void CommOperands::call(const Group& g, const Stream& s, const CommSide& side) c
 }
 
 void CommOperands::fill(const Group& g, const CommSide& side) {
-  with_type(case_.dtype, [&]<class T>(T) {
+  with_number(case_.dtype, [&]<class T>(T) {
     T* in = reinterpret_cast<T*>(input(side));
     for (std::int64_t i = 0; i < in_count_; ++i) {
       if constexpr (std::is_arithmetic_v<T>) in[i] = static_cast<T>(number(case_.dtype, g.rank(), i));

@@ -73,15 +73,22 @@ TEST_F(Doctor, an_empty_machine_lacks_everything) {
 }
 
 TEST_F(Doctor, tells_versions_of_what_is_there) {
-  script(bin_ / "mpirun", "echo 'mpirun (Open MPI) 4.1.4'");
+  script(bin_ / "mpirun", "if [ $1 = --version ]; then echo 'mpirun (Open MPI) 4.1.4'; else echo no; exit 1; fi");
   EXPECT_EQ(find_mpi(places_).version, "Open MPI 4.1.4");
   EXPECT_NE(find_mpi(places_).note.find("mpicc"), std::string::npos);
   script(bin_ / "mpicc", "");
+  EXPECT_NE(find_mpi(places_).note, "") << "it starts nothing";
+  script(bin_ / "mpirun", "if [ $1 = --version ]; then echo 'mpirun (Open MPI) 4.1.4'; else echo started; fi");
   EXPECT_EQ(find_mpi(places_).note, "");
   script(bin_ / "srun", "echo slurm 23.11.4");
   EXPECT_EQ(find_slurm(places_).version, "23.11.4");
+  EXPECT_EQ(find_slurm(places_).note, "not there: sbatch, sinfo");
+  script(bin_ / "sbatch", "");
   script(bin_ / "sinfo", "exit 1");
   EXPECT_NE(find_slurm(places_).note.find("controller"), std::string::npos);
+  script(bin_ / "sinfo", "echo a1; echo a2; echo a1");
+  EXPECT_EQ(find_slurm(places_).note, "");
+  EXPECT_EQ(find_slurm(places_).version, "23.11.4, 2 nodes");
   script(places_.root / "usr/local/cuda/bin/nvcc", "echo 'Copyright (c) 2005-2025'; echo 'Cuda compilation tools, release 13.0, V13.0.88'");
   EXPECT_EQ(find_cuda_toolkit(places_).version, "13.0");
   EXPECT_NE(find_cuda_toolkit(places_).note.find("PATH"), std::string::npos);
@@ -127,7 +134,7 @@ Facts good() {
   gpu.compute_capability = "9.0", gpu.ecc = 1, gpu.pcie_generation = 5, gpu.pcie_width = gpu.pcie_width_most = 16;
   f.gpus = {"1.0", "13.0", {gpu}, 1};
   f.cuda_build = f.cudnn_build = true;
-  f.cuda.version = "12.4";
+  f.cuda.version = "12.4", f.mpi.version = f.mpi_library = "Open MPI 4.1.4";
   return f;
 }
 
@@ -184,6 +191,9 @@ TEST(findings, every_gap_has_its_cost_and_its_fix) {
       {"cudnn", [](Facts& f) { f.cudnn.note = "no header"; }},
       {"cudnn", [](Facts& f) { f.cudnn_build = false; }},
       {"mpi", [](Facts& f) { f.mpi = {}; }},
+      {"mpi", [](Facts& f) { f.mpi.note = "starts nothing"; }},
+      {"mpi", [](Facts& f) { f.mpi_library = ""; }},
+      {"mpi", [](Facts& f) { f.mpi_library = "MPICH 4.0.2"; }},
       {"slurm", [](Facts& f) { f.slurm = {}; }},
       {"python module", [](Facts& f) { f.python = {}; }},
   };

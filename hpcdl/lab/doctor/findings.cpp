@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "hpcdl/comm/transport/mpi.h"
 #include "hpcdl/core/units.h"
 
 namespace hpcdl::lab {
@@ -145,6 +146,22 @@ Finding software(const std::string& what, const Software& s, const std::string& 
   return x;
 }
 
+/// What starts ranks, and what this program speaks.
+Finding mpi(const Facts& f) {
+  auto x = software("mpi", f.mpi, "ranks on several hosts cannot be started with mpirun", "apt-get install libopenmpi-dev openmpi-bin");
+  if (!f.mpi.found) return x;
+  x.value += f.mpi_library.empty() ? "; this program was built without MPI" : fmt::format("; this program was built with {}", f.mpi_library);
+  if (f.mpi.note.find("as root") != std::string::npos) x.fix = "export these two variables, or run as a user";
+  if (x.state != State::ok) return x;
+  const auto family = [](const std::string& name) { return name.substr(0, name.find_first_of("0123456789")); };
+  if (f.mpi_library.empty())
+    x.state = State::absent, x.cost = "under mpirun bytes between ranks go over TCP", x.fix = "build anew where mpicc is (-DHPCDL_MPI=ON)";
+  else if (family(f.mpi_library) != family(f.mpi.version))
+    x.state = State::gap, x.cost = fmt::format("ranks that this mpirun starts do not find each other over {}", f.mpi_library),
+    x.fix = "the mpirun of the same MPI first on PATH, or dist.transport = \"tcp\"";
+  return x;
+}
+
 /// Fails where the driver is older than the toolkit.
 Finding toolkit(const Facts& f) {
   auto x = software("cuda toolkit", f.cuda, "GPU kernels cannot be built; the CPU part needs none of it", "developer.nvidia.com/cuda-downloads, or apt-get install nvidia-cuda-toolkit");
@@ -176,6 +193,7 @@ Facts gather_facts(const Places& places) {
   f.cudnn_build = true;
 #endif
   f.mpi = find_mpi(places), f.slurm = find_slurm(places), f.python = find_python_module(places);
+  f.mpi_library = comm::mpi_library();
   f.slurm_job = slurm_job();
   return f;
 }
@@ -203,7 +221,7 @@ std::vector<Finding> findings(const Facts& f) {
     list.back().state = State::absent, list.back().value += "; this build was made without cudnn_graph.h",
     list.back().cost = "convolutions run on our own kernels alone", list.back().fix = "configure and build again, now that cuDNN 9 is here";
   list.push_back(software("cupti", f.cupti, "hpcdl profile times the records of a GPU by events, which short kernels feel", "apt-get install cuda-cupti-dev-13-0 (from NVIDIA's repository)"));
-  list.push_back(software("mpi", f.mpi, "ranks on several hosts cannot be started with mpirun", "apt-get install libopenmpi-dev openmpi-bin"));
+  list.push_back(mpi(f));
   auto slurm = software("slurm", f.slurm, "jobs cannot be submitted to a cluster from here", "apt-get install slurm-wlm, or ask the administrator; single hosts need none");
   if (!f.slurm_job.empty()) slurm.value += ", in " + f.slurm_job;
   list.push_back(slurm);

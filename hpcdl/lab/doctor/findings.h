@@ -24,6 +24,7 @@ struct Facts {
   bool infiniband = false;
   GpuFacts gpus;
   Software cuda, nccl, cudnn, cublaslt, cupti, mpi, slurm, python;
+  std::string mpi_library;            // that this build uses, "Open MPI 4.1.4"; "": none
   std::string slurm_job;              // "job 12, 2 nodes, 4 tasks"; "": not in one
 };
 

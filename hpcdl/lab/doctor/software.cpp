@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <set>
 #include <sstream>
 
 #include "hpcdl/core/error.h"
@@ -99,11 +100,16 @@ Software find_cuda_toolkit(const Places& places) {
 }
 
 Software find_nccl(const Places& places) {
-  return find_library(places, {"libnccl.so.2"}, "nccl.h", [](const SharedLibrary& lib) {
-    int code = 0;
+  const std::string named = env("HPCDL_NCCL_LIBRARY");
+  constexpr int kOldest = 21800;
+  int code = 0;
+  auto s = find_library(places, {named.empty() ? "libnccl.so.2" : named}, "nccl.h", [&](const SharedLibrary& lib) {
     const auto get = lib.function<int(int*)>("ncclGetVersion");
     return get && get(&code) == 0 ? version_of_code(code) : "";
   });
+  if (s.found && code < kOldest) s.note = fmt::format("{} or newer is needed", version_of_code(kOldest));
+  if (!s.found && !named.empty()) s.note = fmt::format("HPCDL_NCCL_LIBRARY={} cannot be loaded", named);
+  return s;
 }
 
 Software find_cudnn(const Places& places) {
@@ -128,6 +134,20 @@ Software find_cupti(const Places& places) {
   });
 }
 
+namespace {
+
+/// Why mpirun starts nothing here; empty: it does. Within a launch it is not asked: some refuse to nest.
+std::string mpirun_refuses(const fs::path& mpirun) {
+  for (const char* inside : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"})
+    if (!env(inside).empty()) return "";
+  constexpr const char* kWord = "started";
+  if (ask(mpirun, {"-n", "1", "echo", kWord}, 20).find(kWord) != std::string::npos) return "";
+  if (geteuid() == 0 && env("OMPI_ALLOW_RUN_AS_ROOT").empty()) return "it starts nothing as root without OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1";
+  return "mpirun -n 1 echo does not work here";
+}
+
+}  // namespace
+
 Software find_mpi(const Places& places) {
   const auto mpirun = find_program(places, "mpirun");
   if (mpirun.empty()) return {};
@@ -139,6 +159,7 @@ Software find_mpi(const Places& places) {
   else if (text.find("Intel") != std::string::npos) s.version = "Intel MPI " + s.version;
   if (s.version.empty()) s.note = "mpirun does not tell its version";
   else if (find_program(places, "mpicc").empty()) s.note = "mpicc is not there: nothing can be built with it";
+  else s.note = mpirun_refuses(mpirun);
   return s;
 }
 
@@ -147,8 +168,17 @@ Software find_slurm(const Places& places) {
   const auto any = srun.empty() ? sinfo : srun;
   if (any.empty()) return {};
   Software s{true, version_in(ask(any, {"--version"})), any.string(), ""};
-  if (srun.empty()) s.note = "srun is not there";
-  else if (env("SLURM_JOB_ID").empty() && !sinfo.empty() && ask(sinfo, {"--noheader"}).empty()) s.note = "sinfo gets no answer from a controller";
+  std::string missing;
+  for (const char* name : {"srun", "sbatch", "sinfo"})
+    if (find_program(places, name).empty()) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", name);
+  if (!missing.empty()) return s.note = fmt::format("not there: {}", missing), s;
+  if (!env("SLURM_JOB_ID").empty()) return s;
+  const auto nodes = ask(sinfo, {"--noheader", "--Node", "--format=%N"});
+  if (nodes.empty()) return s.note = "sinfo gets no answer from a controller", s;
+  std::istringstream in(nodes);
+  std::set<std::string> names;  // a node stands there once for each of its partitions
+  for (std::string name; in >> name;) names.insert(name);
+  s.version += fmt::format(", {} node{}", names.size(), names.size() == 1 ? "" : "s");
   return s;
 }
 
