@@ -2,7 +2,7 @@
 """The bars of several GPUs, measured in one run on the GPUs at hand: all-reduces against NCCL, data-parallel training against PyTorch's
 DistributedDataParallel, layers that several GPUs compute together against one GPU. One table, and JSON.
 
-    bench/gpu/ranks.py [--only all_reduce,ddp,tensor] [--rounds 5] [--no-torch] [--json FILE]
+    bench/gpu/ranks.py [--only all_reduce,ddp,tensor] [--gpus N] [--rounds 5] [--no-torch] [--json FILE]
 
 A bar on times is a ratio of medians, of sides that take turns. Programs come from HPCDL_BENCH_BIN (build/bench).
 """
@@ -50,7 +50,7 @@ def all_reduce(table, ranks):
     out = subprocess.run([BIN / "all_reduce_grid", str(ranks)], capture_output=True, text=True, check=True, timeout=60).stdout
     lines = [json.loads(line) for line in out.splitlines()]
     for d in lines:
-        small = d["bytes"] <= 65536 and ranks == 4
+        small = d["bytes"] <= 65536 and ranks <= 4
         table.bar("all_reduce", f"{ranks} GPUs, {size(d['bytes'])}, captured", f"auto {d['auto']:.1f} us", f"NCCL {d['nccl']:.1f} us", d["auto"] / d["nccl"],
                   0.5 if small else 1.02, most=True)  # 2 %: where auto is NCCL, the two differ by chance
     return lines
@@ -82,7 +82,7 @@ def train(table, counts, rounds, use_torch):
     rate = {name: statistics.median(s["tokens_per_second"] for s in rows) for name, rows in samples.items()}
     for n in counts:
         both = f"{rate[f'hpcdl {n}'] / 1e3:.0f}k tokens/s"
-        table.bar("ddp", f"efficiency, {n} GPUs", both, f"one {rate['hpcdl 1'] / 1e3:.0f}k", rate[f"hpcdl {n}"] / n / rate["hpcdl 1"], 0.96 if n == 4 else None)
+        table.bar("ddp", f"efficiency, {n} GPUs", both, f"one {rate['hpcdl 1'] / 1e3:.0f}k", rate[f"hpcdl {n}"] / n / rate["hpcdl 1"], 0.96 if n <= 4 else None)
     for kind in KINDS:
         name = f"hpcdl {most}, buckets {kind}"
         both = rate[f"hpcdl {most}"]
@@ -110,11 +110,12 @@ def tensor(table, counts, rounds):
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--only", default="all_reduce,ddp,tensor")
+    p.add_argument("--gpus", type=int, default=8, help="so many at most")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--no-torch", action="store_true")
     p.add_argument("--json")
     args = p.parse_args()
-    counts = [n for n in (2, 4, 8) if n <= gpus()]
+    counts = [n for n in (2, 4, 8) if n <= min(gpus(), args.gpus)]
     if not counts:
         raise SystemExit(f"ranks: {gpus()} GPU here, and these bars are of two and more")
     table, raw, only = Table(), {}, args.only.split(",")
