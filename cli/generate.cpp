@@ -4,9 +4,12 @@
 
 #include "cli/tune_option.h"
 #include "cli/verb.h"
+#include "cli/world.h"
 #include "hpcdl/infer/generator.h"
 #include "hpcdl/io/hf_config.h"
 #include "hpcdl/lab/machine.h"
+#include "hpcdl/parallel/agree.h"
+#include "hpcdl/parallel/tensor.h"
 
 namespace hpcdl::cli {
 
@@ -32,13 +35,14 @@ std::vector<std::int32_t> prompt_ids(const Options& o, const io::Tokenizer* toke
   return ids;
 }
 
-int generate(Options& o) {
-  o.sampling.check();
-  Pool pool;
+/// On the ranks that a launcher has started, which share the layers; alone otherwise. Rank 0 speaks.
+int generate_on(const Options& o, const comm::Joined& ranks) {
+  const bool shared = ranks.place().world > 1, speaks = ranks.place().rank == 0;
+  Pool pool(shared ? parallel::threads_per_rank(ranks.world()) : 0);
   const auto folder = io::find_model_folder(o.model);
-  auto model = models::LanguageModel::open(folder);
+  auto model = models::LanguageModel::open(folder, shared ? std::make_shared<parallel::TensorParallel>(ranks.world()) : nullptr);
   model.prefetch();
-  model.to_device(Stream(device_from_name(o.device), pool));
+  model.to_device(Stream(device_from_name(device_of_rank(o.device, ranks.place())), pool));
   std::optional<io::Tokenizer> tokenizer;
   if (o.ids.empty() || std::filesystem::exists(folder / "tokenizer.json")) tokenizer = io::Tokenizer::load(folder);
   const auto prompt = prompt_ids(o, tokenizer ? &*tokenizer : nullptr);
@@ -49,13 +53,13 @@ int generate(Options& o) {
   std::vector<std::int32_t> ids;
   const auto emit = [&](const std::string& part) {
     text += part;
-    if (!o.json && !part.empty()) print_text(part);
+    if (speaks && !o.json && !part.empty()) print_text(part);
   };
   const auto& eos = model.config().eos;
   infer::Generator generator(model, pool, std::ssize(prompt) + o.tokens);
   auto tuning = start_tuning(o.tune, model.device(), pool);
   if (tuning && o.tune.mode == "full") tune_programs(tuning, o.tune, generator.programs(std::ssize(prompt)));
-  if (!o.json && o.ids.empty()) print_text(o.prompt_file.empty() ? o.prompt : "");
+  if (speaks && !o.json && o.ids.empty()) print_text(o.prompt_file.empty() ? o.prompt : "");
   const auto stats = generator.generate(prompt, o.tokens, o.sampling, [&](std::int32_t id) {
     ids.push_back(id);
     if (decoder && id < tokenizer->vocab_size()) emit(decoder->push(id));
@@ -63,6 +67,7 @@ int generate(Options& o) {
     return o.ignore_eos || std::find(eos.begin(), eos.end(), id) == eos.end();
   });
   if (decoder) emit(decoder->finish());
+  if (!speaks) return exit_code::kDone;
   if (!o.json) {
     print_text("\n");
     say("{}", dim(fmt::format("{} tokens, {:.1f} per second, first after {:.1f} ms", ids.size(), stats.tokens_per_second, stats.time_to_first_token_ms)));
@@ -73,10 +78,16 @@ int generate(Options& o) {
   return exit_code::kDone;
 }
 
+int generate(Options& o) {
+  o.sampling.check();
+  auto ranks = join_ranks({});
+  return on_ranks(ranks, [&] { return generate_on(o, ranks); });
+}
+
 }  // namespace
 
 void add_generate(CLI::App& app, Run& run) {
-  add_verb<Options>(app, run, "generate", "Continues a text with a memory-mapped model",
+  add_verb<Options>(app, run, "generate", "Continues a text with a memory-mapped model; under mpirun or hpcdl launch, ranks share its layers",
                     [](CLI::App& sub, Options& o) {
                       sub.add_option("--model", o.model, "Model folder, or a name in the local Hugging Face cache")->required();
                       sub.add_option("--prompt", o.prompt, "Text to continue");

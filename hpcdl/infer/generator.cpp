@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/parallel/tensor.h"
 
 namespace hpcdl::infer {
 namespace {
@@ -19,7 +20,8 @@ Generator::Generator(const models::LanguageModel& model, Pool& pool, std::int64_
   const auto& c = model.config();
   require(capacity >= 1 && capacity <= c.context, "generate",
           "{} tokens do not fit the model's context of {}: ask for fewer, or shorten the prompt", capacity, c.context);
-  const Spec spec{{1, capacity, c.kv_heads * c.head_dim}, DType::f32};
+  const std::int64_t ranks = model.sharing() ? model.sharing()->size() : 1;  // each caches its heads
+  const Spec spec{{1, capacity, c.kv_heads / ranks * c.head_dim}, DType::f32};
   for (int i = 0; i < c.layers; ++i) {
     memory_.emplace_back(spec, model.device());
     cache_.keys.push_back(memory_.back().tensor);

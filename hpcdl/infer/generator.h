@@ -21,6 +21,7 @@ struct GenerationStats {
 
 /// Generates one sequence at a time. A step is a recorded program over a KV cache: the prompt runs through programs of
 /// 64, 32, ... 1 tokens, so that no position is computed twice or padded; new tokens through the program of one.
+/// Ranks that share the layers of a model call it alike, and get the same tokens; their scheme must not split sequences.
 class Generator {
  public:
   /// Room for `capacity` tokens, prompt included; at most the model's context.

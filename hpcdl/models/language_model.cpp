@@ -84,7 +84,8 @@ LanguageModel LanguageModel::create(const io::ModelConfig& config, std::uint64_t
   return model;
 }
 
-LanguageModel LanguageModel::open(const std::filesystem::path& folder) {
+LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing sharing) {
+  if (sharing && sharing->size() > 1) return load(folder, std::move(sharing), false);
   LanguageModel model(std::make_unique<Impl>(io::read_hf_config(folder)));
   auto* impl = model.impl_.get();
   impl->folder = io::TensorFolder::open(folder);
@@ -101,13 +102,16 @@ LanguageModel LanguageModel::open(const std::filesystem::path& folder) {
   return model;
 }
 
-LanguageModel LanguageModel::open_for_training(const std::filesystem::path& folder, Sharing sharing) {
+LanguageModel LanguageModel::open_for_training(const std::filesystem::path& folder, Sharing sharing) { return load(folder, std::move(sharing), true); }
+
+/// Into own f32 memory.
+LanguageModel LanguageModel::load(const std::filesystem::path& folder, Sharing sharing, bool gradients) {
   LanguageModel model(std::make_unique<Impl>(io::read_hf_config(folder), std::move(sharing)));
   auto* impl = model.impl_.get();
-  require(!impl->config.quant, "model", "{} is quantised: training needs the model it was made from", folder.string());
+  require(!impl->config.quant, "model", "{} is quantised: {} needs the model it was made from", folder.string(), gradients ? "training" : "sharing its layers out");
   const auto files = io::TensorFolder::open(folder);
   const Binder binder(files);
-  model.memory_->allocate(true);
+  model.memory_->allocate(gradients);
   impl->for_each([&](const std::string& name, nn::Param& p) { binder.copy(name, p.value, p.part); });
   model.memory_->list();
   return model;
@@ -142,9 +146,9 @@ Var LanguageModel::body(Graph&, const Var& tokens, const nn::ForwardOptions& o) 
 }
 
 Var LanguageModel::head(Graph& g, const Var& hidden) const {
-  require(!impl_->sharing, "model", "the logits of a model whose layers several ranks share are never in one place: ask for its loss, or open it on one rank");
   Graph::Scope scope(g, "head");
-  return std::visit([&](const auto& m) { return head_logits(m.head(), m.norm(hidden)); }, impl_->model);
+  const Var mine = std::visit([&](const auto& m) { return head_logits(m.head(), m.norm(hidden)); }, impl_->model);
+  return impl_->sharing ? std::visit([&](const auto& m) { return impl_->sharing->logits(m.head(), mine); }, impl_->model) : mine;
 }
 
 std::vector<InputSpec> LanguageModel::inputs(std::int64_t batch, std::int64_t length, const nn::ForwardOptions&) const {

@@ -20,7 +20,8 @@ class LanguageModel final : public Trainable {
   /// A pure function of (config, seed): a rank that shares the layers has its part of the same weights, and no memory for others.
   static LanguageModel create(const io::ModelConfig& config, std::uint64_t seed, bool gradients, Sharing sharing = {});
   /// A Hugging Face folder. Weights are views into the mapped files: nothing is copied or read ahead of its use.
-  static LanguageModel open(const std::filesystem::path& folder);
+  /// A rank that shares the layers reads its part of them into f32 memory of its own instead.
+  static LanguageModel open(const std::filesystem::path& folder, Sharing sharing = {});
   /// A Hugging Face folder, copied into own f32 memory with gradients. Refuses quantised folders.
   static LanguageModel open_for_training(const std::filesystem::path& folder, Sharing sharing = {});
 
@@ -38,7 +39,7 @@ class LanguageModel final : public Trainable {
 
   /// tokens, targets: (B, T) i32, target -1 ignored. Returns the SUM of the losses of valid targets, one f32.
   Var loss(Graph& g, const Var& tokens, const Var& targets, const nn::ForwardOptions& o = {}) const;
-  /// (B, T, V) f32.
+  /// (B, T, V) f32; on every rank that shares the layers, all of it.
   Var logits(Graph& g, const Var& tokens, const nn::ForwardOptions& o = {}) const;
   /// The two halves of logits(): all blocks, (B, T, C), and the last norm with the head on any rows (..., C).
   Var body(Graph& g, const Var& tokens, const nn::ForwardOptions& o = {}) const;
@@ -54,6 +55,7 @@ class LanguageModel final : public Trainable {
  private:
   struct Impl;
   explicit LanguageModel(std::unique_ptr<Impl> impl);
+  static LanguageModel load(const std::filesystem::path& folder, Sharing sharing, bool gradients);
   std::unique_ptr<Impl> impl_;
 };
 

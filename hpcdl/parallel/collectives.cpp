@@ -27,7 +27,8 @@ View nth(const Tensor& parts, int i) {
 }
 Tensor writable(const View& v) { return Tensor(const_cast<void*>(v.data()), v.spec(), v.strides(), v.device()); }
 
-/// Rows of one length, at any distances.
+}  // namespace
+
 void copy_rows(Stream& s, const Tensor& to, const View& from) {
   const auto width = static_cast<std::size_t>(from.cols() * dtype_bytes(from.dtype()));
   const auto to_pitch = static_cast<std::size_t>(to.row_stride() * dtype_bytes(to.dtype())), pitch = static_cast<std::size_t>(from.row_stride() * dtype_bytes(from.dtype()));
@@ -43,8 +44,6 @@ void copy_rows(Stream& s, const Tensor& to, const View& from) {
       std::memcpy(to.ptr<std::byte>() + r * to_pitch, from.ptr<std::byte>() + r * pitch, width);
   });
 }
-
-}  // namespace
 
 void put(Stream& s, const Grad& to, const View& from) {
   if (!to.accumulate()) return copy(s, to, from);

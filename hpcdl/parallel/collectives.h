@@ -91,6 +91,8 @@ struct GatherColumns {
   using Backward = Operands<dIn<0>, dOut<0>, Scratch<0>, Scratch<1>>;
 };
 
+/// Rows of one length, at any distances, on either device.
+void copy_rows(Stream& s, const Tensor& to, const View& from);
 /// to (+)= from
 void put(Stream& s, const Grad& to, const View& from);
 

@@ -119,6 +119,23 @@ const std::vector<std::pair<const char*, ReduceOptions>> kForms{
     {"every tensor by itself, waited for", {.buckets = {.cap = 0, .first = 0}, .overlap = false}},
 };
 
+/// A pass of data parallelism sends 2 (p-1)/p of the gradients' bytes from each rank, whatever the buckets.
+TEST(gradients, send_what_the_formula_says) {
+  const Net net(5);
+  double bytes = 0;
+  for (const auto& v : net.values) bytes += static_cast<double>(v.tensor.bytes());
+  for (const int n : {2, 3, 4})
+    for (const auto& [what, form] : kForms)
+      testing::run_ranks(n, [&, form = form, name = what](const Group& world) {
+        auto options = form;
+        options.algorithm = comm::Algorithm::ring;
+        const auto before = world.counters().wire_bytes;
+        reduced_gradients(world, net, options, 1);
+        const double sent = sum_over_ranks(world, static_cast<double>(world.counters().wire_bytes - before));
+        EXPECT_DOUBLE_EQ(sent, 2.0 * (n - 1) * bytes) << name;
+      });
+}
+
 /// Whatever the buckets, and whether they are waited for: the same bits on every rank, and the sum of what each rank computes alone.
 TEST(gradients, sums_are_the_same_bits_whatever_the_buckets) {
   const Net net(5);

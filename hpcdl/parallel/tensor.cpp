@@ -121,4 +121,6 @@ Var TensorParallel::loss(const nn::Weight& head, const Var& h, const Var& labels
   return vocabulary_loss(h, head.rounded(h.graph(), h.dtype()), labels, {keep, peers(), head.part.ranges[0].begin, head.part.whole[0]})[0];
 }
 
+Var TensorParallel::logits(const nn::Weight& head, const Var& mine) const { return gather_vocabulary(mine, peers(), head.part.whole[0]); }
+
 }  // namespace hpcdl::parallel

@@ -50,6 +50,9 @@ class TensorParallel final : public nn::Split {
   /// Sum of the losses of normalised rows h (rows, C) under a head whose rows are spread.
   Var loss(const nn::Weight& head, const Var& h, const Var& labels, const nn::ForwardOptions& o) const;
 
+  /// Of all words, on every rank, from those of the head's rows that the rank has.
+  Var logits(const nn::Weight& head, const Var& mine) const;
+
   Var linear(const nn::Linear& l, const Var& x, Activation activation, const Var& residual) const override;
   Var mlp(const nn::Linear& first, const nn::Linear& second, const Var& x, Activation activation, const Var& residual) const override;
   Var norm(const nn::LayerNorm& n, const Var& x) const override;

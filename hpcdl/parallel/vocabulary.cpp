@@ -1,7 +1,9 @@
 #include "hpcdl/parallel/vocabulary.h"
 
+#include <algorithm>
 #include <cmath>
 
+#include "hpcdl/core/describe.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
 #include "hpcdl/ops/rows.h"
 
@@ -37,6 +39,47 @@ void VocabularyEmbedding::backward(Stream& s, Grad dtable, Grad dpositions, View
   const Columns rows{a.begin, dtable ? dtable[0] : 0, 0};
   on(s, [&](auto, Pool&) { cpu::local_ids(here, ids, rows, -1); }, [&](auto& q) { cuda::local_ids(q, here, ids, rows, -1); });
   Embedding::backward(s, dtable, dpositions, here, dy, starts, sorted, ranks, parts, {a.out});
+}
+
+// ---------------------------------------------------------------- logits
+
+namespace {
+
+std::int64_t widest_share(std::int64_t vocab, int ranks) {
+  std::int64_t most = 0;
+  for (int r = 0; r < ranks; ++r) {
+    const auto share = vocabulary_share(vocab, r, ranks);
+    most = std::max(most, share.end - share.begin);
+  }
+  return most;
+}
+
+Tensor first_columns(const Tensor& x, std::int64_t begin, std::int64_t count) {
+  return Tensor(x.ptr<std::byte>() + begin * dtype_bytes(x.dtype()), {{x.rows(), count}, x.dtype()}, {x.row_stride(), 1}, x.device());
+}
+
+}  // namespace
+
+Spec GatherVocabulary::infer(const Spec& x, const Args& a) {
+  const auto share = vocabulary_share(a.vocab, a.peers.rank(), a.peers.size());
+  require(x.shape.rank() >= 1 && x[-1] == share.end - share.begin, name, "rank {} of {} has {} of {} words, got {}", a.peers.rank(), a.peers.size(),
+          share.end - share.begin, a.vocab, to_string(x));
+  Spec y = x;
+  y.shape[-1] = a.vocab;
+  return y;
+}
+std::array<Spec, 2> GatherVocabulary::scratch(const Spec& x, const Args& a) {
+  const std::int64_t rows = x[-1] ? x.size() / x[-1] : 0, width = widest_share(a.vocab, a.peers.size());
+  return {Spec{{rows, width}, x.dtype}, Spec{{a.peers.size(), rows, width}, x.dtype}};
+}
+void GatherVocabulary::forward(Stream& s, Tensor y, View x, Tensor mine, Tensor parts, const Args& a) {
+  copy_rows(s, first_columns(mine, 0, x.cols()), x);
+  a.peers.group->all_gather(s, parts, mine, a.peers.algorithm).wait();
+  for (int r = 0; r < a.peers.size(); ++r) {
+    const auto share = vocabulary_share(a.vocab, r, a.peers.size());
+    const Tensor part(parts.ptr<std::byte>() + r * mine.bytes(), mine.spec(), parts.device());
+    copy_rows(s, first_columns(y, share.begin, share.end - share.begin), first_columns(part, 0, share.end - share.begin));
+  }
 }
 
 // ---------------------------------------------------------------- loss

@@ -64,6 +64,20 @@ struct VocabularyLoss {
   using Backward = Operands<dIn<0>, dIn<1>, In<0>, In<1>, In<2>, Out<2>, Out<3>, dOut<0>, Scratch<0>, Scratch<1>, Scratch<2>>;
 };
 
+/// Logits (..., V_r) of each rank's rows of the head to (..., V) on all, bit for bit. For inference: what trains never has them in one place.
+struct GatherVocabulary {
+  static constexpr std::string_view name = "gather_vocabulary";
+  struct Args {
+    Peers peers;
+    std::int64_t vocab = 0;  // of all ranks
+  };
+  static Spec infer(const Spec& x, const Args& a);
+  static Cost cost(const Spec& x, const Args& a) { return {0, (1.0 + 3.0 * a.peers.size()) * static_cast<double>(x.bytes())}; }
+  /// The parts of all ranks, as wide as the widest, and before them the rank's own.
+  static std::array<Spec, 2> scratch(const Spec& x, const Args& a);
+  static void forward(Stream& s, Tensor y, View x, Tensor mine, Tensor parts, const Args& a);
+};
+
 /// The columns of a vocabulary that a rank has, and how many there are.
 struct Columns {
   std::int64_t begin, count, vocab;
@@ -88,6 +102,7 @@ void loss_of_rows(Stream&, Tensor stats, Tensor lse, View wire, View targets);
 inline Var vocabulary_embedding(const Var& table, const Var& ids, const Var& positions, const VocabularyEmbedding::Args& a) {
   return record<VocabularyEmbedding>(a, table, ids, positions);
 }
+inline Var gather_vocabulary(const Var& logits, const Peers& peers, std::int64_t vocab) { return record<GatherVocabulary>({peers, vocab}, logits); }
 /// {loss, count}
 inline auto vocabulary_loss(const Var& h, const Var& w, const Var& targets, const VocabularyLoss::Args& a) { return record<VocabularyLoss>(a, h, w, targets); }
 

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "hpcdl/io/json.h"
+#include "hpcdl/io/python_for_tests.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/train_for_tests.h"
@@ -82,6 +83,28 @@ TEST_F(Mesh, every_shape_trains_what_one_rank_trains) {
       expect_parity(name, "one");
     }
   }
+}
+
+/// The folder that four ranks have written, each some of the files, is a model to transformers: its loss is ours.
+TEST_F(Mesh, transformers_reads_the_checkpoint_of_many_ranks) {
+  const auto python = io::find_python("transformers, torch, safetensors");
+  if (!python) GTEST_SKIP() << "no Python with transformers and torch; set HPCDL_PYTHON";
+  train_on(2, 2, "many", [](RunConfig& c) { c.train.steps = 3; });
+  const auto checkpoint = tmp.path() / "many/checkpoints/step_00000003";
+  const auto folder = io::TensorFolder::open(checkpoint);
+  ASSERT_GE(folder.shards().size(), 4u);
+  const auto script = fmt::format(
+      "import torch, transformers\n"
+      "def load(folder):\n"
+      "  m, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, dtype=torch.float32)\n"
+      "  assert not info['missing_keys'] and not info['unexpected_keys'], info\n"
+      "  return m\n"
+      "ids = torch.arange(8).reshape(1, 8)\n"
+      "many, one = load('{}'), load('{}')\n"
+      "assert torch.equal(many(ids).logits, one(ids).logits)\n", checkpoint.string(), (tmp.path() / "many/model").string());
+  bool ok = false;
+  const auto said = io::run_python(*python, script, "", ok);
+  EXPECT_TRUE(ok) << said;
 }
 
 /// A checkpoint of one mesh is that of any other.

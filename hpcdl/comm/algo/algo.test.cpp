@@ -328,6 +328,36 @@ TEST(choice, by_measurement_is_the_same_on_all_ranks) {
   });
 }
 
+/// What all ranks together send, whatever the number of ranks and elements: of a tensor of S bytes 2 (p-1) S to sum it for all, (p-1) S to sum,
+/// gather or exchange parts of it. The counters say so to the byte. Halving sends more where that is quicker: short tensors whole, and parts twice
+/// where ranks are no power of two.
+TEST(algorithms, send_what_the_formulas_say) {
+  using enum Algorithm;
+  for (const int n : {2, 3, 4, 5, 8})
+    for (const std::int64_t count : {1L, 40L, 40007L})
+      run_ranks(n, [&](Group g) {
+        Cpu cpu;
+        const auto sent = [&](auto&& call) {
+          const auto before = g.counters().wire_bytes;
+          call(g.blocking());
+          std::int64_t total = g.counters().wire_bytes - before;
+          g.blocking().all_reduce(cpu.stream, Tensor(&total, Spec{Shape{1}, DType::i64}), Reduce::sum, tree);
+          return total;
+        };
+        Rows<float> part(g.rank(), count), whole(g.rank(), count * n), other(count * n);
+        const std::int64_t one = 4 * count * (n - 1), all = one * n;  // (p-1) S of a part and of the whole
+        for (const auto a : {ring, ring_blocking, halving, tree, star})
+          if (a != halving || count > 1000) EXPECT_EQ(sent([&](Group b) { b.all_reduce(cpu.stream, part.tensor(), Reduce::sum, a); }), 2 * one) << algorithm_name(a) << ' ' << n << ' ' << count;
+        for (const auto a : {ring, ring_blocking, halving, pairwise}) {
+          if (a == halving && (n & (n - 1)) != 0) continue;
+          EXPECT_EQ(sent([&](Group b) { b.reduce_scatter(cpu.stream, part.tensor(), whole.tensor(), Reduce::max, a); }), all) << algorithm_name(a) << ' ' << n << ' ' << count;
+          EXPECT_EQ(sent([&](Group b) { b.all_gather(cpu.stream, whole.tensor(), part.tensor(), a); }), all) << algorithm_name(a) << ' ' << n << ' ' << count;
+        }
+        EXPECT_EQ(sent([&](Group b) { b.all_to_all(cpu.stream, other.tensor(), whole.tensor(), pairwise); }), all) << n << ' ' << count;
+        EXPECT_EQ(sent([&](Group b) { b.all_reduce(cpu.stream, part.tensor(), Reduce::max, shared); }), 0) << "memory is no wire";
+      });
+}
+
 TEST(choice, that_is_impossible_says_what_there_is) {
   for (const auto& e : rank_errors(2, [](Group g) {
          Cpu cpu;
