@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# mpirun.sh HPCDL: the same command under mpirun and under `hpcdl launch` gives the same weights; SIGUSR1, which mpirun passes on, saves
+# mpirun.sh HPCDL: the same command under mpirun and under `hpcdl launch` gives the same weights, and what they generate is that of one process; SIGUSR1, which mpirun passes on, saves
 # and ends with 75. Ends with 77 where there is no mpirun.
 set -uo pipefail
 hpcdl=$(realpath "$1")
@@ -25,6 +25,10 @@ grep -q '2 ranks over .*, as Open MPI says' "$work/mpi.log" || fail "who started
 cmp "$work/mpi/model/model.safetensors" "$work/launched/model/model.safetensors" || fail "other weights"
 run --out "$work/tcp" --dist.transport tcp >"$work/tcp.log" 2>&1 || fail "mpirun with TCP"
 cmp "$work/tcp/model/model.safetensors" "$work/launched/model/model.safetensors" || fail "other weights over TCP"
+words=(generate --model "$work/mpi/model" --prompt "The quick" --tokens 20)
+"$hpcdl" "${words[@]}" >"$work/alone.txt" 2>"$work/generate.log" || fail "generate"
+mpirun --oversubscribe --bind-to none -n 2 "$hpcdl" "${words[@]}" >"$work/shared.txt" 2>>"$work/generate.log" || fail "generate of two ranks"
+cmp "$work/alone.txt" "$work/shared.txt" || fail "two ranks that share the layers generate another text"
 mpirun --oversubscribe -n 2 "$hpcdl" train -c "$work/run.toml" --out "$work/x" --no.such.key=1 >"$work/bad.log" 2>&1
 (($? == 2)) || fail "a wrong key has to end with 2"
 

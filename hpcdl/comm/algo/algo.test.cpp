@@ -347,7 +347,7 @@ TEST(algorithms, send_what_the_formulas_say) {
         Rows<float> part(g.rank(), count), whole(g.rank(), count * n), other(count * n);
         const std::int64_t one = 4 * count * (n - 1), all = one * n;  // (p-1) S of a part and of the whole
         for (const auto a : {ring, ring_blocking, halving, tree, star})
-          if (a != halving || count > 1000) EXPECT_EQ(sent([&](Group b) { b.all_reduce(cpu.stream, part.tensor(), Reduce::sum, a); }), 2 * one) << algorithm_name(a) << ' ' << n << ' ' << count;
+          if (a != halving || count > 1000) { EXPECT_EQ(sent([&](Group b) { b.all_reduce(cpu.stream, part.tensor(), Reduce::sum, a); }), 2 * one) << algorithm_name(a) << ' ' << n << ' ' << count; }
         for (const auto a : {ring, ring_blocking, halving, pairwise}) {
           if (a == halving && (n & (n - 1)) != 0) continue;
           EXPECT_EQ(sent([&](Group b) { b.reduce_scatter(cpu.stream, part.tensor(), whole.tensor(), Reduce::max, a); }), all) << algorithm_name(a) << ' ' << n << ' ' << count;
