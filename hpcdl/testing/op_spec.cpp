@@ -219,8 +219,9 @@ class OpTest : public ::testing::Test {
 
   /// Allowed error of one element of magnitude `m` in a tensor whose largest magnitude is `top`.
   double tolerance(DType stored, double m, double top) const {
-    const bool rounds = backend_.device.is_cuda() && dtype_bytes(stored) == 2;
-    return allowed_error(stored, m, spec_.reduction(specs_, args()), spec_.condition * top) + (rounds ? spec_.gpu_rounding * half_ulp(stored) * top : 0) + 1e-30;
+    const bool multiplies = backend_.device.is_cuda() || (backend_.isa == simd::IsaKind::avx512 && stored == DType::bf16);
+    const bool rounds = multiplies && dtype_bytes(stored) == 2;
+    return allowed_error(stored, m, spec_.reduction(specs_, args()), spec_.condition * top) + (rounds ? spec_.operand_rounding * half_ulp(stored) * top : 0) + 1e-30;
   }
 
   void compare(const View& got, const Ref& want, double top, const char* label, double storage_steps = 1) {

@@ -85,7 +85,7 @@ struct ErasedSpec {
   std::vector<Case> cases;
   std::function<void(std::span<Ref>, std::span<const Ref>, const void*)> reference;
   std::function<double(std::span<const Spec>, const void*)> reduction;
-  double condition = 1, gpu_rounding = 0;
+  double condition = 1, operand_rounding = 0;
   bool in_place = false;
   bool bf16 = true;
   bool outliers = true;
@@ -108,9 +108,9 @@ template <class Op> struct OpSpec {
   std::function<std::int64_t(std::span<const Spec> in, const Args&)> reduction = nullptr;
   /// How much the function (or its gradient) amplifies relative errors of intermediate results; say why where it is not 1.
   double condition = 1;
-  /// Half ulps of a 16-bit type, in units of the largest magnitude, by which a GPU's tensor cores round what goes from one product
-  /// to the next.
-  double gpu_rounding = 0;
+  /// Half ulps of a 16-bit type, in units of the largest magnitude, by which what goes from one product to the next is rounded
+  /// where products are of 16-bit operands: on a GPU, and for bf16 on CPUs that multiply it.
+  double operand_rounding = 0;
   bool bf16 = true;
   /// Inputs hold a few values 10 times as large as the rest.
   bool outliers = true;
@@ -132,7 +132,7 @@ template <class Op> bool op(OpSpec<Op> spec) {
     return f ? static_cast<double>(f(in, *static_cast<const Args*>(a))) : 1.0;
   };
   e.condition = spec.condition;
-  e.gpu_rounding = spec.gpu_rounding;
+  e.operand_rounding = spec.operand_rounding;
   e.bf16 = spec.bf16;
   e.outliers = spec.outliers;
   if constexpr (requires { Op::kInPlace; }) e.in_place = Op::kInPlace;

@@ -1,5 +1,7 @@
 #include "hpcdl/ops/attention/attention.h"
 
+#include <atomic>
+
 #include "hpcdl/core/pool.h"
 #include "hpcdl/ops/attention/pack.h"
 #include "hpcdl/simd/math.h"
@@ -7,32 +9,60 @@
 namespace hpcdl::cpu {
 namespace {
 
-using attn::kKeys, attn::kQueries;
-constexpr std::int64_t kMaxDim = Attention::kMaxHeadDim;
+using attn::kQueries;
 
-/// Blocks of queries that meet a block of keys while it is in the cache.
-constexpr std::int64_t kTogether = 4;
+/// Keys that a block of queries meets at once: whole rows of register tiles, and scores (24 KiB) that leave L1 room for q.
+constexpr std::int64_t kKeys = 96;
+
+/// Blocks of queries that meet a block of keys while it is in the cache: as many as leave half of an L2 to the rest, since
+/// rearranging keys and values is paid once for all of them.
+constexpr std::int64_t kTogether = 16, kTogetherBytes = std::int64_t{544} << 10;
 
 /// A block of queries of one head. W: words of the scores.
 template <class W> struct Queries {
-  alignas(64) W q[kMaxDim / attn::kGroup<W> * kQueries];  // q^T: (words of D, queries)
-  alignas(64) float out[kMaxDim * kQueries];              // (D, queries), not yet divided by sum
-  alignas(64) float top[kQueries], sum[kQueries];
+  W* q;               // q^T: (words of D, queries)
+  float* out;         // (D, queries), not yet divided by sum
+  float *top, *sum;   // (queries)
 };
 
-/// Weights times v are always summed in f32 products: rounding probabilities to bf16 would cost more accuracy than the storage
-/// of the result does.
+/// A thread's memory, densely packed: what lies a power of two apart shares the sets of a cache. Pairs: probabilities are
+/// rounded to bf16 on their way to the values, as on a GPU and in backward; their sum is of those that were not rounded.
 template <class W> struct Work {
   Queries<W> queries[kTogether];
-  alignas(64) float p[kKeys * kQueries];                  // scores, then probabilities: (keys, queries)
-  alignas(64) W k[kKeys * kMaxDim / attn::kGroup<W>];     // row words
-  alignas(64) float v[kKeys * kMaxDim];                   // column words
+  float* p;  // scores (keys, queries), then probabilities (words of keys, queries)
+  W* k;      // row words
+  W* v;      // column words
+
+  static std::int64_t words(std::int64_t d) { return (d + attn::kGroup<W> - 1) / attn::kGroup<W>; }
+  static std::int64_t block_bytes(std::int64_t d) { return 4 * kQueries * (words(d) + d + 2); }
+  static std::int64_t bytes(std::int64_t d, std::int64_t blocks) { return block_bytes(d) * blocks + 4 * kKeys * (kQueries + 2 * whole(d)); }
+  static std::int64_t whole(std::int64_t d) { return (d + 31) / 32 * 32; }
+
+  Work(std::byte* memory, std::int64_t d, std::int64_t blocks) {
+    const auto take = [&]<class T>(T*& to, std::int64_t n) {
+      to = reinterpret_cast<T*>(memory);
+      memory += 4 * n;
+    };
+    for (std::int64_t i = 0; i < blocks; ++i) {
+      take(queries[i].q, words(d) * kQueries);
+      take(queries[i].out, d * kQueries);
+      take(queries[i].top, kQueries);
+      take(queries[i].sum, kQueries);
+    }
+    take(p, kKeys * kQueries);
+    take(k, kKeys * whole(d));
+    take(v, kKeys * whole(d));
+  }
 };
 
 constexpr float kLog2e = 1.4426950408889634f;
 
-/// NV vectors of queries: scores of `keys` keys -> 2^(rate (score - top)), with the running maximum and sum; rescales `out`
-/// where the maximum rose. Lane l + i of a masked block sees keys 0 .. l + i - first.
+/// A maximum may grow by this power of two before what was summed relative to the old one is rescaled: f32 has room. Pairs
+/// follow at once: then the largest probability, whose rounding would weigh most, is 1.
+template <class W> constexpr float kHeadroom = attn::kGroup<W> == 1 ? 8 : 0;
+
+/// NV vectors of queries: scores of `keys` keys -> words of 2^(rate (score - top)), with the running maximum and sum; rescales
+/// `out` where the maximum rose far. Lane l + i of a masked block sees keys 0 .. l + i - first.
 template <class Isa, int NV, class W>
 [[gnu::noinline]] void softmax_lanes(Isa, Queries<W>& w, float* scores, std::int64_t l, std::int64_t keys, const attn::Sight& s, float rate, bool fresh, std::int64_t d) {
   using V = simd::Vec<Isa>;
@@ -46,23 +76,35 @@ template <class Isa, int NV, class W>
     sum[v] = V(0.0f);
   }
   float* const p = scores + l;
-  const auto sweep = [&](auto step) {
+  const auto hidden = [&](std::int64_t j, int v) { return position[v] < V(static_cast<float>(j)); };
+  const auto sweeps = [&](auto masked) {
     for (std::int64_t j = 0; j < keys; ++j)
 #pragma GCC unroll 4
-      for (int v = 0; v < NV; ++v) step(j, v, p + j * kQueries + v * V::N);
+      for (int v = 0; v < NV; ++v) {
+        V x = V::load(p + j * kQueries + v * V::N);
+        if constexpr (masked) x = select(hidden(j, v), V(-kInf), x);
+        top[v] = max(x, top[v]);
+      }
+    for (int v = 0; v < NV; ++v) {
+      top[v] = select((top[v] - before[v]) * V(rate) <= V(kHeadroom<W>), before[v], top[v]);
+      shift[v] = V(0.0f) - top[v] * V(rate);
+    }
+    const auto weight = [&](std::int64_t j, int v) {
+      V e = exp2(fma(V::load(p + j * kQueries + v * V::N), V(rate), shift[v]));
+      if constexpr (masked) e = select(hidden(j, v), V(0.0f), e);
+      sum[v] = sum[v] + e;
+      return e;
+    };
+    for (std::int64_t j = 0; j < keys; j += attn::kGroup<W>)
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; ++v) {
+        const V first = weight(j, v);
+        // The words of keys j and j + 1 take the place of row j / 2, whose scores in these lanes have been read.
+        attn::store_word<W>(p + j / attn::kGroup<W> * kQueries + v * V::N, first, [&] { return j + 1 < keys ? weight(j + 1, v) : V(0.0f); });
+      }
   };
-  const auto hidden = [&](std::int64_t j, int v) { return position[v] < V(static_cast<float>(j)); };
-  if (s.masked) sweep([&](std::int64_t j, int v, float* at) { top[v] = max(select(hidden(j, v), V(-kInf), V::load(at)), top[v]); });
-  else sweep([&](std::int64_t, int v, float* at) { top[v] = max(V::load(at), top[v]); });
-  for (int v = 0; v < NV; ++v) shift[v] = V(0.0f) - top[v] * V(rate);
-  const auto weigh = [&](std::int64_t j, int v, float* at, auto mask) {
-    V e = exp2(fma(V::load(at), V(rate), shift[v]));
-    if constexpr (mask) e = select(hidden(j, v), V(0.0f), e);
-    e.store(at);
-    sum[v] = sum[v] + e;
-  };
-  if (s.masked) sweep([&](std::int64_t j, int v, float* at) { weigh(j, v, at, std::true_type{}); });
-  else sweep([&](std::int64_t j, int v, float* at) { weigh(j, v, at, std::false_type{}); });
+  if (s.masked) sweeps(std::true_type{});
+  else sweeps(std::false_type{});
   for (int v = 0; v < NV; ++v) {
     const std::int64_t at = l + v * V::N;
     const V shrink = fresh ? V(0.0f) : exp2(fma(before[v], V(rate), shift[v]));
@@ -94,45 +136,46 @@ void finish(Isa isa, Queries<W>& w, attn::Rows<T> out, float* lse, std::int64_t 
 }
 
 /// Queries [t0, t1) of one head, at most kTogether blocks of them. How many does not change a bit of the result.
-template <class Isa, class T, class K>
-void query_blocks(Isa isa, attn::Rows<T> out, float* lse, attn::Rows<const T> q, attn::Rows<const K> k, attn::Rows<const K> v, std::int64_t t0,
-                  std::int64_t t1, const Extent& e) {
+template <class Isa, class W, class T, class K>
+void query_blocks(Isa isa, Work<W>& work, attn::Rows<T> out, float* lse, attn::Rows<const T> q, attn::Rows<const K> k, attn::Rows<const K> v,
+                  std::int64_t t0, std::int64_t t1, const Extent& e) {
   using V = simd::Vec<Isa>;
-  using W = std::conditional_t<std::is_same_v<T, K>, attn::WordOf<Isa, T>, float>;
-  Work<W> work;
-  const std::int64_t words = (e.d + attn::kGroup<W> - 1) / attn::kGroup<W>;
-  const auto blocks = [&](auto f) {  // f(block, its first query, its queries, the end of the keys they see)
-    for (std::int64_t t = t0, i = 0; t < t1; t += kQueries, ++i) {
-      const std::int64_t rows = t1 - t < kQueries ? t1 - t : kQueries, past = e.offset + t + rows;
-      f(work.queries[i], t, rows, e.causal && past < e.keys ? past : e.keys);
+  const std::int64_t count = (t1 - t0 + kQueries - 1) / kQueries;
+  const auto blocks = [&](auto f) {  // f(which, its first query, its queries, the end of the keys they see)
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t t = t0 + i * kQueries, rows = t1 - t < kQueries ? t1 - t : kQueries, past = e.offset + t + rows;
+      f(i, t, rows, e.causal && past < e.keys ? past : e.keys);
     }
   };
   const auto up = [](std::int64_t rows) { return (rows + V::N - 1) / V::N * V::N; };
   std::int64_t last = 0;
-  blocks([&](auto& w, std::int64_t t, std::int64_t rows, std::int64_t end) {
-    attn::transpose_in(isa, w.q, q.from(t), rows, up(rows), e.d);
+  blocks([&](std::int64_t i, std::int64_t t, std::int64_t rows, std::int64_t end) {
+    attn::transpose_in(isa, work.queries[i].q, q.from(t), rows, up(rows), e.d);
     last = end;
   });
   for (std::int64_t j0 = 0; j0 < last; j0 += kKeys) {
     const std::int64_t j1 = last - j0 < kKeys ? last : j0 + kKeys, next = last - j1 < kKeys ? last - j1 : kKeys;
     const auto kw = attn::row_words(isa, work.k, k.from(j0), j1 - j0, e.d);
     const auto vw = attn::column_words(isa, work.v, v.from(j0), j1 - j0, e.d);
-    attn::prefetch(k.from(j1), next, e.d);  // no hardware prefetcher follows rows that lie far apart
-    attn::prefetch(v.from(j1), next, e.d);
-    blocks([&](auto& w, std::int64_t t, std::int64_t rows, std::int64_t end) {
+    blocks([&](std::int64_t i, std::int64_t t, std::int64_t rows, std::int64_t end) {
+      // No hardware prefetcher follows rows that lie far apart. A share with each block: more at once would be waited for.
+      const std::int64_t from = next * i / count, to = next * (i + 1) / count;
+      attn::prefetch(k.from(j1 + from), to - from, e.d);
+      attn::prefetch(v.from(j1 + from), to - from, e.d);
       if (end <= j0) return;
+      auto& w = work.queries[i];
       const std::int64_t at = e.offset + t;
       const attn::Sight sight{(end < j1 ? end : j1) - j0, up(rows), j0 - at, e.causal && j1 > at + 1};
-      attn::multiply_scores(isa, work.p, kw, w.q, words, sight);
-      attn::for_spans(sight, [&](std::int64_t l, std::int64_t count, std::int64_t seen) {
-        attn::in_chunks<4>(count / V::N, [&](auto nv, std::int64_t i) {
-          softmax_lanes<Isa, nv>(isa, w, work.p, l + i * V::N, seen, sight, e.scale * kLog2e, j0 == 0, e.d);
+      attn::multiply_scores(isa, work.p, kw, w.q, Work<W>::words(e.d), sight);
+      attn::for_spans(sight, [&](std::int64_t l, std::int64_t lanes, std::int64_t seen) {
+        attn::in_chunks<4>(lanes / V::N, [&](auto nv, std::int64_t c) {
+          softmax_lanes<Isa, nv>(isa, w, work.p, l + c * V::N, seen, sight, e.scale * kLog2e, j0 == 0, e.d);
         });
       });
-      attn::multiply_weights(isa, w.out, vw, work.p, e.d, j0 > 0, sight);
+      attn::multiply_weights(isa, w.out, vw, reinterpret_cast<const W*>(work.p), e.d, j0 > 0, sight);
     });
   }
-  blocks([&](auto& w, std::int64_t t, std::int64_t rows, std::int64_t) { finish(isa, w, out.from(t), lse ? lse + t : nullptr, rows, e); });
+  blocks([&](std::int64_t i, std::int64_t t, std::int64_t rows, std::int64_t) { finish(isa, work.queries[i], out.from(t), lse ? lse + t : nullptr, rows, e); });
 }
 
 }  // namespace
@@ -144,17 +187,27 @@ void attention(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View k, View
   const std::int64_t keys = a.cached ? position + queries : k[1];
   const Extent e{queries, keys, d, a.cached ? position : keys - queries, a.causal || a.cached,
                  a.scale > 0 ? a.scale : 1 / __builtin_sqrtf(static_cast<float>(d))};
-  // Some tasks for each thread, so that all end together.
-  const std::int64_t fair = q[0] * heads * blocks / (4 * pool.threads()), together = fair < 1 ? 1 : fair < kTogether ? fair : kTogether;
-  const std::int64_t tasks = (blocks + together - 1) / together;
   const auto run = [&]<class T, class K>() {
+    using W = std::conditional_t<std::is_same_v<T, K>, attn::WordOf<Isa, T>, float>;
+    // Some tasks for each thread, so that all end together.
+    const auto least = [](std::int64_t x, std::int64_t y) { return x < y ? x : y; };
+    const std::int64_t fair = q[0] * heads * blocks / (8 * pool.threads()), fitting = kTogetherBytes / Work<W>::block_bytes(d);
+    const std::int64_t most = least(least(fair, fitting), kTogether), together = most < 1 ? 1 : most;
+    const std::int64_t tasks = (blocks + together - 1) / together, all = q[0] * heads * tasks;
+    pool.reserve_scratch(Work<W>::bytes(d, together));
     // Head by head, so that its keys and values stay in the cache; in each the last queries, which see most keys, first.
-    parallel_tasks(pool, q[0] * heads * tasks, [&](std::int64_t i) {
-      const auto t0 = (tasks - 1 - i % tasks) * together * kQueries, b = i / tasks / heads, h = i / tasks % heads, g = h * kv_heads / heads;
-      query_blocks(isa, attn::head_rows<T>(out, b, h, d), lse ? lse.ptr<float>() + (b * heads + h) * queries : nullptr,
-                   attn::head_rows<T>(q, b, h, d), attn::head_rows<K>(k, b, g, d), attn::head_rows<K>(v, b, g, d), t0,
-                   queries < t0 + together * kQueries ? queries : t0 + together * kQueries, e);
-    });
+    alignas(64) std::atomic<std::int64_t> next{0};
+    const auto work_off = [&](int thread) {
+      Work<W> work(pool.scratch(thread), d, together);
+      for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < all;) {
+        const auto t0 = (tasks - 1 - i % tasks) * together * kQueries, b = i / tasks / heads, h = i / tasks % heads, g = h * kv_heads / heads;
+        query_blocks(isa, work, attn::head_rows<T>(out, b, h, d), lse ? lse.ptr<float>() + (b * heads + h) * queries : nullptr,
+                     attn::head_rows<T>(q, b, h, d), attn::head_rows<K>(k, b, g, d), attn::head_rows<K>(v, b, g, d), t0,
+                     queries < t0 + together * kQueries ? queries : t0 + together * kQueries, e);
+      }
+    };
+    if (all > 1) pool.run(work_off);
+    else work_off(0);
   };
   visit_dtype(q.dtype(), [&]<class T>() { visit_dtype(k.dtype(), [&]<class K>() { run.template operator()<T, K>(); }); });
 }

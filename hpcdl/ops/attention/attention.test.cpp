@@ -70,7 +70,7 @@ const auto spec = testing::op<Attention>({
     // A score of size s carries an error of eps * s into the exponent, and outliers make scores of tens.
     .condition = 10,
     // Probabilities are rounded on their way to the values: by half an ulp of sum(p |v|), which no value exceeds.
-    .gpu_rounding = 1,
+    .operand_rounding = 1,
 });
 
 struct Packed {

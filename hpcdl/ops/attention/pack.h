@@ -2,6 +2,8 @@
 // How heads reach the products of tile.h: rows of a tensor, as they lie in memory or rearranged into words.
 // Included by the .simd.cpp files of this folder only.
 
+#include <array>
+
 #include "hpcdl/core/tensor.h"
 #include "hpcdl/ops/attention/tile.h"
 
@@ -76,6 +78,23 @@ inline __m512i interleave(__m256i first, __m256i second) {
   return _mm512_or_si512(_mm512_cvtepu16_epi32(first), _mm512_slli_epi32(_mm512_cvtepu16_epi32(second), 16));
 }
 #endif
+
+/// A vector of words: `first`, or pairs of it and second().
+template <class W, class V, class F> void store_word(float* to, V first, [[maybe_unused]] F&& second) {
+  if constexpr (std::is_same_v<W, float>) {
+    first.store(to);
+  } else {
+#if defined(HPCDL_SIMD_AVX512)
+    alignas(64) static constexpr auto kZip = [] {
+      std::array<std::uint16_t, 32> a{};
+      for (unsigned i = 0; i < 32; ++i) a[i] = static_cast<std::uint16_t>(i / 2 + i % 2 * 16);
+      return a;
+    }();
+    const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second().v, first.v));  // first's in the lower half
+    _mm512_storeu_si512(to, _mm512_permutexvar_epi16(_mm512_load_si512(kZip.data()), both));
+#endif
+  }
+}
 
 /// dst[j][i] = word j of src row i, for i < rows; 0 for rows <= i < rows_up.
 template <class Isa, class W, class T>
