@@ -6,6 +6,7 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/imagined_memory.h"
+#include "hpcdl/core/pinned.h"
 
 namespace hpcdl {
 namespace {
@@ -31,13 +32,22 @@ GradScaler::GradScaler(const Options& o, Device device)
 
 void GradScaler::backward(Graph& g, const Var& loss) const { g.backward(loss, g.constant("loss_scale", scale_.tensor)); }
 
+void GradScaler::queue_state(const Stream& s, State* pinned) const {
+  copy_to_pinned(s, &pinned->scale, scale_.tensor);
+  copy_to_pinned(s, &pinned->counts, counts_.tensor);
+}
+
+GradScaler::State GradScaler::state(State pinned) const {
+  pinned.scale *= divisor_;
+  return pinned;
+}
+
 GradScaler::State GradScaler::state(const Stream& s) const {
   State now;
   copy(s, Tensor(&now.scale, LossScale::kScale), scale_.tensor);
   copy(s, Tensor(&now.counts, LossScale::kCounts), counts_.tensor);
   s.synchronize();
-  now.scale *= divisor_;
-  return now;
+  return state(now);
 }
 
 void GradScaler::set_state(const Stream& s, const State& state) {

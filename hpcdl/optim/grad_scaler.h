@@ -53,6 +53,9 @@ class GradScaler {
 
   /// As of what has run on the stream; waits for it.
   State state(const Stream& s) const;
+  /// The same without waiting: queues copies to `pinned` memory; once they are done, state(*pinned) is it.
+  void queue_state(const Stream& s, State* pinned) const;
+  State state(State pinned) const;
   void set_state(const Stream& s, const State& state);
 
  private:

@@ -34,16 +34,22 @@ ImageTask::ImageTask(RunConfig& config, const parallel::Mesh& mesh, const Consol
   config_.image = complete(config, *set_);
 }
 
-/// The tensors of a batch in the order that a pass wants them.
-std::vector<View> ImageTask::views(const data::ImageBatch& batch, const std::vector<models::InputSpec>& inputs) {
-  rest_.resize(batch.mix.size());
-  for (std::size_t i = 0; i < rest_.size(); ++i) rest_[i] = 1 - batch.mix[i];
-  const std::pair<std::string_view, const void*> known[] = {{"images", batch.images.data()}, {"targets", batch.targets.data()}, {"mix", batch.mix.data()}, {"targets_b", batch.targets_b.data()}, {"mix_b", rest_.data()}};
+ImageTask::Batch::Batch(const data::ImageBatch& b, const data::ImageBatchLayout& layout) : ids(b.ids), valid(b.valid) {
+  const Spec classes{{layout.batch}, DType::i32}, weights{{layout.batch}, DType::f32};
+  tensors = {{"images", View(b.images.data(), layout.images())}, {"targets", View(b.targets.data(), classes)}, {"mix", View(b.mix.data(), weights)},
+             {"targets_b", View(b.targets_b.data(), classes)}, {"mix_b", View(b.mix_b.data(), weights)}};
+}
+
+ImageTask::Batch::Batch(const data::DeviceBatch& b)
+    : tensors{{"images", b.images}, {"targets", b.targets}, {"mix", b.mix}, {"targets_b", b.targets_b}, {"mix_b", b.mix_b}}, ids(b.ids), valid(b.valid) {}
+
+/// The tensors in the order that a pass wants them.
+std::vector<View> ImageTask::Batch::views(const std::vector<models::InputSpec>& inputs) const {
   std::vector<View> list;
-  for (const auto& [name, spec] : inputs) {
-    const auto* it = std::find_if(std::begin(known), std::end(known), [&](const auto& k) { return k.first == name; });
-    require(it != std::end(known), "train", "the model asks for \"{}\", which no batch of images holds", name);
-    list.emplace_back(it->second, spec);
+  for (const auto& input : inputs) {
+    const auto it = std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.first == input.name; });
+    require(it != tensors.end(), "train", "the model asks for \"{}\", which no batch of images holds", input.name);
+    list.push_back(it->second);
   }
   return list;
 }
@@ -56,8 +62,9 @@ std::shared_ptr<const data::ImageSet> ImageTask::open(data::Split split) const {
 data::ImageLoaderOptions ImageTask::loader_options() const {
   const auto& d = config_.data;
   const int size = static_cast<int>(config_.image.size);
+  const auto device = device_from_name(config_.train.device);
   return {.batch = config_.train.batch, .seed = config_.train.seed, .rank = mesh_.dp().rank(), .world = mesh_.dp().size(), .workers = d.workers, .prefetch = d.prefetch,
-          .device = device_from_name(config_.train.device),
+          .device = device, .bytes = device.is_cuda() && d.mixup <= 0,
           .augment = {.height = size, .width = size, .crop = d.random_resized ? 0 : d.crop, .flip = d.flip, .random_resized = d.random_resized, .mixup = d.mixup, .normalise = d.normalise}};
 }
 
@@ -72,7 +79,7 @@ std::unique_ptr<models::Trainable> ImageTask::make_model() const {
 std::int64_t ImageTask::bytes_ahead(std::int64_t batch) const {
   const auto o = loader_options();
   const data::Augmenter augment(*set_, o.augment, o.seed);
-  return static_cast<std::int64_t>(data::BatchQueue::slots(o.workers, o.prefetch)) * data::ImageBatchLayout(batch, augment.height(), augment.width()).bytes;
+  return static_cast<std::int64_t>(data::BatchQueue::slots(o.workers, o.prefetch)) * data::ImageBatchLayout(batch, augment.height(), augment.width(), o.bytes ? DType::u8 : DType::f32).bytes;
 }
 
 void ImageTask::check_resumes(const fs::path& folder) const {
@@ -80,30 +87,30 @@ void ImageTask::check_resumes(const fs::path& folder) const {
     fail_usage("resume", "{} holds another model than [model] describes: use another output folder, or checkpoint.resume = \"none\"", folder.string());
 }
 
-void ImageTask::open_data(const data::LoaderState& start, bool evaluates) {
+void ImageTask::open_data(const data::LoaderState& start, bool evaluates, const Stream& compute) {
   loader_.emplace(set_, loader_options(), start);
+  const bool gpu = compute.device().is_cuda();
+  // The batches of a step and, while nobody knows yet what that came to, those of the next one.
+  if (gpu) images_.emplace([this] { return &loader_->next(); }, loader_->layout(), compute, loader_->table(), static_cast<int>(2 * config_.train.accumulate));
   if (!evaluates) return;
   auto o = loader_options();
   o.workers = std::min(o.workers, 2);  // nothing is drawn
   eval_.emplace(open(data::Split::test), o);
+  if (gpu) eval_images_.emplace([this] { return eval_->next(); }, eval_->layout(), compute, eval_->table());
 }
+
+void ImageTask::next() { batch_ = images_ ? Batch(*images_->next()) : Batch(loader_->next(), loader_->layout()); }
 
 std::int64_t ImageTask::accumulate(TrainStep& step, std::int64_t number, std::int64_t micro, bool last) {
-  if (micro == std::ssize(samples_)) samples_.emplace_back();
-  samples_[static_cast<std::size_t>(micro)].assign(batch_->ids.begin(), batch_->ids.end());
-  step.accumulate(views(*batch_, step.inputs()), number, micro, last);
-  return batch_->valid;
+  samples_.note(number, micro, batch_.ids);
+  step.accumulate(batch_.views(step.inputs()), number, micro, last);
+  return batch_.valid;
 }
 
-std::string ImageTask::describe_samples(std::int64_t micro, std::span<const std::int64_t> rows) const {
-  const auto& all = samples_.at(static_cast<std::size_t>(micro));
+std::string ImageTask::describe_samples(std::int64_t number, std::int64_t micro, std::span<const std::int64_t> rows) const {
   std::vector<std::string> list;
-  const auto note = [&](std::int64_t id) {
+  for (const auto id : samples_.in(number, micro, rows))
     list.push_back(fmt::format("{} ({})", id, set_->info().classes.at(static_cast<std::size_t>(set_->target(id)))));
-  };
-  for (const auto row : rows) note(all.at(static_cast<std::size_t>(row)));
-  if (rows.empty())
-    for (const auto id : all) note(id);
   return fmt::format("samples {} of {}", fmt::join(list, ", "), set_->info().name);
 }
 
@@ -112,11 +119,19 @@ std::optional<Score> ImageTask::evaluate(TrainStep& step, std::int64_t batches) 
   eval_->rewind();
   Score sum;
   const auto inputs = step.evaluation_inputs();
+  const auto next = [&]() -> std::optional<Batch> {
+    if (eval_images_) {
+      const auto* b = eval_images_->next();
+      return b ? std::optional<Batch>(*b) : std::nullopt;
+    }
+    const auto* b = eval_->next();
+    return b ? std::optional<Batch>(std::in_place, *b, eval_->layout()) : std::nullopt;
+  };
   for (std::int64_t i = 0; i < batches; ++i) {  // on each rank; batches go round them
-    const auto* batch = eval_->next();
+    const auto batch = next();
     if (!batch) break;
     const comm::InPhase phase(mesh_.world().ledger(), comm::Phase::compute);
-    const auto result = step.evaluate(views(*batch, inputs));
+    const auto result = step.evaluate(batch->views(inputs));
     sum.loss += result.loss, sum.correct += result.correct;
     sum.counted += batch->valid;
   }

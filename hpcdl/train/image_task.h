@@ -1,7 +1,7 @@
 #pragma once
 // Classifiers of images: samples, loss, accuracy.
 
-#include "hpcdl/data/images/image_loader.h"
+#include "hpcdl/data/images/device_images.h"
 #include "hpcdl/models/image_model.h"
 #include "hpcdl/train/task.h"
 
@@ -19,12 +19,12 @@ class ImageTask final : public Task {
   std::int64_t bytes_ahead(std::int64_t batch) const override;
 
   void check_resumes(const std::filesystem::path& folder) const override;
-  void open_data(const data::LoaderState& start, bool evaluates) override;
-  void next() override { batch_ = &loader_->next(); }
+  void open_data(const data::LoaderState& start, bool evaluates, const Stream& compute) override;
+  void next() override;
   std::int64_t accumulate(TrainStep& step, std::int64_t number, std::int64_t micro, bool last) override;
   data::LoaderState position() const override { return loader_->state(); }
-  double waited_seconds() const override { return loader_->waited_seconds(); }
-  std::string describe_samples(std::int64_t micro, std::span<const std::int64_t> rows) const override;
+  double waited_seconds() const override { return images_ ? images_->starved_seconds() : loader_->waited_seconds(); }
+  std::string describe_samples(std::int64_t number, std::int64_t micro, std::span<const std::int64_t> rows) const override;
 
   std::optional<Score> evaluate(TrainStep& step, std::int64_t batches) override;
   io::Json score_metrics(const Score& all) const override;
@@ -36,7 +36,16 @@ class ImageTask final : public Task {
  private:
   data::ImageLoaderOptions loader_options() const;
   std::shared_ptr<const data::ImageSet> open(data::Split split) const;
-  std::vector<View> views(const data::ImageBatch& batch, const std::vector<models::InputSpec>& inputs);
+  /// A batch wherever it lies: its tensors by the names that a pass knows them by.
+  struct Batch {
+    std::vector<std::pair<std::string_view, View>> tensors;
+    std::span<const std::int64_t> ids;
+    std::int64_t valid = 0;
+    Batch() = default;
+    explicit Batch(const data::ImageBatch& b, const data::ImageBatchLayout& layout);
+    explicit Batch(const data::DeviceBatch& b);
+    std::vector<View> views(const std::vector<models::InputSpec>& inputs) const;
+  };
 
   RunConfig& config_;
   const parallel::Mesh& mesh_;
@@ -44,9 +53,9 @@ class ImageTask final : public Task {
   std::shared_ptr<const data::ImageSet> set_;
   std::optional<data::ImageLoader> loader_;
   std::optional<data::ImageEvalBatches> eval_;
-  const data::ImageBatch* batch_ = nullptr;
-  std::vector<float> rest_;                         // 1 - mix
-  std::vector<std::vector<std::int64_t>> samples_;  // by micro-batch
+  std::optional<data::DeviceImages> images_, eval_images_;  // on a GPU: what those make
+  Batch batch_;
+  Samples samples_;
 };
 
 }  // namespace hpcdl::train

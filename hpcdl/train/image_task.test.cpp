@@ -52,7 +52,8 @@ TEST_P(ImageRun, a_stopped_run_goes_on_as_if_it_had_not_been) {
   }});
   EXPECT_TRUE(stopped.stopped);
   const auto resumed = run(second, {});
-  EXPECT_EQ(resumed.first_step, 3);
+  EXPECT_EQ(stopped.step, whole.train.device == "cuda" ? 4 : 3) << "a GPU is at work on the next step by then";
+  EXPECT_EQ(resumed.first_step, stopped.step);
   EXPECT_EQ(resumed.accuracy, done.accuracy) << "of the whole epoch";
   expect_same_run(tmp / "whole", tmp / "stopped", "step_00000006");
 }
@@ -134,6 +135,100 @@ TEST(ImageRun, a_loss_that_is_no_number_names_the_samples) {
   EXPECT_NE(error.find("not finite; the first bad tensor is"), std::string::npos) << error;
   EXPECT_NE(error.find(", in samples "), std::string::npos) << error;
   EXPECT_NE(error.find(" of procedural"), std::string::npos) << error;
+}
+
+void gpu_config(RunConfig& c, const io::TempFolder& tmp, const std::string& name, const std::string& kind) {
+  image_config(c, tmp, name);
+  const auto has = [&](const char* word) { return kind.find(word) != std::string::npos; };
+  c.train.device = "cuda";
+  c.train.steps = 24, c.train.eval_every = 0, c.train.optimizer = OptimizerKind::sgd, c.train.lr = 0.02;
+  if (has("fp16")) c.train.dtype = Compute::fp16, c.train.init_scale = 1e12, c.train.growth_interval = 4;  // several overflows at first, and later
+  if (has("accumulate")) c.train.accumulate = 3, c.train.batch = 4;
+  if (has("mixup")) c.data.mixup = 0.4;
+}
+
+/// On a GPU: batches are copied ahead as bytes, and the passes of a step are queued before it is known what the one before came to.
+class GpuImageRun : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(kinds, GpuImageRun, ::testing::Values("f32", "f32_mixup", "fp16_accumulate", "fp16"));
+
+/// Whoever watches a step has the results of each before the next one begins.
+TEST_P(GpuImageRun, going_ahead_changes_no_bit) {
+  const io::TempFolder tmp;
+  RunConfig ahead, watched;
+  gpu_config(ahead, tmp, "ahead", GetParam());
+  gpu_config(watched, tmp, "watched", GetParam());
+  ahead.data.workers = 4, watched.data.workers = 0;
+  Observer observer;
+  Hooks hooks;
+  run(ahead, hooks);
+  hooks.observer = &observer;
+  run(watched, hooks);
+  expect_same_run(tmp / "ahead", tmp / "watched", "step_00000024");
+  if (ahead.train.dtype == Compute::fp16) {
+    const auto lines = timeless_metrics(tmp / "ahead");
+    EXPECT_EQ(lines.find("\"skipped_steps\":0"), std::string::npos) << "meant to overflow in the first step";
+    EXPECT_NE(lines.find("\"skipped_steps\":4"), std::string::npos) << "and in some more";
+  }
+}
+
+TEST_P(GpuImageRun, the_bits_are_those_of_plain_batches_in_host_memory) {
+  const io::TempFolder tmp;
+  RunConfig c, plain;
+  gpu_config(c, tmp, "run", GetParam());
+  gpu_config(plain, tmp, "plain", GetParam());
+  c.data.crop = plain.data.crop = 3;
+  const auto done = run(c, {});
+  plain.model.resolve();
+  const auto set = data::open_images("", data::Split::train, {.procedural_train = plain.data.procedural});
+  plain.image.family = models::ImageFamily::simple_cnn, plain.image.classes = set->classes();
+  plain.image.resolve();
+  auto model = models::ImageModel::create(plain.image, plain.train.seed, true);
+  Pool pool(1);
+  TrainStep step(model, pool, step_options(plain), Device::cuda(0));
+  data::ImageLoader loader(set, {.batch = plain.train.batch, .seed = plain.train.seed, .workers = 0, .augment = {.crop = 3, .flip = true, .mixup = plain.data.mixup}});
+  const Schedule schedule{plain.train.schedule, plain.train.lr, plain.train.min_lr, plain.train.steps, plain.train.warmup};
+  StepResult last;
+  for (std::int64_t i = 0; i < plain.train.steps; ++i) {
+    std::int64_t valid = 0;
+    for (std::int64_t micro = 0; micro < plain.train.accumulate; ++micro) {
+      const auto& b = loader.next();
+      const std::pair<std::string_view, const void*> known[] = {{"images", b.images.data()}, {"targets", b.targets.data()}, {"mix", b.mix.data()}, {"targets_b", b.targets_b.data()}, {"mix_b", b.mix_b.data()}};
+      std::vector<View> views;
+      for (const auto& input : step.inputs())
+        for (const auto& [name, memory] : known)
+          if (name == input.name) views.emplace_back(memory, input.spec);
+      step.accumulate(views, i, micro, micro + 1 == plain.train.accumulate);
+      valid += b.valid;
+    }
+    const auto result = step.update(schedule.at(i), valid);
+    if (result.finite()) last = result;
+  }
+  EXPECT_EQ(done.loss, last.loss / static_cast<double>(last.valid_tokens));
+  step.fetch();
+  model.save(tmp / "plain_model");
+  expect_same_file(tmp / "run/model/model.safetensors", tmp / "plain_model/model.safetensors");
+}
+
+TEST(ImageRun, on_a_gpu_a_loss_that_is_no_number_is_explained_though_the_next_step_was_under_way) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  const io::TempFolder tmp;
+  const auto error = [&](const std::string& name, Observer* observer) {
+    RunConfig c;
+    gpu_config(c, tmp, name, "f32");
+    c.train.lr = 1e30, c.train.warmup = 0, c.train.clip = 0;
+    Hooks hooks;
+    hooks.observer = observer;
+    return error_of([&] { run(c, hooks); });
+  };
+  Observer observer;
+  const auto ahead = error("ahead", nullptr);
+  EXPECT_NE(ahead.find(", in samples "), std::string::npos) << ahead;
+  EXPECT_EQ(ahead, error("watched", &observer));
 }
 
 TEST(ImageRun, another_model_does_not_resume) {

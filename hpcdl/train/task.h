@@ -2,6 +2,7 @@
 // What a run is about: a model, the data it learns from, and what its results are called. The run's loop (trainer.cpp) knows of checkpoints,
 // metrics, signals and ranks; a task knows of tokens or images.
 
+#include <array>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -23,6 +24,28 @@ struct Units {
   const char* brief;      // behind a rate on the progress line: "tok/s"
   std::int64_t in_row;    // of a row of a batch
   bool classes = false;   // targets are classes, and right answers are counted
+};
+
+/// Which samples the micro-batches of the last two steps held.
+class Samples {
+ public:
+  void note(std::int64_t step, std::int64_t micro, std::span<const std::int64_t> samples) {
+    auto& list = of(step);
+    if (micro == std::ssize(list)) list.emplace_back();
+    list[static_cast<std::size_t>(micro)].assign(samples.begin(), samples.end());
+  }
+  /// Those in `rows`; no rows: all.
+  std::vector<std::int64_t> in(std::int64_t step, std::int64_t micro, std::span<const std::int64_t> rows) const {
+    const auto& all = steps_[static_cast<std::size_t>(step % 2)].at(static_cast<std::size_t>(micro));
+    if (rows.empty()) return all;
+    std::vector<std::int64_t> list;
+    for (const auto row : rows) list.push_back(all.at(static_cast<std::size_t>(row)));
+    return list;
+  }
+
+ private:
+  std::vector<std::vector<std::int64_t>>& of(std::int64_t step) { return steps_[static_cast<std::size_t>(step % 2)]; }
+  std::array<std::vector<std::vector<std::int64_t>>, 2> steps_;  // by micro-batch
 };
 
 /// Sums over batches; of one rank, or of all.
@@ -54,18 +77,18 @@ class Task {
 
   /// Throws UsageError unless the model in `folder` is the one that this run trains.
   virtual void check_resumes(const std::filesystem::path& folder) const = 0;
-  /// Opens the training data at a sample, and what evaluation reads if `evaluates`; before the first next().
-  virtual void open_data(const data::LoaderState& start, bool evaluates) = 0;
+  /// Opens the training data at a sample, and what evaluation reads if `evaluates`; before the first next(). `compute`: where steps are queued.
+  virtual void open_data(const data::LoaderState& start, bool evaluates, const Stream& compute) = 0;
   /// Fetches the next micro-batch of this rank.
   virtual void next() = 0;
   /// Runs forward and backward of it; returns the targets that count.
   virtual std::int64_t accumulate(TrainStep& step, std::int64_t number, std::int64_t micro, bool last) = 0;
   /// Where the batch behind the last one fetched begins.
   virtual data::LoaderState position() const = 0;
-  /// Time that next() has spent waiting, in seconds.
+  /// Time for which training stood still for want of data, in seconds: of the thread that calls next(), or of the GPU.
   virtual double waited_seconds() const = 0;
-  /// Which samples were in these rows of a micro-batch of the last step, in words; no rows: all of it.
-  virtual std::string describe_samples(std::int64_t micro, std::span<const std::int64_t> rows) const = 0;
+  /// Which samples were in these rows of a micro-batch of step `number`, the last one or the one before, in words; no rows: all of it.
+  virtual std::string describe_samples(std::int64_t number, std::int64_t micro, std::span<const std::int64_t> rows) const = 0;
 
   /// Sums over the evaluation batches of this rank, at most `batches`; nothing where there are none.
   virtual std::optional<Score> evaluate(TrainStep& step, std::int64_t batches) = 0;

@@ -72,7 +72,7 @@ void TextTask::check_resumes(const fs::path& folder) const {
     fail_usage("resume", "{} holds another model than [model] describes: use another output folder, or checkpoint.resume = \"none\"", folder.string());
 }
 
-void TextTask::open_data(const data::LoaderState& start, bool evaluates) {
+void TextTask::open_data(const data::LoaderState& start, bool evaluates, const Stream&) {
   const auto train_files = std::vector<fs::path>{text_.train};
   const auto vocab = static_cast<data::TokenId>(config_.model.vocab);
   const auto& t = config_.train;
@@ -84,18 +84,14 @@ void TextTask::open_data(const data::LoaderState& start, bool evaluates) {
 }
 
 std::int64_t TextTask::accumulate(TrainStep& step, std::int64_t number, std::int64_t micro, bool last) {
-  if (micro == std::ssize(samples_)) samples_.emplace_back();
-  samples_[static_cast<std::size_t>(micro)].assign(batch_->samples.begin(), batch_->samples.end());
+  samples_.note(number, micro, batch_->samples);
   step.accumulate(batch_->tokens, batch_->targets, number, micro, last);
   return batch_->valid;
 }
 
-std::string TextTask::describe_samples(std::int64_t micro, std::span<const std::int64_t> rows) const {
-  const auto& all = samples_.at(static_cast<std::size_t>(micro));
-  std::vector<std::int64_t> list;
-  for (const auto row : rows) list.push_back(all.at(static_cast<std::size_t>(row)));
-  if (rows.empty()) list = all;
-  return fmt::format("windows {} of {} (window i: {} tokens from token {} * i)", fmt::join(list, ", "), text_.train.string(), config_.model.context, config_.model.context);
+std::string TextTask::describe_samples(std::int64_t number, std::int64_t micro, std::span<const std::int64_t> rows) const {
+  return fmt::format("windows {} of {} (window i: {} tokens from token {} * i)", fmt::join(samples_.in(number, micro, rows), ", "), text_.train.string(), config_.model.context,
+                     config_.model.context);
 }
 
 std::optional<Score> TextTask::evaluate(TrainStep& step, std::int64_t batches) {

@@ -19,12 +19,12 @@ class TextTask final : public Task {
   std::int64_t bytes_ahead(std::int64_t batch) const override;
 
   void check_resumes(const std::filesystem::path& folder) const override;
-  void open_data(const data::LoaderState& start, bool evaluates) override;
+  void open_data(const data::LoaderState& start, bool evaluates, const Stream& compute) override;
   void next() override { batch_ = &loader_->next(); }
   std::int64_t accumulate(TrainStep& step, std::int64_t number, std::int64_t micro, bool last) override;
   data::LoaderState position() const override { return loader_->state(); }
   double waited_seconds() const override { return loader_->waited_seconds(); }
-  std::string describe_samples(std::int64_t micro, std::span<const std::int64_t> rows) const override;
+  std::string describe_samples(std::int64_t number, std::int64_t micro, std::span<const std::int64_t> rows) const override;
 
   std::optional<Score> evaluate(TrainStep& step, std::int64_t batches) override;
   io::Json score_metrics(const Score& all) const override;
@@ -40,7 +40,7 @@ class TextTask final : public Task {
   std::optional<data::Loader> loader_;
   std::optional<data::EvalBatches> eval_;
   const data::Batch* batch_ = nullptr;
-  std::vector<std::vector<std::int64_t>> samples_;  // by micro-batch
+  Samples samples_;
 };
 
 }  // namespace hpcdl::train

@@ -18,14 +18,14 @@ namespace hpcdl::train {
 
 namespace {
 
-std::int64_t padded(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
+constexpr std::int64_t kOutputBytes = 64;
 
-constexpr std::int64_t kOutputBytes = 64;  // of a staged micro-batch, in front of its inputs
+std::int64_t padded(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
 
 TrainStep::TrainStep(models::Trainable& model, Pool& pool, const StepOptions& options, Device device)
-    : model_(model), options_(options), stream_(device, pool, &params_) {
+    : model_(model), options_(options), stream_(device, pool, &params_), waiting_(device, pool) {
   if (model_.device() != device) model_.to_device(stream_);
   options_.forward.part = options_.data.rank();
   if (options_.data.size() > 1) place_gradients();
@@ -77,11 +77,6 @@ void TrainStep::record_programs() {
   for (const auto& [exe, program] : programs) bytes = std::max(bytes, plan(program).arena_bytes);
   arena_ = std::make_shared<Buffer>(bytes, stream_.device());
   for (auto& [exe, program] : programs) exe->emplace(std::move(program), arena_, stream_.device());
-  for (const auto* pass : {&first_, &eval_}) {
-    bytes = kOutputBytes;
-    for (const auto& input : pass->inputs) bytes += padded(input.spec().bytes());
-    staged_bytes_ = std::max(staged_bytes_, bytes);
-  }
 }
 
 nn::ForwardOptions TrainStep::evaluation_options() const {
@@ -153,34 +148,37 @@ void TrainStep::run(Executable& exe) {
   warm_.push_back(&exe);
 }
 
-/// Takes a copy of a batch; micro-batches keep theirs until the next step, and explain_non_finite() finds them there.
-TrainStep::Staged& TrainStep::stage(const Pass& pass, std::int64_t micro, std::span<const View> batch) {
+/// Takes a copy of a batch that is in host memory. Micro-batches keep theirs until the step after the next, and explain_non_finite() finds them there.
+TrainStep::Staged& TrainStep::stage(const Pass& pass, Flight& flight, std::int64_t micro, std::span<const View> batch) {
   require(batch.size() == pass.inputs.size(), "train", "expected a batch of {} tensors, got {}", pass.inputs.size(), batch.size());
-  require(micro >= 0 && micro <= std::ssize(staged_), "train", "micro-batch {} follows micro-batch {}", micro, staged_.size());
-  if (micro < micros_ && !waited_) stream_.synchronize();  // its copy may still be queued
-  if (micro == std::ssize(staged_)) {
-    staged_.push_back({Pinned(staged_bytes_, stream_.device())});
-    staged_.back().correct() = 0;
+  require(micro >= 0 && micro <= std::ssize(flight.batches), "train", "micro-batch {} follows micro-batch {}", micro, flight.batches.size());
+  if (micro < flight.micros && flight.queued) drain();  // its copy may still be queued
+  if (micro == std::ssize(flight.batches)) {
+    flight.batches.emplace_back().outputs = Pinned(kOutputBytes, stream_.device());
+    flight.batches.back().correct() = 0;
   }
-  auto& staged = staged_[static_cast<std::size_t>(micro)];
-  auto* at = staged.memory.data() + kOutputBytes;
+  auto& staged = flight.batches[static_cast<std::size_t>(micro)];
+  const bool here = !batch.empty() && !batch[0].device().is_cuda();
+  std::int64_t bytes = 0;
+  for (const auto& input : pass.inputs) bytes += padded(input.spec().bytes());
+  if (here && staged.memory.bytes() < bytes) staged.memory = Pinned(bytes, stream_.device());
+  staged.inputs.assign(batch.begin(), batch.end());
+  auto* at = staged.memory.data();
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const auto& from = batch[i];
     const auto& spec = pass.inputs[i].spec();
-    require(from.spec() == spec && from.is_contiguous() && !from.device().is_cuda(), "train", "input {} of a batch must be a contiguous {} in host memory, got {}", i + 1, to_string(spec),
-            to_string(from.spec()));
+    require(from.spec() == spec && from.is_contiguous() && from.device() == (here ? Device() : stream_.device()), "train",
+            "input {} of a batch must be a contiguous {} in host memory, or with all others on the GPU, got {}", i + 1, to_string(spec), to_string(from.spec()));
+    if (!here) continue;
     std::memcpy(at, from.data(), static_cast<std::size_t>(from.bytes()));
+    staged.inputs[i] = View(at, spec);
     at += padded(from.bytes());
   }
   return staged;
 }
 
 void TrainStep::fill(Pass& pass, const Staged& batch) {
-  const auto* at = batch.memory.data() + kOutputBytes;
-  for (const auto& input : pass.inputs) {
-    copy(stream_, pass.exe->tensor(input), View(at, input.spec()));
-    at += padded(input.spec().bytes());
-  }
+  for (std::size_t i = 0; i < batch.inputs.size(); ++i) copy(stream_, pass.exe->tensor(pass.inputs[i]), batch.inputs[i]);
 }
 
 void TrainStep::queue(Pass& pass, const Staged& batch) {
@@ -188,7 +186,12 @@ void TrainStep::queue(Pass& pass, const Staged& batch) {
   run(*pass.exe);
   copy_to_pinned(stream_, &batch.loss(), pass.exe->tensor(pass.out.loss));
   if (pass.out.correct) copy_to_pinned(stream_, &batch.correct(), pass.exe->tensor(pass.out.correct));
-  waited_ = false;
+}
+
+/// Waits for all that is queued.
+void TrainStep::drain() {
+  stream_.synchronize();
+  for (auto* f : {&flights_[0], &flights_[1], &evaluation_}) f->queued = false;
 }
 
 /// The tokens of a batch as tensors.
@@ -209,65 +212,93 @@ void TrainStep::accumulate(std::span<const View> batch, std::int64_t step, std::
   const InStage stage_of_run(observer_, Stage::pass);
   require(micro == 0 || options_.accumulate, "train", "this step was made for one micro-batch");
   require(!gradients_ || micro > 0 || last != options_.accumulate, "train", "the last micro-batch is told by `last`, and with `accumulate` it is not the first");
+  if (micro == 0) now_ = 1 - now_;
+  auto& flight = flights_[now_];
   auto& pass = prepare(step, micro, last);
-  queue(pass, stage(pass, micro, batch));
+  const auto& staged = stage(pass, flight, micro, batch);
+  flight.step = step, flight.micros = micro + 1, flight.queued = true;
+  queue(pass, staged);
   model_.count_pass();
-  step_ = step, micros_ = micro + 1;
 }
 
 void TrainStep::accumulate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, std::int64_t step, std::int64_t micro, bool last) {
   accumulate(language_batch(tokens, targets), step, micro, last);
 }
 
-/// Waits for the micro-batches since the last update().
-Evaluation TrainStep::sums() {
-  stream_.synchronize();
-  waited_ = true;
+Evaluation TrainStep::sums(const Flight& flight) {
   Evaluation sum;
-  for (std::int64_t i = 0; i < micros_; ++i) {
-    const auto& batch = staged_[static_cast<std::size_t>(i)];
+  for (std::int64_t i = 0; i < flight.micros; ++i) {
+    const auto& batch = flight.batches[static_cast<std::size_t>(i)];
     sum.loss += static_cast<double>(batch.loss()), sum.correct += static_cast<double>(batch.correct());
   }
   return sum;
 }
 
-double TrainStep::loss() { return sums().loss; }
+double TrainStep::loss() {
+  drain();
+  return sums(flights_[now_]).loss;
+}
 
 StepResult TrainStep::update(double lr, std::int64_t valid_tokens) {
+  queue_update(lr, valid_tokens);
+  return result();
+}
+
+void TrainStep::queue_update(double lr, std::int64_t valid_tokens) {
   const InStage stage_of_run(observer_, Stage::update);
+  auto& flight = flights_[now_];
+  result_ = now_;
   // A GPU is still at work, and its loss not yet here.
   const bool at_once = !stream_.device().is_cuda();
-  const auto mine = at_once ? sums() : Evaluation();
-  auto all = parallel::sum_over_ranks(options_.data, std::array{static_cast<double>(valid_tokens), mine.loss, mine.correct});
+  const auto mine = at_once ? sums(flight) : Evaluation();
+  const auto all = parallel::sum_over_ranks(options_.data, std::array{static_cast<double>(valid_tokens), mine.loss, mine.correct});
   require(all[0] > 0, "train", "the batch holds no target to learn from");
-  params_.step = step_;
+  params_.step = flight.step;
   params_.lr = static_cast<float>(lr);
   params_.grad_scale = 1.0f / static_cast<float>(all[0]);
   params_.skip = 0;
   run(*update_);
-  if (gradients_) comm::synchronize(options_.data, stream_);  // a GPU that waits for a lost peer has a deadline, too
-  if (scaler_) scale_now_ = scaler_->state(stream_);
-  stream_.pull_params();
-  if (!at_once) {
-    const auto late = sums();
-    const auto sum = parallel::sum_over_ranks(options_.data, std::array{late.loss, late.correct});
-    all[1] = sum[0], all[2] = sum[1];
+  flight.result = {all[1], static_cast<std::int64_t>(all[0]), all[2], params_.grad_norm};
+  if (at_once) {
+    if (scaler_) scale_now_ = scaler_->state(stream_);
+    return;
   }
-  return {all[1], static_cast<std::int64_t>(all[0]), all[2], params_.grad_norm};
+  if (!flight.numbers.bytes()) flight.numbers = Pinned(sizeof(Numbers), stream_.device());
+  auto* numbers = flight.numbers.as<Numbers>();
+  copy_to_pinned(stream_, &numbers->params, View(stream_.kernel_params(), {{sizeof(StepParams)}, DType::u8}, stream_.device()));
+  if (scaler_) scaler_->queue_state(stream_, &numbers->scale);
+  flight.done.record(stream_);
+}
+
+StepResult TrainStep::result() {
+  const InStage stage_of_run(on_gpu() ? observer_ : nullptr, Stage::update);
+  auto& flight = flights_[result_];
+  flight.queued = false;
+  if (!stream_.device().is_cuda()) return flight.result;
+  flight.done.wait(waiting_);
+  if (gradients_) comm::synchronize(options_.data, waiting_);  // a GPU that waits for a lost peer has a deadline, too
+  else waiting_.synchronize();
+  const auto& numbers = *flight.numbers.as<Numbers>();
+  if (scaler_) scale_now_ = scaler_->state(numbers.scale);
+  const auto late = sums(flight);
+  const auto sum = parallel::sum_over_ranks(options_.data, std::array{late.loss, late.correct});
+  flight.result.loss = sum[0], flight.result.correct = sum[1], flight.result.grad_norm = numbers.params.grad_norm;
+  return flight.result;
 }
 
 Evaluation TrainStep::evaluate(std::span<const View> batch) {
   const InStage stage_of_run(observer_, Stage::evaluate);
-  const auto& staged = stage(eval_, 0, batch);
+  const auto& staged = stage(eval_, evaluation_, 0, batch);
   queue(eval_, staged);
   stream_.synchronize();
-  waited_ = true;
   return {staged.loss(), staged.correct()};
 }
 
 Evaluation TrainStep::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) { return evaluate(language_batch(tokens, targets)); }
 
 NonFinite TrainStep::explain_non_finite() {
+  drain();
+  const auto& flight = flights_[result_];
   for (const auto& p : model_.parameters())
     if (!all_finite(stream_, p.value)) return {"the weight \"" + p.name + "\""};
   if (gradients_) {  // ranks stop at different records: programs that exchange nothing
@@ -275,9 +306,9 @@ NonFinite TrainStep::explain_non_finite() {
       if (pass->exe) pass->exe.emplace(record_pass(*pass, pass == &first_ ? Write::overwrite : Write::accumulate, Kind::alone), arena_, stream_.device());
   }
   // Ranks that share layers cannot run a pass each for itself.
-  for (std::int64_t micro = 0; micro < micros_ && !model_.sharing(); ++micro) {
-    auto& pass = prepare(step_, micro, micro + 1 == micros_);
-    fill(pass, staged_[static_cast<std::size_t>(micro)]);
+  for (std::int64_t micro = 0; micro < flight.micros && !model_.sharing(); ++micro) {
+    auto& pass = prepare(flight.step, micro, micro + 1 == flight.micros);
+    fill(pass, flight.batches[static_cast<std::size_t>(micro)]);
     if (auto found = first_non_finite(*pass.exe, stream_, options_.batch)) {
       found->micro = micro;
       return *found;

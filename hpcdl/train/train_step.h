@@ -3,6 +3,7 @@
 // micro-batch), the same that adds to them (the others), and the update: gradient norm, clip, optimizer. A fourth evaluates. Where ranks share the batch,
 // the pass of the last micro-batch also sums the gradients over them, so every rank updates alike.
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -70,14 +71,19 @@ class TrainStep {
   std::vector<models::InputSpec> inputs() const { return model_.inputs(options_.batch, options_.length, options_.forward); }
   std::vector<models::InputSpec> evaluation_inputs() const { return model_.inputs(options_.batch, options_.length, evaluation_options()); }
 
-  /// Forward and backward of micro-batch number `micro` (0 overwrites the gradients) of 0-based step `step`. batch: inputs() in their order, in
-  /// host memory; it is copied. On a GPU this only queues work. Ranks exchange gradients in the `last` one alone.
+  /// Forward and backward of micro-batch number `micro` (0 overwrites the gradients) of 0-based step `step`. batch: inputs() in their order, contiguous:
+  /// in host memory, which is copied, or on the GPU, where it must stay as it is until result() of the step. On a GPU this only queues work. Ranks exchange
+  /// gradients in the `last` one alone.
   void accumulate(std::span<const View> batch, std::int64_t step, std::int64_t micro, bool last = true);
   /// Of models whose inputs are tokens and targets, (B, T) each; target -1 ignored.
   void accumulate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, std::int64_t step, std::int64_t micro, bool last = true);
   /// Scales the gradients by 1 / valid_tokens (targets that count, of this rank; the sum over ranks counts), clips, updates the weights, and waits
   /// for all of the step.
   StepResult update(double lr, std::int64_t valid_tokens);
+  /// update() in two halves, between which a GPU need not stand still: the first only queues the work; passes of the step behind may be queued, but not its
+  /// update, before result() has waited for this one. A step that is not finite changes nothing, whatever was queued behind it.
+  void queue_update(double lr, std::int64_t valid_tokens);
+  StepResult result();
   /// Forward only, without what is for training alone: dropout, mixtures, smoothed targets, statistics of the batch.
   Evaluation evaluate(std::span<const View> batch);
   Evaluation evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
@@ -91,7 +97,7 @@ class TrainStep {
   ScaleState scale_state() const { return scale_now_; }
   void set_scale_state(const ScaleState& state);
 
-  /// Why the last step gave no finite number: the first bad tensor. Runs its micro-batches again, record by record. Ranks do so
+  /// Why the step of the last result() gave no finite number: the first bad tensor. Runs its micro-batches again, record by record. Ranks do so
   /// each for itself; where only others have bad numbers, it says that.
   NonFinite explain_non_finite();
 
@@ -106,6 +112,7 @@ class TrainStep {
   /// Ranks that share the batch: all take over the running statistics of the first. Evaluations and checkpoints see those.
   void share_buffers();
   std::int64_t arena_bytes() const { return arena_->bytes(); }
+  const Stream& stream() const { return stream_; }
   bool on_gpu() const { return stream_.device().is_cuda(); }
   /// Where gradients lie that are summed over ranks; null with one rank.
   const parallel::Gradients* gradients() const { return gradients_.get(); }
@@ -116,11 +123,25 @@ class TrainStep {
     std::vector<Var> inputs;
     models::PassOutputs out;
   };
-  /// One micro-batch in memory that the device copies from and to by itself: what a pass came to, then its inputs.
+  /// One micro-batch: what its pass came to and the inputs that came from the host, in memory that the device copies from and to by itself.
   struct Staged {
-    Pinned memory;
-    float& loss() const { return memory.as<float>()[0]; }
-    float& correct() const { return memory.as<float>()[1]; }
+    Pinned outputs, memory;
+    std::vector<View> inputs;
+    float& loss() const { return outputs.as<float>()[0]; }
+    float& correct() const { return outputs.as<float>()[1]; }
+  };
+  /// A step from its first pass to its result.
+  struct Flight {
+    std::vector<Staged> batches;   // by micro-batch
+    std::int64_t step = 0, micros = 0;
+    bool queued = false;           // work that reads the batches may still be under way
+    Pinned numbers;                // GPU: StepParams, and the state of the scaler, behind the update
+    Event done;
+    StepResult result;             // CPU: at once
+  };
+  struct Numbers {
+    StepParams params;
+    ScaleState scale;
   };
   enum class Kind { alone, reducing, inference };
   void place_gradients();
@@ -129,9 +150,10 @@ class TrainStep {
   Program record_update();
   void run(Executable& exe);
   nn::ForwardOptions evaluation_options() const;
-  Staged& stage(const Pass& pass, std::int64_t micro, std::span<const View> batch);
+  Staged& stage(const Pass& pass, Flight& flight, std::int64_t micro, std::span<const View> batch);
   std::vector<View> language_batch(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) const;
-  Evaluation sums();
+  static Evaluation sums(const Flight& flight);
+  void drain();
   Pass& prepare(std::int64_t step, std::int64_t micro, bool last);
   void queue(Pass& pass, const Staged& batch);
   void fill(Pass& pass, const Staged& batch);
@@ -146,10 +168,10 @@ class TrainStep {
   std::unique_ptr<parallel::Gradients> gradients_;
   Pass first_, more_, last_, eval_;               // last_: more_ that reduces, where there are ranks and micro-batches
   std::optional<Executable> update_;
-  std::vector<Staged> staged_;                    // by micro-batch
-  std::int64_t staged_bytes_ = 0;
-  std::int64_t step_ = 0, micros_ = 0;            // of the step that is running
-  bool waited_ = true;                            // nothing is queued
+  Stream waiting_;                                // for one step while the next one is queued
+  std::array<Flight, 2> flights_;                 // steps take turns
+  std::size_t now_ = 1, result_ = 1;              // whose passes are queued, and whose result is next or was last
+  Flight evaluation_;
   std::optional<GradScaler> scaler_;
   ScaleState scale_now_;
   Observer* observer_ = nullptr;

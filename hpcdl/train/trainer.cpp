@@ -47,6 +47,9 @@ class Run {
   void open_files();
   void resume();
   void one_step();
+  void queue_passes(std::int64_t step);
+  bool may_go_ahead() const;
+  bool looked_at(std::int64_t step, bool epoch_done) const;
   void fetch_batch();
   void report(double seconds, double waited);
   StepNumbers numbers();
@@ -56,15 +59,12 @@ class Run {
   void summarise();
   [[noreturn]] void stop_non_finite(std::string_view what);
   void overflowed(const StepResult& result);
-  bool due(std::int64_t every) const { return every > 0 && step_ % every == 0; }
+  static bool due(std::int64_t step, std::int64_t every) { return every > 0 && step % every == 0; }
 
   bool leads() const { return world().rank() == 0; }  // logs and writes
   const comm::Group& world() const { return mesh_.world(); }
   /// Passes over the data so far.
-  double epoch() const {
-    const auto at = task_->position();
-    return static_cast<double>(at.epoch) + static_cast<double>(at.index) / static_cast<double>(task_->rows());
-  }
+  double epoch() const { return static_cast<double>(at_.epoch) + static_cast<double>(at_.index) / static_cast<double>(task_->rows()); }
   /// Rows that an optimizer step takes, of all ranks.
   std::int64_t rows_of_step() const { return config_.train.batch * config_.train.accumulate * mesh_.dp().size(); }
 
@@ -83,10 +83,17 @@ class Run {
   std::int64_t steps_ = 0;
   std::string toml_;
   std::int64_t step_ = 0, seen_ = 0, saved_ = -1;
-  data::LoaderState start_;
+  data::LoaderState start_, at_;  // where the run began, and where the step behind the last one begins
   // of the last step
   double loss_ = 0, norm_ = 0, lr_ = 0;
   bool epoch_done_ = false;
+  /// A step whose passes are queued.
+  struct Queued {
+    data::LoaderState behind;
+    std::int64_t valid = 0;
+    bool epoch_done = false;
+  };
+  std::optional<Queued> next_;  // of step_
   Score interval_score_, epoch_score_;  // since the last line of metrics; of the epoch
   // since the last line of metrics
   double interval_seconds_ = 0, interval_waited_ = 0;
@@ -107,7 +114,8 @@ Run::Run(RunConfig& config, const Hooks& hooks)
   train_->watch(hooks_.observer);
   if (hooks_.before_steps) hooks_.before_steps(train_->programs(t.accumulate));
   if (!hooks_.steps_only) open_files();
-  task_->open_data(start_, !hooks_.steps_only);
+  at_ = start_;
+  task_->open_data(start_, !hooks_.steps_only, train_->stream());
   if (hooks_.speed_of_light) {
     light_seconds_ = 0;
     for (const auto* exe : train_->programs(t.accumulate)) light_seconds_ += hooks_.speed_of_light(exe->program());
@@ -193,7 +201,7 @@ void Run::stop_non_finite(std::string_view what) {
   if (why.micro >= 0) {
     if (config_.train.accumulate > 1) where += fmt::format(" of micro-batch {}", why.micro + 1);
     const bool some = !why.rows.empty() && std::ssize(why.rows) < config_.train.batch;
-    where += fmt::format(", in {}", task_->describe_samples(why.micro, some ? std::span(why.rows) : std::span<const std::int64_t>()));
+    where += fmt::format(", in {}", task_->describe_samples(step_, why.micro, some ? std::span(why.rows) : std::span<const std::int64_t>()));
   }
   if (why.input) advice = "Mend or leave out the samples";
   fail("train", "step {}: the {} is not finite; the first bad tensor is {}{}. {}; {}", step_ + 1, what, why.what, where, advice,
@@ -214,18 +222,43 @@ void Run::fetch_batch() {
   task_->next();
 }
 
+/// Fetches the micro-batches of a step and queues their passes; on a CPU, runs them.
+void Run::queue_passes(std::int64_t step) {
+  const auto epoch = task_->position().epoch;
+  Queued q;
+  for (std::int64_t micro = 0; micro < config_.train.accumulate; ++micro) {
+    fetch_batch();
+    q.valid += task_->accumulate(*train_, step, micro, micro + 1 == config_.train.accumulate);
+  }
+  q.behind = task_->position();
+  q.epoch_done = q.behind.epoch > epoch;
+  next_ = q;
+}
+
+/// Whether the model as it is after so many steps is evaluated or saved.
+bool Run::looked_at(std::int64_t step, bool epoch_done) const {
+  const auto& t = config_.train;
+  return step == steps_ || due(step, t.eval_every) || (t.eval_every == 0 && t.epochs > 0 && epoch_done) || due(step, config_.checkpoint.every);
+}
+
+/// A GPU need not stand still while the host looks at what a step came to: the passes of the next one are queued before. Not where somebody wants the
+/// model, times or gradients as they are between the two.
+bool Run::may_go_ahead() const {
+  return train_->on_gpu() && !hooks_.observer && mesh_.tp().size() == 1 && !summary_.stopped && !looked_at(step_ + 1, next_->epoch_done);
+}
+
 void Run::one_step() {
   const auto start = Clock::now();
   if (hooks_.observer) hooks_.observer->begin_step(step_);
   const double waited = task_->waited_seconds();
-  const auto epoch = task_->position().epoch;
-  std::int64_t valid = 0;
-  for (std::int64_t micro = 0; micro < config_.train.accumulate; ++micro) {
-    fetch_batch();
-    valid += task_->accumulate(*train_, step_, micro, micro + 1 == config_.train.accumulate);
-  }
+  if (!next_) queue_passes(step_);
+  const auto mine = *next_;
   lr_ = schedule_.at(step_);
-  const auto result = train_->update(lr_, valid);
+  train_->queue_update(lr_, mine.valid);
+  const bool ahead = may_go_ahead();
+  next_.reset();
+  if (ahead) queue_passes(step_ + 1);
+  const auto result = train_->result();
   if (result.finite()) loss_ = result.loss / static_cast<double>(result.valid_tokens), norm_ = result.grad_norm;
   else overflowed(result);
   if (epoch_done_) epoch_score_ = {};
@@ -235,7 +268,8 @@ void Run::one_step() {
   ++step_;
   seen_ += rows_of_step() * task_->units().in_row;
   ++interval_steps_;
-  epoch_done_ = task_->position().epoch > epoch;
+  at_ = mine.behind;
+  epoch_done_ = mine.epoch_done;
   report(seconds_since(start), task_->waited_seconds() - waited);
 }
 
@@ -265,7 +299,7 @@ void Run::report(double seconds, double waited) {
   interval_seconds_ += seconds;
   interval_waited_ += waited;
   summary_.seconds += seconds;
-  const bool logged = step_ == steps_ || due(config_.train.log_every);
+  const bool logged = step_ == steps_ || due(step_, config_.train.log_every);
   if (!logged && step_ != summary_.first_step + 1) return;
   const auto n = numbers();
   auto line = metrics_line(n, task_->units(), seen_);
@@ -314,13 +348,12 @@ void Run::save() {
   for (const auto& [name, tensor, shard] : train_->optimizer_state()) content.optimizer.push_back({name, tensor, shard});
   content.config_toml = toml_;
   content.extra = [&](const fs::path& folder) { task_->save_beside(folder); };
-  const auto at = task_->position();
   std::map<std::string, double> scalars{{"loss", loss_}};
   if (task_->units().classes && !epoch_done_)
     scalars.insert({{"epoch_loss", epoch_score_.loss}, {"epoch_correct", epoch_score_.correct}, {"epoch_counted", static_cast<double>(epoch_score_.counted)}});
   if (const auto state = train_->scale_state(); train_->scales_loss())
     scalars.insert({{"loss_scale", state.scale}, {"good_steps", state.counts.good}, {"skipped_steps", state.counts.skipped}});
-  checkpoints_->save({.step = step_, .tokens = seen_, .seed = config_.train.seed, .epoch = at.epoch, .index = at.index, .scalars = scalars}, content);
+  checkpoints_->save({.step = step_, .tokens = seen_, .seed = config_.train.seed, .epoch = at_.epoch, .index = at_.index, .scalars = scalars}, content);
   saved_ = step_;
 }
 
@@ -354,11 +387,11 @@ RunSummary Run::go() {
   summary_.eval_loss = std::numeric_limits<double>::quiet_NaN();
   const auto& t = config_.train;
   if (step_ >= steps_) progress_.say(fmt::format("already at step {} of {}: raise train.{} to train on", step_, steps_, t.epochs > 0 ? "epochs" : "steps"));
-  while (step_ < steps_ && !summary_.stopped) {
+  while (step_ < steps_ && (!summary_.stopped || next_)) {  // what is queued is brought to its end
     one_step();
     const bool last = step_ == steps_;
-    if (last || due(t.eval_every) || (t.eval_every == 0 && t.epochs > 0 && epoch_done_)) evaluate();
-    if (last || due(config_.checkpoint.every)) save();
+    if (last || due(step_, t.eval_every) || (t.eval_every == 0 && t.epochs > 0 && epoch_done_)) evaluate();
+    if (last || due(step_, config_.checkpoint.every)) save();
     if (hooks_.after_step) hooks_.after_step(step_);
     summary_.stopped = parallel::any_rank(world(), StopSignals::requested() != 0) && !last;
   }

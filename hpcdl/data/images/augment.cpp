@@ -74,32 +74,54 @@ Augmenter::Augmenter(const ImageSet& set, const AugmentOptions& options, std::ui
     }
 }
 
-void Augmenter::convert(const Picture& from, int top, int left, bool flip, std::span<float> to) const {
+/// Row y of a window, (width, 3).
+void Augmenter::copy_row(const Window& w, int y, std::uint8_t* line) const {
   const auto row = static_cast<std::size_t>(width_) * 3;
-  const int begin = std::clamp(-left, 0, width_), end = std::clamp(from.width - left, begin, width_);  // columns inside
+  const int begin = std::clamp(-w.left, 0, width_), end = std::clamp(w.from->width - w.left, begin, width_);  // columns inside
+  const int source = w.top + y;
+  const bool inside = source >= 0 && source < w.from->height;
+  if (!inside || begin > 0 || end < width_) std::fill_n(line, row, std::uint8_t{0});
+  if (!inside) return;
+  const std::uint8_t* in = w.from->pixels.data() + (static_cast<std::ptrdiff_t>(source) * w.from->width + w.left + begin) * 3;
+  if (!w.flip) {
+    std::copy_n(in, (end - begin) * 3, line + begin * 3);
+  } else {
+    for (int x = begin; x < end; ++x, in += 3) std::copy_n(in, 3, line + (width_ - 1 - x) * 3);
+  }
+}
+
+void Augmenter::normalise(const std::uint8_t* line, float* to) const {
+  const float *scale = scale_.data(), *shift = shift_.data();
+  for (std::size_t k = 0; k < scale_.size(); ++k) to[k] = static_cast<float>(line[k]) * scale[k] + shift[k];
+}
+
+void Augmenter::convert(const Window& w, std::span<std::uint8_t> to) const {
+  for (int y = 0; y < height_; ++y) copy_row(w, y, to.data() + static_cast<std::size_t>(y) * static_cast<std::size_t>(width_) * 3);
+}
+
+void Augmenter::convert(const Window& w, std::span<float> to) const {
+  const auto row = static_cast<std::size_t>(width_) * 3;
   std::array<std::uint8_t, 3 * 1024> small;
   std::vector<std::uint8_t> large;
   std::uint8_t* line = small.data();
   if (row > small.size()) large.resize(row), line = large.data();
-  std::fill_n(line, row, std::uint8_t{0});
   for (int y = 0; y < height_; ++y) {
-    const int source = top + y;
-    const bool inside = source >= 0 && source < from.height;
-    const std::uint8_t* in = from.pixels.data() + (static_cast<std::ptrdiff_t>(inside ? source : 0) * from.width + left + begin) * 3;
-    if (!inside) {
-      std::fill_n(line, row, std::uint8_t{0});
-    } else if (!flip) {
-      std::copy_n(in, (end - begin) * 3, line + begin * 3);
-    } else {
-      for (int x = begin; x < end; ++x, in += 3) std::copy_n(in, 3, line + (width_ - 1 - x) * 3);
-    }
-    float* out = to.data() + static_cast<std::size_t>(y) * row;
-    const float *scale = scale_.data(), *shift = shift_.data();
-    for (std::size_t k = 0; k < row; ++k) out[k] = static_cast<float>(line[k]) * scale[k] + shift[k];
+    copy_row(w, y, line);
+    normalise(line, to.data() + static_cast<std::size_t>(y) * row);
   }
 }
 
-void Augmenter::training(std::int64_t i, std::int64_t epoch, Scratch& scratch, std::span<float> to) const {
+std::vector<float> Augmenter::table() const {
+  std::vector<float> all, row(scale_.size());
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::vector<std::uint8_t> line(scale_.size(), static_cast<std::uint8_t>(byte));
+    normalise(line.data(), row.data());
+    all.insert(all.end(), row.begin(), row.begin() + 3);
+  }
+  return all;
+}
+
+Augmenter::Window Augmenter::window(std::int64_t i, std::int64_t epoch, Scratch& scratch) const {
   set_.decode(i, scratch.picture);
   const Rng rng{seed_, stream_of(epoch, Use::place)};
   const auto id = static_cast<std::uint64_t>(i);
@@ -115,7 +137,7 @@ void Augmenter::training(std::int64_t i, std::int64_t epoch, Scratch& scratch, s
   const auto shifted = [&](std::uint32_t bits) {  // -crop .. crop
     return static_cast<int>(static_cast<std::uint64_t>(bits) * static_cast<std::uint64_t>(2 * options_.crop + 1) >> 32) - options_.crop;
   };
-  convert(*from, shifted(draws[0]), shifted(draws[1]), options_.flip && (draws[2] & 1), to);
+  return {from, shifted(draws[0]), shifted(draws[1]), options_.flip && (draws[2] & 1)};
 }
 
 Mix Augmenter::mix(std::int64_t i, std::int64_t epoch) const {
@@ -132,21 +154,21 @@ Mix Augmenter::mixed(std::int64_t i, std::int64_t epoch, Scratch& scratch, std::
   if (options_.mixup <= 0) return {i, 1};
   const Mix m = mix(i, epoch);
   scratch.partner.resize(to.size());
-  training(m.partner, epoch, scratch, scratch.partner);
+  training(m.partner, epoch, scratch, std::span(scratch.partner));
   const float a = m.weight, b = 1 - m.weight;
   const float* other = scratch.partner.data();
   for (std::size_t k = 0; k < to.size(); ++k) to[k] = a * to[k] + b * other[k];
   return m;
 }
 
-void Augmenter::plain(std::int64_t i, Scratch& scratch, std::span<float> to) const {
+Augmenter::Window Augmenter::whole(std::int64_t i, Scratch& scratch) const {
   set_.decode(i, scratch.picture);
   const Picture* from = &scratch.picture;
   if (from->height != height_ || from->width != width_) {
     resize(*from, middle_box(from->height, from->width, height_, width_), height_, width_, scratch.resized);
     from = &scratch.resized;
   }
-  convert(*from, 0, 0, false, to);
+  return {from};
 }
 
 }  // namespace hpcdl::data

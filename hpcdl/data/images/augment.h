@@ -1,5 +1,5 @@
 #pragma once
-// From a decoded picture to the f32 pixels that a model reads. What is drawn is a pure function of (seed, epoch, sample): the same image in
+// From a decoded picture to the pixels that a model reads, f32 or still bytes. What is drawn is a pure function of (seed, epoch, sample): the same image in
 // the same epoch comes out alike, whoever makes it and whatever stands beside it in the batch.
 
 #include <cstdint>
@@ -39,19 +39,33 @@ class Augmenter {
   int width() const { return width_; }
   std::int64_t pixels() const { return std::int64_t{height_} * width_ * 3; }
 
-  /// Writes (height, width, 3): sample `i` as it is in `epoch`.
-  void training(std::int64_t i, std::int64_t epoch, Scratch& scratch, std::span<float> to) const;
+  /// Writes (height, width, 3): sample `i` as it is in `epoch`. As bytes: before they are normalised, see table().
+  void training(std::int64_t i, std::int64_t epoch, Scratch& scratch, std::span<float> to) const { convert(window(i, epoch, scratch), to); }
+  void training(std::int64_t i, std::int64_t epoch, Scratch& scratch, std::span<std::uint8_t> to) const { convert(window(i, epoch, scratch), to); }
   /// training(), mixed with its partner's.
   Mix mixed(std::int64_t i, std::int64_t epoch, Scratch& scratch, std::span<float> to) const;
   /// Nothing drawn; a picture of another size is resized and its middle taken.
-  void plain(std::int64_t i, Scratch& scratch, std::span<float> to) const;
+  void plain(std::int64_t i, Scratch& scratch, std::span<float> to) const { convert(whole(i, scratch), to); }
+  void plain(std::int64_t i, Scratch& scratch, std::span<std::uint8_t> to) const { convert(whole(i, scratch), to); }
+  /// (256, 3): what a byte comes to in each channel, to the bit as above.
+  std::vector<float> table() const;
 
   /// Whom `i` is mixed with in `epoch`, and how much: every sample is a partner once.
   Mix mix(std::int64_t i, std::int64_t epoch) const;
 
  private:
-  /// The window of `from` whose corner is (top, left), which may lie outside: black there.
-  void convert(const Picture& from, int top, int left, bool flip, std::span<float> to) const;
+  /// The part of a picture with its corner at (top, left), which may lie outside: black there.
+  struct Window {
+    const Picture* from = nullptr;
+    int top = 0, left = 0;
+    bool flip = false;
+  };
+  Window window(std::int64_t i, std::int64_t epoch, Scratch& scratch) const;
+  Window whole(std::int64_t i, Scratch& scratch) const;
+  void copy_row(const Window& w, int y, std::uint8_t* line) const;
+  void normalise(const std::uint8_t* line, float* to) const;
+  void convert(const Window& w, std::span<std::uint8_t> to) const;
+  void convert(const Window& w, std::span<float> to) const;
 
   const ImageSet& set_;
   AugmentOptions options_;

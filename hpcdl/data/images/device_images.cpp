@@ -1,55 +1,62 @@
 #include "hpcdl/data/images/device_images.h"
 
+#include <algorithm>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/data/images/normalise.h"
+
 namespace hpcdl::data {
 
-DeviceImages::DeviceImages(Next next, const ImageBatchLayout& layout, const Stream& compute)
-    : next_(std::move(next)), layout_(layout), compute_(compute), copies_(compute.device(), compute.pool()) {
-  if (compute.device().is_cuda())
-    for (Side& s : sides_) s.memory = Buffer(layout.bytes, compute.device());
+DeviceImages::DeviceImages(Next next, const ImageBatchLayout& layout, const Stream& compute, const std::vector<float>& table, int blocks)
+    : next_(std::move(next)), layout_(layout), compute_(compute), copies_(compute.device(), compute.pool()), blocks_(static_cast<std::size_t>(blocks)) {
+  const bool bytes = layout.pixel == DType::u8;
+  require(compute.device().is_cuda() && blocks >= 2, "data", "batches are copied to a GPU, to 2 blocks at least; got {}", blocks);
+  require(!bytes || std::ssize(table) == 3 * 256, "data", "images of bytes need the number of each byte and channel, got {}", table.size());
+  for (auto& b : blocks_) {
+    b.memory = Buffer(layout.bytes, compute.device());
+    if (bytes) b.numbers = Buffer(layout.batch * layout.pixels() * std::int64_t{sizeof(float)}, compute.device());
+  }
+  if (!bytes) return;
+  table_ = OwnedTensor({{256, 3}, DType::f32}, compute.device());
+  copy(copies_, table_.tensor, View(table.data(), table_.tensor.spec()));
+  copies_.synchronize();
 }
 
-void DeviceImages::describe(const ImageBatch& from, std::byte* memory, DeviceBatch& to) const {
+void DeviceImages::describe(const ImageBatch& from, Block& to) const {
   const auto device = compute_.device();
-  const std::int64_t b = layout_.batch;
-  to.images = Tensor(memory, {{b, layout_.height, layout_.width, 3}, DType::f32}, device);
-  to.targets = Tensor(memory + layout_.targets, {{b}, DType::i32}, device);
-  to.targets_b = Tensor(memory + layout_.targets_b, {{b}, DType::i32}, device);
-  to.mix = Tensor(memory + layout_.mix, {{b}, DType::f32}, device);
-  to.ids.assign(from.ids.begin(), from.ids.end());
-  to.valid = from.valid;
-  to.after = from.after;
-}
-
-void DeviceImages::begin_next() {
-  Side& side = sides_[1 - now_];
-  if (!compute_.device().is_cuda() || side.there || ended_) return;
-  copies_.synchronize();  // the host's block of the batch before goes back to the loader; its copy began a step ago
-  const ImageBatch* from = next_();
-  ended_ = from == nullptr;
-  if (ended_) return;
-  describe(*from, side.memory.data(), side.batch);
-  side.used.wait(copies_);
-  const Spec bytes{{layout_.bytes}, DType::u8};
-  copy(copies_, Tensor(side.memory.data(), bytes, compute_.device()), View(from->block.data(), bytes));
-  side.copied.record(copies_);
-  side.there = true;
+  const Shape rows{layout_.batch};
+  auto* memory = to.memory.data();
+  auto& b = to.batch;
+  b.images = Tensor(to.numbers.bytes() ? to.numbers.data() : memory, {layout_.images().shape, DType::f32}, device);
+  b.targets = Tensor(memory + layout_.targets, {rows, DType::i32}, device), b.targets_b = Tensor(memory + layout_.targets_b, {rows, DType::i32}, device);
+  b.mix = Tensor(memory + layout_.mix, {rows, DType::f32}, device), b.mix_b = Tensor(memory + layout_.mix_b, {rows, DType::f32}, device);
+  b.ids.assign(from.ids.begin(), from.ids.end());
+  b.valid = from.valid;
+  b.after = from.after;
 }
 
 const DeviceBatch* DeviceImages::next() {
-  if (!compute_.device().is_cuda()) {
-    const ImageBatch* from = next_();
-    if (from == nullptr) return nullptr;
-    describe(*from, const_cast<std::byte*>(from->block.data()), sides_[0].batch);
-    return &sides_[0].batch;
-  }
-  sides_[now_].used.record(compute_);  // all work on the batch before is queued
-  begin_next();
-  Side& side = sides_[1 - now_];
-  if (!side.there) return nullptr;
-  side.copied.wait(compute_);
-  side.there = false;
-  now_ = 1 - now_;
-  return &side.batch;
+  Block& block = blocks_[at_];
+  if (block.timed) starved_ += std::max(0.0, TimedEvent::seconds_between(block.asked, block.there));
+  block.timed = false;
+  block.asked.record(compute_);
+  copies_.synchronize();  // of the batch before, long done: its memory goes back to the loader
+  const ImageBatch* from = next_();
+  if (!from) return nullptr;
+  at_ = (at_ + 1) % blocks_.size();
+  blocks_[at_].asked.wait(copies_);  // when that was recorded, all that reads what lay here was queued
+  const auto device = compute_.device();
+  auto* memory = block.memory.data();
+  const Spec bytes{{layout_.bytes}, DType::u8};
+  copy(copies_, Tensor(memory, bytes, device), View(from->block.data(), bytes));
+  describe(*from, block);
+#if HPCDL_CUDA
+  if (block.numbers.bytes()) normalise(copies_, block.batch.images, Tensor(memory, layout_.images(), device), Tensor(memory + layout_.ids, {{layout_.batch}, DType::i64}, device), table_.tensor);
+#endif
+  block.there.record(copies_);
+  block.there.wait(compute_);
+  block.timed = true;
+  return &block.batch;
 }
 
 }  // namespace hpcdl::data

@@ -15,6 +15,7 @@ const ImageLoaderOptions& checked(const ImageLoaderOptions& o) {
   require(o.batch > 0, "data", "a batch of {}; expected at least 1 image", o.batch);
   require(o.world > 0 && o.rank >= 0 && o.rank < o.world, "data", "rank {} of {}", o.rank, o.world);
   require(o.workers >= 0 && o.workers <= 256, "data", "{} loader workers; expected 0 to 256", o.workers);
+  require(!o.bytes || o.augment.mixup <= 0, "data", "images that are mixed are no bytes");
   require(o.prefetch >= 0 && o.prefetch <= 4096, "data", "{} batches ahead; expected 0 to 4096", o.prefetch);
   return o;
 }
@@ -30,15 +31,16 @@ template <class T> std::span<T> row_of(std::span<T> all, std::int64_t row, std::
 
 }  // namespace
 
-ImageBatchLayout::ImageBatchLayout(std::int64_t batch_, std::int64_t height_, std::int64_t width_) : batch(batch_), height(height_), width(width_) {
+ImageBatchLayout::ImageBatchLayout(std::int64_t batch_, std::int64_t height_, std::int64_t width_, DType pixel_) : batch(batch_), height(height_), width(width_), pixel(pixel_) {
   const auto place = [&](std::int64_t size) {
     const auto at = bytes;
     bytes += (batch * size + 63) / 64 * 64;
     return at;
   };
-  place(pixels() * std::int64_t{sizeof(float)});
+  place(pixels() * dtype_bytes(pixel));
   ids = place(sizeof(std::int64_t));
-  targets = place(sizeof(std::int32_t)), targets_b = place(sizeof(std::int32_t)), mix = place(sizeof(float));
+  targets = place(sizeof(std::int32_t)), targets_b = place(sizeof(std::int32_t));
+  mix = place(sizeof(float)), mix_b = place(sizeof(float));
 }
 
 ImageSlots::ImageSlots(const ImageBatchLayout& layout, std::size_t slots, std::size_t workers, Device device)
@@ -47,7 +49,7 @@ ImageSlots::ImageSlots(const ImageBatchLayout& layout, std::size_t slots, std::s
   for (std::size_t s = 0; s < slots; ++s) {
     const Rows r = rows(s);
     const auto bytes = static_cast<std::size_t>(layout.bytes);
-    batches_[s] = {r.images, r.targets, r.targets_b, r.mix, r.ids, layout.batch, {}, {memory_.data() + s * bytes, bytes}};
+    batches_[s] = {r.images, r.pixels, r.targets, r.targets_b, r.mix, r.mix_b, r.ids, layout.batch, {}, {memory_.data() + s * bytes, bytes}};
   }
 }
 
@@ -55,9 +57,12 @@ ImageSlots::Rows ImageSlots::rows(std::size_t slot) {
   std::byte* begin = memory_.data() + slot * static_cast<std::size_t>(layout_.bytes);
   const auto b = static_cast<std::size_t>(layout_.batch);
   const auto part = [&]<class T>(T*, std::int64_t offset, std::size_t n) { return std::span<T>(reinterpret_cast<T*>(begin + offset), n); };
-  return {part(static_cast<float*>(nullptr), 0, b * static_cast<std::size_t>(layout_.pixels())),
+  const auto pixels = b * static_cast<std::size_t>(layout_.pixels());
+  const bool bytes = layout_.pixel == DType::u8;
+  return {part(static_cast<float*>(nullptr), 0, bytes ? 0 : pixels), part(static_cast<std::uint8_t*>(nullptr), 0, bytes ? pixels : 0),
           part(static_cast<std::int64_t*>(nullptr), layout_.ids, b), part(static_cast<std::int32_t*>(nullptr), layout_.targets, b),
-          part(static_cast<std::int32_t*>(nullptr), layout_.targets_b, b), part(static_cast<float*>(nullptr), layout_.mix, b)};
+          part(static_cast<std::int32_t*>(nullptr), layout_.targets_b, b), part(static_cast<float*>(nullptr), layout_.mix, b),
+          part(static_cast<float*>(nullptr), layout_.mix_b, b)};
 }
 
 ImageLoader::ImageLoader(std::shared_ptr<const ImageSet> set, const ImageLoaderOptions& options, LoaderState start)
@@ -66,7 +71,7 @@ ImageLoader::ImageLoader(std::shared_ptr<const ImageSet> set, const ImageLoaderO
       start_(start),
       state_(start),
       augment_(*set_, options.augment, options.seed),
-      slots_({options.batch, augment_.height(), augment_.width()}, BatchQueue::slots(options.workers, options.prefetch), at_least_one(options.workers),
+      slots_({options.batch, augment_.height(), augment_.width(), options.bytes ? DType::u8 : DType::f32}, BatchQueue::slots(options.workers, options.prefetch), at_least_one(options.workers),
              options.device),
       queue_(INT64_MAX, options.workers, options.prefetch, [this](std::int64_t b, std::size_t slot, std::size_t worker) { make(b, slot, worker); }) {
   require(start.epoch >= 0 && start.index >= 0, "data", "a loader cannot stand at epoch {}, index {}", start.epoch, start.index);
@@ -81,11 +86,13 @@ void ImageLoader::make(std::int64_t b, std::size_t slot, std::size_t worker) {
     const auto place = advanced(part.first, row, n);
     const Permutation order(static_cast<std::uint64_t>(n), options_.seed, static_cast<std::uint64_t>(place.epoch));
     const auto sample = static_cast<std::int64_t>(order(static_cast<std::uint64_t>(place.index)));
-    const Mix mix = augment_.mixed(sample, place.epoch, slots_.scratch(worker), row_of(rows.images, row, augment_.pixels()));
+    Mix mix{sample, 1};
+    if (options_.bytes) augment_.training(sample, place.epoch, slots_.scratch(worker), row_of(rows.pixels, row, augment_.pixels()));
+    else mix = augment_.mixed(sample, place.epoch, slots_.scratch(worker), row_of(rows.images, row, augment_.pixels()));
     rows.ids[at] = sample;
     rows.targets[at] = set_->target(sample);
     rows.targets_b[at] = set_->target(mix.partner);
-    rows.mix[at] = mix.weight;
+    rows.mix[at] = mix.weight, rows.mix_b[at] = 1 - mix.weight;
   }
   slots_.batch(slot).after = part.after;
 }
@@ -101,7 +108,7 @@ ImageEvalBatches::ImageEvalBatches(std::shared_ptr<const ImageSet> set, const Im
       options_(checked(options)),
       augment_(*set_, {.height = options.augment.height, .width = options.augment.width, .normalise = options.augment.normalise}, options.seed),
       batches_(std::max<std::int64_t>((set_->count() + options.batch - 1) / options.batch - options.rank + options.world - 1, 0) / options.world),
-      slots_({options.batch, augment_.height(), augment_.width()}, BatchQueue::slots(options.workers, options.prefetch), at_least_one(options.workers),
+      slots_({options.batch, augment_.height(), augment_.width(), options.bytes ? DType::u8 : DType::f32}, BatchQueue::slots(options.workers, options.prefetch), at_least_one(options.workers),
              options.device) {
   rewind();
 }
@@ -114,10 +121,13 @@ void ImageEvalBatches::make(std::int64_t b, std::size_t slot, std::size_t worker
   batch.valid = std::clamp<std::int64_t>(set_->count() - first, 0, options_.batch);
   for (std::int64_t row = 0; row < options_.batch; ++row) {
     const auto at = static_cast<std::size_t>(row);
-    const auto image = row_of(rows.images, row, augment_.pixels());
     const std::int64_t sample = row < batch.valid ? first + row : -1;
-    if (sample >= 0) augment_.plain(sample, slots_.scratch(worker), image);
-    else std::fill(image.begin(), image.end(), 0.f);
+    const auto write = [&](auto image) {
+      if (sample >= 0) augment_.plain(sample, slots_.scratch(worker), image);
+      else std::fill(image.begin(), image.end(), 0);
+    };
+    if (options_.bytes) write(row_of(rows.pixels, row, augment_.pixels()));
+    else write(row_of(rows.images, row, augment_.pixels()));
     rows.ids[at] = sample;
     rows.targets[at] = rows.targets_b[at] = sample >= 0 ? set_->target(sample) : -1;
   }

@@ -21,25 +21,29 @@ struct ImageLoaderOptions {
   int workers = 2;           // threads that decode and augment; 0: the caller does, in next()
   int prefetch = 4;          // batches made ahead, by all workers together; at least one a worker
   Device device = {};        // a GPU: batches lie in pinned memory, from which it copies on its own
+  bool bytes = false;        // pixels stay bytes, a fourth of the memory, for who normalises them by table(); not with mixup
   AugmentOptions augment = {};
 };
 
 /// How a batch lies in one block of memory, so that one copy takes all of it to a device. Offsets are in bytes.
 struct ImageBatchLayout {
   std::int64_t batch = 0, height = 0, width = 0;
-  std::int64_t ids = 0, targets = 0, targets_b = 0, mix = 0, bytes = 0;  // images begin at 0
+  DType pixel = DType::f32;  // or u8
+  std::int64_t ids = 0, targets = 0, targets_b = 0, mix = 0, mix_b = 0, bytes = 0;  // images begin at 0
 
   ImageBatchLayout() = default;
-  ImageBatchLayout(std::int64_t batch, std::int64_t height, std::int64_t width);
+  ImageBatchLayout(std::int64_t batch, std::int64_t height, std::int64_t width, DType pixel = DType::f32);
+  Spec images() const { return {{batch, height, width, 3}, pixel}; }
   std::int64_t pixels() const { return height * width * 3; }  // of one image
 };
 
 /// Valid until the next call of what made it.
 struct ImageBatch {
-  std::span<const float> images;            // (B, H, W, 3)
+  std::span<const float> images;            // (B, H, W, 3), or
+  std::span<const std::uint8_t> pixels;     // the same with ImageLoaderOptions::bytes
   std::span<const std::int32_t> targets;    // (B); -1: no sample, in the last batch of an evaluation
   std::span<const std::int32_t> targets_b;  // (B), of the partners in mixup; elsewhere the targets again
-  std::span<const float> mix;               // (B), the weight of the target; of the partner's it is 1 - mix; 1 without mixup
+  std::span<const float> mix, mix_b;        // (B), the weight of the target, 1 without mixup, and of the partner's, 1 - mix
   std::span<const std::int64_t> ids;        // (B), which samples of the set; -1: none
   std::int64_t valid = 0;                   // targets >= 0
   LoaderState after;                        // of the loader, once this batch is done
@@ -52,9 +56,10 @@ class ImageSlots {
   ImageSlots(const ImageBatchLayout& layout, std::size_t slots, std::size_t workers, Device device);
   struct Rows {
     std::span<float> images;
+    std::span<std::uint8_t> pixels;
     std::span<std::int64_t> ids;
     std::span<std::int32_t> targets, targets_b;
-    std::span<float> mix;
+    std::span<float> mix, mix_b;
   };
   Rows rows(std::size_t slot);
   const ImageBatch& batch(std::size_t slot) const { return batches_[slot]; }
@@ -80,6 +85,8 @@ class ImageLoader {
   LoaderState state() const { return state_; }
   std::int64_t samples_per_epoch() const { return set_->count(); }
   const ImageBatchLayout& layout() const { return slots_.layout(); }
+  /// See Augmenter::table().
+  std::vector<float> table() const { return augment_.table(); }
   const ImageSet& set() const { return *set_; }
   /// Time next() has spent waiting since construction; without workers, making batches.
   double waited_seconds() const { return queue_.waited_seconds(); }
@@ -108,6 +115,7 @@ class ImageEvalBatches {
   std::int64_t samples() const { return set_->count(); }
   std::int64_t batches() const { return batches_; }  // of this rank
   const ImageBatchLayout& layout() const { return slots_.layout(); }
+  std::vector<float> table() const { return augment_.table(); }
   double waited_seconds() const { return waited_ + queue_->waited_seconds(); }
 
  private:

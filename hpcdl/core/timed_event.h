@@ -1,0 +1,23 @@
+#pragma once
+
+#include <memory>
+
+#include "hpcdl/core/stream.h"
+
+namespace hpcdl {
+
+/// An Event that also knows when it was reached. Costs a GPU a time stamp.
+class TimedEvent {
+ public:
+  void record(const Stream&);
+  void wait(const Stream&) const;
+  explicit operator bool() const { return native_ != nullptr; }
+  /// Seconds from `begin` to `end`, negative where `end` came first; the host waits for both. They may be of different streams of one GPU. On
+  /// a CPU, whose streams never have anything left to do: 0.
+  static double seconds_between(const TimedEvent& begin, const TimedEvent& end);
+
+ private:
+  std::shared_ptr<void> native_;
+};
+
+}  // namespace hpcdl
