@@ -62,7 +62,7 @@ step() {
 }
 
 if [[ -n $dry ]]; then
-  for f in bench/gpu/ranks.py bench/peers/turns.py bench/peers/gpt2_ddp.py; do "$python" - "$f" <<'PY' || failed=1; done
+  for f in bench/gpu/ranks.py bench/gpu/image_ranks.py bench/peers/turns.py bench/peers/gpt2_ddp.py; do "$python" - "$f" <<'PY' || failed=1; done
 import ast, sys
 ast.parse(open(sys.argv[1]).read(), sys.argv[1])
 PY
@@ -99,12 +99,14 @@ step launchers 150 tests/launchers/gpus.sh $bin
 for c in all_reduce reduce_scatter all_gather all_to_all; do  # each checked against sums in double
   step "comm_$c" 40 $bin launch -n "$count" --plain -- bench comm --device cuda --collective $c --check --max 64M --seconds 0.2 --json "$out/comm_$c.json"
 done
+step images 80 "$python" -W ignore bench/gpu/image_ranks.py --gpus "$count" --json "$out/images.json"
+step demo2 60 bash -c 'work=$(mktemp -d) && trap "rm -rf $work" EXIT && "$0" demo 2 --device cuda --out "$work" && cp "$work/report.html" "$1"' $bin "$out/demo2.html"
 for section in all_reduce tensor ddp; do  # the longest last: what came before it is kept when time is over
   step "bars_$section" $([[ $section == ddp ]] && echo 300 || echo 90) "$python" -W ignore bench/gpu/ranks.py --gpus "$count" --only $section "${torch[@]}" --json "$out/ranks_$section.json"
 done
 [[ -n $dry ]] && exit $failed
 
-cat "$out"/bars_*.log
+cat "$out"/bars_*.log "$out"/images.log
 for log in "$out"/*.log; do
   (($(stat -c %s "$log") > 1000000)) && { tail -c 200000 "$log" >"$log.end" && mv "$log.end" "$log"; }
 done

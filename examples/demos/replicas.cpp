@@ -25,7 +25,14 @@ Replicas::Replica::Replica(const models::ImageConfig& config, const train::StepO
 
 Replicas::Replicas(const models::ImageConfig& config, const train::StepOptions& options, const std::vector<Device>& devices, std::uint64_t seed) {
   for (const auto device : devices) replicas_.push_back(std::make_unique<Replica>(config, options, device, seed));
+  use(*replicas_[0]);
   for (const auto& p : replicas_[0]->model.parameters()) landing_.emplace_back(p.gradient.spec(), devices[0]);
+}
+
+/// Makes its GPU the one that this thread launches on: as a new stream does, to stay.
+void Replicas::use(const Replica& r) {
+  Pool none(1);
+  Stream(r.stream.device(), none);
 }
 
 void Replicas::replicate() {
@@ -59,6 +66,7 @@ ReplicaSeconds Replicas::step(const std::vector<data::ImageBatch>& batches, doub
   std::vector<std::thread> threads;
   for (std::size_t r = 0; r < replicas_.size(); ++r)
     threads.emplace_back([&, r] {
+      use(*replicas_[r]);
       auto& step = replicas_[r]->step;
       const auto inputs = step.inputs();
       const View batch[] = {View(batches[r].images.data(), inputs[0].spec), View(batches[r].targets.data(), inputs[1].spec)};

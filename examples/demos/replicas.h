@@ -32,6 +32,7 @@ class Replicas {
     train::TrainStep step;
     Stream stream;
   };
+  static void use(const Replica& r);
   void replicate();
   void gather();
 
