@@ -1,6 +1,6 @@
 // Our side of bench/peers/gpt2_step.py and bench/gpu/bars.py: GPT-2 124M, one training step (forward, backward, clip, AdamW)
 // for every line on stdin. Peak memory is the process's on a CPU, and what it has taken of the GPU's on one.
-//   gpt2_step BATCH CONTEXT f32|bf16 [DEVICE]
+//   gpt2_step BATCH CONTEXT f32|tf32|bf16 [DEVICE]
 
 #include <cstdio>
 #include <cstdlib>
@@ -18,7 +18,7 @@
 
 int main(int argc, char** argv) {
   using namespace hpcdl;
-  if (argc < 4) return std::fprintf(stderr, "usage: gpt2_step BATCH CONTEXT f32|bf16 [DEVICE]\n"), 2;
+  if (argc < 4) return std::fprintf(stderr, "usage: gpt2_step BATCH CONTEXT f32|tf32|bf16 [DEVICE]\n"), 2;
   const Device device = argc > 4 ? device_from_name(argv[4]) : Device::cpu();
   const std::int64_t before = device.is_cuda() ? bench::taken_bytes(device) : 0;
   const std::int64_t batch = std::atoi(argv[1]), length = std::atoi(argv[2]);
@@ -29,6 +29,7 @@ int main(int argc, char** argv) {
   train::StepOptions options;
   options.batch = batch, options.length = length;
   options.forward.compute = std::string_view(argv[3]) == "bf16" ? DType::bf16 : DType::f32;
+  if (std::string_view(argv[3]) == "tf32") options.products = F32Products::tf32;
   train::TrainStep trainer(model, pool, options, device);
 
   lab::compare::HostEnvironment clock(pool);

@@ -42,6 +42,7 @@ void check_config(RunConfig& config) {
   if (t.optimizer == OptimizerKind::sgd) refuse(table, kAdamw, "adamw", optimizer);
   else refuse(table, kSgd, "sgd", optimizer);
   if (t.lr_scaling == LrScaling::none) refuse(table, kScaled, "scaled learning rates", "train.lr_scaling is none");
+  if (t.dtype == Compute::tf32 && t.device == "cpu") fail_usage("config", "train.dtype = \"tf32\" is for GPUs (train.device = \"cuda\"); a CPU multiplies f32 exactly: train.dtype = \"f32\"");
   if (t.nesterov && t.momentum == 0) fail_usage("config", "train.nesterov needs momentum: set train.momentum, 0.9 is usual");
 }
 

@@ -32,6 +32,8 @@ TEST(check_config, what_means_nothing_is_refused) {
   EXPECT_EQ(verdict({"--train.base_batch=64"}), "[config] train.base_batch = 64 is for scaled learning rates, and train.lr_scaling is none");
   EXPECT_EQ(verdict({"--train.base_batch=64", "--train.lr_scaling=sqrt"}), "fine");
   EXPECT_NE(verdict({"--train.optimizer=sgd", "--train.nesterov=true", "--train.momentum=0"}).find("needs momentum"), std::string::npos);
+  EXPECT_NE(verdict({"--train.dtype=tf32"}).find("is for GPUs"), std::string::npos);
+  EXPECT_EQ(verdict({"--train.dtype=tf32", "--train.device=cuda"}), "fine");
 }
 
 TEST(check_config, a_saved_config_is_as_good_as_the_first) {

@@ -14,7 +14,7 @@
 
 namespace hpcdl {
 
-enum class Compute { f32, bf16, fp16 };
+enum class Compute { f32, tf32, bf16, fp16 };
 enum class OptimizerKind { adamw, sgd };
 
 namespace io {
@@ -31,7 +31,7 @@ template <> struct EnumNames<OptimizerKind> {
   static constexpr std::pair<OptimizerKind, std::string_view> values[] = {{OptimizerKind::adamw, "adamw"}, {OptimizerKind::sgd, "sgd"}};
 };
 template <> struct EnumNames<Compute> {
-  static constexpr std::pair<Compute, std::string_view> values[] = {{Compute::f32, "f32"}, {Compute::bf16, "bf16"}, {Compute::fp16, "fp16"}};
+  static constexpr std::pair<Compute, std::string_view> values[] = {{Compute::f32, "f32"}, {Compute::tf32, "tf32"}, {Compute::bf16, "bf16"}, {Compute::fp16, "fp16"}};
 };
 }  // namespace io
 
@@ -113,7 +113,7 @@ struct TrainConfig {
     f("clip", clip, "largest global gradient norm; 0: no clipping", {.min = 0, .max = 1e9});
     f("dropout", dropout, "probability of dropping an activation", {.min = 0, .max = 0.95});
     f("seed", seed, "seed of weights, order of data and dropout");
-    f("dtype", dtype, "type of activations; weights and optimizer stay f32; fp16 scales the loss, and is no faster than f32 on a CPU");
+    f("dtype", dtype, "type of activations; weights and optimizer stay f32; tf32: f32, with products of 11 significant bits on a GPU; fp16 scales the loss, and is no faster than f32 on a CPU");
     f("init_scale", init_scale, "fp16: first scale of the mean loss of a micro-batch; a power of two", {.min = 1e-9, .max = 1e30});
     f("growth_factor", growth_factor, "fp16: what the loss scale grows by", {.min = 1, .max = 1024});
     f("growth_interval", growth_interval, "fp16: steps in a row without overflow before it grows", {.min = 1, .max = 1e9});

@@ -33,9 +33,17 @@ struct Trace {
   std::vector<float> weights;
 };
 
-Trace train(io::Family family, Device device, DType compute, StepOptions o = {}) {
+/// A model whose products are large enough to leave the exact kernel for small ones.
+io::ModelConfig wide_model() {
+  auto c = small_model(io::Family::gpt2);
+  c.width = 512, c.ffn = c.head_dim = 0;
+  c.resolve();
+  return c;
+}
+
+Trace train(const io::ModelConfig& config, Device device, DType compute, StepOptions o = {}) {
   Pool pool(2);
-  auto model = models::LanguageModel::create(small_model(family), 3, true);
+  auto model = models::LanguageModel::create(config, 3, true);
   o.batch = kBatch, o.length = kLength, o.forward.compute = compute;
   if (compute == DType::f16) o.scaler = GradScaler::Options{};
   TrainStep step(model, pool, o, device);
@@ -48,6 +56,8 @@ Trace train(io::Family family, Device device, DType compute, StepOptions o = {})
   for (const auto& w : step.weights()) t.weights.insert(t.weights.end(), w.tensor.ptr<float>(), w.tensor.ptr<float>() + w.tensor.size());
   return t;
 }
+
+Trace train(io::Family family, Device device, DType compute, StepOptions o = {}) { return train(small_model(family), device, compute, std::move(o)); }
 
 using Case = std::tuple<io::Family, DType>;
 class GpuStep : public testing::TestWithParam<Case> {
@@ -80,6 +90,26 @@ TEST_P(GpuStep, TheSameBitsEveryTime) {
              c = train(family(), Device::cuda(0), compute(), recompute);
   EXPECT_EQ(a.weights, b.weights) << "run to run";
   EXPECT_EQ(a.weights, c.weights) << "recomputed";
+}
+
+/// As f32 on a CPU does, but for products whose operands have lost up to 2^-10 of themselves; and exact f32 does not.
+TEST(GpuStepTf32, TrainsAsF32Does) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  StepOptions o;
+  o.products = F32Products::tf32;
+  const auto config = wide_model();
+  const auto cpu = train(config, Device::cpu(), DType::f32), exact = train(config, Device::cuda(0), DType::f32), tf32 = train(config, Device::cuda(0), DType::f32, o),
+             again = train(config, Device::cuda(0), DType::f32, o);
+  for (std::size_t i = 0; i < cpu.steps.size(); ++i) {
+    const auto near = [&](const StepResult& gpu, double unit) {
+      const double allowed = (i == 0 ? 8 : 64) * unit + 64 * half_ulp(DType::f32);
+      EXPECT_NEAR(gpu.loss / cpu.steps[i].loss, 1, allowed) << "loss of step " << i;
+      EXPECT_NEAR(gpu.grad_norm / cpu.steps[i].grad_norm, 1, 4 * allowed) << "gradient norm of step " << i;
+    };
+    near(exact.steps[i], half_ulp(DType::f32)), near(tf32.steps[i], 0x1p-10);
+  }
+  EXPECT_EQ(tf32.weights, again.weights) << "run to run";
+  EXPECT_NE(tf32.weights, exact.weights) << "products were exact";
 }
 
 INSTANTIATE_TEST_SUITE_P(gpu, GpuStep, testing::Combine(testing::Values(io::Family::gpt2, io::Family::llama), testing::Values(DType::f32, DType::bf16, DType::f16)),

@@ -65,7 +65,7 @@ void MemoryAdvice::look_for_smaller(const Plan& plan) {
   const auto& now = now_.change;
   auto recompute = now, half = now;
   recompute.recompute = true;
-  if (now.dtype == Compute::f32) half.dtype = Compute::bf16;
+  if (now.dtype == Compute::f32 || now.dtype == Compute::tf32) half.dtype = Compute::bf16;
   auto both = half;
   both.recompute = true;
   bool found = try_change(recompute, plan);

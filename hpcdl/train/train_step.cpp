@@ -141,6 +141,7 @@ Program TrainStep::record_update() {
 }
 
 void TrainStep::run(Executable& exe) {
+  const WithF32Products products(options_.products);
   if (observer_) observer_->run(exe, stream_);
   else exe.run(stream_);
   if (!stream_.device().is_cuda() || std::find(warm_.begin(), warm_.end(), &exe) != warm_.end()) return;
@@ -297,6 +298,7 @@ Evaluation TrainStep::evaluate(std::span<const View> batch) {
 Evaluation TrainStep::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) { return evaluate(language_batch(tokens, targets)); }
 
 NonFinite TrainStep::explain_non_finite() {
+  const WithF32Products products(options_.products);
   drain();
   const auto& flight = flights_[result_];
   for (const auto& p : model_.parameters())

@@ -16,6 +16,7 @@
 #include "hpcdl/graph/executable.h"
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/models/trainable.h"
+#include "hpcdl/ops/f32_products.h"
 #include "hpcdl/optim/grad_scaler.h"
 #include "hpcdl/parallel/gradients.h"
 #include "hpcdl/train/non_finite.h"
@@ -43,6 +44,7 @@ struct StepOptions {
   /// Ranks that share the batch out: each calls the same methods with its part, see data/split_data.h.
   comm::Group data = {};
   parallel::ReduceOptions reduce = {};
+  F32Products products = F32Products::exact;
 };
 
 /// What an optimizer step came to.

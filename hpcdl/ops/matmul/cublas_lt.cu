@@ -7,6 +7,7 @@
 #include <cublasLt.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <mutex>
@@ -94,7 +95,7 @@ struct Call {
   explicit Call(const Gemm& g) : alpha(g.out.scale) {
     const auto& l = library();
     const auto& o = g.out;
-    lt(l.cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+    lt(l.cublasLtMatmulDescCreate(&desc, g.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
     set(CUBLASLT_MATMUL_DESC_TRANSA, g.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, g.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     epilogue(o);
@@ -144,16 +145,26 @@ struct Call {
   }
 };
 
+/// 16 bytes where all operands lie so, and else what any element has: one choice wherever a program's arena puts them.
+std::uint32_t alignment(const Gemm& g) {
+  const auto& o = g.out;
+  const auto whole = [](const void* p, DType d, std::int64_t ld, std::int64_t stride) {
+    return reinterpret_cast<std::uintptr_t>(p) % 16 == 0 && ld * dtype_bytes(d) % 16 == 0 && stride * dtype_bytes(d) % 16 == 0;
+  };
+  const bool all = whole(g.a.data, g.a.dtype, g.a.ld, g.a.batch_stride) && whole(g.b.data, g.b.dtype, g.b.ld, g.b.batch_stride) &&
+                   whole(o.d, o.dtype, o.ld, o.batch_stride) && whole(o.residual, o.dtype, o.residual_ld, o.residual_batch_stride) && whole(o.z, o.dtype, o.z_ld, 0);
+  return all ? 16 : static_cast<std::uint32_t>(std::min(dtype_bytes(g.compute), dtype_bytes(o.dtype)));
+}
+
 /// What the library's choice depends on: sizes, types, strides, alignment, epilogue.
-using Key = std::array<std::int64_t, 17>;
+using Key = std::array<std::int64_t, 14>;
 Key key_of(int device, const Gemm& g) {
   const auto& o = g.out;
-  const auto aligned = [](const void* p) { return std::int64_t{reinterpret_cast<std::uintptr_t>(p) % 256 == 0 ? 256 : static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(p) % 256)}; };
   const std::int64_t bits = static_cast<int>(g.compute) | static_cast<int>(o.dtype) << 6 | static_cast<int>(o.bias_dtype) << 12 | static_cast<int>(o.activation) << 18 |
                             g.a.transposed << 21 | g.b.transposed << 22 | (o.bias != nullptr) << 23 | (o.z != nullptr) << 24 | (o.residual != nullptr) << 25 |
-                            o.accumulate << 26;
+                            o.accumulate << 26 | g.tf32 << 27;
   return {device, g.m, g.n, g.k, g.batch, bits, g.a.ld, g.b.ld, o.ld, g.a.batch_stride, g.b.batch_stride, o.batch_stride,
-          aligned(g.a.data), aligned(g.b.data), aligned(o.d), o.residual ? o.residual_ld : o.z_ld, aligned(o.residual ? o.residual : o.z)};
+          o.residual ? o.residual_ld : o.z_ld, alignment(g)};
 }
 
 /// The library's first choice among those that repeat their results, or none.
@@ -164,6 +175,10 @@ std::optional<cublasLtMatmulAlgo_t> ask(int device, const Gemm& g) {
   lt(l.cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
   const std::size_t bytes = kCublasLtBytes;
   l.cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
+  const std::uint32_t align = alignment(g);
+  for (const auto what : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+                          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+    l.cublasLtMatmulPreferenceSetAttribute(preference, what, &align, sizeof align);
   const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;  // sums of shares stay f32
   l.cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
   cublasLtMatmulHeuristicResult_t result = {};
@@ -174,10 +189,11 @@ std::optional<cublasLtMatmulAlgo_t> ask(int device, const Gemm& g) {
   return result.algo;
 }
 
-/// What the library has no epilogue for.
+/// Not what the library has no epilogue for, nor f32 through its gelu, which is an approximation.
 bool expressible(const Gemm& g) {
   const auto& o = g.out;
-  if (g.compute == DType::f32 || g.a.dtype != g.compute || g.b.dtype != g.compute || g.k == 0) return false;
+  if (g.compute == DType::f32 && (o.dtype != DType::f32 || (o.activation != GemmActivation::none && o.activation != GemmActivation::relu))) return false;
+  if (g.a.dtype != g.compute || g.b.dtype != g.compute || g.k == 0) return false;
   if (o.activation == GemmActivation::gelu_erf || (o.z && o.activation != GemmActivation::gelu_tanh)) return false;
   if (o.residual && (o.accumulate || o.residual_is_z)) return false;
   if ((o.residual || o.accumulate) && o.dtype != DType::f32) return false;  // some of its kernels round the product before they add C

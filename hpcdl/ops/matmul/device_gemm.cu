@@ -1,11 +1,13 @@
 #include "hpcdl/ops/matmul/device_gemm.h"
 
+#include <algorithm>
 #include <atomic>
 #include <string>
 #include <vector>
 
 #include "hpcdl/cuda/arch.h"
 #include "hpcdl/cuda/workspace.h"
+#include "hpcdl/ops/f32_products.h"
 #include "hpcdl/ops/matmul/cublas_lt.h"
 #include "hpcdl/ops/matmul/gemm_choice.h"
 #include "hpcdl/ops/matmul/gemm_parts.h"
@@ -66,7 +68,7 @@ bool fits_as_shares(const Gemm& g) {
 
 /// g with those operands copied that the copy engine cannot read as they are, if there is room; else g.
 Gemm with_copies(Stream& s, const Gemm& g) {
-  const auto ready = [&](const GemmOperand& o) { return o.dtype == g.compute && mappable(o.data, o.dtype, o.ld) && o.batch_stride * 2 % 16 == 0; };
+  const auto ready = [&](const GemmOperand& o) { return o.dtype == g.compute && mappable(o.data, o.dtype, o.ld) && o.batch_stride * dtype_bytes(o.dtype) % 16 == 0; };
   const bool a = !ready(g.a), b = !ready(g.b);
   const std::size_t a_bytes = a ? copied_bytes(g, Side::a) : 0, b_bytes = b ? copied_bytes(g, Side::b) : 0;
   if ((!a && !b) || a_bytes + b_bytes > kHalf) return g;
@@ -75,6 +77,35 @@ Gemm with_copies(Stream& s, const Gemm& g) {
   if (a) copied.a = copy_operand(s, g, Side::a, to);
   if (b) copied.b = copy_operand(s, g, Side::b, to + a_bytes);
   return copied;
+}
+
+std::int64_t rows_of_sums(const Gemm& g) { return static_cast<std::int64_t>(kHalf / 4) / padded(g.n) / 128 * 128; }
+Gemm sums_of(const Gemm& g, void* sums) {
+  Gemm p = g;
+  p.out = {.d = sums, .dtype = DType::f32, .ld = padded(g.n)};
+  return p;
+}
+
+/// f32 with what cuBLASLt cannot do behind its sums: those pass through memory, as many rows at a time as there is room for.
+void behind_cublas_lt(Stream& s, const Gemm& g) {
+  auto* sums = static_cast<float*>(workspace(s));
+  const auto later = [](auto* p, std::int64_t elements) { return p ? reinterpret_cast<decltype(p)>(reinterpret_cast<std::uintptr_t>(p) + static_cast<std::uintptr_t>(elements * 4)) : nullptr; };
+  for (std::int64_t row = 0, most = rows_of_sums(g); row < g.m; row += most) {
+    Gemm part = g;
+    part.m = std::min(most, g.m - row);
+    part.a.data = later(g.a.data, g.a.transposed ? row : row * g.a.ld);
+    part.out.d = later(g.out.d, row * g.out.ld), part.out.z = later(g.out.z, row * g.out.z_ld), part.out.residual = later(g.out.residual, row * g.out.residual_ld);
+    run_cublas_lt(s, sums_of(part, sums), shares_of(s), kHalf);
+    add_parts_of(s, part, sums, 1, padded(g.n));
+  }
+}
+/// Whether all its parts can go there.
+bool fits_behind_cublas_lt(Stream& s, const Gemm& g) {
+  const std::int64_t most = rows_of_sums(g);
+  if (g.batch > 1 || g.out.dtype != DType::f32 || most == 0) return false;
+  Gemm part = sums_of(g, workspace(s));
+  const auto fits = [&](std::int64_t rows) { return part.m = rows, rows == 0 || fits_cublas_lt(s, part); };
+  return g.m <= most ? fits(g.m) : fits(most) && fits(g.m % most);
 }
 
 /// Too little work to be worth a copy.
@@ -117,9 +148,21 @@ int gemm_choice(Stream& s, const Gemm& g) {
 
 void set_gemm_chooser(GemmChooser chooser) { the_chooser = chooser; }
 
+namespace {
+
+void gemm_f32(Stream& s, Gemm g) {
+  g.tf32 = g.tf32 || f32_products() == F32Products::tf32;
+  const int choice = gemm_choice(s, g);
+  if (choice == kPlain && !tiny(g) && g.k > 0 && !fits_cublas_lt(s, g) && fits_behind_cublas_lt(s, g)) behind_cublas_lt(s, g);
+  else gemm_with(s, g, choice);
+}
+
+}  // namespace
+
 void gemm(Stream& s, const Gemm& given) {
   if (given.m == 0 || given.n == 0 || given.batch == 0) return;
-  if (fits_tiles(given) || given.compute == DType::f32 || given.k == 0 || tiny(given) || !has_sm90a(s)) return gemm_with(s, given, gemm_choice(s, given));
+  if (given.compute == DType::f32) return gemm_f32(s, given);
+  if (fits_tiles(given) || given.k == 0 || tiny(given) || !has_sm90a(s)) return gemm_with(s, given, gemm_choice(s, given));
   const Gemm g = with_copies(s, given);
   if (fits_tiles(g) || !fits_as_shares(g)) return gemm_with(s, g, gemm_choice(s, g));
   const auto c = choose_tile(g, multiprocessors(s), kHalf);

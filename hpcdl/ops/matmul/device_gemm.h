@@ -44,6 +44,7 @@ struct Gemm {
   DType compute = DType::f32;
   GemmOperand a, b;
   GemmResult out;
+  bool tf32 = false;  // f32: operands may be cut to TF32 (gemm() adds f32_products.h's word)
 };
 
 /// D = ... as above, by the fastest way known for this product: set_gemm_chooser()'s, else one picked from the shape.

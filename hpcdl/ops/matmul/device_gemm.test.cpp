@@ -13,6 +13,8 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/core/tolerance.h"
+#include "hpcdl/ops/f32_products.h"
+#include "hpcdl/ops/matmul/cublas_lt.h"
 #include "hpcdl/testing/activations.h"
 
 #if HPCDL_CUDA
@@ -28,7 +30,11 @@ struct Product {
   GemmActivation activation = GemmActivation::none;
   float scale = 1;
   bool shared_b = false;
+  bool tf32 = false;
 };
+
+/// Of a product of two f32 operands, of which each loses less than 2^-10 of itself when all but TF32's 11 significant bits are cut off.
+constexpr double kCut = 0x1p-9 + 0x1p-20;
 
 double slope(GemmActivation a, double z) {
   constexpr double kStep = 1e-5;
@@ -82,7 +88,8 @@ struct Case {
     gemm = {.m = p.m, .n = p.n, .k = p.k, .batch = p.batch, .compute = type,
             .a = {a.device.tensor.data(), type, a.ld, p.transpose_a, ar * a.ld}, .b = {b.device.tensor.data(), type, b.ld, p.transpose_b, p.shared_b ? 0 : br * b.ld},
             .out = {.d = d.device.tensor.data(), .dtype = out, .ld = d.ld, .batch_stride = p.m * d.ld, .accumulate = p.accumulate, .scale = p.scale,
-                    .activation = p.activation}};
+                    .activation = p.activation},
+            .tf32 = p.tf32};
     if (p.bias) bias = Both(s, DType::f32, 1, p.n, p.n, 4), gemm.out.bias = bias.device.tensor.data();
     if (p.z) z = Both(s, out, p.m, p.n, ld(p.n), 5), gemm.out.z = z.device.tensor.data(), gemm.out.z_ld = z.ld;
     if (p.residual) {
@@ -119,7 +126,7 @@ struct Case {
       for (std::int64_t j = 0; j < p.n; ++j) {
         const auto at = static_cast<std::size_t>(i * p.n + j);
         const double v = static_cast<double>(get(got.tensor.data(), x.dtype, i * x.ld + j));
-        const double allowed = 1.2 * allowed_error(x.dtype, std::abs(expected[at]), static_cast<double>(p.k), magnitude[at]);  // slopes of gelu reach 1.13
+        const double allowed = 1.2 * (allowed_error(x.dtype, std::abs(expected[at]), static_cast<double>(p.k), magnitude[at]) + (p.tf32 ? kCut * magnitude[at] : 0));  // slopes of gelu reach 1.13
         if (!(std::abs(v - expected[at]) <= allowed) && ++wrong <= 3)
           ADD_FAILURE() << what << " (" << i << ", " << j << "): expected " << expected[at] << ", got " << v << ", allowed " << allowed;
       }
@@ -161,6 +168,12 @@ const Product kProducts[] = {
     {.m = 1, .n = 512, .k = 264, .transpose_b = true, .out = DType::f32, .bias = true},
 };
 
+/// g with nothing behind its sums.
+Gemm plain_product(Gemm g) {
+  g.tf32 = true, g.out = {.d = g.out.d, .dtype = g.out.dtype, .ld = g.out.ld, .batch_stride = g.out.batch_stride};
+  return g;
+}
+
 class DeviceGemm : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
@@ -171,7 +184,7 @@ class DeviceGemm : public ::testing::TestWithParam<int> {
 
 TEST_P(DeviceGemm, EveryCandidateIsRight) {
   Stream s(Device{DeviceKind::cuda, 0}, pool);
-  for (const DType type : {DType::bf16, DType::f16}) {
+  for (const DType type : {DType::bf16, DType::f16, DType::f32}) {
     Case c(s, kProducts[GetParam()], type, 8);
     for (const auto& way : gemm_candidates(s, c.gemm)) {
       SCOPED_TRACE(std::string(dtype_name(type)) + " " + std::string(way.name));
@@ -183,12 +196,36 @@ TEST_P(DeviceGemm, EveryCandidateIsRight) {
 // Addresses, strides and types that the copy engine cannot take, small and large.
 TEST_P(DeviceGemm, AnyOperandIsTaken) {
   Stream s(Device{DeviceKind::cuda, 0}, pool);
-  Case c(s, kProducts[GetParam()], DType::bf16, 3);
-  c.verify(s, [&] { gemm(s, c.gemm); });
   Product large = kProducts[GetParam()];
-  large.m += 200, large.n += 200, large.k += 300;
-  Case l(s, large, DType::bf16, 3);
-  l.verify(s, [&] { gemm(s, l.gemm); });
+  large.m += 160, large.n += 160, large.k += 163;
+  for (const DType type : {DType::bf16, DType::f32}) {
+    Case c(s, kProducts[GetParam()], type, 3);
+    c.verify(s, [&] { gemm(s, c.gemm); });
+    Case l(s, large, type, 3);
+    l.verify(s, [&] { gemm(s, l.gemm); });
+  }
+}
+
+// Large f32 products go to the library, and what it cannot do behind their sums follows in a pass of its own: the same bits whether
+// an arena puts them at multiples of 16 bytes or of 256. Told so, it cuts operands to TF32, and only then.
+TEST_P(DeviceGemm, LargeProductsOfF32) {
+  Stream s(Device{DeviceKind::cuda, 0}, pool);
+  Product large = kProducts[GetParam()];
+  large.m += 160, large.n += 160, large.k += 160;
+  Case exact(s, large, DType::f32, 8);
+  exact.verify(s, [&] { gemm(s, exact.gemm); });
+  const auto bits = exact.run(s, [&] { gemm(s, exact.gemm); });
+  large.tf32 = true;
+  Case cut(s, large, DType::f32, 8);
+  cut.verify(s, [&] { gemm(s, cut.gemm); });
+  const auto fewer = cut.run(s, [&] { gemm(s, cut.gemm); });
+  const auto told = exact.run(s, [&] {
+    const WithF32Products set(F32Products::tf32);
+    gemm(s, exact.gemm);
+  });
+  const auto same = [](const OwnedTensor& a, const OwnedTensor& b) { return std::memcmp(a.tensor.data(), b.tensor.data(), static_cast<std::size_t>(a.tensor.bytes())) == 0; };
+  EXPECT_TRUE(same(told, fewer)) << "set for a thread or for one product";
+  EXPECT_NE(same(bits, fewer), fits_cublas_lt(s, plain_product(exact.gemm))) << "TF32 is what was asked for, where there is the library";
 }
 
 TEST_P(DeviceGemm, CapturedGivesTheSameBits) {

@@ -1,0 +1,31 @@
+#pragma once
+// How a GPU forms products of f32 operands: matrix products and convolutions. Everything is stored, and added up, in f32 either way.
+
+namespace hpcdl {
+
+enum class F32Products : unsigned char {
+  exact,  // of all 24 bits
+  tf32,   // of operands cut to TF32's 11 significant bits on their way into the tensor cores: several times as fast
+};
+
+namespace detail {
+inline thread_local F32Products f32_products = F32Products::exact;
+}
+
+/// Of what the calling thread launches; captured work keeps what it was captured with. Products too small to
+/// matter, and decoding, are exact whatever it says, and so are CPUs.
+inline F32Products f32_products() { return detail::f32_products; }
+
+/// Sets it for as long as this lives.
+class WithF32Products {
+ public:
+  explicit WithF32Products(F32Products p) : before_(detail::f32_products) { detail::f32_products = p; }
+  ~WithF32Products() { detail::f32_products = before_; }
+  WithF32Products(const WithF32Products&) = delete;
+  WithF32Products& operator=(const WithF32Products&) = delete;
+
+ private:
+  F32Products before_;
+};
+
+}  // namespace hpcdl
