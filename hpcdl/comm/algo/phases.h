@@ -1,5 +1,5 @@
 #pragma once
-// How ranks of one host keep step in shared memory, and how they see each other's private memory.
+// How ranks of one host keep step in shared memory, and how threads see each other's tensors.
 
 #include <array>
 
@@ -28,28 +28,17 @@ class Phases {
   Shared& shared_;
 };
 
-/// How a rank gets at private memory of the other ranks of its host.
-enum class Reach : std::uint8_t {
-  none = 1,  // staging it is
-  copies,    // the system copies from one process to another (process_vm_readv)
-  direct,    // one process
-};
+/// Whether all ranks are threads of one process. The same on all ranks; collective at a group's first call, remembered in its shared memory.
+bool one_process(Phases& p, Ground& g);
 
-/// The same on all ranks. Collective at a group's first call, remembered in its shared memory.
-Reach reach(Phases& p, Ground& g);
-
-/// Addresses of memory of all ranks. Publishing is a phase, from which they may be read until the next.
+/// Addresses of tensors of all ranks of one process. Publishing is a phase, from which they may be read until the next.
 class Others {
  public:
   Others(Phases& p, Ground& g, const std::byte* mine);
-  const std::byte* at(int index) const { return reinterpret_cast<const std::byte*>(addresses_[static_cast<std::size_t>(index)]); }
-  /// Copies from a rank's memory.
-  void read(int index, std::byte* to, const std::byte* from, std::int64_t n) const;
+  std::byte* at(int index) const { return reinterpret_cast<std::byte*>(addresses_[static_cast<std::size_t>(index)]); }
 
  private:
-  Reach reach_;
   std::vector<std::uint64_t> addresses_;
-  std::vector<int> processes_;
 };
 
 }  // namespace hpcdl::comm::algo

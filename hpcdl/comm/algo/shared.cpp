@@ -6,8 +6,9 @@ namespace hpcdl::comm::algo {
 
 namespace {
 
-/// Bytes up to which staging beats two more phases: measured on 2 cores of a Zen 5.
-constexpr std::int64_t kShortWindow = 2 << 10, kShortPrivate = 1 << 20;
+/// Bytes up to which staging beats two more phases: measured on 2 cores of a Zen 5. Private tensors of processes are staged whatever their size:
+/// to copy them from one process to another (process_vm_readv) took twice as long at 4 to 64 MB.
+constexpr std::int64_t kShortWindow = 2 << 10, kShortOfThreads = 1 << 20;
 /// Bytes from which what only moves goes past the caches.
 constexpr std::int64_t kStream = 16 << 20;
 /// Ranks up to which each sums all of a staged tensor itself, rather than a slice for all.
@@ -46,7 +47,6 @@ void reduce_in_place(const Reduction& r, Phases& p, Rows tensors, std::int64_t n
   const Range own = slice(n, r.bytes(1), p.size(), p.index());
   for (int k = 0; k < p.size(); ++k) tensors[k] += r.bytes(own.begin);
   combine_all(r, tensors.out(), tensors.in(), own.count());
-  p.meet();
 }
 
 /// Every rank stages, round by round, what others need of its `parts` parts of n elements, `stride` bytes apart; one whose `in` is null
@@ -88,34 +88,9 @@ void reduce_staged_slices(const Reduction& r, Phases& p, std::byte* x, std::int6
   });
 }
 
-/// Each rank reduces its slice from all private tensors into its own, from where the others fetch it.
-void reduce_by_reading(const Reduction& r, Phases& p, Ground& g, std::byte* x, std::int64_t n) {
-  const Others others(p, g, x);
-  const std::int64_t round = kRound / r.bytes(1);
-  std::byte* room = g.scratch.bytes(kRound * p.size());
-  Rows in(p.size());
-  const Range own = slice(n, r.bytes(1), p.size(), p.index());
-  for (std::int64_t at = own.begin; at < own.end; at += round) {
-    const std::int64_t count = std::min(round, own.end - at);
-    std::byte* out = x + r.bytes(at);
-    for (int k = 0; k < p.size(); ++k) {
-      in[k] = k == p.index() ? out : room + k * kRound;
-      if (k != p.index()) others.read(k, room + k * kRound, others.at(k) + r.bytes(at), r.bytes(count));
-    }
-    combine_all(r, std::span(&out, 1), in.in(), count);
-  }
-  p.meet();
-  for (int step = 1; step < p.size(); ++step) {
-    const int k = (p.index() + step) % p.size();
-    const Range theirs = slice(n, r.bytes(1), p.size(), k);
-    others.read(k, x + r.bytes(theirs.begin), others.at(k) + r.bytes(theirs.begin), r.bytes(theirs.count()));
-  }
-  p.meet();
-}
-
 Rows addresses(const Others& others, int size) {
   Rows list(size);
-  for (int k = 0; k < size; ++k) list[k] = const_cast<std::byte*>(others.at(k));
+  for (int k = 0; k < size; ++k) list[k] = others.at(k);
   return list;
 }
 
@@ -125,22 +100,16 @@ Rows addresses(const decltype(Call::in_place)& place, int size) {
   return list;
 }
 
-/// For what only moves: fetch(k, to, from, n) copies from the tensor of rank k, wherever it lies. `long_enough`: bytes that move.
-/// Ends with a phase: from then on every rank may write to its tensor.
+/// Calls use(rows) with the addresses of all ranks' tensors, of which nobody writes one until all have come back from it.
 template <class Use> void with_inputs(const Call& c, Ground& g, Phases& p, Use&& use) {
-  if (c.in_place) {
-    p.meet();
-    use([&](int k, std::byte* to, std::int64_t offset, std::int64_t n) { move_bytes(to, c.in_place.at(k) + offset, n, n * p.size()); });
-  } else {
-    const Others others(p, g, c.in);
-    use([&](int k, std::byte* to, std::int64_t offset, std::int64_t n) { others.read(k, to, others.at(k) + offset, n); });
-  }
+  if (c.in_place) p.meet(), use(addresses(c.in_place, p.size()));
+  else use(addresses(Others(p, g, c.in), p.size()));
   p.meet();
 }
 
 bool staged_pays(const Call& c, Ground& g, Phases& p, std::int64_t bytes) {
-  if (bytes <= (c.in_place ? kShortWindow : kShortPrivate)) return true;
-  return !c.in_place && reach(p, g) == Reach::none;
+  if (c.in_place) return bytes <= kShortWindow;
+  return bytes <= kShortOfThreads || !one_process(p, g);
 }
 
 }  // namespace
@@ -149,9 +118,7 @@ void shared_all_reduce(const Call& c, Ground& g) {
   Phases p(g);
   const Reduction r = reduction_of(c, g);
   if (staged_pays(c, g, p, c.bytes())) return p.size() <= kAlone ? reduce_staged_alone(r, p, c.out, c.count) : reduce_staged_slices(r, p, c.out, c.count);
-  if (c.in_place) return p.meet(), reduce_in_place(r, p, addresses(c.in_place, p.size()), c.count);
-  if (reach(p, g) == Reach::copies) return reduce_by_reading(r, p, g, c.out, c.count);
-  reduce_in_place(r, p, addresses(Others(p, g, c.out), p.size()), c.count);
+  with_inputs(c, g, p, [&](const Rows& tensors) { reduce_in_place(r, p, tensors, c.count); });
 }
 
 void shared_reduce_scatter(const Call& c, Ground& g) {
@@ -164,47 +131,26 @@ void shared_reduce_scatter(const Call& c, Ground& g) {
     return staged_rounds(p, size, c.count, r.bytes(1), c.in, c.bytes(), true, [&](std::int64_t at, std::int64_t count, auto&& staged) {
       for (int k = 0; k < size; ++k) in[k] = k == index ? mine + r.bytes(at) : staged(k, index);
       std::byte* out = c.out + r.bytes(at);
-      combine_all(r, std::span(&out, 1), in.in(), count);
+      combine_all(r, std::span(&out, 1), in.in(), count, c.bytes() * size >= kStream);
     });
-  const bool seen = c.in_place || reach(p, g) == Reach::direct;  // inputs can be read where they are
-  const std::int64_t round = seen ? c.count : kRound / r.bytes(1);
-  std::byte* room = seen ? nullptr : g.scratch.bytes(kRound * size);
-  const auto reduce = [&](auto&& source) {
-    for (std::int64_t at = 0; at < c.count; at += round) {
-      const std::int64_t count = std::min(round, c.count - at);
-      for (int k = 0; k < size; ++k)
-        in[k] = k == index ? mine + r.bytes(at) : source(k, index * c.bytes() + r.bytes(at), r.bytes(count));
-      std::byte* out = c.out + r.bytes(at);
-      combine_all(r, std::span(&out, 1), in.in(), count);
-    }
-  };
-  if (c.in_place) {
-    p.meet();
-    reduce([&](int k, std::int64_t offset, std::int64_t) { return c.in_place.at(k) + offset; });
-  } else {
-    const Others others(p, g, c.in);
-    reduce([&](int k, std::int64_t offset, std::int64_t n) {
-      if (seen) return const_cast<std::byte*>(others.at(k)) + offset;
-      others.read(k, room + k * kRound, others.at(k) + offset, n);
-      return room + k * kRound;
-    });
-  }
-  p.meet();
+  with_inputs(c, g, p, [&](Rows rows) {
+    for (int k = 0; k < size; ++k) in[k] = rows[k] + index * c.bytes();
+    combine_all(r, std::span(&c.out, 1), in.in(), c.count);
+  });
 }
 
 void shared_all_gather(const Call& c, Ground& g) {
   Phases p(g);
   const std::int64_t part = c.bytes();
   if (staged_pays(c, g, p, part))
-    return copy_bytes(c.out + p.index() * part, c.in, part), staged_rounds(p, 1, part, 1, c.in, 0, false, [&](std::int64_t at, std::int64_t n, auto&& staged) {
+    return move_bytes(c.out + p.index() * part, c.in, part, part * p.size()), staged_rounds(p, 1, part, 1, c.in, 0, false, [&](std::int64_t at, std::int64_t n, auto&& staged) {
       for (int k = 0; k < p.size(); ++k)
-        if (k != p.index()) copy_bytes(c.out + k * part + at, staged(k, 0), n);
+        if (k != p.index()) move_bytes(c.out + k * part + at, staged(k, 0), n, part * p.size());
     });
-  with_inputs(c, g, p, [&](auto&& fetch) {
-    move_bytes(c.out + p.index() * part, c.in, part, part * p.size());
-    for (int step = 1; step < p.size(); ++step) {
+  with_inputs(c, g, p, [&](Rows rows) {
+    for (int step = 0; step < p.size(); ++step) {
       const int k = (p.index() + step) % p.size();
-      fetch(k, c.out + k * part, 0, part);
+      move_bytes(c.out + k * part, rows[k], part, part * p.size());
     }
   });
 }
@@ -214,15 +160,14 @@ void shared_all_to_all(const Call& c, Ground& g) {
   const std::int64_t part = c.bytes();
   const int own = p.index();
   if (staged_pays(c, g, p, part * p.size()))
-    return copy_bytes(c.out + own * part, c.in + own * part, part), staged_rounds(p, p.size(), part, 1, c.in, part, true, [&](std::int64_t at, std::int64_t n, auto&& staged) {
+    return move_bytes(c.out + own * part, c.in + own * part, part, part * p.size()), staged_rounds(p, p.size(), part, 1, c.in, part, true, [&](std::int64_t at, std::int64_t n, auto&& staged) {
       for (int k = 0; k < p.size(); ++k)
-        if (k != own) copy_bytes(c.out + k * part + at, staged(k, own), n);
+        if (k != own) move_bytes(c.out + k * part + at, staged(k, own), n, part * p.size());
     });
-  with_inputs(c, g, p, [&](auto&& fetch) {
-    move_bytes(c.out + own * part, c.in + own * part, part, part * p.size());
-    for (int step = 1; step < p.size(); ++step) {
+  with_inputs(c, g, p, [&](Rows rows) {
+    for (int step = 0; step < p.size(); ++step) {
       const int k = (own + step) % p.size();
-      fetch(k, c.out + k * part, own * part, part);
+      move_bytes(c.out + k * part, rows[k] + own * part, part, part * p.size());
     }
   });
 }
