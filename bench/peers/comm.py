@@ -2,11 +2,12 @@
 """Collectives on two CPU ranks of this host against the best of Open MPI's algorithms, and on two hosts of two ranks (network namespaces joined
 at 1 Gbit/s) against MPI_Allreduce: the bars of the distribution, as one JSON file.
 
-    comm.py HPCDL [--out FILE] [--seconds S] [--only host|hosts]
+    comm.py HPCDL [--out FILE] [--seconds S] [--only host|hosts|sweep]
 
 malloc keeps what it was given (MALLOC_*), which is what Open MPI's own buffers gain most from. Every number is a median of rounds in which our
 call and MPI's take turns in one process; where several of MPI's algorithms are tried, each has a launch of its own, with ours in it again, and the
 one that is worst for us counts. Needs root for --only hosts; what it made is taken away again.
+--only sweep: every size from 4 B to 256 MB and every algorithm of the four collectives, into comm_sweep.json, and pictures comm_COLLECTIVE.svg beside it.
 """
 
 import argparse
@@ -100,15 +101,38 @@ def two_hosts(hpcdl, seconds):
     return [{**found, "against": "default", "link": "1 Gbit/s", "goal": 1.5}]
 
 
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
+KEPT = ("collective", "algorithm", "memory", "bytes", "us", "busbw", "native_us", "ratio", "ratio_low", "ratio_high", "max_error")
+
+
+def sweep(hpcdl, seconds, folder):
+    """Two ranks of this host; each collective in a launch of its own."""
+    rows, machine = [], {}
+    for collective in COLLECTIVES:
+        picture = ["--svg", str(folder / f"comm_{collective}.svg")]
+        found = one(["mpirun", "-n", "2", "--bind-to", "core", hpcdl, "bench", "comm", "--json", "--check", "--seconds", str(seconds), "--collective", collective, *picture])
+        machine = found["machine"]
+        rows += [{k: float(f"{r[k]:.4g}") if isinstance(r[k], float) else r[k] for k in KEPT if k in r} for r in found["rows"]]
+    text = ",\n".join(json.dumps(r) for r in rows)
+    what = "hpcdl bench comm, 2 ranks on one host, fp32, against MPI's own call in the same rounds; malloc keeps what it was given"
+    (folder / "comm_sweep.json").write_text(f'{{"what": {json.dumps(what)}, "machine": {json.dumps(machine)}, "rows": [\n{text}\n]}}\n')
+    for collective in COLLECTIVES:
+        ours = [r for r in rows if r["collective"] == collective and r["algorithm"] == "shared" and r["ratio"]]
+        for memory in ("private", "window"):
+            print(f"{collective:>15} shared {memory:>8}  " + "  ".join(f"{r['bytes']}: {r['ratio']:.2f}" for r in ours if r["memory"] == memory))
+
+
 def main():
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("hpcdl")
     words.add_argument("--out")
     words.add_argument("--seconds", type=float, default=0.5)
-    words.add_argument("--only", choices=["host", "hosts"])
+    words.add_argument("--only", choices=["host", "hosts", "sweep"])
     o = words.parse_args()
     hpcdl = str(pathlib.Path(o.hpcdl).resolve())
     name, short = common.cpu()
+    if o.only == "sweep":
+        return sweep(hpcdl, o.seconds, pathlib.Path(o.out) if o.out else common.ROOT / "bench" / "results" / short)
     out = pathlib.Path(o.out) if o.out else common.ROOT / "bench" / "results" / short / "comm.json"
     kept = json.loads(out.read_text())["rows"] if o.only and out.exists() else []
     fresh = ([] if o.only == "hosts" else one_host(hpcdl, o.seconds)) + ([] if o.only == "host" else two_hosts(hpcdl, o.seconds))

@@ -99,6 +99,8 @@ Plan make_plan(const Place& p, const RendezvousOptions& o) {
     return {Plan::Kind::mpi, {}, 0, 1, {}, {}};
   }
   if (m != "env" && m != "auto") fail_usage("dist", "dist.method is \"{}\"; expected auto, env, mpi, tcp://HOST:PORT or file://PATH", m);
+  // A launch without a name is known by its parent process, which a script around each rank would hide: where MPI can tell, it does.
+  if (m == "auto" && p.run_id.empty() && o.broadcast) return {Plan::Kind::mpi, {}, 0, 1, {}, {}};
   if (m == "auto" && p.one_host() && (p.master_host.empty() || p.source != "options")) {
     const char* temporary = std::getenv("TMPDIR");
     return file_plan(p, fmt::format("{}/hpcdl-store-{}", temporary && *temporary ? temporary : "/tmp", getuid()));

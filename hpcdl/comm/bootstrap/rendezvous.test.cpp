@@ -78,6 +78,19 @@ TEST(rendezvous, mpi) {
   });
 }
 
+/// MPICH's mpirun gives none; a script around each rank has a process number of its own.
+TEST(rendezvous, a_launch_without_a_name_meets_over_mpi) {
+  std::promise<std::string> told;
+  auto heard = told.get_future().share();
+  expect_to_meet(3, true, [&](int r) {
+    return RendezvousOptions{.timeout = 20s, .broadcast = [&, r](const std::string& text) {
+                               if (r == 0) told.set_value(text);
+                               return heard.get();
+                             }};
+  }, [](Place& p) { p.run_id.clear(); });
+  EXPECT_EQ(heard.wait_for(0s), std::future_status::ready) << "they met without MPI";
+}
+
 TEST(rendezvous, one_host_needs_nothing) {
   expect_to_meet(4, true, [](int) { return RendezvousOptions{.timeout = 20s}; });
   expect_to_meet(1, true, [](int) { return RendezvousOptions{.timeout = 20s}; });
