@@ -101,13 +101,13 @@ template <class Isa, int M, int NV, bool Add, class W, class Ld>
 template <class Isa, int NV, bool Add, class W, class Ld>
 [[gnu::noinline]] void tiles(float* c, Ld ldc, Words<W> a, const W* b, Ld ldb, std::int64_t m, std::int64_t k) {
   constexpr int M = TileShape<Isa>::M, kTall = 2 * NV <= TileShape<Isa>::NV ? 2 * M : M;  // as many accumulators where the lanes are few
-  const auto rows = [&](auto n, std::int64_t i) [[gnu::always_inline]] {
+  const auto rows = [&](auto n, std::int64_t i) __attribute__((always_inline)) {
     tile<Isa, n, NV, Add>(c + i * ldc, ldc, Words<W>{a.a + i * a.am, a.am, a.ak}, b, ldb, k);
   };
   std::int64_t i = 0;
   if constexpr (kTall > M)
     for (; i + kTall <= m; i += kTall) rows(std::integral_constant<int, kTall>{}, i);
-  in_chunks<M>(m - i, [&](auto n, std::int64_t j) [[gnu::always_inline]] { rows(n, i + j); });
+  in_chunks<M>(m - i, [&](auto n, std::int64_t j) __attribute__((always_inline)) { rows(n, i + j); });
 }
 
 /// C (m, n) = A (m, k) B (k, n), or += ; k in words. n is rounded up to whole vectors: rows of B and C must be that long.

@@ -77,7 +77,7 @@ template <class T> struct NormRow {
 };
 
 template <class Isa, bool Center, class T, class P>
-NormRow<T> norm_backward_row(const NormBackward& o, std::int64_t r) {
+NormRow<T> norm_backward_row(const NormBackward& o, std::int64_t r, std::int64_t ahead) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   const auto at = [&](const auto& t) { return t ? static_cast<T*>(const_cast<void*>(t.View::data())) + r * t.row_stride() : nullptr; };
@@ -87,7 +87,9 @@ NormRow<T> norm_backward_row(const NormBackward& o, std::int64_t r) {
   const P* gamma = o.gamma.ptr<P>();
   const V m(row.mean);
   V dot0(0.0f), dot1(0.0f), sum0(0.0f), sum1(0.0f);
+  const auto* next = row.h + ahead * o.h.row_stride();
   const auto step = [&](V& dot, V& sum, std::int64_t i, auto k) {
+    __builtin_prefetch(next + i, 0, 2);
     const V g = load<V>(row.dy + i, k) * load<V>(gamma + i, k);
     if constexpr (Center) sum = sum + g;
     dot = fma(g, load<V>(row.h + i, k) - m, dot);
@@ -117,14 +119,13 @@ void norm_backward_rows(const NormBackward& o, const NormRow<T>* rows, float* dg
     else if (past_cache) stream(p, v, k);
     else store(p, v, k);
   };
-  const auto next_h = R * o.h.row_stride(), next_dy = R * o.dy.row_stride();
+  const auto next_dy = R * o.dy.row_stride();
   loop<Isa>(n, [&](std::int64_t i, auto k) {
     const V w = load<V>(gamma + i, k);
     V dg = load<V>(dgamma + i, k), db = load<V>(dbeta + i, k);
     for (int q = 0; q < R; ++q) {
       const auto& row = rows[q];
-      __builtin_prefetch(row.h + next_h + i, 0, 2);  // the next R rows
-      __builtin_prefetch(row.dy + next_dy + i, 0, 2);
+      __builtin_prefetch(row.dy + next_dy + i, 0, 2);  // of the next R rows; their h was asked for with the sums
       const V dy = load<V>(row.dy + i, k), xhat = (load<V>(row.h + i, k) - V(row.mean)) * V(row.rstd);
       dg = fma(dy, xhat, dg);
       db = db + dy;
@@ -147,11 +148,11 @@ template <class Isa, bool Center, class T, class P> void norm_backward_chunk(con
   NormRow<T> rows[R];
   auto r = begin;
   for (; r + R <= end; r += R) {
-    for (int q = 0; q < R; ++q) rows[q] = norm_backward_row<Isa, Center, T, P>(o, r + q);
+    for (int q = 0; q < R; ++q) rows[q] = norm_backward_row<Isa, Center, T, P>(o, r + q, R);
     norm_backward_rows<Isa, R, T, P>(o, rows, dgamma, dbeta, n);
   }
   for (; r < end; ++r) {
-    rows[0] = norm_backward_row<Isa, Center, T, P>(o, r);
+    rows[0] = norm_backward_row<Isa, Center, T, P>(o, r, 1);
     norm_backward_rows<Isa, 1, T, P>(o, rows, dgamma, dbeta, n);
   }
   simd::stream_fence<Isa>();

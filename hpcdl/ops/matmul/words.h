@@ -204,6 +204,21 @@ void pack_across_pairs(const PackArgs& p) {
   }
 }
 
+/// One panel of NV whole vectors, whose rows the source holds one after the other: nothing but loads and stores.
+template <class D, class W, int NV, class T>
+void pack_across_whole(const PackArgs& p) {
+  constexpr int kLanes = D::kLanes, kGroup = D::kGroup, kAhead = 8;
+  const std::int64_t ld = p.ld, words = p.k / kGroup;
+  const T* row = static_cast<const T*>(p.src);
+  std::uint32_t* dst = p.dst;
+  for (std::int64_t k = 0; k < words; ++k, row += kGroup * ld, dst += NV * kLanes) {
+    for (int g = 0; g < kGroup; ++g)
+      for (int c = 0; c < NV * kLanes; c += static_cast<int>(64 / sizeof(T))) __builtin_prefetch(row + (kAhead * kGroup + g) * ld + c, 0, 3);
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; ++v) W::store(dst + v * kLanes, W::across(row + v * kLanes, ld, kGroup, kLanes), kLanes);
+  }
+}
+
 /// Rows of the source run along the panels. Several narrow panels advance together, so that whole lines are used while
 /// they are in L1, however far apart the rows lie.
 template <class D, class W, class T>
@@ -220,6 +235,10 @@ void pack_across(const PackArgs& p) {
       return pack_across<D, W, T>(pairs);
     }
   constexpr int kLanes = D::kLanes, kGroup = D::kGroup, kAhead = 8;
+  if (p.panels == 1 && p.cols == p.width && p.k % kGroup == 0) {
+    if (p.width == 3 * kLanes) return pack_across_whole<D, W, 3, T>(p);
+    if (p.width == 2 * kLanes) return pack_across_whole<D, W, 2, T>(p);
+  }
   const auto* src = static_cast<const T*>(p.src);
   const std::int64_t words = (p.k + kGroup - 1) / kGroup;
   const int together = p.width < 64 ? 64 / p.width : 1;

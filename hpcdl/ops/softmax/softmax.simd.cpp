@@ -91,8 +91,9 @@ struct Part {
   float top = -kInf, sum = 0;
 };
 
-/// Columns [at, at + n); their exponentials relative to the block's maximum go to r.temp if `keep`.
-template <class Isa, bool keep, class T> Part block(const Row<T>& r, std::int64_t at, std::int64_t n) {
+/// Columns [at, at + n); their exponentials relative to the block's maximum go to r.temp if `keep`. beside(i, lanes) is called
+/// with each exponential.
+template <class Isa, bool keep, class T, class F> Part block(const Row<T>& r, std::int64_t at, std::int64_t n, F&& beside) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   const T* x = r.x + at;
@@ -106,9 +107,13 @@ template <class Isa, bool keep, class T> Part block(const Row<T>& r, std::int64_
     prefetch_next(r, at + i, false);
     const V e = exp2(first(fma(load<V>(x + i, k), s, m), k, -kInf));
     if constexpr (keep) store(temp + i, e, k);
+    beside(at + i, k);
     return a + e;
   });
   return p;
+}
+template <class Isa, bool keep, class T> Part block(const Row<T>& r, std::int64_t at, std::int64_t n) {
+  return block<Isa, keep>(r, at, n, [](std::int64_t, auto) {});
 }
 
 template <class Isa> void join(Part& all, const Part& p) {
@@ -145,6 +150,27 @@ template <class Isa, class T> void long_row(const Row<T>& r) {
   }
 }
 
+/// Rows that fit a block and go past the cache, whole lines each: a row is written while the exponentials of the next one are
+/// formed, so that memory takes what it is given at an even pace. Gives the bits of long_row.
+template <class Isa, class T, class F> void rows_in_turn(std::int64_t begin, std::int64_t end, float* temp, F&& row_at) {
+  using V = simd::Vec<Isa>;
+  using namespace simd;
+  V factor(0.0f);
+  T* before = nullptr;  // where the exponentials of the row before go
+  const auto put = [&](std::int64_t r, std::int64_t i, auto k) { stream(before + i, load<V>(temp + (r - 1) % 2 * kBlock + i, k) * factor, k); };
+  for (auto r = begin; r < end; ++r) {
+    Row<T> row = row_at(r);
+    row.temp = temp + r % 2 * kBlock;
+    const Part p = !before ? block<Isa, true>(row, 0, row.n) : block<Isa, true>(row, 0, row.n, [&](std::int64_t i, auto k) {
+      put(r, i, k);
+      prefetch_next(row, i, true);
+    });
+    factor = V(power<Isa>(p.top - p.top) / p.sum);
+    before = row.y;
+  }
+  if (begin < end) loop<Isa>(row_at(begin).n, [&](std::int64_t i, auto k) { put(end, i, k); });
+}
+
 }  // namespace
 
 template <class Isa> void softmax(Isa, Pool& pool, Tensor y, View x, const Softmax::Args& a) {
@@ -152,15 +178,24 @@ template <class Isa> void softmax(Isa, Pool& pool, Tensor y, View x, const Softm
   const auto cols = x.cols();
   const bool past_cache = goes_past_cache(y);
   const auto ahead = rows_ahead(cols * dtype_bytes(x.dtype())) * x.row_stride();
-  pool.reserve_scratch((cols < kTempCols ? cols : kTempCols) * static_cast<std::int64_t>(sizeof(float)));
+  const bool in_turn = past_cache && !a.causal && cols > kShort * V::N && cols <= kBlock && y.row_stride() * dtype_bytes(y.dtype()) % 64 == 0 &&
+                       reinterpret_cast<std::uintptr_t>(y.data()) % 64 == 0;
+  pool.reserve_scratch((in_turn ? 2 * kBlock : cols < kTempCols ? cols : kTempCols) * static_cast<std::int64_t>(sizeof(float)));
   visit_dtype(x.dtype(), [&]<class T>() {
     for_rows_on_threads(pool, x.rows(), cols, [&](int thread, std::int64_t begin, std::int64_t end) {
       auto* temp = reinterpret_cast<float*>(pool.scratch(thread));
-      for (auto r = begin; r < end; ++r) {
-        const Row<T> row{y.ptr<T>() + r * y.row_stride(), x.ptr<T>() + r * x.row_stride(), visible(x, r, a.causal), a.scale * 1.44269504f, ahead, past_cache, temp};
-        if (row.n <= kShort * V::N) short_row<Isa>(row);
-        else long_row<Isa>(row);
-        write<Isa>(row, row.n, cols, [](std::int64_t, auto) { return V(0.0f); });
+      const auto row_at = [&](std::int64_t r) {
+        return Row<T>{y.ptr<T>() + r * y.row_stride(), x.ptr<T>() + r * x.row_stride(), visible(x, r, a.causal), a.scale * 1.44269504f, ahead, past_cache, temp};
+      };
+      if (in_turn) {
+        rows_in_turn<Isa, T>(begin, end, temp, row_at);
+      } else {
+        for (auto r = begin; r < end; ++r) {
+          const Row<T> row = row_at(r);
+          if (row.n <= kShort * V::N) short_row<Isa>(row);
+          else long_row<Isa>(row);
+          write<Isa>(row, row.n, cols, [](std::int64_t, auto) { return V(0.0f); });
+        }
       }
       if (past_cache) simd::stream_fence<Isa>();
     });

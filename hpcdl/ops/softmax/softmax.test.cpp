@@ -74,6 +74,30 @@ TEST(Softmax, LargeResultsHaveTheBitsOfSmallOnes) {
   }
 }
 
+/// Rows of whole lines that go past the cache are written while the next row is computed: the same bits as a row alone, with every
+/// instruction set, any number of threads, and a row of nothing but -inf among them.
+TEST(Softmax, RowsInTurnHaveTheBitsOfARowAlone) {
+  constexpr std::int64_t rows = 4224, n = 1008;
+  OwnedTensor x({{rows, n}, DType::f32}), y(x.tensor.spec()), row({{1, n}, DType::f32});
+  const auto at = [&](const OwnedTensor& t, std::int64_t r) { return t.tensor.ptr<float>() + r * n; };
+  for (std::int64_t i = 0; i < rows * n; ++i) at(x, 0)[i] = static_cast<float>(i * 7919 % 1000) / 100;
+  std::fill_n(at(x, 2), n, -INFINITY);
+  for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512}) {
+    if (!simd::set_active_isa(isa)) continue;
+    for (int threads : {1, 2}) {
+      Pool pool(threads);
+      Stream s(pool);
+      std::fill_n(at(y, 0), rows * n, 7.0f);
+      Softmax::forward(s, y.tensor, x.tensor, {});
+      for (std::int64_t r : {0, 1, 2, 3, 2111, 2112, 4222, 4223}) {
+        Softmax::forward(s, row.tensor, View(at(x, r), row.tensor.spec()), {});
+        EXPECT_EQ(std::memcmp(at(row, 0), at(y, r), n * sizeof(float)), 0) << simd::isa_name(isa) << ", " << threads << " threads, row " << r;
+      }
+    }
+  }
+  simd::set_active_isa(simd::best_isa());
+}
+
 /// Columns masked by -inf count nothing, wherever the finite ones are; a row of them has no softmax.
 TEST(Softmax, MaskedBlocks) {
   for (std::int64_t n : {40, 5000, 70000}) {
