@@ -14,6 +14,7 @@
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/models/image_model.h"
 #include "hpcdl/train/trainer.h"
+#include "hpcdl/train/without_data.h"
 
 namespace hpcdl::cli {
 
@@ -32,11 +33,9 @@ int inspect_programs(const Options& o) {
   train::RunConfig config;
   if (o.path.ends_with(".toml")) io::ConfigTable(config).load({o.path}, {});
   else config.model = io::read_hf_config(io::find_model_folder(o.path));
-  config.model.resolve();
-  if (config.model.vocab == 0) config.model.vocab = config.data.vocab_size;  // what a trained tokenizer has at most
-  auto model = models::LanguageModel::create(config.model, config.train.seed, true);
+  const auto model = train::model_without_data(config);
   Pool pool(1);
-  const train::TrainStep step(model, pool, train::step_options(config));
+  const train::TrainStep step(*model, pool, train::step_options(config));
   const char* const names[] = {"forward and backward, first micro-batch", "forward and backward, further micro-batches", "update"};
   const auto programs = step.programs(std::min<std::int64_t>(config.train.accumulate, 2));
   std::string text;
@@ -47,7 +46,7 @@ int inspect_programs(const Options& o) {
     out.push_back({{"name", name}, {"records", programs[i]->program().records.size()}, {"flops", cost.flops}, {"bytes", cost.bytes}, {"peak_bytes", programs[i]->plan().arena_bytes}});
     text += fmt::format("{}\n{}\n", name, program_text(programs[i]->program(), programs[i]->plan()));
   }
-  if (o.json) print_json({{"parameters", model.parameter_count()}, {"programs", out}});
+  if (o.json) print_json({{"parameters", model->parameter_count()}, {"programs", out}});
   else print_text(text);
   return exit_code::kDone;
 }

@@ -93,5 +93,18 @@ TEST(rows, a_training_step_is_all_of_its_records) {
   EXPECT_FALSE(planned.front().measured());
 }
 
+TEST(rows, a_step_of_an_image_classifier_needs_no_data) {
+  train::RunConfig config;
+  io::ConfigTable(config).apply_toml("[model]\nfamily = \"resnet18\"\nchannels = 4\n[data]\nmixup = 0.2\n[train]\nbatch = 2\noptimizer = \"sgd\"\n", "test");
+  Pool pool(1);
+  const auto rows = step_rows(config, pool, roofs_for_tests(), {.step_runs = 1}, true, {});
+  std::int64_t convolutions = 0;
+  for (const auto& r : rows) {
+    EXPECT_TRUE(r.measured()) << r.op;
+    if (r.op == "conv2d" && r.pass == "forward") convolutions += r.count;
+  }
+  EXPECT_EQ(convolutions, 20) << "a stem, sixteen in blocks, three around them";
+}
+
 }  // namespace
 }  // namespace hpcdl::lab::roofline

@@ -6,11 +6,11 @@
 #include <map>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/rng.h"
 #include "hpcdl/lab/compare/statistics.h"
 #include "hpcdl/lab/profile/timer.h"
 #include "hpcdl/lab/roofline/rows.h"
 #include "hpcdl/train/trainer.h"
+#include "hpcdl/train/without_data.h"
 
 namespace hpcdl::lab::roofline {
 
@@ -97,24 +97,15 @@ class Groups {
   std::vector<Row> rows_;
 };
 
-std::vector<std::int32_t> random_tokens(std::int64_t count, std::int64_t vocab, std::uint64_t stream) {
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>(Rng{7, stream}.below(i, static_cast<std::uint64_t>(vocab)));
-  return ids;
-}
-
 }  // namespace
 
 std::vector<Row> step_rows(train::RunConfig& config, Pool& pool, const Roofs& roofs, const Timing& timing, bool measured, const OnProgress& progress) {
-  config.model.resolve();
-  if (config.model.vocab == 0) config.model.vocab = config.data.vocab_size;  // what a trained tokenizer has at most
   if (progress) progress("making the model", 0);
-  auto model = models::LanguageModel::create(config.model, config.train.seed, true);
+  const auto model = train::model_without_data(config);
   const Device device = device_from_name(config.train.device);
-  train::TrainStep step(model, pool, train::step_options(config), device);
-  const auto tokens = random_tokens(config.train.batch * config.model.context, config.model.vocab, 1);
-  const auto targets = random_tokens(std::ssize(tokens), config.model.vocab, 2);
-  StepParams params{.seed = 1, .lr = 0, .grad_scale = 1.0f / static_cast<float>(tokens.size())};  // a rate of 0 keeps the weights
+  train::TrainStep step(*model, pool, train::step_options(config), device);
+  const train::DrawnBatch batch(config, step);
+  StepParams params{.seed = 1, .lr = 0, .grad_scale = 1.0f / static_cast<float>(batch.targets)};  // a rate of 0 keeps the weights
   Stream stream(device, pool, &params);
   const auto timer = record_timer(device);
   Groups groups;
@@ -126,9 +117,9 @@ std::vector<Row> step_rows(train::RunConfig& config, Pool& pool, const Roofs& ro
     if (progress) progress(update ? "the update" : "forward and backward", static_cast<double>(i) / static_cast<double>(programs.size()));
     std::vector<double> seconds(program.records.size());
     if (measured) {
-      // Hands over the tokens, and warms up; on a GPU programs are captured then.
-      if (!update) step.accumulate(tokens, targets, 0, static_cast<std::int64_t>(i));
-      else if (device.is_cuda()) step.update(0, std::ssize(tokens));
+      // Hands over the batch, and warms up; on a GPU programs are captured then.
+      if (!update) step.accumulate(batch.views(), 0, static_cast<std::int64_t>(i));
+      else if (device.is_cuda()) step.update(0, batch.targets);
       seconds = record_seconds(*timer, *programs[i], stream, timing.step_runs);
     }
     const auto times = update || i == 0 ? 1 : micro_batches - 1;

@@ -2,6 +2,7 @@
 
 #include "hpcdl/infer/generator.h"
 #include "hpcdl/train/trainer.h"
+#include "hpcdl/train/without_data.h"
 
 namespace hpcdl::lab::tune {
 namespace {
@@ -17,10 +18,8 @@ Wishes wishes_of_all(const std::vector<const Executable*>& programs, Device devi
 }  // namespace
 
 Wishes wishes_of_training(train::RunConfig& config, Pool& pool, Device device) {
-  config.model.resolve();
-  if (config.model.vocab == 0) config.model.vocab = config.data.vocab_size;  // what a trained tokenizer has at most
-  auto model = models::LanguageModel::create(config.model, config.train.seed, true);
-  const train::TrainStep step(model, pool, train::step_options(config), device);
+  const auto model = train::model_without_data(config);
+  const train::TrainStep step(*model, pool, train::step_options(config), device);
   return wishes_of_all(step.programs(std::min<std::int64_t>(config.train.accumulate, 2)), device, pool);
 }
 

@@ -1,0 +1,47 @@
+#include "hpcdl/train/without_data.h"
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/core/rng.h"
+#include "hpcdl/models/image_model.h"
+#include "hpcdl/models/language_model.h"
+#include "hpcdl/train/check_config.h"
+
+namespace hpcdl::train {
+
+std::unique_ptr<models::Trainable> model_without_data(RunConfig& config) {
+  check_config(config);
+  config.model.resolve();
+  if (io::is_image_family(config.model.family)) {
+    auto& image = config.image;
+    image.family = config.model.family == io::Family::resnet18 ? models::ImageFamily::resnet18 : models::ImageFamily::simple_cnn;
+    if (image.classes == 0) image.classes = 10;
+    image.resolve();
+    return std::make_unique<models::ImageModel>(models::ImageModel::create(image, config.train.seed, true));
+  }
+  if (config.model.vocab == 0) config.model.vocab = config.data.vocab_size;
+  return std::make_unique<models::LanguageModel>(models::LanguageModel::create(config.model, config.train.seed, true));
+}
+
+DrawnBatch::DrawnBatch(const RunConfig& config, const TrainStep& step) {
+  const auto ids = static_cast<std::uint64_t>(io::is_image_family(config.model.family) ? config.image.classes : config.model.vocab);
+  std::uint64_t stream = 0;
+  for (const auto& input : step.inputs()) {
+    const Rng rng{7, ++stream};
+    const auto& t = tensors.emplace_back(input.spec).tensor;
+    require(t.dtype() == DType::i32 || t.dtype() == DType::f32, "train", "the model reads \"{}\", which cannot be drawn", input.name);
+    for (std::int64_t i = 0; i < t.size(); ++i) {
+      const auto at = static_cast<std::uint64_t>(i);
+      if (t.dtype() == DType::i32) t.ptr<std::int32_t>()[i] = static_cast<std::int32_t>(rng.below(at, ids));
+      else t.ptr<float>()[i] = rng.uniform(at);
+    }
+    if (input.name == "targets") targets = t.size();
+  }
+}
+
+std::vector<View> DrawnBatch::views() const {
+  std::vector<View> list;
+  for (const auto& t : tensors) list.emplace_back(t.tensor);
+  return list;
+}
+
+}  // namespace hpcdl::train

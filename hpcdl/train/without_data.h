@@ -1,0 +1,25 @@
+#pragma once
+// A run's model and batches where no data are opened: to look at its programs, to time and to tune them.
+
+#include <memory>
+#include <vector>
+
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/train/config.h"
+#include "hpcdl/train/train_step.h"
+
+namespace hpcdl::train {
+
+/// New weights. What [model] leaves to the data: a vocabulary of data.vocab_size, which a trained tokenizer has at most, or ten classes. Resolves `config`.
+std::unique_ptr<models::Trainable> model_without_data(RunConfig& config);
+
+/// Inputs of a pass, drawn: ids, targets and pixels that a model of `config` can read.
+struct DrawnBatch {
+  std::vector<OwnedTensor> tensors;
+  std::int64_t targets = 0;
+
+  DrawnBatch(const RunConfig& config, const TrainStep& step);
+  std::vector<View> views() const;
+};
+
+}  // namespace hpcdl::train
