@@ -22,9 +22,9 @@ BasicBlock::BasicBlock(std::int64_t in, std::int64_t out, int stride) : conv1(co
 }
 
 Var BasicBlock::operator()(const Var& x, const nn::ForwardOptions& o) const {
-  const Var around = downsample ? downsample->norm(downsample->conv(x), o.training, false) : x;
-  const Var y = bn1(conv1(x), o.training, true);
-  return bn2(conv2(y), o.training, true, around);
+  const Var around = downsample ? downsample->norm(downsample->conv(x), o, false) : x;
+  const Var y = bn1(conv1(x), o, true);
+  return bn2(conv2(y), o, true, around);
 }
 
 ResNet::ResNet(const ImageConfig& c) : bn1(c.width), pooled(c.stem == Stem::imagenet) {
@@ -42,7 +42,7 @@ ResNet::ResNet(const ImageConfig& c) : bn1(c.width), pooled(c.stem == Stem::imag
 
 Var ResNet::logits(const Var& images, const nn::ForwardOptions& o) const {
   Graph& g = images.graph();
-  Var x = bn1(conv1(images), o.training, true);
+  Var x = bn1(conv1(images), o, true);
   if (pooled) x = max_pool2d(x, {.kernel = 3, .stride = 2, .pad = 1});
   int number = 1;
   for (const auto* layer : {&layer1, &layer2, &layer3, &layer4}) {

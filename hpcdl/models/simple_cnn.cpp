@@ -32,7 +32,7 @@ Var SimpleCnn::logits(const Var& images, const nn::ForwardOptions& o) const {
   Graph& g = images.graph();
   Var x = images;
   for (const auto& [conv, norm] : {std::pair(&conv1, &bn1), {&conv2, &bn2}, {&conv3, &bn3}}) {
-    const auto block = [&, &layer = *conv, &bn = *norm] { return max_pool2d(bn(layer(x), o.training, true), {.kernel = 2, .stride = 2}); };
+    const auto block = [&, &layer = *conv, &bn = *norm] { return max_pool2d(bn(layer(x), o, true), {.kernel = 2, .stride = 2}); };
     x = o.recompute ? g.checkpoint(block) : block();
   }
   const Var flat = g.reshape(x, {x[0], x[1] * x[2] * x[3]});

@@ -1,7 +1,8 @@
 #pragma once
 
+#include "hpcdl/nn/context.h"
 #include "hpcdl/nn/param.h"
-#include "hpcdl/ops/batch_norm/batch_norm.h"
+#include "hpcdl/nn/shared_batch.h"
 
 namespace hpcdl::nn {
 
@@ -21,14 +22,15 @@ struct BatchNorm {
     num_batches_tracked.role = Role::counter;
   }
 
-  /// training: by the statistics of this batch, which also go into the running ones.
-  Var operator()(const Var& x, bool training, bool relu, const Var& residual = {}) const {
+  /// In training: by the statistics of this batch, or of all ranks' batches, which also go into the running ones.
+  Var operator()(const Var& x, const ForwardOptions& o, bool relu, const Var& residual = {}) const {
     Graph& g = x.graph();
     const auto scope = module_scope(g, weight);
     auto a = args;
     a.relu = relu;
     const Var mean = running_mean(g), var = running_var(g);
-    return training ? batch_norm(x, weight(g), bias(g), mean, var, a, residual) : batch_norm_inference(x, weight(g), bias(g), mean, var, a, residual);
+    if (!o.training) return batch_norm_inference(x, weight(g), bias(g), mean, var, a, residual);
+    return o.shared_batch ? o.shared_batch->batch_norm(x, weight(g), bias(g), mean, var, a, residual) : batch_norm(x, weight(g), bias(g), mean, var, a, residual);
   }
   void visit(auto&& f) {
     f("weight", weight), f("bias", bias);

@@ -29,6 +29,8 @@ struct ForwardOptions {
   bool fused_mlp = false;
   /// A training pass: batch norms take the statistics of the batch, and bring their running ones up to date.
   bool training = false;
+  /// Non-null: those of all ranks' batches.
+  const class SharedBatch* shared_batch = nullptr;
   /// Share of every target's weight that is spread over all classes (image models).
   float label_smoothing = 0;
   /// Image models: every image is a mixture of two, each with its target and its weight.

@@ -5,6 +5,7 @@
 // the same bits; backward sums (sum(dz), sum(dz * n), count) over the ranks. Batches may differ in size. The gradients of weight and bias
 // are this rank's addends, as those of all other parameters of a data-parallel step.
 
+#include "hpcdl/nn/shared_batch.h"
 #include "hpcdl/ops/batch_norm/batch_norm.h"
 #include "hpcdl/parallel/collectives.h"
 
@@ -32,5 +33,17 @@ struct SyncBatchNorm {
 /// batch_norm over all ranks of `peers`. The running statistics, the same on all ranks, may be absent (both), the residual too.
 Var sync_batch_norm(const Var& x, const Var& weight, const Var& bias, const Var& running_mean, const Var& running_var, const BatchNorm::Args& a, const Peers& peers,
                     const Var& residual = {});
+
+/// A batch that the ranks of `data` share: what a training pass is recorded with (nn::ForwardOptions::shared_batch). Outlives the program.
+class SharedBatch final : public nn::SharedBatch {
+ public:
+  explicit SharedBatch(const comm::Group& data) : data_(data) {}
+  Var batch_norm(const Var& x, const Var& weight, const Var& bias, const Var& running_mean, const Var& running_var, const BatchNorm::Args& a, const Var& residual) const override {
+    return sync_batch_norm(x, weight, bias, running_mean, running_var, a, {&data_}, residual);
+  }
+
+ private:
+  comm::Group data_;
+};
 
 }  // namespace hpcdl::parallel

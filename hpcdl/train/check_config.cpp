@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kText[] = {"model.layers", "model.heads", "model.kv_heads", "model.width", "model.head_dim", "model.ffn", "model.vocab", "model.context", "model.norm_eps", "model.rope_theta",
                                       "model.tied", "model.attention_bias", "model.activation", "data.text", "data.tokenizer", "data.cache", "data.vocab_size", "data.val_fraction", "parallel.tp", "parallel.sequence"};
-constexpr std::string_view kImages[] = {"model.classes", "model.stem", "model.size", "model.channels", "data.images", "data.procedural", "data.workers", "data.prefetch", "data.crop", "data.flip",
+constexpr std::string_view kImages[] = {"model.classes", "model.stem", "model.size", "model.channels", "model.sync_batch_norm", "data.images", "data.coarse", "data.procedural", "data.workers", "data.prefetch", "data.crop", "data.flip",
                                         "data.random_resized", "data.mixup", "data.normalise", "train.label_smoothing"};
 constexpr std::string_view kAdamw[] = {"train.beta1", "train.beta2", "train.eps"};
 constexpr std::string_view kSgd[] = {"train.momentum", "train.nesterov"};

@@ -46,7 +46,7 @@ struct DataConfig {
   std::string images;
   std::int64_t procedural = 50'000;
   int workers = 2, prefetch = 4, crop = 4;
-  bool flip = true, random_resized = false, normalise = true;
+  bool flip = true, random_resized = false, normalise = true, coarse = false;
   double mixup = 0;
 
   void visit(auto&& f) {
@@ -56,6 +56,7 @@ struct DataConfig {
     f("vocab_size", vocab_size, "size of a trained tokenizer", {.min = 257, .max = 1 << 24});
     f("val_fraction", val_fraction, "share of the documents kept for evaluation", {.min = 0, .max = 0.9});
     f("images", images, "images to train on: CIFAR-10 or -100 as published (folder or archive), or a folder with one folder a class; empty: a procedural set like CIFAR-10");
+    f("coarse", coarse, "CIFAR-100: its 20 coarse classes instead of the 100 fine ones");
     f("procedural", procedural, "images of the procedural set; a fifth as many to evaluate on", {.min = 1, .max = 1 << 30});
     f("workers", workers, "threads that decode and vary images; 0: the training thread does", {.min = 0, .max = 256});
     f("prefetch", prefetch, "batches of images made ahead", {.min = 0, .max = 4096});
@@ -180,6 +181,7 @@ struct DistConfig {
 struct ModelSection {
   io::ModelConfig& text;
   models::ImageConfig& image;
+  bool& sync_batch_norm;
 
   void visit(auto&& f) {
     text.visit(f);
@@ -187,12 +189,14 @@ struct ModelSection {
     f("stem", image.stem, "resnet18: how it begins; cifar keeps all pixels, imagenet a sixteenth");
     f("size", image.size, "images: rows and columns, to which they are brought; 0: 32, with the imagenet stem 224", {.min = 0, .max = 1 << 14});
     f("channels", image.width, "images: channels of the first layer, of which all others are multiples", {.min = 1, .max = 1 << 14});
+    f("sync_batch_norm", sync_batch_norm, "images: batch norms take the statistics of all data-parallel ranks' batches together; for batches too small to have their own");
   }
 };
 
 struct RunConfig {
   io::ModelConfig model;
   models::ImageConfig image = {.classes = 0};  // but for the family, which is model.family
+  bool sync_batch_norm = false;                // of [model]
   DataConfig data;
   TrainConfig train;
   ParallelConfig parallel;
@@ -203,7 +207,7 @@ struct RunConfig {
   RunConfig() = default;
   RunConfig(const RunConfig&) = delete;  // a ConfigTable points into it
   void visit(auto&& f) {
-    ModelSection both{model, image};
+    ModelSection both{model, image, sync_batch_norm};
     f.section("model", both);
     f.section("data", data);
     f.section("train", train);

@@ -26,8 +26,8 @@ models::ImageConfig complete(const RunConfig& config, const data::ImageSet& set)
 
 }  // namespace
 
-ImageTask::ImageTask(RunConfig& config, const parallel::Mesh& mesh, const Console& console)
-    : config_(config), mesh_(mesh), warn_([&console](const std::string& line) {
+ImageTask::ImageTask(RunConfig& config, const parallel::Mesh& mesh, int threads, const Console& console)
+    : config_(config), mesh_(mesh), threads_(threads), warn_([&console](const std::string& line) {
         if (console.line) console.line("warning: " + line);
       }),
       set_(parallel::host_by_host(mesh.world(), [&] { return open(data::Split::train); })) {
@@ -56,7 +56,8 @@ std::vector<View> ImageTask::Batch::views(const std::vector<models::InputSpec>& 
 
 std::shared_ptr<const data::ImageSet> ImageTask::open(data::Split split) const {
   const auto& d = config_.data;
-  return data::open_images(d.images, split, {.procedural_train = d.procedural, .procedural_test = std::max<std::int64_t>(d.procedural / 5, 1), .warn = warn_});
+  return data::open_images(d.images, split, {.procedural_train = d.procedural, .procedural_test = std::max<std::int64_t>(d.procedural / 5, 1), .warn = warn_,
+                                             .coarse = d.coarse, .make_now = device_from_name(config_.train.device).is_cuda() ? threads_ : 0});
 }
 
 data::ImageLoaderOptions ImageTask::loader_options() const {

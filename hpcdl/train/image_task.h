@@ -10,7 +10,7 @@ namespace hpcdl::train {
 class ImageTask final : public Task {
  public:
   /// Opens the training images, host by host, and takes the number of classes from them.
-  ImageTask(RunConfig& config, const parallel::Mesh& mesh, const Console& console);
+  ImageTask(RunConfig& config, const parallel::Mesh& mesh, int threads, const Console& console);
 
   Units units() const override { return {"samples", "samples_per_second", "img/s", 1, true}; }
   std::string describe_data() const override;
@@ -49,6 +49,7 @@ class ImageTask final : public Task {
 
   RunConfig& config_;
   const parallel::Mesh& mesh_;
+  int threads_;  // that make images before the first step, where a GPU would wait for each
   std::function<void(const std::string&)> warn_;
   std::shared_ptr<const data::ImageSet> set_;
   std::optional<data::ImageLoader> loader_;

@@ -14,6 +14,7 @@ StepOptions step_options(const RunConfig& config) {
   const auto mib = [](double n) { return static_cast<std::int64_t>(n * (1 << 20)); };
   o.reduce = {.buckets = {.cap = mib(config.parallel.bucket_mb), .first = mib(config.parallel.first_bucket_mb)}, .overlap = config.parallel.overlap};
   o.products = t.dtype == Compute::tf32 ? F32Products::tf32 : F32Products::exact;
+  o.sync_batch_norm = config.sync_batch_norm;
   if (t.dtype == Compute::fp16)
     o.scaler = GradScaler::Options{.init_scale = static_cast<float>(t.init_scale), .growth_factor = static_cast<float>(t.growth_factor),
                                    .backoff_factor = static_cast<float>(t.backoff_factor), .growth_interval = static_cast<std::int32_t>(t.growth_interval),

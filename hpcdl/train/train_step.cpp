@@ -28,6 +28,10 @@ TrainStep::TrainStep(models::Trainable& model, Pool& pool, const StepOptions& op
     : model_(model), options_(options), stream_(device, pool, &params_), waiting_(device, pool) {
   if (model_.device() != device) model_.to_device(stream_);
   options_.forward.part = options_.data.rank();
+  if (options_.sync_batch_norm && options_.data.size() > 1) {
+    shared_batch_ = std::make_unique<parallel::SharedBatch>(options_.data);
+    options_.forward.shared_batch = shared_batch_.get();
+  }
   if (options_.data.size() > 1) place_gradients();
   const DType products = options_.autocast ? options_.autocast->product : options_.forward.compute;
   if (products != DType::f32 && options_.copies.value_or(device.is_cuda())) {
@@ -304,6 +308,7 @@ NonFinite TrainStep::explain_non_finite() {
   for (const auto& p : model_.parameters())
     if (!all_finite(stream_, p.value)) return {"the weight \"" + p.name + "\""};
   if (gradients_) {  // ranks stop at different records: programs that exchange nothing
+    options_.forward.shared_batch = nullptr;
     for (auto* pass : {&first_, &more_, &last_})
       if (pass->exe) pass->exe.emplace(record_pass(*pass, pass == &first_ ? Write::overwrite : Write::accumulate, Kind::alone), arena_, stream_.device());
   }

@@ -18,6 +18,7 @@
 #include "hpcdl/models/trainable.h"
 #include "hpcdl/ops/f32_products.h"
 #include "hpcdl/optim/grad_scaler.h"
+#include "hpcdl/parallel/batch_norm.h"
 #include "hpcdl/parallel/gradients.h"
 #include "hpcdl/train/non_finite.h"
 #include "hpcdl/train/observer.h"
@@ -45,6 +46,7 @@ struct StepOptions {
   comm::Group data = {};
   parallel::ReduceOptions reduce = {};
   F32Products products = F32Products::exact;
+  bool sync_batch_norm = false;          // over those ranks
 };
 
 /// What an optimizer step came to.
@@ -167,6 +169,7 @@ class TrainStep {
   std::optional<Optimizer> optimizer_;
   std::vector<const Executable*> warm_;           // ran once: captured where that helps
   std::shared_ptr<Buffer> arena_;                 // the programs never run at the same time
+  std::unique_ptr<parallel::SharedBatch> shared_batch_;
   std::unique_ptr<parallel::Gradients> gradients_;
   Pass first_, more_, last_, eval_;               // last_: more_ that reduces, where there are ranks and micro-batches
   std::optional<Executable> update_;

@@ -29,6 +29,11 @@ struct Version {
   std::vector<std::string> train, test;
   const char* meta;
   const char* meta_key;  // Python only
+  const char *coarse_meta = "", *coarse_key = "";  // CIFAR-100: of its 20 classes
+  bool has(const std::string& file, Split split) const {
+    const auto& wanted = split == Split::train ? train : test;
+    return file == meta || file == coarse_meta || std::find(wanted.begin(), wanted.end(), file) != wanted.end();
+  }
 };
 
 const std::array<Version, 4>& versions() {
@@ -38,9 +43,9 @@ const std::array<Version, 4>& versions() {
       {"CIFAR-10 (Python)", "cifar-10-batches-py", "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", 10, true,
        {"data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5"}, {"test_batch"}, "batches.meta", "label_names"},
       {"CIFAR-100 (binary)", "cifar-100-binary", "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8", 100, false, {"train.bin"}, {"test.bin"},
-       "fine_label_names.txt", ""},
+       "fine_label_names.txt", "", "coarse_label_names.txt", ""},
       {"CIFAR-100 (Python)", "cifar-100-python", "cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", 100, true, {"train"}, {"test"}, "meta",
-       "fine_label_names"},
+       "fine_label_names", "meta", "coarse_label_names"},
   }};
   return all;
 }
@@ -94,7 +99,15 @@ bool has_any(const Version& v, const std::function<bool(const std::string&)>& th
   return any(v.train) || any(v.test);
 }
 
-std::shared_ptr<const ImageSet> open_folder(const fs::path& path, Split split) {
+/// The version with the classes that are asked for.
+Version chosen(Version v, bool coarse, const fs::path& from) {
+  if (!coarse) return v;
+  if (v.classes != 100) fail_usage("data", "{}: coarse classes are for CIFAR-100, and this is {}", from.string(), v.name);
+  v.classes = 20, v.meta = v.coarse_meta, v.meta_key = v.coarse_key;
+  return v;
+}
+
+std::shared_ptr<const ImageSet> open_folder(const fs::path& path, Split split, bool coarse) {
   for (const Version& v : versions())
     for (const fs::path& folder : {path, path / v.folder}) {
       const auto there = [&](const std::string& name) {
@@ -105,8 +118,9 @@ std::shared_ptr<const ImageSet> open_folder(const fs::path& path, Split split) {
       Files files;
       for (const auto& name : split == Split::train ? v.train : v.test)
         if (there(name)) files[name] = io::read_file(folder / name);
-      if (there(v.meta)) files[v.meta] = io::read_file(folder / v.meta, 1 << 20);
-      return build(v, std::move(files), split, folder.string());
+      for (const char* meta : {v.meta, v.coarse_meta})
+        if (there(meta)) files[meta] = io::read_file(folder / meta, 1 << 20);
+      return build(chosen(v, coarse, folder), std::move(files), split, folder.string());
     }
   return nullptr;
 }
@@ -120,20 +134,19 @@ void compare_md5(const fs::path& path, const std::function<void(const std::strin
     warn(fmt::format("{} has the MD5 {}, but the published archive of that name has {}: not the original, or changed since", path.string(), found, *want));
 }
 
-std::shared_ptr<const ImageSet> open_archive(const fs::path& path, Split split, const std::function<void(const std::string&)>& warn) {
+std::shared_ptr<const ImageSet> open_archive(const fs::path& path, Split split, const std::function<void(const std::string&)>& warn, bool coarse) {
   const auto base = [](const std::string& name) { return fs::path(name).filename().string(); };
   Files files;
   for (auto& [name, contents] : read_tar(path, [&](const std::string& full) {
          const auto name = base(full);
          return std::any_of(versions().begin(), versions().end(), [&](const Version& v) {
-           const auto& wanted = split == Split::train ? v.train : v.test;
-           return name == v.meta || std::find(wanted.begin(), wanted.end(), name) != wanted.end();
+           return v.has(name, split);
          });
        }))
     files[base(name)] = std::move(contents);
   for (const Version& v : versions())
     if (has_any(v, [&](const std::string& name) { return files.contains(name); })) {
-      auto set = build(v, std::move(files), split, path.string());
+      auto set = build(chosen(v, coarse, path), std::move(files), split, path.string());
       compare_md5(path, warn);
       return set;
     }
@@ -169,10 +182,10 @@ void Cifar::decode(std::int64_t i, Picture& to) const {
   to.pixels.assign(begin, begin + kBytes);
 }
 
-std::shared_ptr<const ImageSet> open_cifar(const fs::path& path, Split split, const std::function<void(const std::string&)>& warn) {
+std::shared_ptr<const ImageSet> open_cifar(const fs::path& path, Split split, const std::function<void(const std::string&)>& warn, bool coarse) {
   std::error_code ec;
-  if (fs::is_directory(path, ec)) return open_folder(path, split);
-  return is_tar_name(path) ? open_archive(path, split, warn) : nullptr;
+  if (fs::is_directory(path, ec)) return open_folder(path, split, coarse);
+  return is_tar_name(path) ? open_archive(path, split, warn, coarse) : nullptr;
 }
 
 }  // namespace hpcdl::data

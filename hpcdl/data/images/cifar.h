@@ -30,13 +30,13 @@ class Cifar : public ImageSet {
 };
 
 /// Null when `path`, a folder or a tar archive, holds no file of CIFAR. Throws Error when what it holds is damaged or not all there. CIFAR-100
-/// gives its 100 fine classes.
-std::shared_ptr<const ImageSet> open_cifar(const fs::path& path, Split split, const std::function<void(const std::string&)>& warn = {});
+/// gives its 100 fine classes, or its 20 `coarse` ones.
+std::shared_ptr<const ImageSet> open_cifar(const fs::path& path, Split split, const std::function<void(const std::string&)>& warn = {}, bool coarse = false);
 
 /// A published archive by its file name, and its MD5.
 std::optional<std::string> published_md5(const std::string& name);
 
-/// One file of either version, `classes` 10 or 100. Throws Error, which names it `from`.
+/// One file of either version, `classes` 10, 100 or, of the files of CIFAR-100, 20. Throws Error, which names it `from`.
 CifarPiece read_cifar_binary(std::string_view bytes, int classes, const std::string& from);
 CifarPiece read_cifar_python(std::string_view bytes, int classes, const std::string& from);
 

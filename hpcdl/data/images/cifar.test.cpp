@@ -67,6 +67,26 @@ std::string error_of(const std::function<void()>& f) {
   return "no error";
 }
 
+TEST(cifar, cifar_100_has_twenty_coarse_classes_too) {
+  for (const char* name : {"cifar100-binary.tar.gz", "cifar100-python.tar.gz"}) {
+    const io::TempFolder folder;
+    unpack(kGolden / name, folder.path());
+    for (const auto& path : {kGolden / name, fs::path(folder.path())}) {
+      SCOPED_TRACE(path.string());
+      const auto fine = open_images(path.string(), Split::train), coarse = open_images(path.string(), Split::train, {.coarse = true});
+      ASSERT_EQ(coarse->classes(), 20);
+      ASSERT_EQ(coarse->count(), fine->count());
+      Picture a, b;
+      for (std::int64_t i = 0; i < fine->count(); ++i) {
+        EXPECT_EQ(coarse->target(i), fine->target(i) / 5) << "as golden/make_images.py says";
+        coarse->decode(i, a), fine->decode(i, b);
+        EXPECT_EQ(a.pixels, b.pixels);
+      }
+    }
+  }
+  EXPECT_NE(error_of([] { open_images((kGolden / "cifar10-binary.tar.gz").string(), Split::train, {.coarse = true}); }).find("coarse classes are for CIFAR-100"), std::string::npos);
+}
+
 TEST(cifar, the_four_archives_and_their_unpacked_folders_hold_the_same_images) {
   for (const auto& [name, classes] : kArchives) {
     SCOPED_TRACE(name);

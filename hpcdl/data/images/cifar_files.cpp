@@ -27,12 +27,12 @@ void add_target(CifarPiece& piece, std::int64_t target, int classes, const std::
 }  // namespace
 
 CifarPiece read_cifar_binary(std::string_view bytes, int classes, const std::string& from) {
-  const std::size_t labels = classes == 100 ? 2 : 1, row = labels + kBytes;  // CIFAR-100: coarse, then fine
+  const std::size_t labels = classes == 10 ? 1 : 2, wanted = classes == 100 ? 1 : 0, row = labels + kBytes;  // CIFAR-100: coarse, then fine
   require(!bytes.empty() && bytes.size() % row == 0, "data", "{}: {} bytes are not a number of images of {} bytes: truncated? Fetch it again", from, bytes.size(),
           row);
   CifarPiece piece;
   for (std::size_t at = 0; at < bytes.size(); at += row) {
-    add_target(piece, static_cast<unsigned char>(bytes[at + labels - 1]), classes, from);
+    add_target(piece, static_cast<unsigned char>(bytes[at + wanted]), classes, from);
     interleave(bytes.substr(at + labels, kBytes), piece.pixels);
   }
   return piece;
@@ -40,7 +40,7 @@ CifarPiece read_cifar_binary(std::string_view bytes, int classes, const std::str
 
 CifarPiece read_cifar_python(std::string_view bytes, int classes, const std::string& from) {
   const auto root = pickle::read(bytes, from);
-  const char* key = classes == 100 ? "fine_labels" : "labels";
+  const char* key = classes == 100 ? "fine_labels" : classes == 20 ? "coarse_labels" : "labels";
   const auto *data = pickle::find(*root, "data"), *labels = pickle::find(*root, key);
   const auto* array = data ? std::get_if<pickle::Array>(&data->v) : nullptr;
   const auto* list = labels ? std::get_if<pickle::List>(&labels->v) : nullptr;

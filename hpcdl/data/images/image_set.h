@@ -55,6 +55,8 @@ struct OpenImages {
   std::int64_t procedural_train = 50000, procedural_test = 10000;        // samples of it
   bool remember = true;                                                  // images of it once made; 3 KB each, ten times as fast
   std::function<void(const std::string&)> warn = {};                     // told what is odd, but no error
+  bool coarse = false;                                                   // CIFAR-100: its 20 coarse classes, not the 100 fine ones
+  int make_now = 0;                                                      // threads that make all remembered images at once; 0: each when it is first asked for
 };
 
 /// Opens what `path` is: empty: the procedural set; a folder or an archive of CIFAR-10 or CIFAR-100 in either format; a folder of images.

@@ -1,6 +1,8 @@
 #include "hpcdl/data/images/remember.h"
 
 #include <algorithm>
+#include <thread>
+#include <vector>
 
 #include "hpcdl/core/error.h"
 
@@ -28,6 +30,15 @@ void RememberedImages::decode(std::int64_t i, Picture& to) const {
   if (!state.compare_exchange_strong(was, being_kept, std::memory_order_relaxed)) return;
   std::copy_n(to.pixels.data(), bytes_, place);
   state.store(kept, std::memory_order_release);
+}
+
+void RememberedImages::make(int threads) const {
+  std::vector<std::jthread> team;
+  for (int t = 0; t < threads; ++t)
+    team.emplace_back([this, t, threads] {
+      Picture p;
+      for (std::int64_t i = t; i < count(); i += threads) decode(i, p);
+    });
 }
 
 }  // namespace hpcdl::data
