@@ -88,12 +88,15 @@ lab::Page data_parallel(const Options& o) {
 
   const auto& last = ranks.back();
   lab::Page page{.title = "Demo 2: data parallel", .subtitle = fmt::format("SimpleCNN, {} samples a step and rank, on {}", config.train.batch, o.device), .tiles = {}, .cards = {}, .footer = "hpcdl demo 2"};
-  page.tiles = {{fmt::format("speed-up of {} ranks", last.ranks), fmt::format("{:.2f}x", last.rate / one)}, {"efficiency", percent(last.rate / one / last.ranks)},
-                {"speed-up of as many replicas", fmt::format("{:.2f}x", loop_up)}, {"samples per second", fmt::format("{:.0f}", last.rate)}};
+  const bool alone = last.ranks == 1;
+  page.tiles = {{"samples per second", fmt::format("{:.0f}", last.rate)}};
+  if (!alone)
+    page.tiles.insert(page.tiles.begin(), {{fmt::format("speed-up of {} ranks", last.ranks), fmt::format("{:.2f}x", last.rate / one)}, {"efficiency", percent(last.rate / one / last.ranks)},
+                                           {"speed-up of as many replicas", fmt::format("{:.2f}x", loop_up)}});
   page.cards.push_back({"Speed-up", lab::LineChart{.x = "ranks or replicas", .y = "times the speed of one rank", .series = {measured, loop, ideal}, .from_zero = true}});
   page.cards.push_back({"Ranks and replicas", table,
                         "A rank computes with one core or one GPU, and exchanges gradients in buckets while backward still runs. One process copies weights out to its replicas and brings their gradients back "
-                        "while nothing computes, and the first device updates for all. On a CPU, where replicas share one memory, that costs least."});
+                        "while nothing computes, and the first device updates for all. On a CPU, where replicas share one memory, that costs least." + std::string(alone ? " This machine has one GPU: the comparison wants several." : "")});
   page.cards.push_back({"A step of the replicas", parts, "Milliseconds of the median step."});
   page.cards.push_back({"Machine", machine_facts(o)});
   return page;

@@ -94,8 +94,9 @@ int most_ranks(const Options& options) {
 }
 
 std::vector<int> rank_counts(const Options& options) {
+  const int least = device_from_name(options.device).is_cuda() ? 1 : 2;
   std::vector<int> counts{1};
-  for (int n = 2; n <= std::clamp(most_ranks(options), 2, 8); n *= 2) counts.push_back(n);
+  for (int n = 2; n <= std::clamp(most_ranks(options), least, 8); n *= 2) counts.push_back(n);
   return counts;
 }
 

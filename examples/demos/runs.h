@@ -43,7 +43,7 @@ Log train_on_ranks(train::RunConfig& config, int ranks, const Options& options);
 
 /// Devices (GPU) or cores (CPU) that ranks can have for themselves.
 int most_ranks(const Options& options);
-/// 1, 2, 4, ... up to most_ranks(); 1 and 2 on any machine.
+/// 1, 2, 4, ... up to most_ranks(), at most 8; 1 and 2 on any CPU, which ranks can share.
 std::vector<int> rank_counts(const Options& options);
 
 void say(const Options& options, const std::string& line);
