@@ -92,10 +92,10 @@ def main():
         report = steps(args.steps)
         if rank == 0:
             print(json.dumps(report), flush=True)
+    if told:
+        dist.destroy_process_group()  # which all ranks do at once, so before waiting for their ends
     for o in others:
         o.wait()
-    if told:
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
