@@ -49,7 +49,7 @@ void loading(const Sweeps& sweeps, bool gpu, lab::Page& page) {
     const auto r = sweeps.run(fmt::format("workers{}", workers), {fmt::format("data.workers={}", workers), "data.mixup=0.2", gpu ? "train.dtype=bf16" : "train.dtype=f32"});
     table.rows.push_back({fmt::format("{}", workers), fmt::format("{:.0f}", r.rate), percent(r.waited / 100)});
     const double ms = 1e6 / r.rate;
-    chart.bars.push_back({fmt::format("{} workers", workers), {ms * (1 - r.waited / 100), ms * r.waited / 100}, fmt::format("{:.0f} us a sample", ms)});
+    chart.bars.push_back({fmt::format("{} workers", workers), {ms * (1 - r.waited / 100), ms * r.waited / 100}, fmt::format("{:.1f} us a sample", ms)});
     if (workers == 0) page.tiles.push_back({"waiting for data, no workers", percent(r.waited / 100)});
     if (workers == 4) page.tiles.push_back({"waiting for data, 4 workers", percent(r.waited / 100)});
   }

@@ -13,6 +13,7 @@
 #include "hpcdl/io/file.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/lab/machine.h"
+#include "hpcdl/lab/probe/gpu.h"
 
 namespace hpcdl::demos {
 
@@ -114,7 +115,8 @@ std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share);
 
 std::vector<lab::Fact> machine_facts(const Options& options) {
   const auto machine = lab::this_machine();
-  return {{"device", options.device}, {"cpu", machine.cpu}, {"cores", fmt::format("{}", std::thread::hardware_concurrency())}, {"instruction set", machine.isa},
+  const auto device = device_from_name(options.device);
+  return {{"device", device.is_cuda() ? fmt::format("{}, {} of {}", options.device, lab::describe_gpu(device.index).name, cuda_devices()) : options.device}, {"cpu", machine.cpu}, {"cores", fmt::format("{}", std::thread::hardware_concurrency())}, {"instruction set", machine.isa},
           {"images", options.data.empty() ? "a procedural set with the shape of CIFAR-10" : options.data}};
 }
 
