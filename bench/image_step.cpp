@@ -1,13 +1,16 @@
 // Our side of bench/peers/image_step.py and bench/gpu/bars.py: training steps of an image classifier (forward, backward, SGD with momentum), as
 // many as each line on stdin says, and their mean time.
-//   image_step simple_cnn|resnet18 BATCH SIZE f32|bf16|f16 [DEVICE]    with --records first: seconds by op and phase of 10 steps, and no steps
+//   image_step simple_cnn|resnet18 BATCH SIZE f32|bf16|f16 [DEVICE]    with --records first: the time of each record, of ten steps, and no steps
+
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -16,6 +19,7 @@
 #include "bench/taken_bytes.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/lab/compare/environment.h"
+#include "hpcdl/lab/profile/timer.h"
 #include "hpcdl/models/image_model.h"
 #include "hpcdl/train/train_step.h"
 
@@ -23,27 +27,67 @@ namespace {
 
 using namespace hpcdl;
 
-/// Seconds of each kind of record over all steps.
+/// Time of each kind of record over all steps, as `hpcdl profile` takes it: on a GPU by CUPTI inside of the captured programs.
 class ByRecord : public train::Observer {
  public:
-  void run(const Executable& exe, Stream& s) override {
-    const auto& program = exe.program();
-    for (int i = 0; i < static_cast<int>(program.records.size()); ++i) {
-      const auto start = std::chrono::steady_clock::now();
-      exe.run(s, i, i + 1, {});
-      const auto& r = program.records[static_cast<std::size_t>(i)];
-      seconds_[program.scopes[r.scope] + " " + std::string(r.op) + " " + std::string(phase_name(r.phase))] += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  explicit ByRecord(Device device) : timer_(lab::record_timer(device)) {}
+  /// Before and behind a step.
+  void begin_step(std::int64_t) override { runs_.clear(), programs_.clear(), timer_->begin(); }
+  void end_step(std::int64_t) override {
+    lab::StepTrace trace;
+    if (!timer_->finish(trace)) return;
+    ++steps_;
+    for (std::size_t i = 0; i < runs_.size(); ++i) {
+      const auto& program = *programs_[i];
+      for (std::size_t r = 0; r < runs_[i].times.size(); ++r) {
+        const auto& record = program.records[r];
+        const auto& t = runs_[i].times[r];
+        auto& row = rows_[program.scopes[record.scope] + " " + lab::record_name(record) + " " + std::string(phase_name(record.phase))];
+        row.ns += static_cast<double>(t.end - t.begin), row.cost += record.cost;
+      }
     }
+    for (const auto& span : trace.device) {
+      auto& kernel = by_kernel_[std::string(span.name)];
+      kernel.ns += static_cast<double>(span.end - span.begin), ++kernel.count;
+      busy_ += static_cast<double>(span.end - span.begin), ++kernels_;
+    }
+    if (!trace.device.empty()) whole_ += static_cast<double>(trace.device.back().end - trace.device.front().begin);
   }
-  void print(int steps) const {
-    std::vector<std::pair<double, std::string>> rows;
-    for (const auto& [name, seconds] : seconds_) rows.emplace_back(seconds * 1e3 / steps, name);
-    std::sort(rows.rbegin(), rows.rend());
-    for (const auto& [ms, name] : rows) std::printf("%9.3f ms  %s\n", ms, name.c_str());
+  void run(const Executable& exe, Stream& s) override {
+    programs_.push_back(&exe.program());
+    timer_->run(exe, s, runs_.emplace_back());
+  }
+  void print() const {
+    std::vector<std::pair<double, std::string>> sorted;
+    double all = 0;
+    for (const auto& [name, row] : rows_) {
+      const double us = row.ns * 1e-3 / steps_;
+      all += us;
+      sorted.emplace_back(us, fmt::format("{:9.1f} us {:6.1f} TFLOP/s {:6.0f} GB/s  {}", us, row.cost.flops / row.ns * 1e-3, row.cost.bytes / row.ns, name));
+    }
+    std::sort(sorted.rbegin(), sorted.rend());
+    fmt::print("{:9.1f} us of {} steps, by record\n", all, steps_);
+    if (kernels_) fmt::print("{:9.1f} us from the first kernel of a step to the last, {:.1f} us in {} kernels and copies\n", whole_ * 1e-3 / steps_, busy_ * 1e-3 / steps_, kernels_ / steps_);
+    for (const auto& [us, line] : sorted) fmt::print("{}\n", line);
+    std::vector<std::pair<double, std::string>> kernels;
+    for (const auto& [name, k] : by_kernel_) kernels.emplace_back(k.ns, fmt::format("{:9.1f} us in {:3} {:.100}", k.ns * 1e-3 / steps_, k.count / steps_, name));
+    std::sort(kernels.rbegin(), kernels.rend());
+    for (const auto& [ns, line] : kernels) fmt::print("{}\n", line);
+    if (!timer_->how().empty()) fmt::print("{}\n", timer_->how());
   }
 
  private:
-  std::map<std::string, double> seconds_;
+  struct Row {
+    double ns = 0;
+    Cost cost;
+    int count = 0;
+  };
+  std::unique_ptr<lab::RecordTimer> timer_;
+  std::deque<lab::ProgramRun> runs_;
+  std::vector<const Program*> programs_;
+  std::map<std::string, Row> rows_, by_kernel_;
+  double busy_ = 0, whole_ = 0;
+  int steps_ = 0, kernels_ = 0;
 };
 
 }  // namespace
@@ -62,35 +106,45 @@ int main(int argc, char** argv) {
   if (options.forward.compute == DType::f16) options.scaler.emplace();
   const std::int64_t before = device.is_cuda() ? bench::taken_bytes(device) : 0;
   train::TrainStep trainer(model, pool, options, device);
-  ByRecord by_record;
 
   lab::compare::HostEnvironment clock(pool);
   const Rng rng{7, 0};
   const auto inputs = trainer.inputs();
   std::vector<float> images(static_cast<std::size_t>(inputs[0].spec.size()));
   std::vector<std::int32_t> targets(static_cast<std::size_t>(batch));
-  const View in[] = {View(images.data(), inputs[0].spec), View(targets.data(), inputs[1].spec)};
   for (std::size_t i = 0; i < images.size(); ++i) images[i] = 2 * rng.uniform(i) - 1;
   for (std::size_t i = 0; i < targets.size(); ++i) targets[i] = static_cast<std::int32_t>(rng.below(i, 10));
+  // On a GPU they lie there, as PyTorch's do; and a step is looked at while the next one runs, as the trainer does.
+  const Tensor on_host[] = {Tensor(images.data(), inputs[0].spec), Tensor(targets.data(), inputs[1].spec)};
+  std::vector<OwnedTensor> there;
+  std::vector<View> in;
+  for (const auto& t : on_host) {
+    if (!device.is_cuda()) in.emplace_back(t);
+    else copy(trainer.stream(), there.emplace_back(t.spec(), device).tensor, t), in.emplace_back(there.back().tensor);
+  }
   std::string line;
   std::int64_t step = 0, peak = 0;
-  const auto one = [&] {
-    trainer.accumulate(in, step++, 0);
-    return trainer.update(1e-3, batch).loss / static_cast<double>(batch);
+  const auto steps = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      trainer.accumulate(in, step++, 0);
+      if (i > 0) trainer.result();
+      trainer.queue_update(1e-3, batch);
+    }
+    return trainer.result().loss / static_cast<double>(batch);
   };
-  for (int i = 0; i < 3; ++i) one();  // plans, captures, replays
+  steps(3);  // plans, captures, replays
   if (records) {
+    ByRecord by_record(device);
     trainer.watch(&by_record);
-    for (int i = 0; i < 10; ++i) one();
-    by_record.print(10);
-    return 0;
+    for (int i = 0; i < 10; ++i) by_record.begin_step(i), steps(1), by_record.end_step(i);
+    trainer.watch(nullptr);
+    return by_record.print(), 0;
   }
   std::cout << "ready" << std::endl;
   while (std::getline(std::cin, line)) {
     const int count = std::max(1, std::atoi(line.c_str()));
     const double start = clock.now();
-    double loss = 0;
-    for (int i = 0; i < count; ++i) loss = one();
+    const double loss = steps(count);
     const double ms = (clock.now() - start) * 1e3 / count;
     if (peak == 0 || !device.is_cuda()) peak = bench::taken_bytes(device) - before;  // a GPU's is taken once, and may be shared with others
     std::cout << nlohmann::json({{"ms", ms}, {"loss", loss}, {"peak_bytes", peak}}).dump() << std::endl;

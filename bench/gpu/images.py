@@ -1,7 +1,8 @@
 """The bars of image classifiers: training steps (forward, backward, SGD with momentum) of SimpleCNN and ResNet-18 on 32 x 32 images,
-as processes whose steps take turns. Ours copies its images from the host in every step; PyTorch's are on the GPU.
+as processes whose steps take turns. The images of both lie on the GPU.
 """
 
+import concurrent.futures
 import os
 import pathlib
 import statistics
@@ -18,24 +19,36 @@ ROUNDS, STEPS = 11, 20
 EAGER, LAST, COMPILED = [], ["--channels-last"], ["--channels-last", "--compile"]
 SETS = [
     ("simple_cnn", 128, "f32", {"eager": (EAGER, 2.0), "eager, channels last": (LAST, None), "eager, TF32": (["--tf32"], None)}),
-    ("simple_cnn", 128, "bf16", {"eager": (["--dtype", "bf16"], 2.0), "torch.compile": ([*COMPILED, "--dtype", "bf16"], None)}),
+    ("simple_cnn", 128, "bf16", {"eager": (["--dtype", "bf16"], 2.0)}),
     ("resnet18", 128, "f32", {"eager, channels last": (LAST, None)}),
     ("resnet18", 128, "bf16", {"eager, channels last": ([*LAST, "--dtype", "bf16"], None), "torch.compile": ([*COMPILED, "--dtype", "bf16"], 1.0)}),
     ("resnet18", 512, "bf16", {"torch.compile": ([*COMPILED, "--dtype", "bf16"], 1.0)}),
 ]
 
 
+def torch_command(arch, batch, args):
+    return [sys.executable, "-W", "ignore", str(PEERS / "image_torch.py"), "--arch", arch, "--batch", str(batch), "--device", "cuda", *args]
+
+
+def compiled_before(sets):
+    """All that torch.compile makes, at once, so that the processes which are measured find it in its cache."""
+    commands = [torch_command(arch, batch, args) for arch, batch, _, ways in sets for args, _ in ways.values() if "--compile" in args]
+    with concurrent.futures.ThreadPoolExecutor(max(1, len(commands))) as pool:
+        list(pool.map(lambda command: turns.Side(command).end(), commands))
+
+
 def image_steps(use_compile):
+    if use_compile:
+        compiled_before(SETS)
     program = os.environ.get("HPCDL_IMAGE_STEP") or str(PEERS.parents[1] / "build" / "bench" / "image_step")
     ms_of = {}
     for arch, batch, dtype, ways in SETS:
-        torch = [sys.executable, "-W", "ignore", str(PEERS / "image_torch.py"), "--arch", arch, "--batch", str(batch), "--device", "cuda"]
         ways = {name: way for name, way in ways.items() if use_compile or "--compile" not in way[0]}
         sides = {}
         try:
             sides["hpcdl"] = turns.Side([program, arch, str(batch), "32", dtype, "cuda"])
             for name, (args, _) in ways.items():
-                sides[name] = turns.Side([*torch, *args])
+                sides[name] = turns.Side(torch_command(arch, batch, args))
             turns.rounds(sides, 1, steps=STEPS)
             samples = turns.rounds(sides, ROUNDS, steps=STEPS)
         finally:

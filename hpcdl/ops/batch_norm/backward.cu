@@ -11,15 +11,16 @@ struct Backward {
   const float *mean, *var;
   Parameter weight, bias;
   float *partial, *sums;
-  std::int64_t rows, cols, dx_stride, dresidual_stride, x_stride, y_stride, dz_stride;
+  Shares shares;
+  std::int64_t cols, dx_stride, dresidual_stride, x_stride, y_stride, dz_stride;
   float eps, count;  // infinite: mean and var are constants; 0: it lies behind the sums
   bool relu, add_dx;
 };
 
 /// The packs of a thread's rows under way, and dz of one of them.
 template <class T, bool kWhole> struct Operands {
-  static constexpr int N = kLanes<T>, kRows = N > 4 ? 2 : kUnrolled;  // eight channels' vectors leave registers for two rows of three operands
-  Pack<T, N> x[kRows], dz[kRows], y[kRows];
+  static constexpr int N = kPack;
+  Pack<T, N> x[kUnrolled], dz[kUnrolled], y[kUnrolled];
   __device__ void bring(const Backward& o, const Place<T, kWhole>& place, std::int64_t r, int k) {
     x[k] = place.load(static_cast<const T*>(o.x), o.x_stride, r);
     dz[k] = place.load(static_cast<const T*>(o.dz), o.dz_stride, r);
@@ -35,13 +36,13 @@ template <class T, bool kWhole> struct Operands {
 };
 
 /// Part p of (parts, 3, C): sum(dz), sum(dz * (x - mean)); dz goes to dresidual where there is one.
-template <class T, bool kWhole> __global__ void __launch_bounds__(kBlockThreads) sums(Backward o) {
-  constexpr int N = kLanes<T>;
-  const Place<T, kWhole> place(o.rows, o.cols, blockIdx.y, gridDim.y);
+template <class T, bool kWhole> __global__ void __launch_bounds__(kBlockThreads, kBlocks) sums(Backward o) {
+  constexpr int N = kPack;
+  const Place<T, kWhole> place(o.shares, o.cols, blockIdx.y);
   const ChannelLanes<N> ch(o.mean, o.var, o.weight, o.bias, o.eps, place.col, place.n);
   Lanes<N> sum(0.0f), product(0.0f);
   Operands<T, kWhole> at;
-  place.template rows<Operands<T, kWhole>::kRows>([&](std::int64_t r, int k) { at.bring(o, place, r, k); },
+  place.rows([&](std::int64_t r, int k) { at.bring(o, place, r, k); },
              [&](std::int64_t r, int k) {
                const auto centred = widen(at.x[k]) - ch.mean, dz = at.masked(o, ch, centred, k);
                sum = sum + dz, product = fma(dz, centred, product);
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(kWarp* kWarp) merge_sums(float* sums, To dweig
   const std::int64_t col = std::int64_t{blockIdx.x} * kWarp + threadIdx.x;
   float dz = 0, product = 0;
   if (col < cols) {
-#pragma unroll 4
+#pragma unroll 16
     for (std::int64_t p = threadIdx.y; p < parts; p += kWarp) dz += partial[p * 3 * cols + col], product += partial[(p * 3 + 1) * cols + col];
   }
   memory[0][threadIdx.y][threadIdx.x] = dz, memory[1][threadIdx.y][threadIdx.x] = product;
@@ -85,9 +86,9 @@ __global__ void __launch_bounds__(kWarp* kWarp) merge_sums(float* sums, To dweig
 }
 
 /// dx = scale * (dz - (sum(dz) + n * sum(dz * n)) / count); the rows last read by the sums first.
-template <class T, bool kWhole> __global__ void __launch_bounds__(kBlockThreads) gradient(Backward o) {
-  constexpr int N = kLanes<T>;
-  const Place<T, kWhole> place(o.rows, o.cols, gridDim.y - 1 - blockIdx.y, gridDim.y);
+template <class T, bool kWhole> __global__ void __launch_bounds__(kBlockThreads, kBlocks) gradient(Backward o) {
+  constexpr int N = kPack;
+  const Place<T, kWhole> place(o.shares, o.cols, gridDim.y - 1 - blockIdx.y);
   if (place.n == 0) return;
   const ChannelLanes<N> ch(o.mean, o.var, o.weight, o.bias, o.eps, place.col, place.n);
   Lanes<N> slope(0.0f), shift(0.0f);
@@ -98,7 +99,7 @@ template <class T, bool kWhole> __global__ void __launch_bounds__(kBlockThreads)
     slope = part * load<N>(sums + o.cols, place.n) / ch.root;
   }
   Operands<T, kWhole> at;
-  place.template rows<Operands<T, kWhole>::kRows>([&](std::int64_t r, int k) { at.bring(o, place, r, k); },
+  place.rows([&](std::int64_t r, int k) { at.bring(o, place, r, k); },
              [&](std::int64_t r, int k) {
                const auto centred = widen(at.x[k]) - ch.mean, dz = at.masked(o, ch, centred, k);
                if (o.dresidual) place.store(static_cast<T*>(o.dresidual), o.dresidual_stride, r, dz, true);
@@ -109,7 +110,7 @@ template <class T, bool kWhole> __global__ void __launch_bounds__(kBlockThreads)
 Backward operands(const BatchNormBackward& o, const View& dz) {
   const auto stride = [](const View& v) { return v ? v.row_stride() : std::int64_t{0}; };
   return {o.dx.data(), nullptr, o.x.data(), o.y.data(), dz.data(), o.mean.ptr<float>(), o.var.ptr<float>(), Parameter(o.weight), Parameter(o.bias),
-          o.partial.ptr<float>(), o.sums.ptr<float>(), o.x.rows(), o.x.cols(), stride(o.dx), stride(o.dresidual), stride(o.x), stride(o.y), stride(dz),
+          o.partial.ptr<float>(), o.sums.ptr<float>(), Shares(0, 0), o.x.cols(), stride(o.dx), stride(o.dresidual), stride(o.x), stride(o.y), stride(dz),
           o.eps, 0, o.relu, o.dx && o.dx.accumulate()};
 }
 template <class T> bool whole(const Backward& b) {
@@ -125,6 +126,7 @@ void batch_norm_sums(Stream& s, const BatchNormBackward& o) {
   if (parts > 0) {
     visit_dtype(o.x.dtype(), [&]<class T>() {
       const Grid<T> grid(o.x, parts);
+      b.shares = grid.shares;
       const auto kernel = whole<T>(b) ? sums<T, true> : sums<T, false>;
       kernel<<<grid.blocks, grid.threads, 0, queue(s)>>>(b);
     });
@@ -141,7 +143,8 @@ void batch_norm_gradient(Stream& s, const BatchNormBackward& o, float count) {
   if (o.dresidual && !o.keeps_dz()) b.dresidual = o.dresidual.data();
   b.count = count;
   visit_dtype(o.x.dtype(), [&]<class T>() {
-    const Grid<T> grid(o.x, elementwise_parts(o.x));
+    const Grid<T> grid(o.x, elementwise_parts(s, o.x));
+    b.shares = grid.shares;
     const auto kernel = whole<T>(b) ? gradient<T, true> : gradient<T, false>;
     kernel<<<grid.blocks, grid.threads, 0, queue(s)>>>(b);
   });

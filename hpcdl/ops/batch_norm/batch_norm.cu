@@ -6,17 +6,18 @@ namespace hpcdl::cuda {
 namespace {
 
 /// Part p of (parts, 3, C): the first row of the share, the mean relative to it, the sum of squared deviations from the mean.
-template <class T, bool kWhole> __global__ void __launch_bounds__(kBlockThreads) moments(float* partial, const T* x, std::int64_t stride, std::int64_t rows, std::int64_t cols) {
-  constexpr int N = kLanes<T>;
-  const Place<T, kWhole> place(rows, cols, blockIdx.y, gridDim.y);
+template <class T, bool kWhole> __global__ void __launch_bounds__(kBlockThreads, kBlocks) moments(float* partial, const T* x, std::int64_t stride, Shares shares, std::int64_t cols) {
+  constexpr int N = kPack;
+  const Place<T, kWhole> place(shares, cols, blockIdx.y);
   Lanes<N> origin(0.0f), sum(0.0f), squares(0.0f);
   if (place.n > 0) origin = widen(place.load(x, stride, place.begin));
-  Pack<T, N> v[kUnrolled];
-  place.rows([&](std::int64_t r, int k) { v[k] = place.load(x, stride, r); },
-             [&](std::int64_t, int k) {
-               const auto d = widen(v[k]) - origin;
-               sum = sum + d, squares = fma(d, d, squares);
-             });
+  constexpr int kRows = 2 * kUnrolled;  // of one operand
+  Pack<T, N> v[kRows];
+  place.template rows<kRows>([&](std::int64_t r, int k) { v[k] = place.load(x, stride, r); },
+                             [&](std::int64_t, int k) {
+                               const auto d = widen(v[k]) - origin;
+                               sum = sum + d, squares = fma(d, d, squares);
+                             });
   sum_columns(sum, squares);
   if (threadIdx.y != 0 || place.n == 0) return;
   const auto mean = sum * Lanes<N>(1.0f / static_cast<float>(place.end - place.begin));
@@ -36,27 +37,48 @@ struct Merged {
   }
 };
 
-/// A block takes 32 channels; its warps take every 32nd part, and the warps' results are merged in order.
+constexpr int kPartsOfThread = (kMostBatchParts + kWarp - 1) / kWarp;
+
+/// The sum over the warps of a block, in order, for each column; all threads call.
+__device__ float sum_warps(float (&memory)[kWarp][kWarp + 1], float v) {
+  __syncthreads();
+  memory[threadIdx.y][threadIdx.x] = v;
+  __syncthreads();
+  float sum = 0;
+#pragma unroll
+  for (int w = 0; w < kWarp; ++w) sum += memory[w][threadIdx.x];
+  return sum;
+}
+
+/// A block takes 32 channels; its warps take every 32nd part. First the mean of all, relative to where the first part began, then the squares
+/// about it: of each part its own and those of its distance.
 __global__ void __launch_bounds__(kWarp* kWarp) merge_moments(float* mean, float* var, float* unbiased, const float* partial, std::int64_t parts, std::int64_t rows,
-                                                             std::int64_t cols) {
-  __shared__ float memory[3][kWarp][kWarp + 1];
+                                                             Shares shares, std::int64_t cols) {
+  __shared__ float memory[kWarp][kWarp + 1];
   const std::int64_t col = std::int64_t{blockIdx.x} * kWarp + threadIdx.x;
   const bool exists = col < cols;
   const float base = exists ? partial[col] : 0.0f;
-  Merged mine;
-  if (exists) {
-    for (std::int64_t p = threadIdx.y; p < parts; p += kWarp) {
-      const float* from = partial + p * 3 * cols + col;
-      mine.add(static_cast<float>(rows * (p + 1) / parts - rows * p / parts), (from[0] - base) + from[cols], from[2 * cols]);
-    }
+  float offset[kPartsOfThread], count[kPartsOfThread], squares = 0, sum = 0;
+#pragma unroll
+  for (int i = 0; i < kPartsOfThread; ++i) {
+    const std::int64_t p = threadIdx.y + i * kWarp;
+    offset[i] = count[i] = 0;
+    if (!exists || p >= parts) continue;
+    const float* from = partial + p * 3 * cols + col;
+    count[i] = static_cast<float>(shares.count(p));
+    offset[i] = (from[0] - base) + from[cols];
+    squares += from[2 * cols];
   }
-  memory[0][threadIdx.y][threadIdx.x] = mine.count, memory[1][threadIdx.y][threadIdx.x] = mine.offset, memory[2][threadIdx.y][threadIdx.x] = mine.squares;
-  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kPartsOfThread; ++i) sum = fmaf(count[i], offset[i], sum);
+  const float middle = sum_warps(memory, sum) / static_cast<float>(rows);
+#pragma unroll
+  for (int i = 0; i < kPartsOfThread; ++i) squares = fmaf(count[i] * (offset[i] - middle), offset[i] - middle, squares);
+  const float all = sum_warps(memory, squares);
   if (threadIdx.y != 0 || !exists) return;
-  for (int w = 1; w < kWarp; ++w) mine.add(memory[0][w][threadIdx.x], memory[1][w][threadIdx.x], memory[2][w][threadIdx.x]);
-  mean[col] = base + mine.offset;
-  var[col] = mine.squares / static_cast<float>(rows);
-  if (unbiased) unbiased[col] = mine.squares / static_cast<float>(rows - 1);
+  mean[col] = base + middle;
+  var[col] = all / static_cast<float>(rows);
+  if (unbiased) unbiased[col] = all / static_cast<float>(rows - 1);
 }
 
 /// One thread a channel: there are as many parts as ranks.
@@ -80,15 +102,16 @@ struct Forward {
   const void *x, *residual;
   const float *mean, *var;
   Parameter weight, bias;
-  std::int64_t rows, cols, y_stride, x_stride, residual_stride;
+  Shares shares;
+  std::int64_t cols, y_stride, x_stride, residual_stride;
   float eps;
   bool relu;
 };
 
 /// The rows last read by the statistics come first: they are still in the L2 cache.
-template <class T, bool kWhole> __global__ void __launch_bounds__(kBlockThreads) normalise(Forward o) {
-  constexpr int N = kLanes<T>;
-  const Place<T, kWhole> place(o.rows, o.cols, gridDim.y - 1 - blockIdx.y, gridDim.y);
+template <class T, bool kWhole> __global__ void __launch_bounds__(kBlockThreads, kBlocks) normalise(Forward o) {
+  constexpr int N = kPack;
+  const Place<T, kWhole> place(o.shares, o.cols, gridDim.y - 1 - blockIdx.y);
   if (place.n == 0) return;
   const ChannelLanes<N> ch(o.mean, o.var, o.weight, o.bias, o.eps, place.col, place.n);
   const T *x = static_cast<const T*>(o.x), *residual = static_cast<const T*>(o.residual);
@@ -121,20 +144,21 @@ void batch_statistics(Stream& s, Tensor mean, Tensor var, Tensor unbiased, View 
   visit_dtype(x.dtype(), [&]<class T>() {
     const Grid<T> grid(x, parts);
     const auto kernel = whole_packs<T>(cols, {{x.data(), x.row_stride()}}) ? moments<T, true> : moments<T, false>;
-    kernel<<<grid.blocks, grid.threads, 0, queue(s)>>>(partial.ptr<float>(), x.ptr<T>(), x.row_stride(), rows, cols);
+    kernel<<<grid.blocks, grid.threads, 0, queue(s)>>>(partial.ptr<float>(), x.ptr<T>(), x.row_stride(), grid.shares, cols);
   });
   launched("batch_statistics");
   merge_moments<<<blocks_for(cols, kWarp), dim3(kWarp, kWarp), 0, queue(s)>>>(mean.ptr<float>(), var.ptr<float>(), unbiased ? unbiased.ptr<float>() : nullptr,
-                                                                              partial.ptr<float>(), parts, rows, cols);
+                                                                              partial.ptr<float>(), parts, rows, Shares(rows, parts), cols);
   launched("batch_statistics.merge");
 }
 
 void batch_normalise(Stream& s, const BatchNormForward& o) {
   if (o.x.size() == 0) return;
-  const Forward f{o.y.data(), o.x.data(), o.residual.data(), o.mean.ptr<float>(), o.var.ptr<float>(), Parameter(o.weight), Parameter(o.bias), o.x.rows(),
-                  o.x.cols(), o.y.row_stride(), o.x.row_stride(), o.residual ? o.residual.row_stride() : 0, o.eps, o.relu};
+  Forward f{o.y.data(), o.x.data(), o.residual.data(), o.mean.ptr<float>(), o.var.ptr<float>(), Parameter(o.weight), Parameter(o.bias), Shares(0, 0),
+            o.x.cols(), o.y.row_stride(), o.x.row_stride(), o.residual ? o.residual.row_stride() : 0, o.eps, o.relu};
   visit_dtype(o.x.dtype(), [&]<class T>() {
-    const Grid<T> grid(o.x, elementwise_parts(o.x));
+    const Grid<T> grid(o.x, elementwise_parts(s, o.x));
+    f.shares = grid.shares;
     const bool whole = whole_packs<T>(f.cols, {{f.x, f.x_stride}, {f.y, f.y_stride}, {f.residual, f.residual_stride}});
     const auto kernel = whole ? normalise<T, true> : normalise<T, false>;
     kernel<<<grid.blocks, grid.threads, 0, queue(s)>>>(f);

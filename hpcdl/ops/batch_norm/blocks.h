@@ -9,15 +9,24 @@
 namespace hpcdl::cuda {
 namespace {
 
-constexpr int kBlockThreads = 256, kUnrolled = 4;  // rows of a thread under way at a time
+constexpr int kBlockThreads = 256, kBlocks = 3, kUnrolled = 4;  // blocks of a multiprocessor; rows of a thread under way at a time
+constexpr int kPack = static_cast<int>(kBatchPack);
 
-/// The pack of channels and the rows of this thread. kWhole: packs lie within the row, on 16-byte boundaries.
+/// Rows in shares as equal as whole numbers can be, the longer ones first. Made on the host: a division of 64 bits takes a thread as long as some rows.
+struct Shares {
+  std::int64_t each, longer;
+  Shares(std::int64_t rows, std::int64_t parts) : each(parts > 0 ? rows / parts : 0), longer(parts > 0 ? rows % parts : 0) {}
+  __device__ std::int64_t begin(std::int64_t part) const { return part * each + (part < longer ? part : longer); }
+  __device__ std::int64_t count(std::int64_t part) const { return each + (part < longer ? 1 : 0); }
+};
+
+/// The pack of channels and the rows of this thread. kWhole: packs lie within the row, on boundaries of their size.
 template <class T, bool kWhole> struct Place {
-  static constexpr int N = kLanes<T>;
+  static constexpr int N = kPack;
   std::int64_t col, begin, end;
   int n;  // channels of the pack that exist
-  __device__ Place(std::int64_t rows, std::int64_t cols, std::int64_t part, std::int64_t parts)
-      : col((std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * N), begin(rows * part / parts), end(rows * (part + 1) / parts) {
+  __device__ Place(const Shares& shares, std::int64_t cols, std::int64_t part)
+      : col((std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * N), begin(shares.begin(part)), end(begin + shares.count(part)) {
     const std::int64_t left = cols - col;
     n = left >= N ? N : left > 0 ? static_cast<int>(left) : 0;
   }
@@ -79,19 +88,21 @@ template <int N> struct ChannelLanes {
 /// Launches kernel<T, kWhole> over all rows; `most` shares of them at most.
 template <class T> struct Grid {
   dim3 blocks, threads;
+  Shares shares{0, 0};
   Grid(const View& x, std::int64_t most) {
     const auto g = batch_grid(x.spec());
     const auto rows_beside = static_cast<unsigned>(kBlockThreads / g.threads);
     const std::int64_t useful = (x.rows() + rows_beside * kUnrolled - 1) / (rows_beside * kUnrolled);
     threads = dim3(static_cast<unsigned>(g.threads), rows_beside);
     blocks = dim3(blocks_for(g.columns, 1), static_cast<unsigned>(useful < most ? useful : most));
+    shares = Shares(x.rows(), blocks.y);
   }
 };
 
-/// Shares of the rows in passes that sum nothing: two waves of blocks on a large GPU.
-inline std::int64_t elementwise_parts(const View& x) {
-  const std::int64_t columns = batch_grid(x.spec()).columns;
-  return 2112 / columns > 0 ? 2112 / columns : 1;
+/// Shares of the rows in passes that sum nothing: all blocks at once, because each begins by what its channels need.
+inline std::int64_t elementwise_parts(const Stream& s, const View& x) {
+  const std::int64_t columns = batch_grid(x.spec()).columns, all = std::int64_t{kBlocks} * multiprocessors(s);
+  return all / columns > 0 ? all / columns : 1;
 }
 
 }  // namespace

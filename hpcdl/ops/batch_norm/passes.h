@@ -16,18 +16,20 @@ namespace hpcdl {
   return (rows + per - 1) / per;
 }
 
-/// How a GPU's blocks of 256 threads lie over the rows and their 16-byte packs: by the shape alone, so that results do not depend on the GPU.
+/// How a GPU's blocks of 256 threads lie over the rows and their packs of channels: by the shape alone, so that results do not depend on the GPU.
+/// Packs of four whatever the type: those of eight leave no registers for rows under way.
 struct BatchGrid {
   int threads = 1;               // beside one another on a row; the others of the block take further rows
   std::int64_t columns = 0;      // blocks side by side
   std::int64_t parts = 0;        // shares of the rows
 };
+inline constexpr std::int64_t kMostBatchParts = 396, kBatchPack = 4;
 inline BatchGrid batch_grid(const Spec& x) {
-  const std::int64_t packs = (x[-1] * dtype_bytes(x.dtype) + 15) / 16, rows = x.shape.size() / x[-1];
+  const std::int64_t packs = (x[-1] + kBatchPack - 1) / kBatchPack, rows = x.shape.size() / x[-1];
   BatchGrid g;
   while (g.threads < packs && g.threads < 32) g.threads *= 2;
   g.columns = (packs + g.threads - 1) / g.threads;
-  const std::int64_t per = 256 / g.threads * 4, useful = (rows + per - 1) / per, full = 528 / g.columns > 0 ? 528 / g.columns : 1;
+  const std::int64_t per = 256 / g.threads * 4, useful = (rows + per - 1) / per, full = kMostBatchParts / g.columns > 0 ? kMostBatchParts / g.columns : 1;
   g.parts = useful < full ? useful : full;
   return g;
 }

@@ -121,17 +121,22 @@ std::vector<Descriptor> operations(const Conv& c) {
   return ops;
 }
 
-/// Engines that would break a promise: other bits in the next run, sums or operands of less precision, larger errors than a plain sum's.
-bool keeps_promises(const Descriptor& config, const Conv& c) {
+/// Engines that would break a promise: other bits in the next run, sums or operands of less precision, larger errors than a plain sum's. And those that
+/// leave the tensor cores alone where 16-bit operands ask for them: what the library thinks best of a kernel of one pixel takes ten times as long.
+enum class Engine { refused, slow, good };
+Engine judge(const Descriptor& config, const Conv& c) {
   Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t raw = engine.raw();
   std::int64_t count = 0;
   check(Library::get().get_attribute(config.raw(), CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw), "the engine of a choice");
   const auto notes = engine.get<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
-  return std::none_of(notes.begin(), notes.end(), [&](cudnnBackendNumericalNote_t note) {
-    if (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE) return c.compute == DType::f32;  // they would round f32 to TF32
-    return note != CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP;
-  });
+  bool tensor_cores = false;
+  for (const auto note : notes) {
+    if (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE) tensor_cores = true;
+    else if (note != CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP) return Engine::refused;
+  }
+  if (c.compute == DType::f32) return tensor_cores ? Engine::refused : Engine::good;  // they would round f32 to TF32
+  return tensor_cores ? Engine::good : Engine::slow;
 }
 
 /// The library's choices, best first.
@@ -151,6 +156,20 @@ std::vector<Descriptor> choices(const Descriptor& graph, cudnnBackendHeurMode_t 
   if (Library::get().get_attribute(heuristic.raw(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, kMost, &count, raw.data()) != CUDNN_STATUS_SUCCESS) count = 0;
   found.erase(found.begin() + std::min<std::int64_t>(count, kMost), found.end());
   return found;
+}
+
+/// The plan of a choice, unless it cannot be made or wants more than `most` bytes.
+std::optional<Plan> finished(const Descriptor& config, cudnnHandle_t handle, std::int64_t most, [[maybe_unused]] const Descriptor* device) {
+  Plan p{Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)};
+  if (handle) p.plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, handle);
+#if CUDNN_VERSION >= 90800
+  if (device) p.plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *device);
+#endif
+  p.plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
+  if (!p.plan.try_finalize()) return std::nullopt;
+  p.workspace = p.plan.get<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1).at(0);
+  if (p.workspace > most) return std::nullopt;
+  return p;
 }
 
 }  // namespace
@@ -175,19 +194,11 @@ std::optional<Plan> plan_of(const Conv& c, cudnnHandle_t handle, std::int64_t mo
   graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<std::int64_t>(raw.size()), raw.data());
   if (handle) graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, handle);
   if (!graph.try_finalize()) return std::nullopt;
-  for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK})
-    for (const Descriptor& config : choices(graph, mode, device)) {
-      if (!keeps_promises(config, c)) continue;
-      Plan p{Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)};
-      if (handle) p.plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, handle);
-#if CUDNN_VERSION >= 90800
-      if (device) p.plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *device);
-#endif
-      p.plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
-      if (!p.plan.try_finalize()) continue;
-      p.workspace = p.plan.get<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1).at(0);
-      if (p.workspace <= most) return p;
-    }
+  for (const auto wanted : {Engine::good, Engine::slow})
+    for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK})
+      for (const Descriptor& config : choices(graph, mode, device))
+        if (judge(config, c) == wanted)
+          if (auto p = finished(config, handle, most, device)) return p;
   return std::nullopt;
 }
 

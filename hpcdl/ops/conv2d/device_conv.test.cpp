@@ -192,6 +192,17 @@ TEST(DeviceConvChecks, RefusesWhatIsNone) {
   EXPECT_THROW(conv_with(s, c.conv, kConvGemm), Error);
 }
 
+TEST(DeviceConvChecks, ImagesOfThreeChannelsArePaddedAsManyAsThereIsRoomFor) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  Stream s(Device::cuda(), pool);
+  const auto shape = shape_of({13, 256, 256, 3}, {8, 1, 1, 3}, {});  // 13 MiB with eight channels
+  for (const ConvPass pass : {ConvPass::forward, ConvPass::weight}) {
+    Case c(s, shape, pass, DType::bf16, DType::f32, pass == ConvPass::weight, pass == ConvPass::forward);
+    c.verify(s, kConvOwn);
+  }
+}
+
 TEST(DeviceConvChecks, TheChooserIsAskedAndTheShapeDecides) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   if (std::getenv("HPCDL_CONV")) GTEST_SKIP() << "HPCDL_CONV decides";

@@ -138,24 +138,40 @@ template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kA, bool kB> s
   }
 };
 
-/// Of f32 products.
+/// Of f32 products, by mma.m16n8k8.
 template <int kM, int kN, int kWarpsM, int kWarpsN, bool kA, bool kB> struct Sums<float, kM, kN, kWarpsM, kWarpsN, kA, kB> {
-  using Grid = FmaGrid<kM, kN>;
-  std::vector<float> acc = std::vector<float>(kM * kN);
+  using Grid = MmaGrid<kM, kN, kWarpsM, kWarpsN>;
+  std::vector<float> acc = std::vector<float>(kConvThreads * Grid::kTilesM * Grid::kTilesN * 4);
 
+  float& of(int warp, int i, int j, int lane, int e) { return acc[static_cast<std::size_t>((((warp * Grid::kTilesM + i) * Grid::kTilesN + j) * 32 + lane) * 4 + e)]; }
   void add(const float* a, const float* b) {
-    for (int thread = 0; thread < kConvThreads; ++thread)
-      for (int i = 0; i < Grid::kRows; ++i)
-        for (int j = 0; j < Grid::kCols; ++j)
-          for (int k = 0; k < kConvDepth<float>; ++k)
-            acc[static_cast<std::size_t>((thread * Grid::kRows + i) * Grid::kCols + j)] +=
-                a[ConvTile<float, kM, kA>::at(Grid::template row<kA>(thread, i), k)] * b[ConvTile<float, kN, kB>::at(Grid::template col<kB>(thread, j), k)];
+    for (int warp = 0; warp < 8; ++warp)
+      for (int kk = 0; kk < kConvDepth<float>; kk += 8)
+        for (int i = 0; i < Grid::kTilesM; ++i)
+          for (int j = 0; j < Grid::kTilesN; ++j) product(a, b, warp, kk, i, j);
+  }
+  void product(const float* a, const float* b, int warp, int kk, int i, int j) {
+    float ma[16][8], mb[8][8];
+    for (int lane = 0; lane < 32; ++lane) {
+      for (int q = 0; q < 4; ++q) {
+        const auto p = Grid::a_f32(warp, lane, i, q);
+        ma[lane / 4 + q % 2 * 8][lane % 4 + q / 2 * 4] = a[ConvTile<float, kM, kA>::at(p.row, kk + p.depth)];
+      }
+      for (int q = 0; q < 2; ++q) {
+        const auto p = Grid::b_f32(warp, lane, j, q);
+        mb[lane % 4 + q * 4][lane / 4] = b[ConvTile<float, kN, kB>::at(p.row, kk + p.depth)];
+      }
+    }
+    for (int lane = 0; lane < 32; ++lane)
+      for (int e = 0; e < 4; ++e)
+        for (int k = 0; k < 8; ++k) of(warp, i, j, lane, e) += ma[lane / 4 + e / 2 * 8][k] * mb[k][lane % 4 * 2 + e % 2];
   }
   template <class F> void each(F&& f) {
-    for (int thread = 0; thread < kConvThreads; ++thread)
-      for (int i = 0; i < Grid::kRows; ++i)
-        for (int j = 0; j < Grid::kCols; ++j)
-          f(Grid::template row<kA>(thread, i), Grid::template col<kB>(thread, j), acc[static_cast<std::size_t>((thread * Grid::kRows + i) * Grid::kCols + j)]);
+    for (int warp = 0; warp < 8; ++warp)
+      for (int i = 0; i < Grid::kTilesM; ++i)
+        for (int j = 0; j < Grid::kTilesN; ++j)
+          for (int lane = 0; lane < 32; ++lane)
+            for (int e = 0; e < 4; ++e) f(Grid::row(warp, lane, i, e / 2), Grid::col(warp, lane, j) + e % 2, of(warp, i, j, lane, e));
   }
 };
 
@@ -237,6 +253,7 @@ TEST_P(ConvOnHost, Forward) {
   forward<bf16, 64, 4, 2, true>();
   forward<bf16, 128, 2, 4, true>();
   forward<float, 64, 4, 2, true>();
+  forward<float, 128, 2, 4, true>();
 }
 
 TEST_P(ConvOnHost, Data) {
@@ -246,6 +263,7 @@ TEST_P(ConvOnHost, Data) {
   data<bf16, 64, 4, 2, true>();
   data<bf16, 128, 2, 4, true>();
   data<float, 64, 4, 2, true>();
+  data<float, 128, 2, 4, true>();
 }
 
 TEST_P(ConvOnHost, Weight) {
@@ -255,6 +273,7 @@ TEST_P(ConvOnHost, Weight) {
   weight<bf16, 64, true>(1);
   weight<bf16, 128, true>(64);
   weight<float, 64, true>(64);
+  weight<float, 128, true>(64);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, ConvOnHost, ::testing::Range(0, static_cast<int>(std::size(kShapes))));

@@ -3,7 +3,8 @@
 // it a thread multiplies. One source for kernels and for the test that runs them on a host.
 //
 // A tile of an operand lies as its memory does: rows of kDepth elements where neighbours are along k, else kDepth lines of rows. Lines
-// lie an odd number of 16 bytes apart, so that the eight of a matrix load fall into different banks.
+// lie an odd number of 16 bytes apart, so that the eight of a matrix load fall into different banks; of f32 along rows twice an odd number,
+// so that four lines of eight elements do.
 
 #include <cstdint>
 
@@ -28,9 +29,9 @@ template <class E> inline constexpr int kConvChunk = 16 / static_cast<int>(sizeo
 /// kRows (64 or 128) rows of an operand and kConvDepth of k.
 template <class E, int kRows, bool kAlongK> struct ConvTile {
   static constexpr int kDepth = kConvDepth<E>, kChunk = kConvChunk<E>;
-  static constexpr int kLine = kAlongK ? kDepth : kRows, kLines = kAlongK ? kRows : kDepth, kStride = kLine + kChunk;
+  static constexpr int kLine = kAlongK ? kDepth : kRows, kLines = kAlongK ? kRows : kDepth, kApart = sizeof(E) == 4 && !kAlongK ? 2 : 1, kStride = kLine + kApart * kChunk;
   static constexpr int kElements = kLines * kStride, kChunks = kRows * kDepth / kChunk / kConvThreads;
-  static_assert(kChunks * kConvThreads * kChunk == kRows * kDepth && kStride * sizeof(E) % 16 == 0 && kStride * sizeof(E) / 16 % 2 == 1);
+  static_assert(kChunks * kConvThreads * kChunk == kRows * kDepth && kStride * sizeof(E) % 16 == 0 && (kStride * sizeof(E) / 16 - kApart) % 2 == 0);
 
   struct Place {
     int row, depth;
@@ -85,7 +86,7 @@ template <class E, class Side, int kRows, bool kWhole> class ConvBrings {
   typename Side::Row row_[kFixed];
 };
 
-/// 16-bit products: warps side by side in kWarpsM x kWarpsN, each a grid of 16 x 8 results by mma.m16n8k16.
+/// Warps side by side in kWarpsM x kWarpsN, each a grid of 16 x 8 results: of 16-bit operands by mma.m16n8k16, of f32 by mma.m16n8k8.
 template <int kM, int kN, int kWarpsM, int kWarpsN> struct MmaGrid {
   static_assert(kWarpsM * kWarpsN * 32 == kConvThreads);
   static constexpr int kTilesM = kM / kWarpsM / 16, kTilesN = kN / kWarpsN / 8;
@@ -104,18 +105,14 @@ template <int kM, int kN, int kWarpsM, int kWarpsN> struct MmaGrid {
     const int first = warp % kWarpsN * kTilesN * 8 + j * 16;
     return kAlongK ? Place{first + lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8} : Place{first + lane / 16 * 8, lane % 16};
   }
+  /// Element q of the four of A and the two of B that a lane has of a f32 product.
+  HPCDL_HOST_DEVICE static constexpr Place a_f32(int warp, int lane, int i, int q) {
+    return {warp / kWarpsN * kTilesM * 16 + i * 16 + lane / 4 + q % 2 * 8, lane % 4 + q / 2 * 4};
+  }
+  HPCDL_HOST_DEVICE static constexpr Place b_f32(int warp, int lane, int j, int q) { return {warp % kWarpsN * kTilesN * 8 + j * 8 + lane / 4, lane % 4 + q * 4}; }
   /// The row of results 2 half and 2 half + 1 of a product, and the column of the first.
   HPCDL_HOST_DEVICE static constexpr int row(int warp, int lane, int i, int half) { return warp / kWarpsN * kTilesM * 16 + i * 16 + lane / 4 + half * 8; }
   HPCDL_HOST_DEVICE static constexpr int col(int warp, int lane, int j) { return warp % kWarpsN * kTilesN * 8 + j * 8 + lane % 4 * 2; }
-};
-
-/// f32 products: threads in 16 x 16, each with kM / 16 rows and kN / 16 columns. Neighbours in memory go to one thread where they are
-/// rows, so that it reads four at a time; else its rows are 16 apart.
-template <int kM, int kN> struct FmaGrid {
-  static constexpr int kRows = kM / 16, kCols = kN / 16;
-  template <bool kAlongK> HPCDL_HOST_DEVICE static constexpr int spot(int t, int i) { return kAlongK ? t + i * 16 : t * 4 + i % 4 + i / 4 * 64; }
-  template <bool kAlongK> HPCDL_HOST_DEVICE static constexpr int row(int thread, int i) { return spot<kAlongK>(thread / 16, i); }
-  template <bool kAlongK> HPCDL_HOST_DEVICE static constexpr int col(int thread, int j) { return spot<kAlongK>(thread % 16, j); }
 };
 
 /// Shares of the depth of a product: each of whole tiles, none empty.

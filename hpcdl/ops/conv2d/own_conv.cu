@@ -1,5 +1,7 @@
 #include "hpcdl/ops/conv2d/own_conv.h"
 
+#include <algorithm>
+
 #include "hpcdl/cuda/element.h"
 #include "hpcdl/cuda/launch.h"
 #include "hpcdl/cuda/workspace.h"
@@ -18,13 +20,96 @@ template <class T> __global__ void __launch_bounds__(kThreads) rounded(T* to, co
   store(to + i, load<8>(from + i, left), left);
 }
 
-__global__ void __launch_bounds__(kThreads) add_shares(void* to, DType dtype, bool accumulate, const float* parts, int shares, std::int64_t n) {
+/// Rows of `columns` elements, the first of `from_columns` of a share each: to[i] (+)= the sum over the shares + bias of the column. Each warp of a
+/// block takes every kWarps-th share of the block's elements, and their sums are added in order.
+struct Adding {
+  void* to;
+  DType dtype;
+  bool accumulate;
+  ConvOperand bias;
+  const float* parts;
+  int shares;
+  unsigned columns, from_columns;
+  std::int64_t size, share_size;
+};
+template <int kWarps> __global__ void __launch_bounds__(kThreads) add_shares(Adding a) {
+  constexpr int kElements = kThreads / kWarps;
+  __shared__ float sums[kWarps][kElements];
+  const int element = static_cast<int>(threadIdx.x) % kElements, warp = static_cast<int>(threadIdx.x) / kElements;
+  const std::int64_t i = std::int64_t{blockIdx.x} * kElements + element;
+  const unsigned row = static_cast<unsigned>(i) / a.columns, column = static_cast<unsigned>(i) - row * a.columns;
+  const float* from = a.parts + std::int64_t{row} * a.from_columns + column;
+  float sum = 0;
+  if (i < a.size)
+#pragma unroll 8
+    for (int k = warp; k < a.shares; k += kWarps) sum += from[k * a.share_size];
+  if constexpr (kWarps > 1) {
+    sums[warp][element] = sum;
+    __syncthreads();
+    if (warp != 0) return;
+    for (int w = 1; w < kWarps; ++w) sum += sums[w][element];
+  }
+  if (i >= a.size) return;
+  if (a.bias.data) sum += fetch(a.bias.data, a.bias.dtype, column);
+  put(a.to, a.dtype, i, a.accumulate ? sum + fetch(a.to, a.dtype, i) : sum);
+}
+
+/// Pixels of `channels` elements as pixels of kTo * `chunks`, zeros behind them; a thread writes 16 bytes.
+template <class T> __global__ void __launch_bounds__(kThreads) padded(T* to, const void* from, DType dtype, std::int64_t pixels, int channels, int chunks) {
+  constexpr int kTo = 16 / sizeof(T);
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= n) return;
-  float sum = parts[i];
-#pragma unroll 4
-  for (int k = 1; k < shares; ++k) sum += parts[k * n + i];
-  put(to, dtype, i, accumulate ? sum + fetch(to, dtype, i) : sum);
+  if (i >= pixels * chunks) return;
+  const std::int64_t pixel = i / chunks;
+  const int first = static_cast<int>(i - pixel * chunks) * kTo;
+  Lanes<kTo> v(0.0f);
+#pragma unroll
+  for (int k = 0; k < kTo; ++k)
+    if (first + k < channels) v.v[k] = fetch(from, dtype, pixel * channels + first + k);
+  write_aligned(to + i * kTo, pack<T>(v));
+}
+
+void pad(Stream& s, DType type, void* to, const ConvOperand& from, std::int64_t pixels, std::int64_t channels, std::int64_t chunks) {
+  visit_dtype(type, [&]<class T>() {
+    padded<<<blocks_for(pixels * chunks, kThreads), kThreads, 0, queue(s)>>>(static_cast<T*>(to), from.data, from.dtype, pixels, narrow_int(channels), narrow_int(chunks));
+  });
+  launched("padding of a convolution's channels");
+}
+
+std::byte* place(const Stream& s, std::size_t at) { return static_cast<std::byte*>(workspace(s)) + at; }
+
+void run(Stream& s, const Conv& c, std::int64_t inputs) {
+  switch (c.pass) {
+    case ConvPass::forward: return own_forward(s, c);
+    case ConvPass::data: return own_data(s, c);
+    case ConvPass::weight: return own_weight(s, c, inputs);
+  }
+}
+
+/// Channels of x that fill no 16 bytes, as the first layer's, are gathered one by one, at a tenth of the speed. Copies of x and w with more of them,
+/// zeros, as many images at a time as there is room for. False where that does not help or fit.
+bool run_padded(Stream& s, const Conv& c) {
+  const auto& g = c.shape;
+  const std::int64_t chunk = 16 / dtype_bytes(c.compute), chunks = (g.i + chunk - 1) / chunk, image = g.h * g.w * chunks * 16;
+  const std::int64_t images = std::min<std::int64_t>(g.n, static_cast<std::int64_t>(kConvShares - kConvPaddedImages) / image);
+  if (c.pass == ConvPass::data || g.i % chunk == 0 || images == 0 || g.pixels() == 0) return false;
+  if (static_cast<std::size_t>(g.o * g.taps() * chunks * 16) > kConvPaddedImages - kConvPaddedWeight) return false;
+  Conv p = c;
+  p.shape.i = chunks * chunk;
+  if (c.pass == ConvPass::forward) {
+    p.w = {place(s, kConvPaddedWeight), c.compute};
+    pad(s, c.compute, place(s, kConvPaddedWeight), c.w, g.o * g.taps(), g.i, chunks);
+  }
+  const auto offset = [](const void* data, std::int64_t elements, DType d) { return static_cast<const std::byte*>(data) + elements * dtype_bytes(d); };
+  for (std::int64_t first = 0; first < g.n; first += images) {
+    p.shape.n = std::min(images, g.n - first);
+    pad(s, c.compute, place(s, kConvPaddedImages), {offset(c.x.data, first * g.h * g.w * g.i, c.x.dtype), c.x.dtype}, p.shape.n * g.h * g.w, g.i, chunks);
+    p.x = {place(s, kConvPaddedImages), c.compute};
+    const std::int64_t pixels = first * g.oh * g.ow * g.o;
+    if (c.pass == ConvPass::forward) p.out = const_cast<std::byte*>(offset(c.out, pixels, c.out_dtype));
+    else p.dy.data = offset(c.dy.data, pixels, c.dy.dtype), p.accumulate = c.accumulate || first > 0;
+    run(s, p, g.i);
+  }
+  return true;
 }
 
 }  // namespace
@@ -41,9 +126,18 @@ Conv with_weight_copied(Stream& s, const Conv& c) {
   return copied;
 }
 
-void add_conv_shares(Stream& s, const Conv& c, const float* parts, int shares) {
-  const std::int64_t n = c.shape.o * c.shape.k();
-  add_shares<<<blocks_for(n, kThreads), kThreads, 0, queue(s)>>>(c.out, c.out_dtype, c.accumulate, parts, shares, n);
+float* conv_parts(const Stream& s) { return reinterpret_cast<float*>(place(s, kConvShares)); }
+
+std::int64_t conv_parts_room(const ConvSums& sums) { return static_cast<std::int64_t>((kWorkspaceBytes - kConvShares) / sizeof(float)) / sums.size(); }
+
+void add_conv_shares(Stream& s, const ConvSums& sums, int shares) {
+  const auto& c = sums.c;
+  const std::int64_t n = sums.rows * sums.columns;
+  const Adding a{.to = c.out, .dtype = c.out_dtype, .accumulate = c.accumulate, .bias = c.bias, .parts = conv_parts(s), .shares = shares,
+                 .columns = static_cast<unsigned>(sums.columns), .from_columns = static_cast<unsigned>(sums.from_columns), .size = n, .share_size = sums.size()};
+  const auto add = [&]<int kWarps>() { add_shares<kWarps><<<blocks_for(n, kThreads / kWarps), kThreads, 0, queue(s)>>>(a); };
+  if (shares >= 8) add.operator()<8>();
+  else add.operator()<1>();
   launched("shares of a convolution");
 }
 
@@ -52,11 +146,7 @@ void own_conv(Stream& s, const Conv& given) {
   require(countable(g), "conv2d", "{} images of {} x {} x {} with {} filters of {} x {} are more than one launch can count: use a smaller batch", g.n, g.h, g.w, g.i,
           g.o, g.kh, g.kw);
   const Conv c = with_weight_copied(s, given);
-  switch (c.pass) {
-    case ConvPass::forward: return own_forward(s, c);
-    case ConvPass::data: return own_data(s, c);
-    case ConvPass::weight: return own_weight(s, c);
-  }
+  if (!run_padded(s, c)) run(s, c, g.i);
 }
 
 }  // namespace hpcdl::cuda

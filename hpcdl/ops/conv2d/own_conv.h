@@ -8,17 +8,29 @@ namespace hpcdl::cuda {
 /// Throws where pixels or terms cannot be counted in 29 bits.
 void own_conv(Stream& s, const Conv& c);
 
-// One file each.
+// One file each. c's channels and those of dw, fewer where c reads copies of x and w that were padded.
 void own_forward(Stream& s, const Conv& c);
 void own_data(Stream& s, const Conv& c);
-void own_weight(Stream& s, const Conv& c);
+void own_weight(Stream& s, const Conv& c, std::int64_t inputs);
+/// The same by wgmma; false where its operands do not fit: GPUs other than Hopper, f32, few channels.
+bool tile_weight(Stream& s, const Conv& c);
 
-/// Of a stream's workspace: copies of weights below, shares of sums and cuDNN's scratch above.
-inline constexpr std::size_t kConvWeightBytes = std::size_t{16} << 20;
+// Of a stream's workspace: copies of weights, padded copies of weights, padded copies of images, shares of sums. cuDNN's scratch lies above the first.
+inline constexpr std::size_t kConvWeightBytes = std::size_t{16} << 20, kConvPaddedWeight = kConvWeightBytes, kConvPaddedImages = std::size_t{20} << 20,
+                             kConvShares = std::size_t{32} << 20;
 
 /// c with a f32 weight beside 16-bit images copied to their type, if there is room; the kernels read either.
 Conv with_weight_copied(Stream& s, const Conv& c);
-/// dw (+)= the sum of `shares` parts of f32, in order.
-void add_conv_shares(Stream& s, const Conv& c, const float* parts, int shares);
+
+/// Where shares of f32 sums go once they are added, in order, and how they lie: rows of `from_columns`, of which the first `columns` count.
+struct ConvSums {
+  const Conv& c;
+  std::int64_t rows, columns, from_columns;
+  std::int64_t size() const { return rows * from_columns; }
+};
+float* conv_parts(const Stream& s);
+/// Shares for which there is room.
+std::int64_t conv_parts_room(const ConvSums& sums);
+void add_conv_shares(Stream& s, const ConvSums& sums, int shares);
 
 }  // namespace hpcdl::cuda

@@ -5,9 +5,13 @@ namespace {
 
 using Product = ConvProduct<PixelRows, FilterColumns>;
 
-template <class E, int kN, int kWarpsM, int kWarpsN, bool kWhole> void launch(Stream& s, Product p) {
+constexpr int kMostShares = 8;
+
+/// Of the pixels of one class alone there are no shares: they lie apart.
+template <class E, int kN, int kWarpsM, int kWarpsN, bool kWhole> void launch(Stream& s, const Conv& c, Product p) {
   p.tiles_n = tiles_of(p.rows.columns, kN);
-  launch_conv<E, 128, kN, kWarpsM, kWarpsN, kWhole, kWhole>(s, p, 1, "conv2d_backward");
+  launch_in_shares<E, 128, kN, kWarpsM, kWarpsN, kWhole, kWhole>(s, p, {.c = c, .rows = p.rows.rows, .columns = p.rows.columns, .from_columns = p.rows.columns},
+                                                                c.shape.stride == 1 ? kMostShares : 1, "conv2d_backward");
 }
 
 void one_class(Stream& s, const Conv& c, const DataClass& d) {
@@ -16,9 +20,9 @@ void one_class(Stream& s, const Conv& c, const DataClass& d) {
   if (p.rows.rows == 0 || (p.depth == 0 && c.accumulate)) return;
   const bool whole = in_chunks(c.dy, c.compute, c.shape.o) && in_chunks(c.w, c.compute, c.shape.i);
   visit_dtype(c.compute, [&]<class E>() {
-    if (!whole) launch<E, 64, 4, 2, false>(s, p);
-    else if (sizeof(E) == 4 || c.shape.i <= 64) launch<E, 64, 4, 2, true>(s, p);
-    else if constexpr (sizeof(E) == 2) launch<E, 128, 2, 4, true>(s, p);
+    if (!whole) launch<E, 64, 4, 2, false>(s, c, p);
+    else if (c.shape.i <= 64) launch<E, 64, 4, 2, true>(s, c, p);
+    else launch<E, 128, 2, 4, true>(s, c, p);
   });
 }
 

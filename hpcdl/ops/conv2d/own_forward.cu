@@ -5,9 +5,11 @@ namespace {
 
 using Product = ConvProduct<PixelRows, FilterRows>;
 
-template <class E, int kN, int kWarpsM, int kWarpsN, bool kWhole> void launch(Stream& s, Product p) {
+constexpr int kMostShares = 8;
+
+template <class E, int kN, int kWarpsM, int kWarpsN, bool kWhole> void launch(Stream& s, const Conv& c, Product p) {
   p.tiles_n = tiles_of(p.rows.columns, kN);
-  launch_conv<E, 128, kN, kWarpsM, kWarpsN, kWhole, kWhole>(s, p, 1, "conv2d");
+  launch_in_shares<E, 128, kN, kWarpsM, kWarpsN, kWhole, kWhole>(s, p, {.c = c, .rows = p.rows.rows, .columns = p.rows.columns, .from_columns = p.rows.columns}, kMostShares, "conv2d");
 }
 
 }  // namespace
@@ -21,9 +23,9 @@ void own_forward(Stream& s, const Conv& c) {
   if (p.rows.rows == 0) return;
   const bool whole = in_chunks(c.x, c.compute, g.i) && in_chunks(c.w, c.compute, g.i);
   visit_dtype(c.compute, [&]<class E>() {
-    if (!whole) launch<E, 64, 4, 2, false>(s, p);
-    else if (sizeof(E) == 4 || g.o <= 64) launch<E, 64, 4, 2, true>(s, p);
-    else if constexpr (sizeof(E) == 2) launch<E, 128, 2, 4, true>(s, p);
+    if (!whole) launch<E, 64, 4, 2, false>(s, c, p);
+    else if (g.o <= 64) launch<E, 64, 4, 2, true>(s, c, p);
+    else launch<E, 128, 2, 4, true>(s, c, p);
   });
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 // The kernel of an implicit GEMM (device_gather.h says of what): tiles of A and B come from global memory by asynchronous copies, kConvStages
-// of them under way, and are multiplied by mma.sync (16-bit) or fused multiply-adds (f32), both with f32 sums. The copies of 16 bytes
-// need neighbours that lie in one piece; where channels or addresses do not allow that, elements are gathered one by one.
+// of them under way, and are multiplied by mma.sync with f32 sums. A f32 operand is split for that into two numbers of 11 bits, of whose products
+// the three larger are formed: an error of 2^-22 of a term, that of a f32 sum of a few dozen. The copies of 16 bytes need neighbours that lie in one piece; where channels or addresses do not allow that, elements are gathered one by one.
+
+#include <algorithm>
 
 #include "hpcdl/cuda/element.h"
 #include "hpcdl/cuda/launch.h"
@@ -95,7 +97,17 @@ __device__ inline void finish(const ConvResult& o, std::int64_t at, int col, int
   else put_pair<float>(o.d, at, a, b);
 }
 
-/// Sums of one thread, 16-bit products.
+/// A f32 in two parts: 11 bits, rounded to nearest, and the other 12, of which products read 11. An infinity gives NaN.
+__device__ inline void split(float v, unsigned& high, unsigned& low) {
+  high = (__float_as_uint(v) + 0x1000u) & 0xffffe000u;
+  low = __float_as_uint(v - __uint_as_float(high));
+}
+__device__ inline void multiply_f32(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/// Sums of one thread.
 template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kA, bool kB> struct MmaSums {
   using Grid = MmaGrid<kM, kN, kWarpsM, kWarpsN>;
   using TileA = ConvTile<E, kM, kA>;
@@ -104,6 +116,27 @@ template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kA, bool kB> s
 
   __device__ void add(const E* a, const E* b) {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+    if constexpr (std::is_same_v<E, float>) add_f32(a, b, warp, lane);
+    else add_16(a, b, warp, lane);
+  }
+  __device__ void store(const Scatter& rows, const ConvResult& o, int m0, int n0) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+#pragma unroll
+    for (int i = 0; i < Grid::kTilesM; ++i)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const std::int64_t row = rows.at(m0 + Grid::row(warp, lane, i, half));
+        if (row < 0) continue;
+#pragma unroll
+        for (int j = 0; j < Grid::kTilesN; ++j) {
+          const int col = n0 + Grid::col(warp, lane, j);
+          finish(o, row + col, col, rows.columns, acc[i][j][half * 2], acc[i][j][half * 2 + 1]);
+        }
+      }
+  }
+
+ private:
+  __device__ void add_16(const E* a, const E* b, int warp, int lane) {
 #pragma unroll
     for (int kk = 0; kk < TileA::kDepth; kk += 16) {
       unsigned fa[Grid::kTilesM][4], fb[Grid::kTilesN / 2][4];
@@ -123,83 +156,35 @@ template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kA, bool kB> s
         for (int j = 0; j < Grid::kTilesN; ++j) multiply<E>(acc[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
     }
   }
-  __device__ void store(const Scatter& rows, const ConvResult& o, int m0, int n0) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  __device__ void add_f32(const float* a, const float* b, int warp, int lane) {
 #pragma unroll
-    for (int i = 0; i < Grid::kTilesM; ++i)
+    for (int kk = 0; kk < TileA::kDepth; kk += 8) {
+      unsigned high_b[Grid::kTilesN][2], low_b[Grid::kTilesN][2];
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const std::int64_t row = rows.at(m0 + Grid::row(warp, lane, i, half));
-        if (row < 0) continue;
+      for (int j = 0; j < Grid::kTilesN; ++j)
 #pragma unroll
-        for (int j = 0; j < Grid::kTilesN; ++j) {
-          const int col = n0 + Grid::col(warp, lane, j);
-          finish(o, row + col, col, rows.columns, acc[i][j][half * 2], acc[i][j][half * 2 + 1]);
+        for (int q = 0; q < 2; ++q) {
+          const auto p = Grid::b_f32(warp, lane, j, q);
+          split(b[TileB::at(p.row, kk + p.depth)], high_b[j][q], low_b[j][q]);
         }
-      }
-  }
-};
-
-/// Sums of one thread, f32 products.
-template <int kM, int kN, bool kA, bool kB> struct FmaSums {
-  using Grid = FmaGrid<kM, kN>;
-  using TileA = ConvTile<float, kM, kA>;
-  using TileB = ConvTile<float, kN, kB>;
-  float acc[Grid::kRows][Grid::kCols] = {};
-
-  /// Four of k for the thread's rows of an operand.
-  template <class Tile, bool kAlongK, int kCount> __device__ static void four(float (&v)[4][kCount], const float* tile, int t, int kk) {
-    if constexpr (kAlongK) {
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        const float4 q = *reinterpret_cast<const float4*>(tile + Tile::at(Grid::template spot<true>(t, i), kk));
-        v[0][i] = q.x, v[1][i] = q.y, v[2][i] = q.z, v[3][i] = q.w;
-      }
-    } else {
+      for (int i = 0; i < Grid::kTilesM; ++i) {
+        unsigned high_a[4], low_a[4];
 #pragma unroll
-      for (int k = 0; k < 4; ++k)
-#pragma unroll
-        for (int i = 0; i < kCount; i += 4) {
-          const float4 q = *reinterpret_cast<const float4*>(tile + Tile::at(Grid::template spot<false>(t, i), kk + k));
-          v[k][i] = q.x, v[k][i + 1] = q.y, v[k][i + 2] = q.z, v[k][i + 3] = q.w;
+        for (int q = 0; q < 4; ++q) {
+          const auto p = Grid::a_f32(warp, lane, i, q);
+          split(a[TileA::at(p.row, kk + p.depth)], high_a[q], low_a[q]);
         }
-    }
-  }
-  __device__ void add(const float* a, const float* b) {
-    const int tm = static_cast<int>(threadIdx.x) / 16, tn = static_cast<int>(threadIdx.x) % 16;
+        // The small products first, and no two behind each other that add to the same sums.
 #pragma unroll
-    for (int kk = 0; kk < TileA::kDepth; kk += 4) {
-      float va[4][Grid::kRows], vb[4][Grid::kCols];
-      four<TileA, kA>(va, a, tm, kk);
-      four<TileB, kB>(vb, b, tn, kk);
+        for (int j = 0; j < Grid::kTilesN; ++j) multiply_f32(acc[i][j], low_a, high_b[j]);
 #pragma unroll
-      for (int k = 0; k < 4; ++k)
+        for (int j = 0; j < Grid::kTilesN; ++j) multiply_f32(acc[i][j], high_a, low_b[j]);
 #pragma unroll
-        for (int i = 0; i < Grid::kRows; ++i)
-#pragma unroll
-          for (int j = 0; j < Grid::kCols; ++j) acc[i][j] = ::fmaf(va[k][i], vb[k][j], acc[i][j]);
-    }
-  }
-  __device__ void store(const Scatter& rows, const ConvResult& o, int m0, int n0) const {
-    const int thread = static_cast<int>(threadIdx.x);
-#pragma unroll
-    for (int i = 0; i < Grid::kRows; ++i) {
-      const std::int64_t row = rows.at(m0 + Grid::template row<kA>(thread, i));
-      if (row < 0) continue;
-#pragma unroll
-      for (int j = 0; j < Grid::kCols; ++j) {
-        const int col = n0 + Grid::template col<kB>(thread, j);
-        if (col < rows.columns) finish(o, row + col, col, acc[i][j]);
+        for (int j = 0; j < Grid::kTilesN; ++j) multiply_f32(acc[i][j], high_a, high_b[j]);
       }
     }
   }
-};
-
-template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kA, bool kB> struct SumsOf {
-  using type = MmaSums<E, kM, kN, kWarpsM, kWarpsN, kA, kB>;
-};
-template <int kM, int kN, int kWarpsM, int kWarpsN, bool kA, bool kB> struct SumsOf<float, kM, kN, kWarpsM, kWarpsN, kA, kB> {
-  using type = FmaSums<kM, kN, kA, kB>;
 };
 
 }  // namespace conv_detail
@@ -230,7 +215,7 @@ __global__ void __launch_bounds__(kConvThreads, kWholeA && kWholeB ? 2 : 1) conv
     }
     conv_detail::copies_issued();
   };
-  typename conv_detail::SumsOf<E, kM, kN, kWarpsM, kWarpsN, A::kAlongK, B::kAlongK>::type sums;
+  conv_detail::MmaSums<E, kM, kN, kWarpsM, kWarpsN, A::kAlongK, B::kAlongK> sums;
   for (int step = 0; step < kConvStages - 1; ++step) bring(step);
   for (int step = 0; step < steps; ++step) {
     conv_detail::copies_arrived<kConvStages - 2>();
@@ -253,6 +238,21 @@ void launch_conv(Stream& s, const ConvProduct<A, B>& p, int shares, const char* 
   const std::int64_t tiles = (std::int64_t{p.rows.rows} + kM - 1) / kM * p.tiles_n;
   kernel<<<dim3(blocks_for(tiles, 1), static_cast<unsigned>(shares)), kConvThreads, kBytes, queue(s)>>>(p);
   launched(name);
+}
+
+/// The same with the depth in as many shares as fill the GPU, at most `most`.
+template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kWholeA, bool kWholeB, class A, class B>
+void launch_in_shares(Stream& s, ConvProduct<A, B> p, const ConvSums& sums, int most, const char* name) {
+  const std::int64_t tiles = (std::int64_t{p.rows.rows} + kM - 1) / kM * p.tiles_n, room = std::min<std::int64_t>(conv_parts_room(sums), most);
+  const bool apart = sums.columns != sums.from_columns;  // what there is to add must pass through a share
+  ConvShares shares{.count = 1, .depth = p.depth};
+  const int slots = 2 * multiprocessors(s);
+  if (room > 0 && tiles < slots) shares = conv_shares(static_cast<int>(tiles), (p.depth + kConvDepth<E> - 1) / kConvDepth<E>, kConvDepth<E>, slots, static_cast<int>(room));
+  p.share_depth = shares.depth;
+  if (shares.count == 1 && !apart) return launch_conv<E, kM, kN, kWarpsM, kWarpsN, kWholeA, kWholeB>(s, p, 1, name);
+  p.out = ConvResult{.d = conv_parts(s), .dtype = DType::f32, .accumulate = false, .pairs = sums.from_columns % 2 == 0, .bias = {}, .share_step = sums.size()};
+  launch_conv<E, kM, kN, kWarpsM, kWarpsN, kWholeA, kWholeB>(s, p, shares.count, name);
+  add_conv_shares(s, sums, shares.count);
 }
 
 inline int tiles_of(std::int64_t n, int tile) { return static_cast<int>((n + tile - 1) / tile); }

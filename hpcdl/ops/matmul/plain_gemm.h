@@ -10,6 +10,10 @@ namespace hpcdl::cuda {
 
 void plain_gemm(Stream& s, const Gemm& g);
 
+/// At most 16 rows, columns or of k: the kernel that plain_gemm() then takes.
+bool fits_small_gemm(const Gemm& g);
+void small_gemm(Stream& s, const Gemm& g);
+
 __device__ inline float activate(float v, GemmActivation a) {
   switch (a) {
     case GemmActivation::relu: return fuse::Relu::value(v);

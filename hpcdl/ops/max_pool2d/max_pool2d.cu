@@ -81,6 +81,28 @@ template <class T, bool kWhole> __global__ void __launch_bounds__(kMostThreads)
   });
 }
 
+/// Windows that lie side by side and leave no pixel out. Block: one row of pixels of dy, each read once and written to the kernel x kernel of its window.
+template <class T, bool kWhole> __global__ void __launch_bounds__(kMostThreads)
+    scatter_windows(T* dx, const std::uint8_t* which, const T* dy, std::int64_t dx_stride, std::int64_t dy_stride, Windows w) {
+  constexpr int N = kLanes<T>;
+  const std::int64_t row = blockIdx.x, image = row / w.h.out;
+  const int oh = static_cast<int>(row - image * w.h.out), side_h = w.h.kernel, side_w = w.w.kernel;
+  for_packs<N>(w.w.out, w.channels, [&](int ow, int c, int n) {
+    const std::int64_t pixel = row * w.w.out + ow;
+    int at[N];
+    load_bytes<N, kWhole>(at, which + pixel * w.channels + c, n);
+    const auto d = load_pack<kWhole>(dy + pixel * dy_stride + c, n);
+    T* to = dx + ((image * w.h.in + oh * side_h) * w.w.in + ow * side_w) * dx_stride + c;
+    for (int h = 0; h < side_h; ++h)
+      for (int x = 0; x < side_w; ++x) {
+        const int place = h * side_w + x;
+        store_pack<kWhole>(to + (std::int64_t{h} * w.w.in + x) * dx_stride, map<N>([&](int k) { return at[k] == place ? d.v[k] : 0.0f; }), n);
+      }
+  });
+}
+
+bool side_by_side(const WindowAxis& a) { return a.kernel > 0 && a.kernel == a.stride && a.pad == 0 && a.in == a.out * a.kernel; }
+
 /// Packs of x, y and the places that belong to them move in whole accesses.
 template <class T> bool whole(const Windows& w, const View& x, const View& y, const View& which) {
   return whole_packs<T>(w.channels, {{x.data(), x.row_stride()}, {y.data(), y.row_stride()}}) && reinterpret_cast<std::uintptr_t>(which.data()) % 8 == 0;
@@ -101,6 +123,12 @@ void max_pool2d(Stream& s, Tensor y, Tensor which, View x, const Windows& w) {
 void max_pool2d_backward(Stream& s, Grad dx, View which, View dy, const Windows& w) {
   if (dx.size() == 0) return;
   visit_dtype(dx.dtype(), [&]<class T>() {
+    if (side_by_side(w.h) && side_by_side(w.w) && !dx.accumulate()) {
+      const auto kernel = whole<T>(w, dx, dy, which) ? scatter_windows<T, true> : scatter_windows<T, false>;
+      kernel<<<blocks_for(w.images * w.h.out, 1), threads_for(w.w.out, packs_of(w.channels, kLanes<T>)), 0, queue(s)>>>(
+          dx.ptr<T>(), which.ptr<std::uint8_t>(), dy.ptr<T>(), dx.row_stride(), dy.row_stride(), w);
+      return;
+    }
     const auto kernel = whole<T>(w, dx, dy, which) ? scatter<T, true> : scatter<T, false>;
     kernel<<<blocks_for(w.images * w.h.in, 1), threads_for(w.w.in, packs_of(w.channels, kLanes<T>)), 0, queue(s)>>>(
         dx.ptr<T>(), which.ptr<std::uint8_t>(), dy.ptr<T>(), dx.row_stride(), dy.row_stride(), w, dx.accumulate());

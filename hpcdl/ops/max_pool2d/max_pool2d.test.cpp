@@ -31,6 +31,7 @@ const auto strided = testing::op<MaxPool2d>({
         {
             {.in = {{1, 2, 2, 1}}},
             {.in = {{3, 4, 6, 5}}},
+            {.in = {{2, 4, 6, 16}}},                                                  // whole packs, windows side by side
             {.in = {{2, 5, 7, 16}}},                                                  // a row and a column that no window holds
             {.in = {{2, 7, 9, 33}}, .args = {.kernel = 3, .stride = 2, .pad = 1}},    // the stem of a ResNet
             {.in = {{1, 6, 5, 19}}, .args = {.kernel = 3, .stride = 1, .pad = 1}},

@@ -1,0 +1,217 @@
+// The gradient of a weight on Hopper's tensor cores (wgmma): dw (O; taps x I) = dy (O; pixels) times x (taps x I; pixels), 16-bit operands, f32
+// sums. Pixels are the depth. The copy engine brings boxes of pixels as they lie, (pixels; 64 channels) each: of dy once, of x once for
+// every tap, shifted by it; what lies outside of an image arrives as zeros. Both operands have their channels beside each other.
+//
+// A block forms kRows x kColumns of dw from a share of the pixels: columns are (tap, 64 channels of x) in the order of dw.
+
+#include <algorithm>
+#include <atomic>
+
+#include "hpcdl/cuda/arch.h"
+#include "hpcdl/cuda/tensor_map.h"
+#include "hpcdl/cuda/tma.h"
+#include "hpcdl/cuda/warpgroup.h"
+#include "hpcdl/cuda/wgmma.h"
+#include "hpcdl/ops/conv2d/own_kernel.h"
+
+namespace hpcdl::cuda {
+namespace {
+
+constexpr int kChannels = 64, kBlocksPerGroup = 3;  // of a box; boxes of x beside each other in one product of a warpgroup
+
+/// kDown x kAcross warpgroups, each with 64 x 192 of dw; kDepth pixels to a stage.
+template <int kDown_, int kAcross_, int kDepth_, int kStages_> struct WeightTile {
+  static constexpr int kDown = kDown_, kAcross = kAcross_, kDepth = kDepth_, kStages = kStages_;
+  static constexpr int kConsumers = kDown * kAcross, kThreads = 128 * (kConsumers + 1);
+  static constexpr int kBlocks = kAcross * kBlocksPerGroup, kBoxes = kDown + kBlocks;
+  static constexpr int kRows = kDown * kChannels;
+  static constexpr int kBoxBytes = kDepth * kChannels * 2, kStageBytes = kBoxes * kBoxBytes;
+  static constexpr int kSharedBytes = kStages * kStageBytes + 2 * kStages * 8;
+  static_assert(kSharedBytes <= 227 * 1024 && kBoxes <= kWarp);
+};
+using Wide = WeightTile<1, 3, 32, 5>;    // all nine taps of 64 channels
+using Square = WeightTile<2, 1, 64, 5>;
+
+/// How pixels of dy fall into boxes of w x h x n.
+struct PixelBoxes {
+  int w = 1, h = 1, n = 1;
+  int across = 0, down = 0, count = 0;  // boxes beside each other and below each other in an image; in all
+};
+
+struct WeightProblem {
+  PixelBoxes boxes;
+  int stride, pad, dilation, kw, taps, inputs, outputs;
+  int tap_blocks, tiles_n, share;  // boxes of channels of a tap; tiles of dw beside each other; boxes of pixels to a share
+  ConvResult out;
+};
+
+struct WeightMaps {
+  TensorMap x, dy;
+};
+
+#if HPCDL_SM90A
+
+struct Box {
+  int w, h, n;
+  __device__ static Box of(const PixelBoxes& p, int i) {
+    const int per_image = p.across * p.down, image = i / per_image, rest = i - image * per_image, row = rest / p.across;
+    return {(rest - row * p.across) * p.w, row * p.h, image * p.n};
+  }
+};
+
+/// The warp that brings boxes: each lane one of a stage.
+template <class S> __device__ void produce(const WeightMaps& maps, const WeightProblem& p, unsigned char* memory, Barrier* full, int row0, int block0, int begin, int end) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, block = block0 + lane - S::kDown, tap = block / p.tap_blocks;
+  const bool of_dy = lane < S::kDown, exists = tap < p.taps;
+  // Boxes behind the last one lie outside in channels: zeros.
+  const int channel = of_dy ? row0 + lane * kChannels : exists ? (block - tap * p.tap_blocks) * kChannels : p.inputs;
+  const int shift_h = exists ? tap / p.kw * p.dilation - p.pad : 0, shift_w = exists ? tap % p.kw * p.dilation - p.pad : 0;
+  Ring<S::kStages> at{.stage = 0, .parity = 1};
+  for (int i = begin; i < end; ++i, at.next()) {
+    barrier_wait(full + S::kStages + at.stage, at.parity);
+    if (lane == 0) barrier_expect(full + at.stage, S::kStageBytes);
+    __syncwarp();
+    if (lane >= S::kBoxes) continue;
+    const auto b = Box::of(p.boxes, i);
+    unsigned char* to = memory + at.stage * S::kStageBytes + lane * S::kBoxBytes;
+    if (of_dy) tma_load(to, maps.dy, full + at.stage, channel, b.w, b.h, b.n);
+    else tma_load(to, maps.x, full + at.stage, channel, b.w * p.stride + shift_w, b.h * p.stride + shift_h, b.n);
+  }
+}
+
+template <class T, class S> __device__ void consume(const WeightProblem& p, const unsigned char* memory, Barrier* full, int group, int row0, int block0, int steps) {
+  constexpr int kColumns = kBlocksPerGroup * kChannels;
+  const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % kWarp;
+  const int down = group / S::kAcross, across = group % S::kAcross;
+  float acc[kColumns / 2];
+  Ring<S::kStages> at;
+  int before = -1;
+  for (int i = 0; i < steps; ++i, at.next()) {
+    barrier_wait(full + at.stage, at.parity);
+    const unsigned char* stage = memory + at.stage * S::kStageBytes;
+    const auto a = wgmma_descriptor<Major::mn>(stage + down * S::kBoxBytes, S::kDepth);
+    const auto b = wgmma_descriptor<Major::mn>(stage + (S::kDown + across * kBlocksPerGroup) * S::kBoxBytes, S::kDepth);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < S::kDepth / 16; ++k) wgmma<T, Major::mn, Major::mn>(acc, a + k * kStepMn, b + k * kStepMn, k > 0 || i > 0);
+    wgmma_commit();
+    wgmma_wait<1>();
+    if (before >= 0 && lane == 0) barrier_arrive(full + S::kStages + before);
+    before = at.stage;
+  }
+  wgmma_wait<0>();
+  wgmma_pin(acc);
+  ConvResult out = p.out;
+  if (out.share_step) out.d = static_cast<float*>(out.d) + blockIdx.y * out.share_step;
+  const std::int64_t columns = std::int64_t{p.taps} * p.inputs;
+#pragma unroll
+  for (int j = 0; j < kColumns / 8; ++j) {
+    const int block = block0 + across * kBlocksPerGroup + j / 8, tap = block / p.tap_blocks;
+    const int channel = (block - tap * p.tap_blocks) * kChannels + j % 8 * 8 + lane % 4 * 2;  // of an even number
+    if (tap >= p.taps || channel >= p.inputs) continue;
+    const int column = tap * p.inputs + channel;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = row0 + down * kChannels + thread / kWarp * 16 + lane / 4 + half * 8;
+      if (row < p.outputs) conv_detail::finish(out, row * columns + column, column, static_cast<int>(columns), acc[j * 4 + half * 2], acc[j * 4 + half * 2 + 1]);
+    }
+  }
+}
+
+#endif
+
+template <class T, class S> __global__ void __launch_bounds__(S::kThreads, 1) weight_tiles(const __grid_constant__ WeightMaps maps, const __grid_constant__ WeightProblem p) {
+#if HPCDL_SM90A
+  constexpr int kProducerRegisters = 40, kConsumerRegisters = (65536 / 128 - kProducerRegisters) / S::kConsumers / 8 * 8;  // of a thread
+  extern __shared__ __align__(1024) unsigned char memory[];
+  Barrier* const full = reinterpret_cast<Barrier*>(memory + S::kStages * S::kStageBytes);  // behind them those of empty stages
+  const int group = warp_index() / 4;
+  const int row0 = static_cast<int>(blockIdx.x) / p.tiles_n * S::kRows, block0 = static_cast<int>(blockIdx.x) % p.tiles_n * S::kBlocks;
+  const int begin = static_cast<int>(blockIdx.y) * p.share, end = ::min(begin + p.share, p.boxes.count);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < S::kStages; ++i) barrier_init(full + i, 1), barrier_init(full + S::kStages + i, S::kConsumers * 4);
+    fence_barrier_init();
+    tma_prefetch(maps.x), tma_prefetch(maps.dy);
+  }
+  __syncthreads();
+  if (group == S::kConsumers) {
+    release_registers<kProducerRegisters>();
+    if (warp_index() % 4 == 0) produce<S>(maps, p, memory, full, row0, block0, begin, end);
+  } else {
+    claim_registers<kConsumerRegisters>();
+    consume<T, S>(p, memory, full, group, row0, block0, end - begin);
+  }
+#endif
+}
+
+std::int64_t waste(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+/// Boxes of `depth` pixels with the fewest that do not exist; of equal ones the widest.
+PixelBoxes boxes_of(const Conv2dShape& c, int depth) {
+  PixelBoxes best;
+  std::int64_t least = 0;
+  for (int w = depth; w >= 1; w /= 2)
+    for (int h = depth / w; h >= 1; h /= 2) {
+      const int n = depth / w / h;
+      if (w * c.stride > 256 || h * c.stride > 256) continue;
+      const std::int64_t all = waste(c.ow, w) * waste(c.oh, h) * waste(c.n, n);
+      if (least != 0 && all >= least) continue;
+      least = all;
+      best = {.w = w, .h = h, .n = n, .across = tiles_of(c.ow, w), .down = tiles_of(c.oh, h), .count = narrow_int(all / depth)};
+    }
+  return best;
+}
+
+template <class T, class S> void launch(Stream& s, const Conv& c, const WeightProblem& p, int shares) {
+  auto* kernel = weight_tiles<T, S>;
+  static std::atomic<std::uint64_t> prepared = 0;  // bit per device
+  const auto bit = std::uint64_t{1} << (s.device().index % 64);
+  if ((prepared.load(std::memory_order_relaxed) & bit) == 0) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes), "cudaFuncSetAttribute");
+    prepared.fetch_or(bit);
+  }
+  const auto& g = c.shape;
+  const auto& b = p.boxes;
+  const int every = narrow_int(g.stride);
+  const WeightMaps maps{.x = tensor_map(c.x.data, c.compute, {g.i, g.w, g.h, g.n}, {g.i, g.w * g.i, g.h * g.w * g.i}, {kChannels, b.w, b.h, b.n}, Swizzle::bytes128, {1, every, every, 1}),
+                        .dy = tensor_map(c.dy.data, c.compute, {g.o, g.ow, g.oh, g.n}, {g.o, g.ow * g.o, g.oh * g.ow * g.o}, {kChannels, b.w, b.h, b.n})};
+  const int tiles_m = tiles_of(g.o, S::kRows);
+  kernel<<<dim3(static_cast<unsigned>(tiles_m * p.tiles_n), static_cast<unsigned>(shares)), S::kThreads, S::kSharedBytes, queue(s)>>>(maps, p);
+  launched("conv2d_backward");
+}
+
+template <class S> void run(Stream& s, const Conv& c) {
+  const auto& g = c.shape;
+  WeightProblem p{.boxes = boxes_of(g, S::kDepth), .stride = narrow_int(g.stride), .pad = narrow_int(g.pad), .dilation = narrow_int(g.dilation), .kw = narrow_int(g.kw),
+                  .taps = narrow_int(g.taps()), .inputs = narrow_int(g.i), .outputs = narrow_int(g.o), .tap_blocks = tiles_of(g.i, kChannels), .tiles_n = 1, .share = 0,
+                  .out = result_of(c, g.k())};
+  p.tiles_n = tiles_of(p.taps * p.tap_blocks, S::kBlocks);
+  const ConvSums sums{.c = c, .rows = g.o, .columns = g.k(), .from_columns = g.k()};
+  const int slots = multiprocessors(s);
+  const ConvShares shares = conv_shares(tiles_of(g.o, S::kRows) * p.tiles_n, p.boxes.count, 1, slots, static_cast<int>(std::clamp<std::int64_t>(conv_parts_room(sums), 1, slots)));
+  p.share = shares.depth;
+  if (shares.count > 1) p.out = {.d = conv_parts(s), .dtype = DType::f32, .pairs = true, .bias = {}, .share_step = sums.size()};
+  if (c.compute == DType::f16) launch<f16, S>(s, c, p, shares.count);
+  else launch<bf16, S>(s, c, p, shares.count);
+  if (shares.count > 1) add_conv_shares(s, sums, shares.count);
+}
+
+/// Products of a tile that are formed for nothing count, too.
+template <class S> double work(const Conv2dShape& g) {
+  return static_cast<double>(waste(g.o, S::kRows)) * static_cast<double>(waste(g.taps() * tiles_of(g.i, kChannels), S::kBlocks));
+}
+
+}  // namespace
+
+bool tile_weight(Stream& s, const Conv& c) {
+  const auto& g = c.shape;
+  const bool channels = g.i % 8 == 0 && g.o % 8 == 0 && waste(g.i, kChannels) * waste(g.o, kChannels) <= 2 * g.i * g.o;
+  const bool there = in_chunks(c.x, c.compute, g.i) && in_chunks(c.dy, c.compute, g.o) && reinterpret_cast<std::uintptr_t>(c.out) % 8 == 0;
+  if (c.compute == DType::f32 || !channels || !there || g.pixels() == 0 || g.stride > 8 || !has_sm90a(s)) return false;
+  // A stage of the wide tile brings 2.5 times as many bytes for each product.
+  if (work<Wide>(g) * 1.2 < work<Square>(g)) run<Wide>(s, c);
+  else run<Square>(s, c);
+  return true;
+}
+
+}  // namespace hpcdl::cuda
