@@ -7,7 +7,7 @@ at 1 Gbit/s) against MPI_Allreduce: the bars of the distribution, as one JSON fi
 malloc keeps what it was given (MALLOC_*), which is what Open MPI's own buffers gain most from. Every number is a median of rounds in which our
 call and MPI's take turns in one process; where several of MPI's algorithms are tried, each has a launch of its own, with ours in it again, and the
 one that is worst for us counts. Needs root for --only hosts; what it made is taken away again.
---only sweep: every size from 4 B to 256 MB and every algorithm of the four collectives, into comm_sweep.json, and pictures comm_COLLECTIVE.svg beside it.
+--only sweep: every size from 4 B to 64 MB (all_reduce: 256) and every algorithm of the four collectives, into comm_sweep.json, and pictures comm_COLLECTIVE.svg beside it.
 """
 
 import argparse
@@ -109,7 +109,7 @@ def sweep(hpcdl, seconds, folder):
     """Two ranks of this host; each collective in a launch of its own."""
     rows, machine = [], {}
     for collective in COLLECTIVES:
-        picture = ["--svg", str(folder / f"comm_{collective}.svg")]
+        picture = ["--svg", str(folder / f"comm_{collective}.svg"), "--max", "256M" if collective == "all_reduce" else "64M"]
         found = one(["mpirun", "-n", "2", "--bind-to", "core", hpcdl, "bench", "comm", "--json", "--check", "--seconds", str(seconds), "--collective", collective, *picture])
         machine = found["machine"]
         rows += [{k: float(f"{r[k]:.4g}") if isinstance(r[k], float) else r[k] for k in KEPT if k in r} for r in found["rows"]]

@@ -68,8 +68,7 @@ template <class F> void Engine::guarded(F&& f) {
   }
 }
 
-void Engine::execute(Group::Impl& g, const Call& call, const LedgerEntry& entry) {
-  const auto begin = ticks();
+void Engine::execute(Group::Impl& g, const Call& call, const LedgerEntry& entry, std::int64_t begin) {
   ledger_.collective(entry);
   Peers peers(*transport_, g.world_ranks, g.rank, entry.tag, patience_);
   guarded([&] {
@@ -115,7 +114,7 @@ void Engine::run_now(Group::Impl& group, const Call& call, const LedgerEntry& en
     ~Turn() { engine.give_turn(); }
   } turn{*this};
   if (failure_) std::rethrow_exception(failure_);
-  execute(group, call, entry);
+  execute(group, call, entry, entry.since);  // which was just now: to read the counter again takes as long as a poll
 }
 
 std::shared_ptr<Work::State> Engine::run_later(Group::Impl& group, const Call& call, const LedgerEntry& entry) {
@@ -141,7 +140,7 @@ void Engine::finish(const Item& item) {
     }
     if (failure) std::rethrow_exception(failure);
     item->begin = Clock::now();
-    execute(*item->group, item->call, item->entry);
+    execute(*item->group, item->call, item->entry, ticks());
     item->end = Clock::now();
   } catch (...) {
     item->error = std::current_exception();

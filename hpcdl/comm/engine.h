@@ -64,7 +64,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   using Item = std::shared_ptr<Work::State>;
   /// Runs f, which does what the ledger says now; a lost peer ends this engine.
   template <class F> void guarded(F&& f);
-  void execute(Group::Impl& group, const Call& call, const LedgerEntry& entry);
+  /// begin: in ticks().
+  void execute(Group::Impl& group, const Call& call, const LedgerEntry& entry, std::int64_t begin);
   void finish(const Item& item);
   void run_messages(Item& first);
   void retire(Item& item, std::exception_ptr error);
