@@ -90,7 +90,7 @@ roofline() {
 }
 
 python=${HPCDL_BENCH_PYTHON:-python3}
-options=() targets=(gpu_tests hpcdl)
+options=() targets=(gpu_tests hpcdl example.my_cuda_kernels)
 if "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
   "$python" -c 'import nanobind' 2>/dev/null || scripts/venv.sh build >/dev/null
   options=(-DHPCDL_PYTHON=ON -DHPCDL_BENCH=ON -DPython_EXECUTABLE="$(command -v "$python")") targets+=(hpcdl_python bench.gpt2_step bench.image_step)
@@ -133,6 +133,7 @@ if step configure cmake --preset cuda -DHPCDL_TESTS=ON -DCMAKE_CUDA_ARCHITECTURE
   step profile timeout 60 build/cuda/hpcdl profile "${gpt2[@]}" --steps 5 --rows 10 --trace "$out/gpt2_trace.json.gz" --html "$out/gpt2_profile.html"
   step planted timeout 60 build/cuda/hpcdl verify --planted --device cuda
   step verify timeout 60 build/cuda/hpcdl verify --device cuda
+  step user_library timeout 30 build/cuda/hpcdl verify build/cuda/examples/my_cuda_kernels.so
   step roofline roofline
   step bench timeout 150 build/cuda/hpcdl bench --device cuda --seconds 0.1 --json "$out/bench.json"
   grep -E 'light' "$out/bench.log" | cut -c1-120

@@ -82,7 +82,7 @@ void edges(Maker& m, DType t, std::uint32_t flags) {
       m.add(Check::in_place, t, c.shapes[4], v).misaligned = true;
     }
   }
-  const Rng rng{m.seed, t == DType::bf16 ? 2u : 1u};
+  const Rng rng{m.seed, t == DType::bf16 ? 2u : t == DType::f16 ? 3u : 1u};
   for (std::uint64_t i = 0; i < 24; ++i) {
     Dims size;
     for (std::size_t d = 0; d < c.dims.size(); ++d) size.push_back(near_a_tile(c.dims[d], rng, i * 10 + d));
@@ -114,8 +114,8 @@ std::string to_string(const Case& c, const Contract& contract) {
 
 std::vector<Case> cases_of(Stage stage, const Contract& contract, std::uint32_t dtypes, std::uint32_t flags, std::uint64_t seed) {
   Maker m{contract, stage, seed + static_cast<std::uint64_t>(stage) * 131, {}};
-  for (DType t : {DType::f32, DType::bf16}) {
-    if (!(dtypes & (t == DType::f32 ? HPCDL_TAKES_F32 : HPCDL_TAKES_BF16))) continue;
+  for (const auto& [t, taken] : {std::pair{DType::f32, HPCDL_TAKES_F32}, {DType::bf16, HPCDL_TAKES_BF16}, {DType::f16, HPCDL_TAKES_F16}}) {
+    if (!(dtypes & taken)) continue;
     switch (stage) {
       case Stage::smoke: m.add(Check::plain, t, contract.shapes[0], 0); break;
       case Stage::shapes: shapes(m, t); break;

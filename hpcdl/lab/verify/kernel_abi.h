@@ -20,10 +20,10 @@ extern "C" {
 #define HPCDL_KERNEL_ABI 1u
 #define HPCDL_MAX_RANK 6
 
-/* Element types. bf16 is the upper half of a binary32. */
-enum { HPCDL_NONE = 0, HPCDL_F32 = 1, HPCDL_BF16 = 2, HPCDL_I32 = 3, HPCDL_U8 = 4 };
+/* Element types. bf16 is the upper half of a binary32, f16 a binary16. */
+enum { HPCDL_NONE = 0, HPCDL_F32 = 1, HPCDL_BF16 = 2, HPCDL_I32 = 3, HPCDL_U8 = 4, HPCDL_F16 = 5 };
 /* The same as a set, for hpcdl_kernel.dtypes: the float types of its operands that a kernel takes. */
-enum { HPCDL_TAKES_F32 = 1u, HPCDL_TAKES_BF16 = 2u };
+enum { HPCDL_TAKES_F32 = 1u, HPCDL_TAKES_BF16 = 2u, HPCDL_TAKES_F16 = 4u };
 
 enum { HPCDL_ON_CPU = 0, HPCDL_ON_CUDA = 1 };
 
@@ -84,6 +84,9 @@ typedef struct hpcdl_kernel_table {
 #else
 #define HPCDL_KERNEL_EXPORT __attribute__((visibility("default")))
 #endif
+
+/* What a library defines; declared, so that C++ and CUDA export it by this name. */
+HPCDL_KERNEL_EXPORT const hpcdl_kernel_table* hpcdl_kernels(void);
 
 /* ---- arguments, by contract ------------------------------------------------------------------------------------- */
 

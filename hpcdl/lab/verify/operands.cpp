@@ -49,13 +49,13 @@ struct Draw {
 double pattern_value(Pattern p, const Draw& d, std::int64_t i, const Contract& c, DType t) {
   switch (p) {
     case Pattern::positive: return d.uniform(i) + 0.5;
-    case Pattern::huge: return d.normal(i) * c.huge;
+    case Pattern::huge: return d.normal(i) * (t == DType::f16 ? std::min(c.huge, 2e3) : c.huge);  // f16 ends at 65504, normal() at 21
     case Pattern::tiny: return d.normal(i) * 1e-20;
     case Pattern::denormal: return d.normal(i) * 1e-39;
-    case Pattern::offset: return t == DType::bf16 ? 64 + 4 * d.normal(i) : 1e4 + d.normal(i);
+    case Pattern::offset: return t != DType::f32 ? 64 + 4 * d.normal(i) : 1e4 + d.normal(i);
     case Pattern::constant: return 3;
     case Pattern::zero: return 0;
-    case Pattern::mixed: return d.normal(i) * std::pow(10, 8 * d.uniform(i + 7919) - 4);
+    case Pattern::mixed: return d.normal(i) * std::pow(10, 8 * d.uniform(i + 7919) - (t == DType::f16 ? 5 : 4));
     default: return d.normal(i);
   }
 }
@@ -71,6 +71,16 @@ void fill(Values& v, const Input& in, const Draw& d, const Contract& c, Pattern 
         break;
       default: v[i] = pattern_value(pattern, d, i, c, v.spec.dtype);
     }
+}
+
+std::int32_t abi_type(DType d) {
+  switch (d) {
+    case DType::bf16: return HPCDL_BF16;
+    case DType::f16: return HPCDL_F16;
+    case DType::i32: return HPCDL_I32;
+    case DType::u8: return HPCDL_U8;
+    default: return HPCDL_F32;
+  }
 }
 
 double special(Pattern p) { return p == Pattern::nan ? NAN : p == Pattern::pos_inf ? INFINITY : -INFINITY; }
@@ -106,13 +116,14 @@ void encode(const Values& v, std::byte* to) {
   const auto put = [&]<class T>(T) {
     for (std::int64_t i = 0; i < v.size(); ++i) {
       T x;
-      if constexpr (std::is_same_v<T, bf16>) x = bf16(static_cast<float>(v[i]));
+      if constexpr (std::is_same_v<T, bf16> || std::is_same_v<T, f16>) x = T(static_cast<float>(v[i]));
       else x = static_cast<T>(v[i]);
       std::memcpy(to + i * static_cast<std::int64_t>(sizeof(T)), &x, sizeof x);
     }
   };
   switch (v.spec.dtype) {
     case DType::bf16: return put(bf16());
+    case DType::f16: return put(f16());
     case DType::i32: return put(std::int32_t());
     case DType::u8: return put(std::uint8_t());
     default: return put(float());
@@ -126,6 +137,7 @@ double decode(const std::byte* from, DType d, std::int64_t i) {
   };
   switch (d) {
     case DType::bf16: return static_cast<double>(static_cast<float>(get(bf16())));
+    case DType::f16: return static_cast<double>(static_cast<float>(get(f16())));
     case DType::i32: return get(std::int32_t());
     case DType::u8: return get(std::uint8_t());
     default: return static_cast<double>(get(float()));
@@ -137,6 +149,8 @@ void round_to_storage(Values& v) {
     for (double& x : v.v) x = static_cast<double>(static_cast<float>(x));
   if (v.spec.dtype == DType::bf16)
     for (double& x : v.v) x = static_cast<double>(static_cast<float>(bf16(static_cast<float>(x))));
+  if (v.spec.dtype == DType::f16)
+    for (double& x : v.v) x = static_cast<double>(static_cast<float>(f16(static_cast<float>(x))));
 }
 
 std::vector<Values> make_inputs(const Contract& contract, const Problem& problem, const Case& c, std::uint64_t salt) {
@@ -175,7 +189,7 @@ hpcdl_tensor tensor_of(const Spec& spec, void* data) {
   if (!spec) return t;
   const auto strides = contiguous_strides(spec.shape);
   t.data = data;
-  t.dtype = spec.dtype == DType::bf16 ? HPCDL_BF16 : spec.dtype == DType::i32 ? HPCDL_I32 : spec.dtype == DType::u8 ? HPCDL_U8 : HPCDL_F32;
+  t.dtype = abi_type(spec.dtype);
   t.rank = spec.shape.rank();
   for (int i = 0; i < t.rank; ++i) t.shape[i] = spec.shape[i], t.strides[i] = strides[i];
   return t;

@@ -114,7 +114,8 @@ Spec spec_of(const hpcdl_tensor& t) {
   if (!t.data) return {};
   Spec s;
   for (int i = 0; i < t.rank; ++i) s.shape.push_back(t.shape[i]);
-  s.dtype = t.dtype == HPCDL_BF16 ? DType::bf16 : t.dtype == HPCDL_I32 ? DType::i32 : t.dtype == HPCDL_U8 ? DType::u8 : DType::f32;
+  constexpr DType types[] = {DType::none, DType::f32, DType::bf16, DType::i32, DType::u8, DType::f16};
+  s.dtype = types[t.dtype];
   return s;
 }
 Grad operand(const hpcdl_tensor& t, Device d = {}) { return t.data ? Grad(Tensor(t.data, spec_of(t), d), Write::overwrite) : Grad(); }
@@ -266,7 +267,8 @@ struct Registry {
     names.emplace_back(contract);
     const char* name = names.back().c_str();
     names.emplace_back(simd::isa_name(isa));
-    table.push_back({name, names.back().c_str(), HPCDL_TAKES_F32 | HPCDL_TAKES_BF16, flags, HPCDL_ON_CPU, run, workspace, &kernels.back()});
+    const std::uint32_t types = HPCDL_TAKES_F32 | HPCDL_TAKES_BF16 | (contract == "adamw" ? 0 : HPCDL_TAKES_F16);
+    table.push_back({name, names.back().c_str(), types, flags, HPCDL_ON_CPU, run, workspace, &kernels.back()});
   }
 #if HPCDL_CUDA
   void add_gpu(std::string_view contract, const Own* own, std::uint32_t flags, int (*run)(const hpcdl_call*), std::int64_t (*workspace)(const hpcdl_call*)) {

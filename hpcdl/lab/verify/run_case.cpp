@@ -151,7 +151,7 @@ bool agrees(double got, double want, double tol, DType stored) {
   if (std::isinf(want)) return got == want;
   if (std::isnan(got)) return false;
   if (std::isinf(got)) {
-    const double top = stored == DType::bf16 ? 0x1.fep127 : 0x1.fffffep127;
+    const double top = stored == DType::bf16 ? 0x1.fep127 : stored == DType::f16 ? 65504 : 0x1.fffffep127;
     return std::signbit(got) == std::signbit(want) && std::fabs(want) + tol >= top;
   }
   return std::fabs(got - want) <= tol;
@@ -162,7 +162,7 @@ void Runner::compare(const Problem& problem, const Blocks& out, const std::vecto
   for (std::size_t o = 0; o < out.size(); ++o) {
     const Spec& spec = problem.out[o];
     // bf16 instructions flush what is denormal, results and terms of sums alike.
-    const double least = std::max(spec.dtype == DType::bf16 || case_.dtype == DType::bf16 ? 0x1p-126 : 0x1p-149, contract_.flush) * std::max(length, 1.0);
+    const double least = std::max(spec.dtype == DType::bf16 || case_.dtype == DType::bf16 ? 0x1p-126 : 0x1p-149, contract_.flush) * std::max(length, 1.0) + (spec.dtype == DType::f16 ? 0x1p-24 : 0);  // f16 counts in 2^-24 there
     for (std::int64_t i = 0; i < spec.size(); ++i) {
       const auto at = static_cast<std::size_t>(i);
       const double got = decode(out[o].data(), spec.dtype, i), w = want[o].value[at];

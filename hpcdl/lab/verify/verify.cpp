@@ -211,7 +211,7 @@ int Verdict::cases() const {
 double least_seconds(const Contract& contract, const Problem& problem, const Roofs& roofs) {
   double peak = roofs.f32, bandwidth = std::max(roofs.cache_read, roofs.memory());
   for (const auto& i : problem.in) {
-    if (i.spec.dtype == DType::bf16) peak = std::max(peak, roofs.bf16);
+    if (i.spec.dtype == DType::bf16 || i.spec.dtype == DType::f16) peak = std::max(peak, roofs.bf16);
     if (i.spec.dtype == DType::u8) peak = std::max(peak, roofs.i8);
   }
   for (const auto& c : roofs.caches)

@@ -143,7 +143,7 @@ TEST(Contracts, AreWhole) {
     EXPECT_TRUE(names.insert(c.name).second) << c.name;
     EXPECT_GT(c.shapes.size(), 5u) << c.name;
     for (int v = 0; v < c.variants; ++v)
-      for (DType t : {DType::f32, DType::bf16}) {
+      for (DType t : {DType::f32, DType::bf16, DType::f16}) {
         Case one;
         one.dtype = t, one.variant = v, one.seed = 3;
         one.set_size(c.typical);
