@@ -1,5 +1,5 @@
 #pragma once
-// How a GPU forms products of f32 operands: matrix products and convolutions. Everything is stored, and added up, in f32 either way.
+// How a GPU forms matrix products of f32 operands. Everything is stored, and added up, in f32 either way.
 
 namespace hpcdl {
 
@@ -12,8 +12,8 @@ namespace detail {
 inline thread_local F32Products f32_products = F32Products::exact;
 }
 
-/// Of what the calling thread launches; captured work keeps what it was captured with. Products too small to
-/// matter, and decoding, are exact whatever it says, and so are CPUs.
+/// Of what the calling thread launches; captured work keeps what it was captured with. Attention, convolutions of more than one pixel, products too small
+/// to matter, and CPUs are exact whatever it says.
 inline F32Products f32_products() { return detail::f32_products; }
 
 /// Sets it for as long as this lives.
