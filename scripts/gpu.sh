@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # Everything that needs a GPU, on a machine that has one: builds for it, runs every op spec there, the sanitizers over the
 # kernels, the main job end to end, probe, verify, roofline and profile of the lab, and the bench; where a Python with PyTorch is, the
-# module's tests and every bar beside PyTorch, too. Ends with one table; takes less than ten minutes on 16 cores.
-#   scripts/gpu.sh [FOLDER]      logs, probe.json, roofline.*, gpt2_trace.json.gz, bench.json and bars.json go to FOLDER (build/gpu)
-#   HPCDL_BENCH_PYTHON           a Python with torch (otherwise python3)
+# module's tests and every bar beside PyTorch, too. Ends with one table. On 16 cores "tests" take eight minutes and "bars" seven, of which the
+# build, which the second of them finds done, is two and a half.
+#   scripts/gpu.sh [FOLDER [all|tests|bars]]   logs, probe.json, roofline.*, gpt2_trace.json.gz, bench.json and bars.json go to FOLDER (build/gpu)
+#   HPCDL_BENCH_PYTHON                         a Python with torch (otherwise python3)
 set -uo pipefail
 cd "$(dirname "$0")/.."
-out=${1:-build/gpu}
+out=${1:-build/gpu} part=${2:-all}
+[[ $part =~ ^(all|tests|bars)$ ]] || { echo "gpu: \"$part\" is no part; expected all, tests or bars" >&2; exit 2; }
 mkdir -p "$out"
 work=$(mktemp -d)  # models and their text: hundreds of megabytes that nobody reads afterwards
 trap 'rm -rf "$work"' EXIT
@@ -111,35 +113,36 @@ cases_of() {
 
 if step configure cmake --preset cuda -DHPCDL_TESTS=ON -DCMAKE_CUDA_ARCHITECTURES="$cc-real" "${options[@]}" &&
   step build cmake --build build/cuda -j "$(nproc)" --target "${targets[@]}"; then
-  for ((part = 0; part < 4; part++)); do  # most of it is the double reference, which one core computes
-    beside "specs_$part" env GTEST_TOTAL_SHARDS=4 GTEST_SHARD_INDEX=$part build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*cuda*:*gpu*:*Gpu*:*Device*:Cudnn*'
-  done
-  beside main_job main_job
-  for way in own cudnn; do  # every convolution by this way, where it can; cuDNN wants aligned operands, so that direct calls and replays differ
-    beside "conv_$way" env HPCDL_CONV=$way build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*conv2d*cuda*:-*replay*'
-  done
-  if ((${#options[@]})); then beside module module_tests; fi
-  if command -v compute-sanitizer >/dev/null; then
-    for tool in memcheck initcheck racecheck; do
-      beside "$tool" timeout 200 compute-sanitizer --tool "$tool" --error-exitcode 9 build/cuda/gpu_tests --gtest_brief=1 --gtest_filter="$(cases_of "$tool")"
+  if [[ $part != bars ]]; then
+    for ((shard = 0; shard < 4; shard++)); do  # most of it is the double reference, which one core computes
+      beside "specs_$shard" env GTEST_TOTAL_SHARDS=4 GTEST_SHARD_INDEX=$shard build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*cuda*:*gpu*:*Gpu*:*Device*:Cudnn*'
     done
+    beside main_job main_job
+    for way in own cudnn; do  # every convolution by this way, where it can; cuDNN wants aligned operands, so that direct calls and replays differ
+      beside "conv_$way" env HPCDL_CONV=$way build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*conv2d*cuda*:-*replay*'
+    done
+    if ((${#options[@]})); then beside module module_tests; fi
+    if command -v compute-sanitizer >/dev/null; then
+      for tool in memcheck initcheck racecheck; do
+        beside "$tool" timeout 200 compute-sanitizer --tool "$tool" --error-exitcode 9 build/cuda/gpu_tests --gtest_brief=1 --gtest_filter="$(cases_of "$tool")"
+      done
+    fi
+    together
+    step probe build/cuda/hpcdl probe --device cuda --out "$out/probe.json"
+    step profile timeout 60 build/cuda/hpcdl profile "${gpt2[@]}" --steps 5 --rows 10 --trace "$out/gpt2_trace.json.gz" --html "$out/gpt2_profile.html"
+    step planted timeout 60 build/cuda/hpcdl verify --planted --device cuda
+    step verify timeout 60 build/cuda/hpcdl verify --device cuda
+    step user_library timeout 30 build/cuda/hpcdl verify build/cuda/examples/my_cuda_kernels.so
+    step roofline roofline
+    step bench timeout 150 build/cuda/hpcdl bench --device cuda --seconds 0.1 --json "$out/bench.json"
+    grep -E 'light' "$out/bench.log" | cut -c1-120
   fi
-  together
-  if ((${#options[@]})); then
-    step bars timeout 300 "$python" -W ignore bench/gpu/bars.py --seconds 0.4 --json "$out/bars.json"
-    cat "$out/bars.log"
-  fi
-  step probe build/cuda/hpcdl probe --device cuda --out "$out/probe.json"
-  step profile timeout 60 build/cuda/hpcdl profile "${gpt2[@]}" --steps 5 --rows 10 --trace "$out/gpt2_trace.json.gz" --html "$out/gpt2_profile.html"
-  step planted timeout 60 build/cuda/hpcdl verify --planted --device cuda
-  step verify timeout 60 build/cuda/hpcdl verify --device cuda
-  step user_library timeout 30 build/cuda/hpcdl verify build/cuda/examples/my_cuda_kernels.so
-  step roofline roofline
-  step bench timeout 150 build/cuda/hpcdl bench --device cuda --seconds 0.1 --json "$out/bench.json"
-  grep -E 'light' "$out/bench.log" | cut -c1-120
-  if ((${#options[@]})); then
-    step conv_alone env HPCDL_CONV=own timeout 60 "$python" -W ignore bench/gpu/bars.py --only conv --no-compile --seconds 0.1 --json "$out/bars_conv_own.json"
-    cat "$out/conv_alone.log"
+  if [[ $part != tests ]] && ((${#options[@]})); then
+    bars=("$python" -W ignore bench/gpu/bars.py)
+    step bars timeout 300 "${bars[@]}" --only add,softmax,ops,relu,gemm,conv,attention,int4,step --seconds 0.4 --json "$out/bars.json"
+    step images timeout 240 "${bars[@]}" --only image --json "$out/bars.json"
+    step conv_alone env HPCDL_CONV=own timeout 60 "${bars[@]}" --only conv --no-compile --seconds 0.1 --json "$out/bars_conv_own.json"
+    cat "$out"/{bars,images,conv_alone}.log
   fi
 fi
 printf '\n%s\n' "$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1)"

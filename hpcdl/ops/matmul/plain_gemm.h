@@ -10,7 +10,7 @@ namespace hpcdl::cuda {
 
 void plain_gemm(Stream& s, const Gemm& g);
 
-/// At most 16 rows, columns or of k: the kernel that plain_gemm() then takes.
+/// At most 16 rows, columns or of k, and strides that no tile takes: the kernel that plain_gemm() then takes.
 bool fits_small_gemm(const Gemm& g);
 void small_gemm(Stream& s, const Gemm& g);
 

@@ -1,6 +1,7 @@
 #include "hpcdl/ops/matmul/plain_gemm.h"
 
 #include "hpcdl/cuda/launch.h"
+#include "hpcdl/ops/matmul/tile_plan.h"
 
 // Products of a few rows or columns, or of a short k, as of the last layer of a classifier: a tile of 64 or 128 would leave the GPU to one block that
 // walks k alone. Where both operands run along k, a warp to each element. Else 32 neighbours by one block, whose warps share k out.
@@ -40,11 +41,23 @@ template <class E, class T, bool kAlongK> __global__ void __launch_bounds__(kThr
   }
 }
 
+/// g where every address is a multiple of 16 bytes.
+Gemm aligned(Gemm g) {
+  alignas(16) static std::byte somewhere;
+  g.a.data = g.b.data = g.out.d = &somewhere;
+  if (g.out.residual) g.out.residual = &somewhere;
+  if (g.out.z) g.out.z = &somewhere;
+  return g;
+}
+
 }  // namespace
 
+// A product that the tiles take from an arena, whose addresses are aligned, must come out with the same bits at any address: plain_gemm()'s other
+// kernels add in the order of the tiles, this one does not.
 bool fits_small_gemm(const Gemm& g) {
   constexpr std::int64_t kFew = 16, kMostElements = 1 << 18;
-  return (g.m <= kFew || g.n <= kFew || g.k <= kFew) && g.m * g.n <= kMostElements && g.k <= 4096 && g.batch <= 65535 && g.a.dtype == g.compute && g.b.dtype == g.compute;
+  return (g.m <= kFew || g.n <= kFew || g.k <= kFew) && g.m * g.n <= kMostElements && g.k <= 4096 && g.batch <= 65535 && g.a.dtype == g.compute && g.b.dtype == g.compute &&
+         !fits_tiles(aligned(g));
 }
 
 void small_gemm(Stream& s, const Gemm& g) {
