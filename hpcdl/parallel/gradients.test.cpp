@@ -75,8 +75,8 @@ Blocks local_gradients(const Net& net, int part) {
   return out;
 }
 
-/// The same through Gradients on the ranks of a group; `runs` times, so that the second finds what the first left.
-Blocks reduced_gradients(const Group& world, const Net& net, const ReduceOptions& options, int runs = 2) {
+/// The same through Gradients on the ranks of a group; `runs` times, so that the second finds what the first left. planned: bytes of all buckets.
+Blocks reduced_gradients(const Group& world, const Net& net, const ReduceOptions& options, int runs = 2, std::int64_t* planned = nullptr) {
   std::vector<ReadyGradient> order;
   {
     std::vector<OwnedTensor> memory;
@@ -90,6 +90,7 @@ Blocks reduced_gradients(const Group& world, const Net& net, const ReduceOptions
     order.push_back({"absent", net.values[4].tensor.spec()});
   }
   Gradients gradients(world, order, options);
+  if (planned) *planned = gradients.plan().bytes;
   std::vector<Tensor> where;
   for (const auto& name : net.names) where.push_back(gradients.gradient(name));
   Graph g;
@@ -119,20 +120,23 @@ const std::vector<std::pair<const char*, ReduceOptions>> kForms{
     {"every tensor by itself, waited for", {.buckets = {.cap = 0, .first = 0}, .overlap = false}},
 };
 
-/// A pass of data parallelism sends 2 (p-1)/p of the gradients' bytes from each rank, whatever the buckets.
+/// A pass of data parallelism sends 2 (p-1)/p of the buckets' bytes from each rank, and those are the gradients' but for the ends of tensors.
 TEST(gradients, send_what_the_formula_says) {
   const Net net(5);
-  double bytes = 0;
-  for (const auto& v : net.values) bytes += static_cast<double>(v.tensor.bytes());
+  std::int64_t bytes = 0;
+  for (const auto& v : net.values) bytes += v.tensor.bytes();
   for (const int n : {2, 3, 4})
     for (const auto& [what, form] : kForms)
       testing::run_ranks(n, [&, form = form, name = what](const Group& world) {
         auto options = form;
         options.algorithm = comm::Algorithm::ring;
         const auto before = world.counters().wire_bytes;
-        reduced_gradients(world, net, options, 1);
+        std::int64_t planned = 0;
+        reduced_gradients(world, net, options, 1, &planned);
         const double sent = sum_over_ranks(world, static_cast<double>(world.counters().wire_bytes - before));
-        EXPECT_DOUBLE_EQ(sent, 2.0 * (n - 1) * bytes) << name;
+        EXPECT_DOUBLE_EQ(sent, 2.0 * (n - 1) * static_cast<double>(planned)) << name;
+        EXPECT_GE(planned, bytes) << name;
+        EXPECT_LE(planned, bytes + std::ssize(net.values) * 4096) << name;
       });
 }
 

@@ -49,7 +49,8 @@ class Run {
   void one_step();
   void queue_passes(std::int64_t step);
   bool may_go_ahead() const;
-  bool looked_at(std::int64_t step, bool epoch_done) const;
+  bool evaluates_at(std::int64_t step, bool epoch_done) const;
+  bool saves_at(std::int64_t step) const;
   void fetch_batch();
   void report(double seconds, double waited);
   StepNumbers numbers();
@@ -235,16 +236,17 @@ void Run::queue_passes(std::int64_t step) {
   next_ = q;
 }
 
-/// Whether the model as it is after so many steps is evaluated or saved.
-bool Run::looked_at(std::int64_t step, bool epoch_done) const {
+/// Whether the model as it is after so many steps is evaluated.
+bool Run::evaluates_at(std::int64_t step, bool epoch_done) const {
   const auto& t = config_.train;
-  return step == steps_ || due(step, t.eval_every) || (t.eval_every == 0 && t.epochs > 0 && epoch_done) || due(step, config_.checkpoint.every);
+  return step == steps_ || due(step, t.eval_every) || (t.eval_every == 0 && t.epochs > 0 && epoch_done);
 }
+bool Run::saves_at(std::int64_t step) const { return step == steps_ || due(step, config_.checkpoint.every); }
 
 /// A GPU need not stand still while the host looks at what a step came to: the passes of the next one are queued before. Not where somebody wants the
 /// model, times or gradients as they are between the two.
 bool Run::may_go_ahead() const {
-  return train_->on_gpu() && !hooks_.observer && mesh_.tp().size() == 1 && !summary_.stopped && !looked_at(step_ + 1, next_->epoch_done);
+  return train_->on_gpu() && !hooks_.observer && mesh_.tp().size() == 1 && !summary_.stopped && !evaluates_at(step_ + 1, next_->epoch_done) && !saves_at(step_ + 1);
 }
 
 void Run::one_step() {
@@ -390,8 +392,8 @@ RunSummary Run::go() {
   while (step_ < steps_ && (!summary_.stopped || next_)) {  // what is queued is brought to its end
     one_step();
     const bool last = step_ == steps_;
-    if (last || due(step_, t.eval_every) || (t.eval_every == 0 && t.epochs > 0 && epoch_done_)) evaluate();
-    if (last || due(step_, config_.checkpoint.every)) save();
+    if (evaluates_at(step_, epoch_done_)) evaluate();
+    if (saves_at(step_)) save();
     if (hooks_.after_step) hooks_.after_step(step_);
     summary_.stopped = parallel::any_rank(world(), StopSignals::requested() != 0) && !last;
   }
