@@ -15,7 +15,7 @@ from step import interval
 PEERS = pathlib.Path(__file__).resolve().parents[1] / "peers"
 ROUNDS, STEPS = 11, 20
 
-# (model, batch, our precision, {PyTorch's way: (arguments, the bar it is held to)}, whether a goal is the issue's own)
+# (model, batch, our precision, {PyTorch's way: (arguments, the least ratio asked for)})
 EAGER, LAST, COMPILED = [], ["--channels-last"], ["--channels-last", "--compile"]
 SETS = [
     ("simple_cnn", 128, "f32", {"eager": (EAGER, 2.0), "eager, channels last": (LAST, None), "eager, TF32": (["--tf32"], None)}),
