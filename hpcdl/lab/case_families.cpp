@@ -240,7 +240,7 @@ void vocabulary(Families& to) {
   to.push_back({.op = "lm_head_gradient", .dims = "TxVxC", .shapes = {{256, 50304, 768}}, .forward_shapes = {},
                 .forward = [](Graph& g, const Shape& s, DType d) {
                   return lm_head_gradient(leaf(g, "h", {s[0], s[2]}, d), leaf(g, "w", {s[1], s[2]}, d), indices(g, "targets", {s[0]}))[0];
-                }, .index_dim = 1});
+                }, .index_dim = 1, .training_only = true});
 }
 
 /// Activations of SimpleCNN at batch 128, and those of ResNet-18 on small images.

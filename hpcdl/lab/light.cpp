@@ -49,10 +49,10 @@ Work work_of(const Program& program, const Record& record) {
   for (std::uint32_t i = 0; i < record.operand_count; ++i) {
     const auto& o = program.operands[record.operands + i];
     if (o.slot < 0) continue;
+    if (program.slots[static_cast<std::size_t>(o.slot)].name == "scratch") continue;  // its bytes are no operands of arithmetic, whatever they are declared as
     const auto d = o.spec.dtype;
     if (d == DType::u8 || d == DType::i8) w.dtype = DType::i8;
     else if ((d == DType::bf16 || d == DType::f16) && w.dtype == DType::f32) w.dtype = d;
-    if (program.slots[static_cast<std::size_t>(o.slot)].name == "scratch") continue;
     if (o.access != Access::read) w.writes += static_cast<double>(o.spec.bytes());
     if (o.access == Access::update) w.updates += static_cast<double>(o.spec.bytes());
   }

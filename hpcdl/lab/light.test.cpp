@@ -105,5 +105,20 @@ TEST(light, work_is_read_from_the_operands) {
   EXPECT_EQ(first_record("cross_entropy", "16x1000", DType::f32).writes, 8) << "scratch is no result";
 }
 
+TEST(light, scratch_says_nothing_about_the_arithmetic) {
+  int seen = 0;
+  for (const auto& c : cases_at({"lm_head_gradient"}, "16x1000x64")) {
+    ASSERT_TRUE(c.backward) << "its forward alone computes no gradients, and its flops count them";
+    Graph g;
+    c.record(g);
+    const auto& p = g.program();
+    for (const auto& r : p.records) {
+      EXPECT_NE(work_of(p, r).dtype, DType::i8) << case_label(c);
+      ++seen;
+    }
+  }
+  EXPECT_GE(seen, 4) << "f32 and bf16, forward and backward";
+}
+
 }  // namespace
 }  // namespace hpcdl::lab
