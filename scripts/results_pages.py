@@ -7,6 +7,7 @@ README.md              the part between its markers: picture and short table
 docs/performance.md    docs/performance.in.md with  <!-- tables -->  and  {{machine/file > key > key | format}}  filled in, and without
                        what stands between  <!-- with machine/file -->  and  <!-- end -->  while there is no such file
 docs/lab.md            docs/lab.in.md, likewise with  <!-- output machine/file -->  replaced by bench/results/machine/file.txt, which a command printed
+docs/vision.md         docs/vision.in.md, likewise, and  <!-- table machine/file -->  by the table of that results file
 docs/ratios.svg        the picture
 """
 
@@ -57,23 +58,17 @@ def lookup(everything, path):
     return format(value, form.strip())
 
 
-def performance(everything):
-    text = (ROOT / "docs" / "performance.in.md").read_text()
-    text = re.sub(r"<!-- with (\S+)/(\S+) -->\n(.*?)<!-- end -->\n", lambda m: m[3] if m[2] in everything.get(m[1], {}) else "", text, flags=re.S)
-    text = with_outputs(re.sub(r"\{\{(.+?)\}\}", lambda m: lookup(everything, m[1]), text))
-    return NOTE.format("performance.in.md") + text.replace("<!-- tables -->", tables(everything))
-
-
-def with_outputs(text):
-    """What commands printed: <!-- output machine/file --> is a .txt of bench/results."""
+def page(everything, name):
+    """docs/name.md from docs/name.in.md."""
     def printed(m):
         lines = (RESULTS / f"{m[1]}.txt").read_text().rstrip().split("\n")
         return "\n".join(f"    {line}".rstrip() for line in lines)
-    return re.sub(r"<!-- output (\S+) -->", printed, text)
-
-
-def lab():
-    return NOTE.format("lab.in.md") + with_outputs((ROOT / "docs" / "lab.in.md").read_text())
+    text = (ROOT / "docs" / f"{name}.in.md").read_text()
+    text = re.sub(r"<!-- with (\S+)/(\S+) -->\n(.*?)<!-- end -->\n", lambda m: m[3] if m[2] in everything.get(m[1], {}) else "", text, flags=re.S)
+    text = re.sub(r"\{\{(.+?)\}\}", lambda m: lookup(everything, m[1]), text)
+    text = re.sub(r"<!-- output (\S+) -->", printed, text)
+    text = re.sub(r"<!-- table (\S+)/(\S+) -->", lambda m: "\n".join(TABLES[m[2]](everything[m[1]][m[2]])), text)
+    return NOTE.format(f"{name}.in.md") + text.replace("<!-- tables -->", tables(everything))
 
 
 def groups_of(rows):
@@ -122,8 +117,7 @@ def pages():
     first = next(iter(everything.values()))
     return {
         ROOT / "README.md": f"{head}{BEGIN}\n" + "\n".join(summary(everything)) + f"\n{END}{rest.split(END)[1]}",
-        ROOT / "docs" / "performance.md": performance(everything),
-        ROOT / "docs" / "lab.md": lab(),
+        **{ROOT / "docs" / f"{name}.md": page(everything, name) for name in ("performance", "lab", "vision")},
         ROOT / "docs" / "ratios.svg": ratio_chart.svg(first, machine_of(first)),
     }
 
