@@ -6,8 +6,9 @@
 namespace hpcdl::cuda {
 namespace {
 
-enum Candidate { kPlain, kDecode, kWgmma, kWgmmaOther };
-constexpr AttentionCandidate kNames[] = {{kPlain, "plain"}, {kDecode, "decode"}, {kWgmma, "wgmma"}, {kWgmmaOther, "wgmma, three groups of queries"}};
+enum Candidate { kPlain, kDecode, kWgmma, kWgmmaOther, kMma };
+constexpr AttentionCandidate kNames[] = {{kPlain, "plain"}, {kDecode, "decode"}, {kWgmma, "wgmma"}, {kWgmmaOther, "wgmma, three groups of queries"},
+                                          {kMma, "mma"}};
 
 AttentionChooser chooser;
 
@@ -29,12 +30,14 @@ std::span<const AttentionCandidate> attention_candidates(Stream& s, const Attend
   found.count = 0;
   if (wgmma_fits(s, c)) found.add(kWgmma), found.add(kWgmmaOther);
   if (decode_fits(c)) found.add(kDecode);
+  if (mma_fits(s, c)) found.add(kMma);
   found.add(kPlain);
   return found.all();
 }
 std::span<const AttentionCandidate> attention_candidates(Stream& s, const AttendBackward& c) {
   found.count = 0;
   if (wgmma_fits(s, c)) found.add(kWgmma);
+  if (mma_fits(s, c)) found.add(kMma);
   found.add(kPlain);
   return found.all();
 }
@@ -43,20 +46,22 @@ void attention_with(Stream& s, const Attend& c, int candidate) {
   switch (candidate) {
     case kPlain: return attend_plain(s, c);
     case kDecode: return attend_decode(s, c);
+    case kMma: return attend_mma(s, c);
     default: return attend_wgmma(s, c, candidate - kWgmma);
   }
 }
 void attention_with(Stream& s, const AttendBackward& c, int candidate) {
   if (candidate == kPlain) attend_backward_plain(s, c);
+  else if (candidate == kMma) attend_backward_mma(s, c);
   else attend_backward_wgmma(s, c);
 }
 
 int attention_choice(Stream& s, const Attend& c) {
   if (decode_fits(c)) return kDecode;
   if (c.q[1] > 1 && wgmma_fits(s, c)) return prefers_three(c) ? kWgmmaOther : kWgmma;
-  return kPlain;
+  return mma_fits(s, c) ? kMma : kPlain;
 }
-int attention_choice(Stream& s, const AttendBackward& c) { return wgmma_fits(s, c) ? kWgmma : kPlain; }
+int attention_choice(Stream& s, const AttendBackward& c) { return wgmma_fits(s, c) ? kWgmma : mma_fits(s, c) ? kMma : kPlain; }
 
 void set_attention_chooser(AttentionChooser c) { chooser = c; }
 

@@ -57,6 +57,12 @@ void attend_backward_plain(Stream& s, const AttendBackward& c);
 bool decode_fits(const Attend& c);
 void attend_decode(Stream& s, const Attend& c);
 
+/// Tensor cores from sm_80 on: any type, stride and width up to 128; f32 as f32_products() says: mma_forward.cu, mma_backward.cu.
+bool mma_fits(const Stream& s, const Attend& c);
+bool mma_fits(const Stream& s, const AttendBackward& c);
+void attend_mma(Stream& s, const Attend& c);
+void attend_backward_mma(Stream& s, const AttendBackward& c);
+
 /// Hopper's tensor cores, 16-bit operands of width 64 or 128: wgmma.cu. `shape` counts the tile shapes of a width.
 bool wgmma_fits(const Stream& s, const Attend& c);
 bool wgmma_fits(const Stream& s, const AttendBackward& c);

@@ -1,6 +1,5 @@
 #include "hpcdl/cuda/reduce.h"
-#include "hpcdl/ops/attention/device_attention.h"
-#include "hpcdl/ops/attention/heads.h"
+#include "hpcdl/ops/attention/problem.h"
 
 // Plain tiles in float for any head size, stride and mix of types: 32 queries and 32 keys lie in shared memory, four threads
 // share a row. Nothing is added atomically: queries' gradients are summed by blocks that own queries, keys' and values' by
@@ -11,22 +10,6 @@ namespace {
 
 constexpr int kRows = 32, kShare = 4, kThreads = kRows * kShare, kEach = kRows / kShare;
 constexpr float kInf = __builtin_inff();
-
-struct Problem {
-  Heads q, k, v, out, dout, dq, dk, dv;
-  float* lse = nullptr;  // (B, H, T)
-  const StepParams* params = nullptr;
-  std::int64_t queries = 0, capacity = 0;  // T, S
-  int heads = 0, kv_heads = 0, width = 0;
-  bool causal = false, cached = false;
-  float scale = 0;
-
-  __device__ std::int64_t position() const { return cached ? params->position : capacity - queries; }
-  __device__ std::int64_t keys() const { return cached ? params->position + queries : capacity; }
-  /// Keys that query t sees.
-  __device__ std::int64_t seen(std::int64_t t) const { return causal || cached ? position() + t + 1 : keys(); }
-  __device__ int group() const { return heads / kv_heads; }
-};
 
 /// Rows [t0, t0 + 32) of one head into shared memory, zeros behind `end`. Row stride `ld` floats.
 __device__ void bring(float* tile, int ld, const Heads& x, std::int64_t b, std::int64_t t0, std::int64_t end, std::int64_t h, int width) {
@@ -66,7 +49,7 @@ template <int kMaxWidth> __device__ void add_rows(float (&acc)[kMaxWidth / kShar
 }
 
 /// Block (query tile, head, sequence).
-template <int kMaxWidth> __global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ Problem p) {
+template <int kMaxWidth> __global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ AttentionProblem p) {
   extern __shared__ float memory[];
   const int ld = p.width | 1, row = static_cast<int>(threadIdx.x) / kShare, share = static_cast<int>(threadIdx.x) % kShare;
   float *qs = memory, *ks = qs + kRows * ld, *vs = ks + kRows * ld, *ps = vs + kRows * ld;
@@ -112,7 +95,7 @@ template <int kMaxWidth> __global__ void __launch_bounds__(kThreads) attend(cons
 }
 
 /// One query per sequence and head: warps share out the keys, lanes the elements of a head.
-__global__ void __launch_bounds__(256) attend_one(const __grid_constant__ Problem p) {
+__global__ void __launch_bounds__(256) attend_one(const __grid_constant__ AttentionProblem p) {
   constexpr int kWarps = 8, kMax = static_cast<int>(Attention::kMaxHeadDim) / kWarp;
   __shared__ float tops[kWarps], sums[kWarps], parts[kWarps][Attention::kMaxHeadDim];
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -149,7 +132,7 @@ __global__ void __launch_bounds__(256) attend_one(const __grid_constant__ Proble
 }
 
 /// sum(do out) of the rows of a tile, one row per four threads.
-__device__ float row_delta(const Problem& p, const float* douts, int ld, int row, std::int64_t b, std::int64_t t, std::int64_t h, int share) {
+__device__ float row_delta(const AttentionProblem& p, const float* douts, int ld, int row, std::int64_t b, std::int64_t t, std::int64_t h, int share) {
   float delta = 0;
   if (t < p.queries)
     for (int d = share; d < p.width; d += kShare) delta = ::fmaf(douts[row * ld + d], p.out.get(p.out.at(b, t, h) + d), delta);
@@ -157,7 +140,7 @@ __device__ float row_delta(const Problem& p, const float* douts, int ld, int row
 }
 
 /// Block (query tile, head, sequence).
-template <int kMaxWidth> __global__ void __launch_bounds__(kThreads) query_gradient(const __grid_constant__ Problem p) {
+template <int kMaxWidth> __global__ void __launch_bounds__(kThreads) query_gradient(const __grid_constant__ AttentionProblem p) {
   extern __shared__ float memory[];
   const int ld = p.width | 1, row = static_cast<int>(threadIdx.x) / kShare, share = static_cast<int>(threadIdx.x) % kShare;
   float *qs = memory, *ds = qs + kRows * ld, *ks = ds + kRows * ld, *vs = ks + kRows * ld, *weights = vs + kRows * ld;
@@ -191,7 +174,7 @@ template <int kMaxWidth> __global__ void __launch_bounds__(kThreads) query_gradi
 }
 
 /// Block (key tile, key head, sequence): the query heads of the group, one after the other.
-template <int kMaxWidth> __global__ void __launch_bounds__(kThreads) key_gradient(const __grid_constant__ Problem p) {
+template <int kMaxWidth> __global__ void __launch_bounds__(kThreads) key_gradient(const __grid_constant__ AttentionProblem p) {
   extern __shared__ float memory[];
   __shared__ float lses[kRows], deltas[kRows];
   const int ld = p.width | 1, row = static_cast<int>(threadIdx.x) / kShare, share = static_cast<int>(threadIdx.x) % kShare;
@@ -238,13 +221,6 @@ template <int kMaxWidth> __global__ void __launch_bounds__(kThreads) key_gradien
   }
 }
 
-Problem problem_of(Stream& s, const Attend& c) {
-  const std::int64_t width = c.width();
-  return {.q = heads_of(c.q, width), .k = heads_of(c.k, width), .v = heads_of(c.v, width), .out = heads_of(c.out, width),
-          .lse = const_cast<float*>(c.lse.ptr<float>()), .params = s.kernel_params(), .queries = c.q[1], .capacity = c.k[1], .heads = c.args.heads,
-          .kv_heads = c.kv_heads(), .width = static_cast<int>(width), .causal = c.args.causal, .cached = c.args.cached, .scale = c.scale()};
-}
-
 /// f.template operator()<widest head>()
 template <class F> void with_width(int width, F&& f) {
   if (width <= 64) f.template operator()<64>();
@@ -252,7 +228,7 @@ template <class F> void with_width(int width, F&& f) {
   else f.template operator()<256>();
 }
 
-template <class Kernel> void start(Stream& s, Kernel kernel, dim3 grid, int tiles, int squares, const Problem& p, const char* name) {
+template <class Kernel> void start(Stream& s, Kernel kernel, dim3 grid, int tiles, int squares, const AttentionProblem& p, const char* name) {
   const int bytes = (tiles * kRows * (p.width | 1) + squares * kRows * (kRows + 1)) * 4;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
   kernel<<<grid, kThreads, static_cast<std::size_t>(bytes), queue(s)>>>(p);
@@ -272,8 +248,7 @@ void attend_plain(Stream& s, const Attend& c) {
 }
 
 void attend_backward_plain(Stream& s, const AttendBackward& c) {
-  auto p = problem_of(s, c);
-  p.dout = heads_of(c.dout, p.width), p.dq = heads_of(c.dq, p.width), p.dk = heads_of(c.dk, p.width), p.dv = heads_of(c.dv, p.width);
+  const auto p = problem_of(s, c);
   const auto batch = static_cast<unsigned>(c.q[0]);
   with_width(p.width, [&]<int kWidth>() {
     if (c.dq) start(s, query_gradient<kWidth>, dim3(blocks_for(p.queries, kRows), static_cast<unsigned>(p.heads), batch), 4, 1, p, "attention_backward");

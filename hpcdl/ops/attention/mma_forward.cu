@@ -1,0 +1,35 @@
+#include "hpcdl/ops/attention/mma_forward.h"
+#include "hpcdl/ops/attention/mma_host.h"
+
+namespace hpcdl::cuda {
+namespace {
+
+using namespace mma;
+
+/// f.template operator()<Shape>() for the call's kind of product and width. H200, 4 x 12 x 1024 x 64 f32, us (kM x keys): 2 x 64 218, 2 x 32 225, 1 x 64 254.
+template <class F> void with_shape(const Stream& s, const Attend& c, F&& f) {
+  with_kind(c, [&]<class Kind>() {
+    using Narrow = ForwardMma<Kind, 64, 2, 64, 2>;
+    if (c.width() > 64) return f.template operator()<ForwardMma<Kind, 128, 1, kF32<Kind> ? 32 : 64, 2>>();
+    if constexpr (kF32<Kind>)
+      if (!has_room(s, Narrow::kBytes)) return f.template operator()<ForwardMma<Kind, 64, 2, 32, 2>>();
+    f.template operator()<Narrow>();
+  });
+}
+
+}  // namespace
+
+bool mma_fits(const Stream& s, const Attend& c) {
+  if (c.q[1] == 1 || c.width() > 128 || c.scale() < 0 || c.q[0] * c.args.heads > 1 << 20 || c.q[1] > 1 << 24 || c.k[1] > 1 << 24) return false;
+  bool fits = false;
+  with_shape(s, c, [&]<class Shape>() { fits = has_room(s, Shape::kBytes); });
+  return fits;
+}
+
+void attend_mma(Stream& s, const Attend& c) {
+  with_shape(s, c, [&]<class Shape>() {
+    start<Shape>(s, attention_forward_mma<Shape>, mma_problem(s, c, c.q[1], c.args.heads, Shape::kRows), c.args.heads, "attention");
+  });
+}
+
+}  // namespace hpcdl::cuda
