@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # The four demos in full size on a GPU, and what mixed precision costs in accuracy over three seeds. Four minutes on one H200.
-#   scripts/gpu_demos.sh [FOLDER]      tables, JSON and pages go to FOLDER (build/gpu_demos); runs build/cuda/hpcdl
+#   scripts/gpu_demos.sh [FOLDER [STEP...]]    tables, JSON and pages go to FOLDER (build/gpu_demos); runs build/cuda/hpcdl.
+#                                      STEP: some of demo1 demo4 demo3 demo2 accuracy (all, in this order)
 #   HPCDL_SECONDS                      time for all of it (270): what does not fit is cut off or left out, and said
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=$(realpath -m "${1:-build/gpu_demos}")
+wanted=" ${*:2} "
+[[ $wanted =~ ^\ *((demo[1-4]|accuracy)\ +)*$ ]] || { echo "gpu_demos: \"${*:2}\": expected some of demo1 demo4 demo3 demo2 accuracy" >&2; exit 2; }
 seconds=${HPCDL_SECONDS:-270}
 [[ $seconds =~ ^[0-9]+$ ]] || { echo "gpu_demos: HPCDL_SECONDS is \"$seconds\"; expected a number" >&2; exit 2; }
 bin=build/cuda/hpcdl
@@ -18,6 +21,7 @@ failed=0
 step() {
   local name=$1 limit=$2 start=$SECONDS left=$((seconds - SECONDS)) status=ok
   shift 2
+  [[ $wanted =~ ^\ *$ || $wanted == *" $name "* ]] || return 0
   ((left < 5)) && { echo "$name: no time left"; failed=$((failed + 1)); return; }
   timeout -k 5 $((limit < left ? limit : left)) "$@" >"$out/$name.log" 2>&1 </dev/null || { status="FAILED ($?)"; failed=$((failed + 1)); }
   [[ -f $work/$name/report.html ]] && cp "$work/$name/report.html" "$out/$name.html"

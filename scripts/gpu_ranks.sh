@@ -2,7 +2,8 @@
 # Everything that needs several GPUs, on a machine that has them: builds for it, tests groups and training over all numbers of GPUs up to those
 # (2; 2 and 4), trains with one process for each GPU and kills one of them, and measures every bar beside NCCL and PyTorch's
 # DistributedDataParallel. One table; within nine minutes on 16 cores. What wants more GPUs than there are is left out, and said.
-#   scripts/gpu_ranks.sh [--dry-run] [FOLDER]   logs and JSON go to FOLDER (build/gpu_ranks), nothing else, each below a megabyte
+# The bars come first: when time is over, what is left are tests of what trained before.
+#   scripts/gpu_ranks.sh [--dry-run] [FOLDER [all|tests|bars]]   logs and JSON go to FOLDER (build/gpu_ranks), each below a megabyte
 #   --dry-run                          says what would run, and checks what can be checked without a GPU
 #   HPCDL_BENCH_PYTHON                 a Python with torch (otherwise python3); without torch its rows are left out
 #   HPCDL_BUILT=1                      build/cuda is there already
@@ -10,14 +11,17 @@
 #   HPCDL_GPUS                         so many of them (all, at most 4)
 set -uo pipefail
 dry=
-out=
+words=()
 for word in "$@"; do
   case $word in
     --dry-run) dry=1 ;;
     -*) echo "gpu_ranks: no option $word; see the head of $0" >&2; exit 2 ;;
-    *) [[ -z $out ]] || { echo "gpu_ranks: one folder, not $out and $word" >&2; exit 2; }; out=$(realpath -m "$word") ;;
+    *) words+=("$word") ;;
   esac
 done
+part=${words[1]:-all}
+[[ $part =~ ^(all|tests|bars)$ ]] && ((${#words[@]} < 3)) || { echo "gpu_ranks: \"${words[*]}\": expected a folder and all, tests or bars" >&2; exit 2; }
+[[ -n ${words[0]:-} ]] && out=$(realpath -m "${words[0]}")
 cd "$(dirname "$0")/.."
 out=${out:-$PWD/build/gpu_ranks}
 seconds=${HPCDL_SECONDS:-530}
@@ -41,24 +45,43 @@ bin=build/cuda/hpcdl
 failed=0
 rows=()
 
-# step NAME LIMIT COMMAND...: its log, its last line for the table. LIMIT: seconds.
-step() {
+# run NAME LIMIT COMMAND...: its log, and its row for the table, which ends with the log's last line. LIMIT: seconds.
+run() {
   local name=$1 limit=$2 start=$SECONDS status=ok last left=$((seconds - SECONDS))
   shift 2
   if [[ -n $dry ]]; then
     printf '%-12s %4d s  %s\n' "$name" "$limit" "$*"
     return
   fi
-  if ((left < 5)); then
-    rows+=("$(printf '%-12s %-7s' "$name" "no time")")
-    failed=$((failed + 1))
-    return 1
-  fi
-  timeout -k 10 $((limit < left ? limit : left)) "$@" >"$out/$name.log" 2>&1 </dev/null || { status=FAILED; failed=$((failed + 1)); }
+  ((left < 5)) && { printf '%-12s no time\n' "$name" >"$out/$name.row"; return 1; }
+  timeout -k 10 $((limit < left ? limit : left)) "$@" >"$out/$name.log" 2>&1 </dev/null || status=FAILED
   last=$(grep -v '^ *$' "$out/$name.log" | tail -n 1 | cut -c1-90)
-  rows+=("$(printf '%-12s %-7s %4d s  %s' "$name" "$status" $((SECONDS - start)) "$last")")
-  echo "${rows[-1]}" >&2
+  printf '%-12s %-7s %4d s  %s\n' "$name" "$status" $((SECONDS - start)) "$last" >"$out/$name.row"
   [[ $status == ok ]]
+}
+note() {
+  [[ -n $dry ]] && return
+  rows+=("$(cat "$out/$1.row")")
+  echo "${rows[-1]}" >&2
+  [[ ${rows[-1]} =~ ^[a-z_0-9]+\ +ok ]] || { failed=$((failed + 1)); return 1; }
+}
+# step: alone on the machine. beside: with others, for what is not timed; together waits for all of those.
+step() {
+  run "$@"
+  note "$1"
+}
+sides=()
+beside() {
+  run "$@" &
+  sides+=("$1" $!)
+}
+together() {
+  local i
+  for ((i = 0; i < ${#sides[@]}; i += 2)); do
+    wait "${sides[i + 1]}"
+    note "${sides[i]}"
+  done
+  sides=()
 }
 
 if [[ -n $dry ]]; then
@@ -79,34 +102,36 @@ if [[ -z ${HPCDL_BUILT:-} ]]; then
     step build 300 cmake --build build/cuda -j "$(nproc)" --target gpu_tests hpcdl_program bench.all_reduce_grid bench.gpt2_ranks bench.llama_block_ranks || exit 1
 fi
 
-# PyTorch compiles for minutes at four ranks. It does so while nothing is measured, and what it compiled is there when it is its turn.
-torch=(--no-torch)
-warm=
-if [[ -n $dry ]] || "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
-  torch=()
-  warmer=("$python" -W ignore bench/peers/gpt2_ddp.py --ranks "$count" --batch 64 --context 1024)
-  if [[ -n $dry ]]; then
-    printf '%-12s %4d s  %s (beside the tests)\n' torch_warm 200 "${warmer[*]}"
-  else
+bars=("$python" -W ignore bench/gpu/ranks.py --gpus "$count")
+if [[ $part != tests ]]; then
+  # PyTorch compiles for a minute, at four ranks for more. It does so beside tests, and what it compiled is there when it is its turn.
+  if [[ -n $dry ]] || "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
     export TORCHINDUCTOR_CACHE_DIR=${TMPDIR:-/tmp}/hpcdl-inductor
-    timeout -k 10 200 "${warmer[@]}" >"$out/torch_warm.log" 2>&1 < <(echo step) &
-    warm=$!
+    beside torch_warm 150 bash -c 'echo step | "$@"' - "$python" -W ignore bench/peers/gpt2_ddp.py --ranks "$count" --batch 64 --context 1024
+  else
+    bars+=(--no-torch)
   fi
 fi
-step groups 120 build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*CudaRanks*:GpuGroup*:*GpuRanks*'
-step launchers 150 tests/launchers/gpus.sh $bin
-[[ -n $warm ]] && { wait "$warm" || echo "gpu_ranks: PyTorch's first run ended with $?; see torch_warm.log" >&2; }
-for c in all_reduce reduce_scatter all_gather all_to_all; do  # each checked against sums in double
-  step "comm_$c" 40 $bin launch -n "$count" --plain -- bench comm --device cuda --collective $c --check --max 64M --seconds 0.2 --json "$out/comm_$c.json"
-done
-step images 80 "$python" -W ignore bench/gpu/image_ranks.py --gpus "$count" --json "$out/images.json"
-step demo2 60 bash -c 'work=$(mktemp -d) && trap "rm -rf $work" EXIT && "$0" demo 2 --device cuda --out "$work" && cp "$work/report.html" "$1"' $bin "$out/demo2.html"
-for section in all_reduce tensor ddp; do  # the longest last: what came before it is kept when time is over
-  step "bars_$section" $([[ $section == ddp ]] && echo 300 || echo 90) "$python" -W ignore bench/gpu/ranks.py --gpus "$count" --only $section "${torch[@]}" --json "$out/ranks_$section.json"
-done
+if [[ $part != bars ]]; then
+  beside groups 120 build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*CudaRanks*:GpuGroup*:*GpuRanks*'
+  beside launchers 150 tests/launchers/gpus.sh $bin
+fi
+together
+if [[ $part != tests ]]; then
+  step bars_tensor 110 "${bars[@]}" --only tensor --json "$out/ranks_tensor.json"
+  step bars_ddp 300 "${bars[@]}" --only ddp --json "$out/ranks_ddp.json"
+  step bars_all_reduce 60 "${bars[@]}" --only all_reduce --json "$out/ranks_all_reduce.json"
+  step images 80 "$python" -W ignore bench/gpu/image_ranks.py --gpus "$count" --json "$out/images.json"
+fi
+if [[ $part != bars ]]; then
+  step demos 90 env HPCDL_SECONDS=80 scripts/gpu_demos.sh "$out/demos" demo4 demo2
+  for c in all_reduce reduce_scatter all_gather all_to_all; do  # each checked against sums in double
+    step "comm_$c" 40 $bin launch -n "$count" --plain -- bench comm --device cuda --collective $c --check --max 64M --seconds 0.2 --json "$out/comm_$c.json"
+  done
+fi
 [[ -n $dry ]] && exit $failed
 
-cat "$out"/bars_*.log "$out"/images.log
+[[ $part != tests ]] && cat "$out"/bars_*.log "$out"/images.log
 for log in "$out"/*.log; do
   (($(stat -c %s "$log") > 1000000)) && { tail -c 200000 "$log" >"$log.end" && mv "$log.end" "$log"; }
 done

@@ -2,9 +2,10 @@
 """The bars of several GPUs, measured in one run on the GPUs at hand: all-reduces against NCCL, data-parallel training against PyTorch's
 DistributedDataParallel, layers that several GPUs compute together against one GPU. One table, and JSON.
 
-    bench/gpu/ranks.py [--only all_reduce,ddp,tensor] [--gpus N] [--rounds 5] [--no-torch] [--json FILE]
+    bench/gpu/ranks.py [--only all_reduce,tensor,ddp] [--gpus N] [--rounds 5] [--no-torch] [--limit 120] [--json FILE]
 
-A bar on times is a ratio of medians, of sides that take turns. Programs come from HPCDL_BENCH_BIN (build/bench).
+A bar on times is a ratio of medians, of sides that take turns. A program that says nothing for --limit seconds is killed: without PyTorch its row
+is left out, without one of ours the rows of that section. Programs come from HPCDL_BENCH_BIN (build/bench).
 """
 
 import argparse
@@ -14,6 +15,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+from concurrent import futures
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench" / "peers"))
@@ -56,29 +58,41 @@ def all_reduce(table, ranks):
     return lines
 
 
-def started(commands):
-    """The last first: PyTorch compiles for more than a minute, and alone it is quicker."""
-    return {name: turns.Side(commands[name]) for name in reversed(commands)}
-
-
-def in_turns(commands, rounds):
-    sides = started(commands)
+def in_turns(commands, rounds, limit, torch=None):
+    """What each of the commands gave in each round. PyTorch, which compiles, is started before all others; ours start at once."""
+    sides = {}
     try:
-        return turns.rounds(sides, rounds)
+        if torch:
+            try:
+                sides["torch"] = turns.Side(torch, limit=limit)
+            except RuntimeError as e:
+                print(f"ranks: without PyTorch: {e}", file=sys.stderr, flush=True)
+        with futures.ThreadPoolExecutor(len(commands)) as pool:
+            coming = {name: pool.submit(turns.Side, command, limit=limit) for name, command in commands.items()}
+        sides |= {name: side.result() for name, side in coming.items() if not side.exception()}
+        for side in coming.values():
+            side.result()
+        try:
+            return turns.rounds(sides, rounds)
+        except (RuntimeError, OSError) as e:
+            if not torch or "torch" not in sides or sides["torch"].process.poll() is None:
+                raise
+            print(f"ranks: again without PyTorch: {e}", file=sys.stderr, flush=True)
+            sides.pop("torch").end()
+            return turns.rounds(sides, rounds)
     finally:
         for side in sides.values():
             side.end()
 
 
-def train(table, counts, rounds, use_torch):
+def train(table, counts, args):
     """PyTorch on the largest number of GPUs alone: its memory for three numbers at once is more than a GPU has."""
     commands = {f"hpcdl {n}": [str(BIN / "gpt2_ranks"), str(n), str(BATCH), str(CONTEXT), "bf16"] for n in (1, *counts)}
     most = max(counts)
     for kind in KINDS:
         commands[f"hpcdl {most}, buckets {kind}"] = [*commands[f"hpcdl {most}"], "5", kind]
-    if use_torch:
-        commands[f"torch {most}"] = [sys.executable, "-W", "ignore", str(ROOT / "bench" / "peers" / "gpt2_ddp.py"), "--ranks", str(most), "--batch", str(BATCH), "--context", str(CONTEXT)]
-    samples = in_turns(commands, rounds)
+    torch = [sys.executable, "-W", "ignore", str(ROOT / "bench" / "peers" / "gpt2_ddp.py"), "--ranks", str(most), "--batch", str(BATCH), "--context", str(CONTEXT)]
+    samples = in_turns(commands, args.rounds, args.limit, None if args.no_torch else torch)
     rate = {name: statistics.median(s["tokens_per_second"] for s in rows) for name, rows in samples.items()}
     for n in counts:
         both = f"{rate[f'hpcdl {n}'] / 1e3:.0f}k tokens/s"
@@ -87,18 +101,16 @@ def train(table, counts, rounds, use_torch):
         name = f"hpcdl {most}, buckets {kind}"
         both = rate[f"hpcdl {most}"]
         table.bar("ddp", f"beside {most} GPUs with {kind}", f"{both / 1e3:.0f}k tokens/s", f"{rate[name] / 1e3:.0f}k", both / rate[name])
-    if use_torch:
-        table.bar("ddp", f"GPT-2 124M bf16 B={BATCH}, {most} GPUs", f"{rate[f'hpcdl {most}'] / 1e3:.0f}k tokens/s", f"torch DDP {rate[f'torch {most}'] / 1e3:.0f}k", rate[f"hpcdl {most}"] / rate[f"torch {most}"], 1.0)
+    if "torch" in rate:
+        table.bar("ddp", f"GPT-2 124M bf16 B={BATCH}, {most} GPUs", f"{rate[f'hpcdl {most}'] / 1e3:.0f}k tokens/s", f"torch DDP {rate['torch'] / 1e3:.0f}k", rate[f"hpcdl {most}"] / rate["torch"], 1.0)
     return samples
 
 
-def tensor(table, counts, rounds):
+def tensor(table, counts, args):
     """A layer is half of what three take more than one: embedding, last norm and head are in both."""
     program = str(BIN / "llama_block_ranks")
-    samples = {}
-    for layers in (1, 3):
-        commands = {f"{n}x{layers}": [program, f"{n}x{layers}", "conjugate" if n == 1 else "conjugate:beside"] for n in (1, *counts)}  # one GPU is faster so
-        samples.update(in_turns(commands, rounds))
+    commands = {f"{n}x{layers}": [program, f"{n}x{layers}", "conjugate" if n == 1 else "conjugate:beside"] for layers in (1, 3) for n in (1, *counts)}  # one GPU is faster so
+    samples = in_turns(commands, args.rounds, args.limit)
     ms = {name: statistics.median(s["ms"] for s in rows) for name, rows in samples.items()}
     layer = {n: (ms[f"{n}x3"] - ms[f"{n}x1"]) / 2 for n in (1, *counts)}
     for n in counts:
@@ -109,27 +121,29 @@ def tensor(table, counts, rounds):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    p.add_argument("--only", default="all_reduce,ddp,tensor")
+    p.add_argument("--only", default="all_reduce,tensor,ddp")
     p.add_argument("--gpus", type=int, default=8, help="so many at most")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--no-torch", action="store_true")
+    p.add_argument("--limit", type=int, default=120, help="seconds that a program may say nothing")
     p.add_argument("--json")
     args = p.parse_args()
     counts = [n for n in (2, 4, 8) if n <= min(gpus(), args.gpus)]
     if not counts:
         raise SystemExit(f"ranks: {gpus()} GPU here, and these bars are of two and more")
-    table, raw, only = Table(), {}, args.only.split(",")
-    if "all_reduce" in only:
-        raw["all_reduce"] = {str(n): all_reduce(table, n) for n in counts}
-    if "ddp" in only:
-        raw["ddp"] = train(table, counts, args.rounds, not args.no_torch)
-    if "tensor" in only:
-        raw["tensor"] = tensor(table, counts, args.rounds)
-    if args.json:
-        pathlib.Path(args.json).write_text(json.dumps({"gpus": gpus(), "bars": table.rows, "samples": raw}, indent=1) + "\n")
+    sections = {"all_reduce": lambda: {str(n): all_reduce(table, n) for n in counts}, "tensor": lambda: tensor(table, counts, args), "ddp": lambda: train(table, counts, args)}
+    table, raw, failed = Table(), {}, 0
+    for name in args.only.split(","):
+        try:
+            raw[name] = sections[name]()
+        except (RuntimeError, subprocess.SubprocessError, OSError) as e:
+            print(f"ranks: no rows of {name}: {e}", file=sys.stderr, flush=True)
+            failed += 1
+        if args.json:
+            pathlib.Path(args.json).write_text(json.dumps({"gpus": gpus(), "bars": table.rows, "samples": raw}, indent=1) + "\n")
     missed = sum(r["met"] is False for r in table.rows)
-    print(f"{len(table.rows)} rows, {missed} bars missed")
-    raise SystemExit(missed > 0)
+    print(f"{len(table.rows)} rows, {missed} bars missed" + (f", {failed} sections failed" if failed else ""))
+    raise SystemExit(missed + failed > 0)
 
 
 if __name__ == "__main__":

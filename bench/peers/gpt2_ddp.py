@@ -8,8 +8,10 @@ One rank runs without DistributedDataParallel. Data are drawn on the GPU, on our
 """
 
 import argparse
+import ctypes
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -46,6 +48,8 @@ def main():
     args = p.parse_args()
     rank = int(os.environ.get("RANK", "0"))
     others = start_others(args) if rank == 0 and args.ranks > 1 else []
+    if rank > 0:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: whoever kills rank 0 leaves no GPU taken
     os.environ["RANK"] = str(rank)
     torch.cuda.set_device(rank)
     torch.set_float32_matmul_precision("high")
@@ -92,10 +96,14 @@ def main():
         report = steps(args.steps)
         if rank == 0:
             print(json.dumps(report), flush=True)
-    if told:
-        dist.destroy_process_group()  # which all ranks do at once, so before waiting for their ends
+    # Nothing is to be saved, and leaving a group in order (destroy_process_group) waits for the other ranks, in which one hung for minutes.
     for o in others:
-        o.wait()
+        try:
+            o.wait(20)
+        except subprocess.TimeoutExpired:
+            o.kill()
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

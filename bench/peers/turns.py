@@ -4,31 +4,48 @@ import json
 import pathlib
 import random
 import subprocess
+import threading
 import time
 
 
 class Side:
-    """A program that prints "ready", and for every line it is sent one JSON object. A line may be the number of steps to take."""
+    """A program that prints "ready", and for every line it is sent one JSON object. A line may be the number of steps to take. With a limit, a
+    program that answers nothing for so many seconds is killed, and whoever waits for it gets RuntimeError."""
 
-    def __init__(self, command, env=None):
+    def __init__(self, command, env=None, limit=None):
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
         self.name = pathlib.Path(command[0]).name
-        for line in self.process.stdout:
-            if line.strip() == "ready":
-                return
-        raise RuntimeError(f"{self.name} ended before it was ready")
+        self.limit = limit
+        self.line("before it was ready", lambda line: line.strip() == "ready")
+
+    def line(self, when, wanted):
+        late = threading.Timer(self.limit, self.process.kill) if self.limit else None
+        if late:
+            late.start()
+        try:
+            for line in self.process.stdout:  # libraries may print, too
+                if wanted(line):
+                    return line
+        finally:
+            if late:
+                late.cancel()
+        raise RuntimeError(f"{self.name} ended {when}" + (f", or said nothing for {self.limit} s" if late else ""))
 
     def step(self, count=1):
         self.process.stdin.write(f"{count}\n")
         self.process.stdin.flush()
-        for line in self.process.stdout:
-            if line.startswith("{"):  # libraries may print, too
-                return json.loads(line)
-        raise RuntimeError(f"{self.name} ended in a step")
+        return json.loads(self.line("in a step", lambda line: line.startswith("{")))
 
     def end(self):
-        self.process.stdin.close()
-        self.process.wait()
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:  # it is gone already
+            pass
+        try:
+            self.process.wait(self.limit)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
 def rounds(sides, count, pause=0.0, steps=1):

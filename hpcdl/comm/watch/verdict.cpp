@@ -114,6 +114,16 @@ std::vector<int> absent(Ranks ranks, const LedgerEntry& mine, int peer) {
   return out;
 }
 
+/// Ranks that are in the collective of `mine` by now, and came to it when more than half of the wait in it was over.
+std::vector<int> late_ones(Ranks ranks, const LedgerEntry& mine) {
+  std::vector<int> out;
+  for (const int r : of_kind(ranks, Kind::answers)) {
+    const LedgerEntry& e = at(ranks, r).report.collective;
+    if (at(ranks, r).report.in_collective() && e.group_id == mine.group_id && e.tag == mine.tag && 2 * e.since < mine.since) out.push_back(r);
+  }
+  return out;
+}
+
 /// The asker is in no collective that is known here: on a GPU they are part of its work.
 Verdict no_step_ends(Ranks ranks, int asker, const std::vector<int>& finished) {
   const Report& mine = at(ranks, asker).report;
@@ -155,6 +165,9 @@ Verdict all_answer(Ranks ranks, int asker, int peer) {
                                doing(at(ranks, cause.front()).report), operation(mine), named(ranks, asker))};
   }
   if (!finished.empty()) return blame_finished();
+  if (const auto late = late_ones(ranks, mine.collective); !late.empty())
+    return {late, fmt::format("[dist] {} came late to {}: {} ago, and {} has waited in it for {}, longer than dist.timeout", list(ranks, late), operation(mine),
+                              format_age(age(at(ranks, late.front()).report.collective)), named(ranks, asker), format_age(age(mine.collective)))};
   const int other = peer >= 0 ? peer : asker;
   return {{other}, fmt::format("[dist] all ranks are in {} and answer, but {} has waited {} and gets nothing{}: their hosts cannot reach each other, or a link is too slow for dist.timeout",
                                operation(mine), named(ranks, asker), format_age(age(mine.collective)), peer >= 0 ? " from " + named(ranks, peer) : "")};

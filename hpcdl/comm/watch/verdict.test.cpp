@@ -124,6 +124,14 @@ TEST(Verdict, AHostWhoseRanksAreAllAwayIsNamedItself) {
   expect_parts(judge(ranks, 5, 2), {2}, {"rank 2 on node1 is gone"});
 }
 
+TEST(Verdict, WhoCameLateIsNamedThoughItIsThereByNow) {
+  auto ranks = all_waiting(4);
+  ranks[2].report.collective.since = 300'000'000;
+  expect_parts(judge(ranks, 0, 3), {2}, {"rank 2 on node1 came late to all_reduce number 41", "0.3 s ago", "rank 0 on node0 has waited in it for 2.5 s"});
+  ranks[2].report.collective.since = 1'500'000'000;
+  EXPECT_NE(judge(ranks, 0, 3).sentence.find("cannot reach each other"), std::string::npos) << "who came soon after is not what all wait for";
+}
+
 TEST(Verdict, WhereAllAreThereAndNothingComesTheLinkIsNamed) {
   expect_parts(judge(all_waiting(4), 0, 3), {3}, {"all ranks are in all_reduce number 41", "rank 0 on node0 has waited 2.5 s and gets nothing from rank 3 on node1", "cannot reach each other"});
 }
