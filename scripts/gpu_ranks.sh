@@ -102,12 +102,12 @@ if [[ -z ${HPCDL_BUILT:-} ]]; then
     step build 300 cmake --build build/cuda -j "$(nproc)" --target gpu_tests hpcdl_program bench.all_reduce_grid bench.gpt2_ranks bench.llama_block_ranks || exit 1
 fi
 
-bars=("$python" -W ignore bench/gpu/ranks.py --gpus "$count")
+bars=("$python" -W ignore bench/gpu/ranks.py --gpus "$count" --limit 100)
 if [[ $part != tests ]]; then
   # PyTorch compiles for a minute, at four ranks for more. It does so beside tests, and what it compiled is there when it is its turn.
   if [[ -n $dry ]] || "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
     export TORCHINDUCTOR_CACHE_DIR=${TMPDIR:-/tmp}/hpcdl-inductor
-    beside torch_warm 150 bash -c 'echo step | "$@"' - "$python" -W ignore bench/peers/gpt2_ddp.py --ranks "$count" --batch 64 --context 1024
+    beside torch_warm 110 bash -c 'echo step | "$@"' - "$python" -W ignore bench/peers/gpt2_ddp.py --ranks "$count" --batch 64 --context 1024
   else
     bars+=(--no-torch)
   fi

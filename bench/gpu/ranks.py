@@ -75,7 +75,7 @@ def in_turns(commands, rounds, limit, torch=None):
         try:
             return turns.rounds(sides, rounds)
         except (RuntimeError, OSError) as e:
-            if not torch or "torch" not in sides or sides["torch"].process.poll() is None:
+            if "torch" not in sides or not sides["torch"].has_ended():
                 raise
             print(f"ranks: again without PyTorch: {e}", file=sys.stderr, flush=True)
             sides.pop("torch").end()

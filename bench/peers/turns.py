@@ -36,14 +36,19 @@ class Side:
         self.process.stdin.flush()
         return json.loads(self.line("in a step", lambda line: line.startswith("{")))
 
+    def has_ended(self, seconds=2):
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def end(self):
         try:
             self.process.stdin.close()
         except BrokenPipeError:  # it is gone already
             pass
-        try:
-            self.process.wait(self.limit)
-        except subprocess.TimeoutExpired:
+        if not self.has_ended(min(self.limit, 30) if self.limit else None):
             self.process.kill()
             self.process.wait()
 
