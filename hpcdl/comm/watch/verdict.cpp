@@ -82,12 +82,13 @@ Verdict unreachable(Ranks ranks, std::vector<int> which, int asker, bool gone) {
   return {which, fmt::format("[dist] {} {}; {}{}", list(ranks, which), what, last_words(first), tail)};
 }
 
-/// Ranks that are in collectives which do not belong together. Those that are of one mind with most others are right.
-std::vector<int> odd_ones(Ranks ranks, const LedgerEntry& mine) {
+/// Ranks that are in collectives which do not belong together: of one number and yet different, or of different numbers. Those that are of one
+/// mind with most others are right.
+std::vector<int> odd_ones(Ranks ranks, const LedgerEntry& mine, bool of_one_number) {
   std::map<std::uint32_t, std::vector<int>> by_tag;
   for (const int r : of_kind(ranks, Kind::answers)) {
     const LedgerEntry& e = at(ranks, r).report.collective;
-    if (at(ranks, r).report.in_collective() && e.group_id == mine.group_id) by_tag[e.tag].push_back(r);
+    if (at(ranks, r).report.in_collective() && e.group_id == mine.group_id && (!of_one_number || e.number == mine.number)) by_tag[e.tag].push_back(r);
   }
   if (by_tag.size() < 2) return {};
   const auto better = [](const auto& a, const auto& b) {  // more, or as many with a lower rank
@@ -101,15 +102,26 @@ std::vector<int> odd_ones(Ranks ranks, const LedgerEntry& mine) {
   return odd;
 }
 
-/// Ranks of the group of `mine` that are elsewhere. The group's members are not known here: those whose last collective was of this group, or
-/// all, where it is the world; else whoever `peer` is.
-std::vector<int> absent(Ranks ranks, const LedgerEntry& mine, int peer) {
+Verdict different_things(Ranks ranks, const LedgerEntry& mine, int asker, const std::vector<int>& odd) {
+  int right = asker;
+  for (int r = static_cast<int>(ranks.size()) - 1; r >= 0; --r) {
+    const RankState& s = at(ranks, r);
+    if (s.kind == Kind::answers && s.report.in_collective() && s.report.collective.group_id == mine.group_id && std::find(odd.begin(), odd.end(), r) == odd.end()) right = r;
+  }
+  return {odd, fmt::format("[dist] ranks call different things: {} is in {} while {} is in {}: all ranks must make the same calls with the same shapes in the same order",
+                           list(ranks, odd), operation(at(ranks, odd.front()).report), named(ranks, right), operation(at(ranks, right).report))};
+}
+
+/// Ranks of the group of `mine` that are elsewhere and have not been there: in other collectives, or in none. The group's members are not known
+/// here: those whose last collective was of this group, or all, where it is the world; else whoever `peer` is.
+std::vector<int> absent(Ranks ranks, const LedgerEntry& mine, int peer, bool in_collectives) {
   std::vector<int> out;
   const bool world = mine.group_size == ranks.size();
   for (const int r : of_kind(ranks, Kind::answers)) {
     const Report& report = at(ranks, r).report;
-    const bool here = report.in_collective() && report.collective.group_id == mine.group_id;
-    if (!here && (world || r == peer || (report.collective.number > 0 && report.collective.group_id == mine.group_id))) out.push_back(r);
+    const LedgerEntry& last = report.collective;
+    if (report.in_collective() != in_collectives || (last.group_id == mine.group_id && (in_collectives || last.number >= mine.number))) continue;
+    if (world || r == peer || (last.number > 0 && last.group_id == mine.group_id)) out.push_back(r);
   }
   return out;
 }
@@ -141,33 +153,23 @@ Verdict all_answer(Ranks ranks, int asker, int peer) {
   const Report& mine = at(ranks, asker).report;
   const auto finished = of_kind(ranks, Kind::finished);
   if (!mine.in_collective()) return no_step_ends(ranks, asker, finished);
+  if (const auto odd = odd_ones(ranks, mine.collective, true); !odd.empty()) return different_things(ranks, mine.collective, asker, odd);
+  const auto blame_absent = [&](const std::vector<int>& cause) {
+    return Verdict{cause, fmt::format("[dist] {} {} {}, and did not come to {}, in which {} waits{}", list(ranks, cause), cause.size() > 1 ? "are not there; the first has been" : "has been",
+                                      doing(at(ranks, cause.front()).report), operation(mine), named(ranks, asker),
+                                      finished.empty() ? "" : fmt::format("; {} has finished its run", list(ranks, finished)))};
+  };
+  // Some may wait for others in turn: whoever computes, loads or saves is nearer to the cause than whoever is in another collective. Who has finished
+  // may have taken part in this one.
+  if (const auto away = absent(ranks, mine.collective, peer, false); !away.empty()) return blame_absent(away);
   const auto blame_finished = [&] { return Verdict{finished, fmt::format("[dist] {} has finished its run{}", list(ranks, finished), waiting(ranks, asker, finished))}; };
   if (!finished.empty() && (mine.collective.group_size == ranks.size() || (peer >= 0 && at(ranks, peer).kind == Kind::finished))) return blame_finished();
-  const auto odd = odd_ones(ranks, mine.collective);
-  if (!odd.empty()) {
-    int right = asker;
-    for (int r = 0; r < static_cast<int>(ranks.size()); ++r)
-      if (at(ranks, r).kind == Kind::answers && at(ranks, r).report.in_collective() && at(ranks, r).report.collective.group_id == mine.collective.group_id &&
-          std::find(odd.begin(), odd.end(), r) == odd.end()) {
-        right = r;
-        break;
-      }
-    return {odd, fmt::format("[dist] ranks call different things: {} is in {} while {} is in {}: all ranks must make the same calls with the same shapes in the same order",
-                             list(ranks, odd), operation(at(ranks, odd.front()).report), named(ranks, right), operation(at(ranks, right).report))};
-  }
-  if (const auto away = absent(ranks, mine.collective, peer); !away.empty()) {
-    // Some may wait for others in turn: whoever computes, loads or saves is nearer to the cause than whoever is in another collective.
-    std::vector<int> cause;
-    for (const int r : away)
-      if (!at(ranks, r).report.in_collective()) cause.push_back(r);
-    if (cause.empty()) cause = away;
-    return {cause, fmt::format("[dist] {} {} {}, and did not come to {}, in which {} waits", list(ranks, cause), cause.size() > 1 ? "are not there; the first has been" : "has been",
-                               doing(at(ranks, cause.front()).report), operation(mine), named(ranks, asker))};
-  }
-  if (!finished.empty()) return blame_finished();
   if (const auto late = late_ones(ranks, mine.collective); !late.empty())
     return {late, fmt::format("[dist] {} came late to {}: {} ago, and {} has waited in it for {}, longer than dist.timeout", list(ranks, late), operation(mine),
                               format_age(age(at(ranks, late.front()).report.collective)), named(ranks, asker), format_age(age(mine.collective)))};
+  if (const auto odd = odd_ones(ranks, mine.collective, false); !odd.empty()) return different_things(ranks, mine.collective, asker, odd);
+  if (const auto away = absent(ranks, mine.collective, peer, true); !away.empty()) return blame_absent(away);
+  if (!finished.empty()) return blame_finished();
   const int other = peer >= 0 ? peer : asker;
   return {{other}, fmt::format("[dist] all ranks are in {} and answer, but {} has waited {} and gets nothing{}: their hosts cannot reach each other, or a link is too slow for dist.timeout",
                                operation(mine), named(ranks, asker), format_age(age(mine.collective)), peer >= 0 ? " from " + named(ranks, peer) : "")};

@@ -72,7 +72,7 @@ TEST(Verdict, GroupsOfOneNameAreToldApart) {
   auto ranks = all_waiting(4);
   for (int r : {0, 1, 2, 3}) ranks[static_cast<std::size_t>(r)].report.collective = collective(Collective::all_reduce, 5 + r / 2, 16, "x", static_cast<std::uint32_t>(10 + r / 2), 2);
   ranks[3] = doing(ranks[3], Phase::compute);
-  ranks[3].report.collective.group_id = 11;
+  ranks[3].report.collective.group_id = 11, ranks[3].report.collective.number = 5;
   expect_parts(judge(ranks, 2, -1), {3}, {"rank 3 on node1", "rank 2 on node1 waits"});
 }
 
@@ -122,6 +122,19 @@ TEST(Verdict, AHostWhoseRanksAreAllAwayIsNamedItself) {
   expect_parts(judge(ranks, 5, 2), {2, 3}, {"host node1 with ranks 2 to 3"});
   ranks[3].kind = Kind::answers;
   expect_parts(judge(ranks, 5, 2), {2}, {"rank 2 on node1 is gone"});
+}
+
+/// A broadcast is over for its root and others before the last rank has come.
+TEST(Verdict, WhoHasGoneOnOrFinishedIsNotBlamedForWhoIsAway) {
+  auto ranks = all_waiting(4);
+  ranks[1].report.collective = collective(Collective::all_gather, 42, 64, "w");
+  ranks[2] = doing(ranks[2], Phase::compute);
+  ranks[2].report.collective = ranks[0].report.collective;  // it has been there
+  ranks[2].report.collective.phase = Phase::idle;
+  ranks[3] = doing(ranks[3], Phase::data);
+  expect_parts(judge(ranks, 0, 3), {3}, {"rank 3 on node1 has been in data for 12 s after all_reduce number 40", "did not come to all_reduce number 41"});
+  ranks[1].kind = Kind::finished;
+  expect_parts(judge(ranks, 0, 1), {3}, {"rank 3 on node1 has been in data for 12 s", "; rank 1 on node0 has finished its run"});
 }
 
 TEST(Verdict, WhoCameLateIsNamedThoughItIsThereByNow) {
