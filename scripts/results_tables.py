@@ -119,6 +119,13 @@ def ranks(data):
     yield "| all-reduce, in captured graphs | ours | theirs | time of theirs |\n|---|---|---|---|"
     for r in data["all_reduce"]:
         yield f"| {r['case'].removesuffix(', captured')} | {r['ours'].removeprefix('auto ')} | {r['theirs']} | {r['ratio']:.2f} |"
+    goal = lambda r: "" if r["goal"] is None else f"{r['goal']:.2f}" + ("" if r["met"] else ", missed")
+    for name, title, against, ratio in (("tensor", "tensor parallel: forward and backward of 4 x 2048 tokens, bf16", "one GPU", "of the ideal"),
+                                        ("ddp", "data parallel: training GPT-2 124M in bf16, 64 x 1024 tokens each", "against", "ratio")):
+        yield f"\n| {title} | ours | {against} | {ratio} | asked for |\n|---|---|---|---|---|"
+        for r in data[name]:
+            case = r["case"].replace("beside 2 GPUs with 25:apart", "of 2 GPUs that exchange nothing")
+            yield f"| {case} | {r['ours']} | {r['theirs']} | {r['ratio']:.3f} | {goal(r)} |"
     yield "\n| data-parallel training of images | GPUs | one, samples/s | all, samples/s | efficiency |\n|---|---|---|---|---|"
     for r in data["images"]:
         yield f"| {r['case']} | {r['gpus']} | {r['one']:,.0f} | {r['many']:,.0f} | {r['efficiency']:.2f} |"
