@@ -124,6 +124,7 @@ void add_norms(std::vector<Contract>&);
 void add_matrices(std::vector<Contract>&);
 void add_attention(std::vector<Contract>&);
 void add_others(std::vector<Contract>&);
+void add_training(std::vector<Contract>&);
 
 inline std::vector<Pattern> all_patterns() {
   return {Pattern::positive, Pattern::huge, Pattern::tiny, Pattern::denormal, Pattern::offset, Pattern::constant,

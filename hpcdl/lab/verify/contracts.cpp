@@ -35,6 +35,7 @@ const std::vector<Contract>& contracts() {
     detail::add_matrices(list);
     detail::add_attention(list);
     detail::add_others(list);
+    detail::add_training(list);
     return list;
   }();
   return all;

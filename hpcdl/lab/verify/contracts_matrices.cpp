@@ -3,25 +3,11 @@
 #include <algorithm>
 
 #include "hpcdl/lab/verify/contract.h"
+#include "hpcdl/lab/verify/products.h"
 #include "hpcdl/ops/int4_linear/int4_layout.h"
 
 namespace hpcdl::lab::verify::detail {
 namespace {
-
-struct Sum {
-  double value = 0, scale = 0;
-  void add(double x) { value += x, scale += std::fabs(x); }
-};
-
-double activated(int kind, double z) {
-  switch (kind) {
-    case HPCDL_ACT_RELU: return z > 0 || std::isnan(z) ? z : 0;
-    case HPCDL_ACT_GELU_TANH: return 0.5 * z * (1 + std::tanh(std::sqrt(2 / M_PI) * (z + 0.044715 * z * z * z)));
-    case HPCDL_ACT_GELU_ERF: return 0.5 * z * (1 + std::erf(z * M_SQRT1_2));
-    case HPCDL_ACT_SILU: return z / (1 + std::exp(-z));
-    default: return z;
-  }
-}
 
 std::vector<Dims> mnk_shapes() {
   return {{8, 16, 32}, {1, 1, 1}, {1, 7, 3}, {2, 2, 5}, {3, 5, 17}, {7, 13, 8}, {5, 16, 15}, {6, 17, 16}, {15, 31, 7}, {16, 33, 64}, {17, 15, 65},

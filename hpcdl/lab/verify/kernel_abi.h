@@ -98,7 +98,7 @@ typedef struct hpcdl_norm_args { float eps; } hpcdl_norm_args;
 typedef struct hpcdl_gelu_args { int32_t erf; /* 0: tanh form */ } hpcdl_gelu_args;
 typedef struct hpcdl_matmul_args { int32_t transpose_a, transpose_b; float scale; } hpcdl_matmul_args;
 enum { HPCDL_ACT_NONE = 0, HPCDL_ACT_RELU = 1, HPCDL_ACT_GELU_TANH = 2, HPCDL_ACT_GELU_ERF = 3, HPCDL_ACT_SILU = 4 };
-/* linear, linear_backward. conv1d: the weight is (K, N), not (N, K) */
+/* linear, mlp and their backward. conv1d: weights are (inputs, outputs), not (outputs, inputs) */
 typedef struct hpcdl_linear_args { int32_t activation, conv1d; } hpcdl_linear_args;
 /* attention, attention_backward */
 typedef struct hpcdl_attention_args { int32_t heads, kv_heads, causal; float scale; } hpcdl_attention_args;
@@ -107,6 +107,8 @@ typedef struct hpcdl_rope_args { int64_t head_dim; } hpcdl_rope_args;
 typedef struct hpcdl_grad_norm_args { float grad_scale, max_norm; } hpcdl_grad_norm_args;
 /* step counts from 0 */
 typedef struct hpcdl_adamw_args { float lr, beta1, beta2, eps, weight_decay, grad_scale; int64_t step; } hpcdl_adamw_args;
+/* step counts from 0; skip: a gradient of this step is not finite */
+typedef struct hpcdl_loss_scale_args { float growth, backoff, least, most, grad_scale; int32_t interval, skip; int64_t step; } hpcdl_loss_scale_args;
 /* exact 0: inputs are first rounded to 8 bits per row and group, as int4_linear.h says */
 typedef struct hpcdl_int4_args { int32_t exact, activation; } hpcdl_int4_args;
 

@@ -17,7 +17,10 @@
 #include "hpcdl/ops/int4_linear/int4_linear.h"
 #include "hpcdl/ops/layer_norm/layer_norm.h"
 #include "hpcdl/ops/linear/linear.h"
+#include "hpcdl/ops/lm_head_loss/lm_head_loss.h"
+#include "hpcdl/ops/loss_scale/loss_scale.h"
 #include "hpcdl/ops/matmul/matmul.h"
+#include "hpcdl/ops/mlp/mlp.h"
 #include "hpcdl/ops/op_info.h"
 #include "hpcdl/ops/relu/relu.h"
 #include "hpcdl/ops/rms_norm/rms_norm.h"
@@ -41,6 +44,7 @@ struct Own {
   bool backward;
   void (*args)(const void* from, void* to);
   bool in_place;
+  bool needs_aux = false;  // forward does not run without its auxiliary outputs
 };
 
 template <class Op> const OpInfo& always(const void*) { return op_info<Op>; }
@@ -63,6 +67,10 @@ void linear_args(const void* from, void* to) {
   put(to, LinearArgs{.activation = static_cast<Activation>(a.activation), .conv1d = a.conv1d != 0});
 }
 const OpInfo& linear_op(const void* args) { return read<hpcdl_linear_args>(args).activation ? op_info<ActivatedLinear> : op_info<Linear>; }
+void mlp_args(const void* from, void* to) {
+  const auto a = read<hpcdl_linear_args>(from);
+  put(to, Mlp::Args{.activation = static_cast<Activation>(a.activation), .conv1d = a.conv1d != 0});
+}
 void attention_args(const void* from, void* to) {
   const auto a = read<hpcdl_attention_args>(from);
   put(to, Attention::Args{.heads = a.heads, .kv_heads = a.kv_heads, .causal = a.causal != 0, .scale = a.scale});
@@ -103,6 +111,10 @@ const Own kOwn[] = {
     {"rope_backward", always<Rope>, true, rope_args, false},
     {"embedding", always<Embedding>, false, embedding_args, false},
     {"embedding_backward", always<Embedding>, true, embedding_args, false},
+    {"mlp", always<Mlp>, false, mlp_args, false, true},
+    {"mlp_backward", always<Mlp>, true, mlp_args, false},
+    {"lm_head_loss", always<LmHeadLoss>, false, no_args, false},
+    {"lm_head_loss_backward", always<LmHeadLoss>, true, no_args, false},
 };
 
 struct OwnKernel {
@@ -138,13 +150,14 @@ Stream stream_of(const hpcdl_call& c, StepParams* params) {
   return s;
 }
 
-/// A call translated: operands in the op's order, scratch last.
+/// A call translated: operands in the op's order, scratch last. Auxiliary outputs that the op needs lie in the workspace, too, where
+/// `aux` says, in front of the scratch.
 struct Translated {
   const OpInfo& op;
   alignas(16) std::byte args[128] = {};
   std::vector<Grad> operands;
-  Spec scratch[OpInfo::kMaxScratch];
-  int n_scratch = 0;
+  Spec scratch[OpInfo::kMaxScratch + OpInfo::kMaxOut];
+  int n_scratch = 0, first_aux = 0, n_aux = 0;
 
   Translated(const hpcdl_call& c, const Own& own, Device device) : op(own.op(c.args)) {
     own.args(c.args, args);
@@ -154,7 +167,13 @@ struct Translated {
     if (!own.backward) {
       for (int i = 0; i < op.n_out; ++i) operands.push_back(i < op.n_out - op.n_aux ? out(i) : Grad());
       for (int i = 0; i < op.n_in; ++i) operands.push_back(in(i)), specs[i] = in(i).spec();
-      if (op.scratch) n_scratch = op.scratch(specs, args, scratch);
+      if (own.needs_aux) {
+        Spec outs[OpInfo::kMaxOut];
+        op.infer(specs, args, outs);
+        first_aux = op.n_out - op.n_aux, n_aux = op.n_aux;
+        std::copy(outs + first_aux, outs + op.n_out, scratch);
+      }
+      n_scratch = n_aux + (op.scratch ? op.scratch(specs, args, scratch + n_aux) : 0);
       return;
     }
     int next_in = 0, next_out = 0;
@@ -186,7 +205,9 @@ int own_run(const hpcdl_call* c) {
   Translated t(*c, *kernel.own, device);
   auto* at = static_cast<std::byte*>(c->workspace);
   for (int i = 0; i < t.n_scratch; ++i) {
-    t.operands.emplace_back(Tensor(at, t.scratch[i], device), Write::overwrite);
+    const Grad operand(Tensor(at, t.scratch[i], device), Write::overwrite);
+    if (i < t.n_aux) t.operands[static_cast<std::size_t>(t.first_aux + i)] = operand;
+    else t.operands.push_back(operand);
     at += aligned(t.scratch[i].bytes());
   }
   StepParams params;
@@ -223,6 +244,31 @@ int adamw_run(const hpcdl_call* c) {
   p.lr = a.lr, p.step = a.step, p.grad_scale = a.grad_scale;
   const auto step = AdamW::step({.beta1 = a.beta1, .beta2 = a.beta2, .eps = a.eps, .weight_decay = a.weight_decay}, p);
   simd::with_isa([&](auto isa) { cpu::adamw(isa, pool_of(c->threads), tensors, &decays, 1, step); });
+  return HPCDL_OK;
+}
+
+LossScale::Args loss_scale_args(const hpcdl_call* c, StepParams& p) {
+  const auto a = read<hpcdl_loss_scale_args>(c->args);
+  p.grad_scale = a.grad_scale, p.step = a.step, p.skip = a.skip != 0;
+  return {.growth = a.growth, .backoff = a.backoff, .least = a.least, .most = a.most, .interval = a.interval};
+}
+/// Works in place: inputs are copied to the outputs first. Both halves of a step, with nothing in between.
+int loss_scale_run(const hpcdl_call* c) {
+  StepParams p;
+  const auto a = loss_scale_args(c, p);
+  const Device device = device_of(*c);
+  Stream s = stream_of(*c, &p);
+  const Grad operands[] = {operand(c->outputs[2], device), operand(c->outputs[3], device)};
+  for (int i = 0; i < 2; ++i) copy(s, operands[i], operand(c->inputs[i], device));
+  LossScale::run_begin(s, operands, &a);
+  LossScale::run_end(s, operands, &a);
+#if HPCDL_CUDA
+  if (device.is_cuda()) s.pull_params();
+#endif
+  const auto step = static_cast<std::int32_t>(p.step);
+  copy(s, operand(c->outputs[0], device), View(&p.grad_scale, {{1}, DType::f32}));
+  copy(s, operand(c->outputs[1], device), View(&step, {{1}, DType::i32}));
+  if (device.is_cuda()) s.synchronize();
   return HPCDL_OK;
 }
 
@@ -283,10 +329,12 @@ struct Registry {
       add("grad_norm", nullptr, isa, HPCDL_SAME_BITS_ANY_THREADS, grad_norm_run, grad_norm_workspace);
       add("adamw", nullptr, isa, HPCDL_SAME_BITS_ANY_THREADS, adamw_run, nullptr);
     }
+    add("loss_scale", nullptr, simd::IsaKind::scalar, HPCDL_SAME_BITS_ANY_THREADS, loss_scale_run, nullptr);
 #if HPCDL_CUDA
     for (const auto& o : kOwn) add_gpu(o.contract, &o, o.in_place ? HPCDL_IN_PLACE : 0, own_run, own_workspace);
     add_gpu("grad_norm", nullptr, 0, grad_norm_on_gpu, grad_norm_workspace);
     add_gpu("adamw", nullptr, 0, adamw_on_gpu, nullptr);
+    add_gpu("loss_scale", nullptr, 0, loss_scale_run, nullptr);
 #endif
   }
 };

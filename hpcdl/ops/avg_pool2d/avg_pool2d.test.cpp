@@ -36,6 +36,9 @@ const auto strided = testing::op<AvgPool2d>({
             {.in = {{1, 6, 5, 19}}, .args = {.kernel = 3, .stride = 1, .pad = 1}},
             {.in = {{2, 9, 4, 8}}, .args = {.kernel = 2, .stride = 3}},
             {.in = {{9, 32, 32, 64}}, .gradient = false},
+            {.in = {{2, 3, 140, 9}}},  // rows of more pixels than a block of the GPU's gradient takes
+            {.in = {{2, 9, 7, 260}}, .args = {.kernel = 5, .stride = 2, .pad = 2}, .gradient = false},  // a window's pixels are shared out
+            {.in = {{2, 9, 8, 21}}, .args = {.kernel = 4, .pad = 1, .count_include_pad = false}},
             {.in = {{0, 4, 4, 8}}},
         },
     .reference = [](std::span<Ref> out, std::span<const Ref> in, const AvgPool2d::Args& a) { reference(out[0], in[0], a); },

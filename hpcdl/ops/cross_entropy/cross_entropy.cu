@@ -1,12 +1,15 @@
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
 
 #include "hpcdl/cuda/relative_exp.h"
+#include "hpcdl/cuda/rows.h"
 #include "hpcdl/cuda/sweep.h"
 
 namespace hpcdl::cuda {
 namespace {
 
 constexpr int kThreads = 512, kPacks = 4;  // packs that a thread has under way
+constexpr int kSumThreads = 1024, kSumAtOnce = 8;
+constexpr std::int64_t kShortPacks = 2048;  // of 16 bytes: rows up to this length stay in registers
 
 /// What rows weigh (1 without), and the share of a target that all classes have: smooth.h.
 struct Smoothing {
@@ -15,51 +18,121 @@ struct Smoothing {
   __device__ float weight(std::int64_t row) const { return weights ? weights[row] : 1.0f; }
 };
 
-/// The mean over the row of (origin - x), minus the origin. With x[0] as origin distances are small where logits are large. The row
-/// was read just now and comes out of the cache. In thread 0.
-template <int kThreads, class T> __device__ float minus_mean(const T* x, std::int64_t cols, float* memory) {
-  const float origin = widen(x[0]);
-  float mine = 0;
-  for (std::int64_t c = threadIdx.x; c < cols; c += kThreads) mine += origin - widen(x[c]);
-  return block_reduce<kThreads>(mine, Sum{}, memory) / static_cast<float>(cols) - origin;
+/// What a row of log-sum-exp (top + log_sum) loses, weight and smoothing counted; `minus_mean` is of the row. top + log_sum first would cancel.
+__device__ inline float row_loss_of(const Smoothing& smooth, std::int64_t row, float top, float log_sum, float at_target, float minus_mean) {
+  const float even = smooth.share > 0 ? smooth.share * (top + minus_mean) : 0.0f;
+  return smooth.weight(row) * ((1.0f - smooth.share) * (top - at_target) + even + log_sum);
 }
 
-/// A row is read once: each thread keeps its sum relative to its own maximum.
-template <class T, int kThreads, bool kWhole> __global__ void __launch_bounds__(kThreads) rows(float* row_loss, float* lse, const T* logits, std::int64_t stride, std::int64_t cols,
-                                                                     const std::int32_t* targets, Smoothing smooth) {
+struct Rows {
+  float *row_loss, *lse;
+  const void* logits;
+  std::int64_t stride, rows, cols;
+  const std::int32_t* targets;
+  Smoothing smooth;
+
+  __device__ void put(std::int64_t row, float loss, float log_sum) const {
+    row_loss[row] = loss;
+    if (lse) lse[row] = log_sum;
+  }
+};
+
+/// Rows that a team holds in registers. The mean of a row is that of (origin - x), minus the origin: with x[0] as origin distances
+/// are small where logits are large.
+template <class T, class Team, bool kWhole> __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) short_rows(Rows p) {
+  constexpr int N = kLanes<T>, K = Team::kPacks;
+  __shared__ float tops[kWarp];
+  __shared__ float2 sums[kWarp];
+  const std::int64_t row = Team::row();
+  const bool exists = row < p.rows;
+  const std::int32_t target = exists ? p.targets[row] : -1;
+  const T* x = static_cast<const T*>(p.logits) + row * p.stride;
+  const RowShare<T, Team, kWhole> share(row, target >= 0 ? p.cols : 0);
+  Pack<T, N> v[K];
+  share.read(v, x, narrow<T>(-__builtin_inff()), share.cols);
+  const float at_target = target < 0 ? 0.0f : target < p.cols ? widen(x[target]) : __builtin_nanf("");
+  const bool smooth = p.smooth.share > 0 && target >= 0;
+  const float origin = smooth ? widen(x[0]) : 0.0f;
+  float top = -__builtin_inff();
+#pragma unroll
+  for (int k = 0; k < K; ++k) top = fmaxf(top, largest(v[k]));
+  top = Team::reduce(top, Max{}, tops);
+  const float shift = finite(top);
+  float sum = 0, distance = 0;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    share.hold(v[k]);
+    const auto in = widen(v[k]);
+    sum += cuda::sum(map<N>([&](int i) { return fast_exp2((in.v[i] - shift) * kLog2e); }));
+    if (!smooth || !share.some(k)) continue;
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+      if (kWhole || (i >= share.from(k) && i < share.to(k))) distance += origin - in.v[i];
+  }
+  Team::sum_both(sum, distance, sums);
+  if (!exists || static_cast<int>(threadIdx.x) % Team::kThreads != 0) return;
+  if (target < 0) return p.put(row, 0, 0);
+  const float log_sum = logf(sum);
+  p.put(row, row_loss_of(p.smooth, row, top, log_sum, at_target, distance / static_cast<float>(p.cols) - origin), top + log_sum);
+}
+
+/// Longer rows, each a block's, are read once: each thread keeps its sum relative to its own maximum.
+template <class T, int kThreads, bool kWhole, bool kSmooth> __global__ void __launch_bounds__(kThreads) long_rows(Rows p) {
+  constexpr int N = kLanes<T>;
   __shared__ float memory[3][kWarp];
   const std::int64_t row = blockIdx.x;
-  const T* x = logits + row * stride;
-  const std::int32_t target = targets[row];
+  const T* x = static_cast<const T*>(p.logits) + row * p.stride;
+  const std::int32_t target = p.targets[row];
   if (target < 0) {
-    if (threadIdx.x == 0) {
-      row_loss[row] = 0;
-      if (lse) lse[row] = 0;
-    }
+    if (threadIdx.x == 0) p.put(row, 0, 0);
     return;
   }
   SumOfExp all;
-  sweep<kThreads, kPacks, kWhole>(x, cols, narrow<T>(-__builtin_inff()), row_lead<T>(row, cols), [&](std::int64_t, const auto& v) { all.add(v); });
+  const float origin = kSmooth ? widen(x[0]) : 0.0f;
+  float distance = 0;
+  sweep<kThreads, kPacks, kWhole>(x, p.cols, narrow<T>(-__builtin_inff()), row_lead<T>(row, p.cols), [&](std::int64_t col, const auto& v) {
+    all.add(v);
+    if constexpr (kSmooth) {
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k) {
+        const std::int64_t at = col + k * kThreads * N, left = p.cols - at;
+        if (left <= 0) break;
+        const int from = !kWhole && at < 0 ? static_cast<int>(-at) : 0, to = static_cast<int>(left < N ? left : N);
+        const auto in = widen(v[k]);
+        float part = 0;
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+          if (kWhole || (i >= from && i < to)) part += origin - in.v[i];
+        distance += part;
+      }
+    }
+  });
   all.template over_block<kThreads>(memory);
-  const float even = smooth.share > 0 ? smooth.share * (all.top + minus_mean<kThreads>(x, cols, memory[2])) : 0.0f;
-  if (threadIdx.x == 0) {
-    const float log_sum = logf(all.sum), at_target = target < cols ? widen(x[target]) : __builtin_nanf("");
-    if (lse) lse[row] = all.top + log_sum;
-    row_loss[row] = smooth.weight(row) * ((1.0f - smooth.share) * (all.top - at_target) + even + log_sum);  // top + log_sum first would cancel
-  }
+  if constexpr (kSmooth) distance = block_reduce<kThreads>(distance, Sum{}, memory[2]) / static_cast<float>(p.cols) - origin;
+  if (threadIdx.x != 0) return;
+  const float log_sum = logf(all.sum), at_target = target < p.cols ? widen(x[target]) : __builtin_nanf("");
+  p.put(row, row_loss_of(p.smooth, row, all.top, log_sum, at_target, distance), all.top + log_sum);
 }
 
 /// A fixed tree, in double.
-__global__ void __launch_bounds__(kThreads) sum_rows(float* loss, float* count, const float* row_loss, const std::int32_t* targets, const float* weights, std::int64_t n) {
-  __shared__ double losses[kThreads], counts[kThreads];
+__global__ void __launch_bounds__(kSumThreads) sum_rows(float* loss, float* count, const float* row_loss, const std::int32_t* targets, const float* weights, std::int64_t n) {
+  __shared__ double losses[kSumThreads], counts[kSumThreads];
   double sum = 0, valid = 0;
-  for (std::int64_t r = threadIdx.x; r < n; r += kThreads) {
-    if (targets[r] < 0) continue;
-    sum += static_cast<double>(row_loss[r]);
-    valid += weights ? static_cast<double>(weights[r]) : 1.0;
+  for (std::int64_t first = threadIdx.x; first < n; first += kSumThreads * kSumAtOnce) {
+    float value[kSumAtOnce], weight[kSumAtOnce];
+#pragma unroll
+    for (int i = 0; i < kSumAtOnce; ++i) {
+      const std::int64_t r = first + i * kSumThreads;
+      const bool counted = r < n && targets[r] >= 0;
+      value[i] = r < n ? row_loss[r] : 0.0f;
+      weight[i] = counted && weights ? weights[r] : 1.0f;
+      if (!counted) value[i] = weight[i] = 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kSumAtOnce; ++i) sum += static_cast<double>(value[i]), valid += static_cast<double>(weight[i]);
   }
   losses[threadIdx.x] = sum, counts[threadIdx.x] = valid;
-  for (int half = kThreads / 2; half > 0; half /= 2) {
+  for (int half = kSumThreads / 2; half > 0; half /= 2) {
     __syncthreads();
     if (threadIdx.x < half) losses[threadIdx.x] += losses[threadIdx.x + half], counts[threadIdx.x] += counts[threadIdx.x + half];
   }
@@ -69,30 +142,60 @@ __global__ void __launch_bounds__(kThreads) sum_rows(float* loss, float* count, 
 struct Gradient {
   void* dx;
   const void* x;
-  std::int64_t dx_stride, x_stride, cols;
+  std::int64_t dx_stride, x_stride, rows, cols;
   const std::int32_t* targets;
   const float *lse, *dloss;
   Smoothing smooth;
   bool accumulate;
 };
 
+/// What the elements of one row have in common.
+struct RowGradient {
+  std::int32_t target;
+  float scale, lse, even, own;
+
+  __device__ RowGradient(const Gradient& g, std::int64_t row)
+      : target(g.targets[row]), scale(target >= 0 && g.dloss ? g.smooth.weight(row) * *g.dloss : 0.0f), lse(g.lse[row]),
+        even(g.smooth.share / static_cast<float>(g.cols)), own(1.0f - g.smooth.share) {}
+  /// Of the N elements at column `at`.
+  template <int N> __device__ Lanes<N> operator()(const Lanes<N>& x, std::int64_t at) const {
+    if (target < 0) return Lanes<N>(0.0f);  // whatever x is
+    const int hit = static_cast<int>(target - at);
+    return map<N>([&](int i) { return (fast_exp2((x.v[i] - lse) * kLog2e) - even - (i == hit ? own : 0.0f)) * scale; });
+  }
+};
+
+template <class T, class Team, bool kWhole> __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) short_gradient(Gradient g) {
+  constexpr int N = kLanes<T>, K = Team::kPacks;
+  const std::int64_t row = Team::row();
+  if (row >= g.rows) return;
+  const T* x = static_cast<const T*>(g.x) + row * g.x_stride;
+  T* dx = static_cast<T*>(g.dx) + row * g.dx_stride;
+  const RowShare<T, Team, kWhole> share(row, g.cols);
+  Pack<T, N> v[K];
+  share.read(v, x);
+  const RowGradient of_row(g, row);
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    if (!share.some(k)) break;
+    share.write(dx, k, of_row(widen(v[k]), share.col(k)), g.accumulate);
+  }
+}
+
 /// Blocks (turn of the sweep, row); gridDim.x of them share a row.
-template <class T, bool kWhole> __global__ void __launch_bounds__(kThreads) gradient(Gradient g) {
+template <class T, bool kWhole> __global__ void __launch_bounds__(kThreads) long_gradient(Gradient g) {
   constexpr int N = kLanes<T>;
   const std::int64_t row = blockIdx.y;
   const T* x = static_cast<const T*>(g.x) + row * g.x_stride;
   T* dx = static_cast<T*>(g.dx) + row * g.dx_stride;
-  const std::int32_t target = g.targets[row];
-  const float scale = target >= 0 && g.dloss ? g.smooth.weight(row) * *g.dloss : 0.0f, lse = g.lse[row];
-  const float even = g.smooth.share / static_cast<float>(g.cols), own = 1.0f - g.smooth.share;
+  const RowGradient of_row(g, row);
   const auto body = [&](std::int64_t col, const auto& v) {
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       const std::int64_t at = col + k * kThreads * N, left = g.cols - at;
       if (left <= 0) break;
-      const int from = !kWhole && at < 0 ? static_cast<int>(-at) : 0, to = static_cast<int>(left < N ? left : N), hit = static_cast<int>(target - at);
-      auto d = map<N>([&, in = widen(v[k])](int i) { return (fast_exp2((in.v[i] - lse) * kLog2e) - even - (i == hit ? own : 0.0f)) * scale; });
-      if (target < 0) d = Lanes<N>(0.0f);  // whatever x is
+      const int from = !kWhole && at < 0 ? static_cast<int>(-at) : 0, to = static_cast<int>(left < N ? left : N);
+      auto d = of_row(widen(v[k]), at);
       if (g.accumulate) d = d + widen(read<N>(static_cast<const T*>(dx + at), from, to, T{}));
       if constexpr (kWhole) write_aligned(dx + at, pack<T>(d));
       else write(dx + at, pack<T>(d), from, to);
@@ -101,21 +204,34 @@ template <class T, bool kWhole> __global__ void __launch_bounds__(kThreads) grad
   sweep<kThreads, kPacks, kWhole>(x, g.cols, T{}, row_lead<T>(row, g.cols), body, blockIdx.x, gridDim.x);
 }
 
+/// f with the team that holds a row in registers; false for rows longer than kShortPacks.
+template <class T, class F> bool with_short_team(std::int64_t cols, F&& f) {
+  const std::int64_t packs = cols / kLanes<T> + (cols % kLanes<T> == 0 ? 0 : 2);  // a row may begin inside a pack
+  if (packs <= 8) f.template operator()<Team<8, 1, 32>>();
+  else if (packs <= 128) f.template operator()<Team<32, 4, 8>>();
+  else if (packs <= 256) f.template operator()<Team<64, 4>>();
+  else if (packs <= 512) f.template operator()<Team<128, 4>>();
+  else if (packs <= kShortPacks) f.template operator()<Team<512, 4>>();
+  return packs <= kShortPacks;
+}
+
 Smoothing smoothing_of(View weights, float share) { return {weights ? weights.ptr<float>() : nullptr, share}; }
 
 }  // namespace
 
 void cross_entropy(Stream& s, Tensor loss, Tensor count, Tensor lse, View logits, View targets, Tensor row_loss, View weights, float smoothing) {
-  const std::int64_t n = logits.rows();
-  if (n > 0) {
+  const Rows p{row_loss.ptr<float>(), lse ? lse.ptr<float>() : nullptr, logits.data(), logits.row_stride(), logits.rows(), logits.cols(),
+               targets.ptr<std::int32_t>(), smoothing_of(weights, smoothing)};
+  if (p.rows > 0) {
     visit_dtype(logits.dtype(), [&]<class T>() {
-      const auto launch = [&]<int kThreads>() {
-        const auto kernel = whole_packs<T>(logits.cols(), {{logits.data(), logits.row_stride()}}) ? rows<T, kThreads, true> : rows<T, kThreads, false>;
-        kernel<<<blocks_for(n, 1), kThreads, 0, queue(s)>>>(row_loss.ptr<float>(), lse ? lse.ptr<float>() : nullptr, logits.ptr<T>(), logits.row_stride(),
-                                                            logits.cols(), targets.ptr<std::int32_t>(), smoothing_of(weights, smoothing));
-      };
-      if (sweep_turns<T>(logits.cols(), 128, kPacks) <= 2) launch.template operator()<128>();
-      else launch.template operator()<512>();
+      const bool whole = whole_packs<T>(p.cols, {{p.logits, p.stride}});
+      if (with_short_team<T>(p.cols, [&]<class Team>() {
+            launch_rows<Team>(s, whole ? short_rows<T, Team, true> : short_rows<T, Team, false>, p.rows, p, "cross_entropy");
+          }))
+        return;
+      const auto kernel = smoothing > 0 ? whole ? long_rows<T, 512, true, true> : long_rows<T, 512, false, true>
+                                        : whole ? long_rows<T, 512, true, false> : long_rows<T, 512, false, false>;
+      kernel<<<blocks_for(p.rows, 1), 512, 0, queue(s)>>>(p);
     });
     launched("cross_entropy");
   }
@@ -123,30 +239,35 @@ void cross_entropy(Stream& s, Tensor loss, Tensor count, Tensor lse, View logits
 }
 
 void cross_entropy_sum(Stream& s, Tensor loss, Tensor count, View row_loss, View targets, View weights) {
-  sum_rows<<<1, kThreads, 0, queue(s)>>>(loss.ptr<float>(), count.ptr<float>(), row_loss.ptr<float>(), targets.ptr<std::int32_t>(),
+  sum_rows<<<1, kSumThreads, 0, queue(s)>>>(loss.ptr<float>(), count.ptr<float>(), row_loss.ptr<float>(), targets.ptr<std::int32_t>(),
                                          smoothing_of(weights, 0).weights, row_loss.size());
   launched("cross_entropy.sum");
 }
 
 void cross_entropy_backward(Stream& s, Grad dlogits, View logits, View targets, View lse, View dloss, View weights, float smoothing) {
-  const Gradient g{dlogits.data(), logits.data(), dlogits.row_stride(), logits.row_stride(), logits.cols(), targets.ptr<std::int32_t>(),
+  const Gradient g{dlogits.data(), logits.data(), dlogits.row_stride(), logits.row_stride(), logits.rows(), logits.cols(), targets.ptr<std::int32_t>(),
                    lse.ptr<float>(), dloss ? dloss.ptr<float>() : nullptr, smoothing_of(weights, smoothing), dlogits.accumulate()};
-  constexpr std::int64_t kBlocks = 2048;  // enough for any GPU to be evenly busy
-  for (std::int64_t first = 0; first < logits.rows(); first += 65535) {  // the y dimension of a grid ends there
-    const std::int64_t n = logits.rows() - first < 65535 ? logits.rows() - first : 65535;
-    visit_dtype(logits.dtype(), [&]<class T>() {
+  if (g.rows == 0) return;
+  visit_dtype(logits.dtype(), [&]<class T>() {
+    const bool whole = whole_packs<T>(g.cols, {{g.dx, g.dx_stride}, {g.x, g.x_stride}});
+    if (with_short_team<T>(g.cols, [&]<class Team>() {
+          launch_rows<Team>(s, whole ? short_gradient<T, Team, true> : short_gradient<T, Team, false>, g.rows, g, "cross_entropy_backward");
+        }))
+      return;
+    constexpr std::int64_t kBlocks = 2048, kMostRows = 65535;  // blocks for any GPU to be evenly busy; where the y dimension of a grid ends
+    for (std::int64_t first = 0; first < g.rows; first += kMostRows) {
+      const std::int64_t n = g.rows - first < kMostRows ? g.rows - first : kMostRows;
       Gradient part = g;
       part.dx = static_cast<T*>(g.dx) + first * g.dx_stride;
       part.x = static_cast<const T*>(g.x) + first * g.x_stride;
       part.targets += first, part.lse += first;
       if (g.smooth.weights) part.smooth.weights += first;
       const std::int64_t turns = sweep_turns<T>(g.cols, kThreads, kPacks), wanted = (kBlocks + n - 1) / n;
-      const bool whole = whole_packs<T>(g.cols, {{part.dx, g.dx_stride}, {part.x, g.x_stride}});
-      const auto kernel = whole ? gradient<T, true> : gradient<T, false>;
+      const auto kernel = whole ? long_gradient<T, true> : long_gradient<T, false>;
       kernel<<<dim3(blocks_for(turns < wanted ? turns : wanted, 1), static_cast<unsigned>(n)), kThreads, 0, queue(s)>>>(part);
       launched("cross_entropy_backward");
-    });
-  }
+    }
+  });
 }
 
 }  // namespace hpcdl::cuda

@@ -27,6 +27,12 @@ const auto spec = testing::op<SmoothCrossEntropy>({
             {.in = {{3, 10}, Input::indices({3}, 10), weights({3})}, .args = {1.0f}},
             {.in = {{2, 9, 65}, Input::indices({2, 9}, 65, true), weights({2, 9})}, .args = {0.1f}},
             {.in = {{33, 1023}, Input::indices({33}, 1023, true), Input::none()}, .args = {0.2f}},
+            // A GPU's teams: part of a warp, a warp, blocks of 64, 128 and 512 threads; rows of whole 16-byte packs and not.
+            {.in = {{40, 24}, Input::indices({40}, 24, true), weights({40})}, .args = {0.3f}},
+            {.in = {{9, 1000}, Input::indices({9}, 1000), weights({9})}, .args = {0.1f}},
+            {.in = {{5, 2008}, Input::indices({5}, 2008), Input::none()}, .args = {0.1f}, .gradient = false},
+            {.in = {{3, 8001}, Input::indices({3}, 8001), Input::none()}, .args = {0.1f}, .gradient = false},
+            {.in = {{3, 16400}, Input::indices({3}, 16400), Input::none()}, .args = {0.1f}, .gradient = false},
             {.in = {{5, 12289}, Input::indices({5}, 12289), weights({5})}, .args = {0.1f}, .gradient = false},
             {.in = {{0, 8}, Input::indices({0}, 8), weights({0})}, .args = {0.1f}},
         },

@@ -13,26 +13,52 @@ struct Lookup {
   const bf16 *scale, *offset;
   const void* positions;
   const StepParams* params;
-  std::int64_t n, k, groups, length, places, y_stride, position_stride;
+  std::int64_t tokens, n, k, groups, length, places, y_stride, position_stride;
+  bool aligned;  // packed, at a multiple of 4 bytes
 };
 
-/// A block widens one row; a thread, four neighbours of it.
-template <class Y, class P> __global__ void __launch_bounds__(128) widen_rows(Lookup l) {
-  const std::int64_t i = blockIdx.x, id = l.ids[i], place = i % l.length + (l.positions ? l.params->position : 0);
-  Y* y = static_cast<Y*>(l.y) + i * l.y_stride;
-  const bool known = id >= 0 && id < l.n && (!l.positions || (place >= 0 && place < l.places));
-  const std::int64_t tile = id / int4::kTileRows * int4::kTileRows, rows = int4::tile_rows(tile, l.n), group = l.k / l.groups;
-  for (std::int64_t k = std::int64_t{threadIdx.x} * 4; k < l.k; k += 512) {
-    Lanes<4> v(__builtin_nanf(""));
-    if (known) {
-      const std::uint8_t* q = l.packed + int4::packed_at(tile, l.k) + int4::byte_of(rows, id - tile, k);
-      const std::int64_t at = int4::scale_at(tile, l.groups) + k / group * rows + id - tile;
-      const float scale = widen(l.scale[at]), offset = l.offset ? widen(l.offset[at]) : 0.0f;
-      const int shift = int4::is_high(k) ? 4 : 0;
-      v = map<4>([&](int j) { return ::fmaf(static_cast<float>(((q[j] >> shift) & 15) - 8), scale, offset); });
-      if (l.positions) v = v + load<4>(static_cast<const P*>(l.positions) + place * l.position_stride + k);
+/// Threads of a block, and tokens that one of them has under way.
+constexpr int kThreads = 256, kAtOnce = 4;
+
+/// Eight neighbours of a row, the dword of the layout that holds them.
+struct Eight {
+  unsigned q;
+  float scale, offset;
+  std::int64_t place;
+  bool known;
+
+  /// Threads (blocks of 8 of a row, tokens).
+  __device__ void fetch(const Lookup& l, std::int64_t i, int block, int group) {
+    const std::int64_t id = i < l.tokens ? l.ids[i] : -1;
+    place = l.positions ? i % l.length + l.params->position : 0;
+    known = id >= 0 && id < l.n && (!l.positions || (place >= 0 && place < l.places));
+    if (!known) return;
+    const std::int64_t tile = id / int4::kTileRows * int4::kTileRows, rows = int4::tile_rows(tile, l.n);
+    const std::uint8_t* p = l.packed + int4::packed_at(tile, l.k) + int4::byte_of(rows, id - tile, block * 8);
+    const std::int64_t at = int4::scale_at(tile, l.groups) + group * rows + id - tile;
+    q = l.aligned ? *reinterpret_cast<const unsigned*>(p) : p[0] | p[1] << 8 | p[2] << 16 | static_cast<unsigned>(p[3]) << 24;
+    scale = widen(l.scale[at]), offset = l.offset ? widen(l.offset[at]) : 0.0f;
+  }
+  __device__ Lanes<8> values() const {
+    if (!known) return Lanes<8>(__builtin_nanf(""));
+    return map<8>([&](int j) { return ::fmaf(static_cast<float>(static_cast<int>(q >> (j % 4 * 8 + j / 4 * 4) & 15) - 8), scale, offset); });
+  }
+};
+
+template <class Y, class P> __global__ void __launch_bounds__(kThreads) widen_rows(Lookup l) {
+  const std::int64_t first = (std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y) * kAtOnce;
+  const int blocks = static_cast<int>(l.k / 8), group = static_cast<int>(l.k / l.groups / 8);
+  for (int block = static_cast<int>(threadIdx.x); block < blocks; block += static_cast<int>(blockDim.x)) {
+    Eight e[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) e[j].fetch(l, first + j, block, block / group);
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (first + j >= l.tokens) break;
+      auto v = e[j].values();
+      if (l.positions && e[j].known) v = v + load<8>(static_cast<const P*>(l.positions) + e[j].place * l.position_stride + block * 8);
+      store(static_cast<Y*>(l.y) + (first + j) * l.y_stride + block * 8, v);
     }
-    store(y + k, v);
   }
 }
 
@@ -41,11 +67,14 @@ template <class Y, class P> __global__ void __launch_bounds__(128) widen_rows(Lo
 void int4_embedding(Stream& s, Tensor y, View ids, const int4::Weight& w, View positions) {
   if (y.size() == 0) return;
   const Lookup l{y.data(), ids.ptr<std::int32_t>(), w.packed.ptr<std::uint8_t>(), w.scale.ptr<bf16>(), w.offset ? w.offset.ptr<bf16>() : nullptr,
-                 positions.data(), s.kernel_params(), w.n(), w.k(), w.groups(), ids.cols(), positions ? positions[0] : 0, y.row_stride(),
-                 positions ? positions.row_stride() : 0};
+                 positions.data(), s.kernel_params(), ids.size(), w.n(), w.k(), w.groups(), ids.cols(), positions ? positions[0] : 0, y.row_stride(),
+                 positions ? positions.row_stride() : 0, reinterpret_cast<std::uintptr_t>(w.packed.data()) % 4 == 0};
+  // A row in as few equal turns as there are.
+  const std::int64_t blocks = l.k / 8, turns = (blocks + kThreads - 1) / kThreads, x = (blocks + turns - 1) / turns;
+  const dim3 threads(static_cast<unsigned>(x), static_cast<unsigned>(kThreads / x));
   visit_dtype(y.dtype(), [&]<class Y>() {
     visit_dtype(positions ? positions.dtype() : DType::f32, [&]<class P>() {
-      widen_rows<Y, P><<<blocks_for(ids.size(), 1), 128, 0, queue(s)>>>(l);
+      widen_rows<Y, P><<<blocks_for(l.tokens, threads.y * kAtOnce), threads, 0, queue(s)>>>(l);
       launched("int4_embedding");
     });
   });

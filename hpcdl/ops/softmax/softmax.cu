@@ -131,9 +131,19 @@ struct Gradient {
   void* dx;
   const void *y, *dy;
   std::int64_t rows, cols, dx_stride, y_stride, dy_stride;
+  std::int64_t period;  // as in SoftmaxProblem
   float scale;
   bool accumulate;
+  __device__ std::int64_t seen(std::int64_t row) const { return columns_seen(row, cols, period); }
 };
+
+/// Gradients of what a row does not see are 0, even where those of the rest are NaN.
+template <int N> __device__ void hide(Lanes<N>& v, int seen) {
+  if (seen >= N) return;
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    if (i >= seen) v.v[i] = 0;
+}
 
 /// dx = scale y (dy - sum(y dy)).
 template <class T, class Team, bool kWhole> __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) backward(Gradient g) {
@@ -144,10 +154,12 @@ template <class T, class Team, bool kWhole> __global__ void __launch_bounds__(Te
   const T* y = static_cast<const T*>(g.y) + row * g.y_stride;
   const T* dy = static_cast<const T*>(g.dy) + row * g.dy_stride;
   T* dx = static_cast<T*>(g.dx) + row * g.dx_stride;
-  const RowShare<T, Team, kWhole> share(row, row < g.rows ? g.cols : 0);
+  const bool exists = row < g.rows;
+  const RowShare<T, Team, kWhole> share(row, exists ? g.cols : 0);
+  const int seen = exists ? static_cast<int>(g.seen(row)) : 0;
   Pack<T, N> a[K], b[K];
-  share.read(a, y);
-  share.read(b, dy);
+  share.read(a, y, T{}, seen);
+  share.read(b, dy, T{}, seen);
   float dot = 0;
 #pragma unroll
   for (int k = 0; k < K; ++k) {
@@ -160,7 +172,11 @@ template <class T, class Team, bool kWhole> __global__ void __launch_bounds__(Te
   for (int k = 0; k < K; ++k) {
     if (!share.some(k)) break;
     share.hold(a[k]), share.hold(b[k]);
-    const auto v = Lanes<N>(g.scale) * widen(a[k]) * (widen(b[k]) - Lanes<N>(dot));
+    auto v = Lanes<N>(g.scale) * widen(a[k]) * (widen(b[k]) - Lanes<N>(dot));
+    if (g.period > 0) {
+      if (g.accumulate && share.col(k) >= seen) break;
+      hide(v, seen - share.col(k));
+    }
     share.write(dx, k, v, g.accumulate);
   }
   if constexpr (Team::kBlocks > 1) Cluster<Team::kBlocks>::finish();
@@ -173,14 +189,17 @@ template <class T> __global__ void __launch_bounds__(1024) backward_in_two_sweep
   const T* y = static_cast<const T*>(g.y) + row * g.y_stride;
   const T* dy = static_cast<const T*>(g.dy) + row * g.dy_stride;
   T* dx = static_cast<T*>(g.dx) + row * g.dx_stride;
-  const auto count = [&](std::int64_t at) { return static_cast<int>(g.cols - at < N ? g.cols - at : N); };
+  const std::int64_t seen = g.seen(row);
+  const auto count = [&](std::int64_t at) { return static_cast<int>(seen - at < N ? seen - at : N); };
   float dot = 0;
-  for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < g.cols; at += kThreads * N) dot += sum(load<N>(y + at, count(at)) * load<N>(dy + at, count(at)));
+  for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < seen; at += kThreads * N) dot += sum(load<N>(y + at, count(at)) * load<N>(dy + at, count(at)));
   dot = block_reduce<kThreads>(dot, Sum{}, memory);
-  for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < g.cols; at += kThreads * N) {
+  for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < (g.accumulate ? seen : g.cols); at += kThreads * N) {
     auto v = Lanes<N>(g.scale) * load<N>(y + at, count(at)) * (load<N>(dy + at, count(at)) - Lanes<N>(dot));
+    hide(v, count(at));
     if (g.accumulate) v = v + load<N>(static_cast<const T*>(dx + at), count(at));
-    store(dx + at, v, count(at));
+    const std::int64_t end = g.accumulate ? seen : g.cols;
+    store(dx + at, v, static_cast<int>(end - at < N ? end - at : N));
   }
 }
 
@@ -206,7 +225,7 @@ void softmax(Stream& s, Tensor y, View x, const Softmax::Args& a) {
 
 void softmax_backward(Stream& s, Grad dx, View y, View dy, const Softmax::Args& a) {
   if (dx.size() == 0) return;
-  const Gradient g{dx.data(), y.data(), dy.data(), y.rows(), y.cols(), dx.row_stride(), y.row_stride(), dy.row_stride(), a.scale, dx.accumulate()};
+  const Gradient g{dx.data(), y.data(), dy.data(), y.rows(), y.cols(), dx.row_stride(), y.row_stride(), dy.row_stride(), a.causal ? y[-2] : 0, a.scale, dx.accumulate()};
   visit_dtype(y.dtype(), [&]<class T>() {
     const bool whole = whole_packs<T>(g.cols, {{g.dx, g.dx_stride}, {g.y, g.y_stride}, {g.dy, g.dy_stride}});
     const bool done = with_team<T, 2, 8>(s, g.cols, [&]<class Team>() {

@@ -3,7 +3,8 @@
 //
 // x, y: (..., C), f32 or bf16. With `causal`, row r (counted within the last two dims, (..., R, C)) sees columns
 // 0 .. r + C - R; the others are 0. Safe: the row maximum is subtracted, so no finite input overflows; a row of -inf
-// gives NaN, as in every framework. One read of x and one write of y.
+// gives NaN, as in every framework. One read of x and one write of y; what a causal row does not see is not read, backward either,
+// and its gradient is 0.
 // Source: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018.
 
 #include "hpcdl/ops/require.h"
@@ -26,8 +27,18 @@ struct Softmax {
             "causal needs (..., R, C) with R <= C, got {}", to_string(x));
     return x;
   }
-  static Cost cost(const Spec& x, const Args&) {
-    return {.flops = 5.0 * static_cast<double>(x.size()), .bytes = 2.0 * static_cast<double>(x.bytes())};
+  /// Elements that their rows see: the others are neither read nor computed.
+  static double seen(const Spec& x, const Args& a) {
+    const auto all = static_cast<double>(x.size());
+    if (!a.causal || x.size() == 0) return all;
+    const auto rows = static_cast<double>(x[-2]), cols = static_cast<double>(x[-1]);
+    return all / cols * (cols - (rows - 1) / 2);
+  }
+  static Cost cost(const Spec& x, const Args& a) {
+    return {.flops = 5.0 * seen(x, a), .bytes = (seen(x, a) + static_cast<double>(x.size())) * dtype_bytes(x.dtype)};
+  }
+  static Cost backward_cost(const Spec& x, const Args& a) {
+    return {.flops = 10.0 * seen(x, a), .bytes = (2 * seen(x, a) + static_cast<double>(x.size())) * dtype_bytes(x.dtype)};
   }
   static void forward(Stream& s, Tensor y, View x, const Args& a);
   /// dx = scale * y * (dy - sum(y * dy)).

@@ -213,11 +213,17 @@ template <class Isa> void softmax_backward(Isa, Pool& pool, Grad dx, View y, Vie
         const T* p = y.ptr<T>() + r * y.row_stride();
         const T* g = dy.ptr<T>() + r * dy.row_stride();
         T* out = dx.ptr<T>() + r * dx.row_stride();
-        const V dot(sum_over<Isa>(n, [&](V sum, std::int64_t i, auto k) { return fma(load<V>(p + i, k), load<V>(g + i, k), sum); }));
+        const auto seen = visible(y, r, a.causal);
+        const V dot(sum_over<Isa>(seen, [&](V sum, std::int64_t i, auto k) { return fma(load<V>(p + i, k), load<V>(g + i, k), sum); }));
         const V s(a.scale);
         const auto value = [&](std::int64_t i, auto k) { return s * load<V>(p + i, k) * (load<V>(g + i, k) - dot); };
-        if (dx.accumulate()) loop<Isa>(n, [&](std::int64_t i, auto k) { store(out + i, load<V>(out + i, k) + value(i, k), k); });
-        else write<Isa>(Row<T>{out, nullptr, n, 1, 0, past_cache, nullptr}, 0, n, value);
+        if (dx.accumulate()) {
+          loop<Isa>(seen, [&](std::int64_t i, auto k) { store(out + i, load<V>(out + i, k) + value(i, k), k); });
+        } else {
+          const Row<T> row{out, nullptr, n, 1, 0, past_cache, nullptr};
+          write<Isa>(row, 0, seen, value);
+          if (seen < n) write<Isa>(row, seen, n, [](std::int64_t, auto) { return V(0.0f); });
+        }
       }
       if (past_cache) stream_fence<Isa>();
     });

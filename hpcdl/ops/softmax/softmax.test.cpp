@@ -115,6 +115,54 @@ TEST(Softmax, MaskedBlocks) {
   }
 }
 
+/// What causal rows do not see may hold anything: it is not looked at, forward or backward, and the cost counts it as written alone.
+TEST(Softmax, CausalRowsReadNoMoreThanTheySee) {
+  std::vector<Device> devices{Device{}};
+  if (cuda_devices() > 0) devices.push_back(Device::cuda(0));
+  Pool pool(2);
+  StepParams params;
+  for (const auto& device : devices)
+    for (const auto& [rows, cols] : {std::pair{5, 16}, {17, 33}, {64, 1024}, {3, 9001}, {2, 300000}}) {
+      Stream s(device, pool, &params);
+      const Spec shape{{2, rows, cols}, DType::f32};
+      const auto n = static_cast<std::size_t>(shape.size());
+      const auto sees = [&, rows = rows, cols = cols](std::size_t i) {
+        return static_cast<std::int64_t>(i) % cols < static_cast<std::int64_t>(i) / cols % rows + cols - rows + 1;
+      };
+      const auto run = [&](float hidden, float before, bool accumulate) {  // y, then dx
+        std::vector<float> x(n), dy(n), out(2 * n);
+        for (std::size_t i = 0; i < n; ++i) x[i] = sees(i) ? static_cast<float>(i * 7919 % 1009) / 100 : hidden, dy[i] = sees(i) ? static_cast<float>(i * 31 % 17) : hidden;
+        OwnedTensor in(shape, device), y(shape, device), up(shape, device), dx(shape, device);
+        copy(s, in.tensor, View(x.data(), shape));
+        copy(s, up.tensor, View(dy.data(), shape));
+        Softmax::forward(s, y.tensor, in.tensor, {.scale = 0.5f, .causal = true});
+        copy(s, Tensor(out.data(), shape), y.tensor);
+        s.synchronize();
+        for (std::size_t i = 0; i < n; ++i) x[i] = sees(i) ? out[i] : hidden, dy[i] = before;
+        copy(s, in.tensor, View(x.data(), shape));
+        copy(s, dx.tensor, View(dy.data(), shape));
+        Softmax::backward(s, Grad(dx.tensor, accumulate ? Write::accumulate : Write::overwrite), in.tensor, up.tensor, {.scale = 0.5f, .causal = true});
+        copy(s, Tensor(out.data() + n, shape), dx.tensor);
+        s.synchronize();
+        return out;
+      };
+      for (bool accumulate : {false, true}) {
+        const auto plain = run(0, 3, accumulate), poisoned = run(NAN, 3, accumulate);
+        EXPECT_EQ(std::memcmp(plain.data(), poisoned.data(), 2 * n * sizeof(float)), 0) << rows << " x " << cols;
+        for (std::size_t i = 0; i < n; ++i)
+          if (!sees(i)) {
+            ASSERT_EQ(plain[i], 0) << i;
+            ASSERT_EQ(plain[n + i], accumulate ? 3 : 0) << i;
+          }
+      }
+    }
+  const Spec x{{3, 4, 6}, DType::bf16};  // rows see 3, 4, 5 and 6 of 6 columns
+  EXPECT_EQ(Softmax::cost(x, {.causal = true}).bytes, 3 * (18 + 24) * 2);
+  EXPECT_EQ(Softmax::backward_cost(x, {.causal = true}).bytes, 3 * (2 * 18 + 24) * 2);
+  EXPECT_EQ(Softmax::cost(x, {}).bytes, 3 * (24 + 24) * 2);
+  EXPECT_EQ(Softmax::backward_cost(x, {}).bytes, 3 * 3 * 24 * 2);
+}
+
 #if HPCDL_CUDA
 /// Rows that a cluster of blocks shares out: one behind the other, each has the bits that it has alone. Lengths end inside a chunk, and
 /// leave a block without one.

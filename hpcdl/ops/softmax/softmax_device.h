@@ -7,14 +7,18 @@ namespace hpcdl::cuda {
 
 inline constexpr float kInf = __builtin_inff();
 
+/// Columns that a row sees.
+__device__ inline std::int64_t columns_seen(std::int64_t row, std::int64_t cols, std::int64_t period) {
+  return period == 0 ? cols : row % period + cols - period + 1;
+}
+
 struct SoftmaxProblem {
   void* y;
   const void* x;
   std::int64_t rows, cols, y_stride, x_stride;
   std::int64_t period;  // rows of one causal square; 0: every row sees all columns
   float scale;
-  /// Columns that a row sees.
-  __device__ std::int64_t seen(std::int64_t row) const { return period == 0 ? cols : row % period + cols - period + 1; }
+  __device__ std::int64_t seen(std::int64_t row) const { return columns_seen(row, cols, period); }
 };
 
 /// e^(|scale| (x - top)) of elements that negate() has turned to rise with the result, top the largest of them.

@@ -69,6 +69,33 @@ TEST(top1, many_rows) {
   for (const auto& device : devices()) EXPECT_EQ(count(device, logits, targets), static_cast<float>(want));
 }
 
+/// Rows for a warp and for a block, in whole 16-byte packs and not, on one block of a GPU and on many; ties, -inf and NaN among them.
+TEST(top1, rows_of_any_length) {
+  for (const auto& device : devices())
+    for (const auto dtype : {DType::f32, DType::bf16})
+      for (const auto& [rows, cols] : {std::pair{5, 40}, {70, 1000}, {2100, 61}, {3, 4104}, {40, 9001}}) {
+        std::vector<float> logits(static_cast<std::size_t>(rows * cols));
+        std::vector<std::int32_t> targets(static_cast<std::size_t>(rows));
+        std::uint32_t x = 7;
+        for (auto& v : logits) v = static_cast<float>((x = x * 1664525u + 1013904223u) >> 24);  // many ties
+        int want = 0;
+        for (int r = 0; r < rows; ++r) {
+          auto* row = logits.data() + std::int64_t{r} * cols;
+          if (r % 7 == 3) row[r % cols] = std::numeric_limits<float>::quiet_NaN();
+          if (r % 11 == 5) std::fill(row, row + cols, -std::numeric_limits<float>::infinity());
+          int best = -1;
+          for (int c = 0; c < cols; ++c)
+            if (!std::isnan(row[c]) && (best < 0 || row[c] > row[best])) best = c;
+          // The first largest, or one behind it that is as large, or nothing special.
+          targets[static_cast<std::size_t>(r)] = r % 3 == 0 ? best : r % 3 == 1 ? static_cast<int>(std::find(row + best + 1, row + cols, row[best]) - row) : r % cols;
+          want += targets[static_cast<std::size_t>(r)] == best;
+        }
+        ASSERT_GT(want, 0);
+        ASSERT_LT(want, rows);
+        EXPECT_EQ(count(device, logits, targets, dtype), static_cast<float>(want)) << device.index << " " << rows << " x " << cols;
+      }
+}
+
 TEST(top1, refuses_what_does_not_fit) {
   Graph g({.inference = true});
   const Var x = g.input("x", {{4, 3}, DType::f32});
