@@ -9,6 +9,7 @@
 #include "cli/bench_tp.h"
 #include "cli/tune_option.h"
 #include "cli/verb.h"
+#include "hpcdl/core/units.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/nearest.h"
 #include "hpcdl/lab/compare/case_bench.h"
@@ -143,10 +144,13 @@ class Bench {
     measure_roofs();
     load_peers();
     const auto terminal = console();
+    if (o_.aa)
+      say("A/A: {} repeats of {} s for each of {} cases, at most {} in all", o_.repeats, o_.seconds, cases_.size(), format_duration(self_test_seconds() * static_cast<double>(cases_.size())));
     for (std::size_t i = 0; i < cases_.size(); ++i) {
-      if (terminal.status) terminal.status(fmt::format("{}/{} {}", i + 1, cases_.size(), lab::case_label(cases_[i])));
+      const auto name = fmt::format("{}/{} {}", i + 1, cases_.size(), lab::case_label(cases_[i]));
+      if (terminal.status) terminal.status(name);
       try {
-        done_.push_back(one(cases_[i]));
+        done_.push_back(one(cases_[i], progress(terminal, name)));
       } catch (const Error& e) {
         if (!stream_.device().is_cuda()) throw;
         out_["failed"][lab::case_label(cases_[i])] = e.what();  // a GPU may lack the code or the memory for one case
@@ -177,9 +181,24 @@ class Bench {
       else out_["peers"][name] = {{"version", p.version}, {"file", p.file}, {"threads", pool_.threads()}}, say("{}: {} ({})", name, p.version, p.file);
     }
   }
-  compare::CaseBench one(const lab::Case& c) {
+  /// Of the repeats of one case: a repeat that a noisy machine draws out takes the time of others.
+  double self_test_seconds() const { return o_.repeats * o_.seconds; }
+
+  /// On the terminal's status line; elsewhere a line every ten seconds.
+  compare::AfterRepeat progress(const train::Console& to, const std::string& name) const {
+    const double start = environment_->now();
+    return [this, &to, name, last = start](int done, double left) mutable {
+      const auto line = [&] { return fmt::format("{}: {} of {} repeats, {} left", name, done, o_.repeats, format_duration(left)); };
+      if (to.status) return to.status(line());
+      if (done == o_.repeats || environment_->now() - last < 10) return;
+      last = environment_->now();
+      to.line(line());
+    };
+  }
+
+  compare::CaseBench one(const lab::Case& c, const compare::AfterRepeat& after) {
     if (tuning_ && o_.tune.mode == "full") tune_programs(tuning_, o_.tune, {&lab::CaseRun(c, nullptr, &stream_).executable()});
-    if (o_.aa) return compare::self_test_case(c, stream_, *environment_, roofs_, protocol_, o_.repeats, o_.repeats * o_.seconds * protocol_.patience);
+    if (o_.aa) return compare::self_test_case(c, stream_, *environment_, roofs_, protocol_, o_.repeats, self_test_seconds(), after);
     auto b = compare::bench_case(c, stream_, *environment_, roofs_, peers_, protocol_);
     for (int again = 0; again < 2 && !b.fault().empty(); ++again) {  // the roofs may be from a slower hour of this machine
       measure_roofs();
@@ -227,7 +246,7 @@ void add_bench(CLI::App& app, Run& run) {
                       sub.add_option("--vs", o.vs_words, "Peers: torch, triton, onednn, openblas; one that is not here is reported as missing")->type_name("A,B");
                       sub.add_option("--json", o.json, "One JSON object on stdout; with a file name: into that file")->expected(0, 1)->type_name("[FILE]");
                       sub.add_option("--rounds", o.rounds, "Rounds of each comparison; default: until its interval is narrow enough")->check(CLI::Range(1, 100000));
-                      sub.add_option("--seconds", o.seconds, "Time for each comparison (4); five times as long where a ratio is still uncertain")->check(CLI::Range(0.01, 3600.0));
+                      sub.add_option("--seconds", o.seconds, "Time for each comparison (4), and on average for each repeat of --aa; one comparison takes up to five times as long where its ratio is still uncertain")->check(CLI::Range(0.01, 3600.0));
                       sub.add_flag("--cold", o.cold, "Flush the caches before each call");
                       sub.add_flag("--warm", o.warm, "Operands stay where the last call left them (the default)");
                       sub.add_flag("--aa", o.aa, "Compare each op with itself: how far the protocol can be trusted here and now");

@@ -127,6 +127,7 @@ TEST_F(BenchCli, compares_a_thing_with_itself) {
   EXPECT_LE(aa.at("repeats"), 2);
   EXPECT_EQ(aa.at("goal_met").get<bool>(), aa.at("share").get<double>() >= 0.95);
   EXPECT_EQ(r.json().at("cases")[0].at("aa").at("repeats"), aa.at("repeats"));
+  EXPECT_NE(r.err.find("2 repeats of"), std::string::npos) << "says beforehand how long it will take: " << r.err;
 }
 
 TEST_F(BenchCli, lists_without_timing) {

@@ -55,14 +55,15 @@ CaseBench bench_case(const Case& c, Stream stream, Environment& environment, con
   return out;
 }
 
-CaseBench self_test_case(const Case& c, Stream stream, Environment& environment, const Roofs& roofs, const Options& options, int repeats, double limit) {
+CaseBench self_test_case(const Case& c, Stream stream, Environment& environment, const Roofs& roofs, const Options& options, int repeats, double limit,
+                         const AfterRepeat& after) {
   const CaseRun run = ready(c, stream);
   CaseBench out = described(c, run, roofs, options.cache);
   const Side side{kOurs, [&] { run.run(stream); }};
   Options one = options;
   one.rounds = 3;
   out.result = compare::run({side}, environment, one);
-  out.self_test = self_test(side, environment, options, repeats, limit);
+  out.self_test = self_test(side, environment, options, repeats, limit, after);
   return out;
 }
 

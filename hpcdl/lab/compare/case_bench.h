@@ -38,7 +38,8 @@ LightTime light_of(const Program& program, const Roofs& roofs, Cache cache);
 /// Runs on the device of `stream`. Throws Error when a peer computes something else than we do.
 CaseBench bench_case(const Case& c, Stream stream, Environment& environment, const Roofs& roofs, const std::vector<Peer>& peers, const Options& options);
 /// Compares the case with itself, `repeats` times or for `limit` seconds.
-CaseBench self_test_case(const Case& c, Stream stream, Environment& environment, const Roofs& roofs, const Options& options, int repeats, double limit);
+CaseBench self_test_case(const Case& c, Stream stream, Environment& environment, const Roofs& roofs, const Options& options, int repeats, double limit,
+                         const AfterRepeat& after = {});
 
 /// Times in milliseconds. Where there is a fault, its text stands in place of ratios.
 nlohmann::ordered_json to_json(const CaseBench& b);

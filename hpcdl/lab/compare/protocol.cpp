@@ -154,7 +154,7 @@ Result run(const std::vector<Side>& sides, Environment& environment, const Optio
   return Runner(sides, environment, options).all();
 }
 
-SelfTest self_test(const Side& side, Environment& environment, const Options& options, int repeats, double limit) {
+SelfTest self_test(const Side& side, Environment& environment, const Options& options, int repeats, double limit, const AfterRepeat& after) {
   SelfTest out;
   const double start = environment.now();
   Side again = side;
@@ -170,6 +170,8 @@ SelfTest self_test(const Side& side, Environment& environment, const Options& op
     out.within += std::fabs(ratio.median - 1) <= out.tolerance;
     out.covered += ratio.low <= 1 && 1 <= ratio.high;
     out.settled += r.settled;
+    const double spent = environment.now() - start, each = spent / (i + 1);
+    if (after) after(i + 1, std::max(0.0, std::min(each * (repeats - i - 1), limit - spent)));
   }
   return out;
 }

@@ -84,8 +84,10 @@ struct SelfTest {
   double share() const { return ratios.empty() ? 0 : static_cast<double>(within) / static_cast<double>(ratios.size()); }
 };
 
+/// Told after every repeat: how many are done, and for how many seconds the rest may go on.
+using AfterRepeat = std::function<void(int done, double left)>;
 /// Stops after `repeats` repeats, or when the next one would not fit into `limit` seconds; one is always done.
-SelfTest self_test(const Side& side, Environment& environment, const Options& options, int repeats, double limit);
+SelfTest self_test(const Side& side, Environment& environment, const Options& options, int repeats, double limit, const AfterRepeat& after = {});
 
 /// {"median<unit>", "min<unit>", "max<unit>", "low<unit>", "high<unit>"}: [low, high] is the interval of the median.
 nlohmann::ordered_json to_json(const Spread& s, double scale = 1, const std::string& unit = "");

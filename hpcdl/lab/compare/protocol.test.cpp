@@ -209,7 +209,14 @@ TEST(protocol, a_thing_equals_itself) {
   EXPECT_LT(hopeless.share(), 0.5);
   EXPECT_EQ(hopeless.settled, 0);
 
-  EXPECT_EQ(self_test(steady(e, "a", 1), e, {.limit = 0.1, .patience = 1}, 100, 50).repeats(), 3) << "16 s each, as many as fit";
+  std::vector<double> left;
+  EXPECT_EQ(self_test(steady(e, "a", 1), e, {.limit = 0.1, .patience = 1}, 100, 50, [&](int done, double seconds) {
+              EXPECT_EQ(done, std::ssize(left) + 1);
+              left.push_back(seconds);
+            }).repeats(), 3) << "16 s each, as many as fit";
+  ASSERT_EQ(left.size(), 3u);
+  EXPECT_NEAR(left[0], 34, 2) << "what is left of the limit";
+  EXPECT_LT(left[2], left[1]);
 }
 
 /// A virtual machine in a bad hour: its speed wanders (autocorrelated over 50 ms), falls to 0.6 for a quarter of a second now and then
