@@ -28,12 +28,8 @@ simd::Vec<Isa> slope(Activation act, simd::Vec<Isa> z) {
   switch (act) {
     case Activation::relu:
       return select(z > V(0.0f), V(1.0f), select(z == z, V(0.0f), z));
-    case Activation::gelu_tanh: {
-      const V c(0.7978845608f), z2 = z * z;
-      const V t = simd::tanh(z * fma(z2, c * V(0.044715f), c));
-      const V du = fma(z2, c * V(3 * 0.044715f), c), half(0.5f);
-      return fma(half, t, half) + half * z * (V(1.0f) - t * t) * du;
-    }
+    case Activation::gelu_tanh:
+      return fuse::GeluTanh::slope(z);
     case Activation::gelu_erf: {
       const V phi = V(0.3989422804f) * simd::exp(V(-0.5f) * z * z), half(0.5f);
       return fma(half, simd::erf(z * V(0.70710678118654752f)), half) + z * phi;

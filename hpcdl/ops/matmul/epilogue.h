@@ -5,13 +5,14 @@
 // memory:
 //   at.cols(p)       p[col ...]                 at.elem(p, ld)       p[row * ld + col ...]
 //   at.row(p)        p[row] in every lane       at.put(p, ld, v)     p[row * ld + col ...] = v
-//   at.tanh(v) at.erf(v)                        elementary functions of the backend
+//   at.erf(v)                                   elementary function of the backend
 // They are composed at compile time: Into<float, Chain<Bias<float>, GeluTanh>> is one kernel.
 
 #include <cstdint>
 
 #include "hpcdl/core/device_macros.h"
 #include "hpcdl/core/dtype.h"
+#include "hpcdl/ops/fuse/activations.h"
 
 namespace hpcdl::epilogue {
 
@@ -83,10 +84,8 @@ struct Relu {
 /// x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): Hendrycks & Gimpel, "Gaussian error linear units", 2016.
 struct GeluTanh {
   template <class V, class At>
-  HPCDL_HOST_DEVICE V operator()(V x, const At& at) const {
-    const V inner = x * fma(x * x, V(0.7978845608f * 0.044715f), V(0.7978845608f));
-    const V half = x * V(0.5f);
-    return fma(half, at.tanh(inner), half);
+  HPCDL_HOST_DEVICE V operator()(V x, const At&) const {
+    return fuse::GeluTanh::value(x);
   }
 };
 

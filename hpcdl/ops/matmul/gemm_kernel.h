@@ -38,7 +38,6 @@ struct LaneAt {
     else
       v.store(p + i * ld + j, n);
   }
-  static V tanh(V v) { return simd::tanh(v); }
   static V erf(V v) { return simd::erf(v); }
 };
 
