@@ -64,10 +64,13 @@ std::int64_t units(std::int64_t threads, std::int64_t wanted, std::int64_t most)
 }
 
 Plan::Plan(const KernelSet& s, const Problem& p, int threads) : grid(s, p.n, p.k) {
-  constexpr std::int64_t kL2 = 512 << 10, kPackedB = 8 << 20, kPartials = 4 << 20;
+  constexpr std::int64_t kL2 = 512 << 10, kWholeA = 1 << 20, kPackedB = 8 << 20, kPartials = 4 << 20;
   const std::int64_t kc = std::max<std::int64_t>(grid.widest_block(), 1), lanes = s.lanes;
   a_in_place = reads_in_place(s, p);
   block_rows = std::max<std::int64_t>(s.rows, kL2 / (kc * kWord) / s.rows * s.rows);
+  // All rows at once even where they are a little more than L2 holds: a panel of B then never leaves it, and a row in place is
+  // read in order, so that what L3 has to bring comes ahead of its use.
+  if (a_in_place && p.m * kc * kWord <= kWholeA) block_rows = ceil_div(p.m, s.rows) * s.rows;
 
   const std::int64_t column_bytes = std::max<std::int64_t>(grid.words, 1) * kWord;
   const std::int64_t panel_bytes = column_bytes * s.vectors * lanes;
