@@ -5,6 +5,7 @@
 # build, which the second of them finds done, is two and a half.
 #   scripts/gpu.sh [FOLDER [all|tests|bars]]   logs, probe.json, roofline.*, gpt2_trace.json.gz, bench.json and bars.json go to FOLDER (build/gpu)
 #   HPCDL_BENCH_PYTHON                         a Python with torch (otherwise python3)
+#   HPCDL_BUILT=1                              build/cuda and build/bench were carried here, the module for this Python: no compiler is needed
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-build/gpu} part=${2:-all}
@@ -14,7 +15,7 @@ work=$(mktemp -d)  # models and their text: hundreds of megabytes that nobody re
 trap 'rm -rf "$work"' EXIT
 PATH=$PATH:/usr/local/cuda/bin
 command -v nvidia-smi >/dev/null || { echo "gpu: no NVIDIA driver here; hpcdl doctor says what is missing" >&2; exit 1; }
-command -v nvcc >/dev/null || { echo "gpu: no nvcc here: install the CUDA 13 toolkit" >&2; exit 1; }
+[[ -n ${HPCDL_BUILT:-} ]] || command -v nvcc >/dev/null || { echo "gpu: no nvcc here: install the CUDA 13 toolkit" >&2; exit 1; }
 cc=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
 [[ $cc == 90 ]] && cc=90a  # with the instructions of that chip alone
 failed=0
@@ -94,7 +95,7 @@ roofline() {
 python=${HPCDL_BENCH_PYTHON:-python3}
 options=() targets=(gpu_tests hpcdl example.my_cuda_kernels)
 if "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
-  "$python" -c 'import nanobind' 2>/dev/null || scripts/venv.sh build >/dev/null
+  [[ -n ${HPCDL_BUILT:-} ]] || "$python" -c 'import nanobind' 2>/dev/null || scripts/venv.sh build >/dev/null
   options=(-DHPCDL_PYTHON=ON -DHPCDL_BENCH=ON -DPython_EXECUTABLE="$(command -v "$python")") targets+=(hpcdl_python bench.gpt2_step bench.image_step)
 fi
 
@@ -111,8 +112,13 @@ cases_of() {
   else echo '*forward.cuda/*:*accumulate.cuda/*'; fi
 }
 
-if step configure cmake --preset cuda -DHPCDL_TESTS=ON -DCMAKE_CUDA_ARCHITECTURES="$cc-real" "${options[@]}" &&
-  step build cmake --build build/cuda -j "$(nproc)" --target "${targets[@]}"; then
+build() {
+  [[ -z ${HPCDL_BUILT:-} ]] || return 0
+  step configure cmake --preset cuda -DHPCDL_TESTS=ON -DCMAKE_CUDA_ARCHITECTURES="$cc-real" "${options[@]}" &&
+    step build cmake --build build/cuda -j "$(nproc)" --target "${targets[@]}"
+}
+
+if build; then
   if [[ $part != bars ]]; then
     for ((shard = 0; shard < 4; shard++)); do  # most of it is the double reference, which one core computes
       beside "specs_$shard" env GTEST_TOTAL_SHARDS=4 GTEST_SHARD_INDEX=$shard build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*cuda*:*gpu*:*Gpu*:*Device*:Cudnn*'
