@@ -34,8 +34,8 @@ void norm_forward_row(const NormForward& o, std::int64_t r) {
       mean = sum_over<Isa>(n, [&](V a, std::int64_t i, auto k) { return a + value(i, k); }) / static_cast<float>(n);
     const V m(mean);
     const float squares = sum_over<Isa>(n, [&](V a, std::int64_t i, auto k) {
-      __builtin_prefetch(x + ahead * o.x.row_stride() + i, 0, 2);  // memory does not wait for arithmetic
-      if (res) __builtin_prefetch(res + ahead * o.residual.row_stride() + i, 0, 2);
+      __builtin_prefetch(x + ahead * o.x.row_stride() + i, 0, 3);  // memory does not wait for arithmetic
+      if (res) __builtin_prefetch(res + ahead * o.residual.row_stride() + i, 0, 3);
       const V d = first(value(i, k) - m, k, 0);
       return fma(d, d, a);
     });
@@ -89,7 +89,7 @@ NormRow<T> norm_backward_row(const NormBackward& o, std::int64_t r, std::int64_t
   V dot0(0.0f), dot1(0.0f), sum0(0.0f), sum1(0.0f);
   const auto* next = row.h + ahead * o.h.row_stride();
   const auto step = [&](V& dot, V& sum, std::int64_t i, auto k) {
-    __builtin_prefetch(next + i, 0, 2);
+    __builtin_prefetch(next + i, 0, 3);
     const V g = load<V>(row.dy + i, k) * load<V>(gamma + i, k);
     if constexpr (Center) sum = sum + g;
     dot = fma(g, load<V>(row.h + i, k) - m, dot);
@@ -107,8 +107,9 @@ NormRow<T> norm_backward_row(const NormBackward& o, std::int64_t r, std::int64_t
 }
 
 /// Gradients of R rows together, so that gamma and the partial parameter gradients are read and written once for all.
-template <class Isa, int R, class T, class P>
-void norm_backward_rows(const NormBackward& o, const NormRow<T>* rows, float* dgamma, float* dbeta, std::int64_t n) {
+/// kStreamed: they go to dx alone, which is overwritten past the cache.
+template <class Isa, int R, bool kStreamed, class T, class P>
+void norm_backward_rows(const NormBackward& o, const NormRow<T>* rows, std::int64_t ahead, float* dgamma, float* dbeta, std::int64_t n) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   const P* gamma = o.gamma.ptr<P>();
@@ -119,41 +120,56 @@ void norm_backward_rows(const NormBackward& o, const NormRow<T>* rows, float* dg
     else if (past_cache) stream(p, v, k);
     else store(p, v, k);
   };
-  const auto next_dy = R * o.dy.row_stride();
+  const auto next_dy = ahead * o.dy.row_stride();
+  // In registers: for all the compiler knows, the stores below change the rows' coefficients.
+  V mean[R], rstd[R], b[R], c[R];
+  const T *dys[R], *hs[R];
+  T* dxs[R];
+#pragma GCC unroll 4
+  for (int q = 0; q < R; ++q) {
+    mean[q] = V(rows[q].mean), rstd[q] = V(rows[q].rstd), b[q] = V(rows[q].b), c[q] = V(rows[q].c);
+    dys[q] = rows[q].dy, hs[q] = rows[q].h, dxs[q] = rows[q].dx;
+  }
   loop<Isa>(n, [&](std::int64_t i, auto k) {
     const V w = load<V>(gamma + i, k);
     V dg = load<V>(dgamma + i, k), db = load<V>(dbeta + i, k);
+#pragma GCC unroll 4
     for (int q = 0; q < R; ++q) {
-      const auto& row = rows[q];
-      __builtin_prefetch(row.dy + next_dy + i, 0, 2);  // of the next R rows; their h was asked for with the sums
-      const V dy = load<V>(row.dy + i, k), xhat = (load<V>(row.h + i, k) - V(row.mean)) * V(row.rstd);
+      __builtin_prefetch(dys[q] + next_dy + i, 0, 3);  // its h was asked for with the sums
+      const V dy = load<V>(dys[q] + i, k), xhat = (load<V>(hs[q] + i, k) - mean[q]) * rstd[q];
       dg = fma(dy, xhat, dg);
       db = db + dy;
-      V d = fma(dy * w, V(row.rstd), fma(xhat, V(row.b), V(row.c)));
-      if (row.add) d = d + load<V>(row.add + i, k);
-      if (row.dx) put(row.dx + i, d, add_x, k);
-      if (row.dres) put(row.dres + i, d, add_res, k);
+      V d = fma(dy * w, rstd[q], fma(xhat, b[q], c[q]));
+      if constexpr (kStreamed) {
+        stream(dxs[q] + i, d, k);
+      } else {
+        if (rows[q].add) d = d + load<V>(rows[q].add + i, k);
+        if (dxs[q]) put(dxs[q] + i, d, add_x, k);
+        if (rows[q].dres) put(rows[q].dres + i, d, add_res, k);
+      }
     }
     store(dgamma + i, dg, k);
     store(dbeta + i, db, k);
   });
 }
 
-template <class Isa, bool Center, class T, class P> void norm_backward_chunk(const NormBackward& o, std::int64_t chunk) {
+template <class Isa, bool Center, bool kStreamed, class T, class P> void norm_backward_chunk(const NormBackward& o, std::int64_t chunk) {
   const auto n = o.h.cols(), per = norm_chunk_rows(o.h.rows());
   const auto begin = chunk * per, end = begin + per < o.h.rows() ? begin + per : o.h.rows();
   float *dgamma = o.partial.ptr<float>() + chunk * 2 * n, *dbeta = dgamma + n;
   for (std::int64_t i = 0; i < 2 * n; ++i) dgamma[i] = 0;
-  constexpr int R = 4;
+  // From memory row by row, which spreads the requests evenly over the arithmetic; from a cache several rows for each look at gamma.
+  constexpr int R = kStreamed ? 1 : 4;
+  const auto ahead = kStreamed ? rows_ahead(n * static_cast<std::int64_t>(sizeof(T))) : R;
   NormRow<T> rows[R];
   auto r = begin;
   for (; r + R <= end; r += R) {
-    for (int q = 0; q < R; ++q) rows[q] = norm_backward_row<Isa, Center, T, P>(o, r + q, R);
-    norm_backward_rows<Isa, R, T, P>(o, rows, dgamma, dbeta, n);
+    for (int q = 0; q < R; ++q) rows[q] = norm_backward_row<Isa, Center, T, P>(o, r + q, ahead);
+    norm_backward_rows<Isa, R, kStreamed, T, P>(o, rows, ahead, dgamma, dbeta, n);
   }
   for (; r < end; ++r) {
     rows[0] = norm_backward_row<Isa, Center, T, P>(o, r, 1);
-    norm_backward_rows<Isa, 1, T, P>(o, rows, dgamma, dbeta, n);
+    norm_backward_rows<Isa, 1, kStreamed, T, P>(o, rows, 1, dgamma, dbeta, n);
   }
   simd::stream_fence<Isa>();
 }
@@ -199,8 +215,12 @@ template <class Isa, bool Center> void norm_backward(Isa, Pool& pool, const Norm
   visit_dtype(o.h.dtype(), [&]<class T>() {
     if (!o.dy) return norm_pass_through<Isa, T>(pool, o);
     visit_dtype(o.gamma.dtype(), [&]<class P>() {
+      const bool streamed = o.dx && !o.dx.accumulate() && !o.dresidual && !o.dh_in && goes_past_cache(o.dx);
       parallel_for(pool, chunks, kGrainElements / (n * norm_chunk_rows(o.h.rows()) + 1) + 1, [&](std::int64_t b, std::int64_t e) {
-        for (auto c = b; c < e; ++c) norm_backward_chunk<Isa, Center, T, P>(o, c);
+        for (auto c = b; c < e; ++c) {
+          if (streamed) norm_backward_chunk<Isa, Center, true, T, P>(o, c);
+          else norm_backward_chunk<Isa, Center, false, T, P>(o, c);
+        }
       });
     });
   });
