@@ -4,7 +4,7 @@
     scripts/results_pages.py [--check]     --check changes nothing and fails when a page is not up to date
 
 README.md              the part between its markers: picture and short table
-docs/performance.md    docs/performance.in.md with  <!-- tables -->  and  {{machine/file > key > key | format}}  filled in, and without
+docs/performance.md    docs/performance.in.md with  <!-- tables -->,  <!-- roofs machine -->  and  {{machine/file > key > key | format}}  filled in, and without
                        what stands between  <!-- with machine/file -->  and  <!-- end -->  while there is no such file
 docs/lab.md            docs/lab.in.md, likewise with  <!-- output machine/file -->  replaced by bench/results/machine/file.txt, which a command printed
 docs/vision.md         docs/vision.in.md, likewise, and  <!-- table machine/file -->  by the table of that results file
@@ -17,7 +17,7 @@ import re
 import sys
 
 import ratio_chart
-from results_tables import TABLES, spread
+from results_tables import TABLES, roofs, spread
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -68,6 +68,7 @@ def page(everything, name):
     text = re.sub(r"\{\{(.+?)\}\}", lambda m: lookup(everything, m[1]), text)
     text = re.sub(r"<!-- output (\S+) -->", printed, text)
     text = re.sub(r"<!-- table (\S+)/(\S+) -->", lambda m: "\n".join(TABLES[m[2]](everything[m[1]][m[2]])), text)
+    text = re.sub(r"<!-- roofs (\S+) -->", lambda m: "\n".join(roofs(everything[m[1]]["ops"])), text)
     return NOTE.format(f"{name}.in.md") + text.replace("<!-- tables -->", tables(everything))
 
 
