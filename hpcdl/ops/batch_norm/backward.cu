@@ -17,32 +17,32 @@ struct Backward {
   bool relu, add_dx;
 };
 
-/// The packs of a thread's rows under way, and dz of one of them.
-template <class T, bool kWhole> struct Operands {
-  static constexpr int N = kPack;
-  Pack<T, N> x[kUnrolled], dz[kUnrolled], y[kUnrolled];
+/// The packs of a thread's rows under way, and dz of one of them. kY: signs come from y. Its packs of f32 beside the others leave registers for half the rows.
+template <class T, bool kWhole, bool kY> struct Operands {
+  static constexpr int N = kPack, kRows = kY && sizeof(T) == 4 ? kUnrolled / 2 : kUnrolled;
+  Pack<T, N> x[kRows], dz[kRows], y[kY ? kRows : 1];
   __device__ void bring(const Backward& o, const Place<T, kWhole>& place, std::int64_t r, int k) {
     x[k] = place.load(static_cast<const T*>(o.x), o.x_stride, r);
     dz[k] = place.load(static_cast<const T*>(o.dz), o.dz_stride, r);
-    if (o.relu && o.y) y[k] = place.load(static_cast<const T*>(o.y), o.y_stride, r);
+    if constexpr (kY) y[k] = place.load(static_cast<const T*>(o.y), o.y_stride, r);
   }
   /// As forward computed the sign, bit for bit, where y is not at hand.
   __device__ Lanes<N> masked(const Backward& o, const ChannelLanes<N>& ch, const Lanes<N>& centred, int k) const {
     const auto d = widen(dz[k]);
     if (!o.relu) return d;
-    const auto sign = o.y ? widen(y[k]) : ch.normalised(centred);
-    return select(sign > Lanes<N>(0.0f), d, Lanes<N>(0.0f));
+    if constexpr (kY) return select(widen(y[k]) > Lanes<N>(0.0f), d, Lanes<N>(0.0f));
+    else return select(ch.normalised(centred) > Lanes<N>(0.0f), d, Lanes<N>(0.0f));
   }
 };
 
 /// Part p of (parts, 3, C): sum(dz), sum(dz * (x - mean)); dz goes to dresidual where there is one.
-template <class T, bool kWhole> __global__ void __launch_bounds__(kBlockThreads, kBlocks) sums(Backward o) {
+template <class T, bool kWhole, bool kY> __global__ void __launch_bounds__(kBlockThreads, kBlocks) sums(Backward o) {
   constexpr int N = kPack;
   const Place<T, kWhole> place(o.shares, o.cols, blockIdx.y);
   const ChannelLanes<N> ch(o.mean, o.var, o.weight, o.bias, o.eps, place.col, place.n);
   Lanes<N> sum(0.0f), product(0.0f);
-  Operands<T, kWhole> at;
-  place.rows([&](std::int64_t r, int k) { at.bring(o, place, r, k); },
+  Operands<T, kWhole, kY> at;
+  place.template rows<decltype(at)::kRows>([&](std::int64_t r, int k) { at.bring(o, place, r, k); },
              [&](std::int64_t r, int k) {
                const auto centred = widen(at.x[k]) - ch.mean, dz = at.masked(o, ch, centred, k);
                sum = sum + dz, product = fma(dz, centred, product);
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kWarp* kWarp) merge_sums(float* sums, To dweig
 }
 
 /// dx = scale * (dz - (sum(dz) + n * sum(dz * n)) / count); the rows last read by the sums first.
-template <class T, bool kWhole> __global__ void __launch_bounds__(kBlockThreads, kBlocks) gradient(Backward o) {
+template <class T, bool kWhole, bool kY> __global__ void __launch_bounds__(kBlockThreads, kBlocks) gradient(Backward o) {
   constexpr int N = kPack;
   const Place<T, kWhole> place(o.shares, o.cols, gridDim.y - 1 - blockIdx.y);
   if (place.n == 0) return;
@@ -98,8 +98,8 @@ template <class T, bool kWhole> __global__ void __launch_bounds__(kBlockThreads,
     shift = part * load<N>(sums, place.n);
     slope = part * load<N>(sums + o.cols, place.n) / ch.root;
   }
-  Operands<T, kWhole> at;
-  place.rows([&](std::int64_t r, int k) { at.bring(o, place, r, k); },
+  Operands<T, kWhole, kY> at;
+  place.template rows<decltype(at)::kRows>([&](std::int64_t r, int k) { at.bring(o, place, r, k); },
              [&](std::int64_t r, int k) {
                const auto centred = widen(at.x[k]) - ch.mean, dz = at.masked(o, ch, centred, k);
                if (o.dresidual) place.store(static_cast<T*>(o.dresidual), o.dresidual_stride, r, dz, true);
@@ -127,7 +127,7 @@ void batch_norm_sums(Stream& s, const BatchNormBackward& o) {
     visit_dtype(o.x.dtype(), [&]<class T>() {
       const Grid<T> grid(o.x, parts);
       b.shares = grid.shares;
-      const auto kernel = whole<T>(b) ? sums<T, true> : sums<T, false>;
+      const auto kernel = b.relu && b.y ? whole<T>(b) ? sums<T, true, true> : sums<T, false, true> : whole<T>(b) ? sums<T, true, false> : sums<T, false, false>;
       kernel<<<grid.blocks, grid.threads, 0, queue(s)>>>(b);
     });
     launched("batch_norm_sums");
@@ -145,7 +145,7 @@ void batch_norm_gradient(Stream& s, const BatchNormBackward& o, float count) {
   visit_dtype(o.x.dtype(), [&]<class T>() {
     const Grid<T> grid(o.x, elementwise_parts(s, o.x));
     b.shares = grid.shares;
-    const auto kernel = whole<T>(b) ? gradient<T, true> : gradient<T, false>;
+    const auto kernel = b.relu && b.y ? whole<T>(b) ? gradient<T, true, true> : gradient<T, false, true> : whole<T>(b) ? gradient<T, true, false> : gradient<T, false, false>;
     kernel<<<grid.blocks, grid.threads, 0, queue(s)>>>(b);
   });
   launched("batch_norm_gradient");
