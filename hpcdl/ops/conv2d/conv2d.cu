@@ -48,14 +48,13 @@ void conv2d(Stream& s, Tensor y, View x, View w, View bias, const Conv2d::Args& 
 }
 
 void conv2d_backward(Stream& s, Grad dx, Grad dw, Grad dbias, View x, View w, View dy, const Conv2d::Args& a) {
-  Conv c{.shape = Conv2d::shape(x.spec(), w.spec(), a), .compute = x.dtype(), .x = operand(x), .w = operand(w), .dy = operand(dy), .bias = {}};
-  const auto run = [&](ConvPass pass, const Grad& to) {
-    if (!to) return;
-    c.pass = pass, c.out = to.data(), c.out_dtype = to.dtype(), c.accumulate = to.accumulate();
-    conv(s, c);
+  const auto pass = [&](ConvPass which, const Grad& to) {
+    return Conv{.pass = which, .shape = Conv2d::shape(x.spec(), w.spec(), a), .compute = x.dtype(), .x = operand(x), .w = operand(w), .dy = operand(dy), .bias = {},
+                .out = to.data(), .out_dtype = to.dtype(), .accumulate = to.accumulate()};
   };
-  run(ConvPass::data, dx);
-  run(ConvPass::weight, dw);
+  if (dx && dw) conv_gradients(s, pass(ConvPass::data, dx), pass(ConvPass::weight, dw));
+  else if (dx) conv(s, pass(ConvPass::data, dx));
+  else if (dw) conv(s, pass(ConvPass::weight, dw));
   if (dbias) bias_gradient(s, dbias, dy);
 }
 

@@ -75,6 +75,7 @@ const auto
                          .gradient = false},  // Winograd's, tiles not full
                         {.in = {{3, 18, 22, 33}, {64, 3, 3, 33}, Input::none()}, .gradient = false},
                         {.in = {{2, 22, 21, 32}, {33, 3, 3, 32}, {33}}, .args = {.pad = 2}, .gradient = false},
+                        {.in = {{1, 16, 8, 64}, {64, 3, 3, 64}, {64}}, .args = {.pad = 1}, .gradient = false},  // enough for a GPU's parts of f32
                         {.in = {{2, 9, 8, 64}, {72, 3, 3, 64}, {72}}, .args = {.stride = 2, .pad = 1}, .aligned = true},
                          {.in = {{2, 10, 9, 16}, {24, 3, 3, 16}, {24}}, .args = {.pad = 2, .dilation = 2}, .aligned = true},
                          {.in = {{0, 6, 6, 8}, {3, 3, 3, 8}, {3}}, .args = {.pad = 1}},

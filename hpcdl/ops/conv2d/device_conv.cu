@@ -87,4 +87,10 @@ void set_conv_chooser(ConvChooser chooser) { the_chooser = chooser; }
 
 void conv(Stream& s, const Conv& c) { conv_with(s, c, conv_choice(s, c)); }
 
+void conv_gradients(Stream& s, const Conv& data, const Conv& weight) {
+  const int of_data = conv_choice(s, data), of_weight = conv_choice(s, weight);
+  if (of_data == kConvOwn && of_weight == kConvOwn) return own_gradients(s, data, weight);
+  conv_with(s, data, of_data), conv_with(s, weight, of_weight);
+}
+
 }  // namespace hpcdl::cuda

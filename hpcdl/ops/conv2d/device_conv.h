@@ -30,6 +30,8 @@ struct Conv {
 /// By the fastest way known: what HPCDL_CONV=own, =cudnn or =gemm asks for, where it can, else set_conv_chooser()'s, else one picked from the
 /// shape.
 void conv(Stream& s, const Conv& c);
+/// The passes data and weight of one convolution: the same, where both go the same way with what they share brought once.
+void conv_gradients(Stream& s, const Conv& data, const Conv& weight);
 
 struct ConvCandidate {
   int id;

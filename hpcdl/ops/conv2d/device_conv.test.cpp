@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include "hpcdl/core/buffer.h"
@@ -98,6 +99,9 @@ struct Case {
     const auto way = [&] { conv_with(s, conv, id); };
     const OwnedTensor first = run(s, way), second = run(s, way);
     EXPECT_EQ(0, std::memcmp(first.tensor.data(), second.tensor.data(), static_cast<std::size_t>(first.tensor.bytes()))) << "two runs differ";
+    compare(first, id);
+  }
+  void compare(const OwnedTensor& first, int id) {
     int wrong = 0;
     for (std::size_t i = 0; i < want.size() && wrong < 3; ++i) {
       const double v = static_cast<double>(get(first.tensor.data(), out.dtype(), static_cast<std::int64_t>(i)));
@@ -121,6 +125,9 @@ const Conv2dShape kShapes[] = {
     shape_of({8, 8, 8, 128}, {256, 3, 3, 128}, {.pad = 1}),
     shape_of({4, 11, 13, 64}, {72, 1, 1, 64}, {}),
     shape_of({3, 9, 9, 6}, {5, 1, 1, 6}, {}),
+    shape_of({3, 18, 17, 100}, {68, 3, 3, 100}, {.pad = 1}),  // channels in blocks that are not full
+    shape_of({5, 13, 15, 68}, {196, 3, 3, 68}, {.stride = 2, .pad = 1, .dilation = 2}),
+    shape_of({9, 6, 5, 128}, {64, 2, 3, 128}, {.pad = 1}),
 };
 
 bool has(Stream& s, const Conv& c, int id) {
@@ -149,6 +156,23 @@ TEST_P(DeviceConv, EveryCandidateIsRight) {
           c.verify(s, way.id);
         }
       }
+}
+
+TEST_P(DeviceConv, BothGradientsTogether) {
+  Stream s(Device::cuda(), pool);
+  for (const DType type : {DType::f32, DType::bf16})
+    for (const bool add : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} {}", dtype_name(type), add));
+      Case data(s, shape(), ConvPass::data, type, type, add, false), weight(s, shape(), ConvPass::weight, type, type, add, false);
+      OwnedTensor dw[2];
+      const auto run = [&](int time) {
+        return data.run(s, [&] { dw[time] = weight.run(s, [&] { conv_gradients(s, data.conv, weight.conv); }); });
+      };
+      const OwnedTensor first = run(0), second = run(1);
+      EXPECT_EQ(0, std::memcmp(first.tensor.data(), second.tensor.data(), static_cast<std::size_t>(first.tensor.bytes()))) << "two runs differ";
+      EXPECT_EQ(0, std::memcmp(dw[0].tensor.data(), dw[1].tensor.data(), static_cast<std::size_t>(dw[0].tensor.bytes()))) << "two runs differ";
+      data.compare(first, conv_choice(s, data.conv)), weight.compare(dw[0], conv_choice(s, weight.conv));
+    }
 }
 
 TEST_P(DeviceConv, MasterWeightsBesideBf16) {
@@ -201,6 +225,41 @@ TEST(DeviceConvChecks, ImagesOfThreeChannelsArePaddedAsManyAsThereIsRoomFor) {
     Case c(s, shape, pass, DType::bf16, DType::f32, pass == ConvPass::weight, pass == ConvPass::forward);
     c.verify(s, kConvOwn);
   }
+}
+
+// Their operands in parts take 63 MB, of which there is room for two thirds.
+TEST(DeviceConvChecks, F32ImagesAreWrittenInPartsAsManyAsThereIsRoomFor) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  Stream s(Device::cuda(), pool);
+  const auto shape = shape_of({40, 64, 64, 64}, {64, 1, 1, 64}, {.stride = 2});
+  for (const ConvPass pass : {ConvPass::forward, ConvPass::data, ConvPass::weight}) {
+    Case c(s, shape, pass, DType::f32, DType::f32, pass == ConvPass::weight, pass == ConvPass::forward);
+    c.verify(s, kConvOwn);
+  }
+}
+
+// All of a number counts, also where its first bits cancel; and the largest, whose first bits would round up to infinity, is a number.
+TEST(DeviceConvChecks, F32KeepsAllBitsOfItsOperands) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  Stream s(Device::cuda(), pool);
+  const auto shape = shape_of({8, 16, 16, 64}, {64, 3, 3, 64}, {.pad = 1});
+  Case c(s, shape, ConvPass::forward, DType::f32, DType::f32, false, false);
+  const auto set = [&](Both& b, auto&& of) {
+    for (std::int64_t i = 0; i < b.host.tensor.size(); ++i) put(b.host.tensor.data(), DType::f32, i, of(i));
+    copy(s, b.device.tensor, b.host.tensor);
+  };
+  const auto result = [&](std::int64_t i) { return get(c.run(s, [&] { conv_with(s, c.conv, kConvOwn); }).tensor.data(), DType::f32, i); };
+  const float v = 1.0f + 0x1p-11f + 0x1p-23f;
+  const std::int64_t centre = 4 * 64;  // of w: channel 0 of tap (1, 1) of filter 0
+  set(c.w, [&](std::int64_t i) { return i == centre ? 1.0f : i == centre + 1 ? -1.0f : 0.0f; });
+  set(c.x, [&](std::int64_t i) { return i % 64 == 0 ? v : 1.0f; });
+  EXPECT_NEAR(result(0), v - 1.0f, 0x1p-22f);
+  const float most = std::numeric_limits<float>::max();
+  set(c.w, [&](std::int64_t i) { return i == centre ? 1.0f : 0.0f; });
+  set(c.x, [&](std::int64_t) { return most; });
+  EXPECT_EQ(result(0), most);
 }
 
 TEST(DeviceConvChecks, TheChooserIsAskedAndTheShapeDecides) {

@@ -6,6 +6,7 @@
 #include "hpcdl/cuda/launch.h"
 #include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/conv2d/device_gather.h"
+#include "hpcdl/ops/conv2d/f32_parts.h"
 
 namespace hpcdl::cuda {
 namespace {
@@ -80,9 +81,22 @@ std::byte* place(const Stream& s, std::size_t at) { return static_cast<std::byte
 void run(Stream& s, const Conv& c, std::int64_t inputs) {
   switch (c.pass) {
     case ConvPass::forward: return own_forward(s, c);
-    case ConvPass::data: return own_data(s, c);
+    case ConvPass::data: return own_data(s, c, c.shape.i);
     case ConvPass::weight: return own_weight(s, c, inputs);
   }
+}
+
+/// Elements of w of one channel each would be gathered for the gradient of an image. False where a padded copy of it does not help or fit.
+bool run_padded_data(Stream& s, const Conv& c) {
+  const auto& g = c.shape;
+  const std::int64_t chunk = 16 / dtype_bytes(c.compute), chunks = (g.i + chunk - 1) / chunk;
+  if (c.pass != ConvPass::data || g.i % chunk == 0 || g.o % chunk != 0) return false;
+  if (static_cast<std::size_t>(g.o * g.taps() * chunks * 16) > kConvPaddedImages - kConvPaddedWeight) return false;
+  Conv p = c;
+  p.w = {place(s, kConvPaddedWeight), c.compute};
+  pad(s, c.compute, place(s, kConvPaddedWeight), c.w, g.o * g.taps(), g.i, chunks);
+  own_data(s, p, chunks * chunk);
+  return true;
 }
 
 /// Channels of x that fill no 16 bytes, as the first layer's, are gathered one by one, at a tenth of the speed. Copies of x and w with more of them,
@@ -145,8 +159,15 @@ void own_conv(Stream& s, const Conv& given) {
   const auto& g = given.shape;
   require(countable(g), "conv2d", "{} images of {} x {} x {} with {} filters of {} x {} are more than one launch can count: use a smaller batch", g.n, g.h, g.w, g.i,
           g.o, g.kh, g.kw);
+  if (conv_in_parts(s, {&given, 1}) || few_channels(s, given)) return;
   const Conv c = with_weight_copied(s, given);
-  if (!run_padded(s, c)) run(s, c, g.i);
+  if (!run_padded(s, c) && !run_padded_data(s, c)) run(s, c, g.i);
+}
+
+void own_gradients(Stream& s, const Conv& data, const Conv& weight) {
+  const Conv both[] = {data, weight};
+  if (conv_in_parts(s, both)) return;
+  own_conv(s, data), own_conv(s, weight);
 }
 
 }  // namespace hpcdl::cuda

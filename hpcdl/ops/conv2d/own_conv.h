@@ -7,17 +7,22 @@ namespace hpcdl::cuda {
 
 /// Throws where pixels or terms cannot be counted in 29 bits.
 void own_conv(Stream& s, const Conv& c);
+/// Both of one convolution.
+void own_gradients(Stream& s, const Conv& data, const Conv& weight);
 
-// One file each. c's channels and those of dw, fewer where c reads copies of x and w that were padded.
+// One file each. Where copies that were padded are read: of x and w, then c has their channels and dw fewer, or of w alone, then dx has those of c.
 void own_forward(Stream& s, const Conv& c);
-void own_data(Stream& s, const Conv& c);
+void own_data(Stream& s, const Conv& c, std::int64_t padded);
 void own_weight(Stream& s, const Conv& c, std::int64_t inputs);
 /// The same by wgmma; false where its operands do not fit: GPUs other than Hopper, f32, few channels.
 bool tile_weight(Stream& s, const Conv& c);
 
+/// y of images whose channels fill no 16 bytes, while terms are few; false where c is not such.
+bool few_channels(Stream& s, const Conv& c);
+
 // Of a stream's workspace: copies of weights, padded copies of weights, padded copies of images, shares of sums. cuDNN's scratch lies above the first.
 inline constexpr std::size_t kConvWeightBytes = std::size_t{16} << 20, kConvPaddedWeight = kConvWeightBytes, kConvPaddedImages = std::size_t{20} << 20,
-                             kConvShares = std::size_t{32} << 20;
+                             kConvShares = std::size_t{44} << 20;
 
 /// c with a f32 weight beside 16-bit images copied to their type, if there is room; the kernels read either.
 Conv with_weight_copied(Stream& s, const Conv& c);

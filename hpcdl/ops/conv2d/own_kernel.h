@@ -1,7 +1,8 @@
 #pragma once
 // The kernel of an implicit GEMM (device_gather.h says of what): tiles of A and B come from global memory by asynchronous copies, kConvStages
 // of them under way, and are multiplied by mma.sync with f32 sums. A f32 operand is split for that into two numbers of 11 bits, of whose products
-// the three larger are formed: an error of 2^-22 of a term, that of a f32 sum of a few dozen. The copies of 16 bytes need neighbours that lie in one piece; where channels or addresses do not allow that, elements are gathered one by one.
+// the three larger are formed: an error of 2^-21 of a term at most, that of a f32 sum of a few dozen. The copies of 16 bytes need neighbours
+// that lie in one piece; where channels or addresses do not allow that, elements are gathered one by one.
 
 #include <algorithm>
 
@@ -97,9 +98,9 @@ __device__ inline void finish(const ConvResult& o, std::int64_t at, int col, int
   else put_pair<float>(o.d, at, a, b);
 }
 
-/// A f32 in two parts: 11 bits, rounded to nearest, and the other 12, of which products read 11. An infinity gives NaN.
+/// A f32 in two parts: 11 bits, rounded to nearest where that is no infinity, and the other 12, of which products read 11. An infinity gives NaN.
 __device__ inline void split(float v, unsigned& high, unsigned& low) {
-  high = (__float_as_uint(v) + 0x1000u) & 0xffffe000u;
+  high = (__float_as_uint(v) + (fabsf(v) < 0x1.ffep127f ? 0x1000u : 0)) & 0xffffe000u;
   low = __float_as_uint(v - __uint_as_float(high));
 }
 __device__ inline void multiply_f32(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
@@ -240,17 +241,25 @@ void launch_conv(Stream& s, const ConvProduct<A, B>& p, int shares, const char* 
   launched(name);
 }
 
-/// The same with the depth in as many shares as fill the GPU, at most `most`.
+/// Shares of a depth that fill the GPU, at most `most`.
+template <class E> ConvShares shares_that_fill(Stream& s, std::int64_t tiles, int depth, const ConvSums& sums, int most) {
+  const std::int64_t room = std::min<std::int64_t>(conv_parts_room(sums), most);
+  const int slots = 2 * multiprocessors(s);
+  if (room <= 0 || tiles >= slots) return {.count = 1, .depth = depth};
+  return conv_shares(static_cast<int>(tiles), (depth + kConvDepth<E> - 1) / kConvDepth<E>, kConvDepth<E>, slots, static_cast<int>(room));
+}
+inline ConvResult share_result(const Stream& s, const ConvSums& sums) {
+  return {.d = conv_parts(s), .dtype = DType::f32, .accumulate = false, .pairs = sums.from_columns % 2 == 0, .bias = {}, .share_step = sums.size()};
+}
+
+/// The same with the depth in such shares.
 template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kWholeA, bool kWholeB, class A, class B>
 void launch_in_shares(Stream& s, ConvProduct<A, B> p, const ConvSums& sums, int most, const char* name) {
-  const std::int64_t tiles = (std::int64_t{p.rows.rows} + kM - 1) / kM * p.tiles_n, room = std::min<std::int64_t>(conv_parts_room(sums), most);
   const bool apart = sums.columns != sums.from_columns;  // what there is to add must pass through a share
-  ConvShares shares{.count = 1, .depth = p.depth};
-  const int slots = 2 * multiprocessors(s);
-  if (room > 0 && tiles < slots) shares = conv_shares(static_cast<int>(tiles), (p.depth + kConvDepth<E> - 1) / kConvDepth<E>, kConvDepth<E>, slots, static_cast<int>(room));
+  const ConvShares shares = shares_that_fill<E>(s, (std::int64_t{p.rows.rows} + kM - 1) / kM * p.tiles_n, p.depth, sums, most);
   p.share_depth = shares.depth;
   if (shares.count == 1 && !apart) return launch_conv<E, kM, kN, kWarpsM, kWarpsN, kWholeA, kWholeB>(s, p, 1, name);
-  p.out = ConvResult{.d = conv_parts(s), .dtype = DType::f32, .accumulate = false, .pairs = sums.from_columns % 2 == 0, .bias = {}, .share_step = sums.size()};
+  p.out = share_result(s, sums);
   launch_conv<E, kM, kN, kWarpsM, kWarpsN, kWholeA, kWholeB>(s, p, shares.count, name);
   add_conv_shares(s, sums, shares.count);
 }

@@ -1,6 +1,7 @@
-// The gradient of a weight on Hopper's tensor cores (wgmma): dw (O; taps x I) = dy (O; pixels) times x (taps x I; pixels), 16-bit operands, f32
-// sums. Pixels are the depth. The copy engine brings boxes of pixels as they lie, (pixels; 64 channels) each: of dy once, of x once for
-// every tap, shifted by it; what lies outside of an image arrives as zeros. Both operands have their channels beside each other.
+// The gradient of a weight on Hopper's tensor cores (wgmma): dw (O; taps x I) = dy (O; pixels) times x (taps x I; pixels), 16-bit operands or
+// f32 in three bf16 parts (f32_parts.h), f32 sums. Pixels are the depth. The copy engine brings boxes of pixels as they lie, (pixels; 64 channels)
+// each: of dy once, of x once for every tap, shifted by it; what lies outside of an image arrives as zeros. Both operands have their channels
+// beside each other.
 //
 // A block forms kRows x kColumns of dw from a share of the pixels: columns are (tap, 64 channels of x) in the order of dw.
 
@@ -12,34 +13,31 @@
 #include "hpcdl/cuda/tma.h"
 #include "hpcdl/cuda/warpgroup.h"
 #include "hpcdl/cuda/wgmma.h"
-#include "hpcdl/ops/conv2d/own_kernel.h"
+#include "hpcdl/ops/conv2d/f32_parts.h"
+#include "hpcdl/ops/conv2d/pixel_boxes.h"
 
 namespace hpcdl::cuda {
 namespace {
 
 constexpr int kChannels = 64, kBlocksPerGroup = 3;  // of a box; boxes of x beside each other in one product of a warpgroup
 
-/// kDown x kAcross warpgroups, each with 64 x 192 of dw; kDepth pixels to a stage.
-template <int kDown_, int kAcross_, int kDepth_, int kStages_> struct WeightTile {
-  static constexpr int kDown = kDown_, kAcross = kAcross_, kDepth = kDepth_, kStages = kStages_;
+/// kDown x kAcross warpgroups, each with 64 x 192 of dw; kDepth pixels to a stage, in kOperandParts parts.
+template <int kDown_, int kAcross_, int kDepth_, int kStages_, int kOperandParts_ = 1> struct WeightTile {
+  static constexpr int kDown = kDown_, kAcross = kAcross_, kDepth = kDepth_, kStages = kStages_, kOperandParts = kOperandParts_;
   static constexpr int kConsumers = kDown * kAcross, kThreads = 128 * (kConsumers + 1);
   static constexpr int kBlocks = kAcross * kBlocksPerGroup, kBoxes = kDown + kBlocks;
   static constexpr int kRows = kDown * kChannels;
-  static constexpr int kBoxBytes = kDepth * kChannels * 2, kStageBytes = kBoxes * kBoxBytes;
+  static constexpr int kBoxBytes = kDepth * kChannels * 2, kPartBytes = kBoxes * kBoxBytes, kStageBytes = kOperandParts * kPartBytes;
   static constexpr int kSharedBytes = kStages * kStageBytes + 2 * kStages * 8;
-  static_assert(kSharedBytes <= 227 * 1024 && kBoxes <= kWarp);
+  static_assert(kSharedBytes <= 227 * 1024 && kBoxes * kOperandParts <= kWarp);
 };
 using Wide = WeightTile<1, 3, 32, 5>;    // all nine taps of 64 channels
 using Square = WeightTile<2, 1, 64, 5>;
-
-/// How pixels of dy fall into boxes of w x h x n.
-struct PixelBoxes {
-  int w = 1, h = 1, n = 1;
-  int across = 0, down = 0, count = 0;  // boxes beside each other and below each other in an image; in all
-};
+using WideParts = WeightTile<1, 2, 16, 5, kParts>;
+using SquareParts = WeightTile<2, 1, 32, 3, kParts>;
 
 struct WeightProblem {
-  PixelBoxes boxes;
+  PixelBoxes boxes;  // of dy
   int stride, pad, dilation, kw, taps, inputs, outputs;
   int tap_blocks, tiles_n, share;  // boxes of channels of a tap; tiles of dw beside each other; boxes of pixels to a share
   ConvResult out;
@@ -51,28 +49,21 @@ struct WeightMaps {
 
 #if HPCDL_SM90A
 
-struct Box {
-  int w, h, n;
-  __device__ static Box of(const PixelBoxes& p, int i) {
-    const int per_image = p.across * p.down, image = i / per_image, rest = i - image * per_image, row = rest / p.across;
-    return {(rest - row * p.across) * p.w, row * p.h, image * p.n};
-  }
-};
-
-/// The warp that brings boxes: each lane one of a stage.
+/// The warp that brings boxes: each lane one of a stage, of one part.
 template <class S> __device__ void produce(const WeightMaps& maps, const WeightProblem& p, unsigned char* memory, Barrier* full, int row0, int block0, int begin, int end) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, block = block0 + lane - S::kDown, tap = block / p.tap_blocks;
-  const bool of_dy = lane < S::kDown, exists = tap < p.taps;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, part = lane / S::kBoxes, box = lane - part * S::kBoxes, block = block0 + box - S::kDown, tap = block / p.tap_blocks;
+  const bool of_dy = box < S::kDown, exists = tap < p.taps;
   // Boxes behind the last one lie outside in channels: zeros.
-  const int channel = of_dy ? row0 + lane * kChannels : exists ? (block - tap * p.tap_blocks) * kChannels : p.inputs;
+  const int channel_block = of_dy ? row0 / kChannels + box : exists ? block - tap * p.tap_blocks : p.tap_blocks;
+  const int channel = (channel_block * S::kOperandParts + part) * kChannels;
   const int shift_h = exists ? tap / p.kw * p.dilation - p.pad : 0, shift_w = exists ? tap % p.kw * p.dilation - p.pad : 0;
   Ring<S::kStages> at{.stage = 0, .parity = 1};
   for (int i = begin; i < end; ++i, at.next()) {
     barrier_wait(full + S::kStages + at.stage, at.parity);
     if (lane == 0) barrier_expect(full + at.stage, S::kStageBytes);
     __syncwarp();
-    if (lane >= S::kBoxes) continue;
-    const auto b = Box::of(p.boxes, i);
+    if (part >= S::kOperandParts) continue;
+    const auto b = PixelBox::of(p.boxes, i);
     unsigned char* to = memory + at.stage * S::kStageBytes + lane * S::kBoxBytes;
     if (of_dy) tma_load(to, maps.dy, full + at.stage, channel, b.w, b.h, b.n);
     else tma_load(to, maps.x, full + at.stage, channel, b.w * p.stride + shift_w, b.h * p.stride + shift_h, b.n);
@@ -83,7 +74,9 @@ template <class T, class S> __device__ void consume(const WeightProblem& p, cons
   constexpr int kColumns = kBlocksPerGroup * kChannels;
   const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % kWarp;
   const int down = group / S::kAcross, across = group % S::kAcross;
-  float acc[kColumns / 2];
+  // Of parts, the products of the first and of all others: those are 2^-8 and less of them, and round for themselves.
+  constexpr int kProducts = S::kOperandParts == 1 ? 1 : kPartProducts;
+  float acc[kColumns / 2], others[kProducts == 1 ? 4 : kColumns / 2];
   Ring<S::kStages> at;
   int before = -1;
   for (int i = 0; i < steps; ++i, at.next()) {
@@ -91,9 +84,18 @@ template <class T, class S> __device__ void consume(const WeightProblem& p, cons
     const unsigned char* stage = memory + at.stage * S::kStageBytes;
     const auto a = wgmma_descriptor<Major::mn>(stage + down * S::kBoxBytes, S::kDepth);
     const auto b = wgmma_descriptor<Major::mn>(stage + (S::kDown + across * kBlocksPerGroup) * S::kBoxBytes, S::kDepth);
+    constexpr std::uint64_t kNextPart = S::kPartBytes >> 4;
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < S::kDepth / 16; ++k) wgmma<T, Major::mn, Major::mn>(acc, a + k * kStepMn, b + k * kStepMn, k > 0 || i > 0);
+    for (int k = 0; k < S::kDepth / 16; ++k)
+#pragma unroll
+      for (int j = 0; j < kProducts; ++j) {
+        const int of_a = kProducts == 1 ? 0 : part_of_a(j), of_b = kProducts == 1 ? 0 : part_of_b(j);
+        const auto at_a = a + k * kStepMn + of_a * kNextPart, at_b = b + k * kStepMn + of_b * kNextPart;
+        if constexpr (kProducts == 1) wgmma<T, Major::mn, Major::mn>(acc, at_a, at_b, k > 0 || i > 0);
+        else if (j + 1 < kProducts) wgmma<T, Major::mn, Major::mn>(others, at_a, at_b, j > 0 || k > 0 || i > 0);
+        else wgmma<T, Major::mn, Major::mn>(acc, at_a, at_b, k > 0 || i > 0);
+      }
     wgmma_commit();
     wgmma_wait<1>();
     if (before >= 0 && lane == 0) barrier_arrive(full + S::kStages + before);
@@ -101,6 +103,11 @@ template <class T, class S> __device__ void consume(const WeightProblem& p, cons
   }
   wgmma_wait<0>();
   wgmma_pin(acc);
+  if constexpr (kProducts > 1) {
+    wgmma_pin(others);
+#pragma unroll
+    for (int i = 0; i < kColumns / 2; ++i) acc[i] += others[i];
+  }
   ConvResult out = p.out;
   if (out.share_step) out.d = static_cast<float*>(out.d) + blockIdx.y * out.share_step;
   const std::int64_t columns = std::int64_t{p.taps} * p.inputs;
@@ -144,25 +151,14 @@ template <class T, class S> __global__ void __launch_bounds__(S::kThreads, 1) we
 #endif
 }
 
-std::int64_t waste(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
+/// x and dy as the copy engine reads them: pixels of so many elements.
+struct WeightOperands {
+  const void *x, *dy;
+  DType dtype;
+  std::int64_t x_pixel, dy_pixel;
+};
 
-/// Boxes of `depth` pixels with the fewest that do not exist; of equal ones the widest.
-PixelBoxes boxes_of(const Conv2dShape& c, int depth) {
-  PixelBoxes best;
-  std::int64_t least = 0;
-  for (int w = depth; w >= 1; w /= 2)
-    for (int h = depth / w; h >= 1; h /= 2) {
-      const int n = depth / w / h;
-      if (w * c.stride > 256 || h * c.stride > 256) continue;
-      const std::int64_t all = waste(c.ow, w) * waste(c.oh, h) * waste(c.n, n);
-      if (least != 0 && all >= least) continue;
-      least = all;
-      best = {.w = w, .h = h, .n = n, .across = tiles_of(c.ow, w), .down = tiles_of(c.oh, h), .count = narrow_int(all / depth)};
-    }
-  return best;
-}
-
-template <class T, class S> void launch(Stream& s, const Conv& c, const WeightProblem& p, int shares) {
+template <class T, class S> void launch(Stream& s, const Conv& c, const WeightOperands& o, const WeightProblem& p, int shares) {
   auto* kernel = weight_tiles<T, S>;
   static std::atomic<std::uint64_t> prepared = 0;  // bit per device
   const auto bit = std::uint64_t{1} << (s.device().index % 64);
@@ -173,16 +169,18 @@ template <class T, class S> void launch(Stream& s, const Conv& c, const WeightPr
   const auto& g = c.shape;
   const auto& b = p.boxes;
   const int every = narrow_int(g.stride);
-  const WeightMaps maps{.x = tensor_map(c.x.data, c.compute, {g.i, g.w, g.h, g.n}, {g.i, g.w * g.i, g.h * g.w * g.i}, {kChannels, b.w, b.h, b.n}, Swizzle::bytes128, {1, every, every, 1}),
-                        .dy = tensor_map(c.dy.data, c.compute, {g.o, g.ow, g.oh, g.n}, {g.o, g.ow * g.o, g.oh * g.ow * g.o}, {kChannels, b.w, b.h, b.n})};
+  const auto map_of = [&](const void* data, std::int64_t pixel, std::int64_t w, std::int64_t h, int step) {
+    return tensor_map(data, o.dtype, {pixel, w, h, g.n}, {pixel, w * pixel, h * w * pixel}, {kChannels, b.w, b.h, b.n}, Swizzle::bytes128, {1, step, step, 1});
+  };
+  const WeightMaps maps{.x = map_of(o.x, o.x_pixel, g.w, g.h, every), .dy = map_of(o.dy, o.dy_pixel, g.ow, g.oh, 1)};
   const int tiles_m = tiles_of(g.o, S::kRows);
   kernel<<<dim3(static_cast<unsigned>(tiles_m * p.tiles_n), static_cast<unsigned>(shares)), S::kThreads, S::kSharedBytes, queue(s)>>>(maps, p);
   launched("conv2d_backward");
 }
 
-template <class S> void run(Stream& s, const Conv& c) {
+template <class S> void run(Stream& s, const Conv& c, const WeightOperands& o) {
   const auto& g = c.shape;
-  WeightProblem p{.boxes = boxes_of(g, S::kDepth), .stride = narrow_int(g.stride), .pad = narrow_int(g.pad), .dilation = narrow_int(g.dilation), .kw = narrow_int(g.kw),
+  WeightProblem p{.boxes = boxes_of(g.oh, g.ow, g.n, S::kDepth, g.stride), .stride = narrow_int(g.stride), .pad = narrow_int(g.pad), .dilation = narrow_int(g.dilation), .kw = narrow_int(g.kw),
                   .taps = narrow_int(g.taps()), .inputs = narrow_int(g.i), .outputs = narrow_int(g.o), .tap_blocks = tiles_of(g.i, kChannels), .tiles_n = 1, .share = 0,
                   .out = result_of(c, g.k())};
   p.tiles_n = tiles_of(p.taps * p.tap_blocks, S::kBlocks);
@@ -191,27 +189,39 @@ template <class S> void run(Stream& s, const Conv& c) {
   const ConvShares shares = conv_shares(tiles_of(g.o, S::kRows) * p.tiles_n, p.boxes.count, 1, slots, static_cast<int>(std::clamp<std::int64_t>(conv_parts_room(sums), 1, slots)));
   p.share = shares.depth;
   if (shares.count > 1) p.out = {.d = conv_parts(s), .dtype = DType::f32, .pairs = true, .bias = {}, .share_step = sums.size()};
-  if (c.compute == DType::f16) launch<f16, S>(s, c, p, shares.count);
-  else launch<bf16, S>(s, c, p, shares.count);
+  if constexpr (S::kOperandParts == 1) {
+    if (o.dtype == DType::f16) launch<f16, S>(s, c, o, p, shares.count);
+    else launch<bf16, S>(s, c, o, p, shares.count);
+  } else {
+    launch<bf16, S>(s, c, o, p, shares.count);
+  }
   if (shares.count > 1) add_conv_shares(s, sums, shares.count);
 }
 
 /// Products of a tile that are formed for nothing count, too.
 template <class S> double work(const Conv2dShape& g) {
-  return static_cast<double>(waste(g.o, S::kRows)) * static_cast<double>(waste(g.taps() * tiles_of(g.i, kChannels), S::kBlocks));
+  return static_cast<double>(whole_units(g.o, S::kRows)) * static_cast<double>(whole_units(g.taps() * tiles_of(g.i, kChannels), S::kBlocks));
 }
 
 }  // namespace
 
 bool tile_weight(Stream& s, const Conv& c) {
   const auto& g = c.shape;
-  const bool channels = g.i % 8 == 0 && g.o % 8 == 0 && waste(g.i, kChannels) * waste(g.o, kChannels) <= 2 * g.i * g.o;
+  const bool channels = g.i % 8 == 0 && g.o % 8 == 0 && whole_units(g.i, kChannels) * whole_units(g.o, kChannels) <= 2 * g.i * g.o;
   const bool there = in_chunks(c.x, c.compute, g.i) && in_chunks(c.dy, c.compute, g.o) && reinterpret_cast<std::uintptr_t>(c.out) % 8 == 0;
   if (c.compute == DType::f32 || !channels || !there || g.pixels() == 0 || g.stride > 8 || !has_sm90a(s)) return false;
+  const WeightOperands operands{.x = c.x.data, .dy = c.dy.data, .dtype = c.compute, .x_pixel = g.i, .dy_pixel = g.o};
   // A stage of the wide tile brings 2.5 times as many bytes for each product.
-  if (work<Wide>(g) * 1.2 < work<Square>(g)) run<Wide>(s, c);
-  else run<Square>(s, c);
+  if (work<Wide>(g) * 1.2 < work<Square>(g)) run<Wide>(s, c, operands);
+  else run<Square>(s, c, operands);
   return true;
+}
+
+void tile_weight_in_parts(Stream& s, const Conv& c, const PartsOperands& parts) {
+  const auto& g = c.shape;
+  const WeightOperands operands{.x = parts.x, .dy = parts.dy, .dtype = DType::bf16, .x_pixel = part_blocks(g.i) * kPartBlock, .dy_pixel = part_blocks(g.o) * kPartBlock};
+  if (work<WideParts>(g) * 1.2 < work<SquareParts>(g)) run<WideParts>(s, c, operands);
+  else run<SquareParts>(s, c, operands);
 }
 
 }  // namespace hpcdl::cuda

@@ -1,0 +1,44 @@
+#pragma once
+// f32 convolutions by 16-bit products of Hopper's tensor cores. Each number is three bf16 of eight bits, rounded to nearest one after the other: together
+// they are the number. Of the nine products of two numbers six are formed, those of parts i and j with i + j <= 2; the others are 2^-24 of
+// a product at most. An infinity gives NaN.
+//
+// Operands are written in parts before the product: of each pixel (or each tap of a filter) blocks of 64 channels, each 64 first parts, 64 second,
+// 64 third; zeros behind the last channel.
+
+#include <span>
+
+#include "hpcdl/core/device_macros.h"
+#include "hpcdl/ops/conv2d/own_conv.h"
+
+namespace hpcdl::cuda {
+
+inline constexpr int kParts = 3, kPartChannels = 64, kPartBlock = kParts * kPartChannels;
+
+inline std::int64_t part_blocks(std::int64_t channels) { return (channels + kPartChannels - 1) / kPartChannels; }
+inline std::int64_t part_bytes(std::int64_t rows, std::int64_t channels) { return rows * part_blocks(channels) * kPartBlock * 2; }
+
+/// The six products, the smallest first and that of the first parts last: which part of A and of B.
+inline constexpr int kPartProducts = 6;
+HPCDL_HOST_DEVICE constexpr int part_of_a(int product) {
+  constexpr int kOf[] = {2, 0, 1, 1, 0, 0};
+  return kOf[product];
+}
+HPCDL_HOST_DEVICE constexpr int part_of_b(int product) {
+  constexpr int kOf[] = {0, 2, 1, 0, 1, 0};
+  return kOf[product];
+}
+
+/// Passes of one convolution by such products, whatever their addresses; false where one of them is not for them: GPUs other than Hopper, other
+/// types, few channels, little work. Operands that several read are written once.
+bool conv_in_parts(Stream& s, std::span<const Conv> passes);
+
+// One file each: c's products of operands in parts, in `x` (or dy) and `w`, that are those of c's images.
+struct PartsOperands {
+  const void *x, *w, *dy;
+};
+/// Forward or data; with `room` for shares of the sums.
+void tiles_in_parts(Stream& s, const Conv& c, const PartsOperands& parts, bool room);
+void tile_weight_in_parts(Stream& s, const Conv& c, const PartsOperands& parts);
+
+}  // namespace hpcdl::cuda
