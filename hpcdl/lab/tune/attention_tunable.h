@@ -11,8 +11,11 @@ struct AttentionShape {
   bool causal, aligned;  // aligned: all operands at multiples of 16 bytes
   DType dtype;
   float scale;
+  bool backward = false;
+  std::string_view op() const { return backward ? "attention_backward" : "attention"; }
 };
 AttentionShape shape_of(const cuda::Attend& c);
+AttentionShape shape_of(const cuda::AttendBackward& c);
 std::array<std::int64_t, 9> fields_of(const AttentionShape& s);
 Wish wish_of(const AttentionShape& s);
 

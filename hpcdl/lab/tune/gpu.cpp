@@ -52,12 +52,12 @@ int choose_conv(Stream&, const cuda::Conv& c) {
 }
 
 /// With one query, or out of a cache, there is one kernel that fits.
-int choose_attention(const cuda::Attend& c) {
+template <class Call> int choose_attention(const Call& c) {
   if (c.args.cached || c.q[1] == 1) return -1;
   const auto shape = shape_of(c);
   const auto fields = fields_of(shape);
-  if (collecting && shape.aligned) note("attention", fields, [&] { return wish_of(shape); });
-  return chosen("attention", fields);
+  if (collecting && shape.aligned) note(shape.op(), fields, [&] { return wish_of(shape); });
+  return chosen(shape.op(), fields);
 }
 
 /// "linear", "linear.grad" and "linear+bias" are the op linear.
@@ -88,7 +88,7 @@ void follow_choices() {
   cuda::set_gemm_chooser(choose_gemm);
   cuda::set_conv_chooser(choose_conv);
   cuda::set_int4_chooser(choose_int4);
-  cuda::set_attention_chooser({.forward = choose_attention, .backward = nullptr});
+  cuda::set_attention_chooser({.forward = choose_attention<cuda::Attend>, .backward = choose_attention<cuda::AttendBackward>});
 }
 
 Wishes wishes_of(const Executable& exe, Stream& s) {

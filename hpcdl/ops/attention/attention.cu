@@ -20,9 +20,17 @@ struct List {
 };
 thread_local List found;
 
-/// Three groups of queries exponentiate more while others multiply; two waste less of the tiles on the diagonal of a short sequence.
-/// H200, us (two | three), 64 wide: 64 x 12 x 1024 causal 326 | 348, all keys 510 | 467, 2 x 16 x 8192 causal 660 | 566.
-bool prefers_three(const Attend& c) { return c.width() == 64 && (c.q[1] >= 2048 || !(c.args.causal || c.args.cached)); }
+/// Three groups of queries exponentiate more while others multiply; two waste less of the tiles on the diagonal of a short sequence, and of the last round of
+/// tiles of a small problem. H200, us (two | three), 64 wide: 64 x 12 x 1024 causal 326 | 348, all keys 510 | 467, 2 x 16 x 8192 causal 660 | 566,
+/// 4 x 12 x 1024 all keys 34 | 42.
+bool prefers_three(const Stream& s, const Attend& c) {
+  if (c.width() != 64 || (c.q[1] < 2048 && (c.args.causal || c.args.cached))) return false;
+  const auto length = [&](std::int64_t queries) {  // of all rounds, in queries
+    const std::int64_t tiles = c.q[0] * c.args.heads * ((c.q[1] + queries - 1) / queries), at_once = multiprocessors(s);
+    return (tiles + at_once - 1) / at_once * queries;
+  };
+  return 0.82 * static_cast<double>(length(192)) <= static_cast<double>(length(128));
+}
 
 }  // namespace
 
@@ -58,7 +66,7 @@ void attention_with(Stream& s, const AttendBackward& c, int candidate) {
 
 int attention_choice(Stream& s, const Attend& c) {
   if (decode_fits(c)) return kDecode;
-  if (c.q[1] > 1 && wgmma_fits(s, c)) return prefers_three(c) ? kWgmmaOther : kWgmma;
+  if (c.q[1] > 1 && wgmma_fits(s, c)) return prefers_three(s, c) ? kWgmmaOther : kWgmma;
   return mma_fits(s, c) ? kMma : kPlain;
 }
 int attention_choice(Stream& s, const AttendBackward& c) { return wgmma_fits(s, c) ? kWgmma : mma_fits(s, c) ? kMma : kPlain; }
