@@ -31,7 +31,8 @@ struct HostExchange {
 class DeviceGroup {
  public:
   virtual ~DeviceGroup() = default;
-  virtual void all_reduce(const Stream& s, const Tensor& x, Reduce op, Algorithm a) = 0;
+  /// beside: see Group::beside().
+  virtual void all_reduce(const Stream& s, const Tensor& x, Reduce op, Algorithm a, bool beside) = 0;
   virtual void reduce_scatter(const Stream& s, const Tensor& out, const View& in, Reduce op) = 0;
   virtual void all_gather(const Stream& s, const Tensor& out, const View& in) = 0;
   virtual void all_to_all(const Stream& s, const Tensor& out, const View& in) = 0;

@@ -39,6 +39,7 @@ struct Call {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   std::int64_t count = 0;
+  bool beside = false;  // Group::beside()
   int peer = -1;  // broadcast: root; send: to; receive: from
   InWindow in_place, out_place;
 

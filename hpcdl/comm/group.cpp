@@ -57,7 +57,7 @@ Work Group::all_reduce(const Stream& s, const Tensor& x, Reduce op, Algorithm a)
   check_tensor(s, x, Collective::all_reduce);
   check_reduce(x.dtype(), op, Collective::all_reduce);
   Call c = call_of(Collective::all_reduce, x, x, x.size());
-  c.op = op;
+  c.op = op, c.beside = beside_;
   c.algorithm = a;
   return impl_->submit(s, c, blocking_);
 }
@@ -126,6 +126,12 @@ Work Group::barrier(const Stream& s) const {
 Group Group::blocking() const {
   Group g = *this;
   g.blocking_ = true;
+  return g;
+}
+
+Group Group::beside() const {
+  Group g = *this;
+  g.beside_ = true;
   return g;
 }
 

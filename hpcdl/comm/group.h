@@ -77,6 +77,9 @@ class Group {
   /// or an allocation. For whoever would wait at once.
   Group blocking() const;
 
+  /// The same group, whose sums on GPUs leave most of a GPU to what runs at the same time, and take longer for it. The same bits.
+  Group beside() const;
+
   /// Collective. Ranks with one color form a new group, ordered by (key, rank).
   Group split(int color, int key, std::string name) const;
   /// Collective; CPU. Memory in which collectives between the ranks of one host need no copies: give it to gradients. Contents are zero. Block
@@ -104,7 +107,7 @@ class Group {
 
  private:
   std::shared_ptr<Impl> impl_;
-  bool blocking_ = false;
+  bool blocking_ = false, beside_ = false;
 };
 
 }  // namespace hpcdl::comm

@@ -127,7 +127,7 @@ void Group::Impl::on_device(const Stream& s, const Call& c) {
   const View in(c.in, Spec{Shape{wide_in ? n * c.count : c.count}, c.dtype}, s.device());
   const Tensor out(c.out, Spec{Shape{wide_out ? n * c.count : c.count}, c.dtype}, s.device());
   switch (c.what) {
-    case Collective::all_reduce: return d.all_reduce(s, out, c.op, c.algorithm);
+    case Collective::all_reduce: return d.all_reduce(s, out, c.op, c.algorithm, c.beside);
     case Collective::reduce_scatter: return d.reduce_scatter(s, out, in, c.op);
     case Collective::all_gather: return d.all_gather(s, out, in);
     case Collective::all_to_all: return d.all_to_all(s, out, in);

@@ -142,6 +142,25 @@ void ModelMemory::place_gradients(const std::function<Tensor(const NamedParamete
     l.param->gradient = known.gradient = there;
   }
   gradients_ = {};
+  elsewhere_ = true;
+}
+
+void ModelMemory::forget_gradients() {
+  for (const auto& l : listed_) l.param->gradient = l.known().gradient = {};
+}
+
+void ModelMemory::own_gradients() {
+  if (!elsewhere_) return;
+  std::int64_t total = 0;
+  for (const auto& p : parameters_) total += padded(p.value.bytes());
+  gradients_ = Buffer(total, device_);
+  auto* at = gradients_.data();
+  for (const auto& l : listed_) {
+    if (l.param->role != nn::Role::trained) continue;
+    l.param->gradient = l.known().gradient = Tensor(at, l.known().value.spec(), device_);
+    at += padded(l.known().value.bytes());
+  }
+  elsewhere_ = false;
 }
 
 void ModelMemory::keep_copies(DType type) {

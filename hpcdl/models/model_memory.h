@@ -47,6 +47,8 @@ class ModelMemory {
   // As class Trainable says. `others`: what programs read beside the parameters.
   void to_device(const Stream& s, const std::vector<Tensor*>& others);
   void place_gradients(const std::function<Tensor(const NamedParameter&)>& where);
+  void forget_gradients();
+  void own_gradients();
   void keep_copies(DType type);
   void round_copies(Stream& s) const;
   void fetch(const Stream& s) const;
@@ -70,6 +72,7 @@ class ModelMemory {
   Buffer values_, gradients_;   // own memory
   Buffer files_;                // of tensors that files hold in another order
   Buffer copies_;               // of matrices, in 16 bits
+  bool elsewhere_ = false;      // gradients do not lie in own memory
   Device device_;
   Buffer on_device_;            // a copy of everything that programs read
 };

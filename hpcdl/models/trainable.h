@@ -53,6 +53,10 @@ class Trainable {
   /// Gradients lie where(parameter) from now on: memory of the caller, contiguous, of the parameter's spec and device. What they held is
   /// forgotten. Behind to_device(), before any program that is to run has been recorded.
   void place_gradients(const std::function<Tensor(const NamedParameter&)>& where) { memory_->place_gradients(where); }
+  /// That memory goes away: no parameter has a gradient until the next place_gradients() or own_gradients().
+  void forget_gradients() { memory_->forget_gradients(); }
+  /// Gradients that were placed elsewhere lie in memory of the model again. What they held is forgotten.
+  void own_gradients() { memory_->own_gradients(); }
   /// Gives every matrix of own memory that products read a copy of `type` (bf16 or f16) beside it, unset until round_copies(): programs
   /// recorded from now on that compute in that type read it, to the same bits. After to_device().
   void keep_copies(DType type) { memory_->keep_copies(type); }

@@ -83,7 +83,8 @@ void Gradients::start(Stream& s, const Grad* operands, const void* args) {
   auto& self = *a.self;
   const comm::Label label(self.names_[static_cast<std::size_t>(a.bucket)]);
   if (s.device().is_cuda()) {
-    self.group_.all_reduce(s, operands[0], comm::Reduce::sum, self.options_.algorithm);
+    const auto group = a.wait ? self.group_ : self.group_.beside();
+    group.all_reduce(s, operands[0], comm::Reduce::sum, self.options_.algorithm);
   } else if (a.wait) {
     const auto begin = Clock::now();
     self.group_.blocking().all_reduce(s, operands[0], comm::Reduce::sum, self.options_.algorithm);

@@ -8,42 +8,19 @@ struct PackedArgs {
   std::int64_t count;
 };
 
-/// Operands: memory for all of them, then the tensors. f(packed) is the collective.
-template <class F> void packed_collective(Stream& s, const Grad* t, const PackedArgs& a, F&& f) {
-  const auto piece = [&, at = std::int64_t{0}](const Grad& g) mutable {
-    const Tensor p(t[0].ptr<float>() + at, g.spec(), t[0].device());
-    at += g.size();
-    return p;
-  };
-  auto packed = piece;
-  for (std::int64_t i = 1; i <= a.count; ++i) copy(s, packed(t[i]), t[i]);
-  f(t[0]);
-  auto summed = piece;
-  for (std::int64_t i = 1; i <= a.count; ++i) copy(s, t[i], summed(t[i]));
-}
-
+/// Operands: memory for all of them, then the tensors.
 void sum_gradients(Stream& s, const Grad* t, const void* args) {
   const auto& a = *static_cast<const PackedArgs*>(args);
-  packed_collective(s, t, a, [&](const Tensor& x) { a.peers.group->all_reduce(s, x, comm::Reduce::sum, a.peers.algorithm).wait(); });
-}
-void broadcast(Stream& s, const Grad* t, const void* args) {
-  const auto& a = *static_cast<const PackedArgs*>(args);
-  packed_collective(s, t, a, [&](const Tensor& x) { a.peers.group->broadcast(s, x, 0).wait(); });
-}
-
-/// One record over all tensors, and memory that holds them one behind the other.
-void record_packed(Graph& g, std::string_view name, RunFn run, const std::vector<Var>& tensors, const Peers& peers) {
-  if (tensors.empty()) return;
-  std::vector<Operand> operands;
-  std::int64_t size = 0;
-  for (const auto& v : tensors) {
-    require(v.dtype() == DType::f32, name, "tensors must be F32, got {}", to_string(v.spec()));
-    operands.push_back(update_operand(v));
-    size += v.shape().size();
-  }
-  operands.insert(operands.begin(), write_operand(g.temporary(std::string(name) + ".packed", {{size}, DType::f32})));
-  const PackedArgs args{peers, std::ssize(tensors)};
-  emit_update(g, name, run, operands, &args, sizeof args, {static_cast<double>(size), 20.0 * static_cast<double>(size)});
+  const auto pieces = [&](auto&& f) {
+    std::int64_t at = 0;
+    for (std::int64_t i = 1; i <= a.count; ++i) {
+      f(Tensor(t[0].ptr<float>() + at, t[i].spec(), t[0].device()), t[i]);
+      at += t[i].size();
+    }
+  };
+  pieces([&](const Tensor& packed, const Tensor& one) { copy(s, packed, one); });
+  a.peers.group->all_reduce(s, t[0], comm::Reduce::sum, a.peers.algorithm).wait();
+  pieces([&](const Tensor& packed, const Tensor& one) { copy(s, one, packed); });
 }
 
 struct NormArgs {
@@ -86,9 +63,19 @@ void grad_norm(Stream& s, const Grad* t, const void* args) {
 
 }  // namespace
 
-void record_sum_gradients(Graph& g, const std::vector<Var>& gradients, const Peers& peers) { record_packed(g, "sum_gradients", &sum_gradients, gradients, peers); }
-
-void record_broadcast(Graph& g, const std::vector<Var>& tensors, const Peers& peers) { record_packed(g, "broadcast", &broadcast, tensors, peers); }
+void record_sum_gradients(Graph& g, const std::vector<Var>& gradients, const Peers& peers) {
+  if (gradients.empty()) return;
+  std::vector<Operand> operands;
+  std::int64_t size = 0;
+  for (const auto& v : gradients) {
+    require(v.dtype() == DType::f32, "sum_gradients", "tensors must be F32, got {}", to_string(v.spec()));
+    operands.push_back(update_operand(v));
+    size += v.shape().size();
+  }
+  operands.insert(operands.begin(), write_operand(g.temporary("sum_gradients.packed", {{size}, DType::f32})));
+  const PackedArgs args{peers, std::ssize(gradients)};
+  emit_update(g, "sum_gradients", &sum_gradients, operands, &args, sizeof args, {static_cast<double>(size), 20.0 * static_cast<double>(size)});
+}
 
 void record_grad_norm(Graph& g, const std::vector<Var>& whole, const std::vector<Var>& parts, const GradNorm::Args& a, const Peers& peers) {
   std::vector<Operand> operands(2);

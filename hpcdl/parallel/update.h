@@ -12,9 +12,6 @@ namespace hpcdl::parallel {
 /// Sums gradients (f32) over the ranks, in place, as one collective.
 void record_sum_gradients(Graph& g, const std::vector<Var>& gradients, const Peers& peers);
 
-/// Gives all ranks rank 0's values of tensors (f32), as one collective: running statistics, as PyTorch's DistributedDataParallel keeps them alike.
-void record_broadcast(Graph& g, const std::vector<Var>& tensors, const Peers& peers);
-
 /// record_grad_norm (ops/grad_norm): `whole` gradients are the same on all ranks, of `parts` each rank has its own. Every rank gets the
 /// same bits.
 void record_grad_norm(Graph& g, const std::vector<Var>& whole, const std::vector<Var>& parts, const GradNorm::Args& a, const Peers& peers);

@@ -186,7 +186,7 @@ TEST(image_step, training_counts_right_answers_and_evaluation_changes_nothing) {
 
 /// Two ranks with batches of their own keep one model: the same weights, and rank 0's running statistics, to the bit.
 TEST(image_step, ranks_that_share_a_batch_keep_one_model) {
-  std::vector<std::vector<float>> kept(2);
+  std::vector<std::vector<float>> kept(2), own(2), shared(2);
   testing::run_ranks(2, [&](const comm::Group& world) {
     Pool pool(1);
     auto model = models::ImageModel::create(small(), 3, true);
@@ -197,12 +197,18 @@ TEST(image_step, ranks_that_share_a_batch_keep_one_model) {
       step.accumulate(in, i, 0);
       EXPECT_EQ(step.update(1e-2, 6).valid_tokens, 12);
     }
-    auto& all = kept[static_cast<std::size_t>(world.rank())];
-    for (const auto part : {model.parameters(), model.buffers()})
+    const auto floats = [](std::span<models::NamedParameter> part, std::vector<float>& to) {
       for (const auto& p : part)
-        if (p.value.dtype() == DType::f32) all.insert(all.end(), p.value.ptr<float>(), p.value.ptr<float>() + p.value.size());
+        if (p.value.dtype() == DType::f32) to.insert(to.end(), p.value.ptr<float>(), p.value.ptr<float>() + p.value.size());
+    };
+    const auto me = static_cast<std::size_t>(world.rank());
+    floats(model.buffers(), own[me]);
+    step.share_buffers();
+    floats(model.parameters(), kept[me]), floats(model.buffers(), kept[me]), floats(model.buffers(), shared[me]);
   });
   EXPECT_EQ(kept[0], kept[1]);
+  EXPECT_EQ(shared[1], own[0]) << "those of the first";
+  EXPECT_NE(own[1], own[0]) << "until they are shared, every rank has those of its own batches";
 }
 
 }  // namespace

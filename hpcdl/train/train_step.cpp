@@ -33,6 +33,7 @@ TrainStep::TrainStep(models::Trainable& model, Pool& pool, const StepOptions& op
     options_.forward.shared_batch = shared_batch_.get();
   }
   if (options_.data.size() > 1) place_gradients();
+  else model_.own_gradients();
   const DType products = options_.autocast ? options_.autocast->product : options_.forward.compute;
   if (products != DType::f32 && options_.copies.value_or(device.is_cuda())) {
     model_.keep_copies(products);
@@ -46,6 +47,10 @@ TrainStep::TrainStep(models::Trainable& model, Pool& pool, const StepOptions& op
     scale_now_.scale = options_.scaler->init_scale;
   }
   record_programs();
+}
+
+TrainStep::~TrainStep() {
+  if (gradients_) model_.forget_gradients();
 }
 
 void TrainStep::set_scale_state(const ScaleState& state) {
@@ -117,12 +122,6 @@ Program TrainStep::record_pass(Pass& pass, Write write, Kind kind, Graph::Gradie
 
 Program TrainStep::record_update() {
   Graph g;
-  if (options_.data.size() > 1) {  // each rank's batches have left other running statistics
-    std::vector<Var> state;
-    for (const auto& b : model_.buffers())
-      if (b.value.dtype() == DType::f32) state.push_back(g.constant(b.name, b.value));
-    parallel::record_broadcast(g, state, {.group = &options_.data});
-  }
   std::vector<Var> all, whole, parts, addends;  // gradients: of all ranks along tp, that each of them has, its own, and of which each has an addend
   for (const auto& p : model_.parameters()) {
     all.push_back(g.constant(p.name + ".grad", p.gradient));

@@ -70,6 +70,8 @@ class TrainStep {
  public:
   /// The model needs gradients and must outlive this. It is moved to `device` if it is not there.
   TrainStep(models::Trainable& model, Pool& pool, const StepOptions& options, Device device = {});
+  /// With other ranks, whose gradients are summed in memory of this: the model has none then, until another is made for it.
+  ~TrainStep();
 
   /// What a micro-batch consists of, and what evaluate() takes.
   std::vector<models::InputSpec> inputs() const { return model_.inputs(options_.batch, options_.length, options_.forward); }

@@ -9,6 +9,7 @@
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/ops/add/add.h"
 #include "hpcdl/ops/softmax/softmax.h"
+#include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/non_finite.h"
 
 namespace hpcdl::train {
@@ -40,6 +41,32 @@ double gradient_distance(models::LanguageModel& a, models::LanguageModel& b, flo
     }
   }
   return worst / largest;
+}
+
+/// Gradients that ranks sum lie in memory of the step, and go with it. Two ranks with one batch learn what one does, to the bit: 2 g / 2 n.
+TEST(train_step, a_model_is_trained_on_behind_a_step_of_many_ranks) {
+  const auto tokens = ids(32, 1), targets = ids(32, 2);
+  const auto weights = [](models::LanguageModel& model) {
+    std::vector<float> all;
+    for (const auto& p : model.parameters()) all.insert(all.end(), p.value.ptr<float>(), p.value.ptr<float>() + p.value.size());
+    return all;
+  };
+  const auto one_step = [&](models::LanguageModel& model, const comm::Group& data) {
+    Pool pool(1);
+    TrainStep step(model, pool, {.batch = 2, .length = 16, .data = data});
+    step.accumulate(tokens, targets, 0, 0);
+    step.update(1e-2, 32);
+  };
+  auto alone = models::LanguageModel::create(toy_model(), 3, true);
+  one_step(alone, {}), one_step(alone, {});
+  testing::run_ranks(2, [&](const comm::Group& world) {
+    auto model = models::LanguageModel::create(toy_model(), 3, true);
+    one_step(model, world);
+    for (const auto& p : model.parameters()) EXPECT_FALSE(p.gradient) << p.name << " has a gradient in memory that is gone";
+    one_step(model, {});
+    for (const auto& p : model.parameters()) EXPECT_TRUE(p.gradient) << p.name;
+    EXPECT_EQ(weights(model), weights(alone));
+  });
 }
 
 /// Micro-batches with different numbers of valid targets weigh as one batch of all of them.

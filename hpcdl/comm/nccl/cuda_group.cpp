@@ -99,13 +99,13 @@ template <class F> void CudaGroup::call(const Stream& s, const char* name, F&& f
   order_.leave(s);
 }
 
-void CudaGroup::all_reduce(const Stream& s, const Tensor& x, Reduce op, Algorithm a) {
+void CudaGroup::all_reduce(const Stream& s, const Tensor& x, Reduce op, Algorithm a, bool beside) {
   if (x.size() == 0) return;
   if (by_peers(x, op, a)) {
     const cuda::OnDevice on(device_);
     communicator_.handle();  // throws when the group has been given up
     order_.enter(s);
-    peers_->all_reduce(s, x, op);
+    peers_->all_reduce(s, x, op, {.most = beside ? kBlocksBeside : PeerBlocks::kUnits});
     return order_.leave(s);
   }
   const auto type = type_of(x.dtype(), Collective::all_reduce);
@@ -152,7 +152,7 @@ void CudaGroup::receive(const Stream& s, const Tensor& x, int from) {
   call(s, "receive", [&](auto& l, ncclComm_t c) { return l.receive(x.data(), bytes_of(x), ncclUint8, from, c, cuda::queue(s)); });
 }
 
-void CudaGroup::barrier(const Stream& s) { all_reduce(s, token_.tensor, Reduce::max, Algorithm::automatic); }
+void CudaGroup::barrier(const Stream& s) { all_reduce(s, token_.tensor, Reduce::max, Algorithm::automatic, false); }
 
 void CudaGroup::give_up() noexcept {
   if (peers_) peers_->give_up();

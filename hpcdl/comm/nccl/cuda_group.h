@@ -26,7 +26,7 @@ class CudaGroup final : public DeviceGroup {
  public:
   CudaGroup(const HostExchange& host, Device device);
 
-  void all_reduce(const Stream& s, const Tensor& x, Reduce op, Algorithm a) override;
+  void all_reduce(const Stream& s, const Tensor& x, Reduce op, Algorithm a, bool beside) override;
   void reduce_scatter(const Stream& s, const Tensor& out, const View& in, Reduce op) override;
   void all_gather(const Stream& s, const Tensor& out, const View& in) override;
   void all_to_all(const Stream& s, const Tensor& out, const View& in) override;

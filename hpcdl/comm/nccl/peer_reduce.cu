@@ -235,7 +235,7 @@ PeerReduce::Shape measured(std::int64_t bytes, PeerReduce::Shape asked) {
   auto shape = asked;
   if (shape.trips == 0) shape.trips = bytes <= PeerBlocks::kOneShot ? 1 : 2;
   const std::int64_t per_block = kThreads * (shape.trips == 1 ? 8 : 32);
-  if (shape.blocks == 0) shape.blocks = static_cast<int>(std::clamp<std::int64_t>((bytes + per_block - 1) / per_block, 1, PeerBlocks::kUnits));
+  if (shape.blocks == 0) shape.blocks = static_cast<int>(std::clamp<std::int64_t>((bytes + per_block - 1) / per_block, 1, shape.trips == 1 ? PeerBlocks::kUnits : shape.most));
   return shape;
 }
 

@@ -34,10 +34,11 @@ class PeerReduce {
 
   /// f32, bf16, f16, i32; up to kTwoShot bytes, aligned to 8, and to 16 above kOneShot.
   bool takes(const Tensor& x, Reduce op) const;
-  /// Between 1 (2 in one trip) and kUnits blocks; 0: as measured. one_shot: as measured.
+  /// Between 1 (2 in one trip) and kUnits blocks, in one or two trips; 0: as measured, but `most` blocks at most in two trips.
   struct Shape {
     int blocks = 0;
     int trips = 0;
+    int most = PeerBlocks::kUnits;
   };
   void all_reduce(const Stream& s, const Tensor& x, Reduce op, Shape shape) const;
   void all_reduce(const Stream& s, const Tensor& x, Reduce op) const { all_reduce(s, x, op, {}); }

@@ -21,4 +21,8 @@ constexpr bool peers_are_faster(int size, std::int64_t bytes) {
   return bytes <= (size > 4 ? 64 * kib : size > 2 ? 8192 * kib : 16384 * kib);
 }
 
+/// Blocks of our kernels beside other work: each takes a multiprocessor from it. With 16 of them a step of ResNet-18 on two H200s (128 images each)
+/// takes 2.995 ms, with 32 3.014, with 64, which are fastest alone, 3.054.
+constexpr int kBlocksBeside = 16;
+
 }  // namespace hpcdl::comm
