@@ -1,7 +1,9 @@
 #!/bin/bash
 # Data-parallel training over a slow link: two ranks on two "hosts" (network namespaces of this machine, joined by a link of RATE), bucket sizes
 # against waiting for each tensor by itself. Needs root, iproute2 and Open MPI; makes its own namespaces and takes them away again.
-#   scripts/bench_ddp.sh [options of hpcdl bench ddp]         RATE=200mbit  HPCDL=build/release/hpcdl
+#   scripts/bench_ddp.sh [options of hpcdl bench ddp]         RATE=200mbit  HPCDL=build/release/hpcdl  THREADS=1, of each rank
+#   TORCH=PYTHON scripts/bench_ddp.sh [options of bench/peers/ddp_gloo.py]     the same in PyTorch: DistributedDataParallel over gloo. The Python
+#                                                             has torch, and HPCDL_MODULE says where our module lies (build/release/python)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rate=${RATE:-200mbit}
@@ -30,6 +32,15 @@ for side in a b; do
   ip -n "$tag$side" link set lo up
   ip netns exec "$tag$side" tc qdisc add dev "v$$$side" root tbf rate "$rate" burst 256kb latency 20ms
 done
+
+if [ -n "${TORCH:-}" ]; then
+  export MASTER_ADDR=10.78.0.1 MASTER_PORT=29577 WORLD_SIZE=2 HPCDL_THREADS="${THREADS:-1}"
+  torch=("$TORCH" -W ignore bench/peers/ddp_gloo.py --threads "${THREADS:-1}" "$@")
+  RANK=1 GLOO_SOCKET_IFNAME=v$$b ip netns exec "${tag}b" "${torch[@]}" &
+  RANK=0 GLOO_SOCKET_IFNAME=v$$a ip netns exec "${tag}a" "${torch[@]}"
+  wait $!
+  exit
+fi
 
 # mpirun starts the daemon of the other host through this: each namespace calls itself another host.
 cat > "$folder/agent" << AGENT
