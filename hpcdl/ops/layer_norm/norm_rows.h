@@ -109,12 +109,11 @@ NormRow<T> norm_backward_row(const NormBackward& o, std::int64_t r, std::int64_t
 /// Gradients of R rows together, so that gamma and the partial parameter gradients are read and written once for all.
 /// kStreamed: they go to dx alone, which is overwritten past the cache.
 template <class Isa, int R, bool kStreamed, class T, class P>
-void norm_backward_rows(const NormBackward& o, const NormRow<T>* rows, std::int64_t ahead, float* dgamma, float* dbeta, std::int64_t n) {
+void norm_backward_rows(const NormBackward& o, const NormRow<T>* rows, std::int64_t ahead, bool past_cache, float* dgamma, float* dbeta, std::int64_t n) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   const P* gamma = o.gamma.ptr<P>();
   const bool add_x = o.dx.accumulate(), add_res = o.dresidual.accumulate();
-  const bool past_cache = goes_past_cache(o.dx ? o.dx : o.dresidual);
   const auto put = [&](T* p, V v, bool add, auto k) {
     if (add) store(p, v + load<V>(p, k), k);
     else if (past_cache) stream(p, v, k);
@@ -153,7 +152,7 @@ void norm_backward_rows(const NormBackward& o, const NormRow<T>* rows, std::int6
   });
 }
 
-template <class Isa, bool Center, bool kStreamed, class T, class P> void norm_backward_chunk(const NormBackward& o, std::int64_t chunk) {
+template <class Isa, bool Center, bool kStreamed, class T, class P> void norm_backward_chunk(const NormBackward& o, std::int64_t chunk, bool past_cache) {
   const auto n = o.h.cols(), per = norm_chunk_rows(o.h.rows());
   const auto begin = chunk * per, end = begin + per < o.h.rows() ? begin + per : o.h.rows();
   float *dgamma = o.partial.ptr<float>() + chunk * 2 * n, *dbeta = dgamma + n;
@@ -165,11 +164,11 @@ template <class Isa, bool Center, bool kStreamed, class T, class P> void norm_ba
   auto r = begin;
   for (; r + R <= end; r += R) {
     for (int q = 0; q < R; ++q) rows[q] = norm_backward_row<Isa, Center, T, P>(o, r + q, ahead);
-    norm_backward_rows<Isa, R, kStreamed, T, P>(o, rows, ahead, dgamma, dbeta, n);
+    norm_backward_rows<Isa, R, kStreamed, T, P>(o, rows, ahead, past_cache, dgamma, dbeta, n);
   }
   for (; r < end; ++r) {
     rows[0] = norm_backward_row<Isa, Center, T, P>(o, r, 1);
-    norm_backward_rows<Isa, 1, kStreamed, T, P>(o, rows, 1, dgamma, dbeta, n);
+    norm_backward_rows<Isa, 1, kStreamed, T, P>(o, rows, 1, past_cache, dgamma, dbeta, n);
   }
   simd::stream_fence<Isa>();
 }
@@ -212,14 +211,15 @@ template <class Isa, class T> void norm_pass_through(Pool& pool, const NormBackw
 template <class Isa, bool Center> void norm_backward(Isa, Pool& pool, const NormBackward& o) {
   const auto n = o.h.cols();
   const auto chunks = o.dy ? norm_chunks(o.h.rows()) : 0;
+  const Grad& out = o.dx ? o.dx : o.dresidual;
+  const bool past_cache = out && goes_past_cache(out), streamed = past_cache && o.dx && !o.dx.accumulate() && !o.dresidual && !o.dh_in;
   visit_dtype(o.h.dtype(), [&]<class T>() {
     if (!o.dy) return norm_pass_through<Isa, T>(pool, o);
     visit_dtype(o.gamma.dtype(), [&]<class P>() {
-      const bool streamed = o.dx && !o.dx.accumulate() && !o.dresidual && !o.dh_in && goes_past_cache(o.dx);
       parallel_for(pool, chunks, kGrainElements / (n * norm_chunk_rows(o.h.rows()) + 1) + 1, [&](std::int64_t b, std::int64_t e) {
         for (auto c = b; c < e; ++c) {
-          if (streamed) norm_backward_chunk<Isa, Center, true, T, P>(o, c);
-          else norm_backward_chunk<Isa, Center, false, T, P>(o, c);
+          if (streamed) norm_backward_chunk<Isa, Center, true, T, P>(o, c, past_cache);
+          else norm_backward_chunk<Isa, Center, false, T, P>(o, c, past_cache);
         }
       });
     });
