@@ -226,12 +226,12 @@ TEST(GpuGroup, GivenUpWhileAPeerIsMissing) {
     const auto group = world.device_group();
     const Tensor x = rank.upload(std::vector<float>(100, 1.0f), DType::f32);
     if (world.rank() == 0) {
-      group->all_reduce(rank.stream, x, Reduce::sum, Algorithm::shared);  // rank 1 never comes
+      group->all_reduce(rank.stream, x, Reduce::sum, Algorithm::shared, false);  // rank 1 never comes
       group->give_up();
       rank.stream.synchronize();                                          // and yet this ends
       EXPECT_THROW(synchronize(world, rank.stream), PeerLost);
-      EXPECT_THROW(group->all_reduce(rank.stream, x, Reduce::sum, Algorithm::shared), PeerLost);
-      EXPECT_THROW(group->all_reduce(rank.stream, x, Reduce::sum, Algorithm::native), PeerLost);
+      EXPECT_THROW(group->all_reduce(rank.stream, x, Reduce::sum, Algorithm::shared, false), PeerLost);
+      EXPECT_THROW(group->all_reduce(rank.stream, x, Reduce::sum, Algorithm::native, false), PeerLost);
     } else {
       group->give_up();
     }
