@@ -104,7 +104,7 @@ void check(const Stream& s, CudaGroup& group, const HostExchange& host) {
   for (const auto a : {Algorithm::native, Algorithm::shared}) {
     for (std::int64_t i = 0; i < n; ++i) on_host.tensor.ptr<float>()[i] = static_cast<float>((host.rank + 1) * (i % 100));
     copy(s, x.tensor, on_host.tensor);
-    group.all_reduce(s, x.tensor, Reduce::sum, a);
+    group.all_reduce(s, x.tensor, Reduce::sum, a, false);
     copy(s, on_host.tensor, x.tensor);
     for (std::int64_t i = 0; i < n; ++i) {
       const float want = static_cast<float>(host.size * (host.size + 1) / 2 * (i % 100));
@@ -128,8 +128,8 @@ void run(const HostExchange& host, std::int64_t max_bytes) {
     for (std::int64_t i = 0; i < bytes / 2; ++i) ones.tensor.ptr<bf16>()[i] = bf16(0.01f * static_cast<float>(i % 251));
     copy(s, x.tensor, ones.tensor);
     std::vector<Variant> variants;
-    variants.push_back({"nccl", [&](const Stream& q, const Tensor& t) { group.all_reduce(q, t, Reduce::avg, Algorithm::native); }});
-    variants.push_back({"auto", [&](const Stream& q, const Tensor& t) { group.all_reduce(q, t, Reduce::avg, Algorithm::automatic); }});
+    variants.push_back({"nccl", [&](const Stream& q, const Tensor& t) { group.all_reduce(q, t, Reduce::avg, Algorithm::native, false); }});
+    variants.push_back({"auto", [&](const Stream& q, const Tensor& t) { group.all_reduce(q, t, Reduce::avg, Algorithm::automatic, false); }});
     if (bytes <= PeerBlocks::kTwoShot)
       for (const int trips : {1, 2})
         for (const int blocks : {1, 2, 4, 8, 16, 32, 64}) {
