@@ -4,10 +4,11 @@
     scripts/results_pages.py [--check]     --check changes nothing and fails when a page is not up to date
 
 README.md              the part between its markers: picture and short table
-docs/performance.md    docs/performance.in.md with  <!-- tables -->,  <!-- roofs machine -->  and  {{machine/file > key > key | format}}  filled in, and without
-                       what stands between  <!-- with machine/file -->  and  <!-- end -->  while there is no such file
-docs/lab.md            docs/lab.in.md, likewise with  <!-- output machine/file -->  replaced by bench/results/machine/file.txt, which a command printed
-docs/vision.md         docs/vision.in.md, likewise, and  <!-- table machine/file -->  by the table of that results file
+docs/NAME.md           docs/NAME.in.md, wherever there is one, with these filled in:
+                           {{machine/file > key > key | format}}   one number
+                           <!-- table machine/file -->             the table of a results file; <!-- tables --> all of them, <!-- roofs machine --> what memory allows
+                           <!-- output machine/file -->            bench/results/machine/file.txt, which a command printed
+                           <!-- with machine/file --> ... <!-- end -->   nothing while there is no such file
 docs/ratios.svg        the picture
 """
 
@@ -118,7 +119,7 @@ def pages():
     first = next(iter(everything.values()))
     return {
         ROOT / "README.md": f"{head}{BEGIN}\n" + "\n".join(summary(everything)) + f"\n{END}{rest.split(END)[1]}",
-        **{ROOT / "docs" / f"{name}.md": page(everything, name) for name in ("performance", "lab", "vision")},
+        **{ROOT / "docs" / f"{name}.md": page(everything, name) for name in sorted(p.name.removesuffix(".in.md") for p in (ROOT / "docs").glob("*.in.md"))},
         ROOT / "docs" / "ratios.svg": ratio_chart.svg(first, machine_of(first)),
     }
 
