@@ -6,7 +6,8 @@
 README.md              the part between its markers: picture and short table
 docs/NAME.md           docs/NAME.in.md, wherever there is one, with these filled in:
                            {{machine/file > key > key | format}}   one number
-                           <!-- table machine/file -->             the table of a results file; <!-- tables --> all of them, <!-- roofs machine --> what memory allows
+                           <!-- table machine/file [NAME] -->      the table of a results file, or NAME of page_tables.py made of it
+                           <!-- tables -->  <!-- roofs machine -->  all tables; what memory allows
                            <!-- output machine/file -->            bench/results/machine/file.txt, which a command printed
                            <!-- with machine/file --> ... <!-- end -->   nothing while there is no such file
 docs/ratios.svg        the picture
@@ -18,6 +19,7 @@ import re
 import sys
 
 import ratio_chart
+from page_tables import PAGE_TABLES, below
 from results_tables import TABLES, roofs, spread
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -47,16 +49,28 @@ def tables(everything):
     return "\n".join(lines).strip()
 
 
+def find(value, key):
+    if isinstance(value, dict):
+        return value[key]
+    wanted = [w.strip().split("=") for w in key.split(";")] if "=" in key else [("name", key)]
+    return next(v for v in value if all(str(v.get(k)) == w for k, w in wanted))
+
+
 def lookup(everything, path):
-    """"cpu-zen5/host > program > plan_ms > median | .1f": the rows of a file are meant where it has rows."""
+    """"cpu-zen5/host > program > plan_ms > median | .1f": the rows of a file are meant where it has rows. Of a list, "name" is the
+    row of that name, and "collective=all_reduce; bytes=4096" the first row of which that is true. The format is Python's, or MiB for bytes."""
     keys, _, form = path.partition("|")
     first, *rest = [k.strip() for k in keys.split(">")]
     machine, file = first.split("/")
-    value = everything[machine][file]
-    value = value.get("rows", value)
-    for key in rest:
-        value = value[key] if isinstance(value, dict) else next(v for v in value if v.get("name") == key)
-    return format(value, form.strip())
+    try:
+        value = everything[machine][file]
+        if rest[0] not in value:
+            value = value["rows"]
+        for key in rest:
+            value = find(value, key)
+    except (KeyError, StopIteration) as e:
+        raise SystemExit(f"results_pages: bench/results has nothing that is {{{{{path}}}}}") from e
+    return f"{value / 2**20:.0f} MiB" if form.strip() == "MiB" else format(value, form.strip())
 
 
 def page(everything, name):
@@ -68,7 +82,7 @@ def page(everything, name):
     text = re.sub(r"<!-- with (\S+)/(\S+) -->\n(.*?)<!-- end -->\n", lambda m: m[3] if m[2] in everything.get(m[1], {}) else "", text, flags=re.S)
     text = re.sub(r"\{\{(.+?)\}\}", lambda m: lookup(everything, m[1]), text)
     text = re.sub(r"<!-- output (\S+) -->", printed, text)
-    text = re.sub(r"<!-- table (\S+)/(\S+) -->", lambda m: "\n".join(TABLES[m[2]](everything[m[1]][m[2]])), text)
+    text = re.sub(r"<!-- table (\S+)/(\S+)(?: (\w+))? -->", lambda m: "\n".join((PAGE_TABLES[m[3]] if m[3] else TABLES[m[2]])(everything[m[1]][m[2]])), text)
     text = re.sub(r"<!-- roofs (\S+) -->", lambda m: "\n".join(roofs(everything[m[1]]["ops"])), text)
     return NOTE.format(f"{name}.in.md") + text.replace("<!-- tables -->", tables(everything))
 
