@@ -5,6 +5,7 @@ import math
 
 WIDTH, ROW, LEFT, RIGHT, TOP = 940, 22, 300, 130, 74
 LOW, HIGH = 0.5, 32.0  # of the logarithmic axis
+PEERS = {"torch.compile": "torch.compile", "torch, oneDNN packed, fused": "oneDNN, packed and fused"}
 AHEAD, LEVEL, BEHIND = "#0f766e", "#64748b", "#b45309"  # within 3 % of a tie is no win and no loss
 
 
@@ -22,9 +23,10 @@ def bars(results):
         for name, side in row["sides"].items():
             if "ratio" in side and "untuned" not in name:
                 dtype = "bf16" if name.endswith("bf16") else "f32"
-                yield "training step, GPT-2 124M", f"{case} {dtype}", side["ratio"], name.removesuffix("-bf16").replace("torch", "PyTorch")
+                tokens = "{} x {} tokens".format(*(word[1:] for word in case.split()))
+                yield "training step, GPT-2 124M", f"{tokens}, {dtype}", side["ratio"], name.removesuffix("-bf16").replace("torch", "PyTorch").replace("-clip", ", clipping")
     for row in results.get("ops", {}).get("rows", {}).values():
-        peer = row["best_peer"].removeprefix("torch").strip(" .,") or "eager"
+        peer = PEERS.get(row["best_peer"], row["best_peer"].replace("torch", "PyTorch", 1).replace(",", "", 1))
         yield "kernels against the best way PyTorch has", f"{row['op']} {row['shape']} {row['dtype']}", row["ratio"], peer
     for case, row in results.get("int4", {}).get("rows", {}).items():
         yield "INT4 decoding against ggml", case, row["ratios"]["ggml, same bits"], "Q4_0 repacked"

@@ -3,11 +3,11 @@
 
     scripts/results_pages.py [--check]     --check changes nothing and fails when a page is not up to date
 
-README.md              the part between its markers: picture and short table
+README.md              the part between its markers: picture, short tables, and what is below its bar
 docs/NAME.md           docs/NAME.in.md, wherever there is one, with these filled in:
                            {{machine/file > key > key | format}}   one number
                            <!-- table machine/file [NAME] -->      the table of a results file, or NAME of page_tables.py made of it
-                           <!-- tables -->  <!-- roofs machine -->  all tables; what memory allows
+                           <!-- tables -->  <!-- below -->  <!-- roofs machine -->   all tables; what is below its bar or behind a peer; what memory allows
                            <!-- output machine/file -->            bench/results/machine/file.txt, which a command printed
                            <!-- with machine/file --> ... <!-- end -->   nothing while there is no such file
 docs/ratios.svg        the picture
@@ -19,8 +19,8 @@ import re
 import sys
 
 import ratio_chart
-from page_tables import PAGE_TABLES, below
-from results_tables import TABLES, roofs, spread
+from page_tables import PAGE_TABLES, below, step_summary
+from results_tables import TABLES, roofs
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "bench" / "results"
@@ -41,6 +41,8 @@ def machine_of(results):
 def tables(everything):
     lines = []
     for name, results in everything.items():
+        if not results.keys() & TABLES.keys():
+            continue
         m = machine_of(results)
         lines += ["", f"### {m.get('gpu') or m['cpu']} (`bench/results/{name}`), {m['threads']} threads, {m['date']}"]
         for file, make in TABLES.items():
@@ -84,53 +86,67 @@ def page(everything, name):
     text = re.sub(r"<!-- output (\S+) -->", printed, text)
     text = re.sub(r"<!-- table (\S+)/(\S+)(?: (\w+))? -->", lambda m: "\n".join((PAGE_TABLES[m[3]] if m[3] else TABLES[m[2]])(everything[m[1]][m[2]])), text)
     text = re.sub(r"<!-- roofs (\S+) -->", lambda m: "\n".join(roofs(everything[m[1]]["ops"])), text)
-    return NOTE.format(f"{name}.in.md") + text.replace("<!-- tables -->", tables(everything))
+    text = text.replace("<!-- tables -->", tables(everything)).replace("<!-- below -->", "\n".join(missed(everything)))
+    return NOTE.format(f"{name}.in.md") + text
 
 
 def groups_of(rows):
-    """The least, the middle and the largest ratio of every group of (group, case, ratio)."""
-    yield "\n| against | cases | least | median | most |\n|---|---|---|---|---|"
+    """The least, the middle and the largest ratio of every group of (group, ratio)."""
+    yield "\n| ours is faster by | cases | least | middle | most |\n|---|---|---|---|---|"
     groups = {}
-    for group, case, ratio in rows:
-        groups.setdefault(group, []).append((ratio["median"], ratio, case))
+    for group, ratio in rows:
+        groups.setdefault(group, []).append(ratio)
     for group, found in groups.items():
-        found.sort(key=lambda r: r[0])
-        low, middle, high = found[0], found[len(found) // 2], found[-1]
-        cell = lambda r: f"{spread(r[1])} {r[2]}"
-        yield f"| {group} | {len(found)} | {cell(low)} | {middle[0]:.2f} | {cell(high)} |"
+        found.sort()
+        yield f"| {group} | {len(found)} | {found[0]:.2f} | **{found[len(found) // 2]:.2f}** | {found[-1]:.2f} |"
 
 
 def of_gpu(data):
-    """(group, case, ratio) of bench/gpu/bars.py, intervals as spreads."""
+    """(group, ratio) of bench/gpu/bars.py; the copy that is the roof of what memory bounds comes last."""
+    compared = [b for b in data["bars"] if b["ratio"] and b["goal"] is not None and not b["peer"].startswith("copy")]
+    for b in compared:
+        kernels = b["section"] in ("vector add", "softmax", "memory-bound")
+        what = f"{b['section']}, {b['case']}" if b["case"] == "peak memory" else b["section"]
+        yield "what memory bounds, than the best of eager PyTorch, torch.compile and Triton" if kernels else f"{what}, than {b['peer']}", b["ratio"]["median"]
     for b in data["bars"]:
-        if not b["ratio"] or b["goal"] is None:
-            continue
-        group = "a copy of as many bytes" if b["peer"].startswith("copy") else "eager PyTorch, torch.compile, Triton"
-        if b["section"] not in ("vector add", "softmax", "memory-bound"):
-            group = f"{b['section']}: {b['peer']}"
-        yield group, b["case"], {"median": b["ratio"]["median"], "min": b["ratio"]["low"], "max": b["ratio"]["high"]}
+        if b["ratio"] and b["goal"] is not None and b["section"] != "INT4" and b["peer"].startswith("copy"):
+            yield "what memory bounds, than a copy of as many bytes", b["ratio"]["median"]
+
+
+def missed(everything, bars_only=False):
+    """A table of what is below its bar on each machine, or behind a peer where no bar was set."""
+    yield "| | ours is faster by | asked for |\n|---|---|---|"
+    for results in everything.values():
+        rows = [(what, ratio or 0, goal) for what, ratio, goal in below(results) if goal is not None or not bars_only]
+        if rows:
+            yield f"| **{short_name(results)}** | | |"
+        for what, ratio, goal in sorted(rows, key=lambda r: r[1] / (r[2] or 1)):
+            yield f"| {what} | {f'{ratio:.2f}' if ratio else 'not measured'} | {'' if goal is None else f'{goal:.2f}'} |"
+
+
+def short_name(results):
+    m = machine_of(results)
+    return m.get("gpu") or f"{m['cpu']}, {m['threads']} threads"
 
 
 def summary(everything):
-    """The short table of the README: the training step, and the least and largest ratio of every group."""
-    yield "![How many times faster than each peer](docs/ratios.svg)"
-    for name, results in everything.items():
-        m = machine_of(results)
-        head = f"\n{m.get('gpu') or m['cpu']}, {m['threads']} threads, {m['date']}; all rows in [docs/performance.md](docs/performance.md).\n"
+    """What the README shows: the picture, the training step, the least, middle and largest ratio of every group, and every bar that is missed."""
+    for results in everything.values():
         if "gpt2_step" in results:
-            yield head
-            yield from TABLES["gpt2_step"](results["gpt2_step"])
-            yield from groups_of((group, case, ratio) for group, case, ratio, _ in ratio_chart.bars(results) if not group.startswith("training"))
-        elif "bars" in results:
-            yield head.rstrip("\n").replace(f", {m['threads']} threads", "")
+            yield f"### {short_name(results)}, {machine_of(results)['date']}\n\n![How many times faster than each peer](docs/ratios.svg)\n"
+            yield from step_summary(results["gpt2_step"])
+        if "bars" in results:
+            yield f"\n### {short_name(results)}, {machine_of(results)['date']}"
             yield from groups_of(of_gpu(results["bars"]))
+    yield "\n### Below its bar\n"
+    yield from missed(everything, bars_only=True)
 
 
 def pages():
     everything = load()
     readme = (ROOT / "README.md").read_text()
     head, rest = readme.split(BEGIN)
-    first = next(iter(everything.values()))
+    first = next(results for results in everything.values() if "ops" in results)
     return {
         ROOT / "README.md": f"{head}{BEGIN}\n" + "\n".join(summary(everything)) + f"\n{END}{rest.split(END)[1]}",
         **{ROOT / "docs" / f"{name}.md": page(everything, name) for name in sorted(p.name.removesuffix(".in.md") for p in (ROOT / "docs").glob("*.in.md"))},

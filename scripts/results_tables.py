@@ -20,9 +20,10 @@ def ops(data):
                f"{spread(row['ratio'])} {row['best_peer'].removeprefix('torch').strip(' .,') or 'eager'} | {untuned} | {copy} |")
 
 
-# What was asked of the memory-bound cases, times tuned PyTorch, and how many bytes they move for each that their copy moves.
+# What was asked of the memory-bound cases, times tuned PyTorch, and how many bytes they move for each that their copy moves (None: no copy of theirs).
 ASKED = {"softmax 4096x32768 f32": (1.25, 1), "softmax 4096x1024 f32": (2, 1), "layer_norm 8192x768 fwd+bwd": (1.7, 2.5),
-         "layer_norm 8192x4096 fwd+bwd": (1.7, 2.5), "bias_gelu 8192x3072 f32": (1.5, 1), "cross_entropy 1024x50304 f32": (1.5, 1.5)}
+         "layer_norm 8192x4096 fwd+bwd": (1.7, 2.5), "bias_gelu 8192x3072 f32": (1.5, 1), "cross_entropy 1024x50304 f32": (1.5, 1.5),
+         "adamw GPT-2 124M": (1.5, None)}
 
 
 def roofs(data):
@@ -30,6 +31,8 @@ def roofs(data):
     yield "| bound by memory | asked of PyTorch's best way | measured | at the roof | share of the roof |"
     yield "|---|---|---|---|---|"
     for case, (asked, moved) in ASKED.items():
+        if moved is None:
+            continue
         row = data["rows"][case]
         ms = {name: s["median_ms"] for name, s in row["sides"].items()}
         roof = moved * ms["streaming copy"]
