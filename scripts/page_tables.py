@@ -93,4 +93,25 @@ def below(results):
             yield f"INT4 {case}, against ggml", row["ratios"]["ggml, same bits"]["median"], None
 
 
-PAGE_TABLES = {f.__name__: f for f in (sweep, all_reduce, exchange)}
+def errors(data):
+    """errors.json of bench/errors.py."""
+    number = lambda x: "" if x is None else f"{x:.2g}"
+    yield "| | type | error | rounding alone | PyTorch's error | largest, of what is allowed |\n|---|---|---|---|---|---|"
+    for r in data["rows"]:
+        yield f"| {r['name']} | {r['dtype']} | {number(r['rms'])} | {number(r['rounding'])} | {number(r['torch'])} | {r['share']:.2f} |"
+
+
+def int4_errors(data):
+    yield "| | weights | results, by rounded activations |\n|---|---|---|"
+    for r in data["int4"]:
+        yield f"| {r['name']} | {100 * r['weights']:.1f} % | {100 * r['activations']:.2f} % |"
+
+
+def loader(data):
+    """loader.json of bench/images_bench."""
+    yield "| one worker of the loader | images a second | |\n|---|---|---|"
+    for name, r in data["rows"].items():
+        yield f"| {name.split('worker, ')[1]} | {r['images_per_second']:,.0f} | {r['lowest']:,.0f} to {r['highest']:,.0f} |"
+
+
+PAGE_TABLES = {f.__name__: f for f in (sweep, all_reduce, exchange, errors, int4_errors, loader)}

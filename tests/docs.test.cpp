@@ -1,4 +1,5 @@
-// The code that the documents quote is the code that is built: every block under `<!-- quote FILE -->` must stand in FILE.
+// The code that the documents quote is the code that is built: every block under `<!-- quote FILE -->` must stand in
+// FILE.
 
 #include <gtest/gtest.h>
 
@@ -6,6 +7,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -28,26 +30,52 @@ TEST(docs, quote_code_that_exists) {
       ASSERT_NE(end, std::string::npos);
       const std::string file = text.substr(at + mark.size(), end - at - mark.size());
       const std::string code = text.substr(begin, text.find("```", begin) - begin);
-      EXPECT_NE(read(root / file).find(code), std::string::npos) << entry.path().filename() << " quotes what is not in " << file << ":\n" << code;
+      EXPECT_NE(read(root / file).find(code), std::string::npos)
+          << entry.path().filename() << " quotes what is not in " << file << ":\n"
+          << code;
       at = begin;
     }
   }
   EXPECT_GT(quotes, 0);
 }
 
-// Every file that a document names in backquotes is there.
+std::vector<fs::path> pages() {
+  const fs::path root = HPCDL_SOURCE_DIR;
+  std::vector<fs::path> found = {root / "README.md", root / "CONTRIBUTING.md"};
+  for (const auto& entry : fs::directory_iterator(root / "docs"))
+    if (entry.path().extension() == ".md") found.push_back(entry.path());
+  return found;
+}
+
+// Every file that a page names in backquotes is there.
 TEST(docs, name_files_that_exist) {
   const fs::path root = HPCDL_SOURCE_DIR;
-  for (const char* document : {"README.md", "CONTRIBUTING.md", "docs/tour.md", "docs/adding_an_op.md", "docs/numerics.md", "docs/lab.md", "docs/distributed.md", "docs/troubleshooting.md"}) {
-    const std::string text = read(root / document);
-    EXPECT_FALSE(text.empty()) << document << " is missing";
-    for (const char* top : {"`hpcdl/", "`docs/", "`tests/", "`scripts/", "`bench/", "`cli/", "`cmake/"})
+  for (const auto& page : pages()) {
+    const std::string text = read(page);
+    EXPECT_FALSE(text.empty()) << page << " is missing";
+    for (const char* top :
+         {"`hpcdl/", "`docs/", "`tests/", "`scripts/", "`bench/", "`cli/", "`cmake/", "`examples/", "`python/"})
       for (std::size_t at = 0; (at = text.find(top, at)) != std::string::npos; ++at) {
         const std::string name = text.substr(at + 1, text.find_first_of("`: \n", at + 1) - at - 1);
         if (name.find_first_of("<*{") != std::string::npos) continue;
-        EXPECT_TRUE(fs::exists(root / name)) << document << " names " << name;
+        EXPECT_TRUE(fs::exists(root / name)) << page.filename() << " names " << name;
       }
   }
+}
+
+// Every link and picture of a page leads somewhere.
+TEST(docs, link_to_files_that_exist) {
+  int links = 0;
+  for (const auto& page : pages()) {
+    const std::string text = read(page);
+    for (std::size_t at = 0; (at = text.find("](", at)) != std::string::npos; ++at) {
+      const std::string target = text.substr(at + 2, text.find_first_of(")#\n ", at + 2) - at - 2);
+      if (target.empty() || target.find(':') != std::string::npos || text[at + 2 + target.size()] != ')') continue;
+      EXPECT_TRUE(fs::exists(page.parent_path() / target)) << page.filename() << " links to " << target;
+      ++links;
+    }
+  }
+  EXPECT_GT(links, 10);
 }
 
 }  // namespace

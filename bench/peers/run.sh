@@ -19,4 +19,7 @@ for context in 64 256; do "${python:-python3}" bench/peers/gpt2_step.py --contex
 machine=$("${python:-python3}" -c 'import sys; sys.path.insert(0, "bench/peers"); import common; print(common.results_file("gemm"))')
 build/bench/gemm --json "$machine"
 { build/bench/program_bench; build/bench/load_bench; } | "${python:-python3}" bench/peers/collect.py host
+build/bench/images_bench | "${python:-python3}" bench/peers/collect.py loader
+[[ -z $python ]] || "$python" -W ignore bench/errors.py --json "$(dirname "$machine")/errors.json"
+HPCDL=build/release/hpcdl scripts/trouble_outputs.sh "$(dirname "$machine")"
 "${python:-python3}" scripts/results_pages.py
