@@ -3,7 +3,7 @@
 # kernels, the main job end to end, probe, verify, roofline and profile of the lab, and the bench; where a Python with PyTorch is, the
 # module's tests and every bar beside PyTorch, too. Ends with one table. On 16 cores "tests" take eight minutes and "bars" seven, of which the
 # build, which the second of them finds done, is two and a half.
-#   scripts/gpu.sh [FOLDER [all|tests|bars]]   logs, probe.json, roofline.*, gpt2_trace.json.gz, bench.json and bars.json go to FOLDER (build/gpu)
+#   scripts/gpu.sh [FOLDER [all|tests|bars]]   logs, probe.json, roofline.*, gpt2_trace.json.gz, bench.json, bars.json and errors.json go to FOLDER (build/gpu)
 #   HPCDL_BENCH_PYTHON                         a Python with torch (otherwise python3)
 #   HPCDL_BUILT=1                              build/cuda and build/bench were carried here, the module for this Python: no compiler is needed
 set -uo pipefail
@@ -147,6 +147,7 @@ if build; then
     bars=("$python" -W ignore bench/gpu/bars.py)
     step bars timeout 300 "${bars[@]}" --only add,softmax,ops,relu,gemm,conv,attention,int4,step --seconds 0.4 --json "$out/bars.json"
     step images timeout 240 "${bars[@]}" --only image --json "$out/bars.json"
+    step errors env HPCDL_MODULE=build/cuda/python timeout 60 "$python" -W ignore bench/errors.py --device cuda --json "$out/errors.json"
     step conv_alone env HPCDL_CONV=own timeout 60 "${bars[@]}" --only conv --no-compile --seconds 0.1 --json "$out/bars_conv_own.json"
     cat "$out"/{bars,images,conv_alone}.log
   fi
