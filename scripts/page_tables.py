@@ -95,7 +95,7 @@ def below(results):
 
 def errors(data):
     """errors.json of bench/errors.py."""
-    number = lambda x: "" if x is None else f"{x:.2g}"
+    number = lambda x: "" if x is None else f"{x:.2e}"
     yield "| | type | error | rounding alone | PyTorch's error | largest, of what is allowed |\n|---|---|---|---|---|---|"
     for r in data["rows"]:
         yield f"| {r['name']} | {r['dtype']} | {number(r['rms'])} | {number(r['rounding'])} | {number(r['torch'])} | {r['share']:.2f} |"
