@@ -33,7 +33,7 @@ function(hpcdl_link_cuda target)
   find_path(HPCDL_CUDNN_HEADERS cudnn_graph.h PATHS ${CUDAToolkit_INCLUDE_DIRS})  # likewise: convolutions; version 9 is the first with this header
   if(HPCDL_CUDNN_HEADERS)
     set(folder ${PROJECT_SOURCE_DIR}/hpcdl)
-    set_source_files_properties(${folder}/ops/conv2d/cudnn_plan.cpp ${folder}/ops/conv2d/cudnn_conv.cu ${folder}/lab/doctor/findings.cpp
+    set_source_files_properties(${folder}/cuda/cudnn_plan.cpp ${folder}/ops/conv2d/cudnn_plan.cpp ${folder}/ops/conv2d/cudnn_conv.cu ${folder}/lab/doctor/findings.cpp
       TARGET_DIRECTORY ${target} PROPERTIES COMPILE_DEFINITIONS HPCDL_CUDNN=1 INCLUDE_DIRECTORIES ${HPCDL_CUDNN_HEADERS})
   else()
     message(STATUS "no cudnn_graph.h: convolutions run on our own kernels alone")

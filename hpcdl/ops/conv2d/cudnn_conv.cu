@@ -4,7 +4,6 @@
 
 #include <array>
 #include <map>
-#include <mutex>
 
 #include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/conv2d/cudnn_plan.h"
@@ -15,18 +14,6 @@ namespace {
 
 constexpr std::size_t kBytes = kWorkspaceBytes - kConvWeightBytes;
 
-/// Lets the library load what it needs at a first use while the stream is being captured.
-class Relaxed {
- public:
-  Relaxed() { check(cudaThreadExchangeStreamCaptureMode(&mode_), "cudaThreadExchangeStreamCaptureMode"); }
-  ~Relaxed() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  Relaxed(const Relaxed&) = delete;
-  Relaxed& operator=(const Relaxed&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
 using Key = std::array<std::int64_t, 13>;
 Key key_of(const Conv& c) {
   const auto& s = c.shape;
@@ -35,28 +22,13 @@ Key key_of(const Conv& c) {
   return {bits, s.n, s.h, s.w, s.i, s.oh, s.ow, s.o, s.kh, s.kw, s.stride, s.pad, s.dilation};
 }
 
-/// Of one GPU; neither is ever destroyed: captured work may hold the library's kernels.
-struct OfDevice {
-  cudnnHandle_t handle = nullptr;
-  std::map<Key, std::optional<cudnn::Plan>> plans;
-};
-
-std::mutex mutex;  // a handle serves one call at a time
-
-OfDevice& of(const Stream& s) {
-  static auto* const all = new std::map<int, OfDevice>();
-  OfDevice& d = (*all)[s.device().index];
-  if (!d.handle) {
-    const OnDevice on(s.device());
-    cudnn::check(cudnn::Library::get().create(&d.handle), "cudnnCreate");
-  }
-  return d;
-}
-
-const std::optional<cudnn::Plan>& plan(OfDevice& d, const Conv& c) {
+/// Never destroyed: captured work may hold the library's kernels.
+const std::optional<cudnn::Plan>& plan(const Stream& s, const cudnn::Session& session, const Conv& c) {
+  static auto* const all = new std::map<int, std::map<Key, std::optional<cudnn::Plan>>>();
+  auto& plans = (*all)[s.device().index];
   const Key key = key_of(c);
-  if (const auto known = d.plans.find(key); known != d.plans.end()) return known->second;
-  return d.plans.emplace(key, cudnn::plan_of(c, d.handle, static_cast<std::int64_t>(kBytes))).first->second;
+  if (const auto known = plans.find(key); known != plans.end()) return known->second;
+  return plans.emplace(key, cudnn::plan_of(c, {.handle = session.handle()}, static_cast<std::int64_t>(kBytes))).first->second;
 }
 
 /// What cuDNN is asked in place of c: a f32 weight beside 16-bit images is given to it as a copy in their type.
@@ -72,18 +44,13 @@ Conv asked(const Conv& c) {
 bool fits_cudnn(Stream& s, const Conv& c) {
   const Conv a = asked(c);
   if (!cudnn::expressible(a) || !cudnn::Library::get().whole) return false;
-  const std::lock_guard lock(mutex);
-  const Relaxed relaxed;
-  return plan(of(s), a).has_value();
+  return plan(s, cudnn::Session(s), a).has_value();
 }
 
 void run_cudnn(Stream& s, const Conv& given) {
   const Conv c = with_weight_copied(s, given);
-  const std::lock_guard lock(mutex);
-  const Relaxed relaxed;
-  const auto& library = cudnn::Library::get();
-  OfDevice& d = of(s);
-  const auto& planned = plan(d, c);
+  cudnn::Session session(s);
+  const auto& planned = plan(s, session, c);
   require(planned.has_value(), "conv2d", "cuDNN has no way to compute this convolution: fits_cudnn() says so first");
   std::vector<std::int64_t> ids;
   std::vector<void*> places;
@@ -93,14 +60,7 @@ void run_cudnn(Stream& s, const Conv& given) {
   if (c.pass != ConvPass::forward) add(cudnn::kDy, c.dy.data);
   if (c.bias.data) add(cudnn::kBias, c.bias.data);
   add(cudnn::kOut, c.out);
-  cudnn::Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-  pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids);
-  pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, static_cast<std::int64_t>(places.size()), places.data());
-  void* scratch = static_cast<std::byte*>(workspace(s)) + kConvWeightBytes;
-  pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, scratch);
-  pack.finalize();
-  cudnn::check(library.set_stream(d.handle, queue(s)), "cudnnSetStream");
-  cudnn::check(library.execute(d.handle, planned->plan.raw(), pack.raw()), "cudnnBackendExecute");
+  session.run(s, *planned, ids, places, static_cast<std::byte*>(workspace(s)) + kConvWeightBytes);
 }
 
 }  // namespace hpcdl::cuda

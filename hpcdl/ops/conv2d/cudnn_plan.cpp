@@ -2,39 +2,10 @@
 
 #include "hpcdl/ops/conv2d/cudnn_plan.h"
 
-#include <dlfcn.h>
-
-#include <algorithm>
-#include <cstdlib>
-#include <iterator>
+#include <cstdint>
 
 namespace hpcdl::cuda::cudnn {
 namespace {
-
-Library load() {
-  Library l;
-  const char* path = std::getenv("HPCDL_CUDNN_LIBRARY");
-  void* so = ::dlopen(path ? path : "libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
-  require(so || !path, "conv2d", "HPCDL_CUDNN_LIBRARY names no library that can be loaded: {}", path ? path : "");
-  if (!so) return l;
-  l.whole = true;
-  const auto find = [&]<class F>(F& f, const char* name) {
-    f = reinterpret_cast<F>(::dlsym(so, name));
-    l.whole = l.whole && f;
-  };
-  find(l.create, "cudnnCreate");
-  find(l.set_stream, "cudnnSetStream");
-  find(l.error_string, "cudnnGetErrorString");
-  find(l.create_descriptor, "cudnnBackendCreateDescriptor");
-  find(l.destroy_descriptor, "cudnnBackendDestroyDescriptor");
-  find(l.finalize, "cudnnBackendFinalize");
-  find(l.set_attribute, "cudnnBackendSetAttribute");
-  find(l.get_attribute, "cudnnBackendGetAttribute");
-  find(l.execute, "cudnnBackendExecute");
-  return l;
-}
-
-cudnnDataType_t type_of(DType d) { return d == DType::bf16 ? CUDNN_DATA_BFLOAT16 : d == DType::f16 ? CUDNN_DATA_HALF : CUDNN_DATA_FLOAT; }
 
 /// `dims` in cuDNN's order (N, C, H, W), which lie as (N, H, W, C). Virtual: between two operations, in no memory.
 Descriptor tensor(Id id, DType type, const std::vector<std::int64_t>& dims, bool is_virtual = false) {
@@ -121,15 +92,10 @@ std::vector<Descriptor> operations(const Conv& c) {
   return ops;
 }
 
-/// Engines that would break a promise: other bits in the next run, sums or operands of less precision, larger errors than a plain sum's. And those that
-/// leave the tensor cores alone where 16-bit operands ask for them: what the library thinks best of a kernel of one pixel takes ten times as long.
-enum class Engine { refused, slow, good };
-Engine judge(const Descriptor& config, const Conv& c) {
-  Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-  cudnnBackendDescriptor_t raw = engine.raw();
-  std::int64_t count = 0;
-  check(Library::get().get_attribute(config.raw(), CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw), "the engine of a choice");
-  const auto notes = engine.get<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
+/// Refused are engines that would break a promise: other bits in the next run, sums or operands of less precision, larger errors than a plain sum's. Slow
+/// are those that leave the tensor cores alone where 16-bit operands ask for them: what the library thinks best of a kernel of one pixel takes ten times as
+/// long.
+Engine judge(std::span<const cudnnBackendNumericalNote_t> notes, const Conv& c) {
   bool tensor_cores = false;
   for (const auto note : notes) {
     if (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE) tensor_cores = true;
@@ -139,45 +105,7 @@ Engine judge(const Descriptor& config, const Conv& c) {
   return tensor_cores ? Engine::good : Engine::slow;
 }
 
-/// The library's choices, best first.
-std::vector<Descriptor> choices(const Descriptor& graph, cudnnBackendHeurMode_t mode, [[maybe_unused]] const Descriptor* device) {
-  constexpr int kMost = 24;
-  Descriptor heuristic(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-  heuristic.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
-  heuristic.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode);
-#if CUDNN_VERSION >= 90800
-  if (device) heuristic.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *device);
-#endif
-  std::vector<Descriptor> found;
-  if (!heuristic.try_finalize()) return found;
-  std::vector<cudnnBackendDescriptor_t> raw;
-  for (int i = 0; i < kMost; ++i) found.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR), raw.push_back(found.back().raw());
-  std::int64_t count = 0;
-  if (Library::get().get_attribute(heuristic.raw(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, kMost, &count, raw.data()) != CUDNN_STATUS_SUCCESS) count = 0;
-  found.erase(found.begin() + std::min<std::int64_t>(count, kMost), found.end());
-  return found;
-}
-
-/// The plan of a choice, unless it cannot be made or wants more than `most` bytes.
-std::optional<Plan> finished(const Descriptor& config, cudnnHandle_t handle, std::int64_t most, [[maybe_unused]] const Descriptor* device) {
-  Plan p{Descriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)};
-  if (handle) p.plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, handle);
-#if CUDNN_VERSION >= 90800
-  if (device) p.plan.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *device);
-#endif
-  p.plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
-  if (!p.plan.try_finalize()) return std::nullopt;
-  p.workspace = p.plan.get<std::int64_t>(CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1).at(0);
-  if (p.workspace > most) return std::nullopt;
-  return p;
-}
-
 }  // namespace
-
-const Library& Library::get() {
-  static const Library library = load();
-  return library;
-}
 
 bool expressible(const Conv& c) {
   const auto plain = [&](const ConvOperand& o) { return !o.data || (o.dtype == c.compute && reinterpret_cast<std::uintptr_t>(o.data) % 16 == 0); };
@@ -186,20 +114,8 @@ bool expressible(const Conv& c) {
   return c.shape.pixels() > 0 && reads && c.out_dtype == c.compute && reinterpret_cast<std::uintptr_t>(c.out) % 16 == 0;
 }
 
-std::optional<Plan> plan_of(const Conv& c, cudnnHandle_t handle, std::int64_t most, [[maybe_unused]] const Descriptor* device) {
-  const auto ops = operations(c);
-  std::vector<cudnnBackendDescriptor_t> raw;
-  for (const auto& op : ops) raw.push_back(op.raw());
-  Descriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-  graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<std::int64_t>(raw.size()), raw.data());
-  if (handle) graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, handle);
-  if (!graph.try_finalize()) return std::nullopt;
-  for (const auto wanted : {Engine::good, Engine::slow})
-    for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK})
-      for (const Descriptor& config : choices(graph, mode, device))
-        if (judge(config, c) == wanted)
-          if (auto p = finished(config, handle, most, device)) return p;
-  return std::nullopt;
+std::optional<Plan> plan_of(const Conv& c, const Target& target, std::int64_t most) {
+  return plan_of(operations(c), target, most, [&](std::span<const cudnnBackendNumericalNote_t> notes) { return judge(notes, c); });
 }
 
 }  // namespace hpcdl::cuda::cudnn

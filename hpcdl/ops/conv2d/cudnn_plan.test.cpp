@@ -39,7 +39,7 @@ class CudnnPlan : public ::testing::Test {
     device->set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, static_cast<std::int64_t>(kH200.size()), kH200.data());
     if (!device->try_finalize()) GTEST_SKIP() << "this cuDNN does not plan for a GPU that is elsewhere";
   }
-  bool plans(const Conv& c) { return cudnn::expressible(c) && cudnn::plan_of(c, nullptr, kMost, &*device).has_value(); }
+  bool plans(const Conv& c) { return cudnn::expressible(c) && cudnn::plan_of(c, {.device = &*device}, kMost).has_value(); }
   std::optional<cudnn::Descriptor> device;
 };
 

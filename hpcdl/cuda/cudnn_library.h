@@ -14,6 +14,7 @@
 namespace hpcdl::cuda::cudnn {
 
 struct Library {
+  decltype(&::cudnnGetVersion) version = nullptr;
   decltype(&::cudnnCreate) create = nullptr;
   decltype(&::cudnnSetStream) set_stream = nullptr;
   decltype(&::cudnnGetErrorString) error_string = nullptr;
@@ -30,7 +31,7 @@ struct Library {
 };
 
 inline void check(cudnnStatus_t status, const char* call) {
-  if (status != CUDNN_STATUS_SUCCESS) [[unlikely]] fail("conv2d", "{} failed: {}", call, Library::get().error_string(status));
+  if (status != CUDNN_STATUS_SUCCESS) [[unlikely]] fail("cudnn", "{} failed: {}", call, Library::get().error_string(status));
 }
 
 /// Owner of a backend descriptor.
