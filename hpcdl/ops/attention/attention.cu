@@ -24,7 +24,7 @@ thread_local List found;
 /// tiles of a small problem. H200, us (two | three), 64 wide: 64 x 12 x 1024 causal 326 | 348, all keys 510 | 467, 2 x 16 x 8192 causal 660 | 566,
 /// 4 x 12 x 1024 all keys 34 | 42.
 bool prefers_three(const Stream& s, const Attend& c) {
-  if (c.width() != 64 || (c.q[1] < 2048 && (c.args.causal || c.args.cached))) return false;
+  if (c.width() > 64 || (c.q[1] < 2048 && (c.args.causal || c.args.cached))) return false;
   const auto length = [&](std::int64_t queries) {  // of all rounds, in queries
     const std::int64_t tiles = c.q[0] * c.args.heads * ((c.q[1] + queries - 1) / queries), at_once = multiprocessors(s);
     return (tiles + at_once - 1) / at_once * queries;

@@ -28,7 +28,7 @@ struct BackwardProblem {
   float* sums = nullptr;         // dq so far, in the order of the accumulators' registers
   unsigned* turns = nullptr;     // (B * H, tiles of queries, 2 warpgroups): pieces added so far
   unsigned* ticket = nullptr;    // pieces handed out so far
-  int batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0;
+  int batch = 0, heads = 0, kv_heads = 0, queries = 0, keys = 0, width = 0;
   bool causal = false;
   float scale = 0;
   bool ascending = false;  // pieces in the order of their keys, queries from the last
@@ -210,9 +210,9 @@ __device__ inline void quad_transpose(unsigned (&v)[4]) {
     else v[i + 2] = got;
   }
 }
-/// scale * an accumulator of 64 rows, the first of which is `token`, to columns [column, column + 2 kCount) of a gradient.
+/// scale * an accumulator of 64 rows, the first of which is `token`, to columns [column, column + 2 kCount) of a gradient that has `tokens` x `width`.
 template <class T, int kCount>
-__device__ void put_gradient(const Heads& to, const float (&d)[kCount], float scale, int sequence, int head, int token, int column, int tokens) {
+__device__ void put_gradient(const Heads& to, const float (&d)[kCount], float scale, int sequence, int head, int token, int column, int tokens, int width) {
   const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane / 4;
   if (!to.data) return;
   T* data = static_cast<T*>(to.data) + sequence * to.batch + head * to.head + column;
@@ -225,7 +225,7 @@ __device__ void put_gradient(const Heads& to, const float (&d)[kCount], float sc
       for (int j = 0; j < 4; ++j) v[j] = pack_pair<T>(d[16 * c + 4 * j + 2 * h] * scale, d[16 * c + 4 * j + 2 * h + 1] * scale);
       quad_transpose(v);
       const int at = token + row + 8 * h;
-      if (at >= tokens) continue;
+      if (at >= tokens || column + 32 * c + lane % 4 * 8 >= width) continue;
       auto* place = reinterpret_cast<uint4*>(data + at * to.token + 32 * c + lane % 4 * 8);
       if (to.accumulate) {
         const uint4 old = *place;
@@ -332,7 +332,7 @@ template <class T, class Shape> struct BackwardConsumer {
         }
       }
       constexpr bool kRows = Shape::kQueries == 128;
-      return put_gradient<T>(p.dq, d, p.scale, w.sequence, head, tile * Shape::kQueries + (kRows ? 64 * group : 0), kRows ? 0 : 64 * group, p.queries);
+      return put_gradient<T>(p.dq, d, p.scale, w.sequence, head, tile * Shape::kQueries + (kRows ? 64 * group : 0), kRows ? 0 : 64 * group, p.queries, p.width);
     }
     barrier_wait(m.sums_empty(group), sums.parity);
     sums.next();
@@ -408,14 +408,15 @@ template <class T, class Shape> struct BackwardConsumer {
     step<false>(w, w.head(p, last), w.tile(p, last), masked(w.tile(p, last)));
     release_keys();
     ks.next();
-    put_gradient<T>(p.dk, dk, p.scale, w.sequence, w.kv_head, first_key + 64 * group, 0, p.keys);
-    put_gradient<T>(p.dv, dv, 1.0f, w.sequence, w.kv_head, first_key + 64 * group, 0, p.keys);
+    put_gradient<T>(p.dk, dk, p.scale, w.sequence, w.kv_head, first_key + 64 * group, 0, p.keys, p.width);
+    put_gradient<T>(p.dv, dv, 1.0f, w.sequence, w.kv_head, first_key + 64 * group, 0, p.keys, p.width);
   }
 };
 
 #endif
 
-/// Tensor maps are (width, heads, tokens, batch) with boxes of (64, 1, rows, 1): kQueries rows of q and dout, kKeys of k and v.
+/// Tensor maps are (width, heads, tokens, batch) with boxes of (64, 1, rows, 1): kQueries rows of q and dout, kKeys of k and v. What a box has beyond the
+/// width of a head is 0, and adds nothing.
 template <class T, class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     attention_backward_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
@@ -447,7 +448,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 /// delta and lse in the order and padding of backward; all turns and the ticket to 0. One warp a row of 8 kLanes x 16 bytes.
 template <class T, int kWidth>
 __global__ void __launch_bounds__(256) attention_backward_begin(Heads out, Heads dout, const float* lse, float* lse2, float* delta, unsigned* counters,
-                                                                int count, int heads, int queries, int padded, int rows) {
+                                                                int count, int heads, int queries, int padded, int rows, int width) {
   constexpr int kShare = kWidth / 8, kTogether = 32 / kShare;  // threads of a row, rows of a warp
   const int thread = static_cast<int>(blockIdx.x) * 256 + static_cast<int>(threadIdx.x);
   for (int i = thread; i < count; i += static_cast<int>(gridDim.x) * 256) counters[i] = 0;
@@ -456,7 +457,7 @@ __global__ void __launch_bounds__(256) attention_backward_begin(Heads out, Heads
   // Rows in memory order: (B, padded T, H).
   const int h = r % heads, t = r / heads % padded, b = r / heads / padded;
   float sum = 0;
-  if (t < queries) {
+  if (t < queries && 8 * lane < width) {
     const auto read = [&](const Heads& x) { return *reinterpret_cast<const uint4*>(static_cast<const T*>(x.data) + b * x.batch + t * x.token + h * x.head + 8 * lane); };
     const uint4 x = read(out), y = read(dout);
     const unsigned xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};

@@ -219,12 +219,28 @@ TEST_P(DeviceAttention, all_ways_agree_with_loops_and_repeat) {
   }
 }
 
+TEST(DeviceAttentionWays, hopper_takes_every_multiple_of_8_up_to_128) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  StepParams params;
+  Stream s(Device::cuda(0), pool, &params);
+  if (!wgmma_fits(s, Problem(s, {1, 64, 64, 2, 2, 64}, DType::bf16).forward())) GTEST_SKIP() << "no Hopper";
+  for (std::int64_t width = 4; width <= 136; width += 4) {
+    Problem p(s, {1, 64, 64, 2, 1, width}, DType::f16);
+    const bool fits = width % 8 == 0 && width <= 128;
+    EXPECT_EQ(wgmma_fits(s, p.forward()), fits) << width;
+    EXPECT_EQ(wgmma_fits(s, p.backward()), fits) << width;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(cuda, DeviceAttention,
                          ::testing::Values(Case{1, 64, 64, 2, 2, 64}, Case{2, 130, 130, 4, 2, 64}, Case{1, 300, 300, 3, 3, 64, true, true},
                                            Case{2, 257, 257, 2, 1, 128, true, false, true}, Case{1, 70, 333, 3, 1, 128}, Case{1, 200, 129, 2, 2, 128, false},
                                            Case{2, 129, 200, 2, 2, 64, false, true, true}, Case{1, 5, 17, 2, 2, 64}, Case{2, 1, 300, 8, 2, 128}, Case{1, 1, 513, 3, 3, 64},
                                            Case{1, 1, 40, 5, 5, 64}, Case{2, 640, 640, 2, 1, 64},
-                                           Case{1, 100, 150, 2, 1, 80, true, true, true}, Case{2, 67, 67, 2, 2, 30, false, true, true}));
+                                           Case{1, 100, 150, 2, 1, 80, true, true, true}, Case{2, 67, 67, 2, 2, 30, false, true, true},
+                                           Case{2, 190, 190, 4, 2, 40, true, true}, Case{1, 130, 200, 3, 1, 96, true, false, true}, Case{2, 257, 130, 2, 2, 8, false, true},
+                                           Case{1, 150, 260, 2, 2, 120, true, true, true}, Case{2, 128, 256, 4, 2, 128, true, true}));
 
 }  // namespace
 }  // namespace hpcdl::cuda

@@ -264,7 +264,8 @@ template <class T, class Shape> struct ForwardConsumer {
 
 #endif
 
-/// Tensor maps are (width, heads, tokens, batch) with boxes of (64, 1, rows, 1): kQueries rows of q, kKeys of k and v, 64 of out.
+/// Tensor maps are (width, heads, tokens, batch) with boxes of (64, 1, rows, 1): kQueries rows of q, kKeys of k and v, 64 of out. What a box has beyond the
+/// width of a head is 0 on its way in, and is left out on its way back.
 template <class T, class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     attention_forward_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,

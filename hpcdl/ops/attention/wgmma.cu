@@ -18,7 +18,7 @@ TensorMap head_map(const View& x, int heads, std::int64_t width, int rows) {
 
 bool operands_fit(const Stream& s, const Attend& c) {
   const auto width = c.width();
-  return has_sm90a(s) && (width == 64 || width == 128) && (c.q.dtype() == DType::bf16 || c.q.dtype() == DType::f16) && c.k.dtype() == c.q.dtype() &&
+  return has_sm90a(s) && width % 8 == 0 && width <= 128 && (c.q.dtype() == DType::bf16 || c.q.dtype() == DType::f16) && c.k.dtype() == c.q.dtype() &&
          c.q[0] * c.args.heads <= 1 << 20 && c.q[1] <= 1 << 24 && c.k[1] <= 1 << 24 && heads_of(c.q, width).whole_pieces() &&
          heads_of(c.k, width).whole_pieces() && heads_of(c.v, width).whole_pieces() && heads_of(c.out, width).whole_pieces();
 }
@@ -74,17 +74,17 @@ template <class T, class Shape> void start_backward(Stream& s, const AttendBackw
   constexpr int kRowsPerBlock = 256 * 8 / Shape::kWidth;
   attention_backward_begin<T, Shape::kWidth><<<blocks_for(memory.rows, kRowsPerBlock), 256, 0, queue(s)>>>(
       heads_of(c.out, width), heads_of(c.dout, width), c.lse.ptr<float>(), memory.lse, memory.delta, memory.turns, static_cast<int>(memory.counters), heads,
-      queries, static_cast<int>(memory.tiles) * Shape::kQueries, static_cast<int>(memory.rows));
+      queries, static_cast<int>(memory.tiles) * Shape::kQueries, static_cast<int>(memory.rows), static_cast<int>(width));
   launched("attention_backward");
   const auto works = static_cast<std::int64_t>(Shape::pieces(keys)) * kv_heads * batch, at_once = std::int64_t{multiprocessors(s)};
   // From the last keys on turns come by themselves, from the first on no long piece is left for the end. H200, us (last | first):
   // 64 x 12 x 1024 x 64 causal 842 | 857, 4 x 32 x 4096 x 128 3176 | 3084, with 8 key/value heads 4269 | 3151. Heads handed out in
   // turns: as many as occupy the chip, or so many times as many.
-  const bool ascending = c.args.causal && (width == 128 || works < 10 * at_once);
-  const std::int64_t times = width == 64 ? (ascending ? 4 : 2) : ascending ? 2 : 1, section = times * at_once / Shape::pieces(keys);
+  const bool ascending = c.args.causal && (Shape::kWidth == 128 || works < 10 * at_once);
+  const std::int64_t times = Shape::kWidth == 64 ? (ascending ? 4 : 2) : ascending ? 2 : 1, section = times * at_once / Shape::pieces(keys);
   const BackwardProblem p{.dq = heads_of(c.dq, width), .dk = heads_of(c.dk, width), .dv = heads_of(c.dv, width), .lse = memory.lse, .delta = memory.delta,
                           .sums = memory.sums, .turns = memory.turns, .ticket = memory.turns + memory.counters - 1, .batch = batch, .heads = heads,
-                          .kv_heads = kv_heads, .queries = queries, .keys = keys, .causal = c.args.causal, .scale = c.scale(), .ascending = ascending,
+                          .kv_heads = kv_heads, .queries = queries, .keys = keys, .width = static_cast<int>(width), .causal = c.args.causal, .scale = c.scale(), .ascending = ascending,
                           .section = static_cast<int>(std::clamp<std::int64_t>(section, 1, std::int64_t{batch} * kv_heads))};
   auto* kernel = attention_backward_wgmma<T, Shape>;
   allow(kernel, Shape::kBytes);
@@ -105,8 +105,9 @@ bool wgmma_fits(const Stream& s, const AttendBackward& c) {
 
 void attend_wgmma(Stream& s, const Attend& c, int shape) {
   with_type(c.q.dtype(), [&]<class T>() {
-    if (c.width() == 64 && shape == 0) start_forward<T, ForwardShape<64, 2, 128, 2, true>>(s, c);
-    else if (c.width() == 64) start_forward<T, ForwardShape<64, 3, 128, 2, true>>(s, c);
+    const bool narrow = c.width() <= 64;
+    if (narrow && shape == 0) start_forward<T, ForwardShape<64, 2, 128, 2, true>>(s, c);
+    else if (narrow) start_forward<T, ForwardShape<64, 3, 128, 2, true>>(s, c);
     else if (shape == 0) start_forward<T, ForwardShape<128, 2, 128, 2, true>>(s, c);
     else start_forward<T, ForwardShape<128, 3, 64, 2, true>>(s, c);
   });
@@ -114,7 +115,7 @@ void attend_wgmma(Stream& s, const Attend& c, int shape) {
 
 void attend_backward_wgmma(Stream& s, const AttendBackward& c) {
   with_type(c.q.dtype(), [&]<class T>() {
-    if (c.width() == 64) start_backward<T, BackwardShape<64, 128, 2>>(s, c);
+    if (c.width() <= 64) start_backward<T, BackwardShape<64, 128, 2>>(s, c);
     else start_backward<T, BackwardShape<128, 64, 2>>(s, c);
   });
 }
