@@ -30,13 +30,14 @@ function(hpcdl_link_cuda target)
     target_compile_definitions(${target} PUBLIC HPCDL_NCCL=1)
     target_include_directories(${target} SYSTEM PUBLIC ${HPCDL_NCCL_HEADERS})
   endif()
-  find_path(HPCDL_CUDNN_HEADERS cudnn_graph.h PATHS ${CUDAToolkit_INCLUDE_DIRS})  # likewise: convolutions; version 9 is the first with this header
+  find_path(HPCDL_CUDNN_HEADERS cudnn_graph.h PATHS ${CUDAToolkit_INCLUDE_DIRS})  # likewise: convolutions, attention; version 9 is the first with this header
   if(HPCDL_CUDNN_HEADERS)
     set(folder ${PROJECT_SOURCE_DIR}/hpcdl)
-    set_source_files_properties(${folder}/cuda/cudnn_plan.cpp ${folder}/ops/conv2d/cudnn_plan.cpp ${folder}/ops/conv2d/cudnn_conv.cu ${folder}/lab/doctor/findings.cpp
+    set_source_files_properties(${folder}/cuda/cudnn_plan.cpp ${folder}/ops/conv2d/cudnn_plan.cpp ${folder}/ops/conv2d/cudnn_conv.cu
+      ${folder}/ops/attention/cudnn_plan.cpp ${folder}/ops/attention/cudnn_attention.cu ${folder}/lab/doctor/findings.cpp
       TARGET_DIRECTORY ${target} PROPERTIES COMPILE_DEFINITIONS HPCDL_CUDNN=1 INCLUDE_DIRECTORIES ${HPCDL_CUDNN_HEADERS})
   else()
-    message(STATUS "no cudnn_graph.h: convolutions run on our own kernels alone")
+    message(STATUS "no cudnn_graph.h: convolutions and attention run on our own kernels alone")
   endif()
   set_target_properties(${target} PROPERTIES CUDA_STANDARD 20 CUDA_STANDARD_REQUIRED ON CUDA_SEPARABLE_COMPILATION OFF)
 endfunction()

@@ -127,6 +127,9 @@ if build; then
     for way in own cudnn; do  # every convolution by this way, where it can; cuDNN wants aligned operands, so that direct calls and replays differ
       beside "conv_$way" env HPCDL_CONV=$way build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='*conv2d*cuda*:-*replay*'
     done
+    for way in own cudnn; do  # likewise attention, of gradients those that cuDNN adds up in order
+      beside "attention_$way" env HPCDL_ATTENTION=$way build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='attention/*cuda*:-*replay*'
+    done
     if ((${#options[@]})); then beside module module_tests; fi
     if command -v compute-sanitizer >/dev/null; then
       for tool in memcheck initcheck racecheck; do
@@ -149,7 +152,8 @@ if build; then
     step images timeout 240 "${bars[@]}" --only image --json "$out/bars.json"
     step errors env HPCDL_MODULE=build/cuda/python timeout 60 "$python" -W ignore bench/errors.py --device cuda --json "$out/errors.json"
     step conv_alone env HPCDL_CONV=own timeout 60 "${bars[@]}" --only conv --no-compile --seconds 0.1 --json "$out/bars_conv_own.json"
-    cat "$out"/{bars,images,conv_alone}.log
+    step attention_atomic env HPCDL_ATOMIC_SUMS=1 timeout 60 "${bars[@]}" --only attention --no-compile --seconds 0.1 --json "$out/bars_attention_atomic.json"
+    cat "$out"/{bars,images,conv_alone,attention_atomic}.log
   fi
 fi
 printf '\n%s\n' "$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | head -n 1)"

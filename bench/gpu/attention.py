@@ -1,4 +1,9 @@
-"""Bars of attention: forward and backward kernels against FlashAttention and cuDNN as PyTorch calls them."""
+"""Bars of attention: forward and backward kernels against FlashAttention and cuDNN as PyTorch calls them.
+
+Theirs add up dq in another order each time, ours does not, unless HPCDL_ATOMIC_SUMS=1. HPCDL_ATTENTION=own or =cudnn asks for one way.
+"""
+
+import os
 
 import torch
 import torch.nn.functional as F
@@ -66,6 +71,7 @@ def check(s, causal, backward):
 
 
 def attention(roof: float, use_compile: bool):
+    asked = "".join(f", {name} {os.environ[name]}" for name in ("HPCDL_ATTENTION", "HPCDL_ATOMIC_SUMS") if name in os.environ)
     for b, h, t, d, causal in SHAPES:
         case = f"bf16 B{b} H{h} T{t} D{d}{' causal' if causal else ''}"
 
@@ -76,7 +82,7 @@ def attention(roof: float, use_compile: bool):
             m = Measured((backward_sides if backward else forward_sides)(sets, causal), target=0.01)
             flops = 4.0 * b * h * t * t * d * (0.5 if causal else 1.0) * (2.5 if backward else 1.0)
             speed = flops / (m.us["hpcdl"] * 1e-6)
-            what = "attention backward" if backward else "attention forward"
+            what = ("attention backward" if backward else "attention forward") + asked
             return [m.bar(what, case, m.best(list(BACKENDS)), goal, rate=f"{speed / 1e12:.0f} TFLOP/s", share=speed / roof)]
 
         yield from guarded("attention forward", case, 0.9, lambda: one(False, 0.9))

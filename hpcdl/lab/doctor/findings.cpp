@@ -216,10 +216,10 @@ std::vector<Finding> findings(const Facts& f) {
   list.push_back(toolkit(f));
   list.push_back(software("nccl", f.nccl, "GPUs cannot exchange gradients over NVLink and InfiniBand", "apt-get install libnccl-dev (from NVIDIA's repository)"));
   list.push_back(software("cublaslt", f.cublaslt, "products run on our own kernels alone", "apt-get install libcublas-dev-13-0 (from NVIDIA's repository)"));
-  list.push_back(software("cudnn", f.cudnn, "convolutions run on our own kernels alone", "apt-get install libcudnn9-dev-cuda-13 (from NVIDIA's repository)"));
+  list.push_back(software("cudnn", f.cudnn, "convolutions and attention run on our own kernels alone", "apt-get install libcudnn9-dev-cuda-13 (from NVIDIA's repository)"));
   if (f.cuda_build && !f.cudnn_build && list.back().state == State::ok)
     list.back().state = State::absent, list.back().value += "; this build was made without cudnn_graph.h",
-    list.back().cost = "convolutions run on our own kernels alone", list.back().fix = "configure and build again, now that cuDNN 9 is here";
+    list.back().cost = "convolutions and attention run on our own kernels alone", list.back().fix = "configure and build again, now that cuDNN 9 is here";
   list.push_back(software("cupti", f.cupti, "hpcdl profile times the records of a GPU by events, which short kernels feel", "apt-get install cuda-cupti-dev-13-0 (from NVIDIA's repository)"));
   list.push_back(mpi(f));
   auto slurm = software("slurm", f.slurm, "jobs cannot be submitted to a cluster from here", "apt-get install slurm-wlm, or ask the administrator; single hosts need none");

@@ -7,6 +7,7 @@
 #include "hpcdl/core/cuda_runtime.h"
 #include "hpcdl/core/tolerance.h"
 #include "hpcdl/lab/tune/reference.h"
+#include "hpcdl/ops/atomic_sums.h"
 
 namespace hpcdl::lab::tune {
 namespace {
@@ -53,7 +54,7 @@ class AttentionTunable : public Tunable {
   };
   std::vector<double> got(const OwnedTensor& t, const std::vector<Sample>& at) const {
     const auto& x = t.tensor;
-    return gather(bench_.stream, at, {x.data(), shape_.dtype, x.shape()[2], x.shape()[1] * x.shape()[2]});
+    return gather(bench_.stream, at, {x.data(), x.dtype(), x.shape()[2], x.shape()[1] * x.shape()[2]});
   }
   Wants wants(const OwnedTensor& t) const {
     Wants w{samples_of(t.tensor.shape()[0], t.tensor.shape()[1], t.tensor.shape()[2]), {}};
@@ -67,7 +68,7 @@ class AttentionTunable : public Tunable {
     double off = 0, size = 0;
     for (std::size_t i = 0; i < now.size(); ++i) off += (now[i] - want.value[i]) * (now[i] - want.value[i]), size += want.value[i] * want.value[i];
     const auto terms = static_cast<double>(std::max(shape_.keys, shape_.queries * shape_.heads / shape_.kv_heads));
-    const double error = std::sqrt(off / size), allowed = shape_.dtype == DType::f32 ? 1e-5 + terms * 3 / 8 * 0x1p-24 : 4 * half_ulp(shape_.dtype);
+    const double error = std::sqrt(off / size), allowed = t.tensor.dtype() == DType::f32 ? 1e-5 + terms * 3 / 8 * 0x1p-24 : 4 * half_ulp(shape_.dtype);
     return error <= allowed ? "" : fmt::format("{} differs from the plain kernel's by {:.2g} of its size, {:.2g} are allowed", what, error, allowed);
   }
 
@@ -81,22 +82,23 @@ class ForwardTunable : public AttentionTunable {
  public:
   ForwardTunable(Bench& bench, const AttentionShape& s) : AttentionTunable(bench, s) {
     cuda::attend_plain(bench.stream, call());
-    want_ = wants(out_);
+    want_ = wants(out_), want_lse_ = wants(lse_);
   }
   Work work() const override { return work_of(Attention::cost(q_.tensor.spec(), k_.tensor.spec(), v_.tensor.spec(), args_), static_cast<double>(out_.tensor.bytes())); }
   std::vector<Candidate> candidates() override { return named(cuda::attention_candidates(bench_.stream, call())); }
   int built_in() override { return cuda::attention_choice(bench_.stream, call()); }
   std::string verify(int id) override {
-    poison(out_);
+    poison(out_), poison(lse_);
     cuda::attention_with(bench_.stream, call(), id);
-    return difference("the result", out_, want_);
+    const auto wrong = difference("the result", out_, want_);
+    return wrong.empty() ? difference("the logarithm of the sums", lse_, want_lse_) : wrong;
   }
   double seconds(int id) override {
     return bench_.cold([&] { cuda::attention_with(bench_.stream, call(), id); });
   }
 
  private:
-  Wants want_;
+  Wants want_, want_lse_;
 };
 
 class BackwardTunable : public AttentionTunable {
@@ -151,12 +153,12 @@ AttentionShape shape_of(const cuda::Attend& c) {
 AttentionShape shape_of(const cuda::AttendBackward& c) {
   auto s = shape_of(static_cast<const cuda::Attend&>(c));
   for (const View& v : {c.dout, View(c.dq), View(c.dk), View(c.dv)}) s.aligned = s.aligned && (!v || aligned(v));
-  s.backward = true;
+  s.backward = true, s.atomic = atomic_sums();
   return s;
 }
 
-std::array<std::int64_t, 9> fields_of(const AttentionShape& s) {
-  return {bucket(s.batch), bucket(s.queries), bucket(s.keys), s.heads, s.kv_heads, s.width, s.causal, s.aligned, static_cast<std::int64_t>(s.dtype)};
+std::array<std::int64_t, 10> fields_of(const AttentionShape& s) {
+  return {bucket(s.batch), bucket(s.queries), bucket(s.keys), s.heads, s.kv_heads, s.width, s.causal, s.aligned, static_cast<std::int64_t>(s.dtype), s.atomic};
 }
 
 Wish wish_of(const AttentionShape& s) {

@@ -12,11 +12,12 @@ struct AttentionShape {
   DType dtype;
   float scale;
   bool backward = false;
+  bool atomic = false;  // sums of gradients may be added up in any order
   std::string_view op() const { return backward ? "attention_backward" : "attention"; }
 };
 AttentionShape shape_of(const cuda::Attend& c);
 AttentionShape shape_of(const cuda::AttendBackward& c);
-std::array<std::int64_t, 9> fields_of(const AttentionShape& s);
+std::array<std::int64_t, 10> fields_of(const AttentionShape& s);
 Wish wish_of(const AttentionShape& s);
 
 }  // namespace hpcdl::lab::tune

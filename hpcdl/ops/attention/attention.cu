@@ -1,4 +1,9 @@
+#include <cstdio>
+#include <cstdlib>
+
 #include "hpcdl/cuda/launch.h"
+#include "hpcdl/ops/atomic_sums.h"
+#include "hpcdl/ops/attention/cudnn_attention.h"
 #include "hpcdl/ops/attention/device_attention.h"
 
 // Which kernel serves a call.
@@ -6,9 +11,9 @@
 namespace hpcdl::cuda {
 namespace {
 
-enum Candidate { kPlain, kDecode, kWgmma, kWgmmaOther, kMma };
+enum Candidate { kPlain, kDecode, kWgmma, kWgmmaOther, kMma, kCudnn, kCudnnAtomic };
 constexpr AttentionCandidate kNames[] = {{kPlain, "plain"}, {kDecode, "decode"}, {kWgmma, "wgmma"}, {kWgmmaOther, "wgmma, three groups of queries"},
-                                          {kMma, "mma"}};
+                                          {kMma, "mma"}, {kCudnn, "cudnn"}, {kCudnnAtomic, "cudnn, atomic sums"}};
 
 AttentionChooser chooser;
 
@@ -19,6 +24,36 @@ struct List {
   std::span<const AttentionCandidate> all() const { return {list, count}; }
 };
 thread_local List found;
+
+/// What HPCDL_ATTENTION asks for.
+enum class Asked : unsigned char { nothing, own, cudnn };
+Asked asked_for() {
+  static const Asked wish = [] {
+    const char* text = std::getenv("HPCDL_ATTENTION");
+    const std::string_view word = text ? text : "auto";
+    if (word == "own") return Asked::own;
+    if (word == "cudnn") return Asked::cudnn;
+    if (word != "auto") std::fprintf(stderr, "[attention] HPCDL_ATTENTION=%s is none of own, cudnn, auto; choosing by shape\n", text);
+    return Asked::nothing;
+  }();
+  return wish;
+}
+
+bool fits(Stream& s, const Attend& c, int id) { return id == kCudnn ? cudnn_fits(s, c) : id != kCudnnAtomic; }
+bool fits(Stream& s, const AttendBackward& c, int id) {
+  if (id == kCudnnAtomic) return atomic_sums() && cudnn_fits(s, c, DqSums::atomic);
+  return id != kCudnn || cudnn_fits(s, c, DqSums::in_order);
+}
+
+/// Of what a chooser or HPCDL_ATTENTION asks for, what can be had, else the choice built in.
+template <class Call> int pick(Stream& s, const Call& c, int (*chooser)(const Call&)) {
+  const Asked asked = asked_for();
+  if (asked == Asked::cudnn)
+    for (const int id : {kCudnnAtomic, kCudnn})
+      if (fits(s, c, id)) return id;
+  const int chosen = asked == Asked::nothing && chooser ? chooser(c) : -1;
+  return chosen >= 0 && fits(s, c, chosen) ? chosen : attention_choice(s, c);
+}
 
 /// Three groups of queries exponentiate more while others multiply; two waste less of the tiles on the diagonal of a short sequence, and of the last round of
 /// tiles of a small problem. H200, us (two | three), 64 wide: 64 x 12 x 1024 causal 326 | 348, all keys 510 | 467, 2 x 16 x 8192 causal 660 | 566,
@@ -32,6 +67,11 @@ bool prefers_three(const Stream& s, const Attend& c) {
   return 0.82 * static_cast<double>(length(192)) <= static_cast<double>(length(128));
 }
 
+/// Our blocks wait for each other to add up dq in order; of wide heads and long sequences that costs more than what cuDNN's kernels lose elsewhere. H200, us
+/// (ours | cuDNN, atomic | cuDNN, in order, with 2 GB of scratch): 4 x 16 x 4096 x 128 2853 | 2417 | 2731, causal 1573 | 1425 | 1587, 8 x 16 x 2048 x 128 causal
+/// 862 | 841, 16 x 16 x 1024 x 128 causal 525 | 575, 8 x 16 x 2048 x 80 1488 | 1261, 64 x 12 x 1024 x 64 causal 798 | 1027 | 1102.
+bool prefers_atomic(const AttendBackward& c) { return asked_for() != Asked::own && atomic_sums() && c.width() > 64 && c.q[1] >= 2048; }
+
 }  // namespace
 
 std::span<const AttentionCandidate> attention_candidates(Stream& s, const Attend& c) {
@@ -39,6 +79,7 @@ std::span<const AttentionCandidate> attention_candidates(Stream& s, const Attend
   if (wgmma_fits(s, c)) found.add(kWgmma), found.add(kWgmmaOther);
   if (decode_fits(c)) found.add(kDecode);
   if (mma_fits(s, c)) found.add(kMma);
+  if (cudnn_fits(s, c)) found.add(kCudnn);
   found.add(kPlain);
   return found.all();
 }
@@ -46,6 +87,8 @@ std::span<const AttentionCandidate> attention_candidates(Stream& s, const Attend
   found.count = 0;
   if (wgmma_fits(s, c)) found.add(kWgmma);
   if (mma_fits(s, c)) found.add(kMma);
+  for (const int id : {kCudnn, kCudnnAtomic})
+    if (fits(s, c, id)) found.add(id);
   found.add(kPlain);
   return found.all();
 }
@@ -55,13 +98,18 @@ void attention_with(Stream& s, const Attend& c, int candidate) {
     case kPlain: return attend_plain(s, c);
     case kDecode: return attend_decode(s, c);
     case kMma: return attend_mma(s, c);
+    case kCudnn: return attend_cudnn(s, c);
     default: return attend_wgmma(s, c, candidate - kWgmma);
   }
 }
 void attention_with(Stream& s, const AttendBackward& c, int candidate) {
-  if (candidate == kPlain) attend_backward_plain(s, c);
-  else if (candidate == kMma) attend_backward_mma(s, c);
-  else attend_backward_wgmma(s, c);
+  switch (candidate) {
+    case kPlain: return attend_backward_plain(s, c);
+    case kMma: return attend_backward_mma(s, c);
+    case kCudnn: return attend_backward_cudnn(s, c, DqSums::in_order);
+    case kCudnnAtomic: return attend_backward_cudnn(s, c, DqSums::atomic);
+    default: return attend_backward_wgmma(s, c);
+  }
 }
 
 int attention_choice(Stream& s, const Attend& c) {
@@ -69,23 +117,24 @@ int attention_choice(Stream& s, const Attend& c) {
   if (c.q[1] > 1 && wgmma_fits(s, c)) return prefers_three(s, c) ? kWgmmaOther : kWgmma;
   return mma_fits(s, c) ? kMma : kPlain;
 }
-int attention_choice(Stream& s, const AttendBackward& c) { return wgmma_fits(s, c) ? kWgmma : mma_fits(s, c) ? kMma : kPlain; }
+int attention_choice(Stream& s, const AttendBackward& c) {
+  if (prefers_atomic(c) && fits(s, c, kCudnnAtomic)) return kCudnnAtomic;
+  return wgmma_fits(s, c) ? kWgmma : mma_fits(s, c) ? kMma : kPlain;
+}
 
 void set_attention_chooser(AttentionChooser c) { chooser = c; }
 
 void attention(Stream& s, Tensor out, Tensor lse, View q, View k, View v, Tensor scratch, const Attention::Args& a) {
   if (q.size() == 0) return;
   const Attend c{out, lse, q, k, v, scratch, a};
-  const int chosen = chooser.forward ? chooser.forward(c) : -1;
-  attention_with(s, c, chosen >= 0 ? chosen : attention_choice(s, c));
+  attention_with(s, c, pick(s, c, chooser.forward));
 }
 
 void attention_backward(Stream& s, Grad dq, Grad dk, Grad dv, View q, View k, View v, View out, View lse, View dout, Tensor scratch,
                         const Attention::Args& a) {
   if (q.size() == 0) return;
-  AttendBackward c{{out, lse, q, k, v, scratch, a}, dq, dk, dv, dout};
-  const int chosen = chooser.backward ? chooser.backward(c) : -1;
-  attention_with(s, c, chosen >= 0 ? chosen : attention_choice(s, c));
+  const AttendBackward c{{out, lse, q, k, v, scratch, a}, dq, dk, dv, dout};
+  attention_with(s, c, pick(s, c, chooser.backward));
 }
 
 }  // namespace hpcdl::cuda

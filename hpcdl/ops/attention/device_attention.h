@@ -24,7 +24,8 @@ struct AttendBackward : Attend {
   View dout;
 };
 
-/// A way to compute it: a kernel with its tiles. All give results within the same bounds, each its own bits; each repeats them.
+/// A way to compute it: a kernel with its tiles, or cuDNN. All give results within the same bounds, each its own bits; each repeats them, but for the one with
+/// "atomic" in its name, whose dq differs from run to run; it is there only where atomic_sums() allows it.
 struct AttentionCandidate {
   int id;
   std::string_view name;
@@ -36,11 +37,12 @@ std::span<const AttentionCandidate> attention_candidates(Stream& s, const Attend
 /// One of them.
 void attention_with(Stream& s, const Attend& c, int candidate);
 void attention_with(Stream& s, const AttendBackward& c, int candidate);
-/// The one that is taken where no chooser says otherwise.
+/// The one that is taken where neither HPCDL_ATTENTION=own or =cudnn nor a chooser says otherwise. A way that one of them names and that cannot be had
+/// is as if it had not been named.
 int attention_choice(Stream& s, const Attend& c);
 int attention_choice(Stream& s, const AttendBackward& c);
 
-/// Asked first: the id of a candidate, or -1 for the choice built in. Not to be changed while another thread launches.
+/// Asked where HPCDL_ATTENTION says nothing: the id of a candidate, or -1 for the choice built in. Not to be changed while another thread launches.
 struct AttentionChooser {
   int (*forward)(const Attend&) = nullptr;
   int (*backward)(const AttendBackward&) = nullptr;

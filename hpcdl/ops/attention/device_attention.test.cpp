@@ -4,15 +4,21 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/core/tolerance.h"
+#include "hpcdl/ops/atomic_sums.h"
 #include "hpcdl/ops/f32_products.h"
 
 #if HPCDL_CUDA
+
+#if __has_include(<cudnn_graph.h>)
+#include "hpcdl/cuda/cudnn_library.h"
+#endif
 
 namespace hpcdl::cuda {
 namespace {
@@ -91,8 +97,10 @@ class Problem {
   }
 
   void expect_forward() {
+    log_sums_.clear();
     const auto want = attend();
     compare(out.values(s_), want, 1, "out");
+    compare_log_sums();
   }
   void expect_backward(const std::vector<double>& dq0, const std::vector<double>& dk0, const std::vector<double>& dv0) {
     Sums wq(dq0.size()), wk(dk0.size()), wv(dv0.size());
@@ -123,6 +131,22 @@ class Problem {
     }
   }
 
+  void compare_log_sums() const {
+    OwnedTensor got(lse.tensor.spec());
+    copy(s_, got.tensor, lse.tensor);
+    s_.synchronize();
+    const double cut = d_ == DType::f32 && f32_products() == F32Products::tf32 ? 0x1p-10 : 0;
+    int wrong = 0;
+    for (std::size_t i = 0; i < log_sums_.size() && wrong < 3; ++i) {
+      const double now = static_cast<double>(got.tensor.ptr<float>()[i]);
+      // A score errs as its terms do, which come to tens at most, to less than 8 where TF32 rounds them; the sum of probabilities as sums of its length do.
+      const double allowed = allowed_error(DType::f32, std::fabs(log_sums_[i]), static_cast<double>(c_.keys + c_.width), 40) + 16 * cut;
+      if (std::fabs(now - log_sums_[i]) <= allowed) continue;
+      ADD_FAILURE() << "lse[" << i << "]: got " << now << ", want " << log_sums_[i] << ", allowed error " << allowed;
+      ++wrong;
+    }
+  }
+
   /// The result; with arguments, gradients, from out and dout as they are stored.
   Sums attend(Sums* wq = nullptr, Sums* wk = nullptr, Sums* wv = nullptr) {
     const auto D = c_.width;
@@ -143,6 +167,7 @@ class Problem {
             top = std::max(top, p[static_cast<std::size_t>(j)] = scale * dot);
           }
           for (std::int64_t j = 0; j < n; ++j) sum += p[static_cast<std::size_t>(j)] = std::exp(p[static_cast<std::size_t>(j)] - top);
+          if (!wq) log_sums_.push_back(top + std::log(sum));
           for (std::size_t i = 0; i < static_cast<std::size_t>(D); ++i) {
             for (std::int64_t j = 0; j < n; ++j) result.add(qi + i, p[static_cast<std::size_t>(j)] / sum, V[at(j) + i]);
             delta += G[qi + i] * O[qi + i], off += std::fabs(G[qi + i] * O[qi + i]);
@@ -165,6 +190,7 @@ class Problem {
   Case c_;
   DType d_;
   Stream& s_;
+  std::vector<double> log_sums_;  // (B, H, T)
 
  public:
   Both q, k, v, out, dout, dq, dk, dv;
@@ -183,6 +209,7 @@ TEST_P(DeviceAttention, all_ways_agree_with_loops_and_repeat) {
       {DType::bf16, F32Products::exact}, {DType::f16, F32Products::exact}, {DType::f32, F32Products::exact}, {DType::f32, F32Products::tf32}};
   for (const auto& [d, products] : types) {
     const WithF32Products told(products);
+    const WithAtomicSums allowed(true);
     const std::string type = std::string(dtype_name(d)) + (products == F32Products::tf32 ? " as tf32" : "");
     Problem p(s, GetParam(), d);
     const auto dq0 = p.dq.values(s), dk0 = p.dk.values(s), dv0 = p.dv.values(s);
@@ -213,10 +240,14 @@ TEST_P(DeviceAttention, all_ways_agree_with_loops_and_repeat) {
         std::vector<double> now[3] = {p.dq.values(s), p.dk.values(s), p.dv.values(s)};
         if (run == 0) p.expect_backward(dq0, dk0, dv0), first[0] = now[0], first[1] = now[1], first[2] = now[2];
         else
-          for (int i = 0; i < 3; ++i) EXPECT_EQ(first[i], now[i]) << "a second run";
+          for (int i = way.name.ends_with("atomic sums") ? 1 : 0; i < 3; ++i) EXPECT_EQ(first[i], now[i]) << "a second run";
       }
     }
   }
+}
+
+bool among(std::span<const AttentionCandidate> all, std::string_view name) {
+  return std::any_of(all.begin(), all.end(), [&](const AttentionCandidate& c) { return c.name == name; });
 }
 
 TEST(DeviceAttentionWays, hopper_takes_every_multiple_of_8_up_to_128) {
@@ -232,6 +263,28 @@ TEST(DeviceAttentionWays, hopper_takes_every_multiple_of_8_up_to_128) {
     EXPECT_EQ(wgmma_fits(s, p.backward()), fits) << width;
   }
 }
+
+#if __has_include(<cudnn_graph.h>)
+TEST(DeviceAttentionWays, cudnn_is_among_them_and_atomic_sums_where_they_are_allowed) {
+  if (cuda_devices() == 0 || !cudnn::Library::get().whole || cudnn::Library::get().version() < 91600) GTEST_SKIP() << "no GPU, or no cuDNN of at least 9.16";
+  Pool pool(1);
+  StepParams params;
+  Stream s(Device::cuda(0), pool, &params);
+  for (const Case& c : {Case{2, 256, 256, 4, 2, 64}, Case{1, 200, 130, 2, 2, 80, false, true}, Case{1, 70, 333, 3, 1, 128}}) {
+    Problem p(s, c, DType::bf16);
+    EXPECT_TRUE(among(attention_candidates(s, p.forward()), "cudnn"));
+    for (const bool allowed : {false, true}) {
+      const WithAtomicSums told(allowed);
+      EXPECT_TRUE(among(attention_candidates(s, p.backward()), "cudnn"));
+      EXPECT_EQ(among(attention_candidates(s, p.backward()), "cudnn, atomic sums"), allowed);
+    }
+  }
+  Problem adding(s, {1, 128, 128, 2, 2, 64, true, false, true}, DType::bf16), f32(s, {1, 128, 128, 2, 2, 64}, DType::f32), odd(s, {1, 128, 128, 2, 2, 30}, DType::f16);
+  EXPECT_FALSE(among(attention_candidates(s, adding.backward()), "cudnn")) << "gradients that are added to what is there";
+  EXPECT_FALSE(among(attention_candidates(s, f32.forward()), "cudnn")) << "f32";
+  EXPECT_FALSE(among(attention_candidates(s, odd.forward()), "cudnn")) << "rows that do not begin at multiples of 16 bytes";
+}
+#endif
 
 INSTANTIATE_TEST_SUITE_P(cuda, DeviceAttention,
                          ::testing::Values(Case{1, 64, 64, 2, 2, 64}, Case{2, 130, 130, 4, 2, 64}, Case{1, 300, 300, 3, 3, 64, true, true},
