@@ -50,6 +50,7 @@ template <class T> T value(int rank, std::int64_t i) {
 template <class T> struct Rows {
   std::vector<T> v;
   explicit Rows(std::int64_t n) : v(static_cast<std::size_t>(n)) {}
+  explicit Rows(std::vector<T> values) : v(std::move(values)) {}
   Rows(int rank, std::int64_t n) : Rows(n) {
     for (std::int64_t i = 0; i < n; ++i) v[static_cast<std::size_t>(i)] = value<T>(rank, i);
   }
@@ -293,6 +294,32 @@ TEST(combine, sums_16_bit_floats_in_f32) {
   std::byte* to = reinterpret_cast<std::byte*>(out.data());
   algo::combine_all({DType::bf16, Reduce::sum, 3}, std::span(&to, 1), in, 1);
   EXPECT_EQ(static_cast<float>(out[0]), 258.f);  // rounded after each addition it would be 256
+}
+
+/// Every length up to some registers, out of the middle of a tensor: nothing beside it is written.
+TEST(combine, is_the_same_in_every_direction) {
+  constexpr std::int64_t kMost = 200, kAround = 3;
+  for (const int ins : {2, 3})
+    for (std::int64_t n = 0; n <= kMost; ++n) {
+      std::vector<std::vector<float>> got;
+      for (const auto sweep : {algo::Sweep::up, algo::Sweep::down, algo::Sweep::stream}) {
+        std::vector<Rows<float>> rows;
+        for (int k = 0; k < ins; ++k) rows.emplace_back(k, kMost + 2 * kAround);
+        std::vector<std::byte*> at;
+        for (auto& r : rows) at.push_back(reinterpret_cast<std::byte*>(r.v.data() + kAround));
+        const std::vector<const std::byte*> in(at.begin(), at.end());
+        algo::combine_all({DType::f32, Reduce::avg, ins}, at, in, n, sweep);
+        auto& all = got.emplace_back();
+        for (const auto& r : rows) all.insert(all.end(), r.v.begin(), r.v.end());
+        ASSERT_EQ(wrong(Rows<float>(std::vector<float>(rows[0].v.begin() + kAround, rows[0].v.begin() + kAround + n)), kAround, ins, Reduce::avg), "") << n;
+        ASSERT_EQ(all, got[0]) << n << " elements of " << ins;
+        for (int k = 0; k < ins; ++k)
+          for (std::int64_t i = 0; i < kMost + 2 * kAround; ++i)
+            if (i < kAround || i >= kAround + n) {
+              ASSERT_EQ(rows[static_cast<std::size_t>(k)].v[static_cast<std::size_t>(i)], value<float>(k, i)) << n;
+            }
+      }
+    }
 }
 
 TEST(choice, is_possible_everywhere) {

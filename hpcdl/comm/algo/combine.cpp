@@ -1,5 +1,4 @@
 #include "hpcdl/comm/algo/combine_kernels.h"
-#include "hpcdl/comm/algo/reduction.h"
 #include "hpcdl/core/error.h"
 
 namespace hpcdl::comm::algo {
@@ -24,10 +23,10 @@ void combine(const Reduction& r, Part part, std::byte* out, const std::byte* a, 
   run({.dtype = r.dtype, .op = op, .divisor = r.ranks, .out = &out, .outs = 1, .in = in, .ins = 2, .n = n});
 }
 
-void combine_all(const Reduction& r, std::span<std::byte* const> out, std::span<const std::byte* const> in, std::int64_t n, bool stream) {
+void combine_all(const Reduction& r, std::span<std::byte* const> out, std::span<const std::byte* const> in, std::int64_t n, Sweep sweep) {
   require(in.size() <= kMostTogether && out.size() <= kMostTogether, "comm", "expected at most {} ranks on one host, got {}", kMostTogether, in.size());
   run({.dtype = r.dtype, .op = r.op, .divisor = r.ranks, .out = out.data(), .outs = static_cast<int>(out.size()), .in = in.data(), .ins = static_cast<int>(in.size()),
-       .n = n, .stream = stream});
+       .n = n, .sweep = sweep});
 }
 
 }  // namespace hpcdl::comm::algo

@@ -29,7 +29,14 @@ struct Max {
   }
 };
 
-template <class T, class Op, bool kDivide, int kIns, int kOuts, bool kStream> void rows(const CombineArguments& a) {
+/// simd::loop(), from the end.
+template <class F> void loop_down(std::int64_t n, F&& f) {
+  const std::int64_t whole = n / V::N * V::N;
+  if (whole < n) f(whole, static_cast<int>(n - whole));
+  for (std::int64_t i = whole - V::N; i >= 0; i -= V::N) f(i, simd::Whole{});
+}
+
+template <class T, class Op, bool kDivide, int kIns, int kOuts, Sweep kSweep> void rows(const CombineArguments& a) {
   const int ins = kIns == kAny ? a.ins : kIns, outs = kOuts == kAny ? a.outs : kOuts;
   const T* in[kIns == kAny ? kMostRows : kIns];
   T* out[kOuts == kAny ? kMostRows : kOuts];
@@ -41,19 +48,22 @@ template <class T, class Op, bool kDivide, int kIns, int kOuts, bool kStream> vo
     for (int k = 1; k < ins; ++k) v = Op::apply(v, simd::load<V>(in[k] + i, lanes));
     if constexpr (kDivide) v = v / divisor;
     for (int k = 0; k < outs; ++k) {
-      if constexpr (kStream) simd::stream(out[k] + i, v, lanes);
+      if constexpr (kSweep == Sweep::stream) simd::stream(out[k] + i, v, lanes);
       else simd::store(out[k] + i, v, lanes);
     }
   };
-  if constexpr (kStream) simd::loop_aligned<Isa>(out[0], a.n, body), simd::stream_fence<Isa>();
+  if constexpr (kSweep == Sweep::stream) simd::loop_aligned<Isa>(out[0], a.n, body), simd::stream_fence<Isa>();
+  else if constexpr (kSweep == Sweep::down) loop_down(a.n, body);
   else simd::loop<Isa>(a.n, body);
 }
 
 template <class T, class Op, bool kDivide> void floats(const CombineArguments& a) {
-  if (a.stream) return a.ins == 2 && a.outs == 2 ? rows<T, Op, kDivide, 2, 2, true>(a) : rows<T, Op, kDivide, kAny, kAny, true>(a);
-  if (a.ins == 2 && a.outs == 1) return rows<T, Op, kDivide, 2, 1, false>(a);
-  if (a.ins == 2 && a.outs == 2) return rows<T, Op, kDivide, 2, 2, false>(a);
-  rows<T, Op, kDivide, kAny, kAny, false>(a);
+  const bool two = a.ins == 2 && a.outs == 2;
+  if (a.sweep == Sweep::stream) return two ? rows<T, Op, kDivide, 2, 2, Sweep::stream>(a) : rows<T, Op, kDivide, kAny, kAny, Sweep::stream>(a);
+  if (a.sweep == Sweep::down) return two ? rows<T, Op, kDivide, 2, 2, Sweep::down>(a) : rows<T, Op, kDivide, kAny, kAny, Sweep::down>(a);
+  if (a.ins == 2 && a.outs == 1) return rows<T, Op, kDivide, 2, 1, Sweep::up>(a);
+  if (two) return rows<T, Op, kDivide, 2, 2, Sweep::up>(a);
+  rows<T, Op, kDivide, kAny, kAny, Sweep::up>(a);
 }
 
 template <class T> void floats(const CombineArguments& a) {

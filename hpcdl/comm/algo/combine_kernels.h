@@ -2,8 +2,7 @@
 
 #include <cstdint>
 
-#include "hpcdl/comm/reduce.h"
-#include "hpcdl/core/dtype.h"
+#include "hpcdl/comm/algo/reduction.h"
 #include "hpcdl/simd/isa.h"
 
 namespace hpcdl::comm::algo {
@@ -17,7 +16,7 @@ struct CombineArguments {
   const std::byte* const* in = nullptr;
   int ins = 0;
   std::int64_t n = 0;
-  bool stream = false;
+  Sweep sweep = Sweep::up;
 };
 
 /// See reduction.h.

@@ -32,8 +32,11 @@ void combine(const Reduction& r, Part part, std::byte* out, const std::byte* a, 
 /// Rows that combine_all() takes at most.
 inline constexpr int kMostTogether = 64;
 
+/// How floats are gone through; the same bits. down: from the last to the first. stream: up, and the outputs, which are not read soon, go past
+/// the caches.
+enum class Sweep : std::uint8_t { up, down, stream };
+
 /// Every out[k][i] = ((in[0][i] op in[1][i]) op in[2][i]) ..., 16-bit floats in f32 throughout. An output may be an input.
-/// stream: the outputs are not read soon, and go past the caches.
-void combine_all(const Reduction& r, std::span<std::byte* const> out, std::span<const std::byte* const> in, std::int64_t n, bool stream = false);
+void combine_all(const Reduction& r, std::span<std::byte* const> out, std::span<const std::byte* const> in, std::int64_t n, Sweep sweep = Sweep::up);
 
 }  // namespace hpcdl::comm::algo
