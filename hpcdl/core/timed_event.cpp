@@ -22,7 +22,11 @@ void TimedEvent::record(const Stream& s) {
     cuda::check(cudaEventCreate(&e), "cudaEventCreate");
     native_ = {e, [](void* p) { cudaEventDestroy(static_cast<cudaEvent_t>(p)); }};
   }
-  cuda::check(cudaEventRecord(of(native_), cuda::queue(s)), "cudaEventRecord");
+  auto capturing = cudaStreamCaptureStatusNone;
+  cuda::check(cudaStreamIsCapturing(cuda::queue(s), &capturing), "cudaStreamIsCapturing");
+  // Without the flag an event in a capture is an edge of the graph and nothing more.
+  const unsigned flag = capturing == cudaStreamCaptureStatusActive ? cudaEventRecordExternal : cudaEventRecordDefault;
+  cuda::check(cudaEventRecordWithFlags(of(native_), cuda::queue(s), flag), "cudaEventRecord");
 }
 
 void TimedEvent::wait(const Stream& s) const {

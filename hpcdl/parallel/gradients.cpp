@@ -50,6 +50,7 @@ Gradients::Gradients(comm::Group group, std::vector<ReadyGradient> order, const 
     names_.push_back("gradients." + std::to_string(b));
   }
   works_.resize(plan_.buckets.size());
+  if (options_.timed && device_.is_cuda()) stamps_.resize(plan_.buckets.size());
   if (!device_.is_cuda() && group_.size() > 1 && plan_.bytes > 0) window_ = group_.share(plan_.bytes);
   const bool some_share = sum_over_ranks(group_, window_ ? 1 : 0) > 0;
   if (options_.algorithm == comm::Algorithm::automatic && !device_.is_cuda()) options_.algorithm = position_independent_sum(group_, some_share);
@@ -84,7 +85,10 @@ void Gradients::start(Stream& s, const Grad* operands, const void* args) {
   const comm::Label label(self.names_[static_cast<std::size_t>(a.bucket)]);
   if (s.device().is_cuda()) {
     const auto group = a.wait ? self.group_ : self.group_.beside();
+    auto* stamps = self.stamps_.empty() ? nullptr : &self.stamps_[static_cast<std::size_t>(a.bucket)];
+    if (stamps) stamps->begin.record(s);
     group.all_reduce(s, operands[0], comm::Reduce::sum, self.options_.algorithm);
+    if (stamps) stamps->end.record(s);
   } else if (a.wait) {
     const auto begin = Clock::now();
     self.group_.blocking().all_reduce(s, operands[0], comm::Reduce::sum, self.options_.algorithm);
@@ -107,6 +111,20 @@ void Gradients::join(Stream&, const Grad*, const void* args) {
     self.times_.seconds += seconds_between(from, to);
   }
   self.times_.waited_seconds += seconds_between(begin, Clock::now());
+}
+
+void Gradients::computed(Stream& s, const Grad*, const void* args) { static_cast<const Start*>(args)->self->computed_.record(s); }
+
+void Gradients::take_times() {
+  if (stamps_.empty() || !computed_) return;
+  double seconds = 0, behind = 0;  // behind: the last of them ended so long after everything else
+  for (const auto& [begin, end] : stamps_) {
+    seconds += TimedEvent::seconds_between(begin, end);
+    behind = std::max(behind, TimedEvent::seconds_between(computed_, end));
+  }
+  times_.seconds += seconds;
+  times_.waited_seconds += options_.overlap ? std::min(behind, seconds) : seconds;
+  ++times_.passes;
 }
 
 /// What is left to be reduced while a pass is recorded. The recorder keeps hooks for good: afterwards they find nothing to do.
@@ -145,6 +163,10 @@ void Gradients::record(Graph& g, const std::function<void()>& backward) {
   if (options_.overlap && !device_.is_cuda()) {  // the end of a program waits for a GPU's streams
     const Start args{this, 0, true};
     g.emit(kJoin, &Gradients::join, r->buckets, &args, sizeof args, {}, Phase::backward);
+  }
+  if (!stamps_.empty()) {  // without operands: it waits for no reduction
+    const Start args{this, 0, false};
+    g.emit("all_reduce.computed", &Gradients::computed, {}, &args, sizeof args, {}, Phase::backward);
   }
   r->buckets.clear();
 }

@@ -15,6 +15,7 @@
 
 #include "hpcdl/comm/group.h"
 #include "hpcdl/core/buffer.h"
+#include "hpcdl/core/timed_event.h"
 #include "hpcdl/graph/graph.h"
 #include "hpcdl/parallel/buckets.h"
 
@@ -24,6 +25,8 @@ struct ReduceOptions {
   BucketOptions buckets;
   /// false: every reduction is waited for where it starts. The same bits.
   bool overlap = true;
+  /// GPU: time stamps around every reduction, also where the pass is captured, for take_times(). The same bits. A CPU has its times anyway.
+  bool timed = false;
   /// automatic: see position_independent_sum().
   comm::Algorithm algorithm = comm::Algorithm::automatic;
 };
@@ -44,10 +47,11 @@ struct Exchange {
   std::chrono::steady_clock::time_point begin, end;
 };
 
-/// CPU: time since construction.
+/// CPU: time since construction. GPU: of the passes that take_times() has looked at.
 struct ExchangeTimes {
   double seconds = 0;         // in which gradients were exchanged
   double waited_seconds = 0;  // of them, in which the pass stood still for it
+  std::int64_t passes = 0;    // GPU
   double hidden() const { return seconds > 0 ? std::max(0.0, 1 - waited_seconds / seconds) : 0; }
 };
 
@@ -66,6 +70,8 @@ class Gradients {
   /// Whose reductions a program overlaps with computing on a CPU; null: nobody's.
   static const Gradients* of(const Program& program);
   const ExchangeTimes& times() const { return times_; }
+  /// GPU, timed: adds the last pass to times(). It has ended, and none is queued behind it. Else does nothing.
+  void take_times();
   /// CPU, overlapped: what the last pass exchanged, and when.
   const std::vector<Exchange>& exchanges() const { return exchanges_; }
   /// Where it lies; zero at first.
@@ -81,6 +87,7 @@ class Gradients {
   void reduce(Graph& g, const Recording& r, std::size_t bucket);
   static void start(Stream& s, const Grad* operands, const void* args);
   static void join(Stream& s, const Grad* operands, const void* args);
+  static void computed(Stream& s, const Grad* operands, const void* args);
 
   comm::Group group_;
   std::vector<ReadyGradient> order_;
@@ -94,6 +101,11 @@ class Gradients {
   Buffer own_;                                     // where there is no window
   std::byte* data_ = nullptr;
   std::vector<comm::Work> works_;                  // per bucket, of the pass that is running
+  struct Stamps {
+    TimedEvent begin, end;
+  };
+  std::vector<Stamps> stamps_;                     // per bucket, of the last pass; empty unless asked for
+  TimedEvent computed_;                            // the end of its other records
   std::vector<Exchange> exchanges_;
   ExchangeTimes times_;
 };

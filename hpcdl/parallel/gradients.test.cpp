@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "hpcdl/core/rng.h"
+#include "hpcdl/core/timed_event.h"
 #include "hpcdl/graph/executable.h"
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/softmax/softmax.h"
@@ -240,6 +241,89 @@ TEST(gradients, refuses_what_it_cannot_reduce) {
   EXPECT_THROW(Gradients(Group(), {{"a", {{4}, DType::bf16}}}, {}), Error);
   EXPECT_THROW(Gradients(Group(), {{"a", {{4}, DType::f32}}, {"a", {{4}, DType::f32}}}, {}), Error);
   EXPECT_THROW(Gradients(Group(), {{"a", {{4}, DType::f32}}}, {}).gradient("b"), Error);
+}
+
+/// What a captured pass leaves behind, and what its time stamps say. One GPU is enough: a group of one sums nothing between them.
+struct TimedPasses {
+  std::vector<float> gradients;
+  ExchangeTimes times;
+};
+
+TimedPasses passes_on_gpu(bool timed, bool overlap) {
+  constexpr std::int64_t rows = 4096, width = 512;
+  const auto device = Device::cuda(0);
+  Pool pool(1);
+  StepParams params;
+  Stream s(device, pool, &params);
+  std::vector<float> host(static_cast<std::size_t>(rows * width));
+  for (std::size_t i = 0; i < host.size(); ++i) host[i] = 0.1f * static_cast<float>(Rng{4, 4}.normal(i));
+  const Spec weight{{width, width}, DType::f32}, input{{rows, width}, DType::f32};
+  OwnedTensor a(weight, device), b(weight, device), x(input, device), dy(input, device);
+  for (const auto* t : {&a, &b, &x, &dy}) copy(s, t->tensor, View(host.data(), t->tensor.spec()));
+  Gradients gradients(Group(), {{"b", weight}, {"a", weight}}, {.buckets = {.cap = 0, .first = 0}, .overlap = overlap, .timed = timed}, device);
+  Graph g;
+  const Var first = g.parameter("a", a.tensor, gradients.gradient("a")), second = g.parameter("b", b.tensor, gradients.gradient("b"));
+  const Var y = linear(linear(g.constant("x", x.tensor), first), second);
+  gradients.record(g, [&] { g.backward(y, g.constant("dy", dy.tensor)); });
+  Executable exe(g.finish(), nullptr, device);
+  gradients.take_times();  // nothing has run
+  EXPECT_EQ(gradients.times().passes, 0);
+  for (int run = 0; run < 4; ++run) {
+    exe.run(s);
+    s.synchronize();
+    const auto before = gradients.times();
+    gradients.take_times();
+    EXPECT_EQ(gradients.times().passes, timed ? run + 1 : 0);
+    EXPECT_GE(gradients.times().seconds, before.seconds);
+    EXPECT_LE(gradients.times().waited_seconds, gradients.times().seconds);
+    if (run == 0) exe.capture(s);
+  }
+  TimedPasses out{{}, gradients.times()};
+  for (const char* name : {"a", "b"}) {
+    std::vector<float> values(static_cast<std::size_t>(weight.size()));
+    copy(s, Tensor(values.data(), weight), gradients.gradient(name));
+    out.gradients.insert(out.gradients.end(), values.begin(), values.end());
+  }
+  return out;
+}
+
+TEST(gradients, time_stamps_of_a_captured_pass_change_no_bit) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "SKIPPED: needs a GPU";
+  const auto plain = passes_on_gpu(false, true);
+  EXPECT_EQ(plain.times.seconds, 0);
+  for (const bool overlap : {true, false}) {
+    const auto timed = passes_on_gpu(true, overlap);
+    EXPECT_EQ(timed.gradients, plain.gradients);
+    EXPECT_GT(timed.times.seconds, 0);
+    EXPECT_LT(timed.times.seconds, 1) << "stamps of two launches were taken for one";
+    if (!overlap) {
+      EXPECT_EQ(timed.times.waited_seconds, timed.times.seconds);
+    }
+  }
+}
+
+/// Stamps in a graph are those of its last launch, and lie between what was queued in front of it and behind.
+TEST(gradients, an_event_in_a_capture_is_reached_by_every_launch) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "SKIPPED: needs a GPU";
+  const auto device = Device::cuda(0);
+  Pool pool(1);
+  const Stream s(device, pool);
+  OwnedTensor from({{64 << 20}, DType::f32}, device), to({{64 << 20}, DType::f32}, device);
+  TimedEvent before, begin, end, after;
+  Capture::begin(s);
+  begin.record(s);
+  copy(s, to.tensor, from.tensor);
+  end.record(s);
+  const auto graph = Capture::end(s);
+  for (int launch = 0; launch < 3; ++launch) {
+    before.record(s);
+    graph.launch(s);
+    after.record(s);
+    s.synchronize();
+    EXPECT_GE(TimedEvent::seconds_between(before, begin), 0) << "launch " << launch;
+    EXPECT_GT(TimedEvent::seconds_between(begin, end), 10e-6) << "512 MB in " << launch;
+    EXPECT_GE(TimedEvent::seconds_between(end, after), 0) << "launch " << launch;
+  }
 }
 
 TEST(agree, sums_counts_and_votes_are_the_same_everywhere) {

@@ -146,7 +146,7 @@ struct CheckpointConfig {
 struct ParallelConfig {
   std::int64_t dp = 0, tp = 1;
   double bucket_mb = 25, first_bucket_mb = 1;
-  bool overlap = true, sequence = false;
+  bool overlap = true, sequence = false, time_exchange = false;
 
   void visit(auto&& f) {
     f("dp", dp, "ranks that share each batch out; 0: all ranks / tp", {.min = 0, .max = 1 << 20});
@@ -154,6 +154,7 @@ struct ParallelConfig {
     f("bucket_mb", bucket_mb, "MiB of gradients that are reduced together; 0: every tensor by itself", {.min = 0, .max = 1 << 20});
     f("first_bucket_mb", first_bucket_mb, "MiB of the first bucket, small so that the first reduction starts early", {.min = 0, .max = 1 << 20});
     f("overlap", overlap, "reduce while backward still runs; false: wait for every reduction. The result is the same");
+    f("time_exchange", time_exchange, "GPUs: time stamps around reductions, so that lines of metrics tell how long they took and how much of it was hidden; CPUs always do");
     f("sequence", sequence, "with tp: norms and dropout on a part of the tokens each, for less memory and the same bytes between ranks");
   }
 };

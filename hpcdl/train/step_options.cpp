@@ -12,7 +12,7 @@ StepOptions step_options(const RunConfig& config) {
   if (t.optimizer == OptimizerKind::sgd)
     o.optimizer = Sgd::Args{.momentum = static_cast<float>(t.momentum), .nesterov = t.nesterov, .weight_decay = static_cast<float>(t.weight_decay)};
   const auto mib = [](double n) { return static_cast<std::int64_t>(n * (1 << 20)); };
-  o.reduce = {.buckets = {.cap = mib(config.parallel.bucket_mb), .first = mib(config.parallel.first_bucket_mb)}, .overlap = config.parallel.overlap};
+  o.reduce = {.buckets = {.cap = mib(config.parallel.bucket_mb), .first = mib(config.parallel.first_bucket_mb)}, .overlap = config.parallel.overlap, .timed = config.parallel.time_exchange};
   o.products = t.dtype == Compute::tf32 ? F32Products::tf32 : F32Products::exact;
   o.sync_batch_norm = config.sync_batch_norm;
   if (t.dtype == Compute::fp16)

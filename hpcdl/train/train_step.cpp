@@ -287,6 +287,7 @@ StepResult TrainStep::result() {
   const auto late = sums(flight);
   const auto sum = parallel::sum_over_ranks(options_.data, std::array{late.loss, late.correct});
   flight.result.loss = sum[0], flight.result.correct = sum[1], flight.result.grad_norm = numbers.params.grad_norm;
+  if (gradients_ && !flights_[1 - result_].queued) gradients_->take_times();
   return flight.result;
 }
 

@@ -51,6 +51,7 @@ class Run {
   bool may_go_ahead() const;
   bool evaluates_at(std::int64_t step, bool epoch_done) const;
   bool saves_at(std::int64_t step) const;
+  bool logs_at(std::int64_t step) const;
   void fetch_batch();
   void report(double seconds, double waited);
   StepNumbers numbers();
@@ -241,12 +242,14 @@ bool Run::evaluates_at(std::int64_t step, bool epoch_done) const {
   const auto& t = config_.train;
   return step == steps_ || due(step, t.eval_every) || (t.eval_every == 0 && t.epochs > 0 && epoch_done);
 }
+bool Run::logs_at(std::int64_t step) const { return step == steps_ || due(step, config_.train.log_every); }
 bool Run::saves_at(std::int64_t step) const { return step == steps_ || due(step, config_.checkpoint.every); }
 
 /// A GPU need not stand still while the host looks at what a step came to: the passes of the next one are queued before. Not where somebody wants the
 /// model, times or gradients as they are between the two.
 bool Run::may_go_ahead() const {
-  return train_->on_gpu() && !hooks_.observer && mesh_.tp().size() == 1 && !summary_.stopped && !evaluates_at(step_ + 1, next_->epoch_done) && !saves_at(step_ + 1);
+  return train_->on_gpu() && !hooks_.observer && mesh_.tp().size() == 1 && !summary_.stopped && !evaluates_at(step_ + 1, next_->epoch_done) && !saves_at(step_ + 1) &&
+         !(config_.parallel.time_exchange && logs_at(step_ + 1));
 }
 
 void Run::one_step() {
@@ -287,10 +290,11 @@ StepNumbers Run::numbers() {
                 .seconds_left = static_cast<double>(steps_ - step_) * summary_.seconds / static_cast<double>(step_ - summary_.first_step)};
   if (config_.train.epochs > 0) n.epoch = epoch();
   if (units.classes) n.accuracy = interval_score_.accuracy();
-  if (train_->gradients() && !train_->on_gpu()) {
+  if (train_->gradients() && (!train_->on_gpu() || train_->gradients()->times().passes > exchanged_.passes)) {
     const auto now = train_->gradients()->times();
-    const parallel::ExchangeTimes since{now.seconds - exchanged_.seconds, now.waited_seconds - exchanged_.waited_seconds};
-    n.comm_percent = 100 * since.seconds / interval_seconds_;
+    const parallel::ExchangeTimes since{now.seconds - exchanged_.seconds, now.waited_seconds - exchanged_.waited_seconds, now.passes - exchanged_.passes};
+    const double steps_of_one = since.passes > 0 ? static_cast<double>(interval_steps_) / static_cast<double>(since.passes) : 1;  // a GPU tells of some
+    n.comm_percent = 100 * since.seconds * steps_of_one / interval_seconds_;
     n.hidden_percent = 100 * since.hidden();
     exchanged_ = now;
   }
@@ -301,15 +305,14 @@ void Run::report(double seconds, double waited) {
   interval_seconds_ += seconds;
   interval_waited_ += waited;
   summary_.seconds += seconds;
-  const bool logged = step_ == steps_ || due(step_, config_.train.log_every);
-  if (!logged && step_ != summary_.first_step + 1) return;
+  if (!logs_at(step_) && step_ != summary_.first_step + 1) return;
   const auto n = numbers();
   auto line = metrics_line(n, task_->units(), seen_);
   if (train_->scales_loss()) {
     const auto state = train_->scale_state();
     line["loss_scale"] = state.scale, line["skipped_steps"] = state.counts.skipped;
   }
-  if (logged) log_.write(line, step_);
+  if (logs_at(step_)) log_.write(line, step_);
   progress_.show(n);
   interval_seconds_ = interval_waited_ = 0;
   interval_steps_ = 0;
@@ -371,13 +374,15 @@ void Run::finish() {
 }
 
 void Run::summarise() {
-  if (train_->gradients() && !train_->on_gpu())
-    summary_.comm_seconds = train_->gradients()->times().seconds, summary_.hidden_percent = 100 * train_->gradients()->times().hidden();
   summary_.step = step_;
   summary_.loss = loss_;
   summary_.images = task_->units().classes;
   const auto steps_done = static_cast<double>(step_ - summary_.first_step);
   if (steps_done == 0) return;
+  if (const auto* g = train_->gradients(); g && (!train_->on_gpu() || g->times().passes > 0)) {
+    summary_.comm_seconds = g->times().seconds * (train_->on_gpu() ? steps_done / static_cast<double>(g->times().passes) : 1);
+    summary_.hidden_percent = 100 * g->times().hidden();
+  }
   summary_.samples_per_second = steps_done * static_cast<double>(rows_of_step()) / summary_.seconds;
   if (!summary_.images) summary_.tokens_per_second = summary_.samples_per_second * static_cast<double>(task_->units().in_row);
   if (light_seconds_ >= 0) summary_.sol_percent = 100 * light_seconds_ * steps_done / summary_.seconds;

@@ -38,7 +38,7 @@ struct RunSummary {
   double accuracy = -1, eval_accuracy = -1;  // of images: share of right answers in the last epoch or what was done of it, and in the last evaluation
   double seconds = 0, sol_percent = -1;  // of the steps of this run, evaluation and saves apart
   double tokens_per_second = 0, samples_per_second = 0;  // of all ranks; a sample: a row of a batch. No tokens where images are trained on
-  double comm_seconds = 0, hidden_percent = -1;  // CPU: in which gradients were exchanged, and the share of it that nobody waited for
+  double comm_seconds = 0, hidden_percent = -1;  // in which gradients were exchanged, and the share of it that nobody waited for; GPU: see parallel.time_exchange
   std::int64_t parameters = 0, arena_bytes = 0;
 };
 
