@@ -17,7 +17,6 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-import time
 
 import common
 
@@ -130,14 +129,14 @@ def main():
     words.add_argument("--only", choices=["host", "hosts", "sweep"])
     o = words.parse_args()
     hpcdl = str(pathlib.Path(o.hpcdl).resolve())
-    name, short = common.cpu()
+    _, short = common.cpu()
     if o.only == "sweep":
         return sweep(hpcdl, o.seconds, pathlib.Path(o.out) if o.out else common.ROOT / "bench" / "results" / short)
     out = pathlib.Path(o.out) if o.out else common.ROOT / "bench" / "results" / short / "comm.json"
     kept = json.loads(out.read_text())["rows"] if o.only and out.exists() else []
     fresh = ([] if o.only == "hosts" else one_host(hpcdl, o.seconds)) + ([] if o.only == "host" else two_hosts(hpcdl, o.seconds))
     done = {(r["hosts"],) for r in fresh}
-    data = {"machine": {"cpu": name, "date": time.strftime("%Y-%m-%d")}, "mpi": subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout.split("\n")[0],
+    data = {"machine": common.machine(), "mpi": subprocess.run(["mpirun", "--version"], capture_output=True, text=True).stdout.split("\n")[0],
             "malloc": {k: v for k, v in KEEP.items() if k.startswith("MALLOC")}, "rows": [r for r in kept if (r["hosts"],) not in done] + fresh}
     out.write_text(json.dumps(data, indent=1) + "\n")
     for r in data["rows"]:
