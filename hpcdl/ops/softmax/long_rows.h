@@ -7,6 +7,7 @@
 #include "hpcdl/cuda/arch.h"
 #include "hpcdl/cuda/tma.h"
 #include "hpcdl/cuda/warpgroup.h"
+#include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/softmax/softmax_device.h"
 
 namespace hpcdl::cuda {
@@ -16,6 +17,9 @@ template <int kBlocks_, int kConsumers_, int kPacks_, int kStages_> struct LongR
   static constexpr int kBlocks = kBlocks_, kConsumers = kConsumers_, kPacks = kPacks_, kStages = kStages_;
   static constexpr int kWarps = kConsumers / kWarp, kThreads = kConsumers + kWarp, kChunkPacks = kConsumers * kPacks, kParts = kBlocks * kWarps;
   static constexpr int kRingBytes = kStages * kChunkPacks * 16;
+  /// Rows that are told before the oldest must have been heard by all: when a row is told, the one kStages + 1 before it has left the ring of
+  /// block 0 at the latest, so that the warps of all blocks have met in it.
+  static constexpr int kAhead = kStages + 3;
   static constexpr int kShare = (kParts + kWarp - 1) / kWarp;  // parts that a lane adds
   static_assert(kBlocks <= kWarp);
   /// Packs of a row that fit.
@@ -34,6 +38,40 @@ __device__ inline void send_to(unsigned rank, float2* to, Barrier* b, float2 v) 
       "r"(rank), "f"(v.x), "f"(v.y) : "memory");
 }
 
+/// The same of one word.
+__device__ inline void send_to(unsigned rank, int* to, Barrier* b, int v) {
+  asm volatile(
+      "{\n.reg .b32 place, there;\n"
+      "mapa.shared::cluster.u32 place, %0, %2;\n"
+      "mapa.shared::cluster.u32 there, %1, %2;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [place], %3, [there];\n}" ::"r"(shared_address(to)), "r"(shared_address(b)), "r"(rank),
+      "r"(v) : "memory");
+}
+
+/// The rows of a cluster, one after the other: the first by its number, the others as they come from a counter in memory that all clusters
+/// share. Were they shared out in advance, all would wait for the clusters that get least of the memory: 0.91 of a copy instead of
+/// 0.95. The producer of block 0 asks for a row while it brings the one before, and tells all blocks.
+template <int kAhead> struct RowQueue {
+  int *told, *counter;  // [kAhead] in shared memory; in global memory
+  Barrier* news;        // kAhead, each expecting a word
+  int clusters, blocks;
+  Ring<kAhead> at = {};
+
+  /// By one thread of block 0.
+  __device__ void ask() const {
+    const int row = clusters + atomicAdd(counter, 1);
+    for (int b = 0; b < blocks; ++b) send_to(static_cast<unsigned>(b), told + at.stage, news + at.stage, row);
+  }
+  /// expect_another: true in one thread of each block.
+  __device__ int next(bool expect_another) {
+    barrier_wait(news + at.stage, at.parity);
+    const int row = told[at.stage];
+    if (expect_another) barrier_expect(news + at.stage, 4);
+    at.next();
+    return row;
+  }
+};
+
 /// One block's part of the rows. kWhole: all packs lie on 16-byte boundaries, so that the copy engine can bring them; else the
 /// producing warp does, element by element, at a tenth of the rate. It changes no bits.
 template <class T, class Shape, bool kWhole> struct LongRowsBlock {
@@ -42,8 +80,9 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
   uint4* ring;
   Barrier *full, *empty, *met;      // kStages, kStages, 2
   float2 (*parts)[Shape::kParts];   // [2]: (top, sum) of all warps of the cluster, of this row and the next
-  std::int64_t row;                 // the cluster's first
-  int clusters, packs, begin, mine; // packs of a row; chunks of this block: [begin, begin + mine)
+  RowQueue<Shape::kAhead> queue;
+  int row;                          // the cluster's first
+  int packs, begin, mine;           // packs of a row; chunks of this block: [begin, begin + mine)
 
   /// Packs of chunk j of this block.
   __device__ int count(int j) const {
@@ -55,9 +94,11 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
   /// By a warp.
   __device__ void produce() const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    if (kWhole && lane != 0) return;
+    if ((kWhole && lane != 0) || mine == 0) return;
     Ring<Shape::kStages> at{.parity = 1};
-    for (std::int64_t r = row; r < p.rows; r += clusters)
+    auto rows = queue;
+    for (std::int64_t r = row; r < p.rows;) {
+      if (lane == 0 && cluster_rank() == 0) rows.ask();
       for (int j = 0; j < mine; ++j, at.next()) {
         const T* from = static_cast<const T*>(p.x) + r * p.x_stride + column(j);
         uint4* to = ring + at.stage * Shape::kChunkPacks;
@@ -72,6 +113,8 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
           barrier_arrive(full + at.stage);
         }
       }
+      r = rows.next(false);
+    }
   }
   /// This thread's packs of a chunk; what the row has not is `rest`.
   __device__ void read(Pack<T, N> (&v)[K], int stage, int here, T rest) const {
@@ -93,7 +136,8 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
     const unsigned rank = cluster_rank();
     Ring<Shape::kStages> at;
     Ring<2> turn;
-    for (std::int64_t r = row; r < p.rows; r += clusters, turn.next()) {
+    auto rows = queue;
+    for (std::int64_t r = row; r < p.rows; r = rows.next(threadIdx.x == 0), turn.next()) {
       auto again = at;
       float top = -kInf, sum = 0;
       for (int j = 0; j < mine; ++j, at.next()) {
@@ -150,20 +194,22 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
 #endif
 
 /// Rows of whole packs, at most Shape::kMost of them, that see all columns.
-template <class T, class Shape, bool kWhole> __global__ void __launch_bounds__(Shape::kThreads, 1) forward_long_rows(const __grid_constant__ SoftmaxProblem p) {
+template <class T, class Shape, bool kWhole> __global__ void __launch_bounds__(Shape::kThreads, 1) forward_long_rows(const __grid_constant__ SoftmaxProblem p, int* counter) {
 #if HPCDL_SM90A
   extern __shared__ __align__(128) uint4 ring[];
-  __shared__ Barrier full[Shape::kStages], empty[Shape::kStages], met[2];
+  __shared__ Barrier full[Shape::kStages], empty[Shape::kStages], met[2], news[Shape::kAhead];
+  __shared__ int told[Shape::kAhead];
   __shared__ float2 parts[2][Shape::kParts];
   if (threadIdx.x == 0) {
     for (int s = 0; s < Shape::kStages; ++s) barrier_init(full + s, kWhole ? 1 : kWarp), barrier_init(empty + s, kWhole ? Shape::kWarps : Shape::kConsumers);
     for (int i = 0; i < 2; ++i) barrier_init(met + i, 1), barrier_expect(met + i, Shape::kParts * 8);
+    for (int i = 0; i < Shape::kAhead; ++i) barrier_init(news + i, 1), barrier_expect(news + i, 4);
     fence_barrier_init();
   }
   cluster_sync();
   const int packs = static_cast<int>(p.cols / kLanes<T>), chunks = (packs + Shape::kChunkPacks - 1) / Shape::kChunkPacks;
   const int per = (chunks + Shape::kBlocks - 1) / Shape::kBlocks, begin = static_cast<int>(cluster_rank()) * per, left = chunks - begin;
-  const LongRowsBlock<T, Shape, kWhole> block{p, ring, full, empty, met, parts, blockIdx.x / Shape::kBlocks, static_cast<int>(gridDim.x / Shape::kBlocks),
+  const LongRowsBlock<T, Shape, kWhole> block{p, ring, full, empty, met, parts, {told, counter, news, static_cast<int>(gridDim.x) / Shape::kBlocks, Shape::kBlocks}, static_cast<int>(blockIdx.x) / Shape::kBlocks,
                                       packs, begin, left < 0 ? 0 : left < per ? left : per};
   if (warp_index() < Shape::kWarps) block.consume();
   else block.produce();
@@ -173,9 +219,10 @@ template <class T, class Shape, bool kWhole> __global__ void __launch_bounds__(S
 }
 
 /// f with the shape for rows of so many packs; false where none holds them. Room for half of the next row beside one keeps memory
-/// busy; fewer blocks to a row wait for each other less. Measured on an H200, as shares of copy: 0.91 to 0.92 with 131072 columns of bf16
-/// (2 blocks), with 131072 of f32 (4) and 262144 (8), where clusters that hold a row in registers and are started anew for each reach 0.72
-/// to 0.81. Staggered rows, cache hints and the sum of the next row beside the result of this one changed nothing.
+/// busy; fewer blocks to a row wait for each other less. Measured on an H200, as shares of copy: 0.95 with 131072 columns of bf16
+/// (2 blocks), 0.96 with 131072 of f32 (4) and 262144 (8), where clusters that hold a row in registers and are started anew for each reach 0.72
+/// to 0.81. Staggered rows, cache hints and the sum of the next row beside the result of this one changed nothing; smaller chunks, results that the
+/// copy engine takes from the ring, and two half-sized blocks to a multiprocessor were slower.
 template <class F> bool with_long_rows(std::int64_t packs, F&& f) {
   using Two = LongRows<2, 512, 2, 13>;
   using Four = LongRows<4, 512, 2, 13>;
@@ -199,7 +246,9 @@ template <class T, class Shape> void run_long_rows(Stream& s, const SoftmaxProbl
   int clusters = 0;
   check(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), name);
   config.gridDim.x = Shape::kBlocks * static_cast<unsigned>(p.rows < clusters ? p.rows : clusters);
-  check(cudaLaunchKernelEx(&config, kernel, p), name);
+  int* counter = static_cast<int*>(workspace(s));
+  check(cudaMemsetAsync(counter, 0, sizeof(int), config.stream), name);
+  check(cudaLaunchKernelEx(&config, kernel, p, counter), name);
 }
 
 }  // namespace hpcdl::cuda
