@@ -1,6 +1,8 @@
-// hpcdl bench: ops at their shapes, timed by the protocol of the lab, beside other libraries and against the speed of light.
+// hpcdl bench: ops at their shapes, timed by the protocol of the lab, beside other libraries and against the speed of
+// light.
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "cli/bench_comm.h"
@@ -224,10 +226,10 @@ class Bench {
   Json out_;
 };
 
-int bench(Options& o, CLI::App& sub) {
-  if (sub.got_subcommand("comm")) return o.comm();
-  if (sub.got_subcommand("ddp")) return o.ddp();
-  if (sub.got_subcommand("tp")) return o.tp();
+int bench(Options& o, const Command& sub) {
+  if (sub.chosen("comm")) return o.comm();
+  if (sub.chosen("ddp")) return o.ddp();
+  if (sub.chosen("tp")) return o.tp();
   settle_words(o);
   o.vs = parse_peers(o.vs_words);
   if (o.cold && o.warm) fail_usage("bench", "--cold and --warm exclude each other");
@@ -239,24 +241,24 @@ int bench(Options& o, CLI::App& sub) {
 
 }  // namespace
 
-void add_bench(CLI::App& app, Run& run) {
-  add_verb<Options>(app, run, "bench", "Times ops by one protocol: share of the speed of light, ratio to other libraries",
-                    [](CLI::App& sub, Options& o) {
-                      sub.add_option("ops", o.ops, "Ops, or variants such as linear+bias_gelu; none: all");
-                      sub.add_option("--vs", o.vs_words, "Peers: torch, triton, onednn, openblas; one that is not here is reported as missing")->type_name("A,B");
-                      sub.add_option("--json", o.json, "One JSON object on stdout; with a file name: into that file")->expected(0, 1)->type_name("[FILE]");
-                      sub.add_option("--rounds", o.rounds, "Rounds of each comparison; default: until its interval is narrow enough")->check(CLI::Range(1, 100000));
-                      sub.add_option("--seconds", o.seconds, "Time for each comparison (4), and on average for each repeat of --aa; one comparison takes up to five times as long where its ratio is still uncertain")->check(CLI::Range(0.01, 3600.0));
-                      sub.add_flag("--cold", o.cold, "Flush the caches before each call");
-                      sub.add_flag("--warm", o.warm, "Operands stay where the last call left them (the default)");
-                      sub.add_flag("--aa", o.aa, "Compare each op with itself: how far the protocol can be trusted here and now");
-                      sub.add_option("--repeats", o.repeats, "Repeats of --aa (20)")->check(CLI::Range(1, 100000));
-                      sub.add_option("--shape", o.shape, "Another shape for the named ops: 512x1000");
-                      sub.add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str();
+void add_bench(const Command& program, Run& run) {
+  add_verb<Options>(program, run, "bench", "Times ops by one protocol: share of the speed of light, ratio to other libraries",
+                    [](const Command& sub, Options& o) {
+                      sub.option("ops", o.ops, "Ops, or variants such as linear+bias_gelu; none: all");
+                      sub.option("--vs", o.vs_words, "Peers: torch, triton, onednn, openblas; one that is not here is reported as missing").kind("A,B");
+                      sub.option("--json", o.json, "One JSON object on stdout; with a file name: into that file").values(0, 1).kind("[FILE]");
+                      sub.option("--rounds", o.rounds, "Rounds of each comparison; default: until its interval is narrow enough").range(1, 100000);
+                      sub.option("--seconds", o.seconds, "Time for each comparison (4), and on average for each repeat of --aa; one comparison takes up to five times as long where its ratio is still uncertain").range(0.01, 3600.0);
+                      sub.flag("--cold", o.cold, "Flush the caches before each call");
+                      sub.flag("--warm", o.warm, "Operands stay where the last call left them (the default)");
+                      sub.flag("--aa", o.aa, "Compare each op with itself: how far the protocol can be trusted here and now");
+                      sub.option("--repeats", o.repeats, "Repeats of --aa (20)").range(1, 100000);
+                      sub.option("--shape", o.shape, "Another shape for the named ops: 512x1000");
+                      sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
                       add_tune_option(sub, o.tune);
-                      sub.add_option("--dtype", o.dtype, "Only f32 or only bf16")->check(CLI::IsMember({"f32", "bf16"}));
-                      sub.add_flag("--forward", o.forward, "Leave out forward and backward together");
-                      sub.add_flag("--list", o.list, "Print the cases, time nothing");
+                      sub.option("--dtype", o.dtype, "Only f32 or only bf16").one_of({"f32", "bf16"});
+                      sub.flag("--forward", o.forward, "Leave out forward and backward together");
+                      sub.flag("--list", o.list, "Print the cases, time nothing");
                       o.comm = add_bench_comm(sub);
                       o.ddp = add_bench_ddp(sub);
                       o.tp = add_bench_tp(sub);

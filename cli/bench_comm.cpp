@@ -1,9 +1,11 @@
-// hpcdl bench comm: collectives on the ranks that mpirun has started, or on threads, algorithm against algorithm and against MPI's own.
+// hpcdl bench comm: collectives on the ranks that mpirun has started, or on threads, algorithm against algorithm and
+// against MPI's own.
 
 #include "cli/bench_comm.h"
 
 #include <exception>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "cli/verb.h"
@@ -200,26 +202,26 @@ int bench_comm(const Options& o) {
 
 }  // namespace
 
-std::function<int()> add_bench_comm(CLI::App& bench) {
+std::function<int()> add_bench_comm(const Command& bench) {
   auto o = std::make_shared<Options>();
-  CLI::App* sub = bench.add_subcommand("comm", "Collectives on the ranks that mpirun has started: every size and algorithm, or one of them, against MPI's own");
-  sub->add_option("--collective", o->collective, "all_reduce, reduce_scatter, all_gather or all_to_all")->capture_default_str();
-  sub->add_option("--algorithm", o->algorithm, "auto, ring, ring_blocking, halving, tree, pairwise, shared, star, hierarchical or native; none: each that can be used");
-  sub->add_option("--bytes", o->bytes, "Of the larger tensor of a rank: 64K, 1M; none: from --min to --max");
-  sub->add_option("--min", o->least, "Where a sweep begins")->capture_default_str();
-  sub->add_option("--max", o->most, "Where it ends; each size is four times the one before")->capture_default_str();
-  sub->add_option("--dtype", o->dtype, "fp32, bf16, fp16, fp64, int32 and so on")->capture_default_str();
-  sub->add_option("--op", o->op, "sum, max or avg")->capture_default_str();
-  sub->add_option("--device", o->device, "cpu, or cuda: between the GPUs of the ranks, in captured graphs, against NCCL")->capture_default_str();
-  sub->add_option("--memory", o->memory, "Where tensors lie: private, or the window that ranks of a host share (the default for shared and auto, as gradients lie there)");
-  sub->add_option("-n,--threads", o->threads, "So many ranks as threads of this process, instead of those of mpirun")->check(CLI::Range(1, 64));
-  sub->add_option("--seconds", o->protocol.seconds, "For each size")->capture_default_str()->check(CLI::Range(0.001, 3600.0));
-  sub->add_option("--rounds", o->protocol.rounds, "For each size, instead of --seconds")->check(CLI::Range(3, 100000));
-  sub->add_flag("--check", o->protocol.check, "Compare with sums in double first");
-  sub->add_flag("--save", o->save, "Of a sweep: auto goes by what was fastest on this machine from now on");
-  sub->add_flag("--alone", o->alone, "Leave native out");
-  sub->add_option("--json", o->json, "One JSON object on stdout; with a file name: into that file")->expected(0, 1)->type_name("[FILE]");
-  sub->add_option("--svg", o->svg, "Bus bandwidth over size as a picture into this file");
+  const Command sub = bench.subcommand("comm", "Collectives on the ranks that mpirun has started: every size and algorithm, or one of them, against MPI's own");
+  sub.option("--collective", o->collective, "all_reduce, reduce_scatter, all_gather or all_to_all").shows_default();
+  sub.option("--algorithm", o->algorithm, "auto, ring, ring_blocking, halving, tree, pairwise, shared, star, hierarchical or native; none: each that can be used");
+  sub.option("--bytes", o->bytes, "Of the larger tensor of a rank: 64K, 1M; none: from --min to --max");
+  sub.option("--min", o->least, "Where a sweep begins").shows_default();
+  sub.option("--max", o->most, "Where it ends; each size is four times the one before").shows_default();
+  sub.option("--dtype", o->dtype, "fp32, bf16, fp16, fp64, int32 and so on").shows_default();
+  sub.option("--op", o->op, "sum, max or avg").shows_default();
+  sub.option("--device", o->device, "cpu, or cuda: between the GPUs of the ranks, in captured graphs, against NCCL").shows_default();
+  sub.option("--memory", o->memory, "Where tensors lie: private, or the window that ranks of a host share (the default for shared and auto, as gradients lie there)");
+  sub.option("-n,--threads", o->threads, "So many ranks as threads of this process, instead of those of mpirun").range(1, 64);
+  sub.option("--seconds", o->protocol.seconds, "For each size").shows_default().range(0.001, 3600.0);
+  sub.option("--rounds", o->protocol.rounds, "For each size, instead of --seconds").range(3, 100000);
+  sub.flag("--check", o->protocol.check, "Compare with sums in double first");
+  sub.flag("--save", o->save, "Of a sweep: auto goes by what was fastest on this machine from now on");
+  sub.flag("--alone", o->alone, "Leave native out");
+  sub.option("--json", o->json, "One JSON object on stdout; with a file name: into that file").values(0, 1).kind("[FILE]");
+  sub.option("--svg", o->svg, "Bus bandwidth over size as a picture into this file");
   return [o] { return bench_comm(*o); };
 }
 

@@ -1,6 +1,9 @@
-// hpcdl bench ddp: what exchanging gradients costs a step, by bucket size, on the ranks that mpirun has started or on threads.
+// hpcdl bench ddp: what exchanging gradients costs a step, by bucket size, on the ranks that mpirun has started or on
+// threads.
 
 #include "cli/bench_ddp.h"
+
+#include <nlohmann/json.hpp>
 
 #include "cli/bench_ranks.h"
 #include "cli/verb.h"
@@ -53,22 +56,22 @@ int bench_ddp(const Options& o) {
 
 }  // namespace
 
-std::function<int()> add_bench_ddp(CLI::App& bench) {
+std::function<int()> add_bench_ddp(const Command& bench) {
   auto o = std::make_shared<Options>();
-  CLI::App* sub = bench.add_subcommand("ddp", "Data-parallel training steps on the ranks of mpirun, hpcdl launch and others: bucket sizes against waiting for each tensor by itself");
-  sub->add_option("--buckets", o->buckets, "Sizes in MB")->delimiter(',')->type_name("MB,MB")->capture_default_str();
-  sub->add_option("--first-bucket", o->ddp.first_mb, "Size of the first bucket in MB")->check(CLI::Range(0.001, 1e6))->capture_default_str();
-  sub->add_option("--layers", o->model.layers, "Of the model")->check(CLI::Range(1, 1000))->capture_default_str();
-  sub->add_option("--width", o->model.width, "Of the model")->check(CLI::Range(1, 1 << 16))->capture_default_str();
-  sub->add_option("--heads", o->model.heads, "Of the model")->check(CLI::Range(1, 1024))->capture_default_str();
-  sub->add_option("--context", o->model.context, "Tokens of a sequence")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  sub->add_option("--vocab", o->model.vocab, "Tokens that there are")->check(CLI::Range(2, 1 << 20))->capture_default_str();
-  sub->add_option("--batch", o->ddp.batch, "Sequences of each rank")->check(CLI::Range(1, 1 << 16))->capture_default_str();
-  sub->add_option("--rounds", o->ddp.rounds, "Measured steps of each form")->check(CLI::Range(1, 10000))->capture_default_str();
-  sub->add_option("-n,--ranks", o->ranks, "So many ranks as threads of this process, instead of those that a launcher has started")->check(CLI::Range(1, 64));
-  sub->add_option("--threads", o->threads, "Threads of each rank; default: the processors of its host are shared out");
-  sub->add_option("--json", o->json, "One JSON object on stdout; with a file name: into that file")->expected(0, 1)->type_name("[FILE]");
-  sub->add_option("--svg", o->svg, "Step times as a picture into this file");
+  const Command sub = bench.subcommand("ddp", "Data-parallel training steps on the ranks of mpirun, hpcdl launch and others: bucket sizes against waiting for each tensor by itself");
+  sub.option("--buckets", o->buckets, "Sizes in MB").separated_by(',').kind("MB,MB").shows_default();
+  sub.option("--first-bucket", o->ddp.first_mb, "Size of the first bucket in MB").range(0.001, 1e6).shows_default();
+  sub.option("--layers", o->model.layers, "Of the model").range(1, 1000).shows_default();
+  sub.option("--width", o->model.width, "Of the model").range(1, 1 << 16).shows_default();
+  sub.option("--heads", o->model.heads, "Of the model").range(1, 1024).shows_default();
+  sub.option("--context", o->model.context, "Tokens of a sequence").range(1, 1 << 20).shows_default();
+  sub.option("--vocab", o->model.vocab, "Tokens that there are").range(2, 1 << 20).shows_default();
+  sub.option("--batch", o->ddp.batch, "Sequences of each rank").range(1, 1 << 16).shows_default();
+  sub.option("--rounds", o->ddp.rounds, "Measured steps of each form").range(1, 10000).shows_default();
+  sub.option("-n,--ranks", o->ranks, "So many ranks as threads of this process, instead of those that a launcher has started").range(1, 64);
+  sub.option("--threads", o->threads, "Threads of each rank; default: the processors of its host are shared out");
+  sub.option("--json", o->json, "One JSON object on stdout; with a file name: into that file").values(0, 1).kind("[FILE]");
+  sub.option("--svg", o->svg, "Step times as a picture into this file");
   return [o] { return bench_ddp(*o); };
 }
 

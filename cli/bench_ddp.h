@@ -1,11 +1,12 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
+
+#include "cli/command.h"
 
 namespace hpcdl::cli {
 
 /// Adds `hpcdl bench ddp` to the verb; what it returns runs it.
-std::function<int()> add_bench_ddp(CLI::App& bench);
+std::function<int()> add_bench_ddp(const Command& bench);
 
 }  // namespace hpcdl::cli

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/file.h"

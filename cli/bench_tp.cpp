@@ -1,6 +1,9 @@
-// hpcdl bench tp: what sharing layers out costs, by scheme: bytes between ranks, counted and by formula, time and memory.
+// hpcdl bench tp: what sharing layers out costs, by scheme: bytes between ranks, counted and by formula, time and
+// memory.
 
 #include "cli/bench_tp.h"
+
+#include <nlohmann/json.hpp>
 
 #include "cli/bench_ranks.h"
 #include "cli/verb.h"
@@ -43,22 +46,22 @@ void bench_rank(const Options& o, const comm::Group& world) {
 
 }  // namespace
 
-std::function<int()> add_bench_tp(CLI::App& bench) {
+std::function<int()> add_bench_tp(const Command& bench) {
   auto o = std::make_shared<Options>();
-  CLI::App* sub = bench.add_subcommand("tp", "Tensor-parallel training steps on the ranks of mpirun, hpcdl launch and others, by scheme: bytes sent against the formulas, time, memory");
-  sub->add_option("--layers", o->model.layers, "Of the model")->check(CLI::Range(1, 1000))->capture_default_str();
-  sub->add_option("--width", o->model.width, "Of the model")->check(CLI::Range(1, 1 << 16))->capture_default_str();
-  sub->add_option("--heads", o->model.heads, "Of the model")->check(CLI::Range(1, 1024))->capture_default_str();
-  sub->add_option("--context", o->model.context, "Tokens of a sequence")->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  sub->add_option("--vocab", o->model.vocab, "Tokens that there are")->check(CLI::Range(2, 1 << 20))->capture_default_str();
-  sub->add_flag("--llama", o->llama, "A Llama instead of a GPT-2");
-  sub->add_flag("--bf16", o->bf16, "Activations of 16 bits");
-  sub->add_option("--batch", o->tensor.batch, "Sequences of a step")->check(CLI::Range(1, 1 << 16))->capture_default_str();
-  sub->add_option("--rounds", o->tensor.rounds, "Measured steps of each scheme")->check(CLI::Range(1, 10000))->capture_default_str();
-  sub->add_option("-n,--ranks", o->ranks, "So many ranks as threads of this process, instead of those that a launcher has started")->check(CLI::Range(1, 64));
-  sub->add_option("--threads", o->threads, "Threads of each rank; default: the processors of its host are shared out");
-  sub->add_option("--device", o->device, "cpu, or cuda: a GPU for each rank")->capture_default_str();
-  sub->add_option("--json", o->json, "One JSON object on stdout; with a file name: into that file")->expected(0, 1)->type_name("[FILE]");
+  const Command sub = bench.subcommand("tp", "Tensor-parallel training steps on the ranks of mpirun, hpcdl launch and others, by scheme: bytes sent against the formulas, time, memory");
+  sub.option("--layers", o->model.layers, "Of the model").range(1, 1000).shows_default();
+  sub.option("--width", o->model.width, "Of the model").range(1, 1 << 16).shows_default();
+  sub.option("--heads", o->model.heads, "Of the model").range(1, 1024).shows_default();
+  sub.option("--context", o->model.context, "Tokens of a sequence").range(1, 1 << 20).shows_default();
+  sub.option("--vocab", o->model.vocab, "Tokens that there are").range(2, 1 << 20).shows_default();
+  sub.flag("--llama", o->llama, "A Llama instead of a GPT-2");
+  sub.flag("--bf16", o->bf16, "Activations of 16 bits");
+  sub.option("--batch", o->tensor.batch, "Sequences of a step").range(1, 1 << 16).shows_default();
+  sub.option("--rounds", o->tensor.rounds, "Measured steps of each scheme").range(1, 10000).shows_default();
+  sub.option("-n,--ranks", o->ranks, "So many ranks as threads of this process, instead of those that a launcher has started").range(1, 64);
+  sub.option("--threads", o->threads, "Threads of each rank; default: the processors of its host are shared out");
+  sub.option("--device", o->device, "cpu, or cuda: a GPU for each rank").shows_default();
+  sub.option("--json", o->json, "One JSON object on stdout; with a file name: into that file").values(0, 1).kind("[FILE]");
   return [o] { return on_bench_ranks(o->ranks, [&](const comm::Group& world) { bench_rank(*o, world); }); };
 }
 

@@ -1,5 +1,7 @@
 // hpcdl convert: the same model in another type or in other shards.
 
+#include <nlohmann/json.hpp>
+
 #include "cli/verb.h"
 #include "hpcdl/core/convert.h"
 #include "hpcdl/core/units.h"
@@ -58,14 +60,14 @@ int convert(Options& o) {
 
 }  // namespace
 
-void add_convert(CLI::App& app, Run& run) {
-  add_verb<Options>(app, run, "convert", "Writes a model folder in another type or with other shards",
-                    [](CLI::App& sub, Options& o) {
-                      sub.add_option("--model", o.model, "Model folder, or a name in the local Hugging Face cache")->required();
-                      sub.add_option("--out", o.out, "Folder to write")->required();
-                      sub.add_option("--dtype", o.dtype, "Type of the weights; default: as they are")->check(CLI::IsMember({"f32", "bf16", "f16"}));
-                      sub.add_option("--max-shard", o.shard_gb, "Largest file, in GB")->check(CLI::PositiveNumber)->capture_default_str();
-                      sub.add_flag("--json", o.json, "One JSON object on stdout");
+void add_convert(const Command& program, Run& run) {
+  add_verb<Options>(program, run, "convert", "Writes a model folder in another type or with other shards",
+                    [](const Command& sub, Options& o) {
+                      sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
+                      sub.option("--out", o.out, "Folder to write").required();
+                      sub.option("--dtype", o.dtype, "Type of the weights; default: as they are").one_of({"f32", "bf16", "f16"});
+                      sub.option("--max-shard", o.shard_gb, "Largest file, in GB").positive().shows_default();
+                      sub.flag("--json", o.json, "One JSON object on stdout");
                     }, convert);
 }
 

@@ -5,20 +5,21 @@
 #include <chrono>
 #include <cmath>
 #include <ctime>
+#include <nlohmann/json.hpp>
 
 #include "cli/demo_report.h"
 #include "cli/demo_text.h"
 #include "cli/demos.h"
 #include "cli/self.h"
 #include "cli/verb.h"
-#include "hpcdl/core/units.h"
 #include "hpcdl/core/rng.h"
+#include "hpcdl/core/units.h"
 #include "hpcdl/data/text_source.h"
 #include "hpcdl/infer/evaluate.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/json.h"
-#include "hpcdl/lab/machine.h"
 #include "hpcdl/lab/light.h"
+#include "hpcdl/lab/machine.h"
 #include "hpcdl/quant/quantize_model.h"
 #include "hpcdl/train/trainer.h"
 
@@ -278,26 +279,26 @@ int Demo::go() {
 
 namespace {
 
-void setup(CLI::App& sub, Options& o) {
-  sub.add_option("number", o.number, "Without: a language model, as above. 1: images on one device; 2: data parallel; 3: mixed precision; 4: where time and memory go")
-      ->check(CLI::Range(1, 4))->option_text("1|2|3|4");
-  sub.add_option("--out", o.out, "Folder for everything that is made; default: hpcdl-demo, or hpcdl-demo-N");
-  sub.add_flag("--json", o.json, "One JSON object on stdout at the end");
+void setup(const Command& sub, Options& o) {
+  sub.option("number", o.number, "Without: a language model, as above. 1: images on one device; 2: data parallel; 3: mixed precision; 4: where time and memory go")
+      .range(1, 4).described_as("1|2|3|4");
+  sub.option("--out", o.out, "Folder for everything that is made; default: hpcdl-demo, or hpcdl-demo-N");
+  sub.flag("--json", o.json, "One JSON object on stdout at the end");
   constexpr const char* kText = "Language model";
-  sub.add_option("--text", o.text, "Text to learn from; default: prose found in the documentation of this machine")->group(kText);
-  sub.add_option("--steps", o.steps, "Training steps; default: as many as fit --minutes")->check(CLI::PositiveNumber)->group(kText);
-  sub.add_option("--minutes", o.minutes, "Time to train for")->check(CLI::PositiveNumber)->capture_default_str()->group(kText);
+  sub.option("--text", o.text, "Text to learn from; default: prose found in the documentation of this machine").group(kText);
+  sub.option("--steps", o.steps, "Training steps; default: as many as fit --minutes").positive().group(kText);
+  sub.option("--minutes", o.minutes, "Time to train for").positive().shows_default().group(kText);
   constexpr const char* kImages = "Demos 1 to 4";
-  sub.add_option("--data", o.data, "CIFAR-10 or -100 as published, or a folder with one folder a class; default: a procedural set")->group(kImages);
-  sub.add_option("--device", o.device, "cpu or cuda")->capture_default_str()->group(kImages);
-  sub.add_option("--epochs", o.epochs, "Passes over the data, of demos 1 and 3; default: as the demo suggests")->check(CLI::PositiveNumber)->group(kImages);
-  sub.add_flag("--quick", o.quick, "A tiny model and few images: everything is run, and no figure means much")->group(kImages);
+  sub.option("--data", o.data, "CIFAR-10 or -100 as published, or a folder with one folder a class; default: a procedural set").group(kImages);
+  sub.option("--device", o.device, "cpu or cuda").shows_default().group(kImages);
+  sub.option("--epochs", o.epochs, "Passes over the data, of demos 1 and 3; default: as the demo suggests").positive().group(kImages);
+  sub.flag("--quick", o.quick, "A tiny model and few images: everything is run, and no figure means much").group(kImages);
 }
 
-int demo_verb(Options& o, CLI::App& sub) {
+int demo_verb(Options& o, const Command& sub) {
   const std::vector<std::string> of_text{"--text", "--steps", "--minutes"}, of_images{"--data", "--device", "--epochs", "--quick"};
   for (const auto& name : o.number ? of_text : of_images)
-    if (sub.get_option(name)->count() > 0)
+    if (sub.given(name))
       fail_usage("demo", "{} belongs to {}, not to {}", name, o.number ? "`hpcdl demo` without a number" : "`hpcdl demo 1` to `hpcdl demo 4`", o.number ? fmt::format("`hpcdl demo {}`", o.number) : "`hpcdl demo`");
   if (o.number == 0) return Demo(o).go();
   return run_demo({.number = o.number, .data = o.data, .device = o.device, .out = o.out, .epochs = o.epochs, .json = o.json, .quick = o.quick});
@@ -305,8 +306,8 @@ int demo_verb(Options& o, CLI::App& sub) {
 
 }  // namespace
 
-void add_demo(CLI::App& app, Run& run) {
-  add_verb<Options>(app, run, "demo", "Trains, compresses and runs a small language model on text of this machine, in about two minutes; with a number: one of four demos on images", setup, demo_verb);
+void add_demo(const Command& program, Run& run) {
+  add_verb<Options>(program, run, "demo", "Trains, compresses and runs a small language model on text of this machine, in about two minutes; with a number: one of four demos on images", setup, demo_verb);
 }
 
 }  // namespace hpcdl::cli

@@ -3,6 +3,7 @@
 #include "cli/demos.h"
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "cli/self.h"
 #include "cli/verb.h"

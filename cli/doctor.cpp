@@ -1,6 +1,7 @@
 // hpcdl doctor: what this machine has, what is missing, which feature or speed that costs, and how to mend it.
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "cli/verb.h"
 #include "hpcdl/lab/doctor/findings.h"
@@ -63,11 +64,11 @@ int doctor(Options& o) {
 
 }  // namespace
 
-void add_doctor(CLI::App& app, Run& run) {
-  add_verb<Options>(app, run, "doctor", "What this machine has, what is missing, what that costs, and the fix",
-                    [](CLI::App& sub, Options& o) {
-                      sub.add_flag("--json", o.json, "One JSON object on stdout");
-                      sub.add_flag("--env", o.env, "Also the environment variables that were seen");
+void add_doctor(const Command& program, Run& run) {
+  add_verb<Options>(program, run, "doctor", "What this machine has, what is missing, what that costs, and the fix",
+                    [](const Command& sub, Options& o) {
+                      sub.flag("--json", o.json, "One JSON object on stdout");
+                      sub.flag("--env", o.env, "Also the environment variables that were seen");
                     }, doctor);
 }
 

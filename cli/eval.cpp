@@ -1,5 +1,7 @@
 // hpcdl eval: loss and perplexity of a model on text, loss and accuracy on images.
 
+#include <nlohmann/json.hpp>
+
 #include "cli/verb.h"
 #include "hpcdl/data/tokenize.h"
 #include "hpcdl/infer/evaluate.h"
@@ -42,8 +44,8 @@ int eval_images(Options& o) {
   return exit_code::kDone;
 }
 
-int eval(Options& o, CLI::App& sub) {
-  if (sub.count("--images") > 0) {
+int eval(Options& o, const Command& sub) {
+  if (sub.given("--images")) {
     if (!o.text.empty() || o.limit > 0) fail_usage("eval", "--text and --limit are for models of text, --images for classifiers of images");
     return eval_images(o);
   }
@@ -69,16 +71,16 @@ int eval(Options& o, CLI::App& sub) {
 
 }  // namespace
 
-void add_eval(CLI::App& app, Run& run) {
-  add_verb<Options>(app, run, "eval", "Loss and perplexity of a model on text, or loss and accuracy on images",
-                    [](CLI::App& sub, Options& o) {
-                      sub.add_option("--model", o.model, "Model folder, or a name in the local Hugging Face cache")->required();
-                      sub.add_option("--text", o.text, "Files or folders of .txt or .jsonl");
-                      sub.add_option("--images", o.images, "CIFAR as published or a folder of images, the part for tests; \"\": the procedural set")->expected(0, 1);
-                      sub.add_option("--limit", o.limit, "Only the first N tokens; 0: all")->check(CLI::NonNegativeNumber);
-                      sub.add_option("--dtype", o.dtype, "Type of activations")->check(CLI::IsMember({"f32", "bf16"}))->capture_default_str();
-                      sub.add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str();
-                      sub.add_flag("--json", o.json, "One JSON object on stdout");
+void add_eval(const Command& program, Run& run) {
+  add_verb<Options>(program, run, "eval", "Loss and perplexity of a model on text, or loss and accuracy on images",
+                    [](const Command& sub, Options& o) {
+                      sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
+                      sub.option("--text", o.text, "Files or folders of .txt or .jsonl");
+                      sub.option("--images", o.images, "CIFAR as published or a folder of images, the part for tests; \"\": the procedural set").values(0, 1);
+                      sub.option("--limit", o.limit, "Only the first N tokens; 0: all").not_negative();
+                      sub.option("--dtype", o.dtype, "Type of activations").one_of({"f32", "bf16"}).shows_default();
+                      sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
+                      sub.flag("--json", o.json, "One JSON object on stdout");
                     }, eval);
 }
 

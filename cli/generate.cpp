@@ -1,6 +1,7 @@
 // hpcdl generate: text from a mapped model, token by token.
 
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "cli/tune_option.h"
 #include "cli/verb.h"
@@ -86,22 +87,22 @@ int generate(Options& o) {
 
 }  // namespace
 
-void add_generate(CLI::App& app, Run& run) {
-  add_verb<Options>(app, run, "generate", "Continues a text with a memory-mapped model; under mpirun or hpcdl launch, ranks share its layers",
-                    [](CLI::App& sub, Options& o) {
-                      sub.add_option("--model", o.model, "Model folder, or a name in the local Hugging Face cache")->required();
-                      sub.add_option("--prompt", o.prompt, "Text to continue");
-                      sub.add_option("--prompt-file", o.prompt_file, "The same from a file; - reads stdin");
-                      sub.add_option("--prompt-ids", o.ids, "The same as token ids: 1,2,3");
-                      sub.add_option("--tokens", o.tokens, "How many tokens to add")->check(CLI::PositiveNumber)->capture_default_str();
-                      sub.add_option("--temperature", o.sampling.temperature, "0: always the most likely token")->capture_default_str();
-                      sub.add_option("--top-k", o.sampling.top_k, "Keep the k most likely tokens; 0: all")->capture_default_str();
-                      sub.add_option("--top-p", o.sampling.top_p, "Keep the smallest set with this probability")->capture_default_str();
-                      sub.add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str();
+void add_generate(const Command& program, Run& run) {
+  add_verb<Options>(program, run, "generate", "Continues a text with a memory-mapped model; under mpirun or hpcdl launch, ranks share its layers",
+                    [](const Command& sub, Options& o) {
+                      sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
+                      sub.option("--prompt", o.prompt, "Text to continue");
+                      sub.option("--prompt-file", o.prompt_file, "The same from a file; - reads stdin");
+                      sub.option("--prompt-ids", o.ids, "The same as token ids: 1,2,3");
+                      sub.option("--tokens", o.tokens, "How many tokens to add").positive().shows_default();
+                      sub.option("--temperature", o.sampling.temperature, "0: always the most likely token").shows_default();
+                      sub.option("--top-k", o.sampling.top_k, "Keep the k most likely tokens; 0: all").shows_default();
+                      sub.option("--top-p", o.sampling.top_p, "Keep the smallest set with this probability").shows_default();
+                      sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
                       add_tune_option(sub, o.tune);
-                      sub.add_option("--seed", o.sampling.seed, "Of the draws; the same seed gives the same text")->capture_default_str();
-                      sub.add_flag("--ignore-eos", o.ignore_eos, "Go on behind the end-of-text token");
-                      sub.add_flag("--json", o.json, "One JSON object on stdout at the end");
+                      sub.option("--seed", o.sampling.seed, "Of the draws; the same seed gives the same text").shows_default();
+                      sub.flag("--ignore-eos", o.ignore_eos, "Go on behind the end-of-text token");
+                      sub.flag("--json", o.json, "One JSON object on stdout at the end");
                     }, generate);
 }
 

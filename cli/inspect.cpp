@@ -3,16 +3,17 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "cli/verb.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/graph/text.h"
-#include "hpcdl/io/config_table.h"
 #include "hpcdl/io/hf_config.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/models/image_model.h"
+#include "hpcdl/train/run_table.h"
 #include "hpcdl/train/trainer.h"
 #include "hpcdl/train/without_data.h"
 
@@ -31,7 +32,7 @@ struct Options {
 /// The programs of one training step: of a run's TOML file, or of a model folder with the default settings.
 int inspect_programs(const Options& o) {
   train::RunConfig config;
-  if (o.path.ends_with(".toml")) io::ConfigTable(config).load({o.path}, {});
+  if (o.path.ends_with(".toml")) train::table_of(config).load({o.path}, {});
   else config.model = io::read_hf_config(io::find_model_folder(o.path));
   const auto model = train::model_without_data(config);
   Pool pool(1);
@@ -143,16 +144,16 @@ int inspect(Options& o) {
 
 }  // namespace
 
-void add_inspect(CLI::App& app, Run& run) {
-  add_verb<Options>(app, run, "inspect", "Tensors, parameters and config of a safetensors file, a model folder or a run",
-                    [](CLI::App& sub, Options& o) {
-                      sub.add_option("path", o.path, "A .safetensors file, a model folder, a checkpoint or a run's output; with --program also a run's TOML file");
-                      sub.add_option("--arch", o.arch, "In place of a path: an image classifier as it would be made")->check(CLI::IsMember({"simple_cnn", "resnet18"}));
-                      sub.add_option("--stem", o.stem, "With --arch: what a ResNet begins with")->check(CLI::IsMember({"cifar", "imagenet"}))->capture_default_str();
-                      sub.add_option("--classes", o.classes, "With --arch: classes to tell apart")->check(CLI::PositiveNumber)->capture_default_str();
-                      sub.add_flag("--program", o.program, "The recorded programs of a training step: records, shapes, bytes, flops, peak memory");
-                      sub.add_flag("--check", o.check, "Read every tensor and stop at the first that holds NaN or infinity");
-                      sub.add_flag("--json", o.json, "One JSON object on stdout");
+void add_inspect(const Command& program, Run& run) {
+  add_verb<Options>(program, run, "inspect", "Tensors, parameters and config of a safetensors file, a model folder or a run",
+                    [](const Command& sub, Options& o) {
+                      sub.option("path", o.path, "A .safetensors file, a model folder, a checkpoint or a run's output; with --program also a run's TOML file");
+                      sub.option("--arch", o.arch, "In place of a path: an image classifier as it would be made").one_of({"simple_cnn", "resnet18"});
+                      sub.option("--stem", o.stem, "With --arch: what a ResNet begins with").one_of({"cifar", "imagenet"}).shows_default();
+                      sub.option("--classes", o.classes, "With --arch: classes to tell apart").positive().shows_default();
+                      sub.flag("--program", o.program, "The recorded programs of a training step: records, shapes, bytes, flops, peak memory");
+                      sub.flag("--check", o.check, "Read every tensor and stop at the first that holds NaN or infinity");
+                      sub.flag("--json", o.json, "One JSON object on stdout");
                     }, inspect);
 }
 

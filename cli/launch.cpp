@@ -57,16 +57,16 @@ int launch_verb(Options& o) {
 
 }  // namespace
 
-void add_launch(CLI::App& app, Run& run) {
-  add_verb<Options>(app, run, "launch", "Runs a command as N ranks on this host: hpcdl launch -n 4 -- train -c run.toml",
-                    [](CLI::App& sub, Options& o) {
-                      sub.add_option("-n,--ranks", o.count, "Number of ranks")->required()->check(CLI::Range(1, kMostRanks));
-                      sub.add_option("--max-restarts", o.max_restarts, "Times that all ranks are started again after one was lost")->check(CLI::Range(0, 1000000));
-                      sub.add_option("--grace", o.grace, "Seconds for the other ranks to leave once one has failed, then again after SIGTERM, before SIGKILL")
-                          ->check(CLI::Range(0.0, 86400.0));
-                      sub.add_option("--program", o.program, "Start this program instead of hpcdl");
-                      sub.add_flag("--plain", o.plain, "Rank 0's standard output as it is; the others' lines go to standard error");
-                      sub.add_option("words", o.words, "Behind --: what each rank runs");
+void add_launch(const Command& program, Run& run) {
+  add_verb<Options>(program, run, "launch", "Runs a command as N ranks on this host: hpcdl launch -n 4 -- train -c run.toml",
+                    [](const Command& sub, Options& o) {
+                      sub.option("-n,--ranks", o.count, "Number of ranks").required().range(1, kMostRanks);
+                      sub.option("--max-restarts", o.max_restarts, "Times that all ranks are started again after one was lost").range(0, 1000000);
+                      sub.option("--grace", o.grace, "Seconds for the other ranks to leave once one has failed, then again after SIGTERM, before SIGKILL")
+                          .range(0.0, 86400.0);
+                      sub.option("--program", o.program, "Start this program instead of hpcdl");
+                      sub.flag("--plain", o.plain, "Rank 0's standard output as it is; the others' lines go to standard error");
+                      sub.option("words", o.words, "Behind --: what each rank runs");
                       sub.footer("Lines come out behind [rank N]. SIGTERM, SIGINT and SIGUSR1 go to all ranks. Exit code: 0; 75, saved and to be started again; 71, a rank\n"
                                  "was lost; otherwise that of the rank that failed first. On several hosts: srun, mpirun or torchrun --no-python.");
                     }, launch_verb);

@@ -1,5 +1,7 @@
 // hpcdl logits: what a model thinks comes next behind every token of a row, as a safetensors file.
 
+#include <nlohmann/json.hpp>
+
 #include "cli/verb.h"
 #include "hpcdl/graph/executable.h"
 #include "hpcdl/io/hf_config.h"
@@ -44,14 +46,14 @@ int logits(Options& o) {
 
 }  // namespace
 
-void add_logits(CLI::App& app, Run& run) {
-  add_verb<Options>(app, run, "logits", "Logits (T, V) of a row of token ids, as a safetensors file",
-                    [](CLI::App& sub, Options& o) {
-                      sub.add_option("--model", o.model, "Model folder, or a name in the local Hugging Face cache")->required();
-                      sub.add_option("--tokens", o.tokens, "Token ids: 1,2,3")->required();
-                      sub.add_option("--out", o.out, "File to write")->required();
-                      sub.add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str();
-                      sub.add_flag("--json", o.json, "One JSON object on stdout");
+void add_logits(const Command& program, Run& run) {
+  add_verb<Options>(program, run, "logits", "Logits (T, V) of a row of token ids, as a safetensors file",
+                    [](const Command& sub, Options& o) {
+                      sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
+                      sub.option("--tokens", o.tokens, "Token ids: 1,2,3").required();
+                      sub.option("--out", o.out, "File to write").required();
+                      sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
+                      sub.flag("--json", o.json, "One JSON object on stdout");
                     }, logits);
 }
 

@@ -1,5 +1,7 @@
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
+#include <iostream>
 #include <new>
 
 #include "cli/verb.h"
@@ -46,7 +48,7 @@ int main(int argc, char** argv) {
   cli::Run run;
   for (const auto add : {cli::add_demo, cli::add_train, cli::add_eval, cli::add_generate, cli::add_tokenize, cli::add_quantize, cli::add_inspect,
                          cli::add_convert, cli::add_logits, cli::add_doctor, cli::add_probe, cli::add_bench, cli::add_profile, cli::add_verify, cli::add_roofline, cli::add_tune, cli::add_launch, cli::add_slurm})
-    add(app, run);
+    add(cli::Command(&app), run);
   std::vector<std::string> verbs;
   for (const auto* sub : app.get_subcommands({})) verbs.push_back(sub->get_name());
   if (argc > 1 && argv[1][0] != '-' && std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end())

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "cli/verb.h"
@@ -107,18 +108,18 @@ int probe(Options& o) {
 
 }  // namespace
 
-void add_probe(CLI::App& app, Run& run) {
-  add_verb<Options>(app, run, "probe", "Measures what this machine can do at most: bandwidths, peaks, latencies, disk",
-                    [](CLI::App& sub, Options& o) {
-                      sub.add_flag("--json", o.json, "One JSON object on stdout");
-                      sub.add_flag("--quick", o.quick, "About 3 s instead of half a minute, with fewer rounds");
-                      sub.add_option("--device", o.device, "cpu or cuda: the others are left alone; default: all")->check(CLI::IsMember({"cpu", "cuda"}));
-                      sub.add_option("--threads", o.threads, "Thread counts, as in 1,2,4 or 1..8; default: 1 to all, beyond 8 in powers of two");
-                      sub.add_option("--out", o.out, "Also write the JSON object to this file");
-                      sub.add_option("--svg", o.svg, "Also draw bandwidth over working set into this file");
-                      sub.add_option("--disk", o.disk, "Folder in which a temporary file is written and read");
-                      sub.add_flag("--no-disk", o.no_disk, "Leave the disk alone");
-                      sub.add_flag("--anew", o.anew, "Forget the higher roofs of earlier measurements on this machine");
+void add_probe(const Command& program, Run& run) {
+  add_verb<Options>(program, run, "probe", "Measures what this machine can do at most: bandwidths, peaks, latencies, disk",
+                    [](const Command& sub, Options& o) {
+                      sub.flag("--json", o.json, "One JSON object on stdout");
+                      sub.flag("--quick", o.quick, "About 3 s instead of half a minute, with fewer rounds");
+                      sub.option("--device", o.device, "cpu or cuda: the others are left alone; default: all").one_of({"cpu", "cuda"});
+                      sub.option("--threads", o.threads, "Thread counts, as in 1,2,4 or 1..8; default: 1 to all, beyond 8 in powers of two");
+                      sub.option("--out", o.out, "Also write the JSON object to this file");
+                      sub.option("--svg", o.svg, "Also draw bandwidth over working set into this file");
+                      sub.option("--disk", o.disk, "Folder in which a temporary file is written and read");
+                      sub.flag("--no-disk", o.no_disk, "Leave the disk alone");
+                      sub.flag("--anew", o.anew, "Forget the higher roofs of earlier measurements on this machine");
                     }, probe);
 }
 

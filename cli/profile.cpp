@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "cli/verb.h"
 #include "cli/world.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/atomic_file.h"
-#include "hpcdl/io/config_table.h"
 #include "hpcdl/lab/light.h"
 #include "hpcdl/lab/merge/merge.h"
 #include "hpcdl/lab/profile/html.h"
@@ -16,6 +16,7 @@
 #include "hpcdl/lab/profile/text.h"
 #include "hpcdl/lab/profile/trace.h"
 #include "hpcdl/parallel/agree.h"
+#include "hpcdl/train/run_table.h"
 
 namespace hpcdl::cli {
 
@@ -111,12 +112,12 @@ int profile_rank(const Options& o, train::RunConfig& config, const comm::Group& 
   return exit_code::kDone;
 }
 
-int profile(Options& o, CLI::App& sub) {
+int profile(Options& o, const Command& sub) {
   if (!o.merge.empty()) return merge(o);
   train::RunConfig config;
-  io::ConfigTable table(config);
+  io::ConfigTable table = train::table_of(config);
   const std::vector<fs::path> files(o.configs.begin(), o.configs.end());
-  table.load(files, overrides(sub.remaining()));
+  table.load(files, overrides(sub.rest()));
   check(o);
   config.output = o.out;
   config.checkpoint.resume = "none";
@@ -129,28 +130,28 @@ int profile(Options& o, CLI::App& sub) {
 
 }  // namespace
 
-void add_profile(CLI::App& app, Run& run) {
-  add_verb<Options>(app, run, "profile", "Trains some steps and says where their time goes: ranked records, trace, memory, idle time",
-                    [](CLI::App& sub, Options& o) {
-                      sub.add_option("-c,--config", o.configs, "TOML file of a training run; repeatable, later ones win");
-                      sub.add_option("--steps", o.profile.steps, "Steps to record; as many plain steps are taken between them, to measure what recording costs")->check(CLI::PositiveNumber)->capture_default_str();
-                      sub.add_option("--warmup", o.profile.warmup, "Steps before the first recorded one")->check(CLI::NonNegativeNumber)->capture_default_str();
-                      sub.add_option("--trace", o.trace, "Write a Chrome trace for Perfetto; compressed when the name ends in .gz");
-                      sub.add_option("--html", o.html, "Write a page with ranked bars, timeline and memory");
-                      sub.add_option("--trace-limit", o.limit_mb, "Largest trace, MiB of text; whole steps beyond are left out")->check(CLI::PositiveNumber)->capture_default_str();
-                      sub.add_option("--rank", o.profile.rank, "Rank that the trace is of")->capture_default_str();
-                      sub.add_option("--world-size", o.profile.world, "Ranks that the trace is one of")->capture_default_str();
-                      sub.add_option("-o,--out", o.out, "Also write what a training run writes, into this new folder; default: nothing");
-                      sub.add_option("--rows", o.text.rows, "Rows of the table; 0: all")->capture_default_str();
-                      sub.add_flag("--by-record", o.text.by_record, "Rank every record by itself, not the same records of all layers together");
-                      sub.add_flag("--explain", o.text.advice, "Also say what to try for the five records that lose most time");
-                      sub.add_flag("--json", o.json, "One JSON object on stdout");
-                      auto* merge = sub.add_subcommand("merge", "Lays the traces of several ranks on one clock in one file, and names who made others wait");
-                      merge->add_option("files", o.merge, "Traces, one per rank")->required();
-                      merge->add_option("-o,--out", o.merged, "The merged trace; compressed when the name ends in .gz")->required();
-                      merge->add_flag("--by-order", o.by_order, "The first file is of rank 0, and so on, whatever they say");
-                      merge->add_flag("--json", o.json, "One JSON object on stdout");
-                      sub.allow_extras();
+void add_profile(const Command& program, Run& run) {
+  add_verb<Options>(program, run, "profile", "Trains some steps and says where their time goes: ranked records, trace, memory, idle time",
+                    [](const Command& sub, Options& o) {
+                      sub.option("-c,--config", o.configs, "TOML file of a training run; repeatable, later ones win");
+                      sub.option("--steps", o.profile.steps, "Steps to record; as many plain steps are taken between them, to measure what recording costs").positive().shows_default();
+                      sub.option("--warmup", o.profile.warmup, "Steps before the first recorded one").not_negative().shows_default();
+                      sub.option("--trace", o.trace, "Write a Chrome trace for Perfetto; compressed when the name ends in .gz");
+                      sub.option("--html", o.html, "Write a page with ranked bars, timeline and memory");
+                      sub.option("--trace-limit", o.limit_mb, "Largest trace, MiB of text; whole steps beyond are left out").positive().shows_default();
+                      sub.option("--rank", o.profile.rank, "Rank that the trace is of").shows_default();
+                      sub.option("--world-size", o.profile.world, "Ranks that the trace is one of").shows_default();
+                      sub.option("-o,--out", o.out, "Also write what a training run writes, into this new folder; default: nothing");
+                      sub.option("--rows", o.text.rows, "Rows of the table; 0: all").shows_default();
+                      sub.flag("--by-record", o.text.by_record, "Rank every record by itself, not the same records of all layers together");
+                      sub.flag("--explain", o.text.advice, "Also say what to try for the five records that lose most time");
+                      sub.flag("--json", o.json, "One JSON object on stdout");
+                      const auto merge = sub.subcommand("merge", "Lays the traces of several ranks on one clock in one file, and names who made others wait");
+                      merge.option("files", o.merge, "Traces, one per rank").required();
+                      merge.option("-o,--out", o.merged, "The merged trace; compressed when the name ends in .gz").required();
+                      merge.flag("--by-order", o.by_order, "The first file is of rank 0, and so on, whatever they say");
+                      merge.flag("--json", o.json, "One JSON object on stdout");
+                      sub.takes_rest();
                       sub.footer("Every key of a training run may be given as --section.key=value; see hpcdl train --help.");
                     }, profile);
 }

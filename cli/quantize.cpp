@@ -1,5 +1,7 @@
 // hpcdl quantize: a model folder with its matrices in 4 bits, that works wherever the original did.
 
+#include <nlohmann/json.hpp>
+
 #include "cli/verb.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/data/tokenize.h"
@@ -54,17 +56,17 @@ int quantize(Options& o) {
 
 }  // namespace
 
-void add_quantize(CLI::App& app, Run& run) {
-  add_verb<Options>(app, run, "quantize", "Turns the matrices of a model into 4-bit integers with a scale per group",
-                    [](CLI::App& sub, Options& o) {
-                      sub.add_option("--model", o.model, "Model folder, or a name in the local Hugging Face cache")->required();
-                      sub.add_option("--out", o.out, "Folder to write")->required();
-                      sub.add_option("--format", o.format, "Of the weights")->check(CLI::IsMember({"int4"}))->capture_default_str();
-                      sub.add_option("--group", o.group, "Weights that share a scale")->check(CLI::IsMember({32, 64, 128}))->capture_default_str();
-                      sub.add_flag("--asymmetric", o.asymmetric, "An offset per group as well");
-                      sub.add_flag("--plain", o.plain, "Scales from the largest weight of a group, without searching for the least error");
-                      sub.add_option("--text", o.text, "Also report perplexity on this text, before and after");
-                      sub.add_flag("--json", o.json, "One JSON object on stdout");
+void add_quantize(const Command& program, Run& run) {
+  add_verb<Options>(program, run, "quantize", "Turns the matrices of a model into 4-bit integers with a scale per group",
+                    [](const Command& sub, Options& o) {
+                      sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
+                      sub.option("--out", o.out, "Folder to write").required();
+                      sub.option("--format", o.format, "Of the weights").one_of({"int4"}).shows_default();
+                      sub.option("--group", o.group, "Weights that share a scale").one_of({32, 64, 128}).shows_default();
+                      sub.flag("--asymmetric", o.asymmetric, "An offset per group as well");
+                      sub.flag("--plain", o.plain, "Scales from the largest weight of a group, without searching for the least error");
+                      sub.option("--text", o.text, "Also report perplexity on this text, before and after");
+                      sub.flag("--json", o.json, "One JSON object on stdout");
                     }, quantize);
 }
 

@@ -5,13 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 
 #include "cli/verb.h"
 #include "hpcdl/io/atomic_file.h"
-#include "hpcdl/io/config_table.h"
 #include "hpcdl/lab/probe/gpu.h"
 #include "hpcdl/lab/roofline/picture.h"
 #include "hpcdl/lab/roofline/report.h"
+#include "hpcdl/train/run_table.h"
 
 namespace hpcdl::cli {
 
@@ -81,7 +82,7 @@ void measure_again(Report& report, const std::vector<std::pair<lab::Case, const 
 
 void add_step(Report& report, const Options& o, Pool& pool, const std::vector<std::string>& overrides, Meter& meter) {
   train::RunConfig config;
-  io::ConfigTable(config).load({o.configs.begin(), o.configs.end()}, overrides);
+  train::table_of(config).load({o.configs.begin(), o.configs.end()}, overrides);
   report.config = o.configs.back();
   config.train.device = o.device;
   report.step = lab::roofline::step_rows(config, pool, report.roofs, {}, !o.no_measure, std::ref(meter));
@@ -93,8 +94,8 @@ void write_files(const Report& report, const Options& o) {
   if (!o.html.empty()) io::write_file_atomic(o.html, lab::roofline::to_html(report));
 }
 
-int roofline(Options& o, CLI::App& sub) {
-  const auto overrides = sub.remaining();
+int roofline(Options& o, const Command& sub) {
+  const auto overrides = sub.rest();
   if (o.configs.empty() && !overrides.empty()) fail_usage("roofline", "\"{}\" is no option of roofline; keys of a run need -c run.toml", overrides.front());
   const auto list = work(o);
   const auto start = std::chrono::steady_clock::now();
@@ -134,20 +135,20 @@ int roofline(Options& o, CLI::App& sub) {
 
 }  // namespace
 
-void add_roofline(CLI::App& app, Run& run) {
-  add_verb<Options>(app, run, "roofline", "Every op, or every record of a training step, against the measured roofs of this machine",
-                    [](CLI::App& sub, Options& o) {
-                      sub.add_option("op", o.ops, "Ops, e.g. softmax linear+bias_relu; \"linear\" means all its variants; none: every op");
-                      sub.add_option("--shape", o.shapes, "Shape for the ops named, e.g. 4096x1024; repeatable; default: chosen shapes")->allow_extra_args(false);
-                      sub.add_option("-c,--config", o.configs, "TOML file of a training run, whose step is measured record by record; --section.key=value overrides")->allow_extra_args(false);
-                      sub.add_option("--device", o.device, "cpu, cuda or cuda:N")->capture_default_str();
-                      sub.add_flag("--json", o.json, "One JSON object on stdout: machine, roofs, rows");
-                      sub.add_option("--csv", o.csv, "Write all rows to this file");
-                      sub.add_option("--svg", o.svg, "Write the log-log picture to this file");
-                      sub.add_option("--html", o.html, "Write a page with the picture and the rows to this file; it needs nothing else");
-                      sub.add_flag("--no-measure", o.no_measure, "Costs, bounds and speed of light alone: no kernel runs");
-                      sub.add_option("--threads", o.threads, "Threads; default: all usable")->check(CLI::Range(0, 4096));
-                      sub.allow_extras();
+void add_roofline(const Command& program, Run& run) {
+  add_verb<Options>(program, run, "roofline", "Every op, or every record of a training step, against the measured roofs of this machine",
+                    [](const Command& sub, Options& o) {
+                      sub.option("op", o.ops, "Ops, e.g. softmax linear+bias_relu; \"linear\" means all its variants; none: every op");
+                      sub.option("--shape", o.shapes, "Shape for the ops named, e.g. 4096x1024; repeatable; default: chosen shapes").one_each();
+                      sub.option("-c,--config", o.configs, "TOML file of a training run, whose step is measured record by record; --section.key=value overrides").one_each();
+                      sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
+                      sub.flag("--json", o.json, "One JSON object on stdout: machine, roofs, rows");
+                      sub.option("--csv", o.csv, "Write all rows to this file");
+                      sub.option("--svg", o.svg, "Write the log-log picture to this file");
+                      sub.option("--html", o.html, "Write a page with the picture and the rows to this file; it needs nothing else");
+                      sub.flag("--no-measure", o.no_measure, "Costs, bounds and speed of light alone: no kernel runs");
+                      sub.option("--threads", o.threads, "Threads; default: all usable").range(0, 4096);
+                      sub.takes_rest();
                     }, roofline);
 }
 

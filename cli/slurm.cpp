@@ -1,8 +1,7 @@
 // hpcdl slurm: the batch script for a run, with as many tasks as its config has ranks.
 
 #include "cli/verb.h"
-#include "hpcdl/io/config_table.h"
-#include "hpcdl/train/config.h"
+#include "hpcdl/train/run_table.h"
 
 namespace hpcdl::cli {
 
@@ -80,12 +79,12 @@ std::string script(const Options& o, const Shape& s, bool gpu, const std::vector
          "exit $code\n";
 }
 
-int slurm_verb(Options& o, CLI::App& sub) {
+int slurm_verb(Options& o, const Command& sub) {
   if (o.configs.empty()) fail_usage("slurm", "no config: give -c run.toml");
   train::RunConfig config;
-  io::ConfigTable table(config);
+  io::ConfigTable table = train::table_of(config);
   const std::vector<std::filesystem::path> files(o.configs.begin(), o.configs.end());
-  const auto words = overrides(sub.remaining());
+  const auto words = overrides(sub.rest());
   table.load(files, words);
   const Shape s = shape(o, config.parallel.dp, config.parallel.tp);
   if (config.parallel.tp > s.tasks_per_node)
@@ -98,23 +97,23 @@ int slurm_verb(Options& o, CLI::App& sub) {
 
 }  // namespace
 
-void add_slurm(CLI::App& app, Run& run) {
-  add_verb<Options>(app, run, "slurm", "Prints an sbatch script for a run: one task per rank, saved and requeued when its time is up",
-                    [](CLI::App& sub, Options& o) {
-                      sub.add_option("-c,--config", o.configs, "TOML file of the run, as for hpcdl train; repeatable");
-                      sub.add_option("--nodes", o.nodes, "Nodes; left out: ranks / tasks per node, or 1")->check(CLI::Range(1, 1 << 20));
-                      sub.add_option("--ntasks-per-node", o.tasks_per_node, "Ranks per node; left out: parallel.dp * parallel.tp / nodes")->check(CLI::Range(1, 1 << 20));
-                      sub.add_option("--cpus-per-task", o.cpus_per_task, "CPUs per rank; left out: train.threads")->check(CLI::Range(1, 1 << 20));
-                      sub.add_option("--gpus-per-node", o.gpus_per_node, "GPUs per node; left out: one per rank where train.device is cuda")->check(CLI::Range(0, 1 << 20));
-                      sub.add_option("--time", o.time, "Time limit")->capture_default_str();
-                      sub.add_option("--save-seconds", o.save_seconds, "Seconds before the time limit at which the run saves and ends")->capture_default_str()->check(CLI::Range(1, 65535));
-                      sub.add_option("--job-name", o.job_name, "Name of the job; left out: hpcdl");
-                      sub.add_option("--partition", o.partition, "Partition");
-                      sub.add_option("--account", o.account, "Account");
-                      sub.add_option("--log", o.output, "File for the output of the job; see sbatch --output");
-                      sub.add_option("--mpi", o.mpi, "srun's --mpi, pmix for example; left out: the ranks meet over TCP");
-                      sub.add_option("--program", o.program, "The program on the nodes")->capture_default_str();
-                      sub.allow_extras();
+void add_slurm(const Command& program, Run& run) {
+  add_verb<Options>(program, run, "slurm", "Prints an sbatch script for a run: one task per rank, saved and requeued when its time is up",
+                    [](const Command& sub, Options& o) {
+                      sub.option("-c,--config", o.configs, "TOML file of the run, as for hpcdl train; repeatable");
+                      sub.option("--nodes", o.nodes, "Nodes; left out: ranks / tasks per node, or 1").range(1, 1 << 20);
+                      sub.option("--ntasks-per-node", o.tasks_per_node, "Ranks per node; left out: parallel.dp * parallel.tp / nodes").range(1, 1 << 20);
+                      sub.option("--cpus-per-task", o.cpus_per_task, "CPUs per rank; left out: train.threads").range(1, 1 << 20);
+                      sub.option("--gpus-per-node", o.gpus_per_node, "GPUs per node; left out: one per rank where train.device is cuda").range(0, 1 << 20);
+                      sub.option("--time", o.time, "Time limit").shows_default();
+                      sub.option("--save-seconds", o.save_seconds, "Seconds before the time limit at which the run saves and ends").shows_default().range(1, 65535);
+                      sub.option("--job-name", o.job_name, "Name of the job; left out: hpcdl");
+                      sub.option("--partition", o.partition, "Partition");
+                      sub.option("--account", o.account, "Account");
+                      sub.option("--log", o.output, "File for the output of the job; see sbatch --output");
+                      sub.option("--mpi", o.mpi, "srun's --mpi, pmix for example; left out: the ranks meet over TCP");
+                      sub.option("--program", o.program, "The program on the nodes").shows_default();
+                      sub.takes_rest();
                       sub.footer("Other words are for hpcdl train, and taken into account here: hpcdl slurm -c run.toml --parallel.tp=4 --output=run");
                     }, slurm_verb);
 }

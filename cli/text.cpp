@@ -5,6 +5,15 @@
 #include "hpcdl/data/tokenize.h"
 
 namespace hpcdl::cli {
+namespace {
+
+std::string_view without_blanks_around(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\n\v\f\r";
+  const auto first = text.find_first_not_of(kBlanks);
+  return first == text.npos ? std::string_view() : text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+}
+
+}  // namespace
 
 std::vector<std::int32_t> encode_text(const io::Tokenizer& tokenizer, const std::vector<std::string>& paths, Pool& pool, std::int64_t limit) {
   std::vector<std::filesystem::path> list(paths.begin(), paths.end());
@@ -19,7 +28,7 @@ std::vector<std::int32_t> parse_ids(const std::string& text) {
   std::vector<std::int32_t> ids;
   for (std::size_t at = 0; at <= text.size();) {
     const auto comma = std::min(text.find(',', at), text.size());
-    const auto word = CLI::detail::trim_copy(text.substr(at, comma - at));
+    const auto word = without_blanks_around(std::string_view(text).substr(at, comma - at));
     std::int32_t id = -1;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), id);
     if (error != std::errc() || end != word.data() + word.size() || id < 0)

@@ -1,5 +1,7 @@
 // hpcdl tokenize: learns a tokenizer, writes token files, or prints the ids of a text.
 
+#include <nlohmann/json.hpp>
+
 #include "cli/verb.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/train/trainer.h"
@@ -61,19 +63,19 @@ int tokenize(Options& o) {
 
 }  // namespace
 
-void add_tokenize(CLI::App& app, Run& run) {
-  add_verb<Options>(app, run, "tokenize", "Learns a byte-level BPE, turns text into token files, or prints ids",
-                    [](CLI::App& sub, Options& o) {
-                      sub.add_flag("--train", o.train, "Learn a tokenizer from the files");
-                      sub.add_option("--vocab", o.vocab, "Size of the learnt vocabulary")->check(CLI::Range(257, 1 << 24))->capture_default_str();
-                      sub.add_option("--tokenizer", o.tokenizer, "tokenizer.json, or a model folder that holds one");
-                      sub.add_option("--out", o.out, "tokenizer.json or token file to write");
-                      sub.add_option("--layout", o.layout, "Of the token file")->check(CLI::IsMember({"llmc", "nanogpt"}))->capture_default_str();
-                      sub.add_option("--text-key", o.key, "Key of the text in lines of .jsonl")->capture_default_str();
-                      sub.add_flag("--replace-invalid", o.replace, "Replace bytes that are not UTF-8 instead of stopping");
-                      sub.add_flag("--ids", o.ids, "Read text on stdin and print its ids");
-                      sub.add_flag("--json", o.json, "One JSON object on stdout");
-                      sub.add_option("files", o.files, "Files or folders of .txt or .jsonl, also .gz and .zst");
+void add_tokenize(const Command& program, Run& run) {
+  add_verb<Options>(program, run, "tokenize", "Learns a byte-level BPE, turns text into token files, or prints ids",
+                    [](const Command& sub, Options& o) {
+                      sub.flag("--train", o.train, "Learn a tokenizer from the files");
+                      sub.option("--vocab", o.vocab, "Size of the learnt vocabulary").range(257, 1 << 24).shows_default();
+                      sub.option("--tokenizer", o.tokenizer, "tokenizer.json, or a model folder that holds one");
+                      sub.option("--out", o.out, "tokenizer.json or token file to write");
+                      sub.option("--layout", o.layout, "Of the token file").one_of({"llmc", "nanogpt"}).shows_default();
+                      sub.option("--text-key", o.key, "Key of the text in lines of .jsonl").shows_default();
+                      sub.flag("--replace-invalid", o.replace, "Replace bytes that are not UTF-8 instead of stopping");
+                      sub.flag("--ids", o.ids, "Read text on stdin and print its ids");
+                      sub.flag("--json", o.json, "One JSON object on stdout");
+                      sub.option("files", o.files, "Files or folders of .txt or .jsonl, also .gz and .zst");
                     }, tokenize);
 }
 

@@ -1,15 +1,16 @@
 // hpcdl train: a config file and overrides in, a model folder out.
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "cli/tune_option.h"
 #include "cli/verb.h"
 #include "cli/world.h"
-#include "hpcdl/io/config_table.h"
 #include "hpcdl/lab/light.h"
 #include "hpcdl/lab/machine.h"
 #include "hpcdl/lab/profile/explain.h"
 #include "hpcdl/lab/roofs.h"
+#include "hpcdl/train/run_table.h"
 #include "hpcdl/train/stop.h"
 #include "hpcdl/train/trainer.h"
 
@@ -84,11 +85,11 @@ int train_rank(const Options& o, train::RunConfig& config, const comm::Joined& j
   return summary.stopped ? exit_code::kRequeue : exit_code::kDone;
 }
 
-int train_verb(Options& o, CLI::App& sub) {
+int train_verb(Options& o, const Command& sub) {
   train::RunConfig config;
-  io::ConfigTable table(config);
+  io::ConfigTable table = train::table_of(config);
   std::vector<std::filesystem::path> files(o.configs.begin(), o.configs.end());
-  table.load(files, overrides(sub.remaining()));
+  table.load(files, overrides(sub.rest()));
   if (!o.out.empty()) config.output = o.out;
   if (!o.device.empty()) config.train.device = o.device;
   if (o.schema) return print_json(Json::parse(table.schema().dump())), exit_code::kDone;
@@ -104,21 +105,21 @@ int train_verb(Options& o, CLI::App& sub) {
 
 }  // namespace
 
-void add_train(CLI::App& app, Run& run) {
-  add_verb<Options>(app, run, "train", "Trains a transformer on text, or a classifier on images; the same command again resumes",
-                    [](CLI::App& sub, Options& o) {
-                      sub.add_option("-c,--config", o.configs, "TOML file; repeatable, later ones win");
-                      sub.add_option("-o,--out", o.out, "Folder of the run");
-                      sub.add_option("--device", o.device, "Where to train: cpu, cuda or cuda:N (the same as --train.device)");
+void add_train(const Command& program, Run& run) {
+  add_verb<Options>(program, run, "train", "Trains a transformer on text, or a classifier on images; the same command again resumes",
+                    [](const Command& sub, Options& o) {
+                      sub.option("-c,--config", o.configs, "TOML file; repeatable, later ones win");
+                      sub.option("-o,--out", o.out, "Folder of the run");
+                      sub.option("--device", o.device, "Where to train: cpu, cuda or cuda:N (the same as --train.device)");
                       add_tune_option(sub, o.tune);
-                      sub.add_flag("--explain", o.explain, "Name the records that lose most time against their roof, now and then and at the end");
-                      sub.add_flag("--memory", o.memory, "Print what the run would take of the memory there is, and what would take less, and stop");
-                      sub.add_flag("--json", o.json, "One JSON object on stdout at the end");
-                      sub.add_flag("--print-config", o.print_config, "Print the resolved config with the origin of every value, and stop");
-                      sub.add_flag("--config-schema", o.schema, "Print the JSON Schema of the config, and stop");
-                      sub.allow_extras();
+                      sub.flag("--explain", o.explain, "Name the records that lose most time against their roof, now and then and at the end");
+                      sub.flag("--memory", o.memory, "Print what the run would take of the memory there is, and what would take less, and stop");
+                      sub.flag("--json", o.json, "One JSON object on stdout at the end");
+                      sub.flag("--print-config", o.print_config, "Print the resolved config with the origin of every value, and stop");
+                      sub.flag("--config-schema", o.schema, "Print the JSON Schema of the config, and stop");
+                      sub.takes_rest();
                       train::RunConfig config;
-                      sub.footer("Every key may be given as --section.key=value, in the file, or as HPCDL_SECTION_KEY:\n" + io::ConfigTable(config).help());
+                      sub.footer("Every key may be given as --section.key=value, in the file, or as HPCDL_SECTION_KEY:\n" + train::table_of(config).help());
                     }, train_verb);
 }
 

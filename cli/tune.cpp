@@ -3,14 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "cli/tune_option.h"
 #include "cli/verb.h"
 #include "hpcdl/core/units.h"
-#include "hpcdl/io/config_table.h"
 #include "hpcdl/io/hf_config.h"
 #include "hpcdl/lab/tune/programs.h"
 #include "hpcdl/ops/int4_linear/int4_layout.h"
+#include "hpcdl/train/run_table.h"
 
 namespace hpcdl::cli {
 
@@ -29,11 +30,11 @@ std::string build_name() {
 
 }  // namespace
 
-void add_tune_option(CLI::App& sub, TuneOption& o) {
-  sub.add_option("--tune", o.mode, "GPU: off takes the kernels built in, cached those that hpcdl tune found best, full measures what is missing first")
-      ->check(CLI::IsMember({"off", "cached", "full"}))
-      ->capture_default_str();
-  sub.add_option("--tune-seconds", o.seconds, "Time that --tune full may take")->check(CLI::Range(0.0, 86400.0))->capture_default_str();
+void add_tune_option(const Command& sub, TuneOption& o) {
+  sub.option("--tune", o.mode, "GPU: off takes the kernels built in, cached those that hpcdl tune found best, full measures what is missing first")
+      .one_of({"off", "cached", "full"})
+      .shows_default();
+  sub.option("--tune-seconds", o.seconds, "Time that --tune full may take").range(0.0, 86400.0).shows_default();
 }
 
 std::optional<tune::Session> start_tuning(const TuneOption& o, Device device, Pool& pool) {
@@ -81,7 +82,7 @@ tune::Wishes wishes_of(const Options& o, Pool& pool, Device device, const std::v
   for (const auto& text : o.int4) wish_int4(all, text);
   if (!o.configs.empty()) {
     train::RunConfig config;
-    io::ConfigTable(config).load({o.configs.begin(), o.configs.end()}, words);
+    train::table_of(config).load({o.configs.begin(), o.configs.end()}, words);
     all.merge(tune::wishes_of_training(config, pool, device));
   }
   if (!o.model.empty()) all.merge(tune::wishes_of_generation(io::find_model_folder(o.model), pool, device));
@@ -111,8 +112,8 @@ int report(const tune::Report& r, const tune::Session& session, const Options& o
   return exit_code::kDone;
 }
 
-int tune_verb(Options& o, CLI::App& sub) {
-  const auto words = overrides(sub.remaining());
+int tune_verb(Options& o, const Command& sub) {
+  const auto words = overrides(sub.rest());
   if (o.configs.empty() && !words.empty()) fail_usage("tune", "\"{}\" is no option of tune; keys of a run need -c run.toml", words.front());
   const auto device = o.device.empty() ? (cuda_devices() > 0 ? Device::cuda(0) : Device::cpu()) : device_from_name(o.device);
   if (!device.is_cuda()) {
@@ -134,18 +135,18 @@ int tune_verb(Options& o, CLI::App& sub) {
 
 }  // namespace
 
-void add_tune(CLI::App& app, Run& run) {
-  add_verb<Options>(app, run, "tune", "Checks and times the ways in which this GPU can compute what a run needs, and remembers the fastest",
-                    [](CLI::App& sub, Options& o) {
-                      sub.add_option("-c,--config", o.configs, "TOML file of a training run, for whose step to tune; --section.key=value overrides")->allow_extra_args(false);
-                      sub.add_option("--model", o.model, "Model folder, for generating with which to tune");
-                      sub.add_option("--int4", o.int4, "A product with 4-bit weights: ROWSxNxK or ROWSxNxKxGROUP; repeatable")->allow_extra_args(false);
-                      sub.add_option("--device", o.device, "cuda or cuda:N; default: the first GPU");
-                      sub.add_option("--seconds", o.seconds, "Time that tuning may take; what is left keeps the kernel built in")->check(CLI::Range(0.0, 86400.0))->capture_default_str();
-                      sub.add_flag("--anew", o.anew, "Measure again what is remembered");
-                      sub.add_flag("--list", o.list, "Print what is remembered for this GPU, measure nothing");
-                      sub.add_flag("--json", o.json, "One JSON object on stdout: every candidate of every shape");
-                      sub.allow_extras();
+void add_tune(const Command& program, Run& run) {
+  add_verb<Options>(program, run, "tune", "Checks and times the ways in which this GPU can compute what a run needs, and remembers the fastest",
+                    [](const Command& sub, Options& o) {
+                      sub.option("-c,--config", o.configs, "TOML file of a training run, for whose step to tune; --section.key=value overrides").one_each();
+                      sub.option("--model", o.model, "Model folder, for generating with which to tune");
+                      sub.option("--int4", o.int4, "A product with 4-bit weights: ROWSxNxK or ROWSxNxKxGROUP; repeatable").one_each();
+                      sub.option("--device", o.device, "cuda or cuda:N; default: the first GPU");
+                      sub.option("--seconds", o.seconds, "Time that tuning may take; what is left keeps the kernel built in").range(0.0, 86400.0).shows_default();
+                      sub.flag("--anew", o.anew, "Measure again what is remembered");
+                      sub.flag("--list", o.list, "Print what is remembered for this GPU, measure nothing");
+                      sub.flag("--json", o.json, "One JSON object on stdout: every candidate of every shape");
+                      sub.takes_rest();
                     }, tune_verb);
 }
 

@@ -13,7 +13,7 @@ struct TuneOption {
   double seconds = 30;
 };
 
-void add_tune_option(CLI::App& sub, TuneOption& o);
+void add_tune_option(const Command& sub, TuneOption& o);
 
 /// Before the first step of anything. On a CPU there is nothing to choose: no session.
 std::optional<lab::tune::Session> start_tuning(const TuneOption& o, Device device, Pool& pool);

@@ -2,11 +2,15 @@
 // What every verb is made of: a function that adds a sub-command to the parser and leaves behind what to run. `--json`
 // prints one object on stdout; everything meant for people goes to stderr.
 
-#include <CLI/CLI.hpp>
 #include <functional>
-#include <nlohmann/json.hpp>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
 
+#include "cli/command.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/pool.h"
 #include "hpcdl/io/tokenizer.h"
@@ -19,34 +23,34 @@ using Json = nlohmann::ordered_json;
 /// Set by the verb that was named; returns the exit code.
 using Run = std::function<int()>;
 
-void add_bench(CLI::App& app, Run& run);
-void add_convert(CLI::App& app, Run& run);
-void add_demo(CLI::App& app, Run& run);
-void add_doctor(CLI::App& app, Run& run);
-void add_eval(CLI::App& app, Run& run);
-void add_generate(CLI::App& app, Run& run);
-void add_inspect(CLI::App& app, Run& run);
-void add_launch(CLI::App& app, Run& run);
-void add_logits(CLI::App& app, Run& run);
-void add_probe(CLI::App& app, Run& run);
-void add_profile(CLI::App& app, Run& run);
-void add_quantize(CLI::App& app, Run& run);
-void add_roofline(CLI::App& app, Run& run);
-void add_slurm(CLI::App& app, Run& run);
-void add_tokenize(CLI::App& app, Run& run);
-void add_train(CLI::App& app, Run& run);
-void add_tune(CLI::App& app, Run& run);
-void add_verify(CLI::App& app, Run& run);
+void add_bench(const Command& program, Run& run);
+void add_convert(const Command& program, Run& run);
+void add_demo(const Command& program, Run& run);
+void add_doctor(const Command& program, Run& run);
+void add_eval(const Command& program, Run& run);
+void add_generate(const Command& program, Run& run);
+void add_inspect(const Command& program, Run& run);
+void add_launch(const Command& program, Run& run);
+void add_logits(const Command& program, Run& run);
+void add_probe(const Command& program, Run& run);
+void add_profile(const Command& program, Run& run);
+void add_quantize(const Command& program, Run& run);
+void add_roofline(const Command& program, Run& run);
+void add_slurm(const Command& program, Run& run);
+void add_tokenize(const Command& program, Run& run);
+void add_train(const Command& program, Run& run);
+void add_tune(const Command& program, Run& run);
+void add_verify(const Command& program, Run& run);
 
 /// Creates a sub-command whose options live as long as the parser: `Options` is shared by parser and action.
 template <class Options, class Setup, class Action>
-void add_verb(CLI::App& app, Run& run, const std::string& name, const std::string& help, Setup&& setup, Action action) {
+void add_verb(const Command& program, Run& run, const std::string& name, const std::string& help, Setup&& setup, Action action) {
   auto options = std::make_shared<Options>();
-  CLI::App* sub = app.add_subcommand(name, help);
-  setup(*sub, *options);
-  sub->callback([options, action, sub, &run] {
-    run = [options, action, sub] {
-      if constexpr (std::is_invocable_v<Action, Options&, CLI::App&>) return action(*options, *sub);
+  const Command verb = program.subcommand(name, help);
+  setup(verb, *options);
+  verb.when_chosen([options, action, verb, &run] {
+    run = [options, action, verb] {
+      if constexpr (std::is_invocable_v<Action, Options&, const Command&>) return action(*options, verb);
       else return action(*options);
     };
   });

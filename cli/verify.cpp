@@ -1,6 +1,8 @@
 // hpcdl verify: any kernel against its contract, ours or a library's; and the proof that it finds what is wrong.
 
+#include <fmt/format.h>
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "cli/verb.h"
 #include "hpcdl/io/nearest.h"
@@ -179,17 +181,17 @@ int verify_verb(Options& o) {
 
 }  // namespace
 
-void add_verify(CLI::App& app, Run& run) {
-  add_verb<Options>(app, run, "verify", "Holds kernels, ours or a library's, to their contracts: shapes, stability, determinism, edges, speed",
-                    [](CLI::App& sub, Options& o) {
-                      sub.add_option("targets", o.targets, "Names of contracts (all kernels of ours when none), or shared libraries that keep to hpcdl/lab/verify/kernel_abi.h");
-                      sub.add_option("--device", o.device, "Whose kernels of ours, or planted ones: cpu or cuda; a library says itself where its kernels run")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
-                      sub.add_flag("--planted", o.planted, "Verify the verifier: kernels broken on purpose must be caught, honest ones must pass");
-                      sub.add_flag("--contracts", o.contracts, "List all contracts");
-                      sub.add_flag("--json", o.json, "One JSON object on stdout");
-                      sub.add_option("--seed", o.seed, "Of values and of fuzzed sizes")->capture_default_str();
-                      sub.add_option("--only", o.only, "One stage: smoke, shapes, stability, determinism, edges, speed");
-                      sub.add_option("--timeout", o.timeout, "Seconds that one case may take before it counts as hung")->capture_default_str();
+void add_verify(const Command& program, Run& run) {
+  add_verb<Options>(program, run, "verify", "Holds kernels, ours or a library's, to their contracts: shapes, stability, determinism, edges, speed",
+                    [](const Command& sub, Options& o) {
+                      sub.option("targets", o.targets, "Names of contracts (all kernels of ours when none), or shared libraries that keep to hpcdl/lab/verify/kernel_abi.h");
+                      sub.option("--device", o.device, "Whose kernels of ours, or planted ones: cpu or cuda; a library says itself where its kernels run").one_of({"cpu", "cuda"}).shows_default();
+                      sub.flag("--planted", o.planted, "Verify the verifier: kernels broken on purpose must be caught, honest ones must pass");
+                      sub.flag("--contracts", o.contracts, "List all contracts");
+                      sub.flag("--json", o.json, "One JSON object on stdout");
+                      sub.option("--seed", o.seed, "Of values and of fuzzed sizes").shows_default();
+                      sub.option("--only", o.only, "One stage: smoke, shapes, stability, determinism, edges, speed");
+                      sub.option("--timeout", o.timeout, "Seconds that one case may take before it counts as hung").shows_default();
                     }, verify_verb);
 }
 
