@@ -1,6 +1,7 @@
 // Host overhead of the program: nanoseconds to replay one record, milliseconds to plan many.
 
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 
 #include "bench/emit.h"
 #include "hpcdl/core/rng.h"

@@ -1,6 +1,6 @@
-// INT4 matrix times 1, 8 and 64 vectors: our kernel against ggml's Q4_0 in its repacked buffer (what llama.cpp uses), with
-// weights that stream from memory. Both formats spend 4.5 bits per weight (group 32, one 16-bit scale).
-// Needs a ggml that you have built: cmake -DHPCDL_BENCH=ON -DGGML_DIR=/path/to/ggml (built in GGML_DIR/build, static).
+// INT4 matrix times 1, 8 and 64 vectors: our kernel against ggml's Q4_0 in its repacked buffer (what llama.cpp uses),
+// with weights that stream from memory. Both formats spend 4.5 bits per weight (group 32, one 16-bit scale). Needs a
+// ggml that you have built: cmake -DHPCDL_BENCH=ON -DGGML_DIR=/path/to/ggml (built in GGML_DIR/build, static).
 
 #include <ggml-alloc.h>
 #include <ggml-backend.h>
@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "bench/emit.h"

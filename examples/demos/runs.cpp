@@ -3,17 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "examples/demos/tomls.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/atomic_file.h"
-#include "hpcdl/io/config_table.h"
 #include "hpcdl/io/file.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/lab/machine.h"
 #include "hpcdl/lab/probe/gpu.h"
+#include "hpcdl/train/run_table.h"
 
 namespace hpcdl::demos {
 
@@ -57,7 +58,7 @@ Log read_log(const std::filesystem::path& run) {
 }
 
 void configure(train::RunConfig& config, std::string_view demo, const Options& options, const std::vector<std::string>& smaller, const std::vector<std::string>& more) {
-  io::ConfigTable table(config);
+  io::ConfigTable table = train::table_of(config);
   table.apply_toml(toml(demo), fmt::format("{}.toml", demo));
   if (!device_from_name(options.device).is_cuda())
     for (const auto& word : smaller) table.apply_override(word);
@@ -74,7 +75,7 @@ void configure(train::RunConfig& config, std::string_view demo, const Options& o
 
 std::filesystem::path write_config(train::RunConfig& config, const std::filesystem::path& file) {
   io::make_folder(file.parent_path());
-  io::write_file_atomic(file, io::ConfigTable(config).to_toml());
+  io::write_file_atomic(file, train::table_of(config).to_toml());
   return file;
 }
 

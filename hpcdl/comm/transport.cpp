@@ -1,5 +1,6 @@
 #include "hpcdl/comm/transport.h"
 
+#include <algorithm>
 #include <thread>
 
 namespace hpcdl::comm {

@@ -2,7 +2,7 @@
 // One exception family. `Error` is for what a user can cause or mend: it says what was expected, what was found and
 // what to do, in the form "[area] ...". Programmer mistakes assert. A library never exits the process.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <stdexcept>
 #include <string>
@@ -26,13 +26,18 @@ namespace exit_code {
 inline constexpr int kDone = 0, kUsage = 2, kInternal = 70, kPeerLost = 71, kRequeue = 75;
 }
 
+namespace detail {
+[[noreturn]] void fail(std::string_view area, fmt::string_view format, fmt::format_args args);
+[[noreturn]] void fail_usage(std::string_view area, fmt::string_view format, fmt::format_args args);
+}  // namespace detail
+
 /// Throws Error("[area] message").
 template <class... A> [[noreturn]] void fail(std::string_view area, fmt::format_string<A...> f, A&&... args) {
-  throw Error(fmt::format("[{}] {}", area, fmt::format(f, std::forward<A>(args)...)));
+  detail::fail(area, f, fmt::make_format_args(args...));
 }
 
 template <class... A> [[noreturn]] void fail_usage(std::string_view area, fmt::format_string<A...> f, A&&... args) {
-  throw UsageError(fmt::format("[{}] {}", area, fmt::format(f, std::forward<A>(args)...)));
+  detail::fail_usage(area, f, fmt::make_format_args(args...));
 }
 
 /// Throws unless `ok`. The message is formatted only on failure.

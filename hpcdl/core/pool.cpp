@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <thread>
 
 namespace hpcdl {
 namespace {
@@ -55,15 +56,20 @@ int usable_cpus() {
   return std::max(n, 1);
 }
 
-Pool::Pool(int threads) : threads_(threads > 0 ? threads : usable_cpus()), scratch_(static_cast<std::size_t>(threads_)) {
-  for (int t = 1; t < threads_; ++t) workers_.emplace_back([this, t] { work(t); });
+struct Pool::Workers {
+  std::vector<std::thread> threads;
+};
+
+Pool::Pool(int threads)
+    : threads_(threads > 0 ? threads : usable_cpus()), scratch_(static_cast<std::size_t>(threads_)), workers_(std::make_unique<Workers>()) {
+  for (int t = 1; t < threads_; ++t) workers_->threads.emplace_back([this, t] { work(t); });
 }
 
 Pool::~Pool() {
   stop_.store(true);
   ticket_.fetch_add(1);
   ticket_.notify_all();
-  for (auto& w : workers_) w.join();
+  for (auto& w : workers_->threads) w.join();
 }
 
 void Pool::reserve_scratch(std::int64_t bytes) {

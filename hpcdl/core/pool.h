@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <thread>
 #include <type_traits>
 #include <vector>
 
@@ -51,6 +50,7 @@ class Pool {
   }
 
  private:
+  struct Workers;  // threads, whose header every kernel would read
   using Job = void (*)(void*, int);
   void run_raw(Job f, void* ctx);
   void work(int thread);
@@ -65,7 +65,7 @@ class Pool {
   alignas(64) std::atomic<int> sleepers_{0};
   std::atomic<bool> stop_{false};
   std::vector<Buffer> scratch_;
-  std::vector<std::thread> workers_;
+  std::unique_ptr<Workers> workers_;
 };
 
 /// f(begin, end) over [0, n), one contiguous share per thread; runs on the caller when n <= grain.

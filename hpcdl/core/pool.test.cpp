@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 namespace hpcdl {

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "hpcdl/comm/transport.h"
 #include "hpcdl/io/atomic_file.h"

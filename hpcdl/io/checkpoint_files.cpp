@@ -1,6 +1,7 @@
 #include "hpcdl/io/checkpoint_files.h"
 
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "hpcdl/core/describe.h"

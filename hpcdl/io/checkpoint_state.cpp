@@ -1,5 +1,7 @@
 #include "hpcdl/io/checkpoint_state.h"
 
+#include <nlohmann/json.hpp>
+
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/crc32c.h"
 #include "hpcdl/io/mapped_file.h"

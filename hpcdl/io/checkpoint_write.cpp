@@ -4,6 +4,7 @@
 #include <exception>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/comm/transport.h"
 #include "hpcdl/core/buffer.h"

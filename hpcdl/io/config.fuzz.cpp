@@ -1,5 +1,6 @@
 // Any text, as TOML, as an override and as config.json, gives a config or an Error; what was accepted survives saving.
 
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "hpcdl/io/config_table.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 
 namespace hpcdl::io {
 namespace {
@@ -147,7 +148,7 @@ Json ConfigTable::schema() const {
       at = &inner;
       rest.remove_prefix(dot + 1);
     }
-    Json leaf = f.schema;
+    Json leaf = schema_of(f.accepts);
     leaf["description"] = f.help;
     (*at)["properties"][std::string(rest)] = std::move(leaf);
   }

@@ -16,7 +16,7 @@ struct ConfigField {
   std::string help, type;    // type in words
   std::string default_toml;  // "" for an absent optional
   std::string origin;        // "default", "run.toml:3", "HPCDL_TRAIN_STEPS", "--train.steps"
-  Json schema;
+  ConfigType accepts;
   std::function<void(const ConfigValue&)> set;
   std::function<std::string()> toml;  // the value now
 };
@@ -81,8 +81,8 @@ void ConfigTable::Collector::operator()(const char* name, T& value, const char* 
   ConfigField field;
   field.key = prefix + name;
   field.help = help;
-  field.schema = config_schema<T>(options);
-  field.type = describe_type(field.schema, options.unit);
+  field.accepts = config_type<T>(options);
+  field.type = describe_type(field.accepts);
   field.default_toml = config_toml(value);
   field.origin = "default";
   field.set = [&value, options](const ConfigValue& v) { value = convert_config<T>(v, options); };

@@ -1,7 +1,11 @@
 #include "hpcdl/io/config_value.h"
 
+#include <fmt/format.h>
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <nlohmann/json.hpp>
+#include <span>
 
 namespace hpcdl::io {
 namespace {
@@ -171,23 +175,42 @@ std::string shortest(F v) {
 std::string toml_number(double v) { return shortest(v); }
 std::string toml_number(float v) { return shortest(v); }
 
-std::string describe_type(const Json& schema, Unit unit) {
-  if (schema.contains("enum")) {
-    std::string out = "one of";
-    for (const auto& name : schema["enum"]) out += (out.size() > 6 ? ", " : " ") + name.get<std::string>();
-    return out;
+Json schema_of(const ConfigType& type) {
+  using Kind = ConfigType::Kind;
+  const auto& o = type.options;
+  switch (type.kind) {
+    case Kind::boolean:
+      return {{"type", "boolean"}};
+    case Kind::word:
+      return {{"enum", type.words}};
+    case Kind::text:
+      return {{"type", "string"}};
+    case Kind::texts:
+      return {{"type", Json::array({"array", "string"})}, {"items", {{"type", "string"}}}};
+    case Kind::integer:
+    case Kind::number:
+      break;
   }
-  const Json& type = schema["type"];
-  const std::string kind = type.is_array() ? type[0].get<std::string>() : type.get<std::string>();
-  if (kind == "boolean") return "true or false";
-  if (kind == "string") return "a string";
-  if (kind == "array") return "a list of strings";
-  std::string out = kind == "integer" ? "an integer" : "a number";
-  if (unit == Unit::bytes) out = "a size such as 16G or 25MiB";
-  if (unit == Unit::seconds) out = "a time such as 30s or 10m";
-  if (schema.contains("minimum")) out += fmt::format(" >= {}", schema["minimum"].get<double>());
-  if (schema.contains("maximum"))
-    out += fmt::format("{} <= {}", schema.contains("minimum") ? " and" : "", schema["maximum"].get<double>());
+  const char* kind = type.kind == Kind::integer ? "integer" : "number";
+  Json out = {{"type", kind}};
+  if (o.unit != Unit::none) out["type"] = Json::array({kind, "string"});
+  if (o.has_min()) out["minimum"] = o.min;
+  if (o.has_max()) out["maximum"] = o.max;
+  return out;
+}
+
+std::string describe_type(const ConfigType& type) {
+  using Kind = ConfigType::Kind;
+  const auto& o = type.options;
+  if (type.kind == Kind::word) return fmt::format("one of {}", fmt::join(type.words, ", "));
+  if (type.kind == Kind::boolean) return "true or false";
+  if (type.kind == Kind::text) return "a string";
+  if (type.kind == Kind::texts) return "a list of strings";
+  std::string out = type.kind == Kind::integer ? "an integer" : "a number";
+  if (o.unit == Unit::bytes) out = "a size such as 16G or 25MiB";
+  if (o.unit == Unit::seconds) out = "a time such as 30s or 10m";
+  if (o.has_min()) out += fmt::format(" >= {}", o.min);
+  if (o.has_max()) out += fmt::format("{} <= {}", o.has_min() ? " and" : "", o.max);
   return out;
 }
 

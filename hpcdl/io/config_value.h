@@ -110,31 +110,34 @@ std::string config_toml(const T& v) {
     return toml_string(std::string(v));
 }
 
-/// The type as JSON Schema.
+/// What a field accepts, without its type.
+struct ConfigType {
+  enum class Kind { boolean, integer, number, word, text, texts };
+  Kind kind = Kind::text;
+  FieldOptions options = {};            // of an integer or number
+  std::vector<std::string> words = {};  // that a word may be
+};
+
 template <class T>
-Json config_schema(const FieldOptions& o) {
+ConfigType config_type(const FieldOptions& o) {
+  using Kind = ConfigType::Kind;
   if constexpr (IsOptional<T>::value)
-    return config_schema<typename T::value_type>(o);
+    return config_type<typename T::value_type>(o);
   else if constexpr (std::is_same_v<T, bool>)
-    return {{"type", "boolean"}};
+    return {.kind = Kind::boolean};
   else if constexpr (std::is_enum_v<T>) {
-    Json names = Json::array();
-    for (const auto& [value, name] : EnumNames<T>::values) names.push_back(name);
-    return {{"enum", names}};
-  } else if constexpr (std::is_arithmetic_v<T>) {
-    const char* kind = std::is_integral_v<T> ? "integer" : "number";
-    Json out = {{"type", kind}};
-    if (o.unit != Unit::none) out["type"] = Json::array({kind, "string"});
-    if (o.min > -std::numeric_limits<double>::infinity()) out["minimum"] = o.min;
-    if (o.max < std::numeric_limits<double>::infinity()) out["maximum"] = o.max;
-    return out;
-  } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-    return {{"type", Json::array({"array", "string"})}, {"items", {{"type", "string"}}}};
-  } else
-    return {{"type", "string"}};
+    ConfigType type{.kind = Kind::word};
+    for (const auto& [value, name] : EnumNames<T>::values) type.words.emplace_back(name);
+    return type;
+  } else if constexpr (std::is_arithmetic_v<T>)
+    return {.kind = std::is_integral_v<T> ? Kind::integer : Kind::number, .options = o};
+  else
+    return {.kind = std::is_same_v<T, std::vector<std::string>> ? Kind::texts : Kind::text};
 }
 
-/// The type in words: "an integer >= 1", "one of gpt2, llama".
-std::string describe_type(const Json& schema, Unit unit);
+/// As JSON Schema.
+Json schema_of(const ConfigType& type);
+/// In words: "an integer >= 1", "one of gpt2, llama".
+std::string describe_type(const ConfigType& type);
 
 }  // namespace hpcdl::io

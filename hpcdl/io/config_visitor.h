@@ -32,6 +32,8 @@ struct FieldOptions {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   Unit unit = Unit::none;
+  constexpr bool has_min() const { return min > -std::numeric_limits<double>::infinity(); }
+  constexpr bool has_max() const { return max < std::numeric_limits<double>::infinity(); }
 };
 
 /// Specialise to give an enum its words:

@@ -1,6 +1,7 @@
 #include "hpcdl/io/hf_config.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/core/rng.h"
 #include "hpcdl/io/atomic_file.h"

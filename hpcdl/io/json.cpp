@@ -1,5 +1,6 @@
 #include "hpcdl/io/json.h"
 
+#include <nlohmann/json.hpp>
 #include <unordered_set>
 #include <vector>
 
@@ -67,5 +68,29 @@ void JsonObject::wrong_type(const char* key, std::string_view expected, const Js
   fail("io", "{}: key \"{}\": expected {}, found {} {}", where_, key, expected, json_kind(value),
        shown(value.dump(-1, ' ', true, Json::error_handler_t::replace)));
 }
+
+template <class T>
+T JsonObject::convert(const Json& value, const char* key) const {
+  if constexpr (std::is_same_v<T, bool>) {
+    if (!value.is_boolean()) wrong_type(key, "true or false", value);
+  } else if constexpr (std::is_same_v<T, std::uint64_t>) {
+    if (!value.is_number_unsigned()) wrong_type(key, "a whole number >= 0", value);
+  } else if constexpr (std::is_same_v<T, std::int64_t>) {
+    if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX))
+      wrong_type(key, "a whole number", value);
+  } else if constexpr (std::is_same_v<T, double>) {
+    if (!value.is_number()) wrong_type(key, "a number", value);
+  } else {
+    static_assert(std::is_same_v<T, std::string>);
+    if (!value.is_string()) wrong_type(key, "a string", value);
+  }
+  return value.get<T>();
+}
+
+template bool JsonObject::convert<bool>(const Json&, const char*) const;
+template std::int64_t JsonObject::convert<std::int64_t>(const Json&, const char*) const;
+template std::uint64_t JsonObject::convert<std::uint64_t>(const Json&, const char*) const;
+template double JsonObject::convert<double>(const Json&, const char*) const;
+template std::string JsonObject::convert<std::string>(const Json&, const char*) const;
 
 }  // namespace hpcdl::io

@@ -1,7 +1,7 @@
 #pragma once
 // JSON from files that nobody vouches for: bounded depth, no duplicate keys, errors that name the file.
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,7 +23,8 @@ std::string shown(std::string_view text, std::size_t limit = 80);
 /// The kind of a value in words: "string", "number", "object", ...
 std::string_view json_kind(const Json& value);
 
-/// Typed access to the keys of one object, with errors in plain words. A null value counts as absent.
+/// Typed access to the keys of one object, with errors in plain words: bool, std::int64_t, std::uint64_t, double, std::string.
+/// A null value counts as absent.
 class JsonObject {
  public:
   /// Throws Error when `value` is no object. Both must outlive this.
@@ -54,23 +55,10 @@ class JsonObject {
   std::string where_;
 };
 
-template <class T>
-T JsonObject::convert(const Json& value, const char* key) const {
-  if constexpr (std::is_same_v<T, bool>) {
-    if (!value.is_boolean()) wrong_type(key, "true or false", value);
-  } else if constexpr (std::is_same_v<T, std::uint64_t>) {
-    if (!value.is_number_unsigned()) wrong_type(key, "a whole number >= 0", value);
-  } else if constexpr (std::is_integral_v<T>) {
-    static_assert(sizeof(T) == 8, "read as 64 bits, then check the range");
-    if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX))
-      wrong_type(key, "a whole number", value);
-  } else if constexpr (std::is_floating_point_v<T>) {
-    if (!value.is_number()) wrong_type(key, "a number", value);
-  } else {
-    static_assert(std::is_same_v<T, std::string>);
-    if (!value.is_string()) wrong_type(key, "a string", value);
-  }
-  return value.get<T>();
-}
+extern template bool JsonObject::convert<bool>(const Json&, const char*) const;
+extern template std::int64_t JsonObject::convert<std::int64_t>(const Json&, const char*) const;
+extern template std::uint64_t JsonObject::convert<std::uint64_t>(const Json&, const char*) const;
+extern template double JsonObject::convert<double>(const Json&, const char*) const;
+extern template std::string JsonObject::convert<std::string>(const Json&, const char*) const;
 
 }  // namespace hpcdl::io

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/temp_folder.h"

@@ -1,6 +1,8 @@
 #pragma once
-// Ranks as threads of this process, for tests of what they do together. A rank that ends by an exception is gone: the others meet PeerLost.
+// Ranks as threads of this process, for tests of what they do together. A rank that ends by an exception is gone: the
+// others meet PeerLost.
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <exception>

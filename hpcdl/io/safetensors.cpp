@@ -1,5 +1,7 @@
 #include "hpcdl/io/safetensors.h"
 
+#include <nlohmann/json.hpp>
+
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/nearest.h"

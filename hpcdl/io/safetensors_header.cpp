@@ -1,7 +1,10 @@
 #include "hpcdl/io/safetensors_header.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <cstring>
+#include <nlohmann/json.hpp>
+#include <tuple>
 #include <unordered_set>
 
 #include "hpcdl/core/describe.h"

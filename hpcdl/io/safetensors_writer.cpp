@@ -1,6 +1,7 @@
 #include "hpcdl/io/safetensors_writer.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/describe.h"

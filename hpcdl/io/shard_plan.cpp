@@ -1,6 +1,7 @@
 #include "hpcdl/io/shard_plan.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
 

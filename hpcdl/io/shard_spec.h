@@ -2,6 +2,7 @@
 // Which part of a tensor a rank holds, and how parts fit together.
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "hpcdl/core/tensor.h"

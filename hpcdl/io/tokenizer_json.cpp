@@ -1,5 +1,6 @@
 #include "hpcdl/io/tokenizer_json.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "hpcdl/core/error.h"

@@ -1,6 +1,7 @@
 #include "hpcdl/io/train_state.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 namespace hpcdl::io {
 

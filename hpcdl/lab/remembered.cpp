@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/atomic_file.h"

@@ -1,9 +1,9 @@
 #pragma once
-// The one file in which the lab remembers this machine, probe.json: `hpcdl probe` writes all of it, roofs() adds what it
-// had to measure itself.
+// The one file in which the lab remembers this machine, probe.json: `hpcdl probe` writes all of it, roofs() adds what
+// it had to measure itself.
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 

@@ -1,5 +1,7 @@
 #include "hpcdl/lab/roofs.h"
 
+#include <nlohmann/json.hpp>
+
 #include "hpcdl/core/error.h"
 #include "hpcdl/lab/probe/bound.h"
 #include "hpcdl/lab/probe/gpu.h"

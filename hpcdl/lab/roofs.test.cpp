@@ -1,6 +1,7 @@
 #include "hpcdl/lab/roofs.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/graph/graph.h"
 #include "hpcdl/io/atomic_file.h"

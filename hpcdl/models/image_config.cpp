@@ -1,5 +1,6 @@
 #include "hpcdl/models/image_config.h"
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "hpcdl/io/atomic_file.h"

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "hpcdl/core/error.h"
 
 namespace hpcdl {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/rng.h"
 

@@ -1,5 +1,7 @@
 #include "hpcdl/quant/quantize_model.h"
 
+#include <nlohmann/json.hpp>
+
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/hf_config.h"

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/rng.h"

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/units.h"

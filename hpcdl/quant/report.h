@@ -1,7 +1,7 @@
 #pragma once
 // What quantising a model did, layer by layer.
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

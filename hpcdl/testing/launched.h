@@ -1,6 +1,6 @@
 #pragma once
-// Ranks that are processes, for tests that kill or stop them: the test program itself, started once more for every rank with a filter that
-// lets it run one "test", which is the body of a rank.
+// Ranks that are processes, for tests that kill or stop them: the test program itself, started once more for every rank
+// with a filter that lets it run one "test", which is the body of a rank.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <thread>

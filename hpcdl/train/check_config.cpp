@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/io/config_table.h"
+#include "hpcdl/train/run_table.h"
 
 namespace hpcdl::train {
 
@@ -21,7 +21,7 @@ constexpr std::string_view kScaled[] = {"train.base_batch"};
 /// What is at its default says nothing: a saved config lists every key.
 void refuse(const io::ConfigTable& table, std::span<const std::string_view> keys, std::string_view meant_for, std::string_view here) {
   RunConfig untouched;
-  const io::ConfigTable defaults(untouched);
+  const io::ConfigTable defaults = table_of(untouched);
   for (const auto key : keys) {
     const auto *field = table.find(key), *otherwise = defaults.find(key);
     require(field && otherwise, "config", "there is no key {}", key);
@@ -32,7 +32,7 @@ void refuse(const io::ConfigTable& table, std::span<const std::string_view> keys
 }  // namespace
 
 void check_config(RunConfig& config) {
-  const io::ConfigTable table(config);
+  const io::ConfigTable table = table_of(config);
   const auto& t = config.train;
   const auto family = fmt::format("model.family is {}", io::enum_name(config.model.family));
   if (io::is_image_family(config.model.family)) refuse(table, kText, "text", family);

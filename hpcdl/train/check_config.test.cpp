@@ -3,14 +3,14 @@
 #include <gtest/gtest.h>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/io/config_table.h"
+#include "hpcdl/train/run_table.h"
 
 namespace hpcdl::train {
 namespace {
 
 std::string verdict(const std::vector<std::string>& overrides) {
   RunConfig c;
-  io::ConfigTable table(c);
+  io::ConfigTable table = table_of(c);
   for (const auto& word : overrides) table.apply_override(word);
   try {
     check_config(c);
@@ -38,8 +38,8 @@ TEST(check_config, what_means_nothing_is_refused) {
 
 TEST(check_config, a_saved_config_is_as_good_as_the_first) {
   RunConfig c, again;
-  io::ConfigTable(c).apply_override("--model.family=simple_cnn");
-  io::ConfigTable(again).apply_toml(io::ConfigTable(c).to_toml(), "saved");
+  table_of(c).apply_override("--model.family=simple_cnn");
+  table_of(again).apply_toml(table_of(c).to_toml(), "saved");
   EXPECT_NO_THROW(check_config(again));
 }
 

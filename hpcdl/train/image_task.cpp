@@ -1,6 +1,8 @@
 #include "hpcdl/train/image_task.h"
 
+#include <fmt/format.h>
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/comm/ledger.h"
 #include "hpcdl/core/error.h"

@@ -6,6 +6,7 @@
 #include <signal.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/runs_for_tests.h"

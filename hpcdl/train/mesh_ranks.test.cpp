@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "hpcdl/io/json.h"

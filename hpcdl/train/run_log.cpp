@@ -1,5 +1,7 @@
 #include "hpcdl/train/run_log.h"
 
+#include <nlohmann/json.hpp>
+
 #include "hpcdl/io/atomic_file.h"
 
 namespace hpcdl::train {

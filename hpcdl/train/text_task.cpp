@@ -1,6 +1,8 @@
 #include "hpcdl/train/text_task.h"
 
+#include <fmt/format.h>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/comm/ledger.h"
 #include "hpcdl/core/error.h"

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "hpcdl/comm/ledger.h"
@@ -10,12 +11,12 @@
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/checkpoint.h"
-#include "hpcdl/io/config_table.h"
 #include "hpcdl/io/group_ranks.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/train/check_config.h"
 #include "hpcdl/train/plan_run.h"
 #include "hpcdl/train/run_log.h"
+#include "hpcdl/train/run_table.h"
 #include "hpcdl/train/stop.h"
 #include "hpcdl/train/task.h"
 
@@ -166,7 +167,7 @@ void Run::introduce() {
 
 void Run::open_files() {
   const fs::path out = config_.output;
-  toml_ = io::ConfigTable(config_).to_toml();
+  toml_ = table_of(config_).to_toml();
   checkpoints_.emplace(out / "checkpoints", config_.checkpoint.keep, &io_ranks_);
   if (leads()) io::write_file_atomic(out / "config.toml", toml_);
   resume();

@@ -1,9 +1,11 @@
-// What `hpcdl.bench` stands on: the lab's protocol over Python calls, and the lab's cases as arrays that other libraries
-// can compute on.
+// What `hpcdl.bench` stands on: the lab's protocol over Python calls, and the lab's cases as arrays that other
+// libraries can compute on.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/lab/cases.h"

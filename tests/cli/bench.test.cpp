@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/file.h"

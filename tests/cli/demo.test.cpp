@@ -1,6 +1,7 @@
 // The demos on images, as small as they come: what they print and what they leave behind.
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/io/file.h"
 #include "tests/cli/program.h"

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/lab/remembered.h"

@@ -1,6 +1,7 @@
 // hpcdl profile, profile merge and train --explain, as users run them.
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/lab/profile/trace.h"
 #include "hpcdl/lab/profile/trace_for_tests.h"

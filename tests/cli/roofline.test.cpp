@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/io/atomic_file.h"
 #include "tests/cli/program.h"

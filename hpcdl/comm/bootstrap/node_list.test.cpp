@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+
 #include "hpcdl/core/error.h"
 
 namespace hpcdl::comm {

@@ -1,7 +1,8 @@
 #pragma once
-// Which rank this process is. One command runs unchanged under torchrun, srun, mpirun and others: each tells its processes in variables of
-// its own.
+// Which rank this process is. One command runs unchanged under torchrun, srun, mpirun and others: each tells its
+// processes in variables of its own.
 
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>

@@ -1,5 +1,6 @@
 #include "hpcdl/comm/bootstrap/store.h"
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>

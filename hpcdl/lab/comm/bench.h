@@ -1,8 +1,9 @@
 #pragma once
-// Collectives timed on the ranks of a group, algorithm against algorithm and against the library below (MPI, NCCL), in turns.
+// Collectives timed on the ranks of a group, algorithm against algorithm and against the library below (MPI, NCCL), in
+// turns.
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>

@@ -1,5 +1,7 @@
 #include "hpcdl/lab/compare/case_bench.h"
 
+#include <nlohmann/json.hpp>
+
 #include "hpcdl/core/error.h"
 
 namespace hpcdl::lab::compare {

@@ -1,6 +1,7 @@
 #include "hpcdl/lab/compare/peers.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/lab/compare/case_bench.h"

@@ -1,13 +1,13 @@
 #pragma once
-// The protocol of every speed claim, written once. Sides take turns within a round, in a random order that the next round
-// reverses; each repeats its call for about `target` seconds after a call that is not measured; rounds go on until the
-// interval of every ratio is narrow enough, or the time is up. A claim is the middle of the round-by-round ratios
-// (statistics.h) and the interval around it. Stopping by width and never by outcome keeps that interval honest (Chow and Robbins, "On the
-// asymptotic theory of fixed-width sequential confidence intervals for the mean", 1965).
+// The protocol of every speed claim, written once. Sides take turns within a round, in a random order that the next
+// round reverses; each repeats its call for about `target` seconds after a call that is not measured; rounds go on
+// until the interval of every ratio is narrow enough, or the time is up. A claim is the middle of the round-by-round
+// ratios (statistics.h) and the interval around it. Stopping by width and never by outcome keeps that interval honest
+// (Chow and Robbins, "On the asymptotic theory of fixed-width sequential confidence intervals for the mean", 1965).
 
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>

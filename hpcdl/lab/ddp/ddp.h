@@ -1,9 +1,9 @@
 #pragma once
-// What exchanging gradients costs a training step: bucket sizes against each other, against waiting for each tensor by itself, and against
-// a step of the same size that exchanges nothing. All take turns in one run on the same ranks.
+// What exchanging gradients costs a training step: bucket sizes against each other, against waiting for each tensor by
+// itself, and against a step of the same size that exchanges nothing. All take turns in one run on the same ranks.
 
 #include <functional>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

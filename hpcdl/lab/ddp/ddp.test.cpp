@@ -1,6 +1,7 @@
 #include "hpcdl/lab/ddp/ddp.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/testing/ranks.h"
 

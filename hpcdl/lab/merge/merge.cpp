@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/units.h"

@@ -1,6 +1,7 @@
 #include "hpcdl/lab/merge/rank_trace.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/core/error.h"
 

@@ -1,3 +1,5 @@
+#include <nlohmann/json.hpp>
+
 #include "hpcdl/lab/probe/probe.h"
 #include "hpcdl/lab/remembered.h"
 

@@ -2,7 +2,7 @@
 // What a machine can do at most, measured: rates in bytes and operations per second, times in seconds.
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

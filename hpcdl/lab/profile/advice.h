@@ -1,7 +1,7 @@
 #pragma once
 // The records that lose most time against their roof, each with a sentence of what to try.
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -1,7 +1,7 @@
 #pragma once
 // Where the time of a training step went, in numbers; text.h, html.h and report_json() tell them.
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

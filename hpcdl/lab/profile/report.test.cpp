@@ -1,6 +1,7 @@
 #include "hpcdl/lab/profile/report.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/lab/profile/advice.h"
 #include "hpcdl/lab/profile/profile_for_tests.h"

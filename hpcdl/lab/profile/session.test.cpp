@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/lab/profile/explain.h"
 #include "hpcdl/lab/profile/html.h"

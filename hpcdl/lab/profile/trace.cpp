@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/temp_folder.h"

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/core/rng.h"
 #include "hpcdl/core/units.h"
+#include "hpcdl/models/language_model.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/parallel/wire.h"
-#include "hpcdl/models/language_model.h"
 #include "hpcdl/train/train_step.h"
 
 namespace hpcdl::lab {

@@ -1,8 +1,9 @@
 #pragma once
-// Schemes of tensor parallelism beside each other on the same ranks: bytes between ranks, counted and by formula, time and memory of a step.
+// Schemes of tensor parallelism beside each other on the same ranks: bytes between ranks, counted and by formula, time
+// and memory of a step.
 
 #include <functional>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

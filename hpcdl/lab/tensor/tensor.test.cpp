@@ -1,6 +1,7 @@
 #include "hpcdl/lab/tensor/tensor.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "hpcdl/testing/ranks.h"
 

@@ -1,7 +1,7 @@
 #pragma once
 // Tuning as a whole: what is remembered, what is missing, what it came to.
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "hpcdl/lab/tune/gpu.h"
 

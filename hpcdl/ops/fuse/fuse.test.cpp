@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <tuple>
 
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/rng.h"

@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "hpcdl/ops/matmul/small.h"
 #include "hpcdl/ops/matmul/tile.h"
 #include "hpcdl/ops/matmul/words.h"
@@ -49,7 +51,8 @@ void words_of_bytes(std::uint32_t* dst, const void* src, DType, std::int64_t k) 
 
 template <class Isa, Compute c>
 KernelSet make() {
-  using D = Dot<Isa, c == Compute::f16 ? Compute::f32 : c>;
+  using Own = Dot<Isa, c>;
+  using D = std::conditional_t<Own::kGroup == 1, Dot<Isa, Compute::f32>, Own>;  // halves held as f32 share its kernels
   using W = Words<Isa, c>;
   KernelSet s;
   if constexpr (D::kLanes == 16)

@@ -2,6 +2,8 @@
 
 #include <cuda_fp16.h>
 
+#include <algorithm>
+
 #include "hpcdl/lab/verify/planted/planted.h"
 
 namespace hpcdl::lab::verify::planted {
