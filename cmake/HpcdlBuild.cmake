@@ -6,8 +6,10 @@
 
 find_program(HPCDL_CCACHE ccache)
 if(HPCDL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_C_COMPILER_LAUNCHER ${HPCDL_CCACHE})
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${HPCDL_CCACHE})
+  # What it must overlook to cache a file that is compiled with precompiled headers (its manual, "Precompiled headers").
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${HPCDL_CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
 endif()
 find_program(HPCDL_LLD NAMES ld.lld ld.lld-14)
 if(HPCDL_LLD AND NOT HPCDL_SANITIZE)
@@ -57,6 +59,7 @@ foreach(isa IN LISTS HPCDL_ISAS)
   # GCC's own AVX-512 headers start reductions from a register "initialised with itself" (GCC bug 105593).
   target_compile_options(hpcdl_simd_${isa} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-uninitialized>)
   target_include_directories(hpcdl_simd_${isa} PRIVATE ${PROJECT_SOURCE_DIR})
+  hpcdl_precompile_kernels(hpcdl_simd_${isa})
 endforeach()
 
 function(hpcdl_sources)
@@ -109,6 +112,7 @@ function(hpcdl_test file)
   add_executable(test.${name} ${file})
   target_link_libraries(test.${name} PRIVATE hpcdl_testing hpcdl hpcdl_flags GTest::gtest GTest::gtest_main)
   target_compile_definitions(test.${name} PRIVATE HPCDL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  hpcdl_precompiled(test.${name} test)
   set_target_properties(test.${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test OUTPUT_NAME ${name})
   add_test(NAME ${name} COMMAND test.${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 600)

@@ -51,6 +51,7 @@ function(hpcdl_gpu_tests)
   add_executable(gpu_tests ${files})
   target_link_libraries(gpu_tests PRIVATE hpcdl_testing hpcdl hpcdl_flags GTest::gtest GTest::gtest_main)
   target_compile_definitions(gpu_tests PRIVATE HPCDL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  hpcdl_precompiled(gpu_tests test)
 endfunction()
 
 # Headers that kernels on both devices share must stay readable by nvcc.

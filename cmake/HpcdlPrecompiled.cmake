@@ -1,0 +1,40 @@
+# Precompiled headers: those of the standard library and of other libraries, which change with the machine only. Never our
+# own: touching one would compile everything anew. No source may count on them; every file includes what it uses. The presets
+# dev and fuzz build without them (CMAKE_DISABLE_PRECOMPILE_HEADERS), and tests/includes.test.cpp reads every file for it.
+#   hpcdl_precompile(TARGET)           the library's set, compiled with the flags of TARGET
+#   hpcdl_precompile_kernels(TARGET)   the kernels' set, the same way
+#   hpcdl_precompiled(TARGET KIND)     TARGET shares the headers that were compiled for all targets of a KIND: program or test
+
+set(HPCDL_PRECOMPILED <algorithm> <array> <atomic> <bit> <chrono> <cmath> <cstdint> <cstring> <filesystem> <functional> <map> <memory> <optional>
+    <span> <string> <string_view> <thread> <tuple> <unordered_map> <variant> <vector> <fmt/format.h>)
+set(HPCDL_PRECOMPILED_FOR_KERNELS <algorithm> <array> <atomic> <bit> <cmath> <cstdint> <cstring> <memory> <optional> <span> <string> <string_view>
+    <vector> <fmt/core.h> <immintrin.h>)
+
+# What a compiler cache needs to see through a precompiled header: its name in preprocessed text, and no time in it.
+add_compile_options("$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>" "$<$<COMPILE_LANG_AND_ID:CXX,Clang>:SHELL:-Xclang -fno-pch-timestamp>")
+
+function(hpcdl_precompile target)
+  target_precompile_headers(${target} PRIVATE ${HPCDL_PRECOMPILED})
+endfunction()
+
+function(hpcdl_precompile_kernels target)
+  target_precompile_headers(${target} PRIVATE ${HPCDL_PRECOMPILED_FOR_KERNELS})
+endfunction()
+
+# A target that exists for its precompiled headers, with the flags of an executable.
+function(hpcdl_precompiled_kind kind)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "HEADERS;LIBRARIES")
+  set(source ${CMAKE_CURRENT_BINARY_DIR}/precompiled_for_${kind}.cpp)
+  file(CONFIGURE OUTPUT ${source} CONTENT "// Carries the precompiled headers of every ${kind}.\n")
+  add_library(hpcdl_precompiled_for_${kind} OBJECT EXCLUDE_FROM_ALL ${source})
+  set_target_properties(hpcdl_precompiled_for_${kind} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_compile_options(hpcdl_precompiled_for_${kind} PRIVATE ${CMAKE_CXX_COMPILE_OPTIONS_PIE})
+  target_link_libraries(hpcdl_precompiled_for_${kind} PRIVATE hpcdl_flags Threads::Threads ${arg_LIBRARIES})
+  target_precompile_headers(hpcdl_precompiled_for_${kind} PRIVATE ${arg_HEADERS})
+endfunction()
+
+function(hpcdl_precompiled target kind)
+  target_precompile_headers(${target} REUSE_FROM hpcdl_precompiled_for_${kind})
+  # Out of a precompiled header, GCC 12 no longer knows that code is the standard library's, and warns of its "text" + std::string (bug 105651).
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>)
+endfunction()
