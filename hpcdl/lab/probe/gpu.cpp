@@ -8,6 +8,7 @@
 
 #include "hpcdl/core/device.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/core/units.h"
 #include "hpcdl/lab/doctor/software.h"
 
 #if HPCDL_CUDA
@@ -24,6 +25,19 @@ void best(double& to, const Figure& f) { to = std::max(to, f.max); }
 
 }  // namespace
 
+double kept_by_l2(const Gpu& gpu) {
+  double memory = 0, most = 0;
+  for (const auto& b : gpu.bandwidth)
+    if (b.level == "memory" && b.way == "read") memory = b.rate.median;
+  double l2 = 0;
+  for (const auto& s : gpu.stairs) l2 = std::max(l2, s.rate.median);
+  if (memory <= 0 || l2 <= memory) return gpu.l2_bytes;
+  // Of n bytes, m come from memory and n - m from L2, each at its rate.
+  for (const auto& s : gpu.stairs)
+    if (s.rate.measured()) most = std::max(most, s.bytes * (1 - (1 / s.rate.median - 1 / l2) / (1 / memory - 1 / l2)));
+  return std::min(most, gpu.l2_bytes);
+}
+
 Roofs roofs_of(const Gpu& gpu) {
   Roofs r;
   double tf32 = 0;
@@ -34,7 +48,7 @@ Roofs roofs_of(const Gpu& gpu) {
     if (p.dtype == "i8") best(r.i8, p.rate);
   }
   r.f32 = std::max(r.f32, tf32 / 3);  // three products of parts keep the accuracy of f32
-  CacheRoof l2{"L2", gpu.l2_bytes};
+  CacheRoof l2{"L2", kept_by_l2(gpu)};
   for (const auto& b : gpu.bandwidth) {
     const bool memory = b.level == "memory";
     if (!memory && b.level != "L2") continue;
@@ -204,6 +218,12 @@ void add_bandwidth(Rounds& rounds, Gpu& g, Bench& b, std::int64_t bytes) {
   if (inside > 0)
     for (const auto way : {Way::read, Way::write, Way::copy, Way::update}) g.bandwidth.push_back({"L2", gpu::way_name(way), static_cast<double>(inside)});
   g.bandwidth.push_back({"shared", "read", 0});
+  for (const double part : {0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.5}) {
+    const auto n = static_cast<std::int64_t>(part * g.l2_bytes) / (1 << 20) * (1 << 20);
+    if (n > 0 && n <= bytes) g.stairs.push_back({"L2", gpu::way_name(Way::read), static_cast<double>(n)});
+  }
+  for (auto& s : g.stairs)
+    rounds.add(fmt::format("GPU {}: read {}", g.index, format_bytes(s.bytes)), s.rate, b.rate([&b, n = static_cast<std::int64_t>(s.bytes)](std::int64_t repeats) { return b.sweep(Way::read, n, repeats); }));
   const auto way_of = [](const GpuBandwidth& x) { return x.way == "read" ? Way::read : x.way == "write" ? Way::write : x.way == "copy" ? Way::copy : Way::update; };
   for (auto& x : g.bandwidth) {
     std::function<double(std::int64_t)> work;

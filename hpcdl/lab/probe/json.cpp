@@ -51,7 +51,7 @@ Json json(const Gpu& g) {
   for (const auto& p : g.peaks) peaks.push_back({{"unit", p.isa}, {"dtype", p.dtype}, {"operations_per_second", json(p.rate)}});
   return {{"index", g.index}, {"name", g.name}, {"uuid", g.uuid}, {"driver", g.driver}, {"compute_capability", g.compute_capability},
           {"multiprocessors", g.multiprocessors}, {"clock_hz", g.clock_hz}, {"memory_clock_hz", g.memory_clock_hz}, {"memory_bytes", g.memory_bytes},
-          {"l2_bytes", g.l2_bytes}, {"bandwidth", list(g.bandwidth)}, {"peaks", peaks}, {"host_to_device", json(g.host_to_device)},
+          {"l2_bytes", g.l2_bytes}, {"bandwidth", list(g.bandwidth)}, {"stairs", list(g.stairs)}, {"peaks", peaks}, {"host_to_device", json(g.host_to_device)},
           {"device_to_host", json(g.device_to_host)}, {"launch_seconds", json(g.launch)}, {"round_trip_seconds", json(g.round_trip)},
           {"replay_node_seconds", json(g.replay_node)}};
 }

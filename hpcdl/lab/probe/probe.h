@@ -75,6 +75,7 @@ struct Gpu {
   double clock_hz = 0, memory_clock_hz = 0;  // highest ones
   double memory_bytes = 0, l2_bytes = 0;
   std::vector<GpuBandwidth> bandwidth;
+  std::vector<GpuBandwidth> stairs;         // reads of one working set after the other, from well within L2 to beyond it
   std::vector<Peak> peaks;                  // isa: "cuda", "mma" or "wgmma"
   Figure host_to_device, device_to_host;    // pinned host memory, bytes per second
   Figure launch, round_trip;                // seconds: of one of many launches queued behind each other; launch and wait
@@ -127,6 +128,9 @@ Probe run_probe(const ProbeOptions& options, const OnProgress& progress = {});
 /// Best rates of one instruction set and thread count; of one GPU.
 Roofs roofs_of(const Probe& probe, const std::string& isa, int threads);
 Roofs roofs_of(const Gpu& gpu);
+/// Bytes of L2 that a sweep finds again in the next one, at most: less than its size where one half keeps copies of what the other holds.
+/// Its size where the stairs were not measured.
+double kept_by_l2(const Gpu& gpu);
 
 nlohmann::ordered_json to_json(const Probe& probe);
 /// For a terminal, about 40 lines of at most 100 columns.

@@ -174,6 +174,23 @@ TEST(probe, a_gpu_has_its_place_in_text_and_json) {
   EXPECT_EQ(r.cache_read, 2 * 5e12); EXPECT_EQ(r.cache_bytes, 5e7);
 }
 
+TEST(probe, what_l2_keeps_is_what_a_sweep_finds_again) {
+  Gpu g;
+  g.l2_bytes = 60e6;
+  g.bandwidth = {{"memory", "read", 1e9, figure(4e12)}, {"L2", "read", 2e7, figure(8e12)}};
+  EXPECT_EQ(kept_by_l2(g), 60e6) << "no stairs";
+  // 30 MB stay, and less of what is larger.
+  const auto rate = [](double bytes, double found) { return figure(bytes / (found / 8e12 + (bytes - found) / 4e12)); };
+  g.stairs = {{"L2", "read", 20e6, rate(20e6, 20e6)}, {"L2", "read", 40e6, rate(40e6, 30e6)}, {"L2", "read", 90e6, rate(90e6, 5e6)}};
+  EXPECT_NEAR(kept_by_l2(g), 30e6, 1);
+  EXPECT_EQ(roofs_of(g).cache_bytes, kept_by_l2(g));
+  auto p = example();
+  p.gpus.push_back(g);
+  EXPECT_NE(to_text(p).find("kept"), std::string::npos);
+  g.stairs[1].rate = rate(40e6, 40e6);
+  EXPECT_NEAR(kept_by_l2(g), 40e6, 1);
+}
+
 TEST(probe, text_is_a_table_that_fits) {
   const auto text = to_text(example());
   std::size_t longest = 0, at = 0;

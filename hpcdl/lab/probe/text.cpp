@@ -130,8 +130,8 @@ std::string gpu(const Probe& p, const Gpu& g) {
   const auto row = [](Table& t, const std::string& label, const std::string& what, const Figure& f, double unit) {
     if (f.measured()) t.row(label, what, {digits(f.median / unit), digits(f.min / unit), digits(f.max / unit)}, f.spread());
   };
-  std::string text = fmt::format("\nGPU {}: {}, {} multiprocessors at {:.2f} GHz, {}, L2 {}, compute capability {}, driver {}, {}\n", g.index, g.name, g.multiprocessors,
-                                 g.clock_hz / 1e9, format_bytes(g.memory_bytes), format_bytes(g.l2_bytes), g.compute_capability, g.driver, g.uuid);
+  std::string text = fmt::format("\nGPU {}: {}, {} multiprocessors at {:.2f} GHz, {}, L2 {}{}, compute capability {}, driver {}, {}\n", g.index, g.name, g.multiprocessors,
+                                 g.clock_hz / 1e9, format_bytes(g.memory_bytes), format_bytes(g.l2_bytes), g.stairs.empty() ? "" : fmt::format(" ({} of it kept)", format_bytes(kept_by_l2(g))), g.compute_capability, g.driver, g.uuid);
   Table bandwidth = table_of("bandwidth, GB/s"), peaks = table_of("peak, TFLOP/s (i8: TOP/s)"), times = table_of("overheads, us");
   for (const auto& b : g.bandwidth) row(bandwidth, b.level, b.way, b.rate, 1e9);
   row(bandwidth, "pinned host", "to the device", g.host_to_device, 1e9), row(bandwidth, "pinned host", "from the device", g.device_to_host, 1e9);
