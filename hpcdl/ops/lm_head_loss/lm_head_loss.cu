@@ -90,13 +90,14 @@ template <class T> __global__ void __launch_bounds__(kThreads) add_rows(T* out, 
   }
 }
 
-/// dW[chunk] (+)= d^T h and sum (+)= d W[chunk].
+/// dW[chunk] (+)= d^T h and sum (+)= d W[chunk]. The gradients d of logits reach far below the range of f16, so they stay f32 there.
 void products(Stream& s, const Grad& dw, float* sum, const View& h, const View& w, const float* d, std::int64_t ld, VocabChunk c) {
+  const DType compute = h.dtype() == DType::f16 ? DType::f32 : h.dtype();
   if (sum)
-    gemm(s, {.m = h.rows(), .n = h.cols(), .k = c.cols, .compute = h.dtype(), .a = {d, DType::f32, ld, false},
+    gemm(s, {.m = h.rows(), .n = h.cols(), .k = c.cols, .compute = compute, .a = {d, DType::f32, ld, false},
              .b = {rows_from(w, c.begin), w.dtype(), w.row_stride(), false}, .out = {.d = sum, .ld = h.cols(), .accumulate = c.begin > 0}});
   if (dw)
-    gemm(s, {.m = c.cols, .n = h.cols(), .k = h.rows(), .compute = h.dtype(), .a = {d, DType::f32, ld, true}, .b = whole(h, false),
+    gemm(s, {.m = c.cols, .n = h.cols(), .k = h.rows(), .compute = compute, .a = {d, DType::f32, ld, true}, .b = whole(h, false),
              .out = {.d = const_cast<void*>(rows_from(dw, c.begin)), .dtype = dw.dtype(), .ld = dw.row_stride(), .accumulate = dw.accumulate()}});
 }
 
