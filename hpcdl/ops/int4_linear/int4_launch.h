@@ -7,6 +7,7 @@
 #include "hpcdl/ops/int4_linear/int4_exact.h"
 #include "hpcdl/ops/int4_linear/int4_few.h"
 #include "hpcdl/ops/int4_linear/int4_many.h"
+#include "hpcdl/ops/int4_linear/int4_warpgroups.h"
 
 namespace hpcdl::cuda::quant4 {
 
@@ -19,14 +20,22 @@ template <class... W> struct Ways {
   static constexpr int count = sizeof...(W);
 };
 using OneRow = Ways<FewWay<2, 1, 16, 1, 1>, FewWay<2, 1, 16, 2, 1>, FewWay<2, 1, 8, 1, 3>, FewWay<1, 1, 16, 1, 2>, FewWay<4, 1, 8, 2, 1>, FewWay<1, 1, 8, 2, 3>>;
-using FewRows = Ways<FewWay<2, 1, 8, 2, 2>, FewWay<2, 2, 8, 1, 2>, FewWay<2, 2, 4, 2, 2>>;
+using FewRows = Ways<FewWay<2, 1, 8, 2, 2>, FewWay<2, 2, 8, 1, 2>, FewWay<2, 2, 4, 2, 2>, FewWay<2, 2, 8, 2, 1>>;
 
-// Ids of ways: those of OneRow, of FewRows, the product of tiles, the exact product.
-inline constexpr int kFirstFew = OneRow::count, kManyWay = kFirstFew + FewRows::count, kExactWay = kManyWay + 1, kWays = kExactWay + 1;
+/// Many rows on Hopper: warpgroups beside each other, over rows of W, rows of x and steps; rows of x to each; blocks that share out the steps.
+template <int kRowSets_, int kColSets_, int kSplit_, int kCols_, int kCluster_> struct WideWay {
+  static constexpr int kRowSets = kRowSets_, kColSets = kColSets_, kSplit = kSplit_, kCols = kCols_, kCluster = kCluster_;
+};
+using WideRows = Ways<WideWay<1, 1, 4, 32, 2>, WideWay<1, 1, 4, 64, 2>, WideWay<1, 1, 4, 64, 1>, WideWay<1, 2, 2, 64, 2>, WideWay<1, 2, 2, 64, 1>, WideWay<2, 1, 1, 128, 1>>;
+
+// Ids of ways: those of OneRow, of FewRows, the product of tiles, the exact product, those of WideRows.
+inline constexpr int kFirstFew = OneRow::count, kManyWay = kFirstFew + FewRows::count, kExactWay = kManyWay + 1, kFirstWide = kExactWay + 1,
+                     kWays = kFirstWide + WideRows::count;
 
 struct Limits {
   int processors, shared_per_block, shared_per_processor;
-  bool overlap;  // one kernel may begin while the one in front of it ends
+  bool overlap;      // one kernel may begin while the one in front of it ends
+  bool warpgroups;   // Hopper's own instructions
 };
 
 template <int kGroup> void run_way(int way, const Product& o, const Limits& on, cudaStream_t queue);
@@ -41,7 +50,8 @@ extern template int shared_bytes<128>(int, std::int64_t);
 
 #if defined(HPCDL_INT4_GROUP)
 
-template <int kGroup> __global__ void __launch_bounds__(256) round_rows(Product o) {
+/// kWide: in the order that products of warpgroups read.
+template <int kGroup, bool kWide> __global__ void __launch_bounds__(256) round_rows(Product o) {
   let_next_begin();
   await_previous();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -52,12 +62,19 @@ template <int kGroup> __global__ void __launch_bounds__(256) round_rows(Product 
   int sum;
   const int2 q = round_inputs<kGroup / 8>(at < o.k ? inputs(o, row * o.x_stride + at) : Lanes<8>(0.0f), step, sum);
   if (at >= o.k) return;
-  *reinterpret_cast<int2*>(o.values + row * o.k + at) = q;
+  if constexpr (kWide) {
+    *reinterpret_cast<int*>(o.values + place_of_input(o.rows, row, at)) = q.x;
+    *reinterpret_cast<int*>(o.values + place_of_input(o.rows, row, at + 4)) = q.y;
+  } else {
+    *reinterpret_cast<int2*>(o.values + row * o.k + at) = q;
+  }
   if (lane % (kGroup / 8) == 0) o.steps[at / kGroup * o.rows + row] = step, o.sums[at / kGroup * o.rows + row] = sum;
 }
 
 /// Queues a kernel that may begin before the one in front of it has ended; it waits for that one itself (await_previous).
-template <auto kKernel> void start_overlapped(dim3 grid, int threads, int shared, const Product& o, const Limits& on, cudaStream_t queue, const char* name) {
+/// `cluster`: blocks of one.
+template <auto kKernel>
+void start_overlapped(dim3 grid, int threads, int shared, const Product& o, const Limits& on, cudaStream_t queue, const char* name, int cluster = 1) {
   if (shared > (48 << 10)) {
     static std::atomic<int> granted[64] = {};  // per device
     int device = 0;
@@ -67,12 +84,14 @@ template <auto kKernel> void start_overlapped(dim3 grid, int threads, int shared
       granted[device % 64] = shared;
     }
   }
-  cudaLaunchAttribute overlap;
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   cudaLaunchConfig_t config{};
   config.gridDim = grid, config.blockDim = dim3(static_cast<unsigned>(threads)), config.dynamicSmemBytes = static_cast<std::size_t>(shared);
-  config.stream = queue, config.attrs = &overlap, config.numAttrs = on.overlap ? 1 : 0;
+  config.stream = queue, config.attrs = attributes, config.numAttrs = on.overlap ? cluster > 1 ? 2 : 1 : 0;
   check(cudaLaunchKernelEx(&config, kKernel, o), name);
 }
 
@@ -91,6 +110,11 @@ template <int kGroup, bool kFused, class F, class... W> void with_few(Ways<W...>
   int i = 0;
   ((i++ == index ? f.template operator()<FewOf<kGroup, W, kFused>>() : void()), ...);
 }
+template <int kGroup, class F, class... W> void with_wide(Ways<W...>, int index, F&& f) {
+  int i = 0;
+  ((i++ == index ? f.template operator()<Wide<kGroup, W::kRowSets, W::kColSets, W::kSplit, W::kCols, W::kCluster>>() : void()), ...);
+}
+/// Of one row or a few.
 template <int kGroup, class F> void with_way(int way, F&& f) {
   if (way < kFirstFew) with_few<kGroup, true>(OneRow{}, way, f);
   else if (way < kManyWay) with_few<kGroup, false>(FewRows{}, way - kFirstFew, f);
@@ -99,6 +123,7 @@ template <int kGroup, class F> void with_way(int way, F&& f) {
 template <int kGroup> int shared_bytes(int way, std::int64_t k) {
   int bytes = way == kManyWay ? ManyOf<kGroup>::kSharedBytes : way == kExactWay ? Exact<kGroup, float>::kSharedBytes : 0;
   with_way<kGroup>(way, [&]<class F>() { bytes = F::shared_bytes(k); });
+  with_wide<kGroup>(WideRows{}, way - kFirstWide, [&]<class F>() { bytes = F::kSharedBytes; });
   return bytes;
 }
 
@@ -114,8 +139,16 @@ template <int kGroup> void run_way(int way, const Product& o, const Limits& on, 
     else start.template operator()<float>();
     return;
   }
-  if (way >= kFirstFew)
-    start_overlapped<round_rows<kGroup>>(dim3(blocks_for(o.rows * ((o.k + kChunk - 1) / kChunk), 8)), 256, 0, o, on, queue, "int4_linear.inputs");
+  const dim3 rounding(blocks_for(o.rows * ((o.k + kChunk - 1) / kChunk), 8));
+  if (way >= kFirstWide) {
+    start_overlapped<round_rows<kGroup, true>>(rounding, 256, 0, o, on, queue, "int4_linear.inputs");
+    with_wide<kGroup>(WideRows{}, way - kFirstWide, [&]<class F>() {
+      start_overlapped<multiply_wide<F>>(dim3(blocks_for(o.n, F::kRows) * F::kCluster, blocks_for(o.rows, F::kInputs)), F::kThreads, F::kSharedBytes, o, on, queue,
+                                         "int4_linear.warpgroups", F::kCluster);
+    });
+    return;
+  }
+  if (way >= kFirstFew) start_overlapped<round_rows<kGroup, false>>(rounding, 256, 0, o, on, queue, "int4_linear.inputs");
   with_way<kGroup>(way, [&]<class F>() { start_few<F>(o, on, queue); });
   if (way != kManyWay) return;
   using F = ManyOf<kGroup>;

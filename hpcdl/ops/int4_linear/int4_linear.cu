@@ -6,12 +6,14 @@ namespace {
 
 using quant4::kExactWay;
 using quant4::kFirstFew;
+using quant4::kFirstWide;
 using quant4::kManyWay;
 using quant4::kWays;
 
 constexpr std::string_view kNames[kWays] = {
     "row 32x1 w16 s1", "row 32x1 w16 s2", "row 32x1 w8 s1", "row 16x1 w16 s1", "row 64x1 w8 s2", "row 16x1 w8 s2",
-    "rows 32x8 w8 s2", "rows 32x16 w8 s1", "rows 32x16 w4 s2", "tiles 128x128 w16 s3", "exact 16x8 w8 s3",
+    "rows 32x8 w8 s2", "rows 32x16 w8 s1", "rows 32x16 w4 s2", "rows 32x16 w8 s2", "tiles 128x128 w16 s3", "exact 16x8 w8 s3",
+    "warpgroups 64x32 k4 c2", "warpgroups 64x64 k4 c2", "warpgroups 64x64 k4", "warpgroups 64x128 k2 c2", "warpgroups 64x128 k2", "warpgroups 128x128",
 };
 
 Int4Chooser chooser = nullptr;
@@ -28,7 +30,7 @@ const quant4::Limits& limits(const Stream& s) {
   auto& slot = known[s.device().index % 64];
   if (const auto* found = slot.load(std::memory_order_acquire)) return *found;
   const auto* fresh = new quant4::Limits{multiprocessors(s), attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, s),
-                                         attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, s), attribute(cudaDevAttrComputeCapabilityMajor, s) >= 9};
+                                         attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, s), attribute(cudaDevAttrComputeCapabilityMajor, s) >= 9, has_sm90a(s)};
   const quant4::Limits* none = nullptr;
   if (!slot.compare_exchange_strong(none, fresh)) delete fresh;
   return *slot.load();
@@ -40,13 +42,23 @@ template <class F> decltype(auto) with_group(std::int64_t group, F&& f) {
 
 bool serves(const Stream& s, int way, const Int4Shape& shape) {
   if ((way == kExactWay) != shape.exact || (way < kFirstFew && shape.rows != 1)) return false;
+  if (way >= kFirstWide && (shape.rows <= int4::kBatch || !limits(s).warpgroups || shape.k % quant4::kWideStep != 0 || shape.n % int4::kTileRows != 0)) return false;
   return with_group(shape.group, [&]<int kGroup>() { return quant4::shared_bytes<kGroup>(way, shape.k); }) <= limits(s).shared_per_block;
+}
+
+/// Among the products of warpgroups: larger tiles where there are enough of them for every multiprocessor, shared steps where not.
+int picked_wide(const Int4Shape& shape) {
+  const bool few = shape.n <= 6144;
+  if (shape.rows <= 32) return kFirstWide;
+  if (shape.rows <= 64) return few ? kFirstWide + 1 : kFirstWide + 2;
+  if (shape.rows <= 128) return few ? kFirstWide + 3 : kFirstWide + 4;
+  return shape.rows <= 256 && few ? kFirstWide + 4 : kFirstWide + 5;
 }
 
 int picked(const Int4Shape& shape) {
   if (shape.exact) return kExactWay;
   if (shape.rows == 1) return shape.k <= 1024 ? 2 : shape.n * shape.k >= (std::int64_t{1} << 26) ? 1 : 0;
-  return shape.rows <= 8 ? kFirstFew : shape.rows < 256 ? kFirstFew + 1 : kManyWay;
+  return shape.rows <= 8 ? kFirstFew : shape.rows <= 16 ? kFirstFew + 3 : shape.rows < 256 ? kFirstFew + 1 : kManyWay;
 }
 
 }  // namespace
@@ -62,6 +74,7 @@ std::span<const Int4Way> int4_ways(const Stream& s, const Int4Shape& shape) {
 }
 
 int int4_built_in(const Stream& s, const Int4Shape& shape) {
+  if (shape.rows > 16 && serves(s, picked_wide(shape), shape)) return picked_wide(shape);
   const int way = picked(shape);
   if (serves(s, way, shape)) return way;
   const auto all = int4_ways(s, shape);  // a GPU with less shared memory

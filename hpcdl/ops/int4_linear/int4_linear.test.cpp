@@ -105,6 +105,10 @@ const auto spec = testing::op<Int4Linear>({
             plain(17, 80, 288, 32, false),
             plain(21, 2100, 320, 64, false, true),
             plain(260, 150, 384, 128, false),
+            plain(63, 208, 384, 32, false, true),  // rows around a tile of Hopper's warpgroups
+            plain(64, 64, 1280, 64, false),
+            plain(65, 192, 512, 128, false, true),
+            plain(200, 336, 256, 64, false, true),
             plain(1, 75, 2304, 64, true),
             full(1, 30, 64, 32, Int4Activation::relu),
             full(2, 47, 128, 64, Int4Activation::gelu),
@@ -244,10 +248,11 @@ TEST(int4_linear, all_ways_on_a_gpu_agree_and_repeat) {
   Stream s(Device::cuda(0), pool, &params);
   const auto bytes = [](OwnedTensor& t) { return std::vector<std::byte>(static_cast<std::byte*>(t.tensor.data()), static_cast<std::byte*>(t.tensor.data()) + t.tensor.bytes()); };
   for (bool exact : {false, true})
-    for (std::int64_t rows : {1, 3, 8, 13, 40, 300})
-      for (std::int64_t n : {77, 2176})
+    for (std::int64_t rows : {1, 3, 8, 13, 40, 65, 300})
+      for (std::int64_t n : {77, 2176, 4176})
         for (std::int64_t group : {32, 128}) {
-          Problem host(rows, n, 768 + group, group), gpu(rows, n, 768 + group, group);
+          const std::int64_t k = n == 4176 ? 896 : 768 + group;
+          Problem host(rows, n, k, group), gpu(rows, n, k, group);
           const auto upload = [&](const OwnedTensor& t) {
             OwnedTensor there(t.tensor.spec(), s.device());
             copy(s, there.tensor, t.tensor);
