@@ -1,6 +1,7 @@
 """Bars of convolutions: the layers of ResNet-18 and ResNet-50 on 224 x 224 images, channels last, against PyTorch on the same memory.
 
-PyTorch calls cuDNN with the algorithm that it found fastest there. Ours is what `conv()` takes; HPCDL_CONV=own or =cudnn makes it one of them.
+PyTorch calls cuDNN with the algorithm that it found fastest there. Ours is what `hpcdl tune` finds fastest, of our kernels and the same library's algorithms that repeat
+their bits; HPCDL_CONV=own or =cudnn makes it one of them.
 """
 
 import os
@@ -21,6 +22,8 @@ LAYERS = [
 
 F32_LAYERS = [("conv2d", "256x28x128x128"), ("conv2d+stride2", "256x14x256x512")]
 
+TUNING_SECONDS = 20  # at most, for a layer
+
 
 def their_call(op, x, dims, backward):
     f = _bench_torch.FORWARD[op]
@@ -38,6 +41,8 @@ def their_call(op, x, dims, backward):
 def one_layer(roof, op, shape, dtype, backward, goal):
     dims = [int(n) for n in shape.split("x")]
     first = _hpcdl._BenchCase(op, shape, dtype, backward, "cuda")
+    if "HPCDL_CONV" not in os.environ:
+        first.tune(TUNING_SECONDS)
     mine = [first] + [_hpcdl._BenchCase(op, shape, dtype, backward, "cuda") for _ in range(sets_for(first.bytes) - 1)]
     xs = [m.inputs("torch") for m in mine]
     if not backward:

@@ -98,19 +98,27 @@ const Library& Library::get() {
   return library;
 }
 
-std::optional<Plan> plan_of(std::span<const Descriptor> operations, const Target& target, std::int64_t most, const Judge& judge) {
+std::vector<Plan> plans_of(std::span<const Descriptor> operations, const Target& target, std::int64_t most, int count, const Judge& judge) {
   std::vector<cudnnBackendDescriptor_t> raw;
   for (const auto& op : operations) raw.push_back(op.raw());
   Descriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<std::int64_t>(raw.size()), raw.data());
   if (target.handle) graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
-  if (!graph.try_finalize()) return std::nullopt;
-  for (const auto wanted : {Engine::good, Engine::slow})
-    for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK})
-      for (const Descriptor& config : choices(graph, mode, target))
-        if (judge(notes_of(config)) == wanted)
-          if (auto p = finished(config, target, most)) return p;
-  return std::nullopt;
+  std::vector<Plan> found;
+  if (!graph.try_finalize()) return found;
+  for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK})
+    for (const Descriptor& config : choices(graph, mode, target)) {
+      if (std::ssize(found) >= count) return found;
+      if (judge(notes_of(config)) != Engine::good) continue;
+      if (auto p = finished(config, target, most)) found.push_back(std::move(*p));
+    }
+  return found;
+}
+
+std::optional<Plan> plan_of(std::span<const Descriptor> operations, const Target& target, std::int64_t most, const Judge& judge) {
+  auto found = plans_of(operations, target, most, 1, judge);
+  if (found.empty()) return std::nullopt;
+  return std::move(found.front());
 }
 
 Relaxed::Relaxed() {

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "hpcdl/core/dtype.h"
 #include "hpcdl/core/stream.h"
@@ -25,12 +26,13 @@ struct Target {
   const Descriptor* device = nullptr;
 };
 
-/// What a caller thinks of an engine with these notes on its numerics; slow ones are taken where no other is.
-enum class Engine { refused, slow, good };
+/// What a caller thinks of an engine with these notes on its numerics.
+enum class Engine { refused, good };
 using Judge = std::function<Engine(std::span<const cudnnBackendNumericalNote_t>)>;
 
-/// The library's first choice for these operations, in its own order, that `judge` accepts, with a workspace of at most `most` bytes; none
-/// where it has none.
+/// The library's choices for these operations, in its own order, that `judge` finds good, with a workspace of at most `most` bytes: `count` at most, none where it has none.
+std::vector<Plan> plans_of(std::span<const Descriptor> operations, const Target& target, std::int64_t most, int count, const Judge& judge);
+/// The first of them.
 std::optional<Plan> plan_of(std::span<const Descriptor> operations, const Target& target, std::int64_t most, const Judge& judge);
 
 /// Lets the library load what it needs at a first use while a stream is being captured.

@@ -5,13 +5,19 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 
+#include <dlfcn.h>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include <array>
+#include <filesystem>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/lab/cases.h"
 #include "hpcdl/lab/compare/gpu_environment.h"
 #include "hpcdl/lab/compare/protocol.h"
 #include "hpcdl/lab/roof_kernels.h"
+#include "hpcdl/lab/tune/session.h"
 #include "python/src/array.h"
 #include "python/src/bind.h"
 #include "python/src/call.h"
@@ -32,6 +38,17 @@ lab::Case find_case(const std::string& op, const std::string& shape, const std::
 
 Device device_from(const std::string& name) { return name == "cpu" ? Device::cpu() : device_from_name(name); }
 
+/// Which build of this module: choices of kernels go by numbers, which another build may give to others.
+std::string build_name() {
+  Dl_info module{};
+  ::dladdr(reinterpret_cast<const void*>(&build_name), &module);
+  std::error_code unknown;
+  const std::filesystem::path file = module.dli_fname ? module.dli_fname : "";
+  const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(file, unknown));
+  const auto written = static_cast<std::int64_t>(std::filesystem::last_write_time(file, unknown).time_since_epoch().count());
+  return fmt::format("python-{}-{:08x}", HPCDL_VERSION, lab::tune::hash_of("build", std::array{bytes, written}) >> 32);
+}
+
 /// One case of the lab with its memory; inputs and output are arrays on it. On a GPU it runs on PyTorch's current stream.
 class BenchCase {
  public:
@@ -51,6 +68,13 @@ class BenchCase {
     const Turn turn;
     Stream stream(turn.pool());
     run_.run(stream);
+  }
+  /// As `hpcdl bench --tune full`: the choices that it asks for and nobody has measured with this build are, in `seconds` at most.
+  void tune(double seconds) const {
+    if (!device_.is_cuda()) return;
+    const nb::gil_scoped_release released;
+    const Turn turn;
+    lab::tune::Session(device_, turn.pool(), lab::tune::Mode::full, build_name(), [](std::string_view) {}).prepare({&run_.executable()}, seconds);
   }
   static nb::dict inputs(nb::object self, const std::string& framework) { return arrays(self, framework, SlotKind::input); }
   static nb::dict kept(nb::object self, const std::string& framework) { return arrays(self, framework, SlotKind::kept); }
@@ -175,6 +199,7 @@ void bind_compare(nb::module_& m) {
       .def_prop_ro("bytes", &BenchCase::bytes)
       .def_prop_ro("flops", &BenchCase::flops)
       .def("run", &BenchCase::run)
+      .def("tune", &BenchCase::tune, nb::arg("seconds"))
       .def_prop_ro("position", &BenchCase::position)
       .def("inputs", [](nb::object self, const std::string& framework) { return BenchCase::inputs(std::move(self), framework); }, nb::arg("framework"))
       .def("kept", [](nb::object self, const std::string& framework) { return BenchCase::kept(std::move(self), framework); }, nb::arg("framework"));

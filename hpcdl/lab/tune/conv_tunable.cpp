@@ -59,7 +59,7 @@ class ConvTunable : public Tunable {
   }
   std::vector<Candidate> candidates() override {
     std::vector<Candidate> list;
-    for (const auto& c : cuda::conv_candidates(bench_.stream, conv_)) list.push_back({c.id, std::string(c.name)});
+    for (const auto& c : cuda::conv_candidates(bench_.stream, conv_, true)) list.push_back({c.id, std::string(c.name)});
     return list;
   }
   int built_in() override {

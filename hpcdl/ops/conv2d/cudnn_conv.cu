@@ -2,8 +2,11 @@
 
 #if HPCDL_CUDNN
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
+#include <vector>
 
 #include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/conv2d/cudnn_plan.h"
@@ -22,13 +25,22 @@ Key key_of(const Conv& c) {
   return {bits, s.n, s.h, s.w, s.i, s.oh, s.ow, s.o, s.kh, s.kw, s.stride, s.pad, s.dilation};
 }
 
-/// Never destroyed: captured work may hold the library's kernels.
-const std::optional<cudnn::Plan>& plan(const Stream& s, const cudnn::Session& session, const Conv& c) {
-  static auto* const all = new std::map<int, std::map<Key, std::optional<cudnn::Plan>>>();
-  auto& plans = (*all)[s.device().index];
-  const Key key = key_of(c);
-  if (const auto known = plans.find(key); known != plans.end()) return known->second;
-  return plans.emplace(key, cudnn::plan_of(c, {.handle = session.handle()}, static_cast<std::int64_t>(kBytes))).first->second;
+struct Plans {
+  std::vector<cudnn::Plan> found;
+  int asked = 0;
+};
+
+/// The library's choice number `choice`, or null. Whoever asks for another than the first will ask for all.
+const cudnn::Plan* plan(const Stream& s, const cudnn::Session& session, const Conv& c, int choice) {
+  static auto* const all = new std::map<int, std::map<Key, Plans>>();  // never destroyed: captured work may hold the library's kernels
+  auto& [found, asked] = (*all)[s.device().index][key_of(c)];
+  if (choice >= asked) {
+    asked = choice == 0 ? 1 : kCudnnChoices;
+    auto plans = cudnn::plans_of(c, {.handle = session.handle()}, static_cast<std::int64_t>(kBytes), asked);
+    const auto known = std::min(found.size(), plans.size());
+    std::move(plans.begin() + static_cast<std::ptrdiff_t>(known), plans.end(), std::back_inserter(found));
+  }
+  return choice < std::ssize(found) ? &found[static_cast<std::size_t>(choice)] : nullptr;
 }
 
 /// What cuDNN is asked in place of c: a f32 weight beside 16-bit images is given to it as a copy in their type.
@@ -41,17 +53,17 @@ Conv asked(const Conv& c) {
 
 }  // namespace
 
-bool fits_cudnn(Stream& s, const Conv& c) {
+bool fits_cudnn(Stream& s, const Conv& c, int choice) {
   const Conv a = asked(c);
   if (!cudnn::expressible(a) || !cudnn::Library::get().whole) return false;
-  return plan(s, cudnn::Session(s), a).has_value();
+  return plan(s, cudnn::Session(s), a, choice) != nullptr;
 }
 
-void run_cudnn(Stream& s, const Conv& given) {
+void run_cudnn(Stream& s, const Conv& given, int choice) {
   const Conv c = with_weight_copied(s, given);
   cudnn::Session session(s);
-  const auto& planned = plan(s, session, c);
-  require(planned.has_value(), "conv2d", "cuDNN has no way to compute this convolution: fits_cudnn() says so first");
+  const cudnn::Plan* const planned = plan(s, session, c, choice);
+  require(planned, "conv2d", "cuDNN has no way to compute this convolution: fits_cudnn() says so first");
   std::vector<std::int64_t> ids;
   std::vector<void*> places;
   const auto add = [&](cudnn::Id id, const void* data) { ids.push_back(id), places.push_back(const_cast<void*>(data)); };
@@ -69,8 +81,8 @@ void run_cudnn(Stream& s, const Conv& given) {
 
 namespace hpcdl::cuda {
 
-bool fits_cudnn(Stream&, const Conv&) { return false; }
-void run_cudnn(Stream&, const Conv&) { fail("conv2d", "this build has no cuDNN"); }
+bool fits_cudnn(Stream&, const Conv&, int) { return false; }
+void run_cudnn(Stream&, const Conv&, int) { fail("conv2d", "this build has no cuDNN"); }
 
 }  // namespace hpcdl::cuda
 

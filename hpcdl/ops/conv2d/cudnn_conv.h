@@ -5,10 +5,13 @@
 
 namespace hpcdl::cuda {
 
-/// True when the library is there and has a way to compute c that repeats its bits, in the precision of ours. What it said is remembered
+/// Of the library's choices those that are ever asked for.
+inline constexpr int kCudnnChoices = 12;
+
+/// True when the library is there and has so many ways to compute c that repeat their bits, in the precision of ours: its first choice is number 0. What it said is remembered
 /// per shape.
-bool fits_cudnn(Stream& s, const Conv& c);
+bool fits_cudnn(Stream& s, const Conv& c, int choice);
 /// c, which fits.
-void run_cudnn(Stream& s, const Conv& c);
+void run_cudnn(Stream& s, const Conv& c, int choice);
 
 }  // namespace hpcdl::cuda

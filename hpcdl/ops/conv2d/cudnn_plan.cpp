@@ -92,17 +92,16 @@ std::vector<Descriptor> operations(const Conv& c) {
   return ops;
 }
 
-/// Refused are engines that would break a promise: other bits in the next run, sums or operands of less precision, larger errors than a plain sum's. Slow
-/// are those that leave the tensor cores alone where 16-bit operands ask for them: what the library thinks best of a kernel of one pixel takes ten times as
-/// long.
+/// Refused are engines that would break a promise: other bits in the next run, sums or operands of less precision, larger errors than a plain sum's. And those that leave the
+/// tensor cores alone where 16-bit operands ask for them: what the library thinks best of a kernel of one pixel takes ten times as long, and what it does with three channels when
+/// the others want more workspace than there is takes forty times as long; ours take neither.
 Engine judge(std::span<const cudnnBackendNumericalNote_t> notes, const Conv& c) {
   bool tensor_cores = false;
   for (const auto note : notes) {
     if (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE) tensor_cores = true;
     else if (note != CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP) return Engine::refused;
   }
-  if (c.compute == DType::f32) return tensor_cores ? Engine::refused : Engine::good;  // they would round f32 to TF32
-  return tensor_cores ? Engine::good : Engine::slow;
+  return tensor_cores == (c.compute != DType::f32) ? Engine::good : Engine::refused;  // of f32 they would round to TF32
 }
 
 }  // namespace
@@ -114,8 +113,8 @@ bool expressible(const Conv& c) {
   return c.shape.pixels() > 0 && reads && c.out_dtype == c.compute && reinterpret_cast<std::uintptr_t>(c.out) % 16 == 0;
 }
 
-std::optional<Plan> plan_of(const Conv& c, const Target& target, std::int64_t most) {
-  return plan_of(operations(c), target, most, [&](std::span<const cudnnBackendNumericalNote_t> notes) { return judge(notes, c); });
+std::vector<Plan> plans_of(const Conv& c, const Target& target, std::int64_t most, int count) {
+  return plans_of(operations(c), target, most, count, [&](std::span<const cudnnBackendNumericalNote_t> notes) { return judge(notes, c); });
 }
 
 }  // namespace hpcdl::cuda::cudnn

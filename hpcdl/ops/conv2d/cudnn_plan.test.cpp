@@ -39,7 +39,7 @@ class CudnnPlan : public ::testing::Test {
     device->set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, static_cast<std::int64_t>(kH200.size()), kH200.data());
     if (!device->try_finalize()) GTEST_SKIP() << "this cuDNN does not plan for a GPU that is elsewhere";
   }
-  bool plans(const Conv& c) { return cudnn::expressible(c) && cudnn::plan_of(c, {.device = &*device}, kMost).has_value(); }
+  bool plans(const Conv& c) { return cudnn::expressible(c) && !cudnn::plans_of(c, {.device = &*device}, kMost, 1).empty(); }
   std::optional<cudnn::Descriptor> device;
 };
 
@@ -63,6 +63,18 @@ TEST_F(CudnnPlan, GradientsCanBeAddedToWhatIsThere) {
       c.accumulate = true;
       EXPECT_TRUE(plans(c)) << dtype_name(type) << " pass " << static_cast<int>(pass);
     }
+}
+
+TEST_F(CudnnPlan, MoreOfItsChoicesBeginWithTheFirst) {
+  const Conv c = convolution(ConvPass::forward, DType::bf16, {256, 28, 28, 128}, {128, 3, 3, 128}, {.pad = 1});
+  const auto one = cudnn::plans_of(c, {.device = &*device}, kMost, 1), some = cudnn::plans_of(c, {.device = &*device}, kMost, 4);
+  ASSERT_EQ(one.size(), 1u);
+  ASSERT_EQ(some.size(), 4u);
+  EXPECT_EQ(one[0].workspace, some[0].workspace);
+}
+
+TEST_F(CudnnPlan, OfThreeChannelsItHasNothingWithoutMuchWorkspace) {
+  EXPECT_FALSE(plans(convolution(ConvPass::data, DType::bf16, {256, 224, 224, 3}, {64, 7, 7, 3}, {.stride = 2, .pad = 3})));
 }
 
 TEST_F(CudnnPlan, WhatItCannotTakeIsSaidBefore) {

@@ -37,10 +37,12 @@ struct ConvCandidate {
   int id;
   std::string_view name;
 };
-inline constexpr int kConvOwn = 0, kConvCudnn = 1, kConvGemm = 2;
+/// cuDNN's first choice; from kConvCudnnNext on its others, which are for tuning.
+inline constexpr int kConvOwn = 0, kConvCudnn = 1, kConvGemm = 2, kConvCudnnNext = 3;
 
-/// The ways that can compute c on the stream's GPU. Each repeats its bits. Valid until the calling thread's next call.
-std::span<const ConvCandidate> conv_candidates(Stream& s, const Conv& c);
+/// The ways that can compute c on the stream's GPU, without or with cuDNN's other choices, whose plans take a while to make. Each repeats its bits. Valid until the calling thread's
+/// next call.
+std::span<const ConvCandidate> conv_candidates(Stream& s, const Conv& c, bool others = false);
 /// One of them.
 void conv_with(Stream& s, const Conv& c, int candidate);
 /// The one that conv() takes.

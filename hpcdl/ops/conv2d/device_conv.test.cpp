@@ -43,6 +43,8 @@ struct Both {
   ConvOperand operand() const { return {device.tensor.data(), dtype()}; }
 };
 
+bool is_cudnn(int id) { return id == kConvCudnn || id >= kConvCudnnNext; }
+
 struct Case {
   Conv conv;
   Both x, w, dy, bias, out;  // out: what is there before
@@ -106,7 +108,7 @@ struct Case {
     for (std::size_t i = 0; i < want.size() && wrong < 3; ++i) {
       const double v = static_cast<double>(get(first.tensor.data(), out.dtype(), static_cast<std::int64_t>(i)));
       // cuDNN may round a 16-bit product before it adds it to what is there.
-      const double before = conv.accumulate && id == kConvCudnn && out.dtype() != DType::f32 ? half_ulp(out.dtype()) * std::abs(want[i] - out[static_cast<std::int64_t>(i)]) : 0;
+      const double before = conv.accumulate && is_cudnn(id) && out.dtype() != DType::f32 ? half_ulp(out.dtype()) * std::abs(want[i] - out[static_cast<std::int64_t>(i)]) : 0;
       const double allowed = allowed_error(out.dtype(), std::abs(want[i]), terms, magnitude[i]) + before;
       if (!(std::abs(v - want[i]) <= allowed)) ADD_FAILURE() << "[" << i << "]: expected " << want[i] << ", got " << v << ", allowed " << allowed, ++wrong;
     }
@@ -128,6 +130,11 @@ const Conv2dShape kShapes[] = {
     shape_of({3, 18, 17, 100}, {68, 3, 3, 100}, {.pad = 1}),  // channels in blocks that are not full
     shape_of({5, 13, 15, 68}, {196, 3, 3, 68}, {.stride = 2, .pad = 1, .dilation = 2}),
     shape_of({9, 6, 5, 128}, {64, 2, 3, 128}, {.pad = 1}),
+    shape_of({3, 20, 24, 3}, {64, 3, 3, 3}, {.pad = 1}),  // few channels: windows that begin with an odd element
+    shape_of({2, 17, 18, 4}, {72, 3, 3, 4}, {.stride = 2, .pad = 1}),
+    shape_of({1, 9, 11, 1}, {16, 5, 5, 1}, {.pad = 2}),
+    shape_of({1, 41, 70, 3}, {48, 7, 7, 3}, {.stride = 2, .pad = 3}),
+    shape_of({2, 30, 9, 2}, {24, 1, 3, 2}, {.stride = 2}),
 };
 
 bool has(Stream& s, const Conv& c, int id) {
@@ -151,7 +158,7 @@ TEST_P(DeviceConv, EveryCandidateIsRight) {
     for (const ConvPass pass : {ConvPass::forward, ConvPass::data, ConvPass::weight})
       for (const bool more : {false, true}) {  // added to what is there, and a bias
         Case c(s, shape(), pass, type, type, more && pass != ConvPass::forward, more && pass == ConvPass::forward);
-        for (const auto& way : conv_candidates(s, c.conv)) {
+        for (const auto& way : conv_candidates(s, c.conv, GetParam() == 0)) {
           SCOPED_TRACE(fmt::format("{} pass {} {} {}", dtype_name(type), static_cast<int>(pass), way.name, more));
           c.verify(s, way.id);
         }
@@ -208,7 +215,7 @@ TEST(DeviceConvChecks, RefusesWhatIsNone) {
   Pool pool(1);
   Stream s(Device::cuda(), pool);
   Case c(s, kShapes[0], ConvPass::forward, DType::bf16, DType::bf16, false, false);
-  EXPECT_THROW(conv_with(s, c.conv, 7), Error);
+  EXPECT_THROW(conv_with(s, c.conv, 99), Error);
   Conv f32_gradient = c.conv;
   f32_gradient.pass = ConvPass::weight, f32_gradient.out_dtype = DType::f32;
   EXPECT_FALSE(has(s, f32_gradient, kConvCudnn));
@@ -224,6 +231,38 @@ TEST(DeviceConvChecks, ImagesOfThreeChannelsArePaddedAsManyAsThereIsRoomFor) {
   for (const ConvPass pass : {ConvPass::forward, ConvPass::weight}) {
     Case c(s, shape, pass, DType::bf16, DType::f32, pass == ConvPass::weight, pass == ConvPass::forward);
     c.verify(s, kConvOwn);
+  }
+}
+
+// More tiles than the GPU holds blocks, the last of an image not full.
+TEST(DeviceConvChecks, ManyTilesOfFewChannels) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  Stream s(Device::cuda(), pool);
+  const auto shape = shape_of({300, 37, 22, 3}, {16, 3, 3, 3}, {.pad = 1});
+  for (const ConvPass pass : {ConvPass::forward, ConvPass::data, ConvPass::weight}) {
+    Case c(s, shape, pass, DType::bf16, DType::f32, pass == ConvPass::weight, pass == ConvPass::forward);
+    c.verify(s, kConvOwn);
+  }
+}
+
+// What lies beside a window in memory is not multiplied by zeros.
+TEST(DeviceConvChecks, AnInfinityBesideAWindowOfFewChannelsIsNotRead) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  Stream s(Device::cuda(), pool);
+  for (const auto& shape : {shape_of({1, 9, 9, 3}, {16, 3, 3, 3}, {}), shape_of({1, 21, 21, 3}, {16, 7, 7, 3}, {.stride = 2, .pad = 3})}) {
+    Case c(s, shape, ConvPass::forward, DType::bf16, DType::bf16, false, false);
+    const std::int64_t row = shape.h / 2, col = shape.w / 2;
+    for (std::int64_t i = 0; i < 3; ++i) put(c.x.host.tensor.data(), DType::bf16, (row * shape.w + col) * 3 + i, std::numeric_limits<float>::infinity());
+    copy(s, c.x.device.tensor, c.x.host.tensor);
+    const OwnedTensor y = c.run(s, [&] { conv_with(s, c.conv, kConvOwn); });
+    for (std::int64_t p = 0; p < shape.oh; ++p)
+      for (std::int64_t q = 0; q < shape.ow; ++q) {
+        const std::int64_t r = row - p * shape.stride + shape.pad, t = col - q * shape.stride + shape.pad;
+        const bool read = r >= 0 && r < shape.kh && t >= 0 && t < shape.kw;
+        EXPECT_EQ(std::isfinite(get(y.tensor.data(), DType::bf16, (p * shape.ow + q) * shape.o)), !read) << p << ", " << q;
+      }
   }
 }
 

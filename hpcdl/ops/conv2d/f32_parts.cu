@@ -31,13 +31,6 @@ Writing writing(const InParts& p) {
           reinterpret_cast<std::uintptr_t>(p.from) % 16 == 0};
 }
 
-/// The nearest bf16 as a float. What would round to infinity is cut.
-__device__ inline float nearest_part(float v) {
-  const unsigned bits = __float_as_uint(v);
-  const unsigned up = (bits & 0x7fffffffu) < 0x7f7f8000u ? 0x7fffu + (bits >> 16 & 1) : 0;
-  return __uint_as_float((bits + up) & 0xffff0000u);
-}
-
 struct Writings {
   Writing of[3];
   unsigned first[3];  // block
@@ -62,13 +55,9 @@ __global__ void __launch_bounds__(kThreads) parts(const __grid_constant__ Writin
   unsigned out[kParts][kChannels / 2];
 #pragma unroll
   for (int k = 0; k < kChannels; k += 2) {
-    float left = values[k], right = values[k + 1];
+    const Parts left = parts_of(values[k]), right = parts_of(values[k + 1]);
 #pragma unroll
-    for (int p = 0; p < kParts; ++p) {
-      const float l = nearest_part(left), r = nearest_part(right);
-      out[p][k / 2] = __float_as_uint(l) >> 16 | (__float_as_uint(r) & 0xffff0000u);
-      left -= l, right -= r;
-    }
+    for (int p = 0; p < kParts; ++p) out[p][k / 2] = __float_as_uint(left[p]) >> 16 | (__float_as_uint(right[p]) & 0xffff0000u);
   }
   uint4* to = w.to + static_cast<std::size_t>(block) * (kPartBlock / kChannels) + chunk;
 #pragma unroll

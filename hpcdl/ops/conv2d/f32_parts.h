@@ -29,6 +29,31 @@ HPCDL_HOST_DEVICE constexpr int part_of_b(int product) {
   return kOf[product];
 }
 
+#if defined(__CUDACC__)
+
+/// A number's parts, as floats.
+struct Parts {
+  float part[kParts];
+  __device__ float operator[](int i) const { return part[i]; }
+};
+/// The nearest bf16 as a float. What would round to infinity is cut.
+__device__ inline float nearest_part(float v) {
+  const unsigned bits = __float_as_uint(v);
+  const unsigned up = (bits & 0x7fffffffu) < 0x7f7f8000u ? 0x7fffu + (bits >> 16 & 1) : 0;
+  return __uint_as_float((bits + up) & 0xffff0000u);
+}
+__device__ inline Parts parts_of(float v) {
+  Parts p;
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) {
+    p.part[i] = nearest_part(v);
+    v -= p.part[i];
+  }
+  return p;
+}
+
+#endif
+
 /// Passes of one convolution by such products, whatever their addresses; false where one of them is not for them: GPUs other than Hopper, other
 /// types, few channels, little work. Operands that several read are written once.
 bool conv_in_parts(Stream& s, std::span<const Conv> passes);

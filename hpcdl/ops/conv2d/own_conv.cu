@@ -159,7 +159,7 @@ void own_conv(Stream& s, const Conv& given) {
   const auto& g = given.shape;
   require(countable(g), "conv2d", "{} images of {} x {} x {} with {} filters of {} x {} are more than one launch can count: use a smaller batch", g.n, g.h, g.w, g.i,
           g.o, g.kh, g.kw);
-  if (conv_in_parts(s, {&given, 1}) || few_channels(s, given)) return;
+  if (conv_in_parts(s, {&given, 1}) || few_forward(s, given) || few_data(s, given) || few_weight(s, given) || few_channels(s, given)) return;
   const Conv c = with_weight_copied(s, given);
   if (!run_padded(s, c) && !run_padded_data(s, c)) run(s, c, g.i);
 }

@@ -17,7 +17,11 @@ void own_weight(Stream& s, const Conv& c, std::int64_t inputs);
 /// The same by wgmma; false where its operands do not fit: GPUs other than Hopper, f32, few channels.
 bool tile_weight(Stream& s, const Conv& c);
 
-/// y of images whose channels fill no 16 bytes, while terms are few; false where c is not such.
+/// Images whose channels fill no 16 bytes (few_channels.h): on tensor cores, of 16 bits; dx on Hopper. False where c is not such.
+bool few_forward(Stream& s, const Conv& c);
+bool few_data(Stream& s, const Conv& c);
+bool few_weight(Stream& s, const Conv& c);
+/// y on the plain cores, while terms are few; false where c is not such.
 bool few_channels(Stream& s, const Conv& c);
 
 // Of a stream's workspace: copies of weights, padded copies of weights, padded copies of images, shares of sums. cuDNN's scratch lies above the first.
