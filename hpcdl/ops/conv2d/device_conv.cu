@@ -63,16 +63,19 @@ bool fits(Stream& s, const Conv& c, int candidate) {
   return candidate == kConvGemm ? fits_gemm(c) : fits_cudnn(s, c, cudnn_choice(candidate));
 }
 
-/// What an H200 said. Of cuDNN's engines those for f32 that neither transform nor round operands run at a tenth of the speed of ours and less, backward. Channels that fill no 16 bytes
-/// it copies with more of them.
+/// What an H200 said. Times are of bf16 and 128 images, or as many as it says. Of cuDNN's engines those for f32 that neither transform nor round operands run at a tenth of the speed of
+/// ours and less, backward.
 int by_shape(const Conv& c) {
   const auto& g = c.shape;
-  const bool pixel = g.kh == 1 && g.kw == 1;
-  // dx of a kernel of one pixel: 22.5 us against 28.4 for 128 x 14 x 14 pixels, 256 channels to 1024.
-  if (fits_gemm(c)) return kConvGemm;
-  if (tiny(c) || c.compute == DType::f32 || g.i % 8 != 0) return kConvOwn;
-  // Of images of which one pixel in four is read: 36 us against 62 for 256 x 56 x 56 pixels, 64 channels to 128.
-  if (c.pass == ConvPass::weight && pixel && g.stride > 1) return kConvOwn;
+  const bool wide = c.compute != DType::f32 && !tiny(c) && g.i % 8 == 0;
+  if (fits_gemm(c)) {
+    // dx of 14 x 14 pixels, 256 channels to 1024: 22.5 us by cuDNN, 28.4 as a product; y the other way round: 23.3, 29.2. But y of 256 x 56 x 56 pixels, 64 channels to 256: 183, 145.
+    const bool few = c.pass == ConvPass::forward && g.i <= 64 && g.pixels() >= 1 << 18;
+    return wide && c.pass != ConvPass::weight && c.w.dtype == c.compute && !few ? kConvCudnn : kConvGemm;
+  }
+  if (!wide) return kConvOwn;
+  // dw of a kernel of one pixel with a stride, 256 images of 56 x 56 pixels, 64 channels to 128: 38 us by ours, 60 by cuDNN; with 128 channels 26 and 28, with 256 26 and 23.
+  if (c.pass == ConvPass::weight && g.kh == 1 && g.kw == 1 && g.i <= 128) return kConvOwn;
   return kConvCudnn;
 }
 
@@ -99,7 +102,8 @@ int conv_choice(Stream& s, const Conv& c) {
   int id = asked_for();
   if (const ConvChooser chooser = the_chooser.load(std::memory_order_relaxed); id < 0 && chooser) id = chooser(s, c);
   if (id < 0) id = by_shape(c);
-  return id < kCandidates && fits(s, c, id) ? id : kConvOwn;
+  if (id < kCandidates && fits(s, c, id)) return id;
+  return fits_gemm(c) ? kConvGemm : kConvOwn;
 }
 
 void set_conv_chooser(ConvChooser chooser) { the_chooser = chooser; }

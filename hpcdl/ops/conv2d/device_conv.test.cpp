@@ -158,7 +158,7 @@ TEST_P(DeviceConv, EveryCandidateIsRight) {
     for (const ConvPass pass : {ConvPass::forward, ConvPass::data, ConvPass::weight})
       for (const bool more : {false, true}) {  // added to what is there, and a bias
         Case c(s, shape(), pass, type, type, more && pass != ConvPass::forward, more && pass == ConvPass::forward);
-        for (const auto& way : conv_candidates(s, c.conv, GetParam() == 0)) {
+        for (const auto& way : conv_candidates(s, c.conv, GetParam() == 0 && type == DType::bf16 && !more)) {
           SCOPED_TRACE(fmt::format("{} pass {} {} {}", dtype_name(type), static_cast<int>(pass), way.name, more));
           c.verify(s, way.id);
         }
@@ -239,11 +239,13 @@ TEST(DeviceConvChecks, ManyTilesOfFewChannels) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(1);
   Stream s(Device::cuda(), pool);
-  const auto shape = shape_of({300, 37, 22, 3}, {16, 3, 3, 3}, {.pad = 1});
-  for (const ConvPass pass : {ConvPass::forward, ConvPass::data, ConvPass::weight}) {
-    Case c(s, shape, pass, DType::bf16, DType::f32, pass == ConvPass::weight, pass == ConvPass::forward);
-    c.verify(s, kConvOwn);
-  }
+  const auto shape = shape_of({300, 19, 22, 3}, {16, 3, 3, 3}, {.pad = 1});
+  for (const DType type : {DType::bf16, DType::f32})
+    for (const ConvPass pass : {ConvPass::forward, ConvPass::data, ConvPass::weight}) {
+      SCOPED_TRACE(fmt::format("{} pass {}", dtype_name(type), static_cast<int>(pass)));
+      Case c(s, shape, pass, type, DType::f32, pass == ConvPass::weight, pass == ConvPass::forward);
+      c.verify(s, kConvOwn);
+    }
 }
 
 // What lies beside a window in memory is not multiplied by zeros.

@@ -55,9 +55,10 @@ __global__ void __launch_bounds__(kThreads) parts(const __grid_constant__ Writin
   unsigned out[kParts][kChannels / 2];
 #pragma unroll
   for (int k = 0; k < kChannels; k += 2) {
-    const Parts left = parts_of(values[k]), right = parts_of(values[k + 1]);
+    unsigned word[kParts];
+    pair_in_parts(values[k], values[k + 1], word);
 #pragma unroll
-    for (int p = 0; p < kParts; ++p) out[p][k / 2] = __float_as_uint(left[p]) >> 16 | (__float_as_uint(right[p]) & 0xffff0000u);
+    for (int p = 0; p < kParts; ++p) out[p][k / 2] = word[p];
   }
   uint4* to = w.to + static_cast<std::size_t>(block) * (kPartBlock / kChannels) + chunk;
 #pragma unroll

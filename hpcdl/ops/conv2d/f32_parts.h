@@ -10,6 +10,9 @@
 
 #include "hpcdl/core/device_macros.h"
 #include "hpcdl/ops/conv2d/own_conv.h"
+#if defined(__CUDACC__)
+#include "hpcdl/cuda/lanes.h"
+#endif
 
 namespace hpcdl::cuda {
 
@@ -31,25 +34,24 @@ HPCDL_HOST_DEVICE constexpr int part_of_b(int product) {
 
 #if defined(__CUDACC__)
 
-/// A number's parts, as floats.
-struct Parts {
-  float part[kParts];
-  __device__ float operator[](int i) const { return part[i]; }
-};
 /// The nearest bf16 as a float. What would round to infinity is cut.
 __device__ inline float nearest_part(float v) {
   const unsigned bits = __float_as_uint(v);
   const unsigned up = (bits & 0x7fffffffu) < 0x7f7f8000u ? 0x7fffu + (bits >> 16 & 1) : 0;
   return __uint_as_float((bits + up) & 0xffff0000u);
 }
-__device__ inline Parts parts_of(float v) {
-  Parts p;
+/// Two neighbours in parts, a word each.
+__device__ inline void pair_in_parts(float low, float high, unsigned (&word)[kParts]) {
+  const float l = nearest_part(low), h = nearest_part(high);
+  word[0] = __float_as_uint(l) >> 16 | __float_as_uint(h);
+  Lanes<2> rest;
+  rest.v[0] = low - l, rest.v[1] = high - h;
 #pragma unroll
-  for (int i = 0; i < kParts; ++i) {
-    p.part[i] = nearest_part(v);
-    v -= p.part[i];
+  for (int part = 1; part < kParts; ++part) {  // too small to round to infinity
+    const auto rounded = pack<bf16>(rest);
+    word[part] = rounded.w[0];
+    rest = rest - widen(rounded);
   }
-  return p;
 }
 
 #endif

@@ -9,7 +9,6 @@
 #include "hpcdl/cuda/tma.h"
 #include "hpcdl/cuda/warpgroup.h"
 #include "hpcdl/cuda/workspace.h"
-#include "hpcdl/ops/conv2d/f32_parts.h"
 #include "hpcdl/ops/conv2d/few_rows.h"
 #include "hpcdl/ops/conv2d/pixel_boxes.h"
 
@@ -20,15 +19,7 @@ constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int kRows = 8, kCols = 16, kChannels = 16;  // groups of a warp; channels of a stage
 constexpr int kAligned = 1024;
 
-/// How operands of type T are multiplied.
-template <class T> struct Way {
-  using Element = T;
-  static constexpr int kOperandParts = 1, kProducts = 1, kStages = 3;
-};
-template <> struct Way<float> {
-  using Element = bf16;
-  static constexpr int kOperandParts = kParts, kProducts = kPartProducts, kStages = 2;
-};
+template <class T> inline constexpr int kStagesOf = sizeof(T) == 2 ? 3 : 2;
 
 struct FewData {
   int height, width, inputs, stride, kh, kw;  // of dx, of the kernel
@@ -58,8 +49,7 @@ template <class T, int kTapsH, int kTiles> __global__ void __launch_bounds__(kTh
   for (int k = 0; k < 2; ++k) {
     const int filter = slice * kChannels + half * 8 + lane % 4 * 2 + k;
     const float w = there ? fetch(p.from_w, p.w_dtype, ((std::int64_t{filter} * p.kh + row) * p.kw + col) * p.inputs + input) : 0.0f;
-    if constexpr (kOperandParts == 1) word |= unsigned{narrow<T>(w).bits} << (16 * k);
-    else word |= __float_as_uint(parts_of(w)[part]) >> 16 << (16 * k);
+    word |= Way<T>::bits(w, part) << (16 * k);
   }
   reinterpret_cast<unsigned*>(p.w)[i] = word;
 }
@@ -97,9 +87,10 @@ template <class T> struct Pixels {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {  // the pixel 8 further has the same swizzle, the channels 8 further lie two pieces away
         const float2 two = *reinterpret_cast<const float2*>(stage + ((from ^ (k / 2 * 32u)) + k % 2 * 8u * kBytes));
-        const Parts left = parts_of(two.x), right = parts_of(two.y);
+        unsigned word[kParts];
+        pair_in_parts(two.x, two.y, word);
 #pragma unroll
-        for (int part = 0; part < kParts; ++part) v[part][k] = __float_as_uint(left[part]) >> 16 | (__float_as_uint(right[part]) & 0xffff0000u);
+        for (int part = 0; part < kParts; ++part) v[part][k] = word[part];
       }
     }
   }
@@ -140,7 +131,7 @@ template <class T, int kTiles> __device__ void store(const FewData& p, const Til
 
 template <class T, int kTapsH, int kTiles> __global__ void __launch_bounds__(kThreads, 1) few_data_kernel(const __grid_constant__ TensorMap dy, const __grid_constant__ FewData p) {
 #if HPCDL_SM90A
-  constexpr int kStages = Way<T>::kStages;
+  constexpr int kStages = kStagesOf<T>;
   extern __shared__ __align__(1024) unsigned char memory[];
   Barrier* const full = reinterpret_cast<Barrier*>(memory + kStages * p.stage_bytes);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = warp_index();
@@ -194,9 +185,8 @@ template <class T, int kTapsH, int kTiles> __global__ void __launch_bounds__(kTh
               if (r - a >= 0 && r - a < kRows)
 #pragma unroll
                 for (int j = 0; j < kTiles; ++j) {
-                  const int of_a = kProducts == 1 ? 0 : part_of_a(k), of_b = kProducts == 1 ? 0 : part_of_b(k);
                   auto& sums = k + 1 < kProducts ? others[kProducts == 1 ? 0 : r - a][j] : acc[r - a][j];
-                  conv_detail::multiply<E>(sums, pixels.v[of_a], w[a][of_b][j][0], w[a][of_b][j][1]);
+                  conv_detail::multiply<E>(sums, pixels.v[Way<T>::of_a(k)], w[a][Way<T>::of_b(k)][j][0], w[a][Way<T>::of_b(k)][j][1]);
                 }
         }
       }
@@ -236,7 +226,7 @@ template <class T, int kTapsH, int kTiles> bool data(Stream& s, const Conv& c) {
   p.dy_bytes = p.box_w * p.box_h * kChannels * static_cast<int>(sizeof(T)), p.w_bytes = words / p.slices * 4;
   p.stage_bytes = narrow_int(whole_units(p.dy_bytes + p.w_bytes, kAligned));
   p.pairs = g.w % g.stride == 0 && g.w * g.i % 2 == 0 && g.stride * g.i % 2 == 0 && reinterpret_cast<std::uintptr_t>(c.out) % (2 * sizeof(T)) == 0;
-  const int shared = Way<T>::kStages * (p.stage_bytes + 8);
+  const int shared = kStagesOf<T> * (p.stage_bytes + 8);
   if (h.count > kTapsH || p.box_w > 256 || p.box_h > 256 || shared > 227 << 10 || static_cast<std::size_t>(words) * 4 > kConvPaddedImages - kConvPaddedWeight) return false;
   write_weights<T, kTapsH, kTiles><<<blocks_for(words, kThreads), kThreads, 0, queue(s)>>>(p, words);
   launched("weights of a convolution");
@@ -260,7 +250,7 @@ template <class T> bool data(Stream& s, const Conv& c) {
 }  // namespace
 
 bool few_data(Stream& s, const Conv& c) {
-  const bool fits = c.pass == ConvPass::data && of_few_channels(c.shape) && c.out_dtype == c.compute && c.shape.o % kChannels == 0 && in_chunks(c.dy, c.compute, c.shape.o);
+  const bool fits = c.pass == ConvPass::data && of_few_channels(c) && c.out_dtype == c.compute && c.shape.o % kChannels == 0 && in_chunks(c.dy, c.compute, c.shape.o);
   if (!fits || !has_sm90a(s)) return false;
   bool done = false;
   visit_dtype(c.compute, [&]<class T>() { done = data<T>(s, c); });

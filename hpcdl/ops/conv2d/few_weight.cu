@@ -1,4 +1,4 @@
-// dw of images of few channels (few_channels.h): 64 filters x all terms to a block, pixels are the depth. Of dy the copies in flight bring 64 pixels at a time; of x what the
+// dw of images of few channels (few_channels.h), of 16 bits or of f32 in three bf16 parts (f32_parts.h): 64 filters x all terms to a block, pixels are the depth. Of dy the copies in flight bring 64 pixels at a time; of x what the
 // rows of a tile read lies in shared memory, where pairs of terms are read pixel by pixel and turned around on their way into a product.
 
 #include "hpcdl/cuda/async_copy.h"
@@ -8,8 +8,12 @@ namespace hpcdl::cuda {
 namespace {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
-constexpr int kFilters = 64, kRowTiles = kFilters / 16, kPixels = 64, kStages = 4, kStageBytes = kPixels * kFilters * 2;  // pixels to a stage
-constexpr std::int64_t kMostBytes = 72 << 10;
+constexpr int kFilters = 64, kRowTiles = kFilters / 16, kPixels = 64;  // pixels to a stage
+
+template <class T> inline constexpr int kStages = sizeof(T) == 2 ? 4 : 3;
+template <class T> inline constexpr int kStageBytes = kPixels * kFilters * static_cast<int>(sizeof(T));
+template <class T> inline constexpr int kBlocks = sizeof(T) == 2 ? 3 : 2;  // to a multiprocessor
+template <class T> inline constexpr std::int64_t kMostBytes = (216 / kBlocks<T>) << 10;
 
 struct FewWeight {
   ImageRows rows;
@@ -45,11 +49,34 @@ struct Stages {
   }
 };
 
+/// Where piece `piece` of 16 bytes of pixel m of a stage lies: so that what a warp reads at once lies in different banks.
+template <class T> __device__ int place_of(int m, int piece) {
+  if constexpr (sizeof(T) == 2) return m * 128 + (piece ^ m % 8) * 16;
+  else return m * 256 + (piece ^ m / 2 % 4 * 2) * 16;
+}
+
+/// 16 filters x 16 pixels of a stage, from filter `row` and pixel `first` on, as the product's registers want them.
+template <class T> __device__ void load_gradient(unsigned (&a)[Way<T>::kOperandParts][4], const unsigned char* stage, int row, int first, int lane) {
+  if constexpr (sizeof(T) == 2) {
+    conv_detail::load_matrices<false>(a[0], stage + place_of<T>(first + lane / 16 * 8 + lane % 8, row / 8 + lane / 8 % 2));
+  } else {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int filter = row + lane / 4 + k % 2 * 8, m = first + lane % 4 * 2 + k / 2 * 8, at = place_of<T>(m, filter / 4) + filter % 4 * 4;
+      unsigned word[kParts];
+      pair_in_parts(*reinterpret_cast<const float*>(stage + at), *reinterpret_cast<const float*>(stage + at + 256), word);
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) a[part][k] = word[part];
+    }
+  }
+}
+
 /// kTiles x 8 terms to a warp. kSide warps have terms beside each other; the pixels of a stage are shared among kWarps / kSide such.
-template <class T, int kTiles, int kSide> __global__ void __launch_bounds__(kThreads, 3) few_weight_kernel(const __grid_constant__ FewWeight p) {
-  constexpr int kDeep = kWarps / kSide;
+template <class T, int kTiles, int kSide> __global__ void __launch_bounds__(kThreads, kBlocks<T>) few_weight_kernel(const __grid_constant__ FewWeight p) {
+  using W = Way<T>;
+  constexpr int kDeep = kWarps / kSide, kPieces = kFilters * static_cast<int>(sizeof(T)) / 16;
   extern __shared__ __align__(16) unsigned char memory[];
-  int* const windows = reinterpret_cast<int*>(memory + kStages * kStageBytes);  // of the pixels of a tile
+  int* const windows = reinterpret_cast<int*>(memory + kStages<T> * kStageBytes<T>);  // of the pixels of a tile
   unsigned* const image_rows = reinterpret_cast<unsigned*>(windows) + p.rows.rows * p.rows.out_cols;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp, filter0 = static_cast<int>(blockIdx.y) * kFilters;
   const int side = warp % kSide, deep = warp / kSide;
@@ -58,60 +85,68 @@ template <class T, int kTiles, int kSide> __global__ void __launch_bounds__(kThr
 #pragma unroll
   for (int j = 0; j < kTiles; ++j) pairs[j] = p.rows.pair((side * kTiles + j) * 4 + lane % 4);
 
-  // Rows of a stage are pixels of eight pieces of 16 bytes, piece c of pixel m at c ^ m % 8.
   const auto bring = [&](const Stages& from, int stage) {
     if (from.more())
 #pragma unroll
-      for (int i = thread; i < kStageBytes / 16; i += kThreads) {
-        const int m = i / 8, piece = i % 8;
-        const bool there = from.first + m < from.pixels && filter0 + piece * 8 < p.filters;
-        const T* const at = static_cast<const T*>(p.dy) + (there ? (from.at + from.first + m) * p.filters + filter0 + piece * 8 : 0);
-        copy_16(memory + stage * kStageBytes + m * 128 + (piece ^ m % 8) * 16, at, there);
+      for (int i = thread; i < kPixels * kPieces; i += kThreads) {
+        const int m = i / kPieces, piece = i % kPieces, filter = filter0 + piece * (kFilters / kPieces);
+        const bool there = from.first + m < from.pixels && filter < p.filters;
+        copy_16(memory + stage * kStageBytes<T> + place_of<T>(m, piece), static_cast<const T*>(p.dy) + (there ? (from.at + from.first + m) * p.filters + filter : 0), there);
       }
     copies_issued();
   };
   Stages coming(p, static_cast<int>(blockIdx.x));
-  for (int i = 0; i < kStages - 1; ++i) {
+  for (int i = 0; i < kStages<T> - 1; ++i) {
     bring(coming, i);
     if (coming.more()) coming.next();
   }
-  float acc[kRowTiles][kTiles][4] = {};
+  const int words = p.rows.all_words();
+  float acc[kRowTiles][kTiles][4] = {}, others[W::kProducts == 1 ? 1 : kRowTiles][kTiles][4] = {};  // the product of first parts, and the others
   int stage = 0;
-  for (Stages now(p, static_cast<int>(blockIdx.x)); now.more(); now.next(), stage = (stage + 1) % kStages) {
-    copies_arrived<kStages - 2>();
+  for (Stages now(p, static_cast<int>(blockIdx.x)); now.more(); now.next(), stage = (stage + 1) % kStages<T>) {
+    copies_arrived<kStages<T> - 2>();
     __syncthreads();  // this stage is there for all, and all are done with the last one and its rows
-    bring(coming, (stage + kStages - 1) % kStages);
+    bring(coming, (stage + kStages<T> - 1) % kStages<T>);
     if (coming.more()) coming.next();
     if (now.first == 0) {
-      bring_rows<kThreads>(p.rows, p.x, now.image(), now.row0(), image_rows);
+      bring_rows<T, kThreads>(p.rows, p.x, now.image(), now.row0(), image_rows);
       __syncthreads();
     }
 #pragma unroll
     for (int step = deep; step < kPixels / 16; step += kDeep) {
-      unsigned b[kTiles][2];
+      unsigned b[W::kOperandParts][kTiles][2];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int m = now.first + step * 16 + half * 8 + lane / 4;
         const unsigned there = m < now.pixels ? 0xffffffffu : 0u;
         const unsigned* const window = image_rows + windows[there ? m : 0];
 #pragma unroll
-        for (int j = 0; j < kTiles; ++j) b[j][half] = turned(window[pairs[j].at] & pairs[j].mask & there);
+        for (int part = 0; part < W::kOperandParts; ++part)
+#pragma unroll
+          for (int j = 0; j < kTiles; ++j) b[part][j][half] = turned(window[part * words + pairs[j].at] & pairs[j].mask & there);
       }
 #pragma unroll
       for (int i = 0; i < kRowTiles; ++i) {
-        unsigned a[4];
-        const int m = step * 16 + lane / 16 * 8 + lane % 8, piece = i * 2 + lane / 8 % 2;
-        conv_detail::load_matrices<false>(a, memory + stage * kStageBytes + m * 128 + (piece ^ m % 8) * 16);
+        unsigned a[W::kOperandParts][4];
+        load_gradient<T>(a, memory + stage * kStageBytes<T>, i * 16, step * 16, lane);
 #pragma unroll
-        for (int j = 0; j < kTiles; ++j) conv_detail::multiply<T>(acc[i][j], a, b[j][0], b[j][1]);
+        for (int k = 0; k < W::kProducts; ++k)
+#pragma unroll
+          for (int j = 0; j < kTiles; ++j) {
+            auto& sums = k + 1 < W::kProducts ? others[W::kProducts == 1 ? 0 : i][j] : acc[i][j];
+            conv_detail::multiply<typename W::Element>(sums, a[W::of_a(k)], b[W::of_b(k)][j][0], b[W::of_b(k)][j][1]);
+          }
       }
     }
   }
   // The sums of all warps that share pixels, in their order.
   constexpr int kSums = kRowTiles * kTiles * 4;
   float* const sums = reinterpret_cast<float*>(memory);
-  static_assert((kDeep - 1) * kSide * kWarp * kSums * 4 <= kStages * kStageBytes);
+  static_assert((kDeep - 1) * kSide * kWarp * kSums * 4 <= kStages<T> * kStageBytes<T>);
   float* const all = &acc[0][0][0];
+  if constexpr (W::kProducts > 1)
+#pragma unroll
+    for (int k = 0; k < kSums; ++k) all[k] += (&others[0][0][0])[k];
   if constexpr (kDeep > 1) {
     copies_arrived<0>();
     __syncthreads();
@@ -145,9 +180,9 @@ template <class T, int kTiles, int kSide> bool weight(Stream& s, const Conv& c) 
   const auto& g = c.shape;
   const ConvSums sums{.c = c, .rows = g.o, .columns = g.k(), .from_columns = g.k()};
   const int blocks_y = tiles_of(g.o, kFilters);
-  const int slots = static_cast<int>(std::min<std::int64_t>(std::max(1, 3 * multiprocessors(s) / blocks_y), conv_parts_room(sums)));
-  const auto bytes = [&](int rows) { return kStages * kStageBytes + (rows * g.ow + ImageRows(g, rows).all_words()) * 4; };
-  const int rows = slots > 0 ? rows_of_tiles(g, slots, kPixels, kMostBytes, bytes) : 0;
+  const int slots = static_cast<int>(std::min<std::int64_t>(std::max(1, kBlocks<T> * multiprocessors(s) / blocks_y), conv_parts_room(sums)));
+  const auto bytes = [&](int rows) { return kStages<T> * kStageBytes<T> + (rows * g.ow + Way<T>::kOperandParts * ImageRows(g, rows).all_words()) * 4; };
+  const int rows = slots > 0 ? rows_of_tiles(g, slots, kPixels, kMostBytes<T>, bytes) : 0;
   if (rows == 0) return false;
   const FewWeight p{.rows = ImageRows(g, rows), .x = c.x.data, .dy = c.dy.data, .filters = narrow_int(g.o), .terms = narrow_int(g.k()),
                     .tiles = narrow_int(g.n * tiles_of(g.oh, rows)), .shares = conv_parts(s), .share_step = sums.size()};
@@ -163,15 +198,17 @@ template <class T, int kTiles, int kSide> bool weight(Stream& s, const Conv& c) 
 template <class T> bool weight(Stream& s, const Conv& c) {
   const int tiles = tiles_of(ImageRows(c.shape, 1).all_pairs(), 4);  // of eight terms
   if (tiles <= 4) return weight<T, 4, 1>(s, c);
-  if (tiles <= 20) return weight<T, 5, 4>(s, c);
+  if constexpr (sizeof(T) == 2)
+    if (tiles <= 20) return weight<T, 5, 4>(s, c);
   return false;
 }
 
 }  // namespace
 
 bool few_weight(Stream& s, const Conv& c) {
-  if (c.pass != ConvPass::weight || c.compute == DType::f32 || !of_few_channels(c.shape) || c.x.dtype != c.compute || !in_chunks(c.dy, c.compute, c.shape.o)) return false;
-  return c.compute == DType::bf16 ? weight<bf16>(s, c) : weight<f16>(s, c);
+  bool done = false;
+  if (c.pass == ConvPass::weight && of_few_channels(c) && c.x.dtype == c.compute && in_chunks(c.dy, c.compute, c.shape.o)) visit_dtype(c.compute, [&]<class T>() { done = weight<T>(s, c); });
+  return done;
 }
 
 }  // namespace hpcdl::cuda
