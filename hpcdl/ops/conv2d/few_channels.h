@@ -1,5 +1,6 @@
 #pragma once
-// Convolutions of 16-bit images whose channels fill no 16 bytes, as a network's first layer reads, on tensor cores (mma.sync), with f32 sums.
+// Convolutions of images whose channels fill no 16 bytes, as a network's first layer reads, on tensor cores (mma.sync), with f32 sums: of 16 bits, and
+// gradients of f32 in three bf16 parts (f32_parts.h).
 //
 // The terms that an output reads of one row of an image, KW x I of them, lie beside each other in memory. So rows of images come into shared memory as
 // they lie, with the zeros around them, and products read pairs of terms there; nothing is unrolled. Where the terms of a row are odd in number

@@ -4,6 +4,8 @@
 // The copy engine brings boxes of dy, 16 channels at a time, and with them the weights of these channels, written before as the products' registers
 // want them. A warp has 8 x 16 groups and multiplies each row of dy, once it is in registers, by all rows of the kernel that it meets.
 
+#include <utility>
+
 #include "hpcdl/cuda/arch.h"
 #include "hpcdl/cuda/tensor_map.h"
 #include "hpcdl/cuda/tma.h"
@@ -201,13 +203,14 @@ template <class T, int kTapsH, int kTiles> __global__ void __launch_bounds__(kTh
 #endif
 }
 
-/// Warps beside each other, of kWarps, so that the fewest groups of tiles do not exist.
-int warps_across(int rows, int cols) {
+/// Warps beside each other, of kWarps, so that the fewest groups of tiles do not exist, and then that boxes are small.
+int warps_across(int rows, int cols, int more_rows, int more_cols) {
   int best = 1;
-  std::int64_t least = 0;
+  std::pair<std::int64_t, std::int64_t> least;
   for (int across = 1; across <= kWarps; across *= 2) {
-    const std::int64_t all = whole_units(cols, across * kCols) * whole_units(rows, kWarps / across * kRows);
-    if (least == 0 || all <= least) best = across, least = all;
+    const int w = across * kCols, h = kWarps / across * kRows;
+    const std::pair now(whole_units(cols, w) * whole_units(rows, h), whole_units(w + more_cols, 8) * (h + more_rows));
+    if (across == 1 || now < least) best = across, least = now;
   }
   return best;
 }
@@ -215,7 +218,7 @@ int warps_across(int rows, int cols) {
 template <class T, int kTapsH, int kTiles> bool data(Stream& s, const Conv& c) {
   const auto& g = c.shape;
   const GroupTaps h(g, g.kh), w(g, g.kw);
-  const int rows = tiles_of(g.h, narrow_int(g.stride)), cols = tiles_of(g.w, narrow_int(g.stride)), across = warps_across(rows, cols);
+  const int rows = tiles_of(g.h, narrow_int(g.stride)), cols = tiles_of(g.w, narrow_int(g.stride)), across = warps_across(rows, cols, kTapsH - 1, w.count - 1);
   FewData p{.height = narrow_int(g.h), .width = narrow_int(g.w), .inputs = narrow_int(g.i), .stride = narrow_int(g.stride), .kh = narrow_int(g.kh), .kw = narrow_int(g.kw),
             .columns = narrow_int(g.stride * g.stride * g.i), .taps_h = h, .taps_w = w, .across = across, .box_w = 0, .box_h = 0, .slices = narrow_int(g.o / kChannels), .tiles_w = 0,
             .tiles_h = 0, .tiles = 0, .tile_w = across * kCols, .tile_h = kWarps / across * kRows, .dy_bytes = 0, .w_bytes = 0, .stage_bytes = 0,

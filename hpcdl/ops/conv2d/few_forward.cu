@@ -1,16 +1,14 @@
-// y of images of few channels (few_channels.h), of 16 bits or of f32 in three bf16 parts (f32_parts.h): a warp multiplies 32 pixels x 64 filters. Pixels are the rows of the product, whose pairs of terms are read where they lie.
+// y of images of few channels (few_channels.h), of 16 bits: f32 in parts takes longer than on the plain cores (few_channels.cu). A warp multiplies 32 pixels x 64 filters. Pixels are the rows of the product, whose pairs of terms are read where they lie.
 
 #include "hpcdl/ops/conv2d/few_rows.h"
 
 namespace hpcdl::cuda {
 namespace {
 
-constexpr int kThreads = 128, kWarps = kThreads / kWarp;
+constexpr int kThreads = 128, kWarps = kThreads / kWarp, kBlocks = 4;  // to a multiprocessor
 constexpr int kFilters = 64, kProducts = kFilters / 8, kRowTiles = 2, kTurn = kRowTiles * 16;  // products of 16 pixels x 8 filters
 constexpr int kStepWords = kProducts * 2 * kWarp;  // of the filters, for 16 terms
-
-template <class T> inline constexpr int kBlocks = sizeof(T) == 2 ? 4 : 2;  // to a multiprocessor
-template <class T> inline constexpr std::int64_t kMostBytes = (216 / kBlocks<T>) << 10;
+constexpr std::int64_t kMostBytes = 54 << 10;
 
 struct FewForward {
   ImageRows rows;
@@ -25,27 +23,23 @@ struct FewForward {
 /// Which filter column `column` of a product is for: a thread's columns, two of each, are then eight neighbours for every four products.
 __device__ constexpr int filter_of(int product, int column) { return product / 4 * 32 + column / 2 * 8 + product % 4 * 2 + column % 2; }
 
-/// As the products' registers want them: of a part of a step four times four words of each lane, two registers of two products.
+/// As the products' registers want them: of a step four times four words of each lane, two registers of two products.
 template <class T> __device__ void bring_filters(const FewForward& p, int filter0, unsigned* to) {
-  constexpr int kOperandParts = Way<T>::kOperandParts;
 #pragma unroll 8
-  for (int i = static_cast<int>(threadIdx.x); i < p.steps * kOperandParts * kStepWords; i += kThreads) {
-    const int word = i % 4, lane = i / 4 % kWarp, product = i / (4 * kWarp) % (kProducts / 2) * 2 + word / 2, part = i / kStepWords % kOperandParts, step = i / kStepWords / kOperandParts;
+  for (int i = static_cast<int>(threadIdx.x); i < p.steps * kStepWords; i += kThreads) {
+    const int word = i % 4, lane = i / 4 % kWarp, product = i / (4 * kWarp) % (kProducts / 2) * 2 + word / 2, step = i / kStepWords;
     const int filter = filter0 + filter_of(product, lane / 4);
     const TermPair pair = p.rows.pair(step * 8 + lane % 4 + word % 2 * 4);
-    const auto value = [&](int k) { return Way<T>::bits(fetch(p.w, p.w_dtype, std::int64_t{filter} * p.terms + pair.term + k), part); };
+    const auto value = [&](int k) { return unsigned{narrow<T>(fetch(p.w, p.w_dtype, std::int64_t{filter} * p.terms + pair.term + k)).bits}; };
     const bool there = pair.term >= 0 && filter < p.filters;
     to[i] = (there ? value(0) : 0u) | (there && pair.mask >> 16 ? value(1) << 16 : 0u);
   }
 }
 
-template <class T> __global__ void __launch_bounds__(kThreads, kBlocks<T>) few_forward_kernel(const __grid_constant__ FewForward p) {
+template <class T> __global__ void __launch_bounds__(kThreads, kBlocks) few_forward_kernel(const __grid_constant__ FewForward p) {
   extern __shared__ __align__(16) unsigned memory[];
-  using W = Way<T>;
-  constexpr int kOperandParts = W::kOperandParts, kStep = kOperandParts * kStepWords;
-  unsigned *const filters = memory, *const image_rows = filters + p.steps * (kStep + 16);
-  uint2* const pairs = reinterpret_cast<uint2*>(filters + p.steps * kStep);  // where, mask
-  const int words = p.rows.all_words();
+  unsigned *const filters = memory, *const image_rows = filters + p.steps * (kStepWords + 16);
+  uint2* const pairs = reinterpret_cast<uint2*>(filters + p.steps * kStepWords);  // where, mask
   const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp, filter0 = static_cast<int>(blockIdx.y) * kFilters;
   bring_filters<T>(p, filter0, filters);
   for (int i = thread; i < p.steps * 8; i += kThreads) {
@@ -64,40 +58,28 @@ template <class T> __global__ void __launch_bounds__(kThreads, kBlocks<T>) few_f
       for (int i = 0; i < kRowTiles; ++i)
 #pragma unroll
         for (int half = 0; half < 2; ++half) window[i][half] = p.rows.window(::min(first + i * 16 + half * 8 + lane / 4, pixels - 1));
-      float acc[kRowTiles][kProducts][4] = {}, others[W::kProducts == 1 ? 1 : kRowTiles][kProducts][4] = {};  // the product of first parts, and the others
+      float acc[kRowTiles][kProducts][4] = {};
       for (int step = 0; step < p.steps; ++step) {
         const uint2 near = pairs[step * 8 + lane % 4], far = pairs[step * 8 + lane % 4 + 4];
-        const uint4* const from = reinterpret_cast<const uint4*>(filters + step * kStep) + lane;
-        unsigned a[kOperandParts][kRowTiles][4];
+        const uint4* const from = reinterpret_cast<const uint4*>(filters + step * kStepWords) + lane;
+        unsigned a[kRowTiles][4];
 #pragma unroll
-        for (int part = 0; part < kOperandParts; ++part)
+        for (int i = 0; i < kRowTiles; ++i)
 #pragma unroll
-          for (int i = 0; i < kRowTiles; ++i)
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-              const unsigned* const at = image_rows + part * words + window[i][half];
-              a[part][i][half] = at[near.x] & near.y;
-              a[part][i][half + 2] = at[far.x] & far.y;
-            }
+          for (int half = 0; half < 2; ++half) {
+            a[i][half] = image_rows[window[i][half] + static_cast<int>(near.x)] & near.y;
+            a[i][half + 2] = image_rows[window[i][half] + static_cast<int>(far.x)] & far.y;
+          }
 #pragma unroll
         for (int j = 0; j < kProducts; j += 2) {
-          uint4 b[kOperandParts];
+          const uint4 b = from[j / 2 * kWarp];
 #pragma unroll
-          for (int part = 0; part < kOperandParts; ++part) b[part] = from[(part * (kProducts / 2) + j / 2) * kWarp];
-#pragma unroll
-          for (int k = 0; k < W::kProducts; ++k)
-#pragma unroll
-            for (int i = 0; i < kRowTiles; ++i) {
-              auto& sums = k + 1 < W::kProducts ? others[W::kProducts == 1 ? 0 : i] : acc[i];
-              const uint4& of_b = b[W::of_b(k)];
-              conv_detail::multiply<typename W::Element>(sums[j], a[W::of_a(k)][i], of_b.x, of_b.y);
-              conv_detail::multiply<typename W::Element>(sums[j + 1], a[W::of_a(k)][i], of_b.z, of_b.w);
-            }
+          for (int i = 0; i < kRowTiles; ++i) {
+            conv_detail::multiply<T>(acc[i][j], a[i], b.x, b.y);
+            conv_detail::multiply<T>(acc[i][j + 1], a[i], b.z, b.w);
+          }
         }
       }
-      if constexpr (W::kProducts > 1)
-#pragma unroll
-        for (int i = 0; i < kRowTiles * kProducts * 4; ++i) (&acc[0][0][0])[i] += (&others[0][0][0])[i];
 #pragma unroll
       for (int j = 0; j < kProducts; j += 4) {
         const int filter = filter0 + filter_of(j, lane % 4 * 2);
@@ -121,10 +103,10 @@ template <class T> __global__ void __launch_bounds__(kThreads, kBlocks<T>) few_f
 
 template <class T> bool forward(Stream& s, const Conv& c) {
   const auto& g = c.shape;
-  const int blocks_y = tiles_of(g.o, kFilters), slots = std::max(1, kBlocks<T> * multiprocessors(s) / blocks_y);
+  const int blocks_y = tiles_of(g.o, kFilters), slots = std::max(1, kBlocks * multiprocessors(s) / blocks_y);
   const int steps = tiles_of(ImageRows(g, 1).all_pairs(), 8);
-  const auto bytes = [&](int rows) { return (std::int64_t{steps} * (Way<T>::kOperandParts * kStepWords + 16) + Way<T>::kOperandParts * ImageRows(g, rows).all_words()) * 4; };
-  const int rows = rows_of_tiles(g, slots, kWarps * kTurn, kMostBytes<T>, bytes);
+  const auto bytes = [&](int rows) { return (std::int64_t{steps} * (kStepWords + 16) + ImageRows(g, rows).all_words()) * 4; };
+  const int rows = rows_of_tiles(g, slots, kWarps * kTurn, kMostBytes, bytes);
   if (rows == 0) return false;
   const FewForward p{.rows = ImageRows(g, rows), .x = c.x.data, .w = c.w.data, .w_dtype = c.w.dtype, .filters = narrow_int(g.o), .terms = narrow_int(g.k()), .steps = steps,
                      .tiles = narrow_int(g.n * tiles_of(g.oh, rows)), .y = c.out, .bias = c.bias, .accumulate = c.accumulate};
@@ -138,10 +120,9 @@ template <class T> bool forward(Stream& s, const Conv& c) {
 }  // namespace
 
 bool few_forward(Stream& s, const Conv& c) {
-  const bool fits = c.pass == ConvPass::forward && of_few_channels(c) && c.x.dtype == c.compute && c.out_dtype == c.compute && reinterpret_cast<std::uintptr_t>(c.out) % 16 == 0;
-  bool done = false;
-  if (fits) visit_dtype(c.compute, [&]<class T>() { done = forward<T>(s, c); });
-  return done;
+  const bool fits = c.pass == ConvPass::forward && c.compute != DType::f32 && of_few_channels(c) && c.x.dtype == c.compute && c.out_dtype == c.compute && reinterpret_cast<std::uintptr_t>(c.out) % 16 == 0;
+  if (!fits) return false;
+  return c.compute == DType::bf16 ? forward<bf16>(s, c) : forward<f16>(s, c);
 }
 
 }  // namespace hpcdl::cuda

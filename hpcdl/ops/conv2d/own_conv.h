@@ -17,7 +17,7 @@ void own_weight(Stream& s, const Conv& c, std::int64_t inputs);
 /// The same by wgmma; false where its operands do not fit: GPUs other than Hopper, f32, few channels.
 bool tile_weight(Stream& s, const Conv& c);
 
-/// Images whose channels fill no 16 bytes (few_channels.h): on tensor cores, of 16 bits; dx on Hopper. False where c is not such.
+/// Images whose channels fill no 16 bytes (few_channels.h), on tensor cores; dx on Hopper. False where c is not such.
 bool few_forward(Stream& s, const Conv& c);
 bool few_data(Stream& s, const Conv& c);
 bool few_weight(Stream& s, const Conv& c);
