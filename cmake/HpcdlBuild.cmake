@@ -33,6 +33,8 @@ target_compile_options(hpcdl_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-We
 # made up itself.
 target_compile_options(hpcdl_flags INTERFACE
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized;-Wno-uninitialized;-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>)
+# GCC gets along without collecting garbage in most files of ours: a tenth of the compile time, for half a gigabyte at most.
+add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=524288>)
 if(HPCDL_SANITIZE)
   add_compile_options(-fsanitize=${HPCDL_SANITIZE} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${HPCDL_SANITIZE})

@@ -51,8 +51,8 @@ def bars(only, use_compile, roofs):
     peak, copy = roofs.get("bf16_product_TFLOPs", 0) * 1e12, roofs.get("copy_GBps", 0) * 1e9
     run = {"add": lambda: memory.vector_add(use_compile), "softmax": lambda: memory.softmax(use_compile), "ops": lambda: memory.ops(use_compile),
            "relu": lambda: products.matmul_add_relu(peak, use_compile), "gemm": lambda: products.gemm(peak, use_compile),
-           "conv": lambda: convolutions.convolutions(peak, use_compile), "attention": lambda: attention.attention(peak, use_compile), "int4": lambda: products.int4(copy, use_compile), "step": lambda: measure.guarded("GPT-2 124M step", "bf16 B64 T1024", 1.0, lambda: list(step.step(use_compile))),
-           "image": lambda: measure.guarded("image step", "all", 1.0, lambda: list(images.image_steps(use_compile)))}
+           "conv": lambda: convolutions.convolutions(peak, use_compile), "attention": lambda: attention.attention(peak, use_compile), "int4": lambda: products.int4(copy, use_compile), "step": lambda: measure.guarded("GPT-2 124M step", "bf16 B64 T1024", 1.0, lambda: step.step(use_compile)),
+           "image": lambda: measure.guarded("image step", "all", 1.0, lambda: images.image_steps(use_compile))}
     for name in SECTIONS:
         if name in only:
             started = time.perf_counter()

@@ -5,7 +5,7 @@ the host to launch, for all sides alike.
 
 import dataclasses
 import traceback
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional
 
 import torch
 
@@ -121,14 +121,14 @@ def compiled(f: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(f, dynamic=False)
 
 
-def guarded(section: str, case: str, goal: Optional[float], f: Callable[[], List[Bar]]) -> List[Bar]:
-    """What f measures, or a bar that says why it could not."""
+def guarded(section: str, case: str, goal: Optional[float], f: Callable[[], Iterable[Bar]]) -> Iterator[Bar]:
+    """What f measures, as it comes, or a bar that says why it could not."""
     if not wanted(case):  # a variable of this module, which bars.py sets
-        return []
+        return
     try:
-        return f()
+        yield from f()
     except Exception as e:
         traceback.print_exc()
-        return [Bar(section, case, goal, note=f"failed: {type(e).__name__}: {str(e)[:300]}")]
+        yield Bar(section, case, goal, note=f"failed: {type(e).__name__}: {str(e)[:300]}")
     finally:
         torch.cuda.empty_cache()

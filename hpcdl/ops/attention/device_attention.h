@@ -65,7 +65,7 @@ bool mma_fits(const Stream& s, const AttendBackward& c);
 void attend_mma(Stream& s, const Attend& c);
 void attend_backward_mma(Stream& s, const AttendBackward& c);
 
-/// Hopper's tensor cores, 16-bit operands of widths up to 128 that are multiples of 8, in tiles 64 or 128 wide: wgmma.cu. `shape` counts the tile shapes of
+/// Hopper's tensor cores, 16-bit operands of widths up to 128 that are multiples of 8, in tiles 64 or 128 wide (f16 backward: 64 and 128 alone): wgmma.cu. `shape` counts the tile shapes of
 /// a width.
 bool wgmma_fits(const Stream& s, const Attend& c);
 bool wgmma_fits(const Stream& s, const AttendBackward& c);

@@ -257,10 +257,12 @@ TEST(DeviceAttentionWays, hopper_takes_every_multiple_of_8_up_to_128) {
   Stream s(Device::cuda(0), pool, &params);
   if (!wgmma_fits(s, Problem(s, {1, 64, 64, 2, 2, 64}, DType::bf16).forward())) GTEST_SKIP() << "no Hopper";
   for (std::int64_t width = 4; width <= 136; width += 4) {
-    Problem p(s, {1, 64, 64, 2, 1, width}, DType::f16);
     const bool fits = width % 8 == 0 && width <= 128;
+    Problem p(s, {1, 64, 64, 2, 1, width}, DType::bf16), half(s, {1, 64, 64, 2, 1, width}, DType::f16);
     EXPECT_EQ(wgmma_fits(s, p.forward()), fits) << width;
     EXPECT_EQ(wgmma_fits(s, p.backward()), fits) << width;
+    EXPECT_EQ(wgmma_fits(s, half.forward()), fits) << width;
+    EXPECT_EQ(wgmma_fits(s, half.backward()), width == 64 || width == 128) << width;
   }
 }
 

@@ -100,7 +100,9 @@ bool wgmma_fits(const Stream& s, const Attend& c) { return operands_fit(s, c); }
 
 bool wgmma_fits(const Stream& s, const AttendBackward& c) {
   const auto fits = [&](const View& x) { return !x || (x.dtype() == c.q.dtype() && heads_of(x, c.width()).whole_pieces()); };
-  return operands_fit(s, c) && fits(c.dout) && fits(c.dq) && fits(c.dk) && fits(c.dv);
+  // Below f16's range the rounded gradients of scores err by more than `hpcdl verify` allows at a width of 24; other ways stay within it.
+  const bool narrow_f16 = c.q.dtype() == DType::f16 && c.width() % 64 != 0;
+  return operands_fit(s, c) && !narrow_f16 && fits(c.dout) && fits(c.dq) && fits(c.dk) && fits(c.dv);
 }
 
 void attend_wgmma(Stream& s, const Attend& c, int shape) {

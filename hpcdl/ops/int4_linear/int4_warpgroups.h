@@ -8,6 +8,7 @@
 // (place_of_input) and swizzled, so that a tile is one piece of memory. K is a multiple of 128, N of 16.
 
 #include "hpcdl/cuda/arch.h"
+#include "hpcdl/cuda/async_copy.h"
 #include "hpcdl/cuda/tma.h"
 #include "hpcdl/cuda/warpgroup.h"
 #include "hpcdl/cuda/wgmma_bytes.h"
@@ -132,6 +133,8 @@ template <class F> struct WideBlock {
       barrier_wait(empty + at.stage, at.parity);
       fetch_weights(at.stage), fetch_inputs(at.stage);
     }
+    copies_issued();
+    copies_arrived<0>();  // before sums take the place of the ring
   }
 
   /// sums += one group of a stage. warp: of the warpgroup; row_set, col_set: its part of the block.
