@@ -38,13 +38,23 @@ def machine_of(results):
     return next(d["machine"] for d in results.values() if "threads" in d.get("machine", {}))
 
 
+def days_of(results):
+    """The day, or the first and the last, on which these were measured; a row may have its own."""
+    days = set()
+    for d in results.values():
+        rows = d.get("bars", [])
+        days |= {b.get("date") or d["machine"].get("date") for b in rows} if rows else {d.get("machine", {}).get("date")}
+    days = sorted(days - {None})
+    return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+
+
 def tables(everything):
     lines = []
     for name, results in everything.items():
         if not results.keys() & TABLES.keys():
             continue
         m = machine_of(results)
-        lines += ["", f"### {m.get('gpu') or m['cpu']} (`bench/results/{name}`), {m['threads']} threads, {m['date']}"]
+        lines += ["", f"### {m.get('gpu') or m['cpu']} (`bench/results/{name}`), {m['threads']} threads, {days_of(results)}"]
         for file, make in TABLES.items():
             if file in results:
                 lines += ["", *make(results[file])]
@@ -133,10 +143,10 @@ def summary(everything):
     """What the README shows: the picture, the training step, the least, middle and largest ratio of every group, and every bar that is missed."""
     for results in everything.values():
         if "gpt2_step" in results:
-            yield f"### {short_name(results)}, {machine_of(results)['date']}\n\n![How many times faster than each peer](docs/ratios.svg)\n"
+            yield f"### {short_name(results)}, {days_of(results)}\n\n![How many times faster than each peer](docs/ratios.svg)\n"
             yield from step_summary(results["gpt2_step"])
         if "bars" in results:
-            yield f"\n### {short_name(results)}, {machine_of(results)['date']}"
+            yield f"\n### {short_name(results)}, {days_of(results)}"
             yield from groups_of(of_gpu(results["bars"]))
     yield "\n### Below its bar\n"
     yield from missed(everything, bars_only=True)

@@ -62,9 +62,11 @@ def bars(only, use_compile, roofs):
 
 def save(path, old, roofs, rows):
     measured = {b.section for b in rows}
-    kept = [b for b in old["bars"] if b["section"] not in measured]
+    kept = [{**b, "date": b.get("date") or old["machine"]["date"]} for b in old["bars"] if b["section"] not in measured]
     machine = {"gpu": torch.cuda.get_device_name(), "threads": len(os.sched_getaffinity(0)), "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}
-    data = {"machine": machine, "roofs": {**old["roofs"], **roofs}, "bars": kept + [{**dataclasses.asdict(b), "met": b.met} for b in rows]}
+    sections = list(dict.fromkeys([b["section"] for b in old["bars"]] + [b.section for b in rows]))  # a section that is measured again stays where it was
+    bars = sorted(kept + [{**dataclasses.asdict(b), "met": b.met, "date": machine["date"]} for b in rows], key=lambda b: sections.index(b["section"]))
+    data = {"machine": machine, "roofs": {**old["roofs"], **roofs}, "bars": bars}
     path.write_text(json.dumps(data, indent=1) + "\n")
 
 
