@@ -191,7 +191,7 @@ void add_verify(const Command& program, Run& run) {
                       sub.flag("--json", o.json, "One JSON object on stdout");
                       sub.option("--seed", o.seed, "Of values and of fuzzed sizes").shows_default();
                       sub.option("--only", o.only, "One stage: smoke, shapes, stability, determinism, edges, speed");
-                      sub.option("--timeout", o.timeout, "Seconds that one case may take before it counts as hung").shows_default();
+                      sub.option("--timeout", o.timeout, "Seconds that one call of a kernel may take before it counts as hung").shows_default();
                     }, verify_verb);
 }
 

@@ -36,11 +36,11 @@ Roofs measure_roofs(Pool& pool) {
   SweepMemory memory(pool, threads * bytes_beyond(p.machine, threads));
   Rounds rounds;
   constexpr double kSample = 1e-3;
-  add_sweeps(rounds, p.bandwidth, {&pool}, memory, kSample);
+  add_sweeps(rounds, p.bandwidth, {&pool}, memory, kSample, true);
   add_peaks(rounds, p.peaks, {&pool}, kSample);
   rounds.run(8, 8, 0);
   auto measured = roofs_of(p, p.machine.isa, threads);
-  roofline::add_mixes(measured, pool);
+  roofline::add_mixes(measured, pool, memory.floats());
   return measured;
 }
 

@@ -22,7 +22,7 @@ struct Roofs {
   /// Fused multiply-adds count as two. On a GPU the best of its units: bf16, f16 and i8 of the tensor cores; f32 of the plain cores, or
   /// of the tensor cores where three tf32 products of parts, which keep the accuracy, are faster.
   double f32 = 0, bf16 = 0, i8 = 0;
-  double memory_read = 0, memory_copy = 0;    // arrays several times the cache; a copy moves each byte twice
+  double memory_read = 0, memory_copy = 0;    // arrays well beyond the cache; a copy moves each byte twice
   double memory_write = 0, memory_update = 0; // nothing but writes; reads and writes of the same place; 0: not known
   double cache_read = 0;                      // arrays that stay within the last-level cache
   double cache_bytes = 0;                     // of the last level

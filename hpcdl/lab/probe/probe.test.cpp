@@ -35,7 +35,7 @@ Probe example() {
   p.machine = two_cores(), p.isa = "avx2", p.date = "2026-01-02T03:04:05Z";
   for (const int t : {1, 2}) {
     list_bandwidth(p.machine, t, p.bandwidth);
-    list_stairs(p.machine, t, 1, p.stairs);
+    list_stairs(p.machine, t, 1, 1e9, p.stairs);
     list_peaks(simd::IsaKind::avx2, {"f32", "bf16", "i8", "f64"}, t, p.peaks);
     p.launch.push_back({t, figure(1e-6), figure(2e-5)});
   }

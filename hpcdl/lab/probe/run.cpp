@@ -22,11 +22,12 @@ struct Effort {
   double seconds;         // of all rounds
   double sample;          // seconds
   int stairs_per_octave;
+  double stairs_bytes;    // the largest step, a step being swept as a whole
   std::int64_t disk_bytes;
   double disk_seconds;
 };
-constexpr Effort kFull{7, 25, 20, 1.5e-3, 4, std::int64_t{256} << 20, 3};
-constexpr Effort kQuick{3, 3, 2, 0.4e-3, 2, std::int64_t{32} << 20, 0.3};
+constexpr Effort kFull{7, 25, 20, 1.5e-3, 4, 2e9, std::int64_t{256} << 20, 3};
+constexpr Effort kQuick{3, 3, 2, 0.4e-3, 2, 256e6, std::int64_t{32} << 20, 0.3};
 
 std::vector<int> all_threads() {
   const int n = usable_cpus();
@@ -62,18 +63,18 @@ void probe_cpu(Probe& p, const ProbeOptions& options, const OnProgress& progress
       if (isa <= simd::best_isa()) list_peaks(isa, {"f32", "bf16", "i8", "f64"}, t, p.peaks);
   }
   for (const Pool* pool : {pools.front(), pools.back()})
-    if (p.stairs.empty() || pool != pools.front()) list_stairs(p.machine, pool->threads(), effort.stairs_per_octave, p.stairs);
+    if (p.stairs.empty() || pool != pools.front()) list_stairs(p.machine, pool->threads(), effort.stairs_per_octave, effort.stairs_bytes, p.stairs);
   Pool one(1);
 
   const double disk_share = options.disk.empty() ? 0 : effort.disk_seconds / (effort.disk_seconds + effort.seconds);
   Rounds rounds;
   add_core_to_core(rounds, p.core_to_core);
   const Bound bound(pools);
+  add_latency(rounds, p.machine, p.latency, effort.sample);  // first: what follows drives its chains out of the caches
   SweepMemory memory(*pools.back(), bytes);
-  add_sweeps(rounds, p.bandwidth, pools, memory, effort.sample);
-  add_sweeps(rounds, p.stairs, pools, memory, effort.sample / 2);
+  add_sweeps(rounds, p.bandwidth, pools, memory, effort.sample, true);
+  add_sweeps(rounds, p.stairs, pools, memory, effort.sample / 2, false);
   add_peaks(rounds, p.peaks, pools, effort.sample);
-  add_latency(rounds, p.machine, p.latency, effort.sample);
   add_launch(rounds, p.launch, pools, effort.sample);
   add_replay(rounds, one, p.replay_empty, p.replay_small, effort.sample);
   add_first_touch(rounds, p.first_touch, pools);
@@ -82,7 +83,7 @@ void probe_cpu(Probe& p, const ProbeOptions& options, const OnProgress& progress
   });
   for (Pool* pool : pools) {
     p.roofs.push_back({pool->threads(), roofs_of(p, p.isa, pool->threads())});
-    roofline::add_mixes(p.roofs.back().roofs, *pool);
+    roofline::add_mixes(p.roofs.back().roofs, *pool, memory.floats());
   }
   if (!options.disk.empty())
     p.disk = probe_disk(options.disk, effort.disk_bytes, effort.disk_seconds, [&](std::string_view what, double done) {

@@ -21,15 +21,18 @@ constexpr cpu::Sweep kSweeps[] = {cpu::Sweep::read, cpu::Sweep::copy, cpu::Sweep
 std::int64_t operands(cpu::Sweep s) { return s == cpu::Sweep::read ? 1 : s == cpu::Sweep::copy || s == cpu::Sweep::copy_streaming ? 2 : 3; }
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
-/// A cycle through every cache line of `bytes`, in random order (Sattolo's algorithm).
+/// A cycle in random order (Sattolo's algorithm) through every cache line of `bytes`, or through kChain of them, spread evenly:
+/// more than a probe ever follows.
 Buffer chain(std::int64_t bytes) {
+  constexpr std::int64_t kChain = std::int64_t{1} << 20;
   Buffer b(bytes);
-  const auto n = static_cast<std::uint32_t>(bytes / 64);
+  const auto n = static_cast<std::uint32_t>(std::min(bytes / 64, kChain));
+  const std::int64_t apart = bytes / 64 / n * 64;
   std::vector<std::uint32_t> next(n);
   for (std::uint32_t i = 0; i < n; ++i) next[i] = i;
   std::mt19937 random(1);
   for (std::uint32_t i = n; i-- > 1;) std::swap(next[i], next[random() % i]);
-  for (std::uint32_t i = 0; i < n; ++i) *reinterpret_cast<void**>(b.data() + std::int64_t{i} * 64) = b.data() + std::int64_t{next[i]} * 64;
+  for (std::uint32_t i = 0; i < n; ++i) *reinterpret_cast<void**>(b.data() + i * apart) = b.data() + next[i] * apart;
   return b;
 }
 
@@ -55,12 +58,27 @@ SweepMemory::SweepMemory(Pool& pool, std::int64_t bytes)
 }
 
 double SweepMemory::sweep(Pool& pool, cpu::Sweep kind, std::int64_t bytes_per_thread, std::int64_t repeats) {
-  const std::int64_t bytes = bytes_per_thread / kStep * kStep, part = round_up(bytes / operands(kind), kPage) + kColour;
+  const std::int64_t bytes = bytes_per_thread / kStep * kStep;
+  return run(pool, kind, round_up(bytes / operands(kind), kPage) + kColour, 0, bytes, repeats);
+}
+
+double SweepMemory::walk(Pool& pool, cpu::Sweep kind, std::int64_t bytes_per_thread, std::int64_t windows) {
+  constexpr std::int64_t kWindow = 4096 * kStep;
+  const std::int64_t bytes = bytes_per_thread / kStep * kStep, count = bytes / kWindow;
+  if (count < 2) return sweep(pool, kind, bytes_per_thread, windows);
+  double moved = 0;
+  for (; windows > 0; --windows, ++window_)
+    moved += run(pool, kind, round_up(bytes / operands(kind), kPage) + kColour, window_ % count * (kWindow / operands(kind)), kWindow, 1);
+  return moved;
+}
+
+/// Operand i of a thread lies `part` behind the one before; `offset` into each.
+double SweepMemory::run(Pool& pool, cpu::Sweep kind, std::int64_t part, std::int64_t offset, std::int64_t bytes, std::int64_t repeats) {
   const std::int64_t stride = buffer_.bytes() / pool.threads() / kPage * kPage;
   simd::with_isa([&](auto isa) {
     pool.run([&](int t) {
       auto* x = buffer_.data() + t * stride;
-      const auto at = [&](int i) { return reinterpret_cast<float*>(x + i * part); };
+      const auto at = [&](int i) { return reinterpret_cast<float*>(x + i * part + offset); };
       moved_[static_cast<std::size_t>(t) * 8] = cpu::sweep(isa, kind, at(1), at(0), at(2), bytes / 4, repeats);
     });
   });
@@ -85,7 +103,8 @@ std::int64_t bytes_beyond(const Machine& machine, int threads) {
     caches = last.bytes * ((threads + sharers(last, threads) - 1) / sharers(last, threads));
   }
   const std::int64_t free = machine.memory_limit ? std::min(machine.memory_limit, machine.memory_available) : machine.memory_available;
-  const std::int64_t wanted = std::max(4 * caches, std::int64_t{128} << 20);
+  constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+  const std::int64_t wanted = std::max(std::min(4 * caches, caches + 512 * kMiB), 128 * kMiB);
   return std::max((free > 0 ? std::min(wanted, free / 4) : wanted) / threads / kStep, std::int64_t{1}) * kStep;
 }
 
@@ -97,8 +116,8 @@ void list_bandwidth(const Machine& machine, int threads, std::vector<Bandwidth>&
   }
 }
 
-void list_stairs(const Machine& machine, int threads, int per_octave, std::vector<Bandwidth>& stairs) {
-  const double last = static_cast<double>(bytes_beyond(machine, threads));
+void list_stairs(const Machine& machine, int threads, int per_octave, double most, std::vector<Bandwidth>& stairs) {
+  const double last = std::min(static_cast<double>(bytes_beyond(machine, threads)), most / threads);
   for (const auto s : {cpu::Sweep::read, cpu::Sweep::copy, cpu::Sweep::copy_streaming})
     for (int i = 0;; ++i) {
       const double bytes = std::floor(8 * kStep * std::exp2(static_cast<double>(i) / per_octave) / kStep) * kStep;
@@ -110,14 +129,16 @@ void list_stairs(const Machine& machine, int threads, int per_octave, std::vecto
     }
 }
 
-void add_sweeps(Rounds& rounds, std::vector<Bandwidth>& list, const std::vector<Pool*>& pools, SweepMemory& memory, double seconds) {
+void add_sweeps(Rounds& rounds, std::vector<Bandwidth>& list, const std::vector<Pool*>& pools, SweepMemory& memory, double seconds, bool walk) {
   for (auto& b : list) {
     const auto pool = std::find_if(pools.begin(), pools.end(), [&](const Pool* p) { return p->threads() == b.threads; });
     if (pool == pools.end()) continue;
     const auto bytes = static_cast<std::int64_t>(b.bytes_per_thread);
+    const bool beyond = walk && b.level == "memory";
     rounds.add(fmt::format("{} {}, {} thread{}, {}", b.level, sweep_name(b.sweep), b.threads, b.threads == 1 ? "" : "s", format_bytes(b.bytes_per_thread)),
-               b.rate, Rate([p = *pool, &memory, kind = b.sweep, bytes](std::int64_t n) { return memory.sweep(*p, kind, bytes, n); }, seconds,
-                    b.level == "memory" ? 0 : 1));
+               b.rate, Rate([p = *pool, &memory, kind = b.sweep, bytes, beyond](std::int64_t n) {
+                 return beyond ? memory.walk(*p, kind, bytes, n) : memory.sweep(*p, kind, bytes, n);
+               }, seconds, b.level == "memory" ? 0 : 1));
   }
 }
 
@@ -131,7 +152,7 @@ void add_latency(Rounds& rounds, const Machine& machine, std::vector<LoadLatency
       for (std::int64_t k = 0; k < n * 64; ++k) at = *static_cast<void**>(at);
       __asm__ volatile("" : : "r"(at));
       return static_cast<double>(n * 64);
-    }, seconds, l.level == "memory" ? 0 : memory->bytes() / 64 / 64);
+    }, seconds, l.level == "memory" ? 256 : memory->bytes() / 64 / 64);  // there, what translates addresses is warm and the data is not
     rounds.add(l.level + " load", l.seconds, [rate]() mutable { return 1 / rate(); });
   }
 }

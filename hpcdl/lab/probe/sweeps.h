@@ -1,6 +1,8 @@
 #pragma once
 // Bandwidth and load latency of every level of the memory.
 
+#include <span>
+
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/pool.h"
 #include "hpcdl/lab/probe/probe.h"
@@ -14,9 +16,16 @@ class SweepMemory {
   SweepMemory(Pool& pool, std::int64_t bytes);
   /// Bytes moved by all threads, each with `bytes_per_thread` of working set (rounded down to whole vectors).
   double sweep(Pool& pool, cpu::Sweep kind, std::int64_t bytes_per_thread, std::int64_t repeats);
+  /// The same over `windows` of some MiB of that working set, each behind the last: before one comes again, all others have
+  /// passed through the caches. Where these hold hundreds of MiB, sweeps over several times as much take seconds.
+  double walk(Pool& pool, cpu::Sweep kind, std::int64_t bytes_per_thread, std::int64_t windows);
+  std::span<float> floats() const { return {reinterpret_cast<float*>(buffer_.data()), static_cast<std::size_t>(buffer_.bytes()) / sizeof(float)}; }
 
  private:
+  double run(Pool& pool, cpu::Sweep kind, std::int64_t part, std::int64_t offset, std::int64_t bytes, std::int64_t repeats);
+
   Buffer buffer_;
+  std::int64_t window_ = 0;  // the next one
   std::vector<double> moved_;
 };
 
@@ -24,15 +33,16 @@ class SweepMemory {
 int sharers(const CacheLevel& level, int threads);
 /// A working set for each of `threads` that stays within level `i` and outgrows the one before.
 std::int64_t bytes_within(const std::vector<CacheLevel>& caches, std::size_t i, int threads);
-/// The same for memory: several times what all caches hold, as far as a quarter of the free memory goes.
+/// The same for memory: well more than all caches hold, as far as a quarter of the free memory goes.
 std::int64_t bytes_beyond(const Machine& machine, int threads);
 
 /// Fills `bandwidth` with every level and sweep for these threads; add_sweeps() has them measured.
 void list_bandwidth(const Machine& machine, int threads, std::vector<Bandwidth>& bandwidth);
-void list_stairs(const Machine& machine, int threads, int per_octave, std::vector<Bandwidth>& stairs);
+/// Working sets of all sizes, of up to `most` bytes in all threads.
+void list_stairs(const Machine& machine, int threads, int per_octave, double most, std::vector<Bandwidth>& stairs);
 
-/// `list`, `pools` (by thread count) and `memory` must outlive the rounds.
-void add_sweeps(Rounds& rounds, std::vector<Bandwidth>& list, const std::vector<Pool*>& pools, SweepMemory& memory, double seconds);
+/// `list`, `pools` (by thread count) and `memory` must outlive the rounds. `walk`: what is called memory is walked through, not swept.
+void add_sweeps(Rounds& rounds, std::vector<Bandwidth>& list, const std::vector<Pool*>& pools, SweepMemory& memory, double seconds, bool walk);
 void add_latency(Rounds& rounds, const Machine& machine, std::vector<LoadLatency>& list, double seconds);
 
 }  // namespace hpcdl::lab

@@ -4,25 +4,31 @@
 #include <chrono>
 #include <vector>
 
-#include "hpcdl/core/buffer.h"
 #include "hpcdl/simd/isa.h"
 
 namespace hpcdl::lab::roofline {
 
 namespace {
 
-/// Best rate of some rounds; each thread sweeps over `bytes` of its own.
-double best_rate(Pool& pool, float* memory, double bytes, cpu::Mix mix) {
-  constexpr double kRound = 16e6;  // bytes for each thread, at least
-  constexpr int kRounds = 10;
-  const auto mine = static_cast<std::int64_t>(bytes) / 4096 * 1024;  // floats, whole pages
-  const auto repeats = std::max<std::int64_t>(1, static_cast<std::int64_t>(kRound / (4 * static_cast<double>(mine))));
+/// What all threads sweep over, each in its own part.
+struct Parts {
+  float* data;
+  std::int64_t floats;    // of one thread's part
+  std::int64_t next = 0;  // window of the walk
+};
+
+constexpr double kRound = 16e6;  // bytes for each thread, at least
+constexpr int kRounds = 10;
+
+/// Best rate of some rounds over the `mine` floats of each part that begin at offset(round).
+template <class Offset> double best_rate(Pool& pool, const Parts& parts, std::int64_t mine, std::int64_t repeats, cpu::Mix mix, Offset offset) {
   std::vector<double> moved(static_cast<std::size_t>(pool.threads()) * 8);  // a cache line apart
   double best = 0;
   for (int round = 0; round < kRounds; ++round) {
+    float* at = parts.data + offset();
     const auto start = std::chrono::steady_clock::now();
     pool.run([&](int t) {
-      simd::with_isa([&](auto isa) { moved[static_cast<std::size_t>(t) * 8] = cpu::sweep_mix(isa, mix, memory + t * mine, mine, repeats); });
+      simd::with_isa([&](auto isa) { moved[static_cast<std::size_t>(t) * 8] = cpu::sweep_mix(isa, mix, at + t * parts.floats, mine, repeats); });
     });
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     double sum = 0;
@@ -32,24 +38,36 @@ double best_rate(Pool& pool, float* memory, double bytes, cpu::Mix mix) {
   return best;
 }
 
+std::int64_t whole_pages(double bytes) { return static_cast<std::int64_t>(bytes) / 4096 * 1024; }
+
+/// Again and again over `bytes` of each part.
+double within(Pool& pool, const Parts& parts, double bytes, cpu::Mix mix) {
+  const auto mine = whole_pages(bytes);
+  return best_rate(pool, parts, mine, std::max<std::int64_t>(1, static_cast<std::int64_t>(kRound / (4 * static_cast<double>(mine)))), mix, [] { return 0; });
+}
+
+/// Always further through the parts, so that no cache holds what comes.
+double beyond(Pool& pool, Parts& parts, cpu::Mix mix) {
+  const auto mine = std::min(whole_pages(kRound), parts.floats / 1024 * 1024);
+  return best_rate(pool, parts, mine, 1, mix, [&] { return parts.next++ % (parts.floats / mine) * mine; });
+}
+
 }  // namespace
 
-void add_mixes(Roofs& roofs, Pool& pool) {
+void add_mixes(Roofs& roofs, Pool& pool, std::span<float> memory) {
   const int threads = pool.threads();
-  const double beyond = std::max(4 * roofs.cache_bytes, 128e6) / threads;
-  const Buffer buffer(static_cast<std::int64_t>(beyond) * threads + 4096);
-  auto* memory = reinterpret_cast<float*>(buffer.data());
-  const auto rate = [&](double bytes, cpu::Mix mix) { return best_rate(pool, memory, bytes, mix); };
+  Parts parts{memory.data(), static_cast<std::int64_t>(memory.size()) / threads / 1024 * 1024};
   using cpu::Mix;
-  roofs.memory_write = std::max(rate(beyond, Mix::write_past), rate(beyond, Mix::write_set));  // first: they touch the pages
-  roofs.memory_read = std::max(roofs.memory_read, rate(beyond, Mix::read));
-  roofs.memory_copy = std::max({roofs.memory_copy, rate(beyond, Mix::copy_past), rate(beyond, Mix::triad_past)});
-  roofs.memory_update = rate(beyond, Mix::update);
+  const auto rate = [&](Mix mix) { return beyond(pool, parts, mix); };
+  roofs.memory_write = std::max(rate(Mix::write_past), rate(Mix::write_set));
+  roofs.memory_read = std::max(roofs.memory_read, rate(Mix::read));
+  roofs.memory_copy = std::max({roofs.memory_copy, rate(Mix::copy_past), rate(Mix::triad_past)});
+  roofs.memory_update = rate(Mix::update);
   double inner = 0;
   for (auto& c : roofs.caches) {
     // Stays within this level and outgrows the one before.
     const double bytes = std::min(std::max(c.bytes / 4, 2 * inner), 0.75 * c.bytes) / threads;
-    if (bytes >= 4096 && bytes <= beyond) c.update = rate(bytes, Mix::update);
+    if (bytes >= 4096 && bytes <= 4.0 * static_cast<double>(parts.floats)) c.update = within(pool, parts, bytes, Mix::update);
     inner = c.bytes;
   }
 }

@@ -3,6 +3,7 @@
 // may do, its roof must have done.
 
 #include <cstdint>
+#include <span>
 
 #include "hpcdl/core/pool.h"
 #include "hpcdl/lab/roofs.h"
@@ -20,7 +21,7 @@ template <class Isa> double sweep_mix(Isa, Mix, float* y, std::int64_t n, std::i
 namespace hpcdl::lab::roofline {
 
 /// Raises memory_read and memory_copy to the best of these ways, and measures memory_write, memory_update and the update
-/// rates of the caches. About half a second.
-void add_mixes(Roofs& roofs, Pool& pool);
+/// rates of the caches. `memory` has been written to, by the threads that now read it at best, and well exceeds the caches.
+void add_mixes(Roofs& roofs, Pool& pool, std::span<float> memory);
 
 }  // namespace hpcdl::lab::roofline

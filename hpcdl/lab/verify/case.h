@@ -59,8 +59,9 @@ struct Outcome {
 
 /// Runs one case in this process. A kernel may crash or hang: see isolate.h. `ceiling`: what no kernel can be faster than,
 /// in seconds, for Check::time; asked again when a kernel seems to be, since a busy machine measures its roofs too low.
+/// `alive` is called after every call of the kernel.
 Outcome run_case(const hpcdl_kernel& kernel, const Contract& contract, const Case& c,
-                 const std::function<double(const Problem&, bool again)>& ceiling = {});
+                 const std::function<double(const Problem&, bool again)>& ceiling = {}, const std::function<void()>& alive = {});
 
 /// The cases of a stage for a kernel with these dtypes and flags.
 std::vector<Case> cases_of(Stage stage, const Contract& contract, std::uint32_t dtypes, std::uint32_t flags, std::uint64_t seed);

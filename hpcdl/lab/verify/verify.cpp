@@ -9,6 +9,7 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/lab/verify/gpu_side.h"
 #include "hpcdl/lab/verify/isolate.h"
+#include "hpcdl/lab/verify/light_within.h"
 
 namespace hpcdl::lab::verify {
 namespace {
@@ -32,21 +33,6 @@ struct Told {
     std::strncpy(what, text.c_str(), sizeof what - 1);
   }
 };
-
-/// What no kernel can exceed, as sure as it can be measured beside other programs: all threads together are measured too slow
-/// when one of them waits for a core, so each figure is at least that of one thread alone times their number.
-Roofs generous_roofs() {
-  Pool all, one(1);
-  Roofs r = measure_roofs(all);
-  const Roofs alone = measure_roofs(one);
-  const double threads = all.threads();
-  const auto raise = [&](double& together, double single) { together = std::max(together, threads * single); };
-  raise(r.f32, alone.f32), raise(r.bf16, alone.bf16), raise(r.i8, alone.i8);
-  raise(r.memory_read, alone.memory_read), raise(r.memory_copy, alone.memory_copy), raise(r.cache_read, alone.cache_read);
-  for (std::size_t i = 0; i < std::min(r.caches.size(), alone.caches.size()); ++i)
-    raise(r.caches[i].read, alone.caches[i].read), raise(r.caches[i].copy, alone.caches[i].copy);
-  return r;
-}
 
 Roofs roofs_again() {
   Pool pool(1);
@@ -93,7 +79,7 @@ void fault_on_gpu(Told& told, const hpcdl_kernel& kernel, const Contract& contra
   if (!has_sizes(f) || what.starts_with(GpuSide::kBroken)) return;
   shrink(contract, f, [&](const Case& c) {
     ++told.beat;
-    return run_case(kernel, contract, c).fault;
+    return run_case(kernel, contract, c, {}, [&told] { ++told.beat; }).fault;
   });
   if (f.what.starts_with(GpuSide::kBroken)) return;
   told.now = f.at, told.alone = f.alone;
@@ -108,7 +94,7 @@ void run_stages(Told& told, const Subject& subject, const Roofs& roofs, const Op
   const auto ceiling = [&](const Problem& p, bool again) {
     if (!again) return least_seconds(contract, p, on_gpu ? o.gpu : roofs);
     told.beat |= Child::kPatient;  // this is our own work
-    static const Roofs now = on_gpu ? roofs_again() : generous_roofs();  // once for each kernel
+    const Roofs now = on_gpu ? roofs_again() : light_within(0.5 * contract.cost(p).bytes);  // what is updated in place counts twice
     told.beat &= ~Child::kPatient;
     ++told.beat;
     return least_seconds(contract, p, now);
@@ -121,7 +107,7 @@ void run_stages(Told& told, const Subject& subject, const Roofs& roofs, const Op
     for (Case c : cases_of(stage, contract, subject.dtypes, subject.flags, o.seed)) {
       if (on_gpu && stage == Stage::speed) c.dims[0] *= kGpuTimes;
       told.now = c;
-      const auto outcome = run_case(kernel, contract, c, ceiling);
+      const auto outcome = run_case(kernel, contract, c, ceiling, [&told] { ++told.beat; });
       ++told.beat;
       ++result.cases;
       result.declined += outcome.declined;
@@ -141,7 +127,7 @@ std::string probe(const Subject& subject, const Case& c, const Options& o) {
   Told& told = *memory.as<Told>();
   Child child(
       [&] {
-        const auto outcome = run_case(subject.load(), find_contract(subject.contract), c);
+        const auto outcome = run_case(subject.load(), find_contract(subject.contract), c, {}, [&told] { ++told.beat; });
         if (!outcome.fault.empty()) told.fault(outcome.fault);
       },
       &told.beat, o.patience);

@@ -36,7 +36,7 @@ struct Verdict {
 struct Options {
   std::uint64_t seed = 1;
   std::optional<Stage> only;
-  std::chrono::milliseconds patience{20000};  // for one case
+  std::chrono::milliseconds patience{20000};  // for one call of a kernel
   int processes = 2;                          // at a time
   Roofs gpu;                                  // for subjects that run on one: gpu_roofs()
 };
