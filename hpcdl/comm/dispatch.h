@@ -61,7 +61,7 @@ class Shared {
   int size() const { return static_cast<int>(ranks_.size()); }
   int index() const { return index_; }                              // of this rank
   std::span<const int> ranks() const { return ranks_; }             // of the group
-  Flag& flag(int index, int line) const { return *reinterpret_cast<Flag*>(window_->block(index) + line * 64); }
+  Flag& flag(int index, int line, int word = 0) const { return *reinterpret_cast<Flag*>(window_->block(index) + line * 64 + word * 8); }
   std::byte* staging(int index) const { return window_->block(index) + kLines * 64; }
 
   /// For algorithms to count with; starts at 0 on every rank, and stays the same on all of them if algorithms keep it so.

@@ -1,33 +1,9 @@
 #include "hpcdl/comm/algo/phases.h"
 
-#include <random>
-
 namespace hpcdl::comm::algo {
 
-namespace {
-
-// Cache lines of the flags.
-constexpr int kPhase = 0, kCard = 1 /* and 2: by turns */, kOneProcess = 3;
-
-/// What a rank tells of itself, in one cache line.
-struct Card {
-  std::uint64_t process = 0, address = 0;
-};
-
-Card* card(Shared& s, int index, std::uint64_t epoch) { return reinterpret_cast<Card*>(&s.flag(index, kCard + static_cast<int>(epoch % 2))); }
-
-/// Tells this process from all others, whatever namespaces say of their numbers.
-std::uint64_t nonce() {
-  static const std::uint64_t value = [] {
-    std::random_device random;
-    return (std::uint64_t{random()} << 32 | random()) | 1;
-  }();
-  return value;
-}
-
-}  // namespace
-
-/// Polls without a pause, which takes as long as a line takes from core to core: ranks that come together, as they mostly do, are not made to wait.
+/// Polls without a pause, which takes as long as a line takes from core to core: ranks that come together, as they
+/// mostly do, are not made to wait.
 constexpr int kEagerPolls = 100;
 
 void Phases::meet() {
@@ -48,25 +24,9 @@ void Phases::meet() {
   }
 }
 
-bool one_process(Phases& p, Ground& g) {
-  constexpr std::uint64_t kNo = 1, kYes = 2;
-  Shared& s = *g.shared;
-  auto& known = s.flag(s.index(), kOneProcess);
-  if (const auto k = known.load(std::memory_order_relaxed); k != 0) return k == kYes;
-  *card(s, s.index(), s.epoch + 1) = {nonce(), 0};
-  p.meet();
-  bool same = true;
-  for (int i = 0; i < p.size(); ++i) same = same && card(s, i, s.epoch)->process == nonce();
-  p.meet();
-  known.store(same ? kYes : kNo, std::memory_order_relaxed);
-  return same;
-}
-
-Others::Others(Phases& p, Ground& g, const std::byte* mine) {
-  Shared& s = *g.shared;
-  *card(s, s.index(), s.epoch + 1) = {0, reinterpret_cast<std::uint64_t>(mine)};
-  p.meet();
-  for (int i = 0; i < p.size(); ++i) addresses_.push_back(card(s, i, s.epoch)->address);
+void Phases::meet(std::uint64_t tells) {
+  word(index(), shared_.epoch + 1).store(tells, std::memory_order_relaxed);
+  meet();
 }
 
 }  // namespace hpcdl::comm::algo

@@ -1,25 +1,31 @@
 #include "hpcdl/comm/algo/shared.h"
 
-#include "hpcdl/comm/algo/phases.h"
+#include "hpcdl/comm/algo/reach.h"
 
 namespace hpcdl::comm::algo {
 
 namespace {
 
-/// Bytes up to which staging beats another phase: measured on 2 cores, of a Xeon and, for threads, a Zen 5. Private tensors of processes are staged whatever their size:
-/// to copy them from one process to another (process_vm_readv) took twice as long at 4 to 64 MB.
+/// Bytes up to which staging beats another phase: measured on 2 cores, of a Xeon and, for threads, a Zen 5. Sums of
+/// private tensors of processes are staged whatever their size: a tensor that is read from process to process has to
+/// lie somewhere before it is added.
 constexpr std::int64_t kShortWindow = 256, kShortOfThreads = 1 << 20;
+/// Bytes from one rank to another from which one copy from process to process takes less than two through staging
+/// memory: all-gathers of two ranks of a Xeon take 2.6 against 3.8 us at 16 KiB each, 3.7 against 6.2 at 32.
+constexpr std::int64_t kLeastRead = 16 << 10;
 /// Bytes from which what only moves goes past the caches.
 constexpr std::int64_t kStream = 16 << 20;
 /// Ranks up to which each sums all of a staged tensor itself, rather than a slice for all.
 constexpr int kAlone = 4;
-/// Of one round through staging memory: the half of it that is in use, and what was copied, stay in a core's second-level cache.
+/// Of one round through staging memory: the half of it that is in use, and what was copied, stay in a core's
+/// second-level cache.
 constexpr std::int64_t kRound = 128 << 10;
 static_assert(kRound <= Phases::kHalf);
 
 void move_bytes(std::byte* to, const std::byte* from, std::int64_t n, std::int64_t of_all) {
   if (of_all < kStream || to == from) return copy_bytes(to, from, n);
-  combine_all({DType::f32, Reduce::sum, 1}, std::span(&to, 1), std::span(&from, 1), n / 4, Sweep::stream);  // of one: a copy
+  combine_all({DType::f32, Reduce::sum, 1}, std::span(&to, 1), std::span(&from, 1), n / 4,
+              Sweep::stream);  // of one: a copy
   copy_bytes(to + n / 4 * 4, from + n / 4 * 4, n % 4);
 }
 
@@ -32,7 +38,9 @@ Range slice(std::int64_t n, std::int64_t width, int parts, int i) {
 /// One address for each rank, without a trip to the heap: short collectives take some hundred nanoseconds.
 class Rows {
  public:
-  explicit Rows(int n) : n_(static_cast<std::size_t>(n)) { require(n <= kMostTogether, "comm", "expected at most {} ranks on one host, got {}", kMostTogether, n); }
+  explicit Rows(int n) : n_(static_cast<std::size_t>(n)) {
+    require(n <= kMostTogether, "comm", "expected at most {} ranks on one host, got {}", kMostTogether, n);
+  }
   std::byte*& operator[](int k) { return at_[k]; }
   std::span<std::byte* const> out() const { return {at_, n_}; }
   std::span<const std::byte* const> in() const { return {const_cast<const std::byte* const*>(at_), n_}; }
@@ -42,24 +50,28 @@ class Rows {
   std::byte* at_[kMostTogether];
 };
 
-/// All tensors can be reached: each rank reduces its slice of them into all. Two neighbours go away from the border between them: a processor
-/// that runs towards it prefetches lines of the other slice, which the other must then win back before it can write them (496 against 293 ns
-/// for 4 KiB of two ranks on a Xeon, of which 290 are the two phases).
+/// All tensors can be reached: each rank reduces its slice of them into all. Two neighbours go away from the border
+/// between them: a processor that runs towards it prefetches lines of the other slice, which the other must then win
+/// back before it can write them (496 against 293 ns for 4 KiB of two ranks on a Xeon, of which 290 are the two
+/// phases).
 void reduce_in_place(const Reduction& r, Phases& p, Rows& tensors, std::int64_t n) {
   const Range own = slice(n, r.bytes(1), p.size(), p.index());
   for (int k = 0; k < p.size(); ++k) tensors[k] += r.bytes(own.begin);
   combine_all(r, tensors.out(), tensors.in(), own.count(), p.index() % 2 == 0 ? Sweep::down : Sweep::up);
 }
 
-/// Every rank stages, round by round, what others need of its `parts` parts of n elements, `stride` bytes apart; one whose `in` is null
-/// only uses. use(at, count, staged): elements [at, at + count) of all parts; staged(rank, part) is where a rank has them.
+/// Every rank stages, round by round, what others need of its `parts` parts of n elements, `stride` bytes apart; one
+/// whose `in` is null only uses. use(at, count, staged): elements [at, at + count) of all parts; staged(rank, part) is
+/// where a rank has them.
 template <class Use>
-void staged_rounds(Phases& p, int parts, std::int64_t n, std::int64_t width, const std::byte* in, std::int64_t stride, bool only_others, Use&& use, std::int64_t round_bytes = kRound) {
+void staged_rounds(Phases& p, int parts, std::int64_t n, std::int64_t width, const std::byte* in, std::int64_t stride,
+                   bool only_others, Use&& use, std::int64_t round_bytes = kRound) {
   const std::int64_t round = std::max<std::int64_t>(1, round_bytes / width / parts / 64 * 64);
   for (std::int64_t at = 0; at < n; at += round) {
     const std::int64_t count = std::min(round, n - at), bytes = count * width;
     for (int k = 0; in && k < parts; ++k)
-      if (!only_others || k != p.index()) copy_bytes(p.staging(p.index()) + k * bytes, in + k * stride + at * width, bytes);
+      if (!only_others || k != p.index())
+        copy_bytes(p.staging(p.index()) + k * bytes, in + k * stride + at * width, bytes);
     p.meet();
     use(at, count, [&](int rank, int part) { return p.staged(rank) + part * bytes; });
   }
@@ -90,29 +102,83 @@ void reduce_staged_slices(const Reduction& r, Phases& p, std::byte* x, std::int6
   });
 }
 
-Rows addresses(const Others& others, int size) {
-  Rows list(size);
-  for (int k = 0; k < size; ++k) list[k] = others.at(k);
-  return list;
-}
-
 Rows addresses(const decltype(Call::in_place)& place, int size) {
   Rows list(size);
   for (int k = 0; k < size; ++k) list[k] = place.at(k);
   return list;
 }
 
-/// Calls use(rows) with the addresses of all ranks' tensors, of which nobody writes one until all have come back from it.
-template <class Use> void with_inputs(const Call& c, Ground& g, Phases& p, Use&& use) {
+/// Valid until the next phase: the tensors of ranks of one process, which tell all where they are.
+Rows addresses(Phases& p, const std::byte* mine) {
+  p.meet(reinterpret_cast<std::uint64_t>(mine));
+  Rows list(p.size());
+  for (int k = 0; k < p.size(); ++k) list[k] = reinterpret_cast<std::byte*>(p.told(k));
+  return list;
+}
+
+/// Calls use(rows) with the addresses of all ranks' tensors, of which nobody writes one until all have come back from
+/// it.
+template <class Use>
+void with_inputs(const Call& c, Phases& p, Use&& use) {
   if (c.in_place) p.meet();
-  Rows rows = c.in_place ? addresses(c.in_place, p.size()) : addresses(Others(p, g, c.in), p.size());
+  Rows rows = c.in_place ? addresses(c.in_place, p.size()) : addresses(p, c.in);
   use(rows);
   p.meet();
 }
 
-bool staged_pays(const Call& c, Ground& g, Phases& p, std::int64_t bytes) {
-  if (c.in_place) return bytes <= kShortWindow;
-  return bytes <= kShortOfThreads || !one_process(p, g);
+/// How a rank comes by what others have: the same on all of them.
+enum class Way : std::uint8_t { staging, reading, addresses };
+
+/// `bytes`: of the tensor; `move`: from one rank to another where nothing is reduced, else 0.
+Way way(const Call& c, Ground& g, Phases& p, std::int64_t bytes, std::int64_t move) {
+  if (c.in_place) return bytes <= kShortWindow ? Way::staging : Way::addresses;
+  if (bytes <= kShortOfThreads && move < kLeastRead) return Way::staging;
+  const Reach r = reach(p, g);
+  if (r == Reach::addresses && bytes > kShortOfThreads) return Way::addresses;
+  return r == Reach::reading && move >= kLeastRead ? Way::reading : Way::staging;
+}
+
+/// n bytes of the input of every other rank k, from `offset` on, to to(k). False on all ranks where one of them was
+/// refused: pages of a device, say, are read by no other process.
+template <class To>
+bool read_others(const Call& c, Ground& g, Phases& p, std::int64_t offset, std::int64_t n, To&& to) {
+  p.meet(reinterpret_cast<std::uint64_t>(c.in));
+  bool done = true;
+  for (int step = 1; step < p.size(); ++step) {
+    const int k = (p.index() + step) % p.size();
+    done = done && read_from(g, k, to(k), p.told(k) + static_cast<std::uint64_t>(offset), n);
+  }
+  p.meet(done);
+  for (int k = 0; k < p.size(); ++k) done = done && p.told(k) == 1;
+  if (!done) stop_reading(g);
+  return done;
+}
+
+/// What rank k has for this rank goes to out + k * part. In `in` there are parts for all ranks, or one for all of them.
+void gather(const Call& c, Ground& g, bool parts) {
+  Phases p(g);
+  const int size = p.size(), own = p.index();
+  const std::int64_t part = c.bytes(), all = part * size, offset = parts ? own * part : 0;
+  const auto place = [&](int k) { return c.out + k * part; };
+  move_bytes(place(own), c.in + offset, part, all);
+  switch (way(c, g, p, parts ? all : part, part)) {
+    case Way::reading:
+      if (read_others(c, g, p, offset, part, place)) return;
+      [[fallthrough]];
+    case Way::staging:
+      return staged_rounds(p, parts ? size : 1, part, 1, c.in, part, parts,
+                           [&](std::int64_t at, std::int64_t n, auto&& staged) {
+                             for (int k = 0; k < size; ++k)
+                               if (k != own) move_bytes(place(k) + at, staged(k, parts ? own : 0), n, all);
+                           });
+    case Way::addresses:
+      return with_inputs(c, p, [&](Rows& rows) {
+        for (int step = 1; step < size; ++step) {
+          const int k = (own + step) % size;
+          move_bytes(place(k), rows[k] + offset, part, all);
+        }
+      });
+  }
 }
 
 }  // namespace
@@ -120,8 +186,9 @@ bool staged_pays(const Call& c, Ground& g, Phases& p, std::int64_t bytes) {
 void shared_all_reduce(const Call& c, Ground& g) {
   Phases p(g);
   const Reduction r = reduction_of(c, g);
-  if (staged_pays(c, g, p, c.bytes())) return p.size() <= kAlone ? reduce_staged_alone(r, p, c.out, c.count) : reduce_staged_slices(r, p, c.out, c.count);
-  with_inputs(c, g, p, [&](Rows& tensors) { reduce_in_place(r, p, tensors, c.count); });
+  if (way(c, g, p, c.bytes(), 0) == Way::staging)
+    return p.size() <= kAlone ? reduce_staged_alone(r, p, c.out, c.count) : reduce_staged_slices(r, p, c.out, c.count);
+  with_inputs(c, p, [&](Rows& tensors) { reduce_in_place(r, p, tensors, c.count); });
 }
 
 void shared_reduce_scatter(const Call& c, Ground& g) {
@@ -130,54 +197,26 @@ void shared_reduce_scatter(const Call& c, Ground& g) {
   const int size = p.size(), index = p.index();
   std::byte* mine = const_cast<std::byte*>(c.in) + index * c.bytes();
   Rows in(size);
-  if (staged_pays(c, g, p, c.bytes() * size))
-    return staged_rounds(p, size, c.count, r.bytes(1), c.in, c.bytes(), true, [&](std::int64_t at, std::int64_t count, auto&& staged) {
-      for (int k = 0; k < size; ++k) in[k] = k == index ? mine + r.bytes(at) : staged(k, index);
-      std::byte* out = c.out + r.bytes(at);
-      combine_all(r, std::span(&out, 1), in.in(), count, c.bytes() * size >= kStream ? Sweep::stream : Sweep::up);
-    });
-  with_inputs(c, g, p, [&](Rows& rows) {
+  if (way(c, g, p, c.bytes() * size, 0) == Way::staging)
+    return staged_rounds(
+        p, size, c.count, r.bytes(1), c.in, c.bytes(), true, [&](std::int64_t at, std::int64_t count, auto&& staged) {
+          for (int k = 0; k < size; ++k) in[k] = k == index ? mine + r.bytes(at) : staged(k, index);
+          std::byte* out = c.out + r.bytes(at);
+          combine_all(r, std::span(&out, 1), in.in(), count, c.bytes() * size >= kStream ? Sweep::stream : Sweep::up);
+        });
+  with_inputs(c, p, [&](Rows& rows) {
     for (int k = 0; k < size; ++k) in[k] = rows[k] + index * c.bytes();
     combine_all(r, std::span(&c.out, 1), in.in(), c.count);
   });
 }
 
-void shared_all_gather(const Call& c, Ground& g) {
-  Phases p(g);
-  const std::int64_t part = c.bytes();
-  if (staged_pays(c, g, p, part))
-    return move_bytes(c.out + p.index() * part, c.in, part, part * p.size()), staged_rounds(p, 1, part, 1, c.in, 0, false, [&](std::int64_t at, std::int64_t n, auto&& staged) {
-      for (int k = 0; k < p.size(); ++k)
-        if (k != p.index()) move_bytes(c.out + k * part + at, staged(k, 0), n, part * p.size());
-    });
-  with_inputs(c, g, p, [&](Rows& rows) {
-    for (int step = 0; step < p.size(); ++step) {
-      const int k = (p.index() + step) % p.size();
-      move_bytes(c.out + k * part, rows[k], part, part * p.size());
-    }
-  });
-}
-
-void shared_all_to_all(const Call& c, Ground& g) {
-  Phases p(g);
-  const std::int64_t part = c.bytes();
-  const int own = p.index();
-  if (staged_pays(c, g, p, part * p.size()))
-    return move_bytes(c.out + own * part, c.in + own * part, part, part * p.size()), staged_rounds(p, p.size(), part, 1, c.in, part, true, [&](std::int64_t at, std::int64_t n, auto&& staged) {
-      for (int k = 0; k < p.size(); ++k)
-        if (k != own) move_bytes(c.out + k * part + at, staged(k, own), n, part * p.size());
-    });
-  with_inputs(c, g, p, [&](Rows& rows) {
-    for (int step = 0; step < p.size(); ++step) {
-      const int k = (own + step) % p.size();
-      move_bytes(c.out + k * part, rows[k] + own * part, part, part * p.size());
-    }
-  });
-}
+void shared_all_gather(const Call& c, Ground& g) { gather(c, g, false); }
+void shared_all_to_all(const Call& c, Ground& g) { gather(c, g, true); }
 
 void shared_broadcast(const Call& c, Ground& g) {
   const auto ranks = g.shared->ranks();
-  shared_copy_from(g, static_cast<int>(std::find(ranks.begin(), ranks.end(), c.peer) - ranks.begin()), c.out, c.bytes());
+  shared_copy_from(g, static_cast<int>(std::find(ranks.begin(), ranks.end(), c.peer) - ranks.begin()), c.out,
+                   c.bytes());
 }
 
 void shared_barrier(Ground& g) { Phases(g).meet(); }
@@ -186,12 +225,16 @@ void shared_reduce_to_first(const Reduction& reduction, Ground& g, std::byte* x,
   Phases p(g);
   const Reduction r{reduction.dtype, reduction.op == Reduce::max ? Reduce::max : Reduce::sum, reduction.ranks};
   Rows in(p.size());
-  staged_rounds(p, 1, n, r.bytes(1), p.index() == 0 ? nullptr : x, 0, false, [&](std::int64_t at, std::int64_t count, auto&& staged) {
-    if (p.index() != 0) return;
-    std::byte* out = x + r.bytes(at);
-    for (int k = 0; k < p.size(); ++k) in[k] = k == 0 ? out : staged(k, 0);
-    combine_all(r, std::span(&out, 1), in.in(), count);
-  }, Phases::kHalf);  // ranks may outnumber cores here: a phase is dear, and the link between hosts is slower than any memory
+  staged_rounds(
+      p, 1, n, r.bytes(1), p.index() == 0 ? nullptr : x, 0, false,
+      [&](std::int64_t at, std::int64_t count, auto&& staged) {
+        if (p.index() != 0) return;
+        std::byte* out = x + r.bytes(at);
+        for (int k = 0; k < p.size(); ++k) in[k] = k == 0 ? out : staged(k, 0);
+        combine_all(r, std::span(&out, 1), in.in(), count);
+      },
+      Phases::kHalf);  // ranks may outnumber cores here: a phase is dear, and the link between hosts is slower than any
+                       // memory
 }
 
 void shared_copy_from(Ground& g, int root, std::byte* x, std::int64_t bytes) {

@@ -1,7 +1,9 @@
 #pragma once
-// Collectives of the ranks of one host through memory that they share. Where the tensors lie in a window, every rank reduces its slice of all
-// tensors and stores it to all of them: one pass, no copies. Tensors in private memory go through staging memory when they are short, and
-// are read from process to process when they are long. Everything is summed in the order of ranks, 16-bit floats in f32.
+// Collectives of the ranks of one host through memory that they share. Where the tensors lie in a window, every rank
+// reduces its slice of all tensors and stores it to all of them: one pass, no copies. Tensors in private memory go
+// through staging memory; long ones of threads are reached where they lie, and what only moves between processes is
+// read from one to the other where the system lets them. Everything is summed in the order of ranks, 16-bit floats in
+// f32.
 
 #include "hpcdl/comm/algo/pieces.h"
 

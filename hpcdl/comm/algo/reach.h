@@ -1,0 +1,23 @@
+#pragma once
+// How ranks of one host come at tensors in each other's private memory.
+
+#include "hpcdl/comm/algo/phases.h"
+
+namespace hpcdl::comm::algo {
+
+enum class Reach : std::uint8_t {
+  staging,    // only through memory that they share
+  reading,    // processes of which the system lets each read the others (process_vm_readv)
+  addresses,  // threads of one process
+};
+
+/// The same on all ranks; collective at a group's first call, remembered in its shared memory.
+Reach reach(Phases& p, Ground& g);
+
+/// n bytes of another rank, at an address of its process. False where the system refuses, or the rank is gone.
+bool read_from(Ground& g, int index, std::byte* to, std::uint64_t address, std::int64_t n);
+
+/// From now on `staging`, where `reading` was found; all ranks together.
+void stop_reading(Ground& g);
+
+}  // namespace hpcdl::comm::algo

@@ -1,0 +1,150 @@
+// Tensors that are read from process to process, and what becomes of them where the system does not let it.
+
+#include "hpcdl/comm/algo/reach.h"
+
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+
+#include "hpcdl/comm/impl.h"
+#include "hpcdl/core/pool.h"
+#include "hpcdl/testing/launched.h"
+#include "hpcdl/testing/ranks.h"
+
+namespace hpcdl::comm {
+namespace {
+
+using namespace std::chrono_literals;
+using algo::Reach;
+using testing::Launched;
+constexpr auto kLimit = 60s;
+
+/// As containers and sandboxes do it: from now on this thread may not.
+bool forbid_reading() {
+  sock_filter rules[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{static_cast<unsigned short>(std::size(rules)), rules};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0;
+}
+
+/// Where even a process itself may not be read, there is nothing to forbid.
+bool system_reads() {
+  int there = 7, here = 0;
+  const iovec to{&here, sizeof here}, from{&there, sizeof there};
+  return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == sizeof here && here == 7;
+}
+
+/// What a group has found.
+Reach reach_of(const Group& g) {
+  Group::Impl& i = *g.impl();
+  const Patience patience{.deadline = kLimit};
+  Peers peers(*i.engine->transport(), i.world_ranks, i.rank, 0, patience);
+  Scratch scratch;
+  Ground ground{peers, i.shared.get(), true, scratch, nullptr};
+  algo::Phases phases(ground);
+  return algo::reach(phases, ground);
+}
+
+std::uint8_t value(int rank, std::int64_t i) { return static_cast<std::uint8_t>(rank * 131 + i * 7 + i / 251); }
+
+/// All-gather, also in place, and all-to-all of n bytes from each rank to each.
+void move(const Group& g, const Stream& s, std::int64_t n) {
+  const auto tensor = [](std::vector<std::uint8_t>& v, std::int64_t from, std::int64_t count) {
+    return Tensor(v.data() + from, Spec{Shape{count}, DType::u8});
+  };
+  const std::int64_t all = n * g.size(), mine = n * g.rank();
+  std::vector<std::uint8_t> in(static_cast<std::size_t>(all)), out(in.size()), place(in.size());
+  for (std::int64_t i = 0; i < all; ++i) in[static_cast<std::size_t>(i)] = value(g.rank(), i);
+  const auto check = [&](const std::vector<std::uint8_t>& got, std::int64_t offset, const char* what) {
+    for (std::int64_t i = 0; i < all; ++i)
+      require(got[static_cast<std::size_t>(i)] == value(static_cast<int>(i / n), offset + i % n), "test",
+              "{} of {} bytes: rank {} has another byte {}", what, n, g.rank(), i);
+  };
+  g.all_gather(s, tensor(out, 0, all), tensor(in, 0, n), Algorithm::shared);
+  check(out, 0, "all_gather");
+  std::copy_n(in.begin(), n, place.begin() + mine);
+  g.all_gather(s, tensor(place, 0, all), tensor(place, mine, n), Algorithm::shared);
+  check(place, 0, "all_gather in place");
+  std::fill(out.begin(), out.end(), std::uint8_t{0});
+  g.all_to_all(s, tensor(out, 0, all), tensor(in, 0, all), Algorithm::shared);
+  check(out, mine, "all_to_all");
+}
+
+/// Not a test but a rank. "refuse": when the last rank may read no more.
+TEST(ReadingRank, Main) {
+  const auto role = testing::launched_role();
+  if (!role) GTEST_SKIP() << "the body of the ranks of the tests below";
+  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // systems that let parents alone read let the others, too
+  auto joined = testing::join(*role, 20);
+  testing::end_rank(joined, [&] {
+    Pool pool(1);
+    const Stream s(pool);
+    const Group g = joined.world().blocking();
+    const auto& refuse = role->words.at("refuse");
+    const bool refused = refuse != "never", last = role->rank + 1 == role->world;
+    const auto expect = [&](Reach want) {
+      require(reach_of(g) == want, "test", "expected {}, got {}", static_cast<int>(want),
+              static_cast<int>(reach_of(g)));
+    };
+    if (refuse == "first" && last) require(forbid_reading(), "test", "no seccomp");
+    if (refuse != "first") expect(Reach::reading);
+    if (refuse == "later" && last) require(forbid_reading(), "test", "no seccomp");
+    for (int round = 0; round < 2; ++round)
+      for (const std::int64_t n : {0, 1, 1001, (16 << 10) - 1, 16 << 10, 300'007, 5'000'001}) move(g, s, n);
+    expect(refused ? Reach::staging : Reach::reading);
+    for (int i = 0; refuse == "never" && role->words.at("until") == "killed"; ++i) {
+      move(g, s, 300'007);
+      if (i == 0) std::puts("moves"), std::fflush(stdout);
+    }
+  });
+}
+
+void all_end_well(int world, const std::string& refuse) {
+  Launched ranks(world, "ReadingRank.Main", {{"refuse", refuse}, {"until", ""}});
+  for (int r = 0; r < world; ++r)
+    EXPECT_EQ(ranks.wait(r, Launched::Clock::now() + kLimit), 0)
+        << world << " ranks, rank " << r << ": " << ranks.words(r);
+}
+
+TEST(Reading, MovesEverySize) {
+  if (!system_reads()) GTEST_SKIP() << "this system lets no process read another";
+  for (const int world : {2, 3, 5}) all_end_well(world, "never");
+}
+
+TEST(Reading, IsNotTriedAgainWhereARankIsRefused) {
+  if (!system_reads()) GTEST_SKIP() << "this system lets no process read another";
+  for (const char* refuse : {"first", "later"})
+    for (const int world : {2, 3}) all_end_well(world, refuse);
+}
+
+TEST(Reading, OfAKilledRankEndsInTime) {
+  if (!system_reads()) GTEST_SKIP() << "this system lets no process read another";
+  for (const int bad : {1, 0}) {
+    Launched ranks(3, "ReadingRank.Main", {{"refuse", "never"}, {"until", "killed"}});
+    ASSERT_TRUE(ranks.prints(2, "moves")) << ranks.words(2);
+    ranks.signal(bad, SIGKILL);
+    for (int r = 0; r < 3; ++r) {
+      if (r == bad) continue;
+      EXPECT_EQ(ranks.wait(r, Launched::Clock::now() + kLimit), exit_code::kPeerLost) << ranks.words(r);
+      EXPECT_NE(ranks.words(r).find(fmt::format("[dist] rank {} on ", bad)), std::string::npos) << ranks.words(r);
+    }
+  }
+}
+
+TEST(Reading, IsNotForThreads) {
+  testing::run_ranks(3, [](Group g) { EXPECT_EQ(reach_of(g), Reach::addresses); });
+}
+
+}  // namespace
+}  // namespace hpcdl::comm
