@@ -11,13 +11,15 @@ enum class Reach : std::uint8_t {
   addresses,  // threads of one process
 };
 
-/// The same on all ranks; collective at a group's first call, remembered in its shared memory.
+/// The same on all ranks; collective at a group's first call, which measures whether reading is faster than staging,
+/// and remembered in its shared memory.
 Reach reach(Phases& p, Ground& g);
+
+/// Whether the system lets every rank read every other. Collective, as the next: what reach() says from now on.
+bool can_read(Phases& p, Ground& g);
+void remember(Ground& g, Reach r);
 
 /// n bytes of another rank, at an address of its process. False where the system refuses, or the rank is gone.
 bool read_from(Ground& g, int index, std::byte* to, std::uint64_t address, std::int64_t n);
-
-/// From now on `staging`, where `reading` was found; all ranks together.
-void stop_reading(Ground& g);
 
 }  // namespace hpcdl::comm::algo

@@ -132,10 +132,11 @@ enum class Way : std::uint8_t { staging, reading, addresses };
 /// `bytes`: of the tensor; `move`: from one rank to another where nothing is reduced, else 0.
 Way way(const Call& c, Ground& g, Phases& p, std::int64_t bytes, std::int64_t move) {
   if (c.in_place) return bytes <= kShortWindow ? Way::staging : Way::addresses;
-  if (bytes <= kShortOfThreads && move < kLeastRead) return Way::staging;
+  const bool reads = move >= kLeastRead;
+  if (bytes <= kShortOfThreads && !reads) return Way::staging;
   const Reach r = reach(p, g);
   if (r == Reach::addresses && bytes > kShortOfThreads) return Way::addresses;
-  return r == Reach::reading && move >= kLeastRead ? Way::reading : Way::staging;
+  return r == Reach::reading && reads ? Way::reading : Way::staging;
 }
 
 /// n bytes of the input of every other rank k, from `offset` on, to to(k). False on all ranks where one of them was
@@ -150,7 +151,7 @@ bool read_others(const Call& c, Ground& g, Phases& p, std::int64_t offset, std::
   }
   p.meet(done);
   for (int k = 0; k < p.size(); ++k) done = done && p.told(k) == 1;
-  if (!done) stop_reading(g);
+  if (!done) remember(g, Reach::staging);
   return done;
 }
 
