@@ -98,7 +98,23 @@ const Library& Library::get() {
   return library;
 }
 
-std::vector<Plan> plans_of(std::span<const Descriptor> operations, const Target& target, std::int64_t most, int count, const Judge& judge) {
+Descriptor pointwise(cudnnPointwiseMode_t mode, const Descriptor& y, const Descriptor& x, const Descriptor* b, const Descriptor* t, cudnnDataType_t compute,
+                     std::optional<std::int64_t> axis) {
+  Descriptor kind(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+  kind.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode);
+  kind.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, compute);
+  if (axis) kind.set(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, *axis);
+  kind.finalize();
+  Descriptor op(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+  op.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, kind);
+  op.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x), op.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
+  if (b) op.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, *b);
+  if (t) op.set(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, *t);
+  op.finalize();
+  return op;
+}
+
+std::vector<Plan> plans_of(std::span<const Descriptor> operations, const Target& target, std::int64_t most, int count, const Accepts& accepts) {
   std::vector<cudnnBackendDescriptor_t> raw;
   for (const auto& op : operations) raw.push_back(op.raw());
   Descriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
@@ -109,14 +125,14 @@ std::vector<Plan> plans_of(std::span<const Descriptor> operations, const Target&
   for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK})
     for (const Descriptor& config : choices(graph, mode, target)) {
       if (std::ssize(found) >= count) return found;
-      if (judge(notes_of(config)) != Engine::good) continue;
+      if (!accepts(notes_of(config))) continue;
       if (auto p = finished(config, target, most)) found.push_back(std::move(*p));
     }
   return found;
 }
 
-std::optional<Plan> plan_of(std::span<const Descriptor> operations, const Target& target, std::int64_t most, const Judge& judge) {
-  auto found = plans_of(operations, target, most, 1, judge);
+std::optional<Plan> plan_of(std::span<const Descriptor> operations, const Target& target, std::int64_t most, const Accepts& accepts) {
+  auto found = plans_of(operations, target, most, 1, accepts);
   if (found.empty()) return std::nullopt;
   return std::move(found.front());
 }

@@ -26,14 +26,17 @@ struct Target {
   const Descriptor* device = nullptr;
 };
 
-/// What a caller thinks of an engine with these notes on its numerics.
-enum class Engine { refused, good };
-using Judge = std::function<Engine(std::span<const cudnnBackendNumericalNote_t>)>;
+/// The operation y = mode(x), mode(x, b) or, of a choice, mode(x, b, by t). Axis: of those that ask for one.
+Descriptor pointwise(cudnnPointwiseMode_t mode, const Descriptor& y, const Descriptor& x, const Descriptor* b = nullptr, const Descriptor* t = nullptr,
+                     cudnnDataType_t compute = CUDNN_DATA_FLOAT, std::optional<std::int64_t> axis = {});
 
-/// The library's choices for these operations, in its own order, that `judge` finds good, with a workspace of at most `most` bytes: `count` at most, none where it has none.
-std::vector<Plan> plans_of(std::span<const Descriptor> operations, const Target& target, std::int64_t most, int count, const Judge& judge);
+/// Whether a caller takes an engine with these notes on its numerics.
+using Accepts = std::function<bool(std::span<const cudnnBackendNumericalNote_t>)>;
+
+/// The library's choices for these operations, in its own order, of the engines that are accepted, with a workspace of at most `most` bytes: `count` at most, none where it has none.
+std::vector<Plan> plans_of(std::span<const Descriptor> operations, const Target& target, std::int64_t most, int count, const Accepts& accepts);
 /// The first of them.
-std::optional<Plan> plan_of(std::span<const Descriptor> operations, const Target& target, std::int64_t most, const Judge& judge);
+std::optional<Plan> plan_of(std::span<const Descriptor> operations, const Target& target, std::int64_t most, const Accepts& accepts);
 
 /// Lets the library load what it needs at a first use while a stream is being captured.
 class Relaxed {

@@ -63,18 +63,8 @@ class Graph {
   }
   /// y = mode(x), mode(x, b) or, of a choice, mode(x, b, by t).
   void pointwise(cudnnPointwiseMode_t mode, const Value& y, const Value& x, const Value* b = nullptr, const Value* t = nullptr,
-                 cudnnDataType_t compute = CUDNN_DATA_FLOAT, std::int64_t axis = -1) {
-    Descriptor kind(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-    kind.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode);
-    kind.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, compute);
-    if (axis >= 0) kind.set(CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, axis);
-    kind.finalize();
-    Descriptor op(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-    op.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, kind);
-    op.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x.tensor), op.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y.tensor);
-    if (b) op.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b->tensor);
-    if (t) op.set(CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t->tensor);
-    add(std::move(op));
+                 cudnnDataType_t compute = CUDNN_DATA_FLOAT, std::optional<std::int64_t> axis = {}) {
+    operations.push_back(cudnn::pointwise(mode, y.tensor, x.tensor, b ? &b->tensor : nullptr, t ? &t->tensor : nullptr, compute, axis));
   }
   /// The same into a f32 tensor in between, of x's dims.
   Value after(cudnnPointwiseMode_t mode, const Value& x, const Value* b = nullptr) {
@@ -223,18 +213,14 @@ std::vector<Descriptor> operations(const AttendBackward& c, DqSums sums) {
   return std::move(g.operations);
 }
 
-/// Of a note that is not harmless: down-converted operands, sums of less precision, and other bits in the next run, unless `sums` asked for those.
-Engine judge(std::span<const cudnnBackendNumericalNote_t> notes, DqSums sums) {
+/// No engine with a note that is not harmless: down-converted operands, sums of less precision, and other bits in the next run, unless `sums` asked for those.
+bool keeps_promises(std::span<const cudnnBackendNumericalNote_t> notes, DqSums sums) {
   for (const auto note : notes)
     if (note != CUDNN_NUMERICAL_NOTE_TENSOR_CORE && note != CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP &&
         !(note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC && sums == DqSums::atomic))
-      return Engine::refused;
-  return Engine::good;
+      return false;
+  return true;
 }
-
-}  // namespace
-
-namespace {
 
 /// A 16-bit operand whose rows begin at multiples of 16 bytes.
 bool fits(const View& x, const Attend& c) {
@@ -258,11 +244,11 @@ bool expressible(const AttendBackward& c) {
 }
 
 std::optional<Plan> plan_of(const Attend& c, const Target& target, std::int64_t most) {
-  return plan_of(operations(c), target, most, [](std::span<const cudnnBackendNumericalNote_t> notes) { return judge(notes, DqSums::in_order); });
+  return plan_of(operations(c), target, most, [](std::span<const cudnnBackendNumericalNote_t> notes) { return keeps_promises(notes, DqSums::in_order); });
 }
 
 std::optional<Plan> plan_of(const AttendBackward& c, DqSums sums, const Target& target, std::int64_t most) {
-  return plan_of(operations(c, sums), target, most, [&](std::span<const cudnnBackendNumericalNote_t> notes) { return judge(notes, sums); });
+  return plan_of(operations(c, sums), target, most, [&](std::span<const cudnnBackendNumericalNote_t> notes) { return keeps_promises(notes, sums); });
 }
 
 }  // namespace hpcdl::cuda::cudnn

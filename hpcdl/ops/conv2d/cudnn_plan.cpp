@@ -64,17 +64,8 @@ Descriptor product(const Names& n, const Conv& c, const Descriptor& x, const Des
 
 /// out = sums + bias, in f32.
 Descriptor bias_added(const Conv& c, const Descriptor& sums) {
-  Descriptor add(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-  add.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, CUDNN_POINTWISE_ADD);
-  add.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
-  add.finalize();
-  Descriptor op(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-  op.set(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, add);
-  op.set(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, sums);
-  op.set(CUDNN_ATTR_OPERATION_POINTWISE_BDESC, tensor(kBias, c.bias.dtype, {1, c.shape.o, 1, 1}));
-  op.set(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, results(kOut, c.out_dtype, c.shape));
-  op.finalize();
-  return op;
+  const Descriptor bias = tensor(kBias, c.bias.dtype, {1, c.shape.o, 1, 1});
+  return pointwise(CUDNN_POINTWISE_ADD, results(kOut, c.out_dtype, c.shape), sums, &bias);
 }
 
 std::vector<Descriptor> operations(const Conv& c) {
@@ -95,13 +86,13 @@ std::vector<Descriptor> operations(const Conv& c) {
 /// Refused are engines that would break a promise: other bits in the next run, sums or operands of less precision, larger errors than a plain sum's. And those that leave the
 /// tensor cores alone where 16-bit operands ask for them: what the library thinks best of a kernel of one pixel takes ten times as long, and what it does with three channels when
 /// the others want more workspace than there is takes forty times as long; ours take neither.
-Engine judge(std::span<const cudnnBackendNumericalNote_t> notes, const Conv& c) {
+bool keeps_promises(std::span<const cudnnBackendNumericalNote_t> notes, const Conv& c) {
   bool tensor_cores = false;
   for (const auto note : notes) {
     if (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE) tensor_cores = true;
-    else if (note != CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP) return Engine::refused;
+    else if (note != CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP) return false;
   }
-  return tensor_cores == (c.compute != DType::f32) ? Engine::good : Engine::refused;  // of f32 they would round to TF32
+  return tensor_cores == (c.compute != DType::f32);  // of f32 they would round to TF32
 }
 
 }  // namespace
@@ -114,7 +105,7 @@ bool expressible(const Conv& c) {
 }
 
 std::vector<Plan> plans_of(const Conv& c, const Target& target, std::int64_t most, int count) {
-  return plans_of(operations(c), target, most, count, [&](std::span<const cudnnBackendNumericalNote_t> notes) { return judge(notes, c); });
+  return plans_of(operations(c), target, most, count, [&](std::span<const cudnnBackendNumericalNote_t> notes) { return keeps_promises(notes, c); });
 }
 
 }  // namespace hpcdl::cuda::cudnn
