@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "hpcdl/core/scoped_value.h"
+
 namespace hpcdl {
 
 namespace detail {
@@ -17,15 +19,8 @@ inline thread_local bool atomic_sums = [] {
 inline bool atomic_sums() { return detail::atomic_sums; }
 
 /// Sets it for as long as this lives.
-class WithAtomicSums {
- public:
-  explicit WithAtomicSums(bool allowed) : before_(detail::atomic_sums) { detail::atomic_sums = allowed; }
-  ~WithAtomicSums() { detail::atomic_sums = before_; }
-  WithAtomicSums(const WithAtomicSums&) = delete;
-  WithAtomicSums& operator=(const WithAtomicSums&) = delete;
-
- private:
-  bool before_;
+struct WithAtomicSums : private ScopedValue<bool> {
+  explicit WithAtomicSums(bool allowed) : ScopedValue(detail::atomic_sums, allowed) {}
 };
 
 }  // namespace hpcdl

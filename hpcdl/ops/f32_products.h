@@ -1,6 +1,8 @@
 #pragma once
 // How a GPU forms matrix products of f32 operands. Everything is stored, and added up, in f32 either way.
 
+#include "hpcdl/core/scoped_value.h"
+
 namespace hpcdl {
 
 enum class F32Products : unsigned char {
@@ -17,15 +19,8 @@ inline thread_local F32Products f32_products = F32Products::exact;
 inline F32Products f32_products() { return detail::f32_products; }
 
 /// Sets it for as long as this lives.
-class WithF32Products {
- public:
-  explicit WithF32Products(F32Products p) : before_(detail::f32_products) { detail::f32_products = p; }
-  ~WithF32Products() { detail::f32_products = before_; }
-  WithF32Products(const WithF32Products&) = delete;
-  WithF32Products& operator=(const WithF32Products&) = delete;
-
- private:
-  F32Products before_;
+struct WithF32Products : private ScopedValue<F32Products> {
+  explicit WithF32Products(F32Products p) : ScopedValue(detail::f32_products, p) {}
 };
 
 }  // namespace hpcdl
