@@ -18,41 +18,11 @@ command -v nvidia-smi >/dev/null || { echo "gpu: no NVIDIA driver here; hpcdl do
 [[ -n ${HPCDL_BUILT:-} ]] || command -v nvcc >/dev/null || { echo "gpu: no nvcc here: install the CUDA 13 toolkit" >&2; exit 1; }
 cc=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d .)
 [[ $cc == 90 ]] && cc=90a  # with the instructions of that chip alone
-failed=0
-rows=()
 
-# run NAME COMMAND...: its log, and its line of the table with the log's last line.
-run() {
-  local name=$1 start=$SECONDS status=ok last
-  shift
-  "$@" >"$out/$name.log" 2>&1 </dev/null || status=FAILED
-  last=$(grep -v '^ *$' "$out/$name.log" | tail -n 1 | cut -c1-90)
-  printf '%-12s %-7s %4d s  %s\n' "$name" "$status" $((SECONDS - start)) "$last" >"$out/$name.row"
-  [[ $status == ok ]]
-}
+. scripts/gpu_steps.sh
+run() { logged "$@"; }  # NAME COMMAND...
 note() {
-  rows+=("$(cat "$out/$1.row")")
-  echo "${rows[-1]}" >&2
-  [[ ${rows[-1]} =~ ^[a-z_0-9]+\ +FAILED ]] || return 0
-  failed=$((failed + 1))
-  tail -n 30 "$out/$1.log" >&2
-  return 1
-}
-# step NAME COMMAND...: alone on the machine. beside NAME COMMAND...: with others, for what is not timed; together waits for all of them.
-step() {
-  run "$@"
-  note "$1"
-}
-sides=()
-beside() {
-  run "$@" &
-  sides+=("$1")
-}
-together() {
-  local name
-  wait
-  for name in "${sides[@]}"; do note "$name"; done
-  sides=()
+  noted "$1" || { tail -n 30 "$out/$1.log" >&2; return 1; }
 }
 
 # gpt2 FOLDER STEPS DTYPE: trains in FOLDER up to STEPS

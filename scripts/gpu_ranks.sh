@@ -42,47 +42,19 @@ left_out=
 export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0}  # the same for all sides; where multicast is allowed: NCCL_NVLS_ENABLE=1
 python=${HPCDL_BENCH_PYTHON:-python3}
 bin=build/cuda/hpcdl
-failed=0
-rows=()
 
-# run NAME LIMIT COMMAND...: its log, and its row for the table, which ends with the log's last line. LIMIT: seconds.
-run() {
-  local name=$1 limit=$2 start=$SECONDS status=ok last left=$((seconds - SECONDS))
+. scripts/gpu_steps.sh
+run() {  # NAME LIMIT COMMAND...; LIMIT: seconds
+  local name=$1 limit=$2 left=$((seconds - SECONDS))
   shift 2
   if [[ -n $dry ]]; then
     printf '%-12s %4d s  %s\n' "$name" "$limit" "$*"
     return
   fi
   ((left < 5)) && { printf '%-12s no time\n' "$name" >"$out/$name.row"; return 1; }
-  timeout -k 10 $((limit < left ? limit : left)) "$@" >"$out/$name.log" 2>&1 </dev/null || status=FAILED
-  last=$(grep -v '^ *$' "$out/$name.log" | tail -n 1 | cut -c1-90)
-  printf '%-12s %-7s %4d s  %s\n' "$name" "$status" $((SECONDS - start)) "$last" >"$out/$name.row"
-  [[ $status == ok ]]
+  logged "$name" timeout -k 10 $((limit < left ? limit : left)) "$@"
 }
-note() {
-  [[ -n $dry ]] && return
-  rows+=("$(cat "$out/$1.row")")
-  echo "${rows[-1]}" >&2
-  [[ ${rows[-1]} =~ ^[a-z_0-9]+\ +ok ]] || { failed=$((failed + 1)); return 1; }
-}
-# step: alone on the machine. beside: with others, for what is not timed; together waits for all of those.
-step() {
-  run "$@"
-  note "$1"
-}
-sides=()
-beside() {
-  run "$@" &
-  sides+=("$1" $!)
-}
-together() {
-  local i
-  for ((i = 0; i < ${#sides[@]}; i += 2)); do
-    wait "${sides[i + 1]}"
-    note "${sides[i]}"
-  done
-  sides=()
-}
+note() { [[ -n $dry ]] || noted "$1"; }
 
 if [[ -n $dry ]]; then
   for f in bench/gpu/ranks.py bench/gpu/image_ranks.py bench/peers/turns.py bench/peers/gpt2_ddp.py; do "$python" - "$f" <<'PY' || failed=1; done
