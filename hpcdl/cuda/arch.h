@@ -9,25 +9,35 @@
 #else
 #define HPCDL_SM90A 0
 #endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define HPCDL_CLUSTERS 1
+#else
+#define HPCDL_CLUSTERS 0
+#endif
 
 namespace hpcdl::cuda {
 namespace detail {
 
 /// Never launched: its limit of threads tells which code the running GPU got.
-static __global__ void __launch_bounds__(HPCDL_SM90A ? 64 : 32) arch_probe() {}
+static __global__ void __launch_bounds__(HPCDL_SM90A ? 96 : HPCDL_CLUSTERS ? 64 : 32) arch_probe() {}
 
-}  // namespace detail
-
-/// True when the stream's GPU runs code with Hopper's own instructions. Asks the runtime once per device and file.
-inline bool has_sm90a(const Stream& s) {
+/// That limit. Asks the runtime once per device and file.
+inline int probed(const Stream& s) {
   static signed char known[64] = {};
   signed char& answer = known[s.device().index % 64];
   if (answer == 0) {
     cudaFuncAttributes a;
-    check(cudaFuncGetAttributes(&a, detail::arch_probe), "cudaFuncGetAttributes");
-    answer = a.maxThreadsPerBlock == 64 ? 1 : -1;
+    check(cudaFuncGetAttributes(&a, arch_probe), "cudaFuncGetAttributes");
+    answer = static_cast<signed char>(a.maxThreadsPerBlock);
   }
-  return answer > 0;
+  return answer;
 }
+
+}  // namespace detail
+
+/// True when the stream's GPU runs code with Hopper's own instructions.
+inline bool has_sm90a(const Stream& s) { return detail::probed(s) == 96; }
+/// True when it runs code for GPUs with clusters of blocks.
+inline bool has_clusters(const Stream& s) { return detail::probed(s) >= 64; }
 
 }  // namespace hpcdl::cuda

@@ -9,6 +9,7 @@
 
 #include <cooperative_groups.h>
 
+#include "hpcdl/cuda/arch.h"
 #include "hpcdl/cuda/lanes.h"
 #include "hpcdl/cuda/reduce.h"
 #include "hpcdl/cuda/whole_packs.h"
@@ -21,6 +22,8 @@ template <int kThreads_, int kPacks_, int kRows_ = 1, int kBlocks_ = 1> struct T
   static constexpr int kThreads = kThreads_, kPacks = kPacks_, kBlocks = kBlocks_, kRows = kRows_, kBlockThreads = kThreads * kRows;
   /// Blocks that should fit a multiprocessor at least, for the compiler: 1024 threads, at 64 registers each.
   static constexpr int kMinBlocks = 1024 / kBlockThreads;
+  /// A kernel of another team is empty: it is never launched on GPUs that this is compiled for.
+  static constexpr bool kCompiled = kBlocks == 1 || HPCDL_CLUSTERS;
   static_assert(kRows == 1 || kThreads <= kWarp, "rows of one block do not wait for each other");
 
   /// This thread's row; it may lie beyond the last one.
@@ -123,12 +126,6 @@ template <class Team, class Kernel, class Operands> void launch_rows(Stream& s, 
   config.attrs = &cluster;
   config.numAttrs = Team::kBlocks > 1 ? 1 : 0;
   check(cudaLaunchKernelEx(&config, kernel, o), name);
-}
-
-inline bool has_clusters(const Stream& s) {
-  int major = 0;
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, s.device().index), "cudaDeviceGetAttribute");
-  return major >= 9;
 }
 
 /// f.template operator()<Team>() with a team that holds a row of `cols` elements of T, kPacks accesses to a thread; false where none

@@ -17,7 +17,7 @@ namespace cg = cooperative_groups;
 template <int kBlocks> struct Cluster {
   __device__ static float join(float2* shared, float top, float& sum) {
     float factor = 1;
-#if __CUDA_ARCH__ >= 900
+#if HPCDL_CLUSTERS
     auto cluster = cg::this_cluster();
     if (threadIdx.x == 0) *shared = {top, sum};
     cluster.sync();
@@ -35,7 +35,7 @@ template <int kBlocks> struct Cluster {
     return factor;
   }
   __device__ static void finish() {
-#if __CUDA_ARCH__ >= 900
+#if HPCDL_CLUSTERS
     cg::this_cluster().barrier_wait();
 #endif
   }
@@ -50,6 +50,7 @@ template <class T, int N> __device__ void hide(Pack<T, N>& v, int seen) {
 }
 
 template <class T, class Team, bool kWhole> __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) forward(SoftmaxProblem p) {
+  if constexpr (!Team::kCompiled) return;
   constexpr int N = kLanes<T>, K = Team::kPacks;
   /// Terms are kept where registers allow it; elsewhere they are formed twice.
   constexpr bool kKeep = K * N <= 32;
@@ -147,6 +148,7 @@ template <int N> __device__ void hide(Lanes<N>& v, int seen) {
 
 /// dx = scale y (dy - sum(y dy)).
 template <class T, class Team, bool kWhole> __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) backward(Gradient g) {
+  if constexpr (!Team::kCompiled) return;
   constexpr int N = kLanes<T>, K = Team::kPacks;
   __shared__ float memory[kWarp];
   __shared__ float2 shared;
