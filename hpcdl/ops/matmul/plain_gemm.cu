@@ -60,7 +60,7 @@ __device__ void load_matrices(unsigned (&r)[4], const void* p) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
 }
 /// c += a b, of two bf16 or two f16 in each register.
-template <class E> __device__ void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+template <class E> __device__ void multiply(float* c, const unsigned (&a)[4], unsigned b0, unsigned b1) {
   if constexpr (std::is_same_v<E, bf16>)
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -69,13 +69,21 @@ template <class E> __device__ void multiply(float (&c)[4], const unsigned (&a)[4
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/// Row 1 of a thread's sums becomes row 0, and so on. What follows a sum is long: a loop over rows has it once for all of them, and a quarter of the code.
+template <int kRows, int kCount> __device__ void next_row(float (&acc)[kRows][kCount]) {
+#pragma unroll
+  for (int i = 0; i + 1 < kRows; ++i)
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) acc[i][j] = acc[i + 1][j];
+}
+
 /// 128 x 128 of D per block; warps in 2 x 4, each 64 x 32 of it. E: bf16 or f16.
 template <class E, class T> __global__ void __launch_bounds__(kThreads) gemm_16(const __grid_constant__ Gemm g) {
   constexpr int kTile = 128, kDepth = 32, kStride = kDepth + 8;
   __shared__ alignas(16) E as[2][kTile][kStride], bs[2][kTile][kStride];
   const std::int64_t m0 = std::int64_t{blockIdx.y} * kTile, n0 = std::int64_t{blockIdx.x} * kTile, batch = blockIdx.z;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, wm = warp / 4 * 64, wn = warp % 4 * 32;
-  float acc[4][4][4] = {};
+  float acc[4][16] = {};  // [16 rows][8 columns, place]
   Carried<kTile, kDepth> a, b;
   const auto read = [&](std::int64_t k0) {
     a.read(g.a, !g.a.transposed, batch * g.a.batch_stride, m0, k0, g.m, g.k);
@@ -98,18 +106,20 @@ template <class E, class T> __global__ void __launch_bounds__(kThreads) gemm_16(
 #pragma unroll
       for (int i = 0; i < 4; ++i)
 #pragma unroll
-        for (int j = 0; j < 4; ++j) multiply<E>(acc[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
+        for (int j = 0; j < 4; ++j) multiply<E>(acc[i] + 4 * j, fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
     }
   }
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
+#pragma unroll 1
+  for (int i = 0; i < 4; ++i) {
 #pragma unroll
     for (int j = 0; j < 4; ++j)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const std::int64_t row = m0 + wm + i * 16 + lane / 4 + e / 2 * 8, col = n0 + wn + j * 8 + lane % 4 * 2 + e % 2;
-        if (row < g.m && col < g.n) finish<T>(g.out, acc[i][j][e], row, col, batch);
+        if (row < g.m && col < g.n) finish<T>(g.out, acc[0][4 * j + e], row, col, batch);
       }
+    next_row(acc);
+  }
 }
 
 /// 64 x 64 of D per block, 4 x 4 of it per thread.
@@ -142,13 +152,15 @@ template <class T> __global__ void __launch_bounds__(kThreads) gemm_f32(const __
         for (int j = 0; j < 4; ++j) acc[i][j] = ::fmaf(va[i], vb[j], acc[i][j]);
     }
   }
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
+#pragma unroll 1
+  for (int i = 0; i < 4; ++i) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const std::int64_t row = m0 + tm + i * 16, col = n0 + tn + j * 16;
-      if (row < g.m && col < g.n) finish<T>(g.out, acc[i][j], row, col, batch);
+      if (row < g.m && col < g.n) finish<T>(g.out, acc[0][j], row, col, batch);
     }
+    next_row(acc);
+  }
 }
 
 }  // namespace
