@@ -204,30 +204,35 @@ __device__ void add_rows(float (&sums)[kM][kOut], const float (&weights)[kM][kCo
   }
 }
 
-/// K neighbours, of which `left` there are. `vectors`: x is of type E, in whole pieces.
-template <class E, int K> __device__ void put_some(const Heads& x, std::int64_t at, const Lanes<K>& v, int left, bool vectors) {
-  if (vectors && left >= K) {
-    E* const to = static_cast<E*>(x.data) + at;
-    write_aligned(to, pack<E>(x.accumulate ? v + widen(read_aligned<K>(to)) : v));
-  } else {
-#pragma unroll
-    for (int i = 0; i < K; ++i)
-      if (i < left) x.put(at + i, v.v[i]);
-  }
-}
-
-/// Sums of a thread's upper (half 0) or lower row of 16, times `factor`, to the elements from `at` on.
+/// Sums of a thread's upper (half 0) or lower row of 16, times `factor`, to the elements from `at` on. `vectors`: x is of the kind's type, in whole pieces.
 template <class Kind, int kOut>
 __device__ void put_row(const Heads& x, std::int64_t at, const float (&sums)[kOut], int half, float factor, int width, bool vectors) {
-  const int q = static_cast<int>(threadIdx.x) % 4;
-  constexpr int kTogether = kF32<Kind> ? 4 : 2;
+  using E = Element<Kind>;
+  constexpr int kTogether = kF32<Kind> ? 4 : 2, kSums = 2 * kTogether;  // neighbours, and the sums of both halves that they are among
+  const int first = static_cast<int>(threadIdx.x) % 4 * kTogether;
+  const auto sum = [&](const float* of, int e) { return factor * (kF32<Kind> ? of[e % 2 * 4 + 2 * half + e / 2] : of[2 * half + e]); };
+  if (vectors && width % kTogether == 0) {
 #pragma unroll
-  for (int i = 0; i < kOut / 2 / kTogether; ++i) {
-    const int column = (i * 4 + q) * kTogether;
-    Lanes<kTogether> v;
+    for (int i = 0; i < kOut / kSums; ++i) {
+      const int column = i * 4 * kTogether + first;
+      if (column >= width) break;
+      E* const to = static_cast<E*>(x.data) + at + column;
+      const auto v = map<kTogether>([&](int e) { return sum(sums + i * kSums, e); });
+      write_aligned(to, pack<E>(x.accumulate ? v + widen(read_aligned<kTogether>(to)) : v));
+    }
+    return;
+  }
+  // In a loop, whose body finds its sums in the same registers each time: element by element it is long.
+  float left[kOut];
 #pragma unroll
-    for (int e = 0; e < kTogether; ++e) v.v[e] = factor * (kF32<Kind> ? sums[(2 * i + e % 2) * 4 + 2 * half + e / 2] : sums[4 * i + 2 * half + e]);
-    put_some<Element<Kind>>(x, at + column, v, width - column, vectors);
+  for (int i = 0; i < kOut; ++i) left[i] = sums[i];
+#pragma unroll 1
+  for (int column = first; column < width; column += 4 * kTogether) {
+#pragma unroll
+    for (int e = 0; e < kTogether; ++e)
+      if (column + e < width) x.put(at + column + e, sum(left, e));
+#pragma unroll
+    for (int i = 0; i + kSums < kOut; ++i) left[i] = left[i + kSums];
   }
 }
 
