@@ -63,16 +63,19 @@ template <class Isa> inline Vec<Isa> log(Vec<Isa> x) {
   return select(x < V(0.0f), V(__builtin_nanf("")), select(x == x, y, x));
 }
 
+// Powers that 1 is added to are kept from underflowing: on an Intel Xeon such a result takes 180 cycles, which were a quarter of a
+// product with GELU behind it; and 1 + 2^-60 is 1, too.
+
 /// 1 / (1 + 2^-x): the logistic function of x ln 2. Below x = -125: 2^-125. For arguments that are scaled anyway.
 template <class Isa> inline Vec<Isa> logistic2(Vec<Isa> x) {
   using V = Vec<Isa>;
-  return reciprocal(V(1.0f) + exp2(min(V(125.0f), V(0.0f) - x)));
+  return reciprocal(V(1.0f) + exp2(max(V(-60.0f), min(V(125.0f), V(0.0f) - x))));
 }
 
 /// 1 / (1 + e^-x). Relative error < 5e-7 for x > -86, e^-86 below.
 template <class Isa> inline Vec<Isa> sigmoid(Vec<Isa> x) {
   using V = Vec<Isa>;
-  return reciprocal(V(1.0f) + exp(min(V(86.0f), V(0.0f) - x)));
+  return reciprocal(V(1.0f) + exp(max(V(-60.0f), min(V(86.0f), V(0.0f) - x))));
 }
 
 /// tanh written from exp: 1 - 2 / (e^2x + 1); an odd polynomial near 0, where that form cancels. Error < 4e-7 relative.
