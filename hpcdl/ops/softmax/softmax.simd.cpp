@@ -3,6 +3,7 @@
 #include "hpcdl/ops/rows.h"
 #include "hpcdl/simd/loop.h"
 #include "hpcdl/simd/math.h"
+#include "hpcdl/simd/prefetch.h"
 
 namespace hpcdl::cpu {
 namespace {
@@ -11,6 +12,7 @@ constexpr float kInf = __builtin_inff();
 constexpr int kShort = 8;                  // registers: rows up to this length never leave them
 constexpr std::int64_t kBlock = 2048;      // columns that stay in L1 between their maximum and their exponentials
 constexpr std::int64_t kTempCols = 65536;  // exponentials of a row wait in L2 for their sum; longer rows compute them twice
+constexpr std::int64_t kTurnCols = 32768;  // so do those of two rows, beside a row that is read and one that is fetched: half of 1 MiB
 
 /// Columns that row `r` sees.
 std::int64_t visible(const View& x, std::int64_t r, bool causal) {
@@ -33,10 +35,12 @@ template <class T> struct Row {
 template <class Isa> float power(float x) { return reduce_max(exp2(simd::Vec<Isa>(x))); }
 
 /// Half of a later row is fetched into L2 while this one is read, half while it is written, so that memory never waits for
-/// arithmetic: step i of n of either phase asks for one line per two lines of its own.
-template <class T> void prefetch_next(const Row<T>& r, std::int64_t i, bool second_half) {
-  const auto* next = reinterpret_cast<const char*>(r.x + r.ahead);
-  __builtin_prefetch(next + (static_cast<std::int64_t>(sizeof(T)) * ((second_half ? r.n : 0) + i)) / 2, 0, 2);
+/// arithmetic: step i of n of either phase asks for one line per two lines of its own. kLong: rows of kLongBytes and more.
+constexpr std::int64_t kLongBytes = 32768;
+template <bool kLong, class T> void prefetch_next(const Row<T>& r, std::int64_t i, bool second_half) {
+  const auto* next = reinterpret_cast<const char*>(r.x + r.ahead) + (static_cast<std::int64_t>(sizeof(T)) * ((second_half ? r.n : 0) + i)) / 2;
+  if constexpr (kLong) simd::prefetch_pages_in_turn(next);
+  else __builtin_prefetch(next, 0, 2);
 }
 
 /// y[i] = f(i, lanes) over [begin, end).
@@ -93,7 +97,7 @@ struct Part {
 
 /// Columns [at, at + n); their exponentials relative to the block's maximum go to r.temp if `keep`. beside(i, lanes) is called
 /// with each exponential.
-template <class Isa, bool keep, class T, class F> Part block(const Row<T>& r, std::int64_t at, std::int64_t n, F&& beside) {
+template <class Isa, bool keep, bool kLong, class T, class F> Part block(const Row<T>& r, std::int64_t at, std::int64_t n, F&& beside) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   const T* x = r.x + at;
@@ -104,7 +108,7 @@ template <class Isa, bool keep, class T, class F> Part block(const Row<T>& r, st
   p.top = max_over<Isa>(n, value);
   const V m(p.top == -kInf ? 0 : -p.top);  // nothing but -inf: -inf - -inf would be NaN
   p.sum = sum_over<Isa>(n, [&](V a, std::int64_t i, auto k) {
-    prefetch_next(r, at + i, false);
+    prefetch_next<kLong>(r, at + i, false);
     const V e = exp2(first(fma(load<V>(x + i, k), s, m), k, -kInf));
     if constexpr (keep) store(temp + i, e, k);
     beside(at + i, k);
@@ -112,8 +116,8 @@ template <class Isa, bool keep, class T, class F> Part block(const Row<T>& r, st
   });
   return p;
 }
-template <class Isa, bool keep, class T> Part block(const Row<T>& r, std::int64_t at, std::int64_t n) {
-  return block<Isa, keep>(r, at, n, [](std::int64_t, auto) {});
+template <class Isa, bool keep, bool kLong, class T> Part block(const Row<T>& r, std::int64_t at, std::int64_t n) {
+  return block<Isa, keep, kLong>(r, at, n, [](std::int64_t, auto) {});
 }
 
 template <class Isa> void join(Part& all, const Part& p) {
@@ -132,43 +136,61 @@ template <class Isa, class T> void long_row(const Row<T>& r) {
   if (r.n <= kTempCols) {
     float tops[kTempCols / kBlock];
     blocks([&](std::int64_t at, std::int64_t n) {
-      const Part p = block<Isa, true>(r, at, n);
+      const Part p = block<Isa, true, false>(r, at, n);
       tops[at / kBlock] = p.top;
       join<Isa>(all, p);
     });
     blocks([&](std::int64_t at, std::int64_t n) {
       const V factor(power<Isa>(tops[at / kBlock] - all.top) / all.sum);
       write<Isa>(r, at, at + n, [&](std::int64_t i, auto k) {
-        prefetch_next(r, i, true);
+        prefetch_next<false>(r, i, true);
         return load<V>(r.temp + i, k) * factor;
       });
     });
   } else {
-    blocks([&](std::int64_t at, std::int64_t n) { join<Isa>(all, block<Isa, false>(r, at, n)); });
+    blocks([&](std::int64_t at, std::int64_t n) { join<Isa>(all, block<Isa, false, false>(r, at, n)); });
     const V s(r.rate), m(-all.top), inv(1.0f / all.sum);
     write<Isa>(r, 0, r.n, [&](std::int64_t i, auto k) { return exp2(fma(load<V>(r.x + i, k), s, m)) * inv; });
   }
 }
 
-/// Rows that fit a block and go past the cache, whole lines each: a row is written while the exponentials of the next one are
-/// formed, so that memory takes what it is given at an even pace. Gives the bits of long_row.
-template <class Isa, class T, class F> void rows_in_turn(std::int64_t begin, std::int64_t end, float* temp, F&& row_at) {
+/// Floats from one row's exponentials to the next one's: whole lines, and not whole pages, which loads and stores take for one place.
+std::int64_t turn_stride(std::int64_t cols) { return (cols + 1023) / 1024 * 1024 + 528; }
+
+/// Rows of whole lines that go past the cache: a row is written while the exponentials of the next one are formed, so that memory
+/// takes what it is given at an even pace. Gives the bits of long_row.
+template <class Isa, bool kLong, class T, class F> void rows_in_turn(std::int64_t begin, std::int64_t end, std::int64_t cols, float* temp, F&& row_at) {
   using V = simd::Vec<Isa>;
   using namespace simd;
-  V factor(0.0f);
-  T* before = nullptr;  // where the exponentials of the row before go
-  const auto put = [&](std::int64_t r, std::int64_t i, auto k) { stream(before + i, load<V>(temp + (r - 1) % 2 * kBlock + i, k) * factor, k); };
+  float tops[kTurnCols / kBlock], factors[kTurnCols / kBlock];  // of this row's blocks; of those of the row before
+  T* before = nullptr;                                          // where the exponentials of the row before go
+  const auto temp_of = [&](std::int64_t r) { return temp + r % 2 * turn_stride(cols); };
+  const auto blocks = [&](auto f) {
+    for (std::int64_t at = 0; at < cols; at += kBlock) f(at, cols - at < kBlock ? cols - at : kBlock);
+  };
+  const auto put = [&](const float* exponentials, V factor, std::int64_t i, auto k) { stream(before + i, load<V>(exponentials + i, k) * factor, k); };
   for (auto r = begin; r < end; ++r) {
     Row<T> row = row_at(r);
-    row.temp = temp + r % 2 * kBlock;
-    const Part p = !before ? block<Isa, true>(row, 0, row.n) : block<Isa, true>(row, 0, row.n, [&](std::int64_t i, auto k) {
-      put(r, i, k);
-      prefetch_next(row, i, true);
+    row.temp = temp_of(r);
+    Part all;
+    blocks([&](std::int64_t at, std::int64_t n) {
+      const V factor(before ? factors[at / kBlock] : 0);
+      const float* last = temp_of(r + 1);
+      const Part p = !before ? block<Isa, true, kLong>(row, at, n) : block<Isa, true, kLong>(row, at, n, [&](std::int64_t i, auto k) {
+        put(last, factor, i, k);
+        prefetch_next<kLong>(row, i, true);
+      });
+      tops[at / kBlock] = p.top;
+      join<Isa>(all, p);
     });
-    factor = V(power<Isa>(p.top - p.top) / p.sum);
+    blocks([&](std::int64_t at, std::int64_t) { factors[at / kBlock] = power<Isa>(tops[at / kBlock] - all.top) / all.sum; });
     before = row.y;
   }
-  if (begin < end) loop<Isa>(row_at(begin).n, [&](std::int64_t i, auto k) { put(end, i, k); });
+  if (begin == end) return;
+  blocks([&](std::int64_t at, std::int64_t n) {
+    const V factor(factors[at / kBlock]);
+    loop<Isa>(n, [&](std::int64_t i, auto k) { put(temp_of(end - 1), factor, at + i, k); });
+  });
 }
 
 }  // namespace
@@ -178,9 +200,9 @@ template <class Isa> void softmax(Isa, Pool& pool, Tensor y, View x, const Softm
   const auto cols = x.cols();
   const bool past_cache = goes_past_cache(y);
   const auto ahead = rows_ahead(cols * dtype_bytes(x.dtype())) * x.row_stride();
-  const bool in_turn = past_cache && !a.causal && cols > kShort * V::N && cols <= kBlock && y.row_stride() * dtype_bytes(y.dtype()) % 64 == 0 &&
+  const bool in_turn = past_cache && !a.causal && cols > kShort * V::N && cols <= kTurnCols && y.row_stride() * dtype_bytes(y.dtype()) % 64 == 0 &&
                        reinterpret_cast<std::uintptr_t>(y.data()) % 64 == 0;
-  pool.reserve_scratch((in_turn ? 2 * kBlock : cols < kTempCols ? cols : kTempCols) * static_cast<std::int64_t>(sizeof(float)));
+  pool.reserve_scratch((in_turn ? 2 * turn_stride(cols) : cols < kTempCols ? cols : kTempCols) * static_cast<std::int64_t>(sizeof(float)));
   visit_dtype(x.dtype(), [&]<class T>() {
     for_rows_on_threads(pool, x.rows(), cols, [&](int thread, std::int64_t begin, std::int64_t end) {
       auto* temp = reinterpret_cast<float*>(pool.scratch(thread));
@@ -188,7 +210,8 @@ template <class Isa> void softmax(Isa, Pool& pool, Tensor y, View x, const Softm
         return Row<T>{y.ptr<T>() + r * y.row_stride(), x.ptr<T>() + r * x.row_stride(), visible(x, r, a.causal), a.scale * 1.44269504f, ahead, past_cache, temp};
       };
       if (in_turn) {
-        rows_in_turn<Isa, T>(begin, end, temp, row_at);
+        if (cols * static_cast<std::int64_t>(sizeof(T)) < kLongBytes) rows_in_turn<Isa, false, T>(begin, end, cols, temp, row_at);
+        else rows_in_turn<Isa, true, T>(begin, end, cols, temp, row_at);
       } else {
         for (auto r = begin; r < end; ++r) {
           const Row<T> row = row_at(r);

@@ -75,23 +75,26 @@ TEST(Softmax, LargeResultsHaveTheBitsOfSmallOnes) {
 }
 
 /// Rows of whole lines that go past the cache are written while the next row is computed: the same bits as a row alone, with every
-/// instruction set, any number of threads, and a row of nothing but -inf among them.
+/// instruction set, any number of threads, and a row of nothing but -inf and one that begins with them. n: one block, and several.
 TEST(Softmax, RowsInTurnHaveTheBitsOfARowAlone) {
-  constexpr std::int64_t rows = 4224, n = 1008;
-  OwnedTensor x({{rows, n}, DType::f32}), y(x.tensor.spec()), row({{1, n}, DType::f32});
-  const auto at = [&](const OwnedTensor& t, std::int64_t r) { return t.tensor.ptr<float>() + r * n; };
-  for (std::int64_t i = 0; i < rows * n; ++i) at(x, 0)[i] = static_cast<float>(i * 7919 % 1000) / 100;
-  std::fill_n(at(x, 2), n, -INFINITY);
-  for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512}) {
-    if (!simd::set_active_isa(isa)) continue;
-    for (int threads : {1, 2}) {
-      Pool pool(threads);
-      Stream s(pool);
-      std::fill_n(at(y, 0), rows * n, 7.0f);
-      Softmax::forward(s, y.tensor, x.tensor, {});
-      for (std::int64_t r : {0, 1, 2, 3, 2111, 2112, 4222, 4223}) {
-        Softmax::forward(s, row.tensor, View(at(x, r), row.tensor.spec()), {});
-        EXPECT_EQ(std::memcmp(at(row, 0), at(y, r), n * sizeof(float)), 0) << simd::isa_name(isa) << ", " << threads << " threads, row " << r;
+  for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{4224, 1008}, {520, 8208}}) {
+    OwnedTensor x({{rows, n}, DType::f32}), y(x.tensor.spec()), row({{1, n}, DType::f32});
+    const auto at = [n = n](const OwnedTensor& t, std::int64_t r) { return t.tensor.ptr<float>() + r * n; };
+    for (std::int64_t i = 0; i < rows * n; ++i) at(x, 0)[i] = static_cast<float>(i * 7919 % 1000) / 100 + static_cast<float>(i % n / 2000 * 7 % 4);
+    std::fill_n(at(x, 2), n, -INFINITY);
+    std::fill_n(at(x, 3), n - 8, -INFINITY);
+    for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512}) {
+      if (!simd::set_active_isa(isa)) continue;
+      for (int threads : {1, 2}) {
+        Pool pool(threads);
+        Stream s(pool);
+        std::fill_n(at(y, 0), rows * n, 7.0f);
+        Softmax::forward(s, y.tensor, x.tensor, {});
+        for (std::int64_t r : {std::int64_t{0}, std::int64_t{1}, std::int64_t{2}, std::int64_t{3}, std::int64_t{4}, rows / 2 - 1, rows / 2, rows - 2, rows - 1}) {
+          Softmax::forward(s, row.tensor, View(at(x, r), row.tensor.spec()), {});
+          EXPECT_EQ(std::memcmp(at(row, 0), at(y, r), static_cast<std::size_t>(n) * sizeof(float)), 0)
+              << simd::isa_name(isa) << ", " << threads << " threads, " << n << " columns, row " << r;
+        }
       }
     }
   }
