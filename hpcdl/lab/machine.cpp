@@ -143,6 +143,7 @@ Machine this_machine(const std::filesystem::path& root_folder) {
   m.avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
   m.avx512_bf16 = __builtin_cpu_supports("avx512bf16");
   m.avx512_vnni = __builtin_cpu_supports("avx512vnni");
+  m.amx = simd::cpu_has_amx();
 #endif
   m.caches = data_caches(root);
   for (const auto& c : m.caches) m.last_level_cache = std::max(m.last_level_cache, c.bytes);

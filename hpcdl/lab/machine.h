@@ -24,7 +24,7 @@ struct Machine {
   double cpu_quota = 0;               // least of this cgroup and those around it, in CPUs; 0: none
   std::string isa;                    // the instruction set kernels use
   std::string isa_best;               // the best one the CPU has
-  bool avx2 = false, avx512 = false, avx512_bf16 = false, avx512_vnni = false;
+  bool avx2 = false, avx512 = false, avx512_bf16 = false, avx512_vnni = false, amx = false;
   std::vector<CacheLevel> caches;     // innermost first; empty: unknown
   std::int64_t last_level_cache = 0;  // bytes; 0: unknown
   std::int64_t memory_total = 0, memory_available = 0;

@@ -14,6 +14,8 @@ template <class Isa> double spin_f64(Isa, std::int64_t rounds);
 template <class Isa> double spin_bf16(Isa, std::int64_t rounds);
 /// 8-bit products into 32-bit sums. Where the set has no such instruction: what a kernel would do.
 template <class Isa> double spin_i8(Isa, std::int64_t rounds);
+/// The same of bf16 or 8-bit values on tile registers, for a set that has them (the CPU must be one of IsaKind::amx).
+template <class Isa> double spin_tiles(Isa, bool bytes, std::int64_t rounds);
 
 /// Ways through memory. "Streaming" stores go past the cache where the set can; without them a store first reads the line.
 enum class Sweep : std::uint8_t { read, copy, copy_streaming, triad, triad_streaming };

@@ -1,6 +1,7 @@
 #include <type_traits>
 
 #include "hpcdl/lab/roof_kernels.h"
+#include "hpcdl/simd/tiles.h"
 #include "hpcdl/simd/vec.h"
 
 namespace hpcdl::cpu {
@@ -115,6 +116,26 @@ template <class Isa> double spin_i8(Isa isa, std::int64_t rounds) {
   return spin_f32(isa, rounds);
 }
 
+template <class Isa> double spin_tiles(Isa isa, bool bytes, std::int64_t rounds) {
+#if defined(HPCDL_SIMD_AVX512)
+  if constexpr (std::is_same_v<Isa, simd::Avx512>) {
+    simd::TileShapes s;
+    for (int t = 0; t < 8; ++t) s.row_bytes[t] = 64, s.rows[t] = 16;
+    simd::load_shapes(s);  // clears the registers
+    const auto spin = [rounds](auto dot) {
+      for (std::int64_t r = 0; r < rounds; ++r) dot();
+    };
+    if (bytes)
+      spin([] { simd::tile_dot_u8s8<0, 4, 6>(), simd::tile_dot_u8s8<1, 4, 7>(), simd::tile_dot_u8s8<2, 5, 6>(), simd::tile_dot_u8s8<3, 5, 7>(); });
+    else
+      spin([] { simd::tile_dot_bf16<0, 4, 6>(), simd::tile_dot_bf16<1, 4, 7>(), simd::tile_dot_bf16<2, 5, 6>(), simd::tile_dot_bf16<3, 5, 7>(); });
+    simd::release_tiles();
+    return 2.0 * 4 * 16 * 16 * (bytes ? 64 : 32) * static_cast<double>(rounds);
+  }
+#endif
+  return bytes ? spin_i8(isa, rounds) : spin_bf16(isa, rounds);
+}
+
 namespace {
 
 template <class Isa> double read(Isa, const float* x, std::int64_t n, std::int64_t repeats) {
@@ -180,6 +201,7 @@ template double spin_f32(Isa, std::int64_t);
 template double spin_f64(Isa, std::int64_t);
 template double spin_bf16(Isa, std::int64_t);
 template double spin_i8(Isa, std::int64_t);
+template double spin_tiles(Isa, bool, std::int64_t);
 template double sweep(Isa, Sweep, float*, const float*, const float*, std::int64_t, std::int64_t);
 
 }  // namespace hpcdl::cpu

@@ -16,7 +16,7 @@ namespace {
 /// Runs the test body under every instruction set of this CPU.
 void for_each_isa(const std::function<void()>& body) {
   const auto before = simd::active_isa();
-  for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512}) {
+  for (auto isa : simd::kIsaKinds) {
     if (!simd::set_active_isa(isa)) continue;
     SCOPED_TRACE(simd::isa_name(isa));
     body();

@@ -1,5 +1,9 @@
 #include "hpcdl/simd/isa.h"
 
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -7,13 +11,25 @@
 namespace hpcdl::simd {
 namespace {
 
+/// Tile registers make a thread's state so large (8 KiB) that Linux saves it only for processes that have asked. Older
+/// kernels know nothing of it, and some hypervisors keep it from their guests: then the answer is no.
+bool system_grants_tiles() {
+#if defined(__linux__) && defined(SYS_arch_prctl)
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA (Linux 5.16)
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 IsaKind initial() {
   const IsaKind best = best_isa();
   const char* wish = std::getenv("HPCDL_ISA");
   if (!wish) return best;
-  for (IsaKind k : {IsaKind::scalar, IsaKind::avx2, IsaKind::avx512})
+  for (IsaKind k : kIsaKinds)
     if (isa_name(k) == wish) return k <= best ? k : best;
-  std::fprintf(stderr, "[simd] HPCDL_ISA=%s is none of scalar, avx2, avx512; using %s\n", wish, isa_name(best).data());
+  std::fprintf(stderr, "[simd] HPCDL_ISA=%s is none of scalar, avx2, avx512, amx; using %s\n", wish,
+               isa_name(best).data());
   return best;
 }
 
@@ -24,6 +40,12 @@ std::atomic<IsaKind>& active() {
 
 }  // namespace
 
+bool cpu_has_amx() {
+  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25, kAll = kBf16 | kTile | kInt8;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kAll) == kAll;
+}
+
 IsaKind best_isa() {
   static const IsaKind best = [] {
     __builtin_cpu_init();
@@ -31,7 +53,8 @@ IsaKind best_isa() {
     const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                         __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16");
-    return avx2 && avx512 ? IsaKind::avx512 : avx2 ? IsaKind::avx2 : IsaKind::scalar;
+    if (avx2 && avx512) return cpu_has_amx() && system_grants_tiles() ? IsaKind::amx : IsaKind::avx512;
+    return avx2 ? IsaKind::avx2 : IsaKind::scalar;
   }();
   return best;
 }
@@ -45,7 +68,7 @@ bool set_active_isa(IsaKind k) {
 }
 
 std::string_view isa_name(IsaKind k) {
-  return with_isa(k, [](auto isa) { return decltype(isa)::name; });
+  return k == IsaKind::amx ? "amx" : with_isa(k, [](auto isa) { return decltype(isa)::name; });
 }
 
 }  // namespace hpcdl::simd

@@ -14,18 +14,25 @@ struct Scalar { static constexpr std::string_view name = "scalar"; };  // x86-64
 struct Avx2 { static constexpr std::string_view name = "avx2"; };      // AVX2, FMA, F16C
 struct Avx512 { static constexpr std::string_view name = "avx512"; };  // F, BW, DQ, VL, VNNI, BF16 (Zen 4, Sapphire Rapids)
 
-enum class IsaKind : unsigned char { scalar, avx2, avx512 };
+/// Rising. amx is avx512 with tile registers beside it: no file is compiled for it as a whole, its kernels are those of
+/// Avx512 but for the few that ask has_tiles() and use simd/tiles.h.
+enum class IsaKind : unsigned char { scalar, avx2, avx512, amx };
+inline constexpr IsaKind kIsaKinds[] = {IsaKind::scalar, IsaKind::avx2, IsaKind::avx512, IsaKind::amx};
 
-/// The best set this CPU runs; HPCDL_ISA=scalar|avx2|avx512 lowers it.
+/// The best set this CPU runs and the system lets this process use; HPCDL_ISA=scalar|avx2|avx512|amx lowers it.
 IsaKind best_isa();
 IsaKind active_isa();
 /// For tests: makes `k` the active set. Returns false, changing nothing, when the CPU lacks it.
 bool set_active_isa(IsaKind k);
 std::string_view isa_name(IsaKind k);
+inline bool has_tiles() { return active_isa() == IsaKind::amx; }
+/// The CPU has AMX, whether or not the system lets this process use it.
+bool cpu_has_amx();
 
 /// f(tag) with the tag type of `k`.
 template <class F> decltype(auto) with_isa(IsaKind k, F&& f) {
   switch (k) {
+    case IsaKind::amx:
     case IsaKind::avx512: return f(Avx512{});
     case IsaKind::avx2: return f(Avx2{});
     default: return f(Scalar{});

@@ -219,7 +219,7 @@ class OpTest : public ::testing::Test {
 
   /// Allowed error of one element of magnitude `m` in a tensor whose largest magnitude is `top`.
   double tolerance(DType stored, double m, double top) const {
-    const bool multiplies = backend_.device.is_cuda() || (backend_.isa == simd::IsaKind::avx512 && stored == DType::bf16);
+    const bool multiplies = backend_.device.is_cuda() || (backend_.isa >= simd::IsaKind::avx512 && stored == DType::bf16);
     const bool rounds = multiplies && dtype_bytes(stored) == 2;
     return allowed_error(stored, m, spec_.reduction(specs_, args()), spec_.condition * top) + (rounds ? spec_.operand_rounding * half_ulp(stored) * top : 0) + 1e-30;
   }
@@ -507,11 +507,12 @@ std::string case_label(const ErasedSpec::Case& c, std::size_t index) {
   return s;
 }
 
-/// Every instruction set of this CPU, and the first GPU where there is one.
-std::vector<Backend> backends() {
+/// Every instruction set of this CPU that is another one for the op (tile registers serve products), and the first GPU where
+/// there is one.
+std::vector<Backend> backends(OpClass cls) {
   std::vector<Backend> list;
-  for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512})
-    if (isa <= simd::best_isa()) list.push_back({Device::cpu(), isa});
+  for (auto isa : simd::kIsaKinds)
+    if (isa <= simd::best_isa() && (isa != simd::IsaKind::amx || cls == OpClass::product)) list.push_back({Device::cpu(), isa});
   if (cuda_devices() > 0) list.push_back({Device::cuda(0)});
   return list;
 }
@@ -525,7 +526,7 @@ void register_op_tests(ErasedSpec erased) {
   const ErasedSpec& spec = *specs.back();
   for (std::size_t i = 0; i < spec.cases.size(); ++i) {
     const auto& c = spec.cases[i];
-    for (const auto& backend : backends()) {
+    for (const auto& backend : backends(spec.op->cls)) {
       for (auto dtype : {DType::f32, DType::bf16, DType::f16}) {
         if (dtype != DType::f32 && !spec.bf16) continue;
         // What does not depend on the type is checked in two of them on a CPU.

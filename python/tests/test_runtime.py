@@ -206,7 +206,7 @@ class Module(Case):
 
     def test_version(self):
         self.assertRegex(hpcdl.__version__, r"^\d+\.\d+\.\d+$")
-        self.assertIn(hpcdl.instruction_set(), ("scalar", "avx2", "avx512"))
+        self.assertIn(hpcdl.instruction_set(), ("scalar", "avx2", "avx512", "amx"))
 
 
 if __name__ == "__main__":

@@ -168,6 +168,8 @@ TEST(findings, every_gap_has_its_cost_and_its_fix) {
       {"instruction set", [](Facts& f) { f.machine.isa = "avx2"; }},
       {"instruction set", [](Facts& f) { f.machine.isa = f.machine.isa_best = "scalar"; }},
       {"instruction set", [](Facts& f) { f.machine.isa = f.machine.isa_best = "avx2"; }},
+      {"instruction set", [](Facts& f) { f.machine.isa_best = "amx"; }},
+      {"instruction set", [](Facts& f) { f.machine.amx = true; }},
       {"memory", [](Facts& f) { f.machine.memory_limit = 1 << 30; }},
       {"huge pages", [](Facts& f) { f.machine.huge_pages = "never"; }},
       {"/dev/shm", [](Facts& f) { f.machine.shm_free = 64 << 10; }},

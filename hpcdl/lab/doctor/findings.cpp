@@ -53,15 +53,18 @@ Finding cores(const Facts& f) {
 }
 
 Finding instruction_set(const Machine& m) {
-  Finding x{"instruction set", m.isa + (m.isa == "avx512" ? ", bf16 and int8 products in hardware" : "")};
+  Finding x{"instruction set", m.isa + (m.isa == "amx" ? ": AVX-512, bf16 and int8 products on tile registers" : m.isa == "avx512" ? ", bf16 and int8 products in hardware" : "")};
   if (m.isa != m.isa_best)
-    return x.state = State::gap, x.cost = fmt::format("this CPU runs {}, which is up to {} times as fast", m.isa_best, m.isa == "scalar" ? 16 : 2), x.fix = "unset HPCDL_ISA", x;
+    return x.state = State::gap, x.cost = fmt::format("this CPU runs {}, which is up to {} times as fast", m.isa_best, m.isa == "scalar" ? 16 : m.isa_best == "amx" ? 8 : 2), x.fix = "unset HPCDL_ISA", x;
   if (m.isa == "scalar")
     return x.state = State::gap, x.cost = "no AVX2: kernels run an order of magnitude below what a current CPU does", x.fix = "a CPU from 2015 or later, or a virtual machine that passes AVX2 on", x;
   if (m.isa == "avx2")
     return x.state = State::absent, x.cost = m.avx512 ? "AVX-512 without BF16 and VNNI, so the AVX2 kernels run: bf16 saves memory but no time"
                                                        : "no AVX-512 with BF16 and VNNI: half the f32 speed; bf16 saves memory but no time",
            x.fix = "AMD Zen 4 or Intel Sapphire Rapids and later have them", x;
+  if (m.isa == "avx512" && m.amx)
+    return x.state = State::gap, x.cost = "the CPU has AMX, but the system does not let processes use it: bf16 and int8 products are several times slower",
+           x.fix = "Linux 5.16 or later, and a hypervisor that passes the tile registers on", x;
   return x;
 }
 

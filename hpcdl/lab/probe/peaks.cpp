@@ -8,11 +8,10 @@ namespace hpcdl::lab {
 
 namespace {
 
-constexpr simd::IsaKind kIsas[] = {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512};
-
 double spin(const Peak& p, std::int64_t rounds) {
-  const auto isa = std::find_if(std::begin(kIsas), std::end(kIsas), [&](auto k) { return simd::isa_name(k) == p.isa; });
+  const auto isa = std::find_if(std::begin(simd::kIsaKinds), std::end(simd::kIsaKinds), [&](auto k) { return simd::isa_name(k) == p.isa; });
   return simd::with_isa(*isa, [&](auto tag) {
+    if (*isa == simd::IsaKind::amx && (p.dtype == "bf16" || p.dtype == "i8")) return cpu::spin_tiles(tag, p.dtype == "i8", rounds);
     if (p.dtype == "bf16") return cpu::spin_bf16(tag, rounds);
     if (p.dtype == "i8") return cpu::spin_i8(tag, rounds);
     if (p.dtype == "f64") return cpu::spin_f64(tag, rounds);

@@ -59,7 +59,7 @@ void probe_cpu(Probe& p, const ProbeOptions& options, const OnProgress& progress
     pools.push_back(owned.emplace_back(std::make_unique<Pool>(t)).get());
     bytes = std::max(bytes, t * bytes_beyond(p.machine, t));
     list_bandwidth(p.machine, t, p.bandwidth);
-    for (const auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512})
+    for (const auto isa : simd::kIsaKinds)
       if (isa <= simd::best_isa()) list_peaks(isa, {"f32", "bf16", "i8", "f64"}, t, p.peaks);
   }
   for (const Pool* pool : {pools.front(), pools.back()})

@@ -323,7 +323,7 @@ struct Registry {
   }
 #endif
   Registry() {
-    for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512}) {
+    for (auto isa : simd::kIsaKinds) {
       if (isa > simd::best_isa()) continue;
       for (const auto& o : kOwn) add(o.contract, &o, isa, HPCDL_SAME_BITS_ANY_THREADS | (o.in_place ? HPCDL_IN_PLACE : 0), own_run, own_workspace);
       add("grad_norm", nullptr, isa, HPCDL_SAME_BITS_ANY_THREADS, grad_norm_run, grad_norm_workspace);

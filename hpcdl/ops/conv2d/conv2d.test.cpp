@@ -119,7 +119,7 @@ TEST(Conv2d, MasterWeightActsAsItsRoundedCopy) {
   const auto x = random_tensor({{2, 6, 7, 5}, DType::bf16}, 1), dy = random_tensor({{2, 6, 7, 9}, DType::bf16}, 3),
              bias = random_tensor({{9}, f32}, 4);
   const auto half = random_tensor({{9, 3, 3, 5}, DType::bf16}, 2), full = random_tensor({{9, 3, 3, 5}, f32}, 2);
-  for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512}) {
+  for (auto isa : simd::kIsaKinds) {
     const auto before = simd::active_isa();
     if (!simd::set_active_isa(isa)) continue;
     const auto a = all_results(2, {.pad = 1}, x, half, bias, dy), b = all_results(2, {.pad = 1}, x, full, bias, dy);
@@ -169,7 +169,7 @@ TEST(Conv2d, GradientsOfLargerShapes) {
     const auto dy = random_tensor({{c.n, c.oh, c.ow, c.o}, f32}, 4);
     const auto want = naive_gradients(c, x, w, dy);
     const double terms = static_cast<double>(std::max({c.taps() * c.o, c.pixels()}));
-    for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512}) {
+    for (auto isa : simd::kIsaKinds) {
       const auto before = simd::active_isa();
       if (!simd::set_active_isa(isa)) continue;
       const auto got = all_results(2, k.args, x, w, bias, dy);

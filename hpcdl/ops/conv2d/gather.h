@@ -45,7 +45,7 @@ void pack_weights(const gemm::KernelSet& set, const Images& x, const Weights& w,
     for (std::int64_t j = 0; j < x.cols.taps; ++j, args.dst += words * width) {
       const std::int64_t tap = (x.rows.index + i * x.rows.index_step) * w.width + x.cols.index + j * x.cols.index_step;
       args.src = w.data + (tap * w.tap + first * w.output) * dtype_bytes(w.dtype);
-      set.pack(args);
+      set.pack_b(args);
     }
 }
 
@@ -68,7 +68,7 @@ class Gather {
  public:
   Gather(Pool& pool, const Images& x, const Weights& w, const Outputs<T>& y)
       : pool_(pool),
-        set_(gemm::kernel_set(Isa{}, kCompute)),
+        set_(gemm::vector_set(Isa{}, kCompute)),
         x_(x),
         w_(w),
         y_(y),

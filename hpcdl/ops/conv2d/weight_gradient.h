@@ -24,7 +24,7 @@ class WeightGradient {
   /// `x`: as the outputs of forward read it. Absent gradients convert to false.
   WeightGradient(Pool& pool, const Images& x, const T* dy, std::int64_t outputs, const Grad& dw, const Grad& dbias)
       : pool_(pool),
-        set_(gemm::kernel_set(Isa{}, gemm::Compute::f32)),
+        set_(gemm::vector_set(Isa{}, gemm::Compute::f32)),
         x_(x),
         dy_(dy),
         o_(outputs),
@@ -124,12 +124,12 @@ class WeightGradient {
                           .dtype = dtype_of<T>,
                           .ld = g_.o_,
                           .k_dense = false};
-      if (whole) g_.set_.pack(args);
+      if (whole) g_.set_.pack_a(args);
       args.dst += whole * a_stride();
       args.src = dy() + whole * kRows;
       args.width = args.cols = static_cast<int>(rest);
       args.panels = 1;
-      if (rest) g_.set_.pack(args);
+      if (rest) g_.set_.pack_a(args);
     }
 
     void add_bias() {

@@ -124,7 +124,7 @@ class Winograd {
  public:
   Winograd(Pool& pool, const Images& x, const Weights& w, const Outputs<float>& y)
       : pool_(pool),
-        set_(gemm::kernel_set(Isa{}, gemm::Compute::f32)),
+        set_(gemm::vector_set(Isa{}, gemm::Compute::f32)),
         x_(x),
         w_(w),
         y_(y),

@@ -91,7 +91,7 @@ TEST_P(KvCacheTest, decoding_gives_what_the_whole_sequence_gives) {
 }
 
 INSTANTIATE_TEST_SUITE_P(all, KvCacheTest,
-                         testing::Combine(testing::Values(simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512),
+                         testing::Combine(testing::ValuesIn(simd::kIsaKinds),
                                           testing::Values(DType::f32, DType::bf16)),
                          [](const auto& c) {
                            return std::string(simd::isa_name(std::get<0>(c.param))) + "_" + std::string(dtype_name(std::get<1>(c.param)));

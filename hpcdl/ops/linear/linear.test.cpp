@@ -91,7 +91,7 @@ TEST(LinearMixed, MasterWeightActsAsItsRoundedCopy) {
   const auto x = random_tensor({{5, 40}, DType::bf16}, 1), dy = random_tensor({{5, 21}, DType::bf16}, 3);
   const auto half = random_tensor({{21, 40}, DType::bf16}, 2), full = random_tensor({{21, 40}, DType::f32}, 2);
   for (std::int64_t i = 0; i < 21 * 40; ++i) full.tensor.ptr<float>()[i] *= 1.0f + 0x1p-12f;  // rounds back
-  for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512}) {
+  for (auto isa : simd::kIsaKinds) {
     const auto before = simd::active_isa();
     if (!simd::set_active_isa(isa)) continue;
     const OwnedTensor y1({{5, 21}, DType::bf16}), y2({{5, 21}, DType::bf16}), dx1({{5, 40}, DType::bf16}),

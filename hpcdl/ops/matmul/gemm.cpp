@@ -27,14 +27,14 @@ struct Grid {
   std::int64_t words;
 
   static constexpr std::int64_t kUnit = 16;
-  static constexpr std::int64_t kBlockWords = 1024;
 
-  Grid(const KernelSet& s, std::int64_t n, std::int64_t k) : words(ceil_div(k, s.group)) {
+  Grid(const KernelSet& s, std::int64_t n, std::int64_t k)
+      : words(ceil_div(ceil_div(k, s.group), s.k_step) * s.k_step) {
     const std::int64_t vectors = ceil_div(n, s.lanes);
     const std::int64_t count = std::max<std::int64_t>(1, ceil_div(vectors, s.vectors));
     panels = {vectors,
               count > 1 && vectors > count ? count + count % 2 : count};  // an even number: two halves weigh the same
-    blocks = {ceil_div(words, kUnit), std::max<std::int64_t>(1, ceil_div(words, kBlockWords))};
+    blocks = {ceil_div(words, kUnit), std::max<std::int64_t>(1, ceil_div(words, s.block_words))};
   }
   std::int64_t k_begin(std::int64_t b) const { return std::min(words, blocks.begin(b) * kUnit); }
   std::int64_t k_words(std::int64_t b) const { return k_begin(b + 1) - k_begin(b); }
@@ -55,7 +55,7 @@ struct Plan {
 };
 
 bool reads_in_place(const KernelSet& s, const Problem& p) {
-  return p.a.dtype == s.in_place && !p.a.transposed && p.k % s.group == 0;
+  return p.a.dtype == s.in_place && !p.a.transposed && p.k % (s.group * s.k_step) == 0;
 }
 
 /// At least `wanted`, a multiple of the threads if possible, at most `most`.
@@ -75,9 +75,8 @@ Plan::Plan(const KernelSet& s, const Problem& p, int threads) : grid(s, p.n, p.k
   const std::int64_t column_bytes = std::max<std::int64_t>(grid.words, 1) * kWord;
   const std::int64_t panel_bytes = column_bytes * s.vectors * lanes;
   const bool whole_b_fits = panel_bytes * grid.panels.parts <= kPackedB || p.packed_b;
-  // What the busiest thread does, in multiply-adds per word of k. Packing a word costs as much as some 16
-  // multiply-adds.
-  const std::int64_t packing_a = a_in_place ? 0 : 16, packing_b = p.packed_b ? 0 : 16;
+  // What the busiest thread does, in multiply-adds per word of k.
+  const std::int64_t packing_a = a_in_place ? 0 : s.pack_cost, packing_b = p.packed_b ? 0 : s.pack_cost;
   const std::int64_t row_tiles = ceil_div(p.m, s.rows),
                      row_share = std::min(p.m, ceil_div(row_tiles, threads) * s.rows);
   const std::int64_t col_share =
@@ -126,16 +125,16 @@ const std::byte* element(const Operand& o, std::int64_t outer, std::int64_t inne
 void pack_panel(const KernelSet& s, const Grid& g, const Operand& b, std::int64_t n, std::int64_t k, std::int64_t panel,
                 std::int64_t block, std::byte* dst) {
   const std::int64_t col = g.panels.begin(panel) * s.lanes, width = g.panels.size(panel) * s.lanes;
-  s.pack({.dst = reinterpret_cast<std::uint32_t*>(dst),
-          .width = static_cast<int>(width),
-          .cols = static_cast<int>(std::min(width, n - col)),
-          .panels = 1,
-          .panel_stride = 0,
-          .k = elements(s, g, k, block),
-          .src = element(b, col, g.k_begin(block) * s.group, b.transposed),
-          .dtype = b.dtype,
-          .ld = b.ld,
-          .k_dense = b.transposed});
+  s.pack_b({.dst = reinterpret_cast<std::uint32_t*>(dst),
+            .width = static_cast<int>(width),
+            .cols = static_cast<int>(std::min(width, n - col)),
+            .panels = 1,
+            .panel_stride = 0,
+            .k = elements(s, g, k, block),
+            .src = element(b, col, g.k_begin(block) * s.group, b.transposed),
+            .dtype = b.dtype,
+            .ld = b.ld,
+            .k_dense = b.transposed});
 }
 
 /// One thread's share of a multiplication.
@@ -150,6 +149,11 @@ class Worker {
         a_(scratch),
         b_(a_ + plan.a_bytes),
         c_(b_ + plan.b_bytes) {}
+  ~Worker() {
+    if (prepared_) s.prepare(0);
+  }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
 
   void unit(std::int64_t mu, std::int64_t nu) {
     panel0_ = plan_.n_units.begin(nu);
@@ -161,6 +165,7 @@ class Worker {
       for (std::int64_t block = 0; block < g.blocks.parts; ++block) pass(block);
       if (plan_.keep_b) kept_unit_ = nu;
     }
+    finish(waiting_.rows);
   }
 
  private:
@@ -201,13 +206,13 @@ class Worker {
                   .dtype = p.a.dtype,
                   .ld = p.a.ld,
                   .k_dense = !p.a.transposed};
-    if (whole) s.pack(args);
+    if (whole) s.pack_a(args);
     if (!rest) return;
     args.dst += whole * args.panel_stride;
     args.src = element(p.a, row + whole * s.rows, g.k_begin(block) * s.group, !p.a.transposed);
     args.width = args.cols = static_cast<int>(rest);
     args.panels = 1;
-    s.pack(args);
+    s.pack_a(args);
   }
 
   /// Memory that the next panel will read, as `columns` columns of 64-byte lines, `step` bytes from line to line.
@@ -244,20 +249,34 @@ class Worker {
     return dst;
   }
 
+  /// The epilogue of the next `rows` rows of the tile that waits for it.
+  void finish(int rows) {
+    rows = std::min(rows, waiting_.rows);
+    if (rows <= 0) return;
+    f.apply(f.epilogue, waiting_.sums, waiting_.ld, waiting_.row, waiting_.col, rows, waiting_.cols);
+    waiting_.sums += rows * waiting_.ld, waiting_.row += rows, waiting_.rows -= rows;
+  }
+  static void finish_slice(void* worker) {
+    auto& w = *static_cast<Worker*>(worker);
+    w.finish(w.waiting_.slice);
+  }
+
   void row_tiles(const std::byte* b, std::int64_t block, std::int64_t j, std::int64_t row, const Split& tiles,
                  const Ahead& ahead) {
-    alignas(64) std::uint32_t buffer[KernelSet::kMaxRows * KernelSet::kMaxVectors * 16];
     const std::int64_t vectors = g.panels.size(panel0_ + j), width = vectors * s.lanes;
     const std::int64_t col = g.panels.begin(panel0_ + j) * s.lanes, cols = std::min(width, p.n - col);
     const std::int64_t first = g.panels.begin(panel0_) * s.lanes;
     auto* partial = reinterpret_cast<std::uint32_t*>(c_) + (col - first) * pass_size_ + row * width;
-    const bool last = block + 1 == g.blocks.parts, direct = last && f.plain && cols == width;
+    const bool last = block + 1 == g.blocks.parts, beside = s.prepare != nullptr,
+               direct = last && f.plain && cols == width && !beside;
     const bool stream = direct && f.cold && (reinterpret_cast<std::uintptr_t>(f.d) | static_cast<std::uintptr_t>(f.d_ld)) % 64 == 0;
     const int d_lines = static_cast<int>(ceil_div(cols * f.d_element, 64));
     const auto& kernels = plan_.a_in_place ? s.tile_in_place : s.tile_packed;
     const std::int64_t kw = g.k_words(block), lda = p.a.ld * dtype_bytes(p.a.dtype);
     const std::int64_t lines = ahead.lines * ahead.columns, share = kw / kPrefetchEvery;
+    const auto slices = static_cast<int>(std::max<std::int64_t>(1, kw / s.k_step));
     for (std::int64_t t = 0; t < tiles.parts; ++t) {
+      std::uint32_t* buffer = buffers_[in_turn_];
       const std::int64_t line = t * share;  // of those ahead
       const std::int64_t r = tiles.begin(t), rows = tiles.size(t), at = pass_begin_ + row + r;
       TileArgs args{.a = plan_.a_in_place ? element(p.a, at, g.k_begin(block) * s.group, true)
@@ -265,6 +284,7 @@ class Worker {
                     .lda = lda,
                     .b = b,
                     .k = kw,
+                    .rows = static_cast<int>(rows),
                     .cin = block > 0 ? partial + r * width : nullptr,
                     .cin_ld = width,
                     .cout = partial + r * width,
@@ -277,13 +297,28 @@ class Worker {
                     .own = f.d + at * f.d_ld + col * f.d_element,
                     .own_ld = f.d_ld,
                     .own_lines = last && !stream ? d_lines : 0,
-                    .stream = stream};
+                    .stream = stream,
+                    .meanwhile = waiting_.rows > 0 ? &Worker::finish_slice : nullptr,
+                    .worker = this};
       if (direct)
         args.cout = f.d + at * f.d_ld + col * f.d_element, args.cout_ld = f.d_ld / kWord;
       else if (last)
         args.cout = buffer;
+      if (s.prepare && prepared_ != rows) s.prepare(prepared_ = args.rows);
       kernels[rows][vectors](args);
-      if (last && !direct) f.apply(f.epilogue, buffer, width, at, col, static_cast<int>(rows), static_cast<int>(cols));
+      if (!last || direct) continue;
+      finish(waiting_.rows);
+      waiting_ = {buffer,
+                  width,
+                  at,
+                  col,
+                  static_cast<int>(rows),
+                  static_cast<int>(cols),
+                  (static_cast<int>(rows) + slices - 1) / slices};
+      if (beside)
+        in_turn_ ^= 1;
+      else
+        finish(waiting_.rows);
     }
   }
 
@@ -294,6 +329,16 @@ class Worker {
   const Finish& f;
   std::byte *a_, *b_, *c_;
   std::int64_t panel0_ = 0, panels_ = 0, pass_begin_ = 0, pass_size_ = 0, kept_unit_ = -1;
+  int prepared_ = 0;  // rows
+  // Where products do not need the vector unit (sets with `prepare`), the epilogue of a tile runs between the steps of
+  // the next.
+  struct {
+    const std::uint32_t* sums = nullptr;
+    std::int64_t ld = 0, row = 0, col = 0;
+    int rows = 0, cols = 0, slice = 0;
+  } waiting_;
+  alignas(64) std::uint32_t buffers_[2][KernelSet::kMaxRows * KernelSet::kMaxVectors * 16];
+  int in_turn_ = 0;
 };
 
 /// Few rows and an unpacked B: strips of columns, handed out one at a time.

@@ -4,7 +4,9 @@
 // compiled once, whatever epilogues exist.
 //
 // The unit of all layouts is the 32-bit *word*: one f32, or a run of 2 bf16 or 4 int8 along k. A packed panel of width
-// w holds, word of k by word of k, w words: panel[k * w + j].
+// w holds, word of k by word of k, w words: panel[k * w + j]. A set for tile registers (tile_set.simd.cpp) has blocks
+// of `k_step` words of k instead, within which each row's words lie together in panels of A: panel[(k / k_step * w + j)
+// * k_step + k % k_step].
 
 #include <cstddef>
 #include <cstdint>
@@ -29,6 +31,7 @@ struct TileArgs {
   std::int64_t lda;     // bytes, used in place only
   const std::byte* b;   // packed panel of width lanes * nv
   std::int64_t k;       // words
+  int rows;             // of this tile
   const void* cin;      // words; null: start from 0
   std::int64_t cin_ld;  // words
   void* cout;
@@ -44,6 +47,9 @@ struct TileArgs {
   std::int64_t own_ld;  // bytes
   int own_lines;        // per row; 0: none
   bool stream;          // the stores go past the caches; cout is aligned to whole vectors
+  // Other work for the vector unit, to be called behind every k_step words of k (by sets with `prepare`); may be null.
+  void (*meanwhile)(void* worker);
+  void* worker;
 };
 using TileKernel = void (*)(const TileArgs&);
 
@@ -54,7 +60,7 @@ struct PackArgs {
   int cols;                   // of one panel; those from here to `width` are zero
   int panels;                 // `cols` == `width` where there are several
   std::int64_t panel_stride;  // words
-  std::int64_t k;             // elements; the last word is filled up with zeros
+  std::int64_t k;             // elements; the last word, and the last k_step words, are filled up with zeros
   const void* src;
   DType dtype;
   std::int64_t ld;  // elements
@@ -79,21 +85,34 @@ struct SmallArgs {
 using SmallKernel = void (*)(const SmallArgs&);
 
 struct KernelSet {
-  static constexpr int kMaxRows = 8, kMaxVectors = 3;
+  static constexpr int kMaxRows = 32, kMaxVectors = 3;
   static constexpr int kSmallRows = 6;  // up to here packing B does not pay
   int rows = 0;                         // tallest tile
   int vectors = 0;                      // widest tile, in vectors
   int lanes = 0;                        // words per vector
   int group = 1;                        // elements of k per word
+  int k_step = 1;                       // words of k that tiles take at a time
+  int block_words = 1024;               // words of k whose panels are used at a time
+  int pack_cost = 16;                   // of a word, in multiply-adds of words
   DType in_place = DType::none;         // dtype of an A that tiles can read where it lies
   TileKernel tile_in_place[kMaxRows + 1][kMaxVectors + 1] = {};
   TileKernel tile_packed[kMaxRows + 1][kMaxVectors + 1] = {};
-  PackKernel pack = nullptr;
+  PackKernel pack_a = nullptr, pack_b = nullptr;
+  /// Called by a thread before tiles of another number of rows than its last, and with 0 behind its last tile.
+  void (*prepare)(int rows) = nullptr;
   SmallKernel small = nullptr;
   void (*to_words)(std::uint32_t* dst, const void* src, DType dtype, std::int64_t k) = nullptr;
 };
 
+/// The best one there is: that for tile registers, where the active instruction set has them and they multiply such
+/// operands.
 template <class Isa>
 const KernelSet& kernel_set(Isa, Compute c);
+/// The one whose panels and words are those of Dot and Words, for kernels that bring their own tiles.
+template <class Isa>
+const KernelSet& vector_set(Isa, Compute c);
+/// Of bf16 and int8, for tile registers; Avx512 only.
+template <class Isa>
+const KernelSet& tile_set(Isa, Compute c);
 
 }  // namespace hpcdl::gemm

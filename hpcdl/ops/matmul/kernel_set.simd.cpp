@@ -62,12 +62,12 @@ KernelSet make() {
   else
     fill_tiles<D, 4, 2>(s);
   if constexpr (c == Compute::int8) {
-    s.pack = &pack_bytes<D, W>;
+    s.pack_a = s.pack_b = &pack_bytes<D, W>;
     s.small = &small_bytes<D, W>;
     s.to_words = &words_of_bytes<D, W>;
     s.in_place = DType::u8;
   } else {
-    s.pack = &pack_float<D, W>;
+    s.pack_a = s.pack_b = &pack_float<D, W>;
     s.small = &small_float<D, W>;
     s.to_words = &words_of_floats<D, W>;
     if constexpr (c == Compute::f32)
@@ -81,12 +81,20 @@ KernelSet make() {
 }  // namespace
 
 template <class Isa>
-const KernelSet& kernel_set(Isa, Compute c) {
+const KernelSet& vector_set(Isa, Compute c) {
   static const KernelSet f32 = make<Isa, Compute::f32>(), half = make<Isa, Compute::bf16>(),
                          half16 = make<Isa, Compute::f16>(), bytes = make<Isa, Compute::int8>();
   return c == Compute::f32 ? f32 : c == Compute::bf16 ? half : c == Compute::f16 ? half16 : bytes;
 }
 
+template <class Isa>
+const KernelSet& kernel_set(Isa isa, Compute c) {
+  if constexpr (std::is_same_v<Isa, simd::Avx512>)
+    if (simd::has_tiles() && (c == Compute::bf16 || c == Compute::int8)) return tile_set(isa, c);
+  return vector_set(isa, c);
+}
+
+template const KernelSet& vector_set(simd::Isa, Compute);
 template const KernelSet& kernel_set(simd::Isa, Compute);
 
 }  // namespace hpcdl::gemm
