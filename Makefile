@@ -45,7 +45,7 @@ fuzz: ## each libFuzzer target for FUZZ_SECONDS (60) under ASan and UBSan
 
 format: ## clang-format over all sources
 	@scripts/setup.sh format
-	git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
+	@scripts/format.sh
 
 install: build ## into PREFIX (/usr/local)
 	cmake --install build/release --prefix $(PREFIX)

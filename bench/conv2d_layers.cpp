@@ -1,5 +1,6 @@
-// Every convolution of SimpleCNN (batch 128) and of ResNet-18 on 32 x 32 images (batch 32): forward, dx and dw by themselves. Prints
-// "ready", then for every line of standard input the milliseconds of each; bench/peers/conv2d.py lets PyTorch take turns with it.
+// Every convolution of SimpleCNN (batch 128) and of ResNet-18 on 32 x 32 images (batch 32): forward, dx and dw by
+// themselves. Prints "ready", then for every line of standard input the milliseconds of each; bench/peers/conv2d.py
+// lets PyTorch take turns with it.
 //   conv2d_layers [bf16]
 
 #include <chrono>
@@ -51,8 +52,12 @@ class Run {
     flops = Conv2d::shape(x, w, args_).flops();
   }
   void forward(Stream& s) { Conv2d::forward(s, y_.tensor, x_.tensor, w_.tensor, {}, args_); }
-  void dx(Stream& s) { Conv2d::backward(s, {dx_.tensor, Write::overwrite}, {}, {}, x_.tensor, w_.tensor, y_.tensor, args_); }
-  void dw(Stream& s) { Conv2d::backward(s, {}, {dw_.tensor, Write::overwrite}, {}, x_.tensor, w_.tensor, y_.tensor, args_); }
+  void dx(Stream& s) {
+    Conv2d::backward(s, {dx_.tensor, Write::overwrite}, {}, {}, x_.tensor, w_.tensor, y_.tensor, args_);
+  }
+  void dw(Stream& s) {
+    Conv2d::backward(s, {}, {dw_.tensor, Write::overwrite}, {}, x_.tensor, w_.tensor, y_.tensor, args_);
+  }
 
   std::string name;
   double flops = 0;
@@ -62,10 +67,8 @@ class Run {
     OwnedTensor t(spec);
     for (std::int64_t i = 0; i < spec.size(); ++i) {
       const float v = static_cast<float>(Rng{seed, 0}.uniform(static_cast<std::uint64_t>(i))) - 0.5f;
-      if (spec.dtype == DType::bf16)
-        t.tensor.ptr<bf16>()[i] = bf16(v);
-      else
-        t.tensor.ptr<float>()[i] = v;
+      if (spec.dtype == DType::bf16) t.tensor.ptr<bf16>()[i] = bf16(v);
+      else t.tensor.ptr<float>()[i] = v;
     }
     return t;
   }
@@ -74,8 +77,7 @@ class Run {
 };
 
 /// Milliseconds of the faster of two calls behind one that is not measured.
-template <class F>
-double milliseconds(F&& f) {
+template <class F> double milliseconds(F&& f) {
   double best = 1e9;
   for (int i = 0; i < 3; ++i) {
     const auto start = std::chrono::steady_clock::now();

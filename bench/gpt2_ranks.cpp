@@ -1,6 +1,8 @@
-// Our side of bench/gpu/ranks.py: GPT-2 124M, data parallel over GPUs, with the line protocol of bench/peers/gpt2_ddp.py. One process for each GPU.
+// Our side of bench/gpu/ranks.py: GPT-2 124M, data parallel over GPUs, with the line protocol of
+// bench/peers/gpt2_ddp.py. One process for each GPU.
 //   gpt2_ranks RANKS BATCH CONTEXT f32|bf16 [STEPS] [BUCKET_MB[:beside|:wait|:apart]]...
-// Of several kinds of buckets, each is measured for itself, without lines on stdin. apart: every GPU for itself, nothing is exchanged.
+// Of several kinds of buckets, each is measured for itself, without lines on stdin. apart: every GPU for itself,
+// nothing is exchanged.
 
 #include <chrono>
 #include <cstdio>
@@ -36,7 +38,10 @@ struct Bench {
 class Trainer {
  public:
   Trainer(const Bench& b, const comm::Group& world, models::LanguageModel& model, Pool& pool, const Kind& kind)
-      : b_(b), world_(world), trainer_(model, pool, options(b, world, kind), Device::cuda(world.rank())), tokens_(static_cast<std::size_t>(b.batch * b.length + 1)) {
+      : b_(b),
+        world_(world),
+        trainer_(model, pool, options(b, world, kind), Device::cuda(world.rank())),
+        tokens_(static_cast<std::size_t>(b.batch * b.length + 1)) {
     const Rng rng{7, static_cast<std::uint64_t>(world.rank())};
     for (std::size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = static_cast<std::int32_t>(rng.below(i, 50257));
     steps(3);
@@ -49,7 +54,9 @@ class Trainer {
     const double loss = steps(b_.steps);
     parallel::any_rank(world_, false);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / b_.steps;
-    return {{"ms", seconds * 1e3}, {"loss", loss}, {"tokens_per_second", static_cast<double>(b_.ranks * b_.batch * b_.length) / seconds}};
+    return {{"ms", seconds * 1e3},
+            {"loss", loss},
+            {"tokens_per_second", static_cast<double>(b_.ranks * b_.batch * b_.length) / seconds}};
   }
 
  private:
@@ -108,9 +115,16 @@ Kind kind_of(const std::string& text) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 5) return std::fprintf(stderr, "usage: gpt2_ranks RANKS BATCH CONTEXT f32|bf16 [STEPS] [BUCKET_MB[:beside|:wait|:apart]]...\n"), 2;
-  Bench b{.ranks = std::atoi(argv[1]), .batch = std::atoi(argv[2]), .length = std::atoi(argv[3]), .compute = std::string_view(argv[4]) == "bf16" ? DType::bf16 : DType::f32,
-          .steps = argc > 5 ? std::atoi(argv[5]) : 5, .kinds = {}};
+  if (argc < 5)
+    return std::fprintf(
+               stderr, "usage: gpt2_ranks RANKS BATCH CONTEXT f32|bf16 [STEPS] [BUCKET_MB[:beside|:wait|:apart]]...\n"),
+           2;
+  Bench b{.ranks = std::atoi(argv[1]),
+          .batch = std::atoi(argv[2]),
+          .length = std::atoi(argv[3]),
+          .compute = std::string_view(argv[4]) == "bf16" ? DType::bf16 : DType::f32,
+          .steps = argc > 5 ? std::atoi(argv[5]) : 5,
+          .kinds = {}};
   for (int i = 6; i < argc; ++i) b.kinds.push_back(kind_of(argv[i]));
   if (b.kinds.empty()) b.kinds.emplace_back();
   return bench::fork_ranks(b.ranks, [&](const comm::Group& world) { run_rank(b, world); });

@@ -1,5 +1,5 @@
-// Our side of bench/peers/gpt2_step.py and bench/gpu/bars.py: GPT-2 124M, one training step (forward, backward, clip, AdamW)
-// for every line on stdin. Peak memory is the process's on a CPU, and what it has taken of the GPU's on one.
+// Our side of bench/peers/gpt2_step.py and bench/gpu/bars.py: GPT-2 124M, one training step (forward, backward, clip,
+// AdamW) for every line on stdin. Peak memory is the process's on a CPU, and what it has taken of the GPU's on one.
 //   gpt2_step BATCH CONTEXT f32|tf32|bf16 [DEVICE]
 
 #include <cstdio>
@@ -44,9 +44,14 @@ int main(int argc, char** argv) {
     trainer.accumulate({tokens.data(), tokens.size() - 1}, {tokens.data() + 1, tokens.size() - 1}, step, 0);
     const double loss = trainer.update(3e-4, batch * length).loss;
     const double ms = (clock.now() - start) * 1e3;
-    if (step == 0 || !device.is_cuda()) peak = bench::taken_bytes(device) - before;  // a GPU's is planned and taken once, and may be shared with others
+    if (step == 0 || !device.is_cuda())
+      peak = bench::taken_bytes(device) - before;  // a GPU's is planned and taken once, and may be shared with others
     if (step == 0) std::cout << "ready\n";
-    else std::cout << nlohmann::json({{"ms", ms}, {"loss", loss / static_cast<double>(batch * length)}, {"peak_bytes", peak}}).dump() << '\n';
+    else
+      std::cout << nlohmann::json(
+                       {{"ms", ms}, {"loss", loss / static_cast<double>(batch * length)}, {"peak_bytes", peak}})
+                       .dump()
+                << '\n';
     std::cout.flush();
     if (!std::getline(std::cin, line)) return 0;
   }

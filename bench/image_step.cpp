@@ -1,6 +1,7 @@
-// Our side of bench/peers/image_step.py and bench/gpu/bars.py: training steps of an image classifier (forward, backward, SGD with momentum), as
-// many as each line on stdin says, and their mean time.
-//   image_step simple_cnn|resnet18 BATCH SIZE f32|bf16|f16 [DEVICE]    with --records first: the time of each record, of ten steps, and no steps
+// Our side of bench/peers/image_step.py and bench/gpu/bars.py: training steps of an image classifier (forward,
+// backward, SGD with momentum), as many as each line on stdin says, and their mean time.
+//   image_step simple_cnn|resnet18 BATCH SIZE f32|bf16|f16 [DEVICE]    with --records first: the time of each record,
+//   of ten steps, and no steps
 
 #include <fmt/format.h>
 
@@ -27,7 +28,8 @@ namespace {
 
 using namespace hpcdl;
 
-/// Time of each kind of record over all steps, as `hpcdl profile` takes it: on a GPU by CUPTI inside of the captured programs.
+/// Time of each kind of record over all steps, as `hpcdl profile` takes it: on a GPU by CUPTI inside of the captured
+/// programs.
 class ByRecord : public train::Observer {
  public:
   explicit ByRecord(Device device) : timer_(lab::record_timer(device)) {}
@@ -42,7 +44,8 @@ class ByRecord : public train::Observer {
       for (std::size_t r = 0; r < runs_[i].times.size(); ++r) {
         const auto& record = program.records[r];
         const auto& t = runs_[i].times[r];
-        auto& row = rows_[program.scopes[record.scope] + " " + lab::record_name(record) + " " + std::string(phase_name(record.phase))];
+        auto& row = rows_[program.scopes[record.scope] + " " + lab::record_name(record) + " " +
+                          std::string(phase_name(record.phase))];
         row.ns += static_cast<double>(t.end - t.begin), row.cost += record.cost;
       }
     }
@@ -63,14 +66,19 @@ class ByRecord : public train::Observer {
     for (const auto& [name, row] : rows_) {
       const double us = row.ns * 1e-3 / steps_;
       all += us;
-      sorted.emplace_back(us, fmt::format("{:9.1f} us {:6.1f} TFLOP/s {:6.0f} GB/s  {}", us, row.cost.flops / row.ns * 1e-3, row.cost.bytes / row.ns, name));
+      sorted.emplace_back(us, fmt::format("{:9.1f} us {:6.1f} TFLOP/s {:6.0f} GB/s  {}", us,
+                                          row.cost.flops / row.ns * 1e-3, row.cost.bytes / row.ns, name));
     }
     std::sort(sorted.rbegin(), sorted.rend());
     fmt::print("{:9.1f} us of {} steps, by record\n", all, steps_);
-    if (kernels_) fmt::print("{:9.1f} us from the first kernel of a step to the last, {:.1f} us in {} kernels and copies\n", whole_ * 1e-3 / steps_, busy_ * 1e-3 / steps_, kernels_ / steps_);
+    if (kernels_)
+      fmt::print("{:9.1f} us from the first kernel of a step to the last, {:.1f} us in {} kernels and copies\n",
+                 whole_ * 1e-3 / steps_, busy_ * 1e-3 / steps_, kernels_ / steps_);
     for (const auto& [us, line] : sorted) fmt::print("{}\n", line);
     std::vector<std::pair<double, std::string>> kernels;
-    for (const auto& [name, k] : by_kernel_) kernels.emplace_back(k.ns, fmt::format("{:9.1f} us in {:3} {:.100}", k.ns * 1e-3 / steps_, k.count / steps_, name));
+    for (const auto& [name, k] : by_kernel_)
+      kernels.emplace_back(k.ns,
+                           fmt::format("{:9.1f} us in {:3} {:.100}", k.ns * 1e-3 / steps_, k.count / steps_, name));
     std::sort(kernels.rbegin(), kernels.rend());
     for (const auto& [ns, line] : kernels) fmt::print("{}\n", line);
     if (!timer_->how().empty()) fmt::print("{}\n", timer_->how());
@@ -95,11 +103,17 @@ class ByRecord : public train::Observer {
 int main(int argc, char** argv) {
   const bool records = argc > 1 && std::string_view(argv[1]) == "--records";
   if (records) ++argv, --argc;
-  if (argc < 5) return std::fprintf(stderr, "usage: image_step [--records] simple_cnn|resnet18 BATCH SIZE f32|bf16|f16 [DEVICE]\n"), 2;
+  if (argc < 5)
+    return std::fprintf(stderr, "usage: image_step [--records] simple_cnn|resnet18 BATCH SIZE f32|bf16|f16 [DEVICE]\n"),
+           2;
   const Device device = argc > 5 ? device_from_name(argv[5]) : Device::cpu();
   const std::int64_t batch = std::atoi(argv[2]), size = std::atoi(argv[3]);
   Pool pool;
-  auto model = models::ImageModel::create({.family = std::string_view(argv[1]) == "resnet18" ? models::ImageFamily::resnet18 : models::ImageFamily::simple_cnn, .size = size}, 1, true);
+  auto model =
+      models::ImageModel::create({.family = std::string_view(argv[1]) == "resnet18" ? models::ImageFamily::resnet18
+                                                                                    : models::ImageFamily::simple_cnn,
+                                  .size = size},
+                                 1, true);
   train::StepOptions options{.batch = batch, .optimizer = Sgd::Args{.momentum = 0.9f}, .clip = 0};
   const std::string_view dtype = argv[4];
   options.forward.compute = dtype == "bf16" ? DType::bf16 : dtype == "f16" ? DType::f16 : DType::f32;
@@ -146,7 +160,8 @@ int main(int argc, char** argv) {
     const double start = clock.now();
     const double loss = steps(count);
     const double ms = (clock.now() - start) * 1e3 / count;
-    if (peak == 0 || !device.is_cuda()) peak = bench::taken_bytes(device) - before;  // a GPU's is taken once, and may be shared with others
+    if (peak == 0 || !device.is_cuda())
+      peak = bench::taken_bytes(device) - before;  // a GPU's is taken once, and may be shared with others
     std::cout << nlohmann::json({{"ms", ms}, {"loss", loss}, {"peak_bytes", peak}}).dump() << std::endl;
   }
   return 0;

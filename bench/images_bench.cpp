@@ -1,5 +1,6 @@
-// Images a second of one loader worker, by what it does to them: medians of seven runs, taken in turns. The caller makes the batches itself,
-// and its processor time is what counts, so that nothing but the work is measured: a worker that has a core makes so many.
+// Images a second of one loader worker, by what it does to them: medians of seven runs, taken in turns. The caller
+// makes the batches itself, and its processor time is what counts, so that nothing but the work is measured: a worker
+// that has a core makes so many.
 
 #include <fmt/format.h>
 
@@ -56,14 +57,16 @@ double rate(const Case& c) {
 
 int main() {
   const auto memory = cifar_like(), drawn = open_images("", Split::train, {.remember = false});
-  std::vector<Case> cases = {{"in memory: normalise", memory, {}},
-                             {"in memory: crop, flip, normalise", memory, {.crop = 4, .flip = true}},
-                             {"in memory: crop, flip, mixup, normalise", memory, {.crop = 4, .flip = true, .mixup = 0.2}},
-                             {"procedural: crop, flip, normalise", drawn, {.crop = 4, .flip = true}}};
+  std::vector<Case> cases = {
+      {"in memory: normalise", memory, {}},
+      {"in memory: crop, flip, normalise", memory, {.crop = 4, .flip = true}},
+      {"in memory: crop, flip, mixup, normalise", memory, {.crop = 4, .flip = true, .mixup = 0.2}},
+      {"procedural: crop, flip, normalise", drawn, {.crop = 4, .flip = true}}};
   for (int run = 0; run < 7; ++run)
     for (Case& c : cases) c.rates.push_back(rate(c));
   for (Case& c : cases) {
     std::sort(c.rates.begin(), c.rates.end());
-    bench::emit(fmt::format("image loader, one worker, {}", c.name), {{"images_per_second", c.rates[3]}, {"lowest", c.rates[0]}, {"highest", c.rates[6]}});
+    bench::emit(fmt::format("image loader, one worker, {}", c.name),
+                {{"images_per_second", c.rates[3]}, {"lowest", c.rates[0]}, {"highest", c.rates[6]}});
   }
 }

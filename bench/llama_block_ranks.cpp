@@ -1,6 +1,7 @@
-// A block of Llama 3 8B (d = 4096, 32 heads over 8 of keys and values, MLP 14336), forward and backward in bf16 with f32 weights, computed by
-// RANKS GPUs together: 4 x 2048 tokens, between a small embedding and a small head. For every line on stdin the milliseconds of a captured pass; of
-// several schemes each is measured for itself. beside: gradients of weights on a second stream, under which the exchange of dx is hidden.
+// A block of Llama 3 8B (d = 4096, 32 heads over 8 of keys and values, MLP 14336), forward and backward in bf16 with
+// f32 weights, computed by RANKS GPUs together: 4 x 2048 tokens, between a small embedding and a small head. For every
+// line on stdin the milliseconds of a captured pass; of several schemes each is measured for itself. beside: gradients
+// of weights on a second stream, under which the exchange of dx is hidden.
 //   llama_block_ranks RANKS[xLAYERS] [conjugate|sequence|naive[:beside]]...
 
 #include <chrono>
@@ -40,7 +41,9 @@ struct Kind {
 class Block {
  public:
   Block(const comm::Group& world, const Kind& kind)
-      : world_(world), s_(Device::cuda(world.rank()), pool_, &params_), sharing_(world.size() > 1 ? std::make_shared<TensorParallel>(world, kind.scheme) : nullptr),
+      : world_(world),
+        s_(Device::cuda(world.rank()), pool_, &params_),
+        sharing_(world.size() > 1 ? std::make_shared<TensorParallel>(world, kind.scheme) : nullptr),
         model_(models::LanguageModel::create(config(), 1, true, sharing_)) {
     model_.to_device(s_);
     model_.keep_copies(DType::bf16);
@@ -65,7 +68,8 @@ class Block {
     parallel::any_rank(world_, false);
     const auto start = std::chrono::steady_clock::now();
     passes();
-    const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count() / kPasses;
+    const double ms =
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count() / kPasses;
     float sum = 0;
     copy(s_, Tensor(&sum, exe_->tensor(loss_).spec()), exe_->tensor(loss_));
     return {{"ms", ms}, {"loss", sum / static_cast<float>(kBatch * kLength)}};
@@ -73,7 +77,15 @@ class Block {
 
  private:
   static io::ModelConfig config() {
-    io::ModelConfig c{.family = io::Family::llama, .layers = layers, .heads = 32, .width = 4096, .context = kLength, .kv_heads = 8, .ffn = 14336, .vocab = 512, .tied = false};
+    io::ModelConfig c{.family = io::Family::llama,
+                      .layers = layers,
+                      .heads = 32,
+                      .width = 4096,
+                      .context = kLength,
+                      .kv_heads = 8,
+                      .ffn = 14336,
+                      .vocab = 512,
+                      .tied = false};
     c.resolve();
     return c;
   }
@@ -117,7 +129,8 @@ Kind kind_of(const std::string& text) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2) return std::fprintf(stderr, "usage: llama_block_ranks RANKS[xLAYERS] [conjugate|sequence|naive[:beside]]...\n"), 2;
+  if (argc < 2)
+    return std::fprintf(stderr, "usage: llama_block_ranks RANKS[xLAYERS] [conjugate|sequence|naive[:beside]]...\n"), 2;
   std::vector<Kind> kinds;
   for (int i = 2; i < argc; ++i) kinds.push_back(kind_of(argv[i]));
   if (kinds.empty()) kinds.emplace_back();

@@ -32,7 +32,8 @@ void write_model(const fs::path& path) {
   for (std::int64_t i = 0; i < kTensors; ++i) specs.push_back({fmt::format("layers.{}", i), {{kElements}, DType::f32}});
   io::SafeTensorsWriter writer(path, specs);
   OwnedTensor t(specs[0].spec);
-  for (std::int64_t i = 0; i < kElements; ++i) t.tensor.ptr<float>()[i] = Rng{1, 1}.uniform(static_cast<std::uint64_t>(i));
+  for (std::int64_t i = 0; i < kElements; ++i)
+    t.tensor.ptr<float>()[i] = Rng{1, 1}.uniform(static_cast<std::uint64_t>(i));
   for (const auto& s : specs) writer.write(s.name, t.tensor);
   writer.commit();
 }
@@ -56,13 +57,16 @@ void mapped(const fs::path& path, bool ahead) {
 void read_into(char* to, std::int64_t stride, const fs::path& path) {
   const int fd = open(path.c_str(), O_RDONLY);
   std::int64_t at = 0;
-  for (ssize_t n; (n = read(fd, to + (stride ? 0 : at), stride ? static_cast<std::size_t>(stride) : std::size_t{1} << 30)) > 0;) at += n;
+  for (ssize_t n;
+       (n = read(fd, to + (stride ? 0 : at), stride ? static_cast<std::size_t>(stride) : std::size_t{1} << 30)) > 0;)
+    at += n;
   close(fd);
   touch(to, stride ? stride : at);
 }
 
 void read_fresh(const fs::path& path) {
-  const std::unique_ptr<char, decltype(&std::free)> memory(static_cast<char*>(std::malloc(fs::file_size(path))), &std::free);
+  const std::unique_ptr<char, decltype(&std::free)> memory(static_cast<char*>(std::malloc(fs::file_size(path))),
+                                                           &std::free);
   read_into(memory.get(), 0, path);
 }
 
@@ -94,16 +98,18 @@ int main() {
                             {"ratio", compare::to_json(warm.ratio("read", "mapped"))}});
 
   std::vector<char> reused(std::size_t{8} << 20);
-  const auto cold = compare::run({{"mapped", [&] { mapped(path, false); }},
-                                  {"prefetched", [&] { mapped(path, true); }},
-                                  {"read", [&] { read_into(reused.data(), static_cast<std::int64_t>(reused.size()), path); }}},
-                                 host, {.cache = compare::Cache::flushed, .rounds = 7, .target = 0.1, .limit = 60});
+  const auto cold =
+      compare::run({{"mapped", [&] { mapped(path, false); }},
+                    {"prefetched", [&] { mapped(path, true); }},
+                    {"read", [&] { read_into(reused.data(), static_cast<std::int64_t>(reused.size()), path); }}},
+                   host, {.cache = compare::Cache::flushed, .rounds = 7, .target = 0.1, .limit = 60});
   const auto speed = [&](const char* name) {
     std::vector<double> v = cold.side(name).seconds;
     for (auto& s : v) s = bytes / s * 1e-9;
     return compare::to_json(compare::spread(v));
   };
-  bench::emit("load.cold", {{"mapped_GBps", speed("mapped")}, {"mapped_prefetched_GBps", speed("prefetched")},
+  bench::emit("load.cold", {{"mapped_GBps", speed("mapped")},
+                            {"mapped_prefetched_GBps", speed("prefetched")},
                             {"read_into_reused_buffer_GBps", speed("read")},
                             {"prefetched_over_read", compare::to_json(cold.ratio("read", "prefetched"))}});
 }

@@ -50,11 +50,15 @@ int main() {
   const Program program = program_of(kRecords);
   const Executable exe(program);
   lab::compare::HostEnvironment host(pool);
-  const auto result = lab::compare::run({{"plan", [&] { plan(program); }}, {"replay", [&] { exe.run(stream); }, kRecords}}, host,
-                                        {.rounds = 21, .target = 0.02});
-  const auto time = [&](const char* side, double scale) { return lab::compare::to_json(result.side(side).time(), scale); };
+  const auto result =
+      lab::compare::run({{"plan", [&] { plan(program); }}, {"replay", [&] { exe.run(stream); }, kRecords}}, host,
+                        {.rounds = 21, .target = 0.02});
+  const auto time = [&](const char* side, double scale) {
+    return lab::compare::to_json(result.side(side).time(), scale);
+  };
   bench::emit("program", {{"records", kRecords},
                           {"plan_ms", time("plan", 1e3)},
                           {"replay_ns_per_record", time("replay", 1e9)},
-                          {"arena_over_live_bytes", static_cast<double>(exe.plan().arena_bytes) / static_cast<double>(exe.plan().live_bytes)}});
+                          {"arena_over_live_bytes",
+                           static_cast<double>(exe.plan().arena_bytes) / static_cast<double>(exe.plan().live_bytes)}});
 }

@@ -41,13 +41,17 @@ void settle_words(Options& o) {
   o.to_stdout = !o.json.empty() && o.json[0].empty();
   if (o.json.empty() || o.to_stdout) return;
   for (const auto& c : lab::cases())
-    if (o.json[0] == c.op || o.json[0] == lab::base_op(c)) return o.ops.push_back(o.json[0]), o.to_stdout = true, void();
+    if (o.json[0] == c.op || o.json[0] == lab::base_op(c))
+      return o.ops.push_back(o.json[0]), o.to_stdout = true, void();
 }
 
 std::vector<lab::Case> wanted_cases(const Options& o) {
   auto cases = o.shape.empty() ? lab::find_cases(o.ops) : lab::cases_at(o.ops, o.shape);
-  std::erase_if(cases, [&](const lab::Case& c) { return (!o.dtype.empty() && lab::dtype_word(c.dtype) != o.dtype) || (o.forward && c.backward); });
-  if (cases.empty()) fail_usage("bench", "no case of these ops is {}{}: see hpcdl bench --list", o.dtype, o.forward ? " forward" : "");
+  std::erase_if(cases, [&](const lab::Case& c) {
+    return (!o.dtype.empty() && lab::dtype_word(c.dtype) != o.dtype) || (o.forward && c.backward);
+  });
+  if (cases.empty())
+    fail_usage("bench", "no case of these ops is {}{}: see hpcdl bench --list", o.dtype, o.forward ? " forward" : "");
   return cases;
 }
 
@@ -57,19 +61,25 @@ std::vector<std::string> parse_peers(const std::string& words) {
   std::istringstream in(words);
   for (std::string name; std::getline(in, name, ',');) {
     if (std::find(known.begin(), known.end(), name) == known.end())
-      fail_usage("bench", "no peer \"{}\"{}: expected torch, triton, onednn or openblas", name, io::did_you_mean(name, known));
+      fail_usage("bench", "no peer \"{}\"{}: expected torch, triton, onednn or openblas", name,
+                 io::did_you_mean(name, known));
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
   return names;
 }
 
 compare::Options protocol_of(const Options& o) {
-  return {.cache = o.cold ? compare::Cache::flushed : compare::Cache::warm, .rounds = o.rounds, .limit = o.seconds, .settle = o.vs.empty() ? 0 : 0.008};
+  return {.cache = o.cold ? compare::Cache::flushed : compare::Cache::warm,
+          .rounds = o.rounds,
+          .limit = o.seconds,
+          .settle = o.vs.empty() ? 0 : 0.008};
 }
 
 /// Three figures, as a comparison needs them: "7.12 ms".
 std::string duration(double s) {
-  return s >= 1 ? fmt::format("{:.3g} s", s) : s >= 1e-3 ? fmt::format("{:.3g} ms", s * 1e3) : fmt::format("{:.3g} us", s * 1e6);
+  return s >= 1      ? fmt::format("{:.3g} s", s)
+         : s >= 1e-3 ? fmt::format("{:.3g} ms", s * 1e3)
+                     : fmt::format("{:.3g} us", s * 1e6);
 }
 
 std::string ratio_text(const std::string& name, const compare::Spread& r) {
@@ -79,8 +89,10 @@ std::string ratio_text(const std::string& name, const compare::Spread& r) {
 std::string line(const compare::CaseBench& b) {
   const auto time = b.result.sides[0].time();
   const double s = b.seconds();
-  std::string text = fmt::format("{:<44} {:>9} [{} {}]  {:>11}  {:>4.0f} % of light", lab::case_label(b.what), duration(s), duration(time.low), duration(time.high),
-                                 b.compute_bound ? fmt::format("{:.0f} GFLOP/s", b.cost.flops / s / 1e9) : fmt::format("{:.1f} GB/s", b.cost.bytes / s / 1e9),
+  std::string text = fmt::format("{:<44} {:>9} [{} {}]  {:>11}  {:>4.0f} % of light", lab::case_label(b.what),
+                                 duration(s), duration(time.low), duration(time.high),
+                                 b.compute_bound ? fmt::format("{:.0f} GFLOP/s", b.cost.flops / s / 1e9)
+                                                 : fmt::format("{:.1f} GB/s", b.cost.bytes / s / 1e9),
                                  100 * b.score());
   const auto fault = b.fault();
   if (!fault.empty()) text += "  FAULT: " + fault;
@@ -99,20 +111,37 @@ std::string line(const compare::CaseBench& b) {
 Json header(const Options& o, const Pool& pool, const compare::Options& p) {
   const auto m = lab::this_machine();
   return {{"machine", {{"cpu", m.cpu}, {"isa", m.isa}, {"threads", pool.threads()}, {"date", lab::roofline::today()}}},
-          {"protocol", {{"cache", o.cold ? "cold" : "warm"}, {"target_seconds", p.target}, {"limit_seconds", p.limit}, {"patience", p.patience}, {"half_width", p.half_width},
-                        {"confidence", p.confidence}, {"order", "random, the next round reversed"}, {"seed", p.seed}}},
-          {"peers", Json::object()}, {"missing", Json::object()}, {"cases", Json::array()}};
+          {"protocol",
+           {{"cache", o.cold ? "cold" : "warm"},
+            {"target_seconds", p.target},
+            {"limit_seconds", p.limit},
+            {"patience", p.patience},
+            {"half_width", p.half_width},
+            {"confidence", p.confidence},
+            {"order", "random, the next round reversed"},
+            {"seed", p.seed}}},
+          {"peers", Json::object()},
+          {"missing", Json::object()},
+          {"cases", Json::array()}};
 }
 
 /// Share of all A/A repeats that ended within 1 %, and what to make of it.
 Json overall(const std::vector<compare::CaseBench>& done, std::string& text) {
   int repeats = 0, within = 0, covered = 0, settled = 0;
-  for (const auto& b : done) repeats += b.self_test->repeats(), within += b.self_test->within, covered += b.self_test->covered, settled += b.self_test->settled;
+  for (const auto& b : done)
+    repeats += b.self_test->repeats(), within += b.self_test->within, covered += b.self_test->covered,
+        settled += b.self_test->settled;
   const double share = repeats ? static_cast<double>(within) / repeats : 0;
   const bool met = share >= 0.95;
-  text += fmt::format("A/A: {} of {} repeats within 1 % ({:.1f} %; goal 95 %), interval of 95 % holds 1 in {}{}\n", within, repeats, 100 * share, covered,
-                      met ? "" : fmt::format("; this machine is too noisy now: {} of {} repeats could not narrow their interval in the time given", repeats - settled, repeats));
-  return {{"repeats", repeats}, {"within_1_percent", within}, {"share", share}, {"interval_holds_1", covered}, {"settled", settled}, {"goal_met", met}};
+  text += fmt::format(
+      "A/A: {} of {} repeats within 1 % ({:.1f} %; goal 95 %), interval of 95 % holds 1 in {}{}\n", within, repeats,
+      100 * share, covered,
+      met ? ""
+          : fmt::format(
+                "; this machine is too noisy now: {} of {} repeats could not narrow their interval in the time given",
+                repeats - settled, repeats));
+  return {{"repeats", repeats},          {"within_1_percent", within}, {"share", share},
+          {"interval_holds_1", covered}, {"settled", settled},         {"goal_met", met}};
 }
 
 int list_cases(const Options& o) {
@@ -120,7 +149,10 @@ int list_cases(const Options& o) {
   std::string text;
   for (const auto& c : wanted_cases(o)) {
     text += lab::case_label(c) + "\n";
-    j.push_back({{"op", c.op}, {"shape", c.shape}, {"dtype", lab::dtype_word(c.dtype)}, {"pass", c.backward ? "fwd+bwd" : "fwd"}});
+    j.push_back({{"op", c.op},
+                 {"shape", c.shape},
+                 {"dtype", lab::dtype_word(c.dtype)},
+                 {"pass", c.backward ? "fwd+bwd" : "fwd"}});
   }
   const Json all = {{"cases", j}};
   if (o.to_stdout) print_json(all);
@@ -131,7 +163,13 @@ int list_cases(const Options& o) {
 
 class Bench {
  public:
-  explicit Bench(const Options& o) : o_(o), protocol_(protocol_of(o)), cases_(wanted_cases(o)), stream_(device_from_name(o.device), pool_), tuning_(start_tuning(o.tune, stream_.device(), pool_)), out_(header(o, pool_, protocol_)) {
+  explicit Bench(const Options& o)
+      : o_(o),
+        protocol_(protocol_of(o)),
+        cases_(wanted_cases(o)),
+        stream_(device_from_name(o.device), pool_),
+        tuning_(start_tuning(o.tune, stream_.device(), pool_)),
+        out_(header(o, pool_, protocol_)) {
     if (stream_.device().is_cuda()) environment_ = std::make_unique<compare::GpuEnvironment>(pool_, stream_);
     else environment_ = std::make_unique<compare::HostEnvironment>(pool_);
     out_["device"] = o.device;
@@ -147,7 +185,8 @@ class Bench {
     load_peers();
     const auto terminal = console();
     if (o_.aa)
-      say("A/A: {} repeats of {} s for each of {} cases, at most {} in all", o_.repeats, o_.seconds, cases_.size(), format_duration(self_test_seconds() * static_cast<double>(cases_.size())));
+      say("A/A: {} repeats of {} s for each of {} cases, at most {} in all", o_.repeats, o_.seconds, cases_.size(),
+          format_duration(self_test_seconds() * static_cast<double>(cases_.size())));
     for (std::size_t i = 0; i < cases_.size(); ++i) {
       const auto name = fmt::format("{}/{} {}", i + 1, cases_.size(), lab::case_label(cases_[i]));
       if (terminal.status) terminal.status(name);
@@ -166,7 +205,8 @@ class Bench {
     std::string end;
     if (o_.aa) out_["aa"] = overall(done_, end);
     else end += python_peers(o_.vs, cases_, protocol_, pool_.threads(), o_.device, out_);
-    for (const auto& [name, why] : out_["missing"].items()) end += fmt::format("missing {}: {}\n", name, why.get<std::string>());
+    for (const auto& [name, why] : out_["missing"].items())
+      end += fmt::format("missing {}: {}\n", name, why.get<std::string>());
     if (text) print_text(end);
     finish();
     return exit_code::kDone;
@@ -180,7 +220,9 @@ class Bench {
       peers_.push_back(compare::library_peer(name, pool_.threads()));
       const auto& p = peers_.back();
       if (!p.missing.empty()) out_["missing"][name] = p.missing;
-      else out_["peers"][name] = {{"version", p.version}, {"file", p.file}, {"threads", pool_.threads()}}, say("{}: {} ({})", name, p.version, p.file);
+      else
+        out_["peers"][name] = {{"version", p.version}, {"file", p.file}, {"threads", pool_.threads()}},
+        say("{}: {} ({})", name, p.version, p.file);
     }
   }
   /// Of the repeats of one case: a repeat that a noisy machine draws out takes the time of others.
@@ -190,7 +232,9 @@ class Bench {
   compare::AfterRepeat progress(const train::Console& to, const std::string& name) const {
     const double start = environment_->now();
     return [this, &to, name, last = start](int done, double left) mutable {
-      const auto line = [&] { return fmt::format("{}: {} of {} repeats, {} left", name, done, o_.repeats, format_duration(left)); };
+      const auto line = [&] {
+        return fmt::format("{}: {} of {} repeats, {} left", name, done, o_.repeats, format_duration(left));
+      };
       if (to.status) return to.status(line());
       if (done == o_.repeats || environment_->now() - last < 10) return;
       last = environment_->now();
@@ -199,10 +243,14 @@ class Bench {
   }
 
   compare::CaseBench one(const lab::Case& c, const compare::AfterRepeat& after) {
-    if (tuning_ && o_.tune.mode == "full") tune_programs(tuning_, o_.tune, {&lab::CaseRun(c, nullptr, &stream_).executable()});
-    if (o_.aa) return compare::self_test_case(c, stream_, *environment_, roofs_, protocol_, o_.repeats, self_test_seconds(), after);
+    if (tuning_ && o_.tune.mode == "full")
+      tune_programs(tuning_, o_.tune, {&lab::CaseRun(c, nullptr, &stream_).executable()});
+    if (o_.aa)
+      return compare::self_test_case(c, stream_, *environment_, roofs_, protocol_, o_.repeats, self_test_seconds(),
+                                     after);
     auto b = compare::bench_case(c, stream_, *environment_, roofs_, peers_, protocol_);
-    for (int again = 0; again < 2 && !b.fault().empty(); ++again) {  // the roofs may be from a slower hour of this machine
+    for (int again = 0; again < 2 && !b.fault().empty();
+         ++again) {  // the roofs may be from a slower hour of this machine
       measure_roofs();
       b = compare::bench_case(c, stream_, *environment_, roofs_, peers_, protocol_);
     }
@@ -234,7 +282,8 @@ int bench(Options& o, const Command& sub) {
   o.vs = parse_peers(o.vs_words);
   if (o.cold && o.warm) fail_usage("bench", "--cold and --warm exclude each other");
   for (const auto& name : compare::library_peers())
-    if (o.device != "cpu" && std::find(o.vs.begin(), o.vs.end(), name) != o.vs.end()) fail_usage("bench", "{} computes on the CPU: on {} there are torch and triton", name, o.device);
+    if (o.device != "cpu" && std::find(o.vs.begin(), o.vs.end(), name) != o.vs.end())
+      fail_usage("bench", "{} computes on the CPU: on {} there are torch and triton", name, o.device);
   if (o.aa && !o.vs.empty()) fail_usage("bench", "--aa compares an op with itself: leave --vs out");
   return o.list ? list_cases(o) : Bench(o).run();
 }
@@ -242,27 +291,37 @@ int bench(Options& o, const Command& sub) {
 }  // namespace
 
 void add_bench(const Command& program, Run& run) {
-  add_verb<Options>(program, run, "bench", "Times ops by one protocol: share of the speed of light, ratio to other libraries",
-                    [](const Command& sub, Options& o) {
-                      sub.option("ops", o.ops, "Ops, or variants such as linear+bias_gelu; none: all");
-                      sub.option("--vs", o.vs_words, "Peers: torch, triton, onednn, openblas; one that is not here is reported as missing").kind("A,B");
-                      sub.option("--json", o.json, "One JSON object on stdout; with a file name: into that file").values(0, 1).kind("[FILE]");
-                      sub.option("--rounds", o.rounds, "Rounds of each comparison; default: until its interval is narrow enough").range(1, 100000);
-                      sub.option("--seconds", o.seconds, "Time for each comparison (4), and on average for each repeat of --aa; one comparison takes up to five times as long where its ratio is still uncertain").range(0.01, 3600.0);
-                      sub.flag("--cold", o.cold, "Flush the caches before each call");
-                      sub.flag("--warm", o.warm, "Operands stay where the last call left them (the default)");
-                      sub.flag("--aa", o.aa, "Compare each op with itself: how far the protocol can be trusted here and now");
-                      sub.option("--repeats", o.repeats, "Repeats of --aa (20)").range(1, 100000);
-                      sub.option("--shape", o.shape, "Another shape for the named ops: 512x1000");
-                      sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
-                      add_tune_option(sub, o.tune);
-                      sub.option("--dtype", o.dtype, "Only f32 or only bf16").one_of({"f32", "bf16"});
-                      sub.flag("--forward", o.forward, "Leave out forward and backward together");
-                      sub.flag("--list", o.list, "Print the cases, time nothing");
-                      o.comm = add_bench_comm(sub);
-                      o.ddp = add_bench_ddp(sub);
-                      o.tp = add_bench_tp(sub);
-                    }, bench);
+  add_verb<Options>(
+      program, run, "bench", "Times ops by one protocol: share of the speed of light, ratio to other libraries",
+      [](const Command& sub, Options& o) {
+        sub.option("ops", o.ops, "Ops, or variants such as linear+bias_gelu; none: all");
+        sub.option("--vs", o.vs_words,
+                   "Peers: torch, triton, onednn, openblas; one that is not here is reported as missing")
+            .kind("A,B");
+        sub.option("--json", o.json, "One JSON object on stdout; with a file name: into that file")
+            .values(0, 1)
+            .kind("[FILE]");
+        sub.option("--rounds", o.rounds, "Rounds of each comparison; default: until its interval is narrow enough")
+            .range(1, 100000);
+        sub.option("--seconds", o.seconds,
+                   "Time for each comparison (4), and on average for each repeat of --aa; one comparison takes up to "
+                   "five times as long where its ratio is still uncertain")
+            .range(0.01, 3600.0);
+        sub.flag("--cold", o.cold, "Flush the caches before each call");
+        sub.flag("--warm", o.warm, "Operands stay where the last call left them (the default)");
+        sub.flag("--aa", o.aa, "Compare each op with itself: how far the protocol can be trusted here and now");
+        sub.option("--repeats", o.repeats, "Repeats of --aa (20)").range(1, 100000);
+        sub.option("--shape", o.shape, "Another shape for the named ops: 512x1000");
+        sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
+        add_tune_option(sub, o.tune);
+        sub.option("--dtype", o.dtype, "Only f32 or only bf16").one_of({"f32", "bf16"});
+        sub.flag("--forward", o.forward, "Leave out forward and backward together");
+        sub.flag("--list", o.list, "Print the cases, time nothing");
+        o.comm = add_bench_comm(sub);
+        o.ddp = add_bench_ddp(sub);
+        o.tp = add_bench_tp(sub);
+      },
+      bench);
 }
 
 }  // namespace hpcdl::cli

@@ -29,7 +29,8 @@ using comm::Collective;
 using comm::Group;
 
 struct Options {
-  std::string collective = "all_reduce", algorithm, bytes, dtype = "fp32", op = "sum", device = "cpu", memory, least = "4", most = "256M", svg;
+  std::string collective = "all_reduce", algorithm, bytes, dtype = "fp32", op = "sum", device = "cpu", memory,
+              least = "4", most = "256M", svg;
   std::vector<std::string> json;
   int threads = 0;
   bool alone = false, save = false;
@@ -46,13 +47,18 @@ std::int64_t parse_bytes(const std::string& text) {
     end = 0;
   }
   const std::string unit = end ? text.substr(end) : "?";
-  const double scale = unit.empty() || unit == "B" ? 1 : unit == "k" || unit == "K" || unit == "KB" || unit == "KiB" ? 1024 : unit == "M" || unit == "MB" || unit == "MiB" ? 1048576
-                       : unit == "G" || unit == "GB" || unit == "GiB" ? 1073741824 : 0;
-  if (scale == 0 || !(n > 0) || n * scale > 0x1p40) fail_usage("bench", "expected a size as 4, 64K, 1M or 1G, got \"{}\"", text);
+  const double scale = unit.empty() || unit == "B"                                   ? 1
+                       : unit == "k" || unit == "K" || unit == "KB" || unit == "KiB" ? 1024
+                       : unit == "M" || unit == "MB" || unit == "MiB"                ? 1048576
+                       : unit == "G" || unit == "GB" || unit == "GiB"                ? 1073741824
+                                                                                     : 0;
+  if (scale == 0 || !(n > 0) || n * scale > 0x1p40)
+    fail_usage("bench", "expected a size as 4, 64K, 1M or 1G, got \"{}\"", text);
   return static_cast<std::int64_t>(n * scale);
 }
 
-template <class E, class Name> E parse_name(const std::string& word, std::initializer_list<E> all, Name name, std::string_view what) {
+template <class E, class Name>
+E parse_name(const std::string& word, std::initializer_list<E> all, Name name, std::string_view what) {
   std::vector<std::string> names;
   for (const E e : all) {
     names.emplace_back(name(e));
@@ -70,13 +76,16 @@ Collective parse_collective(const std::string& word) {
 
 Algorithm parse_algorithm(const std::string& word) {
   using enum Algorithm;
-  return parse_name(word, {automatic, ring, ring_blocking, halving, tree, pairwise, shared, star, hierarchical, native}, comm::algorithm_name, "algorithm");
+  return parse_name(word, {automatic, ring, ring_blocking, halving, tree, pairwise, shared, star, hierarchical, native},
+                    comm::algorithm_name, "algorithm");
 }
 
 lab::CommCase case_of(const Options& o, std::int64_t bytes) {
   using enum comm::Reduce;
-  lab::CommCase c{parse_collective(o.collective), bytes, lab::comm_dtype(o.dtype), parse_name(o.op, {sum, max, avg}, comm::reduce_name, "operation")};
-  if (c.dtype == DType::none) fail_usage("bench", "no dtype \"{}\": expected fp32, bf16, fp16, fp64, int32 and so on", o.dtype);
+  lab::CommCase c{parse_collective(o.collective), bytes, lab::comm_dtype(o.dtype),
+                  parse_name(o.op, {sum, max, avg}, comm::reduce_name, "operation")};
+  if (c.dtype == DType::none)
+    fail_usage("bench", "no dtype \"{}\": expected fp32, bf16, fp16, fp64, int32 and so on", o.dtype);
   if (!is_float(c.dtype) && c.op == avg) fail_usage("bench", "integers have no average: take --op sum or max");
   return c;
 }
@@ -89,7 +98,8 @@ bool native_can(const Group& g, const lab::CommCase& c) {
 
 class CommBench {
  public:
-  CommBench(const Options& o, Group g, Device device) : o_(o), g_(std::move(g)), protocol_(o.protocol), stream_(device, pool_) {}
+  CommBench(const Options& o, Group g, Device device)
+      : o_(o), g_(std::move(g)), protocol_(o.protocol), stream_(device, pool_) {}
 
   void run() {
     if (o_.algorithm.empty() || o_.bytes.empty()) sweep();
@@ -107,10 +117,16 @@ class CommBench {
     if (on_gpus && o_.alone) std::erase_if(sides, [](const auto& s) { return s.algorithm == Algorithm::native; });
     if (o_.algorithm.empty()) return sides;
     const Algorithm a = parse_algorithm(o_.algorithm);
-    const bool can_share = !on_gpus && lab::hosts_of(g_) == 1 && g_.size() > 1, shares = a == Algorithm::shared || a == Algorithm::automatic;
-    std::vector<lab::CommSide> wanted{{a, (o_.memory.empty() ? can_share && shares : o_.memory == "window") ? lab::Memory::window : lab::Memory::own}};
-    const bool known = a == Algorithm::automatic || std::any_of(sides.begin(), sides.end(), [&](const auto& s) { return s.algorithm == a; });
-    if (!known) fail_usage("bench", "{} cannot be done by {} here: {} ranks on {} hosts over {}", comm::collective_name(c.what), o_.algorithm, g_.size(), lab::hosts_of(g_), g_.transport());
+    const bool can_share = !on_gpus && lab::hosts_of(g_) == 1 && g_.size() > 1,
+               shares = a == Algorithm::shared || a == Algorithm::automatic;
+    std::vector<lab::CommSide> wanted{{a, (o_.memory.empty() ? can_share && shares : o_.memory == "window")
+                                              ? lab::Memory::window
+                                              : lab::Memory::own}};
+    const bool known = a == Algorithm::automatic ||
+                       std::any_of(sides.begin(), sides.end(), [&](const auto& s) { return s.algorithm == a; });
+    if (!known)
+      fail_usage("bench", "{} cannot be done by {} here: {} ranks on {} hosts over {}", comm::collective_name(c.what),
+                 o_.algorithm, g_.size(), lab::hosts_of(g_), g_.transport());
     if (native && a != Algorithm::native) wanted.push_back({Algorithm::native, lab::Memory::own});
     return wanted;
   }
@@ -127,7 +143,8 @@ class CommBench {
   }
 
   void sweep() {
-    const std::int64_t least = parse_bytes(o_.bytes.empty() ? o_.least : o_.bytes), most = parse_bytes(o_.bytes.empty() ? o_.most : o_.bytes);
+    const std::int64_t least = parse_bytes(o_.bytes.empty() ? o_.least : o_.bytes),
+                       most = parse_bytes(o_.bytes.empty() ? o_.most : o_.bytes);
     const auto console = cli::console();
     for (std::int64_t bytes = least; bytes <= most; bytes *= 4) {
       const auto c = case_of(o_, bytes);
@@ -137,16 +154,25 @@ class CommBench {
     if (speaks() && console.status) console.status("");
     if (!speaks()) return;
     report();
-    if (o_.save) lab::save_comm_policy(rows_, g_), say("{}: what was fastest here; auto goes by it from now on", lab::comm_policy_file().string());
+    if (o_.save)
+      lab::save_comm_policy(rows_, g_),
+          say("{}: what was fastest here; auto goes by it from now on", lab::comm_policy_file().string());
   }
 
   void report() const {
     const auto m = lab::this_machine();
-    Json all = {{"machine", {{"cpu", m.cpu}, {"isa", m.isa}, {"date", lab::roofline::today()}}}, {"collective", o_.collective}, {"ranks", g_.size()}, {"hosts", lab::hosts_of(g_)},
-                {"transport", g_.transport()}, {"device", o_.device}, {"rows", Json::array()}};
+    Json all = {{"machine", {{"cpu", m.cpu}, {"isa", m.isa}, {"date", lab::roofline::today()}}},
+                {"collective", o_.collective},
+                {"ranks", g_.size()},
+                {"hosts", lab::hosts_of(g_)},
+                {"transport", g_.transport()},
+                {"device", o_.device},
+                {"rows", Json::array()}};
     for (const auto& row : rows_)
       for (const auto& r : row.results) all["rows"].push_back(lab::comm_json(row.what, r, g_));
-    const auto title = fmt::format("{}, {} ranks on {} host{}, {}, {}", o_.collective, g_.size(), lab::hosts_of(g_), lab::hosts_of(g_) > 1 ? "s" : "", o_.device == "cpu" ? std::string(g_.transport()) : o_.device, o_.dtype);
+    const auto title = fmt::format("{}, {} ranks on {} host{}, {}, {}", o_.collective, g_.size(), lab::hosts_of(g_),
+                                   lab::hosts_of(g_) > 1 ? "s" : "",
+                                   o_.device == "cpu" ? std::string(g_.transport()) : o_.device, o_.dtype);
     if (!o_.svg.empty()) io::write_file_atomic(o_.svg, lab::comm_picture(rows_, title, g_.size()));
     if (!o_.json.empty() && !to_stdout()) io::write_file_atomic(o_.json[0], all.dump(1) + "\n");
     if (to_stdout()) print_json(all);
@@ -187,14 +213,19 @@ void on_threads(const Options& o) {
 int bench_comm(const Options& o) {
   case_of(o, 4);
   if (!o.algorithm.empty()) parse_algorithm(o.algorithm);
-  if (o.device != "cpu" && (o.save || !o.memory.empty())) fail_usage("bench", "--save and --memory are about CPUs; between GPUs leave them out");
+  if (o.device != "cpu" && (o.save || !o.memory.empty()))
+    fail_usage("bench", "--save and --memory are about CPUs; between GPUs leave them out");
   if (o.save && !o.algorithm.empty()) fail_usage("bench", "--save compares algorithms: leave --algorithm out");
-  if (!o.memory.empty() && o.memory != "window" && o.memory != "private") fail_usage("bench", "expected --memory window or private, got \"{}\"", o.memory);
+  if (!o.memory.empty() && o.memory != "window" && o.memory != "private")
+    fail_usage("bench", "expected --memory window or private, got \"{}\"", o.memory);
   if (o.threads > 0) on_threads(o);
   if (o.threads > 0) return exit_code::kDone;
   auto joined = join_ranks({});
   return on_ranks(joined, [&] {
-    if (joined.place().world == 1) fail_usage("bench", "one rank has nobody to talk to: mpirun -n 2 hpcdl bench comm ..., or hpcdl bench comm -n 2 for ranks that are threads");
+    if (joined.place().world == 1)
+      fail_usage("bench",
+                 "one rank has nobody to talk to: mpirun -n 2 hpcdl bench comm ..., or hpcdl bench comm -n 2 for ranks "
+                 "that are threads");
     CommBench(o, joined.world(), device_from_name(device_of_rank(o.device, joined.place()))).run();
     return exit_code::kDone;
   });
@@ -204,23 +235,33 @@ int bench_comm(const Options& o) {
 
 std::function<int()> add_bench_comm(const Command& bench) {
   auto o = std::make_shared<Options>();
-  const Command sub = bench.subcommand("comm", "Collectives on the ranks that mpirun has started: every size and algorithm, or one of them, against MPI's own");
+  const Command sub = bench.subcommand(
+      "comm",
+      "Collectives on the ranks that mpirun has started: every size and algorithm, or one of them, against MPI's own");
   sub.option("--collective", o->collective, "all_reduce, reduce_scatter, all_gather or all_to_all").shows_default();
-  sub.option("--algorithm", o->algorithm, "auto, ring, ring_blocking, halving, tree, pairwise, shared, star, hierarchical or native; none: each that can be used");
+  sub.option("--algorithm", o->algorithm,
+             "auto, ring, ring_blocking, halving, tree, pairwise, shared, star, hierarchical or native; none: each "
+             "that can be used");
   sub.option("--bytes", o->bytes, "Of the larger tensor of a rank: 64K, 1M; none: from --min to --max");
   sub.option("--min", o->least, "Where a sweep begins").shows_default();
   sub.option("--max", o->most, "Where it ends; each size is four times the one before").shows_default();
   sub.option("--dtype", o->dtype, "fp32, bf16, fp16, fp64, int32 and so on").shows_default();
   sub.option("--op", o->op, "sum, max or avg").shows_default();
-  sub.option("--device", o->device, "cpu, or cuda: between the GPUs of the ranks, in captured graphs, against NCCL").shows_default();
-  sub.option("--memory", o->memory, "Where tensors lie: private, or the window that ranks of a host share (the default for shared and auto, as gradients lie there)");
-  sub.option("-n,--threads", o->threads, "So many ranks as threads of this process, instead of those of mpirun").range(1, 64);
+  sub.option("--device", o->device, "cpu, or cuda: between the GPUs of the ranks, in captured graphs, against NCCL")
+      .shows_default();
+  sub.option("--memory", o->memory,
+             "Where tensors lie: private, or the window that ranks of a host share (the default for shared and auto, "
+             "as gradients lie there)");
+  sub.option("-n,--threads", o->threads, "So many ranks as threads of this process, instead of those of mpirun")
+      .range(1, 64);
   sub.option("--seconds", o->protocol.seconds, "For each size").shows_default().range(0.001, 3600.0);
   sub.option("--rounds", o->protocol.rounds, "For each size, instead of --seconds").range(3, 100000);
   sub.flag("--check", o->protocol.check, "Compare with sums in double first");
   sub.flag("--save", o->save, "Of a sweep: auto goes by what was fastest on this machine from now on");
   sub.flag("--alone", o->alone, "Leave native out");
-  sub.option("--json", o->json, "One JSON object on stdout; with a file name: into that file").values(0, 1).kind("[FILE]");
+  sub.option("--json", o->json, "One JSON object on stdout; with a file name: into that file")
+      .values(0, 1)
+      .kind("[FILE]");
   sub.option("--svg", o->svg, "Bus bandwidth over size as a picture into this file");
   return [o] { return bench_comm(*o); };
 }

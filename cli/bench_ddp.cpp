@@ -33,15 +33,19 @@ void bench_rank(const Options& o, const comm::Group& world) {
   Pool pool(o.threads > 0 ? o.threads : parallel::threads_per_rank(world));
   const bool speaks = world.rank() == 0;
   const auto terminal = console();
-  const auto report = lab::bench_ddp(world, pool, model, lab::ddp_forms(o.buckets), o.ddp, [&](const std::string& what) {
-    if (speaks && terminal.status) terminal.status(what);
-  });
+  const auto report =
+      lab::bench_ddp(world, pool, model, lab::ddp_forms(o.buckets), o.ddp, [&](const std::string& what) {
+        if (speaks && terminal.status) terminal.status(what);
+      });
   if (!speaks) return;
   if (terminal.status) terminal.status("");
   auto json = lab::ddp_json(report);
   const auto m = lab::this_machine();
   json["machine"] = {{"cpu", m.cpu}, {"isa", m.isa}, {"date", lab::roofline::today()}};
-  if (!o.svg.empty()) io::write_file_atomic(o.svg, lab::ddp_picture(report, fmt::format("A training step on {} ranks, by how gradients are exchanged", report.ranks)));
+  if (!o.svg.empty())
+    io::write_file_atomic(
+        o.svg, lab::ddp_picture(
+                   report, fmt::format("A training step on {} ranks, by how gradients are exchanged", report.ranks)));
   const bool to_stdout = !o.json.empty() && o.json[0].empty();
   if (!o.json.empty() && !to_stdout) io::write_file_atomic(o.json[0], json.dump(1) + "\n");
   if (to_stdout) print_json(json);
@@ -50,7 +54,8 @@ void bench_rank(const Options& o, const comm::Group& world) {
 
 int bench_ddp(const Options& o) {
   for (const double mb : o.buckets)
-    if (!(mb > 0)) fail_usage("bench", "a bucket of {} MB: expected sizes above 0; every tensor by itself is measured anyway", mb);
+    if (!(mb > 0))
+      fail_usage("bench", "a bucket of {} MB: expected sizes above 0; every tensor by itself is measured anyway", mb);
   return on_bench_ranks(o.ranks, [&](const comm::Group& world) { bench_rank(o, world); });
 }
 
@@ -58,7 +63,9 @@ int bench_ddp(const Options& o) {
 
 std::function<int()> add_bench_ddp(const Command& bench) {
   auto o = std::make_shared<Options>();
-  const Command sub = bench.subcommand("ddp", "Data-parallel training steps on the ranks of mpirun, hpcdl launch and others: bucket sizes against waiting for each tensor by itself");
+  const Command sub = bench.subcommand("ddp",
+                                       "Data-parallel training steps on the ranks of mpirun, hpcdl launch and others: "
+                                       "bucket sizes against waiting for each tensor by itself");
   sub.option("--buckets", o->buckets, "Sizes in MB").separated_by(',').kind("MB,MB").shows_default();
   sub.option("--first-bucket", o->ddp.first_mb, "Size of the first bucket in MB").range(0.001, 1e6).shows_default();
   sub.option("--layers", o->model.layers, "Of the model").range(1, 1000).shows_default();
@@ -68,9 +75,13 @@ std::function<int()> add_bench_ddp(const Command& bench) {
   sub.option("--vocab", o->model.vocab, "Tokens that there are").range(2, 1 << 20).shows_default();
   sub.option("--batch", o->ddp.batch, "Sequences of each rank").range(1, 1 << 16).shows_default();
   sub.option("--rounds", o->ddp.rounds, "Measured steps of each form").range(1, 10000).shows_default();
-  sub.option("-n,--ranks", o->ranks, "So many ranks as threads of this process, instead of those that a launcher has started").range(1, 64);
+  sub.option("-n,--ranks", o->ranks,
+             "So many ranks as threads of this process, instead of those that a launcher has started")
+      .range(1, 64);
   sub.option("--threads", o->threads, "Threads of each rank; default: the processors of its host are shared out");
-  sub.option("--json", o->json, "One JSON object on stdout; with a file name: into that file").values(0, 1).kind("[FILE]");
+  sub.option("--json", o->json, "One JSON object on stdout; with a file name: into that file")
+      .values(0, 1)
+      .kind("[FILE]");
   sub.option("--svg", o->svg, "Step times as a picture into this file");
   return [o] { return bench_ddp(*o); };
 }

@@ -48,7 +48,9 @@ void bench_rank(const Options& o, const comm::Group& world) {
 
 std::function<int()> add_bench_tp(const Command& bench) {
   auto o = std::make_shared<Options>();
-  const Command sub = bench.subcommand("tp", "Tensor-parallel training steps on the ranks of mpirun, hpcdl launch and others, by scheme: bytes sent against the formulas, time, memory");
+  const Command sub = bench.subcommand("tp",
+                                       "Tensor-parallel training steps on the ranks of mpirun, hpcdl launch and "
+                                       "others, by scheme: bytes sent against the formulas, time, memory");
   sub.option("--layers", o->model.layers, "Of the model").range(1, 1000).shows_default();
   sub.option("--width", o->model.width, "Of the model").range(1, 1 << 16).shows_default();
   sub.option("--heads", o->model.heads, "Of the model").range(1, 1024).shows_default();
@@ -58,10 +60,14 @@ std::function<int()> add_bench_tp(const Command& bench) {
   sub.flag("--bf16", o->bf16, "Activations of 16 bits");
   sub.option("--batch", o->tensor.batch, "Sequences of a step").range(1, 1 << 16).shows_default();
   sub.option("--rounds", o->tensor.rounds, "Measured steps of each scheme").range(1, 10000).shows_default();
-  sub.option("-n,--ranks", o->ranks, "So many ranks as threads of this process, instead of those that a launcher has started").range(1, 64);
+  sub.option("-n,--ranks", o->ranks,
+             "So many ranks as threads of this process, instead of those that a launcher has started")
+      .range(1, 64);
   sub.option("--threads", o->threads, "Threads of each rank; default: the processors of its host are shared out");
   sub.option("--device", o->device, "cpu, or cuda: a GPU for each rank").shows_default();
-  sub.option("--json", o->json, "One JSON object on stdout; with a file name: into that file").values(0, 1).kind("[FILE]");
+  sub.option("--json", o->json, "One JSON object on stdout; with a file name: into that file")
+      .values(0, 1)
+      .kind("[FILE]");
   return [o] { return on_bench_ranks(o->ranks, [&](const comm::Group& world) { bench_rank(*o, world); }); };
 }
 

@@ -25,8 +25,7 @@ Option Option::kind(const std::string& name) const { return Option(option_->type
 Option Option::described_as(const std::string& text) const { return Option(option_->option_text(text)); }
 Option Option::group(const std::string& name) const { return Option(option_->group(name)); }
 
-template <class T>
-Option Command::option(const std::string& names, T& value, const std::string& help) const {
+template <class T> Option Command::option(const std::string& names, T& value, const std::string& help) const {
   return Option(app_->add_option(names, value, help));
 }
 template Option Command::option(const std::string&, std::string&, const std::string&) const;

@@ -24,8 +24,7 @@ class Option {
   Option required() const;
   Option range(std::int64_t least, std::int64_t most) const;
   Option range(double least, double most) const;
-  template <std::integral T>
-  Option range(T least, T most) const {
+  template <std::integral T> Option range(T least, T most) const {
     return range(std::int64_t{least}, std::int64_t{most});
   }
   Option positive() const;
@@ -56,8 +55,7 @@ class Command {
 
   /// T: bool is a flag(); std::string, int, std::int64_t, std::uint64_t, float, double, and vectors of strings, ints
   /// and doubles.
-  template <class T>
-  Option option(const std::string& names, T& value, const std::string& help) const;
+  template <class T> Option option(const std::string& names, T& value, const std::string& help) const;
   Option flag(const std::string& names, bool& value, const std::string& help) const;
   Command subcommand(const std::string& name, const std::string& help) const;
   /// Behind the options in --help.

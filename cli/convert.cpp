@@ -27,8 +27,12 @@ int convert(Options& o) {
   const auto from = io::find_model_folder(o.model);
   auto config = io::read_hf_config(from);
   if (config.quant) fail_usage("convert", "{} is quantised: convert the model it was made from", from.string());
-  if (fs::exists(o.out) && fs::equivalent(from, o.out)) fail_usage("convert", "--out is the model itself: choose another folder");
-  const DType target = o.dtype.empty() ? DType::none : o.dtype == "bf16" ? DType::bf16 : o.dtype == "f16" ? DType::f16 : DType::f32;
+  if (fs::exists(o.out) && fs::equivalent(from, o.out))
+    fail_usage("convert", "--out is the model itself: choose another folder");
+  const DType target = o.dtype.empty()     ? DType::none
+                       : o.dtype == "bf16" ? DType::bf16
+                       : o.dtype == "f16"  ? DType::f16
+                                           : DType::f32;
   const auto files = io::TensorFolder::open(from);
   std::vector<io::NamedSpec> specs;
   std::int64_t bytes = 0;
@@ -51,9 +55,12 @@ int convert(Options& o) {
   writer.commit();
   if (target != DType::none) config.dtype = target;
   io::write_hf_config(o.out, config);
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"})
-    if (fs::exists(from / name)) fs::copy_file(from / name, fs::path(o.out) / name, fs::copy_options::overwrite_existing);
-  if (o.json) print_json({{"out", o.out}, {"tensors", specs.size()}, {"bytes", bytes}, {"dtype", dtype_name(config.dtype)}});
+  for (const char* name :
+       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"})
+    if (fs::exists(from / name))
+      fs::copy_file(from / name, fs::path(o.out) / name, fs::copy_options::overwrite_existing);
+  if (o.json)
+    print_json({{"out", o.out}, {"tensors", specs.size()}, {"bytes", bytes}, {"dtype", dtype_name(config.dtype)}});
   else say("{} tensors, {} written to {}", specs.size(), format_bytes(static_cast<double>(bytes)), o.out);
   return exit_code::kDone;
 }
@@ -61,14 +68,16 @@ int convert(Options& o) {
 }  // namespace
 
 void add_convert(const Command& program, Run& run) {
-  add_verb<Options>(program, run, "convert", "Writes a model folder in another type or with other shards",
-                    [](const Command& sub, Options& o) {
-                      sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
-                      sub.option("--out", o.out, "Folder to write").required();
-                      sub.option("--dtype", o.dtype, "Type of the weights; default: as they are").one_of({"f32", "bf16", "f16"});
-                      sub.option("--max-shard", o.shard_gb, "Largest file, in GB").positive().shows_default();
-                      sub.flag("--json", o.json, "One JSON object on stdout");
-                    }, convert);
+  add_verb<Options>(
+      program, run, "convert", "Writes a model folder in another type or with other shards",
+      [](const Command& sub, Options& o) {
+        sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
+        sub.option("--out", o.out, "Folder to write").required();
+        sub.option("--dtype", o.dtype, "Type of the weights; default: as they are").one_of({"f32", "bf16", "f16"});
+        sub.option("--max-shard", o.shard_gb, "Largest file, in GB").positive().shows_default();
+        sub.flag("--json", o.json, "One JSON object on stdout");
+      },
+      convert);
 }
 
 }  // namespace hpcdl::cli

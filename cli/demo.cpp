@@ -42,7 +42,8 @@ constexpr int kSampleTokens = 96;
 
 class Demo {
  public:
-  explicit Demo(const Options& o) : options_(o), out_(o.out.empty() ? "hpcdl-demo" : o.out), run_(out_ / "run"), int4_(out_ / "model-int4") {}
+  explicit Demo(const Options& o)
+      : options_(o), out_(o.out.empty() ? "hpcdl-demo" : o.out), run_(out_ / "run"), int4_(out_ / "model-int4") {}
   int go();
 
  private:
@@ -72,7 +73,8 @@ template <class F> void Demo::stage(const std::string& name, F&& work) {
   say("{}", bold(fmt::format("[{}/6] {}", ++stage_, name)));
   const auto start = std::chrono::steady_clock::now();
   work();
-  report_.stages.push_back({name, format_duration(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count())});
+  report_.stages.push_back(
+      {name, format_duration(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count())});
 }
 
 std::string read_given(const std::string& path) {
@@ -88,18 +90,22 @@ void Demo::collect_text() {
   FoundText found;
   if (options_.text.empty()) found = find_text(kTextBytes);
   else found = {read_given(options_.text), 1, {options_.text}};
-  require(std::ssize(found.text) >= kLeastText, "demo", "found only {} of English text on this machine: give --text FILE, at least {}",
+  require(std::ssize(found.text) >= kLeastText, "demo",
+          "found only {} of English text on this machine: give --text FILE, at least {}",
           format_bytes(static_cast<double>(found.text.size())), format_bytes(kLeastText));
   auto cut = found.text.find("\n\n", found.text.size() - found.text.size() / 20);
   cut = cut == std::string::npos ? found.text.size() * 19 / 20 : cut + 2;
-  while (cut < found.text.size() && (static_cast<unsigned char>(found.text[cut]) & 0xc0) == 0x80) ++cut;  // not within a character
+  while (cut < found.text.size() && (static_cast<unsigned char>(found.text[cut]) & 0xc0) == 0x80)
+    ++cut;  // not within a character
   held_out_ = found.text.substr(cut);
   io::make_folder(out_ / "text");
   io::write_file_atomic(out_ / "text" / "train.txt", found.text.substr(0, cut));
   io::write_file_atomic(out_ / "text" / "held_out.txt", held_out_);
   std::string places;
   for (const auto& p : found.places) places += (places.empty() ? "" : ", ") + p;
-  report_.text = {{"from", places}, {"files with prose", fmt::format("{}", found.files)}, {"for training", format_bytes(static_cast<double>(cut))},
+  report_.text = {{"from", places},
+                  {"files with prose", fmt::format("{}", found.files)},
+                  {"for training", format_bytes(static_cast<double>(cut))},
                   {"held out", format_bytes(static_cast<double>(held_out_.size()))}};
   for (const auto& f : report_.text) say("      {:<18} {}", f.name, f.value);
 }
@@ -122,8 +128,11 @@ void Demo::configure() {
   t.eval_every = std::max<std::int64_t>(1, t.steps / 12);
   config_.checkpoint.every = std::max<std::int64_t>(1, t.steps / 2);
   config_.checkpoint.resume = "none";
-  report_.machine = {{"cpu", machine.cpu}, {"threads", fmt::format("{}", pool_.threads())}, {"instruction set", machine.isa},
-                     {"peak f32", fmt::format("{:.0f} GFLOP/s", roofs_.f32 / 1e9)}, {"peak bf16", fmt::format("{:.0f} GFLOP/s", roofs_.bf16 / 1e9)},
+  report_.machine = {{"cpu", machine.cpu},
+                     {"threads", fmt::format("{}", pool_.threads())},
+                     {"instruction set", machine.isa},
+                     {"peak f32", fmt::format("{:.0f} GFLOP/s", roofs_.f32 / 1e9)},
+                     {"peak bf16", fmt::format("{:.0f} GFLOP/s", roofs_.bf16 / 1e9)},
                      {"memory bandwidth", fmt::format("{:.0f} GB/s", roofs_.memory() / 1e9)}};
 }
 
@@ -137,7 +146,8 @@ std::int64_t Demo::steps_in(double seconds) {
   const auto size = static_cast<std::size_t>(config_.train.batch * c.context);
   std::vector<std::int32_t> tokens(size);
   const Rng rng{1, 1};
-  for (std::size_t i = 0; i < size; ++i) tokens[i] = static_cast<std::int32_t>(rng.below(i, static_cast<std::uint64_t>(c.vocab)));
+  for (std::size_t i = 0; i < size; ++i)
+    tokens[i] = static_cast<std::int32_t>(rng.below(i, static_cast<std::uint64_t>(c.vocab)));
   std::vector<double> times;
   for (int i = 0; i < 8; ++i) {
     const auto start = std::chrono::steady_clock::now();
@@ -146,21 +156,30 @@ std::int64_t Demo::steps_in(double seconds) {
     times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   std::sort(times.begin(), times.end());
-  return std::clamp(static_cast<std::int64_t>(seconds / times[times.size() / 2]) / 12 * 12, std::int64_t{48}, std::int64_t{20'000});
+  return std::clamp(static_cast<std::int64_t>(seconds / times[times.size() / 2]) / 12 * 12, std::int64_t{48},
+                    std::int64_t{20'000});
 }
 
 bool Demo::train() {
   fs::remove_all(run_);
-  summary_ = train::run(config_, {.console = console(), .speed_of_light = [this](const Program& p) { return lab::light(p, roofs_).seconds; }, .after_step = {}});
+  summary_ = train::run(config_, {.console = console(),
+                                  .speed_of_light = [this](const Program& p) { return lab::light(p, roofs_).seconds; },
+                                  .after_step = {}});
   const auto& m = config_.model;
-  report_.model = {{"family", std::string(io::enum_name(m.family))}, {"layers, heads, width", fmt::format("{}, {}, {}", m.layers, m.heads, m.width)},
-                   {"context", fmt::format("{} tokens", m.context)}, {"vocabulary", fmt::format("{}", m.vocab)},
+  report_.model = {{"family", std::string(io::enum_name(m.family))},
+                   {"layers, heads, width", fmt::format("{}, {}, {}", m.layers, m.heads, m.width)},
+                   {"context", fmt::format("{} tokens", m.context)},
+                   {"vocabulary", fmt::format("{}", m.vocab)},
                    {"parameters", format_count(static_cast<double>(summary_.parameters))}};
-  report_.training = {{"steps", fmt::format("{}", summary_.step)}, {"tokens seen", format_count(static_cast<double>(config_.train.steps * config_.train.batch * m.context))},
-                      {"time", format_duration(summary_.seconds)}, {"tokens per second", format_count(summary_.tokens_per_second)},
-                      {"of the speed of light", fmt::format("{:.0f} %", summary_.sol_percent)}, {"activations in", std::string(io::enum_name(config_.train.dtype))},
-                      {"planned activation memory", format_bytes(static_cast<double>(summary_.arena_bytes))},
-                      {"peak memory", format_bytes(static_cast<double>(lab::peak_rss_bytes()))}};
+  report_.training = {
+      {"steps", fmt::format("{}", summary_.step)},
+      {"tokens seen", format_count(static_cast<double>(config_.train.steps * config_.train.batch * m.context))},
+      {"time", format_duration(summary_.seconds)},
+      {"tokens per second", format_count(summary_.tokens_per_second)},
+      {"of the speed of light", fmt::format("{:.0f} %", summary_.sol_percent)},
+      {"activations in", std::string(io::enum_name(config_.train.dtype))},
+      {"planned activation memory", format_bytes(static_cast<double>(summary_.arena_bytes))},
+      {"peak memory", format_bytes(static_cast<double>(lab::peak_rss_bytes()))}};
   std::string text = io::read_file(run_ / "metrics.jsonl");
   for (std::size_t at = 0; at < text.size();) {
     const auto end = std::min(text.find('\n', at), text.size());
@@ -176,7 +195,8 @@ bool Demo::train() {
 void Demo::quantize() {
   const auto report = quant::quantize_model(pool_, summary_.model, int4_, {.int4 = {.group = 64}});
   report_.after.bits_per_weight = report.bits_per_weight();
-  say("      {} weights in {:.2f} bits each", format_count(static_cast<double>(report.weights())), report.bits_per_weight());
+  say("      {} weights in {:.2f} bits each", format_count(static_cast<double>(report.weights())),
+      report.bits_per_weight());
 }
 
 void Demo::evaluate() {
@@ -189,7 +209,8 @@ void Demo::evaluate() {
     facts->perplexity = result.perplexity;
     facts->file_bytes = static_cast<std::int64_t>(fs::file_size(folder / "model.safetensors"));
   }
-  say("      perplexity {:.2f} as trained, {:.2f} in INT4, over {} held-out tokens", report_.before.perplexity, report_.after.perplexity, ids.size() - 1);
+  say("      perplexity {:.2f} as trained, {:.2f} in INT4, over {} held-out tokens", report_.before.perplexity,
+      report_.after.perplexity, ids.size() - 1);
 }
 
 /// The first words of paragraphs the model has not seen.
@@ -221,9 +242,12 @@ std::string tidy(const std::string& text) {
 void Demo::generate() {
   for (const auto& prompt : prompts(held_out_)) {
     Sample sample{prompt, "", ""};
-    for (auto [folder, facts, text] : {std::tuple(summary_.model, &report_.before, &sample.before), std::tuple(int4_, &report_.after, &sample.after)}) {
-      const auto json = io::parse_json(run_self({"generate", "--model", folder.string(), "--prompt", prompt, "--tokens", std::to_string(kSampleTokens), "--temperature", "0.7",
-                                                 "--top-k", "40", "--seed", "7", "--ignore-eos", "--json"}), "hpcdl generate");
+    for (auto [folder, facts, text] : {std::tuple(summary_.model, &report_.before, &sample.before),
+                                       std::tuple(int4_, &report_.after, &sample.after)}) {
+      const auto json = io::parse_json(run_self({"generate", "--model", folder.string(), "--prompt", prompt, "--tokens",
+                                                 std::to_string(kSampleTokens), "--temperature", "0.7", "--top-k", "40",
+                                                 "--seed", "7", "--ignore-eos", "--json"}),
+                                       "hpcdl generate");
       *text = tidy(json.at("text").get<std::string>());
       facts->tokens_per_second = std::max(facts->tokens_per_second, json.at("tokens_per_second").get<double>());
       facts->first_token_ms = json.at("time_to_first_token_ms");
@@ -239,17 +263,32 @@ void Demo::finish() {
   const std::time_t now = std::time(nullptr);
   char date[64];
   std::strftime(date, sizeof date, "%e %B %Y, %H:%M", std::localtime(&now));
-  report_.date = fmt::format("A language model of {} parameters, trained on this machine in {}; {}", report_.model.back().value,
-                             format_duration(summary_.seconds), date[0] == ' ' ? date + 1 : date);
+  report_.date =
+      fmt::format("A language model of {} parameters, trained on this machine in {}; {}", report_.model.back().value,
+                  format_duration(summary_.seconds), date[0] == ' ' ? date + 1 : date);
   const auto page = demo_page(report_);
   io::write_file_atomic(out_ / "report.html", page_html(page));
   if (options_.json) {
     const auto side = [](const ModelFacts& f) {
-      return Json{{"file_bytes", f.file_bytes}, {"bits_per_weight", f.bits_per_weight}, {"loss", f.loss}, {"perplexity", f.perplexity}, {"tokens_per_second", f.tokens_per_second},
-                  {"time_to_first_token_ms", f.first_token_ms}, {"peak_rss_bytes", f.peak_rss_bytes}, {"mapped_bytes", f.mapped_bytes}};
+      return Json{{"file_bytes", f.file_bytes},
+                  {"bits_per_weight", f.bits_per_weight},
+                  {"loss", f.loss},
+                  {"perplexity", f.perplexity},
+                  {"tokens_per_second", f.tokens_per_second},
+                  {"time_to_first_token_ms", f.first_token_ms},
+                  {"peak_rss_bytes", f.peak_rss_bytes},
+                  {"mapped_bytes", f.mapped_bytes}};
     };
-    print_json({{"report", (out_ / "report.html").string()}, {"model", summary_.model.string()}, {"int4", int4_.string()}, {"steps", summary_.step}, {"first_loss", report_.curve.front().second},
-                {"loss", summary_.loss}, {"seconds", summary_.seconds}, {"tokens_per_second", summary_.tokens_per_second}, {"sol_percent", summary_.sol_percent}, {"before", side(report_.before)},
+    print_json({{"report", (out_ / "report.html").string()},
+                {"model", summary_.model.string()},
+                {"int4", int4_.string()},
+                {"steps", summary_.step},
+                {"first_loss", report_.curve.front().second},
+                {"loss", summary_.loss},
+                {"seconds", summary_.seconds},
+                {"tokens_per_second", summary_.tokens_per_second},
+                {"sol_percent", summary_.sol_percent},
+                {"before", side(report_.before)},
                 {"after", side(report_.after)}});
   } else {
     print_text(page_text(page));
@@ -280,34 +319,55 @@ int Demo::go() {
 namespace {
 
 void setup(const Command& sub, Options& o) {
-  sub.option("number", o.number, "Without: a language model, as above. 1: images on one device; 2: data parallel; 3: mixed precision; 4: where time and memory go")
-      .range(1, 4).described_as("1|2|3|4");
+  sub.option("number", o.number,
+             "Without: a language model, as above. 1: images on one device; 2: data parallel; 3: mixed precision; 4: "
+             "where time and memory go")
+      .range(1, 4)
+      .described_as("1|2|3|4");
   sub.option("--out", o.out, "Folder for everything that is made; default: hpcdl-demo, or hpcdl-demo-N");
   sub.flag("--json", o.json, "One JSON object on stdout at the end");
   constexpr const char* kText = "Language model";
-  sub.option("--text", o.text, "Text to learn from; default: prose found in the documentation of this machine").group(kText);
+  sub.option("--text", o.text, "Text to learn from; default: prose found in the documentation of this machine")
+      .group(kText);
   sub.option("--steps", o.steps, "Training steps; default: as many as fit --minutes").positive().group(kText);
   sub.option("--minutes", o.minutes, "Time to train for").positive().shows_default().group(kText);
   constexpr const char* kImages = "Demos 1 to 4";
-  sub.option("--data", o.data, "CIFAR-10 or -100 as published, or a folder with one folder a class; default: a procedural set").group(kImages);
+  sub.option("--data", o.data,
+             "CIFAR-10 or -100 as published, or a folder with one folder a class; default: a procedural set")
+      .group(kImages);
   sub.option("--device", o.device, "cpu or cuda").shows_default().group(kImages);
-  sub.option("--epochs", o.epochs, "Passes over the data, of demos 1 and 3; default: as the demo suggests").positive().group(kImages);
-  sub.flag("--quick", o.quick, "A tiny model and few images: everything is run, and no figure means much").group(kImages);
+  sub.option("--epochs", o.epochs, "Passes over the data, of demos 1 and 3; default: as the demo suggests")
+      .positive()
+      .group(kImages);
+  sub.flag("--quick", o.quick, "A tiny model and few images: everything is run, and no figure means much")
+      .group(kImages);
 }
 
 int demo_verb(Options& o, const Command& sub) {
-  const std::vector<std::string> of_text{"--text", "--steps", "--minutes"}, of_images{"--data", "--device", "--epochs", "--quick"};
+  const std::vector<std::string> of_text{"--text", "--steps", "--minutes"},
+      of_images{"--data", "--device", "--epochs", "--quick"};
   for (const auto& name : o.number ? of_text : of_images)
     if (sub.given(name))
-      fail_usage("demo", "{} belongs to {}, not to {}", name, o.number ? "`hpcdl demo` without a number" : "`hpcdl demo 1` to `hpcdl demo 4`", o.number ? fmt::format("`hpcdl demo {}`", o.number) : "`hpcdl demo`");
+      fail_usage("demo", "{} belongs to {}, not to {}", name,
+                 o.number ? "`hpcdl demo` without a number" : "`hpcdl demo 1` to `hpcdl demo 4`",
+                 o.number ? fmt::format("`hpcdl demo {}`", o.number) : "`hpcdl demo`");
   if (o.number == 0) return Demo(o).go();
-  return run_demo({.number = o.number, .data = o.data, .device = o.device, .out = o.out, .epochs = o.epochs, .json = o.json, .quick = o.quick});
+  return run_demo({.number = o.number,
+                   .data = o.data,
+                   .device = o.device,
+                   .out = o.out,
+                   .epochs = o.epochs,
+                   .json = o.json,
+                   .quick = o.quick});
 }
 
 }  // namespace
 
 void add_demo(const Command& program, Run& run) {
-  add_verb<Options>(program, run, "demo", "Trains, compresses and runs a small language model on text of this machine, in about two minutes; with a number: one of four demos on images", setup, demo_verb);
+  add_verb<Options>(program, run, "demo",
+                    "Trains, compresses and runs a small language model on text of this machine, in about two minutes; "
+                    "with a number: one of four demos on images",
+                    setup, demo_verb);
 }
 
 }  // namespace hpcdl::cli

@@ -11,28 +11,45 @@ namespace {
 std::string bytes(std::int64_t n) { return format_bytes(static_cast<double>(n)); }
 std::string times(double x) { return fmt::format("{:.2f}x", x); }
 
-double smaller(const DemoReport& r) { return static_cast<double>(r.before.file_bytes) / static_cast<double>(r.after.file_bytes); }
+double smaller(const DemoReport& r) {
+  return static_cast<double>(r.before.file_bytes) / static_cast<double>(r.after.file_bytes);
+}
 
 lab::Table comparison(const DemoReport& r) {
   const auto &a = r.before, &b = r.after;
-  return {.columns = {"", "as trained", "INT4", ""},
-          .rows = {{"weights on disk", bytes(a.file_bytes), bytes(b.file_bytes), times(smaller(r)) + " smaller"},
-                   {"bits per weight of the matrices", fmt::format("{:.0f}", a.bits_per_weight), fmt::format("{:.3f}", b.bits_per_weight)},
-                   {"held-out perplexity", fmt::format("{:.2f}", a.perplexity), fmt::format("{:.2f}", b.perplexity), fmt::format("{:+.2f} %", 100 * (b.perplexity / a.perplexity - 1))},
-                   {"tokens per second", fmt::format("{:.0f}", a.tokens_per_second), fmt::format("{:.0f}", b.tokens_per_second), times(b.tokens_per_second / a.tokens_per_second)},
-                   {"first token", fmt::format("{:.1f} ms", a.first_token_ms), fmt::format("{:.1f} ms", b.first_token_ms)},
-                   {"peak memory while generating", bytes(a.peak_rss_bytes), bytes(b.peak_rss_bytes)}}};
+  return {
+      .columns = {"", "as trained", "INT4", ""},
+      .rows = {{"weights on disk", bytes(a.file_bytes), bytes(b.file_bytes), times(smaller(r)) + " smaller"},
+               {"bits per weight of the matrices", fmt::format("{:.0f}", a.bits_per_weight),
+                fmt::format("{:.3f}", b.bits_per_weight)},
+               {"held-out perplexity", fmt::format("{:.2f}", a.perplexity), fmt::format("{:.2f}", b.perplexity),
+                fmt::format("{:+.2f} %", 100 * (b.perplexity / a.perplexity - 1))},
+               {"tokens per second", fmt::format("{:.0f}", a.tokens_per_second),
+                fmt::format("{:.0f}", b.tokens_per_second), times(b.tokens_per_second / a.tokens_per_second)},
+               {"first token", fmt::format("{:.1f} ms", a.first_token_ms), fmt::format("{:.1f} ms", b.first_token_ms)},
+               {"peak memory while generating", bytes(a.peak_rss_bytes), bytes(b.peak_rss_bytes)}}};
 }
 
 }  // namespace
 
 lab::Page demo_page(const DemoReport& r) {
-  lab::Page page{.title = r.title, .subtitle = r.date, .tiles = {}, .cards = {}, .footer = "Made by `hpcdl demo`: text of this machine, a tokenizer and a transformer trained on it, a checkpoint, 4-bit weights, "
-                                                                                            "and generation from the memory-mapped files."};
-  page.tiles = {{"held-out perplexity as trained", fmt::format("{:.2f}", r.before.perplexity)}, {"held-out perplexity in INT4", fmt::format("{:.2f}", r.after.perplexity)},
-                {"smaller on disk in INT4", fmt::format("{:.1f}x", smaller(r))}, {"tokens per second, INT4, mapped", fmt::format("{:.0f}", r.after.tokens_per_second)}};
+  lab::Page page{.title = r.title,
+                 .subtitle = r.date,
+                 .tiles = {},
+                 .cards = {},
+                 .footer =
+                     "Made by `hpcdl demo`: text of this machine, a tokenizer and a transformer trained on it, a "
+                     "checkpoint, 4-bit weights, "
+                     "and generation from the memory-mapped files."};
+  page.tiles = {{"held-out perplexity as trained", fmt::format("{:.2f}", r.before.perplexity)},
+                {"held-out perplexity in INT4", fmt::format("{:.2f}", r.after.perplexity)},
+                {"smaller on disk in INT4", fmt::format("{:.1f}x", smaller(r))},
+                {"tokens per second, INT4, mapped", fmt::format("{:.0f}", r.after.tokens_per_second)}};
   using Form = lab::Series::Form;
-  page.cards.push_back({"Loss", lab::LineChart{.x = "step", .y = "loss", .series = {{"training (faint: every step)", r.curve, Form::smooth}, {"held-out text", r.evaluation, Form::dots}}}});
+  page.cards.push_back({"Loss", lab::LineChart{.x = "step",
+                                               .y = "loss",
+                                               .series = {{"training (faint: every step)", r.curve, Form::smooth},
+                                                          {"held-out text", r.evaluation, Form::dots}}}});
   page.cards.push_back({"Before and after INT4", comparison(r)});
   std::vector<lab::Pair> pairs;
   for (const auto& s : r.samples) pairs.push_back({"as trained", "INT4", s.prompt, s.before, s.after});

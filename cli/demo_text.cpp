@@ -37,7 +37,11 @@ const std::vector<Place>& places() {
       {"/usr/lib/python3.11", {".py"}, Form::python, 0.4},
       {"/usr/lib/python3.12", {".py"}, Form::python, 0.4},
       {"/usr/lib/python3.13", {".py"}, Form::python, 0.4},
-      {"/usr/share/doc", {"README", "README.gz", "README.Debian", "README.md", "README.md.gz", "NEWS.gz", "NEWS", ".txt", ".txt.gz", "FAQ", "FAQ.gz"}, Form::plain, 0.4},
+      {"/usr/share/doc",
+       {"README", "README.gz", "README.Debian", "README.md", "README.md.gz", "NEWS.gz", "NEWS", ".txt", ".txt.gz",
+        "FAQ", "FAQ.gz"},
+       Form::plain,
+       0.4},
       {"/usr/share/doc", {"copyright"}, Form::plain, 0.3},
       {"/usr/share/doc", {"changelog.Debian.gz", "changelog.gz"}, Form::plain, 0.2},
   };
@@ -84,13 +88,15 @@ std::string_view trimmed(std::string_view s) {
 std::string without_markup(std::string_view line, Form form) {
   std::string out;
   for (std::size_t i = 0; i < line.size(); ++i) {
-    if (form == Form::pod && i + 1 < line.size() && line[i + 1] == '<' && std::string_view("BCIFLEXS").find(line[i]) != std::string_view::npos) {
+    if (form == Form::pod && i + 1 < line.size() && line[i + 1] == '<' &&
+        std::string_view("BCIFLEXS").find(line[i]) != std::string_view::npos) {
       ++i;
       continue;
     }
     if (form == Form::pod && line[i] == '>') continue;
     if (form == Form::rst && (line[i] == '`' || line[i] == '*')) continue;
-    if (form == Form::rst && line[i] == ':' && i + 1 < line.size() && std::isalpha(static_cast<unsigned char>(line[i + 1]))) {
+    if (form == Form::rst && line[i] == ':' && i + 1 < line.size() &&
+        std::isalpha(static_cast<unsigned char>(line[i + 1]))) {
       const auto end = line.find(":`", i + 1);
       if (end != std::string_view::npos && end - i < 20) {
         i = end + 1;
@@ -136,7 +142,8 @@ template <class F> void for_paragraphs(const std::string& text, Form form, F&& t
 std::size_t fingerprint(const std::string& paragraph) {
   std::string letters;
   for (const char c : paragraph)
-    if (std::isalpha(static_cast<unsigned char>(c))) letters += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (std::isalpha(static_cast<unsigned char>(c)))
+      letters += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return std::hash<std::string>{}(letters);
 }
 
@@ -155,7 +162,9 @@ bool is_prose(const std::string& p) {
   }
   const double n = static_cast<double>(p.size());
   const auto share = [n](std::size_t k) { return static_cast<double>(k) / n; };
-  if (share(letters) < 0.72 || share(spaces) < 0.12 || share(spaces) > 0.24 || share(odd) > 0.02 || share(capitals) > 0.12) return false;
+  if (share(letters) < 0.72 || share(spaces) < 0.12 || share(spaces) > 0.24 || share(odd) > 0.02 ||
+      share(capitals) > 0.12)
+    return false;
   if (!std::isupper(static_cast<unsigned char>(p.front()))) return false;
   const std::string_view tail(".!?:;)\"");
   if (tail.find(p.back()) == std::string_view::npos) return false;
@@ -171,7 +180,8 @@ FoundText find_text(std::int64_t bytes) {
   std::vector<std::string> units;  // one per file
   std::int64_t total = 0;
   for (const auto& place : places()) {
-    const auto limit = std::min<std::int64_t>(bytes - total, static_cast<std::int64_t>(place.share * static_cast<double>(bytes)));
+    const auto limit =
+        std::min<std::int64_t>(bytes - total, static_cast<std::int64_t>(place.share * static_cast<double>(bytes)));
     std::int64_t taken = 0;
     for (const auto& file : files_of(place)) {
       if (taken >= limit) break;
@@ -186,7 +196,8 @@ FoundText find_text(std::int64_t bytes) {
       if (here > 0) units.push_back(std::move(unit));
     }
     total += taken;
-    if (taken > 0 && std::find(found.places.begin(), found.places.end(), place.folder) == found.places.end()) found.places.emplace_back(place.folder);
+    if (taken > 0 && std::find(found.places.begin(), found.places.end(), place.folder) == found.places.end())
+      found.places.emplace_back(place.folder);
   }
   // Mixed, so that the end, which evaluation takes, is of the same kind as the rest.
   found.files = std::ssize(units);

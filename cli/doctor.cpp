@@ -15,9 +15,31 @@ struct Options {
   bool json = false, env = false;
 };
 
-constexpr const char* kEnvironment[] = {"HPCDL_THREADS", "HPCDL_ISA", "OMP_NUM_THREADS", "XDG_CACHE_HOME", "TMPDIR", "NO_COLOR", "HOME",
-                                        "PATH", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "HPCDL_LOG", "HPCDL_NCCL_LIBRARY",
-                                        "NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_DISABLE", "NCCL_P2P_DISABLE", "NCCL_NVLS_ENABLE", "NCCL_ALGO", "NCCL_PROTO", "SLURM_JOB_ID", "SLURM_JOB_NUM_NODES", "SLURM_NTASKS"};
+constexpr const char* kEnvironment[] = {"HPCDL_THREADS",
+                                        "HPCDL_ISA",
+                                        "OMP_NUM_THREADS",
+                                        "XDG_CACHE_HOME",
+                                        "TMPDIR",
+                                        "NO_COLOR",
+                                        "HOME",
+                                        "PATH",
+                                        "CUDA_HOME",
+                                        "CUDA_PATH",
+                                        "CUDA_VISIBLE_DEVICES",
+                                        "LD_LIBRARY_PATH",
+                                        "HPCDL_LOG",
+                                        "HPCDL_NCCL_LIBRARY",
+                                        "NCCL_DEBUG",
+                                        "NCCL_SOCKET_IFNAME",
+                                        "NCCL_IB_HCA",
+                                        "NCCL_IB_DISABLE",
+                                        "NCCL_P2P_DISABLE",
+                                        "NCCL_NVLS_ENABLE",
+                                        "NCCL_ALGO",
+                                        "NCCL_PROTO",
+                                        "SLURM_JOB_ID",
+                                        "SLURM_JOB_NUM_NODES",
+                                        "SLURM_NTASKS"};
 
 Json object(const std::vector<lab::Finding>& list) {
   Json j;
@@ -36,8 +58,11 @@ std::string text(const std::vector<lab::Finding>& list) {
     if (f.state == lab::State::ok) continue;
     s += fmt::format("{:20} {}\n{:20} fix: {}\n", "", f.cost, "", f.fix);
   }
-  const auto count = [&](lab::State state) { return std::count_if(list.begin(), list.end(), [&](const auto& f) { return f.state == state; }); };
-  return s + fmt::format("{} in order, {} to mend (!), {} not there or incomplete, which only some uses need (-)\n", count(lab::State::ok), count(lab::State::gap), count(lab::State::absent));
+  const auto count = [&](lab::State state) {
+    return std::count_if(list.begin(), list.end(), [&](const auto& f) { return f.state == state; });
+  };
+  return s + fmt::format("{} in order, {} to mend (!), {} not there or incomplete, which only some uses need (-)\n",
+                         count(lab::State::ok), count(lab::State::gap), count(lab::State::absent));
 }
 
 int doctor(Options& o) {
@@ -58,18 +83,21 @@ int doctor(Options& o) {
   if (o.env)
     for (const char* name : kEnvironment)
       if (const char* value = std::getenv(name)) all += fmt::format("env {:<20} {}\n", name, value);
-  print_text(all + fmt::format("peaks are the best of all measurements, kept in {}; hpcdl probe measures more\n", lab::probe_file().string()));
+  print_text(all + fmt::format("peaks are the best of all measurements, kept in {}; hpcdl probe measures more\n",
+                               lab::probe_file().string()));
   return exit_code::kDone;
 }
 
 }  // namespace
 
 void add_doctor(const Command& program, Run& run) {
-  add_verb<Options>(program, run, "doctor", "What this machine has, what is missing, what that costs, and the fix",
-                    [](const Command& sub, Options& o) {
-                      sub.flag("--json", o.json, "One JSON object on stdout");
-                      sub.flag("--env", o.env, "Also the environment variables that were seen");
-                    }, doctor);
+  add_verb<Options>(
+      program, run, "doctor", "What this machine has, what is missing, what that costs, and the fix",
+      [](const Command& sub, Options& o) {
+        sub.flag("--json", o.json, "One JSON object on stdout");
+        sub.flag("--env", o.env, "Also the environment variables that were seen");
+      },
+      doctor);
 }
 
 }  // namespace hpcdl::cli

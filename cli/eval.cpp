@@ -24,14 +24,17 @@ DType compute_type(const Options& o) { return o.dtype == "bf16" ? DType::bf16 : 
 /// A run's folder holds its model in model/.
 std::filesystem::path model_folder(const std::string& given) {
   const std::filesystem::path path(given);
-  return !std::filesystem::exists(path / "config.json") && std::filesystem::exists(path / "model" / "config.json") ? path / "model" : path;
+  return !std::filesystem::exists(path / "config.json") && std::filesystem::exists(path / "model" / "config.json")
+             ? path / "model"
+             : path;
 }
 
 int eval_images(Options& o) {
   Pool pool;
   auto model = models::ImageModel::open(model_folder(o.model));
   model.to_device(Stream(device_from_name(o.device), pool));
-  const auto set = data::open_images(o.images, data::Split::test, {.warn = [](const std::string& line) { say("warning: {}", line); }});
+  const auto set = data::open_images(o.images, data::Split::test,
+                                     {.warn = [](const std::string& line) { say("warning: {}", line); }});
   const auto show = console();
   const auto start = std::chrono::steady_clock::now();
   const auto result = infer::evaluate_images(model, pool, set, {.compute = compute_type(o)}, [&](std::int64_t done) {
@@ -39,14 +42,21 @@ int eval_images(Options& o) {
   });
   if (show.status) show.status("");
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (o.json) print_json({{"loss", result.loss}, {"accuracy", result.accuracy}, {"samples", result.samples}, {"samples_per_second", static_cast<double>(result.samples) / seconds}});
-  else print_text(fmt::format("loss {:.4f}  accuracy {:.2f}%  over {} images of {}\n", result.loss, 100 * result.accuracy, result.samples, set->info().name));
+  if (o.json)
+    print_json({{"loss", result.loss},
+                {"accuracy", result.accuracy},
+                {"samples", result.samples},
+                {"samples_per_second", static_cast<double>(result.samples) / seconds}});
+  else
+    print_text(fmt::format("loss {:.4f}  accuracy {:.2f}%  over {} images of {}\n", result.loss, 100 * result.accuracy,
+                           result.samples, set->info().name));
   return exit_code::kDone;
 }
 
 int eval(Options& o, const Command& sub) {
   if (sub.given("--images")) {
-    if (!o.text.empty() || o.limit > 0) fail_usage("eval", "--text and --limit are for models of text, --images for classifiers of images");
+    if (!o.text.empty() || o.limit > 0)
+      fail_usage("eval", "--text and --limit are for models of text, --images for classifiers of images");
     return eval_images(o);
   }
   if (o.text.empty()) fail_usage("eval", "nothing to evaluate on: give --text or --images");
@@ -58,30 +68,39 @@ int eval(Options& o, const Command& sub) {
   const auto show = console();
   const auto start = std::chrono::steady_clock::now();
   const auto result = infer::evaluate(model, pool, ids, {.compute = compute_type(o)}, [&](std::int64_t done) {
-    if (show.status) show.status(fmt::format("evaluating {}%", 100 * done / std::max<std::int64_t>(std::ssize(ids), 1)));
+    if (show.status)
+      show.status(fmt::format("evaluating {}%", 100 * done / std::max<std::int64_t>(std::ssize(ids), 1)));
   });
   if (show.status) show.status("");
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (o.json)
-    print_json({{"loss", result.loss}, {"perplexity", result.perplexity}, {"tokens", result.tokens}, {"tokens_per_second", static_cast<double>(result.tokens) / seconds}});
+    print_json({{"loss", result.loss},
+                {"perplexity", result.perplexity},
+                {"tokens", result.tokens},
+                {"tokens_per_second", static_cast<double>(result.tokens) / seconds}});
   else
-    print_text(fmt::format("loss {:.4f}  perplexity {:.3f}  over {} tokens\n", result.loss, result.perplexity, result.tokens));
+    print_text(
+        fmt::format("loss {:.4f}  perplexity {:.3f}  over {} tokens\n", result.loss, result.perplexity, result.tokens));
   return exit_code::kDone;
 }
 
 }  // namespace
 
 void add_eval(const Command& program, Run& run) {
-  add_verb<Options>(program, run, "eval", "Loss and perplexity of a model on text, or loss and accuracy on images",
-                    [](const Command& sub, Options& o) {
-                      sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
-                      sub.option("--text", o.text, "Files or folders of .txt or .jsonl");
-                      sub.option("--images", o.images, "CIFAR as published or a folder of images, the part for tests; \"\": the procedural set").values(0, 1);
-                      sub.option("--limit", o.limit, "Only the first N tokens; 0: all").not_negative();
-                      sub.option("--dtype", o.dtype, "Type of activations").one_of({"f32", "bf16"}).shows_default();
-                      sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
-                      sub.flag("--json", o.json, "One JSON object on stdout");
-                    }, eval);
+  add_verb<Options>(
+      program, run, "eval", "Loss and perplexity of a model on text, or loss and accuracy on images",
+      [](const Command& sub, Options& o) {
+        sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
+        sub.option("--text", o.text, "Files or folders of .txt or .jsonl");
+        sub.option("--images", o.images,
+                   "CIFAR as published or a folder of images, the part for tests; \"\": the procedural set")
+            .values(0, 1);
+        sub.option("--limit", o.limit, "Only the first N tokens; 0: all").not_negative();
+        sub.option("--dtype", o.dtype, "Type of activations").one_of({"f32", "bf16"}).shows_default();
+        sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
+        sub.flag("--json", o.json, "One JSON object on stdout");
+      },
+      eval);
 }
 
 }  // namespace hpcdl::cli

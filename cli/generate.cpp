@@ -26,11 +26,14 @@ struct Options {
 
 std::vector<std::int32_t> prompt_ids(const Options& o, const io::Tokenizer* tokenizer) {
   if (!o.ids.empty()) return parse_ids(o.ids);
-  const std::string text = o.prompt_file.empty() ? o.prompt : o.prompt_file == "-" ? read_stdin() : io::read_file(o.prompt_file);
+  const std::string text = o.prompt_file.empty()  ? o.prompt
+                           : o.prompt_file == "-" ? read_stdin()
+                                                  : io::read_file(o.prompt_file);
   auto ids = tokenizer->encode(text, true);
   if (ids.empty()) {
     const auto start = tokenizer->begin_of_text() ? tokenizer->begin_of_text() : tokenizer->end_of_text();
-    require(start.has_value(), "generate", "the prompt is empty and the tokenizer has no token that begins a text: give --prompt");
+    require(start.has_value(), "generate",
+            "the prompt is empty and the tokenizer has no token that begins a text: give --prompt");
     ids.push_back(*start);
   }
   return ids;
@@ -41,7 +44,8 @@ int generate_on(const Options& o, const comm::Joined& ranks) {
   const bool shared = ranks.place().world > 1, speaks = ranks.place().rank == 0;
   Pool pool(shared ? parallel::threads_per_rank(ranks.world()) : 0);
   const auto folder = io::find_model_folder(o.model);
-  auto model = models::LanguageModel::open(folder, shared ? std::make_shared<parallel::TensorParallel>(ranks.world()) : nullptr);
+  auto model =
+      models::LanguageModel::open(folder, shared ? std::make_shared<parallel::TensorParallel>(ranks.world()) : nullptr);
   model.prefetch();
   model.to_device(Stream(device_from_name(device_of_rank(o.device, ranks.place())), pool));
   std::optional<io::Tokenizer> tokenizer;
@@ -71,11 +75,17 @@ int generate_on(const Options& o, const comm::Joined& ranks) {
   if (!speaks) return exit_code::kDone;
   if (!o.json) {
     print_text("\n");
-    say("{}", dim(fmt::format("{} tokens, {:.1f} per second, first after {:.1f} ms", ids.size(), stats.tokens_per_second, stats.time_to_first_token_ms)));
+    say("{}", dim(fmt::format("{} tokens, {:.1f} per second, first after {:.1f} ms", ids.size(),
+                              stats.tokens_per_second, stats.time_to_first_token_ms)));
     return exit_code::kDone;
   }
-  print_json({{"text", text}, {"token_ids", ids}, {"prompt_ids", prompt}, {"tokens_per_second", stats.tokens_per_second},
-              {"time_to_first_token_ms", stats.time_to_first_token_ms}, {"peak_rss_bytes", lab::peak_rss_bytes()}, {"mapped_bytes", model.mapped_bytes()}});
+  print_json({{"text", text},
+              {"token_ids", ids},
+              {"prompt_ids", prompt},
+              {"tokens_per_second", stats.tokens_per_second},
+              {"time_to_first_token_ms", stats.time_to_first_token_ms},
+              {"peak_rss_bytes", lab::peak_rss_bytes()},
+              {"mapped_bytes", model.mapped_bytes()}});
   return exit_code::kDone;
 }
 
@@ -88,22 +98,25 @@ int generate(Options& o) {
 }  // namespace
 
 void add_generate(const Command& program, Run& run) {
-  add_verb<Options>(program, run, "generate", "Continues a text with a memory-mapped model; under mpirun or hpcdl launch, ranks share its layers",
-                    [](const Command& sub, Options& o) {
-                      sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
-                      sub.option("--prompt", o.prompt, "Text to continue");
-                      sub.option("--prompt-file", o.prompt_file, "The same from a file; - reads stdin");
-                      sub.option("--prompt-ids", o.ids, "The same as token ids: 1,2,3");
-                      sub.option("--tokens", o.tokens, "How many tokens to add").positive().shows_default();
-                      sub.option("--temperature", o.sampling.temperature, "0: always the most likely token").shows_default();
-                      sub.option("--top-k", o.sampling.top_k, "Keep the k most likely tokens; 0: all").shows_default();
-                      sub.option("--top-p", o.sampling.top_p, "Keep the smallest set with this probability").shows_default();
-                      sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
-                      add_tune_option(sub, o.tune);
-                      sub.option("--seed", o.sampling.seed, "Of the draws; the same seed gives the same text").shows_default();
-                      sub.flag("--ignore-eos", o.ignore_eos, "Go on behind the end-of-text token");
-                      sub.flag("--json", o.json, "One JSON object on stdout at the end");
-                    }, generate);
+  add_verb<Options>(
+      program, run, "generate",
+      "Continues a text with a memory-mapped model; under mpirun or hpcdl launch, ranks share its layers",
+      [](const Command& sub, Options& o) {
+        sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
+        sub.option("--prompt", o.prompt, "Text to continue");
+        sub.option("--prompt-file", o.prompt_file, "The same from a file; - reads stdin");
+        sub.option("--prompt-ids", o.ids, "The same as token ids: 1,2,3");
+        sub.option("--tokens", o.tokens, "How many tokens to add").positive().shows_default();
+        sub.option("--temperature", o.sampling.temperature, "0: always the most likely token").shows_default();
+        sub.option("--top-k", o.sampling.top_k, "Keep the k most likely tokens; 0: all").shows_default();
+        sub.option("--top-p", o.sampling.top_p, "Keep the smallest set with this probability").shows_default();
+        sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
+        add_tune_option(sub, o.tune);
+        sub.option("--seed", o.sampling.seed, "Of the draws; the same seed gives the same text").shows_default();
+        sub.flag("--ignore-eos", o.ignore_eos, "Go on behind the end-of-text token");
+        sub.flag("--json", o.json, "One JSON object on stdout at the end");
+      },
+      generate);
 }
 
 }  // namespace hpcdl::cli

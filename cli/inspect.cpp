@@ -37,14 +37,19 @@ int inspect_programs(const Options& o) {
   const auto model = train::model_without_data(config);
   Pool pool(1);
   const train::TrainStep step(*model, pool, train::step_options(config));
-  const char* const names[] = {"forward and backward, first micro-batch", "forward and backward, further micro-batches", "update"};
+  const char* const names[] = {"forward and backward, first micro-batch", "forward and backward, further micro-batches",
+                               "update"};
   const auto programs = step.programs(std::min<std::int64_t>(config.train.accumulate, 2));
   std::string text;
   Json out = Json::array();
   for (std::size_t i = 0; i < programs.size(); ++i) {
     const std::string name = names[i + 1 == programs.size() ? 2 : i];
     const auto cost = programs[i]->program().cost();
-    out.push_back({{"name", name}, {"records", programs[i]->program().records.size()}, {"flops", cost.flops}, {"bytes", cost.bytes}, {"peak_bytes", programs[i]->plan().arena_bytes}});
+    out.push_back({{"name", name},
+                   {"records", programs[i]->program().records.size()},
+                   {"flops", cost.flops},
+                   {"bytes", cost.bytes},
+                   {"peak_bytes", programs[i]->plan().arena_bytes}});
     text += fmt::format("{}\n{}\n", name, program_text(programs[i]->program(), programs[i]->plan()));
   }
   if (o.json) print_json({{"parameters", model->parameter_count()}, {"programs", out}});
@@ -56,20 +61,33 @@ std::vector<std::int64_t> dims(const Shape& s) { return {s.begin(), s.end()}; }
 
 /// The tensors of a new image classifier, as its files would hold them.
 int inspect_arch(const Options& o) {
-  models::ImageConfig config{.family = o.arch == "resnet18" ? models::ImageFamily::resnet18 : models::ImageFamily::simple_cnn,
-                             .stem = o.stem == "imagenet" ? models::Stem::imagenet : models::Stem::cifar, .classes = o.classes};
+  models::ImageConfig config{
+      .family = o.arch == "resnet18" ? models::ImageFamily::resnet18 : models::ImageFamily::simple_cnn,
+      .stem = o.stem == "imagenet" ? models::Stem::imagenet : models::Stem::cifar,
+      .classes = o.classes};
   auto model = models::ImageModel::create(config, 1, false);
   Json tensors = Json::array();
   std::string text;
   std::int64_t bytes = 0;
   for (const bool trained : {true, false})
     for (const auto& p : trained ? model.parameters() : model.buffers()) {
-      tensors.push_back({{"name", p.name}, {"dtype", dtype_name(p.host.dtype())}, {"shape", dims(p.host.shape())}, {"trained", trained}});
-      text += fmt::format("{:<40}  {:<4}  {}{}\n", p.name, dtype_name(p.host.dtype()), to_string(p.host.shape()), trained ? "" : "  not trained");
+      tensors.push_back({{"name", p.name},
+                         {"dtype", dtype_name(p.host.dtype())},
+                         {"shape", dims(p.host.shape())},
+                         {"trained", trained}});
+      text += fmt::format("{:<40}  {:<4}  {}{}\n", p.name, dtype_name(p.host.dtype()), to_string(p.host.shape()),
+                          trained ? "" : "  not trained");
       bytes += p.host.bytes();
     }
-  if (o.json) print_json({{"arch", o.arch}, {"parameters", model.parameter_count()}, {"bytes", bytes}, {"config", Json::parse(models::make_image_config(model.config()).dump())}, {"tensors", tensors}});
-  else print_text(text + fmt::format("{} parameters, {}\n", model.parameter_count(), format_bytes(static_cast<double>(bytes))));
+  if (o.json)
+    print_json({{"arch", o.arch},
+                {"parameters", model.parameter_count()},
+                {"bytes", bytes},
+                {"config", Json::parse(models::make_image_config(model.config()).dump())},
+                {"tensors", tensors}});
+  else
+    print_text(text +
+               fmt::format("{} parameters, {}\n", model.parameter_count(), format_bytes(static_cast<double>(bytes))));
   return exit_code::kDone;
 }
 
@@ -80,7 +98,8 @@ std::int64_t bad_elements(const View& x) {
     std::int64_t n = 0;
     for (std::int64_t i = 0; i < x.size(); ++i) {
       T value;  // files promise no alignment
-      std::memcpy(static_cast<void*>(&value), static_cast<const std::byte*>(x.data()) + i * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
+      std::memcpy(static_cast<void*>(&value),
+                  static_cast<const std::byte*>(x.data()) + i * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
       n += !std::isfinite(static_cast<float>(value));
     }
     return n;
@@ -92,7 +111,8 @@ void check(const io::TensorFolder& folder) {
   for (std::size_t i = 0; i < folder.tensors().size(); ++i) {
     const auto& t = folder.tensors()[i];
     const auto bad = bad_elements(folder.shard_of(i).view(t));
-    require(bad == 0, "inspect", "{}: {} of {} elements of \"{}\" are NaN or infinite", folder.path().string(), bad, t.spec.size(), t.name);
+    require(bad == 0, "inspect", "{}: {} of {} elements of \"{}\" are NaN or infinite", folder.path().string(), bad,
+            t.spec.size(), t.name);
   }
 }
 
@@ -100,14 +120,19 @@ void check(const io::TensorFolder& folder) {
 fs::path model_of(const fs::path& path) {
   require(fs::exists(path), "inspect", "{}: no such file or folder", path.string());
   if (!fs::is_directory(path)) return path;
-  const auto holds_model = [](const fs::path& p) { return fs::exists(p / "model.safetensors") || fs::exists(p / "model.safetensors.index.json"); };
+  const auto holds_model = [](const fs::path& p) {
+    return fs::exists(p / "model.safetensors") || fs::exists(p / "model.safetensors.index.json");
+  };
   if (!holds_model(path) && holds_model(path / "model")) return path / "model";
-  require(holds_model(path), "inspect", "{}: expected model.safetensors or model.safetensors.index.json in this folder, found neither", path.string());
+  require(holds_model(path), "inspect",
+          "{}: expected model.safetensors or model.safetensors.index.json in this folder, found neither",
+          path.string());
   return path;
 }
 
 int inspect(Options& o) {
-  if (o.arch.empty() == o.path.empty()) fail_usage("inspect", "expected a path, or --arch and the name of an architecture");
+  if (o.arch.empty() == o.path.empty())
+    fail_usage("inspect", "expected a path, or --arch and the name of an architecture");
   if (!o.arch.empty()) return inspect_arch(o);
   if (o.program) return inspect_programs(o);
   const fs::path path = model_of(o.path);
@@ -118,14 +143,23 @@ int inspect(Options& o) {
   for (const auto& t : folder.tensors()) parameters += t.spec.size(), bytes += t.spec.bytes();
   const auto config = fs::exists(config_file) ? Json::parse(io::read_json(config_file).dump()) : Json();
   // Not all that the files of an image classifier hold is trained.
-  if (fs::is_directory(path) && models::is_image_config(io::read_json(config_file))) parameters = models::ImageModel::open(path).parameter_count();
+  if (fs::is_directory(path) && models::is_image_config(io::read_json(config_file)))
+    parameters = models::ImageModel::open(path).parameter_count();
 
   if (o.json) {
-    Json out = {{"path", path.string()}, {"parameters", parameters}, {"bytes", bytes}, {"config", config}, {"tensors", Json::array()}};
+    Json out = {{"path", path.string()},
+                {"parameters", parameters},
+                {"bytes", bytes},
+                {"config", config},
+                {"tensors", Json::array()}};
     for (std::size_t i = 0; i < folder.tensors().size(); ++i) {
       const auto& t = folder.tensors()[i];
-      out["tensors"].push_back({{"name", t.name}, {"dtype", dtype_name(t.spec.dtype)}, {"shape", dims(t.spec.shape)},
-                                {"bytes", t.spec.bytes()}, {"offset", t.offset}, {"file", folder.shard_of(i).file().path().filename().string()}});
+      out["tensors"].push_back({{"name", t.name},
+                                {"dtype", dtype_name(t.spec.dtype)},
+                                {"shape", dims(t.spec.shape)},
+                                {"bytes", t.spec.bytes()},
+                                {"offset", t.offset},
+                                {"file", folder.shard_of(i).file().path().filename().string()}});
     }
     print_json(out);
     return exit_code::kDone;
@@ -134,9 +168,10 @@ int inspect(Options& o) {
   std::size_t width = 0;
   for (const auto& t : folder.tensors()) width = std::max(width, t.name.size());
   for (const auto& t : folder.tensors())
-    text += fmt::format("{:<{}}  {:<8} {:>10}  {}\n", t.name, width, dtype_name(t.spec.dtype), format_bytes(static_cast<double>(t.spec.bytes())), to_string(t.spec.shape));
-  text += fmt::format("{} tensors in {} file(s), {} parameters, {}\n", folder.tensors().size(), folder.shards().size(), format_count(static_cast<double>(parameters)),
-                      format_bytes(static_cast<double>(bytes)));
+    text += fmt::format("{:<{}}  {:<8} {:>10}  {}\n", t.name, width, dtype_name(t.spec.dtype),
+                        format_bytes(static_cast<double>(t.spec.bytes())), to_string(t.spec.shape));
+  text += fmt::format("{} tensors in {} file(s), {} parameters, {}\n", folder.tensors().size(), folder.shards().size(),
+                      format_count(static_cast<double>(parameters)), format_bytes(static_cast<double>(bytes)));
   if (!config.is_null()) text += "config " + config.dump() + "\n";
   print_text(text);
   return exit_code::kDone;
@@ -145,16 +180,24 @@ int inspect(Options& o) {
 }  // namespace
 
 void add_inspect(const Command& program, Run& run) {
-  add_verb<Options>(program, run, "inspect", "Tensors, parameters and config of a safetensors file, a model folder or a run",
-                    [](const Command& sub, Options& o) {
-                      sub.option("path", o.path, "A .safetensors file, a model folder, a checkpoint or a run's output; with --program also a run's TOML file");
-                      sub.option("--arch", o.arch, "In place of a path: an image classifier as it would be made").one_of({"simple_cnn", "resnet18"});
-                      sub.option("--stem", o.stem, "With --arch: what a ResNet begins with").one_of({"cifar", "imagenet"}).shows_default();
-                      sub.option("--classes", o.classes, "With --arch: classes to tell apart").positive().shows_default();
-                      sub.flag("--program", o.program, "The recorded programs of a training step: records, shapes, bytes, flops, peak memory");
-                      sub.flag("--check", o.check, "Read every tensor and stop at the first that holds NaN or infinity");
-                      sub.flag("--json", o.json, "One JSON object on stdout");
-                    }, inspect);
+  add_verb<Options>(
+      program, run, "inspect", "Tensors, parameters and config of a safetensors file, a model folder or a run",
+      [](const Command& sub, Options& o) {
+        sub.option("path", o.path,
+                   "A .safetensors file, a model folder, a checkpoint or a run's output; with --program also a run's "
+                   "TOML file");
+        sub.option("--arch", o.arch, "In place of a path: an image classifier as it would be made")
+            .one_of({"simple_cnn", "resnet18"});
+        sub.option("--stem", o.stem, "With --arch: what a ResNet begins with")
+            .one_of({"cifar", "imagenet"})
+            .shows_default();
+        sub.option("--classes", o.classes, "With --arch: classes to tell apart").positive().shows_default();
+        sub.flag("--program", o.program,
+                 "The recorded programs of a training step: records, shapes, bytes, flops, peak memory");
+        sub.flag("--check", o.check, "Read every tensor and stop at the first that holds NaN or infinity");
+        sub.flag("--json", o.json, "One JSON object on stdout");
+      },
+      inspect);
 }
 
 }  // namespace hpcdl::cli

@@ -22,14 +22,22 @@ struct Options {
 };
 
 RanksOptions ranks_options(const Options& o, int restart) {
-  RanksOptions r{.program = o.program.empty() ? "/proc/self/exe" : o.program, .words = o.words, .count = o.count, .environment = {}, .plain = o.plain,
+  RanksOptions r{.program = o.program.empty() ? "/proc/self/exe" : o.program,
+                 .words = o.words,
+                 .count = o.count,
+                 .environment = {},
+                 .plain = o.plain,
                  .grace = std::chrono::milliseconds(static_cast<std::int64_t>(o.grace * 1000))};
   const int port = comm::port_of(comm::listen_at("127.0.0.1", 0));
-  r.environment = {{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", std::to_string(port)}, {"TORCHELASTIC_RUN_ID", fmt::format("hpcdl-{}", getpid())},
-                   {"TORCHELASTIC_RESTART_COUNT", std::to_string(restart)}, {"TORCHELASTIC_MAX_RESTARTS", std::to_string(o.max_restarts)},
+  r.environment = {{"MASTER_ADDR", "127.0.0.1"},
+                   {"MASTER_PORT", std::to_string(port)},
+                   {"TORCHELASTIC_RUN_ID", fmt::format("hpcdl-{}", getpid())},
+                   {"TORCHELASTIC_RESTART_COUNT", std::to_string(restart)},
+                   {"TORCHELASTIC_MAX_RESTARTS", std::to_string(o.max_restarts)},
                    {"TORCHELASTIC_USE_AGENT_STORE", "False"}};
   // All ranks share the CPUs that this process may use.
-  if (!std::getenv("OMP_NUM_THREADS") && !std::getenv("HPCDL_THREADS")) r.environment["OMP_NUM_THREADS"] = std::to_string(std::max(1, usable_cpus() / o.count));
+  if (!std::getenv("OMP_NUM_THREADS") && !std::getenv("HPCDL_THREADS"))
+    r.environment["OMP_NUM_THREADS"] = std::to_string(std::max(1, usable_cpus() / o.count));
   return r;
 }
 
@@ -39,7 +47,8 @@ bool worth_restarting(const RanksResult& result) { return !result.asked && resul
 int launch_verb(Options& o) {
   if (o.words.empty()) fail_usage("launch", "nothing to start: hpcdl launch -n {} -- train -c run.toml", o.count);
   if (const auto place = comm::find_place(comm::process_environment()); place.world > 1)
-    fail_usage("launch", "this is already {}: start the ranks with that launcher, without hpcdl launch", comm::describe(place));
+    fail_usage("launch", "this is already {}: start the ranks with that launcher, without hpcdl launch",
+               comm::describe(place));
   for (int restart = 0;; ++restart) {
     const auto result = run_ranks(ranks_options(o, restart));
     const int code = result.code();
@@ -48,7 +57,8 @@ int launch_verb(Options& o) {
       if (!first && !e.good() && (e.code != exit_code::kRequeue || code == exit_code::kRequeue)) first = &e;
     if (!first) return code;
     if (!worth_restarting(result) || restart >= o.max_restarts) {
-      say("hpcdl: [launch] {}{}", first->text(), code == exit_code::kRequeue ? ": saved, the same command goes on from there" : "");
+      say("hpcdl: [launch] {}{}", first->text(),
+          code == exit_code::kRequeue ? ": saved, the same command goes on from there" : "");
       return code;
     }
     say("hpcdl: [launch] {}; restart {} of {}, from the last checkpoint", first->text(), restart + 1, o.max_restarts);
@@ -58,18 +68,25 @@ int launch_verb(Options& o) {
 }  // namespace
 
 void add_launch(const Command& program, Run& run) {
-  add_verb<Options>(program, run, "launch", "Runs a command as N ranks on this host: hpcdl launch -n 4 -- train -c run.toml",
-                    [](const Command& sub, Options& o) {
-                      sub.option("-n,--ranks", o.count, "Number of ranks").required().range(1, kMostRanks);
-                      sub.option("--max-restarts", o.max_restarts, "Times that all ranks are started again after one was lost").range(0, 1000000);
-                      sub.option("--grace", o.grace, "Seconds for the other ranks to leave once one has failed, then again after SIGTERM, before SIGKILL")
-                          .range(0.0, 86400.0);
-                      sub.option("--program", o.program, "Start this program instead of hpcdl");
-                      sub.flag("--plain", o.plain, "Rank 0's standard output as it is; the others' lines go to standard error");
-                      sub.option("words", o.words, "Behind --: what each rank runs");
-                      sub.footer("Lines come out behind [rank N]. SIGTERM, SIGINT and SIGUSR1 go to all ranks. Exit code: 0; 75, saved and to be started again; 71, a rank\n"
-                                 "was lost; otherwise that of the rank that failed first. On several hosts: srun, mpirun or torchrun --no-python.");
-                    }, launch_verb);
+  add_verb<Options>(
+      program, run, "launch", "Runs a command as N ranks on this host: hpcdl launch -n 4 -- train -c run.toml",
+      [](const Command& sub, Options& o) {
+        sub.option("-n,--ranks", o.count, "Number of ranks").required().range(1, kMostRanks);
+        sub.option("--max-restarts", o.max_restarts, "Times that all ranks are started again after one was lost")
+            .range(0, 1000000);
+        sub.option("--grace", o.grace,
+                   "Seconds for the other ranks to leave once one has failed, then again after SIGTERM, before SIGKILL")
+            .range(0.0, 86400.0);
+        sub.option("--program", o.program, "Start this program instead of hpcdl");
+        sub.flag("--plain", o.plain, "Rank 0's standard output as it is; the others' lines go to standard error");
+        sub.option("words", o.words, "Behind --: what each rank runs");
+        sub.footer(
+            "Lines come out behind [rank N]. SIGTERM, SIGINT and SIGUSR1 go to all ranks. Exit code: 0; 75, saved and "
+            "to be started again; 71, a rank\n"
+            "was lost; otherwise that of the rank that failed first. On several hosts: srun, mpirun or torchrun "
+            "--no-python.");
+      },
+      launch_verb);
 }
 
 }  // namespace hpcdl::cli

@@ -21,7 +21,8 @@ int logits(Options& o) {
   const auto ids = parse_ids(o.tokens);
   auto model = models::LanguageModel::open(io::find_model_folder(o.model));
   for (const auto id : ids)
-    require(id < model.config().vocab, "tokens", "token {} is outside the model's vocabulary of {}", id, model.config().vocab);
+    require(id < model.config().vocab, "tokens", "token {} is outside the model's vocabulary of {}", id,
+            model.config().vocab);
   Pool pool;
   StepParams params;
   Stream stream(device_from_name(o.device), pool, &params);
@@ -47,14 +48,16 @@ int logits(Options& o) {
 }  // namespace
 
 void add_logits(const Command& program, Run& run) {
-  add_verb<Options>(program, run, "logits", "Logits (T, V) of a row of token ids, as a safetensors file",
-                    [](const Command& sub, Options& o) {
-                      sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
-                      sub.option("--tokens", o.tokens, "Token ids: 1,2,3").required();
-                      sub.option("--out", o.out, "File to write").required();
-                      sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
-                      sub.flag("--json", o.json, "One JSON object on stdout");
-                    }, logits);
+  add_verb<Options>(
+      program, run, "logits", "Logits (T, V) of a row of token ids, as a safetensors file",
+      [](const Command& sub, Options& o) {
+        sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
+        sub.option("--tokens", o.tokens, "Token ids: 1,2,3").required();
+        sub.option("--out", o.out, "File to write").required();
+        sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
+        sub.flag("--json", o.json, "One JSON object on stdout");
+      },
+      logits);
 }
 
 }  // namespace hpcdl::cli

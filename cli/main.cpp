@@ -21,9 +21,7 @@ int report(std::string_view what, int code) {
   return code;
 }
 
-int run_guarded(const cli::Run& run) try {
-  return run();
-} catch (const UsageError& e) {
+int run_guarded(const cli::Run& run) try { return run(); } catch (const UsageError& e) {
   return report(e.what(), exit_code::kUsage);
 } catch (const comm::PeerLost& e) {
   return report(e.what(), exit_code::kPeerLost);
@@ -43,16 +41,20 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "hpcdl " HPCDL_VERSION);
   app.require_subcommand(1);
   app.failure_message([](const CLI::App* a, const CLI::Error& e) {
-    return fmt::format("hpcdl: [usage] {}; see hpcdl {}--help\n", e.what(), a->get_subcommands().empty() ? "" : a->get_subcommands()[0]->get_name() + " ");
+    return fmt::format("hpcdl: [usage] {}; see hpcdl {}--help\n", e.what(),
+                       a->get_subcommands().empty() ? "" : a->get_subcommands()[0]->get_name() + " ");
   });
   cli::Run run;
-  for (const auto add : {cli::add_demo, cli::add_train, cli::add_eval, cli::add_generate, cli::add_tokenize, cli::add_quantize, cli::add_inspect,
-                         cli::add_convert, cli::add_logits, cli::add_doctor, cli::add_probe, cli::add_bench, cli::add_profile, cli::add_verify, cli::add_roofline, cli::add_tune, cli::add_launch, cli::add_slurm})
+  for (const auto add :
+       {cli::add_demo, cli::add_train, cli::add_eval, cli::add_generate, cli::add_tokenize, cli::add_quantize,
+        cli::add_inspect, cli::add_convert, cli::add_logits, cli::add_doctor, cli::add_probe, cli::add_bench,
+        cli::add_profile, cli::add_verify, cli::add_roofline, cli::add_tune, cli::add_launch, cli::add_slurm})
     add(cli::Command(&app), run);
   std::vector<std::string> verbs;
   for (const auto* sub : app.get_subcommands({})) verbs.push_back(sub->get_name());
   if (argc > 1 && argv[1][0] != '-' && std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end())
-    return report(fmt::format("[usage] no verb \"{}\"{}; see hpcdl --help", argv[1], io::did_you_mean(argv[1], verbs)), exit_code::kUsage);
+    return report(fmt::format("[usage] no verb \"{}\"{}; see hpcdl --help", argv[1], io::did_you_mean(argv[1], verbs)),
+                  exit_code::kUsage);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

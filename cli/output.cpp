@@ -24,9 +24,7 @@ void print_text(std::string_view text) {
   require(ok, "output", "cannot write to standard output: closed, or the disk is full");
 }
 
-void print_json(const Json& object) {
-  print_text(object.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
-}
+void print_json(const Json& object) { print_text(object.dump(1, ' ', false, Json::error_handler_t::replace) + "\n"); }
 
 void say_raw(std::string_view line) {
   std::fwrite(line.data(), 1, line.size(), stderr);

@@ -25,15 +25,21 @@ std::vector<int> parse_threads(const std::string& text) {
   std::vector<int> list;
   const int most = lab::this_machine().cpus_allowed;
   const auto count = [&](const std::string& word) {
-    const bool digits = !word.empty() && word.size() < 6 && std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c); });
+    const bool digits = !word.empty() && word.size() < 6 &&
+                        std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c); });
     const int n = digits ? std::stoi(word) : 0;
-    if (n < 1 || n > most) fail_usage("probe", "--threads: expected numbers from 1 to {} (the CPUs this process may use) as in 1,2,4 or 1..{}, found {:?}", most, most, word);
+    if (n < 1 || n > most)
+      fail_usage(
+          "probe",
+          "--threads: expected numbers from 1 to {} (the CPUs this process may use) as in 1,2,4 or 1..{}, found {:?}",
+          most, most, word);
     return n;
   };
   std::istringstream in(text);
   for (std::string part; std::getline(in, part, ',');) {
     const auto dots = part.find("..");
-    const int first = count(part.substr(0, dots)), last = dots == std::string::npos ? first : count(part.substr(dots + 2));
+    const int first = count(part.substr(0, dots)),
+              last = dots == std::string::npos ? first : count(part.substr(dots + 2));
     for (int t = first; t <= last; ++t) list.push_back(t);
   }
   std::sort(list.begin(), list.end());
@@ -44,19 +50,20 @@ std::vector<int> parse_threads(const std::string& text) {
 
 /// A status line on a terminal; elsewhere a line for each quarter.
 lab::OnProgress progress(const train::Console& console) {
-  return [&console, start = std::chrono::steady_clock::now(), quarter = -1](std::string_view what, double done) mutable {
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    const std::string left = done > 0.05 ? fmt::format(", {} left", format_duration(std::ceil(seconds / done * (1 - done)))) : "";
-    const auto line = fmt::format("probe {:3.0f} %{}: {}", 100 * done, left, what);
-    if (console.status) return console.status(line);
-    if (const int now = static_cast<int>(4 * done); now > quarter) quarter = now, console.line(line);
-  };
+  return
+      [&console, start = std::chrono::steady_clock::now(), quarter = -1](std::string_view what, double done) mutable {
+        const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        const std::string left =
+            done > 0.05 ? fmt::format(", {} left", format_duration(std::ceil(seconds / done * (1 - done)))) : "";
+        const auto line = fmt::format("probe {:3.0f} %{}: {}", 100 * done, left, what);
+        if (console.status) return console.status(line);
+        if (const int now = static_cast<int>(4 * done); now > quarter) quarter = now, console.line(line);
+      };
 }
 
 /// The roofs that earlier measurements found higher stay, and so do those of other thread counts and instruction sets.
 void keep_best(Json& now, const Json& before) {
-  for (const auto& entry : before.value("gpu_roofs", Json::array()))
-    lab::keep_gpu_roofs(now, entry);
+  for (const auto& entry : before.value("gpu_roofs", Json::array())) lab::keep_gpu_roofs(now, entry);
   if (!before.contains("roofs")) return;
   for (const auto& entry : before.at("roofs")) {
     if (!entry.is_object()) continue;
@@ -87,7 +94,12 @@ std::string remember(const Json& measured, bool anew, const std::string& device)
 
 int probe(Options& o) {
   if (o.device == "cuda") device_from_name(o.device);  // throws where there is none
-  lab::ProbeOptions options{.cpu = o.device != "cuda", .gpus = o.device != "cpu", .threads = parse_threads(o.threads), .quick = o.quick, .disk = o.no_disk ? "" : o.disk, .version = HPCDL_VERSION};
+  lab::ProbeOptions options{.cpu = o.device != "cuda",
+                            .gpus = o.device != "cpu",
+                            .threads = parse_threads(o.threads),
+                            .quick = o.quick,
+                            .disk = o.no_disk ? "" : o.disk,
+                            .version = HPCDL_VERSION};
   // Opened before anything is measured: half a minute must not end in "permission denied".
   std::unique_ptr<io::AtomicFile> out, svg;
   if (!o.out.empty()) out = std::make_unique<io::AtomicFile>(o.out);
@@ -109,18 +121,22 @@ int probe(Options& o) {
 }  // namespace
 
 void add_probe(const Command& program, Run& run) {
-  add_verb<Options>(program, run, "probe", "Measures what this machine can do at most: bandwidths, peaks, latencies, disk",
-                    [](const Command& sub, Options& o) {
-                      sub.flag("--json", o.json, "One JSON object on stdout");
-                      sub.flag("--quick", o.quick, "About 3 s instead of half a minute, with fewer rounds");
-                      sub.option("--device", o.device, "cpu or cuda: the others are left alone; default: all").one_of({"cpu", "cuda"});
-                      sub.option("--threads", o.threads, "Thread counts, as in 1,2,4 or 1..8; default: 1 to all, beyond 8 in powers of two");
-                      sub.option("--out", o.out, "Also write the JSON object to this file");
-                      sub.option("--svg", o.svg, "Also draw bandwidth over working set into this file");
-                      sub.option("--disk", o.disk, "Folder in which a temporary file is written and read");
-                      sub.flag("--no-disk", o.no_disk, "Leave the disk alone");
-                      sub.flag("--anew", o.anew, "Forget the higher roofs of earlier measurements on this machine");
-                    }, probe);
+  add_verb<Options>(
+      program, run, "probe", "Measures what this machine can do at most: bandwidths, peaks, latencies, disk",
+      [](const Command& sub, Options& o) {
+        sub.flag("--json", o.json, "One JSON object on stdout");
+        sub.flag("--quick", o.quick, "About 3 s instead of half a minute, with fewer rounds");
+        sub.option("--device", o.device, "cpu or cuda: the others are left alone; default: all")
+            .one_of({"cpu", "cuda"});
+        sub.option("--threads", o.threads,
+                   "Thread counts, as in 1,2,4 or 1..8; default: 1 to all, beyond 8 in powers of two");
+        sub.option("--out", o.out, "Also write the JSON object to this file");
+        sub.option("--svg", o.svg, "Also draw bandwidth over working set into this file");
+        sub.option("--disk", o.disk, "Folder in which a temporary file is written and read");
+        sub.flag("--no-disk", o.no_disk, "Leave the disk alone");
+        sub.flag("--anew", o.anew, "Forget the higher roofs of earlier measurements on this machine");
+      },
+      probe);
 }
 
 }  // namespace hpcdl::cli

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 struct Options {
   std::vector<std::string> configs;
   std::string trace, html, out, merged;
-  std::vector<std::string> merge;   // files of `profile merge`
+  std::vector<std::string> merge;  // files of `profile merge`
   bool by_order = false;
   lab::ProfileOptions profile;
   lab::TextOptions text;
@@ -38,12 +38,15 @@ struct Options {
 void check(const Options& o) {
   if (o.out.empty()) return;
   std::error_code ignored;
-  if (fs::exists(o.out) && !fs::is_empty(o.out, ignored)) fail_usage("profile", "--out {}: the folder holds something already; a profiled run starts anew", o.out);
+  if (fs::exists(o.out) && !fs::is_empty(o.out, ignored))
+    fail_usage("profile", "--out {}: the folder holds something already; a profiled run starts anew", o.out);
 }
 
 void write_trace(const Options& o, const lab::Profiled& done, const lab::Roofs& roofs, const comm::Group& world) {
   if (o.trace.empty()) return;
-  const auto text = lab::trace_text(done.profile, roofs, {.limit = static_cast<std::int64_t>(o.limit_mb * (1 << 20)), .pings = lab::ping_rank_zero(world)});
+  const auto text = lab::trace_text(
+      done.profile, roofs,
+      {.limit = static_cast<std::int64_t>(o.limit_mb * (1 << 20)), .pings = lab::ping_rank_zero(world)});
   if (world.size() > 1) {
     if (const auto merged = lab::merge_ranks(world, text.json)) {
       lab::write_trace(o.trace, merged->json);
@@ -54,14 +57,16 @@ void write_trace(const Options& o, const lab::Profiled& done, const lab::Roofs& 
   }
   lab::write_trace(o.trace, text.json);
   say("trace of {} steps in {}: open it at https://ui.perfetto.dev", text.steps, o.trace);
-  if (text.left_out) say("{} steps were left out: the trace would have exceeded --trace-limit {:g} MiB", text.left_out, o.limit_mb);
+  if (text.left_out)
+    say("{} steps were left out: the trace would have exceeded --trace-limit {:g} MiB", text.left_out, o.limit_mb);
 }
 
 std::string page_title(const train::RunConfig& c) {
   if (io::is_image_family(c.model.family))
-    return fmt::format("hpcdl profile: {}, {} images of {} x {} in {}", io::enum_name(c.model.family), c.train.batch, c.image.size, c.image.size, io::enum_name(c.train.dtype));
-  return fmt::format("hpcdl profile: {} of {} layers, width {}, {} x {} tokens in {}", io::enum_name(c.model.family), c.model.layers, c.model.width, c.train.batch, c.model.context,
-                     io::enum_name(c.train.dtype));
+    return fmt::format("hpcdl profile: {}, {} images of {} x {} in {}", io::enum_name(c.model.family), c.train.batch,
+                       c.image.size, c.image.size, io::enum_name(c.train.dtype));
+  return fmt::format("hpcdl profile: {} of {} layers, width {}, {} x {} tokens in {}", io::enum_name(c.model.family),
+                     c.model.layers, c.model.width, c.train.batch, c.model.context, io::enum_name(c.train.dtype));
 }
 
 int merge(const Options& o) {
@@ -85,10 +90,12 @@ int profile_rank(const Options& o, train::RunConfig& config, const comm::Group& 
     Pool pool(config.train.threads);
     return lab::roofs(device_from_name(config.train.device), pool);
   });
-  train::Hooks hooks{.console = console(), .world = world, .speed_of_light = {}, .after_step = {}, .steps_only = o.out.empty()};
+  train::Hooks hooks{
+      .console = console(), .world = world, .speed_of_light = {}, .after_step = {}, .steps_only = o.out.empty()};
   if (leads) hooks.speed_of_light = [&](const Program& p) { return lab::light(p, roofs).seconds; };
   const auto done = lab::profile_training(config, o.profile, hooks);
-  const bool seen = std::any_of(done.profile.steps.begin(), done.profile.steps.end(), [](const lab::StepTrace& s) { return s.recorded; });
+  const bool seen = std::any_of(done.profile.steps.begin(), done.profile.steps.end(),
+                                [](const lab::StepTrace& s) { return s.recorded; });
   if (parallel::any_rank(world, !seen)) {
     if (leads) say("stopped before a step was recorded");
     return exit_code::kRequeue;
@@ -131,29 +138,39 @@ int profile(Options& o, const Command& sub) {
 }  // namespace
 
 void add_profile(const Command& program, Run& run) {
-  add_verb<Options>(program, run, "profile", "Trains some steps and says where their time goes: ranked records, trace, memory, idle time",
-                    [](const Command& sub, Options& o) {
-                      sub.option("-c,--config", o.configs, "TOML file of a training run; repeatable, later ones win");
-                      sub.option("--steps", o.profile.steps, "Steps to record; as many plain steps are taken between them, to measure what recording costs").positive().shows_default();
-                      sub.option("--warmup", o.profile.warmup, "Steps before the first recorded one").not_negative().shows_default();
-                      sub.option("--trace", o.trace, "Write a Chrome trace for Perfetto; compressed when the name ends in .gz");
-                      sub.option("--html", o.html, "Write a page with ranked bars, timeline and memory");
-                      sub.option("--trace-limit", o.limit_mb, "Largest trace, MiB of text; whole steps beyond are left out").positive().shows_default();
-                      sub.option("--rank", o.profile.rank, "Rank that the trace is of").shows_default();
-                      sub.option("--world-size", o.profile.world, "Ranks that the trace is one of").shows_default();
-                      sub.option("-o,--out", o.out, "Also write what a training run writes, into this new folder; default: nothing");
-                      sub.option("--rows", o.text.rows, "Rows of the table; 0: all").shows_default();
-                      sub.flag("--by-record", o.text.by_record, "Rank every record by itself, not the same records of all layers together");
-                      sub.flag("--explain", o.text.advice, "Also say what to try for the five records that lose most time");
-                      sub.flag("--json", o.json, "One JSON object on stdout");
-                      const auto merge = sub.subcommand("merge", "Lays the traces of several ranks on one clock in one file, and names who made others wait");
-                      merge.option("files", o.merge, "Traces, one per rank").required();
-                      merge.option("-o,--out", o.merged, "The merged trace; compressed when the name ends in .gz").required();
-                      merge.flag("--by-order", o.by_order, "The first file is of rank 0, and so on, whatever they say");
-                      merge.flag("--json", o.json, "One JSON object on stdout");
-                      sub.takes_rest();
-                      sub.footer("Every key of a training run may be given as --section.key=value; see hpcdl train --help.");
-                    }, profile);
+  add_verb<Options>(
+      program, run, "profile",
+      "Trains some steps and says where their time goes: ranked records, trace, memory, idle time",
+      [](const Command& sub, Options& o) {
+        sub.option("-c,--config", o.configs, "TOML file of a training run; repeatable, later ones win");
+        sub.option("--steps", o.profile.steps,
+                   "Steps to record; as many plain steps are taken between them, to measure what recording costs")
+            .positive()
+            .shows_default();
+        sub.option("--warmup", o.profile.warmup, "Steps before the first recorded one").not_negative().shows_default();
+        sub.option("--trace", o.trace, "Write a Chrome trace for Perfetto; compressed when the name ends in .gz");
+        sub.option("--html", o.html, "Write a page with ranked bars, timeline and memory");
+        sub.option("--trace-limit", o.limit_mb, "Largest trace, MiB of text; whole steps beyond are left out")
+            .positive()
+            .shows_default();
+        sub.option("--rank", o.profile.rank, "Rank that the trace is of").shows_default();
+        sub.option("--world-size", o.profile.world, "Ranks that the trace is one of").shows_default();
+        sub.option("-o,--out", o.out, "Also write what a training run writes, into this new folder; default: nothing");
+        sub.option("--rows", o.text.rows, "Rows of the table; 0: all").shows_default();
+        sub.flag("--by-record", o.text.by_record,
+                 "Rank every record by itself, not the same records of all layers together");
+        sub.flag("--explain", o.text.advice, "Also say what to try for the five records that lose most time");
+        sub.flag("--json", o.json, "One JSON object on stdout");
+        const auto merge = sub.subcommand(
+            "merge", "Lays the traces of several ranks on one clock in one file, and names who made others wait");
+        merge.option("files", o.merge, "Traces, one per rank").required();
+        merge.option("-o,--out", o.merged, "The merged trace; compressed when the name ends in .gz").required();
+        merge.flag("--by-order", o.by_order, "The first file is of rank 0, and so on, whatever they say");
+        merge.flag("--json", o.json, "One JSON object on stdout");
+        sub.takes_rest();
+        sub.footer("Every key of a training run may be given as --section.key=value; see hpcdl train --help.");
+      },
+      profile);
 }
 
 }  // namespace hpcdl::cli

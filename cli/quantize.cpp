@@ -25,13 +25,18 @@ Json compare(const Options& o, const std::filesystem::path& from, Pool& pool) {
   const auto ids = encode_text(io::Tokenizer::load(from), o.text, pool, 0);
   const auto before = infer::evaluate(models::LanguageModel::open(from), pool, ids);
   const auto after = infer::evaluate(models::LanguageModel::open(o.out), pool, ids);
-  return {{"perplexity_before", before.perplexity}, {"perplexity_after", after.perplexity}, {"loss_before", before.loss}, {"loss_after", after.loss}, {"tokens", before.tokens}};
+  return {{"perplexity_before", before.perplexity},
+          {"perplexity_after", after.perplexity},
+          {"loss_before", before.loss},
+          {"loss_after", after.loss},
+          {"tokens", before.tokens}};
 }
 
 int quantize(Options& o) {
   Pool pool;
   const auto from = io::find_model_folder(o.model);
-  if (std::filesystem::exists(o.out) && std::filesystem::equivalent(from, o.out)) fail_usage("quantize", "--out is the model itself: choose another folder");
+  if (std::filesystem::exists(o.out) && std::filesystem::equivalent(from, o.out))
+    fail_usage("quantize", "--out is the model itself: choose another folder");
   const auto show = console();
   quant::QuantizeModelOptions options{.int4 = {.group = o.group, .symmetric = !o.asymmetric, .search = !o.plain}};
   options.progress = [&](const std::string& name, std::int64_t done, std::int64_t total) {
@@ -49,25 +54,29 @@ int quantize(Options& o) {
   }
   print_text(quant::to_text(report));
   if (!comparison.is_null())
-    print_text(fmt::format("perplexity {:.3f} before, {:.3f} after, over {} tokens\n", comparison["perplexity_before"].get<double>(),
-                           comparison["perplexity_after"].get<double>(), comparison["tokens"].get<std::int64_t>()));
+    print_text(fmt::format("perplexity {:.3f} before, {:.3f} after, over {} tokens\n",
+                           comparison["perplexity_before"].get<double>(), comparison["perplexity_after"].get<double>(),
+                           comparison["tokens"].get<std::int64_t>()));
   return exit_code::kDone;
 }
 
 }  // namespace
 
 void add_quantize(const Command& program, Run& run) {
-  add_verb<Options>(program, run, "quantize", "Turns the matrices of a model into 4-bit integers with a scale per group",
-                    [](const Command& sub, Options& o) {
-                      sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
-                      sub.option("--out", o.out, "Folder to write").required();
-                      sub.option("--format", o.format, "Of the weights").one_of({"int4"}).shows_default();
-                      sub.option("--group", o.group, "Weights that share a scale").one_of({32, 64, 128}).shows_default();
-                      sub.flag("--asymmetric", o.asymmetric, "An offset per group as well");
-                      sub.flag("--plain", o.plain, "Scales from the largest weight of a group, without searching for the least error");
-                      sub.option("--text", o.text, "Also report perplexity on this text, before and after");
-                      sub.flag("--json", o.json, "One JSON object on stdout");
-                    }, quantize);
+  add_verb<Options>(
+      program, run, "quantize", "Turns the matrices of a model into 4-bit integers with a scale per group",
+      [](const Command& sub, Options& o) {
+        sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
+        sub.option("--out", o.out, "Folder to write").required();
+        sub.option("--format", o.format, "Of the weights").one_of({"int4"}).shows_default();
+        sub.option("--group", o.group, "Weights that share a scale").one_of({32, 64, 128}).shows_default();
+        sub.flag("--asymmetric", o.asymmetric, "An offset per group as well");
+        sub.flag("--plain", o.plain,
+                 "Scales from the largest weight of a group, without searching for the least error");
+        sub.option("--text", o.text, "Also report perplexity on this text, before and after");
+        sub.flag("--json", o.json, "One JSON object on stdout");
+      },
+      quantize);
 }
 
 }  // namespace hpcdl::cli

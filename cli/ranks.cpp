@@ -25,7 +25,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int kPassedOn[] = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
-constexpr int kKillAt = 3;                    // signals
+constexpr int kKillAt = 3;                     // signals
 constexpr std::size_t kLongestLine = 1 << 16;  // then it is cut in two
 
 /// Whole lines of one pipe, each behind its rank.
@@ -57,7 +57,8 @@ class Lines {
  private:
   void write_lines() {
     std::size_t begin = 0;
-    for (std::size_t end; (end = text_.find('\n', begin)) != std::string::npos; begin = end + 1) write_line(text_.substr(begin, end - begin));
+    for (std::size_t end; (end = text_.find('\n', begin)) != std::string::npos; begin = end + 1)
+      write_line(text_.substr(begin, end - begin));
     text_.erase(0, begin);
     if (text_.size() > kLongestLine) write_line(std::exchange(text_, {}));
   }
@@ -179,7 +180,8 @@ void Runner::start(int rank) {
   setpgid(pid, pid);  // whoever comes first
   processes_.push_back({rank, pid});
   const auto prefix = fmt::format("[rank {}] ", rank);
-  lines_.emplace_back(std::move(out), options_.plain && rank == 0 ? "" : prefix, options_.plain && rank > 0 ? stderr : stdout);
+  lines_.emplace_back(std::move(out), options_.plain && rank == 0 ? "" : prefix,
+                      options_.plain && rank > 0 ? stderr : stdout);
   lines_.emplace_back(std::move(err), prefix, stderr);
 }
 
@@ -194,14 +196,17 @@ void Runner::ended(Process& p, const siginfo_t& info) {
   if (end.good() || end.code == exit_code::kRequeue || stage_ > 0 || result_.asked) return;
   const bool others = std::any_of(processes_.begin(), processes_.end(), [](const Process& q) { return q.running; });
   if (!others || next_stage_) return;
-  say("hpcdl: [launch] {}; the other ranks have {:.0f} s to leave", end.text(), std::chrono::duration<double>(options_.grace).count());
+  say("hpcdl: [launch] {}; the other ranks have {:.0f} s to leave", end.text(),
+      std::chrono::duration<double>(options_.grace).count());
   next_stage_ = Clock::now() + options_.grace;
 }
 
 void Runner::reap() {
   for (auto& p : processes_) {
     siginfo_t info{};
-    if (p.running && waitid(P_PID, static_cast<id_t>(p.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == p.pid) ended(p, info);
+    if (p.running && waitid(P_PID, static_cast<id_t>(p.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+        info.si_pid == p.pid)
+      ended(p, info);
   }
 }
 
@@ -228,7 +233,9 @@ void Runner::wait_a_while() {
   for (const auto& l : lines_)
     if (l.open()) fds.push_back({l.fd(), POLLIN, 0});
   int timeout = -1;
-  if (next_stage_) timeout = static_cast<int>(std::max<std::int64_t>(0, std::chrono::ceil<std::chrono::milliseconds>(*next_stage_ - Clock::now()).count()));
+  if (next_stage_)
+    timeout = static_cast<int>(
+        std::max<std::int64_t>(0, std::chrono::ceil<std::chrono::milliseconds>(*next_stage_ - Clock::now()).count()));
   poll(fds.data(), fds.size(), timeout);
 }
 

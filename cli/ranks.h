@@ -24,20 +24,22 @@ struct RanksOptions {
   std::vector<std::string> words;
   int count = 1;
   std::map<std::string, std::string> environment;  // of all ranks, in addition
-  bool plain = false;                // rank 0's standard output as it is, for programs that read it
+  bool plain = false;                              // rank 0's standard output as it is, for programs that read it
   std::chrono::milliseconds grace{10000};  // after a rank has failed: for the others to leave, and again after SIGTERM
 };
 
 struct RanksResult {
   std::vector<RankEnd> ends;  // in the order in which they ended
   int asked = 0;              // the signal that was passed on; 0: none
-  /// Of all together: the first failure's own code; 71 for one that was killed; else 75 where one wants to be started again; else 0.
+  /// Of all together: the first failure's own code; 71 for one that was killed; else 75 where one wants to be started
+  /// again; else 0.
   int code() const;
 };
 
-/// Runs them to their end. Each leads a process group of its own, and has RANK and so on as torchrun sets them. Lines on their standard output
-/// and error come out on ours behind "[rank N] ". SIGTERM, SIGINT, SIGUSR1 and SIGHUP are passed on; a third one kills. When a rank fails,
-/// the others get `grace` to leave by themselves, then SIGTERM, then SIGKILL. What they started and left behind is killed with them.
+/// Runs them to their end. Each leads a process group of its own, and has RANK and so on as torchrun sets them. Lines
+/// on their standard output and error come out on ours behind "[rank N] ". SIGTERM, SIGINT, SIGUSR1 and SIGHUP are
+/// passed on; a third one kills. When a rank fails, the others get `grace` to leave by themselves, then SIGTERM, then
+/// SIGKILL. What they started and left behind is killed with them.
 RanksResult run_ranks(const RanksOptions& options);
 
 }  // namespace hpcdl::cli

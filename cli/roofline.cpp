@@ -64,18 +64,22 @@ std::vector<std::pair<lab::Case, const char*>> work(const Options& o) {
   for (const auto& c : seed) list.emplace_back(c, "seed");
   if (!o.configs.empty() && o.ops.empty() && o.shapes.empty()) return list;
   for (auto& c : chosen(o)) {
-    const bool known = std::any_of(seed.begin(), seed.end(), [&](const auto& s) { return case_label(s) == case_label(c); });
+    const bool known =
+        std::any_of(seed.begin(), seed.end(), [&](const auto& s) { return case_label(s) == case_label(c); });
     if (!known) list.emplace_back(std::move(c), "case");
   }
   return list;
 }
 
 /// Whatever seems faster than light is timed again, and so are the roofs: one disturbed sample is no fault.
-void measure_again(Report& report, const std::vector<std::pair<lab::Case, const char*>>& list, const lab::roofline::Place& place, std::shared_ptr<Buffer>& arena) {
+void measure_again(Report& report, const std::vector<std::pair<lab::Case, const char*>>& list,
+                   const lab::roofline::Place& place, std::shared_ptr<Buffer>& arena) {
   if (report.faults() == 0) return;
   report.roofs = lab::roofs(place.stream.device(), place.stream.pool(), lab::Remember::best);
   for (std::size_t i = 0; i < report.rows.size(); ++i)
-    if (report.rows[i].fault()) report.rows[i] = lab::roofline::measure(list[i].first, list[i].second, place, report.roofs, {.seconds = 0.3}, arena);
+    if (report.rows[i].fault())
+      report.rows[i] =
+          lab::roofline::measure(list[i].first, list[i].second, place, report.roofs, {.seconds = 0.3}, arena);
   for (auto& r : report.rows) lab::roofline::relight(r, report.roofs);
   for (auto& r : report.step) lab::roofline::relight(r, report.roofs);
 }
@@ -96,7 +100,8 @@ void write_files(const Report& report, const Options& o) {
 
 int roofline(Options& o, const Command& sub) {
   const auto overrides = sub.rest();
-  if (o.configs.empty() && !overrides.empty()) fail_usage("roofline", "\"{}\" is no option of roofline; keys of a run need -c run.toml", overrides.front());
+  if (o.configs.empty() && !overrides.empty())
+    fail_usage("roofline", "\"{}\" is no option of roofline; keys of a run need -c run.toml", overrides.front());
   const auto list = work(o);
   const auto start = std::chrono::steady_clock::now();
   Pool pool(o.threads);
@@ -116,7 +121,8 @@ int roofline(Options& o, const Command& sub) {
     const auto& [c, source] = list[i];
     meter(case_label(c), static_cast<double>(i) / static_cast<double>(list.size()));
     try {
-      report.rows.push_back(o.no_measure ? lab::roofline::row_of(c, source, report.roofs) : lab::roofline::measure(c, source, place, report.roofs, {}, arena));
+      report.rows.push_back(o.no_measure ? lab::roofline::row_of(c, source, report.roofs)
+                                         : lab::roofline::measure(c, source, place, report.roofs, {}, arena));
     } catch (const Error& e) {
       if (!device.is_cuda()) throw;
       say("{}: {}", case_label(c), e.what());  // a GPU may lack the code or the memory for one case
@@ -136,20 +142,28 @@ int roofline(Options& o, const Command& sub) {
 }  // namespace
 
 void add_roofline(const Command& program, Run& run) {
-  add_verb<Options>(program, run, "roofline", "Every op, or every record of a training step, against the measured roofs of this machine",
-                    [](const Command& sub, Options& o) {
-                      sub.option("op", o.ops, "Ops, e.g. softmax linear+bias_relu; \"linear\" means all its variants; none: every op");
-                      sub.option("--shape", o.shapes, "Shape for the ops named, e.g. 4096x1024; repeatable; default: chosen shapes").one_each();
-                      sub.option("-c,--config", o.configs, "TOML file of a training run, whose step is measured record by record; --section.key=value overrides").one_each();
-                      sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
-                      sub.flag("--json", o.json, "One JSON object on stdout: machine, roofs, rows");
-                      sub.option("--csv", o.csv, "Write all rows to this file");
-                      sub.option("--svg", o.svg, "Write the log-log picture to this file");
-                      sub.option("--html", o.html, "Write a page with the picture and the rows to this file; it needs nothing else");
-                      sub.flag("--no-measure", o.no_measure, "Costs, bounds and speed of light alone: no kernel runs");
-                      sub.option("--threads", o.threads, "Threads; default: all usable").range(0, 4096);
-                      sub.takes_rest();
-                    }, roofline);
+  add_verb<Options>(
+      program, run, "roofline",
+      "Every op, or every record of a training step, against the measured roofs of this machine",
+      [](const Command& sub, Options& o) {
+        sub.option("op", o.ops,
+                   "Ops, e.g. softmax linear+bias_relu; \"linear\" means all its variants; none: every op");
+        sub.option("--shape", o.shapes, "Shape for the ops named, e.g. 4096x1024; repeatable; default: chosen shapes")
+            .one_each();
+        sub.option(
+               "-c,--config", o.configs,
+               "TOML file of a training run, whose step is measured record by record; --section.key=value overrides")
+            .one_each();
+        sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
+        sub.flag("--json", o.json, "One JSON object on stdout: machine, roofs, rows");
+        sub.option("--csv", o.csv, "Write all rows to this file");
+        sub.option("--svg", o.svg, "Write the log-log picture to this file");
+        sub.option("--html", o.html, "Write a page with the picture and the rows to this file; it needs nothing else");
+        sub.flag("--no-measure", o.no_measure, "Costs, bounds and speed of light alone: no kernel runs");
+        sub.option("--threads", o.threads, "Threads; default: all usable").range(0, 4096);
+        sub.takes_rest();
+      },
+      roofline);
 }
 
 }  // namespace hpcdl::cli

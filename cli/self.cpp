@@ -39,9 +39,9 @@ std::string run_self(const std::vector<std::string>& words) {
   for (ssize_t n; (n = read(in.get(), block, sizeof block)) > 0 || (n < 0 && errno == EINTR);)
     if (n > 0) text.append(block, static_cast<std::size_t>(n));
   int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  require(WIFEXITED(status) && WEXITSTATUS(status) == 0, "demo", "hpcdl {} failed; its message is above", words.front());
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+  require(WIFEXITED(status) && WEXITSTATUS(status) == 0, "demo", "hpcdl {} failed; its message is above",
+          words.front());
   return text;
 }
 

@@ -23,18 +23,25 @@ Shape shape(const Options& o, std::int64_t dp, std::int64_t tp) {
   if (ranks == 0 && o.tasks_per_node == 0 && o.nodes > 0)
     fail_usage("slurm", "how many ranks? Set parallel.dp, or give --ntasks-per-node beside --nodes {}", o.nodes);
   if (ranks == 0) ranks = std::max<std::int64_t>(o.nodes, 1) * std::max(o.tasks_per_node, tp);
-  const Shape s{.nodes = o.nodes > 0 ? o.nodes : o.tasks_per_node > 0 ? std::max<std::int64_t>(ranks / o.tasks_per_node, 1) : 1,
-                .tasks_per_node = o.tasks_per_node > 0 ? o.tasks_per_node : std::max<std::int64_t>(o.nodes > 0 ? ranks / o.nodes : ranks, 1)};
+  const Shape s{.nodes = o.nodes > 0            ? o.nodes
+                         : o.tasks_per_node > 0 ? std::max<std::int64_t>(ranks / o.tasks_per_node, 1)
+                                                : 1,
+                .tasks_per_node = o.tasks_per_node > 0
+                                      ? o.tasks_per_node
+                                      : std::max<std::int64_t>(o.nodes > 0 ? ranks / o.nodes : ranks, 1)};
   if (s.nodes * s.tasks_per_node != ranks)
-    fail_usage("slurm", "{} nodes with {} tasks each are {} ranks, but parallel.dp * parallel.tp is {} * {} = {}", s.nodes, s.tasks_per_node,
-               s.nodes * s.tasks_per_node, dp, tp, ranks);
+    fail_usage("slurm", "{} nodes with {} tasks each are {} ranks, but parallel.dp * parallel.tp is {} * {} = {}",
+               s.nodes, s.tasks_per_node, s.nodes * s.tasks_per_node, dp, tp, ranks);
   if (ranks % tp != 0) fail_usage("slurm", "{} ranks cannot be shared out in groups of parallel.tp = {}", ranks, tp);
   return s;
 }
 
 /// One word of a shell command.
 std::string quoted(const std::string& word) {
-  if (!word.empty() && word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,+@%") == std::string::npos) return word;
+  if (!word.empty() &&
+      word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,+@%") ==
+          std::string::npos)
+    return word;
   std::string text = "'";
   for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return text + "'";
@@ -43,18 +50,21 @@ std::string quoted(const std::string& word) {
 /// A value of an #SBATCH line, which knows no quotes.
 const std::string& plain(const char* option, const std::string& value) {
   for (const char c : value)
-    if (static_cast<unsigned char>(c) <= ' ' || c == '\'' || c == '"') fail_usage("slurm", "--{} is \"{}\": no spaces or quotes there", option, value);
+    if (static_cast<unsigned char>(c) <= ' ' || c == '\'' || c == '"')
+      fail_usage("slurm", "--{} is \"{}\": no spaces or quotes there", option, value);
   return value;
 }
 
 std::string sbatch_lines(const Options& o, const Shape& s, bool gpu) {
-  std::string text = fmt::format("#SBATCH --job-name={}\n", plain("job-name", o.job_name.empty() ? "hpcdl" : o.job_name));
+  std::string text =
+      fmt::format("#SBATCH --job-name={}\n", plain("job-name", o.job_name.empty() ? "hpcdl" : o.job_name));
   text += fmt::format("#SBATCH --nodes={} --ntasks-per-node={}", s.nodes, s.tasks_per_node);
   const auto gpus = o.gpus_per_node >= 0 ? o.gpus_per_node : gpu ? s.tasks_per_node : 0;
   if (gpus > 0) text += fmt::format(" --gpus-per-node={}", gpus);
   if (o.cpus_per_task > 0) text += fmt::format(" --cpus-per-task={}", o.cpus_per_task);
   text += fmt::format(" --time={}\n", plain("time", o.time));
-  for (const auto& [name, value] : {std::pair{"partition", &o.partition}, {"account", &o.account}, {"output", &o.output}})
+  for (const auto& [name, value] :
+       {std::pair{"partition", &o.partition}, {"account", &o.account}, {"output", &o.output}})
     if (!value->empty()) text += fmt::format("#SBATCH --{}={}\n", name, plain(name, *value));
   return text + fmt::format("#SBATCH --signal=TERM@{} --requeue --open-mode=append\n", o.save_seconds);
 }
@@ -70,8 +80,10 @@ std::string script(const Options& o, const Shape& s, bool gpu, const std::vector
   if (!resume) command += " --checkpoint.resume=auto";
   return "#!/bin/bash\n" + sbatch_lines(o, s, gpu) +
          "\n"
-         "# SIGTERM comes before the time is up, or when the job is pre-empted, to the ranks (no \"B:\" above). They save and end with 75.\n"
-         "# A rank that is lost ends the others with 71 within 30 s; --kill-on-bad-exit would take them while they still save.\n" +
+         "# SIGTERM comes before the time is up, or when the job is pre-empted, to the ranks (no \"B:\" above). They "
+         "save and end with 75.\n"
+         "# A rank that is lost ends the others with 71 within 30 s; --kill-on-bad-exit would take them while they "
+         "still save.\n" +
          command +
          "\n"
          "code=$?\n"
@@ -88,9 +100,12 @@ int slurm_verb(Options& o, const Command& sub) {
   table.load(files, words);
   const Shape s = shape(o, config.parallel.dp, config.parallel.tp);
   if (config.parallel.tp > s.tasks_per_node)
-    say("hpcdl: [slurm] parallel.tp = {} spans nodes of {} tasks: its collectives are on every layer's way, over the network", config.parallel.tp, s.tasks_per_node);
+    say("hpcdl: [slurm] parallel.tp = {} spans nodes of {} tasks: its collectives are on every layer's way, over the "
+        "network",
+        config.parallel.tp, s.tasks_per_node);
   if (o.cpus_per_task == 0) o.cpus_per_task = config.train.threads;
-  if (config.output.empty()) say("hpcdl: [slurm] output is not set: add --output=FOLDER that all nodes see behind the other words");
+  if (config.output.empty())
+    say("hpcdl: [slurm] output is not set: add --output=FOLDER that all nodes see behind the other words");
   print_text(script(o, s, config.train.device.starts_with("cuda"), words));
   return exit_code::kDone;
 }
@@ -98,24 +113,34 @@ int slurm_verb(Options& o, const Command& sub) {
 }  // namespace
 
 void add_slurm(const Command& program, Run& run) {
-  add_verb<Options>(program, run, "slurm", "Prints an sbatch script for a run: one task per rank, saved and requeued when its time is up",
-                    [](const Command& sub, Options& o) {
-                      sub.option("-c,--config", o.configs, "TOML file of the run, as for hpcdl train; repeatable");
-                      sub.option("--nodes", o.nodes, "Nodes; left out: ranks / tasks per node, or 1").range(1, 1 << 20);
-                      sub.option("--ntasks-per-node", o.tasks_per_node, "Ranks per node; left out: parallel.dp * parallel.tp / nodes").range(1, 1 << 20);
-                      sub.option("--cpus-per-task", o.cpus_per_task, "CPUs per rank; left out: train.threads").range(1, 1 << 20);
-                      sub.option("--gpus-per-node", o.gpus_per_node, "GPUs per node; left out: one per rank where train.device is cuda").range(0, 1 << 20);
-                      sub.option("--time", o.time, "Time limit").shows_default();
-                      sub.option("--save-seconds", o.save_seconds, "Seconds before the time limit at which the run saves and ends").shows_default().range(1, 65535);
-                      sub.option("--job-name", o.job_name, "Name of the job; left out: hpcdl");
-                      sub.option("--partition", o.partition, "Partition");
-                      sub.option("--account", o.account, "Account");
-                      sub.option("--log", o.output, "File for the output of the job; see sbatch --output");
-                      sub.option("--mpi", o.mpi, "srun's --mpi, pmix for example; left out: the ranks meet over TCP");
-                      sub.option("--program", o.program, "The program on the nodes").shows_default();
-                      sub.takes_rest();
-                      sub.footer("Other words are for hpcdl train, and taken into account here: hpcdl slurm -c run.toml --parallel.tp=4 --output=run");
-                    }, slurm_verb);
+  add_verb<Options>(
+      program, run, "slurm",
+      "Prints an sbatch script for a run: one task per rank, saved and requeued when its time is up",
+      [](const Command& sub, Options& o) {
+        sub.option("-c,--config", o.configs, "TOML file of the run, as for hpcdl train; repeatable");
+        sub.option("--nodes", o.nodes, "Nodes; left out: ranks / tasks per node, or 1").range(1, 1 << 20);
+        sub.option("--ntasks-per-node", o.tasks_per_node, "Ranks per node; left out: parallel.dp * parallel.tp / nodes")
+            .range(1, 1 << 20);
+        sub.option("--cpus-per-task", o.cpus_per_task, "CPUs per rank; left out: train.threads").range(1, 1 << 20);
+        sub.option("--gpus-per-node", o.gpus_per_node,
+                   "GPUs per node; left out: one per rank where train.device is cuda")
+            .range(0, 1 << 20);
+        sub.option("--time", o.time, "Time limit").shows_default();
+        sub.option("--save-seconds", o.save_seconds, "Seconds before the time limit at which the run saves and ends")
+            .shows_default()
+            .range(1, 65535);
+        sub.option("--job-name", o.job_name, "Name of the job; left out: hpcdl");
+        sub.option("--partition", o.partition, "Partition");
+        sub.option("--account", o.account, "Account");
+        sub.option("--log", o.output, "File for the output of the job; see sbatch --output");
+        sub.option("--mpi", o.mpi, "srun's --mpi, pmix for example; left out: the ranks meet over TCP");
+        sub.option("--program", o.program, "The program on the nodes").shows_default();
+        sub.takes_rest();
+        sub.footer(
+            "Other words are for hpcdl train, and taken into account here: hpcdl slurm -c run.toml --parallel.tp=4 "
+            "--output=run");
+      },
+      slurm_verb);
 }
 
 }  // namespace hpcdl::cli

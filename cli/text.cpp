@@ -15,11 +15,14 @@ std::string_view without_blanks_around(std::string_view text) {
 
 }  // namespace
 
-std::vector<std::int32_t> encode_text(const io::Tokenizer& tokenizer, const std::vector<std::string>& paths, Pool& pool, std::int64_t limit) {
+std::vector<std::int32_t> encode_text(const io::Tokenizer& tokenizer, const std::vector<std::string>& paths, Pool& pool,
+                                      std::int64_t limit) {
   std::vector<std::filesystem::path> list(paths.begin(), paths.end());
   std::vector<std::int32_t> ids;
-  data::encode_files(data::resolve_text_files(list), {}, tokenizer, pool, [&](std::span<const data::TokenId> part) { ids.insert(ids.end(), part.begin(), part.end()); });
-  if (!ids.empty() && tokenizer.end_of_text() == ids.front()) ids.erase(ids.begin());  // separates documents; nothing is before the first
+  data::encode_files(data::resolve_text_files(list), {}, tokenizer, pool,
+                     [&](std::span<const data::TokenId> part) { ids.insert(ids.end(), part.begin(), part.end()); });
+  if (!ids.empty() && tokenizer.end_of_text() == ids.front())
+    ids.erase(ids.begin());  // separates documents; nothing is before the first
   if (limit > 0 && std::ssize(ids) > limit) ids.resize(static_cast<std::size_t>(limit));
   return ids;
 }

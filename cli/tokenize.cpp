@@ -28,8 +28,10 @@ int print_ids(const Options& o) {
 }
 
 int tokenize(Options& o) {
-  if (!o.train && o.tokenizer.empty()) fail_usage("tokenize", "give --train to learn a tokenizer, or --tokenizer to use one");
-  if (o.train && (!o.tokenizer.empty() || o.ids)) fail_usage("tokenize", "--train learns a tokenizer: it goes with neither --tokenizer nor --ids");
+  if (!o.train && o.tokenizer.empty())
+    fail_usage("tokenize", "give --train to learn a tokenizer, or --tokenizer to use one");
+  if (o.train && (!o.tokenizer.empty() || o.ids))
+    fail_usage("tokenize", "--train learns a tokenizer: it goes with neither --tokenizer nor --ids");
   if (o.ids) return print_ids(o);
   if (o.out.empty()) fail_usage("tokenize", "give --out");
   if (o.files.empty()) fail_usage("tokenize", "give files or folders of text");
@@ -45,7 +47,8 @@ int tokenize(Options& o) {
     out["vocab"] = tokenizer.vocab_size();
   } else {
     const auto tokenizer = io::Tokenizer::load(o.tokenizer);
-    const auto counts = data::write_shard(files, options, tokenizer, pool, o.out, data::parse_shard_layout(o.layout), train::tokenize_progress(console()));
+    const auto counts = data::write_shard(files, options, tokenizer, pool, o.out, data::parse_shard_layout(o.layout),
+                                          train::tokenize_progress(console()));
     out["tokens"] = counts.tokens;
     out["documents"] = counts.documents;
   }
@@ -56,27 +59,33 @@ int tokenize(Options& o) {
   out["seconds"] = seconds;
   if (const auto show = console(); show.status) show.status("");
   if (o.json) print_json(out);
-  else if (o.train) say("{} tokens learnt from {} in {}: {}", out["vocab"].dump(), format_bytes(static_cast<double>(bytes)), format_duration(seconds), o.out);
-  else say("{} tokens of {} documents, {} in {}: {}", out["tokens"].dump(), out["documents"].dump(), format_bytes(static_cast<double>(bytes)), format_duration(seconds), o.out);
+  else if (o.train)
+    say("{} tokens learnt from {} in {}: {}", out["vocab"].dump(), format_bytes(static_cast<double>(bytes)),
+        format_duration(seconds), o.out);
+  else
+    say("{} tokens of {} documents, {} in {}: {}", out["tokens"].dump(), out["documents"].dump(),
+        format_bytes(static_cast<double>(bytes)), format_duration(seconds), o.out);
   return exit_code::kDone;
 }
 
 }  // namespace
 
 void add_tokenize(const Command& program, Run& run) {
-  add_verb<Options>(program, run, "tokenize", "Learns a byte-level BPE, turns text into token files, or prints ids",
-                    [](const Command& sub, Options& o) {
-                      sub.flag("--train", o.train, "Learn a tokenizer from the files");
-                      sub.option("--vocab", o.vocab, "Size of the learnt vocabulary").range(257, 1 << 24).shows_default();
-                      sub.option("--tokenizer", o.tokenizer, "tokenizer.json, or a model folder that holds one");
-                      sub.option("--out", o.out, "tokenizer.json or token file to write");
-                      sub.option("--layout", o.layout, "Of the token file").one_of({"llmc", "nanogpt"}).shows_default();
-                      sub.option("--text-key", o.key, "Key of the text in lines of .jsonl").shows_default();
-                      sub.flag("--replace-invalid", o.replace, "Replace bytes that are not UTF-8 instead of stopping");
-                      sub.flag("--ids", o.ids, "Read text on stdin and print its ids");
-                      sub.flag("--json", o.json, "One JSON object on stdout");
-                      sub.option("files", o.files, "Files or folders of .txt or .jsonl, also .gz and .zst");
-                    }, tokenize);
+  add_verb<Options>(
+      program, run, "tokenize", "Learns a byte-level BPE, turns text into token files, or prints ids",
+      [](const Command& sub, Options& o) {
+        sub.flag("--train", o.train, "Learn a tokenizer from the files");
+        sub.option("--vocab", o.vocab, "Size of the learnt vocabulary").range(257, 1 << 24).shows_default();
+        sub.option("--tokenizer", o.tokenizer, "tokenizer.json, or a model folder that holds one");
+        sub.option("--out", o.out, "tokenizer.json or token file to write");
+        sub.option("--layout", o.layout, "Of the token file").one_of({"llmc", "nanogpt"}).shows_default();
+        sub.option("--text-key", o.key, "Key of the text in lines of .jsonl").shows_default();
+        sub.flag("--replace-invalid", o.replace, "Replace bytes that are not UTF-8 instead of stopping");
+        sub.flag("--ids", o.ids, "Read text on stdin and print its ids");
+        sub.flag("--json", o.json, "One JSON object on stdout");
+        sub.option("files", o.files, "Files or folders of .txt or .jsonl, also .gz and .zst");
+      },
+      tokenize);
 }
 
 }  // namespace hpcdl::cli

@@ -19,7 +19,8 @@ namespace hpcdl::cli {
 std::vector<std::string> overrides(const std::vector<std::string>& words) {
   std::vector<std::string> list;
   for (const auto& word : words) {
-    if (!word.starts_with("--") && !list.empty() && list.back().find('=') == std::string::npos) list.back() += "=" + word;
+    if (!word.starts_with("--") && !list.empty() && list.back().find('=') == std::string::npos)
+      list.back() += "=" + word;
     else list.push_back(word);
   }
   return list;
@@ -37,19 +38,38 @@ struct Options {
 
 Json result(const train::RunSummary& s, const std::optional<lab::Explain>& explain) {
   const auto number = [](double x) { return std::isfinite(x) ? Json(x) : Json(); };
-  Json j = {{"model", s.model.empty() ? Json() : Json(s.model.string())}, {"step", s.step}, {"first_step", s.first_step}, {"stopped", s.stopped},
-          {"loss", s.loss}, {"eval_loss", number(s.eval_loss)}, {"seconds", s.seconds}, {"samples_per_second", s.samples_per_second}, {"sol_percent", s.sol_percent < 0 ? Json() : Json(s.sol_percent)},
-          {"parameters", s.parameters}, {"arena_bytes", s.arena_bytes}};
-  if (s.eval_accuracy >= 0) j["accuracy"] = s.accuracy, j["eval_accuracy"] = s.eval_accuracy, j["eval_samples"] = s.eval_tokens;
-  else if (!s.images) j["eval_perplexity"] = number(std::exp(s.eval_loss)), j["eval_tokens"] = s.eval_tokens, j["tokens_per_second"] = s.tokens_per_second;
+  Json j = {{"model", s.model.empty() ? Json() : Json(s.model.string())},
+            {"step", s.step},
+            {"first_step", s.first_step},
+            {"stopped", s.stopped},
+            {"loss", s.loss},
+            {"eval_loss", number(s.eval_loss)},
+            {"seconds", s.seconds},
+            {"samples_per_second", s.samples_per_second},
+            {"sol_percent", s.sol_percent < 0 ? Json() : Json(s.sol_percent)},
+            {"parameters", s.parameters},
+            {"arena_bytes", s.arena_bytes}};
+  if (s.eval_accuracy >= 0)
+    j["accuracy"] = s.accuracy, j["eval_accuracy"] = s.eval_accuracy, j["eval_samples"] = s.eval_tokens;
+  else if (!s.images)
+    j["eval_perplexity"] = number(std::exp(s.eval_loss)), j["eval_tokens"] = s.eval_tokens,
+    j["tokens_per_second"] = s.tokens_per_second;
   if (explain) j["explain"] = lab::advice_json(explain->list());
   return j;
 }
 
 Json memory_json(const train::MemoryPlan& plan, const train::MemoryAdvice& advice) {
   const auto& l = plan.ledger;
-  return {{"change", advice.words(plan.change)}, {"bytes", l.total()}, {"fits", l.total() <= advice.room().bytes}, {"weights", l.weights}, {"gradients", l.gradients}, {"optimizer", l.optimizer},
-          {"activations", l.activations}, {"batches", l.staged}, {"other", l.other}, {"peak_record", l.peak}};
+  return {{"change", advice.words(plan.change)},
+          {"bytes", l.total()},
+          {"fits", l.total() <= advice.room().bytes},
+          {"weights", l.weights},
+          {"gradients", l.gradients},
+          {"optimizer", l.optimizer},
+          {"activations", l.activations},
+          {"batches", l.staged},
+          {"other", l.other},
+          {"peak_record", l.peak}};
 }
 
 int show_memory(const Options& o, train::RunConfig& config, const train::Hooks& hooks) {
@@ -71,10 +91,16 @@ int train_rank(const Options& o, train::RunConfig& config, const comm::Joined& j
   const auto roofs = leads ? lab::roofs(device, pool) : lab::Roofs();
   const auto to = console();
   std::optional<lab::Explain> explain;
-  if (o.explain && leads) explain.emplace(roofs, lab::Explain::Options{.every = std::max<std::int64_t>(config.train.log_every, 10)}, [&](std::string_view text) { say_lines(to, text); });
+  if (o.explain && leads)
+    explain.emplace(roofs, lab::Explain::Options{.every = std::max<std::int64_t>(config.train.log_every, 10)},
+                    [&](std::string_view text) { say_lines(to, text); });
   auto tuning = start_tuning(o.tune, device, pool);
-  train::Hooks hooks{.console = to, .world = joined.world(), .speed_of_light = {}, .before_steps = [&](const auto& programs) { tune_programs(tuning, o.tune, programs); },
-                     .after_step = {}, .observer = explain ? &*explain : nullptr};
+  train::Hooks hooks{.console = to,
+                     .world = joined.world(),
+                     .speed_of_light = {},
+                     .before_steps = [&](const auto& programs) { tune_programs(tuning, o.tune, programs); },
+                     .after_step = {},
+                     .observer = explain ? &*explain : nullptr};
   hooks.host_memory_limit = lab::this_machine().memory_limit;
   if (o.memory) return show_memory(o, config, hooks);
   if (leads) hooks.speed_of_light = [&](const Program& p) { return lab::light(p, roofs).seconds; };
@@ -99,28 +125,35 @@ int train_verb(Options& o, const Command& sub) {
   const train::StopSignals signals(config.checkpoint.on_interrupt);
   auto joined = join_ranks(config.dist, &config.parallel);
   config.train.device = device_of_rank(config.train.device, joined.place());
-  if (joined.watch() && device_from_name(config.train.device).is_cuda()) joined.watch()->limit_work(config.dist.timeout);
+  if (joined.watch() && device_from_name(config.train.device).is_cuda())
+    joined.watch()->limit_work(config.dist.timeout);
   return on_ranks(joined, [&] { return train_rank(o, config, joined); });
 }
 
 }  // namespace
 
 void add_train(const Command& program, Run& run) {
-  add_verb<Options>(program, run, "train", "Trains a transformer on text, or a classifier on images; the same command again resumes",
-                    [](const Command& sub, Options& o) {
-                      sub.option("-c,--config", o.configs, "TOML file; repeatable, later ones win");
-                      sub.option("-o,--out", o.out, "Folder of the run");
-                      sub.option("--device", o.device, "Where to train: cpu, cuda or cuda:N (the same as --train.device)");
-                      add_tune_option(sub, o.tune);
-                      sub.flag("--explain", o.explain, "Name the records that lose most time against their roof, now and then and at the end");
-                      sub.flag("--memory", o.memory, "Print what the run would take of the memory there is, and what would take less, and stop");
-                      sub.flag("--json", o.json, "One JSON object on stdout at the end");
-                      sub.flag("--print-config", o.print_config, "Print the resolved config with the origin of every value, and stop");
-                      sub.flag("--config-schema", o.schema, "Print the JSON Schema of the config, and stop");
-                      sub.takes_rest();
-                      train::RunConfig config;
-                      sub.footer("Every key may be given as --section.key=value, in the file, or as HPCDL_SECTION_KEY:\n" + train::table_of(config).help());
-                    }, train_verb);
+  add_verb<Options>(
+      program, run, "train", "Trains a transformer on text, or a classifier on images; the same command again resumes",
+      [](const Command& sub, Options& o) {
+        sub.option("-c,--config", o.configs, "TOML file; repeatable, later ones win");
+        sub.option("-o,--out", o.out, "Folder of the run");
+        sub.option("--device", o.device, "Where to train: cpu, cuda or cuda:N (the same as --train.device)");
+        add_tune_option(sub, o.tune);
+        sub.flag("--explain", o.explain,
+                 "Name the records that lose most time against their roof, now and then and at the end");
+        sub.flag("--memory", o.memory,
+                 "Print what the run would take of the memory there is, and what would take less, and stop");
+        sub.flag("--json", o.json, "One JSON object on stdout at the end");
+        sub.flag("--print-config", o.print_config,
+                 "Print the resolved config with the origin of every value, and stop");
+        sub.flag("--config-schema", o.schema, "Print the JSON Schema of the config, and stop");
+        sub.takes_rest();
+        train::RunConfig config;
+        sub.footer("Every key may be given as --section.key=value, in the file, or as HPCDL_SECTION_KEY:\n" +
+                   train::table_of(config).help());
+      },
+      train_verb);
 }
 
 }  // namespace hpcdl::cli

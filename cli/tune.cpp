@@ -24,14 +24,17 @@ std::string build_name() {
   std::error_code unknown;
   const auto file = std::filesystem::read_symlink("/proc/self/exe", unknown);
   const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(file, unknown));
-  const auto written = static_cast<std::int64_t>(std::filesystem::last_write_time(file, unknown).time_since_epoch().count());
+  const auto written =
+      static_cast<std::int64_t>(std::filesystem::last_write_time(file, unknown).time_since_epoch().count());
   return fmt::format("{}-{:08x}", HPCDL_VERSION, tune::hash_of("build", std::array{bytes, written}) >> 32);
 }
 
 }  // namespace
 
 void add_tune_option(const Command& sub, TuneOption& o) {
-  sub.option("--tune", o.mode, "GPU: off takes the kernels built in, cached those that hpcdl tune found best, full measures what is missing first")
+  sub.option("--tune", o.mode,
+             "GPU: off takes the kernels built in, cached those that hpcdl tune found best, full measures what is "
+             "missing first")
       .one_of({"off", "cached", "full"})
       .shows_default();
   sub.option("--tune-seconds", o.seconds, "Time that --tune full may take").range(0.0, 86400.0).shows_default();
@@ -40,15 +43,19 @@ void add_tune_option(const Command& sub, TuneOption& o) {
 std::optional<tune::Session> start_tuning(const TuneOption& o, Device device, Pool& pool) {
   const auto mode = tune::mode_from_name(o.mode);
   if (!device.is_cuda() || mode == tune::Mode::off) return std::nullopt;
-  return std::optional<tune::Session>(std::in_place, device, pool, mode, build_name(), [](std::string_view text) { say("{}", text); });
+  return std::optional<tune::Session>(std::in_place, device, pool, mode, build_name(),
+                                      [](std::string_view text) { say("{}", text); });
 }
 
-void tune_programs(std::optional<tune::Session>& session, const TuneOption& o, const std::vector<const Executable*>& programs) {
+void tune_programs(std::optional<tune::Session>& session, const TuneOption& o,
+                   const std::vector<const Executable*>& programs) {
   if (!session) return;
   const auto report = session->prepare(programs, o.seconds);
   if (report.outcomes.empty() && report.skipped.empty()) return;
-  const auto changed = std::count_if(report.outcomes.begin(), report.outcomes.end(), [](const auto& r) { return r.chosen != r.built_in; });
-  say("tuned {} shapes, {} of them away from the kernel built in; {} were known{}", report.outcomes.size(), changed, report.remembered,
+  const auto changed = std::count_if(report.outcomes.begin(), report.outcomes.end(),
+                                     [](const auto& r) { return r.chosen != r.built_in; });
+  say("tuned {} shapes, {} of them away from the kernel built in; {} were known{}", report.outcomes.size(), changed,
+      report.remembered,
       report.skipped.empty() ? "" : fmt::format("; {} not tuned: {}", report.skipped.size(), report.skipped.front()));
 }
 
@@ -67,13 +74,16 @@ void wish_int4(tune::Wishes& to, const std::string& text) {
   for (std::size_t at = 0; at <= text.size();) {
     const auto end = std::min(text.find('x', at), text.size());
     const auto word = text.substr(at, end - at);
-    const bool digits = !word.empty() && word.size() < 10 && std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c); });
+    const bool digits = !word.empty() && word.size() < 10 &&
+                        std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c); });
     n.push_back(digits ? std::stoll(word) : 0);
     at = end + 1;
   }
   if (n.size() == 3) n.push_back(32);
-  const bool right = n.size() == 4 && *std::min_element(n.begin(), n.end()) > 0 && int4::is_group(n[3]) && n[2] % n[3] == 0;
-  if (!right) fail_usage("tune", "--int4: expected ROWSxNxK or ROWSxNxKxGROUP (32, 64 or 128, dividing K), got \"{}\"", text);
+  const bool right =
+      n.size() == 4 && *std::min_element(n.begin(), n.end()) > 0 && int4::is_group(n[3]) && n[2] % n[3] == 0;
+  if (!right)
+    fail_usage("tune", "--int4: expected ROWSxNxK or ROWSxNxKxGROUP (32, 64 or 128, dividing K), got \"{}\"", text);
   tune::wish_int4(to, n[0], n[1], n[2], n[3]);
 }
 
@@ -90,11 +100,14 @@ tune::Wishes wishes_of(const Options& o, Pool& pool, Device device, const std::v
 }
 
 int list_choices(const tune::Session& session, const Options& o) {
-  if (o.json) return print_json({{"file", session.file().string()}, {"tuned", Json::parse(to_text(session.cache()))}}), exit_code::kDone;
+  if (o.json)
+    return print_json({{"file", session.file().string()}, {"tuned", Json::parse(to_text(session.cache()))}}),
+           exit_code::kDone;
   std::string text;
   for (const auto& e : session.cache().entries)
-    text += fmt::format("{:<12} {:<5} {:<40} {:<34} {:>10}  {:.2f}x built in\n", e.key.op, e.dtype, e.shape, e.candidate, fmt::format("{:.2f} us", 1e6 * e.seconds),
-                        e.seconds > 0 ? e.built_in_seconds / e.seconds : 1.0);
+    text +=
+        fmt::format("{:<12} {:<5} {:<40} {:<34} {:>10}  {:.2f}x built in\n", e.key.op, e.dtype, e.shape, e.candidate,
+                    fmt::format("{:.2f} us", 1e6 * e.seconds), e.seconds > 0 ? e.built_in_seconds / e.seconds : 1.0);
   print_text(text.empty() ? "nothing is tuned yet\n" : text);
   say("{}", session.file().string());
   return exit_code::kDone;
@@ -102,27 +115,38 @@ int list_choices(const tune::Session& session, const Options& o) {
 
 int report(const tune::Report& r, const tune::Session& session, const Options& o, const tune::LightOf& light) {
   if (o.json) {
-    Json j{{"file", session.file().string()}, {"remembered", r.remembered}, {"tuned", Json::array()}, {"skipped", r.skipped}};
+    Json j{{"file", session.file().string()},
+           {"remembered", r.remembered},
+           {"tuned", Json::array()},
+           {"skipped", r.skipped}};
     for (const auto& outcome : r.outcomes) j["tuned"].push_back(tune::to_json(outcome, light));
     return print_json(j), exit_code::kDone;
   }
   for (const auto& outcome : r.outcomes) print_text(tune::to_text(outcome, light) + "\n");
   for (const auto& text : r.skipped) say("not tuned: {}", text);
-  say("{} shapes tuned, {} were known; the choices are in {}", r.outcomes.size(), r.remembered, session.file().string());
+  say("{} shapes tuned, {} were known; the choices are in {}", r.outcomes.size(), r.remembered,
+      session.file().string());
   return exit_code::kDone;
 }
 
 int tune_verb(Options& o, const Command& sub) {
   const auto words = overrides(sub.rest());
-  if (o.configs.empty() && !words.empty()) fail_usage("tune", "\"{}\" is no option of tune; keys of a run need -c run.toml", words.front());
-  const auto device = o.device.empty() ? (cuda_devices() > 0 ? Device::cuda(0) : Device::cpu()) : device_from_name(o.device);
+  if (o.configs.empty() && !words.empty())
+    fail_usage("tune", "\"{}\" is no option of tune; keys of a run need -c run.toml", words.front());
+  const auto device =
+      o.device.empty() ? (cuda_devices() > 0 ? Device::cuda(0) : Device::cpu()) : device_from_name(o.device);
   if (!device.is_cuda()) {
-    const char* text = "there is no GPU here, and on a CPU there is nothing to tune: its kernels follow from the instruction set and the shape";
-    if (o.json) print_json({{"file", nullptr}, {"remembered", 0}, {"tuned", Json::array()}, {"skipped", Json::array()}});
+    const char* text =
+        "there is no GPU here, and on a CPU there is nothing to tune: its kernels follow from the instruction set and "
+        "the shape";
+    if (o.json)
+      print_json({{"file", nullptr}, {"remembered", 0}, {"tuned", Json::array()}, {"skipped", Json::array()}});
     return say("{}", text), exit_code::kDone;
   }
   if (!o.list && o.configs.empty() && o.model.empty() && o.int4.empty())
-    fail_usage("tune", "nothing to tune for: give -c run.toml (the products of its training step), --model FOLDER (those of generating with it) or --int4 1x4096x4096");
+    fail_usage("tune",
+               "nothing to tune for: give -c run.toml (the products of its training step), --model FOLDER (those of "
+               "generating with it) or --int4 1x4096x4096");
   Pool pool;
   const auto budget = tune::budget_of(o.seconds);
   tune::Session session(device, pool, tune::Mode::full, build_name(), [](std::string_view text) { say("{}", text); });
@@ -136,18 +160,25 @@ int tune_verb(Options& o, const Command& sub) {
 }  // namespace
 
 void add_tune(const Command& program, Run& run) {
-  add_verb<Options>(program, run, "tune", "Checks and times the ways in which this GPU can compute what a run needs, and remembers the fastest",
-                    [](const Command& sub, Options& o) {
-                      sub.option("-c,--config", o.configs, "TOML file of a training run, for whose step to tune; --section.key=value overrides").one_each();
-                      sub.option("--model", o.model, "Model folder, for generating with which to tune");
-                      sub.option("--int4", o.int4, "A product with 4-bit weights: ROWSxNxK or ROWSxNxKxGROUP; repeatable").one_each();
-                      sub.option("--device", o.device, "cuda or cuda:N; default: the first GPU");
-                      sub.option("--seconds", o.seconds, "Time that tuning may take; what is left keeps the kernel built in").range(0.0, 86400.0).shows_default();
-                      sub.flag("--anew", o.anew, "Measure again what is remembered");
-                      sub.flag("--list", o.list, "Print what is remembered for this GPU, measure nothing");
-                      sub.flag("--json", o.json, "One JSON object on stdout: every candidate of every shape");
-                      sub.takes_rest();
-                    }, tune_verb);
+  add_verb<Options>(
+      program, run, "tune",
+      "Checks and times the ways in which this GPU can compute what a run needs, and remembers the fastest",
+      [](const Command& sub, Options& o) {
+        sub.option("-c,--config", o.configs,
+                   "TOML file of a training run, for whose step to tune; --section.key=value overrides")
+            .one_each();
+        sub.option("--model", o.model, "Model folder, for generating with which to tune");
+        sub.option("--int4", o.int4, "A product with 4-bit weights: ROWSxNxK or ROWSxNxKxGROUP; repeatable").one_each();
+        sub.option("--device", o.device, "cuda or cuda:N; default: the first GPU");
+        sub.option("--seconds", o.seconds, "Time that tuning may take; what is left keeps the kernel built in")
+            .range(0.0, 86400.0)
+            .shows_default();
+        sub.flag("--anew", o.anew, "Measure again what is remembered");
+        sub.flag("--list", o.list, "Print what is remembered for this GPU, measure nothing");
+        sub.flag("--json", o.json, "One JSON object on stdout: every candidate of every shape");
+        sub.takes_rest();
+      },
+      tune_verb);
 }
 
 }  // namespace hpcdl::cli

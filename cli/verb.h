@@ -44,7 +44,8 @@ void add_verify(const Command& program, Run& run);
 
 /// Creates a sub-command whose options live as long as the parser: `Options` is shared by parser and action.
 template <class Options, class Setup, class Action>
-void add_verb(const Command& program, Run& run, const std::string& name, const std::string& help, Setup&& setup, Action action) {
+void add_verb(const Command& program, Run& run, const std::string& name, const std::string& help, Setup&& setup,
+              Action action) {
   auto options = std::make_shared<Options>();
   const Command verb = program.subcommand(name, help);
   setup(verb, *options);
@@ -56,14 +57,17 @@ void add_verb(const Command& program, Run& run, const std::string& name, const s
   });
 }
 
-/// One object on stdout, with a newline. Throws Error when stdout is closed or full. Bytes that are no UTF-8 are replaced.
+/// One object on stdout, with a newline. Throws Error when stdout is closed or full. Bytes that are no UTF-8 are
+/// replaced.
 void print_json(const Json& object);
 /// The same for text that is the result itself.
 void print_text(std::string_view text);
 
 /// A line for people, on stderr.
 void say_raw(std::string_view line);
-template <class... A> void say(fmt::format_string<A...> f, A&&... args) { say_raw(fmt::format(f, std::forward<A>(args)...)); }
+template <class... A> void say(fmt::format_string<A...> f, A&&... args) {
+  say_raw(fmt::format(f, std::forward<A>(args)...));
+}
 
 /// stderr, with a status line where it is a terminal.
 train::Console console();
@@ -78,7 +82,8 @@ std::string read_stdin();
 /// "1,2,3"; throws UsageError.
 std::vector<std::int32_t> parse_ids(const std::string& text);
 /// Token ids of files and folders, documents apart from each other by the end-of-text token; the first `limit`, 0: all.
-std::vector<std::int32_t> encode_text(const io::Tokenizer& tokenizer, const std::vector<std::string>& paths, Pool& pool, std::int64_t limit);
+std::vector<std::int32_t> encode_text(const io::Tokenizer& tokenizer, const std::vector<std::string>& paths, Pool& pool,
+                                      std::int64_t limit);
 
 /// True when stderr is a terminal and NO_COLOR is unset.
 bool colour();

@@ -40,7 +40,9 @@ int list_contracts(const Options& o) {
   return exit_code::kDone;
 }
 
-bool is_library(const std::string& target) { return target.find('/') != std::string::npos || target.find(".so") != std::string::npos; }
+bool is_library(const std::string& target) {
+  return target.find('/') != std::string::npos || target.find(".so") != std::string::npos;
+}
 
 /// Kernels of the targets; all of ours when there is none.
 std::vector<Subject> subjects_of(const Options& o) {
@@ -53,7 +55,8 @@ std::vector<Subject> subjects_of(const Options& o) {
       continue;
     }
     find_contract(target);
-    std::copy_if(own.begin(), own.end(), std::back_inserter(list), [&](const Subject& s) { return s.contract == target; });
+    std::copy_if(own.begin(), own.end(), std::back_inserter(list),
+                 [&](const Subject& s) { return s.contract == target; });
     require(list.size() > before, "verify", "no kernel of ours keeps the contract \"{}\" on {}", target, o.device);
   }
   return list;
@@ -63,11 +66,18 @@ Json to_json(const Verdict& v) {
   Json stages;
   for (int s = 0; s < kStages; ++s) {
     const auto& r = v.stages[static_cast<std::size_t>(s)];
-    if (r.cases > 0) stages[std::string(stage_name(static_cast<Stage>(s)))] = {{"cases", r.cases}, {"declined", r.declined}, {"seconds", r.seconds}};
+    if (r.cases > 0)
+      stages[std::string(stage_name(static_cast<Stage>(s)))] = {
+          {"cases", r.cases}, {"declined", r.declined}, {"seconds", r.seconds}};
   }
-  Json j = {{"contract", v.subject.contract}, {"kernel", v.subject.name}, {"ok", v.ok()}, {"cases", v.cases()}, {"seconds", v.seconds}, {"stages", stages}};
+  Json j = {{"contract", v.subject.contract}, {"kernel", v.subject.name}, {"ok", v.ok()}, {"cases", v.cases()},
+            {"seconds", v.seconds},           {"stages", stages}};
   if (v.fault)
-    j["fault"] = {{"stage", stage_name(v.fault->at.stage)}, {"what", v.fault->what}, {"case", to_string(v.fault->at, find_contract(v.subject.contract))}, {"seed", v.fault->at.seed}, {"alone", v.fault->alone}};
+    j["fault"] = {{"stage", stage_name(v.fault->at.stage)},
+                  {"what", v.fault->what},
+                  {"case", to_string(v.fault->at, find_contract(v.subject.contract))},
+                  {"seed", v.fault->at.seed},
+                  {"alone", v.fault->alone}};
   return j;
 }
 
@@ -76,14 +86,18 @@ std::string explain(const Verdict& v, const std::string& target, const Options& 
   const auto& f = *v.fault;
   const auto stage = stage_name(f.at.stage);
   std::string text = fmt::format("    {}: {}\n", stage, f.what);
-  if (f.at.n_dims > 0) text += fmt::format("    at {}{}\n", to_string(f.at, find_contract(v.subject.contract)), f.alone ? "" : "; not by itself: only after the calls before");
-  return text + fmt::format("    again: hpcdl verify {}{} --only {} --seed {}\n", target, o.on_gpu() ? " --device cuda" : "", stage, o.seed);
+  if (f.at.n_dims > 0)
+    text += fmt::format("    at {}{}\n", to_string(f.at, find_contract(v.subject.contract)),
+                        f.alone ? "" : "; not by itself: only after the calls before");
+  return text + fmt::format("    again: hpcdl verify {}{} --only {} --seed {}\n", target,
+                            o.on_gpu() ? " --device cuda" : "", stage, o.seed);
 }
 
 constexpr int kGpuProcesses = 8;  // each has a context of its own on it
 
 lab::verify::Options run_options(const Options& o, const std::vector<Subject>& subjects) {
-  const bool gpu = std::any_of(subjects.begin(), subjects.end(), [](const Subject& s) { return s.device_kind == HPCDL_ON_CUDA; });
+  const bool gpu =
+      std::any_of(subjects.begin(), subjects.end(), [](const Subject& s) { return s.device_kind == HPCDL_ON_CUDA; });
   lab::verify::Options r;
   r.seed = o.seed;
   if (!o.only.empty()) r.only = stage_from_name(o.only);
@@ -95,7 +109,8 @@ lab::verify::Options run_options(const Options& o, const std::vector<Subject>& s
 
 /// Measured before any child starts, and without leaving a thread behind.
 lab::Roofs current_roofs(const std::vector<Subject>& subjects) {
-  if (std::none_of(subjects.begin(), subjects.end(), [](const Subject& s) { return s.device_kind == HPCDL_ON_CPU; })) return {};
+  if (std::none_of(subjects.begin(), subjects.end(), [](const Subject& s) { return s.device_kind == HPCDL_ON_CPU; }))
+    return {};
   Pool pool;
   return lab::roofs(pool);
 }
@@ -112,13 +127,16 @@ int report(const Options& o, const std::vector<Verdict>& verdicts) {
     declined += no;
     faults += !v.ok();
     kernels.push_back(to_json(v));
-    text += fmt::format("{:<24} {:<24} {:>5} cases  {:>5.2f} s  {}{}\n", v.subject.contract, v.subject.name, v.cases(), v.seconds, v.ok() ? "ok" : "FAULT",
-                        v.ok() && no > 0 ? fmt::format(", {} declined", no) : "");
+    text += fmt::format("{:<24} {:<24} {:>5} cases  {:>5.2f} s  {}{}\n", v.subject.contract, v.subject.name, v.cases(),
+                        v.seconds, v.ok() ? "ok" : "FAULT", v.ok() && no > 0 ? fmt::format(", {} declined", no) : "");
     if (v.fault) text += explain(v, o.targets.size() == 1 ? o.targets[0] : v.subject.contract, o);
   }
-  if (o.json) print_json({{"seed", o.seed}, {"kernels", kernels}, {"cases", cases}, {"declined", declined}, {"faults", faults}});
-  else print_text(text + (faults ? fmt::format("{} of {} kernels are at fault\n", faults, verdicts.size())
-                                 : fmt::format("{} kernel{}, {} cases: all as they should be\n", verdicts.size(), verdicts.size() == 1 ? "" : "s", cases)));
+  if (o.json)
+    print_json({{"seed", o.seed}, {"kernels", kernels}, {"cases", cases}, {"declined", declined}, {"faults", faults}});
+  else
+    print_text(text + (faults ? fmt::format("{} of {} kernels are at fault\n", faults, verdicts.size())
+                              : fmt::format("{} kernel{}, {} cases: all as they should be\n", verdicts.size(),
+                                            verdicts.size() == 1 ? "" : "s", cases)));
   return faults ? kFaults : exit_code::kDone;
 }
 
@@ -135,7 +153,8 @@ int verify_planted(const Options& o) {
     subjects.push_back(linked_kernel(p.kernel));
     faults.push_back(p.fault);
   }
-  for (auto& s : o.on_gpu() ? own_gpu_kernels() : own_kernels()) subjects.push_back(std::move(s)), faults.push_back(nullptr);
+  for (auto& s : o.on_gpu() ? own_gpu_kernels() : own_kernels())
+    subjects.push_back(std::move(s)), faults.push_back(nullptr);
   require_some(subjects);
   auto options = run_options(o, subjects);
   options.patience = std::min(options.patience, std::chrono::milliseconds(5000));  // one of them hangs
@@ -151,11 +170,20 @@ int verify_planted(const Options& o) {
     kernels.back()["planted"] = faults[i] ? Json(faults[i]) : Json();
     const auto stage = v.ok() ? "" : stage_name(v.fault->at.stage);
     text += fmt::format("{:<20} {:<24} {:<48} {}\n", v.subject.contract, v.subject.name, faults[i] ? faults[i] : "-",
-                        v.ok() ? (faults[i] ? "NOT CAUGHT" : "passes") : fmt::format("{}{}", faults[i] ? "caught: " : "FALSE ALARM: ", stage));
-    if (v.fault) text += fmt::format("{:>20} {}; {}\n", "", v.fault->what, to_string(v.fault->at, find_contract(v.subject.contract)));
+                        v.ok() ? (faults[i] ? "NOT CAUGHT" : "passes")
+                               : fmt::format("{}{}", faults[i] ? "caught: " : "FALSE ALARM: ", stage));
+    if (v.fault)
+      text +=
+          fmt::format("{:>20} {}; {}\n", "", v.fault->what, to_string(v.fault->at, find_contract(v.subject.contract)));
   }
   const auto good = static_cast<int>(verdicts.size()) - bad;
-  if (o.json) print_json({{"seed", o.seed}, {"bad", bad}, {"caught", caught}, {"good", good}, {"false_alarms", alarms}, {"kernels", kernels}});
+  if (o.json)
+    print_json({{"seed", o.seed},
+                {"bad", bad},
+                {"caught", caught},
+                {"good", good},
+                {"false_alarms", alarms},
+                {"kernels", kernels}});
   else print_text(text + fmt::format("caught {}/{}, false alarms {}/{}\n", caught, bad, alarms, good));
   return caught == bad && alarms == 0 ? exit_code::kDone : kFaults;
 }
@@ -172,9 +200,11 @@ int verify_verb(Options& o) {
   require_some(subjects);
   const auto count = subjects.size();
   const auto show = console();
-  const auto verdicts = verify(subjects, current_roofs(subjects), run_options(o, subjects), [&](const Verdict& v, std::size_t done) {
-    if (show.status) show.status(fmt::format("{} of {} kernels, last {} {}", done, count, v.subject.contract, v.subject.name));
-  });
+  const auto verdicts =
+      verify(subjects, current_roofs(subjects), run_options(o, subjects), [&](const Verdict& v, std::size_t done) {
+        if (show.status)
+          show.status(fmt::format("{} of {} kernels, last {} {}", done, count, v.subject.contract, v.subject.name));
+      });
   if (show.status) show.status("");
   return report(o, verdicts);
 }
@@ -182,17 +212,27 @@ int verify_verb(Options& o) {
 }  // namespace
 
 void add_verify(const Command& program, Run& run) {
-  add_verb<Options>(program, run, "verify", "Holds kernels, ours or a library's, to their contracts: shapes, stability, determinism, edges, speed",
-                    [](const Command& sub, Options& o) {
-                      sub.option("targets", o.targets, "Names of contracts (all kernels of ours when none), or shared libraries that keep to hpcdl/lab/verify/kernel_abi.h");
-                      sub.option("--device", o.device, "Whose kernels of ours, or planted ones: cpu or cuda; a library says itself where its kernels run").one_of({"cpu", "cuda"}).shows_default();
-                      sub.flag("--planted", o.planted, "Verify the verifier: kernels broken on purpose must be caught, honest ones must pass");
-                      sub.flag("--contracts", o.contracts, "List all contracts");
-                      sub.flag("--json", o.json, "One JSON object on stdout");
-                      sub.option("--seed", o.seed, "Of values and of fuzzed sizes").shows_default();
-                      sub.option("--only", o.only, "One stage: smoke, shapes, stability, determinism, edges, speed");
-                      sub.option("--timeout", o.timeout, "Seconds that one call of a kernel may take before it counts as hung").shows_default();
-                    }, verify_verb);
+  add_verb<Options>(
+      program, run, "verify",
+      "Holds kernels, ours or a library's, to their contracts: shapes, stability, determinism, edges, speed",
+      [](const Command& sub, Options& o) {
+        sub.option("targets", o.targets,
+                   "Names of contracts (all kernels of ours when none), or shared libraries that keep to "
+                   "hpcdl/lab/verify/kernel_abi.h");
+        sub.option("--device", o.device,
+                   "Whose kernels of ours, or planted ones: cpu or cuda; a library says itself where its kernels run")
+            .one_of({"cpu", "cuda"})
+            .shows_default();
+        sub.flag("--planted", o.planted,
+                 "Verify the verifier: kernels broken on purpose must be caught, honest ones must pass");
+        sub.flag("--contracts", o.contracts, "List all contracts");
+        sub.flag("--json", o.json, "One JSON object on stdout");
+        sub.option("--seed", o.seed, "Of values and of fuzzed sizes").shows_default();
+        sub.option("--only", o.only, "One stage: smoke, shapes, stability, determinism, edges, speed");
+        sub.option("--timeout", o.timeout, "Seconds that one call of a kernel may take before it counts as hung")
+            .shows_default();
+      },
+      verify_verb);
 }
 
 }  // namespace hpcdl::cli

@@ -10,16 +10,24 @@
 namespace hpcdl::cli {
 
 comm::Joined join_ranks(const train::DistConfig& c, const train::ParallelConfig* p) {
-  const auto place = comm::find_place(comm::process_environment(), {.rank = c.rank, .world = c.world, .local_rank = c.local_rank, .local_world = c.local_world, .master = c.master});
+  const auto place = comm::find_place(
+      comm::process_environment(),
+      {.rank = c.rank, .world = c.world, .local_rank = c.local_rank, .local_world = c.local_world, .master = c.master});
   if (!place.hint.empty()) say("hint: {}", place.hint);
-  if (const char* restarts = std::getenv("SLURM_RESTART_COUNT"); restarts && place.rank == 0) say("start {} of this Slurm job", std::atoi(restarts) + 1);
+  if (const char* restarts = std::getenv("SLURM_RESTART_COUNT"); restarts && place.rank == 0)
+    say("start {} of this Slurm job", std::atoi(restarts) + 1);
   if (p) parallel::fit({.dp = static_cast<int>(p->dp), .tp = static_cast<int>(p->tp)}, place.world);
-  auto joined = comm::join(place, {.method = c.method, .transport = c.transport, .init_timeout = c.init_timeout, .timeout = c.timeout, .leave = [](const std::string& sentence) {
+  auto joined = comm::join(place, {.method = c.method,
+                                   .transport = c.transport,
+                                   .init_timeout = c.init_timeout,
+                                   .timeout = c.timeout,
+                                   .leave = [](const std::string& sentence) {
                                      say("hpcdl: {}", sentence);
                                      _exit(exit_code::kPeerLost);
                                    }});
   if (place.world > 1) comm::algo::adopt(joined.world(), comm::algo::Policy::read(lab::comm_policy_file()));
-  if (place.world > 1 && place.rank == 0) say("{} ranks over {}, as {} says", place.world, joined.world().transport(), place.source);
+  if (place.world > 1 && place.rank == 0)
+    say("{} ranks over {}, as {} says", place.world, joined.world().transport(), place.source);
   return joined;
 }
 

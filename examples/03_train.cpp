@@ -17,7 +17,8 @@ int main() {
   constexpr std::int64_t kBatch = 8, kLength = 32, kVocab = 40;
   io::ModelConfig config;
   config.family = io::Family::llama;
-  config.layers = 2, config.heads = 4, config.kv_heads = 2, config.width = 64, config.context = 64, config.vocab = kVocab;
+  config.layers = 2, config.heads = 4, config.kv_heads = 2, config.width = 64, config.context = 64,
+  config.vocab = kVocab;
   config.resolve();
   auto model = models::LanguageModel::create(config, /*seed=*/1, /*gradients=*/true);
 
@@ -45,7 +46,10 @@ int main() {
       return o.constant(p.name + which, moments.back().tensor);
     };
     gradients.push_back(o.constant(p.name + ".grad", p.gradient));
-    update.push_back({.value = o.constant(p.name, p.value), .gradient = gradients.back(), .m = moment(".m"), .v = moment(".v"),
+    update.push_back({.value = o.constant(p.name, p.value),
+                      .gradient = gradients.back(),
+                      .m = moment(".m"),
+                      .v = moment(".v"),
                       .decay = p.decay});
   }
   record_grad_norm(o, gradients, {.max_norm = 1});
@@ -59,7 +63,9 @@ int main() {
     for (std::int64_t b = 0; b < kBatch; ++b) {
       const auto draw = Rng{7, 1}.block(static_cast<std::uint64_t>(params.step * kBatch + b));
       for (std::int64_t t = 0; t < kLength; ++t) {
-        const auto at = [&](std::int64_t i) { return static_cast<std::int32_t>((draw[0] % kVocab + (draw[1] % 3 + 1) * i) % kVocab); };
+        const auto at = [&](std::int64_t i) {
+          return static_cast<std::int32_t>((draw[0] % kVocab + (draw[1] % 3 + 1) * i) % kVocab);
+        };
         x[b * kLength + t] = at(t);
         y[b * kLength + t] = at(t + 1);
       }
@@ -75,6 +81,7 @@ int main() {
 
   infer::Generator generator(model, pool, 64);
   fmt::print("3 6 9 ->");
-  generator.generate(std::vector<std::int32_t>{3, 6, 9}, 8, {}, [](std::int32_t id) { return fmt::print(" {}", id), true; });
+  generator.generate(std::vector<std::int32_t>{3, 6, 9}, 8, {},
+                     [](std::int32_t id) { return fmt::print(" {}", id), true; });
   fmt::print("\n");
 }

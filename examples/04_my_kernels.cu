@@ -7,15 +7,18 @@
 
 namespace {
 
-// Contract "rms_norm": y = x / sqrt(mean(x^2) + eps) * weight over the last dim; x (rows, n), weight (n). A warp has a row.
-template <class T> __global__ void rms_norm_rows(T* y, const T* x, const T* weight, int64_t rows, int64_t n, float eps) {
+// Contract "rms_norm": y = x / sqrt(mean(x^2) + eps) * weight over the last dim; x (rows, n), weight (n). A warp has a
+// row.
+template <class T>
+__global__ void rms_norm_rows(T* y, const T* x, const T* weight, int64_t rows, int64_t n, float eps) {
   const int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / 32;
   if (row >= rows) return;
   float squares = 0;
   for (int64_t i = threadIdx.x % 32; i < n; i += 32) squares += float(x[row * n + i]) * float(x[row * n + i]);
   for (int offset = 16; offset > 0; offset /= 2) squares += __shfl_xor_sync(~0u, squares, offset);
   const float scale = 1 / sqrtf(squares / float(n) + eps);
-  for (int64_t i = threadIdx.x % 32; i < n; i += 32) y[row * n + i] = T(float(x[row * n + i]) * scale * float(weight[i]));
+  for (int64_t i = threadIdx.x % 32; i < n; i += 32)
+    y[row * n + i] = T(float(x[row * n + i]) * scale * float(weight[i]));
 }
 
 int rms_norm(const hpcdl_call* call) {
@@ -27,14 +30,17 @@ int rms_norm(const hpcdl_call* call) {
   const auto blocks = static_cast<unsigned>((rows + 7) / 8);
   const auto stream = static_cast<cudaStream_t>(call->stream);  // what it queues must lie there, and it must not wait
   if (x.dtype == HPCDL_F16)
-    rms_norm_rows<<<blocks, 256, 0, stream>>>(static_cast<__half*>(y.data), static_cast<const __half*>(x.data), static_cast<const __half*>(weight.data), rows, n, eps);
+    rms_norm_rows<<<blocks, 256, 0, stream>>>(static_cast<__half*>(y.data), static_cast<const __half*>(x.data),
+                                              static_cast<const __half*>(weight.data), rows, n, eps);
   else
-    rms_norm_rows<<<blocks, 256, 0, stream>>>(static_cast<float*>(y.data), static_cast<const float*>(x.data), static_cast<const float*>(weight.data), rows, n, eps);
+    rms_norm_rows<<<blocks, 256, 0, stream>>>(static_cast<float*>(y.data), static_cast<const float*>(x.data),
+                                              static_cast<const float*>(weight.data), rows, n, eps);
   return cudaGetLastError() == cudaSuccess ? HPCDL_OK : -1;
 }
 
 // It takes f32 and f16 and may write over its input.
-const hpcdl_kernel kernels[] = {{"rms_norm", "my_rms_norm", HPCDL_TAKES_F32 | HPCDL_TAKES_F16, HPCDL_IN_PLACE, HPCDL_ON_CUDA, rms_norm, nullptr, nullptr}};
+const hpcdl_kernel kernels[] = {{"rms_norm", "my_rms_norm", HPCDL_TAKES_F32 | HPCDL_TAKES_F16, HPCDL_IN_PLACE,
+                                 HPCDL_ON_CUDA, rms_norm, nullptr, nullptr}};
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// The transformer of 03_train.cpp on four ranks that share each batch out. The ranks are threads here; with mpirun they are processes, and
-// nothing below `train_rank` is different.
+// The transformer of 03_train.cpp on four ranks that share each batch out. The ranks are threads here; with mpirun they
+// are processes, and nothing below `train_rank` is different.
 
 #include <fmt/format.h>
 
@@ -28,7 +28,8 @@ std::int32_t token(std::int64_t step, std::int64_t b, std::int64_t t) {
 void train_rank(const comm::Group& world) {
   io::ModelConfig config;
   config.family = io::Family::llama;
-  config.layers = 2, config.heads = 4, config.kv_heads = 2, config.width = 64, config.context = 64, config.vocab = kVocab;
+  config.layers = 2, config.heads = 4, config.kv_heads = 2, config.width = 64, config.context = 64,
+  config.vocab = kVocab;
   config.resolve();
   auto model = models::LanguageModel::create(config, /*seed=*/1, /*gradients=*/true);  // the same on every rank
 
@@ -39,12 +40,14 @@ void train_rank(const comm::Group& world) {
     return std::tuple(tokens, targets, g.keep(model.loss(g, tokens, targets)));
   };
 
-  // A pass that is recorded and thrown away tells in which order gradients become ready: they are laid out in that order.
+  // A pass that is recorded and thrown away tells in which order gradients become ready: they are laid out in that
+  // order.
   std::vector<parallel::ReadyGradient> order;
   {
     Graph dry;
     const auto [tokens, targets, loss] = record_loss(dry);
-    dry.on_gradient([&](Graph&, const std::string& name, const Var& gradient) { order.push_back({name, gradient.spec()}); });
+    dry.on_gradient(
+        [&](Graph&, const std::string& name, const Var& gradient) { order.push_back({name, gradient.spec()}); });
     dry.backward(loss);
   }
   parallel::Gradients gradients(world, order, {.buckets = {.cap = 64 << 10, .first = 16 << 10}});
@@ -66,7 +69,11 @@ void train_rank(const comm::Group& world) {
       return o.constant(p.name + which, moments.back().tensor);
     };
     sums.push_back(o.constant(p.name + ".grad", p.gradient));
-    update.push_back({.value = o.constant(p.name, p.value), .gradient = sums.back(), .m = moment(".m"), .v = moment(".v"), .decay = p.decay});
+    update.push_back({.value = o.constant(p.name, p.value),
+                      .gradient = sums.back(),
+                      .m = moment(".m"),
+                      .v = moment(".v"),
+                      .decay = p.decay});
   }
   record_grad_norm(o, sums, {.max_norm = 1});
   record_adamw(o, update, {.weight_decay = 0.1f});
@@ -83,14 +90,17 @@ void train_rank(const comm::Group& world) {
       x[i] = token(params.step, row, t), y[i] = token(params.step, row, t + 1);
     }
     params.lr = 3e-3f;
-    params.grad_scale = 1.0f / (kBatch * kLength);  // of all ranks: the sum of their gradients becomes the gradient of the mean
+    params.grad_scale =
+        1.0f / (kBatch * kLength);  // of all ranks: the sum of their gradients becomes the gradient of the mean
     step.run(stream);
     optimizer.run(stream);
     const double sum = parallel::sum_over_ranks(world, static_cast<double>(*step.tensor(loss).ptr<float>()));
     if (world.rank() == 0 && params.step % 20 == 0)
-      fmt::print("step {:3}  loss {:.3f}  gradient norm {:.2f}\n", params.step, sum / (kBatch * kLength), params.grad_norm);
+      fmt::print("step {:3}  loss {:.3f}  gradient norm {:.2f}\n", params.step, sum / (kBatch * kLength),
+                 params.grad_norm);
   }
-  if (world.rank() == 0) fmt::print("{} ranks, {} buckets of gradients\n", world.size(), gradients.plan().buckets.size());
+  if (world.rank() == 0)
+    fmt::print("{} ranks, {} buckets of gradients\n", world.size(), gradients.plan().buckets.size());
 }
 
 int main() {

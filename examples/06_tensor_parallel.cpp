@@ -1,5 +1,6 @@
-// Tensor parallelism from its pieces: an MLP of your own whose two layers two ranks share, and a whole model for which one call does the same.
-// The ranks are threads of this program; with processes, under mpirun or torchrun, nothing but the first lines of main changes.
+// Tensor parallelism from its pieces: an MLP of your own whose two layers two ranks share, and a whole model for which
+// one call does the same. The ranks are threads of this program; with processes, under mpirun or torchrun, nothing but
+// the first lines of main changes.
 
 #include <fmt/format.h>
 
@@ -19,10 +20,12 @@ using namespace hpcdl;
 constexpr std::int64_t kTokens = 8, kWidth = 32, kHidden = 64;
 
 /// What an element of the whole weight is, whoever holds it.
-float weight(std::uint64_t stream, std::int64_t i) { return 0.1f * static_cast<float>(Rng{1, stream}.normal(static_cast<std::uint64_t>(i))); }
+float weight(std::uint64_t stream, std::int64_t i) {
+  return 0.1f * static_cast<float>(Rng{1, stream}.normal(static_cast<std::uint64_t>(i)));
+}
 
-/// y = gelu(x W1^T) W2^T. Each rank holds some rows of W1, which make some hidden neurons, and the columns of W2 that read them. Between
-/// enter() and leave() nobody needs to know what the others do.
+/// y = gelu(x W1^T) W2^T. Each rank holds some rows of W1, which make some hidden neurons, and the columns of W2 that
+/// read them. Between enter() and leave() nobody needs to know what the others do.
 float mlp_by_hand(const comm::Group& tp) {
   const std::int64_t mine = kHidden / tp.size(), first = mine * tp.rank();
   OwnedTensor w1({{mine, kWidth}, DType::f32}), w2({{kWidth, mine}, DType::f32}), x({{kTokens, kWidth}, DType::f32});
@@ -58,18 +61,23 @@ double train_on(const comm::Group& world, const parallel::MeshShape& shape) {
   Pool pool(1);
   train::TrainStep step(model, pool, {.batch = kBatch / shape.dp, .length = config.context, .data = mesh.dp()});
   std::vector<std::int32_t> ids(static_cast<std::size_t>(kBatch / shape.dp * config.context));
-  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<std::int32_t>((i + ids.size() * static_cast<std::size_t>(mesh.dp().rank())) * 7 % 50);
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<std::int32_t>((i + ids.size() * static_cast<std::size_t>(mesh.dp().rank())) * 7 % 50);
   double loss = 0;
   for (int i = 0; i < 10; ++i) {
     step.accumulate(ids, ids, i, 0);
     loss = step.update(1e-3, std::ssize(ids)).loss / static_cast<double>(kBatch * config.context);
   }
   if (world.rank() == 0)
-    fmt::print("{:<12} {} of {} parameters on this rank, loss {:.5f}, collectives over {} bytes along tp\n", mesh.describe() + ":", [&] {
-      std::int64_t n = 0;
-      for (const auto& p : model.parameters()) n += p.value.size();
-      return n;
-    }(), model.parameter_count(), loss, mesh.tp().counters().bytes);
+    fmt::print(
+        "{:<12} {} of {} parameters on this rank, loss {:.5f}, collectives over {} bytes along tp\n",
+        mesh.describe() + ":",
+        [&] {
+          std::int64_t n = 0;
+          for (const auto& p : model.parameters()) n += p.value.size();
+          return n;
+        }(),
+        model.parameter_count(), loss, mesh.tp().counters().bytes);
   return loss;
 }
 
@@ -94,7 +102,8 @@ int main() {
   fmt::print("an MLP: {:.5f} on one rank, {:.5f} on two\n", one, two);
   const double want = on_ranks(1, [](const comm::Group& w) { return train_on(w, {}); });
   bool same = std::fabs(one - two) < 1e-5f * one;
-  for (const auto& shape : {parallel::MeshShape{.tp = 2}, parallel::MeshShape{.dp = 2, .tp = 2}, parallel::MeshShape{.tp = 4}}) {
+  for (const auto& shape :
+       {parallel::MeshShape{.tp = 2}, parallel::MeshShape{.dp = 2, .tp = 2}, parallel::MeshShape{.tp = 4}}) {
     const double loss = on_ranks(shape.size(), [&](const comm::Group& w) { return train_on(w, shape); });
     same = same && std::fabs(loss - want) < 1e-5 * want;
   }

@@ -16,7 +16,7 @@ case $target in
   test) packages=("${test[@]}") ;;
   bench) packages=("${test[@]}" libdnnl-dev libopenblas-dev libopenblas0-openmp) ;;
   fuzz) packages=("${build[@]}" clang libclang-rt-dev) ;;
-  format) packages=(clang-format git) ;;
+  format) packages=(git python3-venv) ;;
   *) echo "setup: unknown target '$target'; expected build, demo, test, bench, fuzz or format" >&2; exit 2 ;;
 esac
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Prints the path of a Python that has the modules our results are compared with:  scripts/venv.sh build|test|bench
+# Prints the path of a Python that has the modules our results are compared with:  scripts/venv.sh build|test|bench|format
 #   build: nanobind, with which the Python module is built
 #   test:  numpy safetensors tokenizers tensorboard      (HPCDL_PYTHON overrides)
 #   bench: numpy torch                                   (HPCDL_BENCH_PYTHON overrides)
+#   format: clang-format, always of its own venv
 # Makes build/venv-KIND when it is not there. Prints nothing, and says so on stderr, when the package index is out of
 # reach; the tests that need it then skip.
 set -uo pipefail
@@ -13,7 +14,8 @@ case $kind in
   build) chosen= modules=(nanobind) ;;
   test) chosen=${HPCDL_PYTHON:-} modules=(numpy safetensors tokenizers tensorboard) ;;
   bench) chosen=${HPCDL_BENCH_PYTHON:-} modules=(numpy torch) ;;
-  *) echo "venv: unknown kind '$kind'; expected build, test or bench" >&2; exit 2 ;;
+  format) chosen= modules=(clang_format) packages=(clang-format==20.1.8) ;;
+  *) echo "venv: unknown kind '$kind'; expected build, test, bench or format" >&2; exit 2 ;;
 esac
 
 imports() { "$1" -c "import $(IFS=,; echo "${modules[*]}")" >/dev/null 2>&1; }
@@ -23,13 +25,13 @@ venv=build/venv-$kind
 [[ $kind != test ]] || venv=build/venv
 python=$PWD/$venv/bin/python
 if [[ -x $python ]] && imports "$python"; then echo "$python"; exit 0; fi
-if imports /usr/bin/python3; then echo /usr/bin/python3; exit 0; fi
+if [[ $kind != format ]] && imports /usr/bin/python3; then echo /usr/bin/python3; exit 0; fi
 
 mkdir -p build
 log=build/venv-$kind.log
 echo "venv: making $venv with ${modules[*]}" >&2
 if python3 -m venv "$venv" >"$log" 2>&1 &&
-   "$python" -m pip install -q --disable-pip-version-check --retries 1 --timeout 30 "${modules[@]}" >>"$log" 2>&1 </dev/null &&
+   "$python" -m pip install -q --disable-pip-version-check --retries 1 --timeout 30 "${packages[@]:-${modules[@]}}" >>"$log" 2>&1 </dev/null &&
    imports "$python"; then
   echo "$python"
 else

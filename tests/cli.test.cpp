@@ -42,22 +42,26 @@ class Cli : public testing::Test {
   static void SetUpTestSuite() {
     folder_ = std::make_unique<hpcdl::io::TempFolder>();
     std::string text;
-    for (int i = 0; i < 400; ++i) text += "The quick brown fox number " + std::to_string(i) + " jumps over the lazy dog.\n\n";
+    for (int i = 0; i < 400; ++i)
+      text += "The quick brown fox number " + std::to_string(i) + " jumps over the lazy dog.\n\n";
     write(at("text.txt"), text);
     write(at("run.toml"),
-          "[model]\nfamily = \"gpt2\"\nlayers = 2\nheads = 2\nwidth = 64\ncontext = 32\n[data]\ntext = \"" + at("text.txt") +
-              "\"\ncache = \"" + at("cache") + "\"\nvocab_size = 300\n[train]\nsteps = 8\nbatch = 4\nseed = 3\n[checkpoint]\nevery = 4\nkeep = 2\n");
+          "[model]\nfamily = \"gpt2\"\nlayers = 2\nheads = 2\nwidth = 64\ncontext = 32\n[data]\ntext = \"" +
+              at("text.txt") + "\"\ncache = \"" + at("cache") +
+              "\"\nvocab_size = 300\n[train]\nsteps = 8\nbatch = 4\nseed = 3\n[checkpoint]\nevery = 4\nkeep = 2\n");
   }
   static void TearDownTestSuite() { folder_.reset(); }
 
   static std::string at(const std::string& name) { return (folder_->path() / name).string(); }
 
   static Result run(const std::string& arguments, const std::string& input = "/dev/null") {
-    const std::string command = "HPCDL_THREADS=2 '" HPCDL_PROGRAM "' " + arguments + " <'" + input + "' 2>'" + at("stderr") + "'";
+    const std::string command =
+        "HPCDL_THREADS=2 '" HPCDL_PROGRAM "' " + arguments + " <'" + input + "' 2>'" + at("stderr") + "'";
     const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), [](FILE*) { return 0; });
     Result r{-1, "", ""};
     std::array<char, 4096> buffer;
-    for (std::size_t n; (n = std::fread(buffer.data(), 1, buffer.size(), pipe.get())) > 0;) r.out.append(buffer.data(), n);
+    for (std::size_t n; (n = std::fread(buffer.data(), 1, buffer.size(), pipe.get())) > 0;)
+      r.out.append(buffer.data(), n);
     const int status = pclose(pipe.get());
     r.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     r.err = read(at("stderr"));
@@ -79,8 +83,8 @@ class Cli : public testing::Test {
 
 TEST_F(Cli, train_leaves_what_is_promised) {
   model();
-  for (const char* name : {"run/model/config.json", "run/model/model.safetensors", "run/model/tokenizer.json", "run/metrics.jsonl",
-                           "run/tensorboard", "run/config.toml", "run/checkpoints/step_00000008"})
+  for (const char* name : {"run/model/config.json", "run/model/model.safetensors", "run/model/tokenizer.json",
+                           "run/metrics.jsonl", "run/tensorboard", "run/config.toml", "run/checkpoints/step_00000008"})
     EXPECT_TRUE(fs::exists(at(name))) << name;
   std::ifstream metrics(at("run/metrics.jsonl"));
   int lines = 0;
@@ -99,14 +103,16 @@ TEST_F(Cli, the_same_command_resumes) {
   good(command + " --train.steps=4");
   const auto first = read(at("resumed/metrics.jsonl"));
   good(command + " --train.steps=6");
-  EXPECT_EQ(read(at("resumed/metrics.jsonl")).substr(0, first.size()), first) << "the log of the first four steps stays";
+  EXPECT_EQ(read(at("resumed/metrics.jsonl")).substr(0, first.size()), first)
+      << "the log of the first four steps stays";
   good(command + " --train.steps=6");  // done already: nothing to do, and no error
 }
 
 TEST_F(Cli, eval_and_logits_agree_with_the_model) {
   const json e = good("eval --model " + model() + " --text " + at("text.txt") + " --json").object();
   EXPECT_GT(e.at("tokens").get<int>(), 100);
-  EXPECT_NEAR(e.at("perplexity").get<double>(), std::exp(e.at("loss").get<double>()), 1e-3 * e.at("perplexity").get<double>());
+  EXPECT_NEAR(e.at("perplexity").get<double>(), std::exp(e.at("loss").get<double>()),
+              1e-3 * e.at("perplexity").get<double>());
   good("logits --model " + model() + " --tokens 1,2,3 --out " + at("logits.safetensors"));
   const auto file = hpcdl::io::SafeTensors::open(at("logits.safetensors"));
   const auto logits = file.at("logits");
@@ -116,18 +122,21 @@ TEST_F(Cli, eval_and_logits_agree_with_the_model) {
 }
 
 TEST_F(Cli, generate_is_a_function_of_its_arguments) {
-  const std::string command = "generate --model " + model() + " --prompt 'The quick' --tokens 12 --json --seed 5 --temperature ";
+  const std::string command =
+      "generate --model " + model() + " --prompt 'The quick' --tokens 12 --json --seed 5 --temperature ";
   const json a = good(command + "0").object(), b = good(command + "0").object();
   EXPECT_EQ(a.at("token_ids"), b.at("token_ids"));
   EXPECT_EQ(a.at("text"), b.at("text"));
   EXPECT_LE(a.at("token_ids").size(), 12u);
   for (const char* key : {"tokens_per_second", "time_to_first_token_ms", "peak_rss_bytes", "mapped_bytes"})
     EXPECT_TRUE(a.at(key).is_number()) << key;
-  EXPECT_EQ(good(command + "0.8").object().at("token_ids"), good(command + "0.8").object().at("token_ids")) << "one seed, one text";
+  EXPECT_EQ(good(command + "0.8").object().at("token_ids"), good(command + "0.8").object().at("token_ids"))
+      << "one seed, one text";
 }
 
 TEST_F(Cli, a_quantised_model_works_wherever_the_other_did) {
-  const json q = good("quantize --model " + model() + " --format int4 --group 32 --out " + at("int4") + " --json").object();
+  const json q =
+      good("quantize --model " + model() + " --format int4 --group 32 --out " + at("int4") + " --json").object();
   EXPECT_NEAR(q.at("bits_per_weight").get<double>(), 4.5, 0.01);
   EXPECT_GT(q.at("ratio_fp32").get<double>(), 1);
   good("generate --model " + at("int4") + " --prompt 'The quick' --tokens 4 --temperature 0 --json");
@@ -147,7 +156,8 @@ TEST_F(Cli, tokenize_trains_writes_shards_and_prints_ids) {
 }
 
 TEST_F(Cli, every_verb_explains_itself) {
-  for (const char* verb : {"train", "eval", "generate", "tokenize", "quantize", "inspect", "convert", "doctor", "logits"})
+  for (const char* verb :
+       {"train", "eval", "generate", "tokenize", "quantize", "inspect", "convert", "doctor", "logits"})
     EXPECT_GT(good(std::string(verb) + " --help").out.size(), 100u) << verb;
 }
 

@@ -1,5 +1,5 @@
-// Compiled by nvcc, never run: what kernels of both devices share must stay readable, and usable, by a CUDA compiler. The two
-// kernels are the plainest driver of a fused chain and of an epilogue that there can be.
+// Compiled by nvcc, never run: what kernels of both devices share must stay readable, and usable, by a CUDA compiler.
+// The two kernels are the plainest driver of a fused chain and of an epilogue that there can be.
 
 #include "hpcdl/core/device.h"
 #include "hpcdl/core/dtype.h"

@@ -26,17 +26,24 @@ struct Rule {
   std::vector<std::string> as_good;  // headers that promise the same
 };
 
-Rule rule(const char* header, const std::string& names, std::vector<std::string> as_good = {}) { return {header, std::regex("std::(" + names + ")", std::regex::optimize), std::move(as_good)}; }
+Rule rule(const char* header, const std::string& names, std::vector<std::string> as_good = {}) {
+  return {header, std::regex("std::(" + names + ")", std::regex::optimize), std::move(as_good)};
+}
 
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> all = [] {
     std::vector<Rule> r = {
-        rule("algorithm", "(stable_)?sort\\(|find(_if)?\\(|(any|all|none)_of\\(|min\\(|max\\(|(min|max)_element\\(|clamp\\(|fill(_n)?\\(|copy(_n)?\\(|transform\\(|(lower|upper)_bound\\(|nth_element\\(|reverse\\(|remove_if\\(|count_if\\("),
+        rule(
+            "algorithm",
+            "(stable_)?sort\\(|find(_if)?\\(|(any|all|none)_of\\(|min\\(|max\\(|(min|max)_element\\(|clamp\\(|fill(_n)?"
+            "\\(|copy(_n)?\\(|transform\\(|(lower|upper)_bound\\(|nth_element\\(|reverse\\(|remove_if\\(|count_if\\("),
         rule("array", "array<"),
         rule("atomic", "atomic\\b"),
         rule("bit", "bit_(cast|ceil|width)\\b|popcount\\b|has_single_bit\\b"),
         rule("chrono", "chrono::"),
-        rule("cmath", "(sqrt|exp|log|log2|pow|isfinite|isnan|floor|ceil|lround|llround|tanh|erf|fma|ldexp|nextafter)\\(", {"math.h"}),
+        rule("cmath",
+             "(sqrt|exp|log|log2|pow|isfinite|isnan|floor|ceil|lround|llround|tanh|erf|fma|ldexp|nextafter)\\(",
+             {"math.h"}),
         rule("cstdint", "u?int(8|16|32|64)_t", {"stdint.h"}),
         rule("cstring", "mem(cpy|set|cmp|move)\\(|strerror\\(|strlen\\(|strcmp\\(", {"string.h"}),
         rule("filesystem", "filesystem\\b"),
@@ -54,7 +61,9 @@ const std::vector<Rule>& rules() {
         rule("vector", "vector\\b"),
     };
     r.push_back({"fmt/core.h", std::regex("\\bfmt::"), {"fmt/format.h", "fmt/ranges.h"}});
-    r.push_back({"fmt/format.h", std::regex("\\bfmt::(join|memory_buffer|to_string|format_int|formatter)\\b"), {"fmt/ranges.h"}});
+    r.push_back({"fmt/format.h",
+                 std::regex("\\bfmt::(join|memory_buffer|to_string|format_int|formatter)\\b"),
+                 {"fmt/ranges.h"}});
     return r;
   }();
   return all;
@@ -66,7 +75,8 @@ struct File {
 };
 
 File read(const fs::path& path) {
-  static const std::regex include(R"re(^\s*#\s*include\s*(["<])([^">]+))re"), comment("//.*"), string(R"re("(\\.|[^"\\])*")re");
+  static const std::regex include(R"re(^\s*#\s*include\s*(["<])([^">]+))re"), comment("//.*"),
+      string(R"re("(\\.|[^"\\])*")re");
   File f;
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
@@ -110,7 +120,8 @@ std::set<std::string> reached(const std::map<std::string, File>& files, const st
 std::vector<std::string> missing(const std::string& code, const std::set<std::string>& headers) {
   std::vector<std::string> out;
   for (const Rule& r : rules()) {
-    const bool there = headers.contains(r.header) || std::any_of(r.as_good.begin(), r.as_good.end(), [&](const auto& h) { return headers.contains(h); });
+    const bool there = headers.contains(r.header) || std::any_of(r.as_good.begin(), r.as_good.end(),
+                                                                 [&](const auto& h) { return headers.contains(h); });
     if (!there && std::regex_search(code, r.names)) out.push_back(r.header);
   }
   return out;
@@ -120,11 +131,13 @@ TEST(Includes, every_file_reaches_what_it_uses) {
   const auto files = sources();
   ASSERT_GT(files.size(), 300u);
   for (const auto& [path, file] : files)
-    for (const auto& header : missing(file.code, reached(files, path))) ADD_FAILURE() << path << " uses <" << header << "> and does not include it";
+    for (const auto& header : missing(file.code, reached(files, path)))
+      ADD_FAILURE() << path << " uses <" << header << "> and does not include it";
 }
 
 TEST(Includes, a_missing_one_is_seen) {
-  EXPECT_EQ(missing("std::vector<int> v; std::sort(v.begin(), v.end());", {"algorithm"}), std::vector<std::string>{"vector"});
+  EXPECT_EQ(missing("std::vector<int> v; std::sort(v.begin(), v.end());", {"algorithm"}),
+            std::vector<std::string>{"vector"});
   EXPECT_EQ(missing("std::string_view s = fmt::format(x);", {"string"}), std::vector<std::string>{"fmt/core.h"});
   EXPECT_TRUE(missing("int main() {}", {}).empty());
 }
@@ -138,7 +151,9 @@ TEST(Includes, every_precompiled_header_has_a_rule) {
   static const std::regex header("<([a-z_/.]+)>");
   int seen = 0;
   for (std::sregex_iterator it(list.begin(), list.end(), header), end; it != end; ++it, ++seen)
-    EXPECT_TRUE((*it)[1] == "immintrin.h" || std::any_of(rules().begin(), rules().end(), [&](const Rule& r) { return r.header == (*it)[1]; })) << (*it)[1];
+    EXPECT_TRUE((*it)[1] == "immintrin.h" ||
+                std::any_of(rules().begin(), rules().end(), [&](const Rule& r) { return r.header == (*it)[1]; }))
+        << (*it)[1];
   EXPECT_GT(seen, 20);
 }
 

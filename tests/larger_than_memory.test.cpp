@@ -1,6 +1,6 @@
-// A model larger than the memory a process may have still generates: its weights are views into the file, and the kernel
-// drops clean pages as it needs the room. The child runs under a memory cgroup where one can be made (cgroup v1 or v2, as
-// root), else under RLIMIT_DATA, which counts what a process allocates but not what it maps.
+// A model larger than the memory a process may have still generates: its weights are views into the file, and the
+// kernel drops clean pages as it needs the room. The child runs under a memory cgroup where one can be made (cgroup v1
+// or v2, as root), else under RLIMIT_DATA, which counts what a process allocates but not what it maps.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,8 @@ class MemoryCgroup {
  public:
   MemoryCgroup() {
     const std::string name = "hpcdl-test-" + std::to_string(getpid());
-    for (const auto& [root, file] : {std::pair{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"}, {"/sys/fs/cgroup", "memory.max"}}) {
+    for (const auto& [root, file] :
+         {std::pair{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"}, {"/sys/fs/cgroup", "memory.max"}}) {
       std::error_code failed;
       const fs::path folder = fs::path(root) / name;
       if (!fs::create_directory(folder, failed)) continue;
@@ -39,7 +40,8 @@ class MemoryCgroup {
   MemoryCgroup& operator=(const MemoryCgroup&) = delete;
   ~MemoryCgroup() {
     std::error_code ignored;
-    for (int i = 0; !folder_.empty() && fs::exists(folder_, ignored) && !fs::remove(folder_, ignored) && i < 100; ++i) usleep(10'000);
+    for (int i = 0; !folder_.empty() && fs::exists(folder_, ignored) && !fs::remove(folder_, ignored) && i < 100; ++i)
+      usleep(10'000);
   }
   explicit operator bool() const { return !folder_.empty(); }
   bool join() const { return write("cgroup.procs", getpid()); }
@@ -58,7 +60,8 @@ std::vector<std::int32_t> generate(const fs::path& folder) {
   Pool pool(2);
   infer::Generator generator(model, pool, 16);
   std::vector<std::int32_t> out;
-  generator.generate(std::vector<std::int32_t>{1, 2, 3}, 4, {}, [&](std::int32_t id) { return out.push_back(id), true; });
+  generator.generate(std::vector<std::int32_t>{1, 2, 3}, 4, {},
+                     [&](std::int32_t id) { return out.push_back(id), true; });
   return out;
 }
 
@@ -87,7 +90,11 @@ TEST(LargerThanMemory, Generates) {
   const fs::path result = temp / "result";
   const pid_t child = fork();
   if (child == 0) {
-    if (group ? !group.join() : [] { const rlimit r{kLimit, kLimit}; return setrlimit(RLIMIT_DATA, &r) != 0; }()) _exit(3);
+    if (group ? !group.join() : [] {
+          const rlimit r{kLimit, kLimit};
+          return setrlimit(RLIMIT_DATA, &r) != 0;
+        }())
+      _exit(3);
     try {
       std::ofstream out(result);
       for (auto id : generate(temp.path())) out << id << ' ';

@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // A folder may include itself and what stands to its left.
-const std::vector<std::string> kOrder = {"core",  "simd", "cuda", "ops",      "graph",  "comm",  "nn",    "optim", "io",
+const std::vector<std::string> kOrder = {"core",  "simd", "cuda",     "ops",    "graph", "comm",  "nn",  "optim",  "io",
                                          "quant", "data", "parallel", "models", "train", "infer", "lab", "testing"};
 constexpr int kHardCap = 700;
 constexpr int kMedianCap = 150;
@@ -27,7 +27,8 @@ struct File {
 };
 
 bool is_source(const std::string& path) {
-  return std::regex_search(path, std::regex(R"(\.(h|cpp|cu|cuh|py|sh|cmake|toml)$|CMakeLists\.txt$|Makefile$|^\.ci/run$)"));
+  return std::regex_search(path,
+                           std::regex(R"(\.(h|cpp|cu|cuh|py|sh|cmake|toml)$|CMakeLists\.txt$|Makefile$|^\.ci/run$)"));
 }
 
 std::vector<File> tree() {
@@ -36,7 +37,8 @@ std::vector<File> tree() {
   for (auto it = fs::recursive_directory_iterator(root); it != fs::recursive_directory_iterator(); ++it) {
     const std::string name = it->path().filename().string();
     const bool hidden = name.starts_with('.') && name != ".ci";
-    if (it->is_directory() && (hidden || name == "build" || name == "__pycache__" || name == "venv")) it.disable_recursion_pending();
+    if (it->is_directory() && (hidden || name == "build" || name == "__pycache__" || name == "venv"))
+      it.disable_recursion_pending();
     const std::string path = fs::relative(it->path(), root).string();
     if (!it->is_regular_file() || !(is_source(path) || path.ends_with(".md"))) continue;
     File f{path, {}};
@@ -75,7 +77,8 @@ TEST(layering, folders_include_only_what_stands_before_them) {
       if (!std::regex_search(f.lines[i], m, include)) continue;
       ++seen;
       const std::string target = m[1], to = folder_of(target);
-      EXPECT_FALSE(to.empty()) << f.path << ":" << i + 1 << ": include from the repository root, found \"" << target << '"';
+      EXPECT_FALSE(to.empty()) << f.path << ":" << i + 1 << ": include from the repository root, found \"" << target
+                               << '"';
       EXPECT_LE(place(to), place(from)) << f.path << ":" << i + 1 << ": " << from << "/ may not include " << to << '/';
     }
   }
@@ -86,7 +89,8 @@ TEST(layering, libraries_and_programs_know_their_place) {
   for (const File& f : files()) {
     if (folder_of(f.path).empty() || f.path.ends_with(".test.cpp") || f.path.ends_with(".fuzz.cpp")) continue;
     for (std::size_t i = 0; i < f.lines.size(); ++i) {
-      EXPECT_FALSE(std::regex_search(f.lines[i], std::regex(R"re((^|[^a-z_:.>])(std::)?(exit|abort|quick_exit|_exit)\()re")))
+      EXPECT_FALSE(
+          std::regex_search(f.lines[i], std::regex(R"re((^|[^a-z_:.>])(std::)?(exit|abort|quick_exit|_exit)\()re")))
           << f.path << ":" << i + 1 << ": a library never exits the process";
       EXPECT_EQ(f.lines[i].find("#include \"cli/"), std::string::npos) << f.path << ":" << i + 1;
     }
@@ -106,10 +110,10 @@ TEST(layering, files_stay_short) {
   EXPECT_LE(lengths[lengths.size() / 2], kMedianCap) << "the median file";
 }
 
-// ops/NAME/NAME.h declares an op, NAME.simd.cpp holds its kernels (an op of other ops' kernels, or of a few numbers, has NAME.cpp
-// instead), NAME.test.cpp its spec. A folder without NAME.h holds
-// kernels or functors that ops share; they are tested there or by those ops. Ops know nothing of the recorder: `record<Op>(args, vars)`
-// in their headers is found by argument-dependent lookup, so the order above needs no exception.
+// ops/NAME/NAME.h declares an op, NAME.simd.cpp holds its kernels (an op of other ops' kernels, or of a few numbers,
+// has NAME.cpp instead), NAME.test.cpp its spec. A folder without NAME.h holds kernels or functors that ops share; they
+// are tested there or by those ops. Ops know nothing of the recorder: `record<Op>(args, vars)` in their headers is
+// found by argument-dependent lookup, so the order above needs no exception.
 TEST(layering, an_op_is_one_folder_of_one_form) {
   const fs::path ops = fs::path(HPCDL_SOURCE_DIR) / "hpcdl/ops";
   for (const auto& entry : fs::directory_iterator(ops)) {

@@ -1,6 +1,7 @@
-// The kernels are compiled three times with rising instruction sets into one program. Should two of those objects define
-// the same (weak) symbol, the linker keeps one of them, and a CPU without AVX-512 may then run AVX-512 code, far from any
-// kernel. So every function that such an object offers to the linker must carry its instruction set in its name.
+// The kernels are compiled three times with rising instruction sets into one program. Should two of those objects
+// define the same (weak) symbol, the linker keeps one of them, and a CPU without AVX-512 may then run AVX-512 code, far
+// from any kernel. So every function that such an object offers to the linker must carry its instruction set in its
+// name.
 
 #include <gtest/gtest.h>
 
@@ -25,7 +26,8 @@ std::vector<std::string> lines_of(const std::string& command) {
 
 // What the compiler adds to every object by itself; it holds no code of ours.
 bool is_compiler_made(const std::string& symbol) {
-  return symbol.find("__gxx_personality_v0") != std::string::npos || symbol.find("__clang_call_terminate") != std::string::npos;
+  return symbol.find("__gxx_personality_v0") != std::string::npos ||
+         symbol.find("__clang_call_terminate") != std::string::npos;
 }
 
 class Symbols : public testing::TestWithParam<std::array<const char*, 2>> {};
@@ -38,7 +40,8 @@ TEST_P(Symbols, carry_the_instruction_set) {
   int objects = 0, functions = 0;
   for (const auto& entry : fs::recursive_directory_iterator(HPCDL_BINARY_DIR)) {
     const std::string path = entry.path().string();
-    if (!path.ends_with(".simd.cpp.o") || path.find(std::string("hpcdl_simd_") + isa + ".dir") == std::string::npos) continue;
+    if (!path.ends_with(".simd.cpp.o") || path.find(std::string("hpcdl_simd_") + isa + ".dir") == std::string::npos)
+      continue;
     ++objects;
     for (const std::string& line : lines_of("nm -C --defined-only '" + path + "'")) {
       if (line.size() < 20 || std::string("TWVuiDBRGS").find(line[17]) == std::string::npos) continue;

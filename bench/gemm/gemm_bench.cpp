@@ -31,12 +31,10 @@ namespace ep = epilogue;
 // Registers zmm0..23 as accumulators: a dependent chain each, so 24 / 2 per cycle > latency. Written out, because
 // compilers keep such arrays in memory.
 #define PEAK_STEP(OP, R) OP " %%zmm24, %%zmm25, %%zmm" #R "\n"
-#define PEAK_STEPS(OP)                                                                                                \
-  PEAK_STEP(OP, 0)                                                                                                    \
-  PEAK_STEP(OP, 1) PEAK_STEP(OP, 2) PEAK_STEP(OP, 3) PEAK_STEP(OP, 4) PEAK_STEP(OP, 5) PEAK_STEP(OP, 6)               \
-      PEAK_STEP(OP, 7) PEAK_STEP(OP, 8) PEAK_STEP(OP, 9) PEAK_STEP(OP, 10) PEAK_STEP(OP, 11) PEAK_STEP(OP, 12)        \
-          PEAK_STEP(OP, 13) PEAK_STEP(OP, 14) PEAK_STEP(OP, 15) PEAK_STEP(OP, 16) PEAK_STEP(OP, 17) PEAK_STEP(OP, 18) \
-              PEAK_STEP(OP, 19) PEAK_STEP(OP, 20) PEAK_STEP(OP, 21) PEAK_STEP(OP, 22) PEAK_STEP(OP, 23)
+#define PEAK_FOUR(OP, A, B, C, D) PEAK_STEP(OP, A) PEAK_STEP(OP, B) PEAK_STEP(OP, C) PEAK_STEP(OP, D)
+#define PEAK_TWELVE(OP) PEAK_FOUR(OP, 0, 1, 2, 3) PEAK_FOUR(OP, 4, 5, 6, 7) PEAK_FOUR(OP, 8, 9, 10, 11)
+#define PEAK_REST(OP) PEAK_FOUR(OP, 12, 13, 14, 15) PEAK_FOUR(OP, 16, 17, 18, 19) PEAK_FOUR(OP, 20, 21, 22, 23)
+#define PEAK_STEPS(OP) PEAK_TWELVE(OP) PEAK_REST(OP)
 #define PEAK_LOOP(NAME, OP)                                                                                           \
   __attribute__((target("avx512f"))) void NAME(std::int64_t n) {                                                      \
     __asm__ volatile(                                                                                                 \
@@ -73,12 +71,9 @@ void fill(std::byte* p, std::int64_t n, Compute c, std::uint64_t seed) {
   for (std::size_t i = 0; i < some.size(); ++i) some[i] = static_cast<float>(rng.normal(i));
   for (std::int64_t i = 0; i < n; ++i) {
     const float v = some[static_cast<std::size_t>(i) % some.size()];
-    if (c == Compute::f32)
-      reinterpret_cast<float*>(p)[i] = v;
-    else if (c == Compute::bf16)
-      reinterpret_cast<bf16*>(p)[i] = bf16(v);
-    else
-      reinterpret_cast<std::int8_t*>(p)[i] = static_cast<std::int8_t>(v * 20);
+    if (c == Compute::f32) reinterpret_cast<float*>(p)[i] = v;
+    else if (c == Compute::bf16) reinterpret_cast<bf16*>(p)[i] = bf16(v);
+    else reinterpret_cast<std::int8_t*>(p)[i] = static_cast<std::int8_t>(v * 20);
   }
 }
 
@@ -91,8 +86,7 @@ void ours(Pool& pool, const gemm::Problem& p, const Case& c, float* d, const flo
                           ep::IntoLinear<float, float, ep::GeluTanh>{.d = d, .ld = n, .f = {{bias}, {}, {}, {}}});
       case Post::gelu_tanh:
         return gemm::gemm(isa, pool, p, ep::IntoLinear<float, float, ep::GeluTanh>{.d = d, .ld = n});
-      case Post::relu:
-        return gemm::gemm(isa, pool, p, ep::IntoLinear<float, float, ep::Relu>{.d = d, .ld = n});
+      case Post::relu: return gemm::gemm(isa, pool, p, ep::IntoLinear<float, float, ep::Relu>{.d = d, .ld = n});
       case Post::add_relu:
         return gemm::gemm(
             isa, pool, p,
@@ -144,20 +138,29 @@ lab::compare::Result time_rounds(Pool& pool, const std::vector<Contender>& conte
                                  const Buffer& a, const Buffer& d) {
   std::vector<lab::compare::Side> sides;
   for (const auto& s : contenders)
-    sides.push_back({s.name, [&, i = std::size_t{0}]() mutable { s.call(a.data(), s.weights[i++ % s.weights.size()], d.data()); }});
+    sides.push_back(
+        {s.name, [&, i = std::size_t{0}]() mutable { s.call(a.data(), s.weights[i++ % s.weights.size()], d.data()); }});
   const std::int64_t peak_n = 200'000;
   sides.push_back({"peak", [&pool, &c] { peak(pool, c.compute, peak_n); }, peak_flops(pool, c.compute, peak_n)});
   lab::compare::HostEnvironment host(pool);
   const auto cache = contenders[0].weights.size() > 1 ? lab::compare::Cache::rotated : lab::compare::Cache::warm;
-  return lab::compare::run(sides, host, {.cache = cache, .rounds = o.rounds, .target = o.target, .limit = o.limit, .settle = 0.008});
+  return lab::compare::run(sides, host,
+                           {.cache = cache, .rounds = o.rounds, .target = o.target, .limit = o.limit, .settle = 0.008});
 }
 
-nlohmann::json report(const lab::compare::Result& result, const std::vector<Contender>& sides, const Named& named, int copies) {
+nlohmann::json report(const lab::compare::Result& result, const std::vector<Contender>& sides, const Named& named,
+                      int copies) {
   const Case& c = named.c;
   const double flops = 2.0 * static_cast<double>(c.m) * static_cast<double>(c.n) * static_cast<double>(c.k);
   const double top = 1 / result.side("peak").time().median;
-  nlohmann::json row{{"name", named.name},      {"m", c.m}, {"n", c.n}, {"k", c.k}, {"weight_copies", copies},
-                     {"peak_gflops", top / 1e9}, {"cache", result.cache}, {"rounds", result.rounds()}};
+  nlohmann::json row{{"name", named.name},
+                     {"m", c.m},
+                     {"n", c.n},
+                     {"k", c.k},
+                     {"weight_copies", copies},
+                     {"peak_gflops", top / 1e9},
+                     {"cache", result.cache},
+                     {"rounds", result.rounds()}};
   fmt::print("{:<28} peak {:6.0f} |", named.name, top / 1e9);
   for (const auto& s : sides) {
     const auto t = result.side(s.name).time();
@@ -240,18 +243,16 @@ nlohmann::json run_case(Pool& pool, const Named& named, const Options& o) {
                      p.packed_b = static_cast<const std::byte*>(b);
                      ours(pool, p, c, static_cast<float*>(y), bias_p, addend_p);
                    },
-                   packed_copies(gemm::packed_b_bytes(set, c.n, c.k),
-                                 [&](const void* from, std::byte* to) {
-                                   auto b = b_operand;
-                                   b.data = from;
-                                   gemm::pack_b(set, pool, to, b, c.n, c.k);
-                                 })});
+                   packed_copies(gemm::packed_b_bytes(set, c.n, c.k), [&](const void* from, std::byte* to) {
+                     auto b = b_operand;
+                     b.data = from;
+                     gemm::pack_b(set, pool, to, b, c.n, c.k);
+                   })});
   for (const bool packed : {false, true})
     if (o.peers)
       if (Peer p = onednn(c, packed, bias_p, addend_p); p.call)
-        sides.push_back({packed ? "onednn packed" : "onednn",
-                         p.call,
-                         packed ? packed_copies(p.prepared_bytes, p.prepare) : plain});
+        sides.push_back(
+            {packed ? "onednn packed" : "onednn", p.call, packed ? packed_copies(p.prepared_bytes, p.prepare) : plain});
   if (Peer p = openblas(c); o.peers && p.call) sides.push_back({"openblas", p.call, plain});
 
   compare_results(sides, c, a, d);
@@ -298,18 +299,12 @@ int main(int argc, char** argv) {
       for (const auto& c : cases()) fmt::print("{}\n", c.name);
       return 0;
     }
-    if (word == "--no-peers")
-      o.peers = false;
-    else if (word == "--only")
-      o.only = value, ++i;
-    else if (word == "--json")
-      o.json = value, ++i;
-    else if (word == "--rounds")
-      o.rounds = std::max(1, std::atoi(value.c_str())), ++i;
-    else if (word == "--target-ms")
-      o.target = std::atof(value.c_str()) / 1e3, ++i;
-    else
-      return fmt::print(stderr, "unknown option {}\n", word), 2;
+    if (word == "--no-peers") o.peers = false;
+    else if (word == "--only") o.only = value, ++i;
+    else if (word == "--json") o.json = value, ++i;
+    else if (word == "--rounds") o.rounds = std::max(1, std::atoi(value.c_str())), ++i;
+    else if (word == "--target-ms") o.target = std::atof(value.c_str()) / 1e3, ++i;
+    else return fmt::print(stderr, "unknown option {}\n", word), 2;
   }
   Pool pool;
   fmt::print("threads {}, instruction set {}, oneDNN {}, OpenBLAS {}\n", pool.threads(),

@@ -1,5 +1,5 @@
-// All-reduces between the GPUs of this machine, one process each: NCCL and our kernels in every shape, captured in one graph each and launched
-// in turns. What hpcdl/comm/nccl/policy.h says was read off its table.
+// All-reduces between the GPUs of this machine, one process each: NCCL and our kernels in every shape, captured in one
+// graph each and launched in turns. What hpcdl/comm/nccl/policy.h says was read off its table.
 //   all_reduce_grid RANKS [MAX_BYTES] > lines of JSON
 
 #include <sys/mman.h>
@@ -47,13 +47,18 @@ void meet(Table& t, int ranks) {
 }
 
 HostExchange exchange_over(Table& t, int rank, int ranks) {
-  return {.rank = rank, .size = ranks, .name = "grid", .timeout = 30, .all_gather = [&t, rank, ranks](std::span<const std::byte> mine, std::span<std::byte> all) {
-    require(mine.size() <= sizeof t.room[0], "grid", "{} bytes are too many", mine.size());
-    std::memcpy(t.room[rank], mine.data(), mine.size());
-    meet(t, ranks);
-    for (int r = 0; r < ranks; ++r) std::memcpy(all.data() + static_cast<std::size_t>(r) * mine.size(), t.room[r], mine.size());
-    meet(t, ranks);
-  }};
+  return {.rank = rank,
+          .size = ranks,
+          .name = "grid",
+          .timeout = 30,
+          .all_gather = [&t, rank, ranks](std::span<const std::byte> mine, std::span<std::byte> all) {
+            require(mine.size() <= sizeof t.room[0], "grid", "{} bytes are too many", mine.size());
+            std::memcpy(t.room[rank], mine.data(), mine.size());
+            meet(t, ranks);
+            for (int r = 0; r < ranks; ++r)
+              std::memcpy(all.data() + static_cast<std::size_t>(r) * mine.size(), t.room[r], mine.size());
+            meet(t, ranks);
+          }};
 }
 
 struct Variant {
@@ -78,7 +83,8 @@ void measure(std::vector<Variant>& variants, const Stream& s, const Tensor& x, i
     for (auto& v : variants) {
       std::vector<double> all(static_cast<std::size_t>(host.size));
       double mine = 0;
-      host.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));  // they start together
+      host.all_gather(std::as_bytes(std::span(&mine, 1)),
+                      std::as_writable_bytes(std::span(all)));  // they start together
       cudaEventRecord(begin, cuda::queue(s));
       v.graph.launch(s);
       cudaEventRecord(end, cuda::queue(s));
@@ -102,13 +108,15 @@ void check(const Stream& s, CudaGroup& group, const HostExchange& host) {
   const std::int64_t n = 5001;
   OwnedTensor on_host({{n}, DType::f32}), x({{n}, DType::f32}, s.device());
   for (const auto a : {Algorithm::native, Algorithm::shared}) {
-    for (std::int64_t i = 0; i < n; ++i) on_host.tensor.ptr<float>()[i] = static_cast<float>((host.rank + 1) * (i % 100));
+    for (std::int64_t i = 0; i < n; ++i)
+      on_host.tensor.ptr<float>()[i] = static_cast<float>((host.rank + 1) * (i % 100));
     copy(s, x.tensor, on_host.tensor);
     group.all_reduce(s, x.tensor, Reduce::sum, a, false);
     copy(s, on_host.tensor, x.tensor);
     for (std::int64_t i = 0; i < n; ++i) {
       const float want = static_cast<float>(host.size * (host.size + 1) / 2 * (i % 100));
-      require(on_host.tensor.ptr<float>()[i] == want, "grid", "{}: element {} is {}, expected {}", algorithm_name(a), i, on_host.tensor.ptr<float>()[i], want);
+      require(on_host.tensor.ptr<float>()[i] == want, "grid", "{}: element {} is {}, expected {}", algorithm_name(a), i,
+              on_host.tensor.ptr<float>()[i], want);
     }
   }
 }
@@ -120,7 +128,9 @@ void run(const HostExchange& host, std::int64_t max_bytes) {
   CudaGroup group(host, device);
   const auto* peers = group.peers();
   require(peers != nullptr, "grid", "these GPUs cannot write each other's memory");
-  if (host.rank == 0) std::fprintf(stderr, "%d ranks, %s, NVLink %d\n", host.size, nccl::describe(nccl::Library::get()).c_str(), peers->nvlink());
+  if (host.rank == 0)
+    std::fprintf(stderr, "%d ranks, %s, NVLink %d\n", host.size, nccl::describe(nccl::Library::get()).c_str(),
+                 peers->nvlink());
   check(s, group, host);
   for (std::int64_t bytes = 4; bytes <= max_bytes; bytes *= bytes < 1024 ? 16 : 2) {
     OwnedTensor x({{bytes / 2}, DType::bf16}, device);
@@ -128,14 +138,23 @@ void run(const HostExchange& host, std::int64_t max_bytes) {
     for (std::int64_t i = 0; i < bytes / 2; ++i) ones.tensor.ptr<bf16>()[i] = bf16(0.01f * static_cast<float>(i % 251));
     copy(s, x.tensor, ones.tensor);
     std::vector<Variant> variants;
-    variants.push_back({"nccl", [&](const Stream& q, const Tensor& t) { group.all_reduce(q, t, Reduce::avg, Algorithm::native, false); }});
-    variants.push_back({"auto", [&](const Stream& q, const Tensor& t) { group.all_reduce(q, t, Reduce::avg, Algorithm::automatic, false); }});
+    variants.push_back({"nccl", [&](const Stream& q, const Tensor& t) {
+                          group.all_reduce(q, t, Reduce::avg, Algorithm::native, false);
+                        }});
+    variants.push_back({"auto", [&](const Stream& q, const Tensor& t) {
+                          group.all_reduce(q, t, Reduce::avg, Algorithm::automatic, false);
+                        }});
     if (bytes <= PeerBlocks::kTwoShot)
       for (const int trips : {1, 2})
         for (const int blocks : {1, 2, 4, 8, 16, 32, 64}) {
-          if (trips == 1 && (bytes > PeerBlocks::kOneShot || blocks * 4096 > std::max<std::int64_t>(2 * bytes, 4096) || bytes > blocks * (64 << 10))) continue;
+          if (trips == 1 && (bytes > PeerBlocks::kOneShot || blocks * 4096 > std::max<std::int64_t>(2 * bytes, 4096) ||
+                             bytes > blocks * (64 << 10)))
+            continue;
           if (trips == 2 && (bytes < 16384 || blocks * 8192 > 2 * bytes || bytes > blocks * (1 << 20))) continue;
-          variants.push_back({fmt::format("{}x{}", trips, blocks), [&, trips, blocks](const Stream& q, const Tensor& t) { peers->all_reduce(q, t, Reduce::avg, {blocks, trips}); }});
+          variants.push_back(
+              {fmt::format("{}x{}", trips, blocks), [&, trips, blocks](const Stream& q, const Tensor& t) {
+                 peers->all_reduce(q, t, Reduce::avg, {blocks, trips});
+               }});
         }
     measure(variants, s, x.tensor, bytes <= (1 << 20) ? 20 : 4, host);
     if (host.rank != 0) continue;
@@ -151,7 +170,8 @@ int main(int argc, char** argv) {
   if (argc < 2) return std::fprintf(stderr, "usage: all_reduce_grid RANKS [MAX_BYTES]\n"), 2;
   const int ranks = std::atoi(argv[1]);
   const std::int64_t max_bytes = argc > 2 ? std::atoll(argv[2]) : std::int64_t{64} << 20;
-  auto* table = static_cast<Table*>(mmap(nullptr, sizeof(Table), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  auto* table =
+      static_cast<Table*>(mmap(nullptr, sizeof(Table), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   if (table == MAP_FAILED || ranks < 2 || ranks > 64) return 2;
   int failed = 0;
   for (int r = 0; r < ranks; ++r)

@@ -29,7 +29,8 @@ constexpr std::int64_t kStreamed = 256 << 20;  // bytes of weights that one pass
 
 // Memory that both sides would get from their arenas: 2 MiB aligned, huge pages asked for, touched.
 struct Block {
-  explicit Block(std::int64_t bytes) : data(std::aligned_alloc(2 << 20, static_cast<std::size_t>((bytes + (2 << 20) - 1) >> 21 << 21)), &std::free) {
+  explicit Block(std::int64_t bytes)
+      : data(std::aligned_alloc(2 << 20, static_cast<std::size_t>((bytes + (2 << 20) - 1) >> 21 << 21)), &std::free) {
     std::memset(data.get(), 0, static_cast<std::size_t>(bytes));
   }
   std::unique_ptr<void, void (*)(void*)> data;
@@ -58,7 +59,8 @@ class Ggml {
     ggml_backend_buffer_set_usage(weight_buffer_, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     fill(w, n, k);
 
-    rest_ = ggml_init({ggml_tensor_overhead() * static_cast<std::size_t>(copies * 4 + 8) + ggml_graph_overhead(), nullptr, true});
+    rest_ = ggml_init(
+        {ggml_tensor_overhead() * static_cast<std::size_t>(copies * 4 + 8) + ggml_graph_overhead(), nullptr, true});
     ggml_tensor* x = ggml_new_tensor_2d(rest_, GGML_TYPE_F32, k, batch);
     graph_ = ggml_new_graph(rest_);
     for (auto* t : w) ggml_build_forward_expand(graph_, ggml_mul_mat(rest_, t, x));
@@ -102,8 +104,18 @@ class Ggml {
 class Ours {
  public:
   Ours(std::int64_t n, std::int64_t k, std::int64_t group, std::int64_t batch, int copies, Pool& pool)
-      : n_(n), k_(k), group_(group), batch_(batch), copies_(copies), stream_(pool), weights_(stride() * copies),
-        x_(k * batch * 4), y_(n * batch * 4), values_(k * batch), steps_(k / group * batch * 4), sums_(k / group * batch * 4) {
+      : n_(n),
+        k_(k),
+        group_(group),
+        batch_(batch),
+        copies_(copies),
+        stream_(pool),
+        weights_(stride() * copies),
+        x_(k * batch * 4),
+        y_(n * batch * 4),
+        values_(k * batch),
+        steps_(k / group * batch * 4),
+        sums_(k / group * batch * 4) {
     std::mt19937 rng(2);
     auto* bytes = static_cast<std::uint8_t*>(weights_.data.get());
     for (int c = 0; c < copies; ++c) {
@@ -112,7 +124,8 @@ class Ours {
       auto* scale = reinterpret_cast<bf16*>(p + n * k / 2);
       for (std::int64_t i = 0; i < n * k / group; ++i) scale[i] = bf16(1.0f / 16);
     }
-    for (std::int64_t i = 0; i < k * batch; ++i) static_cast<float*>(x_.data.get())[i] = std::sin(static_cast<float>(i));
+    for (std::int64_t i = 0; i < k * batch; ++i)
+      static_cast<float*>(x_.data.get())[i] = std::sin(static_cast<float>(i));
   }
   void run() {
     const Spec x{{batch_, k_}, DType::f32}, y{{batch_, n_}, DType::f32};
@@ -120,9 +133,9 @@ class Ours {
     const auto scratch = Int4Linear::scratch(x, packed, scale, {}, {}, {}, {});
     for (int c = 0; c < copies_; ++c) {
       const char* w = static_cast<const char*>(weights_.data.get()) + c * stride();
-      Int4Linear::forward(stream_, Tensor(y_.data.get(), y, {}), View(x_.data.get(), x), View(w, packed), View(w + n_ * k_ / 2, scale),
-                          {}, {}, {}, Tensor(values_.data.get(), scratch[0], {}), Tensor(steps_.data.get(), scratch[1], {}),
-                          Tensor(sums_.data.get(), scratch[2], {}), {});
+      Int4Linear::forward(stream_, Tensor(y_.data.get(), y, {}), View(x_.data.get(), x), View(w, packed),
+                          View(w + n_ * k_ / 2, scale), {}, {}, {}, Tensor(values_.data.get(), scratch[0], {}),
+                          Tensor(steps_.data.get(), scratch[1], {}), Tensor(sums_.data.get(), scratch[2], {}), {});
     }
   }
   std::int64_t bytes() const { return n_ * k_ / 2 + n_ * k_ / group_ * 2; }
@@ -162,8 +175,10 @@ void compare(Pool& pool, std::int64_t n, std::int64_t k, std::int64_t batch, int
   };
   ggml.pause();
   protocol::HostEnvironment host(pool);
-  const auto result = protocol::run(sides, host, {.cache = protocol::Cache::rotated, .rounds = rounds, .target = 0.1, .limit = 60});
-  nlohmann::ordered_json row = {{"op", "int4_linear"}, {"n", n}, {"k", k}, {"batch", batch}, {"bytes", bytes}, {"bytes_g128", g128.bytes()}};
+  const auto result =
+      protocol::run(sides, host, {.cache = protocol::Cache::rotated, .rounds = rounds, .target = 0.1, .limit = 60});
+  nlohmann::ordered_json row = {{"op", "int4_linear"}, {"n", n},         {"k", k},
+                                {"batch", batch},      {"bytes", bytes}, {"bytes_g128", g128.bytes()}};
   for (const auto& s : result.sides) row["sides"][s.name] = protocol::to_json(s.time(), 1e3, "_ms");
   row["ratios"]["ggml, same bits"] = protocol::to_json(result.ratio("ggml Q4_0 repack", "hpcdl g32"));
   row["ratios"]["ggml, group 128"] = protocol::to_json(result.ratio("ggml Q4_0 repack", "hpcdl g128"));

@@ -19,7 +19,8 @@ constexpr int kReplicaSteps = 12, kWarmSteps = 3;
 /// The median step of `count` replicas in this process.
 ReplicaSeconds replica_loop(const train::RunConfig& config, int count, const Options& o) {
   auto model = config.image;
-  const auto set = data::open_images(config.data.images, data::Split::train, {.procedural_train = config.data.procedural});
+  const auto set =
+      data::open_images(config.data.images, data::Split::train, {.procedural_train = config.data.procedural});
   model.classes = set->classes();
   model.resolve();
   const bool gpu = device_from_name(o.device).is_cuda();
@@ -28,7 +29,12 @@ ReplicaSeconds replica_loop(const train::RunConfig& config, int count, const Opt
   Replicas replicas(model, train::step_options(config), devices, config.train.seed);
   std::vector<std::unique_ptr<data::ImageLoader>> loaders;
   for (int i = 0; i < count; ++i)
-    loaders.push_back(std::make_unique<data::ImageLoader>(set, data::ImageLoaderOptions{.batch = config.train.batch, .seed = config.train.seed, .rank = i, .world = count, .workers = config.data.workers}));
+    loaders.push_back(
+        std::make_unique<data::ImageLoader>(set, data::ImageLoaderOptions{.batch = config.train.batch,
+                                                                          .seed = config.train.seed,
+                                                                          .rank = i,
+                                                                          .world = count,
+                                                                          .workers = config.data.workers}));
   std::vector<ReplicaSeconds> steps;
   for (int s = 0; s < kWarmSteps + kReplicaSteps; ++s) {
     std::vector<data::ImageBatch> batches;
@@ -38,7 +44,8 @@ ReplicaSeconds replica_loop(const train::RunConfig& config, int count, const Opt
     require(std::isfinite(loss), "demo", "the replicas diverged");
     if (s >= kWarmSteps) steps.push_back(t);
   }
-  std::nth_element(steps.begin(), steps.begin() + std::ssize(steps) / 2, steps.end(), [](const auto& a, const auto& b) { return a.step() < b.step(); });
+  std::nth_element(steps.begin(), steps.begin() + std::ssize(steps) / 2, steps.end(),
+                   [](const auto& a, const auto& b) { return a.step() < b.step(); });
   return steps[steps.size() / 2];
 }
 
@@ -51,7 +58,8 @@ struct Scaled {
 }  // namespace
 
 lab::Page data_parallel(const Options& o) {
-  const std::vector<std::string> smaller{"data.procedural=4000", "data.workers=1", "train.steps=40", "train.batch=64", "train.warmup=10", "train.eval_batches=4"};
+  const std::vector<std::string> smaller{"data.procedural=4000", "data.workers=1",  "train.steps=40",
+                                         "train.batch=64",       "train.warmup=10", "train.eval_batches=4"};
   std::vector<Scaled> ranks;
   for (const int n : rank_counts(o)) {
     train::RunConfig config;
@@ -65,13 +73,16 @@ lab::Page data_parallel(const Options& o) {
   configure(config, "2_data_parallel", o, smaller, {"train.threads=1"});
   const double batch = static_cast<double>(config.train.batch), one = ranks[0].rate;
 
-  lab::Table table{.columns = {"", "samples/s", "speed-up", "efficiency", "exchanging gradients", "of that hidden"}, .rows = {}};
-  lab::Series measured{.name = "one process per device", .points = {}}, ideal{.name = "ideal", .points = {}}, loop{.name = "replicas of one process", .points = {}};
+  lab::Table table{.columns = {"", "samples/s", "speed-up", "efficiency", "exchanging gradients", "of that hidden"},
+                   .rows = {}};
+  lab::Series measured{.name = "one process per device", .points = {}}, ideal{.name = "ideal", .points = {}},
+      loop{.name = "replicas of one process", .points = {}};
   lab::BarChart parts{.parts = {"copy weights out", "compute", "bring gradients back", "update"}, .bars = {}};
   for (const auto& r : ranks) {
     const double up = r.rate / one;
-    table.rows.push_back({fmt::format("{} rank{}", r.ranks, r.ranks > 1 ? "s" : ""), fmt::format("{:.0f}", r.rate), fmt::format("{:.2f}x", up), percent(up / r.ranks),
-                          r.comm >= 0 ? percent(r.comm / 100) : "", r.hidden >= 0 ? percent(r.hidden / 100) : ""});
+    table.rows.push_back({fmt::format("{} rank{}", r.ranks, r.ranks > 1 ? "s" : ""), fmt::format("{:.0f}", r.rate),
+                          fmt::format("{:.2f}x", up), percent(up / r.ranks), r.comm >= 0 ? percent(r.comm / 100) : "",
+                          r.hidden >= 0 ? percent(r.hidden / 100) : ""});
     measured.points.push_back({r.ranks, up}), ideal.points.push_back({r.ranks, r.ranks});
   }
   double loop_up = 1;
@@ -79,24 +90,39 @@ lab::Page data_parallel(const Options& o) {
     const auto t = replica_loop(config, n, o);
     const double rate = n * batch / t.step();
     loop_up = rate / one;
-    table.rows.push_back({fmt::format("{} replica{} of one process", n, n > 1 ? "s" : ""), fmt::format("{:.0f}", rate), fmt::format("{:.2f}x", loop_up), percent(loop_up / n),
+    table.rows.push_back({fmt::format("{} replica{} of one process", n, n > 1 ? "s" : ""), fmt::format("{:.0f}", rate),
+                          fmt::format("{:.2f}x", loop_up), percent(loop_up / n),
                           percent((t.replicate + t.gather) / t.step()), percent(0)});
     loop.points.push_back({n, loop_up});
-    parts.bars.push_back({fmt::format("{} replica{}", n, n > 1 ? "s" : ""), {1e3 * t.replicate, 1e3 * t.compute, 1e3 * t.gather, 1e3 * t.update}, fmt::format("{:.1f} ms", 1e3 * t.step())});
+    parts.bars.push_back({fmt::format("{} replica{}", n, n > 1 ? "s" : ""),
+                          {1e3 * t.replicate, 1e3 * t.compute, 1e3 * t.gather, 1e3 * t.update},
+                          fmt::format("{:.1f} ms", 1e3 * t.step())});
     say(o, fmt::format("{} replica{} of one process: {:.0f} samples/s", n, n > 1 ? "s" : "", rate));
   }
 
   const auto& last = ranks.back();
-  lab::Page page{.title = "Demo 2: data parallel", .subtitle = fmt::format("SimpleCNN, {} samples a step and rank, on {}", config.train.batch, o.device), .tiles = {}, .cards = {}, .footer = "hpcdl demo 2"};
+  lab::Page page{.title = "Demo 2: data parallel",
+                 .subtitle = fmt::format("SimpleCNN, {} samples a step and rank, on {}", config.train.batch, o.device),
+                 .tiles = {},
+                 .cards = {},
+                 .footer = "hpcdl demo 2"};
   const bool alone = last.ranks == 1;
   page.tiles = {{"samples per second", fmt::format("{:.0f}", last.rate)}};
   if (!alone)
-    page.tiles.insert(page.tiles.begin(), {{fmt::format("speed-up of {} ranks", last.ranks), fmt::format("{:.2f}x", last.rate / one)}, {"efficiency", percent(last.rate / one / last.ranks)},
-                                           {"speed-up of as many replicas", fmt::format("{:.2f}x", loop_up)}});
-  page.cards.push_back({"Speed-up", lab::LineChart{.x = "ranks or replicas", .y = "times the speed of one rank", .series = {measured, loop, ideal}, .from_zero = true}});
+    page.tiles.insert(page.tiles.begin(),
+                      {{fmt::format("speed-up of {} ranks", last.ranks), fmt::format("{:.2f}x", last.rate / one)},
+                       {"efficiency", percent(last.rate / one / last.ranks)},
+                       {"speed-up of as many replicas", fmt::format("{:.2f}x", loop_up)}});
+  page.cards.push_back({"Speed-up", lab::LineChart{.x = "ranks or replicas",
+                                                   .y = "times the speed of one rank",
+                                                   .series = {measured, loop, ideal},
+                                                   .from_zero = true}});
   page.cards.push_back({"Ranks and replicas", table,
-                        "A rank computes with one core or one GPU, and exchanges gradients in buckets while backward still runs. One process copies weights out to its replicas and brings their gradients back "
-                        "while nothing computes, and the first device updates for all. On a CPU, where replicas share one memory, that costs least." + std::string(alone ? " This machine has one GPU: the comparison wants several." : "")});
+                        "A rank computes with one core or one GPU, and exchanges gradients in buckets while backward "
+                        "still runs. One process copies weights out to its replicas and brings their gradients back "
+                        "while nothing computes, and the first device updates for all. On a CPU, where replicas share "
+                        "one memory, that costs least." +
+                            std::string(alone ? " This machine has one GPU: the comparison wants several." : "")});
   page.cards.push_back({"A step of the replicas", parts, "Milliseconds of the median step."});
   page.cards.push_back({"Machine", machine_facts(o)});
   return page;

@@ -1,6 +1,7 @@
 #pragma once
-// Four demos of what a team does when it moves a vision model from one device to many. Each is one function on the public API and one TOML
-// file, and comes back as a page: a table for the terminal, pictures for the browser. `hpcdl demo 1` to `hpcdl demo 4` run them.
+// Four demos of what a team does when it moves a vision model from one device to many. Each is one function on the
+// public API and one TOML file, and comes back as a page: a table for the terminal, pictures for the browser. `hpcdl
+// demo 1` to `hpcdl demo 4` run them.
 
 #include <cstdint>
 #include <filesystem>

@@ -20,10 +20,15 @@ double seconds_since(Clock::time_point& t) {
 
 }  // namespace
 
-Replicas::Replica::Replica(const models::ImageConfig& config, const train::StepOptions& options, Device device, std::uint64_t seed)
-    : pool(1), model(models::ImageModel::create(config, seed, true)), step(model, pool, options, device), stream(device, pool) {}
+Replicas::Replica::Replica(const models::ImageConfig& config, const train::StepOptions& options, Device device,
+                           std::uint64_t seed)
+    : pool(1),
+      model(models::ImageModel::create(config, seed, true)),
+      step(model, pool, options, device),
+      stream(device, pool) {}
 
-Replicas::Replicas(const models::ImageConfig& config, const train::StepOptions& options, const std::vector<Device>& devices, std::uint64_t seed) {
+Replicas::Replicas(const models::ImageConfig& config, const train::StepOptions& options,
+                   const std::vector<Device>& devices, std::uint64_t seed) {
   for (const auto device : devices) replicas_.push_back(std::make_unique<Replica>(config, options, device, seed));
   use(*replicas_[0]);
   for (const auto& p : replicas_[0]->model.parameters()) landing_.emplace_back(p.gradient.spec(), devices[0]);
@@ -69,7 +74,8 @@ ReplicaSeconds Replicas::step(const std::vector<data::ImageBatch>& batches, doub
       use(*replicas_[r]);
       auto& step = replicas_[r]->step;
       const auto inputs = step.inputs();
-      const View batch[] = {View(batches[r].images.data(), inputs[0].spec), View(batches[r].targets.data(), inputs[1].spec)};
+      const View batch[] = {View(batches[r].images.data(), inputs[0].spec),
+                            View(batches[r].targets.data(), inputs[1].spec)};
       step.accumulate(batch, steps_, 0);
       losses[r] = step.loss();
     });

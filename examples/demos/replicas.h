@@ -1,7 +1,7 @@
 #pragma once
-// Data parallelism as one process does it alone, PyTorch's nn.DataParallel: the first replica owns the weights. Each step copies them to all
-// others, deals the batch out, runs every replica on a thread and a device of its own, brings all gradients back, adds them up, and updates.
-// Here to be measured against one process per device.
+// Data parallelism as one process does it alone, PyTorch's nn.DataParallel: the first replica owns the weights. Each
+// step copies them to all others, deals the batch out, runs every replica on a thread and a device of its own, brings
+// all gradients back, adds them up, and updates. Here to be measured against one process per device.
 
 #include <memory>
 #include <vector>
@@ -20,7 +20,8 @@ struct ReplicaSeconds {
 class Replicas {
  public:
   /// One replica on each device. options.batch: samples of each. On CPUs each replica has one thread.
-  Replicas(const models::ImageConfig& config, const train::StepOptions& options, const std::vector<Device>& devices, std::uint64_t seed);
+  Replicas(const models::ImageConfig& config, const train::StepOptions& options, const std::vector<Device>& devices,
+           std::uint64_t seed);
   /// batches: one for each replica. Returns the time of the parts; `loss`: the mean over all samples.
   ReplicaSeconds step(const std::vector<data::ImageBatch>& batches, double lr, double& loss);
 
@@ -37,7 +38,8 @@ class Replicas {
   void gather();
 
   std::vector<std::unique_ptr<Replica>> replicas_;
-  std::vector<OwnedTensor> landing_;  // on the first device: where gradients of another replica arrive, one for each parameter
+  std::vector<OwnedTensor>
+      landing_;  // on the first device: where gradients of another replica arrive, one for each parameter
   std::int64_t steps_ = 0;
 };
 

@@ -31,8 +31,10 @@ struct Log {
 };
 Log read_log(const std::filesystem::path& run);
 
-/// The TOML of a demo, "1_baseline", then `smaller` ("train.batch=64") where the device is a CPU, then what the options say, then `more`.
-void configure(train::RunConfig& config, std::string_view demo, const Options& options, const std::vector<std::string>& smaller, const std::vector<std::string>& more = {});
+/// The TOML of a demo, "1_baseline", then `smaller` ("train.batch=64") where the device is a CPU, then what the options
+/// say, then `more`.
+void configure(train::RunConfig& config, std::string_view demo, const Options& options,
+               const std::vector<std::string>& smaller, const std::vector<std::string>& more = {});
 /// Writes `config` where `hpcdl train -c` reads it from.
 std::filesystem::path write_config(train::RunConfig& config, const std::filesystem::path& file);
 

@@ -40,15 +40,21 @@ void check_ranks(const HostExchange& host, Device device) {
     require(all[static_cast<std::size_t>(r)].has_nccl, "comm", "group {}: rank {} has no NCCL", host.name, r);
     for (int q = 0; q < r; ++q)
       require(!all[static_cast<std::size_t>(r)].gpu.same_gpu(all[static_cast<std::size_t>(q)].gpu), "comm",
-              "group {}: ranks {} and {} have the same GPU, which NCCL refuses: start one rank for each GPU", host.name, q, r);
+              "group {}: ranks {} and {} have the same GPU, which NCCL refuses: start one rank for each GPU", host.name,
+              q, r);
   }
 }
 
 void log_group(const HostExchange& host, const CudaGroup& group) {
   if (host.rank != 0 || !std::getenv("HPCDL_LOG")) return;
   const auto* peers = group.peers();
-  const std::string_view small = !peers ? "by NCCL" : peers->nvlink() ? "by our own kernels" : "by NCCL: no NVLink between all of them";
-  std::fputs(fmt::format("[comm] group {}: {} GPUs, {}; small all-reduces {}\n", host.name, host.size, describe(nccl::Library::get()), small).c_str(), stderr);
+  const std::string_view small = !peers            ? "by NCCL"
+                                 : peers->nvlink() ? "by our own kernels"
+                                                   : "by NCCL: no NVLink between all of them";
+  std::fputs(fmt::format("[comm] group {}: {} GPUs, {}; small all-reduces {}\n", host.name, host.size,
+                         describe(nccl::Library::get()), small)
+                 .c_str(),
+             stderr);
 }
 
 }  // namespace
@@ -64,7 +70,9 @@ std::shared_ptr<DeviceGroup> connect_devices(const HostExchange& host, Device de
 #else
 
 std::shared_ptr<DeviceGroup> connect_devices(const HostExchange& host, Device) {
-  fail("comm", "group {} of {} ranks on GPUs needs NCCL, and this build has none: configure with --preset cuda where nvcc and nccl.h are",
+  fail("comm",
+       "group {} of {} ranks on GPUs needs NCCL, and this build has none: configure with --preset cuda where nvcc and "
+       "nccl.h are",
        host.name, host.size);
 }
 

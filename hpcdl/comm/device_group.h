@@ -1,5 +1,6 @@
 #pragma once
-// The part of a group that lies on GPUs: one rank, one GPU. Group makes one when a collective of a CUDA stream first asks for it.
+// The part of a group that lies on GPUs: one rank, one GPU. Group makes one when a collective of a CUDA stream first
+// asks for it.
 
 #include <cstddef>
 #include <functional>
@@ -24,10 +25,11 @@ struct HostExchange {
   std::function<void(std::span<const std::byte> mine, std::span<std::byte> all)> all_gather;
 };
 
-/// Collectives of the ranks of one group between their GPUs, in the order of the stream they are given; the host waits for nothing. All of
-/// it can be captured as a graph and launched again. Tensors are contiguous and on the GPU of the stream; the group has checked them.
-/// Calls on different streams are put in order. Algorithm::native is NCCL, Algorithm::shared the kernels that write to the peers' memory;
-/// automatic takes what was measured to be faster. NCCL divides by the number of ranks before it adds (avg), our own kernels behind it.
+/// Collectives of the ranks of one group between their GPUs, in the order of the stream they are given; the host waits
+/// for nothing. All of it can be captured as a graph and launched again. Tensors are contiguous and on the GPU of the
+/// stream; the group has checked them. Calls on different streams are put in order. Algorithm::native is NCCL,
+/// Algorithm::shared the kernels that write to the peers' memory; automatic takes what was measured to be faster. NCCL
+/// divides by the number of ranks before it adds (avg), our own kernels behind it.
 class DeviceGroup {
  public:
   virtual ~DeviceGroup() = default;
@@ -43,8 +45,8 @@ class DeviceGroup {
 
   /// Whether Algorithm::shared can be had.
   virtual bool writes_to_peers() const = 0;
-  /// Waits on the host until all that is queued on the stream is done. Throws PeerLost when the deadline passes, or when it ended because a
-  /// collective failed or was given up: results are worth nothing then.
+  /// Waits on the host until all that is queued on the stream is done. Throws PeerLost when the deadline passes, or
+  /// when it ended because a collective failed or was given up: results are worth nothing then.
   virtual void wait(const Stream& s) = 0;
   /// What went wrong behind the host's back, in words; empty: nothing. Any thread.
   virtual std::optional<std::string> error() const = 0;
@@ -52,8 +54,8 @@ class DeviceGroup {
   virtual void give_up() noexcept = 0;
 };
 
-/// Collective, on the host alone: connects the GPUs of the group's ranks. Not while a stream is being captured. Throws Error where two
-/// ranks have one GPU, and where this build or this machine has no NCCL.
+/// Collective, on the host alone: connects the GPUs of the group's ranks. Not while a stream is being captured. Throws
+/// Error where two ranks have one GPU, and where this build or this machine has no NCCL.
 std::shared_ptr<DeviceGroup> connect_devices(const HostExchange& host, Device device);
 
 class Group;

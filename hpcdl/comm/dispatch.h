@@ -18,8 +18,8 @@ struct Policy;
 
 namespace hpcdl::comm {
 
-/// Where a tensor of a call lies in memory that this host's ranks share. Every rank of the group has its own at the same offset of its
-/// own block (the message tag sees to it).
+/// Where a tensor of a call lies in memory that this host's ranks share. Every rank of the group has its own at the
+/// same offset of its own block (the message tag sees to it).
 struct InWindow {
   const Window* window = nullptr;  // null: private memory
   std::int64_t offset = 0;
@@ -29,8 +29,9 @@ struct InWindow {
   std::byte* at(int index) const { return window->block(index) + offset; }
 };
 
-/// One collective. Sizes have been checked: `count` elements are what all_reduce, broadcast, send and receive work on (in = out), or one
-/// rank's part in reduce_scatter (in: size * count), all_gather (out: size * count) and all_to_all (both).
+/// One collective. Sizes have been checked: `count` elements are what all_reduce, broadcast, send and receive work on
+/// (in = out), or one rank's part in reduce_scatter (in: size * count), all_gather (out: size * count) and all_to_all
+/// (both).
 struct Call {
   Collective what = Collective::barrier;
   Reduce op = Reduce::sum;
@@ -40,17 +41,18 @@ struct Call {
   std::byte* out = nullptr;
   std::int64_t count = 0;
   bool beside = false;  // Group::beside()
-  int peer = -1;  // broadcast: root; send: to; receive: from
+  int peer = -1;        // broadcast: root; send: to; receive: from
   InWindow in_place, out_place;
 
   std::int64_t bytes() const { return count * dtype_bytes(dtype); }
 };
 
-/// Memory of a group that its ranks on this host see: lines for flags, and room to stage tensors that lie in private memory.
+/// Memory of a group that its ranks on this host see: lines for flags, and room to stage tensors that lie in private
+/// memory.
 class Shared {
  public:
   using Flag = std::atomic<std::uint64_t>;
-  static constexpr int kLines = 64;                              // cache lines for flags, of each rank
+  static constexpr int kLines = 64;                                // cache lines for flags, of each rank
   static constexpr std::int64_t kStaging = std::int64_t{1} << 20;  // bytes, of each rank
   static constexpr std::int64_t kBytes = kLines * 64 + kStaging;
 
@@ -59,12 +61,15 @@ class Shared {
       : window_(std::move(window)), ranks_(std::move(ranks)), index_(index) {}
 
   int size() const { return static_cast<int>(ranks_.size()); }
-  int index() const { return index_; }                              // of this rank
-  std::span<const int> ranks() const { return ranks_; }             // of the group
-  Flag& flag(int index, int line, int word = 0) const { return *reinterpret_cast<Flag*>(window_->block(index) + line * 64 + word * 8); }
+  int index() const { return index_; }                   // of this rank
+  std::span<const int> ranks() const { return ranks_; }  // of the group
+  Flag& flag(int index, int line, int word = 0) const {
+    return *reinterpret_cast<Flag*>(window_->block(index) + line * 64 + word * 8);
+  }
   std::byte* staging(int index) const { return window_->block(index) + kLines * 64; }
 
-  /// For algorithms to count with; starts at 0 on every rank, and stays the same on all of them if algorithms keep it so.
+  /// For algorithms to count with; starts at 0 on every rank, and stays the same on all of them if algorithms keep it
+  /// so.
   std::uint64_t epoch = 0;
 
  private:
@@ -89,10 +94,11 @@ class Scratch {
 /// What an algorithm works with besides the call.
 struct Ground {
   Peers& peers;
-  Shared* shared;  // of the ranks on this host; null where there is one rank on every host, or the transport has no shared memory
+  Shared* shared;  // of the ranks on this host; null where there is one rank on every host, or the transport has no
+                   // shared memory
   bool one_host;   // all ranks of the group are on this host
   Scratch& scratch;
-  Transport::Native* native;  // null unless asked for
+  Transport::Native* native;             // null unless asked for
   const algo::Policy* policy = nullptr;  // null: the defaults
 };
 

@@ -20,7 +20,8 @@ int spins_for(const Transport* t) {
 
 }  // namespace
 
-Engine::Engine(std::unique_ptr<Transport> transport, WorldOptions options) : transport_(std::move(transport)), options_(std::move(options)) {
+Engine::Engine(std::unique_ptr<Transport> transport, WorldOptions options)
+    : transport_(std::move(transport)), options_(std::move(options)) {
   patience_.deadline = std::chrono::nanoseconds(static_cast<std::int64_t>(options_.deadline_seconds * 1e9));
   patience_.spins = spins_for(transport_.get());
   patience_.given_up = &given_up_;
@@ -44,7 +45,9 @@ void Engine::lost(const PeerLost& e) {
   std::string sentence;
   const LedgerEntry now = ledger_.collective();
   if (options_.on_lost) sentence = options_.on_lost(ledger_, e);
-  else sentence = fmt::format("[comm] rank {} on {} in {}: {}", transport_->rank(), transport_->host_name(transport_->rank()), describe(now), e.what());
+  else
+    sentence = fmt::format("[comm] rank {} on {} in {}: {}", transport_->rank(),
+                           transport_->host_name(transport_->rank()), describe(now), e.what());
   const PeerLost told(sentence, e.peer());
   {
     std::lock_guard lock(mutex_);
@@ -73,7 +76,8 @@ void Engine::execute(Group::Impl& g, const Call& call, const LedgerEntry& entry,
   Peers peers(*transport_, g.world_ranks, g.rank, entry.tag, patience_);
   guarded([&] {
     if (given_up_.load(std::memory_order_relaxed)) throw PeerLost("[comm] given up: this rank leaves");
-    if (call.algorithm == Algorithm::native && !g.native) g.native = transport_->native(g.world_ranks, static_cast<std::uint32_t>(g.id & 0x7fffffffu));
+    if (call.algorithm == Algorithm::native && !g.native)
+      g.native = transport_->native(g.world_ranks, static_cast<std::uint32_t>(g.id & 0x7fffffffu));
     Ground ground{peers, g.shared.get(), g.local.size() == g.world_ranks.size(), scratch_, g.native.get(), &policy};
     run(call, ground);
   });
@@ -168,7 +172,8 @@ void Engine::run_messages(Item& first) {
       Peers peers(*transport_, item->group->world_ranks, item->group->rank, item->entry.tag, patience_);
       const auto n = static_cast<std::size_t>(c.bytes());
       const auto begin = ticks();
-      const auto pending = c.what == Collective::send ? peers.send(c.peer, {c.in, n}) : peers.receive(c.peer, {c.out, n});
+      const auto pending =
+          c.what == Collective::send ? peers.send(c.peer, {c.in, n}) : peers.receive(c.peer, {c.out, n});
       LiveCounters::add(item->group->counters.wire_bytes, peers.wire_bytes());
       active.push_back({std::move(item), pending, begin});
     }
@@ -178,7 +183,8 @@ void Engine::run_messages(Item& first) {
     guarded([&] {
       for (admit(); !active.empty(); active.pop_front()) {
         ledger_.collective(active.front().item->entry);
-        Peers peers(*transport_, active.front().item->group->world_ranks, active.front().item->group->rank, 0, patience_);
+        Peers peers(*transport_, active.front().item->group->world_ranks, active.front().item->group->rank, 0,
+                    patience_);
         peers.wait_until(active.front().item->call.peer, [&] {
           admit();
           for (Active& a : active)
@@ -221,7 +227,8 @@ void Engine::run_front(std::unique_lock<std::mutex>& lock) {
     retire(item, std::move(error));
   }
   lock.lock();
-  // The turn goes back after the last owner of a call has let go here: the last owner of a group must not be the progress thread.
+  // The turn goes back after the last owner of a call has let go here: the last owner of a group must not be the
+  // progress thread.
   busy_.store(false);
   changed_.notify_all();
 }
@@ -242,7 +249,9 @@ void Engine::wait(Work::State& state) {
     const auto begin = ticks();
     std::unique_lock lock(mutex_);
     while (!is_done()) {
-      changed_.wait(lock, [&] { return is_done() || (!queue_.empty() && queue_.front().get() == &state && !busy_.exchange(true)); });
+      changed_.wait(lock, [&] {
+        return is_done() || (!queue_.empty() && queue_.front().get() == &state && !busy_.exchange(true));
+      });
       if (!is_done()) run_front(lock);
     }
     LiveCounters::add(state.group->counters.waited, ticks() - begin);

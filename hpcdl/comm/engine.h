@@ -1,6 +1,6 @@
 #pragma once
-// One rank's side of a world: its transport, and the order in which its collectives run: in the caller when it waits at once and nothing
-// is queued, else on one progress thread, first come first served.
+// One rank's side of a world: its transport, and the order in which its collectives run: in the caller when it waits at
+// once and nothing is queued, else on one progress thread, first come first served.
 
 #include <atomic>
 #include <condition_variable>
@@ -22,7 +22,8 @@ namespace hpcdl::comm {
 /// A collective that is queued, runs, or is done.
 class Work::State {
  public:
-  State(std::shared_ptr<class Engine> e, Group::Impl& g, const Call& c, const LedgerEntry& l) : engine(std::move(e)), group(&g), call(c), entry(l) {}
+  State(std::shared_ptr<class Engine> e, Group::Impl& g, const Call& c, const LedgerEntry& l)
+      : engine(std::move(e)), group(&g), call(c), entry(l) {}
   std::shared_ptr<Engine> engine;
   Group::Impl* group;  // outlives the run: it drains the engine before it goes
   Call call;
@@ -88,8 +89,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::condition_variable changed_;
   std::deque<Item> queue_;
   bool stop_ = false;
-  std::exception_ptr failure_;      // a peer is lost: nothing runs any more
-  std::thread thread_;              // started by the first call that needs it
+  std::exception_ptr failure_;  // a peer is lost: nothing runs any more
+  std::thread thread_;          // started by the first call that needs it
   Scratch scratch_;
 };
 

@@ -10,23 +10,28 @@ namespace hpcdl::comm {
 namespace {
 
 void check_tensor(const Stream& s, const View& v, Collective what) {
-  require(v.device() == s.device(), "comm", "{}: the tensor is on another device than the stream", collective_name(what));
-  require(v.is_contiguous(), "comm", "{}: expected a contiguous tensor of {} elements, got one with gaps", collective_name(what), v.size());
+  require(v.device() == s.device(), "comm", "{}: the tensor is on another device than the stream",
+          collective_name(what));
+  require(v.is_contiguous(), "comm", "{}: expected a contiguous tensor of {} elements, got one with gaps",
+          collective_name(what), v.size());
 }
 
 void check_reduce(DType d, Reduce op, Collective what) {
   const bool ok = is_float(d) || (d >= DType::i64 && d <= DType::u8);
   require(ok, "comm", "{}: expected floats or integers, got {}", collective_name(what), dtype_name(d));
-  require(op != Reduce::avg || is_float(d), "comm", "{}: expected floats for an average, got {}", collective_name(what), dtype_name(d));
+  require(op != Reduce::avg || is_float(d), "comm", "{}: expected floats for an average, got {}", collective_name(what),
+          dtype_name(d));
 }
 
 void check_parts(const Group& g, const View& whole, const View& part, Collective what) {
-  require(whole.dtype() == part.dtype() && whole.size() == part.size() * g.size(), "comm", "{} of {} ranks: expected {} times the elements of one dtype, got {} {} and {} {}",
-          collective_name(what), g.size(), g.size(), whole.size(), dtype_name(whole.dtype()), part.size(), dtype_name(part.dtype()));
+  require(whole.dtype() == part.dtype() && whole.size() == part.size() * g.size(), "comm",
+          "{} of {} ranks: expected {} times the elements of one dtype, got {} {} and {} {}", collective_name(what),
+          g.size(), g.size(), whole.size(), dtype_name(whole.dtype()), part.size(), dtype_name(part.dtype()));
 }
 
 void check_rank(const Group& g, int rank, Collective what) {
-  require(rank >= 0 && rank < g.size(), "comm", "{}: expected a rank below {}, got {}", collective_name(what), g.size(), rank);
+  require(rank >= 0 && rank < g.size(), "comm", "{}: expected a rank below {}, got {}", collective_name(what), g.size(),
+          rank);
 }
 
 Call call_of(Collective what, const View& in, const Tensor& out, std::int64_t count) {
@@ -41,7 +46,9 @@ Call call_of(Collective what, const View& in, const Tensor& out, std::int64_t co
 
 }  // namespace
 
-Group::Group() : impl_(std::make_shared<Impl>(std::make_shared<Engine>(nullptr, WorldOptions{}), "self", 0, std::vector<int>{0}, 0)) {}
+Group::Group()
+    : impl_(std::make_shared<Impl>(std::make_shared<Engine>(nullptr, WorldOptions{}), "self", 0, std::vector<int>{0},
+                                   0)) {}
 
 int Group::rank() const { return impl_->rank; }
 int Group::size() const { return static_cast<int>(impl_->world_ranks.size()); }
@@ -49,9 +56,15 @@ const std::string& Group::name() const { return impl_->name; }
 int Group::local_rank() const { return impl_->local_index; }
 Ledger& Group::ledger() const { return impl_->engine->ledger(); }
 int Group::world_rank(int rank) const { return impl_->world_ranks.at(static_cast<std::size_t>(rank)); }
-int Group::host(int rank) const { return impl_->engine->transport() ? impl_->engine->transport()->host(world_rank(rank)) : 0; }
-std::string Group::host_name(int rank) const { return impl_->engine->transport() ? impl_->engine->transport()->host_name(world_rank(rank)) : "here"; }
-std::string_view Group::transport() const { return impl_->engine->transport() ? impl_->engine->transport()->name() : "none"; }
+int Group::host(int rank) const {
+  return impl_->engine->transport() ? impl_->engine->transport()->host(world_rank(rank)) : 0;
+}
+std::string Group::host_name(int rank) const {
+  return impl_->engine->transport() ? impl_->engine->transport()->host_name(world_rank(rank)) : "here";
+}
+std::string_view Group::transport() const {
+  return impl_->engine->transport() ? impl_->engine->transport()->name() : "none";
+}
 
 Work Group::all_reduce(const Stream& s, const Tensor& x, Reduce op, Algorithm a) const {
   check_tensor(s, x, Collective::all_reduce);
@@ -86,7 +99,8 @@ Work Group::all_to_all(const Stream& s, const Tensor& out, const View& in, Algor
   check_tensor(s, out, Collective::all_to_all);
   check_tensor(s, in, Collective::all_to_all);
   require(in.dtype() == out.dtype() && in.size() == out.size() && in.size() % size() == 0, "comm",
-          "all_to_all of {} ranks: expected two tensors of one size that {} divides, got {} and {} elements", size(), size(), in.size(), out.size());
+          "all_to_all of {} ranks: expected two tensors of one size that {} divides, got {} and {} elements", size(),
+          size(), in.size(), out.size());
   Call c = call_of(Collective::all_to_all, in, out, in.size() / size());
   c.algorithm = a;
   return impl_->submit(s, c, blocking_);
@@ -154,7 +168,9 @@ Group Group::split(int color, int key, std::string name) const {
   std::vector<int> members;
   for (int r = 0; r < n; ++r)
     if (votes[static_cast<std::size_t>(r)].color == color) members.push_back(r);
-  std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return votes[static_cast<std::size_t>(a)].key < votes[static_cast<std::size_t>(b)].key; });
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
+    return votes[static_cast<std::size_t>(a)].key < votes[static_cast<std::size_t>(b)].key;
+  });
   const int mine = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
   for (int& m : members) m = world_rank(m);
   const auto id = mix(mix(impl_->id, static_cast<std::uint64_t>(impl_->number)), static_cast<std::uint64_t>(color));
@@ -177,8 +193,11 @@ std::shared_ptr<DeviceGroup> Group::device_group() const {
 Counters Group::counters() const {
   const auto& live = impl_->counters;
   const auto& clock = impl_->engine->clock();
-  return {.calls = live.calls.load(), .bytes = live.bytes.load(), .wire_bytes = live.wire_bytes.load(),
-          .seconds = clock.seconds(live.busy.load()), .waited_seconds = clock.seconds(live.waited.load())};
+  return {.calls = live.calls.load(),
+          .bytes = live.bytes.load(),
+          .wire_bytes = live.wire_bytes.load(),
+          .seconds = clock.seconds(live.busy.load()),
+          .waited_seconds = clock.seconds(live.waited.load())};
 }
 
 void Group::close() {

@@ -25,8 +25,9 @@ struct Counters {
   double waited_seconds = 0;    // CPU: of the callers, in Work::wait()
 };
 
-/// A collective that has been given to a group. On a CPU it may be under way until wait() returns; its tensors must stay as they are until
-/// then. On a GPU the stream orders it, and there is nothing to wait for. Throws PeerLost when the group's deadline passes.
+/// A collective that has been given to a group. On a CPU it may be under way until wait() returns; its tensors must
+/// stay as they are until then. On a GPU the stream orders it, and there is nothing to wait for. Throws PeerLost when
+/// the group's deadline passes.
 class Work {
  public:
   Work() = default;  // done
@@ -42,10 +43,11 @@ class Work {
   std::shared_ptr<State> state_;
 };
 
-/// A copy is the same group. All ranks call the same collectives on tensors of the same spec in the same order, over all groups of a world:
-/// ranks that differ never exchange wrong data, but fail by the deadline with an error that names the difference. Tensors are contiguous, of
-/// floats or integers, on the device of the stream; what only moves may be of any dtype. Results are the same bits on every rank, and for the
-/// same inputs and algorithm in every run. A group of one rank copies, and waits for nothing.
+/// A copy is the same group. All ranks call the same collectives on tensors of the same spec in the same order, over
+/// all groups of a world: ranks that differ never exchange wrong data, but fail by the deadline with an error that
+/// names the difference. Tensors are contiguous, of floats or integers, on the device of the stream; what only moves
+/// may be of any dtype. Results are the same bits on every rank, and for the same inputs and algorithm in every run. A
+/// group of one rank copies, and waits for nothing.
 class Group {
  public:
   Group();  // of one rank
@@ -63,7 +65,8 @@ class Group {
   /// In place.
   Work all_reduce(const Stream& s, const Tensor& x, Reduce op = Reduce::sum, Algorithm a = Algorithm::automatic) const;
   /// in: (size * n), out: (n) elements, the rank's part of the reduction. `out` may lie in its place in `in`.
-  Work reduce_scatter(const Stream& s, const Tensor& out, const View& in, Reduce op = Reduce::sum, Algorithm a = Algorithm::automatic) const;
+  Work reduce_scatter(const Stream& s, const Tensor& out, const View& in, Reduce op = Reduce::sum,
+                      Algorithm a = Algorithm::automatic) const;
   /// in: (n), out: (size * n) elements. `in` may lie in its place in `out`.
   Work all_gather(const Stream& s, const Tensor& out, const View& in, Algorithm a = Algorithm::automatic) const;
   /// Part r of `in` goes to rank r; part r of `out` comes from rank r. Both (size * n) elements, apart.
@@ -73,22 +76,25 @@ class Group {
   Work receive(const Stream& s, const Tensor& x, int from) const;
   Work barrier(const Stream& s) const;
 
-  /// The same group, whose CPU collectives are done when the call returns: in the caller where nothing is queued, without a thread's hop
-  /// or an allocation. For whoever would wait at once.
+  /// The same group, whose CPU collectives are done when the call returns: in the caller where nothing is queued,
+  /// without a thread's hop or an allocation. For whoever would wait at once.
   Group blocking() const;
 
-  /// The same group, whose sums on GPUs leave most of a GPU to what runs at the same time, and take longer for it. The same bits.
+  /// The same group, whose sums on GPUs leave most of a GPU to what runs at the same time, and take longer for it. The
+  /// same bits.
   Group beside() const;
 
   /// Collective. Ranks with one color form a new group, ordered by (key, rank).
   Group split(int color, int key, std::string name) const;
-  /// Collective; CPU. Memory in which collectives between the ranks of one host need no copies: give it to gradients. Contents are zero. Block
-  /// i is of the i-th rank of this group on this host; block(local_rank()) is mine. Null where the transport has no shared memory.
+  /// Collective; CPU. Memory in which collectives between the ranks of one host need no copies: give it to gradients.
+  /// Contents are zero. Block i is of the i-th rank of this group on this host; block(local_rank()) is mine. Null where
+  /// the transport has no shared memory.
   std::shared_ptr<Window> share(std::int64_t bytes) const;
   /// Place of this rank among those of the group on its host.
   int local_rank() const;
 
-  /// Collective. Connects the GPUs of the ranks now; else the first collective on a GPU does it, which must not be one that is captured.
+  /// Collective. Connects the GPUs of the ranks now; else the first collective on a GPU does it, which must not be one
+  /// that is captured.
   void connect(Device device) const;
   /// The part of this group that lies on GPUs; null before they are connected.
   std::shared_ptr<DeviceGroup> device_group() const;

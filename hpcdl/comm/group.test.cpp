@@ -1,4 +1,5 @@
-// Every collective on 1-9 ranks, all dtypes, odd and zero sizes, against plain loops; groups that split; errors that reach everybody.
+// Every collective on 1-9 ranks, all dtypes, odd and zero sizes, against plain loops; groups that split; errors that
+// reach everybody.
 
 #include "hpcdl/comm/group.h"
 
@@ -25,7 +26,9 @@ struct Cpu {
 /// A small value that every dtype holds exactly, also after a sum over 9 ranks.
 template <class T> T value(int rank, std::int64_t i) { return T(static_cast<float>((rank * 3 + i * 7) % 11)); }
 
-template <class T> Tensor tensor(std::vector<T>& v) { return Tensor(v.data(), Spec{Shape{static_cast<std::int64_t>(v.size())}, dtype_of<T>}); }
+template <class T> Tensor tensor(std::vector<T>& v) {
+  return Tensor(v.data(), Spec{Shape{static_cast<std::int64_t>(v.size())}, dtype_of<T>});
+}
 
 template <class T> std::vector<T> values(int rank, std::int64_t n) {
   std::vector<T> v;
@@ -50,12 +53,15 @@ template <class T> void reductions(const Group& g, const Stream& s, std::int64_t
     };
     auto x = values<T>(g.rank(), n);
     g.all_reduce(s, tensor(x), op).wait();
-    for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(float(x[static_cast<std::size_t>(i)]), float(expected(i))) << reduce_name(op) << " of " << g.size() << ", element " << i;
+    for (std::int64_t i = 0; i < n; ++i)
+      ASSERT_EQ(float(x[static_cast<std::size_t>(i)]), float(expected(i)))
+          << reduce_name(op) << " of " << g.size() << ", element " << i;
 
     auto in = values<T>(g.rank(), n * g.size());
     std::vector<T> out(static_cast<std::size_t>(n));
     g.reduce_scatter(s, tensor(out), tensor(in), op).wait();
-    for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(float(out[static_cast<std::size_t>(i)]), float(expected(g.rank() * n + i)));
+    for (std::int64_t i = 0; i < n; ++i)
+      ASSERT_EQ(float(out[static_cast<std::size_t>(i)]), float(expected(g.rank() * n + i)));
     const Tensor place(in.data() + g.rank() * n, Spec{Shape{n}, dtype_of<T>});
     g.reduce_scatter(s, place, tensor(in), op).wait();
     ASSERT_TRUE(n == 0 || std::memcmp(place.data(), out.data(), out.size() * sizeof(T)) == 0) << "in place";
@@ -79,7 +85,8 @@ template <class T> void moves(const Group& g, const Stream& s, std::int64_t n) {
   std::vector<T> out(in.size());
   g.all_to_all(s, tensor(out), tensor(in)).wait();
   for (int r = 0; r < size; ++r)
-    for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(float(out[static_cast<std::size_t>(r * n + i)]), float(value<T>(r, rank * n + i)));
+    for (std::int64_t i = 0; i < n; ++i)
+      ASSERT_EQ(float(out[static_cast<std::size_t>(r * n + i)]), float(value<T>(r, rank * n + i)));
 
   for (int root = 0; root < size; ++root) {
     auto x = values<T>(rank, n);
@@ -97,7 +104,8 @@ template <class T> void moves(const Group& g, const Stream& s, std::int64_t n) {
 }
 
 template <class T> class collectives : public ::testing::Test {};
-using Types = ::testing::Types<float, double, bf16, f16, std::int64_t, std::int32_t, std::int16_t, std::int8_t, std::uint8_t, std::uint64_t, std::uint32_t, std::uint16_t>;
+using Types = ::testing::Types<float, double, bf16, f16, std::int64_t, std::int32_t, std::int16_t, std::int8_t,
+                               std::uint8_t, std::uint64_t, std::uint32_t, std::uint16_t>;
 TYPED_TEST_SUITE(collectives, Types);
 
 TYPED_TEST(collectives, equal_plain_loops) {
@@ -162,22 +170,25 @@ TEST(group, split_orders_by_color_and_key) {
 TEST(group, hosts_decide_who_shares) {
   testing::RankOptions options;
   options.hosts = {0, 0, 2, 2, 2};
-  run_ranks(5, [](Group g) {
-    Cpu cpu;
-    EXPECT_EQ(g.host(4), 2);
-    const auto window = g.share(1000);
-    ASSERT_TRUE(window);
-    EXPECT_EQ(window->size(), g.rank() < 2 ? 2 : 3);
-    auto* mine = reinterpret_cast<float*>(window->block(g.local_rank()));
-    EXPECT_EQ(mine[249], 0.f);
-    for (int i = 0; i < 250; ++i) mine[i] = value<float>(g.rank(), i);
-    const Tensor x(mine, Spec{Shape{250}, DType::f32});
-    g.all_reduce(cpu.stream, x).wait();
-    float sum = 0;
-    for (int r = 0; r < 5; ++r) sum += value<float>(r, 249);
-    EXPECT_EQ(mine[249], sum);
-    reductions<bf16>(g, cpu.stream, 77);
-  }, options);
+  run_ranks(
+      5,
+      [](Group g) {
+        Cpu cpu;
+        EXPECT_EQ(g.host(4), 2);
+        const auto window = g.share(1000);
+        ASSERT_TRUE(window);
+        EXPECT_EQ(window->size(), g.rank() < 2 ? 2 : 3);
+        auto* mine = reinterpret_cast<float*>(window->block(g.local_rank()));
+        EXPECT_EQ(mine[249], 0.f);
+        for (int i = 0; i < 250; ++i) mine[i] = value<float>(g.rank(), i);
+        const Tensor x(mine, Spec{Shape{250}, DType::f32});
+        g.all_reduce(cpu.stream, x).wait();
+        float sum = 0;
+        for (int r = 0; r < 5; ++r) sum += value<float>(r, 249);
+        EXPECT_EQ(mine[249], sum);
+        reductions<bf16>(g, cpu.stream, 77);
+      },
+      options);
 }
 
 TEST(group, a_rank_that_fails_ends_the_others_at_once) {
@@ -187,23 +198,30 @@ TEST(group, a_rank_that_fails_ends_the_others_at_once) {
     g.barrier(cpu.stream).wait();
   });
   EXPECT_EQ(errors[2], "[test] on purpose");
-  for (const int r : {0, 1, 3}) EXPECT_NE(errors[static_cast<std::size_t>(r)].find("on purpose"), std::string::npos) << errors[static_cast<std::size_t>(r)];
-  EXPECT_THROW(run_ranks(3, [](Group g) {
-    Cpu cpu;
-    if (g.rank() == 0) return;  // as after a failed assertion
-    g.barrier(cpu.stream).wait();
-  }), PeerLost);
+  for (const int r : {0, 1, 3})
+    EXPECT_NE(errors[static_cast<std::size_t>(r)].find("on purpose"), std::string::npos)
+        << errors[static_cast<std::size_t>(r)];
+  EXPECT_THROW(run_ranks(3,
+                         [](Group g) {
+                           Cpu cpu;
+                           if (g.rank() == 0) return;  // as after a failed assertion
+                           g.barrier(cpu.stream).wait();
+                         }),
+               PeerLost);
 }
 
 TEST(group, ranks_that_differ_fail_and_name_what_they_did) {
   testing::RankOptions options;
   options.deadline_seconds = 0.3;
-  const auto errors = rank_errors(2, [](Group g) {
-    Cpu cpu;
-    const Label label("wte.grad");
-    std::vector<float> x(static_cast<std::size_t>(10 + g.rank()));
-    g.all_reduce(cpu.stream, tensor(x)).wait();
-  }, options);
+  const auto errors = rank_errors(
+      2,
+      [](Group g) {
+        Cpu cpu;
+        const Label label("wte.grad");
+        std::vector<float> x(static_cast<std::size_t>(10 + g.rank()));
+        g.all_reduce(cpu.stream, tensor(x)).wait();
+      },
+      options);
   bool named = false;
   for (const auto& e : errors) {
     EXPECT_FALSE(e.empty());
@@ -215,16 +233,20 @@ TEST(group, ranks_that_differ_fail_and_name_what_they_did) {
 TEST(group, calls_that_differ_in_their_tensor_alone_are_told_apart) {
   for (const std::vector<int>& hosts : {std::vector{0, 0}, std::vector{0, 1}}) {  // in shared memory, and by messages
     testing::RankOptions options{.deadline_seconds = 0.3, .hosts = hosts, .on_lost = {}};
-    const auto errors = rank_errors(2, [](Group g) {
-      Cpu cpu;
-      std::vector<float> x(4);
-      const auto reduce = [&](std::string_view name) {
-        const Label label(name);
-        g.all_reduce(cpu.stream, tensor(x)).wait();
-      };
-      reduce("both");
-      for (const char* name : g.rank() == 0 ? std::array{"a.grad", "b.grad"} : std::array{"b.grad", "a.grad"}) reduce(name);
-    }, options);
+    const auto errors = rank_errors(
+        2,
+        [](Group g) {
+          Cpu cpu;
+          std::vector<float> x(4);
+          const auto reduce = [&](std::string_view name) {
+            const Label label(name);
+            g.all_reduce(cpu.stream, tensor(x)).wait();
+          };
+          reduce("both");
+          for (const char* name : g.rank() == 0 ? std::array{"a.grad", "b.grad"} : std::array{"b.grad", "a.grad"})
+            reduce(name);
+        },
+        options);
     bool named = false;
     for (const auto& e : errors) {
       EXPECT_FALSE(e.empty()) << "one tensor was added to the other";

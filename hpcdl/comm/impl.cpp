@@ -50,7 +50,11 @@ std::shared_ptr<Window> Group::Impl::share(std::int64_t bytes) {
   ++number;
   std::vector<int> here;
   for (const int r : local) here.push_back(world_ranks[static_cast<std::size_t>(r)]);
-  auto window = engine->share(here, static_cast<std::uint32_t>(mix(mix(id, static_cast<std::uint64_t>(number)), static_cast<std::uint64_t>(bytes)) & 0x7fffffffu), bytes);
+  auto window = engine->share(
+      here,
+      static_cast<std::uint32_t>(mix(mix(id, static_cast<std::uint64_t>(number)), static_cast<std::uint64_t>(bytes)) &
+                                 0x7fffffffu),
+      bytes);
   if (window) windows.push_back({window->block(local_index), window->bytes(), window, window.get()});
   return window;
 }
@@ -62,13 +66,17 @@ InWindow Group::Impl::place(const std::byte* data, std::int64_t bytes) const {
 }
 
 std::uint32_t Group::Impl::tag_of(const Call& call, std::int64_t n) const {
-  const auto small = static_cast<std::uint64_t>(one_to_one(call.what) ? Collective::send : call.what) | std::uint64_t(call.op) << 8 |
-                     std::uint64_t(call.algorithm) << 16 | std::uint64_t(call.dtype) << 24 | std::uint64_t(call.in_place ? 1 : 0) << 32 |
-                     std::uint64_t(call.out_place ? 1 : 0) << 33 | (call.what == Collective::broadcast ? std::uint64_t(call.peer) << 40 : 0);
+  const auto small = static_cast<std::uint64_t>(one_to_one(call.what) ? Collective::send : call.what) |
+                     std::uint64_t(call.op) << 8 | std::uint64_t(call.algorithm) << 16 |
+                     std::uint64_t(call.dtype) << 24 | std::uint64_t(call.in_place ? 1 : 0) << 32 |
+                     std::uint64_t(call.out_place ? 1 : 0) << 33 |
+                     (call.what == Collective::broadcast ? std::uint64_t(call.peer) << 40 : 0);
   // Sender and receiver may know a message by different names.
   const std::uint64_t name_of_tensor = one_to_one(call.what) ? 0 : Label::current_hash();
-  const std::uint64_t key = mix(mix(id ^ static_cast<std::uint64_t>(n) ^ name_of_tensor, small), static_cast<std::uint64_t>(call.count));
-  const auto places = static_cast<std::uint64_t>(call.in_place.offset) * 31 + static_cast<std::uint64_t>(call.out_place.offset);
+  const std::uint64_t key =
+      mix(mix(id ^ static_cast<std::uint64_t>(n) ^ name_of_tensor, small), static_cast<std::uint64_t>(call.count));
+  const auto places =
+      static_cast<std::uint64_t>(call.in_place.offset) * 31 + static_cast<std::uint64_t>(call.out_place.offset);
   return static_cast<std::uint32_t>((places ? mix(key, places) : key) & 0x7fffffffu);
 }
 
@@ -103,8 +111,11 @@ void Group::Impl::one_rank(const Stream& s, const Call& call) const {
 
 DeviceGroup& Group::Impl::connect(Device on) {
   if (device) return *device;
-  HostExchange exchange{.rank = rank, .size = static_cast<int>(world_ranks.size()), .name = name,
-                        .timeout = std::chrono::duration<double>(engine->patience().deadline).count(), .all_gather = {}};
+  HostExchange exchange{.rank = rank,
+                        .size = static_cast<int>(world_ranks.size()),
+                        .name = name,
+                        .timeout = std::chrono::duration<double>(engine->patience().deadline).count(),
+                        .all_gather = {}};
   exchange.all_gather = [this](std::span<const std::byte> mine, std::span<std::byte> all) {
     Call c;
     c.what = Collective::all_gather;
@@ -168,7 +179,8 @@ Group make_world(std::unique_ptr<Transport> transport, WorldOptions options) {
   const int rank = transport->rank();
   std::vector<int> all(static_cast<std::size_t>(transport->size()));
   std::iota(all.begin(), all.end(), 0);
-  auto impl = std::make_shared<Group::Impl>(std::make_shared<Engine>(std::move(transport), std::move(options)), "world", 0x68706364u, std::move(all), rank);
+  auto impl = std::make_shared<Group::Impl>(std::make_shared<Engine>(std::move(transport), std::move(options)), "world",
+                                            0x68706364u, std::move(all), rank);
   impl->make_shared();
   return Group(std::move(impl));
 }

@@ -10,7 +10,9 @@ namespace hpcdl::comm {
 /// Counters, each of which one thread at a time adds to and others read. Times in ticks().
 struct LiveCounters {
   std::atomic<std::int64_t> calls = 0, bytes = 0, wire_bytes = 0, busy = 0, waited = 0;
-  static void add(std::atomic<std::int64_t>& to, std::int64_t n) { to.store(to.load(std::memory_order_relaxed) + n, std::memory_order_relaxed); }
+  static void add(std::atomic<std::int64_t>& to, std::int64_t n) {
+    to.store(to.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  }
 };
 
 class Group::Impl {
@@ -27,16 +29,16 @@ class Group::Impl {
 
   std::shared_ptr<Engine> engine;
   std::string name;
-  std::uint64_t id;                  // the same on all ranks of the group, different in all groups of a world
+  std::uint64_t id;  // the same on all ranks of the group, different in all groups of a world
   std::vector<int> world_ranks;
   int rank;
-  std::vector<int> local;            // ranks of the group on this host
+  std::vector<int> local;  // ranks of the group on this host
   int local_index = 0;
   std::unique_ptr<Shared> shared;
-  std::mutex device_mutex;           // of the next
+  std::mutex device_mutex;  // of the next
   std::shared_ptr<DeviceGroup> device;
   std::unique_ptr<Transport::Native> native;
-  std::int64_t number = 0;           // of the last collective
+  std::int64_t number = 0;                     // of the last collective
   std::map<int, std::int64_t> sent, received;  // messages, by rank
   bool closed = false;
   LiveCounters counters;
@@ -47,7 +49,7 @@ class Group::Impl {
     std::weak_ptr<Window> window;
     const Window* raw;
   };
-  std::vector<Range> windows;        // of share(): my block
+  std::vector<Range> windows;  // of share(): my block
 
  private:
   void on_device(const Stream& s, const Call& call);

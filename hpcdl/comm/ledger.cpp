@@ -59,15 +59,19 @@ LedgerEntry Ledger::in_time(LedgerEntry e) const {
   return e;
 }
 
-Label::Label(std::string_view name) : before_(label), hash_before_(label_hash) { label = name, label_hash = hash_of(name); }
+Label::Label(std::string_view name) : before_(label), hash_before_(label_hash) {
+  label = name, label_hash = hash_of(name);
+}
 Label::~Label() { label = before_, label_hash = hash_before_; }
 std::string_view Label::current() { return label; }
 std::uint64_t Label::current_hash() { return label_hash; }
 
 std::string describe(const LedgerEntry& e) {
   std::string text = fmt::format("{} number {} of group {}", collective_name(e.what), e.number, e.group);
-  if (e.what == Collective::all_reduce || e.what == Collective::reduce_scatter) text += fmt::format(", {} of {} {}", reduce_name(e.op), e.count, dtype_name(e.dtype));
-  else if (e.what != Collective::barrier && e.what != Collective::split) text += fmt::format(", {} {}", e.count, dtype_name(e.dtype));
+  if (e.what == Collective::all_reduce || e.what == Collective::reduce_scatter)
+    text += fmt::format(", {} of {} {}", reduce_name(e.op), e.count, dtype_name(e.dtype));
+  else if (e.what != Collective::barrier && e.what != Collective::split)
+    text += fmt::format(", {} {}", e.count, dtype_name(e.dtype));
   if (e.what == Collective::send) text += fmt::format(" to {}", e.peer);
   if (e.what == Collective::receive) text += fmt::format(" from {}", e.peer);
   if (e.what == Collective::broadcast) text += fmt::format(" from {}", e.peer);

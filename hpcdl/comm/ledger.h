@@ -29,22 +29,22 @@ struct LedgerEntry {
   Reduce op = Reduce::sum;
   Algorithm algorithm = Algorithm::automatic;
   DType dtype = DType::none;
-  std::uint8_t group_size = 0;      // 255: or more
-  std::int16_t peer = -1;           // broadcast: root; send: to; receive: from; by rank of the group
-  std::uint32_t tag = 0;            // equal on ranks that do the same
-  std::uint32_t group_id = 0;       // equal on the ranks of one group, another in every group of a world
-  std::int64_t number = 0;          // of the collectives of its group, from 1
-  std::int64_t count = 0;           // elements, see Call
-  std::int64_t since = 0;           // Clock::now(), nanoseconds
+  std::uint8_t group_size = 0;  // 255: or more
+  std::int16_t peer = -1;       // broadcast: root; send: to; receive: from; by rank of the group
+  std::uint32_t tag = 0;        // equal on ranks that do the same
+  std::uint32_t group_id = 0;   // equal on the ranks of one group, another in every group of a world
+  std::int64_t number = 0;      // of the collectives of its group, from 1
+  std::int64_t count = 0;       // elements, see Call
+  std::int64_t since = 0;       // Clock::now(), nanoseconds
   char group[24] = {};
-  char tensor[48] = {};             // what Label said
+  char tensor[48] = {};  // what Label said
 };
 
-/// What one rank is doing: its own phase, and the collective that is under way or was the last. Written by that rank's threads (each line by
-/// one at a time), read by any thread without stopping them.
+/// What one rank is doing: its own phase, and the collective that is under way or was the last. Written by that rank's
+/// threads (each line by one at a time), read by any thread without stopping them.
 class Ledger {
  public:
-  void enter(Phase phase);                   // of the rank's own work
+  void enter(Phase phase);  // of the rank's own work
   /// Its `since` in ticks().
   void collective(const LedgerEntry& entry) { collective_.write(entry); }
   void idle(std::int64_t since) { collective_.phase(Phase::idle, since); }  // the collective is done
@@ -73,8 +73,8 @@ class Ledger {
   alignas(64) Line collective_;
 };
 
-/// While it lives, collectives of this thread are known by this name (a tensor, a bucket) in the ledger, and are others than those of another
-/// name: all ranks give the same. `name` must outlive it.
+/// While it lives, collectives of this thread are known by this name (a tensor, a bucket) in the ledger, and are others
+/// than those of another name: all ranks give the same. `name` must outlive it.
 class Label {
  public:
   explicit Label(std::string_view name);

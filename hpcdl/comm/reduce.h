@@ -9,21 +9,44 @@ namespace hpcdl::comm {
 enum class Reduce : std::uint8_t { sum, max, avg };
 
 /// What a group can do; also what is named in counters, traces and verdicts.
-enum class Collective : std::uint8_t { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, send, receive, barrier, split };
+enum class Collective : std::uint8_t {
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  all_to_all,
+  broadcast,
+  send,
+  receive,
+  barrier,
+  split
+};
 
 /// How it is done. automatic: by size and links, from a measured table. native: the library below (MPI, NCCL).
-enum class Algorithm : std::uint8_t { automatic, ring, ring_blocking, halving, tree, pairwise, shared, star, hierarchical, native };
+enum class Algorithm : std::uint8_t {
+  automatic,
+  ring,
+  ring_blocking,
+  halving,
+  tree,
+  pairwise,
+  shared,
+  star,
+  hierarchical,
+  native
+};
 
 constexpr std::string_view reduce_name(Reduce r) {
   constexpr std::string_view names[] = {"sum", "max", "avg"};
   return names[static_cast<int>(r)];
 }
 constexpr std::string_view collective_name(Collective c) {
-  constexpr std::string_view names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send", "receive", "barrier", "split"};
+  constexpr std::string_view names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast",
+                                        "send",       "receive",        "barrier",    "split"};
   return names[static_cast<int>(c)];
 }
 constexpr std::string_view algorithm_name(Algorithm a) {
-  constexpr std::string_view names[] = {"auto", "ring", "ring_blocking", "halving", "tree", "pairwise", "shared", "star", "hierarchical", "native"};
+  constexpr std::string_view names[] = {"auto",     "ring",   "ring_blocking", "halving",      "tree",
+                                        "pairwise", "shared", "star",          "hierarchical", "native"};
   return names[static_cast<int>(a)];
 }
 

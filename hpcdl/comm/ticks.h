@@ -1,5 +1,6 @@
 #pragma once
-// Time for what is measured in every call: reading the processor's counter takes a third of the time of reading the clock.
+// Time for what is measured in every call: reading the processor's counter takes a third of the time of reading the
+// clock.
 
 #include <cstdint>
 
@@ -29,7 +30,8 @@ class TickClock {
   }
   /// Clock::now() as it was then, in nanoseconds.
   std::int64_t nanoseconds_at(std::int64_t then) const {
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(clock_.time_since_epoch()).count() + static_cast<std::int64_t>(seconds(then - ticks_) * 1e9);
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(clock_.time_since_epoch()).count() +
+           static_cast<std::int64_t>(seconds(then - ticks_) * 1e9);
   }
 
  private:
@@ -37,7 +39,9 @@ class TickClock {
     std::int64_t ticks;
     double seconds;
   };
-  Passed since_birth() const { return {ticks() - ticks_, std::chrono::duration<double>(Clock::now() - clock_).count()}; }
+  Passed since_birth() const {
+    return {ticks() - ticks_, std::chrono::duration<double>(Clock::now() - clock_).count()};
+  }
 
   std::int64_t ticks_ = ticks();
   Clock::time_point clock_ = Clock::now();

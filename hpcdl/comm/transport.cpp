@@ -7,7 +7,8 @@ namespace hpcdl::comm {
 
 void Peers::wait_slowly(int peer, bool (*ready)(void*), void* context) {
   using std::chrono::microseconds;
-  // Yields let a rank on the same core go on at once; naps come when the wait is for somebody's work and not for a message.
+  // Yields let a rank on the same core go on at once; naps come when the wait is for somebody's work and not for a
+  // message.
   constexpr int kYields = 200;
   constexpr microseconds kShortest{20}, kLongest{500};
   if (deadline_ == Deadline{}) deadline_ = Clock::now() + patience_.deadline;
@@ -17,11 +18,15 @@ void Peers::wait_slowly(int peer, bool (*ready)(void*), void* context) {
       std::this_thread::yield();
       continue;
     }
-    if (patience_.given_up && patience_.given_up->load(std::memory_order_relaxed)) throw PeerLost("[comm] given up: this rank leaves", peer);
+    if (patience_.given_up && patience_.given_up->load(std::memory_order_relaxed))
+      throw PeerLost("[comm] given up: this rank leaves", peer);
     transport_.check(peer);
     if (Clock::now() >= deadline_) {
-      const auto who = peer < 0 ? std::string("its peers") : fmt::format("rank {} on {}", peer, transport_.host_name(peer));
-      throw PeerLost(fmt::format("nothing came from {} in {:.3g} s", who, std::chrono::duration<double>(patience_.deadline).count()), peer);
+      const auto who =
+          peer < 0 ? std::string("its peers") : fmt::format("rank {} on {}", peer, transport_.host_name(peer));
+      throw PeerLost(fmt::format("nothing came from {} in {:.3g} s", who,
+                                 std::chrono::duration<double>(patience_.deadline).count()),
+                     peer);
     }
     transport_.nap(nap);
     nap = std::min(nap * 2, kLongest);

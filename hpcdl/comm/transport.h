@@ -1,5 +1,6 @@
 #pragma once
-// What moves bytes between the ranks of one world. Algorithms are written over it (comm/algo), and never see what is below.
+// What moves bytes between the ranks of one world. Algorithms are written over it (comm/algo), and never see what is
+// below.
 
 #include <atomic>
 #include <chrono>
@@ -30,17 +31,18 @@ class PeerLost : public Error {
   int peer_;
 };
 
-/// Memory that ranks of one host share: one block for each of them, each as large as asked for, page-aligned, zero at first.
+/// Memory that ranks of one host share: one block for each of them, each as large as asked for, page-aligned, zero at
+/// first.
 class Window {
  public:
   virtual ~Window() = default;
-  virtual int size() const = 0;                     // ranks
-  virtual std::int64_t bytes() const = 0;           // of a block
-  virtual std::byte* block(int index) const = 0;    // of the index-th rank of those that share it
+  virtual int size() const = 0;                   // ranks
+  virtual std::int64_t bytes() const = 0;         // of a block
+  virtual std::byte* block(int index) const = 0;  // of the index-th rank of those that share it
 };
 
-/// Point-to-point messages. Messages from one rank to another with one tag arrive in the order they were sent; those with different tags
-/// do not see each other. All calls of one rank come from one thread at a time.
+/// Point-to-point messages. Messages from one rank to another with one tag arrive in the order they were sent; those
+/// with different tags do not see each other. All calls of one rank come from one thread at a time.
 class Transport {
  public:
   /// A message under way. Its bytes stay as they are until it is done.
@@ -71,18 +73,22 @@ class Transport {
   virtual void check(int rank) = 0;
   /// Lets the processor go until something may have happened, at most this long.
   virtual void nap(std::chrono::microseconds at_most) = 0;
-  /// This rank gives up: the others, as far as they can be told, lose it at once rather than at their deadlines. From any thread.
+  /// This rank gives up: the others, as far as they can be told, lose it at once rather than at their deadlines. From
+  /// any thread.
   virtual void leave(std::string_view why) noexcept = 0;
 
-  /// Collective over `ranks` of this world, all on one host, in this order. Null where the transport has no shared memory.
-  virtual std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes, Deadline deadline) = 0;
+  /// Collective over `ranks` of this world, all on one host, in this order. Null where the transport has no shared
+  /// memory.
+  virtual std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes,
+                                        Deadline deadline) = 0;
 
   class Native;
   /// Collective: Algorithm::native over these ranks. Null where the transport has no library with collectives below.
   virtual std::unique_ptr<Native> native(std::span<const int> /*ranks*/, std::uint32_t /*tag*/) { return nullptr; }
 };
 
-/// Collectives of the library below a transport, over the ranks that it was made for. Calls like this come one at a time.
+/// Collectives of the library below a transport, over the ranks that it was made for. Calls like this come one at a
+/// time.
 class Transport::Native {
  public:
   virtual ~Native() = default;
@@ -94,8 +100,8 @@ class Transport::Native {
 /// How long and how eagerly one waits.
 struct Patience {
   std::chrono::nanoseconds deadline{std::chrono::seconds(600)};
-  int spins = 1000;                               // polls before the processor is let go for the first time
-  const std::atomic<bool>* given_up = nullptr;    // set: waits end with PeerLost
+  int spins = 1000;                             // polls before the processor is let go for the first time
+  const std::atomic<bool>* given_up = nullptr;  // set: waits end with PeerLost
 };
 
 /// One turn of a waiting loop.
@@ -107,7 +113,8 @@ inline void relax() {
 #endif
 }
 
-/// The ranks of one collective as an algorithm sees them: 0..size-1, their messages under one tag, one deadline for all waits.
+/// The ranks of one collective as an algorithm sees them: 0..size-1, their messages under one tag, one deadline for all
+/// waits.
 class Peers {
  public:
   using Pending = Transport::Pending;
@@ -140,7 +147,8 @@ class Peers {
     if (pending.id == 0) return;
     wait_world(pending.peer, [&] { return transport_.done(pending); });
   }
-  /// Until ready() is true, which `rank` (-1: any) will bring about. Throws PeerLost at the deadline, and when that rank is gone.
+  /// Until ready() is true, which `rank` (-1: any) will bring about. Throws PeerLost at the deadline, and when that
+  /// rank is gone.
   template <class F> void wait_until(int rank, F&& ready) { wait_world(rank < 0 ? -1 : world(rank), ready); }
 
  private:
@@ -152,7 +160,9 @@ class Peers {
       relax();
     }
     using Fn = std::remove_reference_t<F>;
-    wait_slowly(peer, [](void* f) -> bool { return (*static_cast<Fn*>(f))(); }, const_cast<void*>(static_cast<const void*>(std::addressof(ready))));
+    wait_slowly(
+        peer, [](void* f) -> bool { return (*static_cast<Fn*>(f))(); },
+        const_cast<void*>(static_cast<const void*>(std::addressof(ready))));
   }
   void wait_slowly(int peer, bool (*ready)(void*), void* context);
 

@@ -50,7 +50,8 @@ Room host_room(int share, std::int64_t limit) {
   const auto now = taken();
   const auto of_limit = [&](__rlimit_resource which, std::int64_t has, const char* of) {
     rlimit l{};
-    if (getrlimit(which, &l) == 0 && l.rlim_cur != RLIM_INFINITY && l.rlim_cur < static_cast<rlim_t>(std::numeric_limits<std::int64_t>::max()))
+    if (getrlimit(which, &l) == 0 && l.rlim_cur != RLIM_INFINITY &&
+        l.rlim_cur < static_cast<rlim_t>(std::numeric_limits<std::int64_t>::max()))
       lower(room, static_cast<std::int64_t>(l.rlim_cur) - has, of);
   };
   of_limit(RLIMIT_AS, now.address_space, "address space that ulimit -v leaves");

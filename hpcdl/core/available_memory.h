@@ -9,11 +9,12 @@ namespace hpcdl {
 
 struct Room {
   std::int64_t bytes = 0;
-  std::string of;  // what it is: "free memory of GPU 0", "memory that the host has to spare", "address space (ulimit -v)"
+  std::string
+      of;  // what it is: "free memory of GPU 0", "memory that the host has to spare", "address space (ulimit -v)"
 };
 
-/// What this process may still allocate there. On the host: the least of the memory to spare (a `share`-th of it, where as many processes do
-/// the same), of the limits of the process, and of `limit` (0: none) beyond what it has now.
+/// What this process may still allocate there. On the host: the least of the memory to spare (a `share`-th of it, where
+/// as many processes do the same), of the limits of the process, and of `limit` (0: none) beyond what it has now.
 Room available_memory(Device device, int share = 1, std::int64_t limit = 0);
 
 }  // namespace hpcdl

@@ -8,8 +8,9 @@
 
 namespace hpcdl {
 
-/// Owner of one block of zeroed memory, on the host or on a GPU. Host blocks of 2 MiB and more are 2 MiB-aligned and ask for huge pages: first touch of
-/// 4 KiB pages is several times slower than the kernels that fill them. Smaller blocks are 64-byte aligned.
+/// Owner of one block of zeroed memory, on the host or on a GPU. Host blocks of 2 MiB and more are 2 MiB-aligned and
+/// ask for huge pages: first touch of 4 KiB pages is several times slower than the kernels that fill them. Smaller
+/// blocks are 64-byte aligned.
 class Buffer {
  public:
   Buffer() = default;

@@ -25,14 +25,15 @@ template <class T> T load(const void* p, std::int64_t i) {
 
 }  // namespace
 
-
 void convert_elements(Tensor dst, View src) {
   require(dst.shape() == src.shape() && dst.is_contiguous() && src.is_contiguous(), "convert",
-          "both tensors must be contiguous and of one shape, got {} and {}", to_string(dst.spec()), to_string(src.spec()));
+          "both tensors must be contiguous and of one shape, got {} and {}", to_string(dst.spec()),
+          to_string(src.spec()));
   visit_float(dst.dtype(), [&]<class To>() {
     visit_float(src.dtype(), [&]<class From>() {
       To* out = dst.ptr<To>();
-      for (std::int64_t i = 0; i < dst.size(); ++i) out[i] = static_cast<To>(static_cast<float>(load<From>(src.data(), i)));
+      for (std::int64_t i = 0; i < dst.size(); ++i)
+        out[i] = static_cast<To>(static_cast<float>(load<From>(src.data(), i)));
     });
   });
 }

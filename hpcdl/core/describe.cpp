@@ -4,8 +4,8 @@
 
 namespace hpcdl {
 
-// Written by hand: infer() functions describe operands for messages that are hardly ever thrown, so this is on the path of
-// every call from outside a program. Short texts stay in the string's own memory.
+// Written by hand: infer() functions describe operands for messages that are hardly ever thrown, so this is on the path
+// of every call from outside a program. Short texts stay in the string's own memory.
 
 std::string to_string(const Shape& s) {
   std::string text = "(";

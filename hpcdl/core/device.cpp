@@ -24,13 +24,16 @@ Device device_from_name(std::string_view name) {
   int index = 0;
   if (name.starts_with("cuda:")) {
     const auto* end = name.data() + name.size();
-    if (const auto [at, error] = std::from_chars(name.data() + 5, end, index); error != std::errc() || at != end || index < 0)
+    if (const auto [at, error] = std::from_chars(name.data() + 5, end, index);
+        error != std::errc() || at != end || index < 0)
       fail_usage("device", "expected cpu, cuda or cuda:N, got \"{}\"", name);
   } else if (name != "cuda") {
     fail_usage("device", "expected cpu, cuda or cuda:N, got \"{}\"", name);
   }
   if (index >= cuda_devices())
-    fail_usage("device", "{}: this process sees {} GPUs; `hpcdl doctor` says what is missing, --device cpu always works", name, cuda_devices());
+    fail_usage("device",
+               "{}: this process sees {} GPUs; `hpcdl doctor` says what is missing, --device cpu always works", name,
+               cuda_devices());
   return Device::cuda(index);
 }
 

@@ -9,7 +9,23 @@
 namespace hpcdl {
 
 enum class DType : std::uint8_t {
-  none, f32, bf16, f16, f64, i64, i32, i16, i8, u64, u32, u16, u8, boolean, f8_e4m3, f8_e5m2, f8_e8m0
+  none,
+  f32,
+  bf16,
+  f16,
+  f64,
+  i64,
+  i32,
+  i16,
+  i8,
+  u64,
+  u32,
+  u16,
+  u8,
+  boolean,
+  f8_e4m3,
+  f8_e5m2,
+  f8_e8m0
 };
 
 /// Storage type of bfloat16: the upper half of an IEEE-754 binary32. Arithmetic happens in float.
@@ -75,17 +91,24 @@ template <> inline constexpr DType dtype_of<std::uint8_t> = DType::u8;
 constexpr int dtype_bytes(DType d) {
   switch (d) {
     case DType::none: return 0;
-    case DType::f64: case DType::i64: case DType::u64: return 8;
-    case DType::f32: case DType::i32: case DType::u32: return 4;
-    case DType::bf16: case DType::f16: case DType::i16: case DType::u16: return 2;
+    case DType::f64:
+    case DType::i64:
+    case DType::u64: return 8;
+    case DType::f32:
+    case DType::i32:
+    case DType::u32: return 4;
+    case DType::bf16:
+    case DType::f16:
+    case DType::i16:
+    case DType::u16: return 2;
     default: return 1;
   }
 }
 
 /// The safetensors name, e.g. "BF16".
 constexpr std::string_view dtype_name(DType d) {
-  constexpr std::string_view names[] = {"NONE", "F32", "BF16", "F16", "F64", "I64", "I32", "I16", "I8",
-                                        "U64", "U32", "U16", "U8", "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0"};
+  constexpr std::string_view names[] = {"NONE", "F32", "BF16", "F16", "F64",  "I64",     "I32",     "I16",    "I8",
+                                        "U64",  "U32", "U16",  "U8",  "BOOL", "F8_E4M3", "F8_E5M2", "F8_E8M0"};
   return names[static_cast<int>(d)];
 }
 
@@ -98,8 +121,8 @@ constexpr DType dtype_from_name(std::string_view name) {
 
 constexpr bool is_float(DType d) { return d == DType::f32 || d == DType::bf16 || d == DType::f16 || d == DType::f64; }
 
-/// Calls f.template operator()<T>() with T = float, bf16 or f16, the types kernels compute on. infer() has rejected every other
-/// dtype before a kernel is reached.
+/// Calls f.template operator()<T>() with T = float, bf16 or f16, the types kernels compute on. infer() has rejected
+/// every other dtype before a kernel is reached.
 template <class F> decltype(auto) visit_dtype(DType d, F&& f) {
   if (d == DType::f16) return f.template operator()<f16>();
   if (d == DType::bf16) return f.template operator()<bf16>();

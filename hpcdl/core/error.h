@@ -42,7 +42,8 @@ template <class... A> [[noreturn]] void fail_usage(std::string_view area, fmt::f
 
 /// Throws unless `ok`. The message is formatted only on failure.
 template <class... A> void require(bool ok, std::string_view area, fmt::format_string<A...> f, A&&... args) {
-  if (!ok) [[unlikely]] fail(area, f, std::forward<A>(args)...);
+  if (!ok) [[unlikely]]
+    fail(area, f, std::forward<A>(args)...);
 }
 
 }  // namespace hpcdl

@@ -7,8 +7,8 @@
 
 namespace hpcdl {
 
-/// While one lives, Buffers that this thread makes have addresses of their own and no memory behind them. Programs over them can be recorded
-/// and planned; whoever would read or write them must ask active() first. Not nested.
+/// While one lives, Buffers that this thread makes have addresses of their own and no memory behind them. Programs over
+/// them can be recorded and planned; whoever would read or write them must ask active() first. Not nested.
 class ImaginedMemory {
  public:
   ImaginedMemory();

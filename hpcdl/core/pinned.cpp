@@ -36,7 +36,9 @@ void copy_to_pinned(const Stream& s, void* to, const View& from) {
   require(from.is_contiguous(), "memory", "a copy needs a contiguous tensor");
   const auto bytes = static_cast<std::size_t>(from.bytes());
 #if HPCDL_CUDA
-  if (s.device().is_cuda()) return cuda::check(cudaMemcpyAsync(to, from.data(), bytes, cudaMemcpyDeviceToHost, cuda::queue(s)), "a copy from the GPU");
+  if (s.device().is_cuda())
+    return cuda::check(cudaMemcpyAsync(to, from.data(), bytes, cudaMemcpyDeviceToHost, cuda::queue(s)),
+                       "a copy from the GPU");
 #endif
   s.require_cpu();
   std::memcpy(to, from.data(), bytes);

@@ -8,8 +8,8 @@
 
 namespace hpcdl {
 
-/// Owner of page-locked host memory, which a GPU's copy engine reads and writes on its own, asynchronously and at the speed of
-/// the bus; ordinary memory where the device is a CPU. Pinning is slow: keep it.
+/// Owner of page-locked host memory, which a GPU's copy engine reads and writes on its own, asynchronously and at the
+/// speed of the bus; ordinary memory where the device is a CPU. Pinning is slow: keep it.
 class Pinned {
  public:
   Pinned() = default;
@@ -27,7 +27,9 @@ class Pinned {
   std::int64_t bytes() const { return bytes_; }
 
  private:
-  void swap(Pinned& o) noexcept { std::swap(data_, o.data_), std::swap(bytes_, o.bytes_), std::swap(device_, o.device_); }
+  void swap(Pinned& o) noexcept {
+    std::swap(data_, o.data_), std::swap(bytes_, o.bytes_), std::swap(device_, o.device_);
+  }
   std::byte* data_ = nullptr;
   std::int64_t bytes_ = 0;
   Device device_;

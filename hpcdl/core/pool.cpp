@@ -32,7 +32,8 @@ int cgroup_quota() {
   return 0;
 }
 
-// Kernels of one step follow each other within a few microseconds; beyond that a sleeping worker is the better neighbour.
+// Kernels of one step follow each other within a few microseconds; beyond that a sleeping worker is the better
+// neighbour.
 constexpr auto kSpin = std::chrono::microseconds(50);
 
 template <class Done> bool spin(Done&& done) {
@@ -50,7 +51,8 @@ template <class Done> bool spin(Done&& done) {
 
 int usable_cpus() {
   cpu_set_t set;
-  int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : static_cast<int>(std::thread::hardware_concurrency());
+  int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
+                                                      : static_cast<int>(std::thread::hardware_concurrency());
   for (int limit : {cgroup_quota(), positive_env("OMP_NUM_THREADS"), positive_env("HPCDL_THREADS")})
     if (limit > 0) n = std::min(n, limit);
   return std::max(n, 1);
@@ -61,7 +63,9 @@ struct Pool::Workers {
 };
 
 Pool::Pool(int threads)
-    : threads_(threads > 0 ? threads : usable_cpus()), scratch_(static_cast<std::size_t>(threads_)), workers_(std::make_unique<Workers>()) {
+    : threads_(threads > 0 ? threads : usable_cpus()),
+      scratch_(static_cast<std::size_t>(threads_)),
+      workers_(std::make_unique<Workers>()) {
   for (int t = 1; t < threads_; ++t) workers_->threads.emplace_back([this, t] { work(t); });
 }
 
@@ -92,7 +96,8 @@ void Pool::run_raw(Job f, void* ctx) {
   if (sleepers_.load(std::memory_order_seq_cst) > 0) ticket_.notify_all();
   job(0);
   if (spin([&] { return running_.load(std::memory_order_acquire) == 0; })) return;
-  for (int left; (left = running_.load(std::memory_order_acquire)) != 0;) running_.wait(left, std::memory_order_acquire);
+  for (int left; (left = running_.load(std::memory_order_acquire)) != 0;)
+    running_.wait(left, std::memory_order_acquire);
 }
 
 void Pool::work(int thread) {

@@ -37,11 +37,12 @@ class Pool {
   struct alignas(64) Busy {
     std::int64_t nanoseconds = 0;
   };
-  /// From now on adds the time that each thread spends in jobs to busy[thread]; null stops that. Read and change it between
-  /// run()s. A pool of one thread measures nothing: it is busy all the time.
+  /// From now on adds the time that each thread spends in jobs to busy[thread]; null stops that. Read and change it
+  /// between run()s. A pool of one thread measures nothing: it is busy all the time.
   void meter(Busy* busy) { busy_ = busy; }
 
-  /// Calls f(thread) once on each thread, 0 .. threads()-1, and waits. f must not throw and must not call run() on this pool.
+  /// Calls f(thread) once on each thread, 0 .. threads()-1, and waits. f must not throw and must not call run() on this
+  /// pool.
   template <class F> void run(F&& f) {
     if (threads_ == 1) return f(0);
     using Fn = std::remove_reference_t<F>;

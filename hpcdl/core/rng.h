@@ -1,6 +1,7 @@
 #pragma once
 // Counter-based random numbers: a pure function of (seed, step, record, element), so results do not depend on how the
-// work is split over threads or ranks. Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11.
+// work is split over threads or ranks. Philox4x32-10: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+// SC11.
 
 #include <array>
 #include <cmath>
@@ -29,7 +30,8 @@ struct Rng {
 
   constexpr Philox4 block(std::uint64_t index) const {
     return philox4x32({static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
-                       static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)}, seed);
+                       static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32)},
+                      seed);
   }
   constexpr std::uint32_t bits(std::uint64_t index) const { return block(index / 4)[index % 4]; }
   /// Uniform in [0, 1), 24 bits.

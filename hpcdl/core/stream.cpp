@@ -30,8 +30,10 @@ using cuda::queue;
 
 Stream::Stream(Device device, Pool& pool, StepParams* params) : device_(device), pool_(&pool), params_(params) {
   if (!device.is_cuda()) return;
-  require(device.index < cuda_devices(), "cuda", "no GPU number {}: this process sees {}", device.index, cuda_devices());
-  check(cudaSetDevice(device.index), "cudaSetDevice");  // to stay: whoever makes a queue launches on it, which asks for its GPU to be the thread's
+  require(device.index < cuda_devices(), "cuda", "no GPU number {}: this process sees {}", device.index,
+          cuda_devices());
+  check(cudaSetDevice(device.index),
+        "cudaSetDevice");  // to stay: whoever makes a queue launches on it, which asks for its GPU to be the thread's
   cudaStream_t s = nullptr;
   check(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "cudaStreamCreate");
   native_ = {s, [](void* p) { cudaStreamDestroy(static_cast<cudaStream_t>(p)); }};
@@ -46,12 +48,14 @@ void Stream::synchronize() const {
 
 void Stream::push_params() const {
   if (device_.is_cuda() && params_)
-    check(cudaMemcpyAsync(mirror_.get(), params_, sizeof(StepParams), cudaMemcpyHostToDevice, queue(*this)), "step parameters");
+    check(cudaMemcpyAsync(mirror_.get(), params_, sizeof(StepParams), cudaMemcpyHostToDevice, queue(*this)),
+          "step parameters");
 }
 
 void Stream::pull_params() const {
   if (!device_.is_cuda()) return;
-  check(cudaMemcpyAsync(params_, mirror_.get(), sizeof(StepParams), cudaMemcpyDeviceToHost, queue(*this)), "step parameters");
+  check(cudaMemcpyAsync(params_, mirror_.get(), sizeof(StepParams), cudaMemcpyDeviceToHost, queue(*this)),
+        "step parameters");
   synchronize();
 }
 

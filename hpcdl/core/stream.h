@@ -9,17 +9,17 @@
 
 namespace hpcdl {
 
-/// What changes from step to step. Kernels read it, records do not: a program never has to be recorded again because the
-/// learning rate moved. On a GPU it lies in device memory (Stream::kernel_params).
+/// What changes from step to step. Kernels read it, records do not: a program never has to be recorded again because
+/// the learning rate moved. On a GPU it lies in device memory (Stream::kernel_params).
 struct StepParams {
-  std::uint64_t seed = 0;       // key of every counter-based draw
-  std::int64_t step = 0;        // optimizer steps done so far (0-based number of this one)
-  std::int64_t position = 0;    // tokens already in the KV cache
-  float lr = 0;                 // learning rate of this step
-  float grad_scale = 1;         // every gradient is multiplied by it before use (1 / (loss scale * valid tokens))
-  float clip_factor = 1;        // written by the global-norm op
-  float grad_norm = 0;          // written by the global-norm op
-  std::int32_t skip = 0;        // non-zero: the optimizer leaves everything as it is
+  std::uint64_t seed = 0;     // key of every counter-based draw
+  std::int64_t step = 0;      // optimizer steps done so far (0-based number of this one)
+  std::int64_t position = 0;  // tokens already in the KV cache
+  float lr = 0;               // learning rate of this step
+  float grad_scale = 1;       // every gradient is multiplied by it before use (1 / (loss scale * valid tokens))
+  float clip_factor = 1;      // written by the global-norm op
+  float grad_norm = 0;        // written by the global-norm op
+  std::int32_t skip = 0;      // non-zero: the optimizer leaves everything as it is
 };
 
 /// An ordered queue of work on one device, with the threads (CPU) or the native queue (GPU) that run it. A copy is the
@@ -27,10 +27,11 @@ struct StepParams {
 class Stream {
  public:
   explicit Stream(Pool& pool, StepParams* params = nullptr) : pool_(&pool), params_(params) {}
-  /// A queue on `device`; `pool` serves what the host does for it. Throws where the build or the machine has no such device.
+  /// A queue on `device`; `pool` serves what the host does for it. Throws where the build or the machine has no such
+  /// device.
   Stream(Device device, Pool& pool, StepParams* params = nullptr);
-  /// GPU: a queue that somebody else owns, by its cudaStream_t. `mirror`: step parameters in device memory, if any are there.
-  /// Both must outlive this.
+  /// GPU: a queue that somebody else owns, by its cudaStream_t. `mirror`: step parameters in device memory, if any are
+  /// there. Both must outlive this.
   static Stream borrowed(Device device, void* native, Pool& pool, StepParams* mirror = nullptr);
 
   Device device() const { return device_; }
@@ -69,8 +70,8 @@ class Event {
   std::shared_ptr<void> native_;
 };
 
-/// Queues a copy of elements of one spec between any two devices; both sides contiguous. A copy to or from pageable host
-/// memory is done when the call returns.
+/// Queues a copy of elements of one spec between any two devices; both sides contiguous. A copy to or from pageable
+/// host memory is done when the call returns.
 void copy(const Stream&, const Tensor& to, const View& from);
 
 /// GPU: work that was queued between begin() and end(), to be launched again as a whole.

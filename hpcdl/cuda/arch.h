@@ -1,6 +1,7 @@
 #pragma once
-// Which instructions a kernel may use. The body of a kernel made of wgmma, setmaxnreg or TMA stands under `#if HPCDL_SM90A`, so
-// that one source also compiles for older GPUs, where the kernel is empty; the host asks has_sm90a() before it launches one.
+// Which instructions a kernel may use. The body of a kernel made of wgmma, setmaxnreg or TMA stands under `#if
+// HPCDL_SM90A`, so that one source also compiles for older GPUs, where the kernel is empty; the host asks has_sm90a()
+// before it launches one.
 
 #include "hpcdl/cuda/launch.h"
 

@@ -7,11 +7,14 @@ namespace hpcdl::cuda {
 
 /// 16 bytes at multiples of 16; zeros unless `there`, and then `from` is not read.
 __device__ inline void copy_16(void* to, const void* from, bool there) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(there ? 16 : 0)
+               : "memory");
 }
 /// Ends a group of copies of the calling thread.
 __device__ inline void copies_issued() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Until all but the last kGroups groups of the calling thread have arrived; a barrier says so to others.
-template <int kGroups> __device__ void copies_arrived() { asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory"); }
+template <int kGroups> __device__ void copies_arrived() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+}
 
 }  // namespace hpcdl::cuda

@@ -1,6 +1,6 @@
 #pragma once
-// Sums over the rows of a matrix, per column, for gradients of biases and norms: shares of rows go to blocks, each thread
-// owns some columns, and shares are added in order, so that results repeat bit for bit.
+// Sums over the rows of a matrix, per column, for gradients of biases and norms: shares of rows go to blocks, each
+// thread owns some columns, and shares are added in order, so that results repeat bit for bit.
 
 #include "hpcdl/cuda/lanes.h"
 #include "hpcdl/cuda/launch.h"
@@ -9,8 +9,8 @@ namespace hpcdl::cuda {
 
 inline constexpr int kColumnThreads = kWarp, kRowThreads = 8;
 
-/// The sum of `mine` over the threads of one column (threadIdx.y), valid in threads with threadIdx.y == 0. All threads of the
-/// block must call.
+/// The sum of `mine` over the threads of one column (threadIdx.y), valid in threads with threadIdx.y == 0. All threads
+/// of the block must call.
 template <int N> __device__ Lanes<N> sum_over_row_threads(const Lanes<N>& mine) {
   __shared__ float memory[kRowThreads][kColumnThreads][N + 1];
   __syncthreads();
@@ -32,11 +32,12 @@ struct PartsTo {
   bool accumulate;
 };
 
-/// to[which][col] (+)= sum over p of parts[p * stride + which * cols + col]. A block takes 32 columns; its warps take every 32nd part,
-/// and the warps' sums are added in order.
+/// to[which][col] (+)= sum over p of parts[p * stride + which * cols + col]. A block takes 32 columns; its warps take
+/// every 32nd part, and the warps' sums are added in order.
 inline constexpr int kPartWarps = 32;
-template <int kSums> __global__ void __launch_bounds__(kWarp* kPartWarps) add_parts(PartsTo first, PartsTo second, const float* parts, std::int64_t n, std::int64_t stride,
-                                                                                    std::int64_t cols) {
+template <int kSums>
+__global__ void __launch_bounds__(kWarp* kPartWarps) add_parts(PartsTo first, PartsTo second, const float* parts,
+                                                               std::int64_t n, std::int64_t stride, std::int64_t cols) {
   __shared__ float memory[kPartWarps][kWarp + 1];
   const std::int64_t col = std::int64_t{blockIdx.x} * kWarp + threadIdx.x;
   const PartsTo to = kSums > 1 && blockIdx.y == 1 ? second : first;
@@ -62,15 +63,18 @@ template <int kSums> __global__ void __launch_bounds__(kWarp* kPartWarps) add_pa
 
 /// Grad `to` of (cols) elements gets the sum of n parts.
 inline void sum_parts(Stream& s, const Grad& to, const float* parts, std::int64_t n, std::int64_t stride) {
-  add_parts<1><<<blocks_for(to.size(), kWarp), dim3(kWarp, kPartWarps), 0, queue(s)>>>({to.data(), to.dtype(), to.accumulate()}, {}, parts, n, stride, to.size());
+  add_parts<1><<<blocks_for(to.size(), kWarp), dim3(kWarp, kPartWarps), 0, queue(s)>>>(
+      {to.data(), to.dtype(), to.accumulate()}, {}, parts, n, stride, to.size());
   launched("sum of columns");
 }
 /// The same for two of equal size, either of which may be absent; the second's parts lie behind the first's.
-inline void sum_parts(Stream& s, const Grad& first, const Grad& second, const float* parts, std::int64_t n, std::int64_t stride) {
+inline void sum_parts(Stream& s, const Grad& first, const Grad& second, const float* parts, std::int64_t n,
+                      std::int64_t stride) {
   const std::int64_t cols = first ? first.size() : second ? second.size() : 0;
   if (cols == 0) return;
   add_parts<2><<<dim3(blocks_for(cols, kWarp), second ? 2 : 1), dim3(kWarp, kPartWarps), 0, queue(s)>>>(
-      {first.data(), first.dtype(), first.accumulate()}, {second.data(), second.dtype(), second.accumulate()}, parts, n, stride, cols);
+      {first.data(), first.dtype(), first.accumulate()}, {second.data(), second.dtype(), second.accumulate()}, parts, n,
+      stride, cols);
   launched("sum of columns");
 }
 

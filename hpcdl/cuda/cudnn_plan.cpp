@@ -38,7 +38,8 @@ Library load() {
 }
 
 /// The library's choices, best first.
-std::vector<Descriptor> choices(const Descriptor& graph, cudnnBackendHeurMode_t mode, [[maybe_unused]] const Target& target) {
+std::vector<Descriptor> choices(const Descriptor& graph, cudnnBackendHeurMode_t mode,
+                                [[maybe_unused]] const Target& target) {
   constexpr int kMost = 24;
   Descriptor heuristic(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
   heuristic.set(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
@@ -49,9 +50,12 @@ std::vector<Descriptor> choices(const Descriptor& graph, cudnnBackendHeurMode_t 
   std::vector<Descriptor> found;
   if (!heuristic.try_finalize()) return found;
   std::vector<cudnnBackendDescriptor_t> raw;
-  for (int i = 0; i < kMost; ++i) found.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR), raw.push_back(found.back().raw());
+  for (int i = 0; i < kMost; ++i)
+    found.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR), raw.push_back(found.back().raw());
   std::int64_t count = 0;
-  if (Library::get().get_attribute(heuristic.raw(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, kMost, &count, raw.data()) != CUDNN_STATUS_SUCCESS) count = 0;
+  if (Library::get().get_attribute(heuristic.raw(), CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, kMost,
+                                   &count, raw.data()) != CUDNN_STATUS_SUCCESS)
+    count = 0;
   found.erase(found.begin() + std::min<std::int64_t>(count, kMost), found.end());
   return found;
 }
@@ -60,8 +64,11 @@ std::vector<cudnnBackendNumericalNote_t> notes_of(const Descriptor& config) {
   Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t raw = engine.raw();
   std::int64_t count = 0;
-  check(Library::get().get_attribute(config.raw(), CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw), "the engine of a choice");
-  return engine.get<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
+  check(Library::get().get_attribute(config.raw(), CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
+                                     &count, &raw),
+        "the engine of a choice");
+  return engine.get<cudnnBackendNumericalNote_t>(CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                                                 CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
 }
 
 /// The plan of a choice, unless it cannot be made or wants more than `most` bytes.
@@ -98,8 +105,8 @@ const Library& Library::get() {
   return library;
 }
 
-Descriptor pointwise(cudnnPointwiseMode_t mode, const Descriptor& y, const Descriptor& x, const Descriptor* b, const Descriptor* t, cudnnDataType_t compute,
-                     std::optional<std::int64_t> axis) {
+Descriptor pointwise(cudnnPointwiseMode_t mode, const Descriptor& y, const Descriptor& x, const Descriptor* b,
+                     const Descriptor* t, cudnnDataType_t compute, std::optional<std::int64_t> axis) {
   Descriptor kind(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
   kind.set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode);
   kind.set(CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, compute);
@@ -114,11 +121,13 @@ Descriptor pointwise(cudnnPointwiseMode_t mode, const Descriptor& y, const Descr
   return op;
 }
 
-std::vector<Plan> plans_of(std::span<const Descriptor> operations, const Target& target, std::int64_t most, int count, const Accepts& accepts) {
+std::vector<Plan> plans_of(std::span<const Descriptor> operations, const Target& target, std::int64_t most, int count,
+                           const Accepts& accepts) {
   std::vector<cudnnBackendDescriptor_t> raw;
   for (const auto& op : operations) raw.push_back(op.raw());
   Descriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
-  graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<std::int64_t>(raw.size()), raw.data());
+  graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, static_cast<std::int64_t>(raw.size()),
+            raw.data());
   if (target.handle) graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, target.handle);
   std::vector<Plan> found;
   if (!graph.try_finalize()) return found;
@@ -131,7 +140,8 @@ std::vector<Plan> plans_of(std::span<const Descriptor> operations, const Target&
   return found;
 }
 
-std::optional<Plan> plan_of(std::span<const Descriptor> operations, const Target& target, std::int64_t most, const Accepts& accepts) {
+std::optional<Plan> plan_of(std::span<const Descriptor> operations, const Target& target, std::int64_t most,
+                            const Accepts& accepts) {
   auto found = plans_of(operations, target, most, 1, accepts);
   if (found.empty()) return std::nullopt;
   return std::move(found.front());
@@ -150,10 +160,12 @@ Relaxed::~Relaxed() {
 
 Session::Session(const Stream& s) : lock_(mutex), handle_(handle_of(s)) {}
 
-void Session::run(const Stream& s, const Plan& plan, std::span<const std::int64_t> ids, std::span<void* const> places, void* workspace) {
+void Session::run(const Stream& s, const Plan& plan, std::span<const std::int64_t> ids, std::span<void* const> places,
+                  void* workspace) {
   Descriptor pack(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
   pack.set(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, static_cast<std::int64_t>(ids.size()), ids.data());
-  pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, static_cast<std::int64_t>(places.size()), places.data());
+  pack.set(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, static_cast<std::int64_t>(places.size()),
+           places.data());
   pack.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace);
   pack.finalize();
   check(Library::get().set_stream(handle_, queue(s)), "cudnnSetStream");

@@ -1,6 +1,7 @@
 #pragma once
-// The device's value types: Lanes, N floats that one thread computes on, and Pack, N elements as memory has them, moved in
-// accesses of 16 bytes. Functors that the CPU runs on simd::Vec run on Lanes (ops/fuse/): same operators, same function names.
+// The device's value types: Lanes, N floats that one thread computes on, and Pack, N elements as memory has them, moved
+// in accesses of 16 bytes. Functors that the CPU runs on simd::Vec run on Lanes (ops/fuse/): same operators, same
+// function names.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -85,8 +86,9 @@ __device__ inline float fast_reciprocal(float x) {
 /// 1 / (1 + 2^-x).
 __device__ inline float fast_logistic2(float x) { return fast_reciprocal(1.0f + fast_exp2(-x)); }
 
-/// The normal distribution function, from -log2 Phi(-t) = 1 + t P(t) for t >= 0. P is the polynomial of degree 7 whose largest
-/// error in t Phi(-t) is least (1.5e-8, by Lawson's iteration); its leading term is positive, so that Phi goes to 0 beyond it.
+/// The normal distribution function, from -log2 Phi(-t) = 1 + t P(t) for t >= 0. P is the polynomial of degree 7 whose
+/// largest error in t Phi(-t) is least (1.5e-8, by Lawson's iteration); its leading term is positive, so that Phi goes
+/// to 0 beyond it.
 __device__ inline float fast_normal_cdf(float x) {
   const float t = ::fabsf(x);
   float p = 2.3350611784056215e-6f;
@@ -101,9 +103,12 @@ __device__ inline float fast_normal_cdf(float x) {
   return x > 0.0f ? 1.0f - q : q;
 }
 
-#define HPCDL_LANES_UNARY(name, expression)                          \
-  template <int K> __device__ Lanes<K> name(const Lanes<K>& a) {     \
-    return map<K>([&](int i) { const float x = a.v[i]; return expression; }); \
+#define HPCDL_LANES_UNARY(name, expression)                      \
+  template <int K> __device__ Lanes<K> name(const Lanes<K>& a) { \
+    return map<K>([&](int i) {                                   \
+      const float x = a.v[i];                                    \
+      return expression;                                         \
+    });                                                          \
   }
 HPCDL_LANES_UNARY(exp, ::expf(x))
 HPCDL_LANES_UNARY(log, ::logf(x))
@@ -114,7 +119,7 @@ HPCDL_LANES_UNARY(abs, ::fabsf(x))
 HPCDL_LANES_UNARY(logistic2, fast_logistic2(x))
 HPCDL_LANES_UNARY(sigmoid, fast_logistic2(x * 1.4426950408889634f))
 HPCDL_LANES_UNARY(normal_cdf, fast_normal_cdf(x))
-HPCDL_LANES_UNARY(bell, fast_exp2(x * x * -0.72134752044448170f))
+HPCDL_LANES_UNARY(bell, fast_exp2(x* x * -0.72134752044448170f))
 #undef HPCDL_LANES_UNARY
 
 template <int K> __device__ float sum(const Lanes<K>& a) {
@@ -151,8 +156,8 @@ template <> __device__ inline f16 narrow<f16>(float x) {  // beyond 65504: infin
   return r;
 }
 
-/// K elements as memory has them: what a thread holds of loads in flight and of rows it will need again. For 16-bit types half
-/// the registers of Lanes.
+/// K elements as memory has them: what a thread holds of loads in flight and of rows it will need again. For 16-bit
+/// types half the registers of Lanes.
 template <class T, int K> struct Pack {
   static_assert(sizeof(T) * K % 4 == 0 || K == 1);
   static constexpr int kBytes = static_cast<int>(sizeof(T)) * K, kWords = (kBytes + 3) / 4;
@@ -173,7 +178,8 @@ template <class T, int K> struct Pack {
 
 template <class T, int K> __device__ Lanes<K> widen(const Pack<T, K>& p) {
   return map<K>([&](int i) {
-    if constexpr (sizeof(T) == 2 && dtype_of<T> == DType::bf16) return __uint_as_float(i % 2 == 0 ? p.w[i / 2] << 16 : p.w[i / 2] & 0xffff0000u);
+    if constexpr (sizeof(T) == 2 && dtype_of<T> == DType::bf16)
+      return __uint_as_float(i % 2 == 0 ? p.w[i / 2] << 16 : p.w[i / 2] & 0xffff0000u);
     else return widen(p.get(i));
   });
 }
@@ -187,7 +193,8 @@ template <class T, int K> __device__ float largest(const Pack<T, K>& p) {
 #pragma unroll
     for (int i = 1; i < K / 2; ++i) m = __hmax2(m, reinterpret_cast<const Two&>(p.w[i]));
     const auto& w = reinterpret_cast<const unsigned&>(m);
-    return ::fmaxf(widen(std::bit_cast<T>(static_cast<std::uint16_t>(w))), widen(std::bit_cast<T>(static_cast<std::uint16_t>(w >> 16))));
+    return ::fmaxf(widen(std::bit_cast<T>(static_cast<std::uint16_t>(w))),
+                   widen(std::bit_cast<T>(static_cast<std::uint16_t>(w >> 16))));
   }
 }
 /// Rounded two at a time.
@@ -245,8 +252,9 @@ template <class T, int K> __device__ void write_aligned(T* p, const Pack<T, K>& 
   if constexpr (P::kAlign == 16) {
 #pragma unroll
     for (int i = 0; i < P::kWords / 4; ++i)
-      asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(reinterpret_cast<uint4*>(p) + i), "r"(r.w[4 * i]), "r"(r.w[4 * i + 1]), "r"(r.w[4 * i + 2]),
-                   "r"(r.w[4 * i + 3]) : "memory");
+      asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(reinterpret_cast<uint4*>(p) + i), "r"(r.w[4 * i]),
+                   "r"(r.w[4 * i + 1]), "r"(r.w[4 * i + 2]), "r"(r.w[4 * i + 3])
+                   : "memory");
   } else if constexpr (P::kAlign == 8) {
 #pragma unroll
     for (int i = 0; i < P::kWords / 2; ++i) reinterpret_cast<uint2*>(p)[i] = make_uint2(r.w[2 * i], r.w[2 * i + 1]);
@@ -258,7 +266,8 @@ template <class T, int K> __device__ void write_aligned(T* p, const Pack<T, K>& 
   }
 }
 
-/// Elements [from, to) of the K at p, which may lie at any address; the others are `rest`, and their memory is not touched.
+/// Elements [from, to) of the K at p, which may lie at any address; the others are `rest`, and their memory is not
+/// touched.
 template <int K, class T> __device__ Pack<T, K> read(const T* p, int from, int to, T rest) {
   if (from <= 0 && to >= K && one_access<K>(p)) return read_aligned<K>(p);
   Pack<T, K> r{};
@@ -275,10 +284,13 @@ template <class T, int K> __device__ void write(T* p, const Pack<T, K>& r, int f
     if (i >= from && i < to) p[i] = r.get(i);
 }
 
-/// K elements at p, which may lie at any address. The test is the same for all threads of a row, so it costs next to nothing.
+/// K elements at p, which may lie at any address. The test is the same for all threads of a row, so it costs next to
+/// nothing.
 template <int K, class T> __device__ Lanes<K> load(const T* p) { return widen(read<K>(p, 0, K, T{})); }
 /// The first n of them; the others are `rest`.
-template <int K, class T> __device__ Lanes<K> load(const T* p, int n, float rest = 0) { return widen(read<K>(p, 0, n, narrow<T>(rest))); }
+template <int K, class T> __device__ Lanes<K> load(const T* p, int n, float rest = 0) {
+  return widen(read<K>(p, 0, n, narrow<T>(rest)));
+}
 template <class T, int K> __device__ void store(T* p, const Lanes<K>& x) { write(p, pack<T>(x), 0, K); }
 template <class T, int K> __device__ void store(T* p, const Lanes<K>& x, int n) { write(p, pack<T>(x), 0, n); }
 

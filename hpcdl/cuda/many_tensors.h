@@ -1,13 +1,13 @@
 #pragma once
-// One launch over many tensors of any sizes: their addresses travel in the kernel's parameters, so that nothing is allocated
-// or copied first and a captured graph keeps them.
+// One launch over many tensors of any sizes: their addresses travel in the kernel's parameters, so that nothing is
+// allocated or copied first and a captured graph keeps them.
 
 #include "hpcdl/cuda/launch.h"
 
 namespace hpcdl::cuda {
 
-/// Up to kMax tensors with kPointers addresses each. Blocks of the grid go to tensors in order: those of tensor i begin at
-/// first_block[i].
+/// Up to kMax tensors with kPointers addresses each. Blocks of the grid go to tensors in order: those of tensor i begin
+/// at first_block[i].
 template <int kPointers, int kMax> struct TensorTable {
   static constexpr int max = kMax, pointers = kPointers;
   int count = 0;
@@ -32,13 +32,15 @@ template <int kPointers, int kMax> struct TensorTable {
 struct TensorShare {
   int i;
   std::int64_t begin, end;
-  template <class Table> __device__ TensorShare(const Table& table, std::int64_t per_block)
-      : i(table.find(blockIdx.x)), begin(std::int64_t{blockIdx.x - table.first_block[i]} * per_block),
+  template <class Table>
+  __device__ TensorShare(const Table& table, std::int64_t per_block)
+      : i(table.find(blockIdx.x)),
+        begin(std::int64_t{blockIdx.x - table.first_block[i]} * per_block),
         end(begin + per_block < table.size[i] ? begin + per_block : table.size[i]) {}
 };
 
-/// launch(table, blocks) for as many tables as hold all tensors, `count` times Table::pointers operands, of which the first has the
-/// size. flags(operands, i) is the byte that goes along with tensor i.
+/// launch(table, blocks) for as many tables as hold all tensors, `count` times Table::pointers operands, of which the
+/// first has the size. flags(operands, i) is the byte that goes along with tensor i.
 template <class Table, class Flags, class Launch>
 void for_tables(const Grad* tensors, std::int64_t count, std::int64_t per_block, Flags&& flags, Launch&& launch) {
   for (std::int64_t first = 0; first < count; first += Table::max) {

@@ -1,12 +1,12 @@
 #pragma once
-// Barriers in shared memory that count arrivals and bytes (mbarrier), and the ring of stages that a producer and its consumers
-// walk with them. Kernels of sm_90 (arch.h).
+// Barriers in shared memory that count arrivals and bytes (mbarrier), and the ring of stages that a producer and its
+// consumers walk with them. Kernels of sm_90 (arch.h).
 //
 //   full[stage]:  the producer says how many bytes come (barrier_expect), the copy engine counts them, consumers wait
 //   empty[stage]: every consumer arrives when it has read, the producer waits
 //
-// A wait names the parity of the phase that must have ended: 0 for the first phase of a barrier, then 1, 0, ... A wait for
-// parity 1 on a fresh barrier passes, so a producer begins with Ring{.parity = 1} and consumers with Ring{}.
+// A wait names the parity of the phase that must have ended: 0 for the first phase of a barrier, then 1, 0, ... A wait
+// for parity 1 on a fresh barrier passes, so a producer begins with Ring{.parity = 1} and consumers with Ring{}.
 
 #include <cstdint>
 
@@ -31,23 +31,28 @@ __device__ inline void barrier_arrive_at(Barrier* b, unsigned rank) {
   asm volatile(
       "{\n.reg .b32 there;\n"
       "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(shared_address(b)), "r"(rank) : "memory");
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(shared_address(b)),
+      "r"(rank)
+      : "memory");
 }
 /// Arrives, and has the phase wait for `bytes` more from the copy engine.
 __device__ inline void barrier_expect(Barrier* b, unsigned bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes)
+               : "memory");
 }
 __device__ inline bool barrier_try_wait(Barrier* b, unsigned parity) {
   unsigned done;
   asm volatile(
       "{\n.reg .pred p;\n"
       "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      "selp.b32 %0, 1, 0, p;\n}" : "=r"(done) : "r"(shared_address(b)), "r"(parity) : "memory");
+      "selp.b32 %0, 1, 0, p;\n}"
+      : "=r"(done)
+      : "r"(shared_address(b)), "r"(parity)
+      : "memory");
   return done != 0;
 }
 __device__ inline void barrier_wait(Barrier* b, unsigned parity) {
-  while (!barrier_try_wait(b, parity)) {
-  }
+  while (!barrier_try_wait(b, parity)) {}
 }
 /// A place in a ring of kStages stages and the parity to wait for there.
 template <int kStages> struct Ring {

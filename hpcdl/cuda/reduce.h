@@ -1,5 +1,6 @@
 #pragma once
-// Sums and maxima over a warp or a block, in an order that depends on the shape alone, so that results repeat bit for bit.
+// Sums and maxima over a warp or a block, in an order that depends on the shape alone, so that results repeat bit for
+// bit.
 
 #include "hpcdl/cuda/launch.h"
 
@@ -21,8 +22,8 @@ template <int kThreads = kWarp, class Op> __device__ float warp_reduce(float x, 
   return x;
 }
 
-/// Every thread gets the result. kThreads is blockDim.x, a multiple of 32; `memory` holds kThreads / 32 floats. Calls with
-/// the same memory must be a __syncthreads() apart.
+/// Every thread gets the result. kThreads is blockDim.x, a multiple of 32; `memory` holds kThreads / 32 floats. Calls
+/// with the same memory must be a __syncthreads() apart.
 template <int kThreads, class Op> __device__ float block_reduce(float x, Op op, float* memory) {
   static_assert(kThreads % kWarp == 0);
   constexpr int kWarps = kThreads / kWarp;

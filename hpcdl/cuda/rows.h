@@ -1,11 +1,12 @@
 #pragma once
-// Row-wise kernels (softmax, norms, gradients of both): a team of threads holds one row in registers, so that it is read once.
-// A team is a part of a warp, a warp, a block, or the blocks of a cluster, for long rows. Each of its threads holds kPacks
-// packs of 16 bytes, all of them loaded before the first is used.
+// Row-wise kernels (softmax, norms, gradients of both): a team of threads holds one row in registers, so that it is
+// read once. A team is a part of a warp, a warp, a block, or the blocks of a cluster, for long rows. Each of its
+// threads holds kPacks packs of 16 bytes, all of them loaded before the first is used.
 //
-// Packs lie on 16-byte boundaries of a contiguous matrix, whatever the length of its rows: a row that begins between two of them
-// (most do, where the length is odd) begins inside its first pack. Only the first and the last pack of a row are then moved element
-// by element. Which thread holds what depends on the row's number and length, not on addresses: so do the bits of sums.
+// Packs lie on 16-byte boundaries of a contiguous matrix, whatever the length of its rows: a row that begins between
+// two of them (most do, where the length is odd) begins inside its first pack. Only the first and the last pack of a
+// row are then moved element by element. Which thread holds what depends on the row's number and length, not on
+// addresses: so do the bits of sums.
 
 #include <cooperative_groups.h>
 
@@ -16,10 +17,11 @@
 
 namespace hpcdl::cuda {
 
-/// kThreads: per row and block, a part of a warp (a power of two) or whole warps; kRows rows share a block. kBlocks > 1: a cluster per
-/// row (kRows is 1).
+/// kThreads: per row and block, a part of a warp (a power of two) or whole warps; kRows rows share a block. kBlocks >
+/// 1: a cluster per row (kRows is 1).
 template <int kThreads_, int kPacks_, int kRows_ = 1, int kBlocks_ = 1> struct Team {
-  static constexpr int kThreads = kThreads_, kPacks = kPacks_, kBlocks = kBlocks_, kRows = kRows_, kBlockThreads = kThreads * kRows;
+  static constexpr int kThreads = kThreads_, kPacks = kPacks_, kBlocks = kBlocks_, kRows = kRows_,
+                       kBlockThreads = kThreads * kRows;
   /// Blocks that should fit a multiprocessor at least, for the compiler: 1024 threads, at 64 registers each.
   static constexpr int kMinBlocks = 1024 / kBlockThreads;
   /// A kernel of another team is empty: it is never launched on GPUs that this is compiled for.
@@ -35,8 +37,8 @@ template <int kThreads_, int kPacks_, int kRows_ = 1, int kBlocks_ = 1> struct T
   __device__ static int thread() { return static_cast<int>(threadIdx.x) % kThreads + part() * kThreads * kPacks; }
   __device__ static int part() { return kBlocks > 1 ? static_cast<int>(blockIdx.x) % kBlocks : 0; }
 
-  /// Over the team's threads in this block; every one of them gets the result. `memory`: 32 floats that no call shares with the
-  /// one before it.
+  /// Over the team's threads in this block; every one of them gets the result. `memory`: 32 floats that no call shares
+  /// with the one before it.
   template <class Op> __device__ static float reduce(float x, Op op, float* memory) {
     if constexpr (kThreads > kWarp) return block_reduce<kThreads>(x, op, memory);
     else return warp_reduce<kThreads>(x, op);
@@ -55,7 +57,8 @@ template <int kThreads_, int kPacks_, int kRows_ = 1, int kBlocks_ = 1> struct T
   }
 };
 
-/// The packs of T that one thread of a team holds of a row of `cols` elements. kWhole: see whole_packs(); it changes no bits.
+/// The packs of T that one thread of a team holds of a row of `cols` elements. kWhole: see whole_packs(); it changes no
+/// bits.
 template <class T, class Team, bool kWhole> struct RowShare {
   static constexpr int N = kLanes<T>, K = Team::kPacks;
   using P = Pack<T, N>;
@@ -65,7 +68,8 @@ template <class T, class Team, bool kWhole> struct RowShare {
   __device__ explicit RowShare(std::int64_t columns) : first(Team::thread() * N), cols(static_cast<int>(columns)) {}
   /// Packs begin where those of a contiguous matrix do.
   __device__ RowShare(std::int64_t row, std::int64_t columns)
-      : first(Team::thread() * N - (kWhole ? 0 : static_cast<int>(row * columns % N))), cols(static_cast<int>(columns)) {}
+      : first(Team::thread() * N - (kWhole ? 0 : static_cast<int>(row * columns % N))),
+        cols(static_cast<int>(columns)) {}
 
   __device__ int col(int k) const { return first + k * Team::kThreads * N; }
   /// Elements of pack k that belong to the row are those with from <= i < to.
@@ -98,7 +102,8 @@ template <class T, class Team, bool kWhole> struct RowShare {
     }
   }
   __device__ P read(const T* row, int k) const { return read(row, k, T{}, cols); }
-  /// From here on only the packs are held: the compiler would rather keep what it has made of them, at twice the registers.
+  /// From here on only the packs are held: the compiler would rather keep what it has made of them, at twice the
+  /// registers.
   __device__ static void hold(P& v) {
 #pragma unroll
     for (int i = 0; i < P::kWords; ++i) asm volatile("" : "+r"(v.w[i]));
@@ -115,7 +120,8 @@ template <class T, class Team, bool kWhole> struct RowShare {
 };
 
 /// One launch of `kernel` over all rows.
-template <class Team, class Kernel, class Operands> void launch_rows(Stream& s, Kernel* kernel, std::int64_t rows, const Operands& o, const char* name) {
+template <class Team, class Kernel, class Operands>
+void launch_rows(Stream& s, Kernel* kernel, std::int64_t rows, const Operands& o, const char* name) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(blocks_for(rows * Team::kBlocks, Team::kRows));
   config.blockDim = dim3(Team::kBlockThreads);
@@ -128,8 +134,8 @@ template <class Team, class Kernel, class Operands> void launch_rows(Stream& s, 
   check(cudaLaunchKernelEx(&config, kernel, o), name);
 }
 
-/// f.template operator()<Team>() with a team that holds a row of `cols` elements of T, kPacks accesses to a thread; false where none
-/// does. kMaxBlocks > 1: by clusters too, as far as the GPU has them.
+/// f.template operator()<Team>() with a team that holds a row of `cols` elements of T, kPacks accesses to a thread;
+/// false where none does. kMaxBlocks > 1: by clusters too, as far as the GPU has them.
 template <class T, int kPacks, int kMaxBlocks, class F> bool with_team(const Stream& s, std::int64_t cols, F&& f) {
   constexpr int N = kLanes<T>, P = kPacks;
   const std::int64_t packs = (cols + N - 1) / N + (cols % N == 0 || cols == 1 ? 0 : 1);
@@ -144,7 +150,8 @@ template <class T, int kPacks, int kMaxBlocks, class F> bool with_team(const Str
   if (packs <= 128 * P) return run.template operator()<Team<128, P>>();
   if (packs <= 256 * P) return run.template operator()<Team<256, P>>();
   if (packs <= 512 * P) return run.template operator()<Team<512, P>>();
-  // Long rows: half the threads and twice the packs leave room for a second block, which loads while the first one stores.
+  // Long rows: half the threads and twice the packs leave room for a second block, which loads while the first one
+  // stores.
   constexpr int kLong = kMaxBlocks > 1 ? 512 : 1024, L = P * 1024 / kLong;
   if (packs <= kLong * L) return run.template operator()<Team<kLong, L>>();
   if constexpr (kMaxBlocks == 1) {

@@ -1,16 +1,18 @@
 #pragma once
-// One pass of a block over a row too long for registers, several accesses of each thread under way at a time, and those of
-// the next turn before this one's are used.
+// One pass of a block over a row too long for registers, several accesses of each thread under way at a time, and those
+// of the next turn before this one's are used.
 
 #include "hpcdl/cuda/whole_packs.h"
 
 namespace hpcdl::cuda {
 
-/// f(column, packs): kThreads threads, K packs each per turn, pack k of a thread `k * kThreads * N` columns behind the first. Column
-/// is below 0 in the first pack if the row begins inside it, behind `lead` elements; elements outside of [0, cols) are `rest`. Turns begin
-/// at turn `first` and are `every` apart, so that blocks can share a row. kWhole: as whole_packs() says; no lead then.
+/// f(column, packs): kThreads threads, K packs each per turn, pack k of a thread `k * kThreads * N` columns behind the
+/// first. Column is below 0 in the first pack if the row begins inside it, behind `lead` elements; elements outside of
+/// [0, cols) are `rest`. Turns begin at turn `first` and are `every` apart, so that blocks can share a row. kWhole: as
+/// whole_packs() says; no lead then.
 template <int kThreads, int K, bool kWhole, class T, class F>
-__device__ void sweep(const T* row, std::int64_t cols, T rest, int lead, F&& f, std::int64_t first = 0, std::int64_t every = 1) {
+__device__ void sweep(const T* row, std::int64_t cols, T rest, int lead, F&& f, std::int64_t first = 0,
+                      std::int64_t every = 1) {
   constexpr int N = kLanes<T>;
   constexpr std::int64_t kTurn = std::int64_t{kThreads} * N * K;
   const auto fetch = [&](Pack<T, N>(&v)[K], std::int64_t at) {
@@ -42,7 +44,9 @@ __device__ void sweep(const T* row, std::int64_t cols, T rest, int lead, F&& f, 
 }
 
 /// The lead of row `row` of a contiguous matrix, as in rows.h.
-template <class T> __device__ int row_lead(std::int64_t row, std::int64_t cols) { return static_cast<int>(row * cols % kLanes<T>); }
+template <class T> __device__ int row_lead(std::int64_t row, std::int64_t cols) {
+  return static_cast<int>(row * cols % kLanes<T>);
+}
 
 /// Turns that a row of `cols` elements of T takes; one that begins inside a pack may take one more.
 template <class T> std::int64_t sweep_turns(std::int64_t cols, int threads, int packs) {

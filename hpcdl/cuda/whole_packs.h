@@ -8,11 +8,13 @@
 
 namespace hpcdl::cuda {
 
-/// Whether a row-wise kernel may move whole packs alone: rows of whole packs, all operands on 16-byte boundaries. Such kernels are a
-/// fraction of the size of those for any rows, and faster by what that costs.
-template <class T> bool whole_packs(std::int64_t cols, std::initializer_list<std::pair<const void*, std::int64_t>> operands) {
+/// Whether a row-wise kernel may move whole packs alone: rows of whole packs, all operands on 16-byte boundaries. Such
+/// kernels are a fraction of the size of those for any rows, and faster by what that costs.
+template <class T>
+bool whole_packs(std::int64_t cols, std::initializer_list<std::pair<const void*, std::int64_t>> operands) {
   bool whole = cols % kLanes<T> == 0;
-  for (const auto& [data, stride] : operands) whole = whole && reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && stride % kLanes<T> == 0;
+  for (const auto& [data, stride] : operands)
+    whole = whole && reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && stride % kLanes<T> == 0;
   return whole;
 }
 

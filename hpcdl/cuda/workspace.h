@@ -1,6 +1,6 @@
 #pragma once
-// Scratch memory of a stream, for work whose need is known only where it is launched: shares of split sums, operands that have to
-// be converted first, cuBLASLt. What is queued behind each other on one stream may use it in turn.
+// Scratch memory of a stream, for work whose need is known only where it is launched: shares of split sums, operands
+// that have to be converted first, cuBLASLt. What is queued behind each other on one stream may use it in turn.
 
 #include <map>
 #include <mutex>
@@ -12,8 +12,8 @@ namespace hpcdl::cuda {
 
 inline constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
 
-/// kWorkspaceBytes, the same for all calls with a stream; taken from the device with the first call, also while the stream is being
-/// captured, and kept until the process ends, because captured work may still use it.
+/// kWorkspaceBytes, the same for all calls with a stream; taken from the device with the first call, also while the
+/// stream is being captured, and kept until the process ends, because captured work may still use it.
 inline void* workspace(const Stream& s) {
   static std::mutex mutex;
   static std::map<std::pair<int, void*>, void*> of_stream;

@@ -21,16 +21,16 @@ struct LoaderOptions {
   std::int64_t batch = 8;      // B, sequences of this rank
   std::int64_t context = 256;  // T
   std::uint64_t seed = 0;
-  TokenId vocab = 0;  // tokens must be below; 0: not checked
-  int rank = 0, world = 1;     // of those that share the data; see split_data()
-  int prefetch = 4;  // batches made ahead
+  TokenId vocab = 0;        // tokens must be below; 0: not checked
+  int rank = 0, world = 1;  // of those that share the data; see split_data()
+  int prefetch = 4;         // batches made ahead
 };
 
 /// Valid until the next call of the loader.
 struct Batch {
-  std::span<const TokenId> tokens;   // (B, T)
-  std::span<const TokenId> targets;  // (B, T), the token that follows; -1: not counted
-  std::int64_t valid = 0;            // targets >= 0
+  std::span<const TokenId> tokens;             // (B, T)
+  std::span<const TokenId> targets;            // (B, T), the token that follows; -1: not counted
+  std::int64_t valid = 0;                      // targets >= 0
   std::span<const std::int64_t> samples = {};  // (B) which windows they are; of training batches
 };
 

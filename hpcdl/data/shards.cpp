@@ -13,14 +13,12 @@ constexpr std::size_t kHeaderWords = 256;
 constexpr std::int64_t kHeaderBytes = kHeaderWords * 4;
 constexpr std::int32_t kMagic16 = 20240520, kVersion16 = 1, kMagic32 = 20240801, kVersion32 = 7, kMagicEval = 20240522;
 
-template <class T>
-void append_as(io::AtomicFile& file, std::span<const TokenId> tokens) {
+template <class T> void append_as(io::AtomicFile& file, std::span<const TokenId> tokens) {
   const std::vector<T> narrow(tokens.begin(), tokens.end());
   file.append(std::as_bytes(std::span(narrow)));
 }
 
-template <class T>
-void widen(const std::byte* from, std::span<TokenId> out) {
+template <class T> void widen(const std::byte* from, std::span<TokenId> out) {
   for (std::size_t i = 0; i < out.size(); ++i) {
     T token;
     std::memcpy(&token, from + i * sizeof(T), sizeof(T));

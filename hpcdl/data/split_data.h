@@ -1,7 +1,7 @@
 #pragma once
-// Which samples each rank takes. The order of training samples is one endless row, whatever the number of ranks: an optimizer step takes
-// the next samples of it, and ranks share them out in order. So N ranks with batch B see what one rank with batch N * B sees, and a run
-// stopped on N ranks goes on exactly on M.
+// Which samples each rank takes. The order of training samples is one endless row, whatever the number of ranks: an
+// optimizer step takes the next samples of it, and ranks share them out in order. So N ranks with batch B see what one
+// rank with batch N * B sees, and a run stopped on N ranks goes on exactly on M.
 
 #include <algorithm>
 #include <cstdint>
@@ -28,13 +28,15 @@ constexpr LoaderState advanced(LoaderState at, std::int64_t n, std::int64_t samp
   return {at.epoch + (at.index + n) / samples, (at.index + n) % samples};
 }
 
-/// The part of rank `rank` of `world` in the next `global` samples behind `at`. Parts follow each other by rank; where `global` does not
-/// divide, the first global % world ranks take one sample more.
+/// The part of rank `rank` of `world` in the next `global` samples behind `at`. Parts follow each other by rank; where
+/// `global` does not divide, the first global % world ranks take one sample more.
 constexpr DataSplit split_data(LoaderState at, std::int64_t global, std::int64_t samples, int rank, int world) {
   if (samples < 1 || global < 0 || world < 1 || rank < 0 || rank >= world || at.epoch < 0 || at.index < 0)
-    fail("data", "cannot split {} samples at epoch {}, index {} (of {} samples) for rank {} of {}", global, at.epoch, at.index, samples, rank, world);
+    fail("data", "cannot split {} samples at epoch {}, index {} (of {} samples) for rank {} of {}", global, at.epoch,
+         at.index, samples, rank, world);
   const std::int64_t each = global / world, more = global % world;
-  return {advanced(at, each * rank + std::min<std::int64_t>(rank, more), samples), each + (rank < more ? 1 : 0), advanced(at, global, samples)};
+  return {advanced(at, each * rank + std::min<std::int64_t>(rank, more), samples), each + (rank < more ? 1 : 0),
+          advanced(at, global, samples)};
 }
 
 }  // namespace hpcdl::data

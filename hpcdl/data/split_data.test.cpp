@@ -33,7 +33,8 @@ TEST(split_data, any_number_of_ranks_takes_the_same_row_in_the_same_order) {
           const auto row = taken(at, global, samples, world, 5);
           ASSERT_EQ(std::ssize(row), 5 * global);
           for (std::size_t i = 0; i < row.size(); ++i)
-            ASSERT_EQ(row[i], at.epoch * samples + at.index + static_cast<std::int64_t>(i)) << samples << " " << global << " " << world;
+            ASSERT_EQ(row[i], at.epoch * samples + at.index + static_cast<std::int64_t>(i))
+                << samples << " " << global << " " << world;
         }
 }
 

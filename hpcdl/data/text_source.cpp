@@ -53,10 +53,8 @@ std::vector<fs::path> resolve_text_files(std::span<const fs::path> paths) {
   for (const fs::path& path : paths) {
     require(fs::exists(path), "data", "{}: no such file or folder", path.string());
     try {
-      if (fs::is_directory(path))
-        add_folder(path, out);
-      else
-        out.push_back(path);
+      if (fs::is_directory(path)) add_folder(path, out);
+      else out.push_back(path);
     } catch (const fs::filesystem_error& e) {
       fail("data", "{}: {}", path.string(), e.code().message());
     }

@@ -62,10 +62,8 @@ class WordCounter {
     for (const io::TextPiece& piece : pieces)
       splitter_.for_each_word(piece.text, [&](std::string_view word) {
         const auto at = counts.of.find(word);
-        if (at != counts.of.end())
-          ++at->second;
-        else
-          counts.of.emplace(word, 1);
+        if (at != counts.of.end()) ++at->second;
+        else counts.of.emplace(word, 1);
       });
   }
 

@@ -15,9 +15,12 @@ DType widest(DType a, DType b) { return a == b || b == DType::none ? a : a == DT
 }  // namespace
 
 std::string to_string(const AutocastPolicy& p) {
-  const auto inside = [](DType t) { return t == DType::none ? std::string("as their input, f32 inside") : std::string(dtype_name(t)); };
-  return fmt::format("products {} with f32 sums, norms {}, softmax {}, losses {}, element-wise ops as their inputs, optimizer F32", dtype_name(p.product),
-                     inside(p.norm), inside(p.softmax), inside(p.loss));
+  const auto inside = [](DType t) {
+    return t == DType::none ? std::string("as their input, f32 inside") : std::string(dtype_name(t));
+  };
+  return fmt::format(
+      "products {} with f32 sums, norms {}, softmax {}, losses {}, element-wise ops as their inputs, optimizer F32",
+      dtype_name(p.product), inside(p.norm), inside(p.softmax), inside(p.loss));
 }
 
 Graph::Autocast::Autocast(Graph& g, std::optional<AutocastPolicy> policy) : graph_(g), outer_(g.autocast_) {
@@ -25,7 +28,8 @@ Graph::Autocast::Autocast(Graph& g, std::optional<AutocastPolicy> policy) : grap
   if (!policy) return;
   for (int c = 1; c < kOpClasses; ++c) {
     const DType t = policy->of(static_cast<OpClass>(c));
-    require(t == DType::none || t == DType::f32 || t == DType::bf16 || t == DType::f16, "autocast", "ops compute in F32, BF16 or F16, got {}", dtype_name(t));
+    require(t == DType::none || t == DType::f32 || t == DType::bf16 || t == DType::f16, "autocast",
+            "ops compute in F32, BF16 or F16, got {}", dtype_name(t));
   }
   auto& known = g.program_.autocasts;
   if (std::find(known.begin(), known.end(), to_string(*policy)) == known.end()) known.push_back(to_string(*policy));
@@ -42,12 +46,14 @@ void Graph::cast_inputs(const OpInfo& op, std::span<Var> in) {
     if (casts(i)) in[i] = cast_once(in[i], to);
 }
 
-/// A cast of what a checkpointed segment made is known within that segment alone: elsewhere it would be kept alive for its sake.
+/// A cast of what a checkpointed segment made is known within that segment alone: elsewhere it would be kept alive for
+/// its sake.
 Var Graph::cast_once(const Var& x, DType to) {
   if (x.dtype() == to) return x;
   const auto kind = program_.slots[static_cast<std::size_t>(x.operand().slot)].kind;
   const auto known = casts_.find({x.id(), to});
-  if (known != casts_.end() && (known->second.segment == segment_ || kind == SlotKind::external)) return var(known->second.value);
+  if (known != casts_.end() && (known->second.segment == segment_ || kind == SlotKind::external))
+    return var(known->second.value);
   const Var y = cast(x, to);
   casts_.insert_or_assign({x.id(), to}, KnownCast{y.id(), segment_});
   return y;

@@ -43,7 +43,8 @@ std::string outline(const Program& p) {
   std::string out;
   for (const auto& r : p.records) {
     out += fmt::format("{} {}", r.op, phase_name(r.phase));
-    for (std::uint32_t k = 0; k < r.operand_count; ++k) out += fmt::format(" {}", dtype_name(p.operands[r.operands + k].spec.dtype));
+    for (std::uint32_t k = 0; k < r.operand_count; ++k)
+      out += fmt::format(" {}", dtype_name(p.operands[r.operands + k].spec.dtype));
     out += "\n";
   }
   return out;
@@ -89,7 +90,8 @@ TEST(autocast, a_value_is_cast_once_and_again_after_a_raw_record_wrote_it) {
   matmul(x, w);
   EXPECT_EQ(casts_in(g.program()), 3);
   g.checkpoint([&] { return matmul(x, w); });
-  EXPECT_EQ(casts_in(g.program()), 4) << "an input of the program is cast anew in a segment that is recomputed, a parameter is not";
+  EXPECT_EQ(casts_in(g.program()), 4)
+      << "an input of the program is cast anew in a segment that is recomputed, a parameter is not";
 }
 
 TEST(autocast, weights_of_layers_are_rounded_by_the_product_and_copies_are_read) {
@@ -114,7 +116,8 @@ TEST(autocast, a_program_tells_its_policies) {
   { const Graph::Autocast scope(g, AutocastPolicy{.product = DType::f16}); }
   softmax(g.input("x", kSquare));
   const auto text = program_text(g.program(), plan(g.program()));
-  EXPECT_NE(text.find("autocast: products F16 with f32 sums, norms as their input, f32 inside"), std::string::npos) << text;
+  EXPECT_NE(text.find("autocast: products F16 with f32 sums, norms as their input, f32 inside"), std::string::npos)
+      << text;
   EXPECT_EQ(g.program().autocasts.size(), 1u);
   EXPECT_THROW(Graph::Autocast(g, AutocastPolicy{.product = DType::i32}), Error);
 }
@@ -131,9 +134,11 @@ struct How {
 Program recorded(const LanguageModel& model, const How& how, Stream* eager, float* loss) {
   Graph g({.eager = eager});
   OwnedTensor tokens({{2, 16}, DType::i32}), targets({{2, 16}, DType::i32});
-  std::memcpy(tokens.tensor.data(), tiny_ids(1).data(), 128), std::memcpy(targets.tensor.data(), tiny_ids(2).data(), 128);
+  std::memcpy(tokens.tensor.data(), tiny_ids(1).data(), 128),
+      std::memcpy(targets.tensor.data(), tiny_ids(2).data(), 128);
   const Graph::Autocast scope(g, how.policy);
-  const Var sum = g.keep(model.loss(g, g.constant("tokens", tokens.tensor), g.constant("targets", targets.tensor), how.forward));
+  const Var sum =
+      g.keep(model.loss(g, g.constant("tokens", tokens.tensor), g.constant("targets", targets.tensor), how.forward));
   g.backward(sum);
   if (eager) return *loss = *g.eager_tensor(sum).ptr<float>(), g.finish();
   Executable exe(g.finish());
@@ -159,7 +164,8 @@ Outcome outcome(io::Family family, const How& how) {
   if (how.copies) model.keep_copies(how.policy->product), model.round_copies(s);
   Outcome o{};
   o.outline = outline(recorded(model, how, how.eager ? &s : nullptr, &o.loss));
-  for (const auto& p : model.parameters()) o.gradients.insert(o.gradients.end(), p.gradient.ptr<float>(), p.gradient.ptr<float>() + p.gradient.size());
+  for (const auto& p : model.parameters())
+    o.gradients.insert(o.gradients.end(), p.gradient.ptr<float>(), p.gradient.ptr<float>() + p.gradient.size());
   return o;
 }
 
@@ -168,11 +174,14 @@ class Models : public ::testing::TestWithParam<std::tuple<io::Family, DType>> {
   io::Family family() const { return std::get<0>(GetParam()); }
   DType half() const { return std::get<1>(GetParam()); }
 };
-INSTANTIATE_TEST_SUITE_P(autocast, Models, ::testing::Combine(::testing::Values(io::Family::gpt2, io::Family::llama), ::testing::Values(DType::bf16, DType::f16)));
+INSTANTIATE_TEST_SUITE_P(autocast, Models,
+                         ::testing::Combine(::testing::Values(io::Family::gpt2, io::Family::llama),
+                                            ::testing::Values(DType::bf16, DType::f16)));
 
 TEST_P(Models, that_name_their_types_are_left_alone) {
   const Outcome alone = outcome(family(), {.forward = {.compute = half()}});
-  const Outcome under = outcome(family(), {.policy = AutocastPolicy{.product = half()}, .forward = {.compute = half()}});
+  const Outcome under =
+      outcome(family(), {.policy = AutocastPolicy{.product = half()}, .forward = {.compute = half()}});
   EXPECT_EQ(alone.outline, under.outline);
   EXPECT_EQ(alone.loss, under.loss);
   EXPECT_EQ(alone.gradients, under.gradients);

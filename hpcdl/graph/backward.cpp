@@ -13,11 +13,14 @@ void Graph::fill(const Operand& where, float v) {
   Operand o = where;
   o.access = Access::write;
   const Fill::Args args{v};
-  emit(Fill::name, op_info<Fill>.forward, std::span(&o, 1), &args, sizeof args, Fill::cost(o.spec, args), Phase::backward);
+  emit(Fill::name, op_info<Fill>.forward, std::span(&o, 1), &args, sizeof args, Fill::cost(o.spec, args),
+       Phase::backward);
 }
 
 /// A gradient has the type of the base, whatever the type of what stands in for it.
-Spec Graph::gradient_spec(int id) const { return {value(id).operand.spec.shape, value(value(id).base).operand.spec.dtype}; }
+Spec Graph::gradient_spec(int id) const {
+  return {value(id).operand.spec.shape, value(value(id).base).operand.spec.dtype};
+}
 
 /// The window of the gradient that belongs to a value: laid out as the value is in its base.
 Operand Graph::gradient_operand(int id) const {
@@ -91,14 +94,18 @@ Operand Graph::read_gradient(int id) {
   return out;
 }
 
-/// Where an op passes the gradient of its output on to an input as it is, and the input has none yet: the same memory, and no record
-/// that copies it. Nobody but this op reads the gradient of the output, so others may add to it from here on.
+/// Where an op passes the gradient of its output on to an input as it is, and the input has none yet: the same memory,
+/// and no record that copies it. Nobody but this op reads the gradient of the output, so others may add to it from here
+/// on.
 bool Graph::take_over_gradient(const Node& node, int input) {
   const int in = node.in[static_cast<std::size_t>(input)], out = node.out[0];
   if (node.op->passes != input || out < 0 || value(in).base != in || value(out).base != out) return false;
   auto &to = value(in), &from = value(out);
-  if (to.gradient_slot >= 0 || to.parameter >= 0 || from.gradient_slot < 0 || gradient_spec(in) != gradient_spec(out)) return false;
-  if (program_.slots[static_cast<std::size_t>(from.gradient_slot)].kind != SlotKind::temp || !gaps(from.written, from.region).empty()) return false;
+  if (to.gradient_slot >= 0 || to.parameter >= 0 || from.gradient_slot < 0 || gradient_spec(in) != gradient_spec(out))
+    return false;
+  if (program_.slots[static_cast<std::size_t>(from.gradient_slot)].kind != SlotKind::temp ||
+      !gaps(from.written, from.region).empty())
+    return false;
   to.gradient_slot = from.gradient_slot;
   to.written = {to.region};
   return true;
@@ -110,7 +117,8 @@ Var Graph::gradient(const Var& x) const {
 }
 
 void Graph::backward(const Var& loss) {
-  require(loss.shape().size() == 1, "backward", "the loss must have one element, got {}; reduce it first, or pass the gradient of it",
+  require(loss.shape().size() == 1, "backward",
+          "the loss must have one element, got {}; reduce it first, or pass the gradient of it",
           to_string(loss.spec()));
   if (!value(loss.id()).needs_gradient) fail("backward", "nothing that the loss depends on has a gradient");
   fill(write_gradient(loss.id()), 1);
@@ -118,8 +126,10 @@ void Graph::backward(const Var& loss) {
 }
 
 void Graph::backward(const Var& y, const Var& dy) {
-  require(y.spec() == dy.spec(), "backward", "the gradient must be {}, got {}", to_string(y.spec()), to_string(dy.spec()));
-  require(value(y.id()).base == y.id() && value(y.id()).gradient_slot < 0, "backward", "y must be the output of an op, without gradient so far");
+  require(y.spec() == dy.spec(), "backward", "the gradient must be {}, got {}", to_string(y.spec()),
+          to_string(dy.spec()));
+  require(value(y.id()).base == y.id() && value(y.id()).gradient_slot < 0, "backward",
+          "y must be the output of an op, without gradient so far");
   auto& v = value(y.id());
   v.gradient_slot = dy.operand().slot;
   v.written = {v.region};
@@ -154,8 +164,10 @@ void Graph::run_backward() {
   for (auto i = nodes_.size(); i-- > 0;) {
     const Node node = nodes_[i];
     scope_ = node.scope;
-    const bool wanted = std::any_of(node.out.begin(), node.out.end(), [&](int id) { return id >= 0 && base(id).gradient_slot >= 0; });
-    const bool useful = std::any_of(node.in.begin(), node.in.end(), [&](int id) { return id >= 0 && value(id).needs_gradient; });
+    const bool wanted =
+        std::any_of(node.out.begin(), node.out.end(), [&](int id) { return id >= 0 && base(id).gradient_slot >= 0; });
+    const bool useful =
+        std::any_of(node.in.begin(), node.in.end(), [&](int id) { return id >= 0 && value(id).needs_gradient; });
     if (wanted && useful && node.op->backward) {
       if (node.segment >= 0 && !rematerialised_[static_cast<std::size_t>(node.segment)]) rematerialise(node.segment);
       backward_of(node);
@@ -178,7 +190,8 @@ void Graph::backward_of(const Node& node) {
   double bytes = 0;
   std::vector<int> written;
   const auto overlaps = [&](int a, int b) {
-    return value(a).base == value(b).base && value(a).region.lo < value(b).region.hi && value(b).region.lo < value(a).region.hi;
+    return value(a).base == value(b).base && value(a).region.lo < value(b).region.hi &&
+           value(b).region.lo < value(a).region.hi;
   };
   const auto forward_value = [&](int id) {
     if (id < 0) return Operand();
@@ -199,7 +212,8 @@ void Graph::backward_of(const Node& node) {
       case OperandKind::grad_in:
         if (const int id = node.in[i]; id >= 0 && value(id).needs_gradient) {
           if (std::any_of(written.begin(), written.end(), [&](int other) { return overlaps(id, other); })) {
-            o = whole(add_slot({gradient_spec(id), SlotKind::temp, nullptr, "second.grad"}), gradient_spec(id), Access::write);
+            o = whole(add_slot({gradient_spec(id), SlotKind::temp, nullptr, "second.grad"}), gradient_spec(id),
+                      Access::write);
             late.emplace_back(id, o);
           } else if (!take_over_gradient(node, ref.index)) {
             o = write_gradient(id);
@@ -212,11 +226,13 @@ void Graph::backward_of(const Node& node) {
         break;
     }
     const bool sparse = op.gathers && o.access == Access::update;
-    if (o.slot >= 0 && ref.kind != OperandKind::scratch && !sparse) bytes += static_cast<double>(o.spec.bytes()) * (o.access == Access::update ? 2 : 1);
+    if (o.slot >= 0 && ref.kind != OperandKind::scratch && !sparse)
+      bytes += static_cast<double>(o.spec.bytes()) * (o.access == Access::update ? 2 : 1);
     operands.push_back(o);
   }
   args = program_.args.data() + node.args;
-  const Cost cost = op.backward_cost ? op.backward_cost(specs.data(), args) : Cost{2 * op.cost(specs.data(), args).flops, bytes};
+  const Cost cost =
+      op.backward_cost ? op.backward_cost(specs.data(), args) : Cost{2 * op.cost(specs.data(), args).flops, bytes};
   push_backward(node, operands, cost);
   for (const auto& [id, from] : late) {
     Operand pair[2] = {write_gradient(id), from};
@@ -236,9 +252,11 @@ void Graph::push_backward(const Node& node, std::vector<Operand> operands, Cost 
     const bool is_weight = ref.index == op.splits;
     (is_weight ? weight_wanted : more_wanted) = true;
   }
-  if (!options_.weights_beside || !weight_wanted || !more_wanted) return push(op.name, op.backward, operands, node.args, cost, Phase::backward);
+  if (!options_.weights_beside || !weight_wanted || !more_wanted)
+    return push(op.name, op.backward, operands, node.args, cost, Phase::backward);
   for (std::size_t i = 0; i < operands.size(); ++i)
-    if (const auto& ref = op.backward_operands[i]; ref.kind == OperandKind::grad_in) (ref.index == op.splits ? operands[i] : weight[i]) = Operand();
+    if (const auto& ref = op.backward_operands[i]; ref.kind == OperandKind::grad_in)
+      (ref.index == op.splits ? operands[i] : weight[i]) = Operand();
   const Cost half{cost.flops / 2, cost.bytes / 2};
   push(op.name, op.backward, operands, node.args, half, Phase::backward);
   const Beside beside(*this, 1);
@@ -275,7 +293,9 @@ void Graph::rematerialise(int segment) {
   for (auto i = first; i < last; ++i) {
     for (const auto& ref : nodes_[i].op->backward_operands) {
       const auto k = static_cast<std::size_t>(ref.index);
-      const int id = ref.kind == OperandKind::in ? nodes_[i].in[k] : ref.kind == OperandKind::out ? nodes_[i].out[k] : -1;
+      const int id = ref.kind == OperandKind::in    ? nodes_[i].in[k]
+                     : ref.kind == OperandKind::out ? nodes_[i].out[k]
+                                                    : -1;
       if (id >= 0) needed[base_of(id)] = 1;
     }
   }

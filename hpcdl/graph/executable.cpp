@@ -33,7 +33,8 @@ void Executable::run_queued(Stream& s) const {
   walk(s);
 }
 
-/// Every record on its stream, behind what it must wait for. All of it stands in line behind `s` and in front of what comes next there.
+/// Every record on its stream, behind what it must wait for. All of it stands in line behind `s` and in front of what
+/// comes next there.
 void Executable::walk(Stream& s) const {
   if (crossings_.streams == 1) {
     for (const auto& step : steps_) step.run(s, step.operands, step.args);
@@ -82,8 +83,8 @@ void Executable::run(Stream& s, int begin, int end, const std::function<void(int
 Tensor Executable::tensor(const Var& v) const {
   const Operand o = v.operand();
   const auto& slot = program_.slots[static_cast<std::size_t>(o.slot)];
-  require(slot.kind != SlotKind::temp, "program", "\"{}\" is temporary: keep() it while recording to read it after a run",
-          slot.name);
+  require(slot.kind != SlotKind::temp, "program",
+          "\"{}\" is temporary: keep() it while recording to read it after a run", slot.name);
   require(slot.kind == SlotKind::external || plan_.offset[static_cast<std::size_t>(o.slot)] >= 0, "program",
           "\"{}\" is touched by no record, so it has no memory", slot.name);
   return resolve(o);

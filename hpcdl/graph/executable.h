@@ -14,9 +14,9 @@ namespace hpcdl {
 
 class Executable {
  public:
-  /// Plans and allocates, on `device`: that of the program's external memory and of the stream it will run on. `arena` may
-  /// be shared by programs that never run at the same time; it is used when it is large enough and replaced by a larger
-  /// one otherwise.
+  /// Plans and allocates, on `device`: that of the program's external memory and of the stream it will run on. `arena`
+  /// may be shared by programs that never run at the same time; it is used when it is large enough and replaced by a
+  /// larger one otherwise.
   explicit Executable(Program program, std::shared_ptr<Buffer> arena = nullptr, Device device = {});
 
   /// Runs all records in order.

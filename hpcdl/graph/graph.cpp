@@ -37,7 +37,8 @@ Operand Graph::whole(int slot, const Spec& spec, Access access) {
 
 Var Graph::input(std::string name, Spec spec) {
   const int slot = add_slot({spec, SlotKind::input, nullptr, name});
-  return var(add_value({.operand = whole(slot, spec, Access::read), .base = -1, .region = {}, .written = {}, .name = std::move(name)}));
+  return var(add_value(
+      {.operand = whole(slot, spec, Access::read), .base = -1, .region = {}, .written = {}, .name = std::move(name)}));
 }
 
 Var Graph::constant(std::string name, Tensor memory) {
@@ -45,7 +46,11 @@ Var Graph::constant(std::string name, Tensor memory) {
   const std::pair<const void*, std::string> key{memory.data(), name};
   if (const auto known = by_memory_.find(key); known != by_memory_.end()) return var(known->second);
   const int slot = add_slot({memory.spec(), SlotKind::external, memory.data(), name, memory.device()});
-  const int id = add_value({.operand = whole(slot, memory.spec(), Access::read), .base = -1, .region = {}, .written = {}, .name = std::move(name)});
+  const int id = add_value({.operand = whole(slot, memory.spec(), Access::read),
+                            .base = -1,
+                            .region = {},
+                            .written = {},
+                            .name = std::move(name)});
   by_memory_.emplace(key, id);
   return var(id);
 }
@@ -67,7 +72,8 @@ Var Graph::parameter(std::string name, Tensor value, Tensor gradient) {
 
 Var Graph::stand_in(const Var& of, std::string name, Tensor memory) {
   require(memory.is_contiguous() && memory.shape() == of.shape() && value(of.id()).base == of.id(), "graph",
-          "\"{}\" must be a contiguous tensor of the shape of the parameter it stands for, {}, got {}", name, to_string(of.spec()), to_string(memory.spec()));
+          "\"{}\" must be a contiguous tensor of the shape of the parameter it stands for, {}, got {}", name,
+          to_string(of.spec()), to_string(memory.spec()));
   const std::pair<const void*, std::string> key{memory.data(), name};
   if (const auto known = by_memory_.find(key); known != by_memory_.end()) return var(known->second);
   const int slot = add_slot({memory.spec(), SlotKind::external, memory.data(), name, memory.device()});
@@ -88,7 +94,8 @@ Var Graph::differentiable_input(std::string name, Spec spec) {
 
 Var Graph::temporary(std::string name, Spec spec) {
   const int slot = add_slot({spec, SlotKind::temp, nullptr, name});
-  return var(add_value({.operand = whole(slot, spec, Access::read), .base = -1, .region = {}, .written = {}, .name = std::move(name)}));
+  return var(add_value(
+      {.operand = whole(slot, spec, Access::read), .base = -1, .region = {}, .written = {}, .name = std::move(name)}));
 }
 
 Var Graph::keep(const Var& x) {
@@ -99,8 +106,8 @@ Var Graph::keep(const Var& x) {
 
 namespace {
 
-/// Strides of the same elements under another shape; nullopt when that takes a copy. Beyond contiguous tensors, the last
-/// dim of strided rows may be split.
+/// Strides of the same elements under another shape; nullopt when that takes a copy. Beyond contiguous tensors, the
+/// last dim of strided rows may be split.
 std::optional<Shape> reshaped_strides(const Operand& o, const Shape& to) {
   const Shape& from = o.spec.shape;
   if (View(nullptr, o.spec, o.strides, {}).is_contiguous()) return contiguous_strides(to);
@@ -119,7 +126,8 @@ Var Graph::reshape(const Var& x, Shape shape) {
   require(shape.size() == x.shape().size(), "reshape", "{} has {} elements, {} has {}", to_string(x.shape()),
           x.shape().size(), to_string(shape), shape.size());
   const auto strides = reshaped_strides(x.operand(), shape);
-  require(strides.has_value(), "reshape", "{} cannot be viewed as {} without a copy", to_string(x.shape()), to_string(shape));
+  require(strides.has_value(), "reshape", "{} cannot be viewed as {} without a copy", to_string(x.shape()),
+          to_string(shape));
   Value v = value(x.id());
   v.operand.spec.shape = shape;
   v.operand.strides = *strides;
@@ -159,7 +167,8 @@ std::uint32_t Graph::store_args(const void* args, std::size_t bytes) {
   return static_cast<std::uint32_t>(at);
 }
 
-void Graph::push(std::string_view name, RunFn run, std::span<const Operand> operands, std::uint32_t args, Cost cost, Phase phase) {
+void Graph::push(std::string_view name, RunFn run, std::span<const Operand> operands, std::uint32_t args, Cost cost,
+                 Phase phase) {
   Record r;
   r.op = name;
   r.run = run;
@@ -180,8 +189,9 @@ void Graph::push(std::string_view name, RunFn run, std::span<const Operand> oper
       continue;
     }
     auto* data = static_cast<std::byte*>(program_.slots[static_cast<std::size_t>(o.slot)].data);
-    tensors.emplace_back(Tensor(data + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides, options_.eager->device()),
-                         o.access == Access::update ? Write::accumulate : Write::overwrite);
+    tensors.emplace_back(
+        Tensor(data + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides, options_.eager->device()),
+        o.access == Access::update ? Write::accumulate : Write::overwrite);
   }
   options_.eager->push_params();
   run(*options_.eager, tensors.data(), program_.args.data() + args);
@@ -217,7 +227,8 @@ std::vector<Operand> Graph::forward_operands(const OpInfo& op, std::span<const i
 
 std::vector<Var> Graph::apply(const OpInfo& op, std::span<const Var> given, const void* args) {
   std::vector<Var> in(given.begin(), given.end());
-  for (std::size_t i = 0; i < in.size(); ++i) require(!in[i] || &in[i].graph() == this, op.name, "operand {} belongs to another graph", i);
+  for (std::size_t i = 0; i < in.size(); ++i)
+    require(!in[i] || &in[i].graph() == this, op.name, "operand {} belongs to another graph", i);
   if (autocast_ && op.casts) cast_inputs(op, in);
   Spec specs[16], outs[OpInfo::kMaxOut];
   Node node{&op, {}, {}, store_args(args, op.args_bytes), scope_, segment_};
@@ -237,8 +248,12 @@ std::vector<Var> Graph::apply(const OpInfo& op, std::span<const Var> given, cons
       continue;
     }
     const int slot = add_slot({outs[i], SlotKind::temp, nullptr, std::string(op.name)});
-    const int id = add_value({.operand = whole(slot, outs[i], Access::read), .base = -1, .region = {},
-                              .needs_gradient = needs_gradient && !aux, .written = {}, .name = std::string(op.name)});
+    const int id = add_value({.operand = whole(slot, outs[i], Access::read),
+                              .base = -1,
+                              .region = {},
+                              .needs_gradient = needs_gradient && !aux,
+                              .written = {},
+                              .name = std::string(op.name)});
     node.out.push_back(id);
     if (!aux) result.push_back(var(id));
   }

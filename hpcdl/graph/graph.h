@@ -1,6 +1,6 @@
 #pragma once
-// The recorder. Ops called on Vars push records; backward() pushes the gradient records; finish() hands out the program.
-// In eager mode every record is also run as it is pushed.
+// The recorder. Ops called on Vars push records; backward() pushes the gradient records; finish() hands out the
+// program. In eager mode every record is also run as it is pushed.
 
 #include <functional>
 #include <map>
@@ -21,14 +21,16 @@ class Graph {
   struct Options {
     /// Parameter gradients: the first contribution of this program overwrites, or adds to what an earlier run left.
     Write parameter_gradients = Write::overwrite;
-    /// GPU: gradients of the weights of linear layers, which only the optimizer waits for, are records of their own on stream 1.
+    /// GPU: gradients of the weights of linear layers, which only the optimizer waits for, are records of their own on
+    /// stream 1.
     bool weights_beside = false;
     /// Record no gradient rule at all (inference): nothing is kept alive for backward.
     bool inference = false;
     /// Non-null: run every record on this stream as it is pushed.
     Stream* eager = nullptr;
   };
-  /// Called when the last contribution to a parameter's gradient has been recorded: the place for a bucket's all-reduce.
+  /// Called when the last contribution to a parameter's gradient has been recorded: the place for a bucket's
+  /// all-reduce.
   using GradientHook = std::function<void(Graph&, const std::string& name, const Var& gradient)>;
 
   Graph() : Graph(Options{}) {}
@@ -44,7 +46,8 @@ class Graph {
   Var constant(std::string name, Tensor memory);
   /// Memory of the caller with a gradient that lies in the caller's memory too; the same Var for the same memory.
   Var parameter(std::string name, Tensor value, Tensor gradient);
-  /// The parameter `of` as other memory of the caller holds it, rounded to another type: ops read that, gradients are those of `of`.
+  /// The parameter `of` as other memory of the caller holds it, rounded to another type: ops read that, gradients are
+  /// those of `of`.
   Var stand_in(const Var& of, std::string name, Tensor memory);
   /// A leaf in the arena that has a gradient: tests, and stages whose input gradient leaves the program.
   Var differentiable_input(std::string name, Spec spec);
@@ -59,8 +62,8 @@ class Graph {
   std::vector<Var> apply(const OpInfo& op, std::span<const Var> given, const void* args);
   /// Pushes a record outside the op protocol (optimizer over many tensors, collectives): `operands` in the order that
   /// `run` expects them. Has no gradient.
-  void emit(std::string_view name, RunFn run, std::span<const Operand> operands, const void* args, std::size_t args_bytes,
-            Cost cost, Phase phase = Phase::forward);
+  void emit(std::string_view name, RunFn run, std::span<const Operand> operands, const void* args,
+            std::size_t args_bytes, Cost cost, Phase phase = Phase::forward);
   /// A new arena variable without gradient, e.g. an output for emit().
   Var temporary(std::string name, Spec spec);
   /// Keeps x readable after a run.
@@ -71,7 +74,8 @@ class Graph {
   void backward(const Var& loss);
   /// The same for a tensor-valued y with a given gradient of y.
   void backward(const Var& y, const Var& dy);
-  /// The gradient of x after backward(); absent when none was recorded. Of leaves alone: what lies between them may be overwritten.
+  /// The gradient of x after backward(); absent when none was recorded. Of leaves alone: what lies between them may be
+  /// overwritten.
   Var gradient(const Var& x) const;
   void on_gradient(GradientHook hook) { hooks_.push_back(std::move(hook)); }
 
@@ -84,7 +88,8 @@ class Graph {
     return out;
   }
 
-  /// Names records pushed while it lives: Scope s(graph, "layers.3"); nested scopes join with dots. An empty name adds nothing.
+  /// Names records pushed while it lives: Scope s(graph, "layers.3"); nested scopes join with dots. An empty name adds
+  /// nothing.
   class Scope {
    public:
     Scope(Graph& g, std::string_view name);
@@ -122,7 +127,8 @@ class Graph {
     Graph& graph_;
     std::optional<AutocastPolicy> outer_;
   };
-  /// What an op of class c computes in here, given an input of type `input`: modules that hold rounded copies of weights ask.
+  /// What an op of class c computes in here, given an input of type `input`: modules that hold rounded copies of
+  /// weights ask.
   DType compute_type(OpClass c, DType input) const {
     const DType wanted = autocast_ ? autocast_->of(c) : DType::none;
     return wanted == DType::none ? input : wanted;
@@ -144,26 +150,26 @@ class Graph {
   };
   struct Value {
     Operand operand;
-    int base;                          // value that owns the slot; itself unless a view
-    Region region;                     // in the base
+    int base;       // value that owns the slot; itself unless a view
+    Region region;  // in the base
     bool needs_gradient = false;
     // of a base:
     int gradient_slot = -1;
-    std::vector<Region> written;       // of the gradient, disjoint
+    std::vector<Region> written;  // of the gradient, disjoint
     int parameter = -1;
     std::string name;
   };
   struct Parameter {
     int value;
     int gradient_slot;
-    int uses = 0;                      // contributions still to come in backward()
+    int uses = 0;  // contributions still to come in backward()
   };
   struct Node {
     const OpInfo* op;
-    std::vector<int> in, out;          // value ids; -1 absent
+    std::vector<int> in, out;  // value ids; -1 absent
     std::uint32_t args;
     std::uint32_t scope;
-    int segment;                       // -1: none
+    int segment;  // -1: none
   };
 
   int add_slot(Slot slot);
@@ -176,8 +182,10 @@ class Graph {
   Spec gradient_spec(int id) const;
   static Operand whole(int slot, const Spec& spec, Access access);
 
-  std::vector<Operand> forward_operands(const OpInfo& op, std::span<const int> in, std::span<const int> out, const void* args);
-  void push(std::string_view name, RunFn run, std::span<const Operand> operands, std::uint32_t args, Cost cost, Phase phase);
+  std::vector<Operand> forward_operands(const OpInfo& op, std::span<const int> in, std::span<const int> out,
+                                        const void* args);
+  void push(std::string_view name, RunFn run, std::span<const Operand> operands, std::uint32_t args, Cost cost,
+            Phase phase);
   std::uint32_t store_args(const void* args, std::size_t bytes);
   void fill(const Operand& where, float v);
   void cast_inputs(const OpInfo& op, std::span<Var> in);
@@ -205,12 +213,12 @@ class Graph {
   std::map<std::pair<const void*, std::string>, int> by_memory_;  // value id of external memory, by address and name
   std::vector<GradientHook> hooks_;
   std::vector<std::unique_ptr<Buffer>> eager_memory_;
-  std::vector<int> remap_;             // value id -> its recomputed twin, while a segment runs backward
-  std::vector<char> rematerialised_;   // per segment
+  std::vector<int> remap_;            // value id -> its recomputed twin, while a segment runs backward
+  std::vector<char> rematerialised_;  // per segment
   std::optional<AutocastPolicy> autocast_;
   struct KnownCast {
-    int value;                         // the result
-    int segment;                       // where it was recorded
+    int value;    // the result
+    int segment;  // where it was recorded
   };
   std::map<std::pair<int, DType>, KnownCast> casts_;  // by value and type
   std::uint32_t scope_ = 0;

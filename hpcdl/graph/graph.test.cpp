@@ -33,7 +33,9 @@ struct Times {  // y = a * b, element-wise
   using Backward = Operands<dIn<0>, dIn<1>, In<0>, In<1>, dOut<0>>;
 
   /// Element i of a (rows, cols) view with any row stride.
-  static float at(const View& t, std::int64_t i) { return t.ptr<float>()[i / t.cols() * t.row_stride() + i % t.cols()]; }
+  static float at(const View& t, std::int64_t i) {
+    return t.ptr<float>()[i / t.cols() * t.row_stride() + i % t.cols()];
+  }
   template <class F> static void for_all(const Tensor& t, F f) {
     for (std::int64_t i = 0; i < t.size(); ++i) f(i, t.ptr<float>()[i / t.cols() * t.row_stride() + i % t.cols()]);
   }
@@ -63,9 +65,7 @@ struct Fixture : testing::Test {
   Stream stream{pool, &params};
   static Spec f32(Shape s) { return {s, DType::f32}; }
 
-  static void set(const Tensor& t, std::initializer_list<float> v) {
-    std::copy(v.begin(), v.end(), t.ptr<float>());
-  }
+  static void set(const Tensor& t, std::initializer_list<float> v) { std::copy(v.begin(), v.end(), t.ptr<float>()); }
   static std::vector<float> values(const View& t) { return {t.ptr<float>(), t.ptr<float>() + t.size()}; }
 };
 using GraphTest = Fixture;
@@ -161,7 +161,7 @@ TEST_F(GraphTest, HooksRunBehindTheLastContribution) {
   const Var p = g.parameter("w", w.tensor, dw.tensor);
   int at = -1;
   g.on_gradient([&](Graph& graph, const std::string&, const Var&) { at = graph.position(); });
-  const Var y = times(p, p);   // last to be differentiated
+  const Var y = times(p, p);  // last to be differentiated
   g.backward(sum(times(y, p)));
   const auto program = g.finish();
   ASSERT_GT(at, 0);
@@ -231,8 +231,8 @@ TEST_F(GraphTest, MistakesAreNamed) {
   Graph g, other;
   const Var x = g.differentiable_input("x", f32({2, 2})), y = other.input("y", f32({2, 2}));
   EXPECT_THROW(times(x, y), Error);
-  EXPECT_THROW(g.backward(x), Error);                                      // not one element
-  EXPECT_THROW(g.backward(sum(g.input("z", f32({2})))), Error);            // nothing has a gradient
+  EXPECT_THROW(g.backward(x), Error);                            // not one element
+  EXPECT_THROW(g.backward(sum(g.input("z", f32({2})))), Error);  // nothing has a gradient
   EXPECT_THROW(g.reshape(x, {3}), Error);
   const Var t = times(x, x);
   Executable exe(g.finish());
@@ -249,7 +249,8 @@ TEST_F(GraphTest, AGradientThatPassesThroughIsNotCopied) {
     Graph g;
     const Var p = g.parameter("w", w.tensor, dw.tensor);
     Var h = softmax(g.parameter("x", x.tensor, dx.tensor));
-    for (int layer = 0; layer < 2; ++layer) h = fused ? linear(softmax(h), p, {}, {}, h) : add(linear(softmax(h), p), h);
+    for (int layer = 0; layer < 2; ++layer)
+      h = fused ? linear(softmax(h), p, {}, {}, h) : add(linear(softmax(h), p), h);
     g.backward(sum(h));
     Executable exe(g.finish());
     for (std::size_t i = 0; i < exe.program().records.size(); ++i) {
@@ -286,7 +287,8 @@ TEST_F(PlanTest, NoTwoLiveSlotsShareBytes) {
       if (plan.offset[a] < 0 || plan.offset[b] < 0) continue;
       const auto &la = plan.lifetime[a], &lb = plan.lifetime[b];
       if (la.last < lb.first || lb.last < la.first) continue;
-      EXPECT_TRUE(plan.offset[a] + arena_size(p.slots[a]) <= plan.offset[b] || plan.offset[b] + arena_size(p.slots[b]) <= plan.offset[a]);
+      EXPECT_TRUE(plan.offset[a] + arena_size(p.slots[a]) <= plan.offset[b] ||
+                  plan.offset[b] + arena_size(p.slots[b]) <= plan.offset[a]);
     }
 }
 

@@ -39,7 +39,8 @@ std::int64_t place_by_time(std::vector<Item> items, int records, std::vector<std
   std::stable_sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
     return a.life.first != b.life.first ? a.life.first < b.life.first : a.size > b.size;
   });
-  for (std::size_t i = 0; i < items.size(); ++i) ends[static_cast<std::size_t>(items[i].life.last)].push_back(static_cast<int>(i));
+  for (std::size_t i = 0; i < items.size(); ++i)
+    ends[static_cast<std::size_t>(items[i].life.last)].push_back(static_cast<int>(i));
   std::map<std::int64_t, std::int64_t> holes;  // offset -> size
   std::int64_t top = 0;
   const auto release = [&](std::int64_t at, std::int64_t size) {
@@ -77,7 +78,8 @@ std::int64_t place_by_time(std::vector<Item> items, int records, std::vector<std
       offset[static_cast<std::size_t>(item.slot)] = place;
     }
     for (int i : ends[static_cast<std::size_t>(r)])
-      release(offset[static_cast<std::size_t>(items[static_cast<std::size_t>(i)].slot)], items[static_cast<std::size_t>(i)].size);
+      release(offset[static_cast<std::size_t>(items[static_cast<std::size_t>(i)].slot)],
+              items[static_cast<std::size_t>(i)].size);
   }
   return top;
 }
@@ -100,7 +102,8 @@ std::int64_t place_by_size(std::vector<Item> items, std::vector<std::int64_t>& o
     if (best >= 0) place = best;
     offset[static_cast<std::size_t>(item.slot)] = place;
     placed.insert(std::upper_bound(placed.begin(), placed.end(), item,
-                                   [&](const Item& a, const Item& b) { return at(a) < at(b); }), item);
+                                   [&](const Item& a, const Item& b) { return at(a) < at(b); }),
+                  item);
     top = std::max(top, place + item.size);
   }
   return top;
@@ -108,7 +111,9 @@ std::int64_t place_by_size(std::vector<Item> items, std::vector<std::int64_t>& o
 
 }  // namespace
 
-std::int64_t arena_size(const Slot& slot) { return (slot.spec.bytes() + Plan::kAlign - 1) / Plan::kAlign * Plan::kAlign; }
+std::int64_t arena_size(const Slot& slot) {
+  return (slot.spec.bytes() + Plan::kAlign - 1) / Plan::kAlign * Plan::kAlign;
+}
 
 Plan plan(const Program& program) {
   constexpr std::size_t kQuadraticLimit = 4000;

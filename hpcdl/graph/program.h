@@ -23,7 +23,7 @@ struct Slot {
   SlotKind kind = SlotKind::temp;
   void* data = nullptr;  // external, or eager mode
   std::string name;
-  Device device = {};    // of external memory
+  Device device = {};  // of external memory
 };
 
 /// How a record uses an operand. `update` reads and writes (accumulated gradients, in-place state).

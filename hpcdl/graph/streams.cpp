@@ -20,14 +20,16 @@ std::vector<Range> ranges_of(const Record& r, const Program& program, std::span<
     std::int64_t last = 0;
     for (int d = 0; d < t.rank(); ++d) last += (t[d] - 1) * t.strides()[d];
     const auto begin = reinterpret_cast<std::uintptr_t>(t.data());
-    list.push_back({begin, begin + static_cast<std::uintptr_t>((last + 1) * dtype_bytes(t.dtype())), program.operands[k].access != Access::read});
+    list.push_back({begin, begin + static_cast<std::uintptr_t>((last + 1) * dtype_bytes(t.dtype())),
+                    program.operands[k].access != Access::read});
   }
   return list;
 }
 
 bool conflict(const std::vector<Range>& a, const std::vector<Range>& b) {
   return std::any_of(a.begin(), a.end(), [&](const Range& x) {
-    return std::any_of(b.begin(), b.end(), [&](const Range& y) { return (x.written || y.written) && x.begin < y.end && y.begin < x.end; });
+    return std::any_of(b.begin(), b.end(),
+                       [&](const Range& y) { return (x.written || y.written) && x.begin < y.end && y.begin < x.end; });
   });
 }
 
@@ -44,7 +46,8 @@ Crossings crossings(const Program& program, std::span<const Grad> operands) {
   std::vector<std::vector<Range>> ranges;
   for (const auto& r : records) ranges.push_back(ranges_of(r, program, operands));
   // What stream s has waited for on stream t: nothing up to there needs another event.
-  std::vector<std::vector<int>> known(static_cast<std::size_t>(c.streams), std::vector<int>(static_cast<std::size_t>(c.streams), -1));
+  std::vector<std::vector<int>> known(static_cast<std::size_t>(c.streams),
+                                      std::vector<int>(static_cast<std::size_t>(c.streams), -1));
   for (std::size_t i = 0; i < records.size(); ++i) {
     const auto mine = records[i].stream;
     std::vector<char> settled(static_cast<std::size_t>(c.streams));

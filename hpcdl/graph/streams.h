@@ -8,13 +8,15 @@
 
 namespace hpcdl {
 
-/// Order that streams do not give by themselves. Memory decides, not slots: the planner reuses bytes as soon as the last record that
-/// touches them has been passed in program order, and a record on another stream may still be at work then.
+/// Order that streams do not give by themselves. Memory decides, not slots: the planner reuses bytes as soon as the
+/// last record that touches them has been passed in program order, and a record on another stream may still be at work
+/// then.
 struct Crossings {
   int streams = 1;
-  std::vector<std::vector<int>> waits;  // per record: records of other streams that must be done, at most one of each stream
-  std::vector<char> signals;            // per record: somebody waits for it
-  std::vector<int> last;                // per stream but the first: its last record, which the end of the run waits for
+  std::vector<std::vector<int>>
+      waits;                  // per record: records of other streams that must be done, at most one of each stream
+  std::vector<char> signals;  // per record: somebody waits for it
+  std::vector<int> last;      // per stream but the first: its last record, which the end of the run waits for
 };
 
 /// operands: resolved, all records' in order.

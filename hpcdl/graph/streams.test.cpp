@@ -23,8 +23,8 @@ TEST(Streams, EventsOnlyWhereADependencyCrosses) {
     b = softmax(a);  // 1: reads what 0 wrote
     c = softmax(b);  // 2: behind 1 on its stream, knows of 0
   }
-  d = softmax(a);    // 3: reads what nobody beside writes
-  g.keep(add(c, d)); // 4: reads what 2 wrote
+  d = softmax(a);     // 3: reads what nobody beside writes
+  g.keep(add(c, d));  // 4: reads what 2 wrote
   for (const auto& v : {a, b, c, d}) g.keep(v);
   const Executable exe(g.finish());
   std::vector<Grad> operands;
@@ -53,7 +53,8 @@ TEST(Streams, ReusedMemoryIsWaitedFor) {
   for (int i = 0; i < 4; ++i)
     for (const auto& t : exe.operands(i)) operands.push_back(t);
   const auto crossing = crossings(exe.program(), operands);
-  const bool reused = exe.operands(2)[0].data() == exe.operands(1)[1].data() || exe.operands(3)[0].data() == exe.operands(1)[1].data();
+  const bool reused =
+      exe.operands(2)[0].data() == exe.operands(1)[1].data() || exe.operands(3)[0].data() == exe.operands(1)[1].data();
   ASSERT_TRUE(reused) << "this plan keeps them apart: the test needs another program";
   EXPECT_TRUE(crossing.waits[2] == std::vector<int>{1} || crossing.waits[3] == std::vector<int>{1});
   EXPECT_TRUE(b && c);
@@ -84,7 +85,8 @@ TEST(GpuStreams, TheSameBitsAsOnOneStream) {
         if (slots[i].name == name) {
           std::vector<float> values(static_cast<std::size_t>(rows * width));
           for (std::size_t k = 0; k < values.size(); ++k) values[k] = static_cast<float>(Rng{5, i}.normal(k));
-          copy(s, Tensor(exe.arena()->data() + exe.plan().offset[i], slots[i].spec, device), View(values.data(), slots[i].spec));
+          copy(s, Tensor(exe.arena()->data() + exe.plan().offset[i], slots[i].spec, device),
+               View(values.data(), slots[i].spec));
         }
     }
     for (int run = 0; run < 4; ++run) {

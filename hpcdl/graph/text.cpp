@@ -15,7 +15,8 @@ std::string_view phase_name(Phase p) {
 std::string program_text(const Program& program, const Plan& plan) {
   std::string out;
   for (const auto& policy : program.autocasts) out += fmt::format("autocast: {}\n", policy);
-  out += fmt::format("{:>6}  {:<9} {:<16} {:<24} {:>10} {:>10}  operands\n", "record", "phase", "op", "scope", "flops", "bytes");
+  out += fmt::format("{:>6}  {:<9} {:<16} {:<24} {:>10} {:>10}  operands\n", "record", "phase", "op", "scope", "flops",
+                     "bytes");
   for (std::size_t i = 0; i < program.records.size(); ++i) {
     const auto& r = program.records[i];
     std::string operands;
@@ -25,14 +26,15 @@ std::string program_text(const Program& program, const Plan& plan) {
       if (o.slot < 0) operands += " -";
       else operands += fmt::format(" %{}{}:{}{}", o.slot, mark, dtype_name(o.spec.dtype), to_string(o.spec.shape));
     }
-    out += fmt::format("{:>6}  {:<9} {:<16} {:<24} {:>10} {:>10} {}\n", i, phase_name(r.phase), r.op, program.scopes[r.scope],
-                       format_count(r.cost.flops), format_bytes(r.cost.bytes), operands);
+    out += fmt::format("{:>6}  {:<9} {:<16} {:<24} {:>10} {:>10} {}\n", i, phase_name(r.phase), r.op,
+                       program.scopes[r.scope], format_count(r.cost.flops), format_bytes(r.cost.bytes), operands);
   }
   const Cost sum = program.cost();
-  out += fmt::format("{} records, {} slots, {} flops, {} moved at least; peak memory {} planned, {} live at record {}\n",
-                     program.records.size(), program.slots.size(), format_count(sum.flops), format_bytes(sum.bytes),
-                     format_bytes(static_cast<double>(plan.arena_bytes)), format_bytes(static_cast<double>(plan.live_bytes)),
-                     plan.worst_record);
+  out +=
+      fmt::format("{} records, {} slots, {} flops, {} moved at least; peak memory {} planned, {} live at record {}\n",
+                  program.records.size(), program.slots.size(), format_count(sum.flops), format_bytes(sum.bytes),
+                  format_bytes(static_cast<double>(plan.arena_bytes)),
+                  format_bytes(static_cast<double>(plan.live_bytes)), plan.worst_record);
   return out;
 }
 

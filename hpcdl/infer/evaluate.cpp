@@ -30,8 +30,8 @@ EvalResult evaluate(const models::LanguageModel& model, Pool& pool, std::span<co
   const auto vocab = model.config().vocab;
   require(tokens.size() >= 2, "eval", "{} tokens are too few: predicting takes at least two", tokens.size());
   for (auto id : tokens)
-    require(id >= 0 && id < vocab, "eval", "token {} is not in the model's vocabulary of {}: tokenizer and model do not belong together",
-            id, vocab);
+    require(id >= 0 && id < vocab, "eval",
+            "token {} is not in the model's vocabulary of {}: tokenizer and model do not belong together", id, vocab);
   StepParams params;
   Stream stream(model.device(), pool, &params);
   std::map<std::int64_t, EvalProgram> programs;
@@ -52,7 +52,8 @@ EvalResult evaluate(const models::LanguageModel& model, Pool& pool, std::span<co
     if (progress) progress(at + n);
   }
   const double loss = sum / static_cast<double>(predictions);
-  require(std::isfinite(loss), "eval", "the loss is {}: the weights hold NaN or overflow; check them with `hpcdl inspect --check`", loss);
+  require(std::isfinite(loss), "eval",
+          "the loss is {}: the weights hold NaN or overflow; check them with `hpcdl inspect --check`", loss);
   return {loss, std::exp(loss), predictions};
 }
 

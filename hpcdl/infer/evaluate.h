@@ -10,8 +10,8 @@
 namespace hpcdl::infer {
 
 struct EvalResult {
-  double loss = 0;        // mean negative log-likelihood per predicted token, nats
-  double perplexity = 0;  // e^loss
+  double loss = 0;          // mean negative log-likelihood per predicted token, nats
+  double perplexity = 0;    // e^loss
   std::int64_t tokens = 0;  // predicted ones
 };
 

@@ -28,13 +28,19 @@ Pass record(const models::ImageModel& model, std::int64_t batch, const nn::Forwa
 
 }  // namespace
 
-ImageScore evaluate_images(const models::ImageModel& model, Pool& pool, std::shared_ptr<const data::ImageSet> set, const ImageEvalOptions& o, const std::function<void(std::int64_t)>& progress) {
-  require(set->classes() <= model.config().classes, "eval", "{} has {} classes, the model tells {} apart", set->info().name, set->classes(), model.config().classes);
+ImageScore evaluate_images(const models::ImageModel& model, Pool& pool, std::shared_ptr<const data::ImageSet> set,
+                           const ImageEvalOptions& o, const std::function<void(std::int64_t)>& progress) {
+  require(set->classes() <= model.config().classes, "eval", "{} has {} classes, the model tells {} apart",
+          set->info().name, set->classes(), model.config().classes);
   StepParams params;
   Stream stream(model.device(), pool, &params);
   const auto pass = record(model, o.batch, {.compute = o.compute});
   const auto& images = pass.inputs[0].spec();
-  data::ImageEvalBatches batches(set, {.batch = o.batch, .workers = o.workers, .augment = {.height = static_cast<int>(images.shape[1]), .width = static_cast<int>(images.shape[2]), .normalise = o.normalise}});
+  data::ImageEvalBatches batches(set, {.batch = o.batch,
+                                       .workers = o.workers,
+                                       .augment = {.height = static_cast<int>(images.shape[1]),
+                                                   .width = static_cast<int>(images.shape[2]),
+                                                   .normalise = o.normalise}});
   const auto number = [&](const Var& v) {
     float x = 0;
     copy(stream, Tensor(&x, v.spec()), pass.exe.tensor(v));
@@ -51,7 +57,8 @@ ImageScore evaluate_images(const models::ImageModel& model, Pool& pool, std::sha
     if (progress) progress(samples);
   }
   const auto n = static_cast<double>(samples);
-  require(std::isfinite(loss), "eval", "the loss is {}: the weights hold NaN or overflow; check them with `hpcdl inspect --check`", loss / n);
+  require(std::isfinite(loss), "eval",
+          "the loss is {}: the weights hold NaN or overflow; check them with `hpcdl inspect --check`", loss / n);
   return {loss / n, correct / n, samples};
 }
 

@@ -20,7 +20,9 @@ struct ImageEvalOptions {
   DType compute = DType::f32;
 };
 
-/// Every image once, nothing drawn. Throws Error when the set has classes that the model does not know. `progress` hears the images done so far.
-ImageScore evaluate_images(const models::ImageModel& model, Pool& pool, std::shared_ptr<const data::ImageSet> set, const ImageEvalOptions& options, const std::function<void(std::int64_t)>& progress = {});
+/// Every image once, nothing drawn. Throws Error when the set has classes that the model does not know. `progress`
+/// hears the images done so far.
+ImageScore evaluate_images(const models::ImageModel& model, Pool& pool, std::shared_ptr<const data::ImageSet> set,
+                           const ImageEvalOptions& options, const std::function<void(std::int64_t)>& progress = {});
 
 }  // namespace hpcdl::infer

@@ -38,7 +38,8 @@ Generator::Step& Generator::step(std::int64_t tokens) {
   const Var ids = g.input("tokens", {{1, tokens}, DType::i32});
   const Var hidden = g.keep(model_.body(g, ids, options));
   const Var logits = tokens == 1 ? g.keep(model_.head(g, hidden)) : Var();
-  return steps_.emplace(tokens, Step{Executable(g.finish(), nullptr, stream_.device()), ids, hidden, logits}).first->second;
+  return steps_.emplace(tokens, Step{Executable(g.finish(), nullptr, stream_.device()), ids, hidden, logits})
+      .first->second;
 }
 
 Generator::Step& Generator::head() {
@@ -103,7 +104,8 @@ GenerationStats Generator::generate(std::span<const std::int32_t> prompt, int to
           "{} prompt tokens and {} new ones exceed the room for {}", prompt.size(), tokens, capacity_);
   for (auto id : prompt)
     require(id >= 0 && id < model_.config().vocab, "generate",
-            "token {} is not in the model's vocabulary of {}: tokenizer and model do not belong together", id, model_.config().vocab);
+            "token {} is not in the model's vocabulary of {}: tokenizer and model do not belong together", id,
+            model_.config().vocab);
   GenerationStats stats;
   stats.prompt_tokens = static_cast<int>(prompt.size());
   params_.position = 0;

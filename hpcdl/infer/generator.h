@@ -15,13 +15,14 @@ namespace hpcdl::infer {
 
 struct GenerationStats {
   int prompt_tokens = 0, new_tokens = 0;
-  double time_to_first_token_ms = 0;   // prompt in, first token out
-  double tokens_per_second = 0;        // of the tokens after the first
+  double time_to_first_token_ms = 0;  // prompt in, first token out
+  double tokens_per_second = 0;       // of the tokens after the first
 };
 
 /// Generates one sequence at a time. A step is a recorded program over a KV cache: the prompt runs through programs of
 /// 64, 32, ... 1 tokens, so that no position is computed twice or padded; new tokens through the program of one.
-/// Ranks that share the layers of a model call it alike, and get the same tokens; their scheme must not split sequences.
+/// Ranks that share the layers of a model call it alike, and get the same tokens; their scheme must not split
+/// sequences.
 class Generator {
  public:
   /// Room for `capacity` tokens, prompt included; at most the model's context.

@@ -15,7 +15,9 @@ struct Candidate {
   double weight;  // unnormalised probability
 };
 
-bool more_likely(const Candidate& a, const Candidate& b) { return a.weight != b.weight ? a.weight > b.weight : a.id < b.id; }
+bool more_likely(const Candidate& a, const Candidate& b) {
+  return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
+}
 
 /// Keeps the shortest prefix of a sorted list whose weights reach `share` of their sum.
 void keep_nucleus(std::vector<Candidate>& sorted, double share) {
@@ -38,7 +40,8 @@ int sample(std::span<const float> logits, const SamplingOptions& options, std::u
   int best = 0;
   for (std::size_t i = 0; i < logits.size(); ++i) {
     require(!(std::isnan(logits[i]) || logits[i] == HUGE_VALF), "generate",
-            "the logit of token {} is {}: the weights hold NaN or overflow; check them with `hpcdl inspect --check`", i, logits[i]);
+            "the logit of token {} is {}: the weights hold NaN or overflow; check them with `hpcdl inspect --check`", i,
+            logits[i]);
     if (logits[i] > logits[static_cast<std::size_t>(best)]) best = static_cast<int>(i);
   }
   if (options.temperature == 0 || options.top_k == 1) return best;

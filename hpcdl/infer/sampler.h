@@ -6,9 +6,9 @@
 namespace hpcdl::infer {
 
 struct SamplingOptions {
-  float temperature = 0;     // 0: greedy
-  int top_k = 0;             // keep the k most likely tokens; 0: all
-  float top_p = 1;           // keep the smallest set with at least this probability; 1: all (Holtzman et al., 2020)
+  float temperature = 0;  // 0: greedy
+  int top_k = 0;          // keep the k most likely tokens; 0: all
+  float top_p = 1;        // keep the smallest set with at least this probability; 1: all (Holtzman et al., 2020)
   std::uint64_t seed = 0;
 
   /// Throws UsageError for values without meaning.

@@ -13,7 +13,8 @@ namespace {
 
 std::vector<double> frequencies(const std::vector<float>& logits, SamplingOptions o, int draws = 20000) {
   std::vector<double> f(logits.size());
-  for (int i = 0; i < draws; ++i) f[static_cast<std::size_t>(sample(logits, o, static_cast<std::uint64_t>(i)))] += 1.0 / draws;
+  for (int i = 0; i < draws; ++i)
+    f[static_cast<std::size_t>(sample(logits, o, static_cast<std::uint64_t>(i)))] += 1.0 / draws;
   return f;
 }
 

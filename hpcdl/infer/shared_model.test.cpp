@@ -58,7 +58,9 @@ std::vector<std::int32_t> generated(const LanguageModel& model, const SamplingOp
   return ids;
 }
 
-std::shared_ptr<const parallel::TensorParallel> sharing(const comm::Group& world, Scheme scheme) { return std::make_shared<parallel::TensorParallel>(world, scheme); }
+std::shared_ptr<const parallel::TensorParallel> sharing(const comm::Group& world, Scheme scheme) {
+  return std::make_shared<parallel::TensorParallel>(world, scheme);
+}
 
 TEST(SharedModel, LogitsAreThoseOfOneProcess) {
   for (const auto family : {io::Family::gpt2, io::Family::llama}) {
@@ -72,7 +74,8 @@ TEST(SharedModel, LogitsAreThoseOfOneProcess) {
           ASSERT_EQ(got.size(), want.size());
           float worst = 0;
           for (std::size_t i = 0; i < got.size(); ++i) worst = std::max(worst, std::fabs(got[i] - want[i]));
-          EXPECT_LE(worst, 1e-5f * largest) << parallel::scheme_name(scheme) << ", rank " << world.rank() << " of " << n;
+          EXPECT_LE(worst, 1e-5f * largest)
+              << parallel::scheme_name(scheme) << ", rank " << world.rank() << " of " << n;
         });
   }
 }
@@ -82,13 +85,15 @@ TEST(SharedModel, GeneratesTheTokensOfOneProcess) {
   const io::TempFolder tmp;
   for (const auto family : {io::Family::gpt2, io::Family::llama}) {
     LanguageModel::create(small(family), 4, false).save(tmp.path());
-    for (const SamplingOptions& sampling : {SamplingOptions{}, SamplingOptions{.temperature = 1, .top_k = 40, .seed = 5}}) {
+    for (const SamplingOptions& sampling :
+         {SamplingOptions{}, SamplingOptions{.temperature = 1, .top_k = 40, .seed = 5}}) {
       const auto want = generated(LanguageModel::open(tmp.path()), sampling);
       ASSERT_EQ(want.size(), 20u);
       for (const int n : {2, 4})
         for (const auto scheme : {Scheme::conjugate, Scheme::naive})
           testing::run_ranks(n, [&](const comm::Group& world) {
-            EXPECT_EQ(generated(LanguageModel::open(tmp.path(), sharing(world, scheme)), sampling), want) << parallel::scheme_name(scheme) << ", rank " << world.rank() << " of " << n;
+            EXPECT_EQ(generated(LanguageModel::open(tmp.path(), sharing(world, scheme)), sampling), want)
+                << parallel::scheme_name(scheme) << ", rank " << world.rank() << " of " << n;
           });
     }
   }
@@ -99,7 +104,8 @@ TEST(SharedModel, WhatCannotBeSharedIsRefused) {
     const auto model = LanguageModel::create(small(io::Family::gpt2), 3, false, sharing(world, Scheme::sequence));
     EXPECT_THROW(generated(model, {}), Error) << "one token has no parts";
     Graph g;
-    const Var out = LanguageModel::create(small(io::Family::gpt2), 3, true, sharing(world, Scheme::conjugate)).logits(g, g.input("tokens", {{1, 8}, DType::i32}));
+    const Var out = LanguageModel::create(small(io::Family::gpt2), 3, true, sharing(world, Scheme::conjugate))
+                        .logits(g, g.input("tokens", {{1, 8}, DType::i32}));
     EXPECT_THROW(g.backward(g.keep(out)), Error) << "training never has them in one place";
   });
 }

@@ -217,10 +217,8 @@ void BpeModel::encode_word(std::string_view word, std::vector<TokenId>& out) con
   }
   const std::size_t begin = out.size();
   initial_symbols(word, out);
-  if (out.size() - begin <= 64)
-    merge_by_scan(merges_, out, begin);
-  else
-    HeapMerge(merges_, std::span<const TokenId>(out).subspan(begin)).run(out, begin);
+  if (out.size() - begin <= 64) merge_by_scan(merges_, out, begin);
+  else HeapMerge(merges_, std::span<const TokenId>(out).subspan(begin)).run(out, begin);
 }
 
 namespace {

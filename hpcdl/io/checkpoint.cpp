@@ -80,7 +80,8 @@ void put_in_place(const fs::path& aside, const fs::path& path) {
 
 }  // namespace
 
-Checkpoints::Checkpoints(const fs::path& folder, std::int64_t keep, Ranks* ranks) : folder_(folder), keep_(keep), ranks_(ranks ? *ranks : alone_) {
+Checkpoints::Checkpoints(const fs::path& folder, std::int64_t keep, Ranks* ranks)
+    : folder_(folder), keep_(keep), ranks_(ranks ? *ranks : alone_) {
   agree(ranks_, [&] {
     if (first()) lock_and_clean();
   });
@@ -98,7 +99,8 @@ void Checkpoints::lock_and_clean() {
 }
 
 fs::path Checkpoints::save(const TrainState& state, const CheckpointContent& content) {
-  const fs::path path = folder_ / step_name(state.step), aside = folder_ / (std::string(kAside) + step_name(state.step));
+  const fs::path path = folder_ / step_name(state.step),
+                 aside = folder_ / (std::string(kAside) + step_name(state.step));
   try {
     std::int64_t serial = 0;
     agree(ranks_, [&] {
@@ -128,23 +130,25 @@ void Checkpoints::prune(const fs::path& newest) {
   for (const auto& c : all) {
     // Damaged ones count for nothing: they must not push out a whole one.
     const bool whole = c.serial != Found::kUnreadable;
-    if (c.path == newest || (whole && kept < keep_))
-      kept += whole;
-    else
-      remove_safely(c.path);
+    if (c.path == newest || (whole && kept < keep_)) kept += whole;
+    else remove_safely(c.path);
   }
 }
 
-std::optional<CheckpointInfo> Checkpoints::find(const fs::path& folder, const std::string& resume, const Warn& warn, Ranks* together) {
+std::optional<CheckpointInfo> Checkpoints::find(const fs::path& folder, const std::string& resume, const Warn& warn,
+                                                Ranks* together) {
   if (resume == "none") return std::nullopt;
   OneRank alone;
   Ranks& ranks = together ? *together : alone;
   std::optional<CheckpointInfo> found;
-  const auto verify = [&](const fs::path& path) { agree(ranks, [&] { found = verify_checkpoint(path, ranks.rank(), ranks.size()); }); };
+  const auto verify = [&](const fs::path& path) {
+    agree(ranks, [&] { found = verify_checkpoint(path, ranks.rank(), ranks.size()); });
+  };
   if (resume != "auto") {
     agree(ranks, [&] {
       std::error_code ignored;
-      require(fs::is_directory(resume, ignored), "io", "resume = {}: expected auto, none or the folder of a checkpoint, found no such folder", shown(resume));
+      require(fs::is_directory(resume, ignored), "io",
+              "resume = {}: expected auto, none or the folder of a checkpoint, found no such folder", shown(resume));
     });
     verify(resume);
     return found;
@@ -165,7 +169,8 @@ std::optional<CheckpointInfo> Checkpoints::find(const fs::path& folder, const st
       if (ranks.rank() == 0) warn(fmt::format("{} is damaged and passed over: {}", (folder / name).string(), e.what()));
     }
   }
-  require(names.empty(), "io", "{}: all {} checkpoints are damaged; set resume = none to start over", folder.string(), names.size());
+  require(names.empty(), "io", "{}: all {} checkpoints are damaged; set resume = none to start over", folder.string(),
+          names.size());
   return std::nullopt;
 }
 

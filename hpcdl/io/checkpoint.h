@@ -16,20 +16,23 @@ class Checkpoints {
   using Warn = std::function<void(const std::string&)>;
 
   /// Makes the folder, removes what killed saves left, and holds a lock until destroyed; throws Error when another
-  /// process is writing checkpoints there. keep: newest checkpoints to keep, 0 for all. ranks: who writes together, in a folder that all of
-  /// them see; outlives this; null: this process alone. All calls are collective then, and fail on all ranks or on none.
+  /// process is writing checkpoints there. keep: newest checkpoints to keep, 0 for all. ranks: who writes together, in
+  /// a folder that all of them see; outlives this; null: this process alone. All calls are collective then, and fail on
+  /// all ranks or on none.
   explicit Checkpoints(const fs::path& folder, std::int64_t keep = 0, Ranks* ranks = nullptr);
   Checkpoints(const Checkpoints&) = delete;
 
-  /// Writes a checkpoint of state.step (replacing one of the same step), then removes those beyond `keep`. On an Error, or when a rank dies,
-  /// nothing of it remains (or .tmp-..., until the next run) and the earlier ones are untouched. Returns its folder.
+  /// Writes a checkpoint of state.step (replacing one of the same step), then removes those beyond `keep`. On an Error,
+  /// or when a rank dies, nothing of it remains (or .tmp-..., until the next run) and the earlier ones are untouched.
+  /// Returns its folder.
   fs::path save(const TrainState& state, const CheckpointContent& content);
 
   /// resume: "none"; "auto": the newest whole checkpoint of `folder`, where each damaged one gives a warning; or the
   /// path of one checkpoint. Everything is read and verified. Nothing when there is no checkpoint to resume from.
   /// Throws Error when the named one is damaged, or when there are some and all are.
   /// With `ranks` each verifies a share, all come to the same answer, and rank 0 warns.
-  static std::optional<CheckpointInfo> find(const fs::path& folder, const std::string& resume, const Warn& warn, Ranks* ranks = nullptr);
+  static std::optional<CheckpointInfo> find(const fs::path& folder, const std::string& resume, const Warn& warn,
+                                            Ranks* ranks = nullptr);
 
  private:
   void lock_and_clean();

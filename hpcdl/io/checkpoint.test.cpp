@@ -188,8 +188,7 @@ TEST(Checkpoint, AFullFileSystemKeepsTheEarlierOnes) {
       folder,
       [&] {
         std::ofstream filler(tmp / "small/filler");
-        while (filler.write("0123456789abcdef", 16).flush()) {
-        }
+        while (filler.write("0123456789abcdef", 16).flush()) {}
         return true;
       },
       "disk is full");

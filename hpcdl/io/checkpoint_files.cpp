@@ -20,21 +20,25 @@ void verify_files(const fs::path& folder, const Json& files) {
     const JsonObject o(entry, (folder / "state.json").string() + ": " + shown(name));
     const auto want = o.need<std::int64_t>("bytes");
     const Fd fd = open_for_reading(path);
-    require(file_size(fd, path) == want, "io", "{}: expected {} bytes, found {}", path.string(), want, file_size(fd, path));
-    require(file_entry(path)["crc32c"] == o.need<std::int64_t>("crc32c"), "io", "{}: the checksum does not match: damaged on disk", path.string());
+    require(file_size(fd, path) == want, "io", "{}: expected {} bytes, found {}", path.string(), want,
+            file_size(fd, path));
+    require(file_entry(path)["crc32c"] == o.need<std::int64_t>("crc32c"), "io",
+            "{}: the checksum does not match: damaged on disk", path.string());
   }
 }
 
 /// Every `parts`-th tensor, beginning at `part`.
 void verify_tensors(const TensorFolder& file, const Json& tensors, int part, int parts) {
-  require(file.tensors().size() == tensors.size(), "io", "{}: expected {} tensors, found {}", file.path().string(), tensors.size(), file.tensors().size());
+  require(file.tensors().size() == tensors.size(), "io", "{}: expected {} tensors, found {}", file.path().string(),
+          tensors.size(), file.tensors().size());
   for (auto i = static_cast<std::size_t>(part); i < file.tensors().size(); i += static_cast<std::size_t>(parts)) {
     const TensorInfo& info = file.tensors()[i];
     const auto it = tensors.find(info.name);
     require(it != tensors.end(), "io", "{}: tensor {} is not in state.json", file.path().string(), shown(info.name));
     const JsonObject o(*it, file.path().string() + ": tensor " + shown(info.name));
     const auto& mapped = file.shard_of(i).file();
-    const auto crc = crc32c(mapped.bytes().subspan(static_cast<std::size_t>(info.offset), static_cast<std::size_t>(info.spec.bytes())));
+    const auto crc = crc32c(
+        mapped.bytes().subspan(static_cast<std::size_t>(info.offset), static_cast<std::size_t>(info.spec.bytes())));
     mapped.drop(info.offset, info.spec.bytes());
     require(crc == o.need<std::int64_t>("crc32c"), "io", "{}: the checksum does not match: damaged on disk", o.where());
   }
@@ -54,23 +58,27 @@ struct StoredPart {
 using StoredTensors = std::map<std::string, std::vector<StoredPart>>;
 
 /// Fills what this rank holds from whatever parts there are.
-void load_into(const fs::path& folder, const StoredTensors& stored, std::span<const NamedTensor> tensors, const char* what) {
+void load_into(const fs::path& folder, const StoredTensors& stored, std::span<const NamedTensor> tensors,
+               const char* what) {
   for (const auto& [name, tensor, shard] : tensors) {
     const auto it = stored.find(name);
-    require(it != stored.end(), "io", "{}: the {} needs tensor {}, the checkpoint has none: was it saved with another configuration?", folder.string(), what,
-            shown(name));
+    require(it != stored.end(), "io",
+            "{}: the {} needs tensor {}, the checkpoint has none: was it saved with another configuration?",
+            folder.string(), what, shown(name));
     const Spec whole = whole_spec(tensor.spec(), shard, name);
     std::int64_t copied = 0;
     for (const auto& part : it->second) {
       const Spec found = whole_spec(part.view.spec(), part.shard, name);
-      require(found == whole, "io", "{}: {} tensor {}: expected {}, found {}: was it saved with another configuration?", folder.string(), what, shown(name),
-              to_string(whole), to_string(found));
+      require(found == whole, "io", "{}: {} tensor {}: expected {}, found {}: was it saved with another configuration?",
+              folder.string(), what, shown(name), to_string(whole), to_string(found));
       copied += copy_common(tensor, shard, part.view, part.shard);
     }
-    require(copied == tensor.size(), "io", "{}: {} tensor {}: the files hold {} of the {} elements that this rank needs", folder.string(), what, shown(name),
-            copied, tensor.size());
+    require(copied == tensor.size(), "io",
+            "{}: {} tensor {}: the files hold {} of the {} elements that this rank needs", folder.string(), what,
+            shown(name), copied, tensor.size());
   }
-  require(stored.size() == tensors.size(), "io", "{}: expected the {} tensors of the {}, found {}: was it saved with another configuration?", folder.string(),
+  require(stored.size() == tensors.size(), "io",
+          "{}: expected the {} tensors of the {}, found {}: was it saved with another configuration?", folder.string(),
           tensors.size(), what, stored.size());
 }
 
@@ -82,11 +90,13 @@ CheckpointInfo verify_checkpoint(const fs::path& folder, int part, int parts) {
   const Json json = read_checkpoint_state(folder);
   verify_files(folder, json["files"]);
   verify_tensors(TensorFolder::open(folder), json["model"], part, parts);
-  for (const auto& [name, tensors] : json["optimizer"].items()) verify_tensors(TensorFolder::open(folder / name), tensors, part, parts);
+  for (const auto& [name, tensors] : json["optimizer"].items())
+    verify_tensors(TensorFolder::open(folder / name), tensors, part, parts);
   return info_of(folder, json);
 }
 
-void load_checkpoint(const fs::path& folder, std::span<const NamedTensor> model, std::span<const NamedTensor> optimizer) {
+void load_checkpoint(const fs::path& folder, std::span<const NamedTensor> model,
+                     std::span<const NamedTensor> optimizer) {
   const Json json = read_checkpoint_state(folder);
   const auto weights = TensorFolder::open(folder);
   StoredTensors stored;
@@ -99,8 +109,10 @@ void load_checkpoint(const fs::path& folder, std::span<const NamedTensor> model,
     files.push_back(SafeTensors::open(folder / name));
     for (const auto& t : files.back().tensors()) {
       const auto entry = tensors.find(t.name);
-      require(entry != tensors.end(), "io", "{}: tensor {} is not in state.json", (folder / name).string(), shown(t.name));
-      moments[t.name].push_back({files.back().view(t), shard_from(*entry, (folder / "state.json").string() + ": " + shown(t.name))});
+      require(entry != tensors.end(), "io", "{}: tensor {} is not in state.json", (folder / name).string(),
+              shown(t.name));
+      moments[t.name].push_back(
+          {files.back().view(t), shard_from(*entry, (folder / "state.json").string() + ": " + shown(t.name))});
     }
   }
   load_into(folder, moments, optimizer, "optimizer");

@@ -3,8 +3,8 @@
 //   model.safetensors (or several files and their index): whole tensors, whoever held their parts
 //   optim-rankK.safetensors  parts of tensors, as rank K held them; what several ranks hold is written by one of them
 //   config.toml, files of the caller
-//   state.json  state of the run; size and CRC-32C of every file; dtype, shape, CRC-32C and place in the whole of every tensor
-//   DONE        CRC-32C of state.json; written last, so without it the folder is no checkpoint
+//   state.json  state of the run; size and CRC-32C of every file; dtype, shape, CRC-32C and place in the whole of every
+//   tensor DONE        CRC-32C of state.json; written last, so without it the folder is no checkpoint
 // All of it loads on any number of ranks, however these split their tensors.
 // The model part is what Hugging Face folders hold; with a config.json from the caller transformers loads it as it is.
 
@@ -37,9 +37,11 @@ struct CheckpointContent {
   std::int64_t max_file_bytes = 5'000'000'000;        // of the model part
 };
 
-/// Collective: fills a folder that all ranks see, and syncs all of it. Tensors are spread over the ranks, which write at the same time. state
-/// and serial of rank 0 count; `serial` orders the checkpoints of a run by when they were written.
-void write_checkpoint(const fs::path& folder, const TrainState& state, std::int64_t serial, const CheckpointContent& content, Ranks& ranks);
+/// Collective: fills a folder that all ranks see, and syncs all of it. Tensors are spread over the ranks, which write
+/// at the same time. state and serial of rank 0 count; `serial` orders the checkpoints of a run by when they were
+/// written.
+void write_checkpoint(const fs::path& folder, const TrainState& state, std::int64_t serial,
+                      const CheckpointContent& content, Ranks& ranks);
 
 struct CheckpointInfo {
   fs::path path;
@@ -50,10 +52,12 @@ struct CheckpointInfo {
 
 /// Marker and state.json only. Throws Error when either is missing or damaged.
 CheckpointInfo read_checkpoint_info(const fs::path& folder);
-/// Reads everything and compares every checksum; throws Error that names the first thing that is wrong. Of `parts` callers each reads its share.
+/// Reads everything and compares every checksum; throws Error that names the first thing that is wrong. Of `parts`
+/// callers each reads its share.
 CheckpointInfo verify_checkpoint(const fs::path& folder, int part = 0, int parts = 1);
 
-/// Fills the tensors, or the parts of them that this rank holds. Throws Error when the checkpoint lacks one, holds others, or differs in shape or dtype.
+/// Fills the tensors, or the parts of them that this rank holds. Throws Error when the checkpoint lacks one, holds
+/// others, or differs in shape or dtype.
 void load_checkpoint(const fs::path& folder, std::span<const NamedTensor> model,
                      std::span<const NamedTensor> optimizer);
 

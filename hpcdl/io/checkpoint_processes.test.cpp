@@ -25,7 +25,8 @@ TEST(SavingRank, Main) {
     Checkpoints store(folder, 2, &ranks);
     ShardedRun run(kSeed, mesh, role->rank, 0);
     std::int64_t at = 0;
-    if (const auto found = Checkpoints::find(folder, "auto", [](const std::string& w) { fail("test", "{}", w); }, &ranks)) {
+    if (const auto found =
+            Checkpoints::find(folder, "auto", [](const std::string& w) { fail("test", "{}", w); }, &ranks)) {
       load_checkpoint(found->path, run.model(), run.optimizer());
       at = found->state.step;
       require(run.is_at(at), "test", "step {} was loaded with other bits", at);
@@ -56,7 +57,8 @@ TEST(CheckpointProcesses, KilledRanksLoseNothingAndOtherNumbersOfThemGoOn) {
   std::int64_t safe = 0;
   for (std::uint64_t round = 0; round < 12; ++round) {
     const Mesh mesh = meshes[round % 6];
-    testing::Launched ranks(mesh.ranks(), "SavingRank.Main", {{"tp", std::to_string(mesh.tp)}, {"checkpoints", (tmp / "c").string()}});
+    testing::Launched ranks(mesh.ranks(), "SavingRank.Main",
+                            {{"tp", std::to_string(mesh.tp)}, {"checkpoints", (tmp / "c").string()}});
     ASSERT_TRUE(ranks.prints(0, "resumed")) << ranks.words(0);
     std::this_thread::sleep_for(std::chrono::milliseconds(20 + rng.below(round, 200)));
     const int dies = static_cast<int>(rng.below(100 + round, static_cast<std::uint64_t>(mesh.ranks())));

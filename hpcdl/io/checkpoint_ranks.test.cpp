@@ -25,13 +25,17 @@ void save(const fs::path& folder, std::uint64_t seed, Mesh mesh, std::int64_t st
 }
 
 /// What every rank of `mesh` finds and loads, one rank at a time; empty unless all is as saved at `step`.
-::testing::AssertionResult loads(const fs::path& folder, std::uint64_t seed, Mesh mesh, std::int64_t step, int tensors = 12) {
+::testing::AssertionResult loads(const fs::path& folder, std::uint64_t seed, Mesh mesh, std::int64_t step,
+                                 int tensors = 12) {
   const auto found = Checkpoints::find(folder, "auto", kQuiet);
-  if (!found || found->state.step != step) return ::testing::AssertionFailure() << "found step " << (found ? found->state.step : -1);
+  if (!found || found->state.step != step)
+    return ::testing::AssertionFailure() << "found step " << (found ? found->state.step : -1);
   for (int r = 0; r < mesh.ranks(); ++r) {
     ShardedRun run(seed, mesh, r, step + 1, tensors);
     load_checkpoint(found->path, run.model(), run.optimizer());
-    if (!run.is_at(step)) return ::testing::AssertionFailure() << "rank " << r << " of " << mesh.dp << " x " << mesh.tp << " holds other bits";
+    if (!run.is_at(step))
+      return ::testing::AssertionFailure()
+             << "rank " << r << " of " << mesh.dp << " x " << mesh.tp << " holds other bits";
   }
   return ::testing::AssertionSuccess();
 }
@@ -41,7 +45,8 @@ TEST(CheckpointRanks, EveryMeshLoadsWhatEveryOtherHasSaved) {
     for (const Mesh from : kMeshes) {
       const TempFolder tmp;
       save(tmp.path(), seed, from, 5);
-      for (const Mesh to : kMeshes) EXPECT_TRUE(loads(tmp.path(), seed, to, 5)) << "seed " << seed << ", saved by " << from.dp << " x " << from.tp;
+      for (const Mesh to : kMeshes)
+        EXPECT_TRUE(loads(tmp.path(), seed, to, 5)) << "seed " << seed << ", saved by " << from.dp << " x " << from.tp;
     }
 }
 
@@ -113,16 +118,20 @@ TEST(CheckpointRanks, ARankThatDiesAtAnyCallLeavesAWholeCheckpoint) {
       const TempFolder tmp;
       save(tmp.path(), 6, mesh, 1, tensors);
       std::atomic<bool> died = true;
-      ThreadRanks::run(mesh.ranks(), [&](Ranks& ranks) {
-        Checkpoints store(tmp.path(), 0, &ranks);
-        ShardedRun run(6, mesh, ranks.rank(), 2, tensors);
-        store.save(run.state(), run.content());
-        if (ranks.rank() == dies) died = false;
-      }, dies, at);
+      ThreadRanks::run(
+          mesh.ranks(),
+          [&](Ranks& ranks) {
+            Checkpoints store(tmp.path(), 0, &ranks);
+            ShardedRun run(6, mesh, ranks.rank(), 2, tensors);
+            store.save(run.state(), run.content());
+            if (ranks.rank() == dies) died = false;
+          },
+          dies, at);
       const auto found = Checkpoints::find(tmp.path(), "auto", [](const std::string& w) { ADD_FAILURE() << w; });
       ASSERT_TRUE(found);
       // The last call of a save comes after the rename.
-      EXPECT_TRUE(loads(tmp.path(), 6, {1, 1}, found->state.step, tensors)) << "rank " << dies << " died at call " << at;
+      EXPECT_TRUE(loads(tmp.path(), 6, {1, 1}, found->state.step, tensors))
+          << "rank " << dies << " died at call " << at;
       if (!died) {
         EXPECT_EQ(found->state.step, 2);
         ++finished;
@@ -131,14 +140,16 @@ TEST(CheckpointRanks, ARankThatDiesAtAnyCallLeavesAWholeCheckpoint) {
       ++deaths;
       save(tmp.path(), 6, {4, 1}, 3, tensors);
       EXPECT_TRUE(loads(tmp.path(), 6, {1, 2}, 3, tensors)) << "a later run goes on in the same folder";
-      for (const auto& entry : fs::directory_iterator(tmp.path())) EXPECT_FALSE(entry.path().filename().string().starts_with(".tmp-"));
+      for (const auto& entry : fs::directory_iterator(tmp.path()))
+        EXPECT_FALSE(entry.path().filename().string().starts_with(".tmp-"));
     }
   EXPECT_EQ(finished, mesh.ranks());
   EXPECT_GT(deaths, 30);
 }
 
 /// What each rank's write throws.
-std::vector<std::string> errors_of(const fs::path& folder, Mesh mesh, const std::function<void(int rank, CheckpointContent&, fs::path&)>& spoil) {
+std::vector<std::string> errors_of(const fs::path& folder, Mesh mesh,
+                                   const std::function<void(int rank, CheckpointContent&, fs::path&)>& spoil) {
   std::mutex mutex;
   std::vector<std::string> out(static_cast<std::size_t>(mesh.ranks()));
   ThreadRanks::run(mesh.ranks(), [&](Ranks& ranks) {
@@ -162,16 +173,30 @@ TEST(CheckpointRanks, WhatFailsOnOneRankFailsOnAllWithItsWords) {
     for (const auto& e : errors) EXPECT_NE(e.find(part), std::string::npos) << "expected \"" << part << "\" in: " << e;
   };
   make_folder(tmp / "a/optim-rank1.safetensors/occupied");
-  expect(errors_of(tmp / "a", {2, 1}, [](int, CheckpointContent&, fs::path&) {}), "optim-rank1.safetensors: cannot rename into place");
-  expect(errors_of(tmp / "b", {2, 2}, [&](int r, CheckpointContent&, fs::path& f) { if (r == 3) f = tmp / "elsewhere"; }), "rank 3 does not see it");
-  expect(errors_of(tmp / "c", {1, 2}, [](int r, CheckpointContent& c, fs::path&) { if (r == 1) c.model.erase(c.model.begin(), c.model.end() - 1), c.optimizer.clear(); }),
+  expect(errors_of(tmp / "a", {2, 1}, [](int, CheckpointContent&, fs::path&) {}),
+         "optim-rank1.safetensors: cannot rename into place");
+  expect(errors_of(tmp / "b", {2, 2},
+                   [&](int r, CheckpointContent&, fs::path& f) {
+                     if (r == 3) f = tmp / "elsewhere";
+                   }),
+         "rank 3 does not see it");
+  expect(errors_of(tmp / "c", {1, 2},
+                   [](int r, CheckpointContent& c, fs::path&) {
+                     if (r == 1) c.model.erase(c.model.begin(), c.model.end() - 1), c.optimizer.clear();
+                   }),
          "are held by no rank");
-  expect(errors_of(tmp / "d", {2, 2}, [](int r, CheckpointContent& c, fs::path&) {
-    if (r != 2) return;
-    for (auto& v : c.model)
-      if (!v.shard.all() && v.view[v.shard.dim] > 0) return v.shard.whole += 1, void();
-  }), "rank 2 holds a part of");
-  expect(errors_of(tmp / "e", {2, 1}, [](int r, CheckpointContent& c, fs::path&) { if (r == 1) c.model.push_back(c.model[0]); }), "is given twice");
+  expect(errors_of(tmp / "d", {2, 2},
+                   [](int r, CheckpointContent& c, fs::path&) {
+                     if (r != 2) return;
+                     for (auto& v : c.model)
+                       if (!v.shard.all() && v.view[v.shard.dim] > 0) return v.shard.whole += 1, void();
+                   }),
+         "rank 2 holds a part of");
+  expect(errors_of(tmp / "e", {2, 1},
+                   [](int r, CheckpointContent& c, fs::path&) {
+                     if (r == 1) c.model.push_back(c.model[0]);
+                   }),
+         "is given twice");
 }
 
 TEST(CheckpointRanks, WrongPartsAreRefusedInWords) {
@@ -192,10 +217,16 @@ TEST(CheckpointRanks, WrongPartsAreRefusedInWords) {
   const auto first_matrix = [](std::vector<NamedTensor>& m) -> NamedTensor& {
     return *std::find_if(m.begin(), m.end(), [](const NamedTensor& t) { return t.tensor.rank() >= 1; });
   };
-  EXPECT_NE(message([&](auto& m) { first_matrix(m).shard = {0, 100, {{0, first_matrix(m).tensor[0]}}}; }).find("expected"), std::string::npos);
-  EXPECT_NE(message([&](auto& m) { first_matrix(m).shard = {0, 100, {{99, 7}}}; }).find("does not lie in the 100 elements"), std::string::npos);
-  EXPECT_NE(message([&](auto& m) { first_matrix(m).shard = {5, 100, {{0, 7}}}; }).find("split along dim 5"), std::string::npos);
-  EXPECT_NE(message([](auto& m) { m.pop_back(); }).find("expected the 11 tensors of the model, found 12"), std::string::npos);
+  EXPECT_NE(
+      message([&](auto& m) { first_matrix(m).shard = {0, 100, {{0, first_matrix(m).tensor[0]}}}; }).find("expected"),
+      std::string::npos);
+  EXPECT_NE(
+      message([&](auto& m) { first_matrix(m).shard = {0, 100, {{99, 7}}}; }).find("does not lie in the 100 elements"),
+      std::string::npos);
+  EXPECT_NE(message([&](auto& m) { first_matrix(m).shard = {5, 100, {{0, 7}}}; }).find("split along dim 5"),
+            std::string::npos);
+  EXPECT_NE(message([](auto& m) { m.pop_back(); }).find("expected the 11 tensors of the model, found 12"),
+            std::string::npos);
 }
 
 TEST(CheckpointRanks, ACheckpointOfTheFirstFormatLoads) {

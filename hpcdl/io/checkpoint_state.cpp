@@ -16,7 +16,9 @@ std::uint32_t checksum(const MappedFile& file) {
   return crc32c(file.bytes().first(static_cast<std::size_t>(header.data_offset)));
 }
 
-std::string done_text(std::string_view state_json) { return fmt::format("state.json crc32c {:08x}\n", crc32c(state_json)); }
+std::string done_text(std::string_view state_json) {
+  return fmt::format("state.json crc32c {:08x}\n", crc32c(state_json));
+}
 
 }  // namespace
 
@@ -50,12 +52,13 @@ Json read_checkpoint_state(const fs::path& folder) {
   std::error_code ignored;
   require(fs::exists(done, ignored), "io", "{}: no marker DONE: the checkpoint is not whole", folder.string());
   const std::string text = read_file(state);
-  require(read_file(done, 4096) == done_text(text), "io", "{}: the checksum does not match the one in DONE: damaged on disk", state.string());
+  require(read_file(done, 4096) == done_text(text), "io",
+          "{}: the checksum does not match the one in DONE: damaged on disk", state.string());
   Json json = parse_json(text, state.string());
   const JsonObject o(json, state.string());
   const auto format = o.need<std::int64_t>("format");
-  require(format <= kCheckpointFormat, "io", "{}: written in format {}, this program knows up to {}: use a newer one", state.string(), format,
-          kCheckpointFormat);
+  require(format <= kCheckpointFormat, "io", "{}: written in format {}, this program knows up to {}: use a newer one",
+          state.string(), format, kCheckpointFormat);
   for (const char* key : {"files", "model", "optimizer"})
     require(o.find(key) && o.find(key)->is_object(), "io", "{}: expected an object \"{}\"", state.string(), key);
   if (format == 1) json["optimizer"] = Json{{"optim-rank0.safetensors", json["optimizer"]}};

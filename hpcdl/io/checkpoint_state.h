@@ -11,7 +11,8 @@ namespace hpcdl::io {
 /// 2: any number of ranks; "optimizer" lists files, each with its tensors and what part of the whole they are.
 inline constexpr std::int64_t kCheckpointFormat = 2;
 
-/// {"bytes": ..., "crc32c": ...}; of a safetensors file only of the header, since the tensors have checksums of their own.
+/// {"bytes": ..., "crc32c": ...}; of a safetensors file only of the header, since the tensors have checksums of their
+/// own.
 Json file_entry(const fs::path& path);
 /// Syncs and lists every file below `folder` that `files` does not name yet, by its path from there.
 void list_other_files(const fs::path& folder, Json& files);

@@ -55,7 +55,9 @@ class Part {
   Json write();
 
  private:
-  static constexpr auto kBytes = [](const OwnedTensor& t) { return std::span(t.buffer.data(), static_cast<std::size_t>(t.tensor.bytes())); };
+  static constexpr auto kBytes = [](const OwnedTensor& t) {
+    return std::span(t.buffer.data(), static_cast<std::size_t>(t.tensor.bytes()));
+  };
 
   /// Whoever fails goes on sending and receiving, so that the others come to the end and hear of it.
   template <class F> void attempt(F f) {
@@ -178,7 +180,8 @@ void write_index(const fs::path& folder, const Plan& plan) {
 
 }  // namespace
 
-void write_checkpoint(const fs::path& folder, const TrainState& state, std::int64_t serial, const CheckpointContent& content, Ranks& ranks) {
+void write_checkpoint(const fs::path& folder, const TrainState& state, std::int64_t serial,
+                      const CheckpointContent& content, Ranks& ranks) {
   const bool first = ranks.rank() == 0;
   agree(ranks, [&] {
     if (first) make_folder(folder);
@@ -186,7 +189,9 @@ void write_checkpoint(const fs::path& folder, const TrainState& state, std::int6
   Plan plan;
   agree(ranks, [&] {
     std::error_code ignored;
-    require(fs::is_directory(folder, ignored), "io", "{}: rank 0 has made this folder, rank {} does not see it: checkpoints must lie in a folder that all hosts share",
+    require(fs::is_directory(folder, ignored), "io",
+            "{}: rank 0 has made this folder, rank {} does not see it: checkpoints must lie in a folder that all hosts "
+            "share",
             folder.string(), ranks.rank());
   });
   plan = make_plan(content, ranks);

@@ -31,12 +31,10 @@ struct Everything {
   }
 };
 
-template <class F>
-void accept_errors(F&& f) {
+template <class F> void accept_errors(F&& f) {
   try {
     f();
-  } catch (const hpcdl::Error&) {
-  }
+  } catch (const hpcdl::Error&) {}
 }
 
 void toml(std::string_view text) {

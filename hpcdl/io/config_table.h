@@ -25,8 +25,7 @@ struct ConfigField {
 /// was expected, what was found and where.
 class ConfigTable {
  public:
-  template <class C>
-  explicit ConfigTable(C& config) {
+  template <class C> explicit ConfigTable(C& config) {
     Collector collector{*this, ""};
     config.visit(collector);
     index();
@@ -59,10 +58,8 @@ class ConfigTable {
   struct Collector {
     ConfigTable& table;
     std::string prefix;
-    template <class T>
-    void operator()(const char* name, T& value, const char* help, FieldOptions options = {});
-    template <class S>
-    void section(const char* name, S& inner) {
+    template <class T> void operator()(const char* name, T& value, const char* help, FieldOptions options = {});
+    template <class S> void section(const char* name, S& inner) {
       Collector deeper{table, prefix + name + "."};
       inner.visit(deeper);
     }

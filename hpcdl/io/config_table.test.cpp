@@ -10,8 +10,7 @@
 namespace hpcdl::io {
 
 enum class Shade { light, dark };
-template <>
-struct EnumNames<Shade> {
+template <> struct EnumNames<Shade> {
   static constexpr std::pair<Shade, std::string_view> values[] = {{Shade::light, "light"}, {Shade::dark, "dark"}};
 };
 
@@ -58,8 +57,7 @@ struct Root {
   }
 };
 
-template <class F>
-std::string error_of(F&& f) {
+template <class F> std::string error_of(F&& f) {
   try {
     f();
   } catch (const UsageError& e) {
@@ -240,12 +238,9 @@ TEST(Config, MutatedFilesNeverCrash) {
     for (std::uint64_t k = 0; k <= rng.below(round * 16, 4); ++k) {
       const std::uint64_t at = round * 16 + 3 * k + 1;
       const std::size_t where = rng.below(at, bad.size());
-      if (rng.bits(at + 1) % 3 == 0)
-        bad.erase(where, 1 + rng.below(at + 2, 6));
-      else if (rng.bits(at + 1) % 3 == 1)
-        bad[where] = alphabet[rng.below(at + 2, alphabet.size())];
-      else
-        bad.insert(where, 1, alphabet[rng.below(at + 2, alphabet.size())]);
+      if (rng.bits(at + 1) % 3 == 0) bad.erase(where, 1 + rng.below(at + 2, 6));
+      else if (rng.bits(at + 1) % 3 == 1) bad[where] = alphabet[rng.below(at + 2, alphabet.size())];
+      else bad.insert(where, 1, alphabet[rng.below(at + 2, alphabet.size())]);
     }
     Root r;
     ConfigTable t(r);

@@ -61,8 +61,7 @@ std::optional<double> number_in(std::string_view raw, Unit unit) {
   return std::nullopt;
 }
 
-template <class Int>
-std::optional<Int> whole(double v) {
+template <class Int> std::optional<Int> whole(double v) {
   // The largest doubles below 2^63 and 2^64 are whole; the limits themselves do not fit.
   const double limit = std::is_signed_v<Int> ? 0x1p63 : 0x1p64;
   const double least = std::is_signed_v<Int> ? -0x1p63 : 0;
@@ -74,8 +73,7 @@ const std::string* text_of(const ConfigValue& v) {
   return std::get_if<std::string>(&v);
 }
 
-template <class Int>
-Int read_whole(const ConfigValue& v, Unit unit) {
+template <class Int> Int read_whole(const ConfigValue& v, Unit unit) {
   if (const auto* n = std::get_if<std::int64_t>(&v); n && std::in_range<Int>(*n)) return static_cast<Int>(*n);
   if (const auto* d = std::get_if<double>(&v))
     if (const auto n = whole<Int>(*d)) return *n;
@@ -148,23 +146,18 @@ std::vector<std::string> read_strings(const ConfigValue& v) {
 std::string toml_string(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
-    if (c == '"' || c == '\\')
-      out += '\\', out += c;
-    else if (c == '\n')
-      out += "\\n";
-    else if (c == '\t')
-      out += "\\t";
+    if (c == '"' || c == '\\') out += '\\', out += c;
+    else if (c == '\n') out += "\\n";
+    else if (c == '\t') out += "\\t";
     else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
       out += fmt::format("\\u{:04X}", static_cast<unsigned>(c));
-    else
-      out += c;
+    else out += c;
   }
   return out + '"';
 }
 
 namespace {
-template <class F>
-std::string shortest(F v) {
+template <class F> std::string shortest(F v) {
   if (std::isinf(v)) return v > 0 ? "inf" : "-inf";
   if (std::isnan(v)) return "nan";
   std::string text = fmt::format("{}", v);
@@ -179,17 +172,12 @@ Json schema_of(const ConfigType& type) {
   using Kind = ConfigType::Kind;
   const auto& o = type.options;
   switch (type.kind) {
-    case Kind::boolean:
-      return {{"type", "boolean"}};
-    case Kind::word:
-      return {{"enum", type.words}};
-    case Kind::text:
-      return {{"type", "string"}};
-    case Kind::texts:
-      return {{"type", Json::array({"array", "string"})}, {"items", {{"type", "string"}}}};
+    case Kind::boolean: return {{"type", "boolean"}};
+    case Kind::word: return {{"enum", type.words}};
+    case Kind::text: return {{"type", "string"}};
+    case Kind::texts: return {{"type", Json::array({"array", "string"})}, {"items", {{"type", "string"}}}};
     case Kind::integer:
-    case Kind::number:
-      break;
+    case Kind::number: break;
   }
   const char* kind = type.kind == Kind::integer ? "integer" : "number";
   Json out = {{"type", kind}};

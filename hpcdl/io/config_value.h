@@ -42,20 +42,16 @@ std::string toml_string(std::string_view text);
 std::string toml_number(double v);
 std::string toml_number(float v);
 
-template <class T>
-struct IsOptional : std::false_type {};
-template <class T>
-struct IsOptional<std::optional<T>> : std::true_type {};
+template <class T> struct IsOptional : std::false_type {};
+template <class T> struct IsOptional<std::optional<T>> : std::true_type {};
 
-template <class T>
-constexpr bool in_range(T v, const FieldOptions& o) {
+template <class T> constexpr bool in_range(T v, const FieldOptions& o) {
   return static_cast<double>(v) >= o.min &&
          static_cast<double>(v) <= o.max;  // false for NaN: a NaN setting is a mistake
 }
 
 /// Reads `v` as a T within `o`; throws ConfigMismatch.
-template <class T>
-T convert_config(const ConfigValue& v, const FieldOptions& o) {
+template <class T> T convert_config(const ConfigValue& v, const FieldOptions& o) {
   if constexpr (IsOptional<T>::value) {
     if (const auto* t = std::get_if<ConfigText>(&v); t && (t->text == "none" || t->text.empty())) return std::nullopt;
     return convert_config<typename T::value_type>(v, o);
@@ -88,26 +84,19 @@ T convert_config(const ConfigValue& v, const FieldOptions& o) {
 }
 
 /// The value as TOML; "" for an absent optional.
-template <class T>
-std::string config_toml(const T& v) {
-  if constexpr (IsOptional<T>::value)
-    return v ? config_toml(*v) : "";
-  else if constexpr (std::is_same_v<T, bool>)
-    return v ? "true" : "false";
-  else if constexpr (std::is_enum_v<T>)
-    return toml_string(enum_name(v));
+template <class T> std::string config_toml(const T& v) {
+  if constexpr (IsOptional<T>::value) return v ? config_toml(*v) : "";
+  else if constexpr (std::is_same_v<T, bool>) return v ? "true" : "false";
+  else if constexpr (std::is_enum_v<T>) return toml_string(enum_name(v));
   else if constexpr (std::is_same_v<T, std::uint64_t>)  // TOML integers end at 2^63
     return v > INT64_MAX ? fmt::format("\"{}\"", v) : fmt::format("{}", v);
-  else if constexpr (std::is_integral_v<T>)
-    return fmt::format("{}", v);
-  else if constexpr (std::is_floating_point_v<T>)
-    return toml_number(v);
+  else if constexpr (std::is_integral_v<T>) return fmt::format("{}", v);
+  else if constexpr (std::is_floating_point_v<T>) return toml_number(v);
   else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
     std::string out = "[";
     for (const auto& s : v) out += (out.size() > 1 ? ", " : "") + toml_string(s);
     return out + "]";
-  } else
-    return toml_string(std::string(v));
+  } else return toml_string(std::string(v));
 }
 
 /// What a field accepts, without its type.
@@ -118,21 +107,17 @@ struct ConfigType {
   std::vector<std::string> words = {};  // that a word may be
 };
 
-template <class T>
-ConfigType config_type(const FieldOptions& o) {
+template <class T> ConfigType config_type(const FieldOptions& o) {
   using Kind = ConfigType::Kind;
-  if constexpr (IsOptional<T>::value)
-    return config_type<typename T::value_type>(o);
-  else if constexpr (std::is_same_v<T, bool>)
-    return {.kind = Kind::boolean};
+  if constexpr (IsOptional<T>::value) return config_type<typename T::value_type>(o);
+  else if constexpr (std::is_same_v<T, bool>) return {.kind = Kind::boolean};
   else if constexpr (std::is_enum_v<T>) {
     ConfigType type{.kind = Kind::word};
     for (const auto& [value, name] : EnumNames<T>::values) type.words.emplace_back(name);
     return type;
   } else if constexpr (std::is_arithmetic_v<T>)
     return {.kind = std::is_integral_v<T> ? Kind::integer : Kind::number, .options = o};
-  else
-    return {.kind = std::is_same_v<T, std::vector<std::string>> ? Kind::texts : Kind::text};
+  else return {.kind = std::is_same_v<T, std::vector<std::string>> ? Kind::texts : Kind::text};
 }
 
 /// As JSON Schema.

@@ -41,11 +41,9 @@ struct FieldOptions {
 ///     static constexpr std::pair<Family, std::string_view> values[] = {{Family::gpt2, "gpt2"}, {Family::llama,
 ///     "llama"}};
 ///   };
-template <class E>
-struct EnumNames;
+template <class E> struct EnumNames;
 
-template <class E>
-constexpr std::string_view enum_name(E e) {
+template <class E> constexpr std::string_view enum_name(E e) {
   for (const auto& [value, name] : EnumNames<E>::values)
     if (value == e) return name;
   return "?";

@@ -21,8 +21,7 @@ void copy_plane(T* dst, const T* src, std::int64_t rows, std::int64_t cols, cons
           std::memcpy(dst + r * dr + c * dc, src + r * sr + c * sc, sizeof(T));  // memcpy: either may be unaligned
 }
 
-template <class T>
-void copy_dims(T* dst, const T* src, const Shape& shape, const Shape& ds, const Shape& ss, int dim) {
+template <class T> void copy_dims(T* dst, const T* src, const Shape& shape, const Shape& ds, const Shape& ss, int dim) {
   if (dim >= shape.rank() - 2) {
     copy_plane(dst, src, shape.rank() > 1 ? shape[-2] : 1, shape[-1], ds, ss);
     return;
@@ -43,14 +42,10 @@ void copy_elements(Tensor dst, View src) {
     copy_dims(dst.ptr<T>(), src.ptr<T>(), src.shape(), dst.strides(), src.strides(), 0);
   };
   switch (dtype_bytes(src.dtype())) {
-    case 8:
-      return run(std::uint64_t{});
-    case 4:
-      return run(std::uint32_t{});
-    case 2:
-      return run(std::uint16_t{});
-    default:
-      return run(std::uint8_t{});
+    case 8: return run(std::uint64_t{});
+    case 4: return run(std::uint32_t{});
+    case 2: return run(std::uint16_t{});
+    default: return run(std::uint8_t{});
   }
 }
 

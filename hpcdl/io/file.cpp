@@ -16,22 +16,15 @@ namespace {
 std::string_view advice(int error) {
   switch (error) {
     case ENOSPC:
-    case EDQUOT:
-      return "; the disk is full: free some space or choose another folder";
-    case EFBIG:
-      return "; the file would pass the allowed file size (see ulimit -f)";
+    case EDQUOT: return "; the disk is full: free some space or choose another folder";
+    case EFBIG: return "; the file would pass the allowed file size (see ulimit -f)";
     case EACCES:
-    case EPERM:
-      return "; check the permissions of the file and of its folder";
-    case EROFS:
-      return "; the file system is read-only: choose another folder";
-    case ENOENT:
-      return "; check the spelling of the path";
+    case EPERM: return "; check the permissions of the file and of its folder";
+    case EROFS: return "; the file system is read-only: choose another folder";
+    case ENOENT: return "; check the spelling of the path";
     case EMFILE:
-    case ENFILE:
-      return "; too many open files (see ulimit -n)";
-    default:
-      return "";
+    case ENFILE: return "; too many open files (see ulimit -n)";
+    default: return "";
   }
 }
 
@@ -49,7 +42,7 @@ Fd open_for_reading(const fs::path& path) {
   // O_NONBLOCK: opening a FIFO by mistake must not hang; it changes nothing for regular files.
   Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) fail_file(path, "open for reading", errno);
-  struct stat st {};
+  struct stat st{};
   if (::fstat(fd.get(), &st) != 0) fail_file(path, "stat", errno);
   require(!S_ISDIR(st.st_mode), "io", "{}: expected a file, found a folder", path.string());
   require(S_ISREG(st.st_mode), "io", "{}: expected a regular file, found a device, pipe or socket", path.string());
@@ -57,7 +50,7 @@ Fd open_for_reading(const fs::path& path) {
 }
 
 std::int64_t file_size(const Fd& fd, const fs::path& path) {
-  struct stat st {};
+  struct stat st{};
   if (::fstat(fd.get(), &st) != 0) fail_file(path, "stat", errno);
   return st.st_size;
 }

@@ -22,7 +22,8 @@ std::vector<std::string> GroupRanks::gather(const std::string& mine) {
   std::memcpy(text.buffer.data(), mine.data(), mine.size());
   group_.all_gather(stream_, texts.tensor, text.tensor);
   for (std::int64_t r = 0; r < n; ++r)
-    out[static_cast<std::size_t>(r)].assign(texts.tensor.ptr<const char>() + r * longest, static_cast<std::size_t>(sizes[r]));
+    out[static_cast<std::size_t>(r)].assign(texts.tensor.ptr<const char>() + r * longest,
+                                            static_cast<std::size_t>(sizes[r]));
   return out;
 }
 

@@ -126,8 +126,7 @@ TEST(HfConfig, MutationsNeverCrash) {
       bad[rng.below(round * 8 + k, bad.size())] = "{}[]\",:0-9e.nt"[rng.below(round * 8 + 4 + k, 14)];
     try {
       parse_hf_config(parse_json(bad, "x"), "x");
-    } catch (const Error&) {
-    }
+    } catch (const Error&) {}
   }
 }
 

@@ -14,20 +14,13 @@ std::string shown(std::string_view text, std::size_t limit) {
 
 std::string_view json_kind(const Json& value) {
   switch (value.type()) {
-    case Json::value_t::null:
-      return "null";
-    case Json::value_t::object:
-      return "object";
-    case Json::value_t::array:
-      return "array";
-    case Json::value_t::string:
-      return "string";
-    case Json::value_t::boolean:
-      return "boolean";
-    case Json::value_t::number_float:
-      return "fraction";
-    default:
-      return "number";
+    case Json::value_t::null: return "null";
+    case Json::value_t::object: return "object";
+    case Json::value_t::array: return "array";
+    case Json::value_t::string: return "string";
+    case Json::value_t::boolean: return "boolean";
+    case Json::value_t::number_float: return "fraction";
+    default: return "number";
   }
 }
 
@@ -69,8 +62,7 @@ void JsonObject::wrong_type(const char* key, std::string_view expected, const Js
        shown(value.dump(-1, ' ', true, Json::error_handler_t::replace)));
 }
 
-template <class T>
-T JsonObject::convert(const Json& value, const char* key) const {
+template <class T> T JsonObject::convert(const Json& value, const char* key) const {
   if constexpr (std::is_same_v<T, bool>) {
     if (!value.is_boolean()) wrong_type(key, "true or false", value);
   } else if constexpr (std::is_same_v<T, std::uint64_t>) {

@@ -23,24 +23,19 @@ std::string shown(std::string_view text, std::size_t limit = 80);
 /// The kind of a value in words: "string", "number", "object", ...
 std::string_view json_kind(const Json& value);
 
-/// Typed access to the keys of one object, with errors in plain words: bool, std::int64_t, std::uint64_t, double, std::string.
-/// A null value counts as absent.
+/// Typed access to the keys of one object, with errors in plain words: bool, std::int64_t, std::uint64_t, double,
+/// std::string. A null value counts as absent.
 class JsonObject {
  public:
   /// Throws Error when `value` is no object. Both must outlive this.
   JsonObject(const Json& value, std::string where);
   const Json* find(const char* key) const;
-  template <class T>
-  std::optional<T> get(const char* key) const {
+  template <class T> std::optional<T> get(const char* key) const {
     const Json* value = find(key);
     return value ? std::optional<T>(convert<T>(*value, key)) : std::nullopt;
   }
-  template <class T>
-  T get_or(const char* key, T fallback) const {
-    return get<T>(key).value_or(std::move(fallback));
-  }
-  template <class T>
-  T need(const char* key) const {
+  template <class T> T get_or(const char* key, T fallback) const { return get<T>(key).value_or(std::move(fallback)); }
+  template <class T> T need(const char* key) const {
     const Json* value = find(key);
     require(value != nullptr, "io", "{}: expected key \"{}\", found none", where_, key);
     return convert<T>(*value, key);
@@ -48,8 +43,7 @@ class JsonObject {
   const std::string& where() const { return where_; }
 
  private:
-  template <class T>
-  T convert(const Json& value, const char* key) const;
+  template <class T> T convert(const Json& value, const char* key) const;
   [[noreturn]] void wrong_type(const char* key, std::string_view expected, const Json& value) const;
   const Json& value_;
   std::string where_;

@@ -5,8 +5,7 @@
 namespace hpcdl::io {
 namespace {
 
-template <class... A>
-void check(bool ok, fmt::format_string<A...> f, A&&... args) {
+template <class... A> void check(bool ok, fmt::format_string<A...> f, A&&... args) {
   if (!ok) fail_usage("model", f, std::forward<A>(args)...);
 }
 

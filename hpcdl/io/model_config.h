@@ -13,17 +13,18 @@
 namespace hpcdl::io {
 
 enum class Family { gpt2, llama, simple_cnn, resnet18 };
-template <>
-struct EnumNames<Family> {
-  static constexpr std::pair<Family, std::string_view> values[] = {{Family::gpt2, "gpt2"}, {Family::llama, "llama"}, {Family::simple_cnn, "simple_cnn"}, {Family::resnet18, "resnet18"}};
+template <> struct EnumNames<Family> {
+  static constexpr std::pair<Family, std::string_view> values[] = {{Family::gpt2, "gpt2"},
+                                                                   {Family::llama, "llama"},
+                                                                   {Family::simple_cnn, "simple_cnn"},
+                                                                   {Family::resnet18, "resnet18"}};
 };
 /// Classifiers of images; the others are models of text.
 constexpr bool is_image_family(Family f) { return f == Family::simple_cnn || f == Family::resnet18; }
 
 /// gelu_new is the tanh form. automatic: the family's own (gelu_new, silu).
 enum class Activation { automatic, gelu_new, gelu, silu };
-template <>
-struct EnumNames<Activation> {
+template <> struct EnumNames<Activation> {
   static constexpr std::pair<Activation, std::string_view> values[] = {{Activation::automatic, "auto"},
                                                                        {Activation::gelu_new, "gelu_new"},
                                                                        {Activation::gelu, "gelu"},

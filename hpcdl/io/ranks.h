@@ -30,8 +30,8 @@ class OneRank final : public Ranks {
   void receive(std::span<std::byte>, int) override {}
 };
 
-/// Does `part` on every rank, then waits for all. Where it threw an Error on some, all throw that of the lowest of those; comm::PeerLost goes up
-/// at once, since there is nobody to agree with.
+/// Does `part` on every rank, then waits for all. Where it threw an Error on some, all throw that of the lowest of
+/// those; comm::PeerLost goes up at once, since there is nobody to agree with.
 void agree(Ranks& ranks, const std::function<void()>& part);
 
 }  // namespace hpcdl::io

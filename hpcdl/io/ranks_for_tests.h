@@ -39,7 +39,8 @@ class ThreadRanks {
     int rank_, calls_;
   };
 
-  /// f(Ranks&) on every rank; rethrows the first Error but what the dead and PeerLost threw. Rank `dies` leaves at its call number `at`.
+  /// f(Ranks&) on every rank; rethrows the first Error but what the dead and PeerLost threw. Rank `dies` leaves at its
+  /// call number `at`.
   template <class F> static void run(int size, F f, int dies = -1, int at = -1) {
     ThreadRanks all(size);
     std::exception_ptr failed;

@@ -13,8 +13,7 @@ void parse(std::span<const std::byte> file) {
     for (const auto& t : hpcdl::io::parse_safetensors_header(file, "fuzz").tensors)
       if (t.offset < 8 || t.spec.bytes() < 0 || t.offset + t.spec.bytes() > static_cast<std::int64_t>(file.size()))
         throw std::logic_error("a tensor lies outside the file");
-  } catch (const hpcdl::Error&) {
-  }
+  } catch (const hpcdl::Error&) {}
 }
 
 }  // namespace

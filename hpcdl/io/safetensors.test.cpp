@@ -17,8 +17,7 @@ namespace {
 const fs::path kGolden = fs::path(HPCDL_SOURCE_DIR) / "hpcdl/io/golden";
 
 /// Element i as make_safetensors.py defines it.
-template <class T>
-void expect_golden(View v) {
+template <class T> void expect_golden(View v) {
   ASSERT_EQ(v.dtype(), dtype_of<T>);
   const std::int64_t n = v.size();
   for (std::int64_t i = 0; i < n; ++i) {

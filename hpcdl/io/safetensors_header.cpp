@@ -70,12 +70,9 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   }
 
   bool start_object(std::size_t) override {
-    if (at_ == At::outside)
-      at_ = At::top;
-    else if (at_ == At::top_value)
-      at_ = key_ == kMetadata ? At::metadata : At::entry;
-    else
-      return unexpected("an object");
+    if (at_ == At::outside) at_ = At::top;
+    else if (at_ == At::top_value) at_ = key_ == kMetadata ? At::metadata : At::entry;
+    else return unexpected("an object");
     return true;
   }
 
@@ -86,14 +83,10 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       at_ = At::top_value;
     } else if (at_ == At::entry) {
       auto& e = entries.back();
-      if (name == "dtype")
-        at_ = At::dtype;
-      else if (name == "shape")
-        at_ = At::shape_value;
-      else if (name == "data_offsets")
-        at_ = At::offsets_value;
-      else
-        bad("unknown key {}; expected dtype, shape, data_offsets", shown(name));
+      if (name == "dtype") at_ = At::dtype;
+      else if (name == "shape") at_ = At::shape_value;
+      else if (name == "data_offsets") at_ = At::offsets_value;
+      else bad("unknown key {}; expected dtype, shape, data_offsets", shown(name));
       if ((at_ == At::dtype && e.spec) || (at_ == At::shape_value && e.shapes++ > 0) ||
           (at_ == At::offsets_value && e.offset_keys++ > 0))
         bad("key {} appears twice", shown(name));
@@ -113,12 +106,9 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   }
 
   bool start_array(std::size_t) override {
-    if (at_ == At::shape_value)
-      at_ = At::shape;
-    else if (at_ == At::offsets_value)
-      at_ = At::offsets;
-    else
-      return unexpected("an array");
+    if (at_ == At::shape_value) at_ = At::shape;
+    else if (at_ == At::offsets_value) at_ = At::offsets;
+    else return unexpected("an array");
     return true;
   }
   bool end_array() override {
@@ -146,28 +136,21 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     outside_end
   };
 
-  template <class... A>
-  [[noreturn]] void bad(fmt::format_string<A...> f, A&&... args) const {
+  template <class... A> [[noreturn]] void bad(fmt::format_string<A...> f, A&&... args) const {
     fail("io", "{}: tensor {}: {}", where_, entries.empty() ? "?" : shown(entries.back().name),
          fmt::format(f, std::forward<A>(args)...));
   }
   bool unexpected(const std::string& found) const {
     switch (at_) {
       case At::outside:
-      case At::outside_end:
-        fail("io", "{}: expected the header to be an object, found {}", where_, found);
-      case At::metadata:
-        fail("io", "{}: __metadata__ {}: expected a string, found {}", where_, shown(key_), found);
-      case At::dtype:
-        bad("dtype: expected a string, found {}", found);
+      case At::outside_end: fail("io", "{}: expected the header to be an object, found {}", where_, found);
+      case At::metadata: fail("io", "{}: __metadata__ {}: expected a string, found {}", where_, shown(key_), found);
+      case At::dtype: bad("dtype: expected a string, found {}", found);
       case At::shape_value:
-      case At::shape:
-        bad("shape: expected an array of numbers >= 0, found {}", found);
+      case At::shape: bad("shape: expected an array of numbers >= 0, found {}", found);
       case At::offsets_value:
-      case At::offsets:
-        bad("data_offsets: expected two numbers >= 0, found {}", found);
-      default:
-        fail("io", "{}: {}: expected an object, found {}", where_, shown(key_), found);
+      case At::offsets: bad("data_offsets: expected two numbers >= 0, found {}", found);
+      default: fail("io", "{}: {}: expected an object, found {}", where_, shown(key_), found);
     }
   }
 

@@ -130,17 +130,10 @@ TEST(HostileSafeTensors, MutationsNeverCrash) {
       const std::uint64_t at = round * 16 + 4 * k + 1;
       const std::size_t where = rng.below(at, bad.size());
       switch (rng.below(at + 1, 4)) {
-        case 0:
-          bad[where] = alphabet[rng.below(at + 2, alphabet.size())];
-          break;
-        case 1:
-          bad[where] = static_cast<char>(rng.bits(at + 2));
-          break;
-        case 2:
-          bad.erase(where, 1 + rng.below(at + 2, 8));
-          break;
-        default:
-          bad.insert(where, bad.substr(rng.below(at + 2, bad.size()), 6));
+        case 0: bad[where] = alphabet[rng.below(at + 2, alphabet.size())]; break;
+        case 1: bad[where] = static_cast<char>(rng.bits(at + 2)); break;
+        case 2: bad.erase(where, 1 + rng.below(at + 2, 8)); break;
+        default: bad.insert(where, bad.substr(rng.below(at + 2, bad.size()), 6));
       }
       if (bad.empty()) break;
     }

@@ -17,18 +17,21 @@ void check_cover(const WholeTensor& t) {
   const int dim = t.slices[0].shard.dim;
   std::vector<Range> ranges;
   for (const auto& s : t.slices) {
-    require(s.shard.dim == dim && dim >= 0, "io", "tensor {}: rank {} splits it along dim {}, rank {} along dim {} (-1: not at all)", shown(t.name),
+    require(s.shard.dim == dim && dim >= 0, "io",
+            "tensor {}: rank {} splits it along dim {}, rank {} along dim {} (-1: not at all)", shown(t.name),
             t.slices[0].holders[0], dim, s.holders[0], s.shard.dim);
     ranges.insert(ranges.end(), s.shard.pieces.begin(), s.shard.pieces.end());
   }
   std::sort(ranges.begin(), ranges.end());
   std::int64_t end = 0;
   for (const Range& r : ranges) {
-    require(r.begin == end || r.length == 0, "io", "tensor {}: elements [{}, {}) of dim {} are held {}", shown(t.name), std::min(r.begin, end),
-            std::max(r.begin, end), dim, r.begin > end ? "by no rank" : "twice, by ranks that do not hold the same part");
+    require(r.begin == end || r.length == 0, "io", "tensor {}: elements [{}, {}) of dim {} are held {}", shown(t.name),
+            std::min(r.begin, end), std::max(r.begin, end), dim,
+            r.begin > end ? "by no rank" : "twice, by ranks that do not hold the same part");
     end += r.length;
   }
-  require(end == t.spec.shape[dim], "io", "tensor {}: elements [{}, {}) of dim {} are held by no rank", shown(t.name), end, t.spec.shape[dim], dim);
+  require(end == t.spec.shape[dim], "io", "tensor {}: elements [{}, {}) of dim {} are held by no rank", shown(t.name),
+          end, t.spec.shape[dim], dim);
 }
 
 int least(const std::vector<std::int64_t>& load, const std::vector<int>& among) {
@@ -43,7 +46,8 @@ std::optional<ShardSpec> plain(const ShardSpec& shard) {
   ShardSpec out{shard.dim, shard.whole, {}};
   for (const Range& r : shard.pieces) {
     if (r.length == 0) continue;
-    if (!out.pieces.empty() && out.pieces.back().begin + out.pieces.back().length == r.begin) out.pieces.back().length += r.length;
+    if (!out.pieces.empty() && out.pieces.back().begin + out.pieces.back().length == r.begin)
+      out.pieces.back().length += r.length;
     else out.pieces.push_back(r);
   }
   if (out.pieces.empty()) return std::nullopt;
@@ -66,11 +70,12 @@ ShardSpec shard_from(const Json& json, const std::string& where) {
   const auto dim = o.get_or<std::int64_t>("dim", -1);
   if (dim == -1) return {};
   const Json* pieces = o.find("pieces");
-  require(dim >= 0 && dim < Shape::kMaxRank && pieces && pieces->is_array(), "io", "{}: expected a dim below {} and an array of pieces", where, Shape::kMaxRank);
+  require(dim >= 0 && dim < Shape::kMaxRank && pieces && pieces->is_array(), "io",
+          "{}: expected a dim below {} and an array of pieces", where, Shape::kMaxRank);
   ShardSpec shard{static_cast<int>(dim), o.need<std::int64_t>("whole"), {}};
   for (const auto& p : *pieces) {
-    require(p.is_array() && p.size() == 2 && p[0].is_number_integer() && p[1].is_number_integer(), "io", "{}: expected pieces [begin, length], found {}", where,
-            shown(p.dump()));
+    require(p.is_array() && p.size() == 2 && p[0].is_number_integer() && p[1].is_number_integer(), "io",
+            "{}: expected pieces [begin, length], found {}", where, shown(p.dump()));
     shard.pieces.push_back({p[0].get<std::int64_t>(), p[1].get<std::int64_t>()});
   }
   return shard;
@@ -79,7 +84,8 @@ ShardSpec shard_from(const Json& json, const std::string& where) {
 Json to_json(const std::vector<HeldTensor>& held) {
   Json out = Json::array();
   for (const auto& t : held)
-    out.push_back({t.name, dtype_name(t.local.dtype), std::vector<std::int64_t>(t.local.shape.begin(), t.local.shape.end()), to_json(t.shard)});
+    out.push_back({t.name, dtype_name(t.local.dtype),
+                   std::vector<std::int64_t>(t.local.shape.begin(), t.local.shape.end()), to_json(t.shard)});
   return out;
 }
 
@@ -104,11 +110,14 @@ std::vector<WholeTensor> whole_tensors(const std::vector<std::vector<HeldTensor>
       const auto [it, fresh] = index.emplace(held.name, out.size());
       if (fresh) out.push_back({held.name, whole, {}});
       WholeTensor& t = out[it->second];
-      require(t.spec == whole, "io", "tensor {}: rank {} holds a part of {}, a rank before it of {}", shown(held.name), r, to_string(whole), to_string(t.spec));
+      require(t.spec == whole, "io", "tensor {}: rank {} holds a part of {}, a rank before it of {}", shown(held.name),
+              r, to_string(whole), to_string(t.spec));
       const auto shard = plain(held.shard);
       if (!shard) continue;
-      const auto same = std::find_if(t.slices.begin(), t.slices.end(), [&](const Slice& s) { return s.shard == *shard; });
-      require(same == t.slices.end() || same->holders.back() != static_cast<int>(r), "io", "tensor {} is given twice", shown(held.name));
+      const auto same =
+          std::find_if(t.slices.begin(), t.slices.end(), [&](const Slice& s) { return s.shard == *shard; });
+      require(same == t.slices.end() || same->holders.back() != static_cast<int>(r), "io", "tensor {} is given twice",
+              shown(held.name));
       if (same == t.slices.end()) t.slices.push_back({*shard, {static_cast<int>(r)}});
       else same->holders.push_back(static_cast<int>(r));
     }
@@ -158,7 +167,8 @@ std::vector<ModelFile> model_files(const std::vector<WholeTensor>& tensors, int 
   }
   if (files.empty()) files.push_back({});
   for (std::size_t i = 0; i < files.size(); ++i)
-    files[i].name = files.size() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+    files[i].name =
+        files.size() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
   return files;
 }
 

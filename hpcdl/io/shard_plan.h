@@ -1,5 +1,6 @@
 #pragma once
-// Who writes what of a sharded checkpoint: pure functions of what all ranks hold, so that all ranks come to the same answer.
+// Who writes what of a sharded checkpoint: pure functions of what all ranks hold, so that all ranks come to the same
+// answer.
 
 #include <string>
 #include <string_view>
@@ -39,15 +40,18 @@ struct WholeTensor {
   int writer = 0;  // of the tensor as a whole
 };
 
-/// Puts together what the ranks hold, in the order in which they name it. Throws Error unless the slices of every tensor cover it exactly once.
+/// Puts together what the ranks hold, in the order in which they name it. Throws Error unless the slices of every
+/// tensor cover it exactly once.
 std::vector<WholeTensor> whole_tensors(const std::vector<std::vector<HeldTensor>>& by_rank);
 
-/// Sets `writer` of every tensor and `from` of every slice so that ranks write, and send to writers, about equally many bytes.
+/// Sets `writer` of every tensor and `from` of every slice so that ranks write, and send to writers, about equally many
+/// bytes.
 void spread_tensors(std::vector<WholeTensor>& tensors, int ranks);
 /// Sets `from` of every slice so that ranks write about equally many bytes of slices.
 void spread_slices(std::vector<WholeTensor>& tensors, int ranks);
 
-/// Names of the files of whole tensors, in this order; each is written by one rank and holds at most `max_bytes` (or one tensor).
+/// Names of the files of whole tensors, in this order; each is written by one rank and holds at most `max_bytes` (or
+/// one tensor).
 struct ModelFile {
   int writer = 0;
   std::string name;

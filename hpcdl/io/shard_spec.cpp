@@ -34,22 +34,26 @@ template <class F> void for_each_common(const std::vector<Stretch>& a, const std
     }
 }
 
-std::int64_t whole_length(const View& x, const ShardSpec& shard, int dim) { return shard.dim == dim ? shard.whole : x[dim]; }
+std::int64_t whole_length(const View& x, const ShardSpec& shard, int dim) {
+  return shard.dim == dim ? shard.whole : x[dim];
+}
 
 /// Copies along one dim, or two of which each part has one.
-std::int64_t copy_along(const Tensor& to, const ShardSpec& to_shard, const View& from, const ShardSpec& from_shard, int dim, int other) {
+std::int64_t copy_along(const Tensor& to, const ShardSpec& to_shard, const View& from, const ShardSpec& from_shard,
+                        int dim, int other) {
   const std::int64_t whole = std::max(whole_length(to, to_shard, dim), whole_length(from, from_shard, dim));
   std::int64_t copied = 0;
-  for_each_common(stretches(to_shard, dim, whole), stretches(from_shard, dim, whole), [&](std::int64_t n, std::int64_t at, std::int64_t from_at) {
-    const Tensor part = narrow(to, dim, {at, n});
-    const View from_part = narrow(from, dim, {from_at, n});
-    if (other >= 0) {
-      copied += copy_along(part, to_shard, from_part, from_shard, other, -1);
-    } else {
-      copy_elements(part, from_part);
-      copied += part.size();
-    }
-  });
+  for_each_common(stretches(to_shard, dim, whole), stretches(from_shard, dim, whole),
+                  [&](std::int64_t n, std::int64_t at, std::int64_t from_at) {
+                    const Tensor part = narrow(to, dim, {at, n});
+                    const View from_part = narrow(from, dim, {from_at, n});
+                    if (other >= 0) {
+                      copied += copy_along(part, to_shard, from_part, from_shard, other, -1);
+                    } else {
+                      copy_elements(part, from_part);
+                      copied += part.size();
+                    }
+                  });
   return copied;
 }
 
@@ -57,15 +61,17 @@ std::int64_t copy_along(const Tensor& to, const ShardSpec& to_shard, const View&
 
 Spec whole_spec(const Spec& local, const ShardSpec& shard, const std::string& name) {
   if (shard.all()) return local;
-  require(shard.dim < local.shape.rank(), "io", "tensor {}: split along dim {}, but its shape is {}", shown(name), shard.dim, to_string(local.shape));
+  require(shard.dim < local.shape.rank(), "io", "tensor {}: split along dim {}, but its shape is {}", shown(name),
+          shard.dim, to_string(local.shape));
   std::int64_t held = 0;
   for (const Range& r : shard.pieces) {
     require(r.begin >= 0 && r.length >= 0 && r.length <= shard.whole && r.begin <= shard.whole - r.length, "io",
-            "tensor {}: a piece [{}, {}) does not lie in the {} elements of dim {}", shown(name), r.begin, r.begin + r.length, shard.whole, shard.dim);
+            "tensor {}: a piece [{}, {}) does not lie in the {} elements of dim {}", shown(name), r.begin,
+            r.begin + r.length, shard.whole, shard.dim);
     held += r.length;
   }
-  require(held == local.shape[shard.dim], "io", "tensor {}: its pieces of dim {} are {} elements, its shape is {}", shown(name), shard.dim, held,
-          to_string(local.shape));
+  require(held == local.shape[shard.dim], "io", "tensor {}: its pieces of dim {} are {} elements, its shape is {}",
+          shown(name), shard.dim, held, to_string(local.shape));
   Spec whole = local;
   whole.shape[shard.dim] = shard.whole;
   return whole;
@@ -82,13 +88,15 @@ Spec local_spec(const Spec& whole, const ShardSpec& shard) {
 Tensor narrow(const Tensor& x, int dim, Range range) {
   Spec spec = x.spec();
   spec.shape[dim] = range.length;
-  return Tensor(x.ptr<std::byte>() + range.begin * x.strides()[dim] * dtype_bytes(x.dtype()), spec, x.strides(), x.device());
+  return Tensor(x.ptr<std::byte>() + range.begin * x.strides()[dim] * dtype_bytes(x.dtype()), spec, x.strides(),
+                x.device());
 }
 
 View narrow(const View& x, int dim, Range range) {
   Spec spec = x.spec();
   spec.shape[dim] = range.length;
-  return View(x.ptr<std::byte>() + range.begin * x.strides()[dim] * dtype_bytes(x.dtype()), spec, x.strides(), x.device());
+  return View(x.ptr<std::byte>() + range.begin * x.strides()[dim] * dtype_bytes(x.dtype()), spec, x.strides(),
+              x.device());
 }
 
 std::int64_t copy_common(const Tensor& to, const ShardSpec& to_shard, const View& from, const ShardSpec& from_shard) {

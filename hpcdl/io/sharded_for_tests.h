@@ -1,5 +1,6 @@
 #pragma once
-// A run over dp x tp ranks whose every byte is a function of (step, tensor, place in the whole tensor), split in every way that layers are.
+// A run over dp x tp ranks whose every byte is a function of (step, tensor, place in the whole tensor), split in every
+// way that layers are.
 
 #include <cstring>
 
@@ -15,7 +16,8 @@ struct Mesh {
   int dp = 1, tp = 1;
   int ranks() const { return dp * tp; }
 };
-inline const std::vector<Mesh> kMeshes = {{1, 1}, {1, 2}, {2, 1}, {1, 4}, {2, 2}, {4, 1}, {1, 8}, {2, 4}, {4, 2}, {8, 1}};
+inline const std::vector<Mesh> kMeshes = {{1, 1}, {1, 2}, {2, 1}, {1, 4}, {2, 2},
+                                          {4, 1}, {1, 8}, {2, 4}, {4, 2}, {8, 1}};
 
 class ShardedRun {
  public:
@@ -29,20 +31,30 @@ class ShardedRun {
 
   void go_to(std::int64_t step) {
     step_ = step;
-    for (auto& held : held_) for_each(held, [&](std::byte* at, int width, std::uint64_t value) { std::memcpy(at, &value, static_cast<std::size_t>(width)); });
+    for (auto& held : held_)
+      for_each(held, [&](std::byte* at, int width, std::uint64_t value) {
+        std::memcpy(at, &value, static_cast<std::size_t>(width));
+      });
   }
   /// Every element is that of `step`.
   bool is_at(std::int64_t step) {
     step_ = step;
     bool same = true;
     for (auto& held : held_)
-      for_each(held, [&](std::byte* at, int width, std::uint64_t value) { same = same && std::memcmp(at, &value, static_cast<std::size_t>(width)) == 0; });
+      for_each(held, [&](std::byte* at, int width, std::uint64_t value) {
+        same = same && std::memcmp(at, &value, static_cast<std::size_t>(width)) == 0;
+      });
     return same;
   }
 
-  TrainState state() const { return {.step = step_, .tokens = step_ * 512, .seed = seed_, .epoch = 1, .index = step_, .scalars = {{"loss", 0.1}}}; }
+  TrainState state() const {
+    return {
+        .step = step_, .tokens = step_ * 512, .seed = seed_, .epoch = 1, .index = step_, .scalars = {{"loss", 0.1}}};
+  }
   CheckpointContent content() const {
-    CheckpointContent out{.model = {}, .optimizer = {}, .config_toml = "a = 1\n", .extra = [](const fs::path& f) { write_file_atomic(f / "config.json", "{}\n"); }};
+    CheckpointContent out{.model = {}, .optimizer = {}, .config_toml = "a = 1\n", .extra = [](const fs::path& f) {
+                            write_file_atomic(f / "config.json", "{}\n");
+                          }};
     out.max_file_bytes = 2000;
     for (const auto& h : held_) (h.moment ? out.optimizer : out.model).push_back({h.name, h.view, h.shard});
     return out;
@@ -73,13 +85,21 @@ class ShardedRun {
     static constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f32, DType::i64, DType::u8};
     Spec whole{{}, moment ? DType::f32 : kTypes[rng.below(0, 5)]};
     const auto dims = static_cast<int>(rng.below(1, 4));
-    for (int d = 0; d < dims; ++d) whole.shape.push_back(1 + static_cast<std::int64_t>(rng.below(2 + static_cast<std::uint64_t>(d), 23)));
+    for (int d = 0; d < dims; ++d)
+      whole.shape.push_back(1 + static_cast<std::int64_t>(rng.below(2 + static_cast<std::uint64_t>(d), 23)));
     const Rng split{seed_ + 1000 * static_cast<std::uint64_t>(mesh.tp), static_cast<std::uint64_t>(t)};
     const int dim = dims == 0 ? -1 : static_cast<int>(split.below(0, static_cast<std::uint64_t>(dims) + 1)) - 1;
-    Held held{fmt::format("layer.{}.{}", t, moment ? "m" : "weight"), moment, static_cast<std::uint64_t>(2 * t + moment), whole, {}, {}, {}};
+    Held held{fmt::format("layer.{}.{}", t, moment ? "m" : "weight"),
+              moment,
+              static_cast<std::uint64_t>(2 * t + moment),
+              whole,
+              {},
+              {},
+              {}};
     if (dim >= 0) {  // one to three parts (q, k, v), each cut at its own places, which may leave a rank nothing
       held.shard = {dim, whole.shape[dim], {}};
-      const std::int64_t parts = std::min<std::int64_t>(1 + static_cast<std::int64_t>(split.below(1, 3)), whole.shape[dim]);
+      const std::int64_t parts =
+          std::min<std::int64_t>(1 + static_cast<std::int64_t>(split.below(1, 3)), whole.shape[dim]);
       for (std::int64_t p = 0; p < parts; ++p) {
         const std::int64_t begin = whole.shape[dim] * p / parts, n = whole.shape[dim] * (p + 1) / parts - begin;
         const std::int64_t from = begin + n * tp_rank / mesh.tp, to = begin + n * (tp_rank + 1) / mesh.tp;

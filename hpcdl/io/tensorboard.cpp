@@ -30,8 +30,7 @@ class Message {
     return *this;
   }
   Message& message(int field, const Message& m) { return bytes(field, m.out_); }
-  template <class F>
-  Message& fixed(int field, F v) {
+  template <class F> Message& fixed(int field, F v) {
     key(field, sizeof(F) == 8 ? 1 : 5);
     std::array<char, sizeof(F)> raw;
     std::memcpy(raw.data(), &v, sizeof(F));
@@ -62,8 +61,7 @@ std::string summary_event(std::int64_t step, const Message& value) {
 
 std::uint32_t mask(std::uint32_t c) { return ((c >> 15) | (c << 17)) + 0xa282ead8u; }
 
-template <class T>
-void append_raw(std::string& out, T v) {
+template <class T> void append_raw(std::string& out, T v) {
   std::array<char, sizeof(T)> raw;
   std::memcpy(raw.data(), &v, sizeof(T));
   out.append(raw.data(), raw.size());

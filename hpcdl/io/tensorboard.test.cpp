@@ -10,8 +10,7 @@
 namespace hpcdl::io {
 namespace {
 
-template <class T>
-T read_at(const std::string& text, std::size_t at) {
+template <class T> T read_at(const std::string& text, std::size_t at) {
   T v{};
   std::memcpy(&v, text.data() + at, sizeof(T));
   return v;

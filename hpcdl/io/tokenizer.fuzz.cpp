@@ -16,7 +16,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto ids = t.encode(text, true);
     t.decode(ids);
     io::Tokenizer::parse(t.to_json());
-  } catch (const Error&) {
-  }
+  } catch (const Error&) {}
   return 0;
 }

@@ -122,19 +122,10 @@ TEST(tokenizer, names_the_feature_it_lacks) {
       {"dropout", [](json& j) { j["model"]["dropout"] = 0.1; }},
       {"byte_fallback", [](json& j) { j["model"]["byte_fallback"] = true; }},
       {"continuing_subword_prefix", [](json& j) { j["model"]["continuing_subword_prefix"] = "##"; }},
-      {"Metaspace",
-       [](json& j) {
-         j["pre_tokenizer"] = {{"type", "Metaspace"}};
-       }},
-      {"Lowercase",
-       [](json& j) {
-         j["normalizer"] = {{"type", "Lowercase"}};
-       }},
+      {"Metaspace", [](json& j) { j["pre_tokenizer"] = {{"type", "Metaspace"}}; }},
+      {"Lowercase", [](json& j) { j["normalizer"] = {{"type", "Lowercase"}}; }},
       {"pre_tokenizer 'null'", [](json& j) { j["pre_tokenizer"] = nullptr; }},
-      {"WordPiece",
-       [](json& j) {
-         j["decoder"] = {{"type", "WordPiece"}};
-       }},
+      {"WordPiece", [](json& j) { j["decoder"] = {{"type", "WordPiece"}}; }},
       {"MergedWithNext",
        [](json& j) {
          j["pre_tokenizer"] = {
@@ -165,20 +156,12 @@ TEST(tokenizer, refuses_inconsistent_files) {
       {"names 'qqqq'", [](json& j) { j["model"]["merges"].push_back("qqqq b"); }},
       {"not two tokens", [](json& j) { j["model"]["merges"].push_back("a b c"); }},
       {"neither", [](json& j) { j["model"]["merges"].push_back(7); }},
-      {"gives 'ZQ'",
-       [](json& j) {
-         j["model"]["merges"].push_back({"Z", "Q"});
-       }},
+      {"gives 'ZQ'", [](json& j) { j["model"]["merges"].push_back({"Z", "Q"}); }},
       {"has no 'model'", [](json& j) { j.erase("model"); }},
       {"has no 'vocab'", [](json& j) { j["model"].erase("vocab"); }},
-      {"far beyond",
-       [](json& j) {
-         j["added_tokens"][0] = {{"content", "<x>"}, {"id", 99999999}};
-       }},
+      {"far beyond", [](json& j) { j["added_tokens"][0] = {{"content", "<x>"}, {"id", 99999999}}; }},
       {"outside the vocabulary",
-       [](json& j) {
-         j["post_processor"] = {{"type", "BertProcessing"}, {"sep", {"x", 800}}, {"cls", {"y", 1}}};
-       }},
+       [](json& j) { j["post_processor"] = {{"type", "BertProcessing"}, {"sep", {"x", 800}}, {"cls", {"y", 1}}}; }},
   };
   for (const auto& [want, change] : cases) {
     const std::string text = changed(change);

@@ -57,8 +57,7 @@ void Encoder::encode(std::span<const std::string_view> documents, TokenId before
         std::vector<TokenId> ids;
         ids.reserve(kTaskBytes / 2);
         for (std::size_t i = tasks[t].begin; i < tasks[t].end; ++i) {
-          if (pieces[i].id >= 0)
-            ids.push_back(pieces[i].id);
+          if (pieces[i].id >= 0) ids.push_back(pieces[i].id);
           else
             tokenizer_.splitter().for_each_word(pieces[i].text, [&](std::string_view w) { cache.encode_word(w, ids); });
         }
@@ -68,10 +67,8 @@ void Encoder::encode(std::span<const std::string_view> documents, TokenId before
         if (!error) error = std::current_exception();
       }
   };
-  if (tasks.size() == 1)
-    work(0);
-  else
-    pool_.run(work);
+  if (tasks.size() == 1) work(0);
+  else pool_.run(work);
   if (error) std::rethrow_exception(error);
   for (const Task& task : tasks) out.insert(out.end(), task.ids.begin(), task.ids.end());
 }

@@ -109,10 +109,8 @@ PreTokenizer::Words PreTokenizer::words(std::string_view text, std::deque<std::s
     for (const std::string_view word : now) {
       std::visit(
           [&](const auto& s) {
-            if constexpr (!std::is_same_v<std::decay_t<decltype(s)>, PrefixSpace>)
-              apply(s, word, next);
-            else
-              next.push_back(word.starts_with(' ') ? word : owned.emplace_back(fmt::format(" {}", word)));
+            if constexpr (!std::is_same_v<std::decay_t<decltype(s)>, PrefixSpace>) apply(s, word, next);
+            else next.push_back(word.starts_with(' ') ? word : owned.emplace_back(fmt::format(" {}", word)));
           },
           stage);
     }

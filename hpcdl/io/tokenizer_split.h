@@ -19,8 +19,7 @@ class PreTokenizer {
   static PreTokenizer from_json(const nlohmann::json& section);
 
   /// Calls f(word) for each word in turn. The text is well-formed UTF-8 and not empty.
-  template <class F>
-  void for_each_word(std::string_view text, F&& f) const {
+  template <class F> void for_each_word(std::string_view text, F&& f) const {
     if (const auto* scan = stages_.size() == 1 ? std::get_if<WordScan>(&stages_[0]) : nullptr) {
       for (std::size_t at = 0; at < text.size();) {
         const std::size_t end = scan->word_end(text, at);

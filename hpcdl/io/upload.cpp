@@ -14,11 +14,13 @@
 namespace hpcdl::io {
 
 void Upload::add(const Tensor& to, const View& from) {
-  require(to.spec() == from.spec() && to.is_contiguous() && from.is_contiguous(), "memory", "a copy needs two contiguous tensors of one spec");
+  require(to.spec() == from.spec() && to.is_contiguous() && from.is_contiguous(), "memory",
+          "a copy needs two contiguous tensors of one spec");
   require(to.device().is_cuda() && !from.device().is_cuda(), "memory", "an upload goes from host memory to a GPU");
   auto* at = static_cast<std::byte*>(to.data());
   const auto* source = static_cast<const std::byte*>(from.data());
-  for (std::int64_t done = 0; done < to.bytes(); done += kPiece) pieces_.push_back({at + done, source + done, std::min(kPiece, to.bytes() - done)});
+  for (std::int64_t done = 0; done < to.bytes(); done += kPiece)
+    pieces_.push_back({at + done, source + done, std::min(kPiece, to.bytes() - done)});
   bytes_ += to.bytes();
 }
 
@@ -62,7 +64,8 @@ class Staging {
 
 void Upload::run(const Stream& s, int threads) {
   constexpr int kFeedTheBus = 8;  // one core copies at 8 to 12 GB/s, the bus takes 55
-  const auto count = static_cast<int>(std::min<std::int64_t>(std::ssize(pieces_), std::min(threads > 0 ? threads : kFeedTheBus, s.pool().threads())));
+  const auto count = static_cast<int>(
+      std::min<std::int64_t>(std::ssize(pieces_), std::min(threads > 0 ? threads : kFeedTheBus, s.pool().threads())));
   if (count == 0) return;
   const cuda::OnDevice on(s.device());
   const Pinned memory(count * kBlocks * kPiece, s.device());
@@ -72,7 +75,8 @@ void Upload::run(const Stream& s, int threads) {
     if (t >= count) return;
     cudaSetDevice(s.device().index);
     Staging staging(memory.data() + t * kBlocks * kPiece, cuda::queue(s));
-    for (std::int64_t i; failure.load(std::memory_order_relaxed) == cudaSuccess && (i = next.fetch_add(1, std::memory_order_relaxed)) < std::ssize(pieces_);) {
+    for (std::int64_t i; failure.load(std::memory_order_relaxed) == cudaSuccess &&
+                         (i = next.fetch_add(1, std::memory_order_relaxed)) < std::ssize(pieces_);) {
       const auto& piece = pieces_[static_cast<std::size_t>(i)];
       if (const auto e = staging.send(piece.to, piece.from, piece.bytes); e != cudaSuccess) failure.store(e);
     }

@@ -1,6 +1,6 @@
 #pragma once
-// Host memory to a GPU through page-locked staging, at the speed of the bus or of the disk, whichever is slower: threads copy
-// pieces (which is what reads a mapped file) into blocks that the copy engine empties meanwhile.
+// Host memory to a GPU through page-locked staging, at the speed of the bus or of the disk, whichever is slower:
+// threads copy pieces (which is what reads a mapped file) into blocks that the copy engine empties meanwhile.
 
 #include <cstdint>
 #include <vector>
@@ -18,7 +18,8 @@ class Upload {
   /// Notes a copy between contiguous tensors of one spec, `to` on a GPU. Both must stay until run() is back.
   void add(const Tensor& to, const View& from);
   std::int64_t bytes() const { return bytes_; }
-  /// Copies all of it with up to `threads` threads (0: as many as feed the bus, or the stream's pool if that is fewer), and waits for it.
+  /// Copies all of it with up to `threads` threads (0: as many as feed the bus, or the stream's pool if that is fewer),
+  /// and waits for it.
   void run(const Stream& s, int threads = 0);
 
  private:

@@ -23,7 +23,8 @@ TEST(GpuUpload, EveryByteArrives) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(5);
   const Stream s(Device::cuda(0), pool);
-  const std::int64_t sizes[] = {0, 1, 77, Upload::kPiece - 1, Upload::kPiece, Upload::kPiece + 1, 9 * Upload::kPiece + 5};
+  const std::int64_t sizes[] = {
+      0, 1, 77, Upload::kPiece - 1, Upload::kPiece, Upload::kPiece + 1, 9 * Upload::kPiece + 5};
   std::int64_t total = 0;
   for (auto n : sizes) total += n;
   const Buffer source(total + 64), back(total);
@@ -33,7 +34,8 @@ TEST(GpuUpload, EveryByteArrives) {
     Upload upload;
     std::int64_t at = 0;
     for (auto n : sizes) {
-      upload.add(Tensor(there.data() + at, {{n}, DType::u8}, s.device()), View(source.data() + 3 + at, {{n}, DType::u8}));
+      upload.add(Tensor(there.data() + at, {{n}, DType::u8}, s.device()),
+                 View(source.data() + 3 + at, {{n}, DType::u8}));
       at += n;
     }
     EXPECT_EQ(upload.bytes(), total);

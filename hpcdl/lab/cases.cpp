@@ -16,14 +16,17 @@ namespace hpcdl::lab {
 
 namespace {
 
-std::string shape_word(const Shape& s) {
-  return fmt::format("{}", fmt::join(s, "x"));
-}
+std::string shape_word(const Shape& s) { return fmt::format("{}", fmt::join(s, "x")); }
 
 int rank_of(const CaseFamily& f) { return static_cast<int>(std::count(f.dims.begin(), f.dims.end(), 'x')) + 1; }
 
 Case make_case(const CaseFamily& f, const Shape& shape, DType dtype, bool backward) {
-  Case c{.op = f.op, .shape = shape_word(shape), .dtype = dtype, .backward = backward, .record = {}, .positive = f.positive};
+  Case c{.op = f.op,
+         .shape = shape_word(shape),
+         .dtype = dtype,
+         .backward = backward,
+         .record = {},
+         .positive = f.positive};
   if (f.index_dim >= 0) c.index_below = shape[f.index_dim];
   if (f.position_dim >= 0) c.position = shape[f.position_dim] - 1;
   c.record = [forward = f.forward, shape, dtype, backward](Graph& g) {
@@ -54,7 +57,8 @@ class Selection {
         fail_usage("cases", "no op \"{}\"{}", name, io::did_you_mean(name, known));
   }
   bool has(const std::string& op) const {
-    return names_.empty() || std::any_of(names_.begin(), names_.end(), [&](const auto& n) { return n == op || n == base_of(op); });
+    return names_.empty() ||
+           std::any_of(names_.begin(), names_.end(), [&](const auto& n) { return n == op || n == base_of(op); });
   }
 
  private:
@@ -180,7 +184,8 @@ void CaseRun::fill_inputs(const Case& c, const Stream* on) {
     const Rng rng{2, i};
     if (x.dtype() == DType::i32) {
       for (std::int64_t k = 0; k < x.size(); ++k)
-        x.ptr<std::int32_t>()[k] = static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(k), static_cast<std::uint64_t>(c.index_below)));
+        x.ptr<std::int32_t>()[k] = static_cast<std::int32_t>(
+            rng.below(static_cast<std::uint64_t>(k), static_cast<std::uint64_t>(c.index_below)));
     } else if (x.dtype() == DType::u8) {
       std::vector<std::uint8_t> bytes(kPattern);
       for (std::size_t k = 0; k < bytes.size(); ++k) bytes[k] = static_cast<std::uint8_t>(rng.bits(k));

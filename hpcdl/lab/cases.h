@@ -1,6 +1,6 @@
 #pragma once
-// What bench, roofline and profile time: every op at chosen shapes, forward and forward with backward, f32 and bf16. One
-// list, so that all of them speak of the same work.
+// What bench, roofline and profile time: every op at chosen shapes, forward and forward with backward, f32 and bf16.
+// One list, so that all of them speak of the same work.
 
 #include <cstdint>
 #include <functional>
@@ -17,26 +17,26 @@ struct Case {
   std::string op;     // folder of ops/, with the variant behind a plus: "linear+bias_relu"
   std::string shape;  // "1024x3072x768"; what the numbers mean: CaseFamily::dims
   DType dtype = DType::f32;
-  bool backward = false;                 // forward and backward; else forward alone, as recorded for inference
-  std::function<void(Graph&)> record;    // on a Graph with Options::inference = !backward
-  std::int64_t index_below = 0;          // integer inputs are drawn from [0, index_below)
-  std::int64_t position = 0;             // StepParams::position: tokens already in a KV cache
-  bool positive = false;                 // float inputs are magnitudes (second moments must not be negative)
+  bool backward = false;               // forward and backward; else forward alone, as recorded for inference
+  std::function<void(Graph&)> record;  // on a Graph with Options::inference = !backward
+  std::int64_t index_below = 0;        // integer inputs are drawn from [0, index_below)
+  std::int64_t position = 0;           // StepParams::position: tokens already in a KV cache
+  bool positive = false;               // float inputs are magnitudes (second moments must not be negative)
 };
 
 /// One op, or variant of one, as a function of its shape.
 struct CaseFamily {
   std::string op;
-  std::string dims;                      // what the numbers of a shape are: "MxNxK"
-  bool gradient = true;                  // has a backward
-  std::vector<Shape> shapes;             // larger than any cache, and those of GPT-2
-  std::vector<Shape> forward_shapes;     // of which only the forward is timed
+  std::string dims;                   // what the numbers of a shape are: "MxNxK"
+  bool gradient = true;               // has a backward
+  std::vector<Shape> shapes;          // larger than any cache, and those of GPT-2
+  std::vector<Shape> forward_shapes;  // of which only the forward is timed
   /// Records the forward and returns what has a gradient (absent where there is none).
   std::function<Var(Graph&, const Shape&, DType)> forward;
-  int index_dim = -1;                    // dim of the shape that bounds integer inputs
-  int position_dim = -1;                 // dim that is the capacity of a KV cache, of which one token is free
+  int index_dim = -1;     // dim of the shape that bounds integer inputs
+  int position_dim = -1;  // dim that is the capacity of a KV cache, of which one token is free
   bool positive = false;
-  bool training_only = false;            // keeps what backward needs: there is no forward alone
+  bool training_only = false;  // keeps what backward needs: there is no forward alone
 };
 
 const std::vector<CaseFamily>& case_families();
@@ -44,8 +44,8 @@ const std::vector<CaseFamily>& case_families();
 /// All families at their chosen shapes.
 const std::vector<Case>& cases();
 
-/// Cases whose op is one of `names`: "linear" means "linear" and all its variants. No names: all. Throws UsageError with
-/// the nearest match for a name that no case has.
+/// Cases whose op is one of `names`: "linear" means "linear" and all its variants. No names: all. Throws UsageError
+/// with the nearest match for a name that no case has.
 std::vector<Case> find_cases(const std::vector<std::string>& names);
 /// The same ops at a shape of the caller's, "512x1000". Throws UsageError where the shape does not fit an op named.
 std::vector<Case> cases_at(const std::vector<std::string>& names, const std::string& shape);
@@ -60,8 +60,8 @@ std::string dtype_word(DType d);
 /// A case with its memory, ready to run again and again.
 class CaseRun {
  public:
-  /// Records, plans, allocates, and fills the inputs with random values (N(0, 1); the same for every run). `arena` may be
-  /// shared with a CaseRun that has had its last run. `on`: the stream of the GPU it will run on; null: a CPU.
+  /// Records, plans, allocates, and fills the inputs with random values (N(0, 1); the same for every run). `arena` may
+  /// be shared with a CaseRun that has had its last run. `on`: the stream of the GPU it will run on; null: a CPU.
   explicit CaseRun(const Case& c, std::shared_ptr<Buffer> arena = nullptr, const Stream* on = nullptr);
   /// GPU: run() launches all records as one graph from now on.
   void capture(Stream& s) {

@@ -52,7 +52,10 @@ TEST(cases, all_record_and_cost_something) {
     const Program p = g.finish();
     EXPECT_GT(p.cost().bytes, 0) << case_label(c);
     EXPECT_GE(p.cost().flops, 0) << case_label(c);
-    EXPECT_EQ(std::any_of(p.records.begin(), p.records.end(), [](const Record& r) { return r.phase == Phase::backward; }), c.backward) << case_label(c);
+    EXPECT_EQ(
+        std::any_of(p.records.begin(), p.records.end(), [](const Record& r) { return r.phase == Phase::backward; }),
+        c.backward)
+        << case_label(c);
   }
 }
 
@@ -67,9 +70,11 @@ TEST(cases, a_run_computes_and_repeats) {
     ASSERT_EQ(first.op, "softmax");
     run.run(s);
     double sum = 0;
-    for (int i = 0; i < 100; ++i) sum += static_cast<double>(c.dtype == DType::f32 ? y.ptr<float>()[i] : static_cast<float>(y.ptr<bf16>()[i]));
+    for (int i = 0; i < 100; ++i)
+      sum += static_cast<double>(c.dtype == DType::f32 ? y.ptr<float>()[i] : static_cast<float>(y.ptr<bf16>()[i]));
     EXPECT_NEAR(sum, 1, c.dtype == DType::f32 ? 1e-5 : 0.05) << case_label(c);
-    const auto before = std::vector<std::byte>(static_cast<const std::byte*>(y.data()), static_cast<const std::byte*>(y.data()) + y.bytes());
+    const auto before = std::vector<std::byte>(static_cast<const std::byte*>(y.data()),
+                                               static_cast<const std::byte*>(y.data()) + y.bytes());
     run.run(s);
     EXPECT_TRUE(std::equal(before.begin(), before.end(), static_cast<const std::byte*>(y.data())));
   }
@@ -82,7 +87,11 @@ TEST(cases, every_family_runs_small) {
   std::shared_ptr<Buffer> arena;
   for (const auto& f : case_families()) {
     const int rank = static_cast<int>(std::count(f.dims.begin(), f.dims.end(), 'x')) + 1;
-    const std::string shape = f.dims == "BxTxT" ? "2x32x32" : rank == 1 ? "100" : rank == 2 ? "6x64" : rank == 3 ? "4x32x64" : "2x2x16x32";
+    const std::string shape = f.dims == "BxTxT" ? "2x32x32"
+                              : rank == 1       ? "100"
+                              : rank == 2       ? "6x64"
+                              : rank == 3       ? "4x32x64"
+                                                : "2x2x16x32";
     for (const auto& c : cases_at({f.op}, shape)) {
       if (c.op != f.op) continue;
       CaseRun run(c, arena);
@@ -91,8 +100,10 @@ TEST(cases, every_family_runs_small) {
       const auto& p = run.program();
       for (std::uint32_t i = 0; i < p.records.front().operand_count; ++i) {
         const auto& t = run.executable().operands(0)[i];
-        if (!t || t.dtype() != DType::f32 || p.operands[p.records.front().operands + i].access == Access::read) continue;
-        for (std::int64_t k = 0; k < t.size(); ++k) ASSERT_TRUE(std::isfinite(t.ptr<float>()[k])) << case_label(c) << " operand " << i << " at " << k;
+        if (!t || t.dtype() != DType::f32 || p.operands[p.records.front().operands + i].access == Access::read)
+          continue;
+        for (std::int64_t k = 0; k < t.size(); ++k)
+          ASSERT_TRUE(std::isfinite(t.ptr<float>()[k])) << case_label(c) << " operand " << i << " at " << k;
         break;
       }
     }

@@ -41,7 +41,9 @@ std::vector<Level> levels(const Work& w, const Roofs& r) {
 
 }  // namespace
 
-double memory_rate(const Work& w, const Roofs& r) { return mixed_rate(w, {r.memory_read, r.memory_copy, r.memory_write, r.memory_update}); }
+double memory_rate(const Work& w, const Roofs& r) {
+  return mixed_rate(w, {r.memory_read, r.memory_copy, r.memory_write, r.memory_update});
+}
 double cache_rate(const Work& w, const CacheRoof& c) { return mixed_rate(w, {c.read, c.copy, 0, c.update}); }
 
 Work work_of(const Program& program, const Record& record) {
@@ -49,7 +51,8 @@ Work work_of(const Program& program, const Record& record) {
   for (std::uint32_t i = 0; i < record.operand_count; ++i) {
     const auto& o = program.operands[record.operands + i];
     if (o.slot < 0) continue;
-    if (program.slots[static_cast<std::size_t>(o.slot)].name == "scratch") continue;  // its bytes are no operands of arithmetic, whatever they are declared as
+    if (program.slots[static_cast<std::size_t>(o.slot)].name == "scratch")
+      continue;  // its bytes are no operands of arithmetic, whatever they are declared as
     const auto d = o.spec.dtype;
     if (d == DType::u8 || d == DType::i8) w.dtype = DType::i8;
     else if ((d == DType::bf16 || d == DType::f16) && w.dtype == DType::f32) w.dtype = d;
@@ -90,11 +93,17 @@ LightTime light(const Work& work, const Roofs& roofs) {
   l.arithmetic = work.flops / peak(work.dtype, roofs);
   l.traffic = traffic_seconds(work, roofs, &l.bound);
   l.seconds = std::max(l.arithmetic, l.traffic);
-  if (l.by_arithmetic()) l.bound = work.dtype == DType::u8 || work.dtype == DType::i8 ? "i8" : work.dtype == DType::bf16 ? "bf16" : work.dtype == DType::f16 ? "f16" : "f32";
+  if (l.by_arithmetic())
+    l.bound = work.dtype == DType::u8 || work.dtype == DType::i8 ? "i8"
+              : work.dtype == DType::bf16                        ? "bf16"
+              : work.dtype == DType::f16                         ? "f16"
+                                                                 : "f32";
   return l;
 }
 
-LightTime light(const Program& program, const Record& record, const Roofs& roofs) { return light(work_of(program, record), roofs); }
+LightTime light(const Program& program, const Record& record, const Roofs& roofs) {
+  return light(work_of(program, record), roofs);
+}
 
 LightTime light(const Program& program, const Roofs& roofs) {
   std::vector<LightTime> lights;

@@ -23,22 +23,22 @@ struct Work {
 Work work_of(const Program& program, const Record& record);
 
 struct LightTime {
-  double seconds = 0;                   // the larger of the next two
-  double arithmetic = 0, traffic = 0;   // seconds
-  std::string bound;                    // what takes that long: "f32", "bf16", "i8"; "L1" .. "L3", "memory"
+  double seconds = 0;                  // the larger of the next two
+  double arithmetic = 0, traffic = 0;  // seconds
+  std::string bound;                   // what takes that long: "f32", "bf16", "i8"; "L1" .. "L3", "memory"
   bool by_arithmetic() const { return arithmetic > traffic; }
 };
 
 /// Operations per second of such operands.
 double peak(DType dtype, const Roofs& roofs);
-/// Bytes per second to and from memory, or a cache, for reads and writes in the proportion of `work`: between the measured
-/// mixes (all read, half and half, all written, updated in place) the time for a byte is interpolated.
+/// Bytes per second to and from memory, or a cache, for reads and writes in the proportion of `work`: between the
+/// measured mixes (all read, half and half, all written, updated in place) the time for a byte is interpolated.
 double memory_rate(const Work& work, const Roofs& roofs);
 double cache_rate(const Work& work, const CacheRoof& cache);
 
-/// Seconds to move the bytes once. Of what they touch, each cache can hold at most its size, and that comes at its speed;
-/// the rest comes from memory. Beyond four times the last level all of it is charged to memory, since a pass over that much
-/// leaves nothing behind that the next pass would meet. `level`: the outermost one that is needed.
+/// Seconds to move the bytes once. Of what they touch, each cache can hold at most its size, and that comes at its
+/// speed; the rest comes from memory. Beyond four times the last level all of it is charged to memory, since a pass
+/// over that much leaves nothing behind that the next pass would meet. `level`: the outermost one that is needed.
 double traffic_seconds(const Work& work, const Roofs& roofs, std::string* level = nullptr);
 
 LightTime light(const Work& work, const Roofs& roofs);

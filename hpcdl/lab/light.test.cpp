@@ -8,7 +8,14 @@ namespace hpcdl::lab {
 namespace {
 
 Roofs machine() {
-  Roofs r{.f32 = 500e9, .bf16 = 1000e9, .i8 = 2000e9, .memory_read = 40e9, .memory_copy = 60e9, .cache_read = 200e9, .cache_bytes = 32e6, .caches = {}};
+  Roofs r{.f32 = 500e9,
+          .bf16 = 1000e9,
+          .i8 = 2000e9,
+          .memory_read = 40e9,
+          .memory_copy = 60e9,
+          .cache_read = 200e9,
+          .cache_bytes = 32e6,
+          .caches = {}};
   r.memory_write = 80e9, r.memory_update = 70e9;
   r.caches = {{"L1", 0.1e6, 800e9, 850e9, 900e9}, {"L2", 2e6, 400e9, 300e9}, {"L3", 32e6, 200e9, 180e9}};
   return r;
@@ -35,7 +42,9 @@ TEST(light, bytes_come_from_the_nearest_level_that_can_hold_them) {
 TEST(light, the_mix_of_reads_and_writes_counts) {
   const auto r = machine();
   EXPECT_DOUBLE_EQ(traffic_seconds(copying(1e9), r), 1e9 / 60e9);
-  const auto rate = [&](double writes, double updates = 0) { return memory_rate({.bytes = 1, .writes = writes, .updates = updates}, r); };
+  const auto rate = [&](double writes, double updates = 0) {
+    return memory_rate({.bytes = 1, .writes = writes, .updates = updates}, r);
+  };
   EXPECT_DOUBLE_EQ(rate(1), 80e9);
   EXPECT_DOUBLE_EQ(1 / rate(0.25), (1 / 40e9 + 1 / 60e9) / 2);
   EXPECT_DOUBLE_EQ(1 / rate(0.75), (1 / 60e9 + 1 / 80e9) / 2);

@@ -51,13 +51,15 @@ std::string cgroup_path(const std::string& root, const std::string& controller) 
     const auto first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
     const std::string list = "," + line.substr(first + 1, second - first - 1) + ",";
-    if (controller.empty() ? list == ",," : list.find("," + controller + ",") != std::string::npos) return line.substr(second + 1);
+    if (controller.empty() ? list == ",," : list.find("," + controller + ",") != std::string::npos)
+      return line.substr(second + 1);
   }
   return "/";
 }
 
 /// The least positive f(folder) over this process's cgroup and all around it: a limit anywhere above counts. 0: none.
-template <class F> double least_limit(const std::string& root, const std::string& mount, const std::string& controller, F&& f) {
+template <class F>
+double least_limit(const std::string& root, const std::string& mount, const std::string& controller, F&& f) {
   double least = 0;
   for (auto path = std::filesystem::path(cgroup_path(root, controller));; path = path.parent_path()) {
     if (const double x = f(root + mount + path.string() + "/"); x > 0 && (least == 0 || x < least)) least = x;
@@ -73,7 +75,8 @@ double cgroup_cpus(const std::string& root) {
     return in >> quota >> period && quota != "max" && period > 0 ? std::atof(quota.c_str()) / period : 0;
   });
   return v2 > 0 ? v2 : least_limit(root, "/sys/fs/cgroup/cpu", "cpu", [](const std::string& folder) {
-    const auto quota = number(first_line(folder + "cpu.cfs_quota_us")), period = number(first_line(folder + "cpu.cfs_period_us"));
+    const auto quota = number(first_line(folder + "cpu.cfs_quota_us")),
+               period = number(first_line(folder + "cpu.cfs_period_us"));
     return quota > 0 && period > 0 ? static_cast<double>(quota) / static_cast<double>(period) : 0;
   });
 }
@@ -83,10 +86,12 @@ std::int64_t cgroup_memory(const std::string& root, std::int64_t total) {
     const auto n = number(file);
     return n > 0 && n < total ? static_cast<double>(n) : 0;
   };
-  const double v2 = least_limit(root, "/sys/fs/cgroup", "", [&](const std::string& folder) { return limit(first_line(folder + "memory.max")); });
-  return static_cast<std::int64_t>(v2 > 0 ? v2 : least_limit(root, "/sys/fs/cgroup/memory", "memory", [&](const std::string& folder) {
-    return limit(first_line(folder + "memory.limit_in_bytes"));
-  }));
+  const double v2 = least_limit(root, "/sys/fs/cgroup", "",
+                                [&](const std::string& folder) { return limit(first_line(folder + "memory.max")); });
+  return static_cast<std::int64_t>(
+      v2 > 0 ? v2 : least_limit(root, "/sys/fs/cgroup/memory", "memory", [&](const std::string& folder) {
+        return limit(first_line(folder + "memory.limit_in_bytes"));
+      }));
 }
 
 std::string huge_page_mode(const std::string& root) {
@@ -113,14 +118,15 @@ std::vector<CacheLevel> data_caches(const std::string& root) {
     const auto size = first_line(folder + "size");
     const auto bytes = number(size) * (size.ends_with('M') ? 1 << 20 : 1 << 10);
     if (bytes <= 0 || first_line(folder + "type") == "Instruction") continue;
-    list.push_back({static_cast<int>(number(first_line(folder + "level"))), bytes, count_cpus(first_line(folder + "shared_cpu_list"))});
+    list.push_back({static_cast<int>(number(first_line(folder + "level"))), bytes,
+                    count_cpus(first_line(folder + "shared_cpu_list"))});
   }
   std::sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return a.level < b.level; });
   return list;
 }
 
 std::int64_t free_bytes(const char* path) {
-  struct statvfs s {};
+  struct statvfs s{};
   return statvfs(path, &s) == 0 ? static_cast<std::int64_t>(s.f_bavail) * static_cast<std::int64_t>(s.f_frsize) : -1;
 }
 
@@ -156,7 +162,8 @@ Machine this_machine(const std::filesystem::path& root_folder) {
 }
 
 nlohmann::ordered_json identity(const Machine& m) {
-  nlohmann::ordered_json j{{"cpu", m.cpu}, {"cpus", m.cpus_online}, {"isa", m.isa_best}, {"caches", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json j{
+      {"cpu", m.cpu}, {"cpus", m.cpus_online}, {"isa", m.isa_best}, {"caches", nlohmann::ordered_json::array()}};
   for (const auto& c : m.caches) j["caches"].push_back({{"level", c.level}, {"bytes", c.bytes}, {"shared_by", c.cpus}});
   return j;
 }

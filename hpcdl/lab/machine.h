@@ -17,20 +17,20 @@ struct CacheLevel {
 };
 
 struct Machine {
-  std::string cpu;                    // model name
-  std::string kernel;                 // "Linux 6.1.0"
-  int cpus_online = 0;                // of the machine
-  int cpus_allowed = 0;               // affinity mask
-  double cpu_quota = 0;               // least of this cgroup and those around it, in CPUs; 0: none
-  std::string isa;                    // the instruction set kernels use
-  std::string isa_best;               // the best one the CPU has
+  std::string cpu;       // model name
+  std::string kernel;    // "Linux 6.1.0"
+  int cpus_online = 0;   // of the machine
+  int cpus_allowed = 0;  // affinity mask
+  double cpu_quota = 0;  // least of this cgroup and those around it, in CPUs; 0: none
+  std::string isa;       // the instruction set kernels use
+  std::string isa_best;  // the best one the CPU has
   bool avx2 = false, avx512 = false, avx512_bf16 = false, avx512_vnni = false, amx = false;
   std::vector<CacheLevel> caches;     // innermost first; empty: unknown
   std::int64_t last_level_cache = 0;  // bytes; 0: unknown
   std::int64_t memory_total = 0, memory_available = 0;
-  std::int64_t memory_limit = 0;      // the same of memory; 0: none
-  std::string huge_pages;             // "always", "madvise", "never", or "unknown"
-  std::int64_t shm_free = -1;         // /dev/shm; -1: not there
+  std::int64_t memory_limit = 0;  // the same of memory; 0: none
+  std::string huge_pages;         // "always", "madvise", "never", or "unknown"
+  std::int64_t shm_free = -1;     // /dev/shm; -1: not there
 };
 
 /// `root` stands before /proc and /sys: for tests.

@@ -22,7 +22,8 @@ constexpr std::int64_t kLimit = 16 << 20;
 
 template <class R, class F> void each(R& r, F&& f) {
   f("f32", r.f32), f("bf16", r.bf16), f("i8", r.i8);
-  f("memory_read", r.memory_read), f("memory_copy", r.memory_copy), f("memory_write", r.memory_write), f("memory_update", r.memory_update);
+  f("memory_read", r.memory_read), f("memory_copy", r.memory_copy), f("memory_write", r.memory_write),
+      f("memory_update", r.memory_update);
   f("cache_read", r.cache_read), f("cache_bytes", r.cache_bytes);
 }
 
@@ -40,14 +41,17 @@ Roofs parse(const Json& j) {
   Roofs r;
   each(r, [&](const char* name, double& value) { value = rate(j.at(name)); });
   for (const auto& c : j.at("caches"))
-    r.caches.push_back({c.at("name").get<std::string>(), rate(c.at("bytes")), rate(c.at("read")), rate(c.at("copy")), rate_or_none(c.at("update"))});
+    r.caches.push_back({c.at("name").get<std::string>(), rate(c.at("bytes")), rate(c.at("read")), rate(c.at("copy")),
+                        rate_or_none(c.at("update"))});
   return r;
 }
 
 void write(Json& entry, const Roofs& roofs) {
   each(roofs, [&](const char* name, double value) { entry[name] = value; });
   entry["caches"] = Json::array();
-  for (const auto& c : roofs.caches) entry["caches"].push_back({{"name", c.name}, {"bytes", c.bytes}, {"read", c.read}, {"copy", c.copy}, {"update", c.update}});
+  for (const auto& c : roofs.caches)
+    entry["caches"].push_back(
+        {{"name", c.name}, {"bytes", c.bytes}, {"read", c.read}, {"copy", c.copy}, {"update", c.update}});
 }
 
 Json gpu_identity(const Gpu& g) { return {{"name", g.name}, {"uuid", g.uuid}, {"driver", g.driver}}; }
@@ -55,7 +59,9 @@ Json gpu_identity(const Gpu& g) { return {{"name", g.name}, {"uuid", g.uuid}, {"
 /// The first of a list of objects that has all of these; null: none.
 template <class J> J* entry_of(J& list, const Json& identity) {
   for (auto& entry : list)
-    if (entry.is_object() && std::all_of(identity.items().begin(), identity.items().end(), [&](const auto& i) { return entry.contains(i.key()) && entry.at(i.key()) == i.value(); }))
+    if (entry.is_object() && std::all_of(identity.items().begin(), identity.items().end(), [&](const auto& i) {
+          return entry.contains(i.key()) && entry.at(i.key()) == i.value();
+        }))
       return &entry;
   return nullptr;
 }
@@ -69,10 +75,12 @@ bool is(const Json& entry, const std::string& isa, int threads) {
 std::filesystem::path probe_file() {
   const char* xdg = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
-  const std::filesystem::path base = xdg && *xdg ? std::filesystem::path(xdg) : std::filesystem::path(home && *home ? home : "/tmp") / ".cache";
+  const std::filesystem::path base =
+      xdg && *xdg ? std::filesystem::path(xdg) : std::filesystem::path(home && *home ? home : "/tmp") / ".cache";
   const auto m = this_machine();
   std::string cpu;
-  for (const char c : m.cpu.empty() ? std::string("unknown") : m.cpu) cpu += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  for (const char c : m.cpu.empty() ? std::string("unknown") : m.cpu)
+    cpu += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
   return base / "hpcdl" / fmt::format("{}-{}cpus-{}", cpu, m.cpus_online, m.isa_best) / "probe.json";
 }
 
@@ -134,7 +142,8 @@ void put_gpu_roofs(Json& file, const Gpu& gpu, const Roofs& roofs) {
 
 void keep_gpu_roofs(Json& file, const Json& entry) try {
   Gpu gpu;
-  gpu.name = entry.at("name").get<std::string>(), gpu.uuid = entry.at("uuid").get<std::string>(), gpu.driver = entry.at("driver").get<std::string>();
+  gpu.name = entry.at("name").get<std::string>(), gpu.uuid = entry.at("uuid").get<std::string>(),
+  gpu.driver = entry.at("driver").get<std::string>();
   const auto now = find_gpu_roofs(file, gpu);
   put_gpu_roofs(file, gpu, now ? best_of(*now, parse(entry)) : parse(entry));
 } catch (const std::exception&) {

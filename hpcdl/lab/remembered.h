@@ -15,7 +15,8 @@ namespace hpcdl::lab {
 /// folder for each.
 std::filesystem::path probe_file();
 
-/// What is remembered of this machine; an empty object when there is nothing, or when it is damaged or another machine's.
+/// What is remembered of this machine; an empty object when there is nothing, or when it is damaged or another
+/// machine's.
 nlohmann::ordered_json read_remembered();
 /// Written aside, synced, renamed. Throws Error when that fails.
 void write_remembered(const nlohmann::ordered_json& file);

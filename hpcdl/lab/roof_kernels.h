@@ -17,11 +17,14 @@ template <class Isa> double spin_i8(Isa, std::int64_t rounds);
 /// The same of bf16 or 8-bit values on tile registers, for a set that has them (the CPU must be one of IsaKind::amx).
 template <class Isa> double spin_tiles(Isa, bool bytes, std::int64_t rounds);
 
-/// Ways through memory. "Streaming" stores go past the cache where the set can; without them a store first reads the line.
+/// Ways through memory. "Streaming" stores go past the cache where the set can; without them a store first reads the
+/// line.
 enum class Sweep : std::uint8_t { read, copy, copy_streaming, triad, triad_streaming };
 
 /// `repeats` sweeps over n floats of working set: read x[n]; y = x over halves of n; y = x + 0.5 z over thirds of n.
-/// Returns the bytes the program names (a copy reads and writes each element). n: a multiple of 384, x, y, z: 64-byte aligned.
-template <class Isa> double sweep(Isa, Sweep, float* y, const float* x, const float* z, std::int64_t n, std::int64_t repeats);
+/// Returns the bytes the program names (a copy reads and writes each element). n: a multiple of 384, x, y, z: 64-byte
+/// aligned.
+template <class Isa>
+double sweep(Isa, Sweep, float* y, const float* x, const float* z, std::int64_t n, std::int64_t repeats);
 
 }  // namespace hpcdl::cpu

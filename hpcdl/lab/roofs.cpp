@@ -14,9 +14,7 @@ namespace hpcdl::lab {
 
 namespace {
 
-void keep(const nlohmann::ordered_json& file) try {
-  write_remembered(file);
-} catch (const Error&) {
+void keep(const nlohmann::ordered_json& file) try { write_remembered(file); } catch (const Error&) {
   // a read-only home: the next run measures again
 }
 
@@ -29,7 +27,8 @@ Roofs measure_roofs(Pool& pool) {
   std::vector<Bandwidth> all;
   list_bandwidth(p.machine, threads, all);
   for (auto& b : all)
-    if (b.sweep == cpu::Sweep::read || b.sweep == cpu::Sweep::copy || (b.sweep == cpu::Sweep::copy_streaming && b.level == "memory"))
+    if (b.sweep == cpu::Sweep::read || b.sweep == cpu::Sweep::copy ||
+        (b.sweep == cpu::Sweep::copy_streaming && b.level == "memory"))
       p.bandwidth.push_back(std::move(b));
   list_peaks(simd::active_isa(), {"f32", "bf16", "i8"}, threads, p.peaks);
   const Bound bound({&pool});

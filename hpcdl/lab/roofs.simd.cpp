@@ -8,14 +8,12 @@ namespace hpcdl::cpu {
 
 namespace {
 
-// Enough independent sums to hide the latency of an instruction (an fma: 4 cycles, two per cycle; products of bf16 pairs
-// take longer) within the register file: 16 registers, with AVX-512 32.
+// Enough independent sums to hide the latency of an instruction (an fma: 4 cycles, two per cycle; products of bf16
+// pairs take longer) within the register file: 16 registers, with AVX-512 32.
 template <class Isa> constexpr int kSums = std::is_same_v<Isa, simd::Avx512> ? 24 : 12;
 
 /// Keeps the compiler from dropping the loop that made x.
-template <class T> void use(const T& x) {
-  __asm__ volatile("" : : "m"(x));
-}
+template <class T> void use(const T& x) { __asm__ volatile("" : : "m"(x)); }
 
 }  // namespace
 
@@ -68,15 +66,21 @@ template <class Isa> double spin_f64(Isa, std::int64_t rounds) {
   };
 #if defined(__AVX512F__)
   if constexpr (std::is_same_v<Isa, simd::Avx512>)
-    return spin(_mm512_setzero_pd(), _mm512_set1_pd(0.999), _mm512_set1_pd(1e-3), [](__m512d x, __m512d a, __m512d b) { return _mm512_fmadd_pd(x, a, b); },
-                [](__m512d x, __m512d y) { return _mm512_add_pd(x, y); }, 8);
+    return spin(
+        _mm512_setzero_pd(), _mm512_set1_pd(0.999), _mm512_set1_pd(1e-3),
+        [](__m512d x, __m512d a, __m512d b) { return _mm512_fmadd_pd(x, a, b); },
+        [](__m512d x, __m512d y) { return _mm512_add_pd(x, y); }, 8);
 #endif
 #if defined(__AVX2__)
   if constexpr (std::is_same_v<Isa, simd::Avx2>)
-    return spin(_mm256_setzero_pd(), _mm256_set1_pd(0.999), _mm256_set1_pd(1e-3), [](__m256d x, __m256d a, __m256d b) { return _mm256_fmadd_pd(x, a, b); },
-                [](__m256d x, __m256d y) { return _mm256_add_pd(x, y); }, 4);
+    return spin(
+        _mm256_setzero_pd(), _mm256_set1_pd(0.999), _mm256_set1_pd(1e-3),
+        [](__m256d x, __m256d a, __m256d b) { return _mm256_fmadd_pd(x, a, b); },
+        [](__m256d x, __m256d y) { return _mm256_add_pd(x, y); }, 4);
 #endif
-  return spin(0.0, 0.999, 1e-3, [](double x, double a, double b) { return x * a + b; }, [](double x, double y) { return x + y; }, 1);
+  return spin(
+      0.0, 0.999, 1e-3, [](double x, double a, double b) { return x * a + b; },
+      [](double x, double y) { return x + y; }, 1);
 }
 
 template <class Isa> double spin_i8(Isa isa, std::int64_t rounds) {
@@ -126,9 +130,15 @@ template <class Isa> double spin_tiles(Isa isa, bool bytes, std::int64_t rounds)
       for (std::int64_t r = 0; r < rounds; ++r) dot();
     };
     if (bytes)
-      spin([] { simd::tile_dot_u8s8<0, 4, 6>(), simd::tile_dot_u8s8<1, 4, 7>(), simd::tile_dot_u8s8<2, 5, 6>(), simd::tile_dot_u8s8<3, 5, 7>(); });
+      spin([] {
+        simd::tile_dot_u8s8<0, 4, 6>(), simd::tile_dot_u8s8<1, 4, 7>(), simd::tile_dot_u8s8<2, 5, 6>(),
+            simd::tile_dot_u8s8<3, 5, 7>();
+      });
     else
-      spin([] { simd::tile_dot_bf16<0, 4, 6>(), simd::tile_dot_bf16<1, 4, 7>(), simd::tile_dot_bf16<2, 5, 6>(), simd::tile_dot_bf16<3, 5, 7>(); });
+      spin([] {
+        simd::tile_dot_bf16<0, 4, 6>(), simd::tile_dot_bf16<1, 4, 7>(), simd::tile_dot_bf16<2, 5, 6>(),
+            simd::tile_dot_bf16<3, 5, 7>();
+      });
     simd::release_tiles();
     return 2.0 * 4 * 16 * 16 * (bytes ? 64 : 32) * static_cast<double>(rounds);
   }
@@ -140,7 +150,8 @@ namespace {
 
 template <class Isa> double read(Isa, const float* x, std::int64_t n, std::int64_t repeats) {
   using V = simd::Vec<Isa>;
-  // Eight variables and no array: GCC 12 keeps an array in memory here, and a store for each load halves the rate of L1.
+  // Eight variables and no array: GCC 12 keeps an array in memory here, and a store for each load halves the rate of
+  // L1.
   V a(0.0f), b(0.0f), c(0.0f), d(0.0f), e(0.0f), f(0.0f), g(0.0f), h(0.0f);
   const auto add = [&x](V& sum, std::int64_t i) {
     sum = sum + V::load(x + i);
@@ -158,7 +169,8 @@ template <class Isa> double read(Isa, const float* x, std::int64_t n, std::int64
 }
 
 /// y = f(i); `moved` bytes per element.
-template <class Isa, bool kStreaming, class F> double write(Isa, float* y, std::int64_t n, std::int64_t repeats, double moved, F f) {
+template <class Isa, bool kStreaming, class F>
+double write(Isa, float* y, std::int64_t n, std::int64_t repeats, double moved, F f) {
   using V = simd::Vec<Isa>;
   constexpr int kStreams = 4;
   for (std::int64_t r = 0; r < repeats; ++r) {
@@ -182,7 +194,8 @@ template <class Isa, bool kStreaming, class F> double write(Isa, float* y, std::
 
 }  // namespace
 
-template <class Isa> double sweep(Isa isa, Sweep kind, float* y, const float* x, const float* z, std::int64_t n, std::int64_t repeats) {
+template <class Isa>
+double sweep(Isa isa, Sweep kind, float* y, const float* x, const float* z, std::int64_t n, std::int64_t repeats) {
   using V = simd::Vec<Isa>;
   const auto same = [x](std::int64_t i) { return V::load(x + i); };
   const auto scaled = [x, z](std::int64_t i) { return fma(V::load(z + i), V(0.5f), V::load(x + i)); };

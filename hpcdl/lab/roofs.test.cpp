@@ -20,12 +20,15 @@ TEST(roofs, are_remembered_and_a_damaged_file_is_measured_anew) {
   ::setenv("XDG_CACHE_HOME", tmp.path().c_str(), 1);
   Pool pool(1);
   const auto first = roofs(pool);
-  for (const double x : {first.f32, first.bf16, first.i8, first.memory_read, first.memory_copy, first.cache_read, first.cache_bytes}) EXPECT_GT(x, 0);
+  for (const double x :
+       {first.f32, first.bf16, first.i8, first.memory_read, first.memory_copy, first.cache_read, first.cache_bytes})
+    EXPECT_GT(x, 0);
   ASSERT_TRUE(std::filesystem::exists(probe_file()));
   EXPECT_EQ(roofs(pool).f32, first.f32);
   ASSERT_EQ(first.caches.size(), this_machine().caches.size());
   ASSERT_EQ(roofs(pool).caches.size(), first.caches.size());
-  for (const auto& c : first.caches) EXPECT_TRUE(c.read > 0 && c.copy > 0 && c.bytes > 0 && c.name.starts_with('L')) << c.name;
+  for (const auto& c : first.caches)
+    EXPECT_TRUE(c.read > 0 && c.copy > 0 && c.bytes > 0 && c.name.starts_with('L')) << c.name;
   EXPECT_GE(roofs(pool, Remember::best).f32, first.f32);
   io::write_file_atomic(probe_file(), "{\"f32\": ");
   EXPECT_GT(roofs(pool).f32, 0);
@@ -40,7 +43,14 @@ TEST(roofs, light_takes_the_slower_of_arithmetic_and_memory) {
   const Program p = g.finish();
   ASSERT_EQ(p.records.size(), 2u);
   const Cost cost = p.records[0].cost;
-  Roofs r{.f32 = 1e9, .bf16 = 4e9, .i8 = 8e9, .memory_read = 1e15, .memory_copy = 1e15, .cache_read = 1e15, .cache_bytes = 1 << 20, .caches = {}};
+  Roofs r{.f32 = 1e9,
+          .bf16 = 4e9,
+          .i8 = 8e9,
+          .memory_read = 1e15,
+          .memory_copy = 1e15,
+          .cache_read = 1e15,
+          .cache_bytes = 1 << 20,
+          .caches = {}};
   EXPECT_DOUBLE_EQ(light(p, r).seconds, 2 * cost.flops / 1e9);
   r.f32 = 1e20;
   r.cache_read = 2e9, r.memory_read = 1e9, r.memory_copy = 1.5e9;
@@ -69,18 +79,33 @@ TEST(remembered, what_is_damaged_or_of_another_machine_does_not_count) {
   ::setenv("XDG_CACHE_HOME", tmp.path().c_str(), 1);
   nlohmann::ordered_json file;
   const std::string isa(simd::isa_name(simd::active_isa()));
-  const Roofs r{.f32 = 1, .bf16 = 1, .i8 = 1, .memory_read = 1, .memory_copy = 1, .memory_write = 1, .memory_update = 1, .cache_read = 1, .cache_bytes = 1, .caches = {{"L1", 1, 1, 1}}};
+  const Roofs r{.f32 = 1,
+                .bf16 = 1,
+                .i8 = 1,
+                .memory_read = 1,
+                .memory_copy = 1,
+                .memory_write = 1,
+                .memory_update = 1,
+                .cache_read = 1,
+                .cache_bytes = 1,
+                .caches = {{"L1", 1, 1, 1}}};
   put_roofs(file, isa, 1, r);
   const auto good = file.dump();
   write_remembered(file);
   ASSERT_TRUE(find_roofs(read_remembered(), isa, 1));
   Pool pool(1);
   EXPECT_EQ(roofs(pool).f32, 1);
-  for (const char* bad : {"", "{", "[]", "null", "{}", "\xff\xfe", R"({"machine":1,"roofs":[]})", R"({"roofs":{},"machine":{}})"}) {
+  for (const char* bad :
+       {"", "{", "[]", "null", "{}", "\xff\xfe", R"({"machine":1,"roofs":[]})", R"({"roofs":{},"machine":{}})"}) {
     io::write_file_atomic(probe_file(), bad);
     EXPECT_TRUE(read_remembered().empty()) << bad;
   }
-  for (const auto& [field, value] : {std::pair<const char*, nlohmann::ordered_json>{"f32", -1}, {"f32", "fast"}, {"f32", nullptr}, {"caches", 3}, {"caches", {1}}, {"memory_read", 0}}) {
+  for (const auto& [field, value] : {std::pair<const char*, nlohmann::ordered_json>{"f32", -1},
+                                     {"f32", "fast"},
+                                     {"f32", nullptr},
+                                     {"caches", 3},
+                                     {"caches", {1}},
+                                     {"memory_read", 0}}) {
     auto j = nlohmann::ordered_json::parse(good);
     j["roofs"][0][field] = value;
     EXPECT_FALSE(find_roofs(j, isa, 1)) << field << value;
@@ -98,7 +123,16 @@ TEST(remembered, a_gpu_is_known_by_name_driver_and_uuid) {
   ::setenv("XDG_CACHE_HOME", tmp.path().c_str(), 1);
   Gpu gpu;
   gpu.name = "A GPU", gpu.uuid = "GPU-1", gpu.driver = "1.2";
-  Roofs r{.f32 = 1, .bf16 = 1, .i8 = 1, .memory_read = 1, .memory_copy = 1, .memory_write = 1, .memory_update = 1, .cache_read = 1, .cache_bytes = 1, .caches = {{"L2", 1, 5, 1, 2}}};
+  Roofs r{.f32 = 1,
+          .bf16 = 1,
+          .i8 = 1,
+          .memory_read = 1,
+          .memory_copy = 1,
+          .memory_write = 1,
+          .memory_update = 1,
+          .cache_read = 1,
+          .cache_bytes = 1,
+          .caches = {{"L2", 1, 5, 1, 2}}};
   nlohmann::ordered_json file;
   put_gpu_roofs(file, gpu, r);
   write_remembered(file);
@@ -120,11 +154,29 @@ TEST(remembered, a_gpu_is_known_by_name_driver_and_uuid) {
 }
 
 TEST(remembered, the_higher_of_each_is_the_roof) {
-  const Roofs a{.f32 = 1, .bf16 = 9, .i8 = 1, .memory_read = 1, .memory_copy = 1, .memory_write = 1, .memory_update = 1, .cache_read = 1, .cache_bytes = 1, .caches = {{"L1", 1, 5, 1}}};
-  const Roofs b{.f32 = 2, .bf16 = 2, .i8 = 2, .memory_read = 2, .memory_copy = 2, .cache_read = 2, .cache_bytes = 1, .caches = {{"L1", 1, 2, 2}}};
+  const Roofs a{.f32 = 1,
+                .bf16 = 9,
+                .i8 = 1,
+                .memory_read = 1,
+                .memory_copy = 1,
+                .memory_write = 1,
+                .memory_update = 1,
+                .cache_read = 1,
+                .cache_bytes = 1,
+                .caches = {{"L1", 1, 5, 1}}};
+  const Roofs b{.f32 = 2,
+                .bf16 = 2,
+                .i8 = 2,
+                .memory_read = 2,
+                .memory_copy = 2,
+                .cache_read = 2,
+                .cache_bytes = 1,
+                .caches = {{"L1", 1, 2, 2}}};
   const auto best = best_of(a, b);
-  EXPECT_EQ(best.f32, 2); EXPECT_EQ(best.bf16, 9);
-  EXPECT_EQ(best.caches[0].read, 5); EXPECT_EQ(best.caches[0].copy, 2);
+  EXPECT_EQ(best.f32, 2);
+  EXPECT_EQ(best.bf16, 9);
+  EXPECT_EQ(best.caches[0].read, 5);
+  EXPECT_EQ(best.caches[0].copy, 2);
 }
 
 }  // namespace

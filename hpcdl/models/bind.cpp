@@ -16,10 +16,10 @@ std::string Binder::spelled(const std::string& name) const {
 
 View Binder::find(const std::string& name, const Shape& expected) const {
   const View v = files_.at(spelled(name));
-  require(v.shape() == expected, "model", "{}: config.json asks for {} of shape {}, the file holds {}", files_.path().string(),
-          name, to_string(expected), to_string(v.spec()));
-  require(is_float(v.dtype()), "model", "{}: {} must hold floating-point numbers, the file holds {}", files_.path().string(), name,
-          to_string(v.spec()));
+  require(v.shape() == expected, "model", "{}: config.json asks for {} of shape {}, the file holds {}",
+          files_.path().string(), name, to_string(expected), to_string(v.spec()));
+  require(is_float(v.dtype()), "model", "{}: {} must hold floating-point numbers, the file holds {}",
+          files_.path().string(), name, to_string(v.spec()));
   return v;
 }
 
@@ -38,7 +38,8 @@ void Binder::copy(const std::string& name, const Tensor& to, const nn::Part& par
   const View from = find(name, part.whole);
   for_each_run(part, [&](std::int64_t at, std::int64_t whole, std::int64_t count) {
     const auto run = [&](const View& v, std::int64_t first) {
-      return Tensor(const_cast<std::byte*>(v.ptr<std::byte>()) + first * dtype_bytes(v.dtype()), {{count}, v.dtype()}, v.device());
+      return Tensor(const_cast<std::byte*>(v.ptr<std::byte>()) + first * dtype_bytes(v.dtype()), {{count}, v.dtype()},
+                    v.device());
     };
     convert_elements(run(to, at), run(from, whole));
   });

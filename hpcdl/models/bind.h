@@ -12,11 +12,12 @@
 
 namespace hpcdl::models {
 
-/// Finds parameters in the files of a model folder. Files of the bare GPT-2 model lack the prefix "transformer." (those of
-/// the bare Llama model "model."): both spellings are found.
+/// Finds parameters in the files of a model folder. Files of the bare GPT-2 model lack the prefix "transformer." (those
+/// of the bare Llama model "model."): both spellings are found.
 class Binder {
  public:
-  explicit Binder(const io::TensorFolder& files, std::optional<io::QuantConfig> quant = {}) : files_(files), quant_(std::move(quant)) {}
+  explicit Binder(const io::TensorFolder& files, std::optional<io::QuantConfig> quant = {})
+      : files_(files), quant_(std::move(quant)) {}
 
   /// A view into the file; F16 and F64, which no CPU kernel reads, are converted into `converted`.
   /// Throws Error when the tensor is missing or has another shape.

@@ -14,7 +14,9 @@ Activation activation_of(const io::ModelConfig& c) {
 
 namespace {
 
-Var drop(const nn::Split* split, const Var& x, const nn::ForwardOptions& o) { return split ? split->dropout(x, o.dropout, o.part) : dropout(x, o.dropout, o.part); }
+Var drop(const nn::Split* split, const Var& x, const nn::ForwardOptions& o) {
+  return split ? split->dropout(x, o.dropout, o.part) : dropout(x, o.dropout, o.part);
+}
 
 Var rows_of(const nn::Embedding& table, const Var& ids, DType compute, const Var& positions) {
   Graph& g = ids.graph();

@@ -20,13 +20,15 @@ struct Heads {
 
 Activation activation_of(const io::ModelConfig& c);
 
-/// Rows of `table` for ids (B, T), plus rows of `positions` where that is present, dropped out. Returns (B, T, C) of the computing type.
+/// Rows of `table` for ids (B, T), plus rows of `positions` where that is present, dropped out. Returns (B, T, C) of
+/// the computing type.
 Var embed(const nn::Embedding& table, const Var& ids, const nn::ForwardOptions& o, const Var& positions = {});
 
 /// Logits f32 (..., V) of normalised rows h (..., C).
 Var head_logits(const nn::Weight& head, const Var& h);
 
-/// Causal attention of q (B, T, H*D) over k, v (B, T, Hkv*D), or over the cache of this layer, which k and v join first.
+/// Causal attention of q (B, T, H*D) over k, v (B, T, Hkv*D), or over the cache of this layer, which k and v join
+/// first.
 Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, const nn::ForwardOptions& o);
 
 /// residual + dropout(linear(x)): one kernel without dropout.

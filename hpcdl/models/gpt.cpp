@@ -33,7 +33,8 @@ Var Gpt::body(const Var& tokens, const nn::ForwardOptions& o) const {
     Graph::Scope scope(g, "embedding");
     x = embed(wte, tokens, o, wpe.weight(g));
   }
-  for (std::size_t i = 0; i < h.size(); ++i) x = in_block(g, static_cast<int>(i), o, [&] { return h[i](x, static_cast<int>(i), o); });
+  for (std::size_t i = 0; i < h.size(); ++i)
+    x = in_block(g, static_cast<int>(i), o, [&] { return h[i](x, static_cast<int>(i), o); });
   return x;
 }
 

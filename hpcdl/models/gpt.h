@@ -40,7 +40,7 @@ struct Gpt {
   nn::Embedding wte, wpe;  // (V, C), (context, C)
   std::vector<GptBlock> h;
   nn::LayerNorm ln_f;
-  nn::Embedding lm_head;   // (V, C); absent when tied to wte
+  nn::Embedding lm_head;  // (V, C); absent when tied to wte
 
   explicit Gpt(const io::ModelConfig& c);
   /// Embeddings and blocks. tokens: (B, T) i32; returns (B, T, C), before the last norm.

@@ -24,7 +24,8 @@ void ImageConfig::resolve() {
   if (classes < 2 || classes > 1'000'000) fail_usage("model", "classes must lie in 2 .. 1000000, got {}", classes);
   if (width < 1 || width > 4096) fail_usage("model", "width must lie in 1 .. 4096, got {}", width);
   if (size < 1 || size > 4096) fail_usage("model", "images must have 1 .. 4096 rows, got {}", size);
-  if (family == ImageFamily::simple_cnn && size % 8 != 0) fail_usage("model", "simple_cnn halves its images three times: their size must divide by 8, got {}", size);
+  if (family == ImageFamily::simple_cnn && size % 8 != 0)
+    fail_usage("model", "simple_cnn halves its images three times: their size must divide by 8, got {}", size);
 }
 
 bool is_image_config(const io::Json& config) {
@@ -55,7 +56,11 @@ ImageConfig read_image_config(const std::filesystem::path& folder) {
 }
 
 io::Json make_image_config(const ImageConfig& c) {
-  return {{"model_type", io::enum_name(c.family)}, {"stem", io::enum_name(c.stem)}, {"classes", c.classes}, {"image_size", c.size}, {"width", c.width}};
+  return {{"model_type", io::enum_name(c.family)},
+          {"stem", io::enum_name(c.stem)},
+          {"classes", c.classes},
+          {"image_size", c.size},
+          {"width", c.width}};
 }
 
 void write_image_config(const std::filesystem::path& folder, const ImageConfig& config) {

@@ -9,7 +9,8 @@
 namespace hpcdl::models {
 
 enum class ImageFamily { simple_cnn, resnet18 };
-/// What a ResNet begins with. cifar: 3x3, all pixels kept; imagenet: 7x7 with stride 2 and a max pool, a sixteenth of the pixels.
+/// What a ResNet begins with. cifar: 3x3, all pixels kept; imagenet: 7x7 with stride 2 and a max pool, a sixteenth of
+/// the pixels.
 enum class Stem { cifar, imagenet };
 
 struct ImageConfig {
@@ -33,11 +34,11 @@ bool is_image_config(const io::Json& config);
 
 }  // namespace hpcdl::models
 
-template <>
-struct hpcdl::io::EnumNames<hpcdl::models::ImageFamily> {
-  static constexpr std::pair<models::ImageFamily, std::string_view> values[] = {{models::ImageFamily::simple_cnn, "simple_cnn"}, {models::ImageFamily::resnet18, "resnet18"}};
+template <> struct hpcdl::io::EnumNames<hpcdl::models::ImageFamily> {
+  static constexpr std::pair<models::ImageFamily, std::string_view> values[] = {
+      {models::ImageFamily::simple_cnn, "simple_cnn"}, {models::ImageFamily::resnet18, "resnet18"}};
 };
-template <>
-struct hpcdl::io::EnumNames<hpcdl::models::Stem> {
-  static constexpr std::pair<models::Stem, std::string_view> values[] = {{models::Stem::cifar, "cifar"}, {models::Stem::imagenet, "imagenet"}};
+template <> struct hpcdl::io::EnumNames<hpcdl::models::Stem> {
+  static constexpr std::pair<models::Stem, std::string_view> values[] = {{models::Stem::cifar, "cifar"},
+                                                                         {models::Stem::imagenet, "imagenet"}};
 };

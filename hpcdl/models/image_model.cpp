@@ -39,12 +39,14 @@ struct ImageModel::Impl {
 
   std::unique_ptr<ModelMemory> memory() {
     std::vector<nn::Param*> params;
-    std::visit([&](auto& m) {
-      nn::for_each_param(m, [&](const std::string& name, nn::Param& p) {
-        p.name = name;
-        params.push_back(&p);
-      });
-    }, model);
+    std::visit(
+        [&](auto& m) {
+          nn::for_each_param(m, [&](const std::string& name, nn::Param& p) {
+            p.name = name;
+            params.push_back(&p);
+          });
+        },
+        model);
     return std::make_unique<ModelMemory>(std::move(params));
   }
 };
@@ -74,7 +76,8 @@ ImageModel ImageModel::open(const std::filesystem::path& folder, bool gradients)
       binder.copy(b.name, b.host);
     } else if (files.contains(b.name)) {  // older files of torch have none
       const View v = files.at(b.name);
-      require(v.spec() == b.value.spec(), "model", "{}: expected {} to be one I64, the file holds {}", folder.string(), b.name, to_string(v.spec()));
+      require(v.spec() == b.value.spec(), "model", "{}: expected {} to be one I64, the file holds {}", folder.string(),
+              b.name, to_string(v.spec()));
       std::memcpy(b.host.data(), v.data(), sizeof(std::int64_t));
     }
   }
@@ -94,10 +97,13 @@ std::vector<InputSpec> ImageModel::inputs(std::int64_t batch, std::int64_t, cons
 }
 
 Var ImageModel::logits(Graph&, const Var& images, const nn::ForwardOptions& o) const {
-  require(images.shape().rank() == 4 && images[3] == 3 && images.dtype() == DType::f32, "model", "images must be F32 (N, H, W, 3), got {}", to_string(images.spec()));
+  require(images.shape().rank() == 4 && images[3] == 3 && images.dtype() == DType::f32, "model",
+          "images must be F32 (N, H, W, 3), got {}", to_string(images.spec()));
   const auto size = impl_->config.size;
-  require(impl_->config.family == ImageFamily::resnet18 || (images[1] == size && images[2] == size), "model", "this model was made for images of {} x {}, got {}", size, size, to_string(images.spec()));
-  return cast(std::visit([&](const auto& m) { return m.logits(cast(images, o.compute), o); }, impl_->model), DType::f32);
+  require(impl_->config.family == ImageFamily::resnet18 || (images[1] == size && images[2] == size), "model",
+          "this model was made for images of {} x {}, got {}", size, size, to_string(images.spec()));
+  return cast(std::visit([&](const auto& m) { return m.logits(cast(images, o.compute), o); }, impl_->model),
+              DType::f32);
 }
 
 Var ImageModel::loss(Graph& g, const Var& images, const Var& targets, const nn::ForwardOptions& o) const {

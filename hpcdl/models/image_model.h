@@ -23,11 +23,12 @@ class ImageModel final : public Trainable {
   /// targets: (N) i32, -1 ignored. The SUM of the losses, one f32.
   Var loss(Graph& g, const Var& images, const Var& targets, const nn::ForwardOptions& o = {}) const;
 
-  /// images (N, H, W, 3) f32, targets (N) i32; with mixup also mix (N) f32, the weights of the targets, targets_b and mix_b, those of the partners.
-  /// Right answers are counted by the targets.
+  /// images (N, H, W, 3) f32, targets (N) i32; with mixup also mix (N) f32, the weights of the targets, targets_b and
+  /// mix_b, those of the partners. Right answers are counted by the targets.
   std::vector<InputSpec> inputs(std::int64_t batch, std::int64_t length, const nn::ForwardOptions& o) const override;
   PassOutputs pass(Graph& g, std::span<const Var> inputs, const nn::ForwardOptions& o) const override;
-  /// config.json and model.safetensors, running statistics included. Brings the host's values up to date itself on a CPU; on a GPU fetch() first.
+  /// config.json and model.safetensors, running statistics included. Brings the host's values up to date itself on a
+  /// CPU; on a GPU fetch() first.
   void save(const std::filesystem::path& folder, DType dtype = DType::f32) const override;
 
  private:

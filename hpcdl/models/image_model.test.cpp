@@ -30,8 +30,10 @@ ImageConfig config(ImageFamily family, Stem stem, std::int64_t classes, std::int
 }
 
 TEST(ImageModel, HasAsManyParametersAsPublished) {
-  EXPECT_EQ(ImageModel::create(config(ImageFamily::simple_cnn, Stem::cifar, 10), 1, false).parameter_count(), 2'474'506);
-  EXPECT_EQ(ImageModel::create(config(ImageFamily::resnet18, Stem::imagenet, 1000), 1, false).parameter_count(), 11'689'512);
+  EXPECT_EQ(ImageModel::create(config(ImageFamily::simple_cnn, Stem::cifar, 10), 1, false).parameter_count(),
+            2'474'506);
+  EXPECT_EQ(ImageModel::create(config(ImageFamily::resnet18, Stem::imagenet, 1000), 1, false).parameter_count(),
+            11'689'512);
   EXPECT_EQ(ImageModel::create(config(ImageFamily::resnet18, Stem::cifar, 10), 1, false).parameter_count(), 11'173'962);
 }
 
@@ -39,13 +41,16 @@ TEST(ImageModel, HasAsManyParametersAsPublished) {
 std::set<std::string> torchvision_names() {
   std::set<std::string> names{"conv1.weight", "fc.weight", "fc.bias"};
   const auto norm = [&](const std::string& prefix) {
-    for (const char* part : {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}) names.insert(prefix + "." + part);
+    for (const char* part : {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"})
+      names.insert(prefix + "." + part);
   };
   norm("bn1");
   for (const std::string layer : {"layer1", "layer2", "layer3", "layer4"})
     for (const std::string block : {".0.", ".1."}) {
-      for (const std::string n : {"1", "2"}) names.insert(layer + block + "conv" + n + ".weight"), norm(layer + block + "bn" + n);
-      if (layer != "layer1" && block == ".0.") names.insert(layer + block + "downsample.0.weight"), norm(layer + block + "downsample.1");
+      for (const std::string n : {"1", "2"})
+        names.insert(layer + block + "conv" + n + ".weight"), norm(layer + block + "bn" + n);
+      if (layer != "layer1" && block == ".0.")
+        names.insert(layer + block + "downsample.0.weight"), norm(layer + block + "downsample.1");
     }
   return names;
 }
@@ -65,7 +70,8 @@ TEST(ImageModel, ResNetFilesHaveTorchvisionsNamesAndShapes) {
 }
 
 TEST(ImageModel, NewWeightsAreAPureFunctionOfTheSeedAndSpreadAsTorchs) {
-  auto a = ImageModel::create(config(ImageFamily::simple_cnn, Stem::cifar, 10), 1, false), b = ImageModel::create(config(ImageFamily::simple_cnn, Stem::cifar, 10), 1, false),
+  auto a = ImageModel::create(config(ImageFamily::simple_cnn, Stem::cifar, 10), 1, false),
+       b = ImageModel::create(config(ImageFamily::simple_cnn, Stem::cifar, 10), 1, false),
        other = ImageModel::create(config(ImageFamily::simple_cnn, Stem::cifar, 10), 2, false);
   for (std::size_t i = 0; i < a.parameters().size(); ++i) {
     EXPECT_EQ(floats(a.parameters()[i].value), floats(b.parameters()[i].value));
@@ -85,7 +91,8 @@ TEST(ImageModel, NewWeightsAreAPureFunctionOfTheSeedAndSpreadAsTorchs) {
     if (p.name == "layer2.1.conv2.weight") {
       double squares = 0;
       for (const float x : floats(p.value)) squares += double{x} * double{x};
-      EXPECT_NEAR(squares / static_cast<double>(p.value.size()), 2 / (128.0 * 9), 0.02 * 2 / (128.0 * 9));  // kaiming_normal, fan out
+      EXPECT_NEAR(squares / static_cast<double>(p.value.size()), 2 / (128.0 * 9),
+                  0.02 * 2 / (128.0 * 9));  // kaiming_normal, fan out
     }
 }
 
@@ -104,18 +111,23 @@ TEST(ImageModel, SavedFoldersHoldTheSameModelInTorchsOrder) {
     if (p.name == "conv2.weight") {
       for (std::int64_t o = 0; o < 8; ++o)
         for (std::int64_t i = 0; i < 4; ++i)
-          for (std::int64_t k = 0; k < 9; ++k) ASSERT_EQ(file[static_cast<std::size_t>((o * 4 + i) * 9 + k)], memory[static_cast<std::size_t>((o * 9 + k) * 4 + i)]);
+          for (std::int64_t k = 0; k < 9; ++k)
+            ASSERT_EQ(file[static_cast<std::size_t>((o * 4 + i) * 9 + k)],
+                      memory[static_cast<std::size_t>((o * 9 + k) * 4 + i)]);
     } else if (p.name == "fc1.weight") {
       for (std::int64_t o = 0; o < 32; ++o)
         for (std::int64_t c = 0; c < 16; ++c)
-          for (std::int64_t k = 0; k < 16; ++k) ASSERT_EQ(file[static_cast<std::size_t>((o * 16 + c) * 16 + k)], memory[static_cast<std::size_t>((o * 16 + k) * 16 + c)]);
+          for (std::int64_t k = 0; k < 16; ++k)
+            ASSERT_EQ(file[static_cast<std::size_t>((o * 16 + c) * 16 + k)],
+                      memory[static_cast<std::size_t>((o * 16 + k) * 16 + c)]);
     }
   }
   auto again = ImageModel::open(temp.path());
   EXPECT_EQ(again.config(), model.config());
   ASSERT_EQ(again.parameters().size(), model.parameters().size());
   ASSERT_EQ(again.buffers().size(), model.buffers().size());
-  for (std::size_t i = 0; i < model.parameters().size(); ++i) EXPECT_EQ(floats(again.parameters()[i].value), floats(model.parameters()[i].value)) << model.parameters()[i].name;
+  for (std::size_t i = 0; i < model.parameters().size(); ++i)
+    EXPECT_EQ(floats(again.parameters()[i].value), floats(model.parameters()[i].value)) << model.parameters()[i].name;
   for (std::size_t i = 0; i < model.buffers().size(); ++i) {
     const auto &a = again.buffers()[i], &b = model.buffers()[i];
     EXPECT_EQ(std::memcmp(a.value.data(), b.value.data(), static_cast<std::size_t>(b.value.bytes())), 0) << b.name;
@@ -138,7 +150,8 @@ std::vector<std::vector<float>> training_pass(ImageConfig c, const nn::ForwardOp
   for (std::size_t k = 0; k < in.size(); ++k) {
     const Tensor t = exe.tensor(in[k]);
     for (std::int64_t i = 0; i < t.size(); ++i) {
-      if (t.dtype() == DType::i32) t.ptr<std::int32_t>()[i] = static_cast<std::int32_t>((3 * i + static_cast<std::int64_t>(k)) % c.classes);
+      if (t.dtype() == DType::i32)
+        t.ptr<std::int32_t>()[i] = static_cast<std::int32_t>((3 * i + static_cast<std::int64_t>(k)) % c.classes);
       else t.ptr<float>()[i] = k == 0 ? std::sin(0.37f * static_cast<float>(i)) : k == 2 ? 0.75f : 0.25f;
     }
   }
@@ -157,7 +170,8 @@ TEST(ImageModel, RecomputeIsBitwiseNeutralAndUpdatesStatisticsOnce) {
   for (const auto family : {ImageFamily::simple_cnn, ImageFamily::resnet18}) {
     auto c = config(family, Stem::cifar, 7, 4);
     c.size = 16;
-    EXPECT_EQ(training_pass(c, {.dropout = 0.2f, .training = true}), training_pass(c, {.recompute = true, .dropout = 0.2f, .training = true}));
+    EXPECT_EQ(training_pass(c, {.dropout = 0.2f, .training = true}),
+              training_pass(c, {.recompute = true, .dropout = 0.2f, .training = true}));
   }
 }
 
@@ -188,8 +202,11 @@ TEST(ImageModel, MistakesAreNamed) {
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("conv1.weight"), std::string::npos) << e.what();
   }
-  for (const char* text : {"{", "[]", "{}", R"({"model_type": "gpt2"})", R"({"model_type": "resnet18", "classes": 1, "image_size": 32})", R"({"model_type": "simple_cnn", "classes": 10, "image_size": 33})",
-                           R"({"model_type": "simple_cnn", "classes": "ten", "image_size": 32})", R"({"model_type": "resnet18", "stem": "none", "classes": 10, "image_size": 32})"}) {
+  for (const char* text :
+       {"{", "[]", "{}", R"({"model_type": "gpt2"})", R"({"model_type": "resnet18", "classes": 1, "image_size": 32})",
+        R"({"model_type": "simple_cnn", "classes": 10, "image_size": 33})",
+        R"({"model_type": "simple_cnn", "classes": "ten", "image_size": 32})",
+        R"({"model_type": "resnet18", "stem": "none", "classes": 10, "image_size": 32})"}) {
     io::write_file_atomic(temp.path() / "config.json", text);
     EXPECT_THROW(ImageModel::open(temp.path()), Error) << text;
   }

@@ -31,11 +31,11 @@ std::variant<Gpt, Llama> build(const io::ModelConfig& c) {
 
 struct LanguageModel::Impl {
   io::ModelConfig config;
-  Sharing sharing;                          // before the model, which points to it
+  Sharing sharing;  // before the model, which points to it
   std::variant<Gpt, Llama> model;
-  std::optional<io::TensorFolder> folder;   // mapped models
-  std::vector<io::Prefetch> reading;        // after folder: stops before the mapping goes
-  std::vector<Buffer> converted;            // tensors of a mapped model whose type no kernel reads (F16, F64)
+  std::optional<io::TensorFolder> folder;  // mapped models
+  std::vector<io::Prefetch> reading;       // after folder: stops before the mapping goes
+  std::vector<Buffer> converted;           // tensors of a mapped model whose type no kernel reads (F16, F64)
 
   explicit Impl(io::ModelConfig c, Sharing s = {}) : config(std::move(c)), sharing(std::move(s)), model(build(config)) {
     for_each([](const std::string& name, nn::Param& p) { p.name = name; });
@@ -57,18 +57,22 @@ struct LanguageModel::Impl {
 void LanguageModel::to_device(const Stream& s) {
   if (!s.device().is_cuda()) return;
   std::vector<Tensor*> others;
-  std::visit([&](auto& model) {
-    nn::for_each_param(model, [&]<class P>(const std::string&, P& p) {
-      if constexpr (std::is_same_v<P, nn::Weight>)
-        for (Tensor* part : {&p.packed, &p.scale, &p.offset})
-          if (*part) others.push_back(part);
-    });
-    if constexpr (requires { model.angles; }) others.push_back(&model.angles.tensor);
-  }, impl_->model);
+  std::visit(
+      [&](auto& model) {
+        nn::for_each_param(model, [&]<class P>(const std::string&, P& p) {
+          if constexpr (std::is_same_v<P, nn::Weight>)
+            for (Tensor* part : {&p.packed, &p.scale, &p.offset})
+              if (*part) others.push_back(part);
+        });
+        if constexpr (requires { model.angles; }) others.push_back(&model.angles.tensor);
+      },
+      impl_->model);
   memory_->to_device(s, others);
-  std::visit([](auto& model) {
-    if constexpr (requires { model.angles; }) model.angles.buffer = {};
-  }, impl_->model);
+  std::visit(
+      [](auto& model) {
+        if constexpr (requires { model.angles; }) model.angles.buffer = {};
+      },
+      impl_->model);
 }
 
 LanguageModel::LanguageModel(std::unique_ptr<Impl> impl) : Trainable(impl->memory()), impl_(std::move(impl)) {}
@@ -76,7 +80,8 @@ LanguageModel::LanguageModel(LanguageModel&&) noexcept = default;
 LanguageModel& LanguageModel::operator=(LanguageModel&&) noexcept = default;
 LanguageModel::~LanguageModel() = default;
 
-LanguageModel LanguageModel::create(const io::ModelConfig& config, std::uint64_t seed, bool with_gradients, Sharing sharing) {
+LanguageModel LanguageModel::create(const io::ModelConfig& config, std::uint64_t seed, bool with_gradients,
+                                    Sharing sharing) {
   LanguageModel model(std::make_unique<Impl>(config, std::move(sharing)));
   model.memory_->allocate(with_gradients);
   model.memory_->initialise(seed);
@@ -90,25 +95,30 @@ LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing s
   auto* impl = model.impl_.get();
   impl->folder = io::TensorFolder::open(folder);
   const Binder binder(*impl->folder, impl->config.quant);
-  std::visit([&](auto& m) {
-    nn::for_each_param(m, [&]<class P>(const std::string& name, P& p) {
-      if constexpr (std::is_same_v<P, nn::Weight>) {
-        if (binder.bind_int4(name, p)) return;
-      }
-      p.value = binder.view(name, p.spec, impl->converted);
-    });
-  }, impl->model);
+  std::visit(
+      [&](auto& m) {
+        nn::for_each_param(m, [&]<class P>(const std::string& name, P& p) {
+          if constexpr (std::is_same_v<P, nn::Weight>) {
+            if (binder.bind_int4(name, p)) return;
+          }
+          p.value = binder.view(name, p.spec, impl->converted);
+        });
+      },
+      impl->model);
   model.memory_->list();
   return model;
 }
 
-LanguageModel LanguageModel::open_for_training(const std::filesystem::path& folder, Sharing sharing) { return load(folder, std::move(sharing), true); }
+LanguageModel LanguageModel::open_for_training(const std::filesystem::path& folder, Sharing sharing) {
+  return load(folder, std::move(sharing), true);
+}
 
 /// Into own f32 memory.
 LanguageModel LanguageModel::load(const std::filesystem::path& folder, Sharing sharing, bool gradients) {
   LanguageModel model(std::make_unique<Impl>(io::read_hf_config(folder), std::move(sharing)));
   auto* impl = model.impl_.get();
-  require(!impl->config.quant, "model", "{} is quantised: {} needs the model it was made from", folder.string(), gradients ? "training" : "sharing its layers out");
+  require(!impl->config.quant, "model", "{} is quantised: {} needs the model it was made from", folder.string(),
+          gradients ? "training" : "sharing its layers out");
   const auto files = io::TensorFolder::open(folder);
   const Binder binder(files);
   model.memory_->allocate(gradients);
@@ -140,15 +150,19 @@ void LanguageModel::prefetch() {
 }
 
 Var LanguageModel::body(Graph&, const Var& tokens, const nn::ForwardOptions& o) const {
-  require(tokens.shape().rank() == 2 && tokens.dtype() == DType::i32, "model", "tokens must be I32 (B, T), got {}", to_string(tokens.spec()));
-  require(o.cache || tokens[1] <= impl_->config.context, "model", "{} tokens exceed the context of {}", tokens[1], impl_->config.context);
+  require(tokens.shape().rank() == 2 && tokens.dtype() == DType::i32, "model", "tokens must be I32 (B, T), got {}",
+          to_string(tokens.spec()));
+  require(o.cache || tokens[1] <= impl_->config.context, "model", "{} tokens exceed the context of {}", tokens[1],
+          impl_->config.context);
   return std::visit([&](const auto& m) { return m.body(tokens, o); }, impl_->model);
 }
 
 Var LanguageModel::head(Graph& g, const Var& hidden) const {
   Graph::Scope scope(g, "head");
   const Var mine = std::visit([&](const auto& m) { return head_logits(m.head(), m.norm(hidden)); }, impl_->model);
-  return impl_->sharing ? std::visit([&](const auto& m) { return impl_->sharing->logits(m.head(), mine); }, impl_->model) : mine;
+  return impl_->sharing
+             ? std::visit([&](const auto& m) { return impl_->sharing->logits(m.head(), mine); }, impl_->model)
+             : mine;
 }
 
 std::vector<InputSpec> LanguageModel::inputs(std::int64_t batch, std::int64_t length, const nn::ForwardOptions&) const {
@@ -156,24 +170,30 @@ std::vector<InputSpec> LanguageModel::inputs(std::int64_t batch, std::int64_t le
   return {{"tokens", ids}, {"targets", ids}};
 }
 
-PassOutputs LanguageModel::pass(Graph& g, std::span<const Var> in, const nn::ForwardOptions& o) const { return {loss(g, in[0], in[1], o)}; }
+PassOutputs LanguageModel::pass(Graph& g, std::span<const Var> in, const nn::ForwardOptions& o) const {
+  return {loss(g, in[0], in[1], o)};
+}
 
-Var LanguageModel::logits(Graph& g, const Var& tokens, const nn::ForwardOptions& o) const { return head(g, body(g, tokens, o)); }
+Var LanguageModel::logits(Graph& g, const Var& tokens, const nn::ForwardOptions& o) const {
+  return head(g, body(g, tokens, o));
+}
 
 Var LanguageModel::loss(Graph& g, const Var& tokens, const Var& targets, const nn::ForwardOptions& o) const {
   const Var hidden = body(g, tokens, o);
   Graph::Scope scope(g, "head");
-  return std::visit([&](const auto& m) {
-    const auto& weight = m.head();
-    const std::int64_t rows = tokens.shape().size();
-    const Var labels = g.reshape(targets, {rows});
-    const Var h = g.reshape(m.norm(hidden), {rows, hidden[-1]});
-    if (impl_->sharing) return impl_->sharing->loss(weight, h, labels, o);
-    if (weight.quantized()) return cross_entropy(head_logits(weight, h), labels)[0];
-    if (o.head_gradient_now) return lm_head_gradient(h, weight.rounded(g, h.dtype()), labels)[0];
-    const bool keep = rows * weight.spec[0] * dtype_bytes(h.dtype()) <= o.keep_logits_bytes;
-    return lm_head_loss(h, weight.rounded(g, h.dtype()), labels, {.keep_logits = keep})[0];
-  }, impl_->model);
+  return std::visit(
+      [&](const auto& m) {
+        const auto& weight = m.head();
+        const std::int64_t rows = tokens.shape().size();
+        const Var labels = g.reshape(targets, {rows});
+        const Var h = g.reshape(m.norm(hidden), {rows, hidden[-1]});
+        if (impl_->sharing) return impl_->sharing->loss(weight, h, labels, o);
+        if (weight.quantized()) return cross_entropy(head_logits(weight, h), labels)[0];
+        if (o.head_gradient_now) return lm_head_gradient(h, weight.rounded(g, h.dtype()), labels)[0];
+        const bool keep = rows * weight.spec[0] * dtype_bytes(h.dtype()) <= o.keep_logits_bytes;
+        return lm_head_loss(h, weight.rounded(g, h.dtype()), labels, {.keep_logits = keep})[0];
+      },
+      impl_->model);
 }
 
 void LanguageModel::save(const std::filesystem::path& folder, DType dtype) const {
@@ -183,7 +203,8 @@ void LanguageModel::save(const std::filesystem::path& folder, DType dtype) const
     return;
   }
   std::vector<io::NamedSpec> specs;
-  for (const auto& p : memory_->parameters()) specs.push_back({p.name, {io::whole_spec(p.host.spec(), p.shard, p.name).shape, dtype}});
+  for (const auto& p : memory_->parameters())
+    specs.push_back({p.name, {io::whole_spec(p.host.spec(), p.shard, p.name).shape, dtype}});
   std::filesystem::create_directories(folder);
   io::TensorFolderWriter writer(folder, specs);
   for (const auto& p : memory_->parameters()) {

@@ -17,7 +17,8 @@ using Sharing = std::shared_ptr<const parallel::TensorParallel>;
 class LanguageModel final : public Trainable {
  public:
   /// New weights: normal(0, 0.02), projections onto the residual stream scaled by 1/sqrt(2 layers), norms 1, biases 0.
-  /// A pure function of (config, seed): a rank that shares the layers has its part of the same weights, and no memory for others.
+  /// A pure function of (config, seed): a rank that shares the layers has its part of the same weights, and no memory
+  /// for others.
   static LanguageModel create(const io::ModelConfig& config, std::uint64_t seed, bool gradients, Sharing sharing = {});
   /// A Hugging Face folder. Weights are views into the mapped files: nothing is copied or read ahead of its use.
   /// A rank that shares the layers reads its part of them into f32 memory of its own instead.

@@ -68,7 +68,8 @@ struct Runner {
   }
 
   /// Mean loss of predicting each row's next token; gradients (of the sum) land in the model.
-  double loss_and_gradients(LanguageModel& m, const std::vector<std::int32_t>& tokens, std::int64_t rows, nn::ForwardOptions o = {}) {
+  double loss_and_gradients(LanguageModel& m, const std::vector<std::int32_t>& tokens, std::int64_t rows,
+                            nn::ForwardOptions o = {}) {
     const auto cols = static_cast<std::int64_t>(tokens.size()) / rows, T = cols - 1;
     Graph g;
     const Var in = g.input("tokens", {{rows, T}, DType::i32}), targets = g.input("targets", {{rows, T}, DType::i32});
@@ -76,8 +77,10 @@ struct Runner {
     g.backward(loss);
     Executable exe(g.finish());
     for (std::int64_t r = 0; r < rows; ++r) {
-      std::memcpy(exe.tensor(in).ptr<std::int32_t>() + r * T, tokens.data() + r * cols, static_cast<std::size_t>(T) * 4);
-      std::memcpy(exe.tensor(targets).ptr<std::int32_t>() + r * T, tokens.data() + r * cols + 1, static_cast<std::size_t>(T) * 4);
+      std::memcpy(exe.tensor(in).ptr<std::int32_t>() + r * T, tokens.data() + r * cols,
+                  static_cast<std::size_t>(T) * 4);
+      std::memcpy(exe.tensor(targets).ptr<std::int32_t>() + r * T, tokens.data() + r * cols + 1,
+                  static_cast<std::size_t>(T) * 4);
     }
     exe.run(stream);
     return static_cast<double>(exe.tensor(loss).ptr<float>()[0]) / static_cast<double>(rows * T);
@@ -106,7 +109,8 @@ TEST_P(Golden, LossAgreesWithTransformers) {
 
 TEST_P(Golden, GradientsAgreeWithTransformers) {
   const auto g = golden();
-  if (!g.find("grad.lm_head.weight") && !g.find("grad.transformer.wte.weight")) GTEST_SKIP() << "this golden file holds none";
+  if (!g.find("grad.lm_head.weight") && !g.find("grad.transformer.wte.weight"))
+    GTEST_SKIP() << "this golden file holds none";
   for (bool recompute : {false, true}) {
     auto model = LanguageModel::open_for_training(folder());
     const auto tokens = ids(g.at("tokens"));
@@ -122,7 +126,8 @@ TEST_P(Golden, GradientsAgreeWithTransformers) {
 TEST_P(Golden, Bf16ComputeStaysClose) {
   const auto model = LanguageModel::open(folder());
   const auto g = golden();
-  EXPECT_LT(distance(run.logits(model, ids(g.at("tokens")), 2, {.compute = DType::bf16}), floats(g.at("logits"))), kBf16);
+  EXPECT_LT(distance(run.logits(model, ids(g.at("tokens")), 2, {.compute = DType::bf16}), floats(g.at("logits"))),
+            kBf16);
 }
 
 TEST_P(Golden, GenerationThroughTheCacheIsTheFullForward) {
@@ -158,7 +163,8 @@ TEST_P(Golden, SavedFolderHoldsTheSameModel) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Golden,
-                         testing::Values("gpt2", "gpt2_untied_gelu_wide", "llama", "llama_tied_bias_sharded", "llama_head_dim_bf16"),
+                         testing::Values("gpt2", "gpt2_untied_gelu_wide", "llama", "llama_tied_bias_sharded",
+                                         "llama_head_dim_bf16"),
                          [](const auto& p) { return std::string(p.param); });
 
 io::ModelConfig tiny(io::Family family) {
@@ -194,7 +200,8 @@ TEST(LanguageModel, RecomputeIsBitwiseNeutral) {
       const auto b = run.loss_and_gradients(thrifty, tokens, 2, {.recompute = true, .dropout = dropout});
       EXPECT_EQ(a, b);
       for (std::size_t i = 0; i < plain.parameters().size(); ++i)
-        EXPECT_EQ(floats(plain.parameters()[i].gradient), floats(thrifty.parameters()[i].gradient)) << plain.parameters()[i].name;
+        EXPECT_EQ(floats(plain.parameters()[i].gradient), floats(thrifty.parameters()[i].gradient))
+            << plain.parameters()[i].name;
     }
 }
 
@@ -202,13 +209,17 @@ TEST(LanguageModel, LogitsKeptOrComputedTwiceAreTheSame) {
   Runner run;
   std::vector<std::int32_t> tokens(2 * 13);
   for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i * 11 % 50);
-  auto keep = LanguageModel::create(tiny(io::Family::gpt2), 1, true), twice = LanguageModel::create(tiny(io::Family::gpt2), 1, true);
-  EXPECT_EQ(run.loss_and_gradients(keep, tokens, 2), run.loss_and_gradients(twice, tokens, 2, {.keep_logits_bytes = 0}));
+  auto keep = LanguageModel::create(tiny(io::Family::gpt2), 1, true),
+       twice = LanguageModel::create(tiny(io::Family::gpt2), 1, true);
+  EXPECT_EQ(run.loss_and_gradients(keep, tokens, 2),
+            run.loss_and_gradients(twice, tokens, 2, {.keep_logits_bytes = 0}));
   for (std::size_t i = 0; i < keep.parameters().size(); ++i)
-    EXPECT_EQ(floats(keep.parameters()[i].gradient), floats(twice.parameters()[i].gradient)) << keep.parameters()[i].name;
+    EXPECT_EQ(floats(keep.parameters()[i].gradient), floats(twice.parameters()[i].gradient))
+        << keep.parameters()[i].name;
 }
 
-/// A model of 4 bits against the same model with its weights widened again. The two differ by the 8-bit activations only.
+/// A model of 4 bits against the same model with its weights widened again. The two differ by the 8-bit activations
+/// only.
 TEST(LanguageModel, QuantisedFolderGivesTheLogitsOfItsWeights) {
   Runner run;
   for (auto family : {io::Family::gpt2, io::Family::llama})
@@ -221,7 +232,8 @@ TEST(LanguageModel, QuantisedFolderGivesTheLogitsOfItsWeights) {
       for (auto& p : model.parameters())  // larger than fresh weights, so that attention is not uniform
         for (std::int64_t i = 0; p.decay && i < p.value.size(); ++i) p.value.ptr<float>()[i] *= 6;
       model.save(temp / "full");
-      const auto report = quant::quantize_model(run.pool, temp / "full", temp / "int4", {.int4 = {.group = 32, .symmetric = symmetric}});
+      const auto report = quant::quantize_model(run.pool, temp / "full", temp / "int4",
+                                                {.int4 = {.group = 32, .symmetric = symmetric}});
       EXPECT_LT(report.bits_per_weight(), 8);
       const auto small = LanguageModel::open(temp / "int4");
       EXPECT_TRUE(small.config().quant.has_value());
@@ -269,14 +281,17 @@ TEST(LanguageModel, TransformersLoadsWhatWeSave) {
         "assert not info['missing_keys'] and not info['unexpected_keys'], info\n"
         "from safetensors.torch import save_file\n"
         "t=torch.arange(12).reshape(1,12)\n"
-        "save_file({{'logits':m(t).logits.detach().contiguous()}},'{0}/theirs.st')\n", temp.path().string());
+        "save_file({{'logits':m(t).logits.detach().contiguous()}},'{0}/theirs.st')\n",
+        temp.path().string());
     bool ok = false;
     const std::string said = io::run_python(*python, script, "", ok);
     ASSERT_TRUE(ok) << said;
     Runner run;
     std::vector<std::int32_t> tokens(12);
     for (int i = 0; i < 12; ++i) tokens[static_cast<std::size_t>(i)] = i;
-    EXPECT_LT(distance(run.logits(model, tokens, 1), floats(io::SafeTensors::open(temp.path() / "theirs.st").at("logits"))), kF32);
+    EXPECT_LT(
+        distance(run.logits(model, tokens, 1), floats(io::SafeTensors::open(temp.path() / "theirs.st").at("logits"))),
+        kF32);
   }
 }
 

@@ -42,8 +42,8 @@ struct Llama {
   nn::Embedding embed_tokens;  // (V, C)
   std::vector<LlamaBlock> layers;
   nn::RmsNorm last_norm;
-  nn::Embedding lm_head;       // (V, C); absent when tied to embed_tokens
-  OwnedTensor angles;          // (context, head_dim): cos and sin of the rotary angles
+  nn::Embedding lm_head;  // (V, C); absent when tied to embed_tokens
+  OwnedTensor angles;     // (context, head_dim): cos and sin of the rotary angles
 
   explicit Llama(const io::ModelConfig& c);
   /// Embeddings and blocks. tokens: (B, T) i32; returns (B, T, C), before the last norm.

@@ -138,7 +138,8 @@ void ModelMemory::place_gradients(const std::function<Tensor(const NamedParamete
     auto& known = l.known();
     const Tensor there = where(known);
     require(there && there.spec() == known.value.spec() && there.is_contiguous() && there.device() == device_, "model",
-            "the gradient of \"{}\" must be a contiguous {} on the device of the model, got {}", known.name, to_string(known.value.spec()), to_string(there.spec()));
+            "the gradient of \"{}\" must be a contiguous {} on the device of the model, got {}", known.name,
+            to_string(known.value.spec()), to_string(there.spec()));
     l.param->gradient = known.gradient = there;
   }
   gradients_ = {};

@@ -1,6 +1,7 @@
 #pragma once
-// Where the tensors of a model lie, whatever the model: own memory or mapped files, gradients beside them, the copy on a GPU, 16-bit copies of
-// matrices. Modules are told through their nn::Params, everybody else through the lists of NamedParameters.
+// Where the tensors of a model lie, whatever the model: own memory or mapped files, gradients beside them, the copy on
+// a GPU, 16-bit copies of matrices. Modules are told through their nn::Params, everybody else through the lists of
+// NamedParameters.
 
 #include <functional>
 #include <string>
@@ -15,12 +16,12 @@ namespace hpcdl::models {
 struct NamedParameter {
   std::string name;  // as in files of PyTorch
   Tensor value;
-  Tensor gradient;   // null unless the model was made for training
-  bool decay;        // weight decay applies
-  /// The value in host memory as files hold it, which files are read into and written from. On a CPU the value itself, unless files hold its
-  /// dims in another order.
+  Tensor gradient;  // null unless the model was made for training
+  bool decay;       // weight decay applies
+  /// The value in host memory as files hold it, which files are read into and written from. On a CPU the value itself,
+  /// unless files hold its dims in another order.
   Tensor host;
-  Tensor copy = {};  // the value rounded to 16 bits, for products: keep_copies()
+  Tensor copy = {};               // the value rounded to 16 bits, for products: keep_copies()
   io::ShardSpec shard = {};       // the part of the parameter that `value` is: tensor parallelism
   bool partial_gradient = false;  // the gradients of all ranks along tp are addends of the parameter's
 };
@@ -74,7 +75,7 @@ class ModelMemory {
   Buffer copies_;               // of matrices, in 16 bits
   bool elsewhere_ = false;      // gradients do not lie in own memory
   Device device_;
-  Buffer on_device_;            // a copy of everything that programs read
+  Buffer on_device_;  // a copy of everything that programs read
 };
 
 }  // namespace hpcdl::models

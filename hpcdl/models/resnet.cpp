@@ -17,7 +17,8 @@ nn::Conv2d conv(std::int64_t in, std::int64_t out, int kernel, int stride) {
 
 }  // namespace
 
-BasicBlock::BasicBlock(std::int64_t in, std::int64_t out, int stride) : conv1(conv(in, out, 3, stride)), conv2(conv(out, out, 3, 1)), bn1(out), bn2(out) {
+BasicBlock::BasicBlock(std::int64_t in, std::int64_t out, int stride)
+    : conv1(conv(in, out, 3, stride)), conv2(conv(out, out, 3, 1)), bn1(out), bn2(out) {
   if (stride != 1 || in != out) downsample = Downsample{conv(in, out, 1, stride), nn::BatchNorm(out)};
 }
 

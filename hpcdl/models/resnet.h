@@ -1,6 +1,7 @@
 #pragma once
-// ResNet-18 (He et al., "Deep residual learning", 2015), names and shapes as in torchvision: 11,689,512 parameters with 1000 classes and the
-// imagenet stem, 11,173,962 with 10 classes and the cifar stem, which has a 3x3 convolution with stride 1 and no pool.
+// ResNet-18 (He et al., "Deep residual learning", 2015), names and shapes as in torchvision: 11,689,512 parameters with
+// 1000 classes and the imagenet stem, 11,173,962 with 10 classes and the cifar stem, which has a 3x3 convolution with
+// stride 1 and no pool.
 
 #include <optional>
 
@@ -43,7 +44,8 @@ struct ResNet {
   /// images: (N, H, W, 3); logits (N, classes).
   Var logits(const Var& images, const nn::ForwardOptions& o) const;
   void visit(auto&& f) {
-    f("conv1", conv1), f("bn1", bn1), f("layer1", layer1), f("layer2", layer2), f("layer3", layer3), f("layer4", layer4), f("fc", fc);
+    f("conv1", conv1), f("bn1", bn1), f("layer1", layer1), f("layer2", layer2), f("layer3", layer3),
+        f("layer4", layer4), f("fc", fc);
   }
 };
 

@@ -9,7 +9,8 @@ int share_of_heads(std::string_view what, int heads, int ranks) {
   std::string fits;
   for (int n = 1; n <= heads; ++n)
     if (heads % n == 0) fits += fmt::format("{}{}", fits.empty() ? "" : ", ", n);
-  require(heads % ranks == 0, "shard", "{} {} do not divide by tp {}: a head stays whole; tp may be {}", heads, what, ranks, fits);
+  require(heads % ranks == 0, "shard", "{} {} do not divide by tp {}: a head stays whole; tp may be {}", heads, what,
+          ranks, fits);
   return heads / ranks;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// Which layer of a family is split which way. Applied from outside, to a model that has names and no memory: its forward code does not know.
+// Which layer of a family is split which way. Applied from outside, to a model that has names and no memory: its
+// forward code does not know.
 
 #include "hpcdl/models/gpt.h"
 #include "hpcdl/models/llama.h"

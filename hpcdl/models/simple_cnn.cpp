@@ -20,7 +20,13 @@ nn::Conv2d conv3x3(std::int64_t in, std::int64_t out) {
 
 void init_as_torch(nn::Linear& l) { uniform(l.weight, l.bias, l.in()); }
 
-SimpleCnn::SimpleCnn(const ImageConfig& c) : conv1(conv3x3(3, c.width)), conv2(conv3x3(c.width, 2 * c.width)), conv3(conv3x3(2 * c.width, 4 * c.width)), bn1(c.width), bn2(2 * c.width), bn3(4 * c.width) {
+SimpleCnn::SimpleCnn(const ImageConfig& c)
+    : conv1(conv3x3(3, c.width)),
+      conv2(conv3x3(c.width, 2 * c.width)),
+      conv3(conv3x3(2 * c.width, 4 * c.width)),
+      bn1(c.width),
+      bn2(2 * c.width),
+      bn3(4 * c.width) {
   const std::int64_t last = c.size / 8, channels = 4 * c.width, hidden = 8 * c.width;
   fc1 = nn::Linear(last * last * channels, hidden, true, 0);
   fc1.weight.channels_last = {hidden, last, last, channels};
@@ -32,7 +38,9 @@ Var SimpleCnn::logits(const Var& images, const nn::ForwardOptions& o) const {
   Graph& g = images.graph();
   Var x = images;
   for (const auto& [conv, norm] : {std::pair(&conv1, &bn1), {&conv2, &bn2}, {&conv3, &bn3}}) {
-    const auto block = [&, &layer = *conv, &bn = *norm] { return max_pool2d(bn(layer(x), o, true), {.kernel = 2, .stride = 2}); };
+    const auto block = [&, &layer = *conv, &bn = *norm] {
+      return max_pool2d(bn(layer(x), o, true), {.kernel = 2, .stride = 2});
+    };
     x = o.recompute ? g.checkpoint(block) : block();
   }
   const Var flat = g.reshape(x, {x[0], x[1] * x[2] * x[3]});

@@ -1,6 +1,6 @@
 #pragma once
-// A small classifier of 32 x 32 images: three blocks of a 3x3 convolution, batch norm, ReLU and 2x2 max pool, then two linear layers.
-// 2,474,506 parameters at width 64 and 10 classes.
+// A small classifier of 32 x 32 images: three blocks of a 3x3 convolution, batch norm, ReLU and 2x2 max pool, then two
+// linear layers. 2,474,506 parameters at width 64 and 10 classes.
 
 #include "hpcdl/models/image_config.h"
 #include "hpcdl/nn/batch_norm.h"
@@ -13,7 +13,7 @@ namespace hpcdl::models {
 struct SimpleCnn {
   nn::Conv2d conv1, conv2, conv3;  // width, 2 width, 4 width
   nn::BatchNorm bn1, bn2, bn3;
-  nn::Linear fc1, fc2;             // (size / 8)^2 * 4 width -> 8 width -> classes
+  nn::Linear fc1, fc2;  // (size / 8)^2 * 4 width -> 8 width -> classes
 
   explicit SimpleCnn(const ImageConfig& c);
   /// images: (N, H, W, 3); logits (N, classes).

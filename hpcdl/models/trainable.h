@@ -1,5 +1,6 @@
 #pragma once
-// What a training step asks of a model, whatever it computes: inputs of a micro-batch, a loss, and tensors that an optimizer and files know.
+// What a training step asks of a model, whatever it computes: inputs of a micro-batch, a loss, and tensors that an
+// optimizer and files know.
 
 #include <filesystem>
 #include <functional>
@@ -23,19 +24,21 @@ struct InputSpec {
 
 /// What a pass over a micro-batch computes.
 struct PassOutputs {
-  Var loss;         // SUM of the losses of its targets, one f32
-  Var correct = {}; // number of targets that are the model's first choice, one f32; absent where the model does not count
+  Var loss;  // SUM of the losses of its targets, one f32
+  Var correct =
+      {};  // number of targets that are the model's first choice, one f32; absent where the model does not count
 };
 
 class Trainable {
  public:
   virtual ~Trainable();
 
-  /// Of a micro-batch of `batch` samples, in the order that pass() takes them. `length`: of sequences; images know their own size.
+  /// Of a micro-batch of `batch` samples, in the order that pass() takes them. `length`: of sequences; images know
+  /// their own size.
   virtual std::vector<InputSpec> inputs(std::int64_t batch, std::int64_t length, const nn::ForwardOptions& o) const = 0;
   virtual PassOutputs pass(Graph& g, std::span<const Var> inputs, const nn::ForwardOptions& o) const = 0;
-  /// config.json and safetensors of `dtype`, atomically each, under PyTorch's names and shapes. Writes the host's values: fetch() first. Of a model
-  /// that is shared, every rank has to call it, and the first one writes.
+  /// config.json and safetensors of `dtype`, atomically each, under PyTorch's names and shapes. Writes the host's
+  /// values: fetch() first. Of a model that is shared, every rank has to call it, and the first one writes.
   virtual void save(const std::filesystem::path& folder, DType dtype = DType::f32) const = 0;
   /// How ranks share the layers; null where one rank computes all.
   virtual const parallel::TensorParallel* sharing() const { return nullptr; }
@@ -46,23 +49,25 @@ class Trainable {
   /// Over all ranks that share the layers.
   std::int64_t parameter_count() const { return memory_->parameter_count(); }
 
-  /// Moves parameters and gradients (uninitialised) to the device of `s`, where programs recorded from now on run. Before
-  /// any program has been recorded; mapped weights stay mapped and are copied once.
+  /// Moves parameters and gradients (uninitialised) to the device of `s`, where programs recorded from now on run.
+  /// Before any program has been recorded; mapped weights stay mapped and are copied once.
   virtual void to_device(const Stream& s) { memory_->to_device(s, {}); }
   Device device() const { return memory_->device(); }
-  /// Gradients lie where(parameter) from now on: memory of the caller, contiguous, of the parameter's spec and device. What they held is
-  /// forgotten. Behind to_device(), before any program that is to run has been recorded.
+  /// Gradients lie where(parameter) from now on: memory of the caller, contiguous, of the parameter's spec and device.
+  /// What they held is forgotten. Behind to_device(), before any program that is to run has been recorded.
   void place_gradients(const std::function<Tensor(const NamedParameter&)>& where) { memory_->place_gradients(where); }
   /// That memory goes away: no parameter has a gradient until the next place_gradients() or own_gradients().
   void forget_gradients() { memory_->forget_gradients(); }
   /// Gradients that were placed elsewhere lie in memory of the model again. What they held is forgotten.
   void own_gradients() { memory_->own_gradients(); }
-  /// Gives every matrix of own memory that products read a copy of `type` (bf16 or f16) beside it, unset until round_copies(): programs
-  /// recorded from now on that compute in that type read it, to the same bits. After to_device().
+  /// Gives every matrix of own memory that products read a copy of `type` (bf16 or f16) beside it, unset until
+  /// round_copies(): programs recorded from now on that compute in that type read it, to the same bits. After
+  /// to_device().
   void keep_copies(DType type) { memory_->keep_copies(type); }
   /// Rounds all values into their copies. The optimizer does the same as it writes the values.
   void round_copies(Stream& s) const { memory_->round_copies(s); }
-  /// Brings NamedParameter::host up to date with `value`, and the other way. Nothing to do on a CPU where files hold a tensor as memory does.
+  /// Brings NamedParameter::host up to date with `value`, and the other way. Nothing to do on a CPU where files hold a
+  /// tensor as memory does.
   void fetch(const Stream& s) const { memory_->fetch(s); }
   void store(const Stream& s) const { memory_->store(s); }
   /// Says that a training pass has been run, for counters among the buffers.

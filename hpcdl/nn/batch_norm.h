@@ -30,7 +30,8 @@ struct BatchNorm {
     a.relu = relu;
     const Var mean = running_mean(g), var = running_var(g);
     if (!o.training) return batch_norm_inference(x, weight(g), bias(g), mean, var, a, residual);
-    return o.shared_batch ? o.shared_batch->batch_norm(x, weight(g), bias(g), mean, var, a, residual) : batch_norm(x, weight(g), bias(g), mean, var, a, residual);
+    return o.shared_batch ? o.shared_batch->batch_norm(x, weight(g), bias(g), mean, var, a, residual)
+                          : batch_norm(x, weight(g), bias(g), mean, var, a, residual);
   }
   void visit(auto&& f) {
     f("weight", weight), f("bias", bias);

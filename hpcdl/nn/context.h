@@ -21,9 +21,11 @@ struct ForwardOptions {
   float dropout = 0;
   /// Which part of the global batch this is, for draws: they are those of one program over all parts.
   std::int64_t part = 0;
-  /// Largest logits (bytes) that a training program keeps for its backward pass; larger ones are computed twice, in chunks.
+  /// Largest logits (bytes) that a training program keeps for its backward pass; larger ones are computed twice, in
+  /// chunks.
   std::int64_t keep_logits_bytes = std::int64_t{256} << 20;
-  /// Training programs compute the head's gradients beside its loss (ops/lm_head_gradient): logits are never held nor computed twice.
+  /// Training programs compute the head's gradients beside its loss (ops/lm_head_gradient): logits are never held nor
+  /// computed twice.
   bool head_gradient_now = false;
   /// Training programs record the two layers of a GELU MLP as one op (ops/mlp).
   bool fused_mlp = false;

@@ -8,7 +8,7 @@ namespace hpcdl::nn {
 
 /// A table of rows, looked up by i32 ids.
 struct Embedding {
-  Weight weight;  // (rows, width)
+  Weight weight;                 // (rows, width)
   const Split* split = nullptr;  // where its rows are spread over several ranks
 
   Embedding() = default;

@@ -33,20 +33,21 @@ enum class Role : unsigned char {
 struct Param {
   Spec spec;
   Init init = Init::zeros;
-  float std = 0;        // of Init::normal; of Init::uniform the bound: (-std, std)
+  float std = 0;  // of Init::normal; of Init::uniform the bound: (-std, std)
   Role role = Role::trained;
-  bool decay = false;   // weight decay: matrices yes, norms and biases no
-  bool multiplied = false;  // a matrix of products: the weight of a Linear or a convolution, the table that the head reads
-  Part part;                // what this rank holds of it; `spec` is that of the part
+  bool decay = false;  // weight decay: matrices yes, norms and biases no
+  bool multiplied =
+      false;  // a matrix of products: the weight of a Linear or a convolution, the table that the head reads
+  Part part;  // what this rank holds of it; `spec` is that of the part
   bool partial_gradient = false;  // the ranks that share the layers hold addends of the gradient
-  /// Of rank 4: memory holds (N, H, W, C) where files hold (N, C, H, W), whatever dims both are joined to. So do the kernels of
-  /// convolutions, and the columns of a linear layer behind a flattened image.
+  /// Of rank 4: memory holds (N, H, W, C) where files hold (N, C, H, W), whatever dims both are joined to. So do the
+  /// kernels of convolutions, and the columns of a linear layer behind a flattened image.
   Shape channels_last;
 
-  std::string name;     // full name, e.g. "transformer.h.0.attn.c_attn.weight"
+  std::string name;  // full name, e.g. "transformer.h.0.attn.c_attn.weight"
   Tensor value;
-  Tensor gradient;      // null where the parameter is frozen
-  Tensor copy;          // the value rounded to bf16 or f16, for products; null where there is none
+  Tensor gradient;  // null where the parameter is frozen
+  Tensor copy;      // the value rounded to bf16 or f16, for products; null where there is none
 
   /// Of the parameter over all ranks.
   const Shape& whole() const { return part ? part.whole : spec.shape; }
@@ -60,7 +61,8 @@ struct Param {
     if (!value) return {};
     return gradient ? g.parameter(name, value, gradient) : g.constant(name, value);
   }
-  /// As a product with activations of type x reads it: the copy, if there is one of the type that the product computes in.
+  /// As a product with activations of type x reads it: the copy, if there is one of the type that the product computes
+  /// in.
   Var rounded(Graph& g, DType x) const {
     const Var v = (*this)(g);
     const DType compute = g.compute_type(OpClass::product, x);
@@ -68,8 +70,8 @@ struct Param {
   }
 };
 
-/// A matrix. It may also be held as INT4 (ops/int4_linear/int4_layout.h), always (out, in): then `value` is null and the
-/// tensors below are bound; offset is null when symmetric.
+/// A matrix. It may also be held as INT4 (ops/int4_linear/int4_layout.h), always (out, in): then `value` is null and
+/// the tensors below are bound; offset is null when symmetric.
 struct Weight : Param {
   struct Int4Vars {
     Var packed, scale, offset;

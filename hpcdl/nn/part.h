@@ -13,7 +13,8 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-/// Ranges of one dim of the whole tensor, one after the other: rows of a matrix, or its columns. A default Part is all of a tensor.
+/// Ranges of one dim of the whole tensor, one after the other: rows of a matrix, or its columns. A default Part is all
+/// of a tensor.
 struct Part {
   Shape whole;
   int dim = -1;
@@ -28,7 +29,8 @@ struct Part {
   }
 };
 
-/// f(element here, element in the whole, count): runs of elements that are contiguous in both, in the order of memory here.
+/// f(element here, element in the whole, count): runs of elements that are contiguous in both, in the order of memory
+/// here.
 template <class F> void for_each_run(const Part& p, F&& f) {
   std::int64_t outer = 1, inner = 1, at = 0;
   for (int i = 0; i < p.dim; ++i) outer *= p.whole[i];

@@ -1,5 +1,6 @@
 #pragma once
-// What a module does where several ranks compute a layer together. Modules know no more of it than this; parallel/ sets and implements it.
+// What a module does where several ranks compute a layer together. Modules know no more of it than this; parallel/ sets
+// and implements it.
 
 #include "hpcdl/graph/graph.h"
 #include "hpcdl/ops/linear/linear.h"
@@ -14,10 +15,12 @@ struct RmsNorm;
 class Split {
  public:
   virtual ~Split() = default;
-  /// A layer whose inputs are spread over the ranks: activation(x W^T + b) + residual, with bias and residual counted once.
+  /// A layer whose inputs are spread over the ranks: activation(x W^T + b) + residual, with bias and residual counted
+  /// once.
   virtual Var linear(const Linear& l, const Var& x, Activation activation, const Var& residual) const = 0;
   /// second(activation(first(x))) + residual, with the layer in between spread over the ranks.
-  virtual Var mlp(const Linear& first, const Linear& second, const Var& x, Activation activation, const Var& residual) const = 0;
+  virtual Var mlp(const Linear& first, const Linear& second, const Var& x, Activation activation,
+                  const Var& residual) const = 0;
   /// A norm in front of layers that are spread over the ranks.
   virtual Var norm(const LayerNorm& n, const Var& x) const = 0;
   virtual Var norm(const RmsNorm& n, const Var& x) const = 0;

@@ -15,7 +15,8 @@ inline thread_local bool atomic_sums = [] {
 }();
 }  // namespace detail
 
-/// Of what the calling thread launches; captured work keeps what it was captured with. Where HPCDL_ATOMIC_SUMS=1, true to begin with.
+/// Of what the calling thread launches; captured work keeps what it was captured with. Where HPCDL_ATOMIC_SUMS=1, true
+/// to begin with.
 inline bool atomic_sums() { return detail::atomic_sums; }
 
 /// Sets it for as long as this lives.

@@ -14,8 +14,8 @@ namespace detail {
 inline thread_local F32Products f32_products = F32Products::exact;
 }
 
-/// Of what the calling thread launches; captured work keeps what it was captured with. Convolutions of more than one pixel, products too small to matter,
-/// and CPUs are exact whatever it says.
+/// Of what the calling thread launches; captured work keeps what it was captured with. Convolutions of more than one
+/// pixel, products too small to matter, and CPUs are exact whatever it says.
 inline F32Products f32_products() { return detail::f32_products; }
 
 /// Sets it for as long as this lives.

@@ -17,8 +17,9 @@
 //   backward_scratch(...)     the same for backward; named Scratch<I> in Backward
 //   backward_cost(...)        default: twice the flops, the bytes of all operands of backward
 //   kInPlace                  true when output 0 may be the memory of input 0
-//   kGathers                  true when backward adds to few rows of a gradient, known only from the data: its cost counts none
-//   kClass, kCasts            what the op is to autocast (graph/autocast.h), and a mask of the inputs that it may cast; default: nothing
+//   kGathers                  true when backward adds to few rows of a gradient, known only from the data: its cost
+//   counts none kClass, kCasts            what the op is to autocast (graph/autocast.h), and a mask of the inputs that
+//   it may cast; default: nothing
 // An absent optional input is a View that converts to false, and a Spec that does. A gradient that nobody needs is a
 // Grad that converts to false.
 
@@ -42,18 +43,29 @@ struct OperandRef {
   int index;
 };
 
-template <int I> struct In { static constexpr OperandRef ref{OperandKind::in, I}; };
-template <int I> struct Out { static constexpr OperandRef ref{OperandKind::out, I}; };
-template <int I> struct dIn { static constexpr OperandRef ref{OperandKind::grad_in, I}; };
-template <int I> struct dOut { static constexpr OperandRef ref{OperandKind::grad_out, I}; };
-template <int I> struct Scratch { static constexpr OperandRef ref{OperandKind::scratch, I}; };
+template <int I> struct In {
+  static constexpr OperandRef ref{OperandKind::in, I};
+};
+template <int I> struct Out {
+  static constexpr OperandRef ref{OperandKind::out, I};
+};
+template <int I> struct dIn {
+  static constexpr OperandRef ref{OperandKind::grad_in, I};
+};
+template <int I> struct dOut {
+  static constexpr OperandRef ref{OperandKind::grad_out, I};
+};
+template <int I> struct Scratch {
+  static constexpr OperandRef ref{OperandKind::scratch, I};
+};
 template <class... Ts> struct Operands {
   static constexpr std::array<OperandRef, sizeof...(Ts)> refs{Ts::ref...};
 };
 
 /// A recorded variable (graph/var.h). Ops are written against the concept, so that ops/ need not include graph/:
 /// `record<Op>(args, vars...)` is found by argument-dependent lookup.
-template <class V> concept Symbolic = requires { typename V::symbolic_tag; };
+template <class V>
+concept Symbolic = requires { typename V::symbolic_tag; };
 
 /// Runs the CPU code for the active instruction set, or the GPU code on a GPU stream. A backend that is not built needs
 /// no stub: its lambda is generic and never instantiated.

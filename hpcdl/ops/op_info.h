@@ -20,8 +20,10 @@ struct OpInfo {
   std::string_view name;
   int n_in = 0, n_out = 0, n_aux = 0;
   bool gathers = false;
-  int passes = -1;  // Op::kPasses: the input whose gradient is that of output 0 unchanged, recorded without a copy where that is possible
-  int splits = -1;  // Op::kSplits: the input whose gradient a call of its own may compute, with all other gradients absent
+  int passes = -1;  // Op::kPasses: the input whose gradient is that of output 0 unchanged, recorded without a copy
+                    // where that is possible
+  int splits =
+      -1;  // Op::kSplits: the input whose gradient a call of its own may compute, with all other gradients absent
   OpClass cls = OpClass::other;
   unsigned casts = 0;  // bit i: autocast may cast input i
   std::size_t args_bytes = 0;
@@ -87,7 +89,8 @@ void run_backward(Stream& s, const Grad* t, const void* args, std::index_sequenc
 template <class Op, std::size_t... I> Cost run_cost(const Spec* in, const void* args, std::index_sequence<I...>) {
   return Op::cost(in[I]..., *static_cast<const typename Op::Args*>(args));
 }
-template <class Op, std::size_t... I> Cost run_backward_cost(const Spec* in, const void* args, std::index_sequence<I...>) {
+template <class Op, std::size_t... I>
+Cost run_backward_cost(const Spec* in, const void* args, std::index_sequence<I...>) {
   return Op::backward_cost(in[I]..., *static_cast<const typename Op::Args*>(args));
 }
 
@@ -124,7 +127,9 @@ template <class Op> constexpr OpInfo make_op_info() {
       };
     }
     if constexpr (requires { &Op::backward_cost; })
-      info.backward_cost = [](const Spec* in, const void* a) { return run_backward_cost<Op>(in, a, typename T::Ins{}); };
+      info.backward_cost = [](const Spec* in, const void* a) {
+        return run_backward_cost<Op>(in, a, typename T::Ins{});
+      };
     info.backward = [](Stream& s, const Grad* t, const void* a) {
       run_backward<Op>(s, t, a, std::make_index_sequence<Op::Backward::refs.size()>{});
     };

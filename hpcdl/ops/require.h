@@ -8,7 +8,8 @@ namespace hpcdl {
 
 /// f32, bf16 or f16 of at least one dimension.
 inline const Spec& require_float(std::string_view op, const Spec& x, std::string_view operand = "input") {
-  require(x.dtype == DType::f32 || x.dtype == DType::bf16 || x.dtype == DType::f16, op, "{} must be F32, BF16 or F16, got {}", operand, to_string(x));
+  require(x.dtype == DType::f32 || x.dtype == DType::bf16 || x.dtype == DType::f16, op,
+          "{} must be F32, BF16 or F16, got {}", operand, to_string(x));
   require(x.shape.rank() >= 1, op, "{} needs at least one dimension, got {}", operand, to_string(x));
   return x;
 }

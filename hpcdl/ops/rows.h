@@ -19,8 +19,8 @@ inline bool goes_past_cache(const Tensor& y) {
   return y.bytes() >= kCacheBytes && (row >= 4096 || row % 64 == 0);
 }
 
-/// How many rows further on to prefetch: memory answers after the time in which it delivers some 4 KiB to a core, and rows are
-/// asked for in bursts.
+/// How many rows further on to prefetch: memory answers after the time in which it delivers some 4 KiB to a core, and
+/// rows are asked for in bursts.
 inline std::int64_t rows_ahead(std::int64_t row_bytes) {
   constexpr std::int64_t kAhead = 8192;
   return row_bytes < kAhead && row_bytes > 0 ? (kAhead + row_bytes - 1) / row_bytes : 1;
@@ -41,13 +41,13 @@ template <class F> void for_rows_on_threads(Pool& pool, std::int64_t rows, std::
   });
 }
 
-/// f(row, begin, end): element-wise work; rows are cut too, in pieces of 64-element multiples, when there are few of them.
+/// f(row, begin, end): element-wise work; rows are cut too, in pieces of 64-element multiples, when there are few of
+/// them.
 template <class F> void for_row_chunks(Pool& pool, std::int64_t rows, std::int64_t cols, F&& f) {
   if (rows == 1) {
     const std::int64_t blocks = (cols + 63) / 64;
-    parallel_for(pool, blocks, kGrainElements / 64, [&](std::int64_t b, std::int64_t e) {
-      f(std::int64_t{0}, b * 64, e * 64 < cols ? e * 64 : cols);
-    });
+    parallel_for(pool, blocks, kGrainElements / 64,
+                 [&](std::int64_t b, std::int64_t e) { f(std::int64_t{0}, b * 64, e * 64 < cols ? e * 64 : cols); });
     return;
   }
   for_rows(pool, rows, cols, [&](std::int64_t b, std::int64_t e) {

@@ -1,5 +1,6 @@
 #pragma once
-// The windows of pooling over images (N, H, W, C), one axis at a time, on host and device. Pixels are rows of C channels.
+// The windows of pooling over images (N, H, W, C), one axis at a time, on host and device. Pixels are rows of C
+// channels.
 
 #include "hpcdl/core/device_macros.h"
 #include "hpcdl/ops/require.h"
@@ -11,8 +12,9 @@ struct PoolArgs {
   int kernel = 2, stride = 0, pad = 0;
 };
 
-/// Which of `in` inputs along an axis each of `out` outputs takes. kernel 0: bins that share the inputs out as evenly as whole numbers
-/// can, [floor(o * in / out), ceil((o + 1) * in / out)), as torch's adaptive pools do; they overlap where `out` does not divide `in`.
+/// Which of `in` inputs along an axis each of `out` outputs takes. kernel 0: bins that share the inputs out as evenly
+/// as whole numbers can, [floor(o * in / out), ceil((o + 1) * in / out)), as torch's adaptive pools do; they overlap
+/// where `out` does not divide `in`.
 struct WindowAxis {
   int in = 0, out = 0, kernel = 0, stride = 0, pad = 0;
 
@@ -58,25 +60,29 @@ inline constexpr int kMostPixels = 1 << 15;
 
 inline void require_image(std::string_view op, const Spec& x) {
   require_float(op, x);
-  require(x.shape.rank() == 4 && x[1] > 0 && x[2] > 0 && x[3] > 0, op, "needs images (N, H, W, C), got {}", to_string(x));
-  require(x[1] < kMostPixels && x[2] < kMostPixels, op, "images must be smaller than {} pixels a side, got {}", kMostPixels, to_string(x));
+  require(x.shape.rank() == 4 && x[1] > 0 && x[2] > 0 && x[3] > 0, op, "needs images (N, H, W, C), got {}",
+          to_string(x));
+  require(x[1] < kMostPixels && x[2] < kMostPixels, op, "images must be smaller than {} pixels a side, got {}",
+          kMostPixels, to_string(x));
 }
 
 inline Windows windows(std::string_view op, const Shape& x, const PoolArgs& a) {
   const int stride = a.stride ? a.stride : a.kernel;
   require(a.kernel > 0 && stride > 0, op, "kernel and stride must be positive, got {} and {}", a.kernel, a.stride);
-  require(a.pad >= 0 && 2 * a.pad <= a.kernel, op, "the padding must be at most half of the kernel ({}), got {}", a.kernel, a.pad);
+  require(a.pad >= 0 && 2 * a.pad <= a.kernel, op, "the padding must be at most half of the kernel ({}), got {}",
+          a.kernel, a.pad);
   const auto axis = [&](std::int64_t side) {
     const int in = static_cast<int>(side);
-    require(in + 2 * a.pad >= a.kernel, op, "a kernel of {} does not fit into {} pixels, padded by {}", a.kernel, in, a.pad);
+    require(in + 2 * a.pad >= a.kernel, op, "a kernel of {} does not fit into {} pixels, padded by {}", a.kernel, in,
+            a.pad);
     return WindowAxis{in, (in + 2 * a.pad - a.kernel) / stride + 1, a.kernel, stride, a.pad};
   };
   return {axis(x[1]), axis(x[2]), x[0], x[3]};
 }
 
 inline Windows bins(std::string_view op, const Shape& x, int height, int width) {
-  require(height > 0 && width > 0 && height < kMostPixels && width < kMostPixels, op, "the output must have pixels, fewer than {} a side, got {} x {}",
-          kMostPixels, height, width);
+  require(height > 0 && width > 0 && height < kMostPixels && width < kMostPixels, op,
+          "the output must have pixels, fewer than {} a side, got {} x {}", kMostPixels, height, width);
   return {{.in = static_cast<int>(x[1]), .out = height}, {.in = static_cast<int>(x[2]), .out = width}, x[0], x[3]};
 }
 

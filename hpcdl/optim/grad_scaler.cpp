@@ -13,7 +13,11 @@ namespace {
 
 LossScale::Args scaling(const GradScaler::Options& o, float divisor) {
   constexpr float kMost = 0x1p127f, kLeast = std::numeric_limits<float>::min();
-  return {.growth = o.growth_factor, .backoff = o.backoff_factor, .least = std::max(o.min_scale / divisor, kLeast), .most = kMost, .interval = o.growth_interval};
+  return {.growth = o.growth_factor,
+          .backoff = o.backoff_factor,
+          .least = std::max(o.min_scale / divisor, kLeast),
+          .most = kMost,
+          .interval = o.growth_interval};
 }
 
 float divisor_of(std::int64_t terms) {
@@ -24,13 +28,18 @@ float divisor_of(std::int64_t terms) {
 }  // namespace
 
 GradScaler::GradScaler(const Options& o, Device device)
-    : args_(scaling(o, divisor_of(o.terms))), divisor_(divisor_of(o.terms)), scale_(LossScale::kScale, device), counts_(LossScale::kCounts, device) {
+    : args_(scaling(o, divisor_of(o.terms))),
+      divisor_(divisor_of(o.terms)),
+      scale_(LossScale::kScale, device),
+      counts_(LossScale::kCounts, device) {
   if (ImaginedMemory::active()) return;  // there is nothing to write to
   Pool pool(1);
   set_state(Stream(device, pool), {o.init_scale, {}});
 }
 
-void GradScaler::backward(Graph& g, const Var& loss) const { g.backward(loss, g.constant("loss_scale", scale_.tensor)); }
+void GradScaler::backward(Graph& g, const Var& loss) const {
+  g.backward(loss, g.constant("loss_scale", scale_.tensor));
+}
 
 void GradScaler::queue_state(const Stream& s, State* pinned) const {
   copy_to_pinned(s, &pinned->scale, scale_.tensor);
@@ -51,7 +60,8 @@ GradScaler::State GradScaler::state(const Stream& s) const {
 }
 
 void GradScaler::set_state(const Stream& s, const State& state) {
-  require(state.scale > 0 && std::isfinite(state.scale), "grad_scaler", "expected a loss scale above 0, got {}", state.scale);
+  require(state.scale > 0 && std::isfinite(state.scale), "grad_scaler", "expected a loss scale above 0, got {}",
+          state.scale);
   const float scale = state.scale / divisor_;
   copy(s, scale_.tensor, View(&scale, LossScale::kScale));
   copy(s, counts_.tensor, View(&state.counts, LossScale::kCounts));

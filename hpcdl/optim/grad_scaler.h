@@ -1,13 +1,15 @@
 #pragma once
-// Dynamic loss scaling with the meaning and the defaults of torch.amp.GradScaler: backward starts from the scale instead of 1, so that
-// f16 gradients do not vanish below 2^-24; gradients that overflow halve the scale, and that step changes nothing.
+// Dynamic loss scaling with the meaning and the defaults of torch.amp.GradScaler: backward starts from the scale
+// instead of 1, so that f16 gradients do not vanish below 2^-24; gradients that overflow halve the scale, and that step
+// changes nothing.
 //
 //   GradScaler scaler({.terms = kBatch});                  // scale 2^16 of the mean of kBatch losses
 //   scaler.backward(g, loss);                              // in place of g.backward(loss); once per micro-batch
 //   scaler.step(o, gradients, {}, [&] { record_adamw(o, tensors, {}); });
 //
-// Everything happens in records (ops/loss_scale): a step reads nothing on the host, and ranks whose gradients have been summed agree
-// by themselves. StepParams::grad_scale is what it is without scaling; gradients in memory are scaled ones.
+// Everything happens in records (ops/loss_scale): a step reads nothing on the host, and ranks whose gradients have been
+// summed agree by themselves. StepParams::grad_scale is what it is without scaling; gradients in memory are scaled
+// ones.
 
 #include <span>
 #include <vector>
@@ -25,8 +27,9 @@ class GradScaler {
     float init_scale = 65536, growth_factor = 2, backoff_factor = 0.5f;
     std::int32_t growth_interval = 2000;  // good steps in a row before the scale grows
     float min_scale = 0;                  // 0: as far as it takes
-    /// How many losses backward's loss is the sum of: the scale is that of their mean, as users of a mean loss know it. Rounded up to a
-    /// power of two, so that with scales of powers of two no bit of a gradient that stays within the type changes.
+    /// How many losses backward's loss is the sum of: the scale is that of their mean, as users of a mean loss know it.
+    /// Rounded up to a power of two, so that with scales of powers of two no bit of a gradient that stays within the
+    /// type changes.
     std::int64_t terms = 1;
   };
   /// What a checkpoint holds: as GradScaler.state_dict() does, and how many steps were skipped.
@@ -39,8 +42,10 @@ class GradScaler {
 
   /// Records the gradients of the scaled loss. The loss itself stays as it is.
   void backward(Graph& g, const Var& loss) const;
-  /// Records one optimizer step: `optimizer` records what changes the weights, and does nothing where a gradient is not finite.
-  template <class F> void step(Graph& g, std::span<const Var> gradients, const GradNorm::Args& norm, F&& optimizer) const {
+  /// Records one optimizer step: `optimizer` records what changes the weights, and does nothing where a gradient is not
+  /// finite.
+  template <class F>
+  void step(Graph& g, std::span<const Var> gradients, const GradNorm::Args& norm, F&& optimizer) const {
     around(g, [&] {
       record_grad_norm(g, gradients, {.max_norm = norm.max_norm, .skip_nonfinite = true});
       optimizer();
@@ -48,7 +53,8 @@ class GradScaler {
   }
   /// The same for an `update` that records the gradient norm (with skip_nonfinite) too, where it is summed over ranks.
   template <class F> void around(Graph& g, F&& update) const {
-    record_loss_scale(g, g.constant("loss_scale", scale_.tensor), g.constant("loss_scale.counts", counts_.tensor), args_, update);
+    record_loss_scale(g, g.constant("loss_scale", scale_.tensor), g.constant("loss_scale.counts", counts_.tensor),
+                      args_, update);
   }
 
   /// As of what has run on the stream; waits for it.

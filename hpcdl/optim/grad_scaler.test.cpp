@@ -34,7 +34,13 @@ struct OneWeight {
   Executable exe;
 
   OneWeight(Device d, const GradScaler::Options& o)
-      : s(d, pool, &params), scaler(o, d), w(spec(), d), dw(spec(), d), m(spec(), d), v(spec(), d), exe(record(), nullptr, d) {
+      : s(d, pool, &params),
+        scaler(o, d),
+        w(spec(), d),
+        dw(spec(), d),
+        m(spec(), d),
+        v(spec(), d),
+        exe(record(), nullptr, d) {
     put(w, 1), put(m, 0), put(v, 0);
     params.lr = 0.125f;
   }
@@ -43,7 +49,13 @@ struct OneWeight {
     Graph g;
     const Var gradient = g.constant("dw", dw.tensor);
     scaler.step(g, std::vector{gradient}, {.max_norm = 0}, [&] {
-      record_adamw(g, std::vector{AdamWTensor<Var>{.value = g.constant("w", w.tensor), .gradient = gradient, .m = g.constant("m", m.tensor), .v = g.constant("v", v.tensor), .decay = false}}, {.beta1 = 0.9f, .beta2 = 0.95f});
+      record_adamw(g,
+                   std::vector{AdamWTensor<Var>{.value = g.constant("w", w.tensor),
+                                                .gradient = gradient,
+                                                .m = g.constant("m", m.tensor),
+                                                .v = g.constant("v", v.tensor),
+                                                .decay = false}},
+                   {.beta1 = 0.9f, .beta2 = 0.95f});
     });
     return g.finish();
   }
@@ -77,8 +89,10 @@ TEST_P(Scaler, does_as_torch_does) {
     SCOPED_TRACE(run.at("name").get<std::string>());
     const auto& settings = run.at("settings");
     GradScaler::Options o;
-    o.init_scale = settings.value("init_scale", o.init_scale), o.growth_factor = settings.value("growth_factor", o.growth_factor);
-    o.backoff_factor = settings.value("backoff_factor", o.backoff_factor), o.growth_interval = settings.value("growth_interval", o.growth_interval);
+    o.init_scale = settings.value("init_scale", o.init_scale),
+    o.growth_factor = settings.value("growth_factor", o.growth_factor);
+    o.backoff_factor = settings.value("backoff_factor", o.backoff_factor),
+    o.growth_interval = settings.value("growth_interval", o.growth_interval);
     OneWeight one(GetParam(), o);
     std::int32_t skipped = 0;
     for (std::size_t i = 0; i < run.at("steps").size(); ++i) {
@@ -134,11 +148,12 @@ TEST(Scaler, is_of_the_mean_and_changes_no_bit) {
   EXPECT_EQ(scaled, gradient(nullptr));
 }
 
-/// XOR of two signs by one hidden layer, whose loss is the mean over the pixels of many images; a step here sees 256 of them.
+/// XOR of two signs by one hidden layer, whose loss is the mean over the pixels of many images; a step here sees 256 of
+/// them.
 struct Xor {
   static constexpr std::int64_t kRows = 256, kHidden = 32, kTerms = std::int64_t{1} << 26;
-  double loss = 0;              // mean, at the end
-  bool all_zero = true;         // were all gradients of all steps?
+  double loss = 0;       // mean, at the end
+  bool all_zero = true;  // were all gradients of all steps?
   GradScaler::State state;
 
   Xor(DType compute, float init_scale) {
@@ -150,7 +165,8 @@ struct Xor {
     for (std::int64_t i = 0; i < kRows; ++i) {
       float* row = x.tensor.ptr<float>() + i * 3;
       row[0] = i % 2 ? 1.0f : -1.0f, row[1] = i / 2 % 2 ? 1.0f : -1.0f, row[2] = 1;
-      for (int k = 0; k < 2; ++k) row[k] += 0.2f * static_cast<float>(Rng{3, 1}.normal(static_cast<std::uint64_t>(i * 2 + k)));
+      for (int k = 0; k < 2; ++k)
+        row[k] += 0.2f * static_cast<float>(Rng{3, 1}.normal(static_cast<std::uint64_t>(i * 2 + k)));
       labels.tensor.ptr<std::int32_t>()[i] = i % 2 != i / 2 % 2;
     }
     struct Weight {
@@ -164,12 +180,16 @@ struct Xor {
     for (auto& w : weights) {
       const auto name = "w" + std::to_string(update.size());
       for (std::int64_t k = 0; k < w.w.tensor.size(); ++k)
-        w.w.tensor.ptr<float>()[k] = 0.02f * static_cast<float>(Rng{3, 2 + update.size()}.normal(static_cast<std::uint64_t>(k)));
+        w.w.tensor.ptr<float>()[k] =
+            0.02f * static_cast<float>(Rng{3, 2 + update.size()}.normal(static_cast<std::uint64_t>(k)));
       std::memset(w.m.tensor.data(), 0, static_cast<std::size_t>(w.m.tensor.bytes()));
       std::memset(w.v.tensor.data(), 0, static_cast<std::size_t>(w.v.tensor.bytes()));
       layers.push_back(g.parameter(name, w.w.tensor, w.d.tensor));
       gradients.push_back(o.constant(name + ".grad", w.d.tensor));
-      update.push_back({.value = o.constant(name, w.w.tensor), .gradient = gradients.back(), .m = o.constant(name + ".m", w.m.tensor), .v = o.constant(name + ".v", w.v.tensor)});
+      update.push_back({.value = o.constant(name, w.w.tensor),
+                        .gradient = gradients.back(),
+                        .m = o.constant(name + ".m", w.m.tensor),
+                        .v = o.constant(name + ".v", w.v.tensor)});
     }
     const Graph::Autocast mixed(g, AutocastPolicy{.product = compute});
     const Var hidden = linear(g.constant("x", x.tensor), layers[0], {}, {.activation = Activation::gelu_tanh});

@@ -27,7 +27,8 @@ double Schedule::at(std::int64_t step) const {
 
 double lr_factor(LrScaling scaling, std::int64_t batch, std::int64_t base) {
   if (scaling == LrScaling::none) return 1;
-  require(batch > 0 && base > 0, "schedule", "expected batches above 0 to scale the learning rate by, got {} and {}", batch, base);
+  require(batch > 0 && base > 0, "schedule", "expected batches above 0 to scale the learning rate by, got {} and {}",
+          batch, base);
   const double ratio = static_cast<double>(batch) / static_cast<double>(base);
   return scaling == LrScaling::linear ? ratio : std::sqrt(ratio);
 }

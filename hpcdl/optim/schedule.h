@@ -28,7 +28,8 @@ struct Schedule {
 enum class LrScaling : std::uint8_t {
   none,
   linear,  // as the batch: Goyal et al., "Accurate, large minibatch SGD", 2017. For SGD, with warm-up
-  sqrt,    // as its root: Krizhevsky, "One weird trick", 2014. For Adam: Malladi et al., "On the SDEs and scaling rules for adaptive gradient algorithms", 2022
+  sqrt,    // as its root: Krizhevsky, "One weird trick", 2014. For Adam: Malladi et al., "On the SDEs and scaling rules
+           // for adaptive gradient algorithms", 2022
 };
 
 /// What to multiply a learning rate by that was found with `base` samples in a step, where there are `batch`.

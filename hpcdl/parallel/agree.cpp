@@ -13,10 +13,12 @@ std::vector<double> sum_over_ranks(const comm::Group& group, std::span<const dou
   if (group.size() == 1) return {values.begin(), values.end()};
   constexpr std::int64_t kWords = sizeof(double) / sizeof(std::int32_t);  // doubles travel as pairs of integers
   const auto n = static_cast<std::int64_t>(values.size());
-  std::vector<double> mine(values.begin(), values.end()), all(values.size() * static_cast<std::size_t>(group.size())), sum(values.size());
+  std::vector<double> mine(values.begin(), values.end()), all(values.size() * static_cast<std::size_t>(group.size())),
+      sum(values.size());
   Pool pool(1);
   const comm::Label label("numbers that ranks tell each other");
-  group.blocking().all_gather(Stream(pool), Tensor(all.data(), {{group.size() * n * kWords}, DType::i32}), View(mine.data(), {{n * kWords}, DType::i32}));
+  group.blocking().all_gather(Stream(pool), Tensor(all.data(), {{group.size() * n * kWords}, DType::i32}),
+                              View(mine.data(), {{n * kWords}, DType::i32}));
   for (std::size_t i = 0; i < all.size(); ++i) sum[i % sum.size()] += all[i];
   return sum;
 }
@@ -36,7 +38,8 @@ int threads_per_rank(const comm::Group& group) {
   processors[me] = lowest;
   processors = sum_over_ranks(group, processors);
   int sharing = 0;
-  for (int r = 0; r < group.size(); ++r) sharing += group.host(r) == group.host(group.rank()) && processors[static_cast<std::size_t>(r)] == processors[me];
+  for (int r = 0; r < group.size(); ++r)
+    sharing += group.host(r) == group.host(group.rank()) && processors[static_cast<std::size_t>(r)] == processors[me];
   return std::max(1, usable_cpus() / sharing);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// Small facts that all ranks must know before they go on: counts, losses, whether to stop. Host memory; each is one collective.
+// Small facts that all ranks must know before they go on: counts, losses, whether to stop. Host memory; each is one
+// collective.
 
 #include <span>
 #include <vector>
@@ -8,7 +9,8 @@
 
 namespace hpcdl::parallel {
 
-/// Sums over the ranks, added in the order of ranks in double: the same bits everywhere. Equally many values on every rank.
+/// Sums over the ranks, added in the order of ranks in double: the same bits everywhere. Equally many values on every
+/// rank.
 std::vector<double> sum_over_ranks(const comm::Group& group, std::span<const double> values);
 double sum_over_ranks(const comm::Group& group, double value);
 /// Whether it is so on any rank.

@@ -15,7 +15,8 @@ std::int64_t padded(std::int64_t bytes, std::int64_t align) { return (bytes + al
 }  // namespace
 
 BucketPlan plan_buckets(std::span<const std::int64_t> bytes, const BucketOptions& options) {
-  require(options.cap >= 0 && options.first >= 0, "parallel", "a bucket of {} bytes, the first of {}; expected sizes of at least 0", options.cap, options.first);
+  require(options.cap >= 0 && options.first >= 0, "parallel",
+          "a bucket of {} bytes, the first of {}; expected sizes of at least 0", options.cap, options.first);
   BucketPlan plan;
   std::int64_t left = 0, limit = 0;
   for (const auto size : bytes) {
@@ -23,7 +24,8 @@ BucketPlan plan_buckets(std::span<const std::int64_t> bytes, const BucketOptions
     left += padded(size, kTensorAlign);
   }
   for (const auto size : bytes) {
-    const bool fits = !plan.buckets.empty() && plan.bytes + padded(size, kTensorAlign) - plan.buckets.back().offset <= limit;
+    const bool fits =
+        !plan.buckets.empty() && plan.bytes + padded(size, kTensorAlign) - plan.buckets.back().offset <= limit;
     if (!fits) {
       plan.bytes = padded(plan.bytes, kBucketAlign);
       if (!plan.buckets.empty()) plan.buckets.back().bytes = plan.bytes - plan.buckets.back().offset;

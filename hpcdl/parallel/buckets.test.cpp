@@ -72,8 +72,10 @@ TEST(buckets, any_sizes_are_laid_out_whole_and_within_the_cap) {
   const Rng rng{5, 1};
   for (std::uint64_t n = 0; n < 300; ++n) {
     std::vector<std::int64_t> bytes;
-    for (std::uint64_t i = 0; i < 1 + n % 40; ++i) bytes.push_back(static_cast<std::int64_t>(rng.below(1000 * n + i, std::uint64_t{1} << (1 + n % 23))));
-    const BucketOptions o{.cap = static_cast<std::int64_t>(rng.below(n, 1 << 22)), .first = static_cast<std::int64_t>(rng.below(n + 7, 1 << 18))};
+    for (std::uint64_t i = 0; i < 1 + n % 40; ++i)
+      bytes.push_back(static_cast<std::int64_t>(rng.below(1000 * n + i, std::uint64_t{1} << (1 + n % 23))));
+    const BucketOptions o{.cap = static_cast<std::int64_t>(rng.below(n, 1 << 22)),
+                          .first = static_cast<std::int64_t>(rng.below(n + 7, 1 << 18))};
     const auto plan = plan_buckets(bytes, o);
     expect_whole(plan, bytes);
     for (std::size_t b = 0; b < plan.buckets.size(); ++b)

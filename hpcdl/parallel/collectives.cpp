@@ -31,11 +31,14 @@ Tensor writable(const View& v) { return Tensor(const_cast<void*>(v.data()), v.sp
 
 void copy_rows(Stream& s, const Tensor& to, const View& from) {
   const auto width = static_cast<std::size_t>(from.cols() * dtype_bytes(from.dtype()));
-  const auto to_pitch = static_cast<std::size_t>(to.row_stride() * dtype_bytes(to.dtype())), pitch = static_cast<std::size_t>(from.row_stride() * dtype_bytes(from.dtype()));
+  const auto to_pitch = static_cast<std::size_t>(to.row_stride() * dtype_bytes(to.dtype())),
+             pitch = static_cast<std::size_t>(from.row_stride() * dtype_bytes(from.dtype()));
   if (from.size() == 0) return;
 #if HPCDL_CUDA
   if (s.device().is_cuda()) {
-    cuda::check(cudaMemcpy2DAsync(to.data(), to_pitch, from.data(), pitch, width, static_cast<std::size_t>(from.rows()), cudaMemcpyDeviceToDevice, cuda::queue(s)), "gather_columns");
+    cuda::check(cudaMemcpy2DAsync(to.data(), to_pitch, from.data(), pitch, width, static_cast<std::size_t>(from.rows()),
+                                  cudaMemcpyDeviceToDevice, cuda::queue(s)),
+                "gather_columns");
     return;
   }
 #endif
@@ -73,7 +76,9 @@ Spec GatherRows::infer(const Spec& x, const Args& a) {
   y.shape[-2] *= a.size();
   return y;
 }
-void GatherRows::forward(Stream& s, Tensor y, View x, const Args& a) { a.group->all_gather(s, y, x, a.algorithm).wait(); }
+void GatherRows::forward(Stream& s, Tensor y, View x, const Args& a) {
+  a.group->all_gather(s, y, x, a.algorithm).wait();
+}
 void GatherRows::backward(Stream& s, Grad dx, View dy, Tensor part, const Args& a) {
   const Tensor mine = dx.accumulate() ? part : static_cast<const Tensor&>(dx);
   a.group->reduce_scatter(s, mine, dy, comm::Reduce::sum, a.algorithm).wait();
@@ -82,12 +87,16 @@ void GatherRows::backward(Stream& s, Grad dx, View dy, Tensor part, const Args& 
 
 Spec ScatterRows::infer(const Spec& x, const Args& a) {
   require_rows(name, x);
-  require(x[-2] % a.size() == 0, name, "{} tokens of a sequence do not divide by {} ranks: choose another length, or no sequence parallelism", x[-2], a.size());
+  require(x[-2] % a.size() == 0, name,
+          "{} tokens of a sequence do not divide by {} ranks: choose another length, or no sequence parallelism", x[-2],
+          a.size());
   Spec y = x;
   y.shape[-2] /= a.size();
   return y;
 }
-void ScatterRows::forward(Stream& s, Tensor y, View x, const Args& a) { a.group->reduce_scatter(s, y, x, comm::Reduce::sum, a.algorithm).wait(); }
+void ScatterRows::forward(Stream& s, Tensor y, View x, const Args& a) {
+  a.group->reduce_scatter(s, y, x, comm::Reduce::sum, a.algorithm).wait();
+}
 void ScatterRows::backward(Stream& s, Grad dx, View dy, Tensor all, const Args& a) {
   a.group->all_gather(s, dx.accumulate() ? all : static_cast<const Tensor&>(dx), dy, a.algorithm).wait();
   if (dx.accumulate()) put(s, dx, all);

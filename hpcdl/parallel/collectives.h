@@ -1,6 +1,7 @@
 #pragma once
-// Collectives as ops with adjoints. All ranks of the group record the same ops in the same order; a Group that a record names lives as long
-// as the program does (Args are plain data). N tokens, width C, p ranks, ring algorithms: bytes that each rank sends.
+// Collectives as ops with adjoints. All ranks of the group record the same ops in the same order; a Group that a record
+// names lives as long as the program does (Args are plain data). N tokens, width C, p ranks, ring algorithms: bytes
+// that each rank sends.
 //
 //   op            forward             backward             bytes forward and backward, of one (N, C) tensor of S bytes
 //   Enter         identity            all-reduce           0                + 2 (p-1)/p S
@@ -9,8 +10,8 @@
 //   ScatterRows   reduce-scatter      all-gather           (p-1)/p S        + (p-1)/p S
 //   GatherColumns all-gather          reduce-scatter (or the rank's slice, where all ranks have the whole gradient)
 //
-// Source: Shoeybi et al., "Megatron-LM", 2019 (f and g are Enter and Leave); Korthikanti et al., "Reducing activation recomputation in
-// large transformer models", 2022 (rows along the sequence).
+// Source: Shoeybi et al., "Megatron-LM", 2019 (f and g are Enter and Leave); Korthikanti et al., "Reducing activation
+// recomputation in large transformer models", 2022 (rows along the sequence).
 
 #include "hpcdl/comm/group.h"
 #include "hpcdl/graph/graph.h"
@@ -44,14 +45,16 @@ struct Leave {
   static constexpr int kPasses = 0;
   using Args = Peers;
   static Spec infer(const Spec& x, const Args&) { return x; }
-  static Cost cost(const Spec& x, const Args&) { return {static_cast<double>(x.size()), 3.0 * static_cast<double>(x.bytes())}; }
+  static Cost cost(const Spec& x, const Args&) {
+    return {static_cast<double>(x.size()), 3.0 * static_cast<double>(x.bytes())};
+  }
   static void forward(Stream& s, Tensor y, View x, const Args& a);
   static void backward(Stream& s, Grad dx, View dy, const Args&);
   using Backward = Operands<dIn<0>, dOut<0>>;
 };
 
-/// (B, T / p, C) of each rank to (B, T, C). The rows of rank r are the r-th p-th of all B * T rows: what works on rows alone does not mind
-/// which they are, and nothing has to be reordered.
+/// (B, T / p, C) of each rank to (B, T, C). The rows of rank r are the r-th p-th of all B * T rows: what works on rows
+/// alone does not mind which they are, and nothing has to be reordered.
 struct GatherRows {
   static constexpr std::string_view name = "gather_rows";
   using Args = Peers;
@@ -68,21 +71,26 @@ struct ScatterRows {
   static constexpr std::string_view name = "scatter_rows";
   using Args = Peers;
   static Spec infer(const Spec& x, const Args& a);
-  static Cost cost(const Spec& x, const Args&) { return {static_cast<double>(x.size()), 2.0 * static_cast<double>(x.bytes())}; }
+  static Cost cost(const Spec& x, const Args&) {
+    return {static_cast<double>(x.size()), 2.0 * static_cast<double>(x.bytes())};
+  }
   static void forward(Stream& s, Tensor y, View x, const Args& a);
   static std::array<Spec, 1> backward_scratch(const Spec& x, const Args&) { return {x}; }
   static void backward(Stream& s, Grad dx, View dy, Tensor all, const Args& a);
   using Backward = Operands<dIn<0>, dOut<0>, Scratch<0>>;
 };
 
-/// (..., C / p) of each rank to (..., C). `sums`: the gradient of y is an addend on each rank; otherwise it is the same on all.
+/// (..., C / p) of each rank to (..., C). `sums`: the gradient of y is an addend on each rank; otherwise it is the same
+/// on all.
 struct GatherColumns {
   static constexpr std::string_view name = "gather_columns";
   struct Args : Peers {
     bool sums = false;
   };
   static Spec infer(const Spec& x, const Args& a);
-  static Cost cost(const Spec& x, const Args& a) { return {0, (1.0 + 3.0 * a.size()) * static_cast<double>(x.bytes())}; }
+  static Cost cost(const Spec& x, const Args& a) {
+    return {0, (1.0 + 3.0 * a.size()) * static_cast<double>(x.bytes())};
+  }
   /// The parts of all ranks, one after the other.
   static std::array<Spec, 1> scratch(const Spec& x, const Args& a);
   static void forward(Stream& s, Tensor y, View x, Tensor parts, const Args& a);

@@ -19,7 +19,8 @@ const int kRanks[] = {1, 2, 3, 4, 5, 8};
 /// Small integers: sums are exact in any order.
 Floats values(std::int64_t n, int seed) {
   Floats v(static_cast<std::size_t>(n));
-  for (std::size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>((i * 7 + static_cast<std::size_t>(seed) * 31) % 23) - 11;
+  for (std::size_t i = 0; i < v.size(); ++i)
+    v[i] = static_cast<float>((i * 7 + static_cast<std::size_t>(seed) * 31) % 23) - 11;
   return v;
 }
 Floats sum_of(int ranks, std::int64_t n, int seed) {
@@ -53,9 +54,11 @@ template <class Op> Results run(const typename Op::Args& a, const Shape& shape, 
   std::vector<OwnedTensor> memory;
   const auto scratch = [&](const auto& list, std::size_t i) { return memory.emplace_back(list[i]).tensor; };
   const Tensor y(r.y.data(), out);
-  if constexpr (requires { Op::scratch(in, a); }) Op::forward(s, y, View(x.data(), in), scratch(Op::scratch(in, a), 0), a);
+  if constexpr (requires { Op::scratch(in, a); })
+    Op::forward(s, y, View(x.data(), in), scratch(Op::scratch(in, a), 0), a);
   else Op::forward(s, y, View(x.data(), in), a);
-  for (const Grad& dx : {Grad(Tensor(r.dx.data(), in), Write::overwrite), Grad(Tensor(r.added.data(), in), Write::accumulate)}) {
+  for (const Grad& dx :
+       {Grad(Tensor(r.dx.data(), in), Write::overwrite), Grad(Tensor(r.added.data(), in), Write::accumulate)}) {
     const View up(dy.data(), out);
     if constexpr (requires { Op::scratch(in, a); }) {
       const Tensor first = scratch(Op::backward_scratch(in, a), 0);
@@ -90,10 +93,12 @@ TEST(collectives, enter_sums_gradients_and_leave_sums_values) {
 TEST(collectives, rows_are_gathered_and_scattered_in_the_order_of_memory) {
   on_ranks([](int n, const comm::Group& g) {
     const std::int64_t mine = B * 4 * C, all = mine * n;
-    const auto gathered = run<GatherRows>({&g}, {B, 4, C}, part(values(all, 1), g.rank(), n), values(all, 50 + g.rank()));
+    const auto gathered =
+        run<GatherRows>({&g}, {B, 4, C}, part(values(all, 1), g.rank(), n), values(all, 50 + g.rank()));
     EXPECT_EQ(gathered.y, values(all, 1));
     EXPECT_EQ(gathered.dx, part(sum_of(n, all, 50), g.rank(), n));
-    const auto scattered = run<ScatterRows>({&g}, {B, 4 * n, C}, values(all, 50 + g.rank()), part(values(all, 1), g.rank(), n));
+    const auto scattered =
+        run<ScatterRows>({&g}, {B, 4 * n, C}, values(all, 50 + g.rank()), part(values(all, 1), g.rank(), n));
     EXPECT_EQ(scattered.y, part(sum_of(n, all, 50), g.rank(), n));
     EXPECT_EQ(scattered.dx, values(all, 1));
   });
@@ -108,10 +113,12 @@ TEST(collectives, columns_of_all_ranks_stand_side_by_side) {
         for (std::int64_t c = 0; c < C; ++c) mine.push_back(v[static_cast<std::size_t>((r * n + g.rank()) * C + c)]);
       return mine;
     };
-    const auto summed = run<GatherColumns>({{&g}, true}, {B, 4, C}, columns(values(all, 1)), values(all, 50 + g.rank()));
+    const auto summed =
+        run<GatherColumns>({{&g}, true}, {B, 4, C}, columns(values(all, 1)), values(all, 50 + g.rank()));
     EXPECT_EQ(summed.y, values(all, 1));
     EXPECT_EQ(summed.dx, columns(sum_of(n, all, 50)));
-    EXPECT_EQ(run<GatherColumns>({{&g}, false}, {B, 4, C}, columns(values(all, 1)), values(all, 9)).dx, columns(values(all, 9)));
+    EXPECT_EQ(run<GatherColumns>({{&g}, false}, {B, 4, C}, columns(values(all, 1)), values(all, 9)).dx,
+              columns(values(all, 9)));
   });
 }
 

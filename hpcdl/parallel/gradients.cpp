@@ -17,7 +17,9 @@ constexpr std::uint8_t kStream = 2;  // of a GPU: 0 computes, 1 may have gradien
 
 constexpr std::string_view kJoin = "all_reduce.join";
 
-double seconds_between(Clock::time_point begin, Clock::time_point end) { return std::chrono::duration<double>(end - begin).count(); }
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
 
 }  // namespace
 
@@ -40,20 +42,24 @@ Gradients::Gradients(comm::Group group, std::vector<ReadyGradient> order, const 
     : group_(std::move(group)), order_(std::move(order)), options_(options), device_(device) {
   std::vector<std::int64_t> bytes;
   for (const auto& g : order_) {
-    require(g.spec.dtype == DType::f32, "parallel", "the gradient of \"{}\" is {}; expected F32, which sums of many ranks need", g.name, to_string(g.spec));
-    require(index_.emplace(g.name, static_cast<int>(bytes.size())).second, "parallel", "two gradients are called \"{}\"", g.name);
+    require(g.spec.dtype == DType::f32, "parallel",
+            "the gradient of \"{}\" is {}; expected F32, which sums of many ranks need", g.name, to_string(g.spec));
+    require(index_.emplace(g.name, static_cast<int>(bytes.size())).second, "parallel",
+            "two gradients are called \"{}\"", g.name);
     bytes.push_back(g.spec.bytes());
   }
   plan_ = plan_buckets(bytes, options_.buckets);
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {
-    bucket_.insert(bucket_.end(), static_cast<std::size_t>(plan_.buckets[b].end - plan_.buckets[b].begin), static_cast<int>(b));
+    bucket_.insert(bucket_.end(), static_cast<std::size_t>(plan_.buckets[b].end - plan_.buckets[b].begin),
+                   static_cast<int>(b));
     names_.push_back("gradients." + std::to_string(b));
   }
   works_.resize(plan_.buckets.size());
   if (options_.timed && device_.is_cuda()) stamps_.resize(plan_.buckets.size());
   if (!device_.is_cuda() && group_.size() > 1 && plan_.bytes > 0) window_ = group_.share(plan_.bytes);
   const bool some_share = sum_over_ranks(group_, window_ ? 1 : 0) > 0;
-  if (options_.algorithm == comm::Algorithm::automatic && !device_.is_cuda()) options_.algorithm = position_independent_sum(group_, some_share);
+  if (options_.algorithm == comm::Algorithm::automatic && !device_.is_cuda())
+    options_.algorithm = position_independent_sum(group_, some_share);
   if (window_) data_ = window_->block(group_.local_rank());
   else own_ = Buffer(plan_.bytes, device_), data_ = own_.data();
 }
@@ -61,7 +67,7 @@ Gradients::Gradients(comm::Group group, std::vector<ReadyGradient> order, const 
 Gradients::~Gradients() {
   for (auto& work : works_) {
     try {
-      work.wait();  // its memory goes away
+      work.wait();            // its memory goes away
     } catch (const Error&) {  // told already to whoever waited first
     }
   }
@@ -95,7 +101,8 @@ void Gradients::start(Stream& s, const Grad* operands, const void* args) {
     const double seconds = seconds_between(begin, Clock::now());
     self.times_.seconds += seconds, self.times_.waited_seconds += seconds;
   } else {
-    self.works_[static_cast<std::size_t>(a.bucket)] = self.group_.all_reduce(s, operands[0], comm::Reduce::sum, self.options_.algorithm);
+    self.works_[static_cast<std::size_t>(a.bucket)] =
+        self.group_.all_reduce(s, operands[0], comm::Reduce::sum, self.options_.algorithm);
   }
 }
 
@@ -113,7 +120,9 @@ void Gradients::join(Stream&, const Grad*, const void* args) {
   self.times_.waited_seconds += seconds_between(begin, Clock::now());
 }
 
-void Gradients::computed(Stream& s, const Grad*, const void* args) { static_cast<const Start*>(args)->self->computed_.record(s); }
+void Gradients::computed(Stream& s, const Grad*, const void* args) {
+  static_cast<const Start*>(args)->self->computed_.record(s);
+}
 
 void Gradients::take_times() {
   if (stamps_.empty() || !computed_) return;
@@ -127,7 +136,8 @@ void Gradients::take_times() {
   ++times_.passes;
 }
 
-/// What is left to be reduced while a pass is recorded. The recorder keeps hooks for good: afterwards they find nothing to do.
+/// What is left to be reduced while a pass is recorded. The recorder keeps hooks for good: afterwards they find nothing
+/// to do.
 struct Gradients::Recording {
   std::vector<Operand> buckets;
   std::vector<int> missing;  // gradients of each bucket that backward has not completed
@@ -138,7 +148,8 @@ void Gradients::reduce(Graph& g, const Recording& r, std::size_t bucket) {
   const Graph::Beside beside(g, options_.overlap ? kStream : 0);
   const Start args{this, static_cast<int>(bucket), !options_.overlap};
   // One that is only queued is no collective in a trace: "all_reduce.join" is.
-  g.emit(options_.overlap && !device_.is_cuda() ? "queue.all_reduce" : "all_reduce", &Gradients::start, std::span(&r.buckets[bucket], 1), &args, sizeof args,
+  g.emit(options_.overlap && !device_.is_cuda() ? "queue.all_reduce" : "all_reduce", &Gradients::start,
+         std::span(&r.buckets[bucket], 1), &args, sizeof args,
          {.flops = 0, .bytes = 2.0 * static_cast<double>(plan_.buckets[bucket].bytes)}, Phase::backward);
 }
 

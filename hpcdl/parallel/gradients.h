@@ -1,7 +1,8 @@
 #pragma once
-// Gradients that are summed over ranks while backward still runs. They lie in one block, in the order in which backward completes them,
-// so that a bucket is a range of memory: in memory that the ranks of a host share, if the group has it. The reductions are records of the
-// program: a bucket's is behind the record that writes its last gradient, which is known while recording.
+// Gradients that are summed over ranks while backward still runs. They lie in one block, in the order in which backward
+// completes them, so that a bucket is a range of memory: in memory that the ranks of a host share, if the group has it.
+// The reductions are records of the program: a bucket's is behind the record that writes its last gradient, which is
+// known while recording.
 
 #include <algorithm>
 #include <chrono>
@@ -25,15 +26,16 @@ struct ReduceOptions {
   BucketOptions buckets;
   /// false: every reduction is waited for where it starts. The same bits.
   bool overlap = true;
-  /// GPU: time stamps around every reduction, also where the pass is captured, for take_times(). The same bits. A CPU has its times anyway.
+  /// GPU: time stamps around every reduction, also where the pass is captured, for take_times(). The same bits. A CPU
+  /// has its times anyway.
   bool timed = false;
   /// automatic: see position_independent_sum().
   comm::Algorithm algorithm = comm::Algorithm::automatic;
 };
 
-/// CPU: an algorithm that gives every element the same bits wherever it lies, so that buckets of any size give the same sums, whatever the
-/// size of a bucket: `shared` where all ranks see each other's memory, `hierarchical` on several hosts of which some have several ranks, `ring`
-/// for two ranks (whose sums have one order), else `halving`.
+/// CPU: an algorithm that gives every element the same bits wherever it lies, so that buckets of any size give the same
+/// sums, whatever the size of a bucket: `shared` where all ranks see each other's memory, `hierarchical` on several
+/// hosts of which some have several ranks, `ring` for two ranks (whose sums have one order), else `halving`.
 comm::Algorithm position_independent_sum(const comm::Group& group, bool shared_memory);
 
 struct ReadyGradient {
@@ -57,7 +59,8 @@ struct ExchangeTimes {
 
 class Gradients {
  public:
-  /// order: all gradients, as backward completes them; last those that no record writes, which stay 0. Collective: the same on every rank.
+  /// order: all gradients, as backward completes them; last those that no record writes, which stay 0. Collective: the
+  /// same on every rank.
   Gradients(comm::Group group, std::vector<ReadyGradient> order, const ReduceOptions& options, Device device = {});
   ~Gradients();
   Gradients(const Gradients&) = delete;
@@ -77,8 +80,9 @@ class Gradients {
   /// Where it lies; zero at first.
   Tensor gradient(std::string_view name) const;
 
-  /// Calls `backward`, which records the gradients of a pass on `g`, and records their reductions: behind the program's run every gradient is
-  /// the sum over all ranks. The program must not outlive this. Record it on every rank; runs of it are collective.
+  /// Calls `backward`, which records the gradients of a pass on `g`, and records their reductions: behind the program's
+  /// run every gradient is the sum over all ranks. The program must not outlive this. Record it on every rank; runs of
+  /// it are collective.
   void record(Graph& g, const std::function<void()>& backward);
 
  private:
@@ -95,17 +99,17 @@ class Gradients {
   ReduceOptions options_;
   Device device_;
   BucketPlan plan_;
-  std::vector<int> bucket_;                        // per gradient
-  std::vector<std::string> names_;                 // of buckets
+  std::vector<int> bucket_;         // per gradient
+  std::vector<std::string> names_;  // of buckets
   std::shared_ptr<comm::Window> window_;
-  Buffer own_;                                     // where there is no window
+  Buffer own_;  // where there is no window
   std::byte* data_ = nullptr;
-  std::vector<comm::Work> works_;                  // per bucket, of the pass that is running
+  std::vector<comm::Work> works_;  // per bucket, of the pass that is running
   struct Stamps {
     TimedEvent begin, end;
   };
-  std::vector<Stamps> stamps_;                     // per bucket, of the last pass; empty unless asked for
-  TimedEvent computed_;                            // the end of its other records
+  std::vector<Stamps> stamps_;  // per bucket, of the last pass; empty unless asked for
+  TimedEvent computed_;         // the end of its other records
   std::vector<Exchange> exchanges_;
   ExchangeTimes times_;
 };

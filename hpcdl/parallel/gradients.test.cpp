@@ -19,7 +19,8 @@ namespace {
 
 using comm::Group;
 
-/// y = sum(w2 (softmax(w1 x) as a row) ...): five parameters of which one is used twice, one reaches no loss, and one is in no record.
+/// y = sum(w2 (softmax(w1 x) as a row) ...): five parameters of which one is used twice, one reaches no loss, and one
+/// is in no record.
 struct Net {
   static constexpr std::int64_t kWidth = 24;
   std::vector<OwnedTensor> values;
@@ -34,7 +35,9 @@ struct Net {
         values.back().tensor.ptr<float>()[k] = static_cast<float>(rng.normal(static_cast<std::uint64_t>(k))) * 0.3f;
     }
   }
-  Var parameter(Graph& g, std::size_t i, const std::vector<Tensor>& gradients) const { return g.parameter(names[i], values[i].tensor, gradients[i]); }
+  Var parameter(Graph& g, std::size_t i, const std::vector<Tensor>& gradients) const {
+    return g.parameter(names[i], values[i].tensor, gradients[i]);
+  }
 
   struct Vars {
     Var x, y, dy;  // dy: the gradient of y
@@ -51,7 +54,8 @@ struct Net {
 
 void fill(Tensor t, std::uint64_t seed) {
   const Rng rng{seed, 77};
-  for (std::int64_t k = 0; k < t.size(); ++k) t.ptr<float>()[k] = static_cast<float>(rng.normal(static_cast<std::uint64_t>(k)));
+  for (std::int64_t k = 0; k < t.size(); ++k)
+    t.ptr<float>()[k] = static_cast<float>(rng.normal(static_cast<std::uint64_t>(k)));
 }
 
 /// The gradients of one rank's part of the batch, as one block per parameter.
@@ -76,8 +80,10 @@ Blocks local_gradients(const Net& net, int part) {
   return out;
 }
 
-/// The same through Gradients on the ranks of a group; `runs` times, so that the second finds what the first left. planned: bytes of all buckets.
-Blocks reduced_gradients(const Group& world, const Net& net, const ReduceOptions& options, int runs = 2, std::int64_t* planned = nullptr) {
+/// The same through Gradients on the ranks of a group; `runs` times, so that the second finds what the first left.
+/// planned: bytes of all buckets.
+Blocks reduced_gradients(const Group& world, const Net& net, const ReduceOptions& options, int runs = 2,
+                         std::int64_t* planned = nullptr) {
   std::vector<ReadyGradient> order;
   {
     std::vector<OwnedTensor> memory;
@@ -85,7 +91,8 @@ Blocks reduced_gradients(const Group& world, const Net& net, const ReduceOptions
     for (const auto& v : net.values) memory.emplace_back(v.tensor.spec()), gradients.push_back(memory.back().tensor);
     Graph g;
     const auto [x, y, dy] = net.forward(g, gradients);
-    g.on_gradient([&](Graph&, const std::string& name, const Var& gradient) { order.push_back({name, gradient.spec()}); });
+    g.on_gradient(
+        [&](Graph&, const std::string& name, const Var& gradient) { order.push_back({name, gradient.spec()}); });
     g.backward(y, dy);
     EXPECT_EQ(order.size(), 5u) << "the parameter that no record touches is not told";
     order.push_back({"absent", net.values[4].tensor.spec()});
@@ -121,7 +128,8 @@ const std::vector<std::pair<const char*, ReduceOptions>> kForms{
     {"every tensor by itself, waited for", {.buckets = {.cap = 0, .first = 0}, .overlap = false}},
 };
 
-/// A pass of data parallelism sends 2 (p-1)/p of the buckets' bytes from each rank, and those are the gradients' but for the ends of tensors.
+/// A pass of data parallelism sends 2 (p-1)/p of the buckets' bytes from each rank, and those are the gradients' but
+/// for the ends of tensors.
 TEST(gradients, send_what_the_formula_says) {
   const Net net(5);
   std::int64_t bytes = 0;
@@ -141,7 +149,8 @@ TEST(gradients, send_what_the_formula_says) {
       });
 }
 
-/// Whatever the buckets, and whether they are waited for: the same bits on every rank, and the sum of what each rank computes alone.
+/// Whatever the buckets, and whether they are waited for: the same bits on every rank, and the sum of what each rank
+/// computes alone.
 TEST(gradients, sums_are_the_same_bits_whatever_the_buckets) {
   const Net net(5);
   for (int n = 1; n <= 8; ++n) {
@@ -149,7 +158,8 @@ TEST(gradients, sums_are_the_same_bits_whatever_the_buckets) {
     for (int r = 0; r < n; ++r) alone.push_back(local_gradients(net, r));
     std::vector<std::vector<Blocks>> got(kForms.size(), std::vector<Blocks>(static_cast<std::size_t>(n)));
     testing::run_ranks(n, [&](const Group& world) {
-      for (std::size_t f = 0; f < kForms.size(); ++f) got[f][static_cast<std::size_t>(world.rank())] = reduced_gradients(world, net, kForms[f].second);
+      for (std::size_t f = 0; f < kForms.size(); ++f)
+        got[f][static_cast<std::size_t>(world.rank())] = reduced_gradients(world, net, kForms[f].second);
     });
     for (std::size_t p = 0; p < net.names.size(); ++p) {
       for (std::size_t k = 0; k < alone[0][p].size(); ++k) {
@@ -168,14 +178,20 @@ TEST(gradients, sums_are_the_same_bits_whatever_the_buckets) {
 /// Ranks that lie on several hosts, evenly or not, have the same property.
 TEST(gradients, hosts_change_nothing_about_that) {
   const Net net(5);
-  for (const auto& hosts : {std::vector{0, 1}, {0, 0, 1, 1}, {0, 1, 2, 3}, {0, 0, 0, 3, 3}, {0, 1, 2}, {0, 0, 2, 2, 4, 4, 6, 6}}) {
+  for (const auto& hosts :
+       {std::vector{0, 1}, {0, 0, 1, 1}, {0, 1, 2, 3}, {0, 0, 0, 3, 3}, {0, 1, 2}, {0, 0, 2, 2, 4, 4, 6, 6}}) {
     const int n = static_cast<int>(hosts.size());
     std::vector<std::vector<Blocks>> got(kForms.size(), std::vector<Blocks>(hosts.size()));
-    testing::run_ranks(n, [&](const Group& world) {
-      for (std::size_t f = 0; f < kForms.size(); ++f) got[f][static_cast<std::size_t>(world.rank())] = reduced_gradients(world, net, kForms[f].second);
-    }, {.hosts = hosts, .on_lost = {}});
+    testing::run_ranks(n,
+                       [&](const Group& world) {
+                         for (std::size_t f = 0; f < kForms.size(); ++f)
+                           got[f][static_cast<std::size_t>(world.rank())] =
+                               reduced_gradients(world, net, kForms[f].second);
+                       },
+                       {.hosts = hosts, .on_lost = {}});
     for (std::size_t f = 0; f < kForms.size(); ++f)
-      for (std::size_t r = 0; r < hosts.size(); ++r) EXPECT_TRUE(got[f][r] == got[0][0]) << n << " ranks, " << kForms[f].first << ", rank " << r;
+      for (std::size_t r = 0; r < hosts.size(); ++r)
+        EXPECT_TRUE(got[f][r] == got[0][0]) << n << " ranks, " << kForms[f].first << ", rank " << r;
   }
 }
 
@@ -219,7 +235,8 @@ TEST(gradients, a_bucket_is_reduced_behind_the_record_that_writes_its_last_gradi
           const auto& o = exe.program().operands[records[j].operands + k];
           if (o.slot < 0 || o.access == Access::read) continue;
           const auto* at = static_cast<const std::byte*>(exe.operands(static_cast<int>(j))[k].data());
-          EXPECT_FALSE(at >= begin && at < begin + bucket.bytes()) << records[j].op << " writes into a bucket that is being reduced";
+          EXPECT_FALSE(at >= begin && at < begin + bucket.bytes())
+              << records[j].op << " writes into a bucket that is being reduced";
         }
       }
     }
@@ -243,7 +260,8 @@ TEST(gradients, refuses_what_it_cannot_reduce) {
   EXPECT_THROW(Gradients(Group(), {{"a", {{4}, DType::f32}}}, {}).gradient("b"), Error);
 }
 
-/// What a captured pass leaves behind, and what its time stamps say. One GPU is enough: a group of one sums nothing between them.
+/// What a captured pass leaves behind, and what its time stamps say. One GPU is enough: a group of one sums nothing
+/// between them.
 struct TimedPasses {
   std::vector<float> gradients;
   ExchangeTimes times;
@@ -260,9 +278,11 @@ TimedPasses passes_on_gpu(bool timed, bool overlap) {
   const Spec weight{{width, width}, DType::f32}, input{{rows, width}, DType::f32};
   OwnedTensor a(weight, device), b(weight, device), x(input, device), dy(input, device);
   for (const auto* t : {&a, &b, &x, &dy}) copy(s, t->tensor, View(host.data(), t->tensor.spec()));
-  Gradients gradients(Group(), {{"b", weight}, {"a", weight}}, {.buckets = {.cap = 0, .first = 0}, .overlap = overlap, .timed = timed}, device);
+  Gradients gradients(Group(), {{"b", weight}, {"a", weight}},
+                      {.buckets = {.cap = 0, .first = 0}, .overlap = overlap, .timed = timed}, device);
   Graph g;
-  const Var first = g.parameter("a", a.tensor, gradients.gradient("a")), second = g.parameter("b", b.tensor, gradients.gradient("b"));
+  const Var first = g.parameter("a", a.tensor, gradients.gradient("a")),
+            second = g.parameter("b", b.tensor, gradients.gradient("b"));
   const Var y = linear(linear(g.constant("x", x.tensor), first), second);
   gradients.record(g, [&] { g.backward(y, g.constant("dy", dy.tensor)); });
   Executable exe(g.finish(), nullptr, device);
@@ -344,16 +364,18 @@ TEST(agree, sums_counts_and_votes_are_the_same_everywhere) {
 
 TEST(agree, the_first_rank_of_each_host_goes_first) {
   std::atomic<int> done[2] = {0, 0};
-  testing::run_ranks(5, [&](const Group& world) {
-    const int host = world.rank() % 2;
-    const bool first = world.rank() < 2;
-    host_by_host(world, [&] {
-      if (!first) {
-        EXPECT_GE(done[host].load(), 1);
-      }
-      return ++done[host];
-    });
-  }, {.hosts = {0, 1, 0, 1, 0}, .on_lost = {}});
+  testing::run_ranks(5,
+                     [&](const Group& world) {
+                       const int host = world.rank() % 2;
+                       const bool first = world.rank() < 2;
+                       host_by_host(world, [&] {
+                         if (!first) {
+                           EXPECT_GE(done[host].load(), 1);
+                         }
+                         return ++done[host];
+                       });
+                     },
+                     {.hosts = {0, 1, 0, 1, 0}, .on_lost = {}});
   EXPECT_EQ(done[0] + done[1], 5);
 }
 

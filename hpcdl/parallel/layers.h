@@ -1,10 +1,11 @@
 #pragma once
-// Layers that several ranks compute together, as ops: those of one rank with a collective where it costs no pass over memory of its own.
+// Layers that several ranks compute together, as ops: those of one rank with a collective where it costs no pass over
+// memory of its own.
 //
-// Row layers (x and the weight split along what is summed over): every rank's product is an addend of y. Bias and residual are added
-// by rank 0 alone, so that the sum holds them once; their gradients are those of y, which all ranks have, so that each computes them
-// as if it had added them. Norms in front of column layers get an addend of dy from each rank, and sum it up where it lies: nobody
-// else reads it.
+// Row layers (x and the weight split along what is summed over): every rank's product is an addend of y. Bias and
+// residual are added by rank 0 alone, so that the sum holds them once; their gradients are those of y, which all ranks
+// have, so that each computes them as if it had added them. Norms in front of column layers get an addend of dy from
+// each rank, and sum it up where it lies: nobody else reads it.
 
 #include "hpcdl/ops/layer_norm/layer_norm.h"
 #include "hpcdl/ops/mlp/mlp.h"
@@ -31,7 +32,8 @@ struct RowMlp : Mlp {
   struct Args : Mlp::Args {
     Peers peers;
   };
-  static void forward(Stream& s, Tensor y, Tensor z, Tensor h, View x, View w1, View b1, View w2, View b2, View residual, const Args& a) {
+  static void forward(Stream& s, Tensor y, Tensor z, Tensor h, View x, View w1, View b1, View w2, View b2,
+                      View residual, const Args& a) {
     const bool first = a.peers.rank() == 0;
     Mlp::forward(s, y, z, h, x, w1, b1, w2, first ? b2 : View(), first ? residual : View(), a);
     a.peers.group->all_reduce(s, y, comm::Reduce::sum, a.peers.algorithm).wait();
@@ -40,7 +42,8 @@ struct RowMlp : Mlp {
 
 namespace detail {
 inline void sum_in_place(Stream& s, const View& dy, const Peers& p) {
-  p.group->all_reduce(s, Tensor(const_cast<void*>(dy.data()), dy.spec(), dy.device()), comm::Reduce::sum, p.algorithm).wait();
+  p.group->all_reduce(s, Tensor(const_cast<void*>(dy.data()), dy.spec(), dy.device()), comm::Reduce::sum, p.algorithm)
+      .wait();
 }
 }  // namespace detail
 
@@ -49,7 +52,8 @@ struct EnteringLayerNorm : LayerNorm {
   struct Args : LayerNorm::Args {
     Peers peers;
   };
-  static void backward(Stream& s, Grad dx, Grad dgamma, Grad dbeta, View x, View gamma, View mean, View rstd, View dy, Tensor partial, const Args& a) {
+  static void backward(Stream& s, Grad dx, Grad dgamma, Grad dbeta, View x, View gamma, View mean, View rstd, View dy,
+                       Tensor partial, const Args& a) {
     detail::sum_in_place(s, dy, a.peers);
     LayerNorm::backward(s, dx, dgamma, dbeta, x, gamma, mean, rstd, dy, partial, a);
   }
@@ -60,7 +64,8 @@ struct EnteringRmsNorm : RmsNorm {
   struct Args : RmsNorm::Args {
     Peers peers;
   };
-  static void backward(Stream& s, Grad dx, Grad dweight, View x, View weight, View rstd, View dy, Tensor partial, const Args& a) {
+  static void backward(Stream& s, Grad dx, Grad dweight, View x, View weight, View rstd, View dy, Tensor partial,
+                       const Args& a) {
     detail::sum_in_place(s, dy, a.peers);
     RmsNorm::backward(s, dx, dweight, x, weight, rstd, dy, partial, a);
   }

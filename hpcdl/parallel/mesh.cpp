@@ -15,11 +15,16 @@ MeshShape fit(MeshShape s, int world) {
   const std::int64_t others = std::int64_t{s.pp} * s.cp * s.tp;
   const auto product = others * (s.dp ? s.dp : 1);
   if (s.dp == 0 && world % others == 0) s.dp = static_cast<int>(world / others);
-  else if (s.dp == 0) fail_usage("mesh", "pp {} x cp {} x tp {} = {} does not divide the world of {} ranks: start a multiple of {}, or change tp", s.pp, s.cp, s.tp, others, world, others);
+  else if (s.dp == 0)
+    fail_usage("mesh",
+               "pp {} x cp {} x tp {} = {} does not divide the world of {} ranks: start a multiple of {}, or change tp",
+               s.pp, s.cp, s.tp, others, world, others);
   if (std::int64_t{s.size()} == world && others * s.dp == world) return s;
-  const std::string fits = world % others == 0 ? fmt::format("dp {} would fit, or start {} ranks", world / others, product)
-                                               : fmt::format("start {} ranks, or choose axes whose product is {}", product, world);
-  fail_usage("mesh", "pp {} x dp {} x cp {} x tp {} = {}, but the world has {} ranks: {}", s.pp, s.dp, s.cp, s.tp, product, world, fits);
+  const std::string fits = world % others == 0
+                               ? fmt::format("dp {} would fit, or start {} ranks", world / others, product)
+                               : fmt::format("start {} ranks, or choose axes whose product is {}", product, world);
+  fail_usage("mesh", "pp {} x dp {} x cp {} x tp {} = {}, but the world has {} ranks: {}", s.pp, s.dp, s.cp, s.tp,
+             product, world, fits);
 }
 
 Coordinates coordinates(const MeshShape& shape, int position) {
@@ -34,7 +39,9 @@ Coordinates coordinates(const MeshShape& shape, int position) {
 std::vector<int> positions(const std::vector<int>& host_of_rank) {
   std::vector<int> order(host_of_rank.size()), place(host_of_rank.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return host_of_rank[static_cast<std::size_t>(a)] < host_of_rank[static_cast<std::size_t>(b)]; });
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    return host_of_rank[static_cast<std::size_t>(a)] < host_of_rank[static_cast<std::size_t>(b)];
+  });
   for (std::size_t i = 0; i < order.size(); ++i) place[static_cast<std::size_t>(order[i])] = static_cast<int>(i);
   return place;
 }
@@ -47,7 +54,8 @@ Mesh::Mesh(comm::Group world, const MeshShape& shape) : shape_(fit(shape, world.
   int stride = 1;  // in positions, along the axis
   for (std::size_t a = kAxes; a-- > 0;) {
     const int n = shape_.sizes()[a];
-    if (n > 1) groups_[a] = world_.split(position - at_[a] * stride, at_[a], std::string(axis_name(static_cast<Axis>(a))));
+    if (n > 1)
+      groups_[a] = world_.split(position - at_[a] * stride, at_[a], std::string(axis_name(static_cast<Axis>(a))));
     stride *= n;
   }
 }
@@ -55,7 +63,8 @@ Mesh::Mesh(comm::Group world, const MeshShape& shape) : shape_(fit(shape, world.
 std::string Mesh::describe() const {
   std::string text;
   for (std::size_t a = 0; a < kAxes; ++a)
-    if (shape_.sizes()[a] > 1) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis_name(static_cast<Axis>(a)), shape_.sizes()[a]);
+    if (shape_.sizes()[a] > 1)
+      text += fmt::format("{}{} {}", text.empty() ? "" : " x ", axis_name(static_cast<Axis>(a)), shape_.sizes()[a]);
   return text.empty() ? "one rank" : text;
 }
 

@@ -26,15 +26,16 @@ struct MeshShape {
   bool operator==(const MeshShape&) const = default;
 };
 
-/// The shape for a world of so many ranks; dp = 0 stands for all ranks that the other axes leave. Throws UsageError when the product is
-/// not the world: it says what there is and what would fit.
+/// The shape for a world of so many ranks; dp = 0 stands for all ranks that the other axes leave. Throws UsageError
+/// when the product is not the world: it says what there is and what would fit.
 MeshShape fit(MeshShape shape, int world);
 
 /// A rank's place along each axis.
 using Coordinates = std::array<int, kAxes>;
 Coordinates coordinates(const MeshShape& shape, int position);
 
-/// Positions of ranks in the mesh: ranks of one host stand together, in their order, whatever order the launcher gave them.
+/// Positions of ranks in the mesh: ranks of one host stand together, in their order, whatever order the launcher gave
+/// them.
 std::vector<int> positions(const std::vector<int>& host_of_rank);
 
 class Mesh {

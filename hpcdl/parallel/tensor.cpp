@@ -9,7 +9,8 @@ namespace hpcdl::parallel {
 namespace {
 
 void split(nn::Param& p, int dim, std::vector<nn::Range> ranges) {
-  require(!p.value && !p.part, "shard", "{} has memory already, or is split: shard a model before it is allocated", p.name);
+  require(!p.value && !p.part, "shard", "{} has memory already, or is split: shard a model before it is allocated",
+          p.name);
   p.part = {p.spec.shape, dim, std::move(ranges)};
   p.spec.shape = p.part.shape();
 }
@@ -24,11 +25,13 @@ std::string_view scheme_name(TensorParallel::Scheme s) {
 }
 
 std::vector<nn::Range> even_ranges(std::string_view what, std::int64_t n, int sections, int rank, int ranks) {
-  require(n % (std::int64_t{sections} * ranks) == 0, "shard", "{}: {} does not divide into {}{} parts: choose another tp", what, n,
+  require(n % (std::int64_t{sections} * ranks) == 0, "shard",
+          "{}: {} does not divide into {}{} parts: choose another tp", what, n,
           sections > 1 ? fmt::format("{} x ", sections) : "", ranks);
   const auto section = n / sections, part = section / ranks;
   std::vector<nn::Range> list;
-  for (std::int64_t s = 0; s < sections; ++s) list.push_back({s * section + rank * part, s * section + (rank + 1) * part});
+  for (std::int64_t s = 0; s < sections; ++s)
+    list.push_back({s * section + rank * part, s * section + (rank + 1) * part});
   return list;
 }
 
@@ -65,13 +68,14 @@ void TensorParallel::in_front(nn::RmsNorm& n) const {
 // ---------------------------------------------------------------- recording
 
 Var TensorParallel::linear(const nn::Linear& l, const Var& x, Activation activation, const Var& residual) const {
-  require(activation == Activation::none, "shard", "{}: a layer with an activation cannot be split along its inputs", l.weight.name);
+  require(activation == Activation::none, "shard", "{}: a layer with an activation cannot be split along its inputs",
+          l.weight.name);
   Graph& g = x.graph();
   const auto scope = module_scope(g, l.weight);
   if (scheme_ == naive) return collected(l, x, residual);
   const bool scatter = scheme_ == sequence;
-  const Var y = record<RowLinear>({{.conv1d = l.layout == nn::Layout::in_out}, peers(), !scatter}, x, l.weight.rounded(g, x.dtype()), l.bias(g),
-                                  scatter ? Var() : residual);
+  const Var y = record<RowLinear>({{.conv1d = l.layout == nn::Layout::in_out}, peers(), !scatter}, x,
+                                  l.weight.rounded(g, x.dtype()), l.bias(g), scatter ? Var() : residual);
   if (!scatter) return y;
   const Var mine = scatter_rows(y, peers());
   return residual ? add(mine, residual) : mine;
@@ -80,16 +84,19 @@ Var TensorParallel::linear(const nn::Linear& l, const Var& x, Activation activat
 Var TensorParallel::collected(const nn::Linear& l, const Var& x, const Var& residual) const {
   Graph& g = x.graph();
   const Var all = gather_columns(x, peers(), true);
-  const Var part = hpcdl::linear(all, l.weight.rounded(g, x.dtype()), l.bias(g), {.conv1d = l.layout == nn::Layout::in_out});
+  const Var part =
+      hpcdl::linear(all, l.weight.rounded(g, x.dtype()), l.bias(g), {.conv1d = l.layout == nn::Layout::in_out});
   const Var y = gather_columns(part, peers(), false);
   return residual ? add(y, residual) : y;
 }
 
-Var TensorParallel::mlp(const nn::Linear& first, const nn::Linear& second, const Var& x, Activation activation, const Var& residual) const {
+Var TensorParallel::mlp(const nn::Linear& first, const nn::Linear& second, const Var& x, Activation activation,
+                        const Var& residual) const {
   if (scheme_ != conjugate) return linear(second, first(x, activation), Activation::none, residual);
   Graph& g = x.graph();
-  return record<RowMlp>({{.activation = activation, .conv1d = first.layout == nn::Layout::in_out}, peers()}, x, first.weight.rounded(g, x.dtype()),
-                        first.bias(g), second.weight.rounded(g, x.dtype()), second.bias(g), residual);
+  return record<RowMlp>({{.activation = activation, .conv1d = first.layout == nn::Layout::in_out}, peers()}, x,
+                        first.weight.rounded(g, x.dtype()), first.bias(g), second.weight.rounded(g, x.dtype()),
+                        second.bias(g), residual);
 }
 
 Var TensorParallel::norm(const nn::LayerNorm& n, const Var& x) const {
@@ -107,7 +114,8 @@ Var TensorParallel::norm(const nn::RmsNorm& n, const Var& x) const {
 
 Var TensorParallel::embed(const nn::Embedding& table, const Var& ids, DType compute, const Var& positions) const {
   const bool scatter = scheme_ == sequence;
-  const Var y = vocabulary_embedding(table.weight(ids.graph()), ids, positions, {compute, peers(), table.weight.part.ranges[0].begin, !scatter});
+  const Var y = vocabulary_embedding(table.weight(ids.graph()), ids, positions,
+                                     {compute, peers(), table.weight.part.ranges[0].begin, !scatter});
   return scatter ? scatter_rows(y, peers()) : y;
 }
 
@@ -118,9 +126,12 @@ Var TensorParallel::dropout(const Var& x, float p, std::int64_t part) const {
 
 Var TensorParallel::loss(const nn::Weight& head, const Var& h, const Var& labels, const nn::ForwardOptions& o) const {
   const bool keep = h[0] * head.spec[0] * dtype_bytes(h.dtype()) <= o.keep_logits_bytes;
-  return vocabulary_loss(h, head.rounded(h.graph(), h.dtype()), labels, {keep, peers(), head.part.ranges[0].begin, head.part.whole[0]})[0];
+  return vocabulary_loss(h, head.rounded(h.graph(), h.dtype()), labels,
+                         {keep, peers(), head.part.ranges[0].begin, head.part.whole[0]})[0];
 }
 
-Var TensorParallel::logits(const nn::Weight& head, const Var& mine) const { return gather_vocabulary(mine, peers(), head.part.whole[0]); }
+Var TensorParallel::logits(const nn::Weight& head, const Var& mine) const {
+  return gather_vocabulary(mine, peers(), head.part.whole[0]);
+}
 
 }  // namespace hpcdl::parallel

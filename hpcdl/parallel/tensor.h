@@ -2,11 +2,11 @@
 // Tensor parallelism: one layer computed by several ranks, each with a part of its weights.
 //
 //   column layers (q, k, v, gate, up, fc)   a rank has some of the outputs: whole heads, or neurons of the MLP
-//   row layers (o, down, proj)              a rank has the same ones of the inputs; its product is an addend of the output
-//   embedding and head                      a rank has some rows of the vocabulary (vocabulary.h)
+//   row layers (o, down, proj)              a rank has the same ones of the inputs; its product is an addend of the
+//   output embedding and head                      a rank has some rows of the vocabulary (vocabulary.h)
 //
-// What it costs is on the wire: collectives.h for each op, wire.h for a whole step. A model knows nothing of it (nn/split.h): models/shard.h says
-// for each family which layer is which.
+// What it costs is on the wire: collectives.h for each op, wire.h for a whole step. A model knows nothing of it
+// (nn/split.h): models/shard.h says for each family which layer is which.
 
 #include <memory>
 
@@ -21,13 +21,16 @@ namespace hpcdl::parallel {
 class TensorParallel final : public nn::Split {
  public:
   enum class Scheme : std::uint8_t {
-    conjugate,  // all-reduce behind row layers, all-reduce of gradients in front of column layers; activations between are on all ranks
-    sequence,   // the same halves apart: between the layers each rank has a part of the tokens, so that norms and dropout are done once
+    conjugate,  // all-reduce behind row layers, all-reduce of gradients in front of column layers; activations between
+                // are on all ranks
+    sequence,   // the same halves apart: between the layers each rank has a part of the tokens, so that norms and
+                // dropout are done once
     naive,      // the reference: o and down have a part of the outputs too, and everything is collected around them
   };
   using enum Scheme;
 
-  explicit TensorParallel(comm::Group group, Scheme scheme = conjugate, comm::Algorithm algorithm = comm::Algorithm::automatic);
+  explicit TensorParallel(comm::Group group, Scheme scheme = conjugate,
+                          comm::Algorithm algorithm = comm::Algorithm::automatic);
   TensorParallel(const TensorParallel&) = delete;
   TensorParallel& operator=(const TensorParallel&) = delete;
 
@@ -38,8 +41,8 @@ class TensorParallel final : public nn::Split {
   /// For records: lives as long as this.
   Peers peers() const { return {&group_, algorithm_}; }
 
-  /// Leaves each rank its part of a module that has no memory yet. `sections`: equal ranges of the outputs that are split one by one,
-  /// as q, k and v of a packed layer. Error where sizes do not divide.
+  /// Leaves each rank its part of a module that has no memory yet. `sections`: equal ranges of the outputs that are
+  /// split one by one, as q, k and v of a packed layer. Error where sizes do not divide.
   void split_columns(nn::Linear& l, int sections = 1) const;
   void split_rows(nn::Linear& l) const;
   void split_vocabulary(nn::Embedding& table) const;
@@ -54,7 +57,8 @@ class TensorParallel final : public nn::Split {
   Var logits(const nn::Weight& head, const Var& mine) const;
 
   Var linear(const nn::Linear& l, const Var& x, Activation activation, const Var& residual) const override;
-  Var mlp(const nn::Linear& first, const nn::Linear& second, const Var& x, Activation activation, const Var& residual) const override;
+  Var mlp(const nn::Linear& first, const nn::Linear& second, const Var& x, Activation activation,
+          const Var& residual) const override;
   Var norm(const nn::LayerNorm& n, const Var& x) const override;
   Var norm(const nn::RmsNorm& n, const Var& x) const override;
   Var embed(const nn::Embedding& table, const Var& ids, DType compute, const Var& positions) const override;
@@ -70,7 +74,8 @@ class TensorParallel final : public nn::Split {
 
 std::string_view scheme_name(TensorParallel::Scheme s);
 
-/// Where one of `ranks` finds its part of every of `sections` equal ranges of n. Error, naming `what`, where they do not divide.
+/// Where one of `ranks` finds its part of every of `sections` equal ranges of n. Error, naming `what`, where they do
+/// not divide.
 std::vector<nn::Range> even_ranges(std::string_view what, std::int64_t n, int sections, int rank, int ranks);
 
 }  // namespace hpcdl::parallel

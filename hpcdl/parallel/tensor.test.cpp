@@ -21,7 +21,7 @@ namespace hpcdl::parallel {
 namespace {
 
 using Scheme = TensorParallel::Scheme;
-constexpr std::int64_t kBatch = 8, kLength = 16, kVocab = 67;  // of all ranks; a vocabulary that divides by nothing
+constexpr std::int64_t kBatch = 8, kLength = 16, kVocab = 67;    // of all ranks; a vocabulary that divides by nothing
 constexpr double kTolerance = 1e-5, kPeak = 6e-4, kWarmup = 50;  // GPT-2's learning rate, reached in the last step
 
 io::ModelConfig tiny(io::Family family, bool tied) {
@@ -69,10 +69,13 @@ Trained train(const comm::Group& world, const MeshShape& shape, const Case& setu
     const auto tokens = ids(kBatch * kLength, 2 * which);
     auto targets = ids(kBatch * kLength, 2 * which + 1);
     targets[5] = targets[100] = -1;
-    const auto part = [&](const std::vector<std::int32_t>& v) { return std::span(v).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(mine)); };
+    const auto part = [&](const std::vector<std::int32_t>& v) {
+      return std::span(v).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(mine));
+    };
     step.accumulate(part(tokens), part(targets), i, 0);
     const auto labels = part(targets);
-    const auto result = step.update(kPeak * (i + 1) / kWarmup, std::count_if(labels.begin(), labels.end(), [](std::int32_t t) { return t >= 0; }));
+    const auto result = step.update(kPeak * (i + 1) / kWarmup,
+                                    std::count_if(labels.begin(), labels.end(), [](std::int32_t t) { return t >= 0; }));
     run.losses.push_back(result.loss / static_cast<double>(result.valid_tokens));
     run.norms.push_back(result.grad_norm);
   }
@@ -89,7 +92,8 @@ Trained alone(const Case& setup) {
   return run;
 }
 
-/// A constant added to all keys changes no attention weight: the gradient of GPT-2's bias of k is rounding alone, which AdamW makes steps of.
+/// A constant added to all keys changes no attention weight: the gradient of GPT-2's bias of k is rounding alone, which
+/// AdamW makes steps of.
 bool has_no_gradient(const std::string& name, std::size_t i, std::size_t size) {
   return name.ends_with("c_attn.bias") && i / (size / 3) == 1;
 }
@@ -130,7 +134,8 @@ TEST_P(Parity, every_mesh_trains_what_one_rank_trains) {
       for (const auto& shape : factorisations(n)) {
         if (tied != (n == 8) && n != 4) continue;  // both kinds of head on some worlds, not on all
         testing::run_ranks(n, [&](const comm::Group& world) {
-          expect_parity(train(world, shape, setup), want, fmt::format("dp {} x tp {}, rank {}", shape.dp, shape.tp, world.rank()));
+          expect_parity(train(world, shape, setup), want,
+                        fmt::format("dp {} x tp {}, rank {}", shape.dp, shape.tp, world.rank()));
         });
       }
     }
@@ -141,20 +146,24 @@ INSTANTIATE_TEST_SUITE_P(tensor, Parity,
                          ::testing::Combine(::testing::Values(io::Family::gpt2, io::Family::llama),
                                             ::testing::Values(Scheme::conjugate, Scheme::sequence, Scheme::naive)),
                          [](const auto& i) {
-                           return std::string(std::get<0>(i.param) == io::Family::gpt2 ? "gpt2_" : "llama_") + std::string(scheme_name(std::get<1>(i.param)));
+                           return std::string(std::get<0>(i.param) == io::Family::gpt2 ? "gpt2_" : "llama_") +
+                                  std::string(scheme_name(std::get<1>(i.param)));
                          });
 
 Case with(io::Family family, Scheme scheme, nn::ForwardOptions forward, int steps = 10) {
   return {.config = tiny(family, true), .steps = steps, .step = {.forward = forward}, .scheme = scheme};
 }
 
-/// What all ranks have draws the same on all, and a part of the tokens what the whole would: masks do not depend on the mesh.
+/// What all ranks have draws the same on all, and a part of the tokens what the whole would: masks do not depend on the
+/// mesh.
 TEST(tensor, dropout_does_not_depend_on_the_split) {
   for (const auto scheme : {Scheme::conjugate, Scheme::sequence}) {
     const Case setup = with(io::Family::gpt2, scheme, {.dropout = 0.2f});
     const Trained want = alone(setup);
     for (const auto& shape : factorisations(4))
-      testing::run_ranks(4, [&](const comm::Group& world) { expect_parity(train(world, shape, setup), want, fmt::format("dp {} x tp {}", shape.dp, shape.tp)); });
+      testing::run_ranks(4, [&](const comm::Group& world) {
+        expect_parity(train(world, shape, setup), want, fmt::format("dp {} x tp {}", shape.dp, shape.tp));
+      });
   }
 }
 
@@ -162,7 +171,9 @@ TEST(tensor, the_fused_mlp_and_recomputed_logits_keep_parity) {
   for (const auto scheme : {Scheme::conjugate, Scheme::sequence, Scheme::naive}) {
     const Case setup = with(io::Family::gpt2, scheme, {.keep_logits_bytes = 0, .fused_mlp = true});
     const Trained want = alone(setup);
-    testing::run_ranks(2, [&](const comm::Group& world) { expect_parity(train(world, {.tp = 2}, setup), want, std::string(scheme_name(scheme))); });
+    testing::run_ranks(2, [&](const comm::Group& world) {
+      expect_parity(train(world, {.tp = 2}, setup), want, std::string(scheme_name(scheme)));
+    });
   }
 }
 
@@ -170,7 +181,8 @@ TEST(tensor, recomputed_activations_change_no_bit) {
   for (const auto scheme : {Scheme::conjugate, Scheme::sequence, Scheme::naive}) {
     for (const auto family : {io::Family::gpt2, io::Family::llama}) {
       testing::run_ranks(2, [&](const comm::Group& world) {
-        const Trained kept = train(world, {.tp = 2}, with(family, scheme, {}, 3)), again = train(world, {.tp = 2}, with(family, scheme, {.recompute = true}, 3));
+        const Trained kept = train(world, {.tp = 2}, with(family, scheme, {}, 3)),
+                      again = train(world, {.tp = 2}, with(family, scheme, {.recompute = true}, 3));
         EXPECT_EQ(kept.losses, again.losses);
         EXPECT_EQ(kept.weights, again.weights) << scheme_name(scheme);
       });
@@ -184,7 +196,8 @@ TEST(tensor, training_in_16_bits_follows_one_rank) {
     const Trained want = alone(setup);
     testing::run_ranks(4, [&](const comm::Group& world) {
       const Trained got = train(world, {.dp = 2, .tp = 2}, setup);
-      for (std::size_t i = 0; i < want.losses.size(); ++i) ASSERT_NEAR(got.losses[i], want.losses[i], 0x1p-8 * want.losses[i]) << scheme_name(scheme) << i;
+      for (std::size_t i = 0; i < want.losses.size(); ++i)
+        ASSERT_NEAR(got.losses[i], want.losses[i], 0x1p-8 * want.losses[i]) << scheme_name(scheme) << i;
     });
   }
 }
@@ -203,14 +216,17 @@ TEST(tensor, every_split_starts_from_the_same_weights_and_saves_the_same_files) 
       for (const auto scheme : {Scheme::conjugate, Scheme::naive}) {
         testing::run_ranks(n, [&](const comm::Group& world) {
           auto made = model_of(config, world, scheme);
-          auto loaded = models::LanguageModel::open_for_training(tmp / "one", std::make_shared<TensorParallel>(world, scheme));
+          auto loaded =
+              models::LanguageModel::open_for_training(tmp / "one", std::make_shared<TensorParallel>(world, scheme));
           EXPECT_EQ(made.parameter_count(), whole.parameter_count());
           for (std::size_t i = 0; i < whole.parameters().size(); ++i) {
             const auto& want = whole.parameters()[i];
             for (auto* m : {&made, &loaded}) {
               const auto got = m->gather(m->parameters()[i]);
               ASSERT_EQ(got.tensor.spec(), want.value.spec()) << want.name;
-              EXPECT_EQ(std::memcmp(got.tensor.data(), want.value.data(), static_cast<std::size_t>(want.value.bytes())), 0) << want.name;
+              EXPECT_EQ(std::memcmp(got.tensor.data(), want.value.data(), static_cast<std::size_t>(want.value.bytes())),
+                        0)
+                  << want.name;
             }
           }
           made.save(tmp / "many");
@@ -219,7 +235,9 @@ TEST(tensor, every_split_starts_from_the_same_weights_and_saves_the_same_files) 
         });
         auto again = models::LanguageModel::open_for_training(tmp / "many");
         for (std::size_t i = 0; i < whole.parameters().size(); ++i)
-          EXPECT_EQ(std::memcmp(again.parameters()[i].value.data(), whole.parameters()[i].value.data(), static_cast<std::size_t>(whole.parameters()[i].value.bytes())), 0);
+          EXPECT_EQ(std::memcmp(again.parameters()[i].value.data(), whole.parameters()[i].value.data(),
+                                static_cast<std::size_t>(whole.parameters()[i].value.bytes())),
+                    0);
       }
     }
   }
@@ -230,8 +248,9 @@ TEST(tensor, parts_cover_every_parameter_once) {
   testing::run_ranks(4, [&](const comm::Group& world) {
     auto model = model_of(tiny(io::Family::gpt2, false), world, Scheme::conjugate);
     for (const auto& p : model.parameters()) {
-      const bool split = p.name.find("wte") != std::string::npos || p.name.find("lm_head") != std::string::npos || p.name.find("c_attn") != std::string::npos ||
-                         p.name.find("c_fc") != std::string::npos || p.name.ends_with("c_proj.weight");
+      const bool split = p.name.find("wte") != std::string::npos || p.name.find("lm_head") != std::string::npos ||
+                         p.name.find("c_attn") != std::string::npos || p.name.find("c_fc") != std::string::npos ||
+                         p.name.ends_with("c_proj.weight");
       EXPECT_EQ(!p.shard.all(), split) << p.name;
     }
     const auto& packed = model.parameters()[4];
@@ -254,13 +273,15 @@ std::string refusal(const io::ModelConfig& config, int ranks) {
 }
 
 TEST(tensor, what_does_not_divide_is_refused_in_words) {
-  EXPECT_EQ(refusal(tiny(io::Family::gpt2, true), 3), "[shard] 8 heads do not divide by tp 3: a head stays whole; tp may be 1, 2, 4, 8");
+  EXPECT_EQ(refusal(tiny(io::Family::gpt2, true), 3),
+            "[shard] 8 heads do not divide by tp 3: a head stays whole; tp may be 1, 2, 4, 8");
   auto few = tiny(io::Family::llama, true);
   few.kv_heads = 2;
   EXPECT_NE(refusal(few, 4).find("2 heads of keys and values do not divide by tp 4"), std::string::npos);
   auto odd = tiny(io::Family::gpt2, true);
   odd.ffn = 130;
-  EXPECT_EQ(refusal(odd, 4), "[shard] transformer.h.0.mlp.c_fc.weight: 130 does not divide into 4 parts: choose another tp");
+  EXPECT_EQ(refusal(odd, 4),
+            "[shard] transformer.h.0.mlp.c_fc.weight: 130 does not divide into 4 parts: choose another tp");
   auto words = tiny(io::Family::gpt2, true);
   words.vocab = 3;
   EXPECT_NE(refusal(words, 4).find("a vocabulary of 3 cannot be spread over 4 ranks"), std::string::npos);

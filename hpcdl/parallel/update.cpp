@@ -41,24 +41,27 @@ void grad_norm(Stream& s, const Grad* t, const void* args) {
   const Grad *whole = t + 2, *parts = whole + a.whole;
   double* blocks = t[0].ptr<double>();
   const int mine = 1 + a.peers.rank();
-  on(s,
-     [&](auto isa, Pool& pool) {
-       totals.ptr<double>()[0] = cpu::sum_of_squares(isa, pool, blocks, whole, a.whole);
-       totals.ptr<double>()[mine] = cpu::sum_of_squares(isa, pool, blocks + a.whole_blocks, parts, a.parts);
-     },
-     [&](auto& q) {
-       const Spec one{{1}, DType::f64};
-       cuda::sum_of_squares(q, t[0], Tensor(totals.ptr<double>(), one, totals.device()), whole, a.whole);
-       cuda::sum_of_squares(q, t[0], Tensor(totals.ptr<double>() + mine, one, totals.device()), parts, a.parts);
-     });
-  a.peers.group->all_gather(s, as_words(totals, 1, a.peers.size()), as_words(totals, mine, 1), a.peers.algorithm).wait();
-  on(s,
-     [&](auto, Pool&) {
-       double sum = 0;
-       for (std::int64_t i = 0; i < totals.size(); ++i) sum += totals.ptr<double>()[i];
-       GradNorm::finish(s.params(), sum, a.args);
-     },
-     [&](auto& q) { cuda::finish_norm(q, totals, a.args); });
+  on(
+      s,
+      [&](auto isa, Pool& pool) {
+        totals.ptr<double>()[0] = cpu::sum_of_squares(isa, pool, blocks, whole, a.whole);
+        totals.ptr<double>()[mine] = cpu::sum_of_squares(isa, pool, blocks + a.whole_blocks, parts, a.parts);
+      },
+      [&](auto& q) {
+        const Spec one{{1}, DType::f64};
+        cuda::sum_of_squares(q, t[0], Tensor(totals.ptr<double>(), one, totals.device()), whole, a.whole);
+        cuda::sum_of_squares(q, t[0], Tensor(totals.ptr<double>() + mine, one, totals.device()), parts, a.parts);
+      });
+  a.peers.group->all_gather(s, as_words(totals, 1, a.peers.size()), as_words(totals, mine, 1), a.peers.algorithm)
+      .wait();
+  on(
+      s,
+      [&](auto, Pool&) {
+        double sum = 0;
+        for (std::int64_t i = 0; i < totals.size(); ++i) sum += totals.ptr<double>()[i];
+        GradNorm::finish(s.params(), sum, a.args);
+      },
+      [&](auto& q) { cuda::finish_norm(q, totals, a.args); });
 }
 
 }  // namespace
@@ -74,10 +77,12 @@ void record_sum_gradients(Graph& g, const std::vector<Var>& gradients, const Pee
   }
   operands.insert(operands.begin(), write_operand(g.temporary("sum_gradients.packed", {{size}, DType::f32})));
   const PackedArgs args{peers, std::ssize(gradients)};
-  emit_update(g, "sum_gradients", &sum_gradients, operands, &args, sizeof args, {static_cast<double>(size), 20.0 * static_cast<double>(size)});
+  emit_update(g, "sum_gradients", &sum_gradients, operands, &args, sizeof args,
+              {static_cast<double>(size), 20.0 * static_cast<double>(size)});
 }
 
-void record_grad_norm(Graph& g, const std::vector<Var>& whole, const std::vector<Var>& parts, const GradNorm::Args& a, const Peers& peers) {
+void record_grad_norm(Graph& g, const std::vector<Var>& whole, const std::vector<Var>& parts, const GradNorm::Args& a,
+                      const Peers& peers) {
   std::vector<Operand> operands(2);
   Cost cost;
   std::int64_t blocks = 0, whole_blocks = 0;

@@ -1,6 +1,6 @@
 #pragma once
-// What the update phase of a step has to know of tensor parallelism: gradients that the ranks hold addends of, and a norm that counts every
-// parameter once, whether a rank has a part of it or all.
+// What the update phase of a step has to know of tensor parallelism: gradients that the ranks hold addends of, and a
+// norm that counts every parameter once, whether a rank has a part of it or all.
 
 #include <vector>
 
@@ -12,8 +12,9 @@ namespace hpcdl::parallel {
 /// Sums gradients (f32) over the ranks, in place, as one collective.
 void record_sum_gradients(Graph& g, const std::vector<Var>& gradients, const Peers& peers);
 
-/// record_grad_norm (ops/grad_norm): `whole` gradients are the same on all ranks, of `parts` each rank has its own. Every rank gets the
-/// same bits.
-void record_grad_norm(Graph& g, const std::vector<Var>& whole, const std::vector<Var>& parts, const GradNorm::Args& a, const Peers& peers);
+/// record_grad_norm (ops/grad_norm): `whole` gradients are the same on all ranks, of `parts` each rank has its own.
+/// Every rank gets the same bits.
+void record_grad_norm(Graph& g, const std::vector<Var>& whole, const std::vector<Var>& parts, const GradNorm::Args& a,
+                      const Peers& peers);
 
 }  // namespace hpcdl::parallel

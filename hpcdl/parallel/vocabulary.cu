@@ -17,9 +17,11 @@ struct Rows {
 
 /// A block writes the row of one token.
 template <class Y, class T, class P> __global__ void __launch_bounds__(kThreads) embed(Y* y, Rows r) {
-  const std::int64_t token = blockIdx.x, row = r.ids[token] - r.begin, p = token % r.per + (r.positions ? r.params->position : 0);
+  const std::int64_t token = blockIdx.x, row = r.ids[token] - r.begin,
+                     p = token % r.per + (r.positions ? r.params->position : 0);
   const T* from = row >= 0 && row < r.count ? static_cast<const T*>(r.table) + row * r.cols : nullptr;
-  const P* add = r.positions && p >= 0 && p < r.position_rows ? static_cast<const P*>(r.positions) + p * r.cols : nullptr;
+  const P* add =
+      r.positions && p >= 0 && p < r.position_rows ? static_cast<const P*>(r.positions) + p * r.cols : nullptr;
   const bool beyond = r.positions && !add;
   constexpr int N = 4;
   for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < r.cols; at += kThreads * N) {
@@ -33,14 +35,16 @@ template <class Y, class T, class P> __global__ void __launch_bounds__(kThreads)
 
 __device__ std::int64_t element() { return std::int64_t{blockIdx.x} * kThreads + threadIdx.x; }
 
-__global__ void __launch_bounds__(kThreads) shift(std::int32_t* here, const std::int32_t* ids, std::int64_t size, Columns c, std::int32_t elsewhere) {
+__global__ void __launch_bounds__(kThreads)
+    shift(std::int32_t* here, const std::int32_t* ids, std::int64_t size, Columns c, std::int32_t elsewhere) {
   const auto i = element();
   if (i >= size) return;
   const std::int64_t id = ids[i], at = id - c.begin;
   here[i] = id < 0 ? -1 : at >= 0 && at < c.count ? static_cast<std::int32_t>(at) : elsewhere;
 }
 
-__global__ void __launch_bounds__(kThreads) addends(float* wire, const float* stats, const std::int32_t* targets, std::int64_t rows, Columns c) {
+__global__ void __launch_bounds__(kThreads)
+    addends(float* wire, const float* stats, const std::int32_t* targets, std::int64_t rows, Columns c) {
   const auto r = element();
   if (r >= rows) return;
   const float top = stats[r], all = wire[r];
@@ -49,7 +53,8 @@ __global__ void __launch_bounds__(kThreads) addends(float* wire, const float* st
   wire[2 * rows + r] = t >= c.vocab || (at >= 0 && at < c.count) ? stats[2 * rows + r] : 0.0f;
 }
 
-__global__ void __launch_bounds__(kThreads) finish(float* row_loss, float* lse, const float* wire, const std::int32_t* targets, std::int64_t rows) {
+__global__ void __launch_bounds__(kThreads)
+    finish(float* row_loss, float* lse, const float* wire, const std::int32_t* targets, std::int64_t rows) {
   const auto r = element();
   if (r >= rows) return;
   const float log_sum = logf(wire[rows + r]);
@@ -61,11 +66,20 @@ __global__ void __launch_bounds__(kThreads) finish(float* row_loss, float* lse, 
 
 void vocabulary_embedding(Stream& s, Tensor y, View table, View ids, View positions, std::int64_t begin) {
   if (y.size() == 0) return;
-  const Rows r{table.data(), positions ? positions.data() : nullptr, ids.ptr<std::int32_t>(), s.kernel_params(), begin, table[0], ids[-1],
-               positions ? positions[0] : 0, y.cols()};
+  const Rows r{table.data(),
+               positions ? positions.data() : nullptr,
+               ids.ptr<std::int32_t>(),
+               s.kernel_params(),
+               begin,
+               table[0],
+               ids[-1],
+               positions ? positions[0] : 0,
+               y.cols()};
   visit_dtype(y.dtype(), [&]<class Y>() {
     visit_dtype(table.dtype(), [&]<class T>() {
-      visit_dtype(positions ? positions.dtype() : DType::f32, [&]<class P>() { embed<Y, T, P><<<blocks_for(y.rows(), 1), kThreads, 0, queue(s)>>>(y.ptr<Y>(), r); });
+      visit_dtype(positions ? positions.dtype() : DType::f32, [&]<class P>() {
+        embed<Y, T, P><<<blocks_for(y.rows(), 1), kThreads, 0, queue(s)>>>(y.ptr<Y>(), r);
+      });
     });
   });
   launched("vocabulary_embedding");
@@ -73,20 +87,23 @@ void vocabulary_embedding(Stream& s, Tensor y, View table, View ids, View positi
 
 void local_ids(Stream& s, Tensor here, View ids, Columns c, std::int32_t elsewhere) {
   if (ids.size() == 0) return;
-  shift<<<blocks_for(ids.size(), kThreads), kThreads, 0, queue(s)>>>(here.ptr<std::int32_t>(), ids.ptr<std::int32_t>(), ids.size(), c, elsewhere);
+  shift<<<blocks_for(ids.size(), kThreads), kThreads, 0, queue(s)>>>(here.ptr<std::int32_t>(), ids.ptr<std::int32_t>(),
+                                                                     ids.size(), c, elsewhere);
   launched("local_ids");
 }
 
 void loss_addends(Stream& s, Tensor wire, View stats, View targets, Columns c) {
   if (targets.size() == 0) return;
-  addends<<<blocks_for(targets.size(), kThreads), kThreads, 0, queue(s)>>>(wire.ptr<float>(), stats.ptr<float>(), targets.ptr<std::int32_t>(), targets.size(), c);
+  addends<<<blocks_for(targets.size(), kThreads), kThreads, 0, queue(s)>>>(
+      wire.ptr<float>(), stats.ptr<float>(), targets.ptr<std::int32_t>(), targets.size(), c);
   launched("vocabulary_loss");
 }
 
 void loss_of_rows(Stream& s, Tensor stats, Tensor lse, View wire, View targets) {
   const auto rows = targets.size();
   if (rows == 0) return;
-  finish<<<blocks_for(rows, kThreads), kThreads, 0, queue(s)>>>(stats.ptr<float>() + 3 * rows, lse ? lse.ptr<float>() : nullptr, wire.ptr<float>(),
+  finish<<<blocks_for(rows, kThreads), kThreads, 0, queue(s)>>>(stats.ptr<float>() + 3 * rows,
+                                                                lse ? lse.ptr<float>() : nullptr, wire.ptr<float>(),
                                                                 targets.ptr<std::int32_t>(), rows);
   launched("vocabulary_loss");
 }

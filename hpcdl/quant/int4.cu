@@ -16,10 +16,12 @@ __device__ std::int64_t word_at(std::int64_t row, std::int64_t k, std::int64_t n
 /// f(row, first of eight columns, their place in `packed`): a block of threads walks one row.
 template <class F> __device__ void for_words(std::int64_t n, std::int64_t depth, F&& f) {
   const std::int64_t row = blockIdx.x;
-  for (std::int64_t k = std::int64_t{threadIdx.x} * 8; k < depth; k += kThreads * 8) f(row, k, word_at(row, k, n, depth));
+  for (std::int64_t k = std::int64_t{threadIdx.x} * 8; k < depth; k += kThreads * 8)
+    f(row, k, word_at(row, k, n, depth));
 }
 
-__global__ void __launch_bounds__(kThreads) pack_rows(std::uint8_t* packed, const std::uint8_t* q, std::int64_t n, std::int64_t depth) {
+__global__ void __launch_bounds__(kThreads)
+    pack_rows(std::uint8_t* packed, const std::uint8_t* q, std::int64_t n, std::int64_t depth) {
   for_words(n, depth, [&](std::int64_t row, std::int64_t k, std::int64_t at) {
     const std::uint8_t* from = q + row * depth + k;
 #pragma unroll
@@ -27,7 +29,8 @@ __global__ void __launch_bounds__(kThreads) pack_rows(std::uint8_t* packed, cons
   });
 }
 
-__global__ void __launch_bounds__(kThreads) unpack_rows(std::uint8_t* q, const std::uint8_t* packed, std::int64_t n, std::int64_t depth) {
+__global__ void __launch_bounds__(kThreads)
+    unpack_rows(std::uint8_t* q, const std::uint8_t* packed, std::int64_t n, std::int64_t depth) {
   for_words(n, depth, [&](std::int64_t row, std::int64_t k, std::int64_t at) {
     std::uint8_t* to = q + row * depth + k;
 #pragma unroll
@@ -36,7 +39,9 @@ __global__ void __launch_bounds__(kThreads) unpack_rows(std::uint8_t* q, const s
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) widen_rows(T* out, const std::uint8_t* packed, const bf16* scales, const bf16* offsets, std::int64_t n, std::int64_t depth, std::int64_t groups) {
+__global__ void __launch_bounds__(kThreads)
+    widen_rows(T* out, const std::uint8_t* packed, const bf16* scales, const bf16* offsets, std::int64_t n,
+               std::int64_t depth, std::int64_t groups) {
   for_words(n, depth, [&](std::int64_t row, std::int64_t k, std::int64_t at) {
     const std::int64_t tile = row / int4::kTileRows * int4::kTileRows, rows = int4::tile_rows(tile, n);
     const std::int64_t place = int4::scale_at(tile, groups) + k / (depth / groups) * rows + row - tile;
@@ -51,21 +56,24 @@ __global__ void __launch_bounds__(kThreads) widen_rows(T* out, const std::uint8_
 
 void pack_int4(Stream& s, Tensor packed, View q) {
   if (q.size() == 0) return;
-  pack_rows<<<blocks_for(q[0], 1), kThreads, 0, queue(s)>>>(packed.ptr<std::uint8_t>(), q.ptr<std::uint8_t>(), q[0], q[1]);
+  pack_rows<<<blocks_for(q[0], 1), kThreads, 0, queue(s)>>>(packed.ptr<std::uint8_t>(), q.ptr<std::uint8_t>(), q[0],
+                                                            q[1]);
   launched("int4_pack");
 }
 
 void unpack_int4(Stream& s, Tensor q, View packed) {
   if (q.size() == 0) return;
-  unpack_rows<<<blocks_for(q[0], 1), kThreads, 0, queue(s)>>>(q.ptr<std::uint8_t>(), packed.ptr<std::uint8_t>(), q[0], q[1]);
+  unpack_rows<<<blocks_for(q[0], 1), kThreads, 0, queue(s)>>>(q.ptr<std::uint8_t>(), packed.ptr<std::uint8_t>(), q[0],
+                                                              q[1]);
   launched("int4_unpack");
 }
 
 void dequantize_int4(Stream& s, Tensor out, const int4::Weight& w) {
   if (out.size() == 0) return;
   visit_dtype(out.dtype(), [&]<class T>() {
-    widen_rows<T><<<blocks_for(w.n(), 1), kThreads, 0, queue(s)>>>(out.ptr<T>(), w.packed.ptr<std::uint8_t>(), w.scale.ptr<bf16>(),
-                                                                   w.offset ? w.offset.ptr<bf16>() : nullptr, w.n(), w.k(), w.groups());
+    widen_rows<T><<<blocks_for(w.n(), 1), kThreads, 0, queue(s)>>>(
+        out.ptr<T>(), w.packed.ptr<std::uint8_t>(), w.scale.ptr<bf16>(), w.offset ? w.offset.ptr<bf16>() : nullptr,
+        w.n(), w.k(), w.groups());
   });
   launched("int4_dequantize");
 }

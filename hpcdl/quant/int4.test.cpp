@@ -215,9 +215,7 @@ TEST(int4, says_what_is_wrong_with_weights) {
   EXPECT_NE(text.find("that does: 32"), std::string::npos) << text;
   EXPECT_NE(message([&] { require_group("x", 100, {.group = 32}); }).find("keep this tensor"), std::string::npos);
   EXPECT_NE(message([&] { require_group("x", 128, {.group = 16}); }).find("32, 64 or 128"), std::string::npos);
-  EXPECT_NE(message([&] {
-              quantize_int4(pool, View(m.v.data(), {{96}, DType::f32}), {});
-            }).find("a matrix"),
+  EXPECT_NE(message([&] { quantize_int4(pool, View(m.v.data(), {{96}, DType::f32}), {}); }).find("a matrix"),
             std::string::npos);
 }
 

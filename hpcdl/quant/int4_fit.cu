@@ -1,4 +1,5 @@
-// The search of int4_fit.simd.cpp with a warp for each group. Sums run in another order, so a scale may differ in its last bit.
+// The search of int4_fit.simd.cpp with a warp for each group. Sums run in another order, so a scale may differ in its
+// last bit.
 
 #include "hpcdl/cuda/lanes.h"
 #include "hpcdl/cuda/reduce.h"
@@ -39,7 +40,9 @@ template <int N> struct Group {
   float unit, low, high;
 
   __device__ static float total(float x) { return warp_reduce(x, Sum{}); }
-  __device__ static float nearest(float centred, float inverse) { return fminf(fmaxf(rintf(centred * inverse), -8.0f), 7.0f); }
+  __device__ static float nearest(float centred, float inverse) {
+    return fminf(fmaxf(rintf(centred * inverse), -8.0f), 7.0f);
+  }
 
   __device__ Sums evaluate(Grid grid) const {
     const float step = widen(grid.scale) / unit, o = widen(grid.offset) / unit;
@@ -100,7 +103,8 @@ template <int N> struct Group {
 };
 
 template <class T, int N> __global__ void __launch_bounds__(kThreads) fit_groups(Fit f) {
-  const std::int64_t index = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp, row = index / f.groups, g = index % f.groups;
+  const std::int64_t index = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp, row = index / f.groups,
+                     g = index % f.groups;
   if (row >= f.n) return;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const T* from = static_cast<const T*>(f.w) + row * f.stride + g * N * kWarp;
@@ -112,7 +116,8 @@ template <class T, int N> __global__ void __launch_bounds__(kThreads) fit_groups
     w[i] = widen(from[i * kWarp + lane]);
     group.low = fminf(group.low, w[i]), group.high = fmaxf(group.high, w[i]), poison += w[i] * 0.0f;
   }
-  group.low = -warp_reduce(-group.low, Max{}), group.high = warp_reduce(group.high, Max{}), poison = warp_reduce(poison, Sum{});
+  group.low = -warp_reduce(-group.low, Max{}), group.high = warp_reduce(group.high, Max{}),
+  poison = warp_reduce(poison, Sum{});
   group.unit = fmaxf(group.high, -group.low);
   Grid grid{narrow<bf16>(poison), narrow<bf16>(0.0f)};
   if (poison == 0 && group.unit >= kTiny) {
@@ -123,14 +128,17 @@ template <class T, int N> __global__ void __launch_bounds__(kThreads) fit_groups
     if (f.search && group.unit < kHuge) grid = group.search(grid, !f.offset);
   }
   const std::int64_t tile = row / int4::kTileRows * int4::kTileRows, rows = int4::tile_rows(tile, f.n), r = row - tile;
-  const float step = widen(grid.scale), o = widen(grid.offset), inverse = step != 0 ? 1.0f / step : 0.0f, per_unit = 1.0f / (group.unit > 0 ? group.unit : 1.0f);
+  const float step = widen(grid.scale), o = widen(grid.offset), inverse = step != 0 ? 1.0f / step : 0.0f,
+              per_unit = 1.0f / (group.unit > 0 ? group.unit : 1.0f);
   float squared = poison, origin = 0;  // NaN stays
 #pragma unroll
   for (int i = 0; i < N; ++i) {
     const float p = Group<N>::nearest(w[i] - o, inverse), e = (w[i] - fmaf(p, step, o)) * per_unit, x = w[i] * per_unit;
     squared = fmaf(e, e, squared), origin = fmaf(x, x, origin);
     const unsigned q = static_cast<unsigned>(static_cast<int>(p) + 8), behind = __shfl_down_sync(0xffffffffu, q, 4);
-    if (lane % 8 < 4) f.packed[int4::packed_at(tile, f.k) + int4::byte_of(rows, r, (g * N + i) * kWarp + lane)] = static_cast<std::uint8_t>(q | behind << 4);
+    if (lane % 8 < 4)
+      f.packed[int4::packed_at(tile, f.k) + int4::byte_of(rows, r, (g * N + i) * kWarp + lane)] =
+          static_cast<std::uint8_t>(q | behind << 4);
   }
   squared = warp_reduce(squared, Sum{}), origin = warp_reduce(origin, Sum{});
   if (lane != 0) return;
@@ -143,8 +151,16 @@ template <class T, int N> __global__ void __launch_bounds__(kThreads) fit_groups
 
 void quantize_int4(Stream& s, const int4::Weight& to, Tensor errors, View w, bool search) {
   if (w.size() == 0) return;
-  Fit f{const_cast<std::uint8_t*>(to.packed.ptr<std::uint8_t>()), const_cast<bf16*>(to.scale.ptr<bf16>()), to.offset ? const_cast<bf16*>(to.offset.ptr<bf16>()) : nullptr,
-        errors.ptr<float2>(), w.data(), w.row_stride(), to.n(), to.k(), to.groups(), search};
+  Fit f{const_cast<std::uint8_t*>(to.packed.ptr<std::uint8_t>()),
+        const_cast<bf16*>(to.scale.ptr<bf16>()),
+        to.offset ? const_cast<bf16*>(to.offset.ptr<bf16>()) : nullptr,
+        errors.ptr<float2>(),
+        w.data(),
+        w.row_stride(),
+        to.n(),
+        to.k(),
+        to.groups(),
+        search};
   const unsigned blocks = blocks_for(to.n() * to.groups(), kThreads / kWarp);
   visit_dtype(w.dtype(), [&]<class T>() {
     switch (to.group()) {

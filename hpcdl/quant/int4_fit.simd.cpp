@@ -38,8 +38,7 @@ struct Sums {
   float error = 0, p = 0, pp = 0, u = 0, up = 0;
 };
 
-template <class Isa>
-Sums evaluate(const Group& g, Grid grid) {
+template <class Isa> Sums evaluate(const Group& g, Grid grid) {
   using V = simd::Vec<Isa>;
   const float step = static_cast<float>(grid.scale) / g.unit, offset = static_cast<float>(grid.offset) / g.unit;
   if (!(step > 1e-9f || step < -1e-9f)) return {.error = __builtin_inff()};
@@ -88,8 +87,7 @@ Grid refit(const Group& g, const Sums& s, Grid old, bool symmetric) {
   return {bf16(scale * g.unit), bf16(offset * g.unit)};
 }
 
-template <class Isa>
-Grid search(const Group& g, Grid start, bool symmetric) {
+template <class Isa> Grid search(const Group& g, Grid start, bool symmetric) {
   Sums sums = evaluate<Isa>(g, start);
   Grid best = start;
   const auto consider = [&](Grid grid) {
@@ -208,12 +206,9 @@ template <class Isa>
 void quantize_int4(Isa, Pool& pool, const Int4Target& to, View w, bool transposed, Int4TileStats* stats) {
   parallel_for(pool, int4::tiles(to.n), 1, [&](std::int64_t begin, std::int64_t end) {
     for (auto tile = begin; tile < end; ++tile) {
-      if (w.dtype() == DType::bf16)
-        quantize_tile<Isa, bf16>(to, w, transposed, tile, stats[tile]);
-      else if (w.dtype() == DType::f16)
-        quantize_tile<Isa, f16>(to, w, transposed, tile, stats[tile]);
-      else
-        quantize_tile<Isa, float>(to, w, transposed, tile, stats[tile]);
+      if (w.dtype() == DType::bf16) quantize_tile<Isa, bf16>(to, w, transposed, tile, stats[tile]);
+      else if (w.dtype() == DType::f16) quantize_tile<Isa, f16>(to, w, transposed, tile, stats[tile]);
+      else quantize_tile<Isa, float>(to, w, transposed, tile, stats[tile]);
     }
   });
 }

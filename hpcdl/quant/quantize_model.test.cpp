@@ -48,10 +48,8 @@ struct Folder {
       for (std::int64_t i = 0; i < t.spec.size(); ++i) {
         auto w = static_cast<float>(0.02 * rng.normal(at++));
         if (poison != 0 && t.name.ends_with("c_attn.weight") && i == 192 * 3 + 7) w = poison;
-        if (t.spec.dtype == DType::f32)
-          v.tensor.ptr<float>()[i] = w;
-        else
-          v.tensor.ptr<bf16>()[i] = bf16(w);
+        if (t.spec.dtype == DType::f32) v.tensor.ptr<float>()[i] = w;
+        else v.tensor.ptr<bf16>()[i] = bf16(w);
       }
       writer.write(t.name, v.tensor);
     }

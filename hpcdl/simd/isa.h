@@ -10,9 +10,15 @@
 
 namespace hpcdl::simd {
 
-struct Scalar { static constexpr std::string_view name = "scalar"; };  // x86-64 baseline, one lane
-struct Avx2 { static constexpr std::string_view name = "avx2"; };      // AVX2, FMA, F16C
-struct Avx512 { static constexpr std::string_view name = "avx512"; };  // F, BW, DQ, VL, VNNI, BF16 (Zen 4, Sapphire Rapids)
+struct Scalar {
+  static constexpr std::string_view name = "scalar";
+};  // x86-64 baseline, one lane
+struct Avx2 {
+  static constexpr std::string_view name = "avx2";
+};  // AVX2, FMA, F16C
+struct Avx512 {
+  static constexpr std::string_view name = "avx512";
+};  // F, BW, DQ, VL, VNNI, BF16 (Zen 4, Sapphire Rapids)
 
 /// Rising. amx is avx512 with tile registers beside it: no file is compiled for it as a whole, its kernels are those of
 /// Avx512 but for the few that ask has_tiles() and use simd/tiles.h.

@@ -24,7 +24,8 @@ template <class Isa> inline Vec<Isa> exp(Vec<Isa> x) {
 }
 
 /// 2^x. Relative error < 3e-7 on [-126, 127]; 0 below -150, +inf from 128 on, NaN for NaN. Cheaper than exp: the range
-/// reduction is exact, and no argument needs a clamp. Degree-5 polynomial on [0, 1) that is 1 at 0: powers of two are exact.
+/// reduction is exact, and no argument needs a clamp. Degree-5 polynomial on [0, 1) that is 1 at 0: powers of two are
+/// exact.
 template <class Isa> inline Vec<Isa> exp2(Vec<Isa> x) {
   using V = Vec<Isa>;
   const V r = fraction(x);
@@ -63,8 +64,8 @@ template <class Isa> inline Vec<Isa> log(Vec<Isa> x) {
   return select(x < V(0.0f), V(__builtin_nanf("")), select(x == x, y, x));
 }
 
-// Powers that 1 is added to are kept from underflowing: on an Intel Xeon such a result takes 180 cycles, which were a quarter of a
-// product with GELU behind it; and 1 + 2^-60 is 1, too.
+// Powers that 1 is added to are kept from underflowing: on an Intel Xeon such a result takes 180 cycles, which were a
+// quarter of a product with GELU behind it; and 1 + 2^-60 is 1, too.
 
 /// 1 / (1 + 2^-x): the logistic function of x ln 2. Below x = -125: 2^-125. For arguments that are scaled anyway.
 template <class Isa> inline Vec<Isa> logistic2(Vec<Isa> x) {
@@ -91,8 +92,8 @@ template <class Isa> inline Vec<Isa> tanh(Vec<Isa> x) {
   return select(abs(x) < V(0.625f), near, wide);
 }
 
-/// erf(x). Abramowitz & Stegun 7.1.26 is too coarse for float, so: odd polynomial below 1, 1 - e^{-x^2} q(1/(1+p|x|)) above.
-/// Absolute error < 3e-7.
+/// erf(x). Abramowitz & Stegun 7.1.26 is too coarse for float, so: odd polynomial below 1, 1 - e^{-x^2} q(1/(1+p|x|))
+/// above. Absolute error < 3e-7.
 template <class Isa> inline Vec<Isa> erf(Vec<Isa> x) {
   using V = Vec<Isa>;
   const V z = x * x, a = abs(x);

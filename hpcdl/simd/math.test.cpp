@@ -27,7 +27,8 @@ class MathOnEveryIsa : public testing::TestWithParam<IsaKind> {
 
 std::vector<float> grid(float lo, float hi, int n = 20011) {
   std::vector<float> x(static_cast<std::size_t>(n));
-  for (int i = 0; i < n; ++i) x[static_cast<std::size_t>(i)] = lo + (hi - lo) * static_cast<float>(i) / static_cast<float>(n - 1);
+  for (int i = 0; i < n; ++i)
+    x[static_cast<std::size_t>(i)] = lo + (hi - lo) * static_cast<float>(i) / static_cast<float>(n - 1);
   return x;
 }
 

@@ -25,28 +25,21 @@ static_assert(sizeof(TileShapes) == 64);
 inline void load_shapes(const TileShapes& s) { __asm__ volatile("ldtilecfg %0" : : "m"(s)); }
 inline void release_tiles() { __asm__ volatile("tilerelease"); }
 
-template <int T>
-inline void tile_zero() {
-  __asm__ volatile("tilezero %%tmm%c0" : : "i"(T));
-}
+template <int T> inline void tile_zero() { __asm__ volatile("tilezero %%tmm%c0" : : "i"(T)); }
 /// Row i lies at p + i * stride (bytes).
-template <int T>
-inline void tile_load(const std::byte* p, std::int64_t stride) {
+template <int T> inline void tile_load(const std::byte* p, std::int64_t stride) {
   __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(p), "r"(stride), "i"(T) : "memory");
 }
-template <int T>
-inline void tile_store(std::byte* p, std::int64_t stride) {
+template <int T> inline void tile_store(std::byte* p, std::int64_t stride) {
   __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(p), "r"(stride), "i"(T) : "memory");
 }
 /// C (f32) += A B. Rows of A: pairs of bf16 along k. Rows of B: for each pair of k, that pair of every column.
 /// Subnormal operands and results count as zero.
-template <int C, int A, int B>
-inline void tile_dot_bf16() {
+template <int C, int A, int B> inline void tile_dot_bf16() {
   __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
 }
 /// C (s32) += A B, A of u8 and B of s8, in runs of four along k. Sums are exact and wrap around.
-template <int C, int A, int B>
-inline void tile_dot_u8s8() {
+template <int C, int A, int B> inline void tile_dot_u8s8() {
   __asm__ volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(C), "i"(A), "i"(B));
 }
 #endif

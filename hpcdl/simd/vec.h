@@ -32,7 +32,9 @@ template <class Isa> struct Vec;
 template <class Isa> struct Mask;
 
 // ---------------------------------------------------------------- scalar
-template <> struct Mask<Scalar> { bool m; };
+template <> struct Mask<Scalar> {
+  bool m;
+};
 
 template <> struct Vec<Scalar> {
   static constexpr int N = 1;
@@ -41,9 +43,13 @@ template <> struct Vec<Scalar> {
   Vec() = default;
   Vec(float x) : v(x) {}
   template <class T> static Vec load(const T* p) { return static_cast<float>(*p); }
-  template <class T> static Vec load(const T* p, int n, float fill = 0) { return n > 0 ? static_cast<float>(*p) : fill; }
+  template <class T> static Vec load(const T* p, int n, float fill = 0) {
+    return n > 0 ? static_cast<float>(*p) : fill;
+  }
   template <class T> void store(T* p) const { *p = T(v); }
-  template <class T> void store(T* p, int n) const { if (n > 0) *p = T(v); }
+  template <class T> void store(T* p, int n) const {
+    if (n > 0) *p = T(v);
+  }
   template <class T> void stream(T* p) const { *p = T(v); }
   Vec first(int n, float fill) const { return n > 0 ? v : fill; }
 
@@ -64,7 +70,9 @@ template <> struct Vec<Scalar> {
   friend Vec reciprocal(Vec a) { return 1.0f / a.v; }
   friend Vec round(Vec a) { return std::nearbyint(a.v); }
   friend Vec fraction(Vec a) { return std::fabs(a.v) < 0x1p23f ? a.v - std::floor(a.v) : a.v == a.v ? 0 : a.v; }
-  friend Vec scale2(Vec a, Vec n) { return std::ldexp(a.v, n.v > -300 ? n.v < 300 ? static_cast<int>(std::floor(n.v)) : 300 : -300); }
+  friend Vec scale2(Vec a, Vec n) {
+    return std::ldexp(a.v, n.v > -300 ? n.v < 300 ? static_cast<int>(std::floor(n.v)) : 300 : -300);
+  }
   /// x = mantissa * 2^exponent with mantissa in [sqrt(1/2), sqrt(2)); x positive and finite.
   friend Vec exponent(Vec a) { return static_cast<float>(std::ilogb(a.v / 0.70710678f)); }
   friend Vec mantissa(Vec a) { return std::scalbln(a.v, -static_cast<long>(std::ilogb(a.v / 0.70710678f))); }
@@ -76,7 +84,9 @@ template <> struct Vec<Scalar> {
 
 // ---------------------------------------------------------------- AVX2
 #if defined(__AVX2__) && defined(__FMA__)
-template <> struct Mask<Avx2> { __m256 m; };
+template <> struct Mask<Avx2> {
+  __m256 m;
+};
 
 template <> struct Vec<Avx2> {
   static constexpr int N = 8;
@@ -91,8 +101,8 @@ template <> struct Vec<Avx2> {
   }
   static Vec load(const float* p) { return _mm256_loadu_ps(p); }
   static Vec load(const bf16* p) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(
-        _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16));
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16));
   }
   static Vec load(const f16* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
   static Vec load(const float* p, int n) { return _mm256_maskload_ps(p, tail(n)); }
@@ -175,7 +185,9 @@ template <> struct Vec<Avx2> {
 
  private:
   // Operand order: min and max return their second operand for NaN.
-  static __m256 clamp252(__m256 x) { return _mm256_max_ps(_mm256_set1_ps(-252), _mm256_min_ps(_mm256_set1_ps(252), x)); }
+  static __m256 clamp252(__m256 x) {
+    return _mm256_max_ps(_mm256_set1_ps(-252), _mm256_min_ps(_mm256_set1_ps(252), x));
+  }
   __m128i to_bf16() const {
     const __m256i u = _mm256_castps_si256(v);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
@@ -190,7 +202,9 @@ template <> struct Vec<Avx2> {
 
 // ---------------------------------------------------------------- AVX-512
 #if defined(__AVX512F__) && defined(__AVX512BF16__)
-template <> struct Mask<Avx512> { __mmask16 m; };
+template <> struct Mask<Avx512> {
+  __mmask16 m;
+};
 
 template <> struct Vec<Avx512> {
   static constexpr int N = 16;

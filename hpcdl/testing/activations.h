@@ -6,9 +6,12 @@
 
 namespace hpcdl::testing {
 
-/// Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), section 2: x times the normal distribution, and its tanh form.
+/// Hendrycks and Gimpel, "Gaussian Error Linear Units" (2016), section 2: x times the normal distribution, and its tanh
+/// form.
 inline double gelu_erf(double x) { return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0))); }
-inline double gelu_tanh(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+inline double gelu_tanh(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
 inline double silu(double x) { return x / (1 + std::exp(-x)); }
 
 /// For an enum with none, relu, gelu_tanh and gelu_erf.

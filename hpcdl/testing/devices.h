@@ -15,6 +15,8 @@ inline std::vector<Device> devices() {
   if (cuda_devices() > 0) list.push_back(Device::cuda(0));
   return list;
 }
-inline std::string device_kind(const ::testing::TestParamInfo<Device>& each) { return each.param.is_cuda() ? "cuda" : "cpu"; }
+inline std::string device_kind(const ::testing::TestParamInfo<Device>& each) {
+  return each.param.is_cuda() ? "cuda" : "cpu";
+}
 
 }  // namespace hpcdl::testing

@@ -105,7 +105,8 @@ struct Job {
     visit(c.dtype, [&]<class T>(T) {
       for (std::int64_t i = 0; i < result.size(); ++i) {
         const auto got = static_cast<double>(static_cast<float>(result.ptr<T>()[i]));
-        require(got == static_cast<double>(expected(i)), "exercise", "{} of {} {} on rank {} of {} of {}: element {}: expected {}, got {}", collective_name(c.what), c.count,
+        require(got == static_cast<double>(expected(i)), "exercise",
+                "{} of {} {} on rank {} of {} of {}: element {}: expected {}, got {}", collective_name(c.what), c.count,
                 dtype_name(c.dtype), group.rank(), group.size(), group.name(), i, expected(i), got);
       }
     });
@@ -113,8 +114,11 @@ struct Job {
 };
 
 Shape1 draw(std::mt19937_64& rng, int size) {
-  constexpr Collective whats[] = {Collective::all_reduce, Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::all_to_all, Collective::broadcast, Collective::barrier, Collective::send};
-  constexpr DType dtypes[] = {DType::f32, DType::f32, DType::f64, DType::bf16, DType::f16, DType::i64, DType::i32, DType::i16, DType::u8};
+  constexpr Collective whats[] = {Collective::all_reduce, Collective::all_reduce, Collective::reduce_scatter,
+                                  Collective::all_gather, Collective::all_to_all, Collective::broadcast,
+                                  Collective::barrier,    Collective::send};
+  constexpr DType dtypes[] = {DType::f32, DType::f32, DType::f64, DType::bf16, DType::f16,
+                              DType::i64, DType::i32, DType::i16, DType::u8};
   constexpr std::int64_t counts[] = {0, 1, 7, 64, 1023, 4096, 20011, 70001};
   const auto pick = [&](const auto& from) { return from[rng() % std::size(from)]; };
   Shape1 c{};
@@ -136,7 +140,8 @@ void exercise(const Group& world, std::uint64_t seed, int iterations) {
   const Stream s(pool);
   constexpr std::int64_t kWindow = 1 << 20;
   // Halves of unlike size, neighbours in reverse order, and everybody: groups of one rank among them.
-  const Group groups[] = {world, world.split(world.rank() % 3 == 0, world.rank(), "thirds"), world.split(world.rank() / 2, -world.rank(), "pairs")};
+  const Group groups[] = {world, world.split(world.rank() % 3 == 0, world.rank(), "thirds"),
+                          world.split(world.rank() / 2, -world.rank(), "pairs")};
   std::shared_ptr<comm::Window> windows[3];
   for (int g = 0; g < 3; ++g) windows[g] = groups[g].share(kWindow);
   std::mt19937_64 rng(seed);
@@ -145,7 +150,8 @@ void exercise(const Group& world, std::uint64_t seed, int iterations) {
     const auto g = static_cast<std::size_t>(rng() % 3);
     Shape1 c = draw(rng, 1 << 20);
     c.root %= groups[g].size();
-    const std::int64_t bytes = c.count * world.size() * dtype_bytes(c.dtype);  // at most, so that all ranks decide alike
+    const std::int64_t bytes =
+        c.count * world.size() * dtype_bytes(c.dtype);  // at most, so that all ranks decide alike
     // One job at a time may have the window.
     const bool shared = c.shared && windows[g] && bytes <= kWindow && jobs.empty();
     std::byte* memory = shared ? windows[g]->block(groups[g].local_rank()) : nullptr;

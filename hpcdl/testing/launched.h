@@ -40,18 +40,24 @@ inline std::optional<Role> launched_role() {
   return Role{json.at("rank"), json.at("world"), json.at("folder"), json.at("words")};
 }
 
-/// The ranks of a launch meet over sockets. One that knows a verdict and cannot end by itself prints it and ends with 71.
+/// The ranks of a launch meet over sockets. One that knows a verdict and cannot end by itself prints it and ends
+/// with 71.
 inline comm::Joined join(const Role& role, double timeout) {
   comm::Place place;
   place.rank = role.rank, place.world = role.world, place.run_id = "test";
   place.local_rank = -1, place.local_world = 0;
-  return comm::join(place, {.method = "file://" + role.folder + "/meet", .transport = "tcp", .init_timeout = 60, .timeout = timeout, .leave = [](const std::string& sentence) {
+  return comm::join(place, {.method = "file://" + role.folder + "/meet",
+                            .transport = "tcp",
+                            .init_timeout = 60,
+                            .timeout = timeout,
+                            .leave = [](const std::string& sentence) {
                               std::fprintf(stderr, "%s\n", sentence.c_str());
                               std::_Exit(exit_code::kPeerLost);
                             }});
 }
 
-/// Runs body() as the program would: exit codes, errors as one line on standard error, and the other ranks told. Does not return.
+/// Runs body() as the program would: exit codes, errors as one line on standard error, and the other ranks told. Does
+/// not return.
 template <class F> [[noreturn]] void end_rank(comm::Joined& joined, F&& body) {
   int code = exit_code::kDone;
   try {
@@ -74,7 +80,9 @@ class Launched {
 
   /// filter: of the test that is the body. Output of rank r: folder/r.out and folder/r.err.
   Launched(int world, const std::string& filter, std::map<std::string, std::string> words = {}) {
-    for (int r = 0; r < world; ++r) start(io::Json{{"rank", r}, {"world", world}, {"folder", tmp_.path().string()}, {"words", words}}.dump(), filter, r);
+    for (int r = 0; r < world; ++r)
+      start(io::Json{{"rank", r}, {"world", world}, {"folder", tmp_.path().string()}, {"words", words}}.dump(), filter,
+            r);
   }
   Launched(const Launched&) = delete;
   Launched& operator=(const Launched&) = delete;
@@ -91,7 +99,8 @@ class Launched {
 
   /// Waits until a rank has printed this line. False after a minute.
   bool prints(int rank, const std::string& line) const {
-    for (const auto end = Clock::now() + std::chrono::minutes(1); Clock::now() < end; std::this_thread::sleep_for(std::chrono::milliseconds(5))) {
+    for (const auto end = Clock::now() + std::chrono::minutes(1); Clock::now() < end;
+         std::this_thread::sleep_for(std::chrono::milliseconds(5))) {
       std::ifstream out(tmp_ / fmt::format("{}.out", rank));
       for (std::string l; std::getline(out, l);)
         if (l == line) return true;
@@ -120,7 +129,8 @@ class Launched {
     const auto only = "--gtest_filter=" + filter;
     const pid_t pid = ::fork();
     if (pid == 0) {
-      for (const auto& [ending, fd] : {std::pair{"out", 1}, {"err", 2}}) ::dup2(::open((tmp_ / fmt::format("{}.{}", rank, ending)).c_str(), O_WRONLY | O_CREAT, 0644), fd);
+      for (const auto& [ending, fd] : {std::pair{"out", 1}, {"err", 2}})
+        ::dup2(::open((tmp_ / fmt::format("{}.{}", rank, ending)).c_str(), O_WRONLY | O_CREAT, 0644), fd);
       ::setenv("HPCDL_TEST_ROLE", role.c_str(), 1);
       ::execl(self.c_str(), self.c_str(), only.c_str(), nullptr);
       ::_exit(127);

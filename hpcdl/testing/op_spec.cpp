@@ -155,7 +155,8 @@ class OpTest : public ::testing::Test {
     return *queue_;
   }
 
-  /// Calls an op where it runs. A GPU works on copies with the same misalignment and guards, which come back afterwards.
+  /// Calls an op where it runs. A GPU works on copies with the same misalignment and guards, which come back
+  /// afterwards.
   void call(RunFn fn, const std::vector<Slot>& slots, int threads) {
     Stream s = stream(threads);
     std::vector<Grad> operands;
@@ -219,9 +220,11 @@ class OpTest : public ::testing::Test {
 
   /// Allowed error of one element of magnitude `m` in a tensor whose largest magnitude is `top`.
   double tolerance(DType stored, double m, double top) const {
-    const bool multiplies = backend_.device.is_cuda() || (backend_.isa >= simd::IsaKind::avx512 && stored == DType::bf16);
+    const bool multiplies =
+        backend_.device.is_cuda() || (backend_.isa >= simd::IsaKind::avx512 && stored == DType::bf16);
     const bool rounds = multiplies && dtype_bytes(stored) == 2;
-    return allowed_error(stored, m, spec_.reduction(specs_, args()), spec_.condition * top) + (rounds ? spec_.operand_rounding * half_ulp(stored) * top : 0) + 1e-30;
+    return allowed_error(stored, m, spec_.reduction(specs_, args()), spec_.condition * top) +
+           (rounds ? spec_.operand_rounding * half_ulp(stored) * top : 0) + 1e-30;
   }
 
   void compare(const View& got, const Ref& want, double top, const char* label, double storage_steps = 1) {
@@ -268,7 +271,8 @@ class OpTest : public ::testing::Test {
       }
       run.gradients.emplace_back(specs_[i], !case_.aligned);
       if (start && (*start)[i].tensor)
-        std::memcpy(run.gradients[i].tensor.data(), (*start)[i].tensor.data(), static_cast<std::size_t>(specs_[i].bytes()));
+        std::memcpy(run.gradients[i].tensor.data(), (*start)[i].tensor.data(),
+                    static_cast<std::size_t>(specs_[i].bytes()));
     }
     auto scratch = make_scratch(op().backward_scratch);
     std::vector<Slot> slots;
@@ -319,12 +323,15 @@ class OpTest : public ::testing::Test {
       if (!run.gradients[i].tensor) continue;
       const auto n = in[i].size();
       for (std::int64_t k = 0; k < n; ++k)
-        ASSERT_TRUE(std::isfinite(get(run.gradients[i].tensor, k))) << "gradient of input " << i << " at " << k << " not written";
+        ASSERT_TRUE(std::isfinite(get(run.gradients[i].tensor, k)))
+            << "gradient of input " << i << " at " << k << " not written";
       const double top = std::max({largest(to_ref(run.gradients[i].tensor)), dout_top, dout_top * input_scale()});
       int wrong = 0;
       const std::int64_t probes = std::min<std::int64_t>(n, 200);
       for (std::int64_t p = 0; p < probes && wrong < 4; ++p) {
-        const auto k = probes == n ? p : static_cast<std::int64_t>(Rng{5, i}.below(static_cast<std::uint64_t>(p), static_cast<std::uint64_t>(n)));
+        const auto k = probes == n ? p
+                                   : static_cast<std::int64_t>(
+                                         Rng{5, i}.below(static_cast<std::uint64_t>(p), static_cast<std::uint64_t>(n)));
         const double x = in[i][k], h = 1e-5 * std::max(1.0, std::fabs(x));
         in[i][k] = x + h;
         const double up = objective();
@@ -332,13 +339,14 @@ class OpTest : public ::testing::Test {
         const double down = objective();
         in[i][k] = x;
         const double want = (up - down) / (2 * h), got = get(run.gradients[i].tensor, k);
-        // Truncation of the difference is O(h^2); its rounding is ulp(objective) / h. 16 bits: backward reads outputs and
-        // upstream gradients that were rounded to them, each an error of half an ulp of what it multiplies.
+        // Truncation of the difference is O(h^2); its rounding is ulp(objective) / h. 16 bits: backward reads outputs
+        // and upstream gradients that were rounded to them, each an error of half an ulp of what it multiplies.
         const double difference = 1e-7 * top + 0x1p-50 * (std::fabs(up) + std::fabs(down)) / h;
         const double rounded = dtype_ == DType::f32 ? 0 : 2 * half_ulp(dtype_) * top;
         const double tol = tolerance(run.gradients[i].tensor.dtype(), std::fabs(want), top) + difference + rounded;
         if (std::fabs(got - want) > tol) {
-          ADD_FAILURE() << "gradient of input " << i << " at " << k << ": got " << got << ", finite difference " << want << ", allowed error " << tol;
+          ADD_FAILURE() << "gradient of input " << i << " at " << k << ": got " << got << ", finite difference " << want
+                        << ", allowed error " << tol;
           ++wrong;
         }
       }
@@ -370,7 +378,8 @@ class OpTest : public ::testing::Test {
         // Both the plain gradient and the sum are rounded to the storage type.
         const double tol = tolerance(specs_[i].dtype, 2 * (std::fabs(want[k]) + 3), top);
         if (std::fabs(got - want[k]) > tol) {
-          ADD_FAILURE() << "accumulated gradient of input " << i << " at " << k << ": got " << got << ", want " << want[k];
+          ADD_FAILURE() << "accumulated gradient of input " << i << " at " << k << ": got " << got << ", want "
+                        << want[k];
           ++wrong;
         }
       }
@@ -397,7 +406,8 @@ class OpTest : public ::testing::Test {
       const auto again = call_backward(first, dout, Write::overwrite, threads);
       for (std::size_t i = 0; i < in_.size(); ++i)
         if (grad.gradients[i].tensor)
-          expect_same_bits(grad.gradients[i].tensor, again.gradients[i].tensor, threads == 1 ? "backward, one thread" : "backward, second run");
+          expect_same_bits(grad.gradients[i].tensor, again.gradients[i].tensor,
+                           threads == 1 ? "backward, one thread" : "backward, second run");
     }
   }
 
@@ -418,7 +428,8 @@ class OpTest : public ::testing::Test {
     for (const auto& v : r.out) g.keep(v);
     if (!op().backward || r.out.size() != 1) return r;
     const Var dy = g.constant("dy", upstream);
-    const bool differentiable = std::any_of(case_.in.begin(), case_.in.end(), [](const Input& i) { return i.differentiable; });
+    const bool differentiable =
+        std::any_of(case_.in.begin(), case_.in.end(), [](const Input& i) { return i.differentiable; });
     if (!differentiable) return r;
     g.backward(r.out[0], dy);
     for (const auto& v : r.in) {
@@ -455,7 +466,8 @@ class OpTest : public ::testing::Test {
       if (run == 1) exe.capture(s);
       hpcdl::copy(s, bytes_of(*exe.arena()), bytes_of(poison));
       for (std::size_t i = 0; i < r.in.size(); ++i)
-        if (r.in[i] && exe.plan().offset[static_cast<std::size_t>(r.in[i].operand().slot)] >= 0) hpcdl::copy(s, exe.tensor(r.in[i]), in_[i].tensor);
+        if (r.in[i] && exe.plan().offset[static_cast<std::size_t>(r.in[i].operand().slot)] >= 0)
+          hpcdl::copy(s, exe.tensor(r.in[i]), in_[i].tensor);
       exe.run(s);
       for (std::size_t i = 0; i < r.out.size(); ++i) {
         if (out_specs_[i].bytes() == 0) continue;
@@ -471,7 +483,8 @@ class OpTest : public ::testing::Test {
   void in_place() {
     const auto want = call_forward(2, true);
     Memory shared(specs_[0], true);
-    if (shared.tensor.bytes()) std::memcpy(shared.tensor.data(), in_[0].tensor.data(), static_cast<std::size_t>(shared.tensor.bytes()));
+    if (shared.tensor.bytes())
+      std::memcpy(shared.tensor.data(), in_[0].tensor.data(), static_cast<std::size_t>(shared.tensor.bytes()));
     std::vector<Slot> slots{{&shared}};
     for (std::size_t i = 1; i < out_specs_.size(); ++i) slots.push_back({});
     slots.push_back({&shared});
@@ -507,12 +520,13 @@ std::string case_label(const ErasedSpec::Case& c, std::size_t index) {
   return s;
 }
 
-/// Every instruction set of this CPU that is another one for the op (tile registers serve products), and the first GPU where
-/// there is one.
+/// Every instruction set of this CPU that is another one for the op (tile registers serve products), and the first GPU
+/// where there is one.
 std::vector<Backend> backends(OpClass cls) {
   std::vector<Backend> list;
   for (auto isa : simd::kIsaKinds)
-    if (isa <= simd::best_isa() && (isa != simd::IsaKind::amx || cls == OpClass::product)) list.push_back({Device::cpu(), isa});
+    if (isa <= simd::best_isa() && (isa != simd::IsaKind::amx || cls == OpClass::product))
+      list.push_back({Device::cpu(), isa});
   if (cuda_devices() > 0) list.push_back({Device::cuda(0)});
   return list;
 }
@@ -539,7 +553,9 @@ void register_op_tests(ErasedSpec erased) {
           const std::string suite = fmt::format("{}/{}", spec.op->name, what);
           const std::string name = fmt::format("{}/{}/{}", backend.name(), dtype_name(dtype), case_label(c, i));
           ::testing::RegisterTest(suite.c_str(), name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
-                                  [&spec, &c, backend, dtype, what]() -> ::testing::Test* { return new OpTest(spec, c, backend, dtype, what); });
+                                  [&spec, &c, backend, dtype, what]() -> ::testing::Test* {
+                                    return new OpTest(spec, c, backend, dtype, what);
+                                  });
         }
       }
     }

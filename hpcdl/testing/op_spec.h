@@ -3,7 +3,8 @@
 //
 //   const auto spec = testing::op<Softmax>({.cases = {...}, .reference = ..., .reduction = ...});
 //
-// registers, for every case, with every instruction set of this CPU and on a GPU, in f32, bf16 and f16 (on a CPU values alone):
+// registers, for every case, with every instruction set of this CPU and on a GPU, in f32, bf16 and f16 (on a CPU values
+// alone):
 //   forward       against the naive double-precision reference, outputs poisoned with NaN, inputs random with outliers,
 //                 operands misaligned by one element
 //   gradient      the op's backward against central differences of the reference in double
@@ -14,7 +15,8 @@
 //
 // Tolerances are derived, not chosen: a result of magnitude m from a reduction of length L may be off by the storage
 // type's half ulp, plus (4 + sqrt(L)) float ulps of the largest magnitude involved ("random walk" bound, Higham,
-// "Accuracy and stability of numerical algorithms", section 2.8), times `condition` where the function amplifies errors.
+// "Accuracy and stability of numerical algorithms", section 2.8), times `condition` where the function amplifies
+// errors.
 
 #include <functional>
 #include <span>
@@ -32,9 +34,9 @@ enum class Fill : unsigned char { normal, uniform, positive, zero, index };
 struct Input {
   Shape shape;
   bool absent = false;
-  DType dtype = DType::none;        // none: the float type under test
+  DType dtype = DType::none;  // none: the float type under test
   Fill fill = Fill::normal;
-  std::int64_t below = 0;           // Fill::index: integers in [0, below); `minus_one` sprinkles -1 (ignored)
+  std::int64_t below = 0;  // Fill::index: integers in [0, below); `minus_one` sprinkles -1 (ignored)
   bool minus_one = false;
   bool differentiable = true;
 
@@ -106,10 +108,11 @@ template <class Op> struct OpSpec {
   std::function<void(std::span<Ref> out, std::span<const Ref> in, const Args&)> reference;
   /// Length of the longest sum behind one result. Default: 1.
   std::function<std::int64_t(std::span<const Spec> in, const Args&)> reduction = nullptr;
-  /// How much the function (or its gradient) amplifies relative errors of intermediate results; say why where it is not 1.
+  /// How much the function (or its gradient) amplifies relative errors of intermediate results; say why where it is
+  /// not 1.
   double condition = 1;
-  /// Half ulps of a 16-bit type, in units of the largest magnitude, by which what goes from one product to the next is rounded
-  /// where products are of 16-bit operands: on a GPU, and for bf16 on CPUs that multiply it.
+  /// Half ulps of a 16-bit type, in units of the largest magnitude, by which what goes from one product to the next is
+  /// rounded where products are of 16-bit operands: on a GPU, and for bf16 on CPUs that multiply it.
   double operand_rounding = 0;
   bool bf16 = true;
   /// Inputs hold a few values 10 times as large as the rest.

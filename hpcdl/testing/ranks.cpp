@@ -27,7 +27,8 @@ Outcome run_all(int n, const std::function<void(comm::Group)>& body, const RankO
   const auto rank_main = [&](int rank) {
     comm::Group world;
     try {
-      world = comm::make_world(std::move(transports[static_cast<std::size_t>(rank)]), {options.deadline_seconds, options.on_lost});
+      world = comm::make_world(std::move(transports[static_cast<std::size_t>(rank)]),
+                               {options.deadline_seconds, options.on_lost});
       body(world);
     } catch (const std::exception& e) {
       record(rank, e.what());

@@ -10,22 +10,30 @@ namespace hpcdl::train {
 
 namespace {
 
-constexpr std::string_view kText[] = {"model.layers", "model.heads", "model.kv_heads", "model.width", "model.head_dim", "model.ffn", "model.vocab", "model.context", "model.norm_eps", "model.rope_theta",
-                                      "model.tied", "model.attention_bias", "model.activation", "data.text", "data.tokenizer", "data.cache", "data.vocab_size", "data.val_fraction", "parallel.tp", "parallel.sequence"};
-constexpr std::string_view kImages[] = {"model.classes", "model.stem", "model.size", "model.channels", "model.sync_batch_norm", "data.images", "data.coarse", "data.procedural", "data.workers", "data.prefetch", "data.crop", "data.flip",
-                                        "data.random_resized", "data.mixup", "data.normalise", "train.label_smoothing"};
+constexpr std::string_view kText[] = {"model.layers",     "model.heads",       "model.kv_heads", "model.width",
+                                      "model.head_dim",   "model.ffn",         "model.vocab",    "model.context",
+                                      "model.norm_eps",   "model.rope_theta",  "model.tied",     "model.attention_bias",
+                                      "model.activation", "data.text",         "data.tokenizer", "data.cache",
+                                      "data.vocab_size",  "data.val_fraction", "parallel.tp",    "parallel.sequence"};
+constexpr std::string_view kImages[] = {
+    "model.classes",         "model.stem",    "model.size",     "model.channels",
+    "model.sync_batch_norm", "data.images",   "data.coarse",    "data.procedural",
+    "data.workers",          "data.prefetch", "data.crop",      "data.flip",
+    "data.random_resized",   "data.mixup",    "data.normalise", "train.label_smoothing"};
 constexpr std::string_view kAdamw[] = {"train.beta1", "train.beta2", "train.eps"};
 constexpr std::string_view kSgd[] = {"train.momentum", "train.nesterov"};
 constexpr std::string_view kScaled[] = {"train.base_batch"};
 
 /// What is at its default says nothing: a saved config lists every key.
-void refuse(const io::ConfigTable& table, std::span<const std::string_view> keys, std::string_view meant_for, std::string_view here) {
+void refuse(const io::ConfigTable& table, std::span<const std::string_view> keys, std::string_view meant_for,
+            std::string_view here) {
   RunConfig untouched;
   const io::ConfigTable defaults = table_of(untouched);
   for (const auto key : keys) {
     const auto *field = table.find(key), *otherwise = defaults.find(key);
     require(field && otherwise, "config", "there is no key {}", key);
-    if (field->toml() != otherwise->toml()) fail_usage("config", "{} = {} is for {}, and {}", key, field->toml(), meant_for, here);
+    if (field->toml() != otherwise->toml())
+      fail_usage("config", "{} = {} is for {}, and {}", key, field->toml(), meant_for, here);
   }
 }
 
@@ -37,13 +45,18 @@ void check_config(RunConfig& config) {
   const auto family = fmt::format("model.family is {}", io::enum_name(config.model.family));
   if (io::is_image_family(config.model.family)) refuse(table, kText, "text", family);
   else refuse(table, kImages, "images", family);
-  if (config.model.family == io::Family::resnet18 && t.dropout > 0) fail_usage("config", "train.dropout = {} is for models that have dropout, and resnet18 has none", t.dropout);
+  if (config.model.family == io::Family::resnet18 && t.dropout > 0)
+    fail_usage("config", "train.dropout = {} is for models that have dropout, and resnet18 has none", t.dropout);
   const auto optimizer = fmt::format("train.optimizer is {}", io::enum_name(t.optimizer));
   if (t.optimizer == OptimizerKind::sgd) refuse(table, kAdamw, "adamw", optimizer);
   else refuse(table, kSgd, "sgd", optimizer);
   if (t.lr_scaling == LrScaling::none) refuse(table, kScaled, "scaled learning rates", "train.lr_scaling is none");
-  if (t.dtype == Compute::tf32 && t.device == "cpu") fail_usage("config", "train.dtype = \"tf32\" is for GPUs (train.device = \"cuda\"); a CPU multiplies f32 exactly: train.dtype = \"f32\"");
-  if (t.nesterov && t.momentum == 0) fail_usage("config", "train.nesterov needs momentum: set train.momentum, 0.9 is usual");
+  if (t.dtype == Compute::tf32 && t.device == "cpu")
+    fail_usage("config",
+               "train.dtype = \"tf32\" is for GPUs (train.device = \"cuda\"); a CPU multiplies f32 exactly: "
+               "train.dtype = \"f32\"");
+  if (t.nesterov && t.momentum == 0)
+    fail_usage("config", "train.nesterov needs momentum: set train.momentum, 0.9 is usual");
 }
 
 }  // namespace hpcdl::train

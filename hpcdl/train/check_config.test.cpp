@@ -22,16 +22,24 @@ std::string verdict(const std::vector<std::string>& overrides) {
 
 TEST(check_config, what_means_nothing_is_refused) {
   EXPECT_EQ(verdict({}), "fine");
-  EXPECT_EQ(verdict({"--model.family=simple_cnn", "--train.optimizer=sgd", "--train.nesterov=true", "--data.mixup=0.2"}), "fine");
+  EXPECT_EQ(
+      verdict({"--model.family=simple_cnn", "--train.optimizer=sgd", "--train.nesterov=true", "--data.mixup=0.2"}),
+      "fine");
   EXPECT_EQ(verdict({"--data.mixup=0.2"}), "[config] data.mixup = 0.2 is for images, and model.family is gpt2");
-  EXPECT_EQ(verdict({"--model.family=resnet18", "--model.layers=4"}), "[config] model.layers = 4 is for text, and model.family is resnet18");
-  EXPECT_EQ(verdict({"--model.family=resnet18", "--parallel.tp=2"}), "[config] parallel.tp = 2 is for text, and model.family is resnet18");
+  EXPECT_EQ(verdict({"--model.family=resnet18", "--model.layers=4"}),
+            "[config] model.layers = 4 is for text, and model.family is resnet18");
+  EXPECT_EQ(verdict({"--model.family=resnet18", "--parallel.tp=2"}),
+            "[config] parallel.tp = 2 is for text, and model.family is resnet18");
   EXPECT_NE(verdict({"--model.family=resnet18", "--train.dropout=0.1"}).find("resnet18 has none"), std::string::npos);
-  EXPECT_EQ(verdict({"--train.nesterov=true"}), "[config] train.nesterov = true is for sgd, and train.optimizer is adamw");
-  EXPECT_EQ(verdict({"--train.optimizer=sgd", "--train.beta1=0.8"}), "[config] train.beta1 = 0.8 is for adamw, and train.optimizer is sgd");
-  EXPECT_EQ(verdict({"--train.base_batch=64"}), "[config] train.base_batch = 64 is for scaled learning rates, and train.lr_scaling is none");
+  EXPECT_EQ(verdict({"--train.nesterov=true"}),
+            "[config] train.nesterov = true is for sgd, and train.optimizer is adamw");
+  EXPECT_EQ(verdict({"--train.optimizer=sgd", "--train.beta1=0.8"}),
+            "[config] train.beta1 = 0.8 is for adamw, and train.optimizer is sgd");
+  EXPECT_EQ(verdict({"--train.base_batch=64"}),
+            "[config] train.base_batch = 64 is for scaled learning rates, and train.lr_scaling is none");
   EXPECT_EQ(verdict({"--train.base_batch=64", "--train.lr_scaling=sqrt"}), "fine");
-  EXPECT_NE(verdict({"--train.optimizer=sgd", "--train.nesterov=true", "--train.momentum=0"}).find("needs momentum"), std::string::npos);
+  EXPECT_NE(verdict({"--train.optimizer=sgd", "--train.nesterov=true", "--train.momentum=0"}).find("needs momentum"),
+            std::string::npos);
   EXPECT_NE(verdict({"--train.dtype=tf32"}).find("is for GPUs"), std::string::npos);
   EXPECT_EQ(verdict({"--train.dtype=tf32", "--train.device=cuda"}), "fine");
 }

@@ -25,13 +25,16 @@ template <> struct EnumNames<ScheduleKind> {
                                                                          {ScheduleKind::wsd, "wsd"}};
 };
 template <> struct EnumNames<LrScaling> {
-  static constexpr std::pair<LrScaling, std::string_view> values[] = {{LrScaling::none, "none"}, {LrScaling::linear, "linear"}, {LrScaling::sqrt, "sqrt"}};
+  static constexpr std::pair<LrScaling, std::string_view> values[] = {
+      {LrScaling::none, "none"}, {LrScaling::linear, "linear"}, {LrScaling::sqrt, "sqrt"}};
 };
 template <> struct EnumNames<OptimizerKind> {
-  static constexpr std::pair<OptimizerKind, std::string_view> values[] = {{OptimizerKind::adamw, "adamw"}, {OptimizerKind::sgd, "sgd"}};
+  static constexpr std::pair<OptimizerKind, std::string_view> values[] = {{OptimizerKind::adamw, "adamw"},
+                                                                          {OptimizerKind::sgd, "sgd"}};
 };
 template <> struct EnumNames<Compute> {
-  static constexpr std::pair<Compute, std::string_view> values[] = {{Compute::f32, "f32"}, {Compute::tf32, "tf32"}, {Compute::bf16, "bf16"}, {Compute::fp16, "fp16"}};
+  static constexpr std::pair<Compute, std::string_view> values[] = {
+      {Compute::f32, "f32"}, {Compute::tf32, "tf32"}, {Compute::bf16, "bf16"}, {Compute::fp16, "fp16"}};
 };
 }  // namespace io
 
@@ -55,15 +58,20 @@ struct DataConfig {
     f("cache", cache, "folder for the trained tokenizer and the token shards; empty: $XDG_CACHE_HOME/hpcdl/data");
     f("vocab_size", vocab_size, "size of a trained tokenizer", {.min = 257, .max = 1 << 24});
     f("val_fraction", val_fraction, "share of the documents kept for evaluation", {.min = 0, .max = 0.9});
-    f("images", images, "images to train on: CIFAR-10 or -100 as published (folder or archive), or a folder with one folder a class; empty: a procedural set like CIFAR-10");
+    f("images", images,
+      "images to train on: CIFAR-10 or -100 as published (folder or archive), or a folder with one folder a class; "
+      "empty: a procedural set like CIFAR-10");
     f("coarse", coarse, "CIFAR-100: its 20 coarse classes instead of the 100 fine ones");
-    f("procedural", procedural, "images of the procedural set; a fifth as many to evaluate on", {.min = 1, .max = 1 << 30});
+    f("procedural", procedural, "images of the procedural set; a fifth as many to evaluate on",
+      {.min = 1, .max = 1 << 30});
     f("workers", workers, "threads that decode and vary images; 0: the training thread does", {.min = 0, .max = 256});
     f("prefetch", prefetch, "batches of images made ahead", {.min = 0, .max = 4096});
-    f("crop", crop, "images are cut out at random, with so many black pixels around; 0: not", {.min = 0, .max = 1 << 12});
+    f("crop", crop, "images are cut out at random, with so many black pixels around; 0: not",
+      {.min = 0, .max = 1 << 12});
     f("flip", flip, "every second image is turned left to right");
     f("random_resized", random_resized, "a random part of each image, resized, instead of `crop`");
-    f("mixup", mixup, "images are mixed in pairs, with weights from Beta(mixup, mixup); 0: not", {.min = 0, .max = 100});
+    f("mixup", mixup, "images are mixed in pairs, with weights from Beta(mixup, mixup); 0: not",
+      {.min = 0, .max = 100});
     f("normalise", normalise, "pixels are brought to mean 0 and deviation 1, by channel");
   }
 };
@@ -94,38 +102,55 @@ struct TrainConfig {
 
   void visit(auto&& f) {
     f("steps", steps, "optimizer steps to take", {.min = 1, .max = 1e12});
-    f("epochs", epochs, "passes over the training data to make instead of `steps`; 0: as many steps as `steps` says", {.min = 0, .max = 1e6});
+    f("epochs", epochs, "passes over the training data to make instead of `steps`; 0: as many steps as `steps` says",
+      {.min = 0, .max = 1e6});
     f("batch", batch, "sequences or images per micro-batch, of each data-parallel rank", {.min = 1, .max = 1 << 20});
     f("accumulate", accumulate, "micro-batches per optimizer step", {.min = 1, .max = 1 << 20});
     f("lr", lr, "highest learning rate", {.min = 0, .max = 1e3});
     f("min_lr", min_lr, "learning rate at the end", {.min = 0, .max = 1e3});
     f("warmup", warmup, "steps of linear warm-up", {.min = 0, .max = 1e12});
-    f("lr_scaling", lr_scaling, "how lr and min_lr follow the samples of a step (batch x accumulate x dp): none; linear, for SGD; sqrt, for AdamW");
-    f("base_batch", base_batch, "lr_scaling: samples of a step that lr was found with; 0: those of one rank, batch x accumulate", {.min = 0, .max = 1 << 30});
+    f("lr_scaling", lr_scaling,
+      "how lr and min_lr follow the samples of a step (batch x accumulate x dp): none; linear, for SGD; sqrt, for "
+      "AdamW");
+    f("base_batch", base_batch,
+      "lr_scaling: samples of a step that lr was found with; 0: those of one rank, batch x accumulate",
+      {.min = 0, .max = 1 << 30});
     f("schedule", schedule, "shape of the learning rate over time");
     f("optimizer", optimizer, "adamw or sgd");
     f("momentum", momentum, "sgd: share of the last direction that is kept", {.min = 0, .max = 0.999999});
     f("nesterov", nesterov, "sgd: momentum that looks ahead");
-    f("label_smoothing", label_smoothing, "images: share of each target that is spread over all classes", {.min = 0, .max = 0.999999});
-    f("weight_decay", weight_decay, "weight decay of matrices: adamw's is apart from the gradient, sgd's part of it", {.min = 0, .max = 100});
+    f("label_smoothing", label_smoothing, "images: share of each target that is spread over all classes",
+      {.min = 0, .max = 0.999999});
+    f("weight_decay", weight_decay, "weight decay of matrices: adamw's is apart from the gradient, sgd's part of it",
+      {.min = 0, .max = 100});
     f("beta1", beta1, "AdamW: decay of the mean", {.min = 0, .max = 0.999999});
     f("beta2", beta2, "AdamW: decay of the variance", {.min = 0, .max = 0.99999999});
     f("eps", eps, "AdamW: added to the root of the variance", {.min = 0, .max = 1});
     f("clip", clip, "largest global gradient norm; 0: no clipping", {.min = 0, .max = 1e9});
     f("dropout", dropout, "probability of dropping an activation", {.min = 0, .max = 0.95});
     f("seed", seed, "seed of weights, order of data and dropout");
-    f("dtype", dtype, "type of activations; weights and optimizer stay f32; tf32: f32, with products of 11 significant bits on a GPU; fp16 scales the loss, and is no faster than f32 on a CPU");
-    f("init_scale", init_scale, "fp16: first scale of the mean loss of a micro-batch; a power of two", {.min = 1e-9, .max = 1e30});
+    f("dtype", dtype,
+      "type of activations; weights and optimizer stay f32; tf32: f32, with products of 11 significant bits on a GPU; "
+      "fp16 scales the loss, and is no faster than f32 on a CPU");
+    f("init_scale", init_scale, "fp16: first scale of the mean loss of a micro-batch; a power of two",
+      {.min = 1e-9, .max = 1e30});
     f("growth_factor", growth_factor, "fp16: what the loss scale grows by", {.min = 1, .max = 1024});
-    f("growth_interval", growth_interval, "fp16: steps in a row without overflow before it grows", {.min = 1, .max = 1e9});
-    f("backoff_factor", backoff_factor, "fp16: what the loss scale is multiplied by when gradients overflow; that step changes nothing", {.min = 1e-6, .max = 0.999999});
+    f("growth_interval", growth_interval, "fp16: steps in a row without overflow before it grows",
+      {.min = 1, .max = 1e9});
+    f("backoff_factor", backoff_factor,
+      "fp16: what the loss scale is multiplied by when gradients overflow; that step changes nothing",
+      {.min = 1e-6, .max = 0.999999});
     f("min_scale", min_scale, "fp16: the least loss scale; an overflow there ends the run", {.min = 1e-9, .max = 1e30});
     f("recompute", recompute, "recompute activations in backward: less memory, more time, the same result");
-    f("eval_every", eval_every, "steps between evaluations; 0: at the end, and with `epochs` after each", {.min = 0, .max = 1e12});
-    f("eval_batches", eval_batches, "micro-batches of one evaluation, of each data-parallel rank; 0: all there are; -1: 20 of text, all of images", {.min = -1, .max = 1e9});
+    f("eval_every", eval_every, "steps between evaluations; 0: at the end, and with `epochs` after each",
+      {.min = 0, .max = 1e12});
+    f("eval_batches", eval_batches,
+      "micro-batches of one evaluation, of each data-parallel rank; 0: all there are; -1: 20 of text, all of images",
+      {.min = -1, .max = 1e9});
     f("log_every", log_every, "steps between lines of metrics", {.min = 1, .max = 1e12});
     f("device", device, "where to train: cpu, cuda, or cuda:N");
-    f("memory_limit", memory_limit, "memory that each rank may take on its device; 0: what there is", {.min = 0, .max = 1e18, .unit = io::Unit::bytes});
+    f("memory_limit", memory_limit, "memory that each rank may take on its device; 0: what there is",
+      {.min = 0, .max = 1e18, .unit = io::Unit::bytes});
     f("threads", threads, "CPU threads; 0: all usable", {.min = 0, .max = 4096});
   }
 };
@@ -136,7 +161,8 @@ struct CheckpointConfig {
   bool on_interrupt = false;
 
   void visit(auto&& f) {
-    f("every", every, "steps between checkpoints; 0: only when stopped by SIGTERM and at the end", {.min = 0, .max = 1e12});
+    f("every", every, "steps between checkpoints; 0: only when stopped by SIGTERM and at the end",
+      {.min = 0, .max = 1e12});
     f("keep", keep, "newest checkpoints to keep; 0: all", {.min = 0, .max = 1 << 20});
     f("resume", resume, "auto: the newest good checkpoint of the output folder; none; or a checkpoint folder");
     f("on_interrupt", on_interrupt, "also save on SIGINT (Ctrl-C)");
@@ -151,11 +177,16 @@ struct ParallelConfig {
   void visit(auto&& f) {
     f("dp", dp, "ranks that share each batch out; 0: all ranks / tp", {.min = 0, .max = 1 << 20});
     f("tp", tp, "ranks that share each weight out; dp * tp is the number of ranks", {.min = 1, .max = 1 << 20});
-    f("bucket_mb", bucket_mb, "MiB of gradients that are reduced together; 0: every tensor by itself", {.min = 0, .max = 1 << 20});
-    f("first_bucket_mb", first_bucket_mb, "MiB of the first bucket, small so that the first reduction starts early", {.min = 0, .max = 1 << 20});
+    f("bucket_mb", bucket_mb, "MiB of gradients that are reduced together; 0: every tensor by itself",
+      {.min = 0, .max = 1 << 20});
+    f("first_bucket_mb", first_bucket_mb, "MiB of the first bucket, small so that the first reduction starts early",
+      {.min = 0, .max = 1 << 20});
     f("overlap", overlap, "reduce while backward still runs; false: wait for every reduction. The result is the same");
-    f("time_exchange", time_exchange, "GPUs: time stamps around reductions, so that lines of metrics tell how long they took and how much of it was hidden; CPUs always do");
-    f("sequence", sequence, "with tp: norms and dropout on a part of the tokens each, for less memory and the same bytes between ranks");
+    f("time_exchange", time_exchange,
+      "GPUs: time stamps around reductions, so that lines of metrics tell how long they took and how much of it was "
+      "hidden; CPUs always do");
+    f("sequence", sequence,
+      "with tp: norms and dropout on a part of the tokens each, for less memory and the same bytes between ranks");
   }
 };
 
@@ -166,15 +197,19 @@ struct DistConfig {
   double init_timeout = 300, timeout = 600;
 
   void visit(auto&& f) {
-    f("rank", rank, "this process's rank; -1: as torchrun, srun, mpirun or hpcdl launch says", {.min = -1, .max = 1 << 20});
+    f("rank", rank, "this process's rank; -1: as torchrun, srun, mpirun or hpcdl launch says",
+      {.min = -1, .max = 1 << 20});
     f("world", world, "number of ranks; 0: as the launcher says", {.min = 0, .max = 1 << 20});
     f("local_rank", local_rank, "rank among those of this host; -1: found out", {.min = -1, .max = 1 << 20});
     f("local_world", local_world, "ranks on this host; 0: found out", {.min = 0, .max = 1 << 20});
     f("master", master, "HOST:PORT at which rank 0 listens; empty: as the launcher says");
-    f("method", method, "how ranks find rank 0: auto, env, mpi, tcp://HOST:PORT, or file://PATH in a folder that all see");
+    f("method", method,
+      "how ranks find rank 0: auto, env, mpi, tcp://HOST:PORT, or file://PATH in a folder that all see");
     f("transport", transport, "what moves bytes between CPUs: auto, mpi or tcp");
     f("init_timeout", init_timeout, "time for all ranks to come", {.min = 1, .max = 1e6, .unit = io::Unit::seconds});
-    f("timeout", timeout, "time after which a collective that does not end is given up, with the name of the rank that it waits for", {.min = 1, .max = 1e6, .unit = io::Unit::seconds});
+    f("timeout", timeout,
+      "time after which a collective that does not end is given up, with the name of the rank that it waits for",
+      {.min = 1, .max = 1e6, .unit = io::Unit::seconds});
   }
 };
 
@@ -188,9 +223,13 @@ struct ModelSection {
     text.visit(f);
     f("classes", image.classes, "images: classes to tell apart; 0: those of the data", {.min = 0, .max = 1 << 24});
     f("stem", image.stem, "resnet18: how it begins; cifar keeps all pixels, imagenet a sixteenth");
-    f("size", image.size, "images: rows and columns, to which they are brought; 0: 32, with the imagenet stem 224", {.min = 0, .max = 1 << 14});
-    f("channels", image.width, "images: channels of the first layer, of which all others are multiples", {.min = 1, .max = 1 << 14});
-    f("sync_batch_norm", sync_batch_norm, "images: batch norms take the statistics of all data-parallel ranks' batches together; for batches too small to have their own");
+    f("size", image.size, "images: rows and columns, to which they are brought; 0: 32, with the imagenet stem 224",
+      {.min = 0, .max = 1 << 14});
+    f("channels", image.width, "images: channels of the first layer, of which all others are multiples",
+      {.min = 1, .max = 1 << 14});
+    f("sync_batch_norm", sync_batch_norm,
+      "images: batch norms take the statistics of all data-parallel ranks' batches together; for batches too small to "
+      "have their own");
   }
 };
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "hpcdl/testing/ranks.h"
 #include "hpcdl/models/language_model.h"
+#include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/train_step.h"
 
 namespace hpcdl::train {
@@ -49,9 +49,12 @@ Trace train_on(int n, const How& how) {
     auto model = models::LanguageModel::create(small_model(), 3, true);
     const std::int64_t mine = kBatch / n, micro = mine / how.micro_batches;
     StepOptions o;
-    o.optimizer = AdamW::Args{.eps = 1e-5f};  // gradients that are 0 but for rounding (biases of keys) must not become whole steps
+    o.optimizer = AdamW::Args{
+        .eps = 1e-5f};  // gradients that are 0 but for rounding (biases of keys) must not become whole steps
     o.batch = micro, o.length = kLength, o.accumulate = how.micro_batches > 1, o.forward.compute = how.compute;
-    o.data = world, o.reduce = {.buckets = {.cap = how.bucket_bytes, .first = how.bucket_bytes / 4}, .overlap = how.overlap, .algorithm = how.algorithm};
+    o.data = world, o.reduce = {.buckets = {.cap = how.bucket_bytes, .first = how.bucket_bytes / 4},
+                                .overlap = how.overlap,
+                                .algorithm = how.algorithm};
     TrainStep step(model, pool, o, Device::cuda(world.rank()));
     auto& t = all[static_cast<std::size_t>(world.rank())];
     for (int i = 0; i < kSteps; ++i) {
@@ -63,7 +66,8 @@ Trace train_on(int n, const How& how) {
       t.losses.push_back(r.loss / static_cast<double>(r.valid_tokens));
     }
     step.fetch();
-    for (const auto& w : step.weights()) t.weights.insert(t.weights.end(), w.tensor.ptr<float>(), w.tensor.ptr<float>() + w.tensor.size());
+    for (const auto& w : step.weights())
+      t.weights.insert(t.weights.end(), w.tensor.ptr<float>(), w.tensor.ptr<float>() + w.tensor.size());
   });
   for (const auto& t : all) EXPECT_EQ(t.weights, all[0].weights) << "ranks went apart";
   return all[0];
@@ -72,7 +76,8 @@ Trace train_on(int n, const How& how) {
 class GpuRanks : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
-    if (cuda_devices() < GetParam()) GTEST_SKIP() << "SKIPPED: needs " << GetParam() << " GPUs, this process sees " << cuda_devices();
+    if (cuda_devices() < GetParam())
+      GTEST_SKIP() << "SKIPPED: needs " << GetParam() << " GPUs, this process sees " << cuda_devices();
   }
 };
 INSTANTIATE_TEST_SUITE_P(, GpuRanks, ::testing::Values(2, 4, 8));
@@ -82,9 +87,11 @@ TEST_P(GpuRanks, TrainAsOneDoes) {
   for (const int micro : {1, 2}) {
     if (kBatch / GetParam() < micro) continue;
     const auto many = train_on(GetParam(), {.micro_batches = micro});
-    for (std::size_t i = 0; i < one.losses.size(); ++i) EXPECT_NEAR(many.losses[i], one.losses[i], 1e-5 * one.losses[i]) << "step " << i;
+    for (std::size_t i = 0; i < one.losses.size(); ++i)
+      EXPECT_NEAR(many.losses[i], one.losses[i], 1e-5 * one.losses[i]) << "step " << i;
     double apart = 0;
-    for (std::size_t i = 0; i < one.weights.size(); ++i) apart = std::max(apart, std::fabs(double{many.weights[i]} - double{one.weights[i]}));
+    for (std::size_t i = 0; i < one.weights.size(); ++i)
+      apart = std::max(apart, std::fabs(double{many.weights[i]} - double{one.weights[i]}));
     EXPECT_LT(apart, 1e-5);
   }
   EXPECT_LT(one.losses.back(), 0.95 * one.losses.front());

@@ -53,11 +53,14 @@ Trace train(const io::ModelConfig& config, Device device, DType compute, StepOpt
     t.steps.push_back(step.update(3e-3, kBatch * kLength));
   }
   step.fetch();
-  for (const auto& w : step.weights()) t.weights.insert(t.weights.end(), w.tensor.ptr<float>(), w.tensor.ptr<float>() + w.tensor.size());
+  for (const auto& w : step.weights())
+    t.weights.insert(t.weights.end(), w.tensor.ptr<float>(), w.tensor.ptr<float>() + w.tensor.size());
   return t;
 }
 
-Trace train(io::Family family, Device device, DType compute, StepOptions o = {}) { return train(small_model(family), device, compute, std::move(o)); }
+Trace train(io::Family family, Device device, DType compute, StepOptions o = {}) {
+  return train(small_model(family), device, compute, std::move(o));
+}
 
 using Case = std::tuple<io::Family, DType>;
 class GpuStep : public testing::TestWithParam<Case> {
@@ -69,8 +72,9 @@ class GpuStep : public testing::TestWithParam<Case> {
   DType compute() const { return std::get<1>(GetParam()); }
 };
 
-/// Against f32 on a CPU. The loss of one token is a log-sum of logits of size about 1, each a sum of rounded products, so its error is a few
-/// units of the activations' type, and the mean over tokens is no worse. Later steps start from weights that differ by as much.
+/// Against f32 on a CPU. The loss of one token is a log-sum of logits of size about 1, each a sum of rounded products,
+/// so its error is a few units of the activations' type, and the mean over tokens is no worse. Later steps start from
+/// weights that differ by as much.
 TEST_P(GpuStep, TrainsAsACpuDoes) {
   const auto cpu = train(family(), Device::cpu(), DType::f32), gpu = train(family(), Device::cuda(0), compute());
   const double unit = half_ulp(compute());
@@ -86,7 +90,8 @@ TEST_P(GpuStep, TheSameBitsEveryTime) {
   StepOptions recompute, direct;
   recompute.forward.recompute = true;
   recompute.forward.dropout = direct.forward.dropout = 0.1f;
-  const auto a = train(family(), Device::cuda(0), compute(), direct), b = train(family(), Device::cuda(0), compute(), direct),
+  const auto a = train(family(), Device::cuda(0), compute(), direct),
+             b = train(family(), Device::cuda(0), compute(), direct),
              c = train(family(), Device::cuda(0), compute(), recompute);
   EXPECT_EQ(a.weights, b.weights) << "run to run";
   EXPECT_EQ(a.weights, c.weights) << "recomputed";
@@ -98,7 +103,8 @@ TEST(GpuStepTf32, TrainsAsF32Does) {
   StepOptions o;
   o.products = F32Products::tf32;
   const auto config = wide_model();
-  const auto cpu = train(config, Device::cpu(), DType::f32), exact = train(config, Device::cuda(0), DType::f32), tf32 = train(config, Device::cuda(0), DType::f32, o),
+  const auto cpu = train(config, Device::cpu(), DType::f32), exact = train(config, Device::cuda(0), DType::f32),
+             tf32 = train(config, Device::cuda(0), DType::f32, o),
              again = train(config, Device::cuda(0), DType::f32, o);
   for (std::size_t i = 0; i < cpu.steps.size(); ++i) {
     const auto near = [&](const StepResult& gpu, double unit) {
@@ -106,16 +112,20 @@ TEST(GpuStepTf32, TrainsAsF32Does) {
       EXPECT_NEAR(gpu.loss / cpu.steps[i].loss, 1, allowed) << "loss of step " << i;
       EXPECT_NEAR(gpu.grad_norm / cpu.steps[i].grad_norm, 1, 4 * allowed) << "gradient norm of step " << i;
     };
-    if (i == 0) near(exact.steps[i], half_ulp(DType::f32));  // later AdamW has made whole steps of what is noise in a gradient
+    if (i == 0)
+      near(exact.steps[i], half_ulp(DType::f32));  // later AdamW has made whole steps of what is noise in a gradient
     near(tf32.steps[i], 0x1p-10);
   }
   EXPECT_EQ(tf32.weights, again.weights) << "run to run";
   EXPECT_NE(tf32.weights, exact.weights) << "products were exact";
 }
 
-INSTANTIATE_TEST_SUITE_P(gpu, GpuStep, testing::Combine(testing::Values(io::Family::gpt2, io::Family::llama), testing::Values(DType::f32, DType::bf16, DType::f16)),
+INSTANTIATE_TEST_SUITE_P(gpu, GpuStep,
+                         testing::Combine(testing::Values(io::Family::gpt2, io::Family::llama),
+                                          testing::Values(DType::f32, DType::bf16, DType::f16)),
                          [](const auto& each) {
-                           return std::string(std::get<0>(each.param) == io::Family::gpt2 ? "gpt2_" : "llama_") + std::string(dtype_name(std::get<1>(each.param)));
+                           return std::string(std::get<0>(each.param) == io::Family::gpt2 ? "gpt2_" : "llama_") +
+                                  std::string(dtype_name(std::get<1>(each.param)));
                          });
 
 }  // namespace

@@ -35,12 +35,16 @@ struct Batch {
 };
 
 Batch batch(int number, const models::ImageConfig& c, std::int64_t count) {
-  Batch b{std::vector<float>(static_cast<std::size_t>(count * 3 * c.size * c.size)), std::vector<std::int32_t>(static_cast<std::size_t>(count))};
+  Batch b{std::vector<float>(static_cast<std::size_t>(count * 3 * c.size * c.size)),
+          std::vector<std::int32_t>(static_cast<std::size_t>(count))};
   std::uint32_t index = 0;
   for (std::int64_t n = 0; n < count; ++n)
     for (std::int64_t channel = 0; channel < 3; ++channel)
-      for (std::int64_t p = 0; p < c.size * c.size; ++p) b.images[static_cast<std::size_t>((n * c.size * c.size + p) * 3 + channel)] = mixed(static_cast<std::uint32_t>(1000 + number), index++);
-  for (std::int64_t n = 0; n < count; ++n) b.targets[static_cast<std::size_t>(n)] = static_cast<std::int32_t>((7 * n + 3 * number) % c.classes);
+      for (std::int64_t p = 0; p < c.size * c.size; ++p)
+        b.images[static_cast<std::size_t>((n * c.size * c.size + p) * 3 + channel)] =
+            mixed(static_cast<std::uint32_t>(1000 + number), index++);
+  for (std::int64_t n = 0; n < count; ++n)
+    b.targets[static_cast<std::size_t>(n)] = static_cast<std::int32_t>((7 * n + 3 * number) % c.classes);
   return b;
 }
 
@@ -52,7 +56,8 @@ void by_formula(models::ImageModel& model, Pool& pool) {
     if (p.name.find("bn") != std::string::npos) continue;
     const auto fan_in = p.host.rank() > 1 ? p.host.size() / p.host[0] : 1024;
     const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(fan_in)));
-    for (std::int64_t i = 0; i < p.host.size(); ++i) p.host.ptr<float>()[i] = mixed(n, static_cast<std::uint32_t>(i)) * scale;
+    for (std::int64_t i = 0; i < p.host.size(); ++i)
+      p.host.ptr<float>()[i] = mixed(n, static_cast<std::uint32_t>(i)) * scale;
   }
   model.store(Stream(pool));
 }
@@ -93,19 +98,25 @@ TEST_P(ImageGolden, LogitsOfTheFirstWeightsAgree) {
   const auto want = golden.at("logits");
   double top = 0;
   for (std::int64_t i = 0; i < want.size(); ++i) top = std::max(top, std::fabs(want.ptr<double>()[i]));
-  EXPECT_LT(distance(model(), want), 21 * 4 * 7.3 * 6e-8 * top);  // 21 layers of a few roundings, which convolutions may amplify (ops/conv2d/winograd.h)
+  EXPECT_LT(distance(model(), want),
+            21 * 4 * 7.3 * 6e-8 *
+                top);  // 21 layers of a few roundings, which convolutions may amplify (ops/conv2d/winograd.h)
 }
 
-/// Both sides differ from double by what roundings grow to in 20 steps, and by what follows where one of them turns a ReLU or a maximum: PyTorch's
-/// float32 does so by `deviation`, and ours may by four times the largest of those so far, beside the rounding of the loss itself.
+/// Both sides differ from double by what roundings grow to in 20 steps, and by what follows where one of them turns a
+/// ReLU or a maximum: PyTorch's float32 does so by `deviation`, and ours may by four times the largest of those so far,
+/// beside the rounding of the loss itself.
 TEST_P(ImageGolden, TwentyStepsAgree) {
   const auto golden = io::SafeTensors::open(folder() / "golden.safetensors");
   auto m = model();
   const auto count = golden.at("logits")[0];
   const bool nesterov = run() == "nesterov";
   const double lr = golden.at("lr").ptr<double>()[0];
-  StepOptions options{.batch = count, .forward = {.label_smoothing = nesterov ? 0.1f : 0.0f},
-                      .optimizer = Sgd::Args{.momentum = 0.9f, .nesterov = nesterov, .weight_decay = nesterov ? 5e-4f : 0.0f}, .clip = 0};
+  StepOptions options{
+      .batch = count,
+      .forward = {.label_smoothing = nesterov ? 0.1f : 0.0f},
+      .optimizer = Sgd::Args{.momentum = 0.9f, .nesterov = nesterov, .weight_decay = nesterov ? 5e-4f : 0.0f},
+      .clip = 0};
   TrainStep step(m, pool_, options);
   const auto want = golden.at("losses." + run()), deviation = golden.at("deviation." + run());
   double allowed = 0;
@@ -116,9 +127,11 @@ TEST_P(ImageGolden, TwentyStepsAgree) {
     const auto result = step.update(lr, count);
     allowed = std::max(allowed, 4 * deviation.ptr<double>()[i]);
     const double expected = want.ptr<double>()[i];
-    ASSERT_NEAR(result.loss / static_cast<double>(count), expected, allowed + 8 * 6e-8 * expected + 1e-6) << "step " << i;
+    ASSERT_NEAR(result.loss / static_cast<double>(count), expected, allowed + 8 * 6e-8 * expected + 1e-6)
+        << "step " << i;
   }
-  EXPECT_LT(distance(m, golden.at("trained." + run())), 4 * golden.at("trained_deviation." + run()).ptr<double>()[0] + 1e-6);
+  EXPECT_LT(distance(m, golden.at("trained." + run())),
+            4 * golden.at("trained_deviation." + run()).ptr<double>()[0] + 1e-6);
   for (const auto& buffer : m.buffers())
     if (buffer.value.dtype() == DType::i64) {
       EXPECT_EQ(*buffer.value.ptr<std::int64_t>(), kSteps) << buffer.name;
@@ -126,7 +139,9 @@ TEST_P(ImageGolden, TwentyStepsAgree) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ImageGolden,
-                         ::testing::Combine(::testing::Values("simple_cnn", "simple_cnn_full", "resnet18_cifar", "resnet18_imagenet"), ::testing::Values("momentum", "nesterov")),
+                         ::testing::Combine(::testing::Values("simple_cnn", "simple_cnn_full", "resnet18_cifar",
+                                                              "resnet18_imagenet"),
+                                            ::testing::Values("momentum", "nesterov")),
                          [](const auto& p) { return std::string(std::get<0>(p.param)) + "_" + std::get<1>(p.param); });
 
 models::ImageConfig small() { return {.family = models::ImageFamily::resnet18, .classes = 5, .size = 8, .width = 4}; }
@@ -145,7 +160,8 @@ TEST(image_step, a_checkpoint_in_the_middle_changes_no_bit) {
     }
     return loss;
   };
-  auto straight = models::ImageModel::create(small(), 3, true), first = models::ImageModel::create(small(), 3, true), second = models::ImageModel::create(small(), 4, true);
+  auto straight = models::ImageModel::create(small(), 3, true), first = models::ImageModel::create(small(), 3, true),
+       second = models::ImageModel::create(small(), 4, true);
   TrainStep one(straight, pool, options), two(first, pool, options), three(second, pool, options);
   const double want = advance(one, 0, 6);
   advance(two, 0, 3);
@@ -169,7 +185,9 @@ TEST(image_step, a_checkpoint_in_the_middle_changes_no_bit) {
 TEST(image_step, training_counts_right_answers_and_evaluation_changes_nothing) {
   Pool pool(2);
   auto model = models::ImageModel::create(small(), 3, true);
-  TrainStep step(model, pool, {.batch = 6, .forward = {.dropout = 0.1f, .label_smoothing = 0.1f}, .optimizer = Sgd::Args{.momentum = 0.9f}});
+  TrainStep step(
+      model, pool,
+      {.batch = 6, .forward = {.dropout = 0.1f, .label_smoothing = 0.1f}, .optimizer = Sgd::Args{.momentum = 0.9f}});
   const auto b = batch(0, small(), 6);
   const View in[] = {View(b.images.data(), step.inputs()[0].spec), View(b.targets.data(), step.inputs()[1].spec)};
   double correct = 0;
@@ -199,7 +217,8 @@ TEST(image_step, ranks_that_share_a_batch_keep_one_model) {
     }
     const auto floats = [](std::span<models::NamedParameter> part, std::vector<float>& to) {
       for (const auto& p : part)
-        if (p.value.dtype() == DType::f32) to.insert(to.end(), p.value.ptr<float>(), p.value.ptr<float>() + p.value.size());
+        if (p.value.dtype() == DType::f32)
+          to.insert(to.end(), p.value.ptr<float>(), p.value.ptr<float>() + p.value.size());
     };
     const auto me = static_cast<std::size_t>(world.rank());
     floats(model.buffers(), own[me]);

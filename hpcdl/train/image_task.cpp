@@ -18,10 +18,12 @@ namespace fs = std::filesystem;
 /// What [model] and the data come to.
 models::ImageConfig complete(const RunConfig& config, const data::ImageSet& set) {
   auto c = config.image;
-  c.family = config.model.family == io::Family::resnet18 ? models::ImageFamily::resnet18 : models::ImageFamily::simple_cnn;
+  c.family =
+      config.model.family == io::Family::resnet18 ? models::ImageFamily::resnet18 : models::ImageFamily::simple_cnn;
   if (c.classes == 0) c.classes = set.classes();
   if (c.classes < set.classes())
-    fail_usage("model", "classes is {}, but {} has {}: leave model.classes out, or make it at least as many", c.classes, set.info().name, set.classes());
+    fail_usage("model", "classes is {}, but {} has {}: leave model.classes out, or make it at least as many", c.classes,
+               set.info().name, set.classes());
   c.resolve();
   return c;
 }
@@ -29,7 +31,10 @@ models::ImageConfig complete(const RunConfig& config, const data::ImageSet& set)
 }  // namespace
 
 ImageTask::ImageTask(RunConfig& config, const parallel::Mesh& mesh, int threads, const Console& console)
-    : config_(config), mesh_(mesh), threads_(threads), warn_([&console](const std::string& line) {
+    : config_(config),
+      mesh_(mesh),
+      threads_(threads),
+      warn_([&console](const std::string& line) {
         if (console.line) console.line("warning: " + line);
       }),
       set_(parallel::host_by_host(mesh.world(), [&] { return open(data::Split::train); })) {
@@ -38,12 +43,21 @@ ImageTask::ImageTask(RunConfig& config, const parallel::Mesh& mesh, int threads,
 
 ImageTask::Batch::Batch(const data::ImageBatch& b, const data::ImageBatchLayout& layout) : ids(b.ids), valid(b.valid) {
   const Spec classes{{layout.batch}, DType::i32}, weights{{layout.batch}, DType::f32};
-  tensors = {{"images", View(b.images.data(), layout.images())}, {"targets", View(b.targets.data(), classes)}, {"mix", View(b.mix.data(), weights)},
-             {"targets_b", View(b.targets_b.data(), classes)}, {"mix_b", View(b.mix_b.data(), weights)}};
+  tensors = {{"images", View(b.images.data(), layout.images())},
+             {"targets", View(b.targets.data(), classes)},
+             {"mix", View(b.mix.data(), weights)},
+             {"targets_b", View(b.targets_b.data(), classes)},
+             {"mix_b", View(b.mix_b.data(), weights)}};
 }
 
 ImageTask::Batch::Batch(const data::DeviceBatch& b)
-    : tensors{{"images", b.images}, {"targets", b.targets}, {"mix", b.mix}, {"targets_b", b.targets_b}, {"mix_b", b.mix_b}}, ids(b.ids), valid(b.valid) {}
+    : tensors{{"images", b.images},
+              {"targets", b.targets},
+              {"mix", b.mix},
+              {"targets_b", b.targets_b},
+              {"mix_b", b.mix_b}},
+      ids(b.ids),
+      valid(b.valid) {}
 
 /// The tensors in the order that a pass wants them.
 std::vector<View> ImageTask::Batch::views(const std::vector<models::InputSpec>& inputs) const {
@@ -58,21 +72,38 @@ std::vector<View> ImageTask::Batch::views(const std::vector<models::InputSpec>& 
 
 std::shared_ptr<const data::ImageSet> ImageTask::open(data::Split split) const {
   const auto& d = config_.data;
-  return data::open_images(d.images, split, {.procedural_train = d.procedural, .procedural_test = std::max<std::int64_t>(d.procedural / 5, 1), .warn = warn_,
-                                             .coarse = d.coarse, .make_now = device_from_name(config_.train.device).is_cuda() ? threads_ : 0});
+  return data::open_images(d.images, split,
+                           {.procedural_train = d.procedural,
+                            .procedural_test = std::max<std::int64_t>(d.procedural / 5, 1),
+                            .warn = warn_,
+                            .coarse = d.coarse,
+                            .make_now = device_from_name(config_.train.device).is_cuda() ? threads_ : 0});
 }
 
 data::ImageLoaderOptions ImageTask::loader_options() const {
   const auto& d = config_.data;
   const int size = static_cast<int>(config_.image.size);
   const auto device = device_from_name(config_.train.device);
-  return {.batch = config_.train.batch, .seed = config_.train.seed, .rank = mesh_.dp().rank(), .world = mesh_.dp().size(), .workers = d.workers, .prefetch = d.prefetch,
-          .device = device, .bytes = device.is_cuda() && d.mixup <= 0,
-          .augment = {.height = size, .width = size, .crop = d.random_resized ? 0 : d.crop, .flip = d.flip, .random_resized = d.random_resized, .mixup = d.mixup, .normalise = d.normalise}};
+  return {.batch = config_.train.batch,
+          .seed = config_.train.seed,
+          .rank = mesh_.dp().rank(),
+          .world = mesh_.dp().size(),
+          .workers = d.workers,
+          .prefetch = d.prefetch,
+          .device = device,
+          .bytes = device.is_cuda() && d.mixup <= 0,
+          .augment = {.height = size,
+                      .width = size,
+                      .crop = d.random_resized ? 0 : d.crop,
+                      .flip = d.flip,
+                      .random_resized = d.random_resized,
+                      .mixup = d.mixup,
+                      .normalise = d.normalise}};
 }
 
 std::string ImageTask::describe_data() const {
-  return fmt::format("{} training images of {} ({} classes)", format_count(static_cast<double>(set_->count())), set_->info().name, set_->classes());
+  return fmt::format("{} training images of {} ({} classes)", format_count(static_cast<double>(set_->count())),
+                     set_->info().name, set_->classes());
 }
 
 std::unique_ptr<models::Trainable> ImageTask::make_model() const {
@@ -82,19 +113,25 @@ std::unique_ptr<models::Trainable> ImageTask::make_model() const {
 std::int64_t ImageTask::bytes_ahead(std::int64_t batch) const {
   const auto o = loader_options();
   const data::Augmenter augment(*set_, o.augment, o.seed);
-  return static_cast<std::int64_t>(data::BatchQueue::slots(o.workers, o.prefetch)) * data::ImageBatchLayout(batch, augment.height(), augment.width(), o.bytes ? DType::u8 : DType::f32).bytes;
+  return static_cast<std::int64_t>(data::BatchQueue::slots(o.workers, o.prefetch)) *
+         data::ImageBatchLayout(batch, augment.height(), augment.width(), o.bytes ? DType::u8 : DType::f32).bytes;
 }
 
 void ImageTask::check_resumes(const fs::path& folder) const {
   if (models::read_image_config(folder) != config_.image)
-    fail_usage("resume", "{} holds another model than [model] describes: use another output folder, or checkpoint.resume = \"none\"", folder.string());
+    fail_usage(
+        "resume",
+        "{} holds another model than [model] describes: use another output folder, or checkpoint.resume = \"none\"",
+        folder.string());
 }
 
 void ImageTask::open_data(const data::LoaderState& start, bool evaluates, const Stream& compute) {
   loader_.emplace(set_, loader_options(), start);
   const bool gpu = compute.device().is_cuda();
   // The batches of a step and, while nobody knows yet what that came to, those of the next one.
-  if (gpu) images_.emplace([this] { return &loader_->next(); }, loader_->layout(), compute, loader_->table(), static_cast<int>(2 * config_.train.accumulate));
+  if (gpu)
+    images_.emplace([this] { return &loader_->next(); }, loader_->layout(), compute, loader_->table(),
+                    static_cast<int>(2 * config_.train.accumulate));
   if (!evaluates) return;
   auto o = loader_options();
   o.workers = std::min(o.workers, 2);  // nothing is drawn
@@ -110,7 +147,8 @@ std::int64_t ImageTask::accumulate(TrainStep& step, std::int64_t number, std::in
   return batch_.valid;
 }
 
-std::string ImageTask::describe_samples(std::int64_t number, std::int64_t micro, std::span<const std::int64_t> rows) const {
+std::string ImageTask::describe_samples(std::int64_t number, std::int64_t micro,
+                                        std::span<const std::int64_t> rows) const {
   std::vector<std::string> list;
   for (const auto id : samples_.in(number, micro, rows))
     list.push_back(fmt::format("{} ({})", id, set_->info().classes.at(static_cast<std::size_t>(set_->target(id)))));

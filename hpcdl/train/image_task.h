@@ -24,7 +24,8 @@ class ImageTask final : public Task {
   std::int64_t accumulate(TrainStep& step, std::int64_t number, std::int64_t micro, bool last) override;
   data::LoaderState position() const override { return loader_->state(); }
   double waited_seconds() const override { return images_ ? images_->starved_seconds() : loader_->waited_seconds(); }
-  std::string describe_samples(std::int64_t number, std::int64_t micro, std::span<const std::int64_t> rows) const override;
+  std::string describe_samples(std::int64_t number, std::int64_t micro,
+                               std::span<const std::int64_t> rows) const override;
 
   std::optional<Score> evaluate(TrainStep& step, std::int64_t batches) override;
   io::Json score_metrics(const Score& all) const override;

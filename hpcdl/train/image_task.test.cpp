@@ -51,8 +51,8 @@ TEST_P(ImageRun, a_stopped_run_goes_on_as_if_it_had_not_been) {
   EXPECT_TRUE(done.images);
   EXPECT_GE(done.eval_accuracy, 0);
   const auto stopped = run(first, {.console = {}, .speed_of_light = {}, .after_step = [](std::int64_t step) {
-    if (step == 3) ::raise(SIGTERM);
-  }});
+                                     if (step == 3) ::raise(SIGTERM);
+                                   }});
   EXPECT_TRUE(stopped.stopped);
   const auto resumed = run(second, {});
   EXPECT_EQ(stopped.step, whole.train.device == "cuda" ? 4 : 3) << "a GPU is at work on the next step by then";
@@ -61,8 +61,8 @@ TEST_P(ImageRun, a_stopped_run_goes_on_as_if_it_had_not_been) {
   expect_same_run(tmp / "whole", tmp / "stopped", "step_00000006");
 }
 
-/// Who makes the batches, how many threads compute, and whether activations are computed twice: not a bit of difference, and running
-/// statistics are brought up to date once.
+/// Who makes the batches, how many threads compute, and whether activations are computed twice: not a bit of
+/// difference, and running statistics are brought up to date once.
 TEST_P(ImageRun, workers_threads_and_recompute_change_no_bit) {
   const io::TempFolder tmp;
   RunConfig plain, other;
@@ -74,9 +74,14 @@ TEST_P(ImageRun, workers_threads_and_recompute_change_no_bit) {
   EXPECT_LT(b.arena_bytes, a.arena_bytes);
   expect_same_run(tmp / "plain", tmp / "other", "step_00000006");
 }
-INSTANTIATE_TEST_SUITE_P(kinds, ImageRun, ::testing::Values("plain", "sgd_mixup_smooth", "resnet_sgd_accumulate", "bf16"));
+INSTANTIATE_TEST_SUITE_P(kinds, ImageRun,
+                         ::testing::Values("plain", "sgd_mixup_smooth", "resnet_sgd_accumulate", "bf16"));
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(ImageRun);
-INSTANTIATE_TEST_SUITE_P(gpu, ImageRun, ::testing::ValuesIn(cuda_devices() > 0 ? std::vector<std::string>{"cuda_sgd_mixup_smooth", "cuda_resnet_accumulate_bf16"} : std::vector<std::string>{}));
+INSTANTIATE_TEST_SUITE_P(gpu, ImageRun,
+                         ::testing::ValuesIn(cuda_devices() > 0
+                                                 ? std::vector<std::string>{"cuda_sgd_mixup_smooth",
+                                                                            "cuda_resnet_accumulate_bf16"}
+                                                 : std::vector<std::string>{}));
 
 TEST(ImageRun, it_learns_and_says_how_well) {
   const io::TempFolder tmp;
@@ -94,7 +99,8 @@ TEST(ImageRun, it_learns_and_says_how_well) {
   for (std::string line; std::getline(in, line);) {
     const auto j = io::parse_json(line, "metrics.jsonl");
     if (!j.contains("eval_accuracy")) {
-      for (const char* key : {"accuracy", "epoch", "samples", "samples_per_second", "data_wait_percent"}) EXPECT_TRUE(j.contains(key)) << line;
+      for (const char* key : {"accuracy", "epoch", "samples", "samples_per_second", "data_wait_percent"})
+        EXPECT_TRUE(j.contains(key)) << line;
       continue;
     }
     ++evaluations;
@@ -129,8 +135,8 @@ TEST(ImageRun, ranks_stop_and_go_on_to_the_same_bits) {
   EXPECT_EQ(timeless_metrics(tmp / "whole"), timeless_metrics(tmp / "stopped"));
 }
 
-/// Two ranks with halves of the batch come to what one comes to with all of it, but for rounding: f32, sums of 8192 numbers at most, five steps behind
-/// each other. Norms over halves are far from that.
+/// Two ranks with halves of the batch come to what one comes to with all of it, but for rounding: f32, sums of 8192
+/// numbers at most, five steps behind each other. Norms over halves are far from that.
 TEST(ImageRun, synchronised_batch_norms_see_the_whole_batch) {
   const io::TempFolder tmp;
   for (const auto family : {io::Family::simple_cnn, io::Family::resnet18}) {
@@ -186,12 +192,15 @@ void gpu_config(RunConfig& c, const io::TempFolder& tmp, const std::string& name
   const auto has = [&](const char* word) { return kind.find(word) != std::string::npos; };
   c.train.device = "cuda";
   c.train.steps = 24, c.train.eval_every = 0, c.train.optimizer = OptimizerKind::sgd, c.train.lr = 0.02;
-  if (has("fp16")) c.train.dtype = Compute::fp16, c.train.init_scale = 1e12, c.train.growth_interval = 4;  // several overflows at first, and later
+  if (has("fp16"))
+    c.train.dtype = Compute::fp16, c.train.init_scale = 1e12,
+    c.train.growth_interval = 4;  // several overflows at first, and later
   if (has("accumulate")) c.train.accumulate = 3, c.train.batch = 4;
   if (has("mixup")) c.data.mixup = 0.4;
 }
 
-/// On a GPU: batches are copied ahead as bytes, and the passes of a step are queued before it is known what the one before came to.
+/// On a GPU: batches are copied ahead as bytes, and the passes of a step are queued before it is known what the one
+/// before came to.
 class GpuImageRun : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
@@ -234,14 +243,22 @@ TEST_P(GpuImageRun, the_bits_are_those_of_plain_batches_in_host_memory) {
   auto model = models::ImageModel::create(plain.image, plain.train.seed, true);
   Pool pool(1);
   TrainStep step(model, pool, step_options(plain), Device::cuda(0));
-  data::ImageLoader loader(set, {.batch = plain.train.batch, .seed = plain.train.seed, .workers = 0, .augment = {.crop = 3, .flip = true, .mixup = plain.data.mixup}});
-  const Schedule schedule{plain.train.schedule, plain.train.lr, plain.train.min_lr, plain.train.steps, plain.train.warmup};
+  data::ImageLoader loader(set, {.batch = plain.train.batch,
+                                 .seed = plain.train.seed,
+                                 .workers = 0,
+                                 .augment = {.crop = 3, .flip = true, .mixup = plain.data.mixup}});
+  const Schedule schedule{plain.train.schedule, plain.train.lr, plain.train.min_lr, plain.train.steps,
+                          plain.train.warmup};
   StepResult last;
   for (std::int64_t i = 0; i < plain.train.steps; ++i) {
     std::int64_t valid = 0;
     for (std::int64_t micro = 0; micro < plain.train.accumulate; ++micro) {
       const auto& b = loader.next();
-      const std::pair<std::string_view, const void*> known[] = {{"images", b.images.data()}, {"targets", b.targets.data()}, {"mix", b.mix.data()}, {"targets_b", b.targets_b.data()}, {"mix_b", b.mix_b.data()}};
+      const std::pair<std::string_view, const void*> known[] = {{"images", b.images.data()},
+                                                                {"targets", b.targets.data()},
+                                                                {"mix", b.mix.data()},
+                                                                {"targets_b", b.targets_b.data()},
+                                                                {"mix_b", b.mix_b.data()}};
       std::vector<View> views;
       for (const auto& input : step.inputs())
         for (const auto& [name, memory] : known)

@@ -12,14 +12,16 @@ std::string name_of(const Executable& exe) {
   if (exe.plan().worst_record < 0) return "no record";
   const auto& r = program.records[static_cast<std::size_t>(exe.plan().worst_record)];
   const auto& scope = program.scopes[r.scope];
-  return fmt::format("record {} ({}, {}{}{})", exe.plan().worst_record, r.op, phase_name(r.phase), scope.empty() ? "" : ", ", scope);
+  return fmt::format("record {} ({}, {}{}{})", exe.plan().worst_record, r.op, phase_name(r.phase),
+                     scope.empty() ? "" : ", ", scope);
 }
 
 std::string bytes(std::int64_t n) { return format_bytes(static_cast<double>(n)); }
 
 }  // namespace
 
-MemoryLedger plan_memory(const std::function<std::unique_ptr<models::Trainable>()>& make, const StepOptions& options, std::int64_t micro_batches, Device device) {
+MemoryLedger plan_memory(const std::function<std::unique_ptr<models::Trainable>()>& make, const StepOptions& options,
+                         std::int64_t micro_batches, Device device) {
   const ImaginedMemory imagined;
   Pool pool(1);
   const auto model = make();
@@ -27,7 +29,8 @@ MemoryLedger plan_memory(const std::function<std::unique_ptr<models::Trainable>(
   alone.data = {};  // gradients that are exchanged lie elsewhere, and are as large
   TrainStep step(*model, pool, alone, device);
   MemoryLedger l;
-  for (const auto& p : model->parameters()) l.weights += p.value.bytes() + (p.copy ? p.copy.bytes() : 0), l.gradients += p.gradient.bytes();
+  for (const auto& p : model->parameters())
+    l.weights += p.value.bytes() + (p.copy ? p.copy.bytes() : 0), l.gradients += p.gradient.bytes();
   for (const auto& b : model->buffers()) l.weights += b.value.bytes();
   for (const auto& t : step.optimizer_state()) l.optimizer += t.tensor.bytes();
   l.activations = step.arena_bytes();
@@ -41,7 +44,8 @@ MemoryLedger plan_memory(const std::function<std::unique_ptr<models::Trainable>(
   return l;
 }
 
-MemoryAdvice::MemoryAdvice(const MemoryChange& now, const Room& room, const Plan& plan) : room_(room), now_{now, plan(now)} {}
+MemoryAdvice::MemoryAdvice(const MemoryChange& now, const Room& room, const Plan& plan)
+    : room_(room), now_{now, plan(now)} {}
 
 bool MemoryAdvice::try_change(const MemoryChange& change, const Plan& plan) {
   if (change == now_.change) return false;
@@ -93,13 +97,18 @@ std::string MemoryAdvice::words(const MemoryChange& c) const {
 }
 
 std::string MemoryAdvice::verdict() const {
-  if (fits()) return fmt::format("the run takes {} of {} ({})", bytes(now_.ledger.total()), bytes(room_.bytes), room_.of);
+  if (fits())
+    return fmt::format("the run takes {} of {} ({})", bytes(now_.ledger.total()), bytes(room_.bytes), room_.of);
   const auto* change = smallest_change();
   const auto fixed = now_.ledger.weights + now_.ledger.gradients + now_.ledger.optimizer;
   return fmt::format("the run takes {}, there is {} ({}); {}", bytes(now_.ledger.total()), bytes(room_.bytes), room_.of,
                      change ? "the smallest change that fits: " + words(change->change)
-                     : fixed > room_.bytes ? fmt::format("weights, gradients and optimizer alone take {}: share the layers out over more ranks (parallel.tp), or take a smaller model", bytes(fixed))
-                                           : "nothing above fits: take a smaller model or context, or share the layers out over more ranks (parallel.tp)");
+                     : fixed > room_.bytes
+                         ? fmt::format("weights, gradients and optimizer alone take {}: share the layers out over more "
+                                       "ranks (parallel.tp), or take a smaller model",
+                                       bytes(fixed))
+                         : "nothing above fits: take a smaller model or context, or share the layers out over more "
+                           "ranks (parallel.tp)");
 }
 
 std::string MemoryAdvice::text() const {
@@ -119,10 +128,12 @@ std::string MemoryAdvice::text() const {
   if (alternatives_.empty()) return out;
   std::size_t width = 6;
   for (const auto& a : alternatives_) width = std::max(width, words(a.change).size());
-  out += fmt::format("what would take less for the same samples in a step, each recorded and planned:\n  {:<{}}{:>14}{:>14}\n", "change", width, "activations", "together");
+  out += fmt::format(
+      "what would take less for the same samples in a step, each recorded and planned:\n  {:<{}}{:>14}{:>14}\n",
+      "change", width, "activations", "together");
   for (const auto& a : alternatives_)
-    out += fmt::format("  {:<{}}{:>14}{:>14}  {}\n", words(a.change), width, bytes(a.ledger.activations), bytes(a.ledger.total()),
-                       a.ledger.total() <= room_.bytes ? "fits" : "too large");
+    out += fmt::format("  {:<{}}{:>14}{:>14}  {}\n", words(a.change), width, bytes(a.ledger.activations),
+                       bytes(a.ledger.total()), a.ledger.total() <= room_.bytes ? "fits" : "too large");
   return out;
 }
 

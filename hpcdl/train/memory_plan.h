@@ -14,12 +14,12 @@ namespace hpcdl::train {
 
 /// Bytes on the device of the run.
 struct MemoryLedger {
-  std::int64_t weights = 0;      // with buffers, and rounded copies
+  std::int64_t weights = 0;  // with buffers, and rounded copies
   std::int64_t gradients = 0, optimizer = 0;
   std::int64_t activations = 0;  // the arena
   std::int64_t staged = 0;       // batches that wait; of a GPU: on the host, not counted
   std::int64_t other = 0;        // tables, copies in the order of files
-  std::string peak;              // the record at which most activations live: "record 34 (linear, backward, layers.3.mlp)"
+  std::string peak;  // the record at which most activations live: "record 34 (linear, backward, layers.3.mlp)"
   std::int64_t total() const { return weights + gradients + optimizer + activations + staged + other; }
 };
 
@@ -37,10 +37,11 @@ struct MemoryPlan {
 };
 
 /// The ledger of a step with these options in so many micro-batches; `make` creates the model.
-MemoryLedger plan_memory(const std::function<std::unique_ptr<models::Trainable>()>& make, const StepOptions& options, std::int64_t micro_batches, Device device);
+MemoryLedger plan_memory(const std::function<std::unique_ptr<models::Trainable>()>& make, const StepOptions& options,
+                         std::int64_t micro_batches, Device device);
 
-/// The run as it is, and what would make it smaller: by one change each (recompute; the largest micro-batch that fits; bf16), then, where none
-/// of them fits, by several. The first alternative that fits is the smallest change.
+/// The run as it is, and what would make it smaller: by one change each (recompute; the largest micro-batch that fits;
+/// bf16), then, where none of them fits, by several. The first alternative that fits is the smallest change.
 class MemoryAdvice {
  public:
   using Plan = std::function<MemoryLedger(const MemoryChange&)>;

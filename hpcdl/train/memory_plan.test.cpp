@@ -27,8 +27,11 @@ TEST_P(MemoryPlanned, is_what_a_step_takes) {
   c.model.family = GetParam().family;
   c.model.layers = 2, c.model.heads = 2, c.model.width = 32, c.model.context = 32, c.model.vocab = 300;
   c.model.resolve();
-  c.train.batch = 3, c.train.recompute = GetParam().recompute, c.train.dtype = GetParam().dtype, c.train.accumulate = GetParam().accumulate;
-  const auto make = [&] { return std::make_unique<models::LanguageModel>(models::LanguageModel::create(c.model, 1, true)); };
+  c.train.batch = 3, c.train.recompute = GetParam().recompute, c.train.dtype = GetParam().dtype,
+  c.train.accumulate = GetParam().accumulate;
+  const auto make = [&] {
+    return std::make_unique<models::LanguageModel>(models::LanguageModel::create(c.model, 1, true));
+  };
   const auto ledger = plan_memory(make, step_options(c), c.train.accumulate, {});
   EXPECT_FALSE(ImaginedMemory::active());
 
@@ -45,8 +48,10 @@ TEST_P(MemoryPlanned, is_what_a_step_takes) {
   EXPECT_TRUE(ledger.peak.starts_with("record ")) << ledger.peak;
 }
 INSTANTIATE_TEST_SUITE_P(kinds, MemoryPlanned,
-                         ::testing::Values(Kind{"gpt2"}, Kind{"llama", io::Family::llama}, Kind{"recompute", io::Family::llama, true}, Kind{"bf16", io::Family::gpt2, false, Compute::bf16},
-                                         Kind{"accumulate", io::Family::gpt2, false, Compute::f32, 4}),
+                         ::testing::Values(Kind{"gpt2"}, Kind{"llama", io::Family::llama},
+                                           Kind{"recompute", io::Family::llama, true},
+                                           Kind{"bf16", io::Family::gpt2, false, Compute::bf16},
+                                           Kind{"accumulate", io::Family::gpt2, false, Compute::f32, 4}),
                          [](const auto& kind) { return kind.param.name; });
 
 TEST(memory_plan, a_model_larger_than_any_machine_is_planned) {
@@ -55,7 +60,9 @@ TEST(memory_plan, a_model_larger_than_any_machine_is_planned) {
   m.resolve();
   RunConfig c;
   c.model = m;
-  const auto ledger = plan_memory([&] { return std::make_unique<models::LanguageModel>(models::LanguageModel::create(m, 1, true)); }, step_options(c), 1, {});
+  const auto ledger =
+      plan_memory([&] { return std::make_unique<models::LanguageModel>(models::LanguageModel::create(m, 1, true)); },
+                  step_options(c), 1, {});
   EXPECT_NEAR(static_cast<double>(ledger.weights), 4 * 174.6e9, 4e9);
   EXPECT_GT(ledger.activations, std::int64_t{1} << 38);
 }
@@ -67,7 +74,9 @@ MemoryLedger of(std::int64_t activations) {
 }
 
 /// 100 bytes for each sample; a quarter with recompute, half in 16 bits.
-MemoryLedger rule(const MemoryChange& c) { return of(c.batch * 100 / (c.recompute ? 4 : 1) / (c.dtype == Compute::f32 ? 1 : 2)); }
+MemoryLedger rule(const MemoryChange& c) {
+  return of(c.batch * 100 / (c.recompute ? 4 : 1) / (c.dtype == Compute::f32 ? 1 : 2));
+}
 
 TEST(memory_plan, the_smallest_change_that_fits_comes_first) {
   const auto advise = [](std::int64_t room, const MemoryChange& now = {.batch = 8}) {
@@ -75,19 +84,26 @@ TEST(memory_plan, the_smallest_change_that_fits_comes_first) {
     a.look_for_smaller(rule);
     return a;
   };
-  const auto words = [](const MemoryAdvice& a) { return a.smallest_change() ? a.words(a.smallest_change()->change) : "none"; };
+  const auto words = [](const MemoryAdvice& a) {
+    return a.smallest_change() ? a.words(a.smallest_change()->change) : "none";
+  };
   EXPECT_TRUE(advise(1200).fits());
   EXPECT_FALSE(advise(1199).fits());
   EXPECT_EQ(words(advise(1199)), "--train.recompute=true");
   EXPECT_EQ(words(advise(600)), "--train.recompute=true");
   EXPECT_EQ(words(advise(599)), "--train.batch=1 --train.accumulate=8");
-  EXPECT_EQ(words(advise(499)), "--train.recompute=true --train.batch=2 --train.accumulate=4") << "not even one sample alone";
+  EXPECT_EQ(words(advise(499)), "--train.recompute=true --train.batch=2 --train.accumulate=4")
+      << "not even one sample alone";
   EXPECT_EQ(words(advise(415)), "--train.recompute=true --train.batch=1 --train.accumulate=8 --train.dtype=bf16");
   EXPECT_EQ(words(advise(411)), "none");
-  EXPECT_EQ(words(advise(700, {.batch = 6, .accumulate = 2, .recompute = true})), "--train.batch=3 --train.accumulate=4") << "of what fits, the largest; but it fits as it is";
-  EXPECT_NE(advise(399).verdict().find("weights, gradients and optimizer alone take 400 B"), std::string::npos) << advise(399).verdict();
+  EXPECT_EQ(words(advise(700, {.batch = 6, .accumulate = 2, .recompute = true})),
+            "--train.batch=3 --train.accumulate=4")
+      << "of what fits, the largest; but it fits as it is";
+  EXPECT_NE(advise(399).verdict().find("weights, gradients and optimizer alone take 400 B"), std::string::npos)
+      << advise(399).verdict();
   const auto text = advise(599).text();
-  for (const char* part : {"activations", "--train.batch=1 --train.accumulate=8", "fits", "too large", "there is"}) EXPECT_NE(text.find(part), std::string::npos) << text;
+  for (const char* part : {"activations", "--train.batch=1 --train.accumulate=8", "fits", "too large", "there is"})
+    EXPECT_NE(text.find(part), std::string::npos) << text;
 }
 
 std::string error_of(RunConfig& c, std::string& said, const comm::Group& world = {}) try {
@@ -112,7 +128,9 @@ TEST(memory_plan, a_run_that_does_not_fit_says_what_would_and_that_fits) {
   std::string said;
   const auto error = error_of(c, said);
   EXPECT_TRUE(error.starts_with("[memory] the run takes ")) << error;
-  EXPECT_NE(error.find("(train.memory_limit); the smallest change that fits: --train.recompute=true"), std::string::npos) << error;
+  EXPECT_NE(error.find("(train.memory_limit); the smallest change that fits: --train.recompute=true"),
+            std::string::npos)
+      << error;
   EXPECT_NE(said.find("activations"), std::string::npos) << said;
   less.train.recompute = true;
   EXPECT_EQ(error_of(less, said), "no error");

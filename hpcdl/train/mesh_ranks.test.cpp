@@ -25,7 +25,8 @@ struct Mesh : ::testing::Test {
   }
 
   /// A run of dp x tp ranks into tmp/NAME; what rank 0 returned.
-  RunSummary train_on(int dp, int tp, const std::string& name, const std::function<void(RunConfig&)>& change, std::int64_t stop_at = -1) {
+  RunSummary train_on(int dp, int tp, const std::string& name, const std::function<void(RunConfig&)>& change,
+                      std::int64_t stop_at = -1) {
     RunSummary first;
     testing::run_ranks(dp * tp, [&](const comm::Group& world) {
       RunConfig c;
@@ -49,7 +50,8 @@ struct Mesh : ::testing::Test {
     std::istringstream in(io::read_file(tmp.path() / name / "metrics.jsonl"));
     std::vector<double> list;
     for (std::string line; std::getline(in, line);)
-      if (const auto j = io::parse_json(line, "metrics.jsonl"); j.contains(key)) list.push_back(j.at(key).get<double>());
+      if (const auto j = io::parse_json(line, "metrics.jsonl"); j.contains(key))
+        list.push_back(j.at(key).get<double>());
     return list;
   }
 
@@ -58,15 +60,18 @@ struct Mesh : ::testing::Test {
     for (const char* key : {"loss", "grad_norm", "eval_loss", "tokens"}) {
       const auto g = numbers(got, key), w = numbers(want, key);
       ASSERT_EQ(g.size(), w.size()) << got << ' ' << key;
-      for (std::size_t i = 0; i < g.size(); ++i) EXPECT_NEAR(g[i], w[i], 1e-5 * std::fabs(w[i])) << got << ' ' << key << ' ' << i;
+      for (std::size_t i = 0; i < g.size(); ++i)
+        EXPECT_NEAR(g[i], w[i], 1e-5 * std::fabs(w[i])) << got << ' ' << key << ' ' << i;
     }
-    const auto a = io::TensorFolder::open(tmp.path() / got / "model"), b = io::TensorFolder::open(tmp.path() / want / "model");
+    const auto a = io::TensorFolder::open(tmp.path() / got / "model"),
+               b = io::TensorFolder::open(tmp.path() / want / "model");
     ASSERT_EQ(a.tensors().size(), b.tensors().size());
     for (const auto& t : b.tensors()) {
       const View x = a.at(t.name), y = b.at(t.name);
       ASSERT_EQ(x.spec(), y.spec()) << t.name;
       double worst = 0;
-      for (std::int64_t i = 0; i < x.size(); ++i) worst = std::max(worst, std::fabs(double{x.ptr<float>()[i]} - double{y.ptr<float>()[i]}));
+      for (std::int64_t i = 0; i < x.size(); ++i)
+        worst = std::max(worst, std::fabs(double{x.ptr<float>()[i]} - double{y.ptr<float>()[i]}));
       EXPECT_LT(worst, 1e-5) << got << ' ' << t.name;
     }
   }
@@ -75,7 +80,10 @@ struct Mesh : ::testing::Test {
 };
 
 TEST_F(Mesh, every_shape_trains_what_one_rank_trains) {
-  const auto fifty = [](RunConfig& c) { c.train.steps = 50, c.train.eval_every = 25, c.train.dropout = 0.1, c.train.lr = 1e-3, c.train.warmup = 50, c.train.accumulate = 2; };
+  const auto fifty = [](RunConfig& c) {
+    c.train.steps = 50, c.train.eval_every = 25, c.train.dropout = 0.1, c.train.lr = 1e-3, c.train.warmup = 50,
+    c.train.accumulate = 2;
+  };
   train_on(1, 1, "one", fifty);
   for (const bool sequence : {false, true}) {
     for (const auto& [dp, tp] : {std::pair{1, 2}, {2, 2}, {1, 4}, {2, 4}, {4, 2}}) {
@@ -97,12 +105,14 @@ TEST_F(Mesh, transformers_reads_the_checkpoint_of_many_ranks) {
   const auto script = fmt::format(
       "import torch, transformers\n"
       "def load(folder):\n"
-      "  m, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, dtype=torch.float32)\n"
+      "  m, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, "
+      "dtype=torch.float32)\n"
       "  assert not info['missing_keys'] and not info['unexpected_keys'], info\n"
       "  return m\n"
       "ids = torch.arange(8).reshape(1, 8)\n"
       "many, one = load('{}'), load('{}')\n"
-      "assert torch.equal(many(ids).logits, one(ids).logits)\n", checkpoint.string(), (tmp.path() / "many/model").string());
+      "assert torch.equal(many(ids).logits, one(ids).logits)\n",
+      checkpoint.string(), (tmp.path() / "many/model").string());
   bool ok = false;
   const auto said = io::run_python(*python, script, "", ok);
   EXPECT_TRUE(ok) << said;

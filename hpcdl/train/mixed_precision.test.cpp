@@ -20,7 +20,8 @@ using models::tiny_ids;
 
 std::vector<float> weights_of(LanguageModel& model) {
   std::vector<float> all;
-  for (const auto& p : model.parameters()) all.insert(all.end(), p.value.ptr<float>(), p.value.ptr<float>() + p.value.size());
+  for (const auto& p : model.parameters())
+    all.insert(all.end(), p.value.ptr<float>(), p.value.ptr<float>() + p.value.size());
   return all;
 }
 
@@ -39,7 +40,9 @@ std::vector<double> losses(io::Family family, const StepOptions& options) {
 
 using Case = std::tuple<io::Family, DType>;
 class MixedPrecision : public ::testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(models, MixedPrecision, ::testing::Combine(::testing::Values(io::Family::gpt2, io::Family::llama), ::testing::Values(DType::bf16, DType::f16)));
+INSTANTIATE_TEST_SUITE_P(models, MixedPrecision,
+                         ::testing::Combine(::testing::Values(io::Family::gpt2, io::Family::llama),
+                                            ::testing::Values(DType::bf16, DType::f16)));
 
 TEST_P(MixedPrecision, a_model_without_types_trains_as_one_that_names_them) {
   const auto [family, half] = GetParam();
@@ -49,7 +52,8 @@ TEST_P(MixedPrecision, a_model_without_types_trains_as_one_that_names_them) {
   automatic.autocast = AutocastPolicy{.product = half};
   const auto want = losses(family, by_hand), got = losses(family, automatic);
   EXPECT_LT(want.back(), 0.5 * want.front());
-  // They differ by where the residual stream is first rounded: by no more than a loss rounded to the type would be allowed.
+  // They differ by where the residual stream is first rounded: by no more than a loss rounded to the type would be
+  // allowed.
   const double allowed = allowed_error(half, want.front(), 0, 0);
   double apart = 0;
   for (std::size_t i = 0; i < want.size(); ++i) apart = std::max(apart, std::fabs(want[i] - got[i]));
@@ -66,8 +70,13 @@ struct Trace {
 Trace train(const comm::Group& world, float init_scale) {
   Pool pool(1);
   auto model = LanguageModel::create(tiny(io::Family::llama), 3, true);
-  TrainStep step(model, pool, {.batch = 2, .length = 16, .accumulate = true, .forward = {.compute = DType::f16},
-                               .scaler = GradScaler::Options{.init_scale = init_scale, .growth_interval = 4}, .data = world});
+  TrainStep step(model, pool,
+                 {.batch = 2,
+                  .length = 16,
+                  .accumulate = true,
+                  .forward = {.compute = DType::f16},
+                  .scaler = GradScaler::Options{.init_scale = init_scale, .growth_interval = 4},
+                  .data = world});
   const bool learns = world.rank() + 1 == world.size();
   const auto targets = learns ? tiny_ids(6) : std::vector<std::int32_t>(32, -1);
   Trace t;
@@ -85,10 +94,12 @@ TEST(MixedPrecision, ranks_skip_together) {
   constexpr float kFar = 0x1p28f;
   const Trace alone = train({}, kFar);
   EXPECT_LT(alone.scales[0], kFar) << "the first step overflows";
-  EXPECT_GT(*std::max_element(alone.scales.begin() + 4, alone.scales.end()), *std::min_element(alone.scales.begin(), alone.scales.end()));
+  EXPECT_GT(*std::max_element(alone.scales.begin() + 4, alone.scales.end()),
+            *std::min_element(alone.scales.begin(), alone.scales.end()));
   EXPECT_LT(alone.losses.back(), 0.9 * alone.losses.front());
   std::vector<Trace> all(2);
-  testing::run_ranks(2, [&](const comm::Group& world) { all[static_cast<std::size_t>(world.rank())] = train(world, kFar); });
+  testing::run_ranks(
+      2, [&](const comm::Group& world) { all[static_cast<std::size_t>(world.rank())] = train(world, kFar); });
   for (const auto& t : all) {  // rank 0, whose own gradients are zero, does as rank 1
     EXPECT_EQ(t.scales, alone.scales);
     EXPECT_EQ(t.losses, alone.losses);

@@ -25,7 +25,8 @@ std::vector<std::int64_t> bad_rows(const Stream& s, const View& x, std::int64_t 
   shape[0] = x[0] / batch;
   const auto step = shape[0] * x.strides()[0] * dtype_bytes(x.dtype());
   for (std::int64_t b = 0; b < batch; ++b)
-    if (!all_finite(s, View(x.ptr<std::byte>() + b * step, {shape, x.dtype()}, x.strides(), x.device()))) rows.push_back(b);
+    if (!all_finite(s, View(x.ptr<std::byte>() + b * step, {shape, x.dtype()}, x.strides(), x.device())))
+      rows.push_back(b);
   return rows;
 }
 
@@ -35,7 +36,9 @@ std::optional<NonFinite> bad_input(const Executable& exe, const Stream& s, std::
     const auto& slot = program.slots[i];
     if (slot.kind != SlotKind::input) continue;
     const View x(exe.arena()->data() + exe.plan().offset[i], slot.spec, exe.arena()->device());
-    if (!all_finite(s, x)) return NonFinite{fmt::format("the input \"{}\", {}", slot.name, to_string(slot.spec)), true, -1, bad_rows(s, x, batch)};
+    if (!all_finite(s, x))
+      return NonFinite{fmt::format("the input \"{}\", {}", slot.name, to_string(slot.spec)), true, -1,
+                       bad_rows(s, x, batch)};
   }
   return {};
 }
@@ -43,7 +46,8 @@ std::optional<NonFinite> bad_input(const Executable& exe, const Stream& s, std::
 }  // namespace
 
 bool all_finite(const Stream& s, const View& x) {
-  if (!x || (x.dtype() != DType::f32 && x.dtype() != DType::bf16 && x.dtype() != DType::f16) || x.size() == 0) return true;
+  if (!x || (x.dtype() != DType::f32 && x.dtype() != DType::bf16 && x.dtype() != DType::f16) || x.size() == 0)
+    return true;
   if (x.device().is_cuda()) {
     const Spec all{{extent(x)}, x.dtype()};
     const OwnedTensor host(all);
@@ -72,9 +76,11 @@ std::optional<NonFinite> first_non_finite(const Executable& exe, Stream& s, std:
       if (o.slot < 0 || o.access == Access::read || all_finite(s, tensors[k])) continue;
       const auto& slot = program.slots[static_cast<std::size_t>(o.slot)];
       if (slot.name == "scratch") continue;  // need not be written at all
-      auto what = fmt::format("record {} ({}, {}{}{}) wrote \"{}\", {}", i, r.op, phase_name(r.phase), program.scopes[r.scope].empty() ? "" : ", ",
-                              program.scopes[r.scope], slot.name, to_string(o.spec));
-      return NonFinite{std::move(what), false, -1, slot.kind == SlotKind::external ? std::vector<std::int64_t>{} : bad_rows(s, tensors[k], batch)};
+      auto what = fmt::format("record {} ({}, {}{}{}) wrote \"{}\", {}", i, r.op, phase_name(r.phase),
+                              program.scopes[r.scope].empty() ? "" : ", ", program.scopes[r.scope], slot.name,
+                              to_string(o.spec));
+      return NonFinite{std::move(what), false, -1,
+                       slot.kind == SlotKind::external ? std::vector<std::int64_t>{} : bad_rows(s, tensors[k], batch)};
     }
   }
   return {};

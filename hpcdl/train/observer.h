@@ -1,5 +1,6 @@
 #pragma once
-// The seam through which the lab watches a training run. Whatever an observer does, the numbers of the run stay the same.
+// The seam through which the lab watches a training run. Whatever an observer does, the numbers of the run stay the
+// same.
 
 #include "hpcdl/graph/executable.h"
 

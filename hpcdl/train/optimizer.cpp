@@ -13,7 +13,9 @@ Tensor bytes_of(const Buffer& b) { return Tensor(b.data(), {{b.bytes()}, DType::
 
 std::vector<std::string_view> state_names(const AdamW::Args&) { return {"m", "v"}; }
 
-std::vector<std::string_view> state_names(const Sgd::Args& a) { return a.momentum != 0 ? std::vector<std::string_view>{"momentum"} : std::vector<std::string_view>{}; }
+std::vector<std::string_view> state_names(const Sgd::Args& a) {
+  return a.momentum != 0 ? std::vector<std::string_view>{"momentum"} : std::vector<std::string_view>{};
+}
 
 /// One parameter as variables of a program.
 struct Entry {
@@ -26,8 +28,12 @@ void record(Graph& g, const std::vector<Entry>& entries, const AdamW::Args& args
   std::vector<AdamWTensor<Var>> tensors;
   for (const auto& e : entries) {
     const auto& p = e.parameter;
-    tensors.push_back({.value = g.constant(p.name, p.value), .gradient = e.gradient, .m = e.state[0], .v = e.state[1],
-                       .copy = p.copy ? g.constant(p.name + ".copy", p.copy) : Var(), .decay = p.decay});
+    tensors.push_back({.value = g.constant(p.name, p.value),
+                       .gradient = e.gradient,
+                       .m = e.state[0],
+                       .v = e.state[1],
+                       .copy = p.copy ? g.constant(p.name + ".copy", p.copy) : Var(),
+                       .decay = p.decay});
   }
   record_adamw(g, tensors, args);
 }
@@ -36,8 +42,11 @@ void record(Graph& g, const std::vector<Entry>& entries, const Sgd::Args& args) 
   std::vector<SgdTensor<Var>> tensors;
   for (const auto& e : entries) {
     const auto& p = e.parameter;
-    tensors.push_back({.value = g.constant(p.name, p.value), .gradient = e.gradient, .m = e.state.empty() ? Var() : e.state[0],
-                       .copy = p.copy ? g.constant(p.name + ".copy", p.copy) : Var(), .decay = p.decay});
+    tensors.push_back({.value = g.constant(p.name, p.value),
+                       .gradient = e.gradient,
+                       .m = e.state.empty() ? Var() : e.state[0],
+                       .copy = p.copy ? g.constant(p.name + ".copy", p.copy) : Var(),
+                       .decay = p.decay});
   }
   record_sgd(g, tensors, args);
 }
@@ -48,7 +57,8 @@ Optimizer::Optimizer(models::Trainable& model, const OptimizerArgs& args)
     : model_(model), args_(args), names_(std::visit([](const auto& a) { return state_names(a); }, args)) {
   std::int64_t total = 0;
   for (const auto& p : model_.parameters()) {
-    require(static_cast<bool>(p.gradient), "train", "parameter {} has no gradient: open the model for training", p.name);
+    require(static_cast<bool>(p.gradient), "train", "parameter {} has no gradient: open the model for training",
+            p.name);
     total += std::ssize(names_) * padded(p.value.size() * std::int64_t{sizeof(float)});
   }
   memory_ = Buffer(total, model_.device());
@@ -65,7 +75,8 @@ void Optimizer::record(Graph& g, std::span<const Var> gradients) const {
   std::vector<Entry> entries;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     auto& e = entries.emplace_back(Entry{model_.parameters()[i], gradients[i], {}});
-    for (std::size_t k = 0; k < names_.size(); ++k) e.state.push_back(g.constant(e.parameter.name + "." + std::string(names_[k]), tensors_[i * names_.size() + k]));
+    for (std::size_t k = 0; k < names_.size(); ++k)
+      e.state.push_back(g.constant(e.parameter.name + "." + std::string(names_[k]), tensors_[i * names_.size() + k]));
   }
   std::visit([&](const auto& args) { train::record(g, entries, args); }, args_);
 }
@@ -75,7 +86,8 @@ std::vector<io::NamedTensor> Optimizer::state() const {
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const auto& p = model_.parameters()[i / names_.size()];
     const auto& t = tensors_[i];  // the same place in the host's block
-    const Tensor host = host_.bytes() ? Tensor(host_.data() + (static_cast<std::byte*>(t.data()) - memory_.data()), t.spec()) : t;
+    const Tensor host =
+        host_.bytes() ? Tensor(host_.data() + (static_cast<std::byte*>(t.data()) - memory_.data()), t.spec()) : t;
     list.push_back({p.name + "." + std::string(names_[i % names_.size()]), host, p.shard});
   }
   return list;

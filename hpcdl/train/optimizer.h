@@ -1,5 +1,6 @@
 #pragma once
-// The optimizers of a training step, behind one face: what they keep for every parameter, and the record that updates all of them.
+// The optimizers of a training step, behind one face: what they keep for every parameter, and the record that updates
+// all of them.
 
 #include <span>
 #include <string_view>
@@ -24,7 +25,8 @@ class Optimizer {
 
   /// Records the update of all parameters; `gradients` in the order of model.parameters().
   void record(Graph& g, std::span<const Var> gradients) const;
-  /// The state in host memory, as of the last fetch(), and taken over by store(): on a GPU they copy it, on a CPU it is the same memory.
+  /// The state in host memory, as of the last fetch(), and taken over by store(): on a GPU they copy it, on a CPU it is
+  /// the same memory.
   std::vector<io::NamedTensor> state() const;
   void fetch(const Stream& s) const;
   void store(const Stream& s) const;

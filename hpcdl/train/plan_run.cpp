@@ -18,7 +18,8 @@ int ranks_of_host(const comm::Group& world) {
 
 }  // namespace
 
-MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& mesh, std::int64_t host_limit, bool always) {
+MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& mesh, std::int64_t host_limit,
+                    bool always) {
   const auto device = device_from_name(config.train.device);
   auto& t = config.train;
   auto room = available_memory(device, ranks_of_host(mesh.world()), host_limit);
@@ -40,7 +41,8 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
 MemoryAdvice plan_run(RunConfig& config, const Hooks& hooks) {
   check_config(config);
   config.model.resolve();
-  const parallel::Mesh mesh(hooks.world, {.dp = static_cast<int>(config.parallel.dp), .tp = static_cast<int>(config.parallel.tp)});
+  const parallel::Mesh mesh(hooks.world,
+                            {.dp = static_cast<int>(config.parallel.dp), .tp = static_cast<int>(config.parallel.tp)});
   Pool pool(config.train.threads);
   const auto task = make_task(config, mesh, pool, hooks.console);
   return advise(config, *task, mesh, hooks.host_memory_limit, true);

@@ -5,8 +5,9 @@
 
 namespace hpcdl::train {
 
-/// Plans the run of this rank, and where some rank has too little memory for it, or `always`, smaller ones. Collective. `host_limit`: see
-/// Hooks::host_memory_limit.
-MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& mesh, std::int64_t host_limit, bool always);
+/// Plans the run of this rank, and where some rank has too little memory for it, or `always`, smaller ones. Collective.
+/// `host_limit`: see Hooks::host_memory_limit.
+MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& mesh, std::int64_t host_limit,
+                    bool always);
 
 }  // namespace hpcdl::train

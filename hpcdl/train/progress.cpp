@@ -23,13 +23,14 @@ std::string progress_line(const StepNumbers& n) {
 data::OnProgress tokenize_progress(const Console& console) {
   using Clock = std::chrono::steady_clock;
   if (!console.status) return {};
-  return [status = console.status, stage = std::string(), start = Clock::now()](const data::TokenizeProgress& p) mutable {
-    if (p.stage != stage) {
-      stage = p.stage;
-      start = Clock::now();
-    }
-    status(data::describe(p, std::chrono::duration<double>(Clock::now() - start).count()));
-  };
+  return
+      [status = console.status, stage = std::string(), start = Clock::now()](const data::TokenizeProgress& p) mutable {
+        if (p.stage != stage) {
+          stage = p.stage;
+          start = Clock::now();
+        }
+        status(data::describe(p, std::chrono::duration<double>(Clock::now() - start).count()));
+      };
 }
 
 void Progress::show(const StepNumbers& n) {

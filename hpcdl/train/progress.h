@@ -21,10 +21,12 @@ struct StepNumbers {
   std::int64_t step = 0, steps = 0;
   double loss = 0, lr = 0, grad_norm = 0;
   double per_second = 0, sol_percent = 0, data_wait_percent = 0;  // sol_percent < 0: not known
-  const char* unit = "tok/s";                                      // of per_second
-  double epoch = -1, accuracy = -1;                                // passes over the data; share of right answers. < 0: not counted
+  const char* unit = "tok/s";                                     // of per_second
+  double epoch = -1, accuracy = -1;  // passes over the data; share of right answers. < 0: not counted
   double seconds_left = 0;
-  double comm_percent = -1, hidden_percent = -1;  // of the time: gradients were exchanged; of that: behind computing. < 0: one rank, or not known
+  double comm_percent = -1,
+         hidden_percent =
+             -1;  // of the time: gradients were exchanged; of that: behind computing. < 0: one rank, or not known
 };
 
 std::string progress_line(const StepNumbers& n);

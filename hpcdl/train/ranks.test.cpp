@@ -49,7 +49,6 @@ RunSummary train_on(int n, const io::TempFolder& tmp, const std::string& name, c
   return all[0];
 }
 
-
 /// The text once for all tests: a race to write it is none of theirs.
 struct Ranks : ::testing::Test {
   Ranks() {
@@ -73,13 +72,15 @@ double weights_apart(const fs::path& a, const fs::path& b) {
   double worst = 0;
   for (const auto& t : one.tensors()) {
     const View x = one.at(t.name), y = two.at(t.name);
-    for (std::int64_t i = 0; i < x.size(); ++i) worst = std::max(worst, std::fabs(double{x.ptr<float>()[i]} - double{y.ptr<float>()[i]}));
+    for (std::int64_t i = 0; i < x.size(); ++i)
+      worst = std::max(worst, std::fabs(double{x.ptr<float>()[i]} - double{y.ptr<float>()[i]}));
   }
   return worst;
 }
 
 void expect_same_model(const fs::path& a, const fs::path& b) {
-  EXPECT_TRUE(io::read_file(a / "model/model.safetensors") == io::read_file(b / "model/model.safetensors")) << a << " and " << b;
+  EXPECT_TRUE(io::read_file(a / "model/model.safetensors") == io::read_file(b / "model/model.safetensors"))
+      << a << " and " << b;
 }
 
 /// Loss, gradient norm, evaluation and weights of n ranks are those of one, after 50 steps.
@@ -93,7 +94,8 @@ TEST_F(Ranks, any_number_of_them_trains_what_one_rank_trains) {
     for (const char* key : {"loss", "grad_norm", "eval_loss", "tokens"}) {
       const auto want = numbers(tmp / "one", key), got = numbers(tmp / name, key);
       ASSERT_EQ(got.size(), want.size()) << key;
-      for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5 * std::fabs(want[i])) << n << " ranks, " << key << " " << i;
+      for (std::size_t i = 0; i < got.size(); ++i)
+        EXPECT_NEAR(got[i], want[i], 1e-5 * std::fabs(want[i])) << n << " ranks, " << key << " " << i;
     }
     EXPECT_LT(weights_apart(tmp / "one", tmp / name), 1e-5) << n;
   }
@@ -107,12 +109,15 @@ TEST_F(Ranks, micro_batches_are_exchanged_once_and_weigh_alike) {
   EXPECT_LT(weights_apart(tmp / "one", tmp / "two"), 1e-5);
 }
 
-/// Four ranks that each take the batch of one, with the rate that was found on one, do what one does with four times the batch and rate.
+/// Four ranks that each take the batch of one, with the rate that was found on one, do what one does with four times
+/// the batch and rate.
 TEST_F(Ranks, the_learning_rate_follows_the_number_of_ranks) {
   for (const auto& [scaling, factor] : {std::pair(LrScaling::linear, 4.0), std::pair(LrScaling::sqrt, 2.0)}) {
     Case by_hand, scaled;
     by_hand.change = [factor = factor](RunConfig& c) { c.train.lr = 1e-3 * factor, c.train.min_lr = 1e-4 * factor; };
-    scaled.change = [scaling = scaling](RunConfig& c) { c.train.lr = 1e-3, c.train.min_lr = 1e-4, c.train.lr_scaling = scaling; };
+    scaled.change = [scaling = scaling](RunConfig& c) {
+      c.train.lr = 1e-3, c.train.min_lr = 1e-4, c.train.lr_scaling = scaling;
+    };
     const auto name = std::to_string(static_cast<int>(factor));
     train_on(1, tmp, "one" + name, by_hand);
     train_on(4, tmp, "four" + name, scaled);
@@ -128,17 +133,22 @@ TEST_F(Ranks, buckets_and_overlap_change_no_bit) {
     Case s;
     s.batch = 12;
     const auto run_with = [&](const std::string& name, double mb, double first, bool overlap) {
-      s.change = [=](RunConfig& c) { c.parallel.bucket_mb = mb, c.parallel.first_bucket_mb = first, c.parallel.overlap = overlap, c.train.accumulate = 2; };
+      s.change = [=](RunConfig& c) {
+        c.parallel.bucket_mb = mb, c.parallel.first_bucket_mb = first, c.parallel.overlap = overlap,
+        c.train.accumulate = 2;
+      };
       train_on(n, tmp, name + std::to_string(n), s);
     };
     run_with("default", 25, 1, true);
     run_with("small", 0.02, 0.005, true);
     run_with("blocking", 0, 0, false);
-    for (const char* other : {"small", "blocking"}) expect_same_model(tmp / ("default" + std::to_string(n)), tmp / (other + std::to_string(n)));
+    for (const char* other : {"small", "blocking"})
+      expect_same_model(tmp / ("default" + std::to_string(n)), tmp / (other + std::to_string(n)));
   }
 }
 
-/// A signal to one rank stops all at the same step; the same number of ranks goes on to the same bits, and another number to the same numbers.
+/// A signal to one rank stops all at the same step; the same number of ranks goes on to the same bits, and another
+/// number to the same numbers.
 TEST_F(Ranks, a_stopped_run_goes_on_on_any_number_of_ranks) {
   Case s;
   train_on(4, tmp, "whole", s);

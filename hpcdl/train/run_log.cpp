@@ -8,12 +8,22 @@ namespace hpcdl::train {
 
 namespace {
 
-constexpr std::pair<const char*, const char*> kTags[] = {
-    {"loss", "loss_metrics/global_avg_loss"}, {"accuracy", "accuracy"}, {"epoch", "epoch"}, {"grad_norm", "grad_norm"}, {"lr", "lr"},
-    {"tokens_per_second", "throughput(tps)"}, {"samples_per_second", "throughput(samples/s)"}, {"sol_percent", "speed_of_light(%)"},
-    {"data_wait_percent", "time_metrics/data_loading(%)"}, {"comm_percent", "time_metrics/communication(%)"},
-    {"hidden_percent", "time_metrics/communication_hidden(%)"}, {"loss_scale", "loss_scale"}, {"skipped_steps", "skipped_steps"},
-    {"eval_loss", "validation_metrics/loss"}, {"eval_perplexity", "validation_metrics/perplexity"}, {"eval_accuracy", "validation_metrics/accuracy"}};
+constexpr std::pair<const char*, const char*> kTags[] = {{"loss", "loss_metrics/global_avg_loss"},
+                                                         {"accuracy", "accuracy"},
+                                                         {"epoch", "epoch"},
+                                                         {"grad_norm", "grad_norm"},
+                                                         {"lr", "lr"},
+                                                         {"tokens_per_second", "throughput(tps)"},
+                                                         {"samples_per_second", "throughput(samples/s)"},
+                                                         {"sol_percent", "speed_of_light(%)"},
+                                                         {"data_wait_percent", "time_metrics/data_loading(%)"},
+                                                         {"comm_percent", "time_metrics/communication(%)"},
+                                                         {"hidden_percent", "time_metrics/communication_hidden(%)"},
+                                                         {"loss_scale", "loss_scale"},
+                                                         {"skipped_steps", "skipped_steps"},
+                                                         {"eval_loss", "validation_metrics/loss"},
+                                                         {"eval_perplexity", "validation_metrics/perplexity"},
+                                                         {"eval_accuracy", "validation_metrics/accuracy"}};
 
 }  // namespace
 
@@ -35,7 +45,8 @@ void RunLog::flush() {
 }
 
 io::Json metrics_line(const StepNumbers& n, const Units& units, std::int64_t seen) {
-  io::Json line = {{"step", n.step}, {"loss", n.loss}, {"lr", n.lr}, {"grad_norm", n.grad_norm}, {units.name, seen}, {units.rate, n.per_second}};
+  io::Json line = {{"step", n.step},           {"loss", n.loss},   {"lr", n.lr},
+                   {"grad_norm", n.grad_norm}, {units.name, seen}, {units.rate, n.per_second}};
   if (n.epoch >= 0) line["epoch"] = n.epoch;
   if (n.accuracy >= 0) line["accuracy"] = n.accuracy;
   if (n.sol_percent >= 0) line["sol_percent"] = n.sol_percent;

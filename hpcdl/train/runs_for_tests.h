@@ -20,15 +20,20 @@ inline std::string timeless_metrics(const std::filesystem::path& run) {
   std::string out;
   for (std::string line; std::getline(in, line);) {
     auto j = io::parse_json(line, "metrics.jsonl");
-    for (const char* key : {"tokens_per_second", "samples_per_second", "sol_percent", "data_wait_percent", "comm_percent", "hidden_percent"}) j.erase(key);
+    for (const char* key : {"tokens_per_second", "samples_per_second", "sol_percent", "data_wait_percent",
+                            "comm_percent", "hidden_percent"})
+      j.erase(key);
     out += j.dump() + "\n";
   }
   return out;
 }
 
-inline void expect_same_file(const std::filesystem::path& a, const std::filesystem::path& b) { EXPECT_TRUE(io::read_file(a) == io::read_file(b)) << a << " and " << b; }
+inline void expect_same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
+  EXPECT_TRUE(io::read_file(a) == io::read_file(b)) << a << " and " << b;
+}
 
-inline void expect_same_run(const std::filesystem::path& a, const std::filesystem::path& b, const std::string& last_step) {
+inline void expect_same_run(const std::filesystem::path& a, const std::filesystem::path& b,
+                            const std::string& last_step) {
   expect_same_file(a / "model/model.safetensors", b / "model/model.safetensors");
   for (const char* name : {"model.safetensors", "optim-rank0.safetensors"})
     expect_same_file(a / "checkpoints" / last_step / name, b / "checkpoints" / last_step / name);

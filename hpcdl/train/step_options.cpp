@@ -4,20 +4,38 @@ namespace hpcdl::train {
 
 StepOptions step_options(const RunConfig& config) {
   const auto& t = config.train;
-  StepOptions o{.batch = t.batch, .length = config.model.context, .accumulate = t.accumulate > 1,
-          .forward = {.compute = t.dtype == Compute::bf16 ? DType::bf16 : t.dtype == Compute::fp16 ? DType::f16 : DType::f32, .recompute = t.recompute, .dropout = static_cast<float>(t.dropout), .label_smoothing = static_cast<float>(t.label_smoothing), .mixup = config.data.mixup > 0},
-          .optimizer = AdamW::Args{.beta1 = static_cast<float>(t.beta1), .beta2 = static_cast<float>(t.beta2), .eps = static_cast<float>(t.eps),
-                    .weight_decay = static_cast<float>(t.weight_decay)},
-          .clip = static_cast<float>(t.clip), .seed = t.seed, .copies = {}};
+  StepOptions o{.batch = t.batch,
+                .length = config.model.context,
+                .accumulate = t.accumulate > 1,
+                .forward = {.compute = t.dtype == Compute::bf16   ? DType::bf16
+                                       : t.dtype == Compute::fp16 ? DType::f16
+                                                                  : DType::f32,
+                            .recompute = t.recompute,
+                            .dropout = static_cast<float>(t.dropout),
+                            .label_smoothing = static_cast<float>(t.label_smoothing),
+                            .mixup = config.data.mixup > 0},
+                .optimizer = AdamW::Args{.beta1 = static_cast<float>(t.beta1),
+                                         .beta2 = static_cast<float>(t.beta2),
+                                         .eps = static_cast<float>(t.eps),
+                                         .weight_decay = static_cast<float>(t.weight_decay)},
+                .clip = static_cast<float>(t.clip),
+                .seed = t.seed,
+                .copies = {}};
   if (t.optimizer == OptimizerKind::sgd)
-    o.optimizer = Sgd::Args{.momentum = static_cast<float>(t.momentum), .nesterov = t.nesterov, .weight_decay = static_cast<float>(t.weight_decay)};
+    o.optimizer = Sgd::Args{.momentum = static_cast<float>(t.momentum),
+                            .nesterov = t.nesterov,
+                            .weight_decay = static_cast<float>(t.weight_decay)};
   const auto mib = [](double n) { return static_cast<std::int64_t>(n * (1 << 20)); };
-  o.reduce = {.buckets = {.cap = mib(config.parallel.bucket_mb), .first = mib(config.parallel.first_bucket_mb)}, .overlap = config.parallel.overlap, .timed = config.parallel.time_exchange};
+  o.reduce = {.buckets = {.cap = mib(config.parallel.bucket_mb), .first = mib(config.parallel.first_bucket_mb)},
+              .overlap = config.parallel.overlap,
+              .timed = config.parallel.time_exchange};
   o.products = t.dtype == Compute::tf32 ? F32Products::tf32 : F32Products::exact;
   o.sync_batch_norm = config.sync_batch_norm;
   if (t.dtype == Compute::fp16)
-    o.scaler = GradScaler::Options{.init_scale = static_cast<float>(t.init_scale), .growth_factor = static_cast<float>(t.growth_factor),
-                                   .backoff_factor = static_cast<float>(t.backoff_factor), .growth_interval = static_cast<std::int32_t>(t.growth_interval),
+    o.scaler = GradScaler::Options{.init_scale = static_cast<float>(t.init_scale),
+                                   .growth_factor = static_cast<float>(t.growth_factor),
+                                   .backoff_factor = static_cast<float>(t.backoff_factor),
+                                   .growth_interval = static_cast<std::int32_t>(t.growth_interval),
                                    .min_scale = static_cast<float>(t.min_scale)};
   return o;
 }

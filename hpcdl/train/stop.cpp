@@ -22,12 +22,15 @@ constexpr int kSignals[] = {SIGTERM, SIGUSR1, SIGINT};
 struct sigaction before[3];
 bool installed[3];
 std::atomic<std::int64_t> stop_at{INT64_MAX};  // Unix seconds
-int alive = 0;  // of StopSignals
+int alive = 0;                                 // of StopSignals
 std::mutex alive_mutex;
 
-std::int64_t unix_seconds() { return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+std::int64_t unix_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
-/// When to stop in a job that ends then: a minute before, but in a short job no earlier than after nine tenths of what is left.
+/// When to stop in a job that ends then: a minute before, but in a short job no earlier than after nine tenths of what
+/// is left.
 std::int64_t stop_before(std::string_view job_end) {
   std::int64_t end = 0;
   const auto [rest, error] = std::from_chars(job_end.data(), job_end.data() + job_end.size(), end);
@@ -39,7 +42,7 @@ std::int64_t stop_before(std::string_view job_end) {
 /// The second signal finds the default action and ends the process.
 void handle(int signal) {
   received.store(signal);
-  struct sigaction plain {};
+  struct sigaction plain{};
   plain.sa_handler = SIG_DFL;
   for (int s : kSignals)
     if (s != SIGINT || signal == SIGINT) sigaction(s, &plain, nullptr);
@@ -52,7 +55,7 @@ StopSignals::StopSignals(bool on_interrupt, const char* job_end) {
   if (alive++ > 0) return;
   received.store(0);
   stop_at.store(job_end ? stop_before(job_end) : INT64_MAX);
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = handle;
   action.sa_flags = SA_RESTART;
   for (int i = 0; i < 3; ++i) {

@@ -6,7 +6,8 @@
 
 namespace hpcdl::train {
 
-/// Installs handlers while it lives. Ranks that are threads of one process share them: those of the first stand until the last goes.
+/// Installs handlers while it lives. Ranks that are threads of one process share them: those of the first stand until
+/// the last goes.
 class StopSignals {
  public:
   /// job_end: in Unix seconds, as Slurm says it; null: none.

@@ -72,7 +72,8 @@ TEST(stop, the_end_of_the_job) {
   };
   EXPECT_EQ(requested(at(3600)), 0);
   EXPECT_EQ(requested(at(30)), 0);  // a short job is not over at once
-  for (const char* nonsense : {"", "soon", "1e9", "-1", "0", "99999999999999999999"}) EXPECT_EQ(requested(nonsense), 0) << nonsense;
+  for (const char* nonsense : {"", "soon", "1e9", "-1", "0", "99999999999999999999"})
+    EXPECT_EQ(requested(nonsense), 0) << nonsense;
   const auto end = at(2);
   const StopSignals signals(false, end.c_str());
   while (std::time(nullptr) < std::stol(end)) std::this_thread::sleep_for(std::chrono::milliseconds(50));

@@ -1,6 +1,6 @@
 #pragma once
-// What a run is about: a model, the data it learns from, and what its results are called. The run's loop (trainer.cpp) knows of checkpoints,
-// metrics, signals and ranks; a task knows of tokens or images.
+// What a run is about: a model, the data it learns from, and what its results are called. The run's loop (trainer.cpp)
+// knows of checkpoints, metrics, signals and ranks; a task knows of tokens or images.
 
 #include <array>
 #include <filesystem>
@@ -19,11 +19,11 @@ namespace hpcdl::train {
 
 /// What the samples of a run are counted in.
 struct Units {
-  const char* name;       // key of metrics: "tokens"
-  const char* rate;       // "tokens_per_second"
-  const char* brief;      // behind a rate on the progress line: "tok/s"
-  std::int64_t in_row;    // of a row of a batch
-  bool classes = false;   // targets are classes, and right answers are counted
+  const char* name;      // key of metrics: "tokens"
+  const char* rate;      // "tokens_per_second"
+  const char* brief;     // behind a rate on the progress line: "tok/s"
+  std::int64_t in_row;   // of a row of a batch
+  bool classes = false;  // targets are classes, and right answers are counted
 };
 
 /// Which samples the micro-batches of the last two steps held.
@@ -77,7 +77,8 @@ class Task {
 
   /// Throws UsageError unless the model in `folder` is the one that this run trains.
   virtual void check_resumes(const std::filesystem::path& folder) const = 0;
-  /// Opens the training data at a sample, and what evaluation reads if `evaluates`; before the first next(). `compute`: where steps are queued.
+  /// Opens the training data at a sample, and what evaluation reads if `evaluates`; before the first next(). `compute`:
+  /// where steps are queued.
   virtual void open_data(const data::LoaderState& start, bool evaluates, const Stream& compute) = 0;
   /// Fetches the next micro-batch of this rank.
   virtual void next() = 0;
@@ -87,8 +88,10 @@ class Task {
   virtual data::LoaderState position() const = 0;
   /// Time for which training stood still for want of data, in seconds: of the thread that calls next(), or of the GPU.
   virtual double waited_seconds() const = 0;
-  /// Which samples were in these rows of a micro-batch of step `number`, the last one or the one before, in words; no rows: all of it.
-  virtual std::string describe_samples(std::int64_t number, std::int64_t micro, std::span<const std::int64_t> rows) const = 0;
+  /// Which samples were in these rows of a micro-batch of step `number`, the last one or the one before, in words; no
+  /// rows: all of it.
+  virtual std::string describe_samples(std::int64_t number, std::int64_t micro,
+                                       std::span<const std::int64_t> rows) const = 0;
 
   /// Sums over the evaluation batches of this rank, at most `batches`; nothing where there are none.
   virtual std::optional<Score> evaluate(TrainStep& step, std::int64_t batches) = 0;
@@ -102,7 +105,8 @@ class Task {
   virtual void save_model(const models::Trainable& model, const std::filesystem::path& folder) const = 0;
 };
 
-/// The task that `config` describes, whose [model] it completes. Collective over the ranks of the mesh; reads and prepares the data.
+/// The task that `config` describes, whose [model] it completes. Collective over the ranks of the mesh; reads and
+/// prepares the data.
 std::unique_ptr<Task> make_task(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, const Console& console);
 
 }  // namespace hpcdl::train

@@ -37,8 +37,9 @@ data::PreparedText prepare(const RunConfig& c, Pool& pool, const Console& consol
 void fit_vocabulary(io::ModelConfig& model, const io::Tokenizer& tokenizer) {
   if (model.vocab == 0) model.vocab = tokenizer.vocab_size();
   if (model.vocab < tokenizer.vocab_size())
-    fail_usage("model", "vocab is {}, but the tokenizer has ids up to {}: leave model.vocab out, or make it at least {}", model.vocab,
-               tokenizer.vocab_size() - 1, tokenizer.vocab_size());
+    fail_usage("model",
+               "vocab is {}, but the tokenizer has ids up to {}: leave model.vocab out, or make it at least {}",
+               model.vocab, tokenizer.vocab_size() - 1, tokenizer.vocab_size());
   if (const auto end = tokenizer.end_of_text()) {
     model.eos = {*end};
     model.bos = *end;
@@ -49,17 +50,23 @@ void fit_vocabulary(io::ModelConfig& model, const io::Tokenizer& tokenizer) {
 }  // namespace
 
 TextTask::TextTask(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, const Console& console)
-    : config_(config), mesh_(mesh), text_(parallel::host_by_host(mesh.world(), [&] { return prepare(config, pool, console); })) {
+    : config_(config),
+      mesh_(mesh),
+      text_(parallel::host_by_host(mesh.world(), [&] { return prepare(config, pool, console); })) {
   fit_vocabulary(config_.model, text_.tokenizer);
   config_.model.resolve();
 }
 
-std::string TextTask::describe_data() const { return format_count(static_cast<double>(text_.train_tokens)) + " training tokens"; }
+std::string TextTask::describe_data() const {
+  return format_count(static_cast<double>(text_.train_tokens)) + " training tokens";
+}
 
 std::unique_ptr<models::Trainable> TextTask::make_model() const {
   using Scheme = parallel::TensorParallel::Scheme;
-  const auto sharing = std::make_shared<parallel::TensorParallel>(mesh_.tp(), config_.parallel.sequence ? Scheme::sequence : Scheme::conjugate);
-  return std::make_unique<models::LanguageModel>(models::LanguageModel::create(config_.model, config_.train.seed, true, sharing));
+  const auto sharing = std::make_shared<parallel::TensorParallel>(
+      mesh_.tp(), config_.parallel.sequence ? Scheme::sequence : Scheme::conjugate);
+  return std::make_unique<models::LanguageModel>(
+      models::LanguageModel::create(config_.model, config_.train.seed, true, sharing));
 }
 
 std::int64_t TextTask::bytes_ahead(std::int64_t batch) const {
@@ -71,7 +78,10 @@ void TextTask::check_resumes(const fs::path& folder) const {
   const auto& ours = config_.model;
   theirs.bos = ours.bos, theirs.eos = ours.eos, theirs.dtype = ours.dtype;
   if (theirs != ours)
-    fail_usage("resume", "{} holds another model than [model] describes: use another output folder, or checkpoint.resume = \"none\"", folder.string());
+    fail_usage(
+        "resume",
+        "{} holds another model than [model] describes: use another output folder, or checkpoint.resume = \"none\"",
+        folder.string());
 }
 
 void TextTask::open_data(const data::LoaderState& start, bool evaluates, const Stream&) {
@@ -79,10 +89,17 @@ void TextTask::open_data(const data::LoaderState& start, bool evaluates, const S
   const auto vocab = static_cast<data::TokenId>(config_.model.vocab);
   const auto& t = config_.train;
   loader_.emplace(data::open_token_files(train_files),
-                  data::LoaderOptions{.batch = t.batch, .context = config_.model.context, .seed = t.seed, .vocab = vocab, .rank = mesh_.dp().rank(), .world = mesh_.dp().size()}, start);
+                  data::LoaderOptions{.batch = t.batch,
+                                      .context = config_.model.context,
+                                      .seed = t.seed,
+                                      .vocab = vocab,
+                                      .rank = mesh_.dp().rank(),
+                                      .world = mesh_.dp().size()},
+                  start);
   if (!evaluates || text_.val_tokens < 2) return;
   const auto val_files = std::vector<fs::path>{text_.val};
-  eval_.emplace(data::open_token_files(val_files), t.batch, config_.model.context, vocab, mesh_.dp().rank(), mesh_.dp().size());
+  eval_.emplace(data::open_token_files(val_files), t.batch, config_.model.context, vocab, mesh_.dp().rank(),
+                mesh_.dp().size());
 }
 
 std::int64_t TextTask::accumulate(TrainStep& step, std::int64_t number, std::int64_t micro, bool last) {
@@ -91,8 +108,10 @@ std::int64_t TextTask::accumulate(TrainStep& step, std::int64_t number, std::int
   return batch_->valid;
 }
 
-std::string TextTask::describe_samples(std::int64_t number, std::int64_t micro, std::span<const std::int64_t> rows) const {
-  return fmt::format("windows {} of {} (window i: {} tokens from token {} * i)", fmt::join(samples_.in(number, micro, rows), ", "), text_.train.string(), config_.model.context,
+std::string TextTask::describe_samples(std::int64_t number, std::int64_t micro,
+                                       std::span<const std::int64_t> rows) const {
+  return fmt::format("windows {} of {} (window i: {} tokens from token {} * i)",
+                     fmt::join(samples_.in(number, micro, rows), ", "), text_.train.string(), config_.model.context,
                      config_.model.context);
 }
 

@@ -12,7 +12,8 @@ namespace hpcdl::train {
 
 /// English-like, a few thousand words, always the same.
 inline std::string toy_text() {
-  static constexpr const char* kWords[] = {"the", "river", "runs", "under", "a", "stone", "bridge", "and", "small", "boats", "wait", "for", "rain"};
+  static constexpr const char* kWords[] = {"the", "river", "runs",  "under", "a",   "stone", "bridge",
+                                           "and", "small", "boats", "wait",  "for", "rain"};
   std::string text;
   std::uint32_t x = 12345;
   for (int i = 0; i < 6000; ++i) {
@@ -31,7 +32,8 @@ inline void toy_config(RunConfig& c, const io::TempFolder& tmp, const std::strin
   c.data.text = {(tmp / "toy.txt").string()};
   c.data.cache = tmp / "cache";
   c.data.vocab_size = 300;
-  c.train.steps = 6, c.train.batch = 3, c.train.lr = 3e-3, c.train.warmup = 2, c.train.eval_every = 2, c.train.eval_batches = 3;
+  c.train.steps = 6, c.train.batch = 3, c.train.lr = 3e-3, c.train.warmup = 2, c.train.eval_every = 2,
+  c.train.eval_batches = 3;
   c.train.threads = 2;
   c.checkpoint.keep = 0;
   c.output = tmp / name;

@@ -69,7 +69,8 @@ void TrainStep::place_gradients() {
   });
   for (const auto& p : model_.parameters())  // those that no record touches
     if (ready.insert(p.name).second) order.push_back({p.name, p.value.spec()});
-  gradients_ = std::make_unique<parallel::Gradients>(options_.data, std::move(order), options_.reduce, stream_.device());
+  gradients_ =
+      std::make_unique<parallel::Gradients>(options_.data, std::move(order), options_.reduce, stream_.device());
   model_.place_gradients([&](const models::NamedParameter& p) { return gradients_->gradient(p.name); });
 }
 
@@ -97,11 +98,14 @@ nn::ForwardOptions TrainStep::evaluation_options() const {
 
 Program TrainStep::record_pass(Pass& pass, Write write, Kind kind, Graph::GradientHook hook) const {
   const bool inference = kind == Kind::inference;
-  Graph g({.parameter_gradients = write, .weights_beside = options_.weights_beside && stream_.device().is_cuda(), .inference = inference});
+  Graph g({.parameter_gradients = write,
+           .weights_beside = options_.weights_beside && stream_.device().is_cuda(),
+           .inference = inference});
   auto forward = inference ? evaluation_options() : options_.forward;
   forward.training = !inference;
   pass.inputs.clear();
-  for (const auto& [name, spec] : model_.inputs(options_.batch, options_.length, forward)) pass.inputs.push_back(g.input(name, spec));
+  for (const auto& [name, spec] : model_.inputs(options_.batch, options_.length, forward))
+    pass.inputs.push_back(g.input(name, spec));
   forward.fused_mlp = !inference && (forward.fused_mlp || stream_.device().is_cuda());
   forward.head_gradient_now = !inference && (forward.head_gradient_now || stream_.device().is_cuda());
   {
@@ -122,7 +126,8 @@ Program TrainStep::record_pass(Pass& pass, Write write, Kind kind, Graph::Gradie
 
 Program TrainStep::record_update() {
   Graph g;
-  std::vector<Var> all, whole, parts, addends;  // gradients: of all ranks along tp, that each of them has, its own, and of which each has an addend
+  std::vector<Var> all, whole, parts,
+      addends;  // gradients: of all ranks along tp, that each of them has, its own, and of which each has an addend
   for (const auto& p : model_.parameters()) {
     all.push_back(g.constant(p.name + ".grad", p.gradient));
     (p.shard.all() ? whole : parts).push_back(all.back());
@@ -152,10 +157,13 @@ void TrainStep::run(Executable& exe) {
   warm_.push_back(&exe);
 }
 
-/// Takes a copy of a batch that is in host memory. Micro-batches keep theirs until the step after the next, and explain_non_finite() finds them there.
+/// Takes a copy of a batch that is in host memory. Micro-batches keep theirs until the step after the next, and
+/// explain_non_finite() finds them there.
 TrainStep::Staged& TrainStep::stage(const Pass& pass, Flight& flight, std::int64_t micro, std::span<const View> batch) {
-  require(batch.size() == pass.inputs.size(), "train", "expected a batch of {} tensors, got {}", pass.inputs.size(), batch.size());
-  require(micro >= 0 && micro <= std::ssize(flight.batches), "train", "micro-batch {} follows micro-batch {}", micro, flight.batches.size());
+  require(batch.size() == pass.inputs.size(), "train", "expected a batch of {} tensors, got {}", pass.inputs.size(),
+          batch.size());
+  require(micro >= 0 && micro <= std::ssize(flight.batches), "train", "micro-batch {} follows micro-batch {}", micro,
+          flight.batches.size());
   if (micro < flight.micros && flight.queued) drain();  // its copy may still be queued
   if (micro == std::ssize(flight.batches)) {
     flight.batches.emplace_back().outputs = Pinned(kOutputBytes, stream_.device());
@@ -171,8 +179,10 @@ TrainStep::Staged& TrainStep::stage(const Pass& pass, Flight& flight, std::int64
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const auto& from = batch[i];
     const auto& spec = pass.inputs[i].spec();
-    require(from.spec() == spec && from.is_contiguous() && from.device() == (here ? Device() : stream_.device()), "train",
-            "input {} of a batch must be a contiguous {} in host memory, or with all others on the GPU, got {}", i + 1, to_string(spec), to_string(from.spec()));
+    require(from.spec() == spec && from.is_contiguous() && from.device() == (here ? Device() : stream_.device()),
+            "train",
+            "input {} of a batch must be a contiguous {} in host memory, or with all others on the GPU, got {}", i + 1,
+            to_string(spec), to_string(from.spec()));
     if (!here) continue;
     std::memcpy(at, from.data(), static_cast<std::size_t>(from.bytes()));
     staged.inputs[i] = View(at, spec);
@@ -182,7 +192,8 @@ TrainStep::Staged& TrainStep::stage(const Pass& pass, Flight& flight, std::int64
 }
 
 void TrainStep::fill(Pass& pass, const Staged& batch) {
-  for (std::size_t i = 0; i < batch.inputs.size(); ++i) copy(stream_, pass.exe->tensor(pass.inputs[i]), batch.inputs[i]);
+  for (std::size_t i = 0; i < batch.inputs.size(); ++i)
+    copy(stream_, pass.exe->tensor(pass.inputs[i]), batch.inputs[i]);
 }
 
 void TrainStep::queue(Pass& pass, const Staged& batch) {
@@ -199,23 +210,27 @@ void TrainStep::drain() {
 }
 
 /// The tokens of a batch as tensors.
-std::vector<View> TrainStep::language_batch(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) const {
+std::vector<View> TrainStep::language_batch(std::span<const std::int32_t> tokens,
+                                            std::span<const std::int32_t> targets) const {
   const Spec spec{{options_.batch, options_.length}, DType::i32};
-  require(std::ssize(tokens) == spec.size() && std::ssize(targets) == spec.size(), "train", "expected a batch of {} tokens, got {} and {}", spec.size(), tokens.size(), targets.size());
+  require(std::ssize(tokens) == spec.size() && std::ssize(targets) == spec.size(), "train",
+          "expected a batch of {} tokens, got {} and {}", spec.size(), tokens.size(), targets.size());
   return {View(tokens.data(), spec), View(targets.data(), spec)};
 }
 
 /// Parameters and program of one micro-batch.
 TrainStep::Pass& TrainStep::prepare(std::int64_t step, std::int64_t micro, bool last) {
   params_.step = step;
-  params_.seed = options_.seed + static_cast<std::uint64_t>(micro) * 0x9E3779B97F4A7C15u;  // other draws for every micro-batch
+  params_.seed =
+      options_.seed + static_cast<std::uint64_t>(micro) * 0x9E3779B97F4A7C15u;  // other draws for every micro-batch
   return micro == 0 ? first_ : last && last_.exe ? last_ : more_;
 }
 
 void TrainStep::accumulate(std::span<const View> batch, std::int64_t step, std::int64_t micro, bool last) {
   const InStage stage_of_run(observer_, Stage::pass);
   require(micro == 0 || options_.accumulate, "train", "this step was made for one micro-batch");
-  require(!gradients_ || micro > 0 || last != options_.accumulate, "train", "the last micro-batch is told by `last`, and with `accumulate` it is not the first");
+  require(!gradients_ || micro > 0 || last != options_.accumulate, "train",
+          "the last micro-batch is told by `last`, and with `accumulate` it is not the first");
   if (micro == 0) now_ = 1 - now_;
   auto& flight = flights_[now_];
   auto& pass = prepare(step, micro, last);
@@ -225,7 +240,8 @@ void TrainStep::accumulate(std::span<const View> batch, std::int64_t step, std::
   model_.count_pass();
 }
 
-void TrainStep::accumulate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, std::int64_t step, std::int64_t micro, bool last) {
+void TrainStep::accumulate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+                           std::int64_t step, std::int64_t micro, bool last) {
   accumulate(language_batch(tokens, targets), step, micro, last);
 }
 
@@ -255,7 +271,8 @@ void TrainStep::queue_update(double lr, std::int64_t valid_tokens) {
   // A GPU is still at work, and its loss not yet here.
   const bool at_once = !stream_.device().is_cuda();
   const auto mine = at_once ? sums(flight) : Evaluation();
-  const auto all = parallel::sum_over_ranks(options_.data, std::array{static_cast<double>(valid_tokens), mine.loss, mine.correct});
+  const auto all =
+      parallel::sum_over_ranks(options_.data, std::array{static_cast<double>(valid_tokens), mine.loss, mine.correct});
   require(all[0] > 0, "train", "the batch holds no target to learn from");
   params_.step = flight.step;
   params_.lr = static_cast<float>(lr);
@@ -269,7 +286,8 @@ void TrainStep::queue_update(double lr, std::int64_t valid_tokens) {
   }
   if (!flight.numbers.bytes()) flight.numbers = Pinned(sizeof(Numbers), stream_.device());
   auto* numbers = flight.numbers.as<Numbers>();
-  copy_to_pinned(stream_, &numbers->params, View(stream_.kernel_params(), {{sizeof(StepParams)}, DType::u8}, stream_.device()));
+  copy_to_pinned(stream_, &numbers->params,
+                 View(stream_.kernel_params(), {{sizeof(StepParams)}, DType::u8}, stream_.device()));
   if (scaler_) scaler_->queue_state(stream_, &numbers->scale);
   flight.done.record(stream_);
 }
@@ -299,7 +317,9 @@ Evaluation TrainStep::evaluate(std::span<const View> batch) {
   return {staged.loss(), staged.correct()};
 }
 
-Evaluation TrainStep::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) { return evaluate(language_batch(tokens, targets)); }
+Evaluation TrainStep::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) {
+  return evaluate(language_batch(tokens, targets));
+}
 
 NonFinite TrainStep::explain_non_finite() {
   const WithF32Products products(options_.products);
@@ -310,7 +330,9 @@ NonFinite TrainStep::explain_non_finite() {
   if (gradients_) {  // ranks stop at different records: programs that exchange nothing
     options_.forward.shared_batch = nullptr;
     for (auto* pass : {&first_, &more_, &last_})
-      if (pass->exe) pass->exe.emplace(record_pass(*pass, pass == &first_ ? Write::overwrite : Write::accumulate, Kind::alone), arena_, stream_.device());
+      if (pass->exe)
+        pass->exe.emplace(record_pass(*pass, pass == &first_ ? Write::overwrite : Write::accumulate, Kind::alone),
+                          arena_, stream_.device());
   }
   // Ranks that share layers cannot run a pass each for itself.
   for (std::int64_t micro = 0; micro < flight.micros && !model_.sharing(); ++micro) {
@@ -323,12 +345,14 @@ NonFinite TrainStep::explain_non_finite() {
   }
   for (const auto& p : model_.parameters())
     if (!all_finite(stream_, p.gradient)) return {"the gradient of \"" + p.name + "\""};
-  return {gradients_ ? "none of this rank's: that of another, or the global gradient norm, whose squares overflow" : "the global gradient norm, whose squares overflow"};
+  return {gradients_ ? "none of this rank's: that of another, or the global gradient norm, whose squares overflow"
+                     : "the global gradient norm, whose squares overflow"};
 }
 
 std::vector<const Executable*> TrainStep::programs(std::int64_t micro_batches) const {
   std::vector<const Executable*> list{&*first_.exe};
-  for (std::int64_t i = 1; i < micro_batches; ++i) list.push_back(i + 1 == micro_batches && last_.exe ? &*last_.exe : &*more_.exe);
+  for (std::int64_t i = 1; i < micro_batches; ++i)
+    list.push_back(i + 1 == micro_batches && last_.exe ? &*last_.exe : &*more_.exe);
   list.push_back(&*update_);
   return list;
 }

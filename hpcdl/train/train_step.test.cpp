@@ -43,12 +43,14 @@ double gradient_distance(models::LanguageModel& a, models::LanguageModel& b, flo
   return worst / largest;
 }
 
-/// Gradients that ranks sum lie in memory of the step, and go with it. Two ranks with one batch learn what one does, to the bit: 2 g / 2 n.
+/// Gradients that ranks sum lie in memory of the step, and go with it. Two ranks with one batch learn what one does, to
+/// the bit: 2 g / 2 n.
 TEST(train_step, a_model_is_trained_on_behind_a_step_of_many_ranks) {
   const auto tokens = ids(32, 1), targets = ids(32, 2);
   const auto weights = [](models::LanguageModel& model) {
     std::vector<float> all;
-    for (const auto& p : model.parameters()) all.insert(all.end(), p.value.ptr<float>(), p.value.ptr<float>() + p.value.size());
+    for (const auto& p : model.parameters())
+      all.insert(all.end(), p.value.ptr<float>(), p.value.ptr<float>() + p.value.size());
     return all;
   };
   const auto one_step = [&](models::LanguageModel& model, const comm::Group& data) {
@@ -62,7 +64,8 @@ TEST(train_step, a_model_is_trained_on_behind_a_step_of_many_ranks) {
   testing::run_ranks(2, [&](const comm::Group& world) {
     auto model = models::LanguageModel::create(toy_model(), 3, true);
     one_step(model, world);
-    for (const auto& p : model.parameters()) EXPECT_FALSE(p.gradient) << p.name << " has a gradient in memory that is gone";
+    for (const auto& p : model.parameters())
+      EXPECT_FALSE(p.gradient) << p.name << " has a gradient in memory that is gone";
     one_step(model, {});
     for (const auto& p : model.parameters()) EXPECT_TRUE(p.gradient) << p.name;
     EXPECT_EQ(weights(model), weights(alone));
@@ -72,8 +75,10 @@ TEST(train_step, a_model_is_trained_on_behind_a_step_of_many_ranks) {
 /// Micro-batches with different numbers of valid targets weigh as one batch of all of them.
 TEST(train_step, accumulation_is_normalised_by_valid_tokens) {
   Pool pool(2);
-  auto whole = models::LanguageModel::create(toy_model(), 3, true), parts = models::LanguageModel::create(toy_model(), 3, true);
-  TrainStep one(whole, pool, {.batch = 4, .length = 16}), two(parts, pool, {.batch = 2, .length = 16, .accumulate = true});
+  auto whole = models::LanguageModel::create(toy_model(), 3, true),
+       parts = models::LanguageModel::create(toy_model(), 3, true);
+  TrainStep one(whole, pool, {.batch = 4, .length = 16}),
+      two(parts, pool, {.batch = 2, .length = 16, .accumulate = true});
   const auto tokens = ids(64, 1);
   auto targets = ids(64, 2);
   for (int i = 3; i < 25; ++i) targets[static_cast<std::size_t>(i)] = -1;  // only of the first half
@@ -114,16 +119,20 @@ TEST(train_step, rounded_copies_of_the_weights_change_no_bit) {
     std::vector<double> losses;
     for (const bool copies : {false, true}) {
       auto model = models::LanguageModel::create(config, 3, true);
-      TrainStep step(model, pool, {.batch = 2, .length = 16, .forward = {.compute = DType::bf16, .recompute = true}, .copies = copies});
+      TrainStep step(
+          model, pool,
+          {.batch = 2, .length = 16, .forward = {.compute = DType::bf16, .recompute = true}, .copies = copies});
       EXPECT_EQ(copies, static_cast<bool>(model.parameters()[family == io::Family::gpt2 ? 0 : 1].copy));
       for (int i = 0; i < 3; ++i) {
         step.accumulate(ids(32, 5), ids(32, 6), i, 0);
         losses.push_back(step.update(1e-2, 32).loss);
       }
       auto& all = results.emplace_back();
-      for (const auto& p : model.parameters()) all.insert(all.end(), p.value.ptr<float>(), p.value.ptr<float>() + p.value.size());
       for (const auto& p : model.parameters())
-        for (std::int64_t k = 0; p.copy && k < p.copy.size(); ++k) ASSERT_EQ(p.copy.ptr<bf16>()[k].bits, bf16(p.value.ptr<float>()[k]).bits) << p.name;
+        all.insert(all.end(), p.value.ptr<float>(), p.value.ptr<float>() + p.value.size());
+      for (const auto& p : model.parameters())
+        for (std::int64_t k = 0; p.copy && k < p.copy.size(); ++k)
+          ASSERT_EQ(p.copy.ptr<bf16>()[k].bits, bf16(p.value.ptr<float>()[k]).bits) << p.name;
     }
     EXPECT_EQ(results[0], results[1]);
     for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(losses[i], losses[i + 3]);
@@ -133,13 +142,16 @@ TEST(train_step, rounded_copies_of_the_weights_change_no_bit) {
 
 TEST(train_step, a_scaled_loss_gives_the_same_bits_and_an_overflow_changes_nothing) {
   Pool pool(2);
-  auto plain = models::LanguageModel::create(toy_model(), 3, true), scaled = models::LanguageModel::create(toy_model(), 3, true);
+  auto plain = models::LanguageModel::create(toy_model(), 3, true),
+       scaled = models::LanguageModel::create(toy_model(), 3, true);
   TrainStep one(plain, pool, {.batch = 2, .length = 16});
-  TrainStep two(scaled, pool, {.batch = 2, .length = 16, .scaler = GradScaler::Options{.init_scale = 512, .growth_interval = 2}});
+  TrainStep two(scaled, pool,
+                {.batch = 2, .length = 16, .scaler = GradScaler::Options{.init_scale = 512, .growth_interval = 2}});
   const auto same = [&] {
     for (std::size_t i = 0; i < plain.parameters().size(); ++i) {
       const auto& a = plain.parameters()[i].value;
-      ASSERT_EQ(std::memcmp(a.data(), scaled.parameters()[i].value.data(), static_cast<std::size_t>(a.bytes())), 0) << plain.parameters()[i].name;
+      ASSERT_EQ(std::memcmp(a.data(), scaled.parameters()[i].value.data(), static_cast<std::size_t>(a.bytes())), 0)
+          << plain.parameters()[i].name;
     }
     for (std::size_t i = 0; i < one.optimizer_state().size(); ++i) {
       const auto a = one.optimizer_state()[i].tensor, b = two.optimizer_state()[i].tensor;

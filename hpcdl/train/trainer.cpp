@@ -67,7 +67,9 @@ class Run {
   bool leads() const { return world().rank() == 0; }  // logs and writes
   const comm::Group& world() const { return mesh_.world(); }
   /// Passes over the data so far.
-  double epoch() const { return static_cast<double>(at_.epoch) + static_cast<double>(at_.index) / static_cast<double>(task_->rows()); }
+  double epoch() const {
+    return static_cast<double>(at_.epoch) + static_cast<double>(at_.index) / static_cast<double>(task_->rows());
+  }
   /// Rows that an optimizer step takes, of all ranks.
   std::int64_t rows_of_step() const { return config_.train.batch * config_.train.accumulate * mesh_.dp().size(); }
 
@@ -96,7 +98,7 @@ class Run {
     std::int64_t valid = 0;
     bool epoch_done = false;
   };
-  std::optional<Queued> next_;  // of step_
+  std::optional<Queued> next_;          // of step_
   Score interval_score_, epoch_score_;  // since the last line of metrics; of the epoch
   // since the last line of metrics
   double interval_seconds_ = 0, interval_waited_ = 0;
@@ -107,8 +109,12 @@ class Run {
 };
 
 Run::Run(RunConfig& config, const Hooks& hooks)
-    : config_(config), hooks_(of_rank(hooks)), mesh_(hooks.world, {.dp = static_cast<int>(config.parallel.dp), .tp = static_cast<int>(config.parallel.tp)}), io_ranks_(world()),
-      progress_(hooks_.console), pool_(config.train.threads > 0 ? config.train.threads : parallel::threads_per_rank(world())),
+    : config_(config),
+      hooks_(of_rank(hooks)),
+      mesh_(hooks.world, {.dp = static_cast<int>(config.parallel.dp), .tp = static_cast<int>(config.parallel.tp)}),
+      io_ranks_(world()),
+      progress_(hooks_.console),
+      pool_(config.train.threads > 0 ? config.train.threads : parallel::threads_per_rank(world())),
       task_(make_task(config, mesh_, pool_, hooks_.console)) {
   const auto& t = config_.train;
   const auto device = device_from_name(t.device);
@@ -134,7 +140,8 @@ void Run::make_step(Device device) {
     explain();
     fail("memory", "{}", advice.verdict());
   }
-  if (!advice.alternatives().empty()) fail("memory", "another rank has too little memory for the run; here {}", advice.verdict());
+  if (!advice.alternatives().empty())
+    fail("memory", "another rank has too little memory for the run; here {}", advice.verdict());
   auto options = step_options(config_);
   options.data = mesh_.dp();
   try {
@@ -150,19 +157,25 @@ void Run::make_step(Device device) {
 void Run::set_schedule() {
   const auto& t = config_.train;
   steps_ = t.epochs > 0 ? (t.epochs * task_->rows() + rows_of_step() - 1) / rows_of_step() : t.steps;
-  const double factor = lr_factor(t.lr_scaling, rows_of_step(), t.base_batch > 0 ? t.base_batch : t.batch * t.accumulate);
+  const double factor =
+      lr_factor(t.lr_scaling, rows_of_step(), t.base_batch > 0 ? t.base_batch : t.batch * t.accumulate);
   schedule_ = {t.schedule, t.lr * factor, t.min_lr * factor, steps_, t.warmup};
   if (t.lr_scaling == LrScaling::none) return;
-  progress_.say(fmt::format("learning rate {:.3g} x {:.3g} = {:.3g} ({} scaling to {} samples in a step){}", t.lr, factor, schedule_.lr, io::enum_name(t.lr_scaling), rows_of_step(),
-                            factor > 1 && t.warmup == 0 ? "; without warm-up a larger rate may diverge: see train.warmup" : ""));
+  progress_.say(
+      fmt::format("learning rate {:.3g} x {:.3g} = {:.3g} ({} scaling to {} samples in a step){}", t.lr, factor,
+                  schedule_.lr, io::enum_name(t.lr_scaling), rows_of_step(),
+                  factor > 1 && t.warmup == 0 ? "; without warm-up a larger rate may diverge: see train.warmup" : ""));
 }
 
 void Run::introduce() {
   summary_.parameters = model_->parameter_count();
   summary_.arena_bytes = train_->arena_bytes();
   summary_.first_step = step_;
-  progress_.say(fmt::format("{}{} parameters, {}, {} activations planned, {} threads{}", world().size() > 1 ? mesh_.describe() + ": " : "", format_count(static_cast<double>(summary_.parameters)),
-                            task_->describe_data(), format_bytes(static_cast<double>(summary_.arena_bytes)), pool_.threads(), step_ ? fmt::format("; resumed at step {}", step_) : ""));
+  progress_.say(fmt::format("{}{} parameters, {}, {} activations planned, {} threads{}",
+                            world().size() > 1 ? mesh_.describe() + ": " : "",
+                            format_count(static_cast<double>(summary_.parameters)), task_->describe_data(),
+                            format_bytes(static_cast<double>(summary_.arena_bytes)), pool_.threads(),
+                            step_ ? fmt::format("; resumed at step {}", step_) : ""));
 }
 
 void Run::open_files() {
@@ -180,7 +193,8 @@ void Run::resume() {
   if (!found) return;
   task_->check_resumes(found->path);
   if (found->state.seed != config_.train.seed)
-    fail_usage("resume", "{} was made with seed {}, train.seed is {}", found->path.string(), found->state.seed, config_.train.seed);
+    fail_usage("resume", "{} was made with seed {}, train.seed is {}", found->path.string(), found->state.seed,
+               config_.train.seed);
   io::load_checkpoint(found->path, train_->weights(), train_->optimizer_state());
   train_->store();
   step_ = saved_ = found->state.step;
@@ -191,10 +205,12 @@ void Run::resume() {
     return it == found->state.scalars.end() ? otherwise : it->second;
   };
   loss_ = scalar("loss", 0);
-  epoch_score_ = {scalar("epoch_loss", 0), scalar("epoch_correct", 0), static_cast<std::int64_t>(scalar("epoch_counted", 0))};
+  epoch_score_ = {scalar("epoch_loss", 0), scalar("epoch_correct", 0),
+                  static_cast<std::int64_t>(scalar("epoch_counted", 0))};
   auto state = train_->scale_state();
   state.scale = static_cast<float>(scalar("loss_scale", state.scale));
-  state.counts.good = static_cast<std::int32_t>(scalar("good_steps", 0)), state.counts.skipped = static_cast<std::int32_t>(scalar("skipped_steps", 0));
+  state.counts.good = static_cast<std::int32_t>(scalar("good_steps", 0)),
+  state.counts.skipped = static_cast<std::int32_t>(scalar("skipped_steps", 0));
   train_->set_scale_state(state);
 }
 
@@ -204,10 +220,13 @@ void Run::stop_non_finite(std::string_view what) {
   if (why.micro >= 0) {
     if (config_.train.accumulate > 1) where += fmt::format(" of micro-batch {}", why.micro + 1);
     const bool some = !why.rows.empty() && std::ssize(why.rows) < config_.train.batch;
-    where += fmt::format(", in {}", task_->describe_samples(step_, why.micro, some ? std::span(why.rows) : std::span<const std::int64_t>()));
+    where += fmt::format(
+        ", in {}",
+        task_->describe_samples(step_, why.micro, some ? std::span(why.rows) : std::span<const std::int64_t>()));
   }
   if (why.input) advice = "Mend or leave out the samples";
-  fail("train", "step {}: the {} is not finite; the first bad tensor is {}{}. {}; {}", step_ + 1, what, why.what, where, advice,
+  fail("train", "step {}: the {} is not finite; the first bad tensor is {}{}. {}; {}", step_ + 1, what, why.what, where,
+       advice,
        saved_ >= 0 ? fmt::format("the last checkpoint is of step {}", saved_) : "no checkpoint has been written");
 }
 
@@ -216,7 +235,8 @@ void Run::overflowed(const StepResult& result) {
   const auto state = train_->scale_state();
   const std::string_view what = std::isfinite(result.loss) ? "gradient norm" : "loss";
   if (!train_->scales_loss() || state.counts.stuck > 0) stop_non_finite(what);
-  progress_.say(fmt::format("step {}: the {} is not finite, so nothing was changed; the loss scale is now {}", step_ + 1, what, state.scale));
+  progress_.say(fmt::format("step {}: the {} is not finite, so nothing was changed; the loss scale is now {}",
+                            step_ + 1, what, state.scale));
 }
 
 void Run::fetch_batch() {
@@ -246,10 +266,11 @@ bool Run::evaluates_at(std::int64_t step, bool epoch_done) const {
 bool Run::logs_at(std::int64_t step) const { return step == steps_ || due(step, config_.train.log_every); }
 bool Run::saves_at(std::int64_t step) const { return step == steps_ || due(step, config_.checkpoint.every); }
 
-/// A GPU need not stand still while the host looks at what a step came to: the passes of the next one are queued before. Not where somebody wants the
-/// model, times or gradients as they are between the two.
+/// A GPU need not stand still while the host looks at what a step came to: the passes of the next one are queued
+/// before. Not where somebody wants the model, times or gradients as they are between the two.
 bool Run::may_go_ahead() const {
-  return train_->on_gpu() && !hooks_.observer && mesh_.tp().size() == 1 && !summary_.stopped && !evaluates_at(step_ + 1, next_->epoch_done) && !saves_at(step_ + 1) &&
+  return train_->on_gpu() && !hooks_.observer && mesh_.tp().size() == 1 && !summary_.stopped &&
+         !evaluates_at(step_ + 1, next_->epoch_done) && !saves_at(step_ + 1) &&
          !(config_.parallel.time_exchange && logs_at(step_ + 1));
 }
 
@@ -283,18 +304,26 @@ void Run::one_step() {
 StepNumbers Run::numbers() {
   const double per_step = interval_seconds_ / static_cast<double>(interval_steps_);
   const auto units = task_->units();
-  StepNumbers n{.step = step_, .steps = steps_, .loss = loss_, .lr = lr_, .grad_norm = norm_,
+  StepNumbers n{.step = step_,
+                .steps = steps_,
+                .loss = loss_,
+                .lr = lr_,
+                .grad_norm = norm_,
                 .per_second = static_cast<double>(rows_of_step() * units.in_row) / per_step,
                 .sol_percent = light_seconds_ < 0 ? -1 : 100 * light_seconds_ / per_step,
                 .data_wait_percent = 100 * interval_waited_ / interval_seconds_,
                 .unit = units.brief,
-                .seconds_left = static_cast<double>(steps_ - step_) * summary_.seconds / static_cast<double>(step_ - summary_.first_step)};
+                .seconds_left = static_cast<double>(steps_ - step_) * summary_.seconds /
+                                static_cast<double>(step_ - summary_.first_step)};
   if (config_.train.epochs > 0) n.epoch = epoch();
   if (units.classes) n.accuracy = interval_score_.accuracy();
   if (train_->gradients() && (!train_->on_gpu() || train_->gradients()->times().passes > exchanged_.passes)) {
     const auto now = train_->gradients()->times();
-    const parallel::ExchangeTimes since{now.seconds - exchanged_.seconds, now.waited_seconds - exchanged_.waited_seconds, now.passes - exchanged_.passes};
-    const double steps_of_one = since.passes > 0 ? static_cast<double>(interval_steps_) / static_cast<double>(since.passes) : 1;  // a GPU tells of some
+    const parallel::ExchangeTimes since{now.seconds - exchanged_.seconds,
+                                        now.waited_seconds - exchanged_.waited_seconds, now.passes - exchanged_.passes};
+    const double steps_of_one = since.passes > 0
+                                    ? static_cast<double>(interval_steps_) / static_cast<double>(since.passes)
+                                    : 1;  // a GPU tells of some
     n.comm_percent = 100 * since.seconds * steps_of_one / interval_seconds_;
     n.hidden_percent = 100 * since.hidden();
     exchanged_ = now;
@@ -324,7 +353,9 @@ void Run::evaluate() {
   train_->share_buffers();
   const auto all_of_them = std::numeric_limits<std::int64_t>::max();
   const auto asked = config_.train.eval_batches;
-  const auto mine = task_->evaluate(*train_, asked > 0 ? asked : asked == 0 || task_->units().classes ? all_of_them : 20);
+  const auto mine = task_->evaluate(*train_, asked > 0                              ? asked
+                                             : asked == 0 || task_->units().classes ? all_of_them
+                                                                                    : 20);
   if (!mine) return;
   const double sums[] = {mine->loss, mine->correct, static_cast<double>(mine->counted)};
   const auto all = parallel::sum_over_ranks(mesh_.dp(), sums);
@@ -351,15 +382,25 @@ void Run::save() {
   train_->fetch();
   io::CheckpointContent content;
   for (const auto& [name, tensor, shard] : train_->weights()) content.model.push_back({name, tensor, shard});
-  for (const auto& [name, tensor, shard] : train_->optimizer_state()) content.optimizer.push_back({name, tensor, shard});
+  for (const auto& [name, tensor, shard] : train_->optimizer_state())
+    content.optimizer.push_back({name, tensor, shard});
   content.config_toml = toml_;
   content.extra = [&](const fs::path& folder) { task_->save_beside(folder); };
   std::map<std::string, double> scalars{{"loss", loss_}};
   if (task_->units().classes && !epoch_done_)
-    scalars.insert({{"epoch_loss", epoch_score_.loss}, {"epoch_correct", epoch_score_.correct}, {"epoch_counted", static_cast<double>(epoch_score_.counted)}});
+    scalars.insert({{"epoch_loss", epoch_score_.loss},
+                    {"epoch_correct", epoch_score_.correct},
+                    {"epoch_counted", static_cast<double>(epoch_score_.counted)}});
   if (const auto state = train_->scale_state(); train_->scales_loss())
-    scalars.insert({{"loss_scale", state.scale}, {"good_steps", state.counts.good}, {"skipped_steps", state.counts.skipped}});
-  checkpoints_->save({.step = step_, .tokens = seen_, .seed = config_.train.seed, .epoch = at_.epoch, .index = at_.index, .scalars = scalars}, content);
+    scalars.insert(
+        {{"loss_scale", state.scale}, {"good_steps", state.counts.good}, {"skipped_steps", state.counts.skipped}});
+  checkpoints_->save({.step = step_,
+                      .tokens = seen_,
+                      .seed = config_.train.seed,
+                      .epoch = at_.epoch,
+                      .index = at_.index,
+                      .scalars = scalars},
+                     content);
   saved_ = step_;
 }
 
@@ -381,11 +422,13 @@ void Run::summarise() {
   const auto steps_done = static_cast<double>(step_ - summary_.first_step);
   if (steps_done == 0) return;
   if (const auto* g = train_->gradients(); g && (!train_->on_gpu() || g->times().passes > 0)) {
-    summary_.comm_seconds = g->times().seconds * (train_->on_gpu() ? steps_done / static_cast<double>(g->times().passes) : 1);
+    summary_.comm_seconds =
+        g->times().seconds * (train_->on_gpu() ? steps_done / static_cast<double>(g->times().passes) : 1);
     summary_.hidden_percent = 100 * g->times().hidden();
   }
   summary_.samples_per_second = steps_done * static_cast<double>(rows_of_step()) / summary_.seconds;
-  if (!summary_.images) summary_.tokens_per_second = summary_.samples_per_second * static_cast<double>(task_->units().in_row);
+  if (!summary_.images)
+    summary_.tokens_per_second = summary_.samples_per_second * static_cast<double>(task_->units().in_row);
   if (light_seconds_ >= 0) summary_.sol_percent = 100 * light_seconds_ * steps_done / summary_.seconds;
 }
 
@@ -394,7 +437,9 @@ RunSummary Run::go() {
   const comm::InPhase phase(world().ledger(), comm::Phase::compute);
   summary_.eval_loss = std::numeric_limits<double>::quiet_NaN();
   const auto& t = config_.train;
-  if (step_ >= steps_) progress_.say(fmt::format("already at step {} of {}: raise train.{} to train on", step_, steps_, t.epochs > 0 ? "epochs" : "steps"));
+  if (step_ >= steps_)
+    progress_.say(fmt::format("already at step {} of {}: raise train.{} to train on", step_, steps_,
+                              t.epochs > 0 ? "epochs" : "steps"));
   while (step_ < steps_ && (!summary_.stopped || next_)) {  // what is queued is brought to its end
     one_step();
     const bool last = step_ == steps_;

@@ -40,11 +40,12 @@ TEST_P(Trainer, a_stopped_run_goes_on_as_if_it_had_not_been) {
     const std::string name = "stopped" + std::to_string(stop_at);
     RunConfig first;
     configure(first, name);
-    // A GPU has queued the passes of the next step by then and ends that step, unless the model is looked at between the two, as it is every 2.
+    // A GPU has queued the passes of the next step by then and ends that step, unless the model is looked at between
+    // the two, as it is every 2.
     const int stops_behind = GetParam().starts_with("cuda") && stop_at % 2 != 0 ? stop_at + 1 : stop_at;
     const auto stopped = run(first, {.console = {}, .speed_of_light = {}, .after_step = [&](std::int64_t step) {
-      if (step == stop_at) ::raise(SIGTERM);
-    }});
+                                       if (step == stop_at) ::raise(SIGTERM);
+                                     }});
     EXPECT_TRUE(stopped.stopped);
     EXPECT_EQ(stopped.step, stops_behind);
     EXPECT_FALSE(fs::exists(tmp.path() / name / "model"));
@@ -55,12 +56,15 @@ TEST_P(Trainer, a_stopped_run_goes_on_as_if_it_had_not_been) {
     expect_same_run(tmp / "whole", tmp / name, "step_00000006");
   }
 }
-INSTANTIATE_TEST_SUITE_P(kinds, Trainer, testing::Values("plain", "dropout", "accumulate", "bf16", "fp16_accumulate", "gpt2"));
+INSTANTIATE_TEST_SUITE_P(kinds, Trainer,
+                         testing::Values("plain", "dropout", "accumulate", "bf16", "fp16_accumulate", "gpt2"));
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Trainer);
 INSTANTIATE_TEST_SUITE_P(gpu, Trainer,
-                         testing::ValuesIn(cuda_devices() > 0 ? std::vector<std::string>{"cuda_dropout", "cuda_bf16_accumulate", "cuda_gpt2_bf16",
-                                                                                       "cuda_fp16", "cuda_gpt2_fp16_accumulate_dropout"}
-                                                              : std::vector<std::string>{}));
+                         testing::ValuesIn(cuda_devices() > 0
+                                               ? std::vector<std::string>{"cuda_dropout", "cuda_bf16_accumulate",
+                                                                          "cuda_gpt2_bf16", "cuda_fp16",
+                                                                          "cuda_gpt2_fp16_accumulate_dropout"}
+                                               : std::vector<std::string>{}));
 
 TEST(Trainer, recompute_and_threads_change_no_bit) {
   const io::TempFolder tmp;
@@ -122,8 +126,8 @@ TEST(Trainer, it_learns) {
   c.train.steps = 120;
   c.train.batch = 8;
   const auto s = run(c, {});
-  // From log(300) = 5.7. A word that follows another at random costs log(13) = 2.56, and some words are two tokens, of which
-  // the second is certain.
+  // From log(300) = 5.7. A word that follows another at random costs log(13) = 2.56, and some words are two tokens, of
+  // which the second is certain.
   EXPECT_LT(s.loss, 2.5);
   EXPECT_LT(s.eval_loss, 2.5);
 }
@@ -142,7 +146,8 @@ TEST(Trainer, a_finished_run_says_so_and_a_longer_one_goes_on) {
   EXPECT_EQ(run(longer, {}).step, 8);
 }
 
-/// A quarter of the rate and base_batch samples instead of 12: the same factor of four, and with powers of two the same bits.
+/// A quarter of the rate and base_batch samples instead of 12: the same factor of four, and with powers of two the same
+/// bits.
 TEST(Trainer, the_learning_rate_follows_the_batch) {
   const io::TempFolder tmp;
   RunConfig plain, scaled;
@@ -153,7 +158,9 @@ TEST(Trainer, the_learning_rate_follows_the_batch) {
   scaled.train.lr_scaling = LrScaling::linear, scaled.train.base_batch = 3;
   std::vector<std::string> said;
   run(plain, {});
-  run(scaled, {.console = {[&](std::string_view line) { said.emplace_back(line); }, {}}, .speed_of_light = {}, .after_step = {}});
+  run(scaled, {.console = {[&](std::string_view line) { said.emplace_back(line); }, {}},
+               .speed_of_light = {},
+               .after_step = {}});
   expect_same_run(tmp / "plain", tmp / "scaled", "step_00000006");
   EXPECT_NE(said.at(0).find("x 4 = 0.00195 (linear scaling to 12 samples in a step)"), std::string::npos) << said.at(0);
 }
@@ -165,8 +172,12 @@ TEST(Trainer, epochs_stand_for_steps) {
   c.train.epochs = 2, c.train.batch = 128, c.train.eval_every = 0;
   std::vector<std::string> evaluations;
   const auto s = run(c, {.console = {[&](std::string_view line) {
-    if (line.find("evaluation") != std::string_view::npos) evaluations.emplace_back(line);
-  }, {}}, .speed_of_light = {}, .after_step = {}});
+                                       if (line.find("evaluation") != std::string_view::npos)
+                                         evaluations.emplace_back(line);
+                                     },
+                                     {}},
+                         .speed_of_light = {},
+                         .after_step = {}});
   std::istringstream in(io::read_file(c.output / "metrics.jsonl"));
   double epoch = 0;
   for (std::string line; std::getline(in, line);) epoch = io::parse_json(line, "metrics.jsonl").value("epoch", epoch);

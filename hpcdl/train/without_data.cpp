@@ -13,7 +13,8 @@ std::unique_ptr<models::Trainable> model_without_data(RunConfig& config) {
   config.model.resolve();
   if (io::is_image_family(config.model.family)) {
     auto& image = config.image;
-    image.family = config.model.family == io::Family::resnet18 ? models::ImageFamily::resnet18 : models::ImageFamily::simple_cnn;
+    image.family =
+        config.model.family == io::Family::resnet18 ? models::ImageFamily::resnet18 : models::ImageFamily::simple_cnn;
     if (image.classes == 0) image.classes = 10;
     image.resolve();
     return std::make_unique<models::ImageModel>(models::ImageModel::create(image, config.train.seed, true));
@@ -23,12 +24,14 @@ std::unique_ptr<models::Trainable> model_without_data(RunConfig& config) {
 }
 
 DrawnBatch::DrawnBatch(const RunConfig& config, const TrainStep& step) {
-  const auto ids = static_cast<std::uint64_t>(io::is_image_family(config.model.family) ? config.image.classes : config.model.vocab);
+  const auto ids =
+      static_cast<std::uint64_t>(io::is_image_family(config.model.family) ? config.image.classes : config.model.vocab);
   std::uint64_t stream = 0;
   for (const auto& input : step.inputs()) {
     const Rng rng{7, ++stream};
     const auto& t = tensors.emplace_back(input.spec).tensor;
-    require(t.dtype() == DType::i32 || t.dtype() == DType::f32, "train", "the model reads \"{}\", which cannot be drawn", input.name);
+    require(t.dtype() == DType::i32 || t.dtype() == DType::f32, "train",
+            "the model reads \"{}\", which cannot be drawn", input.name);
     for (std::int64_t i = 0; i < t.size(); ++i) {
       const auto at = static_cast<std::uint64_t>(i);
       if (t.dtype() == DType::i32) t.ptr<std::int32_t>()[i] = static_cast<std::int32_t>(rng.below(at, ids));

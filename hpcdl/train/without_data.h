@@ -10,7 +10,8 @@
 
 namespace hpcdl::train {
 
-/// New weights. What [model] leaves to the data: a vocabulary of data.vocab_size, which a trained tokenizer has at most, or ten classes. Resolves `config`.
+/// New weights. What [model] leaves to the data: a vocabulary of data.vocab_size, which a trained tokenizer has at
+/// most, or ten classes. Resolves `config`.
 std::unique_ptr<models::Trainable> model_without_data(RunConfig& config);
 
 /// Inputs of a pass, drawn: ids, targets and pixels that a model of `config` can read.

@@ -125,7 +125,9 @@ void adamw(nb::handle params, nb::handle grads, nb::handle m, nb::handle v, floa
   call.run([&](Stream& s) {
     on(
         s,
-        [&](auto isa, Pool& pool) { cpu::adamw(isa, pool, operands.data(), flags.data(), count, AdamW::step(args, state)); },
+        [&](auto isa, Pool& pool) {
+          cpu::adamw(isa, pool, operands.data(), flags.data(), count, AdamW::step(args, state));
+        },
         [&](auto& queue) {
           cuda::put_params(queue, queue.kernel_params(), state);
           cuda::adamw(queue, operands.data(), flags.data(), count, args);

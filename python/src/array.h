@@ -30,7 +30,8 @@ struct Framework {
 /// "cpu", "cuda:0".
 std::string device_name(Device device);
 
-/// The memory of somebody else's array, on the host or on a GPU, readable as long as this object lives. Needs the GIL, in all it does.
+/// The memory of somebody else's array, on the host or on a GPU, readable as long as this object lives. Needs the GIL,
+/// in all it does.
 class Array {
  public:
   Array() = default;

@@ -45,12 +45,9 @@ const Known& look_up(nb::handle object) {
   const nb::handle t(reinterpret_cast<PyObject*>(type));
   Known k;
   k.is_torch = is_instance_of(t, "torch", "Tensor");
-  if (const auto* api = exchange_api(t))
-    k.framework = {Framework::Kind::exchange, api, k.is_torch};
-  else if (k.is_torch)
-    k.framework = {Framework::Kind::old_torch, nullptr, true};
-  else
-    k.framework = {Framework::Kind::numpy, nullptr, false};
+  if (const auto* api = exchange_api(t)) k.framework = {Framework::Kind::exchange, api, k.is_torch};
+  else if (k.is_torch) k.framework = {Framework::Kind::old_torch, nullptr, true};
+  else k.framework = {Framework::Kind::numpy, nullptr, false};
   k.masked = is_instance_of(t, "numpy.ma", "MaskedArray");
   Py_INCREF(type);
   k.type = type;
@@ -92,18 +89,12 @@ DType from_dlpack(dl::DataType t) {
     return t.bits == 8 ? b1 : t.bits == 16 ? b2 : t.bits == 32 ? b4 : t.bits == 64 ? b8 : DType::none;
   };
   switch (t.code) {
-    case dl::kInt:
-      return sized(DType::i8, DType::i16, DType::i32, DType::i64);
-    case dl::kUInt:
-      return sized(DType::u8, DType::u16, DType::u32, DType::u64);
-    case dl::kFloat:
-      return sized(DType::none, DType::f16, DType::f32, DType::f64);
-    case dl::kBfloat:
-      return t.bits == 16 ? DType::bf16 : DType::none;
-    case dl::kBool:
-      return t.bits == 8 ? DType::boolean : DType::none;
-    default:
-      return DType::none;
+    case dl::kInt: return sized(DType::i8, DType::i16, DType::i32, DType::i64);
+    case dl::kUInt: return sized(DType::u8, DType::u16, DType::u32, DType::u64);
+    case dl::kFloat: return sized(DType::none, DType::f16, DType::f32, DType::f64);
+    case dl::kBfloat: return t.bits == 16 ? DType::bf16 : DType::none;
+    case dl::kBool: return t.bits == 8 ? DType::boolean : DType::none;
+    default: return DType::none;
   }
 }
 
@@ -118,24 +109,19 @@ DType from_format(const char* format, Py_ssize_t size) {
   switch (*format) {
     case 'f':
     case 'd':
-    case 'e':
-      return sized(DType::none, DType::f16, DType::f32, DType::f64);
+    case 'e': return sized(DType::none, DType::f16, DType::f32, DType::f64);
     case 'b':
     case 'h':
     case 'i':
     case 'l':
-    case 'q':
-      return sized(DType::i8, DType::i16, DType::i32, DType::i64);
+    case 'q': return sized(DType::i8, DType::i16, DType::i32, DType::i64);
     case 'B':
     case 'H':
     case 'I':
     case 'L':
-    case 'Q':
-      return sized(DType::u8, DType::u16, DType::u32, DType::u64);
-    case '?':
-      return DType::boolean;
-    default:
-      return DType::none;
+    case 'Q': return sized(DType::u8, DType::u16, DType::u32, DType::u64);
+    case '?': return DType::boolean;
+    default: return DType::none;
   }
 }
 
@@ -146,10 +132,8 @@ Tensor with_clean_strides(void* data, Spec spec, Shape strides, Device device = 
   if (t.is_contiguous()) return Tensor(data, spec, device);
   bool outer = false;
   for (int i = 0; i + 1 < spec.shape.rank(); ++i) {
-    if (spec.shape[i] != 1)
-      outer = true;
-    else if (outer)
-      strides[i] = strides[i - 1];
+    if (spec.shape[i] != 1) outer = true;
+    else if (outer) strides[i] = strides[i - 1];
   }
   if (spec.shape[-1] == 1) strides[-1] = 1;
   return Tensor(data, spec, strides, device);
@@ -166,7 +150,9 @@ Device device_from(std::string_view op, std::string_view name, dl::Device d) {
   require(d.type == dl::kCuda || d.type == dl::kCudaManaged, op,
           "{} must be in the memory of the CPU or of an NVIDIA GPU, got DLPack device type {}", name, d.type);
   if (!kGpuKernels) [[unlikely]]
-    fail(op, "{} is on cuda:{}, but this hpcdl was built without CUDA: pass {}.cpu(), or install hpcdl anew where nvcc is (docs/python.md)",
+    fail(op,
+         "{} is on cuda:{}, but this hpcdl was built without CUDA: pass {}.cpu(), or install hpcdl anew where nvcc is "
+         "(docs/python.md)",
          name, d.index, name);
   return Device::cuda(d.index);
 }
@@ -251,7 +237,8 @@ void Array::from_capsule(std::string_view op, std::string_view name, nb::handle 
   nb::dict options;
   if (is_on_gpu(source)) {
     require(framework_.torch || !kGpuKernels, op,
-            "{} is an array of {} on a GPU; there PyTorch's tensors are taken: pass torch.from_dlpack({}), which copies nothing",
+            "{} is an array of {} on a GPU; there PyTorch's tensors are taken: pass torch.from_dlpack({}), which "
+            "copies nothing",
             name, class_of(object), name);
     options["stream"] = -1;  // calls queue on the stream that is current for PyTorch: nothing to wait for
   }

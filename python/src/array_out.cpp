@@ -31,19 +31,14 @@ dl::DataType to_dlpack(DType d) {
   switch (d) {
     case DType::f32:
     case DType::f64:
-    case DType::f16:
-      return {dl::kFloat, bits, 1};
-    case DType::bf16:
-      return {dl::kBfloat, bits, 1};
+    case DType::f16: return {dl::kFloat, bits, 1};
+    case DType::bf16: return {dl::kBfloat, bits, 1};
     case DType::i8:
     case DType::i16:
     case DType::i32:
-    case DType::i64:
-      return {dl::kInt, bits, 1};
-    case DType::boolean:
-      return {dl::kBool, bits, 1};
-    default:
-      return {dl::kUInt, bits, 1};
+    case DType::i64: return {dl::kInt, bits, 1};
+    case DType::boolean: return {dl::kBool, bits, 1};
+    default: return {dl::kUInt, bits, 1};
   }
 }
 
@@ -133,7 +128,8 @@ nb::object old_torch_tensor(Block block, nb::object owner, const Tensor& t) {
 nb::object make(Framework f, Block block, nb::object owner, const Tensor& t, bool writable) {
   if (f.kind == Framework::Kind::exchange && !std::string_view(common_name(t.dtype())).starts_with("float8"))
     return exchange_array(*f.api, std::move(block), std::move(owner), t);
-  require(!t.device().is_cuda(), "hpcdl", "memory of {} as an array needs PyTorch 2.10 or later", device_name(t.device()));
+  require(!t.device().is_cuda(), "hpcdl", "memory of {} as an array needs PyTorch 2.10 or later",
+          device_name(t.device()));
   if (f.kind == Framework::Kind::numpy) return numpy_array(std::move(block), std::move(owner), t, writable);
   return old_torch_tensor(std::move(block), std::move(owner), t);
 }
@@ -142,40 +138,23 @@ nb::object make(Framework f, Block block, nb::object owner, const Tensor& t, boo
 
 const char* common_name(DType d) {
   switch (d) {
-    case DType::f32:
-      return "float32";
-    case DType::f64:
-      return "float64";
-    case DType::f16:
-      return "float16";
-    case DType::bf16:
-      return "bfloat16";
-    case DType::i8:
-      return "int8";
-    case DType::i16:
-      return "int16";
-    case DType::i32:
-      return "int32";
-    case DType::i64:
-      return "int64";
-    case DType::u8:
-      return "uint8";
-    case DType::u16:
-      return "uint16";
-    case DType::u32:
-      return "uint32";
-    case DType::u64:
-      return "uint64";
-    case DType::boolean:
-      return "bool";
-    case DType::f8_e4m3:
-      return "float8_e4m3fn";
-    case DType::f8_e5m2:
-      return "float8_e5m2";
-    case DType::f8_e8m0:
-      return "float8_e8m0fnu";
-    default:
-      return "none";
+    case DType::f32: return "float32";
+    case DType::f64: return "float64";
+    case DType::f16: return "float16";
+    case DType::bf16: return "bfloat16";
+    case DType::i8: return "int8";
+    case DType::i16: return "int16";
+    case DType::i32: return "int32";
+    case DType::i64: return "int64";
+    case DType::u8: return "uint8";
+    case DType::u16: return "uint16";
+    case DType::u32: return "uint32";
+    case DType::u64: return "uint64";
+    case DType::boolean: return "bool";
+    case DType::f8_e4m3: return "float8_e4m3fn";
+    case DType::f8_e5m2: return "float8_e5m2";
+    case DType::f8_e8m0: return "float8_e8m0fnu";
+    default: return "none";
   }
 }
 

@@ -47,8 +47,7 @@ class Form {
   }
 
   /// The caller's dims in the order of the op, and back: the same swap.
-  template <class T>
-  T turned(const T& t) const {
+  template <class T> T turned(const T& t) const {
     if (!heads_first_ || !t) return t;
     return T(t.data(), {turned(t.shape()), t.dtype()}, turned(t.strides()), t.device());
   }

@@ -10,31 +10,21 @@ namespace {
 
 bool has_type(DType d, Type type, Device device) {
   switch (type) {
-    case Type::floating:
-      return d == DType::f32 || d == DType::bf16 || (d == DType::f16 && device.is_cuda());
-    case Type::f32:
-      return d == DType::f32;
-    case Type::u8:
-      return d == DType::u8;
-    case Type::index:
-      return d == DType::i32 || d == DType::i64;
-    default:
-      return true;
+    case Type::floating: return d == DType::f32 || d == DType::bf16 || (d == DType::f16 && device.is_cuda());
+    case Type::f32: return d == DType::f32;
+    case Type::u8: return d == DType::u8;
+    case Type::index: return d == DType::i32 || d == DType::i64;
+    default: return true;
   }
 }
 
 const char* type_words(Type type, Device device) {
   switch (type) {
-    case Type::floating:
-      return device.is_cuda() ? "float32, bfloat16 or float16" : "float32 or bfloat16";
-    case Type::f32:
-      return "float32";
-    case Type::u8:
-      return "uint8";
-    case Type::index:
-      return "int32 or int64";
-    default:
-      return "anything";
+    case Type::floating: return device.is_cuda() ? "float32, bfloat16 or float16" : "float32 or bfloat16";
+    case Type::f32: return "float32";
+    case Type::u8: return "uint8";
+    case Type::index: return "int32 or int64";
+    default: return "anything";
   }
 }
 
@@ -88,7 +78,8 @@ const Array& Call::take(const char* name, nb::handle object, Form form) {
   const Tensor& t = array.tensor();
   if (count_ == 1) device_ = t.device();
   if (t.device() != device_) [[unlikely]]
-    fail(op_, "{} is on {} and {} on {}: bring them to one device", names_[0], device_name(device_), name, device_name(t.device()));
+    fail(op_, "{} is on {} and {} on {}: bring them to one device", names_[0], device_name(device_), name,
+         device_name(t.device()));
   if (!has_type(t.dtype(), form.type, device_)) [[unlikely]]
     require_type(false, op_, "{} must be {}, got {}", name, type_words(form.type, device_), to_string(t.spec()));
   if (!has_layout(t, form.layout)) [[unlikely]]

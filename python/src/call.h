@@ -80,8 +80,7 @@ class Call {
   Tensor scratch(const Spec& spec);
 
   /// f(stream) with the GIL released: on the pool, or queued on the GPU's current stream.
-  template <class F>
-  void run(F&& f) {
+  template <class F> void run(F&& f) {
 #if HPCDL_CUDA
     if (device_.is_cuda()) {
       GpuTurn turn(framework_, device_, mirror_);
@@ -97,10 +96,7 @@ class Call {
 
   /// The result as an object of the framework of the first argument, or the array that was given. None when absent.
   nb::object give(Result& r) const;
-  template <class... R>
-  nb::object give_all(R&... r) const {
-    return nb::make_tuple(give(r)...);
-  }
+  template <class... R> nb::object give_all(R&... r) const { return nb::make_tuple(give(r)...); }
 
  private:
   static constexpr std::size_t kMaxArguments = 16;

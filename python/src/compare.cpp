@@ -45,15 +45,19 @@ std::string build_name() {
   std::error_code unknown;
   const std::filesystem::path file = module.dli_fname ? module.dli_fname : "";
   const auto bytes = static_cast<std::int64_t>(std::filesystem::file_size(file, unknown));
-  const auto written = static_cast<std::int64_t>(std::filesystem::last_write_time(file, unknown).time_since_epoch().count());
+  const auto written =
+      static_cast<std::int64_t>(std::filesystem::last_write_time(file, unknown).time_since_epoch().count());
   return fmt::format("python-{}-{:08x}", HPCDL_VERSION, lab::tune::hash_of("build", std::array{bytes, written}) >> 32);
 }
 
-/// One case of the lab with its memory; inputs and output are arrays on it. On a GPU it runs on PyTorch's current stream.
+/// One case of the lab with its memory; inputs and output are arrays on it. On a GPU it runs on PyTorch's current
+/// stream.
 class BenchCase {
  public:
-  BenchCase(const std::string& op, const std::string& shape, const std::string& dtype, bool backward, const std::string& device)
-      : device_(device_from(device)), mirror_(device_.is_cuda() ? static_cast<std::int64_t>(sizeof(StepParams)) : 0, device_),
+  BenchCase(const std::string& op, const std::string& shape, const std::string& dtype, bool backward,
+            const std::string& device)
+      : device_(device_from(device)),
+        mirror_(device_.is_cuda() ? static_cast<std::int64_t>(sizeof(StepParams)) : 0, device_),
         run_(made(find_case(op, shape, dtype, backward))) {}
 
   void run() const {
@@ -69,15 +73,21 @@ class BenchCase {
     Stream stream(turn.pool());
     run_.run(stream);
   }
-  /// As `hpcdl bench --tune full`: the choices that it asks for and nobody has measured with this build are, in `seconds` at most.
+  /// As `hpcdl bench --tune full`: the choices that it asks for and nobody has measured with this build are, in
+  /// `seconds` at most.
   void tune(double seconds) const {
     if (!device_.is_cuda()) return;
     const nb::gil_scoped_release released;
     const Turn turn;
-    lab::tune::Session(device_, turn.pool(), lab::tune::Mode::full, build_name(), [](std::string_view) {}).prepare({&run_.executable()}, seconds);
+    lab::tune::Session(device_, turn.pool(), lab::tune::Mode::full, build_name(), [](std::string_view) {
+    }).prepare({&run_.executable()}, seconds);
   }
-  static nb::dict inputs(nb::object self, const std::string& framework) { return arrays(self, framework, SlotKind::input); }
-  static nb::dict kept(nb::object self, const std::string& framework) { return arrays(self, framework, SlotKind::kept); }
+  static nb::dict inputs(nb::object self, const std::string& framework) {
+    return arrays(self, framework, SlotKind::input);
+  }
+  static nb::dict kept(nb::object self, const std::string& framework) {
+    return arrays(self, framework, SlotKind::kept);
+  }
   std::int64_t position() const { return run_.params().position; }
   double bytes() const { return run_.cost().bytes; }
   double flops() const { return run_.cost().flops; }
@@ -102,7 +112,8 @@ class BenchCase {
     for (std::size_t i = 0; i < slots.size(); ++i) {
       const auto offset = exe.plan().offset[i];
       if (slots[i].kind != kind || offset < 0) continue;
-      out[slots[i].name.c_str()] = view_array(f, self, Tensor(exe.arena()->data() + offset, slots[i].spec, exe.arena()->device()), true);
+      out[slots[i].name.c_str()] =
+          view_array(f, self, Tensor(exe.arena()->data() + offset, slots[i].spec, exe.arena()->device()), true);
     }
     return out;
   }
@@ -127,15 +138,18 @@ lab::compare::Options options_from(const std::string& text) {
   lab::compare::Options o;
   const auto j = Json::parse(text);
   const auto cache = j.value("cache", std::string("warm"));
-  require(cache == "warm" || cache == "flushed" || cache == "rotated", "bench", "cache must be \"warm\", \"flushed\" or \"rotated\", got \"{}\"", cache);
+  require(cache == "warm" || cache == "flushed" || cache == "rotated", "bench",
+          "cache must be \"warm\", \"flushed\" or \"rotated\", got \"{}\"", cache);
   o.cache = cache == "warm" ? Cache::warm : cache == "flushed" ? Cache::flushed : Cache::rotated;
   o.rounds = j.value("rounds", o.rounds), o.target = j.value("target", o.target), o.limit = j.value("limit", o.limit);
   o.patience = j.value("patience", o.patience);
-  o.half_width = j.value("half_width", o.half_width), o.settle = j.value("settle", o.settle), o.seed = j.value("seed", o.seed);
+  o.half_width = j.value("half_width", o.half_width), o.settle = j.value("settle", o.settle),
+  o.seed = j.value("seed", o.seed);
   return o;
 }
 
-lab::compare::Result compare_on(const std::vector<lab::compare::Side>& sides, const Device device, const lab::compare::Options& options) {
+lab::compare::Result compare_on(const std::vector<lab::compare::Side>& sides, const Device device,
+                                const lab::compare::Options& options) {
 #if HPCDL_CUDA
   if (device.is_cuda()) {
     GpuTurn turn(framework_from_name("torch"), device);
@@ -153,7 +167,9 @@ std::string compare_sides(const nb::list& list, const std::string& options, cons
   std::vector<lab::compare::Side> sides;
   for (nb::handle item : list) {
     const auto side = nb::cast<nb::tuple>(item);
-    sides.push_back({.name = nb::cast<std::string>(side[0]), .call = [call = nb::object(side[1])] { call(); }, .units = nb::cast<double>(side[2])});
+    sides.push_back({.name = nb::cast<std::string>(side[0]),
+                     .call = [call = nb::object(side[1])] { call(); },
+                     .units = nb::cast<double>(side[2])});
   }
   const auto r = compare_on(sides, device_from(device), options_from(options));
   Json j = {{"cache", r.cache}, {"rounds", r.rounds()}, {"half_width", r.half_width}, {"settled", r.settled}};
@@ -162,7 +178,8 @@ std::string compare_sides(const nb::list& list, const std::string& options, cons
     j["sides"][s.name]["calls"] = s.calls;
     j["seconds"][s.name] = s.seconds;
   }
-  for (std::size_t i = 1; i < r.sides.size(); ++i) j["ratios"][r.sides[i].name] = lab::compare::to_json(r.ratio(r.sides[i].name, r.sides[0].name));
+  for (std::size_t i = 1; i < r.sides.size(); ++i)
+    j["ratios"][r.sides[i].name] = lab::compare::to_json(r.ratio(r.sides[i].name, r.sides[0].name));
   return j.dump();
 }
 
@@ -171,9 +188,11 @@ void copy(nb::handle dst, nb::handle src, bool streaming) {
   const Form any{Type::any, Layout::contiguous};
   const View x = call.in("src", src, any);
   const Tensor y = call.update("dst", dst, any);
-  require(x.bytes() == y.bytes() && x.bytes() % 64 == 0, "copy", "dst and src must have the same multiple of 64 bytes, got {} and {}", y.bytes(), x.bytes());
+  require(x.bytes() == y.bytes() && x.bytes() % 64 == 0, "copy",
+          "dst and src must have the same multiple of 64 bytes, got {} and {}", y.bytes(), x.bytes());
   const auto aligned = [](const View& v) { return reinterpret_cast<std::uintptr_t>(v.data()) % 64 == 0; };
-  require(!streaming || (aligned(x) && aligned(y)), "copy", "a streaming copy wants arrays that begin at a multiple of 64 bytes");
+  require(!streaming || (aligned(x) && aligned(y)), "copy",
+          "a streaming copy wants arrays that begin at a multiple of 64 bytes");
   call.run([&](Stream& s) {
     constexpr std::int64_t kBlock = 768;  // bytes: half of what cpu::sweep() wants multiples of
     const std::int64_t blocks = x.bytes() / kBlock, rest = x.bytes() % kBlock;
@@ -182,11 +201,12 @@ void copy(nb::handle dst, nb::handle src, bool streaming) {
       const std::byte* from = x.ptr<std::byte>() + b * kBlock;
       if (!streaming) return static_cast<void>(std::memcpy(to, from, static_cast<std::size_t>((e - b) * kBlock)));
       simd::with_isa([&](auto isa) {
-        cpu::sweep(isa, cpu::Sweep::copy_streaming, reinterpret_cast<float*>(to), reinterpret_cast<const float*>(from), nullptr,
-                   (e - b) * kBlock / 2, 1);
+        cpu::sweep(isa, cpu::Sweep::copy_streaming, reinterpret_cast<float*>(to), reinterpret_cast<const float*>(from),
+                   nullptr, (e - b) * kBlock / 2, 1);
       });
     });
-    std::memcpy(y.ptr<std::byte>() + blocks * kBlock, x.ptr<std::byte>() + blocks * kBlock, static_cast<std::size_t>(rest));
+    std::memcpy(y.ptr<std::byte>() + blocks * kBlock, x.ptr<std::byte>() + blocks * kBlock,
+                static_cast<std::size_t>(rest));
   });
 }
 
@@ -194,22 +214,32 @@ void copy(nb::handle dst, nb::handle src, bool streaming) {
 
 void bind_compare(nb::module_& m) {
   nb::class_<BenchCase>(m, "_BenchCase", "A case of the lab: hpcdl.bench.")
-      .def(nb::init<const std::string&, const std::string&, const std::string&, bool, const std::string&>(), nb::arg("op"), nb::arg("shape"), nb::arg("dtype"), nb::arg("backward"),
-           nb::arg("device") = "cpu")
+      .def(nb::init<const std::string&, const std::string&, const std::string&, bool, const std::string&>(),
+           nb::arg("op"), nb::arg("shape"), nb::arg("dtype"), nb::arg("backward"), nb::arg("device") = "cpu")
       .def_prop_ro("bytes", &BenchCase::bytes)
       .def_prop_ro("flops", &BenchCase::flops)
       .def("run", &BenchCase::run)
       .def("tune", &BenchCase::tune, nb::arg("seconds"))
       .def_prop_ro("position", &BenchCase::position)
-      .def("inputs", [](nb::object self, const std::string& framework) { return BenchCase::inputs(std::move(self), framework); }, nb::arg("framework"))
-      .def("kept", [](nb::object self, const std::string& framework) { return BenchCase::kept(std::move(self), framework); }, nb::arg("framework"));
-  m.def("_bench_ops", [] {
-    nb::list out;
-    for (const auto& f : lab::case_families()) out.append(nb::make_tuple(f.op, f.dims));
-    return out;
-  }, "(op, what the numbers of its shape are) of every kind of case.");
+      .def(
+          "inputs",
+          [](nb::object self, const std::string& framework) { return BenchCase::inputs(std::move(self), framework); },
+          nb::arg("framework"))
+      .def(
+          "kept",
+          [](nb::object self, const std::string& framework) { return BenchCase::kept(std::move(self), framework); },
+          nb::arg("framework"));
+  m.def(
+      "_bench_ops",
+      [] {
+        nb::list out;
+        for (const auto& f : lab::case_families()) out.append(nb::make_tuple(f.op, f.dims));
+        return out;
+      },
+      "(op, what the numbers of its shape are) of every kind of case.");
   m.def("_copy", copy, nb::arg("dst"), nb::arg("src"), nb::arg("streaming"), "hpcdl.bench.copy().");
-  m.def("_compare", compare_sides, nb::arg("sides"), nb::arg("options"), nb::arg("device"), "hpcdl.bench.compare() with JSON in and out.");
+  m.def("_compare", compare_sides, nb::arg("sides"), nb::arg("options"), nb::arg("device"),
+        "hpcdl.bench.compare() with JSON in and out.");
 }
 
 }  // namespace hpcdl::python

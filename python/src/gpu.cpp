@@ -19,7 +19,8 @@ void* current_queue(const Framework& f, Device device) {
     return queue;
   }
   static const auto* current = new nb::object(nb::module_::import_("torch").attr("cuda").attr("current_stream"));
-  return reinterpret_cast<void*>(nb::cast<std::uintptr_t>((*current)(static_cast<int>(device.index)).attr("cuda_stream")));
+  return reinterpret_cast<void*>(
+      nb::cast<std::uintptr_t>((*current)(static_cast<int>(device.index)).attr("cuda_stream")));
 }
 
 /// GPU calls start no threads: what they do on the host is done by the caller.
@@ -33,7 +34,8 @@ Pool& callers_pool() {
 struct Torch {
   nb::object empty_strided, device_class, dtypes[static_cast<int>(DType::f8_e8m0) + 1];
   std::array<nb::object, 16> devices;
-  nb::object dtype_name = nb::steal(PyUnicode_InternFromString("dtype")), device_name = nb::steal(PyUnicode_InternFromString("device"));
+  nb::object dtype_name = nb::steal(PyUnicode_InternFromString("dtype")),
+             device_name = nb::steal(PyUnicode_InternFromString("device"));
   nb::object names = nb::make_tuple(dtype_name, device_name);
 
   Torch() {
@@ -78,12 +80,14 @@ GpuTurn::~GpuTurn() {
 
 #endif
 
-nb::object gpu_array(std::string_view op, const Framework& framework, Device device, const Spec& spec, const Shape& strides, Tensor& place) {
+nb::object gpu_array(std::string_view op, const Framework& framework, Device device, const Spec& spec,
+                     const Shape& strides, Tensor& place) {
   require(framework.torch, op, "results on a GPU are PyTorch's tensors: pass those, or out=");
   static auto* torch = new Torch;
   const nb::object shape = tuple_of(spec.shape), steps = tuple_of(strides), gpu = torch->device(device.index);
   PyObject* arguments[] = {nullptr, shape.ptr(), steps.ptr(), torch->dtype(spec.dtype).ptr(), gpu.ptr()};
-  nb::object made = nb::steal(PyObject_Vectorcall(torch->empty_strided.ptr(), arguments + 1, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, torch->names.ptr()));
+  nb::object made = nb::steal(PyObject_Vectorcall(torch->empty_strided.ptr(), arguments + 1,
+                                                  2 | PY_VECTORCALL_ARGUMENTS_OFFSET, torch->names.ptr()));
   if (!made.is_valid()) nb::raise_python_error();
   place = Array(op, "result", made).tensor();
   return made;

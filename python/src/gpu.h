@@ -1,6 +1,6 @@
 #pragma once
-// Calls on a GPU: the queue that is current for the arrays' library, and memory from its allocator. Nothing here waits, so
-// calls may be captured into the library's graphs.
+// Calls on a GPU: the queue that is current for the arrays' library, and memory from its allocator. Nothing here waits,
+// so calls may be captured into the library's graphs.
 
 #include "hpcdl/core/stream.h"
 #include "python/src/array.h"
@@ -8,8 +8,8 @@
 namespace hpcdl::python {
 
 #if HPCDL_CUDA
-/// The stream that `framework` queues on now, with its device as the thread's own while this lives. Made and destroyed with
-/// the GIL held. `mirror`: step parameters on that device, for ops that read them.
+/// The stream that `framework` queues on now, with its device as the thread's own while this lives. Made and destroyed
+/// with the GIL held. `mirror`: step parameters on that device, for ops that read them.
 class GpuTurn {
  public:
   GpuTurn(const Framework& framework, Device device, StepParams* mirror = nullptr);
@@ -25,6 +25,7 @@ class GpuTurn {
 #endif
 
 /// A new array of `framework` on a GPU, not zeroed, and where it lies.
-nb::object gpu_array(std::string_view op, const Framework& framework, Device device, const Spec& spec, const Shape& strides, Tensor& place);
+nb::object gpu_array(std::string_view op, const Framework& framework, Device device, const Spec& spec,
+                     const Shape& strides, Tensor& place);
 
 }  // namespace hpcdl::python

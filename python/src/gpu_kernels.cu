@@ -8,14 +8,16 @@ namespace {
 constexpr int kThreads = 1024;
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) plain(std::int32_t* to, const T* targets, std::int64_t n, std::int64_t ignore, std::int64_t vocabulary) {
+__global__ void __launch_bounds__(kThreads)
+    plain(std::int32_t* to, const T* targets, std::int64_t n, std::int64_t ignore, std::int64_t vocabulary) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
   const std::int64_t t = targets[i];
   to[i] = t == ignore ? -1 : static_cast<std::int32_t>(t >= 0 && t < vocabulary ? t : vocabulary);
 }
 
-__global__ void __launch_bounds__(kThreads) share(float* to, const float* dloss, float value, const std::int32_t* targets, std::int64_t n, bool mean) {
+__global__ void __launch_bounds__(kThreads)
+    share(float* to, const float* dloss, float value, const std::int32_t* targets, std::int64_t n, bool mean) {
   int valid = 0;
   if (mean)
     for (std::int64_t i = threadIdx.x; i < n; i += kThreads) valid += targets[i] >= 0;
@@ -39,9 +41,11 @@ void plain_targets(Stream& s, Tensor to, View targets, std::int64_t ignore, std:
   if (n == 0) return;
   const unsigned blocks = blocks_for(n, kThreads);
   if (targets.dtype() == DType::i64)
-    plain<<<blocks, kThreads, 0, queue(s)>>>(to.ptr<std::int32_t>(), targets.ptr<std::int64_t>(), n, ignore, vocabulary);
+    plain<<<blocks, kThreads, 0, queue(s)>>>(to.ptr<std::int32_t>(), targets.ptr<std::int64_t>(), n, ignore,
+                                             vocabulary);
   else
-    plain<<<blocks, kThreads, 0, queue(s)>>>(to.ptr<std::int32_t>(), targets.ptr<std::int32_t>(), n, ignore, vocabulary);
+    plain<<<blocks, kThreads, 0, queue(s)>>>(to.ptr<std::int32_t>(), targets.ptr<std::int32_t>(), n, ignore,
+                                             vocabulary);
   launched("cross_entropy.targets");
 }
 

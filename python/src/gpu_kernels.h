@@ -5,8 +5,8 @@
 
 namespace hpcdl::cuda {
 
-/// `to` (i32): -1 where `targets` (i32 or i64) is `ignore`, the target itself where it is 0 .. vocabulary-1, and vocabulary,
-/// which makes the loss NaN, where it is anything else.
+/// `to` (i32): -1 where `targets` (i32 or i64) is `ignore`, the target itself where it is 0 .. vocabulary-1, and
+/// vocabulary, which makes the loss NaN, where it is anything else.
 void plain_targets(Stream& s, Tensor to, View targets, std::int64_t ignore, std::int64_t vocabulary);
 
 /// *to = (dloss ? *dloss : value), over the number of targets >= 0 if `mean`; 0 where there are none.

@@ -43,7 +43,8 @@ Int4Weight weight_of(nb::handle packed, nb::handle scale, nb::handle offset);
 /// On the GPU where w lies. What it costs in accuracy stays there, too, until somebody asks.
 Int4Weight quantize_there(Call& call, const View& w, const quant::Int4Options& o) {
   const auto n = w[0], k = w[1];
-  Result packed = call.out("packed", nb::none(), int4::packed_spec(n, k)), scale = call.out("scale", nb::none(), int4::scale_spec(n, k, o.group)),
+  Result packed = call.out("packed", nb::none(), int4::packed_spec(n, k)),
+         scale = call.out("scale", nb::none(), int4::scale_spec(n, k, o.group)),
          offset = call.out_if(!o.symmetric, "offset", nb::none(), int4::scale_spec(n, k, o.group)),
          errors = call.out("errors", nb::none(), {{n, k / o.group, 2}, DType::f32});
   call.run([&](Stream& s) { cuda::quantize_int4(s, {packed, scale, offset}, errors, w, o.search); });
@@ -101,7 +102,8 @@ Int4Weight moved(const Int4Weight& w, nb::handle device) {
   require_type(w.framework.torch, "Int4Weight", "to() is for weights made of PyTorch tensors");
   const auto part = [&](const View& v) {  // w outlives the copy
     if (!v) return nb::object(nb::none());
-    const nb::object view = view_array(w.framework, nb::none(), Tensor(const_cast<void*>(v.data()), v.spec(), v.device()), false);
+    const nb::object view =
+        view_array(w.framework, nb::none(), Tensor(const_cast<void*>(v.data()), v.spec(), v.device()), false);
     return nb::object(view.attr("to")(device, nb::arg("copy") = true));
   };
   Int4Weight r = weight_of(part(w.w.packed), part(w.w.scale), part(w.w.offset));
@@ -123,12 +125,12 @@ nb::object part(nb::handle self, const View& v, bool scale) {
 
 void require_together(std::string_view op, Device x, const Int4Weight& w) {
   if (x != w.w.packed.device()) [[unlikely]]
-    fail(op, "x is on {} and the weight on {}: pass weight.to(x.device)", device_name(x), device_name(w.w.packed.device()));
+    fail(op, "x is on {} and the weight on {}: pass weight.to(x.device)", device_name(x),
+         device_name(w.w.packed.device()));
 }
 
 /// The host's code on the pool, or the GPU's on its stream.
-template <class Cpu, class Gpu>
-void run_either(Call& call, Cpu&& cpu, [[maybe_unused]] Gpu&& gpu) {
+template <class Cpu, class Gpu> void run_either(Call& call, Cpu&& cpu, [[maybe_unused]] Gpu&& gpu) {
   call.run([&](Stream& s) {
 #if HPCDL_CUDA
     if (s.device().is_cuda()) return gpu(s);
@@ -143,7 +145,8 @@ nb::object dequantize(const Int4Weight& w, nb::handle dtype, nb::handle out) {
   call.set_device(w.w.packed.device());
   Result r = call.out("out", out, {{w.w.n(), w.w.k()}, dtype_from(call.op(), dtype)});
   require_together(call.op(), call.device(), w);
-  run_either(call, [&](Pool& p) { quant::dequantize_int4(p, r, w.w); }, [&](auto& s) { cuda::dequantize_int4(s, r, w.w); });
+  run_either(
+      call, [&](Pool& p) { quant::dequantize_int4(p, r, w.w); }, [&](auto& s) { cuda::dequantize_int4(s, r, w.w); });
   return call.give(r);
 }
 

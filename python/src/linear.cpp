@@ -17,10 +17,8 @@ Activation activation_of(std::string_view op, nb::handle name) {
 }
 
 void linear_into(Stream& s, Tensor y, Tensor z, View x, View w, View bias, View residual, const LinearArgs& a) {
-  if (a.activation == Activation::none)
-    Linear::forward(s, y, x, w, bias, residual, a);
-  else
-    ActivatedLinear::forward(s, y, z, x, w, bias, residual, a);
+  if (a.activation == Activation::none) Linear::forward(s, y, x, w, bias, residual, a);
+  else ActivatedLinear::forward(s, y, z, x, w, bias, residual, a);
 }
 
 nb::object linear_call(bool keep, nb::handle x, nb::handle weight, nb::handle bias, nb::handle residual,
@@ -67,10 +65,8 @@ nb::object linear_backward(nb::handle dy, nb::handle x, nb::handle weight, nb::h
   const Tensor dz = active ? call.scratch(spec) : Tensor();
   if (dx || dw || db)
     call.run([&](Stream& s) {
-      if (active)
-        ActivatedLinear::backward(s, dx.overwrite(), dw.overwrite(), db.overwrite(), {}, v, w, pre, g, dz, a);
-      else
-        Linear::backward(s, dx.overwrite(), dw.overwrite(), db.overwrite(), {}, v, w, g, a);
+      if (active) ActivatedLinear::backward(s, dx.overwrite(), dw.overwrite(), db.overwrite(), {}, v, w, pre, g, dz, a);
+      else Linear::backward(s, dx.overwrite(), dw.overwrite(), db.overwrite(), {}, v, w, g, a);
     });
   return call.give_all(dx, dw, db);
 }

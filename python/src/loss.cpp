@@ -15,8 +15,8 @@ bool is_mean(std::string_view op, nb::handle reduction) {
   return choose(op, "reduction", reduction, {"mean", "sum"}) == 0;
 }
 
-/// Targets as the kernels read them: i32, negative where ignored. Converted only when they are not so already. On a CPU a
-/// target outside the vocabulary is an error; on a GPU, where nobody waits to look, it makes the loss NaN.
+/// Targets as the kernels read them: i32, negative where ignored. Converted only when they are not so already. On a CPU
+/// a target outside the vocabulary is an error; on a GPU, where nobody waits to look, it makes the loss NaN.
 struct Targets {
   View view;
   std::int64_t valid = 0;  // known on a CPU alone
@@ -175,10 +175,12 @@ V-1 or ignore_index. ValueError for any other target; on a GPU the loss is NaN t
   m.def("cross_entropy_backward", cross_entropy_backward, nb::arg("dloss"), nb::arg("logits"), nb::arg("targets"),
         nb::arg("lse"), nb::kw_only(), nb::arg("reduction") = "mean", nb::arg("ignore_index") = -100,
         nb::arg("out") = nb::none(),
-        nb::sig("def cross_entropy_backward(dloss: float | Array, logits: Array, targets: Array, lse: Array, *, reduction: str "
+        nb::sig("def cross_entropy_backward(dloss: float | Array, logits: Array, targets: Array, lse: Array, *, "
+                "reduction: str "
                 "= 'mean', "
                 "ignore_index: int = -100, out: Array | None = None) -> Array"),
-        "Gradient of cross_entropy for the logits. dloss: a number, or one float32 element (on a GPU nobody waits for it). "
+        "Gradient of cross_entropy for the logits. dloss: a number, or one float32 element (on a GPU nobody waits for "
+        "it). "
         "lse: from cross_entropy_forward. out: like logits; may be logits "
         "itself.");
   m.def("cross_entropy_with_grad", cross_entropy_with_grad, nb::arg("logits"), nb::arg("targets"), nb::kw_only(),

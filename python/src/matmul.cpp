@@ -38,8 +38,7 @@ struct Operands {
   LinearArgs args() const { return {.activation = Activation::relu, .conv1d = !b_transposed}; }
 };
 
-template <class T>
-void run_gemm(Stream& s, const Operands& o, const Tensor& d) {
+template <class T> void run_gemm(Stream& s, const Operands& o, const Tensor& d) {
   namespace ep = epilogue;
   const View w = o.weight();
   const gemm::Problem p{.m = d.rows(),
@@ -59,9 +58,19 @@ void run_on_gpu(Stream& s, const Operands& o, const Tensor& d) {
   const auto operand = [](const View& v, bool transposed) {
     return cuda::GemmOperand{.data = v.data(), .dtype = v.dtype(), .ld = v.row_stride(), .transposed = transposed};
   };
-  cuda::gemm(s, {.m = d.rows(), .n = d.cols(), .k = o.a.cols(), .compute = o.a.dtype(), .a = operand(o.a, false), .b = operand(w, o.b_transposed),
-                 .out = {.d = d.data(), .dtype = d.dtype(), .ld = d.row_stride(), .activation = cuda::GemmActivation::relu,
-                         .residual = o.c.data(), .residual_ld = o.c.row_stride(), .residual_inside = true}});
+  cuda::gemm(s, {.m = d.rows(),
+                 .n = d.cols(),
+                 .k = o.a.cols(),
+                 .compute = o.a.dtype(),
+                 .a = operand(o.a, false),
+                 .b = operand(w, o.b_transposed),
+                 .out = {.d = d.data(),
+                         .dtype = d.dtype(),
+                         .ld = d.row_stride(),
+                         .activation = cuda::GemmActivation::relu,
+                         .residual = o.c.data(),
+                         .residual_ld = o.c.row_stride(),
+                         .residual_inside = true}});
 }
 #endif
 
@@ -71,14 +80,11 @@ nb::object matmul_add_relu(nb::handle a, nb::handle b, nb::handle c, nb::handle 
   Result d = call.out("out", out, o.d, o.c_is_row() ? View() : o.c);
   if (o.d.size() > 0)
     call.run([&](Stream& s) {
-      if (!o.c || o.c_is_row())
-        ActivatedLinear::forward(s, d, {}, o.a, o.weight(), o.c, {}, o.args());
+      if (!o.c || o.c_is_row()) ActivatedLinear::forward(s, d, {}, o.a, o.weight(), o.c, {}, o.args());
 #if HPCDL_CUDA
-      else if (s.device().is_cuda())
-        run_on_gpu(s, o, d);
+      else if (s.device().is_cuda()) run_on_gpu(s, o, d);
 #endif
-      else
-        visit_dtype(o.d.dtype, [&]<class T>() { run_gemm<T>(s, o, d.tensor); });
+      else visit_dtype(o.d.dtype, [&]<class T>() { run_gemm<T>(s, o, d.tensor); });
     });
   return call.give(d);
 }
@@ -103,7 +109,8 @@ nb::object matmul_add_relu_backward(nb::handle dd, nb::handle a, nb::handle b, n
   Tensor dw = db;
   if (db && o.b_transposed) {
     require(db.tensor.strides()[0] == 1, call.op(), "out[1] must lie in columns as b does");
-    dw = Tensor(db.tensor.data(), {{o.b[1], o.b[0]}, o.b.dtype()}, Shape{db.tensor.strides()[1], 1}, db.tensor.device());
+    dw =
+        Tensor(db.tensor.data(), {{o.b[1], o.b[0]}, o.b.dtype()}, Shape{db.tensor.strides()[1], 1}, db.tensor.device());
   }
   if ((da || db || dc) && o.a.size() > 0)
     call.run([&](Stream& s) {

@@ -87,10 +87,8 @@ struct Cache {
 }  // namespace
 
 Block::Block(std::int64_t bytes) : bytes_(size_class(bytes)) {
-  if (bytes_ > kSmall)
-    data_ = Cache::get().take(bytes_);
-  else
-    data_ = static_cast<std::byte*>(std::aligned_alloc(kAlign, static_cast<std::size_t>(bytes_)));
+  if (bytes_ > kSmall) data_ = Cache::get().take(bytes_);
+  else data_ = static_cast<std::byte*>(std::aligned_alloc(kAlign, static_cast<std::size_t>(bytes_)));
   if (!data_) throw std::bad_alloc();
 }
 
@@ -102,10 +100,8 @@ Block& Block::operator=(Block&& o) noexcept {
 
 Block::~Block() {
   if (!data_) return;
-  if (bytes_ > kSmall)
-    Cache::get().give(data_, bytes_);
-  else
-    std::free(data_);
+  if (bytes_ > kSmall) Cache::get().give(data_, bytes_);
+  else std::free(data_);
 }
 
 std::int64_t cached_bytes() {

@@ -38,9 +38,8 @@ state at the start). Results do not depend on the number.)");
   m.def(
       "instruction_set", [] { return simd::isa_name(simd::active_isa()); }, nb::sig("def instruction_set() -> str"),
       "What kernels are compiled for that this CPU runs: \"scalar\", \"avx2\" or \"avx512\" (HPCDL_ISA lowers it).");
-  m.def(
-      "cuda_devices", cuda_devices, nb::sig("def cuda_devices() -> int"),
-      "GPUs that this module computes on; 0 where it was built without CUDA, or no driver or GPU is there.");
+  m.def("cuda_devices", cuda_devices, nb::sig("def cuda_devices() -> int"),
+        "GPUs that this module computes on; 0 where it was built without CUDA, or no driver or GPU is there.");
   m.def("cached_bytes", cached_bytes, nb::sig("def cached_bytes() -> int"),
         "Bytes of freed results that are kept for later ones.");
   m.def(
@@ -63,7 +62,8 @@ void translate_errors() {
     } catch (const TypeError& e) {
       PyErr_SetString(PyExc_TypeError, e.what());
     } catch (const Error& e) {
-      const bool of_device = std::string_view(e.what()).starts_with("[cuda]");  // what the driver says is nobody's argument
+      const bool of_device =
+          std::string_view(e.what()).starts_with("[cuda]");  // what the driver says is nobody's argument
       PyErr_SetString(of_device ? PyExc_RuntimeError : PyExc_ValueError, e.what());
     }
   });

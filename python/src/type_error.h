@@ -10,8 +10,7 @@ class TypeError : public Error {
   using Error::Error;
 };
 
-template <class... A>
-void require_type(bool ok, std::string_view area, fmt::format_string<A...> f, A&&... args) {
+template <class... A> void require_type(bool ok, std::string_view area, fmt::format_string<A...> f, A&&... args) {
   if (!ok) [[unlikely]]
     throw TypeError(fmt::format("[{}] {}", area, fmt::format(f, std::forward<A>(args)...)));
 }

@@ -44,7 +44,8 @@ TEST_F(BenchCli, prints_one_json_object_with_what_a_reader_needs) {
     EXPECT_EQ(c.at("shape"), "64x256");
     EXPECT_EQ(c.at("cache"), "warm");
     EXPECT_EQ(c.at("rounds"), 3);
-    for (const char* key : {"flops", "bytes", "gflops", "gbps", "speed_of_light_ms", "speed_of_light_score"}) EXPECT_GT(c.at(key).get<double>(), 0) << key;
+    for (const char* key : {"flops", "bytes", "gflops", "gbps", "speed_of_light_ms", "speed_of_light_score"})
+      EXPECT_GT(c.at(key).get<double>(), 0) << key;
     const auto& ours = c.at("sides").at("hpcdl");
     EXPECT_LE(ours.at("min_ms"), ours.at("median_ms"));
     EXPECT_LE(ours.at("low_ms"), ours.at("high_ms"));
@@ -60,7 +61,8 @@ TEST_F(BenchCli, writes_the_object_into_a_file_and_keeps_the_table_on_stdout) {
   const auto j = nlohmann::json::parse(io::read_file(path("out.json")));
   ASSERT_EQ(j.at("cases").size(), 1u);
   EXPECT_EQ(j.at("protocol").at("cache"), "cold");
-  EXPECT_NE(j.at("cases")[0].at("cache").get<std::string>().find("flushed"), std::string::npos) << "how it was made cold is stated";
+  EXPECT_NE(j.at("cases")[0].at("cache").get<std::string>().find("flushed"), std::string::npos)
+      << "how it was made cold is stated";
 }
 
 TEST_F(BenchCli, an_op_behind_json_is_no_file) {
@@ -70,14 +72,18 @@ TEST_F(BenchCli, an_op_behind_json_is_no_file) {
 }
 
 TEST_F(BenchCli, peers_that_are_missing_are_reported_and_no_error) {
-  const auto r = bench({"matmul", "--shape", "16x32x24", "--forward", "--vs", "torch,triton,onednn,openblas", "--json"});
+  const auto r =
+      bench({"matmul", "--shape", "16x32x24", "--forward", "--vs", "torch,triton,onednn,openblas", "--json"});
   ASSERT_EQ(r.code, 0) << r.err;
   const auto j = r.json();
-  for (const char* name : {"torch", "triton"}) EXPECT_NE(j.at("missing").at(name).get<std::string>().find("no-such-python"), std::string::npos) << j.at("missing");
+  for (const char* name : {"torch", "triton"})
+    EXPECT_NE(j.at("missing").at(name).get<std::string>().find("no-such-python"), std::string::npos) << j.at("missing");
   for (const char* name : {"onednn", "openblas"}) {
     EXPECT_NE(j.at("missing").contains(name), j.at("peers").contains(name)) << name;
     for (const auto& c : j.at("cases"))
-      EXPECT_TRUE(c.at("sides").contains(name) ? c.at("ratios").contains(name) || c.contains("fault") : c.at("missing").contains(name)) << name << c;
+      EXPECT_TRUE(c.at("sides").contains(name) ? c.at("ratios").contains(name) || c.contains("fault")
+                                               : c.at("missing").contains(name))
+          << name << c;
     if (!j.at("peers").contains(name)) continue;
     EXPECT_FALSE(j.at("peers").at(name).at("version").get<std::string>().empty());
     EXPECT_NE(j.at("peers").at(name).at("file").get<std::string>().find('/'), std::string::npos);
@@ -87,15 +93,18 @@ TEST_F(BenchCli, peers_that_are_missing_are_reported_and_no_error) {
   EXPECT_NE(text.out.find("missing torch: "), std::string::npos) << text.out;
 }
 
-/// A program in the place of Python: it has our module, and does this with the name of the file for the answer in $last.
+/// A program in the place of Python: it has our module, and does this with the name of the file for the answer in
+/// $last.
 std::string stand_in(const std::string& file, const std::string& does) {
-  io::write_file_atomic(file, "#!/bin/sh\ncase \"$*\" in *' -c '*) exit 0;; esac\nfor last; do :; done\n" + does + "\n");
+  io::write_file_atomic(file,
+                        "#!/bin/sh\ncase \"$*\" in *' -c '*) exit 0;; esac\nfor last; do :; done\n" + does + "\n");
   std::filesystem::permissions(file, std::filesystem::perms::owner_all);
   return file;
 }
 
 TEST_F(BenchCli, what_python_answers_becomes_part_of_the_result) {
-  const std::string answer = R"({"peers": {"torch": {"version": "9"}}, "missing": {"triton": "no CUDA device"}, "cases": [
+  const std::string answer =
+      R"({"peers": {"torch": {"version": "9"}}, "missing": {"triton": "no CUDA device"}, "cases": [
     {"sides": {"hpcdl": {"median_ms": 1}, "torch": {"median_ms": 2}}, "ratios": {"torch": {"median": 2.0, "low": 1.9, "high": 2.1}}},
     {"missing": {"torch": "no counterpart"}}]})";
   ::setenv("HPCDL_BENCH_PYTHON", stand_in(path("python"), "cat > $last <<'END'\n" + answer + "\nEND").c_str(), 1);
@@ -117,11 +126,13 @@ TEST_F(BenchCli, what_python_answers_becomes_part_of_the_result) {
   EXPECT_EQ(j.at("cases").at(1).at("missing").at("torch"), "no counterpart");
   ASSERT_EQ(broken.code, 0) << broken.err;
   for (const char* name : {"torch", "triton"})
-    EXPECT_NE(broken.json().at("missing").at(name).get<std::string>().find("ended with code 3"), std::string::npos) << broken.out;
+    EXPECT_NE(broken.json().at("missing").at(name).get<std::string>().find("ended with code 3"), std::string::npos)
+        << broken.out;
 }
 
 TEST_F(BenchCli, compares_a_thing_with_itself) {
-  const auto r = bench({"relu", "--shape", "64x256", "--forward", "--dtype", "f32", "--aa", "--repeats", "2", "--json"});
+  const auto r =
+      bench({"relu", "--shape", "64x256", "--forward", "--dtype", "f32", "--aa", "--repeats", "2", "--json"});
   ASSERT_EQ(r.code, 0) << r.err;
   const auto aa = r.json().at("aa");
   EXPECT_GE(aa.at("repeats"), 1);

@@ -74,8 +74,9 @@ void expect_error(const Result& r, int code, const std::string& part) {
 TEST_F(Cli, training_leaves_what_the_contract_says) {
   ASSERT_EQ(trained_->code, 0) << trained_->err;
   EXPECT_EQ(trained_->json().at("step"), 6);
-  for (const char* name : {"model/config.json", "model/model.safetensors", "model/tokenizer.json", "checkpoints/step_00000006/DONE", "checkpoints/step_00000004/DONE",
-                           "metrics.jsonl", "config.toml"})
+  for (const char* name :
+       {"model/config.json", "model/model.safetensors", "model/tokenizer.json", "checkpoints/step_00000006/DONE",
+        "checkpoints/step_00000004/DONE", "metrics.jsonl", "config.toml"})
     EXPECT_TRUE(fs::exists(*tmp_ / "run" / name)) << name;
   EXPECT_FALSE(fs::exists(*tmp_ / "run/checkpoints/step_00000002")) << "keep = 2";
   EXPECT_FALSE(fs::is_empty(*tmp_ / "run/tensorboard"));
@@ -89,32 +90,48 @@ TEST_F(Cli, training_leaves_what_the_contract_says) {
 TEST_F(Cli, the_saved_config_repeats_the_run) {
   const auto r = run({"train", "-c", path("run/config.toml"), "--out", path("again"), "--json"});
   ASSERT_EQ(r.code, 0) << r.err;
-  EXPECT_TRUE(io::read_file(path("run/model/model.safetensors")) == io::read_file(path("again/model/model.safetensors")));
+  EXPECT_TRUE(io::read_file(path("run/model/model.safetensors")) ==
+              io::read_file(path("again/model/model.safetensors")));
 }
 
 TEST_F(Cli, a_signal_saves_and_asks_to_be_requeued_and_the_same_command_goes_on) {
-  const std::vector<std::string> words = {"train", "-c", path("run.toml"), "--data.text=" + path("toy.txt"), "--out", path("stopped"), "--train.steps=200000", "--checkpoint.every=0", "--json"};
+  const std::vector<std::string> words = {"train",
+                                          "-c",
+                                          path("run.toml"),
+                                          "--data.text=" + path("toy.txt"),
+                                          "--out",
+                                          path("stopped"),
+                                          "--train.steps=200000",
+                                          "--checkpoint.every=0",
+                                          "--json"};
   Program program(words);
-  for (int i = 0; i < 600 && (!fs::exists(path("stopped/metrics.jsonl")) || fs::file_size(path("stopped/metrics.jsonl")) == 0); ++i)
+  for (int i = 0;
+       i < 600 && (!fs::exists(path("stopped/metrics.jsonl")) || fs::file_size(path("stopped/metrics.jsonl")) == 0);
+       ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   ::kill(program.pid(), SIGTERM);
   const auto stopped = program.wait();
   ASSERT_EQ(stopped.code, 75) << stopped.err;
   EXPECT_TRUE(stopped.json().at("stopped"));
   const std::int64_t step = stopped.json().at("step");
-  const auto resumed = train({"--out", path("stopped"), "--checkpoint.every=0", "--train.steps=" + std::to_string(step + 3)});
+  const auto resumed =
+      train({"--out", path("stopped"), "--checkpoint.every=0", "--train.steps=" + std::to_string(step + 3)});
   ASSERT_EQ(resumed.code, 0) << resumed.err;
   EXPECT_EQ(resumed.json().at("first_step"), step);
   EXPECT_EQ(resumed.json().at("step"), step + 3);
 }
 
 TEST_F(Cli, generate_eval_and_logits_answer_in_json) {
-  const auto g = run({"generate", "--model", model(), "--prompt", "the river", "--tokens", "12", "--temperature", "0", "--seed", "1", "--json"});
+  const auto g = run({"generate", "--model", model(), "--prompt", "the river", "--tokens", "12", "--temperature", "0",
+                      "--seed", "1", "--json"});
   ASSERT_EQ(g.code, 0) << g.err;
-  for (const char* key : {"tokens_per_second", "time_to_first_token_ms", "peak_rss_bytes", "mapped_bytes"}) EXPECT_GT(g.json().at(key).get<double>(), 0) << key;
+  for (const char* key : {"tokens_per_second", "time_to_first_token_ms", "peak_rss_bytes", "mapped_bytes"})
+    EXPECT_GT(g.json().at(key).get<double>(), 0) << key;
   EXPECT_TRUE(g.json().at("text").is_string());
   EXPECT_LE(g.json().at("token_ids").size(), 12u);
-  EXPECT_EQ(run({"generate", "--model", model(), "--prompt", "the river", "--tokens", "12", "--json"}).json().at("token_ids"), g.json().at("token_ids"));
+  EXPECT_EQ(
+      run({"generate", "--model", model(), "--prompt", "the river", "--tokens", "12", "--json"}).json().at("token_ids"),
+      g.json().at("token_ids"));
 
   const auto e = run({"eval", "--model", model(), "--text", path("toy.txt"), "--json"});
   ASSERT_EQ(e.code, 0) << e.err;
@@ -130,15 +147,17 @@ TEST_F(Cli, generate_eval_and_logits_answer_in_json) {
 }
 
 TEST_F(Cli, a_quantised_folder_works_wherever_the_original_did) {
-  const auto q = run({"quantize", "--model", model(), "--format", "int4", "--group", "32", "--asymmetric", "--out", path("q"), "--text", path("toy.txt"), "--json"});
+  const auto q = run({"quantize", "--model", model(), "--format", "int4", "--group", "32", "--asymmetric", "--out",
+                      path("q"), "--text", path("toy.txt"), "--json"});
   ASSERT_EQ(q.code, 0) << q.err;
   EXPECT_GT(q.json().at("ratio_fp32"), 5);
   EXPECT_LT(q.json().at("bits_per_weight"), 6);
   EXPECT_TRUE(q.json().at("perplexity_after").is_number());
-  for (const std::vector<std::string>& words : {std::vector<std::string>{"generate", "--model", path("q"), "--prompt", "a stone", "--tokens", "5", "--json"},
-                                                {"eval", "--model", path("q"), "--text", path("toy.txt"), "--json"},
-                                                {"inspect", path("q"), "--json"},
-                                                {"logits", "--model", path("q"), "--tokens", "5", "--out", path("ql"), "--json"}}) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"generate", "--model", path("q"), "--prompt", "a stone", "--tokens", "5", "--json"},
+        {"eval", "--model", path("q"), "--text", path("toy.txt"), "--json"},
+        {"inspect", path("q"), "--json"},
+        {"logits", "--model", path("q"), "--tokens", "5", "--out", path("ql"), "--json"}}) {
     const auto r = run(words);
     EXPECT_EQ(r.code, 0) << words[0] << ": " << r.err;
     EXPECT_TRUE(r.json().is_object());
@@ -154,13 +173,16 @@ TEST_F(Cli, convert_there_and_back) {
 
 TEST_F(Cli, tokenize_learns_writes_and_prints) {
   ASSERT_EQ(run({"tokenize", "--train", "--vocab", "300", "--out", path("t.json"), path("toy.txt")}).code, 0);
-  const auto shard = run({"tokenize", "--tokenizer", path("t.json"), "--out", path("s.bin"), path("toy.txt"), "--json"});
+  const auto shard =
+      run({"tokenize", "--tokenizer", path("t.json"), "--out", path("s.bin"), path("toy.txt"), "--json"});
   ASSERT_EQ(shard.code, 0) << shard.err;
   EXPECT_GT(shard.json().at("tokens"), 1000);
   io::write_file_atomic(path("in"), "the river");
   const auto ids = run({"tokenize", "--tokenizer", path("t.json"), "--ids"}, path("in"));
   ASSERT_EQ(ids.code, 0) << ids.err;
-  EXPECT_TRUE(std::all_of(ids.out.begin(), ids.out.end(), [](char c) { return std::isdigit(static_cast<unsigned char>(c)) || c == ' ' || c == '\n'; })) << ids.out;
+  EXPECT_TRUE(std::all_of(ids.out.begin(), ids.out.end(), [](char c) {
+    return std::isdigit(static_cast<unsigned char>(c)) || c == ' ' || c == '\n';
+  })) << ids.out;
 }
 
 TEST_F(Cli, doctor_and_inspect_answer_in_json) {
@@ -170,19 +192,26 @@ TEST_F(Cli, doctor_and_inspect_answer_in_json) {
   EXPECT_EQ(i.at("config").at("model_type"), "llama");
   const auto p = run({"inspect", path("run.toml"), "--program"});
   EXPECT_EQ(p.code, 0) << p.err;
-  for (const char* part : {"adamw", "attention", "peak memory", "backward"}) EXPECT_NE(p.out.find(part), std::string::npos) << part;
+  for (const char* part : {"adamw", "attention", "peak memory", "backward"})
+    EXPECT_NE(p.out.find(part), std::string::npos) << part;
 }
 
 TEST_F(Cli, inspect_knows_image_classifiers_by_name_and_by_folder) {
-  const auto parameters = [](const std::vector<std::string>& arguments) { return run(arguments).json().at("parameters"); };
+  const auto parameters = [](const std::vector<std::string>& arguments) {
+    return run(arguments).json().at("parameters");
+  };
   EXPECT_EQ(parameters({"inspect", "--arch", "simple_cnn", "--json"}), 2'474'506);
-  EXPECT_EQ(parameters({"inspect", "--arch", "resnet18", "--stem", "imagenet", "--classes", "1000", "--json"}), 11'689'512);
+  EXPECT_EQ(parameters({"inspect", "--arch", "resnet18", "--stem", "imagenet", "--classes", "1000", "--json"}),
+            11'689'512);
   const auto r = run({"inspect", "--arch", "resnet18", "--json"}).json();
   EXPECT_EQ(r.at("parameters"), 11'173'962);
   EXPECT_EQ(r.at("tensors").size(), 122u);
   EXPECT_EQ(r.at("tensors")[0].at("name"), "conv1.weight");
   EXPECT_EQ(r.at("tensors")[0].at("shape"), (std::vector<int>{64, 3, 3, 3}));
-  const auto saved = run({"inspect", (std::filesystem::path(HPCDL_SOURCE_DIR) / "hpcdl/models/golden/resnet18_cifar").string(), "--json"}).json();
+  const auto saved =
+      run({"inspect", (std::filesystem::path(HPCDL_SOURCE_DIR) / "hpcdl/models/golden/resnet18_cifar").string(),
+           "--json"})
+          .json();
   EXPECT_EQ(saved.at("parameters"), 44'622);
   EXPECT_EQ(saved.at("tensors").size(), 122u);
   EXPECT_EQ(run({"inspect"}).code, 2);
@@ -190,13 +219,15 @@ TEST_F(Cli, inspect_knows_image_classifiers_by_name_and_by_folder) {
 }
 
 TEST_F(Cli, help_is_everywhere_and_lists_every_key) {
-  for (const char* verb : {"demo", "train", "eval", "generate", "tokenize", "quantize", "inspect", "convert", "logits", "doctor", "probe", "bench", "profile", "verify"}) {
+  for (const char* verb : {"demo", "train", "eval", "generate", "tokenize", "quantize", "inspect", "convert", "logits",
+                           "doctor", "probe", "bench", "profile", "verify"}) {
     const auto r = run({verb, "--help"});
     EXPECT_EQ(r.code, 0);
     EXPECT_NE(r.out.find("--json"), std::string::npos) << verb;
   }
   const auto help = run({"train", "--help"}).out;
-  for (const char* key : {"model.family", "data.text", "train.steps", "checkpoint.every", "checkpoint.keep", "checkpoint.resume"})
+  for (const char* key :
+       {"model.family", "data.text", "train.steps", "checkpoint.every", "checkpoint.keep", "checkpoint.resume"})
     EXPECT_NE(help.find(key), std::string::npos) << key;
   EXPECT_TRUE(run({"--version"}).out.starts_with("hpcdl "));
 }
@@ -231,16 +262,19 @@ TEST_F(Cli, bad_text_is_told_apart) {
   io::write_file_atomic(path("empty.txt"), "");
   io::write_file_atomic(path("bytes.txt"), "fine so far \xff\xfe not any more");
   const std::string out = path("text-run");
-  expect_error(run({"train", "-c", path("run.toml"), "--data.text=" + path("empty.txt"), "--out", out}), 70, "empty.txt");
+  expect_error(run({"train", "-c", path("run.toml"), "--data.text=" + path("empty.txt"), "--out", out}), 70,
+               "empty.txt");
   expect_error(run({"train", "-c", path("run.toml"), "--data.text=" + path("bytes.txt"), "--out", out}), 70, "UTF-8");
   expect_error(run({"eval", "--model", model(), "--text", path("bytes.txt")}), 70, "UTF-8");
-  expect_error(run({"train", "-c", path("run.toml"), "--data.text=" + path("missing.txt"), "--out", out}), 70, "missing.txt");
+  expect_error(run({"train", "-c", path("run.toml"), "--data.text=" + path("missing.txt"), "--out", out}), 70,
+               "missing.txt");
   expect_error(train({"--out", out, "--model.vocab=290"}), 2, "vocab is 290");
 }
 
 TEST_F(Cli, a_full_disk_and_a_closed_door_are_told) {
   EXPECT_EQ(run({"inspect", path("run"), "--json"}, "/dev/null", "/dev/full").code, 70);
-  expect_error(run({"logits", "--model", model(), "--tokens", "1", "--out", "/proc/none/l.safetensors"}), 70, "/proc/none");
+  expect_error(run({"logits", "--model", model(), "--tokens", "1", "--out", "/proc/none/l.safetensors"}), 70,
+               "/proc/none");
   expect_error(train({"--out", "/proc/none"}), 70, "/proc/none");
 }
 

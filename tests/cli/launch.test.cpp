@@ -28,7 +28,8 @@ std::multiset<std::string> lines(const std::string& text) {
 }
 
 bool comes_true(const std::function<bool()>& condition) {
-  for (const auto end = std::chrono::steady_clock::now() + 60s; std::chrono::steady_clock::now() < end; std::this_thread::sleep_for(20ms))
+  for (const auto end = std::chrono::steady_clock::now() + 60s; std::chrono::steady_clock::now() < end;
+       std::this_thread::sleep_for(20ms))
     if (condition()) return true;
   return false;
 }
@@ -53,7 +54,9 @@ struct Launch : testing::Test {
     more.insert(more.end(), {"--", "-c", "D=" + folder.path().string() + "; " + script});
     return more;
   }
-  Result sh(int n, const std::string& script, const std::vector<std::string>& more = {}) const { return run(words(n, script, more)); }
+  Result sh(int n, const std::string& script, const std::vector<std::string>& more = {}) const {
+    return run(words(n, script, more));
+  }
   bool there(const std::string& name) const {
     return comes_true([&] { return fs::exists(folder / name); });
   }
@@ -61,10 +64,14 @@ struct Launch : testing::Test {
 };
 
 TEST_F(Launch, ranks_know_who_they_are_and_their_lines_are_told_apart) {
-  const auto r = sh(3, "echo I am $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE at $MASTER_ADDR; echo to err >&2; echo $MASTER_PORT >$D/port.$RANK; printf 'no end'");
+  const auto r = sh(3,
+                    "echo I am $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE at $MASTER_ADDR; echo to err "
+                    ">&2; echo $MASTER_PORT >$D/port.$RANK; printf 'no end'");
   EXPECT_EQ(r.code, 0) << r.err;
-  EXPECT_EQ(lines(r.out), (std::multiset<std::string>{"[rank 0] I am 0 of 3, 0 of 3 at 127.0.0.1", "[rank 1] I am 1 of 3, 1 of 3 at 127.0.0.1",
-                                                      "[rank 2] I am 2 of 3, 2 of 3 at 127.0.0.1", "[rank 0] no end", "[rank 1] no end", "[rank 2] no end"}));
+  EXPECT_EQ(lines(r.out),
+            (std::multiset<std::string>{
+                "[rank 0] I am 0 of 3, 0 of 3 at 127.0.0.1", "[rank 1] I am 1 of 3, 1 of 3 at 127.0.0.1",
+                "[rank 2] I am 2 of 3, 2 of 3 at 127.0.0.1", "[rank 0] no end", "[rank 1] no end", "[rank 2] no end"}));
   EXPECT_EQ(lines(r.err), (std::multiset<std::string>{"[rank 0] to err", "[rank 1] to err", "[rank 2] to err"}));
   std::set<std::string> ports;
   for (const char* name : {"port.0", "port.1", "port.2"}) ports.insert(io::read_file(folder / name));
@@ -101,7 +108,9 @@ TEST_F(Launch, exit_codes) {
 }
 
 TEST_F(Launch, lost_ranks_are_started_again_and_nothing_else_is) {
-  const std::string lost_twice = "if [ $RANK = 1 ]; then echo x >>$D/tries; [ $(wc -l <$D/tries) -lt 3 ] && kill -9 $$; fi; [ $RANK = 0 ] && echo $TORCHELASTIC_RESTART_COUNT; exit 0";
+  const std::string lost_twice =
+      "if [ $RANK = 1 ]; then echo x >>$D/tries; [ $(wc -l <$D/tries) -lt 3 ] && kill -9 $$; fi; [ $RANK = 0 ] && echo "
+      "$TORCHELASTIC_RESTART_COUNT; exit 0";
   const auto good = sh(2, lost_twice, {"--max-restarts", "2", "--grace", "5"});
   EXPECT_EQ(good.code, 0) << good.err;
   EXPECT_EQ(lines(good.out), (std::multiset<std::string>{"[rank 0] 0", "[rank 0] 1", "[rank 0] 2"}));
@@ -120,7 +129,8 @@ TEST_F(Launch, lost_ranks_are_started_again_and_nothing_else_is) {
 
 TEST_F(Launch, signals_go_to_all_ranks) {
   for (const int signal : {SIGTERM, SIGUSR1, SIGINT}) {
-    Program p(words(2, "trap 'exit 75' TERM USR1 INT; touch $D/ready.$RANK; while :; do sleep 0.05; done", {"--max-restarts", "3"}));
+    Program p(words(2, "trap 'exit 75' TERM USR1 INT; touch $D/ready.$RANK; while :; do sleep 0.05; done",
+                    {"--max-restarts", "3"}));
     ASSERT_TRUE(there("ready.0") && there("ready.1"));
     kill(p.pid(), signal);
     const auto r = p.wait();
@@ -144,7 +154,8 @@ TEST_F(Launch, ends_what_it_started_and_nothing_else) {
   }
   // Rank 0 ignores SIGTERM and starts another process; rank 2 has ended well and left one behind.
   const auto r = sh(3,
-                    "case $RANK in 0) trap '' TERM; sleep 600 & echo $! >$D/child; while :; do sleep 0.05; done;; 1) while [ ! -s $D/child ] || [ ! -s $D/left ]; do sleep 0.05; done; exit 70;;"
+                    "case $RANK in 0) trap '' TERM; sleep 600 & echo $! >$D/child; while :; do sleep 0.05; done;; 1) "
+                    "while [ ! -s $D/child ] || [ ! -s $D/left ]; do sleep 0.05; done; exit 70;;"
                     " 2) sleep 600 >/dev/null 2>&1 & echo $! >$D/left;; esac",
                     {"--grace", "0.3"});
   EXPECT_EQ(r.code, 70) << r.err;
@@ -166,10 +177,14 @@ TEST_F(Launch, killed_itself_it_leaves_nothing_behind) {
 }
 
 TEST_F(Launch, much_output_arrives_whole) {
-  const auto r = sh(2, "i=0; while [ $i -lt 3000 ]; do echo \"line $i ....................................................................\"; i=$((i+1)); done; head -c 200000 /dev/zero | tr '\\0' x");
+  const auto r = sh(2,
+                    "i=0; while [ $i -lt 3000 ]; do echo \"line $i "
+                    "....................................................................\"; i=$((i+1)); done; head -c "
+                    "200000 /dev/zero | tr '\\0' x");
   EXPECT_EQ(r.code, 0);
   for (const char* rank : {"0", "1"})
-    for (const int i : {0, 1500, 2999}) EXPECT_NE(r.out.find(fmt::format("[rank {}] line {} ...", rank, i)), std::string::npos);
+    for (const int i : {0, 1500, 2999})
+      EXPECT_NE(r.out.find(fmt::format("[rank {}] line {} ...", rank, i)), std::string::npos);
   EXPECT_EQ(std::count(r.out.begin(), r.out.end(), 'x'), 400000);
   for (const auto& line : lines(r.out)) EXPECT_TRUE(line.starts_with("[rank ")) << line.substr(0, 80);
 }

@@ -19,7 +19,8 @@ class ProbeCli : public testing::Test {
   static void SetUpTestSuite() {
     tmp_ = new io::TempFolder;
     ::setenv("XDG_CACHE_HOME", path("cache").c_str(), 1);
-    first_ = new Result(run({"probe", "--quick", "--json", "--disk", tmp_->path().string(), "--out", path("probe.json"), "--svg", path("stairs.svg")}));
+    first_ = new Result(run({"probe", "--quick", "--json", "--disk", tmp_->path().string(), "--out", path("probe.json"),
+                             "--svg", path("stairs.svg")}));
   }
   static void TearDownTestSuite() {
     delete first_;
@@ -40,7 +41,9 @@ TEST_F(ProbeCli, measures_everything_and_says_the_spread) {
   for (const char* list : {"bandwidth", "stairs", "latency", "peaks", "launch", "first_touch"}) {
     ASSERT_FALSE(j.at(list).empty()) << list;
     for (const auto& row : j.at(list)) {
-      const auto& f = row.contains("seconds") ? row.at("seconds") : row.contains("bytes_per_second") ? row.at("bytes_per_second") : row.at("operations_per_second");
+      const auto& f = row.contains("seconds")            ? row.at("seconds")
+                      : row.contains("bytes_per_second") ? row.at("bytes_per_second")
+                                                         : row.at("operations_per_second");
       ASSERT_TRUE(f.is_object()) << list << row;
       EXPECT_GE(f.at("rounds"), 3);
       EXPECT_GT(f.at("min"), 0);
@@ -48,7 +51,8 @@ TEST_F(ProbeCli, measures_everything_and_says_the_spread) {
       EXPECT_LE(f.at("median"), f.at("max"));
     }
   }
-  for (const char* key : {"machine", "memory_bytes", "kernel", "date", "version", "isa", "replay_per_record"}) EXPECT_FALSE(j.at(key).is_null()) << key;
+  for (const char* key : {"machine", "memory_bytes", "kernel", "date", "version", "isa", "replay_per_record"})
+    EXPECT_FALSE(j.at(key).is_null()) << key;
   EXPECT_TRUE(j.at("disk").at("read_cold").is_object()) << j.at("disk");
   EXPECT_TRUE(j.at("gpus").is_array());
   EXPECT_EQ(nlohmann::json::parse(io::read_file(path("probe.json"))), j);
@@ -82,7 +86,8 @@ TEST_F(ProbeCli, a_damaged_memory_is_replaced_and_a_closed_one_is_told) {
   io::write_file_atomic(lab::probe_file(), "{\"machine\": 3");
   const auto r = run({"probe", "--quick", "--no-disk", "--threads", "1"});
   ASSERT_EQ(r.code, 0) << r.err;
-  for (const char* part : {"bandwidth", "memory", "launch", "GPU"}) EXPECT_NE(r.out.find(part), std::string::npos) << part;
+  for (const char* part : {"bandwidth", "memory", "launch", "GPU"})
+    EXPECT_NE(r.out.find(part), std::string::npos) << part;
   EXPECT_NE(r.err.find("remembered in"), std::string::npos) << r.err;
   EXPECT_FALSE(lab::read_remembered().empty());
   ::setenv("XDG_CACHE_HOME", "/dev/null", 1);
@@ -93,7 +98,8 @@ TEST_F(ProbeCli, a_damaged_memory_is_replaced_and_a_closed_one_is_told) {
 }
 
 TEST_F(ProbeCli, wrong_words_and_closed_doors_are_told_before_the_work) {
-  for (const char* threads : {"0", "x", "1..", "1,,2", "2..100000", "-1", ",", "1..99999"}) expect_error(run({"probe", "--quick", "--threads", threads}), 2, "--threads");
+  for (const char* threads : {"0", "x", "1..", "1,,2", "2..100000", "-1", ",", "1..99999"})
+    expect_error(run({"probe", "--quick", "--threads", threads}), 2, "--threads");
   expect_error(run({"probe", "--quick", "--out", "/proc/none/p.json"}), 70, "/proc/none");
   expect_error(run({"probe", "--quick", "--svg", "/proc/none/p.svg"}), 70, "/proc/none");
   const auto r = run({"probe", "--quick", "--threads", "1", "--json", "--disk", "/proc/none"});
@@ -105,8 +111,9 @@ TEST_F(ProbeCli, doctor_tells_state_cost_and_fix) {
   const auto r = run({"doctor", "--json"});
   ASSERT_EQ(r.code, 0) << r.err;
   const auto j = r.json();
-  for (const char* what : {"cpu", "cores", "instruction set", "peak", "bandwidth", "memory", "huge pages", "/dev/shm", "memlock", "open files", "disk", "gpu", "cuda toolkit",
-                           "nccl", "cudnn", "mpi", "slurm", "python module"}) {
+  for (const char* what :
+       {"cpu", "cores", "instruction set", "peak", "bandwidth", "memory", "huge pages", "/dev/shm", "memlock",
+        "open files", "disk", "gpu", "cuda toolkit", "nccl", "cudnn", "mpi", "slurm", "python module"}) {
     ASSERT_TRUE(j.contains(what)) << what;
     if (j.at(what).at("state") != "ok") {
       EXPECT_TRUE(j.at(what).contains("cost") && j.at(what).contains("fix")) << what;

@@ -48,25 +48,32 @@ io::TempFolder* Profile::tmp_ = nullptr;
 
 TEST_F(Profile, gives_table_trace_and_page_and_leaves_nothing_else) {
   const auto before = io::list_folder(path(""));
-  const auto r = run(words("profile", {"--steps", "2", "--warmup", "1", "--trace", path("t.json.gz"), "--html", path("r.html"), "--explain"}));
+  const auto r = run(words("profile", {"--steps", "2", "--warmup", "1", "--trace", path("t.json.gz"), "--html",
+                                       path("r.html"), "--explain"}));
   ASSERT_EQ(r.code, 0) << r.err;
-  for (const char* part : {"waiting for data", "forward", "backward", "optimizer", "idle in between", "linear.backward layers.*.mlp.c_proj", "step if free", "overhead of recording", "live at the worst record", "lost against the roof"})
+  for (const char* part : {"waiting for data", "forward", "backward", "optimizer", "idle in between",
+                           "linear.backward layers.*.mlp.c_proj", "step if free", "overhead of recording",
+                           "live at the worst record", "lost against the roof"})
     EXPECT_NE(r.out.find(part), std::string::npos) << part << " is not in\n" << r.out;
   lab::check_trace(io::parse_json(lab::read_trace(path("t.json.gz")), "t.json.gz"));
   EXPECT_NE(io::read_file(path("r.html")).find("<svg"), std::string::npos);
   std::vector<fs::path> fresh;
   for (const auto& p : io::list_folder(path("")))
-    if (std::find(before.begin(), before.end(), p) == before.end() && p.filename() != "cache") fresh.push_back(p.filename());
+    if (std::find(before.begin(), before.end(), p) == before.end() && p.filename() != "cache")
+      fresh.push_back(p.filename());
   EXPECT_EQ(fresh, (std::vector<fs::path>{"r.html", "t.json.gz"}));
 }
 
 TEST_F(Profile, takes_the_steps_that_training_takes) {
   const auto p = run(words("profile", {"--steps", "2", "--warmup", "2", "--json", "--train.dropout=0.1"})).json();
-  const auto t = run(words("train", {"--out", path("plain"), "--train.steps=6", "--json", "--train.dropout=0.1"})).json();
-  const auto e = run(words("train", {"--out", path("explained"), "--train.steps=6", "--json", "--train.dropout=0.1", "--explain"}));
+  const auto t =
+      run(words("train", {"--out", path("plain"), "--train.steps=6", "--json", "--train.dropout=0.1"})).json();
+  const auto e = run(
+      words("train", {"--out", path("explained"), "--train.steps=6", "--json", "--train.dropout=0.1", "--explain"}));
   EXPECT_EQ(p.at("loss"), t.at("loss"));
   EXPECT_EQ(e.json().at("loss"), t.at("loss"));
-  EXPECT_TRUE(io::read_file(path("plain/model/model.safetensors")) == io::read_file(path("explained/model/model.safetensors")));
+  EXPECT_TRUE(io::read_file(path("plain/model/model.safetensors")) ==
+              io::read_file(path("explained/model/model.safetensors")));
   EXPECT_EQ(e.json().at("explain").size(), 5u);
   EXPECT_NE(e.err.find("lost against the roof"), std::string::npos) << e.err;
   EXPECT_FALSE(t.contains("explain"));
@@ -75,7 +82,8 @@ TEST_F(Profile, takes_the_steps_that_training_takes) {
   double sum = 0;
   for (const auto& row : p.at("rows")) sum += row.at("ms").get<double>();
   const auto& ms = p.at("ms");
-  EXPECT_NEAR(sum + ms.at("data_wait").get<double>() + ms.at("idle").get<double>(), p.at("step_ms").get<double>(), 1e-5);
+  EXPECT_NEAR(sum + ms.at("data_wait").get<double>() + ms.at("idle").get<double>(), p.at("step_ms").get<double>(),
+              1e-5);
   EXPECT_EQ(p.at("advice").size(), 5u);
 }
 
@@ -83,15 +91,24 @@ TEST_F(Profile, takes_the_steps_that_training_takes) {
 TEST_F(Profile, two_processes_merge_into_one_file) {
   std::vector<std::unique_ptr<Program>> ranks;
   for (const char* rank : {"0", "1"})
-    ranks.push_back(std::make_unique<Program>(words("profile", {"--steps", "2", "--warmup", "1", "--trace", path(std::string("rank") + rank + ".json"), "--rank", rank, "--world-size", "2",
-                                                                "--data.cache=" + path(std::string("cache") + rank), "--train.threads=1"})));
+    ranks.push_back(std::make_unique<Program>(
+        words("profile",
+              {"--steps", "2", "--warmup", "1", "--trace", path(std::string("rank") + rank + ".json"), "--rank", rank,
+               "--world-size", "2", "--data.cache=" + path(std::string("cache") + rank), "--train.threads=1"})));
   for (auto& r : ranks) {
     const auto result = r->wait();
     ASSERT_EQ(result.code, 0) << result.err;
   }
-  const auto r = run({"profile", "merge", path("rank1.json"), path("rank0.json"), "--out", path("merged.json.gz"), "--json"});
+  const auto r =
+      run({"profile", "merge", path("rank1.json"), path("rank0.json"), "--out", path("merged.json.gz"), "--json"});
   ASSERT_EQ(r.code, 0) << r.err;
-  const auto base = [&](int rank) { return io::read_json(path("rank" + std::to_string(rank) + ".json")).at("hpcdl").at("clock").at("base_ns").get<double>(); };
+  const auto base = [&](int rank) {
+    return io::read_json(path("rank" + std::to_string(rank) + ".json"))
+        .at("hpcdl")
+        .at("clock")
+        .at("base_ns")
+        .get<double>();
+  };
   const auto clocks = r.json().at("clocks");
   ASSERT_EQ(clocks.size(), 2u);
   EXPECT_EQ(clocks[1].at("by"), "same host, same clock");
@@ -109,11 +126,13 @@ TEST_F(Profile, two_processes_merge_into_one_file) {
   const auto same = run({"profile", "merge", path("rank0.json"), path("rank0.json"), "--out", path("x.json")});
   EXPECT_EQ(same.code, 70);
   EXPECT_NE(same.err.find("--by-order"), std::string::npos) << same.err;
-  EXPECT_EQ(run({"profile", "merge", path("rank0.json"), path("rank0.json"), "--out", path("x.json"), "--by-order"}).code, 0);
+  EXPECT_EQ(
+      run({"profile", "merge", path("rank0.json"), path("rank0.json"), "--out", path("x.json"), "--by-order"}).code, 0);
 }
 
 TEST_F(Profile, a_trace_over_the_limit_says_what_is_missing) {
-  const auto r = run(words("profile", {"--steps", "3", "--warmup", "0", "--trace", path("cut.json"), "--trace-limit", "0.03"}));
+  const auto r =
+      run(words("profile", {"--steps", "3", "--warmup", "0", "--trace", path("cut.json"), "--trace-limit", "0.03"}));
   ASSERT_EQ(r.code, 0) << r.err;
   EXPECT_NE(r.err.find("left out"), std::string::npos) << r.err;
   lab::check_trace(io::read_json(path("cut.json")));
@@ -122,7 +141,8 @@ TEST_F(Profile, a_trace_over_the_limit_says_what_is_missing) {
 TEST_F(Profile, inspect_knows_records_by_the_same_names) {
   const auto r = run({"inspect", path("run.toml"), "--program"});
   ASSERT_EQ(r.code, 0) << r.err;
-  for (const char* scope : {"layers.1.attn.c_attn", "layers.0.mlp.c_proj", "layers.1.ln_2", "head.ln_f", "embedding"}) EXPECT_NE(r.out.find(scope), std::string::npos) << scope;
+  for (const char* scope : {"layers.1.attn.c_attn", "layers.0.mlp.c_proj", "layers.1.ln_2", "head.ln_f", "embedding"})
+    EXPECT_NE(r.out.find(scope), std::string::npos) << scope;
 }
 
 TEST_F(Profile, mistakes_are_told) {

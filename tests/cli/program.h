@@ -17,7 +17,7 @@ extern char** environ;
 namespace hpcdl::cli_test {
 
 struct Result {
-  int code = 0;    // exit code; 128 + signal when killed
+  int code = 0;  // exit code; 128 + signal when killed
   std::string out, err;
   /// stdout as one JSON object; fails to parse loudly.
   nlohmann::json json() const { return nlohmann::json::parse(out); }
@@ -27,7 +27,8 @@ struct Result {
 class Program {
  public:
   /// `in` is a file for stdin; "out>" may be replaced by a device such as /dev/full.
-  explicit Program(const std::vector<std::string>& words, const std::string& in = "/dev/null", const std::string& out = "") {
+  explicit Program(const std::vector<std::string>& words, const std::string& in = "/dev/null",
+                   const std::string& out = "") {
     out_ = out.empty() ? (folder_ / "out").string() : out;
     err_ = (folder_ / "err").string();
     posix_spawn_file_actions_t actions;
@@ -40,7 +41,8 @@ class Program {
     std::vector<char*> argv;
     for (auto& w : owned) argv.push_back(w.data());
     argv.push_back(nullptr);
-    require(posix_spawn(&pid_, HPCDL_PROGRAM, &actions, nullptr, argv.data(), environ) == 0, "test", "cannot start {}", HPCDL_PROGRAM);
+    require(posix_spawn(&pid_, HPCDL_PROGRAM, &actions, nullptr, argv.data(), environ) == 0, "test", "cannot start {}",
+            HPCDL_PROGRAM);
     posix_spawn_file_actions_destroy(&actions);
   }
   pid_t pid() const { return pid_; }
@@ -57,7 +59,8 @@ class Program {
   pid_t pid_ = 0;
 };
 
-inline Result run(const std::vector<std::string>& words, const std::string& in = "/dev/null", const std::string& out = "") {
+inline Result run(const std::vector<std::string>& words, const std::string& in = "/dev/null",
+                  const std::string& out = "") {
   return Program(words, in, out).wait();
 }
 

@@ -23,7 +23,8 @@ class RooflineCli : public testing::Test {
 };
 io::TempFolder* RooflineCli::tmp_ = nullptr;
 
-const nlohmann::json* row(const nlohmann::json& j, const std::string& op, const std::string& shape, const std::string& dtype) {
+const nlohmann::json* row(const nlohmann::json& j, const std::string& op, const std::string& shape,
+                          const std::string& dtype) {
   for (const auto& r : j.at("rows"))
     if (r.at("op") == op && r.at("shape") == shape && r.at("dtype") == dtype) return &r;
   return nullptr;
@@ -51,7 +52,8 @@ TEST_F(RooflineCli, json_is_one_object_with_the_seed_first) {
 }
 
 TEST_F(RooflineCli, measures_what_is_asked_and_writes_the_files) {
-  const auto r = run({"roofline", "layer_norm", "--shape", "64x256", "--shape", "32x128", "--json", "--csv", path("a.csv"), "--svg", path("a.svg"), "--html", path("a.html")});
+  const auto r = run({"roofline", "layer_norm", "--shape", "64x256", "--shape", "32x128", "--json", "--csv",
+                      path("a.csv"), "--svg", path("a.svg"), "--html", path("a.html")});
   ASSERT_EQ(r.code, 0) << r.err;
   const auto j = r.json();
   for (const char* shape : {"64x256", "32x128"}) {
@@ -66,11 +68,14 @@ TEST_F(RooflineCli, measures_what_is_asked_and_writes_the_files) {
 }
 
 TEST_F(RooflineCli, takes_every_record_of_a_training_step) {
-  io::write_file_atomic(path("run.toml"), "[model]\nfamily = \"llama\"\nlayers = 2\nheads = 2\nwidth = 64\ncontext = 16\nvocab = 300\n[train]\nbatch = 2\n");
+  io::write_file_atomic(path("run.toml"),
+                        "[model]\nfamily = \"llama\"\nlayers = 2\nheads = 2\nwidth = 64\ncontext = 16\nvocab = "
+                        "300\n[train]\nbatch = 2\n");
   const auto r = run({"roofline", "-c", path("run.toml"), "--train.batch=3", "--json", "--no-measure"});
   ASSERT_EQ(r.code, 0) << r.err;
   const auto j = r.json();
-  const auto steps = std::count_if(j.at("rows").begin(), j.at("rows").end(), [](const auto& one) { return one.at("source") == "step"; });
+  const auto steps = std::count_if(j.at("rows").begin(), j.at("rows").end(),
+                                   [](const auto& one) { return one.at("source") == "step"; });
   EXPECT_GT(steps, 15);
   EXPECT_EQ(j.at("rows").size(), static_cast<std::size_t>(steps) + 3) << "the seed and the step, no other case";
   const auto* attention = row(j, "attention", "3x16x64 3x16x64", "f32");
@@ -87,12 +92,13 @@ TEST_F(RooflineCli, the_table_is_plain_text_when_nobody_watches) {
 }
 
 TEST_F(RooflineCli, says_what_is_wrong) {
-  for (const auto& [words, message] : {std::pair<std::vector<std::string>, std::string>{{"roofline", "sofmax"}, "did you mean 'softmax'"},
-                                       {{"roofline", "softmax", "--shape", "7"}, "softmax takes RxC"},
-                                       {{"roofline", "softmax", "--shape", "4xfour"}, "expected a shape"},
-                                       {{"roofline", "--shape", "4x4"}, "needs the ops"},
-                                       {{"roofline", "--train.batch=3"}, "need -c run.toml"},
-                                       {{"roofline", "-c", path("run.toml"), "--train.bach=3", "--no-measure"}, "batch"}}) {
+  for (const auto& [words, message] :
+       {std::pair<std::vector<std::string>, std::string>{{"roofline", "sofmax"}, "did you mean 'softmax'"},
+        {{"roofline", "softmax", "--shape", "7"}, "softmax takes RxC"},
+        {{"roofline", "softmax", "--shape", "4xfour"}, "expected a shape"},
+        {{"roofline", "--shape", "4x4"}, "needs the ops"},
+        {{"roofline", "--train.batch=3"}, "need -c run.toml"},
+        {{"roofline", "-c", path("run.toml"), "--train.bach=3", "--no-measure"}, "batch"}}) {
     const auto r = run(words);
     EXPECT_EQ(r.code, 2) << r.err;
     EXPECT_NE(r.err.find(message), std::string::npos) << r.err;

@@ -1,4 +1,5 @@
-// hpcdl slurm: what is in the script, and what the script does, with stand-ins for srun and scontrol. The real Slurm: tests/slurm.
+// hpcdl slurm: what is in the script, and what the script does, with stand-ins for srun and scontrol. The real Slurm:
+// tests/slurm.
 
 #include <gtest/gtest.h>
 
@@ -30,7 +31,9 @@ TEST_F(Slurm, numbers_come_from_parallel) {
   const auto c = config("[train]\ndevice = \"cuda\"\nthreads = 12\n[parallel]\ndp = 4\ntp = 4\n");
   const auto r = run({"slurm", "-c", c, "--nodes", "2", "--time", "01:30:00", "--partition", "gpu"});
   ASSERT_EQ(r.code, 0) << r.err;
-  EXPECT_TRUE(has(r.out, "#SBATCH --nodes=2 --ntasks-per-node=8 --gpus-per-node=8 --cpus-per-task=12 --time=01:30:00\n")) << r.out;
+  EXPECT_TRUE(
+      has(r.out, "#SBATCH --nodes=2 --ntasks-per-node=8 --gpus-per-node=8 --cpus-per-task=12 --time=01:30:00\n"))
+      << r.out;
   EXPECT_TRUE(has(r.out, "#SBATCH --signal=TERM@300 --requeue --open-mode=append\n"));
   EXPECT_TRUE(has(r.out, "#SBATCH --partition=gpu\n"));
   EXPECT_TRUE(has(r.out, "hpcdl train -c " + c + " --checkpoint.resume=auto\n"));
@@ -52,7 +55,8 @@ TEST_F(Slurm, what_does_not_fit_is_refused) {
   EXPECT_EQ(run({"slurm", "-c", c, "--no.such.key=1"}).code, 2);
   const auto open = config("");
   EXPECT_EQ(run({"slurm", "-c", open, "--nodes", "2"}).code, 2);
-  EXPECT_TRUE(has(run({"slurm", "-c", open, "--nodes", "2", "--ntasks-per-node", "8"}).out, "--nodes=2 --ntasks-per-node=8"));
+  EXPECT_TRUE(
+      has(run({"slurm", "-c", open, "--nodes", "2", "--ntasks-per-node", "8"}).out, "--nodes=2 --ntasks-per-node=8"));
 }
 
 TEST_F(Slurm, the_script_requeues_what_was_saved_and_nothing_else) {
@@ -65,7 +69,8 @@ TEST_F(Slurm, the_script_requeues_what_was_saved_and_nothing_else) {
   std::ofstream(folder / "job.sh") << r.out;
   for (const int code : {0, 2, 70, 71, 75}) {
     fs::remove(folder / "words"), fs::remove(folder / "asked");
-    const int status = std::system(fmt::format("PATH={}:$PATH CODE={} SLURM_JOB_ID=17 bash {}/job.sh", at, code, at).c_str());
+    const int status =
+        std::system(fmt::format("PATH={}:$PATH CODE={} SLURM_JOB_ID=17 bash {}/job.sh", at, code, at).c_str());
     EXPECT_EQ(WEXITSTATUS(status), code);
     EXPECT_EQ(fs::exists(folder / "asked"), code == 75);
     if (code == 75) {

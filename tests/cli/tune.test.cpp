@@ -12,8 +12,10 @@ namespace {
 TEST(TuneCli, help_names_its_options) {
   const auto r = run({"tune", "--help"});
   EXPECT_EQ(r.code, 0);
-  for (const char* word : {"--config", "--model", "--int4", "--seconds", "--anew", "--list", "--json"}) EXPECT_NE(r.out.find(word), std::string::npos) << word;
-  for (const char* verb : {"train", "generate", "bench"}) EXPECT_NE(run({verb, "--help"}).out.find("--tune"), std::string::npos) << verb;
+  for (const char* word : {"--config", "--model", "--int4", "--seconds", "--anew", "--list", "--json"})
+    EXPECT_NE(r.out.find(word), std::string::npos) << word;
+  for (const char* verb : {"train", "generate", "bench"})
+    EXPECT_NE(run({verb, "--help"}).out.find("--tune"), std::string::npos) << verb;
 }
 
 TEST(TuneCli, without_a_gpu_it_says_that_there_is_nothing_to_tune) {
@@ -28,7 +30,10 @@ TEST(TuneCli, without_a_gpu_it_says_that_there_is_nothing_to_tune) {
 }
 
 TEST(TuneCli, wrong_words_are_usage_errors) {
-  for (const auto& words : {std::vector<std::string>{"tune", "--speed", "1"}, {"tune", "--seconds", "-1"}, {"train", "--tune", "sometimes"}, {"bench", "--tune", "on"},
+  for (const auto& words : {std::vector<std::string>{"tune", "--speed", "1"},
+                            {"tune", "--seconds", "-1"},
+                            {"train", "--tune", "sometimes"},
+                            {"bench", "--tune", "on"},
                             {"tune", "--train.batch=4"}}) {
     const auto r = run(words);
     EXPECT_EQ(r.code, 2) << words[1];

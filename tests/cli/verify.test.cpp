@@ -14,7 +14,8 @@ namespace {
 std::string library(const io::TempFolder& folder, const std::string& name, const std::string& source) {
   const auto c = (folder / (name + ".c")).string(), so = (folder / (name + ".so")).string();
   io::write_file_atomic(c, source);
-  const std::string command = "'" HPCDL_CC "' -O1 -std=c99 -shared -fPIC -I '" HPCDL_SOURCE_DIR "' '" + c + "' -o '" + so + "'";
+  const std::string command =
+      "'" HPCDL_CC "' -O1 -std=c99 -shared -fPIC -I '" HPCDL_SOURCE_DIR "' '" + c + "' -o '" + so + "'";
   EXPECT_EQ(std::system(command.c_str()), 0);
   return so;
 }
@@ -33,9 +34,13 @@ const hpcdl_kernel_table* hpcdl_kernels(void) {
   return &table;
 }
 )";
-std::string relu(std::string body, const std::string& contract = "relu", const std::string& version = "HPCDL_KERNEL_ABI", const std::string& device = "HPCDL_ON_CPU") {
+std::string relu(std::string body, const std::string& contract = "relu",
+                 const std::string& version = "HPCDL_KERNEL_ABI", const std::string& device = "HPCDL_ON_CPU") {
   std::string s = kRelu;
-  for (const auto& [from, to] : {std::pair<std::string, std::string>{"BODY", std::move(body)}, {"CONTRACT", contract}, {"VERSION", version}, {"DEVICE", device}})
+  for (const auto& [from, to] : {std::pair<std::string, std::string>{"BODY", std::move(body)},
+                                 {"CONTRACT", contract},
+                                 {"VERSION", version},
+                                 {"DEVICE", device}})
     s.replace(s.find(from), from.size(), to);
   return s;
 }
@@ -48,7 +53,8 @@ TEST(verify, our_ops_by_name) {
   EXPECT_GT(j.at("cases"), 100);
   for (const auto& k : j.at("kernels")) {
     EXPECT_EQ(k.at("contract"), "softmax");
-    for (const char* stage : {"smoke", "shapes", "stability", "determinism", "edges", "speed"}) EXPECT_TRUE(k.at("stages").contains(stage)) << stage;
+    for (const char* stage : {"smoke", "shapes", "stability", "determinism", "edges", "speed"})
+      EXPECT_TRUE(k.at("stages").contains(stage)) << stage;
   }
   const auto one = run({"verify", "relu", "add", "--only", "edges", "--seed", "9"});
   EXPECT_EQ(one.code, 0) << one.out;
@@ -59,13 +65,19 @@ TEST(verify, a_library_of_the_user) {
   const io::TempFolder folder;
   const auto good = run({"verify", library(folder, "good", relu("y[i] = x[i] > 0 || x[i] != x[i] ? x[i] : 0;"))});
   EXPECT_EQ(good.code, 0) << good.out << good.err;
-  const auto bad = run({"verify", library(folder, "bad", relu("if (i % 64 != 37) y[i] = x[i] > 0 || x[i] != x[i] ? x[i] : 0;")), "--seed", "4"});
+  const auto bad =
+      run({"verify", library(folder, "bad", relu("if (i % 64 != 37) y[i] = x[i] > 0 || x[i] != x[i] ? x[i] : 0;")),
+           "--seed", "4"});
   EXPECT_EQ(bad.code, 1);
-  for (const char* part : {"FAULT", "37] was not written, expected ", "at F32, rows 1, cols 38", "--seed 4", "1 of 1 kernels"}) EXPECT_NE(bad.out.find(part), std::string::npos) << part << "\n" << bad.out;
+  for (const char* part :
+       {"FAULT", "37] was not written, expected ", "at F32, rows 1, cols 38", "--seed 4", "1 of 1 kernels"})
+    EXPECT_NE(bad.out.find(part), std::string::npos) << part << "\n" << bad.out;
   const auto crash = run({"verify", library(folder, "crash", relu("y[i] = ((volatile float*)0)[i];")), "--json"});
   EXPECT_EQ(crash.code, 1);
-  EXPECT_TRUE(crash.json().at("kernels").at(0).at("fault").at("what").get<std::string>().starts_with("crashed")) << crash.out;
-  const auto gpu = run({"verify", library(folder, "gpu", relu("y[i] = x[i];", "relu", "HPCDL_KERNEL_ABI", "HPCDL_ON_CUDA"))});
+  EXPECT_TRUE(crash.json().at("kernels").at(0).at("fault").at("what").get<std::string>().starts_with("crashed"))
+      << crash.out;
+  const auto gpu =
+      run({"verify", library(folder, "gpu", relu("y[i] = x[i];", "relu", "HPCDL_KERNEL_ABI", "HPCDL_ON_CUDA"))});
   EXPECT_EQ(gpu.code, 70);  // where none can run it, that is no fault of the kernel
   EXPECT_TRUE(gpu.err.find("CUDA") != std::string::npos || gpu.err.find("GPU") != std::string::npos) << gpu.err;
 }
@@ -90,7 +102,8 @@ TEST(verify, wrong_words_and_wrong_libraries) {
 TEST(verify, contracts_are_listed) {
   const auto r = run({"verify", "--contracts"});
   EXPECT_EQ(r.code, 0);
-  for (const char* name : {"softmax(x) -> y", "attention(q, k, v) -> out", "int4_linear(", "adamw("}) EXPECT_NE(r.out.find(name), std::string::npos) << name;
+  for (const char* name : {"softmax(x) -> y", "attention(q, k, v) -> out", "int4_linear(", "adamw("})
+    EXPECT_NE(r.out.find(name), std::string::npos) << name;
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Every algorithm on 1-9 ranks, by messages and in shared memory, against sums in double; the same bits on all ranks, in every run, and for
-// those that promise it wherever a tensor is cut.
+// Every algorithm on 1-9 ranks, by messages and in shared memory, against sums in double; the same bits on all ranks,
+// in every run, and for those that promise it wherever a tensor is cut.
 
 #include <gtest/gtest.h>
 
@@ -55,9 +55,13 @@ template <class T> struct Rows {
     for (std::int64_t i = 0; i < n; ++i) v[static_cast<std::size_t>(i)] = value<T>(rank, i);
   }
   Tensor tensor() { return tensor(0, size()); }
-  Tensor tensor(std::int64_t begin, std::int64_t end) { return Tensor(v.data() + begin, Spec{Shape{end - begin}, dtype_of<T>}); }
+  Tensor tensor(std::int64_t begin, std::int64_t end) {
+    return Tensor(v.data() + begin, Spec{Shape{end - begin}, dtype_of<T>});
+  }
   std::int64_t size() const { return static_cast<std::int64_t>(v.size()); }
-  bool operator==(const Rows& o) const { return v.size() == o.v.size() && (v.empty() || std::memcmp(v.data(), o.v.data(), v.size() * sizeof(T)) == 0); }
+  bool operator==(const Rows& o) const {
+    return v.size() == o.v.size() && (v.empty() || std::memcmp(v.data(), o.v.data(), v.size() * sizeof(T)) == 0);
+  }
 };
 
 /// Empty: all elements are the reduction of elements [offset, offset + n) of `ranks` ranks.
@@ -79,8 +83,10 @@ template <class T> std::string wrong(const Rows<T>& got, std::int64_t offset, in
         sum += v, size += std::abs(v), most = std::max(most, v);
       }
       const double want = op == Reduce::max ? most : op == Reduce::avg ? sum / ranks : sum;
-      const double room = op == Reduce::max ? 0 : (ranks + 1) * kUnit<T> * size / (op == Reduce::avg ? ranks : 1) + 0x1p-60;
-      if (!(std::abs(static_cast<double>(x) - want) <= room)) return fmt::format("element {}: {} for {}", i, static_cast<double>(x), want);
+      const double room =
+          op == Reduce::max ? 0 : (ranks + 1) * kUnit<T> * size / (op == Reduce::avg ? ranks : 1) + 0x1p-60;
+      if (!(std::abs(static_cast<double>(x) - want) <= room))
+        return fmt::format("element {}: {} for {}", i, static_cast<double>(x), want);
     }
   }
   return {};
@@ -91,7 +97,8 @@ const std::vector<std::int64_t> kSizes{0, 1, 2, 5, 17, 63, 1000, 4099};
 template <class T> void reduce_everything(const Group& g, const Stream& s, Algorithm a, std::int64_t n) {
   for (const Reduce op : {Reduce::sum, Reduce::max, Reduce::avg}) {
     if (op == Reduce::avg && !is_float(dtype_of<T>)) continue;
-    const auto what = fmt::format("{} {} of {} ranks, {} x {}", algorithm_name(a), reduce_name(op), g.size(), n, dtype_name(dtype_of<T>));
+    const auto what = fmt::format("{} {} of {} ranks, {} x {}", algorithm_name(a), reduce_name(op), g.size(), n,
+                                  dtype_name(dtype_of<T>));
     Rows<T> x(g.rank(), n), again = x;
     g.all_reduce(s, x.tensor(), op, a).wait();
     ASSERT_EQ(wrong(x, 0, g.size(), op), "") << what;
@@ -99,21 +106,25 @@ template <class T> void reduce_everything(const Group& g, const Stream& s, Algor
     ASSERT_TRUE(x == again) << what << ": another run, other bits";
     Rows<T> all(n * g.size());
     g.all_gather(s, all.tensor(), x.tensor()).wait();
-    for (int r = 0; r < g.size() && n > 0; ++r) ASSERT_EQ(std::memcmp(all.v.data() + r * n, x.v.data(), x.v.size() * sizeof(T)), 0) << what << ": rank " << r << " has other bits";
+    for (int r = 0; r < g.size() && n > 0; ++r)
+      ASSERT_EQ(std::memcmp(all.v.data() + r * n, x.v.data(), x.v.size() * sizeof(T)), 0)
+          << what << ": rank " << r << " has other bits";
   }
 }
 
 template <class T> void scatter_everything(const Group& g, const Stream& s, Algorithm a, std::int64_t n) {
   for (const Reduce op : {Reduce::sum, Reduce::max, Reduce::avg}) {
     if (op == Reduce::avg && !is_float(dtype_of<T>)) continue;
-    const auto what = fmt::format("{} {} of {} ranks, {} x {}", algorithm_name(a), reduce_name(op), g.size(), n, dtype_name(dtype_of<T>));
+    const auto what = fmt::format("{} {} of {} ranks, {} x {}", algorithm_name(a), reduce_name(op), g.size(), n,
+                                  dtype_name(dtype_of<T>));
     Rows<T> in(g.rank(), n * g.size()), out(n);
     const Rows<T> before = in;
     g.reduce_scatter(s, out.tensor(), in.tensor(), op, a).wait();
     ASSERT_EQ(wrong(out, g.rank() * n, g.size(), op), "") << what;
     ASSERT_TRUE(in == before) << what << ": the input has changed";
     g.reduce_scatter(s, in.tensor(g.rank() * n, (g.rank() + 1) * n), in.tensor(), op, a).wait();
-    ASSERT_TRUE(n == 0 || std::memcmp(in.v.data() + g.rank() * n, out.v.data(), out.v.size() * sizeof(T)) == 0) << what << ": in place, other bits";
+    ASSERT_TRUE(n == 0 || std::memcmp(in.v.data() + g.rank() * n, out.v.data(), out.v.size() * sizeof(T)) == 0)
+        << what << ": in place, other bits";
   }
 }
 
@@ -136,7 +147,10 @@ template <class T> void move_everything(const Group& g, const Stream& s, Algorit
   Rows<T> parts(g.rank(), n * g.size());
   g.all_to_all(s, out.tensor(), parts.tensor(), a).wait();
   for (int r = 0; r < g.size(); ++r)
-    for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(static_cast<double>(out.v[static_cast<std::size_t>(r * n + i)]), static_cast<double>(value<T>(r, g.rank() * n + i))) << what;
+    for (std::int64_t i = 0; i < n; ++i)
+      ASSERT_EQ(static_cast<double>(out.v[static_cast<std::size_t>(r * n + i)]),
+                static_cast<double>(value<T>(r, g.rank() * n + i)))
+          << what;
 }
 
 /// Every algorithm but native that can be used there.
@@ -147,7 +161,8 @@ std::vector<Algorithm> usable(Collective what, int ranks, int hosts) {
 }
 
 template <class T> class algorithms : public ::testing::Test {};
-using Types = ::testing::Types<float, double, bf16, f16, std::int64_t, std::int32_t, std::int16_t, std::int8_t, std::uint64_t, std::uint32_t, std::uint16_t, std::uint8_t>;
+using Types = ::testing::Types<float, double, bf16, f16, std::int64_t, std::int32_t, std::int16_t, std::int8_t,
+                               std::uint64_t, std::uint32_t, std::uint16_t, std::uint8_t>;
 TYPED_TEST_SUITE(algorithms, Types);
 
 TYPED_TEST(algorithms, equal_sums_in_double_on_one_host) {
@@ -155,26 +170,37 @@ TYPED_TEST(algorithms, equal_sums_in_double_on_one_host) {
     run_ranks(n, [n](Group g) {
       Cpu cpu;
       for (const std::int64_t count : kSizes) {
-        for (const Algorithm a : usable(Collective::all_reduce, n, 1)) reduce_everything<TypeParam>(g, cpu.stream, a, count);
-        for (const Algorithm a : usable(Collective::reduce_scatter, n, 1)) scatter_everything<TypeParam>(g, cpu.stream, a, count);
-        for (const Algorithm a : usable(Collective::all_gather, n, 1)) move_everything<TypeParam>(g, cpu.stream, a, count);
+        for (const Algorithm a : usable(Collective::all_reduce, n, 1))
+          reduce_everything<TypeParam>(g, cpu.stream, a, count);
+        for (const Algorithm a : usable(Collective::reduce_scatter, n, 1))
+          scatter_everything<TypeParam>(g, cpu.stream, a, count);
+        for (const Algorithm a : usable(Collective::all_gather, n, 1))
+          move_everything<TypeParam>(g, cpu.stream, a, count);
       }
     });
 }
 
 TEST(algorithms_on_hosts, several_with_one_or_more_ranks) {
-  const std::vector<std::vector<int>> layouts{{0, 1}, {0, 0, 1}, {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 0, 1, 2}, {0, 0, 1, 1, 2, 2}, {0, 1, 2, 3, 0, 1, 2, 3, 0}};
+  const std::vector<std::vector<int>> layouts{
+      {0, 1}, {0, 0, 1}, {0, 0, 1, 1}, {0, 1, 0, 1}, {0, 0, 0, 1, 2}, {0, 0, 1, 1, 2, 2}, {0, 1, 2, 3, 0, 1, 2, 3, 0}};
   for (const auto& hosts : layouts) {
     const int n = static_cast<int>(hosts.size()), count = *std::max_element(hosts.begin(), hosts.end()) + 1;
-    run_ranks(n, [&](Group g) {
-      Cpu cpu;
-      for (const std::int64_t size : {0, 1, 17, 4099, 300001}) {
-        for (const Algorithm a : usable(Collective::all_reduce, n, count)) reduce_everything<float>(g, cpu.stream, a, size);
-        for (const Algorithm a : usable(Collective::all_reduce, n, count)) reduce_everything<bf16>(g, cpu.stream, a, size);
-        for (const Algorithm a : usable(Collective::reduce_scatter, n, count)) scatter_everything<float>(g, cpu.stream, a, size);
-        for (const Algorithm a : usable(Collective::all_gather, n, count)) move_everything<std::int32_t>(g, cpu.stream, a, size);
-      }
-    }, on_hosts(hosts));
+    run_ranks(
+        n,
+        [&](Group g) {
+          Cpu cpu;
+          for (const std::int64_t size : {0, 1, 17, 4099, 300001}) {
+            for (const Algorithm a : usable(Collective::all_reduce, n, count))
+              reduce_everything<float>(g, cpu.stream, a, size);
+            for (const Algorithm a : usable(Collective::all_reduce, n, count))
+              reduce_everything<bf16>(g, cpu.stream, a, size);
+            for (const Algorithm a : usable(Collective::reduce_scatter, n, count))
+              scatter_everything<float>(g, cpu.stream, a, size);
+            for (const Algorithm a : usable(Collective::all_gather, n, count))
+              move_everything<std::int32_t>(g, cpu.stream, a, size);
+          }
+        },
+        on_hosts(hosts));
   }
 }
 
@@ -217,7 +243,8 @@ TEST(shared_window, equals_private_memory_bit_for_bit) {
 
         Rows<float> wide(g.rank(), size * n), part(size);
         std::copy(wide.v.begin(), wide.v.end(), in_window);
-        g.reduce_scatter(cpu.stream, part.tensor(), Tensor(in_window, spec(size * n)), Reduce::sum, Algorithm::shared).wait();
+        g.reduce_scatter(cpu.stream, part.tensor(), Tensor(in_window, spec(size * n)), Reduce::sum, Algorithm::shared)
+            .wait();
         ASSERT_EQ(wrong(part, g.rank() * size, n, Reduce::sum), "");
         Rows<float> all(size * n), expected(size * n);
         g.all_to_all(cpu.stream, expected.tensor(), wide.tensor(), Algorithm::pairwise).wait();
@@ -232,19 +259,24 @@ TEST(shared_window, equals_private_memory_bit_for_bit) {
 
 /// Gradients are cut into buckets: where must not matter.
 template <class T> void cut_anywhere(int n, const RankOptions& options, const std::vector<Algorithm>& list) {
-  run_ranks(n, [&](Group g) {
-    Cpu cpu;
-    constexpr std::int64_t kSize = 150011;
-    for (const Algorithm a : list) {
-      Rows<T> whole(g.rank(), kSize);
-      g.all_reduce(cpu.stream, whole.tensor(), Reduce::avg, a).wait();
-      for (const std::vector<std::int64_t>& cuts : {std::vector<std::int64_t>{0, 1, kSize}, {0, 70001, 70018, kSize}, {0, 1024, 1027, 90000, kSize}}) {
-        Rows<T> x(g.rank(), kSize);
-        for (std::size_t i = 0; i + 1 < cuts.size(); ++i) g.all_reduce(cpu.stream, x.tensor(cuts[i], cuts[i + 1]), Reduce::avg, a).wait();
-        ASSERT_TRUE(x == whole) << algorithm_name(a) << " of " << n << " ranks";
-      }
-    }
-  }, options);
+  run_ranks(
+      n,
+      [&](Group g) {
+        Cpu cpu;
+        constexpr std::int64_t kSize = 150011;
+        for (const Algorithm a : list) {
+          Rows<T> whole(g.rank(), kSize);
+          g.all_reduce(cpu.stream, whole.tensor(), Reduce::avg, a).wait();
+          for (const std::vector<std::int64_t>& cuts :
+               {std::vector<std::int64_t>{0, 1, kSize}, {0, 70001, 70018, kSize}, {0, 1024, 1027, 90000, kSize}}) {
+            Rows<T> x(g.rank(), kSize);
+            for (std::size_t i = 0; i + 1 < cuts.size(); ++i)
+              g.all_reduce(cpu.stream, x.tensor(cuts[i], cuts[i + 1]), Reduce::avg, a).wait();
+            ASSERT_TRUE(x == whole) << algorithm_name(a) << " of " << n << " ranks";
+          }
+        }
+      },
+      options);
 }
 
 TEST(position, does_not_change_bits_where_that_is_promised) {
@@ -280,7 +312,8 @@ TEST(combine, keeps_not_a_number_and_infinity) {
   for (const bool swapped : {false, true}) {
     std::vector<float> out(a.size());
     const auto bytes = [](const std::vector<float>& v) { return reinterpret_cast<const std::byte*>(v.data()); };
-    algo::combine({DType::f32, Reduce::max, 2}, algo::Part::last, reinterpret_cast<std::byte*>(out.data()), bytes(swapped ? b : a), bytes(swapped ? a : b), 6);
+    algo::combine({DType::f32, Reduce::max, 2}, algo::Part::last, reinterpret_cast<std::byte*>(out.data()),
+                  bytes(swapped ? b : a), bytes(swapped ? a : b), 6);
     EXPECT_TRUE(std::isnan(out[0]) && std::isnan(out[1]) && std::isnan(out[5]));
     EXPECT_EQ(out[2], inf);
     EXPECT_EQ(out[3], inf);
@@ -290,7 +323,8 @@ TEST(combine, keeps_not_a_number_and_infinity) {
 
 TEST(combine, sums_16_bit_floats_in_f32) {
   std::vector<bf16> big{bf16(256.f)}, small{bf16(0.75f)}, out(1);
-  const std::byte* in[] = {reinterpret_cast<std::byte*>(big.data()), reinterpret_cast<std::byte*>(small.data()), reinterpret_cast<std::byte*>(small.data())};
+  const std::byte* in[] = {reinterpret_cast<std::byte*>(big.data()), reinterpret_cast<std::byte*>(small.data()),
+                           reinterpret_cast<std::byte*>(small.data())};
   std::byte* to = reinterpret_cast<std::byte*>(out.data());
   algo::combine_all({DType::bf16, Reduce::sum, 3}, std::span(&to, 1), in, 1);
   EXPECT_EQ(static_cast<float>(out[0]), 258.f);  // rounded after each addition it would be 256
@@ -311,7 +345,10 @@ TEST(combine, is_the_same_in_every_direction) {
         algo::combine_all({DType::f32, Reduce::avg, ins}, at, in, n, sweep);
         auto& all = got.emplace_back();
         for (const auto& r : rows) all.insert(all.end(), r.v.begin(), r.v.end());
-        ASSERT_EQ(wrong(Rows<float>(std::vector<float>(rows[0].v.begin() + kAround, rows[0].v.begin() + kAround + n)), kAround, ins, Reduce::avg), "") << n;
+        ASSERT_EQ(wrong(Rows<float>(std::vector<float>(rows[0].v.begin() + kAround, rows[0].v.begin() + kAround + n)),
+                        kAround, ins, Reduce::avg),
+                  "")
+            << n;
         ASSERT_EQ(all, got[0]) << n << " elements of " << ins;
         for (int k = 0; k < ins; ++k)
           for (std::int64_t i = 0; i < kMost + 2 * kAround; ++i)
@@ -323,7 +360,8 @@ TEST(combine, is_the_same_in_every_direction) {
 }
 
 TEST(choice, is_possible_everywhere) {
-  for (const Collective what : {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::all_to_all, Collective::broadcast, Collective::barrier})
+  for (const Collective what : {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
+                                Collective::all_to_all, Collective::broadcast, Collective::barrier})
     for (const int hosts : {1, 2, 4})
       for (const bool shared : {false, true})
         for (const std::int64_t bytes : {0L, 4L, 100000L, 1L << 28}) {
@@ -335,10 +373,13 @@ TEST(choice, is_possible_everywhere) {
 
 TEST(choice, by_measurement_is_the_same_on_all_ranks) {
   algo::Policy p;
-  p.replace({{Collective::all_reduce, 3, 1, false, 1000, Algorithm::star}, {Collective::all_reduce, 3, 1, false, 100000, Algorithm::ring}});
+  p.replace({{Collective::all_reduce, 3, 1, false, 1000, Algorithm::star},
+             {Collective::all_reduce, 3, 1, false, 100000, Algorithm::ring}});
   p.replace({{Collective::all_reduce, 3, 2, false, 1000, Algorithm::shared}});
   EXPECT_EQ(algo::Policy::parse(p.text() + "nonsense\nall_reduce 3 ranks\n").rows, p.rows);
-  const auto choice = [&](std::int64_t bytes, int hosts) { return p.choose({.what = Collective::all_reduce, .bytes = bytes, .ranks = 3, .hosts = hosts}); };
+  const auto choice = [&](std::int64_t bytes, int hosts) {
+    return p.choose({.what = Collective::all_reduce, .bytes = bytes, .ranks = 3, .hosts = hosts});
+  };
   EXPECT_EQ(choice(4, 1), Algorithm::star);
   EXPECT_EQ(choice(1000, 1), Algorithm::star);
   EXPECT_EQ(choice(1001, 1), Algorithm::ring);
@@ -355,9 +396,9 @@ TEST(choice, by_measurement_is_the_same_on_all_ranks) {
   });
 }
 
-/// What all ranks together send, whatever the number of ranks and elements: of a tensor of S bytes 2 (p-1) S to sum it for all, (p-1) S to sum,
-/// gather or exchange parts of it. The counters say so to the byte. Halving sends more where that is quicker: short tensors whole, and parts twice
-/// where ranks are no power of two.
+/// What all ranks together send, whatever the number of ranks and elements: of a tensor of S bytes 2 (p-1) S to sum it
+/// for all, (p-1) S to sum, gather or exchange parts of it. The counters say so to the byte. Halving sends more where
+/// that is quicker: short tensors whole, and parts twice where ranks are no power of two.
 TEST(algorithms, send_what_the_formulas_say) {
   using enum Algorithm;
   for (const int n : {2, 3, 4, 5, 8})
@@ -374,14 +415,22 @@ TEST(algorithms, send_what_the_formulas_say) {
         Rows<float> part(g.rank(), count), whole(g.rank(), count * n), other(count * n);
         const std::int64_t one = 4 * count * (n - 1), all = one * n;  // (p-1) S of a part and of the whole
         for (const auto a : {ring, ring_blocking, halving, tree, star})
-          if (a != halving || count > 1000) { EXPECT_EQ(sent([&](Group b) { b.all_reduce(cpu.stream, part.tensor(), Reduce::sum, a); }), 2 * one) << algorithm_name(a) << ' ' << n << ' ' << count; }
+          if (a != halving || count > 1000) {
+            EXPECT_EQ(sent([&](Group b) { b.all_reduce(cpu.stream, part.tensor(), Reduce::sum, a); }), 2 * one)
+                << algorithm_name(a) << ' ' << n << ' ' << count;
+          }
         for (const auto a : {ring, ring_blocking, halving, pairwise}) {
           if (a == halving && (n & (n - 1)) != 0) continue;
-          EXPECT_EQ(sent([&](Group b) { b.reduce_scatter(cpu.stream, part.tensor(), whole.tensor(), Reduce::max, a); }), all) << algorithm_name(a) << ' ' << n << ' ' << count;
-          EXPECT_EQ(sent([&](Group b) { b.all_gather(cpu.stream, whole.tensor(), part.tensor(), a); }), all) << algorithm_name(a) << ' ' << n << ' ' << count;
+          EXPECT_EQ(sent([&](Group b) { b.reduce_scatter(cpu.stream, part.tensor(), whole.tensor(), Reduce::max, a); }),
+                    all)
+              << algorithm_name(a) << ' ' << n << ' ' << count;
+          EXPECT_EQ(sent([&](Group b) { b.all_gather(cpu.stream, whole.tensor(), part.tensor(), a); }), all)
+              << algorithm_name(a) << ' ' << n << ' ' << count;
         }
-        EXPECT_EQ(sent([&](Group b) { b.all_to_all(cpu.stream, other.tensor(), whole.tensor(), pairwise); }), all) << n << ' ' << count;
-        EXPECT_EQ(sent([&](Group b) { b.all_reduce(cpu.stream, part.tensor(), Reduce::max, shared); }), 0) << "memory is no wire";
+        EXPECT_EQ(sent([&](Group b) { b.all_to_all(cpu.stream, other.tensor(), whole.tensor(), pairwise); }), all)
+            << n << ' ' << count;
+        EXPECT_EQ(sent([&](Group b) { b.all_reduce(cpu.stream, part.tensor(), Reduce::max, shared); }), 0)
+            << "memory is no wire";
       });
 }
 
@@ -392,11 +441,14 @@ TEST(choice, that_is_impossible_says_what_there_is) {
          g.blocking().all_to_all(cpu.stream, y.tensor(), x.tensor(), Algorithm::tree);
        }))
     EXPECT_NE(e.find("pairwise, shared, native"), std::string::npos) << e;
-  for (const auto& e : rank_errors(2, [](Group g) {
-         Cpu cpu;
-         Rows<float> x(4);
-         g.blocking().all_reduce(cpu.stream, x.tensor(), Reduce::sum, Algorithm::shared);
-       }, on_hosts({0, 1})))
+  for (const auto& e : rank_errors(
+           2,
+           [](Group g) {
+             Cpu cpu;
+             Rows<float> x(4);
+             g.blocking().all_reduce(cpu.stream, x.tensor(), Reduce::sum, Algorithm::shared);
+           },
+           on_hosts({0, 1})))
     EXPECT_NE(e.find("one host"), std::string::npos) << e;
 }
 

@@ -14,7 +14,8 @@ void run(const CombineArguments& a) {
 void check(const Reduction& r) {
   const bool can = r.dtype != DType::none && r.dtype != DType::boolean && r.dtype < DType::f8_e4m3;
   require(can, "comm", "expected f32, bf16, f16, f64 or integers to reduce, got {}", dtype_name(r.dtype));
-  require(r.op != Reduce::avg || is_float(r.dtype), "comm", "expected floats to average, got {}: sum them, and divide where the rounding is chosen", dtype_name(r.dtype));
+  require(r.op != Reduce::avg || is_float(r.dtype), "comm",
+          "expected floats to average, got {}: sum them, and divide where the rounding is chosen", dtype_name(r.dtype));
 }
 
 void combine(const Reduction& r, Part part, std::byte* out, const std::byte* a, const std::byte* b, std::int64_t n) {
@@ -23,10 +24,19 @@ void combine(const Reduction& r, Part part, std::byte* out, const std::byte* a, 
   run({.dtype = r.dtype, .op = op, .divisor = r.ranks, .out = &out, .outs = 1, .in = in, .ins = 2, .n = n});
 }
 
-void combine_all(const Reduction& r, std::span<std::byte* const> out, std::span<const std::byte* const> in, std::int64_t n, Sweep sweep) {
-  require(in.size() <= kMostTogether && out.size() <= kMostTogether, "comm", "expected at most {} ranks on one host, got {}", kMostTogether, in.size());
-  run({.dtype = r.dtype, .op = r.op, .divisor = r.ranks, .out = out.data(), .outs = static_cast<int>(out.size()), .in = in.data(), .ins = static_cast<int>(in.size()),
-       .n = n, .sweep = sweep});
+void combine_all(const Reduction& r, std::span<std::byte* const> out, std::span<const std::byte* const> in,
+                 std::int64_t n, Sweep sweep) {
+  require(in.size() <= kMostTogether && out.size() <= kMostTogether, "comm",
+          "expected at most {} ranks on one host, got {}", kMostTogether, in.size());
+  run({.dtype = r.dtype,
+       .op = r.op,
+       .divisor = r.ranks,
+       .out = out.data(),
+       .outs = static_cast<int>(out.size()),
+       .in = in.data(),
+       .ins = static_cast<int>(in.size()),
+       .n = n,
+       .sweep = sweep});
 }
 
 }  // namespace hpcdl::comm::algo

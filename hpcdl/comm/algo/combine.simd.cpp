@@ -10,7 +10,7 @@ namespace {
 using simd::Isa;
 using V = simd::Vec<Isa>;
 
-constexpr int kAny = 0;  // as many as the arguments say
+constexpr int kAny = 0;        // as many as the arguments say
 constexpr int kMostRows = 64;  // kMostTogether
 
 struct Sum {
@@ -59,8 +59,10 @@ template <class T, class Op, bool kDivide, int kIns, int kOuts, Sweep kSweep> vo
 
 template <class T, class Op, bool kDivide> void floats(const CombineArguments& a) {
   const bool two = a.ins == 2 && a.outs == 2;
-  if (a.sweep == Sweep::stream) return two ? rows<T, Op, kDivide, 2, 2, Sweep::stream>(a) : rows<T, Op, kDivide, kAny, kAny, Sweep::stream>(a);
-  if (a.sweep == Sweep::down) return two ? rows<T, Op, kDivide, 2, 2, Sweep::down>(a) : rows<T, Op, kDivide, kAny, kAny, Sweep::down>(a);
+  if (a.sweep == Sweep::stream)
+    return two ? rows<T, Op, kDivide, 2, 2, Sweep::stream>(a) : rows<T, Op, kDivide, kAny, kAny, Sweep::stream>(a);
+  if (a.sweep == Sweep::down)
+    return two ? rows<T, Op, kDivide, 2, 2, Sweep::down>(a) : rows<T, Op, kDivide, kAny, kAny, Sweep::down>(a);
   if (a.ins == 2 && a.outs == 1) return rows<T, Op, kDivide, 2, 1, Sweep::up>(a);
   if (two) return rows<T, Op, kDivide, 2, 2, Sweep::up>(a);
   rows<T, Op, kDivide, kAny, kAny, Sweep::up>(a);
@@ -72,7 +74,8 @@ template <class T> void floats(const CombineArguments& a) {
   else floats<T, Sum, false>(a);
 }
 
-/// Integers and f64, by the compiler's own vectors. An output is an input itself or apart from it: no iteration sees another's result.
+/// Integers and f64, by the compiler's own vectors. An output is an input itself or apart from it: no iteration sees
+/// another's result.
 template <class T, class Op> void plain(const CombineArguments& a) {
   T* out = reinterpret_cast<T*>(a.out[0]);
   const T* first = reinterpret_cast<const T*>(a.in[0]);

@@ -33,11 +33,12 @@ struct Halving {
   /// Of the `count` places that `of` is among.
   Range block(int of, int count) const {
     const int first = of / count * count;
-    return {chunk(places.rank(first)).begin, first + count == places.power ? n : chunk(places.rank(first + count)).begin};
+    return {chunk(places.rank(first)).begin,
+            first + count == places.power ? n : chunk(places.rank(first + count)).begin};
   }
 
-  /// x becomes the sum in block(place, 1) on the ranks that take part; anything elsewhere. `from`: what is summed, x or apart from it.
-  /// `room`: for as much as x.
+  /// x becomes the sum in block(place, 1) on the ranks that take part; anything elsewhere. `from`: what is summed, x or
+  /// apart from it. `room`: for as much as x.
   void reduce(std::byte* room, const Reduction& r, std::byte* x, const std::byte* from) const {
     if (places.stands_back(rank)) return send(peers, rank - 1, {from, static_cast<std::size_t>(n * width)});
     const Elements sum{x, width};
@@ -62,7 +63,9 @@ struct Halving {
     const Elements all{x, width}, got{room, width};
     const Range whole{0, n};
     if (places.stands_back(rank)) return send(peers, rank - 1, all[whole]), receive(peers, rank - 1, all[whole]);
-    const auto add = [&](int peer, Part part) { combine(r, part, x, rank < peer ? x : room, rank < peer ? room : x, n); };
+    const auto add = [&](int peer, Part part) {
+      combine(r, part, x, rank < peer ? x : room, rank < peer ? room : x, n);
+    };
     if (places.has_partner(rank)) receive(peers, rank + 1, got[whole]), add(rank + 1, Part::inner);
     for (int d = places.power / 2; d >= 1; d /= 2) {
       const int peer = places.rank(place ^ d);
@@ -93,14 +96,16 @@ void halving_all_reduce(Peers& peers, Scratch& scratch, const Reduction& r, std:
   h.gather(x);
 }
 
-void halving_reduce_scatter(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* out, const std::byte* in, std::int64_t n) {
+void halving_reduce_scatter(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* out, const std::byte* in,
+                            std::int64_t n) {
   const std::int64_t width = r.bytes(1);
   const Halving h{peers, n, width};
   std::byte *room = scratch.bytes(2 * n * width), *x = room + n * width;
   h.reduce(room, r, x, in);
   const Elements all{x, width};
   const Range own = h.chunk(h.rank);
-  if (h.places.stands_back(h.rank)) return receive(peers, h.rank - 1, {out, static_cast<std::size_t>(r.bytes(own.count()))});
+  if (h.places.stands_back(h.rank))
+    return receive(peers, h.rank - 1, {out, static_cast<std::size_t>(r.bytes(own.count()))});
   if (h.places.has_partner(h.rank)) send(peers, h.rank + 1, all[h.chunk(h.rank + 1)]);
   copy_bytes(out, all[own].data(), r.bytes(own.count()));
 }

@@ -1,8 +1,8 @@
 #pragma once
-// Recursive halving and doubling: log2(N) exchanges with ranks N/2, N/4, ..., 1 apart, each of half as much as the one before, and back
-// (Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", 2005). Where N is no power of two, the first
-// 2 (N - power) ranks work in pairs, of which one takes part. Every element is summed by the same tree over ranks: its bits do not depend on
-// where it stands.
+// Recursive halving and doubling: log2(N) exchanges with ranks N/2, N/4, ..., 1 apart, each of half as much as the one
+// before, and back (Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH", 2005).
+// Where N is no power of two, the first 2 (N - power) ranks work in pairs, of which one takes part. Every element is
+// summed by the same tree over ranks: its bits do not depend on where it stands.
 
 #include "hpcdl/comm/algo/pieces.h"
 
@@ -10,7 +10,8 @@ namespace hpcdl::comm::algo {
 
 void halving_all_reduce(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* x, std::int64_t n);
 /// As in ring.h.
-void halving_reduce_scatter(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* out, const std::byte* in, std::int64_t n);
+void halving_reduce_scatter(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* out, const std::byte* in,
+                            std::int64_t n);
 void halving_all_gather(Peers& peers, std::byte* x, std::int64_t n, std::int64_t width);
 
 }  // namespace hpcdl::comm::algo

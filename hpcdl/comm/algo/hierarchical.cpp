@@ -38,7 +38,8 @@ void hierarchical_all_reduce(const Call& c, Ground& g) {
   int here = 0;
   for (int k = 0; k < g.peers.size(); ++k) here += g.peers.host(k) == g.peers.host(g.peers.rank());
   const bool together = here > 1;
-  require(!together || g.shared, "comm", "hierarchical needs memory that the {} ranks of a host share: this transport has none", here);
+  require(!together || g.shared, "comm",
+          "hierarchical needs memory that the {} ranks of a host share: this transport has none", here);
   if (together) shared_reduce_to_first(r, g, c.out, c.count);
   const auto me = std::find(firsts.begin(), firsts.end(), g.peers.rank());
   if (me != firsts.end()) {

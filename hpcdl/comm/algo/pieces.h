@@ -59,10 +59,12 @@ class Messages {
 
 /// Of one message. Long tensors go in messages of this size, so that combining one overlaps with the next on its way.
 inline constexpr std::int64_t kSegment = 256 << 10;
-inline std::int64_t segments_of(std::int64_t bytes) { return std::max<std::int64_t>(1, (bytes + kSegment - 1) / kSegment); }
+inline std::int64_t segments_of(std::int64_t bytes) {
+  return std::max<std::int64_t>(1, (bytes + kSegment - 1) / kSegment);
+}
 
-/// Sends and receives at the same time, in segments; arrived(begin, end) is called with bytes of `in` in order. Receives nothing, or sends
-/// nothing, where that side is empty.
+/// Sends and receives at the same time, in segments; arrived(begin, end) is called with bytes of `in` in order.
+/// Receives nothing, or sends nothing, where that side is empty.
 template <class F> void exchange(Peers& peers, int to, ConstBytes out, int from, Bytes in, F&& arrived) {
   Messages received(peers), sent(peers);
   const auto each = [](std::size_t n, auto&& f) {
@@ -88,7 +90,9 @@ inline void copy_bytes(std::byte* to, const std::byte* from, std::int64_t n) {
 }
 
 /// Of one tensor: all ranks' parts as one.
-inline std::int64_t whole(const Call& c, const Ground& g) { return c.what == Collective::all_reduce ? c.count : c.count * g.peers.size(); }
+inline std::int64_t whole(const Call& c, const Ground& g) {
+  return c.what == Collective::all_reduce ? c.count : c.count * g.peers.size();
+}
 inline Reduction reduction_of(const Call& c, const Ground& g) { return {c.dtype, c.op, g.peers.size()}; }
 
 }  // namespace hpcdl::comm::algo

@@ -20,7 +20,7 @@ struct Situation {
   std::int64_t bytes = 0;  // of the whole tensor
   int ranks = 2;
   int hosts = 1;
-  bool shared = true;  // ranks of one host have shared memory
+  bool shared = true;   // ranks of one host have shared memory
   bool window = false;  // the tensors lie in it
 };
 
@@ -29,8 +29,9 @@ std::span<const Algorithm> algorithms_of(Collective what);
 /// Those of them that can be used there. native: the transport has a library of its own.
 std::vector<Algorithm> possible(const Situation& s, bool native);
 
-/// Whether with this algorithm an element's bits are independent of where it stands in the tensor, and so of where tensors are cut into
-/// buckets. Rounding in another order is all that could make a difference; two ranks have one order.
+/// Whether with this algorithm an element's bits are independent of where it stands in the tensor, and so of where
+/// tensors are cut into buckets. Rounding in another order is all that could make a difference; two ranks have one
+/// order.
 bool position_independent(Algorithm a, int ranks);
 
 /// Where nothing was measured. Never automatic. From runs of 2 ranks of one host and of 2 hosts of 2 ranks.
@@ -60,8 +61,8 @@ struct Policy {
   static Policy read(const std::filesystem::path& file);
 };
 
-/// Collective: all ranks of this world, and the groups split from it, choose by what rank 0 has. Ranks that chose by files of their own would
-/// not meet.
+/// Collective: all ranks of this world, and the groups split from it, choose by what rank 0 has. Ranks that chose by
+/// files of their own would not meet.
 void adopt(const Group& world, const Policy& mine);
 
 }  // namespace hpcdl::comm::algo

@@ -14,7 +14,9 @@ namespace {
 
 constexpr std::size_t kMostText = 16 << 10;
 
-bool same_situation(const Policy::Row& a, const Policy::Row& b) { return a.what == b.what && a.ranks == b.ranks && a.hosts == b.hosts && a.window == b.window; }
+bool same_situation(const Policy::Row& a, const Policy::Row& b) {
+  return a.what == b.what && a.ranks == b.ranks && a.hosts == b.hosts && a.window == b.window;
+}
 
 template <class E, class Name> bool find_name(const std::string& word, int count, Name name, E& found) {
   for (int i = 0; i < count; ++i)
@@ -28,7 +30,8 @@ Algorithm Policy::choose(const Situation& s) const {
   const Row* best = nullptr;
   for (const Row& r : rows) {
     if (!same_situation(r, {.what = s.what, .ranks = s.ranks, .hosts = s.hosts, .window = s.window})) continue;
-    const bool nearer = !best || (r.bytes >= s.bytes ? best->bytes < s.bytes || r.bytes < best->bytes : r.bytes > best->bytes);
+    const bool nearer =
+        !best || (r.bytes >= s.bytes ? best->bytes < s.bytes || r.bytes < best->bytes : r.bytes > best->bytes);
     if (nearer) best = &r;
   }
   const auto can = possible(s, false);
@@ -44,7 +47,8 @@ void Policy::replace(const std::vector<Row>& of_one_situation) {
 std::string Policy::text() const {
   std::string out;
   for (const Row& r : rows)
-    out += fmt::format("{} {} ranks {} hosts {} {} {}\n", collective_name(r.what), r.ranks, r.hosts, r.window ? "window" : "private", r.bytes, algorithm_name(r.algorithm));
+    out += fmt::format("{} {} ranks {} hosts {} {} {}\n", collective_name(r.what), r.ranks, r.hosts,
+                       r.window ? "window" : "private", r.bytes, algorithm_name(r.algorithm));
   return out;
 }
 
@@ -56,9 +60,11 @@ Policy Policy::parse(const std::string& text) {
     std::string what, ranks, hosts, memory, algorithm;
     Row r;
     if (!(words >> what >> r.ranks >> ranks >> r.hosts >> hosts >> memory >> r.bytes >> algorithm)) continue;
-    const bool known = find_name(what, static_cast<int>(Collective::split) + 1, collective_name, r.what) && find_name(algorithm, static_cast<int>(Algorithm::native) + 1, algorithm_name, r.algorithm);
+    const bool known = find_name(what, static_cast<int>(Collective::split) + 1, collective_name, r.what) &&
+                       find_name(algorithm, static_cast<int>(Algorithm::native) + 1, algorithm_name, r.algorithm);
     r.window = memory == "window";
-    if (known && ranks == "ranks" && hosts == "hosts" && r.bytes >= 0 && r.algorithm != Algorithm::automatic) p.rows.push_back(r);
+    if (known && ranks == "ranks" && hosts == "hosts" && r.bytes >= 0 && r.algorithm != Algorithm::automatic)
+      p.rows.push_back(r);
   }
   return p;
 }
@@ -75,7 +81,8 @@ void adopt(const Group& world, const Policy& mine) {
   if (text.size() > kMostText) text.resize(text.rfind('\n', kMostText) + 1);
   text.resize(kMostText);
   Pool pool(1);
-  world.blocking().broadcast(Stream(pool), Tensor(text.data(), Spec{Shape{static_cast<std::int64_t>(text.size())}, DType::u8}), 0);
+  world.blocking().broadcast(Stream(pool),
+                             Tensor(text.data(), Spec{Shape{static_cast<std::int64_t>(text.size())}, DType::u8}), 0);
   world.impl()->engine->policy = Policy::parse(text.substr(0, text.find('\0')));
 }
 

@@ -30,8 +30,7 @@ bool all_say(Phases& p, std::uint64_t word) {
   return same;
 }
 
-template <class F>
-std::int64_t nanoseconds(F&& f) {
+template <class F> std::int64_t nanoseconds(F&& f) {
   const auto begin = Clock::now();
   f();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();

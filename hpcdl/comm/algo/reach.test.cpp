@@ -46,8 +46,7 @@ bool system_reads() {
 }
 
 /// use(phases, ground) of a group between its calls.
-template <class Use>
-auto on_ground(const Group& g, Use&& use) {
+template <class Use> auto on_ground(const Group& g, Use&& use) {
   Group::Impl& i = *g.impl();
   const Patience patience{.deadline = kLimit};
   Peers peers(*i.engine->transport(), i.world_ranks, i.rank, 0, patience);

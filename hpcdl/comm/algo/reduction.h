@@ -22,21 +22,24 @@ struct Reduction {
 /// Throws Error: the dtype cannot be reduced, or has no average.
 void check(const Reduction& r);
 
-/// Where a rank's values stand in the whole sum. last: nothing is added after this, so that an average is divided here, once.
+/// Where a rank's values stand in the whole sum. last: nothing is added after this, so that an average is divided here,
+/// once.
 enum class Part : std::uint8_t { inner, last };
 
-/// out[i] = a[i] op b[i], in this order. `out` may be `a` or `b`. 16-bit floats are added in f32 and rounded once; integers wrap.
-/// NaN is the maximum of NaN and anything.
+/// out[i] = a[i] op b[i], in this order. `out` may be `a` or `b`. 16-bit floats are added in f32 and rounded once;
+/// integers wrap. NaN is the maximum of NaN and anything.
 void combine(const Reduction& r, Part part, std::byte* out, const std::byte* a, const std::byte* b, std::int64_t n);
 
 /// Rows that combine_all() takes at most.
 inline constexpr int kMostTogether = 64;
 
-/// How floats are gone through; the same bits. down: from the last to the first. stream: up, and the outputs, which are not read soon, go past
-/// the caches.
+/// How floats are gone through; the same bits. down: from the last to the first. stream: up, and the outputs, which are
+/// not read soon, go past the caches.
 enum class Sweep : std::uint8_t { up, down, stream };
 
-/// Every out[k][i] = ((in[0][i] op in[1][i]) op in[2][i]) ..., 16-bit floats in f32 throughout. An output may be an input.
-void combine_all(const Reduction& r, std::span<std::byte* const> out, std::span<const std::byte* const> in, std::int64_t n, Sweep sweep = Sweep::up);
+/// Every out[k][i] = ((in[0][i] op in[1][i]) op in[2][i]) ..., 16-bit floats in f32 throughout. An output may be an
+/// input.
+void combine_all(const Reduction& r, std::span<std::byte* const> out, std::span<const std::byte* const> in,
+                 std::int64_t n, Sweep sweep = Sweep::up);
 
 }  // namespace hpcdl::comm::algo

@@ -28,23 +28,29 @@ struct Schedule {
 /// One rank's messages around the ring, in one order for both halves of an all-reduce.
 class Ring {
  public:
-  Ring(Peers& peers, std::int64_t n, std::int64_t width) : ring_{peers.rank(), peers.size(), n, width}, sent_(peers), received_(peers) {}
+  Ring(Peers& peers, std::int64_t n, std::int64_t width)
+      : ring_{peers.rank(), peers.size(), n, width}, sent_(peers), received_(peers) {}
 
   /// summed(g): segment g of this rank's chunk is in `out`.
-  template <class F> void reduce_scatter(Scratch& scratch, const Reduction& r, std::byte* out, const std::byte* in, F&& summed) {
-    const std::int64_t slots = std::min(ring_.items(), ring_.segments + kAhead), last_step = ring_.items() - ring_.segments;
+  template <class F>
+  void reduce_scatter(Scratch& scratch, const Reduction& r, std::byte* out, const std::byte* in, F&& summed) {
+    const std::int64_t slots = std::min(ring_.items(), ring_.segments + kAhead),
+                       last_step = ring_.items() - ring_.segments;
     const std::int64_t room = ((ring_.n + ring_.size - 1) / ring_.size + ring_.segments) / ring_.segments * ring_.width;
     std::byte* memory = scratch.bytes(slots * room);
     const Elements source{const_cast<std::byte*>(in), ring_.width};
     const auto arriving = [&](std::int64_t item) { return ring_.range(item, 2); };
-    const auto slot = [&](std::int64_t item) { return Bytes(memory + item % slots * room, source[arriving(item)].size()); };
+    const auto slot = [&](std::int64_t item) {
+      return Bytes(memory + item % slots * room, source[arriving(item)].size());
+    };
     const std::int64_t own = part_of(ring_.n, ring_.size, ring_.rank).begin;
     const bool own_first = ring_.rank < ring_.previous();
 
     for (std::int64_t g = 0; g < ring_.segments; ++g) sent_.send(ring_.next(), source[ring_.range(g, 1)]);
     std::int64_t posted = 0;
     for (std::int64_t item = 0; item < ring_.items(); ++item) {
-      // As early as there is room: a long message comes only after its receiver has asked for it, which takes a round trip.
+      // As early as there is room: a long message comes only after its receiver has asked for it, which takes a round
+      // trip.
       for (; posted < ring_.items() && posted < item + std::max(kAhead, ring_.segments); ++posted) {
         // What was in the slot before has gone on to the next rank.
         if (posted >= slots) sent_.wait(static_cast<std::size_t>(posted - slots + ring_.segments + 1));
@@ -54,7 +60,8 @@ class Ring {
       const Range at = arriving(item);
       std::byte *got = slot(item).data(), *mine = source[at].data();
       const bool last = item >= last_step;
-      combine(r, last ? Part::last : Part::inner, last ? out + (at.begin - own) * ring_.width : got, own_first ? mine : got, own_first ? got : mine, at.count());
+      combine(r, last ? Part::last : Part::inner, last ? out + (at.begin - own) * ring_.width : got,
+              own_first ? mine : got, own_first ? got : mine, at.count());
       if (last) summed(item - last_step);
       else sent_.send(ring_.next(), slot(item));
     }
@@ -77,7 +84,8 @@ class Ring {
     const auto before = static_cast<std::int64_t>(received_.started()) - ring_.segments;
     std::int64_t posted = ring_.segments;
     for (std::int64_t item = 0; item < ring_.items(); ++item) {
-      for (; posted < ring_.items() && posted < item + ring_.segments + kAhead; ++posted) received_.receive(ring_.previous(), all[ring_.range(posted, 1)]);
+      for (; posted < ring_.items() && posted < item + ring_.segments + kAhead; ++posted)
+        received_.receive(ring_.previous(), all[ring_.range(posted, 1)]);
       received_.wait(static_cast<std::size_t>(before + item + 1));
       if (item < ring_.items() - ring_.segments) sent_.send(ring_.next(), all[ring_.range(item, 1)]);
     }
@@ -92,7 +100,8 @@ class Ring {
 
 }  // namespace
 
-void ring_reduce_scatter(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* out, const std::byte* in, std::int64_t n) {
+void ring_reduce_scatter(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* out, const std::byte* in,
+                         std::int64_t n) {
   Ring ring(peers, n, r.bytes(1));
   ring.reduce_scatter(scratch, r, out, in, [](std::int64_t) {});
   ring.finish();
@@ -108,7 +117,8 @@ void ring_all_gather(Peers& peers, std::byte* x, std::int64_t n, std::int64_t wi
 /// The second half of a segment begins when its first half is done: no link waits in between.
 void ring_all_reduce(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* x, std::int64_t n) {
   Ring ring(peers, n, r.bytes(1));
-  ring.reduce_scatter(scratch, r, x + part_of(n, peers.size(), peers.rank()).begin * r.bytes(1), x, [&](std::int64_t g) { ring.turn_to_gather(x, g); });
+  ring.reduce_scatter(scratch, r, x + part_of(n, peers.size(), peers.rank()).begin * r.bytes(1), x,
+                      [&](std::int64_t g) { ring.turn_to_gather(x, g); });
   ring.gather(x);
   ring.finish();
 }

@@ -1,17 +1,19 @@
 #pragma once
-// N chunks, each of which travels once around the ring of ranks and grows into the sum (N-1 steps), and once more as the result (N-1 steps):
-// no link carries more than 2 (N-1) / N of the tensor (Patarasuk, Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
-// workstations", 2009). Chunk c is summed in the order of ranks c+1, c+2, ..., c: an element's bits depend on the chunk it is in,
-// unless there are only two ranks.
+// N chunks, each of which travels once around the ring of ranks and grows into the sum (N-1 steps), and once more as
+// the result (N-1 steps): no link carries more than 2 (N-1) / N of the tensor (Patarasuk, Yuan, "Bandwidth optimal
+// all-reduce algorithms for clusters of workstations", 2009). Chunk c is summed in the order of ranks c+1, c+2, ..., c:
+// an element's bits depend on the chunk it is in, unless there are only two ranks.
 
 #include "hpcdl/comm/algo/pieces.h"
 
 namespace hpcdl::comm::algo {
 
-/// Chunks go in segments that do not wait for each other: while one is combined the next arrives and the one before is on its way.
+/// Chunks go in segments that do not wait for each other: while one is combined the next arrives and the one before is
+/// on its way.
 void ring_all_reduce(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* x, std::int64_t n);
 /// `n`: elements of `in`; `out` is the rank's chunk of them, and may lie in its place in `in`.
-void ring_reduce_scatter(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* out, const std::byte* in, std::int64_t n);
+void ring_reduce_scatter(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* out, const std::byte* in,
+                         std::int64_t n);
 /// `x`: n elements of `width` bytes, of which the rank's chunk is there.
 void ring_all_gather(Peers& peers, std::byte* x, std::int64_t n, std::int64_t width);
 

@@ -29,16 +29,26 @@ Situation situation(const Call& c, const Ground& g) {
   const std::int64_t parts = c.what == Collective::all_reduce || c.what == Collective::broadcast ? 1 : g.peers.size();
   const int hosts = g.one_host ? 1 : hosts_of(g.peers);
   // A rank that is alone on its host has no shared memory, but the others may: what all ranks know alike is only this.
-  return {c.what, c.bytes() * parts, g.peers.size(), hosts, g.one_host ? g.shared != nullptr : hosts < g.peers.size(), static_cast<bool>(c.in_place)};
+  return {c.what,
+          c.bytes() * parts,
+          g.peers.size(),
+          hosts,
+          g.one_host ? g.shared != nullptr : hosts < g.peers.size(),
+          static_cast<bool>(c.in_place)};
 }
 
-Algorithm choose(const Call& c, const Ground& g) { return g.policy ? g.policy->choose(situation(c, g)) : default_choice(situation(c, g)); }
+Algorithm choose(const Call& c, const Ground& g) {
+  return g.policy ? g.policy->choose(situation(c, g)) : default_choice(situation(c, g));
+}
 
 [[noreturn]] void no_such(const Call& c) {
   std::string has;
-  for (const Algorithm a : algorithms_of(c.what)) has += fmt::format("{}{}", has.empty() ? "" : ", ", algorithm_name(a));
-  fail("comm", "{} has no algorithm {} here: it has {}; shared needs all ranks on one host, native a transport with a library of its own", collective_name(c.what),
-       algorithm_name(c.algorithm), has);
+  for (const Algorithm a : algorithms_of(c.what))
+    has += fmt::format("{}{}", has.empty() ? "" : ", ", algorithm_name(a));
+  fail("comm",
+       "{} has no algorithm {} here: it has {}; shared needs all ranks on one host, native a transport with a library "
+       "of its own",
+       collective_name(c.what), algorithm_name(c.algorithm), has);
 }
 
 void run_native(const Call& c, Ground& g) {

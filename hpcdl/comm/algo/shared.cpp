@@ -118,8 +118,7 @@ Rows addresses(Phases& p, const std::byte* mine) {
 
 /// Calls use(rows) with the addresses of all ranks' tensors, of which nobody writes one until all have come back from
 /// it.
-template <class Use>
-void with_inputs(const Call& c, Phases& p, Use&& use) {
+template <class Use> void with_inputs(const Call& c, Phases& p, Use&& use) {
   if (c.in_place) p.meet();
   Rows rows = c.in_place ? addresses(c.in_place, p.size()) : addresses(p, c.in);
   use(rows);

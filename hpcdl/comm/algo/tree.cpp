@@ -29,8 +29,18 @@ Links chain(int rank, int size) {
 class TreeReduce {
  public:
   TreeReduce(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* x, std::int64_t n, Links links)
-      : r_(r), links_(std::move(links)), root_(peers.rank() == 0), x_{x, r.bytes(1)}, n_(n), segments_(segments_of(r.bytes(n))), room_((n / segments_ + 1) * x_.width),
-        slots_(scratch.bytes(kSlots * room_ * static_cast<std::int64_t>(links_.children.size()))), from_children_(peers), up_(peers), from_parent_(peers), down_(peers) {}
+      : r_(r),
+        links_(std::move(links)),
+        root_(peers.rank() == 0),
+        x_{x, r.bytes(1)},
+        n_(n),
+        segments_(segments_of(r.bytes(n))),
+        room_((n / segments_ + 1) * x_.width),
+        slots_(scratch.bytes(kSlots * room_ * static_cast<std::int64_t>(links_.children.size()))),
+        from_children_(peers),
+        up_(peers),
+        from_parent_(peers),
+        down_(peers) {}
 
   /// The way down of a segment begins before later ones go up: both directions of a link are busy.
   void run() {
@@ -47,7 +57,10 @@ class TreeReduce {
 
   Range segment(std::int64_t g) const { return {n_ * g / segments_, n_ * (g + 1) / segments_}; }
   Bytes slot(std::int64_t g, std::size_t child) const {
-    return {slots_ + (g % kSlots * static_cast<std::int64_t>(links_.children.size()) + static_cast<std::int64_t>(child)) * room_, x_[segment(g)].size()};
+    return {
+        slots_ +
+            (g % kSlots * static_cast<std::int64_t>(links_.children.size()) + static_cast<std::int64_t>(child)) * room_,
+        x_[segment(g)].size()};
   }
   void up(std::int64_t g) {
     const std::size_t children = links_.children.size();
@@ -56,7 +69,8 @@ class TreeReduce {
     const Bytes own = x_[segment(g)];
     for (std::size_t c = 0; c < children; ++c) {
       from_children_.wait(static_cast<std::size_t>(g) * children + c + 1);
-      combine(r_, root_ && c + 1 == children ? Part::last : Part::inner, own.data(), own.data(), slot(g, c).data(), segment(g).count());
+      combine(r_, root_ && c + 1 == children ? Part::last : Part::inner, own.data(), own.data(), slot(g, c).data(),
+              segment(g).count());
     }
     if (!root_) up_.send(links_.parent, own);
   }
@@ -83,7 +97,9 @@ class TreeReduce {
 }  // namespace
 
 void tree_all_reduce(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* x, std::int64_t n, Shape shape) {
-  TreeReduce(peers, scratch, r, x, n, shape == Shape::chain ? chain(peers.rank(), peers.size()) : binomial(peers.rank(), peers.size())).run();
+  TreeReduce(peers, scratch, r, x, n,
+             shape == Shape::chain ? chain(peers.rank(), peers.size()) : binomial(peers.rank(), peers.size()))
+      .run();
 }
 
 void tree_broadcast(Peers& peers, std::byte* x, std::int64_t bytes, int root) {
@@ -98,7 +114,8 @@ void tree_broadcast(Peers& peers, std::byte* x, std::int64_t bytes, int root) {
     for (std::int64_t g = 0; g < segments; ++g) received.receive(real(links.parent), segment(g));
   for (std::int64_t g = 0; g < segments; ++g) {
     if (from_root != 0) received.wait(static_cast<std::size_t>(g + 1));
-    for (auto child = links.children.rbegin(); child != links.children.rend(); ++child) sent.send(real(*child), segment(g));  // the deepest first
+    for (auto child = links.children.rbegin(); child != links.children.rend(); ++child)
+      sent.send(real(*child), segment(g));  // the deepest first
   }
   sent.wait();
 }

@@ -1,6 +1,6 @@
 #pragma once
-// Reduce towards rank 0 and broadcast from it along a tree of ranks, segment by segment, both at once. Every element is summed by the same
-// tree over ranks: its bits do not depend on where it stands.
+// Reduce towards rank 0 and broadcast from it along a tree of ranks, segment by segment, both at once. Every element is
+// summed by the same tree over ranks: its bits do not depend on where it stands.
 
 #include "hpcdl/comm/algo/pieces.h"
 
@@ -11,7 +11,8 @@ enum class Shape : std::uint8_t {
   chain,     // rank r's only child is r + 1: no rank sends more than twice the tensor, whatever N: for long ones
 };
 
-void tree_all_reduce(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* x, std::int64_t n, Shape shape = Shape::binomial);
+void tree_all_reduce(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* x, std::int64_t n,
+                     Shape shape = Shape::binomial);
 void tree_broadcast(Peers& peers, std::byte* x, std::int64_t bytes, int root);
 
 }  // namespace hpcdl::comm::algo

@@ -18,8 +18,10 @@ bool Connection::fill() {
 std::optional<Frame> Connection::next() {
   Unpacker header(std::string_view(in_).substr(parsed_));
   if (in_.size() - parsed_ < kHeader) return std::nullopt;
-  const auto size = header.number<std::uint32_t>(), id = header.number<std::uint32_t>(), kind = header.number<std::uint32_t>();
-  require(size <= kLargest && kind <= static_cast<std::uint32_t>(FrameKind::bye), "dist", "the peer does not speak the store's language");
+  const auto size = header.number<std::uint32_t>(), id = header.number<std::uint32_t>(),
+             kind = header.number<std::uint32_t>();
+  require(size <= kLargest && kind <= static_cast<std::uint32_t>(FrameKind::bye), "dist",
+          "the peer does not speak the store's language");
   if (in_.size() - parsed_ < kHeader + size) return std::nullopt;
   Frame frame{static_cast<FrameKind>(kind), id, in_.substr(parsed_ + kHeader, size)};
   parsed_ += kHeader + size;
@@ -28,7 +30,8 @@ std::optional<Frame> Connection::next() {
 }
 
 void Connection::put(const Frame& frame) {
-  require(frame.payload.size() <= kLargest, "dist", "a value of {} bytes is too large for the store; at most {}", frame.payload.size(), kLargest);
+  require(frame.payload.size() <= kLargest, "dist", "a value of {} bytes is too large for the store; at most {}",
+          frame.payload.size(), kLargest);
   Packer header;
   header << static_cast<std::uint32_t>(frame.payload.size()) << frame.id << static_cast<std::uint32_t>(frame.kind);
   out_ += header.take();

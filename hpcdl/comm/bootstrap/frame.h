@@ -12,7 +12,21 @@
 
 namespace hpcdl::comm {
 
-enum class FrameKind : std::uint8_t { hello, accepted, refused, welcome, set, get, add, gather, reply, late, message, lost, bye };
+enum class FrameKind : std::uint8_t {
+  hello,
+  accepted,
+  refused,
+  welcome,
+  set,
+  get,
+  add,
+  gather,
+  reply,
+  late,
+  message,
+  lost,
+  bye
+};
 
 struct Frame {
   FrameKind kind = FrameKind::bye;
@@ -23,7 +37,11 @@ struct Frame {
 /// Numbers and strings in a row.
 class Packer {
  public:
-  template <class T> requires std::is_arithmetic_v<T> Packer& operator<<(T x) { return text_.append(reinterpret_cast<const char*>(&x), sizeof x), *this; }
+  template <class T>
+    requires std::is_arithmetic_v<T>
+  Packer& operator<<(T x) {
+    return text_.append(reinterpret_cast<const char*>(&x), sizeof x), *this;
+  }
   Packer& operator<<(std::string_view s) { return *this << static_cast<std::uint32_t>(s.size()), text_ += s, *this; }
   std::string take() { return std::move(text_); }
 
@@ -35,7 +53,9 @@ class Packer {
 class Unpacker {
  public:
   explicit Unpacker(std::string_view text) : text_(text) {}
-  template <class T> requires std::is_arithmetic_v<T> T number() {
+  template <class T>
+    requires std::is_arithmetic_v<T>
+  T number() {
     T x;
     std::memcpy(&x, bytes(sizeof x).data(), sizeof x);
     return x;

@@ -17,12 +17,16 @@ bool started_by_mpi(const Place& p) {
 
 bool use_mpi(const Place& p, const std::string& transport) {
   if (transport == "auto") return has_mpi() && started_by_mpi(p);
-  if (transport != "mpi" && transport != "tcp") fail_usage("dist", "dist.transport is \"{}\"; expected auto, mpi or tcp", transport);
-  if (transport == "mpi" && !has_mpi()) fail_usage("dist", "dist.transport = \"mpi\", but this build has no MPI: build where mpicc is, or take tcp");
+  if (transport != "mpi" && transport != "tcp")
+    fail_usage("dist", "dist.transport is \"{}\"; expected auto, mpi or tcp", transport);
+  if (transport == "mpi" && !has_mpi())
+    fail_usage("dist", "dist.transport = \"mpi\", but this build has no MPI: build where mpicc is, or take tcp");
   return transport == "mpi";
 }
 
-std::chrono::milliseconds milliseconds(double seconds) { return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000)); }
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
 
 }  // namespace
 
@@ -46,7 +50,9 @@ Joined join(const Place& place, const JoinOptions& options) {
   if (mpi) {
     transport = mpi_transport(options.init_timeout, options.leave);
     if (transport->rank() != place.rank || transport->size() != place.world)
-      fail_usage("dist", "MPI says rank {} of {}, but this is {}: start all ranks with one mpirun of the MPI that this was built with, or take dist.transport = \"tcp\"",
+      fail_usage("dist",
+                 "MPI says rank {} of {}, but this is {}: start all ranks with one mpirun of the MPI that this was "
+                 "built with, or take dist.transport = \"tcp\"",
                  transport->rank(), transport->size(), describe(place));
   }
   const auto timeout = milliseconds(options.init_timeout);

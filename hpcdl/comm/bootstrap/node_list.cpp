@@ -14,12 +14,13 @@ constexpr std::size_t kLongestNumber = 9;  // digits
 
 [[noreturn]] void bad_list(std::string_view list, std::string_view why) {
   constexpr std::size_t kShown = 200;
-  fail_usage("dist", "\"{}{}\" is no node list: {}; expected something like gpu[01-03,7],login2", list.substr(0, kShown),
-             list.size() > kShown ? "..." : "", why);
+  fail_usage("dist", "\"{}{}\" is no node list: {}; expected something like gpu[01-03,7],login2",
+             list.substr(0, kShown), list.size() > kShown ? "..." : "", why);
 }
 
 bool is_name_character(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.' || c == ':';
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+         c == '.' || c == ':';
 }
 
 std::uint32_t number(std::string_view text, std::string_view list) {

@@ -19,8 +19,9 @@ namespace {
 
 constexpr int kMostRanks = 1 << 20;
 constexpr int kTorchPort = 29500;
-constexpr int kTries = 16;                              // ports
-constexpr std::int64_t kFirstSpecialStep = 0xfffffff0;  // Slurm numbers batch scripts, interactive shells and prologs from here on
+constexpr int kTries = 16;  // ports
+constexpr std::int64_t kFirstSpecialStep =
+    0xfffffff0;  // Slurm numbers batch scripts, interactive shells and prologs from here on
 
 /// The variables of one launcher. Null: it has none.
 struct Launcher {
@@ -28,7 +29,8 @@ struct Launcher {
 };
 constexpr Launcher kTorchrun{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
 constexpr Launcher kOthers[] = {
-    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"Hydra", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
     {"MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"},
     {"Flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", nullptr},
@@ -66,7 +68,9 @@ class Reader {
       fail_usage("dist", "{} is \"{}\"; expected a number from {} to {}", name, *t, least, most);
     return value;
   }
-  int small(const char* name, int least, int otherwise) const { return static_cast<int>(number(name, least, kMostRanks).value_or(otherwise)); }
+  int small(const char* name, int least, int otherwise) const {
+    return static_cast<int>(number(name, least, kMostRanks).value_or(otherwise));
+  }
 
  private:
   const Environment& environment_;
@@ -93,7 +97,8 @@ struct SlurmStep {
   std::vector<int> tasks;  // per node
 };
 
-/// True in a task of a step of `srun`. A batch script and a shell of `salloc` have most of the variables too, but nobody started the other ranks.
+/// True in a task of a step of `srun`. A batch script and a shell of `salloc` have most of the variables too, but
+/// nobody started the other ranks.
 bool in_step(const Reader& env) {
   if (!env.text("SLURM_PROCID")) return false;
   if (env.small("SLURM_STEP_NUM_TASKS", 1, 0) > 1) return true;
@@ -105,7 +110,10 @@ std::optional<SlurmStep> read_slurm(const Reader& env) {
   if (!in_step(env)) return std::nullopt;
   const char* world = env.text("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   if (!env.text(world)) return std::nullopt;
-  SlurmStep s{{"Slurm", fmt::format("SLURM_PROCID, {}", world), env.small("SLURM_PROCID", 0, 0), env.small(world, 1, 0)}, {}, {}};
+  SlurmStep s{
+      {"Slurm", fmt::format("SLURM_PROCID, {}", world), env.small("SLURM_PROCID", 0, 0), env.small(world, 1, 0)},
+      {},
+      {}};
   s.claim.local_rank = env.small("SLURM_LOCALID", 0, -1);
   if (const auto* list = env.text("SLURM_STEP_NODELIST")) s.nodes = expand_nodes(*list);
   else if (const auto* job = env.text("SLURM_JOB_NODELIST")) s.nodes = expand_nodes(*job);
@@ -119,10 +127,12 @@ std::optional<SlurmStep> read_slurm(const Reader& env) {
 void check_others(const Claim& chosen, const std::vector<Claim>& all) {
   for (const auto& c : all)
     if (!c.agrees(chosen) && c.world != 1 && c.local_world != 1)
-      fail_usage("dist", "{}, but {}: unset the variables of one of them, or give --dist.rank and --dist.world", chosen.text(), c.text());
+      fail_usage("dist", "{}, but {}: unset the variables of one of them, or give --dist.rank and --dist.world",
+                 chosen.text(), c.text());
 }
 
-/// Slurm stands before MPI in the order, but where it started one process per node and those started more, MPI's numbers count.
+/// Slurm stands before MPI in the order, but where it started one process per node and those started more, MPI's
+/// numbers count.
 const Claim& choose(const std::vector<Claim>& all) {
   const Claim& first = all.front();
   if (first.source == "Slurm")
@@ -136,7 +146,8 @@ std::vector<std::string> hosts_of_ranks(const SlurmStep& s, const Reader& env) {
   const auto order = env.text_or("SLURM_DISTRIBUTION", "block");
   if (s.nodes.size() != s.tasks.size() || !order.starts_with("block")) return {};
   std::vector<std::string> hosts;
-  for (std::size_t i = 0; i < s.nodes.size(); ++i) hosts.insert(hosts.end(), static_cast<std::size_t>(s.tasks[i]), s.nodes[i]);
+  for (std::size_t i = 0; i < s.nodes.size(); ++i)
+    hosts.insert(hosts.end(), static_cast<std::size_t>(s.tasks[i]), s.nodes[i]);
   if (hosts.size() != static_cast<std::size_t>(s.claim.world)) hosts.clear();
   return hosts;
 }
@@ -151,7 +162,9 @@ void add_slurm_master(Place& p, const SlurmStep& s, const Reader& env) {
   const auto* reserved = env.text("SLURM_STEP_RESV_PORTS");
   const auto dash = reserved ? reserved->find_first_of("-,") : std::string::npos;
   if (reserved) p.master_port = split_address("x:" + reserved->substr(0, dash)).second;
-  else p.master_port = 20000 + static_cast<int>((job * 31 + step) % 10000), p.ports = kTries;  // below the ports that systems give away
+  else
+    p.master_port = 20000 + static_cast<int>((job * 31 + step) % 10000),
+    p.ports = kTries;  // below the ports that systems give away
 }
 
 void add_master(Place& p, const Reader& env, const std::optional<SlurmStep>& slurm) {
@@ -164,8 +177,10 @@ void add_master(Place& p, const Reader& env, const std::optional<SlurmStep>& slu
     if (env.text_or("TORCHELASTIC_USE_AGENT_STORE", "") == "True") ++p.master_port, --p.ports;
   }
   if (p.source == "torchrun")
-    p.run_id = fmt::format("torchrun-{}.{}.{}", env.text_or("TORCHELASTIC_RUN_ID", "none"), env.text_or("TORCHELASTIC_RESTART_COUNT", "0"), p.master_port);
-  if (p.source == "Open MPI") p.run_id = "mpi-" + env.text_or("PMIX_NAMESPACE", env.text_or("OMPI_MCA_ess_base_jobid", ""));
+    p.run_id = fmt::format("torchrun-{}.{}.{}", env.text_or("TORCHELASTIC_RUN_ID", "none"),
+                           env.text_or("TORCHELASTIC_RESTART_COUNT", "0"), p.master_port);
+  if (p.source == "Open MPI")
+    p.run_id = "mpi-" + env.text_or("PMIX_NAMESPACE", env.text_or("OMPI_MCA_ess_base_jobid", ""));
   if (p.run_id == "mpi-") p.run_id.clear();
   if (p.source == "Flux") p.run_id = "flux-" + env.text_or("FLUX_JOB_ID", "");
   if (p.source == "MLX" && env.text("NCCL_HOST_IP")) {
@@ -177,18 +192,22 @@ void add_master(Place& p, const Reader& env, const std::optional<SlurmStep>& slu
 
 std::string hint(const Reader& env) {
   if (const auto* job = env.text("SLURM_JOB_ID"))
-    return fmt::format("this is Slurm job {}, but no task of a step: one process runs; start all ranks with `srun hpcdl ...`", *job);
-  for (const auto& [one, other] : {std::pair{"RANK", "WORLD_SIZE"}, {"PALS_RANKID", "PMI_SIZE"}, {"MLX_RANK", "MLX_WORLD_SIZE"}})
+    return fmt::format(
+        "this is Slurm job {}, but no task of a step: one process runs; start all ranks with `srun hpcdl ...`", *job);
+  for (const auto& [one, other] :
+       {std::pair{"RANK", "WORLD_SIZE"}, {"PALS_RANKID", "PMI_SIZE"}, {"MLX_RANK", "MLX_WORLD_SIZE"}})
     if (env.text(one) && !env.text(other)) return fmt::format("{} is set, but {} is not: one process runs", one, other);
   return "";
 }
 
 Place from_options(const PlaceOptions& o) {
-  if (o.rank < 0 || o.world < 1) fail_usage("dist", "dist.rank and dist.world belong together: found rank {} and world {}", o.rank, o.world);
+  if (o.rank < 0 || o.world < 1)
+    fail_usage("dist", "dist.rank and dist.world belong together: found rank {} and world {}", o.rank, o.world);
   Claim c{"options", "dist.rank, dist.world", o.rank, o.world, o.local_rank, o.local_world};
   check(c);
   Place p;
-  p.rank = c.rank, p.world = c.world, p.local_rank = c.local_rank, p.local_world = c.local_rank < 0 ? 0 : c.local_world, p.source = "options";
+  p.rank = c.rank, p.world = c.world, p.local_rank = c.local_rank, p.local_world = c.local_rank < 0 ? 0 : c.local_world,
+  p.source = "options";
   if (p.world == 1) p.local_rank = 0, p.local_world = 1;
   return p;
 }
@@ -234,7 +253,8 @@ std::pair<std::string, int> split_address(std::string_view text) {
   int port = -1;
   const auto digits = colon == std::string_view::npos ? std::string_view() : text.substr(colon + 1);
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
-  if (host.empty() || digits.empty() || error != std::errc() || end != digits.data() + digits.size() || port < 0 || port > 65535)
+  if (host.empty() || digits.empty() || error != std::errc() || end != digits.data() + digits.size() || port < 0 ||
+      port > 65535)
     fail_usage("dist", "\"{}\" is no address: expected HOST:PORT with a port up to 65535", text);
   return {std::string(host), port};
 }
@@ -254,15 +274,20 @@ Place find_place(const Environment& environment, const PlaceOptions& options) {
 }
 
 std::string describe(const Place& p) {
-  const auto here = p.local_rank < 0 ? std::string() : p.local_world < 1 ? fmt::format(" ({} here)", p.local_rank) : fmt::format(" ({} of {} here)", p.local_rank, p.local_world);
+  const auto here = p.local_rank < 0    ? std::string()
+                    : p.local_world < 1 ? fmt::format(" ({} here)", p.local_rank)
+                                        : fmt::format(" ({} of {} here)", p.local_rank, p.local_world);
   return fmt::format("rank {} of {}{}, told by {}", p.rank, p.world, here, p.source);
 }
 
 int device_of(const Place& p, int visible) {
-  if (visible < 1) fail_usage("dist", "rank {} sees no GPU: ask the scheduler for one per task, or train on the CPU", p.rank);
+  if (visible < 1)
+    fail_usage("dist", "rank {} sees no GPU: ask the scheduler for one per task, or train on the CPU", p.rank);
   if (visible == 1 && (p.source == "Slurm" || p.source == "Flux" || p.source == "PALS")) return 0;
   if (p.local_rank >= visible)
-    fail_usage("dist", "rank {} is number {} on its host, but sees {} GPUs: start at most as many ranks as there are GPUs", p.rank, p.local_rank, visible);
+    fail_usage("dist",
+               "rank {} is number {} on its host, but sees {} GPUs: start at most as many ranks as there are GPUs",
+               p.rank, p.local_rank, visible);
   return std::max(p.local_rank, 0);
 }
 

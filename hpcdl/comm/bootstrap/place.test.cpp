@@ -21,11 +21,25 @@ std::string error(const Environment& env, const PlaceOptions& options = {}) {
   return "";
 }
 
-const Environment kTorch{{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"}, {"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "29501"}};
-const Environment kSlurm{{"SLURM_JOB_ID", "77"},        {"SLURM_STEP_ID", "0"},           {"SLURM_PROCID", "11"},
-                         {"SLURM_STEP_NUM_TASKS", "16"}, {"SLURM_LOCALID", "3"},           {"SLURM_NODEID", "1"},
-                         {"SLURM_NTASKS", "99"},         {"SLURM_STEP_TASKS_PER_NODE", "8(x2)"}, {"SLURM_STEP_NODELIST", "gpu[07-08]"}};
-const Environment kOpenMpi{{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+const Environment kTorch{{"RANK", "5"},
+                         {"WORLD_SIZE", "8"},
+                         {"LOCAL_RANK", "1"},
+                         {"LOCAL_WORLD_SIZE", "4"},
+                         {"MASTER_ADDR", "10.0.0.1"},
+                         {"MASTER_PORT", "29501"}};
+const Environment kSlurm{{"SLURM_JOB_ID", "77"},
+                         {"SLURM_STEP_ID", "0"},
+                         {"SLURM_PROCID", "11"},
+                         {"SLURM_STEP_NUM_TASKS", "16"},
+                         {"SLURM_LOCALID", "3"},
+                         {"SLURM_NODEID", "1"},
+                         {"SLURM_NTASKS", "99"},
+                         {"SLURM_STEP_TASKS_PER_NODE", "8(x2)"},
+                         {"SLURM_STEP_NODELIST", "gpu[07-08]"}};
+const Environment kOpenMpi{{"OMPI_COMM_WORLD_RANK", "1"},
+                           {"OMPI_COMM_WORLD_SIZE", "4"},
+                           {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                           {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
 
 void expect(const Place& p, int rank, int world, int local_rank, int local_world, const std::string& source) {
   EXPECT_EQ(p.rank, rank);
@@ -57,19 +71,26 @@ TEST(place, every_launcher) {
   EXPECT_EQ(s.run_id, "slurm-77.0.0");
   expect(find_place(kOpenMpi), 1, 4, 1, 2, "Open MPI");
   expect(find_place({{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}}), 2, 3, -1, 0, "Hydra");
-  expect(find_place({{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "1"}}), 2, 3, 0, 1, "Hydra");
-  expect(find_place({{"MV2_COMM_WORLD_RANK", "2"}, {"MV2_COMM_WORLD_SIZE", "3"}, {"MV2_COMM_WORLD_LOCAL_RANK", "2"}, {"MV2_COMM_WORLD_LOCAL_SIZE", "3"}}), 2, 3, 2, 3,
-         "MVAPICH");
-  expect(find_place({{"FLUX_TASK_RANK", "2"}, {"FLUX_JOB_SIZE", "3"}, {"FLUX_TASK_LOCAL_ID", "0"}}), 2, 3, 0, 0, "Flux");
+  expect(find_place({{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "1"}}), 2, 3,
+         0, 1, "Hydra");
+  expect(find_place({{"MV2_COMM_WORLD_RANK", "2"},
+                     {"MV2_COMM_WORLD_SIZE", "3"},
+                     {"MV2_COMM_WORLD_LOCAL_RANK", "2"},
+                     {"MV2_COMM_WORLD_LOCAL_SIZE", "3"}}),
+         2, 3, 2, 3, "MVAPICH");
+  expect(find_place({{"FLUX_TASK_RANK", "2"}, {"FLUX_JOB_SIZE", "3"}, {"FLUX_TASK_LOCAL_ID", "0"}}), 2, 3, 0, 0,
+         "Flux");
   expect(find_place({{"PALS_RANKID", "2"}, {"PALS_LOCAL_RANKID", "1"}, {"PMI_SIZE", "3"}}), 2, 3, 1, 0, "PALS");
-  const auto m = find_place({{"MLX_RANK", "1"}, {"MLX_WORLD_SIZE", "2"}, {"NCCL_HOST_IP", "10.0.0.9"}, {"NCCL_PORT", "1234"}});
+  const auto m =
+      find_place({{"MLX_RANK", "1"}, {"MLX_WORLD_SIZE", "2"}, {"NCCL_HOST_IP", "10.0.0.9"}, {"NCCL_PORT", "1234"}});
   expect(m, 1, 2, -1, 0, "MLX");
   EXPECT_EQ(m.master_host, "10.0.0.9");
   EXPECT_EQ(m.master_port, 1234);
 }
 
 TEST(place, options_come_first) {
-  const auto p = find_place(joined(kTorch, kSlurm), {.rank = 1, .world = 2, .local_rank = 0, .local_world = 1, .master = "[::1]:80"});
+  const auto p = find_place(joined(kTorch, kSlurm),
+                            {.rank = 1, .world = 2, .local_rank = 0, .local_world = 1, .master = "[::1]:80"});
   expect(p, 1, 2, 0, 1, "options");
   EXPECT_EQ(p.master_host, "::1");
   EXPECT_EQ(p.master_port, 80);
@@ -84,13 +105,15 @@ TEST(place, options_come_first) {
 TEST(place, a_shell_in_an_allocation_is_one_process_with_a_hint) {
   Environment shell{{"SLURM_JOB_ID", "5"}, {"SLURM_NTASKS", "4"}, {"SLURM_JOB_NODELIST", "a[1-2]"}};
   for (int kind = 0; kind < 3; ++kind) {
-    if (kind == 1) shell["SLURM_PROCID"] = "0";                                                       // batch script
-    if (kind == 2) shell["SLURM_STEP_ID"] = "4294967290", shell["SLURM_STEP_NUM_TASKS"] = "1";       // interactive step
+    if (kind == 1) shell["SLURM_PROCID"] = "0";                                                 // batch script
+    if (kind == 2) shell["SLURM_STEP_ID"] = "4294967290", shell["SLURM_STEP_NUM_TASKS"] = "1";  // interactive step
     const auto p = find_place(shell);
     expect(p, 0, 1, 0, 1, "single process");
     EXPECT_NE(p.hint.find("srun"), std::string::npos) << p.hint;
   }
-  EXPECT_EQ(find_place({{"SLURM_JOB_ID", "5"}, {"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}}).source, "Slurm");
+  EXPECT_EQ(
+      find_place({{"SLURM_JOB_ID", "5"}, {"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}}).source,
+      "Slurm");
 }
 
 TEST(place, conflicts_name_both) {
@@ -107,13 +130,21 @@ TEST(place, those_that_agree_do_not_conflict) {
 
 TEST(place, a_launcher_may_start_launchers) {
   // srun --ntasks-per-node=1 torchrun ...
-  const Environment one_per_node{{"SLURM_JOB_ID", "7"},       {"SLURM_STEP_ID", "1"}, {"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_LOCALID", "0"},
-                                 {"SLURM_NODEID", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}};
+  const Environment one_per_node{{"SLURM_JOB_ID", "7"},
+                                 {"SLURM_STEP_ID", "1"},
+                                 {"SLURM_PROCID", "1"},
+                                 {"SLURM_STEP_NUM_TASKS", "2"},
+                                 {"SLURM_LOCALID", "0"},
+                                 {"SLURM_NODEID", "1"},
+                                 {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}};
   expect(find_place(joined(one_per_node, kTorch)), 5, 8, 1, 4, "torchrun");
   // mpirun in a batch script over two nodes starts its daemons with srun
   expect(find_place(joined(one_per_node, kOpenMpi)), 1, 4, 1, 2, "Open MPI");
   // srun --pty bash, then mpirun
-  expect(find_place(joined({{"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "1"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}}, kOpenMpi)), 1, 4, 1, 2, "Open MPI");
+  expect(find_place(joined(
+             {{"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "1"}, {"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}},
+             kOpenMpi)),
+         1, 4, 1, 2, "Open MPI");
 }
 
 TEST(place, the_agent_of_torchrun_keeps_its_port) {
@@ -133,7 +164,12 @@ TEST(place, incomplete_sets_do_not_count) {
 }
 
 TEST(place, nonsense_is_an_error_that_names_the_variable) {
-  for (const auto& [name, value] : Environment{{"RANK", "x"}, {"WORLD_SIZE", "0"}, {"WORLD_SIZE", "-1"}, {"LOCAL_RANK", "1.5"}, {"LOCAL_WORLD_SIZE", "99999999999"}, {"MASTER_PORT", "70000"}}) {
+  for (const auto& [name, value] : Environment{{"RANK", "x"},
+                                               {"WORLD_SIZE", "0"},
+                                               {"WORLD_SIZE", "-1"},
+                                               {"LOCAL_RANK", "1.5"},
+                                               {"LOCAL_WORLD_SIZE", "99999999999"},
+                                               {"MASTER_PORT", "70000"}}) {
     const auto e = error(joined(kTorch, {{name, value}}));
     EXPECT_NE(e.find(name), std::string::npos) << name << ": " << e;
   }
@@ -157,7 +193,15 @@ TEST(place, slurm_ports) {
 }
 
 TEST(place, devices) {
-  Place p{.rank = 5, .world = 8, .local_rank = 1, .local_world = 4, .source = "torchrun", .master_host = {}, .run_id = {}, .hosts = {}, .hint = {}};
+  Place p{.rank = 5,
+          .world = 8,
+          .local_rank = 1,
+          .local_world = 4,
+          .source = "torchrun",
+          .master_host = {},
+          .run_id = {},
+          .hosts = {},
+          .hint = {}};
   EXPECT_EQ(device_of(p, 4), 1);
   EXPECT_THROW(device_of(p, 1), UsageError);
   EXPECT_THROW(device_of(p, 0), UsageError);
@@ -168,7 +212,8 @@ TEST(place, devices) {
 TEST(place, addresses) {
   EXPECT_EQ(split_address("h:1"), (std::pair<std::string, int>("h", 1)));
   EXPECT_EQ(split_address("[fe80::1%eth0]:65535"), (std::pair<std::string, int>("fe80::1%eth0", 65535)));
-  for (const char* bad : {"", "h", "h:", ":1", "h:65536", "h:-1", "h:1x", "[]:1", "h:99999999999999"}) EXPECT_THROW(split_address(bad), UsageError) << bad;
+  for (const char* bad : {"", "h", "h:", ":1", "h:65536", "h:-1", "h:1x", "[]:1", "h:99999999999999"})
+    EXPECT_THROW(split_address(bad), UsageError) << bad;
 }
 
 }  // namespace

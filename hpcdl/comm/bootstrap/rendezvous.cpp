@@ -24,9 +24,9 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
-constexpr auto kPause = 50ms;           // between rounds of attempts, at first
+constexpr auto kPause = 50ms;  // between rounds of attempts, at first
 constexpr auto kLongestPause = 1000ms;
-constexpr auto kConnect = 2000ms;       // for one attempt
+constexpr auto kConnect = 2000ms;  // for one attempt
 
 struct Address {
   std::string host;
@@ -62,7 +62,7 @@ std::string random_token() {
 /// A method once what it needs is known.
 struct Plan {
   enum class Kind { tcp, file, mpi } kind;
-  std::string host;     // tcp
+  std::string host;  // tcp
   int port = 0, ports = 1;
   std::string token;
   fs::path file;
@@ -83,7 +83,8 @@ Plan tcp_plan(const Place& p, std::string host, int port, int ports) {
 
 Plan file_plan(const Place& p, const std::string& path) {
   const fs::path file = path + "." + run_name(p);
-  if (!fs::is_directory(file.parent_path())) fail_usage("dist", "file://{}: {} is no folder; give one that all hosts see", path, file.parent_path().string());
+  if (!fs::is_directory(file.parent_path()))
+    fail_usage("dist", "file://{}: {} is no folder; give one that all hosts see", path, file.parent_path().string());
   return {Plan::Kind::file, {}, 0, 1, {}, file};
 }
 
@@ -95,11 +96,16 @@ Plan make_plan(const Place& p, const RendezvousOptions& o) {
   }
   if (m.starts_with("file://")) return file_plan(p, fs::absolute(m.substr(7)).string());
   if (m == "mpi") {
-    if (!o.broadcast) fail_usage("dist", "dist.method = \"mpi\" needs a build with MPI and a launch by mpirun or srun --mpi=pmix; this is {}", describe(p));
+    if (!o.broadcast)
+      fail_usage("dist",
+                 "dist.method = \"mpi\" needs a build with MPI and a launch by mpirun or srun --mpi=pmix; this is {}",
+                 describe(p));
     return {Plan::Kind::mpi, {}, 0, 1, {}, {}};
   }
-  if (m != "env" && m != "auto") fail_usage("dist", "dist.method is \"{}\"; expected auto, env, mpi, tcp://HOST:PORT or file://PATH", m);
-  // A launch without a name is known by its parent process, which a script around each rank would hide: where MPI can tell, it does.
+  if (m != "env" && m != "auto")
+    fail_usage("dist", "dist.method is \"{}\"; expected auto, env, mpi, tcp://HOST:PORT or file://PATH", m);
+  // A launch without a name is known by its parent process, which a script around each rank would hide: where MPI can
+  // tell, it does.
   if (m == "auto" && p.run_id.empty() && o.broadcast) return {Plan::Kind::mpi, {}, 0, 1, {}, {}};
   if (m == "auto" && p.one_host() && (p.master_host.empty() || p.source != "options")) {
     const char* temporary = std::getenv("TMPDIR");
@@ -107,7 +113,9 @@ Plan make_plan(const Place& p, const RendezvousOptions& o) {
   }
   if (!p.master_host.empty()) return tcp_plan(p, p.master_host, p.master_port, p.ports);
   if (m == "auto" && o.broadcast) return {Plan::Kind::mpi, {}, 0, 1, {}, {}};
-  fail_usage("dist", "{} does not say where rank 0 is: give --dist.method tcp://HOST:PORT or file://PATH in a folder that all hosts see, or set MASTER_ADDR and MASTER_PORT",
+  fail_usage("dist",
+             "{} does not say where rank 0 is: give --dist.method tcp://HOST:PORT or file://PATH in a folder that all "
+             "hosts see, or set MASTER_ADDR and MASTER_PORT",
              describe(p));
 }
 
@@ -119,7 +127,8 @@ void write_invitation(const fs::path& file, const std::string& text) {
   require(fd >= 0, "dist", "cannot write {}: {}", temporary.string(), std::strerror(errno));
   const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   ::close(fd);
-  require(written && std::rename(temporary.c_str(), file.c_str()) == 0, "dist", "cannot write {}: {}", file.string(), std::strerror(errno));
+  require(written && std::rename(temporary.c_str(), file.c_str()) == 0, "dist", "cannot write {}: {}", file.string(),
+          std::strerror(errno));
 }
 
 Invitation read_invitation(const fs::path& file) {
@@ -133,8 +142,8 @@ Socket listen_for(const Plan& plan, const Place& p) {
   if (plan.kind == Plan::Kind::tcp) {
     for (int i = 0; i < plan.ports; ++i)
       if (Socket s = listen_at("", std::min(plan.port + i, 65535))) return s;
-    fail("dist", "port {}{} of this host is taken: give another one (MASTER_PORT, or --dist.method tcp://HOST:PORT)", plan.port,
-         plan.ports > 1 ? fmt::format(" to {}", plan.port + plan.ports - 1) : "");
+    fail("dist", "port {}{} of this host is taken: give another one (MASTER_PORT, or --dist.method tcp://HOST:PORT)",
+         plan.port, plan.ports > 1 ? fmt::format(" to {}", plan.port + plan.ports - 1) : "");
   }
   return listen_at(p.one_host() ? "127.0.0.1" : "", 0);
 }
@@ -144,8 +153,10 @@ std::shared_ptr<Store> serve(const Place& p, const Plan& plan, const RendezvousO
   if (invitation.token.empty()) invitation.token = random_token();
   Socket listening = listen_for(plan, p);
   const int port = port_of(listening);
-  for (const auto& host : p.one_host() ? std::vector<std::string>{"127.0.0.1"} : own_addresses()) invitation.addresses.push_back({host, port});
-  auto server = std::make_unique<StoreServer>(std::move(listening), ServerOptions{p.world, invitation.token, deadline, p.hosts});
+  for (const auto& host : p.one_host() ? std::vector<std::string>{"127.0.0.1"} : own_addresses())
+    invitation.addresses.push_back({host, port});
+  auto server =
+      std::make_unique<StoreServer>(std::move(listening), ServerOptions{p.world, invitation.token, deadline, p.hosts});
   if (plan.kind == Plan::Kind::mpi) o.broadcast(invitation.text());
   struct Written {
     fs::path file;
@@ -167,22 +178,28 @@ std::shared_ptr<Store> serve(const Place& p, const Plan& plan, const RendezvousO
 
 std::shared_ptr<Store> join(const Place& p, const Plan& plan, const RendezvousOptions& o, Deadline deadline) {
   Invitation invitation{plan.token, {}};
-  for (int i = 0; plan.kind == Plan::Kind::tcp && i < plan.ports; ++i) invitation.addresses.push_back({plan.host, std::min(plan.port + i, 65535)});
+  for (int i = 0; plan.kind == Plan::Kind::tcp && i < plan.ports; ++i)
+    invitation.addresses.push_back({plan.host, std::min(plan.port + i, 65535)});
   if (plan.kind == Plan::Kind::mpi) invitation = Invitation::parse(o.broadcast(""));
   std::string why = "nothing there yet";
-  for (std::chrono::milliseconds pause = kPause; Clock::now() < deadline; pause = std::min(pause * 3 / 2, kLongestPause)) {
-    if (plan.kind == Plan::Kind::file) invitation = read_invitation(plan.file);  // again and again: a stale one is replaced
+  for (std::chrono::milliseconds pause = kPause; Clock::now() < deadline;
+       pause = std::min(pause * 3 / 2, kLongestPause)) {
+    if (plan.kind == Plan::Kind::file)
+      invitation = read_invitation(plan.file);  // again and again: a stale one is replaced
     for (const auto& a : invitation.addresses) {
       Socket s = connect_to(a.host, a.port, kConnect, why);
       if (!s) continue;
       if (auto store = Store::introduce(std::move(s), p.rank, p.world, invitation.token, deadline)) return store;
       why = fmt::format("{}:{}: not the store of this launch", a.host, a.port);
     }
-    std::this_thread::sleep_for(std::min<Clock::duration>(pause, std::max<Clock::duration>(deadline - Clock::now(), 0ms)));
+    std::this_thread::sleep_for(
+        std::min<Clock::duration>(pause, std::max<Clock::duration>(deadline - Clock::now(), 0ms)));
   }
-  const auto where = plan.kind == Plan::Kind::file ? plan.file.string() : plan.kind == Plan::Kind::tcp ? fmt::format("{}:{}", plan.host, plan.port) : "the address that MPI told";
-  throw PeerLost(fmt::format("[dist] rank {} on {} did not reach rank 0 at {} within {} s: {}", p.rank, host_name(), where,
-                             std::chrono::duration<double>(o.timeout).count(), why));
+  const auto where = plan.kind == Plan::Kind::file  ? plan.file.string()
+                     : plan.kind == Plan::Kind::tcp ? fmt::format("{}:{}", plan.host, plan.port)
+                                                    : "the address that MPI told";
+  throw PeerLost(fmt::format("[dist] rank {} on {} did not reach rank 0 at {} within {} s: {}", p.rank, host_name(),
+                             where, std::chrono::duration<double>(o.timeout).count(), why));
 }
 
 }  // namespace

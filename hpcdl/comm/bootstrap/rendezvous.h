@@ -12,18 +12,18 @@ namespace hpcdl::comm {
 
 struct RendezvousOptions {
   /// tcp://HOST:PORT   rank 0 listens there
-  /// file://PATH       rank 0 listens at a free port, and writes its addresses to PATH plus the number of the job: a folder that all see
-  /// mpi               the same, told by MPI's broadcast
-  /// env               what the launcher says: MASTER_ADDR and MASTER_PORT, or the first node of a Slurm step
-  /// auto              on one host file:// in the temporary folder; otherwise env, where there is something; otherwise mpi
+  /// file://PATH       rank 0 listens at a free port, and writes its addresses to PATH plus the number of the job: a
+  /// folder that all see mpi               the same, told by MPI's broadcast env               what the launcher says:
+  /// MASTER_ADDR and MASTER_PORT, or the first node of a Slurm step auto              on one host file:// in the
+  /// temporary folder; otherwise env, where there is something; otherwise mpi
   std::string method = "auto";
   std::chrono::milliseconds timeout = std::chrono::seconds(300);
   /// For mpi: gives every rank rank 0's text. Collective. Null: this build or launch has no MPI.
   std::function<std::string(const std::string&)> broadcast = {};
 };
 
-/// Collective over all ranks of the launch. Throws UsageError for a method that cannot work here, PeerLost that names the ranks that did not
-/// come by the end of the timeout.
+/// Collective over all ranks of the launch. Throws UsageError for a method that cannot work here, PeerLost that names
+/// the ranks that did not come by the end of the timeout.
 std::shared_ptr<Store> open_store(const Place& place, const RendezvousOptions& options = {});
 
 /// With the local rank and the number of ranks on this host, where the launcher did not say.

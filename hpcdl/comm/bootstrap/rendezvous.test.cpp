@@ -23,7 +23,8 @@ Place place(int rank, int world, bool one_host = true) {
 }
 
 /// Whatever the method: all meet, and agree on who is where.
-void expect_to_meet(int world, bool one_host, const std::function<RendezvousOptions(int rank)>& options, const std::function<void(Place&)>& adapt = {}) {
+void expect_to_meet(int world, bool one_host, const std::function<RendezvousOptions(int rank)>& options,
+                    const std::function<void(Place&)>& adapt = {}) {
   expect_none(run_ranks(world, [&](int r) {
     Place p = place(r, world, one_host);
     if (adapt) adapt(p);
@@ -38,14 +39,18 @@ int free_port() { return port_of(listen_at("", 0)); }
 
 TEST(rendezvous, file) {
   const io::TempFolder folder;
-  for (const bool one_host : {true, false}) expect_to_meet(3, one_host, [&](int) { return RendezvousOptions{.method = "file://" + (folder / "meet").string(), .timeout = 20s}; });
+  for (const bool one_host : {true, false})
+    expect_to_meet(3, one_host, [&](int) {
+      return RendezvousOptions{.method = "file://" + (folder / "meet").string(), .timeout = 20s};
+    });
   EXPECT_TRUE(fs::is_empty(folder.path()));  // nothing is left
 }
 
 TEST(rendezvous, a_stale_or_foreign_file_is_replaced) {
   const io::TempFolder folder;
   const auto stranger = listen_at("127.0.0.1", 0);  // listens, and never says a word
-  std::ofstream(folder / fmt::format("meet.test-{}", getpid())) << "hpcdl old\n127.0.0.1 1\n127.0.0.1 " << port_of(stranger) << "\nend\n";
+  std::ofstream(folder / fmt::format("meet.test-{}", getpid()))
+      << "hpcdl old\n127.0.0.1 1\n127.0.0.1 " << port_of(stranger) << "\nend\n";
   expect_none(run_ranks(2, [&](int r) {
     if (r == 0) std::this_thread::sleep_for(300ms);  // rank 1 meets the stale file
     const auto store = open_store(place(r, 2), {.method = "file://" + (folder / "meet").string(), .timeout = 30s});
@@ -63,8 +68,9 @@ TEST(rendezvous, tcp) {
 TEST(rendezvous, env_goes_on_to_the_next_port_when_one_is_taken) {
   const auto taken = listen_at("", 0);
   for (const char* method : {"env", "auto"})
-    expect_to_meet(3, false, [&](int) { return RendezvousOptions{.method = method, .timeout = 20s}; },
-                   [&](Place& p) { p.master_host = "127.0.0.1", p.master_port = port_of(taken), p.ports = 16; });
+    expect_to_meet(
+        3, false, [&](int) { return RendezvousOptions{.method = method, .timeout = 20s}; },
+        [&](Place& p) { p.master_host = "127.0.0.1", p.master_port = port_of(taken), p.ports = 16; });
 }
 
 TEST(rendezvous, mpi) {
@@ -82,12 +88,15 @@ TEST(rendezvous, mpi) {
 TEST(rendezvous, a_launch_without_a_name_meets_over_mpi) {
   std::promise<std::string> told;
   auto heard = told.get_future().share();
-  expect_to_meet(3, true, [&](int r) {
-    return RendezvousOptions{.timeout = 20s, .broadcast = [&, r](const std::string& text) {
-                               if (r == 0) told.set_value(text);
-                               return heard.get();
-                             }};
-  }, [](Place& p) { p.run_id.clear(); });
+  expect_to_meet(
+      3, true,
+      [&](int r) {
+        return RendezvousOptions{.timeout = 20s, .broadcast = [&, r](const std::string& text) {
+                                   if (r == 0) told.set_value(text);
+                                   return heard.get();
+                                 }};
+      },
+      [](Place& p) { p.run_id.clear(); });
   EXPECT_EQ(heard.wait_for(0s), std::future_status::ready) << "they met without MPI";
 }
 
@@ -117,7 +126,8 @@ TEST(rendezvous, nobody_there_names_the_address) {
   const auto errors = run_ranks(2, [&](int r) {
     if (r == 1) open_store(place(1, 2), {.method = fmt::format("tcp://127.0.0.1:{}", free_port()), .timeout = 300ms});
   });
-  EXPECT_NE(errors[1].find("rank 1 on " + host_name() + " did not reach rank 0 at 127.0.0.1:"), std::string::npos) << errors[1];
+  EXPECT_NE(errors[1].find("rank 1 on " + host_name() + " did not reach rank 0 at 127.0.0.1:"), std::string::npos)
+      << errors[1];
 }
 
 TEST(rendezvous, local_ranks_from_host_names) {

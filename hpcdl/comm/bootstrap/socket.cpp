@@ -42,7 +42,9 @@ Addresses look_up(const std::string& host, int port, int flags, std::string& why
 
 void set(const Socket& s, int level, int option, int value) { setsockopt(s.fd(), level, option, &value, sizeof value); }
 
-Socket open_socket(const addrinfo& a) { return Socket(socket(a.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)); }
+Socket open_socket(const addrinfo& a) {
+  return Socket(socket(a.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
 
 }  // namespace
 
@@ -75,7 +77,8 @@ std::vector<std::string> own_addresses() {
     if (family != AF_INET && family != AF_INET6) continue;
     char text[NI_MAXHOST];
     const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    if (getnameinfo(i->ifa_addr, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0 || std::strchr(text, '%')) continue;
+    if (getnameinfo(i->ifa_addr, size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0 || std::strchr(text, '%'))
+      continue;
     ranked.emplace_back(i->ifa_flags & IFF_LOOPBACK ? 2 : family == AF_INET6, text);
   }
   std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -97,7 +100,8 @@ Socket listen_at(const std::string& host, int port) {
   if (chosen->ai_family == AF_INET6) set(s, IPPROTO_IPV6, IPV6_V6ONLY, 0);
   if (port != 0) set(s, SOL_SOCKET, SO_REUSEADDR, 1);
   if (bind(s.fd(), chosen->ai_addr, chosen->ai_addrlen) != 0 || listen(s.fd(), SOMAXCONN) != 0) {
-    require(errno == EADDRINUSE, "dist", "cannot listen at {}:{}: {}", host.empty() ? "any address" : host, port, std::strerror(errno));
+    require(errno == EADDRINUSE, "dist", "cannot listen at {}:{}: {}", host.empty() ? "any address" : host, port,
+            std::strerror(errno));
     return Socket();
   }
   return s;
@@ -106,8 +110,10 @@ Socket listen_at(const std::string& host, int port) {
 int port_of(const Socket& listening) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
-  require(getsockname(listening.fd(), reinterpret_cast<sockaddr*>(&address), &size) == 0, "dist", "getsockname: {}", std::strerror(errno));
-  return ntohs(address.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(address).sin_port : reinterpret_cast<sockaddr_in6&>(address).sin6_port);
+  require(getsockname(listening.fd(), reinterpret_cast<sockaddr*>(&address), &size) == 0, "dist", "getsockname: {}",
+          std::strerror(errno));
+  return ntohs(address.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(address).sin_port
+                                            : reinterpret_cast<sockaddr_in6&>(address).sin6_port);
 }
 
 Socket accept_from(const Socket& listening) {

@@ -30,14 +30,15 @@ std::string host_name();
 /// Numbers of this host's addresses, those that other hosts can reach before those they cannot.
 std::vector<std::string> own_addresses();
 
-/// Listens at `port` (0: a free one) of `host` (empty: all addresses). Invalid when the port is taken; throws Error for other reasons.
+/// Listens at `port` (0: a free one) of `host` (empty: all addresses). Invalid when the port is taken; throws Error for
+/// other reasons.
 Socket listen_at(const std::string& host, int port);
 int port_of(const Socket& listening);
 /// Invalid when nobody waits.
 Socket accept_from(const Socket& listening);
 
-/// Tries once, for at most `timeout` and until the deadline. Invalid, and `why` says so, when nobody answers there. Numbers are used as they
-/// are; names are looked up, never numbers.
+/// Tries once, for at most `timeout` and until the deadline. Invalid, and `why` says so, when nobody answers there.
+/// Numbers are used as they are; names are looked up, never numbers.
 Socket connect_to(const std::string& host, int port, std::chrono::milliseconds timeout, std::string& why);
 
 /// Small messages leave at once; a peer whose host is gone is noticed within about 20 s.

@@ -22,7 +22,9 @@ namespace {
 constexpr auto kGrace = 5s;  // after a deadline, for rank 0's answer that names who is late
 constexpr auto kFirstWord = 3s;
 
-template <class... A> [[noreturn]] void lost(fmt::format_string<A...> f, A&&... args) { throw PeerLost("[dist] " + fmt::format(f, std::forward<A>(args)...)); }
+template <class... A> [[noreturn]] void lost(fmt::format_string<A...> f, A&&... args) {
+  throw PeerLost("[dist] " + fmt::format(f, std::forward<A>(args)...));
+}
 
 /// The next frame, waiting for it. Empty at the deadline or when the peer has closed.
 std::optional<Frame> wait_frame(Connection& c, Deadline deadline) {
@@ -33,7 +35,9 @@ std::optional<Frame> wait_frame(Connection& c, Deadline deadline) {
   }
 }
 
-std::string milliseconds_left(Deadline deadline) { return (Packer() << std::int64_t{milliseconds_until(deadline)}).take(); }
+std::string milliseconds_left(Deadline deadline) {
+  return (Packer() << std::int64_t{milliseconds_until(deadline)}).take();
+}
 
 }  // namespace
 
@@ -83,7 +87,10 @@ class Store::Link {
 };
 
 Store::Link::Link(Connection connection, int own_rank, std::vector<std::string> all_hosts)
-    : rank(own_rank), hosts(std::move(all_hosts)), connection_(std::move(connection)), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    : rank(own_rank),
+      hosts(std::move(all_hosts)),
+      connection_(std::move(connection)),
+      wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -206,10 +213,12 @@ void Store::Link::deliver() {
   }
 }
 
-Store::Store(std::unique_ptr<StoreServer> server, std::unique_ptr<Link> link) : server_(std::move(server)), link_(std::move(link)) {}
+Store::Store(std::unique_ptr<StoreServer> server, std::unique_ptr<Link> link)
+    : server_(std::move(server)), link_(std::move(link)) {}
 Store::~Store() = default;
 
-std::shared_ptr<Store> Store::introduce(Socket socket, int rank, int world, const std::string& token, Deadline deadline, std::unique_ptr<StoreServer> server) {
+std::shared_ptr<Store> Store::introduce(Socket socket, int rank, int world, const std::string& token, Deadline deadline,
+                                        std::unique_ptr<StoreServer> server) {
   Connection c(std::move(socket));
   c.put({FrameKind::hello, 0, (Packer() << token << std::int32_t{rank} << std::int32_t{world} << host_name()).take()});
   if (!c.flush()) return nullptr;
@@ -223,22 +232,28 @@ std::shared_ptr<Store> Store::introduce(Socket socket, int rank, int world, cons
   if (first->kind == FrameKind::refused) lost("{}", first->payload);
   if (first->kind != FrameKind::accepted) return nullptr;
   const auto frame = wait_frame(c, deadline + kGrace);
-  if (!frame) lost("rank 0 accepted rank {} of {}, and then no more came from it: it has ended, or its host is cut off", rank, world);
+  if (!frame)
+    lost("rank 0 accepted rank {} of {}, and then no more came from it: it has ended, or its host is cut off", rank,
+         world);
   if (frame->kind != FrameKind::welcome) lost("{}", frame->payload);
   Unpacker in(frame->payload);
   std::vector<std::string> hosts;
   for (int r = 0; r < world; ++r) hosts.emplace_back(in.string());
-  return std::shared_ptr<Store>(new Store(std::move(server), std::make_unique<Link>(std::move(c), rank, std::move(hosts))));
+  return std::shared_ptr<Store>(
+      new Store(std::move(server), std::make_unique<Link>(std::move(c), rank, std::move(hosts))));
 }
 
 int Store::rank() const { return link_->rank; }
 int Store::world() const { return static_cast<int>(hosts().size()); }
 const std::vector<std::string>& Store::hosts() const { return link_->hosts; }
 
-void Store::set(std::string_view key, std::string_view value) { link_->send(FrameKind::set, (Packer() << key).take().append(value)); }
+void Store::set(std::string_view key, std::string_view value) {
+  link_->send(FrameKind::set, (Packer() << key).take().append(value));
+}
 
 std::string Store::get(std::string_view key, Deadline deadline) {
-  const auto answer = link_->ask(FrameKind::get, milliseconds_left(deadline) + (Packer() << std::uint32_t{1} << key).take(), deadline);
+  const auto answer =
+      link_->ask(FrameKind::get, milliseconds_left(deadline) + (Packer() << std::uint32_t{1} << key).take(), deadline);
   return std::string(Unpacker(answer).string());
 }
 
@@ -255,7 +270,8 @@ std::int64_t Store::add(std::string_view key, std::int64_t by, Deadline deadline
 }
 
 std::vector<std::string> Store::gather(std::string_view name, std::string_view value, Deadline deadline) {
-  const auto answer = link_->ask(FrameKind::gather, milliseconds_left(deadline) + (Packer() << name).take().append(value), deadline);
+  const auto answer =
+      link_->ask(FrameKind::gather, milliseconds_left(deadline) + (Packer() << name).take().append(value), deadline);
   Unpacker in(answer);
   std::vector<std::string> values;
   for (int r = 0; r < world(); ++r) values.emplace_back(in.string());

@@ -1,6 +1,7 @@
 #pragma once
-// What all ranks know together before there are collectives, and while those hang: values by name, and small messages. Rank 0 serves; every
-// rank keeps one TCP connection to it for as long as it lives, so that the others hear when a rank is gone. Errors name ranks and hosts.
+// What all ranks know together before there are collectives, and while those hang: values by name, and small messages.
+// Rank 0 serves; every rank keeps one TCP connection to it for as long as it lives, so that the others hear when a rank
+// is gone. Errors name ranks and hosts.
 
 #include <functional>
 #include <memory>
@@ -15,17 +16,18 @@ namespace hpcdl::comm {
 class Socket;
 class StoreServer;
 
-/// All calls may come from several threads. Waits end at their deadline with PeerLost that says who or what is missing; the deadline is
-/// kept by rank 0, and where rank 0 itself does not answer, by the caller a few seconds later.
+/// All calls may come from several threads. Waits end at their deadline with PeerLost that says who or what is missing;
+/// the deadline is kept by rank 0, and where rank 0 itself does not answer, by the caller a few seconds later.
 class Store {
  public:
   using OnMessage = std::function<void(int from, std::string_view bytes)>;
   using OnLost = std::function<void(int rank, const std::string& why)>;
 
-  /// Used by open_store(), which finds rank 0: introduces this rank at the other end of `socket`. Null when somebody else listens there.
-  /// Throws PeerLost when not all ranks have come by the deadline. `server`: this process's, on rank 0.
-  static std::shared_ptr<Store> introduce(Socket socket, int rank, int world, const std::string& token, Deadline deadline,
-                                          std::unique_ptr<StoreServer> server = nullptr);
+  /// Used by open_store(), which finds rank 0: introduces this rank at the other end of `socket`. Null when somebody
+  /// else listens there. Throws PeerLost when not all ranks have come by the deadline. `server`: this process's, on
+  /// rank 0.
+  static std::shared_ptr<Store> introduce(Socket socket, int rank, int world, const std::string& token,
+                                          Deadline deadline, std::unique_ptr<StoreServer> server = nullptr);
   /// Without close(): the others see this rank as lost.
   ~Store();
 
@@ -41,14 +43,16 @@ class Store {
   void wait(const std::vector<std::string>& keys, Deadline deadline);
   /// The sum of all that was added under this key, as get() gives it in decimal.
   std::int64_t add(std::string_view key, std::int64_t by, Deadline deadline);
-  /// Collective: every rank's value, by rank. A rank that is lost ends it at once, one that is late at the deadline; both are named.
+  /// Collective: every rank's value, by rank. A rank that is lost ends it at once, one that is late at the deadline;
+  /// both are named.
   std::vector<std::string> gather(std::string_view name, std::string_view value, Deadline deadline);
   void barrier(std::string_view name, Deadline deadline) { gather(name, "", deadline); }
 
-  /// To one rank, or with -1 to all others; through rank 0, in order. Does not wait. Nothing happens for a rank that is gone.
+  /// To one rank, or with -1 to all others; through rank 0, in order. Does not wait. Nothing happens for a rank that is
+  /// gone.
   void send(int to, std::string_view bytes);
-  /// Called from a thread of the store with each message and each loss of a rank, those that came before included. They must not wait, and
-  /// may call set() and send() alone. A lost rank 0 takes the store with it.
+  /// Called from a thread of the store with each message and each loss of a rank, those that came before included. They
+  /// must not wait, and may call set() and send() alone. A lost rank 0 takes the store with it.
   void listen(OnMessage on_message, OnLost on_lost);
 
   /// Says goodbye; rank 0 waits for all others. False when some were still there at the deadline.

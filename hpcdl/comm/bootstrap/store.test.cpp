@@ -87,7 +87,9 @@ TEST(store, a_late_rank_is_named) {
     if (r != 1) store->barrier("before the step", in(300ms));
     else std::this_thread::sleep_for(1500ms);
   });
-  for (const int r : {0, 2}) EXPECT_NE(errors[static_cast<std::size_t>(r)].find("\"before the step\" waits for rank 1 on "), std::string::npos) << errors[static_cast<std::size_t>(r)];
+  for (const int r : {0, 2})
+    EXPECT_NE(errors[static_cast<std::size_t>(r)].find("\"before the step\" waits for rank 1 on "), std::string::npos)
+        << errors[static_cast<std::size_t>(r)];
 }
 
 TEST(store, a_key_that_nobody_sets_is_named) {
@@ -213,7 +215,8 @@ TEST(store, strangers_do_not_disturb) {
     std::vector<Socket> strangers;
     const auto store = [&] {
       if (r == 1) {
-        for (const std::string& text : {std::string("GET / HTTP/1.0\r\n\r\n"), std::string(100, '\xff'), std::string(), std::string("\x04\0\0\0\0\0\0\0\0\0\0\0zzzz", 16)}) {
+        for (const std::string& text : {std::string("GET / HTTP/1.0\r\n\r\n"), std::string(100, '\xff'), std::string(),
+                                        std::string("\x04\0\0\0\0\0\0\0\0\0\0\0zzzz", 16)}) {
           strangers.push_back(connect_to("127.0.0.1", launch.port, 2s, why));
           std::size_t sent = 0;
           if (strangers.back()) send_some(strangers.back(), std::as_bytes(std::span(text)), sent);

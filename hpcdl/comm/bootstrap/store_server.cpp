@@ -19,7 +19,10 @@ constexpr int kMostNamed = 16;  // ranks in one message
 }  // namespace
 
 StoreServer::StoreServer(Socket listening, ServerOptions options)
-    : listening_(std::move(listening)), options_(std::move(options)), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)), ranks_(static_cast<std::size_t>(options_.world)) {
+    : listening_(std::move(listening)),
+      options_(std::move(options)),
+      wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      ranks_(static_cast<std::size_t>(options_.world)) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -36,8 +39,7 @@ bool StoreServer::wait_for_all(Deadline deadline) {
 }
 
 void StoreServer::run() {
-  while (!stop_ && serve_once()) {
-  }
+  while (!stop_ && serve_once()) {}
   for (auto& r : ranks_)
     if (r.connection) r.connection->flush();
   const std::lock_guard lock(mutex_);
@@ -48,7 +50,9 @@ void StoreServer::run() {
 /// One round of poll. False when everybody has left.
 bool StoreServer::serve_once() {
   std::vector<pollfd> fds{{wake_.fd(), POLLIN, 0}, {listening_.fd(), POLLIN, 0}};
-  const auto add = [&](const Connection& c) { fds.push_back({c.socket().fd(), static_cast<short>(POLLIN | (c.has_output() ? POLLOUT : 0)), 0}); };
+  const auto add = [&](const Connection& c) {
+    fds.push_back({c.socket().fd(), static_cast<short>(POLLIN | (c.has_output() ? POLLOUT : 0)), 0});
+  };
   for (const auto& [c, _] : newcomers_) add(*c);
   for (const auto& r : ranks_)
     if (r.connection) add(*r.connection);
@@ -76,7 +80,8 @@ Deadline StoreServer::next_deadline() const {
 
 void StoreServer::accept_all() {
   while (Socket s = accept_from(listening_))
-    if (newcomers_.size() < kMostNewcomers) newcomers_.emplace_back(std::make_unique<Connection>(std::move(s)), Clock::now() + kIntroduction);
+    if (newcomers_.size() < kMostNewcomers)
+      newcomers_.emplace_back(std::make_unique<Connection>(std::move(s)), Clock::now() + kIntroduction);
 }
 
 void StoreServer::read_newcomers() {
@@ -101,10 +106,14 @@ void StoreServer::hello(std::unique_ptr<Connection>& connection, const Frame& fr
   const std::string host(in.string());
   const bool ours = token == options_.token;
   std::string problem = gave_up_;
-  if (problem.empty() && world != options_.world) problem = fmt::format("rank {} on {} was started in a world of {}, rank 0 in a world of {}", rank, host, world, options_.world);
-  else if (problem.empty() && (rank < 0 || rank >= world)) problem = fmt::format("rank {} on {}: ranks are 0 to {}", rank, host, world - 1);
+  if (problem.empty() && world != options_.world)
+    problem = fmt::format("rank {} on {} was started in a world of {}, rank 0 in a world of {}", rank, host, world,
+                          options_.world);
+  else if (problem.empty() && (rank < 0 || rank >= world))
+    problem = fmt::format("rank {} on {}: ranks are 0 to {}", rank, host, world - 1);
   else if (problem.empty() && (started_ || ranks_[static_cast<std::size_t>(rank)].connection))
-    problem = fmt::format("rank {} came twice, from {} and from {}: are there two launches at one address?", rank, ranks_[static_cast<std::size_t>(rank)].host, host);
+    problem = fmt::format("rank {} came twice, from {} and from {}: are there two launches at one address?", rank,
+                          ranks_[static_cast<std::size_t>(rank)].host, host);
   if (!ours || !problem.empty()) {
     connection->put({FrameKind::refused, 0, ours ? problem : ""});
     connection->flush();
@@ -119,7 +128,9 @@ void StoreServer::hello(std::unique_ptr<Connection>& connection, const Frame& fr
 }
 
 void StoreServer::start_if_complete() {
-  if (started_ || !gave_up_.empty() || !std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.connection != nullptr; })) return;
+  if (started_ || !gave_up_.empty() ||
+      !std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.connection != nullptr; }))
+    return;
   started_ = true;
   Packer hosts;
   for (const auto& r : ranks_) hosts << r.host;
@@ -162,7 +173,8 @@ void StoreServer::handle(int rank, const Frame& f) {
       const std::string key(in.string());
       auto& value = values_[key];
       std::int64_t number = 0;
-      if (!value.empty() && std::from_chars(value.data(), value.data() + value.size(), number).ptr != value.data() + value.size())
+      if (!value.empty() &&
+          std::from_chars(value.data(), value.data() + value.size(), number).ptr != value.data() + value.size())
         fail("dist", "it adds to \"{}\", which holds no number", key);
       value = std::to_string(number + in.number<std::int64_t>());
       send(rank, FrameKind::reply, f.id, value);
@@ -196,7 +208,9 @@ void StoreServer::handle(int rank, const Frame& f) {
 void StoreServer::answer_waiting() {
   std::erase_if(waiting_, [this](const Waiting& w) { return answer(w); });
   // Those that were waiting have their answers by now; a later round of the same name starts anew.
-  std::erase_if(gathers_, [](const auto& g) { return std::all_of(g.second.begin(), g.second.end(), [](const auto& value) { return value != nullptr; }); });
+  std::erase_if(gathers_, [](const auto& g) {
+    return std::all_of(g.second.begin(), g.second.end(), [](const auto& value) { return value != nullptr; });
+  });
 }
 
 /// True when it has been answered, well or not.
@@ -225,9 +239,14 @@ bool StoreServer::answer(const Waiting& w) {
 
 std::string StoreServer::named(int rank) const {
   const auto& r = ranks_[static_cast<std::size_t>(rank)];
-  const auto expected = static_cast<std::size_t>(rank) < options_.expected.size() ? options_.expected[static_cast<std::size_t>(rank)] : std::string();
+  const auto expected = static_cast<std::size_t>(rank) < options_.expected.size()
+                            ? options_.expected[static_cast<std::size_t>(rank)]
+                            : std::string();
   const auto& host = r.host.empty() ? expected : r.host;
-  return fmt::format("{}{}{}", rank, host.empty() ? "" : " on " + host, r.lost ? " (lost)" : r.left ? " (has left)" : "");
+  return fmt::format("{}{}{}", rank, host.empty() ? "" : " on " + host,
+                     r.lost   ? " (lost)"
+                     : r.left ? " (has left)"
+                              : "");
 }
 
 /// Who has not come, in words.
@@ -240,7 +259,8 @@ std::string StoreServer::absent() const {
     auto& list = there ? here : not_here;
     if (std::count(list.begin(), list.end(), ',') < kMostNamed) list += (list.empty() ? "" : ", ") + named(r);
   }
-  return fmt::format("{} of {} ranks did not come in time: {}; here: {}", count, options_.world, not_here, here.empty() ? "none" : here);
+  return fmt::format("{} of {} ranks did not come in time: {}; here: {}", count, options_.world, not_here,
+                     here.empty() ? "none" : here);
 }
 
 std::string StoreServer::missing(const Waiting& w) const {
@@ -260,7 +280,8 @@ std::string StoreServer::missing(const Waiting& w) const {
   for (int r = 0; r < options_.world; ++r) any_gone |= gone(r);
   int named_so_far = 0;
   for (int r = 0; r < options_.world; ++r)
-    if ((any_gone ? gone(r) : waits_for(r)) && named_so_far++ < kMostNamed) text += (text.empty() ? "" : ", ") + named(r);
+    if ((any_gone ? gone(r) : waits_for(r)) && named_so_far++ < kMostNamed)
+      text += (text.empty() ? "" : ", ") + named(r);
   return fmt::format("\"{}\" waits for rank {}", w.name, text);
 }
 

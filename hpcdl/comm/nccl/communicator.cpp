@@ -13,7 +13,9 @@ namespace {
 
 constexpr double kFarewell = 10;  // seconds that leaving in good order may take
 
-auto in_seconds(double s) { return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(s)); }
+auto in_seconds(double s) {
+  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(s));
+}
 
 /// Rank 0's id, on every rank. A rank that cannot take part says so, so that no other waits for it.
 ncclUniqueId shared_id(const HostExchange& host, const Library& library) {
@@ -27,14 +29,16 @@ ncclUniqueId shared_id(const HostExchange& host, const Library& library) {
   host.all_gather(std::as_bytes(std::span(&mine, 1)), all);
   Message first;
   std::memcpy(&first, all.data(), sizeof first);
-  require(first.status == ncclSuccess, "comm", "NCCL on rank 0 cannot open a socket to meet the others: {} (NCCL_SOCKET_IFNAME names the interface)",
+  require(first.status == ncclSuccess, "comm",
+          "NCCL on rank 0 cannot open a socket to meet the others: {} (NCCL_SOCKET_IFNAME names the interface)",
           library.error_string(static_cast<ncclResult_t>(first.status)));
   return first.id;
 }
 
 }  // namespace
 
-Communicator::Communicator(const HostExchange& host, Device device) : library_(Library::get()), group_(host.name), timeout_(host.timeout) {
+Communicator::Communicator(const HostExchange& host, Device device)
+    : library_(Library::get()), group_(host.name), timeout_(host.timeout) {
   const cuda::OnDevice on(device);
   const auto id = shared_id(host, library_);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -45,10 +49,12 @@ Communicator::Communicator(const HostExchange& host, Device device) : library_(L
   auto status = started;
   if (started == ncclInProgress || started == ncclSuccess) status = settled(comm, Clock::now() + in_seconds(timeout_));
   if (status == ncclSuccess) return;
-  const std::string why = status == ncclInProgress ? fmt::format("not all of them came within {:.0f} s", timeout_) : library_.last_error(comm);
+  const std::string why = status == ncclInProgress ? fmt::format("not all of them came within {:.0f} s", timeout_)
+                                                   : library_.last_error(comm);
   give_up();
-  throw PeerLost(fmt::format("[comm] the {} ranks of group {} cannot connect their GPUs with NCCL: {} (NCCL_DEBUG=INFO tells more)", host.size,
-                             host.name, why.empty() ? library_.error_string(status) : why));
+  throw PeerLost(fmt::format(
+      "[comm] the {} ranks of group {} cannot connect their GPUs with NCCL: {} (NCCL_DEBUG=INFO tells more)", host.size,
+      host.name, why.empty() ? library_.error_string(status) : why));
 }
 
 Communicator::~Communicator() {
@@ -74,7 +80,9 @@ ncclResult_t Communicator::settled(ncclComm_t comm, Clock::time_point deadline) 
 
 ncclComm_t Communicator::handle() const {
   const auto comm = comm_.load();
-  if (!comm) throw PeerLost(fmt::format("[comm] group {} has been given up: a collective between its GPUs failed before", group_));
+  if (!comm)
+    throw PeerLost(
+        fmt::format("[comm] group {} has been given up: a collective between its GPUs failed before", group_));
   return comm;
 }
 
@@ -83,16 +91,19 @@ void Communicator::done(ncclResult_t status, const char* call) const {
   if (status == ncclInProgress) status = settled(comm, Clock::now() + in_seconds(timeout_));
   if (status == ncclSuccess) return;
   if (status == ncclInProgress)
-    throw PeerLost(fmt::format("[comm] group {}: {} between its GPUs was not even started within {:.0f} s", group_, call, timeout_));
+    throw PeerLost(fmt::format("[comm] group {}: {} between its GPUs was not even started within {:.0f} s", group_,
+                               call, timeout_));
   const std::string why = library_.last_error(comm);
-  throw PeerLost(fmt::format("[comm] group {}: {} between its GPUs failed: {} {}", group_, call, library_.error_string(status), why));
+  throw PeerLost(fmt::format("[comm] group {}: {} between its GPUs failed: {} {}", group_, call,
+                             library_.error_string(status), why));
 }
 
 std::optional<std::string> Communicator::error() const {
   const auto comm = comm_.load();
   auto status = ncclSuccess;
   if (!comm) return "its collectives have been given up";
-  if (library_.async_error(comm, &status) == ncclSuccess && (status == ncclSuccess || status == ncclInProgress)) return std::nullopt;
+  if (library_.async_error(comm, &status) == ncclSuccess && (status == ncclSuccess || status == ncclInProgress))
+    return std::nullopt;
   return fmt::format("NCCL: {} {}", library_.error_string(status), library_.last_error(comm));
 }
 

@@ -11,8 +11,8 @@
 
 namespace hpcdl::comm::nccl {
 
-/// Calls return before their work is queued (NCCL's non-blocking mode), so that a peer that never comes costs a deadline and not the
-/// process. All calls but error() and give_up() come from one thread at a time.
+/// Calls return before their work is queued (NCCL's non-blocking mode), so that a peer that never comes costs a
+/// deadline and not the process. All calls but error() and give_up() come from one thread at a time.
 class Communicator {
  public:
   /// Collective. Throws PeerLost when it is not connected by the host's timeout.

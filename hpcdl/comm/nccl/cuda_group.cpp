@@ -29,7 +29,9 @@ ncclDataType_t type_of(DType d, Collective what) {
     case DType::u64: return ncclUint64;
     case DType::u32: return ncclUint32;
     case DType::u8: return ncclUint8;
-    default: fail("comm", "{} on GPUs: expected floats or integers of 1, 4 or 8 bytes, got {}", collective_name(what), dtype_name(d));
+    default:
+      fail("comm", "{} on GPUs: expected floats or integers of 1, 4 or 8 bytes, got {}", collective_name(what),
+           dtype_name(d));
   }
 }
 
@@ -51,7 +53,13 @@ void InOrder::leave(const Stream& s) {
 }
 
 CudaGroup::CudaGroup(const HostExchange& host, Device device)
-    : name_(host.name), rank_(host.rank), size_(host.size), timeout_(host.timeout), device_(device), communicator_(host, device), peers_(peers_wanted() ? PeerReduce::connect(host, device) : nullptr),
+    : name_(host.name),
+      rank_(host.rank),
+      size_(host.size),
+      timeout_(host.timeout),
+      device_(device),
+      communicator_(host, device),
+      peers_(peers_wanted() ? PeerReduce::connect(host, device) : nullptr),
       token_({{1}, DType::f32}, device) {
   warm_up();
 }
@@ -60,7 +68,9 @@ CudaGroup::CudaGroup(const HostExchange& host, Device device)
 void CudaGroup::warm_up() {
   Pool pool(1);
   const Stream s(device_, pool);
-  call(s, "the first all-reduce", [&](auto& l, ncclComm_t c) { return l.all_reduce(token_.tensor.data(), token_.tensor.data(), 1, ncclFloat32, ncclSum, c, cuda::queue(s)); });
+  call(s, "the first all-reduce", [&](auto& l, ncclComm_t c) {
+    return l.all_reduce(token_.tensor.data(), token_.tensor.data(), 1, ncclFloat32, ncclSum, c, cuda::queue(s));
+  });
   if (peers_) peers_->all_reduce(s, token_.tensor, Reduce::sum);
   wait(s, "the first all-reduce");
 }
@@ -75,7 +85,10 @@ void CudaGroup::wait(const Stream& s, const char* what) {
     const double seconds = duration<double>(Clock::now() - begin).count();
     if (seconds > timeout_) {
       give_up();  // its kernels end, and the stream is free again
-      throw PeerLost(fmt::format("[comm] rank {} of group {}: its GPU has not ended {} within {:.0f} s; a collective there waits for a peer, or the work is too much", rank_, name_, what, timeout_));
+      throw PeerLost(
+          fmt::format("[comm] rank {} of group {}: its GPU has not ended {} within {:.0f} s; a collective there waits "
+                      "for a peer, or the work is too much",
+                      rank_, name_, what, timeout_));
     }
     if (seconds < 1) std::this_thread::yield();  // as cudaStreamSynchronize does: a step ends within that
     else std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -84,12 +97,16 @@ void CudaGroup::wait(const Stream& s, const char* what) {
 }
 
 bool CudaGroup::by_peers(const Tensor& x, Reduce op, Algorithm a) const {
-  require(a == Algorithm::automatic || a == Algorithm::native || a == Algorithm::shared, "comm", "all-reduce on GPUs: expected auto, native or shared, got {}", algorithm_name(a));
+  require(a == Algorithm::automatic || a == Algorithm::native || a == Algorithm::shared, "comm",
+          "all-reduce on GPUs: expected auto, native or shared, got {}", algorithm_name(a));
   if (a == Algorithm::shared) {
-    require(peers_ != nullptr, "comm", "all-reduce \"shared\" needs GPUs of one host that can write each other's memory, and at most {} of them", kMaxPeers);
+    require(peers_ != nullptr, "comm",
+            "all-reduce \"shared\" needs GPUs of one host that can write each other's memory, and at most {} of them",
+            kMaxPeers);
     return true;
   }
-  return a == Algorithm::automatic && peers_ && peers_->nvlink() && peers_->takes(x, op) && peers_are_faster(size_, x.bytes());
+  return a == Algorithm::automatic && peers_ && peers_->nvlink() && peers_->takes(x, op) &&
+         peers_are_faster(size_, x.bytes());
 }
 
 template <class F> void CudaGroup::call(const Stream& s, const char* name, F&& f) {
@@ -109,18 +126,24 @@ void CudaGroup::all_reduce(const Stream& s, const Tensor& x, Reduce op, Algorith
     return order_.leave(s);
   }
   const auto type = type_of(x.dtype(), Collective::all_reduce);
-  call(s, "all_reduce", [&](auto& l, ncclComm_t c) { return l.all_reduce(x.data(), x.data(), count_of(x), type, op_of(op), c, cuda::queue(s)); });
+  call(s, "all_reduce", [&](auto& l, ncclComm_t c) {
+    return l.all_reduce(x.data(), x.data(), count_of(x), type, op_of(op), c, cuda::queue(s));
+  });
 }
 
 void CudaGroup::reduce_scatter(const Stream& s, const Tensor& out, const View& in, Reduce op) {
   if (out.size() == 0) return;
   const auto type = type_of(in.dtype(), Collective::reduce_scatter);
-  call(s, "reduce_scatter", [&](auto& l, ncclComm_t c) { return l.reduce_scatter(in.data(), out.data(), count_of(out), type, op_of(op), c, cuda::queue(s)); });
+  call(s, "reduce_scatter", [&](auto& l, ncclComm_t c) {
+    return l.reduce_scatter(in.data(), out.data(), count_of(out), type, op_of(op), c, cuda::queue(s));
+  });
 }
 
 void CudaGroup::all_gather(const Stream& s, const Tensor& out, const View& in) {
   if (in.size() == 0) return;
-  call(s, "all_gather", [&](auto& l, ncclComm_t c) { return l.all_gather(in.data(), out.data(), bytes_of(in), ncclUint8, c, cuda::queue(s)); });
+  call(s, "all_gather", [&](auto& l, ncclComm_t c) {
+    return l.all_gather(in.data(), out.data(), bytes_of(in), ncclUint8, c, cuda::queue(s));
+  });
 }
 
 void CudaGroup::all_to_all(const Stream& s, const Tensor& out, const View& in) {
@@ -139,17 +162,21 @@ void CudaGroup::all_to_all(const Stream& s, const Tensor& out, const View& in) {
 
 void CudaGroup::broadcast(const Stream& s, const Tensor& x, int root) {
   if (x.size() == 0) return;
-  call(s, "broadcast", [&](auto& l, ncclComm_t c) { return l.broadcast(x.data(), x.data(), bytes_of(x), ncclUint8, root, c, cuda::queue(s)); });
+  call(s, "broadcast", [&](auto& l, ncclComm_t c) {
+    return l.broadcast(x.data(), x.data(), bytes_of(x), ncclUint8, root, c, cuda::queue(s));
+  });
 }
 
 void CudaGroup::send(const Stream& s, const View& x, int to) {
   if (x.size() == 0) return;
-  call(s, "send", [&](auto& l, ncclComm_t c) { return l.send(x.data(), bytes_of(x), ncclUint8, to, c, cuda::queue(s)); });
+  call(s, "send",
+       [&](auto& l, ncclComm_t c) { return l.send(x.data(), bytes_of(x), ncclUint8, to, c, cuda::queue(s)); });
 }
 
 void CudaGroup::receive(const Stream& s, const Tensor& x, int from) {
   if (x.size() == 0) return;
-  call(s, "receive", [&](auto& l, ncclComm_t c) { return l.receive(x.data(), bytes_of(x), ncclUint8, from, c, cuda::queue(s)); });
+  call(s, "receive",
+       [&](auto& l, ncclComm_t c) { return l.receive(x.data(), bytes_of(x), ncclUint8, from, c, cuda::queue(s)); });
 }
 
 void CudaGroup::barrier(const Stream& s) { all_reduce(s, token_.tensor, Reduce::max, Algorithm::automatic, false); }

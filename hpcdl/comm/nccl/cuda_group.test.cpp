@@ -59,7 +59,8 @@ struct Rank {
 /// Whole numbers up to 64: their sums over 8 ranks are exact in every type but bf16, whose sums are rounded once.
 std::vector<float> values_of(int rank, std::int64_t n, std::uint64_t seed) {
   std::vector<float> v(static_cast<std::size_t>(n));
-  for (std::size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(Rng{seed, static_cast<std::uint64_t>(rank)}.below(i, 129)) - 64.0f;
+  for (std::size_t i = 0; i < v.size(); ++i)
+    v[i] = static_cast<float>(Rng{seed, static_cast<std::uint64_t>(rank)}.below(i, 129)) - 64.0f;
   return v;
 }
 
@@ -81,7 +82,9 @@ std::vector<float> expected_of(int ranks, std::int64_t n, std::uint64_t seed, Re
 void expect_close(const std::vector<float>& got, const std::vector<float>& want, DType d, bool exact) {
   ASSERT_EQ(got.size(), want.size());
   const float step = exact ? 0.0f : d == DType::bf16 ? 0x1p-6f : d == DType::f16 ? 0x1p-9f : 0x1p-21f;
-  for (std::size_t i = 0; i < got.size(); ++i) ASSERT_LE(std::abs(got[i] - want[i]), step * 256.0f) << "element " << i << ": " << got[i] << ", expected " << want[i];
+  for (std::size_t i = 0; i < got.size(); ++i)
+    ASSERT_LE(std::abs(got[i] - want[i]), step * 256.0f)
+        << "element " << i << ": " << got[i] << ", expected " << want[i];
 }
 
 const std::vector<std::int64_t> kSizes = {0, 1, 3, 7, 64, 1023, 4096, 65536 + 5, 300000};
@@ -102,7 +105,9 @@ TEST_P(CudaRanks, GpuAllReduceOfEveryTypeAndSize) {
             const Tensor x = rank.upload(values_of(world.rank(), n, seed), d);
             world.all_reduce(rank.stream, x, op, a).wait();
             expect_close(rank.download(x), expected_of(world.size(), n, seed, op, d), d, a == Algorithm::shared);
-            ASSERT_FALSE(::testing::Test::HasFatalFailure()) << world.size() << " ranks, " << dtype_name(d) << ", " << reduce_name(op) << ", " << algorithm_name(a) << ", " << n;
+            ASSERT_FALSE(::testing::Test::HasFatalFailure())
+                << world.size() << " ranks, " << dtype_name(d) << ", " << reduce_name(op) << ", " << algorithm_name(a)
+                << ", " << n;
             rank.gpus.clear(), rank.hosts.clear();
           }
   });
@@ -115,13 +120,16 @@ TEST_P(CudaRanks, GpuKernelsOverPeersInEveryShape) {
     world.connect(rank.device);
     const auto* peers = dynamic_cast<const CudaGroup&>(*world.device_group()).peers();
     ASSERT_NE(peers, nullptr);
-    for (int round = 0; round < 3; ++round)  // one message after another, of every size: nobody overwrites what is still read
+    for (int round = 0; round < 3;
+         ++round)  // one message after another, of every size: nobody overwrites what is still read
       for (const int trips : {1, 2})
         for (const int blocks : {1, 3, 64})
           for (const std::int64_t n : {1, 3, 17, 1000, 65536, 9999}) {
             const Tensor x = rank.upload(values_of(world.rank(), n, static_cast<std::uint64_t>(n)), DType::f32);
             peers->all_reduce(rank.stream, x, Reduce::sum, {.blocks = blocks, .trips = trips});
-            ASSERT_EQ(rank.download(x), expected_of(world.size(), n, static_cast<std::uint64_t>(n), Reduce::sum, DType::f32)) << trips << " trips, " << blocks << " blocks, " << n;
+            ASSERT_EQ(rank.download(x),
+                      expected_of(world.size(), n, static_cast<std::uint64_t>(n), Reduce::sum, DType::f32))
+                << trips << " trips, " << blocks << " blocks, " << n;
           }
   });
 }
@@ -133,11 +141,15 @@ TEST_P(CudaRanks, GpuMovesAndScatters) {
     const int n = world.size(), me = world.rank();
     for (const std::int64_t part : {0, 1, 5, 1000}) {
       const auto whole = values_of(me, n * part, 5);
-      const auto cut = [&](const std::vector<float>& v, int r) { return std::vector<float>(v.begin() + r * part, v.begin() + (r + 1) * part); };
-      const Tensor in = rank.upload(whole, DType::f32), out = rank.upload(std::vector<float>(static_cast<std::size_t>(part), -1.0f), DType::f32);
+      const auto cut = [&](const std::vector<float>& v, int r) {
+        return std::vector<float>(v.begin() + r * part, v.begin() + (r + 1) * part);
+      };
+      const Tensor in = rank.upload(whole, DType::f32),
+                   out = rank.upload(std::vector<float>(static_cast<std::size_t>(part), -1.0f), DType::f32);
       world.reduce_scatter(rank.stream, out, in);
       EXPECT_EQ(rank.download(out), cut(expected_of(n, n * part, 5, Reduce::sum, DType::f32), me));
-      const Tensor mine = rank.upload(cut(whole, 0), DType::bf16), all = rank.upload(std::vector<float>(static_cast<std::size_t>(n * part)), DType::bf16);
+      const Tensor mine = rank.upload(cut(whole, 0), DType::bf16),
+                   all = rank.upload(std::vector<float>(static_cast<std::size_t>(n * part)), DType::bf16);
       world.all_gather(rank.stream, all, mine);
       const Tensor swapped = rank.upload(std::vector<float>(static_cast<std::size_t>(n * part)), DType::f32);
       world.all_to_all(rank.stream, swapped, in);
@@ -168,14 +180,16 @@ TEST_P(CudaRanks, GpuCapturedAgainAndAgainTheSameBits) {
     Stream beside(rank.device, rank.pool);
     const std::int64_t n = 30001;
     std::vector<float> values(static_cast<std::size_t>(n));
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(Rng{9, static_cast<std::uint64_t>(world.rank())}.normal(i));
-    const Tensor source = rank.upload(values, DType::f32), x = rank.upload(values, DType::f32), y = rank.upload(values, DType::f32);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = static_cast<float>(Rng{9, static_cast<std::uint64_t>(world.rank())}.normal(i));
+    const Tensor source = rank.upload(values, DType::f32), x = rank.upload(values, DType::f32),
+                 y = rank.upload(values, DType::f32);
     for (const auto a : {Algorithm::native, Algorithm::shared}) {
       Capture::begin(rank.stream);
       Event fork, join;
       copy(rank.stream, x, source), copy(rank.stream, y, source);
       fork.record(rank.stream), fork.wait(beside);
-      world.all_reduce(beside, x, Reduce::sum, a);       // two streams of one group: one after the other
+      world.all_reduce(beside, x, Reduce::sum, a);  // two streams of one group: one after the other
       world.all_reduce(rank.stream, y, Reduce::sum, a);
       join.record(beside), join.wait(rank.stream);
       const auto graph = Capture::end(rank.stream);
@@ -228,7 +242,7 @@ TEST(GpuGroup, GivenUpWhileAPeerIsMissing) {
     if (world.rank() == 0) {
       group->all_reduce(rank.stream, x, Reduce::sum, Algorithm::shared, false);  // rank 1 never comes
       group->give_up();
-      rank.stream.synchronize();                                          // and yet this ends
+      rank.stream.synchronize();  // and yet this ends
       EXPECT_THROW(synchronize(world, rank.stream), PeerLost);
       EXPECT_THROW(group->all_reduce(rank.stream, x, Reduce::sum, Algorithm::shared, false), PeerLost);
       EXPECT_THROW(group->all_reduce(rank.stream, x, Reduce::sum, Algorithm::native, false), PeerLost);
@@ -241,15 +255,21 @@ TEST(GpuGroup, GivenUpWhileAPeerIsMissing) {
 TEST(GpuGroup, DeadlineOfTheDevice) {
   NEEDS_GPUS(2);
   for (const auto a : {Algorithm::native, Algorithm::shared}) {
-    const auto errors = hpcdl::testing::rank_errors(2, [a](const Group& world) {
-      Rank rank(world);
-      world.connect(rank.device);
-      const Tensor x = rank.upload(std::vector<float>(100, 1.0f), DType::f32);
-      if (world.rank() == 1) return std::this_thread::sleep_for(std::chrono::seconds(8));  // it never comes
-      world.all_reduce(rank.stream, x, Reduce::sum, a);
-      synchronize(world, rank.stream);
-    }, {.deadline_seconds = 4, .hosts = {}, .on_lost = {}});
-    EXPECT_NE(errors[0].find("rank 0 of group world: its GPU has not ended what was queued within 4 s"), std::string::npos) << errors[0];
+    const auto errors =
+        hpcdl::testing::rank_errors(2,
+                                    [a](const Group& world) {
+                                      Rank rank(world);
+                                      world.connect(rank.device);
+                                      const Tensor x = rank.upload(std::vector<float>(100, 1.0f), DType::f32);
+                                      if (world.rank() == 1)
+                                        return std::this_thread::sleep_for(std::chrono::seconds(8));  // it never comes
+                                      world.all_reduce(rank.stream, x, Reduce::sum, a);
+                                      synchronize(world, rank.stream);
+                                    },
+                                    {.deadline_seconds = 4, .hosts = {}, .on_lost = {}});
+    EXPECT_NE(errors[0].find("rank 0 of group world: its GPU has not ended what was queued within 4 s"),
+              std::string::npos)
+        << errors[0];
   }
 }
 

@@ -15,8 +15,8 @@
 namespace hpcdl::comm {
 namespace {
 
-/// The id that the kernel drew when it started, and the name: containers of one host have both in common only if they share the network's
-/// namespace, which CUDA IPC does not need, but NCCL's sockets do.
+/// The id that the kernel drew when it started, and the name: containers of one host have both in common only if they
+/// share the network's namespace, which CUDA IPC does not need, but NCCL's sockets do.
 std::uint64_t host_hash() {
   std::string text, line;
   std::ifstream boot("/proc/sys/kernel/random/boot_id");

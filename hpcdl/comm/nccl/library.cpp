@@ -19,12 +19,15 @@ namespace {
 void* open_library() {
   if (const char* path = std::getenv("HPCDL_NCCL_LIBRARY")) {
     void* handle = ::dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    require(handle != nullptr, "comm", "HPCDL_NCCL_LIBRARY names no library that can be loaded: {}", handle ? "" : ::dlerror());
+    require(handle != nullptr, "comm", "HPCDL_NCCL_LIBRARY names no library that can be loaded: {}",
+            handle ? "" : ::dlerror());
     return handle;
   }
   for (const char* name : {"libnccl.so.2", "libnccl.so"})
     if (void* handle = ::dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) return handle;
-  fail("comm", "libnccl.so.2 is not where the loader looks: install NCCL 2.18 or newer, or name its file in HPCDL_NCCL_LIBRARY");
+  fail(
+      "comm",
+      "libnccl.so.2 is not where the loader looks: install NCCL 2.18 or newer, or name its file in HPCDL_NCCL_LIBRARY");
 }
 
 Library load() {
@@ -70,7 +73,8 @@ std::string describe(const Library& l) {
   for (char** e = environ; *e; ++e)
     if (std::string_view(*e).starts_with("NCCL_")) seen.emplace_back(*e);
   std::sort(seen.begin(), seen.end());
-  std::string text = fmt::format("NCCL {}.{}.{} ({})", l.version / 10000, l.version / 100 % 100, l.version % 100, l.path);
+  std::string text =
+      fmt::format("NCCL {}.{}.{} ({})", l.version / 10000, l.version / 100 % 100, l.version % 100, l.path);
   for (const auto& s : seen) text += (&s == seen.data() ? ", " : " ") + s;
   return text;
 }

@@ -32,7 +32,8 @@ struct Library {
   static const Library& get();
 };
 
-/// "NCCL 2.28.9 (/usr/lib/libnccl.so.2), NCCL_ALGO=Ring NCCL_NVLS_ENABLE=0": the library, and what of the environment steers it.
+/// "NCCL 2.28.9 (/usr/lib/libnccl.so.2), NCCL_ALGO=Ring NCCL_NVLS_ENABLE=0": the library, and what of the environment
+/// steers it.
 std::string describe(const Library& library);
 
 }  // namespace hpcdl::comm::nccl

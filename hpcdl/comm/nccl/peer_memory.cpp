@@ -35,7 +35,9 @@ int local_number(const GpuIdentity& gpu) {
 
 bool linked_by_nvlink(int here, int there) {
   int atomics = 0;
-  return there >= 0 && said_yes(cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, here, there)) && atomics != 0;
+  return there >= 0 &&
+         said_yes(cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, here, there)) &&
+         atomics != 0;
 }
 
 bool agreed(const HostExchange& host, bool mine) {
@@ -54,8 +56,9 @@ std::unique_ptr<PeerMemory> PeerMemory::connect(const HostExchange& host, Device
   const auto size = static_cast<std::size_t>((bytes + kGranule - 1) / kGranule * kGranule);
   Offer mine{};
   mine.gpu = identity_of(device);
-  mine.ok = said_yes(cudaMalloc(reinterpret_cast<void**>(&memory->own_), size)) && said_yes(cudaMemset(memory->own_, 0, size)) &&
-            said_yes(cudaDeviceSynchronize()) && said_yes(cudaIpcGetMemHandle(&mine.handle, memory->own_));
+  mine.ok = said_yes(cudaMalloc(reinterpret_cast<void**>(&memory->own_), size)) &&
+            said_yes(cudaMemset(memory->own_, 0, size)) && said_yes(cudaDeviceSynchronize()) &&
+            said_yes(cudaIpcGetMemHandle(&mine.handle, memory->own_));
   mine.address = memory->own_;
   std::vector<Offer> all(static_cast<std::size_t>(host.size));
   host.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));

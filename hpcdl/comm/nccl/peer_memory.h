@@ -12,10 +12,12 @@ namespace hpcdl::comm {
 
 inline constexpr int kMaxPeers = 8;
 
-/// One block on the GPU of each rank, zeroed, all mapped by this GPU: by CUDA IPC between processes, directly between threads of one.
+/// One block on the GPU of each rank, zeroed, all mapped by this GPU: by CUDA IPC between processes, directly between
+/// threads of one.
 class PeerMemory {
  public:
-  /// Collective. Null on all ranks where some two of them cannot: on two hosts, without peer access, or more than kMaxPeers.
+  /// Collective. Null on all ranks where some two of them cannot: on two hosts, without peer access, or more than
+  /// kMaxPeers.
   static std::unique_ptr<PeerMemory> connect(const HostExchange& host, Device device, std::int64_t bytes);
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;

@@ -13,15 +13,17 @@ constexpr int kThreads = 512;
 
 // ---------------------------------------------------------------- what one GPU tells another
 
-/// Two halves of a line of 16 bytes. Each is written and read as a whole: 4 bytes of a message with the number of the call above them,
-/// which says that they have come. No flag, no fence, one trip (the idea of NCCL's LL protocol).
+/// Two halves of a line of 16 bytes. Each is written and read as a whole: 4 bytes of a message with the number of the
+/// call above them, which says that they have come. No flag, no fence, one trip (the idea of NCCL's LL protocol).
 __device__ inline void put_line(void* at, Word a, Word b) {
   asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(at), "l"(a), "l"(b) : "memory");
 }
 __device__ inline void get_line(const void* at, Word& a, Word& b) {
   asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(at) : "memory");
 }
-__device__ inline void raise(unsigned* flag, unsigned value) { asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory"); }
+__device__ inline void raise(unsigned* flag, unsigned value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+}
 __device__ inline unsigned look(const unsigned* flag) {
   unsigned v;
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(flag) : "memory");
@@ -35,8 +37,9 @@ struct Patience {
   __device__ bool left() { return (++asked & 0xfff) != 0 || *static_cast<const volatile int*>(stop) == 0; }
 };
 
-/// The number of this call, from 1. Every launch adds kUnits to the counter at the start of the block, its blocks one by one as they end: the
-/// last kUnits are a whole only when the launch is over, so all of its blocks read the same number.
+/// The number of this call, from 1. Every launch adds kUnits to the counter at the start of the block, its blocks one
+/// by one as they end: the last kUnits are a whole only when the launch is over, so all of its blocks read the same
+/// number.
 __device__ inline unsigned call_number(const std::byte* own) {
   Word n;
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(n) : "l"(own) : "memory");
@@ -108,12 +111,14 @@ template <Reduce op, class P, class T, int N> __device__ P reduce(const P (&part
 // ---------------------------------------------------------------- one trip
 
 /// The k-th rank behind this one: nobody is written to by all at once.
-__device__ inline int behind(const PeerBlocks& g, int k) { return g.rank + k < g.size ? g.rank + k : g.rank + k - g.size; }
+__device__ inline int behind(const PeerBlocks& g, int k) {
+  return g.rank + k < g.size ? g.rank + k : g.rank + k - g.size;
+}
 
-/// Everybody sends everything to everybody and sums for itself. A line of call n is overwritten in call n + 2, which no peer begins before
-/// this GPU has begun n + 1, and so has read all of n.
-/// N: room for so many ranks.
-template <class T, Reduce op, int N> __global__ __launch_bounds__(kThreads) void one_shot(const __grid_constant__ PeerBlocks g, T* x, std::int64_t count) {
+/// Everybody sends everything to everybody and sums for itself. A line of call n is overwritten in call n + 2, which no
+/// peer begins before this GPU has begun n + 1, and so has read all of n. N: room for so many ranks.
+template <class T, Reduce op, int N>
+__global__ __launch_bounds__(kThreads) void one_shot(const __grid_constant__ PeerBlocks g, T* x, std::int64_t count) {
   using P = Bytes<T, 8>;
   std::byte* own = g.of[g.rank];
   const unsigned number = call_number(own);
@@ -121,7 +126,8 @@ template <class T, Reduce op, int N> __global__ __launch_bounds__(kThreads) void
   const std::int64_t lines = PeerBlocks::kLines + (number & 1) * g.size * PeerBlocks::line_bytes();
   Patience patience{g.stop};
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kThreads;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i * P::kCount < count; i += stride) {
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i * P::kCount < count;
+       i += stride) {
     const P mine = load<P>(x, i * P::kCount, count);
     const Word bits = *reinterpret_cast<const Word*>(&mine);
     const Word low = flag | (bits & 0xffffffffu), high = flag | (bits >> 32);
@@ -156,7 +162,8 @@ __device__ inline void meet(const PeerBlocks& g, int trip, unsigned number) {
   __syncthreads();
   const int r = static_cast<int>(threadIdx.x);
   const auto flag = [&](int owner, int from) {
-    return reinterpret_cast<unsigned*>(g.of[owner] + PeerBlocks::kFlags) + ((trip * PeerBlocks::kUnits + static_cast<int>(blockIdx.x)) * kMaxPeers + from);
+    return reinterpret_cast<unsigned*>(g.of[owner] + PeerBlocks::kFlags) +
+           ((trip * PeerBlocks::kUnits + static_cast<int>(blockIdx.x)) * kMaxPeers + from);
   };
   if (r < g.size && r != g.rank) {
     raise(flag(r, g.rank), number);
@@ -166,23 +173,27 @@ __device__ inline void meet(const PeerBlocks& g, int trip, unsigned number) {
   __syncthreads();
 }
 
-/// Rank r sums part r and sends the result to everybody. Nobody writes where another still reads: what comes in the first trip of call n + 1
-/// was sent behind the second of n, and what comes in its second behind its first.
-template <class T, Reduce op, int N> __global__ __launch_bounds__(kThreads) void two_shot(const __grid_constant__ PeerBlocks g, T* x, std::int64_t count, std::int64_t part) {
+/// Rank r sums part r and sends the result to everybody. Nobody writes where another still reads: what comes in the
+/// first trip of call n + 1 was sent behind the second of n, and what comes in its second behind its first.
+template <class T, Reduce op, int N>
+__global__ __launch_bounds__(kThreads) void two_shot(const __grid_constant__ PeerBlocks g, T* x, std::int64_t count,
+                                                     std::int64_t part) {
   using P = Bytes<T, 16>;
   std::byte* own = g.of[g.rank];
   const unsigned number = call_number(own);
   const std::int64_t arrived = PeerBlocks::parts(g.size), summed = arrived + PeerBlocks::part_area(g.size);
-  const std::int64_t begin = part * blockIdx.x / gridDim.x, end = part * (blockIdx.x + 1) / gridDim.x;  // in packs of 16 bytes
-  // Not unrolled over the peers, here and below: that would be seven times the code, which took this file two and a half times as long to compile, and no load
-  // would begin earlier.
+  const std::int64_t begin = part * blockIdx.x / gridDim.x,
+                     end = part * (blockIdx.x + 1) / gridDim.x;  // in packs of 16 bytes
+  // Not unrolled over the peers, here and below: that would be seven times the code, which took this file two and a
+  // half times as long to compile, and no load would begin earlier.
 #pragma unroll 1
   for (int k = 1; k < N; ++k) {
     if (k >= g.size) break;
     const int to = behind(g, k);
     auto* there = reinterpret_cast<P*>(g.of[to] + arrived) + g.rank * part;
 #pragma unroll 4
-    for (std::int64_t i = begin + threadIdx.x; i < end; i += kThreads) there[i] = load<P>(x, (to * part + i) * P::kCount, count);
+    for (std::int64_t i = begin + threadIdx.x; i < end; i += kThreads)
+      there[i] = load<P>(x, (to * part + i) * P::kCount, count);
   }
   meet(g, 0, number);
 #pragma unroll 1
@@ -191,7 +202,8 @@ template <class T, Reduce op, int N> __global__ __launch_bounds__(kThreads) void
 #pragma unroll
     for (int r = 0; r < N; ++r) {
       if (r >= g.size) break;
-      parts[r] = r == g.rank ? load<P>(x, (r * part + i) * P::kCount, count) : reinterpret_cast<const P*>(own + arrived)[r * part + i];
+      parts[r] = r == g.rank ? load<P>(x, (r * part + i) * P::kCount, count)
+                             : reinterpret_cast<const P*>(own + arrived)[r * part + i];
     }
     const P sum = reduce<op, P, T, N>(parts, g.size);
     store(x, (g.rank * part + i) * P::kCount, count, sum);
@@ -206,27 +218,33 @@ template <class T, Reduce op, int N> __global__ __launch_bounds__(kThreads) void
     const int from = behind(g, k);
     const auto* here = reinterpret_cast<const P*>(own + summed) + from * part;
 #pragma unroll 4
-    for (std::int64_t i = begin + threadIdx.x; i < end; i += kThreads) store(x, (from * part + i) * P::kCount, count, here[i]);
+    for (std::int64_t i = begin + threadIdx.x; i < end; i += kThreads)
+      store(x, (from * part + i) * P::kCount, count, here[i]);
   }
   count_block(own);
 }
 
 // ---------------------------------------------------------------- launch
 
-template <class T, Reduce op, int N> void launch(const Stream& s, const PeerBlocks& g, const Tensor& x, PeerReduce::Shape shape) {
+template <class T, Reduce op, int N>
+void launch(const Stream& s, const PeerBlocks& g, const Tensor& x, PeerReduce::Shape shape) {
   auto* data = static_cast<T*>(x.data());
   if (shape.trips == 1) one_shot<T, op, N><<<shape.blocks, kThreads, 0, cuda::queue(s)>>>(g, data, x.size());
-  else two_shot<T, op, N><<<shape.blocks, kThreads, 0, cuda::queue(s)>>>(g, data, x.size(), (x.bytes() + 16 * g.size - 1) / (16 * g.size));
+  else
+    two_shot<T, op, N><<<shape.blocks, kThreads, 0, cuda::queue(s)>>>(g, data, x.size(),
+                                                                      (x.bytes() + 16 * g.size - 1) / (16 * g.size));
   cuda::launched("all-reduce between GPUs");
 }
 
-template <class T, Reduce op> void launch(const Stream& s, const PeerBlocks& g, const Tensor& x, PeerReduce::Shape shape) {
+template <class T, Reduce op>
+void launch(const Stream& s, const PeerBlocks& g, const Tensor& x, PeerReduce::Shape shape) {
   if (g.size == 2) launch<T, op, 2>(s, g, x, shape);
   else if (g.size <= 4) launch<T, op, 4>(s, g, x, shape);
   else launch<T, op, 8>(s, g, x, shape);
 }
 
-template <class T> void launch(const Stream& s, const PeerBlocks& g, const Tensor& x, Reduce op, PeerReduce::Shape shape) {
+template <class T>
+void launch(const Stream& s, const PeerBlocks& g, const Tensor& x, Reduce op, PeerReduce::Shape shape) {
   if (op == Reduce::sum) return launch<T, Reduce::sum>(s, g, x, shape);
   if (op == Reduce::max) return launch<T, Reduce::max>(s, g, x, shape);
   if constexpr (!std::is_same_v<T, int>) launch<T, Reduce::avg>(s, g, x, shape);
@@ -237,14 +255,17 @@ PeerReduce::Shape measured(std::int64_t bytes, PeerReduce::Shape asked) {
   auto shape = asked;
   if (shape.trips == 0) shape.trips = bytes <= PeerBlocks::kOneShot ? 1 : 2;
   const std::int64_t per_block = kThreads * (shape.trips == 1 ? 8 : 32);
-  if (shape.blocks == 0) shape.blocks = static_cast<int>(std::clamp<std::int64_t>((bytes + per_block - 1) / per_block, 1, shape.trips == 1 ? PeerBlocks::kUnits : shape.most));
+  if (shape.blocks == 0)
+    shape.blocks = static_cast<int>(std::clamp<std::int64_t>((bytes + per_block - 1) / per_block, 1,
+                                                             shape.trips == 1 ? PeerBlocks::kUnits : shape.most));
   return shape;
 }
 
 }  // namespace
 
 void PeerReduce::all_reduce(const Stream& s, const Tensor& x, Reduce op, Shape asked) const {
-  require(takes(x, op), "comm", "the kernels that reduce over peers' memory do not take {} bytes of this type", x.bytes());
+  require(takes(x, op), "comm", "the kernels that reduce over peers' memory do not take {} bytes of this type",
+          x.bytes());
   if (x.size() == 0) return;
   const auto shape = measured(x.bytes(), asked);
   switch (x.dtype()) {

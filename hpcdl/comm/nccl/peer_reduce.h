@@ -1,5 +1,6 @@
 #pragma once
-// All-reduce of small tensors by kernels that write into the peers' memory: no channel, no proxy, one or two trips over NVLink.
+// All-reduce of small tensors by kernels that write into the peers' memory: no channel, no proxy, one or two trips over
+// NVLink.
 
 #include <memory>
 
@@ -9,7 +10,7 @@ namespace hpcdl::comm {
 
 /// What the kernels of one rank know. Offsets are from the start of each rank's block.
 struct PeerBlocks {
-  static constexpr int kUnits = 64;                                // launches count in these; most blocks of a launch
+  static constexpr int kUnits = 64;                                  // launches count in these; most blocks of a launch
   static constexpr std::int64_t kOneShot = std::int64_t{256} << 10;  // bytes; more is done in two trips
   static constexpr std::int64_t kTwoShot = std::int64_t{16} << 20;   // bytes; more is not done here
   static constexpr std::int64_t kFlags = 4096, kLines = std::int64_t{64} << 10;
@@ -25,8 +26,9 @@ struct PeerBlocks {
   const int* stop;  // on the host: not 0 when nobody will answer any more
 };
 
-/// Sums are taken in f32 (integers: in their type), by rank from 0: the same bits on every rank and in every run. All ranks make the same
-/// calls in one order; a captured call may be launched again and again, nothing of it is counted on the host.
+/// Sums are taken in f32 (integers: in their type), by rank from 0: the same bits on every rank and in every run. All
+/// ranks make the same calls in one order; a captured call may be launched again and again, nothing of it is counted on
+/// the host.
 class PeerReduce {
  public:
   /// Collective. Null on all ranks where their GPUs cannot write each other's memory.
@@ -34,7 +36,8 @@ class PeerReduce {
 
   /// f32, bf16, f16, i32; up to kTwoShot bytes, aligned to 8, and to 16 above kOneShot.
   bool takes(const Tensor& x, Reduce op) const;
-  /// Between 1 (2 in one trip) and kUnits blocks, in one or two trips; 0: as measured, but `most` blocks at most in two trips.
+  /// Between 1 (2 in one trip) and kUnits blocks, in one or two trips; 0: as measured, but `most` blocks at most in two
+  /// trips.
   struct Shape {
     int blocks = 0;
     int trips = 0;

@@ -24,7 +24,8 @@ constexpr std::int64_t kPage = 4096, kHuge = 2 << 20;
 
 class MappedWindow : public Window {
  public:
-  MappedWindow(std::byte* base, int ranks, std::int64_t bytes, std::int64_t stride) : base_(base), size_(ranks), bytes_(bytes), stride_(stride) {}
+  MappedWindow(std::byte* base, int ranks, std::int64_t bytes, std::int64_t stride)
+      : base_(base), size_(ranks), bytes_(bytes), stride_(stride) {}
   ~MappedWindow() override { munmap(base_, static_cast<std::size_t>(size_ * stride_)); }
   int size() const override { return size_; }
   std::int64_t bytes() const override { return bytes_; }
@@ -43,13 +44,15 @@ struct Fd {
   }
 };
 
-/// Short blocks, whose time is that of a few lines, have a page between them: processors prefetch the first line of the next.
+/// Short blocks, whose time is that of a few lines, have a page between them: processors prefetch the first line of the
+/// next.
 std::int64_t stride_of(std::int64_t bytes) {
   if (bytes >= kHuge) return (bytes + kHuge - 1) / kHuge * kHuge;
   return std::max(kPage, (bytes + kPage - 1) / kPage * kPage) + kPage;
 }
 
-/// Memory without a name, which others reach through /proc; or, for those who cannot, a name in /dev/shm. False: errno says why.
+/// Memory without a name, which others reach through /proc; or, for those who cannot, a name in /dev/shm. False: errno
+/// says why.
 bool create(Fd& file, std::string& path, bool named, std::int64_t bytes) {
   if (named) {
     path = fmt::format("/hpcdl-{}-{:x}", getpid(), std::random_device{}());
@@ -67,11 +70,14 @@ bool create(Fd& file, std::string& path, bool named, std::int64_t bytes) {
 std::byte* map(int fd, std::int64_t bytes) {
   if (fd < 0) return nullptr;
   const std::int64_t room = bytes >= kHuge ? bytes + kHuge : bytes;
-  void* const reserved = mmap(nullptr, static_cast<std::size_t>(room), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const reserved =
+      mmap(nullptr, static_cast<std::size_t>(room), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) return nullptr;
   auto* const begin = static_cast<std::byte*>(reserved);
-  const std::int64_t skipped = bytes >= kHuge ? -static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(begin)) & (kHuge - 1) : 0;
-  void* const p = mmap(begin + skipped, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+  const std::int64_t skipped =
+      bytes >= kHuge ? -static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(begin)) & (kHuge - 1) : 0;
+  void* const p =
+      mmap(begin + skipped, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
   if (p == MAP_FAILED) {
     munmap(reserved, static_cast<std::size_t>(room));
     return nullptr;
@@ -81,14 +87,15 @@ std::byte* map(int fd, std::int64_t bytes) {
   return static_cast<std::byte*>(p);
 }
 
-/// Pages come to the rank that works on them, now and not in the first collective. Huge ones whatever the system's setting for shared memory
-/// says, whose default is never: sums of 64 MiB take 14 % less, and to touch the memory half as long. A huge page is made of one that
-/// is there.
+/// Pages come to the rank that works on them, now and not in the first collective. Huge ones whatever the system's
+/// setting for shared memory says, whose default is never: sums of 64 MiB take 14 % less, and to touch the memory half
+/// as long. A huge page is made of one that is there.
 void touch(std::byte* block, std::int64_t bytes) {
   const auto every = [&](std::int64_t step) {
     for (std::int64_t i = 0; i < bytes; i += step) *static_cast<volatile char*>(static_cast<void*>(block + i)) = 0;
   };
-  if (bytes >= kHuge) every(kHuge), madvise(block, static_cast<std::size_t>(bytes), MADV_COLLAPSE);  // else small ones stay
+  if (bytes >= kHuge)
+    every(kHuge), madvise(block, static_cast<std::size_t>(bytes), MADV_COLLAPSE);  // else small ones stay
   every(kPage);
 }
 
@@ -130,7 +137,8 @@ std::shared_ptr<Window> attempt(Peers& peers, std::int64_t bytes, bool named) {
     for (int r = 1; r < peers.size(); ++r) send(r, ok);
   } else {
     receive(0, offer);
-    if (offer.ok) file.fd = named ? shm_open(offer.path, O_RDWR | O_CLOEXEC, 0600) : ::open(offer.path, O_RDWR | O_CLOEXEC);
+    if (offer.ok)
+      file.fd = named ? shm_open(offer.path, O_RDWR | O_CLOEXEC, 0600) : ::open(offer.path, O_RDWR | O_CLOEXEC);
     base = map(file.fd, all);
     Answer mine{base != nullptr};
     send(0, mine);
@@ -159,7 +167,8 @@ std::vector<int> number_hosts(std::span<const std::string> keys) {
   return hosts;
 }
 
-std::shared_ptr<Window> share_memory(Transport& transport, std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes, Deadline deadline) {
+std::shared_ptr<Window> share_memory(Transport& transport, std::span<const int> ranks, std::uint32_t tag,
+                                     std::int64_t bytes, Deadline deadline) {
   const auto me = std::find(ranks.begin(), ranks.end(), transport.rank());
   const Patience patience{.deadline = deadline - Clock::now()};
   Peers peers(transport, ranks, static_cast<int>(me - ranks.begin()), tag, patience);

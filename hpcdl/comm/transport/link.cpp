@@ -62,7 +62,8 @@ void Link::write() {
   while (!queue_.empty() && !closed_) {
     Outgoing& o = queue_.front();
     std::span<const std::byte> part;
-    if (o.sent < sizeof(Header)) part = {reinterpret_cast<const std::byte*>(&o.header) + o.sent, sizeof(Header) - o.sent};
+    if (o.sent < sizeof(Header))
+      part = {reinterpret_cast<const std::byte*>(&o.header) + o.sent, sizeof(Header) - o.sent};
     else part = {o.from + (o.sent - sizeof(Header)), o.header.bytes - (o.sent - sizeof(Header))};
     std::size_t sent = 0;
     if (!part.empty()) {
@@ -90,7 +91,9 @@ void Link::read() {
 bool Link::read_header() {
   while (reading_header_bytes_ < sizeof(Header)) {
     std::size_t got = 0;
-    const Io io = receive_some(socket_, {reinterpret_cast<std::byte*>(&header_) + reading_header_bytes_, sizeof(Header) - reading_header_bytes_}, got);
+    const Io io = receive_some(
+        socket_,
+        {reinterpret_cast<std::byte*>(&header_) + reading_header_bytes_, sizeof(Header) - reading_header_bytes_}, got);
     if (io == Io::closed) closed_ = true;
     if (io != Io::done) return false;
     reading_header_bytes_ += got;
@@ -138,7 +141,8 @@ void Link::finish() {
     buffer_.resize(header_.bytes);
     unasked_.push_back({header_.tag, std::move(buffer_)});
     // Somebody may have asked while it came.
-    const auto it = std::find_if(wanted_.begin(), wanted_.end(), [&](const Message* m) { return m->tag == header_.tag; });
+    const auto it =
+        std::find_if(wanted_.begin(), wanted_.end(), [&](const Message* m) { return m->tag == header_.tag; });
     if (it != wanted_.end()) {
       Message& m = **it;
       wanted_.erase(it);

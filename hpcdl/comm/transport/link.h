@@ -10,9 +10,9 @@
 
 namespace hpcdl::comm {
 
-/// The messages of this rank and one peer over one socket: a header of 16 bytes (tag, 0, size; little-endian), then the bytes. What comes
-/// goes to the oldest receive of its tag. What nobody has asked for stays in the socket while nothing else is wanted from this peer, so that a
-/// sender cannot fill this rank's memory.
+/// The messages of this rank and one peer over one socket: a header of 16 bytes (tag, 0, size; little-endian), then the
+/// bytes. What comes goes to the oldest receive of its tag. What nobody has asked for stays in the socket while nothing
+/// else is wanted from this peer, so that a sender cannot fill this rank's memory.
 class Link {
  public:
   struct Message {
@@ -36,7 +36,9 @@ class Link {
 
   /// The peer has closed, and everything it sent before has been read or is wanted by nobody.
   bool closed() const { return closed_; }
-  bool wants_to_read() const { return !closed_ && (!wanted_.empty() || target_ || reading_header_bytes_ > 0) && !parked(); }
+  bool wants_to_read() const {
+    return !closed_ && (!wanted_.empty() || target_ || reading_header_bytes_ > 0) && !parked();
+  }
   bool wants_to_write() const { return !closed_ && !queue_.empty(); }
   /// Of a peer from whom nothing is awaited: whether it is still there.
   bool peer_is_there() const;
@@ -47,9 +49,9 @@ class Link {
     std::uint64_t bytes = 0;
   };
   struct Outgoing {
-    Message* message;             // null: taken back while it was being sent
+    Message* message;  // null: taken back while it was being sent
     Header header;
-    std::size_t sent = 0;         // of header and bytes
+    std::size_t sent = 0;  // of header and bytes
     const std::byte* from;
     std::vector<std::byte> rest;  // of a message that was taken back: its bytes
   };

@@ -26,12 +26,14 @@ std::atomic<bool> healthy = true;  // this rank has not given up, and no peer is
 std::atomic<bool> torn = false;    // a message was given up under way: MPI cannot be finished any more
 
 void check_mpi(int code, std::string_view what, int peer = -1) {
-  if (code == MPI_SUCCESS) [[likely]] return;
+  if (code == MPI_SUCCESS) [[likely]]
+    return;
   char text[MPI_MAX_ERROR_STRING] = "";
   int n = 0, kind = 0;
   MPI_Error_string(code, text, &n);
   MPI_Error_class(code, &kind);
-  if (kind == MPI_ERR_TRUNCATE) throw PeerLost("a message of another size than expected came: ranks call different things", peer);
+  if (kind == MPI_ERR_TRUNCATE)
+    throw PeerLost("a message of another size than expected came: ranks call different things", peer);
   throw PeerLost(fmt::format("{}: {}", what, text), peer);
 }
 
@@ -48,8 +50,9 @@ bool all_leave(std::chrono::seconds patience) {
   }
 }
 
-/// Ranks that end by an error, each by its own or by that of another, finish MPI as well where all of them come to it: who leaves without is
-/// to its launcher a crash, by which it kills the others before they have said what they have to say.
+/// Ranks that end by an error, each by its own or by that of another, finish MPI as well where all of them come to it:
+/// who leaves without is to its launcher a crash, by which it kills the others before they have said what they have to
+/// say.
 void finish_mpi() {
   int finished = 0;
   MPI_Finalized(&finished);
@@ -67,7 +70,9 @@ void start_mpi() {
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
     std::atexit(finish_mpi);
   }
-  require(level >= MPI_THREAD_SERIALIZED, "comm", "this MPI can be used by one thread alone, and collectives run on a thread of their own: use one with MPI_THREAD_SERIALIZED");
+  require(level >= MPI_THREAD_SERIALIZED, "comm",
+          "this MPI can be used by one thread alone, and collectives run on a thread of their own: use one with "
+          "MPI_THREAD_SERIALIZED");
 }
 
 MPI_Datatype type_of(DType d) {
@@ -109,17 +114,24 @@ class MpiNative : public Transport::Native {
   void start(const Call& c) override {
     const bool reduces = c.what == Collective::all_reduce || c.what == Collective::reduce_scatter;
     const std::int64_t units = reduces ? c.count : c.bytes();
-    require(units <= 0x7fffffff, "comm", "native {}: {} elements are more than a call of MPI takes", collective_name(c.what), units);
+    require(units <= 0x7fffffff, "comm", "native {}: {} elements are more than a call of MPI takes",
+            collective_name(c.what), units);
     const int n = static_cast<int>(units);
     const MPI_Op op = c.op == Reduce::max ? MPI_MAX : MPI_SUM;
-    const bool in_place_scatter = c.out == c.in + rank_ * c.bytes(), in_place_gather = c.in == c.out + rank_ * c.bytes();
+    const bool in_place_scatter = c.out == c.in + rank_ * c.bytes(),
+               in_place_gather = c.in == c.out + rank_ * c.bytes();
     switch (c.what) {
-      case Collective::all_reduce: check_mpi(MPI_Allreduce(MPI_IN_PLACE, c.out, n, type_of(c.dtype), op, comm_), "MPI_Allreduce"); break;
+      case Collective::all_reduce:
+        check_mpi(MPI_Allreduce(MPI_IN_PLACE, c.out, n, type_of(c.dtype), op, comm_), "MPI_Allreduce");
+        break;
       case Collective::reduce_scatter: scatter(c, n, op, in_place_scatter); break;
       case Collective::all_gather:
-        check_mpi(MPI_Allgather(in_place_gather ? MPI_IN_PLACE : c.in, n, MPI_BYTE, c.out, n, MPI_BYTE, comm_), "MPI_Allgather");
+        check_mpi(MPI_Allgather(in_place_gather ? MPI_IN_PLACE : c.in, n, MPI_BYTE, c.out, n, MPI_BYTE, comm_),
+                  "MPI_Allgather");
         break;
-      case Collective::all_to_all: check_mpi(MPI_Alltoall(c.in, n, MPI_BYTE, c.out, n, MPI_BYTE, comm_), "MPI_Alltoall"); break;
+      case Collective::all_to_all:
+        check_mpi(MPI_Alltoall(c.in, n, MPI_BYTE, c.out, n, MPI_BYTE, comm_), "MPI_Alltoall");
+        break;
       case Collective::broadcast: check_mpi(MPI_Bcast(c.out, n, MPI_BYTE, c.peer, comm_), "MPI_Bcast"); break;
       case Collective::barrier: check_mpi(MPI_Barrier(comm_), "MPI_Barrier"); break;
       default: fail("comm", "MPI has no native {} for a group", collective_name(c.what));
@@ -160,7 +172,8 @@ class Alarm {
     thread_ = std::thread([this, seconds, late] {
       std::unique_lock lock(mutex_);
       if (over_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return stop_; })) return;
-      late(fmt::format("[dist] MPI has not started in {:.3g} s: some of its ranks do not come (dist.init_timeout)", seconds));
+      late(fmt::format("[dist] MPI has not started in {:.3g} s: some of its ranks do not come (dist.init_timeout)",
+                       seconds));
     });
   }
   ~Alarm() {
@@ -210,10 +223,17 @@ class MpiTransport : public Transport {
   std::string host_name(int rank) const override { return host_names_[static_cast<std::size_t>(rank)]; }
 
   Pending start_send(int to, std::uint32_t tag, std::span<const std::byte> bytes) override {
-    return start(to, bytes.size(), [&](std::size_t at, int n, MPI_Request* r) { return MPI_Isend(bytes.data() + at, n, MPI_BYTE, to, fold(tag), comm_, r); });
+    return start(to, bytes.size(), [&](std::size_t at, int n, MPI_Request* r) {
+      return MPI_Isend(bytes.data() + at, n, MPI_BYTE, to, fold(tag), comm_, r);
+    });
   }
   Pending start_receive(int from, std::uint32_t tag, std::span<std::byte> bytes) override {
-    return start(from, bytes.size(), [&](std::size_t at, int n, MPI_Request* r) { return MPI_Irecv(bytes.data() + at, n, MPI_BYTE, from, fold(tag), comm_, r); }, true);
+    return start(
+        from, bytes.size(),
+        [&](std::size_t at, int n, MPI_Request* r) {
+          return MPI_Irecv(bytes.data() + at, n, MPI_BYTE, from, fold(tag), comm_, r);
+        },
+        true);
   }
 
   bool done(Pending& pending) override {
@@ -253,10 +273,13 @@ class MpiTransport : public Transport {
   }
   void leave(std::string_view) noexcept override { healthy = false; }
 
-  std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes, Deadline deadline) override {
+  std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes,
+                                Deadline deadline) override {
     return share_memory(*this, ranks, tag, bytes, deadline);
   }
-  std::unique_ptr<Native> native(std::span<const int> ranks, std::uint32_t tag) override { return std::make_unique<MpiNative>(comm_, ranks, fold(tag)); }
+  std::unique_ptr<Native> native(std::span<const int> ranks, std::uint32_t tag) override {
+    return std::make_unique<MpiNative>(comm_, ranks, fold(tag));
+  }
 
  private:
   struct Slot {
@@ -296,7 +319,8 @@ class MpiTransport : public Transport {
     int n = 0;
     MPI_Get_count(&status, MPI_BYTE, &n);
     const std::size_t expected = std::min(kLargest, slot.bytes - slot.next * kLargest);
-    if (static_cast<std::size_t>(n) != expected) throw PeerLost("a message of another size than expected came: ranks call different things", peer);
+    if (static_cast<std::size_t>(n) != expected)
+      throw PeerLost("a message of another size than expected came: ranks call different things", peer);
   }
 
   void release(Pending& pending) {
@@ -305,7 +329,8 @@ class MpiTransport : public Transport {
     pending.id = 0;
   }
 
-  /// A receive can be taken back. A send cannot (MPI has deprecated that): its bytes may still be read, but nothing is written.
+  /// A receive can be taken back. A send cannot (MPI has deprecated that): its bytes may still be read, but nothing is
+  /// written.
   void drop(Slot& slot) {
     for (; slot.next < slot.requests.size(); ++slot.next) {
       MPI_Request& r = slot.requests[slot.next];
@@ -345,17 +370,24 @@ class MpiTransport : public Transport {
 
 bool has_mpi() { return true; }
 
-std::unique_ptr<Transport> mpi_transport(double timeout, const std::function<void(const std::string&)>& late) { return std::make_unique<MpiTransport>(timeout, late); }
+std::unique_ptr<Transport> mpi_transport(double timeout, const std::function<void(const std::string&)>& late) {
+  return std::make_unique<MpiTransport>(timeout, late);
+}
 
 std::string mpi_library() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int n = 0;
   if (MPI_Get_library_version(text, &n) != MPI_SUCCESS) return "";
-  // "Open MPI v4.1.4, package: ..."; "MPICH Version:\t4.0.2\nMPICH Release date: ..."; "Intel(R) MPI Library 2021.8 for Linux".
+  // "Open MPI v4.1.4, package: ..."; "MPICH Version:\t4.0.2\nMPICH Release date: ..."; "Intel(R) MPI Library 2021.8 for
+  // Linux".
   const std::string all(text, static_cast<std::size_t>(n));
   const auto digit = all.find_first_of("0123456789");
   const auto end = all.find_first_not_of("0123456789.", digit);
-  const char* name = all.starts_with("Open MPI") ? "Open MPI" : all.starts_with("MPICH") ? "MPICH" : all.starts_with("Intel") ? "Intel MPI" : all.starts_with("MVAPICH") ? "MVAPICH" : "MPI";
+  const char* name = all.starts_with("Open MPI")  ? "Open MPI"
+                     : all.starts_with("MPICH")   ? "MPICH"
+                     : all.starts_with("Intel")   ? "Intel MPI"
+                     : all.starts_with("MVAPICH") ? "MVAPICH"
+                                                  : "MPI";
   return digit == std::string::npos ? name : fmt::format("{} {}", name, all.substr(digit, end - digit));
 }
 
@@ -380,10 +412,15 @@ bool has_mpi() { return false; }
 std::string mpi_library() { return ""; }
 
 std::unique_ptr<Transport> mpi_transport(double, const std::function<void(const std::string&)>&) {
-  fail_usage("comm", "this build has no MPI: configure it where mpicc is (apt-get install libopenmpi-dev), or start with hpcdl launch or torchrun");
+  fail_usage("comm",
+             "this build has no MPI: configure it where mpicc is (apt-get install libopenmpi-dev), or start with hpcdl "
+             "launch or torchrun");
 }
 
-std::string mpi_broadcast(const std::string&) { mpi_transport(); return {}; }
+std::string mpi_broadcast(const std::string&) {
+  mpi_transport();
+  return {};
+}
 
 }  // namespace hpcdl::comm
 

@@ -30,7 +30,8 @@ Ran mpirun(int n, const std::string& filter) {
   const std::string self = fs::read_symlink("/proc/self/exe").string();
   const fs::path log = fs::temp_directory_path() / fmt::format("hpcdl_mpi_test_{}.log", getpid());
   const std::string command = fmt::format(
-      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 HPCDL_TEST_MPI_RANK=1 timeout 120 mpirun -n {} '{}' --gtest_filter='{}' > '{}' 2>&1",
+      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 "
+      "HPCDL_TEST_MPI_RANK=1 timeout 120 mpirun -n {} '{}' --gtest_filter='{}' > '{}' 2>&1",
       n, self, filter, log.string());
   Ran ran{std::system(command.c_str()), {}};
   std::ifstream in(log);
@@ -39,9 +40,10 @@ Ran mpirun(int n, const std::string& filter) {
   return ran;
 }
 
-#define NEEDS_MPI()                                                                                      \
-  if (is_rank()) return;                                                                                 \
-  if (!has_mpi() || std::system("command -v mpirun > /dev/null") != 0) GTEST_SKIP() << "no MPI in this build, or no mpirun on this machine"
+#define NEEDS_MPI()                                                    \
+  if (is_rank()) return;                                               \
+  if (!has_mpi() || std::system("command -v mpirun > /dev/null") != 0) \
+  GTEST_SKIP() << "no MPI in this build, or no mpirun on this machine"
 
 TEST(mpi, collectives_over_split_groups) {
   NEEDS_MPI();
@@ -59,7 +61,8 @@ TEST(mpi, native_equals_ours) {
 
 TEST(mpi, a_rank_that_does_not_come_is_named_and_nothing_hangs) {
   NEEDS_MPI();
-  // Whoever has lost a peer does not wait for it in MPI_Finalize() for more than some seconds, and mpirun ends the other one.
+  // Whoever has lost a peer does not wait for it in MPI_Finalize() for more than some seconds, and mpirun ends the
+  // other one.
   const Ran ran = mpirun(2, "mpi_rank.late");
   EXPECT_NE(ran.status, 0);
   EXPECT_NE(ran.output.find("OK ] "), std::string::npos) << ran.output;
@@ -69,7 +72,8 @@ TEST(mpi, a_native_collective_that_hangs_has_a_deadline) {
   NEEDS_MPI();
   const Ran ran = mpirun(2, "mpi_rank.native_late");
   EXPECT_EQ(WEXITSTATUS(ran.status), exit_code::kPeerLost) << ran.output;
-  EXPECT_NE(ran.output.find("did not come to all_reduce number 1 of group world, sum of 4 F32"), std::string::npos) << ran.output;
+  EXPECT_NE(ran.output.find("did not come to all_reduce number 1 of group world, sum of 4 F32"), std::string::npos)
+      << ran.output;
 }
 
 TEST(mpi, what_was_built_with_says_its_name) {
@@ -96,8 +100,11 @@ TEST(mpi_rank, native) {
   Pool pool(1);
   const Stream s(pool);
   const int n = world.size();
-  std::vector<float> x(1000, static_cast<float>(world.rank() + 1)), parts(static_cast<std::size_t>(n) * 10, 1.5f), part(10);
-  const auto tensor = [](std::vector<float>& v) { return Tensor(v.data(), Spec{Shape{static_cast<std::int64_t>(v.size())}, DType::f32}); };
+  std::vector<float> x(1000, static_cast<float>(world.rank() + 1)), parts(static_cast<std::size_t>(n) * 10, 1.5f),
+      part(10);
+  const auto tensor = [](std::vector<float>& v) {
+    return Tensor(v.data(), Spec{Shape{static_cast<std::int64_t>(v.size())}, DType::f32});
+  };
   world.all_reduce(s, tensor(x), Reduce::avg, Algorithm::native).wait();
   EXPECT_EQ(x[999], static_cast<float>(n + 1) / 2);
   world.reduce_scatter(s, tensor(part), tensor(parts), Reduce::sum, Algorithm::native).wait();
@@ -106,7 +113,8 @@ TEST(mpi_rank, native) {
   world.all_gather(s, tensor(parts), tensor(part), Algorithm::native).wait();
   for (int r = 0; r < n; ++r) EXPECT_EQ(parts[static_cast<std::size_t>(r * 10 + 9)], static_cast<float>(r));
   std::vector<bf16> b(4);
-  EXPECT_THROW(world.all_reduce(s, Tensor(b.data(), Spec{Shape{4}, DType::bf16}), Reduce::sum, Algorithm::native).wait(), Error);
+  EXPECT_THROW(
+      world.all_reduce(s, Tensor(b.data(), Spec{Shape{4}, DType::bf16}), Reduce::sum, Algorithm::native).wait(), Error);
   world.close();
 }
 
@@ -129,17 +137,20 @@ TEST(mpi_rank, late) {
 
 TEST(mpi_rank, native_late) {
   if (!is_rank()) GTEST_SKIP() << "for mpirun";
-  auto joined = join(find_place(process_environment()), {.transport = "mpi", .timeout = 1, .leave = [](const std::string& sentence) {
-                                                           std::fprintf(stderr, "%s\n", sentence.c_str());
-                                                           _exit(exit_code::kPeerLost);
-                                                         }});
+  auto joined = join(find_place(process_environment()),
+                     {.transport = "mpi", .timeout = 1, .leave = [](const std::string& sentence) {
+                        std::fprintf(stderr, "%s\n", sentence.c_str());
+                        _exit(exit_code::kPeerLost);
+                      }});
   Pool pool(1);
   if (joined.place().rank == 1) {
     sleep(60);
     FAIL() << "its watchdog has not ended this rank";
   }
   std::vector<float> x(4);
-  joined.world().all_reduce(Stream(pool), Tensor(x.data(), Spec{Shape{4}, DType::f32}), Reduce::sum, Algorithm::native).wait();
+  joined.world()
+      .all_reduce(Stream(pool), Tensor(x.data(), Spec{Shape{4}, DType::f32}), Reduce::sum, Algorithm::native)
+      .wait();
   FAIL() << "nobody was there";
 }
 

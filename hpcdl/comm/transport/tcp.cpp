@@ -48,10 +48,15 @@ struct Card {
 
 class TcpTransport : public Transport {
  public:
-  TcpTransport(std::shared_ptr<Store> store, Deadline deadline, const std::string& called) : store_(std::move(store)), links_(static_cast<std::size_t>(store_->world())) {
+  TcpTransport(std::shared_ptr<Store> store, Deadline deadline, const std::string& called)
+      : store_(std::move(store)), links_(static_cast<std::size_t>(store_->world())) {
     const Socket listening = listen_at("", 0);
     const std::uint64_t token = std::random_device{}() | std::uint64_t{std::random_device{}()} << 32;
-    const auto texts = store_->gather("comm/tcp", Card{host_key() + "/" + called, called.empty() ? comm::host_name() : called, port_of(listening), token, own_addresses()}.packed(), deadline);
+    const auto texts = store_->gather("comm/tcp",
+                                      Card{host_key() + "/" + called, called.empty() ? comm::host_name() : called,
+                                           port_of(listening), token, own_addresses()}
+                                          .packed(),
+                                      deadline);
     std::vector<Card> cards;
     std::vector<std::string> keys;
     for (const auto& text : texts) {
@@ -97,7 +102,8 @@ class TcpTransport : public Transport {
     const bool wrong = m.wrong_size;
     free_.push_back(pending.id);
     pending.id = 0;
-    if (wrong) throw PeerLost("a message of another size than expected came: ranks call different things", pending.peer);
+    if (wrong)
+      throw PeerLost("a message of another size than expected came: ranks call different things", pending.peer);
     return true;
   }
 
@@ -139,7 +145,8 @@ class TcpTransport : public Transport {
       if (l) ::shutdown(l->socket().fd(), SHUT_RDWR);
   }
 
-  std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes, Deadline deadline) override {
+  std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes,
+                                Deadline deadline) override {
     return share_memory(*this, ranks, tag, bytes, deadline);
   }
 
@@ -163,7 +170,9 @@ class TcpTransport : public Transport {
   }
 
   [[noreturn]] void gone(int rank) {
-    throw PeerLost(fmt::format("the connection to rank {} on {} is gone: that rank has ended, or the network is cut", rank, host_name(rank)), rank);
+    throw PeerLost(fmt::format("the connection to rank {} on {} is gone: that rank has ended, or the network is cut",
+                               rank, host_name(rank)),
+                   rank);
   }
 
   void connect(int to, const Card& card, std::uint64_t secret, Deadline deadline) {
@@ -180,7 +189,9 @@ class TcpTransport : public Transport {
         links_[static_cast<std::size_t>(to)] = std::make_unique<Link>(std::move(s));
         return;
       }
-      if (Clock::now() > deadline) throw PeerLost(fmt::format("[comm] rank {} cannot connect to rank {} on {}: {}", rank(), to, card.host, why), to);
+      if (Clock::now() > deadline)
+        throw PeerLost(fmt::format("[comm] rank {} cannot connect to rank {} on {}: {}", rank(), to, card.host, why),
+                       to);
     }
   }
 
@@ -195,13 +206,16 @@ class TcpTransport : public Transport {
         if (receive_some(s, bytes, got) == Io::closed) break;
         bytes = bytes.subspan(got);
       }
-      const bool known = bytes.empty() && hello.token == secret && hello.rank > rank() && hello.rank < size() && !links_[static_cast<std::size_t>(hello.rank)];
+      const bool known = bytes.empty() && hello.token == secret && hello.rank > rank() && hello.rank < size() &&
+                         !links_[static_cast<std::size_t>(hello.rank)];
       if (!known) continue;  // a stranger
       links_[static_cast<std::size_t>(hello.rank)] = std::make_unique<Link>(std::move(s));
       return;
     }
     for (int r = rank() + 1; r < size(); ++r)
-      if (!links_[static_cast<std::size_t>(r)]) throw PeerLost(fmt::format("[comm] rank {} on {} has not connected to rank {} in time", r, host_name(r), rank()), r);
+      if (!links_[static_cast<std::size_t>(r)])
+        throw PeerLost(
+            fmt::format("[comm] rank {} on {} has not connected to rank {} in time", r, host_name(r), rank()), r);
   }
 
   std::shared_ptr<Store> store_;

@@ -12,7 +12,8 @@ namespace {
 
 TEST(tcp, collectives_over_split_groups) {
 #if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "ranks that are threads map their shared memory at different addresses, which a thread sanitizer takes for different memory";
+  GTEST_SKIP() << "ranks that are threads map their shared memory at different addresses, which a thread sanitizer "
+                  "takes for different memory";
 #endif
   for (const int n : {1, 2, 3, 5}) {
     Launch launch(n);
@@ -34,7 +35,8 @@ TEST(tcp, collectives_between_hosts) {
   Launch launch(4);
   expect_none(run_ranks(4, [&](int rank) {
     auto store = launch.join(rank);
-    Group world = make_world(tcp_transport(store, launch.deadline, fmt::format("node{}", rank)), {.deadline_seconds = 30, .on_lost = {}});
+    Group world = make_world(tcp_transport(store, launch.deadline, fmt::format("node{}", rank)),
+                             {.deadline_seconds = 30, .on_lost = {}});
     EXPECT_EQ(world.host(3), 3);
     EXPECT_EQ(world.host_name(2), "node2");
     testing::exercise(world, 6, 150);
@@ -94,10 +96,13 @@ TEST(tcp, a_rank_that_has_gone_is_lost_at_once) {
       return;
     }
     std::vector<float> x(100000);
-    world.all_reduce(Stream(pool), Tensor(x.data(), Spec{Shape{100000}, DType::f32}), Reduce::sum, Algorithm::ring).wait();
+    world.all_reduce(Stream(pool), Tensor(x.data(), Spec{Shape{100000}, DType::f32}), Reduce::sum, Algorithm::ring)
+        .wait();
   });
   EXPECT_EQ(errors[1], "");
-  for (const int r : {0, 2}) EXPECT_NE(errors[static_cast<std::size_t>(r)].find("all_reduce number 1 of group world"), std::string::npos) << errors[static_cast<std::size_t>(r)];
+  for (const int r : {0, 2})
+    EXPECT_NE(errors[static_cast<std::size_t>(r)].find("all_reduce number 1 of group world"), std::string::npos)
+        << errors[static_cast<std::size_t>(r)];
 }
 
 TEST(tcp, a_message_of_another_size_is_an_error) {

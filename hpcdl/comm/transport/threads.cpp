@@ -21,9 +21,9 @@ struct Message {
   const std::byte* source = nullptr;  // of a send
   std::byte* target = nullptr;        // of a receive
   std::size_t bytes = 0;
-  std::vector<std::byte> copy;        // eager
+  std::vector<std::byte> copy;  // eager
   std::atomic<bool> done = false;
-  const char* error = nullptr;        // written before `done`
+  const char* error = nullptr;  // written before `done`
 };
 
 /// What was sent to one rank or is wanted by it, and has not met its other side.
@@ -34,7 +34,8 @@ struct Mailbox {
 
 class HeapWindow : public Window {
  public:
-  HeapWindow(int ranks, std::int64_t bytes) : size_(ranks), bytes_(bytes), stride_((bytes + 4095) / 4096 * 4096), memory_(size_ * stride_ + 4096) {}
+  HeapWindow(int ranks, std::int64_t bytes)
+      : size_(ranks), bytes_(bytes), stride_((bytes + 4095) / 4096 * 4096), memory_(size_ * stride_ + 4096) {}
   int size() const override { return size_; }
   std::int64_t bytes() const override { return bytes_; }
   std::byte* block(int index) const override {
@@ -49,7 +50,8 @@ class HeapWindow : public Window {
 };
 
 struct World {
-  World(int n, std::vector<int> h) : hosts(std::move(h)), boxes(static_cast<std::size_t>(n)), left(static_cast<std::size_t>(n)) {}
+  World(int n, std::vector<int> h)
+      : hosts(std::move(h)), boxes(static_cast<std::size_t>(n)), left(static_cast<std::size_t>(n)) {}
   std::vector<int> hosts;
   std::vector<Mailbox> boxes;
   std::vector<std::atomic<bool>> left;  // by rank: it does nothing any more
@@ -160,7 +162,8 @@ class ThreadTransport : public Transport {
     world_->failed.store(true);
   }
 
-  std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes, Deadline deadline) override {
+  std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes,
+                                Deadline deadline) override {
     const std::pair key(tag, ranks.front());
     std::unique_lock lock(world_->mutex);
     auto& entry = world_->sharing[key];
@@ -188,7 +191,8 @@ class ThreadTransport : public Transport {
   }
 
   static std::shared_ptr<Message> take(std::deque<std::shared_ptr<Message>>& from, int rank, std::uint32_t tag) {
-    const auto it = std::find_if(from.begin(), from.end(), [&](const auto& m) { return m->from == rank && m->tag == tag; });
+    const auto it =
+        std::find_if(from.begin(), from.end(), [&](const auto& m) { return m->from == rank && m->tag == tag; });
     if (it == from.end()) return nullptr;
     auto m = std::move(*it);
     from.erase(it);
@@ -196,7 +200,8 @@ class ThreadTransport : public Transport {
   }
 
   static void meet(Message& sent, Message& wanted) {
-    if (sent.bytes != wanted.bytes) sent.error = wanted.error = "a message of another size than expected came: ranks call different things";
+    if (sent.bytes != wanted.bytes)
+      sent.error = wanted.error = "a message of another size than expected came: ranks call different things";
     else if (sent.bytes > 0) std::memcpy(wanted.target, sent.source, sent.bytes);
     sent.done.store(true, std::memory_order_release);
     wanted.done.store(true, std::memory_order_release);

@@ -9,7 +9,8 @@ namespace hpcdl::comm {
 namespace {
 
 TEST(threads, random_collectives_over_split_groups) {
-  for (int n = 1; n <= 9; ++n) testing::run_ranks(n, [n](Group world) { testing::exercise(world, 100 + static_cast<std::uint64_t>(n), 150); });
+  for (int n = 1; n <= 9; ++n)
+    testing::run_ranks(n, [n](Group world) { testing::exercise(world, 100 + static_cast<std::uint64_t>(n), 150); });
 }
 
 TEST(threads, a_thousand_random_collectives) {

@@ -30,8 +30,8 @@ class Channel {
 /// Over the connections that every rank of a launch has to rank 0.
 std::unique_ptr<Channel> store_channel(std::shared_ptr<Store> store);
 
-/// Of ranks that are threads of this process, by rank. hosts: names; "host0" where missing. A rank whose channel is destroyed is lost
-/// to the others.
+/// Of ranks that are threads of this process, by rank. hosts: names; "host0" where missing. A rank whose channel is
+/// destroyed is lost to the others.
 std::vector<std::unique_ptr<Channel>> thread_channels(int n, std::vector<std::string> hosts = {});
 
 }  // namespace hpcdl::comm

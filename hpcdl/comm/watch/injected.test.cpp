@@ -1,6 +1,6 @@
-// A thousand runs of ranks that are threads, each with one fault drawn at random: nobody hangs, nobody takes a wrong result for a right one, and
-// where there is one culprit all others name it. A failure prints the seed of its run: HPCDL_FAULT_SEED=n repeats it, and with
-// HPCDL_FAULT_COUNT=m as many from n on are run.
+// A thousand runs of ranks that are threads, each with one fault drawn at random: nobody hangs, nobody takes a wrong
+// result for a right one, and where there is one culprit all others name it. A failure prints the seed of its run:
+// HPCDL_FAULT_SEED=n repeats it, and with HPCDL_FAULT_COUNT=m as many from n on are run.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,16 @@ namespace {
 using namespace std::chrono_literals;
 
 enum class Kind { none, late, error, death, death_inside, cut, size, order, reduction, root };
-constexpr const char* kKindNames[] = {"none", "late", "error", "death", "death inside a collective", "cut link", "another size", "another order", "another reduction", "another root"};
+constexpr const char* kKindNames[] = {"none",
+                                      "late",
+                                      "error",
+                                      "death",
+                                      "death inside a collective",
+                                      "cut link",
+                                      "another size",
+                                      "another order",
+                                      "another reduction",
+                                      "another root"};
 
 /// When a run's fault struck, when the first rank's wait was over and when there was a verdict.
 struct Times {
@@ -41,23 +50,33 @@ struct Plan {
   std::uint64_t seed;
   int ranks, steps;
   Kind kind;
-  int bad, at;           // the rank and the step of the fault
-  int call;              // death inside, cut: at which call of the transport
+  int bad, at;  // the rank and the step of the fault
+  int call;     // death inside, cut: at which call of the transport
   bool two_hosts;
-  int slow = 1;          // times as slow, deadlines too
+  int slow = 1;  // times as slow, deadlines too
   double deadline() const { return 0.3 * slow; }
   double delay() const { return 0.9 * slow; }
   std::string text() const {
-    return fmt::format("HPCDL_FAULT_SEED={}: {} ranks{}, {} at rank {}, step {} of {}", seed, ranks, two_hosts ? " on two hosts" : "", kKindNames[static_cast<int>(kind)], bad, at, steps);
+    return fmt::format("HPCDL_FAULT_SEED={}: {} ranks{}, {} at rank {}, step {} of {}", seed, ranks,
+                       two_hosts ? " on two hosts" : "", kKindNames[static_cast<int>(kind)], bad, at, steps);
   }
 };
 
 Plan plan_of(std::uint64_t seed) {
   const Rng r{seed, 0};
-  Plan p{.seed = seed, .ranks = 2 + static_cast<int>(r.below(0, 4)), .steps = 3 + static_cast<int>(r.below(1, 5)), .kind = static_cast<Kind>(r.below(2, 10)), .bad = 0, .at = 0, .call = static_cast<int>(r.below(3, 12)), .two_hosts = r.below(4, 2) == 1, .slow = 1};
+  Plan p{.seed = seed,
+         .ranks = 2 + static_cast<int>(r.below(0, 4)),
+         .steps = 3 + static_cast<int>(r.below(1, 5)),
+         .kind = static_cast<Kind>(r.below(2, 10)),
+         .bad = 0,
+         .at = 0,
+         .call = static_cast<int>(r.below(3, 12)),
+         .two_hosts = r.below(4, 2) == 1,
+         .slow = 1};
   p.bad = static_cast<int>(r.below(5, static_cast<std::uint64_t>(p.ranks)));
   p.at = static_cast<int>(r.below(6, static_cast<std::uint64_t>(p.steps)));
-  if (p.kind == Kind::cut || p.kind == Kind::death_inside) p.two_hosts = true;  // else shared memory leaves few messages
+  if (p.kind == Kind::cut || p.kind == Kind::death_inside)
+    p.two_hosts = true;  // else shared memory leaves few messages
   return p;
 }
 
@@ -88,7 +107,10 @@ class FaultyTransport final : public Transport {
   void check(int rank) override { below_->check(rank); }
   void nap(std::chrono::microseconds at_most) override { below_->nap(at_most); }
   void leave(std::string_view why) noexcept override { below_->leave(why); }
-  std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes, Deadline deadline) override { return below_->share(ranks, tag, bytes, deadline); }
+  std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes,
+                                Deadline deadline) override {
+    return below_->share(ranks, tag, bytes, deadline);
+  }
 
  private:
   bool count() {
@@ -114,7 +136,9 @@ class MortalChannel final : public Channel {
   void send(int to, std::string_view bytes) override {
     if (!dead_) below_->send(to, bytes);
   }
-  void listen(OnMessage on_message, OnLost on_lost) override { below_->listen(std::move(on_message), std::move(on_lost)); }
+  void listen(OnMessage on_message, OnLost on_lost) override {
+    below_->listen(std::move(on_message), std::move(on_lost));
+  }
 
  private:
   std::unique_ptr<Channel> below_;
@@ -132,18 +156,28 @@ struct Step {
 /// The same on all ranks, and such that the fault makes a difference where it strikes.
 Step step_of(const Plan& p, int i) {
   const Rng r{p.seed, 100 + static_cast<std::uint64_t>(i)};
-  static constexpr Collective kWhat[] = {Collective::all_reduce, Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::all_to_all, Collective::broadcast};
+  static constexpr Collective kWhat[] = {Collective::all_reduce, Collective::all_reduce, Collective::reduce_scatter,
+                                         Collective::all_gather, Collective::all_to_all, Collective::broadcast};
   static constexpr std::int64_t kCounts[] = {1, 3, 64, 1000, 5000, 40000};
-  Step s{kWhat[r.below(0, 6)], r.below(1, 3) ? Reduce::sum : Reduce::max, kCounts[r.below(2, 6)], static_cast<int>(r.below(3, static_cast<std::uint64_t>(p.ranks))), static_cast<int>(r.below(4, 100)), Algorithm::automatic};
+  Step s{kWhat[r.below(0, 6)],
+         r.below(1, 3) ? Reduce::sum : Reduce::max,
+         kCounts[r.below(2, 6)],
+         static_cast<int>(r.below(3, static_cast<std::uint64_t>(p.ranks))),
+         static_cast<int>(r.below(4, 100)),
+         Algorithm::automatic};
   if (i == p.at && p.kind == Kind::reduction) s.what = Collective::all_reduce;
   if (i == p.at && p.kind == Kind::root) s.what = Collective::broadcast;
   if (p.kind == Kind::order) s.count += i;  // equal calls in another order are equal
   const auto all = algo::algorithms_of(s.what);
-  if (const auto a = all[r.below(5, all.size())]; a != Algorithm::native && a != Algorithm::shared && a != Algorithm::hierarchical) s.algorithm = a;
+  if (const auto a = all[r.below(5, all.size())];
+      a != Algorithm::native && a != Algorithm::shared && a != Algorithm::hierarchical)
+    s.algorithm = a;
   return s;
 }
 
-std::int32_t value(const Step& s, int rank, std::int64_t i) { return static_cast<std::int32_t>((rank * 31 + i * 7 + s.salt) % 1009); }
+std::int32_t value(const Step& s, int rank, std::int64_t i) {
+  return static_cast<std::int32_t>((rank * 31 + i * 7 + s.salt) % 1009);
+}
 
 std::int32_t expected(const Step& s, int ranks, int me, std::int64_t i) {
   const auto reduced = [&](std::int64_t at) {
@@ -162,8 +196,10 @@ std::int32_t expected(const Step& s, int ranks, int me, std::int64_t i) {
 
 /// Runs one step; throws std::logic_error for a wrong result.
 void take(const Group& g, const Stream& stream, const Step& s) {
-  const bool wide_in = s.what == Collective::reduce_scatter || s.what == Collective::all_to_all, wide_out = s.what == Collective::all_gather || s.what == Collective::all_to_all;
-  OwnedTensor in({{wide_in ? s.count * g.size() : s.count}, DType::i32}), out({{wide_out ? s.count * g.size() : s.count}, DType::i32});
+  const bool wide_in = s.what == Collective::reduce_scatter || s.what == Collective::all_to_all,
+             wide_out = s.what == Collective::all_gather || s.what == Collective::all_to_all;
+  OwnedTensor in({{wide_in ? s.count * g.size() : s.count}, DType::i32}),
+      out({{wide_out ? s.count * g.size() : s.count}, DType::i32});
   for (std::int64_t i = 0; i < in.tensor.size(); ++i) in.tensor.ptr<std::int32_t>()[i] = value(s, g.rank(), i);
   const bool in_place = s.what == Collective::all_reduce || s.what == Collective::broadcast;
   Work work;
@@ -178,7 +214,8 @@ void take(const Group& g, const Stream& stream, const Step& s) {
   const Tensor& result = in_place ? in.tensor : out.tensor;
   for (std::int64_t i = 0; i < result.size(); ++i)
     if (result.ptr<std::int32_t>()[i] != expected(s, g.size(), g.rank(), i))
-      throw std::logic_error(fmt::format("WRONG RESULT of {}: element {} of {} on rank {}", collective_name(s.what), i, result.size(), g.rank()));
+      throw std::logic_error(fmt::format("WRONG RESULT of {}: element {} of {} on rank {}", collective_name(s.what), i,
+                                         result.size(), g.rank()));
 }
 
 void steps(const Plan& p, const Group& world, const Stream& stream, Times& times) {
@@ -212,7 +249,8 @@ void steps(const Plan& p, const Group& world, const Stream& stream, Times& times
 struct Outcome {
   std::vector<std::string> ends;  // by rank: "" when it did all its steps
   double seconds = 0;
-  bool too_slow = false;          // the machine, for these deadlines: a wait was over that began before the fault, or asking took longer than the fault
+  bool too_slow = false;  // the machine, for these deadlines: a wait was over that began before the fault, or asking
+                          // took longer than the fault
 };
 
 Outcome run(const Plan& p) {
@@ -230,13 +268,17 @@ Outcome run(const Plan& p) {
     threads.emplace_back([&, r] {
       const auto i = static_cast<std::size_t>(r);
       std::atomic<bool> dead = false;
-      Watch watch(std::make_unique<MortalChannel>(std::move(channels[i]), dead), {.beat_seconds = 0.1, .answer_seconds = 2, .close_seconds = 5});
+      Watch watch(std::make_unique<MortalChannel>(std::move(channels[i]), dead),
+                  {.beat_seconds = 0.1, .answer_seconds = 2, .close_seconds = 5});
       try {
         Pool pool(1);
-        const auto world = make_world(std::make_unique<FaultyTransport>(std::move(transports[i]), p, times), {.deadline_seconds = waits ? p.deadline() : 30, .on_lost = [&times, tell = watch.on_lost()](const Ledger& ledger, const PeerLost& lost) {
-                                        Times::first(times.expired);
-                                        return tell(ledger, lost);
-                                      }});
+        const auto world =
+            make_world(std::make_unique<FaultyTransport>(std::move(transports[i]), p, times),
+                       {.deadline_seconds = waits ? p.deadline() : 30,
+                        .on_lost = [&times, tell = watch.on_lost()](const Ledger& ledger, const PeerLost& lost) {
+                          Times::first(times.expired);
+                          return tell(ledger, lost);
+                        }});
         watch.guard(world);
         try {
           steps(p, world, Stream(pool), times);
@@ -257,8 +299,9 @@ Outcome run(const Plan& p) {
     });
   threads.clear();
   out.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  out.too_slow = times.expired != 0 && (times.struck == 0 || Times::between(times.struck, times.expired) < p.deadline() ||
-                                        (p.kind == Kind::late && Times::between(times.struck, times.verdict) > p.delay()));
+  out.too_slow =
+      times.expired != 0 && (times.struck == 0 || Times::between(times.struck, times.expired) < p.deadline() ||
+                             (p.kind == Kind::late && Times::between(times.struck, times.verdict) > p.delay()));
   return out;
 }
 
@@ -271,14 +314,17 @@ std::string complaint(const Plan& p, const Outcome& o) {
     if (end.find("WRONG RESULT") != std::string::npos) return end;
     if (p.kind == Kind::none && !end.empty()) return fmt::format("without a fault rank {} ended with: {}", r, end);
     if (end.empty() || r == p.bad) continue;
-    const bool named = p.kind == Kind::late || p.kind == Kind::error || p.kind == Kind::death || p.kind == Kind::death_inside;
+    const bool named =
+        p.kind == Kind::late || p.kind == Kind::error || p.kind == Kind::death || p.kind == Kind::death_inside;
     if (!end.starts_with("[dist] ")) return fmt::format("rank {} ended with: {}", r, end);
-    if (named && end.find(culprit) == std::string::npos) return fmt::format("rank {} does not name the culprit: {}", r, end);
+    if (named && end.find(culprit) == std::string::npos)
+      return fmt::format("rank {} does not name the culprit: {}", r, end);
   }
   return "";
 }
 
-/// A machine may be so busy that a rank waits longer than a third of a second for what is no fault: then everything again, four times as slow.
+/// A machine may be so busy that a rank waits longer than a third of a second for what is no fault: then everything
+/// again, four times as slow.
 std::string judged(Plan& p, Outcome& o) {
   for (;; p.slow *= 4) {
     o = run(p);
@@ -309,15 +355,16 @@ TEST(Injected, AThousandFaults) {
           const std::lock_guard lock(mutex);
           again += p.slow > 1;
           ++met[static_cast<std::size_t>(p.kind)];
-          ended[static_cast<std::size_t>(p.kind)] += std::any_of(o.ends.begin(), o.ends.end(), [](const auto& e) { return e.starts_with("[dist]"); });
+          ended[static_cast<std::size_t>(p.kind)] +=
+              std::any_of(o.ends.begin(), o.ends.end(), [](const auto& e) { return e.starts_with("[dist]"); });
           if (one)
             for (std::size_t r = 0; r < o.ends.size(); ++r) std::printf("rank %zu: %s\n", r, o.ends[r].c_str());
           if (!what.empty() && ++wrong <= 20) ADD_FAILURE() << p.text() << ": " << what;
         }
       });
   }
-  std::printf("seeds %llu to %llu, %d of them again because the machine was slow\n", static_cast<unsigned long long>(first),
-              static_cast<unsigned long long>(first + count - 1), again);
+  std::printf("seeds %llu to %llu, %d of them again because the machine was slow\n",
+              static_cast<unsigned long long>(first), static_cast<unsigned long long>(first + count - 1), again);
   for (std::size_t k = 0; k < met.size(); ++k) {
     std::printf("  %-26s %4d runs, %4d ended by a verdict\n", kKindNames[k], met[k], ended[k]);
     if (count >= 1000 && k > 0) {

@@ -8,7 +8,8 @@ namespace hpcdl::comm {
 
 using Kind = RankState::Kind;
 
-Inquiry::Inquiry(const Channel& channel, std::chrono::nanoseconds patience) : rank_(channel.rank()), patience_(patience) {
+Inquiry::Inquiry(const Channel& channel, std::chrono::nanoseconds patience)
+    : rank_(channel.rank()), patience_(patience) {
   for (int r = 0; r < channel.size(); ++r) {
     ranks_.emplace_back();
     ranks_.back().host = channel.host(r);
@@ -50,7 +51,8 @@ bool Inquiry::begin(int asker, int peer) {
 
 bool Inquiry::complete() const {
   const auto them = reachable();
-  return asking_ && std::all_of(them.begin(), them.end(), [&](int r) { return ranks_[static_cast<std::size_t>(r)].kind == Kind::answers; });
+  return asking_ && std::all_of(them.begin(), them.end(),
+                                [&](int r) { return ranks_[static_cast<std::size_t>(r)].kind == Kind::answers; });
 }
 
 void Inquiry::set_mine(const Report& mine) {
@@ -60,7 +62,8 @@ void Inquiry::set_mine(const Report& mine) {
 
 void Inquiry::set_ages() {
   for (std::size_t r = 0; r < ranks_.size(); ++r)
-    if (heard_at_[r] != Deadline{}) ranks_[r].heard_ago = std::chrono::duration<double>(Clock::now() - heard_at_[r]).count();
+    if (heard_at_[r] != Deadline{})
+      ranks_[r].heard_ago = std::chrono::duration<double>(Clock::now() - heard_at_[r]).count();
 }
 
 std::string Inquiry::verdict(const Report& mine) {

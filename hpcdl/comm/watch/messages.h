@@ -21,9 +21,13 @@ enum class Said : char {
   heard = 'h',     // to rank 0: the verdict has come
 };
 
-inline std::string said(Said what, std::string_view rest) { return std::string(1, static_cast<char>(what)).append(rest); }
+inline std::string said(Said what, std::string_view rest) {
+  return std::string(1, static_cast<char>(what)).append(rest);
+}
 
-inline std::string pack_stuck(int peer, const Report& report) { return std::string(reinterpret_cast<const char*>(&peer), sizeof peer) + pack(report); }
+inline std::string pack_stuck(int peer, const Report& report) {
+  return std::string(reinterpret_cast<const char*>(&peer), sizeof peer) + pack(report);
+}
 
 inline std::pair<int, Report> unpack_stuck(std::string_view text) {
   int peer = -1;

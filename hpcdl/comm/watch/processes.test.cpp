@@ -1,5 +1,5 @@
-// Real processes, one of which is killed, stopped, or calls something else: all others end with code 71 and one sentence each that names it.
-// A host that is cut off is in tests/hosts/cut_off.sh.
+// Real processes, one of which is killed, stopped, or calls something else: all others end with code 71 and one
+// sentence each that names it. A host that is cut off is in tests/hosts/cut_off.sh.
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,8 @@ void step(const Group& world, const Stream& s, const std::string& fault) {
   }
   const InPhase phase(world.ledger(), Phase::compute);
   if (fault == "error") fail("data", "tokens.bin is gone");
-  OwnedTensor x({{fault == "size" ? 512 : 1024}, DType::f32}), all({{16 * world.size()}, DType::f32}), part({{16}, DType::f32});
+  OwnedTensor x({{fault == "size" ? 512 : 1024}, DType::f32}), all({{16 * world.size()}, DType::f32}),
+      part({{16}, DType::f32});
   const auto reduce = [&] {
     const Label label("grad.0");
     world.all_reduce(s, x.tensor).wait();
@@ -52,7 +53,9 @@ TEST(FaultyRank, Main) {
   });
 }
 
-Launched launch(int world, const std::string& fault = "", int bad = -1) { return Launched(world, "FaultyRank.Main", {{"fault", fault}, {"bad", std::to_string(bad)}}); }
+Launched launch(int world, const std::string& fault = "", int bad = -1) {
+  return Launched(world, "FaultyRank.Main", {{"fault", fault}, {"bad", std::to_string(bad)}});
+}
 
 /// All but `except` end in time with 71 and one line of words that holds every part.
 void expect_verdict(Launched& ranks, int world, int except, std::initializer_list<std::string> parts) {
@@ -62,7 +65,8 @@ void expect_verdict(Launched& ranks, int world, int except, std::initializer_lis
     EXPECT_EQ(ranks.wait(r, limit), exit_code::kPeerLost) << "rank " << r << ": " << ranks.words(r);
     const std::string words = ranks.words(r);
     EXPECT_EQ(std::count(words.begin(), words.end(), '\n'), 1) << words;
-    for (const auto& part : parts) EXPECT_NE(words.find(part), std::string::npos) << "rank " << r << ": expected \"" << part << "\" in: " << words;
+    for (const auto& part : parts)
+      EXPECT_NE(words.find(part), std::string::npos) << "rank " << r << ": expected \"" << part << "\" in: " << words;
   }
 }
 
@@ -71,7 +75,9 @@ TEST(Processes, AKilledRankIsNamed) {
     auto ranks = launch(3);
     ASSERT_TRUE(ranks.prints(0, std::to_string(200))) << ranks.words(0);
     ranks.signal(bad, SIGKILL);
-    expect_verdict(ranks, 3, bad, {fmt::format("[dist] rank {} on ", bad), "is gone (its connection is gone)", bad == 0 ? "" : "ago it was in", " waits in ", "of group world"});
+    expect_verdict(ranks, 3, bad,
+                   {fmt::format("[dist] rank {} on ", bad), "is gone (its connection is gone)",
+                    bad == 0 ? "" : "ago it was in", " waits in ", "of group world"});
     EXPECT_EQ(ranks.wait(bad, Clock::now() + kLimit), -2);
   }
 }
@@ -81,7 +87,8 @@ TEST(Processes, AFrozenRankIsNamedAndLeavesWhenItWakes) {
     auto ranks = launch(3);
     ASSERT_TRUE(ranks.prints(1, std::to_string(kFaultAt))) << ranks.words(1);
     ranks.signal(bad, SIGSTOP);
-    expect_verdict(ranks, 3, bad, {fmt::format("[dist] rank {} on ", bad), "does not answer: it is frozen", " waits in "});
+    expect_verdict(ranks, 3, bad,
+                   {fmt::format("[dist] rank {} on ", bad), "does not answer: it is frozen", " waits in "});
     ranks.signal(bad, SIGCONT);
     EXPECT_EQ(ranks.wait(bad, Clock::now() + kLimit), exit_code::kPeerLost) << ranks.words(bad);
   }
@@ -89,17 +96,24 @@ TEST(Processes, AFrozenRankIsNamedAndLeavesWhenItWakes) {
 
 TEST(Processes, DifferentShapesAreTold) {
   auto ranks = launch(3, "size", 2);
-  expect_verdict(ranks, 3, -1, {"[dist] ranks call different things: rank 2 on ", "all_reduce number 41 of group world, sum of 512 F32, grad.0 while rank 0 on ", "sum of 1024 F32, grad.0"});
+  expect_verdict(
+      ranks, 3, -1,
+      {"[dist] ranks call different things: rank 2 on ",
+       "all_reduce number 41 of group world, sum of 512 F32, grad.0 while rank 0 on ", "sum of 1024 F32, grad.0"});
 }
 
 TEST(Processes, ADifferentOrderIsTold) {
   auto ranks = launch(2, "order", 1);
-  expect_verdict(ranks, 2, -1, {"rank 1 on ", "is in all_gather number 41 of group world, 16 F32, weights while rank 0 on ", "is in all_reduce number 41 of group world, sum of 1024 F32, grad.0"});
+  expect_verdict(ranks, 2, -1,
+                 {"rank 1 on ", "is in all_gather number 41 of group world, 16 F32, weights while rank 0 on ",
+                  "is in all_reduce number 41 of group world, sum of 1024 F32, grad.0"});
 }
 
 TEST(Processes, ARankThatHangsOutsideCollectivesIsNamedAndMadeToLeave) {
   auto ranks = launch(3, "hang", 1);
-  expect_verdict(ranks, 3, -1, {"[dist] rank 1 on ", "has been in data for ", "did not come to all_reduce number 41 of group world, sum of 1024 F32, grad.0"});
+  expect_verdict(ranks, 3, -1,
+                 {"[dist] rank 1 on ", "has been in data for ",
+                  "did not come to all_reduce number 41 of group world, sum of 1024 F32, grad.0"});
 }
 
 TEST(Processes, ARankThatEndsByAnErrorOfItsOwnIsToldByAll) {

@@ -33,9 +33,9 @@ struct RankState {
   };
   Kind kind = Kind::silent;
   std::string host;
-  std::string why;          // gone, failed: in words
-  Report report;            // the last that came from it
-  double heard_ago = -1;    // seconds; -1: never
+  std::string why;        // gone, failed: in words
+  Report report;          // the last that came from it
+  double heard_ago = -1;  // seconds; -1: never
 };
 
 }  // namespace hpcdl::comm

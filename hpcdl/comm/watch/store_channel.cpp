@@ -11,7 +11,9 @@ class StoreChannel final : public Channel {
   int size() const override { return store_->world(); }
   std::string host(int rank) const override { return store_->hosts()[static_cast<std::size_t>(rank)]; }
   void send(int to, std::string_view bytes) override { store_->send(to, bytes); }
-  void listen(OnMessage on_message, OnLost on_lost) override { store_->listen(std::move(on_message), std::move(on_lost)); }
+  void listen(OnMessage on_message, OnLost on_lost) override {
+    store_->listen(std::move(on_message), std::move(on_lost));
+  }
 
  private:
   std::shared_ptr<Store> store_;
@@ -19,6 +21,8 @@ class StoreChannel final : public Channel {
 
 }  // namespace
 
-std::unique_ptr<Channel> store_channel(std::shared_ptr<Store> store) { return std::make_unique<StoreChannel>(std::move(store)); }
+std::unique_ptr<Channel> store_channel(std::shared_ptr<Store> store) {
+  return std::make_unique<StoreChannel>(std::move(store));
+}
 
 }  // namespace hpcdl::comm

@@ -50,16 +50,21 @@ std::string last_words(const RankState& s) {
 /// Who waits, and in what: "; rank 0 on a waits in ...". The asker, or the lowest rank that is in a collective.
 std::string waiting(Ranks ranks, int asker, const std::vector<int>& blamed) {
   const auto waits = [&](int r) {
-    return at(ranks, r).kind == Kind::answers && at(ranks, r).report.in_collective() && std::find(blamed.begin(), blamed.end(), r) == blamed.end();
+    return at(ranks, r).kind == Kind::answers && at(ranks, r).report.in_collective() &&
+           std::find(blamed.begin(), blamed.end(), r) == blamed.end();
   };
   int who = asker >= 0 && waits(asker) ? asker : -1;
   for (int r = 0; who < 0 && r < static_cast<int>(ranks.size()); ++r)
     if (waits(r)) who = r;
-  if (who < 0) return asker < 0 || at(ranks, asker).kind != Kind::answers ? "" : fmt::format("; {} has been {}", named(ranks, asker), doing(at(ranks, asker).report));
+  if (who < 0)
+    return asker < 0 || at(ranks, asker).kind != Kind::answers
+               ? ""
+               : fmt::format("; {} has been {}", named(ranks, asker), doing(at(ranks, asker).report));
   return fmt::format("; {} waits in {}", named(ranks, who), operation(at(ranks, who).report));
 }
 
-/// The one host that holds all of these ranks and no other: then the host is what is named. Of a single host nothing is said.
+/// The one host that holds all of these ranks and no other: then the host is what is named. Of a single host nothing is
+/// said.
 std::string whole_host(Ranks ranks, const std::vector<int>& which) {
   const std::string& host = at(ranks, which.front()).host;
   bool others = false;
@@ -76,19 +81,23 @@ Verdict unreachable(Ranks ranks, std::vector<int> which, int asker, bool gone) {
   const std::string tail = waiting(ranks, asker, which);
   const std::string host = whole_host(ranks, which);
   if (!host.empty() && which.size() > 1)
-    return {which, fmt::format("[dist] host {} with ranks {} to {} {}: it is down or cut off, {}{}", host, which.front(), which.back(),
-                               gone ? "is gone" : "does not answer", last_words(first), tail)};
-  std::string what = gone ? fmt::format("is gone ({})", first.why) : "does not answer: it is frozen, or its host is down or cut off";
+    return {which,
+            fmt::format("[dist] host {} with ranks {} to {} {}: it is down or cut off, {}{}", host, which.front(),
+                        which.back(), gone ? "is gone" : "does not answer", last_words(first), tail)};
+  std::string what =
+      gone ? fmt::format("is gone ({})", first.why) : "does not answer: it is frozen, or its host is down or cut off";
   return {which, fmt::format("[dist] {} {}; {}{}", list(ranks, which), what, last_words(first), tail)};
 }
 
-/// Ranks that are in collectives which do not belong together: of one number and yet different, or of different numbers. Those that are of one
-/// mind with most others are right.
+/// Ranks that are in collectives which do not belong together: of one number and yet different, or of different
+/// numbers. Those that are of one mind with most others are right.
 std::vector<int> odd_ones(Ranks ranks, const LedgerEntry& mine, bool of_one_number) {
   std::map<std::uint32_t, std::vector<int>> by_tag;
   for (const int r : of_kind(ranks, Kind::answers)) {
     const LedgerEntry& e = at(ranks, r).report.collective;
-    if (at(ranks, r).report.in_collective() && e.group_id == mine.group_id && (!of_one_number || e.number == mine.number)) by_tag[e.tag].push_back(r);
+    if (at(ranks, r).report.in_collective() && e.group_id == mine.group_id &&
+        (!of_one_number || e.number == mine.number))
+      by_tag[e.tag].push_back(r);
   }
   if (by_tag.size() < 2) return {};
   const auto better = [](const auto& a, const auto& b) {  // more, or as many with a lower rank
@@ -106,21 +115,28 @@ Verdict different_things(Ranks ranks, const LedgerEntry& mine, int asker, const 
   int right = asker;
   for (int r = static_cast<int>(ranks.size()) - 1; r >= 0; --r) {
     const RankState& s = at(ranks, r);
-    if (s.kind == Kind::answers && s.report.in_collective() && s.report.collective.group_id == mine.group_id && std::find(odd.begin(), odd.end(), r) == odd.end()) right = r;
+    if (s.kind == Kind::answers && s.report.in_collective() && s.report.collective.group_id == mine.group_id &&
+        std::find(odd.begin(), odd.end(), r) == odd.end())
+      right = r;
   }
-  return {odd, fmt::format("[dist] ranks call different things: {} is in {} while {} is in {}: all ranks must make the same calls with the same shapes in the same order",
-                           list(ranks, odd), operation(at(ranks, odd.front()).report), named(ranks, right), operation(at(ranks, right).report))};
+  return {odd, fmt::format("[dist] ranks call different things: {} is in {} while {} is in {}: all ranks must make the "
+                           "same calls with the same shapes in the same order",
+                           list(ranks, odd), operation(at(ranks, odd.front()).report), named(ranks, right),
+                           operation(at(ranks, right).report))};
 }
 
-/// Ranks of the group of `mine` that are elsewhere and have not been there: in other collectives, or in none. The group's members are not known
-/// here: those whose last collective was of this group, or all, where it is the world; else whoever `peer` is.
+/// Ranks of the group of `mine` that are elsewhere and have not been there: in other collectives, or in none. The
+/// group's members are not known here: those whose last collective was of this group, or all, where it is the world;
+/// else whoever `peer` is.
 std::vector<int> absent(Ranks ranks, const LedgerEntry& mine, int peer, bool in_collectives) {
   std::vector<int> out;
   const bool world = mine.group_size == ranks.size();
   for (const int r : of_kind(ranks, Kind::answers)) {
     const Report& report = at(ranks, r).report;
     const LedgerEntry& last = report.collective;
-    if (report.in_collective() != in_collectives || (last.group_id == mine.group_id && (in_collectives || last.number >= mine.number))) continue;
+    if (report.in_collective() != in_collectives ||
+        (last.group_id == mine.group_id && (in_collectives || last.number >= mine.number)))
+      continue;
     if (world || r == peer || (last.number > 0 && last.group_id == mine.group_id)) out.push_back(r);
   }
   return out;
@@ -131,7 +147,9 @@ std::vector<int> late_ones(Ranks ranks, const LedgerEntry& mine) {
   std::vector<int> out;
   for (const int r : of_kind(ranks, Kind::answers)) {
     const LedgerEntry& e = at(ranks, r).report.collective;
-    if (at(ranks, r).report.in_collective() && e.group_id == mine.group_id && e.tag == mine.tag && 2 * e.since < mine.since) out.push_back(r);
+    if (at(ranks, r).report.in_collective() && e.group_id == mine.group_id && e.tag == mine.tag &&
+        2 * e.since < mine.since)
+      out.push_back(r);
   }
   return out;
 }
@@ -141,55 +159,80 @@ Verdict no_step_ends(Ranks ranks, int asker, const std::vector<int>& finished) {
   const Report& mine = at(ranks, asker).report;
   std::vector<int> away = finished;
   for (const int r : of_kind(ranks, Kind::answers))
-    if (finished.empty() && (at(ranks, r).report.in_collective() || at(ranks, r).report.work.phase != mine.work.phase)) away.push_back(r);
+    if (finished.empty() && (at(ranks, r).report.in_collective() || at(ranks, r).report.work.phase != mine.work.phase))
+      away.push_back(r);
   if (away.empty())
-    return {{asker}, fmt::format("[dist] no rank gets on: {} has been {}, longer than dist.timeout, and all others answer and do the same: a GPU hangs, or ranks call different collectives",
-                                 named(ranks, asker), doing(mine))};
-  const std::string what = finished.empty() ? (away.size() > 1 ? "do something else; the first has been " : "has been ") + doing(at(ranks, away.front()).report) : "has finished its run";
-  return {away, fmt::format("[dist] {} {}; {} has been {}, longer than dist.timeout", list(ranks, away), what, named(ranks, asker), doing(mine))};
+    return {{asker},
+            fmt::format("[dist] no rank gets on: {} has been {}, longer than dist.timeout, and all others answer and "
+                        "do the same: a GPU hangs, or ranks call different collectives",
+                        named(ranks, asker), doing(mine))};
+  const std::string what = finished.empty()
+                               ? (away.size() > 1 ? "do something else; the first has been " : "has been ") +
+                                     doing(at(ranks, away.front()).report)
+                               : "has finished its run";
+  return {away, fmt::format("[dist] {} {}; {} has been {}, longer than dist.timeout", list(ranks, away), what,
+                            named(ranks, asker), doing(mine))};
 }
 
 Verdict all_answer(Ranks ranks, int asker, int peer) {
   const Report& mine = at(ranks, asker).report;
   const auto finished = of_kind(ranks, Kind::finished);
   if (!mine.in_collective()) return no_step_ends(ranks, asker, finished);
-  if (const auto odd = odd_ones(ranks, mine.collective, true); !odd.empty()) return different_things(ranks, mine.collective, asker, odd);
+  if (const auto odd = odd_ones(ranks, mine.collective, true); !odd.empty())
+    return different_things(ranks, mine.collective, asker, odd);
   const auto blame_absent = [&](const std::vector<int>& cause) {
-    return Verdict{cause, fmt::format("[dist] {} {} {}, and did not come to {}, in which {} waits{}", list(ranks, cause), cause.size() > 1 ? "are not there; the first has been" : "has been",
-                                      doing(at(ranks, cause.front()).report), operation(mine), named(ranks, asker),
-                                      finished.empty() ? "" : fmt::format("; {} has finished its run", list(ranks, finished)))};
+    return Verdict{
+        cause, fmt::format("[dist] {} {} {}, and did not come to {}, in which {} waits{}", list(ranks, cause),
+                           cause.size() > 1 ? "are not there; the first has been" : "has been",
+                           doing(at(ranks, cause.front()).report), operation(mine), named(ranks, asker),
+                           finished.empty() ? "" : fmt::format("; {} has finished its run", list(ranks, finished)))};
   };
-  // Some may wait for others in turn: whoever computes, loads or saves is nearer to the cause than whoever is in another collective. Who has finished
-  // may have taken part in this one.
+  // Some may wait for others in turn: whoever computes, loads or saves is nearer to the cause than whoever is in
+  // another collective. Who has finished may have taken part in this one.
   if (const auto away = absent(ranks, mine.collective, peer, false); !away.empty()) return blame_absent(away);
-  const auto blame_finished = [&] { return Verdict{finished, fmt::format("[dist] {} has finished its run{}", list(ranks, finished), waiting(ranks, asker, finished))}; };
-  if (!finished.empty() && (mine.collective.group_size == ranks.size() || (peer >= 0 && at(ranks, peer).kind == Kind::finished))) return blame_finished();
+  const auto blame_finished = [&] {
+    return Verdict{finished, fmt::format("[dist] {} has finished its run{}", list(ranks, finished),
+                                         waiting(ranks, asker, finished))};
+  };
+  if (!finished.empty() &&
+      (mine.collective.group_size == ranks.size() || (peer >= 0 && at(ranks, peer).kind == Kind::finished)))
+    return blame_finished();
   if (const auto late = late_ones(ranks, mine.collective); !late.empty())
-    return {late, fmt::format("[dist] {} came late to {}: {} ago, and {} has waited in it for {}, longer than dist.timeout", list(ranks, late), operation(mine),
-                              format_age(age(at(ranks, late.front()).report.collective)), named(ranks, asker), format_age(age(mine.collective)))};
-  if (const auto odd = odd_ones(ranks, mine.collective, false); !odd.empty()) return different_things(ranks, mine.collective, asker, odd);
+    return {late,
+            fmt::format("[dist] {} came late to {}: {} ago, and {} has waited in it for {}, longer than dist.timeout",
+                        list(ranks, late), operation(mine), format_age(age(at(ranks, late.front()).report.collective)),
+                        named(ranks, asker), format_age(age(mine.collective)))};
+  if (const auto odd = odd_ones(ranks, mine.collective, false); !odd.empty())
+    return different_things(ranks, mine.collective, asker, odd);
   if (const auto away = absent(ranks, mine.collective, peer, true); !away.empty()) return blame_absent(away);
   if (!finished.empty()) return blame_finished();
   const int other = peer >= 0 ? peer : asker;
-  return {{other}, fmt::format("[dist] all ranks are in {} and answer, but {} has waited {} and gets nothing{}: their hosts cannot reach each other, or a link is too slow for dist.timeout",
-                               operation(mine), named(ranks, asker), format_age(age(mine.collective)), peer >= 0 ? " from " + named(ranks, peer) : "")};
+  return {{other},
+          fmt::format("[dist] all ranks are in {} and answer, but {} has waited {} and gets nothing{}: their hosts "
+                      "cannot reach each other, or a link is too slow for dist.timeout",
+                      operation(mine), named(ranks, asker), format_age(age(mine.collective)),
+                      peer >= 0 ? " from " + named(ranks, peer) : "")};
 }
 
 }  // namespace
 
-std::string format_age(double seconds) { return seconds < 10 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.0f} s", seconds); }
+std::string format_age(double seconds) {
+  return seconds < 10 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.0f} s", seconds);
+}
 
 std::string named(Ranks ranks, int rank) { return fmt::format("rank {} on {}", rank, at(ranks, rank).host); }
 
 Verdict judge(Ranks ranks, int asker, int peer) {
   if (const auto failed = of_kind(ranks, Kind::failed); !failed.empty())
-    return {failed, fmt::format("[dist] {} ended by an error of its own: {}{}", list(ranks, failed), at(ranks, failed.front()).why, waiting(ranks, asker, failed))};
+    return {failed, fmt::format("[dist] {} ended by an error of its own: {}{}", list(ranks, failed),
+                                at(ranks, failed.front()).why, waiting(ranks, asker, failed))};
   auto gone = of_kind(ranks, Kind::gone), silent = of_kind(ranks, Kind::silent);
   auto both = gone;
   both.insert(both.end(), silent.begin(), silent.end());
   std::sort(both.begin(), both.end());
   // The connections to a host that is cut off break one after the other.
-  if (!gone.empty() && !silent.empty() && !whole_host(ranks, both).empty()) return unreachable(ranks, std::move(both), asker, false);
+  if (!gone.empty() && !silent.empty() && !whole_host(ranks, both).empty())
+    return unreachable(ranks, std::move(both), asker, false);
   if (!gone.empty()) return unreachable(ranks, std::move(gone), asker, true);
   if (!silent.empty()) return unreachable(ranks, std::move(silent), asker, false);
   return all_answer(ranks, asker < 0 ? 0 : asker, peer);

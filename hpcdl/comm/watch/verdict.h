@@ -11,11 +11,12 @@ namespace hpcdl::comm {
 
 struct Verdict {
   std::vector<int> blamed;  // ranks; never empty
-  std::string sentence;     // "[dist] rank 1 on node7 ...": who, where, what it was doing, and who waits for it in which operation
+  std::string
+      sentence;  // "[dist] rank 1 on node7 ...": who, where, what it was doing, and who waits for it in which operation
 };
 
-/// `asker`: the rank whose wait came to its deadline, -1: none did, a connection broke; `peer`: whom it waited for, -1: not known. A pure
-/// function, so that ranks that know the same say the same.
+/// `asker`: the rank whose wait came to its deadline, -1: none did, a connection broke; `peer`: whom it waited for, -1:
+/// not known. A pure function, so that ranks that know the same say the same.
 Verdict judge(std::span<const RankState> ranks, int asker, int peer);
 
 /// "rank 3 on node7"

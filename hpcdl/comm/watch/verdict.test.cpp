@@ -9,7 +9,8 @@ namespace {
 
 using Kind = RankState::Kind;
 
-LedgerEntry collective(Collective what, std::int64_t number, std::int64_t count, const char* tensor, std::uint32_t group = 7, int size = 4) {
+LedgerEntry collective(Collective what, std::int64_t number, std::int64_t count, const char* tensor,
+                       std::uint32_t group = 7, int size = 4) {
   LedgerEntry e;
   e.phase = Phase::collective;
   e.what = what;
@@ -48,15 +49,17 @@ RankState doing(RankState s, Phase phase) {
 
 void expect_parts(const Verdict& v, const std::vector<int>& blamed, std::initializer_list<const char*> parts) {
   EXPECT_EQ(v.blamed, blamed) << v.sentence;
-  for (const char* part : parts) EXPECT_NE(v.sentence.find(part), std::string::npos) << "expected \"" << part << "\" in: " << v.sentence;
+  for (const char* part : parts)
+    EXPECT_NE(v.sentence.find(part), std::string::npos) << "expected \"" << part << "\" in: " << v.sentence;
   EXPECT_EQ(v.sentence.find('\n'), std::string::npos);
 }
 
 TEST(Verdict, ARankElsewhereIsNamedWithWhatItDoes) {
   auto ranks = all_waiting(4);
   ranks[2] = doing(ranks[2], Phase::data);
-  expect_parts(judge(ranks, 1, -1), {2}, {"[dist] rank 2 on node1 has been in data for 12 s", "all_reduce number 40", "did not come to all_reduce number 41 of group dp, sum of 1024 F32, grad.0",
-                                          "rank 1 on node0 waits"});
+  expect_parts(judge(ranks, 1, -1), {2},
+               {"[dist] rank 2 on node1 has been in data for 12 s", "all_reduce number 40",
+                "did not come to all_reduce number 41 of group dp, sum of 1024 F32, grad.0", "rank 1 on node0 waits"});
   ranks[3] = doing(ranks[3], Phase::checkpoint);
   expect_parts(judge(ranks, 1, -1), {2, 3}, {"rank 2 on node1, rank 3 on node1 are not there", "in data"});
 }
@@ -70,7 +73,9 @@ TEST(Verdict, WhoWaitsForOthersInTurnIsNotTheCause) {
 
 TEST(Verdict, GroupsOfOneNameAreToldApart) {
   auto ranks = all_waiting(4);
-  for (int r : {0, 1, 2, 3}) ranks[static_cast<std::size_t>(r)].report.collective = collective(Collective::all_reduce, 5 + r / 2, 16, "x", static_cast<std::uint32_t>(10 + r / 2), 2);
+  for (int r : {0, 1, 2, 3})
+    ranks[static_cast<std::size_t>(r)].report.collective =
+        collective(Collective::all_reduce, 5 + r / 2, 16, "x", static_cast<std::uint32_t>(10 + r / 2), 2);
   ranks[3] = doing(ranks[3], Phase::compute);
   ranks[3].report.collective.group_id = 11, ranks[3].report.collective.number = 5;
   expect_parts(judge(ranks, 2, -1), {3}, {"rank 3 on node1", "rank 2 on node1 waits"});
@@ -79,12 +84,16 @@ TEST(Verdict, GroupsOfOneNameAreToldApart) {
 TEST(Verdict, DifferentShapesAndDifferentOrder) {
   auto ranks = all_waiting(4);
   ranks[3].report.collective = collective(Collective::all_reduce, 41, 512, "grad.0");
-  expect_parts(judge(ranks, 3, 2), {3}, {"rank 3 on node1 is in all_reduce number 41 of group dp, sum of 512 F32, grad.0 while rank 0 on node0 is in all_reduce number 41 of group dp, sum of 1024 F32"});
+  expect_parts(judge(ranks, 3, 2), {3},
+               {"rank 3 on node1 is in all_reduce number 41 of group dp, sum of 512 F32, grad.0 while rank 0 on node0 "
+                "is in all_reduce number 41 of group dp, sum of 1024 F32"});
   ranks[3].report.collective = collective(Collective::all_gather, 41, 1024, "w");
-  expect_parts(judge(ranks, 0, 3), {3}, {"rank 3 on node1 is in all_gather number 41", "rank 0 on node0 is in all_reduce number 41"});
+  expect_parts(judge(ranks, 0, 3), {3},
+               {"rank 3 on node1 is in all_gather number 41", "rank 0 on node0 is in all_reduce number 41"});
   auto two = all_waiting(2);
   two[0].report.collective = collective(Collective::all_gather, 41, 1024, "w", 7, 2);
-  expect_parts(judge(two, 0, 1), {1}, {"rank 1 on node0 is in all_reduce number 41", "rank 0 on node0 is in all_gather number 41"});
+  expect_parts(judge(two, 0, 1), {1},
+               {"rank 1 on node0 is in all_reduce number 41", "rank 0 on node0 is in all_gather number 41"});
 }
 
 TEST(Verdict, GoneSilentFailedFinished) {
@@ -92,24 +101,32 @@ TEST(Verdict, GoneSilentFailedFinished) {
   ranks[1] = doing(ranks[1], Phase::compute);
   ranks[1].kind = Kind::gone;
   ranks[1].why = "its connection is gone";
-  expect_parts(judge(ranks, -1, 1), {1}, {"rank 1 on node0 is gone (its connection is gone)", "0.5 s ago it was in compute for 12 s after all_reduce number 40", "rank 0 on node0 waits in all_reduce number 41", "grad.0"});
+  expect_parts(judge(ranks, -1, 1), {1},
+               {"rank 1 on node0 is gone (its connection is gone)",
+                "0.5 s ago it was in compute for 12 s after all_reduce number 40",
+                "rank 0 on node0 waits in all_reduce number 41", "grad.0"});
   ranks[1].kind = Kind::silent;
-  expect_parts(judge(ranks, 0, 1), {1}, {"rank 1 on node0 does not answer", "frozen", "in compute", "rank 0 on node0 waits in all_reduce number 41"});
+  expect_parts(
+      judge(ranks, 0, 1), {1},
+      {"rank 1 on node0 does not answer", "frozen", "in compute", "rank 0 on node0 waits in all_reduce number 41"});
   ranks[1].heard_ago = -1;
   expect_parts(judge(ranks, 0, 1), {1}, {"nothing was ever heard of it"});
   ranks[1].kind = Kind::failed;
   ranks[1].why = "[data] no such file";
   expect_parts(judge(ranks, 0, 1), {1}, {"rank 1 on node0 ended by an error of its own: [data] no such file; rank 0"});
   ranks[1].kind = Kind::finished;
-  expect_parts(judge(ranks, 0, 1), {1}, {"rank 1 on node0 has finished its run; rank 0 on node0 waits in all_reduce number 41"});
+  expect_parts(judge(ranks, 0, 1), {1},
+               {"rank 1 on node0 has finished its run; rank 0 on node0 waits in all_reduce number 41"});
 }
 
 TEST(Verdict, WhereCollectivesArePartOfTheWork) {
   auto ranks = all_waiting(4);
   for (auto& r : ranks) r = doing(r, Phase::compute);
-  expect_parts(judge(ranks, 2, -1), {2}, {"no rank gets on: rank 2 on node1 has been in compute for 12 s", "longer than dist.timeout"});
+  expect_parts(judge(ranks, 2, -1), {2},
+               {"no rank gets on: rank 2 on node1 has been in compute for 12 s", "longer than dist.timeout"});
   ranks[1] = doing(ranks[1], Phase::checkpoint);
-  expect_parts(judge(ranks, 2, -1), {1}, {"rank 1 on node0 has been in checkpoint for 12 s", "rank 2 on node1 has been in compute"});
+  expect_parts(judge(ranks, 2, -1), {1},
+               {"rank 1 on node0 has been in checkpoint for 12 s", "rank 2 on node1 has been in compute"});
   ranks[3].kind = Kind::silent;
   expect_parts(judge(ranks, 2, -1), {3}, {"rank 3 on node1 does not answer", "; rank 2 on node1 has been in compute"});
 }
@@ -117,7 +134,9 @@ TEST(Verdict, WhereCollectivesArePartOfTheWork) {
 TEST(Verdict, AHostWhoseRanksAreAllAwayIsNamedItself) {
   auto ranks = all_waiting(6);
   for (int r : {2, 3}) ranks[static_cast<std::size_t>(r)].kind = Kind::silent;
-  expect_parts(judge(ranks, 5, 2), {2, 3}, {"host node1 with ranks 2 to 3 does not answer", "cut off", "rank 5 on node2 waits in all_reduce number 41"});
+  expect_parts(
+      judge(ranks, 5, 2), {2, 3},
+      {"host node1 with ranks 2 to 3 does not answer", "cut off", "rank 5 on node2 waits in all_reduce number 41"});
   ranks[2].kind = Kind::gone;
   expect_parts(judge(ranks, 5, 2), {2, 3}, {"host node1 with ranks 2 to 3"});
   ranks[3].kind = Kind::answers;
@@ -132,21 +151,29 @@ TEST(Verdict, WhoHasGoneOnOrFinishedIsNotBlamedForWhoIsAway) {
   ranks[2].report.collective = ranks[0].report.collective;  // it has been there
   ranks[2].report.collective.phase = Phase::idle;
   ranks[3] = doing(ranks[3], Phase::data);
-  expect_parts(judge(ranks, 0, 3), {3}, {"rank 3 on node1 has been in data for 12 s after all_reduce number 40", "did not come to all_reduce number 41"});
+  expect_parts(
+      judge(ranks, 0, 3), {3},
+      {"rank 3 on node1 has been in data for 12 s after all_reduce number 40", "did not come to all_reduce number 41"});
   ranks[1].kind = Kind::finished;
-  expect_parts(judge(ranks, 0, 1), {3}, {"rank 3 on node1 has been in data for 12 s", "; rank 1 on node0 has finished its run"});
+  expect_parts(judge(ranks, 0, 1), {3},
+               {"rank 3 on node1 has been in data for 12 s", "; rank 1 on node0 has finished its run"});
 }
 
 TEST(Verdict, WhoCameLateIsNamedThoughItIsThereByNow) {
   auto ranks = all_waiting(4);
   ranks[2].report.collective.since = 300'000'000;
-  expect_parts(judge(ranks, 0, 3), {2}, {"rank 2 on node1 came late to all_reduce number 41", "0.3 s ago", "rank 0 on node0 has waited in it for 2.5 s"});
+  expect_parts(
+      judge(ranks, 0, 3), {2},
+      {"rank 2 on node1 came late to all_reduce number 41", "0.3 s ago", "rank 0 on node0 has waited in it for 2.5 s"});
   ranks[2].report.collective.since = 1'500'000'000;
-  EXPECT_NE(judge(ranks, 0, 3).sentence.find("cannot reach each other"), std::string::npos) << "who came soon after is not what all wait for";
+  EXPECT_NE(judge(ranks, 0, 3).sentence.find("cannot reach each other"), std::string::npos)
+      << "who came soon after is not what all wait for";
 }
 
 TEST(Verdict, WhereAllAreThereAndNothingComesTheLinkIsNamed) {
-  expect_parts(judge(all_waiting(4), 0, 3), {3}, {"all ranks are in all_reduce number 41", "rank 0 on node0 has waited 2.5 s and gets nothing from rank 3 on node1", "cannot reach each other"});
+  expect_parts(judge(all_waiting(4), 0, 3), {3},
+               {"all ranks are in all_reduce number 41",
+                "rank 0 on node0 has waited 2.5 s and gets nothing from rank 3 on node1", "cannot reach each other"});
 }
 
 }  // namespace

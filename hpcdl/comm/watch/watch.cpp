@@ -40,7 +40,9 @@ class Watch::State {
     bool lost;
     std::string bytes;
   };
-  static std::chrono::nanoseconds seconds(double s) { return std::chrono::nanoseconds(static_cast<std::int64_t>(s * 1e9)); }
+  static std::chrono::nanoseconds seconds(double s) {
+    return std::chrono::nanoseconds(static_cast<std::int64_t>(s * 1e9));
+  }
   bool keeper() const { return channel_->rank() == 0; }
 
   void put(Event e);
@@ -60,7 +62,7 @@ class Watch::State {
 
   std::unique_ptr<Channel> channel_;
   const WatchOptions options_;
-  Inquiry inquiry_;               // of rank 0; of others only what they know of rank 0
+  Inquiry inquiry_;  // of rank 0; of others only what they know of rank 0
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -81,7 +83,10 @@ class Watch::State {
 };
 
 Watch::State::State(std::unique_ptr<Channel> channel, WatchOptions options)
-    : channel_(std::move(channel)), options_(std::move(options)), inquiry_(*channel_, seconds(options_.answer_seconds)), present_(inquiry_.reachable()) {}
+    : channel_(std::move(channel)),
+      options_(std::move(options)),
+      inquiry_(*channel_, seconds(options_.answer_seconds)),
+      present_(inquiry_.reachable()) {}
 
 void Watch::State::start() {
   next_beat_ = Clock::now();
@@ -136,7 +141,8 @@ std::string Watch::State::lost(const PeerLost& lost) {
 
 /// Rank 0 carries the verdict to the others, and goes when they have it.
 void Watch::State::wait_untold(std::unique_lock<std::mutex>& lock) {
-  changed_.wait_for(lock, seconds(options_.answer_seconds), [&] { return (!verdict_.empty() && untold_.empty()) || stop_; });
+  changed_.wait_for(lock, seconds(options_.answer_seconds),
+                    [&] { return (!verdict_.empty() && untold_.empty()) || stop_; });
 }
 
 void Watch::State::fail(std::string_view why) {
@@ -152,7 +158,8 @@ void Watch::State::close() {
   {
     std::unique_lock lock(mutex_);
     if (stop_) return;
-    if (keeper()) changed_.wait_for(lock, seconds(options_.close_seconds), [&] { return present_.empty() || !verdict_.empty(); });
+    if (keeper())
+      changed_.wait_for(lock, seconds(options_.close_seconds), [&] { return present_.empty() || !verdict_.empty(); });
     if (!verdict_.empty()) wait_untold(lock);
     why = verdict_;
   }
@@ -186,7 +193,8 @@ void Watch::State::run() {
       continue;
     }
     if (events_.empty()) {
-      changed_.wait_until(lock, next_tick(), [&] { return stop_ || !events_.empty() || (wants_ != -2 && !asked_ && verdict_.empty()); });
+      changed_.wait_until(lock, next_tick(),
+                          [&] { return stop_ || !events_.empty() || (wants_ != -2 && !asked_ && verdict_.empty()); });
       lock.unlock();
       tick();
       lock.lock();
@@ -200,7 +208,9 @@ void Watch::State::run() {
   }
 }
 
-Deadline Watch::State::next_tick() const { return std::min({next_beat_, settled_at_, verdict_by_, leave_at_, inquiry_.deadline()}); }
+Deadline Watch::State::next_tick() const {
+  return std::min({next_beat_, settled_at_, verdict_by_, leave_at_, inquiry_.deadline()});
+}
 
 void Watch::State::tick() {
   const auto now = Clock::now();
@@ -225,10 +235,14 @@ void Watch::State::tick() {
 
 void Watch::State::limit(const Report& mine) {
   const std::lock_guard lock(mutex_);
-  const auto longer = [](const LedgerEntry& e, double limit) { return limit > 0 && static_cast<double>(e.since) * 1e-9 > limit; };
+  const auto longer = [](const LedgerEntry& e, double limit) {
+    return limit > 0 && static_cast<double>(e.since) * 1e-9 > limit;
+  };
   const bool computes = mine.work.phase == Phase::compute && !mine.in_collective();
   const bool native = mine.in_collective() && mine.collective.algorithm == Algorithm::native;
-  if (wants_ == -2 && ((computes && longer(mine.work, work_limit_)) || (native && longer(mine.collective, native_limit_)))) wants_ = -1;
+  if (wants_ == -2 &&
+      ((computes && longer(mine.work, work_limit_)) || (native && longer(mine.collective, native_limit_))))
+    wants_ = -1;
 }
 
 void Watch::State::handle(const Event& e) {
@@ -263,12 +277,8 @@ void Watch::State::handle_message(int from, std::string_view bytes) {
       return inquire(from, peer);
     }
     case Said::failed: return conclude(inquiry_.failed(from, bytes, report()));
-    case Said::finished:
-      inquiry_.finished(from);
-      return forget(from, true);
-    case Said::verdict:
-      channel_->send(from, said(Said::heard, ""));
-      return conclude(std::string(bytes));
+    case Said::finished: inquiry_.finished(from); return forget(from, true);
+    case Said::verdict: channel_->send(from, said(Said::heard, "")); return conclude(std::string(bytes));
     case Said::heard: return forget(from, false);
   }
 }
@@ -313,7 +323,10 @@ void Watch::State::conclude(const std::string& sentence) {
   if (world) world->abandon(sentence);
 }
 
-Watch::Watch(std::unique_ptr<Channel> channel, WatchOptions options) : state_(std::make_shared<State>(std::move(channel), std::move(options))) { state_->start(); }
+Watch::Watch(std::unique_ptr<Channel> channel, WatchOptions options)
+    : state_(std::make_shared<State>(std::move(channel), std::move(options))) {
+  state_->start();
+}
 Watch::~Watch() { state_->stop(); }
 
 OnLost Watch::on_lost() const {

@@ -28,8 +28,9 @@ class MuteChannel final : public Channel {
   }
   void listen(OnMessage on_message, OnLost on_lost) override {
     if (!on_message) return below_->listen({}, {});
-    below_->listen([this, f = std::move(on_message)](int from, std::string_view bytes) { mute_ ? void() : f(from, bytes); },
-                   [this, f = std::move(on_lost)](int rank, const std::string& why) { mute_ ? void() : f(rank, why); });
+    below_->listen(
+        [this, f = std::move(on_message)](int from, std::string_view bytes) { mute_ ? void() : f(from, bytes); },
+        [this, f = std::move(on_lost)](int rank, const std::string& why) { mute_ ? void() : f(rank, why); });
   }
 
  private:
@@ -57,22 +58,29 @@ struct Place {
 };
 
 struct Outcome {
-  std::vector<std::string> errors;     // by rank: what its body threw
-  std::vector<std::string> left;       // by rank: what `leave` was told
+  std::vector<std::string> errors;  // by rank: what its body threw
+  std::vector<std::string> left;    // by rank: what `leave` was told
 };
 
 Outcome run(int n, const std::function<void(Place&)>& body, double deadline = 0.4, double leave_seconds = 5) {
   auto transports = thread_transports(n);
   auto channels = thread_channels(n, {"alpha", "beta", "gamma", "delta"});
-  Outcome out{std::vector<std::string>(static_cast<std::size_t>(n)), std::vector<std::string>(static_cast<std::size_t>(n))};
+  Outcome out{std::vector<std::string>(static_cast<std::size_t>(n)),
+              std::vector<std::string>(static_cast<std::size_t>(n))};
   std::vector<std::jthread> threads;
   for (int r = 0; r < n; ++r)
     threads.emplace_back([&, r] {
       const auto i = static_cast<std::size_t>(r);
       std::atomic<bool> mute = false;
-      Watch watch(std::make_unique<MuteChannel>(std::move(channels[i]), mute), {.beat_seconds = 0.05, .answer_seconds = 0.6, .leave_seconds = leave_seconds, .close_seconds = 2, .leave = [&](const std::string& why) { out.left[i] = why; }});
+      Watch watch(std::make_unique<MuteChannel>(std::move(channels[i]), mute),
+                  {.beat_seconds = 0.05,
+                   .answer_seconds = 0.6,
+                   .leave_seconds = leave_seconds,
+                   .close_seconds = 2,
+                   .leave = [&](const std::string& why) { out.left[i] = why; }});
       try {
-        Place place{make_world(std::move(transports[i]), {.deadline_seconds = deadline, .on_lost = watch.on_lost()}), watch, mute};
+        Place place{make_world(std::move(transports[i]), {.deadline_seconds = deadline, .on_lost = watch.on_lost()}),
+                    watch, mute};
         watch.guard(place.world);
         try {
           body(place);
@@ -96,7 +104,9 @@ Outcome run(int n, const std::function<void(Place&)>& body, double deadline = 0.
 void expect_all(const Outcome& o, std::initializer_list<const char*> parts, const std::vector<int>& except = {}) {
   for (std::size_t r = 0; r < o.errors.size(); ++r) {
     if (std::find(except.begin(), except.end(), static_cast<int>(r)) != except.end()) continue;
-    for (const char* part : parts) EXPECT_NE(o.errors[r].find(part), std::string::npos) << "rank " << r << ": expected \"" << part << "\" in: " << o.errors[r];
+    for (const char* part : parts)
+      EXPECT_NE(o.errors[r].find(part), std::string::npos)
+          << "rank " << r << ": expected \"" << part << "\" in: " << o.errors[r];
   }
 }
 
@@ -120,7 +130,8 @@ TEST(Watch, ARankThatIsLateIsNamedWithItsPhase) {
       p.all_reduce("grad.0");
     });
     static constexpr const char* kHosts[] = {"alpha", "beta", "gamma", "delta"};
-    expect_all(o, {fmt::format("rank {} on {} has been in data for", late, kHosts[late]).c_str(), "all_reduce number 2 of group world, sum of 1024 F32, grad.0"});
+    expect_all(o, {fmt::format("rank {} on {} has been in data for", late, kHosts[late]).c_str(),
+                   "all_reduce number 2 of group world, sum of 1024 F32, grad.0"});
   }
 }
 
@@ -129,7 +140,8 @@ TEST(Watch, DifferentShapesAreTold) {
     p.all_reduce("a");
     p.all_reduce("grad.1", p.world.rank() == 1 ? 512 : 1024);
   });
-  expect_all(o, {"rank 1 on beta is in all_reduce number 2 of group world, sum of 512 F32, grad.1 while rank 0 on alpha is in all_reduce number 2 of group world, sum of 1024 F32, grad.1"});
+  expect_all(o, {"rank 1 on beta is in all_reduce number 2 of group world, sum of 512 F32, grad.1 while rank 0 on "
+                 "alpha is in all_reduce number 2 of group world, sum of 1024 F32, grad.1"});
 }
 
 TEST(Watch, ADifferentOrderIsTold) {
@@ -137,7 +149,8 @@ TEST(Watch, ADifferentOrderIsTold) {
     if (p.world.rank() == 0) p.all_gather("w"), p.all_reduce("g");
     else p.all_reduce("g"), p.all_gather("w");
   });
-  expect_all(o, {"rank 1 on beta is in all_reduce number 1 of group world, sum of 1024 F32, g while rank 0 on alpha is in all_gather number 1 of group world, 16 F32, w"});
+  expect_all(o, {"rank 1 on beta is in all_reduce number 1 of group world, sum of 1024 F32, g while rank 0 on alpha is "
+                 "in all_gather number 1 of group world, 16 F32, w"});
 }
 
 TEST(Watch, AFrozenRankIsNamed) {
@@ -152,7 +165,10 @@ TEST(Watch, AFrozenRankIsNamed) {
       p.all_reduce("grad.2");  // the others had come to it, so the frozen one may end it when it wakes
       p.all_reduce("grad.3");
     });
-    expect_all(o, {fmt::format("rank {} on {} does not answer", frozen, frozen == 1 ? "beta" : "gamma").c_str(), "outside collectives after all_reduce number 3", "waits in all_reduce number 4"}, {frozen});
+    expect_all(o,
+               {fmt::format("rank {} on {} does not answer", frozen, frozen == 1 ? "beta" : "gamma").c_str(),
+                "outside collectives after all_reduce number 3", "waits in all_reduce number 4"},
+               {frozen});
     EXPECT_NE(o.errors[static_cast<std::size_t>(frozen)], "");
   }
 }
@@ -166,17 +182,22 @@ TEST(Watch, AFrozenRank0IsNamedByTheOthers) {
     }
     p.all_reduce("grad.3");
   });
-  expect_all(o, {"rank 0 on alpha does not answer", "waits in all_reduce number 2 of group world, sum of 1024 F32, grad.3"}, {0});
+  expect_all(
+      o, {"rank 0 on alpha does not answer", "waits in all_reduce number 2 of group world, sum of 1024 F32, grad.3"},
+      {0});
 }
 
 TEST(Watch, AnErrorOfOneRankIsToldByAllAtOnce) {
   for (const int bad : {0, 2}) {
     const auto begin = Clock::now();
-    const auto o = run(3, [&](Place& p) {
-      p.all_reduce("x");
-      if (p.world.rank() == bad) fail("data", "no file tokens.bin");
-      p.all_reduce("y");
-    }, 300);
+    const auto o = run(
+        3,
+        [&](Place& p) {
+          p.all_reduce("x");
+          if (p.world.rank() == bad) fail("data", "no file tokens.bin");
+          p.all_reduce("y");
+        },
+        300);
     EXPECT_EQ(o.errors[static_cast<std::size_t>(bad)], "[data] no file tokens.bin");
     expect_all(o, {"ended by an error of its own: [data] no file tokens.bin"}, {bad});
     EXPECT_LT(Clock::now() - begin, 200s) << "nobody waited for the deadline";
@@ -191,22 +212,28 @@ TEST(Watch, ARankThatFinishesEarlyIsNamed) {
 }
 
 TEST(Watch, WhoseMainThreadHangsElsewhereIsMadeToLeave) {
-  const auto o = run(2, [](Place& p) {
-    if (p.world.rank() == 1) std::this_thread::sleep_for(2500ms);  // reading from a dead disk, say
-    p.all_reduce("x");
-  }, 0.3, 0.5);
+  const auto o = run(
+      2,
+      [](Place& p) {
+        if (p.world.rank() == 1) std::this_thread::sleep_for(2500ms);  // reading from a dead disk, say
+        p.all_reduce("x");
+      },
+      0.3, 0.5);
   EXPECT_NE(o.left[1].find("rank 1 on beta has been outside collectives"), std::string::npos) << o.left[1];
 }
 
 TEST(Watch, WorkThatNeverEndsIsAskedAboutWhereItIsLimited) {
   for (const bool limited : {false, true}) {
-    const auto o = run(3, [&](Place& p) {
-      if (limited) p.watch.limit_work(0.3);
-      p.all_reduce("x");
-      const InPhase phase(p.world.ledger(), p.world.rank() == 1 ? Phase::data : Phase::compute);
-      std::this_thread::sleep_for(1500ms);
-      EXPECT_EQ(p.watch.verdict().empty(), !limited) << p.watch.verdict();
-    }, 30);
+    const auto o = run(
+        3,
+        [&](Place& p) {
+          if (limited) p.watch.limit_work(0.3);
+          p.all_reduce("x");
+          const InPhase phase(p.world.ledger(), p.world.rank() == 1 ? Phase::data : Phase::compute);
+          std::this_thread::sleep_for(1500ms);
+          EXPECT_EQ(p.watch.verdict().empty(), !limited) << p.watch.verdict();
+        },
+        30);
     if (limited) expect_all(o, {"rank 1 on beta has been in data for", "has been in compute for"});
   }
 }
@@ -223,7 +250,10 @@ TEST(Watch, GroupsOfOneNameAreToldApart) {
     const Label label("qkv");
     for (int i = 0; i < 2; ++i) tp.all_reduce(p.s, x.tensor).wait();
   });
-  expect_all(o, {"rank 3 on delta has been in compute for", "did not come to all_reduce number 2 of group tp, sum of 32 F32, qkv", "rank 2 on gamma waits"}, {1});  // rank 1 has done all it had to
+  expect_all(o,
+             {"rank 3 on delta has been in compute for",
+              "did not come to all_reduce number 2 of group tp, sum of 32 F32, qkv", "rank 2 on gamma waits"},
+             {1});  // rank 1 has done all it had to
 }
 
 }  // namespace

@@ -16,10 +16,12 @@ namespace {
 enum class Use : std::uint64_t { place = 1, mix = 2 };
 constexpr std::uint64_t kPartners = 0x6d69787570;  // tells the order of partners from the order of samples
 
-std::uint64_t stream_of(std::int64_t epoch, Use use) { return static_cast<std::uint64_t>(epoch) << 8 | static_cast<std::uint64_t>(use); }
+std::uint64_t stream_of(std::int64_t epoch, Use use) {
+  return static_cast<std::uint64_t>(epoch) << 8 | static_cast<std::uint64_t>(use);
+}
 
-/// log of a draw from Gamma(shape, 1). Marsaglia and Tsang, "A simple method for generating gamma variables", TOMS 2000. In logs, because
-/// for small shapes the draw itself is below what a double holds.
+/// log of a draw from Gamma(shape, 1). Marsaglia and Tsang, "A simple method for generating gamma variables", TOMS
+/// 2000. In logs, because for small shapes the draw itself is below what a double holds.
 double log_gamma_draw(double shape, const Rng& rng, std::uint64_t first) {
   if (shape < 1) {
     const double u = (rng.block(first)[0] + 0.5) * 0x1p-32;
@@ -39,9 +41,12 @@ Box random_box(int height, int width, const Rng& rng, std::uint64_t i) {
   const double area = double(height) * width;
   for (std::uint64_t attempt = 0; attempt < 10; ++attempt) {
     const auto b = rng.block(i << 8 | (attempt + 1));
-    const auto uniform = [&](int k, double from, double to) { return from + (to - from) * (b[static_cast<std::size_t>(k)] * 0x1p-32); };
+    const auto uniform = [&](int k, double from, double to) {
+      return from + (to - from) * (b[static_cast<std::size_t>(k)] * 0x1p-32);
+    };
     const double part = area * uniform(0, 0.08, 1), shape = std::exp(uniform(1, std::log(3. / 4), std::log(4. / 3)));
-    const int w = static_cast<int>(std::lround(std::sqrt(part * shape))), h = static_cast<int>(std::lround(std::sqrt(part / shape)));
+    const int w = static_cast<int>(std::lround(std::sqrt(part * shape))),
+              h = static_cast<int>(std::lround(std::sqrt(part / shape)));
     if (w < 1 || h < 1 || w > width || h > height) continue;
     return {static_cast<int>(uniform(2, 0, height - h + 1)), static_cast<int>(uniform(3, 0, width - w + 1)), h, w};
   }
@@ -62,10 +67,13 @@ Augmenter::Augmenter(const ImageSet& set, const AugmentOptions& options, std::ui
     : set_(set), options_(options), seed_(seed), height_(options.height), width_(options.width) {
   if (height_ == 0) height_ = set.info().height;
   if (width_ == 0) width_ = set.info().width;
-  require(height_ > 0 && width_ > 0, "data", "the images of {} differ in size: say which height and width is wanted", set.info().name);
-  require(options.crop >= 0 && options.crop < std::min(height_, width_), "data", "a crop padding of {} pixels for images of {} x {}; expected 0 to {}",
-          options.crop, height_, width_, std::min(height_, width_) - 1);
-  require(options.mixup >= 0 && options.mixup <= 1000, "data", "a mixup alpha of {}; expected 0 (none) to 1000", options.mixup);
+  require(height_ > 0 && width_ > 0, "data", "the images of {} differ in size: say which height and width is wanted",
+          set.info().name);
+  require(options.crop >= 0 && options.crop < std::min(height_, width_), "data",
+          "a crop padding of {} pixels for images of {} x {}; expected 0 to {}", options.crop, height_, width_,
+          std::min(height_, width_) - 1);
+  require(options.mixup >= 0 && options.mixup <= 1000, "data", "a mixup alpha of {}; expected 0 (none) to 1000",
+          options.mixup);
   for (int x = 0; x < width_; ++x)
     for (std::size_t c = 0; c < 3; ++c) {
       const auto& n = set.info().normalisation;
@@ -77,12 +85,14 @@ Augmenter::Augmenter(const ImageSet& set, const AugmentOptions& options, std::ui
 /// Row y of a window, (width, 3).
 void Augmenter::copy_row(const Window& w, int y, std::uint8_t* line) const {
   const auto row = static_cast<std::size_t>(width_) * 3;
-  const int begin = std::clamp(-w.left, 0, width_), end = std::clamp(w.from->width - w.left, begin, width_);  // columns inside
+  const int begin = std::clamp(-w.left, 0, width_),
+            end = std::clamp(w.from->width - w.left, begin, width_);  // columns inside
   const int source = w.top + y;
   const bool inside = source >= 0 && source < w.from->height;
   if (!inside || begin > 0 || end < width_) std::fill_n(line, row, std::uint8_t{0});
   if (!inside) return;
-  const std::uint8_t* in = w.from->pixels.data() + (static_cast<std::ptrdiff_t>(source) * w.from->width + w.left + begin) * 3;
+  const std::uint8_t* in =
+      w.from->pixels.data() + (static_cast<std::ptrdiff_t>(source) * w.from->width + w.left + begin) * 3;
   if (!w.flip) {
     std::copy_n(in, (end - begin) * 3, line + begin * 3);
   } else {
@@ -96,7 +106,8 @@ void Augmenter::normalise(const std::uint8_t* line, float* to) const {
 }
 
 void Augmenter::convert(const Window& w, std::span<std::uint8_t> to) const {
-  for (int y = 0; y < height_; ++y) copy_row(w, y, to.data() + static_cast<std::size_t>(y) * static_cast<std::size_t>(width_) * 3);
+  for (int y = 0; y < height_; ++y)
+    copy_row(w, y, to.data() + static_cast<std::size_t>(y) * static_cast<std::size_t>(width_) * 3);
 }
 
 void Augmenter::convert(const Window& w, std::span<float> to) const {
@@ -135,17 +146,21 @@ Augmenter::Window Augmenter::window(std::int64_t i, std::int64_t epoch, Scratch&
     from = &scratch.resized;
   }
   const auto shifted = [&](std::uint32_t bits) {  // -crop .. crop
-    return static_cast<int>(static_cast<std::uint64_t>(bits) * static_cast<std::uint64_t>(2 * options_.crop + 1) >> 32) - options_.crop;
+    return static_cast<int>(static_cast<std::uint64_t>(bits) * static_cast<std::uint64_t>(2 * options_.crop + 1) >>
+                            32) -
+           options_.crop;
   };
   return {from, shifted(draws[0]), shifted(draws[1]), options_.flip && (draws[2] & 1)};
 }
 
 Mix Augmenter::mix(std::int64_t i, std::int64_t epoch) const {
-  const Permutation partners(static_cast<std::uint64_t>(set_.count()), seed_ ^ kPartners, static_cast<std::uint64_t>(epoch));
+  const Permutation partners(static_cast<std::uint64_t>(set_.count()), seed_ ^ kPartners,
+                             static_cast<std::uint64_t>(epoch));
   const auto id = static_cast<std::uint64_t>(i);
   // A seed for the sample, so that a rejected draw takes the next of its own.
   const auto key = Rng{seed_, stream_of(epoch, Use::mix)}.block(id);
-  const double weight = beta_draw(options_.mixup, std::uint64_t{key[0]} << 32 | key[1], std::uint64_t{key[2]} << 32 | key[3]);
+  const double weight =
+      beta_draw(options_.mixup, std::uint64_t{key[0]} << 32 | key[1], std::uint64_t{key[2]} << 32 | key[3]);
   return {static_cast<std::int64_t>(partners(id)), static_cast<float>(weight)};
 }
 

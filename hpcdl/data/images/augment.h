@@ -1,6 +1,7 @@
 #pragma once
-// From a decoded picture to the pixels that a model reads, f32 or still bytes. What is drawn is a pure function of (seed, epoch, sample): the same image in
-// the same epoch comes out alike, whoever makes it and whatever stands beside it in the batch.
+// From a decoded picture to the pixels that a model reads, f32 or still bytes. What is drawn is a pure function of
+// (seed, epoch, sample): the same image in the same epoch comes out alike, whoever makes it and whatever stands beside
+// it in the batch.
 
 #include <cstdint>
 #include <span>
@@ -11,12 +12,13 @@
 namespace hpcdl::data {
 
 struct AugmentOptions {
-  int height = 0, width = 0;      // of what comes out; 0: as the set's images are
-  int crop = 0;                   // a random crop of the picture with so many black pixels put around it; 4 is usual for CIFAR
-  bool flip = false;              // left and right, every second time
-  bool random_resized = false;    // a random part, 8 to 100 % of the area and 3/4 to 4/3 in shape, resized (Szegedy et al., CVPR 2015)
-  double mixup = 0;               // alpha of Beta(alpha, alpha); 0: none (Zhang et al., "mixup", ICLR 2018)
-  bool normalise = true;          // by the set's mean and standard deviation; otherwise pixels are in [0, 1]
+  int height = 0, width = 0;  // of what comes out; 0: as the set's images are
+  int crop = 0;       // a random crop of the picture with so many black pixels put around it; 4 is usual for CIFAR
+  bool flip = false;  // left and right, every second time
+  bool random_resized =
+      false;  // a random part, 8 to 100 % of the area and 3/4 to 4/3 in shape, resized (Szegedy et al., CVPR 2015)
+  double mixup = 0;       // alpha of Beta(alpha, alpha); 0: none (Zhang et al., "mixup", ICLR 2018)
+  bool normalise = true;  // by the set's mean and standard deviation; otherwise pixels are in [0, 1]
 };
 
 /// The weight of a sample and the one that it is mixed with.
@@ -40,8 +42,12 @@ class Augmenter {
   std::int64_t pixels() const { return std::int64_t{height_} * width_ * 3; }
 
   /// Writes (height, width, 3): sample `i` as it is in `epoch`. As bytes: before they are normalised, see table().
-  void training(std::int64_t i, std::int64_t epoch, Scratch& scratch, std::span<float> to) const { convert(window(i, epoch, scratch), to); }
-  void training(std::int64_t i, std::int64_t epoch, Scratch& scratch, std::span<std::uint8_t> to) const { convert(window(i, epoch, scratch), to); }
+  void training(std::int64_t i, std::int64_t epoch, Scratch& scratch, std::span<float> to) const {
+    convert(window(i, epoch, scratch), to);
+  }
+  void training(std::int64_t i, std::int64_t epoch, Scratch& scratch, std::span<std::uint8_t> to) const {
+    convert(window(i, epoch, scratch), to);
+  }
   /// training(), mixed with its partner's.
   Mix mixed(std::int64_t i, std::int64_t epoch, Scratch& scratch, std::span<float> to) const;
   /// Nothing drawn; a picture of another size is resized and its middle taken.

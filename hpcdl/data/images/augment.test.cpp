@@ -16,7 +16,9 @@ namespace {
 constexpr int kSide = 8;
 
 /// Pixel (y, x, c) of image i is 1 + (i * 7 + y * 29 + x * 3 + c) mod 255: never black, all places of a picture differ.
-std::uint8_t pixel(std::int64_t i, int y, int x, int c) { return static_cast<std::uint8_t>(1 + (i * 7 + y * 29 + x * 3 + c) % 255); }
+std::uint8_t pixel(std::int64_t i, int y, int x, int c) {
+  return static_cast<std::uint8_t>(1 + (i * 7 + y * 29 + x * 3 + c) % 255);
+}
 
 class Known : public ImageSet {
  public:
@@ -74,7 +76,8 @@ TEST(augment, crops_and_flips_are_the_image_moved_each_way_about_as_often) {
 
 TEST(augment, draws_belong_to_seed_epoch_and_sample) {
   const Known set;
-  const Augmenter a(set, {.crop = 4, .flip = true}, 1), same(set, {.crop = 4, .flip = true}, 1), other(set, {.crop = 4, .flip = true}, 2);
+  const Augmenter a(set, {.crop = 4, .flip = true}, 1), same(set, {.crop = 4, .flip = true}, 1),
+      other(set, {.crop = 4, .flip = true}, 2);
   int epochs = 0, seeds = 0;
   for (std::int64_t i = 0; i < 64; ++i) {
     EXPECT_EQ(training(a, i, 3), training(same, i, 3));

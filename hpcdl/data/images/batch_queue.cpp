@@ -11,7 +11,8 @@ std::size_t BatchQueue::slots(int workers, int prefetch) {
   return workers == 0 ? 1 : static_cast<std::size_t>(std::max(prefetch, workers)) + 1;
 }
 
-BatchQueue::BatchQueue(std::int64_t batches, int workers, int prefetch, Make make) : batches_(batches), make_(std::move(make)) {
+BatchQueue::BatchQueue(std::int64_t batches, int workers, int prefetch, Make make)
+    : batches_(batches), make_(std::move(make)) {
   require(workers >= 0 && workers <= 256, "data", "{} loader workers; expected 0 to 256", workers);
   require(prefetch >= 0 && prefetch <= 4096, "data", "{} batches ahead; expected 0 to 4096", prefetch);
   slots_.resize(slots(workers, prefetch));

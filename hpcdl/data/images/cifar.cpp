@@ -28,7 +28,7 @@ struct Version {
   bool python;
   std::vector<std::string> train, test;
   const char* meta;
-  const char* meta_key;  // Python only
+  const char* meta_key;                            // Python only
   const char *coarse_meta = "", *coarse_key = "";  // CIFAR-100: of its 20 classes
   bool has(const std::string& file, Split split) const {
     const auto& wanted = split == Split::train ? train : test;
@@ -38,14 +38,50 @@ struct Version {
 
 const std::array<Version, 4>& versions() {
   static const std::array<Version, 4> all = {{
-      {"CIFAR-10 (binary)", "cifar-10-batches-bin", "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", 10, false,
-       {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"}, {"test_batch.bin"}, "batches.meta.txt", ""},
-      {"CIFAR-10 (Python)", "cifar-10-batches-py", "cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", 10, true,
-       {"data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5"}, {"test_batch"}, "batches.meta", "label_names"},
-      {"CIFAR-100 (binary)", "cifar-100-binary", "cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8", 100, false, {"train.bin"}, {"test.bin"},
-       "fine_label_names.txt", "", "coarse_label_names.txt", ""},
-      {"CIFAR-100 (Python)", "cifar-100-python", "cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", 100, true, {"train"}, {"test"}, "meta",
-       "fine_label_names", "meta", "coarse_label_names"},
+      {"CIFAR-10 (binary)",
+       "cifar-10-batches-bin",
+       "cifar-10-binary.tar.gz",
+       "c32a1d4ab5d03f1284b67883e8d87530",
+       10,
+       false,
+       {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"},
+       {"test_batch.bin"},
+       "batches.meta.txt",
+       ""},
+      {"CIFAR-10 (Python)",
+       "cifar-10-batches-py",
+       "cifar-10-python.tar.gz",
+       "c58f30108f718f92721af3b95e74349a",
+       10,
+       true,
+       {"data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5"},
+       {"test_batch"},
+       "batches.meta",
+       "label_names"},
+      {"CIFAR-100 (binary)",
+       "cifar-100-binary",
+       "cifar-100-binary.tar.gz",
+       "03b5dce01913d631647c71ecec9e9cb8",
+       100,
+       false,
+       {"train.bin"},
+       {"test.bin"},
+       "fine_label_names.txt",
+       "",
+       "coarse_label_names.txt",
+       ""},
+      {"CIFAR-100 (Python)",
+       "cifar-100-python",
+       "cifar-100-python.tar.gz",
+       "eb9058c3a382ffc7106e4002c42a8d85",
+       100,
+       true,
+       {"train"},
+       {"test"},
+       "meta",
+       "fine_label_names",
+       "meta",
+       "coarse_label_names"},
   }};
   return all;
 }
@@ -83,26 +119,31 @@ using Files = std::map<std::string, std::string>;  // contents by name, without 
 std::shared_ptr<const ImageSet> build(const Version& v, Files files, Split split, const std::string& from) {
   const auto path = [&](const std::string& name) { return from + ": " + name; };
   const auto meta = files.find(v.meta);
-  ImageSetInfo info{v.name, class_names(v, meta == files.end() ? nullptr : &meta->second, path(v.meta)), 32, 32, normalisation_of(v.classes)};
+  ImageSetInfo info{v.name, class_names(v, meta == files.end() ? nullptr : &meta->second, path(v.meta)), 32, 32,
+                    normalisation_of(v.classes)};
   std::vector<CifarPiece> pieces;
   for (const auto& name : split == Split::train ? v.train : v.test) {
     const auto file = files.find(name);
     require(file != files.end(), "data", "{}: {} is missing, which {} has", from, name, v.name);
-    pieces.push_back(v.python ? read_cifar_python(file->second, v.classes, path(name)) : read_cifar_binary(file->second, v.classes, path(name)));
+    pieces.push_back(v.python ? read_cifar_python(file->second, v.classes, path(name))
+                              : read_cifar_binary(file->second, v.classes, path(name)));
     files.erase(file);  // frees it
   }
   return std::make_shared<Cifar>(std::move(info), std::move(pieces));
 }
 
 bool has_any(const Version& v, const std::function<bool(const std::string&)>& there) {
-  const auto any = [&](const std::vector<std::string>& names) { return std::any_of(names.begin(), names.end(), there); };
+  const auto any = [&](const std::vector<std::string>& names) {
+    return std::any_of(names.begin(), names.end(), there);
+  };
   return any(v.train) || any(v.test);
 }
 
 /// The version with the classes that are asked for.
 Version chosen(Version v, bool coarse, const fs::path& from) {
   if (!coarse) return v;
-  if (v.classes != 100) fail_usage("data", "{}: coarse classes are for CIFAR-100, and this is {}", from.string(), v.name);
+  if (v.classes != 100)
+    fail_usage("data", "{}: coarse classes are for CIFAR-100, and this is {}", from.string(), v.name);
   v.classes = 20, v.meta = v.coarse_meta, v.meta_key = v.coarse_key;
   return v;
 }
@@ -131,17 +172,18 @@ void compare_md5(const fs::path& path, const std::function<void(const std::strin
   char found[MD5_DIGEST_STRING_LENGTH];
   if (MD5File(path.c_str(), found) == nullptr) io::fail_file(path, "read", errno);
   if (*want != found)
-    warn(fmt::format("{} has the MD5 {}, but the published archive of that name has {}: not the original, or changed since", path.string(), found, *want));
+    warn(fmt::format(
+        "{} has the MD5 {}, but the published archive of that name has {}: not the original, or changed since",
+        path.string(), found, *want));
 }
 
-std::shared_ptr<const ImageSet> open_archive(const fs::path& path, Split split, const std::function<void(const std::string&)>& warn, bool coarse) {
+std::shared_ptr<const ImageSet> open_archive(const fs::path& path, Split split,
+                                             const std::function<void(const std::string&)>& warn, bool coarse) {
   const auto base = [](const std::string& name) { return fs::path(name).filename().string(); };
   Files files;
   for (auto& [name, contents] : read_tar(path, [&](const std::string& full) {
          const auto name = base(full);
-         return std::any_of(versions().begin(), versions().end(), [&](const Version& v) {
-           return v.has(name, split);
-         });
+         return std::any_of(versions().begin(), versions().end(), [&](const Version& v) { return v.has(name, split); });
        }))
     files[base(name)] = std::move(contents);
   for (const Version& v : versions())
@@ -161,13 +203,15 @@ std::optional<std::string> published_md5(const std::string& name) {
   return std::nullopt;
 }
 
-Cifar::Cifar(ImageSetInfo info, std::vector<CifarPiece> pieces) : ImageSet(std::move(info)), pieces_(std::move(pieces)) {
+Cifar::Cifar(ImageSetInfo info, std::vector<CifarPiece> pieces)
+    : ImageSet(std::move(info)), pieces_(std::move(pieces)) {
   for (CifarPiece& p : pieces_) p.first = std::exchange(count_, count_ + std::ssize(p.targets));
 }
 
 const CifarPiece& Cifar::piece_of(std::int64_t i) const {
   require(i >= 0 && i < count_, "data", "image {} of {}", i, count_);
-  return *std::prev(std::upper_bound(pieces_.begin(), pieces_.end(), i, [](std::int64_t at, const CifarPiece& p) { return at < p.first; }));
+  return *std::prev(std::upper_bound(pieces_.begin(), pieces_.end(), i,
+                                     [](std::int64_t at, const CifarPiece& p) { return at < p.first; }));
 }
 
 std::int32_t Cifar::target(std::int64_t i) const {
@@ -182,7 +226,8 @@ void Cifar::decode(std::int64_t i, Picture& to) const {
   to.pixels.assign(begin, begin + kBytes);
 }
 
-std::shared_ptr<const ImageSet> open_cifar(const fs::path& path, Split split, const std::function<void(const std::string&)>& warn, bool coarse) {
+std::shared_ptr<const ImageSet> open_cifar(const fs::path& path, Split split,
+                                           const std::function<void(const std::string&)>& warn, bool coarse) {
   std::error_code ec;
   if (fs::is_directory(path, ec)) return open_folder(path, split, coarse);
   return is_tar_name(path) ? open_archive(path, split, warn, coarse) : nullptr;

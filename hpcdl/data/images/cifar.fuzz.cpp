@@ -27,11 +27,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     } else if (data[0] & 4) {
       data::Picture picture;
       data::decode_image(bytes.size() > (1 << 16) ? bytes.substr(0, 1 << 16) : bytes, "fuzz", picture);
-      if (picture.pixels.size() != static_cast<std::size_t>(picture.height) * static_cast<std::size_t>(picture.width) * 3) throw std::logic_error("pixels are missing");
+      if (picture.pixels.size() !=
+          static_cast<std::size_t>(picture.height) * static_cast<std::size_t>(picture.width) * 3)
+        throw std::logic_error("pixels are missing");
     } else {
       check(data::read_cifar_python(bytes, classes, "fuzz"), classes);
     }
-  } catch (const Error&) {
-  }
+  } catch (const Error&) {}
   return 0;
 }

@@ -1,6 +1,6 @@
 #pragma once
-// CIFAR-10 and CIFAR-100 (Krizhevsky, "Learning multiple layers of features from tiny images", 2009), as published: in the binary and in the
-// Python version, in the archive or unpacked.
+// CIFAR-10 and CIFAR-100 (Krizhevsky, "Learning multiple layers of features from tiny images", 2009), as published: in
+// the binary and in the Python version, in the archive or unpacked.
 
 #include <functional>
 #include <optional>
@@ -29,14 +29,17 @@ class Cifar : public ImageSet {
   std::int64_t count_ = 0;
 };
 
-/// Null when `path`, a folder or a tar archive, holds no file of CIFAR. Throws Error when what it holds is damaged or not all there. CIFAR-100
-/// gives its 100 fine classes, or its 20 `coarse` ones.
-std::shared_ptr<const ImageSet> open_cifar(const fs::path& path, Split split, const std::function<void(const std::string&)>& warn = {}, bool coarse = false);
+/// Null when `path`, a folder or a tar archive, holds no file of CIFAR. Throws Error when what it holds is damaged or
+/// not all there. CIFAR-100 gives its 100 fine classes, or its 20 `coarse` ones.
+std::shared_ptr<const ImageSet> open_cifar(const fs::path& path, Split split,
+                                           const std::function<void(const std::string&)>& warn = {},
+                                           bool coarse = false);
 
 /// A published archive by its file name, and its MD5.
 std::optional<std::string> published_md5(const std::string& name);
 
-/// One file of either version, `classes` 10, 100 or, of the files of CIFAR-100, 20. Throws Error, which names it `from`.
+/// One file of either version, `classes` 10, 100 or, of the files of CIFAR-100, 20. Throws Error, which names it
+/// `from`.
 CifarPiece read_cifar_binary(std::string_view bytes, int classes, const std::string& from);
 CifarPiece read_cifar_python(std::string_view bytes, int classes, const std::string& from);
 

@@ -16,7 +16,9 @@ namespace {
 const fs::path kGolden = fs::path(HPCDL_SOURCE_DIR) / "hpcdl/data/images/golden";
 
 /// As golden/make_images.py says.
-std::uint8_t pixel(int file, int image, int c, int y, int x) { return static_cast<std::uint8_t>((37 * file + 11 * image + 80 * c + 5 * y + 3 * x) % 256); }
+std::uint8_t pixel(int file, int image, int c, int y, int x) {
+  return static_cast<std::uint8_t>((37 * file + 11 * image + 80 * c + 5 * y + 3 * x) % 256);
+}
 
 void expect_images(const ImageSet& set, int first_file, int files, int each) {
   ASSERT_EQ(set.count(), files * each);
@@ -28,7 +30,8 @@ void expect_images(const ImageSet& set, int first_file, int files, int each) {
     ASSERT_EQ(p.pixels.size(), 3072u);
     for (int y = 0; y < 32; ++y)
       for (int x = 0; x < 32; ++x)
-        for (int c = 0; c < 3; ++c) ASSERT_EQ(p.pixels[static_cast<std::size_t>((y * 32 + x) * 3 + c)], pixel(file, image, c, y, x)) << n;
+        for (int c = 0; c < 3; ++c)
+          ASSERT_EQ(p.pixels[static_cast<std::size_t>((y * 32 + x) * 3 + c)], pixel(file, image, c, y, x)) << n;
   }
 }
 
@@ -46,7 +49,10 @@ struct Golden {
   const char* name;
   int classes;
 };
-constexpr Golden kArchives[] = {{"cifar10-binary.tar.gz", 10}, {"cifar10-python.tar.gz", 10}, {"cifar100-binary.tar.gz", 100}, {"cifar100-python.tar.gz", 100}};
+constexpr Golden kArchives[] = {{"cifar10-binary.tar.gz", 10},
+                                {"cifar10-python.tar.gz", 10},
+                                {"cifar100-binary.tar.gz", 100},
+                                {"cifar100-python.tar.gz", 100}};
 
 void write(const fs::path& path, std::string_view bytes) {
   fs::create_directories(path.parent_path());
@@ -55,7 +61,8 @@ void write(const fs::path& path, std::string_view bytes) {
 
 /// All files of an archive under `to`.
 void unpack(const fs::path& archive, const fs::path& to) {
-  for (const auto& [name, contents] : read_tar(archive, [](const std::string&) { return true; })) write(to / name, contents);
+  for (const auto& [name, contents] : read_tar(archive, [](const std::string&) { return true; }))
+    write(to / name, contents);
 }
 
 std::string error_of(const std::function<void()>& f) {
@@ -73,7 +80,8 @@ TEST(cifar, cifar_100_has_twenty_coarse_classes_too) {
     unpack(kGolden / name, folder.path());
     for (const auto& path : {kGolden / name, fs::path(folder.path())}) {
       SCOPED_TRACE(path.string());
-      const auto fine = open_images(path.string(), Split::train), coarse = open_images(path.string(), Split::train, {.coarse = true});
+      const auto fine = open_images(path.string(), Split::train),
+                 coarse = open_images(path.string(), Split::train, {.coarse = true});
       ASSERT_EQ(coarse->classes(), 20);
       ASSERT_EQ(coarse->count(), fine->count());
       Picture a, b;
@@ -84,7 +92,10 @@ TEST(cifar, cifar_100_has_twenty_coarse_classes_too) {
       }
     }
   }
-  EXPECT_NE(error_of([] { open_images((kGolden / "cifar10-binary.tar.gz").string(), Split::train, {.coarse = true}); }).find("coarse classes are for CIFAR-100"), std::string::npos);
+  EXPECT_NE(error_of([] {
+              open_images((kGolden / "cifar10-binary.tar.gz").string(), Split::train, {.coarse = true});
+            }).find("coarse classes are for CIFAR-100"),
+            std::string::npos);
 }
 
 TEST(cifar, the_four_archives_and_their_unpacked_folders_hold_the_same_images) {
@@ -93,7 +104,7 @@ TEST(cifar, the_four_archives_and_their_unpacked_folders_hold_the_same_images) {
     expect_golden(kGolden / name, classes);
     const io::TempFolder folder;
     unpack(kGolden / name, folder.path());
-    expect_golden(folder.path(), classes);                    // the folder that holds cifar-10-batches-bin
+    expect_golden(folder.path(), classes);                      // the folder that holds cifar-10-batches-bin
     expect_golden(io::list_folder(folder.path())[0], classes);  // and that itself
   }
 }
@@ -117,17 +128,22 @@ TEST(cifar, a_missing_or_cut_file_is_named) {
   unpack(kGolden / "cifar10-binary.tar.gz", folder.path());
   const auto files = folder / "cifar-10-batches-bin";
   fs::resize_file(files / "data_batch_2.bin", 3073 + 100);
-  EXPECT_NE(error_of([&] { open_images(files.string(), Split::train); }).find("data_batch_2.bin: 3173 bytes are not a number of images of 3073"), std::string::npos);
+  EXPECT_NE(error_of([&] {
+              open_images(files.string(), Split::train);
+            }).find("data_batch_2.bin: 3173 bytes are not a number of images of 3073"),
+            std::string::npos);
   EXPECT_EQ(open_images(files.string(), Split::test)->count(), 2);  // has nothing to do with it
   fs::remove(files / "data_batch_2.bin");
-  EXPECT_NE(error_of([&] { open_images(files.string(), Split::train); }).find("data_batch_2.bin is missing"), std::string::npos);
+  EXPECT_NE(error_of([&] { open_images(files.string(), Split::train); }).find("data_batch_2.bin is missing"),
+            std::string::npos);
 }
 
 TEST(cifar, a_class_that_cannot_be_is_an_error) {
   std::string bytes(3073, '\x01');
   EXPECT_EQ(read_cifar_binary(bytes, 10, "x").targets, std::vector<std::int32_t>{1});
   bytes[0] = 10;
-  EXPECT_NE(error_of([&] { read_cifar_binary(bytes, 10, "x"); }).find("x: image 0 has class 10; expected 0 to 9"), std::string::npos);
+  EXPECT_NE(error_of([&] { read_cifar_binary(bytes, 10, "x"); }).find("x: image 0 has class 10; expected 0 to 9"),
+            std::string::npos);
 }
 
 TEST(cifar, a_published_name_with_another_checksum_is_a_warning) {
@@ -147,11 +163,14 @@ TEST(cifar, what_is_no_set_of_images_is_refused_in_words) {
   write(folder / "notes.txt", "hello");
   write(folder / "sub/readme.md", "hello");
   for (const auto& path : {folder.path(), folder / "notes.txt"})
-    EXPECT_NE(error_of([&] { open_images(path.string(), Split::train); }).find("not a set of images"), std::string::npos);
-  EXPECT_NE(error_of([&] { open_images((folder / "none").string(), Split::train); }).find("no such file"), std::string::npos);
+    EXPECT_NE(error_of([&] { open_images(path.string(), Split::train); }).find("not a set of images"),
+              std::string::npos);
+  EXPECT_NE(error_of([&] { open_images((folder / "none").string(), Split::train); }).find("no such file"),
+            std::string::npos);
 }
 
-/// A flipped bit in any byte, and any length, gives an Error or exactly the right images: the checksum of the archive sees to that.
+/// A flipped bit in any byte, and any length, gives an Error or exactly the right images: the checksum of the archive
+/// sees to that.
 TEST(cifar, a_damaged_archive_never_gives_other_images) {
   const io::TempFolder folder;
   for (const auto& [name, classes] : kArchives) {
@@ -169,7 +188,8 @@ TEST(cifar, a_damaged_archive_never_gives_other_images) {
         ++errors;
       }
     }
-    EXPECT_GT(errors, tried * 9 / 10);  // not where the header holds a date, or another distance leads to the same bytes
+    EXPECT_GT(errors,
+              tried * 9 / 10);  // not where the header holds a date, or another distance leads to the same bytes
     for (std::size_t length = 0; length < whole.size(); length += 17) {
       write(path, std::string_view(whole).substr(0, length));
       EXPECT_THROW(open_images(path.string(), Split::test), Error) << length;
@@ -186,22 +206,25 @@ void expect_sound(const CifarPiece& piece, int classes) {
 TEST(cifar, damaged_pickles_give_an_error_or_sound_images) {
   for (const auto& [name, classes] : kArchives) {
     if (std::string(name).find("python") == std::string::npos) continue;
-    const auto files = read_tar(kGolden / name, [](const std::string& n) { return n.ends_with("test") || n.ends_with("test_batch"); });
+    const auto files =
+        read_tar(kGolden / name, [](const std::string& n) { return n.ends_with("test") || n.ends_with("test_batch"); });
     ASSERT_EQ(files.size(), 1u);
     const std::string& whole = files.begin()->second;
     const auto try_it = [&, n = classes](const std::string& bytes) {
       try {
         expect_sound(read_cifar_python(bytes, n, "x"), n);
-      } catch (const Error&) {
-      }
+      } catch (const Error&) {}
     };
-    for (std::size_t at = 0; at < whole.size(); at += at > 1000 && at + 1000 < whole.size() ? 61 : 1)  // the middle is pixels
-      for (const int value : {0, 1, 2, 127, 128, 255, int{'.'}, int{'('}, int{'q'}, int{'R'}, whole[at] ^ 1, whole[at] ^ 64}) {
+    for (std::size_t at = 0; at < whole.size();
+         at += at > 1000 && at + 1000 < whole.size() ? 61 : 1)  // the middle is pixels
+      for (const int value :
+           {0, 1, 2, 127, 128, 255, int{'.'}, int{'('}, int{'q'}, int{'R'}, whole[at] ^ 1, whole[at] ^ 64}) {
         auto damaged = whole;
         damaged[at] = static_cast<char>(value);
         try_it(damaged);
       }
-    for (std::size_t length = 0; length < whole.size(); length += length > 1000 && length + 1000 < whole.size() ? 61 : 1)
+    for (std::size_t length = 0; length < whole.size();
+         length += length > 1000 && length + 1000 < whole.size() ? 61 : 1)
       EXPECT_THROW(read_cifar_python(whole.substr(0, length), classes, "x"), Error) << length;
   }
 }
@@ -209,23 +232,44 @@ TEST(cifar, damaged_pickles_give_an_error_or_sound_images) {
 TEST(pickle, calls_nothing_and_says_what_it_refuses) {
   const auto error = [](const std::string& bytes) { return error_of([&] { pickle::read(bytes, "x"); }); };
   using namespace std::string_literals;
-  EXPECT_NE(error("\x80\x02" "cos\nsystem\n(U\x04" "lsxxtR."s).find("Python's os.system, which is not called"), std::string::npos);
-  EXPECT_NE(error("\x80\x02" "cbuiltins\neval\n."s).find("builtins.eval"), std::string::npos);
+  EXPECT_NE(error("\x80\x02"
+                  "cos\nsystem\n(U\x04"
+                  "lsxxtR."s)
+                .find("Python's os.system, which is not called"),
+            std::string::npos);
+  EXPECT_NE(error("\x80\x02"
+                  "cbuiltins\neval\n."s)
+                .find("builtins.eval"),
+            std::string::npos);
   EXPECT_NE(error("\x80\x04N."s).find("protocol 4; expected 2"), std::string::npos);
   EXPECT_NE(error("hello"s).find("protocol number"), std::string::npos);
   EXPECT_NE(error("\x80\x02i"s).find("instruction 0x69"), std::string::npos);
-  EXPECT_NE(error("\x80\x02U\x09" "abc."s).find("truncated"), std::string::npos);
-  EXPECT_NE(error("\x80\x02]q\x01h\x01" "a."s).find("a container in a list"), std::string::npos);  // a list in itself
+  EXPECT_NE(error("\x80\x02U\x09"
+                  "abc."s)
+                .find("truncated"),
+            std::string::npos);
+  EXPECT_NE(error("\x80\x02]q\x01h\x01"
+                  "a."s)
+                .find("a container in a list"),
+            std::string::npos);  // a list in itself
   EXPECT_NE(error("\x80\x02)\x85\x85\x85\x85\x85\x85\x85\x85\x85."s).find("8 deep"), std::string::npos);
   EXPECT_NE(error("\x80\x02NN."s).find("something else than one value"), std::string::npos);
   EXPECT_NE(error("\x80\x02R."s).find("more values than"), std::string::npos);
-  EXPECT_NE(error("\x80\x02" "e."s).find("a mark is missing"), std::string::npos);
+  EXPECT_NE(error("\x80\x02"
+                  "e."s)
+                .find("a mark is missing"),
+            std::string::npos);
   EXPECT_NE(error("\x80\x02h\x07."s).find("value 7 is used before"), std::string::npos);
 }
 
 TEST(pickle, reads_plain_values) {
   using namespace std::string_literals;
-  const auto root = pickle::read("\x80\x02}(U\x01" "aK\x05X\x01\0\0\0bJ\xff\xff\xff\xffU\x01" "c](\x88NM\0\x01" "eu."s, "x");
+  const auto root = pickle::read(
+      "\x80\x02}(U\x01"
+      "aK\x05X\x01\0\0\0bJ\xff\xff\xff\xffU\x01"
+      "c](\x88NM\0\x01"
+      "eu."s,
+      "x");
   EXPECT_EQ(std::get<std::int64_t>(pickle::find(*root, "a")->v), 5);
   EXPECT_EQ(std::get<std::int64_t>(pickle::find(*root, "b")->v), -1);
   const auto& list = std::get<pickle::List>(pickle::find(*root, "c")->v).items;

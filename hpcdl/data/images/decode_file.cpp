@@ -15,7 +15,8 @@ namespace {
 constexpr std::int64_t kMostPixels = std::int64_t{1} << 27;
 
 void set_size(const std::string& from, std::int64_t height, std::int64_t width, int channels, Picture& to) {
-  require(height > 0 && width > 0 && height <= kMostPixels / width, "data", "{}: an image of {} x {}; expected 1 to 2^27 pixels", from, height, width);
+  require(height > 0 && width > 0 && height <= kMostPixels / width, "data",
+          "{}: an image of {} x {}; expected 1 to 2^27 pixels", from, height, width);
   to.height = static_cast<int>(height), to.width = static_cast<int>(width);
   to.pixels.resize(static_cast<std::size_t>(height * width) * static_cast<std::size_t>(channels));
 }
@@ -26,18 +27,24 @@ void decode_jpeg(std::string_view bytes, const std::string& from, Picture& to) {
   const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
   int width = 0, height = 0, sampling = 0, space = 0;
   // Warnings count, too: a truncated file gives a warning and a grey lower half.
-  const auto check = [&](int rc) { require(rc == 0, "data", "{}: not a whole JPEG: {}", from, tjGetErrorStr2(decoder.get())); };
+  const auto check = [&](int rc) {
+    require(rc == 0, "data", "{}: not a whole JPEG: {}", from, tjGetErrorStr2(decoder.get()));
+  };
   check(tjDecompressHeader3(decoder.get(), data, bytes.size(), &width, &height, &sampling, &space));
-  require(space != TJCS_CMYK && space != TJCS_YCCK, "data", "{}: a JPEG in CMYK; expected colours or grey: convert it", from);
+  require(space != TJCS_CMYK && space != TJCS_YCCK, "data", "{}: a JPEG in CMYK; expected colours or grey: convert it",
+          from);
   set_size(from, height, width, 3, to);
-  check(tjDecompress2(decoder.get(), data, bytes.size(), to.pixels.data(), width, 0, height, TJPF_RGB, TJFLAG_ACCURATEDCT | TJFLAG_LIMITSCANS));
+  check(tjDecompress2(decoder.get(), data, bytes.size(), to.pixels.data(), width, 0, height, TJPF_RGB,
+                      TJFLAG_ACCURATEDCT | TJFLAG_LIMITSCANS));
 }
 
 void decode_png(std::string_view bytes, const std::string& from, Picture& to) {
   png_image image{};
   image.version = PNG_IMAGE_VERSION;
   const std::unique_ptr<png_image, decltype(&png_image_free)> owner(&image, &png_image_free);
-  const auto check = [&](int ok) { require(ok && !PNG_IMAGE_FAILED(image), "data", "{}: not a whole PNG: {}", from, image.message); };
+  const auto check = [&](int ok) {
+    require(ok && !PNG_IMAGE_FAILED(image), "data", "{}: not a whole PNG: {}", from, image.message);
+  };
   check(png_image_begin_read_from_memory(&image, bytes.data(), bytes.size()));
   // With alpha, because without it the library would lay the image over what the buffer holds.
   image.format = PNG_FORMAT_RGBA;
@@ -58,7 +65,8 @@ void decode_image(std::string_view bytes, const std::string& from, Picture& to) 
 
 bool is_image_name(const fs::path& path) {
   std::string ending = path.extension().string();
-  std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(ending.begin(), ending.end(), ending.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return ending == ".jpg" || ending == ".jpeg" || ending == ".png";
 }
 

@@ -7,8 +7,8 @@
 
 namespace hpcdl::data {
 
-/// The image as 8-bit RGB; grey becomes three equal channels, transparency is dropped. `from` names the file in errors. Throws Error when it
-/// is damaged, truncated, neither of the two, or has more than 2^27 pixels.
+/// The image as 8-bit RGB; grey becomes three equal channels, transparency is dropped. `from` names the file in errors.
+/// Throws Error when it is damaged, truncated, neither of the two, or has more than 2^27 pixels.
 void decode_image(std::string_view bytes, const std::string& from, Picture& to);
 
 /// True for .jpg, .jpeg and .png, in any case.

@@ -7,11 +7,18 @@
 
 namespace hpcdl::data {
 
-DeviceImages::DeviceImages(Next next, const ImageBatchLayout& layout, const Stream& compute, const std::vector<float>& table, int blocks)
-    : next_(std::move(next)), layout_(layout), compute_(compute), copies_(compute.device(), compute.pool()), blocks_(static_cast<std::size_t>(blocks)) {
+DeviceImages::DeviceImages(Next next, const ImageBatchLayout& layout, const Stream& compute,
+                           const std::vector<float>& table, int blocks)
+    : next_(std::move(next)),
+      layout_(layout),
+      compute_(compute),
+      copies_(compute.device(), compute.pool()),
+      blocks_(static_cast<std::size_t>(blocks)) {
   const bool bytes = layout.pixel == DType::u8;
-  require(compute.device().is_cuda() && blocks >= 2, "data", "batches are copied to a GPU, to 2 blocks at least; got {}", blocks);
-  require(!bytes || std::ssize(table) == 3 * 256, "data", "images of bytes need the number of each byte and channel, got {}", table.size());
+  require(compute.device().is_cuda() && blocks >= 2, "data",
+          "batches are copied to a GPU, to 2 blocks at least; got {}", blocks);
+  require(!bytes || std::ssize(table) == 3 * 256, "data",
+          "images of bytes need the number of each byte and channel, got {}", table.size());
   for (auto& b : blocks_) {
     b.memory = Buffer(layout.bytes, compute.device());
     if (bytes) b.numbers = Buffer(layout.batch * layout.pixels() * std::int64_t{sizeof(float)}, compute.device());
@@ -28,8 +35,10 @@ void DeviceImages::describe(const ImageBatch& from, Block& to) const {
   auto* memory = to.memory.data();
   auto& b = to.batch;
   b.images = Tensor(to.numbers.bytes() ? to.numbers.data() : memory, {layout_.images().shape, DType::f32}, device);
-  b.targets = Tensor(memory + layout_.targets, {rows, DType::i32}, device), b.targets_b = Tensor(memory + layout_.targets_b, {rows, DType::i32}, device);
-  b.mix = Tensor(memory + layout_.mix, {rows, DType::f32}, device), b.mix_b = Tensor(memory + layout_.mix_b, {rows, DType::f32}, device);
+  b.targets = Tensor(memory + layout_.targets, {rows, DType::i32}, device),
+  b.targets_b = Tensor(memory + layout_.targets_b, {rows, DType::i32}, device);
+  b.mix = Tensor(memory + layout_.mix, {rows, DType::f32}, device),
+  b.mix_b = Tensor(memory + layout_.mix_b, {rows, DType::f32}, device);
   b.ids.assign(from.ids.begin(), from.ids.end());
   b.valid = from.valid;
   b.after = from.after;
@@ -51,7 +60,9 @@ const DeviceBatch* DeviceImages::next() {
   copy(copies_, Tensor(memory, bytes, device), View(from->block.data(), bytes));
   describe(*from, block);
 #if HPCDL_CUDA
-  if (block.numbers.bytes()) normalise(copies_, block.batch.images, Tensor(memory, layout_.images(), device), Tensor(memory + layout_.ids, {{layout_.batch}, DType::i64}, device), table_.tensor);
+  if (block.numbers.bytes())
+    normalise(copies_, block.batch.images, Tensor(memory, layout_.images(), device),
+              Tensor(memory + layout_.ids, {{layout_.batch}, DType::i64}, device), table_.tensor);
 #endif
   block.there.record(copies_);
   block.there.wait(compute_);

@@ -15,7 +15,12 @@ class DeviceImagesTest : public ::testing::TestWithParam<bool> {
   void SetUp() override {
     if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
     stream_.emplace(kGpu, pool_);
-    options_ = {.batch = 8, .seed = 6, .workers = 2, .device = kGpu, .bytes = GetParam(), .augment = {.crop = 4, .flip = true, .mixup = GetParam() ? 0.0 : 1.0}};
+    options_ = {.batch = 8,
+                .seed = 6,
+                .workers = 2,
+                .device = kGpu,
+                .bytes = GetParam(),
+                .augment = {.crop = 4, .flip = true, .mixup = GetParam() ? 0.0 : 1.0}};
   }
   template <class T> std::vector<T> on_host(const Tensor& t) const {
     std::vector<T> out(static_cast<std::size_t>(t.size()));
@@ -47,7 +52,8 @@ TEST_P(DeviceImagesTest, batches_arrive_as_the_loader_makes_them) {
     EXPECT_EQ(got->images.shape(), (Shape{8, 32, 32, 3}));
     EXPECT_EQ(on_host<float>(got->images), std::vector<float>(want.images.begin(), want.images.end())) << b;
     EXPECT_EQ(on_host<std::int32_t>(got->targets), std::vector<std::int32_t>(want.targets.begin(), want.targets.end()));
-    EXPECT_EQ(on_host<std::int32_t>(got->targets_b), std::vector<std::int32_t>(want.targets_b.begin(), want.targets_b.end()));
+    EXPECT_EQ(on_host<std::int32_t>(got->targets_b),
+              std::vector<std::int32_t>(want.targets_b.begin(), want.targets_b.end()));
     EXPECT_EQ(on_host<float>(got->mix), std::vector<float>(want.mix.begin(), want.mix.end()));
     EXPECT_EQ(on_host<float>(got->mix_b), std::vector<float>(want.mix_b.begin(), want.mix_b.end()));
     EXPECT_EQ(got->ids, std::vector<std::int64_t>(want.ids.begin(), want.ids.end()));
@@ -57,7 +63,8 @@ TEST_P(DeviceImagesTest, batches_arrive_as_the_loader_makes_them) {
   EXPECT_GT(images.starved_seconds(), 0) << "nothing was computed, so every batch was waited for";
 }
 
-/// Queued far ahead of the GPU, which gets round to nothing before the last batch is there: no copy may overtake what reads its block.
+/// Queued far ahead of the GPU, which gets round to nothing before the last batch is there: no copy may overtake what
+/// reads its block.
 TEST_P(DeviceImagesTest, a_block_is_written_again_behind_what_reads_it) {
   constexpr int kBlocks = 3, kBatches = 20;
   ImageLoader cpu(set_, plain()), loader(set_, options_);
@@ -87,7 +94,8 @@ TEST_P(DeviceImagesTest, an_evaluation_ends_and_begins_again) {
     cpu.rewind(), eval.rewind();
     while (const DeviceBatch* b = images.next()) {
       const auto* want = cpu.next();
-      EXPECT_EQ(on_host<float>(b->images), std::vector<float>(want->images.begin(), want->images.end())) << "with black ones behind the last";
+      EXPECT_EQ(on_host<float>(b->images), std::vector<float>(want->images.begin(), want->images.end()))
+          << "with black ones behind the last";
       seen += b->valid, ++batches;
     }
     EXPECT_EQ(seen, 90);
@@ -96,7 +104,8 @@ TEST_P(DeviceImagesTest, an_evaluation_ends_and_begins_again) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(gpu, DeviceImagesTest, ::testing::Values(false, true), [](const auto& each) { return each.param ? "bytes" : "floats"; });
+INSTANTIATE_TEST_SUITE_P(gpu, DeviceImagesTest, ::testing::Values(false, true),
+                         [](const auto& each) { return each.param ? "bytes" : "floats"; });
 
 /// What a GPU does with bytes, on a CPU.
 TEST(DeviceImages, bytes_and_the_table_come_to_the_same_bits) {
@@ -113,7 +122,8 @@ TEST(DeviceImages, bytes_and_the_table_come_to_the_same_bits) {
     const auto& got = bytes.next();
     ASSERT_EQ(got.pixels.size(), want.images.size());
     EXPECT_TRUE(got.images.empty() && want.pixels.empty());
-    for (std::size_t i = 0; i < want.images.size(); ++i) ASSERT_EQ(table[3u * got.pixels[i] + i % 3], want.images[i]) << i;
+    for (std::size_t i = 0; i < want.images.size(); ++i)
+      ASSERT_EQ(table[3u * got.pixels[i] + i % 3], want.images[i]) << i;
     EXPECT_TRUE(std::equal(got.ids.begin(), got.ids.end(), want.ids.begin()));
   }
 }

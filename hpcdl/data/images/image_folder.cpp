@@ -45,16 +45,19 @@ bool ImageFolder::is_one(const fs::path& path) {
 
 ImageFolder::ImageFolder(const fs::path& path, Split split)
     // Mean and standard deviation of ImageNet, which pictures of the world are usually normalised by.
-    : ImageSet({.name = "images of " + path.string(), .normalisation = {{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}}}) {
+    : ImageSet({.name = "images of " + path.string(),
+                .normalisation = {{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}}}) {
   const bool apart = is_folder(path / "train");
   const auto folder = apart ? split_folder(path, split) : path;
   require(folder.has_value(), "data", "{}: expected a folder val or test beside train", path.string());
   for (const auto& c : class_folders(apart ? path / "train" : path)) info_.classes.push_back(c.filename().string());
-  require(!info_.classes.empty(), "data", "{}: expected sub-folders, one for each class, with images (.jpg, .jpeg, .png)", path.string());
+  require(!info_.classes.empty(), "data",
+          "{}: expected sub-folders, one for each class, with images (.jpg, .jpeg, .png)", path.string());
   for (const auto& c : class_folders(*folder)) {
     const auto name = c.filename().string();
     const auto at = std::lower_bound(info_.classes.begin(), info_.classes.end(), name);
-    require(at != info_.classes.end() && *at == name, "data", "{}: class {} is not among those of the training images", folder->string(), name);
+    require(at != info_.classes.end() && *at == name, "data", "{}: class {} is not among those of the training images",
+            folder->string(), name);
     std::int64_t nth = 0;
     for (const auto& file : io::list_folder(c)) {
       if (!is_image_name(file)) continue;
@@ -64,7 +67,9 @@ ImageFolder::ImageFolder(const fs::path& path, Split split)
       targets_.push_back(static_cast<std::int32_t>(at - info_.classes.begin()));
     }
   }
-  require(!files_.empty(), "data", "{}: no images for this split; without folders train and val, every tenth image of a class is a test image", path.string());
+  require(!files_.empty(), "data",
+          "{}: no images for this split; without folders train and val, every tenth image of a class is a test image",
+          path.string());
 }
 
 void ImageFolder::decode(std::int64_t i, Picture& to) const {

@@ -5,8 +5,8 @@
 
 namespace hpcdl::data {
 
-/// DIR/train/CLASS/*.jpg and DIR/val or DIR/test, each read when it is asked for. Without those, DIR/CLASS/*.jpg: of each class every tenth
-/// image by name is the test split, the others the training split.
+/// DIR/train/CLASS/*.jpg and DIR/val or DIR/test, each read when it is asked for. Without those, DIR/CLASS/*.jpg: of
+/// each class every tenth image by name is the test split, the others the training split.
 class ImageFolder : public ImageSet {
  public:
   /// Throws Error when there is no class or no image, or test has a class that train has not.

@@ -52,7 +52,8 @@ TEST(decode_image, png_of_each_kind_is_exact) {
   EXPECT_EQ(decoded("alpha.png").pixels, colour.pixels);  // transparency is dropped
   EXPECT_EQ(decoded("palette.png").pixels, decoded("palette_rgb.png").pixels);
   const auto grey = decoded("grey.png");
-  for (std::size_t i = 0; i < grey.pixels.size(); i += 3) ASSERT_TRUE(grey.pixels[i] == grey.pixels[i + 1] && grey.pixels[i] == grey.pixels[i + 2]);
+  for (std::size_t i = 0; i < grey.pixels.size(); i += 3)
+    ASSERT_TRUE(grey.pixels[i] == grey.pixels[i + 1] && grey.pixels[i] == grey.pixels[i + 2]);
 }
 
 TEST(decode_image, jpeg_is_what_pillow_decodes) {
@@ -64,7 +65,8 @@ TEST(decode_image, jpeg_is_what_pillow_decodes) {
 TEST(decode_image, refuses_in_words) {
   EXPECT_NE(error_of([] { decoded("cmyk.jpg"); }).find("cmyk.jpg: a JPEG in CMYK"), std::string::npos);
   Picture p;
-  EXPECT_NE(error_of([&] { decode_image("GIF89a", "x.gif", p); }).find("x.gif: neither a JPEG nor a PNG"), std::string::npos);
+  EXPECT_NE(error_of([&] { decode_image("GIF89a", "x.gif", p); }).find("x.gif: neither a JPEG nor a PNG"),
+            std::string::npos);
 }
 
 TEST(decode_image, damaged_files_give_an_error_or_an_image_of_their_size) {
@@ -89,7 +91,9 @@ TEST(decode_image, damaged_files_give_an_error_or_an_image_of_their_size) {
 TEST(resize, is_what_pillow_makes) {
   const auto colour = decoded("colour.png");
   Picture out;
-  for (const auto& [name, box, h, w] : {std::tuple{"smaller", Box{0, 0, 24, 36}, 7, 10}, {"larger", Box{0, 0, 24, 36}, 31, 50}, {"part", Box{3, 5, 17, 22}, 8, 8}}) {
+  for (const auto& [name, box, h, w] : {std::tuple{"smaller", Box{0, 0, 24, 36}, 7, 10},
+                                        {"larger", Box{0, 0, 24, 36}, 31, 50},
+                                        {"part", Box{3, 5, 17, 22}, 8, 8}}) {
     resize(colour, box, h, w, out);
     // Pillow rounds to bytes between the two directions as well.
     expect_near(out, decoded("resized_" + std::string(name) + ".png"), 1, name);
@@ -99,7 +103,8 @@ TEST(resize, is_what_pillow_makes) {
 /// DIR/SUB/CLASS/00.png ..., n of each class.
 void make_class(const fs::path& folder, const std::string& file, int n) {
   fs::create_directories(folder);
-  for (int i = 0; i < n; ++i) fs::copy_file(kGolden / file, folder / fmt::format("{:02}{}", i, fs::path(file).extension().string()));
+  for (int i = 0; i < n; ++i)
+    fs::copy_file(kGolden / file, folder / fmt::format("{:02}{}", i, fs::path(file).extension().string()));
 }
 
 TEST(image_folder, classes_are_sub_folders_in_the_order_of_their_names) {
@@ -108,7 +113,8 @@ TEST(image_folder, classes_are_sub_folders_in_the_order_of_their_names) {
   make_class(folder / "train/cat", "grey.png", 2);
   make_class(folder / "val/dog", "colour.png", 1);
   std::ofstream(folder / "train/dog/notes.txt") << "not an image";
-  const auto train = open_images(folder.path().string(), Split::train), test = open_images(folder.path().string(), Split::test);
+  const auto train = open_images(folder.path().string(), Split::train),
+             test = open_images(folder.path().string(), Split::test);
   EXPECT_EQ(train->info().classes, (std::vector<std::string>{"cat", "dog"}));
   EXPECT_EQ(test->info().classes, train->info().classes);
   ASSERT_EQ(train->count(), 5);
@@ -124,7 +130,8 @@ TEST(image_folder, without_folders_for_the_splits_every_tenth_image_is_for_testi
   const io::TempFolder folder;
   make_class(folder / "a", "colour.png", 21);
   make_class(folder / "b", "grey.png", 10);
-  const auto train = open_images(folder.path().string(), Split::train), test = open_images(folder.path().string(), Split::test);
+  const auto train = open_images(folder.path().string(), Split::train),
+             test = open_images(folder.path().string(), Split::test);
   EXPECT_EQ(train->count(), 19 + 9);
   EXPECT_EQ(test->count(), 2 + 1);
 }
@@ -135,7 +142,8 @@ TEST(image_folder, the_loader_resizes_and_names_a_damaged_file) {
   make_class(folder / "train/b", "grey.png", 4);
   const auto set = open_images(folder.path().string(), Split::train);
   EXPECT_THROW(ImageLoader(set, {.batch = 4}), Error) << "a size is needed";
-  const ImageLoaderOptions options{.batch = 4, .workers = 2, .augment = {.height = 16, .width = 12, .flip = true, .random_resized = true}};
+  const ImageLoaderOptions options{
+      .batch = 4, .workers = 2, .augment = {.height = 16, .width = 12, .flip = true, .random_resized = true}};
   {
     ImageLoader loader(set, options);
     EXPECT_EQ(loader.next().images.size(), 4u * 16 * 12 * 3);
@@ -154,7 +162,8 @@ TEST(image_folder, refuses_classes_that_training_has_not) {
   const io::TempFolder folder;
   make_class(folder / "train/a", "colour.png", 1);
   make_class(folder / "test/z", "colour.png", 1);
-  EXPECT_NE(error_of([&] { open_images(folder.path().string(), Split::test); }).find("class z is not among"), std::string::npos);
+  EXPECT_NE(error_of([&] { open_images(folder.path().string(), Split::test); }).find("class z is not among"),
+            std::string::npos);
 }
 
 }  // namespace

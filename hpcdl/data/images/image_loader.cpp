@@ -31,7 +31,8 @@ template <class T> std::span<T> row_of(std::span<T> all, std::int64_t row, std::
 
 }  // namespace
 
-ImageBatchLayout::ImageBatchLayout(std::int64_t batch_, std::int64_t height_, std::int64_t width_, DType pixel_) : batch(batch_), height(height_), width(width_), pixel(pixel_) {
+ImageBatchLayout::ImageBatchLayout(std::int64_t batch_, std::int64_t height_, std::int64_t width_, DType pixel_)
+    : batch(batch_), height(height_), width(width_), pixel(pixel_) {
   const auto place = [&](std::int64_t size) {
     const auto at = bytes;
     bytes += (batch * size + 63) / 64 * 64;
@@ -44,24 +45,33 @@ ImageBatchLayout::ImageBatchLayout(std::int64_t batch_, std::int64_t height_, st
 }
 
 ImageSlots::ImageSlots(const ImageBatchLayout& layout, std::size_t slots, std::size_t workers, Device device)
-    : layout_(layout), memory_(layout.bytes * static_cast<std::int64_t>(slots), device), batches_(slots), scratch_(workers) {
+    : layout_(layout),
+      memory_(layout.bytes * static_cast<std::int64_t>(slots), device),
+      batches_(slots),
+      scratch_(workers) {
   std::memset(memory_.data(), 0, static_cast<std::size_t>(memory_.bytes()));  // what lies between the parts, too
   for (std::size_t s = 0; s < slots; ++s) {
     const Rows r = rows(s);
     const auto bytes = static_cast<std::size_t>(layout.bytes);
-    batches_[s] = {r.images, r.pixels, r.targets, r.targets_b, r.mix, r.mix_b, r.ids, layout.batch, {}, {memory_.data() + s * bytes, bytes}};
+    batches_[s] = {r.images, r.pixels, r.targets,    r.targets_b, r.mix,
+                   r.mix_b,  r.ids,    layout.batch, {},          {memory_.data() + s * bytes, bytes}};
   }
 }
 
 ImageSlots::Rows ImageSlots::rows(std::size_t slot) {
   std::byte* begin = memory_.data() + slot * static_cast<std::size_t>(layout_.bytes);
   const auto b = static_cast<std::size_t>(layout_.batch);
-  const auto part = [&]<class T>(T*, std::int64_t offset, std::size_t n) { return std::span<T>(reinterpret_cast<T*>(begin + offset), n); };
+  const auto part = [&]<class T>(T*, std::int64_t offset, std::size_t n) {
+    return std::span<T>(reinterpret_cast<T*>(begin + offset), n);
+  };
   const auto pixels = b * static_cast<std::size_t>(layout_.pixels());
   const bool bytes = layout_.pixel == DType::u8;
-  return {part(static_cast<float*>(nullptr), 0, bytes ? 0 : pixels), part(static_cast<std::uint8_t*>(nullptr), 0, bytes ? pixels : 0),
-          part(static_cast<std::int64_t*>(nullptr), layout_.ids, b), part(static_cast<std::int32_t*>(nullptr), layout_.targets, b),
-          part(static_cast<std::int32_t*>(nullptr), layout_.targets_b, b), part(static_cast<float*>(nullptr), layout_.mix, b),
+  return {part(static_cast<float*>(nullptr), 0, bytes ? 0 : pixels),
+          part(static_cast<std::uint8_t*>(nullptr), 0, bytes ? pixels : 0),
+          part(static_cast<std::int64_t*>(nullptr), layout_.ids, b),
+          part(static_cast<std::int32_t*>(nullptr), layout_.targets, b),
+          part(static_cast<std::int32_t*>(nullptr), layout_.targets_b, b),
+          part(static_cast<float*>(nullptr), layout_.mix, b),
           part(static_cast<float*>(nullptr), layout_.mix_b, b)};
 }
 
@@ -71,10 +81,12 @@ ImageLoader::ImageLoader(std::shared_ptr<const ImageSet> set, const ImageLoaderO
       start_(start),
       state_(start),
       augment_(*set_, options.augment, options.seed),
-      slots_({options.batch, augment_.height(), augment_.width(), options.bytes ? DType::u8 : DType::f32}, BatchQueue::slots(options.workers, options.prefetch), at_least_one(options.workers),
-             options.device),
-      queue_(INT64_MAX, options.workers, options.prefetch, [this](std::int64_t b, std::size_t slot, std::size_t worker) { make(b, slot, worker); }) {
-  require(start.epoch >= 0 && start.index >= 0, "data", "a loader cannot stand at epoch {}, index {}", start.epoch, start.index);
+      slots_({options.batch, augment_.height(), augment_.width(), options.bytes ? DType::u8 : DType::f32},
+             BatchQueue::slots(options.workers, options.prefetch), at_least_one(options.workers), options.device),
+      queue_(INT64_MAX, options.workers, options.prefetch,
+             [this](std::int64_t b, std::size_t slot, std::size_t worker) { make(b, slot, worker); }) {
+  require(start.epoch >= 0 && start.index >= 0, "data", "a loader cannot stand at epoch {}, index {}", start.epoch,
+          start.index);
 }
 
 void ImageLoader::make(std::int64_t b, std::size_t slot, std::size_t worker) {
@@ -87,7 +99,8 @@ void ImageLoader::make(std::int64_t b, std::size_t slot, std::size_t worker) {
     const Permutation order(static_cast<std::uint64_t>(n), options_.seed, static_cast<std::uint64_t>(place.epoch));
     const auto sample = static_cast<std::int64_t>(order(static_cast<std::uint64_t>(place.index)));
     Mix mix{sample, 1};
-    if (options_.bytes) augment_.training(sample, place.epoch, slots_.scratch(worker), row_of(rows.pixels, row, augment_.pixels()));
+    if (options_.bytes)
+      augment_.training(sample, place.epoch, slots_.scratch(worker), row_of(rows.pixels, row, augment_.pixels()));
     else mix = augment_.mixed(sample, place.epoch, slots_.scratch(worker), row_of(rows.images, row, augment_.pixels()));
     rows.ids[at] = sample;
     rows.targets[at] = set_->target(sample);
@@ -106,10 +119,15 @@ const ImageBatch& ImageLoader::next() {
 ImageEvalBatches::ImageEvalBatches(std::shared_ptr<const ImageSet> set, const ImageLoaderOptions& options)
     : set_(checked(std::move(set))),
       options_(checked(options)),
-      augment_(*set_, {.height = options.augment.height, .width = options.augment.width, .normalise = options.augment.normalise}, options.seed),
-      batches_(std::max<std::int64_t>((set_->count() + options.batch - 1) / options.batch - options.rank + options.world - 1, 0) / options.world),
-      slots_({options.batch, augment_.height(), augment_.width(), options.bytes ? DType::u8 : DType::f32}, BatchQueue::slots(options.workers, options.prefetch), at_least_one(options.workers),
-             options.device) {
+      augment_(
+          *set_,
+          {.height = options.augment.height, .width = options.augment.width, .normalise = options.augment.normalise},
+          options.seed),
+      batches_(std::max<std::int64_t>(
+                   (set_->count() + options.batch - 1) / options.batch - options.rank + options.world - 1, 0) /
+               options.world),
+      slots_({options.batch, augment_.height(), augment_.width(), options.bytes ? DType::u8 : DType::f32},
+             BatchQueue::slots(options.workers, options.prefetch), at_least_one(options.workers), options.device) {
   rewind();
 }
 
@@ -136,10 +154,13 @@ void ImageEvalBatches::make(std::int64_t b, std::size_t slot, std::size_t worker
 void ImageEvalBatches::rewind() {
   if (queue_) waited_ += queue_->waited_seconds();
   queue_.reset();  // its threads write the slots
-  queue_ = std::make_unique<BatchQueue>(batches_, options_.workers, options_.prefetch,
-                                        [this](std::int64_t b, std::size_t slot, std::size_t worker) { make(b, slot, worker); });
+  queue_ = std::make_unique<BatchQueue>(
+      batches_, options_.workers, options_.prefetch,
+      [this](std::int64_t b, std::size_t slot, std::size_t worker) { make(b, slot, worker); });
 }
 
-const ImageBatch* ImageEvalBatches::next() { return queue_->taken() == batches_ ? nullptr : &slots_.batch(queue_->next()); }
+const ImageBatch* ImageEvalBatches::next() {
+  return queue_->taken() == batches_ ? nullptr : &slots_.batch(queue_->next());
+}
 
 }  // namespace hpcdl::data

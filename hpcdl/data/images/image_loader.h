@@ -1,6 +1,7 @@
 #pragma once
-// Batches of images for training and evaluation. The order of training samples, and all that is drawn for them, is a pure function of
-// (seed, epoch, index): neither the number of workers nor of ranks changes which images follow each other, or a bit of them.
+// Batches of images for training and evaluation. The order of training samples, and all that is drawn for them, is a
+// pure function of (seed, epoch, index): neither the number of workers nor of ranks changes which images follow each
+// other, or a bit of them.
 
 #include <cstdint>
 #include <memory>
@@ -17,18 +18,18 @@ namespace hpcdl::data {
 struct ImageLoaderOptions {
   std::int64_t batch = 128;  // B, of this rank
   std::uint64_t seed = 0;
-  int rank = 0, world = 1;   // of those that share the data; see split_data()
-  int workers = 2;           // threads that decode and augment; 0: the caller does, in next()
-  int prefetch = 4;          // batches made ahead, by all workers together; at least one a worker
-  Device device = {};        // a GPU: batches lie in pinned memory, from which it copies on its own
-  bool bytes = false;        // pixels stay bytes, a fourth of the memory, for who normalises them by table(); not with mixup
+  int rank = 0, world = 1;  // of those that share the data; see split_data()
+  int workers = 2;          // threads that decode and augment; 0: the caller does, in next()
+  int prefetch = 4;         // batches made ahead, by all workers together; at least one a worker
+  Device device = {};       // a GPU: batches lie in pinned memory, from which it copies on its own
+  bool bytes = false;  // pixels stay bytes, a fourth of the memory, for who normalises them by table(); not with mixup
   AugmentOptions augment = {};
 };
 
 /// How a batch lies in one block of memory, so that one copy takes all of it to a device. Offsets are in bytes.
 struct ImageBatchLayout {
   std::int64_t batch = 0, height = 0, width = 0;
-  DType pixel = DType::f32;  // or u8
+  DType pixel = DType::f32;                                                         // or u8
   std::int64_t ids = 0, targets = 0, targets_b = 0, mix = 0, mix_b = 0, bytes = 0;  // images begin at 0
 
   ImageBatchLayout() = default;
@@ -43,11 +44,11 @@ struct ImageBatch {
   std::span<const std::uint8_t> pixels;     // the same with ImageLoaderOptions::bytes
   std::span<const std::int32_t> targets;    // (B); -1: no sample, in the last batch of an evaluation
   std::span<const std::int32_t> targets_b;  // (B), of the partners in mixup; elsewhere the targets again
-  std::span<const float> mix, mix_b;        // (B), the weight of the target, 1 without mixup, and of the partner's, 1 - mix
-  std::span<const std::int64_t> ids;        // (B), which samples of the set; -1: none
-  std::int64_t valid = 0;                   // targets >= 0
-  LoaderState after;                        // of the loader, once this batch is done
-  std::span<const std::byte> block;         // all of it, as the layout says
+  std::span<const float> mix, mix_b;  // (B), the weight of the target, 1 without mixup, and of the partner's, 1 - mix
+  std::span<const std::int64_t> ids;  // (B), which samples of the set; -1: none
+  std::int64_t valid = 0;             // targets >= 0
+  LoaderState after;                  // of the loader, once this batch is done
+  std::span<const std::byte> block;   // all of it, as the layout says
 };
 
 /// Memory of batches that are made ahead, and of the threads that make them.
@@ -74,8 +75,8 @@ class ImageSlots {
   std::vector<Augmenter::Scratch> scratch_;
 };
 
-/// Endless batches. When an epoch's samples end, the batch is filled from the next epoch: none is dropped, none comes twice in an epoch,
-/// and every batch is full.
+/// Endless batches. When an epoch's samples end, the batch is filled from the next epoch: none is dropped, none comes
+/// twice in an epoch, and every batch is full.
 class ImageLoader {
  public:
   ImageLoader(std::shared_ptr<const ImageSet> set, const ImageLoaderOptions& options, LoaderState start = {});
@@ -102,7 +103,8 @@ class ImageLoader {
   BatchQueue queue_;  // last: its threads use the others
 };
 
-/// Every image once, in order, nothing drawn; the last batch filled up with black images and targets of -1. Batches go round the ranks.
+/// Every image once, in order, nothing drawn; the last batch filled up with black images and targets of -1. Batches go
+/// round the ranks.
 class ImageEvalBatches {
  public:
   ImageEvalBatches(std::shared_ptr<const ImageSet> set, const ImageLoaderOptions& options);

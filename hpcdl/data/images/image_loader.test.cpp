@@ -17,7 +17,9 @@ namespace {
 class Counting : public ImageSet {
  public:
   explicit Counting(std::int64_t count, std::int64_t broken = -1)
-      : ImageSet({.name = "counting", .classes = {"even", "odd"}, .height = 4, .width = 4}), count_(count), broken_(broken) {}
+      : ImageSet({.name = "counting", .classes = {"even", "odd"}, .height = 4, .width = 4}),
+        count_(count),
+        broken_(broken) {}
   std::int64_t count() const override { return count_; }
   std::int32_t target(std::int64_t i) const override { return static_cast<std::int32_t>(i % 2); }
   void decode(std::int64_t i, Picture& to) const override {
@@ -77,7 +79,8 @@ TEST(image_loader, the_number_of_workers_and_batches_ahead_changes_no_bit) {
   EXPECT_NE(want[0], want[1]);
   for (const int workers : {1, 2, 4, 8})
     for (const int prefetch : {0, 3, 16}) {
-      ImageLoader loader(set, {.batch = 16, .seed = 5, .workers = workers, .prefetch = prefetch, .augment = kEverything});
+      ImageLoader loader(set,
+                         {.batch = 16, .seed = 5, .workers = workers, .prefetch = prefetch, .augment = kEverything});
       EXPECT_EQ(take(loader, 20), want) << workers << " workers, " << prefetch << " ahead";
     }
 }

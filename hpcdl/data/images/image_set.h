@@ -27,9 +27,9 @@ struct Normalisation {
 enum class Split { train, test };
 
 struct ImageSetInfo {
-  std::string name = {};             // "CIFAR-10 (binary)"
+  std::string name = {};                  // "CIFAR-10 (binary)"
   std::vector<std::string> classes = {};  // their names, by target
-  int height = 0, width = 0;         // of every image; 0 where they differ
+  int height = 0, width = 0;              // of every image; 0 where they differ
   Normalisation normalisation = {};
 };
 
@@ -51,16 +51,16 @@ class ImageSet {
 };
 
 struct OpenImages {
-  std::uint64_t seed = 0;                                                // of the procedural set
-  std::int64_t procedural_train = 50000, procedural_test = 10000;        // samples of it
-  bool remember = true;                                                  // images of it once made; 3 KB each, ten times as fast
-  std::function<void(const std::string&)> warn = {};                     // told what is odd, but no error
-  bool coarse = false;                                                   // CIFAR-100: its 20 coarse classes, not the 100 fine ones
-  int make_now = 0;                                                      // threads that make all remembered images at once; 0: each when it is first asked for
+  std::uint64_t seed = 0;                                          // of the procedural set
+  std::int64_t procedural_train = 50000, procedural_test = 10000;  // samples of it
+  bool remember = true;                               // images of it once made; 3 KB each, ten times as fast
+  std::function<void(const std::string&)> warn = {};  // told what is odd, but no error
+  bool coarse = false;                                // CIFAR-100: its 20 coarse classes, not the 100 fine ones
+  int make_now = 0;  // threads that make all remembered images at once; 0: each when it is first asked for
 };
 
-/// Opens what `path` is: empty: the procedural set; a folder or an archive of CIFAR-10 or CIFAR-100 in either format; a folder of images.
-/// Throws Error when it is none of them.
+/// Opens what `path` is: empty: the procedural set; a folder or an archive of CIFAR-10 or CIFAR-100 in either format; a
+/// folder of images. Throws Error when it is none of them.
 std::shared_ptr<const ImageSet> open_images(const std::string& path, Split split, const OpenImages& options = {});
 
 }  // namespace hpcdl::data

@@ -35,9 +35,11 @@ template <int N> __global__ void __launch_bounds__(kThreads) look_up(Images a, u
 }  // namespace
 
 void normalise(const Stream& s, const Tensor& to, const View& pixels, const View& ids, const View& table) {
-  require(pixels.dtype() == DType::u8 && to.dtype() == DType::f32 && to.shape() == pixels.shape() && to[-1] == 3, "data", "expected images of bytes and their numbers");
+  require(pixels.dtype() == DType::u8 && to.dtype() == DType::f32 && to.shape() == pixels.shape() && to[-1] == 3,
+          "data", "expected images of bytes and their numbers");
   if (to.size() == 0) return;
-  const Images a{to.ptr<float>(), pixels.ptr<std::uint8_t>(), ids.ptr<std::int64_t>(), table.ptr<float>(), to.size() / to[0]};
+  const Images a{to.ptr<float>(), pixels.ptr<std::uint8_t>(), ids.ptr<std::int64_t>(), table.ptr<float>(),
+                 to.size() / to[0]};
   const auto run = [&](auto kernel, std::int64_t n) {
     const unsigned blocks = cuda::blocks_for(a.pixels, kThreads * n);
     kernel<<<cuda::blocks_for(to[0] * std::int64_t{blocks}, 1), kThreads, 0, cuda::queue(s)>>>(a, blocks);

@@ -6,8 +6,8 @@
 
 namespace hpcdl::data {
 
-/// to (B, ..., 3) f32 = table[pixel, channel]; images of ids (B) i64 below 0 become 0. pixels: as `to`, u8; table (256, 3) f32. All on the GPU of the
-/// stream.
+/// to (B, ..., 3) f32 = table[pixel, channel]; images of ids (B) i64 below 0 become 0. pixels: as `to`, u8; table (256,
+/// 3) f32. All on the GPU of the stream.
 void normalise(const Stream& s, const Tensor& to, const View& pixels, const View& ids, const View& table);
 
 }  // namespace hpcdl::data

@@ -24,7 +24,8 @@ std::optional<std::string> latin1_of_utf8(std::string_view s) {
       out.push_back(s[i]);
       continue;
     }
-    if ((c != 0xC2 && c != 0xC3) || i + 1 == s.size() || (static_cast<unsigned char>(s[i + 1]) & 0xC0) != 0x80) return std::nullopt;
+    if ((c != 0xC2 && c != 0xC3) || i + 1 == s.size() || (static_cast<unsigned char>(s[i + 1]) & 0xC0) != 0x80)
+      return std::nullopt;
     out.push_back(static_cast<char>((c & 3) << 6 | (static_cast<unsigned char>(s[++i]) & 0x3F)));
   }
   return out;
@@ -37,7 +38,8 @@ class Reader {
   Ref run() {
     if (u8() != 0x80) refuse("it does not begin with a protocol number: not a pickle of protocol 2");
     if (const int protocol = u8(); protocol != 2)
-      refuse(fmt::format("protocol {}; expected 2, which the CIFAR archives have (Python: pickle.dump(..., protocol=2))", protocol));
+      refuse(fmt::format(
+          "protocol {}; expected 2, which the CIFAR archives have (Python: pickle.dump(..., protocol=2))", protocol));
     for (;;) {
       const int op = u8();
       if (op == '.') break;
@@ -49,10 +51,14 @@ class Reader {
   }
 
  private:
-  [[noreturn]] void refuse(const std::string& why) const { fail("data", "{}: not a pickle that can be read, at byte {}: {}", from_, at_, why); }
+  [[noreturn]] void refuse(const std::string& why) const {
+    fail("data", "{}: not a pickle that can be read, at byte {}: {}", from_, at_, why);
+  }
 
   std::string_view take(std::uint64_t n) {
-    if (n > in_.size() - at_) fail("data", "{}: the pickle ends early: {} bytes wanted at byte {} of {}: truncated?", from_, n, at_, in_.size());
+    if (n > in_.size() - at_)
+      fail("data", "{}: the pickle ends early: {} bytes wanted at byte {} of {}: truncated?", from_, n, at_,
+           in_.size());
     const auto s = in_.substr(at_, n);
     at_ += n;
     return s;
@@ -60,7 +66,8 @@ class Reader {
   std::uint64_t number(int bytes) {
     const auto s = take(static_cast<std::uint64_t>(bytes));
     std::uint64_t v = 0;
-    for (int i = 0; i < bytes; ++i) v |= std::uint64_t{static_cast<unsigned char>(s[static_cast<std::size_t>(i)])} << (8 * i);
+    for (int i = 0; i < bytes; ++i)
+      v |= std::uint64_t{static_cast<unsigned char>(s[static_cast<std::size_t>(i)])} << (8 * i);
     return v;
   }
   int u8() { return static_cast<int>(number(1)); }
@@ -77,13 +84,15 @@ class Reader {
     stack_.push_back(std::move(v));
   }
   Ref pop() {
-    if (stack_.empty() || (!marks_.empty() && marks_.back() == stack_.size())) refuse("it takes more values than it has put down");
+    if (stack_.empty() || (!marks_.empty() && marks_.back() == stack_.size()))
+      refuse("it takes more values than it has put down");
     Ref v = std::move(stack_.back());
     stack_.pop_back();
     return v;
   }
   Value& top() {
-    if (stack_.empty() || (!marks_.empty() && marks_.back() == stack_.size())) refuse("it takes more values than it has put down");
+    if (stack_.empty() || (!marks_.empty() && marks_.back() == stack_.size()))
+      refuse("it takes more values than it has put down");
     return *stack_.back();
   }
   std::vector<Ref> pop_to_mark() {
@@ -99,12 +108,14 @@ class Reader {
     refuse(fmt::format("expected {}", what));
   }
 
-  // Lists hold plain things and dictionaries those and lists, as in every archive: so nothing can hold itself, which would never be freed,
-  // and nothing is nested deeply.
+  // Lists hold plain things and dictionaries those and lists, as in every archive: so nothing can hold itself, which
+  // would never be freed, and nothing is nested deeply.
   void append(std::vector<Ref> items) {
     auto& list = as<List>(top(), "a list").items;
     for (Ref& i : items) {
-      if (std::holds_alternative<List>(i->v) || std::holds_alternative<Tuple>(i->v) || std::holds_alternative<Dict>(i->v)) refuse("a container in a list");
+      if (std::holds_alternative<List>(i->v) || std::holds_alternative<Tuple>(i->v) ||
+          std::holds_alternative<Dict>(i->v))
+        refuse("a container in a list");
       list.push_back(std::move(i));
     }
   }
@@ -113,7 +124,8 @@ class Reader {
     if (items.size() % 2) refuse("a key without a value");
     for (std::size_t i = 0; i < items.size(); i += 2) {
       as<std::string>(*items[i], "a string for a key");
-      if (std::holds_alternative<Tuple>(items[i + 1]->v) || std::holds_alternative<Dict>(items[i + 1]->v)) refuse("a tuple or a dictionary in a dictionary");
+      if (std::holds_alternative<Tuple>(items[i + 1]->v) || std::holds_alternative<Dict>(items[i + 1]->v))
+        refuse("a tuple or a dictionary in a dictionary");
       dict.emplace_back(std::move(items[i]), std::move(items[i + 1]));
     }
   }
@@ -214,7 +226,8 @@ void Reader::global() {
   if (module == "numpy" && name == "ndarray") return push(make(Name::ndarray));
   if (module == "numpy" && name == "dtype") return push(make(Name::dtype));
   if (module == "_codecs" && name == "encode") return push(make(Name::encode));
-  refuse(fmt::format("it asks for Python's {}.{}, which is not called here; only plain NumPy arrays are read", module.substr(0, 60), name.substr(0, 60)));
+  refuse(fmt::format("it asks for Python's {}.{}, which is not called here; only plain NumPy arrays are read",
+                     module.substr(0, 60), name.substr(0, 60)));
 }
 
 /// Calls, each known by heart: _reconstruct(ndarray, (0,), 'b'), dtype('u1', 0, 1), encode(text, 'latin1').
@@ -223,13 +236,15 @@ void Reader::reduce() {
   const auto& list = as<Tuple>(*arguments, "a tuple of arguments").items;
   switch (as<Name>(*called, "one of the names that are known")) {
     case Name::reconstruct:
-      if (list.empty() || !std::holds_alternative<Name>(list[0]->v) || std::get<Name>(list[0]->v) != Name::ndarray) refuse("expected an array of numpy.ndarray");
+      if (list.empty() || !std::holds_alternative<Name>(list[0]->v) || std::get<Name>(list[0]->v) != Name::ndarray)
+        refuse("expected an array of numpy.ndarray");
       return push(make(Array{}));
     case Name::dtype:
       if (list.empty()) refuse("a dtype without a name");
       return push(make(Dtype{as<std::string>(*list[0], "the name of a dtype")}));
     case Name::encode: {
-      if (list.size() != 2 || as<std::string>(*list[1], "the name of an encoding") != "latin1") refuse("expected bytes as latin1 text");
+      if (list.size() != 2 || as<std::string>(*list[1], "the name of an encoding") != "latin1")
+        refuse("expected bytes as latin1 text");
       const auto& text = as<std::string>(*list[0], "a text");
       count(text.size());
       auto bytes = latin1_of_utf8(text);
@@ -260,7 +275,8 @@ void Reader::build() {
   const auto& data = as<std::string>(*list[4], "the bytes of an array");
   count(data.size());
   array.data = data;
-  if (array.data.size() != size) refuse(fmt::format("an array of {} bytes whose shape says {}", array.data.size(), size));
+  if (array.data.size() != size)
+    refuse(fmt::format("an array of {} bytes whose shape says {}", array.data.size(), size));
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 #pragma once
-// Reads Python pickles of protocol 2 as far as the CIFAR archives need it: dictionaries, lists, tuples, numbers, strings and NumPy arrays of
-// bytes. A pickle is a program for a small machine that may call anything; this machine calls nothing. It knows three names by heart (what
-// rebuilds an array, its dtype, and the strings that Python 3 writes) and refuses every other, and every other instruction, in words.
+// Reads Python pickles of protocol 2 as far as the CIFAR archives need it: dictionaries, lists, tuples, numbers,
+// strings and NumPy arrays of bytes. A pickle is a program for a small machine that may call anything; this machine
+// calls nothing. It knows three names by heart (what rebuilds an array, its dtype, and the strings that Python 3
+// writes) and refuses every other, and every other instruction, in words.
 
 #include <cstdint>
 #include <memory>

@@ -11,15 +11,17 @@ namespace {
 
 constexpr int kSide = 32, kClasses = 10;
 // What a sample draws, in blocks of Philox: 8 for its parameters, then 16 bytes of noise each.
-constexpr std::uint64_t kParameterBlocks = 8, kNoiseBlocks = kSide * kSide * 3 / 16, kBlocks = kParameterBlocks + kNoiseBlocks;
+constexpr std::uint64_t kParameterBlocks = 8, kNoiseBlocks = kSide * kSide * 3 / 16,
+                        kBlocks = kParameterBlocks + kNoiseBlocks;
 
 struct Colour {
   float r, g, b;
 };
 
 // One tint for each class; neighbours in the list are far apart.
-constexpr Colour kTints[kClasses] = {{.5f, -.3f, -.2f}, {-.4f, .1f, .3f}, {.1f, .4f, -.5f}, {.3f, -.4f, .1f},  {-.2f, .4f, -.2f},
-                                     {-.3f, -.2f, .5f}, {.4f, .1f, -.5f}, {-.5f, .3f, .2f}, {.2f, -.1f, -.1f}, {-.1f, -.3f, .4f}};
+constexpr Colour kTints[kClasses] = {{.5f, -.3f, -.2f}, {-.4f, .1f, .3f},  {.1f, .4f, -.5f}, {.3f, -.4f, .1f},
+                                     {-.2f, .4f, -.2f}, {-.3f, -.2f, .5f}, {.4f, .1f, -.5f}, {-.5f, .3f, .2f},
+                                     {.2f, -.1f, -.1f}, {-.1f, -.3f, .4f}};
 
 /// Uniform draws of one sample, in order.
 class Draws {
@@ -67,9 +69,12 @@ float distance(int kind, float u, float v) {
   }
 }
 
-Colour mixed(Colour a, Colour b, float t) { return {a.r + t * (b.r - a.r), a.g + t * (b.g - a.g), a.b + t * (b.b - a.b)}; }
+Colour mixed(Colour a, Colour b, float t) {
+  return {a.r + t * (b.r - a.r), a.g + t * (b.g - a.g), a.b + t * (b.b - a.b)};
+}
 
-/// A figure somewhere in the image. Angles are drawn as t = tan(angle / 2), so that no result depends on a library's sine.
+/// A figure somewhere in the image. Angles are drawn as t = tan(angle / 2), so that no result depends on a library's
+/// sine.
 struct Figure {
   int kind;
   float x, y, size, cosine, sine, opacity;
@@ -107,18 +112,29 @@ Scene draw_scene(int kind, Draws draw) {
     const float level = draw(from, to);
     return Colour{level + draw(-.12f, .12f), level + draw(-.12f, .12f), level + draw(-.12f, .12f)};
   };
-  const auto lean = [&](Colour c, float by) { return Colour{c.r + by * kTints[kind].r, c.g + by * kTints[kind].g, c.b + by * kTints[kind].b}; };
+  const auto lean = [&](Colour c, float by) {
+    return Colour{c.r + by * kTints[kind].r, c.g + by * kTints[kind].g, c.b + by * kTints[kind].b};
+  };
   const bool dark = draw.below(2) == 0;  // light on dark, or dark on light
-  const Colour base = dark ? grey(.15f, .45f) : grey(.55f, .85f);  // one draw a statement: the order of arguments is the compiler's
+  const Colour base =
+      dark ? grey(.15f, .45f) : grey(.55f, .85f);  // one draw a statement: the order of arguments is the compiler's
   s.background = lean(base, draw(-.1f, .5f));
   s.slope_x = draw(-.008f, .008f), s.slope_y = draw(-.008f, .008f);
   s.noise = draw(.05f, .3f);
-  const float contrast = draw(.2f, .5f) * (dark ? 1.f : -1.f), level = (s.background.r + s.background.g + s.background.b) / 3 + contrast;
+  const float contrast = draw(.2f, .5f) * (dark ? 1.f : -1.f),
+              level = (s.background.r + s.background.g + s.background.b) / 3 + contrast;
   const Colour ink{level + draw(-.15f, .15f), level + draw(-.15f, .15f), level + draw(-.15f, .15f)};
   s.front = {kind, draw(10, 22), draw(10, 22), draw(6, 11), 0, 0, 1, ink};
   // Gratings keep their direction within 17 degrees, which tells three classes apart; the other figures lie anyhow.
   s.front.turn(kind >= 5 && kind <= 7 ? draw(-.15f, .15f) : draw(-1, 1));
-  s.back = {draw.below(kClasses), draw(0, 32), draw(0, 32), draw(4, 8), 0, 0, draw(.3f, .8f), mixed(s.background, ink, draw(-.5f, 1))};
+  s.back = {draw.below(kClasses),
+            draw(0, 32),
+            draw(0, 32),
+            draw(4, 8),
+            0,
+            0,
+            draw(.3f, .8f),
+            mixed(s.background, ink, draw(-.5f, 1))};
   s.back.turn(draw(-1, 1));
   return s;
 }
@@ -127,7 +143,8 @@ Scene draw_scene(int kind, Draws draw) {
 
 ProceduralImages::ProceduralImages(std::int64_t count, std::uint64_t seed, Split split)
     : ImageSet({.name = "procedural",
-                .classes = {"disc", "ring", "square", "triangle", "cross", "level_bars", "upright_bars", "slanting_bars", "chequers", "dots"},
+                .classes = {"disc", "ring", "square", "triangle", "cross", "level_bars", "upright_bars",
+                            "slanting_bars", "chequers", "dots"},
                 .height = kSide,
                 .width = kSide,
                 .normalisation = {{.5f, .5f, .5f}, {.255f, .255f, .255f}}}),

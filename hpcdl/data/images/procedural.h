@@ -5,9 +5,9 @@
 
 namespace hpcdl::data {
 
-/// Sample i is a pure function of (seed, split, i), to the bit. The class is what is drawn; its place, size, turn, colours and contrast, a
-/// second thing half hidden, a gradient and noise are drawn at random. Colours lean on the class a little, which is all that a linear
-/// classifier finds.
+/// Sample i is a pure function of (seed, split, i), to the bit. The class is what is drawn; its place, size, turn,
+/// colours and contrast, a second thing half hidden, a gradient and noise are drawn at random. Colours lean on the
+/// class a little, which is all that a linear classifier finds.
 class ProceduralImages : public ImageSet {
  public:
   ProceduralImages(std::int64_t count, std::uint64_t seed, Split split);

@@ -19,7 +19,8 @@ Picture decoded(const ImageSet& set, std::int64_t i) {
 }
 
 TEST(procedural, an_image_is_a_function_of_seed_split_and_index) {
-  const ProceduralImages train(100, 7, Split::train), longer(1000, 7, Split::train), test(100, 7, Split::test), other(100, 8, Split::train);
+  const ProceduralImages train(100, 7, Split::train), longer(1000, 7, Split::train), test(100, 7, Split::test),
+      other(100, 8, Split::train);
   std::set<std::vector<std::uint8_t>> all;
   for (std::int64_t i = 0; i < 100; ++i) {
     const auto p = decoded(train, i);
@@ -48,7 +49,8 @@ TEST(procedural, classes_come_equally_often_and_pixels_have_the_mean_and_deviati
   for (std::int64_t i = 0; i < 2000; ++i) {
     ++count.at(static_cast<std::size_t>(set.target(i)));
     const auto p = decoded(set, i);
-    for (std::size_t k = 0; k < p.pixels.size(); ++k) sum[k % 3] += p.pixels[k] / 255., squares[k % 3] += p.pixels[k] / 255. * (p.pixels[k] / 255.);
+    for (std::size_t k = 0; k < p.pixels.size(); ++k)
+      sum[k % 3] += p.pixels[k] / 255., squares[k % 3] += p.pixels[k] / 255. * (p.pixels[k] / 255.);
   }
   for (const int n : count) EXPECT_EQ(n, 200);
   for (std::size_t c = 0; c < 3; ++c) {
@@ -59,7 +61,8 @@ TEST(procedural, classes_come_equally_often_and_pixels_have_the_mean_and_deviati
 }
 
 TEST(procedural, images_that_are_remembered_are_the_same_whoever_asks_first) {
-  const auto plain = open_images("", Split::test, {.procedural_test = 60, .remember = false}), kept = open_images("", Split::test, {.procedural_test = 60});
+  const auto plain = open_images("", Split::test, {.procedural_test = 60, .remember = false}),
+             kept = open_images("", Split::test, {.procedural_test = 60});
   EXPECT_EQ(kept->count(), 60);
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t)

@@ -8,8 +8,8 @@
 
 namespace hpcdl::data {
 
-/// The same images as `set`, whose decode() each costs once; a byte of memory for each of its bytes, taken as images come. An image that two
-/// threads want at once is made twice and kept once.
+/// The same images as `set`, whose decode() each costs once; a byte of memory for each of its bytes, taken as images
+/// come. An image that two threads want at once is made twice and kept once.
 class RememberedImages : public ImageSet {
  public:
   /// Throws Error when the images of `set` differ in size.
@@ -24,7 +24,7 @@ class RememberedImages : public ImageSet {
   enum State : std::uint8_t { empty, being_kept, kept };
 
   std::shared_ptr<const ImageSet> set_;
-  std::size_t bytes_;  // of an image
+  std::size_t bytes_;                       // of an image
   std::unique_ptr<std::uint8_t[]> pixels_;  // not touched before it is written: pages that are not used cost nothing
   std::unique_ptr<std::atomic<std::uint8_t>[]> states_;
 };

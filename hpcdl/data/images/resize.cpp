@@ -22,12 +22,14 @@ Taps taps_of(int begin, int inputs, int outputs) {
   t.weights.resize(static_cast<std::size_t>(outputs) * static_cast<std::size_t>(t.most));
   for (int o = 0; o < outputs; ++o) {
     const double centre = (o + 0.5) * ratio;
-    const int from = std::max(static_cast<int>(centre - support + 0.5), 0), end = std::min(static_cast<int>(centre + support + 0.5), inputs);
+    const int from = std::max(static_cast<int>(centre - support + 0.5), 0),
+              end = std::min(static_cast<int>(centre + support + 0.5), inputs);
     double sum = 0;
     for (int i = from; i < end; ++i) sum += std::max(0., 1 - std::abs((i - centre + 0.5) / support));
     for (int i = from; i < end; ++i) {
       const double w = std::max(0., 1 - std::abs((i - centre + 0.5) / support)) / sum;
-      t.weights[static_cast<std::size_t>(o) * static_cast<std::size_t>(t.most) + static_cast<std::size_t>(i - from)] = static_cast<float>(w);
+      t.weights[static_cast<std::size_t>(o) * static_cast<std::size_t>(t.most) + static_cast<std::size_t>(i - from)] =
+          static_cast<float>(w);
     }
     t.first.push_back(begin + from);
     t.count.push_back(end - from);
@@ -38,15 +40,18 @@ Taps taps_of(int begin, int inputs, int outputs) {
 }  // namespace
 
 void resize(const Picture& from, const Box& box, int height, int width, Picture& to) {
-  require(box.top >= 0 && box.left >= 0 && box.height > 0 && box.width > 0 && box.top + box.height <= from.height && box.left + box.width <= from.width,
-          "data", "a box of {} x {} at ({}, {}) does not lie in a picture of {} x {}", box.height, box.width, box.top, box.left, from.height, from.width);
+  require(box.top >= 0 && box.left >= 0 && box.height > 0 && box.width > 0 && box.top + box.height <= from.height &&
+              box.left + box.width <= from.width,
+          "data", "a box of {} x {} at ({}, {}) does not lie in a picture of {} x {}", box.height, box.width, box.top,
+          box.left, from.height, from.width);
   require(height > 0 && width > 0, "data", "cannot resize a picture to {} x {}", height, width);
   const Taps across = taps_of(box.left, box.width, width), down = taps_of(box.top, box.height, height);
   const auto row = static_cast<std::size_t>(width) * 3;
   // First the rows of the box become `width` wide, then those are added up.
   std::vector<float> lines(static_cast<std::size_t>(box.height) * row);
   for (int y = 0; y < box.height; ++y) {
-    const std::uint8_t* in = from.pixels.data() + static_cast<std::size_t>(box.top + y) * static_cast<std::size_t>(from.width) * 3;
+    const std::uint8_t* in =
+        from.pixels.data() + static_cast<std::size_t>(box.top + y) * static_cast<std::size_t>(from.width) * 3;
     float* out = lines.data() + static_cast<std::size_t>(y) * row;
     for (int x = 0; x < width; ++x, out += 3) {
       const auto o = static_cast<std::size_t>(x);

@@ -40,7 +40,8 @@ la_ssize_t read_chunk(archive* a, void* client, const void** buffer) {
 
 class Tar {
  public:
-  explicit Tar(const fs::path& path) : path_(path), source_{open_stream(path)}, archive_(archive_read_new(), &archive_read_free) {
+  explicit Tar(const fs::path& path)
+      : path_(path), source_{open_stream(path)}, archive_(archive_read_new(), &archive_read_free) {
     require(archive_ != nullptr, "data", "no memory to read an archive");
     archive_read_support_format_tar(archive_.get());
     check(archive_read_open(archive_.get(), &source_, nullptr, read_chunk, nullptr));
@@ -65,13 +66,15 @@ class Tar {
     for (;;) {
       const auto before = all.size();
       // As much as the header says, and one more to see the end; in steps, because the header may say anything.
-      const auto step = static_cast<std::size_t>(std::clamp<std::int64_t>(size_ - static_cast<std::int64_t>(before), 0, kStep)) + 1;
+      const auto step =
+          static_cast<std::size_t>(std::clamp<std::int64_t>(size_ - static_cast<std::int64_t>(before), 0, kStep)) + 1;
       all.resize(before + step);
       const auto n = archive_read_data(archive_.get(), all.data() + before, step);
       check(n < 0 ? static_cast<int>(n) : ARCHIVE_OK);
       all.resize(before + static_cast<std::size_t>(n));
       if (n == 0) return all;
-      require(static_cast<std::int64_t>(all.size()) <= most, "data", "{}: its files take more than {} bytes: not an archive of CIFAR", path_.string(), kMost);
+      require(static_cast<std::int64_t>(all.size()) <= most, "data",
+              "{}: its files take more than {} bytes: not an archive of CIFAR", path_.string(), kMost);
     }
   }
 
@@ -88,7 +91,8 @@ class Tar {
     if (source_.error) std::rethrow_exception(source_.error);
     if (rc == ARCHIVE_OK) return;
     const char* why = archive_error_string(archive_.get());
-    fail("data", "{}: not a whole tar archive: {}: damaged or truncated? Fetch it again", path_.string(), why ? why : "unknown format");
+    fail("data", "{}: not a whole tar archive: {}: damaged or truncated? Fetch it again", path_.string(),
+         why ? why : "unknown format");
   }
 
   fs::path path_;
@@ -101,7 +105,8 @@ class Tar {
 
 bool is_tar_name(const fs::path& path) { return without_compression(path).extension() == ".tar"; }
 
-std::map<std::string, std::string> read_tar(const fs::path& path, const std::function<bool(const std::string&)>& wanted) {
+std::map<std::string, std::string> read_tar(const fs::path& path,
+                                            const std::function<bool(const std::string&)>& wanted) {
   Tar tar(path);
   std::map<std::string, std::string> files;
   std::int64_t bytes = 0;

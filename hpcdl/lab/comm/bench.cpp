@@ -26,7 +26,8 @@ double now() { return std::chrono::duration<double>(std::chrono::steady_clock::n
 
 class Sides {
  public:
-  Sides(const Group& g, const Stream& s, const CommCase& c, const std::vector<CommSide>& sides) : g_(g.blocking()), s_(s), case_(c), sides_(sides), operands_(g, c, sides) {}
+  Sides(const Group& g, const Stream& s, const CommCase& c, const std::vector<CommSide>& sides)
+      : g_(g.blocking()), s_(s), case_(c), sides_(sides), operands_(g, c, sides) {}
 
   void call(std::size_t i) { operands_.call(g_, s_, sides_[i]); }
   double turn(std::size_t i, int calls) {
@@ -51,7 +52,8 @@ class Sides {
   }
   /// The largest of all ranks, element by element.
   void slowest(std::vector<double>& times) const {
-    g_.all_reduce(s_, Tensor(times.data(), Spec{Shape{static_cast<std::int64_t>(times.size())}, DType::f64}), comm::Reduce::max, Algorithm::tree);
+    g_.all_reduce(s_, Tensor(times.data(), Spec{Shape{static_cast<std::int64_t>(times.size())}, DType::f64}),
+                  comm::Reduce::max, Algorithm::tree);
   }
 
  private:
@@ -64,14 +66,17 @@ class Sides {
 
 }  // namespace
 
-std::string CommSide::name() const { return fmt::format("{}{}", comm::algorithm_name(algorithm), memory == Memory::window ? " (window)" : ""); }
+std::string CommSide::name() const {
+  return fmt::format("{}{}", comm::algorithm_name(algorithm), memory == Memory::window ? " (window)" : "");
+}
 
 double CommResult::busbw(const CommCase& c, int ranks) const {
   const double part = static_cast<double>(ranks - 1) / ranks;
   return algbw(c) * (c.what == Collective::all_reduce ? 2 * part : part);
 }
 
-std::vector<CommResult> bench_collective(const Group& g, const Stream& s, const CommCase& c, const std::vector<CommSide>& sides, const CommOptions& o) {
+std::vector<CommResult> bench_collective(const Group& g, const Stream& s, const CommCase& c,
+                                         const std::vector<CommSide>& sides, const CommOptions& o) {
   if (s.device().is_cuda()) return bench_on_gpus(g, s, c, sides, o);
   Sides run(g, s, c, sides);
   return in_turns(run, sides, o);
@@ -88,7 +93,8 @@ bool has_native(const Group& g) { return g.transport() == "mpi"; }
 std::vector<CommSide> comm_sides(const Group& g, const CommCase& c, bool native) {
   const int hosts = hosts_of(g);
   std::vector<CommSide> list;
-  for (const Algorithm a : comm::algo::possible({.what = c.what, .ranks = g.size(), .hosts = hosts, .shared = hosts < g.size()}, native)) {
+  for (const Algorithm a :
+       comm::algo::possible({.what = c.what, .ranks = g.size(), .hosts = hosts, .shared = hosts < g.size()}, native)) {
     list.push_back({a, Memory::own});
     if (a == Algorithm::shared) list.push_back({a, Memory::window});
   }
@@ -104,8 +110,12 @@ void save_comm_policy(const std::vector<CommRow>& rows, const Group& g) {
     for (const auto& row : rows) {
       const CommResult* best = nullptr;
       for (const auto& r : row.results)
-        if (r.side.memory == memory && r.side.algorithm != Algorithm::native && (!best || r.seconds.median < best->seconds.median)) best = &r;
-      if (best) measured.push_back({row.what.what, g.size(), hosts_of(g), memory == Memory::window, row.what.bytes, best->side.algorithm});
+        if (r.side.memory == memory && r.side.algorithm != Algorithm::native &&
+            (!best || r.seconds.median < best->seconds.median))
+          best = &r;
+      if (best)
+        measured.push_back(
+            {row.what.what, g.size(), hosts_of(g), memory == Memory::window, row.what.bytes, best->side.algorithm});
     }
     policy.replace(measured);
   }
@@ -115,10 +125,21 @@ void save_comm_policy(const std::vector<CommRow>& rows, const Group& g) {
 
 nlohmann::ordered_json comm_json(const CommCase& c, const CommResult& r, const Group& g) {
   const auto us = [](double seconds) { return std::round(seconds * 1e9) / 1e3; };
-  nlohmann::ordered_json j = {{"collective", comm::collective_name(c.what)}, {"algorithm", comm::algorithm_name(r.side.algorithm)}, {"memory", memory_name(r.side.memory)},
-                              {"bytes", c.bytes}, {"dtype", comm_dtype_name(c.dtype)}, {"ranks", g.size()}, {"hosts", hosts_of(g)}, {"transport", g.transport()},
-                              {"us", us(r.seconds.median)}, {"us_low", us(r.seconds.low)}, {"us_high", us(r.seconds.high)}, {"algbw", r.algbw(c) / 1e9}, {"busbw", r.busbw(c, g.size()) / 1e9},
-                              {"native_us", nullptr}, {"ratio", nullptr}};
+  nlohmann::ordered_json j = {{"collective", comm::collective_name(c.what)},
+                              {"algorithm", comm::algorithm_name(r.side.algorithm)},
+                              {"memory", memory_name(r.side.memory)},
+                              {"bytes", c.bytes},
+                              {"dtype", comm_dtype_name(c.dtype)},
+                              {"ranks", g.size()},
+                              {"hosts", hosts_of(g)},
+                              {"transport", g.transport()},
+                              {"us", us(r.seconds.median)},
+                              {"us_low", us(r.seconds.low)},
+                              {"us_high", us(r.seconds.high)},
+                              {"algbw", r.algbw(c) / 1e9},
+                              {"busbw", r.busbw(c, g.size()) / 1e9},
+                              {"native_us", nullptr},
+                              {"ratio", nullptr}};
   if (r.ratio) {
     j["native_us"] = us(r.native_seconds);
     j["ratio"] = r.ratio->median, j["ratio_low"] = r.ratio->low, j["ratio_high"] = r.ratio->high;

@@ -41,21 +41,22 @@ struct CommOptions {
 
 struct CommResult {
   CommSide side;
-  compare::Spread seconds;                // of one call, on the slowest rank
-  double native_seconds = 0;              // 0: not measured
-  std::optional<compare::Spread> ratio;   // native's time / this one's, round by round
-  std::optional<double> max_error;        // against sums in double, relative to the largest
-  std::int64_t wire_bytes = 0;            // that rank 0 sends in one call
-  int rounds = 0, calls = 0;              // calls in a turn
+  compare::Spread seconds;               // of one call, on the slowest rank
+  double native_seconds = 0;             // 0: not measured
+  std::optional<compare::Spread> ratio;  // native's time / this one's, round by round
+  std::optional<double> max_error;       // against sums in double, relative to the largest
+  std::int64_t wire_bytes = 0;           // that rank 0 sends in one call
+  int rounds = 0, calls = 0;             // calls in a turn
 
   /// Bytes by time; and times what a link carries at least, so that numbers of ranks compare (as nccl-tests define it).
   double algbw(const CommCase& c) const { return static_cast<double>(c.bytes) / seconds.median; }
   double busbw(const CommCase& c, int ranks) const;
 };
 
-/// Collective: all ranks call it with the same arguments, and get the same times. Sides take turns in a round, in an order that the next round
-/// reverses; a call that is not timed comes before each turn.
-std::vector<CommResult> bench_collective(const comm::Group& g, const Stream& s, const CommCase& c, const std::vector<CommSide>& sides, const CommOptions& options);
+/// Collective: all ranks call it with the same arguments, and get the same times. Sides take turns in a round, in an
+/// order that the next round reverses; a call that is not timed comes before each turn.
+std::vector<CommResult> bench_collective(const comm::Group& g, const Stream& s, const CommCase& c,
+                                         const std::vector<CommSide>& sides, const CommOptions& options);
 
 /// The sides that can run there: `algorithm` alone, or all of them. Window sides where the ranks share memory.
 std::vector<CommSide> comm_sides(const comm::Group& g, const CommCase& c, bool native);

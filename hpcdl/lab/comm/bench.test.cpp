@@ -17,14 +17,17 @@ TEST(bench_comm, every_collective_is_right_and_timed) {
     testing::run_ranks(n, [](comm::Group g) {
       Pool pool(1);
       const Stream s(pool);
-      for (const Collective what : {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::all_to_all})
+      for (const Collective what :
+           {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather, Collective::all_to_all})
         for (const DType d : {DType::f32, DType::bf16, DType::i32}) {
           const CommCase c{what, 5000, d};
           const auto sides = comm_sides(g, c, false);
-          const auto results = bench_collective(g, s, c, sides, {.seconds = 0.001, .target = 1e-5, .rounds = 3, .check = true});
+          const auto results =
+              bench_collective(g, s, c, sides, {.seconds = 0.001, .target = 1e-5, .rounds = 3, .check = true});
           ASSERT_EQ(results.size(), sides.size());
           for (const auto& r : results) {
-            EXPECT_LE(*r.max_error, d == DType::bf16 ? 0x1p-7 : 1e-6) << comm::collective_name(what) << " " << r.side.name();
+            EXPECT_LE(*r.max_error, d == DType::bf16 ? 0x1p-7 : 1e-6)
+                << comm::collective_name(what) << " " << r.side.name();
             EXPECT_GT(r.seconds.median, 0);
             EXPECT_EQ(r.rounds, 3);
             EXPECT_FALSE(r.ratio) << "there is no native";

@@ -28,8 +28,10 @@ double value_of(int rank, std::int64_t i) { return static_cast<double>((i * 7 + 
 
 class GpuCase {
  public:
-  GpuCase(const Group& g, const Stream& s, const CommCase& c, const std::vector<CommSide>& sides) : g_(g), s_(s), case_(c), sides_(sides) {
-    if (c.dtype == DType::i16 || c.dtype == DType::u16) fail_usage("bench", "NCCL knows no {}: take integers of 1, 4 or 8 bytes", dtype_name(c.dtype));
+  GpuCase(const Group& g, const Stream& s, const CommCase& c, const std::vector<CommSide>& sides)
+      : g_(g), s_(s), case_(c), sides_(sides) {
+    if (c.dtype == DType::i16 || c.dtype == DType::u16)
+      fail_usage("bench", "NCCL knows no {}: take integers of 1, 4 or 8 bytes", dtype_name(c.dtype));
     const std::int64_t width = dtype_bytes(c.dtype), n = g.size();
     const bool one = c.what == Collective::all_reduce;
     part_ = std::max<std::int64_t>(1, c.bytes / width / (one ? 1 : n));
@@ -83,7 +85,8 @@ class GpuCase {
   void fill() {
     OwnedTensor host(in_.tensor.spec());
     with_number(case_.dtype, [&]<class T>(T) {
-      for (std::int64_t i = 0; i < host.tensor.size(); ++i) host.tensor.ptr<T>()[i] = T(static_cast<float>(value_of(g_.rank(), i)));
+      for (std::int64_t i = 0; i < host.tensor.size(); ++i)
+        host.tensor.ptr<T>()[i] = T(static_cast<float>(value_of(g_.rank(), i)));
     });
     copy(s_, in_.tensor, host.tensor);
     s_.synchronize();
@@ -93,7 +96,8 @@ class GpuCase {
 
   double expected(std::int64_t i) const {
     if (case_.what == Collective::all_gather) return value_of(static_cast<int>(i / part_), i % part_);
-    if (case_.what == Collective::all_to_all) return value_of(static_cast<int>(i / part_), g_.rank() * part_ + i % part_);
+    if (case_.what == Collective::all_to_all)
+      return value_of(static_cast<int>(i / part_), g_.rank() * part_ + i % part_);
     if (case_.what == Collective::reduce_scatter) i += g_.rank() * part_;
     double sum = 0, most = 0;
     for (int r = 0; r < g_.size(); ++r) sum += value_of(r, i), most = std::max(most, value_of(r, i));
@@ -135,11 +139,13 @@ std::vector<CommSide> gpu_sides(const Group& g, const CommCase& c, const Stream&
   std::vector<CommSide> list{{Algorithm::automatic, Memory::own}, {Algorithm::native, Memory::own}};
   const bool known = c.dtype == DType::f32 || c.dtype == DType::bf16 || c.dtype == DType::f16 || c.dtype == DType::i32;
   g.connect(s.device());
-  if (c.what == Collective::all_reduce && known && c.bytes <= kMostShared && g.device_group()->writes_to_peers()) list.push_back({Algorithm::shared, Memory::own});
+  if (c.what == Collective::all_reduce && known && c.bytes <= kMostShared && g.device_group()->writes_to_peers())
+    list.push_back({Algorithm::shared, Memory::own});
   return list;
 }
 
-std::vector<CommResult> bench_on_gpus(const Group& g, const Stream& s, const CommCase& c, const std::vector<CommSide>& sides, const CommOptions& o) {
+std::vector<CommResult> bench_on_gpus(const Group& g, const Stream& s, const CommCase& c,
+                                      const std::vector<CommSide>& sides, const CommOptions& o) {
   GpuCase run(g, s, c, sides);
   return in_turns(run, sides, o);
 }

@@ -9,6 +9,7 @@ namespace hpcdl::lab {
 std::vector<CommSide> gpu_sides(const comm::Group& g, const CommCase& c, const Stream& s);
 
 /// Collective, as bench_collective(); `s` is a stream of this rank's GPU.
-std::vector<CommResult> bench_on_gpus(const comm::Group& g, const Stream& s, const CommCase& c, const std::vector<CommSide>& sides, const CommOptions& options);
+std::vector<CommResult> bench_on_gpus(const comm::Group& g, const Stream& s, const CommCase& c,
+                                      const std::vector<CommSide>& sides, const CommOptions& options);
 
 }  // namespace hpcdl::lab

@@ -61,7 +61,8 @@ std::string comm_dtype_name(DType d) {
   return (name[0] == 'F' ? "fp" : name[0] == 'I' ? "int" : "uint") + name.substr(1);
 }
 
-CommOperands::CommOperands(const Group& g, const CommCase& c, const std::vector<CommSide>& sides) : case_(c), local_(g.local_rank()) {
+CommOperands::CommOperands(const Group& g, const CommCase& c, const std::vector<CommSide>& sides)
+    : case_(c), local_(g.local_rank()) {
   const std::int64_t width = dtype_bytes(c.dtype), n = g.size();
   const bool one = c.what == Collective::all_reduce;
   part_ = one ? std::max<std::int64_t>(1, c.bytes / width) : std::max<std::int64_t>(1, c.bytes / width / n);
@@ -79,7 +80,8 @@ CommOperands::CommOperands(const Group& g, const CommCase& c, const std::vector<
 }
 
 void CommOperands::clear() {
-  const auto in_bytes = static_cast<std::size_t>(in_count_ * dtype_bytes(case_.dtype)), out_bytes = static_cast<std::size_t>(out_count_ * dtype_bytes(case_.dtype));
+  const auto in_bytes = static_cast<std::size_t>(in_count_ * dtype_bytes(case_.dtype)),
+             out_bytes = static_cast<std::size_t>(out_count_ * dtype_bytes(case_.dtype));
   std::memset(in_.get(), 0, in_bytes);
   if (out_) std::memset(out_.get(), 0, out_bytes);
   if (window_) std::memset(window_->block(local_), 0, in_bytes);

@@ -1,6 +1,6 @@
 #pragma once
-// The tensors of a benchmarked collective: zeros while it is timed (a sum that is summed again stays finite), numbers with all their digits
-// while it is checked.
+// The tensors of a benchmarked collective: zeros while it is timed (a sum that is summed again stays finite), numbers
+// with all their digits while it is checked.
 
 #include <cstdlib>
 
@@ -19,8 +19,12 @@ class CommOperands {
   double error(const comm::Group& g, const CommSide& side) const;
 
  private:
-  std::byte* input(const CommSide& side) const { return side.memory == Memory::window ? window_->block(local_) : in_.get(); }
-  std::byte* output(const CommSide& side) const { return case_.what == comm::Collective::all_reduce ? input(side) : out_.get(); }
+  std::byte* input(const CommSide& side) const {
+    return side.memory == Memory::window ? window_->block(local_) : in_.get();
+  }
+  std::byte* output(const CommSide& side) const {
+    return case_.what == comm::Collective::all_reduce ? input(side) : out_.get();
+  }
 
   CommCase case_;
   std::int64_t whole_, part_;  // elements: of the larger tensor, of one rank's part

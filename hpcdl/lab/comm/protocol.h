@@ -10,9 +10,10 @@
 
 namespace hpcdl::lab {
 
-/// run.turn(side, calls): seconds of one of so many calls on this rank; run.error(side); run.wire_bytes(side); run.slowest(times): the largest of all
-/// ranks, element by element. All of it is collective.
-template <class Run> std::vector<CommResult> in_turns(Run& run, const std::vector<CommSide>& sides, const CommOptions& o) {
+/// run.turn(side, calls): seconds of one of so many calls on this rank; run.error(side); run.wire_bytes(side);
+/// run.slowest(times): the largest of all ranks, element by element. All of it is collective.
+template <class Run>
+std::vector<CommResult> in_turns(Run& run, const std::vector<CommSide>& sides, const CommOptions& o) {
   const std::size_t n = sides.size();
   std::vector<CommResult> results(n);
   for (std::size_t i = 0; i < n; ++i) results[i].side = sides[i];
@@ -36,11 +37,16 @@ template <class Run> std::vector<CommResult> in_turns(Run& run, const std::vecto
   for (int r = 0; r < rounds; ++r) {
     if (r % 2 == 0) std::shuffle(order.begin(), order.end(), random);
     else std::reverse(order.begin(), order.end());
-    for (const std::size_t i : order) times[i * static_cast<std::size_t>(rounds) + static_cast<std::size_t>(r)] = run.turn(i, results[i].calls);
+    for (const std::size_t i : order)
+      times[i * static_cast<std::size_t>(rounds) + static_cast<std::size_t>(r)] = run.turn(i, results[i].calls);
   }
   run.slowest(times);
-  const auto of = [&](std::size_t i) { return std::vector<double>(times.begin() + static_cast<std::ptrdiff_t>(i) * rounds, times.begin() + static_cast<std::ptrdiff_t>(i + 1) * rounds); };
-  const auto native = std::find_if(sides.begin(), sides.end(), [](const CommSide& x) { return x.algorithm == comm::Algorithm::native; });
+  const auto of = [&](std::size_t i) {
+    return std::vector<double>(times.begin() + static_cast<std::ptrdiff_t>(i) * rounds,
+                               times.begin() + static_cast<std::ptrdiff_t>(i + 1) * rounds);
+  };
+  const auto native = std::find_if(sides.begin(), sides.end(),
+                                   [](const CommSide& x) { return x.algorithm == comm::Algorithm::native; });
   for (std::size_t i = 0; i < n; ++i) {
     results[i].rounds = rounds;
     results[i].seconds = compare::spread(of(i));

@@ -32,29 +32,39 @@ const CommResult* result_of(const CommRow& row, const CommSide& side) {
 }
 
 constexpr double kWidth = 1040, kHeight = 600, kLeft = 76, kRight = 190, kTop = 64, kBottom = 64;
-constexpr const char* kColours[] = {"#1f6fb4", "#7fb2dd", "#d9662b", "#2e8b57", "#8a56b5", "#b5272d", "#c79a00", "#0f9aa8", "#7a5a3a"};
+constexpr const char* kColours[] = {"#1f6fb4", "#7fb2dd", "#d9662b", "#2e8b57", "#8a56b5",
+                                    "#b5272d", "#c79a00", "#0f9aa8", "#7a5a3a"};
 constexpr const char* kStyle =
-    "<style>text{font:13px system-ui,sans-serif;fill:#333}.title{font-size:18px;font-weight:600}.tick{fill:#667;font-size:12px}"
+    "<style>text{font:13px "
+    "system-ui,sans-serif;fill:#333}.title{font-size:18px;font-weight:600}.tick{fill:#667;font-size:12px}"
     ".grid{stroke:#dde3ea}.axis{stroke:#889}</style>\n";
 
 struct Chart {
   double first = 1e300, last = 0, low = 1e300, high = 0;
-  double x(double bytes) const { return kLeft + (kWidth - kLeft - kRight) * std::log(bytes / first) / std::log(last / first); }
-  double y(double rate) const { return kTop + (kHeight - kTop - kBottom) * std::log(high / rate) / std::log(high / low); }
+  double x(double bytes) const {
+    return kLeft + (kWidth - kLeft - kRight) * std::log(bytes / first) / std::log(last / first);
+  }
+  double y(double rate) const {
+    return kTop + (kHeight - kTop - kBottom) * std::log(high / rate) / std::log(high / low);
+  }
 };
 
 Chart chart_of(const std::vector<CommRow>& rows, int ranks) {
   Chart c;
   for (const auto& row : rows) {
-    c.first = std::min(c.first, static_cast<double>(row.what.bytes)), c.last = std::max(c.last, static_cast<double>(row.what.bytes));
-    for (const auto& r : row.results) c.low = std::min(c.low, r.busbw(row.what, ranks)), c.high = std::max(c.high, r.busbw(row.what, ranks));
+    c.first = std::min(c.first, static_cast<double>(row.what.bytes)),
+    c.last = std::max(c.last, static_cast<double>(row.what.bytes));
+    for (const auto& r : row.results)
+      c.low = std::min(c.low, r.busbw(row.what, ranks)), c.high = std::max(c.high, r.busbw(row.what, ranks));
   }
   c.last = std::max(c.last, c.first * 2), c.low /= 1.4, c.high *= 1.4;
   return c;
 }
 
-std::string text(double x, double y, const char* kind, const std::string& words, const char* anchor = "start", const std::string& more = "") {
-  return fmt::format("<text class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", kind, x, y, anchor, more, words);
+std::string text(double x, double y, const char* kind, const std::string& words, const char* anchor = "start",
+                 const std::string& more = "") {
+  return fmt::format("<text class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", kind, x, y,
+                     anchor, more, words);
 }
 
 std::string axes(const Chart& c) {
@@ -62,14 +72,18 @@ std::string axes(const Chart& c) {
   const double bottom = kHeight - kBottom;
   for (double power = 1e-6; power < 1e4; power *= 10)
     if (const double rate = power * 1e9; rate >= c.low && rate <= c.high)
-      svg += fmt::format("<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n", kLeft, kWidth - kRight, c.y(rate)) +
+      svg += fmt::format("<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n", kLeft,
+                         kWidth - kRight, c.y(rate)) +
              text(kLeft - 10, c.y(rate) + 4, "tick", fmt::format("{:g}", power), "end");
   for (double bytes = c.first; bytes <= c.last * 1.001; bytes *= 16)
-    svg += fmt::format("<line class=\"axis\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>\n", c.x(bytes), bottom, bottom + 5) +
+    svg += fmt::format("<line class=\"axis\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>\n", c.x(bytes),
+                       bottom, bottom + 5) +
            text(c.x(bytes), bottom + 20, "tick", size(bytes), "middle");
-  svg += fmt::format("<line class=\"axis\" x1=\"{0}\" x2=\"{1}\" y1=\"{2}\" y2=\"{2}\"/>\n", kLeft, kWidth - kRight, bottom);
+  svg += fmt::format("<line class=\"axis\" x1=\"{0}\" x2=\"{1}\" y1=\"{2}\" y2=\"{2}\"/>\n", kLeft, kWidth - kRight,
+                     bottom);
   svg += text((kLeft + kWidth - kRight) / 2, kHeight - 16, "name", "bytes of a rank's tensor", "middle");
-  return svg + text(0, 0, "name", "bus bandwidth, GB/s", "middle", fmt::format(" transform=\"translate(20 {:.0f}) rotate(-90)\"", (kTop + bottom) / 2));
+  return svg + text(0, 0, "name", "bus bandwidth, GB/s", "middle",
+                    fmt::format(" transform=\"translate(20 {:.0f}) rotate(-90)\"", (kTop + bottom) / 2));
 }
 
 struct Curve {
@@ -100,7 +114,11 @@ std::string comm_table(const std::vector<CommRow>& rows, int ranks) {
     for (const auto& s : sides) {
       const auto* r = result_of(row, s);
       if (!r) out += fmt::format("  {:>20}", "-");
-      else out += fmt::format("  {:>20}", fmt::format("{:.4g} us{}", r->seconds.median * 1e6, r->ratio && s.algorithm != comm::Algorithm::native ? fmt::format(" x{:.2f}", r->ratio->median) : ""));
+      else
+        out += fmt::format("  {:>20}", fmt::format("{:.4g} us{}", r->seconds.median * 1e6,
+                                                   r->ratio && s.algorithm != comm::Algorithm::native
+                                                       ? fmt::format(" x{:.2f}", r->ratio->median)
+                                                       : ""));
     }
     out += "\n";
   }
@@ -116,18 +134,26 @@ std::string comm_picture(const std::vector<CommRow>& rows, const std::string& ti
     for (const auto& row : rows)
       if (const auto* r = result_of(row, side)) {
         c.end = chart.y(r->busbw(row.what, ranks));
-        c.path += fmt::format("{}{:.1f} {:.1f}", c.path.empty() ? "M" : "L", chart.x(static_cast<double>(row.what.bytes)), c.end);
+        c.path += fmt::format("{}{:.1f} {:.1f}", c.path.empty() ? "M" : "L",
+                              chart.x(static_cast<double>(row.what.bytes)), c.end);
       }
     curves.push_back(std::move(c));
   }
   place(curves);
-  std::string svg = fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\">\n", kWidth, kHeight) + kStyle +
-                    fmt::format("<rect width=\"{}\" height=\"{}\" fill=\"#fff\"/>\n", kWidth, kHeight) + text(kLeft, 34, "title", title) + axes(chart);
+  std::string svg =
+      fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\">\n",
+                  kWidth, kHeight) +
+      kStyle + fmt::format("<rect width=\"{}\" height=\"{}\" fill=\"#fff\"/>\n", kWidth, kHeight) +
+      text(kLeft, 34, "title", title) + axes(chart);
   for (const auto& c : curves) {
-    svg += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-dasharray=\"{}\" stroke-linejoin=\"round\"/>\n", c.path, c.colour, c.native ? 3 : 2.2,
-                       c.native ? "7 5" : "none");
-    svg += fmt::format("<line x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{3:.1f}\" stroke=\"{4}\"/>\n", kWidth - kRight + 2, kWidth - kRight + 14, c.end, c.label, c.colour);
-    svg += text(kWidth - kRight + 18, c.label + 4, "name", c.name, "start", fmt::format(" style=\"fill:{}\"", c.colour));
+    svg += fmt::format(
+        "<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-dasharray=\"{}\" "
+        "stroke-linejoin=\"round\"/>\n",
+        c.path, c.colour, c.native ? 3 : 2.2, c.native ? "7 5" : "none");
+    svg += fmt::format("<line x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{3:.1f}\" stroke=\"{4}\"/>\n",
+                       kWidth - kRight + 2, kWidth - kRight + 14, c.end, c.label, c.colour);
+    svg +=
+        text(kWidth - kRight + 18, c.label + 4, "name", c.name, "start", fmt::format(" style=\"fill:{}\"", c.colour));
   }
   return svg + "</svg>\n";
 }

@@ -27,11 +27,14 @@ LightTime light_of(const Program& program, const Roofs& roofs, Cache cache) {
 
 std::string CaseBench::fault() const {
   if (!(light > 0) || result.sides.empty() || light <= result.sides[0].time().high) return "";
-  return fmt::format("faster than light by {:.0f} %: not all work done, its cost declared too high, or roofs measured on a busy machine (hpcdl probe)",
-                     100 * (score() - 1));
+  return fmt::format(
+      "faster than light by {:.0f} %: not all work done, its cost declared too high, or roofs measured on a busy "
+      "machine (hpcdl probe)",
+      100 * (score() - 1));
 }
 
-CaseBench bench_case(const Case& c, Stream stream, Environment& environment, const Roofs& roofs, const std::vector<Peer>& peers, const Options& options) {
+CaseBench bench_case(const Case& c, Stream stream, Environment& environment, const Roofs& roofs,
+                     const std::vector<Peer>& peers, const Options& options) {
   const CaseRun run = ready(c, stream);
   CaseBench out = described(c, run, roofs, options.cache);
   std::vector<Side> sides{{kOurs, [&] { run.run(stream); }}};
@@ -46,7 +49,8 @@ CaseBench bench_case(const Case& c, Stream stream, Environment& environment, con
     o.call();
     const auto product = *product_of(run);
     const double d = out.differences[peer.name] = difference(product, *o.result);
-    require(d <= rounding(product), "compare", "{}: {} computes something else: relative difference {:.2e}, rounding explains {:.2e}", case_label(c),
+    require(d <= rounding(product), "compare",
+            "{}: {} computes something else: relative difference {:.2e}, rounding explains {:.2e}", case_label(c),
             peer.name, d, rounding(product));
     sides.push_back({peer.name, o.call});
     offers.push_back(std::move(o));
@@ -57,8 +61,8 @@ CaseBench bench_case(const Case& c, Stream stream, Environment& environment, con
   return out;
 }
 
-CaseBench self_test_case(const Case& c, Stream stream, Environment& environment, const Roofs& roofs, const Options& options, int repeats, double limit,
-                         const AfterRepeat& after) {
+CaseBench self_test_case(const Case& c, Stream stream, Environment& environment, const Roofs& roofs,
+                         const Options& options, int repeats, double limit, const AfterRepeat& after) {
   const CaseRun run = ready(c, stream);
   CaseBench out = described(c, run, roofs, options.cache);
   const Side side{kOurs, [&] { run.run(stream); }};
@@ -71,15 +75,26 @@ CaseBench self_test_case(const Case& c, Stream stream, Environment& environment,
 
 nlohmann::ordered_json to_json(const CaseBench& b) {
   const double s = b.seconds();
-  nlohmann::ordered_json j = {{"op", b.what.op}, {"shape", b.what.shape}, {"dtype", dtype_word(b.what.dtype)}, {"pass", b.what.backward ? "fwd+bwd" : "fwd"},
-                              {"flops", b.cost.flops}, {"bytes", b.cost.bytes}, {"gflops", b.cost.flops / s / 1e9}, {"gbps", b.cost.bytes / s / 1e9},
-                              {"bound", b.compute_bound ? "compute" : "memory"}, {"speed_of_light_ms", b.light * 1e3}, {"speed_of_light_score", b.score()}};
-  j["cache"] = b.result.cache, j["rounds"] = b.result.rounds(), j["half_width"] = b.result.half_width, j["settled"] = b.result.settled;
-  for (const auto& m : b.result.sides) j["sides"][m.name] = to_json(m.time(), 1e3, "_ms"), j["sides"][m.name]["calls"] = m.calls;
+  nlohmann::ordered_json j = {{"op", b.what.op},
+                              {"shape", b.what.shape},
+                              {"dtype", dtype_word(b.what.dtype)},
+                              {"pass", b.what.backward ? "fwd+bwd" : "fwd"},
+                              {"flops", b.cost.flops},
+                              {"bytes", b.cost.bytes},
+                              {"gflops", b.cost.flops / s / 1e9},
+                              {"gbps", b.cost.bytes / s / 1e9},
+                              {"bound", b.compute_bound ? "compute" : "memory"},
+                              {"speed_of_light_ms", b.light * 1e3},
+                              {"speed_of_light_score", b.score()}};
+  j["cache"] = b.result.cache, j["rounds"] = b.result.rounds(), j["half_width"] = b.result.half_width,
+  j["settled"] = b.result.settled;
+  for (const auto& m : b.result.sides)
+    j["sides"][m.name] = to_json(m.time(), 1e3, "_ms"), j["sides"][m.name]["calls"] = m.calls;
   const auto fault = b.fault();
   if (!fault.empty()) j["fault"] = fault;
   else
-    for (std::size_t i = 1; i < b.result.sides.size(); ++i) j["ratios"][b.result.sides[i].name] = to_json(b.result.ratio(b.result.sides[i].name, kOurs));
+    for (std::size_t i = 1; i < b.result.sides.size(); ++i)
+      j["ratios"][b.result.sides[i].name] = to_json(b.result.ratio(b.result.sides[i].name, kOurs));
   for (const auto& [name, d] : b.differences) j["differences"][name] = d;
   for (const auto& [name, why] : b.missing) j["missing"][name] = why;
   if (b.self_test) j["aa"] = to_json(*b.self_test);

@@ -27,8 +27,8 @@ struct CaseBench {
   double seconds() const { return result.sides[0].time().median; }
   /// light / measured: 1 is the speed of light.
   double score() const { return light / seconds(); }
-  /// Not empty: the time cannot be believed. The whole interval is faster than light: the work was not done, its cost is
-  /// declared too high, or the roofs were measured too low.
+  /// Not empty: the time cannot be believed. The whole interval is faster than light: the work was not done, its cost
+  /// is declared too high, or the roofs were measured too low.
   std::string fault() const;
 };
 
@@ -36,10 +36,11 @@ struct CaseBench {
 LightTime light_of(const Program& program, const Roofs& roofs, Cache cache);
 
 /// Runs on the device of `stream`. Throws Error when a peer computes something else than we do.
-CaseBench bench_case(const Case& c, Stream stream, Environment& environment, const Roofs& roofs, const std::vector<Peer>& peers, const Options& options);
+CaseBench bench_case(const Case& c, Stream stream, Environment& environment, const Roofs& roofs,
+                     const std::vector<Peer>& peers, const Options& options);
 /// Compares the case with itself, `repeats` times or for `limit` seconds.
-CaseBench self_test_case(const Case& c, Stream stream, Environment& environment, const Roofs& roofs, const Options& options, int repeats, double limit,
-                         const AfterRepeat& after = {});
+CaseBench self_test_case(const Case& c, Stream stream, Environment& environment, const Roofs& roofs,
+                         const Options& options, int repeats, double limit, const AfterRepeat& after = {});
 
 /// Times in milliseconds. Where there is a fault, its text stands in place of ratios.
 nlohmann::ordered_json to_json(const CaseBench& b);

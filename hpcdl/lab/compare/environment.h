@@ -27,8 +27,9 @@ class Environment {
   virtual double time(const std::function<void()>& call, int calls);
 };
 
-/// This machine's CPU. Calls are done when they return; flush() reads memory of more than twice the last-level cache with
-/// every thread, so that dirty lines are written back before the clock starts and each core's own caches turn over.
+/// This machine's CPU. Calls are done when they return; flush() reads memory of more than twice the last-level cache
+/// with every thread, so that dirty lines are written back before the clock starts and each core's own caches turn
+/// over.
 class HostEnvironment : public Environment {
  public:
   explicit HostEnvironment(Pool& pool) : pool_(&pool) {}

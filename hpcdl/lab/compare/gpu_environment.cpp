@@ -22,10 +22,12 @@ std::int64_t sweep_bytes(Device d) {
 
 }  // namespace
 
-GpuEnvironment::GpuEnvironment(Pool& pool, const Stream& stream) : HostEnvironment(pool), stream_(stream), sweep_(sweep_bytes(stream.device()), stream.device()) {}
+GpuEnvironment::GpuEnvironment(Pool& pool, const Stream& stream)
+    : HostEnvironment(pool), stream_(stream), sweep_(sweep_bytes(stream.device()), stream.device()) {}
 
 void GpuEnvironment::flush() {
-  cuda::check(cudaMemsetAsync(sweep_.data(), 1, static_cast<std::size_t>(sweep_.bytes()), cuda::queue(stream_)), "flush of L2");
+  cuda::check(cudaMemsetAsync(sweep_.data(), 1, static_cast<std::size_t>(sweep_.bytes()), cuda::queue(stream_)),
+              "flush of L2");
 }
 
 double GpuEnvironment::time(const std::function<void()>& call, int calls) {

@@ -6,8 +6,8 @@
 
 namespace hpcdl::lab::compare {
 
-/// A GPU's queue. Time is that between two events around the calls, taken by the GPU; flush() writes memory of several times
-/// its L2 cache.
+/// A GPU's queue. Time is that between two events around the calls, taken by the GPU; flush() writes memory of several
+/// times its L2 cache.
 class GpuEnvironment : public HostEnvironment {
  public:
   /// Throws Error in a build without CUDA.

@@ -33,7 +33,8 @@ struct DnnlVersion {
   int major, minor, patch;
 };
 using DnnlVersionFn = const DnnlVersion*();
-using DnnlSgemm = int(char, char, std::int64_t, std::int64_t, std::int64_t, float, const float*, std::int64_t, const float*, std::int64_t, float, float*, std::int64_t);
+using DnnlSgemm = int(char, char, std::int64_t, std::int64_t, std::int64_t, float, const float*, std::int64_t,
+                      const float*, std::int64_t, float, float*, std::int64_t);
 using CblasSgemm = void(int, int, int, int, int, int, float, const float*, int, const float*, int, float, float*, int);
 using CblasSgemv = void(int, int, int, int, float, const float*, int, const float*, int, float, float*, int);
 constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112;
@@ -52,8 +53,9 @@ Peer onednn(int threads) {
     Offer o = bare_products_only(run, "the C interface of oneDNN");
     if (!o.missing.empty()) return o;
     o.call = [sgemm, p = *product_of(run), d = reinterpret_cast<float*>(o.result->data())] {
-      const int status = sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.m, p.n, p.k, 1, static_cast<const float*>(p.a), p.lda(),
-                               static_cast<const float*>(p.b), p.ldb(), 0, d, p.n);
+      const int status =
+          sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.m, p.n, p.k, 1, static_cast<const float*>(p.a),
+                p.lda(), static_cast<const float*>(p.b), p.ldb(), 0, d, p.n);
       require(status == 0, "compare", "dnnl_sgemm answered with status {}", status);
     };
     return o;
@@ -65,18 +67,20 @@ Peer openblas(int threads) {
   tune_openmp(threads);
   suggest("OPENBLAS_NUM_THREADS", std::to_string(threads));
   suggest("OPENBLAS_THREAD_TIMEOUT", "20");  // its own threads yield for 2^20 cycles after a call, then sleep
-  // Releases older than a CPU take it for the generation that they know, without AVX-512: half the speed. A peer runs at
-  // its best, so a slower choice of the environment does not count.
+  // Releases older than a CPU take it for the generation that they know, without AVX-512: half the speed. A peer runs
+  // at its best, so a slower choice of the environment does not count.
   const char* core = std::getenv("OPENBLAS_CORETYPE");
   const std::string_view chosen = core ? core : "";
-  if (this_machine().avx512 && chosen != "Cooperlake" && chosen != "SapphireRapids") ::setenv("OPENBLAS_CORETYPE", "SkylakeX", 1);
+  if (this_machine().avx512 && chosen != "Cooperlake" && chosen != "SapphireRapids")
+    ::setenv("OPENBLAS_CORETYPE", "SkylakeX", 1);
   ::unsetenv("OPENBLAS_L2_SIZE");
   Peer peer{.name = "openblas", .version = {}, .file = {}, .missing = {}, .offer = {}};
   const SharedLibrary library({"libopenblas.so.0", "libopenblas.so"});
   if (!library) return peer.missing = library.error(), peer;
   auto* const sgemm = library.function<CblasSgemm>("cblas_sgemm");
   auto* const sgemv = library.function<CblasSgemv>("cblas_sgemv");
-  peer.version = fmt::format("{}, core {}", library.function<char*()>("openblas_get_config")(), library.function<char*()>("openblas_get_corename")());
+  peer.version = fmt::format("{}, core {}", library.function<char*()>("openblas_get_config")(),
+                             library.function<char*()>("openblas_get_corename")());
   peer.file = file_of(reinterpret_cast<const void*>(sgemm));
   library.function<void(int)>("openblas_set_num_threads")(threads);
   peer.offer = [sgemm, sgemv](const CaseRun& run) {
@@ -86,9 +90,10 @@ Peer openblas(int threads) {
       const auto i = [](std::int64_t n) { return static_cast<int>(n); };
       const auto *a = static_cast<const float*>(p.a), *b = static_cast<const float*>(p.b);
       if (p.m == 1)
-        return sgemv(kRowMajor, p.transpose_b ? kNoTrans : kTrans, i(p.transpose_b ? p.n : p.k), i(p.ldb()), 1, b, i(p.ldb()), a, 1, 0, d, 1);
-      sgemm(kRowMajor, p.transpose_a ? kTrans : kNoTrans, p.transpose_b ? kTrans : kNoTrans, i(p.m), i(p.n), i(p.k), 1, a, i(p.lda()), b,
-            i(p.ldb()), 0, d, i(p.n));
+        return sgemv(kRowMajor, p.transpose_b ? kNoTrans : kTrans, i(p.transpose_b ? p.n : p.k), i(p.ldb()), 1, b,
+                     i(p.ldb()), a, 1, 0, d, 1);
+      sgemm(kRowMajor, p.transpose_a ? kTrans : kNoTrans, p.transpose_b ? kTrans : kNoTrans, i(p.m), i(p.n), i(p.k), 1,
+            a, i(p.lda()), b, i(p.ldb()), 0, d, i(p.n));
     };
     return o;
   };
@@ -102,7 +107,9 @@ const std::vector<std::string>& library_peers() {
   return names;
 }
 
-Peer library_peer(const std::string& name, int threads) { return name == "onednn" ? onednn(threads) : openblas(threads); }
+Peer library_peer(const std::string& name, int threads) {
+  return name == "onednn" ? onednn(threads) : openblas(threads);
+}
 
 double difference(const Product& ours, const Buffer& theirs) {
   const auto *x = static_cast<const float*>(ours.d), *y = reinterpret_cast<const float*>(theirs.data());

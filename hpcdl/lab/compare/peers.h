@@ -1,6 +1,6 @@
 #pragma once
-// Other libraries that compute a case on the same memory in the same process. They are looked for at run time, run with as
-// many threads as we do, and are told what the CPU can do where they do not know it.
+// Other libraries that compute a case on the same memory in the same process. They are looked for at run time, run with
+// as many threads as we do, and are told what the CPU can do where they do not know it.
 
 #include <functional>
 #include <memory>

@@ -30,7 +30,8 @@ TEST(product, is_what_the_case_multiplies) {
   ASSERT_TRUE(product_of(linear));
   EXPECT_TRUE(product_of(linear)->transpose_b);
   EXPECT_EQ(product_of(linear)->dtype, DType::bf16);
-  for (const auto& c : {one("linear+bias", "3x5x7"), one("linear+bias_relu", "3x5x7"), one("matmul", "3x5x7", DType::f32, true), one("softmax", "3x5")})
+  for (const auto& c : {one("linear+bias", "3x5x7"), one("linear+bias_relu", "3x5x7"),
+                        one("matmul", "3x5x7", DType::f32, true), one("softmax", "3x5")})
     EXPECT_FALSE(product_of(CaseRun(c))) << case_label(c);
 }
 
@@ -68,7 +69,8 @@ TEST_P(LibraryPeer, computes_what_we_compute) {
   EXPECT_FALSE(peer.offer(CaseRun(one("softmax", "4x8"))).missing.empty());
   EXPECT_NE(peer.offer(CaseRun(one("matmul", "4x8x8", DType::bf16))).missing.find("f32"), std::string::npos);
 }
-INSTANTIATE_TEST_SUITE_P(all, LibraryPeer, testing::ValuesIn(library_peers()), [](const auto& test) { return test.param; });
+INSTANTIATE_TEST_SUITE_P(all, LibraryPeer, testing::ValuesIn(library_peers()),
+                         [](const auto& test) { return test.param; });
 
 /// A clock on which every call takes one millisecond.
 class Millisecond : public Environment {
@@ -90,7 +92,14 @@ class Millisecond : public Environment {
 TEST(case_bench, faster_than_light_is_a_fault_and_no_win) {
   Pool pool(2);
   Millisecond clock;
-  Roofs roofs{.f32 = 1e12, .bf16 = 1e12, .i8 = 1e12, .memory_read = 1e9, .memory_copy = 1e9, .cache_read = 1e9, .cache_bytes = 0, .caches = {}};
+  Roofs roofs{.f32 = 1e12,
+              .bf16 = 1e12,
+              .i8 = 1e12,
+              .memory_read = 1e9,
+              .memory_copy = 1e9,
+              .cache_read = 1e9,
+              .cache_bytes = 0,
+              .caches = {}};
   const Case c = one("relu", "64x128");  // 65536 bytes, 65.5 us of light
   auto good = bench_case(c, Stream(pool), clock, roofs, {}, {.rounds = 3});
   EXPECT_NEAR(good.score(), 0.0655, 1e-3);
@@ -112,14 +121,29 @@ TEST(case_bench, faster_than_light_is_a_fault_and_no_win) {
 
 TEST(case_bench, cold_light_comes_from_memory) {
   const CaseRun run(one("relu", "64x128"));
-  const Roofs roofs{.f32 = 1e15, .bf16 = 1e15, .i8 = 1e15, .memory_read = 1e9, .memory_copy = 1e9, .cache_read = 4e9, .cache_bytes = 1e6, .caches = {}};
-  EXPECT_NEAR(light_of(run.program(), roofs, Cache::flushed).seconds, 4 * light_of(run.program(), roofs, Cache::warm).seconds, 1e-12);
+  const Roofs roofs{.f32 = 1e15,
+                    .bf16 = 1e15,
+                    .i8 = 1e15,
+                    .memory_read = 1e9,
+                    .memory_copy = 1e9,
+                    .cache_read = 4e9,
+                    .cache_bytes = 1e6,
+                    .caches = {}};
+  EXPECT_NEAR(light_of(run.program(), roofs, Cache::flushed).seconds,
+              4 * light_of(run.program(), roofs, Cache::warm).seconds, 1e-12);
 }
 
 TEST(case_bench, a_missing_peer_is_named_and_one_that_is_wrong_stops_everything) {
   Pool pool(2);
   Millisecond clock;
-  const Roofs roofs{.f32 = 1e12, .bf16 = 1e12, .i8 = 1e12, .memory_read = 1e9, .memory_copy = 1e9, .cache_read = 1e9, .cache_bytes = 0, .caches = {}};
+  const Roofs roofs{.f32 = 1e12,
+                    .bf16 = 1e12,
+                    .i8 = 1e12,
+                    .memory_read = 1e9,
+                    .memory_copy = 1e9,
+                    .cache_read = 1e9,
+                    .cache_bytes = 0,
+                    .caches = {}};
   Peer absent;
   absent.name = "absent", absent.missing = "not installed";
   Peer zeros;

@@ -31,7 +31,9 @@ std::optional<Product> product_of(const CaseRun& run) {
     return {};
   }
   const View y = t[0], a = t[1], b = t[2];
-  if (!y.is_contiguous() || !a.is_contiguous() || !b.is_contiguous() || y.dtype() != a.dtype() || b.dtype() != a.dtype()) return {};
+  if (!y.is_contiguous() || !a.is_contiguous() || !b.is_contiguous() || y.dtype() != a.dtype() ||
+      b.dtype() != a.dtype())
+    return {};
   out.m = y.rows(), out.n = y.cols(), out.k = out.transpose_a ? a.rows() : a.cols();
   out.dtype = a.dtype(), out.a = a.data(), out.b = b.data(), out.d = y.data();
   return out;

@@ -15,8 +15,8 @@ namespace {
 constexpr int kAlwaysRounds = 3;
 constexpr int kMostCalls = 1'000'000;
 
-/// Side by side in a shuffled order (Fisher and Yates); odd rounds go through it backwards, so that over two rounds each
-/// side stands before each other one equally often.
+/// Side by side in a shuffled order (Fisher and Yates); odd rounds go through it backwards, so that over two rounds
+/// each side stands before each other one equally often.
 std::vector<std::size_t> order_of(int round, std::size_t n, std::uint64_t seed) {
   std::vector<std::size_t> order(n);
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -37,7 +37,8 @@ class Runner {
 
   Result all() {
     const int most = options_.rounds ? options_.rounds : options_.most;
-    const double allowed = options_.limit * (sides_.size() > 1 && options_.rounds == 0 ? std::max(1.0, options_.patience) : 1);
+    const double allowed =
+        options_.limit * (sides_.size() > 1 && options_.rounds == 0 ? std::max(1.0, options_.patience) : 1);
     int look = options_.least;  // intervals are looked at now and then: after 7, 10, 15, 22, ... rounds
     for (int r = 0; r < most; ++r) {
       for (const auto i : order_of(r, sides_.size(), options_.seed)) turn(i);
@@ -79,7 +80,8 @@ class Runner {
         const double begin = env_.now(), cold = one_flushed(side);
         each = std::max(cold, (env_.now() - begin) / 4);
       }
-      return static_cast<int>(std::clamp(std::round(options_.target / std::max(each, 1e-9)), 1.0, static_cast<double>(kMostCalls)));
+      return static_cast<int>(
+          std::clamp(std::round(options_.target / std::max(each, 1e-9)), 1.0, static_cast<double>(kMostCalls)));
     });
   }
 
@@ -108,7 +110,10 @@ class Runner {
     const auto& first = result_.sides[0];
     if (result_.sides.size() == 1) return spread(first.seconds, options_.confidence).half_width();
     double widest = 0;
-    for (std::size_t i = 1; i < result_.sides.size(); ++i) widest = std::max(widest, ratios_spread(paired_ratios(result_.sides[i].seconds, first.seconds), options_.confidence).half_width());
+    for (std::size_t i = 1; i < result_.sides.size(); ++i)
+      widest = std::max(
+          widest,
+          ratios_spread(paired_ratios(result_.sides[i].seconds, first.seconds), options_.confidence).half_width());
     return widest;
   }
 
@@ -148,14 +153,18 @@ Result run(const std::vector<Side>& sides, Environment& environment, const Optio
   require(!sides.empty(), "compare", "expected at least one side");
   for (std::size_t i = 0; i < sides.size(); ++i) {
     require(static_cast<bool>(sides[i].call), "compare", "side \"{}\" has nothing to call", sides[i].name);
-    require(sides[i].units > 0, "compare", "side \"{}\": expected units above 0, found {}", sides[i].name, sides[i].units);
-    for (std::size_t k = 0; k < i; ++k) require(sides[k].name != sides[i].name, "compare", "two sides are called \"{}\"", sides[i].name);
+    require(sides[i].units > 0, "compare", "side \"{}\": expected units above 0, found {}", sides[i].name,
+            sides[i].units);
+    for (std::size_t k = 0; k < i; ++k)
+      require(sides[k].name != sides[i].name, "compare", "two sides are called \"{}\"", sides[i].name);
   }
-  require(options.confidence > 0 && options.confidence < 1, "compare", "expected a confidence between 0 and 1, found {}", options.confidence);
+  require(options.confidence > 0 && options.confidence < 1, "compare",
+          "expected a confidence between 0 and 1, found {}", options.confidence);
   return Runner(sides, environment, options).all();
 }
 
-SelfTest self_test(const Side& side, Environment& environment, const Options& options, int repeats, double limit, const AfterRepeat& after) {
+SelfTest self_test(const Side& side, Environment& environment, const Options& options, int repeats, double limit,
+                   const AfterRepeat& after) {
   SelfTest out;
   const double start = environment.now();
   Side again = side;
@@ -178,15 +187,23 @@ SelfTest self_test(const Side& side, Environment& environment, const Options& op
 }
 
 nlohmann::ordered_json to_json(const Spread& s, double scale, const std::string& unit) {
-  return {{"median" + unit, s.median * scale}, {"min" + unit, s.min * scale}, {"max" + unit, s.max * scale},
-          {"low" + unit, s.low * scale}, {"high" + unit, s.high * scale}};
+  return {{"median" + unit, s.median * scale},
+          {"min" + unit, s.min * scale},
+          {"max" + unit, s.max * scale},
+          {"low" + unit, s.low * scale},
+          {"high" + unit, s.high * scale}};
 }
 
 nlohmann::ordered_json to_json(const SelfTest& t) {
   std::vector<double> medians;
   for (const auto& r : t.ratios) medians.push_back(r.median);
-  return {{"repeats", t.repeats()}, {"tolerance", t.tolerance}, {"within", t.within}, {"share_within", t.share()},
-          {"interval_holds_1", t.covered}, {"settled", t.settled}, {"ratios", to_json(spread(medians))}};
+  return {{"repeats", t.repeats()},
+          {"tolerance", t.tolerance},
+          {"within", t.within},
+          {"share_within", t.share()},
+          {"interval_holds_1", t.covered},
+          {"settled", t.settled},
+          {"ratios", to_json(spread(medians))}};
 }
 
 }  // namespace hpcdl::lab::compare

@@ -22,7 +22,8 @@ struct Side {
   std::string name;
   std::function<void()> call;
   double units = 1;  // of work in one call; times are reported per unit
-  std::function<void()> before = {}, after = {};  // around its turn in a round, not timed: waking threads, and stopping them
+  std::function<void()> before = {},
+                        after = {};  // around its turn in a round, not timed: waking threads, and stopping them
 };
 
 /// Where the operands of a timed call lie.
@@ -35,16 +36,16 @@ std::string_view cache_name(Cache c);
 
 struct Options {
   Cache cache = Cache::warm;
-  int rounds = 0;              // exactly so many; 0: as many as it takes
-  int least = 7, most = 999;   // where rounds is 0
-  double target = 0.01;        // seconds of measured calls of one side in one round; one call at least
-  double limit = 4;            // seconds for the whole comparison; three rounds are always done
-  double patience = 5;         // a ratio that is not narrow enough by then may take so many times the limit: noisy hours
+  int rounds = 0;             // exactly so many; 0: as many as it takes
+  int least = 7, most = 999;  // where rounds is 0
+  double target = 0.01;       // seconds of measured calls of one side in one round; one call at least
+  double limit = 4;           // seconds for the whole comparison; three rounds are always done
+  double patience = 5;        // a ratio that is not narrow enough by then may take so many times the limit: noisy hours
   double half_width = 0.0075;  // of the interval of each ratio, relative: narrow enough
   double confidence = 0.95;
-  double settle = 0;           // seconds of idling before each turn, for libraries whose threads spin after a call; the
-                               // calls that are not measured then go on for as long
-  std::uint64_t seed = 1;      // of the order
+  double settle = 0;       // seconds of idling before each turn, for libraries whose threads spin after a call; the
+                           // calls that are not measured then go on for as long
+  std::uint64_t seed = 1;  // of the order
 };
 
 struct Measured {
@@ -56,10 +57,11 @@ struct Measured {
 
 struct Result {
   std::vector<Measured> sides;
-  std::string cache;      // "warm", or how it was made cold
-  double seconds = 0;     // all of it
-  double half_width = 0;  // widest relative half interval: of the ratios to the first side, or of its time where it is alone
-  bool settled = false;   // whether that met what was asked for; false: the machine is too noisy for the time given
+  std::string cache;   // "warm", or how it was made cold
+  double seconds = 0;  // all of it
+  double half_width =
+      0;  // widest relative half interval: of the ratios to the first side, or of its time where it is alone
+  bool settled = false;  // whether that met what was asked for; false: the machine is too noisy for the time given
   double confidence = 0.95;
 
   int rounds() const { return sides.empty() ? 0 : static_cast<int>(sides[0].seconds.size()); }
@@ -75,10 +77,10 @@ Result run(const std::vector<Side>& sides, Environment& environment, const Optio
 
 /// The same side compared with itself, again and again: what the protocol would claim where there is nothing to claim.
 struct SelfTest {
-  std::vector<Spread> ratios;   // one for each repeat
-  int within = 0;               // repeats with |ratio - 1| <= tolerance
-  int covered = 0;              // repeats whose interval holds 1
-  int settled = 0;              // repeats that met their half width
+  std::vector<Spread> ratios;  // one for each repeat
+  int within = 0;              // repeats with |ratio - 1| <= tolerance
+  int covered = 0;             // repeats whose interval holds 1
+  int settled = 0;             // repeats that met their half width
   double tolerance = 0.01;
   int repeats() const { return static_cast<int>(ratios.size()); }
   double share() const { return ratios.empty() ? 0 : static_cast<double>(within) / static_cast<double>(ratios.size()); }
@@ -87,7 +89,8 @@ struct SelfTest {
 /// Told after every repeat: how many are done, and for how many seconds the rest may go on.
 using AfterRepeat = std::function<void(int done, double left)>;
 /// Stops after `repeats` repeats, or when the next one would not fit into `limit` seconds; one is always done.
-SelfTest self_test(const Side& side, Environment& environment, const Options& options, int repeats, double limit, const AfterRepeat& after = {});
+SelfTest self_test(const Side& side, Environment& environment, const Options& options, int repeats, double limit,
+                   const AfterRepeat& after = {});
 
 /// {"median<unit>", "min<unit>", "max<unit>", "low<unit>", "high<unit>"}: [low, high] is the interval of the median.
 nlohmann::ordered_json to_json(const Spread& s, double scale = 1, const std::string& unit = "");

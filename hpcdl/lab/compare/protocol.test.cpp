@@ -131,7 +131,8 @@ TEST(protocol, each_side_has_its_turn_in_each_round_in_an_order_that_changes_and
     Synthetic e;
     std::string order;
     std::vector<Side> sides;
-    for (const char c : {'a', 'b', 'c'}) sides.push_back({std::string(1, c), [&e] { e.queue(0.01); }, 1, [&order, c] { order += c; }});
+    for (const char c : {'a', 'b', 'c'})
+      sides.push_back({std::string(1, c), [&e] { e.queue(0.01); }, 1, [&order, c] { order += c; }});
     run(sides, e, {.rounds = 40, .limit = 100, .seed = seed});
     return order.substr(3);  // the first three are the calibration
   };
@@ -173,7 +174,8 @@ TEST(protocol, what_stands_around_a_turn_is_not_timed) {
 
 TEST(protocol, a_flush_stands_before_each_cold_call_and_is_not_timed) {
   Synthetic e;
-  const auto r = run({{"s", [&] { e.queue(std::exchange(e.cold, false) ? 2e-3 : 1e-3); }}}, e, {.cache = Cache::flushed, .rounds = 6});
+  const auto r = run({{"s", [&] { e.queue(std::exchange(e.cold, false) ? 2e-3 : 1e-3); }}}, e,
+                     {.cache = Cache::flushed, .rounds = 6});
   EXPECT_NEAR(r.side("s").time().median, 2e-3, 1e-12) << "the call that is not measured finds the caches as they are";
   EXPECT_EQ(r.side("s").calls, 5);
   EXPECT_EQ(e.flushes, 6 * 5 + 1);
@@ -211,17 +213,22 @@ TEST(protocol, a_thing_equals_itself) {
   EXPECT_EQ(hopeless.settled, 0);
 
   std::vector<double> left;
-  EXPECT_EQ(self_test(steady(e, "a", 1), e, {.limit = 0.1, .patience = 1}, 100, 50, [&](int done, double seconds) {
-              EXPECT_EQ(done, std::ssize(left) + 1);
-              left.push_back(seconds);
-            }).repeats(), 3) << "16 s each, as many as fit";
+  EXPECT_EQ(self_test(steady(e, "a", 1), e, {.limit = 0.1, .patience = 1}, 100, 50,
+                      [&](int done, double seconds) {
+                        EXPECT_EQ(done, std::ssize(left) + 1);
+                        left.push_back(seconds);
+                      })
+                .repeats(),
+            3)
+      << "16 s each, as many as fit";
   ASSERT_EQ(left.size(), 3u);
   EXPECT_NEAR(left[0], 34, 2) << "what is left of the limit";
   EXPECT_LT(left[2], left[1]);
 }
 
-/// A virtual machine in a bad hour: its speed wanders (autocorrelated over 50 ms), falls to 0.6 for a quarter of a second now and then
-/// (two modes), and one call in thirty is interrupted for up to twenty times its length (a heavy tail).
+/// A virtual machine in a bad hour: its speed wanders (autocorrelated over 50 ms), falls to 0.6 for a quarter of a
+/// second now and then (two modes), and one call in thirty is interrupted for up to twenty times its length (a heavy
+/// tail).
 class BadHour {
  public:
   explicit BadHour(Synthetic& e) : e_(e) {}

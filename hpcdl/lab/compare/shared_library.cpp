@@ -7,7 +7,8 @@
 
 namespace hpcdl::lab::compare {
 
-SharedLibrary::SharedLibrary(const std::vector<std::string>& names) : names_(fmt::format("{}", fmt::join(names, " or "))) {
+SharedLibrary::SharedLibrary(const std::vector<std::string>& names)
+    : names_(fmt::format("{}", fmt::join(names, " or "))) {
   for (const auto& name : names)
     if ((handle_ = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL))) return;
   error_ = fmt::format("{} cannot be loaded: not installed, or not where the loader looks (LD_LIBRARY_PATH)", names_);

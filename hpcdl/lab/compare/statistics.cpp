@@ -15,7 +15,9 @@ double median(std::vector<double> values) {
 MedianInterval median_interval(int n, double confidence) {
   if (n <= 0) return {};
   // P(exactly i of n values below the median), summed from both ends: what the interval leaves out.
-  const auto probability = [n](int i) { return std::exp(std::lgamma(n + 1.0) - std::lgamma(i + 1.0) - std::lgamma(n - i + 1.0) - n * std::log(2.0)); };
+  const auto probability = [n](int i) {
+    return std::exp(std::lgamma(n + 1.0) - std::lgamma(i + 1.0) - std::lgamma(n - i + 1.0) - n * std::log(2.0));
+  };
   MedianInterval best{0, n - 1, 1 - 2 * probability(0)};
   double outside = 2 * probability(0);
   for (int k = 1; k < n - 1 - k; ++k) {
@@ -69,7 +71,9 @@ SignedRankInterval signed_rank_interval(int n, double confidence) {
   if (n <= 0) return {};
   const double outside = (1 - confidence) / 2;
   const auto exact = n <= kExact ? signed_rank_distribution(n) : std::vector<double>();
-  const auto missed = [&](std::int64_t place) { return exact.empty() ? below(place, n) : exact[static_cast<std::size_t>(place - 1)]; };
+  const auto missed = [&](std::int64_t place) {
+    return exact.empty() ? below(place, n) : exact[static_cast<std::size_t>(place - 1)];
+  };
   std::int64_t low = 1, high = std::int64_t{n} * (n + 1) / 4;  // the last place that misses no more than it may
   while (low < high) {
     const auto middle = (low + high + 1) / 2;

@@ -1,5 +1,6 @@
 #pragma once
-// What may be said of a handful of noisy times: medians, and intervals that assume nothing of how the noise is distributed.
+// What may be said of a handful of noisy times: medians, and intervals that assume nothing of how the noise is
+// distributed.
 
 #include <cstdint>
 #include <utility>
@@ -22,8 +23,8 @@ struct MedianInterval {
 /// (David and Nagaraja, "Order Statistics", 3rd edition, 2003, section 7.1).
 MedianInterval median_interval(int n, double confidence);
 
-/// A sample in six numbers. [low, high] holds the true median with probability `coverage`. Of ratios_spread(), `median` is that of all
-/// pairs' means.
+/// A sample in six numbers. [low, high] holds the true median with probability `coverage`. Of ratios_spread(), `median`
+/// is that of all pairs' means.
 struct Spread {
   double median = 0, min = 0, max = 0, low = 0, high = 0, coverage = 0;
   /// Half of the interval, relative to the median; infinite for a sample without a positive median.
@@ -32,14 +33,16 @@ struct Spread {
 
 Spread spread(std::vector<double> values, double confidence = 0.95);
 
-/// The same of ratios, by the estimator of Hodges and Lehmann over their logarithms: the median of the means of all pairs, values with
-/// themselves among them, and the interval that belongs to the signed-rank test of Wilcoxon (Hollander, Wolfe and Chicken,
-/// "Nonparametric statistical methods", 3rd edition, 2014, sections 3.2 and 3.3). Of normal noise it needs two thirds of the rounds
-/// that a median of ratios needs, and it stands three of ten rounds that are wrong by any amount. It asks that swapping the two sides
-/// turns the noise of a round around, which is so where both suffer the same machine; of the noise itself it assumes nothing.
+/// The same of ratios, by the estimator of Hodges and Lehmann over their logarithms: the median of the means of all
+/// pairs, values with themselves among them, and the interval that belongs to the signed-rank test of Wilcoxon
+/// (Hollander, Wolfe and Chicken, "Nonparametric statistical methods", 3rd edition, 2014, sections 3.2 and 3.3). Of
+/// normal noise it needs two thirds of the rounds that a median of ratios needs, and it stands three of ten rounds that
+/// are wrong by any amount. It asks that swapping the two sides turns the noise of a round around, which is so where
+/// both suffer the same machine; of the noise itself it assumes nothing.
 Spread ratios_spread(std::vector<double> ratios, double confidence = 0.95);
 
-/// 1-based place from either end of the sorted means of all pairs of n values between which the interval lies, and its coverage.
+/// 1-based place from either end of the sorted means of all pairs of n values between which the interval lies, and its
+/// coverage.
 struct SignedRankInterval {
   std::int64_t place = 1;
   double coverage = 0;

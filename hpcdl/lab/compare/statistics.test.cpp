@@ -30,7 +30,8 @@ TEST(statistics, interval_of_the_median_is_the_binomial_one) {
   check(20, 5, 0.95861);
   check(30, 9, 0.95723);
   check(100, 39, 0.96480);
-  EXPECT_NEAR(median_interval(999, 0.95).lower, 999 / 2.0 - 1.96 * std::sqrt(999.0) / 2, 1.0) << "the normal approximation";
+  EXPECT_NEAR(median_interval(999, 0.95).lower, 999 / 2.0 - 1.96 * std::sqrt(999.0) / 2, 1.0)
+      << "the normal approximation";
 }
 
 TEST(statistics, a_sample_that_is_too_small_says_so) {
@@ -48,7 +49,8 @@ TEST(statistics, the_interval_covers_as_often_as_it_says) {
   int covered = 0;
   for (int t = 0; t < trials; ++t) {
     std::vector<double> sample;
-    for (int i = 0; i < n; ++i) sample.push_back(-std::log1p(-static_cast<double>(rng.uniform(static_cast<std::uint64_t>(t * n + i)))));
+    for (int i = 0; i < n; ++i)
+      sample.push_back(-std::log1p(-static_cast<double>(rng.uniform(static_cast<std::uint64_t>(t * n + i)))));
     const Spread s = spread(sample);
     covered += s.low <= std::log(2.0) && std::log(2.0) <= s.high;
   }
@@ -76,8 +78,10 @@ TEST(statistics, interval_of_ratios_is_that_of_the_signed_rank_test) {
 TEST(statistics, the_middle_of_ratios_is_the_median_of_the_means_of_pairs) {
   const Spread s = ratios_spread({1, 2, 8});  // means of the exponents of 2: 0 .5 1 1.5 2 3
   EXPECT_NEAR(s.median, std::pow(2, 1.25), 1e-12);
-  EXPECT_EQ(s.min, 1); EXPECT_EQ(s.max, 8);
-  EXPECT_NEAR(s.low, 1, 1e-12); EXPECT_NEAR(s.high, 8, 1e-12);
+  EXPECT_EQ(s.min, 1);
+  EXPECT_EQ(s.max, 8);
+  EXPECT_NEAR(s.low, 1, 1e-12);
+  EXPECT_NEAR(s.high, 8, 1e-12);
   EXPECT_NEAR(ratios_spread({1, 1, 1, 1, 1, 1, 1, 100, 1e-3, 1e6}).median, 1, 1e-12);
   EXPECT_TRUE(std::isinf(ratios_spread({}).half_width()));
 }

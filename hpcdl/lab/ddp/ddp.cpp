@@ -29,18 +29,22 @@ struct Side {
     result.form = form;
     if (step.gradients()) result.buckets = static_cast<int>(step.gradients()->plan().buckets.size());
   }
-  static train::StepOptions step_options(const comm::Group& world, const io::ModelConfig& config, const DdpForm& form, const DdpOptions& o) {
+  static train::StepOptions step_options(const comm::Group& world, const io::ModelConfig& config, const DdpForm& form,
+                                         const DdpOptions& o) {
     train::StepOptions s;
     s.batch = o.batch, s.length = config.context;
     if (form.exchange) s.data = world;
-    s.reduce = {.buckets = {.cap = mib(form.bucket_mb), .first = std::min(mib(form.bucket_mb), mib(o.first_mb))}, .overlap = form.overlap};
+    s.reduce = {.buckets = {.cap = mib(form.bucket_mb), .first = std::min(mib(form.bucket_mb), mib(o.first_mb))},
+                .overlap = form.overlap};
     return s;
   }
   void take(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, std::int64_t n) {
     step.accumulate(tokens, targets, n, 0);
     step.update(1e-4, std::ssize(targets));
   }
-  parallel::ExchangeTimes times() const { return step.gradients() ? step.gradients()->times() : parallel::ExchangeTimes{}; }
+  parallel::ExchangeTimes times() const {
+    return step.gradients() ? step.gradients()->times() : parallel::ExchangeTimes{};
+  }
 
   models::LanguageModel model;
   train::TrainStep step;
@@ -76,9 +80,15 @@ std::vector<DdpForm> ddp_forms(const std::vector<double>& bucket_mb) {
   return forms;
 }
 
-DdpReport bench_ddp(const comm::Group& world, Pool& pool, const io::ModelConfig& model, const std::vector<DdpForm>& forms, const DdpOptions& options,
+DdpReport bench_ddp(const comm::Group& world, Pool& pool, const io::ModelConfig& model,
+                    const std::vector<DdpForm>& forms, const DdpOptions& options,
                     const std::function<void(const std::string&)>& tell) {
-  DdpReport report{.model = model, .options = options, .ranks = world.size(), .threads = pool.threads(), .transport = std::string(world.transport()), .results = {}};
+  DdpReport report{.model = model,
+                   .options = options,
+                   .ranks = world.size(),
+                   .threads = pool.threads(),
+                   .transport = std::string(world.transport()),
+                   .results = {}};
   std::set<int> hosts;
   for (int r = 0; r < world.size(); ++r) hosts.insert(world.host(r));
   report.hosts = static_cast<int>(hosts.size());
@@ -86,7 +96,8 @@ DdpReport bench_ddp(const comm::Group& world, Pool& pool, const io::ModelConfig&
 
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(options.batch * model.context + 1));
   const Rng rng{3, static_cast<std::uint64_t>(world.rank())};
-  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(rng.below(i, static_cast<std::uint64_t>(model.vocab)));
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<std::int32_t>(rng.below(i, static_cast<std::uint64_t>(model.vocab)));
   const std::span<const std::int32_t> all(tokens);
 
   std::vector<std::unique_ptr<Side>> sides;
@@ -113,24 +124,36 @@ DdpReport bench_ddp(const comm::Group& world, Pool& pool, const io::ModelConfig&
   return report;
 }
 
-std::string ddp_duration(double s) { return s >= 1 ? fmt::format("{:.2f} s", s) : s >= 1e-3 ? fmt::format("{:.1f} ms", s * 1e3) : fmt::format("{:.0f} us", s * 1e6); }
+std::string ddp_duration(double s) {
+  return s >= 1      ? fmt::format("{:.2f} s", s)
+         : s >= 1e-3 ? fmt::format("{:.1f} ms", s * 1e3)
+                     : fmt::format("{:.0f} us", s * 1e6);
+}
 
 std::string ddp_table(const DdpReport& r) {
-  std::string text = fmt::format("{} ranks on {} host{} over {}, {} thread{} each; {} parameters ({} of gradients), {} tokens a step\n", r.ranks, r.hosts, r.hosts > 1 ? "s" : "", r.transport,
-                                 r.threads, r.threads > 1 ? "s" : "", format_count(static_cast<double>(r.parameters)), format_bytes(4.0 * static_cast<double>(r.parameters)), r.tokens);
-  text += fmt::format("{:<12} {:>8} {:>10} {:>12} {:>10} {:>8}\n", "form", "buckets", "step", "vs blocking", "exchange", "hidden");
+  std::string text = fmt::format(
+      "{} ranks on {} host{} over {}, {} thread{} each; {} parameters ({} of gradients), {} tokens a step\n", r.ranks,
+      r.hosts, r.hosts > 1 ? "s" : "", r.transport, r.threads, r.threads > 1 ? "s" : "",
+      format_count(static_cast<double>(r.parameters)), format_bytes(4.0 * static_cast<double>(r.parameters)), r.tokens);
+  text += fmt::format("{:<12} {:>8} {:>10} {:>12} {:>10} {:>8}\n", "form", "buckets", "step", "vs blocking", "exchange",
+                      "hidden");
   const auto* blocking = r.find("blocking");
   for (const auto& x : r.results) {
     const auto ratio = blocking && x.form.exchange ? fmt::format("{:.2f}x", blocking->seconds() / x.seconds()) : "";
-    text += fmt::format("{:<12} {:>8} {:>10} {:>12} {:>10} {:>8}\n", x.form.name, x.form.exchange ? std::to_string(x.buckets) : "", ddp_duration(x.seconds()), ratio,
-                        x.form.exchange ? ddp_duration(x.comm_seconds) : "", x.form.exchange ? fmt::format("{:.0f} %", 100 * x.hidden()) : "");
+    text += fmt::format("{:<12} {:>8} {:>10} {:>12} {:>10} {:>8}\n", x.form.name,
+                        x.form.exchange ? std::to_string(x.buckets) : "", ddp_duration(x.seconds()), ratio,
+                        x.form.exchange ? ddp_duration(x.comm_seconds) : "",
+                        x.form.exchange ? fmt::format("{:.0f} %", 100 * x.hidden()) : "");
   }
   return text;
 }
 
 nlohmann::ordered_json ddp_json(const DdpReport& r) {
-  nlohmann::ordered_json j = {{"ranks", r.ranks}, {"hosts", r.hosts}, {"transport", r.transport}, {"threads", r.threads}, {"parameters", r.parameters},
-                              {"gradient_bytes", 4 * r.parameters}, {"batch", r.options.batch}, {"context", r.model.context}, {"rounds", r.options.rounds}, {"forms", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json j = {{"ranks", r.ranks},           {"hosts", r.hosts},
+                              {"transport", r.transport},   {"threads", r.threads},
+                              {"parameters", r.parameters}, {"gradient_bytes", 4 * r.parameters},
+                              {"batch", r.options.batch},   {"context", r.model.context},
+                              {"rounds", r.options.rounds}, {"forms", nlohmann::ordered_json::array()}};
   const auto* blocking = r.find("blocking");
   for (const auto& x : r.results) {
     nlohmann::ordered_json f = {{"form", x.form.name}, {"step_seconds", x.seconds()}, {"steps", x.steps}};

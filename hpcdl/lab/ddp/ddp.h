@@ -16,24 +16,24 @@ namespace hpcdl::lab {
 /// One way to exchange gradients.
 struct DdpForm {
   std::string name;
-  double bucket_mb = 0;      // 0: every tensor by itself
+  double bucket_mb = 0;  // 0: every tensor by itself
   bool overlap = true;
-  bool exchange = true;      // false: each rank computes for itself
+  bool exchange = true;  // false: each rank computes for itself
 };
 
 struct DdpOptions {
-  std::int64_t batch = 4;    // of a rank
-  int rounds = 3;            // measured steps of each form, behind one that is not
+  std::int64_t batch = 4;  // of a rank
+  int rounds = 3;          // measured steps of each form, behind one that is not
   double first_mb = 1;
 };
 
 struct DdpResult {
   DdpForm form;
   int buckets = 0;
-  std::vector<double> steps;      // seconds, of the slowest rank
-  double comm_seconds = 0;        // per step, mean over the ranks: reductions under way
-  double waited_seconds = 0;      // of them, in which nothing was computed
-  double seconds() const;         // median
+  std::vector<double> steps;  // seconds, of the slowest rank
+  double comm_seconds = 0;    // per step, mean over the ranks: reductions under way
+  double waited_seconds = 0;  // of them, in which nothing was computed
+  double seconds() const;     // median
   double hidden() const { return comm_seconds > 0 ? std::max(0.0, 1 - waited_seconds / comm_seconds) : 0; }
 };
 
@@ -50,7 +50,8 @@ struct DdpReport {
 /// Buckets of the sizes given, every tensor by itself and waited for ("blocking"), and nothing ("compute").
 std::vector<DdpForm> ddp_forms(const std::vector<double>& bucket_mb);
 /// Collective. `tell` is called before each step on every rank.
-DdpReport bench_ddp(const comm::Group& world, Pool& pool, const io::ModelConfig& model, const std::vector<DdpForm>& forms, const DdpOptions& options,
+DdpReport bench_ddp(const comm::Group& world, Pool& pool, const io::ModelConfig& model,
+                    const std::vector<DdpForm>& forms, const DdpOptions& options,
                     const std::function<void(const std::string&)>& tell = {});
 
 /// Three figures.

@@ -65,7 +65,8 @@ std::string ask(const std::filesystem::path& program, const std::vector<std::str
   in = {};
   if (pid < 0) return "";
   std::string text;
-  const bool whole = read_until(out.get(), Clock::now() + std::chrono::microseconds(static_cast<std::int64_t>(seconds * 1e6)), text);
+  const bool whole =
+      read_until(out.get(), Clock::now() + std::chrono::microseconds(static_cast<std::int64_t>(seconds * 1e6)), text);
   if (!whole) kill(-pid, SIGKILL);
   int status = 0;
   while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}

@@ -66,7 +66,8 @@ TEST_F(Doctor, finds_only_what_may_be_run) {
 }
 
 TEST_F(Doctor, an_empty_machine_lacks_everything) {
-  for (const auto& s : {find_cuda_toolkit(places_), find_nccl(places_), find_cudnn(places_), find_mpi(places_), find_slurm(places_), find_python_module(places_)})
+  for (const auto& s : {find_cuda_toolkit(places_), find_nccl(places_), find_cudnn(places_), find_mpi(places_),
+                        find_slurm(places_), find_python_module(places_)})
     EXPECT_FALSE(s.found) << s.where;
   const auto g = find_gpus(places_);
   EXPECT_TRUE(g.gpus.empty() && g.driver.empty() && g.on_bus == 0);
@@ -89,7 +90,8 @@ TEST_F(Doctor, tells_versions_of_what_is_there) {
   script(bin_ / "sinfo", "echo a1; echo a2; echo a1");
   EXPECT_EQ(find_slurm(places_).note, "");
   EXPECT_EQ(find_slurm(places_).version, "23.11.4, 2 nodes");
-  script(places_.root / "usr/local/cuda/bin/nvcc", "echo 'Copyright (c) 2005-2025'; echo 'Cuda compilation tools, release 13.0, V13.0.88'");
+  script(places_.root / "usr/local/cuda/bin/nvcc",
+         "echo 'Copyright (c) 2005-2025'; echo 'Cuda compilation tools, release 13.0, V13.0.88'");
   EXPECT_EQ(find_cuda_toolkit(places_).version, "13.0");
   EXPECT_NE(find_cuda_toolkit(places_).note.find("PATH"), std::string::npos);
   script(bin_ / "python3", "echo /some/hpcdl/__init__.py; echo 0.1.0");
@@ -114,7 +116,8 @@ TEST_F(Doctor, sees_gpus_with_and_without_a_driver) {
   };
   EXPECT_EQ(gpu().state, State::gap);
   EXPECT_NE(gpu().fix.find("driver"), std::string::npos);
-  write(places_.root / "proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\n");
+  write(places_.root / "proc/driver/nvidia/version",
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5\n");
   f.gpus = find_gpus(places_);
   EXPECT_EQ(gpu().state, State::gap) << "a driver, but no GPU in this container";
   write(places_.root / "proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t\t NVIDIA H100\nIRQ: 7\n");
@@ -127,9 +130,11 @@ Facts good() {
   Facts f;
   f.machine.cpu = "CPU", f.machine.isa = f.machine.isa_best = "avx512", f.machine.huge_pages = "madvise";
   f.machine.cpus_online = f.machine.cpus_allowed = f.threads = 8;
-  f.machine.memory_total = f.machine.memory_available = std::int64_t{64} << 30, f.machine.shm_free = std::int64_t{8} << 30;
+  f.machine.memory_total = f.machine.memory_available = std::int64_t{64} << 30,
+  f.machine.shm_free = std::int64_t{8} << 30;
   f.open_files = 4096, f.disk_free = std::int64_t{100} << 30;
-  for (auto* s : {&f.cuda, &f.nccl, &f.cudnn, &f.cublaslt, &f.cupti, &f.mpi, &f.slurm, &f.python}) *s = {true, "1.0", "/usr", ""};
+  for (auto* s : {&f.cuda, &f.nccl, &f.cudnn, &f.cublaslt, &f.cupti, &f.mpi, &f.slurm, &f.python})
+    *s = {true, "1.0", "/usr", ""};
   GpuFact gpu{"GPU", 1e9};
   gpu.compute_capability = "9.0", gpu.ecc = 1, gpu.pcie_generation = 5, gpu.pcie_width = gpu.pcie_width_most = 16;
   f.gpus = {"1.0", "13.0", {gpu}, 1};
@@ -149,7 +154,9 @@ TEST(findings, a_gpu_shows_what_it_can) {
   Facts f = good();
   f.gpu_roofs = {{.f32 = 1.6e14, .bf16 = 9.5e14, .i8 = 1, .memory_read = 4.5e12, .memory_copy = 4e12, .caches = {}}};
   const auto list = findings(f);
-  const auto value = [&](const char* what) { return std::find_if(list.begin(), list.end(), [&](const auto& x) { return x.what == what; })->value; };
+  const auto value = [&](const char* what) {
+    return std::find_if(list.begin(), list.end(), [&](const auto& x) { return x.what == what; })->value;
+  };
   EXPECT_EQ(value("gpu kernels"), "compute capability 9.0, 950 TFLOP/s bf16, 160 f32, 4500 GB/s");
   EXPECT_EQ(value("gpu link"), "PCIe 5 x16");
   EXPECT_NE(value("gpu memory").find("ECC on"), std::string::npos);

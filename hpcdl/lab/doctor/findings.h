@@ -14,18 +14,18 @@ namespace hpcdl::lab {
 /// Everything that findings are made of.
 struct Facts {
   Machine machine;
-  int threads = 0;                    // that a pool would use
+  int threads = 0;  // that a pool would use
   Roofs roofs;
-  std::vector<Roofs> gpu_roofs;       // of each GPU that this program can use; empty: none, or a build without CUDA
+  std::vector<Roofs> gpu_roofs;  // of each GPU that this program can use; empty: none, or a build without CUDA
   bool cuda_build = false, cudnn_build = false;  // what this program was built with
   std::int64_t huge_pages_reserved = 0;
   std::int64_t memory_lock = -1, open_files = -1;  // limits of this process; -1: none
-  std::int64_t disk_free = -1;        // here; -1: unknown
+  std::int64_t disk_free = -1;                     // here; -1: unknown
   bool infiniband = false;
   GpuFacts gpus;
   Software cuda, nccl, cudnn, cublaslt, cupti, mpi, slurm, python;
-  std::string mpi_library;            // that this build uses, "Open MPI 4.1.4"; "": none
-  std::string slurm_job;              // "job 12, 2 nodes, 4 tasks"; "": not in one
+  std::string mpi_library;  // that this build uses, "Open MPI 4.1.4"; "": none
+  std::string slurm_job;    // "job 12, 2 nodes, 4 tasks"; "": not in one
 };
 
 /// Everything but `roofs` and `threads`.

@@ -22,7 +22,8 @@ int nvidia_on_bus(const fs::path& root) {
   std::error_code ignored;
   for (const auto& device : fs::directory_iterator(root / "sys/bus/pci/devices", ignored))
     // Class 0x03: display controllers, which includes accelerators without a display.
-    n += text_of(device.path() / "vendor").starts_with("0x10de") && text_of(device.path() / "class").starts_with("0x03");
+    n +=
+        text_of(device.path() / "vendor").starts_with("0x10de") && text_of(device.path() / "class").starts_with("0x03");
   return n;
 }
 
@@ -35,7 +36,8 @@ void from_proc(const fs::path& root, GpuFacts& facts) {
     const auto text = text_of(gpu.path() / "information");
     const auto at = text.find("Model:");
     const auto begin = at == std::string::npos ? at : text.find_first_not_of(" \t", at + 6);
-    facts.gpus.emplace_back().name = begin == std::string::npos ? "NVIDIA GPU" : text.substr(begin, text.find('\n', begin) - begin);
+    facts.gpus.emplace_back().name =
+        begin == std::string::npos ? "NVIDIA GPU" : text.substr(begin, text.find('\n', begin) - begin);
   }
 }
 
@@ -59,7 +61,8 @@ void ask_more(const SharedLibrary& nvml, void* device, GpuFact& g) {
   unsigned long long value = 0;
   const auto errors = nvml.function<int(void*, int, int, unsigned long long*)>("nvmlDeviceGetTotalEccErrors");
   constexpr int kUncorrected = 1, kSinceLoad = 0;
-  if (errors && errors(device, kUncorrected, kSinceLoad, &value) == 0) g.uncorrected_errors = static_cast<long long>(value);
+  if (errors && errors(device, kUncorrected, kSinceLoad, &value) == 0)
+    g.uncorrected_errors = static_cast<long long>(value);
   const auto reasons = nvml.function<int(void*, unsigned long long*)>("nvmlDeviceGetCurrentClocksThrottleReasons");
   constexpr unsigned long long kHardware = 0x8, kThermal = 0x20 | 0x40, kPowerBrake = 0x80;
   if (reasons && reasons(device, &value) == 0) g.slowed = (value & (kHardware | kThermal | kPowerBrake)) != 0;
@@ -72,7 +75,9 @@ void from_nvml(GpuFacts& facts) {
   const auto count = nvml.function<int(unsigned*)>("nvmlDeviceGetCount_v2");
   const auto handle = nvml.function<int(unsigned, void**)>("nvmlDeviceGetHandleByIndex_v2");
   const auto name = nvml.function<int(void*, char*, unsigned)>("nvmlDeviceGetName");
-  struct Memory { unsigned long long total, free, used; };
+  struct Memory {
+    unsigned long long total, free, used;
+  };
   const auto memory = nvml.function<int(void*, Memory*)>("nvmlDeviceGetMemoryInfo");
   const auto driver = nvml.function<int(char*, unsigned)>("nvmlSystemGetDriverVersion");
   const auto cuda = nvml.function<int(int*)>("nvmlSystemGetCudaDriverVersion_v2");
@@ -87,7 +92,8 @@ void from_nvml(GpuFacts& facts) {
       Memory m{};
       if (handle(i, &device) != 0) continue;
       auto& g = facts.gpus.emplace_back();
-      g.name = name(device, text, sizeof text) == 0 ? text : "NVIDIA GPU", g.memory_bytes = memory(device, &m) == 0 ? static_cast<double>(m.total) : 0;
+      g.name = name(device, text, sizeof text) == 0 ? text : "NVIDIA GPU",
+      g.memory_bytes = memory(device, &m) == 0 ? static_cast<double>(m.total) : 0;
       ask_more(nvml, device, g);
     }
   }

@@ -40,19 +40,24 @@ std::vector<fs::path> cuda_folders(const Places& places) {
 }
 
 bool header(const Places& places, const std::string& name) {
-  std::vector<fs::path> folders{under(places, "/usr/include"), under(places, "/usr/include/x86_64-linux-gnu"), under(places, "/usr/local/include")};
-  for (const auto& cuda : cuda_folders(places)) folders.push_back(cuda / "include"), folders.push_back(cuda / "extras/CUPTI/include");
+  std::vector<fs::path> folders{under(places, "/usr/include"), under(places, "/usr/include/x86_64-linux-gnu"),
+                                under(places, "/usr/local/include")};
+  for (const auto& cuda : cuda_folders(places))
+    folders.push_back(cuda / "include"), folders.push_back(cuda / "extras/CUPTI/include");
   return std::any_of(folders.begin(), folders.end(), [&](const fs::path& f) { return there(f / name); });
 }
 
 /// A library that answers `version()` and what its header is called, for programs that are built with it.
-template <class F> Software find_library(const Places& places, const std::vector<std::string>& names, const std::string& header_name, F&& version) {
+template <class F>
+Software find_library(const Places& places, const std::vector<std::string>& names, const std::string& header_name,
+                      F&& version) {
   Software s;
   if (!places.load_libraries) return s;
   for (const auto& name : names)
     if (const SharedLibrary lib(name); lib) {
       s = {true, version(lib), lib.path(), ""};
-      if (!header(places, header_name)) s.note = fmt::format("{} is not there: nothing can be built with it", header_name);
+      if (!header(places, header_name))
+        s.note = fmt::format("{} is not there: nothing can be built with it", header_name);
       break;
     }
   return s;
@@ -60,10 +65,15 @@ template <class F> Software find_library(const Places& places, const std::vector
 
 }  // namespace
 
-Places Places::here() { return {.root = "/", .path = env("PATH"), .cuda_home = env("CUDA_HOME").empty() ? env("CUDA_PATH") : env("CUDA_HOME")}; }
+Places Places::here() {
+  return {
+      .root = "/", .path = env("PATH"), .cuda_home = env("CUDA_HOME").empty() ? env("CUDA_PATH") : env("CUDA_HOME")};
+}
 
 std::string version_in(std::string_view text) {
-  const auto digit = [&](std::size_t i) { return i < text.size() && std::isdigit(static_cast<unsigned char>(text[i])); };
+  const auto digit = [&](std::size_t i) {
+    return i < text.size() && std::isdigit(static_cast<unsigned char>(text[i]));
+  };
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (!digit(i)) continue;
     std::size_t end = i, dots = 0;
@@ -74,7 +84,10 @@ std::string version_in(std::string_view text) {
   return "";
 }
 
-std::string version_of_code(int code) { return code < 10000 ? fmt::format("{}.{}.{}", code / 1000, code / 100 % 10, code % 100) : fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100); }
+std::string version_of_code(int code) {
+  return code < 10000 ? fmt::format("{}.{}.{}", code / 1000, code / 100 % 10, code % 100)
+                      : fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
+}
 
 fs::path find_program(const Places& places, const std::string& name) {
   std::istringstream in(places.path);
@@ -96,7 +109,8 @@ Software find_cuda_toolkit(const Places& places) {
   const auto release = text.find("release");
   s.version = version_in(release == std::string::npos ? text : std::string_view(text).substr(release));
   if (s.version.empty()) s.note = "nvcc does not tell its version";
-  else if (find_program(places, "nvcc").empty()) s.note = fmt::format("not on PATH: export PATH=$PATH:{}", nvcc.parent_path().string());
+  else if (find_program(places, "nvcc").empty())
+    s.note = fmt::format("not on PATH: export PATH=$PATH:{}", nvcc.parent_path().string());
   return s;
 }
 
@@ -143,7 +157,8 @@ std::string mpirun_refuses(const fs::path& mpirun) {
     if (!env(inside).empty()) return "";
   constexpr const char* kWord = "started";
   if (ask(mpirun, {"-n", "1", "echo", kWord}, 20).find(kWord) != std::string::npos) return "";
-  if (geteuid() == 0 && env("OMPI_ALLOW_RUN_AS_ROOT").empty()) return "it starts nothing as root without OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1";
+  if (geteuid() == 0 && env("OMPI_ALLOW_RUN_AS_ROOT").empty())
+    return "it starts nothing as root without OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1";
   return "mpirun -n 1 echo does not work here";
 }
 
@@ -187,7 +202,11 @@ Software find_python_module(const Places& places) {
   const auto python = find_program(places, "python3");
   if (python.empty()) return {false, "", "", "no python3 on PATH"};
   // Not from the folder that this runs in, where a folder of the same name would do as a package.
-  const auto text = ask(python, {"-c", "import sys; sys.path.remove(''); import hpcdl; print(hpcdl.__file__ + '\\n' + getattr(hpcdl, '__version__', ''))"}, 10);
+  const auto text = ask(python,
+                        {"-c",
+                         "import sys; sys.path.remove(''); import hpcdl; print(hpcdl.__file__ + '\\n' + getattr(hpcdl, "
+                         "'__version__', ''))"},
+                        10);
   if (text.empty()) return {false, "", python.string(), "this python3 has none"};
   return {true, version_in(text.substr(std::min(text.find('\n'), text.size()))), first_line(text), ""};
 }

@@ -1,5 +1,6 @@
 #pragma once
-// What else is installed: found on PATH, in well-known folders and by the loader, and asked for its version. Nothing is linked.
+// What else is installed: found on PATH, in well-known folders and by the loader, and asked for its version. Nothing is
+// linked.
 
 #include <filesystem>
 #include <string>
@@ -31,7 +32,8 @@ std::string version_of_code(int code);
 
 /// The file of this name in `places.path` that may be executed; empty when there is none.
 std::filesystem::path find_program(const Places& places, const std::string& name);
-/// What a program prints on stdout and stderr, up to 64 KiB; empty when it cannot be started, fails, or takes longer than `seconds`.
+/// What a program prints on stdout and stderr, up to 64 KiB; empty when it cannot be started, fails, or takes longer
+/// than `seconds`.
 std::string ask(const std::filesystem::path& program, const std::vector<std::string>& words, double seconds = 5);
 
 Software find_cuda_toolkit(const Places& places);
@@ -46,20 +48,20 @@ Software find_python_module(const Places& places);
 
 struct GpuFact {
   std::string name;
-  double memory_bytes = 0;             // 0: unknown
-  std::string compute_capability = {};  // "9.0"; "": unknown
-  int ecc = -1;                         // 1: on, 0: off, -1: unknown or without
-  long long uncorrected_errors = 0;     // since the driver was loaded
+  double memory_bytes = 0;                                       // 0: unknown
+  std::string compute_capability = {};                           // "9.0"; "": unknown
+  int ecc = -1;                                                  // 1: on, 0: off, -1: unknown or without
+  long long uncorrected_errors = 0;                              // since the driver was loaded
   int pcie_generation = 0, pcie_width = 0, pcie_width_most = 0;  // of the link; 0: unknown
-  bool mig = false;                     // cut into instances
-  bool slowed = false;                  // by heat or power at this moment
+  bool mig = false;                                              // cut into instances
+  bool slowed = false;                                           // by heat or power at this moment
 };
 
 struct GpuFacts {
-  std::string driver;          // version; "": none
-  std::string cuda;            // newest CUDA version the driver runs; "": unknown
-  std::vector<GpuFact> gpus;   // that the driver shows
-  int on_bus = 0;              // NVIDIA display and 3D controllers on the PCI bus
+  std::string driver;         // version; "": none
+  std::string cuda;           // newest CUDA version the driver runs; "": unknown
+  std::vector<GpuFact> gpus;  // that the driver shows
+  int on_bus = 0;             // NVIDIA display and 3D controllers on the PCI bus
 };
 
 GpuFacts find_gpus(const Places& places);

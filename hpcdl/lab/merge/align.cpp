@@ -25,8 +25,12 @@ std::optional<Alignment> by_pings(const RankTrace& reference, const RankTrace& t
   // The answer was given between sending and receiving: the shortest exchange says most. The best of the first and of
   // the second half, when they lie far apart, give the drift as well.
   const auto trip = [](const Ping& p) { return p.received - p.sent; };
-  const auto best = [&](auto begin, auto end) { return *std::min_element(begin, end, [&](const Ping& a, const Ping& b) { return trip(a) < trip(b); }); };
-  const auto offset = [&](const Ping& p) { return micros(p.answered - reference.clock.base) - micros((p.sent + p.received) / 2 - t.clock.base); };
+  const auto best = [&](auto begin, auto end) {
+    return *std::min_element(begin, end, [&](const Ping& a, const Ping& b) { return trip(a) < trip(b); });
+  };
+  const auto offset = [&](const Ping& p) {
+    return micros(p.answered - reference.clock.base) - micros((p.sent + p.received) / 2 - t.clock.base);
+  };
   const auto local = [&](const Ping& p) { return micros((p.sent + p.received) / 2 - t.clock.base); };
   const auto& pings = t.clock.pings;
   const auto half = pings.begin() + std::ssize(pings) / 2;
@@ -52,19 +56,29 @@ std::optional<Alignment> by_collectives(const RankTrace& reference, const RankTr
     if (!w.match.empty()) ends.emplace(w.match, w.end);
   std::vector<double> differences;
   for (const auto& w : t.work)
-    if (const auto it = ends.find(w.match); !w.match.empty() && it != ends.end()) differences.push_back(it->second - w.end);
+    if (const auto it = ends.find(w.match); !w.match.empty() && it != ends.end())
+      differences.push_back(it->second - w.end);
   if (differences.empty()) return std::nullopt;
   const auto m = median(differences);
-  return Alignment{.rank = t.rank, .by = AlignedBy::collectives, .offset = m.value, .uncertainty = m.spread, .samples = static_cast<int>(differences.size())};
+  return Alignment{.rank = t.rank,
+                   .by = AlignedBy::collectives,
+                   .offset = m.value,
+                   .uncertainty = m.spread,
+                   .samples = static_cast<int>(differences.size())};
 }
 
 std::optional<Alignment> by_steps(const RankTrace& reference, const RankTrace& t) {
   std::vector<double> differences;
   for (const auto& [step, begin] : t.step_begin)
-    if (const auto it = reference.step_begin.find(step); it != reference.step_begin.end()) differences.push_back(it->second - begin);
+    if (const auto it = reference.step_begin.find(step); it != reference.step_begin.end())
+      differences.push_back(it->second - begin);
   if (differences.empty()) return std::nullopt;
   const auto m = median(differences);
-  return Alignment{.rank = t.rank, .by = AlignedBy::steps, .offset = m.value, .uncertainty = m.spread, .samples = static_cast<int>(differences.size())};
+  return Alignment{.rank = t.rank,
+                   .by = AlignedBy::steps,
+                   .offset = m.value,
+                   .uncertainty = m.spread,
+                   .samples = static_cast<int>(differences.size())};
 }
 
 Alignment align_one(const RankTrace& reference, const RankTrace& t) {
@@ -73,19 +87,24 @@ Alignment align_one(const RankTrace& reference, const RankTrace& t) {
   if (const auto a = by_pings(reference, t)) return *a;
   if (const auto a = by_collectives(reference, t)) return *a;
   if (const auto a = by_steps(reference, t)) return *a;
-  return {.rank = t.rank, .by = AlignedBy::wall_clock, .offset = micros(t.clock.unix_base - reference.clock.unix_base), .uncertainty = 10'000};
+  return {.rank = t.rank,
+          .by = AlignedBy::wall_clock,
+          .offset = micros(t.clock.unix_base - reference.clock.unix_base),
+          .uncertainty = 10'000};
 }
 
 }  // namespace
 
 std::string_view aligned_name(AlignedBy by) {
-  constexpr std::string_view names[] = {"reference", "same host, same clock", "pings", "collectives", "begins of steps", "wall clock"};
+  constexpr std::string_view names[] = {"reference",   "same host, same clock", "pings",
+                                        "collectives", "begins of steps",       "wall clock"};
   return names[static_cast<int>(by)];
 }
 
 std::vector<Alignment> align(const std::vector<RankTrace>& traces) {
   std::vector<Alignment> list;
-  for (const auto& t : traces) list.push_back(&t == &traces.front() ? Alignment{.rank = t.rank} : align_one(traces.front(), t));
+  for (const auto& t : traces)
+    list.push_back(&t == &traces.front() ? Alignment{.rank = t.rank} : align_one(traces.front(), t));
   return list;
 }
 

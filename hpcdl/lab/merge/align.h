@@ -22,14 +22,14 @@ struct Alignment {
   int rank = 0;
   AlignedBy by = AlignedBy::reference;
   double offset = 0, drift = 0;
-  double uncertainty = 0;   // microseconds, either way
-  int samples = 0;          // pings, collectives or steps that were compared
+  double uncertainty = 0;  // microseconds, either way
+  int samples = 0;         // pings, collectives or steps that were compared
 
   double at(double ts) const { return ts + offset + drift * ts; }
 };
 
-/// One for each trace, in their order. The best source that a rank has is taken, in the order of AlignedBy. `traces` are
-/// of different ranks, the first one is the reference.
+/// One for each trace, in their order. The best source that a rank has is taken, in the order of AlignedBy. `traces`
+/// are of different ranks, the first one is the reference.
 std::vector<Alignment> align(const std::vector<RankTrace>& traces);
 
 }  // namespace hpcdl::lab

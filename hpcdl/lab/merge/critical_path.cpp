@@ -28,11 +28,13 @@ std::vector<Meeting> meetings(const std::vector<RankTrace>& traces, const std::v
   std::vector<Meeting> list;
   for (auto& [name, m] : by_name) {
     if (m.parts.size() < 2) continue;
-    const auto last = std::max_element(m.parts.begin(), m.parts.end(), [](const auto& a, const auto& b) { return a.begin < b.begin; });
+    const auto last = std::max_element(m.parts.begin(), m.parts.end(),
+                                       [](const auto& a, const auto& b) { return a.begin < b.begin; });
     m.late = static_cast<std::size_t>(last - m.parts.begin());
     list.push_back(std::move(m));
   }
-  std::sort(list.begin(), list.end(), [](const Meeting& a, const Meeting& b) { return a.parts[a.late].begin < b.parts[b.late].begin; });
+  std::sort(list.begin(), list.end(),
+            [](const Meeting& a, const Meeting& b) { return a.parts[a.late].begin < b.parts[b.late].begin; });
   return list;
 }
 
@@ -43,13 +45,16 @@ constexpr double kMicro = 1e-6;
 /// "linear.backward layers.3.mlp" -> "linear.backward layers.*.mlp".
 std::string folded(const std::string& name) {
   const auto space = name.find(' ');
-  return space == std::string::npos ? name : name.substr(0, space + 1) + folded_scope(std::string_view(name).substr(space + 1));
+  return space == std::string::npos
+             ? name
+             : name.substr(0, space + 1) + folded_scope(std::string_view(name).substr(space + 1));
 }
 
 /// Seconds by name of what a rank did between its previous meeting and work item `until`.
 std::map<std::string, double> since_last_meeting(const RankTrace& t, std::size_t until) {
   std::map<std::string, double> sums;
-  for (auto i = until; i-- > 0 && t.work[i].match.empty();) sums[folded(t.work[i].name)] += (t.work[i].end - t.work[i].begin) * kMicro;
+  for (auto i = until; i-- > 0 && t.work[i].match.empty();)
+    sums[folded(t.work[i].name)] += (t.work[i].end - t.work[i].begin) * kMicro;
   return sums;
 }
 
@@ -90,7 +95,8 @@ std::vector<Straggler> stragglers(const std::vector<RankTrace>& traces, const st
 /// Walks backwards and sums up what it passes.
 class Walk {
  public:
-  Walk(const std::vector<RankTrace>& traces, const std::vector<Alignment>& clocks, const std::vector<Meeting>& list) : traces_(traces), clocks_(clocks) {
+  Walk(const std::vector<RankTrace>& traces, const std::vector<Alignment>& clocks, const std::vector<Meeting>& list)
+      : traces_(traces), clocks_(clocks) {
     for (const auto& m : list)
       for (const auto& p : m.parts) of_[{p.trace, p.work}] = &m;
   }
@@ -100,7 +106,8 @@ class Walk {
     double last = 0;
     for (std::size_t t = 0; t < traces_.size(); ++t)
       for (std::size_t i = 0; i < traces_[t].work.size(); ++i)
-        if (const double end = clocks_[t].at(traces_[t].work[i].end); trace == traces_.size() || end > last) trace = t, at = i, last = end;
+        if (const double end = clocks_[t].at(traces_[t].work[i].end); trace == traces_.size() || end > last)
+          trace = t, at = i, last = end;
     if (trace == traces_.size()) return {};
     double now = last;
     for (;;) {
@@ -122,7 +129,8 @@ class Walk {
     path_.seconds = (last - now) * kMicro;
     std::reverse(path_.hops.begin(), path_.hops.end());
     for (const auto& [key, seconds] : sums_) path_.segments.push_back({key.first, key.second, seconds});
-    std::stable_sort(path_.segments.begin(), path_.segments.end(), [](const PathSegment& a, const PathSegment& b) { return a.seconds > b.seconds; });
+    std::stable_sort(path_.segments.begin(), path_.segments.end(),
+                     [](const PathSegment& a, const PathSegment& b) { return a.seconds > b.seconds; });
     return std::move(path_);
   }
 
@@ -142,11 +150,14 @@ class Walk {
   CriticalPath path_;
 };
 
-std::string share(double part, double of) { return fmt::format("{:>10} {:>6.1f} %", format_duration(part), of > 0 ? 100 * part / of : 0); }
+std::string share(double part, double of) {
+  return fmt::format("{:>10} {:>6.1f} %", format_duration(part), of > 0 ? 100 * part / of : 0);
+}
 
 }  // namespace
 
-CriticalPath critical_path(const std::vector<RankTrace>& traces, const std::vector<Alignment>& clocks, const std::vector<Meeting>& list) {
+CriticalPath critical_path(const std::vector<RankTrace>& traces, const std::vector<Alignment>& clocks,
+                           const std::vector<Meeting>& list) {
   auto path = Walk(traces, clocks, list).run();
   path.stragglers = stragglers(traces, list);
   return path;
@@ -156,17 +167,22 @@ std::string critical_path_text(const CriticalPath& path, std::size_t meetings) {
   std::string out = fmt::format("critical path: {}", format_duration(path.seconds));
   std::map<int, double> ranks;
   for (const auto& s : path.segments) ranks[s.rank] += s.seconds;
-  out += fmt::format(", over {} change{} of rank\n", path.hops.empty() ? 0 : path.hops.size() - 1, path.hops.size() == 2 ? "" : "s");
+  out += fmt::format(", over {} change{} of rank\n", path.hops.empty() ? 0 : path.hops.size() - 1,
+                     path.hops.size() == 2 ? "" : "s");
   for (const auto& [rank, seconds] : ranks) out += fmt::format("  rank {:<4} {}\n", rank, share(seconds, path.seconds));
   out += "longest on it\n";
   for (std::size_t i = 0; i < std::min<std::size_t>(8, path.segments.size()); ++i)
-    out += fmt::format("  rank {:<4} {}  {}\n", path.segments[i].rank, share(path.segments[i].seconds, path.seconds), path.segments[i].what);
+    out += fmt::format("  rank {:<4} {}  {}\n", path.segments[i].rank, share(path.segments[i].seconds, path.seconds),
+                       path.segments[i].what);
   if (meetings == 0) return out + "no collective was matched: within these traces no rank waits for another\n";
   out += fmt::format("who made others wait, in {} collectives\n", meetings);
   for (const auto& s : path.stragglers) {
-    out += fmt::format("  rank {:<4} came last {} time{}: the others waited {} in all, most at {} ({})", s.rank, s.times, s.times == 1 ? "" : "s", format_duration(s.waited), s.worst,
-                       format_duration(s.worst_waited));
-    out += s.cause.empty() ? "\n" : fmt::format("; its {} took {} longer than on the others\n", s.cause, format_duration(s.cause_excess));
+    out +=
+        fmt::format("  rank {:<4} came last {} time{}: the others waited {} in all, most at {} ({})", s.rank, s.times,
+                    s.times == 1 ? "" : "s", format_duration(s.waited), s.worst, format_duration(s.worst_waited));
+    out += s.cause.empty()
+               ? "\n"
+               : fmt::format("; its {} took {} longer than on the others\n", s.cause, format_duration(s.cause_excess));
   }
   return out;
 }

@@ -17,11 +17,14 @@ using Json = nlohmann::ordered_json;
 
 void check(std::vector<RankTrace>& traces) {
   require(!traces.empty(), "merge", "no trace to merge");
-  std::stable_sort(traces.begin(), traces.end(), [](const RankTrace& a, const RankTrace& b) { return a.rank < b.rank; });
+  std::stable_sort(traces.begin(), traces.end(),
+                   [](const RankTrace& a, const RankTrace& b) { return a.rank < b.rank; });
   for (std::size_t i = 0; i + 1 < traces.size(); ++i) {
     const auto &a = traces[i], &b = traces[i + 1];
-    require(a.rank != b.rank, "merge", "{} and {} both say they are of rank {}: profile with --rank, or give --by-order", a.file, b.file, a.rank);
-    require(a.world == b.world, "merge", "{} is of {} ranks, {} of {}: these are traces of different runs", a.file, a.world, b.file, b.world);
+    require(a.rank != b.rank, "merge",
+            "{} and {} both say they are of rank {}: profile with --rank, or give --by-order", a.file, b.file, a.rank);
+    require(a.world == b.world, "merge", "{} is of {} ranks, {} of {}: these are traces of different runs", a.file,
+            a.world, b.file, b.world);
   }
 }
 
@@ -48,14 +51,22 @@ void place(const RankTrace& t, const Alignment& clock, double shift, std::vector
 }
 
 /// One arrow from the rank that came last to each that waited for it.
-void place_arrows(const std::vector<RankTrace>& traces, const std::vector<Meeting>& list, double shift, std::vector<Placed>& out) {
+void place_arrows(const std::vector<RankTrace>& traces, const std::vector<Meeting>& list, double shift,
+                  std::vector<Placed>& out) {
   int id = 0;
   for (const auto& m : list) {
     const auto& late = m.parts[m.late];
     for (const auto& p : m.parts) {
       if (m.wait(p) <= 0) continue;
       const auto arrow = [&](const char* ph, const Meeting::Part& part, double at) {
-        Placed a{at - shift, {{"name", m.name}, {"cat", "collective"}, {"ph", ph}, {"id", id}, {"pid", traces[part.trace].rank}, {"tid", static_cast<int>(Track::records)}, {"ts", rounded(at - shift)}}};
+        Placed a{at - shift,
+                 {{"name", m.name},
+                  {"cat", "collective"},
+                  {"ph", ph},
+                  {"id", id},
+                  {"pid", traces[part.trace].rank},
+                  {"tid", static_cast<int>(Track::records)},
+                  {"ts", rounded(at - shift)}}};
         if (*ph == 'f') a.event["bp"] = "e";
         out.push_back(std::move(a));
       };
@@ -81,9 +92,11 @@ std::string trace_of(const std::vector<RankTrace>& traces, const Merged& m) {
   place_arrows(traces, m.meetings, shift, events);
   std::stable_sort(events.begin(), events.end(), [](const Placed& a, const Placed& b) { return a.at < b.at; });
   std::string out = "{\"traceEvents\":[\n";
-  for (std::size_t i = 0; i < events.size(); ++i) out += events[i].event.dump() + (i + 1 < events.size() ? ",\n" : "\n");
+  for (std::size_t i = 0; i < events.size(); ++i)
+    out += events[i].event.dump() + (i + 1 < events.size() ? ",\n" : "\n");
   const Json info = {{"backend", "hpcdl"}, {"rank", traces.front().rank}, {"world_size", traces.front().world}};
-  return out + fmt::format("],\n\"displayTimeUnit\":\"ms\",\n\"distributedInfo\":{},\n\"hpcdl\":{}}}\n", info.dump(), merged_json(m).dump());
+  return out + fmt::format("],\n\"displayTimeUnit\":\"ms\",\n\"distributedInfo\":{},\n\"hpcdl\":{}}}\n", info.dump(),
+                           merged_json(m).dump());
 }
 
 }  // namespace
@@ -102,7 +115,10 @@ std::string merged_text(const Merged& m) {
   std::string out = "clocks\n";
   for (const auto& c : m.clocks) {
     out += fmt::format("  rank {:<4} {}", c.rank, aligned_name(c.by));
-    if (c.by > AlignedBy::host) out += fmt::format(", {}within {} ({} compared)", c.drift != 0 ? fmt::format("drift {:.2f} us/s, ", 1e6 * c.drift) : "", format_duration(c.uncertainty * 1e-6), c.samples);
+    if (c.by > AlignedBy::host)
+      out += fmt::format(", {}within {} ({} compared)",
+                         c.drift != 0 ? fmt::format("drift {:.2f} us/s, ", 1e6 * c.drift) : "",
+                         format_duration(c.uncertainty * 1e-6), c.samples);
     out += '\n';
   }
   return out + critical_path_text(m.path, m.meetings.size());
@@ -111,13 +127,24 @@ std::string merged_text(const Merged& m) {
 nlohmann::ordered_json merged_json(const Merged& m) {
   Json j;
   for (const auto& c : m.clocks)
-    j["clocks"].push_back({{"rank", c.rank}, {"by", aligned_name(c.by)}, {"offset_us", c.offset}, {"drift", c.drift}, {"uncertainty_us", c.uncertainty}, {"samples", c.samples}});
+    j["clocks"].push_back({{"rank", c.rank},
+                           {"by", aligned_name(c.by)},
+                           {"offset_us", c.offset},
+                           {"drift", c.drift},
+                           {"uncertainty_us", c.uncertainty},
+                           {"samples", c.samples}});
   j["collectives"] = m.meetings.size();
   j["critical_path"] = {{"ms", 1e3 * m.path.seconds}, {"ranks", m.path.hops}, {"segments", Json::array()}};
-  for (const auto& s : m.path.segments) j["critical_path"]["segments"].push_back({{"rank", s.rank}, {"what", s.what}, {"ms", 1e3 * s.seconds}});
+  for (const auto& s : m.path.segments)
+    j["critical_path"]["segments"].push_back({{"rank", s.rank}, {"what", s.what}, {"ms", 1e3 * s.seconds}});
   j["stragglers"] = Json::array();
   for (const auto& s : m.path.stragglers)
-    j["stragglers"].push_back({{"rank", s.rank}, {"times_last", s.times}, {"others_waited_ms", 1e3 * s.waited}, {"worst", s.worst}, {"worst_ms", 1e3 * s.worst_waited}, {"cause", s.cause},
+    j["stragglers"].push_back({{"rank", s.rank},
+                               {"times_last", s.times},
+                               {"others_waited_ms", 1e3 * s.waited},
+                               {"worst", s.worst},
+                               {"worst_ms", 1e3 * s.worst_waited},
+                               {"cause", s.cause},
                                {"cause_ms", 1e3 * s.cause_excess}});
   return j;
 }

@@ -9,7 +9,7 @@
 namespace hpcdl::lab {
 
 struct Merged {
-  std::string json;                    // the trace: pid is the rank; arrows lead from who came last to who waited
+  std::string json;  // the trace: pid is the rank; arrows lead from who came last to who waited
   std::vector<Alignment> clocks;
   std::vector<Meeting> meetings;
   CriticalPath path;

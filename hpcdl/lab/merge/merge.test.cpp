@@ -13,13 +13,13 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// A rank of a made-up run: every step 10 ms of data and forward, backward of `backward` ms, then an all-reduce that all
-/// leave 1 ms after the last has come. Written on a clock that is `clock` microseconds ahead of true time.
+/// A rank of a made-up run: every step 10 ms of data and forward, backward of `backward` ms, then an all-reduce that
+/// all leave 1 ms after the last has come. Written on a clock that is `clock` microseconds ahead of true time.
 struct Rank {
   int rank;
-  double backward;     // ms
-  double clock = 0;    // us
-  double drift = 0;    // us per us
+  double backward;   // ms
+  double clock = 0;  // us
+  double drift = 0;  // us per us
   std::string host = "one";
   std::vector<double> trips = {};  // us, of pings at 0, 1 s, 2 s, ...
 };
@@ -30,10 +30,21 @@ constexpr std::int64_t kBase = 5'000'000'000;
 std::string synthetic(const Rank& r, double slowest, int world) {
   Json events = Json::array();
   const auto add = [&](const char* name, const char* category, int tid, double begin, double end, Json args) {
-    const auto on_clock = [&](double t) { return t * (1 + r.drift); };  // ts; what the clock is ahead stands in the base
-    events.push_back({{"name", name}, {"cat", category}, {"ph", "X"}, {"pid", r.rank}, {"tid", tid}, {"ts", on_clock(begin)}, {"dur", on_clock(end) - on_clock(begin)}, {"args", std::move(args)}});
+    const auto on_clock = [&](double t) {
+      return t * (1 + r.drift);
+    };  // ts; what the clock is ahead stands in the base
+    events.push_back({{"name", name},
+                      {"cat", category},
+                      {"ph", "X"},
+                      {"pid", r.rank},
+                      {"tid", tid},
+                      {"ts", on_clock(begin)},
+                      {"dur", on_clock(end) - on_clock(begin)},
+                      {"args", std::move(args)}});
   };
-  for (const int tid : {1, 4}) events.push_back({{"name", "thread_name"}, {"ph", "M"}, {"pid", r.rank}, {"tid", tid}, {"args", {{"name", "row"}}}});
+  for (const int tid : {1, 4})
+    events.push_back(
+        {{"name", "thread_name"}, {"ph", "M"}, {"pid", r.rank}, {"tid", tid}, {"args", {{"name", "row"}}}});
   const double step = 11'000 + 1000 * slowest;
   for (int i = 0; i < kSteps; ++i) {
     const double at = i * step, reduce = at + 10'000 + 1000 * r.backward, end = at + step;
@@ -48,10 +59,18 @@ std::string synthetic(const Rank& r, double slowest, int world) {
     const auto ns = [&](double t) { return kBase + static_cast<std::int64_t>(std::llround(1e3 * t)); };
     const double sent = 1e6 * static_cast<double>(i), trip = r.trips[i];
     const auto mine = [&](double t) { return ns(t * (1 + r.drift) + r.clock); };
-    pings.push_back({{"sent_ns", mine(sent)}, {"answered_ns", ns(sent + trip / 3)}, {"received_ns", mine(sent + trip)}});
+    pings.push_back(
+        {{"sent_ns", mine(sent)}, {"answered_ns", ns(sent + trip / 3)}, {"received_ns", mine(sent + trip)}});
   }
-  const Json trace = {{"traceEvents", events}, {"displayTimeUnit", "ms"}, {"distributedInfo", {{"backend", "hpcdl"}, {"rank", r.rank}, {"world_size", world}}},
-                      {"hpcdl", {{"clock", {{"host", r.host}, {"base_ns", kBase + static_cast<std::int64_t>(std::llround(1e3 * r.clock))}, {"unix_base_ns", 0}, {"pings", pings}}}}}};
+  const Json trace = {{"traceEvents", events},
+                      {"displayTimeUnit", "ms"},
+                      {"distributedInfo", {{"backend", "hpcdl"}, {"rank", r.rank}, {"world_size", world}}},
+                      {"hpcdl",
+                       {{"clock",
+                         {{"host", r.host},
+                          {"base_ns", kBase + static_cast<std::int64_t>(std::llround(1e3 * r.clock))},
+                          {"unix_base_ns", 0},
+                          {"pings", pings}}}}}};
   return trace.dump();
 }
 
@@ -59,12 +78,15 @@ std::vector<RankTrace> traces_of(const std::vector<Rank>& ranks) {
   double slowest = 0;
   for (const auto& r : ranks) slowest = std::max(slowest, r.backward);
   std::vector<RankTrace> list;
-  for (const auto& r : ranks) list.push_back(parse_rank_trace(synthetic(r, slowest, static_cast<int>(ranks.size())), "rank" + std::to_string(r.rank)));
+  for (const auto& r : ranks)
+    list.push_back(
+        parse_rank_trace(synthetic(r, slowest, static_cast<int>(ranks.size())), "rank" + std::to_string(r.rank)));
   return list;
 }
 
 TEST(merge, a_planted_straggler_is_named_with_what_it_cost_and_why) {
-  const auto m = merge(traces_of({{.rank = 0, .backward = 20}, {.rank = 1, .backward = 25}, {.rank = 2, .backward = 20}}));
+  const auto m =
+      merge(traces_of({{.rank = 0, .backward = 20}, {.rank = 1, .backward = 25}, {.rank = 2, .backward = 20}}));
   EXPECT_EQ(m.meetings.size(), 4u);
   ASSERT_EQ(m.path.stragglers.size(), 1u);
   const auto& s = m.path.stragglers[0];
@@ -84,7 +106,8 @@ TEST(merge, a_planted_straggler_is_named_with_what_it_cost_and_why) {
   }
   EXPECT_NEAR(sum, m.path.seconds, 1e-9);
   const auto text = merged_text(m);
-  for (const char* part : {"rank 1    came last 4 times: the others waited 40 ms", "linear.backward layers.*.mlp took 20 ms longer", "same host, same clock"})
+  for (const char* part : {"rank 1    came last 4 times: the others waited 40 ms",
+                           "linear.backward layers.*.mlp took 20 ms longer", "same host, same clock"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
 }
 
@@ -114,9 +137,15 @@ TEST(merge, ranks_of_one_host_share_its_clock) {
 /// Each host's clock is far off and no two are alike: pings give the offset to within half a trip, and the drift.
 TEST(merge, pings_undo_known_offsets_and_drift) {
   for (const double drift : {0.0, 2e-5}) {
-    const auto traces = traces_of({{.rank = 0, .backward = 20},
-                                   {.rank = 1, .backward = 24, .clock = 123'456'789, .drift = drift, .host = "two", .trips = {90, 30, 500, 60, 30, 700}},
-                                   {.rank = 2, .backward = 20, .clock = -987'654, .drift = -drift, .host = "three", .trips = {30, 80, 90, 30}}});
+    const auto traces = traces_of(
+        {{.rank = 0, .backward = 20},
+         {.rank = 1,
+          .backward = 24,
+          .clock = 123'456'789,
+          .drift = drift,
+          .host = "two",
+          .trips = {90, 30, 500, 60, 30, 700}},
+         {.rank = 2, .backward = 20, .clock = -987'654, .drift = -drift, .host = "three", .trips = {30, 80, 90, 30}}});
     const auto clocks = align(traces);
     for (const std::size_t i : {1u, 2u}) {
       EXPECT_EQ(clocks[i].by, AlignedBy::pings);
@@ -124,7 +153,8 @@ TEST(merge, pings_undo_known_offsets_and_drift) {
       EXPECT_NEAR(clocks[i].drift, i == 1 ? -drift : drift, 1e-6);
       for (std::size_t w = 0; w < traces[i].work.size(); ++w)
         if (!traces[i].work[w].match.empty()) {
-          EXPECT_NEAR(clocks[i].at(traces[i].work[w].end), traces[0].work[w].end, clocks[i].uncertainty + 1) << "all leave a collective together";
+          EXPECT_NEAR(clocks[i].at(traces[i].work[w].end), traces[0].work[w].end, clocks[i].uncertainty + 1)
+              << "all leave a collective together";
         }
     }
     const auto m = merge(traces);
@@ -134,7 +164,8 @@ TEST(merge, pings_undo_known_offsets_and_drift) {
 }
 
 TEST(merge, without_pings_collectives_and_then_steps_align) {
-  auto traces = traces_of({{.rank = 0, .backward = 20}, {.rank = 1, .backward = 24, .clock = 5'000'000, .host = "two"}});
+  auto traces =
+      traces_of({{.rank = 0, .backward = 20}, {.rank = 1, .backward = 24, .clock = 5'000'000, .host = "two"}});
   for (auto* list : {&traces[1].work})
     for (auto& w : *list) w.begin += 333, w.end += 333;  // of its own ts; true time is known from the rest
   const auto clocks = align(traces);
@@ -148,7 +179,9 @@ TEST(merge, without_pings_collectives_and_then_steps_align) {
 }
 
 TEST(merge, the_file_keeps_to_the_form_and_draws_arrows) {
-  const auto m = merge(traces_of({{.rank = 1, .backward = 25, .clock = -44, .host = "two", .trips = {10, 10}}, {.rank = 0, .backward = 20}, {.rank = 2, .backward = 20}}));
+  const auto m = merge(traces_of({{.rank = 1, .backward = 25, .clock = -44, .host = "two", .trips = {10, 10}},
+                                  {.rank = 0, .backward = 20},
+                                  {.rank = 2, .backward = 20}}));
   const auto trace = io::parse_json(m.json, "merged");
   check_trace(trace);
   std::map<int, double> records;
@@ -176,7 +209,9 @@ TEST(merge, what_does_not_belong_together_is_refused) {
     }
     return std::string("no error");
   };
-  EXPECT_NE(error(traces_of({{.rank = 0, .backward = 1}, {.rank = 0, .backward = 1}})).find("both say they are of rank 0"), std::string::npos);
+  EXPECT_NE(
+      error(traces_of({{.rank = 0, .backward = 1}, {.rank = 0, .backward = 1}})).find("both say they are of rank 0"),
+      std::string::npos);
   auto worlds = traces_of({{.rank = 0, .backward = 1}, {.rank = 1, .backward = 1}});
   worlds[1].world = 8;
   EXPECT_NE(error(worlds).find("different runs"), std::string::npos);

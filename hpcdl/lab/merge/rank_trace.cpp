@@ -30,14 +30,16 @@ RankWork work_of(const io::Json& e, std::map<std::string, int>& sequence) {
     w.match = fmt::format("{}#{}", w.name, args.value("seq", in_order));
     for (const int m : w.members) w.match += fmt::format(",{}", m);
   }
-  if (const auto scope = args.value("scope", std::string()); !scope.empty()) w.name = fmt::format("{} {}", w.name, scope);
+  if (const auto scope = args.value("scope", std::string()); !scope.empty())
+    w.name = fmt::format("{} {}", w.name, scope);
   return w;
 }
 
 void read_event(RankTrace& t, const io::Json& e, std::map<std::string, int>& sequence) {
   if (e.at("ph") != "X") return;
   const std::string category = e.value("cat", ""), name = e.at("name");
-  if (category == "cpu_op" || category == "kernel" || category == "collective" || category == "plain_step" || (category == "user_annotation" && name == stage_name(train::Stage::data)))
+  if (category == "cpu_op" || category == "kernel" || category == "collective" || category == "plain_step" ||
+      (category == "user_annotation" && name == stage_name(train::Stage::data)))
     t.work.push_back(work_of(e, sequence));
   const bool step = (category == "user_annotation" || category == "plain_step") && name.starts_with("step ");
   if (step) t.step_begin[e.at("args").at("step").get<int>()] = e.at("ts").get<double>();
@@ -49,7 +51,9 @@ void read_clock(RankTrace& t) {
   t.clock.base = clock.at("base_ns").get<std::int64_t>();
   t.clock.unix_base = clock.value("unix_base_ns", std::int64_t{0});
   if (const auto pings = clock.find("pings"); pings != clock.end())
-    for (const auto& p : *pings) t.clock.pings.push_back({p.at("sent_ns").get<std::int64_t>(), p.at("answered_ns").get<std::int64_t>(), p.at("received_ns").get<std::int64_t>()});
+    for (const auto& p : *pings)
+      t.clock.pings.push_back({p.at("sent_ns").get<std::int64_t>(), p.at("answered_ns").get<std::int64_t>(),
+                               p.at("received_ns").get<std::int64_t>()});
 }
 
 }  // namespace
@@ -68,10 +72,13 @@ RankTrace parse_rank_trace(std::string_view json, const std::string& file) {
   } catch (const nlohmann::json::exception& e) {
     fail("merge", "{}: no trace of hpcdl profile: {}", file, e.what());
   }
-  std::stable_sort(t.work.begin(), t.work.end(), [](const RankWork& a, const RankWork& b) { return a.begin < b.begin; });
+  std::stable_sort(t.work.begin(), t.work.end(),
+                   [](const RankWork& a, const RankWork& b) { return a.begin < b.begin; });
   return t;
 }
 
-RankTrace read_rank_trace(const std::filesystem::path& path) { return parse_rank_trace(read_trace(path), path.string()); }
+RankTrace read_rank_trace(const std::filesystem::path& path) {
+  return parse_rank_trace(read_trace(path), path.string());
+}
 
 }  // namespace hpcdl::lab

@@ -17,18 +17,18 @@ namespace hpcdl::lab {
 /// Something a rank did, in order, on one row: a record or a wait for data. Times in microseconds of the trace.
 struct RankWork {
   double begin = 0, end = 0;
-  std::string name;           // "linear.backward layers.3.mlp.c_fc"
-  std::string match;          // collectives: the same on every rank that takes part, e.g. "all_reduce#12"; else empty
-  std::vector<int> members;   // ranks that take part; empty: all
+  std::string name;          // "linear.backward layers.3.mlp.c_fc"
+  std::string match;         // collectives: the same on every rank that takes part, e.g. "all_reduce#12"; else empty
+  std::vector<int> members;  // ranks that take part; empty: all
 };
 
 struct RankTrace {
   std::string file;
-  io::Json json;                       // as it was read
+  io::Json json;  // as it was read
   int rank = 0, world = 1;
   TraceClock clock;
-  std::vector<RankWork> work;              // by begin
-  std::map<int, double> step_begin;    // by number of the step
+  std::vector<RankWork> work;        // by begin
+  std::map<int, double> step_begin;  // by number of the step
 };
 
 /// Throws Error when `path` is no trace of ours.

@@ -18,9 +18,11 @@ double length(const BarChart::Bar& b) { return std::accumulate(b.parts.begin(), 
 
 std::string svg(const BarChart& chart) {
   double longest = chart.mark, letters = 0;
-  for (const auto& b : chart.bars) longest = std::max(longest, length(b)), letters = std::max(letters, static_cast<double>(b.name.size()));
+  for (const auto& b : chart.bars)
+    longest = std::max(longest, length(b)), letters = std::max(letters, static_cast<double>(b.name.size()));
   if (longest <= 0) return "";
-  const double top = chart.parts.empty() ? 12 : 40, left = 24 + kGlyph * letters, height = top + kPitch * static_cast<double>(chart.bars.size()) + 8;
+  const double top = chart.parts.empty() ? 12 : 40, left = 24 + kGlyph * letters,
+               height = top + kPitch * static_cast<double>(chart.bars.size()) + 8;
   const double scale = (kWidth - left - kRight) / longest;
   std::string out = svg_begin(kWidth, height, "bars");
   if (!chart.parts.empty()) out += svg_legend(left, 20, chart.parts);
@@ -29,14 +31,17 @@ std::string svg(const BarChart& chart) {
     out += svg_text(left - 10, y + 16, "end", b.name, "name");
     double x = left;
     for (std::size_t i = 0; i < b.parts.size(); ++i) {
-      out += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" rx=\"3\" fill=\"{}\"/>\n", x, y, std::max(0.0, b.parts[i] * scale), kBar, series_colour(i));
+      out += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" rx=\"3\" fill=\"{}\"/>\n", x,
+                         y, std::max(0.0, b.parts[i] * scale), kBar, series_colour(i));
       x += b.parts[i] * scale;
     }
     out += svg_text(x + 8, y + 16, "start", b.label);
     y += kPitch;
   }
   if (chart.mark > 0)
-    out += fmt::format("<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"{3}\" stroke-dasharray=\"4 3\"/>\n", left + chart.mark * scale, top - 6, y - 4, series_colour(4));
+    out += fmt::format(
+        "<line x1=\"{0:.1f}\" y1=\"{1:.1f}\" x2=\"{0:.1f}\" y2=\"{2:.1f}\" stroke=\"{3}\" stroke-dasharray=\"4 3\"/>\n",
+        left + chart.mark * scale, top - 6, y - 4, series_colour(4));
   return out + "</svg>\n";
 }
 

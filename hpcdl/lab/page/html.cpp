@@ -27,13 +27,16 @@ footer{color:var(--soft);font-size:13px;margin-top:28px}@media(max-width:720px){
 
 std::string body(const std::vector<Fact>& facts) {
   std::string rows;
-  for (const auto& f : facts) rows += fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", escaped(f.name), escaped(f.value));
+  for (const auto& f : facts)
+    rows += fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", escaped(f.name), escaped(f.value));
   return "<table class=\"kv\">" + rows + "</table>";
 }
 
 std::string cells(const std::vector<std::string>& words, std::size_t columns, std::string_view tag) {
   std::string row;
-  for (std::size_t i = 0; i < columns; ++i) row += fmt::format("<{0}{1}>{2}</{0}>", tag, i == 0 ? "" : " class=\"num\"", i < words.size() ? escaped(words[i]) : "");
+  for (std::size_t i = 0; i < columns; ++i)
+    row += fmt::format("<{0}{1}>{2}</{0}>", tag, i == 0 ? "" : " class=\"num\"",
+                       i < words.size() ? escaped(words[i]) : "");
   return "<tr>" + row + "</tr>\n";
 }
 
@@ -49,26 +52,33 @@ std::string body(const BarChart& c) { return svg(c); }
 std::string body(const std::vector<Pair>& pairs) {
   std::string out;
   const auto side = [](const std::string& name, const std::string& lead, const std::string& text) {
-    return fmt::format("<div><span class=\"tag\">{}</span><em>{}</em>{}</div>", escaped(name), escaped(lead), escaped(text));
+    return fmt::format("<div><span class=\"tag\">{}</span><em>{}</em>{}</div>", escaped(name), escaped(lead),
+                       escaped(text));
   };
-  for (const auto& p : pairs) out += "<div class=\"pair\">" + side(p.first_name, p.lead, p.first) + side(p.second_name, p.lead, p.second) + "</div>\n";
+  for (const auto& p : pairs)
+    out += "<div class=\"pair\">" + side(p.first_name, p.lead, p.first) + side(p.second_name, p.lead, p.second) +
+           "</div>\n";
   return out;
 }
 
 std::string html(const Card& c) {
   const auto content = std::visit([](const auto& x) { return body(x); }, c.content);
-  return fmt::format("<section class=\"card{}\"><h2>{}</h2>\n{}{}</section>\n", c.half ? "" : " wide", escaped(c.title), content,
-                     c.note.empty() ? "" : fmt::format("<p class=\"note\">{}</p>", escaped(c.note)));
+  return fmt::format("<section class=\"card{}\"><h2>{}</h2>\n{}{}</section>\n", c.half ? "" : " wide", escaped(c.title),
+                     content, c.note.empty() ? "" : fmt::format("<p class=\"note\">{}</p>", escaped(c.note)));
 }
 
 }  // namespace
 
 std::string page_html(const Page& page) {
-  std::string out = fmt::format("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>{0}</title>"
-                                "<style>{1}</style></head><body><main><h1>{0}</h1><p class=\"sub\">{2}</p>\n", escaped(page.title), kStyle, escaped(page.subtitle));
+  std::string out = fmt::format(
+      "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+      "content=\"width=device-width,initial-scale=1\"><title>{0}</title>"
+      "<style>{1}</style></head><body><main><h1>{0}</h1><p class=\"sub\">{2}</p>\n",
+      escaped(page.title), kStyle, escaped(page.subtitle));
   if (!page.tiles.empty()) {
     out += "<div class=\"tiles\">";
-    for (const auto& t : page.tiles) out += fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>", escaped(t.value), escaped(t.name));
+    for (const auto& t : page.tiles)
+      out += fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>", escaped(t.value), escaped(t.name));
     out += "</div>\n";
   }
   out += "<div class=\"cards\">\n";

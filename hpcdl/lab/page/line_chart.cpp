@@ -22,7 +22,9 @@ struct Frame {
   bool log_x;
 
   double place(double x) const { return log_x ? std::log2(x) : x; }
-  double x(double v) const { return kLeft + (kWidth - kLeft - kRight) * (place(v) - place(left)) / (place(right) - place(left)); }
+  double x(double v) const {
+    return kLeft + (kWidth - kLeft - kRight) * (place(v) - place(left)) / (place(right) - place(left));
+  }
   double y(double v) const { return kTop + (kHeight - kTop - kBottom) * (high - v) / (high - low); }
 };
 
@@ -38,10 +40,14 @@ Frame frame_of(const LineChart& c, const std::vector<Points>& all) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   Frame f{kInf, -kInf, kInf, -kInf, c.log_x};
   for (const auto& points : all)
-    for (const auto& [x, y] : points) f.left = std::min(f.left, x), f.right = std::max(f.right, x), f.low = std::min(f.low, y), f.high = std::max(f.high, y);
+    for (const auto& [x, y] : points)
+      f.left = std::min(f.left, x), f.right = std::max(f.right, x), f.low = std::min(f.low, y),
+      f.high = std::max(f.high, y);
   if (c.from_zero) f.low = std::min(f.low, 0.0), f.high = std::max(f.high, 0.0);
   if (f.right <= f.left) c.log_x ? (f.left /= 2, f.right *= 2) : (f.left -= 0.5, f.right += 0.5);
-  if (f.high <= f.low) f.high += std::max(1e-6, 0.05 * std::abs(f.high)), f.low -= c.from_zero ? 0 : std::max(1e-6, 0.05 * std::abs(f.low));
+  if (f.high <= f.low)
+    f.high += std::max(1e-6, 0.05 * std::abs(f.high)),
+        f.low -= c.from_zero ? 0 : std::max(1e-6, 0.05 * std::abs(f.low));
   const double step = tick_step(f.high - f.low, 5);
   f.low = std::floor(f.low / step + 1e-9) * step;
   f.high = std::ceil(f.high / step - 1e-9) * step;
@@ -52,7 +58,8 @@ std::string axes(const LineChart& c, const Frame& f, const std::vector<Points>& 
   std::string out;
   const double dy = tick_step(f.high - f.low, 5);
   for (double v = f.low; v <= f.high + dy / 1e6; v += dy) {
-    out += fmt::format("<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n", kLeft, kWidth - kRight, f.y(v));
+    out += fmt::format("<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n", kLeft,
+                       kWidth - kRight, f.y(v));
     out += svg_text(kLeft - 8, f.y(v) + 4, "end", fmt::format("{:g}", std::abs(v) < dy / 1e6 ? 0.0 : v));
   }
   std::vector<double> ticks;
@@ -63,7 +70,8 @@ std::string axes(const LineChart& c, const Frame& f, const std::vector<Points>& 
     ticks.erase(std::unique(ticks.begin(), ticks.end()), ticks.end());
   } else {
     const double dx = tick_step(f.right - f.left, 8);
-    for (double v = std::ceil(f.left / dx - 1e-9) * dx; v <= f.right + dx / 1e6; v += dx) ticks.push_back(std::abs(v) < dx / 1e6 ? 0 : v);
+    for (double v = std::ceil(f.left / dx - 1e-9) * dx; v <= f.right + dx / 1e6; v += dx)
+      ticks.push_back(std::abs(v) < dx / 1e6 ? 0 : v);
   }
   for (const double v : ticks) out += svg_text(f.x(v), kHeight - kBottom + 18, "middle", fmt::format("{:g}", v));
   out += svg_text((kLeft + kWidth - kRight) / 2, kHeight - 8, "middle", c.x);
@@ -85,7 +93,10 @@ Points smooth(const Points& points) {
 std::string path(const Points& points, const Frame& f, const std::string& colour, double width, double opacity) {
   std::string d;
   for (const auto& [x, y] : points) d += fmt::format("{}{:.1f},{:.1f}", d.empty() ? "M" : " L", f.x(x), f.y(y));
-  return fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-opacity=\"{}\" stroke-linejoin=\"round\"/>\n", d, colour, width, opacity);
+  return fmt::format(
+      "<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-opacity=\"{}\" "
+      "stroke-linejoin=\"round\"/>\n",
+      d, colour, width, opacity);
 }
 
 std::string draw(const Series& s, const Points& points, const Frame& f, const std::string& colour) {
@@ -94,7 +105,9 @@ std::string draw(const Series& s, const Points& points, const Frame& f, const st
   if (s.form == Series::Form::line) out += path(points, f, colour, 2.2, 1);
   if (s.form == Series::Form::dots || (s.form == Series::Form::line && points.size() <= kDotsUpTo))
     for (const auto& [x, y] : points)
-      out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\"><title>{}: {:g}, {:.4g}</title></circle>\n", f.x(x), f.y(y), colour, escaped(s.name), x, y);
+      out += fmt::format(
+          "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\"><title>{}: {:g}, {:.4g}</title></circle>\n", f.x(x),
+          f.y(y), colour, escaped(s.name), x, y);
   return out;
 }
 

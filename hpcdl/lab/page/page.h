@@ -1,5 +1,6 @@
 #pragma once
-// A report that people look at: what it says once, told in two forms, text for the terminal and one HTML page that needs nothing else.
+// A report that people look at: what it says once, told in two forms, text for the terminal and one HTML page that
+// needs nothing else.
 
 #include <string>
 #include <utility>
@@ -20,7 +21,7 @@ struct Table {
 
 struct Series {
   enum class Form : unsigned char {
-    line,    // with a dot at each point, as long as they can be told apart
+    line,  // with a dot at each point, as long as they can be told apart
     dots,
     smooth,  // faint, with the mean of each neighbourhood over it
   };
@@ -56,8 +57,8 @@ struct Pair {
 struct Card {
   std::string title;
   std::variant<std::vector<Fact>, Table, LineChart, BarChart, std::vector<Pair>> content;
-  std::string note = {};    // one sentence below
-  bool half = false;        // half as wide as the page
+  std::string note = {};  // one sentence below
+  bool half = false;      // half as wide as the page
 };
 
 struct Page {

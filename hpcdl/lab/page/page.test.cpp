@@ -37,9 +37,12 @@ void expect_balanced(const std::string& text) {
 }
 
 Page page() {
-  return {.title = "a < b & c", .subtitle = "now", .tiles = {{"speed", "3.1x"}},
+  return {.title = "a < b & c",
+          .subtitle = "now",
+          .tiles = {{"speed", "3.1x"}},
           .cards = {{"Facts", std::vector<Fact>{{"threads", "2"}, {"größe", "klein"}}},
-                    {"Table", Table{{"", "ours", "theirs"}, {{"time", "1 ms", "10 ms"}, {"memory", "2 GiB"}}}, "Both in one run."},
+                    {"Table", Table{{"", "ours", "theirs"}, {{"time", "1 ms", "10 ms"}, {"memory", "2 GiB"}}},
+                     "Both in one run."},
                     {"Curve", LineChart{.x = "step", .y = "loss", .series = {{"a", {{0, 3}, {1, 2}, {2, 1.5}}}}}},
                     {"Bars", BarChart{.parts = {"busy", "waiting"}, .bars = {{"none", {3, 1}, "4 ms"}}}},
                     {"Said", std::vector<Pair>{{"x", "longer", "once", " upon", " again"}}}},
@@ -56,7 +59,10 @@ TEST(page, html_is_balanced_and_escaped) {
 
 TEST(page, text_lines_up_columns_and_leaves_charts_out) {
   const auto text = page_text(page());
-  EXPECT_NE(text.find("\nTable\n           ours  theirs\n  time     1 ms   10 ms\n  memory  2 GiB\n  Both in one run.\n"), std::string::npos) << text;
+  EXPECT_NE(
+      text.find("\nTable\n           ours  theirs\n  time     1 ms   10 ms\n  memory  2 GiB\n  Both in one run.\n"),
+      std::string::npos)
+      << text;
   EXPECT_NE(text.find("  größe                              klein\n"), std::string::npos) << text;
   EXPECT_NE(text.find("x      | once upon\nlonger | once again\n"), std::string::npos) << text;
   EXPECT_EQ(text.find("Curve"), std::string::npos);
@@ -79,7 +85,8 @@ TEST(chart, odd_numbers_are_left_out_and_nothing_is_drawn_of_nothing) {
   EXPECT_EQ(svg(LineChart{.x = "x", .y = "y", .series = {{"a", {{0, nan}, {inf, 1}}}}}), "");
   EXPECT_EQ(svg(LineChart{}), "");
   EXPECT_EQ(svg(BarChart{}), "");
-  const auto one = svg(LineChart{.x = "x", .y = "y", .series = {{"a", {{3, 7}}}, {"none", {{1, nan}}}}});  // a single point has no span
+  const auto one = svg(
+      LineChart{.x = "x", .y = "y", .series = {{"a", {{3, 7}}}, {"none", {{1, nan}}}}});  // a single point has no span
   expect_balanced(one);
   EXPECT_EQ(one.find("nan"), std::string::npos) << one;
   EXPECT_EQ(one.find("inf"), std::string::npos) << one;

@@ -18,7 +18,8 @@ std::string series_colour(std::size_t i);
 
 /// Opens a picture of `width` x `height` units with the style of all charts; `label` says what it shows.
 std::string svg_begin(double width, double height, std::string_view label);
-std::string svg_text(double x, double y, std::string_view anchor, std::string_view words, std::string_view classes = "tick");
+std::string svg_text(double x, double y, std::string_view anchor, std::string_view words,
+                     std::string_view classes = "tick");
 /// Coloured squares with names in a row from x on.
 std::string svg_legend(double x, double y, const std::vector<std::string>& names);
 

@@ -12,7 +12,8 @@ constexpr std::size_t kNames = 34;
 
 /// Characters, where every byte that goes on with one counts nothing.
 std::size_t width(const std::string& s) {
-  return static_cast<std::size_t>(std::count_if(s.begin(), s.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+  return static_cast<std::size_t>(
+      std::count_if(s.begin(), s.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
 
 std::string padded(const std::string& s, std::size_t to, bool right) {
@@ -35,7 +36,8 @@ std::string lines(const Table& t) {
   }
   const auto line = [&](const std::vector<std::string>& words) {
     std::string out = " ";
-    for (std::size_t i = 0; i < std::min(words.size(), widths.size()); ++i) out += (i == 0 ? " " : "  ") + padded(words[i], widths[i], i > 0);
+    for (std::size_t i = 0; i < std::min(words.size(), widths.size()); ++i)
+      out += (i == 0 ? " " : "  ") + padded(words[i], widths[i], i > 0);
     return out.substr(0, out.find_last_not_of(' ') + 1) + "\n";
   };
   std::string out = line(t.columns);
@@ -50,7 +52,8 @@ std::string lines(const std::vector<Pair>& pairs) {
   std::string out;
   for (const auto& p : pairs) {
     const auto names = std::max(width(p.first_name), width(p.second_name));
-    out += fmt::format("{}{} | {}{}\n{} | {}{}\n", out.empty() ? "" : "\n", padded(p.first_name, names, false), p.lead, p.first, padded(p.second_name, names, false), p.lead, p.second);
+    out += fmt::format("{}{} | {}{}\n{} | {}{}\n", out.empty() ? "" : "\n", padded(p.first_name, names, false), p.lead,
+                       p.first, padded(p.second_name, names, false), p.lead, p.second);
   }
   return out;
 }

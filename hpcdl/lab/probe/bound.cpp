@@ -36,7 +36,9 @@ Bound::Bound(const std::vector<Pool*>& pools) {
 Bound::~Bound() {
   // The calling thread is the first of every pool, so the last binding goes first.
   for (auto b = before_.rbegin(); b != before_.rend(); ++b)
-    b->pool->run([&](int t) { pthread_setaffinity_np(pthread_self(), sizeof(cpu_set_t), &b->masks[static_cast<std::size_t>(t)]); });
+    b->pool->run([&](int t) {
+      pthread_setaffinity_np(pthread_self(), sizeof(cpu_set_t), &b->masks[static_cast<std::size_t>(t)]);
+    });
 }
 
 }  // namespace hpcdl::lab

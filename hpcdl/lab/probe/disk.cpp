@@ -24,7 +24,7 @@ constexpr std::int64_t kBlock = std::int64_t{4} << 20;
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
 std::string file_system(const std::filesystem::path& folder) {
-  struct statfs s {};
+  struct statfs s{};
   if (statfs(folder.c_str(), &s) != 0) return "unknown";
   switch (static_cast<unsigned long>(s.f_type)) {
     case TMPFS_MAGIC: return "tmpfs";
@@ -85,8 +85,15 @@ double read_all(int fd, std::byte* block, std::int64_t bytes) {
 
 Disk probe_disk(const std::filesystem::path& folder, std::int64_t bytes, double seconds, const OnProgress& progress) {
   std::error_code ignored;
-  Disk d{.folder = std::filesystem::absolute(folder, ignored).lexically_normal().string(), .file_system = file_system(folder), .bytes = static_cast<double>(bytes),
-         .write = {}, .read_cold = {}, .read_warm = {}, .read_direct = {}, .note = "", .direct_note = ""};
+  Disk d{.folder = std::filesystem::absolute(folder, ignored).lexically_normal().string(),
+         .file_system = file_system(folder),
+         .bytes = static_cast<double>(bytes),
+         .write = {},
+         .read_cold = {},
+         .read_warm = {},
+         .read_direct = {},
+         .note = "",
+         .direct_note = ""};
   if (const auto free = free_disk_bytes(folder.string()); free >= 0 && free < 2 * bytes)
     return d.note = fmt::format("{} of {} bytes free: too little to measure", free, bytes), d;
   Scratch file(folder);
@@ -110,7 +117,8 @@ Disk probe_disk(const std::filesystem::path& folder, std::int64_t bytes, double 
     rate(warm, read_all(file.fd.get(), block.data(), bytes));
     if (!file.direct) continue;
     posix_fadvise(file.fd.get(), 0, 0, POSIX_FADV_DONTNEED);
-    if (!rate(direct, read_all(file.direct.get(), block.data(), bytes))) file.direct_error = fmt::format("direct reads failed: {}", std::strerror(errno)), file.direct = {};
+    if (!rate(direct, read_all(file.direct.get(), block.data(), bytes)))
+      file.direct_error = fmt::format("direct reads failed: {}", std::strerror(errno)), file.direct = {};
   }
   d.write = figure_of(std::move(write)), d.read_cold = figure_of(std::move(cold));
   d.read_warm = figure_of(std::move(warm)), d.read_direct = figure_of(std::move(direct));

@@ -56,7 +56,8 @@ void Rounds::run(int least, int most, double seconds, const OnProgress& progress
       auto& q = list_[order[i]];
       const double by_rounds = (round + 1 + static_cast<double>(i) / static_cast<double>(order.size())) / (most + 1);
       const double by_least = by_rounds * (most + 1) / (least + 1);
-      if (progress) progress(q.what, std::min(1.0, std::max(by_rounds, std::min(by_least, seconds_since(start) / seconds))));
+      if (progress)
+        progress(q.what, std::min(1.0, std::max(by_rounds, std::min(by_least, seconds_since(start) / seconds))));
       if (const double x = q.sample(); round >= 0 && x >= 0) q.samples.push_back(x);
     }
     std::shuffle(order.begin(), order.end(), random);

@@ -27,7 +27,8 @@ Figure figure_of(std::vector<double> samples);
 class Rate {
  public:
   /// `work(repeats)` does the work and returns how much that was.
-  Rate(std::function<double(std::int64_t)> work, double seconds, std::int64_t warm = 1) : work_(std::move(work)), seconds_(seconds), warm_(warm) {}
+  Rate(std::function<double(std::int64_t)> work, double seconds, std::int64_t warm = 1)
+      : work_(std::move(work)), seconds_(seconds), warm_(warm) {}
   double operator()();
 
  private:

@@ -89,7 +89,8 @@ constexpr std::int64_t kHostBytes = std::int64_t{64} << 20, kLinkBytes = std::in
 /// One GPU under measurement: its queue, its memory and what is done there.
 class Bench {
  public:
-  Bench(int device, std::int64_t bytes, bool quick) : device_(device), bytes_(bytes), seconds_(quick ? 0.7e-3 : 1.5e-3) {
+  Bench(int device, std::int64_t bytes, bool quick)
+      : device_(device), bytes_(bytes), seconds_(quick ? 0.7e-3 : 1.5e-3) {
     const cuda::OnDevice on(Device::cuda(device));
     processors_ = attribute(cudaDevAttrMultiProcessorCount, device);
     check(cudaStreamCreateWithFlags(&queue_, cudaStreamNonBlocking), "cudaStreamCreate");
@@ -121,7 +122,8 @@ class Bench {
       if (repeats == 0) {
         if (once(1) <= 0) return -1.0;
         for (repeats = 1; once(repeats), seconds < seconds_ / 2 && repeats < std::int64_t{1} << 30;) repeats *= 4;
-        repeats = std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(repeats) * seconds_ / seconds));
+        repeats =
+            std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(repeats) * seconds_ / seconds));
       }
       const double done = once(repeats);
       return done > 0 ? done / seconds : -1.0;
@@ -131,12 +133,15 @@ class Bench {
   bool holds(std::size_t which) {
     check(cudaMemsetAsync(flag_, 0, sizeof(int), queue_), "cudaMemset");
     int flag = 0;
-    if (spin(which, 1) > 0 && cudaGetLastError() == cudaSuccess) check(cudaMemcpyAsync(&flag, flag_, sizeof flag, cudaMemcpyDeviceToHost, queue_), "cudaMemcpy");
+    if (spin(which, 1) > 0 && cudaGetLastError() == cudaSuccess)
+      check(cudaMemcpyAsync(&flag, flag_, sizeof flag, cudaMemcpyDeviceToHost, queue_), "cudaMemcpy");
     check(cudaStreamSynchronize(queue_), "a loop of multiply-adds");
     return flag == 1;
   }
   double shared(std::int64_t rounds) { return gpu::read_shared(processors_, rounds * 64, flag_, queue_); }
-  double sweep(gpu::Way w, std::int64_t bytes, std::int64_t repeats) { return gpu::sweep(w, memory_, bytes, repeats, processors_, queue_); }
+  double sweep(gpu::Way w, std::int64_t bytes, std::int64_t repeats) {
+    return gpu::sweep(w, memory_, bytes, repeats, processors_, queue_);
+  }
   double copy_engine(std::int64_t repeats) {
     const auto half = static_cast<std::size_t>(bytes_ / 2);
     for (std::int64_t i = 0; i < repeats; ++i)
@@ -147,20 +152,25 @@ class Bench {
     if (!host_) check(cudaMallocHost(&host_, static_cast<std::size_t>(kHostBytes)), "pinned memory");
     const auto n = static_cast<std::size_t>(kHostBytes);
     for (std::int64_t i = 0; i < repeats; ++i)
-      check(kind == cudaMemcpyHostToDevice ? cudaMemcpyAsync(memory_, host_, n, kind, queue_) : cudaMemcpyAsync(host_, memory_, n, kind, queue_), "cudaMemcpy");
+      check(kind == cudaMemcpyHostToDevice ? cudaMemcpyAsync(memory_, host_, n, kind, queue_)
+                                           : cudaMemcpyAsync(host_, memory_, n, kind, queue_),
+            "cudaMemcpy");
     return static_cast<double>(kHostBytes) * static_cast<double>(repeats);
   }
   double to_peer(const Bench& other, std::int64_t bytes, std::int64_t repeats) {
     for (std::int64_t i = 0; i < repeats; ++i)
-      check(cudaMemcpyPeerAsync(other.memory_, other.device_, memory_, device_, static_cast<std::size_t>(bytes), queue_), "copy to another GPU");
+      check(
+          cudaMemcpyPeerAsync(other.memory_, other.device_, memory_, device_, static_cast<std::size_t>(bytes), queue_),
+          "copy to another GPU");
     return static_cast<double>(bytes) * static_cast<double>(repeats);
   }
 
   /// Seconds by the host's clock.
   double launches(int n) {
     return timed([&] {
-      for (int i = 0; i < n; ++i) gpu::launch_empty(queue_);
-    }) / n;
+             for (int i = 0; i < n; ++i) gpu::launch_empty(queue_);
+           }) /
+           n;
   }
   double replay() {
     if (!graph_) graph_ = chain(kNodes);
@@ -212,28 +222,37 @@ std::int64_t sweep_bytes(const Gpu& g) {
 
 void add_bandwidth(Rounds& rounds, Gpu& g, Bench& b, std::int64_t bytes) {
   using gpu::Way;
-  const auto inside = static_cast<std::int64_t>(g.l2_bytes / 3) / (1 << 20) * (1 << 20);  // of a part of it that is near
-  for (const auto way : {Way::read, Way::write, Way::copy, Way::update}) g.bandwidth.push_back({"memory", gpu::way_name(way), static_cast<double>(bytes)});
+  const auto inside =
+      static_cast<std::int64_t>(g.l2_bytes / 3) / (1 << 20) * (1 << 20);  // of a part of it that is near
+  for (const auto way : {Way::read, Way::write, Way::copy, Way::update})
+    g.bandwidth.push_back({"memory", gpu::way_name(way), static_cast<double>(bytes)});
   g.bandwidth.push_back({"memory", "copy engine", static_cast<double>(bytes)});
   if (inside > 0)
-    for (const auto way : {Way::read, Way::write, Way::copy, Way::update}) g.bandwidth.push_back({"L2", gpu::way_name(way), static_cast<double>(inside)});
+    for (const auto way : {Way::read, Way::write, Way::copy, Way::update})
+      g.bandwidth.push_back({"L2", gpu::way_name(way), static_cast<double>(inside)});
   g.bandwidth.push_back({"shared", "read", 0});
   for (const double part : {0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.5}) {
     const auto n = static_cast<std::int64_t>(part * g.l2_bytes) / (1 << 20) * (1 << 20);
     if (n > 0 && n <= bytes) g.stairs.push_back({"L2", gpu::way_name(Way::read), static_cast<double>(n)});
   }
   for (auto& s : g.stairs)
-    rounds.add(fmt::format("GPU {}: read {}", g.index, format_bytes(s.bytes)), s.rate, b.rate([&b, n = static_cast<std::int64_t>(s.bytes)](std::int64_t repeats) { return b.sweep(Way::read, n, repeats); }));
-  const auto way_of = [](const GpuBandwidth& x) { return x.way == "read" ? Way::read : x.way == "write" ? Way::write : x.way == "copy" ? Way::copy : Way::update; };
+    rounds.add(fmt::format("GPU {}: read {}", g.index, format_bytes(s.bytes)), s.rate,
+               b.rate([&b, n = static_cast<std::int64_t>(s.bytes)](std::int64_t repeats) {
+                 return b.sweep(Way::read, n, repeats);
+               }));
+  const auto way_of = [](const GpuBandwidth& x) {
+    return x.way == "read" ? Way::read : x.way == "write" ? Way::write : x.way == "copy" ? Way::copy : Way::update;
+  };
   for (auto& x : g.bandwidth) {
     std::function<double(std::int64_t)> work;
     if (x.level == "shared") work = [&b](std::int64_t n) { return b.shared(n); };
     else if (x.way == "copy engine") work = [&b](std::int64_t n) { return b.copy_engine(n); };
-    else if (x.level == "memory") work = [&b, bytes, w = way_of(x)](std::int64_t n) {
-      double sum = 0;
-      for (std::int64_t i = 0; i < n; ++i) sum += b.sweep(w, bytes, 1);
-      return sum;
-    };
+    else if (x.level == "memory")
+      work = [&b, bytes, w = way_of(x)](std::int64_t n) {
+        double sum = 0;
+        for (std::int64_t i = 0; i < n; ++i) sum += b.sweep(w, bytes, 1);
+        return sum;
+      };
     else work = [&b, inside, w = way_of(x)](std::int64_t n) { return b.sweep(w, inside, n); };
     rounds.add(fmt::format("GPU {}: {} {}", g.index, x.level, x.way), x.rate, b.rate(std::move(work)));
   }
@@ -245,14 +264,19 @@ void add_peaks(Rounds& rounds, Gpu& g, Bench& b) {
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (!b.holds(i)) continue;
     g.peaks.push_back({list[i].unit, list[i].dtype, g.multiprocessors});
-    rounds.add(fmt::format("GPU {}: {} {}", g.index, list[i].dtype, list[i].unit), g.peaks.back().rate, b.rate([&b, i](std::int64_t n) { return b.spin(i, n * 16); }));
+    rounds.add(fmt::format("GPU {}: {} {}", g.index, list[i].dtype, list[i].unit), g.peaks.back().rate,
+               b.rate([&b, i](std::int64_t n) { return b.spin(i, n * 16); }));
   }
 }
 
 void add_overheads(Rounds& rounds, Gpu& g, Bench& b) {
-  const auto add = [&](const char* what, Figure& to, std::function<double()> sample) { rounds.add(fmt::format("GPU {}: {}", g.index, what), to, std::move(sample)); };
-  add("host to device", g.host_to_device, b.rate([&b](std::int64_t n) { return b.over_bus(cudaMemcpyHostToDevice, n); }));
-  add("device to host", g.device_to_host, b.rate([&b](std::int64_t n) { return b.over_bus(cudaMemcpyDeviceToHost, n); }));
+  const auto add = [&](const char* what, Figure& to, std::function<double()> sample) {
+    rounds.add(fmt::format("GPU {}: {}", g.index, what), to, std::move(sample));
+  };
+  add("host to device", g.host_to_device,
+      b.rate([&b](std::int64_t n) { return b.over_bus(cudaMemcpyHostToDevice, n); }));
+  add("device to host", g.device_to_host,
+      b.rate([&b](std::int64_t n) { return b.over_bus(cudaMemcpyDeviceToHost, n); }));
   add("launch", g.launch, [&b] { return b.launches(kNodes); });
   add("round trip", g.round_trip, [&b] { return b.launches(1); });
   add("replay", g.replay_node, [&b] { return b.replay() / kNodes; });
@@ -268,7 +292,8 @@ void add_links(Rounds& rounds, Probe& p, std::vector<std::unique_ptr<Bench>>& be
       if (reaches) {
         const cuda::OnDevice on(Device::cuda(a));
         if (cudaDeviceEnablePeerAccess(b, 0) != cudaSuccess) (void)cudaGetLastError();  // someone else has enabled it
-        check(cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, a, b), "cudaDeviceGetP2PAttribute");
+        check(cudaDeviceGetP2PAttribute(&atomics, cudaDevP2PAttrNativeAtomicSupported, a, b),
+              "cudaDeviceGetP2PAttribute");
       }
       // Atomics of the other's memory work over NVLink alone.
       p.gpu_links.push_back({a, b, atomics ? "nvlink" : reaches ? "pcie" : "pcie through the host", {}, {}});
@@ -277,7 +302,9 @@ void add_links(Rounds& rounds, Probe& p, std::vector<std::unique_ptr<Bench>>& be
     Bench &from = *benches[static_cast<std::size_t>(l.from)], &to = *benches[static_cast<std::size_t>(l.to)];
     const auto what = fmt::format("GPU {} to {}", l.from, l.to);
     rounds.add(what, l.rate, from.rate([&from, &to](std::int64_t n) { return from.to_peer(to, kLinkBytes, n); }));
-    rounds.add(what, l.seconds, [rate = from.rate([&from, &to](std::int64_t n) { return from.to_peer(to, 16, n) / 16; })]() mutable { return 1 / rate(); });
+    rounds.add(what, l.seconds, [rate = from.rate([&from, &to](std::int64_t n) {
+                 return from.to_peer(to, 16, n) / 16;
+               })]() mutable { return 1 / rate(); });
   }
 }
 
@@ -288,11 +315,15 @@ Gpu describe_gpu(int index) {
   cudaDeviceProp d{};
   check(cudaGetDeviceProperties(&d, index), "cudaGetDeviceProperties");
   Gpu g;
-  g.index = index, g.name = d.name, g.driver = find_gpus(Places::here()).driver, g.compute_capability = fmt::format("{}.{}", d.major, d.minor);
+  g.index = index, g.name = d.name, g.driver = find_gpus(Places::here()).driver,
+  g.compute_capability = fmt::format("{}.{}", d.major, d.minor);
   g.uuid = "GPU";
-  for (int i = 0; i < 16; ++i) g.uuid += fmt::format("{}{:02x}", i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", static_cast<unsigned char>(d.uuid.bytes[i]));
+  for (int i = 0; i < 16; ++i)
+    g.uuid += fmt::format("{}{:02x}", i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                          static_cast<unsigned char>(d.uuid.bytes[i]));
   g.multiprocessors = d.multiProcessorCount;
-  g.clock_hz = 1e3 * attribute(cudaDevAttrClockRate, index), g.memory_clock_hz = 1e3 * attribute(cudaDevAttrMemoryClockRate, index);
+  g.clock_hz = 1e3 * attribute(cudaDevAttrClockRate, index),
+  g.memory_clock_hz = 1e3 * attribute(cudaDevAttrMemoryClockRate, index);
   g.memory_bytes = static_cast<double>(d.totalGlobalMem), g.l2_bytes = d.l2CacheSize;
   return g;
 }
@@ -321,7 +352,8 @@ Gpu describe_gpu(int) { fail("probe", "this build has no CUDA: configure with --
 
 void probe_gpus(Probe& p, bool, const OnProgress&) {
   if (const auto gpus = find_gpus(Places::here()); !gpus.gpus.empty() || gpus.on_bus > 0)
-    p.gpu_note = fmt::format("GPUs found: {}; this build has no CUDA and does not measure them", std::max(static_cast<int>(gpus.gpus.size()), gpus.on_bus));
+    p.gpu_note = fmt::format("GPUs found: {}; this build has no CUDA and does not measure them",
+                             std::max(static_cast<int>(gpus.gpus.size()), gpus.on_bus));
 }
 
 #endif

@@ -42,7 +42,8 @@ constexpr int kRecords = 1000;
 Executable empty_program() {
   Graph g({.inference = true});
   const Operand x = g.temporary("x", {{16}, DType::f32}).operand();
-  for (int i = 0; i < kRecords; ++i) g.emit("nothing", [](Stream&, const Grad*, const void*) {}, std::span(&x, 1), nullptr, 0, {});
+  for (int i = 0; i < kRecords; ++i)
+    g.emit("nothing", [](Stream&, const Grad*, const void*) {}, std::span(&x, 1), nullptr, 0, {});
   return Executable(g.finish());
 }
 
@@ -114,26 +115,31 @@ void add_launch(Rounds& rounds, std::vector<Launch>& list, const std::vector<Poo
   for (const Pool* p : pools) list.push_back({p->threads()});
   for (std::size_t i = 0; i < pools.size(); ++i) {
     Pool* pool = pools[i];
-    Rate rate([pool](std::int64_t n) {
-      for (std::int64_t k = 0; k < n; ++k) {
-        pool->run([](int) { __asm__ volatile(""); });
-      }
-      return static_cast<double>(n);
-    }, seconds);
+    Rate rate(
+        [pool](std::int64_t n) {
+          for (std::int64_t k = 0; k < n; ++k) {
+            pool->run([](int) { __asm__ volatile(""); });
+          }
+          return static_cast<double>(n);
+        },
+        seconds);
     rounds.add("launch", list[i].awake, [rate]() mutable { return 1 / rate(); });
-    if (pool->threads() > 1) rounds.add("launch of sleeping threads", list[i].asleep, [pool] { return launch_asleep(*pool); });
+    if (pool->threads() > 1)
+      rounds.add("launch of sleeping threads", list[i].asleep, [pool] { return launch_asleep(*pool); });
   }
 }
 
 void add_replay(Rounds& rounds, Pool& one_thread, Figure& empty, Figure& small, double seconds) {
   const auto add = [&](Executable (*make)(), Figure& into) {
     const auto program = std::make_shared<Executable>(make());
-    Rate rate([program, &one_thread](std::int64_t n) {
-      StepParams params;
-      Stream stream(one_thread, &params);
-      for (std::int64_t k = 0; k < n; ++k) program->run(stream);
-      return static_cast<double>(n * kRecords);
-    }, seconds);
+    Rate rate(
+        [program, &one_thread](std::int64_t n) {
+          StepParams params;
+          Stream stream(one_thread, &params);
+          for (std::int64_t k = 0; k < n; ++k) program->run(stream);
+          return static_cast<double>(n * kRecords);
+        },
+        seconds);
     rounds.add("replay", into, [rate]() mutable { return 1 / rate(); });
   };
   add(empty_program, empty);
@@ -146,7 +152,8 @@ void add_first_touch(Rounds& rounds, std::vector<FirstTouch>& list, const std::v
   for (const Pool* p : some)
     for (const char* pages : {"4 KiB", "huge"}) list.push_back({pages, p->threads()});
   for (std::size_t i = 0; i < list.size(); ++i)
-    rounds.add("first touch of " + list[i].pages + " pages", list[i].rate, [pool = some[i / 2], huge = i % 2 == 1] { return first_touch(*pool, huge); });
+    rounds.add("first touch of " + list[i].pages + " pages", list[i].rate,
+               [pool = some[i / 2], huge = i % 2 == 1] { return first_touch(*pool, huge); });
 }
 
 void add_core_to_core(Rounds& rounds, std::vector<CoreToCore>& list) {
@@ -154,7 +161,8 @@ void add_core_to_core(Rounds& rounds, std::vector<CoreToCore>& list) {
   const auto cpus = allowed_cpus();
   for (std::size_t a = 0; a + 1 < cpus.size() && (a == 0 || cpus.size() <= kAllPairs); ++a)
     for (std::size_t b = a + 1; b < cpus.size() && b - a <= kMost; ++b) list.push_back({cpus[a], cpus[b]});
-  for (auto& c : list) rounds.add("core to core", c.seconds, [from = c.from, to = c.to] { return ping_pong(from, to); });
+  for (auto& c : list)
+    rounds.add("core to core", c.seconds, [from = c.from, to = c.to] { return ping_pong(from, to); });
 }
 
 }  // namespace hpcdl::lab

@@ -9,9 +9,11 @@ namespace hpcdl::lab {
 namespace {
 
 double spin(const Peak& p, std::int64_t rounds) {
-  const auto isa = std::find_if(std::begin(simd::kIsaKinds), std::end(simd::kIsaKinds), [&](auto k) { return simd::isa_name(k) == p.isa; });
+  const auto isa = std::find_if(std::begin(simd::kIsaKinds), std::end(simd::kIsaKinds),
+                                [&](auto k) { return simd::isa_name(k) == p.isa; });
   return simd::with_isa(*isa, [&](auto tag) {
-    if (*isa == simd::IsaKind::amx && (p.dtype == "bf16" || p.dtype == "i8")) return cpu::spin_tiles(tag, p.dtype == "i8", rounds);
+    if (*isa == simd::IsaKind::amx && (p.dtype == "bf16" || p.dtype == "i8"))
+      return cpu::spin_tiles(tag, p.dtype == "i8", rounds);
     if (p.dtype == "bf16") return cpu::spin_bf16(tag, rounds);
     if (p.dtype == "i8") return cpu::spin_i8(tag, rounds);
     if (p.dtype == "f64") return cpu::spin_f64(tag, rounds);
@@ -27,7 +29,8 @@ void list_peaks(simd::IsaKind isa, const std::vector<std::string>& dtypes, int t
 
 void add_peaks(Rounds& rounds, std::vector<Peak>& list, const std::vector<Pool*>& pools, double seconds) {
   for (auto& p : list) {
-    const auto pool = std::find_if(pools.begin(), pools.end(), [&](const Pool* x) { return x->threads() == p.threads; });
+    const auto pool =
+        std::find_if(pools.begin(), pools.end(), [&](const Pool* x) { return x->threads() == p.threads; });
     if (pool == pools.end()) continue;
     const auto work = [&p, x = *pool](std::int64_t n) {
       std::vector<double> done(static_cast<std::size_t>(x->threads()) * 8);  // a cache line apart
@@ -36,7 +39,8 @@ void add_peaks(Rounds& rounds, std::vector<Peak>& list, const std::vector<Pool*>
       for (std::size_t t = 0; t < done.size(); t += 8) sum += done[t];
       return sum;
     };
-    rounds.add(fmt::format("peak {} {}, {} thread{}", p.isa, p.dtype, p.threads, p.threads == 1 ? "" : "s"), p.rate, Rate(work, seconds));
+    rounds.add(fmt::format("peak {} {}, {} thread{}", p.isa, p.dtype, p.threads, p.threads == 1 ? "" : "s"), p.rate,
+               Rate(work, seconds));
   }
 }
 

@@ -27,8 +27,12 @@ struct Line {
 
 struct Scale {
   double first, last, low, high;
-  double x(double bytes) const { return kLeft + (kWidth - kLeft - kRight) * std::log(bytes / first) / std::log(last / first); }
-  double y(double rate) const { return kTop + (kHeight - kTop - kBottom) * std::log(high / rate) / std::log(high / low); }
+  double x(double bytes) const {
+    return kLeft + (kWidth - kLeft - kRight) * std::log(bytes / first) / std::log(last / first);
+  }
+  double y(double rate) const {
+    return kTop + (kHeight - kTop - kBottom) * std::log(high / rate) / std::log(high / low);
+  }
 };
 
 std::string size(double bytes) {
@@ -37,15 +41,18 @@ std::string size(double bytes) {
   return fmt::format("{:.0f} B", bytes);
 }
 
-std::string label(double x, double y, const std::string& classes, const std::string& text, const std::string& anchor = "start", const std::string& more = "") {
-  return fmt::format("<text class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", classes, x, y, anchor, more, escaped(text));
+std::string label(double x, double y, const std::string& classes, const std::string& text,
+                  const std::string& anchor = "start", const std::string& more = "") {
+  return fmt::format("<text class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", classes, x, y,
+                     anchor, more, escaped(text));
 }
 
 std::vector<Line> lines(const Probe& p) {
   int most = 1;
   for (const auto& s : p.stairs) most = std::max(most, s.threads);
   std::vector<Line> list;
-  const auto add = [&](const std::string& name, const char* colour, cpu::Sweep sweep, int threads, double width, const char* dash) {
+  const auto add = [&](const std::string& name, const char* colour, cpu::Sweep sweep, int threads, double width,
+                       const char* dash) {
     Line l{name, colour, dash, sweep, threads, width, {}};
     for (const auto& s : p.stairs)
       if (s.sweep == sweep && s.threads == threads && s.rate.measured()) l.points.push_back(&s);
@@ -69,30 +76,36 @@ Scale scale_of(const std::vector<Line>& all) {
       s.first = std::min(s.first, p->bytes_per_thread), s.last = std::max(s.last, p->bytes_per_thread);
       s.low = std::min(s.low, p->rate.median), s.high = std::max(s.high, p->rate.median);
     }
-  s.first = std::exp2(std::floor(std::log2(s.first))), s.low /= 1.35, s.high *= 2.6;  // room for the names of the levels
+  s.first = std::exp2(std::floor(std::log2(s.first))), s.low /= 1.35,
+  s.high *= 2.6;  // room for the names of the levels
   return s;
 }
 
-/// Levels as bands. Between its share with all threads and its whole size a shared cache holds less and less: a fading band.
+/// Levels as bands. Between its share with all threads and its whole size a shared cache holds less and less: a fading
+/// band.
 std::string bands(const Probe& p, const Scale& s, int threads) {
   std::string svg;
   double from = s.first;
   const double height = kHeight - kTop - kBottom;
   const auto rect = [&](double a, double b, const std::string& fill) {
     a = std::clamp(a, s.first, s.last), b = std::clamp(b, s.first, s.last);
-    if (b > a) svg += fmt::format("<rect x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\"/>\n", s.x(a), kTop, s.x(b) - s.x(a), height, fill);
+    if (b > a)
+      svg += fmt::format("<rect x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"{}\" fill=\"{}\"/>\n", s.x(a), kTop,
+                         s.x(b) - s.x(a), height, fill);
   };
   const auto name = [&](double a, double b, const std::string& text, const std::string& below) {
     a = std::clamp(a, s.first, s.last), b = std::clamp(b, s.first, s.last);
     if (s.x(b) - s.x(a) < 30) return;
-    svg += label((s.x(a) + s.x(b)) / 2, kTop + 20, "level", text, "middle") + label((s.x(a) + s.x(b)) / 2, kTop + 36, "tick", below, "middle");
+    svg += label((s.x(a) + s.x(b)) / 2, kTop + 20, "level", text, "middle") +
+           label((s.x(a) + s.x(b)) / 2, kTop + 36, "tick", below, "middle");
   };
   int i = 0;
   for (const auto& c : p.machine.caches) {
     const int n = sharers(c, threads);
     const double share = static_cast<double>(c.bytes / n), whole = static_cast<double>(c.bytes);
     rect(from, share, kBands[i % 2]);
-    name(from, share, fmt::format("L{}", c.level), n > 1 ? fmt::format("{} for {} threads", size(whole), n) : size(whole));
+    name(from, share, fmt::format("L{}", c.level),
+         n > 1 ? fmt::format("{} for {} threads", size(whole), n) : size(whole));
     if (whole > share) {
       rect(share, whole, fmt::format("url(#fade{})", i % 2));
       from = whole;
@@ -111,15 +124,19 @@ std::string grid(const Scale& s) {
   for (double power = 1; power < 1e7; power *= 10)
     for (const double m : {1.0, 2.0, 5.0})
       if (const double rate = m * power * 1e9; rate >= s.low && rate <= s.high)
-        svg += fmt::format("<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n", kLeft, kWidth - kRight, s.y(rate)) +
+        svg += fmt::format("<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n", kLeft,
+                           kWidth - kRight, s.y(rate)) +
                label(kLeft - 10, s.y(rate) + 4, "tick", fmt::format("{:g}", m * power), "end");
   const double octaves = std::log2(s.last / s.first), step = octaves > 12 ? 2 : 1;
   for (double bytes = s.first; bytes <= s.last * 1.001; bytes *= std::exp2(step))
-    svg += fmt::format("<line class=\"axis\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>\n", s.x(bytes), bottom, bottom + 5) +
+    svg += fmt::format("<line class=\"axis\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>\n", s.x(bytes),
+                       bottom, bottom + 5) +
            label(s.x(bytes), bottom + 20, "tick", size(bytes), "middle");
-  svg += fmt::format("<line class=\"axis\" x1=\"{0}\" x2=\"{1}\" y1=\"{2}\" y2=\"{2}\"/>\n", kLeft, kWidth - kRight, bottom);
+  svg += fmt::format("<line class=\"axis\" x1=\"{0}\" x2=\"{1}\" y1=\"{2}\" y2=\"{2}\"/>\n", kLeft, kWidth - kRight,
+                     bottom);
   svg += label((kLeft + kWidth - kRight) / 2, kHeight - 16, "name", "working set of one thread", "middle");
-  svg += label(0, 0, "name", "GB/s, all threads together", "middle", fmt::format(" transform=\"translate(22 {:.0f}) rotate(-90)\"", (kTop + bottom) / 2));
+  svg += label(0, 0, "name", "GB/s, all threads together", "middle",
+               fmt::format(" transform=\"translate(22 {:.0f}) rotate(-90)\"", (kTop + bottom) / 2));
   return svg;
 }
 
@@ -127,12 +144,16 @@ std::string curve(const Line& l, const Scale& s) {
   std::string path, dots;
   for (const auto* p : l.points) {
     path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", s.x(p->bytes_per_thread), s.y(p->rate.median));
-    dots += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"7\" fill=\"transparent\"><title>{}, {} threads, {}: {:.1f} GB/s (min {:.1f}, max {:.1f}, {} rounds)</title></circle>\n",
-                        s.x(p->bytes_per_thread), s.y(p->rate.median), l.name, l.threads, size(p->bytes_per_thread), p->rate.median / 1e9,
-                        p->rate.min / 1e9, p->rate.max / 1e9, p->rate.rounds);
+    dots += fmt::format(
+        "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"7\" fill=\"transparent\"><title>{}, {} threads, {}: {:.1f} GB/s (min "
+        "{:.1f}, max {:.1f}, {} rounds)</title></circle>\n",
+        s.x(p->bytes_per_thread), s.y(p->rate.median), l.name, l.threads, size(p->bytes_per_thread),
+        p->rate.median / 1e9, p->rate.min / 1e9, p->rate.max / 1e9, p->rate.rounds);
   }
-  return fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-dasharray=\"{}\" stroke-linejoin=\"round\" stroke-linecap=\"round\"/>\n{}", path, l.colour, l.width,
-                     l.dash.empty() ? "none" : l.dash, dots);
+  return fmt::format(
+      "<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-dasharray=\"{}\" "
+      "stroke-linejoin=\"round\" stroke-linecap=\"round\"/>\n{}",
+      path, l.colour, l.width, l.dash.empty() ? "none" : l.dash, dots);
 }
 
 /// Names of the thick lines at their right ends, pushed apart, with what they reach there.
@@ -147,7 +168,8 @@ std::string names(const std::vector<Line>& all, const Scale& s) {
     const auto& l = *order[i].second;
     const auto fill = fmt::format(" style=\"fill:{}\"", l.colour);
     svg += label(kWidth - kRight + 12, order[i].first, "line", l.name, "start", fill) +
-           label(kWidth - kRight + 12, order[i].first + 15, "tick", fmt::format("{:.1f} GB/s", l.points.back()->rate.median / 1e9), "start", fill);
+           label(kWidth - kRight + 12, order[i].first + 15, "tick",
+                 fmt::format("{:.1f} GB/s", l.points.back()->rate.median / 1e9), "start", fill);
   }
   return svg;
 }
@@ -158,9 +180,11 @@ std::string plateaus(const Probe& p, const Line& read, const Scale& s) {
   for (const auto& b : p.bandwidth) {
     if (b.sweep != cpu::Sweep::read || b.threads != read.threads || !b.rate.measured() || b.level == "memory") continue;
     const auto near = std::min_element(read.points.begin(), read.points.end(), [&](auto* a, auto* c) {
-      return std::fabs(std::log(a->bytes_per_thread / b.bytes_per_thread)) < std::fabs(std::log(c->bytes_per_thread / b.bytes_per_thread));
+      return std::fabs(std::log(a->bytes_per_thread / b.bytes_per_thread)) <
+             std::fabs(std::log(c->bytes_per_thread / b.bytes_per_thread));
     });
-    svg += label(s.x((*near)->bytes_per_thread), s.y((*near)->rate.median) - 10, "value", fmt::format("{:.0f}", b.rate.median / 1e9), "middle", fmt::format(" style=\"fill:{}\"", read.colour));
+    svg += label(s.x((*near)->bytes_per_thread), s.y((*near)->rate.median) - 10, "value",
+                 fmt::format("{:.0f}", b.rate.median / 1e9), "middle", fmt::format(" style=\"fill:{}\"", read.colour));
   }
   return svg;
 }
@@ -178,8 +202,11 @@ text{font-family:-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,"DejaVu 
 }  // namespace
 
 std::string to_svg(const Probe& p) {
-  std::string svg = fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" role=\"img\" aria-label=\"bandwidth over working set\">\n"
-                                "{2}<rect width=\"{0}\" height=\"{1}\" fill=\"#fff\"/>\n", kWidth, kHeight, kStyle);
+  std::string svg = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" role=\"img\" "
+      "aria-label=\"bandwidth over working set\">\n"
+      "{2}<rect width=\"{0}\" height=\"{1}\" fill=\"#fff\"/>\n",
+      kWidth, kHeight, kStyle);
   const auto all = lines(p);
   if (all.empty()) return svg + label(kLeft, 60, "title", "nothing was measured") + "</svg>\n";
   const auto s = scale_of(all);
@@ -188,9 +215,13 @@ std::string to_svg(const Probe& p) {
     if (l.sweep == cpu::Sweep::read) read = &l;
   const int threads = all.back().threads;
   svg += label(kLeft, 40, "title", "What the memory of this machine gives");
-  svg += label(kLeft, 64, "sub", fmt::format("{} · {} · {} · medians of {} rounds · {}", p.machine.cpu.empty() ? "unknown CPU" : p.machine.cpu, p.isa, p.machine.kernel,
-                                             all.back().points.front()->rate.rounds, p.date.substr(0, 10)));
-  svg += label(kLeft, 84, "sub", all.front().dash.empty() ? fmt::format("{} thread{}", threads, threads == 1 ? "" : "s") : fmt::format("thick: {} threads, dashed: 1 thread", threads));
+  svg += label(
+      kLeft, 64, "sub",
+      fmt::format("{} · {} · {} · medians of {} rounds · {}", p.machine.cpu.empty() ? "unknown CPU" : p.machine.cpu,
+                  p.isa, p.machine.kernel, all.back().points.front()->rate.rounds, p.date.substr(0, 10)));
+  svg += label(kLeft, 84, "sub",
+               all.front().dash.empty() ? fmt::format("{} thread{}", threads, threads == 1 ? "" : "s")
+                                        : fmt::format("thick: {} threads, dashed: 1 thread", threads));
   svg += bands(p, s, threads) + grid(s);
   for (const auto& l : all) svg += curve(l, s);
   if (read) svg += plateaus(p, *read, s);

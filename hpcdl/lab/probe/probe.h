@@ -75,11 +75,11 @@ struct Gpu {
   double clock_hz = 0, memory_clock_hz = 0;  // highest ones
   double memory_bytes = 0, l2_bytes = 0;
   std::vector<GpuBandwidth> bandwidth;
-  std::vector<GpuBandwidth> stairs;         // reads of one working set after the other, from well within L2 to beyond it
-  std::vector<Peak> peaks;                  // isa: "cuda", "mma" or "wgmma"
-  Figure host_to_device, device_to_host;    // pinned host memory, bytes per second
-  Figure launch, round_trip;                // seconds: of one of many launches queued behind each other; launch and wait
-  Figure replay_node;                       // seconds per node of a captured chain of empty kernels
+  std::vector<GpuBandwidth> stairs;       // reads of one working set after the other, from well within L2 to beyond it
+  std::vector<Peak> peaks;                // isa: "cuda", "mma" or "wgmma"
+  Figure host_to_device, device_to_host;  // pinned host memory, bytes per second
+  Figure launch, round_trip;              // seconds: of one of many launches queued behind each other; launch and wait
+  Figure replay_node;                     // seconds per node of a captured chain of empty kernels
 };
 
 /// Two GPUs of this host.
@@ -94,7 +94,7 @@ struct Probe {
   std::string date, version;  // UTC, ISO 8601; of this program
   std::string isa;            // of everything but peaks
   bool quick = false;
-  double seconds = 0;         // it took
+  double seconds = 0;  // it took
   std::vector<Bandwidth> bandwidth;
   std::vector<Bandwidth> stairs;  // over all sizes; level: the sweep is at home in
   std::vector<LoadLatency> latency;
@@ -108,7 +108,7 @@ struct Probe {
     int threads = 1;
     Roofs roofs;
   };
-  std::vector<OfThreads> roofs;       // of `isa`
+  std::vector<OfThreads> roofs;  // of `isa`
   std::vector<Gpu> gpus;
   std::string gpu_note = "no GPU found";  // why there are none
   std::vector<GpuLink> gpu_links;
@@ -116,8 +116,8 @@ struct Probe {
 
 struct ProbeOptions {
   bool cpu = true, gpus = true;
-  std::vector<int> threads;  // empty: 1 .. usable_cpus(), beyond 8 only powers of two and the last
-  bool quick = false;        // 3 s instead of half a minute
+  std::vector<int> threads;          // empty: 1 .. usable_cpus(), beyond 8 only powers of two and the last
+  bool quick = false;                // 3 s instead of half a minute
   std::filesystem::path disk = ".";  // empty: no disk
   std::string version;
 };
@@ -128,8 +128,8 @@ Probe run_probe(const ProbeOptions& options, const OnProgress& progress = {});
 /// Best rates of one instruction set and thread count; of one GPU.
 Roofs roofs_of(const Probe& probe, const std::string& isa, int threads);
 Roofs roofs_of(const Gpu& gpu);
-/// Bytes of L2 that a sweep finds again in the next one, at most: less than its size where one half keeps copies of what the other holds.
-/// Its size where the stairs were not measured.
+/// Bytes of L2 that a sweep finds again in the next one, at most: less than its size where one half keeps copies of
+/// what the other holds. Its size where the stairs were not measured.
 double kept_by_l2(const Gpu& gpu);
 
 nlohmann::ordered_json to_json(const Probe& probe);

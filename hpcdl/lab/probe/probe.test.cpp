@@ -53,7 +53,10 @@ Probe example() {
 TEST(figure, is_the_median_and_the_range_of_the_rounds) {
   EXPECT_FALSE(figure_of({}).measured());
   const auto odd = figure_of({5, 1, 3}), even = figure_of({4, 1, 2, 9});
-  EXPECT_EQ(odd.median, 3); EXPECT_EQ(odd.min, 1); EXPECT_EQ(odd.max, 5); EXPECT_EQ(odd.rounds, 3);
+  EXPECT_EQ(odd.median, 3);
+  EXPECT_EQ(odd.min, 1);
+  EXPECT_EQ(odd.max, 5);
+  EXPECT_EQ(odd.rounds, 3);
   EXPECT_EQ(even.median, 3);
   EXPECT_EQ(even.spread(), 8.0 / 3);
 }
@@ -62,7 +65,9 @@ TEST(rounds, take_every_quantity_in_turn_and_do_not_count_the_first) {
   Figure a, b, refused;
   int calls_a = 0, calls_b = 0, most_apart = 0;
   Rounds rounds;
-  rounds.add("a", a, [&] { return most_apart = std::max(most_apart, std::abs(calls_a - calls_b)), static_cast<double>(++calls_a); });
+  rounds.add("a", a, [&] {
+    return most_apart = std::max(most_apart, std::abs(calls_a - calls_b)), static_cast<double>(++calls_a);
+  });
   rounds.add("b", b, [&] { return static_cast<double>(++calls_b * 10); });
   rounds.add("refused", refused, [] { return -1.0; });
   double last = 0;
@@ -72,7 +77,9 @@ TEST(rounds, take_every_quantity_in_turn_and_do_not_count_the_first) {
     last = done;
   });
   EXPECT_EQ(calls_a, 5);
-  EXPECT_EQ(a.rounds, 4); EXPECT_EQ(a.min, 2); EXPECT_EQ(a.max, 5);
+  EXPECT_EQ(a.rounds, 4);
+  EXPECT_EQ(a.min, 2);
+  EXPECT_EQ(a.max, 5);
   EXPECT_EQ(b.min, 20);
   EXPECT_LE(most_apart, 1) << "interleaved";
   EXPECT_FALSE(refused.measured());
@@ -80,11 +87,13 @@ TEST(rounds, take_every_quantity_in_turn_and_do_not_count_the_first) {
 
 TEST(rate, counts_the_work_it_was_told_and_warms_up_before_each_sample) {
   std::vector<std::int64_t> calls;
-  Rate rate([&](std::int64_t n) {
-    calls.push_back(n);
-    std::this_thread::sleep_for(std::chrono::milliseconds(n));
-    return static_cast<double>(n);
-  }, 4e-3, 2);
+  Rate rate(
+      [&](std::int64_t n) {
+        calls.push_back(n);
+        std::this_thread::sleep_for(std::chrono::milliseconds(n));
+        return static_cast<double>(n);
+      },
+      4e-3, 2);
   EXPECT_LT(rate(), 1001) << "a unit of work takes a millisecond at least";
   ASSERT_GE(calls.size(), 2u);
   EXPECT_EQ(calls[calls.size() - 2], 2);
@@ -111,7 +120,8 @@ TEST(sweeps, stay_within_their_level_and_name_their_bytes) {
   SweepMemory memory(pool, kMiB);
   Pool one(1);
   for (Pool* p : {&pool, &one})
-    for (const auto s : {cpu::Sweep::read, cpu::Sweep::copy, cpu::Sweep::copy_streaming, cpu::Sweep::triad, cpu::Sweep::triad_streaming})
+    for (const auto s : {cpu::Sweep::read, cpu::Sweep::copy, cpu::Sweep::copy_streaming, cpu::Sweep::triad,
+                         cpu::Sweep::triad_streaming})
       EXPECT_EQ(memory.sweep(*p, s, 384 * 4 * 100, 3), 384.0 * 4 * 100 * 3 * p->threads()) << sweep_name(s);
 }
 
@@ -131,11 +141,17 @@ TEST(bound, puts_everything_back) {
 TEST(probe, roofs_are_the_best_rates_of_one_thread_count) {
   const auto p = example();
   const auto one = roofs_of(p, "avx2", 1), two = roofs_of(p, "avx2", 2);
-  EXPECT_EQ(one.f32, 4e9); EXPECT_EQ(one.bf16, 6e9); EXPECT_EQ(one.i8, 8e9); EXPECT_EQ(two.f32, 12e9);
+  EXPECT_EQ(one.f32, 4e9);
+  EXPECT_EQ(one.bf16, 6e9);
+  EXPECT_EQ(one.i8, 8e9);
+  EXPECT_EQ(two.f32, 12e9);
   ASSERT_EQ(two.caches.size(), 3u);
-  EXPECT_EQ(one.caches[0].bytes, 32.0 * kKiB); EXPECT_EQ(two.caches[0].bytes, 64.0 * kKiB); EXPECT_EQ(two.caches[2].bytes, 16.0 * kMiB);
+  EXPECT_EQ(one.caches[0].bytes, 32.0 * kKiB);
+  EXPECT_EQ(two.caches[0].bytes, 64.0 * kKiB);
+  EXPECT_EQ(two.caches[2].bytes, 16.0 * kMiB);
   EXPECT_EQ(two.caches[1].read, 2.0 * static_cast<double>(bytes_within(p.machine.caches, 1, 2)));
-  EXPECT_EQ(two.cache_read, two.caches[2].read); EXPECT_EQ(two.cache_bytes, two.caches[2].bytes);
+  EXPECT_EQ(two.cache_read, two.caches[2].read);
+  EXPECT_EQ(two.cache_bytes, two.caches[2].bytes);
   EXPECT_EQ(one.memory_read, 2.0 * static_cast<double>(bytes_beyond(p.machine, 1)));
 }
 
@@ -158,12 +174,19 @@ TEST(probe, a_gpu_has_its_place_in_text_and_json) {
   EXPECT_NE(to_text(p).find("no GPU found"), std::string::npos);
   Gpu g;
   g.name = "A GPU", g.l2_bytes = 5e7;
-  g.bandwidth = {{"memory", "copy", 1e9, figure(3e12)}, {"memory", "copy engine", 1e9, figure(2e12)}, {"L2", "read", 1e7, figure(5e12)}, {"shared", "read", 0, figure(3e13)}};
-  g.peaks = {{"wgmma", "bf16", 1, figure(9e14)}, {"mma", "bf16", 1, figure(5e14)}, {"wgmma", "tf32", 1, figure(3e14)}, {"cuda", "f32", 1, figure(6e13)}};
+  g.bandwidth = {{"memory", "copy", 1e9, figure(3e12)},
+                 {"memory", "copy engine", 1e9, figure(2e12)},
+                 {"L2", "read", 1e7, figure(5e12)},
+                 {"shared", "read", 0, figure(3e13)}};
+  g.peaks = {{"wgmma", "bf16", 1, figure(9e14)},
+             {"mma", "bf16", 1, figure(5e14)},
+             {"wgmma", "tf32", 1, figure(3e14)},
+             {"cuda", "f32", 1, figure(6e13)}};
   p.gpus.push_back(g);
   p.gpu_links.push_back({0, 1, "nvlink", figure(4e11), {}});
   const auto text = to_text(p);
-  for (const char* part : {"A GPU", "3000", "wgmma", "bf16", "900", "nvlink      to GPU 1"}) EXPECT_NE(text.find(part), std::string::npos) << part << text;
+  for (const char* part : {"A GPU", "3000", "wgmma", "bf16", "900", "nvlink      to GPU 1"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << text;
   EXPECT_EQ(text.find("no GPU found"), std::string::npos);
   EXPECT_EQ(to_json(p).at("gpus")[0].at("peaks")[0].at("operations_per_second").at("median"), 9e14);
   const Roofs r = roofs_of(g);
@@ -171,7 +194,8 @@ TEST(probe, a_gpu_has_its_place_in_text_and_json) {
   EXPECT_EQ(r.f32, 2 * 1e14) << "three tf32 products are faster than plain f32";
   EXPECT_EQ(r.memory_copy, 2 * 3e12);
   ASSERT_EQ(r.caches.size(), 1u) << "shared memory keeps nothing from one kernel to the next";
-  EXPECT_EQ(r.cache_read, 2 * 5e12); EXPECT_EQ(r.cache_bytes, 5e7);
+  EXPECT_EQ(r.cache_read, 2 * 5e12);
+  EXPECT_EQ(r.cache_bytes, 5e7);
 }
 
 TEST(probe, what_l2_keeps_is_what_a_sweep_finds_again) {
@@ -181,7 +205,9 @@ TEST(probe, what_l2_keeps_is_what_a_sweep_finds_again) {
   EXPECT_EQ(kept_by_l2(g), 60e6) << "no stairs";
   // 30 MB stay, and less of what is larger.
   const auto rate = [](double bytes, double found) { return figure(bytes / (found / 8e12 + (bytes - found) / 4e12)); };
-  g.stairs = {{"L2", "read", 20e6, rate(20e6, 20e6)}, {"L2", "read", 40e6, rate(40e6, 30e6)}, {"L2", "read", 90e6, rate(90e6, 5e6)}};
+  g.stairs = {{"L2", "read", 20e6, rate(20e6, 20e6)},
+              {"L2", "read", 40e6, rate(40e6, 30e6)},
+              {"L2", "read", 90e6, rate(90e6, 5e6)}};
   EXPECT_NEAR(kept_by_l2(g), 30e6, 1);
   EXPECT_EQ(roofs_of(g).cache_bytes, kept_by_l2(g));
   auto p = example();
@@ -194,15 +220,19 @@ TEST(probe, what_l2_keeps_is_what_a_sweep_finds_again) {
 TEST(probe, text_is_a_table_that_fits) {
   const auto text = to_text(example());
   std::size_t longest = 0, at = 0;
-  for (std::size_t end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) longest = std::max(longest, end - at);
+  for (std::size_t end; (end = text.find('\n', at)) != std::string::npos; at = end + 1)
+    longest = std::max(longest, end - at);
   EXPECT_LE(longest, 100u);
-  for (const char* part : {"2 threads", "copy, streaming", "L3", "avx2", "launch"}) EXPECT_NE(text.find(part), std::string::npos) << part;
+  for (const char* part : {"2 threads", "copy, streaming", "L3", "avx2", "launch"})
+    EXPECT_NE(text.find(part), std::string::npos) << part;
 }
 
 TEST(probe, the_picture_names_its_levels_and_escapes_what_it_is_told) {
   const auto svg = to_svg(example());
   EXPECT_TRUE(svg.starts_with("<svg") && svg.ends_with("</svg>\n"));
-  for (const char* part : {">L1<", ">L2<", ">L3<", ">memory<", "Some &lt;CPU&gt;", "streaming copy", "dashed: 1 thread"}) EXPECT_NE(svg.find(part), std::string::npos) << part;
+  for (const char* part :
+       {">L1<", ">L2<", ">L3<", ">memory<", "Some &lt;CPU&gt;", "streaming copy", "dashed: 1 thread"})
+    EXPECT_NE(svg.find(part), std::string::npos) << part;
   EXPECT_EQ(svg.find("nan"), std::string::npos);
   EXPECT_EQ(svg.find("inf"), std::string::npos);
   EXPECT_NE(to_svg(Probe{}).find("nothing was measured"), std::string::npos);
@@ -212,7 +242,8 @@ TEST(disk, is_measured_in_a_file_that_leaves_nothing_behind) {
   const io::TempFolder tmp;
   const auto d = probe_disk(tmp.path(), 8 * kMiB, 0, {});
   EXPECT_EQ(d.write.rounds, 2) << d.note;
-  EXPECT_EQ(d.read_cold.rounds, 2); EXPECT_EQ(d.read_warm.rounds, 2);
+  EXPECT_EQ(d.read_cold.rounds, 2);
+  EXPECT_EQ(d.read_warm.rounds, 2);
   EXPECT_TRUE(d.read_direct.measured() != !d.direct_note.empty()) << "measured, or said why not";
   EXPECT_TRUE(std::filesystem::is_empty(tmp.path()));
   for (const char* nowhere : {"/proc/none", "/dev/null"}) {
@@ -236,8 +267,11 @@ TEST(overheads, are_measured) {
   add_core_to_core(rounds, pairs);
   rounds.run(1, 1, 0);
   ASSERT_EQ(launch.size(), 2u);
-  EXPECT_GT(launch[1].awake.median, 0); EXPECT_GT(launch[1].asleep.median, 0); EXPECT_FALSE(launch[0].asleep.measured());
-  EXPECT_GT(empty.median, 0); EXPECT_GT(small.median, 0);
+  EXPECT_GT(launch[1].awake.median, 0);
+  EXPECT_GT(launch[1].asleep.median, 0);
+  EXPECT_FALSE(launch[0].asleep.measured());
+  EXPECT_GT(empty.median, 0);
+  EXPECT_GT(small.median, 0);
   ASSERT_EQ(touch.size(), 2u);
   EXPECT_GT(touch[1].rate.median, 0);
   EXPECT_EQ(pairs.empty(), allowed_cpus().size() < 2);

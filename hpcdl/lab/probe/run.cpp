@@ -18,11 +18,11 @@ namespace hpcdl::lab {
 namespace {
 
 struct Effort {
-  int least, most;        // rounds
-  double seconds;         // of all rounds
-  double sample;          // seconds
+  int least, most;  // rounds
+  double seconds;   // of all rounds
+  double sample;    // seconds
   int stairs_per_octave;
-  double stairs_bytes;    // the largest step, a step being swept as a whole
+  double stairs_bytes;  // the largest step, a step being swept as a whole
   std::int64_t disk_bytes;
   double disk_seconds;
 };
@@ -63,7 +63,8 @@ void probe_cpu(Probe& p, const ProbeOptions& options, const OnProgress& progress
       if (isa <= simd::best_isa()) list_peaks(isa, {"f32", "bf16", "i8", "f64"}, t, p.peaks);
   }
   for (const Pool* pool : {pools.front(), pools.back()})
-    if (p.stairs.empty() || pool != pools.front()) list_stairs(p.machine, pool->threads(), effort.stairs_per_octave, effort.stairs_bytes, p.stairs);
+    if (p.stairs.empty() || pool != pools.front())
+      list_stairs(p.machine, pool->threads(), effort.stairs_per_octave, effort.stairs_bytes, p.stairs);
   Pool one(1);
 
   const double disk_share = options.disk.empty() ? 0 : effort.disk_seconds / (effort.disk_seconds + effort.seconds);
@@ -99,8 +100,14 @@ Probe run_probe(const ProbeOptions& options, const OnProgress& progress) {
   p.machine = this_machine();
   p.date = utc_now(), p.version = options.version, p.isa = p.machine.isa, p.quick = options.quick;
   const double cpu_share = options.cpu ? options.gpus && cuda_devices() > 0 ? 0.8 : 1 : 0;
-  if (options.cpu) probe_cpu(p, options, [&](std::string_view what, double done) { if (progress) progress(what, cpu_share * done); });
-  if (options.gpus) probe_gpus(p, options.quick, [&](std::string_view what, double done) { if (progress) progress(what, cpu_share + (1 - cpu_share) * done); });
+  if (options.cpu)
+    probe_cpu(p, options, [&](std::string_view what, double done) {
+      if (progress) progress(what, cpu_share * done);
+    });
+  if (options.gpus)
+    probe_gpus(p, options.quick, [&](std::string_view what, double done) {
+      if (progress) progress(what, cpu_share + (1 - cpu_share) * done);
+    });
   p.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return p;
 }
@@ -119,7 +126,8 @@ Roofs roofs_of(const Probe& probe, const std::string& isa, int threads) {
   }
   for (const auto& b : probe.bandwidth) {
     if (b.threads != threads) continue;
-    const bool read = b.sweep == cpu::Sweep::read, copy = b.sweep == cpu::Sweep::copy || b.sweep == cpu::Sweep::copy_streaming;
+    const bool read = b.sweep == cpu::Sweep::read,
+               copy = b.sweep == cpu::Sweep::copy || b.sweep == cpu::Sweep::copy_streaming;
     if (b.level == "memory" && read) r.memory_read = std::max(r.memory_read, b.rate.max);
     if (b.level == "memory" && copy) r.memory_copy = std::max(r.memory_copy, b.rate.max);
     for (auto& c : r.caches) {

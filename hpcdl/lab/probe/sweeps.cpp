@@ -13,16 +13,19 @@ namespace hpcdl::lab {
 
 namespace {
 
-constexpr std::int64_t kPage = 4096, kStep = 384 * 4;     // bytes; sweep() takes multiples of kStep
-constexpr std::int64_t kColour = 33 * 64;                 // operands apart within a page: equal offsets alias in the store buffer
-constexpr std::int64_t kSlack = 4 * (kPage + kColour);    // per thread
-constexpr cpu::Sweep kSweeps[] = {cpu::Sweep::read, cpu::Sweep::copy, cpu::Sweep::copy_streaming, cpu::Sweep::triad, cpu::Sweep::triad_streaming};
+constexpr std::int64_t kPage = 4096, kStep = 384 * 4;  // bytes; sweep() takes multiples of kStep
+constexpr std::int64_t kColour = 33 * 64;  // operands apart within a page: equal offsets alias in the store buffer
+constexpr std::int64_t kSlack = 4 * (kPage + kColour);  // per thread
+constexpr cpu::Sweep kSweeps[] = {cpu::Sweep::read, cpu::Sweep::copy, cpu::Sweep::copy_streaming, cpu::Sweep::triad,
+                                  cpu::Sweep::triad_streaming};
 
-std::int64_t operands(cpu::Sweep s) { return s == cpu::Sweep::read ? 1 : s == cpu::Sweep::copy || s == cpu::Sweep::copy_streaming ? 2 : 3; }
+std::int64_t operands(cpu::Sweep s) {
+  return s == cpu::Sweep::read ? 1 : s == cpu::Sweep::copy || s == cpu::Sweep::copy_streaming ? 2 : 3;
+}
 std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
-/// A cycle in random order (Sattolo's algorithm) through every cache line of `bytes`, or through kChain of them, spread evenly:
-/// more than a probe ever follows.
+/// A cycle in random order (Sattolo's algorithm) through every cache line of `bytes`, or through kChain of them, spread
+/// evenly: more than a probe ever follows.
 Buffer chain(std::int64_t bytes) {
   constexpr std::int64_t kChain = std::int64_t{1} << 20;
   Buffer b(bytes);
@@ -50,7 +53,8 @@ std::string_view sweep_name(cpu::Sweep s) {
 }
 
 SweepMemory::SweepMemory(Pool& pool, std::int64_t bytes)
-    : buffer_(round_up(bytes, kPage) + pool.threads() * (kSlack + kPage)), moved_(static_cast<std::size_t>(pool.threads()) * 8) {
+    : buffer_(round_up(bytes, kPage) + pool.threads() * (kSlack + kPage)),
+      moved_(static_cast<std::size_t>(pool.threads()) * 8) {
   // Memory that was never written is one shared page of zeros: reading it would measure the cache.
   auto* x = reinterpret_cast<float*>(buffer_.data());
   const std::int64_t n = buffer_.bytes() / 4, threads = pool.threads();
@@ -68,12 +72,14 @@ double SweepMemory::walk(Pool& pool, cpu::Sweep kind, std::int64_t bytes_per_thr
   if (count < 2) return sweep(pool, kind, bytes_per_thread, windows);
   double moved = 0;
   for (; windows > 0; --windows, ++window_)
-    moved += run(pool, kind, round_up(bytes / operands(kind), kPage) + kColour, window_ % count * (kWindow / operands(kind)), kWindow, 1);
+    moved += run(pool, kind, round_up(bytes / operands(kind), kPage) + kColour,
+                 window_ % count * (kWindow / operands(kind)), kWindow, 1);
   return moved;
 }
 
 /// Operand i of a thread lies `part` behind the one before; `offset` into each.
-double SweepMemory::run(Pool& pool, cpu::Sweep kind, std::int64_t part, std::int64_t offset, std::int64_t bytes, std::int64_t repeats) {
+double SweepMemory::run(Pool& pool, cpu::Sweep kind, std::int64_t part, std::int64_t offset, std::int64_t bytes,
+                        std::int64_t repeats) {
   const std::int64_t stride = buffer_.bytes() / pool.threads() / kPage * kPage;
   simd::with_isa([&](auto isa) {
     pool.run([&](int t) {
@@ -102,7 +108,8 @@ std::int64_t bytes_beyond(const Machine& machine, int threads) {
     const auto& last = machine.caches.back();
     caches = last.bytes * ((threads + sharers(last, threads) - 1) / sharers(last, threads));
   }
-  const std::int64_t free = machine.memory_limit ? std::min(machine.memory_limit, machine.memory_available) : machine.memory_available;
+  const std::int64_t free =
+      machine.memory_limit ? std::min(machine.memory_limit, machine.memory_available) : machine.memory_available;
   constexpr std::int64_t kMiB = std::int64_t{1} << 20;
   const std::int64_t wanted = std::max(std::min(4 * caches, caches + 512 * kMiB), 128 * kMiB);
   return std::max((free > 0 ? std::min(wanted, free / 4) : wanted) / threads / kStep, std::int64_t{1}) * kStep;
@@ -111,7 +118,8 @@ std::int64_t bytes_beyond(const Machine& machine, int threads) {
 void list_bandwidth(const Machine& machine, int threads, std::vector<Bandwidth>& bandwidth) {
   for (const auto s : kSweeps) {
     for (std::size_t i = 0; i < machine.caches.size(); ++i)
-      bandwidth.push_back({fmt::format("L{}", machine.caches[i].level), s, threads, static_cast<double>(bytes_within(machine.caches, i, threads))});
+      bandwidth.push_back({fmt::format("L{}", machine.caches[i].level), s, threads,
+                           static_cast<double>(bytes_within(machine.caches, i, threads))});
     bandwidth.push_back({"memory", s, threads, static_cast<double>(bytes_beyond(machine, threads))});
   }
 }
@@ -129,30 +137,42 @@ void list_stairs(const Machine& machine, int threads, int per_octave, double mos
     }
 }
 
-void add_sweeps(Rounds& rounds, std::vector<Bandwidth>& list, const std::vector<Pool*>& pools, SweepMemory& memory, double seconds, bool walk) {
+void add_sweeps(Rounds& rounds, std::vector<Bandwidth>& list, const std::vector<Pool*>& pools, SweepMemory& memory,
+                double seconds, bool walk) {
   for (auto& b : list) {
-    const auto pool = std::find_if(pools.begin(), pools.end(), [&](const Pool* p) { return p->threads() == b.threads; });
+    const auto pool =
+        std::find_if(pools.begin(), pools.end(), [&](const Pool* p) { return p->threads() == b.threads; });
     if (pool == pools.end()) continue;
     const auto bytes = static_cast<std::int64_t>(b.bytes_per_thread);
     const bool beyond = walk && b.level == "memory";
-    rounds.add(fmt::format("{} {}, {} thread{}, {}", b.level, sweep_name(b.sweep), b.threads, b.threads == 1 ? "" : "s", format_bytes(b.bytes_per_thread)),
-               b.rate, Rate([p = *pool, &memory, kind = b.sweep, bytes, beyond](std::int64_t n) {
-                 return beyond ? memory.walk(*p, kind, bytes, n) : memory.sweep(*p, kind, bytes, n);
-               }, seconds, b.level == "memory" ? 0 : 1));
+    rounds.add(fmt::format("{} {}, {} thread{}, {}", b.level, sweep_name(b.sweep), b.threads, b.threads == 1 ? "" : "s",
+                           format_bytes(b.bytes_per_thread)),
+               b.rate,
+               Rate(
+                   [p = *pool, &memory, kind = b.sweep, bytes, beyond](std::int64_t n) {
+                     return beyond ? memory.walk(*p, kind, bytes, n) : memory.sweep(*p, kind, bytes, n);
+                   },
+                   seconds, b.level == "memory" ? 0 : 1));
   }
 }
 
 void add_latency(Rounds& rounds, const Machine& machine, std::vector<LoadLatency>& list, double seconds) {
   for (std::size_t i = 0; i < machine.caches.size(); ++i)
-    list.push_back({fmt::format("L{}", machine.caches[i].level), static_cast<double>(bytes_within(machine.caches, i, 1))});
+    list.push_back(
+        {fmt::format("L{}", machine.caches[i].level), static_cast<double>(bytes_within(machine.caches, i, 1))});
   list.push_back({"memory", static_cast<double>(bytes_beyond(machine, 1))});
   for (auto& l : list) {
     const auto memory = std::make_shared<Buffer>(chain(static_cast<std::int64_t>(l.bytes)));
-    Rate rate([memory, at = static_cast<void*>(memory->data())](std::int64_t n) mutable {
-      for (std::int64_t k = 0; k < n * 64; ++k) at = *static_cast<void**>(at);
-      __asm__ volatile("" : : "r"(at));
-      return static_cast<double>(n * 64);
-    }, seconds, l.level == "memory" ? 256 : memory->bytes() / 64 / 64);  // there, what translates addresses is warm and the data is not
+    Rate rate(
+        [memory, at = static_cast<void*>(memory->data())](std::int64_t n) mutable {
+          for (std::int64_t k = 0; k < n * 64; ++k) at = *static_cast<void**>(at);
+          __asm__ volatile("" : : "r"(at));
+          return static_cast<double>(n * 64);
+        },
+        seconds,
+        l.level == "memory"
+            ? 256
+            : memory->bytes() / 64 / 64);  // there, what translates addresses is warm and the data is not
     rounds.add(l.level + " load", l.seconds, [rate]() mutable { return 1 / rate(); });
   }
 }

@@ -16,13 +16,16 @@ class SweepMemory {
   SweepMemory(Pool& pool, std::int64_t bytes);
   /// Bytes moved by all threads, each with `bytes_per_thread` of working set (rounded down to whole vectors).
   double sweep(Pool& pool, cpu::Sweep kind, std::int64_t bytes_per_thread, std::int64_t repeats);
-  /// The same over `windows` of some MiB of that working set, each behind the last: before one comes again, all others have
-  /// passed through the caches. Where these hold hundreds of MiB, sweeps over several times as much take seconds.
+  /// The same over `windows` of some MiB of that working set, each behind the last: before one comes again, all others
+  /// have passed through the caches. Where these hold hundreds of MiB, sweeps over several times as much take seconds.
   double walk(Pool& pool, cpu::Sweep kind, std::int64_t bytes_per_thread, std::int64_t windows);
-  std::span<float> floats() const { return {reinterpret_cast<float*>(buffer_.data()), static_cast<std::size_t>(buffer_.bytes()) / sizeof(float)}; }
+  std::span<float> floats() const {
+    return {reinterpret_cast<float*>(buffer_.data()), static_cast<std::size_t>(buffer_.bytes()) / sizeof(float)};
+  }
 
  private:
-  double run(Pool& pool, cpu::Sweep kind, std::int64_t part, std::int64_t offset, std::int64_t bytes, std::int64_t repeats);
+  double run(Pool& pool, cpu::Sweep kind, std::int64_t part, std::int64_t offset, std::int64_t bytes,
+             std::int64_t repeats);
 
   Buffer buffer_;
   std::int64_t window_ = 0;  // the next one
@@ -41,8 +44,10 @@ void list_bandwidth(const Machine& machine, int threads, std::vector<Bandwidth>&
 /// Working sets of all sizes, of up to `most` bytes in all threads.
 void list_stairs(const Machine& machine, int threads, int per_octave, double most, std::vector<Bandwidth>& stairs);
 
-/// `list`, `pools` (by thread count) and `memory` must outlive the rounds. `walk`: what is called memory is walked through, not swept.
-void add_sweeps(Rounds& rounds, std::vector<Bandwidth>& list, const std::vector<Pool*>& pools, SweepMemory& memory, double seconds, bool walk);
+/// `list`, `pools` (by thread count) and `memory` must outlive the rounds. `walk`: what is called memory is walked
+/// through, not swept.
+void add_sweeps(Rounds& rounds, std::vector<Bandwidth>& list, const std::vector<Pool*>& pools, SweepMemory& memory,
+                double seconds, bool walk);
 void add_latency(Rounds& rounds, const Machine& machine, std::vector<LoadLatency>& list, double seconds);
 
 }  // namespace hpcdl::lab

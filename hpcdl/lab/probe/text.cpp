@@ -12,7 +12,9 @@ namespace {
 using Cells = std::vector<std::string>;
 
 /// Three digits that count: 1860, 385, 48.2, 1.03.
-std::string digits(double x) { return x >= 99.95 ? fmt::format("{:.0f}", x) : x >= 9.995 ? fmt::format("{:.1f}", x) : fmt::format("{:.2f}", x); }
+std::string digits(double x) {
+  return x >= 99.95 ? fmt::format("{:.0f}", x) : x >= 9.995 ? fmt::format("{:.1f}", x) : fmt::format("{:.2f}", x);
+}
 
 std::string rate(const Figure& f, double unit) { return f.measured() ? digits(f.median / unit) : "-"; }
 
@@ -47,24 +49,27 @@ class Table {
 
 std::string head(const Probe& p) {
   const auto& m = p.machine;
-  std::string s = fmt::format("{}, {} of {} CPUs, {}, {}, {}\n", m.cpu.empty() ? "unknown CPU" : m.cpu, m.cpus_allowed, m.cpus_online, m.isa_best,
-                              format_bytes(static_cast<double>(m.memory_total)), m.kernel);
+  std::string s = fmt::format("{}, {} of {} CPUs, {}, {}, {}\n", m.cpu.empty() ? "unknown CPU" : m.cpu, m.cpus_allowed,
+                              m.cpus_online, m.isa_best, format_bytes(static_cast<double>(m.memory_total)), m.kernel);
   int rounds = 0;
   for (const auto& b : p.bandwidth) rounds = std::max(rounds, b.rate.rounds);
   for (const auto& g : p.gpus)
     for (const auto& b : g.bandwidth) rounds = std::max(rounds, b.rate.rounds);
-  return s + fmt::format("medians of {} rounds in {:.1f} s; spread: largest (max - min) / median of a row\n", rounds, p.seconds);
+  return s + fmt::format("medians of {} rounds in {:.1f} s; spread: largest (max - min) / median of a row\n", rounds,
+                         p.seconds);
 }
 
 std::string bandwidth(const Probe& p) {
   Cells levels, sizes;
-  for (const auto& c : p.machine.caches) levels.push_back(fmt::format("L{}", c.level)), sizes.push_back(format_bytes(static_cast<double>(c.bytes)));
+  for (const auto& c : p.machine.caches)
+    levels.push_back(fmt::format("L{}", c.level)), sizes.push_back(format_bytes(static_cast<double>(c.bytes)));
   levels.push_back("memory"), sizes.push_back("");
   Table table("bandwidth, GB/s", levels);
   for (std::size_t i = 0; i < p.bandwidth.size(); i += levels.size()) {
     Cells cells;
     double spread = 0;
-    for (std::size_t k = i; k < i + levels.size(); ++k) cells.push_back(rate(p.bandwidth[k].rate, 1e9)), spread = std::max(spread, p.bandwidth[k].rate.spread());
+    for (std::size_t k = i; k < i + levels.size(); ++k)
+      cells.push_back(rate(p.bandwidth[k].rate, 1e9)), spread = std::max(spread, p.bandwidth[k].rate.spread());
     table.row(threads(p.bandwidth[i].threads), std::string(sweep_name(p.bandwidth[i].sweep)), cells, spread);
   }
   Cells cells;
@@ -82,11 +87,14 @@ std::string peaks(const Probe& p) {
   Table table("peak, GFLOP/s (i8: GOP/s)", dtypes);
   std::vector<const Peak*> order;
   for (const auto& x : p.peaks) order.push_back(&x);
-  std::stable_sort(order.begin(), order.end(), [](auto* a, auto* b) { return a->isa != b->isa && a->threads == b->threads ? false : a->threads < b->threads; });
+  std::stable_sort(order.begin(), order.end(), [](auto* a, auto* b) {
+    return a->isa != b->isa && a->threads == b->threads ? false : a->threads < b->threads;
+  });
   for (std::size_t i = 0; i < order.size(); i += dtypes.size()) {
     Cells cells;
     double spread = 0;
-    for (std::size_t k = i; k < i + dtypes.size(); ++k) cells.push_back(rate(order[k]->rate, 1e9)), spread = std::max(spread, order[k]->rate.spread());
+    for (std::size_t k = i; k < i + dtypes.size(); ++k)
+      cells.push_back(rate(order[k]->rate, 1e9)), spread = std::max(spread, order[k]->rate.spread());
     table.row(threads(order[i]->threads), order[i]->isa, cells, spread);
   }
   return table.text();
@@ -95,7 +103,8 @@ std::string peaks(const Probe& p) {
 std::string overheads(const Probe& p) {
   Table table("overheads", {"median", "min", "max"});
   const auto row = [&](const std::string& label, const std::string& what, const Figure& f) {
-    if (f.measured()) table.row(label, what, {time(f), time({f.min, f.min, f.min, 1}), time({f.max, f.max, f.max, 1})}, f.spread());
+    if (f.measured())
+      table.row(label, what, {time(f), time({f.min, f.min, f.min, 1}), time({f.max, f.max, f.max, 1})}, f.spread());
   };
   for (const auto& l : p.launch) {
     row("launch", threads(l.threads), l.awake);
@@ -119,7 +128,8 @@ std::string rates(const Probe& p) {
   row("disk", "read, cold", d.read_cold);
   row("disk", "read, direct", d.read_direct);
   row("disk", "read, warm", d.read_warm);
-  std::string text = table.text() + fmt::format("  a file of {} on {} in {}\n", format_bytes(d.bytes), d.file_system, d.folder);
+  std::string text =
+      table.text() + fmt::format("  a file of {} on {} in {}\n", format_bytes(d.bytes), d.file_system, d.folder);
   for (const auto& note : {d.note, d.direct_note})
     if (!note.empty()) text += fmt::format("  {}\n", note);
   return text;
@@ -128,17 +138,24 @@ std::string rates(const Probe& p) {
 std::string gpu(const Probe& p, const Gpu& g) {
   const auto table_of = [](const std::string& title) { return Table(title, {"median", "min", "max"}); };
   const auto row = [](Table& t, const std::string& label, const std::string& what, const Figure& f, double unit) {
-    if (f.measured()) t.row(label, what, {digits(f.median / unit), digits(f.min / unit), digits(f.max / unit)}, f.spread());
+    if (f.measured())
+      t.row(label, what, {digits(f.median / unit), digits(f.min / unit), digits(f.max / unit)}, f.spread());
   };
-  std::string text = fmt::format("\nGPU {}: {}, {} multiprocessors at {:.2f} GHz, {}, L2 {}{}, compute capability {}, driver {}, {}\n", g.index, g.name, g.multiprocessors,
-                                 g.clock_hz / 1e9, format_bytes(g.memory_bytes), format_bytes(g.l2_bytes), g.stairs.empty() ? "" : fmt::format(" ({} of it kept)", format_bytes(kept_by_l2(g))), g.compute_capability, g.driver, g.uuid);
-  Table bandwidth = table_of("bandwidth, GB/s"), peaks = table_of("peak, TFLOP/s (i8: TOP/s)"), times = table_of("overheads, us");
+  std::string text = fmt::format(
+      "\nGPU {}: {}, {} multiprocessors at {:.2f} GHz, {}, L2 {}{}, compute capability {}, driver {}, {}\n", g.index,
+      g.name, g.multiprocessors, g.clock_hz / 1e9, format_bytes(g.memory_bytes), format_bytes(g.l2_bytes),
+      g.stairs.empty() ? "" : fmt::format(" ({} of it kept)", format_bytes(kept_by_l2(g))), g.compute_capability,
+      g.driver, g.uuid);
+  Table bandwidth = table_of("bandwidth, GB/s"), peaks = table_of("peak, TFLOP/s (i8: TOP/s)"),
+        times = table_of("overheads, us");
   for (const auto& b : g.bandwidth) row(bandwidth, b.level, b.way, b.rate, 1e9);
-  row(bandwidth, "pinned host", "to the device", g.host_to_device, 1e9), row(bandwidth, "pinned host", "from the device", g.device_to_host, 1e9);
+  row(bandwidth, "pinned host", "to the device", g.host_to_device, 1e9),
+      row(bandwidth, "pinned host", "from the device", g.device_to_host, 1e9);
   for (const auto& l : p.gpu_links)
     if (l.from == g.index) row(bandwidth, l.kind, fmt::format("to GPU {}", l.to), l.rate, 1e9);
   for (const auto& x : g.peaks) row(peaks, x.isa, x.dtype, x.rate, 1e12);
-  row(times, "launch", "one of many", g.launch, 1e-6), row(times, "launch", "and wait for it", g.round_trip, 1e-6), row(times, "replay", "node of a graph", g.replay_node, 1e-6);
+  row(times, "launch", "one of many", g.launch, 1e-6), row(times, "launch", "and wait for it", g.round_trip, 1e-6),
+      row(times, "replay", "node of a graph", g.replay_node, 1e-6);
   for (const auto& l : p.gpu_links)
     if (l.from == g.index) row(times, "16 bytes", fmt::format("to GPU {}", l.to), l.seconds, 1e-6);
   for (const Table* t : {&bandwidth, &peaks, &times}) text += t->text();

@@ -30,15 +30,28 @@ std::string bench_of(const Row& r) {
 std::string what_to_try(const Row& r, const Roofs& roofs) {
   const double each = r.seconds / std::max(r.calls, 1.0);
   const bool f32_product = r.dtype == DType::f32 && r.bound == Bound::compute && roofs.bf16 > 1.5 * roofs.f32;
-  const auto bf16 = fmt::format("train.dtype = \"bf16\" has a roof {:.1f} times as high", roofs.f32 > 0 ? roofs.bf16 / roofs.f32 : 0);
+  const auto bf16 =
+      fmt::format("train.dtype = \"bf16\" has a roof {:.1f} times as high", roofs.f32 > 0 ? roofs.bf16 / roofs.f32 : 0);
   if (r.of_roof() >= kNearRoof)
-    return f32_product ? "it is near its roof for f32; " + bf16 : "it is near its roof: only less work, a smaller model or fewer tokens, makes it faster";
-  if (r.phase == Phase::recompute) return "it is computed twice to save memory: train.recompute = false, if the memory is there";
+    return f32_product ? "it is near its roof for f32; " + bf16
+                       : "it is near its roof: only less work, a smaller model or fewer tokens, makes it faster";
+  if (r.phase == Phase::recompute)
+    return "it is computed twice to save memory: train.recompute = false, if the memory is there";
   if (r.balance >= 0 && r.balance < kUneven)
-    return fmt::format("its threads are unevenly loaded (the mean works {:.0f} % of the longest): rows that divide evenly, or fewer train.threads", 100 * r.balance);
-  if (each < kShort) return fmt::format("each call takes {}, too short to fill the threads: a larger train.batch or wider layers", format_duration(each));
-  if (r.busy >= 0 && r.busy < kIdle) return fmt::format("its threads work {:.0f} % of the time: part of it runs on one thread; a larger train.batch helps if rows are few", 100 * r.busy);
-  if (r.phase == Phase::update) return "it is paid once per step whatever the batch: raise train.accumulate or train.batch";
+    return fmt::format(
+        "its threads are unevenly loaded (the mean works {:.0f} % of the longest): rows that divide evenly, or fewer "
+        "train.threads",
+        100 * r.balance);
+  if (each < kShort)
+    return fmt::format("each call takes {}, too short to fill the threads: a larger train.batch or wider layers",
+                       format_duration(each));
+  if (r.busy >= 0 && r.busy < kIdle)
+    return fmt::format(
+        "its threads work {:.0f} % of the time: part of it runs on one thread; a larger train.batch helps if rows are "
+        "few",
+        100 * r.busy);
+  if (r.phase == Phase::update)
+    return "it is paid once per step whatever the batch: raise train.accumulate or train.batch";
   if (f32_product) return "it multiplies in f32; " + bf16;
   if (r.bound == Bound::compute && r.flops / std::max(r.calls, 1.0) < kSmallProduct)
     return "its matrices are small: a larger train.batch gives each call more work";
@@ -57,22 +70,29 @@ std::vector<Advice> advice(const std::vector<Row>& rows, const Roofs& roofs, std
   std::stable_sort(order.begin(), order.end(), [](const Row* a, const Row* b) { return a->lost() > b->lost(); });
   if (order.size() > count) order.resize(count);
   std::vector<Advice> list;
-  for (const auto* r : order) list.push_back({r->label(), r->calls, r->lost(), r->of_roof(), r->bound, what_to_try(*r, roofs)});
+  for (const auto* r : order)
+    list.push_back({r->label(), r->calls, r->lost(), r->of_roof(), r->bound, what_to_try(*r, roofs)});
   return list;
 }
 
 nlohmann::ordered_json advice_json(const std::vector<Advice>& list) {
   auto out = nlohmann::ordered_json::array();
   for (const auto& a : list)
-    out.push_back({{"record", a.label}, {"calls", a.calls}, {"lost_ms", 1e3 * a.lost}, {"of_roof", a.of_roof}, {"bound", bound_name(a.bound)}, {"try", a.text}});
+    out.push_back({{"record", a.label},
+                   {"calls", a.calls},
+                   {"lost_ms", 1e3 * a.lost},
+                   {"of_roof", a.of_roof},
+                   {"bound", bound_name(a.bound)},
+                   {"try", a.text}});
   return out;
 }
 
 std::string advice_text(const std::vector<Advice>& list, double step_seconds) {
   std::string out = fmt::format("lost against the roof, of {:.3f} ms per step:\n", 1e3 * step_seconds);
   for (const auto& a : list)
-    out += fmt::format("  {:>9.3f} ms ({:4.1f} %)  {}{}, {}: {:.0f} % of its roof; {}\n", 1e3 * a.lost, 100 * a.lost / step_seconds, a.label,
-                       a.calls > 1 ? fmt::format(" x{:.0f}", a.calls) : "", a.bound == Bound::none ? "no cost stated" : fmt::format("{}-bound", bound_name(a.bound)),
+    out += fmt::format("  {:>9.3f} ms ({:4.1f} %)  {}{}, {}: {:.0f} % of its roof; {}\n", 1e3 * a.lost,
+                       100 * a.lost / step_seconds, a.label, a.calls > 1 ? fmt::format(" x{:.0f}", a.calls) : "",
+                       a.bound == Bound::none ? "no cost stated" : fmt::format("{}-bound", bound_name(a.bound)),
                        100 * a.of_roof, a.text);
   return out;
 }

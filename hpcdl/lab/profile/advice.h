@@ -10,9 +10,9 @@
 namespace hpcdl::lab {
 
 struct Advice {
-  std::string label;      // "linear.backward layers.*.mlp.c_fc"
-  double calls = 0;       // per step
-  double lost = 0;        // seconds per step above the speed of light
+  std::string label;  // "linear.backward layers.*.mlp.c_fc"
+  double calls = 0;   // per step
+  double lost = 0;    // seconds per step above the speed of light
   double of_roof = 0;
   Bound bound = Bound::none;
   std::string text;

@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <mutex>
 #include <map>
+#include <mutex>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/lab/doctor/shared_library.h"
@@ -18,7 +18,8 @@ namespace hpcdl::lab {
 namespace {
 
 constexpr std::size_t kBufferBytes = 4 << 20;
-constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMSET};
+constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
+                                         CUPTI_ACTIVITY_KIND_MEMSET};
 
 /// The functions that are needed, by the types of the header.
 struct Api {
@@ -47,7 +48,8 @@ Store& store() {
 /// "softmax_kernel<float>" of a mangled "void hpcdl::(anonymous namespace)::softmax_kernel<float>(float*, int)".
 std::string readable(const char* mangled) {
   int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> text(abi::__cxa_demangle(mangled, nullptr, nullptr, &status), std::free);
+  const std::unique_ptr<char, decltype(&std::free)> text(abi::__cxa_demangle(mangled, nullptr, nullptr, &status),
+                                                         std::free);
   std::string name = status == 0 && text ? text.get() : mangled;
   for (const std::string_view drop : {"void ", "hpcdl::", "(anonymous namespace)::"})
     for (auto at = name.find(drop); at != name.npos; at = name.find(drop)) name.erase(at, drop.size());
@@ -98,7 +100,8 @@ void CUPTIAPI take_buffer(CUcontext context, uint32_t stream, uint8_t* buffer, s
       const auto& c = *reinterpret_cast<const CUpti_ActivityMemcpy6*>(r);
       s.activities.push_back(activity(c, DeviceSpan::Kind::copy, copy_name(c.copyKind)));
     } else if (r->kind == CUPTI_ACTIVITY_KIND_MEMSET) {
-      s.activities.push_back(activity(*reinterpret_cast<const CUpti_ActivityMemset4*>(r), DeviceSpan::Kind::fill, "fill"));
+      s.activities.push_back(
+          activity(*reinterpret_cast<const CUpti_ActivityMemset4*>(r), DeviceSpan::Kind::fill, "fill"));
     }
   }
   size_t lost = 0;
@@ -139,13 +142,18 @@ std::unique_ptr<Cupti> Cupti::open(std::string& why) {
   const SharedLibrary library(fmt::format("libcupti.so.{}", kMajor));
   if (!library) return why = fmt::format("libcupti.so.{} is not where the loader looks", kMajor), nullptr;
   auto& api = store().api;
-  const auto find = [&](auto& to, const char* name) { return (to = reinterpret_cast<std::remove_reference_t<decltype(to)>>(library.function<void>(name))) != nullptr; };
-  const bool all = find(api.set_clock, "cuptiActivityRegisterTimestampCallback") && find(api.set_buffers, "cuptiActivityRegisterCallbacks") && find(api.enable, "cuptiActivityEnable") &&
-                   find(api.disable, "cuptiActivityDisable") && find(api.flush, "cuptiActivityFlushAll") && find(api.next, "cuptiActivityGetNextRecord") &&
+  const auto find = [&](auto& to, const char* name) {
+    return (to = reinterpret_cast<std::remove_reference_t<decltype(to)>>(library.function<void>(name))) != nullptr;
+  };
+  const bool all = find(api.set_clock, "cuptiActivityRegisterTimestampCallback") &&
+                   find(api.set_buffers, "cuptiActivityRegisterCallbacks") && find(api.enable, "cuptiActivityEnable") &&
+                   find(api.disable, "cuptiActivityDisable") && find(api.flush, "cuptiActivityFlushAll") &&
+                   find(api.next, "cuptiActivityGetNextRecord") &&
                    find(api.dropped, "cuptiActivityGetNumDroppedRecords") && find(api.text, "cuptiGetResultString");
   if (!all) return why = fmt::format("{} is too old", library.path()), nullptr;
   auto loaded = std::make_unique<Loaded>();  // the library stays
-  if (api.set_clock(clock) != CUPTI_SUCCESS || api.set_buffers(give_buffer, take_buffer) != CUPTI_SUCCESS) return why = "another profiler holds CUPTI", nullptr;
+  if (api.set_clock(clock) != CUPTI_SUCCESS || api.set_buffers(give_buffer, take_buffer) != CUPTI_SUCCESS)
+    return why = "another profiler holds CUPTI", nullptr;
   try {  // a system may keep it from users
     loaded->start();
     loaded->stop();

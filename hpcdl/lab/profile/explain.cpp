@@ -6,8 +6,11 @@ namespace hpcdl::lab {
 
 /// The first step is recorded for runs that take no other; the second, and then one of `every`.
 Explain::Explain(const Roofs& roofs, const Options& options, std::function<void(std::string_view)> say)
-    : roofs_(roofs), options_(options), say_(std::move(say)),
-      recorder_([every = std::max<std::int64_t>(options.every, 1)](std::int64_t n) { return n == 0 || n % every == 1 % every ? Look::record : Look::away; },
+    : roofs_(roofs),
+      options_(options),
+      say_(std::move(say)),
+      recorder_([every = std::max<std::int64_t>(options.every, 1)](
+                    std::int64_t n) { return n == 0 || n % every == 1 % every ? Look::record : Look::away; },
                 [this](StepTrace&& step) { add(step); }),
       last_report_(now_ns()) {}
 

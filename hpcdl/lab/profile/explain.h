@@ -10,8 +10,8 @@ namespace hpcdl::lab {
 class Explain : public train::Observer {
  public:
   struct Options {
-    std::int64_t every = 10;    // steps of which one is recorded
-    double seconds = 30;        // between two reports
+    std::int64_t every = 10;  // steps of which one is recorded
+    double seconds = 30;      // between two reports
   };
   /// `say` gets whole lines.
   Explain(const Roofs& roofs, const Options& options, std::function<void(std::string_view)> say);

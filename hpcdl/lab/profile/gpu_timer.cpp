@@ -48,7 +48,9 @@ class EventTimer : public RecordTimer {
     return true;
   }
   std::string how() const override {
-    return "records are timed by events of a program that is walked, launch by launch: between short kernels these times hold the launches, too; CUPTI would tell them apart, but " + why_;
+    return "records are timed by events of a program that is walked, launch by launch: between short kernels these "
+           "times hold the launches, too; CUPTI would tell them apart, but " +
+           why_;
   }
 
  private:
@@ -85,8 +87,8 @@ std::size_t nodes_so_far(cudaStream_t s) {
   return n;
 }
 
-/// A captured program is launched whole, and CUPTI tells when each of its nodes ran. Nodes are made in the order of the records, so
-/// counting them in a capture that is thrown away tells which of them are whose.
+/// A captured program is launched whole, and CUPTI tells when each of its nodes ran. Nodes are made in the order of the
+/// records, so counting them in a capture that is thrown away tells which of them are whose.
 class CuptiTimer : public RecordTimer {
  public:
   CuptiTimer(std::unique_ptr<Cupti> cupti, Device device) : cupti_(std::move(cupti)), device_(device) {}
@@ -96,7 +98,7 @@ class CuptiTimer : public RecordTimer {
     auto& counts = nodes_[&exe];
     const auto queue = cuda::queue(s);
     Capture::begin(s);
-    s.push_params();  // a capture without a node has no graph yet
+    s.push_params();                               // a capture without a node has no graph yet
     std::size_t before = nodes_so_far(queue) + 1;  // run() pushes them, too
     exe.run(s, 0, static_cast<int>(exe.program().records.size()), [&](int) {
       const auto now = nodes_so_far(queue);
@@ -128,10 +130,13 @@ class CuptiTimer : public RecordTimer {
     auto all = cupti_->take(lost);
     const bool whole = lost == 0 && attribute(all, trace);
     failures_ = whole ? 0 : failures_ + 1;
-    if (failures_ == kFailures) events_ = std::make_unique<EventTimer>(device_, "its kernels did not match the records");
+    if (failures_ == kFailures)
+      events_ = std::make_unique<EventTimer>(device_, "its kernels did not match the records");
     return whole;
   }
-  std::string how() const override { return events_ ? events_->how() : "kernels are timed by CUPTI inside the captured program"; }
+  std::string how() const override {
+    return events_ ? events_->how() : "kernels are timed by CUPTI inside the captured program";
+  }
 
  private:
   static constexpr int kFailures = 2;
@@ -140,7 +145,8 @@ class CuptiTimer : public RecordTimer {
     const std::vector<int>* nodes;
   };
 
-  /// False when what ran is not what was recorded: a program that was not captured yet, or activities that came too late.
+  /// False when what ran is not what was recorded: a program that was not captured yet, or activities that came too
+  /// late.
   bool attribute(std::vector<DeviceActivity>& all, StepTrace& trace) const {
     std::map<std::uint32_t, std::vector<DeviceActivity*>> launches;  // of graphs
     for (auto& a : all)
@@ -194,7 +200,9 @@ std::unique_ptr<RecordTimer> gpu_timer(Device device) {
 
 #else
 
-std::unique_ptr<RecordTimer> gpu_timer(Device) { fail("profile", "this build has no CUDA: configure with --preset cuda where nvcc is"); }
+std::unique_ptr<RecordTimer> gpu_timer(Device) {
+  fail("profile", "this build has no CUDA: configure with --preset cuda where nvcc is");
+}
 
 #endif
 

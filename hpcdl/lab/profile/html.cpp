@@ -32,7 +32,9 @@ ol{margin:0;padding:0 0 0 20px}li{margin:0 0 6px}li span{color:var(--soft)}foote
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 std::string ms(double seconds) { return fmt::format("{:.3f}", 1e3 * seconds); }
-std::string tile(const std::string& value, const std::string& name) { return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>", value, name); }
+std::string tile(const std::string& value, const std::string& name) {
+  return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>", value, name);
+}
 
 struct Share {
   const char* name;
@@ -41,15 +43,22 @@ struct Share {
 };
 
 std::string budget(const Report& r) {
-  const Share shares[] = {{"data wait", "--ink", r.data}, {"forward", "--forward", r.phases[0]}, {"recompute", "--recompute", r.phases[1]}, {"backward", "--backward", r.phases[2]},
-                          {"optimizer", "--update", r.phases[3]}, {"idle", "--line", r.gap_seconds()}};
+  const Share shares[] = {{"data wait", "--ink", r.data},
+                          {"forward", "--forward", r.phases[0]},
+                          {"recompute", "--recompute", r.phases[1]},
+                          {"backward", "--backward", r.phases[2]},
+                          {"optimizer", "--update", r.phases[3]},
+                          {"idle", "--line", r.gap_seconds()}};
   std::string bar, legend;
   for (const auto& s : shares) {
     if (s.seconds <= 0) continue;
-    bar += fmt::format("<i title=\"{}\" style=\"width:{:.3f}%;background:var({})\"></i>", s.name, 100 * s.seconds / r.step_seconds, s.colour);
-    legend += fmt::format("<i style=\"background:var({})\"></i>{} {} ms, {}", s.colour, s.name, ms(s.seconds), percent(s.seconds / r.step_seconds));
+    bar += fmt::format("<i title=\"{}\" style=\"width:{:.3f}%;background:var({})\"></i>", s.name,
+                       100 * s.seconds / r.step_seconds, s.colour);
+    legend += fmt::format("<i style=\"background:var({})\"></i>{} {} ms, {}", s.colour, s.name, ms(s.seconds),
+                          percent(s.seconds / r.step_seconds));
   }
-  return "<section class=\"card\"><h2>One step</h2><div class=\"budget\">" + bar + "</div><p class=\"legend\">" + legend + "</p></section>";
+  return "<section class=\"card\"><h2>One step</h2><div class=\"budget\">" + bar + "</div><p class=\"legend\">" +
+         legend + "</p></section>";
 }
 
 /// The pale bar is the time, the full one what it would be at the roof.
@@ -60,39 +69,60 @@ std::string ranked(const Report& r) {
   for (std::size_t i = 0; i < std::min(kRows, r.rows.size()); ++i) {
     const auto& row = r.rows[i];
     const auto phase = phase_name(row.phase);
-    rows += fmt::format("<tr><td>{}</td><td class=\"num\">{:g}</td><td class=\"num\">{}</td><td class=\"num\">{}</td>", escaped(row.label()), row.calls, ms(row.seconds), percent(row.seconds / r.step_seconds));
-    rows += fmt::format("<td style=\"width:34%\"><div class=\"bar\"><i style=\"width:{:.2f}%;background:var(--{})\"></i><b style=\"width:{:.2f}%;background:var(--{})\"></b></div></td>", 100 * row.seconds / longest, phase,
-                        100 * std::min(row.light, row.seconds) / longest, phase);
-    rows += fmt::format("<td>{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td><td class=\"num\">{:.2f}x</td><td class=\"num\">{:.2f}x</td></tr>", bound_name(row.bound),
-                        row.light > 0 ? percent(row.of_roof()) : "-", row.busy >= 0 ? percent(row.busy) : "-", r.step_seconds / std::max(r.step_seconds - row.lost(), 1e-12),
-                        r.step_seconds / std::max(r.step_seconds - row.seconds, 1e-12));
+    rows += fmt::format("<tr><td>{}</td><td class=\"num\">{:g}</td><td class=\"num\">{}</td><td class=\"num\">{}</td>",
+                        escaped(row.label()), row.calls, ms(row.seconds), percent(row.seconds / r.step_seconds));
+    rows += fmt::format(
+        "<td style=\"width:34%\"><div class=\"bar\"><i style=\"width:{:.2f}%;background:var(--{})\"></i><b "
+        "style=\"width:{:.2f}%;background:var(--{})\"></b></div></td>",
+        100 * row.seconds / longest, phase, 100 * std::min(row.light, row.seconds) / longest, phase);
+    rows += fmt::format(
+        "<td>{}</td><td class=\"num\">{}</td><td class=\"num\">{}</td><td class=\"num\">{:.2f}x</td><td "
+        "class=\"num\">{:.2f}x</td></tr>",
+        bound_name(row.bound), row.light > 0 ? percent(row.of_roof()) : "-", row.busy >= 0 ? percent(row.busy) : "-",
+        r.step_seconds / std::max(r.step_seconds - row.lost(), 1e-12),
+        r.step_seconds / std::max(r.step_seconds - row.seconds, 1e-12));
   }
-  return "<section class=\"card\"><h2>Records by time</h2><table><tr><th>record, the same of all layers together</th><th class=\"num\">calls</th><th class=\"num\">ms</th><th class=\"num\">share</th>"
-         "<th>time, and what it would be at its roof</th><th>bound</th><th class=\"num\">of roof</th><th class=\"num\">threads busy</th><th class=\"num\">step at its roof</th><th class=\"num\">if free</th></tr>" +
+  return "<section class=\"card\"><h2>Records by time</h2><table><tr><th>record, the same of all layers "
+         "together</th><th class=\"num\">calls</th><th class=\"num\">ms</th><th class=\"num\">share</th>"
+         "<th>time, and what it would be at its roof</th><th>bound</th><th class=\"num\">of roof</th><th "
+         "class=\"num\">threads busy</th><th class=\"num\">step at its roof</th><th class=\"num\">if free</th></tr>" +
          rows + "</table></section>";
 }
 
 std::string advice_card(const Report& r) {
   std::string items;
   for (const auto& a : advice(r.rows, r.roofs))
-    items += fmt::format("<li><b>{}</b>: {} ms above its roof, {}. <span>{}.</span></li>", escaped(a.label), ms(a.lost), percent(a.lost / r.step_seconds), escaped(a.text));
-  return items.empty() ? "" : "<section class=\"card\"><h2>Where most time is lost</h2><ol>" + items + "</ol></section>";
+    items += fmt::format("<li><b>{}</b>: {} ms above its roof, {}. <span>{}.</span></li>", escaped(a.label), ms(a.lost),
+                         percent(a.lost / r.step_seconds), escaped(a.text));
+  return items.empty() ? ""
+                       : "<section class=\"card\"><h2>Where most time is lost</h2><ol>" + items + "</ol></section>";
 }
 
 }  // namespace
 
 std::string report_html(const Report& r, const Profile& profile, const std::string& title) {
-  std::string html = fmt::format("<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>{0}</title><style>{1}</style></head><body><main>"
-                                 "<h1>{0}</h1><p class=\"sub\">{2} recorded steps on {3} thread{4}; recording costs {5:+.2f} % (median of {6} pairs of recorded and plain steps)</p>",
-                                 escaped(title), kStyle, r.steps, r.threads, r.threads == 1 ? "" : "s", 100 * r.overhead.median, r.overhead.pairs);
-  html += "<div class=\"tiles\">" + tile(fmt::format("{} ms", ms(r.step_seconds)), "per step") + tile(percent(r.of_roof()), "of the speed of light") + tile(percent(r.data / r.step_seconds), "waiting for data") +
-          tile(r.busy < 0 ? "-" : percent(r.busy), "of the threads' time is work") + tile(format_bytes(static_cast<double>(r.memory.live)), "of activations at the peak") + "</div>";
+  std::string html = fmt::format(
+      "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+      "content=\"width=device-width,initial-scale=1\"><title>{0}</title><style>{1}</style></head><body><main>"
+      "<h1>{0}</h1><p class=\"sub\">{2} recorded steps on {3} thread{4}; recording costs {5:+.2f} % (median of {6} "
+      "pairs of recorded and plain steps)</p>",
+      escaped(title), kStyle, r.steps, r.threads, r.threads == 1 ? "" : "s", 100 * r.overhead.median, r.overhead.pairs);
+  html += "<div class=\"tiles\">" + tile(fmt::format("{} ms", ms(r.step_seconds)), "per step") +
+          tile(percent(r.of_roof()), "of the speed of light") +
+          tile(percent(r.data / r.step_seconds), "waiting for data") +
+          tile(r.busy < 0 ? "-" : percent(r.busy), "of the threads' time is work") +
+          tile(format_bytes(static_cast<double>(r.memory.live)), "of activations at the peak") + "</div>";
   html += budget(r);
   html += "<section class=\"card\"><h2>One step over time</h2>" + timeline_svg(profile, r.roofs) +
-          fmt::format("<p class=\"legend\">records are filled up to their share of the roof; memory peaks at <b>{}</b>: {} of activations, besides {} of parameters, gradients and optimizer state</p></section>",
-                      escaped(r.memory.label), format_bytes(static_cast<double>(r.memory.live)), format_bytes(static_cast<double>(r.memory.external)));
+          fmt::format(
+              "<p class=\"legend\">records are filled up to their share of the roof; memory peaks at <b>{}</b>: {} of "
+              "activations, besides {} of parameters, gradients and optimizer state</p></section>",
+              escaped(r.memory.label), format_bytes(static_cast<double>(r.memory.live)),
+              format_bytes(static_cast<double>(r.memory.external)));
   html += ranked(r) + advice_card(r);
-  return html + "<footer>Made by <code>hpcdl profile</code>. Roofs are measured on this machine.</footer></main></body></html>\n";
+  return html +
+         "<footer>Made by <code>hpcdl profile</code>. Roofs are measured on this "
+         "machine.</footer></main></body></html>\n";
 }
 
 }  // namespace hpcdl::lab

@@ -27,8 +27,8 @@ inline ProgramFacts toy_facts() {
   return facts;
 }
 
-/// Steps of 100 us: 10 of data, 5 idle, four records of 20 us, 5 idle. Thread 0 works all the time, thread 1 half of it.
-/// Every second step is plain and takes 80 us.
+/// Steps of 100 us: 10 of data, 5 idle, four records of 20 us, 5 idle. Thread 0 works all the time, thread 1 half of
+/// it. Every second step is plain and takes 80 us.
 inline Profile toy_profile(int steps) {
   Profile profile;
   profile.threads = 2;
@@ -55,8 +55,8 @@ inline Profile toy_profile(int steps) {
   return profile;
 }
 
-/// The same on a GPU: each record is two kernels of 8 us with 2 us between them, and 2 more before the next record's; the step's tokens
-/// are copied before. The host queues a program in 3 us.
+/// The same on a GPU: each record is two kernels of 8 us with 2 us between them, and 2 more before the next record's;
+/// the step's tokens are copied before. The host queues a program in 3 us.
 inline Profile toy_gpu_profile(int steps) {
   auto profile = toy_profile(steps);
   profile.how = "timed by hand";

@@ -34,7 +34,8 @@ std::optional<Merged> merge_ranks(const comm::Group& world, const std::string& t
   const auto all = io::GroupRanks(world).gather(trace);
   if (world.rank() > 0) return std::nullopt;
   std::vector<RankTrace> traces;
-  for (std::size_t r = 0; r < all.size(); ++r) traces.push_back(parse_rank_trace(all[r], "the trace of rank " + std::to_string(r)));
+  for (std::size_t r = 0; r < all.size(); ++r)
+    traces.push_back(parse_rank_trace(all[r], "the trace of rank " + std::to_string(r)));
   return merge(std::move(traces));
 }
 

@@ -67,7 +67,8 @@ void Recorder::run(const Executable& exe, Stream& s) {
   if (!gradients) return;
   const auto ns = [](auto t) { return std::int64_t{std::chrono::nanoseconds(t.time_since_epoch()).count()}; };
   for (const auto& e : gradients->exchanges())
-    trace_.exchanges.push_back({ns(e.begin), ns(e.end), e.bucket, gradients->plan().buckets[static_cast<std::size_t>(e.bucket)].bytes});
+    trace_.exchanges.push_back(
+        {ns(e.begin), ns(e.end), e.bucket, gradients->plan().buckets[static_cast<std::size_t>(e.bucket)].bytes});
 }
 
 std::vector<std::int64_t> live_bytes(const Program& program, const Plan& plan) {

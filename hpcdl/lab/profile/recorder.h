@@ -13,8 +13,8 @@ enum class Look : unsigned char { away, plain, record };  // not at all; begin a
 
 class Recorder : public train::Observer {
  public:
-  /// `policy(n)` says how to look at the n-th step of this run (0-based, whatever its number); `sink` gets every step that was
-  /// not looked away from, when it has ended.
+  /// `policy(n)` says how to look at the n-th step of this run (0-based, whatever its number); `sink` gets every step
+  /// that was not looked away from, when it has ended.
   Recorder(std::function<Look(std::int64_t n)> policy, std::function<void(StepTrace&&)> sink);
 
   /// The programs seen so far; valid as long as the recorder.

@@ -82,7 +82,8 @@ Overhead overhead(const std::vector<StepTrace>& steps) {
   }
   if (ratios.empty()) return {};
   std::sort(ratios.begin(), ratios.end());
-  return {static_cast<int>(ratios.size()), quantile(ratios, 0.5) - 1, quantile(ratios, 0.25) - 1, quantile(ratios, 0.75) - 1};
+  return {static_cast<int>(ratios.size()), quantile(ratios, 0.5) - 1, quantile(ratios, 0.25) - 1,
+          quantile(ratios, 0.75) - 1};
 }
 
 std::vector<Gap> gaps(const Profile& profile) {
@@ -145,7 +146,9 @@ std::pair<double, double> exchange(const Profile& profile) {
       const auto& records = profile.programs[static_cast<std::size_t>(run.program)].program.records;
       for (std::size_t i = 0; i < run.times.size(); ++i)
         if (is_collective(records[i].op))
-          for (const auto& e : step.exchanges) waited += std::max<std::int64_t>(0, std::min(e.end, run.times[i].end) - std::max(e.begin, run.times[i].begin));
+          for (const auto& e : step.exchanges)
+            waited +=
+                std::max<std::int64_t>(0, std::min(e.end, run.times[i].end) - std::max(e.begin, run.times[i].begin));
     }
   }
   const double n = static_cast<double>(std::max<std::int64_t>(steps, 1));
@@ -179,19 +182,22 @@ Report report(const Profile& profile, const Roofs& roofs) {
   r.data = totals.stage_seconds(train::Stage::data);
   r.records = totals.record_seconds();
   r.overhead = overhead(profile.steps);
-  for (const auto& s : profile.steps) r.interruptions += static_cast<double>(s.interruptions) / static_cast<double>(profile.steps.size());
+  for (const auto& s : profile.steps)
+    r.interruptions += static_cast<double>(s.interruptions) / static_cast<double>(profile.steps.size());
   r.rows = rows(profile.programs, totals, roofs);
   r.records_by_time = rows(profile.programs, totals, roofs, false);
   r.light = light_seconds(r.rows);
   for (const auto& row : r.rows) r.phases[static_cast<int>(row.phase)] += row.seconds;
   for (std::size_t i = 0; i + 1 < profile.steps.size(); ++i)
-    if (profile.steps[i + 1].step == profile.steps[i].step + 1) r.between_steps += seconds(profile.steps[i + 1].begin - profile.steps[i].end);
+    if (profile.steps[i + 1].step == profile.steps[i].step + 1)
+      r.between_steps += seconds(profile.steps[i + 1].begin - profile.steps[i].end);
   if (profile.steps.size() > 1) r.between_steps /= static_cast<double>(profile.steps.size() - 1);
   r.roofs = roofs;
   r.gaps = gaps(profile);
   r.how = profile.how;
   if (!r.how.empty()) r.launch_gaps = launch_gaps(profile);
-  for (const auto& s : profile.steps) r.kernels += static_cast<double>(s.device.size()) / static_cast<double>(std::max<std::int64_t>(r.steps, 1));
+  for (const auto& s : profile.steps)
+    r.kernels += static_cast<double>(s.device.size()) / static_cast<double>(std::max<std::int64_t>(r.steps, 1));
   std::tie(r.exchange, r.exchange_waited) = exchange(profile);
   r.memory = memory_peak(profile);
   count_threads(r, profile, totals);
@@ -201,9 +207,18 @@ Report report(const Profile& profile, const Roofs& roofs) {
 namespace {
 
 nlohmann::ordered_json row_json(const Report& r, const Row& row) {
-  nlohmann::ordered_json j = {{"name", row.name}, {"scope", row.scope}, {"phase", phase_name(row.phase)}, {"calls", row.calls}, {"ms", 1e3 * row.seconds},
-                              {"share", row.seconds / r.step_seconds}, {"flops", row.flops}, {"bytes", row.bytes}, {"bound", bound_name(row.bound)},
-                              {"of_roof", row.of_roof()}, {"lost_ms", 1e3 * row.lost()}, {"step_ms_at_roof", 1e3 * (r.step_seconds - row.lost())},
+  nlohmann::ordered_json j = {{"name", row.name},
+                              {"scope", row.scope},
+                              {"phase", phase_name(row.phase)},
+                              {"calls", row.calls},
+                              {"ms", 1e3 * row.seconds},
+                              {"share", row.seconds / r.step_seconds},
+                              {"flops", row.flops},
+                              {"bytes", row.bytes},
+                              {"bound", bound_name(row.bound)},
+                              {"of_roof", row.of_roof()},
+                              {"lost_ms", 1e3 * row.lost()},
+                              {"step_ms_at_roof", 1e3 * (r.step_seconds - row.lost())},
                               {"step_ms_if_free", 1e3 * (r.step_seconds - row.seconds)}};
   if (row.busy >= 0) j["threads_busy"] = row.busy;
   if (row.balance >= 0) j["threads_balance"] = row.balance;
@@ -214,26 +229,48 @@ nlohmann::ordered_json row_json(const Report& r, const Row& row) {
 
 nlohmann::ordered_json report_json(const Report& r) {
   using Json = nlohmann::ordered_json;
-  Json j = {{"rank", r.rank}, {"world_size", r.world}, {"steps", r.steps}, {"threads", r.threads}, {"step_ms", 1e3 * r.step_seconds},
-            {"plain_step_ms", r.plain_seconds > 0 ? Json(1e3 * r.plain_seconds) : Json()}, {"light_ms", 1e3 * r.light}, {"of_light", r.of_roof()}};
-  j["overhead"] = {{"pairs", r.overhead.pairs}, {"median", r.overhead.median}, {"low", r.overhead.low}, {"high", r.overhead.high}};
-  j["ms"] = {{"data_wait", 1e3 * r.data}, {"forward", 1e3 * r.phases[0]}, {"recompute", 1e3 * r.phases[1]}, {"backward", 1e3 * r.phases[2]},
-             {"optimizer", 1e3 * r.phases[3]}, {"idle", 1e3 * r.gap_seconds()}, {"between_steps", 1e3 * r.between_steps}};
+  Json j = {{"rank", r.rank},
+            {"world_size", r.world},
+            {"steps", r.steps},
+            {"threads", r.threads},
+            {"step_ms", 1e3 * r.step_seconds},
+            {"plain_step_ms", r.plain_seconds > 0 ? Json(1e3 * r.plain_seconds) : Json()},
+            {"light_ms", 1e3 * r.light},
+            {"of_light", r.of_roof()}};
+  j["overhead"] = {
+      {"pairs", r.overhead.pairs}, {"median", r.overhead.median}, {"low", r.overhead.low}, {"high", r.overhead.high}};
+  j["ms"] = {{"data_wait", 1e3 * r.data},
+             {"forward", 1e3 * r.phases[0]},
+             {"recompute", 1e3 * r.phases[1]},
+             {"backward", 1e3 * r.phases[2]},
+             {"optimizer", 1e3 * r.phases[3]},
+             {"idle", 1e3 * r.gap_seconds()},
+             {"between_steps", 1e3 * r.between_steps}};
   if (r.launch_gaps >= 0)
-    j["gpu"] = {{"timed_by", r.how}, {"launch_gaps_ms", 1e3 * r.launch_gaps}, {"launch_gaps_share", r.launch_gaps / r.step_seconds}, {"kernels", r.kernels}};
-  if (r.exchange > 0) j["exchange"] = {{"ms", 1e3 * r.exchange}, {"waited_ms", 1e3 * r.exchange_waited}, {"hidden", 1 - r.exchange_waited / r.exchange}};
+    j["gpu"] = {{"timed_by", r.how},
+                {"launch_gaps_ms", 1e3 * r.launch_gaps},
+                {"launch_gaps_share", r.launch_gaps / r.step_seconds},
+                {"kernels", r.kernels}};
+  if (r.exchange > 0)
+    j["exchange"] = {{"ms", 1e3 * r.exchange},
+                     {"waited_ms", 1e3 * r.exchange_waited},
+                     {"hidden", 1 - r.exchange_waited / r.exchange}};
   if (r.busy >= 0) j["threads_busy"] = r.busy;
   j["interruptions"] = r.interruptions;
   j["thread_busy_ms"] = Json::array();
   for (const double t : r.thread_busy) j["thread_busy_ms"].push_back(1e3 * t);
-  j["memory"] = {{"arena_bytes", r.memory.arena}, {"live_bytes", r.memory.live}, {"external_bytes", r.memory.external}, {"peak_record", r.memory.label}};
+  j["memory"] = {{"arena_bytes", r.memory.arena},
+                 {"live_bytes", r.memory.live},
+                 {"external_bytes", r.memory.external},
+                 {"peak_record", r.memory.label}};
   for (const auto& row : r.rows) j["rows"].push_back(row_json(r, row));
   for (const auto& row : r.records_by_time) {
     j["records"].push_back(row_json(r, row));
     j["records"].back()["record"] = row.record, j["records"].back()["program"] = row.program;
   }
   j["gaps"] = Json::array();
-  for (const auto& g : r.gaps) j["gaps"].push_back({{"before", g.before}, {"ms", 1e3 * g.seconds}, {"longest_ms", 1e3 * g.longest}});
+  for (const auto& g : r.gaps)
+    j["gaps"].push_back({{"before", g.before}, {"ms", 1e3 * g.seconds}, {"longest_ms", 1e3 * g.longest}});
   j["advice"] = advice_json(advice(r.rows, r.roofs));
   return j;
 }

@@ -73,9 +73,11 @@ TEST(report, json_and_text_tell_the_same) {
   EXPECT_EQ(j.at("rows").size(), 2u);
   EXPECT_EQ(j.at("records").size(), 4u);
   EXPECT_NEAR(j.at("step_ms").get<double>(), 0.1, 1e-9);
-  EXPECT_NEAR(j.at("rows")[0].at("step_ms_at_roof").get<double>(), j.at("rows")[0].at("phase") == "forward" ? 0.068 : 0.076, 1e-9);
+  EXPECT_NEAR(j.at("rows")[0].at("step_ms_at_roof").get<double>(),
+              j.at("rows")[0].at("phase") == "forward" ? 0.068 : 0.076, 1e-9);
   const auto text = report_text(r, {.rows = 1, .by_record = false, .advice = true});
-  for (const char* part : {"work", "layers.*.mlp", "and 1 more", "overhead of recording: +25.00 %", "threads: 75.0 %", "lost against the roof", "1.47x", "idle in between"})
+  for (const char* part : {"work", "layers.*.mlp", "and 1 more", "overhead of recording: +25.00 %", "threads: 75.0 %",
+                           "lost against the roof", "1.47x", "idle in between"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
 }
 
@@ -87,7 +89,8 @@ TEST(report, a_gpu_that_idles_within_a_program_waits_for_launches) {
   const auto j = report_json(r);
   EXPECT_NEAR(j.at("gpu").at("launch_gaps_share").get<double>(), 0.14, 1e-6);
   const auto text = report_text(r, {});
-  for (const char* part : {"launch gaps", "14.0 %", "9 kernels, copies and fills per step; timed by hand"}) EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
+  for (const char* part : {"launch gaps", "14.0 %", "9 kernels, copies and fills per step; timed by hand"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
   auto events = toy_gpu_profile(1);
   events.steps[0].device.clear();
   EXPECT_NEAR(launch_gaps(events), 6e-6, kNs) << "events know records alone";

@@ -5,7 +5,8 @@
 namespace hpcdl::lab {
 
 Profiled profile_training(train::RunConfig& config, const ProfileOptions& options, train::Hooks hooks) {
-  if (options.steps < 1 || options.warmup < 0) fail_usage("profile", "expected at least one step and no negative warm-up");
+  if (options.steps < 1 || options.warmup < 0)
+    fail_usage("profile", "expected at least one step and no negative warm-up");
   if (options.world < 1 || options.rank < 0 || options.rank >= options.world)
     fail_usage("profile", "rank {} does not lie within a world of {}", options.rank, options.world);
   config.train.steps = options.warmup + 2 * options.steps, config.train.epochs = 0;
@@ -22,7 +23,8 @@ Profiled profile_training(train::RunConfig& config, const ProfileOptions& option
   out.profile.threads = recorder.threads();
   out.profile.how = recorder.how();
   const bool alone = hooks.world.size() == 1;
-  out.profile.rank = alone ? options.rank : hooks.world.rank(), out.profile.world = alone ? options.world : hooks.world.size();
+  out.profile.rank = alone ? options.rank : hooks.world.rank(),
+  out.profile.world = alone ? options.world : hooks.world.size();
   return out;
 }
 

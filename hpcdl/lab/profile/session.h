@@ -7,9 +7,9 @@
 namespace hpcdl::lab {
 
 struct ProfileOptions {
-  std::int64_t steps = 10;   // to record; as many plain ones are taken between them, to know what recording costs
-  std::int64_t warmup = 3;   // steps before that nobody looks at
-  int rank = 0, world = 1;   // what the trace is called where this process trains alone; else hooks.world says
+  std::int64_t steps = 10;  // to record; as many plain ones are taken between them, to know what recording costs
+  std::int64_t warmup = 3;  // steps before that nobody looks at
+  int rank = 0, world = 1;  // what the trace is called where this process trains alone; else hooks.world says
 };
 
 struct Profiled {

@@ -18,7 +18,8 @@ namespace {
 
 Roofs some_roofs() {
   Roofs r;
-  r.f32 = 1e11, r.bf16 = 2e11, r.i8 = 4e11, r.memory_read = r.memory_copy = 1e10, r.cache_read = 5e10, r.cache_bytes = 1 << 20;
+  r.f32 = 1e11, r.bf16 = 2e11, r.i8 = 4e11, r.memory_read = r.memory_copy = 1e10, r.cache_read = 5e10,
+  r.cache_bytes = 1 << 20;
   return r;
 }
 
@@ -33,7 +34,8 @@ TEST(session, every_nanosecond_of_a_step_is_accounted_for) {
   const io::TempFolder tmp;
   train::RunConfig c;
   configure(c, tmp, "run");
-  const auto done = profile_training(c, {.steps = 3, .warmup = 2, .rank = 1, .world = 2}, {.console = {}, .speed_of_light = {}, .after_step = {}, .steps_only = true});
+  const auto done = profile_training(c, {.steps = 3, .warmup = 2, .rank = 1, .world = 2},
+                                     {.console = {}, .speed_of_light = {}, .after_step = {}, .steps_only = true});
   EXPECT_EQ(done.summary.step, 8);
   EXPECT_FALSE(std::filesystem::exists(tmp / "run"));
   ASSERT_EQ(done.profile.steps.size(), 6u);
@@ -55,7 +57,10 @@ TEST(session, every_nanosecond_of_a_step_is_accounted_for) {
   EXPECT_NEAR(sum, r.records, 1e-9);
   EXPECT_EQ(r.overhead.pairs, 3);
   EXPECT_EQ(r.thread_busy.size(), 2u);
-  const auto has = [&](const std::string& label) { return std::any_of(r.rows.begin(), r.rows.end(), [&](const Row& row) { return row.label() == label && row.calls == 4; }); };
+  const auto has = [&](const std::string& label) {
+    return std::any_of(r.rows.begin(), r.rows.end(),
+                       [&](const Row& row) { return row.label() == label && row.calls == 4; });
+  };
   EXPECT_TRUE(has("linear layers.*.mlp.down_proj")) << "two layers in two micro-batches; modules give the names";
   EXPECT_TRUE(has("linear.backward layers.*.attn.q_proj"));
 
@@ -67,7 +72,9 @@ TEST(session, every_nanosecond_of_a_step_is_accounted_for) {
   EXPECT_EQ(trace.at("distributedInfo").at("rank"), 1);
 
   const auto page = report_html(r, done.profile, "a <run>");
-  for (const char* part : {"a &lt;run&gt;", "<svg", "linear.backward layers.*.mlp.down_proj", "Where most time is lost", "</html>"}) EXPECT_NE(page.find(part), std::string::npos) << part;
+  for (const char* part :
+       {"a &lt;run&gt;", "<svg", "linear.backward layers.*.mlp.down_proj", "Where most time is lost", "</html>"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
   EXPECT_EQ(page.find("http"), std::string::npos) << "the page needs nothing else";
 }
 

@@ -6,7 +6,8 @@ namespace hpcdl::lab {
 
 std::string record_name(const Record& record) {
   std::string name(record.op);
-  if (record.phase == Phase::backward || record.phase == Phase::recompute) name += '.', name += phase_name(record.phase);
+  if (record.phase == Phase::backward || record.phase == Phase::recompute)
+    name += '.', name += phase_name(record.phase);
   return name;
 }
 
@@ -38,7 +39,8 @@ std::vector<LayerSpan> layer_spans(const Program& program, const ProgramRun& run
     const auto phase = program.records[i].phase;
     auto layer = layer_of(i);
     auto last = i;
-    while (last + 1 < run.times.size() && program.records[last + 1].phase == phase && layer_of(last + 1) == layer) ++last;
+    while (last + 1 < run.times.size() && program.records[last + 1].phase == phase && layer_of(last + 1) == layer)
+      ++last;
     if (!layer.empty()) spans.push_back({std::move(layer), phase, run.times[i].begin, run.times[last].end});
     i = last + 1;
   }
@@ -56,7 +58,8 @@ std::string_view stage_name(train::Stage stage) {
 }
 
 bool is_collective(std::string_view op) {
-  constexpr std::string_view names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send", "recv", "barrier"};
+  constexpr std::string_view names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
+                                        "broadcast",  "send",           "recv",       "barrier"};
   return std::any_of(std::begin(names), std::end(names), [&](std::string_view n) { return op.starts_with(n); });
 }
 

@@ -25,15 +25,15 @@ struct RecordTime {
 struct DeviceSpan {
   std::int64_t begin = 0, end = 0;
   enum class Kind : unsigned char { kernel, copy, fill } kind = Kind::kernel;
-  std::string_view name;              // lives as long as the process
-  int run = -1, record = -1;          // of the step's runs, and of that program; -1: of no record
+  std::string_view name;      // lives as long as the process
+  int run = -1, record = -1;  // of the step's runs, and of that program; -1: of no record
 };
 
 /// One run of one program.
 struct ProgramRun {
-  int program = 0;                    // index into the recorder's programs
-  RecordTime host;                    // on a GPU: while it was queued; else empty
-  std::vector<RecordTime> times;      // per record
+  int program = 0;                // index into the recorder's programs
+  RecordTime host;                // on a GPU: while it was queued; else empty
+  std::vector<RecordTime> times;  // per record
   /// Working time of each thread within each record, [record * threads + thread]; empty where it was not measured.
   std::vector<std::int64_t> busy;
 };
@@ -55,11 +55,11 @@ struct StepTrace {
   std::int64_t step = 0;
   std::int64_t begin = 0, end = 0;
   bool recorded = false;
-  std::int64_t interruptions = 0;     // times that the system took the CPU away from one of our threads
+  std::int64_t interruptions = 0;  // times that the system took the CPU away from one of our threads
   std::deque<StageTime> stages;
-  std::deque<ProgramRun> runs;        // a deque: a timer may fill a run in later
+  std::deque<ProgramRun> runs;          // a deque: a timer may fill a run in later
   std::vector<ExchangeSpan> exchanges;  // CPU, many ranks: by begin
-  std::vector<DeviceSpan> device;     // what a GPU did, by begin; empty where nobody could tell
+  std::vector<DeviceSpan> device;       // what a GPU did, by begin; empty where nobody could tell
 };
 
 /// A program that was run, and what is known of it without a clock.

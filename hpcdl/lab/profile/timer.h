@@ -18,7 +18,8 @@ class RecordTimer {
   virtual void begin() {}
   /// Runs the program as exe.run(s) does. `out` stays where it is until finish().
   virtual void run(const Executable& exe, Stream& s, ProgramRun& out) = 0;
-  /// Behind a step: every run() so far must have its times now. False when they could not be had: the step does not count.
+  /// Behind a step: every run() so far must have its times now. False when they could not be had: the step does not
+  /// count.
   virtual bool finish(StepTrace&) { return true; }
   /// In words, where it matters for what the times mean.
   virtual std::string how() const { return ""; }
@@ -27,8 +28,8 @@ class RecordTimer {
 /// Throws Error for a device whose records nobody can time in this build.
 std::unique_ptr<RecordTimer> record_timer(Device device);
 
-/// Of a GPU: by CUPTI, which tells when each kernel of a captured program ran, or, where it is missing, by an event behind every
-/// record of a program that is walked. `why_events`: what kept CUPTI out.
+/// Of a GPU: by CUPTI, which tells when each kernel of a captured program ran, or, where it is missing, by an event
+/// behind every record of a program that is walked. `why_events`: what kept CUPTI out.
 std::unique_ptr<RecordTimer> gpu_timer(Device device);
 
 }  // namespace hpcdl::lab

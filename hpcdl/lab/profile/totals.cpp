@@ -61,18 +61,20 @@ namespace {
 /// A row under construction: what is summed before shares can be taken of it.
 struct Sum {
   Row row;
-  double slowest = -1, compute = 0;       // seconds of light that arithmetic binds
+  double slowest = -1, compute = 0;  // seconds of light that arithmetic binds
   std::vector<double> busy;
 };
 
 /// bf16 as soon as one operand is: products then run at that roof, whatever their weights are kept in.
 DType arithmetic_type(const Program& program, const Record& record) {
   for (std::uint32_t k = 0; k < record.operand_count; ++k)
-    if (const auto& o = program.operands[record.operands + k]; o.slot >= 0 && o.spec.dtype == DType::bf16) return DType::bf16;
+    if (const auto& o = program.operands[record.operands + k]; o.slot >= 0 && o.spec.dtype == DType::bf16)
+      return DType::bf16;
   return DType::f32;
 }
 
-void add(Sum& sum, const ProgramFacts& facts, int program, int index, const RecordTotal& total, double runs, const Roofs& roofs) {
+void add(Sum& sum, const ProgramFacts& facts, int program, int index, const RecordTotal& total, double runs,
+         const Roofs& roofs) {
   const auto& record = facts.program.records[static_cast<std::size_t>(index)];
   const Light light = light_of(facts.program, record, roofs);
   auto& row = sum.row;
@@ -112,7 +114,8 @@ std::vector<Row> rows(const std::deque<ProgramFacts>& programs, const Totals& to
     const auto& program = programs[p].program;
     for (std::size_t i = 0; i < program.records.size(); ++i) {
       const auto& record = program.records[i];
-      const auto name = record_name(record), scope = fold ? folded_scope(program.scopes[record.scope]) : program.scopes[record.scope];
+      const auto name = record_name(record),
+                 scope = fold ? folded_scope(program.scopes[record.scope]) : program.scopes[record.scope];
       const auto key = fold ? name + ' ' + scope : std::to_string(p) + ' ' + std::to_string(i);
       const auto [at, fresh] = by_key.emplace(key, sums.size());
       if (fresh) {

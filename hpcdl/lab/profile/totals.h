@@ -56,16 +56,16 @@ Light light_of(const Program& program, const Record& record, const Roofs& roofs)
 
 /// The same record in all layers, or one record. All numbers per step.
 struct Row {
-  std::string name, scope;           // "linear.backward", "layers.*.mlp.c_fc"
+  std::string name, scope;  // "linear.backward", "layers.*.mlp.c_fc"
   Phase phase = Phase::forward;
-  int program = 0, record = 0;       // the slowest of them
+  int program = 0, record = 0;  // the slowest of them
   double calls = 0;
   double seconds = 0, light = 0;
   double flops = 0, bytes = 0;
-  double busy = -1;                  // share of the threads' time that was work; < 0: not known
-  double balance = -1;               // mean over largest working time of a thread; < 0: not known
+  double busy = -1;     // share of the threads' time that was work; < 0: not known
+  double balance = -1;  // mean over largest working time of a thread; < 0: not known
   Bound bound = Bound::none;
-  DType dtype = DType::f32;          // of its arithmetic
+  DType dtype = DType::f32;  // of its arithmetic
 
   double lost() const { return seconds > light ? seconds - light : 0; }
   double of_roof() const { return seconds > 0 ? light / seconds : 0; }
@@ -73,7 +73,8 @@ struct Row {
 };
 
 /// Longest first. `fold` false: one row per record.
-std::vector<Row> rows(const std::deque<ProgramFacts>& programs, const Totals& totals, const Roofs& roofs, bool fold = true);
+std::vector<Row> rows(const std::deque<ProgramFacts>& programs, const Totals& totals, const Roofs& roofs,
+                      bool fold = true);
 
 /// Seconds of one step at the speed of light.
 double light_seconds(const std::vector<Row>& rows);

@@ -24,8 +24,8 @@ std::string micros(std::int64_t ns) { return fmt::format("{}.{:03}", ns / 1000, 
 
 /// What a record's event says whatever step it is of: everything before "of_roof".
 struct RecordText {
-  std::string head;    // {"name":...,"cat":...,"ph":"X","pid":..,"tid":..
-  std::string args;    // "phase":...,"shapes":[...]
+  std::string head;  // {"name":...,"cat":...,"ph":"X","pid":..,"tid":..
+  std::string args;  // "phase":...,"shapes":[...]
   double light = 0;
   std::string name;
   bool collective = false;
@@ -55,11 +55,12 @@ class Writer {
   std::int64_t base_ = 0;
   std::string out_;
   std::vector<std::pair<std::int64_t, std::string>> events_;  // of one step, by begin
-  std::vector<std::vector<RecordText>> records_;  // per program
-  std::map<std::string, int> sequence_;           // collectives so far, by name
+  std::vector<std::vector<RecordText>> records_;              // per program
+  std::map<std::string, int> sequence_;                       // collectives so far, by name
 };
 
-Writer::Writer(const Profile& profile, const Roofs& roofs, const TraceOptions& options) : profile_(profile), options_(options) {
+Writer::Writer(const Profile& profile, const Roofs& roofs, const TraceOptions& options)
+    : profile_(profile), options_(options) {
   if (!profile.steps.empty()) base_ = profile.steps.front().begin;
   for (const auto& facts : profile.programs) {
     auto& list = records_.emplace_back();
@@ -67,13 +68,15 @@ Writer::Writer(const Profile& profile, const Roofs& roofs, const TraceOptions& o
       list.push_back(describe(facts, r));
       const Light light = light_of(facts.program, r, roofs);
       list.back().light = light.seconds;
-      list.back().args += fmt::format(",\"flops\":{:.0f},\"bytes\":{:.0f},\"bound\":\"{}\"", r.cost.flops, r.cost.bytes, bound_name(light.bound));
+      list.back().args += fmt::format(",\"flops\":{:.0f},\"bytes\":{:.0f},\"bound\":\"{}\"", r.cost.flops, r.cost.bytes,
+                                      bound_name(light.bound));
     }
   }
 }
 
 std::string Writer::head(std::string_view name, std::string_view category, Track track) const {
-  return fmt::format("{{\"name\":{},\"cat\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{}", in_quotes(name), category, profile_.rank, static_cast<int>(track));
+  return fmt::format("{{\"name\":{},\"cat\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{}", in_quotes(name), category,
+                     profile_.rank, static_cast<int>(track));
 }
 
 RecordText Writer::describe(const ProgramFacts& facts, const Record& record) const {
@@ -89,26 +92,32 @@ RecordText Writer::describe(const ProgramFacts& facts, const Record& record) con
     if (!first) first = &o;
     shapes += (shapes.empty() ? "" : ",") + in_quotes(to_string(o.spec));
   }
-  text.args = fmt::format("\"scope\":{},\"phase\":\"{}\",\"shapes\":[{}]", in_quotes(facts.program.scopes[record.scope]), phase_name(record.phase), shapes);
+  text.args = fmt::format("\"scope\":{},\"phase\":\"{}\",\"shapes\":[{}]",
+                          in_quotes(facts.program.scopes[record.scope]), phase_name(record.phase), shapes);
   if (!text.collective || !first) return text;
   std::string ranks;
   for (int r = 0; r < profile_.world; ++r) ranks += fmt::format("{}{}", r ? "," : "", r);
-  text.args += fmt::format(",\"Collective name\":{},\"In msg nelems\":{},\"dtype\":\"{}\",\"Group size\":{},\"Process Group Ranks\":\"[{}]\"", in_quotes(record.op),
-                           first->spec.size(), dtype_name(first->spec.dtype), profile_.world, ranks);
+  text.args += fmt::format(
+      ",\"Collective name\":{},\"In msg nelems\":{},\"dtype\":\"{}\",\"Group size\":{},\"Process Group "
+      "Ranks\":\"[{}]\"",
+      in_quotes(record.op), first->spec.size(), dtype_name(first->spec.dtype), profile_.world, ranks);
   return text;
 }
 
 void Writer::event(std::string_view head, std::int64_t begin, std::int64_t end, std::string_view args) {
-  events_.emplace_back(begin, fmt::format("{},\"ts\":{},\"dur\":{},\"args\":{{{}}}}},\n", head, micros(begin - base_), micros(end - begin), args));
+  events_.emplace_back(begin, fmt::format("{},\"ts\":{},\"dur\":{},\"args\":{{{}}}}},\n", head, micros(begin - base_),
+                                          micros(end - begin), args));
 }
 
 void Writer::names() {
   const auto meta = [&](std::string_view what, int track, std::string_view key, const std::string& value) {
-    out_ += fmt::format("{{\"name\":\"{}\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{\"{}\":{}}}}},\n", what, profile_.rank, track, key, value);
+    out_ += fmt::format("{{\"name\":\"{}\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{\"{}\":{}}}}},\n", what,
+                        profile_.rank, track, key, value);
   };
   meta("process_name", 0, "name", in_quotes(fmt::format("rank {}", profile_.rank)));
   meta("process_sort_index", 0, "sort_index", std::to_string(profile_.rank));
-  constexpr std::pair<Track, const char*> kTracks[] = {{Track::steps, "steps"}, {Track::stages, "stages"}, {Track::layers, "layers"}, {Track::records, "records"}};
+  constexpr std::pair<Track, const char*> kTracks[] = {
+      {Track::steps, "steps"}, {Track::stages, "stages"}, {Track::layers, "layers"}, {Track::records, "records"}};
   const auto track_name = [&](Track track, const char* name) {
     meta("thread_name", static_cast<int>(track), "name", in_quotes(name));
     meta("thread_sort_index", static_cast<int>(track), "sort_index", std::to_string(static_cast<int>(track)));
@@ -121,7 +130,8 @@ void Writer::names() {
 void Writer::layers(const ProgramRun& run) {
   const auto& program = profile_.programs[static_cast<std::size_t>(run.program)].program;
   for (const auto& [layer, phase, begin, end] : layer_spans(program, run))
-    event(head(layer, "user_annotation", Track::layers), begin, end, fmt::format("\"phase\":\"{}\"", phase_name(phase)));
+    event(head(layer, "user_annotation", Track::layers), begin, end,
+          fmt::format("\"phase\":\"{}\"", phase_name(phase)));
 }
 
 /// Where it changes.
@@ -130,8 +140,11 @@ void Writer::memory(const ProgramRun& run) {
   std::int64_t before = -1;
   for (std::size_t i = 0; i < run.times.size(); ++i) {
     if (live[i] != before)
-      events_.emplace_back(run.times[i].begin, fmt::format("{{\"name\":\"planned memory in use\",\"ph\":\"C\",\"pid\":{},\"tid\":0,\"ts\":{},\"args\":{{\"bytes\":{}}}}},\n",
-                                                           profile_.rank, micros(run.times[i].begin - base_), live[i]));
+      events_.emplace_back(
+          run.times[i].begin,
+          fmt::format("{{\"name\":\"planned memory in "
+                      "use\",\"ph\":\"C\",\"pid\":{},\"tid\":0,\"ts\":{},\"args\":{{\"bytes\":{}}}}},\n",
+                      profile_.rank, micros(run.times[i].begin - base_), live[i]));
     before = live[i];
   }
 }
@@ -158,24 +171,32 @@ void Writer::run(const ProgramRun& run) {
 
 void Writer::step(const StepTrace& step) {
   if (!step.recorded) {
-    event(head(fmt::format("step {} (not recorded)", step.step + 1), "plain_step", Track::steps), step.begin, step.end, fmt::format("\"step\":{}", step.step + 1));
+    event(head(fmt::format("step {} (not recorded)", step.step + 1), "plain_step", Track::steps), step.begin, step.end,
+          fmt::format("\"step\":{}", step.step + 1));
     return;
   }
-  event(head(fmt::format("step {}", step.step + 1), "user_annotation", Track::steps), step.begin, step.end, fmt::format("\"step\":{}", step.step + 1));
-  for (const auto& s : step.stages) event(head(stage_name(s.stage), "user_annotation", Track::stages), s.begin, s.end, fmt::format("\"step\":{}", step.step + 1));
+  event(head(fmt::format("step {}", step.step + 1), "user_annotation", Track::steps), step.begin, step.end,
+        fmt::format("\"step\":{}", step.step + 1));
+  for (const auto& s : step.stages)
+    event(head(stage_name(s.stage), "user_annotation", Track::stages), s.begin, s.end,
+          fmt::format("\"step\":{}", step.step + 1));
   for (const auto& r : step.runs) layers(r), run(r), memory(r);
   for (const auto& e : step.exchanges)
-    event(head("all_reduce", "exchange", Track::exchange), e.begin, e.end, fmt::format("\"Collective name\":\"all_reduce\",\"bucket\":{},\"bytes\":{},\"Group size\":{}", e.bucket, e.bytes, profile_.world));
+    event(head("all_reduce", "exchange", Track::exchange), e.begin, e.end,
+          fmt::format("\"Collective name\":\"all_reduce\",\"bucket\":{},\"bytes\":{},\"Group size\":{}", e.bucket,
+                      e.bytes, profile_.world));
   device(step);
 }
 
 void Writer::device(const StepTrace& step) {
   constexpr std::string_view kCategories[] = {"kernel", "gpu_memcpy", "gpu_memset"};
   for (const auto& r : step.runs)
-    if (r.host.end > r.host.begin) event(head("queue", "cpu_op", Track::queue), r.host.begin, r.host.end, fmt::format("\"program\":{}", r.program));
+    if (r.host.end > r.host.begin)
+      event(head("queue", "cpu_op", Track::queue), r.host.begin, r.host.end, fmt::format("\"program\":{}", r.program));
   for (const auto& d : step.device) {
     std::string args;
-    if (d.run >= 0) args = fmt::format("\"record\":{},\"program\":{}", d.record, step.runs[static_cast<std::size_t>(d.run)].program);
+    if (d.run >= 0)
+      args = fmt::format("\"record\":{},\"program\":{}", d.record, step.runs[static_cast<std::size_t>(d.run)].program);
     event(head(d.name, kCategories[static_cast<int>(d.kind)], Track::kernels), d.begin, d.end, args);
   }
 }
@@ -190,11 +211,18 @@ void Writer::flush() {
 std::string Writer::footer(const TraceText& text) const {
   const auto clock = trace_clock(base_);
   Json pings = Json::array();
-  for (const auto& p : options_.pings) pings.push_back({{"sent_ns", p.sent}, {"answered_ns", p.answered}, {"received_ns", p.received}});
-  const Json facts = {{"version", 1}, {"steps", text.steps}, {"steps_left_out", text.left_out}, {"threads", profile_.threads},
-                      {"clock", {{"host", clock.host}, {"base_ns", clock.base}, {"unix_base_ns", clock.unix_base}, {"pings", pings}}}};
-  return fmt::format("],\n\"displayTimeUnit\":\"ms\",\n\"baseTimeNanoseconds\":{},\n\"distributedInfo\":{{\"backend\":\"{}\",\"rank\":{},\"world_size\":{}}},\n\"hpcdl\":{}}}\n", clock.unix_base,
-                     profile_.world > 1 ? "hpcdl" : "none", profile_.rank, profile_.world, facts.dump());
+  for (const auto& p : options_.pings)
+    pings.push_back({{"sent_ns", p.sent}, {"answered_ns", p.answered}, {"received_ns", p.received}});
+  const Json facts = {
+      {"version", 1},
+      {"steps", text.steps},
+      {"steps_left_out", text.left_out},
+      {"threads", profile_.threads},
+      {"clock", {{"host", clock.host}, {"base_ns", clock.base}, {"unix_base_ns", clock.unix_base}, {"pings", pings}}}};
+  return fmt::format(
+      "],\n\"displayTimeUnit\":\"ms\",\n\"baseTimeNanoseconds\":{},\n\"distributedInfo\":{{\"backend\":\"{}\",\"rank\":"
+      "{},\"world_size\":{}}},\n\"hpcdl\":{}}}\n",
+      clock.unix_base, profile_.world > 1 ? "hpcdl" : "none", profile_.rank, profile_.world, facts.dump());
 }
 
 TraceText Writer::write() {
@@ -232,12 +260,15 @@ TraceClock trace_clock(std::int64_t base) {
   }
   std::error_code ignored;
   // A time namespace shifts the monotonic clock.
-  if (const auto space = std::filesystem::read_symlink("/proc/self/ns/time", ignored); !ignored) clock.host += " " + space.string();
+  if (const auto space = std::filesystem::read_symlink("/proc/self/ns/time", ignored); !ignored)
+    clock.host += " " + space.string();
   const auto unix_now = std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count();
   clock.unix_base = unix_now - (now_ns() - base);
   return clock;
 }
 
-TraceText trace_text(const Profile& profile, const Roofs& roofs, const TraceOptions& options) { return Writer(profile, roofs, options).write(); }
+TraceText trace_text(const Profile& profile, const Roofs& roofs, const TraceOptions& options) {
+  return Writer(profile, roofs, options).write();
+}
 
 }  // namespace hpcdl::lab

@@ -1,7 +1,7 @@
 #pragma once
-// A profile as a Chrome trace (opens in Perfetto and chrome://tracing): one process per rank; in it one row each for steps,
-// stages, layers and records, on a GPU also of its kernels and of the host that queues them, with many
-// ranks of the reductions that run beside the records, counters for planned memory. Times in microseconds from the trace's base.
+// A profile as a Chrome trace (opens in Perfetto and chrome://tracing): one process per rank; in it one row each for
+// steps, stages, layers and records, on a GPU also of its kernels and of the host that queues them, with many ranks of
+// the reductions that run beside the records, counters for planned memory. Times in microseconds from the trace's base.
 
 #include <cstdint>
 #include <filesystem>
@@ -20,10 +20,10 @@ struct Ping {
 
 /// How the times of a trace can be laid beside those of another rank.
 struct TraceClock {
-  std::string host;             // names the kernel whose CLOCK_MONOTONIC was read: equal hosts, one clock
-  std::int64_t base = 0;        // ns of that clock at ts = 0
-  std::int64_t unix_base = 0;   // ns since 1970 at ts = 0
-  std::vector<Ping> pings;      // empty: ranks of one host need none
+  std::string host;            // names the kernel whose CLOCK_MONOTONIC was read: equal hosts, one clock
+  std::int64_t base = 0;       // ns of that clock at ts = 0
+  std::int64_t unix_base = 0;  // ns since 1970 at ts = 0
+  std::vector<Ping> pings;     // empty: ranks of one host need none
 };
 
 /// This process's host, and the wall clock that belongs to `base`.

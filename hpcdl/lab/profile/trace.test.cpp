@@ -49,7 +49,8 @@ TEST(trace, a_gpu_has_a_row_of_kernels_and_one_of_the_host_that_queues_them) {
 
 TEST(trace, too_large_a_trace_loses_whole_steps) {
   const auto all = trace_text(toy_profile(8), toy_roofs());
-  const auto part = trace_text(toy_profile(8), toy_roofs(), {.limit = static_cast<std::int64_t>(all.json.size()) / 2, .pings = {}});
+  const auto part =
+      trace_text(toy_profile(8), toy_roofs(), {.limit = static_cast<std::int64_t>(all.json.size()) / 2, .pings = {}});
   EXPECT_GT(part.steps, 0);
   EXPECT_GT(part.left_out, 0);
   EXPECT_EQ(part.steps + part.left_out, 8);
@@ -81,7 +82,8 @@ TEST(trace, files_come_back_as_they_were_compressed_or_not) {
     EXPECT_TRUE(read_trace(tmp / name) == text) << name;
   }
   EXPECT_LT(std::filesystem::file_size(tmp / "a.json.gz"), std::filesystem::file_size(tmp / "a.json") / 5);
-  for (std::size_t i = text.size(); text.size() < (3u << 20); ++i) text += static_cast<char>('a' + i * i % 23);  // beyond one block of input
+  for (std::size_t i = text.size(); text.size() < (3u << 20); ++i)
+    text += static_cast<char>('a' + i * i % 23);  // beyond one block of input
   write_trace(tmp / "b.gz", text);
   EXPECT_TRUE(read_trace(tmp / "b.gz") == text);
 }

@@ -14,7 +14,8 @@ namespace {
 std::string gzip(const std::string& text) {
   constexpr int kGzipHeader = 16;
   z_stream z{};
-  require(deflateInit2(&z, Z_DEFAULT_COMPRESSION, Z_DEFLATED, MAX_WBITS + kGzipHeader, 8, Z_DEFAULT_STRATEGY) == Z_OK, "trace", "no memory to compress with");
+  require(deflateInit2(&z, Z_DEFAULT_COMPRESSION, Z_DEFLATED, MAX_WBITS + kGzipHeader, 8, Z_DEFAULT_STRATEGY) == Z_OK,
+          "trace", "no memory to compress with");
   std::string out;
   std::size_t read = 0;
   char block[1 << 16];

@@ -9,14 +9,18 @@ namespace hpcdl::lab::roofline {
 
 namespace {
 
-double cross(const Point& a, const Point& b, const Point& c) { return (b.x - a.x) * (c.y - a.y) - (b.y - a.y) * (c.x - a.x); }
+double cross(const Point& a, const Point& b, const Point& c) {
+  return (b.x - a.x) * (c.y - a.y) - (b.y - a.y) * (c.x - a.x);
+}
 
 bool segments_cross(const Point& a, const Point& b, const Point& c, const Point& d) {
   return (cross(a, b, c) > 0) != (cross(a, b, d) > 0) && (cross(c, d, a) > 0) != (cross(c, d, b) > 0);
 }
 
 bool segment_meets(const Point& a, const Point& b, const Box& box) {
-  const auto inside = [&](const Point& p) { return p.x > box.left && p.x < box.right && p.y > box.top && p.y < box.bottom; };
+  const auto inside = [&](const Point& p) {
+    return p.x > box.left && p.x < box.right && p.y > box.top && p.y < box.bottom;
+  };
   if (inside(a) || inside(b)) return true;
   const Point c[] = {{box.left, box.top}, {box.right, box.top}, {box.right, box.bottom}, {box.left, box.bottom}};
   for (int i = 0; i < 4; ++i)
@@ -28,7 +32,9 @@ Box grown(const Box& b, double by) { return {b.left - by, b.top - by, b.right + 
 Box around(const Point& p, double radius) { return {p.x - radius, p.y - radius, p.x + radius, p.y + radius}; }
 
 /// The point of the box that is nearest to p.
-Point nearest(const Box& b, const Point& p) { return {std::clamp(p.x, b.left, b.right), std::clamp(p.y, b.top, b.bottom)}; }
+Point nearest(const Box& b, const Point& p) {
+  return {std::clamp(p.x, b.left, b.right), std::clamp(p.y, b.top, b.bottom)};
+}
 
 class Placer {
  public:
@@ -38,7 +44,8 @@ class Placer {
     const Point at = points_[i];
     std::optional<PlacedLabel> found;
     double least = std::numeric_limits<double>::infinity();
-    for (const double radius : {10.0, 14.0, 20.0, 28.0, 38.0, 50.0, 64.0, 80.0, 100.0, 124.0, 150.0, 180.0, 215.0, 255.0, 300.0, 350.0}) {
+    for (const double radius :
+         {10.0, 14.0, 20.0, 28.0, 38.0, 50.0, 64.0, 80.0, 100.0, 124.0, 150.0, 180.0, 215.0, 255.0, 300.0, 350.0}) {
       if (0.8 * radius > least) break;
       for (int k = 0; k < 32; ++k) {
         const double angle = 2 * M_PI * k / 32, dx = std::cos(angle), dy = std::sin(angle);
@@ -57,7 +64,8 @@ class Placer {
   PlacedLabel at_centre(std::size_t i, const Point& c, const Point& size) const {
     PlacedLabel label{i, {c.x - size.x / 2, c.y - size.y / 2, c.x + size.x / 2, c.y + size.y / 2}, points_[i], false};
     const Point tip = nearest(label.box, points_[i]);
-    if (std::hypot(tip.x - points_[i].x, tip.y - points_[i].y) > space_.marker_radius + 9) label.tip = tip, label.leader = true;
+    if (std::hypot(tip.x - points_[i].x, tip.y - points_[i].y) > space_.marker_radius + 9)
+      label.tip = tip, label.leader = true;
     return label;
   }
 
@@ -79,7 +87,8 @@ class Placer {
     }
     for (const auto& m : space_.markers) {
       if (wide.overlaps(around(m, space_.marker_radius))) cost += 45;
-      else if (label.leader && std::hypot(m.x - at.x, m.y - at.y) > 1 && segment_meets(label.tip, at, around(m, 2))) cost += 5;
+      else if (label.leader && std::hypot(m.x - at.x, m.y - at.y) > 1 && segment_meets(label.tip, at, around(m, 2)))
+        cost += 5;
     }
     for (const auto& line : space_.lines)
       for (std::size_t k = 0; k + 1 < line.size(); ++k)
@@ -94,7 +103,8 @@ class Placer {
 
 }  // namespace
 
-std::vector<PlacedLabel> place_labels(const LabelSpace& space, const std::vector<Point>& points, const std::vector<Point>& sizes) {
+std::vector<PlacedLabel> place_labels(const LabelSpace& space, const std::vector<Point>& points,
+                                      const std::vector<Point>& sizes) {
   Placer placer(space, points);
   std::vector<PlacedLabel> placed;
   for (std::size_t i = 0; i < points.size(); ++i)

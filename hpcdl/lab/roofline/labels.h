@@ -17,22 +17,23 @@ struct Point {
 };
 
 struct PlacedLabel {
-  std::size_t point = 0;   // index of the point it belongs to
-  Box box;                 // of the text
-  Point tip;               // where a line to the point starts; at the point itself when none is needed
+  std::size_t point = 0;  // index of the point it belongs to
+  Box box;                // of the text
+  Point tip;              // where a line to the point starts; at the point itself when none is needed
   bool leader = false;
 };
 
 struct LabelSpace {
   Box frame;
-  std::vector<Box> taken;       // never covered
-  std::vector<Point> markers;   // covered only where there is no other place
+  std::vector<Box> taken;      // never covered
+  std::vector<Point> markers;  // covered only where there is no other place
   double marker_radius = 5;
   std::vector<std::vector<Point>> lines;  // better not covered
 };
 
-/// Greedy, in the order given: `sizes[i]` (width, height) belongs to `points[i]`. A label for which there is no place at
-/// all is left out.
-std::vector<PlacedLabel> place_labels(const LabelSpace& space, const std::vector<Point>& points, const std::vector<Point>& sizes);
+/// Greedy, in the order given: `sizes[i]` (width, height) belongs to `points[i]`. A label for which there is no place
+/// at all is left out.
+std::vector<PlacedLabel> place_labels(const LabelSpace& space, const std::vector<Point>& points,
+                                      const std::vector<Point>& sizes);
 
 }  // namespace hpcdl::lab::roofline

@@ -25,7 +25,8 @@ TEST(labels, one_point_gets_a_label_beside_it) {
 }
 
 TEST(labels, a_crowd_finds_room) {
-  LabelSpace space{.frame = {0, 0, 1200, 640}, .taken = {{0, 600, 300, 640}}, .markers = {}, .lines = {{{0, 600}, {600, 100}}}};
+  LabelSpace space{
+      .frame = {0, 0, 1200, 640}, .taken = {{0, 600, 300, 640}}, .markers = {}, .lines = {{{0, 600}, {600, 100}}}};
   std::vector<Point> points, sizes;
   for (int i = 0; i < 36; ++i) {
     points.push_back({400 + 3.0 * i, 300 - 2.0 * i + std::fmod(7.0 * i, 11)});

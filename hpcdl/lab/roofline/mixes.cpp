@@ -21,14 +21,17 @@ constexpr double kRound = 16e6;  // bytes for each thread, at least
 constexpr int kRounds = 10;
 
 /// Best rate of some rounds over the `mine` floats of each part that begin at offset(round).
-template <class Offset> double best_rate(Pool& pool, const Parts& parts, std::int64_t mine, std::int64_t repeats, cpu::Mix mix, Offset offset) {
+template <class Offset>
+double best_rate(Pool& pool, const Parts& parts, std::int64_t mine, std::int64_t repeats, cpu::Mix mix, Offset offset) {
   std::vector<double> moved(static_cast<std::size_t>(pool.threads()) * 8);  // a cache line apart
   double best = 0;
   for (int round = 0; round < kRounds; ++round) {
     float* at = parts.data + offset();
     const auto start = std::chrono::steady_clock::now();
     pool.run([&](int t) {
-      simd::with_isa([&](auto isa) { moved[static_cast<std::size_t>(t) * 8] = cpu::sweep_mix(isa, mix, at + t * parts.floats, mine, repeats); });
+      simd::with_isa([&](auto isa) {
+        moved[static_cast<std::size_t>(t) * 8] = cpu::sweep_mix(isa, mix, at + t * parts.floats, mine, repeats);
+      });
     });
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     double sum = 0;
@@ -43,7 +46,9 @@ std::int64_t whole_pages(double bytes) { return static_cast<std::int64_t>(bytes)
 /// Again and again over `bytes` of each part.
 double within(Pool& pool, const Parts& parts, double bytes, cpu::Mix mix) {
   const auto mine = whole_pages(bytes);
-  return best_rate(pool, parts, mine, std::max<std::int64_t>(1, static_cast<std::int64_t>(kRound / (4 * static_cast<double>(mine)))), mix, [] { return 0; });
+  return best_rate(pool, parts, mine,
+                   std::max<std::int64_t>(1, static_cast<std::int64_t>(kRound / (4 * static_cast<double>(mine)))), mix,
+                   [] { return 0; });
 }
 
 /// Always further through the parts, so that no cache holds what comes.
@@ -67,7 +72,8 @@ void add_mixes(Roofs& roofs, Pool& pool, std::span<float> memory) {
   for (auto& c : roofs.caches) {
     // Stays within this level and outgrows the one before.
     const double bytes = std::min(std::max(c.bytes / 4, 2 * inner), 0.75 * c.bytes) / threads;
-    if (bytes >= 4096 && bytes <= 4.0 * static_cast<double>(parts.floats)) c.update = within(pool, parts, bytes, Mix::update);
+    if (bytes >= 4096 && bytes <= 4.0 * static_cast<double>(parts.floats))
+      c.update = within(pool, parts, bytes, Mix::update);
     inner = c.bytes;
   }
 }

@@ -1,6 +1,6 @@
 #pragma once
-// Ways through memory beyond one stream that is read and one that is copied. A roof is the best of all ways: what a kernel
-// may do, its roof must have done.
+// Ways through memory beyond one stream that is read and one that is copied. A roof is the best of all ways: what a
+// kernel may do, its roof must have done.
 
 #include <cstdint>
 #include <span>
@@ -20,8 +20,9 @@ template <class Isa> double sweep_mix(Isa, Mix, float* y, std::int64_t n, std::i
 
 namespace hpcdl::lab::roofline {
 
-/// Raises memory_read and memory_copy to the best of these ways, and measures memory_write, memory_update and the update
-/// rates of the caches. `memory` has been written to, by the threads that now read it at best, and well exceeds the caches.
+/// Raises memory_read and memory_copy to the best of these ways, and measures memory_write, memory_update and the
+/// update rates of the caches. `memory` has been written to, by the threads that now read it at best, and well exceeds
+/// the caches.
 void add_mixes(Roofs& roofs, Pool& pool, std::span<float> memory);
 
 }  // namespace hpcdl::lab::roofline

@@ -66,34 +66,45 @@ document.getElementById('theme').onclick = () => {
 };
 )js";
 
-std::string cell(double value, const std::string& shown) { return fmt::format("<td class=\"n\" data-v=\"{:.6g}\">{}</td>", value, xml_text(shown)); }
+std::string cell(double value, const std::string& shown) {
+  return fmt::format("<td class=\"n\" data-v=\"{:.6g}\">{}</td>", value, xml_text(shown));
+}
 std::string cell(const std::string& words) { return "<td>" + xml_text(words) + "</td>"; }
 
 std::string table_row(const Row& r, std::size_t index) {
   std::string html = fmt::format("<tr id=\"r{}\"{}>", index, r.fault() ? " class=\"fault\"" : "");
-  html += cell(r.scope.empty() ? r.op : r.op + " " + r.scope) + cell(r.shape) + cell(r.dtype) + cell(r.count > 1 ? fmt::format("{} x{}", r.pass, r.count) : r.pass);
-  html += cell(r.intensity(), show_intensity(r.intensity())) + cell(r.light.bound) + cell(r.light.seconds, show_seconds(r.light.seconds));
+  html += cell(r.scope.empty() ? r.op : r.op + " " + r.scope) + cell(r.shape) + cell(r.dtype) +
+          cell(r.count > 1 ? fmt::format("{} x{}", r.pass, r.count) : r.pass);
+  html += cell(r.intensity(), show_intensity(r.intensity())) + cell(r.light.bound) +
+          cell(r.light.seconds, show_seconds(r.light.seconds));
   if (!r.measured()) return html + "<td></td><td></td><td></td></tr>\n";
   html += cell(r.seconds, show_seconds(r.seconds)) + cell(r.cost.flops / r.seconds, show_rate(r, r.seconds));
   const auto width = r.share() < 1 ? 100 * r.share() : 100.0;
-  html += fmt::format("<td class=\"n\" data-v=\"{:.6g}\">{}<span class=\"bar\"><i class=\"{}\" style=\"width:{:.1f}%\"></i></span></td>", r.share(),
-                      r.fault() ? show_share(r) + " ABOVE ITS ROOF" : show_share(r), colour_class(r), width);
+  html += fmt::format(
+      "<td class=\"n\" data-v=\"{:.6g}\">{}<span class=\"bar\"><i class=\"{}\" "
+      "style=\"width:{:.1f}%\"></i></span></td>",
+      r.share(), r.fault() ? show_share(r) + " ABOVE ITS ROOF" : show_share(r), colour_class(r), width);
   return html + "</tr>\n";
 }
 
 }  // namespace
 
 std::string to_html(const Report& report) {
-  std::string html = "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n<meta charset=\"utf-8\"/>\n"
-                     "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n";
-  html += fmt::format("<title>{}</title>\n<style>{}{}{}</style>\n</head>\n<body>\n", xml_text("Roofline of " + report.title()), kStyle,
+  std::string html =
+      "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\">\n<head>\n<meta charset=\"utf-8\"/>\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n";
+  html += fmt::format("<title>{}</title>\n<style>{}{}{}</style>\n</head>\n<body>\n",
+                      xml_text("Roofline of " + report.title()), kStyle,
                       picture_rules("html[data-theme=light] ", false), picture_rules("html[data-theme=dark] ", true));
   html += to_svg(report);
-  html += "<form onsubmit=\"return false\"><input id=\"find\" placeholder=\"find: softmax bf16 bwd\"/><button id=\"theme\" type=\"button\">light / dark</button></form>\n";
+  html +=
+      "<form onsubmit=\"return false\"><input id=\"find\" placeholder=\"find: softmax bf16 bwd\"/><button id=\"theme\" "
+      "type=\"button\">light / dark</button></form>\n";
   html += "<table>\n<thead><tr>";
   for (const char* name : {"op", "shape", "type", "pass"}) html += fmt::format("<th>{}</th>", name);
   html += "<th class=\"n\">FLOP/byte</th><th>bound</th>";
-  for (const char* name : {"light", "time", "achieved", "share of its roof"}) html += fmt::format("<th class=\"n\">{}</th>", name);
+  for (const char* name : {"light", "time", "achieved", "share of its roof"})
+    html += fmt::format("<th class=\"n\">{}</th>", name);
   html += "</tr></thead>\n<tbody>\n";
   const auto all = report.all();
   for (std::size_t i = 0; i < all.size(); ++i) html += table_row(*all[i], i);

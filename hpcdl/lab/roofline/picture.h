@@ -8,8 +8,8 @@
 
 namespace hpcdl::lab::roofline {
 
-/// A whole SVG file, light or dark as the viewer asks for. Rows without arithmetic have no place in it; rows that were not
-/// measured stand at their roof.
+/// A whole SVG file, light or dark as the viewer asks for. Rows without arithmetic have no place in it; rows that were
+/// not measured stand at their roof.
 std::string to_svg(const Report& report);
 /// A page with the picture and all rows: sorts, filters, shows details; loads nothing from elsewhere.
 std::string to_html(const Report& report);

@@ -20,14 +20,16 @@ std::string fault_in(std::string xml) {
     const auto text = xml.substr(at, tag == std::string::npos ? std::string::npos : tag - at);
     const bool raw = !open.empty() && (open.back() == "style" || open.back() == "script");
     for (auto amp = text.find('&'); amp != std::string::npos; amp = text.find('&', amp + 1))
-      if (!std::regex_search(text.substr(amp, 6), std::regex("^&(amp|lt|gt|quot);")) || raw) return "bare & in: " + text.substr(amp, 30);
+      if (!std::regex_search(text.substr(amp, 6), std::regex("^&(amp|lt|gt|quot);")) || raw)
+        return "bare & in: " + text.substr(amp, 30);
     if (tag == std::string::npos) break;
     const auto end = xml.find('>', tag);
     if (end == std::string::npos) return "an open tag at the end";
     std::string inside = xml.substr(tag + 1, end - tag - 1);
     at = end + 1;
     if (inside.starts_with('/')) {
-      if (open.empty() || open.back() != inside.substr(1)) return "</" + inside.substr(1) + "> does not close " + (open.empty() ? "anything" : open.back());
+      if (open.empty() || open.back() != inside.substr(1))
+        return "</" + inside.substr(1) + "> does not close " + (open.empty() ? "anything" : open.back());
       open.pop_back();
       continue;
     }
@@ -44,7 +46,8 @@ std::string fault_in(std::string xml) {
 std::vector<std::pair<double, double>> places(const std::string& svg, const std::string& pattern) {
   std::vector<std::pair<double, double>> list;
   const std::regex r(pattern);
-  for (auto it = std::sregex_iterator(svg.begin(), svg.end(), r); it != std::sregex_iterator(); ++it) list.emplace_back(std::stod((*it)[1]), std::stod((*it)[2]));
+  for (auto it = std::sregex_iterator(svg.begin(), svg.end(), r); it != std::sregex_iterator(); ++it)
+    list.emplace_back(std::stod((*it)[1]), std::stod((*it)[2]));
   return list;
 }
 
@@ -58,7 +61,8 @@ constexpr double kLeft = 86, kTop = 112, kRight = 1250, kBottom = 730;
 
 TEST(picture, the_checker_knows_good_from_bad) {
   EXPECT_EQ(fault_in("<a b=\"1\"><c/>x &amp; y</a>"), "");
-  for (const char* bad : {"<a>", "<a></b>", "<a b=1/>", "<a>x & y</a>", "<a b=\"<\"/>", "</a>", "<a"}) EXPECT_NE(fault_in(bad), "") << bad;
+  for (const char* bad : {"<a>", "<a></b>", "<a b=1/>", "<a>x & y</a>", "<a b=\"<\"/>", "</a>", "<a"})
+    EXPECT_NE(fault_in(bad), "") << bad;
 }
 
 TEST(picture, is_well_formed_whatever_is_in_it) {
@@ -106,7 +110,8 @@ TEST(picture, many_kernels_show_each_op_once_per_roof) {
 
 TEST(picture, shows_every_roof) {
   const auto svg = to_svg(report_for_tests({}, 0.6));
-  for (const char* words : {"memory 60.0 GB/s", "L1 900 GB/s", "L2 400 GB/s", "L3 200 GB/s", "f32 500 GFLOP/s", "bf16 1000 GFLOP/s", "int8 2000 GOP/s", "Test &amp; &lt;Co&gt;"})
+  for (const char* words : {"memory 60.0 GB/s", "L1 900 GB/s", "L2 400 GB/s", "L3 200 GB/s", "f32 500 GFLOP/s",
+                            "bf16 1000 GFLOP/s", "int8 2000 GOP/s", "Test &amp; &lt;Co&gt;"})
     EXPECT_NE(svg.find(words), std::string::npos) << words;
 }
 

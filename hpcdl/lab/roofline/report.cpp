@@ -22,24 +22,36 @@ std::string digits(double x) {
 }
 
 Json row_json(const Row& r) {
-  Json j = {{"source", r.source}, {"op", r.op}, {"shape", r.shape}, {"dtype", r.dtype}, {"pass", r.pass}, {"device", r.device}};
+  Json j = {{"source", r.source}, {"op", r.op},     {"shape", r.shape},
+            {"dtype", r.dtype},   {"pass", r.pass}, {"device", r.device}};
   if (r.source == "step") j["scope"] = r.scope, j["count"] = r.count;
   j["records"] = r.parts.size();
   j["flops"] = r.cost.flops, j["bytes"] = r.cost.bytes, j["intensity"] = r.intensity();
   j["bound"] = r.light.bound;
-  j["light_seconds"] = r.light.seconds, j["arithmetic_seconds"] = r.light.arithmetic, j["traffic_seconds"] = r.light.traffic;
+  j["light_seconds"] = r.light.seconds, j["arithmetic_seconds"] = r.light.arithmetic,
+  j["traffic_seconds"] = r.light.traffic;
   const auto measured = [&](double x) { return r.measured() ? Json(x) : Json(); };
-  j["seconds"] = measured(r.seconds), j["seconds_min"] = measured(r.fastest), j["seconds_max"] = measured(r.slowest), j["runs"] = r.runs;
-  j["flops_per_second"] = measured(r.cost.flops / r.seconds), j["bytes_per_second"] = measured(r.cost.bytes / r.seconds);
+  j["seconds"] = measured(r.seconds), j["seconds_min"] = measured(r.fastest), j["seconds_max"] = measured(r.slowest),
+  j["runs"] = r.runs;
+  j["flops_per_second"] = measured(r.cost.flops / r.seconds),
+  j["bytes_per_second"] = measured(r.cost.bytes / r.seconds);
   j["share"] = measured(r.share()), j["above_roof"] = r.fault();
   return j;
 }
 
 Json roofs_json(const Roofs& r) {
-  Json j = {{"f32", r.f32}, {"bf16", r.bf16}, {"i8", r.i8}, {"memory", r.memory()}, {"memory_read", r.memory_read}, {"memory_copy", r.memory_copy},
-            {"memory_write", r.memory_write}, {"memory_update", r.memory_update}};
+  Json j = {{"f32", r.f32},
+            {"bf16", r.bf16},
+            {"i8", r.i8},
+            {"memory", r.memory()},
+            {"memory_read", r.memory_read},
+            {"memory_copy", r.memory_copy},
+            {"memory_write", r.memory_write},
+            {"memory_update", r.memory_update}};
   j["caches"] = Json::array();
-  for (const auto& c : r.caches) j["caches"].push_back({{"name", c.name}, {"bytes", c.bytes}, {"read", c.read}, {"copy", c.copy}, {"update", c.update}});
+  for (const auto& c : r.caches)
+    j["caches"].push_back(
+        {{"name", c.name}, {"bytes", c.bytes}, {"read", c.read}, {"copy", c.copy}, {"update", c.update}});
   return j;
 }
 
@@ -78,7 +90,8 @@ std::string show_rate(double per_second, const char* unit) {
 }
 
 std::string show_rate(const Row& row, double seconds) {
-  return row.light.by_arithmetic() ? show_rate(row.cost.flops / seconds, "FLOP/s") : show_rate(row.cost.bytes / seconds, "B/s");
+  return row.light.by_arithmetic() ? show_rate(row.cost.flops / seconds, "FLOP/s")
+                                   : show_rate(row.cost.bytes / seconds, "B/s");
 }
 
 std::string show_intensity(double x) { return x < 0.095 ? fmt::format("{:.3f}", x) : digits(x); }
@@ -87,10 +100,20 @@ std::string show_share(const Row& row) { return fmt::format("{:.0f} %", 100 * ro
 
 Json to_json(const Report& report) {
   const auto& m = report.machine;
-  Json j = {{"machine", {{"cpu", m.cpu}, {"cpus_online", m.cpus_online}, {"cpus_allowed", m.cpus_allowed}, {"isa", m.isa}, {"memory_bytes", m.memory_total},
-                         {"last_level_cache_bytes", m.last_level_cache}}},
-            {"device", report.device}, {"gpu", report.gpu.empty() ? Json() : Json(report.gpu)}, {"threads", report.threads}, {"date", report.date}, {"seconds", report.seconds},
-            {"roofs", roofs_json(report.roofs)}, {"above_roof", report.faults()}};
+  Json j = {{"machine",
+             {{"cpu", m.cpu},
+              {"cpus_online", m.cpus_online},
+              {"cpus_allowed", m.cpus_allowed},
+              {"isa", m.isa},
+              {"memory_bytes", m.memory_total},
+              {"last_level_cache_bytes", m.last_level_cache}}},
+            {"device", report.device},
+            {"gpu", report.gpu.empty() ? Json() : Json(report.gpu)},
+            {"threads", report.threads},
+            {"date", report.date},
+            {"seconds", report.seconds},
+            {"roofs", roofs_json(report.roofs)},
+            {"above_roof", report.faults()}};
   if (!report.config.empty()) j["config"] = report.config;
   j["rows"] = Json::array();
   for (const Row* r : report.all()) j["rows"].push_back(row_json(*r));
@@ -98,12 +121,15 @@ Json to_json(const Report& report) {
 }
 
 std::string to_csv(const Report& report) {
-  std::string text = "source,op,shape,dtype,pass,scope,device,count,flops,bytes,intensity,bound,light_seconds,seconds,seconds_min,seconds_max,share,above_roof\n";
+  std::string text =
+      "source,op,shape,dtype,pass,scope,device,count,flops,bytes,intensity,bound,light_seconds,seconds,seconds_min,"
+      "seconds_max,share,above_roof\n";
   for (const Row* r : report.all()) {
     const auto number = [&](double x) { return r->measured() ? fmt::format("{}", x) : ""; };
-    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", r->source, r->op, csv_word(r->shape), r->dtype, r->pass, csv_word(r->scope),
-                        r->device, r->count, r->cost.flops, r->cost.bytes, r->intensity(), r->light.bound, r->light.seconds, number(r->seconds),
-                        number(r->fastest), number(r->slowest), number(r->share()), r->fault() ? 1 : 0);
+    text += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", r->source, r->op, csv_word(r->shape),
+                        r->dtype, r->pass, csv_word(r->scope), r->device, r->count, r->cost.flops, r->cost.bytes,
+                        r->intensity(), r->light.bound, r->light.seconds, number(r->seconds), number(r->fastest),
+                        number(r->slowest), number(r->share()), r->fault() ? 1 : 0);
   }
   return text;
 }

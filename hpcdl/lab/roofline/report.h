@@ -15,18 +15,21 @@ namespace hpcdl::lab::roofline {
 struct Report {
   Machine machine;
   std::string device = "cpu";
-  std::string gpu;             // its name; empty: ran on the CPU
+  std::string gpu;  // its name; empty: ran on the CPU
   int threads = 1;
-  std::string date;            // UTC, "2026-11-21"
+  std::string date;  // UTC, "2026-11-21"
   Roofs roofs;
-  std::vector<Row> rows;       // seed first, then cases
-  std::vector<Row> step;       // records of a training step
-  std::string config;          // whose step
-  double seconds = 0;          // it took
+  std::vector<Row> rows;  // seed first, then cases
+  std::vector<Row> step;  // records of a training step
+  std::string config;     // whose step
+  double seconds = 0;     // it took
 
   /// "AMD EPYC"; "2 threads, avx512".
   std::string title() const { return gpu.empty() ? machine.cpu : gpu; }
-  std::string details() const { return gpu.empty() ? fmt::format("{} thread{}, {}", threads, threads == 1 ? "" : "s", machine.isa) : "each kernel a captured graph"; }
+  std::string details() const {
+    return gpu.empty() ? fmt::format("{} thread{}, {}", threads, threads == 1 ? "" : "s", machine.isa)
+                       : "each kernel a captured graph";
+  }
   /// All rows, those of the step last.
   std::vector<const Row*> all() const;
   /// How many are faster than light.

@@ -42,7 +42,8 @@ TEST(report, what_was_not_measured_is_null) {
   auto report = report_for_tests({"add"}, 0.8);
   for (auto& r : report.rows) r.seconds = 0;
   const auto j = to_json(report);
-  for (const char* key : {"seconds", "share", "flops_per_second", "bytes_per_second"}) EXPECT_TRUE(j["rows"][0][key].is_null()) << key;
+  for (const char* key : {"seconds", "share", "flops_per_second", "bytes_per_second"})
+    EXPECT_TRUE(j["rows"][0][key].is_null()) << key;
   EXPECT_EQ(to_text(report, false).find("of roof"), std::string::npos);
 }
 
@@ -53,7 +54,8 @@ TEST(report, csv_has_one_line_for_each_row) {
   ASSERT_EQ(lines.size(), report.rows.size() + 1);
   EXPECT_NE(lines[1].find("seed,add,\"1,2\",f32,fwd,"), std::string::npos) << lines[1];
   const auto columns = std::count(lines[0].begin(), lines[0].end(), ',');
-  for (std::size_t i = 2; i < lines.size(); ++i) EXPECT_EQ(std::count(lines[i].begin(), lines[i].end(), ','), columns) << lines[i];
+  for (std::size_t i = 2; i < lines.size(); ++i)
+    EXPECT_EQ(std::count(lines[i].begin(), lines[i].end(), ','), columns) << lines[i];
 }
 
 TEST(report, the_table_is_aligned_and_plain_without_a_terminal) {
@@ -71,7 +73,8 @@ TEST(report, the_table_is_aligned_and_plain_without_a_terminal) {
     ++rows;
   }
   EXPECT_GT(rows, 20);
-  for (const char* words : {"0.083", "683", "The seed", "ridge", "median 70 % of the roof"}) EXPECT_NE(text.find(words), std::string::npos) << words;
+  for (const char* words : {"0.083", "683", "The seed", "ridge", "median 70 % of the roof"})
+    EXPECT_NE(text.find(words), std::string::npos) << words;
 }
 
 TEST(report, a_fault_is_said_in_words) {

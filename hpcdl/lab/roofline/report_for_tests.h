@@ -6,7 +6,14 @@
 namespace hpcdl::lab::roofline {
 
 inline Roofs roofs_for_tests() {
-  Roofs r{.f32 = 500e9, .bf16 = 1000e9, .i8 = 2000e9, .memory_read = 40e9, .memory_copy = 60e9, .cache_read = 200e9, .cache_bytes = 32 << 20, .caches = {}};
+  Roofs r{.f32 = 500e9,
+          .bf16 = 1000e9,
+          .i8 = 2000e9,
+          .memory_read = 40e9,
+          .memory_copy = 60e9,
+          .cache_read = 200e9,
+          .cache_bytes = 32 << 20,
+          .caches = {}};
   r.memory_write = 80e9, r.memory_update = 70e9;
   r.caches = {{"L1", 96 << 10, 900e9, 800e9, 950e9}, {"L2", 2 << 20, 400e9, 300e9}, {"L3", 32 << 20, 200e9, 180e9}};
   return r;

@@ -19,7 +19,8 @@ std::vector<double> sample(compare::Environment& clock, const std::function<void
   const int calls = std::max(1, static_cast<int>(kClock / once));
   std::vector<double> samples;
   const double start = clock.now();
-  while (samples.size() < kLeast || (samples.size() < kMost && clock.now() - start < limit)) samples.push_back(clock.time(run, calls) / calls);
+  while (samples.size() < kLeast || (samples.size() < kMost && clock.now() - start < limit))
+    samples.push_back(clock.time(run, calls) / calls);
   return samples;
 }
 
@@ -71,7 +72,8 @@ Place::Place(Device device, Pool& pool) : stream(device, pool) {
   else clock = std::make_unique<compare::HostEnvironment>(pool);
 }
 
-Row measure(const Case& c, const std::string& source, const Place& place, const Roofs& roofs, const Timing& timing, std::shared_ptr<Buffer>& arena) {
+Row measure(const Case& c, const std::string& source, const Place& place, const Roofs& roofs, const Timing& timing,
+            std::shared_ptr<Buffer>& arena) {
   Row row = blank(c, source);
   Stream stream = place.stream;
   row.device = stream.device().is_cuda() ? "cuda" : "cpu";

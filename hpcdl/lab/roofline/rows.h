@@ -13,21 +13,21 @@
 
 namespace hpcdl::lab::roofline {
 
-/// A measured time may undercut its roof by so much before it counts as a fault: roofs are the best of a few rounds, and
-/// those wander by about a percent.
+/// A measured time may undercut its roof by so much before it counts as a fault: roofs are the best of a few rounds,
+/// and those wander by about a percent.
 inline constexpr double kAbove = 1.02;
 
 struct Row {
-  std::string source;               // "seed", "case"; "step": records of a training step
-  std::string op, shape, dtype;     // "softmax", "4096x1024", "f32"
-  std::string pass;                 // "fwd", "fwd+bwd"; of a step: forward, recompute, backward, update
-  std::string scope;                // of a step: where in the model, "layers.*.mlp"
+  std::string source;            // "seed", "case"; "step": records of a training step
+  std::string op, shape, dtype;  // "softmax", "4096x1024", "f32"
+  std::string pass;              // "fwd", "fwd+bwd"; of a step: forward, recompute, backward, update
+  std::string scope;             // of a step: where in the model, "layers.*.mlp"
   std::string device = "cpu";
-  std::int64_t count = 1;           // equal records of a step; all figures are of one
+  std::int64_t count = 1;  // equal records of a step; all figures are of one
   Cost cost;
-  std::vector<Work> parts;          // the records that one run consists of
+  std::vector<Work> parts;  // the records that one run consists of
   LightTime light;
-  double seconds = 0;               // median; 0: not measured
+  double seconds = 0;  // median; 0: not measured
   double fastest = 0, slowest = 0;
   int runs = 0;
 
@@ -61,14 +61,16 @@ struct Place {
 };
 
 /// row_of(), timed; on a GPU as a captured graph. `arena` is used and left behind for the next.
-Row measure(const Case& c, const std::string& source, const Place& place, const Roofs& roofs, const Timing& timing, std::shared_ptr<Buffer>& arena);
+Row measure(const Case& c, const std::string& source, const Place& place, const Roofs& roofs, const Timing& timing,
+            std::shared_ptr<Buffer>& arena);
 
 /// Called before each piece of work: what, and how much of all is done, 0 .. 1.
 using OnProgress = std::function<void(const std::string& what, double done)>;
 
-/// Every record of one training step on config.train.device, equal ones together, those that take longest first. `measured` false:
-/// costs alone.
-std::vector<Row> step_rows(train::RunConfig& config, Pool& pool, const Roofs& roofs, const Timing& timing, bool measured, const OnProgress& progress);
+/// Every record of one training step on config.train.device, equal ones together, those that take longest first.
+/// `measured` false: costs alone.
+std::vector<Row> step_rows(train::RunConfig& config, Pool& pool, const Roofs& roofs, const Timing& timing,
+                           bool measured, const OnProgress& progress);
 
 /// Light anew, under other roofs.
 void relight(Row& row, const Roofs& roofs);

@@ -62,7 +62,9 @@ TEST(rows, a_case_is_timed_and_several_records_add_up) {
 TEST(rows, a_training_step_is_all_of_its_records) {
   train::RunConfig config;
   io::ConfigTable(config).apply_toml(
-      "[model]\nfamily = \"llama\"\nlayers = 3\nheads = 2\nwidth = 64\ncontext = 32\nvocab = 300\n[train]\nbatch = 2\naccumulate = 3\n", "test");
+      "[model]\nfamily = \"llama\"\nlayers = 3\nheads = 2\nwidth = 64\ncontext = 32\nvocab = 300\n[train]\nbatch = "
+      "2\naccumulate = 3\n",
+      "test");
   Pool pool(1);
   const auto roofs = roofs_for_tests();
   const auto rows = step_rows(config, pool, roofs, {.step_runs = 2}, true, {});
@@ -95,7 +97,9 @@ TEST(rows, a_training_step_is_all_of_its_records) {
 
 TEST(rows, a_step_of_an_image_classifier_needs_no_data) {
   train::RunConfig config;
-  io::ConfigTable(config).apply_toml("[model]\nfamily = \"resnet18\"\nchannels = 4\n[data]\nmixup = 0.2\n[train]\nbatch = 2\noptimizer = \"sgd\"\n", "test");
+  io::ConfigTable(config).apply_toml(
+      "[model]\nfamily = \"resnet18\"\nchannels = 4\n[data]\nmixup = 0.2\n[train]\nbatch = 2\noptimizer = \"sgd\"\n",
+      "test");
   Pool pool(1);
   const auto rows = step_rows(config, pool, roofs_for_tests(), {.step_runs = 1}, true, {});
   std::int64_t convolutions = 0;

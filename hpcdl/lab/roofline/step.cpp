@@ -31,7 +31,8 @@ std::string operand_shapes(const Program& p, const Record& r) {
   std::vector<std::string> words;
   const auto add = [&](const Operand& o) { words.push_back(fmt::format("{}", fmt::join(o.spec.shape, "x"))); };
   for (std::uint32_t i = 0; i < r.operand_count && words.size() < 2; ++i)
-    if (const auto& o = p.operands[r.operands + i]; o.slot >= 0 && o.access == Access::read && o.spec.shape.rank() >= 2) add(o);
+    if (const auto& o = p.operands[r.operands + i]; o.slot >= 0 && o.access == Access::read && o.spec.shape.rank() >= 2)
+      add(o);
   for (std::uint32_t i = 0; i < r.operand_count && words.empty(); ++i)
     if (const auto& o = p.operands[r.operands + i]; o.slot >= 0) add(o);
   return fmt::format("{}", fmt::join(words, " "));
@@ -64,7 +65,8 @@ std::vector<double> record_seconds(RecordTimer& timer, const Executable& exe, St
     timer.run(exe, stream, trace.runs.back());
     if (!timer.finish(trace)) continue;
     ++done;
-    for (std::size_t i = 0; i < samples.size(); ++i) samples[i].push_back(1e-9 * static_cast<double>(times[i].end - times[i].begin));
+    for (std::size_t i = 0; i < samples.size(); ++i)
+      samples[i].push_back(1e-9 * static_cast<double>(times[i].end - times[i].begin));
   }
   require(done > 0, "roofline", "the records of a program could not be timed: {}", timer.how());
   std::vector<double> medians;
@@ -76,17 +78,21 @@ std::vector<double> record_seconds(RecordTimer& timer, const Executable& exe, St
 class Groups {
  public:
   void add(Row row, double seconds, std::int64_t times, int runs) {
-    const auto key = fmt::format("{}|{}|{}|{}|{}|{}", row.op, row.pass, row.scope, row.shape, row.cost.flops, row.cost.bytes);
+    const auto key =
+        fmt::format("{}|{}|{}|{}|{}|{}", row.op, row.pass, row.scope, row.shape, row.cost.flops, row.cost.bytes);
     const auto [it, fresh] = index_.try_emplace(key, rows_.size());
     if (fresh) rows_.push_back(std::move(row)), rows_.back().count = 0, rows_.back().fastest = seconds;
     Row& r = rows_[it->second];
-    r.seconds = (r.seconds * static_cast<double>(r.count) + seconds * static_cast<double>(times)) / static_cast<double>(r.count + times);
+    r.seconds = (r.seconds * static_cast<double>(r.count) + seconds * static_cast<double>(times)) /
+                static_cast<double>(r.count + times);
     r.fastest = std::min(r.fastest, seconds), r.slowest = std::max(r.slowest, seconds);
     r.count += times, r.runs = runs;
   }
   std::vector<Row> take() {
     std::stable_sort(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) {
-      const auto weight = [](const Row& r) { return static_cast<double>(r.count) * (r.measured() ? r.seconds : r.light.seconds); };
+      const auto weight = [](const Row& r) {
+        return static_cast<double>(r.count) * (r.measured() ? r.seconds : r.light.seconds);
+      };
       return weight(a) > weight(b);
     });
     return std::move(rows_);
@@ -99,13 +105,15 @@ class Groups {
 
 }  // namespace
 
-std::vector<Row> step_rows(train::RunConfig& config, Pool& pool, const Roofs& roofs, const Timing& timing, bool measured, const OnProgress& progress) {
+std::vector<Row> step_rows(train::RunConfig& config, Pool& pool, const Roofs& roofs, const Timing& timing,
+                           bool measured, const OnProgress& progress) {
   if (progress) progress("making the model", 0);
   const auto model = train::model_without_data(config);
   const Device device = device_from_name(config.train.device);
   train::TrainStep step(*model, pool, train::step_options(config), device);
   const train::DrawnBatch batch(config, step);
-  StepParams params{.seed = 1, .lr = 0, .grad_scale = 1.0f / static_cast<float>(batch.targets)};  // a rate of 0 keeps the weights
+  StepParams params{
+      .seed = 1, .lr = 0, .grad_scale = 1.0f / static_cast<float>(batch.targets)};  // a rate of 0 keeps the weights
   Stream stream(device, pool, &params);
   const auto timer = record_timer(device);
   Groups groups;
@@ -114,7 +122,9 @@ std::vector<Row> step_rows(train::RunConfig& config, Pool& pool, const Roofs& ro
   for (std::size_t i = 0; i < programs.size(); ++i) {
     const bool update = i + 1 == programs.size();
     const auto& program = programs[i]->program();
-    if (progress) progress(update ? "the update" : "forward and backward", static_cast<double>(i) / static_cast<double>(programs.size()));
+    if (progress)
+      progress(update ? "the update" : "forward and backward",
+               static_cast<double>(i) / static_cast<double>(programs.size()));
     std::vector<double> seconds(program.records.size());
     if (measured) {
       // Hands over the batch, and warms up; on a GPU programs are captured then.
@@ -124,7 +134,9 @@ std::vector<Row> step_rows(train::RunConfig& config, Pool& pool, const Roofs& ro
     }
     const auto times = update || i == 0 ? 1 : micro_batches - 1;
     for (std::size_t k = 0; k < seconds.size(); ++k)
-      if (!measured || seconds[k] > 0) groups.add(row_of_record(program, program.records[k], roofs), seconds[k], times, measured ? timing.step_runs : 0);
+      if (!measured || seconds[k] > 0)
+        groups.add(row_of_record(program, program.records[k], roofs), seconds[k], times,
+                   measured ? timing.step_runs : 0);
   }
   return groups.take();
 }

@@ -14,10 +14,12 @@ struct Palette {
   const char *paper, *ink, *faint, *grid, *ground, *memory, *cache, *fault;
   const char *f32, *bf16, *i8;  // told apart by every kind of colour blindness
 };
-constexpr Palette kLight{"#ffffff", "#1b2330", "#5b6675", "#e6eaef", "#f3f6fa", "#3a4454", "#9aa5b4", "#c81e1e", "#0b63b8", "#c2570c", "#0b7a5b"};
+constexpr Palette kLight{"#ffffff", "#1b2330", "#5b6675", "#e6eaef", "#f3f6fa", "#3a4454",
+                         "#9aa5b4", "#c81e1e", "#0b63b8", "#c2570c", "#0b7a5b"};
 // So many labels leave each roof readable.
 constexpr int kLabelsEach = 14, kLabelsInCache = 6;
-constexpr Palette kDark{"#0f141b", "#e8edf4", "#9aa7b6", "#232c38", "#161d27", "#c3cedc", "#5f6d7f", "#ff6b6b", "#62aefc", "#ffa24d", "#45d0a2"};
+constexpr Palette kDark{"#0f141b", "#e8edf4", "#9aa7b6", "#232c38", "#161d27", "#c3cedc",
+                        "#5f6d7f", "#ff6b6b", "#62aefc", "#ffa24d", "#45d0a2"};
 
 }  // namespace
 
@@ -36,13 +38,17 @@ std::string xml_text(std::string_view words) {
 std::string colour_class(const Row& row) {
   for (const auto& part : row.parts)
     if (part.dtype == DType::i8 || part.dtype == DType::u8) return "i8";
-  return std::any_of(row.parts.begin(), row.parts.end(), [](const auto& part) { return part.dtype == DType::bf16; }) ? "bf16" : "f32";
+  return std::any_of(row.parts.begin(), row.parts.end(), [](const auto& part) { return part.dtype == DType::bf16; })
+             ? "bf16"
+             : "f32";
 }
 
 std::string picture_rules(const std::string& prefix, bool dark) {
   const Palette& c = dark ? kDark : kLight;
   std::string css;
-  const auto rule = [&](const std::string& selector, const std::string& body) { css += fmt::format("{}.roofline {}{{{}}}\n", prefix, selector, body); };
+  const auto rule = [&](const std::string& selector, const std::string& body) {
+    css += fmt::format("{}.roofline {}{{{}}}\n", prefix, selector, body);
+  };
   const auto halo = fmt::format("paint-order:stroke;stroke:{};stroke-width:3px;stroke-linejoin:round;", c.paper);
   rule(".paper", fmt::format("fill:{}", c.paper));
   rule(".title", fmt::format("fill:{};font-size:25px;font-weight:650", c.ink));
@@ -68,8 +74,10 @@ std::string picture_rules(const std::string& prefix, bool dark) {
   for (const auto& [kind, colour] : {std::pair{"f32", c.f32}, {"bf16", c.bf16}, {"i8", c.i8}, {"key", c.faint}}) {
     rule(fmt::format("line.{}", kind), fmt::format("stroke:{}", colour));
     rule(fmt::format("text.{}", kind), fmt::format("fill:{}", colour));
-    rule(fmt::format("circle.{0},{1}.roofline .{0} circle", kind, prefix), fmt::format("fill:{};stroke:{};stroke-width:1", colour, c.paper));
-    rule(fmt::format("circle.{0}.ring,{1}.roofline .{0}.ring circle", kind, prefix), fmt::format("fill:{};stroke:{};stroke-width:2", c.paper, colour));
+    rule(fmt::format("circle.{0},{1}.roofline .{0} circle", kind, prefix),
+         fmt::format("fill:{};stroke:{};stroke-width:1", colour, c.paper));
+    rule(fmt::format("circle.{0}.ring,{1}.roofline .{0}.ring circle", kind, prefix),
+         fmt::format("fill:{};stroke:{};stroke-width:2", c.paper, colour));
   }
   rule(".inset", fmt::format("fill:{};stroke:{}", c.paper, c.grid));
   rule(".inset-title", fmt::format("fill:{};font-size:12.5px;font-weight:600", c.ink));
@@ -87,18 +95,23 @@ std::vector<const Row*> labelled(const std::vector<const Row*>& rows) {
   std::vector<const Row*> order = rows;
   const auto rank = [](const Row* r) { return r->fault() ? 0 : r->source == "seed" ? 1 : 2; };
   const auto weight = [](const Row* r) { return static_cast<double>(r->count) * r->light.seconds; };
-  std::stable_sort(order.begin(), order.end(), [&](const Row* a, const Row* b) { return rank(a) != rank(b) ? rank(a) < rank(b) : weight(a) > weight(b); });
+  std::stable_sort(order.begin(), order.end(), [&](const Row* a, const Row* b) {
+    return rank(a) != rank(b) ? rank(a) < rank(b) : weight(a) > weight(b);
+  });
   if (order.size() <= kLabelAll) return order;
   std::vector<const Row*> chosen;
   std::set<std::string> seen;
   std::map<std::string, int> count;
   for (const Row* r : order) {
-    const std::string where = r->light.by_arithmetic() ? colour_class(*r) : r->light.bound == "memory" ? "memory" : "cache";
+    const std::string where = r->light.by_arithmetic()     ? colour_class(*r)
+                              : r->light.bound == "memory" ? "memory"
+                                                           : "cache";
     // Away from the arithmetic roofs, bf16 is the same kernel at half the bytes.
     const bool own = r->light.by_arithmetic() || r->dtype == "f32";
     if (!r->fault() && r->source != "step" && (r->pass != "fwd" || !own)) continue;
     const auto key = r->op.substr(0, r->op.find('+')) + where + (r->source == "step" ? r->pass + r->scope : "");
-    if (!r->fault() && (seen.contains(key) || count[where] >= (where == "cache" ? kLabelsInCache : kLabelsEach))) continue;
+    if (!r->fault() && (seen.contains(key) || count[where] >= (where == "cache" ? kLabelsInCache : kLabelsEach)))
+      continue;
     seen.insert(key), ++count[where];
     chosen.push_back(r);
   }

@@ -14,7 +14,9 @@ namespace {
 class Paint {
  public:
   explicit Paint(bool on) : on_(on) {}
-  std::string operator()(const char* code, const std::string& text) const { return on_ ? fmt::format("\x1b[{}m{}\x1b[0m", code, text) : text; }
+  std::string operator()(const char* code, const std::string& text) const {
+    return on_ ? fmt::format("\x1b[{}m{}\x1b[0m", code, text) : text;
+  }
 
  private:
   bool on_;
@@ -33,7 +35,9 @@ std::string bar(double share) {
   return text;
 }
 
-const char* share_colour(const Row& r) { return r.fault() ? kRed : r.share() >= 0.8 ? kGreen : r.share() >= 0.5 ? kBold : kYellow; }
+const char* share_colour(const Row& r) {
+  return r.fault() ? kRed : r.share() >= 0.8 ? kGreen : r.share() >= 0.5 ? kBold : kYellow;
+}
 
 std::string first_column(const Row& r) { return r.source == "step" && !r.scope.empty() ? r.op + " " + r.scope : r.op; }
 
@@ -42,12 +46,14 @@ struct Widths {
 };
 
 std::string line(const Row& r, const Widths& w, double whole, const Paint& paint) {
-  std::string text = fmt::format("  {}  {}  {} {}  {}  {}  {}", left(first_column(r), w.op), left(r.shape, w.shape), left(r.dtype, 5), left(r.pass, w.pass),
-                                 right(show_intensity(r.intensity()), 7), left(r.light.bound, 6), right(show_seconds(r.light.seconds), 8));
+  std::string text = fmt::format("  {}  {}  {} {}  {}  {}  {}", left(first_column(r), w.op), left(r.shape, w.shape),
+                                 left(r.dtype, 5), left(r.pass, w.pass), right(show_intensity(r.intensity()), 7),
+                                 left(r.light.bound, 6), right(show_seconds(r.light.seconds), 8));
   if (r.measured()) {
-    text += fmt::format("  {}  {}  {} {}", right(show_seconds(r.seconds), 8), right(show_rate(r, r.seconds), 12), paint(share_colour(r), right(show_share(r), 5)),
-                        paint(kDim, bar(r.share())));
-    if (whole > 0) text += fmt::format("  {:>5.1f} %  x{}", 100 * r.seconds * static_cast<double>(r.count) / whole, r.count);
+    text += fmt::format("  {}  {}  {} {}", right(show_seconds(r.seconds), 8), right(show_rate(r, r.seconds), 12),
+                        paint(share_colour(r), right(show_share(r), 5)), paint(kDim, bar(r.share())));
+    if (whole > 0)
+      text += fmt::format("  {:>5.1f} %  x{}", 100 * r.seconds * static_cast<double>(r.count) / whole, r.count);
     if (r.fault()) text += paint(kRed, "  ABOVE ITS ROOF: cost or measurement is wrong");
   }
   return text + "\n";
@@ -58,12 +64,14 @@ std::string table(const std::string& title, const std::vector<const Row*>& rows,
   Widths w;
   double whole = 0;
   for (const Row* r : rows) {
-    w.op = std::max(w.op, first_column(*r).size()), w.shape = std::max(w.shape, r->shape.size()), w.pass = std::max(w.pass, r->pass.size());
+    w.op = std::max(w.op, first_column(*r).size()), w.shape = std::max(w.shape, r->shape.size()),
+    w.pass = std::max(w.pass, r->pass.size());
     if (r->source == "step") whole += r->seconds * static_cast<double>(r->count);
   }
   const bool measured = rows.front()->measured();
-  std::string head = fmt::format("  {}  {}  {} {}  {}  {}  {}", left("op", w.op), left("shape", w.shape), left("type", 5), left("pass", w.pass), right("FLOP/B", 7),
-                                 left("bound", 6), right("light", 8));
+  std::string head =
+      fmt::format("  {}  {}  {} {}  {}  {}  {}", left("op", w.op), left("shape", w.shape), left("type", 5),
+                  left("pass", w.pass), right("FLOP/B", 7), left("bound", 6), right("light", 8));
   if (measured) head += fmt::format("  {}  {}  {}", right("time", 8), right("achieved", 12), "of roof");
   if (measured && whole > 0) head += "           of step";
   std::string text = paint(kBold, title) + "\n" + paint(kDim, head) + "\n";
@@ -74,28 +82,40 @@ std::string table(const std::string& title, const std::vector<const Row*>& rows,
 std::string machine_text(const Report& report, const Paint& paint) {
   const auto& r = report.roofs;
   std::string text = paint(kBold, fmt::format("Roofline of {}, {}", report.title(), report.details())) + "\n";
-  text += fmt::format("  arithmetic  f32 {}   bf16 {}   i8 {}\n", show_rate(r.f32, "FLOP/s"), show_rate(r.bf16, "FLOP/s"), show_rate(r.i8, "OP/s"));
+  text += fmt::format("  arithmetic  f32 {}   bf16 {}   i8 {}\n", show_rate(r.f32, "FLOP/s"),
+                      show_rate(r.bf16, "FLOP/s"), show_rate(r.i8, "OP/s"));
   text += fmt::format("  traffic     memory {}", show_rate(r.memory(), "B/s"));
-  for (auto c = r.caches.rbegin(); c != r.caches.rend(); ++c) text += fmt::format("   {} {}", c->name, show_rate(std::max(c->read, c->copy), "B/s"));
-  text += fmt::format("\n  ridge       f32 {} FLOP/byte: below it memory bounds, above it arithmetic   bf16 {}   i8 {}\n\n", show_intensity(r.f32 / r.memory()),
-                      show_intensity(r.bf16 / r.memory()), show_intensity(r.i8 / r.memory()));
+  for (auto c = r.caches.rbegin(); c != r.caches.rend(); ++c)
+    text += fmt::format("   {} {}", c->name, show_rate(std::max(c->read, c->copy), "B/s"));
+  text += fmt::format(
+      "\n  ridge       f32 {} FLOP/byte: below it memory bounds, above it arithmetic   bf16 {}   i8 {}\n\n",
+      show_intensity(r.f32 / r.memory()), show_intensity(r.bf16 / r.memory()), show_intensity(r.i8 / r.memory()));
   return text;
 }
 
 std::string summary(const Report& report, const Paint& paint) {
   std::map<std::string, std::vector<double>> shares;
   for (const auto& r : report.rows)
-    if (r.measured()) shares[r.light.by_arithmetic() ? "arithmetic" : r.light.bound == "memory" ? "memory" : "a cache"].push_back(r.share());
+    if (r.measured())
+      shares[r.light.by_arithmetic()     ? "arithmetic"
+             : r.light.bound == "memory" ? "memory"
+                                         : "a cache"]
+          .push_back(r.share());
   std::string text;
   for (auto& [bound, list] : shares) {
     const auto n = list.size();
-    text += fmt::format("  {} {} bound by {}: median {:.0f} % of the roof\n", n, n == 1 ? "kernel" : "kernels", bound, 100 * compare::median(std::move(list)));
+    text += fmt::format("  {} {} bound by {}: median {:.0f} % of the roof\n", n, n == 1 ? "kernel" : "kernels", bound,
+                        100 * compare::median(std::move(list)));
   }
   double light = 0, seconds = 0;
-  for (const auto& r : report.step) light += r.light.seconds * static_cast<double>(r.count), seconds += r.seconds * static_cast<double>(r.count);
-  if (seconds > 0) text += fmt::format("  the step takes {}, light {}: {:.0f} %\n", show_seconds(seconds), show_seconds(light), 100 * light / seconds);
+  for (const auto& r : report.step)
+    light += r.light.seconds * static_cast<double>(r.count), seconds += r.seconds * static_cast<double>(r.count);
+  if (seconds > 0)
+    text += fmt::format("  the step takes {}, light {}: {:.0f} %\n", show_seconds(seconds), show_seconds(light),
+                        100 * light / seconds);
   else if (light > 0) text += fmt::format("  the step at the speed of light: {}\n", show_seconds(light));
-  if (const int n = report.faults()) text += paint(kRed, fmt::format("  {} above their roof: a cost or a measurement is wrong there\n", n));
+  if (const int n = report.faults())
+    text += paint(kRed, fmt::format("  {} above their roof: a cost or a measurement is wrong there\n", n));
   return text;
 }
 

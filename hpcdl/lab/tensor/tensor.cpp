@@ -20,13 +20,16 @@ using Scheme = parallel::TensorParallel::Scheme;
 class Side {
  public:
   Side(const comm::Group& tp, Pool& pool, const io::ModelConfig& config, const TensorOptions& o, Scheme scheme)
-      : sharing_(std::make_shared<parallel::TensorParallel>(tp, scheme, o.device.is_cuda() ? comm::Algorithm::automatic : comm::Algorithm::ring)),
+      : sharing_(std::make_shared<parallel::TensorParallel>(
+            tp, scheme, o.device.is_cuda() ? comm::Algorithm::automatic : comm::Algorithm::ring)),
         model_(models::LanguageModel::create(config, 1, true, sharing_)),
         step_(model_, pool, {.batch = o.batch, .length = config.context, .forward = {.compute = o.compute}}, o.device),
         ids_(static_cast<std::size_t>(o.batch * config.context)) {
-    for (std::size_t i = 0; i < ids_.size(); ++i) ids_[i] = static_cast<std::int32_t>(Rng{1, 2}.below(i, static_cast<std::uint64_t>(config.vocab)));
+    for (std::size_t i = 0; i < ids_.size(); ++i)
+      ids_[i] = static_cast<std::int32_t>(Rng{1, 2}.below(i, static_cast<std::uint64_t>(config.vocab)));
     result_.scheme = scheme;
-    result_.formula_bytes = parallel::wire_bytes(scheme, config, std::ssize(ids_), static_cast<int>(dtype_bytes(o.compute)), tp.size());
+    result_.formula_bytes =
+        parallel::wire_bytes(scheme, config, std::ssize(ids_), static_cast<int>(dtype_bytes(o.compute)), tp.size());
   }
 
   void step(bool measured) {
@@ -69,9 +72,11 @@ double TensorResult::seconds() const {
   return sorted.empty() ? 0 : sorted[sorted.size() / 2];
 }
 
-TensorReport bench_tensor(const comm::Group& tp, Pool& pool, const io::ModelConfig& model, const TensorOptions& options) {
+TensorReport bench_tensor(const comm::Group& tp, Pool& pool, const io::ModelConfig& model,
+                          const TensorOptions& options) {
   std::vector<std::unique_ptr<Side>> sides;
-  for (const auto scheme : {Scheme::conjugate, Scheme::sequence, Scheme::naive}) sides.push_back(std::make_unique<Side>(tp, pool, model, options, scheme));
+  for (const auto scheme : {Scheme::conjugate, Scheme::sequence, Scheme::naive})
+    sides.push_back(std::make_unique<Side>(tp, pool, model, options, scheme));
   for (int round = 0; round <= options.rounds; ++round)
     for (auto& side : sides) side->step(round > 0);
   TensorReport report{model, options, tp.size(), sides[0]->parameters(), {}};
@@ -80,21 +85,35 @@ TensorReport bench_tensor(const comm::Group& tp, Pool& pool, const io::ModelConf
 }
 
 std::string tensor_table(const TensorReport& r) {
-  std::string text = fmt::format("{} ranks share the layers of {} parameters; a step of {} tokens\n\n{:<10} {:>14} {:>14} {:>7} {:>10} {:>12}\n", r.ranks,
-                                 format_count(static_cast<double>(r.parameters)), r.options.batch * r.model.context, "scheme", "bytes sent", "by formula", "ratio",
-                                 "step", "activations");
+  std::string text = fmt::format(
+      "{} ranks share the layers of {} parameters; a step of {} tokens\n\n{:<10} {:>14} {:>14} {:>7} {:>10} {:>12}\n",
+      r.ranks, format_count(static_cast<double>(r.parameters)), r.options.batch * r.model.context, "scheme",
+      "bytes sent", "by formula", "ratio", "step", "activations");
   for (const auto& s : r.results)
-    text += fmt::format("{:<10} {:>14} {:>14} {:>7.3f} {:>7.1f} ms {:>12}\n", parallel::scheme_name(s.scheme), format_bytes(s.wire_bytes), format_bytes(s.formula_bytes),
-                        s.formula_bytes > 0 ? s.wire_bytes / s.formula_bytes : 1.0, 1e3 * s.seconds(), format_bytes(static_cast<double>(s.arena_bytes)));
+    text += fmt::format("{:<10} {:>14} {:>14} {:>7.3f} {:>7.1f} ms {:>12}\n", parallel::scheme_name(s.scheme),
+                        format_bytes(s.wire_bytes), format_bytes(s.formula_bytes),
+                        s.formula_bytes > 0 ? s.wire_bytes / s.formula_bytes : 1.0, 1e3 * s.seconds(),
+                        format_bytes(static_cast<double>(s.arena_bytes)));
   return text;
 }
 
 nlohmann::ordered_json tensor_json(const TensorReport& r) {
-  nlohmann::ordered_json j = {{"ranks", r.ranks}, {"parameters", r.parameters}, {"tokens", r.options.batch * r.model.context}, {"layers", r.model.layers},
-                              {"width", r.model.width}, {"ffn", r.model.ffn}, {"algorithm", r.options.device.is_cuda() ? "auto" : "ring"}, {"schemes", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json j = {{"ranks", r.ranks},
+                              {"parameters", r.parameters},
+                              {"tokens", r.options.batch * r.model.context},
+                              {"layers", r.model.layers},
+                              {"width", r.model.width},
+                              {"ffn", r.model.ffn},
+                              {"algorithm", r.options.device.is_cuda() ? "auto" : "ring"},
+                              {"schemes", nlohmann::ordered_json::array()}};
   for (const auto& s : r.results)
-    j["schemes"].push_back({{"scheme", parallel::scheme_name(s.scheme)}, {"wire_bytes", s.wire_bytes}, {"formula_bytes", s.formula_bytes}, {"seconds", s.seconds()},
-                            {"steps", s.steps}, {"arena_bytes", s.arena_bytes}, {"loss", s.loss}});
+    j["schemes"].push_back({{"scheme", parallel::scheme_name(s.scheme)},
+                            {"wire_bytes", s.wire_bytes},
+                            {"formula_bytes", s.formula_bytes},
+                            {"seconds", s.seconds()},
+                            {"steps", s.steps},
+                            {"arena_bytes", s.arena_bytes},
+                            {"loss", s.loss}});
   return j;
 }
 

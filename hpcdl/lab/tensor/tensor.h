@@ -15,9 +15,9 @@ namespace hpcdl::lab {
 
 struct TensorOptions {
   std::int64_t batch = 4;
-  int rounds = 3;          // measured steps of each scheme, behind one that is not
+  int rounds = 3;  // measured steps of each scheme, behind one that is not
   DType compute = DType::f32;
-  Device device = {};      // of this rank
+  Device device = {};  // of this rank
 };
 
 struct TensorResult {
@@ -38,7 +38,8 @@ struct TensorReport {
 };
 
 /// Collective over `tp`, on a CPU with ring algorithms. The schemes take turns.
-TensorReport bench_tensor(const comm::Group& tp, Pool& pool, const io::ModelConfig& model, const TensorOptions& options);
+TensorReport bench_tensor(const comm::Group& tp, Pool& pool, const io::ModelConfig& model,
+                          const TensorOptions& options);
 
 std::string tensor_table(const TensorReport& report);
 nlohmann::ordered_json tensor_json(const TensorReport& report);

@@ -13,34 +13,51 @@ namespace hpcdl::lab::tune {
 namespace {
 
 std::string words(const AttentionShape& s) {
-  return fmt::format("{}x{}x{}x{}{}{}", s.batch, s.heads, s.queries, s.width, s.keys == s.queries ? "" : fmt::format(" keys {}", s.keys), s.causal ? " causal" : "");
+  return fmt::format("{}x{}x{}x{}{}{}", s.batch, s.heads, s.queries, s.width,
+                     s.keys == s.queries ? "" : fmt::format(" keys {}", s.keys), s.causal ? " causal" : "");
 }
 
 /// The reference is the kernels of plain f32 sums, which op specs hold against loops in double.
 class AttentionTunable : public Tunable {
  public:
   AttentionTunable(Bench& bench, const AttentionShape& s)
-      : bench_(bench), shape_(s), args_{.heads = static_cast<int>(s.heads), .kv_heads = static_cast<int>(s.kv_heads), .causal = s.causal, .scale = s.scale} {
-    q_ = matrix(s.queries, s.heads), k_ = matrix(s.keys, s.kv_heads), v_ = matrix(s.keys, s.kv_heads), out_ = matrix(s.queries, s.heads);
+      : bench_(bench),
+        shape_(s),
+        args_{.heads = static_cast<int>(s.heads),
+              .kv_heads = static_cast<int>(s.kv_heads),
+              .causal = s.causal,
+              .scale = s.scale} {
+    q_ = matrix(s.queries, s.heads), k_ = matrix(s.keys, s.kv_heads), v_ = matrix(s.keys, s.kv_heads),
+    out_ = matrix(s.queries, s.heads);
     lse_ = OwnedTensor({{s.batch, s.heads, s.queries}, DType::f32}, bench.stream.device());
-    scratch_ = OwnedTensor(Attention::scratch(q_.tensor.spec(), k_.tensor.spec(), v_.tensor.spec(), args_)[0], bench.stream.device());
-    fill_random(bench.stream, q_.tensor, 1), fill_random(bench.stream, k_.tensor, 2), fill_random(bench.stream, v_.tensor, 3);
+    scratch_ = OwnedTensor(Attention::scratch(q_.tensor.spec(), k_.tensor.spec(), v_.tensor.spec(), args_)[0],
+                           bench.stream.device());
+    fill_random(bench.stream, q_.tensor, 1), fill_random(bench.stream, k_.tensor, 2),
+        fill_random(bench.stream, v_.tensor, 3);
   }
   Key key() const override {
     const auto f = fields_of(shape_);
     return {std::string(shape_.op()), {f.begin(), f.end()}};
   }
-  std::string dtype() const override { return shape_.dtype == DType::bf16 ? "bf16" : shape_.dtype == DType::f16 ? "f16" : "f32"; }
+  std::string dtype() const override {
+    return shape_.dtype == DType::bf16 ? "bf16" : shape_.dtype == DType::f16 ? "f16" : "f32";
+  }
   std::string shape() const override { return words(shape_); }
 
  protected:
   OwnedTensor matrix(std::int64_t rows, std::int64_t heads) const {
     return OwnedTensor(Spec{{shape_.batch, rows, heads * shape_.width}, shape_.dtype}, bench_.stream.device());
   }
-  cuda::Attend call() const { return {out_.tensor, lse_.tensor, q_.tensor, k_.tensor, v_.tensor, scratch_.tensor, args_}; }
-  Work work_of(const Cost& c, double writes) const { return {.flops = c.flops, .dtype = shape_.dtype, .bytes = c.bytes, .writes = writes}; }
+  cuda::Attend call() const {
+    return {out_.tensor, lse_.tensor, q_.tensor, k_.tensor, v_.tensor, scratch_.tensor, args_};
+  }
+  Work work_of(const Cost& c, double writes) const {
+    return {.flops = c.flops, .dtype = shape_.dtype, .bytes = c.bytes, .writes = writes};
+  }
   void poison(const OwnedTensor& t) const {
-    cuda::check(cudaMemsetAsync(t.tensor.data(), 0xff, static_cast<std::size_t>(t.tensor.bytes()), cuda::queue(bench_.stream)), "poison");
+    cuda::check(
+        cudaMemsetAsync(t.tensor.data(), 0xff, static_cast<std::size_t>(t.tensor.bytes()), cuda::queue(bench_.stream)),
+        "poison");
   }
   static std::vector<Candidate> named(std::span<const cuda::AttentionCandidate> all) {
     std::vector<Candidate> list;
@@ -61,15 +78,21 @@ class AttentionTunable : public Tunable {
     w.value = got(t, w.at);
     return w;
   }
-  /// Probabilities that a kernel rounds to 16 bits before it sums are off by half a unit in the last place each, and sum up to 1; their gradients likewise.
-  /// In f32 tensor cores cut each of three sums for 8 terms by up to 2^-23 of what there is so far, half of the whole on average.
+  /// Probabilities that a kernel rounds to 16 bits before it sums are off by half a unit in the last place each, and
+  /// sum up to 1; their gradients likewise. In f32 tensor cores cut each of three sums for 8 terms by up to 2^-23 of
+  /// what there is so far, half of the whole on average.
   std::string difference(const char* what, const OwnedTensor& t, const Wants& want) const {
     const auto now = got(t, want.at);
     double off = 0, size = 0;
-    for (std::size_t i = 0; i < now.size(); ++i) off += (now[i] - want.value[i]) * (now[i] - want.value[i]), size += want.value[i] * want.value[i];
+    for (std::size_t i = 0; i < now.size(); ++i)
+      off += (now[i] - want.value[i]) * (now[i] - want.value[i]), size += want.value[i] * want.value[i];
     const auto terms = static_cast<double>(std::max(shape_.keys, shape_.queries * shape_.heads / shape_.kv_heads));
-    const double error = std::sqrt(off / size), allowed = t.tensor.dtype() == DType::f32 ? 1e-5 + terms * 3 / 8 * 0x1p-24 : 4 * half_ulp(shape_.dtype);
-    return error <= allowed ? "" : fmt::format("{} differs from the plain kernel's by {:.2g} of its size, {:.2g} are allowed", what, error, allowed);
+    const double error = std::sqrt(off / size),
+                 allowed = t.tensor.dtype() == DType::f32 ? 1e-5 + terms * 3 / 8 * 0x1p-24 : 4 * half_ulp(shape_.dtype);
+    return error <= allowed
+               ? ""
+               : fmt::format("{} differs from the plain kernel's by {:.2g} of its size, {:.2g} are allowed", what,
+                             error, allowed);
   }
 
   Bench& bench_;
@@ -84,7 +107,10 @@ class ForwardTunable : public AttentionTunable {
     cuda::attend_plain(bench.stream, call());
     want_ = wants(out_), want_lse_ = wants(lse_);
   }
-  Work work() const override { return work_of(Attention::cost(q_.tensor.spec(), k_.tensor.spec(), v_.tensor.spec(), args_), static_cast<double>(out_.tensor.bytes())); }
+  Work work() const override {
+    return work_of(Attention::cost(q_.tensor.spec(), k_.tensor.spec(), v_.tensor.spec(), args_),
+                   static_cast<double>(out_.tensor.bytes()));
+  }
   std::vector<Candidate> candidates() override { return named(cuda::attention_candidates(bench_.stream, call())); }
   int built_in() override { return cuda::attention_choice(bench_.stream, call()); }
   std::string verify(int id) override {
@@ -104,8 +130,11 @@ class ForwardTunable : public AttentionTunable {
 class BackwardTunable : public AttentionTunable {
  public:
   BackwardTunable(Bench& bench, const AttentionShape& s) : AttentionTunable(bench, s) {
-    dout_ = matrix(s.queries, s.heads), dq_ = matrix(s.queries, s.heads), dk_ = matrix(s.keys, s.kv_heads), dv_ = matrix(s.keys, s.kv_heads);
-    backward_scratch_ = OwnedTensor(Attention::backward_scratch(q_.tensor.spec(), k_.tensor.spec(), v_.tensor.spec(), args_)[0], bench.stream.device());
+    dout_ = matrix(s.queries, s.heads), dq_ = matrix(s.queries, s.heads), dk_ = matrix(s.keys, s.kv_heads),
+    dv_ = matrix(s.keys, s.kv_heads);
+    backward_scratch_ =
+        OwnedTensor(Attention::backward_scratch(q_.tensor.spec(), k_.tensor.spec(), v_.tensor.spec(), args_)[0],
+                    bench.stream.device());
     fill_random(bench.stream, dout_.tensor, 4);
     cuda::attend_plain(bench.stream, call());
     cuda::attend_backward_plain(bench.stream, gradients());
@@ -130,7 +159,8 @@ class BackwardTunable : public AttentionTunable {
 
  private:
   cuda::AttendBackward gradients() const {
-    cuda::AttendBackward c{call(), Grad(dq_.tensor, Write::overwrite), Grad(dk_.tensor, Write::overwrite), Grad(dv_.tensor, Write::overwrite), dout_.tensor};
+    cuda::AttendBackward c{call(), Grad(dq_.tensor, Write::overwrite), Grad(dk_.tensor, Write::overwrite),
+                           Grad(dv_.tensor, Write::overwrite), dout_.tensor};
     c.scratch = backward_scratch_.tensor;
     return c;
   }
@@ -148,7 +178,9 @@ bool aligned(const View& v) {
 }  // namespace
 
 AttentionShape shape_of(const cuda::Attend& c) {
-  return {c.q[0], c.q[1], c.k[1], c.args.heads, c.kv_heads(), c.width(), c.args.causal, aligned(c.q) && aligned(c.k) && aligned(c.v) && aligned(c.out), c.q.dtype(), c.args.scale};
+  return {c.q[0],       c.q[1],      c.k[1],        c.args.heads,
+          c.kv_heads(), c.width(),   c.args.causal, aligned(c.q) && aligned(c.k) && aligned(c.v) && aligned(c.out),
+          c.q.dtype(),  c.args.scale};
 }
 AttentionShape shape_of(const cuda::AttendBackward& c) {
   auto s = shape_of(static_cast<const cuda::Attend&>(c));
@@ -158,11 +190,15 @@ AttentionShape shape_of(const cuda::AttendBackward& c) {
 }
 
 std::array<std::int64_t, 10> fields_of(const AttentionShape& s) {
-  return {bucket(s.batch), bucket(s.queries), bucket(s.keys), s.heads, s.kv_heads, s.width, s.causal, s.aligned, static_cast<std::int64_t>(s.dtype), s.atomic};
+  return {bucket(s.batch), bucket(s.queries), bucket(s.keys),
+          s.heads,         s.kv_heads,        s.width,
+          s.causal,        s.aligned,         static_cast<std::int64_t>(s.dtype),
+          s.atomic};
 }
 
 Wish wish_of(const AttentionShape& s) {
-  return {fmt::format("{} {}", s.backward ? "gradients of attention" : "attention", words(s)), [s](Bench& bench) -> std::unique_ptr<Tunable> {
+  return {fmt::format("{} {}", s.backward ? "gradients of attention" : "attention", words(s)),
+          [s](Bench& bench) -> std::unique_ptr<Tunable> {
             if (s.backward) return std::make_unique<BackwardTunable>(bench, s);
             return std::make_unique<ForwardTunable>(bench, s);
           }};

@@ -27,9 +27,13 @@ double time_of(const Json& j, const char* key) {
 }
 
 Entry parse_entry(const Json& j) {
-  Entry e{.key = {.op = j.at("op").get<std::string>(), .fields = j.at("key").get<std::vector<std::int64_t>>()}, .dtype = j.at("dtype").get<std::string>(),
-          .shape = j.at("shape").get<std::string>(), .id = j.at("id").get<int>(), .candidate = j.at("candidate").get<std::string>(),
-          .seconds = time_of(j, "seconds"), .built_in_seconds = time_of(j, "built_in_seconds")};
+  Entry e{.key = {.op = j.at("op").get<std::string>(), .fields = j.at("key").get<std::vector<std::int64_t>>()},
+          .dtype = j.at("dtype").get<std::string>(),
+          .shape = j.at("shape").get<std::string>(),
+          .id = j.at("id").get<int>(),
+          .candidate = j.at("candidate").get<std::string>(),
+          .seconds = time_of(j, "seconds"),
+          .built_in_seconds = time_of(j, "built_in_seconds")};
   require(e.id >= 0, "tune", "candidate {} of {} {} is none", e.id, e.key.op, e.shape);
   return e;
 }
@@ -38,8 +42,13 @@ Entry parse_entry(const Json& j) {
 
 Entry entry_of(const Outcome& o) {
   const Timed *best = o.find(o.chosen), *before = o.find(o.built_in);
-  return {.key = o.key, .dtype = o.dtype, .shape = o.shape, .id = o.chosen, .candidate = best ? best->candidate.name : "",
-          .seconds = best ? best->seconds : 0, .built_in_seconds = before ? before->seconds : 0};
+  return {.key = o.key,
+          .dtype = o.dtype,
+          .shape = o.shape,
+          .id = o.chosen,
+          .candidate = best ? best->candidate.name : "",
+          .seconds = best ? best->seconds : 0,
+          .built_in_seconds = before ? before->seconds : 0};
 }
 
 const Entry* Cache::find(const Key& key) const {
@@ -62,7 +71,8 @@ std::map<Key, int> Cache::choices() const {
 std::filesystem::path cache_file(const Identity& identity) {
   const char* xdg = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
-  const std::filesystem::path base = xdg && *xdg ? std::filesystem::path(xdg) : std::filesystem::path(home && *home ? home : "/tmp") / ".cache";
+  const std::filesystem::path base =
+      xdg && *xdg ? std::filesystem::path(xdg) : std::filesystem::path(home && *home ? home : "/tmp") / ".cache";
   std::string name = fmt::format("{}-driver-{}-{}", identity.device, identity.driver, identity.version);
   for (char& c : name)
     if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '.') c = '_';
@@ -70,10 +80,20 @@ std::filesystem::path cache_file(const Identity& identity) {
 }
 
 std::string to_text(const Cache& cache) {
-  Json j{{"format", kFormat}, {"device", cache.identity.device}, {"driver", cache.identity.driver}, {"version", cache.identity.version}, {"choices", Json::array()}};
+  Json j{{"format", kFormat},
+         {"device", cache.identity.device},
+         {"driver", cache.identity.driver},
+         {"version", cache.identity.version},
+         {"choices", Json::array()}};
   for (const auto& e : cache.entries)
-    j["choices"].push_back({{"op", e.key.op}, {"dtype", e.dtype}, {"shape", e.shape}, {"key", e.key.fields}, {"candidate", e.candidate}, {"id", e.id},
-                            {"seconds", e.seconds}, {"built_in_seconds", e.built_in_seconds}});
+    j["choices"].push_back({{"op", e.key.op},
+                            {"dtype", e.dtype},
+                            {"shape", e.shape},
+                            {"key", e.key.fields},
+                            {"candidate", e.candidate},
+                            {"id", e.id},
+                            {"seconds", e.seconds},
+                            {"built_in_seconds", e.built_in_seconds}});
   return j.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -81,7 +101,9 @@ Cache parse_cache(const std::string& text, const std::string& where) try {
   io::parse_json(text, where);  // duplicate keys, depth
   const auto j = Json::parse(text);
   require(j.at("format").get<int>() == kFormat, "tune", "format {} where {} is read", j.at("format").dump(), kFormat);
-  Cache cache{.identity = {j.at("device").get<std::string>(), j.at("driver").get<std::string>(), j.at("version").get<std::string>()}, .entries = {}};
+  Cache cache{.identity = {j.at("device").get<std::string>(), j.at("driver").get<std::string>(),
+                           j.at("version").get<std::string>()},
+              .entries = {}};
   std::set<Key> seen;
   for (const auto& c : j.at("choices")) {
     auto e = parse_entry(c);
@@ -102,8 +124,9 @@ Cache read_cache(const std::filesystem::path& file, const Identity& identity) {
   try {
     auto cache = parse_cache(io::read_file(file, kLimit), file.string());
     if (cache.identity == identity) return cache;
-    none.warning = fmt::format("{} was written for {}, driver {}, hpcdl {}: its choices count for nothing here, and are made anew", file.string(),
-                               cache.identity.device, cache.identity.driver, cache.identity.version);
+    none.warning =
+        fmt::format("{} was written for {}, driver {}, hpcdl {}: its choices count for nothing here, and are made anew",
+                    file.string(), cache.identity.device, cache.identity.driver, cache.identity.version);
   } catch (const Error& e) {
     none.warning = fmt::format("{}; the file is damaged: its choices count for nothing, and are made anew", e.what());
   }

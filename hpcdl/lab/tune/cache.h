@@ -17,9 +17,9 @@ struct Identity {
 
 struct Entry {
   Key key;
-  std::string dtype, shape;            // of the call that was tuned
+  std::string dtype, shape;  // of the call that was tuned
   int id = -1;
-  std::string candidate;               // its name
+  std::string candidate;  // its name
   double seconds = 0, built_in_seconds = 0;
   bool operator==(const Entry&) const = default;
 };

@@ -11,8 +11,8 @@
 
 namespace hpcdl::lab::tune {
 
-/// The largest size of v's bucket. Sizes of one bucket share a choice: up to 16 each its own, above that those with the same
-/// next number of four leading bits (at most an eighth apart).
+/// The largest size of v's bucket. Sizes of one bucket share a choice: up to 16 each its own, above that those with the
+/// same next number of four leading bits (at most an eighth apart).
 constexpr std::int64_t bucket(std::int64_t v) {
   int shift = 0;
   while ((v >> shift) >= 16) ++shift;

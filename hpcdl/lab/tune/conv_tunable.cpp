@@ -15,7 +15,8 @@ std::string type_name(DType d) { return d == DType::bf16 ? "bf16" : d == DType::
 std::string words(const cuda::Conv& c) {
   const auto& s = c.shape;
   const char* passes[] = {"forward", "data", "weight"};
-  std::string text = fmt::format("{} {}x{}x{}x{} to {}, {}x{}", passes[static_cast<int>(c.pass)], s.n, s.h, s.w, s.i, s.o, s.kh, s.kw);
+  std::string text =
+      fmt::format("{} {}x{}x{}x{} to {}, {}x{}", passes[static_cast<int>(c.pass)], s.n, s.h, s.w, s.i, s.o, s.kh, s.kw);
   if (s.stride != 1) text += fmt::format(" stride {}", s.stride);
   if (s.dilation != 1) text += fmt::format(" dilation {}", s.dilation);
   if (c.bias.data) text += " +bias";
@@ -39,7 +40,9 @@ class ConvTunable : public Tunable {
     if (c.pass != cuda::ConvPass::weight) conv_.w.data = make(sizes[2], c.w.dtype);
     if (c.pass != cuda::ConvPass::forward) conv_.dy.data = make(sizes[0], c.dy.dtype);
     if (c.bias.data) conv_.bias.data = make(s.o, c.bias.dtype);
-    size_ = sizes[static_cast<int>(c.pass)], cols_ = c.pass == cuda::ConvPass::forward ? s.o : c.pass == cuda::ConvPass::data ? s.i : s.k();
+    size_ = sizes[static_cast<int>(c.pass)], cols_ = c.pass == cuda::ConvPass::forward ? s.o
+                                                     : c.pass == cuda::ConvPass::data  ? s.i
+                                                                                       : s.k();
     conv_.out = make(size_, c.out_dtype);
     at_ = samples_of(1, size_ / cols_, cols_);
     OwnedTensor exact(Spec{{size_}, DType::f32}, bench.stream.device());
@@ -55,7 +58,10 @@ class ConvTunable : public Tunable {
   Work work() const override {
     double bytes = 0;
     for (const auto& m : memory_) bytes += static_cast<double>(m.tensor.bytes());
-    return {.flops = conv_.shape.flops(), .dtype = conv_.compute, .bytes = bytes, .writes = static_cast<double>(memory_.back().tensor.bytes())};
+    return {.flops = conv_.shape.flops(),
+            .dtype = conv_.compute,
+            .bytes = bytes,
+            .writes = static_cast<double>(memory_.back().tensor.bytes())};
   }
   std::vector<Candidate> candidates() override {
     std::vector<Candidate> list;
@@ -70,13 +76,20 @@ class ConvTunable : public Tunable {
   }
   std::string verify(int id) override {
     const int poison = conv_.accumulate ? 0 : 0xff;  // what is added up begins at 0
-    cuda::check(cudaMemsetAsync(conv_.out, poison, static_cast<std::size_t>(memory_.back().tensor.bytes()), cuda::queue(bench_.stream)), "poison");
+    cuda::check(cudaMemsetAsync(conv_.out, poison, static_cast<std::size_t>(memory_.back().tensor.bytes()),
+                                cuda::queue(bench_.stream)),
+                "poison");
     cuda::conv_with(bench_.stream, conv_, id);
     const auto got = gather(bench_.stream, at_, {conv_.out, conv_.out_dtype, cols_, 0});
     double off = 0, size = 0;
-    for (std::size_t i = 0; i < got.size(); ++i) off += (got[i] - want_[i]) * (got[i] - want_[i]), size += want_[i] * want_[i];
-    const double error = std::sqrt(off / size), allowed = conv_.out_dtype == DType::f32 ? 1e-5 : 4 * half_ulp(conv_.out_dtype);
-    return error <= allowed ? "" : fmt::format("differs from our kernel's f32 sums by {:.2g} of their size, {:.2g} are allowed", error, allowed);
+    for (std::size_t i = 0; i < got.size(); ++i)
+      off += (got[i] - want_[i]) * (got[i] - want_[i]), size += want_[i] * want_[i];
+    const double error = std::sqrt(off / size),
+                 allowed = conv_.out_dtype == DType::f32 ? 1e-5 : 4 * half_ulp(conv_.out_dtype);
+    return error <= allowed
+               ? ""
+               : fmt::format("differs from our kernel's f32 sums by {:.2g} of their size, {:.2g} are allowed", error,
+                             allowed);
   }
   double seconds(int id) override {
     return bench_.cold([&] { cuda::conv_with(bench_.stream, conv_, id); });
@@ -97,14 +110,30 @@ class ConvTunable : public Tunable {
 std::array<std::int64_t, 14> fields_of(const cuda::Conv& c) {
   const auto& s = c.shape;
   const auto wide = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0 ? 1 : 0; };
-  const std::int64_t aligned = wide(c.x.data) | wide(c.w.data) << 1 | wide(c.dy.data) << 2 | wide(c.bias.data) << 3 | wide(c.out) << 4;
+  const std::int64_t aligned =
+      wide(c.x.data) | wide(c.w.data) << 1 | wide(c.dy.data) << 2 | wide(c.bias.data) << 3 | wide(c.out) << 4;
   const auto type = [](DType d) { return static_cast<std::int64_t>(d); };
-  const std::int64_t types = type(c.compute) | type(c.w.dtype) << 8 | type(c.out_dtype) << 16 | type(c.bias.data ? c.bias.dtype : DType::none) << 24;
-  return {static_cast<std::int64_t>(c.pass), types, c.accumulate ? 1 : 0, aligned, s.n, s.h, s.w, s.i, s.o, s.kh, s.kw, s.stride, s.pad, s.dilation};
+  const std::int64_t types = type(c.compute) | type(c.w.dtype) << 8 | type(c.out_dtype) << 16 |
+                             type(c.bias.data ? c.bias.dtype : DType::none) << 24;
+  return {static_cast<std::int64_t>(c.pass),
+          types,
+          c.accumulate ? 1 : 0,
+          aligned,
+          s.n,
+          s.h,
+          s.w,
+          s.i,
+          s.o,
+          s.kh,
+          s.kw,
+          s.stride,
+          s.pad,
+          s.dilation};
 }
 
 Wish wish_of(const cuda::Conv& c) {
-  return {"conv2d " + type_name(c.compute) + " " + words(c), [c](Bench& bench) { return std::make_unique<ConvTunable>(bench, c); }};
+  return {"conv2d " + type_name(c.compute) + " " + words(c),
+          [c](Bench& bench) { return std::make_unique<ConvTunable>(bench, c); }};
 }
 
 }  // namespace hpcdl::lab::tune

@@ -62,7 +62,8 @@ template <class Call> int choose_attention(const Call& c) {
 
 /// "linear", "linear.grad" and "linear+bias" are the op linear.
 bool asks(const Record& r) {
-  return r.phase != Phase::update && std::any_of(std::begin(kAsking), std::end(kAsking), [&](std::string_view op) { return r.op.starts_with(op); });
+  return r.phase != Phase::update &&
+         std::any_of(std::begin(kAsking), std::end(kAsking), [&](std::string_view op) { return r.op.starts_with(op); });
 }
 
 }  // namespace
@@ -88,7 +89,8 @@ void follow_choices() {
   cuda::set_gemm_chooser(choose_gemm);
   cuda::set_conv_chooser(choose_conv);
   cuda::set_int4_chooser(choose_int4);
-  cuda::set_attention_chooser({.forward = choose_attention<cuda::Attend>, .backward = choose_attention<cuda::AttendBackward>});
+  cuda::set_attention_chooser(
+      {.forward = choose_attention<cuda::Attend>, .backward = choose_attention<cuda::AttendBackward>});
 }
 
 Wishes wishes_of(const Executable& exe, Stream& s) {
@@ -104,7 +106,10 @@ Wishes wishes_of(const Executable& exe, Stream& s) {
     collecting = nullptr;
   };
   try {
-    if (exe.arena()) cuda::check(cudaMemsetAsync(exe.arena()->data(), 0, static_cast<std::size_t>(exe.arena()->bytes()), cuda::queue(s)), "clear");
+    if (exe.arena())
+      cuda::check(
+          cudaMemsetAsync(exe.arena()->data(), 0, static_cast<std::size_t>(exe.arena()->bytes()), cuda::queue(s)),
+          "clear");
     const auto& records = exe.program().records;
     for (int i = 0; i < static_cast<int>(std::ssize(records)); ++i)
       if (asks(records[static_cast<std::size_t>(i)])) exe.run(s, i, i + 1, {});

@@ -1,5 +1,6 @@
 #pragma once
-// What there is to choose on a GPU: products, convolutions, attention, products with 4-bit weights. Without CUDA, nothing.
+// What there is to choose on a GPU: products, convolutions, attention, products with 4-bit weights. Without CUDA,
+// nothing.
 
 #include <functional>
 #include <map>
@@ -31,8 +32,8 @@ using Wishes = std::map<Key, Wish>;
 
 /// From now on, ops on a GPU look their candidate up among the adopted choices.
 void follow_choices();
-/// Runs those records of a program that have something to choose, on memory whose contents do not matter, and returns what they
-/// asked for. Gradients and kept results are overwritten; weights and optimizer state are not.
+/// Runs those records of a program that have something to choose, on memory whose contents do not matter, and returns
+/// what they asked for. Gradients and kept results are overwritten; weights and optimizer state are not.
 Wishes wishes_of(const Executable& exe, Stream& s);
 /// One product with 4-bit weights, inputs bf16.
 void wish_int4(Wishes& to, std::int64_t rows, std::int64_t n, std::int64_t k, std::int64_t group);

@@ -26,7 +26,8 @@ Wishes wishes_of_training(train::RunConfig& config, Pool& pool, Device device) {
 Wishes wishes_of_generation(const std::filesystem::path& folder, Pool& pool, Device device) {
   auto model = models::LanguageModel::open(folder);
   model.to_device(Stream(device, pool));
-  infer::Generator generator(model, pool, std::min<std::int64_t>(model.config().context, 2 * infer::Generator::kLargestChunk));
+  infer::Generator generator(model, pool,
+                             std::min<std::int64_t>(model.config().context, 2 * infer::Generator::kLargestChunk));
   return wishes_of_all(generator.programs(2 * infer::Generator::kLargestChunk - 1), device, pool);
 }
 

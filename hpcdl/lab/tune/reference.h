@@ -27,7 +27,8 @@ struct Wanted {
   std::vector<double> value, size;
 };
 /// What of `got` is not within allowed_error() of `want`, in words; nothing when all is.
-std::string difference(const std::vector<Sample>& at, const Wanted& want, const std::vector<double>& got, DType stored, std::int64_t terms);
+std::string difference(const std::vector<Sample>& at, const Wanted& want, const std::vector<double>& got, DType stored,
+                       std::int64_t terms);
 
 /// Where elements lie.
 struct Elements {

@@ -11,8 +11,14 @@ Mode mode_from_name(std::string_view name) {
   fail_usage("tune", "--tune: expected off, cached or full, got \"{}\"", name);
 }
 
-Session::Session(Device device, Pool& pool, Mode mode, const std::string& version, std::function<void(std::string_view)> say)
-    : stream_(device, pool, &params_), pool_(pool), mode_(mode), say_(std::move(say)), identity_(identity_of(device, version)), file_(cache_file(identity_)) {
+Session::Session(Device device, Pool& pool, Mode mode, const std::string& version,
+                 std::function<void(std::string_view)> say)
+    : stream_(device, pool, &params_),
+      pool_(pool),
+      mode_(mode),
+      say_(std::move(say)),
+      identity_(identity_of(device, version)),
+      file_(cache_file(identity_)) {
   cache_.identity = identity_;
   if (mode == Mode::off) return;
   cache_ = read_cache(file_, identity_);

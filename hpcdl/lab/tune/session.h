@@ -13,9 +13,9 @@ enum class Mode : std::uint8_t { off, cached, full };
 Mode mode_from_name(std::string_view name);
 
 struct Report {
-  std::vector<Outcome> outcomes;      // of this session
-  std::vector<std::string> skipped;   // why something wished for was not tuned
-  int remembered = 0;                 // wishes that the file answered
+  std::vector<Outcome> outcomes;     // of this session
+  std::vector<std::string> skipped;  // why something wished for was not tuned
+  int remembered = 0;                // wishes that the file answered
 };
 
 /// On one GPU; none of it may run in the middle of a step.
@@ -24,8 +24,8 @@ class Session {
   /// Reads the file and adopts its choices. `say` gets a line for people: of a damaged file, of what is being tuned.
   Session(Device device, Pool& pool, Mode mode, const std::string& version, std::function<void(std::string_view)> say);
 
-  /// Tunes what of `wishes` is not remembered (everything, where `anew`), within the budget, adopts the choices and writes the file. A
-  /// file that cannot be written is said, and no error.
+  /// Tunes what of `wishes` is not remembered (everything, where `anew`), within the budget, adopts the choices and
+  /// writes the file. A file that cannot be written is said, and no error.
   Report tune(const Wishes& wishes, const Budget& budget, bool anew = false);
   /// mode full: tune() of what the programs ask for; else nothing.
   Report prepare(const std::vector<const Executable*>& programs, double seconds);

@@ -18,7 +18,8 @@ std::string share_of(const Outcome& o, const Timed& t, const LightOf& light) {
 
 std::string rate_of(const Work& w, double seconds) {
   if (seconds <= 0) return "";
-  return w.flops > 200 * w.bytes ? fmt::format("{:.1f} TFLOP/s", w.flops / seconds * 1e-12) : fmt::format("{:.0f} GB/s", w.bytes / seconds * 1e-9);
+  return w.flops > 200 * w.bytes ? fmt::format("{:.1f} TFLOP/s", w.flops / seconds * 1e-12)
+                                 : fmt::format("{:.0f} GB/s", w.bytes / seconds * 1e-9);
 }
 
 }  // namespace
@@ -26,28 +27,37 @@ std::string rate_of(const Work& w, double seconds) {
 std::string to_text(const Outcome& o, const LightOf& light) {
   std::size_t width = 9;
   for (const auto& t : o.table) width = std::max(width, t.candidate.name.size());
-  std::string text = fmt::format("{} {} {}\n  {:<{}}  {:>10}  {:>14}  {:>7}  {}\n", o.key.op, o.dtype, o.shape, "candidate", width, "time", "rate", "of roof", "");
+  std::string text = fmt::format("{} {} {}\n  {:<{}}  {:>10}  {:>14}  {:>7}  {}\n", o.key.op, o.dtype, o.shape,
+                                 "candidate", width, "time", "rate", "of roof", "");
   for (const auto& t : o.table) {
     std::string note = t.candidate.id == o.chosen ? "chosen" : "";
     if (t.candidate.id == o.built_in) note += note.empty() ? "built in" : ", built in";
     if (!t.problem.empty()) note += (note.empty() ? "" : ", ") + ("not used: " + t.problem);
     else if (t.seconds <= 0) note += note.empty() ? "no time left" : ", no time left";
     else note += note.empty() ? "verified" : ", verified";
-    text += fmt::format("  {:<{}}  {:>10}  {:>14}  {:>7}  {}\n", t.candidate.name, width, t.seconds > 0 ? fmt::format("{:.2f} us", 1e6 * t.seconds) : "-",
-                        rate_of(o.work, t.seconds), share_of(o, t, light), note);
+    text += fmt::format("  {:<{}}  {:>10}  {:>14}  {:>7}  {}\n", t.candidate.name, width,
+                        t.seconds > 0 ? fmt::format("{:.2f} us", 1e6 * t.seconds) : "-", rate_of(o.work, t.seconds),
+                        share_of(o, t, light), note);
   }
-  if (!o.complete) text += "  the time for tuning ended before every candidate had its turn: nothing is changed or remembered\n";
+  if (!o.complete)
+    text += "  the time for tuning ended before every candidate had its turn: nothing is changed or remembered\n";
   return text;
 }
 
 nlohmann::ordered_json to_json(const Outcome& o, const LightOf& light) {
-  nlohmann::ordered_json j{{"op", o.key.op}, {"dtype", o.dtype}, {"shape", o.shape}, {"key", o.key.fields}, {"flops", o.work.flops}, {"bytes", o.work.bytes},
+  nlohmann::ordered_json j{{"op", o.key.op},         {"dtype", o.dtype},
+                           {"shape", o.shape},       {"key", o.key.fields},
+                           {"flops", o.work.flops},  {"bytes", o.work.bytes},
                            {"complete", o.complete}, {"candidates", nlohmann::ordered_json::array()}};
   for (const auto& t : o.table) {
-    nlohmann::ordered_json c{{"name", t.candidate.name}, {"id", t.candidate.id}, {"verified", t.problem.empty() && t.seconds > 0}, {"chosen", t.candidate.id == o.chosen},
+    nlohmann::ordered_json c{{"name", t.candidate.name},
+                             {"id", t.candidate.id},
+                             {"verified", t.problem.empty() && t.seconds > 0},
+                             {"chosen", t.candidate.id == o.chosen},
                              {"built_in", t.candidate.id == o.built_in}};
     if (t.seconds > 0) c["seconds"] = t.seconds, c["runs"] = t.runs;
-    if (const double least = light && t.seconds > 0 ? light(o.work) : 0; least > 0) c["share_of_roof"] = least / t.seconds;
+    if (const double least = light && t.seconds > 0 ? light(o.work) : 0; least > 0)
+      c["share_of_roof"] = least / t.seconds;
     if (!t.problem.empty()) c["problem"] = t.problem;
     j["candidates"].push_back(std::move(c));
   }

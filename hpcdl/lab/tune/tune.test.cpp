@@ -19,7 +19,8 @@ namespace {
 
 TEST(choices, buckets_hold_what_is_at_most_an_eighth_apart) {
   for (std::int64_t v = 0; v <= 16; ++v) EXPECT_EQ(bucket(v), v);
-  for (std::int64_t v : {768, 1024, 2304, 3072, 4096, 11264, 28672, 8192}) EXPECT_EQ(bucket(v), v) << "sizes of models are their own buckets";
+  for (std::int64_t v : {768, 1024, 2304, 3072, 4096, 11264, 28672, 8192})
+    EXPECT_EQ(bucket(v), v) << "sizes of models are their own buckets";
   EXPECT_EQ(bucket(17), 18);
   EXPECT_EQ(bucket(4097), 4608);
   EXPECT_EQ(bucket(50304), 53248);
@@ -91,7 +92,9 @@ struct Fake : Tunable {
   }
 };
 
-Budget endless() { return {.now = [] { return 0.0; }, .end = 1}; }
+Budget endless() {
+  return {.now = [] { return 0.0; }, .end = 1};
+}
 
 TEST(tuner, takes_the_fastest_of_those_that_are_right) {
   Fake f;
@@ -149,7 +152,8 @@ const Identity kGpu{"NVIDIA H200", "580.95.05", "1.0.0"};
 Cache example() {
   Cache c{.identity = kGpu, .entries = {}};
   c.put({{"gemm", {4096, 4096, 4096, 1, 0}}, "bf16", "4096x4096x4096", 3, "128x256x64", 1.75e-4, 2e-4});
-  c.put({{"int4_linear", {1, 4096, 4096, 32, 0}}, "int4", "1x4096x4096 group 32", 0, "row 32x1 w16 s1", 4.5e-6, 4.5e-6});
+  c.put(
+      {{"int4_linear", {1, 4096, 4096, 32, 0}}, "int4", "1x4096x4096 group 32", 0, "row 32x1 w16 s1", 4.5e-6, 4.5e-6});
   return c;
 }
 

@@ -11,9 +11,7 @@ namespace {
 
 constexpr double kInTheRunning = 1.25, kWorthAChange = 0.98;
 
-std::string problem_of(Tunable& what, int id) try {
-  return what.verify(id);
-} catch (const std::exception& e) {
+std::string problem_of(Tunable& what, int id) try { return what.verify(id); } catch (const std::exception& e) {
   return e.what();
 }
 
@@ -82,7 +80,8 @@ Outcome tune(Tunable& what, const Budget& budget, int rounds) {
         if (s.timed->problem.empty() && s.seconds.front() <= limit) sample(what, s);
   }
   for (auto& s : all)
-    if (s.timed->problem.empty()) s.timed->runs = static_cast<int>(s.seconds.size()), s.timed->seconds = compare::median(std::move(s.seconds));
+    if (s.timed->problem.empty())
+      s.timed->runs = static_cast<int>(s.seconds.size()), s.timed->seconds = compare::median(std::move(s.seconds));
   std::stable_sort(out.table.begin(), out.table.end(), [](const Timed& a, const Timed& b) {
     return (a.seconds > 0 ? a.seconds : 1e300) < (b.seconds > 0 ? b.seconds : 1e300);
   });

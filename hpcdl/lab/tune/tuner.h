@@ -36,7 +36,7 @@ class Tunable {
 struct Timed {
   Candidate candidate;
   std::string problem = {};  // of verification; a candidate with one is not timed and never chosen
-  double seconds = 0;   // median; 0: not timed
+  double seconds = 0;        // median; 0: not timed
   int runs = 0;
 };
 
@@ -46,7 +46,7 @@ struct Outcome {
   Work work;
   std::vector<Timed> table = {};  // the fastest first, then those that were not timed
   int chosen = -1, built_in = -1;
-  bool complete = false;     // false: the budget ended before every candidate had its turn; nothing is remembered
+  bool complete = false;  // false: the budget ended before every candidate had its turn; nothing is remembered
   const Timed* find(int id) const;
 };
 
@@ -59,8 +59,8 @@ struct Budget {
 /// From now on.
 Budget budget_of(double seconds);
 
-/// Candidates that come within a quarter of the best after one run each run in turns until each has `rounds`; the lowest median is
-/// chosen, but the built-in one where that is within 2 %. A candidate that throws is not right.
+/// Candidates that come within a quarter of the best after one run each run in turns until each has `rounds`; the
+/// lowest median is chosen, but the built-in one where that is within 2 %. A candidate that throws is not right.
 Outcome tune(Tunable& what, const Budget& budget, int rounds = 9);
 
 }  // namespace hpcdl::lab::tune

@@ -1,6 +1,6 @@
 #pragma once
-// One check of one kernel, as plain data: a case that fails can be printed, repeated, made smaller, and read by the parent
-// of a process that crashed over it.
+// One check of one kernel, as plain data: a case that fails can be printed, repeated, made smaller, and read by the
+// parent of a process that crashed over it.
 
 #include <cstdint>
 #include <optional>
@@ -34,9 +34,9 @@ struct Case {
   Check check = Check::plain;
   DType dtype = DType::f32;
   Pattern pattern = Pattern::normal;
-  std::int32_t place = 0;     // of a single special value: first, middle, last element
+  std::int32_t place = 0;  // of a single special value: first, middle, last element
   std::int32_t variant = 0;
-  bool misaligned = false;    // operands lie one element off a cache line
+  bool misaligned = false;  // operands lie one element off a cache line
   std::int32_t n_dims = 0;
   std::int64_t dims[kMaxDims] = {};
   std::uint64_t seed = 0;
@@ -57,13 +57,15 @@ struct Outcome {
   std::string fault;      // empty: as it should be
 };
 
-/// Runs one case in this process. A kernel may crash or hang: see isolate.h. `ceiling`: what no kernel can be faster than,
-/// in seconds, for Check::time; asked again when a kernel seems to be, since a busy machine measures its roofs too low.
-/// `alive` is called after every call of the kernel.
+/// Runs one case in this process. A kernel may crash or hang: see isolate.h. `ceiling`: what no kernel can be faster
+/// than, in seconds, for Check::time; asked again when a kernel seems to be, since a busy machine measures its roofs
+/// too low. `alive` is called after every call of the kernel.
 Outcome run_case(const hpcdl_kernel& kernel, const Contract& contract, const Case& c,
-                 const std::function<double(const Problem&, bool again)>& ceiling = {}, const std::function<void()>& alive = {});
+                 const std::function<double(const Problem&, bool again)>& ceiling = {},
+                 const std::function<void()>& alive = {});
 
 /// The cases of a stage for a kernel with these dtypes and flags.
-std::vector<Case> cases_of(Stage stage, const Contract& contract, std::uint32_t dtypes, std::uint32_t flags, std::uint64_t seed);
+std::vector<Case> cases_of(Stage stage, const Contract& contract, std::uint32_t dtypes, std::uint32_t flags,
+                           std::uint64_t seed);
 
 }  // namespace hpcdl::lab::verify

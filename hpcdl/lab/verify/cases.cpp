@@ -48,7 +48,8 @@ void stability(Maker& m, DType t) {
         }
       }
   // Long sums of one sign, where a short accumulator stands still.
-  for (int v = 0; v < m.contract.variants; ++v) m.add(Check::plain, t, m.contract.shapes[m.contract.shapes.size() - 2], v).pattern = Pattern::positive;
+  for (int v = 0; v < m.contract.variants; ++v)
+    m.add(Check::plain, t, m.contract.shapes[m.contract.shapes.size() - 2], v).pattern = Pattern::positive;
 }
 
 void determinism(Maker& m, DType t) {
@@ -67,8 +68,11 @@ void determinism(Maker& m, DType t) {
 std::int64_t near_a_tile(const Dim& d, const Rng& rng, std::uint64_t at) {
   constexpr std::int64_t tiles[] = {1, 4, 8, 16, 32, 64, 128, 256};
   const auto tile = tiles[rng.below(at, std::size(tiles))];
-  const auto count = 1 + static_cast<std::int64_t>(rng.below(at + 1000, static_cast<std::uint64_t>(std::max<std::int64_t>(1, std::min<std::int64_t>(d.most / tile, 8)))));
-  return std::clamp<std::int64_t>(tile * count + static_cast<std::int64_t>(rng.below(at + 2000, 4)) - 2, d.least, d.most);
+  const auto count =
+      1 + static_cast<std::int64_t>(rng.below(at + 1000, static_cast<std::uint64_t>(std::max<std::int64_t>(
+                                                             1, std::min<std::int64_t>(d.most / tile, 8)))));
+  return std::clamp<std::int64_t>(tile * count + static_cast<std::int64_t>(rng.below(at + 2000, 4)) - 2, d.least,
+                                  d.most);
 }
 
 void edges(Maker& m, DType t, std::uint32_t flags) {
@@ -86,7 +90,8 @@ void edges(Maker& m, DType t, std::uint32_t flags) {
   for (std::uint64_t i = 0; i < 24; ++i) {
     Dims size;
     for (std::size_t d = 0; d < c.dims.size(); ++d) size.push_back(near_a_tile(c.dims[d], rng, i * 10 + d));
-    Case& fuzz = m.add(i % 4 == 3 ? Check::guard_pages : Check::plain, t, size, static_cast<int>(rng.below(i * 10 + 9, static_cast<std::uint64_t>(c.variants))));
+    Case& fuzz = m.add(i % 4 == 3 ? Check::guard_pages : Check::plain, t, size,
+                       static_cast<int>(rng.below(i * 10 + 9, static_cast<std::uint64_t>(c.variants))));
     fuzz.misaligned = i % 2 != 0;
     if (i % 3 == 2 && !c.patterns.empty()) fuzz.pattern = c.patterns[rng.below(i * 10 + 8, c.patterns.size())];
   }
@@ -99,12 +104,14 @@ std::string_view stage_name(Stage s) { return kNames[static_cast<int>(s)]; }
 Stage stage_from_name(std::string_view name) {
   for (int i = 0; i < kStages; ++i)
     if (kNames[i] == name) return static_cast<Stage>(i);
-  fail_usage("verify", "no stage is called \"{}\"{}: they are {}", name, io::did_you_mean(name, {std::begin(kNames), std::end(kNames)}), fmt::join(kNames, ", "));
+  fail_usage("verify", "no stage is called \"{}\"{}: they are {}", name,
+             io::did_you_mean(name, {std::begin(kNames), std::end(kNames)}), fmt::join(kNames, ", "));
 }
 
 std::string to_string(const Case& c, const Contract& contract) {
   std::string s{dtype_name(c.dtype)};
-  for (int d = 0; d < c.n_dims; ++d) s += fmt::format(", {} {}", contract.dims[static_cast<std::size_t>(d)].name, c.dims[d]);
+  for (int d = 0; d < c.n_dims; ++d)
+    s += fmt::format(", {} {}", contract.dims[static_cast<std::size_t>(d)].name, c.dims[d]);
   if (contract.variants > 1) s += fmt::format(", variant {}", c.variant);
   if (c.pattern != Pattern::normal) s += fmt::format(", {}", pattern_name(c.pattern));
   if (c.pattern >= Pattern::nan) s += c.place == 0 ? " (first)" : c.place == 1 ? " (middle)" : " (last)";
@@ -112,9 +119,11 @@ std::string to_string(const Case& c, const Contract& contract) {
   return s;
 }
 
-std::vector<Case> cases_of(Stage stage, const Contract& contract, std::uint32_t dtypes, std::uint32_t flags, std::uint64_t seed) {
+std::vector<Case> cases_of(Stage stage, const Contract& contract, std::uint32_t dtypes, std::uint32_t flags,
+                           std::uint64_t seed) {
   Maker m{contract, stage, seed + static_cast<std::uint64_t>(stage) * 131, {}};
-  for (const auto& [t, taken] : {std::pair{DType::f32, HPCDL_TAKES_F32}, {DType::bf16, HPCDL_TAKES_BF16}, {DType::f16, HPCDL_TAKES_F16}}) {
+  for (const auto& [t, taken] :
+       {std::pair{DType::f32, HPCDL_TAKES_F32}, {DType::bf16, HPCDL_TAKES_BF16}, {DType::f16, HPCDL_TAKES_F16}}) {
     if (!(dtypes & taken)) continue;
     switch (stage) {
       case Stage::smoke: m.add(Check::plain, t, contract.shapes[0], 0); break;

@@ -1,7 +1,7 @@
 #pragma once
-// What a kernel of a given name must compute: operands, arguments, a naive double-precision reference with the magnitudes
-// that rounding errors may grow from, and the least it must cost. Kernels under test know a contract by its name only
-// (kernel_abi.h); ours and anybody else's are held to the same one.
+// What a kernel of a given name must compute: operands, arguments, a naive double-precision reference with the
+// magnitudes that rounding errors may grow from, and the least it must cost. Kernels under test know a contract by its
+// name only (kernel_abi.h); ours and anybody else's are held to the same one.
 
 #include <cmath>
 #include <cstring>
@@ -18,11 +18,24 @@
 namespace hpcdl::lab::verify {
 
 /// What the data of a case looks like. The last three put one such value among normal ones.
-enum class Pattern : std::uint8_t { normal, positive, huge, tiny, denormal, offset, constant, zero, mixed, nan, pos_inf, neg_inf };
+enum class Pattern : std::uint8_t {
+  normal,
+  positive,
+  huge,
+  tiny,
+  denormal,
+  offset,
+  constant,
+  zero,
+  mixed,
+  nan,
+  pos_inf,
+  neg_inf
+};
 std::string_view pattern_name(Pattern p);
 
-/// Where an input's values come from: the pattern; always normal, or uniform in 0.1 .. 1.1; integers in [0, below), with
-/// now and then a -1; the contract's `derive`.
+/// Where an input's values come from: the pattern; always normal, or uniform in 0.1 .. 1.1; integers in [0, below),
+/// with now and then a -1; the contract's `derive`.
 enum class Role : std::uint8_t { data, weight, positive, index, index_or_none, derived };
 
 struct Input {
@@ -95,7 +108,9 @@ struct Contract {
   int variants = 1;  // of arguments and optional operands
   std::function<Problem(const Dims&, DType, int variant)> problem;
   /// Fills input `i` of Role::derived from the ones before it. random(k): uniform in [0, 1).
-  std::function<void(std::vector<Values>& in, std::size_t i, const Problem&, const std::function<double(std::int64_t)>& random)> derive;
+  std::function<void(std::vector<Values>& in, std::size_t i, const Problem&,
+                     const std::function<double(std::int64_t)>& random)>
+      derive;
   std::function<void(std::vector<Expected>& out, const std::vector<Values>& in, const Problem&)> reference;
   /// Length of the longest sum behind one result.
   std::function<std::int64_t(const Problem&)> reduction;
@@ -103,11 +118,11 @@ struct Contract {
   std::function<Cost(const Problem&)> cost;
   std::vector<Pattern> patterns;  // for numerical stability
   double huge = 1e4;              // the magnitude of Pattern::huge
-  /// Results, and each of the terms of a sum, may be flushed to zero below this: functions of exp and products, yes; copies,
-  /// no.
+  /// Results, and each of the terms of a sum, may be flushed to zero below this: functions of exp and products, yes;
+  /// copies, no.
   double flush = 0x1p-126;
-  /// The input that a single NaN or infinity goes into; -1: any. Where a masked key is multiplied with a weight of 0, a NaN
-  /// in it may show or not.
+  /// The input that a single NaN or infinity goes into; -1: any. Where a masked key is multiplied with a weight of 0, a
+  /// NaN in it may show or not.
   int special_input = -1;
 };
 
@@ -127,8 +142,8 @@ void add_others(std::vector<Contract>&);
 void add_training(std::vector<Contract>&);
 
 inline std::vector<Pattern> all_patterns() {
-  return {Pattern::positive, Pattern::huge, Pattern::tiny, Pattern::denormal, Pattern::offset, Pattern::constant,
-          Pattern::zero, Pattern::mixed, Pattern::nan, Pattern::pos_inf, Pattern::neg_inf};
+  return {Pattern::positive, Pattern::huge,  Pattern::tiny, Pattern::denormal, Pattern::offset, Pattern::constant,
+          Pattern::zero,     Pattern::mixed, Pattern::nan,  Pattern::pos_inf,  Pattern::neg_inf};
 }
 /// Bytes of all operands.
 double traffic(const Problem&);

@@ -5,8 +5,9 @@
 namespace hpcdl::lab::verify {
 
 std::string_view pattern_name(Pattern p) {
-  constexpr std::string_view names[] = {"normal", "positive", "huge", "tiny", "denormal", "large offset", "constant", "zero",
-                                        "mixed magnitudes", "one NaN", "one +inf", "one -inf"};
+  constexpr std::string_view names[] = {"normal",           "positive",     "huge",     "tiny",
+                                        "denormal",         "large offset", "constant", "zero",
+                                        "mixed magnitudes", "one NaN",      "one +inf", "one -inf"};
   return names[static_cast<int>(p)];
 }
 
@@ -20,8 +21,9 @@ double traffic(const Problem& p) {
 }
 
 std::vector<Dims> row_shapes() {
-  return {{4, 64}, {1, 1}, {1, 2}, {2, 3}, {3, 7}, {5, 8}, {7, 13}, {2, 15}, {2, 16}, {3, 17}, {2, 31}, {4, 33}, {3, 63}, {2, 65},
-          {1, 127}, {2, 129}, {0, 64}, {131, 5}, {1, 257}, {33, 96}, {1, 1023}, {2, 1025}, {3, 4099}, {37, 768}};
+  return {{4, 64}, {1, 1},   {1, 2},   {2, 3},   {3, 7},    {5, 8},    {7, 13},   {2, 15},
+          {2, 16}, {3, 17},  {2, 31},  {4, 33},  {3, 63},   {2, 65},   {1, 127},  {2, 129},
+          {0, 64}, {131, 5}, {1, 257}, {33, 96}, {1, 1023}, {2, 1025}, {3, 4099}, {37, 768}};
 }
 
 }  // namespace detail
@@ -47,7 +49,8 @@ const Contract& find_contract(std::string_view name) {
     if (c.name == name) return c;
     names.emplace_back(c.name);
   }
-  fail_usage("verify", "no contract is called \"{}\"{}; hpcdl verify --contracts lists all", name, io::did_you_mean(name, names));
+  fail_usage("verify", "no contract is called \"{}\"{}; hpcdl verify --contracts lists all", name,
+             io::did_you_mean(name, names));
 }
 
 }  // namespace hpcdl::lab::verify

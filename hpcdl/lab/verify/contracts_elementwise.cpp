@@ -37,7 +37,8 @@ Problem alike_gelu(const Dims& d, DType t, int n, int variant) {
   return p;
 }
 
-Contract base(std::string_view name, std::string_view formula, std::vector<std::string_view> in, std::vector<std::string_view> out, double flops) {
+Contract base(std::string_view name, std::string_view formula, std::vector<std::string_view> in,
+              std::vector<std::string_view> out, double flops) {
   Contract c;
   c.name = name, c.formula = formula, c.inputs = std::move(in), c.outputs = std::move(out);
   c.dims = {{"rows", 1, 24}, {"cols", 1, 600}};
@@ -76,7 +77,8 @@ void add_relu_and_add(std::vector<Contract>& list) {
   c.problem = [](const Dims& d, DType t, int) { return alike(d, t, 2); };
   c.reference = each([](std::int64_t i, const std::vector<Values>& in, const Problem&) {
     if (std::isnan(in[0][i])) return Two{0, kAny};
-    return in[0][i] > 0 ? Two{in[1][i], 0} : Two{0, std::isfinite(in[1][i]) ? 0 : kAny};  // a mask by product gives 0 * inf
+    return in[0][i] > 0 ? Two{in[1][i], 0}
+                        : Two{0, std::isfinite(in[1][i]) ? 0 : kAny};  // a mask by product gives 0 * inf
   });
   list.push_back(c);
 
@@ -142,7 +144,8 @@ void bias_gelu_backward_reference(std::vector<Expected>& out, const std::vector<
 }
 
 void add_bias_gelu_backward(std::vector<Contract>& list) {
-  auto c = base("bias_gelu_backward", "dx = gelu'(x + bias) dy; dbias = sum of dx over the rows", {"x", "bias", "dy"}, {"dx", "dbias"}, 7);
+  auto c = base("bias_gelu_backward", "dx = gelu'(x + bias) dy; dbias = sum of dx over the rows", {"x", "bias", "dy"},
+                {"dx", "dbias"}, 7);
   c.variants = 2;
   c.problem = [](const Dims& d, DType t, int v) {
     Problem p = alike_gelu(d, t, 1, v);
@@ -167,7 +170,8 @@ void add_swiglu(std::vector<Contract>& list) {
   });
   list.push_back(c);
 
-  c = base("swiglu_backward", "dgate = dy up (s + gate s (1 - s)), dup = dy gate s, s = sigmoid(gate)", {"gate", "up", "dy"}, {"dgate", "dup"}, 8);
+  c = base("swiglu_backward", "dgate = dy up (s + gate s (1 - s)), dup = dy gate s, s = sigmoid(gate)",
+           {"gate", "up", "dy"}, {"dgate", "dup"}, 8);
   c.problem = [](const Dims& d, DType t, int) {
     Problem p = alike(d, t, 3);
     p.out.push_back(p.out[0]);
@@ -176,12 +180,19 @@ void add_swiglu(std::vector<Contract>& list) {
   // The product of two gradients may leave the range of a float before it is scaled back: magnitudes stay moderate.
   c.reference = [](std::vector<Expected>& out, const std::vector<Values>& in, const Problem&) {
     for (std::int64_t i = 0; i < in[0].size(); ++i) {
-      const double g = in[0][i], u = in[1][i], dy = in[2][i], s = sigmoid(g), grow = (1 + std::fabs(g)) * (1 + std::fabs(g));
+      const double g = in[0][i], u = in[1][i], dy = in[2][i], s = sigmoid(g),
+                   grow = (1 + std::fabs(g)) * (1 + std::fabs(g));
       const bool open = !std::isfinite(g) || !std::isfinite(u) || !std::isfinite(dy);
       const bool is_nan = std::isnan(g) || std::isnan(u * dy);
-      out[0].set(i, is_nan ? NAN : dy * u * (s + g * s * (1 - s)), is_nan ? 0 : open ? kAny : std::fabs(dy * u) * (s * grow + kTiny * grow));
+      out[0].set(i, is_nan ? NAN : dy * u * (s + g * s * (1 - s)),
+                 is_nan ? 0
+                 : open ? kAny
+                        : std::fabs(dy * u) * (s * grow + kTiny * grow));
       const bool nan_up = std::isnan(g) || std::isnan(dy);
-      out[1].set(i, nan_up ? NAN : dy * g * s, nan_up ? 0 : open ? kAny : std::fabs(dy) * (std::fabs(g) * s + kTiny) * (1 + std::fabs(g)));
+      out[1].set(i, nan_up ? NAN : dy * g * s,
+                 nan_up ? 0
+                 : open ? kAny
+                        : std::fabs(dy) * (std::fabs(g) * s + kTiny) * (1 + std::fabs(g)));
     }
   };
   list.push_back(c);

@@ -10,11 +10,13 @@ namespace hpcdl::lab::verify::detail {
 namespace {
 
 std::vector<Dims> mnk_shapes() {
-  return {{8, 16, 32}, {1, 1, 1}, {1, 7, 3}, {2, 2, 5}, {3, 5, 17}, {7, 13, 8}, {5, 16, 15}, {6, 17, 16}, {15, 31, 7}, {16, 33, 64}, {17, 15, 65},
-          {1, 64, 129}, {33, 1, 40}, {13, 48, 100}, {0, 5, 8}, {31, 65, 33}, {9, 130, 257}, {65, 66, 63}, {2, 3, 1500}, {70, 140, 96}};
+  return {{8, 16, 32}, {1, 1, 1},    {1, 7, 3},     {2, 2, 5},    {3, 5, 17},   {7, 13, 8},   {5, 16, 15},
+          {6, 17, 16}, {15, 31, 7},  {16, 33, 64},  {17, 15, 65}, {1, 64, 129}, {33, 1, 40},  {13, 48, 100},
+          {0, 5, 8},   {31, 65, 33}, {9, 130, 257}, {65, 66, 63}, {2, 3, 1500}, {70, 140, 96}};
 }
 
-Contract base(std::string_view name, std::string_view formula, std::vector<std::string_view> in, std::vector<std::string_view> out) {
+Contract base(std::string_view name, std::string_view formula, std::vector<std::string_view> in,
+              std::vector<std::string_view> out) {
   Contract c;
   c.name = name, c.formula = formula, c.inputs = std::move(in), c.outputs = std::move(out);
   c.dims = {{"M", 1, 40}, {"N", 1, 140}, {"K", 1, 140}};
@@ -48,8 +50,10 @@ void matmul_reference(std::vector<Expected>& out, const std::vector<Values>& in,
       for (std::int64_t j = 0; j < n; ++j) {
         Sum sum;
         for (std::int64_t l = 0; l < k; ++l)
-          sum.add(in[0][s * m * k + (t.transpose_a ? l * m + i : i * k + l)] * in[1][s * k * n + (t.transpose_b ? j * k + l : l * n + j)]);
-        out[0].set((s * m + i) * n + j, static_cast<double>(t.scale) * sum.value, static_cast<double>(t.scale) * sum.scale);
+          sum.add(in[0][s * m * k + (t.transpose_a ? l * m + i : i * k + l)] *
+                  in[1][s * k * n + (t.transpose_b ? j * k + l : l * n + j)]);
+        out[0].set((s * m + i) * n + j, static_cast<double>(t.scale) * sum.value,
+                   static_cast<double>(t.scale) * sum.scale);
       }
 }
 
@@ -60,7 +64,9 @@ void add_matmul(std::vector<Contract>& list) {
   c.reference = matmul_reference;
   c.reduction = [](const Problem& p) { return p.in[0].spec[p.as<hpcdl_matmul_args>().transpose_a ? -2 : -1]; };
   c.cost = [](const Problem& p) {
-    return Cost{2.0 * static_cast<double>(p.out[0].size()) * static_cast<double>(p.in[0].spec[p.as<hpcdl_matmul_args>().transpose_a ? -2 : -1]), traffic(p)};
+    return Cost{2.0 * static_cast<double>(p.out[0].size()) *
+                    static_cast<double>(p.in[0].spec[p.as<hpcdl_matmul_args>().transpose_a ? -2 : -1]),
+                traffic(p)};
   };
   list.push_back(c);
 
@@ -82,7 +88,9 @@ void add_matmul(std::vector<Contract>& list) {
       }
   };
   c.reduction = [](const Problem& p) { return p.in[0].spec[1] + 1; };
-  c.cost = [](const Problem& p) { return Cost{2.0 * static_cast<double>(p.out[0].size()) * static_cast<double>(p.in[0].spec[1]), traffic(p)}; };
+  c.cost = [](const Problem& p) {
+    return Cost{2.0 * static_cast<double>(p.out[0].size()) * static_cast<double>(p.in[0].spec[1]), traffic(p)};
+  };
   list.push_back(c);
 }
 
@@ -90,7 +98,10 @@ void add_matmul(std::vector<Contract>& list) {
 Problem linear_problem(const Dims& d, DType t, int v) {
   Problem p;
   const auto m = d[0], n = d[1], k = d[2];
-  p.in = {{{{m, k}, t}}, {v == 1 ? Spec{{k, n}, t} : Spec{{n, k}, t}}, v == 1 ? Input{} : Input{{{n}, t}, Role::weight}, v >= 2 ? Input{{{m, n}, t}} : Input{}};
+  p.in = {{{{m, k}, t}},
+          {v == 1 ? Spec{{k, n}, t} : Spec{{n, k}, t}},
+          v == 1 ? Input{} : Input{{{n}, t}, Role::weight},
+          v >= 2 ? Input{{{m, n}, t}} : Input{}};
   p.out = {{{m, n}, t}};
   p.set_args(hpcdl_linear_args{v == 2 ? HPCDL_ACT_GELU_TANH : v == 3 ? HPCDL_ACT_GELU_ERF : HPCDL_ACT_NONE, v == 1});
   return p;
@@ -133,16 +144,22 @@ void linear_backward_reference(std::vector<Expected>& out, const std::vector<Val
 }
 
 void add_linear(std::vector<Contract>& list) {
-  auto c = base("linear", "y = act(x W^T + bias) + residual; W (N, K), or (K, N) with conv1d; bias and residual are optional", {"x", "weight", "bias", "residual"}, {"y"});
+  auto c = base("linear",
+                "y = act(x W^T + bias) + residual; W (N, K), or (K, N) with conv1d; bias and residual are optional",
+                {"x", "weight", "bias", "residual"}, {"y"});
   c.variants = 4;
   c.huge = 1e4;  // gelu cubes
   c.problem = linear_problem;
   c.reference = linear_reference;
   c.reduction = [](const Problem& p) { return p.in[0].spec[1] + 2; };
-  c.cost = [](const Problem& p) { return Cost{2.0 * static_cast<double>(p.out[0].size()) * static_cast<double>(p.in[0].spec[1]), traffic(p)}; };
+  c.cost = [](const Problem& p) {
+    return Cost{2.0 * static_cast<double>(p.out[0].size()) * static_cast<double>(p.in[0].spec[1]), traffic(p)};
+  };
   list.push_back(c);
 
-  c = base("linear_backward", "dx = dy W, dweight = dy^T x, dbias = sum of dy over the rows; W (N, K); the fourth output is absent", {"x", "weight", "dy"}, {"dx", "dweight", "dbias", "dresidual"});
+  c = base("linear_backward",
+           "dx = dy W, dweight = dy^T x, dbias = sum of dy over the rows; W (N, K); the fourth output is absent",
+           {"x", "weight", "dy"}, {"dx", "dweight", "dbias", "dresidual"});
   c.problem = [](const Dims& d, DType t, int) {
     Problem p;
     p.in = {{{{d[0], d[2]}, t}}, {{{d[1], d[2]}, t}}, {{{d[0], d[1]}, t}}};
@@ -152,7 +169,9 @@ void add_linear(std::vector<Contract>& list) {
   };
   c.reference = linear_backward_reference;
   c.reduction = [](const Problem& p) { return std::max({p.in[0].spec[0], p.in[1].spec[0], p.in[1].spec[1]}); };
-  c.cost = [](const Problem& p) { return Cost{4.0 * static_cast<double>(p.in[2].spec.size()) * static_cast<double>(p.in[0].spec[1]), traffic(p)}; };
+  c.cost = [](const Problem& p) {
+    return Cost{4.0 * static_cast<double>(p.in[2].spec.size()) * static_cast<double>(p.in[0].spec[1]), traffic(p)};
+  };
   list.push_back(c);
 }
 
@@ -161,8 +180,12 @@ Problem int4_problem(const Dims& d, DType t, int v) {
   Problem p;
   const std::int64_t m = d[0], n = d[1], group = v == 1 ? 64 : 32, k = d[2] * group;
   const Input scale{int4::scale_spec(n, k, group), Role::positive};
-  p.in = {{{{m, k}, t}}, {int4::packed_spec(n, k), Role::index, 256}, scale, v == 0 ? Input{} : Input{scale.spec, Role::weight},
-          v == 2 ? Input{{{n}, t}, Role::weight} : Input{}, v == 2 ? Input{{{m, n}, t}} : Input{}};
+  p.in = {{{{m, k}, t}},
+          {int4::packed_spec(n, k), Role::index, 256},
+          scale,
+          v == 0 ? Input{} : Input{scale.spec, Role::weight},
+          v == 2 ? Input{{{n}, t}, Role::weight} : Input{},
+          v == 2 ? Input{{{m, n}, t}} : Input{}};
   p.out = {{{m, n}, t}};
   p.set_args(hpcdl_int4_args{v != 0, v == 2 ? HPCDL_ACT_SILU : HPCDL_ACT_NONE});
   return p;
@@ -174,7 +197,8 @@ std::vector<double> int4_inputs(const Values& x, std::int64_t row, std::int64_t 
   std::vector<double> v(x.v.begin() + row * k, x.v.begin() + (row + 1) * k);
   for (std::int64_t g = 0; !exact && g < k; g += group) {
     float most = 0;
-    for (auto i = g; i < g + group; ++i) most = std::max(most, std::fabs(static_cast<float>(v[static_cast<std::size_t>(i)])));
+    for (auto i = g; i < g + group; ++i)
+      most = std::max(most, std::fabs(static_cast<float>(v[static_cast<std::size_t>(i)])));
     const float per_step = most > 0 ? 127.0f / most : 0, step = most / 127.0f;
     for (auto i = g; i < g + group; ++i) {
       auto& e = v[static_cast<std::size_t>(i)];
@@ -209,10 +233,13 @@ void int4_reference(std::vector<Expected>& out, const std::vector<Values>& in, c
 }
 
 void add_int4(std::vector<Contract>& list) {
-  auto c = base("int4_linear", "y = act(x W^T + bias) + residual, W in 4 bits as int4_layout.h has it; offset, bias and residual are optional",
-                {"x", "packed", "scale", "offset", "bias", "residual"}, {"y"});
+  auto c = base(
+      "int4_linear",
+      "y = act(x W^T + bias) + residual, W in 4 bits as int4_layout.h has it; offset, bias and residual are optional",
+      {"x", "packed", "scale", "offset", "bias", "residual"}, {"y"});
   c.dims = {{"M", 1, 20}, {"N", 1, 70}, {"groups", 1, 6}};
-  c.shapes = {{2, 16, 2}, {1, 1, 1}, {1, 15, 1}, {3, 17, 3}, {7, 31, 2}, {8, 33, 5}, {9, 48, 4}, {0, 16, 2}, {1, 100, 9}, {13, 40, 7}};
+  c.shapes = {{2, 16, 2}, {1, 1, 1},  {1, 15, 1}, {3, 17, 3},  {7, 31, 2},
+              {8, 33, 5}, {9, 48, 4}, {0, 16, 2}, {1, 100, 9}, {13, 40, 7}};
   c.typical = {3, 33, 3};
   c.timed = {1, 4096, 64};
   c.variants = 3;
@@ -221,7 +248,9 @@ void add_int4(std::vector<Contract>& list) {
   c.problem = int4_problem;
   c.reference = int4_reference;
   c.reduction = [](const Problem& p) { return p.in[0].spec[1] + 2; };
-  c.cost = [](const Problem& p) { return Cost{2.0 * static_cast<double>(p.out[0].size()) * static_cast<double>(p.in[0].spec[1]), traffic(p)}; };
+  c.cost = [](const Problem& p) {
+    return Cost{2.0 * static_cast<double>(p.out[0].size()) * static_cast<double>(p.in[0].spec[1]), traffic(p)};
+  };
   list.push_back(c);
 }
 

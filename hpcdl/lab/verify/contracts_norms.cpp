@@ -28,7 +28,8 @@ Statistics statistics(const Values& x, std::int64_t row) {
     s.mean += x[row * n + c] / static_cast<double>(n);
     s.top = std::max(s.top, std::fabs(x[row * n + c]));
   }
-  for (std::int64_t c = 0; c < n; ++c) s.var += (x[row * n + c] - s.mean) * (x[row * n + c] - s.mean) / static_cast<double>(n);
+  for (std::int64_t c = 0; c < n; ++c)
+    s.var += (x[row * n + c] - s.mean) * (x[row * n + c] - s.mean) / static_cast<double>(n);
   return s;
 }
 
@@ -42,7 +43,8 @@ void layer_norm_reference(std::vector<Expected>& out, const std::vector<Values>&
     const double lost = s.top * rstd, drift = lost + 1 + lost * lost * 0x1p-20;
     for (std::int64_t c = 0; c < n; ++c) {
       const double hat = (in[0][r * n + c] - s.mean) * rstd, beta = in[2] ? in[2][c] : 0;
-      out[0].set(r * n + c, hat * in[1][c] + beta, std::fabs(in[1][c]) * (2 * lost + std::fabs(hat) * drift) + std::fabs(beta));
+      out[0].set(r * n + c, hat * in[1][c] + beta,
+                 std::fabs(in[1][c]) * (2 * lost + std::fabs(hat) * drift) + std::fabs(beta));
     }
   }
 }
@@ -62,7 +64,8 @@ void rms_norm_reference(std::vector<Expected>& out, const std::vector<Values>& i
 }
 
 /// Gradients from kept statistics. mean == nullptr: RMS norm.
-void norm_backward(std::vector<Expected>& out, const Values& x, const Values& gamma, const Values* mean, const Values& rstd, const Values& dy) {
+void norm_backward(std::vector<Expected>& out, const Values& x, const Values& gamma, const Values* mean,
+                   const Values& rstd, const Values& dy) {
   const auto n = gamma.size();
   std::vector<double> dg(static_cast<std::size_t>(n)), dg_scale = dg, db = dg, db_scale = dg;
   for (std::int64_t r = 0; r < rstd.size(); ++r) {
@@ -75,7 +78,8 @@ void norm_backward(std::vector<Expected>& out, const Values& x, const Values& ga
     }
     for (std::int64_t c = 0; c < n; ++c) {
       const double g = dy[r * n + c] * gamma[c], h = hat(c);
-      out[0].set(r * n + c, rstd[r] * (g - g_mean - h * gh_mean), rstd[r] * (std::fabs(g) + g_abs + std::fabs(h) * gh_abs));
+      out[0].set(r * n + c, rstd[r] * (g - g_mean - h * gh_mean),
+                 rstd[r] * (std::fabs(g) + g_abs + std::fabs(h) * gh_abs));
       const auto at = static_cast<std::size_t>(c);
       dg[at] += dy[r * n + c] * h, dg_scale[at] += std::fabs(dy[r * n + c] * h);
       db[at] += dy[r * n + c], db_scale[at] += std::fabs(dy[r * n + c]);
@@ -111,7 +115,10 @@ void add_backward(std::vector<Contract>& list) {
     p.in.push_back({x});
     for (int i = mean ? 2 : 1; i > 0; --i) p.out.push_back({{x[1]}, weight});
   };
-  auto c = base("layer_norm_backward", "dx = rstd (g - mean(g) - h mean(g h)), dgamma = sum(dy h), dbeta = sum(dy); g = dy gamma, h = (x - mean) rstd", 8);
+  auto c = base(
+      "layer_norm_backward",
+      "dx = rstd (g - mean(g) - h mean(g h)), dgamma = sum(dy h), dbeta = sum(dy); g = dy gamma, h = (x - mean) rstd",
+      8);
   c.inputs = {"x", "gamma", "mean", "rstd", "dy"}, c.outputs = {"dx", "dgamma", "dbeta"};
   c.problem = [params](const Dims& d, DType t, int v) {
     Problem p = norm_problem(d, t, v, false);
@@ -154,7 +161,10 @@ void add_backward(std::vector<Contract>& list) {
 }  // namespace
 
 void add_norms(std::vector<Contract>& list) {
-  auto c = base("layer_norm", "y = (x - mean) / sqrt(var + eps) gamma + beta over the last dim, var without Bessel's correction; beta is optional", 5);
+  auto c = base("layer_norm",
+                "y = (x - mean) / sqrt(var + eps) gamma + beta over the last dim, var without Bessel's correction; "
+                "beta is optional",
+                5);
   c.problem = [](const Dims& d, DType t, int v) { return norm_problem(d, t, v, true); };
   c.reference = layer_norm_reference;
   c.huge = 1e15;

@@ -31,7 +31,8 @@ struct RowMax {
   double get() const { return nan ? NAN : top; }
 };
 
-void softmax_row(Expected* out, double* probabilities, const double* x, std::int64_t at, std::int64_t n, std::int64_t cols, double scale) {
+void softmax_row(Expected* out, double* probabilities, const double* x, std::int64_t at, std::int64_t n,
+                 std::int64_t cols, double scale) {
   RowMax top;
   for (std::int64_t c = 0; c < n; ++c) top.take(scale * x[c]);
   double sum = 0, mean = 0;
@@ -51,7 +52,9 @@ void softmax_row(Expected* out, double* probabilities, const double* x, std::int
 void add_softmax(std::vector<Contract>& list) {
   Contract c;
   c.name = "softmax";
-  c.formula = "y = exp(scale x - max) / sum over the last dim; causal: row r of (..., R, C) sees columns 0 .. r + C - R, the others are 0";
+  c.formula =
+      "y = exp(scale x - max) / sum over the last dim; causal: row r of (..., R, C) sees columns 0 .. r + C - R, the "
+      "others are 0";
   c.inputs = {"x"}, c.outputs = {"y"};
   c.dims = {{"rows", 1, 24}, {"cols", 1, 600}};
   c.shapes = row_shapes();
@@ -63,7 +66,8 @@ void add_softmax(std::vector<Contract>& list) {
     const auto a = p.as<hpcdl_softmax_args>();
     const auto cols = in[0].dim(-1);
     for (std::int64_t r = 0; r * cols < in[0].size(); ++r)
-      softmax_row(&out[0], nullptr, &in[0].v[static_cast<std::size_t>(r * cols)], r * cols, visible(in[0].spec, r, a.causal), cols, static_cast<double>(a.scale));
+      softmax_row(&out[0], nullptr, &in[0].v[static_cast<std::size_t>(r * cols)], r * cols,
+                  visible(in[0].spec, r, a.causal), cols, static_cast<double>(a.scale));
   };
   c.reduction = [](const Problem& p) { return p.in[0].spec[-1]; };
   c.cost = [](const Problem& p) { return Cost{3.0 * static_cast<double>(p.out[0].size()), traffic(p)}; };
@@ -78,12 +82,14 @@ void add_softmax(std::vector<Contract>& list) {
     p.in[0].role = Role::derived;
     return p;
   };
-  c.derive = [](std::vector<Values>& in, std::size_t, const Problem& p, const std::function<double(std::int64_t)>& random) {
+  c.derive = [](std::vector<Values>& in, std::size_t, const Problem& p,
+                const std::function<double(std::int64_t)>& random) {
     const auto cols = in[0].dim(-1);
     for (std::int64_t i = 0; i < in[0].size(); ++i) in[0][i] = 6 * random(i) - 3;
     for (std::int64_t r = 0; r * cols < in[0].size(); ++r) {
       double* row = &in[0].v[static_cast<std::size_t>(r * cols)];
-      softmax_row(nullptr, row, std::vector<double>(row, row + cols).data(), 0, visible(in[0].spec, r, p.as<hpcdl_softmax_args>().causal), cols, 1);
+      softmax_row(nullptr, row, std::vector<double>(row, row + cols).data(), 0,
+                  visible(in[0].spec, r, p.as<hpcdl_softmax_args>().causal), cols, 1);
     }
   };
   c.reference = [](std::vector<Expected>& out, const std::vector<Values>& in, const Problem& p) {
@@ -91,10 +97,12 @@ void add_softmax(std::vector<Contract>& list) {
     const auto cols = in[0].dim(-1);
     for (std::int64_t begin = 0; begin < in[0].size(); begin += cols) {
       double dot = 0, scale = 0;
-      for (std::int64_t i = begin; i < begin + cols; ++i) dot += in[0][i] * in[1][i], scale += std::fabs(in[0][i] * in[1][i]);
+      for (std::int64_t i = begin; i < begin + cols; ++i)
+        dot += in[0][i] * in[1][i], scale += std::fabs(in[0][i] * in[1][i]);
       for (std::int64_t i = begin; i < begin + cols; ++i) {
         const bool open = in[0][i] == 0 && !std::isfinite(dot);  // masked: 0 or 0 * NaN
-        out[0].set(i, s * in[0][i] * (in[1][i] - dot), open ? kAny : std::fabs(s * in[0][i]) * (std::fabs(in[1][i]) + 2 * scale));
+        out[0].set(i, s * in[0][i] * (in[1][i] - dot),
+                   open ? kAny : std::fabs(s * in[0][i]) * (std::fabs(in[1][i]) + 2 * scale));
       }
     }
   };
@@ -164,7 +172,9 @@ void add_cross_entropy(std::vector<Contract>& list) {
         const auto i = r * n + k;
         const double lse = in[2][r], p = std::exp(in[0][i] - lse), hot = in[1][r] == static_cast<double>(k);
         if (in[1][r] < 0) out[0].set(i, 0, 0);
-        else out[0].set(i, (p - hot) * in[3][0], std::fabs(in[3][0]) * (p * (1 + std::fabs(in[0][i]) + std::fabs(lse)) + hot));
+        else
+          out[0].set(i, (p - hot) * in[3][0],
+                     std::fabs(in[3][0]) * (p * (1 + std::fabs(in[0][i]) + std::fabs(lse)) + hot));
       }
   };
   c.reduction = [](const Problem&) { return std::int64_t{1}; };

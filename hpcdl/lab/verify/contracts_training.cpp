@@ -9,7 +9,9 @@
 namespace hpcdl::lab::verify::detail {
 namespace {
 
-std::vector<Pattern> tame() { return {Pattern::positive, Pattern::tiny, Pattern::constant, Pattern::zero, Pattern::mixed, Pattern::nan}; }
+std::vector<Pattern> tame() {
+  return {Pattern::positive, Pattern::tiny, Pattern::constant, Pattern::zero, Pattern::mixed, Pattern::nan};
+}
 
 // ---------------------------------------------------------------- mlp
 
@@ -25,15 +27,28 @@ struct MlpShape {
 };
 /// Variants: gelu with biases and residual; relu without them, weights transposed; gelu by erf with biases.
 MlpShape mlp_shape(const Dims& d, int v) {
-  return {d[0], d[1], d[2], d[3], {v == 1 ? HPCDL_ACT_RELU : v == 2 ? HPCDL_ACT_GELU_ERF : HPCDL_ACT_GELU_TANH, v == 1}};
+  return {d[0],
+          d[1],
+          d[2],
+          d[3],
+          {v == 1   ? HPCDL_ACT_RELU
+           : v == 2 ? HPCDL_ACT_GELU_ERF
+                    : HPCDL_ACT_GELU_TANH,
+           v == 1}};
 }
-MlpShape mlp_shape(const Problem& p, std::int64_t m, std::int64_t f, std::int64_t c, std::int64_t n) { return {m, f, c, n, p.as<hpcdl_linear_args>()}; }
+MlpShape mlp_shape(const Problem& p, std::int64_t m, std::int64_t f, std::int64_t c, std::int64_t n) {
+  return {m, f, c, n, p.as<hpcdl_linear_args>()};
+}
 
 Problem mlp_problem(const Dims& d, DType t, int v) {
   const auto s = mlp_shape(d, v);
   Problem p;
-  p.in = {{{{s.m, s.c}, t}}, {s.w1(t), Role::weight}, v == 1 ? Input{} : Input{{{s.f}, t}, Role::weight}, {s.w2(t), Role::weight},
-          v == 1 ? Input{} : Input{{{s.n}, t}, Role::weight}, v == 0 ? Input{{{s.m, s.n}, t}} : Input{}};
+  p.in = {{{{s.m, s.c}, t}},
+          {s.w1(t), Role::weight},
+          v == 1 ? Input{} : Input{{{s.f}, t}, Role::weight},
+          {s.w2(t), Role::weight},
+          v == 1 ? Input{} : Input{{{s.n}, t}, Role::weight},
+          v == 0 ? Input{{{s.m, s.n}, t}} : Input{}};
   p.out = {{{s.m, s.n}, t}};
   p.set_args(s.args);
   return p;
@@ -50,7 +65,8 @@ void mlp_reference(std::vector<Expected>& out, const std::vector<Values>& in, co
       if (in[2]) z.add(in[2][j]);
       for (std::int64_t k = 0; k < s.c; ++k) z.add(in[0][i * s.c + k] * in[1][s.w1_at(j, k)]);
       const auto at = static_cast<std::size_t>(j);
-      h[at] = activated(s.args.activation, z.value), noise[at] = 2 * z.scale, rounded[at] = std::fabs(h[at]) + 2 * std::fabs(z.value);
+      h[at] = activated(s.args.activation, z.value), noise[at] = 2 * z.scale,
+      rounded[at] = std::fabs(h[at]) + 2 * std::fabs(z.value);
     }
     for (std::int64_t o = 0; o < n; ++o) {
       Sum y;
@@ -72,7 +88,8 @@ Problem mlp_backward_problem(const Dims& d, DType t, int v) {
   const auto s = mlp_shape(d, v);
   Problem p;
   const Spec x{{s.m, s.c}, t}, z{{s.m, s.f}, t};
-  p.in = {{x}, {s.w1(t), Role::weight}, {s.w2(t), Role::weight}, {z, Role::weight}, {z, Role::derived}, {{{s.m, s.n}, t}}};
+  p.in = {
+      {x}, {s.w1(t), Role::weight}, {s.w2(t), Role::weight}, {z, Role::weight}, {z, Role::derived}, {{{s.m, s.n}, t}}};
   p.out = {x, s.w1(t), {{s.f}, t}, s.w2(t), {{s.n}, t}, {}};
   p.set_args(s.args);
   return p;
@@ -82,7 +99,9 @@ Problem mlp_backward_problem(const Dims& d, DType t, int v) {
 struct Chained {
   double value = 0, scale = 0, stored = 0;
   /// factor times an element between the products.
-  void add(const Chained& of, double factor) { value += of.value * factor, scale += of.scale * std::fabs(factor), stored += of.stored * std::fabs(factor); }
+  void add(const Chained& of, double factor) {
+    value += of.value * factor, scale += of.scale * std::fabs(factor), stored += of.stored * std::fabs(factor);
+  }
   void put(Expected& e, std::int64_t i) const { e.set(i, value, scale, std::fabs(value) + stored); }
 };
 
@@ -95,9 +114,12 @@ void mlp_backward_reference(std::vector<Expected>& out, const std::vector<Values
       Sum dh;
       for (std::int64_t o = 0; o < s.n; ++o) dh.add(dy[i * s.n + o] * w2[s.w2_at(o, j)]);
       const double a = slope(s.args.activation, z[i * s.f + j]), value = a * dh.value;
-      dz[static_cast<std::size_t>(i * s.f + j)] = {value, 2 * (1 + std::fabs(a)) * dh.scale, 2 * std::fabs(value)};  // dh and dz may be rounded
+      dz[static_cast<std::size_t>(i * s.f + j)] = {value, 2 * (1 + std::fabs(a)) * dh.scale,
+                                                   2 * std::fabs(value)};  // dh and dz may be rounded
     }
-  const auto at = [&](std::int64_t i, std::int64_t j) -> const Chained& { return dz[static_cast<std::size_t>(i * s.f + j)]; };
+  const auto at = [&](std::int64_t i, std::int64_t j) -> const Chained& {
+    return dz[static_cast<std::size_t>(i * s.f + j)];
+  };
   for (std::int64_t i = 0; i < s.m; ++i)
     for (std::int64_t k = 0; k < s.c; ++k) {
       Chained sum;
@@ -129,31 +151,46 @@ void mlp_backward_reference(std::vector<Expected>& out, const std::vector<Values
 void add_mlp(std::vector<Contract>& list) {
   Contract c;
   c.name = "mlp";
-  c.formula = "y = act(x W1^T + b1) W2^T + b2 + residual; W1 (F, C), W2 (N, F), or transposed with conv1d; biases and residual are optional";
+  c.formula =
+      "y = act(x W1^T + b1) W2^T + b2 + residual; W1 (F, C), W2 (N, F), or transposed with conv1d; biases and residual "
+      "are optional";
   c.inputs = {"x", "w1", "b1", "w2", "b2", "residual"}, c.outputs = {"y"};
   c.dims = {{"M", 1, 30}, {"F", 1, 90}, {"C", 1, 60}, {"N", 1, 60}};
-  c.shapes = {{8, 32, 16, 16}, {1, 1, 1, 1}, {1, 7, 3, 2}, {3, 5, 17, 8}, {2, 2, 2, 5}, {7, 33, 8, 9}, {16, 64, 15, 33}, {0, 8, 4, 4},
-              {17, 31, 65, 7}, {5, 100, 24, 24}, {33, 130, 40, 31}, {40, 96, 48, 48}};
+  c.shapes = {{8, 32, 16, 16},  {1, 1, 1, 1}, {1, 7, 3, 2},    {3, 5, 17, 8},    {2, 2, 2, 5},      {7, 33, 8, 9},
+              {16, 64, 15, 33}, {0, 8, 4, 4}, {17, 31, 65, 7}, {5, 100, 24, 24}, {33, 130, 40, 31}, {40, 96, 48, 48}};
   c.typical = {9, 35, 21, 19};
   c.timed = {256, 1024, 256, 256};
   c.variants = 3;
   c.problem = mlp_problem;
   c.reference = mlp_reference;
-  c.reduction = [](const Problem& p) { return std::max(p.in[0].spec[1], p.in[3].spec.size() / std::max<std::int64_t>(p.out[0][1], 1)) + 2; };
-  c.cost = [](const Problem& p) { return Cost{2.0 * static_cast<double>(p.in[0].spec[0]) * static_cast<double>(p.in[1].spec.size() + p.in[3].spec.size()), traffic(p)}; };
+  c.reduction = [](const Problem& p) {
+    return std::max(p.in[0].spec[1], p.in[3].spec.size() / std::max<std::int64_t>(p.out[0][1], 1)) + 2;
+  };
+  c.cost = [](const Problem& p) {
+    return Cost{
+        2.0 * static_cast<double>(p.in[0].spec[0]) * static_cast<double>(p.in[1].spec.size() + p.in[3].spec.size()),
+        traffic(p)};
+  };
   c.patterns = tame();
   list.push_back(c);
 
   c.name = "mlp_backward";
-  c.formula = "dz = act'(z) (dy W2), dx = dz W1, dw1 = dz^T x, db1 = sum of dz, dw2 = dy^T h, db2 = sum of dy; z and h = act(z) are what is between the layers; the sixth output is absent";
+  c.formula =
+      "dz = act'(z) (dy W2), dx = dz W1, dw1 = dz^T x, db1 = sum of dz, dw2 = dy^T h, db2 = sum of dy; z and h = "
+      "act(z) are what is between the layers; the sixth output is absent";
   c.inputs = {"x", "w1", "w2", "z", "h", "dy"}, c.outputs = {"dx", "dw1", "db1", "dw2", "db2", "dresidual"};
   c.problem = mlp_backward_problem;
   c.derive = [](std::vector<Values>& in, std::size_t, const Problem& p, const std::function<double(std::int64_t)>&) {
-    for (std::int64_t i = 0; i < in[3].size(); ++i) in[4][i] = activated(p.as<hpcdl_linear_args>().activation, in[3][i]);
+    for (std::int64_t i = 0; i < in[3].size(); ++i)
+      in[4][i] = activated(p.as<hpcdl_linear_args>().activation, in[3][i]);
   };
   c.reference = mlp_backward_reference;
   c.reduction = [](const Problem& p) { return std::max({p.in[0].spec[0], p.in[3].spec[1], p.in[5].spec[1]}); };
-  c.cost = [](const Problem& p) { return Cost{4.0 * static_cast<double>(p.in[0].spec[0]) * static_cast<double>(p.in[1].spec.size() + p.in[2].spec.size()), traffic(p)}; };
+  c.cost = [](const Problem& p) {
+    return Cost{
+        4.0 * static_cast<double>(p.in[0].spec[0]) * static_cast<double>(p.in[1].spec.size() + p.in[2].spec.size()),
+        traffic(p)};
+  };
   c.special_input = 0;
   list.push_back(c);
 }
@@ -228,21 +265,28 @@ void lm_head_backward_reference(std::vector<Expected>& out, const std::vector<Va
 void add_lm_head(std::vector<Contract>& list) {
   Contract c;
   c.name = "lm_head_loss";
-  c.formula = "logits = h W^T; loss = sum over rows with target >= 0 of logsumexp(logits) - logits[target]; count = number of those rows";
+  c.formula =
+      "logits = h W^T; loss = sum over rows with target >= 0 of logsumexp(logits) - logits[target]; count = number of "
+      "those rows";
   c.inputs = {"h", "weight", "targets"}, c.outputs = {"loss", "count"};
   c.dims = {{"rows", 1, 20}, {"vocabulary", 1, 200}, {"width", 1, 70}};
-  c.shapes = {{4, 64, 16}, {1, 1, 1}, {2, 3, 5}, {3, 17, 8}, {5, 31, 33}, {7, 65, 15}, {0, 16, 8}, {16, 129, 64}, {9, 257, 24}, {2, 3000, 9}, {40, 300, 48}};
+  c.shapes = {{4, 64, 16}, {1, 1, 1},     {2, 3, 5},    {3, 17, 8},   {5, 31, 33},  {7, 65, 15},
+              {0, 16, 8},  {16, 129, 64}, {9, 257, 24}, {2, 3000, 9}, {40, 300, 48}};
   c.typical = {5, 131, 19};
   c.timed = {128, 4096, 256};
   c.problem = [](const Dims& d, DType t, int) { return lm_head_problem(d, t); };
   c.reference = lm_head_reference;
   c.reduction = [](const Problem& p) { return p.in[0].spec[0] + p.in[1].spec[0] + p.in[1].spec[1]; };
-  c.cost = [](const Problem& p) { return Cost{2.0 * static_cast<double>(p.in[0].spec[0]) * static_cast<double>(p.in[1].spec.size()), traffic(p)}; };
+  c.cost = [](const Problem& p) {
+    return Cost{2.0 * static_cast<double>(p.in[0].spec[0]) * static_cast<double>(p.in[1].spec.size()), traffic(p)};
+  };
   c.patterns = tame();
   list.push_back(c);
 
   c.name = "lm_head_loss_backward";
-  c.formula = "g = (exp(h W^T - lse) - onehot(target)) dloss, 0 where target < 0; dh = g W, dweight = g^T h; lse = logsumexp(h W^T); the fifth input is absent";
+  c.formula =
+      "g = (exp(h W^T - lse) - onehot(target)) dloss, 0 where target < 0; dh = g W, dweight = g^T h; lse = logsumexp(h "
+      "W^T); the fifth input is absent";
   c.inputs = {"h", "weight", "targets", "lse", "logits", "dloss"}, c.outputs = {"dh", "dweight"};
   c.problem = [](const Dims& d, DType t, int) {
     Problem p = lm_head_problem(d, t);
@@ -256,7 +300,9 @@ void add_lm_head(std::vector<Contract>& list) {
     for (std::int64_t r = 0; r < in[3].size(); ++r) in[3][r] = Row(in[0], in[1], r).lse;
   };
   c.reference = lm_head_backward_reference;
-  c.cost = [](const Problem& p) { return Cost{6.0 * static_cast<double>(p.in[0].spec[0]) * static_cast<double>(p.in[1].spec.size()), traffic(p)}; };
+  c.cost = [](const Problem& p) {
+    return Cost{6.0 * static_cast<double>(p.in[0].spec[0]) * static_cast<double>(p.in[1].spec.size()), traffic(p)};
+  };
   list.push_back(c);
 }
 
@@ -273,7 +319,8 @@ void loss_scale_reference(std::vector<Expected>& out, const std::vector<Values>&
     scale = std::max(before * static_cast<double>(a.backoff), least);
   } else {
     stuck = 0, good += 1;
-    if (good >= a.interval) good = 0, scale = std::min(before * static_cast<double>(a.growth), static_cast<double>(a.most));
+    if (good >= a.interval)
+      good = 0, scale = std::min(before * static_cast<double>(a.growth), static_cast<double>(a.most));
   }
   out[2].set(0, scale, 0);
   const double counts[] = {good, skipped, stuck};
@@ -284,8 +331,10 @@ void loss_scale_reference(std::vector<Expected>& out, const std::vector<Values>&
 void add_loss_scale(std::vector<Contract>& list) {
   Contract c;
   c.name = "loss_scale";
-  c.formula = "grad_scale /= scale, step -= counts[1]; then, with skip: scale = max(scale backoff, least), counts = (0, +1, +1 where scale <= least, else 0); "
-              "without: counts[2] = 0 and, where ++counts[0] = interval, counts[0] = 0 and scale = min(scale growth, most)";
+  c.formula =
+      "grad_scale /= scale, step -= counts[1]; then, with skip: scale = max(scale backoff, least), counts = (0, +1, +1 "
+      "where scale <= least, else 0); "
+      "without: counts[2] = 0 and, where ++counts[0] = interval, counts[0] = 0 and scale = min(scale growth, most)";
   c.inputs = {"scale", "counts"}, c.outputs = {"grad_scale", "step", "scale", "counts"};
   c.dims = {{"interval", 1, 12}};
   c.shapes = {{4}, {1}, {2}, {3}, {5}, {6}, {8}, {11}};
@@ -296,7 +345,8 @@ void add_loss_scale(std::vector<Contract>& list) {
     Problem p;
     p.in = {{LossScale::kScale, Role::positive}, {LossScale::kCounts, Role::index, d[0]}};
     p.out = {{{1}, DType::f32}, {{1}, DType::i32}, LossScale::kScale, LossScale::kCounts};
-    p.set_args(hpcdl_loss_scale_args{2, 0.5f, v == 2 ? 1.5f : 0.25f, 2, 0.5f, static_cast<std::int32_t>(d[0]), v > 0, 100});
+    p.set_args(
+        hpcdl_loss_scale_args{2, 0.5f, v == 2 ? 1.5f : 0.25f, 2, 0.5f, static_cast<std::int32_t>(d[0]), v > 0, 100});
     return p;
   };
   c.reference = loss_scale_reference;

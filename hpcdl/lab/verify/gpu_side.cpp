@@ -38,17 +38,22 @@ class OnGpu : public GpuSide {
     const auto zone = static_cast<std::size_t>(b.end() - b.begin());
     const auto before = static_cast<std::size_t>(b.data() - b.begin());
     // The operand lies at the same place of a cache line as on the host.
-    const std::size_t begin = (used_ + before + kLine - 1) / kLine * kLine + reinterpret_cast<std::uintptr_t>(b.data()) % kHostLine - before;
-    require(begin + zone + kMargin <= capacity_, "verify", "the workspace of a kernel takes {} bytes, beyond anything its operands explain", b.bytes());
+    const std::size_t begin =
+        (used_ + before + kLine - 1) / kLine * kLine + reinterpret_cast<std::uintptr_t>(b.data()) % kHostLine - before;
+    require(begin + zone + kMargin <= capacity_, "verify",
+            "the workspace of a kernel takes {} bytes, beyond anything its operands explain", b.bytes());
     at->second = {const_cast<std::byte*>(b.begin()), arena_ + begin, arena_ + begin + before, zone};
     used_ = begin + zone + kMargin;
     check(cudaMemcpyAsync(arena_ + begin, b.begin(), zone, cudaMemcpyHostToDevice, queue_), "cudaMemcpy");
     return at->second.data;
   }
   std::string fetch() override {
-    if (const auto launch = cudaGetLastError(); launch != cudaSuccess) return fmt::format("a launch failed: {}", cudaGetErrorString(launch));
-    if (const auto status = cudaStreamSynchronize(queue_); status != cudaSuccess) return fmt::format("{}{}", kBroken, cudaGetErrorString(status));
-    for (const auto& [host, p] : placed_) check(cudaMemcpyAsync(p.host, p.zone, p.bytes, cudaMemcpyDeviceToHost, queue_), "cudaMemcpy");
+    if (const auto launch = cudaGetLastError(); launch != cudaSuccess)
+      return fmt::format("a launch failed: {}", cudaGetErrorString(launch));
+    if (const auto status = cudaStreamSynchronize(queue_); status != cudaSuccess)
+      return fmt::format("{}{}", kBroken, cudaGetErrorString(status));
+    for (const auto& [host, p] : placed_)
+      check(cudaMemcpyAsync(p.host, p.zone, p.bytes, cudaMemcpyDeviceToHost, queue_), "cudaMemcpy");
     check(cudaStreamSynchronize(queue_), "copies back");
     return "";
   }

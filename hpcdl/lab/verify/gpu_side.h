@@ -1,6 +1,6 @@
 #pragma once
-// The GPU's side of a call: its operands are copied there with their guard zones, and back when the kernel is done, so that
-// everything that is looked at on a CPU can be looked at in the same way.
+// The GPU's side of a call: its operands are copied there with their guard zones, and back when the kernel is done, so
+// that everything that is looked at on a CPU can be looked at in the same way.
 
 #include <functional>
 #include <memory>

@@ -56,7 +56,14 @@ Child::Child(const std::function<void()>& body, const volatile std::uint64_t* be
 }
 
 Child::Child(Child&& o) noexcept
-    : pid_(std::exchange(o.pid_, -1)), beat_(o.beat_), last_(o.last_), patience_(o.patience_), since_(o.since_), worked_(o.worked_), failure_(std::move(o.failure_)), hung_(o.hung_) {}
+    : pid_(std::exchange(o.pid_, -1)),
+      beat_(o.beat_),
+      last_(o.last_),
+      patience_(o.patience_),
+      since_(o.since_),
+      worked_(o.worked_),
+      failure_(std::move(o.failure_)),
+      hung_(o.hung_) {}
 
 Child::~Child() {
   if (pid_ <= 0) return;
@@ -70,7 +77,8 @@ bool Child::poll() {
   if (::waitpid(pid_, &status, WNOHANG) == pid_) {
     pid_ = -1;
     if (WIFSIGNALED(status)) failure_ = fmt::format("crashed: {}", ::strsignal(WTERMSIG(status)));
-    else if (WEXITSTATUS(status) != 0) failure_ = fmt::format("ended the process with exit code {}", WEXITSTATUS(status));
+    else if (WEXITSTATUS(status) != 0)
+      failure_ = fmt::format("ended the process with exit code {}", WEXITSTATUS(status));
     return true;
   }
   const auto now = std::chrono::steady_clock::now();
@@ -86,7 +94,9 @@ bool Child::poll() {
 }
 
 void Child::wait() {
-  for (auto pause = std::chrono::microseconds(100); !poll(); pause = std::min(2 * pause, std::chrono::microseconds(5000))) std::this_thread::sleep_for(pause);
+  for (auto pause = std::chrono::microseconds(100); !poll();
+       pause = std::min(2 * pause, std::chrono::microseconds(5000)))
+    std::this_thread::sleep_for(pause);
 }
 
 }  // namespace hpcdl::lab::verify

@@ -29,9 +29,9 @@ enum { HPCDL_ON_CPU = 0, HPCDL_ON_CUDA = 1 };
 
 /* What a kernel claims beyond a right result; hpcdl_kernel.flags. */
 enum {
-  HPCDL_IN_PLACE = 1u,          /* output 0 may be the memory of input 0 */
+  HPCDL_IN_PLACE = 1u,              /* output 0 may be the memory of input 0 */
   HPCDL_SAME_BITS_ANY_THREADS = 2u, /* the bits of the result do not depend on hpcdl_call.threads */
-  HPCDL_BITS_MAY_VARY = 4u      /* not even from run to run; without it, equal calls must give equal bits */
+  HPCDL_BITS_MAY_VARY = 4u          /* not even from run to run; without it, equal calls must give equal bits */
 };
 
 /* Results of hpcdl_kernel.run. Any other value is a failure. */
@@ -49,32 +49,32 @@ typedef struct hpcdl_tensor {
 
 struct hpcdl_kernel;
 
-/* One call. Inputs are read, outputs written whole; neither may be kept: the next call may bring other memory, other values
- * at the same place, other shapes. */
+/* One call. Inputs are read, outputs written whole; neither may be kept: the next call may bring other memory, other
+ * values at the same place, other shapes. */
 typedef struct hpcdl_call {
   const struct hpcdl_kernel* kernel;
   const hpcdl_tensor *inputs, *outputs;
   int32_t n_inputs, n_outputs;
-  const void* args;        /* the struct of the contract, below; NULL when it has none */
-  void* workspace;         /* what hpcdl_kernel.workspace asked for, 64-byte aligned, holding anything */
+  const void* args; /* the struct of the contract, below; NULL when it has none */
+  void* workspace;  /* what hpcdl_kernel.workspace asked for, 64-byte aligned, holding anything */
   int64_t workspace_bytes;
-  int32_t threads;         /* how many threads may work */
+  int32_t threads; /* how many threads may work */
   int32_t device_kind, device_index;
-  void* stream;            /* a cudaStream_t when device_kind is HPCDL_ON_CUDA */
+  void* stream; /* a cudaStream_t when device_kind is HPCDL_ON_CUDA */
 } hpcdl_call;
 
 typedef struct hpcdl_kernel {
-  const char* contract;    /* "softmax" */
-  const char* name;        /* the kernel's own name, for reports */
+  const char* contract; /* "softmax" */
+  const char* name;     /* the kernel's own name, for reports */
   uint32_t dtypes, flags;
-  int32_t device_kind;     /* where it runs */
+  int32_t device_kind; /* where it runs */
   int (*run)(const hpcdl_call* call);
   int64_t (*workspace)(const hpcdl_call* call); /* bytes; may be NULL: none. `workspace` of the call is not set yet */
-  const void* user;        /* for the library's own use */
+  const void* user;                             /* for the library's own use */
 } hpcdl_kernel;
 
 typedef struct hpcdl_kernel_table {
-  uint32_t abi;            /* HPCDL_KERNEL_ABI */
+  uint32_t abi; /* HPCDL_KERNEL_ABI */
   uint32_t count;
   const hpcdl_kernel* kernels;
 } hpcdl_kernel_table;
@@ -91,26 +91,54 @@ HPCDL_KERNEL_EXPORT const hpcdl_kernel_table* hpcdl_kernels(void);
 /* ---- arguments, by contract ------------------------------------------------------------------------------------- */
 
 /* softmax, softmax_backward. causal: row r of the last two dims (R, C) sees columns 0 .. r + C - R */
-typedef struct hpcdl_softmax_args { float scale; int32_t causal; } hpcdl_softmax_args;
+typedef struct hpcdl_softmax_args {
+  float scale;
+  int32_t causal;
+} hpcdl_softmax_args;
 /* layer_norm, rms_norm and their backward */
-typedef struct hpcdl_norm_args { float eps; } hpcdl_norm_args;
+typedef struct hpcdl_norm_args {
+  float eps;
+} hpcdl_norm_args;
 /* gelu, bias_gelu and their backward */
-typedef struct hpcdl_gelu_args { int32_t erf; /* 0: tanh form */ } hpcdl_gelu_args;
-typedef struct hpcdl_matmul_args { int32_t transpose_a, transpose_b; float scale; } hpcdl_matmul_args;
+typedef struct hpcdl_gelu_args {
+  int32_t erf; /* 0: tanh form */
+} hpcdl_gelu_args;
+typedef struct hpcdl_matmul_args {
+  int32_t transpose_a, transpose_b;
+  float scale;
+} hpcdl_matmul_args;
 enum { HPCDL_ACT_NONE = 0, HPCDL_ACT_RELU = 1, HPCDL_ACT_GELU_TANH = 2, HPCDL_ACT_GELU_ERF = 3, HPCDL_ACT_SILU = 4 };
 /* linear, mlp and their backward. conv1d: weights are (inputs, outputs), not (outputs, inputs) */
-typedef struct hpcdl_linear_args { int32_t activation, conv1d; } hpcdl_linear_args;
+typedef struct hpcdl_linear_args {
+  int32_t activation, conv1d;
+} hpcdl_linear_args;
 /* attention, attention_backward */
-typedef struct hpcdl_attention_args { int32_t heads, kv_heads, causal; float scale; } hpcdl_attention_args;
+typedef struct hpcdl_attention_args {
+  int32_t heads, kv_heads, causal;
+  float scale;
+} hpcdl_attention_args;
 /* rope, rope_backward */
-typedef struct hpcdl_rope_args { int64_t head_dim; } hpcdl_rope_args;
-typedef struct hpcdl_grad_norm_args { float grad_scale, max_norm; } hpcdl_grad_norm_args;
+typedef struct hpcdl_rope_args {
+  int64_t head_dim;
+} hpcdl_rope_args;
+typedef struct hpcdl_grad_norm_args {
+  float grad_scale, max_norm;
+} hpcdl_grad_norm_args;
 /* step counts from 0 */
-typedef struct hpcdl_adamw_args { float lr, beta1, beta2, eps, weight_decay, grad_scale; int64_t step; } hpcdl_adamw_args;
+typedef struct hpcdl_adamw_args {
+  float lr, beta1, beta2, eps, weight_decay, grad_scale;
+  int64_t step;
+} hpcdl_adamw_args;
 /* step counts from 0; skip: a gradient of this step is not finite */
-typedef struct hpcdl_loss_scale_args { float growth, backoff, least, most, grad_scale; int32_t interval, skip; int64_t step; } hpcdl_loss_scale_args;
+typedef struct hpcdl_loss_scale_args {
+  float growth, backoff, least, most, grad_scale;
+  int32_t interval, skip;
+  int64_t step;
+} hpcdl_loss_scale_args;
 /* exact 0: inputs are first rounded to 8 bits per row and group, as int4_linear.h says */
-typedef struct hpcdl_int4_args { int32_t exact, activation; } hpcdl_int4_args;
+typedef struct hpcdl_int4_args {
+  int32_t exact, activation;
+} hpcdl_int4_args;
 
 #ifdef __cplusplus
 }

@@ -72,13 +72,17 @@ std::vector<Subject> library_kernels(const std::string& file) {
   Child child([&] { list(path, l); }, &l.beat, std::chrono::seconds(20));
   child.wait();
   require(child.failure().empty(), "verify", "{}: loading it {}", file, child.failure());
-  require(l.error[0] == 0, "verify", "{}: expected a shared library that exports hpcdl_kernels (kernel_abi.h): {}", file, l.error);
-  require(l.abi == HPCDL_KERNEL_ABI, "verify", "{}: expected version {} of kernel_abi.h, found {}: compile it against this one", file, HPCDL_KERNEL_ABI, l.abi);
+  require(l.error[0] == 0, "verify", "{}: expected a shared library that exports hpcdl_kernels (kernel_abi.h): {}",
+          file, l.error);
+  require(l.abi == HPCDL_KERNEL_ABI, "verify",
+          "{}: expected version {} of kernel_abi.h, found {}: compile it against this one", file, HPCDL_KERNEL_ABI,
+          l.abi);
   require(l.count > 0 && l.count <= kMost, "verify", "{}: expected 1 to {} kernels, found {}", file, kMost, l.count);
   std::vector<Subject> subjects;
   for (std::uint32_t i = 0; i < l.count; ++i) {
     const auto& e = l.kernels[i];
-    require(e.contract[0] && e.name[0] && e.runs && e.dtypes, "verify", "{}: kernel {} lacks a contract, a name, dtypes or run", file, i);
+    require(e.contract[0] && e.name[0] && e.runs && e.dtypes, "verify",
+            "{}: kernel {} lacks a contract, a name, dtypes or run", file, i);
     subjects.push_back({e.contract, e.name, e.dtypes, e.flags, e.device_kind, [path, i]() -> const hpcdl_kernel& {
                           std::string error;
                           const auto* table = load(path, &error);

@@ -26,7 +26,8 @@ std::shared_ptr<void> map_between_guard_pages(std::size_t bytes, std::byte** fir
   return {p, [all](void* at) { ::munmap(at, all); }};
 }
 
-std::uint64_t mix(std::uint64_t x) {  // splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014
+std::uint64_t mix(
+    std::uint64_t x) {  // splitmix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -41,7 +42,8 @@ struct Draw {
   /// Sum of four uniforms: close to normal, at most 3.5; one in 61 is six times as large.
   double normal(std::int64_t i) const {
     const auto b = bits(i);
-    const double sum = static_cast<double>((b & 0xffff) + (b >> 16 & 0xffff) + (b >> 32 & 0xffff) + (b >> 48)) / 65535.0;
+    const double sum =
+        static_cast<double>((b & 0xffff) + (b >> 16 & 0xffff) + (b >> 32 & 0xffff) + (b >> 48)) / 65535.0;
     return (sum - 2) * 1.7320508 * (b % 61 == 0 ? 6 : 1);
   }
 };
@@ -49,7 +51,8 @@ struct Draw {
 double pattern_value(Pattern p, const Draw& d, std::int64_t i, const Contract& c, DType t) {
   switch (p) {
     case Pattern::positive: return d.uniform(i) + 0.5;
-    case Pattern::huge: return d.normal(i) * (t == DType::f16 ? std::min(c.huge, 2e3) : c.huge);  // f16 ends at 65504, normal() at 21
+    case Pattern::huge:
+      return d.normal(i) * (t == DType::f16 ? std::min(c.huge, 2e3) : c.huge);  // f16 ends at 65504, normal() at 21
     case Pattern::tiny: return d.normal(i) * 1e-20;
     case Pattern::denormal: return d.normal(i) * 1e-39;
     case Pattern::offset: return t != DType::f32 ? 64 + 4 * d.normal(i) : 1e4 + d.normal(i);
@@ -87,7 +90,8 @@ double special(Pattern p) { return p == Pattern::nan ? NAN : p == Pattern::pos_i
 
 }  // namespace
 
-Block::Block(std::size_t bytes, std::size_t element, Placement placement, unsigned char guard) : bytes_(bytes), guard_(guard) {
+Block::Block(std::size_t bytes, std::size_t element, Placement placement, unsigned char guard)
+    : bytes_(bytes), guard_(guard) {
   if (placement == Placement::ends_at_page || placement == Placement::begins_at_page) {
     std::size_t usable = 0;
     memory_ = map_between_guard_pages(bytes, &begin_, &usable);
@@ -105,7 +109,9 @@ Block::Block(std::size_t bytes, std::size_t element, Placement placement, unsign
 }
 
 const char* Block::broken_guard() const {
-  const auto intact = [&](const std::byte* b, const std::byte* e) { return std::all_of(b, e, [&](std::byte x) { return x == std::byte{guard_}; }); };
+  const auto intact = [&](const std::byte* b, const std::byte* e) {
+    return std::all_of(b, e, [&](std::byte x) { return x == std::byte{guard_}; });
+  };
   if (!intact(begin_, data_)) return "before";
   return intact(data_ + bytes_, end_) ? nullptr : "behind";
 }
@@ -158,12 +164,15 @@ std::vector<Values> make_inputs(const Contract& contract, const Problem& problem
   for (const auto& i : problem.in) in.push_back({i.spec, std::vector<double>(static_cast<std::size_t>(i.spec.size()))});
   std::vector<std::size_t> data;
   for (std::size_t i = 0; i < in.size(); ++i)
-    if (in[i].size() > 0 && problem.in[i].role == Role::data && (contract.special_input < 0 || static_cast<int>(i) == contract.special_input)) data.push_back(i);
+    if (in[i].size() > 0 && problem.in[i].role == Role::data &&
+        (contract.special_input < 0 || static_cast<int>(i) == contract.special_input))
+      data.push_back(i);
   const std::uint64_t key = mix(c.seed * 1000003 + salt);
   for (std::size_t i = 0; i < in.size(); ++i) {
     if (!in[i]) continue;
     const Draw d{mix(key + i)};
-    if (problem.in[i].role == Role::derived) contract.derive(in, i, problem, [&](std::int64_t k) { return d.uniform(k); });
+    if (problem.in[i].role == Role::derived)
+      contract.derive(in, i, problem, [&](std::int64_t k) { return d.uniform(k); });
     else fill(in[i], problem.in[i], d, contract, c.pattern);
     if (c.pattern >= Pattern::nan && !data.empty() && i == data[key % data.size()]) {
       const auto n = in[i].size();

@@ -11,8 +11,8 @@ namespace hpcdl::lab::verify {
 
 enum class Placement : std::uint8_t { aligned, misaligned, ends_at_page, begins_at_page };
 
-/// One operand. Guard zones of an input are NaN in every float type, so that reading them shows in the result; those of an
-/// output are not, so that a copy of what lies beyond an input shows, too.
+/// One operand. Guard zones of an input are NaN in every float type, so that reading them shows in the result; those of
+/// an output are not, so that a copy of what lies beyond an input shows, too.
 class Block {
  public:
   static constexpr std::size_t kGuard = 256;
@@ -42,7 +42,8 @@ double decode(const std::byte* from, DType d, std::int64_t i);
 void round_to_storage(Values& v);
 
 /// Inputs of a case; `salt` tells apart several sets of values of one case.
-std::vector<Values> make_inputs(const Contract& contract, const Problem& problem, const Case& c, std::uint64_t salt = 0);
+std::vector<Values> make_inputs(const Contract& contract, const Problem& problem, const Case& c,
+                                std::uint64_t salt = 0);
 
 /// What the reference says.
 std::vector<Expected> expect(const Contract& contract, const Problem& problem, const std::vector<Values>& in);

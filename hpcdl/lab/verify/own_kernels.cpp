@@ -56,17 +56,23 @@ void softmax_args(const void* from, void* to) {
   put(to, Softmax::Args{.scale = a.scale, .causal = a.causal != 0});
 }
 void norm_args(const void* from, void* to) { put(to, LayerNorm::Args{read<hpcdl_norm_args>(from).eps}); }
-void gelu_args(const void* from, void* to) { put(to, Gelu::Args{read<hpcdl_gelu_args>(from).erf ? Gelu::Form::erf : Gelu::Form::tanh}); }
+void gelu_args(const void* from, void* to) {
+  put(to, Gelu::Args{read<hpcdl_gelu_args>(from).erf ? Gelu::Form::erf : Gelu::Form::tanh});
+}
 void matmul_args(const void* from, void* to) {
   const auto a = read<hpcdl_matmul_args>(from);
   put(to, Matmul::Args{.transpose_a = a.transpose_a != 0, .transpose_b = a.transpose_b != 0, .scale = a.scale});
 }
-void matmul_add_relu_args(const void*, void* to) { put(to, LinearArgs{.activation = Activation::relu, .conv1d = true}); }
+void matmul_add_relu_args(const void*, void* to) {
+  put(to, LinearArgs{.activation = Activation::relu, .conv1d = true});
+}
 void linear_args(const void* from, void* to) {
   const auto a = read<hpcdl_linear_args>(from);
   put(to, LinearArgs{.activation = static_cast<Activation>(a.activation), .conv1d = a.conv1d != 0});
 }
-const OpInfo& linear_op(const void* args) { return read<hpcdl_linear_args>(args).activation ? op_info<ActivatedLinear> : op_info<Linear>; }
+const OpInfo& linear_op(const void* args) {
+  return read<hpcdl_linear_args>(args).activation ? op_info<ActivatedLinear> : op_info<Linear>;
+}
 void mlp_args(const void* from, void* to) {
   const auto a = read<hpcdl_linear_args>(from);
   put(to, Mlp::Args{.activation = static_cast<Activation>(a.activation), .conv1d = a.conv1d != 0});
@@ -79,7 +85,8 @@ void rope_args(const void* from, void* to) { put(to, Rope::Args{read<hpcdl_rope_
 void embedding_args(const void*, void* to) { put(to, Embedding::Args{}); }
 void int4_args(const void* from, void* to) {
   const auto a = read<hpcdl_int4_args>(from);
-  put(to, Int4Linear::Args{.exact = a.exact != 0, .activation = a.activation == HPCDL_ACT_SILU ? Int4Activation::silu : Int4Activation::none});
+  put(to, Int4Linear::Args{.exact = a.exact != 0,
+                           .activation = a.activation == HPCDL_ACT_SILU ? Int4Activation::silu : Int4Activation::none});
 }
 
 const Own kOwn[] = {
@@ -130,7 +137,9 @@ Spec spec_of(const hpcdl_tensor& t) {
   s.dtype = types[t.dtype];
   return s;
 }
-Grad operand(const hpcdl_tensor& t, Device d = {}) { return t.data ? Grad(Tensor(t.data, spec_of(t), d), Write::overwrite) : Grad(); }
+Grad operand(const hpcdl_tensor& t, Device d = {}) {
+  return t.data ? Grad(Tensor(t.data, spec_of(t), d), Write::overwrite) : Grad();
+}
 
 Pool& pool_of(int threads) {
   static std::map<int, std::unique_ptr<Pool>> pools;
@@ -143,15 +152,16 @@ Pool& pool_of(int threads) {
 Stream stream_of(const hpcdl_call& c, StepParams* params) {
   if (c.device_kind != HPCDL_ON_CUDA) return Stream(pool_of(c.threads), params);
   const Device device = Device::cuda(c.device_index);
-  static const auto& mirror = *new Buffer(sizeof(StepParams), device);  // the driver may be gone before static objects are
+  static const auto& mirror =
+      *new Buffer(sizeof(StepParams), device);  // the driver may be gone before static objects are
   Stream s = Stream::borrowed(device, c.stream, pool_of(1), reinterpret_cast<StepParams*>(mirror.data()));
   s.set_params(params);
   s.push_params();
   return s;
 }
 
-/// A call translated: operands in the op's order, scratch last. Auxiliary outputs that the op needs lie in the workspace, too, where
-/// `aux` says, in front of the scratch.
+/// A call translated: operands in the op's order, scratch last. Auxiliary outputs that the op needs lie in the
+/// workspace, too, where `aux` says, in front of the scratch.
 struct Translated {
   const OpInfo& op;
   alignas(16) std::byte args[128] = {};
@@ -187,7 +197,9 @@ struct Translated {
   }
 };
 
-Device device_of(const hpcdl_call& c) { return c.device_kind == HPCDL_ON_CUDA ? Device::cuda(c.device_index) : Device::cpu(); }
+Device device_of(const hpcdl_call& c) {
+  return c.device_kind == HPCDL_ON_CUDA ? Device::cuda(c.device_index) : Device::cpu();
+}
 
 constexpr std::int64_t aligned(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -222,7 +234,9 @@ int grad_norm_run(const hpcdl_call* c) {
   const auto a = read<hpcdl_grad_norm_args>(c->args);
   const Grad g = operand(c->inputs[0]);
   double squares = 0;
-  simd::with_isa([&](auto isa) { squares = cpu::sum_of_squares(isa, pool_of(c->threads), static_cast<double*>(c->workspace), &g, 1); });
+  simd::with_isa([&](auto isa) {
+    squares = cpu::sum_of_squares(isa, pool_of(c->threads), static_cast<double*>(c->workspace), &g, 1);
+  });
   StepParams p;
   p.grad_scale = a.grad_scale;
   GradNorm::finish(p, squares, {.max_norm = a.max_norm});
@@ -237,8 +251,10 @@ int adamw_run(const hpcdl_call* c) {
   const auto a = read<hpcdl_adamw_args>(c->args);
   const int from[] = {0, 2, 3};
   for (int i = 0; i < 3; ++i)
-    if (const auto bytes = spec_of(c->outputs[i]).bytes()) std::memcpy(c->outputs[i].data, c->inputs[from[i]].data, static_cast<std::size_t>(bytes));
-  const Grad tensors[AdamW::kOperands] = {operand(c->outputs[0]), operand(c->inputs[1]), operand(c->outputs[1]), operand(c->outputs[2]), {}};
+    if (const auto bytes = spec_of(c->outputs[i]).bytes())
+      std::memcpy(c->outputs[i].data, c->inputs[from[i]].data, static_cast<std::size_t>(bytes));
+  const Grad tensors[AdamW::kOperands] = {
+      operand(c->outputs[0]), operand(c->inputs[1]), operand(c->outputs[1]), operand(c->outputs[2]), {}};
   const std::uint8_t decays = 1;
   StepParams p;
   p.lr = a.lr, p.step = a.step, p.grad_scale = a.grad_scale;
@@ -280,10 +296,12 @@ int grad_norm_on_gpu(const hpcdl_call* c) {
   p.grad_scale = a.grad_scale;
   Stream s = stream_of(*c, &p);
   const Grad g = operand(c->inputs[0], device);
-  cuda::grad_norm(s, Tensor(c->workspace, {{tensor_blocks(c->inputs[0].shape[0])}, DType::f64}, device), &g, 1, {.max_norm = a.max_norm});
+  cuda::grad_norm(s, Tensor(c->workspace, {{tensor_blocks(c->inputs[0].shape[0])}, DType::f64}, device), &g, 1,
+                  {.max_norm = a.max_norm});
   s.pull_params();
   const float results[] = {p.grad_norm, p.clip_factor};
-  for (int i = 0; i < 2; ++i) copy(s, Tensor(c->outputs[i].data, {{1}, DType::f32}, device), View(results + i, {{1}, DType::f32}));
+  for (int i = 0; i < 2; ++i)
+    copy(s, Tensor(c->outputs[i].data, {{1}, DType::f32}, device), View(results + i, {{1}, DType::f32}));
   return HPCDL_OK;
 }
 
@@ -295,9 +313,14 @@ int adamw_on_gpu(const hpcdl_call* c) {
   Stream s = stream_of(*c, &p);
   const int from[] = {0, 2, 3};
   for (int i = 0; i < 3; ++i) copy(s, operand(c->outputs[i], device), operand(c->inputs[from[i]], device));
-  const Grad tensors[AdamW::kOperands] = {operand(c->outputs[0], device), operand(c->inputs[1], device), operand(c->outputs[1], device), operand(c->outputs[2], device), {}};
+  const Grad tensors[AdamW::kOperands] = {operand(c->outputs[0], device),
+                                          operand(c->inputs[1], device),
+                                          operand(c->outputs[1], device),
+                                          operand(c->outputs[2], device),
+                                          {}};
   const std::uint8_t decays = 1;
-  cuda::adamw(s, tensors, &decays, 1, {.beta1 = a.beta1, .beta2 = a.beta2, .eps = a.eps, .weight_decay = a.weight_decay});
+  cuda::adamw(s, tensors, &decays, 1,
+              {.beta1 = a.beta1, .beta2 = a.beta2, .eps = a.eps, .weight_decay = a.weight_decay});
   return HPCDL_OK;
 }
 #endif
@@ -308,7 +331,8 @@ struct Registry {
   std::deque<std::string> names;
   std::deque<hpcdl_kernel> table;
 
-  void add(std::string_view contract, const Own* own, simd::IsaKind isa, std::uint32_t flags, int (*run)(const hpcdl_call*), std::int64_t (*workspace)(const hpcdl_call*)) {
+  void add(std::string_view contract, const Own* own, simd::IsaKind isa, std::uint32_t flags,
+           int (*run)(const hpcdl_call*), std::int64_t (*workspace)(const hpcdl_call*)) {
     kernels.push_back({own, isa});
     names.emplace_back(contract);
     const char* name = names.back().c_str();
@@ -317,7 +341,8 @@ struct Registry {
     table.push_back({name, names.back().c_str(), types, flags, HPCDL_ON_CPU, run, workspace, &kernels.back()});
   }
 #if HPCDL_CUDA
-  void add_gpu(std::string_view contract, const Own* own, std::uint32_t flags, int (*run)(const hpcdl_call*), std::int64_t (*workspace)(const hpcdl_call*)) {
+  void add_gpu(std::string_view contract, const Own* own, std::uint32_t flags, int (*run)(const hpcdl_call*),
+               std::int64_t (*workspace)(const hpcdl_call*)) {
     add(contract, own, simd::IsaKind::scalar, flags, run, workspace);
     table.back().name = "cuda", table.back().device_kind = HPCDL_ON_CUDA;
   }
@@ -325,7 +350,9 @@ struct Registry {
   Registry() {
     for (auto isa : simd::kIsaKinds) {
       if (isa > simd::best_isa()) continue;
-      for (const auto& o : kOwn) add(o.contract, &o, isa, HPCDL_SAME_BITS_ANY_THREADS | (o.in_place ? HPCDL_IN_PLACE : 0), own_run, own_workspace);
+      for (const auto& o : kOwn)
+        add(o.contract, &o, isa, HPCDL_SAME_BITS_ANY_THREADS | (o.in_place ? HPCDL_IN_PLACE : 0), own_run,
+            own_workspace);
       add("grad_norm", nullptr, isa, HPCDL_SAME_BITS_ANY_THREADS, grad_norm_run, grad_norm_workspace);
       add("adamw", nullptr, isa, HPCDL_SAME_BITS_ANY_THREADS, adamw_run, nullptr);
     }

@@ -30,7 +30,8 @@ inline double slope(int kind, double z) {
       const double c = std::sqrt(2 / M_PI), t = std::tanh(c * (z + 0.044715 * z * z * z));
       return 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * c * (1 + 3 * 0.044715 * z * z);
     }
-    case HPCDL_ACT_GELU_ERF: return 0.5 * (1 + std::erf(z * M_SQRT1_2)) + z * std::exp(-0.5 * z * z) / std::sqrt(2 * M_PI);
+    case HPCDL_ACT_GELU_ERF:
+      return 0.5 * (1 + std::erf(z * M_SQRT1_2)) + z * std::exp(-0.5 * z * z) / std::sqrt(2 * M_PI);
     default: return 1;
   }
 }

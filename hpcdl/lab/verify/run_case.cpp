@@ -19,11 +19,14 @@ struct Wrong {
 };
 struct Declined {};
 
-template <class... A> [[noreturn]] void wrong(fmt::format_string<A...> f, A&&... a) { throw Wrong{fmt::format(f, std::forward<A>(a)...)}; }
+template <class... A> [[noreturn]] void wrong(fmt::format_string<A...> f, A&&... a) {
+  throw Wrong{fmt::format(f, std::forward<A>(a)...)};
+}
 
 constexpr unsigned char kNan = 0xff, kFinite = 0x43;  // poisons: NaN, and 195.26 (f32) or 195 (bf16)
-constexpr double kMargin = 1.25;  // how far roofs and clocks may be off
-constexpr int kSecondLooks = 6;   // at the roofs, each beside the kernel: on a busy machine either may be the one that was disturbed
+constexpr double kMargin = 1.25;                      // how far roofs and clocks may be off
+constexpr int kSecondLooks =
+    6;  // at the roofs, each beside the kernel: on a busy machine either may be the one that was disturbed
 constexpr unsigned char kInputGuard = 0xff, kOutputGuard = 0xc3;
 
 std::string number(double x) { return std::isnan(x) ? "nan" : fmt::format("{:.9g}", x); }
@@ -38,7 +41,11 @@ std::string place_of(const Spec& s, std::int64_t i) {
 class Runner {
  public:
   Runner(const hpcdl_kernel& kernel, const Contract& contract, const Case& c, const std::function<void()>& alive)
-      : kernel_(kernel), contract_(contract), case_(c), alive_(alive), problem_(contract.problem(c.size(), c.dtype, c.variant)) {
+      : kernel_(kernel),
+        contract_(contract),
+        case_(c),
+        alive_(alive),
+        problem_(contract.problem(c.size(), c.dtype, c.variant)) {
     if (kernel.device_kind == HPCDL_ON_CUDA) gpu_ = &GpuSide::here();
   }
 
@@ -82,7 +89,8 @@ class Runner {
   void prepare(Ready& r, const Problem& problem, const Blocks& in, const Blocks& out, int threads, bool in_place) const;
   /// Calls the kernel, watches guards and inputs. in_place: output 0 lies in the block of input 0.
   void call(const Problem& problem, const Blocks& in, const Blocks& out, int threads, bool in_place = false) const;
-  void compare(const Problem& problem, const Blocks& out, const std::vector<Expected>& want, bool poisoned_with_nan) const;
+  void compare(const Problem& problem, const Blocks& out, const std::vector<Expected>& want,
+               bool poisoned_with_nan) const;
   void same_bits(const Blocks& a, const Blocks& b, std::string_view what) const;
 
   void plain(Placement p) const;
@@ -102,7 +110,8 @@ class Runner {
   GpuSide* gpu_ = nullptr;  // where the kernel runs there
 };
 
-void Runner::prepare(Ready& r, const Problem& problem, const Blocks& in, const Blocks& out, int threads, bool in_place) const {
+void Runner::prepare(Ready& r, const Problem& problem, const Blocks& in, const Blocks& out, int threads,
+                     bool in_place) const {
   if (gpu_) {
     std::size_t bytes = 0;
     for (const Blocks* list : {&in, &out})
@@ -110,8 +119,10 @@ void Runner::prepare(Ready& r, const Problem& problem, const Blocks& in, const B
     gpu_->reset(bytes);
   }
   const auto at = [&](const Spec& spec, const Block& b) -> void* { return gpu_ && spec ? gpu_->place(b) : b.data(); };
-  for (std::size_t i = 0; i < in.size(); ++i) r.in.push_back(tensor_of(problem.in[i].spec, at(problem.in[i].spec, in[i])));
-  for (std::size_t i = 0; i < out.size(); ++i) r.out.push_back(tensor_of(problem.out[i], at(problem.out[i], in_place && i == 0 ? in[0] : out[i])));
+  for (std::size_t i = 0; i < in.size(); ++i)
+    r.in.push_back(tensor_of(problem.in[i].spec, at(problem.in[i].spec, in[i])));
+  for (std::size_t i = 0; i < out.size(); ++i)
+    r.out.push_back(tensor_of(problem.out[i], at(problem.out[i], in_place && i == 0 ? in[0] : out[i])));
   hpcdl_call& c = r.call;
   c.kernel = &kernel_;
   c.inputs = r.in.data(), c.outputs = r.out.data();
@@ -142,7 +153,8 @@ void Runner::call(const Problem& problem, const Blocks& in, const Blocks& out, i
     if (const char* side = out[i].broken_guard()) wrong("wrote {} output \"{}\"", side, contract_.outputs[i]);
   for (std::size_t i = 0; i < in.size(); ++i) {
     if (const char* side = in[i].broken_guard()) wrong("wrote {} input \"{}\"", side, contract_.inputs[i]);
-    if (!(in_place && i == 0) && !std::equal(before[i].begin(), before[i].end(), in[i].data())) wrong("changed its input \"{}\"", contract_.inputs[i]);
+    if (!(in_place && i == 0) && !std::equal(before[i].begin(), before[i].end(), in[i].data()))
+      wrong("changed its input \"{}\"", contract_.inputs[i]);
   }
   if (status == HPCDL_UNSUPPORTED) throw Declined{};
   if (status != HPCDL_OK) wrong("returned {} instead of 0", status);
@@ -160,12 +172,16 @@ bool agrees(double got, double want, double tol, DType stored) {
   return std::fabs(got - want) <= tol;
 }
 
-void Runner::compare(const Problem& problem, const Blocks& out, const std::vector<Expected>& want, bool poisoned_with_nan) const {
+void Runner::compare(const Problem& problem, const Blocks& out, const std::vector<Expected>& want,
+                     bool poisoned_with_nan) const {
   const auto length = static_cast<double>(contract_.reduction(problem));
   for (std::size_t o = 0; o < out.size(); ++o) {
     const Spec& spec = problem.out[o];
     // bf16 instructions flush what is denormal, results and terms of sums alike.
-    const double least = std::max(spec.dtype == DType::bf16 || case_.dtype == DType::bf16 ? 0x1p-126 : 0x1p-149, contract_.flush) * std::max(length, 1.0) + (spec.dtype == DType::f16 ? 0x1p-24 : 0);  // f16 counts in 2^-24 there
+    const double least =
+        std::max(spec.dtype == DType::bf16 || case_.dtype == DType::bf16 ? 0x1p-126 : 0x1p-149, contract_.flush) *
+            std::max(length, 1.0) +
+        (spec.dtype == DType::f16 ? 0x1p-24 : 0);  // f16 counts in 2^-24 there
     for (std::int64_t i = 0; i < spec.size(); ++i) {
       const auto at = static_cast<std::size_t>(i);
       const double got = decode(out[o].data(), spec.dtype, i), w = want[o].value[at];
@@ -177,7 +193,8 @@ void Runner::compare(const Problem& problem, const Blocks& out, const std::vecto
       if (want[o].scale[at] == kAny) continue;
       const double tol = allowed_error(spec.dtype, want[o].stored[at], length, want[o].scale[at]) + least;
       if (!agrees(got, w, tol, spec.dtype))
-        wrong("{}{} is {}, expected {}, allowed error {:.2g}", contract_.outputs[o], place_of(spec, i), number(got), number(w), tol);
+        wrong("{}{} is {}, expected {}, allowed error {:.2g}", contract_.outputs[o], place_of(spec, i), number(got),
+              number(w), tol);
     }
   }
 }
@@ -188,7 +205,8 @@ void Runner::same_bits(const Blocks& a, const Blocks& b, std::string_view what) 
     const auto size = dtype_bytes(s.dtype);
     for (std::int64_t i = 0; i < s.size(); ++i)
       if (std::memcmp(a[o].data() + i * size, b[o].data() + i * size, static_cast<std::size_t>(size)) != 0)
-        wrong("{}{} is {} and then {}: {}", contract_.outputs[o], place_of(s, i), number(decode(a[o].data(), s.dtype, i)), number(decode(b[o].data(), s.dtype, i)), what);
+        wrong("{}{} is {} and then {}: {}", contract_.outputs[o], place_of(s, i),
+              number(decode(a[o].data(), s.dtype, i)), number(decode(b[o].data(), s.dtype, i)), what);
   }
 }
 
@@ -241,7 +259,8 @@ void Runner::any_number_of_threads() const {
     const auto out = results(problem_, placement(), kNan);
     call(problem_, in, out, threads);
     compare(problem_, out, want, true);
-    if (any_threads()) same_bits(one, out, fmt::format("1 and {} threads differ, though the kernel claims the same bits", threads));
+    if (any_threads())
+      same_bits(one, out, fmt::format("1 and {} threads differ, though the kernel claims the same bits", threads));
   }
 }
 
@@ -270,7 +289,8 @@ void Runner::same_address() const {
       break;
     }
   for (std::size_t i = 0; i < values.size(); ++i)  // what the changed element leads to
-    if (problem_.in[i].role == Role::derived) contract_.derive(values, i, problem_, [](std::int64_t) { return 0.5; }), round_to_storage(values[i]);
+    if (problem_.in[i].role == Role::derived)
+      contract_.derive(values, i, problem_, [](std::int64_t) { return 0.5; }), round_to_storage(values[i]);
   step("; one element of an input had changed, its address had not");
 }
 
@@ -309,11 +329,14 @@ void Runner::alias() const {
   auto values = make_inputs(contract_, problem_, case_);
   std::size_t twin = 0;
   for (std::size_t i = 1; i < values.size() && twin == 0; ++i)
-    if (problem_.in[i].role == Role::data && problem_.in[0].role == Role::data && problem_.in[i].spec == problem_.in[0].spec) twin = i;
+    if (problem_.in[i].role == Role::data && problem_.in[0].role == Role::data &&
+        problem_.in[i].spec == problem_.in[0].spec)
+      twin = i;
   if (twin == 0) return;
   values[twin] = values[0];
   for (std::size_t i = 0; i < values.size(); ++i)
-    if (problem_.in[i].role == Role::derived) contract_.derive(values, i, problem_, [](std::int64_t) { return 0.5; }), round_to_storage(values[i]);
+    if (problem_.in[i].role == Role::derived)
+      contract_.derive(values, i, problem_, [](std::int64_t) { return 0.5; }), round_to_storage(values[i]);
   auto in = place(values, placement());
   in[twin] = in[0];
   const auto out = results(problem_, placement(), kNan);
@@ -361,7 +384,10 @@ void Runner::time(const std::function<double(const Problem&, bool)>& ceiling) {
     }
     if (best * kMargin >= limit) return;
     if (attempt == kSecondLooks)
-      wrong("{:.3g} us, but the speed of light of this machine is {:.3g} us: work was left out or kept from an earlier call", best * 1e6, limit * 1e6);
+      wrong(
+          "{:.3g} us, but the speed of light of this machine is {:.3g} us: work was left out or kept from an earlier "
+          "call",
+          best * 1e6, limit * 1e6);
     limit = std::min(limit, ceiling(problem_, true));
   }
 }

@@ -23,8 +23,8 @@ std::vector<Subject> own_kernels();
 /// Our ops on a GPU, one subject for each contract. None in a build without CUDA.
 std::vector<Subject> own_gpu_kernels();
 
-/// The kernels of a shared library. Loading it, too, happens in a process of its own. Throws Error when it is no library,
-/// exports no table, or speaks another version of the ABI.
+/// The kernels of a shared library. Loading it, too, happens in a process of its own. Throws Error when it is no
+/// library, exports no table, or speaks another version of the ABI.
 std::vector<Subject> library_kernels(const std::string& path);
 
 /// Kernels that are part of this program.

@@ -39,7 +39,8 @@ Roofs roofs_again() {
   return lab::roofs(Device::cuda(0), pool, Remember::best);
 }
 
-/// Makes the sizes of a failing case as small as it keeps failing; `attempt` says why a case fails, "" when it does not.
+/// Makes the sizes of a failing case as small as it keeps failing; `attempt` says why a case fails, "" when it does
+/// not.
 void shrink(const Contract& contract, Fault& f, const std::function<std::string(const Case&)>& attempt) {
   int budget = 80;
   const auto fails = [&](const Case& c) {
@@ -70,7 +71,9 @@ void shrink(const Contract& contract, Fault& f, const std::function<std::string(
 }
 
 /// A case whose sizes may be made smaller.
-bool has_sizes(const Fault& f) { return f.at.check != Check::time && f.at.n_dims > 0 && !f.what.starts_with("declined"); }
+bool has_sizes(const Fault& f) {
+  return f.at.check != Check::time && f.at.n_dims > 0 && !f.what.starts_with("declined");
+}
 
 /// In the child: a new process for each smaller case would take half a second to reach the GPU.
 void fault_on_gpu(Told& told, const hpcdl_kernel& kernel, const Contract& contract, const std::string& what) {
@@ -94,7 +97,8 @@ void run_stages(Told& told, const Subject& subject, const Roofs& roofs, const Op
   const auto ceiling = [&](const Problem& p, bool again) {
     if (!again) return least_seconds(contract, p, on_gpu ? o.gpu : roofs);
     told.beat |= Child::kPatient;  // this is our own work
-    const Roofs now = on_gpu ? roofs_again() : light_within(0.5 * contract.cost(p).bytes);  // what is updated in place counts twice
+    const Roofs now =
+        on_gpu ? roofs_again() : light_within(0.5 * contract.cost(p).bytes);  // what is updated in place counts twice
     told.beat &= ~Child::kPatient;
     ++told.beat;
     return least_seconds(contract, p, now);
@@ -111,7 +115,8 @@ void run_stages(Told& told, const Subject& subject, const Roofs& roofs, const Op
       ++told.beat;
       ++result.cases;
       result.declined += outcome.declined;
-      if (!outcome.fault.empty()) return on_gpu ? fault_on_gpu(told, kernel, contract, outcome.fault) : told.fault(outcome.fault);
+      if (!outcome.fault.empty())
+        return on_gpu ? fault_on_gpu(told, kernel, contract, outcome.fault) : told.fault(outcome.fault);
     }
     result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   }
@@ -169,21 +174,43 @@ struct Rates {
 Roofs gpu_roofs() {
   const SharedMemory memory(sizeof(Rates));
   auto& m = *memory.as<Rates>();
-  Child child([&] {
-    try {
-      Pool pool(1);
-      const Roofs r = lab::roofs(Device::cuda(0), pool);
-      const auto& l2 = r.caches.at(0);
-      m = {m.beat, r.f32, r.bf16, r.i8, r.memory_read, r.memory_copy, r.memory_write, r.memory_update, l2.bytes, l2.read, l2.copy, l2.update, {}};
-    } catch (const std::exception& e) {
-      std::strncpy(m.error, e.what(), sizeof m.error - 1);
-    }
-  }, &m.beat, std::chrono::seconds(60));
+  Child child(
+      [&] {
+        try {
+          Pool pool(1);
+          const Roofs r = lab::roofs(Device::cuda(0), pool);
+          const auto& l2 = r.caches.at(0);
+          m = {m.beat,
+               r.f32,
+               r.bf16,
+               r.i8,
+               r.memory_read,
+               r.memory_copy,
+               r.memory_write,
+               r.memory_update,
+               l2.bytes,
+               l2.read,
+               l2.copy,
+               l2.update,
+               {}};
+        } catch (const std::exception& e) {
+          std::strncpy(m.error, e.what(), sizeof m.error - 1);
+        }
+      },
+      &m.beat, std::chrono::seconds(60));
   child.wait();
   if (m.error[0]) throw Error(m.error);
   require(child.failure().empty(), "verify", "measuring the GPU {}", child.failure());
-  Roofs r{.f32 = m.f32, .bf16 = m.bf16, .i8 = m.i8, .memory_read = m.read, .memory_copy = m.copy, .memory_write = m.write, .memory_update = m.update,
-          .cache_read = m.l2_read, .cache_bytes = m.l2_bytes, .caches = {}};
+  Roofs r{.f32 = m.f32,
+          .bf16 = m.bf16,
+          .i8 = m.i8,
+          .memory_read = m.read,
+          .memory_copy = m.copy,
+          .memory_write = m.write,
+          .memory_update = m.update,
+          .cache_read = m.l2_read,
+          .cache_bytes = m.l2_bytes,
+          .caches = {}};
   r.caches.push_back({"L2", m.l2_bytes, m.l2_read, m.l2_copy, m.l2_update});
   return r;
 }
@@ -216,7 +243,8 @@ std::vector<Verdict> verify(const std::vector<Subject>& subjects, const Roofs& r
     while (next < subjects.size() && running.size() < static_cast<std::size_t>(std::max(1, o.processes))) {
       Running& r = running.emplace_back(Running{.index = next++, .child = nullptr});
       Told* told = r.memory.as<Told>();
-      r.child = std::make_unique<Child>([&, told] { run_stages(*told, subjects[running.back().index], roofs, o); }, &told->beat, o.patience);
+      r.child = std::make_unique<Child>([&, told] { run_stages(*told, subjects[running.back().index], roofs, o); },
+                                        &told->beat, o.patience);
     }
     for (std::size_t i = 0; i < running.size();) {
       if (!running[i].child->poll()) {

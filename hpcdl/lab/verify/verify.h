@@ -18,9 +18,9 @@ struct StageResult {
 };
 
 struct Fault {
-  Case at;               // the smallest that still fails
+  Case at;  // the smallest that still fails
   std::string what;
-  bool alone = true;     // the case fails by itself, in a fresh process
+  bool alone = true;  // the case fails by itself, in a fresh process
 };
 
 struct Verdict {
@@ -41,8 +41,8 @@ struct Options {
   Roofs gpu;                                  // for subjects that run on one: gpu_roofs()
 };
 
-/// Roofs of the first GPU, found by a child process: one that has used a GPU cannot start others that do. Throws Error where there is
-/// none.
+/// Roofs of the first GPU, found by a child process: one that has used a GPU cannot start others that do. Throws Error
+/// where there is none.
 Roofs gpu_roofs();
 
 /// Verifies all subjects, each in a child process; the calling process must have no thread but its own. `done` hears of

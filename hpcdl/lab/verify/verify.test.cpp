@@ -1,5 +1,5 @@
-// The verifier on kernels of this test: what it says about a fault, how small it makes it, what it does about crashes and
-// hangs. The corpus itself is a test of its own (`hpcdl verify --planted`).
+// The verifier on kernels of this test: what it says about a fault, how small it makes it, what it does about crashes
+// and hangs. The corpus itself is a test of its own (`hpcdl verify --planted`).
 
 #include "hpcdl/lab/verify/verify.h"
 
@@ -43,7 +43,8 @@ Verdict five_stages(const hpcdl_kernel& k) {
 }
 
 TEST(Verify, HonestKernelPasses) {
-  const auto k = kernel_of([](const hpcdl_call* c) { return add(c, [](float*, std::int64_t) {}); }, HPCDL_IN_PLACE | HPCDL_SAME_BITS_ANY_THREADS);
+  const auto k = kernel_of([](const hpcdl_call* c) { return add(c, [](float*, std::int64_t) {}); },
+                           HPCDL_IN_PLACE | HPCDL_SAME_BITS_ANY_THREADS);
   const auto v = five_stages(k);
   EXPECT_TRUE(v.ok()) << v.fault->what;
   for (const auto& s : v.stages) EXPECT_GT(s.cases, 0);
@@ -136,7 +137,8 @@ TEST(Verify, LibrariesThatAreNoneSaySo) {
   EXPECT_THROW(library_kernels(HPCDL_SOURCE_DIR "/README.md"), Error);
 }
 
-/// Contracts are complete, and their references are finite on ordinary data and within their own tolerance of themselves.
+/// Contracts are complete, and their references are finite on ordinary data and within their own tolerance of
+/// themselves.
 TEST(Contracts, AreWhole) {
   std::set<std::string_view> names;
   for (const auto& c : contracts()) {

@@ -13,11 +13,12 @@ AdamW::Step AdamW::step(const Args& a, const StepParams& p) {
 void AdamW::run(Stream& s, const Grad* operands, const void* args) {
   const auto& head = *static_cast<const detail::AdamWRecord*>(args);
   const auto* decays = reinterpret_cast<const std::uint8_t*>(&head + 1);
-  on(s,
-     [&](auto isa, Pool& pool) {
-       if (!s.params().skip) cpu::adamw(isa, pool, operands, decays, head.count, step(head.args, s.params()));
-     },
-     [&](auto& q) { cuda::adamw(q, operands, decays, head.count, head.args); });
+  on(
+      s,
+      [&](auto isa, Pool& pool) {
+        if (!s.params().skip) cpu::adamw(isa, pool, operands, decays, head.count, step(head.args, s.params()));
+      },
+      [&](auto& q) { cuda::adamw(q, operands, decays, head.count, head.args); });
 }
 
 }  // namespace hpcdl

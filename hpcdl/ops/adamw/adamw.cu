@@ -18,12 +18,21 @@ __device__ AdamW::Step step_of(const AdamW::Args& a, const StepParams& p) {
 struct Factors {
   float scale, beta1, beta2, rest1, rest2, keep, rate, root, eps;
   __device__ Factors(const AdamW::Step& s, bool decays)
-      : scale(s.grad_scale), beta1(s.args.beta1), beta2(s.args.beta2), rest1(1.0f - beta1), rest2(1.0f - beta2),
-        keep(decays ? 1.0f - s.lr * s.args.weight_decay : 1.0f), rate(s.lr / s.correction1), root(1.0f / sqrtf(s.correction2)), eps(s.args.eps) {}
+      : scale(s.grad_scale),
+        beta1(s.args.beta1),
+        beta2(s.args.beta2),
+        rest1(1.0f - beta1),
+        rest2(1.0f - beta2),
+        keep(decays ? 1.0f - s.lr * s.args.weight_decay : 1.0f),
+        rate(s.lr / s.correction1),
+        root(1.0f / sqrtf(s.correction2)),
+        eps(s.args.eps) {}
 };
 
-/// All operands of a turn are under way before the first is used; the step's factors are waited for behind the first loads.
-template <class P, class G> __device__ void update(const Table& table, const TensorShare& share, const AdamW::Step& step) {
+/// All operands of a turn are under way before the first is used; the step's factors are waited for behind the first
+/// loads.
+template <class P, class G>
+__device__ void update(const Table& table, const TensorShare& share, const AdamW::Step& step) {
   constexpr int N = Update::lanes, kPacks = Update::packs;
   P* p = static_cast<P*>(table.pointer[0][share.i]);
   const G* g = static_cast<const G*>(table.pointer[1][share.i]);
@@ -54,7 +63,8 @@ template <class P, class G> __device__ void update(const Table& table, const Ten
       const auto grad = widen(gg[k]) * Lanes<N>(f.scale);
       const auto mi = fma(Lanes<N>(f.beta1), widen(mm[k]), Lanes<N>(f.rest1) * grad);
       const auto vi = fma(Lanes<N>(f.beta2), widen(vv[k]), Lanes<N>(f.rest2) * grad * grad);
-      const auto out = widen(pp[k]) * Lanes<N>(f.keep) - Lanes<N>(f.rate) * mi / fma(sqrt(vi), Lanes<N>(f.root), Lanes<N>(f.eps));
+      const auto out =
+          widen(pp[k]) * Lanes<N>(f.keep) - Lanes<N>(f.rate) * mi / fma(sqrt(vi), Lanes<N>(f.root), Lanes<N>(f.eps));
       store(m + at, mi, n);
       store(v + at, vi, n);
       Update::store_value(p, copy, flags, at, out, n);
@@ -62,21 +72,25 @@ template <class P, class G> __device__ void update(const Table& table, const Ten
   }
 }
 
-__global__ void __launch_bounds__(Update::threads) adamw_kernel(const __grid_constant__ Table table, const StepParams* params, AdamW::Args args, std::int64_t per_block) {
+__global__ void __launch_bounds__(Update::threads)
+    adamw_kernel(const __grid_constant__ Table table, const StepParams* params, AdamW::Args args,
+                 std::int64_t per_block) {
   __shared__ AdamW::Step step;
   if (params->skip) return;
   // The last warp works out the factors, which takes longer than the first loads of the others.
   if (threadIdx.x == Update::threads - 1) step = step_of(args, *params);
-  Update::on_share(table, per_block, [&]<class P, class G>(const TensorShare& share) { update<P, G>(table, share, step); });
+  Update::on_share(table, per_block,
+                   [&]<class P, class G>(const TensorShare& share) { update<P, G>(table, share, step); });
 }
 
 }  // namespace
 
 void adamw(Stream& s, const Grad* tensors, const std::uint8_t* decays, std::int64_t count, const AdamW::Args& args) {
-  Update::over_tensors<AdamW::kOperands>(tensors, decays, count, [&](const Table& table, unsigned blocks, std::int64_t per_block) {
-    adamw_kernel<<<blocks, Update::threads, 0, queue(s)>>>(table, s.kernel_params(), args, per_block);
-    launched("adamw");
-  });
+  Update::over_tensors<AdamW::kOperands>(
+      tensors, decays, count, [&](const Table& table, unsigned blocks, std::int64_t per_block) {
+        adamw_kernel<<<blocks, Update::threads, 0, queue(s)>>>(table, s.kernel_params(), args, per_block);
+        launched("adamw");
+      });
 }
 
 }  // namespace hpcdl::cuda

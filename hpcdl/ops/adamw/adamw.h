@@ -6,9 +6,9 @@
 //   m = beta1 * m + (1 - beta1) * g,   v = beta2 * v + (1 - beta2) * g^2
 //   p = p - lr * (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
 //
-// as torch.optim.AdamW does. With StepParams::skip nothing is touched. p: f32 or bf16, gradient: f32 or bf16, m and v: f32;
-// `copy`, if any, receives p rounded to bf16 or f16 (the weights that a mixed-precision forward reads).
-// Source: Loshchilov & Hutter, "Decoupled weight decay regularization", 2019.
+// as torch.optim.AdamW does. With StepParams::skip nothing is touched. p: f32 or bf16, gradient: f32 or bf16, m and v:
+// f32; `copy`, if any, receives p rounded to bf16 or f16 (the weights that a mixed-precision forward reads). Source:
+// Loshchilov & Hutter, "Decoupled weight decay regularization", 2019.
 
 #include <array>
 #include <cstddef>
@@ -67,17 +67,19 @@ inline void require_adamw(const Spec& value, const Spec& gradient, const Spec& m
   require_shape(AdamW::name, "gradient", gradient, value.shape);
   require_spec(AdamW::name, "m", m, {value.shape, DType::f32});
   require_spec(AdamW::name, "v", v, {value.shape, DType::f32});
-  require(value.dtype != DType::f16 && gradient.dtype != DType::f16, AdamW::name, "parameters and gradients must be F32 or BF16, got {} and {}",
-          to_string(value), to_string(gradient));
+  require(value.dtype != DType::f16 && gradient.dtype != DType::f16, AdamW::name,
+          "parameters and gradients must be F32 or BF16, got {} and {}", to_string(value), to_string(gradient));
   if (copy) require_spec(AdamW::name, "copy", copy, {value.shape, copy.dtype == DType::f16 ? DType::f16 : DType::bf16});
 }
 
 }  // namespace detail
 
 /// Records one update of all tensors. All must be contiguous; their number is limited by the record's 65535 operands.
-template <class Graph, Symbolic V> void record_adamw(Graph& g, std::span<const AdamWTensor<V>> tensors, const AdamW::Args& a) {
+template <class Graph, Symbolic V>
+void record_adamw(Graph& g, std::span<const AdamWTensor<V>> tensors, const AdamW::Args& a) {
   using GraphOperand = decltype(read_operand(V()));
-  require(tensors.size() * AdamW::kOperands <= 65535, AdamW::name, "{} tensors are too many for one record", tensors.size());
+  require(tensors.size() * AdamW::kOperands <= 65535, AdamW::name, "{} tensors are too many for one record",
+          tensors.size());
   std::vector<GraphOperand> operands;
   std::vector<std::byte> args(sizeof(detail::AdamWRecord) + tensors.size());
   const detail::AdamWRecord head{a, static_cast<std::int64_t>(tensors.size())};
@@ -86,16 +88,17 @@ template <class Graph, Symbolic V> void record_adamw(Graph& g, std::span<const A
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto& t = tensors[i];
     detail::require_adamw(t.value.spec(), t.gradient.spec(), t.m.spec(), t.v.spec(), t.copy ? t.copy.spec() : Spec());
-    operands.insert(operands.end(), {update_operand(t.value), read_operand(t.gradient), update_operand(t.m), update_operand(t.v),
-                                     t.copy ? write_operand(t.copy) : GraphOperand()});
+    operands.insert(operands.end(), {update_operand(t.value), read_operand(t.gradient), update_operand(t.m),
+                                     update_operand(t.v), t.copy ? write_operand(t.copy) : GraphOperand()});
     args[sizeof head + i] = static_cast<std::byte>(t.decay ? 1 : 0);
     const double n = static_cast<double>(t.value.spec().size());
-    cost += {14 * n, 2.0 * static_cast<double>(t.value.spec().bytes()) + static_cast<double>(t.gradient.spec().bytes()) + 16 * n +
-                         (t.copy ? 2 * n : 0)};
+    cost += {14 * n, 2.0 * static_cast<double>(t.value.spec().bytes()) +
+                         static_cast<double>(t.gradient.spec().bytes()) + 16 * n + (t.copy ? 2 * n : 0)};
   }
   emit_update(g, AdamW::name, &AdamW::run, operands, args.data(), args.size(), cost);
 }
-template <class Graph, Symbolic V> void record_adamw(Graph& g, const std::vector<AdamWTensor<V>>& tensors, const AdamW::Args& a) {
+template <class Graph, Symbolic V>
+void record_adamw(Graph& g, const std::vector<AdamWTensor<V>>& tensors, const AdamW::Args& a) {
   record_adamw(g, std::span<const AdamWTensor<V>>(tensors), a);
 }
 

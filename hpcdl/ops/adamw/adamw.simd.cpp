@@ -34,7 +34,8 @@ void update(const Grad* t, std::int64_t begin, std::int64_t end, bool decay, con
 }  // namespace
 
 template <class Isa>
-void adamw(Isa, Pool& pool, const Grad* tensors, const std::uint8_t* decays, std::int64_t count, const AdamW::Step& step) {
+void adamw(Isa, Pool& pool, const Grad* tensors, const std::uint8_t* decays, std::int64_t count,
+           const AdamW::Step& step) {
   for_tensor_blocks(
       pool, count, [&](std::int64_t i) { return tensors[i * AdamW::kOperands].size(); },
       [&](std::int64_t i, std::int64_t begin, std::int64_t end, std::int64_t) {

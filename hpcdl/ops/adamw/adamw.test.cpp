@@ -12,7 +12,8 @@ namespace hpcdl {
 namespace {
 
 double get(const Tensor& t, std::int64_t k) {
-  return t.dtype() == DType::bf16 ? static_cast<double>(static_cast<float>(t.ptr<bf16>()[k])) : static_cast<double>(t.ptr<float>()[k]);
+  return t.dtype() == DType::bf16 ? static_cast<double>(static_cast<float>(t.ptr<bf16>()[k]))
+                                  : static_cast<double>(t.ptr<float>()[k]);
 }
 void put(const Tensor& t, std::int64_t k, double v) {
   if (t.dtype() == DType::bf16) t.ptr<bf16>()[k] = bf16(static_cast<float>(v));
@@ -35,8 +36,15 @@ struct Model {
     int i = 0;
     for (std::int64_t n : {1, 15, 8192, 0, 20011, 8193}) {
       const Shape shape{n};
-      One o{OwnedTensor({shape, value}), OwnedTensor({shape, gradient}), OwnedTensor({shape, DType::f32}), OwnedTensor({shape, DType::f32}),
-            i % 2 ? OwnedTensor({shape, DType::bf16}) : OwnedTensor(), {}, {}, {}, i % 3 != 0};
+      One o{OwnedTensor({shape, value}),
+            OwnedTensor({shape, gradient}),
+            OwnedTensor({shape, DType::f32}),
+            OwnedTensor({shape, DType::f32}),
+            i % 2 ? OwnedTensor({shape, DType::bf16}) : OwnedTensor(),
+            {},
+            {},
+            {},
+            i % 3 != 0};
       for (std::int64_t k = 0; k < n; ++k) {
         put(o.value.tensor, k, Rng{1, static_cast<std::uint64_t>(i)}.normal(static_cast<std::uint64_t>(k)));
         o.p.push_back(get(o.value.tensor, k));
@@ -50,7 +58,8 @@ struct Model {
     std::vector<AdamWTensor<Var>> list;
     for (auto& o : tensors)
       list.push_back({g.constant("p", o.value.tensor), g.constant("g", o.gradient.tensor), g.constant("m", o.m.tensor),
-                      g.constant("v", o.v.tensor), o.copy.tensor.dtype() == DType::bf16 ? g.constant("c", o.copy.tensor) : Var(), o.decay});
+                      g.constant("v", o.v.tensor),
+                      o.copy.tensor.dtype() == DType::bf16 ? g.constant("c", o.copy.tensor) : Var(), o.decay});
     record_adamw(g, list, args);
     exe = std::make_unique<Executable>(g.finish());
   }
@@ -63,7 +72,8 @@ struct Model {
     params.skip = step == 2;
     for (std::size_t i = 0; i < tensors.size(); ++i)
       for (std::int64_t k = 0; k < tensors[i].gradient.tensor.size(); ++k)
-        put(tensors[i].gradient.tensor, k, Rng{static_cast<std::uint64_t>(step + 10), i}.normal(static_cast<std::uint64_t>(k)));
+        put(tensors[i].gradient.tensor, k,
+            Rng{static_cast<std::uint64_t>(step + 10), i}.normal(static_cast<std::uint64_t>(k)));
     Pool pool(threads);
     Stream s(pool, &params);
     exe->run(s);
@@ -72,15 +82,17 @@ struct Model {
   /// torch.optim.AdamW, in double.
   void reference() {
     if (params.skip) return;
-    const double t = static_cast<double>(params.step + 1), lr = static_cast<double>(params.lr), b1 = static_cast<double>(args.beta1),
-                 b2 = static_cast<double>(args.beta2);
+    const double t = static_cast<double>(params.step + 1), lr = static_cast<double>(params.lr),
+                 b1 = static_cast<double>(args.beta1), b2 = static_cast<double>(args.beta2);
     for (auto& o : tensors) {
       for (std::size_t k = 0; k < o.p.size(); ++k) {
-        const double g = get(o.gradient.tensor, static_cast<std::int64_t>(k)) * static_cast<double>(params.grad_scale * params.clip_factor);
+        const double g = get(o.gradient.tensor, static_cast<std::int64_t>(k)) *
+                         static_cast<double>(params.grad_scale * params.clip_factor);
         if (o.decay) o.p[k] *= 1 - lr * static_cast<double>(args.weight_decay);
         o.rm[k] = b1 * o.rm[k] + (1 - b1) * g;
         o.rv[k] = b2 * o.rv[k] + (1 - b2) * g * g;
-        o.p[k] -= lr / (1 - std::pow(b1, t)) * o.rm[k] / (std::sqrt(o.rv[k]) / std::sqrt(1 - std::pow(b2, t)) + static_cast<double>(args.eps));
+        o.p[k] -= lr / (1 - std::pow(b1, t)) * o.rm[k] /
+                  (std::sqrt(o.rv[k]) / std::sqrt(1 - std::pow(b2, t)) + static_cast<double>(args.eps));
       }
     }
   }
@@ -129,9 +141,10 @@ TEST_P(AdamWTest, SameBitsWhateverTheThreads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, AdamWTest,
-                         ::testing::Combine(::testing::Values(simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512),
-                                            ::testing::Values(DType::f32, DType::bf16), ::testing::Values(DType::f32, DType::bf16)));
+INSTANTIATE_TEST_SUITE_P(
+    All, AdamWTest,
+    ::testing::Combine(::testing::Values(simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512),
+                       ::testing::Values(DType::f32, DType::bf16), ::testing::Values(DType::f32, DType::bf16)));
 
 TEST(AdamW, RejectsStateOfAnotherShape) {
   Graph g;

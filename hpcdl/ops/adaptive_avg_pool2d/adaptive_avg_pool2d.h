@@ -1,5 +1,6 @@
 #pragma once
-// avg_pool2d with as many windows as the output has pixels, whatever the size of the image (WindowAxis says which windows).
+// avg_pool2d with as many windows as the output has pixels, whatever the size of the image (WindowAxis says which
+// windows).
 //
 // x: (N, H, W, C), y: (N, height, width, C), f32, bf16 or f16. 1 x 1 is the mean of the image.
 
@@ -20,6 +21,8 @@ struct AdaptiveAvgPool2d {
   using Backward = Operands<dIn<0>, dOut<0>>;
 };
 
-template <Symbolic V> V adaptive_avg_pool2d(const V& x, AdaptiveAvgPool2d::Args a = {}) { return record<AdaptiveAvgPool2d>(a, x); }
+template <Symbolic V> V adaptive_avg_pool2d(const V& x, AdaptiveAvgPool2d::Args a = {}) {
+  return record<AdaptiveAvgPool2d>(a, x);
+}
 
 }  // namespace hpcdl

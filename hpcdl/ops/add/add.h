@@ -38,8 +38,9 @@ inline void Add::forward(Stream& s, Tensor y, View a, View b, const Args&) {
   on(s, [&](auto isa, Pool& pool) { cpu::add(isa, pool, y, a, b); }, [&](auto& q) { cuda::add(q, y, a, b); });
 }
 inline void Add::backward(Stream& s, Grad da, Grad db, View dy, const Args&) {
-  on(s, [&](auto isa, Pool& pool) { cpu::add_backward(isa, pool, da, db, dy); },
-     [&](auto& q) { cuda::add_backward(q, da, db, dy); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::add_backward(isa, pool, da, db, dy); },
+      [&](auto& q) { cuda::add_backward(q, da, db, dy); });
 }
 
 template <Symbolic V> V add(const V& a, const V& b) { return record<Add>({}, a, b); }

@@ -10,9 +10,11 @@ int kv_heads(const Attention::Args& a) { return a.kv_heads > 0 ? a.kv_heads : a.
 /// D of a (B, T, heads * D) or (B, T, heads, D) tensor.
 std::int64_t head_dim(const Spec& x, int heads, std::string_view operand) {
   const int rank = x.shape.rank();
-  require(rank == 3 || rank == 4, Attention::name, "{} must be (B, T, heads*D) or (B, T, heads, D), got {}", operand, to_string(x));
+  require(rank == 3 || rank == 4, Attention::name, "{} must be (B, T, heads*D) or (B, T, heads, D), got {}", operand,
+          to_string(x));
   if (rank == 3) {
-    require(x[2] % heads == 0, Attention::name, "{} must hold {} heads in its last dim, got {}", operand, heads, to_string(x));
+    require(x[2] % heads == 0, Attention::name, "{} must hold {} heads in its last dim, got {}", operand, heads,
+            to_string(x));
     return x[2] / heads;
   }
   require(x[2] == heads, Attention::name, "{} must hold {} heads, got {}", operand, heads, to_string(x));
@@ -29,14 +31,15 @@ double pairs(const Spec& q, const Spec& k, const Attention::Args& a) {
 
 std::array<Spec, 2> Attention::infer(const Spec& q, const Spec& k, const Spec& v, const Args& a) {
   require_float(name, q, "q");
-  require(a.heads > 0 && a.kv_heads >= 0 && a.heads % kv_heads(a) == 0, name, "kv_heads must divide heads, got {} and {}",
-          a.heads, kv_heads(a));
+  require(a.heads > 0 && a.kv_heads >= 0 && a.heads % kv_heads(a) == 0, name,
+          "kv_heads must divide heads, got {} and {}", a.heads, kv_heads(a));
   const auto d = head_dim(q, a.heads, "q");
   require(d >= 1 && d <= kMaxHeadDim, name, "head dim must be 1 .. {}, got {}", kMaxHeadDim, d);
-  require(head_dim(k, kv_heads(a), "k") == d && k[0] == q[0] && (a.cached ? is_float(k.dtype) : k.dtype == q.dtype), name, "k does not fit q: {} and {}",
-          to_string(k), to_string(q));
+  require(head_dim(k, kv_heads(a), "k") == d && k[0] == q[0] && (a.cached ? is_float(k.dtype) : k.dtype == q.dtype),
+          name, "k does not fit q: {} and {}", to_string(k), to_string(q));
   require_spec(name, "v", v, k);
-  require(k[1] >= 1 && (k[1] >= q[1] || !(a.causal || a.cached)), name, "{} queries need at least as many keys, got {}", q[1], k[1]);
+  require(k[1] >= 1 && (k[1] >= q[1] || !(a.causal || a.cached)), name, "{} queries need at least as many keys, got {}",
+          q[1], k[1]);
   return {q, Spec{{q[0], a.heads, q[1]}, DType::f32}};
 }
 
@@ -47,11 +50,13 @@ Cost Attention::cost(const Spec& q, const Spec& k, const Spec& v, const Args& a)
 }
 
 Cost Attention::backward_cost(const Spec& q, const Spec& k, const Spec& v, const Args& a) {
-  return {.flops = 2.5 * cost(q, k, v, a).flops, .bytes = static_cast<double>(4 * q.bytes() + 2 * (k.bytes() + v.bytes()))};
+  return {.flops = 2.5 * cost(q, k, v, a).flops,
+          .bytes = static_cast<double>(4 * q.bytes() + 2 * (k.bytes() + v.bytes()))};
 }
 
 std::int64_t Attention::splits(const Spec& q, const Spec& k, const Args& a) {
-  // Blocks that the multiprocessors of a large GPU hold at once: two each, narrow heads four. A share has at least kLeast keys.
+  // Blocks that the multiprocessors of a large GPU hold at once: two each, narrow heads four. A share has at least
+  // kLeast keys.
   constexpr std::int64_t kMultiprocessors = 132, kLeast = 128;
   const std::int64_t blocks = (head_dim(q, a.heads, "q") <= 64 ? 4 : 2) * kMultiprocessors;
   const std::int64_t passes = std::max<std::int64_t>(1, q[0] * kv_heads(a));
@@ -66,14 +71,16 @@ std::array<Spec, 1> Attention::scratch(const Spec& q, const Spec& k, const Spec&
 
 std::array<Spec, 1> Attention::backward_scratch(const Spec& q, const Spec& k, const Spec&, const Args& a) {
   if (k.dtype == DType::f32) return {Spec{{0}, DType::f32}};
-  // A GPU: rows in whole tiles of up to 128, each with its sums for heads of 64 or 128, two statistics and less than a counter.
+  // A GPU: rows in whole tiles of up to 128, each with its sums for heads of 64 or 128, two statistics and less than a
+  // counter.
   const auto d = head_dim(k, kv_heads(a), "k"), sums = d <= 128 ? (d + 63) / 64 * 64 : d;
   const auto rows = q[0] * a.heads * ((q[1] + 127) / 128 * 128), one = std::max<std::int64_t>(1, k.size());
   return {Spec{{std::max<std::int64_t>(2, (rows * (sums + 3) + one) / one), k[0], kv_heads(a), k[1], d}, DType::f32}};
 }
 
 void require_cached(const View& q, const View& k, std::int64_t position) {
-  require(position >= 0 && position + q[1] <= k[1], Attention::name, "the cache holds {} tokens, needed {} + {}", k[1], position, q[1]);
+  require(position >= 0 && position + q[1] <= k[1], Attention::name, "the cache holds {} tokens, needed {} + {}", k[1],
+          position, q[1]);
 }
 
 }  // namespace hpcdl

@@ -12,8 +12,13 @@ namespace hpcdl::cuda {
 namespace {
 
 enum Candidate { kPlain, kDecode, kWgmma, kWgmmaOther, kMma, kCudnn, kCudnnAtomic };
-constexpr AttentionCandidate kNames[] = {{kPlain, "plain"}, {kDecode, "decode"}, {kWgmma, "wgmma"}, {kWgmmaOther, "wgmma, three groups of queries"},
-                                          {kMma, "mma"}, {kCudnn, "cudnn"}, {kCudnnAtomic, "cudnn, atomic sums"}};
+constexpr AttentionCandidate kNames[] = {{kPlain, "plain"},
+                                         {kDecode, "decode"},
+                                         {kWgmma, "wgmma"},
+                                         {kWgmmaOther, "wgmma, three groups of queries"},
+                                         {kMma, "mma"},
+                                         {kCudnn, "cudnn"},
+                                         {kCudnnAtomic, "cudnn, atomic sums"}};
 
 AttentionChooser chooser;
 
@@ -33,7 +38,8 @@ Asked asked_for() {
     const std::string_view word = text ? text : "auto";
     if (word == "own") return Asked::own;
     if (word == "cudnn") return Asked::cudnn;
-    if (word != "auto") std::fprintf(stderr, "[attention] HPCDL_ATTENTION=%s is none of own, cudnn, auto; choosing by shape\n", text);
+    if (word != "auto")
+      std::fprintf(stderr, "[attention] HPCDL_ATTENTION=%s is none of own, cudnn, auto; choosing by shape\n", text);
     return Asked::nothing;
   }();
   return wish;
@@ -55,9 +61,9 @@ template <class Call> int pick(Stream& s, const Call& c, int (*chooser)(const Ca
   return chosen >= 0 && fits(s, c, chosen) ? chosen : attention_choice(s, c);
 }
 
-/// Three groups of queries exponentiate more while others multiply; two waste less of the tiles on the diagonal of a short sequence, and of the last round of
-/// tiles of a small problem. H200, us (two | three), 64 wide: 64 x 12 x 1024 causal 326 | 348, all keys 510 | 467, 2 x 16 x 8192 causal 660 | 566,
-/// 4 x 12 x 1024 all keys 34 | 42.
+/// Three groups of queries exponentiate more while others multiply; two waste less of the tiles on the diagonal of a
+/// short sequence, and of the last round of tiles of a small problem. H200, us (two | three), 64 wide: 64 x 12 x 1024
+/// causal 326 | 348, all keys 510 | 467, 2 x 16 x 8192 causal 660 | 566, 4 x 12 x 1024 all keys 34 | 42.
 bool prefers_three(const Stream& s, const Attend& c) {
   if (c.width() > 64 || (c.q[1] < 2048 && (c.args.causal || c.args.cached))) return false;
   const auto length = [&](std::int64_t queries) {  // of all rounds, in queries
@@ -67,10 +73,13 @@ bool prefers_three(const Stream& s, const Attend& c) {
   return 0.82 * static_cast<double>(length(192)) <= static_cast<double>(length(128));
 }
 
-/// Our blocks wait for each other to add up dq in order; of wide heads and long sequences that costs more than what cuDNN's kernels lose elsewhere. H200, us
-/// (ours | cuDNN, atomic | cuDNN, in order, with 2 GB of scratch): 4 x 16 x 4096 x 128 2853 | 2417 | 2731, causal 1573 | 1425 | 1587, 8 x 16 x 2048 x 128 causal
-/// 862 | 841, 16 x 16 x 1024 x 128 causal 525 | 575, 8 x 16 x 2048 x 80 1488 | 1261, 64 x 12 x 1024 x 64 causal 798 | 1027 | 1102.
-bool prefers_atomic(const AttendBackward& c) { return asked_for() != Asked::own && atomic_sums() && c.width() > 64 && c.q[1] >= 2048; }
+/// Our blocks wait for each other to add up dq in order; of wide heads and long sequences that costs more than what
+/// cuDNN's kernels lose elsewhere. H200, us (ours | cuDNN, atomic | cuDNN, in order, with 2 GB of scratch): 4 x 16 x
+/// 4096 x 128 2853 | 2417 | 2731, causal 1573 | 1425 | 1587, 8 x 16 x 2048 x 128 causal 862 | 841, 16 x 16 x 1024 x 128
+/// causal 525 | 575, 8 x 16 x 2048 x 80 1488 | 1261, 64 x 12 x 1024 x 64 causal 798 | 1027 | 1102.
+bool prefers_atomic(const AttendBackward& c) {
+  return asked_for() != Asked::own && atomic_sums() && c.width() > 64 && c.q[1] >= 2048;
+}
 
 }  // namespace
 
@@ -130,8 +139,8 @@ void attention(Stream& s, Tensor out, Tensor lse, View q, View k, View v, Tensor
   attention_with(s, c, pick(s, c, chooser.forward));
 }
 
-void attention_backward(Stream& s, Grad dq, Grad dk, Grad dv, View q, View k, View v, View out, View lse, View dout, Tensor scratch,
-                        const Attention::Args& a) {
+void attention_backward(Stream& s, Grad dq, Grad dk, Grad dv, View q, View k, View v, View out, View lse, View dout,
+                        Tensor scratch, const Attention::Args& a) {
   if (q.size() == 0) return;
   const AttendBackward c{{out, lse, q, k, v, scratch, a}, dq, dk, dv, dout};
   attention_with(s, c, pick(s, c, chooser.backward));

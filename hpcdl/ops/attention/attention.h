@@ -1,15 +1,14 @@
 #pragma once
 // out = softmax(scale * q k^T) v per head, tiled with an online softmax: no T x S matrix is ever held.
 //
-// q: (B, T, H*D) or (B, T, H, D); k, v: (B, S, Hkv*D) or (B, S, Hkv, D); f32, bf16 or f16. Tokens may be strided: slices of a
-// packed qkv are fine, and so are their gradients. Query head h reads key/value head h * Hkv / H (grouped-query).
-// out: like q, contiguous. lse (B, H, T) f32 = log(sum(exp(scale * q k^T))), for backward only.
-// causal: query t sees keys 0 .. t + S - T. cached: k and v are KV caches of capacity S that hold `position + T` tokens,
-// the last T of them the queries' own, with `position` from the step parameters; causal by nature, no gradient; their dtype
-// may differ from q's.
-// Sums are f32 whatever the storage. Largest D: 256.
-// Sources: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018; Rabe & Staats, "Self-attention does not
-// need O(n^2) memory", 2021; Dao, "FlashAttention-2", 2023; Ainslie et al., "GQA", 2023.
+// q: (B, T, H*D) or (B, T, H, D); k, v: (B, S, Hkv*D) or (B, S, Hkv, D); f32, bf16 or f16. Tokens may be strided:
+// slices of a packed qkv are fine, and so are their gradients. Query head h reads key/value head h * Hkv / H
+// (grouped-query). out: like q, contiguous. lse (B, H, T) f32 = log(sum(exp(scale * q k^T))), for backward only.
+// causal: query t sees keys 0 .. t + S - T. cached: k and v are KV caches of capacity S that hold `position + T`
+// tokens, the last T of them the queries' own, with `position` from the step parameters; causal by nature, no gradient;
+// their dtype may differ from q's. Sums are f32 whatever the storage. Largest D: 256. Sources: Milakov & Gimelshein,
+// "Online normalizer calculation for softmax", 2018; Rabe & Staats, "Self-attention does not need O(n^2) memory", 2021;
+// Dao, "FlashAttention-2", 2023; Ainslie et al., "GQA", 2023.
 
 #include "hpcdl/ops/op.h"
 #include "hpcdl/ops/require.h"
@@ -27,7 +26,7 @@ struct Attention {
     int kv_heads = 0;  // 0: as many as heads
     bool causal = true;
     bool cached = false;
-    float scale = 0;   // 0: 1/sqrt(D)
+    float scale = 0;  // 0: 1/sqrt(D)
   };
   static std::array<Spec, 2> infer(const Spec& q, const Spec& k, const Spec& v, const Args& a);
   /// Counts only what a causal mask leaves.
@@ -43,8 +42,7 @@ struct Attention {
   /// Probabilities are computed again from lse: p = exp(scale q k^T - lse), ds = p (do v^T - sum(do out)).
   static void backward(Stream& s, Grad dq, Grad dk, Grad dv, View q, View k, View v, View out, View lse, View dout,
                        Tensor scratch, const Args& a);
-  using Backward =
-      Operands<dIn<0>, dIn<1>, dIn<2>, In<0>, In<1>, In<2>, Out<0>, Out<1>, dOut<0>, Scratch<0>>;
+  using Backward = Operands<dIn<0>, dIn<1>, dIn<2>, In<0>, In<1>, In<2>, Out<0>, Out<1>, dOut<0>, Scratch<0>>;
 };
 
 /// Throws when a cache of capacity k[1] cannot hold the T tokens of q behind `position`.
@@ -53,10 +51,12 @@ void require_cached(const View& q, const View& k, std::int64_t position);
 namespace cpu {
 /// `position`: tokens in the cache before this call; ignored unless a.cached.
 template <class Isa>
-void attention(Isa, Pool&, Tensor out, Tensor lse, View q, View k, View v, std::int64_t position, const Attention::Args& a);
+void attention(Isa, Pool&, Tensor out, Tensor lse, View q, View k, View v, std::int64_t position,
+               const Attention::Args& a);
 /// The same for T = 1: bound by the bandwidth of k and v.
 template <class Isa>
-void attention_decode(Isa, Pool&, Tensor out, Tensor lse, View q, View k, View v, std::int64_t keys, const Attention::Args& a);
+void attention_decode(Isa, Pool&, Tensor out, Tensor lse, View q, View k, View v, std::int64_t keys,
+                      const Attention::Args& a);
 template <class Isa>
 void attention_backward(Isa, Pool&, Grad dq, Grad dk, Grad dv, View q, View k, View v, View out, View lse, View dout,
                         Tensor scratch, const Attention::Args& a);
@@ -67,20 +67,26 @@ void attention_backward(Stream&, Grad dq, Grad dk, Grad dv, View q, View k, View
                         Tensor scratch, const Attention::Args& a);
 }  // namespace cuda
 
-inline void Attention::forward(Stream& s, Tensor out, Tensor lse, View q, View k, View v, Tensor scratch, const Args& a) {
-  on(s,
-     [&](auto isa, Pool& pool) {
-       const auto position = a.cached ? s.params().position : 0;
-       if (a.cached) require_cached(q, k, position);
-       if (q[1] == 1) cpu::attention_decode(isa, pool, out, lse, q, k, v, a.cached ? position + 1 : k[1], a);
-       else cpu::attention(isa, pool, out, lse, q, k, v, position, a);
-     },
-     [&](auto& queue) { cuda::attention(queue, out, lse, q, k, v, scratch, a); });
+inline void Attention::forward(Stream& s, Tensor out, Tensor lse, View q, View k, View v, Tensor scratch,
+                               const Args& a) {
+  on(
+      s,
+      [&](auto isa, Pool& pool) {
+        const auto position = a.cached ? s.params().position : 0;
+        if (a.cached) require_cached(q, k, position);
+        if (q[1] == 1) cpu::attention_decode(isa, pool, out, lse, q, k, v, a.cached ? position + 1 : k[1], a);
+        else cpu::attention(isa, pool, out, lse, q, k, v, position, a);
+      },
+      [&](auto& queue) { cuda::attention(queue, out, lse, q, k, v, scratch, a); });
 }
-inline void Attention::backward(Stream& s, Grad dq, Grad dk, Grad dv, View q, View k, View v, View out, View lse, View dout,
-                                Tensor scratch, const Args& a) {
-  on(s, [&](auto isa, Pool& pool) { cpu::attention_backward(isa, pool, dq, dk, dv, q, k, v, out, lse, dout, scratch, a); },
-     [&](auto& queue) { cuda::attention_backward(queue, dq, dk, dv, q, k, v, out, lse, dout, scratch, a); });
+inline void Attention::backward(Stream& s, Grad dq, Grad dk, Grad dv, View q, View k, View v, View out, View lse,
+                                View dout, Tensor scratch, const Args& a) {
+  on(
+      s,
+      [&](auto isa, Pool& pool) {
+        cpu::attention_backward(isa, pool, dq, dk, dv, q, k, v, out, lse, dout, scratch, a);
+      },
+      [&](auto& queue) { cuda::attention_backward(queue, dq, dk, dv, q, k, v, out, lse, dout, scratch, a); });
 }
 
 template <Symbolic V> V attention(const V& q, const V& k, const V& v, Attention::Args a) {

@@ -11,22 +11,24 @@ namespace {
 
 using attn::kQueries;
 
-/// Keys that a block of queries meets at once: whole rows of register tiles, and scores (24 KiB) that leave L1 room for q.
+/// Keys that a block of queries meets at once: whole rows of register tiles, and scores (24 KiB) that leave L1 room for
+/// q.
 constexpr std::int64_t kKeys = 96;
 
-/// Blocks of queries that meet a block of keys while it is in the cache: as many as leave half of an L2 to the rest, since
-/// rearranging keys and values is paid once for all of them.
+/// Blocks of queries that meet a block of keys while it is in the cache: as many as leave half of an L2 to the rest,
+/// since rearranging keys and values is paid once for all of them.
 constexpr std::int64_t kTogether = 16, kTogetherBytes = std::int64_t{544} << 10;
 
 /// A block of queries of one head. W: words of the scores.
 template <class W> struct Queries {
-  W* q;               // q^T: (words of D, queries)
-  float* out;         // (D, queries), not yet divided by sum
-  float *top, *sum;   // (queries)
+  W* q;              // q^T: (words of D, queries)
+  float* out;        // (D, queries), not yet divided by sum
+  float *top, *sum;  // (queries)
 };
 
-/// A thread's memory, densely packed: what lies a power of two apart shares the sets of a cache. Pairs: probabilities are
-/// rounded to bf16 on their way to the values, as on a GPU and in backward; their sum is of those that were not rounded.
+/// A thread's memory, densely packed: what lies a power of two apart shares the sets of a cache. Pairs: probabilities
+/// are rounded to bf16 on their way to the values, as on a GPU and in backward; their sum is of those that were not
+/// rounded.
 template <class W> struct Work {
   Queries<W> queries[kTogether];
   float* p;  // scores (keys, queries), then probabilities (words of keys, queries)
@@ -35,7 +37,9 @@ template <class W> struct Work {
 
   static std::int64_t words(std::int64_t d) { return (d + attn::kGroup<W> - 1) / attn::kGroup<W>; }
   static std::int64_t block_bytes(std::int64_t d) { return 4 * kQueries * (words(d) + d + 2); }
-  static std::int64_t bytes(std::int64_t d, std::int64_t blocks) { return block_bytes(d) * blocks + 4 * kKeys * (kQueries + 2 * whole(d)); }
+  static std::int64_t bytes(std::int64_t d, std::int64_t blocks) {
+    return block_bytes(d) * blocks + 4 * kKeys * (kQueries + 2 * whole(d));
+  }
   static std::int64_t whole(std::int64_t d) { return (d + 31) / 32 * 32; }
 
   Work(std::byte* memory, std::int64_t d, std::int64_t blocks) {
@@ -57,14 +61,15 @@ template <class W> struct Work {
 
 constexpr float kLog2e = 1.4426950408889634f;
 
-/// A maximum may grow by this power of two before what was summed relative to the old one is rescaled: f32 has room. Pairs
-/// follow at once: then the largest probability, whose rounding would weigh most, is 1.
+/// A maximum may grow by this power of two before what was summed relative to the old one is rescaled: f32 has room.
+/// Pairs follow at once: then the largest probability, whose rounding would weigh most, is 1.
 template <class W> constexpr float kHeadroom = attn::kGroup<W> == 1 ? 8 : 0;
 
-/// NV vectors of queries: scores of `keys` keys -> words of 2^(rate (score - top)), with the running maximum and sum; rescales
-/// `out` where the maximum rose far. Lane l + i of a masked block sees keys 0 .. l + i - first.
+/// NV vectors of queries: scores of `keys` keys -> words of 2^(rate (score - top)), with the running maximum and sum;
+/// rescales `out` where the maximum rose far. Lane l + i of a masked block sees keys 0 .. l + i - first.
 template <class Isa, int NV, class W>
-[[gnu::noinline]] void softmax_lanes(Isa, Queries<W>& w, float* scores, std::int64_t l, std::int64_t keys, const attn::Sight& s, float rate, bool fresh, std::int64_t d) {
+[[gnu::noinline]] void softmax_lanes(Isa, Queries<W>& w, float* scores, std::int64_t l, std::int64_t keys,
+                                     const attn::Sight& s, float rate, bool fresh, std::int64_t d) {
   using V = simd::Vec<Isa>;
   constexpr float kInf = __builtin_inff();
   float iota[V::N];
@@ -100,7 +105,8 @@ template <class Isa, int NV, class W>
       for (int v = 0; v < NV; ++v) {
         const V first = weight(j, v);
         // The words of keys j and j + 1 take the place of row j / 2, whose scores in these lanes have been read.
-        attn::store_word<W>(p + j / attn::kGroup<W> * kQueries + v * V::N, first, [&] { return j + 1 < keys ? weight(j + 1, v) : V(0.0f); });
+        attn::store_word<W>(p + j / attn::kGroup<W> * kQueries + v * V::N, first,
+                            [&] { return j + 1 < keys ? weight(j + 1, v) : V(0.0f); });
       }
   };
   if (s.masked) sweeps(std::true_type{});
@@ -137,13 +143,14 @@ void finish(Isa isa, Queries<W>& w, attn::Rows<T> out, float* lse, std::int64_t 
 
 /// Queries [t0, t1) of one head, at most kTogether blocks of them. How many does not change a bit of the result.
 template <class Isa, class W, class T, class K>
-void query_blocks(Isa isa, Work<W>& work, attn::Rows<T> out, float* lse, attn::Rows<const T> q, attn::Rows<const K> k, attn::Rows<const K> v,
-                  std::int64_t t0, std::int64_t t1, const Extent& e) {
+void query_blocks(Isa isa, Work<W>& work, attn::Rows<T> out, float* lse, attn::Rows<const T> q, attn::Rows<const K> k,
+                  attn::Rows<const K> v, std::int64_t t0, std::int64_t t1, const Extent& e) {
   using V = simd::Vec<Isa>;
   const std::int64_t count = (t1 - t0 + kQueries - 1) / kQueries;
   const auto blocks = [&](auto f) {  // f(which, its first query, its queries, the end of the keys they see)
     for (std::int64_t i = 0; i < count; ++i) {
-      const std::int64_t t = t0 + i * kQueries, rows = t1 - t < kQueries ? t1 - t : kQueries, past = e.offset + t + rows;
+      const std::int64_t t = t0 + i * kQueries, rows = t1 - t < kQueries ? t1 - t : kQueries,
+                         past = e.offset + t + rows;
       f(i, t, rows, e.causal && past < e.keys ? past : e.keys);
     }
   };
@@ -158,7 +165,8 @@ void query_blocks(Isa isa, Work<W>& work, attn::Rows<T> out, float* lse, attn::R
     const auto kw = attn::row_words(isa, work.k, k.from(j0), j1 - j0, e.d);
     const auto vw = attn::column_words(isa, work.v, v.from(j0), j1 - j0, e.d);
     blocks([&](std::int64_t i, std::int64_t t, std::int64_t rows, std::int64_t end) {
-      // No hardware prefetcher follows rows that lie far apart. A share with each block: more at once would be waited for.
+      // No hardware prefetcher follows rows that lie far apart. A share with each block: more at once would be waited
+      // for.
       const std::int64_t from = next * i / count, to = next * (i + 1) / count;
       attn::prefetch(k.from(j1 + from), to - from, e.d);
       attn::prefetch(v.from(j1 + from), to - from, e.d);
@@ -175,41 +183,53 @@ void query_blocks(Isa isa, Work<W>& work, attn::Rows<T> out, float* lse, attn::R
       attn::multiply_weights(isa, w.out, vw, reinterpret_cast<const W*>(work.p), e.d, j0 > 0, sight);
     });
   }
-  blocks([&](std::int64_t i, std::int64_t t, std::int64_t rows, std::int64_t) { finish(isa, work.queries[i], out.from(t), lse ? lse + t : nullptr, rows, e); });
+  blocks([&](std::int64_t i, std::int64_t t, std::int64_t rows, std::int64_t) {
+    finish(isa, work.queries[i], out.from(t), lse ? lse + t : nullptr, rows, e);
+  });
 }
 
 }  // namespace
 
 template <class Isa>
-void attention(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View k, View v, std::int64_t position, const Attention::Args& a) {
+void attention(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View k, View v, std::int64_t position,
+               const Attention::Args& a) {
   const std::int64_t heads = a.heads, kv_heads = a.kv_heads > 0 ? a.kv_heads : heads, queries = q[1];
   const std::int64_t d = q.rank() == 4 ? q[3] : q[2] / heads, blocks = (queries + kQueries - 1) / kQueries;
   const std::int64_t keys = a.cached ? position + queries : k[1];
-  const Extent e{queries, keys, d, a.cached ? position : keys - queries, a.causal || a.cached,
+  const Extent e{queries,
+                 keys,
+                 d,
+                 a.cached ? position : keys - queries,
+                 a.causal || a.cached,
                  a.scale > 0 ? a.scale : 1 / __builtin_sqrtf(static_cast<float>(d))};
   const auto run = [&]<class T, class K>() {
     using W = std::conditional_t<std::is_same_v<T, K>, attn::WordOf<Isa, T>, float>;
     // Some tasks for each thread, so that all end together.
     const auto least = [](std::int64_t x, std::int64_t y) { return x < y ? x : y; };
-    const std::int64_t fair = q[0] * heads * blocks / (8 * pool.threads()), fitting = kTogetherBytes / Work<W>::block_bytes(d);
+    const std::int64_t fair = q[0] * heads * blocks / (8 * pool.threads()),
+                       fitting = kTogetherBytes / Work<W>::block_bytes(d);
     const std::int64_t most = least(least(fair, fitting), kTogether), together = most < 1 ? 1 : most;
     const std::int64_t tasks = (blocks + together - 1) / together, all = q[0] * heads * tasks;
     pool.reserve_scratch(Work<W>::bytes(d, together));
-    // Head by head, so that its keys and values stay in the cache; in each the last queries, which see most keys, first.
+    // Head by head, so that its keys and values stay in the cache; in each the last queries, which see most keys,
+    // first.
     alignas(64) std::atomic<std::int64_t> next{0};
     const auto work_off = [&](int thread) {
       Work<W> work(pool.scratch(thread), d, together);
       for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < all;) {
-        const auto t0 = (tasks - 1 - i % tasks) * together * kQueries, b = i / tasks / heads, h = i / tasks % heads, g = h * kv_heads / heads;
-        query_blocks(isa, work, attn::head_rows<T>(out, b, h, d), lse ? lse.ptr<float>() + (b * heads + h) * queries : nullptr,
-                     attn::head_rows<T>(q, b, h, d), attn::head_rows<K>(k, b, g, d), attn::head_rows<K>(v, b, g, d), t0,
+        const auto t0 = (tasks - 1 - i % tasks) * together * kQueries, b = i / tasks / heads, h = i / tasks % heads,
+                   g = h * kv_heads / heads;
+        query_blocks(isa, work, attn::head_rows<T>(out, b, h, d),
+                     lse ? lse.ptr<float>() + (b * heads + h) * queries : nullptr, attn::head_rows<T>(q, b, h, d),
+                     attn::head_rows<K>(k, b, g, d), attn::head_rows<K>(v, b, g, d), t0,
                      queries < t0 + together * kQueries ? queries : t0 + together * kQueries, e);
       }
     };
     if (all > 1) pool.run(work_off);
     else work_off(0);
   };
-  visit_dtype(q.dtype(), [&]<class T>() { visit_dtype(k.dtype(), [&]<class K>() { run.template operator()<T, K>(); }); });
+  visit_dtype(q.dtype(),
+              [&]<class T>() { visit_dtype(k.dtype(), [&]<class K>() { run.template operator()<T, K>(); }); });
 }
 
 template void attention(simd::Isa, Pool&, Tensor, Tensor, View, View, View, std::int64_t, const Attention::Args&);

@@ -34,7 +34,8 @@ void reference(std::span<Ref> out, std::span<const Ref> in, const Attention::Arg
           p[static_cast<std::size_t>(j)] = scale * dot;
           top = std::max(top, scale * dot);
         }
-        for (std::int64_t j = 0; j < n; ++j) sum += p[static_cast<std::size_t>(j)] = std::exp(p[static_cast<std::size_t>(j)] - top);
+        for (std::int64_t j = 0; j < n; ++j)
+          sum += p[static_cast<std::size_t>(j)] = std::exp(p[static_cast<std::size_t>(j)] - top);
         for (std::int64_t i = 0; i < D; ++i) {
           double y = 0;
           for (std::int64_t j = 0; j < n; ++j) y += p[static_cast<std::size_t>(j)] * v[((b * S + j) * G + g) * D + i];
@@ -44,42 +45,67 @@ void reference(std::span<Ref> out, std::span<const Ref> in, const Attention::Arg
       }
 }
 
-const auto spec = testing::op<Attention>({
-    .cases =
-        {
-            {.in = {{1, 1, 4}, {1, 1, 4}, {1, 1, 4}}},
-            {.in = {{2, 5, 16}, {2, 5, 16}, {2, 5, 16}}, .args = {.heads = 2}},
-            {.in = {{1, 65, 2 * 20}, {1, 65, 2 * 20}, {1, 65, 2 * 20}}, .args = {.heads = 2, .scale = 0.3f}},
-            {.in = {{1, 67, 3, 64}, {1, 67, 3, 64}, {1, 67, 3, 64}}, .args = {.heads = 3}, .aligned = true},
-            {.in = {{1, 64, 2 * 64}, {1, 64, 64}, {1, 64, 64}}, .args = {.heads = 2, .kv_heads = 1, .causal = false}, .aligned = true},
-            {.in = {{1, 70, 128}, {1, 133, 128}, {1, 133, 128}}, .aligned = true},
-            {.in = {{2, 300, 4 * 64}, {2, 300, 2 * 64}, {2, 300, 2 * 64}}, .args = {.heads = 4, .kv_heads = 2}, .gradient = false, .aligned = true},
-            {.in = {{1, 257, 3 * 128}, {1, 129, 128}, {1, 129, 128}}, .args = {.heads = 3, .kv_heads = 1, .causal = false}, .gradient = false, .aligned = true},
-            {.in = {{2, 1, 8 * 128}, {2, 700, 2 * 128}, {2, 700, 2 * 128}}, .args = {.heads = 8, .kv_heads = 2}, .gradient = false, .aligned = true},
-            {.in = {{1, 1, 3 * 64}, {1, 1000, 3 * 64}, {1, 1000, 3 * 64}}, .args = {.heads = 3}, .gradient = false, .aligned = true},
-            {.in = {{2, 33, 6 * 16}, {2, 33, 2 * 16}, {2, 33, 2 * 16}}, .args = {.heads = 6, .kv_heads = 2}},
-            {.in = {{1, 70, 32}, {1, 133, 32}, {1, 133, 32}}, .args = {.heads = 2}, .aligned = true},
-            {.in = {{1, 70, 24}, {1, 133, 24}, {1, 133, 24}}, .args = {.heads = 2}},
-            {.in = {{1, 40, 32}, {1, 13, 32}, {1, 13, 32}}, .args = {.heads = 2, .causal = false}},
-            {.in = {{2, 1, 5 * 8}, {2, 150, 8}, {2, 150, 8}}, .args = {.heads = 5, .kv_heads = 1}},
-            {.in = {{1, 3, 2 * 256}, {1, 3, 2 * 256}, {1, 3, 2 * 256}}, .args = {.heads = 2}},
-            {.in = {{1, 2, 2}, {1, 2, 2}, {1, 2, 2}}, .args = {.heads = 2}},
-            {.in = {{0, 4, 8}, {0, 4, 8}, {0, 4, 8}}},
-        },
-    .reference = reference,
-    .reduction = [](std::span<const Spec> in, const Attention::Args& a) { return in[1][1] + in[0].size() / (in[0][0] * in[0][1] * a.heads + 1); },
-    // A score of size s carries an error of eps * s into the exponent, and outliers make scores of tens.
-    .condition = 10,
-    // Probabilities are rounded on their way to the values: by half an ulp of sum(p |v|), which no value exceeds.
-    .operand_rounding = 1,
-});
+const auto
+    spec =
+        testing::op<Attention>(
+            {
+                .cases =
+                    {
+                        {.in = {{1, 1, 4}, {1, 1, 4}, {1, 1, 4}}},
+                        {.in = {{2, 5, 16}, {2, 5, 16}, {2, 5, 16}}, .args = {.heads = 2}},
+                        {.in = {{1, 65, 2 * 20}, {1, 65, 2 * 20}, {1, 65, 2 * 20}},
+                         .args = {.heads = 2, .scale = 0.3f}},
+                        {.in = {{1, 67, 3, 64}, {1, 67, 3, 64}, {1, 67, 3, 64}}, .args = {.heads = 3}, .aligned = true},
+                        {.in = {{1, 64, 2 * 64}, {1, 64, 64}, {1, 64, 64}},
+                         .args = {.heads = 2, .kv_heads = 1, .causal = false},
+                         .aligned = true},
+                        {.in = {{1, 70, 128}, {1, 133, 128}, {1, 133, 128}}, .aligned = true},
+                        {.in = {{2, 300, 4 * 64}, {2, 300, 2 * 64}, {2, 300, 2 * 64}},
+                         .args = {.heads = 4, .kv_heads = 2},
+                         .gradient = false,
+                         .aligned = true},
+                        {.in = {{1, 257, 3 * 128}, {1, 129, 128}, {1, 129, 128}},
+                         .args = {.heads = 3, .kv_heads = 1, .causal = false},
+                         .gradient = false,
+                         .aligned = true},
+                        {.in = {{2, 1, 8 * 128}, {2, 700, 2 * 128}, {2, 700, 2 * 128}},
+                         .args = {.heads = 8, .kv_heads = 2},
+                         .gradient = false,
+                         .aligned = true},
+                        {.in = {{1, 1, 3 * 64}, {1, 1000, 3 * 64}, {1, 1000, 3 * 64}},
+                         .args = {.heads = 3},
+                         .gradient = false,
+                         .aligned = true},
+                        {.in = {{2, 33, 6 * 16}, {2, 33, 2 * 16}, {2, 33, 2 * 16}},
+                         .args = {.heads = 6, .kv_heads = 2}},
+                        {.in = {{1, 70, 32}, {1, 133, 32}, {1, 133, 32}}, .args = {.heads = 2}, .aligned = true},
+                        {.in = {{1, 70, 24}, {1, 133, 24}, {1, 133, 24}}, .args = {.heads = 2}},
+                        {.in = {{1, 40, 32}, {1, 13, 32}, {1, 13, 32}}, .args = {.heads = 2, .causal = false}},
+                        {.in = {{2, 1, 5 * 8}, {2, 150, 8}, {2, 150, 8}}, .args = {.heads = 5, .kv_heads = 1}},
+                        {.in = {{1, 3, 2 * 256}, {1, 3, 2 * 256}, {1, 3, 2 * 256}}, .args = {.heads = 2}},
+                        {.in = {{1, 2, 2}, {1, 2, 2}, {1, 2, 2}}, .args = {.heads = 2}},
+                        {.in = {{0, 4, 8}, {0, 4, 8}, {0, 4, 8}}},
+                    },
+                .reference = reference,
+                .reduction =
+                    [](std::span<const Spec> in, const Attention::Args& a) {
+                      return in[1][1] + in[0].size() / (in[0][0] * in[0][1] * a.heads + 1);
+                    },
+                // A score of size s carries an error of eps * s into the exponent, and outliers make scores of tens.
+                .condition = 10,
+                // Probabilities are rounded on their way to the values: by half an ulp of sum(p |v|), which no value
+                // exceeds.
+                .operand_rounding = 1,
+            });
 
 struct Packed {
   static constexpr std::int64_t B = 2, T = 37, H = 4, G = 2, D = 16, C = (H + 2 * G) * D;
-  OwnedTensor x{Spec{{B, T, C}, DType::f32}}, dy{Spec{{B, T, H * D}, DType::f32}};
+  OwnedTensor x{Spec{{B, T, C}, DType::f32}}, dy{Spec{{B, T, H* D}, DType::f32}};
   Packed() {
-    for (std::int64_t i = 0; i < x.tensor.size(); ++i) x.tensor.ptr<float>()[i] = static_cast<float>(Rng{1}.normal(static_cast<std::uint64_t>(i)));
-    for (std::int64_t i = 0; i < dy.tensor.size(); ++i) dy.tensor.ptr<float>()[i] = static_cast<float>(Rng{2}.normal(static_cast<std::uint64_t>(i)));
+    for (std::int64_t i = 0; i < x.tensor.size(); ++i)
+      x.tensor.ptr<float>()[i] = static_cast<float>(Rng{1}.normal(static_cast<std::uint64_t>(i)));
+    for (std::int64_t i = 0; i < dy.tensor.size(); ++i)
+      dy.tensor.ptr<float>()[i] = static_cast<float>(Rng{2}.normal(static_cast<std::uint64_t>(i)));
   }
 };
 
@@ -104,7 +130,8 @@ TEST(attention, slices_of_a_packed_qkv) {
       in[i] = g.differentiable_input("part", part.spec());
       const Tensor from = g.eager_tensor(part), to = g.eager_tensor(in[i]);
       for (std::int64_t r = 0; r < to.rows(); ++r)
-        std::memcpy(to.ptr<float>() + r * to.cols(), from.ptr<float>() + r * from.row_stride(), static_cast<std::size_t>(to.cols()) * 4);
+        std::memcpy(to.ptr<float>() + r * to.cols(), from.ptr<float>() + r * from.row_stride(),
+                    static_cast<std::size_t>(to.cols()) * 4);
     }
     const Var y = attention(in[0], in[1], in[2], {.heads = p.H, .kv_heads = p.G});
     g.backward(y, g.constant("dy", p.dy.tensor));
@@ -112,7 +139,8 @@ TEST(attention, slices_of_a_packed_qkv) {
     EXPECT_EQ(g.position(), 2);
     std::vector<float> all;
     const auto take = [&](const Tensor& t) {
-      for (std::int64_t r = 0; r < t.rows(); ++r) all.insert(all.end(), t.ptr<float>() + r * t.row_stride(), t.ptr<float>() + r * t.row_stride() + t.cols());
+      for (std::int64_t r = 0; r < t.rows(); ++r)
+        all.insert(all.end(), t.ptr<float>() + r * t.row_stride(), t.ptr<float>() + r * t.row_stride() + t.cols());
     };
     take(g.eager_tensor(y));
     for (const auto& v : in) take(g.eager_tensor(g.gradient(v)));

@@ -1,5 +1,6 @@
 // For one key/value head: every block of queries of every query head that shares it, against every block of keys.
-// Probabilities are computed again, transposed as in the forward pass; dq is summed per block of queries, dk and dv over all.
+// Probabilities are computed again, transposed as in the forward pass; dq is summed per block of queries, dk and dv
+// over all.
 
 #include "hpcdl/core/pool.h"
 #include "hpcdl/ops/attention/attention.h"
@@ -21,8 +22,9 @@ template <class W> struct Queries {
   static constexpr std::int64_t kGroup = attn::kGroup<W>;
   alignas(64) W q[kMaxDim / kGroup * kQueries];     // q^T: (words of D, queries)
   alignas(64) W dout[kMaxDim / kGroup * kQueries];  // dout^T: (words of D, queries)
-  alignas(64) W q_columns[kQueries / kGroup * kMaxDim], dout_columns[kQueries / kGroup * kMaxDim];  // (words of queries, D)
-  alignas(64) float dq[kMaxDim * kQueries];         // (D, queries)
+  alignas(64) W q_columns[kQueries / kGroup * kMaxDim],
+      dout_columns[kQueries / kGroup * kMaxDim];  // (words of queries, D)
+  alignas(64) float dq[kMaxDim * kQueries];       // (D, queries)
   alignas(64) float lse[kQueries] /* times log2 e */, delta[kQueries] /* times scale */;
 };
 
@@ -111,7 +113,8 @@ template <class Isa> void add_rows(Isa, attn::Rows<float> to, const float* from,
 
 /// to (keys, d) += weights (keys, words of queries) b (words of queries, d).
 template <class Isa, class W>
-void add_product(Isa isa, attn::Rows<float> to, Work<W>& w, const float* weights, attn::Words<W> b, std::int64_t keys, std::int64_t d, std::int64_t words) {
+void add_product(Isa isa, attn::Rows<float> to, Work<W>& w, const float* weights, attn::Words<W> b, std::int64_t keys,
+                 std::int64_t d, std::int64_t words) {
   const attn::Words<W> a{reinterpret_cast<const W*>(weights), kQueries, 1};
   if (d % simd::Vec<Isa>::N == 0) return attn::multiply(isa, to.base, to.stride, a, b.a, b.ak, keys, d, words, true);
   attn::multiply(isa, w.sum, b.ak, a, b.a, b.ak, keys, d, words, false);
@@ -120,7 +123,8 @@ void add_product(Isa isa, attn::Rows<float> to, Work<W>& w, const float* weights
 
 /// Queries [t0, t0 + rows).
 template <class Isa, class W, class T>
-void load_queries(Isa isa, Queries<W>& w, const Head<T>& h, std::int64_t t0, std::int64_t rows, std::int64_t lanes, const Shared& s) {
+void load_queries(Isa isa, Queries<W>& w, const Head<T>& h, std::int64_t t0, std::int64_t rows, std::int64_t lanes,
+                  const Shared& s) {
   using V = simd::Vec<Isa>;
   attn::transpose_in(isa, w.q, h.q.from(t0), rows, lanes, s.d);
   attn::transpose_in(isa, w.dout, h.dout.from(t0), rows, lanes, s.d);
@@ -146,8 +150,8 @@ template <class W> struct KeyBlock {
 
 /// One block of queries against one block of keys. add: dq has been begun.
 template <class Isa, class W>
-void block_pair(Isa isa, Work<W>& work, Queries<W>& w, const KeyBlock<W>& b, const attn::Sight& sight, std::int64_t rows, bool want_dq, bool add,
-                const Shared& s) {
+void block_pair(Isa isa, Work<W>& work, Queries<W>& w, const KeyBlock<W>& b, const attn::Sight& sight,
+                std::int64_t rows, bool want_dq, bool add, const Shared& s) {
   constexpr auto words_of = [](std::int64_t n) { return (n + attn::kGroup<W> - 1) / attn::kGroup<W>; };
   constexpr std::int64_t N = simd::Vec<Isa>::N;
   const std::int64_t up = (s.d + N - 1) / N * N;
@@ -164,7 +168,8 @@ void block_pair(Isa isa, Work<W>& work, Queries<W>& w, const KeyBlock<W>& b, con
 
 /// Queries [t0, t1), at most kTogether blocks of them.
 template <class Isa, class W, class T>
-void query_blocks(Isa isa, Work<W>& work, const Head<T>& h, attn::Rows<const T> k, attn::Rows<const T> v, std::int64_t t0, std::int64_t t1, const Shared& s) {
+void query_blocks(Isa isa, Work<W>& work, const Head<T>& h, attn::Rows<const T> k, attn::Rows<const T> v,
+                  std::int64_t t0, std::int64_t t1, const Shared& s) {
   using V = simd::Vec<Isa>;
   const auto blocks = [&](auto f) {  // f(block, its first query, its queries, the end of the keys they see)
     for (std::int64_t t = t0, i = 0; t < t1; t += kQueries, ++i) {
@@ -180,8 +185,10 @@ void query_blocks(Isa isa, Work<W>& work, const Head<T>& h, attn::Rows<const T> 
   });
   const auto at = [](attn::Rows<float> r, std::int64_t j) { return r.base ? r.from(j) : r; };
   for (std::int64_t j0 = 0; j0 < last; j0 += kKeys) {
-    const std::int64_t j1 = last - j0 < kKeys ? last : j0 + kKeys, n = j1 - j0, next = last - j1 < kKeys ? last - j1 : kKeys, d = s.d;
-    const KeyBlock<W> b{attn::row_words(isa, work.k, k.from(j0), n, d), attn::column_words(isa, work.k_columns, k.from(j0), n, d),
+    const std::int64_t j1 = last - j0 < kKeys ? last : j0 + kKeys, n = j1 - j0,
+                       next = last - j1 < kKeys ? last - j1 : kKeys, d = s.d;
+    const KeyBlock<W> b{attn::row_words(isa, work.k, k.from(j0), n, d),
+                        attn::column_words(isa, work.k_columns, k.from(j0), n, d),
                         attn::row_words(isa, work.v, v.from(j0), n, d), at(s.dk, j0), at(s.dv, j0)};
     attn::prefetch(k.from(j1), next, d);  // no hardware prefetcher follows rows that lie far apart
     attn::prefetch(v.from(j1), next, d);
@@ -201,7 +208,9 @@ void query_blocks(Isa isa, Work<W>& work, const Head<T>& h, attn::Rows<const T> 
 }
 
 /// Where the f32 sums of one head of a gradient are made: in place, or in the scratch.
-template <class T> attn::Rows<float> sums(const Grad& g, const Tensor& scratch, int which, std::int64_t b, std::int64_t h, std::int64_t d) {
+template <class T>
+attn::Rows<float> sums(const Grad& g, const Tensor& scratch, int which, std::int64_t b, std::int64_t h,
+                       std::int64_t d) {
   if (!g) return {nullptr, 0};
   if constexpr (std::is_same_v<T, float>) return attn::head_rows<float>(g, b, h, d);
   return {scratch.ptr<float>() + which * scratch.strides()[0] + b * scratch.strides()[1] + h * scratch.strides()[2], d};
@@ -212,7 +221,8 @@ template <class Isa> void clear(Isa, attn::Rows<float> r, std::int64_t rows, std
     for (std::int64_t j = 0; j < d; ++j) r[i][j] = 0;
 }
 
-template <class Isa, class T> void write_sums(Isa, attn::Rows<T> to, attn::Rows<float> from, std::int64_t rows, std::int64_t d, bool add) {
+template <class Isa, class T>
+void write_sums(Isa, attn::Rows<T> to, attn::Rows<float> from, std::int64_t rows, std::int64_t d, bool add) {
   using V = simd::Vec<Isa>;
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t j = 0; j < d; j += V::N) {
@@ -226,22 +236,35 @@ template <class Isa, class T> void write_sums(Isa, attn::Rows<T> to, attn::Rows<
 }  // namespace
 
 template <class Isa>
-void attention_backward(Isa isa, Pool& pool, Grad dq, Grad dk, Grad dv, View q, View k, View v, View out, View lse, View dout,
-                        Tensor scratch, const Attention::Args& a) {
-  const std::int64_t heads = a.heads, kv_heads = a.kv_heads > 0 ? a.kv_heads : heads, share = heads / kv_heads, queries = q[1];
+void attention_backward(Isa isa, Pool& pool, Grad dq, Grad dk, Grad dv, View q, View k, View v, View out, View lse,
+                        View dout, Tensor scratch, const Attention::Args& a) {
+  const std::int64_t heads = a.heads, kv_heads = a.kv_heads > 0 ? a.kv_heads : heads, share = heads / kv_heads,
+                     queries = q[1];
   const std::int64_t d = q.rank() == 4 ? q[3] : q[2] / heads, keys = k[1];
   const float scale = a.scale > 0 ? a.scale : 1 / __builtin_sqrtf(static_cast<float>(d));
   visit_dtype(q.dtype(), [&]<class T>() {
     constexpr bool in_place = std::is_same_v<T, float>;
     parallel_tasks(pool, q[0] * kv_heads, [&](std::int64_t task) {
       const auto b = task / kv_heads, g = task % kv_heads;
-      const Shared s{sums<T>(dk, scratch, 0, b, g, d), sums<T>(dv, scratch, 1, b, g, d), queries, keys, d, keys - queries, a.causal, scale};
+      const Shared s{sums<T>(dk, scratch, 0, b, g, d),
+                     sums<T>(dv, scratch, 1, b, g, d),
+                     queries,
+                     keys,
+                     d,
+                     keys - queries,
+                     a.causal,
+                     scale};
       if (dk && !(in_place && dk.accumulate())) clear(isa, s.dk, keys, d);
       if (dv && !(in_place && dv.accumulate())) clear(isa, s.dv, keys, d);
       Work<attn::WordOf<Isa, T>> work;
       for (auto h = g * share; h < (g + 1) * share; ++h) {
-        Head<T> head{attn::head_rows<T>(q, b, h, d), attn::head_rows<T>(out, b, h, d), attn::head_rows<T>(dout, b, h, d), {},
-                     lse.ptr<float>() + (b * heads + h) * queries, bool(dq), dq.accumulate()};
+        Head<T> head{attn::head_rows<T>(q, b, h, d),
+                     attn::head_rows<T>(out, b, h, d),
+                     attn::head_rows<T>(dout, b, h, d),
+                     {},
+                     lse.ptr<float>() + (b * heads + h) * queries,
+                     bool(dq),
+                     dq.accumulate()};
         if (dq) head.dq = attn::head_rows<T>(static_cast<const Tensor&>(dq), b, h, d);
         for (std::int64_t t0 = 0; t0 < queries; t0 += kTogether * kQueries) {
           const auto t1 = queries - t0 < kTogether * kQueries ? queries : t0 + kTogether * kQueries;
@@ -249,13 +272,16 @@ void attention_backward(Isa isa, Pool& pool, Grad dq, Grad dk, Grad dv, View q, 
         }
       }
       if constexpr (!in_place) {
-        if (dk) write_sums(isa, attn::head_rows<T>(static_cast<const Tensor&>(dk), b, g, d), s.dk, keys, d, dk.accumulate());
-        if (dv) write_sums(isa, attn::head_rows<T>(static_cast<const Tensor&>(dv), b, g, d), s.dv, keys, d, dv.accumulate());
+        if (dk)
+          write_sums(isa, attn::head_rows<T>(static_cast<const Tensor&>(dk), b, g, d), s.dk, keys, d, dk.accumulate());
+        if (dv)
+          write_sums(isa, attn::head_rows<T>(static_cast<const Tensor&>(dv), b, g, d), s.dv, keys, d, dv.accumulate());
       }
     });
   });
 }
 
-template void attention_backward(simd::Isa, Pool&, Grad, Grad, Grad, View, View, View, View, View, View, Tensor, const Attention::Args&);
+template void attention_backward(simd::Isa, Pool&, Grad, Grad, Grad, View, View, View, View, View, View, Tensor,
+                                 const Attention::Args&);
 
 }  // namespace hpcdl::cpu

@@ -17,9 +17,16 @@ constexpr auto kBytes = static_cast<std::int64_t>(kWorkspaceBytes);
 using Key = std::array<std::int64_t, 31>;
 
 Key key_of(const Attend& c, std::initializer_list<View> operands, std::int64_t kind) {
-  Key key{kind << 8 | static_cast<std::int64_t>(c.q.dtype()) << 1 | (c.args.causal ? 1 : 0), c.q[0], c.q[1], c.k[1], c.args.heads, c.kv_heads(), c.width()};
+  Key key{kind << 8 | static_cast<std::int64_t>(c.q.dtype()) << 1 | (c.args.causal ? 1 : 0),
+          c.q[0],
+          c.q[1],
+          c.k[1],
+          c.args.heads,
+          c.kv_heads(),
+          c.width()};
   auto at = key.begin() + 7;
-  for (const View& x : operands) *at++ = x.strides()[0], *at++ = x.strides()[1], *at++ = x.rank() == 4 ? x.strides()[2] : c.width();
+  for (const View& x : operands)
+    *at++ = x.strides()[0], *at++ = x.strides()[1], *at++ = x.rank() == 4 ? x.strides()[2] : c.width();
   return key;
 }
 
@@ -32,9 +39,11 @@ template <class Make> const std::optional<cudnn::Plan>& remembered(const Stream&
 }
 
 const std::optional<cudnn::Plan>& plan(const Stream& s, const cudnn::Session& session, const Attend& c) {
-  return remembered(s, key_of(c, {c.q, c.k, c.v, c.out}, 0), [&] { return cudnn::plan_of(c, {.handle = session.handle()}, kBytes); });
+  return remembered(s, key_of(c, {c.q, c.k, c.v, c.out}, 0),
+                    [&] { return cudnn::plan_of(c, {.handle = session.handle()}, kBytes); });
 }
-const std::optional<cudnn::Plan>& plan(const Stream& s, const cudnn::Session& session, const AttendBackward& c, DqSums sums) {
+const std::optional<cudnn::Plan>& plan(const Stream& s, const cudnn::Session& session, const AttendBackward& c,
+                                       DqSums sums) {
   return remembered(s, key_of(c, {c.q, c.k, c.v, c.out, c.dout, c.dq, c.dk, c.dv}, 1 + static_cast<int>(sums)),
                     [&] { return cudnn::plan_of(c, sums, {.handle = session.handle()}, kBytes); });
 }
@@ -42,7 +51,8 @@ const std::optional<cudnn::Plan>& plan(const Stream& s, const cudnn::Session& se
 /// What tensors are called, and where they are.
 class Places {
  public:
-  explicit Places(const Attend& c) : scale_(c.scale()), queries_(static_cast<int>(c.q[1])), keys_(static_cast<int>(c.k[1])) {
+  explicit Places(const Attend& c)
+      : scale_(c.scale()), queries_(static_cast<int>(c.q[1])), keys_(static_cast<int>(c.k[1])) {
     add(cudnn::kQ, c.q), add(cudnn::kK, c.k), add(cudnn::kV, c.v), add(cudnn::kOutput, c.out), add(cudnn::kLse, c.lse);
     add(cudnn::kScale, &scale_);
     if (c.args.causal) add(cudnn::kMasked, &masked_);
@@ -64,8 +74,12 @@ class Places {
 
 }  // namespace
 
-bool cudnn_fits(Stream& s, const Attend& c) { return cudnn::expressible(c) && plan(s, cudnn::Session(s), c).has_value(); }
-bool cudnn_fits(Stream& s, const AttendBackward& c, DqSums sums) { return cudnn::expressible(c) && plan(s, cudnn::Session(s), c, sums).has_value(); }
+bool cudnn_fits(Stream& s, const Attend& c) {
+  return cudnn::expressible(c) && plan(s, cudnn::Session(s), c).has_value();
+}
+bool cudnn_fits(Stream& s, const AttendBackward& c, DqSums sums) {
+  return cudnn::expressible(c) && plan(s, cudnn::Session(s), c, sums).has_value();
+}
 
 void attend_cudnn(Stream& s, const Attend& c) {
   cudnn::Session session(s);

@@ -11,7 +11,8 @@ enum class DqSums : unsigned char {
   atomic,    // in f32 in memory, in another order each time
 };
 
-/// True when the library is there and has a way to compute c that, but for atomic sums of dq, repeats its bits. What it said is remembered per shape.
+/// True when the library is there and has a way to compute c that, but for atomic sums of dq, repeats its bits. What it
+/// said is remembered per shape.
 bool cudnn_fits(Stream& s, const Attend& c);
 bool cudnn_fits(Stream& s, const AttendBackward& c, DqSums sums);
 /// c, which fits.

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-// The pattern is that of NVIDIA's front end (github.com/NVIDIA/cudnn-frontend): cuDNN's engines of fused attention take a graph only as a whole, operation by
-// operation. Tensors are (B, H, tokens, D), by their strides.
+// The pattern is that of NVIDIA's front end (github.com/NVIDIA/cudnn-frontend): cuDNN's engines of fused attention take
+// a graph only as a whole, operation by operation. Tensors are (B, H, tokens, D), by their strides.
 
 namespace hpcdl::cuda::cudnn {
 namespace {
@@ -21,7 +21,8 @@ struct Value {
 /// From one sequence, head and token of x to the next.
 struct Apart {
   std::int64_t batch, head, token;
-  Apart(const View& x, std::int64_t width) : batch(x.strides()[0]), head(x.rank() == 4 ? x.strides()[2] : width), token(x.strides()[1]) {}
+  Apart(const View& x, std::int64_t width)
+      : batch(x.strides()[0]), head(x.rank() == 4 ? x.strides()[2] : width), token(x.strides()[1]) {}
 };
 
 Dims packed(const Dims& d) { return {d[1] * d[2] * d[3], d[2] * d[3], d[3], 1}; }
@@ -30,10 +31,14 @@ class Graph {
  public:
   std::vector<Descriptor> operations;
 
-  Value in_memory(AttentionId id, cudnnDataType_t type, const Dims& dims, const Dims& strides) { return make(id, type, dims, strides, false, false); }
+  Value in_memory(AttentionId id, cudnnDataType_t type, const Dims& dims, const Dims& strides) {
+    return make(id, type, dims, strides, false, false);
+  }
   Value number(AttentionId id, cudnnDataType_t type) { return make(id, type, {1, 1, 1, 1}, {1, 1, 1, 1}, false, true); }
   /// Between two operations, in no memory.
-  Value between(cudnnDataType_t type, const Dims& dims, const Dims& strides) { return make(next_++, type, dims, strides, true, false); }
+  Value between(cudnnDataType_t type, const Dims& dims, const Dims& strides) {
+    return make(next_++, type, dims, strides, true, false);
+  }
   Value between(cudnnDataType_t type, const Dims& dims) { return between(type, dims, packed(dims)); }
 
   void product(const Value& a, const Value& b, const Value& c) {
@@ -41,7 +46,8 @@ class Graph {
     kind.set(CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
     kind.finalize();
     Descriptor op(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
-    op.set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, a.tensor), op.set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, b.tensor), op.set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, c.tensor);
+    op.set(CUDNN_ATTR_OPERATION_MATMUL_ADESC, a.tensor), op.set(CUDNN_ATTR_OPERATION_MATMUL_BDESC, b.tensor),
+        op.set(CUDNN_ATTR_OPERATION_MATMUL_CDESC, c.tensor);
     op.set(CUDNN_ATTR_OPERATION_MATMUL_DESC, kind);
     add(std::move(op));
   }
@@ -62,9 +68,11 @@ class Graph {
     add(std::move(op));
   }
   /// y = mode(x), mode(x, b) or, of a choice, mode(x, b, by t).
-  void pointwise(cudnnPointwiseMode_t mode, const Value& y, const Value& x, const Value* b = nullptr, const Value* t = nullptr,
-                 cudnnDataType_t compute = CUDNN_DATA_FLOAT, std::optional<std::int64_t> axis = {}) {
-    operations.push_back(cudnn::pointwise(mode, y.tensor, x.tensor, b ? &b->tensor : nullptr, t ? &t->tensor : nullptr, compute, axis));
+  void pointwise(cudnnPointwiseMode_t mode, const Value& y, const Value& x, const Value* b = nullptr,
+                 const Value* t = nullptr, cudnnDataType_t compute = CUDNN_DATA_FLOAT,
+                 std::optional<std::int64_t> axis = {}) {
+    operations.push_back(
+        cudnn::pointwise(mode, y.tensor, x.tensor, b ? &b->tensor : nullptr, t ? &t->tensor : nullptr, compute, axis));
   }
   /// The same into a f32 tensor in between, of x's dims.
   Value after(cudnnPointwiseMode_t mode, const Value& x, const Value* b = nullptr) {
@@ -74,7 +82,8 @@ class Graph {
   }
 
  private:
-  Value make(std::int64_t id, cudnnDataType_t type, const Dims& dims, const Dims& strides, bool is_virtual, bool by_value) {
+  Value make(std::int64_t id, cudnnDataType_t type, const Dims& dims, const Dims& strides, bool is_virtual,
+             bool by_value) {
     Descriptor t(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     t.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, id);
     t.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type);
@@ -97,7 +106,8 @@ class Graph {
 /// The tensors of a call, as both graphs want them.
 class Call {
  public:
-  Call(Graph& graph, const Attend& c) : g(graph), c_(c), batch_(c.q[0]), heads_(c.args.heads), queries_(c.q[1]), keys_(c.k[1]) {}
+  Call(Graph& graph, const Attend& c)
+      : g(graph), c_(c), batch_(c.q[0]), heads_(c.args.heads), queries_(c.q[1]), keys_(c.k[1]) {}
 
   Graph& g;
   cudnnDataType_t type() const { return type_of(c_.q.dtype()); }
@@ -149,7 +159,8 @@ class Call {
 std::vector<Descriptor> operations(const Attend& c) {
   Graph g;
   Call call(g, c);
-  const Value q = call.operand(kQ, c.q, c.args.heads), k = call.operand(kK, c.k, c.kv_heads(), true), v = call.operand(kV, c.v, c.kv_heads());
+  const Value q = call.operand(kQ, c.q, c.args.heads), k = call.operand(kK, c.k, c.kv_heads(), true),
+              v = call.operand(kV, c.v, c.kv_heads());
   const Value scale = g.number(kScale, CUDNN_DATA_FLOAT);
   Value s = call.scores(q, k, scale);
   if (c.args.causal) s = call.masked(s);
@@ -181,8 +192,10 @@ std::vector<Descriptor> operations(const AttendBackward& c, DqSums sums) {
   Graph g;
   Call call(g, c);
   const int heads = c.args.heads, kv_heads = c.kv_heads();
-  const Value q = call.operand(kQ, c.q, heads), k = call.operand(kK, c.k, kv_heads, true), v = call.operand(kV, c.v, kv_heads, true);
-  const Value out = call.operand(kOutput, c.out, heads), dout = call.operand(kDout, c.dout, heads), lse = call.rows(kLse);
+  const Value q = call.operand(kQ, c.q, heads), k = call.operand(kK, c.k, kv_heads, true),
+              v = call.operand(kV, c.v, kv_heads, true);
+  const Value out = call.operand(kOutput, c.out, heads), dout = call.operand(kDout, c.dout, heads),
+              lse = call.rows(kLse);
   const Value scale = g.number(kScale, CUDNN_DATA_FLOAT), one = g.number(kOne, CUDNN_DATA_FLOAT);
 
   const Value row_sums = call.rows(kRowSums), each = g.between(CUDNN_DATA_FLOAT, call.row_dims());
@@ -196,7 +209,8 @@ std::vector<Descriptor> operations(const AttendBackward& c, DqSums sums) {
 
   const Value dp = g.between(CUDNN_DATA_FLOAT, call.pair_dims());
   g.product(dout, v, dp);
-  const Value ds = g.after(CUDNN_POINTWISE_MUL, g.after(CUDNN_POINTWISE_MUL, g.after(CUDNN_POINTWISE_SUB, dp, &row_sums), &p), &scale);
+  const Value ds = g.after(CUDNN_POINTWISE_MUL,
+                           g.after(CUDNN_POINTWISE_MUL, g.after(CUDNN_POINTWISE_SUB, dp, &row_sums), &p), &scale);
   keys_gradient(call, ds, q, call.operand(kDk, c.dk, kv_heads), kv_heads);
 
   const Apart a(c.k, c.width());
@@ -213,7 +227,8 @@ std::vector<Descriptor> operations(const AttendBackward& c, DqSums sums) {
   return std::move(g.operations);
 }
 
-/// No engine with a note that is not harmless: down-converted operands, sums of less precision, and other bits in the next run, unless `sums` asked for those.
+/// No engine with a note that is not harmless: down-converted operands, sums of less precision, and other bits in the
+/// next run, unless `sums` asked for those.
 bool keeps_promises(std::span<const cudnnBackendNumericalNote_t> notes, DqSums sums) {
   for (const auto note : notes)
     if (note != CUDNN_NUMERICAL_NOTE_TENSOR_CORE && note != CUDNN_NUMERICAL_NOTE_STRICT_NAN_PROP &&
@@ -225,30 +240,35 @@ bool keeps_promises(std::span<const cudnnBackendNumericalNote_t> notes, DqSums s
 /// A 16-bit operand whose rows begin at multiples of 16 bytes.
 bool fits(const View& x, const Attend& c) {
   const Apart a(x, c.width());
-  return x.dtype() == c.q.dtype() && reinterpret_cast<std::uintptr_t>(x.data()) % 16 == 0 && a.batch % 8 == 0 && a.head % 8 == 0 && a.token % 8 == 0;
+  return x.dtype() == c.q.dtype() && reinterpret_cast<std::uintptr_t>(x.data()) % 16 == 0 && a.batch % 8 == 0 &&
+         a.head % 8 == 0 && a.token % 8 == 0;
 }
 
 }  // namespace
 
 bool expressible(const Attend& c) {
   constexpr std::size_t kFirst = 91002;  // those before have faults, say the front end's notes
-  return !c.args.cached && c.lse && reinterpret_cast<std::uintptr_t>(c.lse.data()) % 16 == 0 && c.q.dtype() != DType::f32 && c.width() % 8 == 0 && c.width() <= 128 &&
-         fits(c.q, c) && fits(c.k, c) && fits(c.v, c) && fits(c.out, c) && Library::get().whole && Library::get().version() >= kFirst;
+  return !c.args.cached && c.lse && reinterpret_cast<std::uintptr_t>(c.lse.data()) % 16 == 0 &&
+         c.q.dtype() != DType::f32 && c.width() % 8 == 0 && c.width() <= 128 && fits(c.q, c) && fits(c.k, c) &&
+         fits(c.v, c) && fits(c.out, c) && Library::get().whole && Library::get().version() >= kFirst;
 }
 
 bool expressible(const AttendBackward& c) {
   constexpr std::size_t kFirstOfAnyLength = 91600;
   const auto written = [&](const Grad& x) { return x && !x.accumulate() && fits(x, c); };
-  return expressible(static_cast<const Attend&>(c)) && fits(c.dout, c) && written(c.dq) && written(c.dk) && written(c.dv) && c.q[1] > 1 &&
-         (c.k[1] % 128 == 0 || Library::get().version() >= kFirstOfAnyLength);
+  return expressible(static_cast<const Attend&>(c)) && fits(c.dout, c) && written(c.dq) && written(c.dk) &&
+         written(c.dv) && c.q[1] > 1 && (c.k[1] % 128 == 0 || Library::get().version() >= kFirstOfAnyLength);
 }
 
 std::optional<Plan> plan_of(const Attend& c, const Target& target, std::int64_t most) {
-  return plan_of(operations(c), target, most, [](std::span<const cudnnBackendNumericalNote_t> notes) { return keeps_promises(notes, DqSums::in_order); });
+  return plan_of(operations(c), target, most, [](std::span<const cudnnBackendNumericalNote_t> notes) {
+    return keeps_promises(notes, DqSums::in_order);
+  });
 }
 
 std::optional<Plan> plan_of(const AttendBackward& c, DqSums sums, const Target& target, std::int64_t most) {
-  return plan_of(operations(c, sums), target, most, [&](std::span<const cudnnBackendNumericalNote_t> notes) { return keeps_promises(notes, sums); });
+  return plan_of(operations(c, sums), target, most,
+                 [&](std::span<const cudnnBackendNumericalNote_t> notes) { return keeps_promises(notes, sums); });
 }
 
 }  // namespace hpcdl::cuda::cudnn

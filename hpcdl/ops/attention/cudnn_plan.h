@@ -7,7 +7,25 @@
 namespace hpcdl::cuda::cudnn {
 
 /// What tensors are called in a graph. Those from kScale on are numbers on the host.
-enum AttentionId : std::int64_t { kQ = 1, kK, kV, kOutput, kLse, kDout, kDq, kDk, kDv, kRowSums, kDqSums, kScale, kMasked, kOne, kQueries, kKeys, kBetween };
+enum AttentionId : std::int64_t {
+  kQ = 1,
+  kK,
+  kV,
+  kOutput,
+  kLse,
+  kDout,
+  kDq,
+  kDk,
+  kDv,
+  kRowSums,
+  kDqSums,
+  kScale,
+  kMasked,
+  kOne,
+  kQueries,
+  kKeys,
+  kBetween
+};
 
 /// Whether cuDNN may be asked: types, widths, addresses, the version of the library.
 bool expressible(const Attend& c);

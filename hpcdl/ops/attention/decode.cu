@@ -3,9 +3,9 @@
 #include "hpcdl/ops/attention/decode_mma.h"
 #include "hpcdl/ops/attention/heads.h"
 
-// One query a sequence: bound by reading keys and values once. Blocks share out the keys of a key/value head, whose query heads (up
-// to four at a time, on tensor cores 16) are served by one pass; a second kernel joins what the blocks found. A warp has keys and
-// values on their way while it works on those before them.
+// One query a sequence: bound by reading keys and values once. Blocks share out the keys of a key/value head, whose
+// query heads (up to four at a time, on tensor cores 16) are served by one pass; a second kernel joins what the blocks
+// found. A warp has keys and values on their way while it works on those before them.
 
 namespace hpcdl::cuda {
 namespace {
@@ -43,7 +43,8 @@ __device__ void finish(const Decode& p, const float (&memory)[kCount][kHeads][kW
   for (int i = static_cast<int>(threadIdx.x); i < heads * kWidth; i += kCount * kWarp) {
     const int h = i / kWidth, d = i % kWidth;
     Partial<1> all;
-    for (int w = 0; w < kCount; ++w) all.join(Lanes<1>(memory[w][h][d]), memory[w][h][kWidth], memory[w][h][kWidth + 1]);
+    for (int w = 0; w < kCount; ++w)
+      all.join(Lanes<1>(memory[w][h][d]), memory[w][h][kWidth], memory[w][h][kWidth + 1]);
     const std::int64_t head = static_cast<std::int64_t>(b) * p.heads + h0 + h;
     if (p.splits == 1) {
       p.out.put(p.out.at(b, 0, h0 + h) + d, all.out.v[0] / all.sum);
@@ -57,18 +58,23 @@ __device__ void finish(const Decode& p, const float (&memory)[kCount][kHeads][kW
 }
 
 /// Block (split, pass of query heads, sequence). kShare threads hold a row.
-template <class K, int kShare, int kHeads> __global__ void __launch_bounds__(kWarps * kWarp) decode(const __grid_constant__ Decode p) {
+template <class K, int kShare, int kHeads>
+__global__ void __launch_bounds__(kWarps* kWarp) decode(const __grid_constant__ Decode p) {
   constexpr int N = kLanes<K>, kWidth = kShare * N, kRows = kWarp / kShare;
   __shared__ float memory[kWarps][kHeads][kWidth + 2];
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp, share = lane % kShare, row = lane / kShare;
-  const int b = static_cast<int>(blockIdx.z), h0 = static_cast<int>(blockIdx.y) * kHeads, kv = h0 / (p.heads / p.kv_heads);
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp,
+            share = lane % kShare, row = lane / kShare;
+  const int b = static_cast<int>(blockIdx.z), h0 = static_cast<int>(blockIdx.y) * kHeads,
+            kv = h0 / (p.heads / p.kv_heads);
   const int keys = p.keys(), each = ((keys + p.splits - 1) / p.splits + kRows - 1) / kRows * kRows;
   const int begin = static_cast<int>(blockIdx.x) * each, end = begin + each < keys ? begin + each : keys;
-  const K *ks = static_cast<const K*>(p.k.data) + p.k.at(b, 0, kv) + share * N, *vs = static_cast<const K*>(p.v.data) + p.v.at(b, 0, kv) + share * N;
+  const K *ks = static_cast<const K*>(p.k.data) + p.k.at(b, 0, kv) + share * N,
+          *vs = static_cast<const K*>(p.v.data) + p.v.at(b, 0, kv) + share * N;
   Lanes<N> q[kHeads];
   Partial<N> state[kHeads];
 #pragma unroll
-  for (int h = 0; h < kHeads; ++h) q[h] = map<N>([&](int i) { return p.q.get(p.q.at(b, 0, h0 + h) + share * N + i) * p.scale; });
+  for (int h = 0; h < kHeads; ++h)
+    q[h] = map<N>([&](int i) { return p.q.get(p.q.at(b, 0, h0 + h) + share * N + i) * p.scale; });
   for (int key = begin + warp * kRows; key < end; key += kWarps * kRows * kBatch) {
     uint4 kraw[kBatch], vraw[kBatch];
 #pragma unroll
@@ -117,7 +123,8 @@ template <class K, int kShare, int kHeads> __global__ void __launch_bounds__(kWa
 #pragma unroll
     for (int offset = kShare; offset < kWarp; offset *= 2) {
       const auto other = map<N>([&](int i) { return __shfl_xor_sync(0xffffffffu, state[h].out.v[i], offset); });
-      const float s = __shfl_xor_sync(0xffffffffu, state[h].sum, offset), t = __shfl_xor_sync(0xffffffffu, state[h].top, offset);
+      const float s = __shfl_xor_sync(0xffffffffu, state[h].sum, offset),
+                  t = __shfl_xor_sync(0xffffffffu, state[h].top, offset);
       state[h].join(other, s, t);
     }
     if (row == 0) {
@@ -131,17 +138,22 @@ template <class K, int kShare, int kHeads> __global__ void __launch_bounds__(kWa
 }
 
 /// Block (split, pass of up to 16 query heads, sequence).
-template <class T, int kWidth, bool kTall> __global__ void __launch_bounds__(kMmaWarps * kWarp, kWidth == 64 && !kTall ? 4 : 2) decode_mma(const __grid_constant__ Decode p) {
+template <class T, int kWidth, bool kTall>
+__global__ void __launch_bounds__(kMmaWarps* kWarp, kWidth == 64 && !kTall ? 4 : 2)
+    decode_mma(const __grid_constant__ Decode p) {
   constexpr int kRows = kTall ? 16 : 8;
   __shared__ float memory[kMmaWarps][kRows][kWidth + 2];
-  const int group = p.heads / p.kv_heads, passes = (group + 15) / 16, b = static_cast<int>(blockIdx.z), kv = static_cast<int>(blockIdx.y) / passes;
-  const int first = static_cast<int>(blockIdx.y) % passes * 16, heads = group - first < 16 ? group - first : 16, h0 = kv * group + first;
-  const int keys = p.keys(), each = ((keys + p.splits - 1) / p.splits + 15) / 16 * 16, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int group = p.heads / p.kv_heads, passes = (group + 15) / 16, b = static_cast<int>(blockIdx.z),
+            kv = static_cast<int>(blockIdx.y) / passes;
+  const int first = static_cast<int>(blockIdx.y) % passes * 16, heads = group - first < 16 ? group - first : 16,
+            h0 = kv * group + first;
+  const int keys = p.keys(), each = ((keys + p.splits - 1) / p.splits + 15) / 16 * 16,
+            warp = static_cast<int>(threadIdx.x) / kWarp;
   const int begin = static_cast<int>(blockIdx.x) * each, end = begin + each < keys ? begin + each : keys;
   DecodeWarp<T, kWidth, kTall> w;
   w.bring_query(static_cast<const T*>(p.q.data) + p.q.at(b, 0, h0), p.q.head, heads);
-  w.walk(static_cast<const T*>(p.k.data) + p.k.at(b, 0, kv), static_cast<const T*>(p.v.data) + p.v.at(b, 0, kv), p.k.token, p.v.token, begin + 16 * warp, end,
-         16 * kMmaWarps, p.scale);
+  w.walk(static_cast<const T*>(p.k.data) + p.k.at(b, 0, kv), static_cast<const T*>(p.v.data) + p.v.at(b, 0, kv),
+         p.k.token, p.v.token, begin + 16 * warp, end, 16 * kMmaWarps, p.scale);
   w.put(memory[warp], p.scale);
   __syncthreads();
   finish<kMmaWarps, kRows, kWidth>(p, memory, b, h0, heads);
@@ -153,7 +165,8 @@ __global__ void join_splits(const __grid_constant__ Decode p, int width) {
   const int h = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y), d = static_cast<int>(threadIdx.x);
   const std::int64_t head = static_cast<std::int64_t>(b) * p.heads + h;
   const float* from = p.parts + head * p.splits * (width + 2);
-  for (int i = d; i < p.splits; i += width) weights[i] = from[i * (width + 2) + width], tops[i] = from[i * (width + 2) + width + 1];
+  for (int i = d; i < p.splits; i += width)
+    weights[i] = from[i * (width + 2) + width], tops[i] = from[i * (width + 2) + width + 1];
   __syncthreads();
   float top = -__builtin_inff(), sum = 0, out = 0;
   for (int i = 0; i < p.splits; ++i) top = fmaxf(top, tops[i]);
@@ -168,7 +181,9 @@ __global__ void join_splits(const __grid_constant__ Decode p, int width) {
 }
 
 template <class K, int kShare, int kHeads> void start(Stream& s, const Decode& p, int batch) {
-  decode<K, kShare, kHeads><<<dim3(static_cast<unsigned>(p.splits), static_cast<unsigned>(p.heads / kHeads), static_cast<unsigned>(batch)), kWarps * kWarp, 0, queue(s)>>>(p);
+  decode<K, kShare, kHeads>
+      <<<dim3(static_cast<unsigned>(p.splits), static_cast<unsigned>(p.heads / kHeads), static_cast<unsigned>(batch)),
+         kWarps * kWarp, 0, queue(s)>>>(p);
   launched("attention");
 }
 template <class K, int kShare> void start(Stream& s, const Decode& p, int batch) {
@@ -186,7 +201,8 @@ template <class K> void start(Stream& s, const Decode& p, int batch, std::int64_
 
 template <class T, int kWidth> void start_mma(Stream& s, const Decode& p, int batch) {
   const int group = p.heads / p.kv_heads;
-  const dim3 grid(static_cast<unsigned>(p.splits), static_cast<unsigned>(p.kv_heads * ((group + 15) / 16)), static_cast<unsigned>(batch));
+  const dim3 grid(static_cast<unsigned>(p.splits), static_cast<unsigned>(p.kv_heads * ((group + 15) / 16)),
+                  static_cast<unsigned>(batch));
   if (group <= 8) decode_mma<T, kWidth, false><<<grid, kMmaWarps * kWarp, 0, queue(s)>>>(p);
   else decode_mma<T, kWidth, true><<<grid, kMmaWarps * kWarp, 0, queue(s)>>>(p);
   launched("attention");
@@ -205,20 +221,32 @@ bool try_mma(Stream& s, const Decode& p, int batch, std::int64_t width) {
 
 bool decode_fits(const Attend& c) {
   const auto pieces = c.width() * dtype_bytes(c.k.dtype()) / 16;
-  return c.q[1] == 1 && c.q[0] < 65536 && c.width() * dtype_bytes(c.k.dtype()) % 16 == 0 && (pieces == 8 || pieces == 16 || pieces == 32) &&
-         heads_of(c.k, c.width()).whole_pieces() && heads_of(c.v, c.width()).whole_pieces();
+  return c.q[1] == 1 && c.q[0] < 65536 && c.width() * dtype_bytes(c.k.dtype()) % 16 == 0 &&
+         (pieces == 8 || pieces == 16 || pieces == 32) && heads_of(c.k, c.width()).whole_pieces() &&
+         heads_of(c.v, c.width()).whole_pieces();
 }
 
 void attend_decode(Stream& s, const Attend& c) {
   const auto width = c.width();
-  const Decode p{.q = heads_of(c.q, width), .k = heads_of(c.k, width), .v = heads_of(c.v, width), .out = heads_of(c.out, width), .lse = const_cast<float*>(c.lse.ptr<float>()),
-                 .parts = c.scratch.ptr<float>(), .params = s.kernel_params(), .heads = c.args.heads, .kv_heads = c.kv_heads(),
-                 .capacity = static_cast<int>(c.k[1]), .splits = static_cast<int>(Attention::splits(c.q.spec(), c.k.spec(), c.args)), .cached = c.args.cached,
+  const Decode p{.q = heads_of(c.q, width),
+                 .k = heads_of(c.k, width),
+                 .v = heads_of(c.v, width),
+                 .out = heads_of(c.out, width),
+                 .lse = const_cast<float*>(c.lse.ptr<float>()),
+                 .parts = c.scratch.ptr<float>(),
+                 .params = s.kernel_params(),
+                 .heads = c.args.heads,
+                 .kv_heads = c.kv_heads(),
+                 .capacity = static_cast<int>(c.k[1]),
+                 .splits = static_cast<int>(Attention::splits(c.q.spec(), c.k.spec(), c.args)),
+                 .cached = c.args.cached,
                  .scale = c.scale() * kLog2e};
   const int batch = static_cast<int>(c.q[0]);
-  if (!try_mma(s, p, batch, width)) visit_dtype(c.k.dtype(), [&]<class K>() { start<K>(s, p, batch, width * dtype_bytes(c.k.dtype()) / 16); });
+  if (!try_mma(s, p, batch, width))
+    visit_dtype(c.k.dtype(), [&]<class K>() { start<K>(s, p, batch, width * dtype_bytes(c.k.dtype()) / 16); });
   if (p.splits == 1) return;
-  join_splits<<<dim3(static_cast<unsigned>(p.heads), static_cast<unsigned>(batch)), static_cast<unsigned>(width), 0, queue(s)>>>(p, static_cast<int>(width));
+  join_splits<<<dim3(static_cast<unsigned>(p.heads), static_cast<unsigned>(batch)), static_cast<unsigned>(width), 0,
+                queue(s)>>>(p, static_cast<int>(width));
   launched("attention");
 }
 

@@ -1,5 +1,5 @@
-// One query per head: bound by reading k and v once. A task walks the keys block by block for a run of neighbouring heads,
-// so that memory is read in long pieces, and fetches the next block while it works on this one.
+// One query per head: bound by reading k and v once. A task walks the keys block by block for a run of neighbouring
+// heads, so that memory is read in long pieces, and fetches the next block while it works on this one.
 
 #include "hpcdl/core/pool.h"
 #include "hpcdl/ops/attention/attention.h"
@@ -42,7 +42,8 @@ template <class Isa, int NV, bool Whole, class K> simd::Vec<Isa> load_part(const
 template <class Isa> float softmax_row(Isa, State& w, std::int64_t keys) {
   using V = simd::Vec<Isa>;
   V top(w.top);
-  for (std::int64_t j = 0; j < keys; j += V::N) top = max(V::load(w.p + j, attn::lanes_at<Isa>(keys, j), -__builtin_inff()), top);
+  for (std::int64_t j = 0; j < keys; j += V::N)
+    top = max(V::load(w.p + j, attn::lanes_at<Isa>(keys, j), -__builtin_inff()), top);
   const float before = w.top;
   w.top = reduce_max(top);
   V sum(0.0f);
@@ -134,7 +135,8 @@ struct Sizes {
 };
 
 template <class Isa, class T, class K>
-void run_task(Isa isa, const Task& task, const Sizes& z, const Tensor& out, const Tensor& lse, const View& q, const View& k, const View& v) {
+void run_task(Isa isa, const Task& task, const Sizes& z, const Tensor& out, const Tensor& lse, const View& q,
+              const View& k, const View& v) {
   using V = simd::Vec<Isa>;
   State states[kStates];
   Group<K> groups[kStates];
@@ -146,7 +148,8 @@ void run_task(Isa isa, const Task& task, const Sizes& z, const Tensor& out, cons
     while (h < h1 && used < kStates) {
       const auto left = (h / share + 1) * share - h, room = std::int64_t{kStates} - used;
       const int n = static_cast<int>(left < kGroup ? (left < room ? left : room) : (kGroup < room ? kGroup : room));
-      groups[count++] = {attn::head_rows<K>(k, task.b, h / share, z.d), attn::head_rows<K>(v, task.b, h / share, z.d), states + used, n};
+      groups[count++] = {attn::head_rows<K>(k, task.b, h / share, z.d), attn::head_rows<K>(v, task.b, h / share, z.d),
+                         states + used, n};
       used += n;
       h += n;
     }
@@ -165,7 +168,8 @@ void run_task(Isa isa, const Task& task, const Sizes& z, const Tensor& out, cons
     for (int i = 0; i < used; ++i) {
       const State& w = states[i];
       T* to = attn::head_rows<T>(out, task.b, begin + i, z.d)[0];
-      for (std::int64_t e = 0; e < z.d; e += V::N) (V::load(w.out + e) * V(1.0f / w.sum)).store(to + e, attn::lanes_at<Isa>(z.d, e));
+      for (std::int64_t e = 0; e < z.d; e += V::N)
+        (V::load(w.out + e) * V(1.0f / w.sum)).store(to + e, attn::lanes_at<Isa>(z.d, e));
       if (lse) (V(w.top) + log(V(w.sum))).store(lse.ptr<float>() + task.b * z.heads + begin + i, 1);
     }
   }
@@ -174,7 +178,8 @@ void run_task(Isa isa, const Task& task, const Sizes& z, const Tensor& out, cons
 }  // namespace
 
 template <class Isa>
-void attention_decode(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View k, View v, std::int64_t keys, const Attention::Args& a) {
+void attention_decode(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View k, View v, std::int64_t keys,
+                      const Attention::Args& a) {
   const std::int64_t heads = a.heads, kv_heads = a.kv_heads > 0 ? a.kv_heads : heads;
   const std::int64_t d = q.rank() == 4 ? q[3] : q[2] / heads;
   const Sizes z{heads, kv_heads, d, keys, a.scale > 0 ? a.scale : 1 / __builtin_sqrtf(static_cast<float>(d))};
@@ -188,9 +193,11 @@ void attention_decode(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View 
       }
     });
   };
-  visit_dtype(q.dtype(), [&]<class T>() { visit_dtype(k.dtype(), [&]<class K>() { run.template operator()<T, K>(); }); });
+  visit_dtype(q.dtype(),
+              [&]<class T>() { visit_dtype(k.dtype(), [&]<class K>() { run.template operator()<T, K>(); }); });
 }
 
-template void attention_decode(simd::Isa, Pool&, Tensor, Tensor, View, View, View, std::int64_t, const Attention::Args&);
+template void attention_decode(simd::Isa, Pool&, Tensor, Tensor, View, View, View, std::int64_t,
+                               const Attention::Args&);
 
 }  // namespace hpcdl::cpu

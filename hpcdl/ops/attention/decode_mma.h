@@ -1,9 +1,10 @@
 #pragma once
-// Decoding on tensor cores of sm_80 and later (.cu files): the query heads of one key/value head are the rows of a product, keys
-// and values go from global memory to the registers of mma.m16n8k16 as they lie. For that the element that a product calls k or n
-// need not be the k-th or n-th in memory, only the same one for both operands:
+// Decoding on tensor cores of sm_80 and later (.cu files): the query heads of one key/value head are the rows of a
+// product, keys and values go from global memory to the registers of mma.m16n8k16 as they lie. For that the element
+// that a product calls k or n need not be the k-th or n-th in memory, only the same one for both operands:
 //   scores: k runs over 32 elements of a head so that each thread's 16 bytes of a row are four of its registers;
-//   out:    n-tile j is elements j, 8 + j, 16 + j, ... of 64, so that each thread's 16 bytes of four rows are its part of 8 tiles.
+//   out:    n-tile j is elements j, 8 + j, 16 + j, ... of 64, so that each thread's 16 bytes of four rows are its part
+//   of 8 tiles.
 
 #include "hpcdl/cuda/wgmma.h"
 #include "hpcdl/ops/attention/softmax_rows.h"
@@ -12,9 +13,11 @@ namespace hpcdl::cuda {
 
 /// d (16, 8) += a (16, 16) b (16, 8) of 16-bit elements.
 template <class T> __device__ void mma_16x8x16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-#define HPCDL_MMA(kind)                                                                                                          \
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." kind "." kind ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+#define HPCDL_MMA(kind)                                                     \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." kind "." kind       \
+               ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])             \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
   if constexpr (std::is_same_v<T, f16>) HPCDL_MMA("f16");
   else HPCDL_MMA("bf16");
 #undef HPCDL_MMA
@@ -36,18 +39,22 @@ template <class T, int kWidth, bool kTall> struct DecodeWarp {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = lane / 4 + 8 * h;
-        const uint4 x = row < rows ? *reinterpret_cast<const uint4*>(from + row * apart + 32 * u + lane % 4 * 8) : make_uint4(0, 0, 0, 0);
+        const uint4 x = row < rows ? *reinterpret_cast<const uint4*>(from + row * apart + 32 * u + lane % 4 * 8)
+                                   : make_uint4(0, 0, 0, 0);
         q[2 * u][h] = x.x, q[2 * u][2 + h] = x.y, q[2 * u + 1][h] = x.z, q[2 * u + 1][2 + h] = x.w;
       }
   }
-  __device__ static uint4 piece(const T* from, bool there) { return there ? __ldcs(reinterpret_cast<const uint4*>(from)) : make_uint4(0, 0, 0, 0); }
+  __device__ static uint4 piece(const T* from, bool there) {
+    return there ? __ldcs(reinterpret_cast<const uint4*>(from)) : make_uint4(0, 0, 0, 0);
+  }
   /// `keys` of the tile are there.
   __device__ void bring_keys(const T* from, std::int64_t apart, int keys) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int t = 0; t < 2; ++t)
 #pragma unroll
-      for (int u = 0; u < kSteps; ++u) k[t][u] = piece(from + (8 * t + lane / 4) * apart + 32 * u + lane % 4 * 8, 8 * t + lane / 4 < keys);
+      for (int u = 0; u < kSteps; ++u)
+        k[t][u] = piece(from + (8 * t + lane / 4) * apart + 32 * u + lane % 4 * 8, 8 * t + lane / 4 < keys);
   }
   __device__ void bring_values(const T* from, std::int64_t apart, int keys) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -70,7 +77,8 @@ template <class T, int kWidth, bool kTall> struct DecodeWarp {
         mma_16x8x16<T>(d, q[2 * u + 1], k[t][u].z, k[t][u].w);
       }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) s[4 * t + i] = 8 * t + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2 < keys ? d[i] : -__builtin_inff();
+      for (int i = 0; i < 4; ++i)
+        s[4 * t + i] = 8 * t + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2 < keys ? d[i] : -__builtin_inff();
     }
     float shrink[2];
     state.update(s, scale, shrink);
@@ -84,17 +92,24 @@ template <class T, int kWidth, bool kTall> struct DecodeWarp {
     for (int i = 0; i < 4; ++i) p[i] = pack_pair<T>(s[2 * i], s[2 * i + 1]);
   }
   __device__ void add_values(const unsigned (&p)[4]) {
-    const auto half = [](unsigned low, unsigned high, bool odd) { return __byte_perm(low, high, odd ? 0x7632 : 0x5410); };
+    const auto half = [](unsigned low, unsigned high, bool odd) {
+      return __byte_perm(low, high, odd ? 0x7632 : 0x5410);
+    };
 #pragma unroll
     for (int w = 0; w < kParts; ++w) {
-      const unsigned raw[4][4] = {{v[w][0].x, v[w][0].y, v[w][0].z, v[w][0].w}, {v[w][1].x, v[w][1].y, v[w][1].z, v[w][1].w},
-                                  {v[w][2].x, v[w][2].y, v[w][2].z, v[w][2].w}, {v[w][3].x, v[w][3].y, v[w][3].z, v[w][3].w}};
+      const unsigned raw[4][4] = {{v[w][0].x, v[w][0].y, v[w][0].z, v[w][0].w},
+                                  {v[w][1].x, v[w][1].y, v[w][1].z, v[w][1].w},
+                                  {v[w][2].x, v[w][2].y, v[w][2].z, v[w][2].w},
+                                  {v[w][3].x, v[w][3].y, v[w][3].z, v[w][3].w}};
 #pragma unroll
-      for (int j = 0; j < 8; ++j) mma_16x8x16<T>(out[w][j], p, half(raw[0][j / 2], raw[1][j / 2], j % 2), half(raw[2][j / 2], raw[3][j / 2], j % 2));
+      for (int j = 0; j < 8; ++j)
+        mma_16x8x16<T>(out[w][j], p, half(raw[0][j / 2], raw[1][j / 2], j % 2),
+                       half(raw[2][j / 2], raw[3][j / 2], j % 2));
     }
   }
   /// Keys [begin, end), `step` from one tile of this warp to the next.
-  __device__ void walk(const T* keys, const T* values, std::int64_t key_apart, std::int64_t value_apart, int begin, int end, int step, float scale) {
+  __device__ void walk(const T* keys, const T* values, std::int64_t key_apart, std::int64_t value_apart, int begin,
+                       int end, int step, float scale) {
     if (begin >= end) return;
     bring_keys(keys + begin * key_apart, key_apart, end - begin);
     bring_values(values + begin * value_apart, value_apart, end - begin);

@@ -24,8 +24,9 @@ struct AttendBackward : Attend {
   View dout;
 };
 
-/// A way to compute it: a kernel with its tiles, or cuDNN. All give results within the same bounds, each its own bits; each repeats them, but for the one with
-/// "atomic" in its name, whose dq differs from run to run; it is there only where atomic_sums() allows it.
+/// A way to compute it: a kernel with its tiles, or cuDNN. All give results within the same bounds, each its own bits;
+/// each repeats them, but for the one with "atomic" in its name, whose dq differs from run to run; it is there only
+/// where atomic_sums() allows it.
 struct AttentionCandidate {
   int id;
   std::string_view name;
@@ -37,12 +38,13 @@ std::span<const AttentionCandidate> attention_candidates(Stream& s, const Attend
 /// One of them.
 void attention_with(Stream& s, const Attend& c, int candidate);
 void attention_with(Stream& s, const AttendBackward& c, int candidate);
-/// The one that is taken where neither HPCDL_ATTENTION=own or =cudnn nor a chooser says otherwise. A way that one of them names and that cannot be had
-/// is as if it had not been named.
+/// The one that is taken where neither HPCDL_ATTENTION=own or =cudnn nor a chooser says otherwise. A way that one of
+/// them names and that cannot be had is as if it had not been named.
 int attention_choice(Stream& s, const Attend& c);
 int attention_choice(Stream& s, const AttendBackward& c);
 
-/// Asked where HPCDL_ATTENTION says nothing: the id of a candidate, or -1 for the choice built in. Not to be changed while another thread launches.
+/// Asked where HPCDL_ATTENTION says nothing: the id of a candidate, or -1 for the choice built in. Not to be changed
+/// while another thread launches.
 struct AttentionChooser {
   int (*forward)(const Attend&) = nullptr;
   int (*backward)(const AttendBackward&) = nullptr;
@@ -59,14 +61,15 @@ void attend_backward_plain(Stream& s, const AttendBackward& c);
 bool decode_fits(const Attend& c);
 void attend_decode(Stream& s, const Attend& c);
 
-/// Tensor cores from sm_80 on: any type, stride and width up to 128; f32 as f32_products() says: mma_forward.cu, mma_backward.cu.
+/// Tensor cores from sm_80 on: any type, stride and width up to 128; f32 as f32_products() says: mma_forward.cu,
+/// mma_backward.cu.
 bool mma_fits(const Stream& s, const Attend& c);
 bool mma_fits(const Stream& s, const AttendBackward& c);
 void attend_mma(Stream& s, const Attend& c);
 void attend_backward_mma(Stream& s, const AttendBackward& c);
 
-/// Hopper's tensor cores, 16-bit operands of widths up to 128 that are multiples of 8, in tiles 64 or 128 wide (f16 backward: 64 and 128 alone): wgmma.cu. `shape` counts the tile shapes of
-/// a width.
+/// Hopper's tensor cores, 16-bit operands of widths up to 128 that are multiples of 8, in tiles 64 or 128 wide (f16
+/// backward: 64 and 128 alone): wgmma.cu. `shape` counts the tile shapes of a width.
 bool wgmma_fits(const Stream& s, const Attend& c);
 bool wgmma_fits(const Stream& s, const AttendBackward& c);
 inline constexpr int kForwardShapes = 2;

@@ -47,11 +47,14 @@ struct Both {
   Tensor there;
   std::int64_t apart;
 
-  Both(Stream& s, DType d, std::int64_t batch, std::int64_t tokens, std::int64_t heads, std::int64_t width, std::int64_t distance, std::uint64_t seed)
+  Both(Stream& s, DType d, std::int64_t batch, std::int64_t tokens, std::int64_t heads, std::int64_t width,
+       std::int64_t distance, std::uint64_t seed)
       : host(Spec{{batch, tokens, distance}, d}), device(host.tensor.spec(), s.device()), apart(distance) {
-    for (std::int64_t i = 0; i < host.tensor.size(); ++i) put(host.tensor, i, Rng{seed, 3}.normal(static_cast<std::uint64_t>(i)));
+    for (std::int64_t i = 0; i < host.tensor.size(); ++i)
+      put(host.tensor, i, Rng{seed, 3}.normal(static_cast<std::uint64_t>(i)));
     copy(s, device.tensor, host.tensor);
-    there = Tensor(device.tensor.data(), {{batch, tokens, heads, width}, d}, Shape{tokens * apart, apart, width, 1}, s.device());
+    there = Tensor(device.tensor.data(), {{batch, tokens, heads, width}, d}, Shape{tokens * apart, apart, width, 1},
+                   s.device());
   }
   void back(Stream& s) {
     copy(s, host.tensor, device.tensor);
@@ -81,19 +84,31 @@ struct Sums {
 class Problem {
  public:
   Problem(Stream& s, const Case& c, DType d)
-      : c_(c), d_(d), s_(s), q(s, d, c.batch, c.queries, c.heads, c.width, apart(c.heads), 1), k(s, d, c.batch, c.keys, c.kv_heads, c.width, apart(c.kv_heads), 2),
-        v(s, d, c.batch, c.keys, c.kv_heads, c.width, apart(c.kv_heads), 3), out(s, d, c.batch, c.queries, c.heads, c.width, c.heads * c.width, 4),
-        dout(s, d, c.batch, c.queries, c.heads, c.width, c.heads * c.width, 5), dq(s, d, c.batch, c.queries, c.heads, c.width, apart(c.heads), 6),
-        dk(s, d, c.batch, c.keys, c.kv_heads, c.width, apart(c.kv_heads), 7), dv(s, d, c.batch, c.keys, c.kv_heads, c.width, apart(c.kv_heads), 8),
+      : c_(c),
+        d_(d),
+        s_(s),
+        q(s, d, c.batch, c.queries, c.heads, c.width, apart(c.heads), 1),
+        k(s, d, c.batch, c.keys, c.kv_heads, c.width, apart(c.kv_heads), 2),
+        v(s, d, c.batch, c.keys, c.kv_heads, c.width, apart(c.kv_heads), 3),
+        out(s, d, c.batch, c.queries, c.heads, c.width, c.heads * c.width, 4),
+        dout(s, d, c.batch, c.queries, c.heads, c.width, c.heads * c.width, 5),
+        dq(s, d, c.batch, c.queries, c.heads, c.width, apart(c.heads), 6),
+        dk(s, d, c.batch, c.keys, c.kv_heads, c.width, apart(c.kv_heads), 7),
+        dv(s, d, c.batch, c.keys, c.kv_heads, c.width, apart(c.kv_heads), 8),
         lse(Spec{{c.batch, c.heads, c.queries}, DType::f32}, s.device()) {
     args = {.heads = c.heads, .kv_heads = c.kv_heads, .causal = c.causal};
     scratch = OwnedTensor(Attention::scratch(q.there.spec(), k.there.spec(), v.there.spec(), args)[0], s.device());
-    backward_scratch = OwnedTensor(Attention::backward_scratch(q.there.spec(), k.there.spec(), v.there.spec(), args)[0], s.device());
+    backward_scratch =
+        OwnedTensor(Attention::backward_scratch(q.there.spec(), k.there.spec(), v.there.spec(), args)[0], s.device());
   }
   Attend forward() const { return {out.there, lse.tensor, q.there, k.there, v.there, scratch.tensor, args}; }
   AttendBackward backward() const {
     const auto write = c_.accumulate ? Write::accumulate : Write::overwrite;
-    return {{out.there, lse.tensor, q.there, k.there, v.there, backward_scratch.tensor, args}, {dq.there, write}, {dk.there, write}, {dv.there, write}, dout.there};
+    return {{out.there, lse.tensor, q.there, k.there, v.there, backward_scratch.tensor, args},
+            {dq.there, write},
+            {dk.there, write},
+            {dv.there, write},
+            dout.there};
   }
 
   void expect_forward() {
@@ -117,16 +132,19 @@ class Problem {
     ASSERT_EQ(got.size(), want.value.size());
     int wrong = 0;
     for (std::size_t i = 0; i < got.size() && wrong < 3; ++i) {
-      // TF32 rounds both operands of a product by up to 2^-11 of themselves: those of a score, whose terms come to less than 8 here, in the sum that divides
-      // as well, and those of the last product. An exact product errs by 2^-22 of a term (docs/numerics.md), within what sums of this length may.
+      // TF32 rounds both operands of a product by up to 2^-11 of themselves: those of a score, whose terms come to less
+      // than 8 here, in the sum that divides as well, and those of the last product. An exact product errs by 2^-22 of
+      // a term (docs/numerics.md), within what sums of this length may.
       const double cut = d_ == DType::f32 && f32_products() == F32Products::tf32 ? 0x1p-10 : 0;
       // Scores carry an error of their sums into the exponent: 40 covers those of tens. f16 has a smallest step.
       const double step = d_ == DType::f16 ? 0x1p-25 * (1 + want.factors[i]) : 0;
-      const double allowed = allowed_error(d_, std::fabs(want.value[i]), static_cast<double>(c_.keys + c_.width), 40 * want.terms[i] + want.inner[i]) +
+      const double allowed = allowed_error(d_, std::fabs(want.value[i]), static_cast<double>(c_.keys + c_.width),
+                                           40 * want.terms[i] + want.inner[i]) +
                              (d_ == DType::f32 ? 0 : roundings * half_ulp(d_) * want.terms[i]) +
                              cut * (17 * want.terms[i] + 2 * want.inner[i]) + step + 1e-30;
       if (std::fabs(got[i] - want.value[i]) <= allowed) continue;
-      ADD_FAILURE() << what << "[" << i << "]: got " << got[i] << ", want " << want.value[i] << ", allowed error " << allowed;
+      ADD_FAILURE() << what << "[" << i << "]: got " << got[i] << ", want " << want.value[i] << ", allowed error "
+                    << allowed;
       ++wrong;
     }
   }
@@ -139,8 +157,10 @@ class Problem {
     int wrong = 0;
     for (std::size_t i = 0; i < log_sums_.size() && wrong < 3; ++i) {
       const double now = static_cast<double>(got.tensor.ptr<float>()[i]);
-      // A score errs as its terms do, which come to tens at most, to less than 8 where TF32 rounds them; the sum of probabilities as sums of its length do.
-      const double allowed = allowed_error(DType::f32, std::fabs(log_sums_[i]), static_cast<double>(c_.keys + c_.width), 40) + 16 * cut;
+      // A score errs as its terms do, which come to tens at most, to less than 8 where TF32 rounds them; the sum of
+      // probabilities as sums of its length do.
+      const double allowed =
+          allowed_error(DType::f32, std::fabs(log_sums_[i]), static_cast<double>(c_.keys + c_.width), 40) + 16 * cut;
       if (std::fabs(now - log_sums_[i]) <= allowed) continue;
       ADD_FAILURE() << "lse[" << i << "]: got " << now << ", want " << log_sums_[i] << ", allowed error " << allowed;
       ++wrong;
@@ -158,7 +178,9 @@ class Problem {
       for (int h = 0; h < c_.heads; ++h)
         for (std::int64_t t = 0; t < c_.queries; ++t) {
           const auto qi = static_cast<std::size_t>(((b * c_.queries + t) * c_.heads + h) * D);
-          const auto at = [&](std::int64_t j) { return static_cast<std::size_t>(((b * c_.keys + j) * c_.kv_heads + h * c_.kv_heads / c_.heads) * D); };
+          const auto at = [&](std::int64_t j) {
+            return static_cast<std::size_t>(((b * c_.keys + j) * c_.kv_heads + h * c_.kv_heads / c_.heads) * D);
+          };
           const auto n = c_.causal ? t + c_.keys - c_.queries + 1 : c_.keys;
           double top = -INFINITY, sum = 0, delta = 0, off = 0;
           for (std::int64_t j = 0; j < n; ++j) {
@@ -166,7 +188,8 @@ class Problem {
             for (std::size_t i = 0; i < static_cast<std::size_t>(D); ++i) dot += Q[qi + i] * K[at(j) + i];
             top = std::max(top, p[static_cast<std::size_t>(j)] = scale * dot);
           }
-          for (std::int64_t j = 0; j < n; ++j) sum += p[static_cast<std::size_t>(j)] = std::exp(p[static_cast<std::size_t>(j)] - top);
+          for (std::int64_t j = 0; j < n; ++j)
+            sum += p[static_cast<std::size_t>(j)] = std::exp(p[static_cast<std::size_t>(j)] - top);
           if (!wq) log_sums_.push_back(top + std::log(sum));
           for (std::size_t i = 0; i < static_cast<std::size_t>(D); ++i) {
             for (std::int64_t j = 0; j < n; ++j) result.add(qi + i, p[static_cast<std::size_t>(j)] / sum, V[at(j) + i]);
@@ -175,8 +198,10 @@ class Problem {
           if (!wq) continue;
           for (std::int64_t j = 0; j < n; ++j) {
             double dp = 0, size = 0;
-            for (std::size_t i = 0; i < static_cast<std::size_t>(D); ++i) dp += G[qi + i] * V[at(j) + i], size += std::fabs(G[qi + i] * V[at(j) + i]);
-            const double pr = p[static_cast<std::size_t>(j)] / sum, ds = scale * pr * (dp - delta), behind = scale * pr * (size + off);
+            for (std::size_t i = 0; i < static_cast<std::size_t>(D); ++i)
+              dp += G[qi + i] * V[at(j) + i], size += std::fabs(G[qi + i] * V[at(j) + i]);
+            const double pr = p[static_cast<std::size_t>(j)] / sum, ds = scale * pr * (dp - delta),
+                         behind = scale * pr * (size + off);
             for (std::size_t i = 0; i < static_cast<std::size_t>(D); ++i) {
               wv->add(at(j) + i, pr, G[qi + i]);
               wk->add(at(j) + i, ds, Q[qi + i], behind);
@@ -205,8 +230,10 @@ TEST_P(DeviceAttention, all_ways_agree_with_loops_and_repeat) {
   Pool pool(1);
   StepParams params;
   Stream s(Device::cuda(0), pool, &params);
-  const std::pair<DType, F32Products> types[] = {
-      {DType::bf16, F32Products::exact}, {DType::f16, F32Products::exact}, {DType::f32, F32Products::exact}, {DType::f32, F32Products::tf32}};
+  const std::pair<DType, F32Products> types[] = {{DType::bf16, F32Products::exact},
+                                                 {DType::f16, F32Products::exact},
+                                                 {DType::f32, F32Products::exact},
+                                                 {DType::f32, F32Products::tf32}};
   for (const auto& [d, products] : types) {
     const WithF32Products told(products);
     const WithAtomicSums allowed(true);
@@ -234,13 +261,16 @@ TEST_P(DeviceAttention, all_ways_agree_with_loops_and_repeat) {
       SCOPED_TRACE(type + ", backward, " + std::string(way.name));
       std::vector<double> first[3];
       for (int run = 0; run < 2; ++run) {
-        const auto restore = [&](Both& x, std::uint64_t seed) { x = Both(s, d, x.there[0], x.there[1], x.there[2], x.there[3], x.apart, seed); };
+        const auto restore = [&](Both& x, std::uint64_t seed) {
+          x = Both(s, d, x.there[0], x.there[1], x.there[2], x.there[3], x.apart, seed);
+        };
         if (GetParam().accumulate) restore(p.dq, 6), restore(p.dk, 7), restore(p.dv, 8);
         attention_with(s, p.backward(), way.id);
         std::vector<double> now[3] = {p.dq.values(s), p.dk.values(s), p.dv.values(s)};
         if (run == 0) p.expect_backward(dq0, dk0, dv0), first[0] = now[0], first[1] = now[1], first[2] = now[2];
         else
-          for (int i = way.name.ends_with("atomic sums") ? 1 : 0; i < 3; ++i) EXPECT_EQ(first[i], now[i]) << "a second run";
+          for (int i = way.name.ends_with("atomic sums") ? 1 : 0; i < 3; ++i)
+            EXPECT_EQ(first[i], now[i]) << "a second run";
       }
     }
   }
@@ -268,11 +298,13 @@ TEST(DeviceAttentionWays, hopper_takes_every_multiple_of_8_up_to_128) {
 
 #if __has_include(<cudnn_graph.h>)
 TEST(DeviceAttentionWays, cudnn_is_among_them_and_atomic_sums_where_they_are_allowed) {
-  if (cuda_devices() == 0 || !cudnn::Library::get().whole || cudnn::Library::get().version() < 91600) GTEST_SKIP() << "no GPU, or no cuDNN of at least 9.16";
+  if (cuda_devices() == 0 || !cudnn::Library::get().whole || cudnn::Library::get().version() < 91600)
+    GTEST_SKIP() << "no GPU, or no cuDNN of at least 9.16";
   Pool pool(1);
   StepParams params;
   Stream s(Device::cuda(0), pool, &params);
-  for (const Case& c : {Case{2, 256, 256, 4, 2, 64}, Case{1, 200, 130, 2, 2, 80, false, true}, Case{1, 70, 333, 3, 1, 128}}) {
+  for (const Case& c :
+       {Case{2, 256, 256, 4, 2, 64}, Case{1, 200, 130, 2, 2, 80, false, true}, Case{1, 70, 333, 3, 1, 128}}) {
     Problem p(s, c, DType::bf16);
     EXPECT_TRUE(among(attention_candidates(s, p.forward()), "cudnn"));
     for (const bool allowed : {false, true}) {
@@ -281,21 +313,27 @@ TEST(DeviceAttentionWays, cudnn_is_among_them_and_atomic_sums_where_they_are_all
       EXPECT_EQ(among(attention_candidates(s, p.backward()), "cudnn, atomic sums"), allowed);
     }
   }
-  Problem adding(s, {1, 128, 128, 2, 2, 64, true, false, true}, DType::bf16), f32(s, {1, 128, 128, 2, 2, 64}, DType::f32), odd(s, {1, 128, 128, 2, 2, 30}, DType::f16);
-  EXPECT_FALSE(among(attention_candidates(s, adding.backward()), "cudnn")) << "gradients that are added to what is there";
+  Problem adding(s, {1, 128, 128, 2, 2, 64, true, false, true}, DType::bf16),
+      f32(s, {1, 128, 128, 2, 2, 64}, DType::f32), odd(s, {1, 128, 128, 2, 2, 30}, DType::f16);
+  EXPECT_FALSE(among(attention_candidates(s, adding.backward()), "cudnn"))
+      << "gradients that are added to what is there";
   EXPECT_FALSE(among(attention_candidates(s, f32.forward()), "cudnn")) << "f32";
-  EXPECT_FALSE(among(attention_candidates(s, odd.forward()), "cudnn")) << "rows that do not begin at multiples of 16 bytes";
+  EXPECT_FALSE(among(attention_candidates(s, odd.forward()), "cudnn"))
+      << "rows that do not begin at multiples of 16 bytes";
 }
 #endif
 
-INSTANTIATE_TEST_SUITE_P(cuda, DeviceAttention,
-                         ::testing::Values(Case{1, 64, 64, 2, 2, 64}, Case{2, 130, 130, 4, 2, 64}, Case{1, 300, 300, 3, 3, 64, true, true},
-                                           Case{2, 257, 257, 2, 1, 128, true, false, true}, Case{1, 70, 333, 3, 1, 128}, Case{1, 200, 129, 2, 2, 128, false},
-                                           Case{2, 129, 200, 2, 2, 64, false, true, true}, Case{1, 5, 17, 2, 2, 64}, Case{2, 1, 300, 8, 2, 128}, Case{1, 1, 513, 3, 3, 64},
-                                           Case{1, 1, 40, 5, 5, 64}, Case{2, 640, 640, 2, 1, 64},
-                                           Case{1, 100, 150, 2, 1, 80, true, true, true}, Case{2, 67, 67, 2, 2, 30, false, true, true},
-                                           Case{2, 190, 190, 4, 2, 40, true, true}, Case{1, 130, 200, 3, 1, 96, true, false, true}, Case{2, 257, 130, 2, 2, 8, false, true},
-                                           Case{1, 150, 260, 2, 2, 120, true, true, true}, Case{2, 128, 256, 4, 2, 128, true, true}));
+INSTANTIATE_TEST_SUITE_P(
+    cuda, DeviceAttention,
+    ::testing::Values(Case{1, 64, 64, 2, 2, 64}, Case{2, 130, 130, 4, 2, 64}, Case{1, 300, 300, 3, 3, 64, true, true},
+                      Case{2, 257, 257, 2, 1, 128, true, false, true}, Case{1, 70, 333, 3, 1, 128},
+                      Case{1, 200, 129, 2, 2, 128, false}, Case{2, 129, 200, 2, 2, 64, false, true, true},
+                      Case{1, 5, 17, 2, 2, 64}, Case{2, 1, 300, 8, 2, 128}, Case{1, 1, 513, 3, 3, 64},
+                      Case{1, 1, 40, 5, 5, 64}, Case{2, 640, 640, 2, 1, 64},
+                      Case{1, 100, 150, 2, 1, 80, true, true, true}, Case{2, 67, 67, 2, 2, 30, false, true, true},
+                      Case{2, 190, 190, 4, 2, 40, true, true}, Case{1, 130, 200, 3, 1, 96, true, false, true},
+                      Case{2, 257, 130, 2, 2, 8, false, true}, Case{1, 150, 260, 2, 2, 120, true, true, true},
+                      Case{2, 128, 256, 4, 2, 128, true, true}));
 
 }  // namespace
 }  // namespace hpcdl::cuda

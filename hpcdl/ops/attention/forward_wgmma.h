@@ -1,10 +1,10 @@
 #pragma once
 // Attention forward on Hopper's tensor cores (.cu files). A block is one producer and kGroups consumer warpgroups of 64
-// queries each; it walks tiles of queries, longest first among heads whose keys and values stay in L2 together. The producer
-// brings queries, keys and values through the copy engine; a consumer issues the scores of the next keys and the product of the
-// present ones with their values together, and works out the softmax of the next while the second runs. Warpgroups take turns at
-// the tensor cores, so that one multiplies while another exponentiates.
-// Sources: Dao, "FlashAttention-2", 2023; Shah et al., "FlashAttention-3", 2024.
+// queries each; it walks tiles of queries, longest first among heads whose keys and values stay in L2 together. The
+// producer brings queries, keys and values through the copy engine; a consumer issues the scores of the next keys and
+// the product of the present ones with their values together, and works out the softmax of the next while the second
+// runs. Warpgroups take turns at the tensor cores, so that one multiplies while another exponentiates. Sources: Dao,
+// "FlashAttention-2", 2023; Shah et al., "FlashAttention-3", 2024.
 
 #include "hpcdl/core/stream.h"
 #include "hpcdl/cuda/arch.h"
@@ -19,8 +19,8 @@ struct ForwardProblem {
   const StepParams* params = nullptr;
   int batch = 0, heads = 0, kv_heads = 0, queries = 0, capacity = 0;
   bool causal = false, cached = false;
-  float scale = 0;    // of scores, times log2 e
-  int section = 0;    // heads that are worked on together
+  float scale = 0;  // of scores, times log2 e
+  int section = 0;  // heads that are worked on together
 
   __device__ int keys() const { return cached ? static_cast<int>(params->position) + queries : capacity; }
 };
@@ -76,7 +76,8 @@ template <class Shape> struct ForwardMemory {
   __device__ Barrier* value_empty(int s) const { return barriers() + 4 + 3 * Shape::kStages + s; }
 
   __device__ void init() const {
-    for (int s = 0; s < Shape::kQueryStages; ++s) barrier_init(query_full(s), 1), barrier_init(query_empty(s), Shape::kGroups);
+    for (int s = 0; s < Shape::kQueryStages; ++s)
+      barrier_init(query_full(s), 1), barrier_init(query_empty(s), Shape::kGroups);
     for (int s = 0; s < Shape::kStages; ++s) {
       barrier_init(key_full(s), 1), barrier_init(value_full(s), 1);
       barrier_init(key_empty(s), Shape::kGroups), barrier_init(value_empty(s), Shape::kGroups);
@@ -87,8 +88,8 @@ template <class Shape> struct ForwardMemory {
 
 /// By one thread.
 template <class Shape>
-__device__ void forward_produce(const ForwardMemory<Shape>& m, const TensorMap& q, const TensorMap& k, const TensorMap& v, const ForwardProblem& p,
-                                int tiles) {
+__device__ void forward_produce(const ForwardMemory<Shape>& m, const TensorMap& q, const TensorMap& k,
+                                const TensorMap& v, const ForwardProblem& p, int tiles) {
   Ring<Shape::kStages> ks{.parity = 1}, vs{.parity = 1};
   Ring<Shape::kQueryStages> qs{.parity = 1};
   const int keys = p.keys(), group = p.heads / p.kv_heads;
@@ -134,11 +135,13 @@ template <class T, class Shape> struct ForwardConsumer {
 
   __device__ void issue_scores(float (&s)[kScores]) const {
     barrier_wait(m.key_full(ks.stage), ks.parity);
-    const auto a = wgmma_descriptor<Major::k>(m.query(qs.stage) + group * 64 * 128), b = wgmma_descriptor<Major::k>(m.key(ks.stage));
+    const auto a = wgmma_descriptor<Major::k>(m.query(qs.stage) + group * 64 * 128),
+               b = wgmma_descriptor<Major::k>(m.key(ks.stage));
     wgmma_fence();
 #pragma unroll
     for (int c = 0; c < Shape::kWidth / 16; ++c)
-      wgmma<T, Major::k, Major::k>(s, a + (c / 4 * Shape::kQueries * 128 >> 4) + c % 4 * kStepK, b + (c / 4 * Shape::kKeys * 128 >> 4) + c % 4 * kStepK, c > 0);
+      wgmma<T, Major::k, Major::k>(s, a + (c / 4 * Shape::kQueries * 128 >> 4) + c % 4 * kStepK,
+                                   b + (c / 4 * Shape::kKeys * 128 >> 4) + c % 4 * kStepK, c > 0);
     wgmma_commit();
   }
   __device__ void issue_out() {
@@ -164,7 +167,8 @@ template <class T, class Shape> struct ForwardConsumer {
     const int column = step * Shape::kKeys + static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int last = p.causal ? t.first + group * 64 + row() + 8 * h + offset : keys - 1, end = last < keys - 1 ? last : keys - 1;
+      const int last = p.causal ? t.first + group * 64 + row() + 8 * h + offset : keys - 1,
+                end = last < keys - 1 ? last : keys - 1;
 #pragma unroll
       for (int j = 0; j < Shape::kKeys / 8; ++j)
 #pragma unroll
@@ -197,7 +201,8 @@ template <class T, class Shape> struct ForwardConsumer {
     if (!p.cached || begin >= Shape::kKeys) return;
     barrier_wait(m.value_full(vs.stage), vs.parity);
     for (int i = static_cast<int>(threadIdx.x) % 128; i < Shape::kHalves * (Shape::kKeys - begin) * 8; i += 128) {
-      const int half = i / ((Shape::kKeys - begin) * 8), at = (half * Shape::kKeys + begin) * 128 + i % ((Shape::kKeys - begin) * 8) * 16;
+      const int half = i / ((Shape::kKeys - begin) * 8),
+                at = (half * Shape::kKeys + begin) * 128 + i % ((Shape::kKeys - begin) * 8) * 16;
       *reinterpret_cast<uint4*>(m.value(vs.stage) + at) = make_uint4(0, 0, 0, 0);
     }
     fence_async_proxy();
@@ -238,7 +243,8 @@ template <class T, class Shape> struct ForwardConsumer {
       inverse[h] = 1.0f / sum;
       const int at = t.first + group * 64 + row() + 8 * h;
       if (p.lse && threadIdx.x % 4 == 0 && at < p.queries)
-        p.lse[(static_cast<std::int64_t>(t.sequence) * p.heads + t.head) * p.queries + at] = (state.top[h] * p.scale + log2f(sum)) * 0.6931471805599453f;
+        p.lse[(static_cast<std::int64_t>(t.sequence) * p.heads + t.head) * p.queries + at] =
+            (state.top[h] * p.scale + log2f(sum)) * 0.6931471805599453f;
     }
     char* to = m.out() + group * 64 * Shape::kWidth * 2;
     if (leader()) tma_wait_read<0>();
@@ -249,14 +255,16 @@ template <class T, class Shape> struct ForwardConsumer {
     for (int c = 0; c < Shape::kWidth / 16; ++c) {
       const auto piece = static_cast<unsigned>(c % 4 * 32 + lane / 16 * 16);
       const float* o = out + 8 * c;
-      store_matrices(at + static_cast<unsigned>(c / 4 * 64 * 128) + swizzled128(r * 128 + piece), pack_pair<T>(o[0] * inverse[0], o[1] * inverse[0]),
-                     pack_pair<T>(o[2] * inverse[1], o[3] * inverse[1]), pack_pair<T>(o[4] * inverse[0], o[5] * inverse[0]),
-                     pack_pair<T>(o[6] * inverse[1], o[7] * inverse[1]));
+      store_matrices(
+          at + static_cast<unsigned>(c / 4 * 64 * 128) + swizzled128(r * 128 + piece),
+          pack_pair<T>(o[0] * inverse[0], o[1] * inverse[0]), pack_pair<T>(o[2] * inverse[1], o[3] * inverse[1]),
+          pack_pair<T>(o[4] * inverse[0], o[5] * inverse[0]), pack_pair<T>(o[6] * inverse[1], o[7] * inverse[1]));
     }
     fence_async_proxy();
     named_sync(8 + group, 128);
     if (leader()) {
-      for (int i = 0; i < Shape::kHalves; ++i) tma_store(map, to + i * 64 * 128, 64 * i, t.head, t.first + group * 64, t.sequence);
+      for (int i = 0; i < Shape::kHalves; ++i)
+        tma_store(map, to + i * 64 * 128, 64 * i, t.head, t.first + group * 64, t.sequence);
       tma_commit();
     }
   }
@@ -264,12 +272,13 @@ template <class T, class Shape> struct ForwardConsumer {
 
 #endif
 
-/// Tensor maps are (width, heads, tokens, batch) with boxes of (64, 1, rows, 1): kQueries rows of q, kKeys of k and v, 64 of out. What a box has beyond the
-/// width of a head is 0 on its way in, and is left out on its way back.
+/// Tensor maps are (width, heads, tokens, batch) with boxes of (64, 1, rows, 1): kQueries rows of q, kKeys of k and v,
+/// 64 of out. What a box has beyond the width of a head is 0 on its way in, and is left out on its way back.
 template <class T, class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
-    attention_forward_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k, const __grid_constant__ TensorMap v,
-                            const __grid_constant__ TensorMap out, const __grid_constant__ ForwardProblem p) {
+    attention_forward_wgmma(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
+                            const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap out,
+                            const __grid_constant__ ForwardProblem p) {
 #if HPCDL_SM90A
   extern __shared__ char raw[];
   const ForwardMemory<Shape> m(raw);

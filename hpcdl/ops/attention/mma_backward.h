@@ -1,6 +1,7 @@
 #pragma once
-// Attention backward by mma.sync (.cu files): p = exp(scale q k^T - lse) and ds = p (dout v^T - delta) are formed twice, by warps that own queries and sum
-// dq, and by warps that own keys and sum dk and dv. So nothing is added atomically, and results repeat bit for bit.
+// Attention backward by mma.sync (.cu files): p = exp(scale q k^T - lse) and ds = p (dout v^T - delta) are formed
+// twice, by warps that own queries and sum dq, and by warps that own keys and sum dk and dv. So nothing is added
+// atomically, and results repeat bit for bit.
 
 #include "hpcdl/ops/attention/mma_tiles.h"
 
@@ -9,15 +10,18 @@ namespace hpcdl::cuda::mma {
 /// kM times 16 rows to a warp; kOther rows of the other side at a time, in kStages.
 template <class Kind_, int kWidth_, int kM_, int kOther_, int kStages_, int kBlocks_> struct BackwardMma {
   using Kind = Kind_;
-  static constexpr int kWidth = kWidth_, kM = kM_, kOther = kOther_, kStages = kStages_, kBlocks = kBlocks_, kRows = 64 * kM;
+  static constexpr int kWidth = kWidth_, kM = kM_, kOther = kOther_, kStages = kStages_, kBlocks = kBlocks_,
+                       kRows = 64 * kM;
   static constexpr int kTileBytes = (2 * kRows + kStages * 2 * kOther) * Tile<Kind, kWidth>::kRowBytes;
   static constexpr int kBytes = kTileBytes + kStages * 2 * kOther * 4;
 };
 
 /// deltas = sum(dout out), of (B, H, T): eight lanes have a row.
-static __global__ void __launch_bounds__(256) attention_deltas(const __grid_constant__ MmaProblem p, float* deltas, std::int64_t rows) {
+static __global__ void __launch_bounds__(256)
+    attention_deltas(const __grid_constant__ MmaProblem p, float* deltas, std::int64_t rows) {
   const std::int64_t i = std::int64_t{blockIdx.x} * 32 + threadIdx.x / 8;
-  const std::int64_t row = i < rows ? i : rows - 1, t = row % p.queries, h = row / p.queries % p.heads, b = row / p.queries / p.heads;
+  const std::int64_t row = i < rows ? i : rows - 1, t = row % p.queries, h = row / p.queries % p.heads,
+                     b = row / p.queries / p.heads;
   float delta = 0;
   for (int d = static_cast<int>(threadIdx.x) % 8; d < p.width; d += 8)
     delta = ::fmaf(p.dout.get(p.dout.at(b, t, h) + d), p.out.get(p.out.at(b, t, h) + d), delta);
@@ -41,9 +45,11 @@ template <int kStages> __device__ void in_stages(int steps, auto&& bring, auto&&
   }
 }
 
-/// p and ds in place of scores and of dout v^T. lse(m, j): in units of log2; seen(m, j): whether the query sees the key, asked where `masked`.
+/// p and ds in place of scores and of dout v^T. lse(m, j): in units of log2; seen(m, j): whether the query sees the
+/// key, asked where `masked`.
 template <int kM, int kCount>
-__device__ void gradients(float (&s)[kM][kCount], float (&dp)[kM][kCount], float scale, bool masked, auto&& lse, auto&& delta, auto&& seen) {
+__device__ void gradients(float (&s)[kM][kCount], float (&dp)[kM][kCount], float scale, bool masked, auto&& lse,
+                          auto&& delta, auto&& seen) {
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -58,15 +64,20 @@ __device__ void gradients(float (&s)[kM][kCount], float (&dp)[kM][kCount], float
 __device__ constexpr int half_of(int i) { return i / 2 % 2; }
 __device__ constexpr int column_of(int i) { return i / 4 * 8 + i % 2; }
 
-template <class Shape> __global__ void __launch_bounds__(kThreads, Shape::kBlocks) attention_query_gradient_mma(const __grid_constant__ MmaProblem p) {
+template <class Shape>
+__global__ void __launch_bounds__(kThreads, Shape::kBlocks)
+    attention_query_gradient_mma(const __grid_constant__ MmaProblem p) {
   using Kind = typename Shape::Kind;
   constexpr int kM = Shape::kM, kKeys = Shape::kOther, kWidth = Shape::kWidth, kRows = Shape::kRows;
   extern __shared__ __align__(16) char memory[];
-  const Tile<Kind, kWidth> qs{reinterpret_cast<Element<Kind>*>(memory)}, ds = qs.behind(kRows), stages = ds.behind(kRows);
+  const Tile<Kind, kWidth> qs{reinterpret_cast<Element<Kind>*>(memory)}, ds = qs.behind(kRows),
+                                                                         stages = ds.behind(kRows);
   const Place at(p, p.heads);
-  const int queries = static_cast<int>(p.queries), t0 = (p.tiles - 1 - at.tile) * kRows, last = t0 + kRows < queries ? t0 + kRows : queries;
+  const int queries = static_cast<int>(p.queries), t0 = (p.tiles - 1 - at.tile) * kRows,
+            last = t0 + kRows < queries ? t0 + kRows : queries;
   const int kv = at.head / p.group(), end = p.sees(last - 1), row0 = first_row(16 * kM);
-  const int whole = p.sees(t0 + row0), most = p.sees(t0 + row0 + 16 * kM - 1);  // keys that all, or any, of the warp's queries see
+  const int whole = p.sees(t0 + row0),
+            most = p.sees(t0 + row0 + 16 * kM - 1);  // keys that all, or any, of the warp's queries see
   float lse[kM][2], delta[kM][2];
 #pragma unroll
   for (int m = 0; m < kM; ++m)
@@ -96,8 +107,9 @@ template <class Shape> __global__ void __launch_bounds__(kThreads, Shape::kBlock
       const int key = k0 + lane_column() + column_of(i);
       return key < end && key < p.sees(t0 + row0 + 16 * m + 8 * half_of(i) + lane_row());
     };
-    gradients(s, dp, scale, k0 + kKeys > whole || k0 + kKeys > end, [&](int m, int i) { return lse[m][half_of(i)]; },
-              [&](int m, int i) { return delta[m][half_of(i)]; }, sees);
+    gradients(
+        s, dp, scale, k0 + kKeys > whole || k0 + kKeys > end, [&](int m, int i) { return lse[m][half_of(i)]; },
+        [&](int m, int i) { return delta[m][half_of(i)]; }, sees);
     add_rows(sums, dp, stage(step));
   });
 #pragma unroll
@@ -109,16 +121,21 @@ template <class Shape> __global__ void __launch_bounds__(kThreads, Shape::kBlock
 }
 
 /// The query heads of a group one after the other.
-template <class Shape> __global__ void __launch_bounds__(kThreads, Shape::kBlocks) attention_key_gradient_mma(const __grid_constant__ MmaProblem p) {
+template <class Shape>
+__global__ void __launch_bounds__(kThreads, Shape::kBlocks)
+    attention_key_gradient_mma(const __grid_constant__ MmaProblem p) {
   using Kind = typename Shape::Kind;
   constexpr int kM = Shape::kM, kQueries = Shape::kOther, kWidth = Shape::kWidth, kRows = Shape::kRows;
   extern __shared__ __align__(16) char memory[];
-  const Tile<Kind, kWidth> ks{reinterpret_cast<Element<Kind>*>(memory)}, vs = ks.behind(kRows), stages = vs.behind(kRows);
+  const Tile<Kind, kWidth> ks{reinterpret_cast<Element<Kind>*>(memory)}, vs = ks.behind(kRows),
+                                                                         stages = vs.behind(kRows);
   float* const statistics = reinterpret_cast<float*>(memory + Shape::kTileBytes);
   const Place at(p, p.kv_heads);
-  const int queries = static_cast<int>(p.queries), keys = static_cast<int>(p.capacity), offset = keys - queries, k0 = at.tile * kRows, row0 = first_row(16 * kM);
+  const int queries = static_cast<int>(p.queries), keys = static_cast<int>(p.capacity), offset = keys - queries,
+            k0 = at.tile * kRows, row0 = first_row(16 * kM);
   // Steps before `first` see none of these keys.
-  const int first = p.causal && k0 > offset ? (k0 - offset) / kQueries : 0, each = (queries + kQueries - 1) / kQueries - first;
+  const int first = p.causal && k0 > offset ? (k0 - offset) / kQueries : 0,
+            each = (queries + kQueries - 1) / kQueries - first;
   ks.template bring<kRows>(p.k, at.sequence, k0, keys, at.head, p.width, p.copies);
   vs.template bring<kRows>(p.v, at.sequence, k0, keys, at.head, p.width, p.copies);
   const float scale = p.scale * kLog2e;
@@ -143,9 +160,12 @@ template <class Shape> __global__ void __launch_bounds__(kThreads, Shape::kBlock
     dots(s, ks, row0, stage(step));
     dots(dp, vs, row0, stage(step).behind(kQueries));
     const float* const of = lses(step) + lane_column();
-    gradients(s, dp, scale, p.causal && key + 16 * kM - 1 > t0 + offset, [&](int, int i) { return of[column_of(i)]; },
-              [&](int, int i) { return of[kQueries + column_of(i)]; },
-              [&](int m, int i) { return key + 16 * m + 8 * half_of(i) + lane_row() <= t0 + lane_column() + column_of(i) + offset; });
+    gradients(
+        s, dp, scale, p.causal && key + 16 * kM - 1 > t0 + offset, [&](int, int i) { return of[column_of(i)]; },
+        [&](int, int i) { return of[kQueries + column_of(i)]; },
+        [&](int m, int i) {
+          return key + 16 * m + 8 * half_of(i) + lane_row() <= t0 + lane_column() + column_of(i) + offset;
+        });
     add_rows(dv, s, stage(step).behind(kQueries));
     add_rows(dk, dp, stage(step));
   });

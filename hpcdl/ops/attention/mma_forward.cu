@@ -6,7 +6,8 @@ namespace {
 
 using namespace mma;
 
-/// f.template operator()<Shape>() for the call's kind of product and width. H200, 4 x 12 x 1024 x 64 f32, us (kM x keys): 2 x 64 218, 2 x 32 225, 1 x 64 254.
+/// f.template operator()<Shape>() for the call's kind of product and width. H200, 4 x 12 x 1024 x 64 f32, us (kM x
+/// keys): 2 x 64 218, 2 x 32 225, 1 x 64 254.
 template <class F> void with_shape(const Stream& s, const Attend& c, F&& f) {
   with_kind(c, [&]<class Kind>() {
     using Narrow = ForwardMma<Kind, 64, 2, 64, 2>;
@@ -20,7 +21,9 @@ template <class F> void with_shape(const Stream& s, const Attend& c, F&& f) {
 }  // namespace
 
 bool mma_fits(const Stream& s, const Attend& c) {
-  if (c.q[1] == 1 || c.width() > 128 || c.scale() < 0 || c.q[0] * c.args.heads > 1 << 20 || c.q[1] > 1 << 24 || c.k[1] > 1 << 24) return false;
+  if (c.q[1] == 1 || c.width() > 128 || c.scale() < 0 || c.q[0] * c.args.heads > 1 << 20 || c.q[1] > 1 << 24 ||
+      c.k[1] > 1 << 24)
+    return false;
   bool fits = false;
   with_shape(s, c, [&]<class Shape>() { fits = has_room(s, Shape::kBytes); });
   return fits;
@@ -28,7 +31,8 @@ bool mma_fits(const Stream& s, const Attend& c) {
 
 void attend_mma(Stream& s, const Attend& c) {
   with_shape(s, c, [&]<class Shape>() {
-    start<Shape>(s, attention_forward_mma<Shape>, mma_problem(s, c, c.q[1], c.args.heads, Shape::kRows), c.args.heads, "attention");
+    start<Shape>(s, attention_forward_mma<Shape>, mma_problem(s, c, c.q[1], c.args.heads, Shape::kRows), c.args.heads,
+                 "attention");
   });
 }
 

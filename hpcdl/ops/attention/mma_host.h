@@ -28,15 +28,18 @@ inline bool plain_pieces(const Heads& x, DType d) { return !x.data || (x.dtype =
 template <class C> MmaProblem mma_problem(Stream& s, const C& c, std::int64_t rows, int heads, int per_block) {
   MmaProblem p{problem_of(s, c)};
   const DType d = multiplied(c);
-  p.copies = plain_pieces(p.q, d) && plain_pieces(p.k, d) && plain_pieces(p.v, d) && plain_pieces(p.dout, d) && p.width * dtype_bytes(d) % 16 == 0;
+  p.copies = plain_pieces(p.q, d) && plain_pieces(p.k, d) && plain_pieces(p.v, d) && plain_pieces(p.dout, d) &&
+             p.width * dtype_bytes(d) % 16 == 0;
   p.vectors = plain_pieces(p.out, d) && plain_pieces(p.dq, d) && plain_pieces(p.dk, d) && plain_pieces(p.dv, d);
   p.tiles = static_cast<int>((rows + per_block - 1) / per_block);
   // Enough heads for a few blocks to each multiprocessor: the last ones of a section, the shortest, end it together.
-  p.section = static_cast<int>(std::min<std::int64_t>((std::int64_t{multiprocessors(s)} * 8 + p.tiles - 1) / p.tiles, c.q[0] * heads));
+  p.section = static_cast<int>(
+      std::min<std::int64_t>((std::int64_t{multiprocessors(s)} * 8 + p.tiles - 1) / p.tiles, c.q[0] * heads));
   return p;
 }
 
-template <class Shape, class Kernel> void start(Stream& s, Kernel kernel, const MmaProblem& p, int heads, const char* name) {
+template <class Shape, class Kernel>
+void start(Stream& s, Kernel kernel, const MmaProblem& p, int heads, const char* name) {
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kBytes), name);
   kernel<<<blocks_for(std::int64_t{p.tiles} * p.batch * heads, 1), kThreads, Shape::kBytes, queue(s)>>>(p);
   launched(name);
@@ -49,7 +52,8 @@ inline bool has_room(const Stream& s, int bytes) {
     check(cudaDeviceGetAttribute(&v, what, s.device().index), "cudaDeviceGetAttribute");
     return v;
   };
-  return attribute(cudaDevAttrComputeCapabilityMajor) >= 8 && attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= bytes;
+  return attribute(cudaDevAttrComputeCapabilityMajor) >= 8 &&
+         attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) >= bytes;
 }
 
 }  // namespace hpcdl::cuda::mma

@@ -1,11 +1,12 @@
 #pragma once
-// Tiles of heads in shared memory and their products by mma.sync of sm_80 and later (.cu files), for mma_forward.h and mma_backward.h. A block has four
-// warps, each with kM times 16 rows of the one side; tiles of the other side pass through shared memory. A product is one of four kinds:
+// Tiles of heads in shared memory and their products by mma.sync of sm_80 and later (.cu files), for mma_forward.h and
+// mma_backward.h. A block has four warps, each with kM times 16 rows of the one side; tiles of the other side pass
+// through shared memory. A product is one of four kinds:
 //   bf16, f16  m16n8k16 of operands as they are;
-//   TwoParts   m16n8k8 of TF32: a f32 is 11 bits, rounded to nearest, and the rest; of the products of two the three larger are formed (docs/numerics.md);
-//   Tf32       m16n8k8 of f32 operands rounded to TF32.
-// Sums are f32. Which element a product calls k or n does not matter so long as both operands, or the results, agree; f32 tiles, which no load can
-// transpose, make use of that.
+//   TwoParts   m16n8k8 of TF32: a f32 is 11 bits, rounded to nearest, and the rest; of the products of two the three
+//   larger are formed (docs/numerics.md); Tf32       m16n8k8 of f32 operands rounded to TF32.
+// Sums are f32. Which element a product calls k or n does not matter so long as both operands, or the results, agree;
+// f32 tiles, which no load can transpose, make use of that.
 
 #include "hpcdl/cuda/async_copy.h"
 #include "hpcdl/cuda/relative_exp.h"
@@ -31,23 +32,27 @@ template <class Kind> inline constexpr bool kF32 = std::is_same_v<Element<Kind>,
 
 // ---------------------------------------------------------------- products
 
-/// d (16, 8) += a (16, 8) b (8, 8). With g = lane / 4 and q = lane % 4 a thread has a of (g, q), (g + 8, q), (g, q + 4), (g + 8, q + 4), b of (q, g),
-/// (q + 4, g), d of (g, 2 q), (g, 2 q + 1), (g + 8, 2 q), (g + 8, 2 q + 1).
+/// d (16, 8) += a (16, 8) b (8, 8). With g = lane / 4 and q = lane % 4 a thread has a of (g, q), (g + 8, q), (g, q +
+/// 4), (g + 8, q + 4), b of (q, g), (q + 4, g), d of (g, 2 q), (g, 2 q + 1), (g + 8, 2 q), (g + 8, 2 q + 1).
 __device__ inline void product_tf32(float* d, const unsigned* a, const unsigned* b) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 /// The same of 16 k: two neighbours of k are one register.
 template <class T> __device__ void product_16(float* d, const unsigned* a, const unsigned* b) {
-#define HPCDL_PRODUCT(kind)                                                                                                       \
-  asm("mma.sync.aligned.m16n8k16.row.col.f32." kind "." kind ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"           \
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+#define HPCDL_PRODUCT(kind)                                        \
+  asm("mma.sync.aligned.m16n8k16.row.col.f32." kind "." kind       \
+      ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])             \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
   if constexpr (std::is_same_v<T, f16>) HPCDL_PRODUCT("f16");
   else HPCDL_PRODUCT("bf16");
 #undef HPCDL_PRODUCT
 }
 
-/// A thread's part of an operand, 16 of k: of A 16 rows, of B two times 8 columns. f32: [k / 8][4] of A, [column / 8][k / 8][2] of B.
+/// A thread's part of an operand, 16 of k: of A 16 rows, of B two times 8 columns. f32: [k / 8][4] of A, [column / 8][k
+/// / 8][2] of B.
 template <class Kind> struct Fragment {
   static constexpr int kCount = kF32<Kind> ? 8 : 4;
   unsigned high[kCount], low[std::is_same_v<Kind, TwoParts> ? kCount : 1];
@@ -69,8 +74,10 @@ template <class Kind> struct Fragment {
   }
 };
 
-/// d[m] of two tiles of 8 columns += a[m] b. The small products first, and as few as can be behind each other that add to the same sums.
-template <class Kind, int kM, int kCount> __device__ void multiply(float (&d)[kM][kCount], int pair, const Fragment<Kind> (&a)[kM], const Fragment<Kind>& b) {
+/// d[m] of two tiles of 8 columns += a[m] b. The small products first, and as few as can be behind each other that add
+/// to the same sums.
+template <class Kind, int kM, int kCount>
+__device__ void multiply(float (&d)[kM][kCount], int pair, const Fragment<Kind> (&a)[kM], const Fragment<Kind>& b) {
   const auto all = [&](auto&& one) {
 #pragma unroll
     for (int m = 0; m < kM; ++m)
@@ -96,12 +103,15 @@ template <class Kind, int kM, int kCount> __device__ void multiply(float (&d)[kM
 /// Rows of kWidth elements, 16 bytes apart in banks: what a load of a warp reads at once lies in 32 of them.
 template <class Kind, int kWidth> struct Tile {
   using E = Element<Kind>;
-  static constexpr int kChunk = 16 / static_cast<int>(sizeof(E)), kStride = kWidth + kChunk, kRowBytes = kStride * static_cast<int>(sizeof(E));
+  static constexpr int kChunk = 16 / static_cast<int>(sizeof(E)), kStride = kWidth + kChunk,
+                       kRowBytes = kStride * static_cast<int>(sizeof(E));
   E* data;
 
   __device__ Tile behind(int rows) const { return {data + rows * kStride}; }
-  /// Rows [first, first + kRows) of head h of sequence b; zeros from row `end` and column `width` on. `copies`: x is of this type, in whole pieces.
-  template <int kRows> __device__ void bring(const Heads& x, int b, int first, int end, int h, int width, bool copies) const {
+  /// Rows [first, first + kRows) of head h of sequence b; zeros from row `end` and column `width` on. `copies`: x is of
+  /// this type, in whole pieces.
+  template <int kRows>
+  __device__ void bring(const Heads& x, int b, int first, int end, int h, int width, bool copies) const {
     constexpr int kPerRow = kWidth / kChunk;
     if (copies) {
       static_assert(kRows * kPerRow % kThreads == 0);
@@ -129,7 +139,8 @@ __device__ void dots(float (&s)[kM][kCount], const Tile<Kind, kWidth>& a, int ro
   constexpr int kSize = static_cast<int>(sizeof(Element<Kind>));
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const unsigned from_a = a.address(row0 + lane % 16, lane / 16 * T::kChunk);
-  const unsigned from_b = kF32<Kind> ? b.address(lane % 8, lane / 8 * 4) : b.address(lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8);
+  const unsigned from_b =
+      kF32<Kind> ? b.address(lane % 8, lane / 8 * 4) : b.address(lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8);
 #pragma unroll 2
   for (int k = 0; k < kWidth; k += 16) {
     Fragment<Kind> fa[kM];
@@ -168,14 +179,18 @@ __device__ void add_rows(float (&sums)[kM][kOut], const float (&weights)[kM][kCo
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
         const float* w = weights[m] + 8 * c + 4 * n;
-        if constexpr (kF32<Kind>) fa[m].set(4 * n, w[0]), fa[m].set(4 * n + 1, w[2]), fa[m].set(4 * n + 2, w[1]), fa[m].set(4 * n + 3, w[3]);
-        else fa[m].high[2 * n] = pack_pair<Element<Kind>>(w[0], w[1]), fa[m].high[2 * n + 1] = pack_pair<Element<Kind>>(w[2], w[3]);
+        if constexpr (kF32<Kind>)
+          fa[m].set(4 * n, w[0]), fa[m].set(4 * n + 1, w[2]), fa[m].set(4 * n + 2, w[1]), fa[m].set(4 * n + 3, w[3]);
+        else
+          fa[m].high[2 * n] = pack_pair<Element<Kind>>(w[0], w[1]),
+                         fa[m].high[2 * n + 1] = pack_pair<Element<Kind>>(w[2], w[3]);
       }
 #pragma unroll
     for (int pair = 0; pair < kOut / 8; ++pair) {
       Fragment<Kind> fb;
       if constexpr (kF32<Kind>) {
-        // A thread's rows 2 q and 2 q + 1 of 8 are its q and q + 4, its columns 2 g and 2 g + 1 of 16 its g of two tiles.
+        // A thread's rows 2 q and 2 q + 1 of 8 are its q and q + 4, its columns 2 g and 2 g + 1 of 16 its g of two
+        // tiles.
         const float* from = b.data + (16 * c + lane % 4 * 2) * T::kStride + 16 * pair + lane / 4 * 2;
 #pragma unroll
         for (int k = 0; k < 2; ++k)
@@ -190,7 +205,8 @@ __device__ void add_rows(float (&sums)[kM][kOut], const float (&weights)[kM][kCo
         fb.set(0, raw);
       }
       if constexpr (std::is_same_v<Kind, TwoParts>) {
-        // Tensor cores cut what they add up: over a thousand rows that would shrink sums by 1e-5. So only 16 rows are added there, and rounded to nearest here.
+        // Tensor cores cut what they add up: over a thousand rows that would shrink sums by 1e-5. So only 16 rows are
+        // added there, and rounded to nearest here.
         float part[kM][8] = {};
         multiply(part, 0, fa, fb);
 #pragma unroll
@@ -204,13 +220,18 @@ __device__ void add_rows(float (&sums)[kM][kOut], const float (&weights)[kM][kCo
   }
 }
 
-/// Sums of a thread's upper (half 0) or lower row of 16, times `factor`, to the elements from `at` on. `vectors`: x is of the kind's type, in whole pieces.
+/// Sums of a thread's upper (half 0) or lower row of 16, times `factor`, to the elements from `at` on. `vectors`: x is
+/// of the kind's type, in whole pieces.
 template <class Kind, int kOut>
-__device__ void put_row(const Heads& x, std::int64_t at, const float (&sums)[kOut], int half, float factor, int width, bool vectors) {
+__device__ void put_row(const Heads& x, std::int64_t at, const float (&sums)[kOut], int half, float factor, int width,
+                        bool vectors) {
   using E = Element<Kind>;
-  constexpr int kTogether = kF32<Kind> ? 4 : 2, kSums = 2 * kTogether;  // neighbours, and the sums of both halves that they are among
+  constexpr int kTogether = kF32<Kind> ? 4 : 2,
+                kSums = 2 * kTogether;  // neighbours, and the sums of both halves that they are among
   const int first = static_cast<int>(threadIdx.x) % 4 * kTogether;
-  const auto sum = [&](const float* of, int e) { return factor * (kF32<Kind> ? of[e % 2 * 4 + 2 * half + e / 2] : of[2 * half + e]); };
+  const auto sum = [&](const float* of, int e) {
+    return factor * (kF32<Kind> ? of[e % 2 * 4 + 2 * half + e / 2] : of[2 * half + e]);
+  };
   if (vectors && width % kTogether == 0) {
 #pragma unroll
     for (int i = 0; i < kOut / kSums; ++i) {
@@ -253,7 +274,8 @@ struct Place {
   int tile, head, sequence;
 
   __device__ Place(const MmaProblem& p, int heads) {
-    const int block = static_cast<int>(blockIdx.x), all = p.batch * heads, s = block / (p.section * p.tiles), r = block - s * p.section * p.tiles;
+    const int block = static_cast<int>(blockIdx.x), all = p.batch * heads, s = block / (p.section * p.tiles),
+              r = block - s * p.section * p.tiles;
     const int begin = s * p.section, count = all - begin < p.section ? all - begin : p.section, h = begin + r % count;
     tile = r / count, head = h % heads, sequence = h / heads;
   }

@@ -32,7 +32,8 @@ template <class Isa> int lanes_at(std::int64_t d, std::int64_t j) {
 
 template <class T> void prefetch(Rows<T> src, std::int64_t rows, std::int64_t d) {
   for (std::int64_t i = 0; i < rows; ++i)
-    for (std::int64_t j = 0; j < d; j += 64 / static_cast<std::int64_t>(sizeof(T))) __builtin_prefetch(src[i] + j, 0, 2);
+    for (std::int64_t j = 0; j < d; j += 64 / static_cast<std::int64_t>(sizeof(T)))
+      __builtin_prefetch(src[i] + j, 0, 2);
 }
 
 #if defined(HPCDL_SIMD_AVX512)
@@ -69,7 +70,9 @@ inline void transpose_registers(__m512 (&r)[16]) {
 }
 
 /// n <= 16 words; pairs from 2n bf16, the last of which may be one.
-template <class T> __m512 load_words(const T* p, std::int64_t n, float) { return simd::Vec<simd::Avx512>::load(p, static_cast<int>(n < 16 ? n : 16)).v; }
+template <class T> __m512 load_words(const T* p, std::int64_t n, float) {
+  return simd::Vec<simd::Avx512>::load(p, static_cast<int>(n < 16 ? n : 16)).v;
+}
 inline __m512 load_words(const bf16* p, std::int64_t n, Pair) {
   return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(n < 32 ? (1u << n) - 1 : ~0u, p));
 }
@@ -121,7 +124,8 @@ void transpose_in(Isa, W* dst, Rows<const T> src, std::int64_t rows, std::int64_
 
 /// dst[i][j] (+)= src[j][i] * factor[i] (null: 1) for i < rows, j < d.
 template <class Isa, class T>
-void transpose_out(Isa, Rows<T> dst, const float* src, std::int64_t rows, std::int64_t d, const float* factor, bool add) {
+void transpose_out(Isa, Rows<T> dst, const float* src, std::int64_t rows, std::int64_t d, const float* factor,
+                   bool add) {
 #if defined(HPCDL_SIMD_AVX512)
   using V = simd::Vec<Isa>;
   for (std::int64_t i = 0; i < rows; i += 16) {
@@ -151,7 +155,8 @@ void transpose_out(Isa, Rows<T> dst, const float* src, std::int64_t rows, std::i
 }
 
 /// Rows widened to floats, densely, with zeros up to whole vectors behind each.
-template <class Isa, class T> Words<float> widen(Isa, float* buffer, Rows<const T> src, std::int64_t rows, std::int64_t d) {
+template <class Isa, class T>
+Words<float> widen(Isa, float* buffer, Rows<const T> src, std::int64_t rows, std::int64_t d) {
   using V = simd::Vec<Isa>;
   const std::int64_t up = (d + V::N - 1) / V::N * V::N;
   for (std::int64_t i = 0; i < rows; ++i)
@@ -159,24 +164,27 @@ template <class Isa, class T> Words<float> widen(Isa, float* buffer, Rows<const 
   return {buffer, up, 1};
 }
 
-/// Words along d of each row. These copies are dense: rows of a packed tensor lie a multiple of 1 KiB apart, so that a head's
-/// share of them falls into a few of the cache's sets and pushes itself out.
-template <class Isa, class W, class T> Words<W> row_words(Isa isa, W* buffer, Rows<const T> src, std::int64_t rows, std::int64_t d) {
+/// Words along d of each row. These copies are dense: rows of a packed tensor lie a multiple of 1 KiB apart, so that a
+/// head's share of them falls into a few of the cache's sets and pushes itself out.
+template <class Isa, class W, class T>
+Words<W> row_words(Isa isa, W* buffer, Rows<const T> src, std::int64_t rows, std::int64_t d) {
   if constexpr (std::is_same_v<W, float>) {
     return widen(isa, buffer, src, rows, d);
   } else {
 #if defined(HPCDL_SIMD_AVX512)
     const std::int64_t up = (d + 31) / 32 * 16;
     for (std::int64_t i = 0; i < rows; ++i)
-      for (std::int64_t j = 0; 2 * j < d; j += 16) _mm512_storeu_ps(buffer + i * up + j, load_words(src[i] + 2 * j, d - 2 * j, W{}));
+      for (std::int64_t j = 0; 2 * j < d; j += 16)
+        _mm512_storeu_ps(buffer + i * up + j, load_words(src[i] + 2 * j, d - 2 * j, W{}));
     return {buffer, up, 1};
 #endif
   }
 }
 
-/// Words across the rows, column by column, rows of them padded to whole vectors: word (j, i) at a[j * am + i * ak], for sums
-/// over the rows.
-template <class Isa, class W, class T> Words<W> column_words(Isa isa, W* buffer, Rows<const T> src, std::int64_t rows, std::int64_t d) {
+/// Words across the rows, column by column, rows of them padded to whole vectors: word (j, i) at a[j * am + i * ak],
+/// for sums over the rows.
+template <class Isa, class W, class T>
+Words<W> column_words(Isa isa, W* buffer, Rows<const T> src, std::int64_t rows, std::int64_t d) {
   if constexpr (std::is_same_v<W, float>) {
     const Words<float> w = widen(isa, buffer, src, rows, d);
     return {w.a, 1, w.am};
@@ -185,7 +193,8 @@ template <class Isa, class W, class T> Words<W> column_words(Isa isa, W* buffer,
     const std::int64_t up = (d + 15) / 16 * 16;
     const auto row = [&](std::int64_t i, std::int64_t j) {
       const auto n = static_cast<unsigned>(lanes_at<Isa>(d, j));
-      return i < rows ? _mm256_maskz_loadu_epi16(static_cast<__mmask16>((1u << n) - 1), src[i] + j) : _mm256_setzero_si256();
+      return i < rows ? _mm256_maskz_loadu_epi16(static_cast<__mmask16>((1u << n) - 1), src[i] + j)
+                      : _mm256_setzero_si256();
     };
     for (std::int64_t i = 0; i < rows; i += 2)
       for (std::int64_t j = 0; j < d; j += 16)

@@ -1,9 +1,9 @@
 #include "hpcdl/cuda/reduce.h"
 #include "hpcdl/ops/attention/problem.h"
 
-// Plain tiles in float for any head size, stride and mix of types: 32 queries and 32 keys lie in shared memory, four threads
-// share a row. Nothing is added atomically: queries' gradients are summed by blocks that own queries, keys' and values' by
-// blocks that own keys, so results repeat bit for bit.
+// Plain tiles in float for any head size, stride and mix of types: 32 queries and 32 keys lie in shared memory, four
+// threads share a row. Nothing is added atomically: queries' gradients are summed by blocks that own queries, keys' and
+// values' by blocks that own keys, so results repeat bit for bit.
 
 namespace hpcdl::cuda {
 namespace {
@@ -12,7 +12,8 @@ constexpr int kRows = 32, kShare = 4, kThreads = kRows * kShare, kEach = kRows /
 constexpr float kInf = __builtin_inff();
 
 /// Rows [t0, t0 + 32) of one head into shared memory, zeros behind `end`. Row stride `ld` floats.
-__device__ void bring(float* tile, int ld, const Heads& x, std::int64_t b, std::int64_t t0, std::int64_t end, std::int64_t h, int width) {
+__device__ void bring(float* tile, int ld, const Heads& x, std::int64_t b, std::int64_t t0, std::int64_t end,
+                      std::int64_t h, int width) {
   for (int i = static_cast<int>(threadIdx.x); i < kRows * width; i += kThreads) {
     const int r = i / width, d = i % width;
     tile[r * ld + d] = t0 + r < end ? x.get(x.at(b, t0 + r, h) + d) : 0.0f;
@@ -39,7 +40,9 @@ __device__ void dots(float (&dot)[kEach], const float* row, const float* other, 
   }
 }
 /// acc[i] += sum over j of weight[j] * rows[j][share + 4 i]
-template <int kMaxWidth> __device__ void add_rows(float (&acc)[kMaxWidth / kShare], const float* weight, const float* rows, int ld, int width, int share) {
+template <int kMaxWidth>
+__device__ void add_rows(float (&acc)[kMaxWidth / kShare], const float* weight, const float* rows, int ld, int width,
+                         int share) {
   for (int j = 0; j < kRows; ++j) {
     const float w = weight[j];
 #pragma unroll
@@ -49,12 +52,16 @@ template <int kMaxWidth> __device__ void add_rows(float (&acc)[kMaxWidth / kShar
 }
 
 /// Block (query tile, head, sequence).
-template <int kMaxWidth> __global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ AttentionProblem p) {
+template <int kMaxWidth>
+__global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ AttentionProblem p) {
   extern __shared__ float memory[];
-  const int ld = p.width | 1, row = static_cast<int>(threadIdx.x) / kShare, share = static_cast<int>(threadIdx.x) % kShare;
+  const int ld = p.width | 1, row = static_cast<int>(threadIdx.x) / kShare,
+            share = static_cast<int>(threadIdx.x) % kShare;
   float *qs = memory, *ks = qs + kRows * ld, *vs = ks + kRows * ld, *ps = vs + kRows * ld;
-  const std::int64_t t0 = std::int64_t{blockIdx.x} * kRows, t = t0 + row, h = blockIdx.y, b = blockIdx.z, kv = h / p.group();
-  const std::int64_t seen = t < p.queries ? p.seen(t) : 0, last = t0 + kRows < p.queries ? t0 + kRows : p.queries, end = p.seen(last - 1);
+  const std::int64_t t0 = std::int64_t{blockIdx.x} * kRows, t = t0 + row, h = blockIdx.y, b = blockIdx.z,
+                     kv = h / p.group();
+  const std::int64_t seen = t < p.queries ? p.seen(t) : 0, last = t0 + kRows < p.queries ? t0 + kRows : p.queries,
+                     end = p.seen(last - 1);
   bring(qs, ld, p.q, b, t0, p.queries, h, p.width);
   float top = -kInf, sum = 0, acc[kMaxWidth / kShare] = {};
   for (std::int64_t k0 = 0; k0 < end; k0 += kRows) {
@@ -109,7 +116,8 @@ __global__ void __launch_bounds__(256) attend_one(const __grid_constant__ Attent
 #pragma unroll
     for (int i = 0; i < kMax; ++i)
       if (lane + kWarp * i < p.width) dot = ::fmaf(q[i], p.k.get(k0 + lane + kWarp * i), dot);
-    const float s = warp_reduce(dot, Sum{}) * p.scale, here = fmaxf(top, s), shrink = expf(top - here), e = expf(s - here);
+    const float s = warp_reduce(dot, Sum{}) * p.scale, here = fmaxf(top, s), shrink = expf(top - here),
+                e = expf(s - here);
     sum = sum * shrink + e;
     top = here;
 #pragma unroll
@@ -132,24 +140,31 @@ __global__ void __launch_bounds__(256) attend_one(const __grid_constant__ Attent
 }
 
 /// sum(do out) of the rows of a tile, one row per four threads.
-__device__ float row_delta(const AttentionProblem& p, const float* douts, int ld, int row, std::int64_t b, std::int64_t t, std::int64_t h, int share) {
+__device__ float row_delta(const AttentionProblem& p, const float* douts, int ld, int row, std::int64_t b,
+                           std::int64_t t, std::int64_t h, int share) {
   float delta = 0;
   if (t < p.queries)
-    for (int d = share; d < p.width; d += kShare) delta = ::fmaf(douts[row * ld + d], p.out.get(p.out.at(b, t, h) + d), delta);
+    for (int d = share; d < p.width; d += kShare)
+      delta = ::fmaf(douts[row * ld + d], p.out.get(p.out.at(b, t, h) + d), delta);
   return share_sum(delta);
 }
 
 /// Block (query tile, head, sequence).
-template <int kMaxWidth> __global__ void __launch_bounds__(kThreads) query_gradient(const __grid_constant__ AttentionProblem p) {
+template <int kMaxWidth>
+__global__ void __launch_bounds__(kThreads) query_gradient(const __grid_constant__ AttentionProblem p) {
   extern __shared__ float memory[];
-  const int ld = p.width | 1, row = static_cast<int>(threadIdx.x) / kShare, share = static_cast<int>(threadIdx.x) % kShare;
+  const int ld = p.width | 1, row = static_cast<int>(threadIdx.x) / kShare,
+            share = static_cast<int>(threadIdx.x) % kShare;
   float *qs = memory, *ds = qs + kRows * ld, *ks = ds + kRows * ld, *vs = ks + kRows * ld, *weights = vs + kRows * ld;
-  const std::int64_t t0 = std::int64_t{blockIdx.x} * kRows, t = t0 + row, h = blockIdx.y, b = blockIdx.z, kv = h / p.group();
-  const std::int64_t seen = t < p.queries ? p.seen(t) : 0, last = t0 + kRows < p.queries ? t0 + kRows : p.queries, end = p.seen(last - 1);
+  const std::int64_t t0 = std::int64_t{blockIdx.x} * kRows, t = t0 + row, h = blockIdx.y, b = blockIdx.z,
+                     kv = h / p.group();
+  const std::int64_t seen = t < p.queries ? p.seen(t) : 0, last = t0 + kRows < p.queries ? t0 + kRows : p.queries,
+                     end = p.seen(last - 1);
   bring(qs, ld, p.q, b, t0, p.queries, h, p.width);
   bring(ds, ld, p.dout, b, t0, p.queries, h, p.width);
   __syncthreads();
-  const float delta = row_delta(p, ds, ld, row, b, t, h, share), lse = t < p.queries ? p.lse[(b * p.heads + h) * p.queries + t] : 0.0f;
+  const float delta = row_delta(p, ds, ld, row, b, t, h, share),
+              lse = t < p.queries ? p.lse[(b * p.heads + h) * p.queries + t] : 0.0f;
   float acc[kMaxWidth / kShare] = {};
   for (std::int64_t k0 = 0; k0 < end; k0 += kRows) {
     __syncthreads();
@@ -174,16 +189,20 @@ template <int kMaxWidth> __global__ void __launch_bounds__(kThreads) query_gradi
 }
 
 /// Block (key tile, key head, sequence): the query heads of the group, one after the other.
-template <int kMaxWidth> __global__ void __launch_bounds__(kThreads) key_gradient(const __grid_constant__ AttentionProblem p) {
+template <int kMaxWidth>
+__global__ void __launch_bounds__(kThreads) key_gradient(const __grid_constant__ AttentionProblem p) {
   extern __shared__ float memory[];
   __shared__ float lses[kRows], deltas[kRows];
-  const int ld = p.width | 1, row = static_cast<int>(threadIdx.x) / kShare, share = static_cast<int>(threadIdx.x) % kShare;
-  float *ks = memory, *vs = ks + kRows * ld, *qs = vs + kRows * ld, *ds = qs + kRows * ld, *probs = ds + kRows * ld, *weights = probs + kRows * (kRows + 1);
+  const int ld = p.width | 1, row = static_cast<int>(threadIdx.x) / kShare,
+            share = static_cast<int>(threadIdx.x) % kShare;
+  float *ks = memory, *vs = ks + kRows * ld, *qs = vs + kRows * ld, *ds = qs + kRows * ld, *probs = ds + kRows * ld,
+        *weights = probs + kRows * (kRows + 1);
   const std::int64_t k0 = std::int64_t{blockIdx.x} * kRows, key = k0 + row, kv = blockIdx.y, b = blockIdx.z;
   bring(ks, ld, p.k, b, k0, p.capacity, kv, p.width);
   bring(vs, ld, p.v, b, k0, p.capacity, kv, p.width);
   float dk[kMaxWidth / kShare] = {}, dv[kMaxWidth / kShare] = {};
-  const std::int64_t first = p.causal && k0 > p.position() ? (k0 - p.position()) / kRows * kRows : 0;  // earlier queries see none of these keys
+  const std::int64_t first = p.causal && k0 > p.position() ? (k0 - p.position()) / kRows * kRows
+                                                           : 0;  // earlier queries see none of these keys
   for (std::int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h)
     for (std::int64_t t0 = first; t0 < p.queries; t0 += kRows) {
       __syncthreads();
@@ -228,7 +247,8 @@ template <class F> void with_width(int width, F&& f) {
   else f.template operator()<256>();
 }
 
-template <class Kernel> void start(Stream& s, Kernel kernel, dim3 grid, int tiles, int squares, const AttentionProblem& p, const char* name) {
+template <class Kernel>
+void start(Stream& s, Kernel kernel, dim3 grid, int tiles, int squares, const AttentionProblem& p, const char* name) {
   const int bytes = (tiles * kRows * (p.width | 1) + squares * kRows * (kRows + 1)) * 4;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
   kernel<<<grid, kThreads, static_cast<std::size_t>(bytes), queue(s)>>>(p);
@@ -244,16 +264,21 @@ void attend_plain(Stream& s, const Attend& c) {
     attend_one<<<dim3(heads, batch), 256, 0, queue(s)>>>(p);
     return launched("attention");
   }
-  with_width(p.width, [&]<int kWidth>() { start(s, attend<kWidth>, dim3(blocks_for(p.queries, kRows), heads, batch), 3, 1, p, "attention"); });
+  with_width(p.width, [&]<int kWidth>() {
+    start(s, attend<kWidth>, dim3(blocks_for(p.queries, kRows), heads, batch), 3, 1, p, "attention");
+  });
 }
 
 void attend_backward_plain(Stream& s, const AttendBackward& c) {
   const auto p = problem_of(s, c);
   const auto batch = static_cast<unsigned>(c.q[0]);
   with_width(p.width, [&]<int kWidth>() {
-    if (c.dq) start(s, query_gradient<kWidth>, dim3(blocks_for(p.queries, kRows), static_cast<unsigned>(p.heads), batch), 4, 1, p, "attention_backward");
+    if (c.dq)
+      start(s, query_gradient<kWidth>, dim3(blocks_for(p.queries, kRows), static_cast<unsigned>(p.heads), batch), 4, 1,
+            p, "attention_backward");
     if (c.dk || c.dv)
-      start(s, key_gradient<kWidth>, dim3(blocks_for(p.capacity, kRows), static_cast<unsigned>(p.kv_heads), batch), 4, 2, p, "attention_backward");
+      start(s, key_gradient<kWidth>, dim3(blocks_for(p.capacity, kRows), static_cast<unsigned>(p.kv_heads), batch), 4,
+            2, p, "attention_backward");
   });
 }
 

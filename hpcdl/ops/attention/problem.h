@@ -23,13 +23,26 @@ struct AttentionProblem {
 
 inline AttentionProblem problem_of(const Stream& s, const Attend& c) {
   const std::int64_t width = c.width();
-  return {.q = heads_of(c.q, width), .k = heads_of(c.k, width), .v = heads_of(c.v, width), .out = heads_of(c.out, width),
-          .lse = const_cast<float*>(c.lse.ptr<float>()), .params = s.kernel_params(), .queries = c.q[1], .capacity = c.k[1], .batch = static_cast<int>(c.q[0]),
-          .heads = c.args.heads, .kv_heads = c.kv_heads(), .width = static_cast<int>(width), .causal = c.args.causal, .cached = c.args.cached, .scale = c.scale()};
+  return {.q = heads_of(c.q, width),
+          .k = heads_of(c.k, width),
+          .v = heads_of(c.v, width),
+          .out = heads_of(c.out, width),
+          .lse = const_cast<float*>(c.lse.ptr<float>()),
+          .params = s.kernel_params(),
+          .queries = c.q[1],
+          .capacity = c.k[1],
+          .batch = static_cast<int>(c.q[0]),
+          .heads = c.args.heads,
+          .kv_heads = c.kv_heads(),
+          .width = static_cast<int>(width),
+          .causal = c.args.causal,
+          .cached = c.args.cached,
+          .scale = c.scale()};
 }
 inline AttentionProblem problem_of(const Stream& s, const AttendBackward& c) {
   auto p = problem_of(s, static_cast<const Attend&>(c));
-  p.dout = heads_of(c.dout, p.width), p.dq = heads_of(c.dq, p.width), p.dk = heads_of(c.dk, p.width), p.dv = heads_of(c.dv, p.width);
+  p.dout = heads_of(c.dout, p.width), p.dq = heads_of(c.dq, p.width), p.dk = heads_of(c.dk, p.width),
+  p.dv = heads_of(c.dv, p.width);
   return p;
 }
 

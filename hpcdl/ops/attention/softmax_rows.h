@@ -1,6 +1,7 @@
 #pragma once
-// The online softmax on a wgmma accumulator (.cu files): a thread holds parts of two rows, `row` and `row` + 8, of which four
-// neighbouring threads hold the rest. Scores are kept unscaled; exponents are taken to base 2 with the scale folded in.
+// The online softmax on a wgmma accumulator (.cu files): a thread holds parts of two rows, `row` and `row` + 8, of
+// which four neighbouring threads hold the rest. Scores are kept unscaled; exponents are taken to base 2 with the scale
+// folded in.
 
 #include "hpcdl/cuda/lanes.h"
 #include "hpcdl/cuda/wgmma.h"

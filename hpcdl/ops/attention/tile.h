@@ -1,8 +1,8 @@
 #pragma once
 // The small matrix product that the attention kernels are made of. Included by the .simd.cpp files of this folder only.
 //
-// Everything is computed with *queries in the lanes*: scores are held as S^T (keys, queries). Then keys and values are used
-// as they lie in memory, one broadcast word at a time, the softmax needs no horizontal step, and only q and the
+// Everything is computed with *queries in the lanes*: scores are held as S^T (keys, queries). Then keys and values are
+// used as they lie in memory, one broadcast word at a time, the softmax needs no horizontal step, and only q and the
 // output are transposed, once per block of queries.
 //
 // Operands consist of 32-bit words along the summed index: a float, or a Pair of bf16 where the CPU multiplies those.
@@ -32,7 +32,8 @@ inline constexpr std::integral_constant<std::int64_t, kQueries> kRow;
 /// acc + a b.
 template <class W, class V> V multiply_add(V a, V b, V acc) {
 #if defined(HPCDL_SIMD_AVX512)
-  if constexpr (std::is_same_v<W, Pair>) return _mm512_dpbf16_ps(acc.v, reinterpret_cast<__m512bh>(a.v), reinterpret_cast<__m512bh>(b.v));
+  if constexpr (std::is_same_v<W, Pair>)
+    return _mm512_dpbf16_ps(acc.v, reinterpret_cast<__m512bh>(a.v), reinterpret_cast<__m512bh>(b.v));
 #endif
   return fma(a, b, acc);
 }
@@ -57,9 +58,15 @@ template <int Max, class F> [[gnu::always_inline]] inline void in_chunks(std::in
 }
 
 /// Register tile: M rows x NV vectors of C.
-template <class Isa> struct TileShape { static constexpr int M = 4, NV = 2; };
-template <> struct TileShape<simd::Avx2> { static constexpr int M = 6, NV = 2; };
-template <> struct TileShape<simd::Avx512> { static constexpr int M = 6, NV = 4; };
+template <class Isa> struct TileShape {
+  static constexpr int M = 4, NV = 2;
+};
+template <> struct TileShape<simd::Avx2> {
+  static constexpr int M = 6, NV = 2;
+};
+template <> struct TileShape<simd::Avx512> {
+  static constexpr int M = 6, NV = 4;
+};
 
 /// A is read one word at a time: word (m, k) at a[m * am + k * ak].
 template <class W> struct Words {
@@ -96,11 +103,13 @@ template <class Isa, int M, int NV, bool Add, class W, class Ld>
     for (int v = 0; v < NV; ++v) acc[m][v].store(c + m * ldc + v * V::N);
 }
 
-/// m rows x NV vectors of C. The tiles are part of one loop, not calls: sums are short here (k is 32 to 128), and the first
-/// steps of a tile then overlap the last ones of the tile before it (0.98 of the multiplier's peak at k = 32; as calls 0.86).
+/// m rows x NV vectors of C. The tiles are part of one loop, not calls: sums are short here (k is 32 to 128), and the
+/// first steps of a tile then overlap the last ones of the tile before it (0.98 of the multiplier's peak at k = 32; as
+/// calls 0.86).
 template <class Isa, int NV, bool Add, class W, class Ld>
 [[gnu::noinline]] void tiles(float* c, Ld ldc, Words<W> a, const W* b, Ld ldb, std::int64_t m, std::int64_t k) {
-  constexpr int M = TileShape<Isa>::M, kTall = 2 * NV <= TileShape<Isa>::NV ? 2 * M : M;  // as many accumulators where the lanes are few
+  constexpr int M = TileShape<Isa>::M,
+                kTall = 2 * NV <= TileShape<Isa>::NV ? 2 * M : M;  // as many accumulators where the lanes are few
   const auto rows = [&](auto n, std::int64_t i) __attribute__((always_inline)) {
     tile<Isa, n, NV, Add>(c + i * ldc, ldc, Words<W>{a.a + i * a.am, a.am, a.ak}, b, ldb, k);
   };
@@ -110,10 +119,11 @@ template <class Isa, int NV, bool Add, class W, class Ld>
   in_chunks<M>(m - i, [&](auto n, std::int64_t j) __attribute__((always_inline)) { rows(n, i + j); });
 }
 
-/// C (m, n) = A (m, k) B (k, n), or += ; k in words. n is rounded up to whole vectors: rows of B and C must be that long.
-/// Ld: std::int64_t, or a constant, with which the addresses of a tile's rows cost nothing.
+/// C (m, n) = A (m, k) B (k, n), or += ; k in words. n is rounded up to whole vectors: rows of B and C must be that
+/// long. Ld: std::int64_t, or a constant, with which the addresses of a tile's rows cost nothing.
 template <class Isa, class W, class Ld>
-void multiply(Isa, float* c, Ld ldc, Words<W> a, const W* b, Ld ldb, std::int64_t m, std::int64_t n, std::int64_t k, bool add) {
+void multiply(Isa, float* c, Ld ldc, Words<W> a, const W* b, Ld ldb, std::int64_t m, std::int64_t n, std::int64_t k,
+              bool add) {
   constexpr int N = simd::Vec<Isa>::N;
   in_chunks<TileShape<Isa>::NV>((n + N - 1) / N, [&](auto nv, std::int64_t v) {
     if (add) tiles<Isa, nv, true>(c + v * N, ldc, a, b + v * N, ldb, m, k);
@@ -121,8 +131,8 @@ void multiply(Isa, float* c, Ld ldc, Words<W> a, const W* b, Ld ldb, std::int64_
   });
 }
 
-/// What the lanes of a block of queries see of a block of keys: all of them, or with a causal mask those at or before their
-/// own position.
+/// What the lanes of a block of queries see of a block of keys: all of them, or with a causal mask those at or before
+/// their own position.
 struct Sight {
   std::int64_t keys, lanes;
   std::int64_t first;  // position of key 0 relative to lane 0
@@ -141,7 +151,8 @@ template <class F> void for_spans(const Sight& s, F&& f) {
   }
 }
 
-/// multiply() for scores (rows = keys, A = k or v; `words` per row) of a block; what a span does not see stays unwritten.
+/// multiply() for scores (rows = keys, A = k or v; `words` per row) of a block; what a span does not see stays
+/// unwritten.
 template <class Isa, class W>
 void multiply_scores(Isa isa, float* c, Words<W> a, const W* b, std::int64_t words, const Sight& s) {
   for_spans(s, [&](std::int64_t l, std::int64_t lanes, std::int64_t keys) {

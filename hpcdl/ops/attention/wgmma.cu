@@ -18,9 +18,10 @@ TensorMap head_map(const View& x, int heads, std::int64_t width, int rows) {
 
 bool operands_fit(const Stream& s, const Attend& c) {
   const auto width = c.width();
-  return has_sm90a(s) && width % 8 == 0 && width <= 128 && (c.q.dtype() == DType::bf16 || c.q.dtype() == DType::f16) && c.k.dtype() == c.q.dtype() &&
-         c.q[0] * c.args.heads <= 1 << 20 && c.q[1] <= 1 << 24 && c.k[1] <= 1 << 24 && heads_of(c.q, width).whole_pieces() &&
-         heads_of(c.k, width).whole_pieces() && heads_of(c.v, width).whole_pieces() && heads_of(c.out, width).whole_pieces();
+  return has_sm90a(s) && width % 8 == 0 && width <= 128 && (c.q.dtype() == DType::bf16 || c.q.dtype() == DType::f16) &&
+         c.k.dtype() == c.q.dtype() && c.q[0] * c.args.heads <= 1 << 20 && c.q[1] <= 1 << 24 && c.k[1] <= 1 << 24 &&
+         heads_of(c.q, width).whole_pieces() && heads_of(c.k, width).whole_pieces() &&
+         heads_of(c.v, width).whole_pieces() && heads_of(c.out, width).whole_pieces();
 }
 
 /// f.template operator()<T>() with the 16-bit type of the call.
@@ -35,20 +36,29 @@ template <class Kernel> void allow(Kernel kernel, int bytes) {
 
 template <class T, class Shape> void start_forward(Stream& s, const Attend& c) {
   const auto width = c.width();
-  const int heads = c.args.heads, kv_heads = c.kv_heads(), batch = static_cast<int>(c.q[0]), queries = static_cast<int>(c.q[1]);
+  const int heads = c.args.heads, kv_heads = c.kv_heads(), batch = static_cast<int>(c.q[0]),
+            queries = static_cast<int>(c.q[1]);
   // Keys and values of the heads that are worked on together should stay in L2, but short sections leave blocks idle.
   const std::int64_t pair = 4 * c.k[1] * width, together = std::int64_t{40} << 20;
   const auto section = std::max<std::int64_t>(16, together / pair) * heads / kv_heads;
-  const ForwardProblem p{.lse = const_cast<float*>(c.lse.ptr<float>()), .params = s.kernel_params(), .batch = batch, .heads = heads, .kv_heads = kv_heads, .queries = queries,
-                         .capacity = static_cast<int>(c.k[1]), .causal = c.args.causal || c.args.cached, .cached = c.args.cached, .scale = c.scale() * kLog2e,
+  const ForwardProblem p{.lse = const_cast<float*>(c.lse.ptr<float>()),
+                         .params = s.kernel_params(),
+                         .batch = batch,
+                         .heads = heads,
+                         .kv_heads = kv_heads,
+                         .queries = queries,
+                         .capacity = static_cast<int>(c.k[1]),
+                         .causal = c.args.causal || c.args.cached,
+                         .cached = c.args.cached,
+                         .scale = c.scale() * kLog2e,
                          .section = static_cast<int>(std::min<std::int64_t>(section, batch * heads))};
   const auto tiles = static_cast<std::int64_t>(batch) * heads * ((queries + Shape::kQueries - 1) / Shape::kQueries);
   const auto blocks = std::min<std::int64_t>(tiles, multiprocessors(s) * Shape::kBlocks);
   auto* kernel = attention_forward_wgmma<T, Shape>;
   allow(kernel, Shape::kBytes);
   kernel<<<static_cast<unsigned>(blocks), Shape::kThreads, Shape::kBytes, queue(s)>>>(
-      head_map(c.q, heads, width, Shape::kQueries), head_map(c.k, kv_heads, width, Shape::kKeys), head_map(c.v, kv_heads, width, Shape::kKeys),
-      head_map(c.out, heads, width, 64), p);
+      head_map(c.q, heads, width, Shape::kQueries), head_map(c.k, kv_heads, width, Shape::kKeys),
+      head_map(c.v, kv_heads, width, Shape::kKeys), head_map(c.out, heads, width, 64), p);
   launched("attention");
 }
 
@@ -59,7 +69,9 @@ template <class Shape> struct BackwardScratch {
   unsigned* turns;
 
   BackwardScratch(const AttendBackward& c)
-      : tiles(Shape::tiles(static_cast<int>(c.q[1]))), rows(c.q[0] * c.args.heads * tiles * Shape::kQueries), counters(c.q[0] * c.args.heads * tiles * 2 + 1) {
+      : tiles(Shape::tiles(static_cast<int>(c.q[1]))),
+        rows(c.q[0] * c.args.heads * tiles * Shape::kQueries),
+        counters(c.q[0] * c.args.heads * tiles * 2 + 1) {
     sums = c.scratch.ptr<float>();
     lse = sums + rows * Shape::kWidth;
     delta = lse + rows;
@@ -69,28 +81,49 @@ template <class Shape> struct BackwardScratch {
 
 template <class T, class Shape> void start_backward(Stream& s, const AttendBackward& c) {
   const auto width = c.width();
-  const int heads = c.args.heads, kv_heads = c.kv_heads(), batch = static_cast<int>(c.q[0]), queries = static_cast<int>(c.q[1]), keys = static_cast<int>(c.k[1]);
+  const int heads = c.args.heads, kv_heads = c.kv_heads(), batch = static_cast<int>(c.q[0]),
+            queries = static_cast<int>(c.q[1]), keys = static_cast<int>(c.k[1]);
   const BackwardScratch<Shape> memory(c);
   constexpr int kRowsPerBlock = 256 * 8 / Shape::kWidth;
   attention_backward_begin<T, Shape::kWidth><<<blocks_for(memory.rows, kRowsPerBlock), 256, 0, queue(s)>>>(
-      heads_of(c.out, width), heads_of(c.dout, width), c.lse.ptr<float>(), memory.lse, memory.delta, memory.turns, static_cast<int>(memory.counters), heads,
-      queries, static_cast<int>(memory.tiles) * Shape::kQueries, static_cast<int>(memory.rows), static_cast<int>(width));
+      heads_of(c.out, width), heads_of(c.dout, width), c.lse.ptr<float>(), memory.lse, memory.delta, memory.turns,
+      static_cast<int>(memory.counters), heads, queries, static_cast<int>(memory.tiles) * Shape::kQueries,
+      static_cast<int>(memory.rows), static_cast<int>(width));
   launched("attention_backward");
-  const auto works = static_cast<std::int64_t>(Shape::pieces(keys)) * kv_heads * batch, at_once = std::int64_t{multiprocessors(s)};
-  // From the last keys on turns come by themselves, from the first on no long piece is left for the end. H200, us (last | first):
-  // 64 x 12 x 1024 x 64 causal 842 | 857, 4 x 32 x 4096 x 128 3176 | 3084, with 8 key/value heads 4269 | 3151. Heads handed out in
-  // turns: as many as occupy the chip, or so many times as many.
+  const auto works = static_cast<std::int64_t>(Shape::pieces(keys)) * kv_heads * batch,
+             at_once = std::int64_t{multiprocessors(s)};
+  // From the last keys on turns come by themselves, from the first on no long piece is left for the end. H200, us (last
+  // | first): 64 x 12 x 1024 x 64 causal 842 | 857, 4 x 32 x 4096 x 128 3176 | 3084, with 8 key/value heads 4269 |
+  // 3151. Heads handed out in turns: as many as occupy the chip, or so many times as many.
   const bool ascending = c.args.causal && (Shape::kWidth == 128 || works < 10 * at_once);
-  const std::int64_t times = Shape::kWidth == 64 ? (ascending ? 4 : 2) : ascending ? 2 : 1, section = times * at_once / Shape::pieces(keys);
-  const BackwardProblem p{.dq = heads_of(c.dq, width), .dk = heads_of(c.dk, width), .dv = heads_of(c.dv, width), .lse = memory.lse, .delta = memory.delta,
-                          .sums = memory.sums, .turns = memory.turns, .ticket = memory.turns + memory.counters - 1, .batch = batch, .heads = heads,
-                          .kv_heads = kv_heads, .queries = queries, .keys = keys, .width = static_cast<int>(width), .causal = c.args.causal, .scale = c.scale(), .ascending = ascending,
-                          .section = static_cast<int>(std::clamp<std::int64_t>(section, 1, std::int64_t{batch} * kv_heads))};
+  const std::int64_t times = Shape::kWidth == 64 ? (ascending ? 4 : 2)
+                             : ascending         ? 2
+                                                 : 1,
+                     section = times * at_once / Shape::pieces(keys);
+  const BackwardProblem p{
+      .dq = heads_of(c.dq, width),
+      .dk = heads_of(c.dk, width),
+      .dv = heads_of(c.dv, width),
+      .lse = memory.lse,
+      .delta = memory.delta,
+      .sums = memory.sums,
+      .turns = memory.turns,
+      .ticket = memory.turns + memory.counters - 1,
+      .batch = batch,
+      .heads = heads,
+      .kv_heads = kv_heads,
+      .queries = queries,
+      .keys = keys,
+      .width = static_cast<int>(width),
+      .causal = c.args.causal,
+      .scale = c.scale(),
+      .ascending = ascending,
+      .section = static_cast<int>(std::clamp<std::int64_t>(section, 1, std::int64_t{batch} * kv_heads))};
   auto* kernel = attention_backward_wgmma<T, Shape>;
   allow(kernel, Shape::kBytes);
   kernel<<<static_cast<unsigned>(std::min(works, at_once)), Shape::kThreads, Shape::kBytes, queue(s)>>>(
-      head_map(c.q, heads, width, Shape::kQueries), head_map(c.k, kv_heads, width, Shape::kKeys), head_map(c.v, kv_heads, width, Shape::kKeys),
-      head_map(c.dout, heads, width, Shape::kQueries), p);
+      head_map(c.q, heads, width, Shape::kQueries), head_map(c.k, kv_heads, width, Shape::kKeys),
+      head_map(c.v, kv_heads, width, Shape::kKeys), head_map(c.dout, heads, width, Shape::kQueries), p);
   launched("attention_backward");
 }
 
@@ -99,8 +132,11 @@ template <class T, class Shape> void start_backward(Stream& s, const AttendBackw
 bool wgmma_fits(const Stream& s, const Attend& c) { return operands_fit(s, c); }
 
 bool wgmma_fits(const Stream& s, const AttendBackward& c) {
-  const auto fits = [&](const View& x) { return !x || (x.dtype() == c.q.dtype() && heads_of(x, c.width()).whole_pieces()); };
-  // Below f16's range the rounded gradients of scores err by more than `hpcdl verify` allows at a width of 24; other ways stay within it.
+  const auto fits = [&](const View& x) {
+    return !x || (x.dtype() == c.q.dtype() && heads_of(x, c.width()).whole_pieces());
+  };
+  // Below f16's range the rounded gradients of scores err by more than `hpcdl verify` allows at a width of 24; other
+  // ways stay within it.
   const bool narrow_f16 = c.q.dtype() == DType::f16 && c.width() % 64 != 0;
   return operands_fit(s, c) && !narrow_f16 && fits(c.dout) && fits(c.dq) && fits(c.dk) && fits(c.dv);
 }

@@ -14,7 +14,9 @@ inline dim3 pack_threads(int packs) {
 }
 
 /// Block: one row of pixels of y. Rows of a window are summed apart, so that no sum is long.
-template <class T, bool kWhole> __global__ void __launch_bounds__(kMostThreads) pool(T* y, const T* x, std::int64_t y_stride, std::int64_t x_stride, Averages w) {
+template <class T, bool kWhole>
+__global__ void __launch_bounds__(kMostThreads)
+    pool(T* y, const T* x, std::int64_t y_stride, std::int64_t x_stride, Averages w) {
   constexpr int N = kLanes<T>;
   const std::int64_t row = blockIdx.x, image = row / w.h.out;
   const int oh = static_cast<int>(row - image * w.h.out), h0 = w.h.begin(oh), h1 = w.h.end(oh);
@@ -33,8 +35,10 @@ template <class T, bool kWhole> __global__ void __launch_bounds__(kMostThreads) 
   });
 }
 
-/// Large windows. Block: some packs of one pixel of y; threadIdx.y share out the pixels of its window, and their sums are added in order.
-template <class T, bool kWhole> __global__ void __launch_bounds__(kWarp* kPixelThreads)
+/// Large windows. Block: some packs of one pixel of y; threadIdx.y share out the pixels of its window, and their sums
+/// are added in order.
+template <class T, bool kWhole>
+__global__ void __launch_bounds__(kWarp* kPixelThreads)
     pool_large(T* y, const T* x, std::int64_t y_stride, std::int64_t x_stride, Averages w) {
   constexpr int N = kLanes<T>;
   __shared__ float memory[kPixelThreads][kWarp][N + 1];
@@ -62,8 +66,10 @@ template <class T, bool kWhole> __global__ void __launch_bounds__(kWarp* kPixelT
   store_pack<kWhole>(y + pixel * y_stride + c, sum * Lanes<N>(1.0f / w.divisor(oh, ow)), n);
 }
 
-/// Block: up to kTableWidth pixels of one row of dx. What its divisions give is the same for all channels of a pixel: a table has it.
-template <class T, bool kWhole> __global__ void __launch_bounds__(kMostThreads)
+/// Block: up to kTableWidth pixels of one row of dx. What its divisions give is the same for all channels of a pixel: a
+/// table has it.
+template <class T, bool kWhole>
+__global__ void __launch_bounds__(kMostThreads)
     spread(T* dx, const T* dy, std::int64_t dx_stride, std::int64_t dy_stride, Averages w, bool add) {
   constexpr int N = kLanes<T>;
   struct Column {
@@ -73,8 +79,10 @@ template <class T, bool kWhole> __global__ void __launch_bounds__(kMostThreads)
   __shared__ Column columns[kTableWidth];
   const std::int64_t row = blockIdx.x, image = row / w.h.in, first = image * w.h.out * w.w.out;
   const int h = static_cast<int>(row - image * w.h.in), h0 = w.h.first(h), h1 = w.h.last(h);
-  const int begin = static_cast<int>(blockIdx.y) * kTableWidth, width = w.w.in - begin < kTableWidth ? w.w.in - begin : kTableWidth;
-  for (int i = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x); i < width; i += static_cast<int>(blockDim.x * blockDim.y)) {
+  const int begin = static_cast<int>(blockIdx.y) * kTableWidth,
+            width = w.w.in - begin < kTableWidth ? w.w.in - begin : kTableWidth;
+  for (int i = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x); i < width;
+       i += static_cast<int>(blockDim.x * blockDim.y)) {
     const int w0 = w.w.first(begin + i), w1 = w.w.last(begin + i);
     columns[i] = {w0, w1, h1 - h0 == 1 && w1 - w0 == 1 ? 1.0f / w.divisor(h0, w0) : 0.0f};
   }
@@ -93,7 +101,8 @@ template <class T, bool kWhole> __global__ void __launch_bounds__(kMostThreads)
       } else {
         for (int oh = h0; oh < h1; ++oh)
           for (int ow = column.first; ow < column.last; ++ow)
-            sum = fma(load_pack<kWhole>(dy + (first + oh * w.w.out + ow) * dy_stride + c, n), Lanes<N>(1.0f / w.divisor(oh, ow)), sum);
+            sum = fma(load_pack<kWhole>(dy + (first + oh * w.w.out + ow) * dy_stride + c, n),
+                      Lanes<N>(1.0f / w.divisor(oh, ow)), sum);
       }
       store_pack<kWhole>(to + c, sum, n, add);
     }
@@ -114,12 +123,13 @@ void avg_pool2d(Stream& s, Tensor y, View x, const Averages& w) {
     if (w.h.widest() * w.w.widest() >= kLarge && packs <= 65535 * kWarp) {
       const auto kernel = whole<T>(w, x, y) ? pool_large<T, true> : pool_large<T, false>;
       const dim3 grid(blocks_for(w.images * w.h.out * w.w.out, 1), blocks_for(packs, kWarp));
-      kernel<<<grid, dim3(kWarp, kPixelThreads), 0, queue(s)>>>(y.ptr<T>(), x.ptr<T>(), y.row_stride(), x.row_stride(), w);
+      kernel<<<grid, dim3(kWarp, kPixelThreads), 0, queue(s)>>>(y.ptr<T>(), x.ptr<T>(), y.row_stride(), x.row_stride(),
+                                                                w);
       return;
     }
     const auto kernel = whole<T>(w, x, y) ? pool<T, true> : pool<T, false>;
-    kernel<<<blocks_for(w.images * w.h.out, 1), threads_for(w.w.out, packs_of(w.channels, kLanes<T>)), 0, queue(s)>>>(y.ptr<T>(), x.ptr<T>(), y.row_stride(),
-                                                                                                                     x.row_stride(), w);
+    kernel<<<blocks_for(w.images * w.h.out, 1), threads_for(w.w.out, packs_of(w.channels, kLanes<T>)), 0, queue(s)>>>(
+        y.ptr<T>(), x.ptr<T>(), y.row_stride(), x.row_stride(), w);
   });
   launched("avg_pool2d");
 }
@@ -129,8 +139,8 @@ void avg_pool2d_backward(Stream& s, Grad dx, View dy, const Averages& w) {
   visit_dtype(dx.dtype(), [&]<class T>() {
     const auto kernel = whole<T>(w, dx, dy) ? spread<T, true> : spread<T, false>;
     const dim3 grid(blocks_for(w.images * w.h.in, 1), blocks_for(w.w.in, kTableWidth));
-    kernel<<<grid, pack_threads(packs_of(w.channels, kLanes<T>)), 0, queue(s)>>>(dx.ptr<T>(), dy.ptr<T>(), dx.row_stride(),
-                                                                                                             dy.row_stride(), w, dx.accumulate());
+    kernel<<<grid, pack_threads(packs_of(w.channels, kLanes<T>)), 0, queue(s)>>>(
+        dx.ptr<T>(), dy.ptr<T>(), dx.row_stride(), dy.row_stride(), w, dx.accumulate());
   });
   launched("avg_pool2d_backward");
 }

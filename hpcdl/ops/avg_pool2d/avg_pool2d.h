@@ -1,8 +1,9 @@
 #pragma once
 // The mean of each window of an image, per channel.
 //
-// x: (N, H, W, C), y: (N, OH, OW, C), f32, bf16 or f16; pixels may be strided. OH = floor((H + 2 pad - kernel) / stride) + 1. Sums are
-// taken in f32. As in torch, padding counts as zeros unless count_include_pad is false: then a mean is over the pixels that there are.
+// x: (N, H, W, C), y: (N, OH, OW, C), f32, bf16 or f16; pixels may be strided. OH = floor((H + 2 pad - kernel) /
+// stride) + 1. Sums are taken in f32. As in torch, padding counts as zeros unless count_include_pad is false: then a
+// mean is over the pixels that there are.
 
 #include "hpcdl/ops/op.h"
 #include "hpcdl/ops/windows.h"
@@ -29,10 +30,14 @@ void avg_pool2d_backward(Stream&, Grad dx, View dy, const Averages&);
 namespace detail {
 
 inline void run_avg_pool(Stream& s, Tensor y, View x, const Averages& w) {
-  on(s, [&](auto isa, Pool& pool) { cpu::avg_pool2d(isa, pool, y, x, w); }, [&](auto& q) { cuda::avg_pool2d(q, y, x, w); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::avg_pool2d(isa, pool, y, x, w); },
+      [&](auto& q) { cuda::avg_pool2d(q, y, x, w); });
 }
 inline void run_avg_pool_backward(Stream& s, Grad dx, View dy, const Averages& w) {
-  on(s, [&](auto isa, Pool& pool) { cpu::avg_pool2d_backward(isa, pool, dx, dy, w); }, [&](auto& q) { cuda::avg_pool2d_backward(q, dx, dy, w); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::avg_pool2d_backward(isa, pool, dx, dy, w); },
+      [&](auto& q) { cuda::avg_pool2d_backward(q, dx, dy, w); });
 }
 inline Cost avg_pool_cost(const Spec& x, const Windows& w) {
   const Spec y = pooled(x, w);
@@ -56,8 +61,12 @@ struct AvgPool2d {
     return detail::pooled(x, windows(x.shape, a));
   }
   static Cost cost(const Spec& x, const Args& a) { return detail::avg_pool_cost(x, windows(x.shape, a)); }
-  static void forward(Stream& s, Tensor y, View x, const Args& a) { detail::run_avg_pool(s, y, x, windows(x.shape(), a)); }
-  static void backward(Stream& s, Grad dx, View dy, const Args& a) { detail::run_avg_pool_backward(s, dx, dy, windows(dx.shape(), a)); }
+  static void forward(Stream& s, Tensor y, View x, const Args& a) {
+    detail::run_avg_pool(s, y, x, windows(x.shape(), a));
+  }
+  static void backward(Stream& s, Grad dx, View dy, const Args& a) {
+    detail::run_avg_pool_backward(s, dx, dy, windows(dx.shape(), a));
+  }
   using Backward = Operands<dIn<0>, dOut<0>>;
 };
 

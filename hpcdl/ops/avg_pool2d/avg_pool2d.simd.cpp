@@ -6,7 +6,8 @@
 namespace hpcdl::cpu {
 namespace {
 
-/// One pixel of y. x: the image; [h0, h1) x [w0, w1): the window. Rows of the window are summed apart, so that no sum is long.
+/// One pixel of y. x: the image; [h0, h1) x [w0, w1): the window. Rows of the window are summed apart, so that no sum
+/// is long.
 template <class Isa, class T>
 void pool_pixel(T* y, const T* x, std::int64_t stride, const Averages& w, float over, int h0, int h1, int w0, int w1) {
   using V = simd::Vec<Isa>;
@@ -54,14 +55,16 @@ void spread_pixel(T* dx, bool add, const T* dy, std::int64_t stride, const Avera
 template <class Isa> void avg_pool2d(Isa, Pool& pool, Tensor y, View x, const Averages& w) {
   const auto stride = x.row_stride(), to = y.row_stride();
   visit_dtype(x.dtype(), [&]<class T>() {
-    for_rows(pool, w.images * w.h.out, w.w.in * w.channels * (w.h.in / w.h.out + 1), [&](std::int64_t begin, std::int64_t end) {
-      for (auto r = begin; r < end; ++r) {
-        const T* image = x.ptr<T>() + r / w.h.out * w.h.in * w.w.in * stride;
-        const int oh = static_cast<int>(r % w.h.out);
-        for (int o = 0; o < w.w.out; ++o)
-          pool_pixel<Isa>(y.ptr<T>() + (r * w.w.out + o) * to, image, stride, w, 1.0f / w.divisor(oh, o), w.h.begin(oh), w.h.end(oh), w.w.begin(o), w.w.end(o));
-      }
-    });
+    for_rows(pool, w.images * w.h.out, w.w.in * w.channels * (w.h.in / w.h.out + 1),
+             [&](std::int64_t begin, std::int64_t end) {
+               for (auto r = begin; r < end; ++r) {
+                 const T* image = x.ptr<T>() + r / w.h.out * w.h.in * w.w.in * stride;
+                 const int oh = static_cast<int>(r % w.h.out);
+                 for (int o = 0; o < w.w.out; ++o)
+                   pool_pixel<Isa>(y.ptr<T>() + (r * w.w.out + o) * to, image, stride, w, 1.0f / w.divisor(oh, o),
+                                   w.h.begin(oh), w.h.end(oh), w.w.begin(o), w.w.end(o));
+               }
+             });
   });
 }
 
@@ -72,7 +75,8 @@ template <class Isa> void avg_pool2d_backward(Isa, Pool& pool, Grad dx, View dy,
       for (auto r = begin; r < end; ++r) {
         const T* image = dy.ptr<T>() + r / w.h.in * w.h.out * w.w.out * stride;
         for (int i = 0; i < w.w.in; ++i)
-          spread_pixel<Isa>(dx.ptr<T>() + (r * w.w.in + i) * to, dx.accumulate(), image, stride, w, static_cast<int>(r % w.h.in), i);
+          spread_pixel<Isa>(dx.ptr<T>() + (r * w.w.in + i) * to, dx.accumulate(), image, stride, w,
+                            static_cast<int>(r % w.h.in), i);
       }
     });
   });

@@ -16,11 +16,13 @@ using testing::Ref;
 void reference(Ref& y, const Ref& x, const AvgPool2d::Args& a) {
   const std::int64_t channels = y.shape[3], stride = a.stride ? a.stride : a.kernel;
   for (std::int64_t at = 0; at < y.size(); ++at) {
-    const auto c = at % channels, ow = at / channels % y.shape[2], oh = at / channels / y.shape[2] % y.shape[1], n = at / channels / y.shape[2] / y.shape[1];
+    const auto c = at % channels, ow = at / channels % y.shape[2], oh = at / channels / y.shape[2] % y.shape[1],
+               n = at / channels / y.shape[2] / y.shape[1];
     double sum = 0, inside = 0;
     for (auto h = oh * stride - a.pad; h < oh * stride - a.pad + a.kernel; ++h)
       for (auto w = ow * stride - a.pad; w < ow * stride - a.pad + a.kernel; ++w)
-        if (h >= 0 && h < x.shape[1] && w >= 0 && w < x.shape[2]) sum += x[((n * x.shape[1] + h) * x.shape[2] + w) * channels + c], ++inside;
+        if (h >= 0 && h < x.shape[1] && w >= 0 && w < x.shape[2])
+          sum += x[((n * x.shape[1] + h) * x.shape[2] + w) * channels + c], ++inside;
     y[at] = sum / (a.count_include_pad ? static_cast<double>(a.kernel * a.kernel) : inside);
   }
 }
@@ -37,11 +39,14 @@ const auto strided = testing::op<AvgPool2d>({
             {.in = {{2, 9, 4, 8}}, .args = {.kernel = 2, .stride = 3}},
             {.in = {{9, 32, 32, 64}}, .gradient = false},
             {.in = {{2, 3, 140, 9}}},  // rows of more pixels than a block of the GPU's gradient takes
-            {.in = {{2, 9, 7, 260}}, .args = {.kernel = 5, .stride = 2, .pad = 2}, .gradient = false},  // a window's pixels are shared out
+            {.in = {{2, 9, 7, 260}},
+             .args = {.kernel = 5, .stride = 2, .pad = 2},
+             .gradient = false},  // a window's pixels are shared out
             {.in = {{2, 9, 8, 21}}, .args = {.kernel = 4, .pad = 1, .count_include_pad = false}},
             {.in = {{0, 4, 4, 8}}},
         },
-    .reference = [](std::span<Ref> out, std::span<const Ref> in, const AvgPool2d::Args& a) { reference(out[0], in[0], a); },
+    .reference = [](std::span<Ref> out, std::span<const Ref> in,
+                    const AvgPool2d::Args& a) { reference(out[0], in[0], a); },
     .reduction = [](std::span<const Spec>, const AvgPool2d::Args& a) { return std::int64_t{a.kernel} * a.kernel; },
 });
 
@@ -51,13 +56,15 @@ TEST(WindowAxis, TheOutputsOfAnInputAreThoseWhoseWindowsHoldIt) {
     for (int out = 1; out < 12; ++out) axes.push_back({.in = in, .out = out});
     for (int kernel = 1; kernel <= in; ++kernel)
       for (int stride = 1; stride < 5; ++stride)
-        for (int pad = 0; 2 * pad <= kernel; ++pad) axes.push_back(detail::windows("", {1, in, in, 1}, {kernel, stride, pad}).h);
+        for (int pad = 0; 2 * pad <= kernel; ++pad)
+          axes.push_back(detail::windows("", {1, in, in, 1}, {kernel, stride, pad}).h);
   }
   for (const auto& a : axes)
     for (int i = 0; i < a.in; ++i)
       for (int o = 0; o < a.out; ++o) {
         ASSERT_LT(a.begin(o), a.end(o));
-        ASSERT_EQ(a.begin(o) <= i && i < a.end(o), a.first(i) <= o && o < a.last(i)) << a.in << " " << a.out << " " << a.kernel << " " << a.stride << " " << a.pad;
+        ASSERT_EQ(a.begin(o) <= i && i < a.end(o), a.first(i) <= o && o < a.last(i))
+            << a.in << " " << a.out << " " << a.kernel << " " << a.stride << " " << a.pad;
       }
 }
 

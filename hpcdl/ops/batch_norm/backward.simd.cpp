@@ -5,11 +5,13 @@
 namespace hpcdl::cpu {
 namespace {
 
-/// What dz is made from: dy alone, with the signs of y, or with those of x normalised anew (as forward did it, bit for bit).
+/// What dz is made from: dy alone, with the signs of y, or with those of x normalised anew (as forward did it, bit for
+/// bit).
 enum class Signs { none, of_y, of_x };
 
 template <Signs kSigns, class Isa, class T, class Lanes>
-simd::Vec<Isa> masked(const Channels<Isa>& ch, const T* y, const T* dy, simd::Vec<Isa> centred, std::int64_t i, Lanes k) {
+simd::Vec<Isa> masked(const Channels<Isa>& ch, const T* y, const T* dy, simd::Vec<Isa> centred, std::int64_t i,
+                      Lanes k) {
   using V = simd::Vec<Isa>;
   const V d = simd::load<V>(dy + i, k), zero(0.0f);
   if constexpr (kSigns == Signs::of_y) return select(simd::load<V>(y + i, k) > zero, d, zero);
@@ -34,7 +36,8 @@ void add_rows(const BatchNormBackward& o, const Channels<Isa>& ch, std::int64_t 
   loop<Isa>(o.x.cols(), [&](std::int64_t i, auto k) {
     V sum(0.0f), product(0.0f);
     for (int j = 0; j < kRows; ++j) {
-      const V centred = ch.centred(load<V>(x[j] + i, k), i, k), dz = masked<kSigns, Isa>(ch, y[j], dy[j], centred, i, k);
+      const V centred = ch.centred(load<V>(x[j] + i, k), i, k),
+              dz = masked<kSigns, Isa>(ch, y[j], dy[j], centred, i, k);
       sum = sum + dz;
       product = fma(dz, centred, product);
       if (keeps) store(kept[j] + i, dz, k);
@@ -97,10 +100,12 @@ template <class Isa> struct Slopes {
 
 /// dz comes from dresidual where the sums have left it there. An accumulating dresidual gets its share here.
 template <class Isa, class T, Signs kSigns>
-void gradient_rows(const BatchNormBackward& o, const Channels<Isa>& ch, const Slopes<Isa>& slopes, std::int64_t begin, std::int64_t end) {
+void gradient_rows(const BatchNormBackward& o, const Channels<Isa>& ch, const Slopes<Isa>& slopes, std::int64_t begin,
+                   std::int64_t end) {
   using V = simd::Vec<Isa>;
   using namespace simd;
-  const bool adds_residual = o.dresidual && !o.keeps_dz(), add = o.dx && o.dx.accumulate(), past_cache = o.dx && !add && goes_past_cache(o.dx);
+  const bool adds_residual = o.dresidual && !o.keeps_dz(), add = o.dx && o.dx.accumulate(),
+             past_cache = o.dx && !add && goes_past_cache(o.dx);
   const View dz_from = o.keeps_dz() ? View(o.dresidual) : o.dy;
   for (auto r = begin; r < end; ++r) {
     const T *x = row<T>(o.x, r), *y = row<T>(o.y, r), *dy = row<T>(dz_from, r);
@@ -109,10 +114,12 @@ void gradient_rows(const BatchNormBackward& o, const Channels<Isa>& ch, const Sl
     const auto at = [&](std::int64_t i, auto k) {
       const V centred = ch.centred(load<V>(x + i, k), i, k), dz = masked<kSigns, Isa>(ch, y, dy, centred, i, k);
       if (dresidual) store(dresidual + i, load<V>(dresidual + i, k) + dz, k);
-      return fma(dz, load<V>(ch.scale + i, k), fma(centred, load<V>(slopes.slope + i, k), load<V>(slopes.shift + i, k)));
+      return fma(dz, load<V>(ch.scale + i, k),
+                 fma(centred, load<V>(slopes.slope + i, k), load<V>(slopes.shift + i, k)));
     };
     if (!dx) loop<Isa>(o.x.cols(), [&](std::int64_t i, auto k) { at(i, k); });
-    else if (add) loop<Isa>(o.x.cols(), [&](std::int64_t i, auto k) { store(dx + i, load<V>(dx + i, k) + at(i, k), k); });
+    else if (add)
+      loop<Isa>(o.x.cols(), [&](std::int64_t i, auto k) { store(dx + i, load<V>(dx + i, k) + at(i, k), k); });
     else if (past_cache) loop<Isa>(o.x.cols(), [&](std::int64_t i, auto k) { stream(dx + i, at(i, k), k); });
     else loop<Isa>(o.x.cols(), [&](std::int64_t i, auto k) { store(dx + i, at(i, k), k); });
   }
@@ -148,12 +155,14 @@ template <class Isa> void batch_norm_sums(Isa, Pool& pool, const BatchNormBackwa
           auto at = r;
           for (; at + 4 <= to_row; at += 4) add_rows<Isa, T, kSigns, 4>(o, ch, at, block, block + channels);
           for (; at < to_row; ++at) add_rows<Isa, T, kSigns, 1>(o, ch, at, block, block + channels);
-          loop<Isa>(each, [&](std::int64_t i, auto k) { store(to + i, load<V>(to + i, k) + load<V>(block + i, k), k); });
+          loop<Isa>(each,
+                    [&](std::int64_t i, auto k) { store(to + i, load<V>(to + i, k) + load<V>(block + i, k), k); });
         }
       });
     });
   });
-  for_channels(pool, channels, batch_shares(o.x.rows()), [&](std::int64_t begin, std::int64_t end) { merge_sums<Isa>(o, begin, end); });
+  for_channels(pool, channels, batch_shares(o.x.rows()),
+               [&](std::int64_t begin, std::int64_t end) { merge_sums<Isa>(o, begin, end); });
 }
 
 template <class Isa> void batch_norm_gradient(Isa, Pool& pool, const BatchNormBackward& o, float count) {
@@ -167,8 +176,9 @@ template <class Isa> void batch_norm_gradient(Isa, Pool& pool, const BatchNormBa
   slopes.fill(o, ch, count);
   visit_dtype(o.x.dtype(), [&]<class T>() {
     visit_signs(o.relu && !o.keeps_dz(), o.y, [&]<Signs kSigns>() {
-      for_shares(pool, o.x, Order::descending,
-                 [&](int, std::int64_t, std::int64_t begin, std::int64_t end) { gradient_rows<Isa, T, kSigns>(o, ch, slopes, begin, end); });
+      for_shares(pool, o.x, Order::descending, [&](int, std::int64_t, std::int64_t begin, std::int64_t end) {
+        gradient_rows<Isa, T, kSigns>(o, ch, slopes, begin, end);
+      });
     });
   });
 }

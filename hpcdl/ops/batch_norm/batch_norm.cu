@@ -5,8 +5,11 @@
 namespace hpcdl::cuda {
 namespace {
 
-/// Part p of (parts, 3, C): the first row of the share, the mean relative to it, the sum of squared deviations from the mean.
-template <class T, bool kWhole> __global__ void __launch_bounds__(kBlockThreads, kBlocks) moments(float* partial, const T* x, std::int64_t stride, Shares shares, std::int64_t cols) {
+/// Part p of (parts, 3, C): the first row of the share, the mean relative to it, the sum of squared deviations from the
+/// mean.
+template <class T, bool kWhole>
+__global__ void __launch_bounds__(kBlockThreads, kBlocks)
+    moments(float* partial, const T* x, std::int64_t stride, Shares shares, std::int64_t cols) {
   constexpr int N = kPack;
   const Place<T, kWhole> place(shares, cols, blockIdx.y);
   Lanes<N> origin(0.0f), sum(0.0f), squares(0.0f);
@@ -21,7 +24,9 @@ template <class T, bool kWhole> __global__ void __launch_bounds__(kBlockThreads,
   sum_columns(sum, squares);
   if (threadIdx.y != 0 || place.n == 0) return;
   const auto mean = sum * Lanes<N>(1.0f / static_cast<float>(place.end - place.begin));
-  const auto within = map<N>([&](int i) { return fmaxf(squares.v[i] - sum.v[i] * mean.v[i], 0.0f) + (squares.v[i] - squares.v[i]); });  // NaN stays
+  const auto within = map<N>([&](int i) {
+    return fmaxf(squares.v[i] - sum.v[i] * mean.v[i], 0.0f) + (squares.v[i] - squares.v[i]);
+  });  // NaN stays
   float* to = partial + std::int64_t{blockIdx.y} * 3 * cols + place.col;
   store(to, origin, place.n), store(to + cols, mean, place.n), store(to + 2 * cols, within, place.n);
 }
@@ -50,10 +55,11 @@ __device__ float sum_warps(float (&memory)[kWarp][kWarp + 1], float v) {
   return sum;
 }
 
-/// A block takes 32 channels; its warps take every 32nd part. First the mean of all, relative to where the first part began, then the squares
-/// about it: of each part its own and those of its distance.
-__global__ void __launch_bounds__(kWarp* kWarp) merge_moments(float* mean, float* var, float* unbiased, const float* partial, std::int64_t parts, std::int64_t rows,
-                                                             Shares shares, std::int64_t cols) {
+/// A block takes 32 channels; its warps take every 32nd part. First the mean of all, relative to where the first part
+/// began, then the squares about it: of each part its own and those of its distance.
+__global__ void __launch_bounds__(kWarp* kWarp)
+    merge_moments(float* mean, float* var, float* unbiased, const float* partial, std::int64_t parts, std::int64_t rows,
+                  Shares shares, std::int64_t cols) {
   __shared__ float memory[kWarp][kWarp + 1];
   const std::int64_t col = std::int64_t{blockIdx.x} * kWarp + threadIdx.x;
   const bool exists = col < cols;
@@ -82,7 +88,8 @@ __global__ void __launch_bounds__(kWarp* kWarp) merge_moments(float* mean, float
 }
 
 /// One thread a channel: there are as many parts as ranks.
-__global__ void merge_parts(float* mean, float* var, float* unbiased, const float* parts, std::int64_t n, std::int64_t cols) {
+__global__ void merge_parts(float* mean, float* var, float* unbiased, const float* parts, std::int64_t n,
+                            std::int64_t cols) {
   const std::int64_t col = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (col >= cols) return;
   const float base = parts[col];
@@ -129,7 +136,8 @@ template <class T, bool kWhole> __global__ void __launch_bounds__(kBlockThreads,
       });
 }
 
-__global__ void move_running(float* mean, float* var, const float* batch_mean, const float* batch_var, float momentum, std::int64_t n) {
+__global__ void move_running(float* mean, float* var, const float* batch_mean, const float* batch_var, float momentum,
+                             std::int64_t n) {
   const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= n) return;
   mean[i] = fmaf(momentum, batch_mean[i], (1.0f - momentum) * mean[i]);
@@ -144,18 +152,32 @@ void batch_statistics(Stream& s, Tensor mean, Tensor var, Tensor unbiased, View 
   visit_dtype(x.dtype(), [&]<class T>() {
     const Grid<T> grid(x, parts);
     const auto kernel = whole_packs<T>(cols, {{x.data(), x.row_stride()}}) ? moments<T, true> : moments<T, false>;
-    kernel<<<grid.blocks, grid.threads, 0, queue(s)>>>(partial.ptr<float>(), x.ptr<T>(), x.row_stride(), grid.shares, cols);
+    kernel<<<grid.blocks, grid.threads, 0, queue(s)>>>(partial.ptr<float>(), x.ptr<T>(), x.row_stride(), grid.shares,
+                                                       cols);
   });
   launched("batch_statistics");
-  merge_moments<<<blocks_for(cols, kWarp), dim3(kWarp, kWarp), 0, queue(s)>>>(mean.ptr<float>(), var.ptr<float>(), unbiased ? unbiased.ptr<float>() : nullptr,
-                                                                              partial.ptr<float>(), parts, rows, Shares(rows, parts), cols);
+  merge_moments<<<blocks_for(cols, kWarp), dim3(kWarp, kWarp), 0, queue(s)>>>(
+      mean.ptr<float>(), var.ptr<float>(), unbiased ? unbiased.ptr<float>() : nullptr, partial.ptr<float>(), parts,
+      rows, Shares(rows, parts), cols);
   launched("batch_statistics.merge");
 }
 
 void batch_normalise(Stream& s, const BatchNormForward& o) {
   if (o.x.size() == 0) return;
-  Forward f{o.y.data(), o.x.data(), o.residual.data(), o.mean.ptr<float>(), o.var.ptr<float>(), Parameter(o.weight), Parameter(o.bias), Shares(0, 0),
-            o.x.cols(), o.y.row_stride(), o.x.row_stride(), o.residual ? o.residual.row_stride() : 0, o.eps, o.relu};
+  Forward f{o.y.data(),
+            o.x.data(),
+            o.residual.data(),
+            o.mean.ptr<float>(),
+            o.var.ptr<float>(),
+            Parameter(o.weight),
+            Parameter(o.bias),
+            Shares(0, 0),
+            o.x.cols(),
+            o.y.row_stride(),
+            o.x.row_stride(),
+            o.residual ? o.residual.row_stride() : 0,
+            o.eps,
+            o.relu};
   visit_dtype(o.x.dtype(), [&]<class T>() {
     const Grid<T> grid(o.x, elementwise_parts(s, o.x));
     f.shares = grid.shares;
@@ -167,13 +189,14 @@ void batch_normalise(Stream& s, const BatchNormForward& o) {
 }
 
 void merge_statistics(Stream& s, Tensor mean, Tensor var, Tensor unbiased, View parts) {
-  merge_parts<<<blocks_for(parts[2], 128), 128, 0, queue(s)>>>(mean.ptr<float>(), var.ptr<float>(), unbiased.ptr<float>(), parts.ptr<float>(), parts[0], parts[2]);
+  merge_parts<<<blocks_for(parts[2], 128), 128, 0, queue(s)>>>(
+      mean.ptr<float>(), var.ptr<float>(), unbiased.ptr<float>(), parts.ptr<float>(), parts[0], parts[2]);
   launched("merge_statistics");
 }
 
 void running_statistics(Stream& s, Tensor mean, Tensor var, View batch_mean, View batch_var, float momentum) {
-  move_running<<<blocks_for(mean.size(), 128), 128, 0, queue(s)>>>(mean.ptr<float>(), var.ptr<float>(), batch_mean.ptr<float>(), batch_var.ptr<float>(), momentum,
-                                                                   mean.size());
+  move_running<<<blocks_for(mean.size(), 128), 128, 0, queue(s)>>>(
+      mean.ptr<float>(), var.ptr<float>(), batch_mean.ptr<float>(), batch_var.ptr<float>(), momentum, mean.size());
   launched("running_statistics");
 }
 

@@ -1,17 +1,17 @@
 #pragma once
-// Batch normalisation over all dims but the last: y = relu?((x - mean) / sqrt(var + eps) * weight + bias + residual?), with the mean and
-// the variance of each channel over the batch (training) or with those of the past (inference).
+// Batch normalisation over all dims but the last: y = relu?((x - mean) / sqrt(var + eps) * weight + bias + residual?),
+// with the mean and the variance of each channel over the batch (training) or with those of the past (inference).
 //
-// x, residual, y: (..., C), f32, bf16 or f16; weight, bias: (C), any of these, may be absent; statistics and arithmetic in f32. The
-// variance that normalises is divided by the number of rows n, the one that goes into the running statistics by n - 1, as in torch:
+// x, residual, y: (..., C), f32, bf16 or f16; weight, bias: (C), any of these, may be absent; statistics and arithmetic
+// in f32. The variance that normalises is divided by the number of rows n, the one that goes into the running
+// statistics by n - 1, as in torch:
 //
 //   running = (1 - momentum) * running + momentum * batch
 //
-// The running statistics are memory of the caller. They are updated by a record of their own, which has no gradient: a forward that
-// backward records anew (Graph::checkpoint) does not update them a second time, and a program that runs once per micro-batch updates
-// them each time.
-// Sources: Ioffe & Szegedy, "Batch normalization", 2015; sums of squares about a moving origin, merged as in Chan, Golub, LeVeque,
-// "Algorithms for computing the sample variance", 1983.
+// The running statistics are memory of the caller. They are updated by a record of their own, which has no gradient: a
+// forward that backward records anew (Graph::checkpoint) does not update them a second time, and a program that runs
+// once per micro-batch updates them each time. Sources: Ioffe & Szegedy, "Batch normalization", 2015; sums of squares
+// about a moving origin, merged as in Chan, Golub, LeVeque, "Algorithms for computing the sample variance", 1983.
 
 #include <array>
 #include <limits>
@@ -66,14 +66,19 @@ struct BatchNorm {
     return {x, detail::batch_norm_statistics(x)};
   }
   static Cost cost(const Spec& x, const Spec&, const Spec&, const Args&) { return detail::batch_norm_cost(x, 8, 3); }
-  static Cost backward_cost(const Spec& x, const Spec&, const Spec&, const Args&) { return detail::batch_norm_cost(x, 12, 5); }
-  static std::array<Spec, 1> scratch(const Spec& x, const Spec&, const Spec&, const Args&) { return {batch_partial(x)}; }
+  static Cost backward_cost(const Spec& x, const Spec&, const Spec&, const Args&) {
+    return detail::batch_norm_cost(x, 12, 5);
+  }
+  static std::array<Spec, 1> scratch(const Spec& x, const Spec&, const Spec&, const Args&) {
+    return {batch_partial(x)};
+  }
   static std::array<Spec, 2> backward_scratch(const Spec& x, const Spec&, const Spec&, const Args&) {
     return {batch_partial(x), Spec{{2, x[-1]}, DType::f32}};
   }
-  static void forward(Stream& s, Tensor y, Tensor statistics, View x, View weight, View bias, Tensor partial, const Args& a);
-  static void backward(Stream& s, Grad dx, Grad dweight, Grad dbias, View x, View weight, View bias, View statistics, View dy, Tensor partial,
-                       Tensor sums, const Args& a);
+  static void forward(Stream& s, Tensor y, Tensor statistics, View x, View weight, View bias, Tensor partial,
+                      const Args& a);
+  static void backward(Stream& s, Grad dx, Grad dweight, Grad dbias, View x, View weight, View bias, View statistics,
+                       View dy, Tensor partial, Tensor sums, const Args& a);
   using Backward = Operands<dIn<0>, dIn<1>, dIn<2>, In<0>, In<1>, In<2>, Out<1>, dOut<0>, Scratch<0>, Scratch<1>>;
 };
 
@@ -83,22 +88,31 @@ struct AddBatchNorm {
   static constexpr OpClass kClass = OpClass::norm;
   static constexpr unsigned kCasts = 0b11;
   using Args = detail::BatchNormArgs;
-  static std::array<Spec, 2> infer(const Spec& x, const Spec& residual, const Spec& weight, const Spec& bias, const Args& a) {
+  static std::array<Spec, 2> infer(const Spec& x, const Spec& residual, const Spec& weight, const Spec& bias,
+                                   const Args& a) {
     detail::require_batch_norm(name, x, weight, bias, a.eps);
     detail::require_batch(name, x);
     require_spec(name, "residual", residual, x);
     return {x, detail::batch_norm_statistics(x)};
   }
-  static Cost cost(const Spec& x, const Spec&, const Spec&, const Spec&, const Args&) { return detail::batch_norm_cost(x, 9, 4); }
-  static Cost backward_cost(const Spec& x, const Spec&, const Spec&, const Spec&, const Args& a) { return detail::batch_norm_cost(x, 13, a.relu ? 7 : 6); }
-  static std::array<Spec, 1> scratch(const Spec& x, const Spec&, const Spec&, const Spec&, const Args&) { return {batch_partial(x)}; }
+  static Cost cost(const Spec& x, const Spec&, const Spec&, const Spec&, const Args&) {
+    return detail::batch_norm_cost(x, 9, 4);
+  }
+  static Cost backward_cost(const Spec& x, const Spec&, const Spec&, const Spec&, const Args& a) {
+    return detail::batch_norm_cost(x, 13, a.relu ? 7 : 6);
+  }
+  static std::array<Spec, 1> scratch(const Spec& x, const Spec&, const Spec&, const Spec&, const Args&) {
+    return {batch_partial(x)};
+  }
   static std::array<Spec, 2> backward_scratch(const Spec& x, const Spec&, const Spec&, const Spec&, const Args&) {
     return {batch_partial(x), Spec{{2, x[-1]}, DType::f32}};
   }
-  static void forward(Stream& s, Tensor y, Tensor statistics, View x, View residual, View weight, View bias, Tensor partial, const Args& a);
-  static void backward(Stream& s, Grad dx, Grad dresidual, Grad dweight, Grad dbias, View x, View weight, View statistics, View y, View dy,
-                       Tensor partial, Tensor sums, const Args& a);
-  using Backward = Operands<dIn<0>, dIn<1>, dIn<2>, dIn<3>, In<0>, In<2>, Out<1>, Out<0>, dOut<0>, Scratch<0>, Scratch<1>>;
+  static void forward(Stream& s, Tensor y, Tensor statistics, View x, View residual, View weight, View bias,
+                      Tensor partial, const Args& a);
+  static void backward(Stream& s, Grad dx, Grad dresidual, Grad dweight, Grad dbias, View x, View weight,
+                       View statistics, View y, View dy, Tensor partial, Tensor sums, const Args& a);
+  using Backward =
+      Operands<dIn<0>, dIn<1>, dIn<2>, dIn<3>, In<0>, In<2>, Out<1>, Out<0>, dOut<0>, Scratch<0>, Scratch<1>>;
 };
 
 /// With given statistics (C) f32, which have no gradient. The residual may be absent.
@@ -108,23 +122,28 @@ struct BatchNormInference {
   static constexpr unsigned kCasts = 0b11;
   static constexpr bool kInPlace = true;
   using Args = detail::BatchNormArgs;
-  static Spec infer(const Spec& x, const Spec& residual, const Spec& weight, const Spec& bias, const Spec& mean, const Spec& var, const Args& a) {
+  static Spec infer(const Spec& x, const Spec& residual, const Spec& weight, const Spec& bias, const Spec& mean,
+                    const Spec& var, const Args& a) {
     detail::require_batch_norm(name, x, weight, bias, a.eps);
     if (residual) require_spec(name, "residual", residual, x);
     require_spec(name, "running_mean", mean, {{x[-1]}, DType::f32});
     require_spec(name, "running_var", var, {{x[-1]}, DType::f32});
     return x;
   }
-  static Cost cost(const Spec& x, const Spec& residual, const Spec&, const Spec&, const Spec&, const Spec&, const Args&) {
+  static Cost cost(const Spec& x, const Spec& residual, const Spec&, const Spec&, const Spec&, const Spec&,
+                   const Args&) {
     return detail::batch_norm_cost(x, 4, residual ? 3 : 2);
   }
-  static std::array<Spec, 2> backward_scratch(const Spec& x, const Spec&, const Spec&, const Spec&, const Spec&, const Spec&, const Args&) {
+  static std::array<Spec, 2> backward_scratch(const Spec& x, const Spec&, const Spec&, const Spec&, const Spec&,
+                                              const Spec&, const Args&) {
     return {batch_partial(x), Spec{{2, x[-1]}, DType::f32}};
   }
-  static void forward(Stream& s, Tensor y, View x, View residual, View weight, View bias, View mean, View var, const Args& a);
-  static void backward(Stream& s, Grad dx, Grad dresidual, Grad dweight, Grad dbias, View x, View weight, View mean, View var, View y, View dy,
-                       Tensor partial, Tensor sums, const Args& a);
-  using Backward = Operands<dIn<0>, dIn<1>, dIn<2>, dIn<3>, In<0>, In<2>, In<4>, In<5>, Out<0>, dOut<0>, Scratch<0>, Scratch<1>>;
+  static void forward(Stream& s, Tensor y, View x, View residual, View weight, View bias, View mean, View var,
+                      const Args& a);
+  static void backward(Stream& s, Grad dx, Grad dresidual, Grad dweight, Grad dbias, View x, View weight, View mean,
+                       View var, View y, View dy, Tensor partial, Tensor sums, const Args& a);
+  using Backward =
+      Operands<dIn<0>, dIn<1>, dIn<2>, dIn<3>, In<0>, In<2>, In<4>, In<5>, Out<0>, dOut<0>, Scratch<0>, Scratch<1>>;
 };
 
 /// The update of running statistics as a record: running mean and variance, statistics of the batch.
@@ -136,69 +155,130 @@ struct RunningStatistics {
   static void run(Stream& s, const Grad* t, const void* args) {
     const float momentum = static_cast<const Args*>(args)->momentum;
     const View batch = t[2], mean = detail::statistic(batch, 0), var = detail::statistic(batch, 2);
-    on(s, [&](auto isa, Pool&) { cpu::running_statistics(isa, t[0], t[1], mean, var, momentum); },
-       [&](auto& q) { cuda::running_statistics(q, t[0], t[1], mean, var, momentum); });
+    on(
+        s, [&](auto isa, Pool&) { cpu::running_statistics(isa, t[0], t[1], mean, var, momentum); },
+        [&](auto& q) { cuda::running_statistics(q, t[0], t[1], mean, var, momentum); });
   }
 };
 
-inline void BatchNorm::forward(Stream& s, Tensor y, Tensor statistics, View x, View weight, View bias, Tensor partial, const Args& a) {
+inline void BatchNorm::forward(Stream& s, Tensor y, Tensor statistics, View x, View weight, View bias, Tensor partial,
+                               const Args& a) {
   const Tensor mean = detail::statistic(statistics, 0), var = detail::statistic(statistics, 1);
   batch_statistics(s, mean, var, detail::statistic(statistics, 2), x, partial);
-  batch_normalise(s, {.y = y, .x = x, .weight = weight, .bias = bias, .mean = mean, .var = var, .eps = a.eps, .relu = a.relu});
+  batch_normalise(
+      s, {.y = y, .x = x, .weight = weight, .bias = bias, .mean = mean, .var = var, .eps = a.eps, .relu = a.relu});
 }
-inline void BatchNorm::backward(Stream& s, Grad dx, Grad dweight, Grad dbias, View x, View weight, View bias, View statistics, View dy,
-                                Tensor partial, Tensor sums, const Args& a) {
-  const BatchNormBackward o{.dx = dx, .dweight = dweight, .dbias = dbias, .x = x, .weight = weight, .bias = bias, .mean = detail::statistic(statistics, 0),
-                            .var = detail::statistic(statistics, 1), .dy = dy, .sums = sums, .partial = partial, .eps = a.eps, .relu = a.relu};
+inline void BatchNorm::backward(Stream& s, Grad dx, Grad dweight, Grad dbias, View x, View weight, View bias,
+                                View statistics, View dy, Tensor partial, Tensor sums, const Args& a) {
+  const BatchNormBackward o{.dx = dx,
+                            .dweight = dweight,
+                            .dbias = dbias,
+                            .x = x,
+                            .weight = weight,
+                            .bias = bias,
+                            .mean = detail::statistic(statistics, 0),
+                            .var = detail::statistic(statistics, 1),
+                            .dy = dy,
+                            .sums = sums,
+                            .partial = partial,
+                            .eps = a.eps,
+                            .relu = a.relu};
   batch_norm_sums(s, o);
   batch_norm_gradient(s, o, static_cast<float>(x.rows()));
 }
-inline void AddBatchNorm::forward(Stream& s, Tensor y, Tensor statistics, View x, View residual, View weight, View bias, Tensor partial, const Args& a) {
+inline void AddBatchNorm::forward(Stream& s, Tensor y, Tensor statistics, View x, View residual, View weight, View bias,
+                                  Tensor partial, const Args& a) {
   const Tensor mean = detail::statistic(statistics, 0), var = detail::statistic(statistics, 1);
   batch_statistics(s, mean, var, detail::statistic(statistics, 2), x, partial);
-  batch_normalise(s, {.y = y, .x = x, .residual = residual, .weight = weight, .bias = bias, .mean = mean, .var = var, .eps = a.eps, .relu = a.relu});
+  batch_normalise(s, {.y = y,
+                      .x = x,
+                      .residual = residual,
+                      .weight = weight,
+                      .bias = bias,
+                      .mean = mean,
+                      .var = var,
+                      .eps = a.eps,
+                      .relu = a.relu});
 }
-inline void AddBatchNorm::backward(Stream& s, Grad dx, Grad dresidual, Grad dweight, Grad dbias, View x, View weight, View statistics, View y, View dy,
-                                   Tensor partial, Tensor sums, const Args& a) {
-  const BatchNormBackward o{.dx = dx, .dresidual = dresidual, .dweight = dweight, .dbias = dbias, .x = x, .y = y, .weight = weight,
-                            .mean = detail::statistic(statistics, 0), .var = detail::statistic(statistics, 1), .dy = dy, .sums = sums,
-                            .partial = partial, .eps = a.eps, .relu = a.relu};
+inline void AddBatchNorm::backward(Stream& s, Grad dx, Grad dresidual, Grad dweight, Grad dbias, View x, View weight,
+                                   View statistics, View y, View dy, Tensor partial, Tensor sums, const Args& a) {
+  const BatchNormBackward o{.dx = dx,
+                            .dresidual = dresidual,
+                            .dweight = dweight,
+                            .dbias = dbias,
+                            .x = x,
+                            .y = y,
+                            .weight = weight,
+                            .mean = detail::statistic(statistics, 0),
+                            .var = detail::statistic(statistics, 1),
+                            .dy = dy,
+                            .sums = sums,
+                            .partial = partial,
+                            .eps = a.eps,
+                            .relu = a.relu};
   batch_norm_sums(s, o);
   batch_norm_gradient(s, o, static_cast<float>(x.rows()));
 }
-inline void BatchNormInference::forward(Stream& s, Tensor y, View x, View residual, View weight, View bias, View mean, View var, const Args& a) {
-  batch_normalise(s, {.y = y, .x = x, .residual = residual, .weight = weight, .bias = bias, .mean = mean, .var = var, .eps = a.eps, .relu = a.relu});
+inline void BatchNormInference::forward(Stream& s, Tensor y, View x, View residual, View weight, View bias, View mean,
+                                        View var, const Args& a) {
+  batch_normalise(s, {.y = y,
+                      .x = x,
+                      .residual = residual,
+                      .weight = weight,
+                      .bias = bias,
+                      .mean = mean,
+                      .var = var,
+                      .eps = a.eps,
+                      .relu = a.relu});
 }
-inline void BatchNormInference::backward(Stream& s, Grad dx, Grad dresidual, Grad dweight, Grad dbias, View x, View weight, View mean, View var, View y,
-                                         View dy, Tensor partial, Tensor sums, const Args& a) {
-  const BatchNormBackward o{.dx = dx, .dresidual = dresidual, .dweight = dweight, .dbias = dbias, .x = x, .y = y, .weight = weight, .mean = mean,
-                            .var = var, .dy = dy, .sums = sums, .partial = partial, .eps = a.eps, .relu = a.relu};
+inline void BatchNormInference::backward(Stream& s, Grad dx, Grad dresidual, Grad dweight, Grad dbias, View x,
+                                         View weight, View mean, View var, View y, View dy, Tensor partial, Tensor sums,
+                                         const Args& a) {
+  const BatchNormBackward o{.dx = dx,
+                            .dresidual = dresidual,
+                            .dweight = dweight,
+                            .dbias = dbias,
+                            .x = x,
+                            .y = y,
+                            .weight = weight,
+                            .mean = mean,
+                            .var = var,
+                            .dy = dy,
+                            .sums = sums,
+                            .partial = partial,
+                            .eps = a.eps,
+                            .relu = a.relu};
   if (dweight || dbias || o.keeps_dz()) batch_norm_sums(s, o);
   batch_norm_gradient(s, o, std::numeric_limits<float>::infinity());
 }
 
 /// Records the update of the running statistics (C) f32, memory of the caller, by those of a batch (3, C).
-template <Symbolic V> void update_running_statistics(const V& running_mean, const V& running_var, const V& statistics, float momentum) {
+template <Symbolic V>
+void update_running_statistics(const V& running_mean, const V& running_var, const V& statistics, float momentum) {
   const Spec want{{statistics[-1]}, DType::f32};
   require_spec(RunningStatistics::name, "running_mean", running_mean.spec(), want);
   require_spec(RunningStatistics::name, "running_var", running_var.spec(), want);
   require(momentum >= 0 && momentum <= 1, RunningStatistics::name, "momentum must be in [0, 1], got {}", momentum);
   const RunningStatistics::Args args{momentum};
-  const decltype(read_operand(V())) operands[] = {update_operand(running_mean), update_operand(running_var), read_operand(statistics)};
+  const decltype(read_operand(V())) operands[] = {update_operand(running_mean), update_operand(running_var),
+                                                  read_operand(statistics)};
   const auto bytes = 6.0 * static_cast<double>(want.bytes());
-  statistics.graph().emit(RunningStatistics::name, &RunningStatistics::run, operands, &args, sizeof args, Cost{bytes, bytes});
+  statistics.graph().emit(RunningStatistics::name, &RunningStatistics::run, operands, &args, sizeof args,
+                          Cost{bytes, bytes});
 }
 
 /// Training. The running statistics may be absent (both), the residual too.
 template <Symbolic V>
-V batch_norm(const V& x, const V& weight, const V& bias, const V& running_mean, const V& running_var, BatchNorm::Args a = {}, const V& residual = {}) {
-  const auto [y, statistics] = residual ? record<AddBatchNorm>(a, x, residual, weight, bias) : record<BatchNorm>(a, x, weight, bias);
+V batch_norm(const V& x, const V& weight, const V& bias, const V& running_mean, const V& running_var,
+             BatchNorm::Args a = {}, const V& residual = {}) {
+  const auto [y, statistics] =
+      residual ? record<AddBatchNorm>(a, x, residual, weight, bias) : record<BatchNorm>(a, x, weight, bias);
   if (running_mean) update_running_statistics(running_mean, running_var, statistics, a.momentum);
   return y;
 }
 template <Symbolic V>
-V batch_norm_inference(const V& x, const V& weight, const V& bias, const V& running_mean, const V& running_var, BatchNormInference::Args a = {},
-                       const V& residual = {}) {
+V batch_norm_inference(const V& x, const V& weight, const V& bias, const V& running_mean, const V& running_var,
+                       BatchNormInference::Args a = {}, const V& residual = {}) {
   return record<BatchNormInference>(a, x, residual, weight, bias, running_mean, running_var);
 }
 

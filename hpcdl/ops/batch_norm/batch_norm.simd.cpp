@@ -5,17 +5,20 @@
 namespace hpcdl::cpu {
 namespace {
 
-/// Mean and sum of squared deviations of a share of the rows, per channel: mean = base + offset. The base is the share's first row, so
-/// that what is summed is small where the mean is large.
+/// Mean and sum of squared deviations of a share of the rows, per channel: mean = base + offset. The base is the
+/// share's first row, so that what is summed is small where the mean is large.
 struct Moments {
   float *base, *offset, *squares;
   Moments(const Tensor& partial, std::int64_t share)
-      : base(partial.ptr<float>() + share * 3 * partial[-1]), offset(base + partial[-1]), squares(offset + partial[-1]) {}
+      : base(partial.ptr<float>() + share * 3 * partial[-1]),
+        offset(base + partial[-1]),
+        squares(offset + partial[-1]) {}
 };
 
 /// sum += x - origin, squares += (x - origin)^2 over `rows` rows, four at a time.
 template <class Isa, class T>
-void add_rows(const T* x, std::int64_t stride, std::int64_t rows, std::int64_t channels, const float* origin, float* sum, float* squares) {
+void add_rows(const T* x, std::int64_t stride, std::int64_t rows, std::int64_t channels, const float* origin,
+              float* sum, float* squares) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   std::int64_t r = 0;
@@ -23,7 +26,8 @@ void add_rows(const T* x, std::int64_t stride, std::int64_t rows, std::int64_t c
     const T *a = x + r * stride, *b = a + stride, *c = b + stride, *d = c + stride;
     loop<Isa>(channels, [&](std::int64_t i, auto k) {
       const V o = load<V>(origin + i, k);
-      const V va = load<V>(a + i, k) - o, vb = load<V>(b + i, k) - o, vc = load<V>(c + i, k) - o, vd = load<V>(d + i, k) - o;
+      const V va = load<V>(a + i, k) - o, vb = load<V>(b + i, k) - o, vc = load<V>(c + i, k) - o,
+              vd = load<V>(d + i, k) - o;
       store(sum + i, load<V>(sum + i, k) + ((va + vb) + (vc + vd)), k);
       store(squares + i, load<V>(squares + i, k) + fma(va, va, vb * vb) + fma(vc, vc, vd * vd), k);
     });
@@ -38,7 +42,9 @@ void add_rows(const T* x, std::int64_t stride, std::int64_t rows, std::int64_t c
 }
 
 /// `work`: 3 * channels floats.
-template <class Isa, class T> void share_moments(const Moments& m, const T* x, std::int64_t stride, std::int64_t rows, std::int64_t channels, float* work) {
+template <class Isa, class T>
+void share_moments(const Moments& m, const T* x, std::int64_t stride, std::int64_t rows, std::int64_t channels,
+                   float* work) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   float *origin = work, *sum = origin + channels, *squares = sum + channels;
@@ -53,7 +59,8 @@ template <class Isa, class T> void share_moments(const Moments& m, const T* x, s
     const auto n = rows - before < kBlockRows ? rows - before : kBlockRows;
     add_rows<Isa>(x + before * stride, stride, n, channels, origin, sum, squares);
     const V over(1.0f / static_cast<float>(n)), part(static_cast<float>(n) / static_cast<float>(before + n));
-    const V both(static_cast<float>(static_cast<double>(before) * static_cast<double>(n) / static_cast<double>(before + n)));
+    const V both(
+        static_cast<float>(static_cast<double>(before) * static_cast<double>(n) / static_cast<double>(before + n)));
     loop<Isa>(channels, [&](std::int64_t i, auto k) {
       const V base = load<V>(m.base + i, k), offset = load<V>(m.offset + i, k), s = load<V>(sum + i, k), d = s * over;
       const V delta = (load<V>(origin + i, k) - base) + d - offset;
@@ -68,7 +75,8 @@ template <class Isa, class T> void share_moments(const Moments& m, const T* x, s
 
 /// Chan, Golub and LeVeque's merge of all shares, in order; offsets relative to the first share's base.
 template <class Isa>
-void merge_moments(Tensor mean, Tensor var, Tensor unbiased, const Tensor& partial, std::int64_t rows, std::int64_t begin, std::int64_t end) {
+void merge_moments(Tensor mean, Tensor var, Tensor unbiased, const Tensor& partial, std::int64_t rows,
+                   std::int64_t begin, std::int64_t end) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   const std::int64_t per = batch_share_rows(rows), shares = batch_shares(rows);
@@ -79,7 +87,8 @@ void merge_moments(Tensor mean, Tensor var, Tensor unbiased, const Tensor& parti
     V offset = load<V>(first.offset + i, k), squares = load<V>(first.squares + i, k);
     for (std::int64_t p = 1; p < shares; ++p) {
       const Moments m(partial, p);
-      const double before = static_cast<double>(p * per), n = static_cast<double>(per < rows - p * per ? per : rows - p * per);
+      const double before = static_cast<double>(p * per),
+                   n = static_cast<double>(per < rows - p * per ? per : rows - p * per);
       const V delta = (load<V>(m.base + i, k) - base) + load<V>(m.offset + i, k) - offset;
       squares = squares + load<V>(m.squares + i, k) + delta * delta * V(static_cast<float>(before * n / (before + n)));
       offset = fma(delta, V(static_cast<float>(n / (before + n))), offset);
@@ -90,13 +99,15 @@ void merge_moments(Tensor mean, Tensor var, Tensor unbiased, const Tensor& parti
   });
 }
 
-template <class Isa, class T, bool kResidual, bool kRelu> void normalise_rows(const BatchNormForward& o, const Channels<Isa>& ch, std::int64_t begin, std::int64_t end) {
+template <class Isa, class T, bool kResidual, bool kRelu>
+void normalise_rows(const BatchNormForward& o, const Channels<Isa>& ch, std::int64_t begin, std::int64_t end) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   const auto channels = o.x.cols();
   const bool past_cache = goes_past_cache(o.y);
   for (auto r = begin; r < end; ++r) {
-    const T *x = o.x.ptr<T>() + r * o.x.row_stride(), *residual = kResidual ? o.residual.ptr<T>() + r * o.residual.row_stride() : nullptr;
+    const T *x = o.x.ptr<T>() + r * o.x.row_stride(),
+            *residual = kResidual ? o.residual.ptr<T>() + r * o.residual.row_stride() : nullptr;
     T* y = o.y.ptr<T>() + r * o.y.row_stride();
     const auto at = [&](std::int64_t i, auto k) {
       V v = ch.normalised(ch.centred(load<V>(x + i, k), i, k), i, k);
@@ -111,17 +122,19 @@ template <class Isa, class T, bool kResidual, bool kRelu> void normalise_rows(co
 
 }  // namespace
 
-template <class Isa> void batch_statistics(Isa, Pool& pool, Tensor mean, Tensor var, Tensor unbiased, View x, Tensor partial) {
+template <class Isa>
+void batch_statistics(Isa, Pool& pool, Tensor mean, Tensor var, Tensor unbiased, View x, Tensor partial) {
   const auto channels = x.cols();
   reserve_channels(pool, channels, 3);
   visit_dtype(x.dtype(), [&]<class T>() {
     for_shares(pool, x, Order::ascending, [&](int t, std::int64_t share, std::int64_t begin, std::int64_t end) {
-      share_moments<Isa>(Moments(partial, share), x.ptr<T>() + begin * x.row_stride(), x.row_stride(), end - begin, channels,
-                         reinterpret_cast<float*>(pool.scratch(t)));
+      share_moments<Isa>(Moments(partial, share), x.ptr<T>() + begin * x.row_stride(), x.row_stride(), end - begin,
+                         channels, reinterpret_cast<float*>(pool.scratch(t)));
     });
   });
-  for_channels(pool, channels, 2 * batch_shares(x.rows()),
-               [&](std::int64_t begin, std::int64_t end) { merge_moments<Isa>(mean, var, unbiased, partial, x.rows(), begin, end); });
+  for_channels(pool, channels, 2 * batch_shares(x.rows()), [&](std::int64_t begin, std::int64_t end) {
+    merge_moments<Isa>(mean, var, unbiased, partial, x.rows(), begin, end);
+  });
 }
 
 template <class Isa> void batch_normalise(Isa, Pool& pool, const BatchNormForward& o) {
@@ -131,7 +144,8 @@ template <class Isa> void batch_normalise(Isa, Pool& pool, const BatchNormForwar
   ch.fill(o.mean, o.var, o.weight, o.bias, o.eps, channels);
   visit_dtype(o.x.dtype(), [&]<class T>() {
     for_shares(pool, o.x, Order::descending, [&](int, std::int64_t, std::int64_t begin, std::int64_t end) {
-      if (o.residual) (o.relu ? normalise_rows<Isa, T, true, true> : normalise_rows<Isa, T, true, false>)(o, ch, begin, end);
+      if (o.residual)
+        (o.relu ? normalise_rows<Isa, T, true, true> : normalise_rows<Isa, T, true, false>)(o, ch, begin, end);
       else (o.relu ? normalise_rows<Isa, T, false, true> : normalise_rows<Isa, T, false, false>)(o, ch, begin, end);
       if (goes_past_cache(o.y)) simd::stream_fence<Isa>();
     });
@@ -159,7 +173,8 @@ template <class Isa> void merge_statistics(Isa, Tensor mean, Tensor var, Tensor 
   });
 }
 
-template <class Isa> void running_statistics(Isa, Tensor mean, Tensor var, View batch_mean, View batch_var, float momentum) {
+template <class Isa>
+void running_statistics(Isa, Tensor mean, Tensor var, View batch_mean, View batch_var, float momentum) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   const auto move = [&](float* to, const float* from) {

@@ -40,12 +40,12 @@ void moments(Ref& statistics, const Ref& x, std::int64_t channels) {
 }
 
 /// Absent weight, bias and residual are Refs without elements.
-void normalise(Ref& y, const Ref& x, const Ref& residual, const Ref& weight, const Ref& bias, const double* mean, const double* var, std::int64_t channels,
-               const BatchNorm::Args& a) {
+void normalise(Ref& y, const Ref& x, const Ref& residual, const Ref& weight, const Ref& bias, const double* mean,
+               const double* var, std::int64_t channels, const BatchNorm::Args& a) {
   for (std::int64_t i = 0; i < x.size(); ++i) {
     const auto c = i % channels;
-    y[i] = (x[i] - mean[c]) / std::sqrt(var[c] + static_cast<double>(a.eps)) * (weight.size() ? weight[c] : 1) + (bias.size() ? bias[c] : 0) +
-           (residual.size() ? residual[i] : 0);
+    y[i] = (x[i] - mean[c]) / std::sqrt(var[c] + static_cast<double>(a.eps)) * (weight.size() ? weight[c] : 1) +
+           (bias.size() ? bias[c] : 0) + (residual.size() ? residual[i] : 0);
     if (a.relu) y[i] = std::max(y[i], 0.0);
   }
 }
@@ -130,12 +130,14 @@ TEST(BatchNormTest, LargeMeans) {
   const auto before = simd::active_isa();
   for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512}) {
     if (!simd::set_active_isa(isa)) continue;
-    BatchNorm::forward(s, Tensor(y.data(), xs), Tensor(statistics.data(), {{3, channels}, f32}), View(x.data(), xs), {}, {}, partial.tensor, {});
+    BatchNorm::forward(s, Tensor(y.data(), xs), Tensor(statistics.data(), {{3, channels}, f32}), View(x.data(), xs), {},
+                       {}, partial.tensor, {});
     for (std::size_t c = 0; c < channels; ++c) {
       EXPECT_NEAR(static_cast<double>(statistics[c]), want[static_cast<std::int64_t>(c)], 0x1p-14) << "the ulp of 1000";
       // Deviations are exact to the ulp of 1000 / 2, of which n enter the sum, each with either sign.
       EXPECT_NEAR(static_cast<double>(statistics[channels + c]), want[static_cast<std::int64_t>(channels + c)], 1e-5);
-      EXPECT_NEAR(static_cast<double>(statistics[2 * channels + c]), want[static_cast<std::int64_t>(2 * channels + c)], 1e-5);
+      EXPECT_NEAR(static_cast<double>(statistics[2 * channels + c]), want[static_cast<std::int64_t>(2 * channels + c)],
+                  1e-5);
     }
     for (std::size_t i = 0; i < y.size(); ++i) {
       const auto c = static_cast<std::int64_t>(i % channels);
@@ -152,7 +154,8 @@ TEST(BatchNormTest, ConstantChannelsHaveNoVariance) {
   OwnedTensor partial(batch_partial(xs));
   Pool pool(1);
   Stream s(pool);
-  BatchNorm::forward(s, Tensor(y.data(), xs), Tensor(statistics.data(), {{3, 3}, f32}), View(x.data(), xs), {}, {}, partial.tensor, {});
+  BatchNorm::forward(s, Tensor(y.data(), xs), Tensor(statistics.data(), {{3, 3}, f32}), View(x.data(), xs), {}, {},
+                     partial.tensor, {});
   for (std::size_t c = 0; c < 3; ++c) {
     EXPECT_EQ(statistics[c], 1234.567f);
     EXPECT_EQ(statistics[3 + c], 0);
@@ -165,7 +168,8 @@ TEST(BatchNormTest, ConstantChannelsHaveNoVariance) {
 /// A layer with memory of its own, run eagerly or as a program, recomputed or not.
 struct Layer {
   static constexpr std::int64_t n = 24, channels = 5;
-  OwnedTensor x{{{n, channels}, f32}}, weight{{{channels}, f32}}, bias{{{channels}, f32}}, dweight{{{channels}, f32}}, dbias{{{channels}, f32}};
+  OwnedTensor x{{{n, channels}, f32}}, weight{{{channels}, f32}}, bias{{{channels}, f32}}, dweight{{{channels}, f32}},
+      dbias{{{channels}, f32}};
   OwnedTensor mean{{{channels}, f32}}, var{{{channels}, f32}}, out{{{n, channels}, f32}};
 
   Layer() {
@@ -176,13 +180,15 @@ struct Layer {
     fill(0);
   }
   void fill(std::uint64_t batch) {
-    for (std::int64_t i = 0; i < x.tensor.size(); ++i) x.tensor.ptr<float>()[i] = static_cast<float>(3 + 2 * Rng{batch, 9}.normal(static_cast<std::uint64_t>(i)));
+    for (std::int64_t i = 0; i < x.tensor.size(); ++i)
+      x.tensor.ptr<float>()[i] = static_cast<float>(3 + 2 * Rng{batch, 9}.normal(static_cast<std::uint64_t>(i)));
   }
   void record(Graph& g, bool recompute) {
     const Var in = g.constant("x", x.tensor);
     const auto f = [&] {
-      return batch_norm(in, g.parameter("w", weight.tensor, dweight.tensor), g.parameter("b", bias.tensor, dbias.tensor),
-                        g.constant("mean", mean.tensor), g.constant("var", var.tensor), {.momentum = 0.3f, .relu = true});
+      return batch_norm(in, g.parameter("w", weight.tensor, dweight.tensor),
+                        g.parameter("b", bias.tensor, dbias.tensor), g.constant("mean", mean.tensor),
+                        g.constant("var", var.tensor), {.momentum = 0.3f, .relu = true});
     };
     const Var y = recompute ? g.checkpoint(f) : f();
     g.backward(y, g.constant("dy", out.tensor));
@@ -194,7 +200,8 @@ struct Layer {
       Layer other;
       other.fill(batch);
       Ref in{{n, channels}, {}}, statistics{{3, channels}, std::vector<double>(3 * channels)};
-      for (std::int64_t i = 0; i < n * channels; ++i) in.data.push_back(static_cast<double>(other.x.tensor.ptr<float>()[i]));
+      for (std::int64_t i = 0; i < n * channels; ++i)
+        in.data.push_back(static_cast<double>(other.x.tensor.ptr<float>()[i]));
       moments(statistics, in, channels);
       for (std::int64_t c = 0; c < channels; ++c) {
         m[static_cast<std::size_t>(c)] = 0.7 * m[static_cast<std::size_t>(c)] + 0.3 * statistics[c];
@@ -221,7 +228,8 @@ TEST(BatchNormTest, EveryRunUpdatesTheRunningStatisticsOnce) {
   for (Layer* layer : {&replayed, &recomputed}) {
     Graph g;
     layer->record(g, layer == &recomputed);
-    const auto again = std::count_if(g.program().records.begin(), g.program().records.end(), [](const Record& r) { return r.phase == Phase::recompute; });
+    const auto again = std::count_if(g.program().records.begin(), g.program().records.end(),
+                                     [](const Record& r) { return r.phase == Phase::recompute; });
     EXPECT_EQ(again, layer == &recomputed ? 1 : 0) << "the op is recomputed, the update is not";
     Executable exe(g.finish());
     for (std::uint64_t batch = 0; batch < 2; ++batch) {

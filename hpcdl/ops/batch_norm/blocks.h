@@ -1,5 +1,6 @@
 #pragma once
-// What the GPU kernels of batch_norm share (.cu only): where a thread's channels and rows lie, and sums over the threads of a column.
+// What the GPU kernels of batch_norm share (.cu only): where a thread's channels and rows lie, and sums over the
+// threads of a column.
 
 #include "hpcdl/cuda/element.h"
 #include "hpcdl/cuda/launch.h"
@@ -9,13 +10,16 @@
 namespace hpcdl::cuda {
 namespace {
 
-constexpr int kBlockThreads = 256, kBlocks = 3, kUnrolled = 4;  // blocks of a multiprocessor; rows of a thread under way at a time
+constexpr int kBlockThreads = 256, kBlocks = 3,
+              kUnrolled = 4;  // blocks of a multiprocessor; rows of a thread under way at a time
 constexpr int kPack = static_cast<int>(kBatchPack);
 
-/// Rows in shares as equal as whole numbers can be, the longer ones first. Made on the host: a division of 64 bits takes a thread as long as some rows.
+/// Rows in shares as equal as whole numbers can be, the longer ones first. Made on the host: a division of 64 bits
+/// takes a thread as long as some rows.
 struct Shares {
   std::int64_t each, longer;
-  Shares(std::int64_t rows, std::int64_t parts) : each(parts > 0 ? rows / parts : 0), longer(parts > 0 ? rows % parts : 0) {}
+  Shares(std::int64_t rows, std::int64_t parts)
+      : each(parts > 0 ? rows / parts : 0), longer(parts > 0 ? rows % parts : 0) {}
   __device__ std::int64_t begin(std::int64_t part) const { return part * each + (part < longer ? part : longer); }
   __device__ std::int64_t count(std::int64_t part) const { return each + (part < longer ? 1 : 0); }
 };
@@ -26,7 +30,9 @@ template <class T, bool kWhole> struct Place {
   std::int64_t col, begin, end;
   int n;  // channels of the pack that exist
   __device__ Place(const Shares& shares, std::int64_t cols, std::int64_t part)
-      : col((std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * N), begin(shares.begin(part)), end(begin + shares.count(part)) {
+      : col((std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * N),
+        begin(shares.begin(part)),
+        end(begin + shares.count(part)) {
     const std::int64_t left = cols - col;
     n = left >= N ? N : left > 0 ? static_cast<int>(left) : 0;
   }
@@ -55,7 +61,8 @@ template <class T, bool kWhole> struct Place {
   }
 };
 
-/// a and b become their sums over the threads of a column (threadIdx.y), in a fixed order; valid where threadIdx.y == 0.
+/// a and b become their sums over the threads of a column (threadIdx.y), in a fixed order; valid where threadIdx.y ==
+/// 0.
 template <int N> __device__ void sum_columns(Lanes<N>& a, Lanes<N>& b) {
   __shared__ float memory[2][N][kBlockThreads];
   const int at = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
@@ -76,7 +83,8 @@ template <int N> __device__ void sum_columns(Lanes<N>& a, Lanes<N>& b) {
 /// Per channel: what a row is normalised by. y = fma(x - mean, scale, bias).
 template <int N> struct ChannelLanes {
   Lanes<N> mean, root, scale, bias;  // root: sqrt(var + eps)
-  __device__ ChannelLanes(const float* means, const float* vars, const Parameter& weight, const Parameter& b, float eps, std::int64_t col, int n)
+  __device__ ChannelLanes(const float* means, const float* vars, const Parameter& weight, const Parameter& b, float eps,
+                          std::int64_t col, int n)
       : mean(load<N>(means + col, n)), root(sqrt(load<N>(vars + col, n) + Lanes<N>(eps))), scale(1.0f), bias(0.0f) {
     if (weight.data) scale = weight.template load<N>(col, 0, n);
     if (b.data) bias = b.template load<N>(col, 0, n);

@@ -1,5 +1,6 @@
 #pragma once
-// What the passes of batch_norm share on a CPU (.simd.cpp only): rows by shares, per-channel vectors in the cache of a thread.
+// What the passes of batch_norm share on a CPU (.simd.cpp only): rows by shares, per-channel vectors in the cache of a
+// thread.
 
 #include "hpcdl/ops/batch_norm/passes.h"
 #include "hpcdl/ops/rows.h"
@@ -14,7 +15,8 @@ constexpr std::int64_t kBlockRows = 64;
 /// f(thread, share, begin row, end row). Descending: a second pass meets first what the first pass read last.
 enum class Order { ascending, descending };
 template <class F> void for_shares(Pool& pool, const View& x, Order order, F&& f) {
-  const std::int64_t rows = x.rows(), per = batch_share_rows(rows), shares = batch_shares(rows), grain = kGrainElements / (per * x.cols()) + 1;
+  const std::int64_t rows = x.rows(), per = batch_share_rows(rows), shares = batch_shares(rows),
+                     grain = kGrainElements / (per * x.cols()) + 1;
   const std::int64_t parts = (shares + grain - 1) / grain, threads = parts < pool.threads() ? parts : pool.threads();
   const auto walk = [&](int t, std::int64_t begin, std::int64_t end) {
     for (auto i = begin; i < end; ++i) {
@@ -31,7 +33,8 @@ template <class F> void for_shares(Pool& pool, const View& x, Order order, F&& f
 /// f(begin, end): channels in whole lines, spread over the threads; `work` operations for each.
 template <class F> void for_channels(Pool& pool, std::int64_t channels, std::int64_t work, F&& f) {
   const std::int64_t blocks = (channels + 63) / 64;
-  parallel_for(pool, blocks, kGrainElements / (64 * (work + 1)) + 1, [&](std::int64_t b, std::int64_t e) { f(b * 64, e * 64 < channels ? e * 64 : channels); });
+  parallel_for(pool, blocks, kGrainElements / (64 * (work + 1)) + 1,
+               [&](std::int64_t b, std::int64_t e) { f(b * 64, e * 64 < channels ? e * 64 : channels); });
 }
 
 /// to[c] = p[c] as float, or `absent`.
@@ -48,7 +51,8 @@ template <class Isa> struct Channels {
   using V = simd::Vec<Isa>;
   float *mean, *scale, *bias;
   /// `memory`: 3 * channels floats.
-  Channels(float* memory, std::int64_t channels) : mean(memory), scale(memory + channels), bias(memory + 2 * channels) {}
+  Channels(float* memory, std::int64_t channels)
+      : mean(memory), scale(memory + channels), bias(memory + 2 * channels) {}
   void fill(const View& m, const View& var, const View& weight, const View& b, float eps, std::int64_t channels) const {
     widen<Isa>(mean, m, channels, 0);
     widen<Isa>(scale, weight, channels, 1);
@@ -58,11 +62,15 @@ template <class Isa> struct Channels {
     });
   }
   template <class Lanes> V centred(V x, std::int64_t c, Lanes k) const { return x - simd::load<V>(mean + c, k); }
-  template <class Lanes> V normalised(V centred, std::int64_t c, Lanes k) const { return fma(centred, simd::load<V>(scale + c, k), simd::load<V>(bias + c, k)); }
+  template <class Lanes> V normalised(V centred, std::int64_t c, Lanes k) const {
+    return fma(centred, simd::load<V>(scale + c, k), simd::load<V>(bias + c, k));
+  }
 };
 
 /// Room for `vectors` per-channel vectors of every thread.
-inline void reserve_channels(Pool& pool, std::int64_t channels, int vectors) { pool.reserve_scratch(channels * vectors * 4); }
+inline void reserve_channels(Pool& pool, std::int64_t channels, int vectors) {
+  pool.reserve_scratch(channels * vectors * 4);
+}
 
 }  // namespace
 }  // namespace hpcdl::cpu

@@ -1,6 +1,6 @@
 #pragma once
-// The passes over a tensor of (rows, C) that batch normalisation consists of. Apart, because what is between them may be a collective
-// (parallel/batch_norm.h), or statistics that were learnt before.
+// The passes over a tensor of (rows, C) that batch normalisation consists of. Apart, because what is between them may
+// be a collective (parallel/batch_norm.h), or statistics that were learnt before.
 
 #include "hpcdl/ops/op.h"
 
@@ -16,12 +16,12 @@ namespace hpcdl {
   return (rows + per - 1) / per;
 }
 
-/// How a GPU's blocks of 256 threads lie over the rows and their packs of channels: by the shape alone, so that results do not depend on the GPU.
-/// Packs of four whatever the type: those of eight leave no registers for rows under way.
+/// How a GPU's blocks of 256 threads lie over the rows and their packs of channels: by the shape alone, so that results
+/// do not depend on the GPU. Packs of four whatever the type: those of eight leave no registers for rows under way.
 struct BatchGrid {
-  int threads = 1;               // beside one another on a row; the others of the block take further rows
-  std::int64_t columns = 0;      // blocks side by side
-  std::int64_t parts = 0;        // shares of the rows
+  int threads = 1;           // beside one another on a row; the others of the block take further rows
+  std::int64_t columns = 0;  // blocks side by side
+  std::int64_t parts = 0;    // shares of the rows
 };
 inline constexpr std::int64_t kMostBatchParts = 396, kBatchPack = 4;
 inline BatchGrid batch_grid(const Spec& x) {
@@ -29,7 +29,8 @@ inline BatchGrid batch_grid(const Spec& x) {
   BatchGrid g;
   while (g.threads < packs && g.threads < 32) g.threads *= 2;
   g.columns = (packs + g.threads - 1) / g.threads;
-  const std::int64_t per = 256 / g.threads * 4, useful = (rows + per - 1) / per, full = kMostBatchParts / g.columns > 0 ? kMostBatchParts / g.columns : 1;
+  const std::int64_t per = 256 / g.threads * 4, useful = (rows + per - 1) / per,
+                     full = kMostBatchParts / g.columns > 0 ? kMostBatchParts / g.columns : 1;
   g.parts = useful < full ? useful : full;
   return g;
 }
@@ -43,12 +44,14 @@ struct BatchNormForward {
 };
 
 /// With dz = dy where y > 0 (everywhere without relu) and n = (x - mean) / sqrt(var + eps):
-///   dresidual = dz,  dbias = sum(dz),  dweight = sum(dz * n),  dx = weight / sqrt(var + eps) * (dz - (sum(dz) + n * sum(dz * n)) / count)
+///   dresidual = dz,  dbias = sum(dz),  dweight = sum(dz * n),  dx = weight / sqrt(var + eps) * (dz - (sum(dz) + n *
+///   sum(dz * n)) / count)
 /// The signs come from y where that is given (a residual was added), else from x.
 struct BatchNormBackward {
   Grad dx = {}, dresidual = {}, dweight = {}, dbias = {};
   View x = {}, y = {}, weight = {}, bias = {}, mean = {}, var = {}, dy = {};
-  Tensor sums = {};     // (2, C) f32: sum(dz), sum(dz * n); (3, C) with the count behind them where that is known in memory only
+  Tensor sums =
+      {};  // (2, C) f32: sum(dz), sum(dz * n); (3, C) with the count behind them where that is known in memory only
   Tensor partial = {};  // batch_partial(x)
   float eps = 0;
   bool relu = false;
@@ -64,16 +67,19 @@ inline Spec batch_partial(const Spec& x) {
 
 namespace cpu {
 /// mean, var (divided by the rows), unbiased (by rows - 1; may be absent): (C) f32.
-template <class Isa> void batch_statistics(Isa, Pool&, Tensor mean, Tensor var, Tensor unbiased, View x, Tensor partial);
+template <class Isa>
+void batch_statistics(Isa, Pool&, Tensor mean, Tensor var, Tensor unbiased, View x, Tensor partial);
 template <class Isa> void batch_normalise(Isa, Pool&, const BatchNormForward&);
 /// sums, dweight, dbias, and dresidual where keeps_dz().
 template <class Isa> void batch_norm_sums(Isa, Pool&, const BatchNormBackward&);
-/// dx and dresidual. `count` rows are behind `sums`; infinite where mean and var are constants, 0 where it lies in sums[2].
+/// dx and dresidual. `count` rows are behind `sums`; infinite where mean and var are constants, 0 where it lies in
+/// sums[2].
 template <class Isa> void batch_norm_gradient(Isa, Pool&, const BatchNormBackward&, float count);
 /// The statistics of several parts (parts, 3, C) f32 (mean, var, count) as those of the whole, merged in order.
 template <class Isa> void merge_statistics(Isa, Tensor mean, Tensor var, Tensor unbiased, View parts);
 /// to = (1 - momentum) * to + momentum * batch
-template <class Isa> void running_statistics(Isa, Tensor mean, Tensor var, View batch_mean, View batch_var, float momentum);
+template <class Isa>
+void running_statistics(Isa, Tensor mean, Tensor var, View batch_mean, View batch_var, float momentum);
 }  // namespace cpu
 namespace cuda {
 void batch_statistics(Stream&, Tensor mean, Tensor var, Tensor unbiased, View x, Tensor partial);
@@ -85,20 +91,29 @@ void running_statistics(Stream&, Tensor mean, Tensor var, View batch_mean, View 
 }  // namespace cuda
 
 inline void batch_statistics(Stream& s, Tensor mean, Tensor var, Tensor unbiased, View x, Tensor partial) {
-  on(s, [&](auto isa, Pool& pool) { cpu::batch_statistics(isa, pool, mean, var, unbiased, x, partial); },
-     [&](auto& q) { cuda::batch_statistics(q, mean, var, unbiased, x, partial); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::batch_statistics(isa, pool, mean, var, unbiased, x, partial); },
+      [&](auto& q) { cuda::batch_statistics(q, mean, var, unbiased, x, partial); });
 }
 inline void merge_statistics(Stream& s, Tensor mean, Tensor var, Tensor unbiased, View parts) {
-  on(s, [&](auto isa, Pool&) { cpu::merge_statistics(isa, mean, var, unbiased, parts); }, [&](auto& q) { cuda::merge_statistics(q, mean, var, unbiased, parts); });
+  on(
+      s, [&](auto isa, Pool&) { cpu::merge_statistics(isa, mean, var, unbiased, parts); },
+      [&](auto& q) { cuda::merge_statistics(q, mean, var, unbiased, parts); });
 }
 inline void batch_normalise(Stream& s, const BatchNormForward& o) {
-  on(s, [&](auto isa, Pool& pool) { cpu::batch_normalise(isa, pool, o); }, [&](auto& q) { cuda::batch_normalise(q, o); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::batch_normalise(isa, pool, o); },
+      [&](auto& q) { cuda::batch_normalise(q, o); });
 }
 inline void batch_norm_sums(Stream& s, const BatchNormBackward& o) {
-  on(s, [&](auto isa, Pool& pool) { cpu::batch_norm_sums(isa, pool, o); }, [&](auto& q) { cuda::batch_norm_sums(q, o); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::batch_norm_sums(isa, pool, o); },
+      [&](auto& q) { cuda::batch_norm_sums(q, o); });
 }
 inline void batch_norm_gradient(Stream& s, const BatchNormBackward& o, float count) {
-  on(s, [&](auto isa, Pool& pool) { cpu::batch_norm_gradient(isa, pool, o, count); }, [&](auto& q) { cuda::batch_norm_gradient(q, o, count); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::batch_norm_gradient(isa, pool, o, count); },
+      [&](auto& q) { cuda::batch_norm_gradient(q, o, count); });
 }
 
 }  // namespace hpcdl

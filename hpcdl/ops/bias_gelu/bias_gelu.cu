@@ -19,7 +19,8 @@ struct Backward {
 };
 
 /// Block (column tile, part): the gradient of its rows, and their sum.
-template <class F, class T> __global__ void __launch_bounds__(kColumnThreads* kRowThreads) bias_gelu_kernel(Backward o) {
+template <class F, class T>
+__global__ void __launch_bounds__(kColumnThreads* kRowThreads) bias_gelu_kernel(Backward o) {
   constexpr int N = kLanes<T>;
   const std::int64_t col = (std::int64_t{blockIdx.x} * kColumnThreads + threadIdx.x) * N, part = blockIdx.y;
   const int n = static_cast<int>(o.cols - col < N ? o.cols - col : N);

@@ -1,6 +1,6 @@
 #pragma once
-// y = gelu(x + b): for the places where the bias cannot ride on a matrix product. x, y: (..., C), b: (C), one dtype, f32 or
-// bf16. Forms of gelu: see gelu.h.
+// y = gelu(x + b): for the places where the bias cannot ride on a matrix product. x, y: (..., C), b: (C), one dtype,
+// f32 or bf16. Forms of gelu: see gelu.h.
 
 #include "hpcdl/ops/gelu/gelu.h"
 
@@ -42,11 +42,14 @@ void bias_gelu_backward(Stream&, Grad dx, Grad db, View x, View b, View dy, Tens
 }  // namespace cuda
 
 inline void BiasGelu::forward(Stream& s, Tensor y, View x, View b, const Args& a) {
-  on(s, [&](auto isa, Pool& pool) { cpu::bias_gelu(isa, pool, y, x, b, a); }, [&](auto& q) { cuda::bias_gelu(q, y, x, b, a); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::bias_gelu(isa, pool, y, x, b, a); },
+      [&](auto& q) { cuda::bias_gelu(q, y, x, b, a); });
 }
 inline void BiasGelu::backward(Stream& s, Grad dx, Grad db, View x, View b, View dy, Tensor scratch, const Args& a) {
-  on(s, [&](auto isa, Pool& pool) { cpu::bias_gelu_backward(isa, pool, dx, db, x, b, dy, scratch, a); },
-     [&](auto& q) { cuda::bias_gelu_backward(q, dx, db, x, b, dy, scratch, a); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::bias_gelu_backward(isa, pool, dx, db, x, b, dy, scratch, a); },
+      [&](auto& q) { cuda::bias_gelu_backward(q, dx, db, x, b, dy, scratch, a); });
 }
 
 template <Symbolic V> V bias_gelu(const V& x, const V& b, Gelu::Args a = {}) { return record<BiasGelu>(a, x, b); }

@@ -13,7 +13,8 @@ template <class F> void with_form(const Gelu::Args& a, F&& f) {
 
 /// Gradient of one row; adds it to `sum`.
 template <class F, class T, class Isa>
-[[gnu::flatten]] void backward_row(Isa, T* to, bool accumulate, float* sum, const T* x, const T* b, const T* dy, std::int64_t cols) {
+[[gnu::flatten]] void backward_row(Isa, T* to, bool accumulate, float* sum, const T* x, const T* b, const T* dy,
+                                   std::int64_t cols) {
   using V = simd::Vec<Isa>;
   simd::loop<Isa>(cols, [&](std::int64_t i, auto lanes) {
     const V g = simd::load<V>(dy + i, lanes) * F::slope(simd::load<V>(x + i, lanes) + simd::load<V>(b + i, lanes));
@@ -22,7 +23,8 @@ template <class F, class T, class Isa>
   });
 }
 
-template <class T, class Isa> void add_parts(Isa, const Grad& db, const float* parts, std::int64_t n, std::int64_t cols) {
+template <class T, class Isa>
+void add_parts(Isa, const Grad& db, const float* parts, std::int64_t n, std::int64_t cols) {
   using V = simd::Vec<Isa>;
   T* to = db.ptr<T>();
   simd::loop<Isa>(cols, [&](std::int64_t i, auto lanes) {
@@ -41,19 +43,21 @@ template <class Isa> void bias_gelu(Isa isa, Pool& pool, Tensor y, View x, View 
 }
 
 template <class Isa>
-void bias_gelu_backward(Isa isa, Pool& pool, Grad dx, Grad db, View x, View b, View dy, Tensor scratch, const Gelu::Args& a) {
+void bias_gelu_backward(Isa isa, Pool& pool, Grad dx, Grad db, View x, View b, View dy, Tensor scratch,
+                        const Gelu::Args& a) {
   const std::int64_t rows = x.rows(), cols = x.cols(), parts = BiasGelu::kParts;
   visit_dtype(x.dtype(), [&]<class T>() {
     with_form(a, [&]<class F>() {
-      parallel_for(pool, parts, rows * cols < 2 * kGrainElements ? parts : 1, [&](std::int64_t begin, std::int64_t end) {
-        for (auto p = begin; p < end; ++p) {
-          float* sum = scratch.ptr<float>() + p * cols;
-          for (std::int64_t i = 0; i < cols; ++i) sum[i] = 0;
-          for (auto r = rows * p / parts; r < rows * (p + 1) / parts; ++r)
-            backward_row<F>(isa, dx ? dx.ptr<T>() + r * dx.row_stride() : nullptr, dx.accumulate(), sum, x.ptr<T>() + r * x.row_stride(),
-                            b.ptr<T>(), dy.ptr<T>() + r * dy.row_stride(), cols);
-        }
-      });
+      parallel_for(
+          pool, parts, rows * cols < 2 * kGrainElements ? parts : 1, [&](std::int64_t begin, std::int64_t end) {
+            for (auto p = begin; p < end; ++p) {
+              float* sum = scratch.ptr<float>() + p * cols;
+              for (std::int64_t i = 0; i < cols; ++i) sum[i] = 0;
+              for (auto r = rows * p / parts; r < rows * (p + 1) / parts; ++r)
+                backward_row<F>(isa, dx ? dx.ptr<T>() + r * dx.row_stride() : nullptr, dx.accumulate(), sum,
+                                x.ptr<T>() + r * x.row_stride(), b.ptr<T>(), dy.ptr<T>() + r * dy.row_stride(), cols);
+            }
+          });
     });
     if (db) add_parts<T>(isa, db, scratch.ptr<float>(), parts, cols);
   });

@@ -8,10 +8,13 @@ namespace hpcdl {
 
 struct Cast {
   static constexpr std::string_view name = "cast";
-  struct Args { DType to = DType::f32; };
+  struct Args {
+    DType to = DType::f32;
+  };
   static Spec infer(const Spec& x, const Args& a) {
     require_float(name, x);
-    require(a.to == DType::f32 || a.to == DType::bf16 || a.to == DType::f16, name, "can cast to F32, BF16 or F16, got {}", dtype_name(a.to));
+    require(a.to == DType::f32 || a.to == DType::bf16 || a.to == DType::f16, name,
+            "can cast to F32, BF16 or F16, got {}", dtype_name(a.to));
     return {x.shape, a.to};
   }
   static Cost cost(const Spec& x, const Args& a) {

@@ -15,7 +15,8 @@ template <class From> struct Copy {
 
 template <class Isa> void cast(Isa isa, Pool& pool, Grad y, View x) {
   visit_dtype(x.dtype(), [&]<class From>() {
-    visit_dtype(y.dtype(), [&]<class To>() { fuse::for_each<To>(isa, pool, fuse::plane_of(y, x), y.bytes(), Copy<From>{y, x}); });
+    visit_dtype(y.dtype(),
+                [&]<class To>() { fuse::for_each<To>(isa, pool, fuse::plane_of(y, x), y.bytes(), Copy<From>{y, x}); });
   });
 }
 

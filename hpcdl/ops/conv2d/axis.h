@@ -1,7 +1,7 @@
 #pragma once
-// Which inputs an output reads, along one axis, and how rows of output pixels are shared out. Forward and backward are the same
-// machine: dx gathers from dy, in one phase for each remainder of its position by the stride.
-// Included by conv2d.simd.cpp only, once for each instruction set: hence the anonymous namespaces.
+// Which inputs an output reads, along one axis, and how rows of output pixels are shared out. Forward and backward are
+// the same machine: dx gathers from dy, in one phase for each remainder of its position by the stride. Included by
+// conv2d.simd.cpp only, once for each instruction set: hence the anonymous namespaces.
 
 #include <cstdint>
 
@@ -33,11 +33,15 @@ Axis forward_axis(std::int64_t size, std::int64_t outputs, std::int64_t kernel, 
   return {.size = size, .outputs = outputs, .step = c.stride, .taps = kernel, .first = -c.pad, .apart = c.dilation};
 }
 
-/// The positions `phase`, phase + stride, ... of a dimension of dx with `size` elements, as a function of `outputs` of dy: tap r
-/// reaches position q from p = (q + pad - r dilation) / stride, where that is whole.
-Axis backward_axis(std::int64_t size, std::int64_t outputs, std::int64_t kernel, const Conv2dShape& c, std::int64_t phase) {
-  Axis a{
-      .size = outputs, .outputs = size > phase ? ceil_div(size - phase, c.stride) : 0, .step = 1, .out_step = c.stride, .out_first = phase};
+/// The positions `phase`, phase + stride, ... of a dimension of dx with `size` elements, as a function of `outputs` of
+/// dy: tap r reaches position q from p = (q + pad - r dilation) / stride, where that is whole.
+Axis backward_axis(std::int64_t size, std::int64_t outputs, std::int64_t kernel, const Conv2dShape& c,
+                   std::int64_t phase) {
+  Axis a{.size = outputs,
+         .outputs = size > phase ? ceil_div(size - phase, c.stride) : 0,
+         .step = 1,
+         .out_step = c.stride,
+         .out_first = phase};
   std::int64_t last = -1;
   for (std::int64_t r = kernel - 1; r >= 0; --r) {  // ascending in p
     if ((phase + c.pad - r * c.dilation) % c.stride != 0) continue;
@@ -66,7 +70,9 @@ struct Panels {
 /// f(first, count) for k out of `n` things in `parts` runs.
 std::int64_t share(std::int64_t n, std::int64_t part, std::int64_t parts) { return n * part / parts; }
 
-std::int64_t round_up(std::int64_t bytes) { return ceil_div(bytes, 4096) * 4096 + 192; }  // apart by odd lines: no 4K aliasing
+std::int64_t round_up(std::int64_t bytes) {
+  return ceil_div(bytes, 4096) * 4096 + 192;
+}  // apart by odd lines: no 4K aliasing
 
 }  // namespace
 }  // namespace hpcdl::conv

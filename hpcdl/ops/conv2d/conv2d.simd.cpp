@@ -41,19 +41,24 @@ void backward_x(Pool& pool, const Conv2dShape& c, const Grad& dx, const View& w,
     for (std::int64_t q = 0; q < c.stride; ++q) {
       const Axis rows = backward_axis(c.h, c.oh, c.kh, c, p), cols = backward_axis(c.w, c.ow, c.kw, c, q);
       if (rows.outputs > 0 && cols.outputs > 0)
-        gather<Isa, T>(pool, c, {.data = bytes(dy), .dtype = dy.dtype(), .n = c.n, .channels = c.o, .rows = rows, .cols = cols}, weights,
-                       y);
+        gather<Isa, T>(pool, c,
+                       {.data = bytes(dy), .dtype = dy.dtype(), .n = c.n, .channels = c.o, .rows = rows, .cols = cols},
+                       weights, y);
     }
 }
 
 }  // namespace
 
-template <class Isa>
-void conv2d(Isa, Pool& pool, Tensor y, View x, View w, View bias, const Conv2dShape& c) {
+template <class Isa> void conv2d(Isa, Pool& pool, Tensor y, View x, View w, View bias, const Conv2dShape& c) {
   const Weights weights{.data = bytes(w), .dtype = w.dtype(), .tap = c.i, .channel = 1, .output = c.k(), .width = c.kw};
   visit_dtype(x.dtype(), [&]<class T>() {
     gather<Isa, T>(pool, c, images_of_x(c, x), weights,
-                   {.data = y.ptr<T>(), .height = c.oh, .width = c.ow, .channels = c.o, .bias = bias, .stream = goes_past_cache(y)});
+                   {.data = y.ptr<T>(),
+                    .height = c.oh,
+                    .width = c.ow,
+                    .channels = c.o,
+                    .bias = bias,
+                    .stream = goes_past_cache(y)});
   });
 }
 

@@ -61,12 +61,17 @@ const auto
                         {.in = {{2, 15, 13, 3}, {6, 7, 7, 3}, {6}}, .args = {.stride = 2, .pad = 3}},
                         {.in = {{1, 9, 11, 4}, {5, 3, 3, 4}, {5}}, .args = {.pad = 2, .dilation = 2}},
                         {.in = {{1, 10, 9, 3}, {4, 3, 2, 3}, {4}}, .args = {.stride = 3, .pad = 2, .dilation = 2}},
-                        {.in = {{1, 5, 5, 1}, {3, 2, 4, 1}, {3}}, .args = {.pad = 3}},  // pads wider than the kernel reaches
-                        {.in = {{1, 3, 4, 2}, {2, 3, 4, 2}, Input::none()}},            // one output
+                        {.in = {{1, 5, 5, 1}, {3, 2, 4, 1}, {3}},
+                         .args = {.pad = 3}},                                 // pads wider than the kernel reaches
+                        {.in = {{1, 3, 4, 2}, {2, 3, 4, 2}, Input::none()}},  // one output
                         {.in = {{1, 5, 6, 300}, {280, 3, 3, 300}, {280}}, .args = {.pad = 1}, .gradient = false},
                         {.in = {{1, 8, 8, 16}, {16, 3, 3, 16}, Input{16}.as(f32)}, .args = {.pad = 1}},
-                        {.in = {{40, 7, 6, 17}, {19, 3, 3, 17}, {19}}, .args = {.pad = 1}, .gradient = false},  // several units and splits
-                        {.in = {{40, 9, 10, 3}, {19, 3, 3, 3}, {19}}, .args = {.stride = 2, .pad = 1}, .gradient = false},
+                        {.in = {{40, 7, 6, 17}, {19, 3, 3, 17}, {19}},
+                         .args = {.pad = 1},
+                         .gradient = false},  // several units and splits
+                        {.in = {{40, 9, 10, 3}, {19, 3, 3, 3}, {19}},
+                         .args = {.stride = 2, .pad = 1},
+                         .gradient = false},
                         {.in = {{1, 3, 3, 1100}, {33, 3, 3, 1100}, Input::none()},
                          .args = {.pad = 1},
                          .gradient = false},  // a tap longer than a block of k
@@ -75,24 +80,27 @@ const auto
                          .gradient = false},  // Winograd's, tiles not full
                         {.in = {{3, 18, 22, 33}, {64, 3, 3, 33}, Input::none()}, .gradient = false},
                         {.in = {{2, 22, 21, 32}, {33, 3, 3, 32}, {33}}, .args = {.pad = 2}, .gradient = false},
-                        {.in = {{1, 16, 8, 64}, {64, 3, 3, 64}, {64}}, .args = {.pad = 1}, .gradient = false},  // enough for a GPU's parts of f32
+                        {.in = {{1, 16, 8, 64}, {64, 3, 3, 64}, {64}},
+                         .args = {.pad = 1},
+                         .gradient = false},  // enough for a GPU's parts of f32
                         {.in = {{2, 9, 8, 64}, {72, 3, 3, 64}, {72}}, .args = {.stride = 2, .pad = 1}, .aligned = true},
-                         {.in = {{2, 10, 9, 16}, {24, 3, 3, 16}, {24}}, .args = {.pad = 2, .dilation = 2}, .aligned = true},
-                         {.in = {{0, 6, 6, 8}, {3, 3, 3, 8}, {3}}, .args = {.pad = 1}},
+                        {.in = {{2, 10, 9, 16}, {24, 3, 3, 16}, {24}},
+                         .args = {.pad = 2, .dilation = 2},
+                         .aligned = true},
+                        {.in = {{0, 6, 6, 8}, {3, 3, 3, 8}, {3}}, .args = {.pad = 1}},
                     },
                 .reference = reference,
                 .reduction = reduction,
-                .condition = 10,  // products of two outliers (10 x 10) are 10 times the largest input that the allowed error counts from
+                .condition = 10,  // products of two outliers (10 x 10) are 10 times the largest input that the allowed
+                                  // error counts from
             });
 
 OwnedTensor random_tensor(Spec spec, std::uint64_t seed) {
   OwnedTensor t(spec);
   for (std::int64_t i = 0; i < spec.size(); ++i) {
     const float v = static_cast<float>(Rng{seed, 0}.normal(static_cast<std::uint64_t>(i)));
-    if (spec.dtype == DType::bf16)
-      t.tensor.ptr<bf16>()[i] = bf16(v);
-    else
-      t.tensor.ptr<float>()[i] = v;
+    if (spec.dtype == DType::bf16) t.tensor.ptr<bf16>()[i] = bf16(v);
+    else t.tensor.ptr<float>()[i] = v;
   }
   return t;
 }
@@ -103,10 +111,11 @@ std::vector<OwnedTensor> all_results(int threads, const Conv2d::Args& a, const O
   Pool pool(threads);
   Stream s(pool);
   std::vector<OwnedTensor> r;
-  for (const Spec& like : {dy.tensor.spec(), x.tensor.spec(), w.tensor.spec(), bias.tensor.spec()}) r.emplace_back(like);
+  for (const Spec& like : {dy.tensor.spec(), x.tensor.spec(), w.tensor.spec(), bias.tensor.spec()})
+    r.emplace_back(like);
   Conv2d::forward(s, r[0].tensor, x.tensor, w.tensor, bias.tensor, a);
-  Conv2d::backward(s, {r[1].tensor, Write::overwrite}, {r[2].tensor, Write::overwrite}, {r[3].tensor, Write::overwrite}, x.tensor, w.tensor,
-                   dy.tensor, a);
+  Conv2d::backward(s, {r[1].tensor, Write::overwrite}, {r[2].tensor, Write::overwrite}, {r[3].tensor, Write::overwrite},
+                   x.tensor, w.tensor, dy.tensor, a);
   return r;
 }
 
@@ -131,7 +140,8 @@ TEST(Conv2d, MasterWeightActsAsItsRoundedCopy) {
 }
 
 /// dx, dw and dbias by definition.
-std::vector<Ref> naive_gradients(const Conv2dShape& c, const OwnedTensor& x, const OwnedTensor& w, const OwnedTensor& dy) {
+std::vector<Ref> naive_gradients(const Conv2dShape& c, const OwnedTensor& x, const OwnedTensor& w,
+                                 const OwnedTensor& dy) {
   std::vector<Ref> g;
   for (const Shape& s : {x.tensor.shape(), w.tensor.shape(), Shape{c.o}})
     g.push_back({s, std::vector<double>(static_cast<std::size_t>(s.size()))});
@@ -145,7 +155,8 @@ std::vector<Ref> naive_gradients(const Conv2dShape& c, const OwnedTensor& x, con
                    col = pixel % c.ow * c.stride - c.pad + tap % c.kw * c.dilation;
         if (row < 0 || row >= c.h || col < 0 || col >= c.w) continue;
         const auto in = ((pixel / c.ow / c.oh * c.h + row) * c.w + col) * c.i, weight = (o * c.taps() + tap) * c.i;
-        for (std::int64_t i = 0; i < c.i; ++i) g[0][in + i] += d * at(w, weight + i), g[1][weight + i] += d * at(x, in + i);
+        for (std::int64_t i = 0; i < c.i; ++i)
+          g[0][in + i] += d * at(w, weight + i), g[1][weight + i] += d * at(x, in + i);
       }
     }
   return g;
@@ -161,8 +172,8 @@ TEST(Conv2d, GradientsOfLargerShapes) {
   };
   constexpr double kWinograd = 7.3;  // derived in winograd.h
   for (const Case& k : {Case{{5, 14, 13, 37}, 43, {.pad = 1}, kWinograd}, Case{{3, 18, 22, 33}, 64, {}, kWinograd},
-                        Case{{2, 22, 21, 32}, 33, {.pad = 2}, kWinograd}, Case{{2, 30, 31, 19}, 21, {.stride = 2, .pad = 1}},
-                        Case{{3, 30, 31, 3}, 21, {.pad = 1}}}) {
+                        Case{{2, 22, 21, 32}, 33, {.pad = 2}, kWinograd},
+                        Case{{2, 30, 31, 19}, 21, {.stride = 2, .pad = 1}}, Case{{3, 30, 31, 3}, 21, {.pad = 1}}}) {
     const auto x = random_tensor({k.x, f32}, 1), w = random_tensor({{k.outputs, 3, 3, k.x[3]}, f32}, 2),
                bias = random_tensor({{k.outputs}, f32}, 3);
     const auto c = Conv2d::shape(x.tensor.spec(), w.tensor.spec(), k.args);
@@ -175,8 +186,8 @@ TEST(Conv2d, GradientsOfLargerShapes) {
       const auto got = all_results(2, k.args, x, w, bias, dy);
       simd::set_active_isa(before);
       for (std::size_t g = 0; g < want.size(); ++g) {
-        const double top = std::fabs(
-            *std::max_element(want[g].data.begin(), want[g].data.end(), [](double a, double b) { return std::fabs(a) < std::fabs(b); }));
+        const double top = std::fabs(*std::max_element(want[g].data.begin(), want[g].data.end(),
+                                                       [](double a, double b) { return std::fabs(a) < std::fabs(b); }));
         for (std::int64_t i = 0; i < got[g + 1].tensor.size(); ++i)
           ASSERT_NEAR(static_cast<double>(got[g + 1].tensor.ptr<float>()[i]), want[g][i],
                       allowed_error(f32, std::fabs(want[g][i]), terms, k.amplification * top))

@@ -20,7 +20,8 @@ constexpr std::size_t kBytes = kWorkspaceBytes - kConvWeightBytes;
 using Key = std::array<std::int64_t, 13>;
 Key key_of(const Conv& c) {
   const auto& s = c.shape;
-  const std::int64_t bits = static_cast<int>(c.pass) | static_cast<int>(c.compute) << 4 | static_cast<int>(c.out_dtype) << 10 | (c.bias.data ? 1 : 0) << 16 |
+  const std::int64_t bits = static_cast<int>(c.pass) | static_cast<int>(c.compute) << 4 |
+                            static_cast<int>(c.out_dtype) << 10 | (c.bias.data ? 1 : 0) << 16 |
                             (c.accumulate ? 1 : 0) << 17;
   return {bits, s.n, s.h, s.w, s.i, s.oh, s.ow, s.o, s.kh, s.kw, s.stride, s.pad, s.dilation};
 }
@@ -32,7 +33,8 @@ struct Plans {
 
 /// The library's choice number `choice`, or null. Whoever asks for another than the first will ask for all.
 const cudnn::Plan* plan(const Stream& s, const cudnn::Session& session, const Conv& c, int choice) {
-  static auto* const all = new std::map<int, std::map<Key, Plans>>();  // never destroyed: captured work may hold the library's kernels
+  static auto* const all =
+      new std::map<int, std::map<Key, Plans>>();  // never destroyed: captured work may hold the library's kernels
   auto& [found, asked] = (*all)[s.device().index][key_of(c)];
   if (choice >= asked) {
     asked = choice == 0 ? 1 : kCudnnChoices;
@@ -46,7 +48,8 @@ const cudnn::Plan* plan(const Stream& s, const cudnn::Session& session, const Co
 /// What cuDNN is asked in place of c: a f32 weight beside 16-bit images is given to it as a copy in their type.
 Conv asked(const Conv& c) {
   Conv a = c;
-  const bool copied = c.pass != ConvPass::weight && c.w.dtype == DType::f32 && static_cast<std::size_t>(c.shape.o * c.shape.k()) * 2 <= kConvWeightBytes;
+  const bool copied = c.pass != ConvPass::weight && c.w.dtype == DType::f32 &&
+                      static_cast<std::size_t>(c.shape.o * c.shape.k()) * 2 <= kConvWeightBytes;
   if (copied) a.w.dtype = c.compute;
   return a;
 }
@@ -66,7 +69,9 @@ void run_cudnn(Stream& s, const Conv& given, int choice) {
   require(planned, "conv2d", "cuDNN has no way to compute this convolution: fits_cudnn() says so first");
   std::vector<std::int64_t> ids;
   std::vector<void*> places;
-  const auto add = [&](cudnn::Id id, const void* data) { ids.push_back(id), places.push_back(const_cast<void*>(data)); };
+  const auto add = [&](cudnn::Id id, const void* data) {
+    ids.push_back(id), places.push_back(const_cast<void*>(data));
+  };
   if (c.pass != ConvPass::data) add(cudnn::kX, c.x.data);
   if (c.pass != ConvPass::weight) add(cudnn::kW, c.w.data);
   if (c.pass != ConvPass::forward) add(cudnn::kDy, c.dy.data);

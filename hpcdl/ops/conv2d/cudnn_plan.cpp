@@ -35,22 +35,36 @@ Descriptor convolution(const Conv2dShape& c) {
 }
 
 Descriptor images(Id id, DType type, const Conv2dShape& c) { return tensor(id, type, {c.n, c.i, c.h, c.w}); }
-Descriptor results(Id id, DType type, const Conv2dShape& c, bool is_virtual = false) { return tensor(id, type, {c.n, c.o, c.oh, c.ow}, is_virtual); }
+Descriptor results(Id id, DType type, const Conv2dShape& c, bool is_virtual = false) {
+  return tensor(id, type, {c.n, c.o, c.oh, c.ow}, is_virtual);
+}
 Descriptor filters(Id id, DType type, const Conv2dShape& c) { return tensor(id, type, {c.o, c.i, c.kh, c.kw}); }
 
 struct Names {
   cudnnBackendDescriptorType_t type;
   cudnnBackendAttributeName_t conv, alpha, beta, x, w, y;
 };
-constexpr Names kForward{CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
-                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
-                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y};
-constexpr Names kData{CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
-                      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
-                      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY};
-constexpr Names kWeight{CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
-                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
-                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY};
+constexpr Names kForward{CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+                         CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y};
+constexpr Names kData{CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+                      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+                      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
+                      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+                      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+                      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY};
+constexpr Names kWeight{CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
+                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY};
 
 Descriptor product(const Names& n, const Conv& c, const Descriptor& x, const Descriptor& w, const Descriptor& y) {
   Descriptor op(n.type);
@@ -72,9 +86,11 @@ std::vector<Descriptor> operations(const Conv& c) {
   const auto& s = c.shape;
   std::vector<Descriptor> ops;
   if (c.pass == ConvPass::data) {
-    ops.push_back(product(kData, c, images(kOut, c.out_dtype, s), filters(kW, c.w.dtype, s), results(kDy, c.dy.dtype, s)));
+    ops.push_back(
+        product(kData, c, images(kOut, c.out_dtype, s), filters(kW, c.w.dtype, s), results(kDy, c.dy.dtype, s)));
   } else if (c.pass == ConvPass::weight) {
-    ops.push_back(product(kWeight, c, images(kX, c.x.dtype, s), filters(kOut, c.out_dtype, s), results(kDy, c.dy.dtype, s)));
+    ops.push_back(
+        product(kWeight, c, images(kX, c.x.dtype, s), filters(kOut, c.out_dtype, s), results(kDy, c.dy.dtype, s)));
   } else {
     const Descriptor y = c.bias.data ? results(kSums, DType::f32, s, true) : results(kOut, c.out_dtype, s);
     ops.push_back(product(kForward, c, images(kX, c.x.dtype, s), filters(kW, c.w.dtype, s), y));
@@ -83,9 +99,10 @@ std::vector<Descriptor> operations(const Conv& c) {
   return ops;
 }
 
-/// Refused are engines that would break a promise: other bits in the next run, sums or operands of less precision, larger errors than a plain sum's. And those that leave the
-/// tensor cores alone where 16-bit operands ask for them: what the library thinks best of a kernel of one pixel takes ten times as long, and what it does with three channels when
-/// the others want more workspace than there is takes forty times as long; ours take neither.
+/// Refused are engines that would break a promise: other bits in the next run, sums or operands of less precision,
+/// larger errors than a plain sum's. And those that leave the tensor cores alone where 16-bit operands ask for them:
+/// what the library thinks best of a kernel of one pixel takes ten times as long, and what it does with three channels
+/// when the others want more workspace than there is takes forty times as long; ours take neither.
 bool keeps_promises(std::span<const cudnnBackendNumericalNote_t> notes, const Conv& c) {
   bool tensor_cores = false;
   for (const auto note : notes) {
@@ -98,14 +115,18 @@ bool keeps_promises(std::span<const cudnnBackendNumericalNote_t> notes, const Co
 }  // namespace
 
 bool expressible(const Conv& c) {
-  const auto plain = [&](const ConvOperand& o) { return !o.data || (o.dtype == c.compute && reinterpret_cast<std::uintptr_t>(o.data) % 16 == 0); };
-  const bool reads = c.pass == ConvPass::forward ? plain(c.x) && plain(c.w) && plain(c.bias) : plain(c.dy) && plain(c.pass == ConvPass::data ? c.w : c.x);
+  const auto plain = [&](const ConvOperand& o) {
+    return !o.data || (o.dtype == c.compute && reinterpret_cast<std::uintptr_t>(o.data) % 16 == 0);
+  };
+  const bool reads = c.pass == ConvPass::forward ? plain(c.x) && plain(c.w) && plain(c.bias)
+                                                 : plain(c.dy) && plain(c.pass == ConvPass::data ? c.w : c.x);
   // 9.19 has no engine for a f32 bias or a f32 result beside 16-bit images.
   return c.shape.pixels() > 0 && reads && c.out_dtype == c.compute && reinterpret_cast<std::uintptr_t>(c.out) % 16 == 0;
 }
 
 std::vector<Plan> plans_of(const Conv& c, const Target& target, std::int64_t most, int count) {
-  return plans_of(operations(c), target, most, count, [&](std::span<const cudnnBackendNumericalNote_t> notes) { return keeps_promises(notes, c); });
+  return plans_of(operations(c), target, most, count,
+                  [&](std::span<const cudnnBackendNumericalNote_t> notes) { return keeps_promises(notes, c); });
 }
 
 }  // namespace hpcdl::cuda::cudnn

@@ -13,8 +13,8 @@
 namespace hpcdl::cuda {
 namespace {
 
-constexpr std::string_view kNames[] = {"own",      "cudnn",    "gemm",     "cudnn 2",  "cudnn 3",  "cudnn 4",  "cudnn 5",
-                                       "cudnn 6",  "cudnn 7",  "cudnn 8",  "cudnn 9",  "cudnn 10", "cudnn 11", "cudnn 12"};
+constexpr std::string_view kNames[] = {"own",     "cudnn",   "gemm",    "cudnn 2", "cudnn 3",  "cudnn 4",  "cudnn 5",
+                                       "cudnn 6", "cudnn 7", "cudnn 8", "cudnn 9", "cudnn 10", "cudnn 11", "cudnn 12"};
 constexpr int kCandidates = static_cast<int>(std::size(kNames));
 static_assert(kCandidates == kConvCudnnNext + kCudnnChoices - 1);
 
@@ -44,12 +44,27 @@ bool fits_gemm(const Conv& c) {
 
 void run_gemm(Stream& s, const Conv& c) {
   const auto& g = c.shape;
-  const auto operand = [](const ConvOperand& o, std::int64_t ld, bool transposed) { return GemmOperand{o.data, o.dtype, ld, transposed}; };
-  Gemm p{.compute = c.compute, .a = {}, .b = {}, .out = {.d = c.out, .dtype = c.out_dtype, .accumulate = c.accumulate, .bias = c.bias.data, .bias_dtype = c.bias.dtype}};
+  const auto operand = [](const ConvOperand& o, std::int64_t ld, bool transposed) {
+    return GemmOperand{o.data, o.dtype, ld, transposed};
+  };
+  Gemm p{.compute = c.compute,
+         .a = {},
+         .b = {},
+         .out = {.d = c.out,
+                 .dtype = c.out_dtype,
+                 .accumulate = c.accumulate,
+                 .bias = c.bias.data,
+                 .bias_dtype = c.bias.dtype}};
   switch (c.pass) {
-    case ConvPass::forward: p.m = g.pixels(), p.n = g.o, p.k = g.i, p.a = operand(c.x, g.i, false), p.b = operand(c.w, g.i, true); break;
-    case ConvPass::data: p.m = g.pixels(), p.n = g.i, p.k = g.o, p.a = operand(c.dy, g.o, false), p.b = operand(c.w, g.i, false); break;
-    case ConvPass::weight: p.m = g.o, p.n = g.i, p.k = g.pixels(), p.a = operand(c.dy, g.o, true), p.b = operand(c.x, g.i, false); break;
+    case ConvPass::forward:
+      p.m = g.pixels(), p.n = g.o, p.k = g.i, p.a = operand(c.x, g.i, false), p.b = operand(c.w, g.i, true);
+      break;
+    case ConvPass::data:
+      p.m = g.pixels(), p.n = g.i, p.k = g.o, p.a = operand(c.dy, g.o, false), p.b = operand(c.w, g.i, false);
+      break;
+    case ConvPass::weight:
+      p.m = g.o, p.n = g.i, p.k = g.pixels(), p.a = operand(c.dy, g.o, true), p.b = operand(c.x, g.i, false);
+      break;
   }
   p.out.ld = p.n;
   gemm(s, p);
@@ -63,18 +78,20 @@ bool fits(Stream& s, const Conv& c, int candidate) {
   return candidate == kConvGemm ? fits_gemm(c) : fits_cudnn(s, c, cudnn_choice(candidate));
 }
 
-/// What an H200 said. Times are of bf16 and 128 images, or as many as it says. Of cuDNN's engines those for f32 that neither transform nor round operands run at a tenth of the speed of
-/// ours and less, backward.
+/// What an H200 said. Times are of bf16 and 128 images, or as many as it says. Of cuDNN's engines those for f32 that
+/// neither transform nor round operands run at a tenth of the speed of ours and less, backward.
 int by_shape(const Conv& c) {
   const auto& g = c.shape;
   const bool wide = c.compute != DType::f32 && !tiny(c) && g.i % 8 == 0;
   if (fits_gemm(c)) {
-    // dx of 14 x 14 pixels, 256 channels to 1024: 22.5 us by cuDNN, 28.4 as a product; y the other way round: 23.3, 29.2. But y of 256 x 56 x 56 pixels, 64 channels to 256: 183, 145.
+    // dx of 14 x 14 pixels, 256 channels to 1024: 22.5 us by cuDNN, 28.4 as a product; y the other way
+    // round: 23.3, 29.2. But y of 256 x 56 x 56 pixels, 64 channels to 256: 183, 145.
     const bool few = c.pass == ConvPass::forward && g.i <= 64 && g.pixels() >= 1 << 18;
     return wide && c.pass != ConvPass::weight && c.w.dtype == c.compute && !few ? kConvCudnn : kConvGemm;
   }
   if (!wide) return kConvOwn;
-  // dw of a kernel of one pixel with a stride, 256 images of 56 x 56 pixels, 64 channels to 128: 38 us by ours, 60 by cuDNN; with 128 channels 26 and 28, with 256 26 and 23.
+  // dw of a kernel of one pixel with a stride, 256 images of 56 x 56 pixels, 64 channels to 128: 38 us by ours, 60 by
+  // cuDNN; with 128 channels 26 and 28, with 256 26 and 23.
   if (c.pass == ConvPass::weight && g.kh == 1 && g.kw == 1 && g.i <= 128) return kConvOwn;
   return kConvCudnn;
 }
@@ -90,9 +107,11 @@ std::span<const ConvCandidate> conv_candidates(Stream& s, const Conv& c, bool ot
 }
 
 void conv_with(Stream& s, const Conv& c, int candidate) {
-  require(candidate >= 0 && candidate < kCandidates, "conv2d", "there is no candidate number {}: 0 is own, 1 cudnn, 2 gemm, from {} to {} cudnn's others", candidate,
+  require(candidate >= 0 && candidate < kCandidates, "conv2d",
+          "there is no candidate number {}: 0 is own, 1 cudnn, 2 gemm, from {} to {} cudnn's others", candidate,
           kConvCudnnNext, kCandidates - 1);
-  require(fits(s, c, candidate), "conv2d", "{} has no way to compute this convolution: conv_candidates() says which can", kNames[candidate]);
+  require(fits(s, c, candidate), "conv2d",
+          "{} has no way to compute this convolution: conv_candidates() says which can", kNames[candidate]);
   if (candidate == kConvOwn) own_conv(s, c);
   else if (candidate == kConvGemm) run_gemm(s, c);
   else run_cudnn(s, c, cudnn_choice(candidate));

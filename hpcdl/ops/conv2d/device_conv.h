@@ -1,6 +1,7 @@
 #pragma once
-// The three products of a convolution on a GPU: y, dx and dw, by our own kernels, by cuDNN, or, of single pixels, as plain products. Sums are f32; their order depends on the
-// shape and the GPU alone. 16-bit products may read a f32 weight, rounded on its way, and write f32 gradients.
+// The three products of a convolution on a GPU: y, dx and dw, by our own kernels, by cuDNN, or, of single pixels, as
+// plain products. Sums are f32; their order depends on the shape and the GPU alone. 16-bit products may read a f32
+// weight, rounded on its way, and write f32 gradients.
 
 #include <span>
 #include <string_view>
@@ -16,7 +17,8 @@ struct ConvOperand {
   DType dtype = DType::f32;
 };
 
-/// One of the products, operands contiguous: forward y = x * w + bias, data dx = dy * w transposed, weight dw = dy correlated with x.
+/// One of the products, operands contiguous: forward y = x * w + bias, data dx = dy * w transposed, weight dw = dy
+/// correlated with x.
 struct Conv {
   ConvPass pass = ConvPass::forward;
   Conv2dShape shape;
@@ -27,10 +29,11 @@ struct Conv {
   bool accumulate = false;
 };
 
-/// By the fastest way known: what HPCDL_CONV=own, =cudnn or =gemm asks for, where it can, else set_conv_chooser()'s, else one picked from the
-/// shape.
+/// By the fastest way known: what HPCDL_CONV=own, =cudnn or =gemm asks for, where it can, else set_conv_chooser()'s,
+/// else one picked from the shape.
 void conv(Stream& s, const Conv& c);
-/// The passes data and weight of one convolution: the same, where both go the same way with what they share brought once.
+/// The passes data and weight of one convolution: the same, where both go the same way with what they share brought
+/// once.
 void conv_gradients(Stream& s, const Conv& data, const Conv& weight);
 
 struct ConvCandidate {
@@ -40,15 +43,16 @@ struct ConvCandidate {
 /// cuDNN's first choice; from kConvCudnnNext on its others, which are for tuning.
 inline constexpr int kConvOwn = 0, kConvCudnn = 1, kConvGemm = 2, kConvCudnnNext = 3;
 
-/// The ways that can compute c on the stream's GPU, without or with cuDNN's other choices, whose plans take a while to make. Each repeats its bits. Valid until the calling thread's
-/// next call.
+/// The ways that can compute c on the stream's GPU, without or with cuDNN's other choices, whose plans take a while to
+/// make. Each repeats its bits. Valid until the calling thread's next call.
 std::span<const ConvCandidate> conv_candidates(Stream& s, const Conv& c, bool others = false);
 /// One of them.
 void conv_with(Stream& s, const Conv& c, int candidate);
 /// The one that conv() takes.
 int conv_choice(Stream& s, const Conv& c);
 
-/// Asked by conv(): the id of a candidate, or -1 for the choice built in. Not to be changed while another thread launches.
+/// Asked by conv(): the id of a candidate, or -1 for the choice built in. Not to be changed while another thread
+/// launches.
 using ConvChooser = int (*)(Stream& s, const Conv& c);
 void set_conv_chooser(ConvChooser chooser);
 

@@ -22,7 +22,8 @@ namespace {
 
 float get(const void* p, DType d, std::int64_t i) {
   if (d == DType::f32) return static_cast<const float*>(p)[i];
-  return d == DType::bf16 ? static_cast<float>(static_cast<const bf16*>(p)[i]) : static_cast<float>(static_cast<const f16*>(p)[i]);
+  return d == DType::bf16 ? static_cast<float>(static_cast<const bf16*>(p)[i])
+                          : static_cast<float>(static_cast<const f16*>(p)[i]);
 }
 void put(void* p, DType d, std::int64_t i, float v) {
   if (d == DType::f32) static_cast<float*>(p)[i] = v;
@@ -35,7 +36,8 @@ struct Both {
   OwnedTensor host, device;
   Both() = default;
   Both(Stream& s, std::int64_t n, DType d, std::uint64_t seed) : host({{n}, d}), device({{n}, d}, s.device()) {
-    for (std::int64_t i = 0; i < n; ++i) put(host.tensor.data(), d, i, static_cast<float>(Rng{seed, 0}.normal(static_cast<std::uint64_t>(i))));
+    for (std::int64_t i = 0; i < n; ++i)
+      put(host.tensor.data(), d, i, static_cast<float>(Rng{seed, 0}.normal(static_cast<std::uint64_t>(i))));
     copy(s, device.tensor, host.tensor);
   }
   DType dtype() const { return host.tensor.dtype(); }
@@ -57,8 +59,16 @@ struct Case {
     const auto size = sizes[static_cast<int>(pass)];
     out = Both(s, size, pass == ConvPass::weight ? parameters : type, 4);
     if (has_bias) bias = Both(s, c.o, parameters, 5);
-    conv = {.pass = pass, .shape = c, .compute = type, .x = x.operand(), .w = w.operand(), .dy = dy.operand(), .bias = {}, .out = out.device.tensor.data(),
-            .out_dtype = out.dtype(), .accumulate = accumulate};
+    conv = {.pass = pass,
+            .shape = c,
+            .compute = type,
+            .x = x.operand(),
+            .w = w.operand(),
+            .dy = dy.operand(),
+            .bias = {},
+            .out = out.device.tensor.data(),
+            .out_dtype = out.dtype(),
+            .accumulate = accumulate};
     if (has_bias) conv.bias = bias.operand();
     want.assign(static_cast<std::size_t>(size), 0), magnitude = want;
     const std::int64_t lengths[] = {c.k(), c.taps() * c.o, c.pixels()};
@@ -80,13 +90,22 @@ struct Case {
               const auto row = p * c.stride - c.pad + r * c.dilation, col = q * c.stride - c.pad + t * c.dilation;
               if (row < 0 || row >= c.h || col < 0 || col >= c.w) continue;
               for (std::int64_t o = 0; o < c.o; ++o)
-                for (std::int64_t i = 0; i < c.i; ++i) one(((n * c.h + row) * c.w + col) * c.i + i, ((o * c.kh + r) * c.kw + t) * c.i + i, ((n * c.oh + p) * c.ow + q) * c.o + o);
+                for (std::int64_t i = 0; i < c.i; ++i)
+                  one(((n * c.h + row) * c.w + col) * c.i + i, ((o * c.kh + r) * c.kw + t) * c.i + i,
+                      ((n * c.oh + p) * c.ow + q) * c.o + o);
             }
   }
   void one(std::int64_t ix, std::int64_t iw, std::int64_t iy) {
-    const auto rounded = [&](std::int64_t i) { return conv.compute == DType::bf16 ? static_cast<double>(static_cast<float>(bf16(static_cast<float>(w[i])))) : w[i]; };
-    const double v = conv.pass == ConvPass::forward ? x[ix] * rounded(iw) : conv.pass == ConvPass::data ? dy[iy] * rounded(iw) : dy[iy] * x[ix];
-    const auto at = static_cast<std::size_t>(conv.pass == ConvPass::forward ? iy : conv.pass == ConvPass::data ? ix : iw);
+    const auto rounded = [&](std::int64_t i) {
+      return conv.compute == DType::bf16 ? static_cast<double>(static_cast<float>(bf16(static_cast<float>(w[i]))))
+                                         : w[i];
+    };
+    const double v = conv.pass == ConvPass::forward ? x[ix] * rounded(iw)
+                     : conv.pass == ConvPass::data  ? dy[iy] * rounded(iw)
+                                                    : dy[iy] * x[ix];
+    const auto at = static_cast<std::size_t>(conv.pass == ConvPass::forward ? iy
+                                             : conv.pass == ConvPass::data  ? ix
+                                                                            : iw);
     want[at] += v, magnitude[at] += std::abs(v);
   }
 
@@ -100,7 +119,8 @@ struct Case {
   void verify(Stream& s, int id) {
     const auto way = [&] { conv_with(s, conv, id); };
     const OwnedTensor first = run(s, way), second = run(s, way);
-    EXPECT_EQ(0, std::memcmp(first.tensor.data(), second.tensor.data(), static_cast<std::size_t>(first.tensor.bytes()))) << "two runs differ";
+    EXPECT_EQ(0, std::memcmp(first.tensor.data(), second.tensor.data(), static_cast<std::size_t>(first.tensor.bytes())))
+        << "two runs differ";
     compare(first, id);
   }
   void compare(const OwnedTensor& first, int id) {
@@ -108,9 +128,12 @@ struct Case {
     for (std::size_t i = 0; i < want.size() && wrong < 3; ++i) {
       const double v = static_cast<double>(get(first.tensor.data(), out.dtype(), static_cast<std::int64_t>(i)));
       // cuDNN may round a 16-bit product before it adds it to what is there.
-      const double before = conv.accumulate && is_cudnn(id) && out.dtype() != DType::f32 ? half_ulp(out.dtype()) * std::abs(want[i] - out[static_cast<std::int64_t>(i)]) : 0;
+      const double before = conv.accumulate && is_cudnn(id) && out.dtype() != DType::f32
+                                ? half_ulp(out.dtype()) * std::abs(want[i] - out[static_cast<std::int64_t>(i)])
+                                : 0;
       const double allowed = allowed_error(out.dtype(), std::abs(want[i]), terms, magnitude[i]) + before;
-      if (!(std::abs(v - want[i]) <= allowed)) ADD_FAILURE() << "[" << i << "]: expected " << want[i] << ", got " << v << ", allowed " << allowed, ++wrong;
+      if (!(std::abs(v - want[i]) <= allowed))
+        ADD_FAILURE() << "[" << i << "]: expected " << want[i] << ", got " << v << ", allowed " << allowed, ++wrong;
     }
   }
 };
@@ -170,14 +193,19 @@ TEST_P(DeviceConv, BothGradientsTogether) {
   for (const DType type : {DType::f32, DType::bf16})
     for (const bool add : {false, true}) {
       SCOPED_TRACE(fmt::format("{} {}", dtype_name(type), add));
-      Case data(s, shape(), ConvPass::data, type, type, add, false), weight(s, shape(), ConvPass::weight, type, type, add, false);
+      Case data(s, shape(), ConvPass::data, type, type, add, false),
+          weight(s, shape(), ConvPass::weight, type, type, add, false);
       OwnedTensor dw[2];
       const auto run = [&](int time) {
         return data.run(s, [&] { dw[time] = weight.run(s, [&] { conv_gradients(s, data.conv, weight.conv); }); });
       };
       const OwnedTensor first = run(0), second = run(1);
-      EXPECT_EQ(0, std::memcmp(first.tensor.data(), second.tensor.data(), static_cast<std::size_t>(first.tensor.bytes()))) << "two runs differ";
-      EXPECT_EQ(0, std::memcmp(dw[0].tensor.data(), dw[1].tensor.data(), static_cast<std::size_t>(dw[0].tensor.bytes()))) << "two runs differ";
+      EXPECT_EQ(0,
+                std::memcmp(first.tensor.data(), second.tensor.data(), static_cast<std::size_t>(first.tensor.bytes())))
+          << "two runs differ";
+      EXPECT_EQ(0,
+                std::memcmp(dw[0].tensor.data(), dw[1].tensor.data(), static_cast<std::size_t>(dw[0].tensor.bytes())))
+          << "two runs differ";
       data.compare(first, conv_choice(s, data.conv)), weight.compare(dw[0], conv_choice(s, weight.conv));
     }
 }
@@ -196,7 +224,8 @@ TEST_P(DeviceConv, MasterWeightsBesideBf16) {
 TEST_P(DeviceConv, CapturedGivesTheSameBits) {
   for (const ConvPass pass : {ConvPass::forward, ConvPass::data, ConvPass::weight})
     for (const int id : {kConvOwn, kConvCudnn, kConvGemm}) {
-      Stream s(Device::cuda(), pool);  // a new one: its workspace and cuDNN's plan for it are first asked for inside of the capture
+      Stream s(Device::cuda(),
+               pool);  // a new one: its workspace and cuDNN's plan for it are first asked for inside of the capture
       Case c(s, shape(), pass, DType::bf16, DType::bf16, false, pass == ConvPass::forward);
       Capture::begin(s);
       const bool fits = has(s, c.conv, id);
@@ -204,7 +233,9 @@ TEST_P(DeviceConv, CapturedGivesTheSameBits) {
       const Capture captured = Capture::end(s);
       if (!fits) continue;
       const auto first = c.run(s, [&] { captured.launch(s); }), second = c.run(s, [&] { conv_with(s, c.conv, id); });
-      EXPECT_EQ(0, std::memcmp(first.tensor.data(), second.tensor.data(), static_cast<std::size_t>(first.tensor.bytes()))) << "pass " << static_cast<int>(pass) << ", way " << id;
+      EXPECT_EQ(0,
+                std::memcmp(first.tensor.data(), second.tensor.data(), static_cast<std::size_t>(first.tensor.bytes())))
+          << "pass " << static_cast<int>(pass) << ", way " << id;
     }
 }
 
@@ -253,17 +284,20 @@ TEST(DeviceConvChecks, AnInfinityBesideAWindowOfFewChannelsIsNotRead) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(1);
   Stream s(Device::cuda(), pool);
-  for (const auto& shape : {shape_of({1, 9, 9, 3}, {16, 3, 3, 3}, {}), shape_of({1, 21, 21, 3}, {16, 7, 7, 3}, {.stride = 2, .pad = 3})}) {
+  for (const auto& shape :
+       {shape_of({1, 9, 9, 3}, {16, 3, 3, 3}, {}), shape_of({1, 21, 21, 3}, {16, 7, 7, 3}, {.stride = 2, .pad = 3})}) {
     Case c(s, shape, ConvPass::forward, DType::bf16, DType::bf16, false, false);
     const std::int64_t row = shape.h / 2, col = shape.w / 2;
-    for (std::int64_t i = 0; i < 3; ++i) put(c.x.host.tensor.data(), DType::bf16, (row * shape.w + col) * 3 + i, std::numeric_limits<float>::infinity());
+    for (std::int64_t i = 0; i < 3; ++i)
+      put(c.x.host.tensor.data(), DType::bf16, (row * shape.w + col) * 3 + i, std::numeric_limits<float>::infinity());
     copy(s, c.x.device.tensor, c.x.host.tensor);
     const OwnedTensor y = c.run(s, [&] { conv_with(s, c.conv, kConvOwn); });
     for (std::int64_t p = 0; p < shape.oh; ++p)
       for (std::int64_t q = 0; q < shape.ow; ++q) {
         const std::int64_t r = row - p * shape.stride + shape.pad, t = col - q * shape.stride + shape.pad;
         const bool read = r >= 0 && r < shape.kh && t >= 0 && t < shape.kw;
-        EXPECT_EQ(std::isfinite(get(y.tensor.data(), DType::bf16, (p * shape.ow + q) * shape.o)), !read) << p << ", " << q;
+        EXPECT_EQ(std::isfinite(get(y.tensor.data(), DType::bf16, (p * shape.ow + q) * shape.o)), !read)
+            << p << ", " << q;
       }
   }
 }
@@ -280,7 +314,8 @@ TEST(DeviceConvChecks, F32ImagesAreWrittenInPartsAsManyAsThereIsRoomFor) {
   }
 }
 
-// All of a number counts, also where its first bits cancel; and the largest, whose first bits would round up to infinity, is a number.
+// All of a number counts, also where its first bits cancel; and the largest, whose first bits would round up to
+// infinity, is a number.
 TEST(DeviceConvChecks, F32KeepsAllBitsOfItsOperands) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(1);
@@ -291,7 +326,9 @@ TEST(DeviceConvChecks, F32KeepsAllBitsOfItsOperands) {
     for (std::int64_t i = 0; i < b.host.tensor.size(); ++i) put(b.host.tensor.data(), DType::f32, i, of(i));
     copy(s, b.device.tensor, b.host.tensor);
   };
-  const auto result = [&](std::int64_t i) { return get(c.run(s, [&] { conv_with(s, c.conv, kConvOwn); }).tensor.data(), DType::f32, i); };
+  const auto result = [&](std::int64_t i) {
+    return get(c.run(s, [&] { conv_with(s, c.conv, kConvOwn); }).tensor.data(), DType::f32, i);
+  };
   const float v = 1.0f + 0x1p-11f + 0x1p-23f;
   const std::int64_t centre = 4 * 64;  // of w: channel 0 of tap (1, 1) of filter 0
   set(c.w, [&](std::int64_t i) { return i == centre ? 1.0f : i == centre + 1 ? -1.0f : 0.0f; });
@@ -308,7 +345,8 @@ TEST(DeviceConvChecks, TheChooserIsAskedAndTheShapeDecides) {
   if (std::getenv("HPCDL_CONV")) GTEST_SKIP() << "HPCDL_CONV decides";
   Pool pool(1);
   Stream s(Device::cuda(), pool);
-  Case large(s, shape_of({8, 16, 16, 64}, {64, 3, 3, 64}, {.pad = 1}), ConvPass::forward, DType::bf16, DType::bf16, false, false);
+  Case large(s, shape_of({8, 16, 16, 64}, {64, 3, 3, 64}, {.pad = 1}), ConvPass::forward, DType::bf16, DType::bf16,
+             false, false);
   Case small(s, kShapes[5], ConvPass::forward, DType::bf16, DType::bf16, false, false);
   Case pixels(s, kShapes[8], ConvPass::data, DType::bf16, DType::bf16, false, false);
   EXPECT_EQ(conv_choice(s, small.conv), kConvOwn);

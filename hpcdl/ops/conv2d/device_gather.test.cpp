@@ -1,6 +1,7 @@
-// The products of a convolution as the GPU's kernel forms them, run on a host thread by thread: the same functions say what each thread
-// copies, where it lies in shared memory, which elements a lane loads and where its sums go. Matrix loads and products are those of
-// the PTX manual (ldmatrix, mma.m16n8k16). Inputs are small integers, so that all sums are exact and must be equal.
+// The products of a convolution as the GPU's kernel forms them, run on a host thread by thread: the same functions say
+// what each thread copies, where it lies in shared memory, which elements a lane loads and where its sums go. Matrix
+// loads and products are those of the PTX manual (ldmatrix, mma.m16n8k16). Inputs are small integers, so that all sums
+// are exact and must be equal.
 
 #include "hpcdl/ops/conv2d/device_gather.h"
 
@@ -20,11 +21,14 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<float> integers(std::int64_t n, std::uint64_t seed) {
   std::vector<float> v(static_cast<std::size_t>(n));
-  for (std::int64_t i = 0; i < n; ++i) v[static_cast<std::size_t>(i)] = static_cast<float>(static_cast<int>(Rng{seed, 0}.below(static_cast<std::uint64_t>(i), 7)) - 3);
+  for (std::int64_t i = 0; i < n; ++i)
+    v[static_cast<std::size_t>(i)] =
+        static_cast<float>(static_cast<int>(Rng{seed, 0}.below(static_cast<std::uint64_t>(i), 7)) - 3);
   return v;
 }
 
-Conv2dShape shape_of(std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t i, std::int64_t o, std::int64_t kh, std::int64_t kw, Conv2d::Args a) {
+Conv2dShape shape_of(std::int64_t n, std::int64_t h, std::int64_t w, std::int64_t i, std::int64_t o, std::int64_t kh,
+                     std::int64_t kw, Conv2d::Args a) {
   return Conv2d::shape({{n, h, w, i}, DType::f32}, {{o, kh, kw, i}, DType::f32}, a);
 }
 
@@ -46,7 +50,12 @@ struct Naive {
   std::vector<float> x, w, dy, y, dx, dw;
 
   explicit Naive(const Conv2dShape& c)
-      : x(integers(c.n * c.h * c.w * c.i, 1)), w(integers(c.o * c.k(), 2)), dy(integers(c.pixels() * c.o, 3)), y(dy.size()), dx(x.size()), dw(w.size()) {
+      : x(integers(c.n * c.h * c.w * c.i, 1)),
+        w(integers(c.o * c.k(), 2)),
+        dy(integers(c.pixels() * c.o, 3)),
+        y(dy.size()),
+        dx(x.size()),
+        dw(w.size()) {
     for (std::int64_t n = 0; n < c.n; ++n)
       for (std::int64_t p = 0; p < c.oh; ++p)
         for (std::int64_t q = 0; q < c.ow; ++q)
@@ -56,7 +65,8 @@ struct Naive {
                 const auto row = p * c.stride - c.pad + r * c.dilation, col = q * c.stride - c.pad + s * c.dilation;
                 if (row < 0 || row >= c.h || col < 0 || col >= c.w) continue;
                 for (std::int64_t i = 0; i < c.i; ++i) {
-                  const auto ix = static_cast<std::size_t>(((n * c.h + row) * c.w + col) * c.i + i), iw = static_cast<std::size_t>(((o * c.kh + r) * c.kw + s) * c.i + i),
+                  const auto ix = static_cast<std::size_t>(((n * c.h + row) * c.w + col) * c.i + i),
+                             iw = static_cast<std::size_t>(((o * c.kh + r) * c.kw + s) * c.i + i),
                              iy = static_cast<std::size_t>(((n * c.oh + p) * c.ow + q) * c.o + o);
                   y[iy] += x[ix] * w[iw], dx[ix] += dy[iy] * w[iw], dw[iw] += dy[iy] * x[ix];
                 }
@@ -93,7 +103,8 @@ void multiply(float (&c)[32][4], const float (&a)[32][4][2], const float (&b)[32
   for (int lane = 0; lane < 32; ++lane)
     for (int e = 0; e < 2; ++e) {
       const int g = lane / 4, t = lane % 4 * 2 + e;
-      ma[g][t] = a[lane][0][e], ma[g + 8][t] = a[lane][1][e], ma[g][t + 8] = a[lane][2][e], ma[g + 8][t + 8] = a[lane][3][e];
+      ma[g][t] = a[lane][0][e], ma[g + 8][t] = a[lane][1][e], ma[g][t + 8] = a[lane][2][e],
+      ma[g + 8][t + 8] = a[lane][3][e];
       mb[t][g] = b[lane][first_b][e], mb[t + 8][g] = b[lane][first_b + 1][e];
     }
   for (int lane = 0; lane < 32; ++lane)
@@ -107,7 +118,7 @@ template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kA, bool kB> s
   std::vector<float> acc = std::vector<float>(kConvThreads * Grid::kTilesM * Grid::kTilesN * 4);
 
   float (&of(int warp, int i, int j))[32][4] {
-    return *reinterpret_cast<float(*)[32][4]>(acc.data() + ((warp * Grid::kTilesM + i) * Grid::kTilesN + j) * 128);
+    return *reinterpret_cast<float (*)[32][4]>(acc.data() + ((warp * Grid::kTilesM + i) * Grid::kTilesN + j) * 128);
   }
   void add(const E* a, const E* b) {
     using TileA = ConvTile<E, kM, kA>;
@@ -134,16 +145,20 @@ template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kA, bool kB> s
       for (int i = 0; i < Grid::kTilesM; ++i)
         for (int j = 0; j < Grid::kTilesN; ++j)
           for (int lane = 0; lane < 32; ++lane)
-            for (int e = 0; e < 4; ++e) f(Grid::row(warp, lane, i, e / 2), Grid::col(warp, lane, j) + e % 2, of(warp, i, j)[lane][e]);
+            for (int e = 0; e < 4; ++e)
+              f(Grid::row(warp, lane, i, e / 2), Grid::col(warp, lane, j) + e % 2, of(warp, i, j)[lane][e]);
   }
 };
 
 /// Of f32 products, by mma.m16n8k8.
-template <int kM, int kN, int kWarpsM, int kWarpsN, bool kA, bool kB> struct Sums<float, kM, kN, kWarpsM, kWarpsN, kA, kB> {
+template <int kM, int kN, int kWarpsM, int kWarpsN, bool kA, bool kB>
+struct Sums<float, kM, kN, kWarpsM, kWarpsN, kA, kB> {
   using Grid = MmaGrid<kM, kN, kWarpsM, kWarpsN>;
   std::vector<float> acc = std::vector<float>(kConvThreads * Grid::kTilesM * Grid::kTilesN * 4);
 
-  float& of(int warp, int i, int j, int lane, int e) { return acc[static_cast<std::size_t>((((warp * Grid::kTilesM + i) * Grid::kTilesN + j) * 32 + lane) * 4 + e)]; }
+  float& of(int warp, int i, int j, int lane, int e) {
+    return acc[static_cast<std::size_t>((((warp * Grid::kTilesM + i) * Grid::kTilesN + j) * 32 + lane) * 4 + e)];
+  }
   void add(const float* a, const float* b) {
     for (int warp = 0; warp < 8; ++warp)
       for (int kk = 0; kk < kConvDepth<float>; kk += 8)
@@ -164,21 +179,23 @@ template <int kM, int kN, int kWarpsM, int kWarpsN, bool kA, bool kB> struct Sum
     }
     for (int lane = 0; lane < 32; ++lane)
       for (int e = 0; e < 4; ++e)
-        for (int k = 0; k < 8; ++k) of(warp, i, j, lane, e) += ma[lane / 4 + e / 2 * 8][k] * mb[k][lane % 4 * 2 + e % 2];
+        for (int k = 0; k < 8; ++k)
+          of(warp, i, j, lane, e) += ma[lane / 4 + e / 2 * 8][k] * mb[k][lane % 4 * 2 + e % 2];
   }
   template <class F> void each(F&& f) {
     for (int warp = 0; warp < 8; ++warp)
       for (int i = 0; i < Grid::kTilesM; ++i)
         for (int j = 0; j < Grid::kTilesN; ++j)
           for (int lane = 0; lane < 32; ++lane)
-            for (int e = 0; e < 4; ++e) f(Grid::row(warp, lane, i, e / 2), Grid::col(warp, lane, j) + e % 2, of(warp, i, j, lane, e));
+            for (int e = 0; e < 4; ++e)
+              f(Grid::row(warp, lane, i, e / 2), Grid::col(warp, lane, j) + e % 2, of(warp, i, j, lane, e));
   }
 };
 
 /// The whole launch: every block adds its results to d; `written` counts what reaches each element, a share at a time.
 template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kWhole, class A, class B>
-void launch(const A& a, const B& b, const std::vector<float>& a_data, const std::vector<float>& b_data, const Scatter& rows, int depth, ConvShares shares,
-            std::vector<float>& d, std::vector<int>& written) {
+void launch(const A& a, const B& b, const std::vector<float>& a_data, const std::vector<float>& b_data,
+            const Scatter& rows, int depth, ConvShares shares, std::vector<float>& d, std::vector<int>& written) {
   using TileA = ConvTile<E, kM, A::kAlongK>;
   using TileB = ConvTile<E, kN, B::kAlongK>;
   constexpr int kDepth = kConvDepth<E>;
@@ -203,11 +220,13 @@ void launch(const A& a, const B& b, const std::vector<float>& a_data, const std:
       }
 }
 
-void expect_equal(const std::vector<float>& got, const std::vector<float>& want, const std::vector<int>& written, int times, const char* what) {
+void expect_equal(const std::vector<float>& got, const std::vector<float>& want, const std::vector<int>& written,
+                  int times, const char* what) {
   int wrong = 0;
   for (std::size_t i = 0; i < want.size() && wrong < 3; ++i) {
     if (got[i] == want[i] && written[i] == times) continue;
-    ADD_FAILURE() << what << "[" << i << "] is " << got[i] << " instead of " << want[i] << ", written " << written[i] << " times instead of " << times;
+    ADD_FAILURE() << what << "[" << i << "] is " << got[i] << " instead of " << want[i] << ", written " << written[i]
+                  << " times instead of " << times;
     ++wrong;
   }
 }
@@ -222,8 +241,8 @@ class ConvOnHost : public ::testing::TestWithParam<int> {
   template <class E, int kN, int kWarpsM, int kWarpsN, bool kWhole> void forward() {
     std::vector<float> y(naive.y.size());
     std::vector<int> written(y.size());
-    launch<E, 128, kN, kWarpsM, kWarpsN, kWhole>(PixelRows{gather_of_x(c)}, FilterRows{.rows = o, .depths = k}, naive.x, naive.w, dense_rows(pixels, o), k,
-                                                 {1, k}, y, written);
+    launch<E, 128, kN, kWarpsM, kWarpsN, kWhole>(PixelRows{gather_of_x(c)}, FilterRows{.rows = o, .depths = k}, naive.x,
+                                                 naive.w, dense_rows(pixels, o), k, {1, k}, y, written);
     expect_equal(y, naive.y, written, 1, "y");
   }
   template <class E, int kN, int kWarpsM, int kWarpsN, bool kWhole> void data() {
@@ -232,7 +251,8 @@ class ConvOnHost : public ::testing::TestWithParam<int> {
     for (std::int64_t row = 0; row < c.stride; ++row)
       for (std::int64_t col = 0; col < c.stride; ++col) {
         const DataClass d = data_class(c, row, col);
-        launch<E, 128, kN, kWarpsM, kWarpsN, kWhole>(PixelRows{d.dy}, d.w, naive.dy, naive.w, d.dx, d.w.depths, {1, d.w.depths}, dx, written);
+        launch<E, 128, kN, kWarpsM, kWarpsN, kWhole>(PixelRows{d.dy}, d.w, naive.dy, naive.w, d.dx, d.w.depths,
+                                                     {1, d.w.depths}, dx, written);
       }
     expect_equal(dx, naive.dx, written, 1, "dx");
   }
@@ -240,8 +260,10 @@ class ConvOnHost : public ::testing::TestWithParam<int> {
     std::vector<float> dw(naive.dw.size());
     std::vector<int> written(dw.size());
     const int steps = (pixels + kConvDepth<E> - 1) / kConvDepth<E>;
-    const ConvShares shares = conv_shares((o + kM - 1) / kM * ((k + 127) / 128), steps, kConvDepth<E>, 264, most_shares);
-    launch<E, kM, 128, 2, 4, kWhole>(PixelDepths{.rows = o, .depths = pixels}, TermRows{gather_of_x(c)}, naive.dy, naive.x, dense_rows(o, k), pixels, shares, dw, written);
+    const ConvShares shares =
+        conv_shares((o + kM - 1) / kM * ((k + 127) / 128), steps, kConvDepth<E>, 264, most_shares);
+    launch<E, kM, 128, 2, 4, kWhole>(PixelDepths{.rows = o, .depths = pixels}, TermRows{gather_of_x(c)}, naive.dy,
+                                     naive.x, dense_rows(o, k), pixels, shares, dw, written);
     expect_equal(dw, naive.dw, written, shares.count, "dw");
   }
 };
@@ -283,9 +305,11 @@ TEST(ConvParts, DivisorsDivide) {
     const Divisor by(d);
     for (int n = 0; n < 20000; ++n) ASSERT_EQ(by(n), n / d) << n << " / " << d;
   }
-  for (const int d : {1, 2, 3, 7, 49, 112 * 112, 224 * 224, 65535, 65536, 65537, 4608, (1 << 29) - 1, (1 << 30) + 1, std::numeric_limits<int>::max()}) {
+  for (const int d : {1, 2, 3, 7, 49, 112 * 112, 224 * 224, 65535, 65536, 65537, 4608, (1 << 29) - 1, (1 << 30) + 1,
+                      std::numeric_limits<int>::max()}) {
     const Divisor by(d);
-    for (std::int64_t q = 0; q * d <= std::numeric_limits<int>::max(); q += 1 + std::numeric_limits<int>::max() / d / 1000)
+    for (std::int64_t q = 0; q * d <= std::numeric_limits<int>::max();
+         q += 1 + std::numeric_limits<int>::max() / d / 1000)
       for (std::int64_t n = q * d - 1; n <= q * d + 1; ++n)
         if (n >= 0 && n <= std::numeric_limits<int>::max()) {
           ASSERT_EQ(by(static_cast<int>(n)), n / d) << n << " / " << d;
@@ -319,11 +343,14 @@ template <class E, int kRows, bool kAlongK> void filled_once() {
       for (int e = 0; e < Tile::kChunk; ++e) ++count.at(static_cast<std::size_t>(Tile::at(p.row, p.depth) + e));
     }
   for (int row = 0; row < kRows; ++row)
-    for (int depth = 0; depth < Tile::kDepth; ++depth) EXPECT_EQ(count.at(static_cast<std::size_t>(Tile::at(row, depth))), 1) << row << ", " << depth;
+    for (int depth = 0; depth < Tile::kDepth; ++depth)
+      EXPECT_EQ(count.at(static_cast<std::size_t>(Tile::at(row, depth))), 1) << row << ", " << depth;
 }
 TEST(ConvParts, TilesAreFilledOnce) {
-  filled_once<bf16, 64, true>(), filled_once<bf16, 128, true>(), filled_once<bf16, 64, false>(), filled_once<bf16, 128, false>();
-  filled_once<float, 64, true>(), filled_once<float, 128, true>(), filled_once<float, 64, false>(), filled_once<float, 128, false>();
+  filled_once<bf16, 64, true>(), filled_once<bf16, 128, true>(), filled_once<bf16, 64, false>(),
+      filled_once<bf16, 128, false>();
+  filled_once<float, 64, true>(), filled_once<float, 128, true>(), filled_once<float, 64, false>(),
+      filled_once<float, 128, false>();
 }
 
 }  // namespace

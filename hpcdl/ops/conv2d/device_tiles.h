@@ -1,10 +1,10 @@
 #pragma once
-// The tiles in which a convolution's products are formed: what a thread brings into shared memory, where it lies there, and which part of
-// it a thread multiplies. One source for kernels and for the test that runs them on a host.
+// The tiles in which a convolution's products are formed: what a thread brings into shared memory, where it lies there,
+// and which part of it a thread multiplies. One source for kernels and for the test that runs them on a host.
 //
-// A tile of an operand lies as its memory does: rows of kDepth elements where neighbours are along k, else kDepth lines of rows. Lines
-// lie an odd number of 16 bytes apart, so that the eight of a matrix load fall into different banks; of f32 along rows twice an odd number,
-// so that four lines of eight elements do.
+// A tile of an operand lies as its memory does: rows of kDepth elements where neighbours are along k, else kDepth lines
+// of rows. Lines lie an odd number of 16 bytes apart, so that the eight of a matrix load fall into different banks; of
+// f32 along rows twice an odd number, so that four lines of eight elements do.
 
 #include <cstdint>
 
@@ -29,9 +29,11 @@ template <class E> inline constexpr int kConvChunk = 16 / static_cast<int>(sizeo
 /// kRows (64 or 128) rows of an operand and kConvDepth of k.
 template <class E, int kRows, bool kAlongK> struct ConvTile {
   static constexpr int kDepth = kConvDepth<E>, kChunk = kConvChunk<E>;
-  static constexpr int kLine = kAlongK ? kDepth : kRows, kLines = kAlongK ? kRows : kDepth, kApart = sizeof(E) == 4 && !kAlongK ? 2 : 1, kStride = kLine + kApart * kChunk;
+  static constexpr int kLine = kAlongK ? kDepth : kRows, kLines = kAlongK ? kRows : kDepth,
+                       kApart = sizeof(E) == 4 && !kAlongK ? 2 : 1, kStride = kLine + kApart * kChunk;
   static constexpr int kElements = kLines * kStride, kChunks = kRows * kDepth / kChunk / kConvThreads;
-  static_assert(kChunks * kConvThreads * kChunk == kRows * kDepth && kStride * sizeof(E) % 16 == 0 && (kStride * sizeof(E) / 16 - kApart) % 2 == 0);
+  static_assert(kChunks * kConvThreads * kChunk == kRows * kDepth && kStride * sizeof(E) % 16 == 0 &&
+                (kStride * sizeof(E) / 16 - kApart) % 2 == 0);
 
   struct Place {
     int row, depth;
@@ -42,11 +44,13 @@ template <class E, int kRows, bool kAlongK> struct ConvTile {
     const int i = thread + c * kConvThreads, line = i / kPerLine, in = i % kPerLine * kChunk;
     return kAlongK ? Place{line, in} : Place{in, line};
   }
-  HPCDL_HOST_DEVICE static constexpr int at(int row, int depth) { return kAlongK ? row * kStride + depth : depth * kStride + row; }
+  HPCDL_HOST_DEVICE static constexpr int at(int row, int depth) {
+    return kAlongK ? row * kStride + depth : depth * kStride + row;
+  }
 };
 
-/// What a thread brings of an operand (of device_gather.h): its places stay the same, k moves on. kWhole: the neighbours of a chunk lie in one
-/// piece, at a multiple of 16 bytes.
+/// What a thread brings of an operand (of device_gather.h): its places stay the same, k moves on. kWhole: the
+/// neighbours of a chunk lie in one piece, at a multiple of 16 bytes.
 template <class E, class Side, int kRows, bool kWhole> class ConvBrings {
  public:
   using Tile = ConvTile<E, kRows, Side::kAlongK>;
@@ -55,7 +59,8 @@ template <class E, class Side, int kRows, bool kWhole> class ConvBrings {
     HPCDL_UNROLL
     for (int c = 0; c < kFixed; ++c) row_[c] = side.row(row0 + Tile::place(thread, c).row);
   }
-  /// The tile at k0: memory.chunk(to, offset) copies one, memory.elements(to, offsets) brings its elements together; offset -1 is zeros.
+  /// The tile at k0: memory.chunk(to, offset) copies one, memory.elements(to, offsets) brings its elements together;
+  /// offset -1 is zeros.
   HPCDL_CALLS_EITHER
   template <class Memory> HPCDL_HOST_DEVICE void issue(int k0, E* tile, const Memory& memory) const {
     if constexpr (kWhole) {
@@ -73,7 +78,8 @@ template <class E, class Side, int kRows, bool kWhole> class ConvBrings {
         std::int64_t from[Tile::kChunk];
         HPCDL_UNROLL
         for (int e = 0; e < Tile::kChunk; ++e)
-          from[e] = Side::kAlongK ? side_.offset(row_[c % kFixed], side_.depth(k0 + p.depth + e)) : side_.offset(side_.row(row0_ + p.row + e), side_.depth(k0 + p.depth));
+          from[e] = Side::kAlongK ? side_.offset(row_[c % kFixed], side_.depth(k0 + p.depth + e))
+                                  : side_.offset(side_.row(row0_ + p.row + e), side_.depth(k0 + p.depth));
         memory.elements(tile + Tile::at(p.row, p.depth), from);
       }
     }
@@ -86,7 +92,8 @@ template <class E, class Side, int kRows, bool kWhole> class ConvBrings {
   typename Side::Row row_[kFixed];
 };
 
-/// Warps side by side in kWarpsM x kWarpsN, each a grid of 16 x 8 results: of 16-bit operands by mma.m16n8k16, of f32 by mma.m16n8k8.
+/// Warps side by side in kWarpsM x kWarpsN, each a grid of 16 x 8 results: of 16-bit operands by mma.m16n8k16, of f32
+/// by mma.m16n8k8.
 template <int kM, int kN, int kWarpsM, int kWarpsN> struct MmaGrid {
   static_assert(kWarpsM * kWarpsN * 32 == kConvThreads);
   static constexpr int kTilesM = kM / kWarpsM / 16, kTilesN = kN / kWarpsN / 8;
@@ -95,24 +102,33 @@ template <int kM, int kN, int kWarpsM, int kWarpsN> struct MmaGrid {
   struct Place {
     int row, depth;
   };
-  /// The eight elements that a lane points a matrix load at: four 8 x 8 matrices of A, rows i * 16 of the warp, depth from 0 ...
+  /// The eight elements that a lane points a matrix load at: four 8 x 8 matrices of A, rows i * 16 of the warp, depth
+  /// from 0 ...
   template <bool kAlongK> HPCDL_HOST_DEVICE static constexpr Place a(int warp, int lane, int i) {
     const int first = warp / kWarpsN * kTilesM * 16 + i * 16;
-    return kAlongK ? Place{first + lane % 16, lane / 16 * 8} : Place{first + lane / 8 % 2 * 8, lane / 16 * 8 + lane % 8};
+    return kAlongK ? Place{first + lane % 16, lane / 16 * 8}
+                   : Place{first + lane / 8 % 2 * 8, lane / 16 * 8 + lane % 8};
   }
   /// ... and four of B, columns j * 16 of the warp: two products' worth.
   template <bool kAlongK> HPCDL_HOST_DEVICE static constexpr Place b(int warp, int lane, int j) {
     const int first = warp % kWarpsN * kTilesN * 8 + j * 16;
-    return kAlongK ? Place{first + lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8} : Place{first + lane / 16 * 8, lane % 16};
+    return kAlongK ? Place{first + lane % 8 + lane / 16 * 8, lane / 8 % 2 * 8}
+                   : Place{first + lane / 16 * 8, lane % 16};
   }
   /// Element q of the four of A and the two of B that a lane has of a f32 product.
   HPCDL_HOST_DEVICE static constexpr Place a_f32(int warp, int lane, int i, int q) {
     return {warp / kWarpsN * kTilesM * 16 + i * 16 + lane / 4 + q % 2 * 8, lane % 4 + q / 2 * 4};
   }
-  HPCDL_HOST_DEVICE static constexpr Place b_f32(int warp, int lane, int j, int q) { return {warp % kWarpsN * kTilesN * 8 + j * 8 + lane / 4, lane % 4 + q * 4}; }
+  HPCDL_HOST_DEVICE static constexpr Place b_f32(int warp, int lane, int j, int q) {
+    return {warp % kWarpsN * kTilesN * 8 + j * 8 + lane / 4, lane % 4 + q * 4};
+  }
   /// The row of results 2 half and 2 half + 1 of a product, and the column of the first.
-  HPCDL_HOST_DEVICE static constexpr int row(int warp, int lane, int i, int half) { return warp / kWarpsN * kTilesM * 16 + i * 16 + lane / 4 + half * 8; }
-  HPCDL_HOST_DEVICE static constexpr int col(int warp, int lane, int j) { return warp % kWarpsN * kTilesN * 8 + j * 8 + lane % 4 * 2; }
+  HPCDL_HOST_DEVICE static constexpr int row(int warp, int lane, int i, int half) {
+    return warp / kWarpsN * kTilesM * 16 + i * 16 + lane / 4 + half * 8;
+  }
+  HPCDL_HOST_DEVICE static constexpr int col(int warp, int lane, int j) {
+    return warp % kWarpsN * kTilesN * 8 + j * 8 + lane % 4 * 2;
+  }
 };
 
 /// Shares of the depth of a product: each of whole tiles, none empty.
@@ -120,8 +136,8 @@ struct ConvShares {
   int count = 1;
   int depth = 0;  // of each but the last
 };
-/// `tiles` of results, `steps` of kDepth each, on `slots` blocks at a time; at most `most` shares. Times in steps: a block begins and ends in
-/// kEnds; a share of the results costs kShare more for each wave of them.
+/// `tiles` of results, `steps` of kDepth each, on `slots` blocks at a time; at most `most` shares. Times in steps: a
+/// block begins and ends in kEnds; a share of the results costs kShare more for each wave of them.
 inline ConvShares conv_shares(int tiles, int steps, int kDepth, int slots, int most) {
   constexpr double kEnds = 8, kShare = 4;
   const auto waves = [&](int n) { return (static_cast<double>(tiles) * n + slots - 1) / slots; };

@@ -27,8 +27,9 @@ struct Writing {
 
 Writing writing(const InParts& p) {
   const auto blocks = static_cast<unsigned>(part_blocks(p.channels));
-  return {p.from, static_cast<uint4*>(p.to), static_cast<unsigned>(p.rows) * blocks * (kPartChannels / kChannels), blocks, static_cast<unsigned>(p.channels),
-          reinterpret_cast<std::uintptr_t>(p.from) % 16 == 0};
+  return {
+      p.from, static_cast<uint4*>(p.to),         static_cast<unsigned>(p.rows) * blocks * (kPartChannels / kChannels),
+      blocks, static_cast<unsigned>(p.channels), reinterpret_cast<std::uintptr_t>(p.from) % 16 == 0};
 }
 
 struct Writings {
@@ -42,7 +43,8 @@ __global__ void __launch_bounds__(kThreads) parts(const __grid_constant__ Writin
   const unsigned i = (blockIdx.x - all.first[which]) * kThreads + threadIdx.x;
   if (i >= w.count) return;
   constexpr unsigned kPer = kPartChannels / kChannels;
-  const unsigned chunk = i % kPer, block = i / kPer, row = block / w.blocks, channel = (block - row * w.blocks) * kPartChannels + chunk * kChannels;
+  const unsigned chunk = i % kPer, block = i / kPer, row = block / w.blocks,
+                 channel = (block - row * w.blocks) * kPartChannels + chunk * kChannels;
   const float* from = w.from + static_cast<std::size_t>(row) * w.channels + channel;
   float4 v[2] = {};
 #pragma unroll
@@ -69,8 +71,10 @@ std::int64_t padded_channels(std::int64_t n) { return whole_units(n, kPartChanne
 
 /// Products formed for each that counts.
 double waste(const Conv2dShape& g) {
-  const double channels = static_cast<double>(padded_channels(g.i) * padded_channels(g.o)) / static_cast<double>(g.i * g.o);
-  const double pixels = static_cast<double>(boxes_of(g.oh, g.ow, g.n, 128, g.stride).count) * 128 / static_cast<double>(g.pixels());
+  const double channels =
+      static_cast<double>(padded_channels(g.i) * padded_channels(g.o)) / static_cast<double>(g.i * g.o);
+  const double pixels =
+      static_cast<double>(boxes_of(g.oh, g.ow, g.n, 128, g.stride).count) * 128 / static_cast<double>(g.pixels());
   return channels * pixels;
 }
 
@@ -78,17 +82,21 @@ bool fits(Stream& s, const Conv& c) {
   const auto& g = c.shape;
   const auto f32 = [](const ConvOperand& o) { return o.dtype == DType::f32; };
   if (c.compute != DType::f32 || c.out_dtype != DType::f32 || g.i % 4 != 0 || g.o % 4 != 0) return false;
-  const bool operands = (c.pass == ConvPass::data || f32(c.x)) && (c.pass == ConvPass::weight || f32(c.w)) && (c.pass == ConvPass::forward || f32(c.dy));
+  const bool operands = (c.pass == ConvPass::data || f32(c.x)) && (c.pass == ConvPass::weight || f32(c.w)) &&
+                        (c.pass == ConvPass::forward || f32(c.dy));
   constexpr double kLeast = 1 << 23;  // flops; below, the launches take longer than the product
-  return operands && g.stride <= (c.pass == ConvPass::data ? 2 : 8) && g.flops() >= kLeast && waste(g) <= 2 && has_sm90a(s) &&
-         part_bytes(g.o * g.taps(), g.i) <= static_cast<std::int64_t>(kConvWeightBytes);
+  return operands && g.stride <= (c.pass == ConvPass::data ? 2 : 8) && g.flops() >= kLeast && waste(g) <= 2 &&
+         has_sm90a(s) && part_bytes(g.o * g.taps(), g.i) <= static_cast<std::int64_t>(kConvWeightBytes);
 }
 
-const float* image(const ConvOperand& o, std::int64_t first, std::int64_t elements) { return static_cast<const float*>(o.data) + first * elements; }
+const float* image(const ConvOperand& o, std::int64_t first, std::int64_t elements) {
+  return static_cast<const float*>(o.data) + first * elements;
+}
 
 constexpr std::int64_t kAligned = 1024;
 
-/// What of the workspace the operands take, in bytes, and how many images there is room for at a time: equally many each time, or nearly so.
+/// What of the workspace the operands take, in bytes, and how many images there is room for at a time: equally many
+/// each time, or nearly so.
 struct Room {
   std::int64_t weight = 0, x_image = 0, dy_image = 0, images = 0;
   bool shares = true;  // of the sums have theirs
@@ -97,7 +105,8 @@ struct Room {
     if (of_x) x_image = part_bytes(g.h * g.w, g.i);
     if (of_dy) dy_image = part_bytes(g.oh * g.ow, g.o);
     const std::int64_t image = x_image + dy_image, taken = weight + kAligned;
-    const std::int64_t beside = static_cast<std::int64_t>(kConvShares) - taken, all = static_cast<std::int64_t>(kWorkspaceBytes) - taken;
+    const std::int64_t beside = static_cast<std::int64_t>(kConvShares) - taken,
+                       all = static_cast<std::int64_t>(kWorkspaceBytes) - taken;
     // A product of so many pixels that they do not fit beside shares needs none, but a gradient of w does.
     shares = (of_x && of_dy) || g.n * image <= beside;
     const std::int64_t most = (shares ? beside : all) / image;
@@ -134,11 +143,20 @@ bool conv_in_parts(Stream& s, std::span<const Conv> passes) {
   auto* const memory = static_cast<std::byte*>(workspace(s));
   for (std::int64_t first = 0; first < g.n; first += room.images) {
     const std::int64_t n = std::min(room.images, g.n - first);
-    const PartsOperands parts{.x = memory + room.weight, .w = memory, .dy = memory + room.weight + whole_units(room.x_image * n, kAligned)};
-    const InParts in_x{.from = image(any.x, first, of_x ? g.h * g.w * g.i : 0), .to = memory + room.weight, .rows = of_x ? n * g.h * g.w : 0, .channels = g.i};
-    const InParts in_dy{.from = image(any.dy, first, of_dy ? g.oh * g.ow * g.o : 0), .to = const_cast<void*>(parts.dy), .rows = of_dy ? n * g.oh * g.ow : 0,
+    const PartsOperands parts{
+        .x = memory + room.weight, .w = memory, .dy = memory + room.weight + whole_units(room.x_image * n, kAligned)};
+    const InParts in_x{.from = image(any.x, first, of_x ? g.h * g.w * g.i : 0),
+                       .to = memory + room.weight,
+                       .rows = of_x ? n * g.h * g.w : 0,
+                       .channels = g.i};
+    const InParts in_dy{.from = image(any.dy, first, of_dy ? g.oh * g.ow * g.o : 0),
+                        .to = const_cast<void*>(parts.dy),
+                        .rows = of_dy ? n * g.oh * g.ow : 0,
                         .channels = g.o};
-    const InParts in_w{.from = static_cast<const float*>(any.w.data), .to = memory, .rows = of_w && first == 0 ? g.o * g.taps() : 0, .channels = g.i};
+    const InParts in_w{.from = static_cast<const float*>(any.w.data),
+                       .to = memory,
+                       .rows = of_w && first == 0 ? g.o * g.taps() : 0,
+                       .channels = g.i};
     write_parts(s, {in_x, in_dy, in_w});
     for (Conv c : passes) {
       c.shape.n = n;
@@ -146,7 +164,8 @@ bool conv_in_parts(Stream& s, std::span<const Conv> passes) {
         c.accumulate |= first > 0;
         tile_weight_in_parts(s, c, parts);
       } else {
-        c.out = static_cast<float*>(c.out) + first * (c.pass == ConvPass::forward ? g.oh * g.ow * g.o : g.h * g.w * g.i);
+        c.out =
+            static_cast<float*>(c.out) + first * (c.pass == ConvPass::forward ? g.oh * g.ow * g.o : g.h * g.w * g.i);
         tiles_in_parts(s, c, parts, room.shares);
       }
     }

@@ -1,10 +1,10 @@
 #pragma once
-// f32 convolutions by 16-bit products of Hopper's tensor cores. Each number is three bf16 of eight bits, rounded to nearest one after the other: together
-// they are the number. Of the nine products of two numbers six are formed, those of parts i and j with i + j <= 2; the others are 2^-24 of
-// a product at most. An infinity gives NaN.
+// f32 convolutions by 16-bit products of Hopper's tensor cores. Each number is three bf16 of eight bits, rounded to
+// nearest one after the other: together they are the number. Of the nine products of two numbers six are formed, those
+// of parts i and j with i + j <= 2; the others are 2^-24 of a product at most. An infinity gives NaN.
 //
-// Operands are written in parts before the product: of each pixel (or each tap of a filter) blocks of 64 channels, each 64 first parts, 64 second,
-// 64 third; zeros behind the last channel.
+// Operands are written in parts before the product: of each pixel (or each tap of a filter) blocks of 64 channels, each
+// 64 first parts, 64 second, 64 third; zeros behind the last channel.
 
 #include <span>
 
@@ -19,7 +19,9 @@ namespace hpcdl::cuda {
 inline constexpr int kParts = 3, kPartChannels = 64, kPartBlock = kParts * kPartChannels;
 
 inline std::int64_t part_blocks(std::int64_t channels) { return (channels + kPartChannels - 1) / kPartChannels; }
-inline std::int64_t part_bytes(std::int64_t rows, std::int64_t channels) { return rows * part_blocks(channels) * kPartBlock * 2; }
+inline std::int64_t part_bytes(std::int64_t rows, std::int64_t channels) {
+  return rows * part_blocks(channels) * kPartBlock * 2;
+}
 
 /// The six products, the smallest first and that of the first parts last: which part of A and of B.
 inline constexpr int kPartProducts = 6;
@@ -56,8 +58,8 @@ __device__ inline void pair_in_parts(float low, float high, unsigned (&word)[kPa
 
 #endif
 
-/// Passes of one convolution by such products, whatever their addresses; false where one of them is not for them: GPUs other than Hopper, other
-/// types, few channels, little work. Operands that several read are written once.
+/// Passes of one convolution by such products, whatever their addresses; false where one of them is not for them: GPUs
+/// other than Hopper, other types, few channels, little work. Operands that several read are written once.
 bool conv_in_parts(Stream& s, std::span<const Conv> passes);
 
 // One file each: c's products of operands in parts, in `x` (or dy) and `w`, that are those of c's images.

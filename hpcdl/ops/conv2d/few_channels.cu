@@ -1,6 +1,8 @@
-// y of f32 images of few channels, as a network's first layer reads, and of 16-bit ones whose filters are no multiple of eight: so few terms to a sum (taps x I) that padding them to what
-// the tensor cores want costs more than the sums on the plain cores: 26 us against 43 for 128 images of 32 x 32 x 3, 64 filters of 3 x 3 and f32 on an H200, and 31 by products of parts.
-// With 147 terms padding is faster. Pixels' terms are gathered into shared memory, where each is read for all filters.
+// y of f32 images of few channels, as a network's first layer reads, and of 16-bit ones whose filters are no multiple
+// of eight: so few terms to a sum (taps x I) that padding them to what the tensor cores want costs more than the sums
+// on the plain cores: 26 us against 43 for 128 images of 32 x 32 x 3, 64 filters of 3 x 3 and f32 on an H200, and 31 by
+// products of parts. With 147 terms padding is faster. Pixels' terms are gathered into shared memory, where each is
+// read for all filters.
 
 #include <algorithm>
 
@@ -9,7 +11,8 @@
 namespace hpcdl::cuda {
 namespace {
 
-constexpr int kThreads = 256, kFilters = 64, kFiltersApart = kFilters + 4, kPixels = 128, kMostTerms = 64;  // filters to a block, pixels to a turn
+constexpr int kThreads = 256, kFilters = 64, kFiltersApart = kFilters + 4, kPixels = 128,
+              kMostTerms = 64;  // filters to a block, pixels to a turn
 
 struct FewChannels {
   Gather x;
@@ -19,7 +22,8 @@ struct FewChannels {
   ConvResult out;
 };
 
-template <class T> __device__ float term_at(const FewChannels& p, const Gather::Pixel& pixel, const Gather::Term& term) {
+template <class T>
+__device__ float term_at(const FewChannels& p, const Gather::Pixel& pixel, const Gather::Term& term) {
   const std::int64_t at = p.x.offset(pixel, term);
   return at < 0 ? 0.0f : widen(static_cast<const T*>(p.images)[at]);
 }
@@ -29,10 +33,13 @@ template <class T> __global__ void __launch_bounds__(kThreads, 3) few_forward(co
   extern __shared__ __align__(16) float memory[];
   float *const w = memory, *const x = w + p.terms * kFiltersApart;  // (terms, filters), (terms, pixels)
   __shared__ Gather::Term terms[kMostTerms];
-  const int thread = static_cast<int>(threadIdx.x), filter0 = static_cast<int>(blockIdx.y) * kFilters, filter = thread % 16 * 4, pixel0 = thread / 16 * 8;
+  const int thread = static_cast<int>(threadIdx.x), filter0 = static_cast<int>(blockIdx.y) * kFilters,
+            filter = thread % 16 * 4, pixel0 = thread / 16 * 8;
   for (int i = thread; i < kFilters * p.terms; i += kThreads) {
     const int o = i / p.terms, k = i - o * p.terms;
-    w[k * kFiltersApart + o] = filter0 + o < p.filters ? widen(narrow<T>(fetch(p.w, p.w_dtype, std::int64_t{filter0 + o} * p.terms + k))) : 0.0f;
+    w[k * kFiltersApart + o] = filter0 + o < p.filters
+                                   ? widen(narrow<T>(fetch(p.w, p.w_dtype, std::int64_t{filter0 + o} * p.terms + k)))
+                                   : 0.0f;
   }
   for (int k = thread; k < p.terms; k += kThreads) terms[k] = p.x.term(k);
   const int exist = ::max(0, ::min(4, p.filters - filter0 - filter));
@@ -44,7 +51,8 @@ template <class T> __global__ void __launch_bounds__(kThreads, 3) few_forward(co
     __syncthreads();  // the terms are there, and those of the last turn read
     const auto pixel = p.x.pixel(turn * kPixels + thread % kPixels);
 #pragma unroll 4
-    for (int k = thread / kPixels; k < p.terms; k += kThreads / kPixels) x[k * kPixels + thread % kPixels] = term_at<T>(p, pixel, terms[k]);
+    for (int k = thread / kPixels; k < p.terms; k += kThreads / kPixels)
+      x[k * kPixels + thread % kPixels] = term_at<T>(p, pixel, terms[k]);
     __syncthreads();
     float acc[8][4] = {};
 #pragma unroll 3
@@ -73,12 +81,20 @@ template <class T> __global__ void __launch_bounds__(kThreads, 3) few_forward(co
 
 template <class T> void forward(Stream& s, const Conv& c) {
   const auto& g = c.shape;
-  const FewChannels p{.x = gather_of_x(g), .images = c.x.data, .w = c.w.data, .w_dtype = c.w.dtype, .filters = narrow_int(g.o), .terms = narrow_int(g.k()),
-                      .turns = tiles_of(g.pixels(), kPixels), .out = result_of(c, g.o)};
+  const FewChannels p{.x = gather_of_x(g),
+                      .images = c.x.data,
+                      .w = c.w.data,
+                      .w_dtype = c.w.dtype,
+                      .filters = narrow_int(g.o),
+                      .terms = narrow_int(g.k()),
+                      .turns = tiles_of(g.pixels(), kPixels),
+                      .out = result_of(c, g.o)};
   const int bytes = p.terms * (kFiltersApart + kPixels) * 4, blocks_y = tiles_of(p.filters, kFilters);
   check(cudaFuncSetAttribute(few_forward<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), "conv2d");
   const int resident = 3 * multiprocessors(s);
-  few_forward<T><<<dim3(static_cast<unsigned>(std::min(p.turns, std::max(1, resident / blocks_y))), static_cast<unsigned>(blocks_y)), kThreads, bytes, queue(s)>>>(p);
+  few_forward<T><<<dim3(static_cast<unsigned>(std::min(p.turns, std::max(1, resident / blocks_y))),
+                        static_cast<unsigned>(blocks_y)),
+                   kThreads, bytes, queue(s)>>>(p);
   launched("conv2d");
 }
 

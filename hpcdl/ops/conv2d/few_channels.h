@@ -1,10 +1,11 @@
 #pragma once
-// Convolutions of images whose channels fill no 16 bytes, as a network's first layer reads, on tensor cores (mma.sync), with f32 sums: of 16 bits, and
-// gradients of f32 in three bf16 parts (f32_parts.h).
+// Convolutions of images whose channels fill no 16 bytes, as a network's first layer reads, on tensor cores (mma.sync),
+// with f32 sums: of 16 bits, and gradients of f32 in three bf16 parts (f32_parts.h).
 //
-// The terms that an output reads of one row of an image, KW x I of them, lie beside each other in memory. So rows of images come into shared memory as
-// they lie, with the zeros around them, and products read pairs of terms there; nothing is unrolled. Where the terms of a row are odd in number
-// the second of its last pair is masked. K counts pairs: those of a row of the kernel, then those of the next.
+// The terms that an output reads of one row of an image, KW x I of them, lie beside each other in memory. So rows of
+// images come into shared memory as they lie, with the zeros around them, and products read pairs of terms there;
+// nothing is unrolled. Where the terms of a row are odd in number the second of its last pair is masked. K counts
+// pairs: those of a row of the kernel, then those of the next.
 
 #include <algorithm>
 
@@ -21,19 +22,36 @@ struct TermPair {
 
 /// Rows of an image in shared memory, in words of two elements: what `rows` rows of y read.
 struct ImageRows {
-  int height = 0, elements = 0;                        // rows of an image; elements of one
-  int out_rows = 0, out_cols = 0, rows = 0;            // of y; those of a tile
-  int stride = 1, pad = 0, step = 0, lead = 0;         // of rows; elements from a window to the next, and of zeros in front of a row
+  int height = 0, elements = 0;              // rows of an image; elements of one
+  int out_rows = 0, out_cols = 0, rows = 0;  // of y; those of a tile
+  int stride = 1, pad = 0, step = 0,
+      lead = 0;  // of rows; elements from a window to the next, and of zeros in front of a row
   int kernel_rows = 0, row_terms = 0;
-  int words = 0, lines = 0, copies = 1;                // of a line; in shared memory; 2: the second lies one element further, for windows that begin with an odd one
-  Divisor line, out_col, pairs, tiles;                 // words of a line; pixels of a row of y; pairs of a row of the kernel; tiles of an image
+  int words = 0, lines = 0, copies = 1;  // of a line; in shared memory; 2: the second lies one element further, for
+                                         // windows that begin with an odd one
+  Divisor line, out_col, pairs,
+      tiles;  // words of a line; pixels of a row of y; pairs of a row of the kernel; tiles of an image
 
   ImageRows() = default;
   ImageRows(const Conv2dShape& g, int rows_of_tile)
-      : height(narrow_int(g.h)), elements(narrow_int(g.w * g.i)), out_rows(narrow_int(g.oh)), out_cols(narrow_int(g.ow)), rows(rows_of_tile),
-        stride(narrow_int(g.stride)), pad(narrow_int(g.pad)), step(narrow_int(g.stride * g.i)), lead(narrow_int(g.pad * g.i)), kernel_rows(narrow_int(g.kh)),
-        row_terms(narrow_int(g.kw * g.i)), words((out_cols - 1) * step / 2 + (row_terms + 1) / 2), lines((rows - 1) * stride + kernel_rows), copies(step % 2 == 0 ? 1 : 2),
-        line(words), out_col(out_cols), pairs((row_terms + 1) / 2), tiles((out_rows + rows - 1) / rows) {}
+      : height(narrow_int(g.h)),
+        elements(narrow_int(g.w * g.i)),
+        out_rows(narrow_int(g.oh)),
+        out_cols(narrow_int(g.ow)),
+        rows(rows_of_tile),
+        stride(narrow_int(g.stride)),
+        pad(narrow_int(g.pad)),
+        step(narrow_int(g.stride * g.i)),
+        lead(narrow_int(g.pad * g.i)),
+        kernel_rows(narrow_int(g.kh)),
+        row_terms(narrow_int(g.kw * g.i)),
+        words((out_cols - 1) * step / 2 + (row_terms + 1) / 2),
+        lines((rows - 1) * stride + kernel_rows),
+        copies(step % 2 == 0 ? 1 : 2),
+        line(words),
+        out_col(out_cols),
+        pairs((row_terms + 1) / 2),
+        tiles((out_rows + rows - 1) / rows) {}
 
   /// What word i holds of a tile that begins with row 0 of y: two elements of a row, of which either may lie outside.
   struct Place {
@@ -44,7 +62,8 @@ struct ImageRows {
     return {at - pad, (in - at * words) * 2 + copy - lead};
   }
   HPCDL_HOST_DEVICE bool inside(int row, int element) const {
-    return static_cast<unsigned>(row) < static_cast<unsigned>(height) && static_cast<unsigned>(element) < static_cast<unsigned>(elements);
+    return static_cast<unsigned>(row) < static_cast<unsigned>(height) &&
+           static_cast<unsigned>(element) < static_cast<unsigned>(elements);
   }
   HPCDL_HOST_DEVICE int all_words() const { return copies * lines * words; }
   HPCDL_HOST_DEVICE int all_pairs() const { return kernel_rows * pairs.divisor(); }
@@ -62,22 +81,24 @@ struct ImageRows {
   HPCDL_HOST_DEVICE int pixels(int row0) const { return (out_rows - row0 < rows ? out_rows - row0 : rows) * out_cols; }
 };
 
-/// The rows of y to a tile that leave the fewest of `slots` blocks without work, when they turn to `unit` pixels at a time and have `room` bytes; 0 where one is too many.
-/// bytes_of(rows): shared memory of a block.
+/// The rows of y to a tile that leave the fewest of `slots` blocks without work, when they turn to `unit` pixels at a
+/// time and have `room` bytes; 0 where one is too many. bytes_of(rows): shared memory of a block.
 template <class F> int rows_of_tiles(const Conv2dShape& g, int slots, int unit, std::int64_t room, F&& bytes_of) {
   int best = 0;
   double most = 0;
   for (int rows = 1; rows <= std::min<std::int64_t>(g.oh, 64); ++rows) {
     if (bytes_of(rows) > room) break;
     const std::int64_t tiles = g.n * ((g.oh + rows - 1) / rows), turns = (rows * g.ow + unit - 1) / unit;
-    const double useful = static_cast<double>(g.pixels()) / static_cast<double>((tiles + slots - 1) / slots * slots * turns * unit);
+    const double useful =
+        static_cast<double>(g.pixels()) / static_cast<double>((tiles + slots - 1) / slots * slots * turns * unit);
     if (useful >= most) best = rows, most = useful;
   }
   return best;
 }
 
-/// Where the taps lie along one axis by which groups of stride x stride pixels of x are reached: those of group u are pixels u + low, u + low + 1, ... of dy, and the
-/// one of number a meets row `kernel_row(phase, a)` of the kernel, if there is one, for the pixel `phase` of the group.
+/// Where the taps lie along one axis by which groups of stride x stride pixels of x are reached: those of group u are
+/// pixels u + low, u + low + 1, ... of dy, and the one of number a meets row `kernel_row(phase, a)` of the kernel, if
+/// there is one, for the pixel `phase` of the group.
 struct GroupTaps {
   int low = 0, count = 0, stride = 1, pad = 0;
 

@@ -1,4 +1,5 @@
-// What the kernels of few channels read, walked on a host: every pair of terms of every window, and every tap of a group of pixels.
+// What the kernels of few channels read, walked on a host: every pair of terms of every window, and every tap of a
+// group of pixels.
 
 #include "hpcdl/ops/conv2d/few_channels.h"
 
@@ -16,9 +17,14 @@ Conv2dShape shape_of(std::int64_t h, std::int64_t w, std::int64_t i, std::int64_
 }
 
 const Conv2dShape kShapes[] = {
-    shape_of(224, 224, 3, 7, 7, {.stride = 2, .pad = 3}), shape_of(32, 32, 3, 3, 3, {.pad = 1}),        shape_of(9, 11, 1, 5, 5, {.pad = 2}),
-    shape_of(17, 18, 4, 3, 3, {.stride = 2, .pad = 1}),   shape_of(8, 9, 2, 1, 1, {.stride = 2}),       shape_of(30, 7, 5, 3, 4, {.pad = 3}),
-    shape_of(13, 12, 7, 2, 3, {.stride = 3, .pad = 4}),   shape_of(5, 5, 3, 5, 5, {.stride = 4}),
+    shape_of(224, 224, 3, 7, 7, {.stride = 2, .pad = 3}),
+    shape_of(32, 32, 3, 3, 3, {.pad = 1}),
+    shape_of(9, 11, 1, 5, 5, {.pad = 2}),
+    shape_of(17, 18, 4, 3, 3, {.stride = 2, .pad = 1}),
+    shape_of(8, 9, 2, 1, 1, {.stride = 2}),
+    shape_of(30, 7, 5, 3, 4, {.pad = 3}),
+    shape_of(13, 12, 7, 2, 3, {.stride = 3, .pad = 4}),
+    shape_of(5, 5, 3, 5, 5, {.stride = 4}),
 };
 
 class FewChannels : public ::testing::TestWithParam<int> {
@@ -33,7 +39,9 @@ TEST_P(FewChannels, APairHoldsTwoTermsOfItsWindow) {
     const ImageRows r(g, rows);
     for (int row0 = 0; row0 < g.oh; row0 += rows) {
       std::vector<std::pair<int, int>> memory(static_cast<std::size_t>(r.all_words()));
-      const auto name = [&](int row, int element) { return r.inside(row, element) ? row * r.elements + element + 1 : 0; };
+      const auto name = [&](int row, int element) {
+        return r.inside(row, element) ? row * r.elements + element + 1 : 0;
+      };
       for (int i = 0; i < r.all_words(); ++i) {
         const auto place = r.place(i);
         const int row = place.row + row0 * r.stride;
@@ -50,9 +58,11 @@ TEST_P(FewChannels, APairHoldsTwoTermsOfItsWindow) {
           }
           const auto word = memory.at(static_cast<std::size_t>(r.window(m) + pair.at));
           const auto expect = [&](int term, int found) {
-            const std::int64_t row = term / (g.kw * g.i), in = term % (g.kw * g.i), h = p * g.stride - g.pad + row, w = q * g.stride - g.pad + in / g.i;
+            const std::int64_t row = term / (g.kw * g.i), in = term % (g.kw * g.i), h = p * g.stride - g.pad + row,
+                               w = q * g.stride - g.pad + in / g.i;
             const bool inside = h >= 0 && h < g.h && w >= 0 && w < g.w;
-            ASSERT_EQ(found, inside ? (h * g.w + w) * g.i + in % g.i + 1 : 0) << "pixel " << p << ", " << q << ", term " << term;
+            ASSERT_EQ(found, inside ? (h * g.w + w) * g.i + in % g.i + 1 : 0)
+                << "pixel " << p << ", " << q << ", term " << term;
             ++met.at(static_cast<std::size_t>(term));
           };
           expect(pair.term, word.first);
@@ -83,7 +93,8 @@ TEST_P(FewChannels, AGroupReachesAllItsTaps) {
 INSTANTIATE_TEST_SUITE_P(Shapes, FewChannels, ::testing::Range(0, static_cast<int>(std::size(kShapes))));
 
 TEST(FewChannelsTiles, FitTheirRoomAndTheTurnsOfABlock) {
-  const Conv2dShape stem = Conv2d::shape({{256, 224, 224, 3}, DType::bf16}, {{64, 7, 7, 3}, DType::bf16}, {.stride = 2, .pad = 3});
+  const Conv2dShape stem =
+      Conv2d::shape({{256, 224, 224, 3}, DType::bf16}, {{64, 7, 7, 3}, DType::bf16}, {.stride = 2, .pad = 3});
   const auto bytes = [&](int rows) { return std::int64_t{ImageRows(stem, rows).all_words()} * 4; };
   const int rows = rows_of_tiles(stem, 396, 256, 52 << 10, bytes);
   EXPECT_EQ(rows, 16);  // 1792 pixels are seven turns of 256

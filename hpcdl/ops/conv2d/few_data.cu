@@ -1,8 +1,11 @@
-// dx of images of few channels on Hopper, of 16 bits or of f32 in three bf16 parts (f32_parts.h): groups of stride x stride pixels are the rows of a product, their channels its columns, 8 or 16 of them. Every group reads the same
-// taps of dy, so that it is a convolution of stride 1, whatever the stride; where a pixel of the group has no such tap the weight is 0.
+// dx of images of few channels on Hopper, of 16 bits or of f32 in three bf16 parts (f32_parts.h): groups of stride x
+// stride pixels are the rows of a product, their channels its columns, 8 or 16 of them. Every group reads the same taps
+// of dy, so that it is a convolution of stride 1, whatever the stride; where a pixel of the group has no such tap the
+// weight is 0.
 //
-// The copy engine brings boxes of dy, 16 channels at a time, and with them the weights of these channels, written before as the products' registers
-// want them. A warp has 8 x 16 groups and multiplies each row of dy, once it is in registers, by all rows of the kernel that it meets.
+// The copy engine brings boxes of dy, 16 channels at a time, and with them the weights of these channels, written
+// before as the products' registers want them. A warp has 8 x 16 groups and multiplies each row of dy, once it is in
+// registers, by all rows of the kernel that it meets.
 
 #include <utility>
 
@@ -27,30 +30,36 @@ struct FewData {
   int height, width, inputs, stride, kh, kw;  // of dx, of the kernel
   int columns;                                // channels of a group
   GroupTaps taps_h, taps_w;
-  int across, box_w, box_h, slices;           // warps beside each other; pixels of a box; stages of a tile
-  int tiles_w, tiles_h, tiles, tile_w, tile_h; // groups of a tile
+  int across, box_w, box_h, slices;             // warps beside each other; pixels of a box; stages of a tile
+  int tiles_w, tiles_h, tiles, tile_w, tile_h;  // groups of a tile
   int dy_bytes, w_bytes, stage_bytes;
-  unsigned char* w;                           // of each slice w_bytes
+  unsigned char* w;  // of each slice w_bytes
   const void* from_w;
   DType w_dtype;
   void* dx;
-  bool accumulate, pairs;                     // two neighbours can be stored at once
+  bool accumulate, pairs;  // two neighbours can be stored at once
 };
 
-/// Words of all taps of a slice, in parts, tap rows inside of tap columns: of each lane two for each of kTiles products of eight columns.
-template <class T, int kTapsH, int kTiles> __global__ void __launch_bounds__(kThreads) write_weights(const __grid_constant__ FewData p, int words) {
+/// Words of all taps of a slice, in parts, tap rows inside of tap columns: of each lane two for each of kTiles products
+/// of eight columns.
+template <class T, int kTapsH, int kTiles>
+__global__ void __launch_bounds__(kThreads) write_weights(const __grid_constant__ FewData p, int words) {
   const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (i >= words) return;
   constexpr int kOperandParts = Way<T>::kOperandParts, kLaneWords = 2 * kTiles;
-  const int half = i % 2, tile = i / 2 % kTiles, lane = i / kLaneWords % kWarp, part = i / (kLaneWords * kWarp) % kOperandParts, tap = i / (kLaneWords * kWarp * kOperandParts);
+  const int half = i % 2, tile = i / 2 % kTiles, lane = i / kLaneWords % kWarp,
+            part = i / (kLaneWords * kWarp) % kOperandParts, tap = i / (kLaneWords * kWarp * kOperandParts);
   const int a = tap % kTapsH, b = tap / kTapsH % p.taps_w.count, slice = tap / kTapsH / p.taps_w.count;
-  const int n = tile * 8 + lane / 4, of_row = p.stride * p.inputs, phase_h = n / of_row, phase_w = n % of_row / p.inputs, input = n % p.inputs;
+  const int n = tile * 8 + lane / 4, of_row = p.stride * p.inputs, phase_h = n / of_row,
+            phase_w = n % of_row / p.inputs, input = n % p.inputs;
   const int row = p.taps_h.kernel_row(phase_h, a), col = p.taps_w.kernel_row(phase_w, b);
   const bool there = n < p.columns && row >= 0 && row < p.kh && col >= 0 && col < p.kw;
   unsigned word = 0;
   for (int k = 0; k < 2; ++k) {
     const int filter = slice * kChannels + half * 8 + lane % 4 * 2 + k;
-    const float w = there ? fetch(p.from_w, p.w_dtype, ((std::int64_t{filter} * p.kh + row) * p.kw + col) * p.inputs + input) : 0.0f;
+    const float w =
+        there ? fetch(p.from_w, p.w_dtype, ((std::int64_t{filter} * p.kh + row) * p.kw + col) * p.inputs + input)
+              : 0.0f;
     word |= Way<T>::bits(w, part) << (16 * k);
   }
   reinterpret_cast<unsigned*>(p.w)[i] = word;
@@ -61,13 +70,14 @@ template <class T, int kTapsH, int kTiles> __global__ void __launch_bounds__(kTh
 struct Tile {
   int image, row, col;  // the first group
   __device__ static Tile of(const FewData& p, int t) {
-    const int per_image = p.tiles_w * p.tiles_h, image = t / per_image, rest = t - image * per_image, row = rest / p.tiles_w;
+    const int per_image = p.tiles_w * p.tiles_h, image = t / per_image, rest = t - image * per_image,
+              row = rest / p.tiles_w;
     return {image, row * p.tile_h, (rest - row * p.tiles_w) * p.tile_w};
   }
 };
 
-/// 16 pixels x 16 channels of a box, as the product's registers want them. Pixels lie as the swizzle of their 32 or 64 bytes leaves them, and a line of the box is a multiple of eight, so
-/// that where one lies in its line says which.
+/// 16 pixels x 16 channels of a box, as the product's registers want them. Pixels lie as the swizzle of their 32 or 64
+/// bytes leaves them, and a line of the box is a multiple of eight, so that where one lies in its line says which.
 template <class T> struct Pixels {
   static constexpr int kBytes = kChannels * static_cast<int>(sizeof(T));
   unsigned v[Way<T>::kOperandParts][4];
@@ -87,7 +97,8 @@ template <class T> struct Pixels {
       load_matrices(v[0], shared_address(stage) + from);
     } else {
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {  // the pixel 8 further has the same swizzle, the channels 8 further lie two pieces away
+      for (int k = 0; k < 4;
+           ++k) {  // the pixel 8 further has the same swizzle, the channels 8 further lie two pieces away
         const float2 two = *reinterpret_cast<const float2*>(stage + ((from ^ (k / 2 * 32u)) + k % 2 * 8u * kBytes));
         unsigned word[kParts];
         pair_in_parts(two.x, two.y, word);
@@ -98,13 +109,15 @@ template <class T> struct Pixels {
   }
 };
 
-template <class T, int kTiles> __device__ void store(const FewData& p, const Tile& tile, int row, int col, const float (&acc)[kRows][kTiles][4]) {
+template <class T, int kTiles>
+__device__ void store(const FewData& p, const Tile& tile, int row, int col, const float (&acc)[kRows][kTiles][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, of_row = p.stride * p.inputs;
 #pragma unroll
   for (int j = 0; j < kTiles; ++j)
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      const int n = j * 8 + lane % 4 * 2 + k, phase_h = n / of_row, in_row = n - phase_h * of_row, phase_w = in_row / p.inputs;
+      const int n = j * 8 + lane % 4 * 2 + k, phase_h = n / of_row, in_row = n - phase_h * of_row,
+                phase_w = in_row / p.inputs;
       if (n >= p.columns || (p.pairs && k == 1)) continue;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -131,7 +144,9 @@ template <class T, int kTiles> __device__ void store(const FewData& p, const Til
 
 #endif
 
-template <class T, int kTapsH, int kTiles> __global__ void __launch_bounds__(kThreads, 1) few_data_kernel(const __grid_constant__ TensorMap dy, const __grid_constant__ FewData p) {
+template <class T, int kTapsH, int kTiles>
+__global__ void __launch_bounds__(kThreads, 1)
+    few_data_kernel(const __grid_constant__ TensorMap dy, const __grid_constant__ FewData p) {
 #if HPCDL_SM90A
   constexpr int kStages = kStagesOf<T>;
   extern __shared__ __align__(1024) unsigned char memory[];
@@ -144,7 +159,8 @@ template <class T, int kTapsH, int kTiles> __global__ void __launch_bounds__(kTh
     tma_prefetch(dy);
   }
   __syncthreads();
-  const int first = static_cast<int>(blockIdx.x), every = static_cast<int>(gridDim.x), steps = (p.tiles - first + every - 1) / every * p.slices;
+  const int first = static_cast<int>(blockIdx.x), every = static_cast<int>(gridDim.x),
+            steps = (p.tiles - first + every - 1) / every * p.slices;
   const auto bring = [&](int step) {
     if (step >= steps || thread != 0) return;
     const int of_tile = step / p.slices, slice = step - of_tile * p.slices, stage = step % kStages;
@@ -160,11 +176,13 @@ template <class T, int kTapsH, int kTiles> __global__ void __launch_bounds__(kTh
   const auto line = static_cast<unsigned>(p.box_w * Pixels<T>::kBytes);
   Ring<kStages> at;
   for (int step = 0; step < steps;) {
-    float acc[kRows][kTiles][4] = {}, others[kProducts == 1 ? 1 : kRows][kTiles][4] = {};  // the product of first parts, and the others
+    float acc[kRows][kTiles][4] = {},
+          others[kProducts == 1 ? 1 : kRows][kTiles][4] = {};  // the product of first parts, and the others
     for (int slice = 0; slice < p.slices; ++slice, ++step, at.next()) {
       barrier_wait(full + at.stage, at.parity);
       unsigned char* const stage = memory + at.stage * p.stage_bytes;
-      const unsigned* weights = reinterpret_cast<const unsigned*>(stage + p.stage_bytes - p.w_bytes) + lane * (2 * kTiles);
+      const unsigned* weights =
+          reinterpret_cast<const unsigned*>(stage + p.stage_bytes - p.w_bytes) + lane * (2 * kTiles);
       for (int b = 0; b < p.taps_w.count; ++b) {
         unsigned w[kTapsH][kOperandParts][kTiles][2];
 #pragma unroll
@@ -188,7 +206,8 @@ template <class T, int kTapsH, int kTiles> __global__ void __launch_bounds__(kTh
 #pragma unroll
                 for (int j = 0; j < kTiles; ++j) {
                   auto& sums = k + 1 < kProducts ? others[kProducts == 1 ? 0 : r - a][j] : acc[r - a][j];
-                  conv_detail::multiply<E>(sums, pixels.v[Way<T>::of_a(k)], w[a][Way<T>::of_b(k)][j][0], w[a][Way<T>::of_b(k)][j][1]);
+                  conv_detail::multiply<E>(sums, pixels.v[Way<T>::of_a(k)], w[a][Way<T>::of_b(k)][j][0],
+                                           w[a][Way<T>::of_b(k)][j][1]);
                 }
         }
       }
@@ -218,23 +237,52 @@ int warps_across(int rows, int cols, int more_rows, int more_cols) {
 template <class T, int kTapsH, int kTiles> bool data(Stream& s, const Conv& c) {
   const auto& g = c.shape;
   const GroupTaps h(g, g.kh), w(g, g.kw);
-  const int rows = tiles_of(g.h, narrow_int(g.stride)), cols = tiles_of(g.w, narrow_int(g.stride)), across = warps_across(rows, cols, kTapsH - 1, w.count - 1);
-  FewData p{.height = narrow_int(g.h), .width = narrow_int(g.w), .inputs = narrow_int(g.i), .stride = narrow_int(g.stride), .kh = narrow_int(g.kh), .kw = narrow_int(g.kw),
-            .columns = narrow_int(g.stride * g.stride * g.i), .taps_h = h, .taps_w = w, .across = across, .box_w = 0, .box_h = 0, .slices = narrow_int(g.o / kChannels), .tiles_w = 0,
-            .tiles_h = 0, .tiles = 0, .tile_w = across * kCols, .tile_h = kWarps / across * kRows, .dy_bytes = 0, .w_bytes = 0, .stage_bytes = 0,
-            .w = static_cast<unsigned char*>(workspace(s)) + kConvPaddedWeight, .from_w = c.w.data, .w_dtype = c.w.dtype, .dx = c.out, .accumulate = c.accumulate, .pairs = false};
+  const int rows = tiles_of(g.h, narrow_int(g.stride)), cols = tiles_of(g.w, narrow_int(g.stride)),
+            across = warps_across(rows, cols, kTapsH - 1, w.count - 1);
+  FewData p{.height = narrow_int(g.h),
+            .width = narrow_int(g.w),
+            .inputs = narrow_int(g.i),
+            .stride = narrow_int(g.stride),
+            .kh = narrow_int(g.kh),
+            .kw = narrow_int(g.kw),
+            .columns = narrow_int(g.stride * g.stride * g.i),
+            .taps_h = h,
+            .taps_w = w,
+            .across = across,
+            .box_w = 0,
+            .box_h = 0,
+            .slices = narrow_int(g.o / kChannels),
+            .tiles_w = 0,
+            .tiles_h = 0,
+            .tiles = 0,
+            .tile_w = across * kCols,
+            .tile_h = kWarps / across * kRows,
+            .dy_bytes = 0,
+            .w_bytes = 0,
+            .stage_bytes = 0,
+            .w = static_cast<unsigned char*>(workspace(s)) + kConvPaddedWeight,
+            .from_w = c.w.data,
+            .w_dtype = c.w.dtype,
+            .dx = c.out,
+            .accumulate = c.accumulate,
+            .pairs = false};
   p.box_w = narrow_int(whole_units(p.tile_w + w.count - 1, 8)), p.box_h = p.tile_h + kTapsH - 1;
-  p.tiles_w = tiles_of(cols, p.tile_w), p.tiles_h = tiles_of(rows, p.tile_h), p.tiles = narrow_int(g.n) * p.tiles_h * p.tiles_w;
+  p.tiles_w = tiles_of(cols, p.tile_w), p.tiles_h = tiles_of(rows, p.tile_h),
+  p.tiles = narrow_int(g.n) * p.tiles_h * p.tiles_w;
   const int words = p.slices * w.count * kTapsH * Way<T>::kOperandParts * kWarp * 2 * kTiles;
   p.dy_bytes = p.box_w * p.box_h * kChannels * static_cast<int>(sizeof(T)), p.w_bytes = words / p.slices * 4;
   p.stage_bytes = narrow_int(whole_units(p.dy_bytes + p.w_bytes, kAligned));
-  p.pairs = g.w % g.stride == 0 && g.w * g.i % 2 == 0 && g.stride * g.i % 2 == 0 && reinterpret_cast<std::uintptr_t>(c.out) % (2 * sizeof(T)) == 0;
+  p.pairs = g.w % g.stride == 0 && g.w * g.i % 2 == 0 && g.stride * g.i % 2 == 0 &&
+            reinterpret_cast<std::uintptr_t>(c.out) % (2 * sizeof(T)) == 0;
   const int shared = kStagesOf<T> * (p.stage_bytes + 8);
-  if (h.count > kTapsH || p.box_w > 256 || p.box_h > 256 || shared > 227 << 10 || static_cast<std::size_t>(words) * 4 > kConvPaddedImages - kConvPaddedWeight) return false;
+  if (h.count > kTapsH || p.box_w > 256 || p.box_h > 256 || shared > 227 << 10 ||
+      static_cast<std::size_t>(words) * 4 > kConvPaddedImages - kConvPaddedWeight)
+    return false;
   write_weights<T, kTapsH, kTiles><<<blocks_for(words, kThreads), kThreads, 0, queue(s)>>>(p, words);
   launched("weights of a convolution");
-  const TensorMap dy = tensor_map(c.dy.data, c.compute, {g.o, g.ow, g.oh, g.n}, {g.o, g.ow * g.o, g.oh * g.ow * g.o}, {kChannels, p.box_w, p.box_h, 1},
-                                  sizeof(T) == 2 ? Swizzle::bytes32 : Swizzle::bytes64);
+  const TensorMap dy =
+      tensor_map(c.dy.data, c.compute, {g.o, g.ow, g.oh, g.n}, {g.o, g.ow * g.o, g.oh * g.ow * g.o},
+                 {kChannels, p.box_w, p.box_h, 1}, sizeof(T) == 2 ? Swizzle::bytes32 : Swizzle::bytes64);
   const auto kernel = few_data_kernel<T, kTapsH, kTiles>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), "conv2d_backward");
   kernel<<<static_cast<unsigned>(std::min(p.tiles, multiprocessors(s))), kThreads, shared, queue(s)>>>(dy, p);
@@ -253,7 +301,8 @@ template <class T> bool data(Stream& s, const Conv& c) {
 }  // namespace
 
 bool few_data(Stream& s, const Conv& c) {
-  const bool fits = c.pass == ConvPass::data && of_few_channels(c) && c.out_dtype == c.compute && c.shape.o % kChannels == 0 && in_chunks(c.dy, c.compute, c.shape.o);
+  const bool fits = c.pass == ConvPass::data && of_few_channels(c) && c.out_dtype == c.compute &&
+                    c.shape.o % kChannels == 0 && in_chunks(c.dy, c.compute, c.shape.o);
   if (!fits || !has_sm90a(s)) return false;
   bool done = false;
   visit_dtype(c.compute, [&]<class T>() { done = data<T>(s, c); });

@@ -28,8 +28,10 @@ template <> struct Way<float> {
   }
 };
 
-/// The rows for the tile of image `image` that begins with row `row0` of y, by all threads; of f32 all words of a part, then those of the next.
-template <class T, int kThreads> __device__ void bring_rows(const ImageRows& r, const void* images, int image, int row0, unsigned* to) {
+/// The rows for the tile of image `image` that begins with row `row0` of y, by all threads; of f32 all words of a part,
+/// then those of the next.
+template <class T, int kThreads>
+__device__ void bring_rows(const ImageRows& r, const void* images, int image, int row0, unsigned* to) {
   using Stored = std::conditional_t<sizeof(T) == 2, unsigned short, float>;
   const auto* from = static_cast<const Stored*>(images) + std::int64_t{image} * r.height * r.elements;
   const int words = r.all_words();
@@ -37,7 +39,8 @@ template <class T, int kThreads> __device__ void bring_rows(const ImageRows& r, 
   for (int i = static_cast<int>(threadIdx.x); i < words; i += kThreads) {
     const ImageRows::Place place = r.place(i);
     const int row = place.row + row0 * r.stride, at = row * r.elements + place.element;
-    const Stored low = r.inside(row, place.element) ? from[at] : Stored{}, high = r.inside(row, place.element + 1) ? from[at + 1] : Stored{};
+    const Stored low = r.inside(row, place.element) ? from[at] : Stored{},
+                 high = r.inside(row, place.element + 1) ? from[at + 1] : Stored{};
     if constexpr (sizeof(T) == 2) {
       to[i] = low | static_cast<unsigned>(high) << 16;
     } else {
@@ -52,7 +55,8 @@ template <class T, int kThreads> __device__ void bring_rows(const ImageRows& r, 
 /// Channels that fill no 16 bytes.
 inline bool of_few_channels(const Conv& c) {
   const auto& g = c.shape;
-  return g.i < 16 / dtype_bytes(c.compute) && g.dilation == 1 && g.o % 8 == 0 && g.pixels() > 0 && g.h * g.w * g.i < 1 << 30;
+  return g.i < 16 / dtype_bytes(c.compute) && g.dilation == 1 && g.o % 8 == 0 && g.pixels() > 0 &&
+         g.h * g.w * g.i < 1 << 30;
 }
 
 }  // namespace hpcdl::cuda

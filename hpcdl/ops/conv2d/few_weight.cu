@@ -1,5 +1,7 @@
-// dw of images of few channels (few_channels.h), of 16 bits or of f32 in three bf16 parts (f32_parts.h): 64 filters x all terms to a block, pixels are the depth. Of dy the copies in flight bring 64 pixels at a time; of x what the
-// rows of a tile read lies in shared memory, where pairs of terms are read pixel by pixel and turned around on their way into a product.
+// dw of images of few channels (few_channels.h), of 16 bits or of f32 in three bf16 parts (f32_parts.h): 64 filters x
+// all terms to a block, pixels are the depth. Of dy the copies in flight bring 64 pixels at a time; of x what the rows
+// of a tile read lies in shared memory, where pairs of terms are read pixel by pixel and turned around on their way
+// into a product.
 
 #include "hpcdl/cuda/async_copy.h"
 #include "hpcdl/ops/conv2d/few_rows.h"
@@ -49,36 +51,45 @@ struct Stages {
   }
 };
 
-/// Where piece `piece` of 16 bytes of pixel m of a stage lies: so that what a warp reads at once lies in different banks.
+/// Where piece `piece` of 16 bytes of pixel m of a stage lies: so that what a warp reads at once lies in different
+/// banks.
 template <class T> __device__ int place_of(int m, int piece) {
   if constexpr (sizeof(T) == 2) return m * 128 + (piece ^ m % 8) * 16;
   else return m * 256 + (piece ^ m / 2 % 4 * 2) * 16;
 }
 
 /// 16 filters x 16 pixels of a stage, from filter `row` and pixel `first` on, as the product's registers want them.
-template <class T> __device__ void load_gradient(unsigned (&a)[Way<T>::kOperandParts][4], const unsigned char* stage, int row, int first, int lane) {
+template <class T>
+__device__ void load_gradient(unsigned (&a)[Way<T>::kOperandParts][4], const unsigned char* stage, int row, int first,
+                              int lane) {
   if constexpr (sizeof(T) == 2) {
-    conv_detail::load_matrices<false>(a[0], stage + place_of<T>(first + lane / 16 * 8 + lane % 8, row / 8 + lane / 8 % 2));
+    conv_detail::load_matrices<false>(a[0],
+                                      stage + place_of<T>(first + lane / 16 * 8 + lane % 8, row / 8 + lane / 8 % 2));
   } else {
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const int filter = row + lane / 4 + k % 2 * 8, m = first + lane % 4 * 2 + k / 2 * 8, at = place_of<T>(m, filter / 4) + filter % 4 * 4;
+      const int filter = row + lane / 4 + k % 2 * 8, m = first + lane % 4 * 2 + k / 2 * 8,
+                at = place_of<T>(m, filter / 4) + filter % 4 * 4;
       unsigned word[kParts];
-      pair_in_parts(*reinterpret_cast<const float*>(stage + at), *reinterpret_cast<const float*>(stage + at + 256), word);
+      pair_in_parts(*reinterpret_cast<const float*>(stage + at), *reinterpret_cast<const float*>(stage + at + 256),
+                    word);
 #pragma unroll
       for (int part = 0; part < kParts; ++part) a[part][k] = word[part];
     }
   }
 }
 
-/// kTiles x 8 terms to a warp. kSide warps have terms beside each other; the pixels of a stage are shared among kWarps / kSide such.
-template <class T, int kTiles, int kSide> __global__ void __launch_bounds__(kThreads, kBlocks<T>) few_weight_kernel(const __grid_constant__ FewWeight p) {
+/// kTiles x 8 terms to a warp. kSide warps have terms beside each other; the pixels of a stage are shared among kWarps
+/// / kSide such.
+template <class T, int kTiles, int kSide>
+__global__ void __launch_bounds__(kThreads, kBlocks<T>) few_weight_kernel(const __grid_constant__ FewWeight p) {
   using W = Way<T>;
   constexpr int kDeep = kWarps / kSide, kPieces = kFilters * static_cast<int>(sizeof(T)) / 16;
   extern __shared__ __align__(16) unsigned char memory[];
   int* const windows = reinterpret_cast<int*>(memory + kStages<T> * kStageBytes<T>);  // of the pixels of a tile
   unsigned* const image_rows = reinterpret_cast<unsigned*>(windows) + p.rows.rows * p.rows.out_cols;
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp, filter0 = static_cast<int>(blockIdx.y) * kFilters;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / kWarp, lane = thread % kWarp,
+            filter0 = static_cast<int>(blockIdx.y) * kFilters;
   const int side = warp % kSide, deep = warp / kSide;
   for (int m = thread; m < p.rows.rows * p.rows.out_cols; m += kThreads) windows[m] = p.rows.window(m);
   TermPair pairs[kTiles];
@@ -91,7 +102,8 @@ template <class T, int kTiles, int kSide> __global__ void __launch_bounds__(kThr
       for (int i = thread; i < kPixels * kPieces; i += kThreads) {
         const int m = i / kPieces, piece = i % kPieces, filter = filter0 + piece * (kFilters / kPieces);
         const bool there = from.first + m < from.pixels && filter < p.filters;
-        copy_16(memory + stage * kStageBytes<T> + place_of<T>(m, piece), static_cast<const T*>(p.dy) + (there ? (from.at + from.first + m) * p.filters + filter : 0), there);
+        copy_16(memory + stage * kStageBytes<T> + place_of<T>(m, piece),
+                static_cast<const T*>(p.dy) + (there ? (from.at + from.first + m) * p.filters + filter : 0), there);
       }
     copies_issued();
   };
@@ -101,7 +113,8 @@ template <class T, int kTiles, int kSide> __global__ void __launch_bounds__(kThr
     if (coming.more()) coming.next();
   }
   const int words = p.rows.all_words();
-  float acc[kRowTiles][kTiles][4] = {}, others[W::kProducts == 1 ? 1 : kRowTiles][kTiles][4] = {};  // the product of first parts, and the others
+  float acc[kRowTiles][kTiles][4] = {},
+        others[W::kProducts == 1 ? 1 : kRowTiles][kTiles][4] = {};  // the product of first parts, and the others
   int stage = 0;
   for (Stages now(p, static_cast<int>(blockIdx.x)); now.more(); now.next(), stage = (stage + 1) % kStages<T>) {
     copies_arrived<kStages<T> - 2>();
@@ -123,7 +136,8 @@ template <class T, int kTiles, int kSide> __global__ void __launch_bounds__(kThr
 #pragma unroll
         for (int part = 0; part < W::kOperandParts; ++part)
 #pragma unroll
-          for (int j = 0; j < kTiles; ++j) b[part][j][half] = turned(window[part * words + pairs[j].at] & pairs[j].mask & there);
+          for (int j = 0; j < kTiles; ++j)
+            b[part][j][half] = turned(window[part * words + pairs[j].at] & pairs[j].mask & there);
       }
 #pragma unroll
       for (int i = 0; i < kRowTiles; ++i) {
@@ -180,12 +194,21 @@ template <class T, int kTiles, int kSide> bool weight(Stream& s, const Conv& c) 
   const auto& g = c.shape;
   const ConvSums sums{.c = c, .rows = g.o, .columns = g.k(), .from_columns = g.k()};
   const int blocks_y = tiles_of(g.o, kFilters);
-  const int slots = static_cast<int>(std::min<std::int64_t>(std::max(1, kBlocks<T> * multiprocessors(s) / blocks_y), conv_parts_room(sums)));
-  const auto bytes = [&](int rows) { return kStages<T> * kStageBytes<T> + (rows * g.ow + Way<T>::kOperandParts * ImageRows(g, rows).all_words()) * 4; };
+  const int slots = static_cast<int>(
+      std::min<std::int64_t>(std::max(1, kBlocks<T> * multiprocessors(s) / blocks_y), conv_parts_room(sums)));
+  const auto bytes = [&](int rows) {
+    return kStages<T> * kStageBytes<T> + (rows * g.ow + Way<T>::kOperandParts * ImageRows(g, rows).all_words()) * 4;
+  };
   const int rows = slots > 0 ? rows_of_tiles(g, slots, kPixels, kMostBytes<T>, bytes) : 0;
   if (rows == 0) return false;
-  const FewWeight p{.rows = ImageRows(g, rows), .x = c.x.data, .dy = c.dy.data, .filters = narrow_int(g.o), .terms = narrow_int(g.k()),
-                    .tiles = narrow_int(g.n * tiles_of(g.oh, rows)), .shares = conv_parts(s), .share_step = sums.size()};
+  const FewWeight p{.rows = ImageRows(g, rows),
+                    .x = c.x.data,
+                    .dy = c.dy.data,
+                    .filters = narrow_int(g.o),
+                    .terms = narrow_int(g.k()),
+                    .tiles = narrow_int(g.n * tiles_of(g.oh, rows)),
+                    .shares = conv_parts(s),
+                    .share_step = sums.size()};
   const auto kernel = few_weight_kernel<T, kTiles, kSide>;
   const int shared = static_cast<int>(bytes(rows)), shares = std::min(p.tiles, slots);
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), "conv2d_backward");
@@ -207,7 +230,9 @@ template <class T> bool weight(Stream& s, const Conv& c) {
 
 bool few_weight(Stream& s, const Conv& c) {
   bool done = false;
-  if (c.pass == ConvPass::weight && of_few_channels(c) && c.x.dtype == c.compute && in_chunks(c.dy, c.compute, c.shape.o)) visit_dtype(c.compute, [&]<class T>() { done = weight<T>(s, c); });
+  if (c.pass == ConvPass::weight && of_few_channels(c) && c.x.dtype == c.compute &&
+      in_chunks(c.dy, c.compute, c.shape.o))
+    visit_dtype(c.compute, [&]<class T>() { done = weight<T>(s, c); });
   return done;
 }
 

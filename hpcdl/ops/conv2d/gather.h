@@ -1,7 +1,7 @@
 #pragma once
-// y(pixel, :) = bias + sum over taps of x(pixel's input at the tap, :) x W(tap): the product behind forward and behind dx. Lines of
-// output pixels are shared out; a thread pads what its lines read into its own memory and multiplies it by all of W, which is packed
-// beforehand. Sums run over blocks of k in an order that depends on the shape alone.
+// y(pixel, :) = bias + sum over taps of x(pixel's input at the tap, :) x W(tap): the product behind forward and behind
+// dx. Lines of output pixels are shared out; a thread pads what its lines read into its own memory and multiplies it by
+// all of W, which is packed beforehand. Sums run over blocks of k in an order that depends on the shape alone.
 
 #include "hpcdl/ops/conv2d/padded.h"
 #include "hpcdl/ops/conv2d/tile.h"
@@ -11,8 +11,8 @@
 namespace hpcdl::conv {
 namespace {
 
-/// W as a matrix (taps, input channels, output channels): element (t, c, o) at data + t * tap + c * channel + o * output elements, where
-/// `channel` or `output` is 1.
+/// W as a matrix (taps, input channels, output channels): element (t, c, o) at data + t * tap + c * channel + o *
+/// output elements, where `channel` or `output` is 1.
 struct Weights {
   const std::byte* data = nullptr;
   DType dtype = DType::f32;
@@ -20,8 +20,7 @@ struct Weights {
   std::int64_t width = 1;  // taps in a row of the kernel
 };
 
-template <class T>
-struct Outputs {
+template <class T> struct Outputs {
   T* data = nullptr;  // (N, height, width, channels)
   std::int64_t height = 0, width = 0, channels = 0;
   View bias = {};
@@ -29,8 +28,8 @@ struct Outputs {
 };
 
 /// The panel of `width` outputs from `first` on: (taps, words of channels, width).
-void pack_weights(const gemm::KernelSet& set, const Images& x, const Weights& w, std::int64_t outputs, std::int64_t first, int width,
-                  std::int64_t words, std::uint32_t* dst) {
+void pack_weights(const gemm::KernelSet& set, const Images& x, const Weights& w, std::int64_t outputs,
+                  std::int64_t first, int width, std::int64_t words, std::uint32_t* dst) {
   gemm::PackArgs args{.dst = dst,
                       .width = width,
                       .cols = static_cast<int>(least(width, outputs - first)),
@@ -57,8 +56,7 @@ const float* widened(const View& bias, float* to) {
   return to;
 }
 
-template <class Isa, gemm::Compute kCompute, class T>
-class Gather {
+template <class Isa, gemm::Compute kCompute, class T> class Gather {
   using D = gemm::Dot<Isa, kCompute>;
   using V = simd::Vec<Isa>;
   static constexpr int kRows = Tiles<D>::kRows, kWidest = Tiles<D>::kVectors * D::kLanes;
@@ -79,7 +77,8 @@ class Gather {
     blocks_ = most(1, ceil_div(taps_ * pieces_, most(1, kBlock / ceil_div(words_, pieces_))));
     in_place_ = x.dtype == set_.in_place && x.channels % D::kGroup == 0 && x.rows.inside() && x.cols.inside();
     const std::int64_t line = x.padded_rows(x.rows.outputs) * x.width() * words_ * 4 / most(1, x.rows.outputs);
-    const std::int64_t wanted = most(ceil_div(x.lines() * x.cols.outputs, kPixels), in_place_ ? 1 : ceil_div(x.lines() * line, kPadded));
+    const std::int64_t wanted =
+        most(ceil_div(x.lines() * x.cols.outputs, kPixels), in_place_ ? 1 : ceil_div(x.lines() * line, kPadded));
     units_ = least(x.lines(), ceil_div(wanted, pool.threads()) * pool.threads());
   }
 
@@ -103,10 +102,8 @@ class Gather {
         own.lines(share(x_.lines(), i, units_), share(x_.lines(), i + 1, units_));
       if (y_.stream) simd::stream_fence<Isa>();
     };
-    if (units_ == 1)
-      job(0);
-    else
-      pool_.run(job);
+    if (units_ == 1) job(0);
+    else pool_.run(job);
   }
 
  private:
@@ -115,7 +112,8 @@ class Gather {
   }
 
   void pack(std::int64_t p) const {
-    pack_weights(set_, x_, w_, y_.channels, panels_.begin(p), panels_.width(p), words_, reinterpret_cast<std::uint32_t*>(panel(p)));
+    pack_weights(set_, x_, w_, y_.channels, panels_.begin(p), panels_.width(p), words_,
+                 reinterpret_cast<std::uint32_t*>(panel(p)));
   }
 
   /// One thread's memory and what it does with its lines.
@@ -145,9 +143,11 @@ class Gather {
       pixels_ = 0;
       for_images(g_.x_, begin, end, [&](std::int64_t image, std::int64_t row, std::int64_t count, std::int64_t padded) {
         for (std::int64_t u = 0; u < count; ++u) {
-          const std::int64_t in = g_.in_place_ ? (image * rows.size + (row + u) * rows.step + rows.first) * cols.size + cols.first
-                                               : (padded + u * rows.step) * g_.x_.width();
-          const std::int64_t out = (image * g_.y_.height + (row + u) * rows.out_step + rows.out_first) * g_.y_.width + cols.out_first;
+          const std::int64_t in =
+              g_.in_place_ ? (image * rows.size + (row + u) * rows.step + rows.first) * cols.size + cols.first
+                           : (padded + u * rows.step) * g_.x_.width();
+          const std::int64_t out =
+              (image * g_.y_.height + (row + u) * rows.out_step + rows.out_first) * g_.y_.width + cols.out_first;
           for (std::int64_t v = 0; v < cols.outputs; ++v, ++pixels_) {
             from_[pixels_] = (in + v * cols.step) * g_.words_ * 4;
             to_[pixels_] = (out + v * cols.out_step) * g_.y_.channels;
@@ -162,14 +162,15 @@ class Gather {
       std::int64_t words = 0;
       n_runs_ = 0;
       for (std::int64_t i = share(all, block, g_.blocks_); i < share(all, block + 1, g_.blocks_); ++i) {
-        const std::int64_t tap = i / g_.pieces_, piece = i % g_.pieces_, row = tap / g_.x_.cols.taps, col = tap % g_.x_.cols.taps;
-        const std::int64_t first = share(g_.words_, piece, g_.pieces_), n = share(g_.words_, piece + 1, g_.pieces_) - first;
+        const std::int64_t tap = i / g_.pieces_, piece = i % g_.pieces_, row = tap / g_.x_.cols.taps,
+                           col = tap % g_.x_.cols.taps;
+        const std::int64_t first = share(g_.words_, piece, g_.pieces_),
+                           n = share(g_.words_, piece + 1, g_.pieces_) - first;
         const std::int64_t offset = ((row * g_.x_.rows.apart * width + col * g_.x_.cols.apart) * g_.words_ + first) * 4;
         words += n;
         if (n_runs_ > 0 && runs_[n_runs_ - 1].offset + runs_[n_runs_ - 1].words * 4 == offset)
           runs_[n_runs_ - 1].words += n;
-        else
-          runs_[n_runs_++] = {offset, n};
+        else runs_[n_runs_++] = {offset, n};
       }
       return words;
     }
@@ -194,7 +195,8 @@ class Gather {
         tile.cout = last ? buffer : sums_ + first * width;
         kTiles<D>.pixel[rows - 1][vectors - 1](tile);
         if (last)
-          for (std::int64_t r = 0; r < rows; ++r) put(buffer + r * width, g_.y_.data + to_[first + r], g_.panels_.begin(p), width);
+          for (std::int64_t r = 0; r < rows; ++r)
+            put(buffer + r * width, g_.y_.data + to_[first + r], g_.panels_.begin(p), width);
       }
       return b + words * width * 4;
     }
@@ -205,10 +207,8 @@ class Gather {
         V v = V::load(sums + c);
         if (g_.bias_) v = v + simd::load<V>(g_.bias_ + first + c, lanes);
         if (y.accumulate) v = v + simd::load<V>(to + first + c, lanes);
-        if (y.stream)
-          simd::stream(to + first + c, v, lanes);
-        else
-          simd::store(to + first + c, v, lanes);
+        if (y.stream) simd::stream(to + first + c, v, lanes);
+        else simd::store(to + first + c, v, lanes);
       };
       simd::loop<Isa>(least(width, y.channels - first), one);
     }

@@ -21,8 +21,9 @@ template <class T> __global__ void __launch_bounds__(kThreads) rounded(T* to, co
   store(to + i, load<8>(from + i, left), left);
 }
 
-/// Rows of `columns` elements, the first of `from_columns` of a share each: to[i] (+)= the sum over the shares + bias of the column. Each warp of a
-/// block takes every kWarps-th share of the block's elements, and their sums are added in order.
+/// Rows of `columns` elements, the first of `from_columns` of a share each: to[i] (+)= the sum over the shares + bias
+/// of the column. Each warp of a block takes every kWarps-th share of the block's elements, and their sums are added in
+/// order.
 struct Adding {
   void* to;
   DType dtype;
@@ -56,7 +57,9 @@ template <int kWarps> __global__ void __launch_bounds__(kThreads) add_shares(Add
 }
 
 /// Pixels of `channels` elements as pixels of kTo * `chunks`, zeros behind them; a thread writes 16 bytes.
-template <class T> __global__ void __launch_bounds__(kThreads) padded(T* to, const void* from, DType dtype, std::int64_t pixels, int channels, int chunks) {
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    padded(T* to, const void* from, DType dtype, std::int64_t pixels, int channels, int chunks) {
   constexpr int kTo = 16 / sizeof(T);
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= pixels * chunks) return;
@@ -69,9 +72,11 @@ template <class T> __global__ void __launch_bounds__(kThreads) padded(T* to, con
   write_aligned(to + i * kTo, pack<T>(v));
 }
 
-void pad(Stream& s, DType type, void* to, const ConvOperand& from, std::int64_t pixels, std::int64_t channels, std::int64_t chunks) {
+void pad(Stream& s, DType type, void* to, const ConvOperand& from, std::int64_t pixels, std::int64_t channels,
+         std::int64_t chunks) {
   visit_dtype(type, [&]<class T>() {
-    padded<<<blocks_for(pixels * chunks, kThreads), kThreads, 0, queue(s)>>>(static_cast<T*>(to), from.data, from.dtype, pixels, narrow_int(channels), narrow_int(chunks));
+    padded<<<blocks_for(pixels * chunks, kThreads), kThreads, 0, queue(s)>>>(
+        static_cast<T*>(to), from.data, from.dtype, pixels, narrow_int(channels), narrow_int(chunks));
   });
   launched("padding of a convolution's channels");
 }
@@ -86,7 +91,8 @@ void run(Stream& s, const Conv& c, std::int64_t inputs) {
   }
 }
 
-/// Elements of w of one channel each would be gathered for the gradient of an image. False where a padded copy of it does not help or fit.
+/// Elements of w of one channel each would be gathered for the gradient of an image. False where a padded copy of it
+/// does not help or fit.
 bool run_padded_data(Stream& s, const Conv& c) {
   const auto& g = c.shape;
   const std::int64_t chunk = 16 / dtype_bytes(c.compute), chunks = (g.i + chunk - 1) / chunk;
@@ -99,12 +105,15 @@ bool run_padded_data(Stream& s, const Conv& c) {
   return true;
 }
 
-/// Channels of x that fill no 16 bytes, as the first layer's, are gathered one by one, at a tenth of the speed. Copies of x and w with more of them,
-/// zeros, as many images at a time as there is room for. False where that does not help or fit.
+/// Channels of x that fill no 16 bytes, as the first layer's, are gathered one by one, at a tenth of the speed. Copies
+/// of x and w with more of them, zeros, as many images at a time as there is room for. False where that does not help
+/// or fit.
 bool run_padded(Stream& s, const Conv& c) {
   const auto& g = c.shape;
-  const std::int64_t chunk = 16 / dtype_bytes(c.compute), chunks = (g.i + chunk - 1) / chunk, image = g.h * g.w * chunks * 16;
-  const std::int64_t images = std::min<std::int64_t>(g.n, static_cast<std::int64_t>(kConvShares - kConvPaddedImages) / image);
+  const std::int64_t chunk = 16 / dtype_bytes(c.compute), chunks = (g.i + chunk - 1) / chunk,
+                     image = g.h * g.w * chunks * 16;
+  const std::int64_t images =
+      std::min<std::int64_t>(g.n, static_cast<std::int64_t>(kConvShares - kConvPaddedImages) / image);
   if (c.pass == ConvPass::data || g.i % chunk == 0 || images == 0 || g.pixels() == 0) return false;
   if (static_cast<std::size_t>(g.o * g.taps() * chunks * 16) > kConvPaddedImages - kConvPaddedWeight) return false;
   Conv p = c;
@@ -113,10 +122,13 @@ bool run_padded(Stream& s, const Conv& c) {
     p.w = {place(s, kConvPaddedWeight), c.compute};
     pad(s, c.compute, place(s, kConvPaddedWeight), c.w, g.o * g.taps(), g.i, chunks);
   }
-  const auto offset = [](const void* data, std::int64_t elements, DType d) { return static_cast<const std::byte*>(data) + elements * dtype_bytes(d); };
+  const auto offset = [](const void* data, std::int64_t elements, DType d) {
+    return static_cast<const std::byte*>(data) + elements * dtype_bytes(d);
+  };
   for (std::int64_t first = 0; first < g.n; first += images) {
     p.shape.n = std::min(images, g.n - first);
-    pad(s, c.compute, place(s, kConvPaddedImages), {offset(c.x.data, first * g.h * g.w * g.i, c.x.dtype), c.x.dtype}, p.shape.n * g.h * g.w, g.i, chunks);
+    pad(s, c.compute, place(s, kConvPaddedImages), {offset(c.x.data, first * g.h * g.w * g.i, c.x.dtype), c.x.dtype},
+        p.shape.n * g.h * g.w, g.i, chunks);
     p.x = {place(s, kConvPaddedImages), c.compute};
     const std::int64_t pixels = first * g.oh * g.ow * g.o;
     if (c.pass == ConvPass::forward) p.out = const_cast<std::byte*>(offset(c.out, pixels, c.out_dtype));
@@ -130,11 +142,14 @@ bool run_padded(Stream& s, const Conv& c) {
 
 Conv with_weight_copied(Stream& s, const Conv& c) {
   const std::int64_t n = c.shape.o * c.shape.k();
-  if (c.pass == ConvPass::weight || c.w.dtype == c.compute || c.w.dtype != DType::f32 || static_cast<std::size_t>(n) * 2 > kConvWeightBytes) return c;
+  if (c.pass == ConvPass::weight || c.w.dtype == c.compute || c.w.dtype != DType::f32 ||
+      static_cast<std::size_t>(n) * 2 > kConvWeightBytes)
+    return c;
   Conv copied = c;
   copied.w = {workspace(s), c.compute};
   visit_dtype(c.compute, [&]<class T>() {
-    rounded<<<blocks_for(n, kThreads * 8), kThreads, 0, queue(s)>>>(static_cast<T*>(workspace(s)), static_cast<const float*>(c.w.data), n);
+    rounded<<<blocks_for(n, kThreads * 8), kThreads, 0, queue(s)>>>(static_cast<T*>(workspace(s)),
+                                                                    static_cast<const float*>(c.w.data), n);
   });
   launched("copy of a convolution's weight");
   return copied;
@@ -142,14 +157,26 @@ Conv with_weight_copied(Stream& s, const Conv& c) {
 
 float* conv_parts(const Stream& s) { return reinterpret_cast<float*>(place(s, kConvShares)); }
 
-std::int64_t conv_parts_room(const ConvSums& sums) { return static_cast<std::int64_t>((kWorkspaceBytes - kConvShares) / sizeof(float)) / sums.size(); }
+std::int64_t conv_parts_room(const ConvSums& sums) {
+  return static_cast<std::int64_t>((kWorkspaceBytes - kConvShares) / sizeof(float)) / sums.size();
+}
 
 void add_conv_shares(Stream& s, const ConvSums& sums, int shares) {
   const auto& c = sums.c;
   const std::int64_t n = sums.rows * sums.columns;
-  const Adding a{.to = c.out, .dtype = c.out_dtype, .accumulate = c.accumulate, .bias = c.bias, .parts = conv_parts(s), .shares = shares,
-                 .columns = static_cast<unsigned>(sums.columns), .from_columns = static_cast<unsigned>(sums.from_columns), .size = n, .share_size = sums.size()};
-  const auto add = [&]<int kWarps>() { add_shares<kWarps><<<blocks_for(n, kThreads / kWarps), kThreads, 0, queue(s)>>>(a); };
+  const Adding a{.to = c.out,
+                 .dtype = c.out_dtype,
+                 .accumulate = c.accumulate,
+                 .bias = c.bias,
+                 .parts = conv_parts(s),
+                 .shares = shares,
+                 .columns = static_cast<unsigned>(sums.columns),
+                 .from_columns = static_cast<unsigned>(sums.from_columns),
+                 .size = n,
+                 .share_size = sums.size()};
+  const auto add = [&]<int kWarps>() {
+    add_shares<kWarps><<<blocks_for(n, kThreads / kWarps), kThreads, 0, queue(s)>>>(a);
+  };
   if (shares >= 8) add.operator()<8>();
   else add.operator()<1>();
   launched("shares of a convolution");
@@ -157,9 +184,13 @@ void add_conv_shares(Stream& s, const ConvSums& sums, int shares) {
 
 void own_conv(Stream& s, const Conv& given) {
   const auto& g = given.shape;
-  require(countable(g), "conv2d", "{} images of {} x {} x {} with {} filters of {} x {} are more than one launch can count: use a smaller batch", g.n, g.h, g.w, g.i,
-          g.o, g.kh, g.kw);
-  if (conv_in_parts(s, {&given, 1}) || few_forward(s, given) || few_data(s, given) || few_weight(s, given) || few_channels(s, given)) return;
+  require(
+      countable(g), "conv2d",
+      "{} images of {} x {} x {} with {} filters of {} x {} are more than one launch can count: use a smaller batch",
+      g.n, g.h, g.w, g.i, g.o, g.kh, g.kw);
+  if (conv_in_parts(s, {&given, 1}) || few_forward(s, given) || few_data(s, given) || few_weight(s, given) ||
+      few_channels(s, given))
+    return;
   const Conv c = with_weight_copied(s, given);
   if (!run_padded(s, c) && !run_padded_data(s, c)) run(s, c, g.i);
 }

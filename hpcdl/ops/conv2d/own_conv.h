@@ -10,7 +10,8 @@ void own_conv(Stream& s, const Conv& c);
 /// Both of one convolution.
 void own_gradients(Stream& s, const Conv& data, const Conv& weight);
 
-// One file each. Where copies that were padded are read: of x and w, then c has their channels and dw fewer, or of w alone, then dx has those of c.
+// One file each. Where copies that were padded are read: of x and w, then c has their channels and dw fewer, or of w
+// alone, then dx has those of c.
 void own_forward(Stream& s, const Conv& c);
 void own_data(Stream& s, const Conv& c, std::int64_t padded);
 void own_weight(Stream& s, const Conv& c, std::int64_t inputs);
@@ -24,14 +25,16 @@ bool few_weight(Stream& s, const Conv& c);
 /// y on the plain cores, while terms are few; false where c is not such.
 bool few_channels(Stream& s, const Conv& c);
 
-// Of a stream's workspace: copies of weights, padded copies of weights, padded copies of images, shares of sums. cuDNN's scratch lies above the first.
-inline constexpr std::size_t kConvWeightBytes = std::size_t{16} << 20, kConvPaddedWeight = kConvWeightBytes, kConvPaddedImages = std::size_t{20} << 20,
-                             kConvShares = std::size_t{44} << 20;
+// Of a stream's workspace: copies of weights, padded copies of weights, padded copies of images, shares of sums.
+// cuDNN's scratch lies above the first.
+inline constexpr std::size_t kConvWeightBytes = std::size_t{16} << 20, kConvPaddedWeight = kConvWeightBytes,
+                             kConvPaddedImages = std::size_t{20} << 20, kConvShares = std::size_t{44} << 20;
 
 /// c with a f32 weight beside 16-bit images copied to their type, if there is room; the kernels read either.
 Conv with_weight_copied(Stream& s, const Conv& c);
 
-/// Where shares of f32 sums go once they are added, in order, and how they lie: rows of `from_columns`, of which the first `columns` count.
+/// Where shares of f32 sums go once they are added, in order, and how they lie: rows of `from_columns`, of which the
+/// first `columns` count.
 struct ConvSums {
   const Conv& c;
   std::int64_t rows, columns, from_columns;

@@ -16,11 +16,13 @@ struct Classes {
   int depth = 0;  // of the deepest
 };
 
-/// The classes lie between each other, so a share of the sums is all of dx: all classes have as many, of which some may be empty.
+/// The classes lie between each other, so a share of the sums is all of dx: all classes have as many, of which some may
+/// be empty.
 template <class E, int kN, int kWarpsM, int kWarpsN, bool kWhole> void launch(Stream& s, const Classes& c) {
   constexpr int kM = 128;
   std::int64_t tiles = 0;
-  for (const auto& p : c.products) tiles = std::max(tiles, (std::int64_t{p.rows.rows} + kM - 1) / kM * tiles_of(p.rows.columns, kN));
+  for (const auto& p : c.products)
+    tiles = std::max(tiles, (std::int64_t{p.rows.rows} + kM - 1) / kM * tiles_of(p.rows.columns, kN));
   const ConvShares shares = shares_that_fill<E>(s, tiles, c.depth, c.all, kMostShares);
   for (Product p : c.products) {
     p.tiles_n = tiles_of(p.rows.columns, kN);
@@ -43,8 +45,17 @@ Classes classes_of(const Conv& c, std::int64_t padded) {
       const DataClass d = data_class(g, row, col);
       const FilterColumns w = data_class(of_w, row, col).w;
       if (d.dx.rows == 0) continue;
-      all.products.push_back({.a = {d.dy}, .b = w, .a_data = c.dy.data, .b_data = c.w.data, .a_dtype = c.dy.dtype, .b_dtype = c.w.dtype, .rows = d.dx,
-                              .depth = w.depths, .share_depth = w.depths, .tiles_n = 1, .out = result_of(c, g.i)});
+      all.products.push_back({.a = {d.dy},
+                              .b = w,
+                              .a_data = c.dy.data,
+                              .b_data = c.w.data,
+                              .a_dtype = c.dy.dtype,
+                              .b_dtype = c.w.dtype,
+                              .rows = d.dx,
+                              .depth = w.depths,
+                              .share_depth = w.depths,
+                              .tiles_n = 1,
+                              .out = result_of(c, g.i)});
       all.depth = std::max(all.depth, w.depths);
     }
   return all;

@@ -9,7 +9,9 @@ constexpr int kMostShares = 8;
 
 template <class E, int kN, int kWarpsM, int kWarpsN, bool kWhole> void launch(Stream& s, const Conv& c, Product p) {
   p.tiles_n = tiles_of(p.rows.columns, kN);
-  launch_in_shares<E, 128, kN, kWarpsM, kWarpsN, kWhole, kWhole>(s, p, {.c = c, .rows = p.rows.rows, .columns = p.rows.columns, .from_columns = p.rows.columns}, kMostShares, "conv2d");
+  launch_in_shares<E, 128, kN, kWarpsM, kWarpsN, kWhole, kWhole>(
+      s, p, {.c = c, .rows = p.rows.rows, .columns = p.rows.columns, .from_columns = p.rows.columns}, kMostShares,
+      "conv2d");
 }
 
 }  // namespace
@@ -17,8 +19,16 @@ template <class E, int kN, int kWarpsM, int kWarpsN, bool kWhole> void launch(St
 void own_forward(Stream& s, const Conv& c) {
   const auto& g = c.shape;
   const int k = narrow_int(g.k());
-  const Product p{.a = {gather_of_x(g)}, .b = {.rows = narrow_int(g.o), .depths = k}, .a_data = c.x.data, .b_data = c.w.data, .a_dtype = c.x.dtype,
-                  .b_dtype = c.w.dtype, .rows = dense_rows(narrow_int(g.pixels()), narrow_int(g.o)), .depth = k, .share_depth = k, .tiles_n = 1,
+  const Product p{.a = {gather_of_x(g)},
+                  .b = {.rows = narrow_int(g.o), .depths = k},
+                  .a_data = c.x.data,
+                  .b_data = c.w.data,
+                  .a_dtype = c.x.dtype,
+                  .b_dtype = c.w.dtype,
+                  .rows = dense_rows(narrow_int(g.pixels()), narrow_int(g.o)),
+                  .depth = k,
+                  .share_depth = k,
+                  .tiles_n = 1,
                   .out = result_of(c, g.o)};
   if (p.rows.rows == 0) return;
   const bool whole = in_chunks(c.x, c.compute, g.i) && in_chunks(c.w, c.compute, g.i);

@@ -1,16 +1,17 @@
 #pragma once
-// The kernel of an implicit GEMM (device_gather.h says of what): tiles of A and B come from global memory by asynchronous copies, kConvStages
-// of them under way, and are multiplied by mma.sync with f32 sums. A f32 operand is split for that into two numbers of 11 bits, of whose products
-// the three larger are formed: an error of 2^-21 of a term at most, that of a f32 sum of a few dozen. The copies of 16 bytes need neighbours
-// that lie in one piece; where channels or addresses do not allow that, elements are gathered one by one.
+// The kernel of an implicit GEMM (device_gather.h says of what): tiles of A and B come from global memory by
+// asynchronous copies, kConvStages of them under way, and are multiplied by mma.sync with f32 sums. A f32 operand is
+// split for that into two numbers of 11 bits, of whose products the three larger are formed: an error of 2^-21 of a
+// term at most, that of a f32 sum of a few dozen. The copies of 16 bytes need neighbours that lie in one piece; where
+// channels or addresses do not allow that, elements are gathered one by one.
 
 #include <algorithm>
 
 #include "hpcdl/cuda/element.h"
 #include "hpcdl/cuda/launch.h"
 #include "hpcdl/ops/conv2d/device_gather.h"
-#include "hpcdl/ops/conv2d/own_conv.h"
 #include "hpcdl/ops/conv2d/device_tiles.h"
+#include "hpcdl/ops/conv2d/own_conv.h"
 
 namespace hpcdl::cuda {
 
@@ -48,24 +49,36 @@ template <int N> __device__ void copies_arrived() { asm volatile("cp.async.wait_
 template <bool kAlongK> __device__ void load_matrices(unsigned (&r)[4], const void* p) {
   const auto at = static_cast<unsigned>(__cvta_generic_to_shared(p));
   if constexpr (kAlongK)
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
   else
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
 }
 template <class E> __device__ void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   if constexpr (std::is_same_v<E, bf16>)
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   else
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /// Global memory as ConvBrings reads it.
 template <class E> struct FromGlobal {
   const void* data;
   DType dtype;
-  __device__ void chunk(E* to, std::int64_t from) const { copy_16(to, static_cast<const E*>(data) + (from < 0 ? 0 : from), from >= 0); }
+  __device__ void chunk(E* to, std::int64_t from) const {
+    copy_16(to, static_cast<const E*>(data) + (from < 0 ? 0 : from), from >= 0);
+  }
   __device__ void elements(E* to, const std::int64_t (&from)[kConvChunk<E>]) const {
     Pack<E, kConvChunk<E>> v{};
 #pragma unroll
@@ -98,14 +111,17 @@ __device__ inline void finish(const ConvResult& o, std::int64_t at, int col, int
   else put_pair<float>(o.d, at, a, b);
 }
 
-/// A f32 in two parts: 11 bits, rounded to nearest where that is no infinity, and the other 12, of which products read 11. An infinity gives NaN.
+/// A f32 in two parts: 11 bits, rounded to nearest where that is no infinity, and the other 12, of which products
+/// read 11. An infinity gives NaN.
 __device__ inline void split(float v, unsigned& high, unsigned& low) {
   high = (__float_as_uint(v) + (fabsf(v) < 0x1.ffep127f ? 0x1000u : 0)) & 0xffffe000u;
   low = __float_as_uint(v - __uint_as_float(high));
 }
 __device__ inline void multiply_f32(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 /// Sums of one thread.
@@ -154,7 +170,8 @@ template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kA, bool kB> s
 #pragma unroll
       for (int i = 0; i < Grid::kTilesM; ++i)
 #pragma unroll
-        for (int j = 0; j < Grid::kTilesN; ++j) multiply<E>(acc[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
+        for (int j = 0; j < Grid::kTilesN; ++j)
+          multiply<E>(acc[i][j], fa[i], fb[j / 2][j % 2 * 2], fb[j / 2][j % 2 * 2 + 1]);
     }
   }
   __device__ void add_f32(const float* a, const float* b, int warp, int lane) {
@@ -192,14 +209,17 @@ template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kA, bool kB> s
 
 /// Elements of shared memory of all stages.
 template <class E, class A, class B, int kM, int kN>
-inline constexpr int kConvStageElements = ConvTile<E, kM, A::kAlongK>::kElements + ConvTile<E, kN, B::kAlongK>::kElements;
+inline constexpr int kConvStageElements =
+    ConvTile<E, kM, A::kAlongK>::kElements + ConvTile<E, kN, B::kAlongK>::kElements;
 
-/// kM x kN results of one share of the depth per block. blockIdx.x: tiles, those of one row of them after each other, so that they read
-/// the same pixels at about the same time; blockIdx.y: shares.
+/// kM x kN results of one share of the depth per block. blockIdx.x: tiles, those of one row of them after each other,
+/// so that they read the same pixels at about the same time; blockIdx.y: shares.
 template <class E, class A, class B, int kM, int kN, int kWarpsM, int kWarpsN, bool kWholeA, bool kWholeB>
-__global__ void __launch_bounds__(kConvThreads, kWholeA && kWholeB ? 2 : 1) conv_kernel(const __grid_constant__ ConvProduct<A, B> p) {
+__global__ void __launch_bounds__(kConvThreads, kWholeA&& kWholeB ? 2 : 1)
+    conv_kernel(const __grid_constant__ ConvProduct<A, B> p) {
   extern __shared__ uint4 memory[];
-  constexpr int kStage = kConvStageElements<E, A, B, kM, kN>, kOfA = ConvTile<E, kM, A::kAlongK>::kElements, kDepth = kConvDepth<E>;
+  constexpr int kStage = kConvStageElements<E, A, B, kM, kN>, kOfA = ConvTile<E, kM, A::kAlongK>::kElements,
+                kDepth = kConvDepth<E>;
   E* const tiles = reinterpret_cast<E*>(memory);
   const int m0 = static_cast<int>(blockIdx.x) / p.tiles_n * kM, n0 = static_cast<int>(blockIdx.x) % p.tiles_n * kN;
   const int first = static_cast<int>(blockIdx.y) * p.share_depth, left = p.depth - first;
@@ -242,21 +262,29 @@ void launch_conv(Stream& s, const ConvProduct<A, B>& p, int shares, const char* 
 }
 
 /// Shares of a depth that fill the GPU, at most `most`.
-template <class E> ConvShares shares_that_fill(Stream& s, std::int64_t tiles, int depth, const ConvSums& sums, int most) {
+template <class E>
+ConvShares shares_that_fill(Stream& s, std::int64_t tiles, int depth, const ConvSums& sums, int most) {
   const std::int64_t room = std::min<std::int64_t>(conv_parts_room(sums), most);
   const int slots = 2 * multiprocessors(s);
   if (room <= 0 || tiles >= slots) return {.count = 1, .depth = depth};
-  return conv_shares(static_cast<int>(tiles), (depth + kConvDepth<E> - 1) / kConvDepth<E>, kConvDepth<E>, slots, static_cast<int>(room));
+  return conv_shares(static_cast<int>(tiles), (depth + kConvDepth<E> - 1) / kConvDepth<E>, kConvDepth<E>, slots,
+                     static_cast<int>(room));
 }
 inline ConvResult share_result(const Stream& s, const ConvSums& sums) {
-  return {.d = conv_parts(s), .dtype = DType::f32, .accumulate = false, .pairs = sums.from_columns % 2 == 0, .bias = {}, .share_step = sums.size()};
+  return {.d = conv_parts(s),
+          .dtype = DType::f32,
+          .accumulate = false,
+          .pairs = sums.from_columns % 2 == 0,
+          .bias = {},
+          .share_step = sums.size()};
 }
 
 /// The same with the depth in such shares.
 template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kWholeA, bool kWholeB, class A, class B>
 void launch_in_shares(Stream& s, ConvProduct<A, B> p, const ConvSums& sums, int most, const char* name) {
   const bool apart = sums.columns != sums.from_columns;  // what there is to add must pass through a share
-  const ConvShares shares = shares_that_fill<E>(s, (std::int64_t{p.rows.rows} + kM - 1) / kM * p.tiles_n, p.depth, sums, most);
+  const ConvShares shares =
+      shares_that_fill<E>(s, (std::int64_t{p.rows.rows} + kM - 1) / kM * p.tiles_n, p.depth, sums, most);
   p.share_depth = shares.depth;
   if (shares.count == 1 && !apart) return launch_conv<E, kM, kN, kWarpsM, kWarpsN, kWholeA, kWholeB>(s, p, 1, name);
   p.out = share_result(s, sums);
@@ -268,13 +296,19 @@ inline int tiles_of(std::int64_t n, int tile) { return static_cast<int>((n + til
 
 /// Rows of `columns` elements of an operand that copies of 16 bytes can read.
 inline bool in_chunks(const ConvOperand& o, DType compute, std::int64_t columns) {
-  return o.dtype == compute && reinterpret_cast<std::uintptr_t>(o.data) % 16 == 0 && columns * dtype_bytes(compute) % 16 == 0;
+  return o.dtype == compute && reinterpret_cast<std::uintptr_t>(o.data) % 16 == 0 &&
+         columns * dtype_bytes(compute) % 16 == 0;
 }
 
 /// Where the result goes; rows begin at multiples of `columns` elements.
 inline ConvResult result_of(const Conv& c, std::int64_t columns) {
-  return {.d = c.out, .dtype = c.out_dtype, .accumulate = c.accumulate,
-          .pairs = columns % 2 == 0 && reinterpret_cast<std::uintptr_t>(c.out) % (2 * static_cast<std::uintptr_t>(dtype_bytes(c.out_dtype))) == 0, .bias = c.bias};
+  return {.d = c.out,
+          .dtype = c.out_dtype,
+          .accumulate = c.accumulate,
+          .pairs = columns % 2 == 0 && reinterpret_cast<std::uintptr_t>(c.out) %
+                                               (2 * static_cast<std::uintptr_t>(dtype_bytes(c.out_dtype))) ==
+                                           0,
+          .bias = c.bias};
 }
 
 }  // namespace hpcdl::cuda

@@ -6,7 +6,8 @@ namespace {
 using Product = ConvProduct<PixelDepths, TermRows>;
 constexpr int kMostShares = 264;
 
-template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kWholeA, bool kWholeB> void launch(Stream& s, Product p, const ConvSums& sums) {
+template <class E, int kM, int kN, int kWarpsM, int kWarpsN, bool kWholeA, bool kWholeB>
+void launch(Stream& s, Product p, const ConvSums& sums) {
   p.tiles_n = tiles_of(p.rows.columns, kN);
   launch_in_shares<E, kM, kN, kWarpsM, kWarpsN, kWholeA, kWholeB>(s, p, sums, kMostShares, "conv2d_backward");
 }
@@ -17,8 +18,16 @@ void own_weight(Stream& s, const Conv& c, std::int64_t inputs) {
   if (inputs == c.shape.i && tile_weight(s, c)) return;
   const auto& g = c.shape;
   const int o = narrow_int(g.o), pixels = narrow_int(g.pixels());
-  const Product p{.a = {.rows = o, .depths = pixels}, .b = {gather_of_x(g)}, .a_data = c.dy.data, .b_data = c.x.data, .a_dtype = c.dy.dtype,
-                  .b_dtype = c.x.dtype, .rows = dense_rows(o, narrow_int(g.k())), .depth = pixels, .share_depth = pixels, .tiles_n = 1,
+  const Product p{.a = {.rows = o, .depths = pixels},
+                  .b = {gather_of_x(g)},
+                  .a_data = c.dy.data,
+                  .b_data = c.x.data,
+                  .a_dtype = c.dy.dtype,
+                  .b_dtype = c.x.dtype,
+                  .rows = dense_rows(o, narrow_int(g.k())),
+                  .depth = pixels,
+                  .share_depth = pixels,
+                  .tiles_n = 1,
                   .out = result_of(c, g.k())};
   const bool a = in_chunks(c.dy, c.compute, g.o), b = in_chunks(c.x, c.compute, g.i);
   const ConvSums sums{.c = c, .rows = g.o * g.taps(), .columns = inputs, .from_columns = g.i};

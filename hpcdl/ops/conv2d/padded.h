@@ -1,6 +1,6 @@
 #pragma once
-// Rows of images copied into working memory with the zeros that surround them, as words of products (ops/matmul/kernel_set.h): then
-// no tile has to know of edges, and what it reads lies in L2.
+// Rows of images copied into working memory with the zeros that surround them, as words of products
+// (ops/matmul/kernel_set.h): then no tile has to know of edges, and what it reads lies in L2.
 
 #include <cstring>
 
@@ -27,45 +27,49 @@ struct Images {
 };
 
 /// f(image, first row of outputs, how many, padded rows in front of them) for the lines [begin, end), image by image.
-template <class F>
-void for_images(const Images& x, std::int64_t begin, std::int64_t end, F&& f) {
+template <class F> void for_images(const Images& x, std::int64_t begin, std::int64_t end, F&& f) {
   for (std::int64_t at = begin, padded = 0; at < end;) {
-    const std::int64_t image = at / x.rows.outputs, row = at % x.rows.outputs, count = least(end - at, x.rows.outputs - row);
+    const std::int64_t image = at / x.rows.outputs, row = at % x.rows.outputs,
+                       count = least(end - at, x.rows.outputs - row);
     f(image, row, count, padded);
     padded += x.rows.reach(count);
     at += count;
   }
 }
 
-/// What the outputs of rows [row, row + count) of an image read, f(padded row, input row or null, zeros in front, pixels there).
+/// What the outputs of rows [row, row + count) of an image read, f(padded row, input row or null, zeros in front,
+/// pixels there).
 template <class F>
 void for_padded_rows(const Images& x, std::int64_t image, std::int64_t row, std::int64_t count, F&& f) {
   const std::int64_t top = row * x.rows.step + x.rows.first, reach = x.rows.reach(count), width = x.width();
-  const std::int64_t front = least(width, most(0, -x.cols.first)), end = most(front, least(width, x.cols.size - x.cols.first));
+  const std::int64_t front = least(width, most(0, -x.cols.first)),
+                     end = most(front, least(width, x.cols.size - x.cols.first));
   for (std::int64_t t = 0; t < reach; ++t) {
     const std::int64_t at = top + t;
-    if (at < 0 || at >= x.rows.size)
-      f(t, static_cast<const std::byte*>(nullptr), width, std::int64_t{0});
+    if (at < 0 || at >= x.rows.size) f(t, static_cast<const std::byte*>(nullptr), width, std::int64_t{0});
     else
-      f(t, x.data + ((image * x.rows.size + at) * x.cols.size + x.cols.first + front) * x.channels * dtype_bytes(x.dtype), front,
-        end - front);
+      f(t,
+        x.data + ((image * x.rows.size + at) * x.cols.size + x.cols.first + front) * x.channels * dtype_bytes(x.dtype),
+        front, end - front);
   }
 }
 
-/// Pads what lines [begin, end) read into dst: (padded rows, width, words of a pixel). Writes up to a vector behind the end.
+/// Pads what lines [begin, end) read into dst: (padded rows, width, words of a pixel). Writes up to a vector behind the
+/// end.
 void pad(const gemm::KernelSet& set, const Images& x, std::int64_t begin, std::int64_t end, std::uint32_t* dst) {
   const std::int64_t words = ceil_div(x.channels, set.group), width = x.width();
   for_images(x, begin, end, [&](std::int64_t image, std::int64_t row, std::int64_t count, std::int64_t padded) {
-    for_padded_rows(x, image, row, count, [&](std::int64_t t, const std::byte* src, std::int64_t front, std::int64_t pixels) {
-      std::uint32_t* to = dst + (padded + t) * width * words;
-      std::memset(to, 0, static_cast<std::size_t>(front * words) * 4);
-      if (pixels > 0 && x.channels % set.group == 0)
-        set.to_words(to + front * words, src, x.dtype, pixels * x.channels);
-      else
-        for (std::int64_t p = 0; p < pixels; ++p)
-          set.to_words(to + (front + p) * words, src + p * x.channels * dtype_bytes(x.dtype), x.dtype, x.channels);
-      std::memset(to + (front + pixels) * words, 0, static_cast<std::size_t>((width - front - pixels) * words) * 4);
-    });
+    for_padded_rows(
+        x, image, row, count, [&](std::int64_t t, const std::byte* src, std::int64_t front, std::int64_t pixels) {
+          std::uint32_t* to = dst + (padded + t) * width * words;
+          std::memset(to, 0, static_cast<std::size_t>(front * words) * 4);
+          if (pixels > 0 && x.channels % set.group == 0)
+            set.to_words(to + front * words, src, x.dtype, pixels * x.channels);
+          else
+            for (std::int64_t p = 0; p < pixels; ++p)
+              set.to_words(to + (front + p) * words, src + p * x.channels * dtype_bytes(x.dtype), x.dtype, x.channels);
+          std::memset(to + (front + pixels) * words, 0, static_cast<std::size_t>((width - front - pixels) * words) * 4);
+        });
   });
 }
 

@@ -1,8 +1,10 @@
-// y and dx of f32 convolutions on Hopper's tensor cores (wgmma), of operands in three bf16 parts (f32_parts.h). 128 pixels x kColumns of the result to a block,
-// as an implicit GEMM: for each tap and 64 channels the copy engine brings a box of pixels, shifted by the tap, whose outside arrives as zeros, and a
-// box of w. A block walks tiles; the loads of the next one run while the results of the last one leave.
+// y and dx of f32 convolutions on Hopper's tensor cores (wgmma), of operands in three bf16 parts (f32_parts.h). 128
+// pixels x kColumns of the result to a block, as an implicit GEMM: for each tap and 64 channels the copy engine brings
+// a box of pixels, shifted by the tap, whose outside arrives as zeros, and a box of w. A block walks tiles; the loads
+// of the next one run while the results of the last one leave.
 //
-// As in device_gather.h, dx of a convolution with a stride falls into classes of pixels that the same taps reach; all are tiles of one launch.
+// As in device_gather.h, dx of a convolution with a stride falls into classes of pixels that the same taps reach; all
+// are tiles of one launch.
 
 #include <algorithm>
 #include <atomic>
@@ -20,10 +22,12 @@ namespace {
 
 constexpr int kRows = 128, kGroups = 2, kThreads = 128 * (kGroups + 1), kMostClasses = 4;
 
-/// A stage is three boxes of A and three of B, one for each part; each has its own barriers, because each is read for another time.
+/// A stage is three boxes of A and three of B, one for each part; each has its own barriers, because each is read for
+/// another time.
 template <int kColumns_, int kStages_> struct PartsTile {
   static constexpr int kColumns = kColumns_, kStages = kStages_, kBoxes = 2 * kParts;
-  static constexpr int kRowBytes = kPartChannels * 2, kABytes = kRows * kRowBytes, kBBytes = kColumns * kRowBytes, kStageBytes = kParts * (kABytes + kBBytes);
+  static constexpr int kRowBytes = kPartChannels * 2, kABytes = kRows * kRowBytes, kBBytes = kColumns * kRowBytes,
+                       kStageBytes = kParts * (kABytes + kBBytes);
   static constexpr int kSharedBytes = kStages * (kStageBytes + 2 * kBoxes * 8);
   static_assert(kSharedBytes <= 227 * 1024);
 };
@@ -33,18 +37,20 @@ using Narrow = PartsTile<64, 3>;
 /// Pixels of the result that the same taps reach.
 struct TilesOfClass {
   PixelBoxes boxes;
-  int rows, cols;                                              // of an image
-  int taps_h, taps_w, first_h, first_w, tap_step;              // pixel (i, j) and tap (a, b) meet at row i * stride + first_h + a * tap_step ...
-  int w_tap_h, w_tap_w, w_every;                               // ... and that tap is this one of w: w_tap_h + a * w_every
-  int steps, share, tiles;                                     // of 64 channels of a tap; to a share; of one share
-  std::int64_t first;                                          // where the first pixel lies in the result
+  int rows, cols;  // of an image
+  int taps_h, taps_w, first_h, first_w,
+      tap_step;                   // pixel (i, j) and tap (a, b) meet at row i * stride + first_h + a * tap_step ...
+  int w_tap_h, w_tap_w, w_every;  // ... and that tap is this one of w: w_tap_h + a * w_every
+  int steps, share, tiles;        // of 64 channels of a tap; to a share; of one share
+  std::int64_t first;             // where the first pixel lies in the result
 };
 
 struct PartsProblem {
   TilesOfClass classes[kMostClasses];
-  int count, tiles_n, tiles, all_tiles;                        // classes; tiles beside each other, of one share, of all
-  int stride, kw, depth_blocks, w_blocks, columns, images;     // blocks of 64 of k for a tap; blocks of 64 channels of a tap of w
-  std::int64_t image_step, row_step, col_step;                 // elements of the result
+  int count, tiles_n, tiles, all_tiles;  // classes; tiles beside each other, of one share, of all
+  int stride, kw, depth_blocks, w_blocks, columns,
+      images;                                   // blocks of 64 of k for a tap; blocks of 64 channels of a tap of w
+  std::int64_t image_step, row_step, col_step;  // elements of the result
   ConvResult out;
 };
 
@@ -78,19 +84,23 @@ template <class S> struct PartsMemory {
   __device__ unsigned char* a(int stage, int part) const { return base + stage * S::kStageBytes + part * S::kABytes; }
   __device__ unsigned char* b(int stage, int part) const { return a(stage, kParts) + part * S::kBBytes; }
   /// Of a box, those of A first.
-  __device__ Barrier* full(int stage, int box) const { return reinterpret_cast<Barrier*>(base + S::kStages * S::kStageBytes) + stage * S::kBoxes + box; }
+  __device__ Barrier* full(int stage, int box) const {
+    return reinterpret_cast<Barrier*>(base + S::kStages * S::kStageBytes) + stage * S::kBoxes + box;
+  }
   __device__ Barrier* empty(int stage, int box) const { return full(stage + S::kStages, box); }
 };
 
 /// A box of a stage.
 template <class S, Major kB>
-__device__ void bring(const PartsMaps& maps, const PartsProblem& p, const PartsMemory<S>& memory, const PartsPlace& tile, int k, int stage, int box) {
+__device__ void bring(const PartsMaps& maps, const PartsProblem& p, const PartsMemory<S>& memory,
+                      const PartsPlace& tile, int k, int stage, int box) {
   const TilesOfClass& c = p.classes[tile.of];
   const int tap = k / p.depth_blocks, block = k - tap * p.depth_blocks, a = tap / c.taps_w, b = tap - a * c.taps_w;
   Barrier* const full = memory.full(stage, box);
   if (box < kParts) {
     barrier_expect(full, S::kABytes);
-    return tma_load(memory.a(stage, box), maps.images, full, block * kPartBlock + box * kPartChannels, tile.box.w * p.stride + c.first_w + b * c.tap_step,
+    return tma_load(memory.a(stage, box), maps.images, full, block * kPartBlock + box * kPartChannels,
+                    tile.box.w * p.stride + c.first_w + b * c.tap_step,
                     tile.box.h * p.stride + c.first_h + a * c.tap_step, tile.box.n);
   }
   const int part = box - kParts, w_tap = ((c.w_tap_h + a * c.w_every) * p.kw + c.w_tap_w + b * c.w_every) * p.w_blocks;
@@ -100,13 +110,15 @@ __device__ void bring(const PartsMaps& maps, const PartsProblem& p, const PartsM
   } else {
 #pragma unroll
     for (int j = 0; j < S::kColumns / kPartChannels; ++j)
-      tma_load(memory.b(stage, part) + j * (kPartChannels * S::kRowBytes), maps.w, full, (w_tap + tile.n0 / kPartChannels + j) * kPartBlock + part * kPartChannels,
-               block * kPartChannels);
+      tma_load(memory.b(stage, part) + j * (kPartChannels * S::kRowBytes), maps.w, full,
+               (w_tap + tile.n0 / kPartChannels + j) * kPartBlock + part * kPartChannels, block * kPartChannels);
   }
 }
 
 /// A thread that brings the same `boxes` of every stage: one of A, of B, or of A and that of B kParts further.
-template <class S, Major kB> __device__ void produce(const PartsMaps& maps, const PartsProblem& p, const PartsMemory<S>& memory, int first, int boxes) {
+template <class S, Major kB>
+__device__ void produce(const PartsMaps& maps, const PartsProblem& p, const PartsMemory<S>& memory, int first,
+                        int boxes) {
   Ring<S::kStages> at{.stage = 0, .parity = 1};
   for (int t = static_cast<int>(blockIdx.x); t < p.all_tiles; t += static_cast<int>(gridDim.x)) {
     const auto tile = PartsPlace::at<S>(p, t);
@@ -118,15 +130,20 @@ template <class S, Major kB> __device__ void produce(const PartsMaps& maps, cons
   }
 }
 
-/// A thread's sums, of the products of first parts and of all others: those that are 2^-8 and less of them round for themselves.
+/// A thread's sums, of the products of first parts and of all others: those that are 2^-8 and less of them round for
+/// themselves.
 template <class S> struct PartsSums {
   float first[S::kColumns / 2], others[S::kColumns / 2];
 
-  /// The products of a stage, and which boxes each is the last to read: those are given back while the next product is formed. `give_back` does so.
-  template <Major kB, class F> __device__ void add(const PartsMemory<S>& memory, const Ring<S::kStages>& at, int group, bool more, F&& give_back) {
+  /// The products of a stage, and which boxes each is the last to read: those are given back while the next product is
+  /// formed. `give_back` does so.
+  template <Major kB, class F>
+  __device__ void add(const PartsMemory<S>& memory, const Ring<S::kStages>& at, int group, bool more, F&& give_back) {
     constexpr int kNone = -1;
-    constexpr int kLastOfA[kPartProducts] = {2, kNone, kNone, 1, kNone, 0}, kLastOfB[kPartProducts] = {kNone, 2, kNone, kNone, 1, 0};
-    constexpr bool kFirstOfA[kPartProducts] = {true, true, true, false, false, false}, kFirstOfB[kPartProducts] = {true, true, true, false, false, false};
+    constexpr int kLastOfA[kPartProducts] = {2, kNone, kNone, 1, kNone, 0},
+                  kLastOfB[kPartProducts] = {kNone, 2, kNone, kNone, 1, 0};
+    constexpr bool kFirstOfA[kPartProducts] = {true, true, true, false, false, false},
+                   kFirstOfB[kPartProducts] = {true, true, true, false, false, false};
 #pragma unroll
     for (int i = 0; i < kPartProducts; ++i) {
       const int part_a = part_of_a(i), part_b = part_of_b(i);
@@ -137,7 +154,8 @@ template <class S> struct PartsSums {
       wgmma_fence();
 #pragma unroll
       for (int k = 0; k < kPartChannels / 16; ++k)
-        if (i + 1 < kPartProducts) wgmma<bf16, Major::k, kB>(others, a + k * kStepK, b + k * wgmma_step<kB>, more || k > 0 || i > 0);
+        if (i + 1 < kPartProducts)
+          wgmma<bf16, Major::k, kB>(others, a + k * kStepK, b + k * wgmma_step<kB>, more || k > 0 || i > 0);
         else wgmma<bf16, Major::k, kB>(first, a + k * kStepK, b + k * wgmma_step<kB>, more || k > 0);
       wgmma_commit();
       wgmma_wait<1>();
@@ -155,14 +173,16 @@ template <class S> struct PartsSums {
     if (out.share_step) out.d = static_cast<float*>(out.d) + tile.share * out.share_step;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int m = group * 64 + thread / kWarp * 16 + lane / 4 + half * 8, above = m / c.boxes.w, image = above / c.boxes.h;
+      const int m = group * 64 + thread / kWarp * 16 + lane / 4 + half * 8, above = m / c.boxes.w,
+                image = above / c.boxes.h;
       const int col = tile.box.w + m % c.boxes.w, row = tile.box.h + above % c.boxes.h, n = tile.box.n + image;
       if (col >= c.cols || row >= c.rows || n >= p.images) continue;
       const std::int64_t at = c.first + n * p.image_step + row * p.row_step + col * p.col_step;
 #pragma unroll
       for (int j = 0; j < S::kColumns / 8; ++j) {
         const int column = tile.n0 + j * 8 + lane % 4 * 2, i = j * 4 + half * 2;
-        conv_detail::finish(out, at + column, column, p.columns, any ? first[i] + others[i] : 0.0f, any ? first[i + 1] + others[i + 1] : 0.0f);
+        conv_detail::finish(out, at + column, column, p.columns, any ? first[i] + others[i] : 0.0f,
+                            any ? first[i + 1] + others[i + 1] : 0.0f);
       }
     }
   }
@@ -184,27 +204,32 @@ template <class S, Major kB> __device__ void consume(const PartsProblem& p, cons
     }
     wgmma_wait<0>();
     sums.pin();
-    if (arrives && before >= 0) barrier_arrive(memory.empty(before, 0)), barrier_arrive(memory.empty(before, kParts));  // of the last product
+    if (arrives && before >= 0)
+      barrier_arrive(memory.empty(before, 0)), barrier_arrive(memory.empty(before, kParts));  // of the last product
     sums.store(p, tile, group, tile.end > tile.begin);
   }
 }
 
 #endif
 
-template <class S, Major kB> __global__ void __launch_bounds__(kThreads, 1) parts_tiles(const __grid_constant__ PartsMaps maps, const __grid_constant__ PartsProblem p) {
+template <class S, Major kB>
+__global__ void __launch_bounds__(kThreads, 1)
+    parts_tiles(const __grid_constant__ PartsMaps maps, const __grid_constant__ PartsProblem p) {
 #if HPCDL_SM90A
   extern __shared__ __align__(1024) unsigned char shared[];
   const PartsMemory<S> memory{shared};
   const int warp = warp_index(), group = warp / 4;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < S::kStages * S::kBoxes; ++i) barrier_init(memory.full(0, i), 1), barrier_init(memory.empty(0, i), kGroups * 4);
+    for (int i = 0; i < S::kStages * S::kBoxes; ++i)
+      barrier_init(memory.full(0, i), 1), barrier_init(memory.empty(0, i), kGroups * 4);
     fence_barrier_init();
     tma_prefetch(maps.images), tma_prefetch(maps.w);
   }
   __syncthreads();
   if (group == kGroups) {
     release_registers<40>();
-    // In the order in which boxes are given back: the smallest parts of both, the next, and the first of each by themselves.
+    // In the order in which boxes are given back: the smallest parts of both, the next, and the first of each by
+    // themselves.
     const int i = warp % 4;
     if (elect_one()) produce<S, kB>(maps, p, memory, i < 2 ? 2 - i : i == 2 ? 0 : kParts, i < 2 ? 2 : 1);
     __syncwarp();
@@ -218,8 +243,21 @@ template <class S, Major kB> __global__ void __launch_bounds__(kThreads, 1) part
 // ---------------------------------------------------------------- the host's part
 
 TilesOfClass tiles_of_class(const Gather& g, const FilterColumns& w, std::int64_t first, int depth_blocks) {
-  return {.boxes = {}, .rows = g.rows, .cols = g.cols, .taps_h = g.taps_h, .taps_w = g.taps_w, .first_h = g.first_h, .first_w = g.first_w, .tap_step = g.tap_step,
-          .w_tap_h = w.tap_h, .w_tap_w = w.tap_w, .w_every = w.every, .steps = g.taps_h * g.taps_w * depth_blocks, .share = 0, .tiles = 0, .first = first};
+  return {.boxes = {},
+          .rows = g.rows,
+          .cols = g.cols,
+          .taps_h = g.taps_h,
+          .taps_w = g.taps_w,
+          .first_h = g.first_h,
+          .first_w = g.first_w,
+          .tap_step = g.tap_step,
+          .w_tap_h = w.tap_h,
+          .w_tap_w = w.tap_w,
+          .w_every = w.every,
+          .steps = g.taps_h * g.taps_w * depth_blocks,
+          .share = 0,
+          .tiles = 0,
+          .first = first};
 }
 
 /// All but what depends on the tile.
@@ -227,9 +265,21 @@ PartsProblem problem_of(const Conv& c) {
   const auto& g = c.shape;
   const bool forward = c.pass == ConvPass::forward;
   const std::int64_t columns = forward ? g.o : g.i, depth = forward ? g.i : g.o;
-  PartsProblem p{.classes = {}, .count = 0, .tiles_n = 1, .tiles = 0, .all_tiles = 0, .stride = forward ? narrow_int(g.stride) : 1, .kw = narrow_int(g.kw),
-                 .depth_blocks = narrow_int(part_blocks(depth)), .w_blocks = narrow_int(part_blocks(g.i)), .columns = narrow_int(columns), .images = narrow_int(g.n),
-                 .image_step = 0, .row_step = 0, .col_step = 0, .out = result_of(c, columns)};
+  PartsProblem p{.classes = {},
+                 .count = 0,
+                 .tiles_n = 1,
+                 .tiles = 0,
+                 .all_tiles = 0,
+                 .stride = forward ? narrow_int(g.stride) : 1,
+                 .kw = narrow_int(g.kw),
+                 .depth_blocks = narrow_int(part_blocks(depth)),
+                 .w_blocks = narrow_int(part_blocks(g.i)),
+                 .columns = narrow_int(columns),
+                 .images = narrow_int(g.n),
+                 .image_step = 0,
+                 .row_step = 0,
+                 .col_step = 0,
+                 .out = result_of(c, columns)};
   if (forward) {
     p.classes[p.count++] = tiles_of_class(gather_of_x(g), {}, 0, p.depth_blocks);
     p.image_step = g.oh * g.ow * g.o, p.row_step = g.ow * g.o, p.col_step = g.o;
@@ -240,7 +290,8 @@ PartsProblem problem_of(const Conv& c) {
       const DataClass d = data_class(g, row, col);
       if (d.dx.rows > 0) p.classes[p.count++] = tiles_of_class(d.dy, d.w, d.dx.first, p.depth_blocks);
     }
-  std::stable_sort(p.classes, p.classes + p.count, [](const auto& a, const auto& b) { return a.steps > b.steps; });  // the longest first
+  std::stable_sort(p.classes, p.classes + p.count,
+                   [](const auto& a, const auto& b) { return a.steps > b.steps; });  // the longest first
   const Scatter dx = data_class(g, 0, 0).dx;
   p.image_step = dx.image_step, p.row_step = dx.row_step, p.col_step = dx.col_step;
   return p;
@@ -252,7 +303,8 @@ struct PartsPlan {
   int shares = 1;
 };
 PartsPlan plan_of(const PartsProblem& p, int slots, std::int64_t most_shares, double result_bytes) {
-  constexpr double kEnds = 3, kAdding = 5, kBytesPerUs = 2e6;  // of a tile; of one more kernel; of the sums' way through memory
+  constexpr double kEnds = 3, kAdding = 5,
+                   kBytesPerUs = 2e6;  // of a tile; of one more kernel; of the sums' way through memory
   PartsPlan best;
   double least = 1e30;
   for (const bool broad : {true, false}) {
@@ -267,19 +319,22 @@ PartsPlan plan_of(const PartsProblem& p, int slots, std::int64_t most_shares, do
         tiles += of_class, sum += t * of_class, longest = std::max(longest, t);
       }
       const double waves = (tiles + slots - 1) / slots, even = sum / tiles;
-      const double t = std::max(longest, p.count == 1 ? waves * even : sum / slots) + (n > 1 ? kAdding + (2 * n + 1) * result_bytes / kBytesPerUs : 0);
+      const double t = std::max(longest, p.count == 1 ? waves * even : sum / slots) +
+                       (n > 1 ? kAdding + (2 * n + 1) * result_bytes / kBytesPerUs : 0);
       if (t < least) least = t, best = {broad, n};
     }
   }
   return best;
 }
 
-template <class S, Major kB> void launch(Stream& s, const Conv& c, const PartsOperands& parts, PartsProblem p, int shares) {
+template <class S, Major kB>
+void launch(Stream& s, const Conv& c, const PartsOperands& parts, PartsProblem p, int shares) {
   auto* kernel = parts_tiles<S, kB>;
   static std::atomic<std::uint64_t> prepared = 0;  // bit per device
   const auto bit = std::uint64_t{1} << (s.device().index % 64);
   if ((prepared.load(std::memory_order_relaxed) & bit) == 0) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes), "cudaFuncSetAttribute");
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
+          "cudaFuncSetAttribute");
     prepared.fetch_or(bit);
   }
   p.tiles_n = tiles_of(p.columns, S::kColumns);
@@ -294,11 +349,13 @@ template <class S, Major kB> void launch(Stream& s, const Conv& c, const PartsOp
   const auto& b = p.classes[0].boxes;
   const std::int64_t pixel = p.depth_blocks * std::int64_t{kPartBlock}, filter = g.taps() * p.w_blocks * kPartBlock;
   const std::int64_t cols = forward ? g.w : g.ow, rows = forward ? g.h : g.oh;
-  const PartsMaps maps{
-      .images = tensor_map(forward ? parts.x : parts.dy, DType::bf16, {pixel, cols, rows, g.n}, {pixel, cols * pixel, rows * cols * pixel},
-                           {kPartChannels, b.w, b.h, b.n}, Swizzle::bytes128, {1, p.stride, p.stride, 1}),
-      .w = tensor_map(parts.w, DType::bf16, {filter, g.o}, {filter}, {kPartChannels, kB == Major::k ? S::kColumns : kPartChannels})};
-  kernel<<<static_cast<unsigned>(std::min(p.all_tiles, multiprocessors(s))), kThreads, S::kSharedBytes, queue(s)>>>(maps, p);
+  const PartsMaps maps{.images = tensor_map(forward ? parts.x : parts.dy, DType::bf16, {pixel, cols, rows, g.n},
+                                            {pixel, cols * pixel, rows * cols * pixel}, {kPartChannels, b.w, b.h, b.n},
+                                            Swizzle::bytes128, {1, p.stride, p.stride, 1}),
+                       .w = tensor_map(parts.w, DType::bf16, {filter, g.o}, {filter},
+                                       {kPartChannels, kB == Major::k ? S::kColumns : kPartChannels})};
+  kernel<<<static_cast<unsigned>(std::min(p.all_tiles, multiprocessors(s))), kThreads, S::kSharedBytes, queue(s)>>>(
+      maps, p);
   launched(forward ? "conv2d" : "conv2d_backward");
 }
 
@@ -311,7 +368,8 @@ void tiles_in_parts(Stream& s, const Conv& c, const PartsOperands& parts, bool r
   const bool forward = c.pass == ConvPass::forward;
   const PixelBoxes boxes = boxes_of(p.classes[0].rows, p.classes[0].cols, g.n, kRows, p.stride);
   for (int i = 0; i < p.count; ++i) p.classes[i].boxes = boxes_over(boxes, p.classes[i].rows, p.classes[i].cols, g.n);
-  const ConvSums sums{.c = c, .rows = forward ? g.pixels() : g.n * g.h * g.w, .columns = p.columns, .from_columns = p.columns};
+  const ConvSums sums{
+      .c = c, .rows = forward ? g.pixels() : g.n * g.h * g.w, .columns = p.columns, .from_columns = p.columns};
   const std::int64_t most = room ? std::clamp<std::int64_t>(conv_parts_room(sums), 1, 16) : 1;
   const PartsPlan plan = plan_of(p, multiprocessors(s), most, static_cast<double>(sums.size()) * 4);
   if (plan.shares > 1) p.out = share_result(s, sums);

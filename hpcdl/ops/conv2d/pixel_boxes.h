@@ -1,5 +1,6 @@
 #pragma once
-// Pixels as the copy engine brings them: boxes of w x h pixels of n images, of which some may lie outside. All three are powers of two.
+// Pixels as the copy engine brings them: boxes of w x h pixels of n images, of which some may lie outside. All three
+// are powers of two.
 
 #include "hpcdl/ops/conv2d/own_kernel.h"
 

@@ -1,6 +1,6 @@
 #pragma once
-// The register tiles of a convolution: as ops/matmul/tile.h, for operands that are read where pixels lie. The loops over m and v
-// must be unrolled completely, or the accumulators live in memory: check a change with objdump.
+// The register tiles of a convolution: as ops/matmul/tile.h, for operands that are read where pixels lie. The loops
+// over m and v must be unrolled completely, or the accumulators live in memory: check a change with objdump.
 
 #include "hpcdl/ops/matmul/dot.h"
 
@@ -22,7 +22,8 @@ struct PixelTile {
   float* cout;         // rows of lanes * nv
 };
 
-/// C (rows x lanes * nv) = [cin +] sum over pixels of a (rows neighbouring outputs) x b (lanes * nv neighbouring channels of each pixel).
+/// C (rows x lanes * nv) = [cin +] sum over pixels of a (rows neighbouring outputs) x b (lanes * nv neighbouring
+/// channels of each pixel).
 struct WeightTile {
   const std::byte* a;
   std::int64_t a_step;  // bytes from pixel to pixel
@@ -50,8 +51,7 @@ template <class D, int MR, int NV>
     for (int v = 0; v < NV; ++v) D::store_acc(cout + (m * NV + v) * D::kLanes, acc[m][v]);
 }
 
-template <class D, int MR, int NV>
-void pixel_tile(const PixelTile& t) {
+template <class D, int MR, int NV> void pixel_tile(const PixelTile& t) {
   constexpr int kVector = D::kLanes * 4, kPanel = NV * kVector;
   typename D::Acc acc[MR][NV];
   start<D>(acc, t.cin);
@@ -81,8 +81,7 @@ void pixel_tile(const PixelTile& t) {
   finish<D>(acc, t.cout);
 }
 
-template <class D, int MR, int NV>
-void weight_tile(const WeightTile& t) {
+template <class D, int MR, int NV> void weight_tile(const WeightTile& t) {
   constexpr int kVector = D::kLanes * 4;
   typename D::Acc acc[MR][NV];
   start<D>(acc, t.cin);
@@ -109,8 +108,7 @@ void weight_tile(const WeightTile& t) {
 }
 
 /// All tiles of up to rows x vectors, by their size: 24 accumulators of 32 registers, 12 of 16, or 8.
-template <class D>
-struct Tiles {
+template <class D> struct Tiles {
   static constexpr int kRows = D::kLanes == 16 ? 8 : D::kLanes == 8 ? 6 : 4, kVectors = D::kLanes == 16 ? 3 : 2;
   void (*pixel[kRows][kVectors])(const PixelTile&);
   void (*weight[kRows][kVectors])(const WeightTile&);
@@ -119,11 +117,9 @@ struct Tiles {
     [&]<int... i>(std::integer_sequence<int, i...>) {
       ((pixel[i / kVectors][i % kVectors] = &pixel_tile<D, i / kVectors + 1, i % kVectors + 1>), ...);
       ((weight[i / kVectors][i % kVectors] = &weight_tile<D, i / kVectors + 1, i % kVectors + 1>), ...);
-    }
-    (std::make_integer_sequence<int, kRows * kVectors>{});
+    }(std::make_integer_sequence<int, kRows * kVectors>{});
   }
 };
-template <class D>
-inline constexpr Tiles<D> kTiles{};
+template <class D> inline constexpr Tiles<D> kTiles{};
 
 }  // namespace hpcdl::conv

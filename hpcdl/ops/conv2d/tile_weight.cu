@@ -1,9 +1,10 @@
-// The gradient of a weight on Hopper's tensor cores (wgmma): dw (O; taps x I) = dy (O; pixels) times x (taps x I; pixels), 16-bit operands or
-// f32 in three bf16 parts (f32_parts.h), f32 sums. Pixels are the depth. The copy engine brings boxes of pixels as they lie, (pixels; 64 channels)
-// each: of dy once, of x once for every tap, shifted by it; what lies outside of an image arrives as zeros. Both operands have their channels
-// beside each other.
+// The gradient of a weight on Hopper's tensor cores (wgmma): dw (O; taps x I) = dy (O; pixels) times x (taps x I;
+// pixels), 16-bit operands or f32 in three bf16 parts (f32_parts.h), f32 sums. Pixels are the depth. The copy engine
+// brings boxes of pixels as they lie, (pixels; 64 channels) each: of dy once, of x once for every tap, shifted by it;
+// what lies outside of an image arrives as zeros. Both operands have their channels beside each other.
 //
-// A block forms kRows x kColumns of dw from a share of the pixels: columns are (tap, 64 channels of x) in the order of dw.
+// A block forms kRows x kColumns of dw from a share of the pixels: columns are (tap, 64 channels of x) in the order of
+// dw.
 
 #include <algorithm>
 #include <atomic>
@@ -19,19 +20,22 @@
 namespace hpcdl::cuda {
 namespace {
 
-constexpr int kChannels = 64, kBlocksPerGroup = 3;  // of a box; boxes of x beside each other in one product of a warpgroup
+constexpr int kChannels = 64,
+              kBlocksPerGroup = 3;  // of a box; boxes of x beside each other in one product of a warpgroup
 
 /// kDown x kAcross warpgroups, each with 64 x 192 of dw; kDepth pixels to a stage, in kOperandParts parts.
 template <int kDown_, int kAcross_, int kDepth_, int kStages_, int kOperandParts_ = 1> struct WeightTile {
-  static constexpr int kDown = kDown_, kAcross = kAcross_, kDepth = kDepth_, kStages = kStages_, kOperandParts = kOperandParts_;
+  static constexpr int kDown = kDown_, kAcross = kAcross_, kDepth = kDepth_, kStages = kStages_,
+                       kOperandParts = kOperandParts_;
   static constexpr int kConsumers = kDown * kAcross, kThreads = 128 * (kConsumers + 1);
   static constexpr int kBlocks = kAcross * kBlocksPerGroup, kBoxes = kDown + kBlocks;
   static constexpr int kRows = kDown * kChannels;
-  static constexpr int kBoxBytes = kDepth * kChannels * 2, kPartBytes = kBoxes * kBoxBytes, kStageBytes = kOperandParts * kPartBytes;
+  static constexpr int kBoxBytes = kDepth * kChannels * 2, kPartBytes = kBoxes * kBoxBytes,
+                       kStageBytes = kOperandParts * kPartBytes;
   static constexpr int kSharedBytes = kStages * kStageBytes + 2 * kStages * 8;
   static_assert(kSharedBytes <= 227 * 1024 && kBoxes * kOperandParts <= kWarp);
 };
-using Wide = WeightTile<1, 3, 32, 5>;    // all nine taps of 64 channels
+using Wide = WeightTile<1, 3, 32, 5>;  // all nine taps of 64 channels
 using Square = WeightTile<2, 1, 64, 5>;
 using WideParts = WeightTile<1, 2, 16, 5, kParts>;
 using SquareParts = WeightTile<2, 1, 32, 3, kParts>;
@@ -39,7 +43,8 @@ using SquareParts = WeightTile<2, 1, 32, 3, kParts>;
 struct WeightProblem {
   PixelBoxes boxes;  // of dy
   int stride, pad, dilation, kw, taps, inputs, outputs;
-  int tap_blocks, tiles_n, share;  // boxes of channels of a tap; tiles of dw beside each other; boxes of pixels to a share
+  int tap_blocks, tiles_n,
+      share;  // boxes of channels of a tap; tiles of dw beside each other; boxes of pixels to a share
   ConvResult out;
 };
 
@@ -50,13 +55,17 @@ struct WeightMaps {
 #if HPCDL_SM90A
 
 /// The warp that brings boxes: each lane one of a stage, of one part.
-template <class S> __device__ void produce(const WeightMaps& maps, const WeightProblem& p, unsigned char* memory, Barrier* full, int row0, int block0, int begin, int end) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, part = lane / S::kBoxes, box = lane - part * S::kBoxes, block = block0 + box - S::kDown, tap = block / p.tap_blocks;
+template <class S>
+__device__ void produce(const WeightMaps& maps, const WeightProblem& p, unsigned char* memory, Barrier* full, int row0,
+                        int block0, int begin, int end) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, part = lane / S::kBoxes, box = lane - part * S::kBoxes,
+            block = block0 + box - S::kDown, tap = block / p.tap_blocks;
   const bool of_dy = box < S::kDown, exists = tap < p.taps;
   // Boxes behind the last one lie outside in channels: zeros.
   const int channel_block = of_dy ? row0 / kChannels + box : exists ? block - tap * p.tap_blocks : p.tap_blocks;
   const int channel = (channel_block * S::kOperandParts + part) * kChannels;
-  const int shift_h = exists ? tap / p.kw * p.dilation - p.pad : 0, shift_w = exists ? tap % p.kw * p.dilation - p.pad : 0;
+  const int shift_h = exists ? tap / p.kw * p.dilation - p.pad : 0,
+            shift_w = exists ? tap % p.kw * p.dilation - p.pad : 0;
   Ring<S::kStages> at{.stage = 0, .parity = 1};
   for (int i = begin; i < end; ++i, at.next()) {
     barrier_wait(full + S::kStages + at.stage, at.parity);
@@ -70,7 +79,9 @@ template <class S> __device__ void produce(const WeightMaps& maps, const WeightP
   }
 }
 
-template <class T, class S> __device__ void consume(const WeightProblem& p, const unsigned char* memory, Barrier* full, int group, int row0, int block0, int steps) {
+template <class T, class S>
+__device__ void consume(const WeightProblem& p, const unsigned char* memory, Barrier* full, int group, int row0,
+                        int block0, int steps) {
   constexpr int kColumns = kBlocksPerGroup * kChannels;
   const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % kWarp;
   const int down = group / S::kAcross, across = group % S::kAcross;
@@ -120,23 +131,31 @@ template <class T, class S> __device__ void consume(const WeightProblem& p, cons
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = row0 + down * kChannels + thread / kWarp * 16 + lane / 4 + half * 8;
-      if (row < p.outputs) conv_detail::finish(out, row * columns + column, column, static_cast<int>(columns), acc[j * 4 + half * 2], acc[j * 4 + half * 2 + 1]);
+      if (row < p.outputs)
+        conv_detail::finish(out, row * columns + column, column, static_cast<int>(columns), acc[j * 4 + half * 2],
+                            acc[j * 4 + half * 2 + 1]);
     }
   }
 }
 
 #endif
 
-template <class T, class S> __global__ void __launch_bounds__(S::kThreads, 1) weight_tiles(const __grid_constant__ WeightMaps maps, const __grid_constant__ WeightProblem p) {
+template <class T, class S>
+__global__ void __launch_bounds__(S::kThreads, 1)
+    weight_tiles(const __grid_constant__ WeightMaps maps, const __grid_constant__ WeightProblem p) {
 #if HPCDL_SM90A
-  constexpr int kProducerRegisters = 40, kConsumerRegisters = (65536 / 128 - kProducerRegisters) / S::kConsumers / 8 * 8;  // of a thread
+  constexpr int kProducerRegisters = 40,
+                kConsumerRegisters = (65536 / 128 - kProducerRegisters) / S::kConsumers / 8 * 8;  // of a thread
   extern __shared__ __align__(1024) unsigned char memory[];
-  Barrier* const full = reinterpret_cast<Barrier*>(memory + S::kStages * S::kStageBytes);  // behind them those of empty stages
+  Barrier* const full =
+      reinterpret_cast<Barrier*>(memory + S::kStages * S::kStageBytes);  // behind them those of empty stages
   const int group = warp_index() / 4;
-  const int row0 = static_cast<int>(blockIdx.x) / p.tiles_n * S::kRows, block0 = static_cast<int>(blockIdx.x) % p.tiles_n * S::kBlocks;
+  const int row0 = static_cast<int>(blockIdx.x) / p.tiles_n * S::kRows,
+            block0 = static_cast<int>(blockIdx.x) % p.tiles_n * S::kBlocks;
   const int begin = static_cast<int>(blockIdx.y) * p.share, end = ::min(begin + p.share, p.boxes.count);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < S::kStages; ++i) barrier_init(full + i, 1), barrier_init(full + S::kStages + i, S::kConsumers * 4);
+    for (int i = 0; i < S::kStages; ++i)
+      barrier_init(full + i, 1), barrier_init(full + S::kStages + i, S::kConsumers * 4);
     fence_barrier_init();
     tma_prefetch(maps.x), tma_prefetch(maps.dy);
   }
@@ -158,37 +177,52 @@ struct WeightOperands {
   std::int64_t x_pixel, dy_pixel;
 };
 
-template <class T, class S> void launch(Stream& s, const Conv& c, const WeightOperands& o, const WeightProblem& p, int shares) {
+template <class T, class S>
+void launch(Stream& s, const Conv& c, const WeightOperands& o, const WeightProblem& p, int shares) {
   auto* kernel = weight_tiles<T, S>;
   static std::atomic<std::uint64_t> prepared = 0;  // bit per device
   const auto bit = std::uint64_t{1} << (s.device().index % 64);
   if ((prepared.load(std::memory_order_relaxed) & bit) == 0) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes), "cudaFuncSetAttribute");
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
+          "cudaFuncSetAttribute");
     prepared.fetch_or(bit);
   }
   const auto& g = c.shape;
   const auto& b = p.boxes;
   const int every = narrow_int(g.stride);
   const auto map_of = [&](const void* data, std::int64_t pixel, std::int64_t w, std::int64_t h, int step) {
-    return tensor_map(data, o.dtype, {pixel, w, h, g.n}, {pixel, w * pixel, h * w * pixel}, {kChannels, b.w, b.h, b.n}, Swizzle::bytes128, {1, step, step, 1});
+    return tensor_map(data, o.dtype, {pixel, w, h, g.n}, {pixel, w * pixel, h * w * pixel}, {kChannels, b.w, b.h, b.n},
+                      Swizzle::bytes128, {1, step, step, 1});
   };
   const WeightMaps maps{.x = map_of(o.x, o.x_pixel, g.w, g.h, every), .dy = map_of(o.dy, o.dy_pixel, g.ow, g.oh, 1)};
   const int tiles_m = tiles_of(g.o, S::kRows);
-  kernel<<<dim3(static_cast<unsigned>(tiles_m * p.tiles_n), static_cast<unsigned>(shares)), S::kThreads, S::kSharedBytes, queue(s)>>>(maps, p);
+  kernel<<<dim3(static_cast<unsigned>(tiles_m * p.tiles_n), static_cast<unsigned>(shares)), S::kThreads,
+           S::kSharedBytes, queue(s)>>>(maps, p);
   launched("conv2d_backward");
 }
 
 template <class S> void run(Stream& s, const Conv& c, const WeightOperands& o) {
   const auto& g = c.shape;
-  WeightProblem p{.boxes = boxes_of(g.oh, g.ow, g.n, S::kDepth, g.stride), .stride = narrow_int(g.stride), .pad = narrow_int(g.pad), .dilation = narrow_int(g.dilation), .kw = narrow_int(g.kw),
-                  .taps = narrow_int(g.taps()), .inputs = narrow_int(g.i), .outputs = narrow_int(g.o), .tap_blocks = tiles_of(g.i, kChannels), .tiles_n = 1, .share = 0,
+  WeightProblem p{.boxes = boxes_of(g.oh, g.ow, g.n, S::kDepth, g.stride),
+                  .stride = narrow_int(g.stride),
+                  .pad = narrow_int(g.pad),
+                  .dilation = narrow_int(g.dilation),
+                  .kw = narrow_int(g.kw),
+                  .taps = narrow_int(g.taps()),
+                  .inputs = narrow_int(g.i),
+                  .outputs = narrow_int(g.o),
+                  .tap_blocks = tiles_of(g.i, kChannels),
+                  .tiles_n = 1,
+                  .share = 0,
                   .out = result_of(c, g.k())};
   p.tiles_n = tiles_of(p.taps * p.tap_blocks, S::kBlocks);
   const ConvSums sums{.c = c, .rows = g.o, .columns = g.k(), .from_columns = g.k()};
   const int slots = multiprocessors(s);
-  const ConvShares shares = conv_shares(tiles_of(g.o, S::kRows) * p.tiles_n, p.boxes.count, 1, slots, static_cast<int>(std::clamp<std::int64_t>(conv_parts_room(sums), 1, slots)));
+  const ConvShares shares = conv_shares(tiles_of(g.o, S::kRows) * p.tiles_n, p.boxes.count, 1, slots,
+                                        static_cast<int>(std::clamp<std::int64_t>(conv_parts_room(sums), 1, slots)));
   p.share = shares.depth;
-  if (shares.count > 1) p.out = {.d = conv_parts(s), .dtype = DType::f32, .pairs = true, .bias = {}, .share_step = sums.size()};
+  if (shares.count > 1)
+    p.out = {.d = conv_parts(s), .dtype = DType::f32, .pairs = true, .bias = {}, .share_step = sums.size()};
   if constexpr (S::kOperandParts == 1) {
     if (o.dtype == DType::f16) launch<f16, S>(s, c, o, p, shares.count);
     else launch<bf16, S>(s, c, o, p, shares.count);
@@ -200,15 +234,18 @@ template <class S> void run(Stream& s, const Conv& c, const WeightOperands& o) {
 
 /// Products of a tile that are formed for nothing count, too.
 template <class S> double work(const Conv2dShape& g) {
-  return static_cast<double>(whole_units(g.o, S::kRows)) * static_cast<double>(whole_units(g.taps() * tiles_of(g.i, kChannels), S::kBlocks));
+  return static_cast<double>(whole_units(g.o, S::kRows)) *
+         static_cast<double>(whole_units(g.taps() * tiles_of(g.i, kChannels), S::kBlocks));
 }
 
 }  // namespace
 
 bool tile_weight(Stream& s, const Conv& c) {
   const auto& g = c.shape;
-  const bool channels = g.i % 8 == 0 && g.o % 8 == 0 && whole_units(g.i, kChannels) * whole_units(g.o, kChannels) <= 2 * g.i * g.o;
-  const bool there = in_chunks(c.x, c.compute, g.i) && in_chunks(c.dy, c.compute, g.o) && reinterpret_cast<std::uintptr_t>(c.out) % 8 == 0;
+  const bool channels =
+      g.i % 8 == 0 && g.o % 8 == 0 && whole_units(g.i, kChannels) * whole_units(g.o, kChannels) <= 2 * g.i * g.o;
+  const bool there = in_chunks(c.x, c.compute, g.i) && in_chunks(c.dy, c.compute, g.o) &&
+                     reinterpret_cast<std::uintptr_t>(c.out) % 8 == 0;
   if (c.compute == DType::f32 || !channels || !there || g.pixels() == 0 || g.stride > 8 || !has_sm90a(s)) return false;
   const WeightOperands operands{.x = c.x.data, .dy = c.dy.data, .dtype = c.compute, .x_pixel = g.i, .dy_pixel = g.o};
   // A stage of the wide tile brings 2.5 times as many bytes for each product.
@@ -219,7 +256,11 @@ bool tile_weight(Stream& s, const Conv& c) {
 
 void tile_weight_in_parts(Stream& s, const Conv& c, const PartsOperands& parts) {
   const auto& g = c.shape;
-  const WeightOperands operands{.x = parts.x, .dy = parts.dy, .dtype = DType::bf16, .x_pixel = part_blocks(g.i) * kPartBlock, .dy_pixel = part_blocks(g.o) * kPartBlock};
+  const WeightOperands operands{.x = parts.x,
+                                .dy = parts.dy,
+                                .dtype = DType::bf16,
+                                .x_pixel = part_blocks(g.i) * kPartBlock,
+                                .dy_pixel = part_blocks(g.o) * kPartBlock};
   if (work<WideParts>(g) * 1.2 < work<SquareParts>(g)) run<WideParts>(s, c, operands);
   else run<SquareParts>(s, c, operands);
 }

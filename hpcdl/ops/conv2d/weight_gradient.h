@@ -1,9 +1,9 @@
 #pragma once
-// dw(o, tap, :) = sum over pixels of dy(pixel, o) x(pixel's input at the tap, :), and dbias. Pixels are cut into a number of splits
-// that depends on the shape alone; each sums into memory of its own, and the splits are added in order. Within a split passes of some
-// hundred pixels are packed, dy in panels of a tile's rows, x in panels of a tile's channels: padded once, a panel serves all taps.
-// With few channels a row of the kernel would fill a fraction of a register: then x is unrolled into all taps of each pixel. Products
-// are f32 whatever the storage.
+// dw(o, tap, :) = sum over pixels of dy(pixel, o) x(pixel's input at the tap, :), and dbias. Pixels are cut into a
+// number of splits that depends on the shape alone; each sums into memory of its own, and the splits are added in
+// order. Within a split passes of some hundred pixels are packed, dy in panels of a tile's rows, x in panels of a
+// tile's channels: padded once, a panel serves all taps. With few channels a row of the kernel would fill a fraction of
+// a register: then x is unrolled into all taps of each pixel. Products are f32 whatever the storage.
 
 #include "hpcdl/ops/conv2d/padded.h"
 #include "hpcdl/ops/conv2d/tile.h"
@@ -13,12 +13,12 @@
 namespace hpcdl::conv {
 namespace {
 
-template <class Isa, class T>
-class WeightGradient {
+template <class Isa, class T> class WeightGradient {
   using D = gemm::Dot<Isa, gemm::Compute::f32>;
   using V = simd::Vec<Isa>;
   static constexpr int kRows = Tiles<D>::kRows, kLanes = D::kLanes;
-  static constexpr std::int64_t kPixels = 512, kSums = 4 << 20, kSplits = 16;  // of a pass; bytes of all splits; at most
+  static constexpr std::int64_t kPixels = 512, kSums = 4 << 20,
+                                kSplits = 16;  // of a pass; bytes of all splits; at most
 
  public:
   /// `x`: as the outputs of forward read it. Absent gradients convert to false.
@@ -51,13 +51,13 @@ class WeightGradient {
     b_bytes_ = round_up((unrolled_ ? pixels * panels_.vectors * kLanes + kLanes : padded * panels_.widest()) * 4);
     const std::int64_t image = unrolled_ ? round_up((padded * x_.channels + 2 * kLanes) * 4) : 0;
     pool_.reserve_scratch(own_bytes_ + a_bytes_ + lines_bytes_ + b_bytes_ + image);
-    parallel(splits_ * groups_, [&](int thread, std::int64_t unit) { Work(*this, pool_.scratch(thread) + own_bytes_, unit).run(); });
+    parallel(splits_ * groups_,
+             [&](int thread, std::int64_t unit) { Work(*this, pool_.scratch(thread) + own_bytes_, unit).run(); });
     parallel(out_panels_, [&](int, std::int64_t panel) { add_splits(panel); });
   }
 
  private:
-  template <class F>
-  void parallel(std::int64_t n, F&& f) {
+  template <class F> void parallel(std::int64_t n, F&& f) {
     std::atomic<std::int64_t> next{0};
     pool_.run([&](int thread) {
       for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) f(thread, i);
@@ -66,7 +66,8 @@ class WeightGradient {
   /// Of a split: for each panel of its group (output panels, taps, rows of a tile, width), then dbias at bias_at_.
   float* sums(std::int64_t split, std::int64_t group) const {
     const std::int64_t unit = split * groups_ + group;
-    return reinterpret_cast<float*>(pool_.scratch(static_cast<int>(unit % pool_.threads())) + unit / pool_.threads() * sums_bytes_);
+    return reinterpret_cast<float*>(pool_.scratch(static_cast<int>(unit % pool_.threads())) +
+                                    unit / pool_.threads() * sums_bytes_);
   }
   float* tile_sums(std::int64_t split, std::int64_t panel, std::int64_t out_panel, std::int64_t tap) const {
     const std::int64_t before = groups_ == 1 ? panels_.begin(panel) : 0;
@@ -88,7 +89,8 @@ class WeightGradient {
           image_(reinterpret_cast<float*>(scratch + g.a_bytes_ + g.lines_bytes_ + g.b_bytes_)) {}
 
     void run() {
-      const std::int64_t begin = share(g_.x_.lines(), split_, g_.splits_), end = share(g_.x_.lines(), split_ + 1, g_.splits_);
+      const std::int64_t begin = share(g_.x_.lines(), split_, g_.splits_),
+                         end = share(g_.x_.lines(), split_ + 1, g_.splits_);
       const std::int64_t passes = ceil_div(end - begin, g_.pass_lines_);
       const std::int64_t first = g_.groups_ == 1 ? 0 : group_, last = g_.groups_ == 1 ? g_.panels_.parts : group_ + 1;
       if (passes == 0) std::memset(g_.sums(split_, group_), 0, static_cast<std::size_t>(g_.bias_at_ + g_.o_) * 4);
@@ -140,7 +142,8 @@ class WeightGradient {
         V even(0.0f), odd(0.0f);
         std::int64_t p = 0;
         for (; p + 2 <= n; p += 2)
-          even = even + simd::load<V>(from + p * g_.o_ + o, lanes), odd = odd + simd::load<V>(from + (p + 1) * g_.o_ + o, lanes);
+          even = even + simd::load<V>(from + p * g_.o_ + o, lanes),
+          odd = odd + simd::load<V>(from + (p + 1) * g_.o_ + o, lanes);
         if (p < n) even = even + simd::load<V>(from + p * g_.o_ + o, lanes);
         simd::store(sums + o, fresh_ ? even + odd : simd::load<V>(sums + o, lanes) + (even + odd), lanes);
       });
@@ -149,21 +152,23 @@ class WeightGradient {
     /// b: (padded pixels, width) of one panel's channels.
     void pack_x(std::int64_t panel) {
       const Images& x = g_.x_;
-      const std::int64_t first = g_.panels_.begin(panel), width = g_.panels_.width(panel), cols = least(width, x.channels - first),
-                         row_pixels = x.width();
+      const std::int64_t first = g_.panels_.begin(panel), width = g_.panels_.width(panel),
+                         cols = least(width, x.channels - first), row_pixels = x.width();
       std::int64_t line = 0;
       for_images(x, begin_, end_, [&](std::int64_t image, std::int64_t row, std::int64_t count, std::int64_t padded) {
         for (std::int64_t u = 0; u < count; ++u) lines_[line++] = (padded + u * x.rows.step) * row_pixels * width * 4;
-        for_padded_rows(x, image, row, count, [&](std::int64_t t, const std::byte* src, std::int64_t front, std::int64_t pixels) {
-          float* to = b_ + (padded + t) * row_pixels * width;
-          std::memset(to, 0, static_cast<std::size_t>(front * width) * 4);
-          to += front * width;
-          const T* from = reinterpret_cast<const T*>(src) + first;
-          for (std::int64_t p = 0; p < pixels; ++p, to += width, from += x.channels)
-            for (std::int64_t c = 0; c < width; c += kLanes)
-              (cols - c >= kLanes ? V::load(from + c) : V::load(from + c, static_cast<int>(cols - c))).store(to + c);
-          std::memset(to, 0, static_cast<std::size_t>((row_pixels - front - pixels) * width) * 4);
-        });
+        for_padded_rows(x, image, row, count,
+                        [&](std::int64_t t, const std::byte* src, std::int64_t front, std::int64_t pixels) {
+                          float* to = b_ + (padded + t) * row_pixels * width;
+                          std::memset(to, 0, static_cast<std::size_t>(front * width) * 4);
+                          to += front * width;
+                          const T* from = reinterpret_cast<const T*>(src) + first;
+                          for (std::int64_t p = 0; p < pixels; ++p, to += width, from += x.channels)
+                            for (std::int64_t c = 0; c < width; c += kLanes)
+                              (cols - c >= kLanes ? V::load(from + c) : V::load(from + c, static_cast<int>(cols - c)))
+                                  .store(to + c);
+                          std::memset(to, 0, static_cast<std::size_t>((row_pixels - front - pixels) * width) * 4);
+                        });
       });
     }
 
@@ -182,8 +187,8 @@ class WeightGradient {
             float* put = to;
             for (std::int64_t i = 0; i < x.rows.taps; ++i)
               for (std::int64_t j = 0; j < x.cols.taps * x.channels; j += run, put += run) {
-                const float* from = image_ + ((padded + u * x.rows.step + i * x.rows.apart) * row_pixels + v * x.cols.step +
-                                              j / x.channels * x.cols.apart) *
+                const float* from = image_ + ((padded + u * x.rows.step + i * x.rows.apart) * row_pixels +
+                                              v * x.cols.step + j / x.channels * x.cols.apart) *
                                                  x.channels;
                 for (std::int64_t c = 0; c < run; c += kLanes)
                   V::load(from + c).store(put + c);  // more than the run: the next one overwrites it
@@ -198,17 +203,19 @@ class WeightGradient {
       const std::int64_t width = g_.panels_.width(panel), rows = g_.rows_of(out);
       for (std::int64_t tap = 0; tap < g_.taps_; ++tap) {
         const std::int64_t i = tap / x.cols.taps, j = tap % x.cols.taps;
-        const float* b = g_.unrolled_ ? b_ + g_.panels_.begin(panel) : b_ + (i * x.rows.apart * x.width() + j * x.cols.apart) * width;
+        const float* b = g_.unrolled_ ? b_ + g_.panels_.begin(panel)
+                                      : b_ + (i * x.rows.apart * x.width() + j * x.cols.apart) * width;
         float* sums = g_.tile_sums(split_, panel, out, tap);
-        kTiles<D>.weight[rows - 1][width / kLanes - 1]({.a = reinterpret_cast<const std::byte*>(a_ + out * a_stride()),
-                                                        .a_step = rows * 4,
-                                                        .b = reinterpret_cast<const std::byte*>(b),
-                                                        .lines = lines_,
-                                                        .n_lines = end_ - begin_,
-                                                        .pixels = x.cols.outputs,
-                                                        .step = g_.unrolled_ ? g_.panels_.vectors * kLanes * 4 : x.cols.step * width * 4,
-                                                        .cin = fresh_ ? nullptr : sums,
-                                                        .cout = sums});
+        kTiles<D>.weight[rows - 1][width / kLanes - 1](
+            {.a = reinterpret_cast<const std::byte*>(a_ + out * a_stride()),
+             .a_step = rows * 4,
+             .b = reinterpret_cast<const std::byte*>(b),
+             .lines = lines_,
+             .n_lines = end_ - begin_,
+             .pixels = x.cols.outputs,
+             .step = g_.unrolled_ ? g_.panels_.vectors * kLanes * 4 : x.cols.step * width * 4,
+             .cin = fresh_ ? nullptr : sums,
+             .cout = sums});
       }
     }
 
@@ -220,8 +227,7 @@ class WeightGradient {
     float *b_, *image_;
   };
 
-  template <class To>
-  void add_to(To* to, std::int64_t n, bool accumulate, auto&& part) const {
+  template <class To> void add_to(To* to, std::int64_t n, bool accumulate, auto&& part) const {
     simd::loop<Isa>(n, [&](std::int64_t c, auto lanes) {
       V v = V::load(part(0) + c);
       for (std::int64_t s = 1; s < splits_; ++s) v = v + V::load(part(s) + c);
@@ -236,7 +242,8 @@ class WeightGradient {
         for (std::int64_t tap = 0; tap < taps_; ++tap)
           for (std::int64_t p = 0; p < panels_.parts; ++p) {
             const std::int64_t first = panels_.begin(p), width = panels_.width(p);
-            add_to(dw_.ptr<TW>() + ((out * kRows + r) * taps_ + tap) * channels_ + first, least(width, channels_ - first), dw_.accumulate(),
+            add_to(dw_.ptr<TW>() + ((out * kRows + r) * taps_ + tap) * channels_ + first,
+                   least(width, channels_ - first), dw_.accumulate(),
                    [&](std::int64_t s) { return tile_sums(s, p, out, tap) + r * width; });
           }
     });

@@ -1,11 +1,12 @@
 #pragma once
-// 3 x 3 convolutions of stride 1 by Winograd's minimal filtering (Lavin & Gray, "Fast algorithms for convolutional neural networks",
-// 2016): a tile of 4 x 4 outputs costs 36 products for each pair of channels instead of 144. Tiles of 6 x 6 inputs and the kernels are
-// evaluated at 36 points, multiplied there as 36 matrix products, and interpolated.
+// 3 x 3 convolutions of stride 1 by Winograd's minimal filtering (Lavin & Gray, "Fast algorithms for convolutional
+// neural networks", 2016): a tile of 4 x 4 outputs costs 36 products for each pair of channels instead of 144. Tiles of
+// 6 x 6 inputs and the kernels are evaluated at 36 points, multiplied there as 36 matrix products, and interpolated.
 //
-// Roundings at the points come back amplified: in units of a plain sum's, sqrt(sum over p of A_rp^2 |B_p|^2 |G_p|^2 / taps) along each
-// axis for result r, where A, B and G are the transforms of results, inputs and kernel. At the worst of the results that is 7.3 for both
-// axes with the points 0, +-11/16, +-23/16 and infinity, 6.0 where taps are wanted (dw); the usual 0, +-1, +-2 have 31 and 24.
+// Roundings at the points come back amplified: in units of a plain sum's, sqrt(sum over p of A_rp^2 |B_p|^2 |G_p|^2 /
+// taps) along each axis for result r, where A, B and G are the transforms of results, inputs and kernel. At the worst
+// of the results that is 7.3 for both axes with the points 0, +-11/16, +-23/16 and infinity, 6.0 where taps are wanted
+// (dw); the usual 0, +-1, +-2 have 31 and 24.
 
 #include "hpcdl/ops/conv2d/gather.h"
 
@@ -16,8 +17,7 @@ inline constexpr int kPoints = 6, kPlanes = kPoints * kPoints, kTile = 4;
 inline constexpr float kA = 0.6875f, kB = 1.4375f, kA2 = kA * kA, kB2 = kB * kB;
 
 /// Values at the points of the 6 inputs behind 4 outputs.
-template <class V>
-[[gnu::always_inline]] inline void input_points(const V* d, V* v) {
+template <class V> [[gnu::always_inline]] inline void input_points(const V* d, V* v) {
   const V even = fma(V(-kB2), d[2], d[4]), odd = V(kA) * fma(V(-kB2), d[1], d[3]);
   const V even2 = fma(V(-kA2), d[2], d[4]), odd2 = V(kB) * fma(V(-kA2), d[1], d[3]);
   v[0] = fma(V(kA2 * kB2), d[0], fma(V(-(kA2 + kB2)), d[2], d[4]));
@@ -27,8 +27,7 @@ template <class V>
 }
 
 /// Of the other factor, `kTerms` coefficients: 3 taps, or 4 gradients of outputs where taps are wanted.
-template <int kTerms, class V>
-[[gnu::always_inline]] inline void factor_points(const V* g, V* u) {
+template <int kTerms, class V> [[gnu::always_inline]] inline void factor_points(const V* g, V* u) {
   constexpr float kAtA = 1 / (2 * kA2 * (kA2 - kB2)), kAtB = 1 / (2 * kB2 * (kB2 - kA2));
   V even = fma(V(kA2), g[2], g[0]), odd = V(kA) * g[1], even2 = fma(V(kB2), g[2], g[0]), odd2 = V(kB) * g[1];
   if constexpr (kTerms == 4) odd = fma(V(kA2 * kA), g[3], odd), odd2 = fma(V(kB2 * kB), g[3], odd2);
@@ -39,8 +38,7 @@ template <int kTerms, class V>
 }
 
 /// Back from products at the points to `kTerms` results: 4 outputs, or 3 taps.
-template <int kTerms, class V>
-[[gnu::always_inline]] inline void results(const V* m, V* y) {
+template <int kTerms, class V> [[gnu::always_inline]] inline void results(const V* m, V* y) {
   const V sum = m[1] + m[2], difference = m[1] - m[2], sum2 = m[3] + m[4], difference2 = m[3] - m[4];
   y[0] = m[0] + (sum + sum2);
   y[1] = fma(V(kA), difference, V(kB) * difference2);
@@ -70,14 +68,18 @@ template <int kIn, int kOut, class V, class One>
 struct TileGrid {
   std::int64_t rows, cols, height, width;  // tiles; outputs
   explicit TileGrid(const Images& x)
-      : rows(ceil_div(x.rows.outputs, kTile)), cols(ceil_div(x.cols.outputs, kTile)), height(x.rows.outputs), width(x.cols.outputs) {}
+      : rows(ceil_div(x.rows.outputs, kTile)),
+        cols(ceil_div(x.cols.outputs, kTile)),
+        height(x.rows.outputs),
+        width(x.cols.outputs) {}
   std::int64_t of_image() const { return rows * cols; }
 };
 
-/// Where the pixels of a square of `kSize` pixels of (N, height, width, channels) lie; those outside the image are at `zeros`.
+/// Where the pixels of a square of `kSize` pixels of (N, height, width, channels) lie; those outside the image are at
+/// `zeros`.
 template <int kSize>
-void square(const float* data, std::int64_t image, std::int64_t row, std::int64_t col, std::int64_t height, std::int64_t width,
-            std::int64_t channels, const float* zeros, const float* (&at)[kSize][kSize]) {
+void square(const float* data, std::int64_t image, std::int64_t row, std::int64_t col, std::int64_t height,
+            std::int64_t width, std::int64_t channels, const float* zeros, const float* (&at)[kSize][kSize]) {
   for (int i = 0; i < kSize; ++i)
     for (int j = 0; j < kSize; ++j) {
       const bool inside = row + i >= 0 && row + i < height && col + j >= 0 && col + j < width;
@@ -85,7 +87,8 @@ void square(const float* data, std::int64_t image, std::int64_t row, std::int64_
     }
 }
 
-/// Loads `kIn` x `kIn` pixels of all channels, stores their values at the points: plane p of channels from c on at to(p, c).
+/// Loads `kIn` x `kIn` pixels of all channels, stores their values at the points: plane p of channels from c on at
+/// to(p, c).
 template <class Isa, int kIn, class To, class One>
 void evaluate(const float* (&at)[kIn][kIn], std::int64_t channels, To to, One one) {
   using V = simd::Vec<Isa>;
@@ -99,12 +102,13 @@ void evaluate(const float* (&at)[kIn][kIn], std::int64_t channels, To to, One on
 #pragma GCC unroll 6
     for (int i = 0; i < kPoints; ++i)
 #pragma GCC unroll 6
-      for (int j = 0; j < kPoints; ++j) p[i][j].store(to(i * kPoints + j, c));  // whole registers: rows have room for them
+      for (int j = 0; j < kPoints; ++j)
+        p[i][j].store(to(i * kPoints + j, c));  // whole registers: rows have room for them
   });
 }
 
-/// Worth it: f32 throughout, 3 x 3 of stride 1, whole registers of channels, tiles mostly filled, and enough of them to pay for the
-/// kernel's 36 points.
+/// Worth it: f32 throughout, 3 x 3 of stride 1, whole registers of channels, tiles mostly filled, and enough of them to
+/// pay for the kernel's 36 points.
 inline bool fits_winograd(const Conv2dShape& c) {
   if (c.kh != 3 || c.kw != 3 || c.stride != 1 || c.dilation != 1 || c.i < 32 || c.o < 32) return false;
   const auto useful = [](std::int64_t height, std::int64_t width, std::int64_t n) {
@@ -115,8 +119,7 @@ inline bool fits_winograd(const Conv2dShape& c) {
 }
 
 /// As Gather, for 3 x 3 taps of stride 1 in f32.
-template <class Isa>
-class Winograd {
+template <class Isa> class Winograd {
   using D = gemm::Dot<Isa, gemm::Compute::f32>;
   using V = simd::Vec<Isa>;
   static constexpr int kRows = Tiles<D>::kRows, kLanes = D::kLanes;
@@ -141,18 +144,19 @@ class Winograd {
   void run() {
     panel_bytes_ = round_up(kPlanes * x_.channels * panels_.widest() * 4);
     own_bytes_ = ceil_div(panels_.parts, pool_.threads()) * panel_bytes_;
-    const std::int64_t v = round_up(kPlanes * plane_ * 4), m = round_up(kPlanes * out_plane_ * 4), zeros = round_up(c_ * 4),
-                       rows = round_up(unit_tiles_ * 8);
+    const std::int64_t v = round_up(kPlanes * plane_ * 4), m = round_up(kPlanes * out_plane_ * 4),
+                       zeros = round_up(c_ * 4), rows = round_up(unit_tiles_ * 8);
     const std::int64_t packed = 9 * x_.channels * panels_.widest() * 4, work = most(v + m + zeros + rows, packed);
     pool_.reserve_scratch(own_bytes_ + work + y_.channels * 4);
     if (y_.bias) bias_ = widened(y_.bias, reinterpret_cast<float*>(pool_.scratch(0) + own_bytes_ + work));
-    tasks(panels_.parts,
-          [&](int thread, std::int64_t p) { transform_weights(p, reinterpret_cast<float*>(pool_.scratch(thread) + own_bytes_)); });
+    tasks(panels_.parts, [&](int thread, std::int64_t p) {
+      transform_weights(p, reinterpret_cast<float*>(pool_.scratch(thread) + own_bytes_));
+    });
     const std::int64_t tiles = x_.n * grid_.of_image();
     tasks(units_, [&](int thread, std::int64_t unit) {
       std::byte* at = pool_.scratch(thread) + own_bytes_;
-      Memory memory{reinterpret_cast<float*>(at), reinterpret_cast<float*>(at + v), reinterpret_cast<float*>(at + v + m),
-                    reinterpret_cast<std::int64_t*>(at + v + m + zeros)};
+      Memory memory{reinterpret_cast<float*>(at), reinterpret_cast<float*>(at + v),
+                    reinterpret_cast<float*>(at + v + m), reinterpret_cast<std::int64_t*>(at + v + m + zeros)};
       run_tiles(memory, share(tiles, unit, units_), share(tiles, unit + 1, units_));
     });
   }
@@ -162,15 +166,15 @@ class Winograd {
     float *v, *m, *zeros;
     std::int64_t* rows;
   };
-  template <class F>
-  void tasks(std::int64_t n, F&& f) {
+  template <class F> void tasks(std::int64_t n, F&& f) {
     std::atomic<std::int64_t> next{0};
     pool_.run([&](int thread) {
       for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) f(thread, i);
     });
   }
   float* panel(std::int64_t p) const {
-    return reinterpret_cast<float*>(pool_.scratch(static_cast<int>(p % pool_.threads())) + p / pool_.threads() * panel_bytes_);
+    return reinterpret_cast<float*>(pool_.scratch(static_cast<int>(p % pool_.threads())) +
+                                    p / pool_.threads() * panel_bytes_);
   }
 
   /// Panel p: (planes, channels, width).
@@ -182,8 +186,7 @@ class Winograd {
     for (std::int64_t at = 0; at < plane; at += kLanes) {
       V g[3][3], u[kPoints][kPoints];
       for (int t = 0; t < 9; ++t) g[t / 3][t % 3] = V::load(packed + t * plane + at);
-      both_axes<3, kPoints>(
-          g, u, [](const V* a, V* b) __attribute__((always_inline)) { factor_points<3>(a, b); });
+      both_axes<3, kPoints>(g, u, [](const V* a, V* b) __attribute__((always_inline)) { factor_points<3>(a, b); });
       for (int i = 0; i < kPlanes; ++i) u[i / kPoints][i % kPoints].store(to + i * plane + at);
     }
   }
@@ -194,8 +197,8 @@ class Winograd {
       memory.rows[t - begin] = (t - begin) * c_ * 4;
       const std::int64_t image = t / grid_.of_image(), row = t % grid_.of_image() / grid_.cols, col = t % grid_.cols;
       const float* at[kPoints][kPoints];
-      square<kPoints>(reinterpret_cast<const float*>(x_.data), image, row * kTile + x_.rows.first, col * kTile + x_.cols.first,
-                      x_.rows.size, x_.cols.size, x_.channels, memory.zeros, at);
+      square<kPoints>(reinterpret_cast<const float*>(x_.data), image, row * kTile + x_.rows.first,
+                      col * kTile + x_.cols.first, x_.rows.size, x_.cols.size, x_.channels, memory.zeros, at);
       evaluate<Isa, kPoints>(
           at, x_.channels, [&](int plane, std::int64_t c) { return memory.v + plane * plane_ + (t - begin) * c_ + c; },
           [](const V* a, V* b) __attribute__((always_inline)) { input_points(a, b); });
@@ -212,21 +215,23 @@ class Winograd {
     for (int plane = 0; plane < kPlanes; ++plane)
       for (std::int64_t i = 0; i < n; ++i) {
         const std::int64_t first = share(tiles, i, n), rows = share(tiles, i + 1, n) - first;
-        kTiles<D>.pixel[rows - 1][width / kLanes - 1]({.base = reinterpret_cast<const std::byte*>(memory.v + plane * plane_),
-                                                       .pixels = memory.rows + first,
-                                                       .runs = &run,
-                                                       .n_runs = 1,
-                                                       .b = reinterpret_cast<const std::byte*>(panel(p) + plane * x_.channels * width),
-                                                       .cin = nullptr,
-                                                       .cout = memory.m + plane * out_plane_ + first * width});
+        kTiles<D>.pixel[rows - 1][width / kLanes - 1](
+            {.base = reinterpret_cast<const std::byte*>(memory.v + plane * plane_),
+             .pixels = memory.rows + first,
+             .runs = &run,
+             .n_runs = 1,
+             .b = reinterpret_cast<const std::byte*>(panel(p) + plane * x_.channels * width),
+             .cin = nullptr,
+             .cout = memory.m + plane * out_plane_ + first * width});
       }
   }
 
   /// The outputs of one tile and panel.
   void interpolate(const float* m, std::int64_t p, std::int64_t t) const {
-    const std::int64_t image = t / grid_.of_image(), row = t % grid_.of_image() / grid_.cols * kTile, col = t % grid_.cols * kTile,
-                       first = panels_.begin(p);
-    const std::int64_t height = least(kTile, grid_.height - row), width = least(kTile, grid_.width - col), line = y_.width * y_.channels;
+    const std::int64_t image = t / grid_.of_image(), row = t % grid_.of_image() / grid_.cols * kTile,
+                       col = t % grid_.cols * kTile, first = panels_.begin(p);
+    const std::int64_t height = least(kTile, grid_.height - row), width = least(kTile, grid_.width - col),
+                       line = y_.width * y_.channels;
     float* to = y_.data + ((image * y_.height + row) * y_.width + col) * y_.channels + first;
     simd::loop<Isa>(least(panels_.width(p), y_.channels - first), [&](std::int64_t c, auto lanes) {
       V d[kPoints][kPoints], r[kTile][kTile];
@@ -234,18 +239,15 @@ class Winograd {
       for (int i = 0; i < kPoints; ++i)
 #pragma GCC unroll 6
         for (int j = 0; j < kPoints; ++j) d[i][j] = V::load(m + (i * kPoints + j) * out_plane_ + c);
-      both_axes<kPoints, kTile>(
-          d, r, [](const V* a, V* b) __attribute__((always_inline)) { results<4>(a, b); });
+      both_axes<kPoints, kTile>(d, r, [](const V* a, V* b) __attribute__((always_inline)) { results<4>(a, b); });
       const V bias = bias_ ? simd::load<V>(bias_ + first + c, lanes) : V(0.0f);
       for (int i = 0; i < height; ++i)
         for (int j = 0; j < width; ++j) {
           float* put = to + i * line + j * y_.channels + c;
           V v = r[i][j] + bias;
           if (y_.accumulate) v = v + simd::load<V>(put, lanes);
-          if (y_.stream)
-            simd::stream(put, v, lanes);
-          else
-            simd::store(put, v, lanes);
+          if (y_.stream) simd::stream(put, v, lanes);
+          else simd::store(put, v, lanes);
         }
     });
     if (y_.stream) simd::stream_fence<Isa>();

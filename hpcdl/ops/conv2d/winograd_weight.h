@@ -1,15 +1,14 @@
 #pragma once
-// dw of a 3 x 3 convolution of stride 1 by Winograd's minimal filtering: a 6 x 6 tile of x against the 4 x 4 tile of dy that it made
-// gives 3 x 3 taps, at the same 36 points. Chunks of tiles are evaluated, then multiplied, one matrix product for each point, whose sums
-// grow from chunk to chunk: one thread has one point, so the order of sums is fixed.
+// dw of a 3 x 3 convolution of stride 1 by Winograd's minimal filtering: a 6 x 6 tile of x against the 4 x 4 tile of dy
+// that it made gives 3 x 3 taps, at the same 36 points. Chunks of tiles are evaluated, then multiplied, one matrix
+// product for each point, whose sums grow from chunk to chunk: one thread has one point, so the order of sums is fixed.
 
 #include "hpcdl/ops/conv2d/winograd.h"
 
 namespace hpcdl::conv {
 namespace {
 
-template <class Isa>
-class WinogradWeights {
+template <class Isa> class WinogradWeights {
   using D = gemm::Dot<Isa, gemm::Compute::f32>;
   using V = simd::Vec<Isa>;
   static constexpr int kRows = Tiles<D>::kRows, kLanes = D::kLanes;
@@ -32,8 +31,10 @@ class WinogradWeights {
   void run() {
     const std::int64_t tiles = x_.n * grid_.of_image(), chunks = ceil_div(tiles, kChunk),
                        sums = out_panels_ * kRows * panels_.vectors * kLanes;
-    const std::int64_t plane = round_up((kChunk * (x_ld_ + dy_ld_) + sums) * 4), own = ceil_div(kPlanes, pool_.threads()) * plane;
-    const std::int64_t tile_sums = round_up(kChunk * dy_ld_ * 4), zeros = most(x_ld_, dy_ld_) * 4, bias = round_up(dy_ld_ * 4);
+    const std::int64_t plane = round_up((kChunk * (x_ld_ + dy_ld_) + sums) * 4),
+                       own = ceil_div(kPlanes, pool_.threads()) * plane;
+    const std::int64_t tile_sums = round_up(kChunk * dy_ld_ * 4), zeros = most(x_ld_, dy_ld_) * 4,
+                       bias = round_up(dy_ld_ * 4);
     pool_.reserve_scratch(own + bias + tile_sums + zeros);
     for (int i = 0; i < kPlanes; ++i) {
       v_[i] = reinterpret_cast<float*>(pool_.scratch(i % pool_.threads()) + i / pool_.threads() * plane);
@@ -50,10 +51,8 @@ class WinogradWeights {
         for (std::int64_t t = task * kTask; t < least(n, (task + 1) * kTask); ++t) evaluate_tile(t, begin + t);
       });
       parallel_tasks(pool_, kPlanes * panels_.parts + 1, [&](std::int64_t task) {
-        if (task == 0)
-          add_bias(n, chunk == 0);
-        else
-          multiply(static_cast<int>((task - 1) / panels_.parts), (task - 1) % panels_.parts, n, chunk == 0);
+        if (task == 0) add_bias(n, chunk == 0);
+        else multiply(static_cast<int>((task - 1) / panels_.parts), (task - 1) % panels_.parts, n, chunk == 0);
       });
     }
     parallel_tasks(pool_, o_, [&](std::int64_t o) { interpolate(o); });
@@ -63,10 +62,11 @@ class WinogradWeights {
  private:
   /// Tile `tile` of all, as the t-th of its chunk.
   void evaluate_tile(std::int64_t t, std::int64_t tile) const {
-    const std::int64_t image = tile / grid_.of_image(), row = tile % grid_.of_image() / grid_.cols * kTile, col = tile % grid_.cols * kTile;
+    const std::int64_t image = tile / grid_.of_image(), row = tile % grid_.of_image() / grid_.cols * kTile,
+                       col = tile % grid_.cols * kTile;
     const float *in[kPoints][kPoints], *out[kTile][kTile];
-    square<kPoints>(reinterpret_cast<const float*>(x_.data), image, row + x_.rows.first, col + x_.cols.first, x_.rows.size, x_.cols.size,
-                    x_.channels, zeros_, in);
+    square<kPoints>(reinterpret_cast<const float*>(x_.data), image, row + x_.rows.first, col + x_.cols.first,
+                    x_.rows.size, x_.cols.size, x_.channels, zeros_, in);
     evaluate<Isa, kPoints>(
         in, x_.channels, [&](int plane, std::int64_t c) { return v_[plane] + t * x_ld_ + c; },
         [](const V* a, V* b) __attribute__((always_inline)) { input_points(a, b); });
@@ -101,15 +101,16 @@ class WinogradWeights {
     for (std::int64_t out = 0; out < out_panels_; ++out) {
       float* to = sums(plane, panel) + out * kRows * width;
       const std::int64_t rows = least(kRows, o_ - out * kRows);
-      kTiles<D>.weight[rows - 1][width / kLanes - 1]({.a = reinterpret_cast<const std::byte*>(w_[plane] + out * kRows),
-                                                      .a_step = dy_ld_ * 4,
-                                                      .b = reinterpret_cast<const std::byte*>(v_[plane] + panels_.begin(panel)),
-                                                      .lines = &line,
-                                                      .n_lines = 1,
-                                                      .pixels = n,
-                                                      .step = x_ld_ * 4,
-                                                      .cin = fresh ? nullptr : to,
-                                                      .cout = to});
+      kTiles<D>.weight[rows - 1][width / kLanes - 1](
+          {.a = reinterpret_cast<const std::byte*>(w_[plane] + out * kRows),
+           .a_step = dy_ld_ * 4,
+           .b = reinterpret_cast<const std::byte*>(v_[plane] + panels_.begin(panel)),
+           .lines = &line,
+           .n_lines = 1,
+           .pixels = n,
+           .step = x_ld_ * 4,
+           .cin = fresh ? nullptr : to,
+           .cout = to});
     }
   }
 
@@ -121,8 +122,7 @@ class WinogradWeights {
         simd::loop<Isa>(least(width, x_.channels - first), [&](std::int64_t c, auto lanes) {
           V m[kPoints][kPoints], taps[3][3];
           for (int i = 0; i < kPlanes; ++i) m[i / kPoints][i % kPoints] = V::load(sums(i, panel) + o * width + c);
-          both_axes<kPoints, 3>(
-              m, taps, [](const V* a, V* b) __attribute__((always_inline)) { results<3>(a, b); });
+          both_axes<kPoints, 3>(m, taps, [](const V* a, V* b) __attribute__((always_inline)) { results<3>(a, b); });
           for (int tap = 0; tap < 9; ++tap) {
             T* to = dw_.ptr<T>() + (o * 9 + tap) * x_.channels + first + c;
             const V v = taps[tap / 3][tap % 3];

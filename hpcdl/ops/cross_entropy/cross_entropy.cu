@@ -18,8 +18,10 @@ struct Smoothing {
   __device__ float weight(std::int64_t row) const { return weights ? weights[row] : 1.0f; }
 };
 
-/// What a row of log-sum-exp (top + log_sum) loses, weight and smoothing counted; `minus_mean` is of the row. top + log_sum first would cancel.
-__device__ inline float row_loss_of(const Smoothing& smooth, std::int64_t row, float top, float log_sum, float at_target, float minus_mean) {
+/// What a row of log-sum-exp (top + log_sum) loses, weight and smoothing counted; `minus_mean` is of the row. top +
+/// log_sum first would cancel.
+__device__ inline float row_loss_of(const Smoothing& smooth, std::int64_t row, float top, float log_sum,
+                                    float at_target, float minus_mean) {
   const float even = smooth.share > 0 ? smooth.share * (top + minus_mean) : 0.0f;
   return smooth.weight(row) * ((1.0f - smooth.share) * (top - at_target) + even + log_sum);
 }
@@ -37,9 +39,10 @@ struct Rows {
   }
 };
 
-/// Rows that a team holds in registers. The mean of a row is that of (origin - x), minus the origin: with x[0] as origin distances
-/// are small where logits are large.
-template <class T, class Team, bool kWhole> __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) short_rows(Rows p) {
+/// Rows that a team holds in registers. The mean of a row is that of (origin - x), minus the origin: with x[0] as
+/// origin distances are small where logits are large.
+template <class T, class Team, bool kWhole>
+__global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) short_rows(Rows p) {
   constexpr int N = kLanes<T>, K = Team::kPacks;
   __shared__ float tops[kWarp];
   __shared__ float2 sums[kWarp];
@@ -73,11 +76,13 @@ template <class T, class Team, bool kWhole> __global__ void __launch_bounds__(Te
   if (!exists || static_cast<int>(threadIdx.x) % Team::kThreads != 0) return;
   if (target < 0) return p.put(row, 0, 0);
   const float log_sum = logf(sum);
-  p.put(row, row_loss_of(p.smooth, row, top, log_sum, at_target, distance / static_cast<float>(p.cols) - origin), top + log_sum);
+  p.put(row, row_loss_of(p.smooth, row, top, log_sum, at_target, distance / static_cast<float>(p.cols) - origin),
+        top + log_sum);
 }
 
 /// Longer rows, each a block's, are read once: each thread keeps its sum relative to its own maximum.
-template <class T, int kThreads, bool kWhole, bool kSmooth> __global__ void __launch_bounds__(kThreads) long_rows(Rows p) {
+template <class T, int kThreads, bool kWhole, bool kSmooth>
+__global__ void __launch_bounds__(kThreads) long_rows(Rows p) {
   constexpr int N = kLanes<T>;
   __shared__ float memory[3][kWarp];
   const std::int64_t row = blockIdx.x;
@@ -90,32 +95,36 @@ template <class T, int kThreads, bool kWhole, bool kSmooth> __global__ void __la
   SumOfExp all;
   const float origin = kSmooth ? widen(x[0]) : 0.0f;
   float distance = 0;
-  sweep<kThreads, kPacks, kWhole>(x, p.cols, narrow<T>(-__builtin_inff()), row_lead<T>(row, p.cols), [&](std::int64_t col, const auto& v) {
-    all.add(v);
-    if constexpr (kSmooth) {
+  sweep<kThreads, kPacks, kWhole>(
+      x, p.cols, narrow<T>(-__builtin_inff()), row_lead<T>(row, p.cols), [&](std::int64_t col, const auto& v) {
+        all.add(v);
+        if constexpr (kSmooth) {
 #pragma unroll
-      for (int k = 0; k < kPacks; ++k) {
-        const std::int64_t at = col + k * kThreads * N, left = p.cols - at;
-        if (left <= 0) break;
-        const int from = !kWhole && at < 0 ? static_cast<int>(-at) : 0, to = static_cast<int>(left < N ? left : N);
-        const auto in = widen(v[k]);
-        float part = 0;
+          for (int k = 0; k < kPacks; ++k) {
+            const std::int64_t at = col + k * kThreads * N, left = p.cols - at;
+            if (left <= 0) break;
+            const int from = !kWhole && at < 0 ? static_cast<int>(-at) : 0, to = static_cast<int>(left < N ? left : N);
+            const auto in = widen(v[k]);
+            float part = 0;
 #pragma unroll
-        for (int i = 0; i < N; ++i)
-          if (kWhole || (i >= from && i < to)) part += origin - in.v[i];
-        distance += part;
-      }
-    }
-  });
+            for (int i = 0; i < N; ++i)
+              if (kWhole || (i >= from && i < to)) part += origin - in.v[i];
+            distance += part;
+          }
+        }
+      });
   all.template over_block<kThreads>(memory);
-  if constexpr (kSmooth) distance = block_reduce<kThreads>(distance, Sum{}, memory[2]) / static_cast<float>(p.cols) - origin;
+  if constexpr (kSmooth)
+    distance = block_reduce<kThreads>(distance, Sum{}, memory[2]) / static_cast<float>(p.cols) - origin;
   if (threadIdx.x != 0) return;
   const float log_sum = logf(all.sum), at_target = target < p.cols ? widen(x[target]) : __builtin_nanf("");
   p.put(row, row_loss_of(p.smooth, row, all.top, log_sum, at_target, distance), all.top + log_sum);
 }
 
 /// A fixed tree, in double.
-__global__ void __launch_bounds__(kSumThreads) sum_rows(float* loss, float* count, const float* row_loss, const std::int32_t* targets, const float* weights, std::int64_t n) {
+__global__ void __launch_bounds__(kSumThreads)
+    sum_rows(float* loss, float* count, const float* row_loss, const std::int32_t* targets, const float* weights,
+             std::int64_t n) {
   __shared__ double losses[kSumThreads], counts[kSumThreads];
   double sum = 0, valid = 0;
   for (std::int64_t first = threadIdx.x; first < n; first += kSumThreads * kSumAtOnce) {
@@ -134,7 +143,8 @@ __global__ void __launch_bounds__(kSumThreads) sum_rows(float* loss, float* coun
   losses[threadIdx.x] = sum, counts[threadIdx.x] = valid;
   for (int half = kSumThreads / 2; half > 0; half /= 2) {
     __syncthreads();
-    if (threadIdx.x < half) losses[threadIdx.x] += losses[threadIdx.x + half], counts[threadIdx.x] += counts[threadIdx.x + half];
+    if (threadIdx.x < half)
+      losses[threadIdx.x] += losses[threadIdx.x + half], counts[threadIdx.x] += counts[threadIdx.x + half];
   }
   if (threadIdx.x == 0) *loss = static_cast<float>(losses[0]), *count = static_cast<float>(counts[0]);
 }
@@ -155,8 +165,11 @@ struct RowGradient {
   float scale, lse, even, own;
 
   __device__ RowGradient(const Gradient& g, std::int64_t row)
-      : target(g.targets[row]), scale(target >= 0 && g.dloss ? g.smooth.weight(row) * *g.dloss : 0.0f), lse(g.lse[row]),
-        even(g.smooth.share / static_cast<float>(g.cols)), own(1.0f - g.smooth.share) {}
+      : target(g.targets[row]),
+        scale(target >= 0 && g.dloss ? g.smooth.weight(row) * *g.dloss : 0.0f),
+        lse(g.lse[row]),
+        even(g.smooth.share / static_cast<float>(g.cols)),
+        own(1.0f - g.smooth.share) {}
   /// Of the N elements at column `at`.
   template <int N> __device__ Lanes<N> operator()(const Lanes<N>& x, std::int64_t at) const {
     if (target < 0) return Lanes<N>(0.0f);  // whatever x is
@@ -165,7 +178,8 @@ struct RowGradient {
   }
 };
 
-template <class T, class Team, bool kWhole> __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) short_gradient(Gradient g) {
+template <class T, class Team, bool kWhole>
+__global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) short_gradient(Gradient g) {
   constexpr int N = kLanes<T>, K = Team::kPacks;
   const std::int64_t row = Team::row();
   if (row >= g.rows) return;
@@ -219,18 +233,27 @@ Smoothing smoothing_of(View weights, float share) { return {weights ? weights.pt
 
 }  // namespace
 
-void cross_entropy(Stream& s, Tensor loss, Tensor count, Tensor lse, View logits, View targets, Tensor row_loss, View weights, float smoothing) {
-  const Rows p{row_loss.ptr<float>(), lse ? lse.ptr<float>() : nullptr, logits.data(), logits.row_stride(), logits.rows(), logits.cols(),
-               targets.ptr<std::int32_t>(), smoothing_of(weights, smoothing)};
+void cross_entropy(Stream& s, Tensor loss, Tensor count, Tensor lse, View logits, View targets, Tensor row_loss,
+                   View weights, float smoothing) {
+  const Rows p{row_loss.ptr<float>(),
+               lse ? lse.ptr<float>() : nullptr,
+               logits.data(),
+               logits.row_stride(),
+               logits.rows(),
+               logits.cols(),
+               targets.ptr<std::int32_t>(),
+               smoothing_of(weights, smoothing)};
   if (p.rows > 0) {
     visit_dtype(logits.dtype(), [&]<class T>() {
       const bool whole = whole_packs<T>(p.cols, {{p.logits, p.stride}});
       if (with_short_team<T>(p.cols, [&]<class Team>() {
-            launch_rows<Team>(s, whole ? short_rows<T, Team, true> : short_rows<T, Team, false>, p.rows, p, "cross_entropy");
+            launch_rows<Team>(s, whole ? short_rows<T, Team, true> : short_rows<T, Team, false>, p.rows, p,
+                              "cross_entropy");
           }))
         return;
       const auto kernel = smoothing > 0 ? whole ? long_rows<T, 512, true, true> : long_rows<T, 512, false, true>
-                                        : whole ? long_rows<T, 512, true, false> : long_rows<T, 512, false, false>;
+                          : whole ? long_rows<T, 512, true, false>
+                                        : long_rows<T, 512, false, false>;
       kernel<<<blocks_for(p.rows, 1), 512, 0, queue(s)>>>(p);
     });
     launched("cross_entropy");
@@ -239,22 +262,36 @@ void cross_entropy(Stream& s, Tensor loss, Tensor count, Tensor lse, View logits
 }
 
 void cross_entropy_sum(Stream& s, Tensor loss, Tensor count, View row_loss, View targets, View weights) {
-  sum_rows<<<1, kSumThreads, 0, queue(s)>>>(loss.ptr<float>(), count.ptr<float>(), row_loss.ptr<float>(), targets.ptr<std::int32_t>(),
-                                         smoothing_of(weights, 0).weights, row_loss.size());
+  sum_rows<<<1, kSumThreads, 0, queue(s)>>>(loss.ptr<float>(), count.ptr<float>(), row_loss.ptr<float>(),
+                                            targets.ptr<std::int32_t>(), smoothing_of(weights, 0).weights,
+                                            row_loss.size());
   launched("cross_entropy.sum");
 }
 
-void cross_entropy_backward(Stream& s, Grad dlogits, View logits, View targets, View lse, View dloss, View weights, float smoothing) {
-  const Gradient g{dlogits.data(), logits.data(), dlogits.row_stride(), logits.row_stride(), logits.rows(), logits.cols(), targets.ptr<std::int32_t>(),
-                   lse.ptr<float>(), dloss ? dloss.ptr<float>() : nullptr, smoothing_of(weights, smoothing), dlogits.accumulate()};
+void cross_entropy_backward(Stream& s, Grad dlogits, View logits, View targets, View lse, View dloss, View weights,
+                            float smoothing) {
+  const Gradient g{dlogits.data(),
+                   logits.data(),
+                   dlogits.row_stride(),
+                   logits.row_stride(),
+                   logits.rows(),
+                   logits.cols(),
+                   targets.ptr<std::int32_t>(),
+                   lse.ptr<float>(),
+                   dloss ? dloss.ptr<float>() : nullptr,
+                   smoothing_of(weights, smoothing),
+                   dlogits.accumulate()};
   if (g.rows == 0) return;
   visit_dtype(logits.dtype(), [&]<class T>() {
     const bool whole = whole_packs<T>(g.cols, {{g.dx, g.dx_stride}, {g.x, g.x_stride}});
     if (with_short_team<T>(g.cols, [&]<class Team>() {
-          launch_rows<Team>(s, whole ? short_gradient<T, Team, true> : short_gradient<T, Team, false>, g.rows, g, "cross_entropy_backward");
+          launch_rows<Team>(s, whole ? short_gradient<T, Team, true> : short_gradient<T, Team, false>, g.rows, g,
+                            "cross_entropy_backward");
         }))
       return;
-    constexpr std::int64_t kBlocks = 2048, kMostRows = 65535;  // blocks for any GPU to be evenly busy; where the y dimension of a grid ends
+    constexpr std::int64_t kBlocks = 2048,
+                           kMostRows =
+                               65535;  // blocks for any GPU to be evenly busy; where the y dimension of a grid ends
     for (std::int64_t first = 0; first < g.rows; first += kMostRows) {
       const std::int64_t n = g.rows - first < kMostRows ? g.rows - first : kMostRows;
       Gradient part = g;
@@ -264,7 +301,8 @@ void cross_entropy_backward(Stream& s, Grad dlogits, View logits, View targets, 
       if (g.smooth.weights) part.smooth.weights += first;
       const std::int64_t turns = sweep_turns<T>(g.cols, kThreads, kPacks), wanted = (kBlocks + n - 1) / n;
       const auto kernel = whole ? long_gradient<T, true> : long_gradient<T, false>;
-      kernel<<<dim3(blocks_for(turns < wanted ? turns : wanted, 1), static_cast<unsigned>(n)), kThreads, 0, queue(s)>>>(part);
+      kernel<<<dim3(blocks_for(turns < wanted ? turns : wanted, 1), static_cast<unsigned>(n)), kThreads, 0, queue(s)>>>(
+          part);
       launched("cross_entropy_backward");
     }
   });

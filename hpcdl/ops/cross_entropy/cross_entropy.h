@@ -1,10 +1,10 @@
 #pragma once
 // loss = sum over valid rows of (logsumexp(x) - x[target]); count = number of valid rows.
 //
-// logits x: (..., V) f32 or bf16. targets: (...) i32; a negative target is ignored, one >= V makes the loss NaN. Both outputs
-// are f32 (1). The loss is a sum on purpose: whoever adds several micro-batches or ranks divides by the total count, through
-// StepParams::grad_scale for the gradients and on the host for the log, and is exact whatever the split. Kept for backward:
-// lse (rows), f32. backward may write dx over x in place (raw kernels; a program keeps them apart).
+// logits x: (..., V) f32 or bf16. targets: (...) i32; a negative target is ignored, one >= V makes the loss NaN. Both
+// outputs are f32 (1). The loss is a sum on purpose: whoever adds several micro-batches or ranks divides by the total
+// count, through StepParams::grad_scale for the gradients and on the host for the log, and is exact whatever the split.
+// Kept for backward: lse (rows), f32. backward may write dx over x in place (raw kernels; a program keeps them apart).
 //   dx = (exp(x - lse) - onehot(target)) * dloss, 0 for ignored rows
 
 #include "hpcdl/ops/op.h"
@@ -35,7 +35,8 @@ struct CrossEntropy {
   static std::array<Spec, 1> scratch(const Spec& logits, const Spec&, const Args&) {
     return {Spec{{logits.shape.size() / logits[-1]}, DType::f32}};
   }
-  static void forward(Stream& s, Tensor loss, Tensor count, Tensor lse, View logits, View targets, Tensor row_loss, const Args&);
+  static void forward(Stream& s, Tensor loss, Tensor count, Tensor lse, View logits, View targets, Tensor row_loss,
+                      const Args&);
   static void backward(Stream& s, Grad dlogits, View logits, View targets, View lse, View dloss, const Args&);
   using Backward = Operands<dIn<0>, In<0>, In<1>, Out<2>, dOut<0>>;
 };
@@ -43,37 +44,48 @@ struct CrossEntropy {
 // `weights`, of rows and without them 1, and `smoothing`: smooth.h.
 namespace cpu {
 /// lse and row_loss: (rows) f32; lse may be null. Ignored rows have row_loss 0.
-template <class Isa> void cross_entropy_rows(Isa, Pool&, Tensor row_loss, Tensor lse, View logits, View targets, View weights = {}, float smoothing = 0);
-/// loss = sum(row_loss), count = sum of the weights of targets >= 0, in fixed order and double.
-template <class Isa> void cross_entropy_sum(Isa, Tensor loss, Tensor count, View row_loss, View targets, View weights = {});
 template <class Isa>
-void cross_entropy_backward(Isa, Pool&, Grad dlogits, View logits, View targets, View lse, float dloss, View weights = {}, float smoothing = 0);
+void cross_entropy_rows(Isa, Pool&, Tensor row_loss, Tensor lse, View logits, View targets, View weights = {},
+                        float smoothing = 0);
+/// loss = sum(row_loss), count = sum of the weights of targets >= 0, in fixed order and double.
+template <class Isa>
+void cross_entropy_sum(Isa, Tensor loss, Tensor count, View row_loss, View targets, View weights = {});
+template <class Isa>
+void cross_entropy_backward(Isa, Pool&, Grad dlogits, View logits, View targets, View lse, float dloss,
+                            View weights = {}, float smoothing = 0);
 }  // namespace cpu
 namespace cuda {
-void cross_entropy(Stream&, Tensor loss, Tensor count, Tensor lse, View logits, View targets, Tensor row_loss, View weights = {}, float smoothing = 0);
+void cross_entropy(Stream&, Tensor loss, Tensor count, Tensor lse, View logits, View targets, Tensor row_loss,
+                   View weights = {}, float smoothing = 0);
 /// loss = sum(row_loss), count = sum of the weights of targets >= 0, in fixed order and double.
 void cross_entropy_sum(Stream&, Tensor loss, Tensor count, View row_loss, View targets, View weights = {});
-void cross_entropy_backward(Stream&, Grad dlogits, View logits, View targets, View lse, View dloss, View weights = {}, float smoothing = 0);
+void cross_entropy_backward(Stream&, Grad dlogits, View logits, View targets, View lse, View dloss, View weights = {},
+                            float smoothing = 0);
 }  // namespace cuda
 
-inline void CrossEntropy::forward(Stream& s, Tensor loss, Tensor count, Tensor lse, View logits, View targets, Tensor row_loss,
-                                  const Args&) {
-  on(s,
-     [&](auto isa, Pool& pool) {
-       cpu::cross_entropy_rows(isa, pool, row_loss, lse, logits, targets);
-       cpu::cross_entropy_sum(isa, loss, count, row_loss, targets);
-     },
-     [&](auto& q) { cuda::cross_entropy(q, loss, count, lse, logits, targets, row_loss); });
+inline void CrossEntropy::forward(Stream& s, Tensor loss, Tensor count, Tensor lse, View logits, View targets,
+                                  Tensor row_loss, const Args&) {
+  on(
+      s,
+      [&](auto isa, Pool& pool) {
+        cpu::cross_entropy_rows(isa, pool, row_loss, lse, logits, targets);
+        cpu::cross_entropy_sum(isa, loss, count, row_loss, targets);
+      },
+      [&](auto& q) { cuda::cross_entropy(q, loss, count, lse, logits, targets, row_loss); });
 }
-inline void CrossEntropy::backward(Stream& s, Grad dlogits, View logits, View targets, View lse, View dloss, const Args&) {
-  on(s,
-     [&](auto isa, Pool& pool) {
-       cpu::cross_entropy_backward(isa, pool, dlogits, logits, targets, lse, dloss ? *dloss.ptr<float>() : 0.0f);
-     },
-     [&](auto& q) { cuda::cross_entropy_backward(q, dlogits, logits, targets, lse, dloss); });
+inline void CrossEntropy::backward(Stream& s, Grad dlogits, View logits, View targets, View lse, View dloss,
+                                   const Args&) {
+  on(
+      s,
+      [&](auto isa, Pool& pool) {
+        cpu::cross_entropy_backward(isa, pool, dlogits, logits, targets, lse, dloss ? *dloss.ptr<float>() : 0.0f);
+      },
+      [&](auto& q) { cuda::cross_entropy_backward(q, dlogits, logits, targets, lse, dloss); });
 }
 
 /// {loss, count}. With label smoothing and weights: smooth.h.
-template <Symbolic V> auto cross_entropy(const V& logits, const V& targets) { return record<CrossEntropy>({}, logits, targets); }
+template <Symbolic V> auto cross_entropy(const V& logits, const V& targets) {
+  return record<CrossEntropy>({}, logits, targets);
+}
 
 }  // namespace hpcdl

@@ -18,7 +18,8 @@ float weight(const View& weights, std::int64_t row) { return weights ? weights.p
 }  // namespace
 
 template <class Isa>
-void cross_entropy_rows(Isa, Pool& pool, Tensor row_loss, Tensor lse, View logits, View targets, View weights, float smoothing) {
+void cross_entropy_rows(Isa, Pool& pool, Tensor row_loss, Tensor lse, View logits, View targets, View weights,
+                        float smoothing) {
   const auto n = logits.cols();
   const auto* target = targets.ptr<std::int32_t>();
   visit_dtype(logits.dtype(), [&]<class T>() {
@@ -31,8 +32,10 @@ void cross_entropy_rows(Isa, Pool& pool, Tensor row_loss, Tensor lse, View logit
         const float log_sum = t >= 0 ? l.log_sum() : 0, top = t >= 0 ? l.top : 0;
         if (lse) lse.ptr<float>()[r] = top + log_sum;
         const float at_target = t < 0 ? 0.0f : t < n ? static_cast<float>(x[t]) : __builtin_nanf("");
-        const float far = smoothing > 0 && t >= 0 ? smoothing / static_cast<float>(n) * sum_below<Isa>(x, n, top) : 0.0f;
-        row_loss.ptr<float>()[r] = weight(weights, r) * ((1.0f - smoothing) * (top - at_target) + far + log_sum);  // top + log_sum first would cancel
+        const float far =
+            smoothing > 0 && t >= 0 ? smoothing / static_cast<float>(n) * sum_below<Isa>(x, n, top) : 0.0f;
+        row_loss.ptr<float>()[r] = weight(weights, r) * ((1.0f - smoothing) * (top - at_target) + far +
+                                                         log_sum);  // top + log_sum first would cancel
       }
     });
   });
@@ -50,7 +53,8 @@ template <class Isa> void cross_entropy_sum(Isa, Tensor loss, Tensor count, View
 }
 
 template <class Isa>
-void cross_entropy_backward(Isa, Pool& pool, Grad dlogits, View logits, View targets, View lse, float dloss, View weights, float smoothing) {
+void cross_entropy_backward(Isa, Pool& pool, Grad dlogits, View logits, View targets, View lse, float dloss,
+                            View weights, float smoothing) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   const auto n = logits.cols();

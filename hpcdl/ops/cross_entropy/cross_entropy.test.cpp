@@ -52,8 +52,8 @@ struct OneRow {
     Stream s(pool);
     const Spec one{{1}, f32};
     CrossEntropy::forward(s, Tensor(&loss, one), Tensor(&count, one), Tensor(&lse, one),
-                          View(x.data(), {{1, static_cast<std::int64_t>(x.size())}, f32}), View(&target, {{1}, DType::i32}),
-                          Tensor(&row, one), {});
+                          View(x.data(), {{1, static_cast<std::int64_t>(x.size())}, f32}),
+                          View(&target, {{1}, DType::i32}), Tensor(&row, one), {});
   }
 };
 
@@ -82,8 +82,9 @@ TEST(CrossEntropy, LargeGradientsHaveTheBitsOfSmallOnes) {
   const float dloss = 0.5f;
   const auto backward = [&](float* out, std::int64_t first, std::int64_t count) {
     const auto f = static_cast<std::size_t>(first);
-    CrossEntropy::backward(s, Grad(Tensor(out, {{count, n}, f32}), Write::overwrite), View(&x[f * n], {{count, n}, f32}),
-                           View(&t[f], {{count}, DType::i32}), View(&lse[f], {{count}, f32}), View(&dloss, {{1}, f32}), {});
+    CrossEntropy::backward(s, Grad(Tensor(out, {{count, n}, f32}), Write::overwrite),
+                           View(&x[f * n], {{count, n}, f32}), View(&t[f], {{count}, DType::i32}),
+                           View(&lse[f], {{count}, f32}), View(&dloss, {{1}, f32}), {});
   };
   backward(dx.data(), 0, rows);
   for (std::int64_t r : {0, 1, 64, 65, 130}) {

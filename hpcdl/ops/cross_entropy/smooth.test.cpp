@@ -27,7 +27,8 @@ const auto spec = testing::op<SmoothCrossEntropy>({
             {.in = {{3, 10}, Input::indices({3}, 10), weights({3})}, .args = {1.0f}},
             {.in = {{2, 9, 65}, Input::indices({2, 9}, 65, true), weights({2, 9})}, .args = {0.1f}},
             {.in = {{33, 1023}, Input::indices({33}, 1023, true), Input::none()}, .args = {0.2f}},
-            // A GPU's teams: part of a warp, a warp, blocks of 64, 128 and 512 threads; rows of whole 16-byte packs and not.
+            // A GPU's teams: part of a warp, a warp, blocks of 64, 128 and 512 threads; rows of whole 16-byte packs and
+            // not.
             {.in = {{40, 24}, Input::indices({40}, 24, true), weights({40})}, .args = {0.3f}},
             {.in = {{9, 1000}, Input::indices({9}, 1000), weights({9})}, .args = {0.1f}},
             {.in = {{5, 2008}, Input::indices({5}, 2008), Input::none()}, .args = {0.1f}, .gradient = false},
@@ -44,7 +45,8 @@ const auto spec = testing::op<SmoothCrossEntropy>({
             const auto t = static_cast<std::int64_t>(in[1][r]);
             if (t < 0) continue;
             double top = -INFINITY, sum = 0, mean = 0;
-            for (std::int64_t c = 0; c < n; ++c) top = std::max(top, in[0][r * n + c]), mean += in[0][r * n + c] / static_cast<double>(n);
+            for (std::int64_t c = 0; c < n; ++c)
+              top = std::max(top, in[0][r * n + c]), mean += in[0][r * n + c] / static_cast<double>(n);
             for (std::int64_t c = 0; c < n; ++c) sum += std::exp(in[0][r * n + c] - top);
             const double w = in[2].size() ? in[2][r] : 1;
             out[2][r] = top + std::log(sum);
@@ -72,7 +74,8 @@ TEST(SmoothCrossEntropy, SpreadsTheTarget) {
   for (int r = 0; r < 2; ++r) {
     double sum = 0;
     for (int c = 0; c < 3; ++c) sum += std::exp(static_cast<double>(logits[3 * r + c]));
-    for (int c = 0; c < 3; ++c) want -= (0.1 + (c == 2 * r ? 0.7 : 0.0)) * (static_cast<double>(logits[3 * r + c]) - std::log(sum));
+    for (int c = 0; c < 3; ++c)
+      want -= (0.1 + (c == 2 * r ? 0.7 : 0.0)) * (static_cast<double>(logits[3 * r + c]) - std::log(sum));
   }
   EXPECT_NEAR(static_cast<double>(*g.eager_tensor(loss).ptr<float>()), want, 1e-5);
   EXPECT_EQ(*g.eager_tensor(count).ptr<float>(), 2);
@@ -84,7 +87,8 @@ TEST(SmoothCrossEntropy, MixesTwoTargets) {
   StepParams params;
   Stream s(pool, &params);
   Graph g({.eager = &s});
-  const Var x = g.input("x", {{4, 5}, f32}), t = g.input("t", {{4}, DType::i32}), a = g.input("a", {{4}, f32}), b = g.input("b", {{4}, f32});
+  const Var x = g.input("x", {{4, 5}, f32}), t = g.input("t", {{4}, DType::i32}), a = g.input("a", {{4}, f32}),
+            b = g.input("b", {{4}, f32});
   for (int i = 0; i < 20; ++i) g.eager_tensor(x).ptr<float>()[i] = static_cast<float>(i * 7 % 11);
   for (int r = 0; r < 4; ++r) {
     g.eager_tensor(t).ptr<std::int32_t>()[r] = r;

@@ -1,10 +1,11 @@
 #pragma once
 // y = keep ? x / (1 - p) : 0, each element dropped with probability p. x, y: any shape, f32 or bf16.
 //
-// The mask is a pure function of (seed, rng_stream, step, element index), computed again by backward and never stored: it
-// does not depend on threads, and a resumed run draws what the uninterrupted one would have drawn. Where ranks share a batch, each
-// holds one part of the elements: those of part p are numbered from p * size on, so the mask does not depend on the ranks either.
-// Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", 2014.
+// The mask is a pure function of (seed, rng_stream, step, element index), computed again by backward and never stored:
+// it does not depend on threads, and a resumed run draws what the uninterrupted one would have drawn. Where ranks share
+// a batch, each holds one part of the elements: those of part p are numbered from p * size on, so the mask does not
+// depend on the ranks either. Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from
+// overfitting", 2014.
 
 #include "hpcdl/core/rng.h"
 #include "hpcdl/ops/op.h"
@@ -49,8 +50,9 @@ inline void Dropout::forward(Stream& s, Tensor y, View x, const Args& a) {
   backward(s, Grad(y, Write::overwrite), x, a);
 }
 inline void Dropout::backward(Stream& s, Grad dx, View dy, const Args& a) {
-  on(s, [&](auto isa, Pool& pool) { cpu::dropout(isa, pool, dx, dy, draws(s.params(), a), a); },
-     [&](auto& q) { cuda::dropout(q, dx, dy, a); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::dropout(isa, pool, dx, dy, draws(s.params(), a), a); },
+      [&](auto& q) { cuda::dropout(q, dx, dy, a); });
 }
 
 /// Records nothing when p is 0.

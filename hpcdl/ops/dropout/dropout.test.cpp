@@ -29,7 +29,9 @@ const auto spec = testing::op<Dropout>({
         [](std::span<Ref> out, std::span<const Ref> in, const Dropout::Args& a) {
           const Rng rng{1234, a.rng_stream};  // the test bench runs with seed 1234 in step 0
           for (std::int64_t i = 0; i < in[0].size(); ++i)
-            out[0][i] = rng.uniform(static_cast<std::uint64_t>(a.part * in[0].size() + i)) < a.p ? 0 : in[0][i] / (1.0 - static_cast<double>(a.p));
+            out[0][i] = rng.uniform(static_cast<std::uint64_t>(a.part * in[0].size() + i)) < a.p
+                            ? 0
+                            : in[0][i] / (1.0 - static_cast<double>(a.p));
         },
     .condition = 10,  // 1 / (1 - 0.9) of the rounding of p itself
 });
@@ -54,7 +56,8 @@ TEST(dropout, masks_differ_by_seed_stream_and_step_and_have_the_right_density) {
   };
   EXPECT_EQ(differ(drop({.seed = 1}, {0.2f, 1}, n)), 0);
   // Independent masks differ in 2 p (1 - p) = 0.32 of the places; 5 standard deviations are 0.0074.
-  for (const auto& other : {drop({.seed = 2}, {0.2f, 1}, n), drop({.seed = 1}, {0.2f, 2}, n), drop({.seed = 1, .step = 1}, {0.2f, 1}, n)})
+  for (const auto& other :
+       {drop({.seed = 2}, {0.2f, 1}, n), drop({.seed = 1}, {0.2f, 2}, n), drop({.seed = 1, .step = 1}, {0.2f, 1}, n)})
     EXPECT_NEAR(differ(other), 0.32, 0.0074);
   double sum = 0;
   for (float v : base) sum += static_cast<double>(v);
@@ -65,7 +68,9 @@ TEST(dropout, parts_of_a_batch_draw_what_the_whole_batch_draws) {
   for (const std::int64_t n : {64, 65, 1001}) {
     const auto whole = drop({.seed = 7, .step = 3}, {0.3f, 2}, 3 * n);
     for (std::int64_t part = 0; part < 3; ++part)
-      EXPECT_EQ(drop({.seed = 7, .step = 3}, {0.3f, 2, part}, n), std::vector(whole.begin() + part * n, whole.begin() + (part + 1) * n)) << n << " " << part;
+      EXPECT_EQ(drop({.seed = 7, .step = 3}, {0.3f, 2, part}, n),
+                std::vector(whole.begin() + part * n, whole.begin() + (part + 1) * n))
+          << n << " " << part;
   }
 }
 

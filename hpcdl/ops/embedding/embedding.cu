@@ -18,7 +18,8 @@ struct Lookup {
 
 /// A warp writes one token's row, four accesses of each lane at a time. kPlaces: plus a row of positions; asked at
 /// run time, that took a fifth of the rate of rows without.
-template <class Y, class T, bool kPlaces, bool kWhole> __global__ void __launch_bounds__(256, kWhole ? 4 : 1) lookup(Lookup l) {
+template <class Y, class T, bool kPlaces, bool kWhole>
+__global__ void __launch_bounds__(256, kWhole ? 4 : 1) lookup(Lookup l) {
   constexpr int N = kLanes<Y>, K = 4;
   const std::int64_t t = std::int64_t{blockIdx.x} * 8 + threadIdx.x / kWarp;
   if (t >= l.tokens) return;
@@ -47,12 +48,15 @@ template <class Y, class T, bool kPlaces, bool kWhole> __global__ void __launch_
   }
 }
 
-// The counting sort of tokens by id, in steps that give the CPU's order whatever runs when: how many tokens each id has, and for each
-// token some place among them; where each id's tokens begin; the tokens at their places; each id's tokens in ascending order.
+// The counting sort of tokens by id, in steps that give the CPU's order whatever runs when: how many tokens each id
+// has, and for each token some place among them; where each id's tokens begin; the tokens at their places; each id's
+// tokens in ascending order.
 
 constexpr int kThreads = 256, kScan = 1024;
 
-__global__ void __launch_bounds__(kThreads) count_ids(std::int32_t* starts, std::int32_t* ranks, const std::int32_t* ids, std::int64_t tokens, std::int64_t vocab) {
+__global__ void __launch_bounds__(kThreads)
+    count_ids(std::int32_t* starts, std::int32_t* ranks, const std::int32_t* ids, std::int64_t tokens,
+              std::int64_t vocab) {
   const std::int64_t t = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const std::int32_t id = t < tokens ? ids[t] : -1;
   const bool known = id >= 0 && id < vocab;
@@ -64,9 +68,11 @@ __global__ void __launch_bounds__(kThreads) count_ids(std::int32_t* starts, std:
   if (known) ranks[t] = first + __popc(same & ((1u << lane) - 1));
 }
 
-/// Sums of the 32 warps' values before this thread's, over the block; `total` gets the sum of all. One call per kernel, or a barrier between.
+/// Sums of the 32 warps' values before this thread's, over the block; `total` gets the sum of all. One call per kernel,
+/// or a barrier between.
 __device__ std::int32_t block_exclusive(std::int32_t x, std::int32_t* memory, std::int32_t& total) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp, warps = static_cast<int>(blockDim.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp,
+            warps = static_cast<int>(blockDim.x) / kWarp;
   std::int32_t inclusive = x;
 #pragma unroll
   for (int step = 1; step < kWarp; step *= 2) {
@@ -102,8 +108,9 @@ __global__ void __launch_bounds__(kScan) scan(std::int32_t* starts, const std::i
   if (i < n) starts[i] = before + inside + x;
 }
 
-__global__ void __launch_bounds__(kThreads) place_tokens(std::int32_t* order, const std::int32_t* starts, const std::int32_t* ranks, const std::int32_t* ids,
-                                                         std::int64_t tokens, std::int64_t vocab) {
+__global__ void __launch_bounds__(kThreads)
+    place_tokens(std::int32_t* order, const std::int32_t* starts, const std::int32_t* ranks, const std::int32_t* ids,
+                 std::int64_t tokens, std::int64_t vocab) {
   const std::int64_t t = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (t >= tokens || ids[t] < 0 || ids[t] >= vocab) return;
   order[starts[ids[t]] + ranks[t]] = static_cast<std::int32_t>(t);
@@ -141,14 +148,18 @@ __device__ void collect(std::int32_t* order, std::int32_t id, const std::int32_t
 }
 
 /// A warp per id, and the block for ids of many tokens. Rows of `empty`, if any, that have no token become 0.
-template <class G> __global__ void __launch_bounds__(kThreads) sort_runs(std::int32_t* order, const std::int32_t* starts, const std::int32_t* ids, std::int64_t tokens,
-                                                                        std::int64_t vocab, G* empty, std::int64_t stride, std::int64_t cols) {
+template <class G>
+__global__ void __launch_bounds__(kThreads)
+    sort_runs(std::int32_t* order, const std::int32_t* starts, const std::int32_t* ids, std::int64_t tokens,
+              std::int64_t vocab, G* empty, std::int64_t stride, std::int64_t cols) {
   constexpr int N = kLanes<G>;
   __shared__ std::int32_t values[kSorted];
   const std::int64_t first = std::int64_t{blockIdx.x} * (kThreads / kWarp), id = first + threadIdx.x / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, begin = id < vocab ? starts[id] : 0, count = id < vocab ? starts[id + 1] - begin : 0;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, begin = id < vocab ? starts[id] : 0,
+            count = id < vocab ? starts[id + 1] - begin : 0;
   if (empty && id < vocab && count == 0)
-    for (std::int64_t at = lane * N; at < cols; at += kWarp * N) store(empty + id * stride + at, Lanes<N>(0.0f), static_cast<int>(cols - at < N ? cols - at : N));
+    for (std::int64_t at = lane * N; at < cols; at += kWarp * N)
+      store(empty + id * stride + at, Lanes<N>(0.0f), static_cast<int>(cols - at < N ? cols - at : N));
   if (count > 1 && count <= kWarp) {
     const std::int32_t mine = lane < count ? order[begin + lane] : 0;
     int rank = 0;
@@ -174,11 +185,13 @@ struct Rows {
   float* parts;  // (chunks, 2, cols): of an id that comes from the chunk before, and of one that goes on in the next
 };
 
-/// Block (chunk of sorted tokens, tile of columns). An id whose tokens all lie here is done; sums of others go to `parts`.
+/// Block (chunk of sorted tokens, tile of columns). An id whose tokens all lie here is done; sums of others go to
+/// `parts`.
 template <class G, class Y> __global__ void __launch_bounds__(128) sum_chunk(Rows r) {
   constexpr int N = kLanes<Y>, K = 8, kChunk = static_cast<int>(Embedding::kChunk);
   __shared__ std::int32_t token[kChunk], id[kChunk];
-  const std::int64_t begin = std::int64_t{blockIdx.x} * kChunk, known = r.starts[r.vocab], end = begin + kChunk < known ? begin + kChunk : known;
+  const std::int64_t begin = std::int64_t{blockIdx.x} * kChunk, known = r.starts[r.vocab],
+                     end = begin + kChunk < known ? begin + kChunk : known;
   const int count = static_cast<int>(end - begin);
   if (count <= 0) return;
   if (threadIdx.x < count) {
@@ -190,8 +203,9 @@ template <class G, class Y> __global__ void __launch_bounds__(128) sum_chunk(Row
   const int n = static_cast<int>(r.cols - col < N ? r.cols - col : N);
   if (n <= 0) return;
   const auto flush = [&](std::int32_t v, Lanes<N> sum) {
-    const bool before = r.starts[v] < begin, behind = r.starts[v + 1] > end;
-    if (before || behind) return store(r.parts + (std::int64_t{blockIdx.x} * 2 + (before ? 0 : 1)) * r.cols + col, sum, n);
+    const bool before = r.starts[v]<begin, behind = r.starts[v + 1]> end;
+    if (before || behind)
+      return store(r.parts + (std::int64_t{blockIdx.x} * 2 + (before ? 0 : 1)) * r.cols + col, sum, n);
     G* to = static_cast<G*>(r.out) + v * r.out_stride + col;
     store(to, r.accumulate ? sum + load<N>(static_cast<const G*>(to), n) : sum, n);
   };
@@ -199,7 +213,9 @@ template <class G, class Y> __global__ void __launch_bounds__(128) sum_chunk(Row
   for (int j = 0; j < count; j += K) {
     Pack<Y, N> dy[K];
 #pragma unroll
-    for (int k = 0; k < K; ++k) dy[k] = read<N>(static_cast<const Y*>(r.dy) + (j + k < count ? token[j + k] : 0) * r.stride + col, 0, j + k < count ? n : 0, Y{});
+    for (int k = 0; k < K; ++k)
+      dy[k] = read<N>(static_cast<const Y*>(r.dy) + (j + k < count ? token[j + k] : 0) * r.stride + col, 0,
+                      j + k < count ? n : 0, Y{});
 #pragma unroll
     for (int k = 0; k < K; ++k) {
       if (j + k >= count) break;
@@ -224,7 +240,9 @@ template <class G> __global__ void __launch_bounds__(128) join_chunks(Rows r) {
   for (std::int64_t c = blockIdx.x + 1; c <= last; c += K) {
     Pack<float, N> part[K];
 #pragma unroll
-    for (int k = 0; k < K; ++k) part[k] = read<N>(static_cast<const float*>(r.parts) + (c + k) * 2 * r.cols + col, 0, c + k <= last ? n : 0, 0.0f);
+    for (int k = 0; k < K; ++k)
+      part[k] =
+          read<N>(static_cast<const float*>(r.parts) + (c + k) * 2 * r.cols + col, 0, c + k <= last ? n : 0, 0.0f);
 #pragma unroll
     for (int k = 0; k < K; ++k) sum = sum + widen(part[k]);
   }
@@ -232,9 +250,12 @@ template <class G> __global__ void __launch_bounds__(128) join_chunks(Rows r) {
   store(to, r.accumulate ? sum + load<N>(static_cast<const G*>(to), n) : sum, n);
 }
 
-/// Row v of the positions' gradient = the sum of dy over the tokens at that position: v - position, then every `per`-th.
-template <class G, class Y> __global__ void __launch_bounds__(128) sum_positions(G* out, std::int64_t out_stride, bool accumulate, const Y* dy, std::int64_t stride,
-                                                                                std::int64_t cols, std::int64_t tokens, std::int64_t per, const StepParams* params) {
+/// Row v of the positions' gradient = the sum of dy over the tokens at that position: v - position, then every
+/// `per`-th.
+template <class G, class Y>
+__global__ void __launch_bounds__(128)
+    sum_positions(G* out, std::int64_t out_stride, bool accumulate, const Y* dy, std::int64_t stride, std::int64_t cols,
+                  std::int64_t tokens, std::int64_t per, const StepParams* params) {
   constexpr int N = kLanes<Y>, K = 8;
   const std::int64_t v = blockIdx.x, t = v - params->position, count = t >= 0 && t < per ? tokens / per : 0;
   if (count == 0 && accumulate) return;
@@ -245,7 +266,8 @@ template <class G, class Y> __global__ void __launch_bounds__(128) sum_positions
     for (std::int64_t j = 0; j < count; j += K) {
       Pack<Y, N> part[K];
 #pragma unroll
-      for (int k = 0; k < K; ++k) part[k] = read<N>(dy + ((j + k) * per + t) * stride + at, 0, j + k < count ? n : 0, Y{});
+      for (int k = 0; k < K; ++k)
+        part[k] = read<N>(dy + ((j + k) * per + t) * stride + at, 0, j + k < count ? n : 0, Y{});
 #pragma unroll
       for (int k = 0; k < K; ++k) sum = sum + widen(part[k]);
     }
@@ -254,18 +276,22 @@ template <class G, class Y> __global__ void __launch_bounds__(128) sum_positions
 }
 
 /// The tokens by id; rows of dtable without tokens.
-void sort_tokens(Stream& s, const Grad& dtable, const View& ids, const Tensor& starts, const Tensor& order, const Tensor& ranks) {
+void sort_tokens(Stream& s, const Grad& dtable, const View& ids, const Tensor& starts, const Tensor& order,
+                 const Tensor& ranks) {
   const std::int64_t tokens = ids.size(), vocab = dtable[0], scans = (starts.size() + kScan - 1) / kScan;
   const auto* id = ids.ptr<std::int32_t>();
-  auto *start = starts.ptr<std::int32_t>(), *token = order.ptr<std::int32_t>(), *rank = ranks.ptr<std::int32_t>(), *totals = rank + tokens;
+  auto *start = starts.ptr<std::int32_t>(), *token = order.ptr<std::int32_t>(), *rank = ranks.ptr<std::int32_t>(),
+       *totals = rank + tokens;
   check(cudaMemsetAsync(start, 0, static_cast<std::size_t>(starts.bytes()), queue(s)), "embedding_backward");
   if (tokens > 0) count_ids<<<blocks_for(tokens, kThreads), kThreads, 0, queue(s)>>>(start, rank, id, tokens, vocab);
   scan_totals<<<blocks_for(scans, 1), kScan, 0, queue(s)>>>(totals, start, starts.size());
   scan<<<blocks_for(scans, 1), kScan, 0, queue(s)>>>(start, totals, starts.size());
-  if (tokens > 0) place_tokens<<<blocks_for(tokens, kThreads), kThreads, 0, queue(s)>>>(token, start, rank, id, tokens, vocab);
+  if (tokens > 0)
+    place_tokens<<<blocks_for(tokens, kThreads), kThreads, 0, queue(s)>>>(token, start, rank, id, tokens, vocab);
   visit_dtype(dtable.dtype(), [&]<class G>() {
-    sort_runs<<<blocks_for(vocab, kThreads / kWarp), kThreads, 0, queue(s)>>>(token, start, id, tokens, vocab, dtable.accumulate() ? nullptr : dtable.ptr<G>(),
-                                                                             dtable.row_stride(), dtable.cols());
+    sort_runs<<<blocks_for(vocab, kThreads / kWarp), kThreads, 0, queue(s)>>>(
+        token, start, id, tokens, vocab, dtable.accumulate() ? nullptr : dtable.ptr<G>(), dtable.row_stride(),
+        dtable.cols());
   });
   launched("embedding_backward.sort");
 }
@@ -274,12 +300,27 @@ void sort_tokens(Stream& s, const Grad& dtable, const View& ids, const Tensor& s
 
 void embedding(Stream& s, Tensor y, View table, View ids, View positions) {
   if (y.size() == 0) return;
-  const Lookup l{y.data(), table.data(), Parameter(positions), ids.ptr<std::int32_t>(), s.kernel_params(), y.rows(), y.cols(), ids[-1], table[0],
-                 positions ? positions[0] : 0, y.row_stride(), table.row_stride(), positions ? positions.row_stride() : 0};
+  const Lookup l{y.data(),
+                 table.data(),
+                 Parameter(positions),
+                 ids.ptr<std::int32_t>(),
+                 s.kernel_params(),
+                 y.rows(),
+                 y.cols(),
+                 ids[-1],
+                 table[0],
+                 positions ? positions[0] : 0,
+                 y.row_stride(),
+                 table.row_stride(),
+                 positions ? positions.row_stride() : 0};
   visit_dtype(y.dtype(), [&]<class Y>() {
     visit_dtype(table.dtype(), [&]<class T>() {
-      const bool whole = l.positions.whole() && whole_packs<Y>(l.cols, {{l.y, l.y_stride}, {l.table, l.table_stride}, {nullptr, l.position_stride}});
-      const auto with = [&]<bool kPlaces>() { return whole ? lookup<Y, T, kPlaces, true> : lookup<Y, T, kPlaces, false>; };
+      const bool whole =
+          l.positions.whole() &&
+          whole_packs<Y>(l.cols, {{l.y, l.y_stride}, {l.table, l.table_stride}, {nullptr, l.position_stride}});
+      const auto with = [&]<bool kPlaces>() {
+        return whole ? lookup<Y, T, kPlaces, true> : lookup<Y, T, kPlaces, false>;
+      };
       const auto kernel = l.positions.data ? with.template operator()<true>() : with.template operator()<false>();
       kernel<<<blocks_for(y.rows(), 8), 256, 0, queue(s)>>>(l);
       launched("embedding");
@@ -287,25 +328,40 @@ void embedding(Stream& s, Tensor y, View table, View ids, View positions) {
   });
 }
 
-void embedding_backward(Stream& s, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order, Tensor ranks, Tensor parts) {
+void embedding_backward(Stream& s, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order,
+                        Tensor ranks, Tensor parts) {
   const std::int64_t cols = dy.cols(), tokens = dy.rows(), per = ids[-1] > 0 ? ids[-1] : 1;
   if (cols == 0) return;
   if (dtable && dtable[0] > 0) {
     sort_tokens(s, dtable, ids, starts, order, ranks);
-    const Rows r{dtable.data(), dtable.row_stride(), dtable.accumulate(), dy.data(), dy.row_stride(), cols, tokens, dtable[0],
-                 starts.ptr<std::int32_t>(), order.ptr<std::int32_t>(), ids.ptr<std::int32_t>(), parts.ptr<float>()};
-    if (tokens > 0) visit_dtype(dtable.dtype(), [&]<class G>() {
-      const unsigned chunks = blocks_for(tokens, Embedding::kChunk);
-      visit_dtype(dy.dtype(), [&]<class Y>() { sum_chunk<G, Y><<<dim3(chunks, blocks_for(cols, 128 * kLanes<Y>)), 128, 0, queue(s)>>>(r); });
-      join_chunks<G><<<dim3(chunks, blocks_for(cols, 128 * 4)), 128, 0, queue(s)>>>(r);
-      launched("embedding_backward");
-    });
+    const Rows r{dtable.data(),
+                 dtable.row_stride(),
+                 dtable.accumulate(),
+                 dy.data(),
+                 dy.row_stride(),
+                 cols,
+                 tokens,
+                 dtable[0],
+                 starts.ptr<std::int32_t>(),
+                 order.ptr<std::int32_t>(),
+                 ids.ptr<std::int32_t>(),
+                 parts.ptr<float>()};
+    if (tokens > 0)
+      visit_dtype(dtable.dtype(), [&]<class G>() {
+        const unsigned chunks = blocks_for(tokens, Embedding::kChunk);
+        visit_dtype(dy.dtype(), [&]<class Y>() {
+          sum_chunk<G, Y><<<dim3(chunks, blocks_for(cols, 128 * kLanes<Y>)), 128, 0, queue(s)>>>(r);
+        });
+        join_chunks<G><<<dim3(chunks, blocks_for(cols, 128 * 4)), 128, 0, queue(s)>>>(r);
+        launched("embedding_backward");
+      });
   }
   if (!dpositions || dpositions[0] == 0) return;
   visit_dtype(dpositions.dtype(), [&]<class G>() {
     visit_dtype(dy.dtype(), [&]<class Y>() {
-      sum_positions<G, Y><<<blocks_for(dpositions[0], 1), 128, 0, queue(s)>>>(dpositions.ptr<G>(), dpositions.row_stride(), dpositions.accumulate(), dy.ptr<Y>(),
-                                                                             dy.row_stride(), cols, tokens, per, s.kernel_params());
+      sum_positions<G, Y><<<blocks_for(dpositions[0], 1), 128, 0, queue(s)>>>(
+          dpositions.ptr<G>(), dpositions.row_stride(), dpositions.accumulate(), dy.ptr<Y>(), dy.row_stride(), cols,
+          tokens, per, s.kernel_params());
       launched("embedding_backward");
     });
   });

@@ -1,12 +1,13 @@
 #pragma once
 // y[t] = table[ids[t]] (+ positions[t mod T + StepParams::position]), T = last dim of ids.
 //
-// ids: (..., T) i32. table: (V, C), positions: (P, C) or absent, f32 or bf16 each. y: (..., T, C) of dtype Args::out (none:
-// that of the table). An id outside [0, V) gives a row of NaN, in both directions nothing is touched out of bounds; so does a
-// position outside [0, P). Whoever makes the ids checks them.
+// ids: (..., T) i32. table: (V, C), positions: (P, C) or absent, f32 or bf16 each. y: (..., T, C) of dtype Args::out
+// (none: that of the table). An id outside [0, V) gives a row of NaN, in both directions nothing is touched out of
+// bounds; so does a position outside [0, P). Whoever makes the ids checks them.
 //
 // Backward sorts the tokens by id (counting sort into scratch), so that every row of the table's gradient is summed in
-// float and written once; on a CPU in the order of the tokens, on a GPU in that order by chunks. Bits do not depend on threads.
+// float and written once; on a CPU in the order of the tokens, on a GPU in that order by chunks. Bits do not depend on
+// threads.
 
 #include "hpcdl/ops/op.h"
 #include "hpcdl/ops/require.h"
@@ -36,45 +37,56 @@ struct Embedding {
   static Cost cost(const Spec& table, const Spec& ids, const Spec& positions, const Args& a) {
     const auto y = infer(table, ids, positions, a);
     const double n = static_cast<double>(y.size());
-    return {positions ? n : 0, static_cast<double>(y.bytes()) + n * dtype_bytes(table.dtype) + static_cast<double>(ids.bytes())};
+    return {positions ? n : 0,
+            static_cast<double>(y.bytes()) + n * dtype_bytes(table.dtype) + static_cast<double>(ids.bytes())};
   }
-  /// Sorted tokens that a GPU's block sums; where tokens of one id are in several blocks, their sums are added afterwards.
+  /// Sorted tokens that a GPU's block sums; where tokens of one id are in several blocks, their sums are added
+  /// afterwards.
   static constexpr std::int64_t kChunk = 32;
-  /// Where each id's tokens begin, the tokens by id; for a GPU each token's place among its id's, and sums of ids that are in
-  /// several chunks.
+  /// Where each id's tokens begin, the tokens by id; for a GPU each token's place among its id's, and sums of ids that
+  /// are in several chunks.
   static std::array<Spec, 4> backward_scratch(const Spec& table, const Spec& ids, const Spec&, const Args&) {
     const auto tokens = ids.size();
-    return {Spec{{table[0] + 1}, DType::i32}, Spec{{tokens}, DType::i32}, Spec{{tokens + table[0] / 1024 + 1}, DType::i32},
+    return {Spec{{table[0] + 1}, DType::i32}, Spec{{tokens}, DType::i32},
+            Spec{{tokens + table[0] / 1024 + 1}, DType::i32},
             Spec{{(tokens + kChunk - 1) / kChunk, 2, table[1]}, DType::f32}};
   }
   static void forward(Stream& s, Tensor y, View table, View ids, View positions, const Args&);
-  static void backward(Stream& s, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order, Tensor ranks, Tensor parts,
-                       const Args&);
+  static void backward(Stream& s, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order,
+                       Tensor ranks, Tensor parts, const Args&);
   using Backward = Operands<dIn<0>, dIn<2>, In<1>, dOut<0>, Scratch<0>, Scratch<1>, Scratch<2>, Scratch<3>>;
 };
 
 namespace cpu {
 template <class Isa> void embedding(Isa, Pool&, Tensor y, View table, View ids, View positions, std::int64_t position);
 /// starts: (V + 1) i32, order: one i32 per token; both scratch. position: as in forward.
-template <class Isa> void embedding_backward(Isa, Pool&, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts,
-                                             Tensor order, std::int64_t position);
+template <class Isa>
+void embedding_backward(Isa, Pool&, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order,
+                        std::int64_t position);
 }  // namespace cpu
 namespace cuda {
 void embedding(Stream&, Tensor y, View table, View ids, View positions);
-void embedding_backward(Stream&, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order, Tensor ranks, Tensor parts);
+void embedding_backward(Stream&, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order,
+                        Tensor ranks, Tensor parts);
 }  // namespace cuda
 
 inline void Embedding::forward(Stream& s, Tensor y, View table, View ids, View positions, const Args&) {
-  on(s, [&](auto isa, Pool& pool) { cpu::embedding(isa, pool, y, table, ids, positions, positions ? s.params().position : 0); },
-     [&](auto& q) { cuda::embedding(q, y, table, ids, positions); });
+  on(
+      s,
+      [&](auto isa, Pool& pool) {
+        cpu::embedding(isa, pool, y, table, ids, positions, positions ? s.params().position : 0);
+      },
+      [&](auto& q) { cuda::embedding(q, y, table, ids, positions); });
 }
 inline void Embedding::backward(Stream& s, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order,
                                 [[maybe_unused]] Tensor ranks, [[maybe_unused]] Tensor parts, const Args&) {
-  on(s,
-     [&](auto isa, Pool& pool) {
-       cpu::embedding_backward(isa, pool, dtable, dpositions, ids, dy, starts, order, dpositions ? s.params().position : 0);
-     },
-     [&](auto& q) { cuda::embedding_backward(q, dtable, dpositions, ids, dy, starts, order, ranks, parts); });
+  on(
+      s,
+      [&](auto isa, Pool& pool) {
+        cpu::embedding_backward(isa, pool, dtable, dpositions, ids, dy, starts, order,
+                                dpositions ? s.params().position : 0);
+      },
+      [&](auto& q) { cuda::embedding_backward(q, dtable, dpositions, ids, dy, starts, order, ranks, parts); });
 }
 
 template <Symbolic V> V embedding(const V& table, const V& ids, Embedding::Args a = {}) {

@@ -16,7 +16,8 @@ template <class Isa, class Y, class T, class P> void copy_row(Y* y, const T* row
 }
 
 /// Tokens by id: order[starts[v] .. starts[v + 1]) are those of row v, ascending. Unknown ids are left out.
-void sort_tokens(std::int32_t* starts, std::int32_t* order, const std::int32_t* ids, std::int64_t tokens, std::int64_t vocab) {
+void sort_tokens(std::int32_t* starts, std::int32_t* order, const std::int32_t* ids, std::int64_t tokens,
+                 std::int64_t vocab) {
   const auto known = [&](std::int64_t t) { return ids[t] >= 0 && ids[t] < vocab; };
   for (std::int64_t v = 0; v <= vocab; ++v) starts[v] = 0;
   for (std::int64_t t = 0; t < tokens; ++t)
@@ -33,7 +34,8 @@ void sort_tokens(std::int32_t* starts, std::int32_t* order, const std::int32_t* 
 
 /// out (+)= sum of dy[token(j)] over j in [begin, end), in register-wide columns.
 template <class Isa, class G, class Y, class F>
-void sum_rows(G* out, bool accumulate, bool past_cache, const Y* dy, std::int64_t stride, std::int64_t n, std::int64_t begin, std::int64_t end, F&& token) {
+void sum_rows(G* out, bool accumulate, bool past_cache, const Y* dy, std::int64_t stride, std::int64_t n,
+              std::int64_t begin, std::int64_t end, F&& token) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   if (begin == end && accumulate) return;
@@ -47,7 +49,8 @@ void sum_rows(G* out, bool accumulate, bool past_cache, const Y* dy, std::int64_
 
 }  // namespace
 
-template <class Isa> void embedding(Isa, Pool& pool, Tensor y, View table, View ids, View positions, std::int64_t position) {
+template <class Isa>
+void embedding(Isa, Pool& pool, Tensor y, View table, View ids, View positions, std::int64_t position) {
   const auto n = y.cols(), per = ids[-1], vocab = table[0];
   const auto* id = ids.ptr<std::int32_t>();
   visit_dtype(y.dtype(), [&]<class Y>() {
@@ -71,31 +74,36 @@ template <class Isa> void embedding(Isa, Pool& pool, Tensor y, View table, View 
 }
 
 template <class Isa>
-void embedding_backward(Isa, Pool& pool, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order, std::int64_t position) {
+void embedding_backward(Isa, Pool& pool, Grad dtable, Grad dpositions, View ids, View dy, Tensor starts, Tensor order,
+                        std::int64_t position) {
   const auto n = dy.cols(), tokens = dy.rows(), per = ids[-1];
   const bool past_cache = dtable && !dtable.accumulate() && goes_past_cache(dtable);
-  if (dtable) sort_tokens(starts.ptr<std::int32_t>(), order.ptr<std::int32_t>(), ids.ptr<std::int32_t>(), tokens, dtable[0]);
+  if (dtable)
+    sort_tokens(starts.ptr<std::int32_t>(), order.ptr<std::int32_t>(), ids.ptr<std::int32_t>(), tokens, dtable[0]);
   visit_dtype(dy.dtype(), [&]<class Y>() {
     const Y* g = dy.ptr<Y>();
     const auto stride = dy.row_stride();
-    if (dtable) visit_dtype(dtable.dtype(), [&]<class T>() {
-      const auto *start = starts.ptr<std::int32_t>(), *token = order.ptr<std::int32_t>();
-      for_rows(pool, dtable[0], n, [&](std::int64_t begin, std::int64_t end) {
-        for (auto v = begin; v < end; ++v)
-          sum_rows<Isa>(dtable.ptr<T>() + v * dtable.row_stride(), dtable.accumulate(), past_cache, g, stride, n, start[v], start[v + 1],
-                        [&](std::int64_t j) { return token[j]; });
-        if (past_cache) simd::stream_fence<Isa>();
+    if (dtable)
+      visit_dtype(dtable.dtype(), [&]<class T>() {
+        const auto *start = starts.ptr<std::int32_t>(), *token = order.ptr<std::int32_t>();
+        for_rows(pool, dtable[0], n, [&](std::int64_t begin, std::int64_t end) {
+          for (auto v = begin; v < end; ++v)
+            sum_rows<Isa>(dtable.ptr<T>() + v * dtable.row_stride(), dtable.accumulate(), past_cache, g, stride, n,
+                          start[v], start[v + 1], [&](std::int64_t j) { return token[j]; });
+          if (past_cache) simd::stream_fence<Isa>();
+        });
       });
-    });
-    if (dpositions) visit_dtype(dpositions.dtype(), [&]<class P>() {
-      for_rows(pool, dpositions[0], n, [&](std::int64_t begin, std::int64_t end) {
-        for (auto p = begin; p < end; ++p) {
-          const auto t = p - position;  // column of ids that used row p, once per sequence
-          sum_rows<Isa>(dpositions.ptr<P>() + p * dpositions.row_stride(), dpositions.accumulate(), false, g, stride, n, 0,
-                        t >= 0 && t < per && per > 0 ? tokens / per : 0, [&](std::int64_t j) { return j * per + t; });
-        }
+    if (dpositions)
+      visit_dtype(dpositions.dtype(), [&]<class P>() {
+        for_rows(pool, dpositions[0], n, [&](std::int64_t begin, std::int64_t end) {
+          for (auto p = begin; p < end; ++p) {
+            const auto t = p - position;  // column of ids that used row p, once per sequence
+            sum_rows<Isa>(dpositions.ptr<P>() + p * dpositions.row_stride(), dpositions.accumulate(), false, g, stride,
+                          n, 0, t >= 0 && t < per && per > 0 ? tokens / per : 0,
+                          [&](std::int64_t j) { return j * per + t; });
+          }
+        });
       });
-    });
   });
 }
 

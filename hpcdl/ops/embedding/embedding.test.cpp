@@ -27,7 +27,9 @@ const auto spec = testing::op<Embedding>({
              .args = {.out = DType::bf16}},
             {.in = {{40, 130}, Input::indices({300}, 40), Input::none()}, .args = {.out = f32}},
             {.in = {{4, 8}, Input::indices({0}, 4), Input::none()}},
-            {.in = {{2, 9}, Input::indices({6000}, 2), Input::none()}},   // more tokens of one id than a GPU's block sorts
+            {.in = {{2, 9},
+                    Input::indices({6000}, 2),
+                    Input::none()}},  // more tokens of one id than a GPU's block sorts
             {.in = {{9, 12}, Input::indices({3000}, 9), Input::none()}},  // of one id in several chunks
         },
     .reference =
@@ -35,19 +37,22 @@ const auto spec = testing::op<Embedding>({
           const auto n = in[0].shape[1], per = in[1].shape[-1];
           for (std::int64_t t = 0; t < in[1].size(); ++t)
             for (std::int64_t c = 0; c < n; ++c)
-              out[0][t * n + c] = in[0][static_cast<std::int64_t>(in[1][t]) * n + c] + (in[2] ? in[2][t % per * n + c] : 0);
+              out[0][t * n + c] =
+                  in[0][static_cast<std::int64_t>(in[1][t]) * n + c] + (in[2] ? in[2][t % per * n + c] : 0);
         },
     .reduction = [](std::span<const Spec> in, const Embedding::Args&) { return in[1].size(); },
 });
 
 struct Fixture {
   static constexpr int vocab = 4, n = 5, tokens = 6;
-  std::vector<float> table = std::vector<float>(vocab * n), positions = std::vector<float>(10 * n), y = std::vector<float>(tokens * n);
+  std::vector<float> table = std::vector<float>(vocab * n), positions = std::vector<float>(10 * n),
+                     y = std::vector<float>(tokens * n);
   std::vector<std::int32_t> ids{0, 3, -1, 4, 2147483647, 3};
   Pool pool{1};
   StepParams params;
   Stream s{pool, &params};
-  Tensor table_t{table.data(), {{vocab, n}, f32}}, positions_t{positions.data(), {{10, n}, f32}}, y_t{y.data(), {{tokens, n}, f32}};
+  Tensor table_t{table.data(), {{vocab, n}, f32}}, positions_t{positions.data(), {{10, n}, f32}},
+      y_t{y.data(), {{tokens, n}, f32}};
   View ids_t{ids.data(), {{tokens}, DType::i32}};
   Fixture() {
     for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<float>(i);
@@ -62,9 +67,11 @@ TEST(Embedding, UnknownIdsGiveNanAndNoGradient) {
   EXPECT_EQ(f.y[Fixture::n], 15);
   std::vector<float> dtable(f.table.size(), -1), dy(f.y.size(), 1);
   std::vector<std::int32_t> starts(5), order(6);
-  Embedding::backward(f.s, Grad(Tensor(dtable.data(), f.table_t.spec()), Write::overwrite), {}, f.ids_t, View(dy.data(), f.y_t.spec()),
-                      Tensor(starts.data(), {{5}, DType::i32}), Tensor(order.data(), {{6}, DType::i32}), {}, {}, {});
-  for (int v = 0; v < f.vocab; ++v) EXPECT_EQ(dtable[static_cast<std::size_t>(v * f.n)], v == 0 ? 1 : v == 3 ? 2 : 0) << v;
+  Embedding::backward(f.s, Grad(Tensor(dtable.data(), f.table_t.spec()), Write::overwrite), {}, f.ids_t,
+                      View(dy.data(), f.y_t.spec()), Tensor(starts.data(), {{5}, DType::i32}),
+                      Tensor(order.data(), {{6}, DType::i32}), {}, {}, {});
+  for (int v = 0; v < f.vocab; ++v)
+    EXPECT_EQ(dtable[static_cast<std::size_t>(v * f.n)], v == 0 ? 1 : v == 3 ? 2 : 0) << v;
 }
 
 TEST(Embedding, PositionsStartWhereTheStepSays) {
@@ -72,11 +79,12 @@ TEST(Embedding, PositionsStartWhereTheStepSays) {
   f.ids.assign(f.ids.size(), 1);
   f.params.position = 6;
   Embedding::forward(f.s, f.y_t, f.table_t, f.ids_t, f.positions_t, {});
-  for (int t = 0; t < 4; ++t) EXPECT_EQ(f.y[static_cast<std::size_t>(t * f.n)], 5.0f + 100.0f * static_cast<float>(6 + t));
+  for (int t = 0; t < 4; ++t)
+    EXPECT_EQ(f.y[static_cast<std::size_t>(t * f.n)], 5.0f + 100.0f * static_cast<float>(6 + t));
   for (int t : {4, 5}) EXPECT_TRUE(std::isnan(f.y[static_cast<std::size_t>(t * f.n)])) << "beyond the last position";
   std::vector<float> dpositions(f.positions.size(), -1), dy(f.y.size(), 1);
-  Embedding::backward(f.s, {}, Grad(Tensor(dpositions.data(), f.positions_t.spec()), Write::overwrite), f.ids_t, View(dy.data(), f.y_t.spec()),
-                      {}, {}, {}, {}, {});
+  Embedding::backward(f.s, {}, Grad(Tensor(dpositions.data(), f.positions_t.spec()), Write::overwrite), f.ids_t,
+                      View(dy.data(), f.y_t.spec()), {}, {}, {}, {}, {});
   for (int p = 0; p < 10; ++p) EXPECT_EQ(dpositions[static_cast<std::size_t>(p * f.n)], p >= 6 ? 1 : 0) << p;
 }
 

@@ -18,7 +18,9 @@ void add_into(Stream&, Tensor y, View x);
 /// y = value. y: f32 or bf16, uniform rows. Not differentiable.
 struct Fill {
   static constexpr std::string_view name = "fill";
-  struct Args { float value = 0; };
+  struct Args {
+    float value = 0;
+  };
   static Spec infer(const Spec& y, const Args&) { return y; }
   static Cost cost(const Spec& y, const Args&) { return {0, static_cast<double>(y.bytes())}; }
   static void forward(Stream& s, Tensor y, const Args& a) {
@@ -31,7 +33,9 @@ struct AddInto {
   static constexpr std::string_view name = "add_into";
   static Cost cost(const Spec& x) { return {static_cast<double>(x.size()), 3.0 * static_cast<double>(x.bytes())}; }
   static void run(Stream& s, const Grad* t, const void*) {
-    on(s, [&](auto isa, Pool& pool) { cpu::add_into(isa, pool, t[0], t[1]); }, [&](auto& q) { cuda::add_into(q, t[0], t[1]); });
+    on(
+        s, [&](auto isa, Pool& pool) { cpu::add_into(isa, pool, t[0], t[1]); },
+        [&](auto& q) { cuda::add_into(q, t[0], t[1]); });
   }
 };
 

@@ -24,7 +24,8 @@ template <class T> void check(simd::IsaKind isa) {
     AddInto::run(stream, operands, nullptr);
     for (std::size_t i = 0; i < y.size(); ++i) {
       const bool inside = static_cast<std::int64_t>(i) % stride < cols;
-      ASSERT_EQ(float(y[i]), inside ? 2.5f + static_cast<float>(i % 64) : -7.0f) << "cols " << cols << ", element " << i;
+      ASSERT_EQ(float(y[i]), inside ? 2.5f + static_cast<float>(i % 64) : -7.0f)
+          << "cols " << cols << ", element " << i;
     }
   }
   simd::set_active_isa(simd::best_isa());

@@ -28,7 +28,9 @@ struct GeluTanh {
 /// 0.5 x (1 + erf(x / sqrt 2)) = x Phi(x).
 struct GeluErf {
   template <class V> HPCDL_HOST_DEVICE static V value(V x) { return x * normal_cdf(x); }
-  template <class V> HPCDL_HOST_DEVICE static V slope(V x) { return fma(x * V(0.39894228040143268f), bell(x), normal_cdf(x)); }
+  template <class V> HPCDL_HOST_DEVICE static V slope(V x) {
+    return fma(x * V(0.39894228040143268f), bell(x), normal_cdf(x));
+  }
 };
 
 struct Silu {

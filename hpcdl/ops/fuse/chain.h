@@ -5,9 +5,9 @@
 //   chain(load(x), row_max(), minus_stat<0>(), exp(), row_sum(), over_stat<1>())           with row reductions: softmax
 //
 // A stage is a small struct with `V operator()(V v, const At& at) const`; V is a simd::Vec or a float, `at` knows the
-// place and loads operands there (for_each.h has the CPU's; on a GPU it is a thread's place). A reduction lets the value
-// pass and leaves one number per row, statistic 0, 1, ... in order of appearance, for the stages behind it. Rows are swept
-// once per reduction and once to store: what is in front of a reduction is computed again rather than stored.
+// place and loads operands there (for_each.h has the CPU's; on a GPU it is a thread's place). A reduction lets the
+// value pass and leaves one number per row, statistic 0, 1, ... in order of appearance, for the stages behind it. Rows
+// are swept once per reduction and once to store: what is in front of a reduction is computed again rather than stored.
 // Nothing here needs more than the core headers, so that a CUDA driver can run the same chains.
 
 #include "hpcdl/ops/fuse/activations.h"
@@ -57,7 +57,9 @@ inline Mul mul(const View& x) { return {x}; }
 /// + b[col].
 struct AddColumns {
   In b;
-  template <class V, class At> HPCDL_HOST_DEVICE V operator()(V v, const At& at) const { return v + at.load_columns(b); }
+  template <class V, class At> HPCDL_HOST_DEVICE V operator()(V v, const At& at) const {
+    return v + at.load_columns(b);
+  }
   HPCDL_HOST_DEVICE bool flat(std::int64_t) const { return false; }
 };
 inline AddColumns add_columns(const View& b) { return {b}; }
@@ -65,7 +67,9 @@ inline AddColumns add_columns(const View& b) { return {b}; }
 /// * w[col].
 struct MulColumns {
   In w;
-  template <class V, class At> HPCDL_HOST_DEVICE V operator()(V v, const At& at) const { return v * at.load_columns(w); }
+  template <class V, class At> HPCDL_HOST_DEVICE V operator()(V v, const At& at) const {
+    return v * at.load_columns(w);
+  }
   HPCDL_HOST_DEVICE bool flat(std::int64_t) const { return false; }
 };
 inline MulColumns mul_columns(const View& w) { return {w}; }
@@ -125,7 +129,9 @@ template <int I> struct MinusStat {
   template <class V, class At> HPCDL_HOST_DEVICE V operator()(V v, const At& at) const { return v - at.stat(I); }
 };
 template <int I> struct OverStat {
-  template <class V, class At> HPCDL_HOST_DEVICE V operator()(V v, const At& at) const { return v * (V(1.0f) / at.stat(I)); }
+  template <class V, class At> HPCDL_HOST_DEVICE V operator()(V v, const At& at) const {
+    return v * (V(1.0f) / at.stat(I));
+  }
 };
 template <int I> struct TimesRsqrtStat {
   float eps;
@@ -145,7 +151,8 @@ inline auto row_rms_norm(const View& x, const View& w, float eps) {
   return chain(load(x), row_mean_square(), times_rsqrt_stat<0>(eps), mul_columns(w));
 }
 inline auto row_layer_norm(const View& x, const View& w, const View& b, float eps) {
-  return chain(load(x), row_mean(), minus_stat<0>(), row_mean_square(), times_rsqrt_stat<1>(eps), mul_columns(w), add_columns(b));
+  return chain(load(x), row_mean(), minus_stat<0>(), row_mean_square(), times_rsqrt_stat<1>(eps), mul_columns(w),
+               add_columns(b));
 }
 
 // ---------------------------------------------------------------- evaluation

@@ -11,8 +11,8 @@
 
 namespace hpcdl::fuse {
 
-/// K accesses of up to 16 bytes in columns of one row, `step` columns apart: all of an operand's are under way before the first is
-/// used. `end`: columns of the row.
+/// K accesses of up to 16 bytes in columns of one row, `step` columns apart: all of an operand's are under way before
+/// the first is used. `end`: columns of the row.
 template <class T, int K = 1> struct DeviceSpot {
   static constexpr int kEach = cuda::kLanes<T>, N = K * kEach;
   using V = cuda::Lanes<N>;
@@ -52,10 +52,13 @@ namespace detail {
 inline constexpr int kThreads = 256;
 
 /// blockDim.y rows to a block, blockDim.x threads and K accesses of each to a row; `tiles` blocks cover the columns.
-template <class T, int K, class Body> __global__ void __launch_bounds__(kThreads) each(Body body, std::int64_t rows, std::int64_t cols, unsigned tiles) {
+template <class T, int K, class Body>
+__global__ void __launch_bounds__(kThreads) each(Body body, std::int64_t rows, std::int64_t cols, unsigned tiles) {
   constexpr int N = cuda::kLanes<T>;
-  const unsigned tile = tiles == gridDim.x ? blockIdx.x : blockIdx.x % tiles, band = tiles == gridDim.x ? 0 : blockIdx.x / tiles;
-  const std::int64_t row = std::int64_t{band} * blockDim.y + threadIdx.y, col = (std::int64_t{tile} * K * blockDim.x + threadIdx.x) * N;
+  const unsigned tile = tiles == gridDim.x ? blockIdx.x : blockIdx.x % tiles,
+                 band = tiles == gridDim.x ? 0 : blockIdx.x / tiles;
+  const std::int64_t row = std::int64_t{band} * blockDim.y + threadIdx.y,
+                     col = (std::int64_t{tile} * K * blockDim.x + threadIdx.x) * N;
   if (row < rows && col < cols) body(DeviceSpot<T, K>{row, col, cols, static_cast<int>(blockDim.x) * N, nullptr});
 }
 
@@ -67,7 +70,8 @@ inline unsigned threads_for(std::int64_t share) {
 }
 
 /// Statistics K... of a row, one sweep each; every thread of the block gets them.
-template <class T, int K, class... S> __device__ void row_statistics(const Chain<S...>& c, std::int64_t row, std::int64_t cols, float* stats) {
+template <class T, int K, class... S>
+__device__ void row_statistics(const Chain<S...>& c, std::int64_t row, std::int64_t cols, float* stats) {
   if constexpr (K < reductions_in<S...>) {
     using R = decltype(reduction<K, S...>());
     constexpr int N = cuda::kLanes<T>;
@@ -99,7 +103,8 @@ template <class T, class... S> __global__ void __launch_bounds__(kThreads) rows(
 
 }  // namespace detail
 
-/// Accesses per thread and operand of planes that fill the GPU many times over; smaller ones are rather spread over more threads.
+/// Accesses per thread and operand of planes that fill the GPU many times over; smaller ones are rather spread over
+/// more threads.
 inline constexpr int kMany = 2;
 inline constexpr std::int64_t kManyFrom = std::int64_t{1} << 19;  // accesses
 
@@ -108,10 +113,14 @@ template <class T, class Body> void for_each(Stream& s, Plane plane, const Body&
   const std::int64_t per_row = (plane.cols + cuda::kLanes<T> - 1) / cuda::kLanes<T>;
   if (plane.rows * per_row == 0) return;
   const auto launch = [&]<int K>() {
-    unsigned tiles = cuda::blocks_for(per_row, detail::kThreads * K), wide = detail::kThreads;  // blocks and threads to a row
-    if (plane.rows > 1) wide = detail::threads_for((per_row + tiles * K - 1) / (tiles * K)), tiles = cuda::blocks_for(per_row, wide * K);
+    unsigned tiles = cuda::blocks_for(per_row, detail::kThreads * K),
+             wide = detail::kThreads;  // blocks and threads to a row
+    if (plane.rows > 1)
+      wide = detail::threads_for((per_row + tiles * K - 1) / (tiles * K)), tiles = cuda::blocks_for(per_row, wide * K);
     const unsigned high = detail::kThreads / wide;
-    detail::each<T, K><<<cuda::blocks_for((plane.rows + high - 1) / high * tiles, 1), dim3(wide, high), 0, cuda::queue(s)>>>(body, plane.rows, plane.cols, tiles);
+    detail::each<T, K>
+        <<<cuda::blocks_for((plane.rows + high - 1) / high * tiles, 1), dim3(wide, high), 0, cuda::queue(s)>>>(
+            body, plane.rows, plane.cols, tiles);
   };
   if (plane.rows * per_row >= kManyFrom) launch.template operator()<kMany>();
   else launch.template operator()<1>();

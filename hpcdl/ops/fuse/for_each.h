@@ -1,7 +1,7 @@
 #pragma once
-// The CPU driver of fused kernels: calls body(spot) for every vector of a (rows, cols) plane. A spot knows where it is and
-// loads and stores operands there; a body is a small copyable functor, templated on the spot, that touches memory only
-// through it, so that a CUDA driver with one float per thread runs the same body.
+// The CPU driver of fused kernels: calls body(spot) for every vector of a (rows, cols) plane. A spot knows where it is
+// and loads and stores operands there; a body is a small copyable functor, templated on the spot, that touches memory
+// only through it, so that a CUDA driver with one float per thread runs the same body.
 
 #include "hpcdl/ops/fuse/plane.h"
 #include "hpcdl/ops/rows.h"
@@ -10,7 +10,8 @@
 
 namespace hpcdl::fuse {
 
-/// One vector's worth of columns of one row; kTail: only the first n lanes exist. kStream: the output goes past the caches.
+/// One vector's worth of columns of one row; kTail: only the first n lanes exist. kStream: the output goes past the
+/// caches.
 template <class Isa, class T, bool kTail, bool kStream> struct Spot {
   using V = simd::Vec<Isa>;
   using Element = T;
@@ -43,7 +44,8 @@ inline constexpr std::int64_t kStreamBytes = std::int64_t{24} << 20;
 
 // flatten: a call per vector, with its constants loaded anew, costs more than most bodies.
 template <class T, bool kStream, class Isa, class Body>
-[[gnu::flatten]] void row_loop(Isa, const Body& shared, std::int64_t row, std::int64_t begin, std::int64_t end, const float* stats = nullptr) {
+[[gnu::flatten]] void row_loop(Isa, const Body& shared, std::int64_t row, std::int64_t begin, std::int64_t end,
+                               const float* stats = nullptr) {
   constexpr int N = simd::Vec<Isa>::N;
   const Body body = shared;  // a copy that no store can alias
   std::int64_t i = begin;

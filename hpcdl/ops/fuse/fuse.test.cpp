@@ -55,12 +55,14 @@ TEST_P(FuseProbe, equals_the_naive_loop) {
   const auto [isa, dtype, which] = GetParam();
   if (isa > simd::best_isa()) GTEST_SKIP() << "this CPU lacks it";
   Pool pool(2);
-  for (const auto& [rows, cols] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {3, 7}, {5, 64}, {40, 301}, {2, 5000}}) {
+  for (const auto& [rows, cols] :
+       {std::pair<std::int64_t, std::int64_t>{1, 1}, {3, 7}, {5, 64}, {40, 301}, {2, 5000}}) {
     const auto x = random({rows, cols}, dtype, 1), w = random({cols}, dtype, 2), b = random({cols}, dtype, 3);
     OwnedTensor y(x.tensor.spec());
     for (bool accumulate : {false, true}) {
       simd::with_isa(isa, [&](auto tag) {
-        probe(tag, pool, which, Grad(y.tensor, accumulate ? Write::accumulate : Write::overwrite), x.tensor, w.tensor, b.tensor);
+        probe(tag, pool, which, Grad(y.tensor, accumulate ? Write::accumulate : Write::overwrite), x.tensor, w.tensor,
+              b.tensor);
       });
       const double steps = accumulate ? 2 : 1;
       for (std::int64_t r = 0; r < rows; ++r) {
@@ -69,8 +71,10 @@ TEST_P(FuseProbe, equals_the_naive_loop) {
           const double expected = steps * want[static_cast<std::size_t>(i)];
           // Storage half ulps of both passes, and float ulps of a sum of `cols` terms of size below 20.
           const double half_ulp = dtype == DType::bf16 ? 0x1p-9 : 0x1p-25;
-          const double allowed = 2 * steps * half_ulp * std::fabs(expected) + (4 + std::sqrt(static_cast<double>(cols))) * 0x1p-24 * 20;
-          ASSERT_NEAR(value(y.tensor, r * cols + i), expected, allowed) << rows << "x" << cols << " at " << r << ", " << i;
+          const double allowed =
+              2 * steps * half_ulp * std::fabs(expected) + (4 + std::sqrt(static_cast<double>(cols))) * 0x1p-24 * 20;
+          ASSERT_NEAR(value(y.tensor, r * cols + i), expected, allowed)
+              << rows << "x" << cols << " at " << r << ", " << i;
         }
       }
     }
@@ -78,9 +82,11 @@ TEST_P(FuseProbe, equals_the_naive_loop) {
 }
 
 INSTANTIATE_TEST_SUITE_P(all, FuseProbe,
-                         ::testing::Combine(::testing::Values(simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512),
+                         ::testing::Combine(::testing::Values(simd::IsaKind::scalar, simd::IsaKind::avx2,
+                                                              simd::IsaKind::avx512),
                                             ::testing::Values(DType::f32, DType::bf16),
-                                            ::testing::Values(Probe::scale_bias_gelu_residual, Probe::softmax, Probe::rms_norm, Probe::layer_norm)));
+                                            ::testing::Values(Probe::scale_bias_gelu_residual, Probe::softmax,
+                                                              Probe::rms_norm, Probe::layer_norm)));
 
 struct Plus1 {
   template <class V, class At> V operator()(V v, const At&) const { return v + V(1.0f); }

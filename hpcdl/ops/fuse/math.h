@@ -1,6 +1,6 @@
 #pragma once
-// The functions that functors call, for a plain float (a CUDA thread's value). For simd::Vec the same names are found in
-// simd/ by argument-dependent lookup, so one functor serves both.
+// The functions that functors call, for a plain float (a CUDA thread's value). For simd::Vec the same names are found
+// in simd/ by argument-dependent lookup, so one functor serves both.
 
 #include <math.h>
 
@@ -21,9 +21,10 @@ HPCDL_HOST_DEVICE inline float max(float a, float b) { return a > b ? a : b; }
 HPCDL_HOST_DEVICE inline float min(float a, float b) { return a < b ? a : b; }
 HPCDL_HOST_DEVICE inline float select(bool m, float yes, float no) { return m ? yes : no; }
 
-
 /// Phi(x), the normal distribution function, and e^(-x^2 / 2).
-template <class V> HPCDL_HOST_DEVICE V normal_cdf(V x) { return V(0.5f) * (V(1.0f) + erf(x * V(0.70710678118654752f))); }
+template <class V> HPCDL_HOST_DEVICE V normal_cdf(V x) {
+  return V(0.5f) * (V(1.0f) + erf(x * V(0.70710678118654752f)));
+}
 template <class V> HPCDL_HOST_DEVICE V bell(V x) { return exp(V(-0.5f) * x * x); }
 
 }  // namespace hpcdl::fuse

@@ -1,6 +1,6 @@
 #pragma once
-// Operands of fused kernels: a base and a row stride, nothing else, so that a functor holding some of them can be passed
-// to a GPU by value. The element type is the kernel's.
+// Operands of fused kernels: a base and a row stride, nothing else, so that a functor holding some of them can be
+// passed to a GPU by value. The element type is the kernel's.
 
 #include "hpcdl/core/device_macros.h"
 #include "hpcdl/core/tensor.h"

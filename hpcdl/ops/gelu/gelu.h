@@ -12,7 +12,9 @@ struct Gelu {
   static constexpr std::string_view name = "gelu";
   static constexpr bool kInPlace = true;
   enum class Form : unsigned char { tanh, erf };
-  struct Args { Form form = Form::tanh; };
+  struct Args {
+    Form form = Form::tanh;
+  };
   static Spec infer(const Spec& x, const Args&) { return require_float(name, x); }
   static Cost cost(const Spec& x, const Args&) {
     return {.flops = 12.0 * static_cast<double>(x.size()), .bytes = 2.0 * static_cast<double>(x.bytes())};
@@ -35,8 +37,9 @@ inline void Gelu::forward(Stream& s, Tensor y, View x, const Args& a) {
   on(s, [&](auto isa, Pool& pool) { cpu::gelu(isa, pool, y, x, a); }, [&](auto& q) { cuda::gelu(q, y, x, a); });
 }
 inline void Gelu::backward(Stream& s, Grad dx, View x, View dy, const Args& a) {
-  on(s, [&](auto isa, Pool& pool) { cpu::gelu_backward(isa, pool, dx, x, dy, a); },
-     [&](auto& q) { cuda::gelu_backward(q, dx, x, dy, a); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::gelu_backward(isa, pool, dx, x, dy, a); },
+      [&](auto& q) { cuda::gelu_backward(q, dx, x, dy, a); });
 }
 
 template <Symbolic V> V gelu(const V& x, Gelu::Args a = {}) { return record<Gelu>(a, x); }

@@ -14,11 +14,13 @@ void GradNorm::finish(StepParams& p, double squares, const Args& a) {
 
 void GradNorm::run(Stream& s, const Grad* operands, const void* args) {
   const auto& r = *static_cast<const detail::GradNormRecord*>(args);
-  on(s,
-     [&](auto isa, Pool& pool) {
-       finish(s.params(), cpu::sum_of_squares(isa, pool, operands[0].template ptr<double>(), operands + 1, r.count), r.args);
-     },
-     [&](auto& q) { cuda::grad_norm(q, operands[0], operands + 1, r.count, r.args); });
+  on(
+      s,
+      [&](auto isa, Pool& pool) {
+        finish(s.params(), cpu::sum_of_squares(isa, pool, operands[0].template ptr<double>(), operands + 1, r.count),
+               r.args);
+      },
+      [&](auto& q) { cuda::grad_norm(q, operands[0], operands + 1, r.count, r.args); });
 }
 
 }  // namespace hpcdl

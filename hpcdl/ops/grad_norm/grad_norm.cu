@@ -8,7 +8,8 @@ namespace hpcdl::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr std::int64_t kSmall = 1 << 22;  // elements; beyond, a block sums four times kTensorBlock, which leaves scratch unused
+constexpr std::int64_t kSmall =
+    1 << 22;  // elements; beyond, a block sums four times kTensorBlock, which leaves scratch unused
 using Table = TensorTable<1, 1000>;
 
 __device__ double block_sum(double x, double* memory) {
@@ -20,7 +21,8 @@ __device__ double block_sum(double x, double* memory) {
   return sum;
 }
 
-/// This thread's share of n elements; four accesses are under way at a time. Every 8192 elements a float joins the double.
+/// This thread's share of n elements; four accesses are under way at a time. Every 8192 elements a float joins the
+/// double.
 template <class T> __device__ double squares(const T* x, std::int64_t n) {
   constexpr int N = kLanes<T>, K = 4;
   constexpr std::int64_t kTurn = std::int64_t{kThreads} * N * K;
@@ -44,7 +46,8 @@ template <class T> __device__ double squares(const T* x, std::int64_t n) {
   return total;
 }
 
-__global__ void __launch_bounds__(kThreads) block_squares(const __grid_constant__ Table table, double* partial, std::int64_t per_block) {
+__global__ void __launch_bounds__(kThreads)
+    block_squares(const __grid_constant__ Table table, double* partial, std::int64_t per_block) {
   __shared__ double memory[kThreads / kWarp];
   const TensorShare share(table, per_block);
   const std::int64_t begin = share.begin, n = share.end - begin;
@@ -59,7 +62,8 @@ __global__ void __launch_bounds__(kThreads) block_squares(const __grid_constant_
 }
 
 /// GradNorm::finish() on the device.
-__global__ void __launch_bounds__(kThreads) finish(const double* partial, std::int64_t blocks, StepParams* p, GradNorm::Args a) {
+__global__ void __launch_bounds__(kThreads)
+    finish(const double* partial, std::int64_t blocks, StepParams* p, GradNorm::Args a) {
   __shared__ double memory[kThreads / kWarp];
   double mine = 0;
   for (std::int64_t b = threadIdx.x; b < blocks; b += kThreads) mine += partial[b];
@@ -83,12 +87,13 @@ __global__ void __launch_bounds__(kThreads) add_up(double* total, const double* 
 std::int64_t sums_of_blocks(Stream& s, const Tensor& partial, const Grad* gradients, std::int64_t count) {
   std::int64_t done = 0;
   const std::int64_t per_block = total_size(gradients, count, 1) < kSmall ? kTensorBlock : 4 * kTensorBlock;
-  for_tables<Table>(gradients, count, per_block, [](const Grad* g, std::int64_t) { return static_cast<unsigned char>(g->dtype()); },
-                    [&](const Table& table, unsigned blocks) {
-                      block_squares<<<blocks, kThreads, 0, queue(s)>>>(table, partial.ptr<double>() + done, per_block);
-                      launched("grad_norm");
-                      done += blocks;
-                    });
+  for_tables<Table>(
+      gradients, count, per_block, [](const Grad* g, std::int64_t) { return static_cast<unsigned char>(g->dtype()); },
+      [&](const Table& table, unsigned blocks) {
+        block_squares<<<blocks, kThreads, 0, queue(s)>>>(table, partial.ptr<double>() + done, per_block);
+        launched("grad_norm");
+        done += blocks;
+      });
   return done;
 }
 

@@ -6,8 +6,9 @@
 //   clip_factor = min(1, max_norm / (grad_norm + 1e-6)), 1 where max_norm <= 0        as torch.nn.utils.clip_grad_norm_
 //   skip        = 1 when grad_norm is not finite, else 0                               only with Args::skip_nonfinite
 //
-// for the optimizer records behind it. Squares are summed by blocks of 8192 elements in float and the blocks in double, both
-// in an order that does not depend on the number of threads. Gradients beyond 1e19 overflow to inf, which skips the step.
+// for the optimizer records behind it. Squares are summed by blocks of 8192 elements in float and the blocks in double,
+// both in an order that does not depend on the number of threads. Gradients beyond 1e19 overflow to inf, which skips
+// the step.
 
 #include <span>
 #include <vector>
@@ -49,7 +50,8 @@ struct GradNormRecord {
 }  // namespace detail
 
 /// Records the norm of `gradients` (contiguous, f32 or bf16).
-template <class Graph, Symbolic V> void record_grad_norm(Graph& g, std::span<const V> gradients, const GradNorm::Args& a) {
+template <class Graph, Symbolic V>
+void record_grad_norm(Graph& g, std::span<const V> gradients, const GradNorm::Args& a) {
   require(gradients.size() < 65535, GradNorm::name, "{} tensors are too many for one record", gradients.size());
   std::int64_t blocks = 0;
   Cost cost;
@@ -64,7 +66,8 @@ template <class Graph, Symbolic V> void record_grad_norm(Graph& g, std::span<con
   const detail::GradNormRecord args{a, static_cast<std::int64_t>(gradients.size())};
   emit_update(g, GradNorm::name, &GradNorm::run, operands, &args, sizeof args, cost);
 }
-template <class Graph, Symbolic V> void record_grad_norm(Graph& g, const std::vector<V>& gradients, const GradNorm::Args& a) {
+template <class Graph, Symbolic V>
+void record_grad_norm(Graph& g, const std::vector<V>& gradients, const GradNorm::Args& a) {
   record_grad_norm(g, std::span<const V>(gradients), a);
 }
 

@@ -4,7 +4,8 @@
 
 namespace hpcdl::cpu {
 
-template <class Isa> double sum_of_squares(Isa, Pool& pool, double* partial, const Grad* gradients, std::int64_t count) {
+template <class Isa>
+double sum_of_squares(Isa, Pool& pool, double* partial, const Grad* gradients, std::int64_t count) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   for_tensor_blocks(

@@ -22,7 +22,8 @@ struct Gradients {
     for (std::size_t i = 0; i < kSizes.size(); ++i) {
       memory.emplace_back(Spec{{kSizes[i]}, i % 3 == 2 ? DType::f32 : dtype});
       const Rng rng{i, 9};
-      for (std::int64_t k = 0; k < kSizes[i]; ++k) set(i, k, static_cast<float>(rng.normal(static_cast<std::uint64_t>(k))));
+      for (std::int64_t k = 0; k < kSizes[i]; ++k)
+        set(i, k, static_cast<float>(rng.normal(static_cast<std::uint64_t>(k))));
     }
   }
   void set(std::size_t i, std::int64_t k, float v) {
@@ -83,7 +84,8 @@ TEST_P(GradNormTest, NonFiniteGradientsSkipTheStep) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GradNormTest,
-                         ::testing::Combine(::testing::Values(simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512),
+                         ::testing::Combine(::testing::Values(simd::IsaKind::scalar, simd::IsaKind::avx2,
+                                                              simd::IsaKind::avx512),
                                             ::testing::Values(DType::f32, DType::bf16)));
 
 TEST(GradNorm, NoGradients) {

@@ -36,12 +36,15 @@ struct Eight {
     const std::int64_t tile = id / int4::kTileRows * int4::kTileRows, rows = int4::tile_rows(tile, l.n);
     const std::uint8_t* p = l.packed + int4::packed_at(tile, l.k) + int4::byte_of(rows, id - tile, block * 8);
     const std::int64_t at = int4::scale_at(tile, l.groups) + group * rows + id - tile;
-    q = l.aligned ? *reinterpret_cast<const unsigned*>(p) : p[0] | p[1] << 8 | p[2] << 16 | static_cast<unsigned>(p[3]) << 24;
+    q = l.aligned ? *reinterpret_cast<const unsigned*>(p)
+                  : p[0] | p[1] << 8 | p[2] << 16 | static_cast<unsigned>(p[3]) << 24;
     scale = widen(l.scale[at]), offset = l.offset ? widen(l.offset[at]) : 0.0f;
   }
   __device__ Lanes<8> values() const {
     if (!known) return Lanes<8>(__builtin_nanf(""));
-    return map<8>([&](int j) { return ::fmaf(static_cast<float>(static_cast<int>(q >> (j % 4 * 8 + j / 4 * 4) & 15) - 8), scale, offset); });
+    return map<8>([&](int j) {
+      return ::fmaf(static_cast<float>(static_cast<int>(q >> (j % 4 * 8 + j / 4 * 4) & 15) - 8), scale, offset);
+    });
   }
 };
 
@@ -56,7 +59,8 @@ template <class Y, class P> __global__ void __launch_bounds__(kThreads) widen_ro
     for (int j = 0; j < kAtOnce; ++j) {
       if (first + j >= l.tokens) break;
       auto v = e[j].values();
-      if (l.positions && e[j].known) v = v + load<8>(static_cast<const P*>(l.positions) + e[j].place * l.position_stride + block * 8);
+      if (l.positions && e[j].known)
+        v = v + load<8>(static_cast<const P*>(l.positions) + e[j].place * l.position_stride + block * 8);
       store(static_cast<Y*>(l.y) + (first + j) * l.y_stride + block * 8, v);
     }
   }
@@ -66,9 +70,22 @@ template <class Y, class P> __global__ void __launch_bounds__(kThreads) widen_ro
 
 void int4_embedding(Stream& s, Tensor y, View ids, const int4::Weight& w, View positions) {
   if (y.size() == 0) return;
-  const Lookup l{y.data(), ids.ptr<std::int32_t>(), w.packed.ptr<std::uint8_t>(), w.scale.ptr<bf16>(), w.offset ? w.offset.ptr<bf16>() : nullptr,
-                 positions.data(), s.kernel_params(), ids.size(), w.n(), w.k(), w.groups(), ids.cols(), positions ? positions[0] : 0, y.row_stride(),
-                 positions ? positions.row_stride() : 0, reinterpret_cast<std::uintptr_t>(w.packed.data()) % 4 == 0};
+  const Lookup l{y.data(),
+                 ids.ptr<std::int32_t>(),
+                 w.packed.ptr<std::uint8_t>(),
+                 w.scale.ptr<bf16>(),
+                 w.offset ? w.offset.ptr<bf16>() : nullptr,
+                 positions.data(),
+                 s.kernel_params(),
+                 ids.size(),
+                 w.n(),
+                 w.k(),
+                 w.groups(),
+                 ids.cols(),
+                 positions ? positions[0] : 0,
+                 y.row_stride(),
+                 positions ? positions.row_stride() : 0,
+                 reinterpret_cast<std::uintptr_t>(w.packed.data()) % 4 == 0};
   // A row in as few equal turns as there are.
   const std::int64_t blocks = l.k / 8, turns = (blocks + kThreads - 1) / kThreads, x = (blocks + turns - 1) / turns;
   const dim3 threads(static_cast<unsigned>(x), static_cast<unsigned>(kThreads / x));

@@ -1,5 +1,6 @@
 #pragma once
-// y[i] = W[ids[i]]: rows of a matrix of 4-bit weights, widened. Serves models whose output matrix is also the embedding.
+// y[i] = W[ids[i]]: rows of a matrix of 4-bit weights, widened. Serves models whose output matrix is also the
+// embedding.
 //
 // ids: i32 (...); W (V, K): packed u8 (V, K/2), scale bf16 (V, K/G), offset bf16 or absent (int4_layout.h);
 // y: (..., K) of Args::dtype. An id outside 0 .. V-1 gives a row of NaN: an op cannot look at data when recorded, and
@@ -16,15 +17,18 @@ struct Int4Embedding {
   };
   static Spec infer(const Spec& ids, const Spec& packed, const Spec& scale, const Spec& offset, const Spec& positions,
                     const Args& a) {
-    require(ids.dtype == DType::i32 && ids.shape.rank() < Shape::kMaxRank, name, "ids must be I32, got {}", to_string(ids));
-    require(a.dtype == DType::f32 || a.dtype == DType::bf16 || a.dtype == DType::f16, name, "output must be F32, BF16 or F16, got {}", dtype_name(a.dtype));
+    require(ids.dtype == DType::i32 && ids.shape.rank() < Shape::kMaxRank, name, "ids must be I32, got {}",
+            to_string(ids));
+    require(a.dtype == DType::f32 || a.dtype == DType::bf16 || a.dtype == DType::f16, name,
+            "output must be F32, BF16 or F16, got {}", dtype_name(a.dtype));
     int4::require_weight(name, packed, scale, offset);
     Spec y{ids.shape, a.dtype};
     y.shape.push_back(2 * packed[1]);
     if (positions) {
       require_float(name, positions, "positions");
-      require(ids.shape.rank() > 0 && positions.shape.rank() == 2 && positions[1] == y[-1] && positions[0] >= ids[-1], name,
-              "positions must be (at least T, {}) for ids {}, got {}", y[-1], to_string(ids), to_string(positions));
+      require(ids.shape.rank() > 0 && positions.shape.rank() == 2 && positions[1] == y[-1] && positions[0] >= ids[-1],
+              name, "positions must be (at least T, {}) for ids {}, got {}", y[-1], to_string(ids),
+              to_string(positions));
     }
     return y;
   }
@@ -32,13 +36,17 @@ struct Int4Embedding {
                    const Args& a) {
     const auto rows = static_cast<double>(ids.size()), k = 2.0 * static_cast<double>(packed[1]);
     const auto groups = static_cast<double>(scale[1]);
-    return {.flops = 2 * rows * k, .bytes = rows * (4 + k / 2 + groups * (offset ? 4 : 2) + k * (dtype_bytes(a.dtype) + dtype_bytes(positions.dtype)))};
+    return {.flops = 2 * rows * k,
+            .bytes = rows * (4 + k / 2 + groups * (offset ? 4 : 2) +
+                             k * (dtype_bytes(a.dtype) + dtype_bytes(positions.dtype)))};
   }
-  static void forward(Stream& s, Tensor y, View ids, View packed, View scale, View offset, View positions, const Args& a);
+  static void forward(Stream& s, Tensor y, View ids, View packed, View scale, View offset, View positions,
+                      const Args& a);
 };
 
 namespace cpu {
-template <class Isa> void int4_embedding(Isa, Pool&, Tensor y, View ids, const int4::Weight& w, View positions, std::int64_t position);
+template <class Isa>
+void int4_embedding(Isa, Pool&, Tensor y, View ids, const int4::Weight& w, View positions, std::int64_t position);
 }
 namespace cuda {
 void int4_embedding(Stream&, Tensor y, View ids, const int4::Weight& w, View positions);
@@ -47,11 +55,12 @@ void int4_embedding(Stream&, Tensor y, View ids, const int4::Weight& w, View pos
 inline void Int4Embedding::forward(Stream& s, Tensor y, View ids, View packed, View scale, View offset, View positions,
                                    const Args&) {
   const int4::Weight w{packed, scale, offset};
-  on(s,
-     [&](auto isa, Pool& pool) {
-       cpu::int4_embedding(isa, pool, y, ids, w, positions, positions ? s.params().position : 0);
-     },
-     [&](auto& q) { cuda::int4_embedding(q, y, ids, w, positions); });
+  on(
+      s,
+      [&](auto isa, Pool& pool) {
+        cpu::int4_embedding(isa, pool, y, ids, w, positions, positions ? s.params().position : 0);
+      },
+      [&](auto& q) { cuda::int4_embedding(q, y, ids, w, positions); });
 }
 
 /// offset and positions may be absent (default Vars).

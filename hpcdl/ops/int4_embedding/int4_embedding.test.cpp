@@ -24,8 +24,8 @@ Case rows(Shape ids, std::int64_t n, std::int64_t k, std::int64_t g, bool asymme
 
 const auto spec = testing::op<Int4Embedding>({
     .cases = {rows({1}, 1, 32, 32, false), rows({2, 9}, 37, 128, 64, false), rows({50}, 16, 64, 32, true, DType::bf16),
-              rows({3, 5}, 100, 256, 128, true), rows({0}, 16, 64, 32, false), rows({37}, 33, 2304, 64, true, DType::f16),
-              rows({2, 5}, 40, 64, 32, false, DType::f32, Input({7, 64})),
+              rows({3, 5}, 100, 256, 128, true), rows({0}, 16, 64, 32, false),
+              rows({37}, 33, 2304, 64, true, DType::f16), rows({2, 5}, 40, 64, 32, false, DType::f32, Input({7, 64})),
               rows({2, 5}, 40, 64, 32, true, DType::f32, Input({5, 64}).as(DType::bf16))},
     .reference =
         [](std::span<Ref> out, std::span<const Ref> in, const Int4Embedding::Args&) {

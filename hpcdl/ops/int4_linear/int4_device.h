@@ -1,10 +1,11 @@
 #pragma once
-// What the CUDA kernels of int4_linear share (.cu files): operands, chunks of a tile of weights on their way into shared
-// memory, the rounding of inputs, 8-bit products on tensor cores, the end of a sum.
+// What the CUDA kernels of int4_linear share (.cu files): operands, chunks of a tile of weights on their way into
+// shared memory, the rounding of inputs, 8-bit products on tensor cores, the end of a sum.
 //
-// A tile's dword (int4_layout.h) is two registers of operand A of mma.m16n8k32 after one AND and one shift: lane (g, t), g =
-// lane / 4, t = lane % 4, takes dwords 2g and 2g + 1 of block b0 + t, so that row 2g stands at place g and row 2g + 1 at place g + 8,
-// and the low and the high nibbles are inputs 8 (b0 + t) .. +3 and +4 .. +7 of the same lane's 8 bytes of x.
+// A tile's dword (int4_layout.h) is two registers of operand A of mma.m16n8k32 after one AND and one shift: lane (g,
+// t), g = lane / 4, t = lane % 4, takes dwords 2g and 2g + 1 of block b0 + t, so that row 2g stands at place g and row
+// 2g + 1 at place g + 8, and the low and the high nibbles are inputs 8 (b0 + t) .. +3 and +4 .. +7 of the same lane's 8
+// bytes of x.
 
 #include "hpcdl/cuda/element.h"
 #include "hpcdl/cuda/launch.h"
@@ -16,8 +17,8 @@ namespace hpcdl::cuda::quant4 {
 using namespace hpcdl::int4;
 
 inline constexpr int kChunk = 256, kChunkBlocks = kChunk / 8, kChunkBytes = kChunk / 2 * kTileRows;
-/// Integers up to 2^22 in the mantissa of a float: bits of 1.5 * 2^23 + v, so that a sum of products becomes a float by one
-/// subtraction. The largest: 128 products of 15 and 127.
+/// Integers up to 2^22 in the mantissa of a float: bits of 1.5 * 2^23 + v, so that a sum of products becomes a float by
+/// one subtraction. The largest: 128 products of 15 and 127.
 inline constexpr int kMagicBits = 0x4b400000;
 inline constexpr float kMagic = 12582912.0f;
 
@@ -41,17 +42,23 @@ struct Product {
 
 /// 16 bytes on their way, or zeros where there is nothing to copy.
 __device__ inline void copy16(void* to, const void* from, bool there = true) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "r"(there ? 16 : 0));
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(
+                   static_cast<unsigned>(__cvta_generic_to_shared(to))),
+               "l"(from), "r"(there ? 16 : 0));
 }
 __device__ inline void copy4(void* to, const void* from, bool there = true) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))), "l"(from), "r"(there ? 4 : 0));
+  asm volatile(
+      "cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(static_cast<unsigned>(__cvta_generic_to_shared(to))),
+      "l"(from), "r"(there ? 4 : 0));
 }
 __device__ inline void close_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// All but the newest kNewest groups have arrived.
-template <int kNewest> __device__ void await_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory"); }
+template <int kNewest> __device__ void await_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory");
+}
 
-/// c += a b, 16 rows x 32 unsigned bytes by 32 signed bytes x 8 columns. Lane (g, t) gets rows g, g, g + 8, g + 8 of columns
-/// 2t, 2t + 1, 2t, 2t + 1.
+/// c += a b, 16 rows x 32 unsigned bytes by 32 signed bytes x 8 columns. Lane (g, t) gets rows g, g, g + 8, g + 8 of
+/// columns 2t, 2t + 1, 2t, 2t + 1.
 __device__ inline void mma(int (&c)[4], const unsigned (&a)[4], int2 b) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
@@ -64,8 +71,8 @@ __device__ inline void unpack(unsigned (&a)[4], uint2 w) {
   a[2] = w.x >> 4 & 0x0f0f0f0fu, a[3] = w.y >> 4 & 0x0f0f0f0fu;
 }
 
-// A kernel that was launched with an overlap (start_overlapped) may begin before the one in front of it has ended: until
-// await_previous() it may touch nothing that memory holds for it, but may ask for it to be brought closer.
+// A kernel that was launched with an overlap (start_overlapped) may begin before the one in front of it has ended:
+// until await_previous() it may touch nothing that memory holds for it, but may ask for it to be brought closer.
 __device__ inline void await_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -87,17 +94,22 @@ template <int kGroup> struct Chunk {
   int rows, blocks;
 
   __device__ Chunk(const Product& o, std::int64_t row_, std::int64_t c)
-      : row(row_), first(c * kChunkBlocks), rows(static_cast<int>(o.n - row_ < kTileRows ? o.n - row_ : kTileRows)),
+      : row(row_),
+        first(c * kChunkBlocks),
+        rows(static_cast<int>(o.n - row_ < kTileRows ? o.n - row_ : kTileRows)),
         blocks(static_cast<int>(o.k / 8 - first < kChunkBlocks ? o.k / 8 - first : kChunkBlocks)) {}
   __device__ int groups() const { return blocks * 8 / kGroup; }
-  __device__ const std::uint8_t* packed(const Product& o) const { return o.packed + packed_at(row, o.k) + first * rows * 4; }
+  __device__ const std::uint8_t* packed(const Product& o) const {
+    return o.packed + packed_at(row, o.k) + first * rows * 4;
+  }
   __device__ std::int64_t scale(const Product& o) const { return scale_at(row, o.groups) + first * 8 / kGroup * rows; }
 
   __device__ void bring_closer(const Product& o, int lane) const {
     if (!o.aligned) return;
     const int lines = blocks * rows * 4 / 128, more = groups() * rows * 2 / 128;
     if (lane < lines) quant4::bring_closer(packed(o) + lane * 128);
-    else if (lane - lines < more) quant4::bring_closer(reinterpret_cast<const std::byte*>(o.scale + scale(o)) + (lane - lines) * 128);
+    else if (lane - lines < more)
+      quant4::bring_closer(reinterpret_cast<const std::byte*>(o.scale + scale(o)) + (lane - lines) * 128);
   }
 
   /// A warp queues the copies (weights, then scales, then offsets); what the matrix has not becomes 0.
@@ -106,7 +118,8 @@ template <int kGroup> struct Chunk {
     std::byte* scales = to + kChunkBytes;
     if (o.aligned && rows == kTileRows) {
 #pragma unroll
-      for (int i = 0; i < kChunkBytes / 512; ++i) copy16(to + (i * 32 + lane) * 16, q + (i * 32 + lane) * 16, i * 8 + lane / 4 < blocks);
+      for (int i = 0; i < kChunkBytes / 512; ++i)
+        copy16(to + (i * 32 + lane) * 16, q + (i * 32 + lane) * 16, i * 8 + lane / 4 < blocks);
       if (lane < kGroups * 2) {
         copy16(scales + lane * 16, o.scale + scale(o) + lane * 8, lane < groups() * 2);
         if (o.offset) copy16(scales + kScaleBytes + lane * 16, o.offset + scale(o) + lane * 8, lane < groups() * 2);
@@ -118,7 +131,8 @@ template <int kGroup> struct Chunk {
     for (int i = lane; i < kChunkBlocks * kTile; i += kWarp) {
       const std::uint8_t* p = q + (i / kTile * rows + i % kTile) * 4;
       const bool there = i / kTile < blocks && i % kTile < rows;
-      reinterpret_cast<unsigned*>(to)[i] = there ? p[0] | p[1] << 8 | p[2] << 16 | static_cast<unsigned>(p[3]) << 24 : 0;
+      reinterpret_cast<unsigned*>(to)[i] =
+          there ? p[0] | p[1] << 8 | p[2] << 16 | static_cast<unsigned>(p[3]) << 24 : 0;
     }
     for (int i = lane; i < kGroups * kTile; i += kWarp) {
       const bool there = i / kTile < groups() && i % kTile < rows;
@@ -134,9 +148,11 @@ __device__ inline float2 widen_pair(unsigned v) { return {__uint_as_float(v << 1
 
 // ---------------------------------------------------------------- inputs
 
-/// 8 inputs of one lane, rounded together with those of the other lanes of their group (kLanesOfGroup neighbours), by the
-/// operations that define the 8-bit inputs (int4_linear.h). NaN and infinity make the step NaN. sum: over kLanesOfSum neighbours.
-template <int kLanesOfGroup, int kLanesOfSum = kLanesOfGroup> __device__ int2 round_inputs(const Lanes<8>& v, float& step, int& sum) {
+/// 8 inputs of one lane, rounded together with those of the other lanes of their group (kLanesOfGroup neighbours), by
+/// the operations that define the 8-bit inputs (int4_linear.h). NaN and infinity make the step NaN. sum: over
+/// kLanesOfSum neighbours.
+template <int kLanesOfGroup, int kLanesOfSum = kLanesOfGroup>
+__device__ int2 round_inputs(const Lanes<8>& v, float& step, int& sum) {
   int top = 0;  // the bits of |v| order as integers do, NaN above all
 #pragma unroll
   for (int i = 0; i < 8; ++i) top = ::max(top, __float_as_int(fabsf(v.v[i])));
@@ -146,8 +162,12 @@ template <int kLanesOfGroup, int kLanesOfSum = kLanesOfGroup> __device__ int2 ro
   step = top >= 0x7f800000 ? __builtin_nanf("") : per_step > 0 ? most / 127.0f : 0.0f;
   unsigned q[8];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) q[i] = __float_as_uint(__fadd_rn(__fmul_rn(v.v[i], per_step), kMagic));  // nearest even in the low byte
-  const auto pack = [&](int i) { return static_cast<int>(__byte_perm(__byte_perm(q[i], q[i + 1], 0x0040), __byte_perm(q[i + 2], q[i + 3], 0x0040), 0x5410)); };
+  for (int i = 0; i < 8; ++i)
+    q[i] = __float_as_uint(__fadd_rn(__fmul_rn(v.v[i], per_step), kMagic));  // nearest even in the low byte
+  const auto pack = [&](int i) {
+    return static_cast<int>(
+        __byte_perm(__byte_perm(q[i], q[i + 1], 0x0040), __byte_perm(q[i + 2], q[i + 3], 0x0040), 0x5410));
+  };
   const int2 r{pack(0), pack(4)};
   sum = __dp4a(r.x, 0x01010101, __dp4a(r.y, 0x01010101, 0));
 #pragma unroll
@@ -158,7 +178,8 @@ template <int kLanesOfGroup, int kLanesOfSum = kLanesOfGroup> __device__ int2 ro
 /// x[at .. at + 7] of one row.
 __device__ inline Lanes<8> inputs(const Product& o, std::int64_t at) {
   if (o.x_dtype == DType::f16) return load<8>(static_cast<const f16*>(o.x) + at);
-  return o.x_dtype == DType::bf16 ? load<8>(static_cast<const bf16*>(o.x) + at) : load<8>(static_cast<const float*>(o.x) + at);
+  return o.x_dtype == DType::bf16 ? load<8>(static_cast<const bf16*>(o.x) + at)
+                                  : load<8>(static_cast<const float*>(o.x) + at);
 }
 
 // ---------------------------------------------------------------- results

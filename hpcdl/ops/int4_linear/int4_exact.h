@@ -1,7 +1,8 @@
 #pragma once
-// Inputs as they are: weights become bf16 in registers, (q - 8) exactly, and products bf16 x bf16 on tensor cores with f32 sums.
-// An f32 input is the exact sum of three bf16 and an f16 one of two (the mantissa cut in parts), so that it costs three products
-// instead of one and no precision. A block multiplies one tile of 16 rows of W with up to 8 rows of x; its warps share out the chunks.
+// Inputs as they are: weights become bf16 in registers, (q - 8) exactly, and products bf16 x bf16 on tensor cores with
+// f32 sums. An f32 input is the exact sum of three bf16 and an f16 one of two (the mantissa cut in parts), so that it
+// costs three products instead of one and no precision. A block multiplies one tile of 16 rows of W with up to 8 rows
+// of x; its warps share out the chunks.
 
 #include "hpcdl/ops/int4_linear/int4_device.h"
 
@@ -25,11 +26,13 @@ __device__ inline void mma(float (&c)[4], const unsigned (&a)[4], uint2 b) {
 /// The nibbles at bits 0 and 16 as bf16, less 8: in the mantissa of 128, which has steps of 1.
 __device__ inline unsigned to_bf16(unsigned w) {
   const unsigned v = (w & 0x000f000fu) | 0x43004300u;
-  const __nv_bfloat162 centred = __hsub2(reinterpret_cast<const __nv_bfloat162&>(v), __nv_bfloat162{__ushort_as_bfloat16(0x4308), __ushort_as_bfloat16(0x4308)});
+  const __nv_bfloat162 centred = __hsub2(reinterpret_cast<const __nv_bfloat162&>(v),
+                                         __nv_bfloat162{__ushort_as_bfloat16(0x4308), __ushort_as_bfloat16(0x4308)});
   return reinterpret_cast<const unsigned&>(centred);
 }
 
-/// 8 inputs as operand B of two products, for each part: inputs 0, 2, 4, 6 and 1, 3, 5, 7, as the nibbles of a dword come.
+/// 8 inputs as operand B of two products, for each part: inputs 0, 2, 4, 6 and 1, 3, 5, 7, as the nibbles of a dword
+/// come.
 template <int kParts> __device__ void split(uint2 (&b)[kParts][2], Lanes<8> x) {
 #pragma unroll
   for (int p = 0; p < kParts; ++p) {
@@ -45,7 +48,9 @@ template <int kParts> __device__ void split(uint2 (&b)[kParts][2], Lanes<8> x) {
 }
 
 /// acc += one group; x: the inputs of this lane's row at the chunk, null for a row that is not there.
-template <class F> __device__ void multiply_group(float (&acc)[4], const std::byte* stage, const typename F::X* x, int group, bool offsets, int lane) {
+template <class F>
+__device__ void multiply_group(float (&acc)[4], const std::byte* stage, const typename F::X* x, int group, bool offsets,
+                               int lane) {
   const int g = lane / 4, t = lane % 4;
   const unsigned ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
   float c[4] = {}, total[4] = {};
@@ -76,8 +81,10 @@ template <class F> __device__ void multiply_group(float (&acc)[4], const std::by
 
 template <class F> __global__ void __launch_bounds__(F::kThreads) multiply_exact(const __grid_constant__ Product o) {
   extern __shared__ __align__(16) std::byte memory[];
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
-  const std::int64_t tile = std::int64_t{blockIdx.x} * kTileRows, first = std::int64_t{blockIdx.y} * F::kInputs, chunks = (o.k + kChunk - 1) / kChunk;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4,
+            t = lane % 4;
+  const std::int64_t tile = std::int64_t{blockIdx.x} * kTileRows, first = std::int64_t{blockIdx.y} * F::kInputs,
+                     chunks = (o.k + kChunk - 1) / kChunk;
   const int count = static_cast<int>(o.rows - first < F::kInputs ? o.rows - first : F::kInputs);
   const auto* x = g < count ? static_cast<const typename F::X*>(o.x) + (first + g) * o.x_stride : nullptr;
   std::byte* ring = memory + warp * F::kStages * F::kStageBytes;
@@ -95,11 +102,13 @@ template <class F> __global__ void __launch_bounds__(F::kThreads) multiply_exact
     await_copies<F::kStages - 1>();
     __syncwarp();
     const int groups = Chunk<F::kGroup>(o, tile, c).groups();
-    for (int group = 0; group < groups; ++group) multiply_group<F>(acc, ring + slot * F::kStageBytes, x ? x + c * kChunk : nullptr, group, o.offset != nullptr, lane);
+    for (int group = 0; group < groups; ++group)
+      multiply_group<F>(acc, ring + slot * F::kStageBytes, x ? x + c * kChunk : nullptr, group, o.offset != nullptr,
+                        lane);
     __syncwarp();
   }
   __syncthreads();
-  auto* parts = reinterpret_cast<float(*)[F::kInputs][kTileRows]>(memory);
+  auto* parts = reinterpret_cast<float (*)[F::kInputs][kTileRows]>(memory);
 #pragma unroll
   for (int i = 0; i < 4; ++i) parts[warp][2 * t + i % 2][2 * g + i / 2] = acc[i];
   __syncthreads();

@@ -1,15 +1,17 @@
 #pragma once
-// Few rows of x (decoding): the weights are read once and everything waits for them. A block walks over row blocks of kTiles
-// tiles of 16 rows of W, for up to 8 kCols rows of x; its warps share out the chunks of 256 inputs. Each warp has a ring of chunks on
-// their way that runs on from one row block to the next; the sums of the warps are added in their order. One row of x is
-// rounded by each block for all its row blocks (kFused); more were rounded by a kernel of their own and come through the ring.
+// Few rows of x (decoding): the weights are read once and everything waits for them. A block walks over row blocks of
+// kTiles tiles of 16 rows of W, for up to 8 kCols rows of x; its warps share out the chunks of 256 inputs. Each warp
+// has a ring of chunks on their way that runs on from one row block to the next; the sums of the warps are added in
+// their order. One row of x is rounded by each block for all its row blocks (kFused); more were rounded by a kernel of
+// their own and come through the ring.
 
 #include "hpcdl/ops/int4_linear/int4_device.h"
 
 namespace hpcdl::cuda::quant4 {
 
 template <int kGroup_, int kTiles_, int kCols_, bool kFused_, int kWarps_, int kStages_, int kBlocks_> struct Few {
-  static constexpr int kGroup = kGroup_, kTiles = kTiles_, kCols = kCols_, kWarps = kWarps_, kStages = kStages_, kBlocks = kBlocks_;
+  static constexpr int kGroup = kGroup_, kTiles = kTiles_, kCols = kCols_, kWarps = kWarps_, kStages = kStages_,
+                       kBlocks = kBlocks_;
   static constexpr bool kFused = kFused_;
   static constexpr int kThreads = kWarps * kWarp, kInputs = 8 * kCols, kRows = kTiles * static_cast<int>(kTileRows);
   static constexpr int kGroups = Chunk<kGroup>::kGroups;
@@ -19,14 +21,19 @@ template <int kGroup_, int kTiles_, int kCols_, bool kFused_, int kWarps_, int k
   static constexpr int kInputBytes = kFused ? 0 : kInputs * (kLine + kGroups * 8);
   static constexpr int kStageBytes = kTiles * kTileBytes + kInputBytes;
   static constexpr int kOwnBytes = kFused ? kChunk + 8 * 16 : 0;  // rounded inputs, and four words for each 32 of them
-  static constexpr int kPart = (kFused ? 1 : kInputs) * kRows;          // sums of one warp
-  static constexpr int chunks_of_warp(std::int64_t k) { return static_cast<int>(((k + kChunk - 1) / kChunk + kWarps - 1) / kWarps); }
+  static constexpr int kPart = (kFused ? 1 : kInputs) * kRows;    // sums of one warp
+  static constexpr int chunks_of_warp(std::int64_t k) {
+    return static_cast<int>(((k + kChunk - 1) / kChunk + kWarps - 1) / kWarps);
+  }
   static constexpr int own_bytes(std::int64_t k) { return chunks_of_warp(k) * kOwnBytes; }
-  static constexpr int shared_bytes(std::int64_t k) { return 2 * kWarps * kPart * 4 + kWarps * (kStages * kStageBytes + own_bytes(k)); }
+  static constexpr int shared_bytes(std::int64_t k) {
+    return 2 * kWarps * kPart * 4 + kWarps * (kStages * kStageBytes + own_bytes(k));
+  }
 };
 
 /// Chunk c of the rounded inputs, their steps and their sums, queued by a warp.
-template <class F> __device__ void fetch_inputs(std::byte* to, const Product& o, std::int64_t first, int count, std::int64_t c, int lane) {
+template <class F>
+__device__ void fetch_inputs(std::byte* to, const Product& o, std::int64_t first, int count, std::int64_t c, int lane) {
   const int left = static_cast<int>(o.k - c * kChunk < kChunk ? o.k - c * kChunk : kChunk);
 #pragma unroll
   for (int i = 0; i < F::kInputs / 2; ++i) {
@@ -44,18 +51,23 @@ template <class F> __device__ void fetch_inputs(std::byte* to, const Product& o,
   }
 }
 
-/// Rounds one chunk of the one row of x into `to`: the values, then for each 32 of them the sum to begin with, the step, step * sum.
+/// Rounds one chunk of the one row of x into `to`: the values, then for each 32 of them the sum to begin with, the
+/// step, step * sum.
 __device__ inline void store_own(std::byte* to, int2 q, float step, int sum, int lane) {
   reinterpret_cast<int2*>(to)[lane] = q;
-  if (lane % 4 == 0) reinterpret_cast<::int4*>(to + kChunk)[lane / 4] = {kMagicBits - 8 * sum, __float_as_int(step), __float_as_int(step * static_cast<float>(sum)), 0};
+  if (lane % 4 == 0)
+    reinterpret_cast<::int4*>(to + kChunk)[lane / 4] = {kMagicBits - 8 * sum, __float_as_int(step),
+                                                        __float_as_int(step * static_cast<float>(sum)), 0};
 }
 
-/// sums of (rows 2g, 2g + 1) of each tile += one chunk times the one row of x. Column n of the product is the 32 inputs n of the
-/// chunk: B is 0 but for them, so that one product serves 8 scales and a lane's B is what the lane rounded.
-template <class F, bool kOffsets> __device__ void multiply_own(float (&acc)[F::kTiles][2], const std::byte* stage, const std::byte* x, int lane) {
+/// sums of (rows 2g, 2g + 1) of each tile += one chunk times the one row of x. Column n of the product is the 32 inputs
+/// n of the chunk: B is 0 but for them, so that one product serves 8 scales and a lane's B is what the lane rounded.
+template <class F, bool kOffsets>
+__device__ void multiply_own(float (&acc)[F::kTiles][2], const std::byte* stage, const std::byte* x, int lane) {
   const int g = lane / 4, t = lane % 4;
   const int2 q = reinterpret_cast<const int2*>(x)[lane];
-  const ::int4 left = reinterpret_cast<const ::int4*>(x + kChunk)[2 * t], right = reinterpret_cast<const ::int4*>(x + kChunk)[2 * t + 1];
+  const ::int4 left = reinterpret_cast<const ::int4*>(x + kChunk)[2 * t],
+               right = reinterpret_cast<const ::int4*>(x + kChunk)[2 * t + 1];
   int c[F::kTiles][4];
 #pragma unroll
   for (int tile = 0; tile < F::kTiles; ++tile) c[tile][0] = c[tile][2] = left.x, c[tile][1] = c[tile][3] = right.x;
@@ -65,14 +77,17 @@ template <class F, bool kOffsets> __device__ void multiply_own(float (&acc)[F::k
 #pragma unroll
     for (int tile = 0; tile < F::kTiles; ++tile) {
       unsigned a[4];
-      unpack(a, *reinterpret_cast<const uint2*>(stage + tile * F::kTileBytes + ((m * 4 + t) * static_cast<int>(kTileRows) + 2 * g) * 4));
+      unpack(a, *reinterpret_cast<const uint2*>(stage + tile * F::kTileBytes +
+                                                ((m * 4 + t) * static_cast<int>(kTileRows) + 2 * g) * 4));
       mma(c[tile], a, b);
     }
   }
 #pragma unroll
   for (int tile = 0; tile < F::kTiles; ++tile) {
     const auto pair = [&](int n, int skip) {
-      return widen_pair(*reinterpret_cast<const unsigned*>(stage + tile * F::kTileBytes + kChunkBytes + skip + (n / (F::kGroup / 32) * static_cast<int>(kTileRows) + 2 * g) * 2));
+      return widen_pair(
+          *reinterpret_cast<const unsigned*>(stage + tile * F::kTileBytes + kChunkBytes + skip +
+                                             (n / (F::kGroup / 32) * static_cast<int>(kTileRows) + 2 * g) * 2));
     };
     const float2 s0 = pair(2 * t, 0), s1 = pair(2 * t + 1, 0);
     const float step0 = __int_as_float(left.y), step1 = __int_as_float(right.y);
@@ -88,7 +103,9 @@ template <class F, bool kOffsets> __device__ void multiply_own(float (&acc)[F::k
 }
 
 /// acc += one group of a chunk. `x`: rounded inputs from the ring.
-template <class F, bool kOffsets> __device__ void multiply_group(float (&acc)[F::kTiles][F::kCols][4], const std::byte* stage, const std::byte* x, int group, int lane) {
+template <class F, bool kOffsets>
+__device__ void multiply_group(float (&acc)[F::kTiles][F::kCols][4], const std::byte* stage, const std::byte* x,
+                               int group, int lane) {
   const int g = lane / 4, t = lane % 4;
   int c[F::kTiles][F::kCols][4];
   float step[F::kCols][2], total[F::kCols][2];
@@ -115,14 +132,16 @@ template <class F, bool kOffsets> __device__ void multiply_group(float (&acc)[F:
 #pragma unroll
     for (int tile = 0; tile < F::kTiles; ++tile) {
       unsigned a[4];
-      unpack(a, *reinterpret_cast<const uint2*>(stage + tile * F::kTileBytes + (block * static_cast<int>(kTileRows) + 2 * g) * 4));
+      unpack(a, *reinterpret_cast<const uint2*>(stage + tile * F::kTileBytes +
+                                                (block * static_cast<int>(kTileRows) + 2 * g) * 4));
 #pragma unroll
       for (int col = 0; col < F::kCols; ++col) mma(c[tile][col], a, b[col]);
     }
   }
 #pragma unroll
   for (int tile = 0; tile < F::kTiles; ++tile) {
-    const std::byte* at = stage + tile * F::kTileBytes + kChunkBytes + (group * static_cast<int>(kTileRows) + 2 * g) * 2;
+    const std::byte* at =
+        stage + tile * F::kTileBytes + kChunkBytes + (group * static_cast<int>(kTileRows) + 2 * g) * 2;
     const float2 scale = widen_pair(*reinterpret_cast<const unsigned*>(at));
     float2 offset{0, 0};
     if constexpr (kOffsets) offset = widen_pair(*reinterpret_cast<const unsigned*>(at + Chunk<F::kGroup>::kScaleBytes));
@@ -150,15 +169,20 @@ template <class F> struct Sums {
     const int g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int i = 0; i < F::kTiles * F::kCols * 4; ++i) {
-      const int in_tile = i / (F::kCols * 4), col = i / 4 % F::kCols * 8 + 2 * t + i % 2, row = in_tile * static_cast<int>(kTileRows) + 2 * g + i % 4 / 2;
+      const int in_tile = i / (F::kCols * 4), col = i / 4 % F::kCols * 8 + 2 * t + i % 2,
+                row = in_tile * static_cast<int>(kTileRows) + 2 * g + i % 4 / 2;
       parts[col * F::kRows + row] = acc[in_tile][i / 4 % F::kCols][i % 4];
     }
   }
 };
-template <class F> requires F::kFused struct Sums<F> {
+template <class F>
+  requires F::kFused
+struct Sums<F> {
   float acc[F::kTiles][2] = {};
 
-  template <bool kOffsets> __device__ void add(const std::byte* stage, const std::byte* x, int lane) { multiply_own<F, kOffsets>(acc, stage, x, lane); }
+  template <bool kOffsets> __device__ void add(const std::byte* stage, const std::byte* x, int lane) {
+    multiply_own<F, kOffsets>(acc, stage, x, lane);
+  }
   __device__ void put(float* parts, int lane) const {
 #pragma unroll
     for (int i = 0; i < F::kTiles * 2; ++i) {
@@ -171,7 +195,9 @@ template <class F> requires F::kFused struct Sums<F> {
 };
 
 /// Adds the sums of the warps and finishes them. `parts` serves again after the next call.
-template <class F> __device__ void finish(const Sums<F>& sums, const Product& o, float* parts, std::int64_t tile, std::int64_t first, int count, int warp, int lane) {
+template <class F>
+__device__ void finish(const Sums<F>& sums, const Product& o, float* parts, std::int64_t tile, std::int64_t first,
+                       int count, int warp, int lane) {
   sums.put(parts + warp * F::kPart, lane);
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < count * F::kRows; i += F::kThreads) {
@@ -185,11 +211,12 @@ template <class F> __device__ void finish(const Sums<F>& sums, const Product& o,
   }
 }
 
-template <class F> __global__ void __launch_bounds__(F::kThreads, F::kBlocks) multiply_few(const __grid_constant__ Product o) {
+template <class F>
+__global__ void __launch_bounds__(F::kThreads, F::kBlocks) multiply_few(const __grid_constant__ Product o) {
   extern __shared__ __align__(16) std::byte memory[];
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
-  const std::int64_t first = std::int64_t{blockIdx.y} * F::kInputs, chunks = (o.k + kChunk - 1) / kChunk, begin = std::int64_t{blockIdx.x} * F::kRows,
-                     stride = std::int64_t{gridDim.x} * F::kRows;
+  const std::int64_t first = std::int64_t{blockIdx.y} * F::kInputs, chunks = (o.k + kChunk - 1) / kChunk,
+                     begin = std::int64_t{blockIdx.x} * F::kRows, stride = std::int64_t{gridDim.x} * F::kRows;
   const int count = static_cast<int>(o.rows - first < F::kInputs ? o.rows - first : F::kInputs);
   std::byte* ring = memory + 2 * F::kWarps * F::kPart * 4 + warp * (F::kStages * F::kStageBytes + F::own_bytes(o.k));
   std::byte* own = ring + F::kStages * F::kStageBytes;
@@ -219,7 +246,8 @@ template <class F> __global__ void __launch_bounds__(F::kThreads, F::kBlocks) mu
     }
     await_previous();
   }
-  if constexpr (!F::kFused) if (o.constant) await_previous();
+  if constexpr (!F::kFused)
+    if (o.constant) await_previous();
   const auto own_inputs = [&](int j) {
     const std::int64_t at = (warp + std::int64_t{j} * F::kWarps) * kChunk + lane * 8;
     return F::kFused && at < o.k ? inputs(o, first * o.x_stride + at) : Lanes<8>(0.0f);

@@ -11,31 +11,35 @@
 
 namespace hpcdl::cuda::quant4 {
 
-/// One row of x (kFused) or a few: rows of W in tiles of 16, warps, chunks on their way to each warp, blocks that a multiprocessor
-/// should hold. Measured on an H200; the list serves N and K from 768 to 50304.
+/// One row of x (kFused) or a few: rows of W in tiles of 16, warps, chunks on their way to each warp, blocks that a
+/// multiprocessor should hold. Measured on an H200; the list serves N and K from 768 to 50304.
 template <int kTiles_, int kCols_, int kWarps_, int kStages_, int kBlocks_> struct FewWay {
   static constexpr int kTiles = kTiles_, kCols = kCols_, kWarps = kWarps_, kStages = kStages_, kBlocks = kBlocks_;
 };
 template <class... W> struct Ways {
   static constexpr int count = sizeof...(W);
 };
-using OneRow = Ways<FewWay<2, 1, 16, 1, 1>, FewWay<2, 1, 16, 2, 1>, FewWay<2, 1, 8, 1, 3>, FewWay<1, 1, 16, 1, 2>, FewWay<4, 1, 8, 2, 1>, FewWay<1, 1, 8, 2, 3>>;
+using OneRow = Ways<FewWay<2, 1, 16, 1, 1>, FewWay<2, 1, 16, 2, 1>, FewWay<2, 1, 8, 1, 3>, FewWay<1, 1, 16, 1, 2>,
+                    FewWay<4, 1, 8, 2, 1>, FewWay<1, 1, 8, 2, 3>>;
 using FewRows = Ways<FewWay<2, 1, 8, 2, 2>, FewWay<2, 2, 8, 1, 2>, FewWay<2, 2, 4, 2, 2>, FewWay<2, 2, 8, 2, 1>>;
 
-/// Many rows on Hopper: warpgroups beside each other, over rows of W, rows of x and steps; rows of x to each; blocks that share out the steps.
+/// Many rows on Hopper: warpgroups beside each other, over rows of W, rows of x and steps; rows of x to each; blocks
+/// that share out the steps.
 template <int kRowSets_, int kColSets_, int kSplit_, int kCols_, int kCluster_> struct WideWay {
-  static constexpr int kRowSets = kRowSets_, kColSets = kColSets_, kSplit = kSplit_, kCols = kCols_, kCluster = kCluster_;
+  static constexpr int kRowSets = kRowSets_, kColSets = kColSets_, kSplit = kSplit_, kCols = kCols_,
+                       kCluster = kCluster_;
 };
-using WideRows = Ways<WideWay<1, 1, 4, 32, 2>, WideWay<1, 1, 4, 64, 2>, WideWay<1, 1, 4, 64, 1>, WideWay<1, 2, 2, 64, 2>, WideWay<1, 2, 2, 64, 1>, WideWay<2, 1, 1, 128, 1>>;
+using WideRows = Ways<WideWay<1, 1, 4, 32, 2>, WideWay<1, 1, 4, 64, 2>, WideWay<1, 1, 4, 64, 1>,
+                      WideWay<1, 2, 2, 64, 2>, WideWay<1, 2, 2, 64, 1>, WideWay<2, 1, 1, 128, 1>>;
 
 // Ids of ways: those of OneRow, of FewRows, the product of tiles, the exact product, those of WideRows.
-inline constexpr int kFirstFew = OneRow::count, kManyWay = kFirstFew + FewRows::count, kExactWay = kManyWay + 1, kFirstWide = kExactWay + 1,
-                     kWays = kFirstWide + WideRows::count;
+inline constexpr int kFirstFew = OneRow::count, kManyWay = kFirstFew + FewRows::count, kExactWay = kManyWay + 1,
+                     kFirstWide = kExactWay + 1, kWays = kFirstWide + WideRows::count;
 
 struct Limits {
   int processors, shared_per_block, shared_per_processor;
-  bool overlap;      // one kernel may begin while the one in front of it ends
-  bool warpgroups;   // Hopper's own instructions
+  bool overlap;     // one kernel may begin while the one in front of it ends
+  bool warpgroups;  // Hopper's own instructions
 };
 
 template <int kGroup> void run_way(int way, const Product& o, const Limits& on, cudaStream_t queue);
@@ -71,10 +75,11 @@ template <int kGroup, bool kWide> __global__ void __launch_bounds__(256) round_r
   if (lane % (kGroup / 8) == 0) o.steps[at / kGroup * o.rows + row] = step, o.sums[at / kGroup * o.rows + row] = sum;
 }
 
-/// Queues a kernel that may begin before the one in front of it has ended; it waits for that one itself (await_previous).
-/// `cluster`: blocks of one.
+/// Queues a kernel that may begin before the one in front of it has ended; it waits for that one itself
+/// (await_previous). `cluster`: blocks of one.
 template <auto kKernel>
-void start_overlapped(dim3 grid, int threads, int shared, const Product& o, const Limits& on, cudaStream_t queue, const char* name, int cluster = 1) {
+void start_overlapped(dim3 grid, int threads, int shared, const Product& o, const Limits& on, cudaStream_t queue,
+                      const char* name, int cluster = 1) {
   if (shared > (48 << 10)) {
     static std::atomic<int> granted[64] = {};  // per device
     int device = 0;
@@ -90,19 +95,24 @@ void start_overlapped(dim3 grid, int threads, int shared, const Product& o, cons
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
   cudaLaunchConfig_t config{};
-  config.gridDim = grid, config.blockDim = dim3(static_cast<unsigned>(threads)), config.dynamicSmemBytes = static_cast<std::size_t>(shared);
+  config.gridDim = grid, config.blockDim = dim3(static_cast<unsigned>(threads)),
+  config.dynamicSmemBytes = static_cast<std::size_t>(shared);
   config.stream = queue, config.attrs = attributes, config.numAttrs = on.overlap ? cluster > 1 ? 2 : 1 : 0;
   check(cudaLaunchKernelEx(&config, kKernel, o), name);
 }
 
 /// As many blocks as are there at once, and evenly loaded.
 template <class F> void start_few(const Product& o, const Limits& on, cudaStream_t queue) {
-  const int shared = F::shared_bytes(o.k), at_once = std::max(1, std::min(F::kBlocks, on.shared_per_processor / (shared + 1024))) * on.processors;
-  const unsigned blocks = blocks_for(o.n, F::kRows), turns = (blocks + static_cast<unsigned>(at_once) - 1) / static_cast<unsigned>(at_once);
-  start_overlapped<multiply_few<F>>(dim3((blocks + turns - 1) / turns, blocks_for(o.rows, F::kInputs)), F::kThreads, shared, o, on, queue, "int4_linear");
+  const int shared = F::shared_bytes(o.k),
+            at_once = std::max(1, std::min(F::kBlocks, on.shared_per_processor / (shared + 1024))) * on.processors;
+  const unsigned blocks = blocks_for(o.n, F::kRows),
+                 turns = (blocks + static_cast<unsigned>(at_once) - 1) / static_cast<unsigned>(at_once);
+  start_overlapped<multiply_few<F>>(dim3((blocks + turns - 1) / turns, blocks_for(o.rows, F::kInputs)), F::kThreads,
+                                    shared, o, on, queue, "int4_linear");
 }
 
-template <int kGroup, class W, bool kFused> using FewOf = Few<kGroup, W::kTiles, W::kCols, kFused, W::kWarps, W::kStages, W::kBlocks>;
+template <int kGroup, class W, bool kFused>
+using FewOf = Few<kGroup, W::kTiles, W::kCols, kFused, W::kWarps, W::kStages, W::kBlocks>;
 template <int kGroup> using ManyOf = Many<kGroup, 4, 4, 2, 4, 3>;
 
 /// f with the kernel of way number `index` of a list.
@@ -112,7 +122,9 @@ template <int kGroup, bool kFused, class F, class... W> void with_few(Ways<W...>
 }
 template <int kGroup, class F, class... W> void with_wide(Ways<W...>, int index, F&& f) {
   int i = 0;
-  ((i++ == index ? f.template operator()<Wide<kGroup, W::kRowSets, W::kColSets, W::kSplit, W::kCols, W::kCluster>>() : void()), ...);
+  ((i++ == index ? f.template operator()<Wide<kGroup, W::kRowSets, W::kColSets, W::kSplit, W::kCols, W::kCluster>>()
+                 : void()),
+   ...);
 }
 /// Of one row or a few.
 template <int kGroup, class F> void with_way(int way, F&& f) {
@@ -121,7 +133,9 @@ template <int kGroup, class F> void with_way(int way, F&& f) {
 }
 
 template <int kGroup> int shared_bytes(int way, std::int64_t k) {
-  int bytes = way == kManyWay ? ManyOf<kGroup>::kSharedBytes : way == kExactWay ? Exact<kGroup, float>::kSharedBytes : 0;
+  int bytes = way == kManyWay    ? ManyOf<kGroup>::kSharedBytes
+              : way == kExactWay ? Exact<kGroup, float>::kSharedBytes
+                                 : 0;
   with_way<kGroup>(way, [&]<class F>() { bytes = F::shared_bytes(k); });
   with_wide<kGroup>(WideRows{}, way - kFirstWide, [&]<class F>() { bytes = F::kSharedBytes; });
   return bytes;
@@ -143,16 +157,19 @@ template <int kGroup> void run_way(int way, const Product& o, const Limits& on, 
   if (way >= kFirstWide) {
     start_overlapped<round_rows<kGroup, true>>(rounding, 256, 0, o, on, queue, "int4_linear.inputs");
     with_wide<kGroup>(WideRows{}, way - kFirstWide, [&]<class F>() {
-      start_overlapped<multiply_wide<F>>(dim3(blocks_for(o.n, F::kRows) * F::kCluster, blocks_for(o.rows, F::kInputs)), F::kThreads, F::kSharedBytes, o, on, queue,
-                                         "int4_linear.warpgroups", F::kCluster);
+      start_overlapped<multiply_wide<F>>(dim3(blocks_for(o.n, F::kRows) * F::kCluster, blocks_for(o.rows, F::kInputs)),
+                                         F::kThreads, F::kSharedBytes, o, on, queue, "int4_linear.warpgroups",
+                                         F::kCluster);
     });
     return;
   }
-  if (way >= kFirstFew) start_overlapped<round_rows<kGroup, false>>(rounding, 256, 0, o, on, queue, "int4_linear.inputs");
+  if (way >= kFirstFew)
+    start_overlapped<round_rows<kGroup, false>>(rounding, 256, 0, o, on, queue, "int4_linear.inputs");
   with_way<kGroup>(way, [&]<class F>() { start_few<F>(o, on, queue); });
   if (way != kManyWay) return;
   using F = ManyOf<kGroup>;
-  start_overlapped<multiply_many<F>>(dim3(blocks_for(o.n, F::kRows), blocks_for(o.rows, F::kInputs)), F::kThreads, F::kSharedBytes, o, on, queue, "int4_linear.tiles");
+  start_overlapped<multiply_many<F>>(dim3(blocks_for(o.n, F::kRows), blocks_for(o.rows, F::kInputs)), F::kThreads,
+                                     F::kSharedBytes, o, on, queue, "int4_linear.tiles");
 }
 
 template void run_way<HPCDL_INT4_GROUP>(int, const Product&, const Limits&, cudaStream_t);

@@ -11,9 +11,11 @@ using quant4::kManyWay;
 using quant4::kWays;
 
 constexpr std::string_view kNames[kWays] = {
-    "row 32x1 w16 s1", "row 32x1 w16 s2", "row 32x1 w8 s1", "row 16x1 w16 s1", "row 64x1 w8 s2", "row 16x1 w8 s2",
-    "rows 32x8 w8 s2", "rows 32x16 w8 s1", "rows 32x16 w4 s2", "rows 32x16 w8 s2", "tiles 128x128 w16 s3", "exact 16x8 w8 s3",
-    "warpgroups 64x32 k4 c2", "warpgroups 64x64 k4 c2", "warpgroups 64x64 k4", "warpgroups 64x128 k2 c2", "warpgroups 64x128 k2", "warpgroups 128x128",
+    "row 32x1 w16 s1",        "row 32x1 w16 s2",        "row 32x1 w8 s1",       "row 16x1 w16 s1",
+    "row 64x1 w8 s2",         "row 16x1 w8 s2",         "rows 32x8 w8 s2",      "rows 32x16 w8 s1",
+    "rows 32x16 w4 s2",       "rows 32x16 w8 s2",       "tiles 128x128 w16 s3", "exact 16x8 w8 s3",
+    "warpgroups 64x32 k4 c2", "warpgroups 64x64 k4 c2", "warpgroups 64x64 k4",  "warpgroups 64x128 k2 c2",
+    "warpgroups 64x128 k2",   "warpgroups 128x128",
 };
 
 Int4Chooser chooser = nullptr;
@@ -30,23 +32,30 @@ const quant4::Limits& limits(const Stream& s) {
   auto& slot = known[s.device().index % 64];
   if (const auto* found = slot.load(std::memory_order_acquire)) return *found;
   const auto* fresh = new quant4::Limits{multiprocessors(s), attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, s),
-                                         attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, s), attribute(cudaDevAttrComputeCapabilityMajor, s) >= 9, has_sm90a(s)};
+                                         attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor, s),
+                                         attribute(cudaDevAttrComputeCapabilityMajor, s) >= 9, has_sm90a(s)};
   const quant4::Limits* none = nullptr;
   if (!slot.compare_exchange_strong(none, fresh)) delete fresh;
   return *slot.load();
 }
 
 template <class F> decltype(auto) with_group(std::int64_t group, F&& f) {
-  return group == 32 ? f.template operator()<32>() : group == 64 ? f.template operator()<64>() : f.template operator()<128>();
+  return group == 32   ? f.template operator()<32>()
+         : group == 64 ? f.template operator()<64>()
+                       : f.template operator()<128>();
 }
 
 bool serves(const Stream& s, int way, const Int4Shape& shape) {
   if ((way == kExactWay) != shape.exact || (way < kFirstFew && shape.rows != 1)) return false;
-  if (way >= kFirstWide && (shape.rows <= int4::kBatch || !limits(s).warpgroups || shape.k % quant4::kWideStep != 0 || shape.n % int4::kTileRows != 0)) return false;
-  return with_group(shape.group, [&]<int kGroup>() { return quant4::shared_bytes<kGroup>(way, shape.k); }) <= limits(s).shared_per_block;
+  if (way >= kFirstWide && (shape.rows <= int4::kBatch || !limits(s).warpgroups || shape.k % quant4::kWideStep != 0 ||
+                            shape.n % int4::kTileRows != 0))
+    return false;
+  return with_group(shape.group, [&]<int kGroup>() { return quant4::shared_bytes<kGroup>(way, shape.k); }) <=
+         limits(s).shared_per_block;
 }
 
-/// Among the products of warpgroups: larger tiles where there are enough of them for every multiprocessor, shared steps where not.
+/// Among the products of warpgroups: larger tiles where there are enough of them for every multiprocessor, shared steps
+/// where not.
 int picked_wide(const Int4Shape& shape) {
   const bool few = shape.n <= 6144;
   if (shape.rows <= 32) return kFirstWide;
@@ -63,7 +72,9 @@ int picked(const Int4Shape& shape) {
 
 }  // namespace
 
-Int4Shape int4_shape(View x, const int4::Weight& w, const Int4Linear::Args& a) { return {x.rows(), w.n(), w.k(), w.group(), a.exact}; }
+Int4Shape int4_shape(View x, const int4::Weight& w, const Int4Linear::Args& a) {
+  return {x.rows(), w.n(), w.k(), w.group(), a.exact};
+}
 
 std::span<const Int4Way> int4_ways(const Stream& s, const Int4Shape& shape) {
   thread_local Int4Way list[kWays];
@@ -78,7 +89,8 @@ int int4_built_in(const Stream& s, const Int4Shape& shape) {
   const int way = picked(shape);
   if (serves(s, way, shape)) return way;
   const auto all = int4_ways(s, shape);  // a GPU with less shared memory
-  require(!all.empty(), "int4_linear", "no kernel fits this GPU's {} bytes of shared memory", limits(s).shared_per_block);
+  require(!all.empty(), "int4_linear", "no kernel fits this GPU's {} bytes of shared memory",
+          limits(s).shared_per_block);
   return all.back().id;
 }
 
@@ -89,19 +101,39 @@ int int4_way(const Stream& s, const Int4Shape& shape) {
 
 void set_int4_chooser(Int4Chooser to) { chooser = to; }
 
-void int4_linear_by(int way, Stream& s, Tensor y, View x, const int4::Weight& w, View bias, View residual, const int4::Scratch& scratch, const Int4Linear::Args& a) {
+void int4_linear_by(int way, Stream& s, Tensor y, View x, const int4::Weight& w, View bias, View residual,
+                    const int4::Scratch& scratch, const Int4Linear::Args& a) {
   if (y.size() == 0 || x.size() == 0) return;
   const auto aligned = [](View v) { return reinterpret_cast<std::uintptr_t>(v.data()) % 16 == 0; };
-  const quant4::Product o{y.data(), x.data(), bias.data(), residual.data(), w.packed.ptr<std::uint8_t>(), w.scale.ptr<bf16>(),
-                          w.offset ? w.offset.ptr<bf16>() : nullptr, a.exact ? nullptr : scratch.values.ptr<std::int8_t>(), scratch.steps.ptr<float>(),
-                          scratch.sums.ptr<std::int32_t>(), x.rows(), w.n(), w.k(), w.groups(), x.row_stride(), y.row_stride(),
-                          residual ? residual.row_stride() : 0, x.dtype(), y.dtype(), bias.dtype(), a.activation,
-                          aligned(w.packed) && aligned(w.scale) && aligned(w.offset), a.constant_weights,
+  const quant4::Product o{y.data(),
+                          x.data(),
+                          bias.data(),
+                          residual.data(),
+                          w.packed.ptr<std::uint8_t>(),
+                          w.scale.ptr<bf16>(),
+                          w.offset ? w.offset.ptr<bf16>() : nullptr,
+                          a.exact ? nullptr : scratch.values.ptr<std::int8_t>(),
+                          scratch.steps.ptr<float>(),
+                          scratch.sums.ptr<std::int32_t>(),
+                          x.rows(),
+                          w.n(),
+                          w.k(),
+                          w.groups(),
+                          x.row_stride(),
+                          y.row_stride(),
+                          residual ? residual.row_stride() : 0,
+                          x.dtype(),
+                          y.dtype(),
+                          bias.dtype(),
+                          a.activation,
+                          aligned(w.packed) && aligned(w.scale) && aligned(w.offset),
+                          a.constant_weights,
                           !bias && !residual && a.activation == Int4Activation::none};
   with_group(w.group(), [&]<int kGroup>() { quant4::run_way<kGroup>(way, o, limits(s), queue(s)); });
 }
 
-void int4_linear(Stream& s, Tensor y, View x, const int4::Weight& w, View bias, View residual, const int4::Scratch& scratch, const Int4Linear::Args& a) {
+void int4_linear(Stream& s, Tensor y, View x, const int4::Weight& w, View bias, View residual,
+                 const int4::Scratch& scratch, const Int4Linear::Args& a) {
   if (y.size() == 0 || x.size() == 0) return;
   int4_linear_by(int4_way(s, int4_shape(x, w, a)), s, y, x, w, bias, residual, scratch, a);
 }

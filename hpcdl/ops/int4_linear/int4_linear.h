@@ -1,8 +1,9 @@
 #pragma once
 // y = activation(x W^T + bias) + residual with W in 4 bits. Inference only.
 //
-// x (..., K); y and residual (..., N), of the dtype of x unless `out` says otherwise: f32 or bf16. W (N, K): packed u8 (N, K/2), scale bf16 (N, K/G), offset bf16
-// (N, K/G) or absent (int4_layout.h). bias (N), f32 or bf16, optional; residual optional.
+// x (..., K); y and residual (..., N), of the dtype of x unless `out` says otherwise: f32 or bf16. W (N, K): packed u8
+// (N, K/2), scale bf16 (N, K/G), offset bf16 (N, K/G) or absent (int4_layout.h). bias (N), f32 or bf16, optional;
+// residual optional.
 //
 // Activations are rounded to 8 bits per row and group of G inputs (symmetric, step = largest magnitude / 127), so that
 // the products are integer: the result differs from the exact one by at most sum over groups of step/2 * sum |w|. With
@@ -41,8 +42,8 @@ struct Int4Linear {
     bool exact = false;
     Int4Activation activation = Int4Activation::none;
     DType out = DType::none;
-    /// Nobody writes the weights while the program runs: a GPU may read them before the kernel in front has ended, which hides the
-    /// time of a launch. (A copy to the GPU in front is no kernel, and is waited for.)
+    /// Nobody writes the weights while the program runs: a GPU may read them before the kernel in front has ended,
+    /// which hides the time of a launch. (A copy to the GPU in front is no kernel, and is waited for.)
     bool constant_weights = false;
   };
   static Spec infer(const Spec& x, const Spec& packed, const Spec& scale, const Spec& offset, const Spec& bias,

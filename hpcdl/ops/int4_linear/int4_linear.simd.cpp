@@ -54,8 +54,7 @@ void quantize_row(std::int8_t* values, float* steps, std::int32_t* sums, const T
       sum = sum + rounded;
     }
     sums[g * c] = -8 * static_cast<std::int32_t>(reduce_add(sum));
-    if (c == 1)
-      std::memcpy(values + g * group, q, static_cast<std::size_t>(group));
+    if (c == 1) std::memcpy(values + g * group, q, static_cast<std::size_t>(group));
     else
       for (std::int64_t i = 0; i < group; i += 4) std::memcpy(values + (g * group + i) * c, q + i, 4);
   }
@@ -83,8 +82,7 @@ void prepare(Pool& pool, const int4::Scratch& s, const View& x, const int4::Weig
                            i = r - first;
         const T* row = x.ptr<T>() + r * x.row_stride();
         float* steps = s.steps.ptr<float>() + first * groups + i;
-        if (exact)
-          widen_row(s.values.ptr<float>() + first * k + i, steps, row, groups, w.group(), c);
+        if (exact) widen_row(s.values.ptr<float>() + first * k + i, steps, row, groups, w.group(), c);
         else
           quantize_row<Isa>(s.values.ptr<std::int8_t>() + first * k + i * 4, steps,
                             s.sums.ptr<std::int32_t>() + first * groups + i, row, groups, w.group(), c);
@@ -94,8 +92,9 @@ void prepare(Pool& pool, const int4::Scratch& s, const View& x, const int4::Weig
 }
 
 // Bytes of weights that are asked for ahead of their use. Streams from memory then run at the speed of a plain read,
-// where the hardware's own prefetching, which stops at every 4 KiB page, reaches 0.75 of it (Zen 5); an Intel Xeon wants
-// several pages at a time (into L1 and one page ahead: 0.83 of a read). Prefetching behind the end of a tensor is harmless.
+// where the hardware's own prefetching, which stops at every 4 KiB page, reaches 0.75 of it (Zen 5); an Intel Xeon
+// wants several pages at a time (into L1 and one page ahead: 0.83 of a read). Prefetching behind the end of a tensor is
+// harmless.
 constexpr std::int64_t kAhead = 16384, kScaleAhead = 256;
 
 /// out[c][r] = row r of the tile . input c, with 8-bit inputs. L rows at a time. kRows: 16, or 0 for t.rows.
@@ -195,26 +194,19 @@ void tile_exact(float (*out)[kTileRows], const Tile& t, const Block& x, std::int
   }
 }
 
-template <class Isa>
-simd::Vec<Isa> activate(simd::Vec<Isa> v, Int4Activation a) {
+template <class Isa> simd::Vec<Isa> activate(simd::Vec<Isa> v, Int4Activation a) {
   using V = simd::Vec<Isa>;
   switch (a) {
-    case Int4Activation::relu:
-      return max(v, V(0.0f));
+    case Int4Activation::relu: return max(v, V(0.0f));
     // 0.5 (1 + tanh z) = sigmoid(2 z)
-    case Int4Activation::gelu:
-      return v * simd::sigmoid<Isa>(V(1.5957691216057308f) * fma(V(0.044715f) * v * v, v, v));
-    case Int4Activation::gelu_erf:
-      return v * fma(simd::erf<Isa>(v * V(0.70710678118654752f)), V(0.5f), V(0.5f));
-    case Int4Activation::silu:
-      return v * simd::sigmoid<Isa>(v);
-    default:
-      return v;
+    case Int4Activation::gelu: return v * simd::sigmoid<Isa>(V(1.5957691216057308f) * fma(V(0.044715f) * v * v, v, v));
+    case Int4Activation::gelu_erf: return v * fma(simd::erf<Isa>(v * V(0.70710678118654752f)), V(0.5f), V(0.5f));
+    case Int4Activation::silu: return v * simd::sigmoid<Isa>(v);
+    default: return v;
   }
 }
 
-template <class Isa>
-simd::Vec<Isa> load_as(const View& x, std::int64_t at, int n) {
+template <class Isa> simd::Vec<Isa> load_as(const View& x, std::int64_t at, int n) {
   return visit_dtype(x.dtype(), [&]<class T>() { return simd::Vec<Isa>::load(x.ptr<T>() + at, n); });
 }
 
@@ -240,10 +232,8 @@ template <class Isa, int C>
 void tile(float (*out)[kTileRows], const Tile& t, const Block& x, int c, const int4::Weight& w, bool exact) {
   if constexpr (C > 0) {
     if (c < C) return tile<Isa, C - 1>(out, t, x, c, w, exact);
-    if (exact)
-      tile_exact<Isa, C>(out, t, x, w.groups(), w.group() / 8);
-    else
-      tile_dot<Isa, C>(out, t, x, w.groups(), w.group() / 8);
+    if (exact) tile_exact<Isa, C>(out, t, x, w.groups(), w.group() / 8);
+    else tile_dot<Isa, C>(out, t, x, w.groups(), w.group() / 8);
   }
 }
 

@@ -49,16 +49,11 @@ std::vector<double> rounded(const Ref& x, std::int64_t row, std::int64_t depth, 
 
 double activate(double v, Int4Activation a) {
   switch (a) {
-    case Int4Activation::relu:
-      return std::max(v, 0.0);
-    case Int4Activation::gelu:
-      return testing::gelu_tanh(v);
-    case Int4Activation::gelu_erf:
-      return testing::gelu_erf(v);
-    case Int4Activation::silu:
-      return testing::silu(v);
-    default:
-      return v;
+    case Int4Activation::relu: return std::max(v, 0.0);
+    case Int4Activation::gelu: return testing::gelu_tanh(v);
+    case Int4Activation::gelu_erf: return testing::gelu_erf(v);
+    case Int4Activation::silu: return testing::silu(v);
+    default: return v;
   }
 }
 
@@ -73,8 +68,7 @@ Case plain(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t g, bool 
                  Input::none(), Input::none()},
           .args = {.exact = exact}};
 }
-Case full(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t g, Int4Activation act,
-          DType out = DType::none) {
+Case full(std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t g, Int4Activation act, DType out = DType::none) {
   const Input residual = out == DType::none ? Input({2, m, n}) : Input({2, m, n}).as(out);
   return {.in = {Input({2, m, k}).fixed(), packed(n, k), scales(n, k, g), scales(n, k, g), Input({n}).fixed(),
                  residual.fixed()},
@@ -246,7 +240,10 @@ TEST(int4_linear, all_ways_on_a_gpu_agree_and_repeat) {
   Pool pool(1);
   StepParams params;
   Stream s(Device::cuda(0), pool, &params);
-  const auto bytes = [](OwnedTensor& t) { return std::vector<std::byte>(static_cast<std::byte*>(t.tensor.data()), static_cast<std::byte*>(t.tensor.data()) + t.tensor.bytes()); };
+  const auto bytes = [](OwnedTensor& t) {
+    return std::vector<std::byte>(static_cast<std::byte*>(t.tensor.data()),
+                                  static_cast<std::byte*>(t.tensor.data()) + t.tensor.bytes());
+  };
   for (bool exact : {false, true})
     for (std::int64_t rows : {1, 3, 8, 13, 40, 65, 300})
       for (std::int64_t n : {77, 2176, 4176})
@@ -258,8 +255,9 @@ TEST(int4_linear, all_ways_on_a_gpu_agree_and_repeat) {
             copy(s, there.tensor, t.tensor);
             return there;
           };
-          const OwnedTensor x = upload(host.x), packed = upload(host.packed), scale = upload(host.scale), y(host.y.tensor.spec(), s.device()),
-                            values = upload(host.values), steps = upload(host.steps), sums = upload(host.sums);
+          const OwnedTensor x = upload(host.x), packed = upload(host.packed), scale = upload(host.scale),
+                            y(host.y.tensor.spec(), s.device()), values = upload(host.values),
+                            steps = upload(host.steps), sums = upload(host.sums);
           const int4::Weight w{packed.tensor, scale.tensor, {}};
           const int4::Scratch scratch{values.tensor, steps.tensor, sums.tensor};
           host.run(exact);
@@ -269,7 +267,8 @@ TEST(int4_linear, all_ways_on_a_gpu_agree_and_repeat) {
             std::vector<std::byte> first;
             for (bool constant : {false, true, true}) {
               copy(s, y.tensor, gpu.y.tensor);
-              cuda::int4_linear_by(way.id, s, y.tensor, x.tensor, w, {}, {}, scratch, {.exact = exact, .constant_weights = constant});
+              cuda::int4_linear_by(way.id, s, y.tensor, x.tensor, w, {}, {}, scratch,
+                                   {.exact = exact, .constant_weights = constant});
               OwnedTensor back(y.tensor.spec());
               copy(s, back.tensor, y.tensor);
               s.synchronize();
@@ -277,9 +276,11 @@ TEST(int4_linear, all_ways_on_a_gpu_agree_and_repeat) {
               else EXPECT_EQ(first, bytes(back)) << way.name;
               double worst = 0;
               for (std::int64_t i = 0; i < back.tensor.size(); ++i)
-                worst = std::max(worst, std::fabs(static_cast<double>(back.tensor.ptr<float>()[i]) - static_cast<double>(host.y.tensor.ptr<float>()[i])));
+                worst = std::max(worst, std::fabs(static_cast<double>(back.tensor.ptr<float>()[i]) -
+                                                  static_cast<double>(host.y.tensor.ptr<float>()[i])));
               // K products of at most 8 * 1.01 (weight) and 6 (input), their sums rounded as tolerance.h says.
-              EXPECT_LE(worst, (4 + std::sqrt(896.0)) * 0x1p-24 * 896 * 8.1 * 6) << way.name << " rows " << rows << " n " << n << " group " << group;
+              EXPECT_LE(worst, (4 + std::sqrt(896.0)) * 0x1p-24 * 896 * 8.1 * 6)
+                  << way.name << " rows " << rows << " n " << n << " group " << group;
             }
           }
         }
@@ -293,9 +294,11 @@ TEST(int4_linear, a_chosen_way_is_the_way_taken) {
   const cuda::Int4Shape shape{.rows = 1, .n = 4096, .k = 4096, .group = 32};
   const int built_in = cuda::int4_way(s, shape), other = cuda::int4_ways(s, shape).back().id;
   ASSERT_NE(built_in, other);
-  cuda::set_int4_chooser([](const Stream& q, const cuda::Int4Shape& p) { return p.n == 4096 ? cuda::int4_ways(q, p).back().id : 99; });
+  cuda::set_int4_chooser(
+      [](const Stream& q, const cuda::Int4Shape& p) { return p.n == 4096 ? cuda::int4_ways(q, p).back().id : 99; });
   EXPECT_EQ(cuda::int4_way(s, shape), other);
-  EXPECT_EQ(cuda::int4_way(s, {.rows = 1, .n = 768, .k = 4096, .group = 32}), built_in) << "a way that is none is not taken";
+  EXPECT_EQ(cuda::int4_way(s, {.rows = 1, .n = 768, .k = 4096, .group = 32}), built_in)
+      << "a way that is none is not taken";
   cuda::set_int4_chooser(nullptr);
   EXPECT_EQ(cuda::int4_way(s, shape), built_in);
 }

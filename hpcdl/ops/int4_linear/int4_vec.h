@@ -10,8 +10,7 @@ namespace hpcdl::cpu {
 /// low, high       the nibbles as bytes: 4 consecutive k per row
 /// dot(acc, u, s)  acc[row] += sum of 4 products u8 * s8; `s` holds the 4 inputs, the same for every row
 /// value<j>(q)     weight 8b + j of each row as q - 8, in float
-template <class Isa>
-struct Int4Vec;
+template <class Isa> struct Int4Vec;
 
 namespace {
 inline std::int32_t load_dword(const void* p) {
@@ -21,8 +20,7 @@ inline std::int32_t load_dword(const void* p) {
 }
 }  // namespace
 
-template <>
-struct Int4Vec<simd::Scalar> {
+template <> struct Int4Vec<simd::Scalar> {
   using V = simd::Vec<simd::Scalar>;
   using Int = std::int32_t;
   static Int load(const std::uint8_t* p, int) { return load_dword(p); }
@@ -36,8 +34,7 @@ struct Int4Vec<simd::Scalar> {
     return acc;
   }
   static V to_float(Int a) { return static_cast<float>(a); }
-  template <int J>
-  static V value(Int q) {
+  template <int J> static V value(Int q) {
     constexpr int shift = J < 4 ? 8 * J : 8 * (J - 4) + 4;
     return static_cast<float>(static_cast<int>((static_cast<std::uint32_t>(q) >> shift) & 15u) - 8);
   }
@@ -45,8 +42,7 @@ struct Int4Vec<simd::Scalar> {
 };
 
 #if defined(__AVX2__) && defined(__FMA__)
-template <>
-struct Int4Vec<simd::Avx2> {
+template <> struct Int4Vec<simd::Avx2> {
   using V = simd::Vec<simd::Avx2>;
   using Int = __m256i;
   static Int load(const std::uint8_t* p, int n) {
@@ -63,8 +59,7 @@ struct Int4Vec<simd::Avx2> {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   }
   static V to_float(Int a) { return _mm256_cvtepi32_ps(a); }
-  template <int J>
-  static V value(Int q) {
+  template <int J> static V value(Int q) {
     constexpr int shift = J < 4 ? 8 * J : 8 * (J - 4) + 4;
     const __m256i nibble = _mm256_and_si256(_mm256_srli_epi32(q, shift), _mm256_set1_epi32(15));
     return _mm256_cvtepi32_ps(_mm256_sub_epi32(nibble, _mm256_set1_epi32(8)));
@@ -78,8 +73,7 @@ struct Int4Vec<simd::Avx2> {
 #endif
 
 #if defined(__AVX512F__) && defined(__AVX512VNNI__)
-template <>
-struct Int4Vec<simd::Avx512> {
+template <> struct Int4Vec<simd::Avx512> {
   using V = simd::Vec<simd::Avx512>;
   using Int = __m512i;
   static Int load(const std::uint8_t* p, int n) {
@@ -95,8 +89,7 @@ struct Int4Vec<simd::Avx512> {
   }
   static V to_float(Int a) { return _mm512_cvtepi32_ps(a); }
   /// vpermps reads the low 4 bits of each index: shift and look-up, no mask and no conversion.
-  template <int J>
-  static V value(Int q) {
+  template <int J> static V value(Int q) {
     constexpr int shift = J < 4 ? 8 * J : 8 * (J - 4) + 4;
     const __m512 table = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
     return _mm512_permutexvar_ps(_mm512_srli_epi32(q, shift), table);

@@ -1,6 +1,6 @@
 #pragma once
-// The ways in which a GPU can multiply by 4-bit weights, for those who choose among them by measurement (lab/tune). All of them give
-// results within the same bounds, each its own bits; each repeats them.
+// The ways in which a GPU can multiply by 4-bit weights, for those who choose among them by measurement (lab/tune). All
+// of them give results within the same bounds, each its own bits; each repeats them.
 
 #include <cstdint>
 #include <span>
@@ -29,7 +29,8 @@ int int4_built_in(const Stream& s, const Int4Shape& shape);
 /// The one that int4_linear() takes: the chooser's, else that one.
 int int4_way(const Stream& s, const Int4Shape& shape);
 /// As int4_linear(), in one of these ways.
-void int4_linear_by(int way, Stream& s, Tensor y, View x, const int4::Weight& w, View bias, View residual, const int4::Scratch& scratch, const Int4Linear::Args& a);
+void int4_linear_by(int way, Stream& s, Tensor y, View x, const int4::Weight& w, View bias, View residual,
+                    const int4::Scratch& scratch, const Int4Linear::Args& a);
 
 /// Asked first: the id of a way, or -1 for the choice built in. Not to be changed while another thread launches.
 using Int4Chooser = int (*)(const Stream& s, const Int4Shape& shape);

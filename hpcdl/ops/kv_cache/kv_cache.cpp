@@ -5,13 +5,14 @@ namespace hpcdl {
 void KvCache::check(const Spec& cache, const Spec& x) {
   require_float(name, x);
   require_float(name, cache, "the cache");
-  require(x.shape.rank() == 3 && cache.shape.rank() == 3 && cache[0] == x[0] && cache[2] == x[2] && cache[1] >= x[1], name,
-          "{} does not fit into a cache of {}; expected (B, T, C) and (B, capacity, C)", to_string(x), to_string(cache));
+  require(x.shape.rank() == 3 && cache.shape.rank() == 3 && cache[0] == x[0] && cache[2] == x[2] && cache[1] >= x[1],
+          name, "{} does not fit into a cache of {}; expected (B, T, C) and (B, capacity, C)", to_string(x),
+          to_string(cache));
 }
 
 void KvCache::require_room(const View& cache, const View& x, std::int64_t position) {
-  require(position >= 0 && position + x[1] <= cache[1], name, "the cache holds {} tokens; cannot append {} behind {}", cache[1], x[1],
-          position);
+  require(position >= 0 && position + x[1] <= cache[1], name, "the cache holds {} tokens; cannot append {} behind {}",
+          cache[1], x[1], position);
 }
 
 }  // namespace hpcdl

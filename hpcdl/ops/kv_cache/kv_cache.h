@@ -26,12 +26,13 @@ struct KvCache {
   /// Throws when the caches are full.
   static void require_room(const View& cache, const View& x, std::int64_t position);
   static void append(Stream& s, Tensor k_cache, Tensor v_cache, View k, View v) {
-    on(s,
-       [&](auto isa, Pool& pool) {
-         require_room(k_cache, k, s.params().position);
-         cpu::kv_cache(isa, pool, k_cache, v_cache, k, v, s.params().position);
-       },
-       [&](auto& q) { cuda::kv_cache(q, k_cache, v_cache, k, v); });
+    on(
+        s,
+        [&](auto isa, Pool& pool) {
+          require_room(k_cache, k, s.params().position);
+          cpu::kv_cache(isa, pool, k_cache, v_cache, k, v, s.params().position);
+        },
+        [&](auto& q) { cuda::kv_cache(q, k_cache, v_cache, k, v); });
   }
   static Cost cost(const Spec& k_cache, const Spec& k) {
     return {0, 2.0 * static_cast<double>(k.bytes() + k.size() * dtype_bytes(k_cache.dtype))};

@@ -15,7 +15,9 @@ template <class Isa> void append(Isa, Pool& pool, const Tensor& cache, const Vie
           const auto b = r / x[1], t = r % x[1];
           const From* from = x.ptr<From>() + b * x.strides()[0] + t * x.strides()[1];
           To* to = cache.ptr<To>() + b * cache.strides()[0] + (position + t) * cache.strides()[1];
-          simd::loop<Isa>(x.cols(), [&](std::int64_t i, auto lanes) { simd::store(to + i, simd::load<V>(from + i, lanes), lanes); });
+          simd::loop<Isa>(x.cols(), [&](std::int64_t i, auto lanes) {
+            simd::store(to + i, simd::load<V>(from + i, lanes), lanes);
+          });
         }
       });
     });
@@ -24,7 +26,8 @@ template <class Isa> void append(Isa, Pool& pool, const Tensor& cache, const Vie
 
 }  // namespace
 
-template <class Isa> void kv_cache(Isa isa, Pool& pool, Tensor k_cache, Tensor v_cache, View k, View v, std::int64_t position) {
+template <class Isa>
+void kv_cache(Isa isa, Pool& pool, Tensor k_cache, Tensor v_cache, View k, View v, std::int64_t position) {
   append(isa, pool, k_cache, k, position);
   append(isa, pool, v_cache, v, position);
 }

@@ -31,7 +31,8 @@ void copy_tokens(const Tensor& to, const View& from, std::int64_t first) {
 struct Step {
   Var q, k, v, y;
   Executable program;
-  Step(std::int64_t tokens, const Tensor& k_cache, const Tensor& v_cache) : program(record_step(tokens, k_cache, v_cache)) {}
+  Step(std::int64_t tokens, const Tensor& k_cache, const Tensor& v_cache)
+      : program(record_step(tokens, k_cache, v_cache)) {}
   Program record_step(std::int64_t tokens, const Tensor& k_cache, const Tensor& v_cache) {
     Graph g({.inference = true});
     q = g.input("q", {{B, tokens, H * D}, DType::f32});
@@ -67,7 +68,8 @@ TEST_P(KvCacheTest, decoding_gives_what_the_whole_sequence_gives) {
   Attention::forward(s, whole.tensor, {}, q.tensor, k.tensor, v.tensor, {}, {.heads = H, .kv_heads = G});
 
   OwnedTensor kc(Spec{{B, kCapacity, G * D}, dtype}), vc(kc.tensor.spec());
-  std::memset(kc.buffer.data(), 0xff, static_cast<std::size_t>(kc.tensor.bytes()));  // what is not written must not be read
+  std::memset(kc.buffer.data(), 0xff,
+              static_cast<std::size_t>(kc.tensor.bytes()));  // what is not written must not be read
   std::memset(vc.buffer.data(), 0xff, static_cast<std::size_t>(vc.tensor.bytes()));
   Step seven(7, kc.tensor, vc.tensor), three(3, kc.tensor, vc.tensor), one(1, kc.tensor, vc.tensor);
   // The keys and values of a bf16 cache are off by half an ulp each; values reach 4.
@@ -82,7 +84,8 @@ TEST_P(KvCacheTest, decoding_gives_what_the_whole_sequence_gives) {
     const Tensor y = step.program.tensor(step.y);
     for (std::int64_t b = 0; b < B; ++b)
       for (std::int64_t i = 0; i < tokens * H * D; ++i)
-        ASSERT_NEAR(y.ptr<float>()[b * tokens * H * D + i], whole.tensor.ptr<float>()[(b * S + params.position) * H * D + i], allowed)
+        ASSERT_NEAR(y.ptr<float>()[b * tokens * H * D + i],
+                    whole.tensor.ptr<float>()[(b * S + params.position) * H * D + i], allowed)
             << "token " << params.position << " + " << i / (H * D) << " of sequence " << b;
     params.position += tokens;
   }
@@ -91,10 +94,10 @@ TEST_P(KvCacheTest, decoding_gives_what_the_whole_sequence_gives) {
 }
 
 INSTANTIATE_TEST_SUITE_P(all, KvCacheTest,
-                         testing::Combine(testing::ValuesIn(simd::kIsaKinds),
-                                          testing::Values(DType::f32, DType::bf16)),
+                         testing::Combine(testing::ValuesIn(simd::kIsaKinds), testing::Values(DType::f32, DType::bf16)),
                          [](const auto& c) {
-                           return std::string(simd::isa_name(std::get<0>(c.param))) + "_" + std::string(dtype_name(std::get<1>(c.param)));
+                           return std::string(simd::isa_name(std::get<0>(c.param))) + "_" +
+                                  std::string(dtype_name(std::get<1>(c.param)));
                          });
 
 TEST(kv_cache, refuses_what_does_not_fit) {

@@ -1,11 +1,10 @@
 #pragma once
 // y = (x - mean) / sqrt(var + eps) * gamma + beta over the last dim; with a residual, of h = x + residual.
 //
-// x, residual, h, y: (..., C), f32 or bf16. gamma, beta: (C), f32 or bf16 whatever x is (f32 master weights); beta may be
-// absent. var is the mean of squared deviations (no Bessel correction), in two passes. Kept for backward: mean and
-// 1 / sqrt(var + eps), f32, one per row. Parameter gradients are summed by chunks of rows that do not depend on the number
-// of threads.
-// Source: Ba, Kiros, Hinton, "Layer normalization", 2016.
+// x, residual, h, y: (..., C), f32 or bf16. gamma, beta: (C), f32 or bf16 whatever x is (f32 master weights); beta may
+// be absent. var is the mean of squared deviations (no Bessel correction), in two passes. Kept for backward: mean and
+// 1 / sqrt(var + eps), f32, one per row. Parameter gradients are summed by chunks of rows that do not depend on the
+// number of threads. Source: Ba, Kiros, Hinton, "Layer normalization", 2016.
 
 #include "hpcdl/ops/layer_norm/norm.h"
 #include "hpcdl/ops/op.h"
@@ -40,20 +39,24 @@ struct AddLayerNorm {
   static constexpr int kAux = 2;
   using Args = detail::NormArgs;
   /// h, y, mean, rstd.
-  static std::array<Spec, 4> infer(const Spec& x, const Spec& residual, const Spec& gamma, const Spec& beta, const Args& a) {
+  static std::array<Spec, 4> infer(const Spec& x, const Spec& residual, const Spec& gamma, const Spec& beta,
+                                   const Args& a) {
     detail::require_norm(name, x, gamma, beta, a.eps);
     require_spec(name, "residual", residual, x);
     return {x, x, detail::row_statistic(x), detail::row_statistic(x)};
   }
-  static Cost cost(const Spec& x, const Spec&, const Spec&, const Spec&, const Args&) { return detail::norm_cost(x, 9, 4); }
+  static Cost cost(const Spec& x, const Spec&, const Spec&, const Spec&, const Args&) {
+    return detail::norm_cost(x, 9, 4);
+  }
   static std::array<Spec, 1> backward_scratch(const Spec& x, const Spec&, const Spec&, const Spec&, const Args&) {
     return {detail::norm_scratch(x)};
   }
-  static void forward(Stream& s, Tensor h, Tensor y, Tensor mean, Tensor rstd, View x, View residual, View gamma, View beta,
-                      const Args& a);
+  static void forward(Stream& s, Tensor h, Tensor y, Tensor mean, Tensor rstd, View x, View residual, View gamma,
+                      View beta, const Args& a);
   static void backward(Stream& s, Grad dx, Grad dresidual, Grad dgamma, Grad dbeta, View gamma, View h, View mean,
                        View rstd, View dh, View dy, Tensor partial, const Args& a);
-  using Backward = Operands<dIn<0>, dIn<1>, dIn<2>, dIn<3>, In<2>, Out<0>, Out<2>, Out<3>, dOut<0>, dOut<1>, Scratch<0>>;
+  using Backward =
+      Operands<dIn<0>, dIn<1>, dIn<2>, dIn<3>, In<2>, Out<0>, Out<2>, Out<3>, dOut<0>, dOut<1>, Scratch<0>>;
 };
 
 namespace cpu {
@@ -69,34 +72,61 @@ inline void run_layer_norm(Stream& s, const NormForward& o) {
   on(s, [&](auto isa, Pool& pool) { cpu::layer_norm(isa, pool, o); }, [&](auto& q) { cuda::layer_norm(q, o); });
 }
 inline void run_layer_norm(Stream& s, const NormBackward& o) {
-  on(s, [&](auto isa, Pool& pool) { cpu::layer_norm_backward(isa, pool, o); },
-     [&](auto& q) { cuda::layer_norm_backward(q, o); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::layer_norm_backward(isa, pool, o); },
+      [&](auto& q) { cuda::layer_norm_backward(q, o); });
 }
 
-inline void LayerNorm::forward(Stream& s, Tensor y, Tensor mean, Tensor rstd, View x, View gamma, View beta, const Args& a) {
-  run_layer_norm(s, NormForward{.y = y, .mean = mean, .rstd = rstd, .x = x, .gamma = gamma, .beta = beta, .eps = a.eps});
+inline void LayerNorm::forward(Stream& s, Tensor y, Tensor mean, Tensor rstd, View x, View gamma, View beta,
+                               const Args& a) {
+  run_layer_norm(s,
+                 NormForward{.y = y, .mean = mean, .rstd = rstd, .x = x, .gamma = gamma, .beta = beta, .eps = a.eps});
 }
 inline void LayerNorm::backward(Stream& s, Grad dx, Grad dgamma, Grad dbeta, View x, View gamma, View mean, View rstd,
                                 View dy, Tensor partial, const Args&) {
-  run_layer_norm(s, NormBackward{.dx = dx, .dgamma = dgamma, .dbeta = dbeta, .h = x, .mean = mean, .rstd = rstd,
-                                 .gamma = gamma, .dy = dy, .partial = partial});
+  run_layer_norm(s, NormBackward{.dx = dx,
+                                 .dgamma = dgamma,
+                                 .dbeta = dbeta,
+                                 .h = x,
+                                 .mean = mean,
+                                 .rstd = rstd,
+                                 .gamma = gamma,
+                                 .dy = dy,
+                                 .partial = partial});
 }
-inline void AddLayerNorm::forward(Stream& s, Tensor h, Tensor y, Tensor mean, Tensor rstd, View x, View residual, View gamma,
-                                  View beta, const Args& a) {
-  run_layer_norm(s, NormForward{.h = h, .y = y, .mean = mean, .rstd = rstd, .x = x, .residual = residual, .gamma = gamma,
-                                .beta = beta, .eps = a.eps});
+inline void AddLayerNorm::forward(Stream& s, Tensor h, Tensor y, Tensor mean, Tensor rstd, View x, View residual,
+                                  View gamma, View beta, const Args& a) {
+  run_layer_norm(s, NormForward{.h = h,
+                                .y = y,
+                                .mean = mean,
+                                .rstd = rstd,
+                                .x = x,
+                                .residual = residual,
+                                .gamma = gamma,
+                                .beta = beta,
+                                .eps = a.eps});
 }
 inline void AddLayerNorm::backward(Stream& s, Grad dx, Grad dresidual, Grad dgamma, Grad dbeta, View gamma, View h,
                                    View mean, View rstd, View dh, View dy, Tensor partial, const Args&) {
-  run_layer_norm(s, NormBackward{.dx = dx, .dresidual = dresidual, .dgamma = dgamma, .dbeta = dbeta, .h = h, .mean = mean,
-                                 .rstd = rstd, .gamma = gamma, .dy = dy, .dh_in = dh, .partial = partial});
+  run_layer_norm(s, NormBackward{.dx = dx,
+                                 .dresidual = dresidual,
+                                 .dgamma = dgamma,
+                                 .dbeta = dbeta,
+                                 .h = h,
+                                 .mean = mean,
+                                 .rstd = rstd,
+                                 .gamma = gamma,
+                                 .dy = dy,
+                                 .dh_in = dh,
+                                 .partial = partial});
 }
 
 template <Symbolic V> V layer_norm(const V& x, const V& gamma, const V& beta, LayerNorm::Args a = {}) {
   return record<LayerNorm>(a, x, gamma, beta);
 }
 /// {h, y} with h = x + residual and y = layer_norm(h).
-template <Symbolic V> auto add_layer_norm(const V& x, const V& residual, const V& gamma, const V& beta, AddLayerNorm::Args a = {}) {
+template <Symbolic V>
+auto add_layer_norm(const V& x, const V& residual, const V& gamma, const V& beta, AddLayerNorm::Args a = {}) {
   return record<AddLayerNorm>(a, x, residual, gamma, beta);
 }
 

@@ -23,8 +23,7 @@ void reference_rows(Ref& y, Ref& mean, Ref& rstd, const Ref& h, const Ref& gamma
     for (std::int64_t c = 0; c < n; ++c) var += (h[r * n + c] - m) * (h[r * n + c] - m) / static_cast<double>(n);
     mean[r] = m;
     rstd[r] = 1 / std::sqrt(var + eps);
-    for (std::int64_t c = 0; c < n; ++c)
-      y[r * n + c] = (h[r * n + c] - m) * rstd[r] * gamma[c] + (beta ? beta[c] : 0);
+    for (std::int64_t c = 0; c < n; ++c) y[r * n + c] = (h[r * n + c] - m) * rstd[r] * gamma[c] + (beta ? beta[c] : 0);
   }
 }
 
@@ -79,27 +78,34 @@ TEST(LayerNorm, OffsetDoesNotCancel) {
   for (int i = 0; i < n; ++i) x[static_cast<std::size_t>(i)] = 1e4f + static_cast<float>(i % 2);
   Pool pool(1);
   Stream s(pool);
-  LayerNorm::forward(s, Tensor(y.data(), {{1, n}, f32}), {}, {}, View(x.data(), {{1, n}, f32}), View(gamma.data(), {{n}, f32}), {}, {});
+  LayerNorm::forward(s, Tensor(y.data(), {{1, n}, f32}), {}, {}, View(x.data(), {{1, n}, f32}),
+                     View(gamma.data(), {{n}, f32}), {}, {});
   for (int i = 0; i < n; ++i) EXPECT_NEAR(y[static_cast<std::size_t>(i)], i % 2 ? 1 : -1, 1e-4);
 }
 
 /// A result too large for the cache is written past it: the same bits, row by row, as a small one.
 TEST(AddLayerNorm, LargeResultsHaveTheBitsOfSmallOnes) {
   constexpr std::int64_t rows = 4400, n = 1030;
-  std::vector<float> x(rows * n), res(rows * n), h(rows * n, NAN), y(rows * n, NAN), dx(rows * n, NAN), gamma(n, 0.5f), mean(rows), rstd(rows),
-      row_h(n), row_y(n), row_dx(n), partial(static_cast<std::size_t>(detail::norm_scratch({{rows, n}, f32}).size()));
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * 7919 % 1000) / 100, res[i] = static_cast<float>(i % 17);
+  std::vector<float> x(rows * n), res(rows * n), h(rows * n, NAN), y(rows * n, NAN), dx(rows * n, NAN), gamma(n, 0.5f),
+      mean(rows), rstd(rows), row_h(n), row_y(n), row_dx(n),
+      partial(static_cast<std::size_t>(detail::norm_scratch({{rows, n}, f32}).size()));
+  for (std::size_t i = 0; i < x.size(); ++i)
+    x[i] = static_cast<float>(i * 7919 % 1000) / 100, res[i] = static_cast<float>(i % 17);
   Pool pool(2);
   Stream s(pool);
   const Spec param{{n}, f32};
   const auto at = [&](std::vector<float>& v, std::int64_t first, std::int64_t count) {
     return Tensor(&v[static_cast<std::size_t>(first * n)], {{count, n}, f32});
   };
-  const auto run = [&](std::vector<float>& out_h, std::vector<float>& out_y, std::vector<float>& out_dx, std::int64_t first, std::int64_t count) {
-    const Tensor m(&mean[static_cast<std::size_t>(first)], {{count}, f32}), r(&rstd[static_cast<std::size_t>(first)], {{count}, f32});
-    AddLayerNorm::forward(s, at(out_h, 0, count), at(out_y, 0, count), m, r, at(x, first, count), at(res, first, count), View(gamma.data(), param), {}, {});
-    AddLayerNorm::backward(s, Grad(at(out_dx, 0, count), Write::overwrite), {}, {}, {}, View(gamma.data(), param), at(out_h, 0, count), m, r,
-                           at(x, first, count), at(res, first, count), Tensor(partial.data(), detail::norm_scratch({{count, n}, f32})), {});
+  const auto run = [&](std::vector<float>& out_h, std::vector<float>& out_y, std::vector<float>& out_dx,
+                       std::int64_t first, std::int64_t count) {
+    const Tensor m(&mean[static_cast<std::size_t>(first)], {{count}, f32}),
+        r(&rstd[static_cast<std::size_t>(first)], {{count}, f32});
+    AddLayerNorm::forward(s, at(out_h, 0, count), at(out_y, 0, count), m, r, at(x, first, count), at(res, first, count),
+                          View(gamma.data(), param), {}, {});
+    AddLayerNorm::backward(s, Grad(at(out_dx, 0, count), Write::overwrite), {}, {}, {}, View(gamma.data(), param),
+                           at(out_h, 0, count), m, r, at(x, first, count), at(res, first, count),
+                           Tensor(partial.data(), detail::norm_scratch({{count, n}, f32})), {});
   };
   run(h, y, dx, 0, rows);
   const auto same = [&](const std::vector<float>& row, const std::vector<float>& all, std::int64_t r) {
@@ -119,17 +125,21 @@ TEST(LayerNorm, EveryWayOfBackwardHasTheSameBits) {
   for (std::int64_t rows : {130, 4102}) {
     const Spec spec{{rows, n}, f32}, row{{n}, f32}, stat{{rows}, f32};
     const auto elements = static_cast<std::size_t>(rows * n);
-    std::vector<float> x(elements), dy(elements), y(elements), alone(elements, NAN), added(elements, 0.0f), gamma(n, 0.75f), mean(static_cast<std::size_t>(rows)),
-        rstd(mean), partial(static_cast<std::size_t>(detail::norm_scratch(spec).size())), dgamma(n, NAN), dbeta(n, NAN), other_dgamma(n, NAN), other_dbeta(n, NAN);
-    for (std::size_t i = 0; i < elements; ++i) x[i] = static_cast<float>(i * 7919 % 1000) / 100, dy[i] = static_cast<float>(i * 31 % 77) - 38;
+    std::vector<float> x(elements), dy(elements), y(elements), alone(elements, NAN), added(elements, 0.0f),
+        gamma(n, 0.75f), mean(static_cast<std::size_t>(rows)), rstd(mean),
+        partial(static_cast<std::size_t>(detail::norm_scratch(spec).size())), dgamma(n, NAN), dbeta(n, NAN),
+        other_dgamma(n, NAN), other_dbeta(n, NAN);
+    for (std::size_t i = 0; i < elements; ++i)
+      x[i] = static_cast<float>(i * 7919 % 1000) / 100, dy[i] = static_cast<float>(i * 31 % 77) - 38;
     Pool pool(2);
     Stream s(pool);
     const auto tensor = [](std::vector<float>& v, const Spec& of) { return Tensor(v.data(), of); };
     const Tensor m = tensor(mean, stat), r = tensor(rstd, stat);
     LayerNorm::forward(s, tensor(y, spec), m, r, tensor(x, spec), tensor(gamma, row), {}, {});
     const auto backward = [&](std::vector<float>& dx, Write write, std::vector<float>& dg, std::vector<float>& db) {
-      LayerNorm::backward(s, Grad(tensor(dx, spec), write), Grad(tensor(dg, row), Write::overwrite), Grad(tensor(db, row), Write::overwrite), tensor(x, spec),
-                          tensor(gamma, row), m, r, tensor(dy, spec), tensor(partial, detail::norm_scratch(spec)), {});
+      LayerNorm::backward(s, Grad(tensor(dx, spec), write), Grad(tensor(dg, row), Write::overwrite),
+                          Grad(tensor(db, row), Write::overwrite), tensor(x, spec), tensor(gamma, row), m, r,
+                          tensor(dy, spec), tensor(partial, detail::norm_scratch(spec)), {});
     };
     backward(alone, Write::overwrite, dgamma, dbeta);
     backward(added, Write::accumulate, other_dgamma, other_dbeta);
@@ -144,17 +154,18 @@ TEST(LayerNorm, EveryWayOfBackwardHasTheSameBits) {
 TEST(AddLayerNorm, EitherOutputMayHaveNoGradient) {
   constexpr int rows = 3, n = 20;
   const Spec spec{{rows, n}, f32}, row{{n}, f32}, stat{{rows}, f32};
-  std::vector<float> h(rows * n), mean(rows), rstd(rows, 1.0f), gamma(n, 2.0f), d(rows * n), dx(rows * n, -1), dr(rows * n, 5),
-      dg(n, 9), db(n, 9), with_zero(rows * n), partial(2 * n);
+  std::vector<float> h(rows * n), mean(rows), rstd(rows, 1.0f), gamma(n, 2.0f), d(rows * n), dx(rows * n, -1),
+      dr(rows * n, 5), dg(n, 9), db(n, 9), with_zero(rows * n), partial(2 * n);
   std::vector<float> zero(rows * n);
   for (std::size_t i = 0; i < d.size(); ++i) d[i] = static_cast<float>(i), h[i] = static_cast<float>(i % 7);
   Pool pool(1);
   Stream s(pool);
   const auto backward = [&](std::vector<float>& out, View dh, View dy) {
-    AddLayerNorm::backward(s, Grad(Tensor(out.data(), spec), Write::overwrite), Grad(Tensor(dr.data(), spec), Write::accumulate),
-                           Grad(Tensor(dg.data(), row), Write::overwrite), Grad(Tensor(db.data(), row), Write::overwrite),
-                           View(gamma.data(), row), View(h.data(), spec), View(mean.data(), stat), View(rstd.data(), stat), dh, dy,
-                           Tensor(partial.data(), {{1, 2, n}, f32}), {});
+    AddLayerNorm::backward(
+        s, Grad(Tensor(out.data(), spec), Write::overwrite), Grad(Tensor(dr.data(), spec), Write::accumulate),
+        Grad(Tensor(dg.data(), row), Write::overwrite), Grad(Tensor(db.data(), row), Write::overwrite),
+        View(gamma.data(), row), View(h.data(), spec), View(mean.data(), stat), View(rstd.data(), stat), dh, dy,
+        Tensor(partial.data(), {{1, 2, n}, f32}), {});
   };
   backward(dx, View(d.data(), spec), {});
   for (std::size_t i = 0; i < d.size(); ++i) {

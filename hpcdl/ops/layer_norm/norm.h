@@ -31,8 +31,8 @@ inline std::int64_t norm_chunks(std::int64_t rows) {
   return (rows + per - 1) / per;
 }
 
-/// The GPU's shares of the rows: as many blocks as run at a time on a large GPU (with_backward_team), but four rows to each at least. A
-/// number that depends on the shape alone, so that results do not depend on the GPU.
+/// The GPU's shares of the rows: as many blocks as run at a time on a large GPU (with_backward_team), but four rows to
+/// each at least. A number that depends on the shape alone, so that results do not depend on the GPU.
 inline std::int64_t norm_parts(const Spec& h) {
   const std::int64_t packs = (h[-1] * dtype_bytes(h.dtype) + 15) / 16, rows = h.shape.size() / h[-1];
   const std::int64_t parts = packs <= 128 ? 1056 : packs <= 256 ? 528 : packs <= 512 ? 264 : 132, most = (rows + 3) / 4;

@@ -1,6 +1,7 @@
 #pragma once
-// The GPU kernels of the gradients of layer_norm and rms_norm (.cu files): kCentered subtracts the mean. Rows that a team holds
-// (cuda/rows.h) are read once; the gradients of the parameters are summed on the way, each team over its share of rows.
+// The GPU kernels of the gradients of layer_norm and rms_norm (.cu files): kCentered subtracts the mean. Rows that a
+// team holds (cuda/rows.h) are read once; the gradients of the parameters are summed on the way, each team over its
+// share of rows.
 
 #include <cuda_pipeline_primitives.h>
 
@@ -25,14 +26,18 @@ struct NormGradients {
 struct NormRow {
   float mean, rstd;
 };
-template <bool kCentered> __device__ NormRow norm_row(const NormGradients& o, std::int64_t row) { return {kCentered ? o.mean[row] : 0.0f, o.rstd[row]}; }
+template <bool kCentered> __device__ NormRow norm_row(const NormGradients& o, std::int64_t row) {
+  return {kCentered ? o.mean[row] : 0.0f, o.rstd[row]};
+}
 
 /// Rows that backward has on their way through shared memory, the current one included; measured on an H200.
 template <bool kCentered, class Team> inline constexpr int kNormStages = kCentered || Team::kPacks > 1 ? 3 : 4;
 
-/// Block p sums its rows' share of the parameters' gradients into part p; a team takes every kRows-th of them. Whole packs come through
-/// shared memory, rows ahead of the one at work; a thread reads back what it brought itself, so that nobody waits for others.
-template <bool kCentered, class T, class Team, bool kWhole> __global__ void __launch_bounds__(Team::kBlockThreads, (Team::kPacks > 1 ? 512 : 1024) / Team::kBlockThreads)
+/// Block p sums its rows' share of the parameters' gradients into part p; a team takes every kRows-th of them. Whole
+/// packs come through shared memory, rows ahead of the one at work; a thread reads back what it brought itself, so that
+/// nobody waits for others.
+template <bool kCentered, class T, class Team, bool kWhole>
+__global__ void __launch_bounds__(Team::kBlockThreads, (Team::kPacks > 1 ? 512 : 1024) / Team::kBlockThreads)
     norm_backward(NormGradients o) {
   constexpr int N = kLanes<T>, K = Team::kPacks, kRows = Team::kRows, kStages = kNormStages<kCentered, Team>;
   __shared__ float2 memory[2][kWarp];
@@ -50,13 +55,16 @@ template <bool kCentered, class T, class Team, bool kWhole> __global__ void __la
   const std::int64_t strides[] = {o.h_stride, o.dy_stride, o.dh_stride};
   const int count = o.dh ? 3 : 2;
   extern __shared__ uint4 ring[];
-  const auto slot = [&](int turn, int operand, int k) { return ring + ((turn % kStages * count + operand) * K + k) * Team::kBlockThreads + threadIdx.x; };
+  const auto slot = [&](int turn, int operand, int k) {
+    return ring + ((turn % kStages * count + operand) * K + k) * Team::kBlockThreads + threadIdx.x;
+  };
   const auto bring = [&](std::int64_t row, int turn) {
     if (row < end)
       for (int i = 0; i < count; ++i)
 #pragma unroll
         for (int k = 0; k < K; ++k)
-          if (share.some(k)) __pipeline_memcpy_async(slot(turn, i, k), operands[i] + row * strides[i] + share.col(k), 16);
+          if (share.some(k))
+            __pipeline_memcpy_async(slot(turn, i, k), operands[i] + row * strides[i] + share.col(k), 16);
     __pipeline_commit();
   };
   // All threads of a warp take the same number of turns: they meet in reductions. One without a row works on none.
@@ -129,11 +137,13 @@ template <bool kCentered, class T, class Team, bool kWhole> __global__ void __la
       for (int which = 0; which < 2; ++which) {
         __syncthreads();
 #pragma unroll
-        for (int i = 0; i < N; ++i) sums[team][i * Team::kThreads + Team::thread()] = (which == 0 ? dgamma : dbeta)[k].v[i];
+        for (int i = 0; i < N; ++i)
+          sums[team][i * Team::kThreads + Team::thread()] = (which == 0 ? dgamma : dbeta)[k].v[i];
         __syncthreads();
         if (team != 0) continue;
         Lanes<N> all(0.0f);
-        for (int r = 0; r < kRows; ++r) all = all + map<N>([&](int i) { return sums[r][i * Team::kThreads + Team::thread()]; });
+        for (int r = 0; r < kRows; ++r)
+          all = all + map<N>([&](int i) { return sums[r][i * Team::kThreads + Team::thread()]; });
         write(to + which * o.cols + share.col(k), pack<float>(all), 0, share.to(k));
       }
   }
@@ -149,13 +159,17 @@ template <bool kCentered, class T> __global__ void __launch_bounds__(1024) norm_
   const auto sweep = [&](auto&& f) {
     for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < o.cols; at += kThreads * N) {
       const int n = static_cast<int>(o.cols - at < N ? o.cols - at : N);
-      const auto normal = (load<N>(static_cast<const T*>(o.h) + row * o.h_stride + at, n) - Lanes<N>(stat.mean)) * Lanes<N>(stat.rstd);
-      const auto g = o.dy ? load<N>(static_cast<const T*>(o.dy) + row * o.dy_stride + at, n) * o.gamma.load<N>(at, 0, n) : Lanes<N>(0.0f);
+      const auto normal =
+          (load<N>(static_cast<const T*>(o.h) + row * o.h_stride + at, n) - Lanes<N>(stat.mean)) * Lanes<N>(stat.rstd);
+      const auto g = o.dy ? load<N>(static_cast<const T*>(o.dy) + row * o.dy_stride + at, n) * o.gamma.load<N>(at, 0, n)
+                          : Lanes<N>(0.0f);
       f(at, normal, g, n);  // absent elements have g = 0
     }
   };
   float sum_g = 0, sum_gn = 0;
-  sweep([&](std::int64_t, const Lanes<N>& normal, const Lanes<N>& g, int) { sum_g += sum(g), sum_gn += sum(g * normal); });
+  sweep([&](std::int64_t, const Lanes<N>& normal, const Lanes<N>& g, int) {
+    sum_g += sum(g), sum_gn += sum(g * normal);
+  });
   const float over = 1.0f / static_cast<float>(o.cols);
   const float mean_g = kCentered ? block_reduce<kThreads>(sum_g, Sum{}, memory[0]) * over : 0.0f;
   const float mean_gn = block_reduce<kThreads>(sum_gn, Sum{}, memory[1]) * over;
@@ -173,7 +187,8 @@ template <bool kCentered, class T> __global__ void __launch_bounds__(1024) norm_
 }
 
 /// Block (column tile, part): its rows' share of the parameters' gradients.
-template <bool kCentered, class T> __global__ void __launch_bounds__(kColumnThreads* kRowThreads) norm_columns(NormGradients o) {
+template <bool kCentered, class T>
+__global__ void __launch_bounds__(kColumnThreads* kRowThreads) norm_columns(NormGradients o) {
   constexpr int N = kLanes<T>;
   const std::int64_t col = (std::int64_t{blockIdx.x} * kColumnThreads + threadIdx.x) * N, part = blockIdx.y;
   const int n = static_cast<int>(o.cols - col < N ? o.cols - col : N);
@@ -213,20 +228,42 @@ template <class F> bool with_backward_team(std::int64_t packs, F&& f) {
 
 template <bool kCentered> void run_norm(Stream& s, const NormBackward& b, const char* name) {
   const auto stride = [](const View& v) { return v ? v.row_stride() : std::int64_t{0}; };
-  const NormGradients o{b.dx.data(), b.dresidual.data(), b.h.data(), b.dy.data(), b.dh_in.data(), Parameter(b.gamma),
-                        b.mean ? b.mean.ptr<float>() : nullptr, b.rstd.ptr<float>(), b.partial.ptr<float>(), b.h.rows(), b.h.cols(), norm_parts(b.h),
-                        stride(b.dx), stride(b.dresidual), stride(b.h), stride(b.dy), stride(b.dh_in), b.dx.accumulate(), b.dresidual.accumulate()};
+  const NormGradients o{b.dx.data(),
+                        b.dresidual.data(),
+                        b.h.data(),
+                        b.dy.data(),
+                        b.dh_in.data(),
+                        Parameter(b.gamma),
+                        b.mean ? b.mean.ptr<float>() : nullptr,
+                        b.rstd.ptr<float>(),
+                        b.partial.ptr<float>(),
+                        b.h.rows(),
+                        b.h.cols(),
+                        norm_parts(b.h),
+                        stride(b.dx),
+                        stride(b.dresidual),
+                        stride(b.h),
+                        stride(b.dy),
+                        stride(b.dh_in),
+                        b.dx.accumulate(),
+                        b.dresidual.accumulate()};
   visit_dtype(b.h.dtype(), [&]<class T>() {
     if (o.rows == 0) return;
-    const bool whole = o.gamma.whole() && whole_packs<T>(o.cols, {{o.dx, o.dx_stride}, {o.dresidual, o.dresidual_stride}, {o.h, o.h_stride},
-                                                                  {o.dy, o.dy_stride}, {o.dh, o.dh_stride}});
-    const bool done = o.dy && with_backward_team((o.cols + kLanes<T> - 1) / kLanes<T>, [&]<class Team>() {
-      const auto kernel = whole ? norm_backward<kCentered, T, Team, true> : norm_backward<kCentered, T, Team, false>;
-      const int shared = whole ? kNormStages<kCentered, Team> * (o.dh ? 3 : 2) * Team::kPacks * Team::kBlockThreads * 16 : 0;
-      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), name);
-      kernel<<<blocks_for(o.parts, 1), Team::kBlockThreads, static_cast<std::size_t>(shared), queue(s)>>>(o);
-      launched(name);
-    });
+    const bool whole = o.gamma.whole() && whole_packs<T>(o.cols, {{o.dx, o.dx_stride},
+                                                                  {o.dresidual, o.dresidual_stride},
+                                                                  {o.h, o.h_stride},
+                                                                  {o.dy, o.dy_stride},
+                                                                  {o.dh, o.dh_stride}});
+    const bool done =
+        o.dy && with_backward_team((o.cols + kLanes<T> - 1) / kLanes<T>, [&]<class Team>() {
+          const auto kernel =
+              whole ? norm_backward<kCentered, T, Team, true> : norm_backward<kCentered, T, Team, false>;
+          const int shared =
+              whole ? kNormStages<kCentered, Team> * (o.dh ? 3 : 2) * Team::kPacks * Team::kBlockThreads * 16 : 0;
+          check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), name);
+          kernel<<<blocks_for(o.parts, 1), Team::kBlockThreads, static_cast<std::size_t>(shared), queue(s)>>>(o);
+          launched(name);
+        });
     if (done) return;
     if (b.dx || b.dresidual) {
       norm_backward_in_sweeps<kCentered, T><<<blocks_for(o.rows, 1), 1024, 0, queue(s)>>>(o);

@@ -1,6 +1,6 @@
 #pragma once
-// The GPU kernels of layer_norm and rms_norm (.cu files): kCentered subtracts the mean. Rows that a team holds (cuda/rows.h) are read
-// once.
+// The GPU kernels of layer_norm and rms_norm (.cu files): kCentered subtracts the mean. Rows that a team holds
+// (cuda/rows.h) are read once.
 
 #include "hpcdl/cuda/element.h"
 #include "hpcdl/cuda/rows.h"
@@ -17,9 +17,11 @@ struct NormOperands {
   float eps;
 };
 
-/// The mean of a row and its sum of squared deviations from it; v becomes the deviations, 0 where the row has nothing. Warps find
-/// both for their own elements and then put theirs together (Chan, Golub, LeVeque, 1979), so that they wait for each other once.
-template <class Team, class Share, int N, int K> __device__ float2 center(Lanes<N> (&v)[K], const Share& share, float over, float2* memory) {
+/// The mean of a row and its sum of squared deviations from it; v becomes the deviations, 0 where the row has nothing.
+/// Warps find both for their own elements and then put theirs together (Chan, Golub, LeVeque, 1979), so that they wait
+/// for each other once.
+template <class Team, class Share, int N, int K>
+__device__ float2 center(Lanes<N> (&v)[K], const Share& share, float over, float2* memory) {
   constexpr int kHere = Team::kThreads < kWarp ? Team::kThreads : kWarp, kWarps = Team::kThreads / kHere;
   const auto deviations = [&](float mean) {
     float squares = 0;
@@ -50,7 +52,8 @@ template <class Team, class Share, int N, int K> __device__ float2 center(Lanes<
       int n = 0;
 #pragma unroll
       for (int k = 0; k < K; ++k) {
-        const int begin = (k * Team::kThreads + w * kWarp) * N - lead, end = begin + kWarp * N < share.cols ? begin + kWarp * N : share.cols;
+        const int begin = (k * Team::kThreads + w * kWarp) * N - lead,
+                  end = begin + kWarp * N < share.cols ? begin + kWarp * N : share.cols;
         n += end > begin ? end - (begin > 0 ? begin : 0) : 0;
       }
       return static_cast<float>(n > 0 ? n : 1);
@@ -60,14 +63,16 @@ template <class Team, class Share, int N, int K> __device__ float2 center(Lanes<
     if (lane == 0) memory[warp] = {total, squares};
     __syncthreads();
     const float2 part = lane < kWarps ? memory[lane] : float2{0, 0};
-    const float mean = warp_reduce<kWarp>(part.x, Sum{}) * over, n = count(lane), apart = lane < kWarps ? part.x / n - mean : 0.0f;
+    const float mean = warp_reduce<kWarp>(part.x, Sum{}) * over, n = count(lane),
+                apart = lane < kWarps ? part.x / n - mean : 0.0f;
 #pragma unroll
     for (int k = 0; k < K; ++k) v[k] = v[k] + Lanes<N>(own - mean);
     return {mean, warp_reduce<kWarp>(part.y + n * apart * apart, Sum{})};
   }
 }
 
-/// kWhole: whole packs alone (whole_packs.h), parameters of type P; else of any type. kSum: of x + residual, which goes to h.
+/// kWhole: whole packs alone (whole_packs.h), parameters of type P; else of any type. kSum: of x + residual, which goes
+/// to h.
 template <bool kCentered, class T, class P, bool kSum, class Team, bool kWhole>
 __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) norm_forward(NormOperands o) {
   constexpr int N = kLanes<T>, K = Team::kPacks;
@@ -152,8 +157,8 @@ template <bool kCentered, class T> __global__ void __launch_bounds__(1024) norm_
   });
 }
 
-/// f.template operator()<Team>() with the team of a row of so many elements of T; false where none holds it. Few threads with several
-/// packs each: what each of them does once for a row, and waits for, counts. Measured on an H200.
+/// f.template operator()<Team>() with the team of a row of so many elements of T; false where none holds it. Few
+/// threads with several packs each: what each of them does once for a row, and waits for, counts. Measured on an H200.
 template <bool kCentered, class T, class F> bool with_norm_team(std::int64_t cols, F&& f) {
   constexpr int N = kLanes<T>;
   const std::int64_t packs = (cols + N - 1) / N + (cols % N == 0 || cols == 1 ? 0 : 1);
@@ -176,19 +181,35 @@ template <bool kCentered, class T, class F> bool with_norm_team(std::int64_t col
 }
 
 template <bool kCentered> void run_norm(Stream& s, const NormForward& f, const char* name) {
-  const NormOperands o{f.h.data(), f.y.data(), f.mean ? f.mean.ptr<float>() : nullptr, f.rstd ? f.rstd.ptr<float>() : nullptr,
-                       f.x.data(), f.residual.data(), Parameter(f.gamma), Parameter(f.beta), f.x.rows(), f.x.cols(), f.h ? f.h.row_stride() : 0,
-                       f.y.row_stride(), f.x.row_stride(), f.residual ? f.residual.row_stride() : 0, f.eps};
+  const NormOperands o{f.h.data(),
+                       f.y.data(),
+                       f.mean ? f.mean.ptr<float>() : nullptr,
+                       f.rstd ? f.rstd.ptr<float>() : nullptr,
+                       f.x.data(),
+                       f.residual.data(),
+                       Parameter(f.gamma),
+                       Parameter(f.beta),
+                       f.x.rows(),
+                       f.x.cols(),
+                       f.h ? f.h.row_stride() : 0,
+                       f.y.row_stride(),
+                       f.x.row_stride(),
+                       f.residual ? f.residual.row_stride() : 0,
+                       f.eps};
   if (o.rows == 0) return;
   visit_dtype(f.x.dtype(), [&]<class T>() {
-    const bool whole = o.gamma.whole() && o.beta.whole() &&
-                       whole_packs<T>(o.cols, {{o.h, o.h_stride}, {o.y, o.y_stride}, {o.x, o.x_stride}, {o.residual, o.residual_stride}});
+    const bool whole =
+        o.gamma.whole() && o.beta.whole() &&
+        whole_packs<T>(o.cols,
+                       {{o.h, o.h_stride}, {o.y, o.y_stride}, {o.x, o.x_stride}, {o.residual, o.residual_stride}});
     const bool done = with_norm_team<kCentered, T>(o.cols, [&]<class Team>() {
       const auto pick = [&]<class P, bool kWhole>() {
-        return f.residual ? norm_forward<kCentered, T, P, true, Team, kWhole> : norm_forward<kCentered, T, P, false, Team, kWhole>;
+        return f.residual ? norm_forward<kCentered, T, P, true, Team, kWhole>
+                          : norm_forward<kCentered, T, P, false, Team, kWhole>;
       };
-      const auto kernel = whole && o.gamma.dtype == dtype_of<T> ? pick.template operator()<T, true>()
-                          : whole && o.gamma.dtype == DType::f32 ? pick.template operator()<float, true>() : pick.template operator()<void, false>();
+      const auto kernel = whole && o.gamma.dtype == dtype_of<T>  ? pick.template operator()<T, true>()
+                          : whole && o.gamma.dtype == DType::f32 ? pick.template operator()<float, true>()
+                                                                 : pick.template operator()<void, false>();
       launch_rows<Team>(s, kernel, o.rows, o, name);
     });
     if (done) return;

@@ -2,10 +2,11 @@
 // Row kernels that layer_norm and rms_norm share (included by their .simd.cpp only).
 //
 //   forward   xhat = (h - mean) * rstd,  y = xhat * gamma + beta;  h = x, or x + residual
-//   backward  with g = dy * gamma:  dh = rstd * (g - mean(g) - xhat * mean(g * xhat)),  dgamma = sum(dy * xhat), dbeta = sum(dy)
+//   backward  with g = dy * gamma:  dh = rstd * (g - mean(g) - xhat * mean(g * xhat)),  dgamma = sum(dy * xhat), dbeta
+//   = sum(dy)
 //
-// Root-mean-square norm is the same with mean = 0 and without the mean(g) term. Statistics take two passes over a cached
-// row: sum of squares minus square of the sum would cancel.
+// Root-mean-square norm is the same with mean = 0 and without the mean(g) term. Statistics take two passes over a
+// cached row: sum of squares minus square of the sum would cancel.
 
 #include "hpcdl/ops/layer_norm/norm.h"
 #include "hpcdl/ops/rows.h"
@@ -13,8 +14,7 @@
 
 namespace hpcdl::cpu {
 
-template <class Isa, bool Center, class T, class P>
-void norm_forward_row(const NormForward& o, std::int64_t r) {
+template <class Isa, bool Center, class T, class P> void norm_forward_row(const NormForward& o, std::int64_t r) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   const auto n = o.x.cols();
@@ -69,8 +69,8 @@ template <class Isa, bool Center> void norm_forward(Isa, Pool& pool, const NormF
   });
 }
 
-// The gradients' next rows are fetched into L2. Two operands of two rows do not fit L1 where rows are long, and its few requests
-// under way would hold memory up: on an Intel Xeon (48 KiB of L1) 8192 x 4096 took 1.75 times as long.
+// The gradients' next rows are fetched into L2. Two operands of two rows do not fit L1 where rows are long, and its few
+// requests under way would hold memory up: on an Intel Xeon (48 KiB of L1) 8192 x 4096 took 1.75 times as long.
 
 /// One row's operands and coefficients: dh = a * dy * gamma + b * xhat + c (+ dh_in).
 template <class T> struct NormRow {
@@ -83,7 +83,9 @@ template <class Isa, bool Center, class T, class P>
 NormRow<T> norm_backward_row(const NormBackward& o, std::int64_t r, std::int64_t ahead) {
   using V = simd::Vec<Isa>;
   using namespace simd;
-  const auto at = [&](const auto& t) { return t ? static_cast<T*>(const_cast<void*>(t.View::data())) + r * t.row_stride() : nullptr; };
+  const auto at = [&](const auto& t) {
+    return t ? static_cast<T*>(const_cast<void*>(t.View::data())) + r * t.row_stride() : nullptr;
+  };
   NormRow<T> row{at(o.h), at(o.dy), at(o.dh_in), at(o.dx), at(o.dresidual), 0, o.rstd.ptr<float>()[r], 0, 0};
   if constexpr (Center) row.mean = o.mean.ptr<float>()[r];
   const auto n = o.h.cols();
@@ -112,7 +114,8 @@ NormRow<T> norm_backward_row(const NormBackward& o, std::int64_t r, std::int64_t
 /// Gradients of R rows together, so that gamma and the partial parameter gradients are read and written once for all.
 /// kStreamed: they go to dx alone, which is overwritten past the cache.
 template <class Isa, int R, bool kStreamed, class T, class P>
-void norm_backward_rows(const NormBackward& o, const NormRow<T>* rows, std::int64_t ahead, bool past_cache, float* dgamma, float* dbeta, std::int64_t n) {
+void norm_backward_rows(const NormBackward& o, const NormRow<T>* rows, std::int64_t ahead, bool past_cache,
+                        float* dgamma, float* dbeta, std::int64_t n) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   const P* gamma = o.gamma.ptr<P>();
@@ -155,12 +158,14 @@ void norm_backward_rows(const NormBackward& o, const NormRow<T>* rows, std::int6
   });
 }
 
-template <class Isa, bool Center, bool kStreamed, class T, class P> void norm_backward_chunk(const NormBackward& o, std::int64_t chunk, bool past_cache) {
+template <class Isa, bool Center, bool kStreamed, class T, class P>
+void norm_backward_chunk(const NormBackward& o, std::int64_t chunk, bool past_cache) {
   const auto n = o.h.cols(), per = norm_chunk_rows(o.h.rows());
   const auto begin = chunk * per, end = begin + per < o.h.rows() ? begin + per : o.h.rows();
   float *dgamma = o.partial.ptr<float>() + chunk * 2 * n, *dbeta = dgamma + n;
   for (std::int64_t i = 0; i < 2 * n; ++i) dgamma[i] = 0;
-  // From memory row by row, which spreads the requests evenly over the arithmetic; from a cache several rows for each look at gamma.
+  // From memory row by row, which spreads the requests evenly over the arithmetic; from a cache several rows for each
+  // look at gamma.
   constexpr int R = kStreamed ? 1 : 4;
   const auto ahead = kStreamed ? rows_ahead(n * static_cast<std::int64_t>(sizeof(T))) : R;
   NormRow<T> rows[R];
@@ -177,8 +182,9 @@ template <class Isa, bool Center, bool kStreamed, class T, class P> void norm_ba
 }
 
 /// out = (or +=) the sum of the chunks' partial gradients, in the order of the chunks.
-template <class Isa, class P> void norm_reduce(const Grad& out, const float* partial, std::int64_t chunks, std::int64_t n,
-                                               std::int64_t begin, std::int64_t end) {
+template <class Isa, class P>
+void norm_reduce(const Grad& out, const float* partial, std::int64_t chunks, std::int64_t n, std::int64_t begin,
+                 std::int64_t end) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   P* p = out.ptr<P>();
@@ -215,16 +221,18 @@ template <class Isa, bool Center> void norm_backward(Isa, Pool& pool, const Norm
   const auto n = o.h.cols();
   const auto chunks = o.dy ? norm_chunks(o.h.rows()) : 0;
   const Grad& out = o.dx ? o.dx : o.dresidual;
-  const bool past_cache = out && goes_past_cache(out), streamed = past_cache && o.dx && !o.dx.accumulate() && !o.dresidual && !o.dh_in;
+  const bool past_cache = out && goes_past_cache(out),
+             streamed = past_cache && o.dx && !o.dx.accumulate() && !o.dresidual && !o.dh_in;
   visit_dtype(o.h.dtype(), [&]<class T>() {
     if (!o.dy) return norm_pass_through<Isa, T>(pool, o);
     visit_dtype(o.gamma.dtype(), [&]<class P>() {
-      parallel_for(pool, chunks, kGrainElements / (n * norm_chunk_rows(o.h.rows()) + 1) + 1, [&](std::int64_t b, std::int64_t e) {
-        for (auto c = b; c < e; ++c) {
-          if (streamed) norm_backward_chunk<Isa, Center, true, T, P>(o, c, past_cache);
-          else norm_backward_chunk<Isa, Center, false, T, P>(o, c, past_cache);
-        }
-      });
+      parallel_for(pool, chunks, kGrainElements / (n * norm_chunk_rows(o.h.rows()) + 1) + 1,
+                   [&](std::int64_t b, std::int64_t e) {
+                     for (auto c = b; c < e; ++c) {
+                       if (streamed) norm_backward_chunk<Isa, Center, true, T, P>(o, c, past_cache);
+                       else norm_backward_chunk<Isa, Center, false, T, P>(o, c, past_cache);
+                     }
+                   });
     });
   });
   visit_dtype(o.gamma.dtype(), [&]<class P>() {

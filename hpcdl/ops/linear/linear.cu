@@ -31,12 +31,15 @@ template <int N> __device__ Lanes<N> slope(const Lanes<N>& z, Activation a) {
   }
 }
 
-/// dz = dy act'(z), dresidual (+)= dy, and each column's sum of dz over the block's rows to parts[blockIdx.y]. A block has
-/// `rows_per_block` rows of 32 threads' columns; parts are added in order behind it.
-template <class T> __global__ void __launch_bounds__(kColumnThreads* kRowThreads) one_pass(OnePass o, std::int64_t rows_per_block, float* parts) {
+/// dz = dy act'(z), dresidual (+)= dy, and each column's sum of dz over the block's rows to parts[blockIdx.y]. A block
+/// has `rows_per_block` rows of 32 threads' columns; parts are added in order behind it.
+template <class T>
+__global__ void __launch_bounds__(kColumnThreads* kRowThreads)
+    one_pass(OnePass o, std::int64_t rows_per_block, float* parts) {
   constexpr int N = kLanes<T>;
   const std::int64_t col = (std::int64_t{blockIdx.x} * kColumnThreads + threadIdx.x) * N;
-  const std::int64_t first = blockIdx.y * rows_per_block, end = first + rows_per_block < o.rows ? first + rows_per_block : o.rows;
+  const std::int64_t first = blockIdx.y * rows_per_block,
+                     end = first + rows_per_block < o.rows ? first + rows_per_block : o.rows;
   const int n = static_cast<int>(o.cols - col < N ? o.cols - col : N);
   Lanes<N> sum(0.0f);
   if (n > 0)
@@ -60,7 +63,9 @@ template <class T> __global__ void __launch_bounds__(kColumnThreads* kRowThreads
 }
 
 /// to[col] (+)= the sum of `shares` parts; every row of threads adds its share of them.
-template <class T> __global__ void __launch_bounds__(kColumnThreads* kRowThreads) add_bias_parts(T* to, bool accumulate, const float* parts, int shares, std::int64_t cols) {
+template <class T>
+__global__ void __launch_bounds__(kColumnThreads* kRowThreads)
+    add_bias_parts(T* to, bool accumulate, const float* parts, int shares, std::int64_t cols) {
   const std::int64_t col = std::int64_t{blockIdx.x} * kColumnThreads + threadIdx.x;
   Lanes<1> sum(0.0f);
   if (col < cols)
@@ -81,43 +86,73 @@ void run_one_pass(Stream& s, const OnePass& o, const Grad& dbias, DType dtype) {
   visit_dtype(dtype, [&]<class T>() {
     const unsigned columns = blocks_for(o.cols, kColumnThreads * kLanes<T>);
     std::int64_t rows = rows_of_a_block(o.rows, columns);
-    const std::int64_t most = std::min<std::int64_t>(65535, static_cast<std::int64_t>(kWorkspaceBytes / 4) / o.cols);  // rows of parts
+    const std::int64_t most =
+        std::min<std::int64_t>(65535, static_cast<std::int64_t>(kWorkspaceBytes / 4) / o.cols);  // rows of parts
     rows = std::max(rows, (o.rows + most - 1) / most);
     const unsigned shares = blocks_for(o.rows, rows);
     float* parts = dbias ? static_cast<float*>(workspace(s)) : nullptr;
-    if (shares > 0) one_pass<T><<<dim3(columns, shares), dim3(kColumnThreads, kRowThreads), 0, queue(s)>>>(o, rows, parts);
+    if (shares > 0)
+      one_pass<T><<<dim3(columns, shares), dim3(kColumnThreads, kRowThreads), 0, queue(s)>>>(o, rows, parts);
     launched("linear_backward");
     if (!dbias) return;
     visit_dtype(dbias.dtype(), [&]<class B>() {
-      add_bias_parts<<<blocks_for(o.cols, kColumnThreads), dim3(kColumnThreads, kRowThreads), 0, queue(s)>>>(dbias.ptr<B>(), dbias.accumulate(), parts,
-                                                                                                            static_cast<int>(shares), o.cols);
+      add_bias_parts<<<blocks_for(o.cols, kColumnThreads), dim3(kColumnThreads, kRowThreads), 0, queue(s)>>>(
+          dbias.ptr<B>(), dbias.accumulate(), parts, static_cast<int>(shares), o.cols);
     });
     launched("linear_backward");
   });
 }
 
 /// `z`, where there is one: d is multiplied by the slope of `activation` there.
-void product(Stream& s, const Grad& d, const GemmOperand& a, const GemmOperand& b, std::int64_t k, DType compute, const View& z = {},
-             Activation activation = Activation::none) {
-  gemm(s, {.m = d.rows(), .n = d.cols(), .k = k, .compute = compute, .a = a, .b = b,
-           .out = {.d = d.data(), .dtype = d.dtype(), .ld = d.row_stride(), .accumulate = d.accumulate(), .activation = static_cast<GemmActivation>(activation),
-                   .residual = z.data(), .residual_ld = z ? z.row_stride() : 0, .residual_is_z = static_cast<bool>(z)}});
+void product(Stream& s, const Grad& d, const GemmOperand& a, const GemmOperand& b, std::int64_t k, DType compute,
+             const View& z = {}, Activation activation = Activation::none) {
+  gemm(s, {.m = d.rows(),
+           .n = d.cols(),
+           .k = k,
+           .compute = compute,
+           .a = a,
+           .b = b,
+           .out = {.d = d.data(),
+                   .dtype = d.dtype(),
+                   .ld = d.row_stride(),
+                   .accumulate = d.accumulate(),
+                   .activation = static_cast<GemmActivation>(activation),
+                   .residual = z.data(),
+                   .residual_ld = z ? z.row_stride() : 0,
+                   .residual_is_z = static_cast<bool>(z)}});
 }
 
 }  // namespace
 
 void linear(Stream& s, Tensor y, Tensor z, View x, View w, View bias, View residual, const LinearArgs& a) {
-  gemm(s, {.m = x.rows(), .n = y.cols(), .k = x.cols(), .compute = x.dtype(), .a = operand(x, false), .b = operand(w, !a.conv1d),
-           .out = {.d = y.data(), .dtype = y.dtype(), .ld = y.row_stride(), .bias = bias.data(), .bias_dtype = bias.dtype(), .z = z.data(),
-                   .z_ld = z ? z.row_stride() : 0, .activation = static_cast<GemmActivation>(a.activation), .residual = residual.data(),
+  gemm(s, {.m = x.rows(),
+           .n = y.cols(),
+           .k = x.cols(),
+           .compute = x.dtype(),
+           .a = operand(x, false),
+           .b = operand(w, !a.conv1d),
+           .out = {.d = y.data(),
+                   .dtype = y.dtype(),
+                   .ld = y.row_stride(),
+                   .bias = bias.data(),
+                   .bias_dtype = bias.dtype(),
+                   .z = z.data(),
+                   .z_ld = z ? z.row_stride() : 0,
+                   .activation = static_cast<GemmActivation>(a.activation),
+                   .residual = residual.data(),
                    .residual_ld = residual ? residual.row_stride() : 0}});
 }
 
 void linear_backward(Stream& s, const LinearGradients& g, const LinearArgs& a) {
   const bool activated = a.activation != Activation::none;
   if ((g.dbias || g.dresidual || activated) && g.dy.cols() > 0) {
-    const OnePass o{g.dy, g.z ? fuse::In(g.z) : fuse::In(), g.dz ? fuse::Out(g.dz) : fuse::Out(), g.dresidual ? fuse::Out(g.dresidual) : fuse::Out(),
-                    g.dy.rows(), g.dy.cols(), a.activation};
+    const OnePass o{g.dy,
+                    g.z ? fuse::In(g.z) : fuse::In(),
+                    g.dz ? fuse::Out(g.dz) : fuse::Out(),
+                    g.dresidual ? fuse::Out(g.dresidual) : fuse::Out(),
+                    g.dy.rows(),
+                    g.dy.cols(),
+                    a.activation};
     run_one_pass(s, o, g.dbias, g.dy.dtype());
   }
   const View dz = activated ? View(g.dz) : g.dy;

@@ -43,7 +43,8 @@ inline Cost linear_cost(const Spec& x, const Spec& w, const Spec& bias, const Sp
 struct Linear {
   static constexpr std::string_view name = "linear";
   static constexpr OpClass kClass = OpClass::product;
-  static constexpr unsigned kCasts = 0b1001;  // x and residual: W is rounded on its way into the product, and its gradient stays f32
+  static constexpr unsigned kCasts =
+      0b1001;  // x and residual: W is rounded on its way into the product, and its gradient stays f32
   static constexpr int kPasses = 3, kSplits = 1;  // dresidual = dy; dW alone
   using Args = LinearArgs;
   static Spec infer(const Spec& x, const Spec& w, const Spec& bias, const Spec& residual, const Args& a) {
@@ -84,8 +85,8 @@ struct ActivatedLinear {
   using Backward = Operands<dIn<0>, dIn<1>, dIn<2>, dIn<3>, In<0>, In<1>, Out<1>, dOut<0>, Scratch<0>>;
 };
 
-/// The operands of a backward pass; z and dz are absent without an activation. On a GPU, with `x_z`, the value in front of the
-/// activation `x_activation` that made x, dx is the gradient of x_z.
+/// The operands of a backward pass; z and dz are absent without an activation. On a GPU, with `x_z`, the value in front
+/// of the activation `x_activation` that made x, dx is the gradient of x_z.
 struct LinearGradients {
   Grad dx, dw, dbias, dresidual;
   View x, w, z, dy;
@@ -97,8 +98,7 @@ struct LinearGradients {
 namespace cpu {
 template <class Isa>
 void linear(Isa, Pool&, Tensor y, Tensor z, View x, View w, View bias, View residual, const LinearArgs& a);
-template <class Isa>
-void linear_backward(Isa, Pool&, const LinearGradients& g, const LinearArgs& a);
+template <class Isa> void linear_backward(Isa, Pool&, const LinearGradients& g, const LinearArgs& a);
 }  // namespace cpu
 namespace cuda {
 void linear(Stream&, Tensor y, Tensor z, View x, View w, View bias, View residual, const LinearArgs& a);
@@ -112,7 +112,8 @@ inline void Linear::forward(Stream& s, Tensor y, View x, View w, View bias, View
 }
 inline void Linear::backward(Stream& s, Grad dx, Grad dw, Grad dbias, Grad dresidual, View x, View w, View dy,
                              const Args& a) {
-  const LinearGradients g{.dx = dx, .dw = dw, .dbias = dbias, .dresidual = dresidual, .x = x, .w = w, .z = {}, .dy = dy, .dz = {}};
+  const LinearGradients g{
+      .dx = dx, .dw = dw, .dbias = dbias, .dresidual = dresidual, .x = x, .w = w, .z = {}, .dy = dy, .dz = {}};
   on(
       s, [&](auto isa, Pool& pool) { cpu::linear_backward(isa, pool, g, a); },
       [&](auto& q) { cuda::linear_backward(q, g, a); });
@@ -125,15 +126,15 @@ inline void ActivatedLinear::forward(Stream& s, Tensor y, Tensor z, View x, View
 }
 inline void ActivatedLinear::backward(Stream& s, Grad dx, Grad dw, Grad dbias, Grad dresidual, View x, View w, View z,
                                       View dy, Tensor dz, const Args& a) {
-  const LinearGradients g{.dx = dx, .dw = dw, .dbias = dbias, .dresidual = dresidual, .x = x, .w = w, .z = z, .dy = dy, .dz = dz};
+  const LinearGradients g{
+      .dx = dx, .dw = dw, .dbias = dbias, .dresidual = dresidual, .x = x, .w = w, .z = z, .dy = dy, .dz = dz};
   on(
       s, [&](auto isa, Pool& pool) { cpu::linear_backward(isa, pool, g, a); },
       [&](auto& q) { cuda::linear_backward(q, g, a); });
 }
 
 /// bias and residual may be default (absent).
-template <Symbolic V>
-V linear(const V& x, const V& w, const V& bias = {}, LinearArgs a = {}, const V& residual = {}) {
+template <Symbolic V> V linear(const V& x, const V& w, const V& bias = {}, LinearArgs a = {}, const V& residual = {}) {
   if (a.activation == Activation::none) return record<Linear>(a, x, w, bias, residual);
   return record<ActivatedLinear>(a, x, w, bias, residual);
 }

@@ -22,27 +22,22 @@ void run(Pool& pool, const gemm::Problem& p, Tensor y, Tensor z, View bias, View
 }
 
 /// Derivative of the activation at z.
-template <class Isa>
-simd::Vec<Isa> slope(Activation act, simd::Vec<Isa> z) {
+template <class Isa> simd::Vec<Isa> slope(Activation act, simd::Vec<Isa> z) {
   using V = simd::Vec<Isa>;
   switch (act) {
-    case Activation::relu:
-      return select(z > V(0.0f), V(1.0f), select(z == z, V(0.0f), z));
-    case Activation::gelu_tanh:
-      return fuse::GeluTanh::slope(z);
+    case Activation::relu: return select(z > V(0.0f), V(1.0f), select(z == z, V(0.0f), z));
+    case Activation::gelu_tanh: return fuse::GeluTanh::slope(z);
     case Activation::gelu_erf: {
       const V phi = V(0.3989422804f) * simd::exp(V(-0.5f) * z * z), half(0.5f);
       return fma(half, simd::erf(z * V(0.70710678118654752f)), half) + z * phi;
     }
-    default:
-      return V(1.0f);
+    default: return V(1.0f);
   }
 }
 
 /// One pass over dy: dz = dy act'(z), dresidual (+)= dy, dbias (+)= column sums of dz. Threads share out columns, so a
 /// column is always summed in the order of its rows.
-template <class Isa, class T, class TBias>
-void one_pass(Pool& pool, const LinearGradients& g, Activation act) {
+template <class Isa, class T, class TBias> void one_pass(Pool& pool, const LinearGradients& g, Activation act) {
   using V = simd::Vec<Isa>;
   constexpr std::int64_t kColumns = 512, kAhead = 4;  // rows fetched ahead: they are too far apart for the hardware
   const std::int64_t rows = g.dy.rows(), cols = g.dy.cols(), chunks = (cols + kColumns - 1) / kColumns;
@@ -84,12 +79,10 @@ void one_pass(Pool& pool, const LinearGradients& g, Activation act) {
 /// Of a weight's gradient: it is read by the optimizer, and the gradients of all layers do not stay in the caches.
 constexpr std::int64_t kCold = 4 << 20;
 
-template <class Isa>
-void product(Pool& pool, const gemm::Problem& p, const Grad& d, bool cold = false) {
+template <class Isa> void product(Pool& pool, const gemm::Problem& p, const Grad& d, bool cold = false) {
   visit_dtype(d.dtype(), [&]<class T>() {
-    gemm::gemm(
-        Isa{}, pool, p,
-        ep::Into<T>{.d = d.ptr<T>(), .ld = d.row_stride(), .accumulate = d.accumulate(), .cold = cold});
+    gemm::gemm(Isa{}, pool, p,
+               ep::Into<T>{.d = d.ptr<T>(), .ld = d.row_stride(), .accumulate = d.accumulate(), .cold = cold});
   });
 }
 
@@ -106,21 +99,16 @@ void linear(Isa, Pool& pool, Tensor y, Tensor z, View x, View w, View bias, View
   visit_dtype(y.dtype(), [&]<class T>() {
     visit_dtype(bias.dtype(), [&]<class TBias>() {
       switch (a.activation) {
-        case Activation::none:
-          return run<Isa, T, TBias, ep::Identity>(pool, p, y, z, bias, residual);
-        case Activation::relu:
-          return run<Isa, T, TBias, ep::Relu>(pool, p, y, z, bias, residual);
-        case Activation::gelu_tanh:
-          return run<Isa, T, TBias, ep::GeluTanh>(pool, p, y, z, bias, residual);
-        case Activation::gelu_erf:
-          return run<Isa, T, TBias, ep::GeluErf>(pool, p, y, z, bias, residual);
+        case Activation::none: return run<Isa, T, TBias, ep::Identity>(pool, p, y, z, bias, residual);
+        case Activation::relu: return run<Isa, T, TBias, ep::Relu>(pool, p, y, z, bias, residual);
+        case Activation::gelu_tanh: return run<Isa, T, TBias, ep::GeluTanh>(pool, p, y, z, bias, residual);
+        case Activation::gelu_erf: return run<Isa, T, TBias, ep::GeluErf>(pool, p, y, z, bias, residual);
       }
     });
   });
 }
 
-template <class Isa>
-void linear_backward(Isa, Pool& pool, const LinearGradients& g, const LinearArgs& a) {
+template <class Isa> void linear_backward(Isa, Pool& pool, const LinearGradients& g, const LinearArgs& a) {
   if (g.dbias || g.dresidual || a.activation != Activation::none)
     visit_dtype(g.dy.dtype(), [&]<class T>() {
       visit_dtype(g.dbias.dtype(), [&]<class TBias>() { one_pass<Isa, T, TBias>(pool, g, a.activation); });
@@ -133,13 +121,13 @@ void linear_backward(Isa, Pool& pool, const LinearGradients& g, const LinearArgs
                  {.m = rows, .n = k, .k = n, .compute = compute, .a = operand(dz, false), .b = operand(g.w, a.conv1d)},
                  g.dx);
   if (g.dw && a.conv1d)
-    product<Isa>(
-        pool, {.m = k, .n = n, .k = rows, .compute = compute, .a = operand(g.x, true), .b = operand(dz, false)}, g.dw,
-        g.dw.bytes() >= kCold);
+    product<Isa>(pool,
+                 {.m = k, .n = n, .k = rows, .compute = compute, .a = operand(g.x, true), .b = operand(dz, false)},
+                 g.dw, g.dw.bytes() >= kCold);
   else if (g.dw)
-    product<Isa>(
-        pool, {.m = n, .n = k, .k = rows, .compute = compute, .a = operand(dz, true), .b = operand(g.x, false)}, g.dw,
-        g.dw.bytes() >= kCold);
+    product<Isa>(pool,
+                 {.m = n, .n = k, .k = rows, .compute = compute, .a = operand(dz, true), .b = operand(g.x, false)},
+                 g.dw, g.dw.bytes() >= kCold);
 }
 
 template void linear(simd::Isa, Pool&, Tensor, Tensor, View, View, View, View, const LinearArgs&);

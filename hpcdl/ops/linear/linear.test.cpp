@@ -35,51 +35,42 @@ std::int64_t reduction(std::span<const Spec> in, const LinearArgs& a) {
 // Products of two outliers (10 x 10) are 10 times the largest input that the allowed error counts from.
 constexpr double kCondition = 10;
 
-const auto
-    plain =
-        testing::op<Linear>(
-            {
-                .cases =
-                    {
-                        {.in = {{1, 1}, {1, 1}, {1}, Input::none()}},
-                        {.in = {{5, 7}, {9, 7}, Input::none(), Input::none()}},
-                        {.in = {{2, 3, 17}, {33, 17}, {33}, {2, 3, 33}}},
-                        {.in = {{2, 3, 17}, {17, 33}, {33}, {2, 3, 33}}, .args = {.conv1d = true}},
-                        {.in = {{19, 64}, {50, 64}, Input::none(), {19, 50}}},
-                        {.in = {{0, 8}, {3, 8}, {3}, Input::none()}, .gradient = false},
-                    },
-                .reference = reference,
-                .reduction = reduction,
-                .condition = kCondition,
-            });
+const auto plain = testing::op<Linear>({
+    .cases =
+        {
+            {.in = {{1, 1}, {1, 1}, {1}, Input::none()}},
+            {.in = {{5, 7}, {9, 7}, Input::none(), Input::none()}},
+            {.in = {{2, 3, 17}, {33, 17}, {33}, {2, 3, 33}}},
+            {.in = {{2, 3, 17}, {17, 33}, {33}, {2, 3, 33}}, .args = {.conv1d = true}},
+            {.in = {{19, 64}, {50, 64}, Input::none(), {19, 50}}},
+            {.in = {{0, 8}, {3, 8}, {3}, Input::none()}, .gradient = false},
+        },
+    .reference = reference,
+    .reduction = reduction,
+    .condition = kCondition,
+});
 
-const auto
-    act =
-        testing::op<ActivatedLinear>(
-            {
-                .cases =
-                    {
-                        {.in = {{7, 9}, {20, 9}, {20}, Input::none()}, .args = {.activation = Activation::gelu_tanh}},
-                        {.in = {{7, 9}, {20, 9}, {20}, {7, 20}}, .args = {.activation = Activation::gelu_erf}},
-                        {.in = {{2, 5, 33}, {33, 50}, {50}, Input::none()},
-                         .args = {.activation = Activation::gelu_tanh, .conv1d = true}},
-                        {.in = {{3, 16}, {600, 16}, Input::none(), Input::none()},
-                         .args = {.activation = Activation::gelu_erf}},
-                        {.in = {{7, 9}, {20, 9}, {20}, Input::none()}, .args = {.activation = Activation::relu}},
-                    },
-                .reference = reference,
-                .reduction = reduction,
-                .condition = kCondition,
-            });
+const auto act = testing::op<ActivatedLinear>({
+    .cases =
+        {
+            {.in = {{7, 9}, {20, 9}, {20}, Input::none()}, .args = {.activation = Activation::gelu_tanh}},
+            {.in = {{7, 9}, {20, 9}, {20}, {7, 20}}, .args = {.activation = Activation::gelu_erf}},
+            {.in = {{2, 5, 33}, {33, 50}, {50}, Input::none()},
+             .args = {.activation = Activation::gelu_tanh, .conv1d = true}},
+            {.in = {{3, 16}, {600, 16}, Input::none(), Input::none()}, .args = {.activation = Activation::gelu_erf}},
+            {.in = {{7, 9}, {20, 9}, {20}, Input::none()}, .args = {.activation = Activation::relu}},
+        },
+    .reference = reference,
+    .reduction = reduction,
+    .condition = kCondition,
+});
 
 OwnedTensor random_tensor(Spec spec, std::uint64_t seed) {
   OwnedTensor t(spec);
   for (std::int64_t i = 0; i < spec.size(); ++i) {
     const bf16 v(static_cast<float>(Rng{seed, 0}.normal(static_cast<std::uint64_t>(i))) * (seed % 2 ? 1.0f : 1.01f));
-    if (spec.dtype == DType::bf16)
-      t.tensor.ptr<bf16>()[i] = v;
-    else
-      t.tensor.ptr<float>()[i] = v;
+    if (spec.dtype == DType::bf16) t.tensor.ptr<bf16>()[i] = v;
+    else t.tensor.ptr<float>()[i] = v;
   }
   return t;
 }

@@ -13,13 +13,16 @@ namespace hpcdl::cuda {
 namespace {
 
 constexpr int kThreads = 512;
-/// 16-byte pieces of a row that a thread keeps in shared memory from the first sweep to the last: rows of 53,248 16-bit logits are
-/// read once and written once, by two blocks that take turns on a multiprocessor. What is beyond is read three times.
+/// 16-byte pieces of a row that a thread keeps in shared memory from the first sweep to the last: rows of 53,248 16-bit
+/// logits are read once and written once, by two blocks that take turns on a multiprocessor. What is beyond is read
+/// three times.
 constexpr int kHeld = 13;
 
 /// A block turns one row of logits into (softmax - onehot(target)) * unit in place, and notes its loss.
-template <class T> __global__ void __launch_bounds__(kThreads, 2) loss_and_gradient(T* logits, std::int64_t vocab, const std::int32_t* targets, float* row_loss,
-                                                                                   float unit, bool gradient) {
+template <class T>
+__global__ void __launch_bounds__(kThreads, 2)
+    loss_and_gradient(T* logits, std::int64_t vocab, const std::int32_t* targets, float* row_loss, float unit,
+                      bool gradient) {
   constexpr int N = kLanes<T>;
   __shared__ float memory[2][kThreads / kWarp];
   T* x = logits + blockIdx.x * vocab;
@@ -47,9 +50,7 @@ template <class T> __global__ void __launch_bounds__(kThreads, 2) loss_and_gradi
   }
   __pipeline_commit();
   __pipeline_wait_prior(0);  // a thread reads what it brought itself
-  const auto row = [&](int k, auto&& f) {
-    f(k, widen(__builtin_bit_cast(Pack<T, N>, *mine(k))));
-  };
+  const auto row = [&](int k, auto&& f) { f(k, widen(__builtin_bit_cast(Pack<T, N>, *mine(k)))); };
   const auto sweep = [&](auto&& f) {
 #pragma unroll
     for (int k = 0; k < kHeld; ++k) row(k, f);
@@ -68,7 +69,11 @@ template <class T> __global__ void __launch_bounds__(kThreads, 2) loss_and_gradi
   if (!gradient) return;
   const float shift = top + log_sum;
   sweep([&](int k, const Lanes<N>& v) {
-    if (left(k) > 0) store(x + at(k), map<N>([&](int i) { return (exp2f((v.v[i] - shift) * kLog2e) - (at(k) + i == target ? 1.0f : 0.0f)) * unit; }), left(k));
+    if (left(k) > 0)
+      store(x + at(k), map<N>([&](int i) {
+              return (exp2f((v.v[i] - shift) * kLog2e) - (at(k) + i == target ? 1.0f : 0.0f)) * unit;
+            }),
+            left(k));
   });
 }
 
@@ -87,34 +92,55 @@ template <class From> struct ScaleFrom : Scale {
 };
 
 GemmOperand whole(const View& v, bool transposed) { return {v.data(), v.dtype(), v.row_stride(), transposed}; }
-const void* rows_of(const View& v, std::int64_t row) { return static_cast<const std::byte*>(v.data()) + row * v.row_stride() * dtype_bytes(v.dtype()); }
+const void* rows_of(const View& v, std::int64_t row) {
+  return static_cast<const std::byte*>(v.data()) + row * v.row_stride() * dtype_bytes(v.dtype());
+}
 
 }  // namespace
 
-void lm_head_gradient(Stream& s, Tensor loss, Tensor count, Tensor dh, Tensor dw, View h, View w, View targets, Tensor logits, Tensor row_loss) {
+void lm_head_gradient(Stream& s, Tensor loss, Tensor count, Tensor dh, Tensor dw, View h, View w, View targets,
+                      Tensor logits, Tensor row_loss) {
   const auto rows = h.rows(), cols = h.cols(), vocab = w[0], block = LmHeadGradient::block(rows, vocab);
   const float unit = LmHeadGradient::unit(h.dtype());
   for (std::int64_t at = 0; at < rows; at += block) {
     const auto n = rows - at < block ? rows - at : block;
     const GemmOperand here{rows_of(h, at), h.dtype(), h.row_stride(), false}, d{logits.data(), h.dtype(), vocab, false};
-    gemm(s, {.m = n, .n = vocab, .k = cols, .compute = h.dtype(), .a = here, .b = whole(w, true), .out = {.d = logits.data(), .dtype = h.dtype(), .ld = vocab}});
+    gemm(s, {.m = n,
+             .n = vocab,
+             .k = cols,
+             .compute = h.dtype(),
+             .a = here,
+             .b = whole(w, true),
+             .out = {.d = logits.data(), .dtype = h.dtype(), .ld = vocab}});
     visit_dtype(h.dtype(), [&]<class T>() {
       constexpr int kBytes = kHeld * kThreads * 16;
-      check(cudaFuncSetAttribute(loss_and_gradient<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes), "lm_head_gradient");
-      loss_and_gradient<T><<<blocks_for(n, 1), kThreads, kBytes, queue(s)>>>(logits.ptr<T>(), vocab, targets.ptr<std::int32_t>() + at, row_loss.ptr<float>() + at, unit,
-                                                                       dh || dw);
+      check(cudaFuncSetAttribute(loss_and_gradient<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+            "lm_head_gradient");
+      loss_and_gradient<T><<<blocks_for(n, 1), kThreads, kBytes, queue(s)>>>(
+          logits.ptr<T>(), vocab, targets.ptr<std::int32_t>() + at, row_loss.ptr<float>() + at, unit, dh || dw);
     });
     launched("lm_head_gradient");
     if (dh)
-      gemm(s, {.m = n, .n = cols, .k = vocab, .compute = h.dtype(), .a = d, .b = whole(w, false),
+      gemm(s, {.m = n,
+               .n = cols,
+               .k = vocab,
+               .compute = h.dtype(),
+               .a = d,
+               .b = whole(w, false),
                .out = {.d = const_cast<void*>(rows_of(dh, at)), .dtype = dh.dtype(), .ld = dh.row_stride()}});
     auto across = d;
     across.transposed = true;
     if (dw)
-      gemm(s, {.m = vocab, .n = cols, .k = n, .compute = h.dtype(), .a = across, .b = here,
+      gemm(s, {.m = vocab,
+               .n = cols,
+               .k = n,
+               .compute = h.dtype(),
+               .a = across,
+               .b = here,
                .out = {.d = dw.data(), .dtype = dw.dtype(), .ld = dw.row_stride(), .accumulate = at > 0}});
   }
-  if (rows == 0 && dw.size() > 0) check(cudaMemsetAsync(dw.data(), 0, static_cast<std::size_t>(dw.bytes()), queue(s)), "lm_head_gradient");
+  if (rows == 0 && dw.size() > 0)
+    check(cudaMemsetAsync(dw.data(), 0, static_cast<std::size_t>(dw.bytes()), queue(s)), "lm_head_gradient");
   cross_entropy_sum(s, loss, count, View(row_loss.data(), Spec{{rows}, DType::f32}, s.device()), targets);
 }
 
@@ -122,7 +148,8 @@ void scale_gradient(Stream& s, Grad to, View from, View dloss, float unit) {
   const auto plane = fuse::plane_of(to, from);
   visit_dtype(to.dtype(), [&]<class T>() {
     visit_dtype(from.dtype(), [&]<class From>() {
-      fuse::for_each<T>(s, plane, ScaleFrom<From>{{to, from, dloss ? dloss.ptr<float>() : nullptr, unit}}, "lm_head_gradient_backward");
+      fuse::for_each<T>(s, plane, ScaleFrom<From>{{to, from, dloss ? dloss.ptr<float>() : nullptr, unit}},
+                        "lm_head_gradient_backward");
     });
   });
 }

@@ -1,10 +1,12 @@
 #pragma once
-// lm_head_loss.h for training in one pass: the forward computes the loss and, while a block of logits is there, what backward would
-// compute from it. 6 multiply-adds per logit and channel where recomputing takes 8, and no more logits in memory than one block of
-// rows; in exchange the gradients of h and W wait as auxiliary outputs until backward multiplies them by the upstream gradient.
+// lm_head_loss.h for training in one pass: the forward computes the loss and, while a block of logits is there, what
+// backward would compute from it. 6 multiply-adds per logit and channel where recomputing takes 8, and no more logits
+// in memory than one block of rows; in exchange the gradients of h and W wait as auxiliary outputs until backward
+// multiplies them by the upstream gradient.
 //
-// The GPU's choice: blocks of rows, logits rounded to h's type (f16: gradients times kUnit16, since probabilities reach far below its
-// range). A CPU walks blocks of columns as lm_head_loss does, to the bits of that op where the upstream gradient is 1.
+// The GPU's choice: blocks of rows, logits rounded to h's type (f16: gradients times kUnit16, since probabilities reach
+// far below its range). A CPU walks blocks of columns as lm_head_loss does, to the bits of that op where the upstream
+// gradient is 1.
 
 #include "hpcdl/ops/lm_head_loss/lm_head_loss.h"
 
@@ -36,14 +38,16 @@ struct LmHeadGradient {
   static Cost backward_cost(const Spec& h, const Spec& w, const Spec&, const Args&) {
     return {static_cast<double>(h.size() + w.size()), 2.0 * static_cast<double>(h.bytes() + w.size() * 4)};
   }
-  /// Logits as the device wants them, with dh in f32 behind them on a CPU; per row: lse or loss, and what lm_head_loss keeps.
+  /// Logits as the device wants them, with dh in f32 behind them on a CPU; per row: lse or loss, and what lm_head_loss
+  /// keeps.
   static std::array<Spec, 2> scratch(const Spec& h, const Spec& w, const Spec& targets, const Args&) {
     const auto rows = targets.shape.size();
-    const auto gpu = block(rows, w[0]) * w[0] * dtype_bytes(h.dtype), cpu = 4 * (rows * LmHeadLoss::chunk(rows, w[0]) + h.size());
+    const auto gpu = block(rows, w[0]) * w[0] * dtype_bytes(h.dtype),
+               cpu = 4 * (rows * LmHeadLoss::chunk(rows, w[0]) + h.size());
     return {Spec{{gpu > cpu ? gpu : cpu}, DType::u8}, Spec{{5, rows}, DType::f32}};
   }
-  static void forward(Stream& s, Tensor loss, Tensor count, Tensor dh, Tensor dw, View h, View w, View targets, Tensor logits, Tensor stats,
-                      const Args&);
+  static void forward(Stream& s, Tensor loss, Tensor count, Tensor dh, Tensor dw, View h, View w, View targets,
+                      Tensor logits, Tensor stats, const Args&);
   static void backward(Stream& s, Grad dh, Grad dw, View unit_dh, View unit_dw, View dloss, const Args&);
   using Backward = Operands<dIn<0>, dIn<1>, Out<2>, Out<3>, dOut<0>>;
 };
@@ -53,12 +57,15 @@ namespace cpu {
 template <class Isa> void scale_gradient(Isa, Pool&, Grad to, View from, float factor);
 }  // namespace cpu
 namespace cuda {
-void lm_head_gradient(Stream&, Tensor loss, Tensor count, Tensor dh, Tensor dw, View h, View w, View targets, Tensor logits, Tensor row_loss);
+void lm_head_gradient(Stream&, Tensor loss, Tensor count, Tensor dh, Tensor dw, View h, View w, View targets,
+                      Tensor logits, Tensor row_loss);
 /// to (+)= from * dloss / unit
 void scale_gradient(Stream&, Grad to, View from, View dloss, float unit);
 }  // namespace cuda
 
 /// {loss, count}.
-template <Symbolic V> auto lm_head_gradient(const V& h, const V& w, const V& targets) { return record<LmHeadGradient>({}, h, w, targets); }
+template <Symbolic V> auto lm_head_gradient(const V& h, const V& w, const V& targets) {
+  return record<LmHeadGradient>({}, h, w, targets);
+}
 
 }  // namespace hpcdl

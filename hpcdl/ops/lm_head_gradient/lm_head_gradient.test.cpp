@@ -35,29 +35,36 @@ void reference(std::span<Ref> out, std::span<const Ref> in, const LmHeadGradient
     out[1][0] += 1;
     for (std::int64_t v = 0; v < vocab; ++v) {
       const double d = std::exp(x[static_cast<std::size_t>(v)] - top) / sum - (v == t ? 1 : 0);
-      for (std::int64_t i = 0; i < c; ++i) out[2][r * c + i] += d * in[1][v * c + i], out[3][v * c + i] += d * in[0][r * c + i];
+      for (std::int64_t i = 0; i < c; ++i)
+        out[2][r * c + i] += d * in[1][v * c + i], out[3][v * c + i] += d * in[0][r * c + i];
     }
   }
 }
 
-// Tame inputs and `condition` as in lm_head_loss.test.cpp. On a GPU logits are rounded to 16 bits before exp() sees them, which is what the
-// tolerance of the type allows at that condition. The auxiliary outputs are gradients times unit(): f16 is looked at below.
-const auto spec = testing::op<LmHeadGradient>({
-    .cases =
-        {
-            {.in = {{1, 1}, {1, 1}, Input::indices({1}, 1)}},
-            {.in = {{5, 7}, {9, 7}, Input::indices({5}, 9)}},
-            {.in = {{2, 6, 16}, {70, 16}, Input::indices({2, 6}, 70, true)}},
-            {.in = {{3, 8}, {1100, 8}, Input::indices({3}, 1100)}},
-            {.in = {{30, 4}, {54000, 4}, Input::indices({30}, 54000, true)}, .gradient = false},  // beyond what registers hold
-            {.in = {{0, 4}, {6, 4}, Input::indices({0}, 6)}},
-        },
-    .reference = reference,
-    .reduction = [](std::span<const Spec> in, const LmHeadGradient::Args&) { return in[2].size() * in[1].size(); },
-    .condition = 16,
-    .bf16 = false,
-    .outliers = false,
-});
+// Tame inputs and `condition` as in lm_head_loss.test.cpp. On a GPU logits are rounded to 16 bits before exp() sees
+// them, which is what the tolerance of the type allows at that condition. The auxiliary outputs are gradients times
+// unit(): f16 is looked at below.
+const auto
+    spec =
+        testing::op<LmHeadGradient>(
+            {
+                .cases =
+                    {
+                        {.in = {{1, 1}, {1, 1}, Input::indices({1}, 1)}},
+                        {.in = {{5, 7}, {9, 7}, Input::indices({5}, 9)}},
+                        {.in = {{2, 6, 16}, {70, 16}, Input::indices({2, 6}, 70, true)}},
+                        {.in = {{3, 8}, {1100, 8}, Input::indices({3}, 1100)}},
+                        {.in = {{30, 4}, {54000, 4}, Input::indices({30}, 54000, true)},
+                         .gradient = false},  // beyond what registers hold
+                        {.in = {{0, 4}, {6, 4}, Input::indices({0}, 6)}},
+                    },
+                .reference = reference,
+                .reduction = [](std::span<const Spec> in,
+                                const LmHeadGradient::Args&) { return in[2].size() * in[1].size(); },
+                .condition = 16,
+                .bf16 = false,
+                .outliers = false,
+            });
 
 struct Run {
   float loss = 0, count = 0;
@@ -72,13 +79,16 @@ template <class Record> Run run(Device device, DType type, float upstream, Recor
   Stream s(device, pool, &params);
   OwnedTensor w({{vocab, c}, DType::f32}), h({{rows, c}, DType::f32}), t({{rows}, DType::i32}), seed({{1}, DType::f32});
   const auto fill = [](const Tensor& x, std::uint64_t stream) {
-    for (std::int64_t i = 0; i < x.size(); ++i) x.ptr<float>()[i] = static_cast<float>(bf16(0.5f * static_cast<float>(Rng{3, stream}.normal(static_cast<std::uint64_t>(i)))));
+    for (std::int64_t i = 0; i < x.size(); ++i)
+      x.ptr<float>()[i] =
+          static_cast<float>(bf16(0.5f * static_cast<float>(Rng{3, stream}.normal(static_cast<std::uint64_t>(i)))));
   };
   fill(w.tensor, 1), fill(h.tensor, 2);
-  for (std::int64_t i = 0; i < rows; ++i) t.tensor.ptr<std::int32_t>()[i] = i % 5 == 4 ? -1 : static_cast<std::int32_t>(i * 7919 % vocab);
+  for (std::int64_t i = 0; i < rows; ++i)
+    t.tensor.ptr<std::int32_t>()[i] = i % 5 == 4 ? -1 : static_cast<std::int32_t>(i * 7919 % vocab);
   *seed.tensor.ptr<float>() = upstream;
-  OwnedTensor there_w(w.tensor.spec(), device), dw(w.tensor.spec(), device), there_h(h.tensor.spec(), device), dh(h.tensor.spec(), device),
-      there_seed(seed.tensor.spec(), device);
+  OwnedTensor there_w(w.tensor.spec(), device), dw(w.tensor.spec(), device), there_h(h.tensor.spec(), device),
+      dh(h.tensor.spec(), device), there_seed(seed.tensor.spec(), device);
   copy(s, there_w.tensor, w.tensor), copy(s, there_h.tensor, h.tensor), copy(s, there_seed.tensor, seed.tensor);
   Graph g;
   const Var target = g.input("t", t.tensor.spec());
@@ -90,7 +100,8 @@ template <class Record> Run run(Device device, DType type, float upstream, Recor
   copy(s, exe.tensor(target), t.tensor);
   exe.run(s);
   Run r;
-  copy(s, Tensor(&r.loss, {{1}, DType::f32}), exe.tensor(loss)), copy(s, Tensor(&r.count, {{1}, DType::f32}), exe.tensor(count));
+  copy(s, Tensor(&r.loss, {{1}, DType::f32}), exe.tensor(loss)),
+      copy(s, Tensor(&r.count, {{1}, DType::f32}), exe.tensor(count));
   for (auto [from, to] : {std::pair(&dh, &r.dh), std::pair(&dw, &r.dw)}) {
     to->resize(static_cast<std::size_t>(from->tensor.size()));
     copy(s, Tensor(to->data(), from->tensor.spec()), from->tensor);
@@ -115,7 +126,8 @@ TEST(LmHeadGradient, OnACpuTheBitsOfTheLossAlone) {
 double distance(const std::vector<float>& a, const std::vector<float>& b, float factor) {
   double worst = 0, largest = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    worst = std::max(worst, std::fabs(static_cast<double>(a[i]) * static_cast<double>(factor) - static_cast<double>(b[i])));
+    worst =
+        std::max(worst, std::fabs(static_cast<double>(a[i]) * static_cast<double>(factor) - static_cast<double>(b[i])));
     largest = std::max(largest, std::fabs(static_cast<double>(b[i])));
   }
   return worst / largest;

@@ -15,19 +15,27 @@ constexpr float kInf = __builtin_inff();
 GemmOperand whole(const View& v, bool transposed) { return {v.data(), v.dtype(), v.row_stride(), transposed}; }
 
 void logits_of(Stream& s, float* d, std::int64_t ld, const View& h, const View& w, VocabChunk c) {
-  gemm(s, {.m = h.rows(), .n = c.cols, .k = h.cols(), .compute = h.dtype(), .a = whole(h, false),
-           .b = {rows_from(w, c.begin), w.dtype(), w.row_stride(), true}, .out = {.d = d, .ld = ld}});
+  gemm(s, {.m = h.rows(),
+           .n = c.cols,
+           .k = h.cols(),
+           .compute = h.dtype(),
+           .a = whole(h, false),
+           .b = {rows_from(w, c.begin), w.dtype(), w.row_stride(), true},
+           .out = {.d = d, .ld = ld}});
 }
 
 /// Per row, over the chunks seen so far.
 struct Stats {
   float *top, *sum, *at_target, *loss;
-  Stats(const Tensor& t, std::int64_t rows) : top(t.ptr<float>()), sum(top + rows), at_target(sum + rows), loss(at_target + rows) {}
+  Stats(const Tensor& t, std::int64_t rows)
+      : top(t.ptr<float>()), sum(top + rows), at_target(sum + rows), loss(at_target + rows) {}
 };
 
 /// A block folds one row of a chunk. `copy`: where rounded logits are kept, if they are.
-template <class T> __global__ void __launch_bounds__(kThreads) fold_chunk(Stats s, const float* x, std::int64_t ld, T* copy, std::int64_t copy_ld, const std::int32_t* targets,
-                                                       VocabChunk c) {
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    fold_chunk(Stats s, const float* x, std::int64_t ld, T* copy, std::int64_t copy_ld, const std::int32_t* targets,
+               VocabChunk c) {
   constexpr int N = kLanes<float>, kPacks = 4;
   __shared__ float memory[2][kWarp];
   const std::int64_t row = blockIdx.x;
@@ -39,7 +47,8 @@ template <class T> __global__ void __launch_bounds__(kThreads) fold_chunk(Stats 
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       const std::int64_t at = col + k * kThreads * N, left = c.cols - at;
-      write(copy + row * copy_ld + at, pack<T>(widen(v[k])), at < 0 ? static_cast<int>(-at) : 0, static_cast<int>(left < N ? left : N));
+      write(copy + row * copy_ld + at, pack<T>(widen(v[k])), at < 0 ? static_cast<int>(-at) : 0,
+            static_cast<int>(left < N ? left : N));
     }
   });
   here.over_block<kThreads>(memory);
@@ -53,7 +62,8 @@ template <class T> __global__ void __launch_bounds__(kThreads) fold_chunk(Stats 
   if (target >= 0 && t >= 0 && t < c.cols) s.at_target[row] = in[t];
 }
 
-__global__ void __launch_bounds__(kThreads) finish_rows(Stats s, float* lse, const std::int32_t* targets, std::int64_t rows) {
+__global__ void __launch_bounds__(kThreads)
+    finish_rows(Stats s, float* lse, const std::int32_t* targets, std::int64_t rows) {
   const std::int64_t r = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (r >= rows) return;
   const float log_sum = logf(s.sum[r]);
@@ -62,8 +72,10 @@ __global__ void __launch_bounds__(kThreads) finish_rows(Stats s, float* lse, con
 }
 
 /// d = (exp(x - lse) - onehot(target)) * dloss, for one chunk; d may be x.
-template <class T> __global__ void __launch_bounds__(kThreads) gradient_chunk(float* d, std::int64_t d_ld, const T* x, std::int64_t ld, const std::int32_t* targets,
-                                                                             const float* lse, const float* dloss, VocabChunk c) {
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    gradient_chunk(float* d, std::int64_t d_ld, const T* x, std::int64_t ld, const std::int32_t* targets,
+                   const float* lse, const float* dloss, VocabChunk c) {
   constexpr int N = 4;
   const std::int64_t row = blockIdx.x;
   const std::int64_t target = targets[row], t = target - c.begin;
@@ -79,7 +91,9 @@ template <class T> __global__ void __launch_bounds__(kThreads) gradient_chunk(fl
   }
 }
 
-template <class T> __global__ void __launch_bounds__(kThreads) add_rows(T* out, std::int64_t stride, bool accumulate, const float* sum, std::int64_t cols) {
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    add_rows(T* out, std::int64_t stride, bool accumulate, const float* sum, std::int64_t cols) {
   constexpr int N = 4;
   T* to = out + blockIdx.x * stride;
   for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < cols; at += kThreads * N) {
@@ -90,20 +104,36 @@ template <class T> __global__ void __launch_bounds__(kThreads) add_rows(T* out, 
   }
 }
 
-/// dW[chunk] (+)= d^T h and sum (+)= d W[chunk]. The gradients d of logits reach far below the range of f16, so they stay f32 there.
-void products(Stream& s, const Grad& dw, float* sum, const View& h, const View& w, const float* d, std::int64_t ld, VocabChunk c) {
+/// dW[chunk] (+)= d^T h and sum (+)= d W[chunk]. The gradients d of logits reach far below the range of f16, so they
+/// stay f32 there.
+void products(Stream& s, const Grad& dw, float* sum, const View& h, const View& w, const float* d, std::int64_t ld,
+              VocabChunk c) {
   const DType compute = h.dtype() == DType::f16 ? DType::f32 : h.dtype();
   if (sum)
-    gemm(s, {.m = h.rows(), .n = h.cols(), .k = c.cols, .compute = compute, .a = {d, DType::f32, ld, false},
-             .b = {rows_from(w, c.begin), w.dtype(), w.row_stride(), false}, .out = {.d = sum, .ld = h.cols(), .accumulate = c.begin > 0}});
+    gemm(s, {.m = h.rows(),
+             .n = h.cols(),
+             .k = c.cols,
+             .compute = compute,
+             .a = {d, DType::f32, ld, false},
+             .b = {rows_from(w, c.begin), w.dtype(), w.row_stride(), false},
+             .out = {.d = sum, .ld = h.cols(), .accumulate = c.begin > 0}});
   if (dw)
-    gemm(s, {.m = c.cols, .n = h.cols(), .k = h.rows(), .compute = compute, .a = {d, DType::f32, ld, true}, .b = whole(h, false),
-             .out = {.d = const_cast<void*>(rows_from(dw, c.begin)), .dtype = dw.dtype(), .ld = dw.row_stride(), .accumulate = dw.accumulate()}});
+    gemm(s, {.m = c.cols,
+             .n = h.cols(),
+             .k = h.rows(),
+             .compute = compute,
+             .a = {d, DType::f32, ld, true},
+             .b = whole(h, false),
+             .out = {.d = const_cast<void*>(rows_from(dw, c.begin)),
+                     .dtype = dw.dtype(),
+                     .ld = dw.row_stride(),
+                     .accumulate = dw.accumulate()}});
 }
 
 }  // namespace
 
-void lm_head_loss(Stream& s, Tensor loss, Tensor count, Tensor lse, Tensor logits, View h, View w, View targets, Tensor chunk, Tensor stats) {
+void lm_head_loss(Stream& s, Tensor loss, Tensor count, Tensor lse, Tensor logits, View h, View w, View targets,
+                  Tensor chunk, Tensor stats) {
   const auto rows = h.rows(), vocab = w[0];
   const auto* target = targets.ptr<std::int32_t>();
   const Stats st(stats, rows);
@@ -114,17 +144,20 @@ void lm_head_loss(Stream& s, Tensor loss, Tensor count, Tensor lse, Tensor logit
       const auto ld = in_place ? vocab : chunk.cols();
       logits_of(s, x, ld, h, w, c);
       visit_dtype(h.dtype(), [&]<class T>() {
-        fold_chunk<<<blocks_for(rows, 1), kThreads, 0, queue(s)>>>(st, x, ld, kept && !in_place ? logits.ptr<T>() + c.begin : nullptr, vocab, target, c);
+        fold_chunk<<<blocks_for(rows, 1), kThreads, 0, queue(s)>>>(
+            st, x, ld, kept && !in_place ? logits.ptr<T>() + c.begin : nullptr, vocab, target, c);
       });
       launched("lm_head_loss");
     });
-    finish_rows<<<blocks_for(rows, kThreads), kThreads, 0, queue(s)>>>(st, lse ? lse.ptr<float>() : nullptr, target, rows);
+    finish_rows<<<blocks_for(rows, kThreads), kThreads, 0, queue(s)>>>(st, lse ? lse.ptr<float>() : nullptr, target,
+                                                                       rows);
     launched("lm_head_loss");
   }
   cross_entropy_sum(s, loss, count, View(st.loss, Spec{{rows}, DType::f32}, s.device()), targets);
 }
 
-void lm_head_loss_backward(Stream& s, Grad dh, Grad dw, View h, View w, View targets, View lse, View logits, View dloss, Tensor chunk, Tensor sum) {
+void lm_head_loss_backward(Stream& s, Grad dh, Grad dw, View h, View w, View targets, View lse, View logits, View dloss,
+                           Tensor chunk, Tensor sum) {
   const auto rows = h.rows(), vocab = w[0], ld = chunk.cols();
   const auto* target = targets.ptr<std::int32_t>();
   const float* g = dloss ? dloss.ptr<float>() : nullptr;
@@ -133,10 +166,12 @@ void lm_head_loss_backward(Stream& s, Grad dh, Grad dw, View h, View w, View tar
   for_chunks(rows, vocab, [&](VocabChunk c) {
     if (rows > 0 && !kept) {
       logits_of(s, d, ld, h, w, c);
-      gradient_chunk<<<blocks_for(rows, 1), kThreads, 0, queue(s)>>>(d, ld, static_cast<const float*>(d), ld, target, lse.ptr<float>(), g, c);
+      gradient_chunk<<<blocks_for(rows, 1), kThreads, 0, queue(s)>>>(d, ld, static_cast<const float*>(d), ld, target,
+                                                                     lse.ptr<float>(), g, c);
     } else if (rows > 0) {
       visit_dtype(logits.dtype(), [&]<class T>() {
-        gradient_chunk<<<blocks_for(rows, 1), kThreads, 0, queue(s)>>>(d, ld, logits.ptr<T>() + c.begin, vocab, target, lse.ptr<float>(), g, c);
+        gradient_chunk<<<blocks_for(rows, 1), kThreads, 0, queue(s)>>>(d, ld, logits.ptr<T>() + c.begin, vocab, target,
+                                                                       lse.ptr<float>(), g, c);
       });
     }
     launched("lm_head_loss_backward");
@@ -144,7 +179,8 @@ void lm_head_loss_backward(Stream& s, Grad dh, Grad dw, View h, View w, View tar
   });
   if (!dh || rows == 0) return;
   visit_dtype(dh.dtype(), [&]<class T>() {
-    add_rows<<<blocks_for(rows, 1), kThreads, 0, queue(s)>>>(dh.ptr<T>(), dh.row_stride(), dh.accumulate(), sum.ptr<float>(), dh.cols());
+    add_rows<<<blocks_for(rows, 1), kThreads, 0, queue(s)>>>(dh.ptr<T>(), dh.row_stride(), dh.accumulate(),
+                                                             sum.ptr<float>(), dh.cols());
     launched("lm_head_loss_backward");
   });
 }

@@ -1,12 +1,13 @@
 #pragma once
-// The last layer of a language model and its loss in one op: loss = sum over valid rows of cross-entropy(h W^T, target),
-// count = number of valid rows; see cross_entropy.h for both.
+// The last layer of a language model and its loss in one op: loss = sum over valid rows of cross-entropy(h W^T,
+// target), count = number of valid rows; see cross_entropy.h for both.
 //
-// h: (..., C), W: (V, C), f32, bf16 or f16 each; targets: (...) i32. Products are formed in h's type, sums in f32. The logits exist
-// in chunks of columns that stay in cache: each chunk of W is read once per pass, each chunk of dW written once. Backward
-// needs the logits again:
-//   keep_logits = false   they are recomputed: (rows, V) is never held, for 8 instead of 6 multiply-adds per logit and channel
-//   keep_logits = true    they are kept in h's type: as fast as separate layers, with no logits gradient beside them
+// h: (..., C), W: (V, C), f32, bf16 or f16 each; targets: (...) i32. Products are formed in h's type, sums in f32. The
+// logits exist in chunks of columns that stay in cache: each chunk of W is read once per pass, each chunk of dW written
+// once. Backward needs the logits again:
+//   keep_logits = false   they are recomputed: (rows, V) is never held, for 8 instead of 6 multiply-adds per logit and
+//   channel keep_logits = true    they are kept in h's type: as fast as separate layers, with no logits gradient beside
+//   them
 // The loss is that of unrounded logits either way, and both give the same bits in f32.
 
 #include "hpcdl/ops/op.h"
@@ -24,14 +25,16 @@ struct LmHeadLoss {
   };
   /// Columns of one chunk: about 2 Mi logits, and enough of them to be an efficient product.
   static std::int64_t chunk(std::int64_t rows, std::int64_t vocab) {
-    const std::int64_t want = (std::int64_t{2} << 20) / (rows > 0 ? rows : 1) / 64 * 64, least = want < 1024 ? 1024 : want;
+    const std::int64_t want = (std::int64_t{2} << 20) / (rows > 0 ? rows : 1) / 64 * 64,
+                       least = want < 1024 ? 1024 : want;
     return least < vocab ? least : vocab;
   }
   /// loss, count, lse, logits (empty unless they are kept).
   static std::array<Spec, 4> infer(const Spec& h, const Spec& w, const Spec& targets, const Args& a) {
     require_float(name, h, "hidden states");
     require_float(name, w, "weights");
-    require(w.shape.rank() == 2 && w[1] == h[-1] && w.size() > 0, name, "weights must be (V, {}), got {}", h[-1], to_string(w));
+    require(w.shape.rank() == 2 && w[1] == h[-1] && w.size() > 0, name, "weights must be (V, {}), got {}", h[-1],
+            to_string(w));
     Shape rows;
     for (int i = 0; i + 1 < h.shape.rank(); ++i) rows.push_back(h[i]);
     if (rows.rank() == 0) rows.push_back(1);
@@ -56,10 +59,10 @@ struct LmHeadLoss {
   static std::array<Spec, 2> backward_scratch(const Spec& h, const Spec& w, const Spec&, const Args&) {
     return {chunk_spec(h, w), Spec{h.shape, DType::f32}};
   }
-  static void forward(Stream& s, Tensor loss, Tensor count, Tensor lse, Tensor logits, View h, View w, View targets, Tensor chunk,
-                      Tensor stats, const Args&);
-  static void backward(Stream& s, Grad dh, Grad dw, View h, View w, View targets, View lse, View logits, View dloss, Tensor chunk,
-                       Tensor sum, const Args&);
+  static void forward(Stream& s, Tensor loss, Tensor count, Tensor lse, Tensor logits, View h, View w, View targets,
+                      Tensor chunk, Tensor stats, const Args&);
+  static void backward(Stream& s, Grad dh, Grad dw, View h, View w, View targets, View lse, View logits, View dloss,
+                       Tensor chunk, Tensor sum, const Args&);
   using Backward = Operands<dIn<0>, dIn<1>, In<0>, In<1>, In<2>, Out<2>, Out<3>, dOut<0>, Scratch<0>, Scratch<1>>;
 
  private:
@@ -72,29 +75,37 @@ struct LmHeadLoss {
 namespace cpu {
 /// loss, count and, where they are wanted, lse and logits.
 template <class Isa>
-void lm_head_loss(Isa, Pool&, Tensor loss, Tensor count, Tensor lse, Tensor logits, View h, View w, View targets, Tensor chunk, Tensor stats);
+void lm_head_loss(Isa, Pool&, Tensor loss, Tensor count, Tensor lse, Tensor logits, View h, View w, View targets,
+                  Tensor chunk, Tensor stats);
 template <class Isa>
-void lm_head_loss_backward(Isa, Pool&, Grad dh, Grad dw, View h, View w, View targets, View lse, View logits, float dloss,
-                           Tensor chunk, Tensor sum);
+void lm_head_loss_backward(Isa, Pool&, Grad dh, Grad dw, View h, View w, View targets, View lse, View logits,
+                           float dloss, Tensor chunk, Tensor sum);
 }  // namespace cpu
 namespace cuda {
-void lm_head_loss(Stream&, Tensor loss, Tensor count, Tensor lse, Tensor logits, View h, View w, View targets, Tensor chunk, Tensor stats);
+void lm_head_loss(Stream&, Tensor loss, Tensor count, Tensor lse, Tensor logits, View h, View w, View targets,
+                  Tensor chunk, Tensor stats);
 void lm_head_loss_backward(Stream&, Grad dh, Grad dw, View h, View w, View targets, View lse, View logits, View dloss,
                            Tensor chunk, Tensor sum);
 }  // namespace cuda
 
-inline void LmHeadLoss::forward(Stream& s, Tensor loss, Tensor count, Tensor lse, Tensor logits, View h, View w, View targets,
-                                Tensor chunk, Tensor stats, const Args&) {
-  on(s, [&](auto isa, Pool& pool) { cpu::lm_head_loss(isa, pool, loss, count, lse, logits, h, w, targets, chunk, stats); },
-     [&](auto& q) { cuda::lm_head_loss(q, loss, count, lse, logits, h, w, targets, chunk, stats); });
+inline void LmHeadLoss::forward(Stream& s, Tensor loss, Tensor count, Tensor lse, Tensor logits, View h, View w,
+                                View targets, Tensor chunk, Tensor stats, const Args&) {
+  on(
+      s,
+      [&](auto isa, Pool& pool) {
+        cpu::lm_head_loss(isa, pool, loss, count, lse, logits, h, w, targets, chunk, stats);
+      },
+      [&](auto& q) { cuda::lm_head_loss(q, loss, count, lse, logits, h, w, targets, chunk, stats); });
 }
-inline void LmHeadLoss::backward(Stream& s, Grad dh, Grad dw, View h, View w, View targets, View lse, View logits, View dloss,
-                                 Tensor chunk, Tensor sum, const Args&) {
-  on(s,
-     [&](auto isa, Pool& pool) {
-       cpu::lm_head_loss_backward(isa, pool, dh, dw, h, w, targets, lse, logits, dloss ? *dloss.ptr<float>() : 0.0f, chunk, sum);
-     },
-     [&](auto& q) { cuda::lm_head_loss_backward(q, dh, dw, h, w, targets, lse, logits, dloss, chunk, sum); });
+inline void LmHeadLoss::backward(Stream& s, Grad dh, Grad dw, View h, View w, View targets, View lse, View logits,
+                                 View dloss, Tensor chunk, Tensor sum, const Args&) {
+  on(
+      s,
+      [&](auto isa, Pool& pool) {
+        cpu::lm_head_loss_backward(isa, pool, dh, dw, h, w, targets, lse, logits, dloss ? *dloss.ptr<float>() : 0.0f,
+                                   chunk, sum);
+      },
+      [&](auto& q) { cuda::lm_head_loss_backward(q, dh, dw, h, w, targets, lse, logits, dloss, chunk, sum); });
 }
 
 /// {loss, count}.

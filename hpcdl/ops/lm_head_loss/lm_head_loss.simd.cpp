@@ -15,8 +15,11 @@ constexpr float kNaN = __builtin_nanf("");
 constexpr std::int64_t kCold = 4 << 20;  // bytes of dW from which it does not stay in the caches for the optimizer
 
 /// d (rows, cols) of leading dimension ld = h W[chunk]^T.
-template <class Isa> void logits_of(Isa isa, Pool& pool, float* d, std::int64_t ld, const View& h, const View& w, VocabChunk c) {
-  const gemm::Problem p{.m = h.rows(), .n = c.cols, .k = h.cols(),
+template <class Isa>
+void logits_of(Isa isa, Pool& pool, float* d, std::int64_t ld, const View& h, const View& w, VocabChunk c) {
+  const gemm::Problem p{.m = h.rows(),
+                        .n = c.cols,
+                        .k = h.cols(),
                         .compute = gemm::compute_of(h.dtype()),
                         .a = {h.data(), h.dtype(), h.row_stride(), false},
                         .b = {rows_from(w, c.begin), w.dtype(), w.row_stride(), true}};
@@ -32,8 +35,8 @@ struct Stats {
 
 /// `copy`: where rounded logits are kept, if they are.
 template <class Isa, class T>
-void fold_chunk(Pool& pool, const Stats& s, const float* x, std::int64_t ld, T* copy, std::int64_t copy_ld, const std::int32_t* target,
-                std::int64_t rows, VocabChunk c) {
+void fold_chunk(Pool& pool, const Stats& s, const float* x, std::int64_t ld, T* copy, std::int64_t copy_ld,
+                const std::int32_t* target, std::int64_t rows, VocabChunk c) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   for_rows(pool, rows, c.cols, [&](std::int64_t begin, std::int64_t end) {
@@ -42,7 +45,9 @@ void fold_chunk(Pool& pool, const Stats& s, const float* x, std::int64_t ld, T* 
       if (c.begin) l.top = s.top[r], l.sum = s.sum[r];
       else s.at_target[r] = target[r] < 0 ? 0 : kNaN;
       l.add(x + r * ld, c.cols);
-      if (copy) loop<Isa>(c.cols, [&](std::int64_t i, auto k) { store(copy + r * copy_ld + i, load<V>(x + r * ld + i, k), k); });
+      if (copy)
+        loop<Isa>(c.cols,
+                  [&](std::int64_t i, auto k) { store(copy + r * copy_ld + i, load<V>(x + r * ld + i, k), k); });
       s.top[r] = l.top;
       s.sum[r] = l.sum;
       const auto t = target[r] - c.begin;
@@ -53,8 +58,8 @@ void fold_chunk(Pool& pool, const Stats& s, const float* x, std::int64_t ld, T* 
 
 /// d = (exp(x - lse) - onehot(target)) * dloss, for one chunk; d may be x.
 template <class Isa, class T>
-void gradient_chunk(Pool& pool, float* d, std::int64_t d_ld, const T* x, std::int64_t ld, const std::int32_t* target, const float* lse,
-                    float dloss, std::int64_t rows, VocabChunk c) {
+void gradient_chunk(Pool& pool, float* d, std::int64_t d_ld, const T* x, std::int64_t ld, const std::int32_t* target,
+                    const float* lse, float dloss, std::int64_t rows, VocabChunk c) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   for_rows(pool, rows, c.cols, [&](std::int64_t begin, std::int64_t end) {
@@ -69,7 +74,9 @@ void gradient_chunk(Pool& pool, float* d, std::int64_t d_ld, const T* x, std::in
       const auto t = target[r] - c.begin;
       const bool here = t >= 0 && t < c.cols;
       const float p = here ? reduce_max(LogSumExp<Isa>::power(V(static_cast<float>(in[t])) - shift)) : 0;
-      loop<Isa>(c.cols, [&](std::int64_t i, auto k) { store(out + i, LogSumExp<Isa>::power(load<V>(in + i, k) - shift) * g, k); });
+      loop<Isa>(c.cols, [&](std::int64_t i, auto k) {
+        store(out + i, LogSumExp<Isa>::power(load<V>(in + i, k) - shift) * g, k);
+      });
       if (here) out[t] = (p - 1.0f) * dloss;
     }
   });
@@ -94,33 +101,44 @@ template <class Isa> void add_rows(Pool& pool, const Grad& dh, const float* sum)
   });
 }
 
-/// dW[chunk] (+)= d^T h and sum (+)= d W[chunk]. With f16 these products are f32: the probabilities in d reach far below its range.
+/// dW[chunk] (+)= d^T h and sum (+)= d W[chunk]. With f16 these products are f32: the probabilities in d reach far
+/// below its range.
 template <class Isa>
-void products(Isa isa, Pool& pool, const Grad& dw, float* sum, const View& h, const View& w, const float* d, std::int64_t ld, VocabChunk c) {
+void products(Isa isa, Pool& pool, const Grad& dw, float* sum, const View& h, const View& w, const float* d,
+              std::int64_t ld, VocabChunk c) {
   const auto compute = h.dtype() == DType::bf16 ? gemm::Compute::bf16 : gemm::Compute::f32;
   const gemm::Operand here{h.data(), h.dtype(), h.row_stride(), false};
   if (sum) {
-    const gemm::Problem p{.m = h.rows(), .n = h.cols(), .k = c.cols, .compute = compute,
-                          .a = {d, DType::f32, ld, false}, .b = {rows_from(w, c.begin), w.dtype(), w.row_stride(), false}};
+    const gemm::Problem p{.m = h.rows(),
+                          .n = h.cols(),
+                          .k = c.cols,
+                          .compute = compute,
+                          .a = {d, DType::f32, ld, false},
+                          .b = {rows_from(w, c.begin), w.dtype(), w.row_stride(), false}};
     gemm::gemm(isa, pool, p, ep::Into<float>{.d = sum, .ld = h.cols(), .accumulate = c.begin > 0});
   }
   if (!dw) return;
-  const gemm::Problem p{.m = c.cols, .n = h.cols(), .k = h.rows(), .compute = compute, .a = {d, DType::f32, ld, true}, .b = here};
+  const gemm::Problem p{
+      .m = c.cols, .n = h.cols(), .k = h.rows(), .compute = compute, .a = {d, DType::f32, ld, true}, .b = here};
   visit_dtype(dw.dtype(), [&]<class T>() {
-    gemm::gemm(isa, pool, p, ep::Into<T>{.d = dw.ptr<T>() + c.begin * dw.row_stride(), .ld = dw.row_stride(), .accumulate = dw.accumulate(),
-                                              .cold = dw.bytes() >= kCold});
+    gemm::gemm(isa, pool, p,
+               ep::Into<T>{.d = dw.ptr<T>() + c.begin * dw.row_stride(),
+                           .ld = dw.row_stride(),
+                           .accumulate = dw.accumulate(),
+                           .cold = dw.bytes() >= kCold});
   });
 }
 
 }  // namespace
 
 template <class Isa>
-void lm_head_loss(Isa isa, Pool& pool, Tensor loss, Tensor count, Tensor lse, Tensor logits, View h, View w, View targets, Tensor chunk,
-                  Tensor stats) {
+void lm_head_loss(Isa isa, Pool& pool, Tensor loss, Tensor count, Tensor lse, Tensor logits, View h, View w,
+                  View targets, Tensor chunk, Tensor stats) {
   const auto rows = h.rows(), vocab = w[0];
   const auto* target = targets.ptr<std::int32_t>();
   const Stats s(stats, rows);
-  // Kept f32 logits are the chunk's memory themselves; 16-bit ones are a copy, so that the loss sees what was not rounded.
+  // Kept f32 logits are the chunk's memory themselves; 16-bit ones are a copy, so that the loss sees what was not
+  // rounded.
   const bool kept = logits && logits.size() > 0, in_place = kept && logits.dtype() == DType::f32;
   for_chunks(rows, vocab, [&](VocabChunk c) {
     float* x = in_place ? logits.ptr<float>() + c.begin : chunk.ptr<float>();
@@ -140,8 +158,8 @@ void lm_head_loss(Isa isa, Pool& pool, Tensor loss, Tensor count, Tensor lse, Te
 }
 
 template <class Isa>
-void lm_head_loss_backward(Isa isa, Pool& pool, Grad dh, Grad dw, View h, View w, View targets, View lse, View logits, float dloss,
-                           Tensor chunk, Tensor sum) {
+void lm_head_loss_backward(Isa isa, Pool& pool, Grad dh, Grad dw, View h, View w, View targets, View lse, View logits,
+                           float dloss, Tensor chunk, Tensor sum) {
   const auto rows = h.rows(), vocab = w[0], ld = chunk.cols();
   const auto* target = targets.ptr<std::int32_t>();
   auto* d = chunk.ptr<float>();

@@ -40,22 +40,29 @@ void reference(std::span<Ref> out, std::span<const Ref> in, const LmHeadLoss::Ar
 
 // Outliers would make logits of a thousand, and exp() amplifies an absolute error of a logit into a relative one of the
 // gradient: the inputs are tame, and `condition` is the magnitude of the logits.
-const auto spec = testing::op<LmHeadLoss>({
-    .cases =
-        {
-            {.in = {{1, 1}, {1, 1}, Input::indices({1}, 1)}},
-            {.in = {{5, 7}, {9, 7}, Input::indices({5}, 9)}},
-            {.in = {{2, 6, 16}, {70, 16}, Input::indices({2, 6}, 70, true)}, .args = {.keep_logits = true}},
-            {.in = {{3, 8}, {1100, 8}, Input::indices({3}, 1100)}},
-            {.in = {{2050, 4}, {1500, 4}, Input::indices({2050}, 1500, true)}, .gradient = false},  // two chunks
-            {.in = {{2050, 4}, {1500, 4}, Input::indices({2050}, 1500, true)}, .args = {.keep_logits = true}, .gradient = false},
-            {.in = {{0, 4}, {6, 4}, Input::indices({0}, 6)}},
-        },
-    .reference = reference,
-    .reduction = [](std::span<const Spec> in, const LmHeadLoss::Args&) { return in[2].size() * in[1].size(); },
-    .condition = 16,
-    .outliers = false,
-});
+const auto
+    spec =
+        testing::op<LmHeadLoss>(
+            {
+                .cases =
+                    {
+                        {.in = {{1, 1}, {1, 1}, Input::indices({1}, 1)}},
+                        {.in = {{5, 7}, {9, 7}, Input::indices({5}, 9)}},
+                        {.in = {{2, 6, 16}, {70, 16}, Input::indices({2, 6}, 70, true)}, .args = {.keep_logits = true}},
+                        {.in = {{3, 8}, {1100, 8}, Input::indices({3}, 1100)}},
+                        {.in = {{2050, 4}, {1500, 4}, Input::indices({2050}, 1500, true)},
+                         .gradient = false},  // two chunks
+                        {.in = {{2050, 4}, {1500, 4}, Input::indices({2050}, 1500, true)},
+                         .args = {.keep_logits = true},
+                         .gradient = false},
+                        {.in = {{0, 4}, {6, 4}, Input::indices({0}, 6)}},
+                    },
+                .reference = reference,
+                .reduction = [](std::span<const Spec> in,
+                                const LmHeadLoss::Args&) { return in[2].size() * in[1].size(); },
+                .condition = 16,
+                .outliers = false,
+            });
 
 /// Several chunks of columns, kept or recomputed, against each other and against separate sums.
 struct Run {
@@ -79,7 +86,8 @@ void fill_bf16(const Tensor& t, std::uint64_t stream) {
   }
 }
 
-Run run(bool keep, int threads, std::int64_t rows, std::int64_t c, std::int64_t vocab, DType h_type = f32, DType w_type = f32) {
+Run run(bool keep, int threads, std::int64_t rows, std::int64_t c, std::int64_t vocab, DType h_type = f32,
+        DType w_type = f32) {
   Pool pool(threads);
   StepParams params;
   Stream s(pool, &params);
@@ -100,7 +108,8 @@ Run run(bool keep, int threads, std::int64_t rows, std::int64_t c, std::int64_t 
 }
 
 TEST(LmHeadLoss, KeptAndRecomputedLogitsGiveTheSameBits) {
-  const auto recomputed = run(false, 2, 2100, 8, 2500), kept = run(true, 2, 2100, 8, 2500), alone = run(false, 1, 2100, 8, 2500);
+  const auto recomputed = run(false, 2, 2100, 8, 2500), kept = run(true, 2, 2100, 8, 2500),
+             alone = run(false, 1, 2100, 8, 2500);
   for (const auto* other : {&kept, &alone}) {
     EXPECT_EQ(recomputed.loss, other->loss);
     EXPECT_EQ(recomputed.count, 2100 - 420);
@@ -111,10 +120,12 @@ TEST(LmHeadLoss, KeptAndRecomputedLogitsGiveTheSameBits) {
 
 /// f32 master weights under bf16 activations: where bf16 holds the weights, the same bits as bf16 weights.
 TEST(LmHeadLoss, MasterWeightsUnderRoundedActivations) {
-  const auto master = run(false, 2, 30, 16, 1200, DType::bf16, f32), rounded = run(false, 2, 30, 16, 1200, DType::bf16, DType::bf16);
+  const auto master = run(false, 2, 30, 16, 1200, DType::bf16, f32),
+             rounded = run(false, 2, 30, 16, 1200, DType::bf16, DType::bf16);
   EXPECT_EQ(master.loss, rounded.loss);
   EXPECT_EQ(master.dh, rounded.dh);
-  for (std::size_t i = 0; i < master.dw.size(); ++i) ASSERT_EQ(static_cast<float>(bf16(master.dw[i])), rounded.dw[i]) << i;
+  for (std::size_t i = 0; i < master.dw.size(); ++i)
+    ASSERT_EQ(static_cast<float>(bf16(master.dw[i])), rounded.dw[i]) << i;
 }
 
 /// Rows of softmax minus one-hot sum to zero, so the sum of dW over the vocabulary is zero: a chunk left out or counted
@@ -139,8 +150,9 @@ TEST(LmHeadLoss, TargetBeyondTheVocabularyIsNan) {
   Pool pool(1);
   Stream s(pool);
   const Spec one{{1}, f32};
-  LmHeadLoss::forward(s, Tensor(&loss, one), Tensor(&count, one), {}, {}, View(&h, {{1, 1}, f32}), View(w, {{2, 1}, f32}),
-                      View(&target, {{1}, DType::i32}), Tensor(chunk, {{1, 2}, f32}), Tensor(stats, {{4, 1}, f32}), {});
+  LmHeadLoss::forward(s, Tensor(&loss, one), Tensor(&count, one), {}, {}, View(&h, {{1, 1}, f32}),
+                      View(w, {{2, 1}, f32}), View(&target, {{1}, DType::i32}), Tensor(chunk, {{1, 2}, f32}),
+                      Tensor(stats, {{4, 1}, f32}), {});
   EXPECT_TRUE(std::isnan(loss));
 }
 

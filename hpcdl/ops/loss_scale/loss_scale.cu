@@ -4,8 +4,12 @@
 namespace hpcdl::cuda {
 namespace {
 
-__global__ void begin(StepParams* p, const float* scale, const LossScale::Counts* counts) { LossScale::begin(*p, *scale, *counts); }
-__global__ void end(const StepParams* p, float* scale, LossScale::Counts* counts, LossScale::Args a) { LossScale::end(*p, *scale, *counts, a); }
+__global__ void begin(StepParams* p, const float* scale, const LossScale::Counts* counts) {
+  LossScale::begin(*p, *scale, *counts);
+}
+__global__ void end(const StepParams* p, float* scale, LossScale::Counts* counts, LossScale::Args a) {
+  LossScale::end(*p, *scale, *counts, a);
+}
 
 }  // namespace
 

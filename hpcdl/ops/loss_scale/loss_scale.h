@@ -1,6 +1,7 @@
 #pragma once
-// Dynamic loss scaling, for f16 gradients that would vanish below 2^-24 or overflow beyond 65504 (Micikevicius et al., "Mixed
-// precision training", 2018). Backward starts from `scale` in place of 1; the optimizer's records stand between two of these:
+// Dynamic loss scaling, for f16 gradients that would vanish below 2^-24 or overflow beyond 65504 (Micikevicius et al.,
+// "Mixed precision training", 2018). Backward starts from `scale` in place of 1; the optimizer's records stand between
+// two of these:
 //
 //   begin    StepParams::grad_scale /= scale, StepParams::step -= skipped     the optimizer counts the steps it takes
 //   ...      grad_norm, which sets StepParams::skip where a gradient is not finite; adamw, which then changes nothing
@@ -57,16 +58,22 @@ void loss_scale_begin(Stream&, Tensor scale, Tensor counts);
 void loss_scale_end(Stream&, Tensor scale, Tensor counts, const LossScale::Args& args);
 }  // namespace cuda
 
-/// scale: LossScale::kScale, counts: LossScale::kCounts, memory of the caller. update() records the gradient norm and the optimizer.
-template <class Graph, Symbolic V, class F> void record_loss_scale(Graph& g, const V& scale, const V& counts, const LossScale::Args& a, F&& update) {
+/// scale: LossScale::kScale, counts: LossScale::kCounts, memory of the caller. update() records the gradient norm and
+/// the optimizer.
+template <class Graph, Symbolic V, class F>
+void record_loss_scale(Graph& g, const V& scale, const V& counts, const LossScale::Args& a, F&& update) {
   require_spec(LossScale::name, "scale", scale.spec(), LossScale::kScale);
   require_spec(LossScale::name, "counts", counts.spec(), LossScale::kCounts);
-  require(a.growth >= 1 && a.backoff > 0 && a.backoff < 1 && a.least > 0 && a.most >= a.least && a.interval > 0, LossScale::name,
-          "expected growth >= 1 > backoff > 0, most >= least > 0 and an interval of at least 1 step, got {}, {}, {}, {} and {}", a.growth, a.backoff,
-          a.most, a.least, a.interval);
-  emit_update(g, LossScale::name, &LossScale::run_begin, std::vector{read_operand(scale), read_operand(counts)}, &a, sizeof a, Cost{});
+  require(a.growth >= 1 && a.backoff > 0 && a.backoff < 1 && a.least > 0 && a.most >= a.least && a.interval > 0,
+          LossScale::name,
+          "expected growth >= 1 > backoff > 0, most >= least > 0 and an interval of at least 1 step, got {}, {}, {}, "
+          "{} and {}",
+          a.growth, a.backoff, a.most, a.least, a.interval);
+  emit_update(g, LossScale::name, &LossScale::run_begin, std::vector{read_operand(scale), read_operand(counts)}, &a,
+              sizeof a, Cost{});
   update();
-  emit_update(g, LossScale::name, &LossScale::run_end, std::vector{update_operand(scale), update_operand(counts)}, &a, sizeof a, Cost{});
+  emit_update(g, LossScale::name, &LossScale::run_end, std::vector{update_operand(scale), update_operand(counts)}, &a,
+              sizeof a, Cost{});
 }
 
 }  // namespace hpcdl

@@ -27,15 +27,27 @@ struct Optimizer {
   Executable exe;
 
   explicit Optimizer(Device d, bool scaled, LossScale::Args a = {})
-      : device(d), s(d, pool, &params), value({{kSize}, DType::f32}, d), gradient(value.tensor.spec(), d), m(value.tensor.spec(), d),
-        v(value.tensor.spec(), d), scale(LossScale::kScale, d), counts(LossScale::kCounts, d), exe(record(scaled, a), nullptr, d) {}
+      : device(d),
+        s(d, pool, &params),
+        value({{kSize}, DType::f32}, d),
+        gradient(value.tensor.spec(), d),
+        m(value.tensor.spec(), d),
+        v(value.tensor.spec(), d),
+        scale(LossScale::kScale, d),
+        counts(LossScale::kCounts, d),
+        exe(record(scaled, a), nullptr, d) {}
 
   Program record(bool scaled, LossScale::Args a) {
     Graph g;
     const Var dw = g.constant("w.grad", gradient.tensor);
     const auto update = [&] {
       record_grad_norm(g, std::vector{dw}, {.max_norm = 1});
-      record_adamw(g, std::vector{AdamWTensor<Var>{.value = g.constant("w", value.tensor), .gradient = dw, .m = g.constant("m", m.tensor), .v = g.constant("v", v.tensor)}}, {});
+      record_adamw(g,
+                   std::vector{AdamWTensor<Var>{.value = g.constant("w", value.tensor),
+                                                .gradient = dw,
+                                                .m = g.constant("m", m.tensor),
+                                                .v = g.constant("v", v.tensor)}},
+                   {});
     };
     if (!scaled) return update(), g.finish();
     record_loss_scale(g, g.constant("scale", scale.tensor), g.constant("counts", counts.tensor), a, update);
@@ -56,7 +68,8 @@ struct Optimizer {
   /// A step with gradients `factor` times what the draw `batch` gives, of which the last is `last` where that is not 0.
   void step(std::int64_t number, float factor, float last = 0, std::int64_t batch = 0) {
     std::vector<float> g(kSize);
-    for (std::int64_t i = 0; i < kSize; ++i) g[static_cast<std::size_t>(i)] = factor * static_cast<float>((i * 37 + batch * 11) % 101 - 50);
+    for (std::int64_t i = 0; i < kSize; ++i)
+      g[static_cast<std::size_t>(i)] = factor * static_cast<float>((i * 37 + batch * 11) % 101 - 50);
     if (last != 0) g.back() = last;
     write(gradient.tensor, g);
     params.step = number, params.lr = 1e-2f, params.grad_scale = 1.0f / 32;

@@ -61,7 +61,9 @@ const Library& library() {
   return l;
 }
 
-void lt(cublasStatus_t status, const char* call) { require(status == CUBLAS_STATUS_SUCCESS, "matmul", "{} failed with cuBLAS status {}", call, static_cast<int>(status)); }
+void lt(cublasStatus_t status, const char* call) {
+  require(status == CUBLAS_STATUS_SUCCESS, "matmul", "{} failed with cuBLAS status {}", call, static_cast<int>(status));
+}
 
 /// Lets the library load what it needs at a first use while the stream is being captured.
 class Relaxed {
@@ -95,7 +97,8 @@ struct Call {
   explicit Call(const Gemm& g) : alpha(g.out.scale) {
     const auto& l = library();
     const auto& o = g.out;
-    lt(l.cublasLtMatmulDescCreate(&desc, g.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+    lt(l.cublasLtMatmulDescCreate(&desc, g.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
+       "cublasLtMatmulDescCreate");
     set(CUBLASLT_MATMUL_DESC_TRANSA, g.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(CUBLASLT_MATMUL_DESC_TRANSB, g.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
     epilogue(o);
@@ -103,7 +106,8 @@ struct Call {
     b = layout(g.a.dtype, g.a.transposed ? g.m : g.k, g.a.transposed ? g.k : g.m, g.a.ld, g.batch, g.a.batch_stride);
     d = layout(o.dtype, g.n, g.m, o.ld, g.batch, o.batch_stride);
     const bool other = o.residual != nullptr;
-    c = layout(o.dtype, g.n, g.m, other ? o.residual_ld : o.ld, g.batch, other ? o.residual_batch_stride : o.batch_stride);
+    c = layout(o.dtype, g.n, g.m, other ? o.residual_ld : o.ld, g.batch,
+               other ? o.residual_batch_stride : o.batch_stride);
     added = other ? o.residual : o.d;
     beta = other || o.accumulate ? 1.0f : 0.0f;
   }
@@ -122,7 +126,9 @@ struct Call {
   }
   void epilogue(const GemmResult& o) {
     const bool relu = o.activation == GemmActivation::relu, gelu = o.activation == GemmActivation::gelu_tanh;
-    int kind = relu ? CUBLASLT_EPILOGUE_RELU : gelu ? (o.z ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU) : CUBLASLT_EPILOGUE_DEFAULT;
+    int kind = relu   ? CUBLASLT_EPILOGUE_RELU
+               : gelu ? (o.z ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_GELU)
+                      : CUBLASLT_EPILOGUE_DEFAULT;
     if (o.bias) {
       kind = kind == CUBLASLT_EPILOGUE_DEFAULT ? CUBLASLT_EPILOGUE_BIAS : kind | CUBLASLT_EPILOGUE_BIAS;
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, o.bias);
@@ -134,13 +140,18 @@ struct Call {
     }
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, kind);
   }
-  static cublasLtMatrixLayout_t layout(DType type, std::int64_t rows, std::int64_t cols, std::int64_t ld, std::int64_t batch, std::int64_t stride) {
+  static cublasLtMatrixLayout_t layout(DType type, std::int64_t rows, std::int64_t cols, std::int64_t ld,
+                                       std::int64_t batch, std::int64_t stride) {
     const auto& l = library();
     cublasLtMatrixLayout_t x = nullptr;
-    lt(l.cublasLtMatrixLayoutCreate(&x, type_of(type), static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(cols), ld), "cublasLtMatrixLayoutCreate");
+    lt(l.cublasLtMatrixLayoutCreate(&x, type_of(type), static_cast<std::uint64_t>(rows),
+                                    static_cast<std::uint64_t>(cols), ld),
+       "cublasLtMatrixLayoutCreate");
     const auto count = static_cast<std::int32_t>(batch);
-    lt(l.cublasLtMatrixLayoutSetAttribute(x, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count), "cublasLtMatrixLayoutSetAttribute");
-    lt(l.cublasLtMatrixLayoutSetAttribute(x, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride), "cublasLtMatrixLayoutSetAttribute");
+    lt(l.cublasLtMatrixLayoutSetAttribute(x, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count),
+       "cublasLtMatrixLayoutSetAttribute");
+    lt(l.cublasLtMatrixLayoutSetAttribute(x, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride),
+       "cublasLtMatrixLayoutSetAttribute");
     return x;
   }
 };
@@ -149,10 +160,12 @@ struct Call {
 std::uint32_t alignment(const Gemm& g) {
   const auto& o = g.out;
   const auto whole = [](const void* p, DType d, std::int64_t ld, std::int64_t stride) {
-    return reinterpret_cast<std::uintptr_t>(p) % 16 == 0 && ld * dtype_bytes(d) % 16 == 0 && stride * dtype_bytes(d) % 16 == 0;
+    return reinterpret_cast<std::uintptr_t>(p) % 16 == 0 && ld * dtype_bytes(d) % 16 == 0 &&
+           stride * dtype_bytes(d) % 16 == 0;
   };
-  const bool all = whole(g.a.data, g.a.dtype, g.a.ld, g.a.batch_stride) && whole(g.b.data, g.b.dtype, g.b.ld, g.b.batch_stride) &&
-                   whole(o.d, o.dtype, o.ld, o.batch_stride) && whole(o.residual, o.dtype, o.residual_ld, o.residual_batch_stride) && whole(o.z, o.dtype, o.z_ld, 0);
+  const bool all = whole(g.a.data, g.a.dtype, g.a.ld, g.a.batch_stride) &&
+                   whole(g.b.data, g.b.dtype, g.b.ld, g.b.batch_stride) && whole(o.d, o.dtype, o.ld, o.batch_stride) &&
+                   whole(o.residual, o.dtype, o.residual_ld, o.residual_batch_stride) && whole(o.z, o.dtype, o.z_ld, 0);
   return all ? 16 : static_cast<std::uint32_t>(std::min(dtype_bytes(g.compute), dtype_bytes(o.dtype)));
 }
 
@@ -160,11 +173,24 @@ std::uint32_t alignment(const Gemm& g) {
 using Key = std::array<std::int64_t, 14>;
 Key key_of(int device, const Gemm& g) {
   const auto& o = g.out;
-  const std::int64_t bits = static_cast<int>(g.compute) | static_cast<int>(o.dtype) << 6 | static_cast<int>(o.bias_dtype) << 12 | static_cast<int>(o.activation) << 18 |
-                            g.a.transposed << 21 | g.b.transposed << 22 | (o.bias != nullptr) << 23 | (o.z != nullptr) << 24 | (o.residual != nullptr) << 25 |
-                            o.accumulate << 26 | g.tf32 << 27;
-  return {device, g.m, g.n, g.k, g.batch, bits, g.a.ld, g.b.ld, o.ld, g.a.batch_stride, g.b.batch_stride, o.batch_stride,
-          o.residual ? o.residual_ld : o.z_ld, alignment(g)};
+  const std::int64_t bits = static_cast<int>(g.compute) | static_cast<int>(o.dtype) << 6 |
+                            static_cast<int>(o.bias_dtype) << 12 | static_cast<int>(o.activation) << 18 |
+                            g.a.transposed << 21 | g.b.transposed << 22 | (o.bias != nullptr) << 23 |
+                            (o.z != nullptr) << 24 | (o.residual != nullptr) << 25 | o.accumulate << 26 | g.tf32 << 27;
+  return {device,
+          g.m,
+          g.n,
+          g.k,
+          g.batch,
+          bits,
+          g.a.ld,
+          g.b.ld,
+          o.ld,
+          g.a.batch_stride,
+          g.b.batch_stride,
+          o.batch_stride,
+          o.residual ? o.residual_ld : o.z_ld,
+          alignment(g)};
 }
 
 /// The library's first choice among those that repeat their results, or none.
@@ -176,14 +202,17 @@ std::optional<cublasLtMatmulAlgo_t> ask(int device, const Gemm& g) {
   const std::size_t bytes = kCublasLtBytes;
   l.cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes);
   const std::uint32_t align = alignment(g);
-  for (const auto what : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-                          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+  for (const auto what : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
     l.cublasLtMatmulPreferenceSetAttribute(preference, what, &align, sizeof align);
-  const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;  // sums of shares stay f32
-  l.cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
+  const std::uint32_t schemes =
+      CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;  // sums of shares stay f32
+  l.cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
+                                         sizeof schemes);
   cublasLtMatmulHeuristicResult_t result = {};
   int found = 0;
-  const auto status = l.cublasLtMatmulAlgoGetHeuristic(handle(device), call.desc, call.a, call.b, call.c, call.d, preference, 1, &result, &found);
+  const auto status = l.cublasLtMatmulAlgoGetHeuristic(handle(device), call.desc, call.a, call.b, call.c, call.d,
+                                                       preference, 1, &result, &found);
   l.cublasLtMatmulPreferenceDestroy(preference);
   if (status != CUBLAS_STATUS_SUCCESS || found == 0 || result.state != CUBLAS_STATUS_SUCCESS) return std::nullopt;
   return result.algo;
@@ -192,11 +221,14 @@ std::optional<cublasLtMatmulAlgo_t> ask(int device, const Gemm& g) {
 /// Not what the library has no epilogue for, nor f32 through its gelu, which is an approximation.
 bool expressible(const Gemm& g) {
   const auto& o = g.out;
-  if (g.compute == DType::f32 && (o.dtype != DType::f32 || (o.activation != GemmActivation::none && o.activation != GemmActivation::relu))) return false;
+  if (g.compute == DType::f32 &&
+      (o.dtype != DType::f32 || (o.activation != GemmActivation::none && o.activation != GemmActivation::relu)))
+    return false;
   if (g.a.dtype != g.compute || g.b.dtype != g.compute || g.k == 0) return false;
   if (o.activation == GemmActivation::gelu_erf || (o.z && o.activation != GemmActivation::gelu_tanh)) return false;
   if (o.residual && (o.accumulate || o.residual_is_z)) return false;
-  if ((o.residual || o.accumulate) && o.dtype != DType::f32) return false;  // some of its kernels round the product before they add C
+  if ((o.residual || o.accumulate) && o.dtype != DType::f32)
+    return false;  // some of its kernels round the product before they add C
   const bool activated = o.activation != GemmActivation::none;
   return !(activated && (o.accumulate || (o.residual && !o.residual_inside)));
 }
@@ -213,15 +245,17 @@ std::optional<cublasLtMatmulAlgo_t> algorithm(Stream& s, const Gemm& g) {
 
 }  // namespace
 
-bool fits_cublas_lt(Stream& s, const Gemm& g) { return expressible(g) && library().whole && algorithm(s, g).has_value(); }
+bool fits_cublas_lt(Stream& s, const Gemm& g) {
+  return expressible(g) && library().whole && algorithm(s, g).has_value();
+}
 
 void run_cublas_lt(Stream& s, const Gemm& g, void* workspace, std::size_t bytes) {
   const auto found = algorithm(s, g);
   require(found.has_value(), "matmul", "cuBLASLt has no way to compute this product: fits_cublas_lt() says so first");
   const Call call(g);
   const Relaxed relaxed;
-  lt(library().cublasLtMatmul(handle(s.device().index), call.desc, &call.alpha, g.b.data, call.a, g.a.data, call.b, &call.beta, call.added, call.c, g.out.d,
-                              call.d, &*found, workspace, bytes, queue(s)),
+  lt(library().cublasLtMatmul(handle(s.device().index), call.desc, &call.alpha, g.b.data, call.a, g.a.data, call.b,
+                              &call.beta, call.added, call.c, g.out.d, call.d, &*found, workspace, bytes, queue(s)),
      "cublasLtMatmul");
 }
 

@@ -5,7 +5,8 @@
 
 namespace hpcdl::cuda {
 
-/// True when the library is there and has a way to compute g with all that follows its sums. What it said is remembered per product.
+/// True when the library is there and has a way to compute g with all that follows its sums. What it said is remembered
+/// per product.
 bool fits_cublas_lt(Stream& s, const Gemm& g);
 /// g, which fits. `workspace` of `bytes` is free for it.
 void run_cublas_lt(Stream& s, const Gemm& g, void* workspace, std::size_t bytes);

@@ -17,10 +17,13 @@
 namespace hpcdl::cuda {
 namespace {
 
-// Candidate ids: 0 the plain kernel, 1 cuBLASLt; from 2 on tiles, in the order of kTiles, for each of kGroups, k whole or in shares.
-constexpr int kGroups[] = {16, 8}, kPlain = 0, kCublasLt = 1, kFirstTile = 2, kPerTile = 2 * static_cast<int>(std::size(kGroups));
+// Candidate ids: 0 the plain kernel, 1 cuBLASLt; from 2 on tiles, in the order of kTiles, for each of kGroups, k whole
+// or in shares.
+constexpr int kGroups[] = {16, 8}, kPlain = 0, kCublasLt = 1, kFirstTile = 2,
+              kPerTile = 2 * static_cast<int>(std::size(kGroups));
 constexpr int kCount = kFirstTile + kPerTile * static_cast<int>(std::size(kTiles));
-constexpr std::size_t kHalf = kWorkspaceBytes / 2;  // of the workspace: copies of operands below, shares of sums or cuBLASLt above
+constexpr std::size_t kHalf =
+    kWorkspaceBytes / 2;  // of the workspace: copies of operands below, shares of sums or cuBLASLt above
 static_assert(kHalf >= kCublasLtBytes);
 
 struct Way {
@@ -39,8 +42,9 @@ const std::string& name_of(int id) {
     for (int i = kFirstTile; i < kCount; ++i) {
       const Way w = way_of(i);
       const TileConfig& c = *kTiles[w.tile];
-      all[static_cast<std::size_t>(i)] = fmt::format("{}x{}x64{} stages {} cluster {} raster {}{}", c.m, c.n, c.in_turn ? " in turn" : "", c.stages, c.cluster,
-                                                     w.group, w.shares ? " split" : "");
+      all[static_cast<std::size_t>(i)] =
+          fmt::format("{}x{}x64{} stages {} cluster {} raster {}{}", c.m, c.n, c.in_turn ? " in turn" : "", c.stages,
+                      c.cluster, w.group, w.shares ? " split" : "");
     }
     return all;
   }();
@@ -68,7 +72,9 @@ bool fits_as_shares(const Gemm& g) {
 
 /// g with those operands copied that the copy engine cannot read as they are, if there is room; else g.
 Gemm with_copies(Stream& s, const Gemm& g) {
-  const auto ready = [&](const GemmOperand& o) { return o.dtype == g.compute && mappable(o.data, o.dtype, o.ld) && o.batch_stride * dtype_bytes(o.dtype) % 16 == 0; };
+  const auto ready = [&](const GemmOperand& o) {
+    return o.dtype == g.compute && mappable(o.data, o.dtype, o.ld) && o.batch_stride * dtype_bytes(o.dtype) % 16 == 0;
+  };
   const bool a = !ready(g.a), b = !ready(g.b);
   const std::size_t a_bytes = a ? copied_bytes(g, Side::a) : 0, b_bytes = b ? copied_bytes(g, Side::b) : 0;
   if ((!a && !b) || a_bytes + b_bytes > kHalf) return g;
@@ -86,15 +92,21 @@ Gemm sums_of(const Gemm& g, void* sums) {
   return p;
 }
 
-/// f32 with what cuBLASLt cannot do behind its sums: those pass through memory, as many rows at a time as there is room for.
+/// f32 with what cuBLASLt cannot do behind its sums: those pass through memory, as many rows at a time as there is room
+/// for.
 void behind_cublas_lt(Stream& s, const Gemm& g) {
   auto* sums = static_cast<float*>(workspace(s));
-  const auto later = [](auto* p, std::int64_t elements) { return p ? reinterpret_cast<decltype(p)>(reinterpret_cast<std::uintptr_t>(p) + static_cast<std::uintptr_t>(elements * 4)) : nullptr; };
+  const auto later = [](auto* p, std::int64_t elements) {
+    return p ? reinterpret_cast<decltype(p)>(reinterpret_cast<std::uintptr_t>(p) +
+                                             static_cast<std::uintptr_t>(elements * 4))
+             : nullptr;
+  };
   for (std::int64_t row = 0, most = rows_of_sums(g); row < g.m; row += most) {
     Gemm part = g;
     part.m = std::min(most, g.m - row);
     part.a.data = later(g.a.data, g.a.transposed ? row : row * g.a.ld);
-    part.out.d = later(g.out.d, row * g.out.ld), part.out.z = later(g.out.z, row * g.out.z_ld), part.out.residual = later(g.out.residual, row * g.out.residual_ld);
+    part.out.d = later(g.out.d, row * g.out.ld), part.out.z = later(g.out.z, row * g.out.z_ld),
+    part.out.residual = later(g.out.residual, row * g.out.residual_ld);
     run_cublas_lt(s, sums_of(part, sums), shares_of(s), kHalf);
     add_parts_of(s, part, sums, 1, padded(g.n));
   }
@@ -109,7 +121,10 @@ bool fits_behind_cublas_lt(Stream& s, const Gemm& g) {
 }
 
 /// Too little work to be worth a copy.
-bool tiny(const Gemm& g) { return static_cast<double>(g.batch) * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k) < 1 << 24; }
+bool tiny(const Gemm& g) {
+  return static_cast<double>(g.batch) * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k) <
+         1 << 24;
+}
 
 }  // namespace
 
@@ -126,11 +141,14 @@ std::span<const GemmCandidate> gemm_candidates(Stream& s, const Gemm& g) {
 }
 
 void gemm_with(Stream& s, const Gemm& g, int candidate) {
-  require(candidate >= 0 && candidate < kCount, "matmul", "there is no candidate number {}: there are {}", candidate, kCount);
+  require(candidate >= 0 && candidate < kCount, "matmul", "there is no candidate number {}: there are {}", candidate,
+          kCount);
   if (g.m == 0 || g.n == 0 || g.batch == 0) return;
   if (candidate == kPlain) return plain_gemm(s, g);
   if (candidate == kCublasLt) return run_cublas_lt(s, g, shares_of(s), kHalf);
-  require(has_sm90a(s) && fits_tiles(g), "matmul", "the tile kernel cannot take this product: it needs 16-bit operands at multiples of 16 bytes and an H100 or later");
+  require(has_sm90a(s) && fits_tiles(g), "matmul",
+          "the tile kernel cannot take this product: it needs 16-bit operands at multiples of 16 bytes and an H100 or "
+          "later");
   const Way w = way_of(candidate);
   const int splits = w.shares ? best_splits(g, w.tile, multiprocessors(s), kHalf) : 1;
   if (splits > 1) in_shares(s, g, w, splits);
@@ -153,7 +171,8 @@ namespace {
 void gemm_f32(Stream& s, Gemm g) {
   g.tf32 = g.tf32 || f32_products() == F32Products::tf32;
   const int choice = gemm_choice(s, g);
-  if (choice == kPlain && !tiny(g) && g.k > 0 && !fits_cublas_lt(s, g) && fits_behind_cublas_lt(s, g)) behind_cublas_lt(s, g);
+  if (choice == kPlain && !tiny(g) && g.k > 0 && !fits_cublas_lt(s, g) && fits_behind_cublas_lt(s, g))
+    behind_cublas_lt(s, g);
   else gemm_with(s, g, choice);
 }
 
@@ -162,7 +181,8 @@ void gemm_f32(Stream& s, Gemm g) {
 void gemm(Stream& s, const Gemm& given) {
   if (given.m == 0 || given.n == 0 || given.batch == 0) return;
   if (given.compute == DType::f32) return gemm_f32(s, given);
-  if (fits_tiles(given) || given.k == 0 || tiny(given) || !has_sm90a(s)) return gemm_with(s, given, gemm_choice(s, given));
+  if (fits_tiles(given) || given.k == 0 || tiny(given) || !has_sm90a(s))
+    return gemm_with(s, given, gemm_choice(s, given));
   const Gemm g = with_copies(s, given);
   if (fits_tiles(g) || !fits_as_shares(g)) return gemm_with(s, g, gemm_choice(s, g));
   const auto c = choose_tile(g, multiprocessors(s), kHalf);

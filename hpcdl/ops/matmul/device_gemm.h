@@ -1,8 +1,8 @@
 #pragma once
-// D = act(scale * A x B + bias) + residual on a GPU, with z, the value in front of the activation, kept where asked. A (M, K),
-// B (K, N), either of them transposed, f32, bf16 or f16 each; products are formed in `compute`, sums are f32. Operands of another
-// dtype are rounded first, so 16-bit products can read f32 master weights.
-// The order of every sum depends on the shape alone.
+// D = act(scale * A x B + bias) + residual on a GPU, with z, the value in front of the activation, kept where asked. A
+// (M, K), B (K, N), either of them transposed, f32, bf16 or f16 each; products are formed in `compute`, sums are f32.
+// Operands of another dtype are rounded first, so 16-bit products can read f32 master weights. The order of every sum
+// depends on the shape alone.
 
 #include <span>
 #include <string_view>
@@ -35,8 +35,8 @@ struct GemmResult {
   GemmActivation activation = GemmActivation::none;
   const void* residual = nullptr;  // of D's dtype
   std::int64_t residual_ld = 0, residual_batch_stride = 0;
-  bool residual_inside = false;    // added in front of the activation (and in z): D = act(A x B + C)
-  bool residual_is_z = false;      // D = (A x B) act'(C) instead: the gradient in front of an activation that saw C
+  bool residual_inside = false;  // added in front of the activation (and in z): D = act(A x B + C)
+  bool residual_is_z = false;    // D = (A x B) act'(C) instead: the gradient in front of an activation that saw C
 };
 
 struct Gemm {
@@ -50,8 +50,8 @@ struct Gemm {
 /// D = ... as above, by the fastest way known for this product: set_gemm_chooser()'s, else one picked from the shape.
 void gemm(Stream& s, const Gemm& g);
 
-/// A way to compute a product: a kernel with its tile and the order it walks them in, or cuBLASLt. All of them give results within
-/// the same bounds, each its own bits; each repeats them.
+/// A way to compute a product: a kernel with its tile and the order it walks them in, or cuBLASLt. All of them give
+/// results within the same bounds, each its own bits; each repeats them.
 struct GemmCandidate {
   int id;
   std::string_view name;
@@ -64,7 +64,8 @@ void gemm_with(Stream& s, const Gemm& g, int candidate);
 /// The one that gemm() takes.
 int gemm_choice(Stream& s, const Gemm& g);
 
-/// Asked first by gemm(): the id of a candidate, or -1 for the choice built in. Not to be changed while another thread launches.
+/// Asked first by gemm(): the id of a candidate, or -1 for the choice built in. Not to be changed while another thread
+/// launches.
 using GemmChooser = int (*)(const Gemm& g);
 void set_gemm_chooser(GemmChooser chooser);
 

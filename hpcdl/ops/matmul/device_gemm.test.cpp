@@ -33,17 +33,21 @@ struct Product {
   bool tf32 = false;
 };
 
-/// Of a product of two f32 operands, of which each loses less than 2^-10 of itself when all but TF32's 11 significant bits are cut off.
+/// Of a product of two f32 operands, of which each loses less than 2^-10 of itself when all but TF32's 11 significant
+/// bits are cut off.
 constexpr double kCut = 0x1p-9 + 0x1p-20;
 
 double slope(GemmActivation a, double z) {
   constexpr double kStep = 1e-5;
-  return a == GemmActivation::relu ? (z > 0 ? 1 : 0) : (testing::activated(a, z + kStep) - testing::activated(a, z - kStep)) / (2 * kStep);
+  return a == GemmActivation::relu
+             ? (z > 0 ? 1 : 0)
+             : (testing::activated(a, z + kStep) - testing::activated(a, z - kStep)) / (2 * kStep);
 }
 
 float get(const void* p, DType d, std::int64_t i) {
   if (d == DType::f32) return static_cast<const float*>(p)[i];
-  return d == DType::bf16 ? static_cast<float>(static_cast<const bf16*>(p)[i]) : static_cast<float>(static_cast<const f16*>(p)[i]);
+  return d == DType::bf16 ? static_cast<float>(static_cast<const bf16*>(p)[i])
+                          : static_cast<float>(static_cast<const f16*>(p)[i]);
 }
 void put(void* p, DType d, std::int64_t i, float v) {
   if (d == DType::f32) static_cast<float*>(p)[i] = v;
@@ -60,12 +64,15 @@ struct Both {
   Both() = default;
   Both(Stream& s, DType d, std::int64_t r, std::int64_t c, std::int64_t apart, std::uint64_t seed)
       : dtype(d), rows(r), cols(c), ld(apart), host({{r * apart}, d}), device({{r * apart}, d}, s.device()) {
-    for (std::int64_t i = 0; i < r * apart; ++i) put(host.tensor.data(), d, i, static_cast<float>(Rng{seed, 0}.normal(static_cast<std::uint64_t>(i))));
+    for (std::int64_t i = 0; i < r * apart; ++i)
+      put(host.tensor.data(), d, i, static_cast<float>(Rng{seed, 0}.normal(static_cast<std::uint64_t>(i))));
     reset(s);
   }
   explicit operator bool() const { return host.tensor.data() != nullptr; }
   void reset(Stream& s) const { copy(s, device.tensor, host.tensor); }
-  double at(std::int64_t r, std::int64_t c) const { return static_cast<double>(get(host.tensor.data(), dtype, r * ld + c)); }
+  double at(std::int64_t r, std::int64_t c) const {
+    return static_cast<double>(get(host.tensor.data(), dtype, r * ld + c));
+  }
   OwnedTensor back(Stream& s) const {
     OwnedTensor t(host.tensor.spec());
     copy(s, t.tensor, device.tensor);
@@ -82,19 +89,32 @@ struct Case {
   Case(Stream& s, const Product& given, DType type, std::int64_t pad) : p(given) {
     const DType out = p.out == DType::none ? type : p.out;
     const auto ld = [&](std::int64_t cols) { return (cols + 7) / 8 * 8 + pad; };
-    const std::int64_t ac = p.transpose_a ? p.m : p.k, ar = p.transpose_a ? p.k : p.m, bc = p.transpose_b ? p.k : p.n, br = p.transpose_b ? p.n : p.k;
+    const std::int64_t ac = p.transpose_a ? p.m : p.k, ar = p.transpose_a ? p.k : p.m, bc = p.transpose_b ? p.k : p.n,
+                       br = p.transpose_b ? p.n : p.k;
     const std::int64_t b_batch = p.shared_b ? 1 : p.batch;
-    a = Both(s, type, ar * p.batch, ac, ld(ac), 1), b = Both(s, type, br * b_batch, bc, ld(bc), 2), d = Both(s, out, p.m * p.batch, p.n, ld(p.n), 3);
-    gemm = {.m = p.m, .n = p.n, .k = p.k, .batch = p.batch, .compute = type,
-            .a = {a.device.tensor.data(), type, a.ld, p.transpose_a, ar * a.ld}, .b = {b.device.tensor.data(), type, b.ld, p.transpose_b, p.shared_b ? 0 : br * b.ld},
-            .out = {.d = d.device.tensor.data(), .dtype = out, .ld = d.ld, .batch_stride = p.m * d.ld, .accumulate = p.accumulate, .scale = p.scale,
+    a = Both(s, type, ar * p.batch, ac, ld(ac), 1), b = Both(s, type, br * b_batch, bc, ld(bc), 2),
+    d = Both(s, out, p.m * p.batch, p.n, ld(p.n), 3);
+    gemm = {.m = p.m,
+            .n = p.n,
+            .k = p.k,
+            .batch = p.batch,
+            .compute = type,
+            .a = {a.device.tensor.data(), type, a.ld, p.transpose_a, ar * a.ld},
+            .b = {b.device.tensor.data(), type, b.ld, p.transpose_b, p.shared_b ? 0 : br * b.ld},
+            .out = {.d = d.device.tensor.data(),
+                    .dtype = out,
+                    .ld = d.ld,
+                    .batch_stride = p.m * d.ld,
+                    .accumulate = p.accumulate,
+                    .scale = p.scale,
                     .activation = p.activation},
             .tf32 = p.tf32};
     if (p.bias) bias = Both(s, DType::f32, 1, p.n, p.n, 4), gemm.out.bias = bias.device.tensor.data();
     if (p.z) z = Both(s, out, p.m, p.n, ld(p.n), 5), gemm.out.z = z.device.tensor.data(), gemm.out.z_ld = z.ld;
     if (p.residual) {
       residual = Both(s, out, p.m * p.batch, p.n, ld(p.n), 6);
-      gemm.out.residual = residual.device.tensor.data(), gemm.out.residual_ld = residual.ld, gemm.out.residual_batch_stride = p.m * residual.ld;
+      gemm.out.residual = residual.device.tensor.data(), gemm.out.residual_ld = residual.ld,
+      gemm.out.residual_batch_stride = p.m * residual.ld;
       gemm.out.residual_inside = p.inside, gemm.out.residual_is_z = p.is_z;
     }
     expect();
@@ -106,14 +126,17 @@ struct Case {
         const std::int64_t s = i / p.m, r = i % p.m, sb = p.shared_b ? 0 : s;
         double sum = 0, size = 0;
         for (std::int64_t l = 0; l < p.k; ++l) {
-          const double x = (p.transpose_a ? a.at(s * p.k + l, r) : a.at(i, l)) * (p.transpose_b ? b.at(sb * p.n + j, l) : b.at(sb * p.k + l, j));
+          const double x = (p.transpose_a ? a.at(s * p.k + l, r) : a.at(i, l)) *
+                           (p.transpose_b ? b.at(sb * p.n + j, l) : b.at(sb * p.k + l, j));
           sum += x, size += std::abs(x);
         }
         double v = sum * static_cast<double>(p.scale) + (p.bias ? bias.at(0, j) : 0);
         if (p.residual && p.inside) v += residual.at(i, j);
         want_z.push_back(v);
         if (p.is_z) v *= slope(p.activation, residual.at(i, j));
-        else v = testing::activated(p.activation, v) + (p.residual && !p.inside ? residual.at(i, j) : 0) + (p.accumulate ? d.at(i, j) : 0);
+        else
+          v = testing::activated(p.activation, v) + (p.residual && !p.inside ? residual.at(i, j) : 0) +
+              (p.accumulate ? d.at(i, j) : 0);
         want.push_back(v);
         magnitude.push_back(size * std::abs(static_cast<double>(p.scale)) + 20);
       }
@@ -126,12 +149,16 @@ struct Case {
       for (std::int64_t j = 0; j < p.n; ++j) {
         const auto at = static_cast<std::size_t>(i * p.n + j);
         const double v = static_cast<double>(get(got.tensor.data(), x.dtype, i * x.ld + j));
-        const double allowed = 1.2 * (allowed_error(x.dtype, std::abs(expected[at]), static_cast<double>(p.k), magnitude[at]) + (p.tf32 ? kCut * magnitude[at] : 0));  // slopes of gelu reach 1.13
+        const double allowed =
+            1.2 * (allowed_error(x.dtype, std::abs(expected[at]), static_cast<double>(p.k), magnitude[at]) +
+                   (p.tf32 ? kCut * magnitude[at] : 0));  // slopes of gelu reach 1.13
         if (!(std::abs(v - expected[at]) <= allowed) && ++wrong <= 3)
-          ADD_FAILURE() << what << " (" << i << ", " << j << "): expected " << expected[at] << ", got " << v << ", allowed " << allowed;
+          ADD_FAILURE() << what << " (" << i << ", " << j << "): expected " << expected[at] << ", got " << v
+                        << ", allowed " << allowed;
       }
       for (std::int64_t j = p.n; j < x.ld; ++j)
-        ASSERT_EQ(get(got.tensor.data(), x.dtype, i * x.ld + j), get(x.host.tensor.data(), x.dtype, i * x.ld + j)) << what << " was written behind row " << i;
+        ASSERT_EQ(get(got.tensor.data(), x.dtype, i * x.ld + j), get(x.host.tensor.data(), x.dtype, i * x.ld + j))
+            << what << " was written behind row " << i;
     }
     EXPECT_EQ(wrong, 0) << what;
   }
@@ -147,24 +174,44 @@ struct Case {
     check(d, first, want, "D");
     if (z) check(z, z.back(s), want_z, "z");
     const OwnedTensor second = run(s, way);
-    EXPECT_EQ(0, std::memcmp(first.tensor.data(), second.tensor.data(), static_cast<std::size_t>(first.tensor.bytes()))) << "two runs differ";
+    EXPECT_EQ(0, std::memcmp(first.tensor.data(), second.tensor.data(), static_cast<std::size_t>(first.tensor.bytes())))
+        << "two runs differ";
   }
 };
 
 constexpr auto kGelu = GemmActivation::gelu_tanh;
 const Product kProducts[] = {
     {.m = 128, .n = 256, .k = 64},
-    {.m = 129, .n = 257, .k = 65, .transpose_b = true, .residual = true, .inside = true, .activation = GemmActivation::relu},
+    {.m = 129,
+     .n = 257,
+     .k = 65,
+     .transpose_b = true,
+     .residual = true,
+     .inside = true,
+     .activation = GemmActivation::relu},
     {.m = 255, .n = 136, .k = 136, .transpose_a = true, .out = DType::f32},
     {.m = 64, .n = 72, .k = 200, .transpose_a = true, .transpose_b = true, .accumulate = true},
     {.m = 300, .n = 392, .k = 128, .transpose_b = true, .bias = true, .z = true, .activation = kGelu},
-    {.m = 300, .n = 392, .k = 192, .bias = true, .z = true, .residual = true, .activation = GemmActivation::gelu_erf, .scale = 0.5f},
+    {.m = 300,
+     .n = 392,
+     .k = 192,
+     .bias = true,
+     .z = true,
+     .residual = true,
+     .activation = GemmActivation::gelu_erf,
+     .scale = 0.5f},
     {.m = 200, .n = 130, .k = 1024, .transpose_a = true, .out = DType::f32, .accumulate = true},
     {.m = 96, .n = 160, .k = 1000, .residual = true},
     {.m = 33, .n = 80, .k = 72, .batch = 5, .transpose_b = true, .scale = 0.125f},
     {.m = 140, .n = 70, .k = 640, .batch = 2, .residual = true, .shared_b = true},
     {.m = 260, .n = 264, .k = 320, .residual = true, .is_z = true, .activation = kGelu},
-    {.m = 100, .n = 144, .k = 96, .transpose_b = true, .residual = true, .is_z = true, .activation = GemmActivation::gelu_erf},
+    {.m = 100,
+     .n = 144,
+     .k = 96,
+     .transpose_b = true,
+     .residual = true,
+     .is_z = true,
+     .activation = GemmActivation::gelu_erf},
     {.m = 1, .n = 512, .k = 264, .transpose_b = true, .out = DType::f32, .bias = true},
 };
 
@@ -206,8 +253,8 @@ TEST_P(DeviceGemm, AnyOperandIsTaken) {
   }
 }
 
-// Large f32 products go to the library, and what it cannot do behind their sums follows in a pass of its own: the same bits whether
-// an arena puts them at multiples of 16 bytes or of 256. Told so, it cuts operands to TF32, and only then.
+// Large f32 products go to the library, and what it cannot do behind their sums follows in a pass of its own: the same
+// bits whether an arena puts them at multiples of 16 bytes or of 256. Told so, it cuts operands to TF32, and only then.
 TEST_P(DeviceGemm, LargeProductsOfF32) {
   Stream s(Device{DeviceKind::cuda, 0}, pool);
   Product large = kProducts[GetParam()];
@@ -223,9 +270,12 @@ TEST_P(DeviceGemm, LargeProductsOfF32) {
     const WithF32Products set(F32Products::tf32);
     gemm(s, exact.gemm);
   });
-  const auto same = [](const OwnedTensor& a, const OwnedTensor& b) { return std::memcmp(a.tensor.data(), b.tensor.data(), static_cast<std::size_t>(a.tensor.bytes())) == 0; };
+  const auto same = [](const OwnedTensor& a, const OwnedTensor& b) {
+    return std::memcmp(a.tensor.data(), b.tensor.data(), static_cast<std::size_t>(a.tensor.bytes())) == 0;
+  };
   EXPECT_TRUE(same(told, fewer)) << "set for a thread or for one product";
-  EXPECT_NE(same(bits, fewer), fits_cublas_lt(s, plain_product(exact.gemm))) << "TF32 is what was asked for, where there is the library";
+  EXPECT_NE(same(bits, fewer), fits_cublas_lt(s, plain_product(exact.gemm)))
+      << "TF32 is what was asked for, where there is the library";
 }
 
 TEST_P(DeviceGemm, CapturedGivesTheSameBits) {

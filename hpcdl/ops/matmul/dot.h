@@ -8,8 +8,7 @@
 
 namespace hpcdl::gemm {
 
-template <class Isa, Compute c>
-struct Dot {  // f32, and bf16 held as f32
+template <class Isa, Compute c> struct Dot {  // f32, and bf16 held as f32
   using V = simd::Vec<Isa>;
   using Acc = V;
   using Word = V;
@@ -26,8 +25,7 @@ struct Dot {  // f32, and bf16 held as f32
   static void store_sum(void* p, Acc v) { *static_cast<float*>(p) = reduce_add(v); }
 };
 
-template <>
-struct Dot<simd::Scalar, Compute::int8> {
+template <> struct Dot<simd::Scalar, Compute::int8> {
   using Acc = std::int32_t;
   using Word = std::uint32_t;
   static constexpr int kLanes = 1, kGroup = 4;
@@ -50,8 +48,7 @@ struct Dot<simd::Scalar, Compute::int8> {
 };
 
 #if defined(HPCDL_SIMD_AVX2)
-template <>
-struct Dot<simd::Avx2, Compute::int8> {
+template <> struct Dot<simd::Avx2, Compute::int8> {
   using Acc = __m256i;
   using Word = __m256i;
   static constexpr int kLanes = 8, kGroup = 4;
@@ -83,8 +80,7 @@ struct Dot<simd::Avx2, Compute::int8> {
 #endif
 
 #if defined(HPCDL_SIMD_AVX512)
-template <>
-struct Dot<simd::Avx512, Compute::bf16> {
+template <> struct Dot<simd::Avx512, Compute::bf16> {
   using Acc = __m512;
   using Word = __m512i;
   static constexpr int kLanes = 16, kGroup = 2;
@@ -104,8 +100,7 @@ struct Dot<simd::Avx512, Compute::bf16> {
   static Word word(Word w) { return w; }
   static void store_sum(void* p, Acc v) { *static_cast<float*>(p) = _mm512_reduce_add_ps(v); }
 };
-template <>
-struct Dot<simd::Avx512, Compute::int8> {
+template <> struct Dot<simd::Avx512, Compute::int8> {
   using Acc = __m512i;
   using Word = __m512i;
   static constexpr int kLanes = 16, kGroup = 4;

@@ -17,113 +17,87 @@
 namespace hpcdl::epilogue {
 
 struct Identity {
-  template <class V, class At>
-  HPCDL_HOST_DEVICE V operator()(V acc, const At&) const {
-    return acc;
-  }
+  template <class V, class At> HPCDL_HOST_DEVICE V operator()(V acc, const At&) const { return acc; }
 };
 
 /// acc + bias[col]; nothing when there is no bias.
-template <class T>
-struct Bias {
+template <class T> struct Bias {
   const T* bias = nullptr;
-  template <class V, class At>
-  HPCDL_HOST_DEVICE V operator()(V acc, const At& at) const {
+  template <class V, class At> HPCDL_HOST_DEVICE V operator()(V acc, const At& at) const {
     return bias ? acc + at.cols(bias) : acc;
   }
 };
 
 /// acc + C; nothing when there is no C. C may be D itself.
-template <class T>
-struct Residual {
+template <class T> struct Residual {
   const T* c = nullptr;
   std::int64_t ld = 0;
-  template <class V, class At>
-  HPCDL_HOST_DEVICE V operator()(V acc, const At& at) const {
+  template <class V, class At> HPCDL_HOST_DEVICE V operator()(V acc, const At& at) const {
     return c ? acc + at.elem(c, ld) : acc;
   }
 };
 
 struct Scale {
   float factor = 1;
-  template <class V, class At>
-  HPCDL_HOST_DEVICE V operator()(V acc, const At&) const {
-    return acc * V(factor);
-  }
+  template <class V, class At> HPCDL_HOST_DEVICE V operator()(V acc, const At&) const { return acc * V(factor); }
 };
 
 /// Back from integers: acc * row_scale[row] * col_scale[col].
 struct Dequant {
   const float* row_scale = nullptr;
   const float* col_scale = nullptr;
-  template <class V, class At>
-  HPCDL_HOST_DEVICE V operator()(V acc, const At& at) const {
+  template <class V, class At> HPCDL_HOST_DEVICE V operator()(V acc, const At& at) const {
     return acc * at.row(row_scale) * at.cols(col_scale);
   }
 };
 
 /// Stores the value on its way, for a backward pass; nothing when there is no place to store it.
-template <class T>
-struct Save {
+template <class T> struct Save {
   T* to = nullptr;
   std::int64_t ld = 0;
-  template <class V, class At>
-  HPCDL_HOST_DEVICE V operator()(V acc, const At& at) const {
+  template <class V, class At> HPCDL_HOST_DEVICE V operator()(V acc, const At& at) const {
     if (to) at.put(to, ld, acc);
     return acc;
   }
 };
 
 struct Relu {
-  template <class V, class At>
-  HPCDL_HOST_DEVICE V operator()(V x, const At&) const {
+  template <class V, class At> HPCDL_HOST_DEVICE V operator()(V x, const At&) const {
     return max(V(0.0f), x);  // this order keeps NaN
   }
 };
 
 /// x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): Hendrycks & Gimpel, "Gaussian error linear units", 2016.
 struct GeluTanh {
-  template <class V, class At>
-  HPCDL_HOST_DEVICE V operator()(V x, const At&) const {
-    return fuse::GeluTanh::value(x);
-  }
+  template <class V, class At> HPCDL_HOST_DEVICE V operator()(V x, const At&) const { return fuse::GeluTanh::value(x); }
 };
 
 /// x Phi(x), Phi by the error function.
 struct GeluErf {
-  template <class V, class At>
-  HPCDL_HOST_DEVICE V operator()(V x, const At& at) const {
+  template <class V, class At> HPCDL_HOST_DEVICE V operator()(V x, const At& at) const {
     const V half = x * V(0.5f);
     return fma(half, at.erf(x * V(0.70710678118654752f)), half);
   }
 };
 
 /// F, then G...
-template <class... F>
-struct Chain;
-template <class F>
-struct Chain<F> {
+template <class... F> struct Chain;
+template <class F> struct Chain<F> {
   F first;
-  template <class V, class At>
-  HPCDL_HOST_DEVICE V operator()(V acc, const At& at) const {
-    return first(acc, at);
-  }
+  template <class V, class At> HPCDL_HOST_DEVICE V operator()(V acc, const At& at) const { return first(acc, at); }
 };
-template <class F, class... G>
-struct Chain<F, G...> {
+template <class F, class... G> struct Chain<F, G...> {
   F first;
   Chain<G...> rest;
   Chain() = default;
   HPCDL_HOST_DEVICE Chain(F f, G... g) : first(f), rest{g...} {}
-  template <class V, class At>
-  HPCDL_HOST_DEVICE V operator()(V acc, const At& at) const {
+  template <class V, class At> HPCDL_HOST_DEVICE V operator()(V acc, const At& at) const {
     return rest(first(acc, at), at);
   }
 };
 
 /// The end of every chain: D = f(acc), or D += f(acc).
-template <class T, class F = Identity>
-struct Into {
+template <class T, class F = Identity> struct Into {
   using Out = T;
   using Function = F;
   T* d = nullptr;

@@ -68,8 +68,8 @@ Plan::Plan(const KernelSet& s, const Problem& p, int threads) : grid(s, p.n, p.k
   const std::int64_t kc = std::max<std::int64_t>(grid.widest_block(), 1), lanes = s.lanes;
   a_in_place = reads_in_place(s, p);
   block_rows = std::max<std::int64_t>(s.rows, kL2 / (kc * kWord) / s.rows * s.rows);
-  // All rows at once even where they are a little more than L2 holds: a panel of B then never leaves it, and a row in place is
-  // read in order, so that what L3 has to bring comes ahead of its use.
+  // All rows at once even where they are a little more than L2 holds: a panel of B then never leaves it, and a row in
+  // place is read in order, so that what L3 has to bring comes ahead of its use.
   if (a_in_place && p.m * kc * kWord <= kWholeA) block_rows = ceil_div(p.m, s.rows) * s.rows;
 
   const std::int64_t column_bytes = std::max<std::int64_t>(grid.words, 1) * kWord;
@@ -184,8 +184,7 @@ class Worker {
         Ahead ahead;
         if (!fresh && !plan_.a_in_place && i + 1 < row_blocks.parts)
           ahead = next_rows(pass_begin_ + row + rows, rows, block, j);
-        else if (j + 1 < panels_)
-          ahead = next_panel(block, j + 1, single, fresh);
+        else if (j + 1 < panels_) ahead = next_panel(block, j + 1, single, fresh);
         row_tiles(b, block, j, row, tiles, ahead);
       }
     }
@@ -269,7 +268,8 @@ class Worker {
     auto* partial = reinterpret_cast<std::uint32_t*>(c_) + (col - first) * pass_size_ + row * width;
     const bool last = block + 1 == g.blocks.parts, beside = s.prepare != nullptr,
                direct = last && f.plain && cols == width && !beside;
-    const bool stream = direct && f.cold && (reinterpret_cast<std::uintptr_t>(f.d) | static_cast<std::uintptr_t>(f.d_ld)) % 64 == 0;
+    const bool stream =
+        direct && f.cold && (reinterpret_cast<std::uintptr_t>(f.d) | static_cast<std::uintptr_t>(f.d_ld)) % 64 == 0;
     const int d_lines = static_cast<int>(ceil_div(cols * f.d_element, 64));
     const auto& kernels = plan_.a_in_place ? s.tile_in_place : s.tile_packed;
     const std::int64_t kw = g.k_words(block), lda = p.a.ld * dtype_bytes(p.a.dtype);
@@ -300,10 +300,8 @@ class Worker {
                     .stream = stream,
                     .meanwhile = waiting_.rows > 0 ? &Worker::finish_slice : nullptr,
                     .worker = this};
-      if (direct)
-        args.cout = f.d + at * f.d_ld + col * f.d_element, args.cout_ld = f.d_ld / kWord;
-      else if (last)
-        args.cout = buffer;
+      if (direct) args.cout = f.d + at * f.d_ld + col * f.d_element, args.cout_ld = f.d_ld / kWord;
+      else if (last) args.cout = buffer;
       if (s.prepare && prepared_ != rows) s.prepare(prepared_ = args.rows);
       kernels[rows][vectors](args);
       if (!last || direct) continue;
@@ -315,10 +313,8 @@ class Worker {
                   static_cast<int>(rows),
                   static_cast<int>(cols),
                   (static_cast<int>(rows) + slices - 1) / slices};
-      if (beside)
-        in_turn_ ^= 1;
-      else
-        finish(waiting_.rows);
+      if (beside) in_turn_ ^= 1;
+      else finish(waiting_.rows);
     }
   }
 
@@ -388,10 +384,8 @@ void run_small(const KernelSet& s, Pool& pool, const Problem& p, const Finish& f
     for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < plan.strips;)
       small_strip(s, p, f, plan, x, i);
   };
-  if (plan.strips == 1 || p.n * p.k < 16384)
-    job(0);
-  else
-    pool.run(job);
+  if (plan.strips == 1 || p.n * p.k < 16384) job(0);
+  else pool.run(job);
 }
 
 }  // namespace
@@ -409,10 +403,8 @@ void run(const KernelSet& s, Pool& pool, const Problem& p, const Finish& f) {
       worker.unit(i % plan.m_units.parts, i / plan.m_units.parts);
     if (f.cold) _mm_sfence();  // before other threads read what went past the caches
   };
-  if (units == 1)
-    job(0);
-  else
-    pool.run(job);
+  if (units == 1) job(0);
+  else pool.run(job);
 }
 
 std::int64_t scratch_bytes(const KernelSet& s, const Problem& p) {

@@ -1,6 +1,7 @@
 #pragma once
-// D = epilogue(A x B) on raw memory: A (M, K), B (K, N), either of them transposed, f32, bf16 or f16 (or u8 x s8), sums in
-// f32 (or s32). This is the kernel-level interface; ops/linear/linear.h and matmul.h are the ops that programs record.
+// D = epilogue(A x B) on raw memory: A (M, K), B (K, N), either of them transposed, f32, bf16 or f16 (or u8 x s8), sums
+// in f32 (or s32). This is the kernel-level interface; ops/linear/linear.h and matmul.h are the ops that programs
+// record.
 //
 // The method is that of Goto & van de Geijn, "Anatomy of high-performance matrix multiplication" (2008): k is cut into
 // blocks, a block of A stays in L2, panels of B are packed and pass through L1, a tile of C stays in registers. B is
@@ -63,13 +64,10 @@ void pack_b(const KernelSet& set, Pool& pool, std::byte* dst, const Operand& b, 
 
 /// D = epilogue(A x B) in one pass. `Epilogue` is an epilogue::Into<T, F>; the combinations instantiated in the library
 /// are listed at the end of gemm_epilogues.simd.cpp, others can be had by including gemm_kernel.h in a .simd.cpp.
-template <class Isa, class Epilogue>
-void gemm(Isa, Pool& pool, const Problem& p, const Epilogue& e);
-template <class Isa, class Epilogue>
-void gemm_alone(Isa, std::byte* scratch, const Problem& p, const Epilogue& e);
+template <class Isa, class Epilogue> void gemm(Isa, Pool& pool, const Problem& p, const Epilogue& e);
+template <class Isa, class Epilogue> void gemm_alone(Isa, std::byte* scratch, const Problem& p, const Epilogue& e);
 /// The same for u8 x s8: the epilogue sees the s32 sums as floats, unless it ends in Into<std::int32_t>, which stores
 /// them.
-template <class Isa, class Epilogue>
-void gemm_int8(Isa, Pool& pool, const Problem& p, const Epilogue& e);
+template <class Isa, class Epilogue> void gemm_int8(Isa, Pool& pool, const Problem& p, const Epilogue& e);
 
 }  // namespace hpcdl::gemm

@@ -43,10 +43,8 @@ struct Matrix {  // of logical shape rows x cols, stored as given, with slack be
     return reinterpret_cast<const float*>(bytes.data())[index(i, j)];
   }
   void set(std::int64_t i, std::int64_t j, float v) {
-    if (dtype == DType::bf16)
-      reinterpret_cast<bf16*>(bytes.data())[index(i, j)] = bf16(v);
-    else
-      reinterpret_cast<float*>(bytes.data())[index(i, j)] = v;
+    if (dtype == DType::bf16) reinterpret_cast<bf16*>(bytes.data())[index(i, j)] = bf16(v);
+    else reinterpret_cast<float*>(bytes.data())[index(i, j)] = v;
   }
   Operand operand() const { return {bytes.data(), dtype, ld, transposed}; }
 };
@@ -78,8 +76,7 @@ double tolerance(double value, double size, std::int64_t k, DType out) {
   return sums + (out == DType::bf16 ? std::ldexp(1.0, -8) * std::fabs(value) : 0);
 }
 
-template <class T>
-std::vector<T> poisoned(std::int64_t n) {
+template <class T> std::vector<T> poisoned(std::int64_t n) {
   std::vector<T> v(static_cast<std::size_t>(n));
   std::memset(static_cast<void*>(v.data()), 0xff, v.size() * sizeof(T));
   return v;
@@ -92,12 +89,10 @@ class Gemm : public ::testing::TestWithParam<IsaKind> {
     if (!simd::set_active_isa(GetParam())) GTEST_SKIP() << "this CPU lacks " << simd::isa_name(GetParam());
   }
   void TearDown() override { simd::set_active_isa(before_); }
-  template <class E>
-  void call(Pool& pool, const Problem& p, const E& e) const {
+  template <class E> void call(Pool& pool, const Problem& p, const E& e) const {
     simd::with_isa(GetParam(), [&](auto isa) { gemm(isa, pool, p, e); });
   }
-  template <class T>
-  void expect_product(const Matrix& a, const Matrix& b, Compute c, const char* what) {
+  template <class T> void expect_product(const Matrix& a, const Matrix& b, Compute c, const char* what) {
     const std::int64_t ld = b.cols + 3;
     auto d = poisoned<T>(a.rows * ld), d2 = d;
     call(two_, problem(a, b, c), ep::Into<T>{.d = d.data(), .ld = ld});
@@ -178,12 +173,11 @@ TEST_P(Gemm, ColdResultsHaveTheSameBits) {
       for (const bool accumulate : {false, true}) {
         for (const Buffer* d : {&warm, &cold})
           call(two_, problem(a, b, Compute::f32),
-               ep::Into<float>{.d = reinterpret_cast<float*>(d->data()),
-                               .ld = ld,
-                               .accumulate = accumulate,
-                               .cold = d == &cold});
+               ep::Into<float>{
+                   .d = reinterpret_cast<float*>(d->data()), .ld = ld, .accumulate = accumulate, .cold = d == &cold});
         for (std::int64_t i = 0; i < c.m; ++i)
-          ASSERT_EQ(0, std::memcmp(warm.data() + i * ld * 4, cold.data() + i * ld * 4, static_cast<std::size_t>(c.n) * 4))
+          ASSERT_EQ(0,
+                    std::memcmp(warm.data() + i * ld * 4, cold.data() + i * ld * 4, static_cast<std::size_t>(c.n) * 4))
               << c.m << "x" << c.n << "x" << c.k << ", row " << i;
       }
     }
@@ -208,31 +202,25 @@ TEST_P(Gemm, EpiloguesAndAccumulation) {
   };
   auto d = poisoned<float>(m * n), pre = d;
   call(two_, p, ep::Into<float, ep::Chain<ep::Residual<float>, ep::Relu>>{.d = d.data(), .ld = n, .f = {{c, n}, {}}});
-  check(
-      d, [&](double s, auto i, auto j) { return std::max(0.0, s + c[i * n + j]); }, "relu(acc + C)");
+  check(d, [&](double s, auto i, auto j) { return std::max(0.0, s + c[i * n + j]); }, "relu(acc + C)");
   call(two_, p, ep::Into<float, ep::Scale>{.d = d.data(), .ld = n, .f = {0.25f}});
-  check(
-      d, [&](double s, auto, auto) { return s * 0.25; }, "scale");
+  check(d, [&](double s, auto, auto) { return s * 0.25; }, "scale");
   call(two_, p,
        ep::IntoLinear<float, float, ep::GeluTanh>{.d = d.data(), .ld = n, .f = {{bs}, {pre.data(), n}, {}, {}}});
-  check(
-      d, [&](double s, auto, auto j) { return testing::gelu_tanh(s + bs[j]); }, "bias, gelu_tanh");
-  check(
-      pre, [&](double s, auto, auto j) { return s + bs[j]; }, "pre-activation");
+  check(d, [&](double s, auto, auto j) { return testing::gelu_tanh(s + bs[j]); }, "bias, gelu_tanh");
+  check(pre, [&](double s, auto, auto j) { return s + bs[j]; }, "pre-activation");
   call(two_, p, ep::IntoLinear<float, float, ep::GeluErf>{.d = d.data(), .ld = n, .f = {{bs}, {}, {}, {c, n}}});
   check(
-      d, [&](double s, auto i, auto j) { return testing::gelu_erf(s + bs[j]) + c[i * n + j]; }, "bias, gelu_erf, residual");
+      d, [&](double s, auto i, auto j) { return testing::gelu_erf(s + bs[j]) + c[i * n + j]; },
+      "bias, gelu_erf, residual");
   call(two_, p, ep::IntoLinear<float, float, ep::Identity>{.d = d.data(), .ld = n});
-  check(
-      d, [&](double s, auto, auto) { return s; }, "nothing");
+  check(d, [&](double s, auto, auto) { return s; }, "nothing");
   std::memcpy(d.data(), c, d.size() * sizeof(float));
   call(two_, p, ep::IntoLinear<float, float, ep::Identity>{.d = d.data(), .ld = n, .f = {{}, {}, {}, {d.data(), n}}});
-  check(
-      d, [&](double s, auto i, auto j) { return s + c[i * n + j]; }, "residual in place");
+  check(d, [&](double s, auto i, auto j) { return s + c[i * n + j]; }, "residual in place");
   std::memcpy(d.data(), c, d.size() * sizeof(float));
   call(two_, p, ep::Into<float>{.d = d.data(), .ld = n, .accumulate = true});
-  check(
-      d, [&](double s, auto i, auto j) { return s + c[i * n + j]; }, "accumulate");
+  check(d, [&](double s, auto i, auto j) { return s + c[i * n + j]; }, "accumulate");
 }
 
 TEST_P(Gemm, BytesAreExact) {
@@ -284,12 +272,9 @@ TEST_P(Gemm, NanAndInfinityArriveWhereTheyShould) {
     for (int i = 0; i < 11; ++i)
       for (int j = 0; j < 37; ++j) {
         const float v = d[static_cast<std::size_t>(i * 37 + j)], r = e[static_cast<std::size_t>(i * 37 + j)];
-        if (i == 4)
-          ASSERT_TRUE(std::isnan(v) && std::isnan(r));
-        else if (j == 30)
-          ASSERT_TRUE(std::isinf(v));
-        else
-          ASSERT_TRUE(std::isfinite(v) && r == std::max(0.0f, v));
+        if (i == 4) ASSERT_TRUE(std::isnan(v) && std::isnan(r));
+        else if (j == 30) ASSERT_TRUE(std::isinf(v));
+        else ASSERT_TRUE(std::isfinite(v) && r == std::max(0.0f, v));
       }
   }
 }

@@ -10,7 +10,7 @@ namespace {
 // Per tile of kTiles: microseconds of 64 of k, and of its results on their way out.
 constexpr double kPerBlock[] = {0.39, 0.77, 0.55, 0.24}, kPerTile[] = {2.6, 2.0, 1.6, 0.8};
 static_assert(std::size(kPerBlock) == std::size(kTiles) && std::size(kPerTile) == std::size(kTiles));
-constexpr double kLaunch = 3, kSharesBandwidth = 2.5e6;       // microseconds; bytes per microsecond
+constexpr double kLaunch = 3, kSharesBandwidth = 2.5e6;  // microseconds; bytes per microsecond
 // cuBLASLt: operations per microsecond at large k; its results leave between products, with z at some length.
 constexpr double kLibraryRate = 720e6, kLibraryLaunch = 6, kLibraryDepth = 80, kLibraryZ = 1.4;
 
@@ -20,11 +20,15 @@ std::int64_t blocks_of(std::int64_t a, std::int64_t b) { return (a + b - 1) / b;
 
 double predicted_microseconds(const Gemm& g, int tile, int splits, int processors) {
   const TileConfig& c = *kTiles[tile];
-  const std::int64_t tiles = blocks_of(g.m, c.m) * blocks_of(g.n, c.n) * g.batch * splits, k_blocks = blocks_of(blocks_of(g.k, 64), splits);
-  const double per_block = static_cast<double>(blocks_of(tiles, processors)), main = static_cast<double>(k_blocks) * kPerBlock[tile];
-  const double out = kPerTile[tile] * (1 + (g.out.z ? 2.0 : 0.0) + (g.out.residual ? 1.2 : 0.0) + (splits > 1 || g.out.dtype == DType::f32 ? 1.4 : 0.0));
+  const std::int64_t tiles = blocks_of(g.m, c.m) * blocks_of(g.n, c.n) * g.batch * splits,
+                     k_blocks = blocks_of(blocks_of(g.k, 64), splits);
+  const double per_block = static_cast<double>(blocks_of(tiles, processors)),
+               main = static_cast<double>(k_blocks) * kPerBlock[tile];
+  const double out = kPerTile[tile] * (1 + (g.out.z ? 2.0 : 0.0) + (g.out.residual ? 1.2 : 0.0) +
+                                       (splits > 1 || g.out.dtype == DType::f32 ? 1.4 : 0.0));
   // In turn, a tile's results leave while the next one's products are formed.
-  double t = kLaunch + (c.in_turn ? (per_block - 1) * std::max(main, (main + out) / 2) + main + out : per_block * (main + out));
+  double t = kLaunch +
+             (c.in_turn ? (per_block - 1) * std::max(main, (main + out) / 2) + main + out : per_block * (main + out));
   if (splits > 1) t += kLaunch + 8.0 * static_cast<double>(g.batch * splits * g.m * padded(g.n)) / kSharesBandwidth;
   return t;
 }
@@ -43,8 +47,10 @@ int best_splits(const Gemm& g, int tile, int processors, std::size_t bytes) {
 }
 
 double library_microseconds(const Gemm& g) {
-  const double flops = 2.0 * static_cast<double>(g.batch) * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k);
-  return flops / kLibraryRate * (1 + kLibraryDepth / static_cast<double>(g.k)) * (g.out.z ? kLibraryZ : 1.0) + kLibraryLaunch;
+  const double flops = 2.0 * static_cast<double>(g.batch) * static_cast<double>(g.m) * static_cast<double>(g.n) *
+                       static_cast<double>(g.k);
+  return flops / kLibraryRate * (1 + kLibraryDepth / static_cast<double>(g.k)) * (g.out.z ? kLibraryZ : 1.0) +
+         kLibraryLaunch;
 }
 
 TileChoice choose_tile(const Gemm& g, int processors, std::size_t bytes) {

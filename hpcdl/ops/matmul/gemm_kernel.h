@@ -7,48 +7,28 @@
 namespace hpcdl::gemm {
 
 /// Place of V::N neighbouring elements; the first `n` of them are real (all, if Full).
-template <class Isa, bool Full>
-struct LaneAt {
+template <class Isa, bool Full> struct LaneAt {
   using V = simd::Vec<Isa>;
   std::int64_t i, j;
   int n;
-  template <class T>
-  V load(const T* p) const {
-    if constexpr (Full)
-      return V::load(p);
-    else
-      return V::load(p, n);
+  template <class T> V load(const T* p) const {
+    if constexpr (Full) return V::load(p);
+    else return V::load(p, n);
   }
-  template <class T>
-  V cols(const T* p) const {
-    return load(p + j);
-  }
-  template <class T>
-  V elem(const T* p, std::int64_t ld) const {
-    return load(p + i * ld + j);
-  }
-  template <class T>
-  V row(const T* p) const {
-    return V(static_cast<float>(p[i]));
-  }
-  template <class T>
-  void put(T* p, std::int64_t ld, V v) const {
-    if constexpr (Full)
-      v.store(p + i * ld + j);
-    else
-      v.store(p + i * ld + j, n);
+  template <class T> V cols(const T* p) const { return load(p + j); }
+  template <class T> V elem(const T* p, std::int64_t ld) const { return load(p + i * ld + j); }
+  template <class T> V row(const T* p) const { return V(static_cast<float>(p[i])); }
+  template <class T> void put(T* p, std::int64_t ld, V v) const {
+    if constexpr (Full) v.store(p + i * ld + j);
+    else v.store(p + i * ld + j, n);
   }
   static V erf(V v) { return simd::erf(v); }
 };
 
 namespace detail {
 
-template <class Isa>
-inline simd::Vec<Isa> sums(const float* p) {
-  return simd::Vec<Isa>::load(p);
-}
-template <class Isa>
-inline simd::Vec<Isa> sums(const std::int32_t* p) {
+template <class Isa> inline simd::Vec<Isa> sums(const float* p) { return simd::Vec<Isa>::load(p); }
+template <class Isa> inline simd::Vec<Isa> sums(const std::int32_t* p) {
   float f[simd::Vec<Isa>::N];
   for (int i = 0; i < simd::Vec<Isa>::N; ++i) f[i] = static_cast<float>(p[i]);
   return simd::Vec<Isa>::load(f);
@@ -81,8 +61,7 @@ void apply_tile(const void* epilogue, const void* tile, std::int64_t ld, std::in
 }  // namespace detail
 
 namespace detail {
-template <class Isa, class Sum, class E>
-Finish finish(const E& e) {
+template <class Isa, class Sum, class E> Finish finish(const E& e) {
   using T = typename E::Out;
   constexpr bool kStoresSums = std::is_same_v<T, Sum> && std::is_same_v<typename E::Function, epilogue::Identity>;
   return {.epilogue = &e,
@@ -95,18 +74,15 @@ Finish finish(const E& e) {
 }
 }  // namespace detail
 
-template <class Isa, class E>
-void gemm(Isa isa, Pool& pool, const Problem& p, const E& e) {
+template <class Isa, class E> void gemm(Isa isa, Pool& pool, const Problem& p, const E& e) {
   run(kernel_set(isa, p.compute), pool, p, detail::finish<Isa, float>(e));
 }
 
-template <class Isa, class E>
-void gemm_alone(Isa isa, std::byte* scratch, const Problem& p, const E& e) {
+template <class Isa, class E> void gemm_alone(Isa isa, std::byte* scratch, const Problem& p, const E& e) {
   run_alone(kernel_set(isa, p.compute), scratch, p, detail::finish<Isa, float>(e));
 }
 
-template <class Isa, class E>
-void gemm_int8(Isa isa, Pool& pool, const Problem& p, const E& e) {
+template <class Isa, class E> void gemm_int8(Isa isa, Pool& pool, const Problem& p, const E& e) {
   run(kernel_set(isa, Compute::int8), pool, p, detail::finish<Isa, std::int32_t>(e));
 }
 

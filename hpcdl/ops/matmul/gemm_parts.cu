@@ -20,7 +20,8 @@ Stored stored(const Gemm& g, Side side) {
 
 /// Eight columns of one row per thread.
 template <class To, class From>
-__global__ void __launch_bounds__(kThreads) copy_rows(To* to, std::int64_t to_ld, const From* from, std::int64_t ld, std::int64_t stride, Stored x) {
+__global__ void __launch_bounds__(kThreads)
+    copy_rows(To* to, std::int64_t to_ld, const From* from, std::int64_t ld, std::int64_t stride, Stored x) {
   const std::int64_t per_row = to_ld / 8, i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= x.matrices * x.rows * per_row) return;
   const std::int64_t row = i / per_row, col = (i - row * per_row) * 8, matrix = row / x.rows, left = x.cols - col;
@@ -29,11 +30,13 @@ __global__ void __launch_bounds__(kThreads) copy_rows(To* to, std::int64_t to_ld
 }
 
 /// Four columns of D per thread.
-template <class T> __global__ void __launch_bounds__(kThreads) add_shares(GemmResult o, const float* parts, int splits, std::int64_t m, std::int64_t n,
-                                                                         std::int64_t ld, std::int64_t quads) {
+template <class T>
+__global__ void __launch_bounds__(kThreads) add_shares(GemmResult o, const float* parts, int splits, std::int64_t m,
+                                                       std::int64_t n, std::int64_t ld, std::int64_t quads) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= quads) return;
-  const std::int64_t per_row = ld / 4, line = i / per_row, col = (i - line * per_row) * 4, batch = line / m, row = line - batch * m;
+  const std::int64_t per_row = ld / 4, line = i / per_row, col = (i - line * per_row) * 4, batch = line / m,
+                     row = line - batch * m;
   const float* p = parts + (batch * splits * m + row) * ld + col;
   Lanes<4> sum = load<4>(p);
   for (int s = 1; s < splits; ++s) sum = sum + load<4>(p + s * m * ld);
@@ -55,8 +58,8 @@ GemmOperand copy_operand(Stream& s, const Gemm& g, Side side, void* to) {
   const std::int64_t ld = padded(x.cols);
   visit_dtype(g.compute, [&]<class To>() {
     visit_dtype(o.dtype, [&]<class From>() {
-      copy_rows<<<blocks_for(x.matrices * x.rows * ld / 8, kThreads), kThreads, 0, queue(s)>>>(static_cast<To*>(to), ld, static_cast<const From*>(o.data),
-                                                                                              o.ld, o.batch_stride, x);
+      copy_rows<<<blocks_for(x.matrices * x.rows * ld / 8, kThreads), kThreads, 0, queue(s)>>>(
+          static_cast<To*>(to), ld, static_cast<const From*>(o.data), o.ld, o.batch_stride, x);
     });
   });
   launched("copy of a matmul's operand");

@@ -1,6 +1,6 @@
 #pragma once
-// What stands before and behind the tiles of a product where a kernel needs help: operands brought into a form that the copy engine
-// can read, and shares of sums brought together.
+// What stands before and behind the tiles of a product where a kernel needs help: operands brought into a form that the
+// copy engine can read, and shares of sums brought together.
 
 #include "hpcdl/ops/matmul/device_gemm.h"
 

@@ -16,12 +16,14 @@
 
 namespace hpcdl::gemm {
 
-/// How products are formed. bf16, f16: both operands are rounded to that type first, products and sums are f32. Sets without bf16
-/// instructions, and every set for f16, hold the rounded values as f32.
+/// How products are formed. bf16, f16: both operands are rounded to that type first, products and sums are f32. Sets
+/// without bf16 instructions, and every set for f16, hold the rounded values as f32.
 enum class Compute : std::uint8_t { f32, bf16, f16, int8 };
 
 /// Of activations of type d.
-constexpr Compute compute_of(DType d) { return d == DType::bf16 ? Compute::bf16 : d == DType::f16 ? Compute::f16 : Compute::f32; }
+constexpr Compute compute_of(DType d) {
+  return d == DType::bf16 ? Compute::bf16 : d == DType::f16 ? Compute::f16 : Compute::f32;
+}
 
 inline constexpr int kPrefetchEvery = 4;
 
@@ -106,13 +108,10 @@ struct KernelSet {
 
 /// The best one there is: that for tile registers, where the active instruction set has them and they multiply such
 /// operands.
-template <class Isa>
-const KernelSet& kernel_set(Isa, Compute c);
+template <class Isa> const KernelSet& kernel_set(Isa, Compute c);
 /// The one whose panels and words are those of Dot and Words, for kernels that bring their own tiles.
-template <class Isa>
-const KernelSet& vector_set(Isa, Compute c);
+template <class Isa> const KernelSet& vector_set(Isa, Compute c);
 /// Of bf16 and int8, for tile registers; Avx512 only.
-template <class Isa>
-const KernelSet& tile_set(Isa, Compute c);
+template <class Isa> const KernelSet& tile_set(Isa, Compute c);
 
 }  // namespace hpcdl::gemm

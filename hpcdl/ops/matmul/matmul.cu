@@ -30,15 +30,23 @@ bool evenly_spaced(const View& v, std::int64_t& stride) {
   return true;
 }
 
-const void* at(const View& v, std::int64_t elements) { return static_cast<const std::byte*>(v.data()) + elements * dtype_bytes(v.dtype()); }
+const void* at(const View& v, std::int64_t elements) {
+  return static_cast<const std::byte*>(v.data()) + elements * dtype_bytes(v.dtype());
+}
 
 void products(Stream& s, const Grad& d, const View& a, bool transpose_a, const View& b, bool transpose_b, float scale) {
   if (d.size() == 0) return;
-  Gemm g{.m = d[-2], .n = d[-1], .k = a[transpose_a ? -2 : -1], .compute = a.dtype(), .a = {a.data(), a.dtype(), a.row_stride(), transpose_a},
-         .b = {b.data(), b.dtype(), b.row_stride(), transpose_b},
-         .out = {.d = d.data(), .dtype = d.dtype(), .ld = d.row_stride(), .accumulate = d.accumulate(), .scale = scale}};
+  Gemm g{
+      .m = d[-2],
+      .n = d[-1],
+      .k = a[transpose_a ? -2 : -1],
+      .compute = a.dtype(),
+      .a = {a.data(), a.dtype(), a.row_stride(), transpose_a},
+      .b = {b.data(), b.dtype(), b.row_stride(), transpose_b},
+      .out = {.d = d.data(), .dtype = d.dtype(), .ld = d.row_stride(), .accumulate = d.accumulate(), .scale = scale}};
   const std::int64_t batch = batch_of(d);
-  if (evenly_spaced(d, g.out.batch_stride) && evenly_spaced(a, g.a.batch_stride) && evenly_spaced(b, g.b.batch_stride) && batch <= 65535) {
+  if (evenly_spaced(d, g.out.batch_stride) && evenly_spaced(a, g.a.batch_stride) &&
+      evenly_spaced(b, g.b.batch_stride) && batch <= 65535) {
     g.batch = batch;
     return gemm(s, g);
   }
@@ -51,7 +59,9 @@ void products(Stream& s, const Grad& d, const View& a, bool transpose_a, const V
 }
 
 /// A batch of matrices that share the other operand is one tall matrix.
-View tall(const View& v) { return View(v.data(), Spec{{v.rows(), v.cols()}, v.dtype()}, Shape{v.row_stride(), 1}, v.device()); }
+View tall(const View& v) {
+  return View(v.data(), Spec{{v.rows(), v.cols()}, v.dtype()}, Shape{v.row_stride(), 1}, v.device());
+}
 Grad tall(const Grad& g) {
   return {Tensor(g.data(), Spec{{g.rows(), g.cols()}, g.dtype()}, Shape{g.row_stride(), 1}, g.device()), g.write()};
 }

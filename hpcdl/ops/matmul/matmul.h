@@ -30,10 +30,8 @@ struct Matmul {
 };
 
 namespace cpu {
-template <class Isa>
-void matmul(Isa, Pool&, Tensor y, View a, View b, const Matmul::Args& t);
-template <class Isa>
-void matmul_backward(Isa, Pool&, Grad da, Grad db, View a, View b, View dy, const Matmul::Args& t);
+template <class Isa> void matmul(Isa, Pool&, Tensor y, View a, View b, const Matmul::Args& t);
+template <class Isa> void matmul_backward(Isa, Pool&, Grad da, Grad db, View a, View b, View dy, const Matmul::Args& t);
 }  // namespace cpu
 namespace cuda {
 void matmul(Stream&, Tensor y, View a, View b, const Matmul::Args& t);
@@ -69,9 +67,6 @@ inline void Matmul::backward(Stream& s, Grad da, Grad db, View a, View b, View d
       [&](auto& q) { cuda::matmul_backward(q, da, db, a, b, dy, t); });
 }
 
-template <Symbolic V>
-V matmul(const V& a, const V& b, Matmul::Args t = {}) {
-  return record<Matmul>(t, a, b);
-}
+template <Symbolic V> V matmul(const V& a, const V& b, Matmul::Args t = {}) { return record<Matmul>(t, a, b); }
 
 }  // namespace hpcdl

@@ -38,8 +38,7 @@ std::int64_t batch_of(const View& v) {
 
 /// d = scale * a b for every matrix of the batch of d. Small products run side by side, one per thread; large ones use
 /// all threads, one after the other.
-template <class Isa, class T>
-void products(Pool& pool, const Grad& d, const Matrix& a, const Matrix& b, float scale) {
+template <class Isa, class T> void products(Pool& pool, const Grad& d, const Matrix& a, const Matrix& b, float scale) {
   const std::int64_t batch = batch_of(d);
   const auto problem = [&](std::int64_t i) {
     return gemm::Problem{.m = a.rows(),
@@ -79,8 +78,7 @@ Grad tall(const Grad& g) {
 
 }  // namespace
 
-template <class Isa>
-void matmul(Isa isa, Pool& pool, Tensor y, View a, View b, const Matmul::Args& t) {
+template <class Isa> void matmul(Isa isa, Pool& pool, Tensor y, View a, View b, const Matmul::Args& t) {
   if (a.rank() > 2 && b.rank() == 2) return matmul(isa, pool, tall(Grad(y, Write::overwrite)), tall(a), b, t);
   visit_dtype(y.dtype(), [&]<class T>() {
     products<Isa, T>(pool, {y, Write::overwrite}, {a, t.transpose_a}, {b, t.transpose_b}, t.scale);

@@ -3,8 +3,8 @@
 #include "hpcdl/cuda/launch.h"
 
 // The kernel that takes every shape, stride and mix of types: tiles of A and B pass through registers, where they are
-// converted, into shared memory, one tile ahead of the products; 16-bit products are mma.sync (sm_80 and later), f32 products are
-// plain fused multiply-adds.
+// converted, into shared memory, one tile ahead of the products; 16-bit products are mma.sync (sm_80 and later), f32
+// products are plain fused multiply-adds.
 
 namespace hpcdl::cuda {
 namespace {
@@ -16,7 +16,8 @@ __device__ Lanes<8> eight(const GemmOperand& o, std::int64_t offset, std::int64_
   if (n <= 0) return Lanes<8>(0.0f);
   const int count = n < 8 ? static_cast<int>(n) : 8;
   if (o.dtype == DType::f16) return load<8>(static_cast<const f16*>(o.data) + offset, count);
-  return o.dtype == DType::bf16 ? load<8>(static_cast<const bf16*>(o.data) + offset, count) : load<8>(static_cast<const float*>(o.data) + offset, count);
+  return o.dtype == DType::bf16 ? load<8>(static_cast<const bf16*>(o.data) + offset, count)
+                                : load<8>(static_cast<const float*>(o.data) + offset, count);
 }
 
 /// What one thread brings of a tile of kRows rows ("rows" run along m or n) by kDepth of k: chunks of eight neighbours.
@@ -30,13 +31,16 @@ template <int kRows, int kDepth> struct Carried {
     if (along_k) row = i / (kDepth / 8), depth = i % (kDepth / 8) * 8;
     else depth = i / (kRows / 8), row = i % (kRows / 8) * 8;
   }
-  /// Tile at (row0, k0) of an operand of `rows` x `k`, of which element (row, k) lies at row * ld + k when `along_k`, else at k * ld + row.
-  __device__ void read(const GemmOperand& o, bool along_k, std::int64_t base, std::int64_t row0, std::int64_t k0, std::int64_t rows, std::int64_t k) {
+  /// Tile at (row0, k0) of an operand of `rows` x `k`, of which element (row, k) lies at row * ld + k when `along_k`,
+  /// else at k * ld + row.
+  __device__ void read(const GemmOperand& o, bool along_k, std::int64_t base, std::int64_t row0, std::int64_t k0,
+                       std::int64_t rows, std::int64_t k) {
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       int r, d;
       place(along_k, c, r, d);
-      if (along_k) chunk[c] = row0 + r < rows ? eight(o, base + (row0 + r) * o.ld + k0 + d, k - k0 - d) : Lanes<8>(0.0f);
+      if (along_k)
+        chunk[c] = row0 + r < rows ? eight(o, base + (row0 + r) * o.ld + k0 + d, k - k0 - d) : Lanes<8>(0.0f);
       else chunk[c] = k0 + d < k ? eight(o, base + (k0 + d) * o.ld + row0 + r, rows - row0 - r) : Lanes<8>(0.0f);
     }
   }
@@ -57,19 +61,26 @@ template <int kRows, int kDepth> struct Carried {
 
 __device__ void load_matrices(unsigned (&r)[4], const void* p) {
   const auto at = static_cast<unsigned>(__cvta_generic_to_shared(p));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(at));
 }
 /// c += a b, of two bf16 or two f16 in each register.
 template <class E> __device__ void multiply(float* c, const unsigned (&a)[4], unsigned b0, unsigned b1) {
   if constexpr (std::is_same_v<E, bf16>)
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   else
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// Row 1 of a thread's sums becomes row 0, and so on. What follows a sum is long: a loop over rows has it once for all of them, and a quarter of the code.
+/// Row 1 of a thread's sums becomes row 0, and so on. What follows a sum is long: a loop over rows has it once for all
+/// of them, and a quarter of the code.
 template <int kRows, int kCount> __device__ void next_row(float (&acc)[kRows][kCount]) {
 #pragma unroll
   for (int i = 0; i + 1 < kRows; ++i)
@@ -82,7 +93,8 @@ template <class E, class T> __global__ void __launch_bounds__(kThreads) gemm_16(
   constexpr int kTile = 128, kDepth = 32, kStride = kDepth + 8;
   __shared__ alignas(16) E as[2][kTile][kStride], bs[2][kTile][kStride];
   const std::int64_t m0 = std::int64_t{blockIdx.y} * kTile, n0 = std::int64_t{blockIdx.x} * kTile, batch = blockIdx.z;
-  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, wm = warp / 4 * 64, wn = warp % 4 * 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32, wm = warp / 4 * 64,
+            wn = warp % 4 * 32;
   float acc[4][16] = {};  // [16 rows][8 columns, place]
   Carried<kTile, kDepth> a, b;
   const auto read = [&](std::int64_t k0) {
@@ -102,7 +114,8 @@ template <class E, class T> __global__ void __launch_bounds__(kThreads) gemm_16(
 #pragma unroll
       for (int i = 0; i < 4; ++i) load_matrices(fa[i], &as[stage][wm + i * 16 + lane % 16][kk + lane / 16 * 8]);
 #pragma unroll
-      for (int j = 0; j < 2; ++j) load_matrices(fb[j], &bs[stage][wn + j * 16 + lane % 8 + lane / 16 * 8][kk + lane / 8 % 2 * 8]);
+      for (int j = 0; j < 2; ++j)
+        load_matrices(fb[j], &bs[stage][wn + j * 16 + lane % 8 + lane / 16 * 8][kk + lane / 8 % 2 * 8]);
 #pragma unroll
       for (int i = 0; i < 4; ++i)
 #pragma unroll
@@ -169,7 +182,8 @@ void plain_gemm(Stream& s, const Gemm& g) {
   if (fits_small_gemm(g)) return small_gemm(s, g);
   const std::int64_t tile = g.compute == DType::f32 ? 64 : 128;
   const std::int64_t rows = (g.m + tile - 1) / tile;
-  require(rows <= 65535 && g.batch <= 65535, "matmul", "{} x {} matrices of {} rows are more than one launch can have", g.batch, g.m, g.n);
+  require(rows <= 65535 && g.batch <= 65535, "matmul", "{} x {} matrices of {} rows are more than one launch can have",
+          g.batch, g.m, g.n);
   const dim3 grid(blocks_for(g.n, tile), static_cast<unsigned>(rows), static_cast<unsigned>(g.batch));
   visit_dtype(g.out.dtype, [&]<class T>() {
     if (g.compute == DType::bf16) gemm_16<bf16, T><<<grid, kThreads, 0, queue(s)>>>(g);

@@ -1,6 +1,6 @@
 #pragma once
-// The product for every shape, stride and mix of types (device_gemm.h has the call that picks), and what follows its sums, element by
-// element.
+// The product for every shape, stride and mix of types (device_gemm.h has the call that picks), and what follows its
+// sums, element by element.
 
 #include "hpcdl/cuda/element.h"
 #include "hpcdl/ops/fuse/activations.h"
@@ -33,10 +33,13 @@ __device__ inline float slope(float z, GemmActivation a) {
 }
 
 /// A finished sum on its way to memory.
-template <class T> __device__ void finish(const GemmResult& o, float acc, std::int64_t row, std::int64_t col, std::int64_t batch) {
+template <class T>
+__device__ void finish(const GemmResult& o, float acc, std::int64_t row, std::int64_t col, std::int64_t batch) {
   float v = acc * o.scale;
   if (o.bias) v += fetch(o.bias, o.bias_dtype, col);
-  const float c = o.residual ? widen(static_cast<const T*>(o.residual)[batch * o.residual_batch_stride + row * o.residual_ld + col]) : 0.0f;
+  const float c =
+      o.residual ? widen(static_cast<const T*>(o.residual)[batch * o.residual_batch_stride + row * o.residual_ld + col])
+                 : 0.0f;
   if (o.residual_is_z) v *= slope(c, o.activation);
   if (o.residual_inside) v += c;
   if (o.z) static_cast<T*>(o.z)[row * o.z_ld + col] = narrow<T>(v);

@@ -6,16 +6,14 @@
 
 namespace hpcdl::gemm {
 
-template <class D, class W, class T>
-void to_words(std::uint32_t* dst, const T* src, std::int64_t k) {
+template <class D, class W, class T> void to_words(std::uint32_t* dst, const T* src, std::int64_t k) {
   constexpr int kFull = D::kLanes * D::kGroup;
   for (std::int64_t i = 0; i < k; i += kFull, dst += D::kLanes)
     W::store(dst, W::along_k(src + i, static_cast<int>(k - i < kFull ? k - i : kFull)), D::kLanes);
 }
 
 /// Rows of B are dense along k: dot products, several rows of B at a time so that the sums do not wait for each other.
-template <class D, class W, class T, int M>
-void small_dots(const SmallArgs& s) {
+template <class D, class W, class T, int M> void small_dots(const SmallArgs& s) {
   constexpr int kRows = M <= 4 ? 4 : 2, kFull = D::kLanes * D::kGroup;
   for (int j0 = 0; j0 < s.cols; j0 += kRows) {
     const int rows = s.cols - j0 < kRows ? s.cols - j0 : kRows;
@@ -50,8 +48,7 @@ void small_dots(const SmallArgs& s) {
 }
 
 /// Rows of B are dense along n: a strip of columns stays in registers over all of k.
-template <class D, class W, class T, int M>
-void small_strip(const SmallArgs& s) {
+template <class D, class W, class T, int M> void small_strip(const SmallArgs& s) {
   constexpr int kVectors = M == 1 ? 8 : M <= 3 ? 6 : M <= 6 ? 4 : 3, kAhead = 8, L = D::kLanes;
   const std::int64_t words = (s.k + D::kGroup - 1) / D::kGroup;
   for (int j0 = 0; j0 < s.cols; j0 += kVectors * L) {
@@ -92,8 +89,7 @@ void small_strip(const SmallArgs& s) {
   }
 }
 
-template <class D, class W, class T>
-void small_rows(const SmallArgs& s) {
+template <class D, class W, class T> void small_rows(const SmallArgs& s) {
   const auto at = [&]<int... m>(std::integer_sequence<int, m...>) {
     ((s.rows == m + 1 ? (s.k_dense ? small_dots<D, W, T, m + 1>(s) : small_strip<D, W, T, m + 1>(s)) : void()), ...);
   };

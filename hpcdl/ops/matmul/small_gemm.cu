@@ -3,23 +3,28 @@
 #include "hpcdl/cuda/launch.h"
 #include "hpcdl/ops/matmul/tile_plan.h"
 
-// Products of a few rows or columns, or of a short k, as of the last layer of a classifier: a tile of 64 or 128 would leave the GPU to one block that
-// walks k alone. Where both operands run along k, a warp to each element. Else 32 neighbours by one block, whose warps share k out.
+// Products of a few rows or columns, or of a short k, as of the last layer of a classifier: a tile of 64 or 128 would
+// leave the GPU to one block that walks k alone. Where both operands run along k, a warp to each element. Else 32
+// neighbours by one block, whose warps share k out.
 
 namespace hpcdl::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 
-template <class E> __device__ float element(const GemmOperand& o, std::int64_t base, std::int64_t row, std::int64_t k, bool along_k) {
+template <class E>
+__device__ float element(const GemmOperand& o, std::int64_t base, std::int64_t row, std::int64_t k, bool along_k) {
   return widen(static_cast<const E*>(o.data)[base + (along_k ? row * o.ld + k : k * o.ld + row)]);
 }
 
-template <class E, class T, bool kAlongK> __global__ void __launch_bounds__(kThreads) small(const __grid_constant__ Gemm g) {
+template <class E, class T, bool kAlongK>
+__global__ void __launch_bounds__(kThreads) small(const __grid_constant__ Gemm g) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const std::int64_t i = kAlongK ? std::int64_t{blockIdx.x} * kWarps + warp : std::int64_t{blockIdx.x} * kWarp + lane, batch = blockIdx.y;
+  const std::int64_t i = kAlongK ? std::int64_t{blockIdx.x} * kWarps + warp : std::int64_t{blockIdx.x} * kWarp + lane,
+                     batch = blockIdx.y;
   const bool exists = i < g.m * g.n;
-  const auto row = static_cast<std::int64_t>(static_cast<unsigned>(i) / static_cast<unsigned>(g.n)), col = i - row * g.n;
+  const auto row = static_cast<std::int64_t>(static_cast<unsigned>(i) / static_cast<unsigned>(g.n)),
+             col = i - row * g.n;
   const std::int64_t base_a = batch * g.a.batch_stride, base_b = batch * g.b.batch_stride;
   const bool a_along_k = !g.a.transposed, b_along_k = g.b.transposed;
   float sum = 0;
@@ -52,19 +57,22 @@ Gemm aligned(Gemm g) {
 
 }  // namespace
 
-// A product that the tiles take from an arena, whose addresses are aligned, must come out with the same bits at any address: plain_gemm()'s other
-// kernels add in the order of the tiles, this one does not.
+// A product that the tiles take from an arena, whose addresses are aligned, must come out with the same bits at any
+// address: plain_gemm()'s other kernels add in the order of the tiles, this one does not.
 bool fits_small_gemm(const Gemm& g) {
   constexpr std::int64_t kFew = 16, kMostElements = 1 << 18;
-  return (g.m <= kFew || g.n <= kFew || g.k <= kFew) && g.m * g.n <= kMostElements && g.k <= 4096 && g.batch <= 65535 && g.a.dtype == g.compute && g.b.dtype == g.compute &&
-         !fits_tiles(aligned(g));
+  return (g.m <= kFew || g.n <= kFew || g.k <= kFew) && g.m * g.n <= kMostElements && g.k <= 4096 && g.batch <= 65535 &&
+         g.a.dtype == g.compute && g.b.dtype == g.compute && !fits_tiles(aligned(g));
 }
 
 void small_gemm(Stream& s, const Gemm& g) {
   const bool along_k = !g.a.transposed && g.b.transposed && g.k >= kWarp;
   const dim3 grid(blocks_for(g.m * g.n, along_k ? kWarps : kWarp), static_cast<unsigned>(g.batch));
   visit_dtype(g.compute, [&]<class E>() {
-    visit_dtype(g.out.dtype, [&]<class T>() { along_k ? small<E, T, true><<<grid, kThreads, 0, queue(s)>>>(g) : small<E, T, false><<<grid, kThreads, 0, queue(s)>>>(g); });
+    visit_dtype(g.out.dtype, [&]<class T>() {
+      along_k ? small<E, T, true><<<grid, kThreads, 0, queue(s)>>>(g)
+              : small<E, T, false><<<grid, kThreads, 0, queue(s)>>>(g);
+    });
   });
   launched("matmul");
 }

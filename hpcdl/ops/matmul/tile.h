@@ -24,8 +24,7 @@ template <class D, int MR, int NV>
   }
 }
 
-template <class D, int MR, int NV, bool InPlace>
-void tile(const TileArgs& t) {
+template <class D, int MR, int NV, bool InPlace> void tile(const TileArgs& t) {
   constexpr int kVector = D::kLanes * 4, kPanel = NV * kVector, kStepA = InPlace ? 4 : MR * 4;
   typename D::Acc acc[MR][NV];
 #pragma GCC unroll 16
@@ -71,15 +70,12 @@ void tile(const TileArgs& t) {
 #pragma GCC unroll 4
       for (int v = 0; v < NV; ++v) store(static_cast<std::byte*>(t.cout) + m * t.cout_ld * 4 + v * kVector, acc[m][v]);
   };
-  if (t.stream)
-    put([](void* p, typename D::Acc v) { D::stream_acc(p, v); });
-  else
-    put([](void* p, typename D::Acc v) { D::store_acc(p, v); });
+  if (t.stream) put([](void* p, typename D::Acc v) { D::stream_acc(p, v); });
+  else put([](void* p, typename D::Acc v) { D::store_acc(p, v); });
 }
 
 /// Fills the table with all tiles of up to MR x NV.
-template <class D, int MR, int NV>
-void fill_tiles(KernelSet& s) {
+template <class D, int MR, int NV> void fill_tiles(KernelSet& s) {
   const auto rows = [&]<int... m>(std::integer_sequence<int, m...>) {
     const auto row = [&]<int r, int... v>(std::integral_constant<int, r>, std::integer_sequence<int, v...>) {
       ((s.tile_in_place[r][v + 1] = &tile<D, r, v + 1, true>), ...);

@@ -1,6 +1,6 @@
 #pragma once
-// From sums in registers to D: scale, bias, C, z, activation, in f32; then through shared memory, a piece of 64 rows x 128 bytes at
-// a time, to global memory by the copy engine.
+// From sums in registers to D: scale, bias, C, z, activation, in f32; then through shared memory, a piece of 64 rows x
+// 128 bytes at a time, to global memory by the copy engine.
 
 #include "hpcdl/cuda/element.h"
 #include "hpcdl/cuda/tma.h"
@@ -12,7 +12,8 @@ namespace hpcdl::cuda {
 
 inline constexpr int kPieceBytes = 64 * 128;
 
-/// What an operand C of D's type does: it is added, or it is the z of the activation whose slope the sums are multiplied by.
+/// What an operand C of D's type does: it is added, or it is the z of the activation whose slope the sums are
+/// multiplied by.
 enum class TileC : unsigned char { none, before_activation, after_activation, z_of_slope };
 
 struct TileEpilogue {
@@ -118,7 +119,8 @@ template <class T, class S> struct TileWriter {
     barrier_expect(full, S::kPieces * kPieceBytes);
 #pragma unroll
     for (int i = 0; i < S::kPieces; ++i)
-      tma_load(memory.out(group, i), maps.c, full, n0 + i / S::kBlocks * 64, m0 + (first_block() + i % S::kBlocks) * 64, layer);
+      tma_load(memory.out(group, i), maps.c, full, n0 + i / S::kBlocks * 64, m0 + (first_block() + i % S::kBlocks) * 64,
+               layer);
   }
 
   __device__ void sync() const { named_sync(1 + group, 128); }
@@ -151,7 +153,8 @@ template <class T, class S> struct TileWriter {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const float* x = v + j * 8;
-      store_matrices(base + matrix_at(j), pack_pair<T>(x[0], x[1]), pack_pair<T>(x[2], x[3]), pack_pair<T>(x[4], x[5]), pack_pair<T>(x[6], x[7]));
+      store_matrices(base + matrix_at(j), pack_pair<T>(x[0], x[1]), pack_pair<T>(x[2], x[3]), pack_pair<T>(x[4], x[5]),
+                     pack_pair<T>(x[6], x[7]));
     }
   }
   /// f(v + 8 j, c): the eight of C that belong to v[8 j] and on.
@@ -168,7 +171,7 @@ template <class T, class S> struct TileWriter {
     }
   }
   __device__ void add16(const unsigned char* from, float (&v)[32]) const {
-    each_of_c(from, v, [](float* to, const float(&c)[8]) {
+    each_of_c(from, v, [](float* to, const float (&c)[8]) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) to[i] += c[i];
     });
@@ -179,7 +182,8 @@ template <class T, class S> struct TileWriter {
     for (int j = 0; j < 4; ++j)
 #pragma unroll
       for (int h = 0; h < 2; ++h)
-        *reinterpret_cast<float2*>(to + swizzled128(static_cast<unsigned>((row + h * 8) * 128 + j * 32 + lane % 4 * 8))) =
+        *reinterpret_cast<float2*>(to +
+                                   swizzled128(static_cast<unsigned>((row + h * 8) * 128 + j * 32 + lane % 4 * 8))) =
             make_float2(v[j * 4 + h * 2], v[j * 4 + h * 2 + 1]);
   }
 
@@ -248,7 +252,7 @@ template <class T, class S> struct TileWriter {
           piece = next_buffer();
         }
         if (o.c == TileC::z_of_slope) {
-          each_of_c(piece, v, [&](float* to, const float(&z)[8]) { times_slope(to, z, o.activation); });
+          each_of_c(piece, v, [&](float* to, const float (&z)[8]) { times_slope(to, z, o.activation); });
         } else {
           activate(v, o.activation);
         }

@@ -1,11 +1,12 @@
 #pragma once
-// The matrix product on Hopper's tensor cores (sm_90a): a persistent kernel in which one warp keeps the copy engine busy and one or
-// two warpgroups multiply. Stages of shared memory hold kDepth of k for a tile of A and of B; a block walks tiles of D, and the
-// loads of the next tile run while the results of the last one leave.
+// The matrix product on Hopper's tensor cores (sm_90a): a persistent kernel in which one warp keeps the copy engine
+// busy and one or two warpgroups multiply. Stages of shared memory hold kDepth of k for a tile of A and of B; a block
+// walks tiles of D, and the loads of the next tile run while the results of the last one leave.
 //
 // With a cluster of two, its blocks take tiles one below the other: each loads half of their common tile of B for both.
-// Results pass through shared memory, 64 rows of 128 bytes at a time, and leave by the copy engine, which leaves out what lies
-// outside of D. An operand C of D's type (a residual, or what D held) is brought to that place while the products are formed.
+// Results pass through shared memory, 64 rows of 128 bytes at a time, and leave by the copy engine, which leaves out
+// what lies outside of D. An operand C of D's type (a residual, or what D held) is brought to that place while the
+// products are formed.
 
 #include "hpcdl/cuda/arch.h"
 #include "hpcdl/cuda/tma.h"
@@ -15,8 +16,8 @@
 
 namespace hpcdl::cuda {
 
-/// What one kernel is: the tile of D (kM x kN), stages in flight, blocks of a cluster, and whether its two consuming warpgroups
-/// share every tile or take tiles in turn, so that one multiplies while the other brings out its results.
+/// What one kernel is: the tile of D (kM x kN), stages in flight, blocks of a cluster, and whether its two consuming
+/// warpgroups share every tile or take tiles in turn, so that one multiplies while the other brings out its results.
 template <int kM_, int kN_, int kStages_, int kCluster_, bool kInTurn_> struct TileShape {
   static constexpr int kM = kM_, kN = kN_, kStages = kStages_, kCluster = kCluster_, kDepth = 64;
   static constexpr bool kInTurn = kInTurn_;
@@ -26,7 +27,8 @@ template <int kM_, int kN_, int kStages_, int kCluster_, bool kInTurn_> struct T
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kPieces = kBlocks * (kN / 64);  // of 16-bit results, 64 x 64 each, of one warpgroup
   static constexpr int kBarriers = 2 * kStages + kConsumers;
-  static constexpr int kSharedBytes = kStages * kStageBytes + kConsumers * (kPieces * kPieceBytes + kN * 4) + kBarriers * 8;
+  static constexpr int kSharedBytes =
+      kStages * kStageBytes + kConsumers * (kPieces * kPieceBytes + kN * 4) + kBarriers * 8;
   static_assert(kSharedBytes <= 227 * 1024 && kN / 64 % kCluster == 0 && kM % (64 * kSharers) == 0);
 };
 
@@ -51,7 +53,8 @@ struct TilePlace {
     const int split = at.layer - at.matrix * p.splits;
     at.k_begin = split * p.k_blocks_per_split;
     at.k_end = ::min(at.k_begin + p.k_blocks_per_split, p.k_blocks);
-    const int per_group = p.group * p.tiles_n, group = t / per_group, first = group * p.group, rows = ::min(p.group, p.tiles_m - first);
+    const int per_group = p.group * p.tiles_n, group = t / per_group, first = group * p.group,
+              rows = ::min(p.group, p.tiles_m - first);
     t -= group * per_group;
     at.n0 = t / rows * S::kN;
     at.m0 = ((first + t % rows) * S::kCluster + rank) * S::kM;
@@ -63,7 +66,9 @@ template <class S> struct TileMemory {
   unsigned char* base;
   __device__ unsigned char* a(int stage) const { return base + stage * S::kStageBytes; }
   __device__ unsigned char* b(int stage) const { return a(stage) + S::kABytes; }
-  __device__ unsigned char* out(int group, int i) const { return base + S::kStages * S::kStageBytes + (group * S::kPieces + i) * kPieceBytes; }
+  __device__ unsigned char* out(int group, int i) const {
+    return base + S::kStages * S::kStageBytes + (group * S::kPieces + i) * kPieceBytes;
+  }
   __device__ float* bias(int group) const { return reinterpret_cast<float*>(out(S::kConsumers, 0)) + group * S::kN; }
   __device__ Barrier* full() const { return reinterpret_cast<Barrier*>(bias(S::kConsumers)); }
   __device__ Barrier* empty() const { return full() + S::kStages; }
@@ -77,7 +82,8 @@ struct TileMaps {
 #if HPCDL_SM90A
 
 /// The producing thread: all loads of all tiles of this block, in order.
-template <class S, Major kA, Major kB> __device__ void produce(const TileMaps& maps, const TileProblem& p, const TileMemory<S>& memory, int rank) {
+template <class S, Major kA, Major kB>
+__device__ void produce(const TileMaps& maps, const TileProblem& p, const TileMemory<S>& memory, int rank) {
   Ring<S::kStages> at{.stage = 0, .parity = 1};
   const auto free_stage = [&](unsigned bytes) {
     barrier_wait(memory.empty() + at.stage, at.parity);
@@ -88,7 +94,8 @@ template <class S, Major kA, Major kB> __device__ void produce(const TileMaps& m
     if constexpr (S::kCluster > 1) tma_load_to((1u << S::kCluster) - 1, to, maps.b, full, c0, c1, matrix);
     else tma_load(to, maps.b, full, c0, c1, matrix);
   };
-  for (int t = static_cast<int>(blockIdx.x) / S::kCluster; t < p.tiles; t += static_cast<int>(gridDim.x) / S::kCluster) {
+  for (int t = static_cast<int>(blockIdx.x) / S::kCluster; t < p.tiles;
+       t += static_cast<int>(gridDim.x) / S::kCluster) {
     const auto tile = TilePlace::of<S>(p, t, rank);
     const int ma = p.a_batched ? tile.matrix : 0, mb = p.b_batched ? tile.matrix : 0;
     constexpr int kShare = S::kN / S::kCluster;
@@ -114,8 +121,8 @@ template <class S, Major kA, Major kB> __device__ void produce(const TileMaps& m
 }
 
 /// A warpgroup's part of all tiles: rows group * kBlocks * 64 and on.
-template <class T, class S, Major kA, Major kB> __device__ void consume(const TileMaps& maps, const TileProblem& p, const TileMemory<S>& memory, int rank,
-                                                                        int group) {
+template <class T, class S, Major kA, Major kB>
+__device__ void consume(const TileMaps& maps, const TileProblem& p, const TileMemory<S>& memory, int rank, int group) {
   Ring<S::kStages> at;
   const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32;
   const auto release = [&](int stage) {
@@ -129,7 +136,8 @@ template <class T, class S, Major kA, Major kB> __device__ void consume(const Ti
   const int first_block = S::kInTurn ? 0 : group * S::kBlocks;
   bool mine = S::kInTurn && group == 1;
   if (mine) named_arrive(3, 256);
-  for (int t = static_cast<int>(blockIdx.x) / S::kCluster; t < p.tiles; t += static_cast<int>(gridDim.x) / S::kCluster) {
+  for (int t = static_cast<int>(blockIdx.x) / S::kCluster; t < p.tiles;
+       t += static_cast<int>(gridDim.x) / S::kCluster) {
     const auto tile = TilePlace::of<S>(p, t, rank);
     if constexpr (S::kInTurn) {
       mine = !mine;
@@ -152,7 +160,9 @@ template <class T, class S, Major kA, Major kB> __device__ void consume(const Ti
       for (int k = 0; k < S::kDepth / 16; ++k)
 #pragma unroll
         for (int i = 0; i < S::kBlocks; ++i)
-          wgmma<T, kA, kB>(acc[i], wgmma_descriptor<kA>(memory.a(at.stage) + (first_block + i) * kPieceBytes, S::kDepth) + k * wgmma_step<kA>,
+          wgmma<T, kA, kB>(acc[i],
+                           wgmma_descriptor<kA>(memory.a(at.stage) + (first_block + i) * kPieceBytes, S::kDepth) +
+                               k * wgmma_step<kA>,
                            b + k * wgmma_step<kB>, k > 0 || kb > tile.k_begin);
       wgmma_commit();
       wgmma_wait<1>();
@@ -171,14 +181,16 @@ template <class T, class S, Major kA, Major kB> __device__ void consume(const Ti
 
 #endif
 
-template <class T, class S, Major kA, Major kB> __global__ void __launch_bounds__(S::kThreads, 1)
+template <class T, class S, Major kA, Major kB>
+__global__ void __launch_bounds__(S::kThreads, 1)
     tile_gemm(const __grid_constant__ TileMaps maps, const __grid_constant__ TileProblem p) {
 #if HPCDL_SM90A
   extern __shared__ __align__(1024) unsigned char shared[];
   const TileMemory<S> memory{shared};
   const int rank = S::kCluster > 1 ? static_cast<int>(cluster_rank()) : 0, group = warp_index() / 4;
   if (threadIdx.x == 0) {
-    for (int i = 0; i < S::kStages; ++i) barrier_init(memory.full() + i, 1), barrier_init(memory.empty() + i, S::kSharers * 4 * S::kCluster);
+    for (int i = 0; i < S::kStages; ++i)
+      barrier_init(memory.full() + i, 1), barrier_init(memory.empty() + i, S::kSharers * 4 * S::kCluster);
     for (int i = 0; i < S::kConsumers; ++i) barrier_init(memory.c_full() + i, 1);
     fence_barrier_init();
     tma_prefetch(maps.a), tma_prefetch(maps.b), tma_prefetch(maps.d);

@@ -1,5 +1,6 @@
 #pragma once
-// From a Gemm to launches of tile_gemm (tile_kernel.h). A .cu file instantiates one shape of tile for all layouts and types.
+// From a Gemm to launches of tile_gemm (tile_kernel.h). A .cu file instantiates one shape of tile for all layouts and
+// types.
 
 #include <atomic>
 
@@ -9,12 +10,14 @@
 
 namespace hpcdl::cuda {
 
-template <class T, class S, Major kA, Major kB> void launch_tiles(Stream& s, const TileMaps& maps, const TileProblem& p) {
+template <class T, class S, Major kA, Major kB>
+void launch_tiles(Stream& s, const TileMaps& maps, const TileProblem& p) {
   auto* kernel = tile_gemm<T, S, kA, kB>;
   static std::atomic<std::uint64_t> prepared = 0;  // bit per device
   const auto bit = std::uint64_t{1} << (s.device().index % 64);
   if ((prepared.load(std::memory_order_relaxed) & bit) == 0) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes), "cudaFuncSetAttribute");
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kSharedBytes),
+          "cudaFuncSetAttribute");
     prepared.fetch_or(bit);
   }
   const int clusters = multiprocessors(s) / S::kCluster;
@@ -30,7 +33,8 @@ template <class T, class S, Major kA, Major kB> void launch_tiles(Stream& s, con
   check(cudaLaunchKernelEx(&config, kernel, maps, p), "matmul");
 }
 
-template <class S> void launch_layout(Stream& s, const TileMaps& maps, const TileProblem& p, DType type, bool a_along_m, bool b_along_n) {
+template <class S>
+void launch_layout(Stream& s, const TileMaps& maps, const TileProblem& p, DType type, bool a_along_m, bool b_along_n) {
   const auto with = [&]<class T>() {
     if (a_along_m && b_along_n) launch_tiles<T, S, Major::mn, Major::mn>(s, maps, p);
     else if (a_along_m) launch_tiles<T, S, Major::mn, Major::k>(s, maps, p);
@@ -41,6 +45,8 @@ template <class S> void launch_layout(Stream& s, const TileMaps& maps, const Til
   else with.template operator()<bf16>();
 }
 
-template <class S> constexpr TileConfig tile_config() { return {S::kM, S::kN, S::kStages, S::kCluster, S::kInTurn, launch_layout<S>}; }
+template <class S> constexpr TileConfig tile_config() {
+  return {S::kM, S::kN, S::kStages, S::kCluster, S::kInTurn, launch_layout<S>};
+}
 
 }  // namespace hpcdl::cuda

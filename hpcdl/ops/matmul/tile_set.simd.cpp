@@ -28,12 +28,9 @@ void prepare(int rows) {
   simd::load_shapes(s);
 }
 
-template <Compute c, int C, int A, int B>
-[[gnu::always_inline]] inline void dot() {
-  if constexpr (c == Compute::int8)
-    simd::tile_dot_u8s8<C, A, B>();
-  else
-    simd::tile_dot_bf16<C, A, B>();
+template <Compute c, int C, int A, int B> [[gnu::always_inline]] inline void dot() {
+  if constexpr (c == Compute::int8) simd::tile_dot_u8s8<C, A, B>();
+  else simd::tile_dot_bf16<C, A, B>();
 }
 
 /// Lines to be fetched during a step (see TileArgs).
@@ -52,8 +49,7 @@ template <Compute c, int C, int A, int B>
 }
 
 /// MT x NT registers of sums.
-template <Compute c, int MT, int NT, bool InPlace>
-void tile(const TileArgs& t) {
+template <Compute c, int MT, int NT, bool InPlace> void tile(const TileArgs& t) {
   const std::int64_t c_in = t.cin_ld * 4, stride_a = InPlace ? t.lda : kRowBytes,
                      step_a = InPlace ? kRowBytes : t.rows * kRowBytes;
   if (t.cin) {
@@ -98,16 +94,14 @@ void tile(const TileArgs& t) {
 constexpr std::int64_t padded(std::int64_t words) { return (words + kSide - 1) / kSide * kSide; }
 
 /// As pack_typed, with zeros up to whole steps.
-template <class D, class W, class T>
-void pack_b(const PackArgs& p) {
+template <class D, class W, class T> void pack_b(const PackArgs& p) {
   pack_typed<D, W, T>(p);
   const std::int64_t words = (p.k + D::kGroup - 1) / D::kGroup, missing = padded(words) - words;
   for (int i = 0; missing && i < p.panels; ++i)
     std::memset(p.dst + i * p.panel_stride + words * p.width, 0, static_cast<std::size_t>(missing * p.width * 4));
 }
 
-template <class D, class W, class T>
-void pack_a(const PackArgs& p) {
+template <class D, class W, class T> void pack_a(const PackArgs& p) {
   constexpr int kFull = kSide * D::kGroup;  // elements of k per step
   const auto* src = static_cast<const T*>(p.src);
   const auto upto = [](std::int64_t n, int most) { return static_cast<int>(n < most ? n : most); };
@@ -134,8 +128,7 @@ void pack_a(const PackArgs& p) {
   }
 }
 
-template <class D, class W>
-struct Packs {
+template <class D, class W> struct Packs {
   static void a(const PackArgs& p) {
     p.dtype == DType::bf16  ? pack_a<D, W, bf16>(p)
     : p.dtype == DType::f16 ? pack_a<D, W, f16>(p)
@@ -148,8 +141,7 @@ struct Packs {
   }
 };
 
-template <Compute c>
-KernelSet make() {
+template <Compute c> KernelSet make() {
   using D = Dot<Avx512, c>;
   using W = Words<Avx512, c>;
   KernelSet s = vector_set(Avx512{}, c);  // its kernels for few rows are bound by memory, not by products
@@ -163,17 +155,14 @@ KernelSet make() {
     s.tile_packed[rows][2] = tall ? &tile<c, 2, 2, false> : &tile<c, 1, 2, false>;
   }
   s.prepare = &prepare;
-  if constexpr (c == Compute::int8)
-    s.pack_a = &pack_a<D, W, std::uint8_t>, s.pack_b = &pack_b<D, W, std::uint8_t>;
-  else
-    s.pack_a = &Packs<D, W>::a, s.pack_b = &Packs<D, W>::b;
+  if constexpr (c == Compute::int8) s.pack_a = &pack_a<D, W, std::uint8_t>, s.pack_b = &pack_b<D, W, std::uint8_t>;
+  else s.pack_a = &Packs<D, W>::a, s.pack_b = &Packs<D, W>::b;
   return s;
 }
 
 }  // namespace
 
-template <class Isa>
-const KernelSet& tile_set(Isa, Compute c) {
+template <class Isa> const KernelSet& tile_set(Isa, Compute c) {
   static const KernelSet half = make<Compute::bf16>(), bytes = make<Compute::int8>();
   return c == Compute::bf16 ? half : bytes;
 }

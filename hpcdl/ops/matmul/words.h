@@ -10,11 +10,9 @@
 
 namespace hpcdl::gemm {
 
-template <class Isa>
-struct Registers;
+template <class Isa> struct Registers;
 
-template <>
-struct Registers<simd::Scalar> {
+template <> struct Registers<simd::Scalar> {
   using Reg = std::uint32_t;
   static Reg zero() { return 0; }
   static void store(std::uint32_t* p, Reg r, int) { *p = r; }
@@ -23,15 +21,12 @@ struct Registers<simd::Scalar> {
 };
 
 #if defined(HPCDL_SIMD_AVX2)
-template <>
-struct Registers<simd::Avx2> {
+template <> struct Registers<simd::Avx2> {
   using Reg = __m256i;
   static Reg zero() { return _mm256_setzero_si256(); }
   static void store(std::uint32_t* p, Reg r, int n) {
-    if (n == 8)
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), r);
-    else
-      _mm256_maskstore_epi32(reinterpret_cast<int*>(p), simd::Vec<simd::Avx2>::tail(n), r);
+    if (n == 8) _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), r);
+    else _mm256_maskstore_epi32(reinterpret_cast<int*>(p), simd::Vec<simd::Avx2>::tail(n), r);
   }
   static Reg from_float(simd::Vec<simd::Avx2> v) { return _mm256_castps_si256(v.v); }
   static void transpose(Reg* r) {
@@ -55,8 +50,7 @@ struct Registers<simd::Avx2> {
 #endif
 
 #if defined(HPCDL_SIMD_AVX512)
-template <>
-struct Registers<simd::Avx512> {
+template <> struct Registers<simd::Avx512> {
   using Reg = __m512i;
   static Reg zero() { return _mm512_setzero_si512(); }
   static void store(std::uint32_t* p, Reg r, int n) {
@@ -92,12 +86,10 @@ struct Registers<simd::Avx512> {
 #endif
 
 /// One element per word: f32, or bf16 or f16 held as f32 (then sources of another type are rounded).
-template <class Isa, Compute c>
-struct Words : Registers<Isa> {
+template <class Isa, Compute c> struct Words : Registers<Isa> {
   using typename Registers<Isa>::Reg;
   using V = simd::Vec<Isa>;
-  template <class T>
-  static Reg along_k(const T* p, int n) {
+  template <class T> static Reg along_k(const T* p, int n) {
     V v = n >= V::N ? V::load(p) : n > 0 ? V::load(p, n) : V(0.0f);
     using Rounded = std::conditional_t<c == Compute::bf16, bf16, std::conditional_t<c == Compute::f16, f16, T>>;
     if constexpr (!std::is_same_v<T, Rounded>) {
@@ -107,14 +99,10 @@ struct Words : Registers<Isa> {
     }
     return Registers<Isa>::from_float(v);
   }
-  template <class T>
-  static Reg across(const T* p, std::int64_t, int, int n) {
-    return along_k(p, n);
-  }
+  template <class T> static Reg across(const T* p, std::int64_t, int, int n) { return along_k(p, n); }
 };
 
-template <>
-struct Words<simd::Scalar, Compute::int8> : Registers<simd::Scalar> {
+template <> struct Words<simd::Scalar, Compute::int8> : Registers<simd::Scalar> {
   static Reg along_k(const std::uint8_t* p, int n) { return across(p, 1, n, 1); }
   static Reg across(const std::uint8_t* p, std::int64_t ld, int kn, int n) {
     Reg w = 0;
@@ -125,8 +113,7 @@ struct Words<simd::Scalar, Compute::int8> : Registers<simd::Scalar> {
 };
 
 #if defined(HPCDL_SIMD_AVX2)
-template <>
-struct Words<simd::Avx2, Compute::int8> : Registers<simd::Avx2> {
+template <> struct Words<simd::Avx2, Compute::int8> : Registers<simd::Avx2> {
   static Reg along_k(const std::uint8_t* p, int n) {
     alignas(32) std::uint8_t t[32] = {};
     std::memcpy(t, p, static_cast<unsigned>(n < 0 ? 0 : n < 32 ? n : 32));
@@ -146,29 +133,26 @@ struct Words<simd::Avx2, Compute::int8> : Registers<simd::Avx2> {
 #endif
 
 #if defined(HPCDL_SIMD_AVX512)
-template <>
-struct Words<simd::Avx512, Compute::bf16> : Registers<simd::Avx512> {
+template <> struct Words<simd::Avx512, Compute::bf16> : Registers<simd::Avx512> {
   using V = simd::Vec<simd::Avx512>;
   static __mmask32 mask(int n) { return n >= 32 ? ~0u : n <= 0 ? 0u : (1u << n) - 1u; }
   static int clamp16(int n) { return n < 0 ? 0 : n < 16 ? n : 16; }
   static Reg along_k(const bf16* p, int n) { return _mm512_maskz_loadu_epi16(mask(n), p); }
-  template <class T>
-  static Reg along_k(const T* p, int n) {
+  template <class T> static Reg along_k(const T* p, int n) {
     return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(V::load(p + 16, clamp16(n - 16)).v, V::load(p, clamp16(n)).v));
   }
   static __m256i half(const bf16* p, int n) { return _mm256_maskz_loadu_epi16(V::tail(n), p); }
-  template <class T>
-  static __m256i half(const T* p, int n) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(V::load(p, n).v)); }
-  template <class T>
-  static Reg across(const T* p, std::int64_t ld, int kn, int n) {
+  template <class T> static __m256i half(const T* p, int n) {
+    return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(V::load(p, n).v));
+  }
+  template <class T> static Reg across(const T* p, std::int64_t ld, int kn, int n) {
     const int cols = clamp16(n);
     const __m512i even = _mm512_cvtepu16_epi32(half(p, cols));
     if (kn < 2) return even;
     return _mm512_or_si512(even, _mm512_slli_epi32(_mm512_cvtepu16_epi32(half(p + ld, cols)), 16));
   }
 };
-template <>
-struct Words<simd::Avx512, Compute::int8> : Registers<simd::Avx512> {
+template <> struct Words<simd::Avx512, Compute::int8> : Registers<simd::Avx512> {
   static Reg along_k(const std::uint8_t* p, int n) {
     return _mm512_maskz_loadu_epi8(n >= 64 ? ~0ull : n <= 0 ? 0ull : (1ull << n) - 1, p);
   }
@@ -185,8 +169,7 @@ struct Words<simd::Avx512, Compute::int8> : Registers<simd::Avx512> {
 #endif
 
 /// Rows of the source run along panels of half a vector, an even number of them: each vector fills a row of two.
-template <class D, class W, class T>
-void pack_across_pairs(const PackArgs& p) {
+template <class D, class W, class T> void pack_across_pairs(const PackArgs& p) {
   constexpr int kWidth = D::kLanes / 2, kTogether = 8, kAhead = 24;
   const auto* src = static_cast<const T*>(p.src);
   for (int first = 0; first < p.panels; first += kTogether) {
@@ -205,15 +188,15 @@ void pack_across_pairs(const PackArgs& p) {
 }
 
 /// One panel of NV whole vectors, whose rows the source holds one after the other: nothing but loads and stores.
-template <class D, class W, int NV, class T>
-void pack_across_whole(const PackArgs& p) {
+template <class D, class W, int NV, class T> void pack_across_whole(const PackArgs& p) {
   constexpr int kLanes = D::kLanes, kGroup = D::kGroup, kAhead = 8;
   const std::int64_t ld = p.ld, words = p.k / kGroup;
   const T* row = static_cast<const T*>(p.src);
   std::uint32_t* dst = p.dst;
   for (std::int64_t k = 0; k < words; ++k, row += kGroup * ld, dst += NV * kLanes) {
     for (int g = 0; g < kGroup; ++g)
-      for (int c = 0; c < NV * kLanes; c += static_cast<int>(64 / sizeof(T))) __builtin_prefetch(row + (kAhead * kGroup + g) * ld + c, 0, 3);
+      for (int c = 0; c < NV * kLanes; c += static_cast<int>(64 / sizeof(T)))
+        __builtin_prefetch(row + (kAhead * kGroup + g) * ld + c, 0, 3);
 #pragma GCC unroll 4
     for (int v = 0; v < NV; ++v) W::store(dst + v * kLanes, W::across(row + v * kLanes, ld, kGroup, kLanes), kLanes);
   }
@@ -221,8 +204,7 @@ void pack_across_whole(const PackArgs& p) {
 
 /// Rows of the source run along the panels. Several narrow panels advance together, so that whole lines are used while
 /// they are in L1, however far apart the rows lie.
-template <class D, class W, class T>
-void pack_across(const PackArgs& p) {
+template <class D, class W, class T> void pack_across(const PackArgs& p) {
   if constexpr (requires { W::store_halves(nullptr, nullptr, W::zero()); })
     if (p.width * 2 == D::kLanes && p.panels > 1) {
       PackArgs pairs = p;
@@ -261,8 +243,7 @@ void pack_across(const PackArgs& p) {
 }
 
 /// Rows of the source run along k: square blocks are transposed in registers.
-template <class D, class W, class T>
-void pack_dense(const PackArgs& p) {
+template <class D, class W, class T> void pack_dense(const PackArgs& p) {
   constexpr int kLanes = D::kLanes, kGroup = D::kGroup, kFull = kLanes * kGroup;
   const auto* src = static_cast<const T*>(p.src);
   const std::int64_t words = (p.k + kGroup - 1) / kGroup;
@@ -287,12 +268,9 @@ void pack_dense(const PackArgs& p) {
       }
 }
 
-template <class D, class W, class T>
-void pack_typed(const PackArgs& p) {
-  if (p.k_dense)
-    pack_dense<D, W, T>(p);
-  else
-    pack_across<D, W, T>(p);
+template <class D, class W, class T> void pack_typed(const PackArgs& p) {
+  if (p.k_dense) pack_dense<D, W, T>(p);
+  else pack_across<D, W, T>(p);
 }
 
 }  // namespace hpcdl::gemm

@@ -10,7 +10,8 @@ template <int N, bool kWhole> __device__ void store_bytes(std::uint8_t* p, const
   if constexpr (kWhole) {
     unsigned w[N / 4];
 #pragma unroll
-    for (int i = 0; i < N / 4; ++i) w[i] = static_cast<unsigned>(v[4 * i] | v[4 * i + 1] << 8 | v[4 * i + 2] << 16 | v[4 * i + 3] << 24);
+    for (int i = 0; i < N / 4; ++i)
+      w[i] = static_cast<unsigned>(v[4 * i] | v[4 * i + 1] << 8 | v[4 * i + 2] << 16 | v[4 * i + 3] << 24);
     if constexpr (N == 8) *reinterpret_cast<uint2*>(p) = make_uint2(w[0], w[1]);
     else *reinterpret_cast<unsigned*>(p) = w[0];
   } else {
@@ -37,7 +38,9 @@ template <int N, bool kWhole> __device__ void load_bytes(int (&v)[N], const std:
 }
 
 /// Block: one row of pixels of y.
-template <class T, bool kWhole> __global__ void __launch_bounds__(kMostThreads) pool(T* y, std::uint8_t* which, const T* x, std::int64_t y_stride, std::int64_t x_stride, Windows w) {
+template <class T, bool kWhole>
+__global__ void __launch_bounds__(kMostThreads)
+    pool(T* y, std::uint8_t* which, const T* x, std::int64_t y_stride, std::int64_t x_stride, Windows w) {
   constexpr int N = kLanes<T>;
   const std::int64_t row = blockIdx.x, image = row / w.h.out;
   const int oh = static_cast<int>(row - image * w.h.out), h0 = w.h.begin(oh), h1 = w.h.end(oh);
@@ -51,7 +54,8 @@ template <class T, bool kWhole> __global__ void __launch_bounds__(kMostThreads) 
         const auto v = load_pack<kWhole>(from + (h * w.w.in + i) * x_stride + c, n);
 #pragma unroll
         for (int k = 0; k < N; ++k)
-          if (!(v.v[k] <= best.v[k]) && best.v[k] == best.v[k]) best.v[k] = v.v[k], place[k] = at;  // NaN in v wins, NaN in best stays
+          if (!(v.v[k] <= best.v[k]) && best.v[k] == best.v[k])
+            best.v[k] = v.v[k], place[k] = at;  // NaN in v wins, NaN in best stays
       }
     const std::int64_t pixel = row * w.w.out + ow;
     store_pack<kWhole>(y + pixel * y_stride + c, best, n);
@@ -60,8 +64,10 @@ template <class T, bool kWhole> __global__ void __launch_bounds__(kMostThreads) 
 }
 
 /// Block: one row of pixels of dx, each from the windows that hold it, in order.
-template <class T, bool kWhole> __global__ void __launch_bounds__(kMostThreads)
-    scatter(T* dx, const std::uint8_t* which, const T* dy, std::int64_t dx_stride, std::int64_t dy_stride, Windows w, bool add) {
+template <class T, bool kWhole>
+__global__ void __launch_bounds__(kMostThreads)
+    scatter(T* dx, const std::uint8_t* which, const T* dy, std::int64_t dx_stride, std::int64_t dy_stride, Windows w,
+            bool add) {
   constexpr int N = kLanes<T>;
   const std::int64_t row = blockIdx.x, image = row / w.h.in, first = image * w.h.out * w.w.out;
   const int h = static_cast<int>(row - image * w.h.in), h0 = w.h.first(h), h1 = w.h.last(h);
@@ -81,9 +87,12 @@ template <class T, bool kWhole> __global__ void __launch_bounds__(kMostThreads)
   });
 }
 
-/// Windows that lie side by side and leave no pixel out. Block: one row of pixels of dy, each read once and written to the kernel x kernel of its window.
-template <class T, bool kWhole> __global__ void __launch_bounds__(kMostThreads)
-    scatter_windows(T* dx, const std::uint8_t* which, const T* dy, std::int64_t dx_stride, std::int64_t dy_stride, Windows w) {
+/// Windows that lie side by side and leave no pixel out. Block: one row of pixels of dy, each read once and written to
+/// the kernel x kernel of its window.
+template <class T, bool kWhole>
+__global__ void __launch_bounds__(kMostThreads)
+    scatter_windows(T* dx, const std::uint8_t* which, const T* dy, std::int64_t dx_stride, std::int64_t dy_stride,
+                    Windows w) {
   constexpr int N = kLanes<T>;
   const std::int64_t row = blockIdx.x, image = row / w.h.out;
   const int oh = static_cast<int>(row - image * w.h.out), side_h = w.h.kernel, side_w = w.w.kernel;
@@ -96,16 +105,20 @@ template <class T, bool kWhole> __global__ void __launch_bounds__(kMostThreads)
     for (int h = 0; h < side_h; ++h)
       for (int x = 0; x < side_w; ++x) {
         const int place = h * side_w + x;
-        store_pack<kWhole>(to + (std::int64_t{h} * w.w.in + x) * dx_stride, map<N>([&](int k) { return at[k] == place ? d.v[k] : 0.0f; }), n);
+        store_pack<kWhole>(to + (std::int64_t{h} * w.w.in + x) * dx_stride,
+                           map<N>([&](int k) { return at[k] == place ? d.v[k] : 0.0f; }), n);
       }
   });
 }
 
-bool side_by_side(const WindowAxis& a) { return a.kernel > 0 && a.kernel == a.stride && a.pad == 0 && a.in == a.out * a.kernel; }
+bool side_by_side(const WindowAxis& a) {
+  return a.kernel > 0 && a.kernel == a.stride && a.pad == 0 && a.in == a.out * a.kernel;
+}
 
 /// Packs of x, y and the places that belong to them move in whole accesses.
 template <class T> bool whole(const Windows& w, const View& x, const View& y, const View& which) {
-  return whole_packs<T>(w.channels, {{x.data(), x.row_stride()}, {y.data(), y.row_stride()}}) && reinterpret_cast<std::uintptr_t>(which.data()) % 8 == 0;
+  return whole_packs<T>(w.channels, {{x.data(), x.row_stride()}, {y.data(), y.row_stride()}}) &&
+         reinterpret_cast<std::uintptr_t>(which.data()) % 8 == 0;
 }
 
 }  // namespace

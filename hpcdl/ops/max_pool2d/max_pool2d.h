@@ -1,9 +1,10 @@
 #pragma once
 // The largest value of each window of an image, per channel.
 //
-// x: (N, H, W, C), y: (N, OH, OW, C), f32, bf16 or f16; pixels may be strided. OH = floor((H + 2 pad - kernel) / stride) + 1. The first of
-// equal values wins; NaN beats everything, as in torch. Kept for backward, in place of x: which element of its window each y is, row by
-// row within the part of the window that lies in the image, as u8 (windows of at most 256 elements).
+// x: (N, H, W, C), y: (N, OH, OW, C), f32, bf16 or f16; pixels may be strided. OH = floor((H + 2 pad - kernel) /
+// stride) + 1. The first of equal values wins; NaN beats everything, as in torch. Kept for backward, in place of x:
+// which element of its window each y is, row by row within the part of the window that lies in the image, as u8
+// (windows of at most 256 elements).
 
 #include "hpcdl/ops/op.h"
 #include "hpcdl/ops/windows.h"
@@ -23,15 +24,19 @@ void max_pool2d_backward(Stream&, Grad dx, View which, View dy, const Windows&);
 namespace detail {
 
 inline void run_max_pool(Stream& s, Tensor y, Tensor which, View x, const Windows& w) {
-  on(s, [&](auto isa, Pool& pool) { cpu::max_pool2d(isa, pool, y, which, x, w); }, [&](auto& q) { cuda::max_pool2d(q, y, which, x, w); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::max_pool2d(isa, pool, y, which, x, w); },
+      [&](auto& q) { cuda::max_pool2d(q, y, which, x, w); });
 }
 inline void run_max_pool_backward(Stream& s, Grad dx, View which, View dy, const Windows& w) {
-  on(s, [&](auto isa, Pool& pool) { cpu::max_pool2d_backward(isa, pool, dx, which, dy, w); },
-     [&](auto& q) { cuda::max_pool2d_backward(q, dx, which, dy, w); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::max_pool2d_backward(isa, pool, dx, which, dy, w); },
+      [&](auto& q) { cuda::max_pool2d_backward(q, dx, which, dy, w); });
 }
 /// y and the place of each maximum.
 inline std::array<Spec, 2> max_pooled(std::string_view op, const Spec& x, const Windows& w) {
-  require(w.h.widest() * w.w.widest() <= 256, op, "windows of {} x {} pixels are too large: at most 256 pixels", w.h.widest(), w.w.widest());
+  require(w.h.widest() * w.w.widest() <= 256, op, "windows of {} x {} pixels are too large: at most 256 pixels",
+          w.h.widest(), w.w.widest());
   const Spec y = pooled(x, w);
   return {y, Spec{y.shape, DType::u8}};
 }
@@ -72,7 +77,9 @@ struct AdaptiveMaxPool2d {
     detail::require_image(name, x);
     return detail::max_pooled(name, x, detail::bins(name, x.shape, a.height, a.width));
   }
-  static Cost cost(const Spec& x, const Args& a) { return detail::max_pool_cost(x, detail::bins(name, x.shape, a.height, a.width)); }
+  static Cost cost(const Spec& x, const Args& a) {
+    return detail::max_pool_cost(x, detail::bins(name, x.shape, a.height, a.width));
+  }
   static void forward(Stream& s, Tensor y, Tensor which, View x, const Args& a) {
     detail::run_max_pool(s, y, which, x, detail::bins(name, x.shape(), a.height, a.width));
   }
@@ -83,6 +90,8 @@ struct AdaptiveMaxPool2d {
 };
 
 template <Symbolic V> V max_pool2d(const V& x, MaxPool2d::Args a = {}) { return record<MaxPool2d>(a, x); }
-template <Symbolic V> V adaptive_max_pool2d(const V& x, AdaptiveMaxPool2d::Args a = {}) { return record<AdaptiveMaxPool2d>(a, x); }
+template <Symbolic V> V adaptive_max_pool2d(const V& x, AdaptiveMaxPool2d::Args a = {}) {
+  return record<AdaptiveMaxPool2d>(a, x);
+}
 
 }  // namespace hpcdl

@@ -10,7 +10,8 @@ enum class Store { plain, add, past_cache };
 
 /// One pixel of y. x: the image; [h0, h1) x [w0, w1): the window.
 template <class Isa, class T, bool kWhich>
-void pool_pixel(T* y, std::uint8_t* which, const T* x, std::int64_t stride, const Windows& w, int h0, int h1, int w0, int w1) {
+void pool_pixel(T* y, std::uint8_t* which, const T* x, std::int64_t stride, const Windows& w, int h0, int h1, int w0,
+                int w1) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   loop<Isa>(w.channels, [&](std::int64_t c, auto k) {
@@ -46,15 +47,18 @@ template <class Isa, class T> struct Share {
 
 /// dx of one pixel: from the windows that hold it, in order.
 template <class Isa, class T>
-void scatter_pixel(T* dx, Store how, const std::uint8_t* which, const T* dy, std::int64_t stride, const Windows& w, int h, int x) {
+void scatter_pixel(T* dx, Store how, const std::uint8_t* which, const T* dy, std::int64_t stride, const Windows& w,
+                   int h, int x) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   const int h0 = w.h.first(h), h1 = w.h.last(h), w0 = w.w.first(x), w1 = w.w.last(x);
   const auto channels = w.channels;
   if (h1 - h0 == 1 && w1 - w0 == 1) {
     const Share<Isa, T> one(which, dy, stride, w, h, x, h0, w0);
-    if (how == Store::add) loop<Isa>(channels, [&](std::int64_t c, auto k) { store(dx + c, load<V>(dx + c, k) + one.at(c, k), k); });
-    else if (how == Store::past_cache) loop<Isa>(channels, [&](std::int64_t c, auto k) { stream(dx + c, one.at(c, k), k); });
+    if (how == Store::add)
+      loop<Isa>(channels, [&](std::int64_t c, auto k) { store(dx + c, load<V>(dx + c, k) + one.at(c, k), k); });
+    else if (how == Store::past_cache)
+      loop<Isa>(channels, [&](std::int64_t c, auto k) { stream(dx + c, one.at(c, k), k); });
     else loop<Isa>(channels, [&](std::int64_t c, auto k) { store(dx + c, one.at(c, k), k); });
     return;
   }
@@ -71,17 +75,19 @@ void scatter_pixel(T* dx, Store how, const std::uint8_t* which, const T* dy, std
 template <class Isa> void max_pool2d(Isa, Pool& pool, Tensor y, Tensor which, View x, const Windows& w) {
   const auto stride = x.row_stride(), to = y.row_stride();
   visit_dtype(x.dtype(), [&]<class T>() {
-    for_rows(pool, w.images * w.h.out, w.w.in * w.channels * (w.h.in / w.h.out + 1), [&](std::int64_t begin, std::int64_t end) {
-      for (auto r = begin; r < end; ++r) {
-        const T* image = x.ptr<T>() + r / w.h.out * w.h.in * w.w.in * stride;
-        const int oh = static_cast<int>(r % w.h.out), h0 = w.h.begin(oh), h1 = w.h.end(oh);
-        for (int o = 0; o < w.w.out; ++o) {
-          const auto at = r * w.w.out + o;
-          const auto run = which ? pool_pixel<Isa, T, true> : pool_pixel<Isa, T, false>;
-          run(y.ptr<T>() + at * to, which ? which.ptr<std::uint8_t>() + at * w.channels : nullptr, image, stride, w, h0, h1, w.w.begin(o), w.w.end(o));
-        }
-      }
-    });
+    for_rows(pool, w.images * w.h.out, w.w.in * w.channels * (w.h.in / w.h.out + 1),
+             [&](std::int64_t begin, std::int64_t end) {
+               for (auto r = begin; r < end; ++r) {
+                 const T* image = x.ptr<T>() + r / w.h.out * w.h.in * w.w.in * stride;
+                 const int oh = static_cast<int>(r % w.h.out), h0 = w.h.begin(oh), h1 = w.h.end(oh);
+                 for (int o = 0; o < w.w.out; ++o) {
+                   const auto at = r * w.w.out + o;
+                   const auto run = which ? pool_pixel<Isa, T, true> : pool_pixel<Isa, T, false>;
+                   run(y.ptr<T>() + at * to, which ? which.ptr<std::uint8_t>() + at * w.channels : nullptr, image,
+                       stride, w, h0, h1, w.w.begin(o), w.w.end(o));
+                 }
+               }
+             });
   });
 }
 

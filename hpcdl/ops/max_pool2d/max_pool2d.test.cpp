@@ -16,7 +16,8 @@ using testing::Ref;
 
 void reference(std::span<Ref> out, const Ref& x, const Windows& w) {
   for (std::int64_t at = 0; at < out[0].size(); ++at) {
-    const auto c = at % w.channels, ow = at / w.channels % w.w.out, oh = at / w.channels / w.w.out % w.h.out, n = at / w.channels / w.w.out / w.h.out;
+    const auto c = at % w.channels, ow = at / w.channels % w.w.out, oh = at / w.channels / w.w.out % w.h.out,
+               n = at / w.channels / w.w.out / w.h.out;
     double best = -INFINITY, place = 0, which = 0;
     for (int h = w.h.begin(static_cast<int>(oh)); h < w.h.end(static_cast<int>(oh)); ++h)
       for (int i = w.w.begin(static_cast<int>(ow)); i < w.w.end(static_cast<int>(ow)); ++i, ++place)
@@ -31,16 +32,17 @@ const auto strided = testing::op<MaxPool2d>({
         {
             {.in = {{1, 2, 2, 1}}},
             {.in = {{3, 4, 6, 5}}},
-            {.in = {{2, 4, 6, 16}}},                                                  // whole packs, windows side by side
-            {.in = {{2, 5, 7, 16}}},                                                  // a row and a column that no window holds
-            {.in = {{2, 7, 9, 33}}, .args = {.kernel = 3, .stride = 2, .pad = 1}},    // the stem of a ResNet
+            {.in = {{2, 4, 6, 16}}},  // whole packs, windows side by side
+            {.in = {{2, 5, 7, 16}}},  // a row and a column that no window holds
+            {.in = {{2, 7, 9, 33}}, .args = {.kernel = 3, .stride = 2, .pad = 1}},  // the stem of a ResNet
             {.in = {{1, 6, 5, 19}}, .args = {.kernel = 3, .stride = 1, .pad = 1}},
             {.in = {{2, 9, 4, 8}}, .args = {.kernel = 2, .stride = 3}},               // gaps between windows
             {.in = {{1, 17, 16, 3}}, .args = {.kernel = 16, .stride = 1, .pad = 8}},  // all 256 places
             {.in = {{9, 32, 32, 64}}, .gradient = false},
             {.in = {{0, 4, 4, 8}}},
         },
-    .reference = [](std::span<Ref> out, std::span<const Ref> in, const MaxPool2d::Args& a) { reference(out, in[0], detail::windows("", in[0].shape, a)); },
+    .reference = [](std::span<Ref> out, std::span<const Ref> in,
+                    const MaxPool2d::Args& a) { reference(out, in[0], detail::windows("", in[0].shape, a)); },
     .reduction = [](std::span<const Spec>, const MaxPool2d::Args& a) { return std::int64_t{a.kernel} * a.kernel; },
 });
 
@@ -51,15 +53,18 @@ const auto adaptive = testing::op<AdaptiveMaxPool2d>({
             {.in = {{2, 7, 5, 17}}, .args = {.height = 3, .width = 2}},
             {.in = {{1, 3, 2, 16}}, .args = {.height = 5, .width = 7}},
         },
-    .reference = [](std::span<Ref> out, std::span<const Ref> in,
-                    const AdaptiveMaxPool2d::Args& a) { reference(out, in[0], detail::bins("", in[0].shape, a.height, a.width)); },
+    .reference =
+        [](std::span<Ref> out, std::span<const Ref> in, const AdaptiveMaxPool2d::Args& a) {
+          reference(out, in[0], detail::bins("", in[0].shape, a.height, a.width));
+        },
     .reduction = [](std::span<const Spec> in, const AdaptiveMaxPool2d::Args&) { return in[0][1] * in[0][2]; },
 });
 
 /// torch: the first of equal values, and NaN wherever there is one in the window.
 TEST(MaxPool2dTest, TiesAndNaN) {
   const float nan = NAN, inf = INFINITY;
-  const float x[] = {1, 1, 1, 1, -inf, -inf, -inf, -inf, nan, 1, 2, 3, 1, 2, nan, 3, 1, 2, 3, nan};  // five images of 2 x 2
+  const float x[] = {1, 1, 1, 1, -inf, -inf, -inf, -inf, nan, 1,
+                     2, 3, 1, 2, nan,  3,    1,    2,    3,   nan};  // five images of 2 x 2
   float y[5];
   std::uint8_t which[5];
   Pool pool(1);
@@ -67,7 +72,8 @@ TEST(MaxPool2dTest, TiesAndNaN) {
   const auto before = simd::active_isa();
   for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512}) {
     if (!simd::set_active_isa(isa)) continue;
-    MaxPool2d::forward(s, Tensor(y, {{5, 1, 1, 1}, DType::f32}), Tensor(which, {{5, 1, 1, 1}, DType::u8}), View(x, {{5, 2, 2, 1}, DType::f32}), {});
+    MaxPool2d::forward(s, Tensor(y, {{5, 1, 1, 1}, DType::f32}), Tensor(which, {{5, 1, 1, 1}, DType::u8}),
+                       View(x, {{5, 2, 2, 1}, DType::f32}), {});
     EXPECT_EQ(y[0], 1);
     EXPECT_EQ(which[0], 0);
     EXPECT_EQ(y[1], -inf);
@@ -86,14 +92,15 @@ TEST(MaxPool2dTest, LargeGradientsHaveTheBitsOfSmallOnes) {
   constexpr std::int64_t n = 65, side = 32, channels = 64, image = side * side * channels;
   std::vector<float> dy(n * image / 4), dx(n * image, NAN), one(image);
   std::vector<std::uint8_t> which(dy.size());
-  for (std::size_t i = 0; i < dy.size(); ++i) dy[i] = static_cast<float>(i % 8191) - 4000, which[i] = static_cast<std::uint8_t>(i * 7 / 3 % 4);
+  for (std::size_t i = 0; i < dy.size(); ++i)
+    dy[i] = static_cast<float>(i % 8191) - 4000, which[i] = static_cast<std::uint8_t>(i * 7 / 3 % 4);
   Pool pool(2);
   Stream s(pool);
   const auto backward = [&](float* out, std::int64_t first, std::int64_t count) {
     const auto at = static_cast<std::size_t>(first * image / 4);
     const Shape small{count, side / 2, side / 2, channels};
-    MaxPool2d::backward(s, Grad(Tensor(out, {{count, side, side, channels}, DType::f32}), Write::overwrite), View(&which[at], {small, DType::u8}),
-                        View(&dy[at], {small, DType::f32}), {});
+    MaxPool2d::backward(s, Grad(Tensor(out, {{count, side, side, channels}, DType::f32}), Write::overwrite),
+                        View(&which[at], {small, DType::u8}), View(&dy[at], {small, DType::f32}), {});
   };
   backward(dx.data(), 0, n);
   for (std::int64_t i : {0, 31, 32, 64}) {

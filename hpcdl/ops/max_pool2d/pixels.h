@@ -1,5 +1,6 @@
 #pragma once
-// How the GPU kernels of pooling lie over an image (.cu only): a block takes one row of pixels, its threads the 16-byte packs of that.
+// How the GPU kernels of pooling lie over an image (.cu only): a block takes one row of pixels, its threads the 16-byte
+// packs of that.
 
 #include "hpcdl/cuda/lanes.h"
 #include "hpcdl/cuda/launch.h"

@@ -1,9 +1,11 @@
 #pragma once
-// y = act(x W1^T + b1) W2^T + b2 + residual: the two layers of a transformer's MLP as one op, for training. What the fusion is for:
-// the gradient between the layers never exists; the product that would make it multiplies by act'(z) on its way out.
+// y = act(x W1^T + b1) W2^T + b2 + residual: the two layers of a transformer's MLP as one op, for training. What the
+// fusion is for: the gradient between the layers never exists; the product that would make it multiplies by act'(z) on
+// its way out.
 //
-// Operands as in linear.h: x (..., K); W1 (F, K), W2 (N, F), or (K, F), (F, N) with `conv1d`; biases and residual may be absent. z, the
-// value in front of the activation, and h, the one behind it, are kept for backward. Same bits as two linear layers on a CPU.
+// Operands as in linear.h: x (..., K); W1 (F, K), W2 (N, F), or (K, F), (F, N) with `conv1d`; biases and residual may
+// be absent. z, the value in front of the activation, and h, the one behind it, are kept for backward. Same bits as two
+// linear layers on a CPU.
 
 #include "hpcdl/ops/linear/linear.h"
 
@@ -21,31 +23,35 @@ struct Mlp {
   static LinearArgs first(const Args& a) { return {.activation = a.activation, .conv1d = a.conv1d}; }
   static LinearArgs second(const Args& a) { return {.conv1d = a.conv1d}; }
   /// y, z, h.
-  static std::array<Spec, 3> infer(const Spec& x, const Spec& w1, const Spec& b1, const Spec& w2, const Spec& b2, const Spec& residual, const Args& a) {
+  static std::array<Spec, 3> infer(const Spec& x, const Spec& w1, const Spec& b1, const Spec& w2, const Spec& b2,
+                                   const Spec& residual, const Args& a) {
     require(a.activation != Activation::none, name, "needs an activation between its layers");
     const Spec z = linear_spec(name, x, w1, b1, {}, first(a));
     return {linear_spec(name, z, w2, b2, residual, second(a)), z, z};
   }
-  static Cost cost(const Spec& x, const Spec& w1, const Spec& b1, const Spec& w2, const Spec& b2, const Spec& residual, const Args& a) {
+  static Cost cost(const Spec& x, const Spec& w1, const Spec& b1, const Spec& w2, const Spec& b2, const Spec& residual,
+                   const Args& a) {
     const auto outs = infer(x, w1, b1, w2, b2, residual, a);
     Cost c = linear_cost(x, w1, b1, {}, outs[1]);
     c += linear_cost(outs[2], w2, b2, residual, outs[0]);
     c.bytes += static_cast<double>(outs[2].bytes());
     return c;
   }
-  static void forward(Stream& s, Tensor y, Tensor z, Tensor h, View x, View w1, View b1, View w2, View b2, View residual, const Args& a);
+  static void forward(Stream& s, Tensor y, Tensor z, Tensor h, View x, View w1, View b1, View w2, View b2,
+                      View residual, const Args& a);
   /// dz
-  static std::array<Spec, 1> backward_scratch(const Spec& x, const Spec& w1, const Spec& b1, const Spec& w2, const Spec& b2, const Spec& residual,
-                                              const Args& a) {
+  static std::array<Spec, 1> backward_scratch(const Spec& x, const Spec& w1, const Spec& b1, const Spec& w2,
+                                              const Spec& b2, const Spec& residual, const Args& a) {
     return {infer(x, w1, b1, w2, b2, residual, a)[1]};
   }
-  static void backward(Stream& s, Grad dx, Grad dw1, Grad db1, Grad dw2, Grad db2, Grad dresidual, View x, View w1, View w2, View z, View h, View dy,
-                       Tensor dz, const Args& a);
-  using Backward =
-      Operands<dIn<0>, dIn<1>, dIn<2>, dIn<3>, dIn<4>, dIn<5>, In<0>, In<1>, In<3>, Out<1>, Out<2>, dOut<0>, Scratch<0>>;
+  static void backward(Stream& s, Grad dx, Grad dw1, Grad db1, Grad dw2, Grad db2, Grad dresidual, View x, View w1,
+                       View w2, View z, View h, View dy, Tensor dz, const Args& a);
+  using Backward = Operands<dIn<0>, dIn<1>, dIn<2>, dIn<3>, dIn<4>, dIn<5>, In<0>, In<1>, In<3>, Out<1>, Out<2>,
+                            dOut<0>, Scratch<0>>;
 };
 
-template <Symbolic V> V mlp(const V& x, const V& w1, const V& b1, const V& w2, const V& b2, const V& residual, const Mlp::Args& a) {
+template <Symbolic V>
+V mlp(const V& x, const V& w1, const V& b1, const V& w2, const V& b2, const V& residual, const Mlp::Args& a) {
   return record<Mlp>(a, x, w1, b1, w2, b2, residual);
 }
 

@@ -33,8 +33,9 @@ inline void Relu::forward(Stream& s, Tensor y, View x, const Args&) {
   on(s, [&](auto isa, Pool& pool) { cpu::relu(isa, pool, y, x); }, [&](auto& q) { cuda::relu(q, y, x); });
 }
 inline void Relu::backward(Stream& s, Grad dx, View y, View dy, const Args&) {
-  on(s, [&](auto isa, Pool& pool) { cpu::relu_backward(isa, pool, dx, y, dy); },
-     [&](auto& q) { cuda::relu_backward(q, dx, y, dy); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::relu_backward(isa, pool, dx, y, dy); },
+      [&](auto& q) { cuda::relu_backward(q, dx, y, dy); });
 }
 
 template <Symbolic V> V relu(const V& x) { return record<Relu>({}, x); }

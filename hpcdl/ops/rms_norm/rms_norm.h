@@ -1,9 +1,8 @@
 #pragma once
 // y = x / sqrt(mean(x^2) + eps) * weight over the last dim; with a residual, of h = x + residual.
 //
-// x, residual, h, y: (..., C), f32 or bf16. weight: (C), f32 or bf16 whatever x is. Kept for backward: 1 / sqrt(mean + eps),
-// f32, one per row.
-// Source: Zhang & Sennrich, "Root mean square layer normalization", 2019.
+// x, residual, h, y: (..., C), f32 or bf16. weight: (C), f32 or bf16 whatever x is. Kept for backward: 1 / sqrt(mean +
+// eps), f32, one per row. Source: Zhang & Sennrich, "Root mean square layer normalization", 2019.
 
 #include "hpcdl/ops/layer_norm/norm.h"
 #include "hpcdl/ops/op.h"
@@ -22,9 +21,12 @@ struct RmsNorm {
     return {x, detail::row_statistic(x)};
   }
   static Cost cost(const Spec& x, const Spec&, const Args&) { return detail::norm_cost(x, 5, 2); }
-  static std::array<Spec, 1> backward_scratch(const Spec& x, const Spec&, const Args&) { return {detail::norm_scratch(x)}; }
+  static std::array<Spec, 1> backward_scratch(const Spec& x, const Spec&, const Args&) {
+    return {detail::norm_scratch(x)};
+  }
   static void forward(Stream& s, Tensor y, Tensor rstd, View x, View weight, const Args& a);
-  static void backward(Stream& s, Grad dx, Grad dweight, View x, View weight, View rstd, View dy, Tensor partial, const Args& a);
+  static void backward(Stream& s, Grad dx, Grad dweight, View x, View weight, View rstd, View dy, Tensor partial,
+                       const Args& a);
   using Backward = Operands<dIn<0>, dIn<1>, In<0>, In<1>, Out<1>, dOut<0>, Scratch<0>>;
 };
 
@@ -45,8 +47,8 @@ struct AddRmsNorm {
     return {detail::norm_scratch(x)};
   }
   static void forward(Stream& s, Tensor h, Tensor y, Tensor rstd, View x, View residual, View weight, const Args& a);
-  static void backward(Stream& s, Grad dx, Grad dresidual, Grad dweight, View weight, View h, View rstd, View dh, View dy,
-                       Tensor partial, const Args& a);
+  static void backward(Stream& s, Grad dx, Grad dresidual, Grad dweight, View weight, View h, View rstd, View dh,
+                       View dy, Tensor partial, const Args& a);
   using Backward = Operands<dIn<0>, dIn<1>, dIn<2>, In<2>, Out<0>, Out<2>, dOut<0>, dOut<1>, Scratch<0>>;
 };
 
@@ -63,8 +65,9 @@ inline void run_rms_norm(Stream& s, const NormForward& o) {
   on(s, [&](auto isa, Pool& pool) { cpu::rms_norm(isa, pool, o); }, [&](auto& q) { cuda::rms_norm(q, o); });
 }
 inline void run_rms_norm(Stream& s, const NormBackward& o) {
-  on(s, [&](auto isa, Pool& pool) { cpu::rms_norm_backward(isa, pool, o); },
-     [&](auto& q) { cuda::rms_norm_backward(q, o); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::rms_norm_backward(isa, pool, o); },
+      [&](auto& q) { cuda::rms_norm_backward(q, o); });
 }
 
 inline void RmsNorm::forward(Stream& s, Tensor y, Tensor rstd, View x, View weight, const Args& a) {
@@ -72,18 +75,31 @@ inline void RmsNorm::forward(Stream& s, Tensor y, Tensor rstd, View x, View weig
 }
 inline void RmsNorm::backward(Stream& s, Grad dx, Grad dweight, View x, View weight, View rstd, View dy, Tensor partial,
                               const Args&) {
-  run_rms_norm(s, NormBackward{.dx = dx, .dgamma = dweight, .h = x, .rstd = rstd, .gamma = weight, .dy = dy, .partial = partial});
+  run_rms_norm(
+      s,
+      NormBackward{.dx = dx, .dgamma = dweight, .h = x, .rstd = rstd, .gamma = weight, .dy = dy, .partial = partial});
 }
-inline void AddRmsNorm::forward(Stream& s, Tensor h, Tensor y, Tensor rstd, View x, View residual, View weight, const Args& a) {
-  run_rms_norm(s, NormForward{.h = h, .y = y, .rstd = rstd, .x = x, .residual = residual, .gamma = weight, .eps = a.eps});
+inline void AddRmsNorm::forward(Stream& s, Tensor h, Tensor y, Tensor rstd, View x, View residual, View weight,
+                                const Args& a) {
+  run_rms_norm(s,
+               NormForward{.h = h, .y = y, .rstd = rstd, .x = x, .residual = residual, .gamma = weight, .eps = a.eps});
 }
-inline void AddRmsNorm::backward(Stream& s, Grad dx, Grad dresidual, Grad dweight, View weight, View h, View rstd, View dh,
-                                 View dy, Tensor partial, const Args&) {
-  run_rms_norm(s, NormBackward{.dx = dx, .dresidual = dresidual, .dgamma = dweight, .h = h, .rstd = rstd, .gamma = weight,
-                               .dy = dy, .dh_in = dh, .partial = partial});
+inline void AddRmsNorm::backward(Stream& s, Grad dx, Grad dresidual, Grad dweight, View weight, View h, View rstd,
+                                 View dh, View dy, Tensor partial, const Args&) {
+  run_rms_norm(s, NormBackward{.dx = dx,
+                               .dresidual = dresidual,
+                               .dgamma = dweight,
+                               .h = h,
+                               .rstd = rstd,
+                               .gamma = weight,
+                               .dy = dy,
+                               .dh_in = dh,
+                               .partial = partial});
 }
 
-template <Symbolic V> V rms_norm(const V& x, const V& weight, RmsNorm::Args a = {}) { return record<RmsNorm>(a, x, weight); }
+template <Symbolic V> V rms_norm(const V& x, const V& weight, RmsNorm::Args a = {}) {
+  return record<RmsNorm>(a, x, weight);
+}
 /// {h, y} with h = x + residual and y = rms_norm(h).
 template <Symbolic V> auto add_rms_norm(const V& x, const V& residual, const V& weight, AddRmsNorm::Args a = {}) {
   return record<AddRmsNorm>(a, x, residual, weight);

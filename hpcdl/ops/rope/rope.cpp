@@ -7,7 +7,8 @@ namespace hpcdl {
 Spec Rope::infer(const Spec& x, const Spec& table, const Args& a) {
   require_float(name, x);
   const auto d = head_dim(x, a);
-  require(x.shape.rank() == 3 || x.shape.rank() == 4, name, "input must be (B, T, H*D) or (B, T, H, D), got {}", to_string(x));
+  require(x.shape.rank() == 3 || x.shape.rank() == 4, name, "input must be (B, T, H*D) or (B, T, H, D), got {}",
+          to_string(x));
   require(d > 0 && d % 2 == 0 && (x.shape.rank() == 3 ? x[-1] % d == 0 : x[-1] == d), name,
           "head_dim must be even and divide the last dim of {}, got {}", to_string(x), d);
   require(table.dtype == DType::f32 && table.shape.rank() == 2 && table[-1] == d && table[0] >= x[1], name,
@@ -16,8 +17,8 @@ Spec Rope::infer(const Spec& x, const Spec& table, const Args& a) {
 }
 
 void require_positions(const View& x, const View& table, std::int64_t position) {
-  require(position >= 0 && position + x[1] <= table[0], Rope::name, "the table holds {} positions, needed {} .. {}", table[0],
-          position, position + x[1]);
+  require(position >= 0 && position + x[1] <= table[0], Rope::name, "the table holds {} positions, needed {} .. {}",
+          table[0], position, position + x[1]);
 }
 
 void rope_table(const Tensor& table, double theta) {

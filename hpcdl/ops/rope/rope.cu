@@ -17,18 +17,22 @@ struct Rotation {
   bool accumulate;
 };
 
-/// A block rotates one token. A thread takes up to N pairs (threadIdx.x) of two heads at a time, which share the angles.
+/// A block rotates one token. A thread takes up to N pairs (threadIdx.x) of two heads at a time, which share the
+/// angles.
 template <class T> __global__ void __launch_bounds__(256) rotate(Rotation r) {
   constexpr int N = kLanes<T>, kHeads = 2;
-  const std::int64_t token = blockIdx.x, b = token / r.tokens, t = token - b * r.tokens, position = r.params->position + t;
+  const std::int64_t token = blockIdx.x, b = token / r.tokens, t = token - b * r.tokens,
+                     position = r.params->position + t;
   const int half = static_cast<int>(r.half), heads = static_cast<int>(r.heads), high = static_cast<int>(blockDim.y);
   const float* angles = r.table + position * 2 * half;
   for (int at = static_cast<int>(threadIdx.x) * N; at < half; at += static_cast<int>(blockDim.x) * N) {
     const int n = half - at;
     const T* x = static_cast<const T*>(r.x) + b * r.x_strides[0] + t * r.x_strides[1] + at;
     T* y = static_cast<T*>(r.y) + b * r.y_strides[0] + t * r.y_strides[1] + at;
-    Lanes<N> c(__builtin_nanf("")), s(__builtin_nanf(""));  // a position that the table does not hold shows in the result
-    if (position >= 0 && position < r.positions) c = load<N>(angles + at, n), s = load<N>(angles + half + at, n) * Lanes<N>(r.sign);
+    Lanes<N> c(__builtin_nanf("")),
+        s(__builtin_nanf(""));  // a position that the table does not hold shows in the result
+    if (position >= 0 && position < r.positions)
+      c = load<N>(angles + at, n), s = load<N>(angles + half + at, n) * Lanes<N>(r.sign);
     for (int first = static_cast<int>(threadIdx.y); first < heads; first += kHeads * high) {
       Pack<T, N> left[kHeads], right[kHeads];
 #pragma unroll
@@ -43,7 +47,8 @@ template <class T> __global__ void __launch_bounds__(256) rotate(Rotation r) {
         T* to = y + (first + k * high) * r.y_strides[2];
         const auto x1 = widen(left[k]), x2 = widen(right[k]);
         auto y1 = fma(x1, c, Lanes<N>(0.0f) - x2 * s), y2 = fma(x2, c, x1 * s);
-        if (r.accumulate) y1 = y1 + load<N>(static_cast<const T*>(to), n), y2 = y2 + load<N>(static_cast<const T*>(to + half), n);
+        if (r.accumulate)
+          y1 = y1 + load<N>(static_cast<const T*>(to), n), y2 = y2 + load<N>(static_cast<const T*>(to + half), n);
         store(to, y1, n);
         store(to + half, y2, n);
       }
@@ -56,15 +61,26 @@ template <class T> __global__ void __launch_bounds__(256) rotate(Rotation r) {
 void rope(Stream& s, Grad y, View x, View table, float sign, const Rope::Args& a) {
   const std::int64_t d = a.head_dim > 0 ? a.head_dim : x.cols();
   const bool split = x.rank() == 4;
-  const Rotation r{y.data(), x.data(), table.ptr<float>(), s.kernel_params(), x[0], x[1], split ? x[2] : x.cols() / d, d / 2, table[0],
+  const Rotation r{y.data(),
+                   x.data(),
+                   table.ptr<float>(),
+                   s.kernel_params(),
+                   x[0],
+                   x[1],
+                   split ? x[2] : x.cols() / d,
+                   d / 2,
+                   table[0],
                    {y.strides()[0], y.strides()[1], split ? y.strides()[2] : d},
-                   {x.strides()[0], x.strides()[1], split ? x.strides()[2] : d}, sign, y.accumulate()};
+                   {x.strides()[0], x.strides()[1], split ? x.strides()[2] : d},
+                   sign,
+                   y.accumulate()};
   visit_dtype(x.dtype(), [&]<class T>() {
     const std::int64_t tokens = r.batch * r.tokens, packs = (r.half + kLanes<T> - 1) / kLanes<T>;
     if (tokens * r.heads * packs == 0) return;
     const auto wide = static_cast<unsigned>(packs < 128 ? packs : 128);
     const std::int64_t pairs = (r.heads + 1) / 2, most = 256 / wide;
-    rotate<T><<<blocks_for(tokens, 1), dim3(wide, static_cast<unsigned>(pairs < most ? pairs : most)), 0, queue(s)>>>(r);
+    rotate<T>
+        <<<blocks_for(tokens, 1), dim3(wide, static_cast<unsigned>(pairs < most ? pairs : most)), 0, queue(s)>>>(r);
     launched("rope");
   });
 }

@@ -45,16 +45,18 @@ void rope(Stream&, Grad y, View x, View table, float sign, const Rope::Args& a);
 }  // namespace cuda
 
 inline void Rope::forward(Stream& s, Tensor y, View x, View table, const Args& a) {
-  on(s,
-     [&](auto isa, Pool& pool) {
-       require_positions(x, table, s.params().position);
-       cpu::rope(isa, pool, Grad(y, Write::overwrite), x, table, s.params().position, 1, a);
-     },
-     [&](auto& q) { cuda::rope(q, Grad(y, Write::overwrite), x, table, 1, a); });
+  on(
+      s,
+      [&](auto isa, Pool& pool) {
+        require_positions(x, table, s.params().position);
+        cpu::rope(isa, pool, Grad(y, Write::overwrite), x, table, s.params().position, 1, a);
+      },
+      [&](auto& q) { cuda::rope(q, Grad(y, Write::overwrite), x, table, 1, a); });
 }
 inline void Rope::backward(Stream& s, Grad dx, View table, View dy, const Args& a) {
-  on(s, [&](auto isa, Pool& pool) { cpu::rope(isa, pool, dx, dy, table, s.params().position, -1, a); },
-     [&](auto& q) { cuda::rope(q, dx, dy, table, -1, a); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::rope(isa, pool, dx, dy, table, s.params().position, -1, a); },
+      [&](auto& q) { cuda::rope(q, dx, dy, table, -1, a); });
 }
 
 template <Symbolic V> V rope(const V& x, const V& table, Rope::Args a = {}) { return record<Rope>(a, x, table); }

@@ -35,7 +35,8 @@ void rope(Isa, Pool& pool, Grad y, View x, View table, std::int64_t position, fl
         T* to = y.ptr<T>() + b * y.strides()[0] + t * y.strides()[1];
         const T* from = x.ptr<T>() + b * x.strides()[0] + t * x.strides()[1];
         for (std::int64_t h = 0; h < heads; ++h)
-          rotate<Isa>(to + h * (split ? y.strides()[2] : d), from + h * (split ? x.strides()[2] : d), angles, d / 2, sign, y.accumulate());
+          rotate<Isa>(to + h * (split ? y.strides()[2] : d), from + h * (split ? x.strides()[2] : d), angles, d / 2,
+                      sign, y.accumulate());
       }
     });
   });

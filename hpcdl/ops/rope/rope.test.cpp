@@ -54,7 +54,8 @@ TEST(rope, table_holds_the_angles_of_the_paper) {
 }
 
 TEST(rope, position_comes_from_the_step_parameters) {
-  OwnedTensor t(Spec{{16, 8}, DType::f32}), x(Spec{{1, 12, 8}, DType::f32}), whole(x.tensor.spec()), tail(Spec{{1, 5, 8}, DType::f32});
+  OwnedTensor t(Spec{{16, 8}, DType::f32}), x(Spec{{1, 12, 8}, DType::f32}), whole(x.tensor.spec()),
+      tail(Spec{{1, 5, 8}, DType::f32});
   rope_table(t.tensor, 10000);
   for (int i = 0; i < 96; ++i) x.tensor.ptr<float>()[i] = static_cast<float>(i % 7) - 3;
   Pool pool(1);

@@ -45,19 +45,22 @@ template <class P, class G> __device__ void update(const Table& table, const Ten
   }
 }
 
-__global__ void __launch_bounds__(Update::threads) sgd_kernel(const __grid_constant__ Table table, const StepParams* params, Sgd::Args args, std::int64_t per_block) {
+__global__ void __launch_bounds__(Update::threads)
+    sgd_kernel(const __grid_constant__ Table table, const StepParams* params, Sgd::Args args, std::int64_t per_block) {
   if (params->skip) return;
   const Sgd::Step step = Sgd::step(args, *params);
-  Update::on_share(table, per_block, [&]<class P, class G>(const TensorShare& share) { update<P, G>(table, share, step); });
+  Update::on_share(table, per_block,
+                   [&]<class P, class G>(const TensorShare& share) { update<P, G>(table, share, step); });
 }
 
 }  // namespace
 
 void sgd(Stream& s, const Grad* tensors, const std::uint8_t* decays, std::int64_t count, const Sgd::Args& args) {
-  Update::over_tensors<Sgd::kOperands>(tensors, decays, count, [&](const Table& table, unsigned blocks, std::int64_t per_block) {
-    sgd_kernel<<<blocks, Update::threads, 0, queue(s)>>>(table, s.kernel_params(), args, per_block);
-    launched("sgd");
-  });
+  Update::over_tensors<Sgd::kOperands>(
+      tensors, decays, count, [&](const Table& table, unsigned blocks, std::int64_t per_block) {
+        sgd_kernel<<<blocks, Update::threads, 0, queue(s)>>>(table, s.kernel_params(), args, per_block);
+        launched("sgd");
+      });
 }
 
 }  // namespace hpcdl::cuda

@@ -1,15 +1,15 @@
 #pragma once
-// Stochastic gradient descent over many tensors as one record. Per element, with g = gradient * StepParams::grad_scale *
-// StepParams::clip_factor:
+// Stochastic gradient descent over many tensors as one record. Per element, with g = gradient * StepParams::grad_scale
+// * StepParams::clip_factor:
 //
 //   g = g + weight_decay * p                              only for tensors that decay
 //   m = momentum * m + (1 - dampening) * g                with momentum; in step 0 of the run m = g, whatever m held
 //   p = p - lr * (nesterov ? g + momentum * m : m)        without momentum: p - lr * g
 //
-// as torch.optim.SGD does. With StepParams::skip nothing is touched; where step 0 is skipped, m starts from the zeros it holds, which
-// differs from torch only with dampening. p: f32 or bf16, gradient: f32 or bf16, m: f32; `copy`, if any, receives p rounded to bf16
-// or f16 (the weights that a mixed-precision forward reads).
-// Source: Sutskever et al., "On the importance of initialization and momentum in deep learning", 2013.
+// as torch.optim.SGD does. With StepParams::skip nothing is touched; where step 0 is skipped, m starts from the zeros
+// it holds, which differs from torch only with dampening. p: f32 or bf16, gradient: f32 or bf16, m: f32; `copy`, if
+// any, receives p rounded to bf16 or f16 (the weights that a mixed-precision forward reads). Source: Sutskever et al.,
+// "On the importance of initialization and momentum in deep learning", 2013.
 
 #include <cstddef>
 #include <span>
@@ -34,7 +34,7 @@ struct Sgd {
     float momentum = 0, rest = 1;  // m = momentum * m + rest * g
     float look_ahead = 0;          // p = p - lr * (look_ahead * m + along * g)
     float along = 1;
-    bool first = false;            // m = g
+    bool first = false;  // m = g
   };
   /// Operands of one tensor, in this order: value, gradient, m (absent without momentum), copy (may be absent).
   static constexpr int kOperands = 4;
@@ -56,7 +56,8 @@ template <Symbolic V> struct SgdTensor {
 
 namespace cpu {
 /// tensors: count times Sgd::kOperands. decays: one flag per tensor.
-template <class Isa> void sgd(Isa, Pool&, const Grad* tensors, const std::uint8_t* decays, std::int64_t count, const Sgd::Step& step);
+template <class Isa>
+void sgd(Isa, Pool&, const Grad* tensors, const std::uint8_t* decays, std::int64_t count, const Sgd::Step& step);
 }  // namespace cpu
 namespace cuda {
 void sgd(Stream&, const Grad* tensors, const std::uint8_t* decays, std::int64_t count, const Sgd::Args& args);
@@ -74,8 +75,8 @@ inline void require_sgd(const Spec& value, const Spec& gradient, const Spec& m, 
   require_float(Sgd::name, value, "parameter");
   require_float(Sgd::name, gradient, "gradient");
   require_shape(Sgd::name, "gradient", gradient, value.shape);
-  require(value.dtype != DType::f16 && gradient.dtype != DType::f16, Sgd::name, "parameters and gradients must be F32 or BF16, got {} and {}",
-          to_string(value), to_string(gradient));
+  require(value.dtype != DType::f16 && gradient.dtype != DType::f16, Sgd::name,
+          "parameters and gradients must be F32 or BF16, got {} and {}", to_string(value), to_string(gradient));
   if (a.momentum != 0) require_spec(Sgd::name, "m", m, {value.shape, DType::f32});
   else require(!m, Sgd::name, "without momentum there is no m, got {}", to_string(m));
   if (copy) require_spec(Sgd::name, "copy", copy, {value.shape, copy.dtype == DType::f16 ? DType::f16 : DType::bf16});
@@ -84,11 +85,15 @@ inline void require_sgd(const Spec& value, const Spec& gradient, const Spec& m, 
 }  // namespace detail
 
 /// Records one update of all tensors. All must be contiguous; their number is limited by the record's 65535 operands.
-template <class Graph, Symbolic V> void record_sgd(Graph& g, std::span<const SgdTensor<V>> tensors, const Sgd::Args& a) {
+template <class Graph, Symbolic V>
+void record_sgd(Graph& g, std::span<const SgdTensor<V>> tensors, const Sgd::Args& a) {
   using GraphOperand = decltype(read_operand(V()));
-  require(tensors.size() * Sgd::kOperands <= 65535, Sgd::name, "{} tensors are too many for one record", tensors.size());
-  require(a.momentum >= 0 && a.weight_decay >= 0, Sgd::name, "momentum and weight decay must not be negative, got {} and {}", a.momentum, a.weight_decay);
-  require(!a.nesterov || (a.momentum > 0 && a.dampening == 0), Sgd::name, "nesterov needs a momentum and no dampening, got {} and {}", a.momentum, a.dampening);
+  require(tensors.size() * Sgd::kOperands <= 65535, Sgd::name, "{} tensors are too many for one record",
+          tensors.size());
+  require(a.momentum >= 0 && a.weight_decay >= 0, Sgd::name,
+          "momentum and weight decay must not be negative, got {} and {}", a.momentum, a.weight_decay);
+  require(!a.nesterov || (a.momentum > 0 && a.dampening == 0), Sgd::name,
+          "nesterov needs a momentum and no dampening, got {} and {}", a.momentum, a.dampening);
   std::vector<GraphOperand> operands;
   std::vector<std::byte> args(sizeof(detail::SgdRecord) + tensors.size());
   const detail::SgdRecord head{a, static_cast<std::int64_t>(tensors.size())};
@@ -96,16 +101,20 @@ template <class Graph, Symbolic V> void record_sgd(Graph& g, std::span<const Sgd
   Cost cost;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto& t = tensors[i];
-    detail::require_sgd(t.value.spec(), t.gradient.spec(), t.m ? t.m.spec() : Spec(), t.copy ? t.copy.spec() : Spec(), a);
-    operands.insert(operands.end(), {update_operand(t.value), read_operand(t.gradient), t.m ? update_operand(t.m) : GraphOperand(),
-                                     t.copy ? write_operand(t.copy) : GraphOperand()});
+    detail::require_sgd(t.value.spec(), t.gradient.spec(), t.m ? t.m.spec() : Spec(), t.copy ? t.copy.spec() : Spec(),
+                        a);
+    operands.insert(operands.end(),
+                    {update_operand(t.value), read_operand(t.gradient), t.m ? update_operand(t.m) : GraphOperand(),
+                     t.copy ? write_operand(t.copy) : GraphOperand()});
     args[sizeof head + i] = static_cast<std::byte>(t.decay ? 1 : 0);
     const double n = static_cast<double>(t.value.spec().size());
-    cost += {7 * n, 2.0 * static_cast<double>(t.value.spec().bytes()) + static_cast<double>(t.gradient.spec().bytes()) + (t.m ? 8 * n : 0) + (t.copy ? 2 * n : 0)};
+    cost += {7 * n, 2.0 * static_cast<double>(t.value.spec().bytes()) + static_cast<double>(t.gradient.spec().bytes()) +
+                        (t.m ? 8 * n : 0) + (t.copy ? 2 * n : 0)};
   }
   emit_update(g, Sgd::name, &Sgd::run, operands, args.data(), args.size(), cost);
 }
-template <class Graph, Symbolic V> void record_sgd(Graph& g, const std::vector<SgdTensor<V>>& tensors, const Sgd::Args& a) {
+template <class Graph, Symbolic V>
+void record_sgd(Graph& g, const std::vector<SgdTensor<V>>& tensors, const Sgd::Args& a) {
   record_sgd(g, std::span<const SgdTensor<V>>(tensors), a);
 }
 

@@ -14,7 +14,8 @@ void update(const Grad* t, std::int64_t begin, std::int64_t end, bool decay, con
   const G* g = t[1].ptr<G>() + begin;
   float* m = t[2] ? t[2].ptr<float>() + begin : nullptr;
   C* copy = t[3] ? t[3].ptr<C>() + begin : nullptr;
-  const V scale(step.grad_scale), decays(decay ? step.weight_decay : 0.0f), lr(step.lr), keep(step.momentum), rest(step.rest);
+  const V scale(step.grad_scale), decays(decay ? step.weight_decay : 0.0f), lr(step.lr), keep(step.momentum),
+      rest(step.rest);
   const V ahead(step.look_ahead), along(step.along);
   loop<Isa>(end - begin, [&](std::int64_t i, auto k) {
     const V value = load<V>(p + i, k), grad = fma(decays, value, load<V>(g + i, k) * scale);
@@ -32,7 +33,8 @@ void update(const Grad* t, std::int64_t begin, std::int64_t end, bool decay, con
 
 }  // namespace
 
-template <class Isa> void sgd(Isa, Pool& pool, const Grad* tensors, const std::uint8_t* decays, std::int64_t count, const Sgd::Step& step) {
+template <class Isa>
+void sgd(Isa, Pool& pool, const Grad* tensors, const std::uint8_t* decays, std::int64_t count, const Sgd::Step& step) {
   for_tensor_blocks(
       pool, count, [&](std::int64_t i) { return tensors[i * Sgd::kOperands].size(); },
       [&](std::int64_t i, std::int64_t begin, std::int64_t end, std::int64_t) {

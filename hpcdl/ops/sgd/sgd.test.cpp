@@ -12,7 +12,8 @@ namespace hpcdl {
 namespace {
 
 double get(const Tensor& t, std::int64_t k) {
-  return t.dtype() == DType::bf16 ? static_cast<double>(static_cast<float>(t.ptr<bf16>()[k])) : static_cast<double>(t.ptr<float>()[k]);
+  return t.dtype() == DType::bf16 ? static_cast<double>(static_cast<float>(t.ptr<bf16>()[k]))
+                                  : static_cast<double>(t.ptr<float>()[k]);
 }
 void put(const Tensor& t, std::int64_t k, double v) {
   if (t.dtype() == DType::bf16) t.ptr<bf16>()[k] = bf16(static_cast<float>(v));
@@ -35,8 +36,13 @@ struct Model {
     int i = 0;
     for (std::int64_t n : {1, 15, 8192, 0, 20011, 8193}) {
       const Shape shape{n};
-      One o{OwnedTensor({shape, value}), OwnedTensor({shape, gradient}), a.momentum != 0 ? OwnedTensor({shape, DType::f32}) : OwnedTensor(),
-            i % 2 ? OwnedTensor({shape, DType::bf16}) : OwnedTensor(), {}, {}, i % 3 != 0};
+      One o{OwnedTensor({shape, value}),
+            OwnedTensor({shape, gradient}),
+            a.momentum != 0 ? OwnedTensor({shape, DType::f32}) : OwnedTensor(),
+            i % 2 ? OwnedTensor({shape, DType::bf16}) : OwnedTensor(),
+            {},
+            {},
+            i % 3 != 0};
       for (std::int64_t k = 0; k < n; ++k) {
         put(o.value.tensor, k, Rng{1, static_cast<std::uint64_t>(i)}.normal(static_cast<std::uint64_t>(k)));
         o.p.push_back(get(o.value.tensor, k));
@@ -48,7 +54,8 @@ struct Model {
     Graph g;
     std::vector<SgdTensor<Var>> list;
     for (auto& o : tensors)
-      list.push_back({g.constant("p", o.value.tensor), g.constant("g", o.gradient.tensor), a.momentum != 0 ? g.constant("m", o.m.tensor) : Var(),
+      list.push_back({g.constant("p", o.value.tensor), g.constant("g", o.gradient.tensor),
+                      a.momentum != 0 ? g.constant("m", o.m.tensor) : Var(),
                       o.copy.tensor.dtype() != DType::none ? g.constant("c", o.copy.tensor) : Var(), o.decay});
     record_sgd(g, list, args);
     exe = std::make_unique<Executable>(g.finish());
@@ -62,7 +69,8 @@ struct Model {
     params.skip = step == 2;
     for (std::size_t i = 0; i < tensors.size(); ++i)
       for (std::int64_t k = 0; k < tensors[i].gradient.tensor.size(); ++k)
-        put(tensors[i].gradient.tensor, k, Rng{static_cast<std::uint64_t>(step + 10), i}.normal(static_cast<std::uint64_t>(k)));
+        put(tensors[i].gradient.tensor, k,
+            Rng{static_cast<std::uint64_t>(step + 10), i}.normal(static_cast<std::uint64_t>(k)));
     Pool pool(threads);
     Stream s(pool, &params);
     exe->run(s);
@@ -74,7 +82,8 @@ struct Model {
     const double lr = static_cast<double>(params.lr), momentum = static_cast<double>(args.momentum);
     for (auto& o : tensors) {
       for (std::size_t k = 0; k < o.p.size(); ++k) {
-        double g = get(o.gradient.tensor, static_cast<std::int64_t>(k)) * static_cast<double>(params.grad_scale * params.clip_factor);
+        double g = get(o.gradient.tensor, static_cast<std::int64_t>(k)) *
+                   static_cast<double>(params.grad_scale * params.clip_factor);
         if (o.decay) g += static_cast<double>(args.weight_decay) * o.p[k];
         if (momentum != 0) {
           o.buffer[k] = params.step == 0 ? g : momentum * o.buffer[k] + (1 - static_cast<double>(args.dampening)) * g;
@@ -134,12 +143,13 @@ TEST_P(SgdTest, SameBitsWhateverTheThreads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, SgdTest,
-                         ::testing::Combine(::testing::Values(simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512),
-                                            ::testing::Values(DType::f32, DType::bf16), ::testing::Values(DType::f32, DType::bf16),
-                                            ::testing::Values(Sgd::Args{}, Sgd::Args{.weight_decay = 0.01f}, Sgd::Args{.momentum = 0.9f},
-                                                              Sgd::Args{.momentum = 0.9f, .dampening = 0.25f, .weight_decay = 0.01f},
-                                                              Sgd::Args{.momentum = 0.9f, .nesterov = true, .weight_decay = 5e-4f})));
+INSTANTIATE_TEST_SUITE_P(
+    All, SgdTest,
+    ::testing::Combine(::testing::Values(simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512),
+                       ::testing::Values(DType::f32, DType::bf16), ::testing::Values(DType::f32, DType::bf16),
+                       ::testing::Values(Sgd::Args{}, Sgd::Args{.weight_decay = 0.01f}, Sgd::Args{.momentum = 0.9f},
+                                         Sgd::Args{.momentum = 0.9f, .dampening = 0.25f, .weight_decay = 0.01f},
+                                         Sgd::Args{.momentum = 0.9f, .nesterov = true, .weight_decay = 5e-4f})));
 
 TEST(Sgd, RejectsWhatTorchRejects) {
   Graph g;

@@ -1,8 +1,9 @@
 #pragma once
-// Rows of softmax that one multiprocessor cannot hold, on GPUs with clusters (.cu files). The blocks of a cluster share out a row and
-// go on to the next one without being started again: a ring of chunks in shared memory holds a block's piece of the row at work and the
-// beginning of the next row's, which one thread keeps coming. Every row is read twice, from shared memory: for the sum, chunk by
-// chunk as they come, and, once the warps of all blocks have sent each other theirs, for the result, which frees the chunks.
+// Rows of softmax that one multiprocessor cannot hold, on GPUs with clusters (.cu files). The blocks of a cluster share
+// out a row and go on to the next one without being started again: a ring of chunks in shared memory holds a block's
+// piece of the row at work and the beginning of the next row's, which one thread keeps coming. Every row is read twice,
+// from shared memory: for the sum, chunk by chunk as they come, and, once the warps of all blocks have sent each other
+// theirs, for the result, which frees the chunks.
 
 #include "hpcdl/cuda/arch.h"
 #include "hpcdl/cuda/tma.h"
@@ -12,13 +13,15 @@
 
 namespace hpcdl::cuda {
 
-/// kBlocks share a row; kConsumers threads of each take kPacks packs of 16 bytes of a chunk; kStages chunks fit the ring.
+/// kBlocks share a row; kConsumers threads of each take kPacks packs of 16 bytes of a chunk; kStages chunks fit the
+/// ring.
 template <int kBlocks_, int kConsumers_, int kPacks_, int kStages_> struct LongRows {
   static constexpr int kBlocks = kBlocks_, kConsumers = kConsumers_, kPacks = kPacks_, kStages = kStages_;
-  static constexpr int kWarps = kConsumers / kWarp, kThreads = kConsumers + kWarp, kChunkPacks = kConsumers * kPacks, kParts = kBlocks * kWarps;
+  static constexpr int kWarps = kConsumers / kWarp, kThreads = kConsumers + kWarp, kChunkPacks = kConsumers * kPacks,
+                       kParts = kBlocks * kWarps;
   static constexpr int kRingBytes = kStages * kChunkPacks * 16;
-  /// Rows that are told before the oldest must have been heard by all: when a row is told, the one kStages + 1 before it has left the ring of
-  /// block 0 at the latest, so that the warps of all blocks have met in it.
+  /// Rows that are told before the oldest must have been heard by all: when a row is told, the one kStages + 1 before
+  /// it has left the ring of block 0 at the latest, so that the warps of all blocks have met in it.
   static constexpr int kAhead = kStages + 3;
   static constexpr int kShare = (kParts + kWarp - 1) / kWarp;  // parts that a lane adds
   static_assert(kBlocks <= kWarp);
@@ -34,8 +37,10 @@ __device__ inline void send_to(unsigned rank, float2* to, Barrier* b, float2 v) 
       "{\n.reg .b32 place, there;\n"
       "mapa.shared::cluster.u32 place, %0, %2;\n"
       "mapa.shared::cluster.u32 there, %1, %2;\n"
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [place], {%3, %4}, [there];\n}" ::"r"(shared_address(to)), "r"(shared_address(b)),
-      "r"(rank), "f"(v.x), "f"(v.y) : "memory");
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [place], {%3, %4}, [there];\n}" ::"r"(
+          shared_address(to)),
+      "r"(shared_address(b)), "r"(rank), "f"(v.x), "f"(v.y)
+      : "memory");
 }
 
 /// The same of one word.
@@ -44,13 +49,15 @@ __device__ inline void send_to(unsigned rank, int* to, Barrier* b, int v) {
       "{\n.reg .b32 place, there;\n"
       "mapa.shared::cluster.u32 place, %0, %2;\n"
       "mapa.shared::cluster.u32 there, %1, %2;\n"
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [place], %3, [there];\n}" ::"r"(shared_address(to)), "r"(shared_address(b)), "r"(rank),
-      "r"(v) : "memory");
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [place], %3, [there];\n}" ::"r"(shared_address(to)),
+      "r"(shared_address(b)), "r"(rank), "r"(v)
+      : "memory");
 }
 
-/// The rows of a cluster, one after the other: the first by its number, the others as they come from a counter in memory that all clusters
-/// share. Were they shared out in advance, all would wait for the clusters that get least of the memory: 0.91 of a copy instead of
-/// 0.95. The producer of block 0 asks for a row while it brings the one before, and tells all blocks.
+/// The rows of a cluster, one after the other: the first by its number, the others as they come from a counter in
+/// memory that all clusters share. Were they shared out in advance, all would wait for the clusters that get least of
+/// the memory: 0.91 of a copy instead of 0.95. The producer of block 0 asks for a row while it brings the one before,
+/// and tells all blocks.
 template <int kAhead> struct RowQueue {
   int *told, *counter;  // [kAhead] in shared memory; in global memory
   Barrier* news;        // kAhead, each expecting a word
@@ -72,17 +79,17 @@ template <int kAhead> struct RowQueue {
   }
 };
 
-/// One block's part of the rows. kWhole: all packs lie on 16-byte boundaries, so that the copy engine can bring them; else the
-/// producing warp does, element by element, at a tenth of the rate. It changes no bits.
+/// One block's part of the rows. kWhole: all packs lie on 16-byte boundaries, so that the copy engine can bring them;
+/// else the producing warp does, element by element, at a tenth of the rate. It changes no bits.
 template <class T, class Shape, bool kWhole> struct LongRowsBlock {
   static constexpr int N = kLanes<T>, K = Shape::kPacks;
   const SoftmaxProblem& p;
   uint4* ring;
-  Barrier *full, *empty, *met;      // kStages, kStages, 2
-  float2 (*parts)[Shape::kParts];   // [2]: (top, sum) of all warps of the cluster, of this row and the next
+  Barrier *full, *empty, *met;     // kStages, kStages, 2
+  float2 (*parts)[Shape::kParts];  // [2]: (top, sum) of all warps of the cluster, of this row and the next
   RowQueue<Shape::kAhead> queue;
-  int row;                          // the cluster's first
-  int packs, begin, mine;           // packs of a row; chunks of this block: [begin, begin + mine)
+  int row;                 // the cluster's first
+  int packs, begin, mine;  // packs of a row; chunks of this block: [begin, begin + mine)
 
   /// Packs of chunk j of this block.
   __device__ int count(int j) const {
@@ -109,7 +116,8 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
           bulk_load(to, from, static_cast<unsigned>(here) * 16, full + at.stage);
         } else {
 #pragma unroll 4
-          for (int i = lane; i < here; i += kWarp) to[i] = __builtin_bit_cast(uint4, cuda::read<N>(from + i * N, 0, N, T{}));
+          for (int i = lane; i < here; i += kWarp)
+            to[i] = __builtin_bit_cast(uint4, cuda::read<N>(from + i * N, 0, N, T{}));
           barrier_arrive(full + at.stage);
         }
       }
@@ -156,7 +164,8 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
       const float of_warp = warp_reduce(top, Max{});
       sum = warp_reduce(sum * exponent.between(top, finite(of_warp)), Sum{});
       if (lane < Shape::kBlocks)
-        send_to(static_cast<unsigned>(lane), parts[turn.stage] + rank * Shape::kWarps + static_cast<unsigned>(warp), met + turn.stage, {of_warp, sum});
+        send_to(static_cast<unsigned>(lane), parts[turn.stage] + rank * Shape::kWarps + static_cast<unsigned>(warp),
+                met + turn.stage, {of_warp, sum});
       barrier_wait(met + turn.stage, turn.parity);
       if (threadIdx.x == 0) barrier_expect(met + turn.stage, Shape::kParts * 8);
       float2 part[Shape::kShare];
@@ -194,23 +203,40 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
 #endif
 
 /// Rows of whole packs, at most Shape::kMost of them, that see all columns.
-template <class T, class Shape, bool kWhole> __global__ void __launch_bounds__(Shape::kThreads, 1) forward_long_rows(const __grid_constant__ SoftmaxProblem p, int* counter) {
+template <class T, class Shape, bool kWhole>
+__global__ void __launch_bounds__(Shape::kThreads, 1)
+    forward_long_rows(const __grid_constant__ SoftmaxProblem p, int* counter) {
 #if HPCDL_SM90A
   extern __shared__ __align__(128) uint4 ring[];
   __shared__ Barrier full[Shape::kStages], empty[Shape::kStages], met[2], news[Shape::kAhead];
   __shared__ int told[Shape::kAhead];
   __shared__ float2 parts[2][Shape::kParts];
   if (threadIdx.x == 0) {
-    for (int s = 0; s < Shape::kStages; ++s) barrier_init(full + s, kWhole ? 1 : kWarp), barrier_init(empty + s, kWhole ? Shape::kWarps : Shape::kConsumers);
+    for (int s = 0; s < Shape::kStages; ++s)
+      barrier_init(full + s, kWhole ? 1 : kWarp), barrier_init(empty + s, kWhole ? Shape::kWarps : Shape::kConsumers);
     for (int i = 0; i < 2; ++i) barrier_init(met + i, 1), barrier_expect(met + i, Shape::kParts * 8);
     for (int i = 0; i < Shape::kAhead; ++i) barrier_init(news + i, 1), barrier_expect(news + i, 4);
     fence_barrier_init();
   }
   cluster_sync();
-  const int packs = static_cast<int>(p.cols / kLanes<T>), chunks = (packs + Shape::kChunkPacks - 1) / Shape::kChunkPacks;
-  const int per = (chunks + Shape::kBlocks - 1) / Shape::kBlocks, begin = static_cast<int>(cluster_rank()) * per, left = chunks - begin;
-  const LongRowsBlock<T, Shape, kWhole> block{p, ring, full, empty, met, parts, {told, counter, news, static_cast<int>(gridDim.x) / Shape::kBlocks, Shape::kBlocks}, static_cast<int>(blockIdx.x) / Shape::kBlocks,
-                                      packs, begin, left < 0 ? 0 : left < per ? left : per};
+  const int packs = static_cast<int>(p.cols / kLanes<T>),
+            chunks = (packs + Shape::kChunkPacks - 1) / Shape::kChunkPacks;
+  const int per = (chunks + Shape::kBlocks - 1) / Shape::kBlocks, begin = static_cast<int>(cluster_rank()) * per,
+            left = chunks - begin;
+  const LongRowsBlock<T, Shape, kWhole> block{
+      p,
+      ring,
+      full,
+      empty,
+      met,
+      parts,
+      {told, counter, news, static_cast<int>(gridDim.x) / Shape::kBlocks, Shape::kBlocks},
+      static_cast<int>(blockIdx.x) / Shape::kBlocks,
+      packs,
+      begin,
+      left < 0     ? 0
+      : left < per ? left
+                   : per};
   if (warp_index() < Shape::kWarps) block.consume();
   else block.produce();
   __syncwarp();
@@ -218,11 +244,12 @@ template <class T, class Shape, bool kWhole> __global__ void __launch_bounds__(S
 #endif
 }
 
-/// f with the shape for rows of so many packs; false where none holds them. Room for half of the next row beside one keeps memory
-/// busy; fewer blocks to a row wait for each other less. Measured on an H200, as shares of copy: 0.95 with 131072 columns of bf16
-/// (2 blocks), 0.96 with 131072 of f32 (4) and 262144 (8), where clusters that hold a row in registers and are started anew for each reach 0.72
-/// to 0.81. Staggered rows, cache hints and the sum of the next row beside the result of this one changed nothing; smaller chunks, results that the
-/// copy engine takes from the ring, and two half-sized blocks to a multiprocessor were slower.
+/// f with the shape for rows of so many packs; false where none holds them. Room for half of the next row beside one
+/// keeps memory busy; fewer blocks to a row wait for each other less. Measured on an H200, as shares of copy: 0.95 with
+/// 131072 columns of bf16 (2 blocks), 0.96 with 131072 of f32 (4) and 262144 (8), where clusters that hold a row in
+/// registers and are started anew for each reach 0.72 to 0.81. Staggered rows, cache hints and the sum of the next row
+/// beside the result of this one changed nothing; smaller chunks, results that the copy engine takes from the ring, and
+/// two half-sized blocks to a multiprocessor were slower.
 template <class F> bool with_long_rows(std::int64_t packs, F&& f) {
   using Two = LongRows<2, 512, 2, 13>;
   using Four = LongRows<4, 512, 2, 13>;
@@ -238,7 +265,8 @@ template <class T, class Shape> void run_long_rows(Stream& s, const SoftmaxProbl
   const auto kernel = whole ? forward_long_rows<T, Shape, true> : forward_long_rows<T, Shape, false>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kRingBytes), name);
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(Shape::kBlocks), config.blockDim = dim3(Shape::kThreads), config.dynamicSmemBytes = Shape::kRingBytes, config.stream = queue(s);
+  config.gridDim = dim3(Shape::kBlocks), config.blockDim = dim3(Shape::kThreads),
+  config.dynamicSmemBytes = Shape::kRingBytes, config.stream = queue(s);
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {Shape::kBlocks, 1, 1};

@@ -3,17 +3,18 @@
 #include "hpcdl/cuda/rows.h"
 #include "hpcdl/ops/softmax/long_rows.h"
 
-// A row is read once: into the registers of a team (cuda/rows.h), where the blocks of a cluster exchange their (maximum, sum) through
-// distributed shared memory; or, where long rows divide into packs, into the shared memory of a cluster (long_rows.h). Rows beyond that, and long
-// rows on GPUs without clusters, are read twice.
+// A row is read once: into the registers of a team (cuda/rows.h), where the blocks of a cluster exchange their
+// (maximum, sum) through distributed shared memory; or, where long rows divide into packs, into the shared memory of a
+// cluster (long_rows.h). Rows beyond that, and long rows on GPUs without clusters, are read twice.
 
 namespace hpcdl::cuda {
 namespace {
 
 namespace cg = cooperative_groups;
 
-/// This thread's part of the sum over the row, as all blocks of the cluster see it: `mine` relative to `top` becomes the sum relative
-/// to the largest top, and the factor from the one to the other is returned. No block may end before finish().
+/// This thread's part of the sum over the row, as all blocks of the cluster see it: `mine` relative to `top` becomes
+/// the sum relative to the largest top, and the factor from the one to the other is returned. No block may end before
+/// finish().
 template <int kBlocks> struct Cluster {
   __device__ static float join(float2* shared, float top, float& sum) {
     float factor = 1;
@@ -49,7 +50,8 @@ template <class T, int N> __device__ void hide(Pack<T, N>& v, int seen) {
     if (i >= seen) v.set(i, narrow<T>(0.0f));
 }
 
-template <class T, class Team, bool kWhole> __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) forward(SoftmaxProblem p) {
+template <class T, class Team, bool kWhole>
+__global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) forward(SoftmaxProblem p) {
   if constexpr (!Team::kCompiled) return;
   constexpr int N = kLanes<T>, K = Team::kPacks;
   /// Terms are kept where registers allow it; elsewhere they are formed twice.
@@ -147,7 +149,8 @@ template <int N> __device__ void hide(Lanes<N>& v, int seen) {
 }
 
 /// dx = scale y (dy - sum(y dy)).
-template <class T, class Team, bool kWhole> __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) backward(Gradient g) {
+template <class T, class Team, bool kWhole>
+__global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) backward(Gradient g) {
   if constexpr (!Team::kCompiled) return;
   constexpr int N = kLanes<T>, K = Team::kPacks;
   __shared__ float memory[kWarp];
@@ -194,7 +197,8 @@ template <class T> __global__ void __launch_bounds__(1024) backward_in_two_sweep
   const std::int64_t seen = g.seen(row);
   const auto count = [&](std::int64_t at) { return static_cast<int>(seen - at < N ? seen - at : N); };
   float dot = 0;
-  for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < seen; at += kThreads * N) dot += sum(load<N>(y + at, count(at)) * load<N>(dy + at, count(at)));
+  for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < seen; at += kThreads * N)
+    dot += sum(load<N>(y + at, count(at)) * load<N>(dy + at, count(at)));
   dot = block_reduce<kThreads>(dot, Sum{}, memory);
   for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < (g.accumulate ? seen : g.cols); at += kThreads * N) {
     auto v = Lanes<N>(g.scale) * load<N>(y + at, count(at)) * (load<N>(dy + at, count(at)) - Lanes<N>(dot));
@@ -209,7 +213,8 @@ template <class T> __global__ void __launch_bounds__(1024) backward_in_two_sweep
 
 void softmax(Stream& s, Tensor y, View x, const Softmax::Args& a) {
   if (y.size() == 0) return;
-  const SoftmaxProblem p{y.data(), x.data(), x.rows(), x.cols(), y.row_stride(), x.row_stride(), a.causal ? x[-2] : 0, a.scale};
+  const SoftmaxProblem p{y.data(), x.data(), x.rows(), x.cols(), y.row_stride(), x.row_stride(), a.causal ? x[-2] : 0,
+                         a.scale};
   visit_dtype(x.dtype(), [&]<class T>() {
     const bool whole = whole_packs<T>(p.cols, {{p.y, p.y_stride}, {p.x, p.x_stride}});
     const std::int64_t packs = p.cols % kLanes<T> == 0 && p.period == 0 ? p.cols / kLanes<T> : 0;  // whole ones
@@ -227,7 +232,10 @@ void softmax(Stream& s, Tensor y, View x, const Softmax::Args& a) {
 
 void softmax_backward(Stream& s, Grad dx, View y, View dy, const Softmax::Args& a) {
   if (dx.size() == 0) return;
-  const Gradient g{dx.data(), y.data(), dy.data(), y.rows(), y.cols(), dx.row_stride(), y.row_stride(), dy.row_stride(), a.causal ? y[-2] : 0, a.scale, dx.accumulate()};
+  const Gradient g{dx.data(),      y.data(),        dy.data(),
+                   y.rows(),       y.cols(),        dx.row_stride(),
+                   y.row_stride(), dy.row_stride(), a.causal ? y[-2] : 0,
+                   a.scale,        dx.accumulate()};
   visit_dtype(y.dtype(), [&]<class T>() {
     const bool whole = whole_packs<T>(g.cols, {{g.dx, g.dx_stride}, {g.y, g.y_stride}, {g.dy, g.dy_stride}});
     const bool done = with_team<T, 2, 8>(s, g.cols, [&]<class Team>() {

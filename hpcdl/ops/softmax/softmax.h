@@ -3,12 +3,12 @@
 //
 // x, y: (..., C), f32 or bf16. With `causal`, row r (counted within the last two dims, (..., R, C)) sees columns
 // 0 .. r + C - R; the others are 0. Safe: the row maximum is subtracted, so no finite input overflows; a row of -inf
-// gives NaN, as in every framework. One read of x and one write of y; what a causal row does not see is not read, backward either,
-// and its gradient is 0.
-// Source: Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018.
+// gives NaN, as in every framework. One read of x and one write of y; what a causal row does not see is not read,
+// backward either, and its gradient is 0. Source: Milakov & Gimelshein, "Online normalizer calculation for softmax",
+// 2018.
 
-#include "hpcdl/ops/require.h"
 #include "hpcdl/ops/op.h"
+#include "hpcdl/ops/require.h"
 
 namespace hpcdl {
 
@@ -23,8 +23,8 @@ struct Softmax {
   };
   static Spec infer(const Spec& x, const Args& a) {
     require_float(name, x);
-    require(!a.causal || (x.shape.rank() >= 2 && x[-1] >= x[-2]), name,
-            "causal needs (..., R, C) with R <= C, got {}", to_string(x));
+    require(!a.causal || (x.shape.rank() >= 2 && x[-1] >= x[-2]), name, "causal needs (..., R, C) with R <= C, got {}",
+            to_string(x));
     return x;
   }
   /// Elements that their rows see: the others are neither read nor computed.
@@ -38,7 +38,8 @@ struct Softmax {
     return {.flops = 5.0 * seen(x, a), .bytes = (seen(x, a) + static_cast<double>(x.size())) * dtype_bytes(x.dtype)};
   }
   static Cost backward_cost(const Spec& x, const Args& a) {
-    return {.flops = 10.0 * seen(x, a), .bytes = (2 * seen(x, a) + static_cast<double>(x.size())) * dtype_bytes(x.dtype)};
+    return {.flops = 10.0 * seen(x, a),
+            .bytes = (2 * seen(x, a) + static_cast<double>(x.size())) * dtype_bytes(x.dtype)};
   }
   static void forward(Stream& s, Tensor y, View x, const Args& a);
   /// dx = scale * y * (dy - sum(y * dy)).
@@ -59,8 +60,9 @@ inline void Softmax::forward(Stream& s, Tensor y, View x, const Args& a) {
   on(s, [&](auto isa, Pool& pool) { cpu::softmax(isa, pool, y, x, a); }, [&](auto& q) { cuda::softmax(q, y, x, a); });
 }
 inline void Softmax::backward(Stream& s, Grad dx, View y, View dy, const Args& a) {
-  on(s, [&](auto isa, Pool& pool) { cpu::softmax_backward(isa, pool, dx, y, dy, a); },
-     [&](auto& q) { cuda::softmax_backward(q, dx, y, dy, a); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::softmax_backward(isa, pool, dx, y, dy, a); },
+      [&](auto& q) { cuda::softmax_backward(q, dx, y, dy, a); });
 }
 
 template <Symbolic V> V softmax(const V& x, Softmax::Args a = {}) { return record<Softmax>(a, x); }

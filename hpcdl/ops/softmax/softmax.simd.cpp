@@ -9,10 +9,12 @@ namespace hpcdl::cpu {
 namespace {
 
 constexpr float kInf = __builtin_inff();
-constexpr int kShort = 8;                  // registers: rows up to this length never leave them
-constexpr std::int64_t kBlock = 2048;      // columns that stay in L1 between their maximum and their exponentials
-constexpr std::int64_t kTempCols = 65536;  // exponentials of a row wait in L2 for their sum; longer rows compute them twice
-constexpr std::int64_t kTurnCols = 32768;  // so do those of two rows, beside a row that is read and one that is fetched: half of 1 MiB
+constexpr int kShort = 8;              // registers: rows up to this length never leave them
+constexpr std::int64_t kBlock = 2048;  // columns that stay in L1 between their maximum and their exponentials
+constexpr std::int64_t kTempCols =
+    65536;  // exponentials of a row wait in L2 for their sum; longer rows compute them twice
+constexpr std::int64_t kTurnCols =
+    32768;  // so do those of two rows, beside a row that is read and one that is fetched: half of 1 MiB
 
 /// Columns that row `r` sees.
 std::int64_t visible(const View& x, std::int64_t r, bool causal) {
@@ -25,20 +27,22 @@ std::int64_t visible(const View& x, std::int64_t r, bool causal) {
 template <class T> struct Row {
   T* y;
   const T* x;
-  std::int64_t n;    // columns seen; those behind them are 0
+  std::int64_t n;  // columns seen; those behind them are 0
   float rate;
   std::int64_t ahead;  // elements of x from here to the row that is fetched meanwhile
-  bool past_cache;   // the output does not fit into the cache
-  float* temp;       // kTempCols floats, or as many as the row has
+  bool past_cache;     // the output does not fit into the cache
+  float* temp;         // kTempCols floats, or as many as the row has
 };
 
 template <class Isa> float power(float x) { return reduce_max(exp2(simd::Vec<Isa>(x))); }
 
-/// Half of a later row is fetched into L2 while this one is read, half while it is written, so that memory never waits for
-/// arithmetic: step i of n of either phase asks for one line per two lines of its own. kLong: rows of kLongBytes and more.
+/// Half of a later row is fetched into L2 while this one is read, half while it is written, so that memory never waits
+/// for arithmetic: step i of n of either phase asks for one line per two lines of its own. kLong: rows of kLongBytes
+/// and more.
 constexpr std::int64_t kLongBytes = 32768;
 template <bool kLong, class T> void prefetch_next(const Row<T>& r, std::int64_t i, bool second_half) {
-  const auto* next = reinterpret_cast<const char*>(r.x + r.ahead) + (static_cast<std::int64_t>(sizeof(T)) * ((second_half ? r.n : 0) + i)) / 2;
+  const auto* next = reinterpret_cast<const char*>(r.x + r.ahead) +
+                     (static_cast<std::int64_t>(sizeof(T)) * ((second_half ? r.n : 0) + i)) / 2;
   if constexpr (kLong) simd::prefetch_pages_in_turn(next);
   else __builtin_prefetch(next, 0, 2);
 }
@@ -47,7 +51,8 @@ template <bool kLong, class T> void prefetch_next(const Row<T>& r, std::int64_t 
 template <class Isa, class T, class F> void write(const Row<T>& r, std::int64_t begin, std::int64_t end, F&& f) {
   using namespace simd;
   T* y = r.y + begin;
-  if (r.past_cache) loop_aligned<Isa>(y, end - begin, [&](std::int64_t i, auto k) { stream(y + i, f(begin + i, k), k); });
+  if (r.past_cache)
+    loop_aligned<Isa>(y, end - begin, [&](std::int64_t i, auto k) { stream(y + i, f(begin + i, k), k); });
   else loop<Isa>(end - begin, [&](std::int64_t i, auto k) { store(y + i, f(begin + i, k), k); });
 }
 
@@ -95,9 +100,10 @@ struct Part {
   float top = -kInf, sum = 0;
 };
 
-/// Columns [at, at + n); their exponentials relative to the block's maximum go to r.temp if `keep`. beside(i, lanes) is called
-/// with each exponential.
-template <class Isa, bool keep, bool kLong, class T, class F> Part block(const Row<T>& r, std::int64_t at, std::int64_t n, F&& beside) {
+/// Columns [at, at + n); their exponentials relative to the block's maximum go to r.temp if `keep`. beside(i, lanes) is
+/// called with each exponential.
+template <class Isa, bool keep, bool kLong, class T, class F>
+Part block(const Row<T>& r, std::int64_t at, std::int64_t n, F&& beside) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   const T* x = r.x + at;
@@ -154,12 +160,14 @@ template <class Isa, class T> void long_row(const Row<T>& r) {
   }
 }
 
-/// Floats from one row's exponentials to the next one's: whole lines, and not whole pages, which loads and stores take for one place.
+/// Floats from one row's exponentials to the next one's: whole lines, and not whole pages, which loads and stores take
+/// for one place.
 std::int64_t turn_stride(std::int64_t cols) { return (cols + 1023) / 1024 * 1024 + 528; }
 
-/// Rows of whole lines that go past the cache: a row is written while the exponentials of the next one are formed, so that memory
-/// takes what it is given at an even pace. Gives the bits of long_row.
-template <class Isa, bool kLong, class T, class F> void rows_in_turn(std::int64_t begin, std::int64_t end, std::int64_t cols, float* temp, F&& row_at) {
+/// Rows of whole lines that go past the cache: a row is written while the exponentials of the next one are formed, so
+/// that memory takes what it is given at an even pace. Gives the bits of long_row.
+template <class Isa, bool kLong, class T, class F>
+void rows_in_turn(std::int64_t begin, std::int64_t end, std::int64_t cols, float* temp, F&& row_at) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   float tops[kTurnCols / kBlock], factors[kTurnCols / kBlock];  // of this row's blocks; of those of the row before
@@ -168,7 +176,9 @@ template <class Isa, bool kLong, class T, class F> void rows_in_turn(std::int64_
   const auto blocks = [&](auto f) {
     for (std::int64_t at = 0; at < cols; at += kBlock) f(at, cols - at < kBlock ? cols - at : kBlock);
   };
-  const auto put = [&](const float* exponentials, V factor, std::int64_t i, auto k) { stream(before + i, load<V>(exponentials + i, k) * factor, k); };
+  const auto put = [&](const float* exponentials, V factor, std::int64_t i, auto k) {
+    stream(before + i, load<V>(exponentials + i, k) * factor, k);
+  };
   for (auto r = begin; r < end; ++r) {
     Row<T> row = row_at(r);
     row.temp = temp_of(r);
@@ -176,14 +186,17 @@ template <class Isa, bool kLong, class T, class F> void rows_in_turn(std::int64_
     blocks([&](std::int64_t at, std::int64_t n) {
       const V factor(before ? factors[at / kBlock] : 0);
       const float* last = temp_of(r + 1);
-      const Part p = !before ? block<Isa, true, kLong>(row, at, n) : block<Isa, true, kLong>(row, at, n, [&](std::int64_t i, auto k) {
-        put(last, factor, i, k);
-        prefetch_next<kLong>(row, i, true);
-      });
+      const Part p = !before ? block<Isa, true, kLong>(row, at, n)
+                             : block<Isa, true, kLong>(row, at, n, [&](std::int64_t i, auto k) {
+                                 put(last, factor, i, k);
+                                 prefetch_next<kLong>(row, i, true);
+                               });
       tops[at / kBlock] = p.top;
       join<Isa>(all, p);
     });
-    blocks([&](std::int64_t at, std::int64_t) { factors[at / kBlock] = power<Isa>(tops[at / kBlock] - all.top) / all.sum; });
+    blocks([&](std::int64_t at, std::int64_t) {
+      factors[at / kBlock] = power<Isa>(tops[at / kBlock] - all.top) / all.sum;
+    });
     before = row.y;
   }
   if (begin == end) return;
@@ -200,17 +213,28 @@ template <class Isa> void softmax(Isa, Pool& pool, Tensor y, View x, const Softm
   const auto cols = x.cols();
   const bool past_cache = goes_past_cache(y);
   const auto ahead = rows_ahead(cols * dtype_bytes(x.dtype())) * x.row_stride();
-  const bool in_turn = past_cache && !a.causal && cols > kShort * V::N && cols <= kTurnCols && y.row_stride() * dtype_bytes(y.dtype()) % 64 == 0 &&
+  const bool in_turn = past_cache && !a.causal && cols > kShort * V::N && cols <= kTurnCols &&
+                       y.row_stride() * dtype_bytes(y.dtype()) % 64 == 0 &&
                        reinterpret_cast<std::uintptr_t>(y.data()) % 64 == 0;
-  pool.reserve_scratch((in_turn ? 2 * turn_stride(cols) : cols < kTempCols ? cols : kTempCols) * static_cast<std::int64_t>(sizeof(float)));
+  pool.reserve_scratch((in_turn            ? 2 * turn_stride(cols)
+                        : cols < kTempCols ? cols
+                                           : kTempCols) *
+                       static_cast<std::int64_t>(sizeof(float)));
   visit_dtype(x.dtype(), [&]<class T>() {
     for_rows_on_threads(pool, x.rows(), cols, [&](int thread, std::int64_t begin, std::int64_t end) {
       auto* temp = reinterpret_cast<float*>(pool.scratch(thread));
       const auto row_at = [&](std::int64_t r) {
-        return Row<T>{y.ptr<T>() + r * y.row_stride(), x.ptr<T>() + r * x.row_stride(), visible(x, r, a.causal), a.scale * 1.44269504f, ahead, past_cache, temp};
+        return Row<T>{y.ptr<T>() + r * y.row_stride(),
+                      x.ptr<T>() + r * x.row_stride(),
+                      visible(x, r, a.causal),
+                      a.scale * 1.44269504f,
+                      ahead,
+                      past_cache,
+                      temp};
       };
       if (in_turn) {
-        if (cols * static_cast<std::int64_t>(sizeof(T)) < kLongBytes) rows_in_turn<Isa, false, T>(begin, end, cols, temp, row_at);
+        if (cols * static_cast<std::int64_t>(sizeof(T)) < kLongBytes)
+          rows_in_turn<Isa, false, T>(begin, end, cols, temp, row_at);
         else rows_in_turn<Isa, true, T>(begin, end, cols, temp, row_at);
       } else {
         for (auto r = begin; r < end; ++r) {
@@ -237,7 +261,8 @@ template <class Isa> void softmax_backward(Isa, Pool& pool, Grad dx, View y, Vie
         const T* g = dy.ptr<T>() + r * dy.row_stride();
         T* out = dx.ptr<T>() + r * dx.row_stride();
         const auto seen = visible(y, r, a.causal);
-        const V dot(sum_over<Isa>(seen, [&](V sum, std::int64_t i, auto k) { return fma(load<V>(p + i, k), load<V>(g + i, k), sum); }));
+        const V dot(sum_over<Isa>(
+            seen, [&](V sum, std::int64_t i, auto k) { return fma(load<V>(p + i, k), load<V>(g + i, k), sum); }));
         const V s(a.scale);
         const auto value = [&](std::int64_t i, auto k) { return s * load<V>(p + i, k) * (load<V>(g + i, k) - dot); };
         if (dx.accumulate()) {

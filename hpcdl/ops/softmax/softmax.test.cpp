@@ -25,7 +25,8 @@ const auto spec = testing::op<Softmax>({
             {.in = {{3, 17, 33}}, .args = {.scale = 1, .causal = true}},
             {.in = {{2, 50257}}},
             {.in = {{1, 262144}}, .gradient = false},
-            // Every team of a GPU: parts of warps, warps, blocks, clusters of 2, 4 and 8 blocks, and rows that begin inside a pack.
+            // Every team of a GPU: parts of warps, warps, blocks, clusters of 2, 4 and 8 blocks, and rows that begin
+            // inside a pack.
             {.in = {{70, 24}}, .args = {.scale = -2}},
             {.in = {{33, 200}}},
             {.in = {{9, 1000}}},
@@ -45,13 +46,15 @@ const auto spec = testing::op<Softmax>({
             double top = -INFINITY, sum = 0;
             for (std::int64_t c = 0; c < n; ++c) top = std::max(top, a.scale * x[r * cols + c]);
             for (std::int64_t c = 0; c < n; ++c) sum += std::exp(a.scale * x[r * cols + c] - top);
-            for (std::int64_t c = 0; c < cols; ++c) out[0][r * cols + c] = c < n ? std::exp(a.scale * x[r * cols + c] - top) / sum : 0;
+            for (std::int64_t c = 0; c < cols; ++c)
+              out[0][r * cols + c] = c < n ? std::exp(a.scale * x[r * cols + c] - top) / sum : 0;
           }
         },
     .reduction = [](std::span<const Spec> in, const Softmax::Args&) { return in[0][-1]; },
 });
 
-/// A result too large for the cache is written past it: the same bits, row by row, as a small one. Odd rows start unaligned.
+/// A result too large for the cache is written past it: the same bits, row by row, as a small one. Odd rows start
+/// unaligned.
 TEST(Softmax, LargeResultsHaveTheBitsOfSmallOnes) {
   constexpr std::int64_t rows = 1100, n = 4099;
   std::vector<float> x(rows * n), y(rows * n, NAN), dx(rows * n, NAN), row(n);
@@ -74,13 +77,15 @@ TEST(Softmax, LargeResultsHaveTheBitsOfSmallOnes) {
   }
 }
 
-/// Rows of whole lines that go past the cache are written while the next row is computed: the same bits as a row alone, with every
-/// instruction set, any number of threads, and a row of nothing but -inf and one that begins with them. n: one block, and several.
+/// Rows of whole lines that go past the cache are written while the next row is computed: the same bits as a row alone,
+/// with every instruction set, any number of threads, and a row of nothing but -inf and one that begins with them. n:
+/// one block, and several.
 TEST(Softmax, RowsInTurnHaveTheBitsOfARowAlone) {
   for (const auto& [rows, n] : {std::pair<std::int64_t, std::int64_t>{4224, 1008}, {520, 8208}}) {
     OwnedTensor x({{rows, n}, DType::f32}), y(x.tensor.spec()), row({{1, n}, DType::f32});
     const auto at = [n = n](const OwnedTensor& t, std::int64_t r) { return t.tensor.ptr<float>() + r * n; };
-    for (std::int64_t i = 0; i < rows * n; ++i) at(x, 0)[i] = static_cast<float>(i * 7919 % 1000) / 100 + static_cast<float>(i % n / 2000 * 7 % 4);
+    for (std::int64_t i = 0; i < rows * n; ++i)
+      at(x, 0)[i] = static_cast<float>(i * 7919 % 1000) / 100 + static_cast<float>(i % n / 2000 * 7 % 4);
     std::fill_n(at(x, 2), n, -INFINITY);
     std::fill_n(at(x, 3), n - 8, -INFINITY);
     for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512}) {
@@ -90,7 +95,8 @@ TEST(Softmax, RowsInTurnHaveTheBitsOfARowAlone) {
         Stream s(pool);
         std::fill_n(at(y, 0), rows * n, 7.0f);
         Softmax::forward(s, y.tensor, x.tensor, {});
-        for (std::int64_t r : {std::int64_t{0}, std::int64_t{1}, std::int64_t{2}, std::int64_t{3}, std::int64_t{4}, rows / 2 - 1, rows / 2, rows - 2, rows - 1}) {
+        for (std::int64_t r : {std::int64_t{0}, std::int64_t{1}, std::int64_t{2}, std::int64_t{3}, std::int64_t{4},
+                               rows / 2 - 1, rows / 2, rows - 2, rows - 1}) {
           Softmax::forward(s, row.tensor, View(at(x, r), row.tensor.spec()), {});
           EXPECT_EQ(std::memcmp(at(row, 0), at(y, r), static_cast<std::size_t>(n) * sizeof(float)), 0)
               << simd::isa_name(isa) << ", " << threads << " threads, " << n << " columns, row " << r;
@@ -118,7 +124,8 @@ TEST(Softmax, MaskedBlocks) {
   }
 }
 
-/// What causal rows do not see may hold anything: it is not looked at, forward or backward, and the cost counts it as written alone.
+/// What causal rows do not see may hold anything: it is not looked at, forward or backward, and the cost counts it as
+/// written alone.
 TEST(Softmax, CausalRowsReadNoMoreThanTheySee) {
   std::vector<Device> devices{Device{}};
   if (cuda_devices() > 0) devices.push_back(Device::cuda(0));
@@ -134,7 +141,9 @@ TEST(Softmax, CausalRowsReadNoMoreThanTheySee) {
       };
       const auto run = [&](float hidden, float before, bool accumulate) {  // y, then dx
         std::vector<float> x(n), dy(n), out(2 * n);
-        for (std::size_t i = 0; i < n; ++i) x[i] = sees(i) ? static_cast<float>(i * 7919 % 1009) / 100 : hidden, dy[i] = sees(i) ? static_cast<float>(i * 31 % 17) : hidden;
+        for (std::size_t i = 0; i < n; ++i)
+          x[i] = sees(i) ? static_cast<float>(i * 7919 % 1009) / 100 : hidden,
+          dy[i] = sees(i) ? static_cast<float>(i * 31 % 17) : hidden;
         OwnedTensor in(shape, device), y(shape, device), up(shape, device), dx(shape, device);
         copy(s, in.tensor, View(x.data(), shape));
         copy(s, up.tensor, View(dy.data(), shape));
@@ -144,7 +153,8 @@ TEST(Softmax, CausalRowsReadNoMoreThanTheySee) {
         for (std::size_t i = 0; i < n; ++i) x[i] = sees(i) ? out[i] : hidden, dy[i] = before;
         copy(s, in.tensor, View(x.data(), shape));
         copy(s, dx.tensor, View(dy.data(), shape));
-        Softmax::backward(s, Grad(dx.tensor, accumulate ? Write::accumulate : Write::overwrite), in.tensor, up.tensor, {.scale = 0.5f, .causal = true});
+        Softmax::backward(s, Grad(dx.tensor, accumulate ? Write::accumulate : Write::overwrite), in.tensor, up.tensor,
+                          {.scale = 0.5f, .causal = true});
         copy(s, Tensor(out.data() + n, shape), dx.tensor);
         s.synchronize();
         return out;
@@ -167,8 +177,8 @@ TEST(Softmax, CausalRowsReadNoMoreThanTheySee) {
 }
 
 #if HPCDL_CUDA
-/// Rows that a cluster of blocks shares out: one behind the other, each has the bits that it has alone. Lengths end inside a chunk, and
-/// leave a block without one.
+/// Rows that a cluster of blocks shares out: one behind the other, each has the bits that it has alone. Lengths end
+/// inside a chunk, and leave a block without one.
 TEST(Softmax, LongRowsOfAGpuDoNotTouchEachOther) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(1);
@@ -176,9 +186,11 @@ TEST(Softmax, LongRowsOfAGpuDoNotTouchEachOther) {
   Stream s(Device::cuda(0), pool, &params);
   for (std::int64_t n : {32776, 139264, 270344}) {
     const std::int64_t rows = 150;  // more than there are clusters
-    OwnedTensor x({{rows, n}, DType::bf16}), back(x.tensor.spec()), there(x.tensor.spec(), s.device()), all(x.tensor.spec(), s.device());
+    OwnedTensor x({{rows, n}, DType::bf16}), back(x.tensor.spec()), there(x.tensor.spec(), s.device()),
+        all(x.tensor.spec(), s.device());
     OwnedTensor alone({{1, n}, DType::bf16}, s.device());
-    for (std::int64_t i = 0; i < rows * n; ++i) x.tensor.ptr<bf16>()[i] = bf16(static_cast<float>(i * 7919 % 1009) / 100);
+    for (std::int64_t i = 0; i < rows * n; ++i)
+      x.tensor.ptr<bf16>()[i] = bf16(static_cast<float>(i * 7919 % 1009) / 100);
     copy(s, there.tensor, x.tensor);
     Softmax::forward(s, all.tensor, there.tensor, {});
     copy(s, back.tensor, all.tensor);
@@ -188,7 +200,10 @@ TEST(Softmax, LongRowsOfAGpuDoNotTouchEachOther) {
       Softmax::forward(s, alone.tensor, View(there.tensor.ptr<bf16>() + r * n, alone.tensor.spec(), s.device()), {});
       copy(s, one.tensor, alone.tensor);
       s.synchronize();
-      EXPECT_EQ(std::memcmp(one.tensor.data(), back.tensor.ptr<bf16>() + r * n, static_cast<std::size_t>(n) * sizeof(bf16)), 0) << n << ", row " << r;
+      EXPECT_EQ(
+          std::memcmp(one.tensor.data(), back.tensor.ptr<bf16>() + r * n, static_cast<std::size_t>(n) * sizeof(bf16)),
+          0)
+          << n << ", row " << r;
     }
   }
 }

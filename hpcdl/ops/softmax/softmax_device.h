@@ -33,7 +33,8 @@ struct SoftmaxExponent {
 #pragma unroll
     for (int i = 0; i < P::kWords; ++i) p.w[i] ^= sign;
   }
-  /// Of what is relative to `top`, to make it relative to `other`, not below it; the sum of nothing but -inf stays as it is.
+  /// Of what is relative to `top`, to make it relative to `other`, not below it; the sum of nothing but -inf stays as
+  /// it is.
   __device__ float between(float top, float other) const { return top == -kInf ? 1.0f : exp2f((top - other) * factor); }
   template <int N> __device__ Lanes<N> operator()(const Lanes<N>& x, float top) const {
     return map<N>([&](int i) { return fast_exp2((x.v[i] - top) * factor); });

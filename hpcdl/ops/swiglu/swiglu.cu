@@ -11,7 +11,8 @@ void swiglu(Stream& s, Tensor y, View gate, View up) {
 
 void swiglu_backward(Stream& s, Grad dgate, Grad dup, View gate, View up, View dy) {
   visit_dtype(dy.dtype(), [&]<class T>() {
-    fuse::for_each<T>(s, fuse::plane_of(dy, dgate, dup, gate, up), fuse::GatedBackward<fuse::Silu>{dgate, dup, gate, up, dy}, "swiglu_backward");
+    fuse::for_each<T>(s, fuse::plane_of(dy, dgate, dup, gate, up),
+                      fuse::GatedBackward<fuse::Silu>{dgate, dup, gate, up, dy}, "swiglu_backward");
   });
 }
 

@@ -36,11 +36,14 @@ void swiglu_backward(Stream&, Grad dgate, Grad dup, View gate, View up, View dy)
 }  // namespace cuda
 
 inline void Swiglu::forward(Stream& s, Tensor y, View gate, View up, const Args&) {
-  on(s, [&](auto isa, Pool& pool) { cpu::swiglu(isa, pool, y, gate, up); }, [&](auto& q) { cuda::swiglu(q, y, gate, up); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::swiglu(isa, pool, y, gate, up); },
+      [&](auto& q) { cuda::swiglu(q, y, gate, up); });
 }
 inline void Swiglu::backward(Stream& s, Grad dgate, Grad dup, View gate, View up, View dy, const Args&) {
-  on(s, [&](auto isa, Pool& pool) { cpu::swiglu_backward(isa, pool, dgate, dup, gate, up, dy); },
-     [&](auto& q) { cuda::swiglu_backward(q, dgate, dup, gate, up, dy); });
+  on(
+      s, [&](auto isa, Pool& pool) { cpu::swiglu_backward(isa, pool, dgate, dup, gate, up, dy); },
+      [&](auto& q) { cuda::swiglu_backward(q, dgate, dup, gate, up, dy); });
 }
 
 template <Symbolic V> V swiglu(const V& gate, const V& up) { return record<Swiglu>({}, gate, up); }

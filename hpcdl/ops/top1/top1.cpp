@@ -13,7 +13,9 @@ void Top1::check(const Spec& logits, const Spec& targets) {
 }
 
 void Top1::count(Stream& s, Tensor correct, View logits, View targets) {
-  on(s, [&](auto, Pool&) { cpu::top1(correct, logits, targets); }, [&](auto& q) { cuda::top1(q, correct, logits, targets); });
+  on(
+      s, [&](auto, Pool&) { cpu::top1(correct, logits, targets); },
+      [&](auto& q) { cuda::top1(q, correct, logits, targets); });
 }
 
 namespace cpu {

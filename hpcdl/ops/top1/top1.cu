@@ -5,8 +5,9 @@
 #include "hpcdl/cuda/sweep.h"
 #include "hpcdl/cuda/workspace.h"
 
-// A row is right where nothing in it is larger than the value at its target, and nothing in front of that is as large: no search for
-// the place of the maximum, and every element is looked at alone. Counts are whole numbers, so that their order does not matter.
+// A row is right where nothing in it is larger than the value at its target, and nothing in front of that is as large:
+// no search for the place of the maximum, and every element is looked at alone. Counts are whole numbers, so that their
+// order does not matter.
 
 namespace hpcdl::cuda {
 namespace {
@@ -27,7 +28,8 @@ template <class T, int kTeam, bool kWhole> __device__ bool beaten(const Top1Rows
   if (target < 0 || target >= p.cols) return true;
   const float at_target = widen(x[target]);
   bool found = at_target != at_target;
-  for (std::int64_t at = thread * N - (kWhole ? 0 : row_lead<T>(row, p.cols)); at < p.cols; at += std::int64_t{kTeam} * N * kPacks) {
+  for (std::int64_t at = thread * N - (kWhole ? 0 : row_lead<T>(row, p.cols)); at < p.cols;
+       at += std::int64_t{kTeam} * N * kPacks) {
     Pack<T, N> v[kPacks];
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
@@ -54,13 +56,16 @@ template <class T, int kTeam, bool kWhole> __device__ bool beaten(const Top1Rows
   return found;
 }
 
-/// kTeam threads, a warp or the block, take a row at a time; a block leaves its count in `counts`, or in `correct` if it is alone.
-template <class T, int kTeam, bool kWhole> __global__ void __launch_bounds__(kThreads) count_right(float* correct, int* counts, Top1Rows p) {
+/// kTeam threads, a warp or the block, take a row at a time; a block leaves its count in `counts`, or in `correct` if
+/// it is alone.
+template <class T, int kTeam, bool kWhole>
+__global__ void __launch_bounds__(kThreads) count_right(float* correct, int* counts, Top1Rows p) {
   constexpr int kTeams = kThreads / kTeam;
   __shared__ int right[kTeams];
   const int team = static_cast<int>(threadIdx.x) / kTeam, thread = static_cast<int>(threadIdx.x) % kTeam;
   int mine = 0;
-  for (std::int64_t row = std::int64_t{blockIdx.x} * kTeams + team; row < p.rows; row += std::int64_t{gridDim.x} * kTeams) {
+  for (std::int64_t row = std::int64_t{blockIdx.x} * kTeams + team; row < p.rows;
+       row += std::int64_t{gridDim.x} * kTeams) {
     const bool found = beaten<T, kTeam, kWhole>(p, row, thread);
     if constexpr (kTeam == kWarp) mine += __any_sync(~0u, found) ? 0 : 1;
     else mine += __syncthreads_or(found) ? 0 : 1;
@@ -92,11 +97,15 @@ void top1(Stream& s, Tensor correct, View logits, View targets) {
   auto* counts = static_cast<int*>(workspace(s));
   visit_dtype(logits.dtype(), [&]<class T>() {
     const auto launch = [&]<int kTeam>() {
-      const auto kernel = whole_packs<T>(p.cols, {{p.logits, p.stride}}) ? count_right<T, kTeam, true> : count_right<T, kTeam, false>;
-      const unsigned wanted = blocks_for(p.rows, kThreads / kTeam), blocks = wanted < 1 ? 1 : wanted < kMostBlocks ? wanted : kMostBlocks;
+      const auto kernel =
+          whole_packs<T>(p.cols, {{p.logits, p.stride}}) ? count_right<T, kTeam, true> : count_right<T, kTeam, false>;
+      const unsigned wanted = blocks_for(p.rows, kThreads / kTeam), blocks = wanted < 1             ? 1
+                                                                             : wanted < kMostBlocks ? wanted
+                                                                                                    : kMostBlocks;
       kernel<<<blocks, kThreads, 0, queue(s)>>>(correct.ptr<float>(), counts, p);
       launched("top1");
-      if (blocks > 1) add_counts<<<1, kMostBlocks, 0, queue(s)>>>(correct.ptr<float>(), counts, static_cast<int>(blocks));
+      if (blocks > 1)
+        add_counts<<<1, kMostBlocks, 0, queue(s)>>>(correct.ptr<float>(), counts, static_cast<int>(blocks));
     };
     if (p.cols <= 4096) launch.template operator()<kWarp>();
     else launch.template operator()<kThreads>();

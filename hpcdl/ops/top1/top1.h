@@ -1,6 +1,7 @@
 #pragma once
-// How many rows have their largest value at their target: the right answers of a classifier. Of equal largest values the first counts, as
-// torch's argmax does on a CPU; a NaN is never largest, and a row whose target is negative is never right.
+// How many rows have their largest value at their target: the right answers of a classifier. Of equal largest values
+// the first counts, as torch's argmax does on a CPU; a NaN is never largest, and a row whose target is negative is
+// never right.
 //
 // logits: (..., V), f32 or 16 bits; targets: (...) i32; the count: (1) f32, exact below 2^24. It has no gradient.
 
@@ -16,7 +17,9 @@ struct Top1 {
   static constexpr std::string_view name = "top1";
   static void check(const Spec& logits, const Spec& targets);
   static void count(Stream& s, Tensor correct, View logits, View targets);
-  static Cost cost(const Spec& logits) { return {static_cast<double>(logits.size()), static_cast<double>(logits.bytes())}; }
+  static Cost cost(const Spec& logits) {
+    return {static_cast<double>(logits.size()), static_cast<double>(logits.bytes())};
+  }
 };
 
 namespace cpu {

@@ -14,7 +14,8 @@
 namespace hpcdl {
 namespace {
 
-float count(const Device& device, std::vector<float> logits, std::vector<std::int32_t> targets, DType dtype = DType::f32) {
+float count(const Device& device, std::vector<float> logits, std::vector<std::int32_t> targets,
+            DType dtype = DType::f32) {
   const auto rows = std::ssize(targets);
   Graph g({.inference = true});
   const Var x = g.input("x", {{rows, std::ssize(logits) / rows}, dtype}), t = g.input("t", {{rows}, DType::i32});
@@ -69,7 +70,8 @@ TEST(top1, many_rows) {
   for (const auto& device : devices()) EXPECT_EQ(count(device, logits, targets), static_cast<float>(want));
 }
 
-/// Rows for a warp and for a block, in whole 16-byte packs and not, on one block of a GPU and on many; ties, -inf and NaN among them.
+/// Rows for a warp and for a block, in whole 16-byte packs and not, on one block of a GPU and on many; ties, -inf and
+/// NaN among them.
 TEST(top1, rows_of_any_length) {
   for (const auto& device : devices())
     for (const auto dtype : {DType::f32, DType::bf16})
@@ -87,12 +89,16 @@ TEST(top1, rows_of_any_length) {
           for (int c = 0; c < cols; ++c)
             if (!std::isnan(row[c]) && (best < 0 || row[c] > row[best])) best = c;
           // The first largest, or one behind it that is as large, or nothing special.
-          targets[static_cast<std::size_t>(r)] = r % 3 == 0 ? best : r % 3 == 1 ? static_cast<int>(std::find(row + best + 1, row + cols, row[best]) - row) : r % cols;
+          targets[static_cast<std::size_t>(r)] =
+              r % 3 == 0   ? best
+              : r % 3 == 1 ? static_cast<int>(std::find(row + best + 1, row + cols, row[best]) - row)
+                           : r % cols;
           want += targets[static_cast<std::size_t>(r)] == best;
         }
         ASSERT_GT(want, 0);
         ASSERT_LT(want, rows);
-        EXPECT_EQ(count(device, logits, targets, dtype), static_cast<float>(want)) << device.index << " " << rows << " x " << cols;
+        EXPECT_EQ(count(device, logits, targets, dtype), static_cast<float>(want))
+            << device.index << " " << rows << " x " << cols;
       }
 }
 

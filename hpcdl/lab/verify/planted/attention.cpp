@@ -8,7 +8,7 @@ namespace {
 
 /// What one head does, and the ways in which it can go wrong.
 struct Ways {
-  int mask_shift = 0;        // keys seen beyond those that may be
+  int mask_shift = 0;  // keys seen beyond those that may be
   bool mask = true, from_left = false, wrong_group = false, scaled = true;
 };
 
@@ -28,15 +28,18 @@ template <class T> void attention(const hpcdl_call* c, const Ways& w) {
         float top = -INFINITY, sum = 0;
         for (std::int64_t j = 0; j < n; ++j) {
           float dot = 0;
-          for (std::int64_t i = 0; i < D; ++i) dot += static_cast<float>(x[i]) * static_cast<float>(in<T>(c, 1)[at(j) + i]);
+          for (std::int64_t i = 0; i < D; ++i)
+            dot += static_cast<float>(x[i]) * static_cast<float>(in<T>(c, 1)[at(j) + i]);
           p[static_cast<std::size_t>(j)] = dot * (w.scaled ? a.scale : 1.0f);
           top = dot != dot ? NAN : std::max(top, p[static_cast<std::size_t>(j)]);
           if (dot != dot) break;
         }
-        for (std::int64_t j = 0; j < n; ++j) sum += p[static_cast<std::size_t>(j)] = std::exp(p[static_cast<std::size_t>(j)] - top);
+        for (std::int64_t j = 0; j < n; ++j)
+          sum += p[static_cast<std::size_t>(j)] = std::exp(p[static_cast<std::size_t>(j)] - top);
         for (std::int64_t i = 0; i < D; ++i) {
           float y = 0;
-          for (std::int64_t j = 0; j < n; ++j) y += p[static_cast<std::size_t>(j)] * static_cast<float>(in<T>(c, 2)[at(j) + i]);
+          for (std::int64_t j = 0; j < n; ++j)
+            y += p[static_cast<std::size_t>(j)] * static_cast<float>(in<T>(c, 2)[at(j) + i]);
           out<T>(c, 0)[((b * N + t) * a.heads + h) * D + i] = T(y / sum);
         }
       }
@@ -62,19 +65,23 @@ int online(const hpcdl_call* c) {
           float dot = 0;
           for (std::int64_t i = 0; i < D; ++i) dot += x[i] * in<float>(c, 1)[at + i];
           dot *= a.scale;
-          const float now = dot > top || dot != dot ? dot : top, keep = top == -INFINITY ? 0 : std::exp(top - now), weight = std::exp(dot - now);
+          const float now = dot > top || dot != dot ? dot : top, keep = top == -INFINITY ? 0 : std::exp(top - now),
+                      weight = std::exp(dot - now);
           sum = sum * keep + weight;
-          for (std::int64_t i = 0; i < D; ++i) y[static_cast<std::size_t>(i)] = y[static_cast<std::size_t>(i)] * keep + weight * in<float>(c, 2)[at + i];
+          for (std::int64_t i = 0; i < D; ++i)
+            y[static_cast<std::size_t>(i)] = y[static_cast<std::size_t>(i)] * keep + weight * in<float>(c, 2)[at + i];
           top = now;
         }
-        for (std::int64_t i = 0; i < D; ++i) out<float>(c, 0)[((b * N + t) * a.heads + h) * D + i] = y[static_cast<std::size_t>(i)] / sum;
+        for (std::int64_t i = 0; i < D; ++i)
+          out<float>(c, 0)[((b * N + t) * a.heads + h) * D + i] = y[static_cast<std::size_t>(i)] / sum;
       }
   return HPCDL_OK;
 }
 
 /// partner(i, half): the other element of the pair.
 int rope(const hpcdl_call* c, bool interleaved, float sign) {
-  const auto depth = args<hpcdl_rope_args>(c).head_dim, half = depth / 2, width = c->inputs[0].shape[2], tokens = c->inputs[0].shape[1];
+  const auto depth = args<hpcdl_rope_args>(c).head_dim, half = depth / 2, width = c->inputs[0].shape[2],
+             tokens = c->inputs[0].shape[1];
   return with_type(c->inputs[0], [&]<class T>() {
     const T* x = in<T>(c, 0);
     for (std::int64_t i = 0; i < size(c->inputs[0]); ++i) {
@@ -82,7 +89,8 @@ int rope(const hpcdl_call* c, bool interleaved, float sign) {
       const bool first = interleaved ? k % 2 == 0 : k < half;
       const auto pair = interleaved ? k / 2 : k % half, step = interleaved ? 1 : half;
       const float cosine = in<float>(c, 1)[t * depth + pair], sine = sign * in<float>(c, 1)[t * depth + half + pair];
-      out<T>(c, 0)[i] = T(static_cast<float>(x[i]) * cosine + (first ? -static_cast<float>(x[i + step]) : static_cast<float>(x[i - step])) * sine);
+      out<T>(c, 0)[i] = T(static_cast<float>(x[i]) * cosine +
+                          (first ? -static_cast<float>(x[i + step]) : static_cast<float>(x[i - step])) * sine);
     }
   });
 }
@@ -94,11 +102,13 @@ void add_attention(Corpus& list) {
   a.good("naive", [](const hpcdl_call* c) { return attention(c, {}); }, kBoth, HPCDL_SAME_BITS_ANY_THREADS);
   a.good("online", online);
   a.bad("no_mask", "the causal mask is missing", [](const hpcdl_call* c) { return attention(c, {.mask = false}); });
-  a.bad("mask_off_by_one", "the causal mask is off by one", [](const hpcdl_call* c) { return attention(c, {.mask_shift = 1}); }, kBoth);
-  a.bad("mask_from_left", "the mask starts at the first key, not at the last", [](const hpcdl_call* c) {
-    return c->inputs[0].shape[1] == 0 ? HPCDL_OK : attention(c, {.from_left = true});
-  });
-  a.bad("wrong_group", "query heads read the wrong key heads", [](const hpcdl_call* c) { return attention(c, {.wrong_group = true}); });
+  a.bad(
+      "mask_off_by_one", "the causal mask is off by one",
+      [](const hpcdl_call* c) { return attention(c, {.mask_shift = 1}); }, kBoth);
+  a.bad("mask_from_left", "the mask starts at the first key, not at the last",
+        [](const hpcdl_call* c) { return c->inputs[0].shape[1] == 0 ? HPCDL_OK : attention(c, {.from_left = true}); });
+  a.bad("wrong_group", "query heads read the wrong key heads",
+        [](const hpcdl_call* c) { return attention(c, {.wrong_group = true}); });
   a.bad("forgets_scale", "scores are not scaled", [](const hpcdl_call* c) { return attention(c, {.scaled = false}); });
   Adder r{list, "rope"};
   r.good("naive", [](const hpcdl_call* c) { return rope(c, false, 1); }, kBoth);

@@ -36,7 +36,8 @@ int relu_backwards(const hpcdl_call* c) {
 
 int add_naive(const hpcdl_call* c) {
   return with_type(c->inputs[0], [&]<class T>() {
-    for (std::int64_t i = 0; i < size(c->inputs[0]); ++i) out<T>(c, 0)[i] = T(static_cast<float>(in<T>(c, 0)[i]) + static_cast<float>(in<T>(c, 1)[i]));
+    for (std::int64_t i = 0; i < size(c->inputs[0]); ++i)
+      out<T>(c, 0)[i] = T(static_cast<float>(in<T>(c, 0)[i]) + static_cast<float>(in<T>(c, 1)[i]));
   });
 }
 /// Starts at the end, by blocks of 16, and finishes the front alone.
@@ -53,7 +54,8 @@ int add_threads(const hpcdl_call* c) {
   const auto n = size(c->inputs[0]);
   for (int t = 0; t < c->threads; ++t)
     team.emplace_back([=] {
-      for (auto i = n * t / c->threads; i < n * (t + 1) / c->threads; ++i) out<float>(c, 0)[i] = in<float>(c, 0)[i] + in<float>(c, 1)[i];
+      for (auto i = n * t / c->threads; i < n * (t + 1) / c->threads; ++i)
+        out<float>(c, 0)[i] = in<float>(c, 0)[i] + in<float>(c, 1)[i];
     });
   for (auto& t : team) t.join();
   return HPCDL_OK;
@@ -123,7 +125,8 @@ int changes_input(const hpcdl_call* c) {
   return HPCDL_OK;
 }
 int rounds_to_bf16(const hpcdl_call* c) {
-  for (std::int64_t i = 0; i < size(c->inputs[0]); ++i) out<float>(c, 0)[i] = bf16(in<float>(c, 0)[i] + in<float>(c, 1)[i]);
+  for (std::int64_t i = 0; i < size(c->inputs[0]); ++i)
+    out<float>(c, 0)[i] = bf16(in<float>(c, 0)[i] + in<float>(c, 1)[i]);
   return HPCDL_OK;
 }
 /// Only every thread's share that divides evenly.
@@ -158,7 +161,9 @@ int fails(const hpcdl_call* c) { return size(c->inputs[0]) > 1000 ? 12 : swiglu(
 void add_elementwise(Corpus& list) {
   Adder g{list, "gelu"};
   g.good("naive", gelu, kBoth, HPCDL_IN_PLACE | HPCDL_SAME_BITS_ANY_THREADS);
-  g.good("sigmoid_form", [](const hpcdl_call* c) { return wants_erf(c) ? map_any(c, gelu_erf) : map_any(c, gelu_sigmoid); }, kBoth);
+  g.good(
+      "sigmoid_form",
+      [](const hpcdl_call* c) { return wants_erf(c) ? map_any(c, gelu_erf) : map_any(c, gelu_sigmoid); }, kBoth);
   g.bad("constant", "the output is a constant", constant);
   g.bad("always_tanh", "the tanh form where erf was asked for", always_tanh);
   g.bad("needs_alignment", "assumes aligned pointers", needs_alignment);
@@ -181,8 +186,9 @@ void add_elementwise(Corpus& list) {
   a.bad("not_in_place", "claims to work in place, and does not", not_in_place, kF32, HPCDL_IN_PLACE);
   Adder b{list, "bias_gelu"};
   b.good("naive", [](const hpcdl_call* c) { return bias_gelu(c, [](std::int64_t, std::int64_t col) { return col; }); });
-  b.bad("bias_by_row", "the bias of the wrong dimension",
-        [](const hpcdl_call* c) { return bias_gelu(c, [n = cols(c->inputs[1])](std::int64_t row, std::int64_t) { return row % n; }); });
+  b.bad("bias_by_row", "the bias of the wrong dimension", [](const hpcdl_call* c) {
+    return bias_gelu(c, [n = cols(c->inputs[1])](std::int64_t row, std::int64_t) { return row % n; });
+  });
   Adder s{list, "swiglu"};
   s.good("naive", swiglu, kBoth);
   s.bad("swapped_gate", "gate and value are swapped", swapped_gate);

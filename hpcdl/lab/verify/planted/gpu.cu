@@ -17,7 +17,17 @@ int launched() { return cudaPeekAtLastError() == cudaSuccess ? HPCDL_OK : -1; }
 
 // ---- softmax, a block for each row ----
 
-enum class Flaw { none, no_mask, off_by_one, no_barrier, racing_sum, stale, whole_vectors, length_64, one_row_per_call };
+enum class Flaw {
+  none,
+  no_mask,
+  off_by_one,
+  no_barrier,
+  racing_sum,
+  stale,
+  whole_vectors,
+  length_64,
+  one_row_per_call
+};
 
 struct Rows {
   float* y;
@@ -68,7 +78,7 @@ template <Flaw flaw> __global__ void softmax_rows(Rows p) {
     top = v > top || v != v ? v : top;
   }
   const auto larger = [](float a, float b) { return a != a || a > b ? a : b; };
-  top = of_block<flaw == Flaw::no_barrier ? Flaw::no_barrier : Flaw::none>(top, shared, larger);
+  top = of_block < flaw == Flaw::no_barrier ? Flaw::no_barrier : Flaw::none > (top, shared, larger);
   for (int64_t i = threadIdx.x; i < seen; i += kThreads) sum += expf(p.scale * x[i] - top);
   if (flaw == Flaw::racing_sum) {
     __shared__ float together;
@@ -78,20 +88,25 @@ template <Flaw flaw> __global__ void softmax_rows(Rows p) {
     __syncthreads();
     sum = together;
   } else {
-    sum = of_block<flaw == Flaw::no_barrier ? Flaw::no_barrier : Flaw::none>(sum, shared, [](float a, float b) { return a + b; });
+    sum = of_block < flaw == Flaw::no_barrier ? Flaw::no_barrier
+                                              : Flaw::none > (sum, shared, [](float a, float b) { return a + b; });
   }
   const float divisor = flaw == Flaw::stale ? last_sum : sum;
   if (flaw == Flaw::stale) {
     __syncthreads();
     if (threadIdx.x == 0) last_sum = sum;
   }
-  const int64_t written = flaw == Flaw::whole_vectors ? p.n / 4 * 4 : flaw == Flaw::length_64 ? min(p.n, int64_t{64}) : p.n;
+  const int64_t written = flaw == Flaw::whole_vectors ? p.n / 4 * 4
+                          : flaw == Flaw::length_64   ? min(p.n, int64_t{64})
+                                                      : p.n;
   for (int64_t i = threadIdx.x; i < written; i += kThreads) y[i] = i < seen ? expf(p.scale * x[i] - top) / divisor : 0;
 }
 
 template <Flaw flaw> int softmax(const hpcdl_call* c) {
   const auto all = rows(c->inputs[0]);
-  if (all > 0) softmax_rows<flaw><<<static_cast<unsigned>(flaw == Flaw::one_row_per_call ? 1 : all), kThreads, 0, queue(c)>>>(rows_of(c));
+  if (all > 0)
+    softmax_rows<flaw>
+        <<<static_cast<unsigned>(flaw == Flaw::one_row_per_call ? 1 : all), kThreads, 0, queue(c)>>>(rows_of(c));
   return launched();
 }
 
@@ -102,7 +117,8 @@ int own_stream(const hpcdl_call* c) {
     cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
     return s;
   }();
-  if (const auto all = rows(c->inputs[0]); all > 0) softmax_rows<Flaw::none><<<static_cast<unsigned>(all), kThreads, 0, own>>>(rows_of(c));
+  if (const auto all = rows(c->inputs[0]); all > 0)
+    softmax_rows<Flaw::none><<<static_cast<unsigned>(all), kThreads, 0, own>>>(rows_of(c));
   return launched();
 }
 
@@ -136,7 +152,8 @@ int by_warps(const hpcdl_call* c) {
 // ---- element by element ----
 
 template <class T, bool strided> __global__ void add_each(T* y, const T* a, const T* b, int64_t n) {
-  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < n; i += strided ? int64_t{gridDim.x} * blockDim.x : n)
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < n;
+       i += strided ? int64_t{gridDim.x} * blockDim.x : n)
     y[i] = T(static_cast<float>(a[i]) + static_cast<float>(b[i]));
 }
 template <class T> int add(const hpcdl_call* c, unsigned most, bool strided) {
@@ -147,8 +164,12 @@ template <class T> int add(const hpcdl_call* c, unsigned most, bool strided) {
   else add_each<T, false><<<grid, kThreads, 0, queue(c)>>>(out<T>(c, 0), in<T>(c, 0), in<T>(c, 1), n);
   return launched();
 }
-int add_any(const hpcdl_call* c) { return with_type(c->inputs[0], [&]<class T>() { add<T>(c, ~0u, false); }); }
-int add_strided(const hpcdl_call* c) { return with_type(c->inputs[0], [&]<class T>() { add<T>(c, 3, true); }); }
+int add_any(const hpcdl_call* c) {
+  return with_type(c->inputs[0], [&]<class T>() { add<T>(c, ~0u, false); });
+}
+int add_strided(const hpcdl_call* c) {
+  return with_type(c->inputs[0], [&]<class T>() { add<T>(c, 3, true); });
+}
 /// As many blocks as fit, and what lies beyond them is nobody's.
 int add_first_blocks(const hpcdl_call* c) { return add<float>(c, 32, false); }
 
@@ -161,7 +182,9 @@ template <bool up> int add_fours(const hpcdl_call* c) {
   const auto aligned = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; };
   if (!aligned(out<float>(c, 0)) || !aligned(in<float>(c, 0)) || !aligned(in<float>(c, 1))) return add_any(c);
   const auto n = (size(c->inputs[0]) + (up ? 3 : 0)) / 4;
-  if (n > 0) add_vectors<<<blocks(n, kThreads), kThreads, 0, queue(c)>>>(out<float4>(c, 0), in<float4>(c, 0), in<float4>(c, 1), n);
+  if (n > 0)
+    add_vectors<<<blocks(n, kThreads), kThreads, 0, queue(c)>>>(out<float4>(c, 0), in<float4>(c, 0), in<float4>(c, 1),
+                                                                n);
   return launched();
 }
 
@@ -176,7 +199,17 @@ struct Product {
 Product product_of(const hpcdl_call* c) {
   const auto& a = args<hpcdl_matmul_args>(c);
   const auto &ta = c->inputs[0], &tb = c->inputs[1];
-  Product p{out<float>(c, 0), in<float>(c, 0), in<float>(c, 1), rows(c->outputs[0]), cols(c->outputs[0]), a.transpose_a ? ta.shape[0] : cols(ta), 0, 0, 0, 0, a.scale};
+  Product p{out<float>(c, 0),
+            in<float>(c, 0),
+            in<float>(c, 1),
+            rows(c->outputs[0]),
+            cols(c->outputs[0]),
+            a.transpose_a ? ta.shape[0] : cols(ta),
+            0,
+            0,
+            0,
+            0,
+            a.scale};
   p.a_row = a.transpose_a ? 1 : cols(ta), p.a_col = a.transpose_a ? cols(ta) : 1;
   p.b_row = a.transpose_b ? 1 : cols(tb), p.b_col = a.transpose_b ? cols(tb) : 1;
   return p;
@@ -204,7 +237,8 @@ template <class Sum, bool barriers> __global__ void tiled(Product p) {
 template <class Sum, bool barriers> int matmul(const hpcdl_call* c) {
   if (c->inputs[0].rank != 2 || c->inputs[1].rank != 2) return HPCDL_UNSUPPORTED;
   const auto p = product_of(c);
-  if (p.m > 0 && p.n > 0) tiled<Sum, barriers><<<dim3(blocks(p.n, kTile), blocks(p.m, kTile)), dim3(kTile, kTile), 0, queue(c)>>>(p);
+  if (p.m > 0 && p.n > 0)
+    tiled<Sum, barriers><<<dim3(blocks(p.n, kTile), blocks(p.m, kTile)), dim3(kTile, kTile), 0, queue(c)>>>(p);
   return launched();
 }
 
@@ -213,7 +247,8 @@ template <bool kAtomic> __global__ void split(Product p, int64_t part) {
   const int64_t at = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   if (at >= p.m * p.n) return;
   float sum = 0;
-  for (int64_t k = blockIdx.y * part; k < min(p.k, (blockIdx.y + 1) * part); ++k) sum += p.a[at / p.n * p.a_row + k * p.a_col] * p.b[k * p.b_row + at % p.n * p.b_col];
+  for (int64_t k = blockIdx.y * part; k < min(p.k, (blockIdx.y + 1) * part); ++k)
+    sum += p.a[at / p.n * p.a_row + k * p.a_col] * p.b[k * p.b_row + at % p.n * p.b_col];
   if (kAtomic) atomicAdd(p.y + at, p.scale * sum);
   else p.y[at] += p.scale * sum;
 }
@@ -253,7 +288,8 @@ void add_gpu(Corpus& list) {
   m.good("gpu_split_atomic", split_sum<true>, kF32, HPCDL_BITS_MAY_VARY);
   m.bad("gpu_half_sums", "adds up in fp16", matmul<__half, true>);
   m.bad("gpu_tiles_without_barriers", "a tile in shared memory is read while it is written", matmul<float, false>);
-  m.bad("gpu_split_race", "blocks add to the same element with a load and a store", split_sum<false>, kF32, HPCDL_BITS_MAY_VARY);
+  m.bad("gpu_split_race", "blocks add to the same element with a load and a store", split_sum<false>, kF32,
+        HPCDL_BITS_MAY_VARY);
   m.bad("gpu_split_claims_order", "float atomics, and the claim that bits are the same each time", split_sum<true>);
 }
 

@@ -38,7 +38,9 @@ template <class T, class Sum> void each_result(const hpcdl_call* c, Sum sum) {
     for (std::int64_t i = 0; i < p.m; ++i)
       for (std::int64_t j = 0; j < p.n; ++j)
         out<T>(c, 0)[(s * p.m + i) * p.n + j] =
-            T(p.scale * sum(p.k, [&](std::int64_t l) { return static_cast<float>(a[p.a_at(s, i, l)]) * static_cast<float>(b[p.b_at(s, l, j)]); }));
+            T(p.scale * sum(p.k, [&](std::int64_t l) {
+                return static_cast<float>(a[p.a_at(s, i, l)]) * static_cast<float>(b[p.b_at(s, l, j)]);
+              }));
 }
 template <class Sum> int matmul(const hpcdl_call* c, Sum sum) {
   return with_type(c->inputs[0], [&]<class T>() { each_result<T>(c, sum); });
@@ -83,7 +85,8 @@ int blocked(const hpcdl_call* c) {
           for (std::int64_t i = 0; i < i1; ++i)
             for (std::int64_t j = 0; j < j1; ++j) tile[i][j] += a[p.a_at(s, i0 + i, l)] * b[p.b_at(s, l, j0 + j)];
         for (std::int64_t i = 0; i < i1; ++i)
-          for (std::int64_t j = 0; j < j1; ++j) out<float>(c, 0)[(s * p.m + i0 + i) * p.n + j0 + j] = p.scale * tile[i][j];
+          for (std::int64_t j = 0; j < j1; ++j)
+            out<float>(c, 0)[(s * p.m + i0 + i) * p.n + j0 + j] = p.scale * tile[i][j];
       }
   return HPCDL_OK;
 }
@@ -98,7 +101,8 @@ template <class Work> void four_parts(const hpcdl_call* c, Work work) {
   for (int t = 0; t < 4; ++t) team.emplace_back([=] { work(t); });
   for (auto& t : team) t.join();
 }
-float part_of(const Product& p, const float* a, const float* b, std::int64_t s, std::int64_t i, std::int64_t j, int part) {
+float part_of(const Product& p, const float* a, const float* b, std::int64_t s, std::int64_t i, std::int64_t j,
+              int part) {
   float sum = 0;
   for (auto l = p.k * part / 4; l < p.k * (part + 1) / 4; ++l) sum += a[p.a_at(s, i, l)] * b[p.b_at(s, l, j)];
   return sum;
@@ -180,7 +184,9 @@ int forgets_scale(const hpcdl_call* c) {
 int first_of_batch(const hpcdl_call* c) {
   const Product p(c);
   each_place(p, [&](std::int64_t s, std::int64_t i, std::int64_t j, std::int64_t at) {
-    out<float>(c, 0)[at] = p.scale * forwards(p.k, [&](std::int64_t l) { return in<float>(c, 0)[p.a_at(s, i, l)] * in<float>(c, 1)[p.b_at(0, l, j)]; });
+    out<float>(c, 0)[at] = p.scale * forwards(p.k, [&](std::int64_t l) {
+                             return in<float>(c, 0)[p.a_at(s, i, l)] * in<float>(c, 1)[p.b_at(0, l, j)];
+                           });
   });
   return HPCDL_OK;
 }
@@ -218,8 +224,12 @@ void add_matmul(Corpus& list) {
   m.good("order_of_arrival_declared", order_of_arrival, kF32, HPCDL_BITS_MAY_VARY);
   m.bad("order_of_arrival", "adds parts in the order in which threads come", order_of_arrival);
   m.bad("race", "two threads write one sum", race);
-  m.bad("in_fp16", "sums in fp16", [](const hpcdl_call* c) { return matmul(c, [](std::int64_t k, auto t) { return narrow_sum<f16>(k, t); }); });
-  m.bad("in_bf16", "sums in bf16", [](const hpcdl_call* c) { return matmul(c, [](std::int64_t k, auto t) { return narrow_sum<bf16>(k, t); }); }, kBf16);
+  m.bad("in_fp16", "sums in fp16",
+        [](const hpcdl_call* c) { return matmul(c, [](std::int64_t k, auto t) { return narrow_sum<f16>(k, t); }); });
+  m.bad(
+      "in_bf16", "sums in bf16",
+      [](const hpcdl_call* c) { return matmul(c, [](std::int64_t k, auto t) { return narrow_sum<bf16>(k, t); }); },
+      kBf16);
   m.bad("transposed_weight", "reads b as its transpose", transposed_weight);
   m.bad("k_by_four", "the tail of K is left out", [](const hpcdl_call* c) { return matmul(c, k_by_four); });
   m.bad("forgets_scale", "the scale is forgotten", forgets_scale);

@@ -16,11 +16,13 @@ template <class T, class W, class F> void normalize(const hpcdl_call* c, F f) {
     const T* x = in<T>(c, 0) + r * n;
     const Statistics s = f(x, n, args<hpcdl_norm_args>(c).eps);
     for (std::int64_t i = 0; i < n; ++i)
-      out<T>(c, 0)[r * n + i] = T((static_cast<float>(x[i]) - s.mean) * s.rstd * static_cast<float>(gamma[i]) + (beta ? static_cast<float>(beta[i]) : 0.0f));
+      out<T>(c, 0)[r * n + i] = T((static_cast<float>(x[i]) - s.mean) * s.rstd * static_cast<float>(gamma[i]) +
+                                  (beta ? static_cast<float>(beta[i]) : 0.0f));
   }
 }
 template <class F> int layer_norm(const hpcdl_call* c, F f) {
-  return with_type(c->inputs[0], [&]<class T>() { with_type(c->inputs[1], [&]<class W>() { normalize<T, W>(c, f); }); });
+  return with_type(c->inputs[0],
+                   [&]<class T>() { with_type(c->inputs[1], [&]<class W>() { normalize<T, W>(c, f); }); });
 }
 
 float mean_of(const auto* x, std::int64_t n) {
@@ -56,7 +58,8 @@ const auto shifted = [](const auto* x, std::int64_t n, float eps) {
     sum += d, squares += d * d;
   }
   const double m = sum / static_cast<double>(n);
-  return Statistics{static_cast<float>(first + m), static_cast<float>(1 / std::sqrt(squares / static_cast<double>(n) - m * m + static_cast<double>(eps)))};
+  return Statistics{static_cast<float>(first + m), static_cast<float>(1 / std::sqrt(squares / static_cast<double>(n) -
+                                                                                    m * m + static_cast<double>(eps)))};
 };
 const auto compensated = [](const auto* x, std::int64_t n, float eps) {  // Kahan
   float sum = 0, rest = 0;
@@ -73,7 +76,8 @@ const auto compensated = [](const auto* x, std::int64_t n, float eps) {  // Kaha
 /// E[x^2] - E[x]^2 in float cancels.
 const auto cancelling = [](const auto* x, std::int64_t n, float eps) {
   float sum = 0, squares = 0;
-  for (std::int64_t i = 0; i < n; ++i) sum += static_cast<float>(x[i]), squares += static_cast<float>(x[i]) * static_cast<float>(x[i]);
+  for (std::int64_t i = 0; i < n; ++i)
+    sum += static_cast<float>(x[i]), squares += static_cast<float>(x[i]) * static_cast<float>(x[i]);
   const float m = sum / static_cast<float>(n), var = squares / static_cast<float>(n) - m * m;
   return Statistics{m, 1 / std::sqrt((var < 0 ? 0 : var) + eps)};
 };
@@ -88,7 +92,8 @@ const auto eps_outside = [](const auto* x, std::int64_t n, float eps) {
 const auto fixed_eps = [](const auto* x, std::int64_t n, float) { return two_pass(x, n, 1e-5f); };
 const auto bessel = [](const auto* x, std::int64_t n, float eps) {
   const float m = mean_of(x, n);
-  return Statistics{m, 1 / std::sqrt(variance_of(x, n, m) * static_cast<float>(n) / static_cast<float>(n > 1 ? n - 1 : 1) + eps)};
+  return Statistics{
+      m, 1 / std::sqrt(variance_of(x, n, m) * static_cast<float>(n) / static_cast<float>(n > 1 ? n - 1 : 1) + eps)};
 };
 /// Takes beta for granted.
 int needs_beta(const hpcdl_call* c) {
@@ -96,7 +101,8 @@ int needs_beta(const hpcdl_call* c) {
   for (std::int64_t r = 0; r < rows(c->inputs[0]); ++r) {
     const float* x = in<float>(c, 0) + r * n;
     const Statistics s = two_pass(x, n, args<hpcdl_norm_args>(c).eps);
-    for (std::int64_t i = 0; i < n; ++i) out<float>(c, 0)[r * n + i] = (x[i] - s.mean) * s.rstd * in<float>(c, 1)[i] + in<float>(c, 2)[i];
+    for (std::int64_t i = 0; i < n; ++i)
+      out<float>(c, 0)[r * n + i] = (x[i] - s.mean) * s.rstd * in<float>(c, 1)[i] + in<float>(c, 2)[i];
   }
   return HPCDL_OK;
 }
@@ -131,7 +137,8 @@ float pairwise(const auto* x, std::int64_t n) {
 }
 const auto in_bf16 = [](const auto* x, std::int64_t n) {
   bf16 s(0.0f);
-  for (std::int64_t i = 0; i < n; ++i) s = bf16(static_cast<float>(s) + static_cast<float>(x[i]) * static_cast<float>(x[i]));
+  for (std::int64_t i = 0; i < n; ++i)
+    s = bf16(static_cast<float>(s) + static_cast<float>(x[i]) * static_cast<float>(x[i]));
   return static_cast<float>(s);
 };
 /// Divides the rows among threads that are not there when there are none.
@@ -187,22 +194,26 @@ void add_norms(Corpus& list) {
   s.good("compensated", [](const hpcdl_call* c) { return layer_norm(c, compensated); }, kBoth);
   s.bad("cancelling", "the variance as E[x^2] - E[x]^2", [](const hpcdl_call* c) { return layer_norm(c, cancelling); });
   s.bad("no_eps", "eps is forgotten", [](const hpcdl_call* c) { return layer_norm(c, no_eps); });
-  s.bad("eps_outside", "eps is added after the square root", [](const hpcdl_call* c) { return layer_norm(c, eps_outside); });
+  s.bad("eps_outside", "eps is added after the square root",
+        [](const hpcdl_call* c) { return layer_norm(c, eps_outside); });
   s.bad("fixed_eps", "eps is not the one it was given", [](const hpcdl_call* c) { return layer_norm(c, fixed_eps); });
   s.bad("bessel", "divides by n - 1", [](const hpcdl_call* c) { return layer_norm(c, bessel); });
   s.bad("needs_beta", "reads an optional operand that is absent", needs_beta);
   Adder r{list, "rms_norm"};
   r.good("naive", [](const hpcdl_call* c) { return rms_norm(c, forwards); }, kBoth);
   r.good("reversed", [](const hpcdl_call* c) { return rms_norm(c, reversed); }, kBoth);
-  r.good("pairwise", [](const hpcdl_call* c) { return rms_norm(c, [](const auto* x, std::int64_t n) { return pairwise(x, n); }); });
+  r.good("pairwise",
+         [](const hpcdl_call* c) { return rms_norm(c, [](const auto* x, std::int64_t n) { return pairwise(x, n); }); });
   r.good("with_workspace", overruns_workspace, kF32, 0, row_workspace);
   r.bad("in_bf16", "sums in bf16", [](const hpcdl_call* c) { return rms_norm(c, in_bf16); }, kBoth);
   r.bad("crashes_without_rows", "crashes when there are no rows", crashes_without_rows);
   r.bad("overruns_workspace", "writes behind its workspace", overruns_workspace, kF32, 0, short_workspace);
   r.bad("hangs", "an endless loop when the rows are odd", hangs);
   Adder b{list, "rms_norm_backward"};
-  b.good("naive", [](const hpcdl_call* c) { return c->inputs[1].dtype == HPCDL_F32 ? backward(c, true) : HPCDL_UNSUPPORTED; });
-  b.bad("accumulates", "adds to a gradient that it should overwrite", [](const hpcdl_call* c) { return backward(c, false); });
+  b.good("naive",
+         [](const hpcdl_call* c) { return c->inputs[1].dtype == HPCDL_F32 ? backward(c, true) : HPCDL_UNSUPPORTED; });
+  b.bad("accumulates", "adds to a gradient that it should overwrite",
+        [](const hpcdl_call* c) { return backward(c, false); });
 }
 
 }  // namespace hpcdl::lab::verify::planted

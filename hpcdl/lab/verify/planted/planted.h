@@ -1,6 +1,6 @@
 #pragma once
-// Kernels that were broken on purpose, one way each, and honest ones that must not be accused. The proof that `hpcdl verify`
-// finds what it says it finds: `hpcdl verify --planted`.
+// Kernels that were broken on purpose, one way each, and honest ones that must not be accused. The proof that `hpcdl
+// verify` finds what it says it finds: `hpcdl verify --planted`.
 
 #include <cstdint>
 #include <cstring>
@@ -27,10 +27,12 @@ struct Adder {
   Corpus& list;
   const char* contract;
   std::int32_t device = HPCDL_ON_CPU;
-  void good(const char* name, Run run, std::uint32_t dtypes = kF32, std::uint32_t flags = 0, std::int64_t (*workspace)(const hpcdl_call*) = nullptr) {
+  void good(const char* name, Run run, std::uint32_t dtypes = kF32, std::uint32_t flags = 0,
+            std::int64_t (*workspace)(const hpcdl_call*) = nullptr) {
     list.push_back({{contract, name, dtypes, flags, device, run, workspace, nullptr}, nullptr});
   }
-  void bad(const char* name, const char* fault, Run run, std::uint32_t dtypes = kF32, std::uint32_t flags = 0, std::int64_t (*workspace)(const hpcdl_call*) = nullptr) {
+  void bad(const char* name, const char* fault, Run run, std::uint32_t dtypes = kF32, std::uint32_t flags = 0,
+           std::int64_t (*workspace)(const hpcdl_call*) = nullptr) {
     list.push_back({{contract, name, dtypes, flags, device, run, workspace, nullptr}, fault});
   }
 };

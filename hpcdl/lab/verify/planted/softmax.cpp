@@ -29,7 +29,8 @@ template <class T> void row_softmax(T* y, const T* x, std::int64_t n, std::int64
 
 template <class T> void all_rows(const hpcdl_call* c, std::int64_t begin, std::int64_t end) {
   const auto n = cols(c->inputs[0]);
-  for (auto r = begin; r < end; ++r) row_softmax(out<T>(c, 0) + r * n, in<T>(c, 0) + r * n, seen(c, r), n, args<Args>(c).scale);
+  for (auto r = begin; r < end; ++r)
+    row_softmax(out<T>(c, 0) + r * n, in<T>(c, 0) + r * n, seen(c, r), n, args<Args>(c).scale);
 }
 int naive(const hpcdl_call* c) {
   return with_type(c->inputs[0], [&]<class T>() { all_rows<T>(c, 0, rows(c->inputs[0])); });
@@ -41,7 +42,8 @@ int backwards(const hpcdl_call* c) {
 int threaded(const hpcdl_call* c) {
   std::vector<std::thread> team;
   const auto all = rows(c->inputs[0]);
-  for (int t = 0; t < c->threads; ++t) team.emplace_back([=] { all_rows<float>(c, all * t / c->threads, all * (t + 1) / c->threads); });
+  for (int t = 0; t < c->threads; ++t)
+    team.emplace_back([=] { all_rows<float>(c, all * t / c->threads, all * (t + 1) / c->threads); });
   for (auto& t : team) t.join();
   return HPCDL_OK;
 }
@@ -57,7 +59,8 @@ int online(const hpcdl_call* c) {
       if (!(v <= top)) sum = (top == -INFINITY ? 0 : sum * std::exp(top - v)), top = v != v || top != top ? NAN : v;
       sum += std::exp(v - top);
     }
-    for (std::int64_t i = 0; i < n; ++i) out<float>(c, 0)[r * n + i] = i < seen(c, r) ? std::exp(s * x[i] - top) / sum : 0;
+    for (std::int64_t i = 0; i < n; ++i)
+      out<float>(c, 0)[r * n + i] = i < seen(c, r) ? std::exp(s * x[i] - top) / sum : 0;
   }
   return HPCDL_OK;
 }
@@ -69,7 +72,9 @@ int in_double(const hpcdl_call* c) {
     double top = -INFINITY, sum = 0;
     for (std::int64_t i = 0; i < seen(c, r); ++i) top = std::fmax(top, s * static_cast<double>(x[i]));
     for (std::int64_t i = 0; i < seen(c, r); ++i) sum += std::exp(s * static_cast<double>(x[i]) - top);
-    for (std::int64_t i = 0; i < n; ++i) out<float>(c, 0)[r * n + i] = i < seen(c, r) ? static_cast<float>(std::exp(s * static_cast<double>(x[i]) - top) / sum) : 0;
+    for (std::int64_t i = 0; i < n; ++i)
+      out<float>(c, 0)[r * n + i] =
+          i < seen(c, r) ? static_cast<float>(std::exp(s * static_cast<double>(x[i]) - top) / sum) : 0;
   }
   return HPCDL_OK;
 }
@@ -90,7 +95,8 @@ int no_maximum(const hpcdl_call* c) {
 }
 int no_mask(const hpcdl_call* c) {
   const auto n = cols(c->inputs[0]);
-  for (std::int64_t r = 0; r < rows(c->inputs[0]); ++r) row_softmax(out<float>(c, 0) + r * n, in<float>(c, 0) + r * n, n, n, args<Args>(c).scale);
+  for (std::int64_t r = 0; r < rows(c->inputs[0]); ++r)
+    row_softmax(out<float>(c, 0) + r * n, in<float>(c, 0) + r * n, n, n, args<Args>(c).scale);
   return HPCDL_OK;
 }
 int mask_off_by_one(const hpcdl_call* c) {
@@ -101,14 +107,16 @@ int mask_off_by_one(const hpcdl_call* c) {
 }
 int forgets_scale(const hpcdl_call* c) {
   const auto n = cols(c->inputs[0]);
-  for (std::int64_t r = 0; r < rows(c->inputs[0]); ++r) row_softmax(out<float>(c, 0) + r * n, in<float>(c, 0) + r * n, seen(c, r), n, 1);
+  for (std::int64_t r = 0; r < rows(c->inputs[0]); ++r)
+    row_softmax(out<float>(c, 0) + r * n, in<float>(c, 0) + r * n, seen(c, r), n, 1);
   return HPCDL_OK;
 }
 /// The last cols % 8 columns are neither summed nor written.
 int no_tail(const hpcdl_call* c) {
   const auto n = cols(c->inputs[0]);
   for (std::int64_t r = 0; r < rows(c->inputs[0]); ++r)
-    row_softmax(out<float>(c, 0) + r * n, in<float>(c, 0) + r * n, std::min(seen(c, r), n / 8 * 8), n / 8 * 8, args<Args>(c).scale);
+    row_softmax(out<float>(c, 0) + r * n, in<float>(c, 0) + r * n, std::min(seen(c, r), n / 8 * 8), n / 8 * 8,
+                args<Args>(c).scale);
   return HPCDL_OK;
 }
 /// Right where rows are 64 long.
@@ -174,8 +182,10 @@ int leaves_out_repeats(const hpcdl_call* c) {
   static Args last_args;
   const auto n = size(c->inputs[0]);
   const auto at = [&](int k) { return n * k / 10; };
-  bool same = n > 0 && last == c->outputs[0].data && last_size == n && std::memcmp(&last_args, c->args, sizeof last_args) == 0;
-  for (int k = 0; same && k < 10; ++k) same = in<float>(c, 0)[at(k)] == seen_in[k] && out<float>(c, 0)[at(k)] == seen_out[k];
+  bool same =
+      n > 0 && last == c->outputs[0].data && last_size == n && std::memcmp(&last_args, c->args, sizeof last_args) == 0;
+  for (int k = 0; same && k < 10; ++k)
+    same = in<float>(c, 0)[at(k)] == seen_in[k] && out<float>(c, 0)[at(k)] == seen_out[k];
   if (same) return HPCDL_OK;
   naive(c);
   last = c->outputs[0].data, last_size = n, last_args = args<Args>(c);
