@@ -72,6 +72,11 @@ def agree(said, defined):
     return all(any(abs(n * f - d) <= 1e-9 * abs(d) for d in there for f in (1, UNITS.get(unit, 1))) for n, unit in numbers(said))
 
 
+def running_text(file):
+    """Of code, on one line: wherever a comment is broken, its words are together."""
+    return re.sub(r"\s*\n\s*(///?|#)?\s*", " ", file.read_text())
+
+
 def given(pages, lines):
     """Takes the numbers of the list out of the pages; complains of what is not as the list has it."""
     for number, line in enumerate(lines, 1):
@@ -88,7 +93,7 @@ def given(pages, lines):
             yield where + f"the words of the page hold a number and are {LONGEST} characters at most"
         elif pathlib.Path(file).parts[0] in ("docs", "README.md") or file.startswith("bench/results") or not (ROOT / file).is_file():
             yield where + f"{file} is no file of code: a measurement comes from bench/results by {{{{machine/file > key | format}}}}"
-        elif defined not in (ROOT / file).read_text():
+        elif defined not in running_text(ROOT / file):
             yield where + f"{file} has no {defined!r} any more: see what it says now, and whether {page} still says the same"
         elif not agree(said, defined):
             yield where + f"{said!r} and {defined!r} are other numbers"
