@@ -85,7 +85,9 @@ bool Child::poll() {
   const double worked = processor_seconds(pid_);
   if (const auto beat = *beat_; beat != last_ || (beat & kPatient)) last_ = beat, since_ = now, worked_ = worked;
   const double patience = std::chrono::duration<double>(patience_).count();
-  if (worked - worked_ < patience && std::chrono::duration<double>(now - since_).count() < 4 * patience) return false;
+  const double spent = worked - worked_, elapsed = std::chrono::duration<double>(now - since_).count();
+  const bool asleep = elapsed >= 4 * patience && spent < 0.01 * elapsed;
+  if (spent < patience && !asleep && elapsed < 24 * patience) return false;
   ::kill(pid_, SIGKILL);
   ::waitpid(pid_, nullptr, 0);
   pid_ = -1, hung_ = true;

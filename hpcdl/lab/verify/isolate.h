@@ -28,8 +28,8 @@ class Child {
   static constexpr std::uint64_t kPatient = std::uint64_t{1} << 63;
 
   /// `beat`, in shared memory, is counted up by the body; a child that does not for `patience` of its own processor
-  /// time, or four times that on the clock, is ended: a busy machine makes nobody hang. While kPatient is set in it,
-  /// the parent waits.
+  /// time, for four times that on the clock asleep, or for 24 times that at all, is ended: a busy machine makes nobody
+  /// hang. While kPatient is set in it, the parent waits.
   Child(const std::function<void()>& body, const volatile std::uint64_t* beat, std::chrono::milliseconds patience);
   Child(Child&& o) noexcept;
   Child& operator=(Child&&) = delete;
