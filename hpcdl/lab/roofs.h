@@ -31,7 +31,7 @@ struct Roofs {
   double memory() const { return memory_read > memory_copy ? memory_read : memory_copy; }
 };
 
-/// Takes less than a second.
+/// Takes a second, or a few where caches of hundreds of MiB want as much memory to be touched first.
 Roofs measure_roofs(Pool& pool);
 
 enum class Remember { measured, best };

@@ -15,6 +15,15 @@
 namespace hpcdl::lab {
 namespace {
 
+/// The same rate of everything, and one cache.
+Roofs alike(double rate, const CacheRoof& cache) {
+  Roofs r;
+  r.f32 = r.bf16 = r.i8 = rate;
+  r.memory_read = r.memory_copy = r.memory_write = r.memory_update = r.cache_read = rate;
+  r.cache_bytes = 1, r.caches = {cache};
+  return r;
+}
+
 TEST(roofs, are_remembered_and_a_damaged_file_is_measured_anew) {
   const io::TempFolder tmp;
   ::setenv("XDG_CACHE_HOME", tmp.path().c_str(), 1);
@@ -79,16 +88,7 @@ TEST(remembered, what_is_damaged_or_of_another_machine_does_not_count) {
   ::setenv("XDG_CACHE_HOME", tmp.path().c_str(), 1);
   nlohmann::ordered_json file;
   const std::string isa(simd::isa_name(simd::active_isa()));
-  const Roofs r{.f32 = 1,
-                .bf16 = 1,
-                .i8 = 1,
-                .memory_read = 1,
-                .memory_copy = 1,
-                .memory_write = 1,
-                .memory_update = 1,
-                .cache_read = 1,
-                .cache_bytes = 1,
-                .caches = {{"L1", 1, 1, 1}}};
+  const Roofs r = alike(1, {"L1", 1, 1, 1});
   put_roofs(file, isa, 1, r);
   const auto good = file.dump();
   write_remembered(file);
@@ -123,16 +123,7 @@ TEST(remembered, a_gpu_is_known_by_name_driver_and_uuid) {
   ::setenv("XDG_CACHE_HOME", tmp.path().c_str(), 1);
   Gpu gpu;
   gpu.name = "A GPU", gpu.uuid = "GPU-1", gpu.driver = "1.2";
-  Roofs r{.f32 = 1,
-          .bf16 = 1,
-          .i8 = 1,
-          .memory_read = 1,
-          .memory_copy = 1,
-          .memory_write = 1,
-          .memory_update = 1,
-          .cache_read = 1,
-          .cache_bytes = 1,
-          .caches = {{"L2", 1, 5, 1, 2}}};
+  Roofs r = alike(1, {"L2", 1, 5, 1, 2});
   nlohmann::ordered_json file;
   put_gpu_roofs(file, gpu, r);
   write_remembered(file);
@@ -154,24 +145,9 @@ TEST(remembered, a_gpu_is_known_by_name_driver_and_uuid) {
 }
 
 TEST(remembered, the_higher_of_each_is_the_roof) {
-  const Roofs a{.f32 = 1,
-                .bf16 = 9,
-                .i8 = 1,
-                .memory_read = 1,
-                .memory_copy = 1,
-                .memory_write = 1,
-                .memory_update = 1,
-                .cache_read = 1,
-                .cache_bytes = 1,
-                .caches = {{"L1", 1, 5, 1}}};
-  const Roofs b{.f32 = 2,
-                .bf16 = 2,
-                .i8 = 2,
-                .memory_read = 2,
-                .memory_copy = 2,
-                .cache_read = 2,
-                .cache_bytes = 1,
-                .caches = {{"L1", 1, 2, 2}}};
+  Roofs a = alike(1, {"L1", 1, 5, 1});
+  a.bf16 = 9;
+  const Roofs b = alike(2, {"L1", 1, 2, 2});
   const auto best = best_of(a, b);
   EXPECT_EQ(best.f32, 2);
   EXPECT_EQ(best.bf16, 9);
