@@ -46,6 +46,7 @@ def image_steps(use_compile):
         ways = {name: way for name, way in ways.items() if use_compile or "--compile" not in way[0]}
         sides = {}
         try:
+            # Ours first and ready before the others begin: it measures the memory that it takes of the GPU.
             sides["hpcdl"] = turns.Side([program, arch, str(batch), "32", dtype, "cuda"])
             for name, (args, _) in ways.items():
                 sides[name] = turns.Side(torch_command(arch, batch, args))
