@@ -3,16 +3,11 @@
 
 #include "cli/bench_comm.h"
 
-#include <exception>
-#include <mutex>
 #include <nlohmann/json.hpp>
-#include <thread>
 
+#include "cli/bench_ranks.h"
 #include "cli/verb.h"
-#include "cli/world.h"
 #include "hpcdl/comm/algo/policy.h"
-#include "hpcdl/comm/transport/threads.h"
-#include "hpcdl/comm/world.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/nearest.h"
 #include "hpcdl/lab/comm/gpu.h"
@@ -104,11 +99,20 @@ class CommBench {
   void run() {
     if (o_.algorithm.empty() || o_.bytes.empty()) sweep();
     else one();
-    g_.close();
   }
 
  private:
   bool speaks() const { return g_.rank() == 0; }
+  std::string ranks() const {
+    const int hosts = lab::hosts_of(g_);
+    return fmt::format("{} ranks on {} host{}", g_.size(), hosts, hosts > 1 ? "s" : "");
+  }
+  /// Of the bytes that are moved: whole elements, as many for each rank.
+  lab::CommCase case_here(std::int64_t bytes) const {
+    auto c = case_of(o_, bytes);
+    c.bytes = lab::part_elements(c, g_.size()) * lab::parts(c, g_.size()) * dtype_bytes(c.dtype);
+    return c;
+  }
   bool to_stdout() const { return !o_.json.empty() && o_.json[0].empty(); }
 
   std::vector<lab::CommSide> sides_of(const lab::CommCase& c) const {
@@ -124,15 +128,23 @@ class CommBench {
                                               : lab::Memory::own}};
     const bool known = a == Algorithm::automatic ||
                        std::any_of(sides.begin(), sides.end(), [&](const auto& s) { return s.algorithm == a; });
-    if (!known)
-      fail_usage("bench", "{} cannot be done by {} here: {} ranks on {} hosts over {}", comm::collective_name(c.what),
-                 o_.algorithm, g_.size(), lab::hosts_of(g_), g_.transport());
+    if (!known) refuse(c, sides);
     if (native && a != Algorithm::native) wanted.push_back({Algorithm::native, lab::Memory::own});
     return wanted;
   }
 
+  [[noreturn]] void refuse(const lab::CommCase& c, const std::vector<lab::CommSide>& possible) const {
+    std::vector<std::string_view> names;
+    for (const auto& s : possible)
+      if (const auto name = comm::algorithm_name(s.algorithm);
+          s.algorithm != Algorithm::automatic && (names.empty() || names.back() != name))
+        names.push_back(name);
+    fail_usage("bench", "no {} by {} between {} over {}: expected auto, {}", comm::collective_name(c.what),
+               o_.algorithm, ranks(), g_.transport(), fmt::join(names, ", "));
+  }
+
   void one() {
-    const auto c = case_of(o_, parse_bytes(o_.bytes));
+    const auto c = case_here(parse_bytes(o_.bytes));
     const auto results = lab::bench_collective(g_, stream_, c, sides_of(c), protocol_);
     if (!speaks()) return;
     auto json = lab::comm_json(c, results[0], g_);
@@ -147,8 +159,9 @@ class CommBench {
                        most = parse_bytes(o_.bytes.empty() ? o_.most : o_.bytes);
     const auto console = cli::console();
     for (std::int64_t bytes = least; bytes <= most; bytes *= 4) {
-      const auto c = case_of(o_, bytes);
-      if (speaks() && console.status) console.status(fmt::format("{} of {} bytes", o_.collective, bytes));
+      const auto c = case_here(bytes);
+      if (!rows_.empty() && c.bytes == rows_.back().what.bytes) continue;
+      if (speaks() && console.status) console.status(fmt::format("{} of {} bytes", o_.collective, c.bytes));
       rows_.push_back({c, lab::bench_collective(g_, stream_, c, sides_of(c), protocol_)});
     }
     if (speaks() && console.status) console.status("");
@@ -170,8 +183,7 @@ class CommBench {
                 {"rows", Json::array()}};
     for (const auto& row : rows_)
       for (const auto& r : row.results) all["rows"].push_back(lab::comm_json(row.what, r, g_));
-    const auto title = fmt::format("{}, {} ranks on {} host{}, {}, {}", o_.collective, g_.size(), lab::hosts_of(g_),
-                                   lab::hosts_of(g_) > 1 ? "s" : "",
+    const auto title = fmt::format("{}, {}, {}, {}", o_.collective, ranks(),
                                    o_.device == "cpu" ? std::string(g_.transport()) : o_.device, o_.dtype);
     if (!o_.svg.empty()) io::write_file_atomic(o_.svg, lab::comm_picture(rows_, title, g_.size()));
     if (!o_.json.empty() && !to_stdout()) io::write_file_atomic(o_.json[0], all.dump(1) + "\n");
@@ -187,29 +199,6 @@ class CommBench {
   std::vector<lab::CommRow> rows_;
 };
 
-void on_threads(const Options& o) {
-  auto transports = comm::thread_transports(o.threads);
-  std::exception_ptr first;
-  std::mutex mutex;
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < transports.size(); ++rank)
-    threads.emplace_back([&, rank] {
-      Group world;
-      try {
-        world = comm::make_world(std::move(transports[rank]));
-        CommBench(o, world, device_from_name(o.device == "cuda" ? fmt::format("cuda:{}", rank) : o.device)).run();
-      } catch (const std::exception& e) {
-        {
-          std::lock_guard lock(mutex);
-          if (!first) first = std::current_exception();
-        }
-        world.abandon(e.what());
-      }
-    });
-  for (auto& t : threads) t.join();
-  if (first) std::rethrow_exception(first);
-}
-
 int bench_comm(const Options& o) {
   case_of(o, 4);
   if (!o.algorithm.empty()) parse_algorithm(o.algorithm);
@@ -218,17 +207,8 @@ int bench_comm(const Options& o) {
   if (o.save && !o.algorithm.empty()) fail_usage("bench", "--save compares algorithms: leave --algorithm out");
   if (!o.memory.empty() && o.memory != "window" && o.memory != "private")
     fail_usage("bench", "expected --memory window or private, got \"{}\"", o.memory);
-  if (o.threads > 0) on_threads(o);
-  if (o.threads > 0) return exit_code::kDone;
-  auto joined = join_ranks({});
-  return on_ranks(joined, [&] {
-    if (joined.place().world == 1)
-      fail_usage("bench",
-                 "one rank has nobody to talk to: mpirun -n 2 hpcdl bench comm ..., or hpcdl bench comm -n 2 for ranks "
-                 "that are threads");
-    CommBench(o, joined.world(), device_from_name(device_of_rank(o.device, joined.place()))).run();
-    return exit_code::kDone;
-  });
+  return on_bench_ranks("comm", o.threads, o.device,
+                        [&](const Group& world, Device device) { CommBench(o, world, device).run(); });
 }
 
 }  // namespace
@@ -252,8 +232,8 @@ std::function<int()> add_bench_comm(const Command& bench) {
   sub.option("--memory", o->memory,
              "Where tensors lie: private, or the window that ranks of a host share (the default for shared and auto, "
              "as gradients lie there)");
-  sub.option("-n,--threads", o->threads, "So many ranks as threads of this process, instead of those of mpirun")
-      .range(1, 64);
+  sub.option("-n,--ranks,--threads", o->threads, "So many ranks as threads of this process, instead of those of mpirun")
+      .range(2, 64);
   sub.option("--seconds", o->protocol.seconds, "For each size").shows_default().range(0.001, 3600.0);
   sub.option("--rounds", o->protocol.rounds, "For each size, instead of --seconds").range(3, 100000);
   sub.flag("--check", o->protocol.check, "Compare with sums in double first");

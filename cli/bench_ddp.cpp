@@ -56,7 +56,7 @@ int bench_ddp(const Options& o) {
   for (const double mb : o.buckets)
     if (!(mb > 0))
       fail_usage("bench", "a bucket of {} MB: expected sizes above 0; every tensor by itself is measured anyway", mb);
-  return on_bench_ranks(o.ranks, [&](const comm::Group& world) { bench_rank(o, world); });
+  return on_bench_ranks("ddp", o.ranks, "cpu", [&](const comm::Group& world, Device) { bench_rank(o, world); });
 }
 
 }  // namespace
@@ -77,7 +77,7 @@ std::function<int()> add_bench_ddp(const Command& bench) {
   sub.option("--rounds", o->ddp.rounds, "Measured steps of each form").range(1, 10000).shows_default();
   sub.option("-n,--ranks", o->ranks,
              "So many ranks as threads of this process, instead of those that a launcher has started")
-      .range(1, 64);
+      .range(2, 64);
   sub.option("--threads", o->threads, "Threads of each rank; default: the processors of its host are shared out");
   sub.option("--json", o->json, "One JSON object on stdout; with a file name: into that file")
       .values(0, 1)

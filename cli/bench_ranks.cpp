@@ -1,10 +1,13 @@
 #include "cli/bench_ranks.h"
 
+#include <fmt/format.h>
+
 #include <exception>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "cli/verb.h"
 #include "cli/world.h"
 #include "hpcdl/comm/transport/threads.h"
 #include "hpcdl/comm/world.h"
@@ -12,7 +15,7 @@
 namespace hpcdl::cli {
 namespace {
 
-void on_threads(int ranks, const std::function<void(const comm::Group&)>& bench) {
+void on_threads(int ranks, const std::string& device, const std::function<void(const comm::Group&, Device)>& bench) {
   auto transports = comm::thread_transports(ranks);
   std::exception_ptr first;
   std::mutex mutex;
@@ -22,11 +25,13 @@ void on_threads(int ranks, const std::function<void(const comm::Group&)>& bench)
       comm::Group world;
       try {
         world = comm::make_world(std::move(t));
-        bench(world);
+        bench(world, device_from_name(device == "cuda" ? fmt::format("cuda:{}", world.rank()) : device));
         world.close();
       } catch (const std::exception& e) {
-        const std::lock_guard lock(mutex);
-        if (!first) first = std::current_exception();
+        {
+          const std::lock_guard lock(mutex);
+          if (!first) first = std::current_exception();
+        }
         world.abandon(e.what());
       }
     });
@@ -36,10 +41,19 @@ void on_threads(int ranks, const std::function<void(const comm::Group&)>& bench)
 
 }  // namespace
 
-int on_bench_ranks(int threads, const std::function<void(const comm::Group& world)>& bench) {
-  if (threads > 0) return on_threads(threads, bench), exit_code::kDone;
+int on_bench_ranks(std::string_view name, int threads, const std::string& device,
+                   const std::function<void(const comm::Group& world, Device device)>& bench) {
+  if (threads > 0) return on_threads(threads, device, bench), exit_code::kDone;
   auto joined = join_ranks({});
-  return on_ranks(joined, [&] { return bench(joined.world()), exit_code::kDone; });
+  return on_ranks(joined, [&] {
+    if (joined.place().world == 1)
+      fail_usage("bench",
+                 "one rank has nobody to talk to: mpirun -n 2 hpcdl bench {0} ..., or hpcdl bench {0} -n 2 for ranks "
+                 "that are threads",
+                 name);
+    bench(joined.world(), device_from_name(device_of_rank(device, joined.place())));
+    return exit_code::kDone;
+  });
 }
 
 }  // namespace hpcdl::cli

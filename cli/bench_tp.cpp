@@ -25,13 +25,13 @@ struct Options {
   std::vector<std::string> json;
 };
 
-void bench_rank(const Options& o, const comm::Group& world) {
+void bench_rank(const Options& o, const comm::Group& world, Device device) {
   auto model = o.model;
   model.family = o.llama ? io::Family::llama : io::Family::gpt2;
   model.resolve();
   auto options = o.tensor;
   if (o.bf16) options.compute = DType::bf16;
-  options.device = device_from_name(o.device == "cuda" ? fmt::format("cuda:{}", world.rank()) : o.device);
+  options.device = device;
   Pool pool(o.threads > 0 ? o.threads : parallel::threads_per_rank(world));
   const auto report = lab::bench_tensor(world, pool, model, options);
   if (world.rank() > 0) return;
@@ -62,13 +62,16 @@ std::function<int()> add_bench_tp(const Command& bench) {
   sub.option("--rounds", o->tensor.rounds, "Measured steps of each scheme").range(1, 10000).shows_default();
   sub.option("-n,--ranks", o->ranks,
              "So many ranks as threads of this process, instead of those that a launcher has started")
-      .range(1, 64);
+      .range(2, 64);
   sub.option("--threads", o->threads, "Threads of each rank; default: the processors of its host are shared out");
   sub.option("--device", o->device, "cpu, or cuda: a GPU for each rank").shows_default();
   sub.option("--json", o->json, "One JSON object on stdout; with a file name: into that file")
       .values(0, 1)
       .kind("[FILE]");
-  return [o] { return on_bench_ranks(o->ranks, [&](const comm::Group& world) { bench_rank(*o, world); }); };
+  return [o] {
+    return on_bench_ranks("tp", o->ranks, o->device,
+                          [&](const comm::Group& world, Device device) { bench_rank(*o, world, device); });
+  };
 }
 
 }  // namespace hpcdl::cli

@@ -161,14 +161,15 @@ def ranks(data):
 
 
 def comm(data):
-    yield f"Collectives of CPU ranks against {data['mpi'].replace('mpirun (Open MPI)', 'Open MPI')}, malloc keeping its memory (`bench/peers/comm.py`); of MPI's all-reduce algorithms, the one that is fastest there."
+    yield f"Collectives of CPU ranks against {data['mpi'].replace('mpirun (Open MPI)', 'Open MPI')}, malloc keeping its memory (`bench/peers/comm.py`); of MPI's algorithms, the one that leaves us least."
     yield ""
     yield "| collective, tensors | ranks | bytes | ours | MPI | times as fast | goal |"
     yield "|---|---|---|---|---|---|---|"
+    time = lambda us: f"{us:,.0f}" if us >= 100 else f"{us:.4g}"
     for r in data["rows"]:
         where = f"{r['ranks']} on {r['hosts']} hosts, {r['link']}" if r["hosts"] > 1 else f"{r['ranks']}"
         goal = "" if r["goal"] is None else f"{r['goal']}" if r["ratio"] >= r["goal"] else f"{r['goal']}, missed"
-        yield (f"| {r['collective']} {r['algorithm']}, {r['memory']} | {where} | {r['bytes']:,} | {r['us']:.4g} us | {r['native_us']:.4g} us, {r['against']} | "
+        yield (f"| {r['collective']} {r['algorithm']}, {r['memory']} | {where} | {r['bytes']:,} | {time(r['us'])} us | {time(r['native_us'])} us, {r['against']} | "
                f"**{r['ratio']:.2f}** ({r['ratio_low']:.2f}-{r['ratio_high']:.2f}) | {goal} |")
 
 

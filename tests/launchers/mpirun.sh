@@ -29,6 +29,23 @@ words=(generate --model "$work/mpi/model" --prompt "The quick" --tokens 20)
 "$hpcdl" "${words[@]}" >"$work/alone.txt" 2>"$work/generate.log" || fail "generate"
 mpirun --oversubscribe --bind-to none -n 2 "$hpcdl" "${words[@]}" >"$work/shared.txt" 2>>"$work/generate.log" || fail "generate of two ranks"
 cmp "$work/alone.txt" "$work/shared.txt" || fail "two ranks that share the layers generate another text"
+# Every collective by every algorithm that has it, beside MPI's own call.
+collective() {  # NAME ALGORITHM...
+  local name=$1 algorithm key
+  shift
+  for algorithm in "$@"; do
+    mpirun --oversubscribe --bind-to none -n 2 "$hpcdl" bench comm --collective "$name" --algorithm "$algorithm" --bytes 64K --dtype fp32 --check --json \
+      --rounds 3 >"$work/comm.json" 2>"$work/comm.log" || fail "bench comm: $name by $algorithm"
+    [[ $(grep -c '^}' "$work/comm.json") == 1 ]] || fail "bench comm: one object of rank 0, not: $(cat "$work/comm.json")"
+    for key in us algbw busbw native_us ratio max_error; do
+      grep -Eq "^ \"$key\": [0-9]" "$work/comm.json" || fail "bench comm: $name by $algorithm tells no $key"
+    done
+  done
+}
+collective all_reduce ring ring_blocking halving tree shared auto native
+collective reduce_scatter ring ring_blocking halving shared auto native
+collective all_gather ring ring_blocking halving shared auto native
+collective all_to_all shared auto native
 mpirun --oversubscribe -n 2 "$hpcdl" train -c "$work/run.toml" --out "$work/x" --no.such.key=1 >"$work/bad.log" 2>&1
 (($? == 2)) || fail "a wrong key has to end with 2"
 

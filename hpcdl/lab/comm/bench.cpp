@@ -70,6 +70,12 @@ std::string CommSide::name() const {
   return fmt::format("{}{}", comm::algorithm_name(algorithm), memory == Memory::window ? " (window)" : "");
 }
 
+int parts(const CommCase& c, int ranks) { return c.what == Collective::all_reduce ? 1 : ranks; }
+
+std::int64_t part_elements(const CommCase& c, int ranks) {
+  return std::max<std::int64_t>(1, c.bytes / dtype_bytes(c.dtype) / parts(c, ranks));
+}
+
 double CommResult::busbw(const CommCase& c, int ranks) const {
   const double part = static_cast<double>(ranks - 1) / ranks;
   return algbw(c) * (c.what == Collective::all_reduce ? 2 * part : part);

@@ -32,6 +32,11 @@ struct CommCase {
   comm::Reduce op = comm::Reduce::sum;
 };
 
+/// Parts of the larger tensor: one that all_reduce keeps whole, else one for each rank.
+int parts(const CommCase& c, int ranks);
+/// Elements of a part: as many as `bytes` has room for, at least one.
+std::int64_t part_elements(const CommCase& c, int ranks);
+
 struct CommOptions {
   double seconds = 1;     // for a whole case, of all sides
   double target = 0.004;  // of one side's turn in a round

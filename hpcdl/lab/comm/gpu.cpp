@@ -32,10 +32,9 @@ class GpuCase {
       : g_(g), s_(s), case_(c), sides_(sides) {
     if (c.dtype == DType::i16 || c.dtype == DType::u16)
       fail_usage("bench", "NCCL knows no {}: take integers of 1, 4 or 8 bytes", dtype_name(c.dtype));
-    const std::int64_t width = dtype_bytes(c.dtype), n = g.size();
     const bool one = c.what == Collective::all_reduce;
-    part_ = std::max<std::int64_t>(1, c.bytes / width / (one ? 1 : n));
-    const std::int64_t whole = one ? part_ : part_ * n;
+    part_ = part_elements(c, g.size());
+    const std::int64_t whole = part_ * parts(c, g.size());
     in_ = OwnedTensor({{c.what == Collective::all_gather ? part_ : whole}, c.dtype}, s.device());
     if (!one) out_ = OwnedTensor({{c.what == Collective::reduce_scatter ? part_ : whole}, c.dtype}, s.device());
     fill();

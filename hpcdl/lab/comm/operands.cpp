@@ -63,12 +63,12 @@ std::string comm_dtype_name(DType d) {
 
 CommOperands::CommOperands(const Group& g, const CommCase& c, const std::vector<CommSide>& sides)
     : case_(c), local_(g.local_rank()) {
-  const std::int64_t width = dtype_bytes(c.dtype), n = g.size();
+  const std::int64_t width = dtype_bytes(c.dtype);
   const bool one = c.what == Collective::all_reduce;
-  part_ = one ? std::max<std::int64_t>(1, c.bytes / width) : std::max<std::int64_t>(1, c.bytes / width / n);
-  whole_ = one ? part_ : part_ * n;
-  in_count_ = c.what == Collective::all_gather ? part_ : whole_;
-  out_count_ = c.what == Collective::reduce_scatter ? part_ : whole_;
+  part_ = part_elements(c, g.size());
+  const std::int64_t whole = part_ * parts(c, g.size());
+  in_count_ = c.what == Collective::all_gather ? part_ : whole;
+  out_count_ = c.what == Collective::reduce_scatter ? part_ : whole;
   in_.reset(static_cast<std::byte*>(std::malloc(static_cast<std::size_t>(in_count_ * width))));
   if (!one) out_.reset(static_cast<std::byte*>(std::malloc(static_cast<std::size_t>(out_count_ * width))));
   require(in_ && (one || out_), "bench", "there is no memory for tensors of {} bytes", c.bytes);

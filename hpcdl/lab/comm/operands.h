@@ -27,7 +27,7 @@ class CommOperands {
   }
 
   CommCase case_;
-  std::int64_t whole_, part_;  // elements: of the larger tensor, of one rank's part
+  std::int64_t part_;  // elements of one rank's part
   std::int64_t in_count_, out_count_;
   int local_ = 0;
   struct Free {

@@ -122,7 +122,12 @@ std::string comm_table(const std::vector<CommRow>& rows, int ranks) {
     }
     out += "\n";
   }
-  return out + fmt::format("{} ranks; x: how many times as fast as native, in the same rounds\n", ranks);
+  const bool compared = std::any_of(rows.begin(), rows.end(), [](const CommRow& row) {
+    return std::any_of(row.results.begin(), row.results.end(), [](const CommResult& r) { return r.ratio.has_value(); });
+  });
+  return out + fmt::format("{} ranks; {}\n", ranks,
+                           compared ? "x: how many times as fast as native, in the same rounds"
+                                    : "native, to compare with, is not among them");
 }
 
 std::string comm_picture(const std::vector<CommRow>& rows, const std::string& title, int ranks) {

@@ -1,0 +1,109 @@
+// hpcdl bench comm, ddp and tp on ranks that are threads, as other programs see them.
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/program.h"
+
+namespace hpcdl::cli_test {
+namespace {
+
+Result bench(const std::string& name, std::vector<std::string> words) {
+  words.insert(words.begin(), {"bench", name});
+  return run(words);
+}
+
+Result comm(std::vector<std::string> words) {
+  words.insert(words.end(), {"--rounds", "3", "--seconds", "0.001", "--check"});
+  return bench("comm", words);
+}
+
+void expect_usage_error(const Result& r, const std::string& part) {
+  EXPECT_EQ(r.code, 2) << r.err;
+  EXPECT_EQ(r.out, "");
+  EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
+}
+
+TEST(BenchRanks, one_collective_is_one_json_object) {
+  for (const char* what : {"all_reduce", "reduce_scatter", "all_gather", "all_to_all"})
+    for (const char* algorithm : {"auto", "shared"}) {
+      const auto r = comm({"-n", "2", "--collective", what, "--algorithm", algorithm, "--bytes", "64K", "--json"});
+      ASSERT_EQ(r.code, 0) << r.err;
+      const auto j = r.json();
+      EXPECT_EQ(j.at("collective"), what);
+      EXPECT_EQ(j.at("algorithm"), algorithm);
+      EXPECT_EQ(j.at("bytes"), 64 << 10);
+      for (const char* key : {"us", "algbw", "busbw"}) EXPECT_GT(j.at(key).get<double>(), 0) << key;
+      for (const char* key : {"native_us", "ratio"}) EXPECT_TRUE(j.at(key).is_null()) << "threads have no native";
+      EXPECT_LE(j.at("max_error").get<double>(), 1e-6);
+    }
+}
+
+TEST(BenchRanks, bytes_are_those_of_whole_elements_for_each_rank) {
+  const auto bytes = [](const std::string& what, const std::string& asked) {
+    return comm({"-n", "3", "--collective", what, "--algorithm", "shared", "--bytes", asked, "--json"})
+        .json()
+        .at("bytes");
+  };
+  EXPECT_EQ(bytes("all_reduce", "3"), 4);
+  EXPECT_EQ(bytes("all_reduce", "103"), 100);
+  EXPECT_EQ(bytes("all_gather", "103"), 96);
+  const auto sweep = comm({"-n", "3", "--collective", "all_to_all", "--min", "4", "--max", "64", "--json"}).json();
+  std::vector<int> sizes;
+  for (const auto& row : sweep.at("rows"))
+    if (row.at("algorithm") == "pairwise") sizes.push_back(row.at("bytes"));
+  EXPECT_EQ(sizes, (std::vector<int>{12, 60})) << "4 and 16 are both one element for each";
+}
+
+TEST(BenchRanks, the_table_compares_with_native_only_where_there_is_one) {
+  const auto r = comm({"-n", "2", "--bytes", "1K"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  EXPECT_NE(r.out.find("all_reduce, 2 ranks on 1 host, threads, fp32"), std::string::npos) << r.out;
+  EXPECT_EQ(r.out.find("as fast as native"), std::string::npos) << r.out;
+}
+
+TEST(BenchRanks, what_cannot_be_done_is_refused_with_what_can) {
+  expect_usage_error(comm({"-n", "2", "--collective", "all_to_all", "--algorithm", "ring", "--bytes", "1K"}),
+                     "no all_to_all by ring between 2 ranks on 1 host over threads: expected auto, pairwise, shared");
+  expect_usage_error(comm({"-n", "2", "--collective", "allreduce"}), "did you mean 'all_reduce'");
+  expect_usage_error(comm({"-n", "2", "--bytes", "1Q"}), "1Q");
+  for (const char* name : {"comm", "ddp", "tp"})
+    expect_usage_error(bench(name, {}), std::string("one rank has nobody to talk to: mpirun -n 2 hpcdl bench ") + name);
+}
+
+const std::vector<std::string> kSmall = {"-n",        "2",  "--layers", "1",  "--width", "32", "--heads",  "2",
+                                         "--context", "16", "--vocab",  "64", "--batch", "2",  "--rounds", "1",
+                                         "--threads", "1",  "--json"};
+
+TEST(BenchRanks, ddp_tells_each_bucket_size_beside_waiting_and_beside_no_exchange) {
+  auto words = kSmall;
+  words.insert(words.begin(), {"--buckets", "0.01,25"});
+  const auto r = bench("ddp", words);
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto forms = r.json().at("forms");
+  ASSERT_EQ(forms.size(), 4u);
+  EXPECT_EQ(forms[0].at("form"), "compute");
+  EXPECT_FALSE(forms[0].contains("hidden"));
+  EXPECT_EQ(forms[1].at("form"), "blocking");
+  EXPECT_GT(forms[2].at("buckets"), forms[3].at("buckets"));
+  for (std::size_t i = 1; i < forms.size(); ++i) {
+    EXPECT_GE(forms[i].at("hidden").get<double>(), 0);
+    EXPECT_LE(forms[i].at("hidden").get<double>(), 1);
+    EXPECT_GT(forms[i].at("speedup_vs_blocking").get<double>(), 0);
+  }
+}
+
+TEST(BenchRanks, tp_counts_what_the_formulas_say) {
+  const auto r = bench("tp", kSmall);
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto j = r.json();
+  ASSERT_EQ(j.at("schemes").size(), 3u) << j;
+  for (const auto& scheme : j.at("schemes")) {
+    EXPECT_GT(scheme.at("wire_bytes"), 0) << scheme;
+    EXPECT_EQ(scheme.at("wire_bytes"), scheme.at("formula_bytes")) << scheme;
+  }
+}
+
+}  // namespace
+}  // namespace hpcdl::cli_test
