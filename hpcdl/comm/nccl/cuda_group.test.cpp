@@ -240,7 +240,9 @@ TEST(GpuGroup, GivenUpWhileAPeerIsMissing) {
     const auto group = world.device_group();
     const Tensor x = rank.upload(std::vector<float>(100, 1.0f), DType::f32);
     if (world.rank() == 0) {
-      group->all_reduce(rank.stream, x, Reduce::sum, Algorithm::shared, false);  // rank 1 never comes
+      // Rank 1 never comes: by then it has left, and this writes into memory that was its own.
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      group->all_reduce(rank.stream, x, Reduce::sum, Algorithm::shared, false);
       group->give_up();
       rank.stream.synchronize();  // and yet this ends
       EXPECT_THROW(synchronize(world, rank.stream), PeerLost);

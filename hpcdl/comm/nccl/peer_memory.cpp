@@ -17,7 +17,7 @@ constexpr std::int64_t kGranule = std::int64_t{2} << 20;
 struct Offer {
   GpuIdentity gpu;
   cudaIpcMemHandle_t handle;
-  std::byte* address;
+  const std::shared_ptr<std::byte>* block;  // to be copied in its own process before the next collective
   bool ok;
 };
 
@@ -40,6 +40,14 @@ bool linked_by_nvlink(int here, int there) {
          atomics != 0;
 }
 
+/// Zeroed; null when there is no memory.
+std::shared_ptr<std::byte> device_block(std::size_t bytes) {
+  void* p = nullptr;
+  if (!said_yes(cudaMalloc(&p, bytes))) return nullptr;
+  std::shared_ptr<std::byte> block(static_cast<std::byte*>(p), [](std::byte* b) { cudaFree(b); });
+  return said_yes(cudaMemset(p, 0, bytes)) && said_yes(cudaDeviceSynchronize()) ? block : nullptr;
+}
+
 bool agreed(const HostExchange& host, bool mine) {
   std::vector<std::byte> all(static_cast<std::size_t>(host.size));
   const auto vote = static_cast<std::byte>(mine);
@@ -52,14 +60,11 @@ bool agreed(const HostExchange& host, bool mine) {
 std::unique_ptr<PeerMemory> PeerMemory::connect(const HostExchange& host, Device device, std::int64_t bytes) {
   if (host.size > kMaxPeers) return nullptr;
   const cuda::OnDevice on(device);
-  std::unique_ptr<PeerMemory> memory(new PeerMemory(device));
-  const auto size = static_cast<std::size_t>((bytes + kGranule - 1) / kGranule * kGranule);
+  std::unique_ptr<PeerMemory> memory(new PeerMemory);
+  const auto own = device_block(static_cast<std::size_t>((bytes + kGranule - 1) / kGranule * kGranule));
   Offer mine{};
-  mine.gpu = identity_of(device);
-  mine.ok = said_yes(cudaMalloc(reinterpret_cast<void**>(&memory->own_), size)) &&
-            said_yes(cudaMemset(memory->own_, 0, size)) && said_yes(cudaDeviceSynchronize()) &&
-            said_yes(cudaIpcGetMemHandle(&mine.handle, memory->own_));
-  mine.address = memory->own_;
+  mine.gpu = identity_of(device), mine.block = &own;
+  mine.ok = own && said_yes(cudaIpcGetMemHandle(&mine.handle, own.get()));
   std::vector<Offer> all(static_cast<std::size_t>(host.size));
   host.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
 
@@ -67,27 +72,28 @@ std::unique_ptr<PeerMemory> PeerMemory::connect(const HostExchange& host, Device
   memory->nvlink_ = true;
   for (int r = 0; ok && r < host.size; ++r) {
     const auto& peer = all[static_cast<std::size_t>(r)];
-    void* address = peer.address;
+    const bool here = peer.gpu.process == mine.gpu.process;
+    void* address = nullptr;
     if (r != host.rank) {
       const int number = local_number(peer.gpu);
       memory->nvlink_ = memory->nvlink_ && linked_by_nvlink(device.index, number);
-      if (peer.gpu.process == mine.gpu.process) {
+      if (here) {
         const auto status = number < 0 ? cudaErrorInvalidDevice : cudaDeviceEnablePeerAccess(number, 0);
         ok = said_yes(status) || status == cudaErrorPeerAccessAlreadyEnabled;
       } else if ((ok = said_yes(cudaIpcOpenMemHandle(&address, peer.handle, cudaIpcMemLazyEnablePeerAccess)))) {
         memory->opened_.push_back(address);
       }
     }
+    if (here) memory->held_.push_back(*peer.block), address = peer.block->get();
     memory->blocks_.push_back(static_cast<std::byte*>(address));
   }
   memory->nvlink_ = agreed(host, ok && memory->nvlink_);
   return agreed(host, ok) ? std::move(memory) : nullptr;
 }
 
-/// A peer may still have this block open: the driver keeps it until nobody has.
+/// Another process may still have this rank's block open: the driver keeps it until nobody has.
 PeerMemory::~PeerMemory() {
   for (void* p : opened_) cudaIpcCloseMemHandle(p);
-  cudaFree(own_);
 }
 
 }  // namespace hpcdl::comm

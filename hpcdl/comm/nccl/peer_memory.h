@@ -29,10 +29,10 @@ class PeerMemory {
   bool nvlink() const { return nvlink_; }
 
  private:
-  explicit PeerMemory(Device device) : device_(device) {}
+  PeerMemory() = default;
 
-  Device device_;
-  std::byte* own_ = nullptr;
+  /// Of this rank, and of the others in this process: a kernel here may still write where a peer has left.
+  std::vector<std::shared_ptr<std::byte>> held_;
   std::vector<std::byte*> blocks_;
   std::vector<void*> opened_;  // by IPC
   bool nvlink_ = false;
