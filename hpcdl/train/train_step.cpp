@@ -63,6 +63,7 @@ void TrainStep::set_scale_state(const ScaleState& state) {
 void TrainStep::place_gradients() {
   std::vector<parallel::ReadyGradient> order;
   std::set<std::string, std::less<>> ready;
+  model_.own_gradients();  // a step before this one may have taken them along
   Pass dry;
   record_pass(dry, Write::overwrite, Kind::alone, [&](Graph&, const std::string& name, const Var& gradient) {
     if (ready.insert(name).second) order.push_back({name, gradient.spec()});

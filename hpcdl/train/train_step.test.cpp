@@ -60,12 +60,13 @@ TEST(train_step, a_model_is_trained_on_behind_a_step_of_many_ranks) {
     step.update(1e-2, 32);
   };
   auto alone = models::LanguageModel::create(toy_model(), 3, true);
-  one_step(alone, {}), one_step(alone, {});
+  one_step(alone, {}), one_step(alone, {}), one_step(alone, {});
   testing::run_ranks(2, [&](const comm::Group& world) {
     auto model = models::LanguageModel::create(toy_model(), 3, true);
     one_step(model, world);
     for (const auto& p : model.parameters())
       EXPECT_FALSE(p.gradient) << p.name << " has a gradient in memory that is gone";
+    one_step(model, world);
     one_step(model, {});
     for (const auto& p : model.parameters()) EXPECT_TRUE(p.gradient) << p.name;
     EXPECT_EQ(weights(model), weights(alone));
