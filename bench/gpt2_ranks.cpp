@@ -67,11 +67,17 @@ class Trainer {
     o.reduce.buckets.cap = static_cast<std::int64_t>(kind.bucket_mb * (1 << 20)), o.reduce.overlap = kind.overlap;
     return o;
   }
+  void queue_pass() {
+    trainer_.accumulate({tokens_.data(), tokens_.size() - 1}, {tokens_.data() + 1, tokens_.size() - 1}, step_++, 0);
+  }
+  /// As `hpcdl train` does, each pass is queued before the step in front of it has been waited for.
   double steps(int n) {
     double loss = 0;
-    for (int i = 0; i < n; ++i) {
-      trainer_.accumulate({tokens_.data(), tokens_.size() - 1}, {tokens_.data() + 1, tokens_.size() - 1}, step_++, 0);
-      const auto r = trainer_.update(3e-4, b_.batch * b_.length);
+    queue_pass();
+    for (int i = 1; i <= n; ++i) {
+      trainer_.queue_update(3e-4, b_.batch * b_.length);
+      if (i < n) queue_pass();
+      const auto r = trainer_.result();
       loss = r.loss / static_cast<double>(r.valid_tokens);
     }
     return loss;

@@ -32,6 +32,10 @@ TrainStep::TrainStep(models::Trainable& model, Pool& pool, const StepOptions& op
     shared_batch_ = std::make_unique<parallel::SharedBatch>(options_.data);
     options_.forward.shared_batch = shared_batch_.get();
   }
+  if (device.is_cuda() && !ImaginedMemory::active()) {  // the first collective would, but may be under capture
+    options_.data.connect(device);
+    if (const auto* shared = model_.sharing()) shared->peers().group->connect(device);
+  }
   if (options_.data.size() > 1) place_gradients();
   else model_.own_gradients();
   const DType products = options_.autocast ? options_.autocast->product : options_.forward.compute;
