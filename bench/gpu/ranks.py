@@ -2,7 +2,7 @@
 """The bars of several GPUs, measured in one run on the GPUs at hand: all-reduces against NCCL, data-parallel training against PyTorch's
 DistributedDataParallel, layers that several GPUs compute together against one GPU. One table, and JSON.
 
-    bench/gpu/ranks.py [--only all_reduce,tensor,ddp] [--gpus N] [--rounds 5] [--no-torch] [--limit 120] [--json FILE]
+    bench/gpu/ranks.py [--only all_reduce,tensor,ddp] [--gpus N] [--bucket-mb 200] [--rounds 5] [--no-torch] [--limit 120] [--json FILE]
 
 A bar on times is a ratio of medians, of sides that take turns. A program that says nothing for --limit seconds is killed: without PyTorch its row
 is left out, without one of ours the rows of that section. Programs come from HPCDL_BENCH_BIN (build/bench).
@@ -41,7 +41,7 @@ class Table:
         met = None if goal is None else ratio <= goal if most else ratio >= goal
         self.rows.append({"section": section, "case": case, "ours": ours, "theirs": theirs, "ratio": ratio, "goal": goal, "met": met})
         sign = "" if goal is None else f"{'<=' if most else '>='} {goal:.2f}"
-        print(f"{section:<12} {case:<34} {ours:<22} {theirs:<22} {ratio:6.3f}  {sign:<8} {'' if met is None else 'met' if met else 'MISSED'}", flush=True)
+        print(f"{section:<12} {case:<42} {ours:<22} {theirs:<22} {ratio:6.3f}  {sign:<8} {'' if met is None else 'met' if met else 'MISSED'}", flush=True)
 
 
 def size(n):
@@ -87,16 +87,16 @@ def in_turns(commands, rounds, limit, torch=None):
 
 def train(table, counts, args):
     """PyTorch on the largest number of GPUs alone: its memory for three numbers at once is more than a GPU has."""
-    commands = {f"hpcdl {n}": [str(BIN / "gpt2_ranks"), str(n), str(BATCH), str(CONTEXT), "bf16"] for n in (1, *counts)}
+    commands = {f"hpcdl {n}": [str(BIN / "gpt2_ranks"), str(n), str(BATCH), str(CONTEXT), "bf16", "5", f"{args.bucket_mb:g}:beside"] for n in (1, *counts)}
     most = max(counts)
     for kind in KINDS:
-        commands[f"hpcdl {most}, buckets {kind}"] = [*commands[f"hpcdl {most}"], "5", kind]
+        commands[f"hpcdl {most}, buckets {kind}"] = [*commands[f"hpcdl {most}"][:-1], kind]
     torch = [sys.executable, "-W", "ignore", str(ROOT / "bench" / "peers" / "gpt2_ddp.py"), "--ranks", str(most), "--batch", str(BATCH), "--context", str(CONTEXT)]
     samples = in_turns(commands, args.rounds, args.limit, None if args.no_torch else torch)
     rate = {name: statistics.median(s["tokens_per_second"] for s in rows) for name, rows in samples.items()}
     for n in counts:
         both = f"{rate[f'hpcdl {n}'] / 1e3:.0f}k tokens/s"
-        table.bar("ddp", f"efficiency, {n} GPUs", both, f"one {rate['hpcdl 1'] / 1e3:.0f}k", rate[f"hpcdl {n}"] / n / rate["hpcdl 1"], 0.96 if n <= 4 else None)
+        table.bar("ddp", f"efficiency, {n} GPUs, buckets to {args.bucket_mb:g} MB", both, f"one {rate['hpcdl 1'] / 1e3:.0f}k", rate[f"hpcdl {n}"] / n / rate["hpcdl 1"], 0.96 if n <= 4 else None)
     for kind in KINDS:
         name = f"hpcdl {most}, buckets {kind}"
         both = rate[f"hpcdl {most}"]
@@ -124,6 +124,7 @@ def main():
     p.add_argument("--only", default="all_reduce,tensor,ddp")
     p.add_argument("--gpus", type=int, default=8, help="so many at most")
     p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--bucket-mb", type=float, default=200, help="largest bucket of ours in data-parallel training: over NVLink few large ones cost less than 25 MB")
     p.add_argument("--no-torch", action="store_true")
     p.add_argument("--limit", type=int, default=120, help="seconds that a program may say nothing")
     p.add_argument("--json")
