@@ -6,19 +6,21 @@
 #include <ggml-backend.h>
 #include <ggml-cpu.h>
 #include <ggml.h>
+#include <sys/mman.h>
 
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "bench/emit.h"
+#include "hpcdl/core/buffer.h"
 #include "hpcdl/core/pool.h"
 #include "hpcdl/core/stream.h"
 #include "hpcdl/lab/compare/protocol.h"
 #include "hpcdl/ops/int4_linear/int4_linear.h"
+#include "hpcdl/simd/prefetch.h"
 
 namespace {
 
@@ -27,14 +29,14 @@ namespace protocol = hpcdl::lab::compare;
 
 constexpr std::int64_t kStreamed = 256 << 20;  // bytes of weights that one pass walks through: far beyond any cache
 
-// Memory that both sides would get from their arenas: 2 MiB aligned, huge pages asked for, touched.
-struct Block {
-  explicit Block(std::int64_t bytes)
-      : data(std::aligned_alloc(2 << 20, static_cast<std::size_t>((bytes + (2 << 20) - 1) >> 21 << 21)), &std::free) {
-    std::memset(data.get(), 0, static_cast<std::size_t>(bytes));
-  }
-  std::unique_ptr<void, void (*)(void*)> data;
-};
+// ggml's buffers do not ask for huge pages as ours do. To be called before they are touched.
+void ask_for_huge_pages(ggml_backend_buffer_t buffer) {
+  constexpr std::uintptr_t kHuge = 2 << 20;
+  const auto begin = reinterpret_cast<std::uintptr_t>(ggml_backend_buffer_get_base(buffer)),
+             first = (begin + kHuge - 1) / kHuge * kHuge,
+             last = (begin + ggml_backend_buffer_get_size(buffer)) / kHuge * kHuge;
+  if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+}
 
 class Ggml {
  public:
@@ -56,6 +58,7 @@ class Ggml {
     std::vector<ggml_tensor*> w;
     for (int i = 0; i < copies; ++i) w.push_back(ggml_new_tensor_2d(weights_, GGML_TYPE_Q4_0, k, n));
     weight_buffer_ = ggml_backend_alloc_ctx_tensors_from_buft(weights_, repack);
+    ask_for_huge_pages(weight_buffer_);
     ggml_backend_buffer_set_usage(weight_buffer_, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     fill(w, n, k);
 
@@ -117,7 +120,7 @@ class Ours {
         steps_(k / group * batch * 4),
         sums_(k / group * batch * 4) {
     std::mt19937 rng(2);
-    auto* bytes = static_cast<std::uint8_t*>(weights_.data.get());
+    auto* bytes = reinterpret_cast<std::uint8_t*>(weights_.data());
     for (int c = 0; c < copies; ++c) {
       std::uint8_t* p = bytes + c * stride();
       for (std::int64_t i = 0; i < n * k / 2; ++i) p[i] = static_cast<std::uint8_t>(rng());
@@ -125,17 +128,17 @@ class Ours {
       for (std::int64_t i = 0; i < n * k / group; ++i) scale[i] = bf16(1.0f / 16);
     }
     for (std::int64_t i = 0; i < k * batch; ++i)
-      static_cast<float*>(x_.data.get())[i] = std::sin(static_cast<float>(i));
+      reinterpret_cast<float*>(x_.data())[i] = std::sin(static_cast<float>(i));
   }
   void run() {
     const Spec x{{batch_, k_}, DType::f32}, y{{batch_, n_}, DType::f32};
     const Spec packed = int4::packed_spec(n_, k_), scale = int4::scale_spec(n_, k_, group_);
     const auto scratch = Int4Linear::scratch(x, packed, scale, {}, {}, {}, {});
     for (int c = 0; c < copies_; ++c) {
-      const char* w = static_cast<const char*>(weights_.data.get()) + c * stride();
-      Int4Linear::forward(stream_, Tensor(y_.data.get(), y, {}), View(x_.data.get(), x), View(w, packed),
-                          View(w + n_ * k_ / 2, scale), {}, {}, {}, Tensor(values_.data.get(), scratch[0], {}),
-                          Tensor(steps_.data.get(), scratch[1], {}), Tensor(sums_.data.get(), scratch[2], {}), {});
+      const std::byte* w = weights_.data() + c * stride();
+      Int4Linear::forward(stream_, Tensor(y_.data(), y, {}), View(x_.data(), x), View(w, packed),
+                          View(w + n_ * k_ / 2, scale), {}, {}, {}, Tensor(values_.data(), scratch[0], {}),
+                          Tensor(steps_.data(), scratch[1], {}), Tensor(sums_.data(), scratch[2], {}), {});
     }
   }
   std::int64_t bytes() const { return n_ * k_ / 2 + n_ * k_ / group_ * 2; }
@@ -145,16 +148,19 @@ class Ours {
   std::int64_t n_, k_, group_, batch_;
   int copies_;
   Stream stream_;
-  Block weights_, x_, y_, values_, steps_, sums_;
+  Buffer weights_, x_, y_, values_, steps_, sums_;
 };
 
-// What reading the same bytes costs: sums 64-bit words, unrolled so that the memory is the bound.
-void read_all(Pool& pool, const Block& block, std::int64_t bytes) {
+// What reading the same bytes costs at best: sums 64-bit words, unrolled and fetched ahead, so that the memory is the
+// bound.
+void read_all(Pool& pool, const Buffer& buffer, std::int64_t bytes) {
   parallel_for(pool, bytes / 64, 1024, [&](std::int64_t b, std::int64_t e) {
-    const auto* p = static_cast<const std::uint64_t*>(block.data.get());
+    const auto* p = reinterpret_cast<const std::uint64_t*>(buffer.data());
     std::uint64_t s0 = 0, s1 = 0, s2 = 0, s3 = 0;
-    for (std::int64_t i = b * 8; i < e * 8; i += 8)
+    for (std::int64_t i = b * 8; i < e * 8; i += 8) {
+      simd::prefetch_pages_in_turn(p + i + 2048);
       s0 += p[i] ^ p[i + 4], s1 += p[i + 1] ^ p[i + 5], s2 += p[i + 2] ^ p[i + 6], s3 += p[i + 3] ^ p[i + 7];
+    }
     volatile std::uint64_t sink = s0 + s1 + s2 + s3;
     (void)sink;
   });
@@ -164,11 +170,13 @@ void compare(Pool& pool, std::int64_t n, std::int64_t k, std::int64_t batch, int
   const std::int64_t bytes = n * k / 2 + n * k / 32 * 2;
   const int copies = static_cast<int>((kStreamed + bytes - 1) / bytes);
   Ggml ggml(n, k, batch, copies, pool.threads());
-  Ours g32(n, k, 32, batch, copies, pool), g128(n, k, 128, batch, copies, pool);
-  Block memory(bytes * copies);
+  Ours g32(n, k, 32, batch, copies, pool), g64(n, k, 64, batch, copies, pool), g128(n, k, 128, batch, copies, pool);
+  Buffer memory(bytes * copies);
+  std::memset(memory.data(), 1, static_cast<std::size_t>(bytes * copies));
   const double units = copies;
   const std::vector<protocol::Side> sides = {
       {"hpcdl g32", [&] { g32.run(); }, units},
+      {"hpcdl g64", [&] { g64.run(); }, units},
       {"hpcdl g128", [&] { g128.run(); }, units},
       {"ggml Q4_0 repack", [&] { ggml.run(); }, units, [&] { ggml.resume(); }, [&] { ggml.pause(); }},
       {"read", [&] { read_all(pool, memory, bytes * copies); }, units},
@@ -177,8 +185,9 @@ void compare(Pool& pool, std::int64_t n, std::int64_t k, std::int64_t batch, int
   protocol::HostEnvironment host(pool);
   const auto result =
       protocol::run(sides, host, {.cache = protocol::Cache::rotated, .rounds = rounds, .target = 0.1, .limit = 60});
-  nlohmann::ordered_json row = {{"op", "int4_linear"}, {"n", n},         {"k", k},
-                                {"batch", batch},      {"bytes", bytes}, {"bytes_g128", g128.bytes()}};
+  nlohmann::ordered_json row = {
+      {"op", "int4_linear"},       {"n", n}, {"k", k}, {"batch", batch}, {"bytes", bytes}, {"bytes_g64", g64.bytes()},
+      {"bytes_g128", g128.bytes()}};
   for (const auto& s : result.sides) row["sides"][s.name] = protocol::to_json(s.time(), 1e3, "_ms");
   row["ratios"]["ggml, same bits"] = protocol::to_json(result.ratio("ggml Q4_0 repack", "hpcdl g32"));
   row["ratios"]["ggml, group 128"] = protocol::to_json(result.ratio("ggml Q4_0 repack", "hpcdl g128"));
