@@ -35,8 +35,9 @@ template <class W> struct Work {
   W* k;      // row words
   W* v;      // column words
 
-  static std::int64_t words(std::int64_t d) { return (d + attn::kGroup<W> - 1) / attn::kGroup<W>; }
-  static std::int64_t block_bytes(std::int64_t d) { return 4 * kQueries * (words(d) + d + 2); }
+  static std::int64_t block_bytes(std::int64_t d) {
+    return 4 * kQueries * (attn::words_of<W>(d) + attn::rows_of<W>(d) + 2);
+  }
   static std::int64_t bytes(std::int64_t d, std::int64_t blocks) {
     return block_bytes(d) * blocks + 4 * kKeys * (kQueries + 2 * whole(d));
   }
@@ -48,8 +49,8 @@ template <class W> struct Work {
       memory += 4 * n;
     };
     for (std::int64_t i = 0; i < blocks; ++i) {
-      take(queries[i].q, words(d) * kQueries);
-      take(queries[i].out, d * kQueries);
+      take(queries[i].q, attn::words_of<W>(d) * kQueries);
+      take(queries[i].out, attn::rows_of<W>(d) * kQueries);
       take(queries[i].top, kQueries);
       take(queries[i].sum, kQueries);
     }
@@ -111,6 +112,8 @@ template <class Isa, int NV, class W>
   };
   if (s.masked) sweeps(std::true_type{});
   else sweeps(std::false_type{});
+  for (std::int64_t j = (keys + attn::kGroup<W> - 1) / attn::kGroup<W>; j < attn::words_of<W>(keys); ++j)
+    for (int v = 0; v < NV; ++v) V(0.0f).store(p + j * kQueries + v * V::N);
   for (int v = 0; v < NV; ++v) {
     const std::int64_t at = l + v * V::N;
     const V shrink = fresh ? V(0.0f) : exp2(fma(before[v], V(rate), shift[v]));
@@ -174,7 +177,7 @@ void query_blocks(Isa isa, Work<W>& work, attn::Rows<T> out, float* lse, attn::R
       auto& w = work.queries[i];
       const std::int64_t at = e.offset + t;
       const attn::Sight sight{(end < j1 ? end : j1) - j0, up(rows), j0 - at, e.causal && j1 > at + 1};
-      attn::multiply_scores(isa, work.p, kw, w.q, Work<W>::words(e.d), sight);
+      attn::multiply_scores(isa, work.p, kw, w.q, attn::words_of<W>(e.d), sight);
       attn::for_spans(sight, [&](std::int64_t l, std::int64_t lanes, std::int64_t seen) {
         attn::in_chunks<4>(lanes / V::N, [&](auto nv, std::int64_t c) {
           softmax_lanes<Isa, nv>(isa, w, work.p, l + c * V::N, seen, sight, e.scale * kLog2e, j0 == 0, e.d);
@@ -202,8 +205,7 @@ void attention(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View k, View
                  a.cached ? position : keys - queries,
                  a.causal || a.cached,
                  a.scale > 0 ? a.scale : 1 / __builtin_sqrtf(static_cast<float>(d))};
-  const auto run = [&]<class T, class K>() {
-    using W = std::conditional_t<std::is_same_v<T, K>, attn::WordOf<Isa, T>, float>;
+  const auto run = [&]<class T, class K, class W>(W) {
     // Some tasks for each thread, so that all end together.
     const auto least = [](std::int64_t x, std::int64_t y) { return x < y ? x : y; };
     const std::int64_t fair = q[0] * heads * blocks / (8 * pool.threads()),
@@ -215,6 +217,7 @@ void attention(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View k, View
     // first.
     alignas(64) std::atomic<std::int64_t> next{0};
     const auto work_off = [&](int thread) {
+      const attn::Registers<W> registers;
       Work<W> work(pool.scratch(thread), d, together);
       for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < all;) {
         const auto t0 = (tasks - 1 - i % tasks) * together * kQueries, b = i / tasks / heads, h = i / tasks % heads,
@@ -228,8 +231,12 @@ void attention(Isa isa, Pool& pool, Tensor out, Tensor lse, View q, View k, View
     if (all > 1) pool.run(work_off);
     else work_off(0);
   };
-  visit_dtype(q.dtype(),
-              [&]<class T>() { visit_dtype(k.dtype(), [&]<class K>() { run.template operator()<T, K>(); }); });
+  visit_dtype(q.dtype(), [&]<class T>() {
+    visit_dtype(k.dtype(), [&]<class K>() {
+      using Stored = std::conditional_t<std::is_same_v<T, K>, T, float>;
+      attn::with_words<Isa, Stored>(isa, [&]<class W>(W w) { run.template operator()<T, K>(w); });
+    });
+  });
 }
 
 template void attention(simd::Isa, Pool&, Tensor, Tensor, View, View, View, std::int64_t, const Attention::Args&);

@@ -70,7 +70,7 @@ template <class Isa, class W>
       if (s.masked) p = select(position < V(static_cast<float>(j)), zero, p);
       ds = p * fma(V::load(w.ds + j * kQueries + l), V(scale), delta);
     };
-    for (std::int64_t j = 0; j < s.keys; j += attn::kGroup<W>) {
+    for (std::int64_t j = 0; j < attn::padded<W>(s.keys); j += attn::kGroup<W>) {
       V p, ds;
       compute(j, p, ds);
       if constexpr (std::is_same_v<W, float>) {
@@ -116,7 +116,8 @@ template <class Isa, class W>
 void add_product(Isa isa, attn::Rows<float> to, Work<W>& w, const float* weights, attn::Words<W> b, std::int64_t keys,
                  std::int64_t d, std::int64_t words) {
   const attn::Words<W> a{reinterpret_cast<const W*>(weights), kQueries, 1};
-  if (d % simd::Vec<Isa>::N == 0) return attn::multiply(isa, to.base, to.stride, a, b.a, b.ak, keys, d, words, true);
+  if (d % simd::Vec<Isa>::N == 0 && attn::rows_of<W>(keys) == keys)
+    return attn::multiply(isa, to.base, to.stride, a, b.a, b.ak, keys, d, words, true);
   attn::multiply(isa, w.sum, b.ak, a, b.a, b.ak, keys, d, words, false);
   add_rows(isa, to, w.sum, keys, d);
 }
@@ -128,8 +129,8 @@ void load_queries(Isa isa, Queries<W>& w, const Head<T>& h, std::int64_t t0, std
   using V = simd::Vec<Isa>;
   attn::transpose_in(isa, w.q, h.q.from(t0), rows, lanes, s.d);
   attn::transpose_in(isa, w.dout, h.dout.from(t0), rows, lanes, s.d);
-  if (s.dk.base) attn::column_words(isa, w.q_columns, h.q.from(t0), rows, s.d);
-  if (s.dv.base) attn::column_words(isa, w.dout_columns, h.dout.from(t0), rows, s.d);
+  if (s.dk.base) attn::across_rows(isa, w.q_columns, h.q.from(t0), rows, s.d);
+  if (s.dv.base) attn::across_rows(isa, w.dout_columns, h.dout.from(t0), rows, s.d);
   for (std::int64_t r = 0; r < lanes; ++r) {
     V dot(0.0f);
     if (r < rows)
@@ -152,18 +153,18 @@ template <class W> struct KeyBlock {
 template <class Isa, class W>
 void block_pair(Isa isa, Work<W>& work, Queries<W>& w, const KeyBlock<W>& b, const attn::Sight& sight,
                 std::int64_t rows, bool want_dq, bool add, const Shared& s) {
-  constexpr auto words_of = [](std::int64_t n) { return (n + attn::kGroup<W> - 1) / attn::kGroup<W>; };
   constexpr std::int64_t N = simd::Vec<Isa>::N;
   const std::int64_t up = (s.d + N - 1) / N * N;
-  attn::multiply_scores(isa, work.p, b.k, w.q, words_of(s.d), sight);
-  attn::multiply_scores(isa, work.ds, b.v, w.dout, words_of(s.d), sight);
+  attn::multiply_scores(isa, work.p, b.k, w.q, attn::words_of<W>(s.d), sight);
+  attn::multiply_scores(isa, work.ds, b.v, w.dout, attn::words_of<W>(s.d), sight);
   probabilities(isa, work, w, sight, s.scale);
   if (want_dq) {
     const W* ds_columns = attn::kGroup<W> == 1 ? reinterpret_cast<const W*>(work.ds) : work.ds_columns;
     attn::multiply_weights(isa, w.dq, b.k_columns, ds_columns, s.d, add, sight);
   }
-  if (b.dv.base) add_product(isa, b.dv, work, work.p, {w.dout_columns, 1, up}, sight.keys, s.d, words_of(rows));
-  if (b.dk.base) add_product(isa, b.dk, work, work.ds, {w.q_columns, 1, up}, sight.keys, s.d, words_of(rows));
+  if (b.dv.base)
+    add_product(isa, b.dv, work, work.p, {w.dout_columns, 1, up}, sight.keys, s.d, attn::words_of<W>(rows));
+  if (b.dk.base) add_product(isa, b.dk, work, work.ds, {w.q_columns, 1, up}, sight.keys, s.d, attn::words_of<W>(rows));
 }
 
 /// Queries [t0, t1), at most kTogether blocks of them.
@@ -177,7 +178,7 @@ void query_blocks(Isa isa, Work<W>& work, const Head<T>& h, attn::Rows<const T> 
       f(work.queries[i], t, rows, s.causal && past < s.keys ? past : s.keys);
     }
   };
-  const auto up = [](std::int64_t rows) { return (rows + V::N - 1) / V::N * V::N; };
+  const auto up = [](std::int64_t rows) { return (attn::padded<W>(rows) + V::N - 1) / V::N * V::N; };
   std::int64_t last = 0;
   blocks([&](auto& w, std::int64_t t, std::int64_t rows, std::int64_t end) {
     load_queries(isa, w, h, t, rows, up(rows), s);
@@ -242,7 +243,7 @@ void attention_backward(Isa isa, Pool& pool, Grad dq, Grad dk, Grad dv, View q, 
                      queries = q[1];
   const std::int64_t d = q.rank() == 4 ? q[3] : q[2] / heads, keys = k[1];
   const float scale = a.scale > 0 ? a.scale : 1 / __builtin_sqrtf(static_cast<float>(d));
-  visit_dtype(q.dtype(), [&]<class T>() {
+  const auto run = [&]<class T, class W>(W) {
     constexpr bool in_place = std::is_same_v<T, float>;
     parallel_tasks(pool, q[0] * kv_heads, [&](std::int64_t task) {
       const auto b = task / kv_heads, g = task % kv_heads;
@@ -256,7 +257,8 @@ void attention_backward(Isa isa, Pool& pool, Grad dq, Grad dk, Grad dv, View q, 
                      scale};
       if (dk && !(in_place && dk.accumulate())) clear(isa, s.dk, keys, d);
       if (dv && !(in_place && dv.accumulate())) clear(isa, s.dv, keys, d);
-      Work<attn::WordOf<Isa, T>> work;
+      const attn::Registers<W> registers;
+      Work<W> work;
       for (auto h = g * share; h < (g + 1) * share; ++h) {
         Head<T> head{attn::head_rows<T>(q, b, h, d),
                      attn::head_rows<T>(out, b, h, d),
@@ -278,7 +280,9 @@ void attention_backward(Isa isa, Pool& pool, Grad dq, Grad dk, Grad dv, View q, 
           write_sums(isa, attn::head_rows<T>(static_cast<const Tensor&>(dv), b, g, d), s.dv, keys, d, dv.accumulate());
       }
     });
-  });
+  };
+  visit_dtype(q.dtype(),
+              [&]<class T>() { attn::with_words<Isa, T>(isa, [&]<class W>(W w) { run.template operator()<T>(w); }); });
 }
 
 template void attention_backward(simd::Isa, Pool&, Grad, Grad, Grad, View, View, View, View, View, View, Tensor,

@@ -99,11 +99,11 @@ template <class W, class V, class F> void store_word(float* to, V first, [[maybe
   }
 }
 
-/// dst[j][i] = word j of src row i, for i < rows; 0 for rows <= i < rows_up.
+/// dst[j][i] = word j of src row i, for i < rows, j < words_of(d); 0 for rows <= i < rows_up.
 template <class Isa, class W, class T>
 void transpose_in(Isa, W* dst, Rows<const T> src, std::int64_t rows, std::int64_t rows_up, std::int64_t d) {
 #if defined(HPCDL_SIMD_AVX512)
-  const std::int64_t words = (d + kGroup<W> - 1) / kGroup<W>;
+  const std::int64_t words = words_of<W>(d);
   for (std::int64_t i = 0; i < rows_up; i += 16) {
     for (std::int64_t j = 0; j < words; j += 16) {
       __m512 r[16];
@@ -181,26 +181,53 @@ Words<W> row_words(Isa isa, W* buffer, Rows<const T> src, std::int64_t rows, std
   }
 }
 
-/// Words across the rows, column by column, rows of them padded to whole vectors: word (j, i) at a[j * am + i * ak],
-/// for sums over the rows.
+#if defined(HPCDL_SIMD_AVX512)
+/// Rows i and i + 1 at columns j to j + 15, in pairs; 0 behind the last row and column.
+inline __m512i pair_rows(Rows<const bf16> src, std::int64_t i, std::int64_t j, std::int64_t rows, std::int64_t d) {
+  const auto n = static_cast<unsigned>(lanes_at<simd::Avx512>(d, j));
+  const auto row = [&](std::int64_t r) {
+    return r < rows ? _mm256_maskz_loadu_epi16(static_cast<__mmask16>((1u << n) - 1), src[r] + j)
+                    : _mm256_setzero_si256();
+  };
+  return interleave(row(i), row(i + 1));
+}
+#endif
+
+/// Words across the rows, (words_of(rows), d up to whole vectors): B of a sum over the rows.
 template <class Isa, class W, class T>
-Words<W> column_words(Isa isa, W* buffer, Rows<const T> src, std::int64_t rows, std::int64_t d) {
+void across_rows(Isa isa, W* buffer, Rows<const T> src, std::int64_t rows, std::int64_t d) {
   if constexpr (std::is_same_v<W, float>) {
-    const Words<float> w = widen(isa, buffer, src, rows, d);
-    return {w.a, 1, w.am};
+    widen(isa, buffer, src, rows, d);
   } else {
 #if defined(HPCDL_SIMD_AVX512)
     const std::int64_t up = (d + 15) / 16 * 16;
-    const auto row = [&](std::int64_t i, std::int64_t j) {
-      const auto n = static_cast<unsigned>(lanes_at<Isa>(d, j));
-      return i < rows ? _mm256_maskz_loadu_epi16(static_cast<__mmask16>((1u << n) - 1), src[i] + j)
-                      : _mm256_setzero_si256();
-    };
-    for (std::int64_t i = 0; i < rows; i += 2)
+    for (std::int64_t i = 0; i < words_of<W>(rows); ++i)
       for (std::int64_t j = 0; j < d; j += 16)
-        _mm512_storeu_si512(buffer + i / 2 * up + j, interleave(row(i, j), row(i + 1, j)));
-    return {buffer, 1, up};
+        _mm512_storeu_si512(buffer + i * up + j, pair_rows(src, 2 * i, j, rows, d));
 #endif
+  }
+}
+
+/// The same words, column by column: word (j, i) at a[j * am + i * ak], A of a sum over the rows.
+template <class Isa, class W, class T>
+Words<W> column_words(Isa isa, W* buffer, Rows<const T> src, std::int64_t rows, std::int64_t d) {
+  if constexpr (kTiled<W>) {
+#if defined(HPCDL_SIMD_AVX512)
+    const std::int64_t words = words_of<W>(rows);
+    for (std::int64_t i = 0; i < words; i += 16)
+      for (std::int64_t j = 0; j < d; j += 16) {
+        __m512 r[16];
+#pragma GCC unroll 16
+        for (int k = 0; k < 16; ++k) r[k] = _mm512_castsi512_ps(pair_rows(src, 2 * (i + k), j, rows, d));
+        transpose_registers(r);
+#pragma GCC unroll 16
+        for (int k = 0; k < 16; ++k) _mm512_storeu_ps(buffer + (j + k) * words + i, r[k]);
+      }
+    return {buffer, words, 1};
+#endif
+  } else {
+    across_rows(isa, buffer, src, rows, d);
+    return {buffer, 1, (d + simd::Vec<Isa>::N - 1) / simd::Vec<Isa>::N * simd::Vec<Isa>::N};
   }
 }
 

@@ -5,12 +5,15 @@
 // used as they lie in memory, one broadcast word at a time, the softmax needs no horizontal step, and only q and the
 // output are transposed, once per block of queries.
 //
-// Operands consist of 32-bit words along the summed index: a float, or a Pair of bf16 where the CPU multiplies those.
+// Operands consist of 32-bit words along the summed index: a float, or a Pair of bf16 where the CPU multiplies those,
+// in vectors or in tile registers.
 
 #include <cstring>
 #include <type_traits>
 
 #include "hpcdl/core/dtype.h"
+#include "hpcdl/ops/attention/tile_product.h"
+#include "hpcdl/simd/isa.h"
 #include "hpcdl/simd/vec.h"
 
 namespace hpcdl::attn {
@@ -20,10 +23,40 @@ struct Pair {
   bf16 first, second;
 };
 
-/// What a product of operands stored as T is computed on: pairs, or floats into which everything is widened.
-template <class Isa, class T>
-using WordOf = std::conditional_t<std::is_same_v<Isa, simd::Avx512> && std::is_same_v<T, bf16>, Pair, float>;
-template <class W> inline constexpr std::int64_t kGroup = std::is_same_v<W, Pair> ? 2 : 1;
+/// Pairs for tile registers: what is summed over is padded with zeros up to whole registers.
+struct TilePair : Pair {};
+
+template <class W> inline constexpr std::int64_t kGroup = std::is_same_v<W, float> ? 1 : 2;
+template <class W> inline constexpr bool kTiled = std::is_same_v<W, TilePair>;
+
+/// f(W{}), W being what a product of operands stored as T is computed on: pairs, or floats into which everything is
+/// widened.
+template <class Isa, class T, class F> void with_words(Isa, F&& f) {
+  if constexpr (std::is_same_v<Isa, simd::Avx512> && std::is_same_v<T, bf16>) {
+    if (simd::has_tiles()) f(TilePair{});
+    else f(Pair{});
+  } else {
+    f(float{});
+  }
+}
+
+/// What a thread holds while it multiplies words of type W.
+template <class W> struct Registers {
+  Registers() {}
+};
+#if defined(HPCDL_SIMD_AVX512)
+template <> struct Registers<TilePair> : TilesInUse {};
+#endif
+
+/// Words of `n` elements of a sum, and elements: those that there are, and zeros.
+template <class W> constexpr std::int64_t words_of(std::int64_t n) {
+  const std::int64_t words = (n + kGroup<W> - 1) / kGroup<W>;
+  return kTiled<W> ? whole_tiles(words) : words;
+}
+template <class W> constexpr std::int64_t padded(std::int64_t n) { return words_of<W>(n) * kGroup<W>; }
+
+/// Rows of a product.
+template <class W> constexpr std::int64_t rows_of(std::int64_t n) { return kTiled<W> ? whole_tiles(n) : n; }
 
 /// Lanes of a block of queries, and keys of a block of keys.
 inline constexpr std::int64_t kQueries = 64, kKeys = 64;
@@ -120,15 +153,22 @@ template <class Isa, int NV, bool Add, class W, class Ld>
 }
 
 /// C (m, n) = A (m, k) B (k, n), or += ; k in words. n is rounded up to whole vectors: rows of B and C must be that
-/// long. Ld: std::int64_t, or a constant, with which the addresses of a tile's rows cost nothing.
+/// long. Ld: std::int64_t, or a constant, with which the addresses of a tile's rows cost nothing. Tile registers want A
+/// with ak = 1, and round m and k up, too.
 template <class Isa, class W, class Ld>
 void multiply(Isa, float* c, Ld ldc, Words<W> a, const W* b, Ld ldb, std::int64_t m, std::int64_t n, std::int64_t k,
               bool add) {
-  constexpr int N = simd::Vec<Isa>::N;
-  in_chunks<TileShape<Isa>::NV>((n + N - 1) / N, [&](auto nv, std::int64_t v) {
-    if (add) tiles<Isa, nv, true>(c + v * N, ldc, a, b + v * N, ldb, m, k);
-    else tiles<Isa, nv, false>(c + v * N, ldc, a, b + v * N, ldb, m, k);
-  });
+  if constexpr (kTiled<W>) {
+#if defined(HPCDL_SIMD_AVX512)
+    multiply_tiles(c, ldc, a.a, a.am, b, ldb, m, n, k, add);
+#endif
+  } else {
+    constexpr int N = simd::Vec<Isa>::N;
+    in_chunks<TileShape<Isa>::NV>((n + N - 1) / N, [&](auto nv, std::int64_t v) {
+      if (add) tiles<Isa, nv, true>(c + v * N, ldc, a, b + v * N, ldb, m, k);
+      else tiles<Isa, nv, false>(c + v * N, ldc, a, b + v * N, ldb, m, k);
+    });
+  }
 }
 
 /// What the lanes of a block of queries see of a block of keys: all of them, or with a causal mask those at or before
@@ -164,7 +204,7 @@ void multiply_scores(Isa isa, float* c, Words<W> a, const W* b, std::int64_t wor
 template <class Isa, class W>
 void multiply_weights(Isa isa, float* c, Words<W> a, const W* b, std::int64_t d, bool add, const Sight& s) {
   for_spans(s, [&](std::int64_t l, std::int64_t lanes, std::int64_t keys) {
-    multiply(isa, c + l, kRow, a, b + l, kRow, d, lanes, (keys + kGroup<W> - 1) / kGroup<W>, add);
+    multiply(isa, c + l, kRow, a, b + l, kRow, d, lanes, words_of<W>(keys), add);
   });
 }
 
