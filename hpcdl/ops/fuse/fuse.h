@@ -53,7 +53,7 @@ template <class Isa, class... S> void run(Isa isa, Pool& pool, const Grad& y, co
         for (auto r = begin; r < end; ++r) {
           float stats[reductions];
           detail::reduce_row<T, 0>(isa, c, r, y.cols(), stats);
-          row_loop<T, false>(isa, body, r, 0, y.cols(), stats);
+          row_loop<T, false>(isa, body, r, 0, y.cols(), bytes_ahead(y.bytes()), stats);
         }
       });
     }
