@@ -267,7 +267,7 @@ class Worker {
     const std::int64_t first = g.panels.begin(panel0_) * s.lanes;
     auto* partial = reinterpret_cast<std::uint32_t*>(c_) + (col - first) * pass_size_ + row * width;
     const bool last = block + 1 == g.blocks.parts, beside = s.prepare != nullptr,
-               direct = last && f.plain && cols == width && !beside;
+               direct = last && f.plain && cols == width;
     const bool stream =
         direct && f.cold && (reinterpret_cast<std::uintptr_t>(f.d) | static_cast<std::uintptr_t>(f.d_ld)) % 64 == 0;
     const int d_lines = static_cast<int>(ceil_div(cols * f.d_element, 64));

@@ -44,11 +44,11 @@ struct TileArgs {
   const std::byte* ahead_end;
   std::int64_t ahead_step, ahead_wrap, ahead_count;
   // Where the finished tile will go, for which L1 makes room meanwhile, a line per kPrefetchEvery words of k: a store
-  // that has to wait for its line from memory holds up the tile behind it.
+  // that has to wait for its line from memory holds up the tile behind it. (Sets without `prepare`.)
   const std::byte* own;
   std::int64_t own_ld;  // bytes
   int own_lines;        // per row; 0: none
-  bool stream;          // the stores go past the caches; cout is aligned to whole vectors
+  bool stream;          // the stores may go past the caches; cout is aligned to whole vectors
   // Other work for the vector unit, to be called behind every k_step words of k (by sets with `prepare`); may be null.
   void (*meanwhile)(void* worker);
   void* worker;
