@@ -80,7 +80,9 @@ inline void multiply_tiles(float* c, std::int64_t ldc, const void* a, std::int64
   for (std::int64_t j = 0; j < n; j += 2 * kTile)
     for (std::int64_t i = 0; i < m; i += 2 * kTile) {
       const bool tall = m - i > kTile, wide = n - j > kTile;
-      const auto f = tall ? (wide ? &tile_block<2, 2> : &tile_block<2, 1>) : wide ? &tile_block<1, 2> : &tile_block<1, 1>;
+      const auto f = tall   ? (wide ? &tile_block<2, 2> : &tile_block<2, 1>)
+                     : wide ? &tile_block<1, 2>
+                            : &tile_block<1, 1>;
       f({to.at(i, j), to.stride}, {from.at(i, 0), from.stride}, {with.at(0, j), with.stride}, k, add);
     }
 }
