@@ -26,7 +26,7 @@ namespace {
 
 namespace compare = lab::compare;
 
-struct Options {
+struct BenchOptions {
   std::vector<std::string> ops, vs, json;
   std::string vs_words, shape, dtype, device = "cpu";
   int rounds = 0, repeats = 20;
@@ -37,7 +37,7 @@ struct Options {
 };
 
 /// `--json softmax`: a word that names an op is an op, not a file.
-void settle_words(Options& o) {
+void settle_words(BenchOptions& o) {
   o.to_stdout = !o.json.empty() && o.json[0].empty();
   if (o.json.empty() || o.to_stdout) return;
   for (const auto& c : lab::cases())
@@ -45,7 +45,7 @@ void settle_words(Options& o) {
       return o.ops.push_back(o.json[0]), o.to_stdout = true, void();
 }
 
-std::vector<lab::Case> wanted_cases(const Options& o) {
+std::vector<lab::Case> wanted_cases(const BenchOptions& o) {
   auto cases = o.shape.empty() ? lab::find_cases(o.ops) : lab::cases_at(o.ops, o.shape);
   std::erase_if(cases, [&](const lab::Case& c) {
     return (!o.dtype.empty() && lab::dtype_word(c.dtype) != o.dtype) || (o.forward && c.backward);
@@ -68,7 +68,7 @@ std::vector<std::string> parse_peers(const std::string& words) {
   return names;
 }
 
-compare::Options protocol_of(const Options& o) {
+compare::Options protocol_of(const BenchOptions& o) {
   return {.cache = o.cold ? compare::Cache::flushed : compare::Cache::warm,
           .rounds = o.rounds,
           .limit = o.seconds,
@@ -108,7 +108,7 @@ std::string line(const compare::CaseBench& b) {
   return text + "\n";
 }
 
-Json header(const Options& o, const Pool& pool, const compare::Options& p) {
+Json header(const BenchOptions& o, const Pool& pool, const compare::Options& p) {
   const auto m = lab::this_machine();
   return {{"machine", {{"cpu", m.cpu}, {"isa", m.isa}, {"threads", pool.threads()}, {"date", lab::roofline::today()}}},
           {"protocol",
@@ -144,7 +144,7 @@ Json overall(const std::vector<compare::CaseBench>& done, std::string& text) {
           {"interval_holds_1", covered}, {"settled", settled},         {"goal_met", met}};
 }
 
-int list_cases(const Options& o) {
+int list_cases(const BenchOptions& o) {
   Json j = Json::array();
   std::string text;
   for (const auto& c : wanted_cases(o)) {
@@ -163,7 +163,7 @@ int list_cases(const Options& o) {
 
 class Bench {
  public:
-  explicit Bench(const Options& o)
+  explicit Bench(const BenchOptions& o)
       : o_(o),
         protocol_(protocol_of(o)),
         cases_(wanted_cases(o)),
@@ -261,7 +261,7 @@ class Bench {
     if (!o_.json.empty()) io::write_file_atomic(o_.json[0], out_.dump(1) + "\n");
   }
 
-  const Options& o_;
+  const BenchOptions& o_;
   compare::Options protocol_;
   std::vector<lab::Case> cases_;
   Pool pool_;
@@ -274,7 +274,7 @@ class Bench {
   Json out_;
 };
 
-int bench(Options& o, const Command& sub) {
+int bench(BenchOptions& o, const Command& sub) {
   if (sub.chosen("comm")) return o.comm();
   if (sub.chosen("ddp")) return o.ddp();
   if (sub.chosen("tp")) return o.tp();
@@ -291,9 +291,9 @@ int bench(Options& o, const Command& sub) {
 }  // namespace
 
 void add_bench(const Command& program, Run& run) {
-  add_verb<Options>(
+  add_verb<BenchOptions>(
       program, run, "bench", "Times ops by one protocol: share of the speed of light, ratio to other libraries",
-      [](const Command& sub, Options& o) {
+      [](const Command& sub, BenchOptions& o) {
         sub.option("ops", o.ops, "Ops, or variants such as linear+bias_gelu; none: all");
         sub.option("--vs", o.vs_words,
                    "Peers: torch, triton, onednn, openblas; one that is not here is reported as missing")

@@ -23,7 +23,7 @@ using comm::Algorithm;
 using comm::Collective;
 using comm::Group;
 
-struct Options {
+struct BenchCommOptions {
   std::string collective = "all_reduce", algorithm, bytes, dtype = "fp32", op = "sum", device = "cpu", memory,
               least = "4", most = "256M", svg;
   std::vector<std::string> json;
@@ -75,7 +75,7 @@ Algorithm parse_algorithm(const std::string& word) {
                     comm::algorithm_name, "algorithm");
 }
 
-lab::CommCase case_of(const Options& o, std::int64_t bytes) {
+lab::CommCase case_of(const BenchCommOptions& o, std::int64_t bytes) {
   using enum comm::Reduce;
   lab::CommCase c{parse_collective(o.collective), bytes, lab::comm_dtype(o.dtype),
                   parse_name(o.op, {sum, max, avg}, comm::reduce_name, "operation")};
@@ -93,7 +93,7 @@ bool native_can(const Group& g, const lab::CommCase& c) {
 
 class CommBench {
  public:
-  CommBench(const Options& o, Group g, Device device)
+  CommBench(const BenchCommOptions& o, Group g, Device device)
       : o_(o), g_(std::move(g)), protocol_(o.protocol), stream_(device, pool_) {}
 
   void run() {
@@ -191,7 +191,7 @@ class CommBench {
     else print_text(title + "\n" + lab::comm_table(rows_, g_.size()));
   }
 
-  const Options& o_;
+  const BenchCommOptions& o_;
   Group g_;
   lab::CommOptions protocol_;
   Pool pool_{1};
@@ -199,7 +199,7 @@ class CommBench {
   std::vector<lab::CommRow> rows_;
 };
 
-int bench_comm(const Options& o) {
+int bench_comm(const BenchCommOptions& o) {
   case_of(o, 4);
   if (!o.algorithm.empty()) parse_algorithm(o.algorithm);
   if (o.device != "cpu" && (o.save || !o.memory.empty()))
@@ -214,7 +214,7 @@ int bench_comm(const Options& o) {
 }  // namespace
 
 std::function<int()> add_bench_comm(const Command& bench) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<BenchCommOptions>();
   const Command sub = bench.subcommand(
       "comm",
       "Collectives on the ranks that mpirun has started: every size and algorithm, or one of them, against MPI's own");

@@ -17,7 +17,7 @@ namespace hpcdl::cli {
 
 namespace {
 
-struct Options {
+struct BenchDdpOptions {
   io::ModelConfig model{.layers = 8, .heads = 6, .width = 384, .context = 256, .vocab = 1024};
   lab::DdpOptions ddp;
   std::vector<double> buckets{1, 5, 10, 25, 50, 100};
@@ -26,7 +26,7 @@ struct Options {
   std::vector<std::string> json;
 };
 
-void bench_rank(const Options& o, const comm::Group& world) {
+void bench_rank(const BenchDdpOptions& o, const comm::Group& world) {
   auto model = o.model;
   model.tied = false;
   model.resolve();
@@ -52,7 +52,7 @@ void bench_rank(const Options& o, const comm::Group& world) {
   else print_text(lab::ddp_table(report));
 }
 
-int bench_ddp(const Options& o) {
+int bench_ddp(const BenchDdpOptions& o) {
   for (const double mb : o.buckets)
     if (!(mb > 0))
       fail_usage("bench", "a bucket of {} MB: expected sizes above 0; every tensor by itself is measured anyway", mb);
@@ -62,7 +62,7 @@ int bench_ddp(const Options& o) {
 }  // namespace
 
 std::function<int()> add_bench_ddp(const Command& bench) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<BenchDdpOptions>();
   const Command sub = bench.subcommand("ddp",
                                        "Data-parallel training steps on the ranks of mpirun, hpcdl launch and others: "
                                        "bucket sizes against waiting for each tensor by itself");

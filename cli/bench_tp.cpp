@@ -16,7 +16,7 @@
 namespace hpcdl::cli {
 namespace {
 
-struct Options {
+struct BenchTpOptions {
   io::ModelConfig model{.layers = 4, .heads = 8, .width = 512, .context = 256, .vocab = 4096};
   lab::TensorOptions tensor;
   int ranks = 0, threads = 0;
@@ -25,7 +25,7 @@ struct Options {
   std::vector<std::string> json;
 };
 
-void bench_rank(const Options& o, const comm::Group& world, Device device) {
+void bench_rank(const BenchTpOptions& o, const comm::Group& world, Device device) {
   auto model = o.model;
   model.family = o.llama ? io::Family::llama : io::Family::gpt2;
   model.resolve();
@@ -47,7 +47,7 @@ void bench_rank(const Options& o, const comm::Group& world, Device device) {
 }  // namespace
 
 std::function<int()> add_bench_tp(const Command& bench) {
-  auto o = std::make_shared<Options>();
+  auto o = std::make_shared<BenchTpOptions>();
   const Command sub = bench.subcommand("tp",
                                        "Tensor-parallel training steps on the ranks of mpirun, hpcdl launch and "
                                        "others, by scheme: bytes sent against the formulas, time, memory");

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct ConvertOptions {
   std::string model, out, dtype;
   double shard_gb = 5;
   bool json = false;
@@ -23,7 +23,7 @@ struct Options {
 
 bool converts(DType d) { return d == DType::f32 || d == DType::bf16 || d == DType::f16; }
 
-int convert(Options& o) {
+int convert(ConvertOptions& o) {
   const auto from = io::find_model_folder(o.model);
   auto config = io::read_hf_config(from);
   if (config.quant) fail_usage("convert", "{} is quantised: convert the model it was made from", from.string());
@@ -68,9 +68,9 @@ int convert(Options& o) {
 }  // namespace
 
 void add_convert(const Command& program, Run& run) {
-  add_verb<Options>(
+  add_verb<ConvertOptions>(
       program, run, "convert", "Writes a model folder in another type or with other shards",
-      [](const Command& sub, Options& o) {
+      [](const Command& sub, ConvertOptions& o) {
         sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
         sub.option("--out", o.out, "Folder to write").required();
         sub.option("--dtype", o.dtype, "Type of the weights; default: as they are").one_of({"f32", "bf16", "f16"});

@@ -29,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct DemoOptions {
   int number = 0;  // 0: text; 1 to 4: see cli/demos.h
   std::string text, out, data, device = "cpu";
   std::int64_t steps = 0, epochs = 0;
@@ -42,7 +42,7 @@ constexpr int kSampleTokens = 96;
 
 class Demo {
  public:
-  explicit Demo(const Options& o)
+  explicit Demo(const DemoOptions& o)
       : options_(o), out_(o.out.empty() ? "hpcdl-demo" : o.out), run_(out_ / "run"), int4_(out_ / "model-int4") {}
   int go();
 
@@ -58,7 +58,7 @@ class Demo {
   ModelFacts facts_of(const fs::path& folder) const;
   void finish();
 
-  const Options& options_;
+  const DemoOptions& options_;
   fs::path out_, run_, int4_;
   Pool pool_;
   lab::Roofs roofs_ = lab::roofs(pool_);
@@ -318,7 +318,7 @@ int Demo::go() {
 
 namespace {
 
-void setup(const Command& sub, Options& o) {
+void setup(const Command& sub, DemoOptions& o) {
   sub.option("number", o.number,
              "Without: a language model, as above. 1: images on one device; 2: data parallel; 3: mixed precision; 4: "
              "where time and memory go")
@@ -343,7 +343,7 @@ void setup(const Command& sub, Options& o) {
       .group(kImages);
 }
 
-int demo_verb(Options& o, const Command& sub) {
+int demo_verb(DemoOptions& o, const Command& sub) {
   const std::vector<std::string> of_text{"--text", "--steps", "--minutes"},
       of_images{"--data", "--device", "--epochs", "--quick"};
   for (const auto& name : o.number ? of_text : of_images)
@@ -364,10 +364,11 @@ int demo_verb(Options& o, const Command& sub) {
 }  // namespace
 
 void add_demo(const Command& program, Run& run) {
-  add_verb<Options>(program, run, "demo",
-                    "Trains, compresses and runs a small language model on text of this machine, in about two minutes; "
-                    "with a number: one of four demos on images",
-                    setup, demo_verb);
+  add_verb<DemoOptions>(
+      program, run, "demo",
+      "Trains, compresses and runs a small language model on text of this machine, in about two minutes; "
+      "with a number: one of four demos on images",
+      setup, demo_verb);
 }
 
 }  // namespace hpcdl::cli

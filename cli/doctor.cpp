@@ -11,7 +11,7 @@ namespace hpcdl::cli {
 
 namespace {
 
-struct Options {
+struct DoctorOptions {
   bool json = false, env = false;
 };
 
@@ -65,7 +65,7 @@ std::string text(const std::vector<lab::Finding>& list) {
                          count(lab::State::ok), count(lab::State::gap), count(lab::State::absent));
 }
 
-int doctor(Options& o) {
+int doctor(DoctorOptions& o) {
   Pool pool;
   auto facts = lab::gather_facts(lab::Places::here());
   facts.threads = pool.threads();
@@ -91,9 +91,9 @@ int doctor(Options& o) {
 }  // namespace
 
 void add_doctor(const Command& program, Run& run) {
-  add_verb<Options>(
+  add_verb<DoctorOptions>(
       program, run, "doctor", "What this machine has, what is missing, what that costs, and the fix",
-      [](const Command& sub, Options& o) {
+      [](const Command& sub, DoctorOptions& o) {
         sub.flag("--json", o.json, "One JSON object on stdout");
         sub.flag("--env", o.env, "Also the environment variables that were seen");
       },

@@ -12,14 +12,14 @@ namespace hpcdl::cli {
 
 namespace {
 
-struct Options {
+struct EvalOptions {
   std::string model, images, dtype = "f32", device = "cpu";
   std::vector<std::string> text;
   std::int64_t limit = 0;
   bool json = false;
 };
 
-DType compute_type(const Options& o) { return o.dtype == "bf16" ? DType::bf16 : DType::f32; }
+DType compute_type(const EvalOptions& o) { return o.dtype == "bf16" ? DType::bf16 : DType::f32; }
 
 /// A run's folder holds its model in model/.
 std::filesystem::path model_folder(const std::string& given) {
@@ -29,7 +29,7 @@ std::filesystem::path model_folder(const std::string& given) {
              : path;
 }
 
-int eval_images(Options& o) {
+int eval_images(EvalOptions& o) {
   Pool pool;
   auto model = models::ImageModel::open(model_folder(o.model));
   model.to_device(Stream(device_from_name(o.device), pool));
@@ -53,7 +53,7 @@ int eval_images(Options& o) {
   return exit_code::kDone;
 }
 
-int eval(Options& o, const Command& sub) {
+int eval(EvalOptions& o, const Command& sub) {
   if (sub.given("--images")) {
     if (!o.text.empty() || o.limit > 0)
       fail_usage("eval", "--text and --limit are for models of text, --images for classifiers of images");
@@ -87,9 +87,9 @@ int eval(Options& o, const Command& sub) {
 }  // namespace
 
 void add_eval(const Command& program, Run& run) {
-  add_verb<Options>(
+  add_verb<EvalOptions>(
       program, run, "eval", "Loss and perplexity of a model on text, or loss and accuracy on images",
-      [](const Command& sub, Options& o) {
+      [](const Command& sub, EvalOptions& o) {
         sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
         sub.option("--text", o.text, "Files or folders of .txt or .jsonl");
         sub.option("--images", o.images,

@@ -16,7 +16,7 @@ namespace hpcdl::cli {
 
 namespace {
 
-struct Options {
+struct GenerateOptions {
   std::string model, prompt, prompt_file, ids, device = "cpu";
   int tokens = 100;
   infer::SamplingOptions sampling;
@@ -24,7 +24,7 @@ struct Options {
   TuneOption tune;
 };
 
-std::vector<std::int32_t> prompt_ids(const Options& o, const io::Tokenizer* tokenizer) {
+std::vector<std::int32_t> prompt_ids(const GenerateOptions& o, const io::Tokenizer* tokenizer) {
   if (!o.ids.empty()) return parse_ids(o.ids);
   const std::string text = o.prompt_file.empty()  ? o.prompt
                            : o.prompt_file == "-" ? read_stdin()
@@ -40,7 +40,7 @@ std::vector<std::int32_t> prompt_ids(const Options& o, const io::Tokenizer* toke
 }
 
 /// On the ranks that a launcher has started, which share the layers; alone otherwise. Rank 0 speaks.
-int generate_on(const Options& o, const comm::Joined& ranks) {
+int generate_on(const GenerateOptions& o, const comm::Joined& ranks) {
   const bool shared = ranks.place().world > 1, speaks = ranks.place().rank == 0;
   Pool pool(shared ? parallel::threads_per_rank(ranks.world()) : 0);
   const auto folder = io::find_model_folder(o.model);
@@ -89,7 +89,7 @@ int generate_on(const Options& o, const comm::Joined& ranks) {
   return exit_code::kDone;
 }
 
-int generate(Options& o) {
+int generate(GenerateOptions& o) {
   o.sampling.check();
   auto ranks = join_ranks({});
   return on_ranks(ranks, [&] { return generate_on(o, ranks); });
@@ -98,10 +98,10 @@ int generate(Options& o) {
 }  // namespace
 
 void add_generate(const Command& program, Run& run) {
-  add_verb<Options>(
+  add_verb<GenerateOptions>(
       program, run, "generate",
       "Continues a text with a memory-mapped model; under mpirun or hpcdl launch, ranks share its layers",
-      [](const Command& sub, Options& o) {
+      [](const Command& sub, GenerateOptions& o) {
         sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
         sub.option("--prompt", o.prompt, "Text to continue");
         sub.option("--prompt-file", o.prompt_file, "The same from a file; - reads stdin");

@@ -23,14 +23,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct InspectOptions {
   std::string path, arch, stem = "cifar";
   std::int64_t classes = 10;
   bool json = false, program = false, check = false;
 };
 
 /// The programs of one training step: of a run's TOML file, or of a model folder with the default settings.
-int inspect_programs(const Options& o) {
+int inspect_programs(const InspectOptions& o) {
   train::RunConfig config;
   if (o.path.ends_with(".toml")) train::table_of(config).load({o.path}, {});
   else config.model = io::read_hf_config(io::find_model_folder(o.path));
@@ -60,7 +60,7 @@ int inspect_programs(const Options& o) {
 std::vector<std::int64_t> dims(const Shape& s) { return {s.begin(), s.end()}; }
 
 /// The tensors of a new image classifier, as its files would hold them.
-int inspect_arch(const Options& o) {
+int inspect_arch(const InspectOptions& o) {
   models::ImageConfig config{
       .family = o.arch == "resnet18" ? models::ImageFamily::resnet18 : models::ImageFamily::simple_cnn,
       .stem = o.stem == "imagenet" ? models::Stem::imagenet : models::Stem::cifar,
@@ -130,7 +130,7 @@ fs::path model_of(const fs::path& path) {
   return path;
 }
 
-int inspect(Options& o) {
+int inspect(InspectOptions& o) {
   if (o.arch.empty() == o.path.empty())
     fail_usage("inspect", "expected a path, or --arch and the name of an architecture");
   if (!o.arch.empty()) return inspect_arch(o);
@@ -180,9 +180,9 @@ int inspect(Options& o) {
 }  // namespace
 
 void add_inspect(const Command& program, Run& run) {
-  add_verb<Options>(
+  add_verb<InspectOptions>(
       program, run, "inspect", "Tensors, parameters and config of a safetensors file, a model folder or a run",
-      [](const Command& sub, Options& o) {
+      [](const Command& sub, InspectOptions& o) {
         sub.option("path", o.path,
                    "A .safetensors file, a model folder, a checkpoint or a run's output; with --program also a run's "
                    "TOML file");

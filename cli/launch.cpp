@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kMostRanks = 4096;
 
-struct Options {
+struct LaunchOptions {
   int count = 1, max_restarts = 0;
   double grace = 10;
   std::string program;
@@ -21,7 +21,7 @@ struct Options {
   bool plain = false;
 };
 
-RanksOptions ranks_options(const Options& o, int restart) {
+RanksOptions ranks_options(const LaunchOptions& o, int restart) {
   RanksOptions r{.program = o.program.empty() ? "/proc/self/exe" : o.program,
                  .words = o.words,
                  .count = o.count,
@@ -44,7 +44,7 @@ RanksOptions ranks_options(const Options& o, int restart) {
 /// Lost ranks are worth another try; wrong words and errors that come again are not.
 bool worth_restarting(const RanksResult& result) { return !result.asked && result.code() == exit_code::kPeerLost; }
 
-int launch_verb(Options& o) {
+int launch_verb(LaunchOptions& o) {
   if (o.words.empty()) fail_usage("launch", "nothing to start: hpcdl launch -n {} -- train -c run.toml", o.count);
   if (const auto place = comm::find_place(comm::process_environment()); place.world > 1)
     fail_usage("launch", "this is already {}: start the ranks with that launcher, without hpcdl launch",
@@ -68,9 +68,9 @@ int launch_verb(Options& o) {
 }  // namespace
 
 void add_launch(const Command& program, Run& run) {
-  add_verb<Options>(
+  add_verb<LaunchOptions>(
       program, run, "launch", "Runs a command as N ranks on this host: hpcdl launch -n 4 -- train -c run.toml",
-      [](const Command& sub, Options& o) {
+      [](const Command& sub, LaunchOptions& o) {
         sub.option("-n,--ranks", o.count, "Number of ranks").required().range(1, kMostRanks);
         sub.option("--max-restarts", o.max_restarts, "Times that all ranks are started again after one was lost")
             .range(0, 1000000);

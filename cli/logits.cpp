@@ -12,12 +12,12 @@ namespace hpcdl::cli {
 
 namespace {
 
-struct Options {
+struct LogitsOptions {
   std::string model, tokens, out, device = "cpu";
   bool json = false;
 };
 
-int logits(Options& o) {
+int logits(LogitsOptions& o) {
   const auto ids = parse_ids(o.tokens);
   auto model = models::LanguageModel::open(io::find_model_folder(o.model));
   for (const auto id : ids)
@@ -48,9 +48,9 @@ int logits(Options& o) {
 }  // namespace
 
 void add_logits(const Command& program, Run& run) {
-  add_verb<Options>(
+  add_verb<LogitsOptions>(
       program, run, "logits", "Logits (T, V) of a row of token ids, as a safetensors file",
-      [](const Command& sub, Options& o) {
+      [](const Command& sub, LogitsOptions& o) {
         sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
         sub.option("--tokens", o.tokens, "Token ids: 1,2,3").required();
         sub.option("--out", o.out, "File to write").required();

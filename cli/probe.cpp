@@ -15,7 +15,7 @@ namespace hpcdl::cli {
 
 namespace {
 
-struct Options {
+struct ProbeOptions {
   std::string threads, out, svg, disk = ".", device;
   bool json = false, quick = false, no_disk = false, anew = false;
 };
@@ -92,7 +92,7 @@ std::string remember(const Json& measured, bool anew, const std::string& device)
   return e.what();
 }
 
-int probe(Options& o) {
+int probe(ProbeOptions& o) {
   if (o.device == "cuda") device_from_name(o.device);  // throws where there is none
   lab::ProbeOptions options{.cpu = o.device != "cuda",
                             .gpus = o.device != "cpu",
@@ -121,9 +121,9 @@ int probe(Options& o) {
 }  // namespace
 
 void add_probe(const Command& program, Run& run) {
-  add_verb<Options>(
+  add_verb<ProbeOptions>(
       program, run, "probe", "Measures what this machine can do at most: bandwidths, peaks, latencies, disk",
-      [](const Command& sub, Options& o) {
+      [](const Command& sub, ProbeOptions& o) {
         sub.flag("--json", o.json, "One JSON object on stdout");
         sub.flag("--quick", o.quick, "About 3 s instead of half a minute, with fewer rounds");
         sub.option("--device", o.device, "cpu or cuda: the others are left alone; default: all")

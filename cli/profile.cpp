@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct ProfileOptions {
   std::vector<std::string> configs;
   std::string trace, html, out, merged;
   std::vector<std::string> merge;  // files of `profile merge`
@@ -35,14 +35,15 @@ struct Options {
   bool json = false;
 };
 
-void check(const Options& o) {
+void check(const ProfileOptions& o) {
   if (o.out.empty()) return;
   std::error_code ignored;
   if (fs::exists(o.out) && !fs::is_empty(o.out, ignored))
     fail_usage("profile", "--out {}: the folder holds something already; a profiled run starts anew", o.out);
 }
 
-void write_trace(const Options& o, const lab::Profiled& done, const lab::Roofs& roofs, const comm::Group& world) {
+void write_trace(const ProfileOptions& o, const lab::Profiled& done, const lab::Roofs& roofs,
+                 const comm::Group& world) {
   if (o.trace.empty()) return;
   const auto text = lab::trace_text(
       done.profile, roofs,
@@ -69,7 +70,7 @@ std::string page_title(const train::RunConfig& c) {
                      c.model.layers, c.model.width, c.train.batch, c.model.context, io::enum_name(c.train.dtype));
 }
 
-int merge(const Options& o) {
+int merge(const ProfileOptions& o) {
   std::vector<lab::RankTrace> traces;
   for (const auto& file : o.merge) {
     traces.push_back(lab::read_rank_trace(file));
@@ -83,7 +84,7 @@ int merge(const Options& o) {
   return exit_code::kDone;
 }
 
-int profile_rank(const Options& o, train::RunConfig& config, const comm::Group& world) {
+int profile_rank(const ProfileOptions& o, train::RunConfig& config, const comm::Group& world) {
   const bool leads = world.rank() == 0;
   // Measured once on each host and remembered.
   const auto roofs = parallel::host_by_host(world, [&] {
@@ -119,7 +120,7 @@ int profile_rank(const Options& o, train::RunConfig& config, const comm::Group& 
   return exit_code::kDone;
 }
 
-int profile(Options& o, const Command& sub) {
+int profile(ProfileOptions& o, const Command& sub) {
   if (!o.merge.empty()) return merge(o);
   train::RunConfig config;
   io::ConfigTable table = train::table_of(config);
@@ -138,10 +139,10 @@ int profile(Options& o, const Command& sub) {
 }  // namespace
 
 void add_profile(const Command& program, Run& run) {
-  add_verb<Options>(
+  add_verb<ProfileOptions>(
       program, run, "profile",
       "Trains some steps and says where their time goes: ranked records, trace, memory, idle time",
-      [](const Command& sub, Options& o) {
+      [](const Command& sub, ProfileOptions& o) {
         sub.option("-c,--config", o.configs, "TOML file of a training run; repeatable, later ones win");
         sub.option("--steps", o.profile.steps,
                    "Steps to record; as many plain steps are taken between them, to measure what recording costs")

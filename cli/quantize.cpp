@@ -13,7 +13,7 @@ namespace hpcdl::cli {
 
 namespace {
 
-struct Options {
+struct QuantizeOptions {
   std::string model, out, format = "int4";
   std::vector<std::string> text;
   int group = 64;
@@ -21,7 +21,7 @@ struct Options {
 };
 
 /// Perplexity of the original and of the result on the same text.
-Json compare(const Options& o, const std::filesystem::path& from, Pool& pool) {
+Json compare(const QuantizeOptions& o, const std::filesystem::path& from, Pool& pool) {
   const auto ids = encode_text(io::Tokenizer::load(from), o.text, pool, 0);
   const auto before = infer::evaluate(models::LanguageModel::open(from), pool, ids);
   const auto after = infer::evaluate(models::LanguageModel::open(o.out), pool, ids);
@@ -32,7 +32,7 @@ Json compare(const Options& o, const std::filesystem::path& from, Pool& pool) {
           {"tokens", before.tokens}};
 }
 
-int quantize(Options& o) {
+int quantize(QuantizeOptions& o) {
   Pool pool;
   const auto from = io::find_model_folder(o.model);
   if (std::filesystem::exists(o.out) && std::filesystem::equivalent(from, o.out))
@@ -63,9 +63,9 @@ int quantize(Options& o) {
 }  // namespace
 
 void add_quantize(const Command& program, Run& run) {
-  add_verb<Options>(
+  add_verb<QuantizeOptions>(
       program, run, "quantize", "Turns the matrices of a model into 4-bit integers with a scale per group",
-      [](const Command& sub, Options& o) {
+      [](const Command& sub, QuantizeOptions& o) {
         sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
         sub.option("--out", o.out, "Folder to write").required();
         sub.option("--format", o.format, "Of the weights").one_of({"int4"}).shows_default();

@@ -21,7 +21,7 @@ namespace {
 using lab::roofline::Report;
 using lab::roofline::Row;
 
-struct Options {
+struct RooflineOptions {
   std::vector<std::string> ops, shapes;
   std::vector<std::string> configs;
   std::string csv, svg, html;
@@ -49,7 +49,7 @@ class Meter {
   double next_ = 0;
 };
 
-std::vector<lab::Case> chosen(const Options& o) {
+std::vector<lab::Case> chosen(const RooflineOptions& o) {
   if (o.shapes.empty()) return lab::find_cases(o.ops);
   std::vector<lab::Case> list;
   for (const auto& shape : o.shapes)
@@ -58,7 +58,7 @@ std::vector<lab::Case> chosen(const Options& o) {
 }
 
 /// The seed first; with a config and no ops named, the seed alone.
-std::vector<std::pair<lab::Case, const char*>> work(const Options& o) {
+std::vector<std::pair<lab::Case, const char*>> work(const RooflineOptions& o) {
   std::vector<std::pair<lab::Case, const char*>> list;
   const auto seed = lab::roofline::seed_cases();
   for (const auto& c : seed) list.emplace_back(c, "seed");
@@ -84,7 +84,8 @@ void measure_again(Report& report, const std::vector<std::pair<lab::Case, const 
   for (auto& r : report.step) lab::roofline::relight(r, report.roofs);
 }
 
-void add_step(Report& report, const Options& o, Pool& pool, const std::vector<std::string>& overrides, Meter& meter) {
+void add_step(Report& report, const RooflineOptions& o, Pool& pool, const std::vector<std::string>& overrides,
+              Meter& meter) {
   train::RunConfig config;
   train::table_of(config).load({o.configs.begin(), o.configs.end()}, overrides);
   report.config = o.configs.back();
@@ -92,13 +93,13 @@ void add_step(Report& report, const Options& o, Pool& pool, const std::vector<st
   report.step = lab::roofline::step_rows(config, pool, report.roofs, {}, !o.no_measure, std::ref(meter));
 }
 
-void write_files(const Report& report, const Options& o) {
+void write_files(const Report& report, const RooflineOptions& o) {
   if (!o.csv.empty()) io::write_file_atomic(o.csv, to_csv(report));
   if (!o.svg.empty()) io::write_file_atomic(o.svg, lab::roofline::to_svg(report));
   if (!o.html.empty()) io::write_file_atomic(o.html, lab::roofline::to_html(report));
 }
 
-int roofline(Options& o, const Command& sub) {
+int roofline(RooflineOptions& o, const Command& sub) {
   const auto overrides = sub.rest();
   if (o.configs.empty() && !overrides.empty())
     fail_usage("roofline", "\"{}\" is no option of roofline; keys of a run need -c run.toml", overrides.front());
@@ -142,10 +143,10 @@ int roofline(Options& o, const Command& sub) {
 }  // namespace
 
 void add_roofline(const Command& program, Run& run) {
-  add_verb<Options>(
+  add_verb<RooflineOptions>(
       program, run, "roofline",
       "Every op, or every record of a training step, against the measured roofs of this machine",
-      [](const Command& sub, Options& o) {
+      [](const Command& sub, RooflineOptions& o) {
         sub.option("op", o.ops,
                    "Ops, e.g. softmax linear+bias_relu; \"linear\" means all its variants; none: every op");
         sub.option("--shape", o.shapes, "Shape for the ops named, e.g. 4096x1024; repeatable; default: chosen shapes")

@@ -7,7 +7,7 @@ namespace hpcdl::cli {
 
 namespace {
 
-struct Options {
+struct SlurmOptions {
   std::vector<std::string> configs;
   std::string program = "hpcdl", job_name, partition, account, time = "04:00:00", mpi, output;
   std::int64_t nodes = 0, tasks_per_node = 0, cpus_per_task = 0, gpus_per_node = -1, save_seconds = 300;
@@ -18,7 +18,7 @@ struct Shape {
 };
 
 /// Nodes and tasks from what is said of them and of [parallel].
-Shape shape(const Options& o, std::int64_t dp, std::int64_t tp) {
+Shape shape(const SlurmOptions& o, std::int64_t dp, std::int64_t tp) {
   std::int64_t ranks = dp * tp;
   if (ranks == 0 && o.tasks_per_node == 0 && o.nodes > 0)
     fail_usage("slurm", "how many ranks? Set parallel.dp, or give --ntasks-per-node beside --nodes {}", o.nodes);
@@ -55,7 +55,7 @@ const std::string& plain(const char* option, const std::string& value) {
   return value;
 }
 
-std::string sbatch_lines(const Options& o, const Shape& s, bool gpu) {
+std::string sbatch_lines(const SlurmOptions& o, const Shape& s, bool gpu) {
   std::string text =
       fmt::format("#SBATCH --job-name={}\n", plain("job-name", o.job_name.empty() ? "hpcdl" : o.job_name));
   text += fmt::format("#SBATCH --nodes={} --ntasks-per-node={}", s.nodes, s.tasks_per_node);
@@ -69,7 +69,7 @@ std::string sbatch_lines(const Options& o, const Shape& s, bool gpu) {
   return text + fmt::format("#SBATCH --signal=TERM@{} --requeue --open-mode=append\n", o.save_seconds);
 }
 
-std::string script(const Options& o, const Shape& s, bool gpu, const std::vector<std::string>& words) {
+std::string script(const SlurmOptions& o, const Shape& s, bool gpu, const std::vector<std::string>& words) {
   std::string command = "srun --kill-on-bad-exit=0 --wait=60";
   if (o.cpus_per_task > 0) command += fmt::format(" --cpus-per-task={}", o.cpus_per_task);
   if (!o.mpi.empty()) command += " --mpi=" + quoted(o.mpi);
@@ -91,7 +91,7 @@ std::string script(const Options& o, const Shape& s, bool gpu, const std::vector
          "exit $code\n";
 }
 
-int slurm_verb(Options& o, const Command& sub) {
+int slurm_verb(SlurmOptions& o, const Command& sub) {
   if (o.configs.empty()) fail_usage("slurm", "no config: give -c run.toml");
   train::RunConfig config;
   io::ConfigTable table = train::table_of(config);
@@ -113,10 +113,10 @@ int slurm_verb(Options& o, const Command& sub) {
 }  // namespace
 
 void add_slurm(const Command& program, Run& run) {
-  add_verb<Options>(
+  add_verb<SlurmOptions>(
       program, run, "slurm",
       "Prints an sbatch script for a run: one task per rank, saved and requeued when its time is up",
-      [](const Command& sub, Options& o) {
+      [](const Command& sub, SlurmOptions& o) {
         sub.option("-c,--config", o.configs, "TOML file of the run, as for hpcdl train; repeatable");
         sub.option("--nodes", o.nodes, "Nodes; left out: ranks / tasks per node, or 1").range(1, 1 << 20);
         sub.option("--ntasks-per-node", o.tasks_per_node, "Ranks per node; left out: parallel.dp * parallel.tp / nodes")

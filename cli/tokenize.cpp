@@ -10,14 +10,14 @@ namespace hpcdl::cli {
 
 namespace {
 
-struct Options {
+struct TokenizeOptions {
   bool train = false, ids = false, json = false, replace = false;
   int vocab = 4096;
   std::string tokenizer, out, layout = "llmc", key = "text";
   std::vector<std::string> files;
 };
 
-int print_ids(const Options& o) {
+int print_ids(const TokenizeOptions& o) {
   const auto text = read_stdin();
   const auto ids = io::Tokenizer::load(o.tokenizer).encode(text);
   if (o.json) return print_json({{"token_ids", ids}, {"tokens", ids.size()}}), exit_code::kDone;
@@ -27,7 +27,7 @@ int print_ids(const Options& o) {
   return exit_code::kDone;
 }
 
-int tokenize(Options& o) {
+int tokenize(TokenizeOptions& o) {
   if (!o.train && o.tokenizer.empty())
     fail_usage("tokenize", "give --train to learn a tokenizer, or --tokenizer to use one");
   if (o.train && (!o.tokenizer.empty() || o.ids))
@@ -71,9 +71,9 @@ int tokenize(Options& o) {
 }  // namespace
 
 void add_tokenize(const Command& program, Run& run) {
-  add_verb<Options>(
+  add_verb<TokenizeOptions>(
       program, run, "tokenize", "Learns a byte-level BPE, turns text into token files, or prints ids",
-      [](const Command& sub, Options& o) {
+      [](const Command& sub, TokenizeOptions& o) {
         sub.flag("--train", o.train, "Learn a tokenizer from the files");
         sub.option("--vocab", o.vocab, "Size of the learnt vocabulary").range(257, 1 << 24).shows_default();
         sub.option("--tokenizer", o.tokenizer, "tokenizer.json, or a model folder that holds one");

@@ -28,7 +28,7 @@ std::vector<std::string> overrides(const std::vector<std::string>& words) {
 
 namespace {
 
-struct Options {
+struct TrainOptions {
   std::vector<std::string> configs;
   std::string out;
   std::string device;
@@ -72,7 +72,7 @@ Json memory_json(const train::MemoryPlan& plan, const train::MemoryAdvice& advic
           {"peak_record", l.peak}};
 }
 
-int show_memory(const Options& o, train::RunConfig& config, const train::Hooks& hooks) {
+int show_memory(const TrainOptions& o, train::RunConfig& config, const train::Hooks& hooks) {
   const auto advice = train::plan_run(config, hooks);
   if (hooks.world.rank() > 0) return exit_code::kDone;
   if (!o.json) return print_text(advice.text() + advice.verdict() + "\n"), exit_code::kDone;
@@ -84,7 +84,7 @@ int show_memory(const Options& o, train::RunConfig& config, const train::Hooks& 
   return exit_code::kDone;
 }
 
-int train_rank(const Options& o, train::RunConfig& config, const comm::Joined& joined) {
+int train_rank(const TrainOptions& o, train::RunConfig& config, const comm::Joined& joined) {
   const bool leads = joined.place().rank == 0;
   Pool pool(config.train.threads);
   const auto device = device_from_name(config.train.device);
@@ -111,7 +111,7 @@ int train_rank(const Options& o, train::RunConfig& config, const comm::Joined& j
   return summary.stopped ? exit_code::kRequeue : exit_code::kDone;
 }
 
-int train_verb(Options& o, const Command& sub) {
+int train_verb(TrainOptions& o, const Command& sub) {
   train::RunConfig config;
   io::ConfigTable table = train::table_of(config);
   std::vector<std::filesystem::path> files(o.configs.begin(), o.configs.end());
@@ -133,9 +133,9 @@ int train_verb(Options& o, const Command& sub) {
 }  // namespace
 
 void add_train(const Command& program, Run& run) {
-  add_verb<Options>(
+  add_verb<TrainOptions>(
       program, run, "train", "Trains a transformer on text, or a classifier on images; the same command again resumes",
-      [](const Command& sub, Options& o) {
+      [](const Command& sub, TrainOptions& o) {
         sub.option("-c,--config", o.configs, "TOML file; repeatable, later ones win");
         sub.option("-o,--out", o.out, "Folder of the run");
         sub.option("--device", o.device, "Where to train: cpu, cuda or cuda:N (the same as --train.device)");

@@ -61,7 +61,7 @@ void tune_programs(std::optional<tune::Session>& session, const TuneOption& o,
 
 namespace {
 
-struct Options {
+struct TuneOptions {
   std::vector<std::string> configs, int4, ops;
   std::string model, device;
   double seconds = 60;
@@ -87,7 +87,7 @@ void wish_int4(tune::Wishes& to, const std::string& text) {
   tune::wish_int4(to, n[0], n[1], n[2], n[3]);
 }
 
-tune::Wishes wishes_of(const Options& o, Pool& pool, Device device, const std::vector<std::string>& words) {
+tune::Wishes wishes_of(const TuneOptions& o, Pool& pool, Device device, const std::vector<std::string>& words) {
   tune::Wishes all;
   for (const auto& text : o.int4) wish_int4(all, text);
   if (!o.configs.empty()) {
@@ -99,7 +99,7 @@ tune::Wishes wishes_of(const Options& o, Pool& pool, Device device, const std::v
   return all;
 }
 
-int list_choices(const tune::Session& session, const Options& o) {
+int list_choices(const tune::Session& session, const TuneOptions& o) {
   if (o.json)
     return print_json({{"file", session.file().string()}, {"tuned", Json::parse(to_text(session.cache()))}}),
            exit_code::kDone;
@@ -113,7 +113,7 @@ int list_choices(const tune::Session& session, const Options& o) {
   return exit_code::kDone;
 }
 
-int report(const tune::Report& r, const tune::Session& session, const Options& o, const tune::LightOf& light) {
+int report(const tune::Report& r, const tune::Session& session, const TuneOptions& o, const tune::LightOf& light) {
   if (o.json) {
     Json j{{"file", session.file().string()},
            {"remembered", r.remembered},
@@ -129,7 +129,7 @@ int report(const tune::Report& r, const tune::Session& session, const Options& o
   return exit_code::kDone;
 }
 
-int tune_verb(Options& o, const Command& sub) {
+int tune_verb(TuneOptions& o, const Command& sub) {
   const auto words = overrides(sub.rest());
   if (o.configs.empty() && !words.empty())
     fail_usage("tune", "\"{}\" is no option of tune; keys of a run need -c run.toml", words.front());
@@ -160,10 +160,10 @@ int tune_verb(Options& o, const Command& sub) {
 }  // namespace
 
 void add_tune(const Command& program, Run& run) {
-  add_verb<Options>(
+  add_verb<TuneOptions>(
       program, run, "tune",
       "Checks and times the ways in which this GPU can compute what a run needs, and remembers the fastest",
-      [](const Command& sub, Options& o) {
+      [](const Command& sub, TuneOptions& o) {
         sub.option("-c,--config", o.configs,
                    "TOML file of a training run, for whose step to tune; --section.key=value overrides")
             .one_each();

@@ -17,7 +17,7 @@ using namespace lab::verify;
 
 constexpr int kFaults = 1;  // exit code: verified, and not right
 
-struct Options {
+struct VerifyOptions {
   std::vector<std::string> targets;
   bool planted = false, json = false, contracts = false;
   std::uint64_t seed = 1;
@@ -27,7 +27,7 @@ struct Options {
   bool on_gpu() const { return device == "cuda"; }
 };
 
-int list_contracts(const Options& o) {
+int list_contracts(const VerifyOptions& o) {
   Json j = Json::array();
   std::string text;
   for (const auto& c : contracts()) {
@@ -45,7 +45,7 @@ bool is_library(const std::string& target) {
 }
 
 /// Kernels of the targets; all of ours when there is none.
-std::vector<Subject> subjects_of(const Options& o) {
+std::vector<Subject> subjects_of(const VerifyOptions& o) {
   std::vector<Subject> own = o.on_gpu() ? own_gpu_kernels() : own_kernels(), list;
   if (o.targets.empty()) return own;
   for (const auto& target : o.targets) {
@@ -82,7 +82,7 @@ Json to_json(const Verdict& v) {
 }
 
 /// What is wrong, where, and how to see it again.
-std::string explain(const Verdict& v, const std::string& target, const Options& o) {
+std::string explain(const Verdict& v, const std::string& target, const VerifyOptions& o) {
   const auto& f = *v.fault;
   const auto stage = stage_name(f.at.stage);
   std::string text = fmt::format("    {}: {}\n", stage, f.what);
@@ -95,7 +95,7 @@ std::string explain(const Verdict& v, const std::string& target, const Options& 
 
 constexpr int kGpuProcesses = 8;  // each has a context of its own on it
 
-lab::verify::Options run_options(const Options& o, const std::vector<Subject>& subjects) {
+lab::verify::Options run_options(const VerifyOptions& o, const std::vector<Subject>& subjects) {
   const bool gpu =
       std::any_of(subjects.begin(), subjects.end(), [](const Subject& s) { return s.device_kind == HPCDL_ON_CUDA; });
   lab::verify::Options r;
@@ -115,7 +115,7 @@ lab::Roofs current_roofs(const std::vector<Subject>& subjects) {
   return lab::roofs(pool);
 }
 
-int report(const Options& o, const std::vector<Verdict>& verdicts) {
+int report(const VerifyOptions& o, const std::vector<Verdict>& verdicts) {
   std::int64_t cases = 0, declined = 0;
   std::size_t faults = 0;
   std::string text;
@@ -145,7 +145,7 @@ void require_some(const std::vector<Subject>& subjects) {
 }
 
 /// The corpus, and our own kernels among the honest ones.
-int verify_planted(const Options& o) {
+int verify_planted(const VerifyOptions& o) {
   std::vector<Subject> subjects;
   std::vector<const char*> faults;
   for (const auto& p : planted::corpus()) {
@@ -188,7 +188,7 @@ int verify_planted(const Options& o) {
   return caught == bad && alarms == 0 ? exit_code::kDone : kFaults;
 }
 
-int verify_verb(Options& o) {
+int verify_verb(VerifyOptions& o) {
   if (o.contracts) return list_contracts(o);
   if (!o.only.empty()) stage_from_name(o.only);
   if (!(o.timeout > 0)) fail_usage("verify", "--timeout must be positive, got {}", o.timeout);
@@ -212,10 +212,10 @@ int verify_verb(Options& o) {
 }  // namespace
 
 void add_verify(const Command& program, Run& run) {
-  add_verb<Options>(
+  add_verb<VerifyOptions>(
       program, run, "verify",
       "Holds kernels, ours or a library's, to their contracts: shapes, stability, determinism, edges, speed",
-      [](const Command& sub, Options& o) {
+      [](const Command& sub, VerifyOptions& o) {
         sub.option("targets", o.targets,
                    "Names of contracts (all kernels of ours when none), or shared libraries that keep to "
                    "hpcdl/lab/verify/kernel_abi.h");

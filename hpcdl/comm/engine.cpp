@@ -8,8 +8,6 @@
 namespace hpcdl::comm {
 namespace {
 
-bool one_to_one(Collective c) { return c == Collective::send || c == Collective::receive; }
-
 /// Polling is worth a processor only while there is one for every rank.
 int spins_for(const Transport* t) {
   if (!t) return 0;

@@ -15,8 +15,6 @@ template <std::size_t N> void put(char (&to)[N], std::string_view from) {
   to[n] = 0;
 }
 
-bool one_to_one(Collective c) { return c == Collective::send || c == Collective::receive; }
-
 }  // namespace
 
 Group::Impl::Impl(std::shared_ptr<Engine> e, std::string n, std::uint64_t i, std::vector<int> ranks, int r)

@@ -21,6 +21,8 @@ enum class Collective : std::uint8_t {
   split
 };
 
+constexpr bool one_to_one(Collective c) { return c == Collective::send || c == Collective::receive; }
+
 /// How it is done. automatic: by size and links, from a measured table. native: the library below (MPI, NCCL).
 enum class Algorithm : std::uint8_t {
   automatic,

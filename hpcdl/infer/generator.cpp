@@ -1,19 +1,12 @@
 #include "hpcdl/infer/generator.h"
 
 #include <algorithm>
-#include <chrono>
 
+#include "hpcdl/core/clock.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/parallel/tensor.h"
 
 namespace hpcdl::infer {
-namespace {
-
-double seconds_since(std::chrono::steady_clock::time_point t) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - t).count();
-}
-
-}  // namespace
 
 Generator::Generator(const models::LanguageModel& model, Pool& pool, std::int64_t capacity)
     : model_(model), stream_(model.device(), pool, &params_), capacity_(capacity) {
@@ -110,14 +103,14 @@ GenerationStats Generator::generate(std::span<const std::int32_t> prompt, int to
   stats.prompt_tokens = static_cast<int>(prompt.size());
   params_.position = 0;
   if (tokens <= 0) return stats;
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   auto logits = feed(prompt);
-  std::chrono::steady_clock::time_point first;
+  Clock::time_point first;
   while (true) {
     const std::int32_t id = sample(logits, sampling, static_cast<std::uint64_t>(stats.new_tokens));
     if (++stats.new_tokens == 1) {
       stats.time_to_first_token_ms = 1e3 * seconds_since(start);
-      first = std::chrono::steady_clock::now();
+      first = Clock::now();
     }
     if (!on_token(id) || stats.new_tokens == tokens) break;
     logits = feed({&id, 1});

@@ -5,32 +5,31 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/json.h"
 #include "hpcdl/io/tokenizer.h"
 
 namespace hpcdl::io {
 
-using json = nlohmann::json;
-
-const json& member_of(const json& section, const char* key, std::string_view where) {
+const Json& member_of(const Json& section, const char* key, std::string_view where) {
   require(section.is_object(), "io", "tokenizer.json: {} is not an object", where);
   const auto found = section.find(key);
   require(found != section.end(), "io", "tokenizer.json: {} has no '{}'", where, key);
   return *found;
 }
 
-std::string text_of(const json& section, const char* key, std::string_view where) {
-  const json& value = member_of(section, key, where);
+std::string text_of(const Json& section, const char* key, std::string_view where) {
+  const Json& value = member_of(section, key, where);
   require(value.is_string(), "io", "tokenizer.json: '{}' of {} is not a string", key, where);
   return value.get<std::string>();
 }
 
-const json& array_of(const json& section, const char* key, std::string_view where) {
-  const json& value = member_of(section, key, where);
+const Json& array_of(const Json& section, const char* key, std::string_view where) {
+  const Json& value = member_of(section, key, where);
   require(value.is_array(), "io", "tokenizer.json: '{}' of {} is not a list", key, where);
   return value;
 }
 
-bool flag_of(const json& section, const char* key, bool otherwise) {
+bool flag_of(const Json& section, const char* key, bool otherwise) {
   const auto found = section.is_object() ? section.find(key) : section.end();
   if (found == section.end() || found->is_null()) return otherwise;
   require(found->is_boolean(), "io", "tokenizer.json: '{}' is neither true nor false", key);
@@ -41,21 +40,21 @@ namespace {
 
 constexpr std::string_view kFileName = "tokenizer.json";
 
-const json& section_of(const json& root, const char* key) {
-  static const json none;
+const Json& section_of(const Json& root, const char* key) {
+  static const Json none;
   const auto found = root.find(key);
   return found == root.end() ? none : *found;
 }
 
-TokenId id_of(const json& value, std::string_view token) {
+TokenId id_of(const Json& value, std::string_view token) {
   require(value.is_number_unsigned() && value.get<std::uint64_t>() <= 0x7FFFFFFE, "io",
           "tokenizer.json: the id of token '{}' is not a whole number from 0 to 2^31 - 2", token);
   return static_cast<TokenId>(value.get<std::uint64_t>());
 }
 
-std::string type_of(const json& section) { return text_of(section, "type", "a section"); }
+std::string type_of(const Json& section) { return text_of(section, "type", "a section"); }
 
-void refuse_unless_empty(const json& model, const char* key) {
+void refuse_unless_empty(const Json& model, const char* key) {
   const auto found = model.find(key);
   const bool empty = found == model.end() || found->is_null() ||
                      (found->is_string() && found->get<std::string>().empty()) ||
@@ -63,7 +62,7 @@ void refuse_unless_empty(const json& model, const char* key) {
   require(empty, "io", "tokenizer.json: the model uses '{}', which is not supported", key);
 }
 
-std::pair<std::string, std::string> read_merge(const json& merge) {
+std::pair<std::string, std::string> read_merge(const Json& merge) {
   if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string())
     return {merge[0].get<std::string>(), merge[1].get<std::string>()};
   require(merge.is_string(), "io", "tokenizer.json: a merge is neither \"a b\" nor [\"a\", \"b\"]");
@@ -74,17 +73,17 @@ std::pair<std::string, std::string> read_merge(const json& merge) {
   return {text.substr(0, space), text.substr(space + 1)};
 }
 
-BpeVocab read_model(const json& model) {
+BpeVocab read_model(const Json& model) {
   require(!model.contains("type") || type_of(model) == "BPE", "io",
-          "tokenizer.json: model type '{}' is not supported; only BPE is", model.value("type", json()).dump());
+          "tokenizer.json: model type '{}' is not supported; only BPE is", model.value("type", Json()).dump());
   for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"})
     refuse_unless_empty(model, key);
   BpeVocab vocab;
   vocab.ignore_merges = flag_of(model, "ignore_merges", false);
   vocab.fuse_unk = flag_of(model, "fuse_unk", false);
-  if (const json& unk = section_of(model, "unk_token"); !unk.is_null())
+  if (const Json& unk = section_of(model, "unk_token"); !unk.is_null())
     vocab.unk = text_of(model, "unk_token", "model");
-  const json& tokens = member_of(model, "vocab", "model");
+  const Json& tokens = member_of(model, "vocab", "model");
   require(tokens.is_object(), "io", "tokenizer.json: 'vocab' of model is not an object");
   std::unordered_map<std::string_view, TokenId> ids;
   for (const auto& [token, id] : tokens.items()) vocab.tokens.emplace_back(token, id_of(id, token));
@@ -94,7 +93,7 @@ BpeVocab read_model(const json& model) {
     require(found != ids.end(), "io", "tokenizer.json: a merge names '{}', which is not in the vocabulary", token);
     return found->second;
   };
-  for (const json& merge : array_of(model, "merges", "model")) {
+  for (const Json& merge : array_of(model, "merges", "model")) {
     const auto [left, right] = read_merge(merge);
     vocab.merges.emplace_back(known(left), known(right));
   }
@@ -106,12 +105,12 @@ BpeVocab read_model(const json& model) {
 /// Builds a Tokenizer from the sections of a tokenizer.json.
 class TokenizerReader {
  public:
-  explicit TokenizerReader(const json& root) : root_(root) {}
+  explicit TokenizerReader(const Json& root) : root_(root) {}
 
   Tokenizer read() {
     require(root_.is_object(), "io", "tokenizer.json: not an object");
     t_.model_ = std::make_shared<const BpeModel>(read_model(member_of(root_, "model", "the file")));
-    const json& splitter = section_of(root_, "pre_tokenizer");
+    const Json& splitter = section_of(root_, "pre_tokenizer");
     t_.splitter_ = std::make_shared<const PreTokenizer>(PreTokenizer::from_json(splitter));
     t_.pre_tokenizer_json_ = splitter.dump();
     read_normalizer(section_of(root_, "normalizer"), 0);
@@ -127,7 +126,7 @@ class TokenizerReader {
   static Tokenizer build(BpeVocab vocab, std::vector<AddedToken> special) {
     Tokenizer t;
     t.model_ = std::make_shared<const BpeModel>(std::move(vocab));
-    const json splitter = {
+    const Json splitter = {
         {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}};
     t.splitter_ = std::make_shared<const PreTokenizer>(PreTokenizer::from_json(splitter));
     t.pre_tokenizer_json_ = splitter.dump();
@@ -146,13 +145,13 @@ class TokenizerReader {
   }
 
  private:
-  void read_normalizer(const json& section, int depth) {
+  void read_normalizer(const Json& section, int depth) {
     if (section.is_null()) return;
     static const std::pair<const char*, NormalForm> kForms[] = {
         {"NFC", NormalForm::nfc}, {"NFD", NormalForm::nfd}, {"NFKC", NormalForm::nfkc}, {"NFKD", NormalForm::nfkd}};
     const std::string type = type_of(section);
     if (type == "Sequence" && depth < 8) {
-      for (const json& part : array_of(section, "normalizers", "normalizer")) read_normalizer(part, depth + 1);
+      for (const Json& part : array_of(section, "normalizers", "normalizer")) read_normalizer(part, depth + 1);
       return;
     }
     for (const auto& [name, form] : kForms) {
@@ -164,11 +163,11 @@ class TokenizerReader {
   }
 
   void read_added() {
-    const json& list = section_of(root_, "added_tokens");
+    const Json& list = section_of(root_, "added_tokens");
     if (list.is_null()) return;
     require(list.is_array(), "io", "tokenizer.json: 'added_tokens' is not a list");
     const auto bound = static_cast<TokenId>(t_.model_->size() + 8 * static_cast<std::int64_t>(list.size()) + 1024);
-    for (const json& entry : list) {
+    for (const Json& entry : list) {
       AddedToken a{.content = text_of(entry, "content", "an added token")};
       if (a.content.empty()) continue;
       a.id = id_of(member_of(entry, "id", "an added token"), a.content);
@@ -185,12 +184,12 @@ class TokenizerReader {
     }
   }
 
-  void read_post_processor(const json& section, int depth) {
+  void read_post_processor(const Json& section, int depth) {
     if (section.is_null()) return;
     const std::string type = type_of(section);
     if (type == "ByteLevel") return;
     if (type == "Sequence" && depth < 8) {
-      for (const json& part : array_of(section, "processors", "post_processor")) read_post_processor(part, depth + 1);
+      for (const Json& part : array_of(section, "processors", "post_processor")) read_post_processor(part, depth + 1);
     } else if (type == "TemplateProcessing") {
       read_template(section);
     } else if (type == "RobertaProcessing" || type == "BertProcessing") {
@@ -201,9 +200,9 @@ class TokenizerReader {
     }
   }
 
-  void read_template(const json& section) {
+  void read_template(const Json& section) {
     bool behind_text = false;
-    for (const json& part : array_of(section, "single", "post_processor")) {
+    for (const Json& part : array_of(section, "single", "post_processor")) {
       if (part.is_object() && part.contains("Sequence")) {
         require(!behind_text, "io", "tokenizer.json: a template that holds the text twice is not supported");
         behind_text = true;
@@ -211,20 +210,20 @@ class TokenizerReader {
       }
       const std::string name =
           text_of(member_of(part, "SpecialToken", "post_processor template"), "id", "post_processor");
-      const json& special = member_of(section, "special_tokens", "post_processor");
-      for (const json& id : array_of(member_of(special, name.c_str(), "post_processor"), "ids", "post_processor"))
+      const Json& special = member_of(section, "special_tokens", "post_processor");
+      for (const Json& id : array_of(member_of(special, name.c_str(), "post_processor"), "ids", "post_processor"))
         (behind_text ? t_.suffix_ : t_.prefix_).push_back(known_id(id, name));
     }
   }
 
-  TokenId pair_id(const json& section, const char* key) {
-    const json& pair = array_of(section, key, "post_processor");
+  TokenId pair_id(const Json& section, const char* key) {
+    const Json& pair = array_of(section, key, "post_processor");
     require(pair.size() == 2 && pair[0].is_string(), "io", "tokenizer.json: '{}' of post_processor is not [token, id]",
             key);
     return known_id(pair[1], pair[0].get<std::string>());
   }
 
-  TokenId known_id(const json& value, const std::string& token) {
+  TokenId known_id(const Json& value, const std::string& token) {
     const TokenId id = id_of(value, token);
     TokenId size = t_.model_->size();
     for (const AddedToken& a : t_.added_) size = std::max(size, a.id + 1);
@@ -233,25 +232,25 @@ class TokenizerReader {
     return id;
   }
 
-  static void check_decoder(const json& section, int depth) {
+  static void check_decoder(const Json& section, int depth) {
     if (section.is_null()) return;
     const std::string type = type_of(section);
     if (type == "Sequence" && depth < 8) {
-      for (const json& part : array_of(section, "decoders", "decoder")) check_decoder(part, depth + 1);
+      for (const Json& part : array_of(section, "decoders", "decoder")) check_decoder(part, depth + 1);
       return;
     }
     require(type == "ByteLevel", "io", "tokenizer.json: decoder '{}' is not supported (ByteLevel is)", type);
   }
 
-  const json& root_;
+  const Json& root_;
   Tokenizer t_;
 };
 
 Tokenizer Tokenizer::parse(std::string_view text, std::string_view name) {
-  json root;
+  Json root;
   try {
-    root = json::parse(text);
-  } catch (const json::exception& e) {
+    root = Json::parse(text);
+  } catch (const Json::exception& e) {
     fail("io", "{}: not JSON: {}", name, e.what());
   }
   try {
@@ -272,10 +271,10 @@ Tokenizer Tokenizer::load(const std::filesystem::path& file_or_folder) {
   Tokenizer t = parse(read_file(file), file.string());
   const fs::path config = file.parent_path() / "tokenizer_config.json";
   if (!folder || !fs::exists(config)) return t;
-  const json root = json::parse(read_file(config), nullptr, false);
+  const Json root = Json::parse(read_file(config), nullptr, false);
   if (!root.is_object() || !root.contains("eos_token")) return t;
   // Written as a name, or as the whole added token.
-  const json& eos = root["eos_token"];
+  const Json& eos = root["eos_token"];
   if (eos.is_string()) TokenizerReader::set_end_of_text(t, eos.get<std::string>());
   if (eos.is_object() && eos.contains("content") && eos["content"].is_string())
     TokenizerReader::set_end_of_text(t, eos["content"].get<std::string>());

@@ -1,17 +1,18 @@
 #pragma once
 // Typed access to the JSON of tokenizer.json: every surprise is an Error that names the key.
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+
+#include "hpcdl/io/json.h"
 
 namespace hpcdl::io {
 
 /// section[key]; `where` names the section in the message.
-const nlohmann::json& member_of(const nlohmann::json& section, const char* key, std::string_view where);
-std::string text_of(const nlohmann::json& section, const char* key, std::string_view where);
-const nlohmann::json& array_of(const nlohmann::json& section, const char* key, std::string_view where);
+const Json& member_of(const Json& section, const char* key, std::string_view where);
+std::string text_of(const Json& section, const char* key, std::string_view where);
+const Json& array_of(const Json& section, const char* key, std::string_view where);
 /// The default stands for a missing key and for null.
-bool flag_of(const nlohmann::json& section, const char* key, bool otherwise);
+bool flag_of(const Json& section, const char* key, bool otherwise);
 
 }  // namespace hpcdl::io

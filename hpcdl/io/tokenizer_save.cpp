@@ -8,10 +8,10 @@
 namespace hpcdl::io {
 namespace {
 
-using json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-json write_added(const std::vector<AddedToken>& tokens) {
-  json list = json::array();
+OrderedJson write_added(const std::vector<AddedToken>& tokens) {
+  OrderedJson list = OrderedJson::array();
   for (const AddedToken& a : tokens)
     list.push_back({{"id", a.id},
                     {"content", a.content},
@@ -28,14 +28,14 @@ std::string write_model(const BpeVocab& vocab, std::span<const std::string> spel
   auto tokens = vocab.tokens;
   std::sort(tokens.begin(), tokens.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   std::string out = R"({"type": "BPE", "dropout": null, "unk_token": )";
-  out += vocab.unk.empty() ? "null" : json(vocab.unk).dump();
+  out += vocab.unk.empty() ? "null" : OrderedJson(vocab.unk).dump();
   out += fmt::format(
       R"(, "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": {}, "byte_fallback": false, "ignore_merges": {}, "vocab": {{)",
       vocab.fuse_unk, vocab.ignore_merges);
   for (std::size_t i = 0; i < tokens.size(); ++i)
-    out += fmt::format("{}\n{}: {}", i ? "," : "", json(tokens[i].first).dump(), tokens[i].second);
+    out += fmt::format("{}\n{}: {}", i ? "," : "", OrderedJson(tokens[i].first).dump(), tokens[i].second);
   out += "}, \"merges\": [";
-  const auto text = [&](TokenId id) { return json(spelling[static_cast<std::size_t>(id)]).dump(); };
+  const auto text = [&](TokenId id) { return OrderedJson(spelling[static_cast<std::size_t>(id)]).dump(); };
   for (std::size_t i = 0; i < vocab.merges.size(); ++i)
     out += fmt::format("{}\n[{}, {}]", i ? "," : "", text(vocab.merges[i].first), text(vocab.merges[i].second));
   return out + "]}";
@@ -60,20 +60,20 @@ void Tokenizer::save(const std::filesystem::path& file) const { write_file_atomi
 
 void Tokenizer::save_folder(const std::filesystem::path& folder, int context) const {
   make_folder(folder);
-  json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                 {"clean_up_tokenization_spaces", false},
-                 {"model_max_length", context}};
-  json map = json::object();
+  OrderedJson config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                        {"clean_up_tokenization_spaces", false},
+                        {"model_max_length", context}};
+  OrderedJson map = OrderedJson::object();
   const auto name = [&](const char* key, std::optional<TokenId> id) {
     if (id) config[key] = map[key] = spelling_[static_cast<std::size_t>(*id)];
   };
   const auto begin = begin_of_text();
   name("bos_token", begin ? begin : end_of_text_);
   name("eos_token", end_of_text_);
-  json decoder = json::object();
-  const json added = write_added(added_);
+  OrderedJson decoder = OrderedJson::object();
+  const OrderedJson added = write_added(added_);
   for (std::size_t i = 0; i < added_.size(); ++i) {
-    json entry = added[i];
+    OrderedJson entry = added[i];
     entry.erase("id");
     decoder[std::to_string(added_[i].id)] = entry;
   }

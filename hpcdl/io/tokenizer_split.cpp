@@ -3,14 +3,13 @@
 #include <nlohmann/json.hpp>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/io/json.h"
 #include "hpcdl/io/tokenizer_json.h"
 #include "hpcdl/io/unicode.h"
 
 namespace hpcdl::io {
 
-using json = nlohmann::json;
-
-PreTokenizer PreTokenizer::from_json(const json& section) {
+PreTokenizer PreTokenizer::from_json(const Json& section) {
   PreTokenizer result;
   result.add(section, 0);
   require(result.byte_level_, "io",
@@ -25,13 +24,13 @@ PreTokenizer PreTokenizer::from_json(const json& section) {
   return result;
 }
 
-void PreTokenizer::add(const json& section, int depth) {
+void PreTokenizer::add(const Json& section, int depth) {
   const std::string type = section.is_null() ? "null" : text_of(section, "type", "pre_tokenizer");
   require(!byte_level_, "io", "tokenizer.json: pre_tokenizer '{}' stands behind ByteLevel, which is not supported",
           type);
   if (type == "Sequence") {
     require(depth < 8, "io", "tokenizer.json: pre_tokenizer sequences are nested too deeply");
-    for (const json& part : array_of(section, "pretokenizers", "pre_tokenizer")) add(part, depth + 1);
+    for (const Json& part : array_of(section, "pretokenizers", "pre_tokenizer")) add(part, depth + 1);
   } else if (type == "ByteLevel") {
     if (flag_of(section, "add_prefix_space", true)) stages_.emplace_back(PrefixSpace{});
     if (flag_of(section, "use_regex", true)) stages_.emplace_back(*WordScan::of(kGpt2Pattern));
@@ -45,8 +44,8 @@ void PreTokenizer::add(const json& section, int depth) {
   }
 }
 
-void PreTokenizer::add_split(const json& section) {
-  const json& pattern = member_of(section, "pattern", "pre_tokenizer Split");
+void PreTokenizer::add_split(const Json& section) {
+  const Json& pattern = member_of(section, "pattern", "pre_tokenizer Split");
   require(pattern.is_object() && pattern.size() == 1, "io",
           "tokenizer.json: a Split pattern is {{\"Regex\": ...}} or {{\"String\": ...}}");
   const bool is_regex = pattern.contains("Regex");

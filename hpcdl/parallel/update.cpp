@@ -44,13 +44,13 @@ void grad_norm(Stream& s, const Grad* t, const void* args) {
   on(
       s,
       [&](auto isa, Pool& pool) {
-        totals.ptr<double>()[0] = cpu::sum_of_squares(isa, pool, blocks, whole, a.whole);
-        totals.ptr<double>()[mine] = cpu::sum_of_squares(isa, pool, blocks + a.whole_blocks, parts, a.parts);
+        totals.ptr<double>()[0] = hpcdl::cpu::sum_of_squares(isa, pool, blocks, whole, a.whole);
+        totals.ptr<double>()[mine] = hpcdl::cpu::sum_of_squares(isa, pool, blocks + a.whole_blocks, parts, a.parts);
       },
       [&](auto& q) {
         const Spec one{{1}, DType::f64};
-        cuda::sum_of_squares(q, t[0], Tensor(totals.ptr<double>(), one, totals.device()), whole, a.whole);
-        cuda::sum_of_squares(q, t[0], Tensor(totals.ptr<double>() + mine, one, totals.device()), parts, a.parts);
+        hpcdl::cuda::sum_of_squares(q, t[0], Tensor(totals.ptr<double>(), one, totals.device()), whole, a.whole);
+        hpcdl::cuda::sum_of_squares(q, t[0], Tensor(totals.ptr<double>() + mine, one, totals.device()), parts, a.parts);
       });
   a.peers.group->all_gather(s, as_words(totals, 1, a.peers.size()), as_words(totals, mine, 1), a.peers.algorithm)
       .wait();
@@ -61,7 +61,7 @@ void grad_norm(Stream& s, const Grad* t, const void* args) {
         for (std::int64_t i = 0; i < totals.size(); ++i) sum += totals.ptr<double>()[i];
         GradNorm::finish(s.params(), sum, a.args);
       },
-      [&](auto& q) { cuda::finish_norm(q, totals, a.args); });
+      [&](auto& q) { hpcdl::cuda::finish_norm(q, totals, a.args); });
 }
 
 }  // namespace

@@ -21,7 +21,6 @@ std::string progress_line(const StepNumbers& n) {
 }
 
 data::OnProgress tokenize_progress(const Console& console) {
-  using Clock = std::chrono::steady_clock;
   if (!console.status) return {};
   return
       [status = console.status, stage = std::string(), start = Clock::now()](const data::TokenizeProgress& p) mutable {
@@ -29,7 +28,7 @@ data::OnProgress tokenize_progress(const Console& console) {
           stage = p.stage;
           start = Clock::now();
         }
-        status(data::describe(p, std::chrono::duration<double>(Clock::now() - start).count()));
+        status(data::describe(p, seconds_since(start)));
       };
 }
 

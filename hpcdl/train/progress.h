@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "hpcdl/core/clock.h"
 #include "hpcdl/data/tokenize.h"
 
 namespace hpcdl::train {
@@ -44,7 +45,6 @@ class Progress {
   void say_lines(std::string_view text);
 
  private:
-  using Clock = std::chrono::steady_clock;
   const Console& console_;
   Clock::time_point last_{};
 };

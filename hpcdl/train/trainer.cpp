@@ -1,12 +1,12 @@
 #include "hpcdl/train/trainer.h"
 
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "hpcdl/comm/ledger.h"
+#include "hpcdl/core/clock.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/atomic_file.h"
@@ -25,9 +25,6 @@ namespace hpcdl::train {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
 /// Hooks of one rank: others than the first are silent.
 Hooks of_rank(Hooks hooks) {

@@ -26,7 +26,7 @@ void between_hosts(Peers& firsts, Scratch& scratch, const Reduction& r, std::byt
   const auto hosts = static_cast<unsigned>(firsts.size());
   if (hosts == 2) ring_all_reduce(firsts, scratch, r, x, n);
   else if (std::has_single_bit(hosts)) halving_all_reduce(firsts, scratch, r, x, n);
-  else tree_all_reduce(firsts, scratch, r, x, n, Shape::chain);
+  else tree_all_reduce(firsts, scratch, r, x, n, TreeShape::chain);
 }
 
 }  // namespace

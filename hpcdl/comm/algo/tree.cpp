@@ -96,9 +96,10 @@ class TreeReduce {
 
 }  // namespace
 
-void tree_all_reduce(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* x, std::int64_t n, Shape shape) {
+void tree_all_reduce(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* x, std::int64_t n,
+                     TreeShape shape) {
   TreeReduce(peers, scratch, r, x, n,
-             shape == Shape::chain ? chain(peers.rank(), peers.size()) : binomial(peers.rank(), peers.size()))
+             shape == TreeShape::chain ? chain(peers.rank(), peers.size()) : binomial(peers.rank(), peers.size()))
       .run();
 }
 

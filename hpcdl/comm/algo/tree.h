@@ -6,13 +6,13 @@
 
 namespace hpcdl::comm::algo {
 
-enum class Shape : std::uint8_t {
+enum class TreeShape : std::uint8_t {
   binomial,  // log2(N) deep: for short tensors
   chain,     // rank r's only child is r + 1: no rank sends more than twice the tensor, whatever N: for long ones
 };
 
 void tree_all_reduce(Peers& peers, Scratch& scratch, const Reduction& r, std::byte* x, std::int64_t n,
-                     Shape shape = Shape::binomial);
+                     TreeShape shape = TreeShape::binomial);
 void tree_broadcast(Peers& peers, std::byte* x, std::int64_t bytes, int root);
 
 }  // namespace hpcdl::comm::algo

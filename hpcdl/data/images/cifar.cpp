@@ -16,8 +16,6 @@
 namespace hpcdl::data {
 namespace {
 
-constexpr std::size_t kBytes = 32 * 32 * 3;
-
 /// One of the four things that are published.
 struct Version {
   const char* name;
@@ -221,9 +219,9 @@ std::int32_t Cifar::target(std::int64_t i) const {
 
 void Cifar::decode(std::int64_t i, Picture& to) const {
   const CifarPiece& p = piece_of(i);
-  const auto begin = p.pixels.begin() + (i - p.first) * static_cast<std::int64_t>(kBytes);
+  const auto begin = p.pixels.begin() + (i - p.first) * static_cast<std::int64_t>(kCifarBytes);
   to.height = to.width = 32;
-  to.pixels.assign(begin, begin + kBytes);
+  to.pixels.assign(begin, begin + kCifarBytes);
 }
 
 std::shared_ptr<const ImageSet> open_cifar(const fs::path& path, Split split,

@@ -9,6 +9,8 @@
 
 namespace hpcdl::data {
 
+constexpr std::size_t kCifarBytes = 3 * 32 * 32;  // of one image
+
 /// The images of one file, in memory: pixels (n, 32, 32, 3).
 struct CifarPiece {
   std::int64_t first = 0;

@@ -7,12 +7,12 @@
 namespace hpcdl::data {
 namespace {
 
-constexpr std::size_t kArea = 32 * 32, kBytes = 3 * kArea;
+constexpr std::size_t kArea = kCifarBytes / 3;
 
 /// The files hold one plane for each colour.
 void interleave(std::string_view planes, std::vector<std::uint8_t>& to) {
   const auto before = to.size();
-  to.resize(before + kBytes);
+  to.resize(before + kCifarBytes);
   std::uint8_t* out = to.data() + before;
   for (std::size_t i = 0; i < kArea; ++i, out += 3)
     for (std::size_t c = 0; c < 3; ++c) out[c] = static_cast<std::uint8_t>(planes[c * kArea + i]);
@@ -29,13 +29,13 @@ void add_target(CifarPiece& piece, std::int64_t target, int classes, const std::
 
 CifarPiece read_cifar_binary(std::string_view bytes, int classes, const std::string& from) {
   const std::size_t labels = classes == 10 ? 1 : 2, wanted = classes == 100 ? 1 : 0,
-                    row = labels + kBytes;  // CIFAR-100: coarse, then fine
+                    row = labels + kCifarBytes;  // CIFAR-100: coarse, then fine
   require(!bytes.empty() && bytes.size() % row == 0, "data",
           "{}: {} bytes are not a number of images of {} bytes: truncated? Fetch it again", from, bytes.size(), row);
   CifarPiece piece;
   for (std::size_t at = 0; at < bytes.size(); at += row) {
     add_target(piece, static_cast<unsigned char>(bytes[at + wanted]), classes, from);
-    interleave(bytes.substr(at + labels, kBytes), piece.pixels);
+    interleave(bytes.substr(at + labels, kCifarBytes), piece.pixels);
   }
   return piece;
 }
@@ -49,15 +49,16 @@ CifarPiece read_cifar_python(std::string_view bytes, int classes, const std::str
   require(array && list, "data",
           "{}: expected a dictionary with an array \"data\" and a list \"{}\": not a batch of CIFAR-{}", from, key,
           classes);
-  require(array->shape.size() == 2 && array->shape[0] > 0 && array->shape[1] == static_cast<std::int64_t>(kBytes) &&
-              array->shape[0] == std::ssize(list->items),
-          "data", "{}: expected as many rows of {} bytes as there are labels, {}", from, kBytes, list->items.size());
+  require(array->shape.size() == 2 && array->shape[0] > 0 &&
+              array->shape[1] == static_cast<std::int64_t>(kCifarBytes) && array->shape[0] == std::ssize(list->items),
+          "data", "{}: expected as many rows of {} bytes as there are labels, {}", from, kCifarBytes,
+          list->items.size());
   CifarPiece piece;
   for (std::size_t i = 0; i < list->items.size(); ++i) {
     const auto* target = std::get_if<std::int64_t>(&list->items[i]->v);
     require(target, "data", "{}: label {} is not a number", from, i);
     add_target(piece, *target, classes, from);
-    interleave(std::string_view(array->data).substr(i * kBytes, kBytes), piece.pixels);
+    interleave(std::string_view(array->data).substr(i * kCifarBytes, kCifarBytes), piece.pixels);
   }
   return piece;
 }

@@ -10,7 +10,7 @@ namespace hpcdl::lab {
 
 namespace {
 
-constexpr double kWidth = 860, kRight = 190, kBar = 22, kPitch = 34, kGlyph = 7.2;
+constexpr double kNumbers = 190, kBar = 22, kPitch = 34, kGlyph = 7.2;
 
 double length(const BarChart::Bar& b) { return std::accumulate(b.parts.begin(), b.parts.end(), 0.0); }
 
@@ -23,8 +23,8 @@ std::string svg(const BarChart& chart) {
   if (longest <= 0) return "";
   const double top = chart.parts.empty() ? 12 : 40, left = 24 + kGlyph * letters,
                height = top + kPitch * static_cast<double>(chart.bars.size()) + 8;
-  const double scale = (kWidth - left - kRight) / longest;
-  std::string out = svg_begin(kWidth, height, "bars");
+  const double scale = (kChartWidth - left - kNumbers) / longest;
+  std::string out = svg_begin(kChartWidth, height, "bars");
   if (!chart.parts.empty()) out += svg_legend(left, 20, chart.parts);
   double y = top;
   for (const auto& b : chart.bars) {

@@ -12,7 +12,7 @@ namespace hpcdl::lab {
 
 namespace {
 
-constexpr double kWidth = 860, kHeight = 330, kLeft = 62, kRight = 20, kTop = 36, kBottom = 46;
+constexpr double kHeight = 330, kLeft = 62, kRight = 20, kTop = 36, kBottom = 46;
 constexpr std::size_t kDotsUpTo = 60;
 
 using Points = std::vector<std::pair<double, double>>;
@@ -23,7 +23,7 @@ struct Frame {
 
   double place(double x) const { return log_x ? std::log2(x) : x; }
   double x(double v) const {
-    return kLeft + (kWidth - kLeft - kRight) * (place(v) - place(left)) / (place(right) - place(left));
+    return kLeft + (kChartWidth - kLeft - kRight) * (place(v) - place(left)) / (place(right) - place(left));
   }
   double y(double v) const { return kTop + (kHeight - kTop - kBottom) * (high - v) / (high - low); }
 };
@@ -59,7 +59,7 @@ std::string axes(const LineChart& c, const Frame& f, const std::vector<Points>& 
   const double dy = tick_step(f.high - f.low, 5);
   for (double v = f.low; v <= f.high + dy / 1e6; v += dy) {
     out += fmt::format("<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n", kLeft,
-                       kWidth - kRight, f.y(v));
+                       kChartWidth - kRight, f.y(v));
     out += svg_text(kLeft - 8, f.y(v) + 4, "end", fmt::format("{:g}", std::abs(v) < dy / 1e6 ? 0.0 : v));
   }
   std::vector<double> ticks;
@@ -74,7 +74,7 @@ std::string axes(const LineChart& c, const Frame& f, const std::vector<Points>& 
       ticks.push_back(std::abs(v) < dx / 1e6 ? 0 : v);
   }
   for (const double v : ticks) out += svg_text(f.x(v), kHeight - kBottom + 18, "middle", fmt::format("{:g}", v));
-  out += svg_text((kLeft + kWidth - kRight) / 2, kHeight - 8, "middle", c.x);
+  out += svg_text((kLeft + kChartWidth - kRight) / 2, kHeight - 8, "middle", c.x);
   return out + svg_text(8, 20, "start", c.y);
 }
 
@@ -124,7 +124,7 @@ std::string svg(const LineChart& chart) {
   }
   if (!any) return "";
   const auto frame = frame_of(chart, all);
-  std::string out = svg_begin(kWidth, kHeight, chart.y + " over " + chart.x) + axes(chart, frame, all);
+  std::string out = svg_begin(kChartWidth, kHeight, chart.y + " over " + chart.x) + axes(chart, frame, all);
   for (std::size_t i = 0; i < all.size(); ++i) out += draw(chart.series[i], all[i], frame, series_colour(i));
   if (names.size() > 1) out += svg_legend(kLeft + 170, 20, names);
   return out + "</svg>\n";

@@ -7,6 +7,8 @@
 
 namespace hpcdl::lab {
 
+constexpr double kChartWidth = 860;
+
 /// For text between tags and in attributes.
 std::string escaped(std::string_view text);
 

@@ -8,20 +8,17 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 
 #include "hpcdl/core/buffer.h"
+#include "hpcdl/core/clock.h"
 #include "hpcdl/io/file.h"
 
 namespace hpcdl::lab {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kBlock = std::int64_t{4} << 20;
-
-double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
 std::string file_system(const std::filesystem::path& folder) {
   struct statfs s{};

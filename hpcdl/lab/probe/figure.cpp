@@ -1,19 +1,12 @@
 #include "hpcdl/lab/probe/figure.h"
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 #include <random>
 
+#include "hpcdl/core/clock.h"
+
 namespace hpcdl::lab {
-
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
-
-}  // namespace
 
 Figure figure_of(std::vector<double> samples) {
   if (samples.empty()) return {};

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 
+#include "hpcdl/core/clock.h"
 #include "hpcdl/core/device.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/units.h"
@@ -67,9 +67,6 @@ Roofs roofs_of(const Gpu& gpu) {
 namespace {
 
 using cuda::check;
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
 int attribute(cudaDeviceAttr a, int device) {
   int value = 0;

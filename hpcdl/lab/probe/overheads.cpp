@@ -7,6 +7,7 @@
 #include <memory>
 #include <thread>
 
+#include "hpcdl/core/clock.h"
 #include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
 #include "hpcdl/lab/probe/bound.h"
@@ -15,10 +16,6 @@
 namespace hpcdl::lab {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
 void wait_awake(std::chrono::microseconds time) {
   for (const auto until = Clock::now() + time; Clock::now() < until;) {}

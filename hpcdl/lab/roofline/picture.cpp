@@ -14,7 +14,7 @@ namespace {
 constexpr double kWidth = 1280, kHeight = 800;
 constexpr Box kPlot{86, 112, 1250, 730};
 constexpr double kRadius = 4.5;
-constexpr double kLeast = 0.01;  // FLOP per byte: what does less moves bytes and nothing else
+constexpr double kLeastIntensity = 0.01;  // FLOP per byte: what does less moves bytes and nothing else
 
 /// Maps intensity and operations per second to the plot, both by their logarithm.
 struct Axes {
@@ -63,7 +63,7 @@ Picture prepare(const Report& report) {
   if (has("i8")) p.flats.emplace_back("i8", report.roofs.i8);
   double highest = 0;
   for (const auto& f : p.flats) highest = std::max(highest, f.second);
-  std::erase_if(p.rows, [](const Row* r) { return r->intensity() < kLeast; });
+  std::erase_if(p.rows, [](const Row* r) { return r->intensity() < kLeastIntensity; });
   double low_x = 0.08, high_x = 2 * highest / report.roofs.memory(), low_y = 0.5 * low_x * report.roofs.memory(),
          high_y = highest;
   for (const Row* r : p.rows) {

@@ -10,8 +10,6 @@
 namespace hpcdl::lab::tune {
 namespace {
 
-std::string type_name(DType d) { return d == DType::bf16 ? "bf16" : d == DType::f16 ? "f16" : "f32"; }
-
 std::string words(const cuda::Conv& c) {
   const auto& s = c.shape;
   const char* passes[] = {"forward", "data", "weight"};

@@ -7,8 +7,6 @@
 namespace hpcdl::lab::tune {
 namespace {
 
-std::string type_name(DType d) { return d == DType::bf16 ? "bf16" : d == DType::f16 ? "f16" : "f32"; }
-
 std::string words(const cuda::Gemm& g) {
   std::string text = fmt::format("{}x{}x{}", g.m, g.n, g.k);
   if (g.batch > 1) text = fmt::format("{} of {}", g.batch, text);

@@ -37,6 +37,9 @@ struct Elements {
   std::int64_t ld = 0, batch_stride = 0;
 };
 
+/// As candidates are listed.
+inline std::string type_name(DType d) { return d == DType::bf16 ? "bf16" : d == DType::f16 ? "f16" : "f32"; }
+
 /// Numbers of about unit size; bytes of any value.
 void fill_random(Stream& s, Tensor t, std::uint64_t seed);
 std::vector<double> gather(Stream& s, const std::vector<Sample>& at, const Elements& from);

@@ -146,7 +146,7 @@ template <class Isa, int C, int kBlocks, int kRows>
 
 template <class Isa, int C>
 void tile_dot(float (*out)[kTileRows], const Tile& t, const Block& x, std::int64_t groups, std::int64_t blocks) {
-  if (t.rows < kTileRows) {
+  if (simd::Vec<Isa>::N == 1 || t.rows < kTileRows) {  // a row at a time gains nothing from their number
     if (blocks == 4) return tile_dot<Isa, C, 4, 0>(out, t, x, groups);
     if (blocks == 8) return tile_dot<Isa, C, 8, 0>(out, t, x, groups);
     return tile_dot<Isa, C, 16, 0>(out, t, x, groups);
