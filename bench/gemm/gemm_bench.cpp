@@ -20,6 +20,7 @@
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/lab/compare/protocol.h"
+#include "hpcdl/simd/tiles.h"
 
 namespace hpcdl::bench {
 namespace {
@@ -48,12 +49,32 @@ PEAK_LOOP(peak_f32, "vfmadd231ps")
 PEAK_LOOP(peak_bf16, "vdpbf16ps")
 PEAK_LOOP(peak_int8, "vpdpbusd")
 
+// Tile registers tmm0..3 as accumulators. The library's kernels have asked for them, so that they may be used here.
+#define PEAK_TILES(NAME, OP)                                                                                  \
+  void NAME(std::int64_t n) {                                                                                 \
+    simd::TileShapes shapes;                                                                                  \
+    for (int t = 0; t < 8; ++t) shapes.row_bytes[t] = 64, shapes.rows[t] = 16;                                \
+    __asm__ volatile("ldtilecfg %1\n 1:\n" OP " %%tmm6, %%tmm4, %%tmm0\n" OP " %%tmm7, %%tmm4, %%tmm1\n" OP   \
+                     " %%tmm6, %%tmm5, %%tmm2\n" OP " %%tmm7, %%tmm5, %%tmm3\n dec %0\n jnz 1b\n tilerelease" \
+                     : "+r"(n)                                                                                \
+                     : "m"(shapes)                                                                            \
+                     : "cc");                                                                                 \
+  }
+PEAK_TILES(peak_tiles_bf16, "tdpbf16ps")
+PEAK_TILES(peak_tiles_int8, "tdpbusd")
+
+bool on_tiles(Compute c) { return simd::has_tiles() && c != Compute::f32; }
+
 void peak(Pool& pool, Compute c, std::int64_t n) {
-  pool.run([&](int) { c == Compute::f32 ? peak_f32(n) : c == Compute::bf16 ? peak_bf16(n) : peak_int8(n); });
+  const auto loop = c == Compute::f32 ? peak_f32
+                    : on_tiles(c)     ? (c == Compute::bf16 ? peak_tiles_bf16 : peak_tiles_int8)
+                                      : (c == Compute::bf16 ? peak_bf16 : peak_int8);
+  pool.run([&](int) { loop(n); });
 }
 double peak_flops(const Pool& pool, Compute c, std::int64_t n) {
   const double lanes = c == Compute::f32 ? 16 : c == Compute::bf16 ? 32 : 64;
-  return 2 * lanes * 24 * static_cast<double>(n) * pool.threads();
+  const double per_step = on_tiles(c) ? 4 * 16 * 16 * lanes : 24 * lanes;  // a tile register holds 16 rows of a vector
+  return 2 * per_step * static_cast<double>(n) * pool.threads();
 }
 
 // ---- one case
