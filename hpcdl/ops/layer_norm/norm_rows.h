@@ -16,7 +16,7 @@
 namespace hpcdl::cpu {
 
 /// Asks for a line of a later row. Long rows come into L2 from four pages in turn: forward and backward of 8192 x 4096
-/// floats on an Intel Xeon take 0.88 of the time with that, and then what a copy past the caches takes for the bytes.
+/// floats on an Intel Xeon take 0.88 of the time with that, nearly what a copy past the caches takes for the bytes.
 template <class T> struct NormPrefetch {
   bool is_long;
   explicit NormPrefetch(std::int64_t n) : is_long(n * static_cast<std::int64_t>(sizeof(T)) >= 16384) {}
