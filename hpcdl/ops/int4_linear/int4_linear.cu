@@ -54,20 +54,25 @@ bool serves(const Stream& s, int way, const Int4Shape& shape) {
          limits(s).shared_per_block;
 }
 
+/// Up to here a matrix has too few rows of tiles for every multiprocessor.
+bool is_short(const Int4Shape& shape) { return shape.n <= 6144; }
+
 /// Among the products of warpgroups: larger tiles where there are enough of them for every multiprocessor, shared steps
-/// where not.
+/// where not. -1: the weights are better read once more for each 16 rows of x.
 int picked_wide(const Int4Shape& shape) {
-  const bool few = shape.n <= 6144;
-  if (shape.rows <= 32) return kFirstWide;
-  if (shape.rows <= 64) return few ? kFirstWide + 1 : kFirstWide + 2;
-  if (shape.rows <= 128) return few ? kFirstWide + 3 : kFirstWide + 4;
-  return shape.rows <= 256 && few ? kFirstWide + 4 : kFirstWide + 5;
+  if (shape.rows <= 32) return -1;
+  if (shape.rows <= 64) return is_short(shape) ? kFirstWide + 1 : kFirstWide + 2;
+  if (!is_short(shape)) return kFirstWide + 5;
+  return shape.rows <= 128 ? kFirstWide + 3 : shape.rows <= 256 ? kFirstWide + 4 : kFirstWide + 5;
 }
 
 int picked(const Int4Shape& shape) {
   if (shape.exact) return kExactWay;
   if (shape.rows == 1) return shape.k <= 1024 ? 2 : shape.n * shape.k >= (std::int64_t{1} << 26) ? 1 : 0;
-  return shape.rows <= 8 ? kFirstFew : shape.rows <= 16 ? kFirstFew + 3 : shape.rows < 256 ? kFirstFew + 1 : kManyWay;
+  if (shape.rows <= 8) return kFirstFew;
+  if (shape.rows <= 16) return is_short(shape) ? kFirstFew + 3 : kFirstFew + 2;
+  if (shape.rows <= 32) return is_short(shape) ? kFirstFew + 2 : kFirstFew + 1;
+  return shape.rows < 256 ? kFirstFew + 1 : kManyWay;
 }
 
 }  // namespace
@@ -85,7 +90,8 @@ std::span<const Int4Way> int4_ways(const Stream& s, const Int4Shape& shape) {
 }
 
 int int4_built_in(const Stream& s, const Int4Shape& shape) {
-  if (shape.rows > 16 && serves(s, picked_wide(shape), shape)) return picked_wide(shape);
+  const int wide = picked_wide(shape);
+  if (wide >= 0 && serves(s, wide, shape)) return wide;
   const int way = picked(shape);
   if (serves(s, way, shape)) return way;
   const auto all = int4_ways(s, shape);  // a GPU with less shared memory
