@@ -352,6 +352,8 @@ int demo_verb(DemoOptions& o, const Command& sub) {
                  o.number ? "`hpcdl demo` without a number" : "`hpcdl demo 1` to `hpcdl demo 4`",
                  o.number ? fmt::format("`hpcdl demo {}`", o.number) : "`hpcdl demo`");
   if (o.number == 0) return Demo(o).go();
+  if (sub.given("--epochs") && o.number % 2 == 0)
+    say("demo {} measures the speed of steps: --epochs changes nothing there", o.number);
   return run_demo({.number = o.number,
                    .data = o.data,
                    .device = o.device,

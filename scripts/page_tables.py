@@ -24,13 +24,14 @@ def sweep(data):
 
 
 def all_reduce(data):
-    """h200-x2/ranks.json: all-reduces of several GPUs in captured graphs."""
-    rows = {r["case"].split(", ")[1]: r for r in data["all_reduce"]}
-    shown = [n for n in ("1 KB", "16 KB", "64 KB", "256 KB", "1 MB", "4 MB", "16 MB", "64 MB") if n in rows]
-    yield "| | " + " | ".join(shown) + " |"
-    yield "|---" * (len(shown) + 1) + "|"
-    yield "| NCCL | " + " | ".join(rows[n]["theirs"].removeprefix("NCCL ") for n in shown) + " |"
-    yield "| `auto` | " + " | ".join(rows[n]["ours"].removeprefix("auto ") for n in shown) + " |"
+    """h200-x4/ranks.json: all-reduces of several GPUs in captured graphs."""
+    rows = {(r["case"].split(" GPUs, ")[0], r["case"].split(", ")[1]): r for r in data["all_reduce"]}
+    sizes = [n for n in ("1 KB", "16 KB", "64 KB", "256 KB", "1 MB", "4 MB", "16 MB", "64 MB") if any(n == size for _, size in rows)]
+    yield "| GPUs | | " + " | ".join(sizes) + " |"
+    yield "|---" * (len(sizes) + 2) + "|"
+    for gpus in sorted({gpus for gpus, _ in rows}):
+        for name, side, word in (("NCCL", "theirs", "NCCL "), ("`auto`", "ours", "auto ")):
+            yield f"| {gpus} | {name} | " + " | ".join(rows[gpus, n][side].removeprefix(word) for n in sizes) + " |"
 
 
 def exchange(data):
@@ -75,7 +76,7 @@ def below(results):
     for section in ("tensor", "ddp", "images"):
         for r in results.get("ranks", {}).get(section, []):
             if r["goal"] is not None and not r["met"]:
-                what = f"training {r['case']} on {r['gpus']} GPUs, of {r['gpus']} times one" if section == "images" else r["case"]
+                what = f"training {r['case']} on {r['gpus']} GPUs, of {r['gpus']} times one" if section == "images" else f"GPT-2 124M, data parallel: {r['case']}" if section == "ddp" else r["case"]
                 yield what, r.get("ratio", r.get("efficiency")), r["goal"]
     for r in results.get("comm", {}).get("rows", []):
         if r["goal"] is not None and r["ratio"] < r["goal"]:

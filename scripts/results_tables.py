@@ -23,7 +23,7 @@ def ops(data):
 # What was asked of the memory-bound cases, times tuned PyTorch, and how many bytes they move for each that their copy moves (None: no copy of theirs).
 ASKED = {"softmax 4096x32768 f32": (1.25, 1), "softmax 4096x1024 f32": (2, 1), "layer_norm 8192x768 fwd+bwd": (1.7, 2.5),
          "layer_norm 8192x4096 fwd+bwd": (1.7, 2.5), "bias_gelu 8192x3072 f32": (1.5, 1), "cross_entropy 1024x50304 f32": (1.5, 1.5),
-         "adamw GPT-2 124M": (1.5, None)}
+         "adamw GPT-2 124M": (1.5, None), "linear 1024x3072x768 gelu f32": (1.35, None), "linear 1024x3072x768 relu f32": (1.35, None)}
 
 
 def roofs(data):

@@ -106,14 +106,6 @@ __device__ inline void bulk_load(void* to, const void* from, unsigned bytes, Bar
                "l"(from), "r"(bytes), "r"(shared_address(b))
                : "memory");
 }
-/// The same; L2 keeps the lines as `policy` says (l2_priority.h).
-__device__ inline void bulk_load(void* to, const void* from, unsigned bytes, Barrier* b, std::uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
-          "r"(shared_address(to)),
-      "l"(from), "r"(bytes), "r"(shared_address(b)), "l"(policy)
-      : "memory");
-}
 __device__ inline void bulk_store(void* to, const void* from, unsigned bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)),
                "r"(bytes)

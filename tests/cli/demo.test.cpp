@@ -13,8 +13,12 @@ namespace fs = std::filesystem;
 
 class Demo : public testing::Test {
  protected:
-  nlohmann::json demo(int number) const {
-    const auto r = run({"demo", std::to_string(number), "--quick", "--json", "--out", (tmp_ / "out").string()});
+  nlohmann::json demo(int number, const std::string& told = {}) const {
+    std::vector<std::string> words{"demo",  std::to_string(number), "--quick", "--json",
+                                   "--out", (tmp_ / "out").string()};
+    if (!told.empty()) words.insert(words.end(), {"--epochs", "2"});
+    const auto r = run(words);
+    EXPECT_NE(r.err.find(told), std::string::npos) << r.err;
     EXPECT_EQ(r.code, 0) << r.err;
     const auto html = io::read_file(tmp_ / "out" / "report.html");
     EXPECT_NE(html.find("<svg"), std::string::npos);
@@ -37,7 +41,7 @@ TEST_F(Demo, baseline_is_stopped_and_resumed) {
 }
 
 TEST_F(Demo, data_parallel_counts_ranks_and_replicas) {
-  const auto j = demo(2);
+  const auto j = demo(2, "demo 2 measures the speed of steps: --epochs changes nothing there");
   const auto& rows = j["tables"]["Ranks and replicas"]["rows"];
   ASSERT_GE(rows.size(), 4u);  // 1 and 2 ranks, 1 and 2 replicas
   EXPECT_EQ(rows[0][2], "1.00x");

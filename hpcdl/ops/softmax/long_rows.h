@@ -6,7 +6,6 @@
 // theirs, for the result, which frees the chunks.
 
 #include "hpcdl/cuda/arch.h"
-#include "hpcdl/cuda/l2_priority.h"
 #include "hpcdl/cuda/tma.h"
 #include "hpcdl/cuda/warpgroup.h"
 #include "hpcdl/cuda/workspace.h"
@@ -104,7 +103,6 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     if ((kWhole && lane != 0) || mine == 0) return;
     Ring<Shape::kStages> at{.parity = 1};
-    const auto policy = evict_last();
     auto rows = queue;
     for (std::int64_t r = row; r < p.rows;) {
       if (lane == 0 && cluster_rank() == 0) rows.ask();
@@ -115,7 +113,7 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
         barrier_wait(empty + at.stage, at.parity);
         if constexpr (kWhole) {
           barrier_expect(full + at.stage, static_cast<unsigned>(here) * 16);
-          bulk_load(to, from, static_cast<unsigned>(here) * 16, full + at.stage, policy);
+          bulk_load(to, from, static_cast<unsigned>(here) * 16, full + at.stage);
         } else {
 #pragma unroll 4
           for (int i = lane; i < here; i += kWarp)
@@ -138,16 +136,6 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
         for (int e = 0; e < N; ++e) v[k].set(e, rest);
       }
     }
-  }
-  /// The lines of chunk j of row r that lie in the row as a whole: this block has read them.
-  __device__ void give_up(std::int64_t r, int j) const {
-    constexpr int kLines = Shape::kChunkPacks * 16 / kL2Line;
-    static_assert(kLines <= Shape::kConsumers);
-    const auto row_begin = reinterpret_cast<std::uintptr_t>(static_cast<const T*>(p.x) + r * p.x_stride),
-               row_end = row_begin + static_cast<std::uintptr_t>(packs) * 16,
-               begin_here = row_begin + static_cast<std::uintptr_t>(column(j)) * sizeof(T),
-               first = (begin_here + kL2Line - 1) / kL2Line * kL2Line, line = first + threadIdx.x * kL2Line;
-    if (threadIdx.x < kLines && line + kL2Line <= row_end) evict_as_others(reinterpret_cast<const void*>(line));
   }
   __device__ void consume() const {
     const auto exponent = SoftmaxExponent::of<T>(p.scale);
@@ -198,7 +186,6 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
         read(in, again.stage, here, rest);
         if constexpr (kWhole) __syncwarp();
         if (!kWhole || lane == 0) barrier_arrive(empty + again.stage);
-        if constexpr (kWhole) give_up(r, j);
 #pragma unroll
         for (int k = 0; k < K; ++k) {
           const int i = k * Shape::kConsumers + static_cast<int>(threadIdx.x);
@@ -257,21 +244,18 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #endif
 }
 
-/// f with the shape for rows of so many packs of T; false where none holds them. Room for half of the next row beside
-/// one keeps memory busy; fewer blocks to a row wait for each other less. Measured on an H200, as shares of copy: 0.98
-/// with 131072 columns of bf16 (2 blocks), 0.99 of f32 (4), where lines that L2 gives up as any others get 0.95 and
-/// 0.96, and clusters that hold a row in registers and are started anew for each 0.72 to 0.81. Eight blocks gain 1 %
-/// with 131072 columns of f32 and lose 12 % with as many bytes of bf16. Staggered rows, other cache hints, a counter
-/// that sets itself back and the sum of the next row beside the result of this one changed nothing; smaller chunks,
-/// results that the copy engine takes from the ring, clusters of 3, 6 and 16 blocks, and two half-sized blocks to a
-/// multiprocessor were slower.
-template <class T, class F> bool with_long_rows(std::int64_t packs, F&& f) {
+/// f with the shape for rows of so many packs; false where none holds them. Room for half of the next row beside one
+/// keeps memory busy; fewer blocks to a row wait for each other less. Measured on an H200, as shares of copy: 0.95 with
+/// 131072 columns of bf16 (2 blocks), 0.96 with 131072 of f32 (4) and 262144 (8), where clusters that hold a row in
+/// registers and are started anew for each reach 0.72 to 0.81. Staggered rows, cache hints and the sum of the next row
+/// beside the result of this one changed nothing; smaller chunks, results that the copy engine takes from the ring, and
+/// two half-sized blocks to a multiprocessor were slower.
+template <class F> bool with_long_rows(std::int64_t packs, F&& f) {
   using Two = LongRows<2, 512, 2, 13>;
   using Four = LongRows<4, 512, 2, 13>;
   using Eight = LongRows<8, 512, 2, 13>;
-  constexpr std::int64_t kFour = (sizeof(T) == 4 ? 31 : 32) * Four::kChunkPacks;
   if (packs <= 16384) f.template operator()<Two>();
-  else if (packs <= kFour) f.template operator()<Four>();
+  else if (packs <= 32768) f.template operator()<Four>();
   else if (packs <= Eight::kMost) f.template operator()<Eight>();
   return packs <= Eight::kMost;
 }

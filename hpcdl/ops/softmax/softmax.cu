@@ -219,7 +219,7 @@ void softmax(Stream& s, Tensor y, View x, const Softmax::Args& a) {
     const bool whole = whole_packs<T>(p.cols, {{p.y, p.y_stride}, {p.x, p.x_stride}});
     const std::int64_t packs = p.cols % kLanes<T> == 0 && p.period == 0 ? p.cols / kLanes<T> : 0;  // whole ones
     if (packs > (sizeof(T) == 2 ? 4096 : 8192) && has_sm90a(s) &&
-        with_long_rows<T>(packs, [&]<class Shape>() { run_long_rows<T, Shape>(s, p, whole, "softmax"); }))
+        with_long_rows(packs, [&]<class Shape>() { run_long_rows<T, Shape>(s, p, whole, "softmax"); }))
       return;
     const bool done = with_team<T, 4, 16>(s, p.cols, [&]<class Team>() {
       launch_rows<Team>(s, whole ? forward<T, Team, true> : forward<T, Team, false>, p.rows, p, "softmax");

@@ -196,7 +196,7 @@ TEST(Softmax, LongRowsOfAGpuDoNotTouchEachOther) {
     copy(s, back.tensor, all.tensor);
     s.synchronize();
     OwnedTensor one({{1, n}, DType::bf16});
-    for (std::int64_t r : {0, 1, 65, 66, 131, 149}) {
+    for (std::int64_t r = 0; r < rows; ++r) {
       Softmax::forward(s, alone.tensor, View(there.tensor.ptr<bf16>() + r * n, alone.tensor.spec(), s.device()), {});
       copy(s, one.tensor, alone.tensor);
       s.synchronize();
