@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "hpcdl/core/clock.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/data/permute.h"
 
@@ -110,9 +111,9 @@ void Loader::produce() try {
 const Batch& Loader::next() {
   std::unique_lock lock(mutex_);
   if (made_ == taken_ && !error_) {
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = Clock::now();
     made_cv_.wait(lock, [&] { return made_ > taken_ || error_; });
-    waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    waited_ += seconds_since(begin);
   }
   if (made_ == taken_) std::rethrow_exception(error_);
   const Slot& slot = slots_[static_cast<std::size_t>(taken_++) % slots_.size()];

@@ -1,8 +1,8 @@
 #include "hpcdl/data/images/batch_queue.h"
 
 #include <algorithm>
-#include <chrono>
 
+#include "hpcdl/core/clock.h"
 #include "hpcdl/core/error.h"
 
 namespace hpcdl::data {
@@ -53,8 +53,8 @@ void BatchQueue::work(std::size_t worker) {
 
 std::size_t BatchQueue::next() {
   const auto slot = static_cast<std::size_t>(taken_) % slots_.size();
-  const auto begin = std::chrono::steady_clock::now();
-  const auto wait = [&] { waited_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+  const auto begin = Clock::now();
+  const auto wait = [&] { waited_ += seconds_since(begin); };
   if (threads_.empty()) {
     make_(taken_, slot, 0);
     ++taken_;

@@ -1,12 +1,12 @@
 #include "hpcdl/lab/comm/gpu.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <map>
 
 #include "hpcdl/comm/device_group.h"
 #include "hpcdl/core/buffer.h"
+#include "hpcdl/core/clock.h"
 #include "hpcdl/lab/comm/number_types.h"
 #include "hpcdl/lab/comm/protocol.h"
 
@@ -45,10 +45,10 @@ class GpuCase {
     const auto& [size, graph] = in_graph_[side];
     const int launches = (calls + size - 1) / size;
     barrier();
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = Clock::now();
     for (int i = 0; i < launches; ++i) graph.launch(s_);
     comm::synchronize(g_, s_);
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / (launches * size);
+    return seconds_since(begin) / (launches * size);
   }
 
   /// Against sums in double, relative to the largest.

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "hpcdl/core/clock.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/models/language_model.h"
@@ -17,8 +17,6 @@
 namespace hpcdl::lab {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 std::int64_t mib(double n) { return static_cast<std::int64_t>(n * (1 << 20)); }
 
@@ -110,7 +108,7 @@ DdpReport bench_ddp(const comm::Group& world, Pool& pool, const io::ModelConfig&
       const auto before = side->times();
       const auto begin = Clock::now();
       side->take(all.first(tokens.size() - 1), all.last(tokens.size() - 1), round);
-      const double seconds = slowest(world, std::chrono::duration<double>(Clock::now() - begin).count());
+      const double seconds = slowest(world, seconds_since(begin));
       if (round == 0) continue;  // memory is touched for the first time
       const auto after = side->times();
       side->result.steps.push_back(seconds);

@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
-#include <chrono>
 #include <ctime>
 #include <memory>
 
+#include "hpcdl/core/clock.h"
 #include "hpcdl/core/device.h"
 #include "hpcdl/lab/probe/bound.h"
 #include "hpcdl/lab/probe/disk.h"
@@ -95,7 +95,7 @@ void probe_cpu(Probe& p, const ProbeOptions& options, const OnProgress& progress
 }  // namespace
 
 Probe run_probe(const ProbeOptions& options, const OnProgress& progress) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   Probe p;
   p.machine = this_machine();
   p.date = utc_now(), p.version = options.version, p.isa = p.machine.isa, p.quick = options.quick;
@@ -108,7 +108,7 @@ Probe run_probe(const ProbeOptions& options, const OnProgress& progress) {
     probe_gpus(p, options.quick, [&](std::string_view what, double done) {
       if (progress) progress(what, cpu_share + (1 - cpu_share) * done);
     });
-  p.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  p.seconds = seconds_since(start);
   return p;
 }
 

@@ -1,9 +1,9 @@
 #include "hpcdl/lab/roofline/mixes.h"
 
 #include <algorithm>
-#include <chrono>
 #include <vector>
 
+#include "hpcdl/core/clock.h"
 #include "hpcdl/simd/isa.h"
 
 namespace hpcdl::lab::roofline {
@@ -27,13 +27,13 @@ double best_rate(Pool& pool, const Parts& parts, std::int64_t mine, std::int64_t
   double best = 0;
   for (int round = 0; round < kRounds; ++round) {
     float* at = parts.data + offset();
-    const auto start = std::chrono::steady_clock::now();
+    const auto start = Clock::now();
     pool.run([&](int t) {
       simd::with_isa([&](auto isa) {
         moved[static_cast<std::size_t>(t) * 8] = cpu::sweep_mix(isa, mix, at + t * parts.floats, mine, repeats);
       });
     });
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double seconds = seconds_since(start);
     double sum = 0;
     for (std::size_t t = 0; t < moved.size(); t += 8) sum += moved[t];
     best = std::max(best, sum / seconds);

@@ -1,9 +1,9 @@
 #include "hpcdl/lab/tune/tuner.h"
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 
+#include "hpcdl/core/clock.h"
 #include "hpcdl/lab/compare/statistics.h"
 
 namespace hpcdl::lab::tune {
@@ -48,9 +48,8 @@ const Timed* Outcome::find(int id) const {
 }
 
 Budget budget_of(double seconds) {
-  using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
-  return {.now = [start] { return std::chrono::duration<double>(Clock::now() - start).count(); }, .end = seconds};
+  return {.now = [start] { return seconds_since(start); }, .end = seconds};
 }
 
 Outcome tune(Tunable& what, const Budget& budget, int rounds) {

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <thread>
 
+#include "hpcdl/core/clock.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/lab/verify/gpu_side.h"
 #include "hpcdl/lab/verify/isolate.h"
@@ -13,8 +14,6 @@
 
 namespace hpcdl::lab::verify {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 /// How much larger the timed case is on a GPU, where a launch alone takes longer than a few MiB.
 constexpr std::int64_t kGpuTimes = 32;
@@ -118,7 +117,7 @@ void run_stages(Told& told, const Subject& subject, const Roofs& roofs, const Op
       if (!outcome.fault.empty())
         return on_gpu ? fault_on_gpu(told, kernel, contract, outcome.fault) : told.fault(outcome.fault);
     }
-    result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    result.seconds = seconds_since(start);
   }
   int taken = 0;
   for (const auto& s : told.stages) taken += s.cases - s.declined;
@@ -158,7 +157,7 @@ Verdict conclude(const Running& r, const Subject& subject, const Options& o) {
   else if (!told.finished) v.fault = Fault{told.now, "ended the process", true};
   if (v.fault && has_sizes(*v.fault) && !r.child->hung() && subject.device_kind == HPCDL_ON_CPU)
     shrink(find_contract(subject.contract), *v.fault, [&](const Case& c) { return probe(subject, c, o); });
-  v.seconds = std::chrono::duration<double>(Clock::now() - r.start).count();
+  v.seconds = seconds_since(r.start);
   return v;
 }
 
