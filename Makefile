@@ -1,5 +1,8 @@
 # Two commands matter: `make demo` and `make test`. Both work on a fresh Debian or Ubuntu with nothing done before.
 JOBS ?= $(shell nproc)
+# Tests at a time: as many as there are cores, but two on one core, as many tests wait for deadlines, and not more than
+# eight, whose timings and memory would get in each other's way. cmake/HpcdlSchedule.cmake says which go one by one.
+TEST_JOBS ?= $(shell n=$$(nproc); echo $$((n < 2 ? 2 : n > 8 ? 8 : n)))
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 .DEFAULT_GOAL := help
@@ -18,17 +21,17 @@ demo: build ## train, checkpoint, quantise to INT4, generate; ends with a report
 
 test: ## all tests, then the threaded and file-parsing ones under the sanitizers
 	@scripts/setup.sh test
-	@JOBS=$(JOBS) scripts/test.sh
+	@JOBS=$(JOBS) TEST_JOBS=$(TEST_JOBS) scripts/test.sh
 
 quick: ## all tests, no sanitizers
 	@scripts/setup.sh test
-	@JOBS=$(JOBS) QUICK=1 scripts/test.sh
+	@JOBS=$(JOBS) TEST_JOBS=$(TEST_JOBS) QUICK=1 scripts/test.sh
 
 asan tsan: ## all tests under the address or the thread sanitizer
 	@scripts/setup.sh test
 	cmake --preset $@
 	cmake --build build/$@ -j $(JOBS)
-	HPCDL_PYTHON=$$(scripts/venv.sh test) ctest --test-dir build/$@ --output-on-failure
+	HPCDL_PYTHON=$$(scripts/venv.sh test) ctest --test-dir build/$@ -j $(TEST_JOBS) --output-on-failure
 
 bench: ## comparisons with other libraries in the same run; writes bench/results and the README's table
 	@scripts/setup.sh bench

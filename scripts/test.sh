@@ -4,7 +4,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-jobs=${JOBS:-$(nproc)}
+jobs=${JOBS:-$(nproc)} test_jobs=${TEST_JOBS:-2}
 # What the sanitizers look at (kernels apart, which `make asan` and `make tsan` include): the pool, the recorder and everything that parses files it does not trust.
 sanitized=${SANITIZED:-'^(core|graph|io|data)(\.|$)'}
 # Seconds for everything. A sanitizer suite, which compiles the library once more, starts only while there is time for as
@@ -34,7 +34,7 @@ suite() {
     return
   fi
   suite_seconds=$((SECONDS - start > suite_seconds ? SECONDS - start : suite_seconds))
-  ctest --test-dir "build/$preset" -R "$match" -j "${TEST_JOBS:-1}" --output-on-failure --no-tests=error </dev/null 2>&1 | tee "$log"
+  ctest --test-dir "build/$preset" -R "$match" -j "$test_jobs" --output-on-failure --no-tests=error </dev/null 2>&1 | tee "$log"
   local bad all
   read -r bad all < <(sed -n 's/^.*, \([0-9]*\) tests failed out of \([0-9]*\).*/\1 \2/p' "$log")
   if [[ -z ${all:-} ]]; then failed=$((failed + 1)); return; fi

@@ -1,0 +1,41 @@
+# Tests beside each other (`ctest -j`, as scripts/test.sh runs them): which take long, and which do not bear company.
+#   SECONDS TEST [HOW]   on two cores; the longest begin first
+#     alone      its verdict hangs on times: of kernels, against what it finds the machine able to do
+#     measures   takes the machine's rates, whatever they are, and goes on until they settle: one of these at a time
+#     ranks      more processes than cores, with seconds of patience for each other: one of these at a time
+#   hpcdl_scheduled(TEST)   behind its add_test()
+#   hpcdl_check_schedule()  at the end: stops where a row is of no test
+set(HPCDL_SCHEDULE
+  "28 tests.planted_kernels alone" "2 lab.verify alone" "1 tests.cli.verify alone" "1 tests.install alone" "1 examples.04_my_kernels alone"
+  "39 tests.cli.probe measures" "8 lab.roofs measures" "8 python.bench measures" "8 tests.cli.bench measures" "5 tests.cli.roofline measures"
+  "1 tests.cli.bench_ranks measures" "1 lab.probe measures"
+  "47 tests.slurm.train ranks" "47 tests.launchers.restart ranks" "31 tests.hosts.cut_off ranks" "22 comm.transport.mpi ranks"
+  "19 tests.launchers.mpi_faults ranks" "17 tests.launchers.mpirun ranks" "13 tests.launchers.data_parallel ranks" "10 tests.launchers.mesh ranks"
+  "8 tests.launchers.torchrun ranks" "1 tests.launchers.gpus ranks"
+  "39 ops.attention" "38 python.install" "34 comm.watch.processes" "31 comm.watch.injected" "25 comm.watch" "19 comm.algo" "18 ops.conv2d" "14 ops.bias_gelu"
+  "12 models.language_model" "10 train.mesh_ranks" "10 comm.bootstrap.rendezvous" "8 io.hf_config" "8 ops.softmax" "8 parallel.tensor"
+  "6 tests.format" "6 ops.matmul.gemm" "6 python.errors" "5 ops.lm_head_loss")
+
+function(hpcdl_scheduled name)
+  set_property(GLOBAL APPEND PROPERTY hpcdl_tests ${name})
+  foreach(row IN LISTS HPCDL_SCHEDULE)
+    if(row MATCHES "^([0-9]+) ${name}( ([a-z]+))?$")
+      set_tests_properties(${name} PROPERTIES COST ${CMAKE_MATCH_1})
+      if(CMAKE_MATCH_3 STREQUAL alone)
+        set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
+      elseif(CMAKE_MATCH_3)
+        set_tests_properties(${name} PROPERTIES RESOURCE_LOCK ${CMAKE_MATCH_3})
+      endif()
+    endif()
+  endforeach()
+endfunction()
+
+function(hpcdl_check_schedule)
+  get_property(tests GLOBAL PROPERTY hpcdl_tests)
+  foreach(row IN LISTS HPCDL_SCHEDULE)
+    string(REGEX REPLACE "^[0-9]+ ([^ ]+).*" "\\1" name ${row})
+    if(NOT name IN_LIST tests AND (HPCDL_PYTHON OR NOT name MATCHES "^python\\."))
+      message(FATAL_ERROR "cmake/HpcdlSchedule.cmake: there is no test ${name}")
+    endif()
+  endforeach()
+endfunction()
