@@ -184,7 +184,9 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
         Pack<T, N> in[K];
         const int here = count(j);
         read(in, again.stage, here, rest);
-        if constexpr (kWhole) __syncwarp();
+        // An arrival overtakes loads in front of it that wait for a busy memory pipe, and the copy engine would write
+        // over what they have yet to read.
+        if constexpr (kWhole) fence_async_proxy(), __syncwarp();
         if (!kWhole || lane == 0) barrier_arrive(empty + again.stage);
 #pragma unroll
         for (int k = 0; k < K; ++k) {
