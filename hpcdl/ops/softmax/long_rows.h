@@ -6,7 +6,7 @@
 // theirs, for the result, which frees the chunks.
 
 #include "hpcdl/cuda/arch.h"
-#include "hpcdl/cuda/tma.h"
+#include "hpcdl/cuda/l2_priority.h"
 #include "hpcdl/cuda/warpgroup.h"
 #include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/softmax/softmax_device.h"
@@ -83,6 +83,7 @@ template <int kAhead> struct RowQueue {
 /// else the producing warp does, element by element, at a tenth of the rate. It changes no bits.
 template <class T, class Shape, bool kWhole> struct LongRowsBlock {
   static constexpr int N = kLanes<T>, K = Shape::kPacks;
+  static constexpr std::int64_t kGivenUp = 64 << 20;  // more than L2 has
   const SoftmaxProblem& p;
   uint4* ring;
   Barrier *full, *empty, *met;     // kStages, kStages, 2
@@ -103,6 +104,7 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     if ((kWhole && lane != 0) || mine == 0) return;
     Ring<Shape::kStages> at{.parity = 1};
+    const auto policy = evict_last();
     auto rows = queue;
     for (std::int64_t r = row; r < p.rows;) {
       if (lane == 0 && cluster_rank() == 0) rows.ask();
@@ -113,7 +115,7 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
         barrier_wait(empty + at.stage, at.parity);
         if constexpr (kWhole) {
           barrier_expect(full + at.stage, static_cast<unsigned>(here) * 16);
-          bulk_load(to, from, static_cast<unsigned>(here) * 16, full + at.stage);
+          bulk_load(to, from, static_cast<unsigned>(here) * 16, full + at.stage, policy);
         } else {
 #pragma unroll 4
           for (int i = lane; i < here; i += kWarp)
@@ -136,6 +138,15 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
         for (int e = 0; e < N; ++e) v[k].set(e, rest);
       }
     }
+  }
+  /// The lines of chunk j of row r, which has been read. L2 holds those of the last rows when the kernel ends: earlier
+  /// ones have made way for them.
+  __device__ void give_up(std::int64_t r, int j) const {
+    if ((p.rows - r) * packs * 16 > kGivenUp) return;
+    const auto* x = reinterpret_cast<const char*>(static_cast<const T*>(p.x) + r * p.x_stride + column(j));
+    const char* first = x - reinterpret_cast<std::uintptr_t>(x) % kL2Line;
+    for (int i = static_cast<int>(threadIdx.x); i < count(j) * 16 / kL2Line; i += Shape::kConsumers)
+      evict_as_others(first + i * kL2Line);
   }
   __device__ void consume() const {
     const auto exponent = SoftmaxExponent::of<T>(p.scale);
@@ -188,6 +199,7 @@ template <class T, class Shape, bool kWhole> struct LongRowsBlock {
         // over what they have yet to read.
         if constexpr (kWhole) fence_async_proxy(), __syncwarp();
         if (!kWhole || lane == 0) barrier_arrive(empty + again.stage);
+        if constexpr (kWhole) give_up(r, j);
 #pragma unroll
         for (int k = 0; k < K; ++k) {
           const int i = k * Shape::kConsumers + static_cast<int>(threadIdx.x);
@@ -247,11 +259,11 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 }
 
 /// f with the shape for rows of so many packs; false where none holds them. Room for half of the next row beside one
-/// keeps memory busy; fewer blocks to a row wait for each other less. Measured on an H200, as shares of copy: 0.95 with
-/// 131072 columns of bf16 (2 blocks), 0.96 with 131072 of f32 (4) and 262144 (8), where clusters that hold a row in
-/// registers and are started anew for each reach 0.72 to 0.81. Staggered rows, cache hints and the sum of the next row
-/// beside the result of this one changed nothing; smaller chunks, results that the copy engine takes from the ring, and
-/// two half-sized blocks to a multiprocessor were slower.
+/// keeps memory busy; fewer blocks to a row wait for each other less. Measured on an H200, as shares of copy: 0.985
+/// with 131072 columns of bf16 (2 blocks), 0.99 of f32 (4), where lines that L2 gives up as any others get 0.95 and
+/// 0.955, and clusters that hold a row in registers and are started anew for each 0.72 to 0.81. Staggered rows, other
+/// cache hints and the sum of the next row beside the result of this one changed nothing; smaller chunks, results that
+/// the copy engine takes from the ring, and two half-sized blocks to a multiprocessor were slower.
 template <class F> bool with_long_rows(std::int64_t packs, F&& f) {
   using Two = LongRows<2, 512, 2, 13>;
   using Four = LongRows<4, 512, 2, 13>;
