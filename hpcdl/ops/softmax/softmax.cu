@@ -1,11 +1,12 @@
 #include "hpcdl/ops/softmax/softmax.h"
 
-#include "hpcdl/cuda/rows.h"
+#include "hpcdl/ops/softmax/causal_rows.h"
 #include "hpcdl/ops/softmax/long_rows.h"
 
 // A row is read once: into the registers of a team (cuda/rows.h), where the blocks of a cluster exchange their
 // (maximum, sum) through distributed shared memory; or, where long rows divide into packs, into the shared memory of a
-// cluster (long_rows.h). Rows beyond that, and long rows on GPUs without clusters, are read twice.
+// cluster (long_rows.h). Causal rows have a kernel of their own (causal_rows.h). Rows beyond that, and long rows on
+// GPUs without clusters, are read twice.
 
 namespace hpcdl::cuda {
 namespace {
@@ -41,14 +42,6 @@ template <int kBlocks> struct Cluster {
 #endif
   }
 };
-
-/// What a causal row does not see is 0, even where the row is NaN: 0 of the term times a NaN of the sum is none.
-template <class T, int N> __device__ void hide(Pack<T, N>& v, int seen) {
-  if (seen >= N) return;
-#pragma unroll
-  for (int i = 0; i < N; ++i)
-    if (i >= seen) v.set(i, narrow<T>(0.0f));
-}
 
 template <class T, class Team, bool kWhole>
 __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) forward(SoftmaxProblem p) {
@@ -222,6 +215,10 @@ void softmax(Stream& s, Tensor y, View x, const Softmax::Args& a) {
         with_long_rows(packs, [&]<class Shape>() { run_long_rows<T, Shape>(s, p, whole, "softmax"); }))
       return;
     const bool done = with_team<T, 4, 16>(s, p.cols, [&]<class Team>() {
+      if constexpr (Team::kPacks <= kMostCausalPacks)
+        if (p.period > 0)
+          return launch_rows<Team>(s, whole ? forward_causal<T, Team, true> : forward_causal<T, Team, false>, p.rows, p,
+                                   "softmax");
       launch_rows<Team>(s, whole ? forward<T, Team, true> : forward<T, Team, false>, p.rows, p, "softmax");
     });
     if (done) return;

@@ -35,6 +35,13 @@ const auto spec = testing::op<Softmax>({
             {.in = {{3, 9001}}, .gradient = false},
             {.in = {{2, 20480}}, .gradient = false},
             {.in = {{3, 100003}}, .gradient = false},
+            // Causal rows in parts of warps, warps and blocks, of squares and of more columns than rows.
+            {.in = {{3, 9, 24}}, .args = {.scale = -2, .causal = true}},
+            {.in = {{2, 33, 200}}, .args = {.scale = 1, .causal = true}, .aligned = true},
+            {.in = {{1, 5, 1001}}, .args = {.scale = 1, .causal = true}},
+            {.in = {{2, 130, 1024}}, .args = {.scale = 1, .causal = true}, .gradient = false, .aligned = true},
+            {.in = {{1, 7, 4096}}, .args = {.scale = 1, .causal = true}, .gradient = false, .aligned = true},
+            {.in = {{2, 4, 9001}}, .args = {.scale = 1, .causal = true}, .gradient = false},
             {.in = {{0, 8}}},
         },
     .reference =

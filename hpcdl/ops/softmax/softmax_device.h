@@ -41,4 +41,12 @@ struct SoftmaxExponent {
   }
 };
 
+/// What a causal row does not see is 0, even where the row is NaN: 0 of the term times a NaN of the sum is none.
+template <class T, int N> __device__ void hide(Pack<T, N>& v, int seen) {
+  if (seen >= N) return;
+#pragma unroll
+  for (int i = 0; i < N; ++i)
+    if (i >= seen) v.set(i, narrow<T>(0.0f));
+}
+
 }  // namespace hpcdl::cuda
