@@ -273,7 +273,12 @@ template <> struct Vec<Avx512> {
   friend float reduce_min(Vec a) { return _mm512_reduce_min_ps(a.v); }
 
  private:
-  static __m512 widen(__m256i h) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)); }
+  /// One shuffle that puts zeros below every half, where widening and shifting would be two instructions.
+  static __m512 widen(__m256i h) {
+    const __m512i to = _mm512_set_epi16(15, 0, 14, 0, 13, 0, 12, 0, 11, 0, 10, 0, 9, 0, 8, 0, 7, 0, 6, 0, 5, 0, 4, 0, 3,
+                                        0, 2, 0, 1, 0, 0, 0);
+    return _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaau, to, _mm512_castsi256_si512(h)));
+  }
   // vcvtneps2bf16 flushes subnormal inputs; they are below the smallest normal float, so the loss is < 1.2e-38.
   __m256i to_bf16() const { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)); }
   __m256i to_f16() const { return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
