@@ -74,7 +74,10 @@ void cross_entropy_backward(Isa, Pool& pool, Grad dlogits, View logits, View tar
         const float scale = weight(weights, r) * dloss;
         const V shift(lse.ptr<float>()[r]), g(scale);
         const auto write = [&](auto term) {
-          const auto d = [&](std::int64_t i, auto k) { return term(load<V>(x + i, k)) * g; };
+          const auto d = [&](std::int64_t i, auto k) {
+            prefetch_pages_in_turn(reinterpret_cast<const char*>(x + i) + LogSumExp<Isa>::kAhead);
+            return term(load<V>(x + i, k)) * g;
+          };
           const bool known = t < n;
           // The target's element is computed apart, from values that the loop may overwrite.
           const float p = known ? reduce_max(term(V(static_cast<float>(x[t])))) : 0;

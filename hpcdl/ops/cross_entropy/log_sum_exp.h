@@ -3,6 +3,7 @@
 
 #include "hpcdl/simd/loop.h"
 #include "hpcdl/simd/math.h"
+#include "hpcdl/simd/prefetch.h"
 
 namespace hpcdl::cpu {
 
@@ -10,6 +11,7 @@ namespace hpcdl::cpu {
 template <class Isa> struct LogSumExp {
   using V = simd::Vec<Isa>;
   static constexpr float kInf = __builtin_inff();
+  static constexpr std::int64_t kAhead = 16384;  // bytes; memory does not wait for arithmetic
 
   float top = -kInf, sum = 0;
 
@@ -25,7 +27,10 @@ template <class Isa> struct LogSumExp {
  private:
   template <class T> void add_block(const T* x, std::int64_t n) {
     using namespace simd;
-    const float here = max_over<Isa>(n, [&](std::int64_t i, auto k) { return load<V>(x + i, k, -kInf); });
+    const float here = max_over<Isa>(n, [&](std::int64_t i, auto k) {
+      prefetch_pages_in_turn(reinterpret_cast<const char*>(x + i) + kAhead);
+      return load<V>(x + i, k, -kInf);
+    });
     if (here > top) {
       sum = sum == 0 ? 0 : sum * reduce_max(power(V(top - here)));
       top = here;
@@ -38,10 +43,7 @@ template <class Isa> struct LogSumExp {
       });
       return;
     }
-    sum += sum_over<Isa>(n, [&](V a, std::int64_t i, auto k) {
-      __builtin_prefetch(x + n + i, 0, 2);  // the next block: memory does not wait for arithmetic
-      return a + power(load<V>(x + i, k, -kInf) - m);
-    });
+    sum += sum_over<Isa>(n, [&](V a, std::int64_t i, auto k) { return a + power(load<V>(x + i, k, -kInf) - m); });
   }
 };
 
