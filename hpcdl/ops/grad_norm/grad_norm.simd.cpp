@@ -3,6 +3,11 @@
 #include "hpcdl/simd/loop.h"
 
 namespace hpcdl::cpu {
+namespace {
+
+constexpr std::int64_t kAhead = 2048;  // bytes; as in adamw.simd.cpp: a tenth of the time on an Intel Xeon
+
+}  // namespace
 
 template <class Isa>
 double sum_of_squares(Isa, Pool& pool, double* partial, const Grad* gradients, std::int64_t count) {
@@ -14,6 +19,7 @@ double sum_of_squares(Isa, Pool& pool, double* partial, const Grad* gradients, s
         visit_dtype(gradients[i].dtype(), [&]<class T>() {
           const T* g = gradients[i].ptr<T>() + begin;
           partial[block] = static_cast<double>(sum_over<Isa>(end - begin, [&](V a, std::int64_t j, auto k) {
+            __builtin_prefetch(reinterpret_cast<const char*>(g + j) + kAhead, 0, 2);
             const V x = load<V>(g + j, k);
             return fma(x, x, a);
           }));
