@@ -1,6 +1,6 @@
 #include "hpcdl/ops/linear/linear.h"
 
-#include "hpcdl/ops/matmul/gemm.h"
+#include "hpcdl/ops/linear/saving.h"
 #include "hpcdl/simd/math.h"
 
 namespace hpcdl::cpu {
@@ -96,6 +96,8 @@ void linear(Isa, Pool& pool, Tensor y, Tensor z, View x, View w, View bias, View
                         .compute = gemm::compute_of(x.dtype()),
                         .a = operand(x, false),
                         .b = operand(w, !a.conv1d)};
+  if (z && z.dtype() == DType::f32 && (!bias || bias.dtype() == DType::f32))
+    return linear_saving(Isa{}, pool, p, y, z, bias, residual, a.activation);
   visit_dtype(y.dtype(), [&]<class T>() {
     visit_dtype(bias.dtype(), [&]<class TBias>() {
       switch (a.activation) {
