@@ -270,7 +270,8 @@ class Worker {
                direct = last && f.plain && cols == width;
     const bool stream =
         direct && f.cold && (reinterpret_cast<std::uintptr_t>(f.d) | static_cast<std::uintptr_t>(f.d_ld)) % 64 == 0;
-    const int d_lines = static_cast<int>(ceil_div(cols * f.d_element, 64));
+    // Registers that hold whole tiles bring them out themselves: s.prepare.
+    const int own_lines = last && !stream && !beside ? static_cast<int>(ceil_div(cols * f.d_element, 64)) : 0;
     const auto& kernels = plan_.a_in_place ? s.tile_in_place : s.tile_packed;
     const std::int64_t kw = g.k_words(block), lda = p.a.ld * dtype_bytes(p.a.dtype);
     const std::int64_t lines = ahead.lines * ahead.columns, share = kw / kPrefetchEvery;
@@ -296,7 +297,7 @@ class Worker {
                     .ahead_count = std::min(share, lines - line),
                     .own = f.d + at * f.d_ld + col * f.d_element,
                     .own_ld = f.d_ld,
-                    .own_lines = last && !stream ? d_lines : 0,
+                    .own_lines = own_lines,
                     .stream = stream,
                     .meanwhile = waiting_.rows > 0 ? &Worker::finish_slice : nullptr,
                     .worker = this};
