@@ -1,8 +1,9 @@
 // Our side of bench/gpu/ranks.py: GPT-2 124M, data parallel over GPUs, with the line protocol of
 // bench/peers/gpt2_ddp.py. One process for each GPU.
 //   gpt2_ranks RANKS BATCH CONTEXT f32|bf16 [STEPS] [BUCKET_MB[:beside|:wait|:apart]]...
-// Of several kinds of buckets, each is measured for itself, without lines on stdin. apart: every GPU for itself,
-// nothing is exchanged.
+// Of several kinds of buckets, each is measured for itself, without lines on stdin, with rank 0's time stamps around
+// every exchange of its last step: how long they took, waiting for peers included, and how long the step stood still
+// for them. apart: every GPU for itself, nothing is exchanged.
 
 #include <chrono>
 #include <cstdio>
@@ -54,9 +55,17 @@ class Trainer {
     const double loss = steps(b_.steps);
     parallel::any_rank(world_, false);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / b_.steps;
-    return {{"ms", seconds * 1e3},
-            {"loss", loss},
-            {"tokens_per_second", static_cast<double>(b_.ranks * b_.batch * b_.length) / seconds}};
+    nlohmann::json j = {{"ms", seconds * 1e3},
+                        {"loss", loss},
+                        {"tokens_per_second", static_cast<double>(b_.ranks * b_.batch * b_.length) / seconds}};
+    if (const auto* g = trainer_.gradients(); g && b_.kinds.size() > 1) {
+      const auto& now = g->times();
+      const double passes = static_cast<double>(now.passes - times_.passes);
+      j["exchange_ms"] = (now.seconds - times_.seconds) * 1e3 / passes;
+      j["waited_ms"] = (now.waited_seconds - times_.waited_seconds) * 1e3 / passes;
+      times_ = now;
+    }
+    return j;
   }
 
  private:
@@ -65,6 +74,7 @@ class Trainer {
     o.batch = b.batch, o.length = b.length, o.forward.compute = b.compute;
     if (!kind.apart) o.data = world;
     o.reduce.buckets.cap = static_cast<std::int64_t>(kind.bucket_mb * (1 << 20)), o.reduce.overlap = kind.overlap;
+    o.reduce.timed = b.kinds.size() > 1;
     return o;
   }
   void queue_pass() {
@@ -88,6 +98,7 @@ class Trainer {
   train::TrainStep trainer_;
   std::vector<std::int32_t> tokens_;
   std::int64_t step_ = 0;
+  parallel::ExchangeTimes times_;
 };
 
 void run_rank(const Bench& b, const comm::Group& world) {

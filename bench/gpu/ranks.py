@@ -2,7 +2,7 @@
 """The bars of several GPUs, measured in one run on the GPUs at hand: all-reduces against NCCL, data-parallel training against PyTorch's
 DistributedDataParallel, layers that several GPUs compute together against one GPU. One table, and JSON.
 
-    bench/gpu/ranks.py [--only all_reduce,tensor,ddp] [--gpus N] [--bucket-mb 200] [--rounds 5] [--no-torch] [--limit 120] [--json FILE]
+    bench/gpu/ranks.py [--only all_reduce,tensor,ddp] [--gpus N] [--bucket-mb 200] [--rounds 5] [--steps 5] [--no-torch] [--limit 120] [--json FILE]
 
 A bar on times is a ratio of medians, of sides that take turns. A program that says nothing for --limit seconds is killed: without PyTorch its row
 is left out, without one of ours the rows of that section. Programs come from HPCDL_BENCH_BIN (build/bench).
@@ -58,58 +58,97 @@ def all_reduce(table, ranks):
     return lines
 
 
+def started(commands, limit):
+    """All at once, or none. A command: its words, and its environment or None."""
+    with futures.ThreadPoolExecutor(len(commands)) as pool:
+        coming = {name: pool.submit(turns.Side, words, env, limit) for name, (words, env) in commands.items()}
+    failed = [side.exception() for side in coming.values() if side.exception()]
+    if failed:
+        for side in coming.values():
+            if not side.exception():
+                side.result().end()
+        raise failed[0]
+    return {name: side.result() for name, side in coming.items()}
+
+
 def in_turns(commands, rounds, limit, torch=None):
-    """What each of the commands gave in each round. PyTorch, which compiles, is started before all others; ours start at once."""
+    """What each of the commands gave in each round. PyTorch's, which compile, are started before all others, and left out where they fail."""
     sides = {}
     try:
         if torch:
             try:
-                sides["torch"] = turns.Side(torch, limit=limit)
+                sides |= started(torch, limit)
             except RuntimeError as e:
                 print(f"ranks: without PyTorch: {e}", file=sys.stderr, flush=True)
-        with futures.ThreadPoolExecutor(len(commands)) as pool:
-            coming = {name: pool.submit(turns.Side, command, limit=limit) for name, command in commands.items()}
-        sides |= {name: side.result() for name, side in coming.items() if not side.exception()}
-        for side in coming.values():
-            side.result()
+        sides |= started(commands, limit)
         try:
             return turns.rounds(sides, rounds)
         except (RuntimeError, OSError) as e:
-            if "torch" not in sides or not sides["torch"].has_ended():
+            if not any(name in sides and sides[name].has_ended() for name in torch or ()):
                 raise
             print(f"ranks: again without PyTorch: {e}", file=sys.stderr, flush=True)
-            sides.pop("torch").end()
+            for name in torch:
+                sides.pop(name).end()
             return turns.rounds(sides, rounds)
     finally:
         for side in sides.values():
             side.end()
 
 
+def on_gpu(i):
+    """What a process sees for which GPU number i of those at hand is the only one."""
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": seen.split(",")[i] if seen else str(i)}
+
+
+def efficiencies(together, alone):
+    """What GPUs reach together, of what each of them does alone (tokens/s): of so many times the first one; of their sum; and of so many times
+    the slowest, for which the others wait in every step."""
+    n = len(alone)
+    return {"the first": together / (n * alone[0]), "their mean": together / sum(alone), "the slowest": together / (n * min(alone))}
+
+
+def of_alone(table, who, rate, n, kind, goal):
+    """Rows of efficiency: the bar is held against the first GPU. rate: by side, with "alone 0" and on."""
+    alone = [rate[f"{kind} alone {i}"] for i in range(n)]
+    against = {"the first": alone[0], "their mean": statistics.mean(alone), "the slowest": min(alone)}
+    together = rate[f"{kind} {n}"]
+    for name, ratio in efficiencies(together, alone).items():
+        first = name == "the first"
+        table.bar("ddp", who if first else f"{who}, against {name} alone", f"{together / 1e3:.0f}k tokens/s", f"{'one' if first else name} {against[name] / 1e3:.0f}k", ratio, goal if first else None)
+
+
 def train(table, counts, args):
-    """PyTorch on the largest number of GPUs alone: its memory for three numbers at once is more than a GPU has."""
-    commands = {f"hpcdl {n}": [str(BIN / "gpt2_ranks"), str(n), str(BATCH), str(CONTEXT), "bf16", "5", f"{args.bucket_mb:g}:beside"] for n in (1, *counts)}
+    """Every GPU alone, all at once that exchange nothing, and all together, in turns. PyTorch, whose memory for so many at once is more than a GPU
+    has, on the largest number alone; each GPU alone as well where that is two."""
     most = max(counts)
-    for kind in KINDS:
-        commands[f"hpcdl {most}, buckets {kind}"] = [*commands[f"hpcdl {most}"][:-1], kind]
-    torch = [sys.executable, "-W", "ignore", str(ROOT / "bench" / "peers" / "gpt2_ddp.py"), "--ranks", str(most), "--batch", str(BATCH), "--context", str(CONTEXT)]
-    samples = in_turns(commands, args.rounds, args.limit, None if args.no_torch else torch)
+    ours = lambda n, kind: [str(BIN / "gpt2_ranks"), str(n), str(BATCH), str(CONTEXT), "bf16", str(args.steps), kind]
+    theirs = lambda n: [sys.executable, "-W", "ignore", str(ROOT / "bench" / "peers" / "gpt2_ddp.py"), "--ranks", str(n), "--batch", str(BATCH), "--context", str(CONTEXT), "--steps", str(args.steps)]
+    commands = {f"hpcdl alone {i}": (ours(1, "25"), on_gpu(i)) for i in range(most)} | {f"hpcdl {n}": (ours(n, f"{args.bucket_mb:g}:beside"), None) for n in counts}
+    commands |= {f"hpcdl {most}, buckets {kind}": (ours(most, kind), None) for kind in KINDS}
+    torch = {} if args.no_torch else {f"torch {most}": (theirs(most), None)}
+    if torch and most == 2:
+        torch |= {f"torch alone {i}": (theirs(1), on_gpu(i)) for i in range(most)}
+    samples = in_turns(commands, args.rounds, args.limit, torch)
     rate = {name: statistics.median(s["tokens_per_second"] for s in rows) for name, rows in samples.items()}
     for n in counts:
-        both = f"{rate[f'hpcdl {n}'] / 1e3:.0f}k tokens/s"
-        table.bar("ddp", f"efficiency, {n} GPUs, buckets to {args.bucket_mb:g} MB", both, f"one {rate['hpcdl 1'] / 1e3:.0f}k", rate[f"hpcdl {n}"] / n / rate["hpcdl 1"], 0.96 if n <= 4 else None)
+        of_alone(table, f"efficiency, {n} GPUs, buckets to {args.bucket_mb:g} MB", rate, n, "hpcdl", 0.96 if n <= 4 else None)
+    both = rate[f"hpcdl {most}"]
     for kind in KINDS:
-        name = f"hpcdl {most}, buckets {kind}"
-        both = rate[f"hpcdl {most}"]
-        table.bar("ddp", f"beside {most} GPUs with {kind}", f"{both / 1e3:.0f}k tokens/s", f"{rate[name] / 1e3:.0f}k", both / rate[name])
-    if "torch" in rate:
-        table.bar("ddp", f"GPT-2 124M bf16 B={BATCH}, {most} GPUs", f"{rate[f'hpcdl {most}'] / 1e3:.0f}k tokens/s", f"torch DDP {rate['torch'] / 1e3:.0f}k", rate[f"hpcdl {most}"] / rate["torch"], 1.0)
+        apart = rate[f"hpcdl {most}, buckets {kind}"]
+        table.bar("ddp", f"beside {most} GPUs with {kind}", f"{both / 1e3:.0f}k tokens/s", f"{apart / 1e3:.0f}k", both / apart)
+    if f"torch {most}" in rate:
+        ddp = rate[f"torch {most}"]
+        table.bar("ddp", f"GPT-2 124M bf16 B={BATCH}, {most} GPUs", f"{both / 1e3:.0f}k tokens/s", f"torch DDP {ddp / 1e3:.0f}k", both / ddp, 1.0)
+    if f"torch alone {most - 1}" in rate:
+        of_alone(table, f"PyTorch's DDP: efficiency, {most} GPUs", rate, most, "torch", None)
     return samples
 
 
 def tensor(table, counts, args):
     """A layer is half of what three take more than one: embedding, last norm and head are in both."""
     program = str(BIN / "llama_block_ranks")
-    commands = {f"{n}x{layers}": [program, f"{n}x{layers}", "conjugate" if n == 1 else "conjugate:beside"] for layers in (1, 3) for n in (1, *counts)}  # one GPU is faster so
+    commands = {f"{n}x{layers}": ([program, f"{n}x{layers}", "conjugate" if n == 1 else "conjugate:beside"], None) for layers in (1, 3) for n in (1, *counts)}  # one GPU is faster so
     samples = in_turns(commands, args.rounds, args.limit)
     ms = {name: statistics.median(s["ms"] for s in rows) for name, rows in samples.items()}
     layer = {n: (ms[f"{n}x3"] - ms[f"{n}x1"]) / 2 for n in (1, *counts)}
@@ -125,6 +164,7 @@ def main():
     p.add_argument("--gpus", type=int, default=8, help="so many at most")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--bucket-mb", type=float, default=200, help="largest bucket of ours in data-parallel training: over NVLink few large ones cost less than 25 MB")
+    p.add_argument("--steps", type=int, default=5, help="of data-parallel training in a round")
     p.add_argument("--no-torch", action="store_true")
     p.add_argument("--limit", type=int, default=120, help="seconds that a program may say nothing")
     p.add_argument("--json")
