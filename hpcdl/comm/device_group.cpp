@@ -67,6 +67,12 @@ std::shared_ptr<DeviceGroup> connect_devices(const HostExchange& host, Device de
   return group;
 }
 
+bool is_being_captured(const Stream& s) {
+  auto status = cudaStreamCaptureStatusNone;
+  if (s.device().is_cuda()) cuda::check(cudaStreamIsCapturing(cuda::queue(s), &status), "cudaStreamIsCapturing");
+  return status != cudaStreamCaptureStatusNone;
+}
+
 #else
 
 std::shared_ptr<DeviceGroup> connect_devices(const HostExchange& host, Device) {
@@ -75,6 +81,8 @@ std::shared_ptr<DeviceGroup> connect_devices(const HostExchange& host, Device) {
        "nccl.h are",
        host.name, host.size);
 }
+
+bool is_being_captured(const Stream&) { return false; }
 
 #endif
 

@@ -57,6 +57,7 @@ class DeviceGroup {
 /// Collective, on the host alone: connects the GPUs of the group's ranks. Not while a stream is being captured. Throws
 /// Error where two ranks have one GPU, and where this build or this machine has no NCCL.
 std::shared_ptr<DeviceGroup> connect_devices(const HostExchange& host, Device device);
+bool is_being_captured(const Stream& s);
 
 class Group;
 /// Stream::synchronize() for whoever has queued collectives of the group: with its deadline.

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "hpcdl/comm/device_group.h"
+#include "hpcdl/core/error.h"
 
 namespace hpcdl::comm {
 namespace {
@@ -129,6 +130,10 @@ DeviceGroup& Group::Impl::connect(Device on) {
 }
 
 void Group::Impl::on_device(const Stream& s, const Call& c) {
+  require(device || !is_being_captured(s), "comm",
+          "group {}: its GPUs are not connected yet, and cannot be while a stream is captured: call the group's "
+          "connect() on every rank in front of the capture",
+          name);
   DeviceGroup& d = connect(s.device());
   const auto n = static_cast<std::int64_t>(world_ranks.size());
   const bool wide_in = c.what == Collective::reduce_scatter || c.what == Collective::all_to_all;

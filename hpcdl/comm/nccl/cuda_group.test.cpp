@@ -232,6 +232,24 @@ TEST(GpuGroup, TwoRanksOfOneGpuAreRefused) {
   for (const auto& e : errors) EXPECT_NE(e.find("ranks 0 and 1 have the same GPU"), std::string::npos) << e;
 }
 
+TEST(GpuGroup, FirstCollectiveMustNotBeCaptured) {
+  NEEDS_GPUS(1);
+  hpcdl::testing::run_ranks(2, [](const Group& world) {  // refused before anybody sees that both have one GPU
+    Pool pool(1);
+    const Stream s(Device::cuda(0), pool);
+    const OwnedTensor x({{4}, DType::f32}, s.device());
+    Capture::begin(s);
+    try {
+      world.all_reduce(s, x.tensor, Reduce::sum);
+      ADD_FAILURE() << "not refused";
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("connect() on every rank in front of the capture"), std::string::npos)
+          << e.what();
+    }
+    Capture::end(s);
+  });
+}
+
 TEST(GpuGroup, GivenUpWhileAPeerIsMissing) {
   NEEDS_GPUS(2);
   hpcdl::testing::run_ranks(2, [](const Group& world) {
