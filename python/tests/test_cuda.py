@@ -172,6 +172,30 @@ class Quantize(Case):
         self.assertNotEqual(q.relative_error, q.relative_error)
 
 
+    def test_frozen_weights_multiply_to_the_same_bits(self):
+        """Each layer reads what the kernel in front of it writes, alone and in a graph."""
+        layers = [hpcdl.int4_quantize(rand(256, 256) / 16, group=64) for _ in range(6)]
+
+        def chain(x):
+            for w in layers:
+                x = hpcdl.int4_matmul(x, w)
+            return x
+
+        inputs = [rand(rows, 256) for rows in (1, 5, 40)]
+        wanted = [chain(x) for x in inputs]
+        for w in layers:
+            self.assertIs(w.freeze(), w)
+        for x, want in zip(inputs, wanted):
+            self.assertTrue(torch.equal(chain(x), want))
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                y = chain(x)
+            for _ in range(3):
+                y.zero_()
+                graph.replay()
+                self.assertTrue(torch.equal(y, want))
+
+
 class Errors(Case):
     def test_two_devices(self):
         x, w = rand(3, 8), torch.ones(8)
