@@ -7,6 +7,7 @@
 #include "hpcdl/ops/int4_linear/int4_exact.h"
 #include "hpcdl/ops/int4_linear/int4_few.h"
 #include "hpcdl/ops/int4_linear/int4_many.h"
+#include "hpcdl/ops/int4_linear/int4_strip.h"
 #include "hpcdl/ops/int4_linear/int4_warpgroups.h"
 
 namespace hpcdl::cuda::quant4 {
@@ -32,9 +33,16 @@ template <int kRowSets_, int kColSets_, int kSplit_, int kCols_, int kCluster_> 
 using WideRows = Ways<WideWay<1, 1, 4, 32, 2>, WideWay<1, 1, 4, 64, 2>, WideWay<1, 1, 4, 64, 1>,
                       WideWay<1, 2, 2, 64, 2>, WideWay<1, 2, 2, 64, 1>, WideWay<2, 1, 1, 128, 1>>;
 
-// Ids of ways: those of OneRow, of FewRows, the product of tiles, the exact product, those of WideRows.
+/// One row of x with constant weights on Hopper: tiles, warps.
+template <int kTiles_, int kWarps_> struct StripWay {
+  static constexpr int kTiles = kTiles_, kWarps = kWarps_;
+};
+using Strips = Ways<StripWay<2, 16>, StripWay<4, 16>>;
+
+// Ids of ways: those of OneRow, of FewRows, the product of tiles, the exact product, those of WideRows, of Strips.
 inline constexpr int kFirstFew = OneRow::count, kManyWay = kFirstFew + FewRows::count, kExactWay = kManyWay + 1,
-                     kFirstWide = kExactWay + 1, kWays = kFirstWide + WideRows::count;
+                     kFirstWide = kExactWay + 1, kFirstStrip = kFirstWide + WideRows::count,
+                     kWays = kFirstStrip + Strips::count;
 
 struct Limits {
   int processors, shared_per_block, shared_per_processor;
@@ -86,6 +94,9 @@ void start_overlapped(dim3 grid, int threads, int shared, const Product& o, cons
     check(cudaGetDevice(&device), "cudaGetDevice");
     if (granted[device % 64] < shared) {
       check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared), name);
+      check(
+          cudaFuncSetAttribute(kKernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared),
+          name);
       granted[device % 64] = shared;
     }
   }
@@ -126,6 +137,10 @@ template <int kGroup, class F, class... W> void with_wide(Ways<W...>, int index,
                  : void()),
    ...);
 }
+template <int kGroup, class F, class... W> void with_strip(Ways<W...>, int index, F&& f) {
+  int i = 0;
+  ((i++ == index ? f.template operator()<Strip<kGroup, W::kTiles, W::kWarps>>() : void()), ...);
+}
 /// Of one row or a few.
 template <int kGroup, class F> void with_way(int way, F&& f) {
   if (way < kFirstFew) with_few<kGroup, true>(OneRow{}, way, f);
@@ -138,6 +153,7 @@ template <int kGroup> int shared_bytes(int way, std::int64_t k) {
                                  : 0;
   with_way<kGroup>(way, [&]<class F>() { bytes = F::shared_bytes(k); });
   with_wide<kGroup>(WideRows{}, way - kFirstWide, [&]<class F>() { bytes = F::kSharedBytes; });
+  with_strip<kGroup>(Strips{}, way - kFirstStrip, [&]<class F>() { bytes = F::shared_bytes(k); });
   return bytes;
 }
 
@@ -151,6 +167,14 @@ template <int kGroup> void run_way(int way, const Product& o, const Limits& on, 
     if (o.x_dtype == DType::bf16) start.template operator()<bf16>();
     else if (o.x_dtype == DType::f16) start.template operator()<f16>();
     else start.template operator()<float>();
+    return;
+  }
+  if (way >= kFirstStrip) {
+    if (!o.aligned) return run_way<kGroup>(0, o, on, queue);  // a mapped file, which aligns nothing
+    with_strip<kGroup>(Strips{}, way - kFirstStrip, [&]<class F>() {
+      start_overlapped<multiply_strip<F>>(dim3(blocks_for(o.n, F::kRows)), F::kThreads,
+                                          F::shared_bytes(o.k, o.offset != nullptr), o, on, queue, "int4_linear.strip");
+    });
     return;
   }
   const dim3 rounding(blocks_for(o.rows * ((o.k + kChunk - 1) / kChunk), 8));

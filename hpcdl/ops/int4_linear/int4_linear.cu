@@ -6,6 +6,7 @@ namespace {
 
 using quant4::kExactWay;
 using quant4::kFirstFew;
+using quant4::kFirstStrip;
 using quant4::kFirstWide;
 using quant4::kManyWay;
 using quant4::kWays;
@@ -15,7 +16,7 @@ constexpr std::string_view kNames[kWays] = {
     "row 64x1 w8 s2",         "row 16x1 w8 s2",         "rows 32x8 w8 s2",      "rows 32x16 w8 s1",
     "rows 32x16 w4 s2",       "rows 32x16 w8 s2",       "tiles 128x128 w16 s3", "exact 16x8 w8 s3",
     "warpgroups 64x32 k4 c2", "warpgroups 64x64 k4 c2", "warpgroups 64x64 k4",  "warpgroups 64x128 k2 c2",
-    "warpgroups 64x128 k2",   "warpgroups 128x128",
+    "warpgroups 64x128 k2",   "warpgroups 128x128",     "strip 32x1 w16",       "strip 64x1 w16",
 };
 
 Int4Chooser chooser = nullptr;
@@ -46,10 +47,11 @@ template <class F> decltype(auto) with_group(std::int64_t group, F&& f) {
 }
 
 bool serves(const Stream& s, int way, const Int4Shape& shape) {
-  if ((way == kExactWay) != shape.exact || (way < kFirstFew && shape.rows != 1)) return false;
-  if (way >= kFirstWide && (shape.rows <= int4::kBatch || !limits(s).warpgroups || shape.k % quant4::kWideStep != 0 ||
-                            shape.n % int4::kTileRows != 0))
-    return false;
+  const bool strip = way >= kFirstStrip, wide = way >= kFirstWide && !strip;
+  if ((way == kExactWay) != shape.exact || ((way < kFirstFew || strip) && shape.rows != 1)) return false;
+  if ((strip || wide) && (!limits(s).warpgroups || shape.n % int4::kTileRows != 0)) return false;
+  if (strip && !shape.constant) return false;
+  if (wide && (shape.rows <= int4::kBatch || shape.k % quant4::kWideStep != 0)) return false;
   return with_group(shape.group, [&]<int kGroup>() { return quant4::shared_bytes<kGroup>(way, shape.k); }) <=
          limits(s).shared_per_block;
 }
@@ -66,6 +68,13 @@ int picked_wide(const Int4Shape& shape) {
   return shape.rows <= 128 ? kFirstWide + 3 : shape.rows <= 256 ? kFirstWide + 4 : kFirstWide + 5;
 }
 
+/// -1: where matrices are larger, the ring of a block that walks on keeps more of their weights on the way.
+int picked_strip(const Int4Shape& shape) {
+  const std::int64_t weights = shape.n * shape.k;
+  if (weights < (std::int64_t{1} << 22) || weights > (std::int64_t{1} << 24)) return -1;
+  return weights < (std::int64_t{1} << 23) ? kFirstStrip : kFirstStrip + 1;
+}
+
 int picked(const Int4Shape& shape) {
   if (shape.exact) return kExactWay;
   if (shape.rows == 1) return shape.k <= 1024 ? 2 : shape.n * shape.k >= (std::int64_t{1} << 26) ? 1 : 0;
@@ -78,7 +87,7 @@ int picked(const Int4Shape& shape) {
 }  // namespace
 
 Int4Shape int4_shape(View x, const int4::Weight& w, const Int4Linear::Args& a) {
-  return {x.rows(), w.n(), w.k(), w.group(), a.exact};
+  return {x.rows(), w.n(), w.k(), w.group(), a.exact, a.constant_weights};
 }
 
 std::span<const Int4Way> int4_ways(const Stream& s, const Int4Shape& shape) {
@@ -90,8 +99,9 @@ std::span<const Int4Way> int4_ways(const Stream& s, const Int4Shape& shape) {
 }
 
 int int4_built_in(const Stream& s, const Int4Shape& shape) {
-  const int wide = picked_wide(shape);
+  const int wide = picked_wide(shape), strip = picked_strip(shape);
   if (wide >= 0 && serves(s, wide, shape)) return wide;
+  if (strip >= 0 && serves(s, strip, shape)) return strip;
   const int way = picked(shape);
   if (serves(s, way, shape)) return way;
   const auto all = int4_ways(s, shape);  // a GPU with less shared memory

@@ -19,6 +19,7 @@ struct Int4Way {
 struct Int4Shape {
   std::int64_t rows, n, k, group;
   bool exact = false;
+  bool constant = false;  // Int4Linear::Args::constant_weights
 };
 Int4Shape int4_shape(View x, const int4::Weight& w, const Int4Linear::Args& a);
 
