@@ -170,10 +170,14 @@ template <int kGroup> void run_way(int way, const Product& o, const Limits& on, 
     return;
   }
   if (way >= kFirstStrip) {
-    if (!o.aligned) return run_way<kGroup>(0, o, on, queue);  // a mapped file, which aligns nothing
     with_strip<kGroup>(Strips{}, way - kFirstStrip, [&]<class F>() {
-      start_overlapped<multiply_strip<F>>(dim3(blocks_for(o.n, F::kRows)), F::kThreads,
-                                          F::shared_bytes(o.k, o.offset != nullptr), o, on, queue, "int4_linear.strip");
+      const auto start = [&]<bool kAligned>() {
+        start_overlapped<multiply_strip<F, kAligned>>(dim3(blocks_for(o.n, F::kRows)), F::kThreads,
+                                                      F::shared_bytes(o.k, o.offset != nullptr), o, on, queue,
+                                                      "int4_linear.strip");
+      };
+      if (o.aligned) start.template operator()<true>();
+      else start.template operator()<false>();
     });
     return;
   }

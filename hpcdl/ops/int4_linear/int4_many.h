@@ -48,9 +48,10 @@ __device__ void fetch_weights(std::byte* to, const Product& o, std::int64_t row,
     const int at = i % kScaleUnits;
     const std::int64_t from = scale_at(tile, o.groups) + (step * F::kGroups + at / 2) * (rows < kTile ? rows : kTile);
     if (at / 2 >= blocks * 8 / F::kGroup) continue;
-    for (const bf16* source : {o.scale, o.offset}) {
+    for (const bool offsets : {false, true}) {
+      const bf16* source = offsets ? o.offset : o.scale;
       if (!source) continue;
-      std::byte* target = to + (source == o.scale ? F::kScales : F::kOffsets) + i * 16;
+      std::byte* target = to + (offsets ? F::kOffsets : F::kScales) + i * 16;
       if (rows >= kTile && o.aligned) copy16(target, source + from + at % 2 * 8);
       else
         for (int r = 0; r < 8 && at % 2 * 8 + r < rows; ++r)

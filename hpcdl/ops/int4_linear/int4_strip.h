@@ -2,7 +2,7 @@
 // One row of x on Hopper, for matrices whose weights nobody writes while the program runs (Product::constant). A block
 // asks the copy engine for all of its weights at once, before the kernel in front has ended, and takes them into
 // registers as they come, so that rounding x and the products themselves are all that is left to do behind that kernel.
-// Weights and scales lie at multiples of 16 bytes, N is a multiple of 16.
+// N is a multiple of 16.
 
 #include "hpcdl/cuda/arch.h"
 #include "hpcdl/cuda/tma.h"
@@ -14,8 +14,8 @@ namespace hpcdl::cuda::quant4 {
 /// A warp multiplies chunks in a row of all of a block's tiles. A block has a multiprocessor to itself: smaller ones,
 /// of which two lie there together, were slower.
 template <int kGroup_, int kTiles_, int kWarps_> struct Strip {
-  static constexpr int kGroup = kGroup_, kTiles = kTiles_, kWarps = kWarps_,
-                       kThreads = kWarps * kWarp, kTile = static_cast<int>(kTileRows), kRows = kTiles * kTile,
+  static constexpr int kGroup = kGroup_, kTiles = kTiles_, kWarps = kWarps_, kThreads = kWarps * kWarp,
+                       kTile = static_cast<int>(kTileRows), kRows = kTiles * kTile,
                        kScaleBytes = Chunk<kGroup>::kScaleBytes;
 
   __host__ __device__ static constexpr int chunks_of_warp(std::int64_t k) {
@@ -48,20 +48,37 @@ template <class F> struct StripOfWarp {
     weights = memory + warp * F::kTiles * (weight_stride + scale_stride * (o.offset ? 2 : 1));
     scales = weights + F::kTiles * weight_stride;
   }
-  /// By one lane.
-  __device__ void fetch() const {
+  /// f(to, from, bytes) of everything that the warp multiplies.
+  template <class Copy> __device__ void each(unsigned weight_bytes, unsigned scale_bytes, Copy&& copy) const {
+    for (int i = 0; i < tiles; ++i) {
+      const std::int64_t tile = row + i * F::kTile,
+                         scale = scale_at(tile, o.groups) + begin * kChunk / F::kGroup * F::kTile;
+      copy(weights + i * weight_stride, o.packed + packed_at(tile, o.k) + begin * kChunk * F::kTile / 2, weight_bytes);
+      copy(scales + i * scale_stride, o.scale + scale, scale_bytes);
+      if (o.offset) copy(scales + (F::kTiles + i) * scale_stride, o.offset + scale, scale_bytes);
+    }
+  }
+  /// Comes back when all is there. kAligned: at multiples of 16 bytes; a mapped file aligns nothing.
+  template <bool kAligned> __device__ void fetch(int lane) const {
     const int first = begin * kChunk, last = end * kChunk < o.k ? end * kChunk : static_cast<int>(o.k);
     const auto weight_bytes = static_cast<unsigned>((last - first) * F::kTile / 2),
                scale_bytes = static_cast<unsigned>((last - first) / F::kGroup * F::kTile * 2);
-    barrier_init(arrived, 1);
-    fence_barrier_init();
-    barrier_expect(arrived, static_cast<unsigned>(tiles) * (weight_bytes + scale_bytes * (o.offset ? 2 : 1)));
-    for (int i = 0; i < tiles; ++i) {
-      const std::int64_t tile = row + i * F::kTile, scale = scale_at(tile, o.groups) + first / F::kGroup * F::kTile;
-      bulk_load(weights + i * weight_stride, o.packed + packed_at(tile, o.k) + first * F::kTile / 2, weight_bytes,
-                arrived);
-      bulk_load(scales + i * scale_stride, o.scale + scale, scale_bytes, arrived);
-      if (o.offset) bulk_load(scales + (F::kTiles + i) * scale_stride, o.offset + scale, scale_bytes, arrived);
+    if constexpr (kAligned) {
+      if (lane == 0) {
+        barrier_init(arrived, 1);
+        fence_barrier_init();
+        barrier_expect(arrived, static_cast<unsigned>(tiles) * (weight_bytes + scale_bytes * (o.offset ? 2 : 1)));
+        each(weight_bytes, scale_bytes,
+             [&](std::byte* to, const void* from, unsigned bytes) { bulk_load(to, from, bytes, arrived); });
+      }
+      __syncwarp();
+      barrier_wait(arrived, 0);
+    } else {
+      each(weight_bytes, scale_bytes, [&](std::byte* to, const void* from, unsigned bytes) {
+        for (auto i = static_cast<unsigned>(lane); i < bytes; i += kWarp)
+          to[i] = static_cast<const std::byte*>(from)[i];
+      });
+      __syncwarp();
     }
   }
 };
@@ -75,9 +92,9 @@ template <class F> struct StripChunk {
     for (int tile = 0; tile < F::kTiles; ++tile)
 #pragma unroll
       for (int m = 0; m < 8; ++m)
-        weights[tile][m] = *reinterpret_cast<const uint2*>(s.weights + tile * s.weight_stride +
-                                                           (chunk - s.begin) * kChunkBytes + m * 4 * F::kTile * 4 +
-                                                           lane % 4 * F::kTile * 4 + lane / 4 * 8);
+        weights[tile][m] =
+            *reinterpret_cast<const uint2*>(s.weights + tile * s.weight_stride + (chunk - s.begin) * kChunkBytes +
+                                            m * 4 * F::kTile * 4 + lane % 4 * F::kTile * 4 + lane / 4 * 8);
   }
 };
 
@@ -130,7 +147,7 @@ __device__ void multiply(float (&acc)[F::kTiles][2], const StripOfWarp<F>& s, co
 
 #endif
 
-template <class F>
+template <class F, bool kAligned>
 __global__ void __launch_bounds__(F::kThreads) multiply_strip(const __grid_constant__ Product o) {
 #if HPCDL_SM90A
   extern __shared__ __align__(128) std::byte memory[];
@@ -142,9 +159,7 @@ __global__ void __launch_bounds__(F::kThreads) multiply_strip(const __grid_const
   if (!o.constant) await_previous();
   float acc[F::kTiles][2] = {};
   if (strip.begin < strip.end) {
-    if (lane == 0) strip.fetch();
-    __syncwarp();
-    barrier_wait(strip.arrived, 0);
+    strip.template fetch<kAligned>(lane);
     StripChunk<F> w(strip, strip.begin, lane);
     await_previous();
     for (int chunk = strip.begin;;) {
