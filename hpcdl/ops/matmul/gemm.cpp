@@ -45,11 +45,15 @@ struct Grid {
 struct Plan {
   Grid grid;
   bool a_in_place;
-  std::int64_t block_rows;                 // of A kept in L2
-  Split m_units, n_units;                  // of tiles of rows, of panels
-  std::int64_t pass_rows;                  // rows of a unit whose partial sums are kept at a time
-  bool keep_b;                             // the unit's whole B stays packed: k blocks of all its panels
-  std::int64_t a_bytes, b_bytes, c_bytes;  // scratch per thread
+  std::int64_t block_rows;                             // of A kept in L2
+  Split m_units, n_units;                              // of tiles of rows, of panels
+  std::int64_t group;                                  // panels that take turns at each tile of rows
+  std::int64_t pass_rows;                              // rows of a unit whose partial sums are kept at a time
+  bool keep_b;                                         // the unit's whole B stays packed: k blocks of all its panels
+  std::int64_t turns;                                  // of a group, each with a part of the block of k
+  std::int64_t a_bytes, b_bytes, c_bytes, sums_bytes;  // scratch per thread
+
+  static constexpr std::int64_t kMaxGroup = 32;
 
   Plan(const KernelSet& s, const Problem& p, int threads);
 };
@@ -83,7 +87,9 @@ Plan::Plan(const KernelSet& s, const Problem& p, int threads) : grid(s, p.n, p.k
       ceil_div(grid.panels.n * ceil_div(grid.panels.parts, threads), grid.panels.parts) * lanes;
   const std::int64_t by_rows = row_share * (p.n + packing_a) + p.n * packing_b;
   const std::int64_t by_cols = col_share * (p.m + packing_b) + p.m * packing_a;
-  if (by_rows < by_cols && (whole_b_fits || grid.panels.parts < threads)) {
+  // What weighs the same is decided by which operand every thread has to read.
+  const bool rows = by_rows < by_cols || (by_rows == by_cols && p.n <= p.m && threads > 1);
+  if (rows && (whole_b_fits || grid.panels.parts < threads)) {
     n_units = {grid.panels.parts, 1};
     m_units = {row_tiles, std::min(row_tiles, threads * (p.m > 16 * block_rows ? std::int64_t{4} : std::int64_t{1}))};
     // Beside the block that is in use, L2 takes in the next one.
@@ -94,22 +100,29 @@ Plan::Plan(const KernelSet& s, const Problem& p, int threads) : grid(s, p.n, p.k
     n_units = {grid.panels.parts, units(threads, ceil_div(p.n, kColumns), grid.panels.parts)};
   }
   const std::int64_t unit_width = n_units.largest() * s.vectors * lanes, unit_rows = m_units.largest() * s.rows;
+  // What B is packed from takes as much of L2 as what it becomes.
+  const std::int64_t group_bytes = p.packed_b ? s.group_bytes : s.group_bytes / 2;
+  // Nothing fetches the first group ahead, which costs the more the fewer rows it meets.
+  const std::int64_t most = std::clamp<std::int64_t>(m_units.largest() / 2, 1, kMaxGroup);
+  group = std::clamp<std::int64_t>(group_bytes / (kc * kWord * s.vectors * lanes), 1, most);
+  turns = s.turn_words ? ceil_div(kc, s.turn_words) : 1;
   pass_rows = unit_rows;
   if (grid.blocks.parts > 1)
     pass_rows = std::min(unit_rows, std::max(block_rows, kPartials / (unit_width * kWord) / block_rows * block_rows));
 
   const bool reused = m_units.parts > 1 || pass_rows < unit_rows;
   keep_b = reused && column_bytes * unit_width <= kPackedB;
-  // A B block used by several blocks of A is packed once for all of them, else one panel at a time.
+  // A B block used by several blocks of A is packed once for all of them, else one group at a time.
   const bool block_reused = pass_rows > block_rows;
   b_bytes = p.packed_b ? 0
             : keep_b   ? column_bytes * unit_width
-                       : kc * kWord * (block_reused ? unit_width : s.vectors * lanes);
+                       : kc * kWord * (block_reused ? unit_width : std::min(unit_width, group * s.vectors * lanes));
   a_bytes = a_in_place ? 0 : (block_rows * kc + block_rows / s.rows * 16) * kWord;
   c_bytes = grid.blocks.parts > 1 ? pass_rows * unit_width * kWord : 0;
   const auto round = [](std::int64_t b) {
     return ceil_div(b, 4096) * 4096 + 192;
   };  // apart by odd lines: no 4K aliasing
+  sums_bytes = round(turns > 1 ? group * s.rows * s.vectors * lanes * kWord : 0);
   a_bytes = round(a_bytes), b_bytes = round(b_bytes), c_bytes = round(c_bytes);
 }
 
@@ -148,7 +161,8 @@ class Worker {
         f(finish),
         a_(scratch),
         b_(a_ + plan.a_bytes),
-        c_(b_ + plan.b_bytes) {}
+        c_(b_ + plan.b_bytes),
+        sums_(reinterpret_cast<std::uint32_t*>(c_ + plan.c_bytes)) {}
   ~Worker() {
     if (prepared_) s.prepare(0);
   }
@@ -169,6 +183,17 @@ class Worker {
   }
 
  private:
+  /// A block of k of a block of rows of the pass.
+  struct Rows {
+    std::int64_t block, row;
+    Split tiles, k;  // k: steps, in turns of a group
+  };
+  /// Memory that the next group will read, as `columns` columns of 64-byte lines, `step` bytes from line to line.
+  struct Ahead {
+    const std::byte* base = nullptr;
+    std::int64_t lines = 0, step = 0, columns = 0;
+  };
+
   void pass(std::int64_t block) {
     const Split row_blocks{ceil_div(pass_size_, s.rows), ceil_div(pass_size_, plan_.block_rows)};
     const bool single = row_blocks.parts == 1 && !plan_.keep_b;
@@ -176,17 +201,54 @@ class Worker {
       const std::int64_t row = std::min(pass_size_, row_blocks.begin(i) * s.rows);
       const std::int64_t rows = std::min(pass_size_, row_blocks.begin(i + 1) * s.rows) - row;
       const Split tiles{rows, ceil_div(rows, s.rows), plan_.a_in_place ? 0 : s.rows};
+      const Rows w{block, row, tiles, {g.k_words(block) / s.k_step, plan_.turns}};
       if (!plan_.a_in_place) pack_a(pass_begin_ + row, tiles, block);
-      for (std::int64_t j = 0; j < panels_; ++j) {
-        const bool fresh = i == 0 && kept_unit_ < 0 && !p.packed_b;
-        const std::byte* b = panel(block, j, single);
-        if (fresh) pack_panel(s, g, p.b, p.n, p.k, panel0_ + j, block, const_cast<std::byte*>(b));
+      const bool fresh = i == 0 && kept_unit_ < 0 && !p.packed_b;
+      for (std::int64_t j = 0, end; j < panels_; j = end) {
+        end = std::min(panels_, j + plan_.group);
+        take_group(block, j, end, row, single);
+        for (std::int64_t q = j; fresh && q < end; ++q)
+          pack_panel(s, g, p.b, p.n, p.k, panel0_ + q, block, const_cast<std::byte*>(group_[q - j].b));
         Ahead ahead;
         if (!fresh && !plan_.a_in_place && i + 1 < row_blocks.parts)
-          ahead = next_rows(pass_begin_ + row + rows, rows, block, j);
-        else if (j + 1 < panels_) ahead = next_panel(block, j + 1, single, fresh);
-        row_tiles(b, block, j, row, tiles, ahead);
+          ahead = next_rows(pass_begin_ + row + rows, rows, block, j, end);
+        else if (end < panels_) ahead = next_group(block, end, std::min(panels_, end + plan_.group), fresh);
+        pass_group(w, end - j, ahead);
       }
+    }
+  }
+
+  /// Every tile of rows meets all panels of the group before the next one does: rows of C are then written in long
+  /// runs, which the hardware fetches ahead. A group takes k in turns where a tile's rows would not stay in L1 from
+  /// panel to panel otherwise; sums wait in L2 meanwhile.
+  void pass_group(const Rows& w, std::int64_t panels, const Ahead& ahead) {
+    const std::int64_t calls = w.tiles.parts * w.k.parts * panels, lines = ahead.lines * ahead.columns;
+    const std::int64_t share = std::min(w.k.size(0) * s.k_step / kPrefetchEvery, ceil_div(lines, calls));
+    std::int64_t line = 0;
+    for (std::int64_t t = 0; t < w.tiles.parts; ++t)
+      for (std::int64_t turn = 0; turn < w.k.parts; ++turn)
+        for (std::int64_t q = 0; q < panels; ++q, line += share)
+          one_tile(w, t, turn, q, ahead, line, std::min(share, lines - line));
+  }
+
+  /// A panel of B in use, and the columns of C that it makes.
+  struct Panel {
+    const std::byte* b;
+    std::int64_t vectors, col, cols;  // cols: without those that fill the panel up
+    std::uint32_t* partial;           // sums of the row block at hand
+  };
+
+  /// Panels j to `end` of the unit. `single`: they lie where the group in front of them lay.
+  void take_group(std::int64_t block, std::int64_t j, std::int64_t end, std::int64_t row, bool single) {
+    const std::int64_t first = g.panels.begin(panel0_) * s.lanes;
+    for (std::int64_t q = j; q < end; ++q) {
+      const std::int64_t vectors = g.panels.size(panel0_ + q), col = g.panels.begin(panel0_ + q) * s.lanes;
+      group_[q - j] = {
+          .b = panel(block, q, single ? j : 0),
+          .vectors = vectors,
+          .col = col,
+          .cols = std::min(vectors * s.lanes, p.n - col),
+          .partial = reinterpret_cast<std::uint32_t*>(c_) + (col - first) * pass_size_ + row * vectors * s.lanes};
     }
   }
 
@@ -214,38 +276,31 @@ class Worker {
     s.pack_a(args);
   }
 
-  /// Memory that the next panel will read, as `columns` columns of 64-byte lines, `step` bytes from line to line.
-  struct Ahead {
-    const std::byte* base = nullptr;
-    std::int64_t lines = 0, step = 0, columns = 0;
-  };
-  /// Panel j's part of the block of A that will be packed next.
-  Ahead next_rows(std::int64_t row, std::int64_t rows, std::int64_t block, std::int64_t j) const {
+  /// Of the block of A that will be packed next, the part of panels j to `end`.
+  Ahead next_rows(std::int64_t row, std::int64_t rows, std::int64_t block, std::int64_t j, std::int64_t end) const {
     const std::int64_t size = dtype_bytes(p.a.dtype), k = elements(s, g, p.k, block);
     const std::int64_t dense = p.a.transposed ? rows : k, lines = p.a.transposed ? k : rows;
     const Split columns{ceil_div(dense * size, 64), panels_};
     const auto* base = element(p.a, row, g.k_begin(block) * s.group, !p.a.transposed);
-    return {base + columns.begin(j) * 64, lines, p.a.ld * size, columns.size(j)};
+    return {base + columns.begin(j) * 64, lines, p.a.ld * size, columns.begin(end) - columns.begin(j)};
   }
-  Ahead next_panel(std::int64_t block, std::int64_t j, bool single, bool fresh) const {
-    const std::int64_t panel_words = g.panels.size(panel0_ + j) * s.lanes * g.k_words(block);
-    if (!fresh) return {panel(block, j, single), panel_words * kWord / 64, 64, 1};
-    const std::int64_t size = dtype_bytes(p.b.dtype), k = elements(s, g, p.k, block),
-                       width = g.panels.size(panel0_ + j) * s.lanes;
-    const auto* base = element(p.b, g.panels.begin(panel0_ + j) * s.lanes, g.k_begin(block) * s.group, p.b.transposed);
+  Ahead next_group(std::int64_t block, std::int64_t j, std::int64_t end, bool fresh) const {
+    const std::int64_t col = g.panels.begin(panel0_ + j) * s.lanes,
+                       width = g.panels.begin(panel0_ + end) * s.lanes - col;
+    if (!fresh) return {panel(block, j, 0), width * g.k_words(block) * kWord / 64, 64, 1};
+    const std::int64_t size = dtype_bytes(p.b.dtype), k = elements(s, g, p.k, block);
+    const auto* base = element(p.b, col, g.k_begin(block) * s.group, p.b.transposed);
     const std::int64_t lines = p.b.transposed ? width : k, dense = p.b.transposed ? k : width;
     return {base, lines, p.b.ld * size, (dense * size + 63) / 64};
   }
 
-  const std::byte* panel(std::int64_t block, std::int64_t j, bool single) const {
-    const std::int64_t first = g.panels.begin(panel0_) * s.lanes, column = g.panels.begin(panel0_ + j) * s.lanes;
-    if (p.packed_b) return p.packed_b + (g.k_begin(block) * g.panels.n * s.lanes + column * g.k_words(block)) * kWord;
-    std::byte* dst = b_;
-    if (!single) {
-      const std::int64_t width = (g.panels.begin(panel0_ + panels_) * s.lanes) - first;
-      dst += ((plan_.keep_b ? g.k_begin(block) * width : 0) + (column - first) * g.k_words(block)) * kWord;
-    }
-    return dst;
+  /// Where panel j of the unit lies when panel `first` lies at the beginning of what this worker packed.
+  const std::byte* panel(std::int64_t block, std::int64_t j, std::int64_t first) const {
+    const auto column = [this](std::int64_t panel) { return g.panels.begin(panel0_ + panel) * s.lanes; };
+    const std::int64_t kw = g.k_words(block);
+    if (p.packed_b) return p.packed_b + (g.k_begin(block) * g.panels.n * s.lanes + column(j) * kw) * kWord;
+    const std::int64_t whole = plan_.keep_b ? g.k_begin(block) * (column(panels_) - column(0)) : 0;
+    return b_ + (whole + (column(j) - column(first)) * kw) * kWord;
   }
 
   /// The epilogue of the next `rows` rows of the tile that waits for it.
@@ -260,63 +315,60 @@ class Worker {
     w.finish(w.waiting_.slice);
   }
 
-  void row_tiles(const std::byte* b, std::int64_t block, std::int64_t j, std::int64_t row, const Split& tiles,
-                 const Ahead& ahead) {
-    const std::int64_t vectors = g.panels.size(panel0_ + j), width = vectors * s.lanes;
-    const std::int64_t col = g.panels.begin(panel0_ + j) * s.lanes, cols = std::min(width, p.n - col);
-    const std::int64_t first = g.panels.begin(panel0_) * s.lanes;
-    auto* partial = reinterpret_cast<std::uint32_t*>(c_) + (col - first) * pass_size_ + row * width;
-    const bool last = block + 1 == g.blocks.parts, beside = s.prepare != nullptr,
-               direct = last && f.plain && cols == width;
+  /// A turn of tile t with panel q of the group; it fetches `fetches` lines of those ahead, from the given one on.
+  void one_tile(const Rows& w, std::int64_t t, std::int64_t turn, std::int64_t q, const Ahead& ahead, std::int64_t line,
+                std::int64_t fetches) {
+    const Panel& b = group_[q];
+    const std::int64_t k0 = w.k.begin(turn) * s.k_step, kw = w.k.size(turn) * s.k_step, width = b.vectors * s.lanes;
+    const bool last_turn = turn + 1 == w.k.parts, last = last_turn && w.block + 1 == g.blocks.parts,
+               direct = last && f.plain && b.cols == width;
     const bool stream =
         direct && f.cold && (reinterpret_cast<std::uintptr_t>(f.d) | static_cast<std::uintptr_t>(f.d_ld)) % 64 == 0;
-    // Registers that hold whole tiles bring them out themselves: s.prepare.
-    const int own_lines = last && !stream && !beside ? static_cast<int>(ceil_div(cols * f.d_element, 64)) : 0;
-    const auto& kernels = plan_.a_in_place ? s.tile_in_place : s.tile_packed;
-    const std::int64_t kw = g.k_words(block), lda = p.a.ld * dtype_bytes(p.a.dtype);
-    const std::int64_t lines = ahead.lines * ahead.columns, share = kw / kPrefetchEvery;
-    const auto slices = static_cast<int>(std::max<std::int64_t>(1, kw / s.k_step));
-    for (std::int64_t t = 0; t < tiles.parts; ++t) {
-      std::uint32_t* buffer = buffers_[in_turn_];
-      const std::int64_t line = t * share;  // of those ahead
-      const std::int64_t r = tiles.begin(t), rows = tiles.size(t), at = pass_begin_ + row + r;
-      TileArgs args{.a = plan_.a_in_place ? element(p.a, at, g.k_begin(block) * s.group, true)
-                                          : a_ + t * a_panel_words(block) * kWord,
-                    .lda = lda,
-                    .b = b,
-                    .k = kw,
-                    .rows = static_cast<int>(rows),
-                    .cin = block > 0 ? partial + r * width : nullptr,
-                    .cin_ld = width,
-                    .cout = partial + r * width,
-                    .cout_ld = width,
-                    .ahead = lines ? ahead.base + line / ahead.lines * 64 + line % ahead.lines * ahead.step : b,
-                    .ahead_end = ahead.base + ahead.lines * ahead.step,
-                    .ahead_step = ahead.step,
-                    .ahead_wrap = ahead.lines * ahead.step - 64,
-                    .ahead_count = std::min(share, lines - line),
-                    .own = f.d + at * f.d_ld + col * f.d_element,
-                    .own_ld = f.d_ld,
-                    .own_lines = own_lines,
-                    .stream = stream,
-                    .meanwhile = waiting_.rows > 0 ? &Worker::finish_slice : nullptr,
-                    .worker = this};
-      if (direct) args.cout = f.d + at * f.d_ld + col * f.d_element, args.cout_ld = f.d_ld / kWord;
-      else if (last) args.cout = buffer;
-      if (s.prepare && prepared_ != rows) s.prepare(prepared_ = args.rows);
-      kernels[rows][vectors](args);
-      if (!last || direct) continue;
-      finish(waiting_.rows);
-      waiting_ = {buffer,
-                  width,
-                  at,
-                  col,
-                  static_cast<int>(rows),
-                  static_cast<int>(cols),
-                  (static_cast<int>(rows) + slices - 1) / slices};
-      if (beside) in_turn_ ^= 1;
-      else finish(waiting_.rows);
-    }
+    const std::int64_t r = w.tiles.begin(t), rows = w.tiles.size(t), at = pass_begin_ + w.row + r;
+    // Sets with `prepare` do not look at these lines.
+    const int own_lines = last && !stream && !s.prepare ? static_cast<int>(ceil_div(b.cols * f.d_element, 64)) : 0;
+    std::byte* d = f.d + at * f.d_ld + b.col * f.d_element;
+    std::uint32_t* buffer = buffers_[in_turn_];
+    std::uint32_t *sums = sums_ + q * s.rows * s.vectors * s.lanes, *partial = b.partial + r * width;
+    TileArgs args{.a = plan_.a_in_place ? element(p.a, at, (g.k_begin(w.block) + k0) * s.group, true)
+                                        : a_ + (t * a_panel_words(w.block) + k0 * rows) * kWord,
+                  .lda = p.a.ld * dtype_bytes(p.a.dtype),
+                  .b = b.b + k0 * width * kWord,
+                  .k = kw,
+                  .rows = static_cast<int>(rows),
+                  .cin = turn > 0      ? sums
+                         : w.block > 0 ? partial
+                                       : nullptr,
+                  .cin_ld = width,
+                  .cout = last_turn ? partial : sums,
+                  .cout_ld = width,
+                  .ahead = fetches > 0 ? ahead.base + line / ahead.lines * 64 + line % ahead.lines * ahead.step : b.b,
+                  .ahead_end = ahead.base + ahead.lines * ahead.step,
+                  .ahead_step = ahead.step,
+                  .ahead_wrap = ahead.lines * ahead.step - 64,
+                  .ahead_count = fetches,
+                  .own = d,
+                  .own_ld = f.d_ld,
+                  .own_lines = own_lines,
+                  .stream = stream,
+                  .meanwhile = waiting_.rows > 0 ? &Worker::finish_slice : nullptr,
+                  .worker = this};
+    if (direct) args.cout = d, args.cout_ld = f.d_ld / kWord;
+    else if (last) args.cout = buffer;
+    if (s.prepare && prepared_ != rows) s.prepare(prepared_ = args.rows);
+    (plan_.a_in_place ? s.tile_in_place : s.tile_packed)[rows][b.vectors](args);
+    if (!last || direct) return;
+    finish(waiting_.rows);
+    const int slices = static_cast<int>(std::max<std::int64_t>(1, kw / s.k_step));
+    waiting_ = {.sums = buffer,
+                .ld = width,
+                .row = at,
+                .col = b.col,
+                .rows = args.rows,
+                .cols = static_cast<int>(b.cols),
+                .slice = (args.rows + slices - 1) / slices};
+    if (s.prepare) in_turn_ ^= 1;  // its epilogue runs beside the next tile
+    else finish(waiting_.rows);
   }
 
   const KernelSet& s;
@@ -325,8 +377,10 @@ class Worker {
   const Grid& g;
   const Finish& f;
   std::byte *a_, *b_, *c_;
+  std::uint32_t* sums_;
   std::int64_t panel0_ = 0, panels_ = 0, pass_begin_ = 0, pass_size_ = 0, kept_unit_ = -1;
   int prepared_ = 0;  // rows
+  Panel group_[Plan::kMaxGroup];
   // Where products do not need the vector unit (sets with `prepare`), the epilogue of a tile runs between the steps of
   // the next.
   struct {
@@ -395,7 +449,7 @@ void run(const KernelSet& s, Pool& pool, const Problem& p, const Finish& f) {
   if (p.m <= 0 || p.n <= 0) return;
   if (SmallPlan::fits(p)) return run_small(s, pool, p, f);
   const Plan plan(s, p, pool.threads());
-  pool.reserve_scratch(plan.a_bytes + plan.b_bytes + plan.c_bytes);
+  pool.reserve_scratch(plan.a_bytes + plan.b_bytes + plan.c_bytes + plan.sums_bytes);
   const std::int64_t units = plan.m_units.parts * plan.n_units.parts;
   std::atomic<std::int64_t> next{0};
   const auto job = [&](int thread) {
@@ -411,7 +465,7 @@ void run(const KernelSet& s, Pool& pool, const Problem& p, const Finish& f) {
 std::int64_t scratch_bytes(const KernelSet& s, const Problem& p) {
   if (SmallPlan::fits(p)) return SmallPlan(s, p).bytes;
   const Plan plan(s, p, 1);
-  return plan.a_bytes + plan.b_bytes + plan.c_bytes;
+  return plan.a_bytes + plan.b_bytes + plan.c_bytes + plan.sums_bytes;
 }
 
 void run_alone(const KernelSet& s, std::byte* scratch, const Problem& p, const Finish& f) {

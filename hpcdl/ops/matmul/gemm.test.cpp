@@ -144,8 +144,21 @@ TEST_P(Gemm, BlockedShapes) {
     }
 }
 
+// On tile registers: several groups of panels, the last of them smaller, each taking k in several turns; A in place (k
+// of whole steps) and packed, one block of k and several.
+TEST_P(Gemm, GroupsOfPanelsTakeTurns) {
+  for (const Case& c : {Case{70, 300, 640}, Case{45, 330, 630}, Case{37, 200, 2300}})
+    for (const bool trans : {false, true}) {
+      const Matrix a(c.m, c.k, DType::bf16, false, 21), b(c.k, c.n, DType::bf16, trans, 22);
+      expect_product<float>(a, b, Compute::bf16, "groups");
+      if (HasFatalFailure()) return;
+      expect_product<bf16>(a, b, Compute::bf16, "groups");
+      if (HasFatalFailure()) return;
+    }
+}
+
 TEST_P(Gemm, PackedWeightGivesTheSameBits) {
-  for (const Case& c : {Case{7, 50, 70}, Case{20, 130, 1100}, Case{7, 1, 1}})
+  for (const Case& c : {Case{7, 50, 70}, Case{20, 130, 1100}, Case{40, 500, 600}, Case{7, 1, 1}})
     for (const Compute compute : {Compute::f32, Compute::bf16})
       for (const bool trans : {false, true}) {
         const Matrix a(c.m, c.k, DType::f32, false, 5), b(c.k, c.n, DType::f32, trans, 6);
@@ -224,7 +237,7 @@ TEST_P(Gemm, EpiloguesAndAccumulation) {
 }
 
 TEST_P(Gemm, BytesAreExact) {
-  for (const Case& c : {Case{1, 1, 1}, Case{3, 50, 70}, Case{20, 49, 4096}, Case{9, 17, 6}})
+  for (const Case& c : {Case{1, 1, 1}, Case{3, 50, 70}, Case{20, 49, 4096}, Case{40, 400, 1100}, Case{9, 17, 6}})
     for (int bits = 0; bits < 4; ++bits) {
       const bool ta = bits & 1, tb = bits & 2;
       std::vector<std::uint8_t> a(static_cast<std::size_t>(c.m * c.k));

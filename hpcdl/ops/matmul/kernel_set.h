@@ -95,8 +95,11 @@ struct KernelSet {
   int group = 1;                        // elements of k per word
   int k_step = 1;                       // words of k that tiles take at a time
   int block_words = 1024;               // words of k whose panels are used at a time
-  int pack_cost = 16;                   // of a word, in multiply-adds of words
-  DType in_place = DType::none;         // dtype of an A that tiles can read where it lies
+  // Of B, whose panels meet each tile of rows together; 0: every panel meets all rows of A at once.
+  std::int64_t group_bytes = 0;
+  std::int64_t turn_words = 0;   // words of k that such a group takes at a time; 0: all
+  int pack_cost = 16;            // of a word, in multiply-adds of words
+  DType in_place = DType::none;  // dtype of an A that tiles can read where it lies
   TileKernel tile_in_place[kMaxRows + 1][kMaxVectors + 1] = {};
   TileKernel tile_packed[kMaxRows + 1][kMaxVectors + 1] = {};
   PackKernel pack_a = nullptr, pack_b = nullptr;
