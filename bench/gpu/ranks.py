@@ -101,21 +101,25 @@ def on_gpu(i):
     return {**os.environ, "CUDA_VISIBLE_DEVICES": seen.split(",")[i] if seen else str(i)}
 
 
+def references(alone):
+    """What GPUs are held against, of what each of them does alone (tokens/s): the first one; their mean; and the slowest, for which the others
+    wait in every step."""
+    return {"the first": alone[0], "their mean": statistics.mean(alone), "the slowest": min(alone)}
+
+
 def efficiencies(together, alone):
-    """What GPUs reach together, of what each of them does alone (tokens/s): of so many times the first one; of their sum; and of so many times
-    the slowest, for which the others wait in every step."""
-    n = len(alone)
-    return {"the first": together / (n * alone[0]), "their mean": together / sum(alone), "the slowest": together / (n * min(alone))}
+    """What GPUs reach together, of so many times each reference."""
+    return {name: together / (len(alone) * rate) for name, rate in references(alone).items()}
 
 
 def of_alone(table, who, rate, n, kind, goal):
     """Rows of efficiency: the bar is held against the first GPU. rate: by side, with "alone 0" and on."""
     alone = [rate[f"{kind} alone {i}"] for i in range(n)]
-    against = {"the first": alone[0], "their mean": statistics.mean(alone), "the slowest": min(alone)}
     together = rate[f"{kind} {n}"]
-    for name, ratio in efficiencies(together, alone).items():
+    ratios = efficiencies(together, alone)
+    for name, one in references(alone).items():
         first = name == "the first"
-        table.bar("ddp", who if first else f"{who}, against {name} alone", f"{together / 1e3:.0f}k tokens/s", f"{'one' if first else name} {against[name] / 1e3:.0f}k", ratio, goal if first else None)
+        table.bar("ddp", who if first else f"{who}, against {name} alone", f"{together / 1e3:.0f}k tokens/s", f"{'one' if first else name} {one / 1e3:.0f}k", ratios[name], goal if first else None)
 
 
 def train(table, counts, args):
