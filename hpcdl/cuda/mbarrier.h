@@ -3,8 +3,8 @@
 // consumers walk with them. Kernels of sm_90 (arch.h).
 //
 //   full[stage]:  the producer says how many bytes come (barrier_expect), the copy engine counts them, consumers wait
-//   empty[stage]: every consumer arrives when it has read, the producer waits
-//
+//   empty[stage]: every consumer arrives when it has read, the producer waits. An arrival overtakes loads whose values
+//                 nothing has used yet, and the copy engine then writes over them: fence_async_proxy() (tma.h) first.
 // A wait names the parity of the phase that must have ended: 0 for the first phase of a barrier, then 1, 0, ... A wait
 // for parity 1 on a fresh barrier passes, so a producer begins with Ring{.parity = 1} and consumers with Ring{}.
 
