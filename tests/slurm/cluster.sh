@@ -15,6 +15,10 @@ free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1
 cluster_up() {
   cluster=$(mktemp -d) host=$(hostname -s)
   chmod 755 "$cluster"
+  export SLURM_CONF=$cluster/slurm.conf
+  # Whoever is killed cannot clean up: a process that is not its child waits for its end, and does so if nobody has.
+  (setsid bash -c '. "$1"; cluster=$2; while [[ -d $cluster ]] && kill -0 "$3"; do sleep 1; done; cluster_down' watch \
+    "$(realpath "${BASH_SOURCE[0]}")" "$cluster" $$ </dev/null >/dev/null 2>&1 &)
   mkdir -p "$cluster"/{state,log,munge} "$cluster/spool/$host"
   chown munge:munge "$cluster/munge"
   chmod 755 "$cluster/munge"
@@ -55,7 +59,6 @@ NodeName=$host NodeAddr=127.0.0.1 CPUs=2 RealMemory=2000 State=UNKNOWN
 PartitionName=main Nodes=$host Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=60
 PartitionName=urgent Nodes=$host MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 EOF
-  export SLURM_CONF=$cluster/slurm.conf
   slurmctld -c && slurmd || return 1
   local i
   for ((i = 0; i < 100; i++)); do
