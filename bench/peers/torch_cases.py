@@ -92,10 +92,12 @@ def linear(compiled, m, n, k, dtype, activation, residual=False):
     word = {"gelu": "gelu_tanh"}.get(activation, activation)
     act = {"none": lambda z: z, "relu": torch.relu_, "gelu": lambda z: F.gelu(z, approximate="tanh")}[activation]
 
-    def ours():
-        hpcdl.linear(x, w, b, activation=word, out=y)
+    ours_packed = hpcdl.pack_linear(w)
 
-    sides = {"hpcdl": ours, "torch": lambda: act(F.linear(x, w, b)), "torch out=": lambda: act(torch.addmm(b, x, w.t(), out=y))}
+    def ours(weight=w):
+        hpcdl.linear(x, weight, b, activation=word, out=y)
+
+    sides = {"hpcdl": ours, "hpcdl packed": lambda: ours(ours_packed), "torch": lambda: act(F.linear(x, w, b)), "torch out=": lambda: act(torch.addmm(b, x, w.t(), out=y))}
     if compiled:
         f = torch.compile(lambda x, w, b: act(F.linear(x, w, b)))
         sides["torch.compile"] = lambda: f(x, w, b)
@@ -106,6 +108,10 @@ def linear(compiled, m, n, k, dtype, activation, residual=False):
 
     def compare():
         ours()
+        plain = y.clone()
+        ours(ours_packed)
+        if not torch.equal(y, plain):
+            raise SystemExit(f"linear {m}x{n}x{k} {short(dtype)}: a packed weight gives other bits")
         reference = F.linear(x.double(), w.double(), b.double())
         return y, act(reference), (k**0.5 + 4) * 2.0**-23 + (2 * eps(dtype) if bf else 0)
 

@@ -6,7 +6,7 @@ captured into a torch.cuda.CUDAGraph; a module that was built without CUDA raise
 """
 
 import math
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import torch
 from torch import Tensor
@@ -186,14 +186,14 @@ class _Linear(torch.autograd.Function):
 
 def linear(
     x: Tensor,
-    weight: Tensor,
+    weight: Union[Tensor, ops.PackedWeight],
     bias: Optional[Tensor] = None,
     *,
     residual: Optional[Tensor] = None,
     activation: str = "none",
 ) -> Tensor:
-    """activation(x @ weight.T + bias) + residual; activation: "none", "relu", "gelu", "gelu_tanh"."""
-    if _tracked(x, weight, bias, residual):
+    """activation(x @ weight.T + bias) + residual; activation: "none", "relu", "gelu", "gelu_tanh". Gradients need weight as a tensor."""
+    if _tracked(x, weight if isinstance(weight, Tensor) else None, bias, residual):
         return _Linear.apply(x, weight, bias, residual, activation)
     return ops.linear(x, weight, bias, residual=residual, activation=activation)
 

@@ -15,6 +15,7 @@ void bind_linear(nanobind::module_& m);
 void bind_loss(nanobind::module_& m);
 void bind_matmul(nanobind::module_& m);
 void bind_norm(nanobind::module_& m);
+void bind_packed(nanobind::module_& m);
 void bind_rows(nanobind::module_& m);
 void bind_runtime(nanobind::module_& m);
 

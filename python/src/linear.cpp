@@ -2,10 +2,11 @@
 
 #include "hpcdl/ops/linear/linear.h"
 
-#include "hpcdl/ops/matmul/gemm.h"
+#include "hpcdl/ops/linear/packed.h"
 #include "python/src/bind.h"
 #include "python/src/call.h"
 #include "python/src/gelu_form.h"
+#include "python/src/type_error.h"
 #include "python/src/words.h"
 
 namespace hpcdl::python {
@@ -21,19 +22,34 @@ void linear_into(Stream& s, Tensor y, Tensor z, View x, View w, View bias, View 
   else ActivatedLinear::forward(s, y, z, x, w, bias, residual, a);
 }
 
+/// Null for an array.
+const PackedWeight* packed_weight(const Call& call, bool keep, nb::handle weight) {
+  if (!nb::isinstance<PackedWeight>(weight)) return nullptr;
+  require_type(!keep, call.op(),
+               "gradients need the weight itself, not a PackedWeight: pass the array, or compute without them");
+  return nb::inst_ptr<PackedWeight>(weight);
+}
+
 nb::object linear_call(bool keep, nb::handle x, nb::handle weight, nb::handle bias, nb::handle residual,
                        nb::handle activation, nb::handle out) {
   Call call("linear");
   const LinearArgs a{.activation = activation_of(call.op(), activation)};
   const Several outs(call.op(), "out", keep ? out : nb::none(), 2);
-  const View v = call.in("x", x), w = call.in("weight", weight), b = call.in_or_absent("bias", bias, kContiguous);
-  const View r = call.in_or_absent("residual", residual);
-  const Spec spec = linear_spec(call.op(), v.spec(), w.spec(), b.spec(), r.spec(), a);
+  const PackedWeight* packed = packed_weight(call, keep, weight);
+  const View v = call.in("x", x), w = packed ? View() : call.in("weight", weight);
+  if (packed && v.device().is_cuda()) [[unlikely]]
+    fail(call.op(), "x is on {} and the weight packed for the CPU: pass the weight itself", device_name(v.device()));
+  const View b = call.in_or_absent("bias", bias, kContiguous), r = call.in_or_absent("residual", residual);
+  const Spec spec = packed ? linear_spec(v.spec(), *packed, b.spec(), r.spec())
+                           : linear_spec(call.op(), v.spec(), w.spec(), b.spec(), r.spec(), a);
   if (v[-1] <= 0) [[unlikely]]
     fail(call.op(), "x must have columns, got {}", to_string(v.spec()));
   Result y = call.out("out", keep ? outs[0] : nb::borrow(out), spec, r);
   Result z = call.out_if(keep && a.activation != Activation::none, "out[1]", outs[1], spec);
-  call.run([&](Stream& s) { linear_into(s, y, z, v, w, b, r, a); });
+  call.run([&](Stream& s) {
+    if (packed) hpcdl::linear(s, y, v, *packed, b, r, a.activation);
+    else linear_into(s, y, z, v, w, b, r, a);
+  });
   return keep ? call.give_all(y, z) : call.give(y);
 }
 
@@ -148,14 +164,15 @@ nb::object bias_gelu_mlp_backward(nb::handle dy, nb::handle x, nb::handle w1, nb
 void bind_linear(nb::module_& m) {
   m.def("linear", linear, nb::arg("x"), nb::arg("weight"), nb::arg("bias") = nb::none(), nb::kw_only(),
         nb::arg("residual") = nb::none(), nb::arg("activation") = "none", nb::arg("out") = nb::none(),
-        nb::sig("def linear(x: Array, weight: Array, bias: Array | None = None, *, residual: Array | None = None, "
+        nb::sig("def linear(x: Array, weight: Array | PackedWeight, bias: Array | None = None, *, residual: Array | "
+                "None = None, "
                 "activation: str = 'none', "
                 "out: Array | None = None) -> Array"),
         R"(activation(x @ weight.T + bias) + residual in one kernel.
 
 x: (..., K), weight: (N, K), bias: (N), float32 or bfloat16 each; rows dense. residual: like the result, (...,
 N) in the dtype of x. Products are formed in the dtype of x, sums in float32. activation: "none", "relu",
-"gelu" (error function), "gelu_tanh". out: may be residual.)");
+"gelu" (error function), "gelu_tanh". out: may be residual. On the CPU weight may be a PackedWeight.)");
   m.def("linear_forward", linear_forward, nb::arg("x"), nb::arg("weight"), nb::arg("bias") = nb::none(), nb::kw_only(),
         nb::arg("residual") = nb::none(), nb::arg("activation") = "none", nb::arg("out") = nb::none(),
         nb::sig("def linear_forward(x: Array, weight: Array, bias: Array | None = None, *, residual: Array | None = "

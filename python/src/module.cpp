@@ -83,6 +83,7 @@ NB_MODULE(_hpcdl, m) {
   bind_rows(m);
   bind_norm(m);
   bind_loss(m);
+  bind_packed(m);
   bind_linear(m);
   bind_matmul(m);
   bind_attention(m);

@@ -203,6 +203,8 @@ class Errors(Case):
         self.raises(ValueError, r"x is on cpu and weight on cuda:0", hpcdl.rms_norm, x.cpu(), w.cuda())
         self.raises(ValueError, r"out on cpu", hpcdl.softmax, x, out=x.cpu())
         w4 = hpcdl.int4_quantize(torch.randn(32, 64), group=32)
+        self.raises(ValueError, "only the CPU", hpcdl.pack_linear, rand(3, 4))
+        self.raises(ValueError, "packed for the CPU", hpcdl.linear, rand(2, 4), hpcdl.pack_linear(torch.ones(3, 4)))
         self.raises(ValueError, r"weight\.to\(x\.device\)", hpcdl.int4_matmul, rand(2, 64), w4)
         self.assertTrue(torch.equal(hpcdl.int4_matmul(rand(2, 64) * 0 + 1, w4.to("cuda")), hpcdl.int4_matmul(rand(2, 64) * 0 + 1, w4.to("cuda"))))
 

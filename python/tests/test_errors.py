@@ -71,6 +71,19 @@ class Words(Case):
             ValueError, r"dy must be F32 \(3, 4\), got F32 \(4, 3\)", hpcdl.softmax_backward, ones(4, 3), ones(3, 4)
         )
 
+    def test_packed(self):
+        packed = hpcdl.pack_linear(ones(3, 4))
+        self.raises(ValueError, r"weight must be \(N, 5\).*F32 \(3, 4\)", hpcdl.linear, ones(2, 5), packed)
+        self.raises(ValueError, r"bias must have shape \(3\), got F32 \(4\)", hpcdl.linear, ones(2, 4), packed, ones(4))
+        half = hpcdl.pack_linear(ones(3, 4), dtype="bfloat16")
+        self.raises(ValueError, r"packed for x of BF16, got F32 \(2, 4\)", hpcdl.linear, ones(2, 4), half)
+        self.raises(ValueError, r"w must be \(N, K\), got F32 \(4\)", hpcdl.pack_linear, ones(4))
+        self.raises(ValueError, r"not empty, got F32 \(0, 4\)", hpcdl.pack_linear, ones(0, 4))
+        self.raises(TypeError, r"dtype must be float32 or bfloat16 on the CPU, got float16", hpcdl.pack_linear, ones(3, 4), dtype="float16")
+        self.raises(TypeError, r"w must be float32 or bfloat16, got F64", hpcdl.pack_linear, np.ones((3, 4)))
+        self.raises(TypeError, r"gradients need the weight itself", hpcdl.linear_forward, ones(2, 4), packed)
+        self.raises(TypeError, r"got .*PackedWeight", hpcdl.linear_backward, ones(2, 3), ones(2, 4), packed)
+
     def test_strides(self):
         x = ones(6, 8)
         for bad in (x.T, x[:, ::2], x[::-1], np.broadcast_to(ones(8), (4, 8))[:, ::-1]):

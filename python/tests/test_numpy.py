@@ -208,6 +208,28 @@ class Products(Case):
             self.close(dw, dz.reshape(6, 7).T @ x.reshape(6, 20), tolerance("float32", 6))
             self.close(db, dz.sum((0, 1)), tolerance("float32", 6))
 
+    def test_packed_linear(self):
+        for rows, n, k in [(1, 5, 3), (6, 40, 70), (7, 40, 70), (33, 130, 600)]:
+            x, w, b, r = randn(rows, k), randn(n, k), randn(n), randn(rows, n)
+            packed = hpcdl.pack_linear(w)
+            self.assertEqual((packed.shape, packed.dtype), ((n, k), "float32"))
+            self.assertGreaterEqual(packed.nbytes, w.nbytes)
+            by_columns = hpcdl.pack_linear(np.asfortranarray(w))
+            for name in ("none", "relu", "gelu", "gelu_tanh"):
+                y = hpcdl.linear(x, packed, b, residual=r, activation=name)
+                plain = hpcdl.linear(x, w, b, residual=r, activation=name)
+                self.close(y, plain, tolerance("float32", k))
+                if rows > 6:
+                    np.testing.assert_array_equal(y, plain)
+                np.testing.assert_array_equal(y, hpcdl.linear(x, by_columns, b, residual=r, activation=name))
+        want = hpcdl.linear(x, packed)
+        w[:] = np.nan  # it is a copy
+        out = np.empty_like(want)
+        self.assertIs(hpcdl.linear(x, packed, out=out), out)
+        np.testing.assert_array_equal(out, want)
+        self.assertEqual(hpcdl.linear(x.reshape(3, 11, k), packed).shape, (3, 11, n))
+        self.assertEqual(hpcdl.linear(x[:0], packed).shape, (0, n))
+
     def test_matmul_add_relu(self):
         a, dd = randn(2, 9, 30), randn(2, 9, 17)
         for b in (randn(30, 17), randn(17, 30).T):

@@ -153,6 +153,19 @@ class Autograd(Case):
             )
         self.agree(lambda x, w: ht.linear(x, w), F.linear, [rand(5, 24), rand(10, 24)], 24)
 
+    def test_packed_linear(self):
+        x, w, b = torch.randn(9, 40), torch.randn(20, 40), torch.randn(20)  # on the CPU alone
+        for dtype in (torch.float32, torch.bfloat16):
+            for weight in (w, w.to(dtype)):
+                packed = hpcdl.pack_linear(weight, dtype=dtype)
+                self.assertEqual(packed.dtype, str(dtype).split(".")[1])
+                y = ht.linear(x.to(dtype), packed, b, activation="gelu")
+                self.assertTrue(torch.equal(y, ht.linear(x.to(dtype), weight, b, activation="gelu")))
+        with torch.no_grad():
+            self.assertTrue(torch.equal(ht.linear(x.requires_grad_(), packed := hpcdl.pack_linear(w)), hpcdl.linear(x.detach(), w)))
+        self.raises(TypeError, "gradients need the weight itself", ht.linear, x, packed)
+        self.raises(TypeError, "gradients need the weight itself", hpcdl.linear_forward, x.detach(), packed)
+
     def test_matmul_add_relu(self):
         for c in (None, (10,), (3, 4, 10)):
             self.each(

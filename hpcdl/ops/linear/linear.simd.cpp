@@ -1,5 +1,6 @@
 #include "hpcdl/ops/linear/linear.h"
 
+#include "hpcdl/ops/linear/product.h"
 #include "hpcdl/ops/linear/saving.h"
 #include "hpcdl/simd/math.h"
 
@@ -89,18 +90,13 @@ template <class Isa> void product(Pool& pool, const gemm::Problem& p, const Grad
 }  // namespace
 
 template <class Isa>
-void linear(Isa, Pool& pool, Tensor y, Tensor z, View x, View w, View bias, View residual, const LinearArgs& a) {
-  const gemm::Problem p{.m = x.rows(),
-                        .n = y.cols(),
-                        .k = x.cols(),
-                        .compute = gemm::compute_of(x.dtype()),
-                        .a = operand(x, false),
-                        .b = operand(w, !a.conv1d)};
+void linear_product(Isa, Pool& pool, const gemm::Problem& p, Tensor y, Tensor z, View bias, View residual,
+                    Activation activation) {
   if (z && z.dtype() == DType::f32 && (!bias || bias.dtype() == DType::f32))
-    return linear_saving(Isa{}, pool, p, y, z, bias, residual, a.activation);
+    return linear_saving(Isa{}, pool, p, y, z, bias, residual, activation);
   visit_dtype(y.dtype(), [&]<class T>() {
     visit_dtype(bias.dtype(), [&]<class TBias>() {
-      switch (a.activation) {
+      switch (activation) {
         case Activation::none: return run<Isa, T, TBias, ep::Identity>(pool, p, y, z, bias, residual);
         case Activation::relu: return run<Isa, T, TBias, ep::Relu>(pool, p, y, z, bias, residual);
         case Activation::gelu_tanh: return run<Isa, T, TBias, ep::GeluTanh>(pool, p, y, z, bias, residual);
@@ -108,6 +104,17 @@ void linear(Isa, Pool& pool, Tensor y, Tensor z, View x, View w, View bias, View
       }
     });
   });
+}
+
+template <class Isa>
+void linear(Isa isa, Pool& pool, Tensor y, Tensor z, View x, View w, View bias, View residual, const LinearArgs& a) {
+  const gemm::Problem p{.m = x.rows(),
+                        .n = y.cols(),
+                        .k = x.cols(),
+                        .compute = gemm::compute_of(x.dtype()),
+                        .a = operand(x, false),
+                        .b = operand(w, !a.conv1d)};
+  linear_product(isa, pool, p, y, z, bias, residual, a.activation);
 }
 
 template <class Isa> void linear_backward(Isa, Pool& pool, const LinearGradients& g, const LinearArgs& a) {
@@ -132,6 +139,7 @@ template <class Isa> void linear_backward(Isa, Pool& pool, const LinearGradients
                  g.dw, g.dw.bytes() >= kCold);
 }
 
+template void linear_product(simd::Isa, Pool&, const gemm::Problem&, Tensor, Tensor, View, View, Activation);
 template void linear(simd::Isa, Pool&, Tensor, Tensor, View, View, View, View, const LinearArgs&);
 template void linear_backward(simd::Isa, Pool&, const LinearGradients&, const LinearArgs&);
 
