@@ -6,12 +6,11 @@ hpcdl=$(realpath "$1")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 . "$(dirname "$0")/small_run.sh"
-command -v mpirun >/dev/null || skip "no mpirun (openmpi-bin)"
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+. "$(dirname "$0")/mpi.sh"
 on() {  # RANKS NAME OPTIONS...
   local n=$1 name=$2
   shift 2
-  mpirun --oversubscribe --bind-to none -n "$n" "$hpcdl" train -c "$work/run.toml" --out "$work/$name" --parallel.dp 0 --train.batch $((8 / n)) --train.threads 1 "$@" >"$work/$name.log" 2>&1 || fail "$name"
+  "${mpirun[@]}" -n "$n" "$hpcdl" train -c "$work/run.toml" --out "$work/$name" --parallel.dp 0 --train.batch $((8 / n)) --train.threads 1 "$@" >"$work/$name.log" 2>&1 || fail "$name"
 }
 losses() {  # NAME: step and loss, in whatever order their keys stand
   paste <(grep "\"grad_norm\"" "$work/$1/metrics.jsonl" | grep -o "\"step\": *[0-9]*" | grep -o "[0-9]*$") <(grep "\"grad_norm\"" "$work/$1/metrics.jsonl" | grep -o "\"loss\": *[0-9.e+-]*" | grep -o "[0-9.e+-]*$")
@@ -37,7 +36,7 @@ refused() {  # WORDS OPTIONS...
   local words=$1
   shift
   for ((i = 0; i < 3; i++)); do
-    timeout -k 5 60 mpirun --oversubscribe --bind-to none -n 3 "$hpcdl" train -c "$work/run.toml" --out "$work/x" "$@" >"$work/refused.log" 2>&1
+    timeout -k 5 60 "${mpirun[@]}" -n 3 "$hpcdl" train -c "$work/run.toml" --out "$work/x" "$@" >"$work/refused.log" 2>&1
     local code=$?
     ((code == 2)) || fail "$* has to end with 2, and ended with $code"
     grep -q "$words" "$work/refused.log" || fail "$*: what is wrong is not said"
@@ -45,7 +44,7 @@ refused() {  # WORDS OPTIONS...
 }
 refused "the world has 3 ranks" --parallel.dp 2
 refused "leave model.vocab out" --parallel.dp 0 --model.vocab 100  # found when the tokenizer has been read
-mpirun --oversubscribe --bind-to none -n 2 "$hpcdl" profile -c "$work/run.toml" --steps 3 --train.threads 1 --trace "$work/trace.json" >"$work/profile.log" 2>&1 || fail "profile"
+"${mpirun[@]}" -n 2 "$hpcdl" profile -c "$work/run.toml" --steps 3 --train.threads 1 --trace "$work/trace.json" >"$work/profile.log" 2>&1 || fail "profile"
 grep -q "hidden behind records" "$work/profile.log" || fail "the report of the exchange"
 grep -q '"exchange"' "$work/trace.json" || fail "the exchange in the trace"
 grep -q 'rank 0' "$work/trace.json" && grep -q 'rank 1' "$work/trace.json" || fail "both ranks in the trace"

@@ -6,9 +6,8 @@ hpcdl=$(realpath "$1")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 . "$(dirname "$0")/small_run.sh"
-command -v mpirun >/dev/null || skip "no mpirun (openmpi-bin)"
+. "$(dirname "$0")/mpi.sh"
 command -v python3 >/dev/null || skip "no python3"
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 steps=30
 small_run 30
@@ -18,7 +17,7 @@ common=(-c "$work/run.toml" --model.heads=4 --train.lr=1e-3 --train.warmup=30)
 mesh() {
   local name=$1 dp=$2 tp=$3
   shift 3
-  mpirun --oversubscribe --bind-to none -n $((dp * tp)) "$hpcdl" train "${common[@]}" --train.batch=$((4 / dp)) --parallel.dp="$dp" --parallel.tp="$tp" --train.steps="$steps" \
+  "${mpirun[@]}" -n $((dp * tp)) "$hpcdl" train "${common[@]}" --train.batch=$((4 / dp)) --parallel.dp="$dp" --parallel.tp="$tp" --train.steps="$steps" \
     --out "$work/$name" "$@" >"$work/$name.log" 2>&1 || fail "dp $dp x tp $tp"
   same "$name" "$steps"
 }
@@ -40,7 +39,7 @@ for shape in "1 2" "2 1" "2 2" "1 4" "4 1"; do mesh "${shape/ /x}" $shape; done
 mesh sequence 1 2 --parallel.sequence=true
 steps=15 mesh resumed 2 2
 mesh resumed 1 2
-mpirun --oversubscribe -n 2 "$hpcdl" train "${common[@]}" --parallel.dp=0 --parallel.tp=3 --out "$work/x" >"$work/bad.log" 2>&1
+"${mpirun[@]}" -n 2 "$hpcdl" train "${common[@]}" --parallel.dp=0 --parallel.tp=3 --out "$work/x" >"$work/bad.log" 2>&1
 (($? == 2)) || fail "a tp that does not fit has to end with 2"
 grep -q 'start a multiple of 3' "$work/bad.log" || fail "no word of what would fit: $(cat "$work/bad.log")"
 echo "every mesh of 2 and 4 ranks under mpirun: the losses of one"
