@@ -137,7 +137,7 @@ function(hpcdl_test file)
   hpcdl_precompiled(test.${name} test)
   set_target_properties(test.${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test OUTPUT_NAME ${name})
   add_test(NAME ${name} COMMAND test.${name})
-  set_tests_properties(${name} PROPERTIES TIMEOUT 600)
+  hpcdl_ends_within(${name} 600)
   hpcdl_scheduled(${name})
 endfunction()
 

@@ -4,6 +4,7 @@
 #     measures   takes the machine's rates, whatever they are, and goes on until they settle: one of these at a time
 #     ranks      more processes than cores, with seconds of patience for each other: one of these at a time
 #   hpcdl_scheduled(TEST)   behind its add_test()
+#   hpcdl_ends_within(TEST SECONDS)   or it has failed; under a sanitizer ten times as long
 #   hpcdl_check_schedule()  at the end: stops where a row is of no test
 set(HPCDL_SCHEDULE
   "28 tests.planted_kernels alone" "2 lab.verify alone" "1 tests.cli.verify alone" "1 tests.install alone" "1 examples.04_my_kernels alone"
@@ -28,6 +29,13 @@ function(hpcdl_scheduled name)
       endif()
     endif()
   endforeach()
+endfunction()
+
+function(hpcdl_ends_within name seconds)
+  if(HPCDL_SANITIZE)
+    math(EXPR seconds "10 * ${seconds}")
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${seconds})
 endfunction()
 
 function(hpcdl_check_schedule)
