@@ -29,7 +29,7 @@ quick: ## all tests, no sanitizers
 
 asan tsan: ## all tests under the address or the thread sanitizer
 	@scripts/setup.sh test
-	cmake --preset $@
+	cmake --preset $@ -DHPCDL_SANITIZE_KERNELS=ON
 	cmake --build build/$@ -j $(JOBS)
 	HPCDL_PYTHON=$$(scripts/venv.sh test) ctest --test-dir build/$@ -j $(TEST_JOBS) --output-on-failure
 
