@@ -51,6 +51,8 @@ struct Plan {
   std::int64_t pass_rows;                              // rows of a unit whose partial sums are kept at a time
   bool keep_b;                                         // the unit's whole B stays packed: k blocks of all its panels
   std::int64_t turns;                                  // of a group, each with a part of the block of k
+  bool slices;                                         // between its tiles, a panel has the next one packed
+  std::int64_t panel_block;                            // bytes of a block of k of a panel
   std::int64_t a_bytes, b_bytes, c_bytes, sums_bytes;  // scratch per thread
 
   static constexpr std::int64_t kMaxGroup = 32;
@@ -104,8 +106,10 @@ Plan::Plan(const KernelSet& s, const Problem& p, int threads) : grid(s, p.n, p.k
   const std::int64_t group_bytes = p.packed_b ? s.group_bytes : s.group_bytes / 2;
   // Nothing fetches the first group ahead, which costs the more the fewer rows it meets.
   const std::int64_t most = std::clamp<std::int64_t>(m_units.largest() / 2, 1, kMaxGroup);
-  group = std::clamp<std::int64_t>(group_bytes / (kc * kWord * s.vectors * lanes), 1, most);
+  panel_block = kc * kWord * s.vectors * lanes;
+  group = std::clamp<std::int64_t>(group_bytes / panel_block, 1, most);
   turns = s.turn_words ? ceil_div(kc, s.turn_words) : 1;
+  slices = group == 1 && turns == 1 && !p.packed_b;
   pass_rows = unit_rows;
   if (grid.blocks.parts > 1)
     pass_rows = std::min(unit_rows, std::max(block_rows, kPartials / (unit_width * kWord) / block_rows * block_rows));
@@ -114,9 +118,10 @@ Plan::Plan(const KernelSet& s, const Problem& p, int threads) : grid(s, p.n, p.k
   keep_b = reused && column_bytes * unit_width <= kPackedB;
   // A B block used by several blocks of A is packed once for all of them, else one group at a time.
   const bool block_reused = pass_rows > block_rows;
-  b_bytes = p.packed_b ? 0
-            : keep_b   ? column_bytes * unit_width
-                       : kc * kWord * (block_reused ? unit_width : std::min(unit_width, group * s.vectors * lanes));
+  b_bytes = p.packed_b     ? 0
+            : keep_b       ? column_bytes * unit_width
+            : block_reused ? panel_block * std::max<std::int64_t>(n_units.largest(), 2)
+                           : panel_block * (slices ? 2 : std::min(group, n_units.largest()));
   a_bytes = a_in_place ? 0 : (block_rows * kc + block_rows / s.rows * 16) * kWord;
   c_bytes = grid.blocks.parts > 1 ? pass_rows * unit_width * kWord : 0;
   const auto round = [](std::int64_t b) {
@@ -126,8 +131,17 @@ Plan::Plan(const KernelSet& s, const Problem& p, int threads) : grid(s, p.n, p.k
   a_bytes = round(a_bytes), b_bytes = round(b_bytes), c_bytes = round(c_bytes);
 }
 
-std::int64_t elements(const KernelSet& s, const Grid& g, std::int64_t k, std::int64_t block) {
-  return std::min(k - g.k_begin(block) * s.group, g.k_words(block) * s.group);
+/// `words` of a block of k, from its word `begin` on.
+struct Slice {
+  std::int64_t block, begin, words;
+};
+Slice whole_block(const Grid& g, std::int64_t block) { return {block, 0, g.k_words(block)}; }
+
+std::int64_t first_element(const KernelSet& s, const Grid& g, const Slice& k) {
+  return (g.k_begin(k.block) + k.begin) * s.group;
+}
+std::int64_t elements(const KernelSet& s, const Grid& g, std::int64_t k, const Slice& of) {
+  return std::min(k - first_element(s, g, of), of.words * s.group);
 }
 
 const std::byte* element(const Operand& o, std::int64_t outer, std::int64_t inner, bool outer_is_row) {
@@ -135,16 +149,17 @@ const std::byte* element(const Operand& o, std::int64_t outer, std::int64_t inne
   return static_cast<const std::byte*>(o.data) + i * dtype_bytes(o.dtype);
 }
 
+/// `dst`: of the panel's block.
 void pack_panel(const KernelSet& s, const Grid& g, const Operand& b, std::int64_t n, std::int64_t k, std::int64_t panel,
-                std::int64_t block, std::byte* dst) {
+                const Slice& of, std::byte* dst) {
   const std::int64_t col = g.panels.begin(panel) * s.lanes, width = g.panels.size(panel) * s.lanes;
-  s.pack_b({.dst = reinterpret_cast<std::uint32_t*>(dst),
+  s.pack_b({.dst = reinterpret_cast<std::uint32_t*>(dst) + of.begin * width,
             .width = static_cast<int>(width),
             .cols = static_cast<int>(std::min(width, n - col)),
             .panels = 1,
             .panel_stride = 0,
-            .k = elements(s, g, k, block),
-            .src = element(b, col, g.k_begin(block) * s.group, b.transposed),
+            .k = elements(s, g, k, of),
+            .src = element(b, col, first_element(s, g, of), b.transposed),
             .dtype = b.dtype,
             .ld = b.ld,
             .k_dense = b.transposed});
@@ -176,6 +191,7 @@ class Worker {
     const std::int64_t end = std::min(p.m, plan_.m_units.begin(mu + 1) * s.rows);
     for (pass_begin_ = plan_.m_units.begin(mu) * s.rows; pass_begin_ < end; pass_begin_ += pass_size_) {
       pass_size_ = std::min(end - pass_begin_, plan_.pass_rows);
+      home_ = 0;
       for (std::int64_t block = 0; block < g.blocks.parts; ++block) pass(block);
       if (plan_.keep_b) kept_unit_ = nu;
     }
@@ -194,6 +210,12 @@ class Worker {
     std::int64_t lines = 0, step = 0, columns = 0;
   };
 
+  /// A panel of B that is packed while the one in front of it is in use.
+  struct Next {
+    std::byte* dst = nullptr;
+    std::int64_t block = 0, panel = 0;
+  };
+
   void pass(std::int64_t block) {
     const Split row_blocks{ceil_div(pass_size_, s.rows), ceil_div(pass_size_, plan_.block_rows)};
     const bool single = row_blocks.parts == 1 && !plan_.keep_b;
@@ -202,20 +224,54 @@ class Worker {
       const std::int64_t rows = std::min(pass_size_, row_blocks.begin(i + 1) * s.rows) - row;
       const Split tiles{rows, ceil_div(rows, s.rows), plan_.a_in_place ? 0 : s.rows};
       const Rows w{block, row, tiles, {g.k_words(block) / s.k_step, plan_.turns}};
-      if (!plan_.a_in_place) pack_a(pass_begin_ + row, tiles, block);
+      if (!plan_.a_in_place) pack_a(pass_begin_ + row, tiles, whole_block(g, block));
       const bool fresh = i == 0 && kept_unit_ < 0 && !p.packed_b;
       for (std::int64_t j = 0, end; j < panels_; j = end) {
         end = std::min(panels_, j + plan_.group);
         take_group(block, j, end, row, single);
-        for (std::int64_t q = j; fresh && q < end; ++q)
-          pack_panel(s, g, p.b, p.n, p.k, panel0_ + q, block, const_cast<std::byte*>(group_[q - j].b));
+        for (std::int64_t q = j; fresh && !next_.dst && q < end; ++q)
+          pack_panel(s, g, p.b, p.n, p.k, panel0_ + q, whole_block(g, block), const_cast<std::byte*>(group_[q - j].b));
+        next_ = fresh && plan_.slices ? next_panel(block, j, row_blocks.parts == 1, single) : Next{};
         Ahead ahead;
         if (!fresh && !plan_.a_in_place && i + 1 < row_blocks.parts)
           ahead = next_rows(pass_begin_ + row + rows, rows, block, j, end);
         else if (end < panels_) ahead = next_group(block, end, std::min(panels_, end + plan_.group), fresh);
-        pass_group(w, end - j, ahead);
+        if (next_.dst) pass_panel(w);
+        else pass_group(w, end - j, ahead);
       }
     }
+  }
+
+  /// Behind panel j of a block; the first of the next block, if `through`.
+  Next next_panel(std::int64_t block, std::int64_t j, bool through, bool single) {
+    const bool same = j + 1 < panels_;
+    if (!same && (!through || block + 1 == g.blocks.parts)) return {};
+    const std::int64_t b = same ? block : block + 1, next = same ? j + 1 : 0;
+    if (single) home_ ^= 1;
+    return {const_cast<std::byte*>(panel(b, next, single ? next : 0)), b, next};
+  }
+
+  /// Tiles of rows meet the one panel of a group. Behind each of them a slice of the next panel is packed, whose lines
+  /// the tile in front of it has fetched: as a whole the panel would not wait in L2 where its rows lie a multiple of
+  /// 4 KB apart, and lines that arrive all at once keep L1 from those of B.
+  void pass_panel(const Rows& w) {
+    // Words at least: shorter ones cost cubes of 256 up to 5 %, 32 take back what slices gain where k is 256.
+    constexpr std::int64_t kSlice = 16;
+    const std::int64_t words = g.k_words(next_.block), step = ceil_div(kSlice, s.k_step) * s.k_step;
+    const std::int64_t most = w.k.size(0) * s.k_step / kPrefetchEvery,
+                       last = std::max<std::int64_t>(w.tiles.parts - 1, 1);
+    const Split slices{words, last, ceil_div(ceil_div(words, last), step) * step};
+    const auto slice = [&](std::int64_t i) { return Slice{next_.block, slices.begin(i), slices.size(i)}; };
+    const auto pack = [&](const Slice& k) {
+      if (k.words > 0) pack_panel(s, g, p.b, p.n, p.k, panel0_ + next_.panel, k, next_.dst);
+    };
+    for (std::int64_t t = 0; t < w.tiles.parts; ++t) {
+      const Slice fetched = slice(t);
+      const Ahead ahead = fetched.words > 0 ? source(next_.panel, next_.panel + 1, fetched) : Ahead{};
+      one_tile(w, t, 0, 0, ahead, 0, std::min(most, ahead.lines * ahead.columns));
+      if (t > 0) pack(slice(t - 1));
+    }
+    if (w.tiles.parts == 1) pack(slice(0));
   }
 
   /// Every tile of rows meets all panels of the group before the next one does: rows of C are then written in long
@@ -255,22 +311,22 @@ class Worker {
   /// A line more than the panel holds: panels a multiple of 4 KB apart would compete for the same places in L1.
   std::int64_t a_panel_words(std::int64_t block) const { return s.rows * g.k_words(block) + 16; }
 
-  void pack_a(std::int64_t row, const Split& tiles, std::int64_t block) {
+  void pack_a(std::int64_t row, const Split& tiles, const Slice& k) {
     const std::int64_t whole = tiles.n / s.rows, rest = tiles.n % s.rows;
     PackArgs args{.dst = reinterpret_cast<std::uint32_t*>(a_),
                   .width = s.rows,
                   .cols = s.rows,
                   .panels = static_cast<int>(whole),
-                  .panel_stride = a_panel_words(block),
-                  .k = elements(s, g, p.k, block),
-                  .src = element(p.a, row, g.k_begin(block) * s.group, !p.a.transposed),
+                  .panel_stride = a_panel_words(k.block),
+                  .k = elements(s, g, p.k, k),
+                  .src = element(p.a, row, first_element(s, g, k), !p.a.transposed),
                   .dtype = p.a.dtype,
                   .ld = p.a.ld,
                   .k_dense = !p.a.transposed};
     if (whole) s.pack_a(args);
     if (!rest) return;
     args.dst += whole * args.panel_stride;
-    args.src = element(p.a, row + whole * s.rows, g.k_begin(block) * s.group, !p.a.transposed);
+    args.src = element(p.a, row + whole * s.rows, first_element(s, g, k), !p.a.transposed);
     args.width = args.cols = static_cast<int>(rest);
     args.panels = 1;
     s.pack_a(args);
@@ -278,29 +334,35 @@ class Worker {
 
   /// Of the block of A that will be packed next, the part of panels j to `end`.
   Ahead next_rows(std::int64_t row, std::int64_t rows, std::int64_t block, std::int64_t j, std::int64_t end) const {
-    const std::int64_t size = dtype_bytes(p.a.dtype), k = elements(s, g, p.k, block);
+    const std::int64_t size = dtype_bytes(p.a.dtype), k = elements(s, g, p.k, whole_block(g, block));
     const std::int64_t dense = p.a.transposed ? rows : k, lines = p.a.transposed ? k : rows;
     const Split columns{ceil_div(dense * size, 64), panels_};
     const auto* base = element(p.a, row, g.k_begin(block) * s.group, !p.a.transposed);
     return {base + columns.begin(j) * 64, lines, p.a.ld * size, columns.begin(end) - columns.begin(j)};
   }
   Ahead next_group(std::int64_t block, std::int64_t j, std::int64_t end, bool fresh) const {
+    if (fresh) return source(j, end, whole_block(g, block));
+    const std::int64_t vectors = g.panels.begin(panel0_ + end) - g.panels.begin(panel0_ + j);
+    return {panel(block, j, 0), vectors * s.lanes * g.k_words(block) * kWord / 64, 64, 1};
+  }
+  /// What panels j to `end` are packed from.
+  Ahead source(std::int64_t j, std::int64_t end, const Slice& of) const {
     const std::int64_t col = g.panels.begin(panel0_ + j) * s.lanes,
                        width = g.panels.begin(panel0_ + end) * s.lanes - col;
-    if (!fresh) return {panel(block, j, 0), width * g.k_words(block) * kWord / 64, 64, 1};
-    const std::int64_t size = dtype_bytes(p.b.dtype), k = elements(s, g, p.k, block);
-    const auto* base = element(p.b, col, g.k_begin(block) * s.group, p.b.transposed);
+    const std::int64_t size = dtype_bytes(p.b.dtype), k = elements(s, g, p.k, of);
+    const auto* base = element(p.b, col, first_element(s, g, of), p.b.transposed);
     const std::int64_t lines = p.b.transposed ? width : k, dense = p.b.transposed ? k : width;
     return {base, lines, p.b.ld * size, (dense * size + 63) / 64};
   }
 
-  /// Where panel j of the unit lies when panel `first` lies at the beginning of what this worker packed.
+  /// Where panel j of the unit lies when panel `first` lies at the beginning of what this worker packed; of two places
+  /// that panels take in turn, in the one whose turn it is.
   const std::byte* panel(std::int64_t block, std::int64_t j, std::int64_t first) const {
     const auto column = [this](std::int64_t panel) { return g.panels.begin(panel0_ + panel) * s.lanes; };
     const std::int64_t kw = g.k_words(block);
     if (p.packed_b) return p.packed_b + (g.k_begin(block) * g.panels.n * s.lanes + column(j) * kw) * kWord;
     const std::int64_t whole = plan_.keep_b ? g.k_begin(block) * (column(panels_) - column(0)) : 0;
-    return b_ + (whole + (column(j) - column(first)) * kw) * kWord;
+    return b_ + home_ * plan_.panel_block + (whole + (column(j) - column(first)) * kw) * kWord;
   }
 
   /// The epilogue of the next `rows` rows of the tile that waits for it.
@@ -378,7 +440,8 @@ class Worker {
   const Finish& f;
   std::byte *a_, *b_, *c_;
   std::uint32_t* sums_;
-  std::int64_t panel0_ = 0, panels_ = 0, pass_begin_ = 0, pass_size_ = 0, kept_unit_ = -1;
+  std::int64_t panel0_ = 0, panels_ = 0, pass_begin_ = 0, pass_size_ = 0, kept_unit_ = -1, home_ = 0;
+  Next next_;         // packed, or being packed
   int prepared_ = 0;  // rows
   Panel group_[Plan::kMaxGroup];
   // Where products do not need the vector unit (sets with `prepare`), the epilogue of a tile runs between the steps of
@@ -492,7 +555,7 @@ void pack_b(const KernelSet& s, Pool& pool, std::byte* dst, const Operand& b, st
   const Grid g(s, n, k);
   parallel_tasks(pool, g.panels.parts, [&](std::int64_t panel) {
     for (std::int64_t block = 0; block < g.blocks.parts; ++block)
-      pack_panel(s, g, b, n, k, panel, block,
+      pack_panel(s, g, b, n, k, panel, whole_block(g, block),
                  dst + (g.k_begin(block) * g.panels.n + g.panels.begin(panel) * g.k_words(block)) * s.lanes * kWord);
   });
 }

@@ -36,12 +36,14 @@ template <class D, int MR, int NV, bool InPlace> void tile(const TileArgs& t) {
 
   const std::byte *a = t.a, *b = t.b, *ahead = t.ahead;
   const std::int64_t stride = InPlace ? t.lda : 4;
-  std::int64_t fetches = t.ahead_count;
+  // Evenly spread: what L1 waits for from memory must leave it room for B's lines from L2.
+  const std::int64_t slots = t.k / kPrefetchEvery;
+  std::int64_t due = 0;
   const std::byte* own = t.own;
   int own_rows = t.own_lines > 0 ? MR : 0, own_line = 0;
-  for (std::int64_t left = t.k / kPrefetchEvery; left > 0; --left) {
-    if (fetches > 0) {
-      --fetches;
+  for (std::int64_t left = slots; left > 0; --left) {
+    if ((due += t.ahead_count) >= slots) {
+      due -= slots;
       __builtin_prefetch(ahead, 0, 2);
       ahead += t.ahead_step;
       if (ahead >= t.ahead_end) ahead -= t.ahead_wrap;
