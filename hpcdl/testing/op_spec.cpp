@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/describe.h"
@@ -80,6 +81,15 @@ Ref to_ref(const View& t) {
   return r;
 }
 
+/// The reference's own gradient at one place of an input, by central differences, and how far rounding may put it off.
+struct Slope {
+  std::int64_t at;
+  double value, rounding;
+};
+/// Of every input that has been asked for. What an op is compared with is the same wherever it runs, and takes most of
+/// a spec's time: tests of one case share it, by the type of their operands.
+using Slopes = std::map<std::pair<DType, std::size_t>, std::vector<Slope>>;
+
 double largest(const Ref& r) {
   double m = 0;
   for (double v : r.data)
@@ -89,8 +99,9 @@ double largest(const Ref& r) {
 
 class OpTest : public ::testing::Test {
  public:
-  OpTest(const ErasedSpec& spec, const ErasedSpec::Case& c, Backend backend, DType dtype, std::string what)
-      : spec_(spec), case_(c), backend_(backend), dtype_(dtype), what_(std::move(what)) {}
+  OpTest(const ErasedSpec& spec, const ErasedSpec::Case& c, Slopes& slopes, Backend backend, DType dtype,
+         std::string what)
+      : spec_(spec), case_(c), slopes_(slopes), backend_(backend), dtype_(dtype), what_(std::move(what)) {}
 
   void SetUp() override {
     before_ = simd::active_isa();
@@ -302,12 +313,11 @@ class OpTest : public ::testing::Test {
     return dout;
   }
 
-  /// d(sum(dout * f(x)))/dx of the reference, by central differences in double, against backward's result. Large inputs
-  /// are probed at 200 random places.
-  void gradient() {
-    auto out = call_forward(2, true);
-    auto dout = random_dout();
-    const auto run = call_backward(out, dout, Write::overwrite, 2);
+  /// d(sum(dout * f(x)))/dx of the reference, by central differences in double. Large inputs are probed at 200 random
+  /// places.
+  const std::vector<Slope>& slopes(std::size_t i, const std::vector<Memory>& dout) {
+    const auto [found, fresh] = slopes_.try_emplace({dtype_, i});
+    if (!fresh) return found->second;
     auto in = input_refs();
     const auto objective = [&] {
       const auto y = reference(in);
@@ -317,38 +327,48 @@ class OpTest : public ::testing::Test {
           sum += y[static_cast<std::size_t>(o)][k] * get(dout[static_cast<std::size_t>(o)].tensor, k);
       return sum;
     };
+    const auto n = in[i].size();
+    const std::int64_t probes = std::min<std::int64_t>(n, 200);
+    for (std::int64_t p = 0; p < probes; ++p) {
+      const auto k = probes == n ? p
+                                 : static_cast<std::int64_t>(
+                                       Rng{5, i}.below(static_cast<std::uint64_t>(p), static_cast<std::uint64_t>(n)));
+      const double x = in[i][k], h = 1e-5 * std::max(1.0, std::fabs(x));
+      in[i][k] = x + h;
+      const double up = objective();
+      in[i][k] = x - h;
+      const double down = objective();
+      in[i][k] = x;
+      found->second.push_back({k, (up - down) / (2 * h), 0x1p-50 * (std::fabs(up) + std::fabs(down)) / h});
+    }
+    return found->second;
+  }
+
+  /// The reference's slopes against backward's result.
+  void gradient() {
+    auto out = call_forward(2, true);
+    auto dout = random_dout();
+    const auto run = call_backward(out, dout, Write::overwrite, 2);
     double dout_top = 0;
     for (const auto& d : dout) dout_top = std::max(dout_top, largest(to_ref(d.tensor)));
     for (std::size_t i = 0; i < in_.size(); ++i) {
-      if (!run.gradients[i].tensor) continue;
-      const auto n = in[i].size();
-      for (std::int64_t k = 0; k < n; ++k)
-        ASSERT_TRUE(std::isfinite(get(run.gradients[i].tensor, k)))
-            << "gradient of input " << i << " at " << k << " not written";
-      const double top = std::max({largest(to_ref(run.gradients[i].tensor)), dout_top, dout_top * input_scale()});
+      const Tensor& gradient = run.gradients[i].tensor;
+      if (!gradient) continue;
+      for (std::int64_t k = 0; k < gradient.size(); ++k)
+        ASSERT_TRUE(std::isfinite(get(gradient, k))) << "gradient of input " << i << " at " << k << " not written";
+      const double top = std::max({largest(to_ref(gradient)), dout_top, dout_top * input_scale()});
       int wrong = 0;
-      const std::int64_t probes = std::min<std::int64_t>(n, 200);
-      for (std::int64_t p = 0; p < probes && wrong < 4; ++p) {
-        const auto k = probes == n ? p
-                                   : static_cast<std::int64_t>(
-                                         Rng{5, i}.below(static_cast<std::uint64_t>(p), static_cast<std::uint64_t>(n)));
-        const double x = in[i][k], h = 1e-5 * std::max(1.0, std::fabs(x));
-        in[i][k] = x + h;
-        const double up = objective();
-        in[i][k] = x - h;
-        const double down = objective();
-        in[i][k] = x;
-        const double want = (up - down) / (2 * h), got = get(run.gradients[i].tensor, k);
+      for (const auto& [k, want, rounding] : slopes(i, dout)) {
+        const double got = get(gradient, k);
         // Truncation of the difference is O(h^2); its rounding is ulp(objective) / h. 16 bits: backward reads outputs
         // and upstream gradients that were rounded to them, each an error of half an ulp of what it multiplies.
-        const double difference = 1e-7 * top + 0x1p-50 * (std::fabs(up) + std::fabs(down)) / h;
+        const double difference = 1e-7 * top + rounding;
         const double rounded = dtype_ == DType::f32 ? 0 : 2 * half_ulp(dtype_) * top;
-        const double tol = tolerance(run.gradients[i].tensor.dtype(), std::fabs(want), top) + difference + rounded;
-        if (std::fabs(got - want) > tol) {
-          ADD_FAILURE() << "gradient of input " << i << " at " << k << ": got " << got << ", finite difference " << want
-                        << ", allowed error " << tol;
-          ++wrong;
-        }
+        const double tol = tolerance(gradient.dtype(), std::fabs(want), top) + difference + rounded;
+        if (std::fabs(got - want) <= tol) continue;
+        ADD_FAILURE() << "gradient of input " << i << " at " << k << ": got " << got << ", finite difference " << want
+                      << ", allowed error " << tol;
+        if (++wrong == 4) break;
       }
     }
   }
@@ -497,6 +517,7 @@ class OpTest : public ::testing::Test {
 
   const ErasedSpec& spec_;
   const ErasedSpec::Case& case_;
+  Slopes& slopes_;
   Backend backend_;
   simd::IsaKind before_{};
   DType dtype_;
@@ -540,6 +561,7 @@ void register_op_tests(ErasedSpec erased) {
   const ErasedSpec& spec = *specs.back();
   for (std::size_t i = 0; i < spec.cases.size(); ++i) {
     const auto& c = spec.cases[i];
+    const auto slopes = std::make_shared<Slopes>();
     for (const auto& backend : backends(spec.op->cls)) {
       for (auto dtype : {DType::f32, DType::bf16, DType::f16}) {
         if (dtype != DType::f32 && !spec.bf16) continue;
@@ -553,8 +575,8 @@ void register_op_tests(ErasedSpec erased) {
           const std::string suite = fmt::format("{}/{}", spec.op->name, what);
           const std::string name = fmt::format("{}/{}/{}", backend.name(), dtype_name(dtype), case_label(c, i));
           ::testing::RegisterTest(suite.c_str(), name.c_str(), nullptr, nullptr, __FILE__, __LINE__,
-                                  [&spec, &c, backend, dtype, what]() -> ::testing::Test* {
-                                    return new OpTest(spec, c, backend, dtype, what);
+                                  [&spec, &c, slopes, backend, dtype, what]() -> ::testing::Test* {
+                                    return new OpTest(spec, c, *slopes, backend, dtype, what);
                                   });
         }
       }
