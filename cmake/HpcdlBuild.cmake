@@ -116,6 +116,10 @@ function(hpcdl_folder)
   hpcdl_sources(${files})
 endfunction()
 
+# Tests run for a moment: at -O1 they compile in three quarters of the time, and specs of ops, whose references run longest,
+# take 3 % longer.
+set(HPCDL_TEST_FLAGS $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
+
 # ops/softmax/softmax.test.cpp -> target and test "ops.softmax"
 function(hpcdl_test file)
   if(NOT HPCDL_TESTS)
@@ -134,6 +138,7 @@ function(hpcdl_test file)
   add_executable(test.${name} ${file})
   target_link_libraries(test.${name} PRIVATE hpcdl_testing hpcdl hpcdl_flags GTest::gtest GTest::gtest_main)
   target_compile_definitions(test.${name} PRIVATE HPCDL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_compile_options(test.${name} PRIVATE ${HPCDL_TEST_FLAGS})
   hpcdl_precompiled(test.${name} test)
   set_target_properties(test.${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/test OUTPUT_NAME ${name})
   add_test(NAME ${name} COMMAND test.${name})

@@ -21,14 +21,14 @@ function(hpcdl_precompile_kernels target)
   target_precompile_headers(${target} PRIVATE ${HPCDL_PRECOMPILED_FOR_KERNELS})
 endfunction()
 
-# A target that exists for its precompiled headers, with the flags of an executable.
+# A target that exists for its precompiled headers, with the flags of an executable and those that all of the kind have as OPTIONS.
 function(hpcdl_precompiled_kind kind)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "HEADERS;LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "HEADERS;LIBRARIES;OPTIONS")
   set(source ${CMAKE_CURRENT_BINARY_DIR}/precompiled_for_${kind}.cpp)
   file(CONFIGURE OUTPUT ${source} CONTENT "// Carries the precompiled headers of every ${kind}.\n")
   add_library(hpcdl_precompiled_for_${kind} OBJECT EXCLUDE_FROM_ALL ${source})
   set_target_properties(hpcdl_precompiled_for_${kind} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-  target_compile_options(hpcdl_precompiled_for_${kind} PRIVATE ${CMAKE_CXX_COMPILE_OPTIONS_PIE})
+  target_compile_options(hpcdl_precompiled_for_${kind} PRIVATE ${CMAKE_CXX_COMPILE_OPTIONS_PIE} ${arg_OPTIONS})
   target_link_libraries(hpcdl_precompiled_for_${kind} PRIVATE hpcdl_flags Threads::Threads ${arg_LIBRARIES})
   target_precompile_headers(hpcdl_precompiled_for_${kind} PRIVATE ${arg_HEADERS})
 endfunction()
