@@ -4,7 +4,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-jobs=${JOBS:-$(nproc)} test_jobs=${TEST_JOBS:-2}
+jobs=${JOBS:-$(nproc)} test_jobs=${TEST_JOBS:-3}
 # What the sanitizers look at (kernels apart, which `make asan` and `make tsan` include): the pool, the recorder and everything that parses files it does not trust.
 sanitized=${SANITIZED:-'^(core|graph|io|data)(\.|$)'}
 # Seconds for everything. A sanitizer suite, which compiles the library once more, starts only while there is time for as

@@ -13,7 +13,7 @@ trap finish EXIT
 trap 'exit 143' TERM INT
 . "$(dirname "$0")/small_run.sh"
 
-small_run 12000
+small_run 6000
 launch() { "$hpcdl" launch -n 2 "$@" -- train -c "$work/run.toml" --out "$work/run" --checkpoint.every 500 >>"$work/run.log" 2>&1 & launched=$!; }
 lines() { [[ -f $work/run/metrics.jsonl ]] && (($(wc -l <"$work/run/metrics.jsonl") >= $1)); }
 rank() { cut -d ' ' -f $(($1 + 1)) "/proc/$launched/task/$launched/children"; }  # they were started in this order
