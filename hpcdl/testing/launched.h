@@ -36,7 +36,7 @@ struct Role {
 inline std::optional<Role> launched_role() {
   const char* text = std::getenv("HPCDL_TEST_ROLE");
   if (!text) return std::nullopt;
-  const auto json = io::Json::parse(text);
+  const auto json = io::parse_json(text, "HPCDL_TEST_ROLE");
   return Role{json.at("rank"), json.at("world"), json.at("folder"), json.at("words")};
 }
 

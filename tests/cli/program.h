@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "hpcdl/io/json.h"
 #include "hpcdl/io/temp_folder.h"
 
 extern char** environ;
@@ -20,7 +21,7 @@ struct Result {
   int code = 0;  // exit code; 128 + signal when killed
   std::string out, err;
   /// stdout as one JSON object; fails to parse loudly.
-  nlohmann::json json() const { return nlohmann::json::parse(out); }
+  nlohmann::json json() const { return io::parse_json(out, "standard output"); }
 };
 
 /// A started program.
