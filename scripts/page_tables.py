@@ -48,9 +48,10 @@ def exchange(data):
 
 def step_summary(data):
     """gpt2_step.json: a training step of ours beside each peer's, one row for a shape and type."""
-    peers = {"torch": "PyTorch", "llm.c": "llm.c"}
+    peers = {"torch-clip": "PyTorch that clips, too,", "torch": "PyTorch", "llm.c": "llm.c"}
+    peers = {p: name for p, name in peers.items() if any(p in row["sides"] for row in data["rows"].values())}
     gib = lambda side: f"{side['peak_bytes'] / 2**30:.1f}"
-    yield "| GPT-2 124M, a training step | ours | " + " | ".join(f"{p} | faster than {p} by" for p in peers.values()) + " | peak memory, ours and PyTorch's |"
+    yield "| GPT-2 124M, a training step | ours | " + " | ".join(f"{p.rstrip(',')} | faster than {p} by" for p in peers.values()) + " | peak memory, ours and PyTorch's |"
     yield "|---" * (3 + 2 * len(peers)) + "|"
     for case, row in data["rows"].items():
         batch, context = (word[1:] for word in case.split())
@@ -86,6 +87,16 @@ def below(results):
         ratio, asked = row["ratio"]["median"], ASKED.get(case, (None,))[0]
         if ratio < (asked or BEHIND):
             yield f"{row['op']} {row['shape']} {row['dtype']}, against {row['best_peer'].replace('torch', 'PyTorch', 1)}", ratio, asked
+    for case, row in results.get("gpt2_step", {}).get("rows", {}).items():
+        for name, side in row["sides"].items():
+            peer, dtype = name.removesuffix("-bf16"), "bf16" if name.endswith("-bf16") else "f32"
+            asked = {"torch": 1.2, "llm.c": 4.5}.get(peer)
+            if asked and side["ratio"]["median"] < asked:
+                yield f"GPT-2 124M step {case} {dtype}, against {peer.replace('torch', 'PyTorch')}", side["ratio"]["median"], asked
+    for row in results.get("gemm", {}).get("cases", []):
+        ratio, asked = row["ratios"].get("hpcdl packed / onednn packed"), 0.95 if row["name"].startswith("f32") else 0.93
+        if ratio and ratio["median"] < asked:
+            yield f"product {row['name']}, against oneDNN, both packed", ratio["median"], asked
     for case, row in results.get("conv2d", {}).get("rows", {}).items():
         if row["ratio"]["median"] < BEHIND:
             yield f"convolution {case}, against PyTorch", row["ratio"]["median"], None

@@ -131,7 +131,8 @@ def missed(everything, bars_only=False):
         if rows:
             yield f"| **{short_name(results)}** | | |"
         for what, ratio, goal in sorted(rows, key=lambda r: r[1] / (r[2] or 1)):
-            yield f"| {what} | {f'{ratio:.2f}' if ratio else 'not measured'} | {'' if goal is None else f'{goal:.2f}'} |"
+            digits = 3 if goal and round(ratio, 2) >= goal else 2  # enough to see that it is missed
+            yield f"| {what} | {f'{ratio:.{digits}f}' if ratio else 'not measured'} | {'' if goal is None else f'{goal:.2f}'} |"
 
 
 def short_name(results):

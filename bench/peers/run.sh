@@ -13,7 +13,7 @@ else
   echo "bench: no PyTorch; its comparisons are left out" >&2
 fi
 [[ -z ${LLMC_DIR:-} ]] || bench/peers/llmc.sh
-sides=hpcdl,hpcdl-bf16${python:+,torch,torch-bf16,torch-untuned,torch-bf16-untuned},llm.c
+sides=hpcdl,hpcdl-bf16${python:+,torch,torch-bf16,torch-clip,torch-clip-bf16,torch-untuned,torch-bf16-untuned},llm.c
 for context in 64 256; do "${python:-python3}" bench/peers/gpt2_step.py --context $context --sides "$sides"; done
 [[ ! -x build/bench/ggml_int4 ]] || build/bench/ggml_int4 | "${python:-python3}" bench/peers/collect.py int4
 machine=$("${python:-python3}" -c 'import sys; sys.path.insert(0, "bench/peers"); import common; print(common.results_file("gemm"))')
