@@ -47,7 +47,11 @@ def bar(y, name, ratio, peer):
     lo, hi = x_of(ratio["min"]), x_of(ratio["max"])
     yield f'<path d="M{lo:.1f} {middle}H{hi:.1f}M{lo:.1f} {middle - 3}v6M{hi:.1f} {middle - 3}v6" stroke="#0f172a" stroke-opacity=".45" fill="none"/>'
     yield text(LEFT - 10, middle + 4, name, **{"text-anchor": "end"})
-    yield text(max(end, hi, one) + 8, middle + 4, f"{ratio['median']:.2f}× {peer}", **{"font-size": 11, "fill": "#475569"})
+    label = f"{ratio['median']:.2f}× {peer}"
+    if ratio["median"] < HIGH:
+        yield text(max(end, hi, one) + 8, middle + 4, label, **{"font-size": 11, "fill": "#475569"})
+    else:  # beyond the axis: beside the bar is no room
+        yield text(end - 8, middle + 4, label, **{"font-size": 11, "fill": "#ffffff", "text-anchor": "end"})
 
 
 def svg(results, machine):
