@@ -6,8 +6,9 @@
 
 find_program(HPCDL_CCACHE ccache)
 if(HPCDL_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # What it must overlook to cache a file that is compiled with precompiled headers (its manual, "Precompiled headers").
-  set(launcher ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${HPCDL_CCACHE})
+  # What it must overlook to cache a file that is compiled with precompiled headers (its manual, "Precompiled headers"),
+  # and by relative names what one build folder compiled serves the next: `pip install .` has its own.
+  set(launcher ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${HPCDL_CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
 endif()
