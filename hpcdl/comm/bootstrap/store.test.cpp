@@ -1,6 +1,7 @@
 #include "hpcdl/comm/bootstrap/store.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -82,8 +83,10 @@ TEST(store, ranks_that_do_not_come_are_named_to_all_that_came) {
 
 TEST(store, a_late_rank_is_named) {
   Launch launch(3);
+  std::array<decltype(launch.join(0)), 3> stores;  // whose patience ends first does not leave before the others' does
   const auto errors = run_ranks(3, [&](int r) {
-    const auto store = launch.join(r);
+    auto& store = stores[static_cast<std::size_t>(r)];
+    store = launch.join(r);
     if (r != 1) store->barrier("before the step", in(300ms));
     else std::this_thread::sleep_for(1500ms);
   });
