@@ -224,7 +224,7 @@ class Worker {
       const std::int64_t rows = std::min(pass_size_, row_blocks.begin(i + 1) * s.rows) - row;
       const Split tiles{rows, ceil_div(rows, s.rows), plan_.a_in_place ? 0 : s.rows};
       const Rows w{block, row, tiles, {g.k_words(block) / s.k_step, plan_.turns}};
-      if (!plan_.a_in_place) pack_a(pass_begin_ + row, tiles, whole_block(g, block));
+      if (!plan_.a_in_place) pack_a(pass_begin_ + row, tiles, block);
       const bool fresh = i == 0 && kept_unit_ < 0 && !p.packed_b;
       for (std::int64_t j = 0, end; j < panels_; j = end) {
         end = std::min(panels_, j + plan_.group);
@@ -311,22 +311,22 @@ class Worker {
   /// A line more than the panel holds: panels a multiple of 4 KB apart would compete for the same places in L1.
   std::int64_t a_panel_words(std::int64_t block) const { return s.rows * g.k_words(block) + 16; }
 
-  void pack_a(std::int64_t row, const Split& tiles, const Slice& k) {
+  void pack_a(std::int64_t row, const Split& tiles, std::int64_t block) {
     const std::int64_t whole = tiles.n / s.rows, rest = tiles.n % s.rows;
     PackArgs args{.dst = reinterpret_cast<std::uint32_t*>(a_),
                   .width = s.rows,
                   .cols = s.rows,
                   .panels = static_cast<int>(whole),
-                  .panel_stride = a_panel_words(k.block),
-                  .k = elements(s, g, p.k, k),
-                  .src = element(p.a, row, first_element(s, g, k), !p.a.transposed),
+                  .panel_stride = a_panel_words(block),
+                  .k = elements(s, g, p.k, whole_block(g, block)),
+                  .src = element(p.a, row, g.k_begin(block) * s.group, !p.a.transposed),
                   .dtype = p.a.dtype,
                   .ld = p.a.ld,
                   .k_dense = !p.a.transposed};
     if (whole) s.pack_a(args);
     if (!rest) return;
     args.dst += whole * args.panel_stride;
-    args.src = element(p.a, row + whole * s.rows, first_element(s, g, k), !p.a.transposed);
+    args.src = element(p.a, row + whole * s.rows, g.k_begin(block) * s.group, !p.a.transposed);
     args.width = args.cols = static_cast<int>(rest);
     args.panels = 1;
     s.pack_a(args);
