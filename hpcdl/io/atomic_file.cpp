@@ -32,13 +32,38 @@ Fd open_aside(const fs::path& aside, const fs::path& path) {
   }
 }
 
+/// What `path` leads to: a rename would put the file in place of a link, and leave what it points to as it was.
+fs::path behind_links(const fs::path& path) {
+  std::error_code none;
+  const fs::path target = fs::is_symlink(path, none) ? fs::canonical(path, none) : path;
+  return target.empty() ? path : target;
+}
+
+/// /dev/null and its like are written to as they are: a rename would put a file in their place.
+bool is_stream(const fs::path& path) {
+  std::error_code none;
+  const auto status = fs::status(path, none);
+  if (fs::is_directory(status)) fail_file(path, "write", EISDIR);
+  return fs::exists(status) && !fs::is_regular_file(status);
+}
+
+Fd open_stream(const fs::path& path) {
+  Fd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!fd) fail_file(path, "open for writing", errno);
+  return fd;
+}
+
+fs::path aside_of(const fs::path& path) { return path.parent_path() / (".tmp-" + path.filename().string()); }
+
 }  // namespace
 
 AtomicFile::AtomicFile(const fs::path& path)
-    : path_(path), aside_(path.parent_path() / (".tmp-" + path.filename().string())), fd_(open_aside(aside_, path)) {}
+    : path_(behind_links(path)),
+      aside_(is_stream(path_) ? fs::path() : aside_of(path_)),
+      fd_(aside_.empty() ? open_stream(path_) : open_aside(aside_, path_)) {}
 
 AtomicFile::~AtomicFile() {
-  if (!committed_ && fd_) ::unlink(aside_.c_str());
+  if (!committed_ && fd_ && !aside_.empty()) ::unlink(aside_.c_str());
 }
 
 void AtomicFile::reserve(std::int64_t bytes) {
@@ -62,9 +87,11 @@ void AtomicFile::write_at(std::int64_t offset, std::span<const std::byte> bytes)
 
 void AtomicFile::commit() {
   if (::fsync(fd_.get()) != 0 && errno != EINVAL) fail_file(path_, "sync", errno);  // EINVAL: not supported here
-  if (::rename(aside_.c_str(), path_.c_str()) != 0) fail_file(path_, "rename into place", errno);
+  if (!aside_.empty()) {
+    if (::rename(aside_.c_str(), path_.c_str()) != 0) fail_file(path_, "rename into place", errno);
+    sync_folder(path_.parent_path());
+  }
   committed_ = true;
-  sync_folder(path_.parent_path());
 }
 
 void write_file_atomic(const fs::path& path, std::string_view text) {

@@ -13,7 +13,8 @@ namespace hpcdl::io {
 /// Every failure (disk full, no permission, ...) throws Error and leaves neither a half file nor the old one changed.
 class AtomicFile {
  public:
-  /// Throws Error when another process is writing the same file now. A leftover of a killed writer is reused.
+  /// Throws Error when another process is writing the same file now. A leftover of a killed writer is reused. A
+  /// symbolic link stays, and what it points to is written; so is a device, which gets the bytes at once.
   explicit AtomicFile(const fs::path& path);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -31,7 +32,7 @@ class AtomicFile {
   void commit();
 
  private:
-  fs::path path_, aside_;
+  fs::path path_, aside_;  // aside_: empty for a device
   Fd fd_;
   std::int64_t end_ = 0;
   bool committed_ = false;

@@ -1,5 +1,6 @@
 #include "hpcdl/io/atomic_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -53,6 +54,30 @@ TEST(AtomicFile, ReusesALeftoverAndRefusesASecondWriter) {
   first.commit();
   EXPECT_EQ(read_file(tmp / "a"), "x");
   EXPECT_EQ(files_in(tmp.path()), 1);
+}
+
+TEST(AtomicFile, WritesBehindALink) {
+  const TempFolder tmp;
+  write_file_atomic(tmp / "a", "old");
+  fs::create_symlink("a", tmp / "link");
+  write_file_atomic(tmp / "link", "new");
+  EXPECT_TRUE(fs::is_symlink(tmp / "link"));
+  EXPECT_EQ(read_file(tmp / "a"), "new");
+}
+
+// As root, a rename would turn /dev/null into a file, for every program of the machine. A pipe stands in for it.
+TEST(AtomicFile, WhatIsNoFileStaysWhatItIs) {
+  const TempFolder tmp;
+  const fs::path pipe = tmp / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const Fd reader(::open(pipe.c_str(), O_RDONLY | O_NONBLOCK));
+  EXPECT_THROW(write_file_atomic(pipe, "x"), Error);  // a pipe has no offsets to write at
+  EXPECT_TRUE(fs::is_fifo(pipe));
+  fs::create_symlink("/dev/null", tmp / "null");
+  write_file_atomic(tmp / "null", "x");
+  EXPECT_TRUE(fs::is_symlink(tmp / "null"));
+  EXPECT_THROW(AtomicFile folder(tmp.path()), Error);
+  EXPECT_EQ(files_in(tmp.path()), 2);
 }
 
 // The limit on file size stands in for a full disk: the same write(2) fails in the same place.
