@@ -25,8 +25,8 @@ View Binder::find(const std::string& name, const Shape& expected) const {
 
 Tensor Binder::view(const std::string& name, const Spec& expected, std::vector<Buffer>& converted) const {
   const View v = find(name, expected.shape);
-  if (v.dtype() == DType::f32 || v.dtype() == DType::bf16) return Tensor(const_cast<void*>(v.data()), v.spec());
-  const Spec spec{v.shape(), v.dtype() == DType::f16 ? DType::bf16 : DType::f32};
+  if (v.dtype() != DType::f64) return Tensor(const_cast<void*>(v.data()), v.spec());
+  const Spec spec{v.shape(), DType::f32};
   converted.emplace_back(spec.bytes());
   const Tensor t(converted.back().data(), spec);
   convert_elements(t, v);

@@ -35,7 +35,7 @@ struct LanguageModel::Impl {
   std::variant<Gpt, Llama> model;
   std::optional<io::TensorFolder> folder;  // mapped models
   std::vector<io::Prefetch> reading;       // after folder: stops before the mapping goes
-  std::vector<Buffer> converted;           // tensors of a mapped model whose type no kernel reads (F16, F64)
+  std::vector<Buffer> converted;           // tensors of a mapped model whose type no kernel reads (F64)
 
   explicit Impl(io::ModelConfig c, Sharing s = {}) : config(std::move(c)), sharing(std::move(s)), model(build(config)) {
     for_each([](const std::string& name, nn::Param& p) { p.name = name; });

@@ -162,6 +162,15 @@ TEST_P(Golden, SavedFolderHoldsTheSameModel) {
   EXPECT_LT(distance(run.logits(LanguageModel::open(temp.path()), tokens, 2), run.logits(model, tokens, 2)), kBf16);
 }
 
+TEST_P(Golden, HalvesOfAFileLoseNothing) {
+  const io::TempFolder temp;
+  LanguageModel::open_for_training(folder()).save(temp.path(), DType::f16);
+  const auto tokens = ids(golden().at("tokens"));
+  EXPECT_LT(distance(run.logits(LanguageModel::open(temp.path()), tokens, 2),
+                     run.logits(LanguageModel::open_for_training(temp.path()), tokens, 2)),
+            kF32);
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, Golden,
                          testing::Values("gpt2", "gpt2_untied_gelu_wide", "llama", "llama_tied_bias_sharded",
                                          "llama_head_dim_bf16"),
