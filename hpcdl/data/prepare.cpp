@@ -58,6 +58,7 @@ class FileLock {
 /// by.
 std::int64_t split_at(const TokenFile& all, double fraction, std::optional<TokenId> separator) {
   const std::int64_t n = all.size();
+  if (fraction == 0) return n;
   const auto val =
       std::max<std::int64_t>(static_cast<std::int64_t>(std::llround(static_cast<double>(n) * fraction)), 2);
   const std::int64_t at = n - val;
@@ -97,8 +98,8 @@ void make(const PrepareOptions& o, const std::vector<fs::path>& files, const std
 }  // namespace
 
 PreparedText prepare_text(const PrepareOptions& o, Pool& pool, const OnProgress& progress) {
-  require(o.val_fraction > 0 && o.val_fraction <= 0.5, "data",
-          "a validation share of {}; expected more than 0 and at most 0.5", o.val_fraction);
+  require(o.val_fraction >= 0 && o.val_fraction <= 0.9, "data", "a validation share of {}; expected 0 to 0.9",
+          o.val_fraction);
   const std::vector<fs::path> files = resolve_text_files(o.text);
   const bool folder_given = fs::is_directory(o.tokenizer);
   const std::string given =

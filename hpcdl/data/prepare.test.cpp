@@ -174,6 +174,15 @@ TEST_F(Prepare, validation_begins_with_a_document_when_one_is_near) {
   EXPECT_NEAR(static_cast<double>(p.val_tokens) / static_cast<double>(p.train_tokens + p.val_tokens), 0.1, 0.01);
 }
 
+TEST_F(Prepare, all_of_the_text_may_be_trained_on) {
+  PrepareOptions o = options();
+  const PreparedText some = prepare_text(o, pool_);
+  o.val_fraction = 0;
+  const PreparedText all = prepare_text(o, pool_);
+  EXPECT_EQ(all.val_tokens, 0);
+  EXPECT_EQ(all.train_tokens, some.train_tokens + some.val_tokens);
+}
+
 TEST_F(Prepare, leaves_nothing_behind_when_it_fails) {
   io::write_file_atomic(text_, "bad \xff text");
   EXPECT_THROW(prepare_text(options(), pool_), Error);
@@ -182,7 +191,7 @@ TEST_F(Prepare, leaves_nothing_behind_when_it_fails) {
   for (const auto& entry : fs::directory_iterator(tmp_ / "cache"))
     EXPECT_TRUE(entry.path().extension() == ".lock") << entry.path();
   PrepareOptions o = options();
-  o.val_fraction = 0.9;
+  o.val_fraction = 0.95;
   EXPECT_THROW(prepare_text(o, pool_), Error);
 }
 

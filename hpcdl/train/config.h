@@ -55,7 +55,9 @@ struct DataConfig {
   void visit(auto&& f) {
     f("text", text, "files or folders of .txt and .jsonl to train on; a list, or one name");
     f("tokenizer", tokenizer, "tokenizer.json or a model folder; empty: trained on the text");
-    f("cache", cache, "folder for the trained tokenizer and the token shards; empty: $XDG_CACHE_HOME/hpcdl/data");
+    f("cache", cache,
+      "folder for the trained tokenizer and the token shards; empty: $XDG_CACHE_HOME/hpcdl/data, or cache/ of the run "
+      "where nobody may write there");
     f("vocab_size", vocab_size, "size of a trained tokenizer", {.min = 257, .max = 1 << 24});
     f("val_fraction", val_fraction, "share of the documents kept for evaluation", {.min = 0, .max = 0.9});
     f("images", images,

@@ -1,6 +1,8 @@
 #include "hpcdl/train/text_task.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -23,14 +25,43 @@ fs::path default_cache() {
   return (xdg && *xdg ? fs::path(xdg) : fs::path(home && *home ? home : "/tmp") / ".cache") / "hpcdl" / "data";
 }
 
+/// Where nobody may write there, as in a container without a home, beside the run.
+fs::path cache_of(const RunConfig& c) {
+  if (!c.data.cache.empty()) return c.data.cache;
+  const fs::path usual = default_cache();
+  std::error_code error;
+  fs::create_directories(usual, error);
+  return (!error && ::access(usual.c_str(), W_OK) == 0) || c.output.empty() ? usual : c.output / "cache";
+}
+
+/// The tokenizer that the run to be resumed began with; empty: there is none.
+fs::path tokenizer_of_run(const RunConfig& c) {
+  std::vector<fs::path> folders;
+  std::error_code ignored;
+  if (c.checkpoint.resume != "auto") folders = {c.checkpoint.resume};
+  else if (fs::is_directory(c.output / "checkpoints", ignored)) folders = io::list_folder(c.output / "checkpoints");
+  for (auto folder = folders.rbegin(); folder != folders.rend(); ++folder)
+    if (fs::exists(*folder / "DONE", ignored) && fs::exists(*folder / "tokenizer.json", ignored))
+      return *folder / "tokenizer.json";
+  return {};
+}
+
 data::PreparedText prepare(const RunConfig& c, Pool& pool, const Console& console) {
   if (c.data.text.empty()) fail_usage("data", "no text to train on: set data.text to a file or folder");
   data::PrepareOptions o;
   for (const auto& t : c.data.text) o.text.emplace_back(t);
-  o.cache = c.data.cache.empty() ? default_cache() : c.data.cache;
+  o.cache = cache_of(c);
   o.vocab = static_cast<int>(c.data.vocab_size);
   o.tokenizer = c.data.tokenizer;
   o.val_fraction = c.data.val_fraction;
+  auto text = data::prepare_text(o, pool, tokenize_progress(console));
+  const fs::path of_run = o.tokenizer.empty() ? tokenizer_of_run(c) : fs::path();
+  if (of_run.empty()) return text;
+  // Learnt from a text that has changed since, the same ids would be other words.
+  const auto theirs = io::Tokenizer::load(of_run);
+  if (theirs.vocab_size() != text.tokenizer.vocab_size() || theirs.to_json() == text.tokenizer.to_json()) return text;
+  Progress(console).say("the text has changed since the run began, whose tokenizer is kept");
+  o.tokenizer = of_run;
   return data::prepare_text(o, pool, tokenize_progress(console));
 }
 
@@ -82,6 +113,12 @@ void TextTask::check_resumes(const fs::path& folder) const {
         "resume",
         "{} holds another model than [model] describes: use another output folder, or checkpoint.resume = \"none\"",
         folder.string());
+  if (fs::exists(folder / "tokenizer.json") &&
+      io::Tokenizer::load(folder / "tokenizer.json").to_json() != text_.tokenizer.to_json())
+    fail_usage("resume",
+               "{} was trained with another tokenizer: leave data.tokenizer as it was, use another output folder, or "
+               "checkpoint.resume = \"none\"",
+               folder.string());
 }
 
 void TextTask::open_data(const data::LoaderState& start, bool evaluates, const Stream&) {

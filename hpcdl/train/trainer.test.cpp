@@ -199,6 +199,45 @@ TEST(Trainer, another_model_does_not_resume) {
   EXPECT_NE(error_of([&] { run(seed, {}); }).find("seed"), std::string::npos);
 }
 
+// Ids that were learnt would be other words else.
+TEST(Trainer, a_run_keeps_its_tokenizer_when_its_text_changes) {
+  const io::TempFolder tmp;
+  RunConfig c;
+  toy_config(c, tmp, "r");
+  run(c, {});
+  const auto tokenizer = io::read_file(tmp / "r/model/tokenizer.json");
+  std::string more = toy_text();
+  for (int i = 0; i < 3000; ++i) more += "zebras quietly ";
+  io::write_file_atomic(tmp / "more.txt", more);
+  const auto go_on = [&](const std::string& other_tokenizer) {
+    RunConfig longer;
+    toy_config(longer, tmp, "r");
+    longer.data.text.push_back((tmp / "more.txt").string());
+    longer.data.tokenizer = other_tokenizer;
+    longer.train.steps = 8;
+    run(longer, {});
+  };
+  RunConfig fresh;
+  toy_config(fresh, tmp, "fresh");
+  fresh.data.text.push_back((tmp / "more.txt").string());
+  run(fresh, {});
+  ASSERT_NE(io::read_file(tmp / "fresh/model/tokenizer.json"), tokenizer);
+  EXPECT_NE(error_of([&] { go_on(tmp / "fresh/model"); }).find("another tokenizer"), std::string::npos);
+  go_on("");
+  EXPECT_EQ(io::read_file(tmp / "r/model/tokenizer.json"), tokenizer);
+}
+
+TEST(Trainer, without_a_cache_that_can_be_written_it_caches_beside_the_run) {
+  const io::TempFolder tmp;
+  RunConfig c;
+  toy_config(c, tmp, "r");
+  c.data.cache.clear();
+  ::setenv("XDG_CACHE_HOME", "/proc/none", 1);
+  run(c, {});
+  ::unsetenv("XDG_CACHE_HOME");
+  EXPECT_FALSE(fs::is_empty(tmp / "r/cache"));
+}
+
 TEST(Trainer, a_loss_that_is_no_number_names_step_and_tensor) {
   const io::TempFolder tmp;
   RunConfig c;
