@@ -41,7 +41,8 @@ void read_common(const JsonObject& o, ModelConfig& c, bool tied_by_default) {
     const Json list = eos->is_array() ? *eos : Json::array({*eos});
     for (const auto& id : list) {
       require(id.is_number_integer(), "io", "{}: eos_token_id: expected numbers, found {}", o.where(), json_kind(id));
-      c.eos.push_back(id.get<std::int64_t>());
+      // transformers leaves its defaults in config.json whatever the vocabulary; what a model cannot say ends no text.
+      if (const auto token = id.get<std::int64_t>(); token >= 0 && token < c.vocab) c.eos.push_back(token);
     }
   }
   const auto dtype = o.get<std::string>("torch_dtype").value_or(o.get_or<std::string>("dtype", "float32"));
@@ -122,8 +123,6 @@ ModelConfig parse_hf_config(const Json& json, const std::string& where) {
           c.norm_eps);
   require(c.rope_theta >= 1 && c.rope_theta < 1e30, "io", "{}: rope_theta: expected a number >= 1, found {}", where,
           c.rope_theta);
-  for (const auto id : c.eos)
-    require(id >= 0 && id < c.vocab, "io", "{}: eos_token_id {} lies outside the vocabulary of {}", where, id, c.vocab);
   try {
     c.resolve();
   } catch (const UsageError& e) {
@@ -185,7 +184,11 @@ void write_hf_config(const fs::path& folder, const ModelConfig& config) {
 
 fs::path find_model_folder(const std::string& path_or_name) {
   std::error_code ignored;
-  if (fs::is_directory(path_or_name, ignored)) return path_or_name;
+  if (fs::is_directory(path_or_name, ignored)) {
+    const fs::path folder = path_or_name, of_run = folder / "model";
+    const bool run = !fs::exists(folder / "config.json", ignored) && fs::exists(of_run / "config.json", ignored);
+    return run ? of_run : folder;
+  }
   const auto env = [](const char* name) { return std::getenv(name) ? fs::path(std::getenv(name)) : fs::path(); };
   std::string folder = "models--" + path_or_name;
   if (const auto slash = folder.find('/'); slash != std::string::npos) folder.replace(slash, 1, "--");

@@ -16,7 +16,8 @@ ModelConfig parse_hf_config(const Json& json, const std::string& where);
 Json make_hf_config(const ModelConfig& config);
 void write_hf_config(const fs::path& folder, const ModelConfig& config);
 
-/// A folder as given, or the newest snapshot of a name like "openai-community/gpt2" in the local cache
+/// A folder as given, model/ in the folder of a run, or the newest snapshot of a name like "openai-community/gpt2" in
+/// the local cache
 /// ($HF_HUB_CACHE, $HF_HOME/hub, ~/.cache/huggingface/hub). Never touches the network; throws Error when there is none.
 fs::path find_model_folder(const std::string& path_or_name);
 
