@@ -3,14 +3,26 @@
 #include <CLI/CLI.hpp>
 
 namespace hpcdl::cli {
+namespace {
+
+/// The parser's own words for a range without an end write the largest double out.
+CLI::Validator at_least(const std::string& what, CLI::Validator range) {
+  return CLI::Validator(
+      [what, range](std::string& text) {
+        return range(text).empty() ? std::string() : "expected a number of " + what + ", found " + text;
+      },
+      range.get_description());
+}
+
+}  // namespace
 
 Option Option::required() const { return Option(option_->required()); }
 Option Option::range(std::int64_t least, std::int64_t most) const {
   return Option(option_->check(CLI::Range(least, most)));
 }
 Option Option::range(double least, double most) const { return Option(option_->check(CLI::Range(least, most))); }
-Option Option::positive() const { return Option(option_->check(CLI::PositiveNumber)); }
-Option Option::not_negative() const { return Option(option_->check(CLI::NonNegativeNumber)); }
+Option Option::positive() const { return Option(option_->check(at_least("more than 0", CLI::PositiveNumber))); }
+Option Option::not_negative() const { return Option(option_->check(at_least("0 or more", CLI::NonNegativeNumber))); }
 Option Option::one_of(std::initializer_list<const char*> words) const {
   return Option(option_->check(CLI::IsMember(std::vector<std::string>(words.begin(), words.end()))));
 }

@@ -18,7 +18,7 @@ namespace {
 
 struct GenerateOptions {
   std::string model, prompt, prompt_file, ids, device = "cpu";
-  int tokens = 100;
+  int tokens = 0;  // 0: not said
   infer::SamplingOptions sampling;
   bool json = false, ignore_eos = false;
   TuneOption tune;
@@ -37,6 +37,12 @@ std::vector<std::int32_t> prompt_ids(const GenerateOptions& o, const io::Tokeniz
     ids.push_back(*start);
   }
   return ids;
+}
+
+/// As many tokens as were asked for; unasked, some, as far as the context has room for them.
+int new_tokens(const GenerateOptions& o, std::int64_t prompt, std::int64_t context) {
+  constexpr std::int64_t kSome = 100;
+  return o.tokens > 0 ? o.tokens : static_cast<int>(std::clamp<std::int64_t>(context - prompt, 1, kSome));
 }
 
 /// On the ranks that a launcher has started, which share the layers; alone otherwise. Rank 0 speaks.
@@ -61,11 +67,12 @@ int generate_on(const GenerateOptions& o, const comm::Joined& ranks) {
     if (speaks && !o.json && !part.empty()) print_text(part);
   };
   const auto& eos = model.config().eos;
-  infer::Generator generator(model, pool, std::ssize(prompt) + o.tokens);
+  const int tokens = new_tokens(o, std::ssize(prompt), model.config().context);
+  infer::Generator generator(model, pool, std::ssize(prompt) + tokens);
   auto tuning = start_tuning(o.tune, model.device(), pool);
   if (tuning && o.tune.mode == "full") tune_programs(tuning, o.tune, generator.programs(std::ssize(prompt)));
   if (speaks && !o.json && o.ids.empty()) print_text(o.prompt_file.empty() ? o.prompt : "");
-  const auto stats = generator.generate(prompt, o.tokens, o.sampling, [&](std::int32_t id) {
+  const auto stats = generator.generate(prompt, tokens, o.sampling, [&](std::int32_t id) {
     ids.push_back(id);
     if (decoder && id < tokenizer->vocab_size()) emit(decoder->push(id));
     else emit(fmt::format("{}{}", ids.size() > 1 ? "," : "", id));
@@ -91,6 +98,8 @@ int generate_on(const GenerateOptions& o, const comm::Joined& ranks) {
 
 int generate(GenerateOptions& o) {
   o.sampling.check();
+  if (!o.prompt.empty() + !o.prompt_file.empty() + !o.ids.empty() > 1)
+    fail_usage("generate", "--prompt, --prompt-file and --prompt-ids exclude each other: give one");
   auto ranks = join_ranks({});
   return on_ranks(ranks, [&] { return generate_on(o, ranks); });
 }
@@ -106,7 +115,8 @@ void add_generate(const Command& program, Run& run) {
         sub.option("--prompt", o.prompt, "Text to continue");
         sub.option("--prompt-file", o.prompt_file, "The same from a file; - reads stdin");
         sub.option("--prompt-ids", o.ids, "The same as token ids: 1,2,3");
-        sub.option("--tokens", o.tokens, "How many tokens to add").positive().shows_default();
+        sub.option("--tokens", o.tokens, "How many tokens to add; default: 100, or as many as fit the context")
+            .positive();
         sub.option("--temperature", o.sampling.temperature, "0: always the most likely token").shows_default();
         sub.option("--top-k", o.sampling.top_k, "Keep the k most likely tokens; 0: all").shows_default();
         sub.option("--top-p", o.sampling.top_p, "Keep the smallest set with this probability").shows_default();

@@ -13,6 +13,7 @@
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/models/image_model.h"
+#include "hpcdl/quant/int4_names.h"
 #include "hpcdl/train/run_table.h"
 #include "hpcdl/train/trainer.h"
 #include "hpcdl/train/without_data.h"
@@ -93,17 +94,18 @@ int inspect_arch(const InspectOptions& o) {
 
 /// Elements that are NaN or infinite.
 std::int64_t bad_elements(const View& x) {
-  if (x.dtype() != DType::f32 && x.dtype() != DType::bf16) return 0;
-  return visit_dtype(x.dtype(), [&]<class T>() {
+  const auto count = [&]<class T>() {
     std::int64_t n = 0;
     for (std::int64_t i = 0; i < x.size(); ++i) {
       T value;  // files promise no alignment
       std::memcpy(static_cast<void*>(&value),
                   static_cast<const std::byte*>(x.data()) + i * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
-      n += !std::isfinite(static_cast<float>(value));
+      n += !std::isfinite(static_cast<double>(value));
     }
     return n;
-  });
+  };
+  if (!is_float(x.dtype())) return 0;
+  return x.dtype() == DType::f64 ? count.operator()<double>() : visit_dtype(x.dtype(), count);
 }
 
 /// Throws Error when a tensor holds a NaN or an infinity.
@@ -140,10 +142,10 @@ int inspect(InspectOptions& o) {
   if (o.check) check(folder);
   const auto config_file = fs::is_directory(path) ? path / "config.json" : path.parent_path() / "config.json";
   std::int64_t parameters = 0, bytes = 0;
-  for (const auto& t : folder.tensors()) parameters += t.spec.size(), bytes += t.spec.bytes();
+  for (const auto& t : folder.tensors()) parameters += int4::parameters_in(t.name, t.spec), bytes += t.spec.bytes();
   const auto config = fs::exists(config_file) ? Json::parse(io::read_json(config_file).dump()) : Json();
   // Not all that the files of an image classifier hold is trained.
-  if (fs::is_directory(path) && models::is_image_config(io::read_json(config_file)))
+  if (fs::is_directory(path) && fs::exists(config_file) && models::is_image_config(io::read_json(config_file)))
     parameters = models::ImageModel::open(path).parameter_count();
 
   if (o.json) {

@@ -4,6 +4,7 @@
 
 #include "cli/verb.h"
 #include "hpcdl/core/units.h"
+#include "hpcdl/io/unicode.h"
 #include "hpcdl/train/trainer.h"
 
 namespace hpcdl::cli {
@@ -18,7 +19,8 @@ struct TokenizeOptions {
 };
 
 int print_ids(const TokenizeOptions& o) {
-  const auto text = read_stdin();
+  auto text = read_stdin();
+  if (o.replace) text = io::replace_invalid_utf8(text);
   const auto ids = io::Tokenizer::load(o.tokenizer).encode(text);
   if (o.json) return print_json({{"token_ids", ids}, {"tokens", ids.size()}}), exit_code::kDone;
   std::string line;

@@ -58,6 +58,20 @@ Json result(const train::RunSummary& s, const std::optional<lab::Explain>& expla
   return j;
 }
 
+/// {"section": {"key": value}}. What TOML writes for numbers, strings and lists is JSON as well, but for non-finite
+/// numbers.
+Json values(const io::ConfigTable& table) {
+  Json out = Json::object();
+  for (const auto& field : table.fields()) {
+    const auto dot = field.key.find('.');
+    auto& section = dot == std::string::npos ? out : out[field.key.substr(0, dot)];
+    auto value = Json::parse(field.toml(), nullptr, false);
+    section[field.key.substr(dot == std::string::npos ? 0 : dot + 1)] =
+        value.is_discarded() ? Json(field.toml()) : std::move(value);
+  }
+  return out;
+}
+
 Json memory_json(const train::MemoryPlan& plan, const train::MemoryAdvice& advice) {
   const auto& l = plan.ledger;
   return {{"change", advice.words(plan.change)},
@@ -115,10 +129,12 @@ int train_verb(TrainOptions& o, const Command& sub) {
   train::RunConfig config;
   io::ConfigTable table = train::table_of(config);
   std::vector<std::filesystem::path> files(o.configs.begin(), o.configs.end());
-  table.load(files, overrides(sub.rest()));
-  if (!o.out.empty()) config.output = o.out;
-  if (!o.device.empty()) config.train.device = o.device;
+  auto words = overrides(sub.rest());
+  if (!o.out.empty()) words.push_back("--output=" + o.out);
+  if (!o.device.empty()) words.push_back("--train.device=" + o.device);
+  table.load(files, words);
   if (o.schema) return print_json(Json::parse(table.schema().dump())), exit_code::kDone;
+  if (o.print_config && o.json) return print_json(values(table)), exit_code::kDone;
   if (o.print_config) return print_text(table.print_origins()), exit_code::kDone;
 
   // From here on: a signal while the text is prepared is met with a checkpoint after the first step.

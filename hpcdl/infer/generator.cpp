@@ -115,7 +115,8 @@ GenerationStats Generator::generate(std::span<const std::int32_t> prompt, int to
     if (!on_token(id) || stats.new_tokens == tokens) break;
     logits = feed({&id, 1});
   }
-  if (stats.new_tokens > 1) stats.tokens_per_second = (stats.new_tokens - 1) / seconds_since(first);
+  stats.tokens_per_second =
+      stats.new_tokens > 1 ? (stats.new_tokens - 1) / seconds_since(first) : 1e3 / stats.time_to_first_token_ms;
   return stats;
 }
 

@@ -16,7 +16,7 @@ namespace hpcdl::infer {
 struct GenerationStats {
   int prompt_tokens = 0, new_tokens = 0;
   double time_to_first_token_ms = 0;  // prompt in, first token out
-  double tokens_per_second = 0;       // of the tokens after the first
+  double tokens_per_second = 0;       // of the tokens after the first, unless it is the only one
 };
 
 /// Generates one sequence at a time. A step is a recorded program over a KV cache: the prompt runs through programs of

@@ -162,6 +162,8 @@ TEST_F(Cli, a_quantised_folder_works_wherever_the_original_did) {
     EXPECT_EQ(r.code, 0) << words[0] << ": " << r.err;
     EXPECT_TRUE(r.json().is_object());
   }
+  EXPECT_EQ(run({"inspect", path("q"), "--json"}).json().at("parameters"),
+            run({"inspect", model(), "--json"}).json().at("parameters"));
 }
 
 TEST_F(Cli, convert_there_and_back) {
@@ -185,6 +187,47 @@ TEST_F(Cli, tokenize_learns_writes_and_prints) {
   })) << ids.out;
 }
 
+TEST_F(Cli, tokenize_replaces_what_is_no_text_on_stdin_too) {
+  ASSERT_EQ(run({"tokenize", "--train", "--vocab", "300", "--out", path("t.json"), path("toy.txt")}).code, 0);
+  io::write_file_atomic(path("in"), "the\xff river");
+  expect_error(run({"tokenize", "--tokenizer", path("t.json"), "--ids"}, path("in")), 70, "0xFF");
+  EXPECT_EQ(run({"tokenize", "--tokenizer", path("t.json"), "--ids", "--replace-invalid"}, path("in")).code, 0);
+}
+
+TEST_F(Cli, generate_fits_what_was_not_said_to_the_context) {
+  const auto g = [](std::vector<std::string> words) {
+    words.insert(words.begin(), {"generate", "--model", model(), "--ignore-eos", "--json"});
+    return run(words);
+  };
+  const auto some = g({"--prompt-ids", "1,2,3"});
+  ASSERT_EQ(some.code, 0) << some.err;
+  EXPECT_EQ(some.json().at("token_ids").size(), 29u) << "a context of 32";
+  EXPECT_GT(g({"--prompt-ids", "1", "--tokens", "1"}).json().at("tokens_per_second"), 0);
+  expect_error(g({"--prompt-ids", "1,2,3", "--tokens", "30"}), 70, "the model's context of 32");
+  expect_error(g({"--prompt-ids", "1", "--prompt", "x"}), 2, "exclude each other");
+  expect_error(g({"--prompt", "x", "--tokens", "0"}), 2, "--tokens: expected a number of more than 0, found 0;");
+}
+
+TEST_F(Cli, the_folder_of_a_run_stands_for_its_model) {
+  const std::vector<std::string> words = {"--text", path("toy.txt"), "--limit", "100", "--json"};
+  const auto loss = [&](std::vector<std::string> all) {
+    all.insert(all.end(), words.begin(), words.end());
+    return run(all).json().at("loss");
+  };
+  EXPECT_EQ(loss({"eval", "--model", path("run")}), loss({"eval", "--model", model()}));
+}
+
+TEST_F(Cli, the_config_is_printed_as_json_too) {
+  const auto config = train({"--out", path("5"), "--print-config"}).json();
+  EXPECT_EQ(config.at("output"), path("5"));
+  EXPECT_EQ(config.at("model").at("family"), "llama");
+  EXPECT_EQ(config.at("train").at("steps"), 6);
+  EXPECT_EQ(config.at("data").at("text"), std::vector<std::string>{path("toy.txt")});
+  const auto origins = run({"train", "--out", "5", "--print-config"}).out;
+  EXPECT_EQ(origins.substr(0, origins.find(' ')), "output") << origins;
+  EXPECT_TRUE(origins.substr(0, origins.find('\n')).ends_with("# --output")) << origins;
+}
+
 TEST_F(Cli, doctor_and_inspect_answer_in_json) {
   EXPECT_TRUE(run({"doctor", "--json"}).json().contains("memory"));
   const auto i = run({"inspect", path("run"), "--json"}).json();
@@ -194,6 +237,11 @@ TEST_F(Cli, doctor_and_inspect_answer_in_json) {
   EXPECT_EQ(p.code, 0) << p.err;
   for (const char* part : {"adamw", "attention", "peak memory", "backward"})
     EXPECT_NE(p.out.find(part), std::string::npos) << part;
+  fs::create_directories(path("bare"));
+  fs::copy_file(model() + "/model.safetensors", path("bare/model.safetensors"));
+  const auto bare = run({"inspect", path("bare"), "--json"});
+  ASSERT_EQ(bare.code, 0) << bare.err;
+  EXPECT_EQ(bare.json().at("parameters"), i.at("parameters"));
 }
 
 TEST_F(Cli, inspect_knows_image_classifiers_by_name_and_by_folder) {
