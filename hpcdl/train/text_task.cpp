@@ -9,6 +9,7 @@
 #include "hpcdl/comm/ledger.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/units.h"
+#include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/io/hf_config.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/parallel/agree.h"
@@ -40,10 +41,16 @@ fs::path tokenizer_of_run(const RunConfig& c) {
   std::error_code ignored;
   if (c.checkpoint.resume != "auto") folders = {c.checkpoint.resume};
   else if (fs::is_directory(c.output / "checkpoints", ignored)) folders = io::list_folder(c.output / "checkpoints");
-  for (auto folder = folders.rbegin(); folder != folders.rend(); ++folder)
-    if (fs::exists(*folder / "DONE", ignored) && fs::exists(*folder / "tokenizer.json", ignored))
-      return *folder / "tokenizer.json";
-  return {};
+  fs::path newest;
+  std::int64_t serial = -1;
+  for (const auto& folder : folders) {
+    if (!fs::exists(folder / "tokenizer.json", ignored)) continue;
+    try {
+      if (const auto info = io::read_checkpoint_info(folder); info.serial > serial)
+        newest = folder / "tokenizer.json", serial = info.serial;
+    } catch (const Error&) {}  // resuming tells of the damaged ones
+  }
+  return newest;
 }
 
 data::PreparedText prepare(const RunConfig& c, Pool& pool, const Console& console) {
