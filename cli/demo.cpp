@@ -37,8 +37,7 @@ struct DemoOptions {
   bool json = false, quick = false;
 };
 
-constexpr std::int64_t kTextBytes = 6'000'000, kLeastText = 20'000, kEvalTokens = 16'384;
-constexpr int kSampleTokens = 96;
+constexpr std::int64_t kTextBytes = 6'000'000, kLeastText = 20'000, kLeastGiven = 2048, kEvalTokens = 16'384;
 
 class Demo {
  public:
@@ -77,26 +76,30 @@ template <class F> void Demo::stage(const std::string& name, F&& work) {
       {name, format_duration(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count())});
 }
 
-std::string read_given(const std::string& path) {
+FoundText read_given(const std::string& path) {
   const std::vector<fs::path> paths{path};
-  data::TextReader reader(data::resolve_text_files(paths));
+  const auto files = data::resolve_text_files(paths);
+  data::TextReader reader(files);
   std::string text;
   for (auto parts = reader.read(); !parts.empty() && text.size() < (std::size_t{64} << 20); parts = reader.read())
     for (auto& p : parts) text += p.text + "\n\n";
-  return text;
+  require(std::ssize(text) >= kLeastGiven, "demo", "{}: {} of text are too few to learn from: give at least {}", path,
+          format_bytes(static_cast<double>(text.size())), format_bytes(kLeastGiven));
+  return {text, std::ssize(files), {path}};
 }
 
 void Demo::collect_text() {
   FoundText found;
-  if (options_.text.empty()) found = find_text(kTextBytes);
-  else found = {read_given(options_.text), 1, {options_.text}};
-  require(std::ssize(found.text) >= kLeastText, "demo",
-          "found only {} of English text on this machine: give --text FILE, at least {}",
-          format_bytes(static_cast<double>(found.text.size())), format_bytes(kLeastText));
-  auto cut = found.text.find("\n\n", found.text.size() - found.text.size() / 20);
-  cut = cut == std::string::npos ? found.text.size() * 19 / 20 : cut + 2;
-  while (cut < found.text.size() && (static_cast<unsigned char>(found.text[cut]) & 0xc0) == 0x80)
-    ++cut;  // not within a character
+  if (options_.text.empty()) {
+    found = find_text(kTextBytes);
+    require(std::ssize(found.text) >= kLeastText, "demo",
+            "found only {} of English text on this machine: give --text FILE",
+            format_bytes(static_cast<double>(found.text.size())));
+  } else {
+    found = read_given(options_.text);
+  }
+  const auto size = found.text.size();
+  const auto cut = begin_of_part(found.text, size - size / 20, size - size / 40);
   held_out_ = found.text.substr(cut);
   io::make_folder(out_ / "text");
   io::write_file_atomic(out_ / "text" / "train.txt", found.text.substr(0, cut));
@@ -104,7 +107,7 @@ void Demo::collect_text() {
   std::string places;
   for (const auto& p : found.places) places += (places.empty() ? "" : ", ") + p;
   report_.text = {{"from", places},
-                  {"files with prose", fmt::format("{}", found.files)},
+                  {"files", fmt::format("{}", found.files)},
                   {"for training", format_bytes(static_cast<double>(cut))},
                   {"held out", format_bytes(static_cast<double>(held_out_.size()))}};
   for (const auto& f : report_.text) say("      {:<18} {}", f.name, f.value);
@@ -121,7 +124,7 @@ void Demo::configure() {
   config_.data.val_fraction = 0.02;
   auto& t = config_.train;
   t.batch = 16, t.lr = 4e-3, t.min_lr = 4e-4, t.eval_batches = 8;
-  t.dtype = machine.isa == "avx512" ? Compute::bf16 : Compute::f32;
+  t.dtype = roofs_.bf16 > roofs_.f32 ? Compute::bf16 : Compute::f32;
   config_.output = run_;
   t.steps = options_.steps > 0 ? options_.steps : steps_in(60 * options_.minutes);
   t.warmup = std::max<std::int64_t>(1, t.steps / 20);
@@ -161,7 +164,7 @@ std::int64_t Demo::steps_in(double seconds) {
 }
 
 bool Demo::train() {
-  fs::remove_all(run_);
+  for (const char* old : {"checkpoints", "model", "tensorboard", "metrics.jsonl"}) fs::remove_all(run_ / old);
   summary_ = train::run(config_, {.console = console(),
                                   .speed_of_light = [this](const Program& p) { return lab::light(p, roofs_).seconds; },
                                   .after_step = {}});
@@ -213,16 +216,17 @@ void Demo::evaluate() {
       report_.after.perplexity, ids.size() - 1);
 }
 
-/// The first words of paragraphs the model has not seen.
+/// The first words of parts the model has not seen, which leave room in its context for what it adds.
 std::vector<std::string> prompts(const std::string& text) {
+  constexpr std::size_t kLongest = 64;
   std::vector<std::string> list;
   for (const double place : {0.25, 0.6}) {
-    auto at = text.find("\n\n", static_cast<std::size_t>(place * static_cast<double>(text.size())));
-    at = at == std::string::npos ? 0 : at + 2;
-    std::size_t end = at;
-    for (int words = 0; end < text.size() && words < 4; ++end)
-      if (text[end] == ' ' || text[end] == '\n') ++words;
-    if (end > at) list.push_back(text.substr(at, end - at - 1));
+    const auto from = static_cast<std::size_t>(place * static_cast<double>(text.size()));
+    const auto at = begin_of_part(text, from, text.size() - text.size() / 10);
+    auto end = at;
+    for (int words = 0; words < 4 && end < text.size(); ++words) end = text.find_first_of(" \n", end + 1);
+    end = std::min(end, begin_of_part(text, std::min(at + kLongest, text.size()), 0));
+    list.push_back(text.substr(at, end - at));
   }
   return list;
 }
@@ -244,10 +248,10 @@ void Demo::generate() {
     Sample sample{prompt, "", ""};
     for (auto [folder, facts, text] : {std::tuple(summary_.model, &report_.before, &sample.before),
                                        std::tuple(int4_, &report_.after, &sample.after)}) {
-      const auto json = io::parse_json(run_self({"generate", "--model", folder.string(), "--prompt", prompt, "--tokens",
-                                                 std::to_string(kSampleTokens), "--temperature", "0.7", "--top-k", "40",
-                                                 "--seed", "7", "--ignore-eos", "--json"}),
-                                       "hpcdl generate");
+      const auto json =
+          io::parse_json(run_self({"generate", "--model", folder.string(), "--prompt", prompt, "--temperature", "0.7",
+                                   "--top-k", "40", "--seed", "7", "--ignore-eos", "--json"}),
+                         "hpcdl generate");
       *text = tidy(json.at("text").get<std::string>());
       facts->tokens_per_second = std::max(facts->tokens_per_second, json.at("tokens_per_second").get<double>());
       facts->first_token_ms = json.at("time_to_first_token_ms");

@@ -174,6 +174,13 @@ bool is_prose(const std::string& p) {
   return common >= 3;
 }
 
+std::size_t begin_of_part(std::string_view text, std::size_t from, std::size_t until) {
+  for (const std::string_view end : {"\n\n", "\n", " "})
+    if (const auto at = text.find(end, from); at != text.npos && at + end.size() < until) return at + end.size();
+  while (from < text.size() && (static_cast<unsigned char>(text[from]) & 0xc0) == 0x80) ++from;
+  return from;
+}
+
 FoundText find_text(std::int64_t bytes) {
   FoundText found;
   std::unordered_set<std::size_t> seen;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace hpcdl::cli {
@@ -17,6 +18,10 @@ struct FoundText {
 /// Paragraphs of running English from licences, manuals in source form, docstrings and package documentation, each
 /// paragraph once, up to `bytes`. Deterministic for one machine.
 FoundText find_text(std::int64_t bytes);
+
+/// Where a part of a text may begin, at `from` or soon behind: with a paragraph if one begins before `until`, else with
+/// a line, else with a word, else with a character.
+std::size_t begin_of_part(std::string_view text, std::size_t from, std::size_t until);
 
 /// Whether a paragraph reads like prose rather than code, tables or lists of names.
 bool is_prose(const std::string& paragraph);

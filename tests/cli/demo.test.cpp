@@ -1,9 +1,9 @@
-// The demos on images, as small as they come: what they print and what they leave behind.
+// The demos, as small as they come: what they print and what they leave behind.
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "hpcdl/io/file.h"
+#include "hpcdl/io/atomic_file.h"
 #include "tests/cli/program.h"
 
 namespace hpcdl::cli_test {
@@ -29,6 +29,41 @@ class Demo : public testing::Test {
 
   io::TempFolder tmp_;
 };
+
+// No paragraphs, no lines, no words: what is held out and what is continued have to begin somewhere.
+TEST_F(Demo, learns_from_any_text) {
+  const auto many = [](const std::string& part, int times) {
+    std::string text;
+    for (int i = 0; i < times; ++i) text += part;
+    return text;
+  };
+  for (const std::string& text :
+       {many("the quick brown fox jumps over the lazy dog ", 60), many("日本語のテキスト。これは例です。", 80),
+        many("Roses are red,\nviolets are blue.\n", 80), many("A paragraph.\n\n", 200)}) {
+    io::write_file_atomic(tmp_ / "text.txt", text);
+    const auto r = run(
+        {"demo", "--text", (tmp_ / "text.txt").string(), "--steps", "2", "--json", "--out", (tmp_ / "out").string()});
+    ASSERT_EQ(r.code, 0) << text.substr(0, 30) << ": " << r.err;
+    EXPECT_EQ(r.json()["steps"], 2);
+    EXPECT_GT(r.json()["after"]["perplexity"], 1);
+    EXPECT_GT(r.json()["after"]["tokens_per_second"], 0);
+  }
+}
+
+TEST_F(Demo, keeps_what_is_not_its_own) {
+  fs::create_directories(tmp_ / "run");
+  io::write_file_atomic(tmp_ / "run" / "thesis.txt", "years of work ");
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += "so many words ";
+  io::write_file_atomic(tmp_ / "text.txt", text);
+  const auto r = run({"demo", "--text", (tmp_ / "text.txt").string(), "--steps", "2", "--out", tmp_.path().string()});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_TRUE(fs::exists(tmp_ / "run" / "thesis.txt"));
+  io::write_file_atomic(tmp_ / "text.txt", "too few");
+  EXPECT_NE(run({"demo", "--text", (tmp_ / "text.txt").string(), "--out", tmp_.path().string()})
+                .err.find("B of text are too few"),
+            std::string::npos);
+}
 
 TEST_F(Demo, baseline_is_stopped_and_resumed) {
   const auto j = demo(1);
