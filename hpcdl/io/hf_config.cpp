@@ -21,8 +21,9 @@ Activation activation_in(const JsonObject& o, const char* key, const char* fallb
   const auto name = o.get_or<std::string>(key, fallback);
   if (name == "gelu_new" || name == "gelu_pytorch_tanh") return Activation::gelu_new;
   if (name == "gelu") return Activation::gelu;
+  if (name == "relu") return Activation::relu;
   if (name == "silu" || name == "swish") return Activation::silu;
-  fail("io", "{}: {}: expected gelu_new, gelu or silu, found {}", o.where(), key, shown(name));
+  fail("io", "{}: {}: expected gelu_new, gelu, relu or silu, found {}", o.where(), key, shown(name));
 }
 
 /// Sizes are bounded so that no product of a few of them overflows.
@@ -80,14 +81,26 @@ ModelConfig parse_gpt2(const JsonObject& o) {
   return c;
 }
 
-void expect_plain_rope(const JsonObject& o, const char* key, ModelConfig& c) {
+void read_rope(const JsonObject& o, const char* key, ModelConfig& c) {
   const Json* value = o.find(key);
   if (!value) return;
   const JsonObject rope(*value, o.where() + ": " + key);
   const auto kind = rope.get<std::string>("rope_type").value_or(rope.get_or<std::string>("type", "default"));
-  require(kind == "default", "io",
-          "{}: expected rope_type \"default\", found {}: scaled rotary embeddings are not supported", rope.where(),
+  require(kind == "default" || kind == "linear" || kind == "llama3", "io",
+          "{}: expected rope_type default, linear or llama3, found {}: this scaling is not supported", rope.where(),
           shown(kind));
+  auto& s = c.rope_scaling;
+  if (kind == "linear") s = {.kind = RopeScaling::Kind::linear, .factor = rope.need<double>("factor")};
+  if (kind == "llama3")
+    s = {.kind = RopeScaling::Kind::llama3,
+         .factor = rope.need<double>("factor"),
+         .low_freq_factor = rope.need<double>("low_freq_factor"),
+         .high_freq_factor = rope.need<double>("high_freq_factor"),
+         .original_context = rope.get_or("original_max_position_embeddings", static_cast<double>(c.context))};
+  require(s.factor >= 1 && s.factor < 1e6 && s.low_freq_factor > 0 && s.high_freq_factor > s.low_freq_factor &&
+              s.high_freq_factor < 1e6 && s.original_context >= 1 && s.original_context < 1e9,
+          "io", "{}: expected factor >= 1 and 0 < low_freq_factor < high_freq_factor, found {}, {} and {}",
+          rope.where(), s.factor, s.low_freq_factor, s.high_freq_factor);
   c.rope_theta = rope.get_or("rope_theta", c.rope_theta);
   require(rope.get_or("partial_rotary_factor", 1.0) == 1.0, "io",
           "{}: partial_rotary_factor other than 1 is not supported", rope.where());
@@ -101,11 +114,11 @@ ModelConfig parse_llama(const JsonObject& o) {
   c.vocab = size_in(o, "vocab_size"), c.context = size_in(o, "max_position_embeddings", 2048);
   c.norm_eps = o.get_or("rms_norm_eps", 1e-6);
   c.rope_theta = o.get_or("rope_theta", 10'000.0);
-  expect_plain_rope(o, "rope_scaling", c);
-  expect_plain_rope(o, "rope_parameters", c);
+  read_rope(o, "rope_scaling", c);
+  read_rope(o, "rope_parameters", c);
   c.attention_bias = o.get_or("attention_bias", false);
   c.activation = activation_in(o, "hidden_act", "silu");
-  expect_off(o, "mlp_bias", false);
+  c.mlp_bias = o.get_or("mlp_bias", false);
   require(!o.find("sliding_window"), "io", "{}: sliding_window is not supported", o.where());
   read_common(o, c, false);
   return c;
@@ -134,6 +147,19 @@ ModelConfig parse_hf_config(const Json& json, const std::string& where) {
 ModelConfig read_hf_config(const fs::path& folder) {
   const fs::path path = folder / "config.json";
   return parse_hf_config(read_json(path, 16 << 20), path.string());
+}
+
+static Json rope_json(const RopeScaling& s) {
+  switch (s.kind) {
+    case RopeScaling::Kind::linear: return {{"rope_type", "linear"}, {"factor", s.factor}};
+    case RopeScaling::Kind::llama3:
+      return {{"rope_type", "llama3"},
+              {"factor", s.factor},
+              {"low_freq_factor", s.low_freq_factor},
+              {"high_freq_factor", s.high_freq_factor},
+              {"original_max_position_embeddings", static_cast<std::int64_t>(s.original_context)}};
+    default: return {{"rope_type", "default"}};
+  }
 }
 
 Json make_hf_config(const ModelConfig& c) {
@@ -165,10 +191,12 @@ Json make_hf_config(const ModelConfig& c) {
               {"rms_norm_eps", c.norm_eps},
               {"rope_theta", c.rope_theta},
               {"attention_bias", c.attention_bias},
-              {"mlp_bias", false},
+              {"mlp_bias", c.mlp_bias},
               {"hidden_act", enum_name(c.activation)}});
-    // Where transformers 5 looks; older versions read rope_theta above.
-    j["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", c.rope_theta}};
+    // Where transformers 5 looks; older versions read rope_theta above, and rope_scaling.
+    j["rope_parameters"] = rope_json(c.rope_scaling);
+    if (c.rope_scaling.kind != RopeScaling::Kind::none) j["rope_scaling"] = j["rope_parameters"];
+    j["rope_parameters"]["rope_theta"] = c.rope_theta;
   }
   if (c.quant)
     j["quantization_config"] = {{"quant_method", c.quant->method},

@@ -44,8 +44,12 @@ TEST(HfConfig, RoundTrips) {
   for (const auto family : {Family::gpt2, Family::llama}) {
     ModelConfig c = sample(family);
     c.quant = QuantConfig{.group_size = 128, .symmetric = false};
-    write_hf_config(tmp.path(), c);
-    EXPECT_EQ(read_hf_config(tmp.path()), c);
+    for (const auto kind : {RopeScaling::Kind::none, RopeScaling::Kind::linear, RopeScaling::Kind::llama3}) {
+      if (family == Family::llama) c.mlp_bias = true, c.rope_scaling = {.kind = kind};
+      if (kind == RopeScaling::Kind::llama3 && family == Family::llama) c.rope_scaling.low_freq_factor = 2;
+      write_hf_config(tmp.path(), c);
+      EXPECT_EQ(read_hf_config(tmp.path()), c);
+    }
   }
 }
 
@@ -88,12 +92,10 @@ TEST(HfConfig, EndsOutsideTheVocabularyEndNothing) {
 
 TEST(HfConfig, WhatWeCannotComputeIsAnError) {
   expect_error("model_type", "qwen3", "model_type: expected gpt2 or llama, found \"qwen3\"");
-  expect_error("rope_scaling", {{"rope_type", "llama3"}, {"factor", 8}}, "found \"llama3\": scaled rotary embeddings");
-  expect_error("rope_scaling", {{"type", "linear"}}, "found \"linear\"");
-  expect_error("rope_parameters", {{"rope_type", "yarn"}}, "found \"yarn\"");
+  expect_error("rope_parameters", {{"rope_type", "yarn"}}, "found \"yarn\": this scaling is not supported");
   expect_error("sliding_window", 4096, "sliding_window is not supported");
-  expect_error("mlp_bias", true, "mlp_bias = true is not supported");
-  expect_error("hidden_act", "relu", "expected gelu_new, gelu or silu, found \"relu\"");
+  expect_error("hidden_act", "relu2", "expected gelu_new, gelu, relu or silu, found \"relu2\"");
+  expect_error("hidden_act", "relu", "activation relu is not built for family llama");
   expect_error("hidden_act", "gelu", "activation gelu is not built for family llama");
   expect_error("torch_dtype", "int8", "expected float32, bfloat16, float16 or float64");
   expect_error("quantization_config", {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 128}},
@@ -114,6 +116,11 @@ TEST(HfConfig, BadValuesAreErrors) {
   expect_error("rms_norm_eps", "x", "expected a number");
   expect_error("rms_norm_eps", -1, "epsilon of the norms");
   expect_error("rope_parameters", {{"rope_theta", 0}}, "rope_theta");
+  expect_error("rope_scaling", {{"type", "linear"}}, "expected key \"factor\", found none");
+  expect_error("rope_scaling", {{"type", "linear"}, {"factor", 0.5}}, "expected factor >= 1");
+  expect_error("rope_scaling",
+               {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 4}},
+               "found 8, 4 and 4");
   expect_error("eos_token_id", Json::array({"x"}), "expected numbers");
   EXPECT_NE(error_of(Json::array()).find("expected a JSON object"), std::string::npos);
 }

@@ -9,6 +9,7 @@
 
 #include "hpcdl/core/dtype.h"
 #include "hpcdl/io/config_visitor.h"
+#include "hpcdl/ops/rope/scaling.h"
 
 namespace hpcdl::io {
 
@@ -23,11 +24,12 @@ template <> struct EnumNames<Family> {
 constexpr bool is_image_family(Family f) { return f == Family::simple_cnn || f == Family::resnet18; }
 
 /// gelu_new is the tanh form. automatic: the family's own (gelu_new, silu).
-enum class Activation { automatic, gelu_new, gelu, silu };
+enum class Activation { automatic, gelu_new, gelu, relu, silu };
 template <> struct EnumNames<Activation> {
   static constexpr std::pair<Activation, std::string_view> values[] = {{Activation::automatic, "auto"},
                                                                        {Activation::gelu_new, "gelu_new"},
                                                                        {Activation::gelu, "gelu"},
+                                                                       {Activation::relu, "relu"},
                                                                        {Activation::silu, "silu"}};
 };
 
@@ -49,6 +51,8 @@ struct ModelConfig {
   Activation activation = Activation::automatic;
 
   // Not for people to set: found in the folder or made with the tokenizer.
+  bool mlp_bias = false;          // llama only
+  RopeScaling rope_scaling = {};  // llama only
   std::optional<std::int64_t> bos = {};
   std::vector<std::int64_t> eos = {};  // any of them ends a text
   DType dtype = DType::f32;            // of the stored weights

@@ -9,7 +9,11 @@
 namespace hpcdl::models {
 
 Activation activation_of(const io::ModelConfig& c) {
-  return c.activation == io::Activation::gelu ? Activation::gelu_erf : Activation::gelu_tanh;
+  switch (c.activation) {
+    case io::Activation::gelu: return Activation::gelu_erf;
+    case io::Activation::relu: return Activation::relu;
+    default: return Activation::gelu_tanh;
+  }
 }
 
 namespace {

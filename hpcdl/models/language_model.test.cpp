@@ -173,7 +173,7 @@ TEST_P(Golden, HalvesOfAFileLoseNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Families, Golden,
                          testing::Values("gpt2", "gpt2_untied_gelu_wide", "llama", "llama_tied_bias_sharded",
-                                         "llama_head_dim_bf16"),
+                                         "llama_head_dim_bf16", "gpt2_relu", "llama_rope_llama3", "llama_rope_linear"),
                          [](const auto& p) { return std::string(p.param); });
 
 io::ModelConfig tiny(io::Family family) {

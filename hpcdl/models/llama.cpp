@@ -15,7 +15,7 @@ Llama::Llama(const io::ModelConfig& c) {
   if (!c.tied) lm_head = nn::Embedding(c.vocab, C, kInitStd);
   (c.tied ? embed_tokens : lm_head).weight.multiplied = true;
   angles = OwnedTensor({{c.context, D}, DType::f32});
-  if (!ImaginedMemory::active()) rope_table(angles.tensor, c.rope_theta);
+  if (!ImaginedMemory::active()) rope_table(angles.tensor, c.rope_theta, c.rope_scaling);
   for (int i = 0; i < c.layers; ++i) {
     LlamaBlock b;
     b.input_layernorm = b.post_attention_layernorm = nn::RmsNorm(C, static_cast<float>(c.norm_eps));
@@ -27,9 +27,9 @@ Llama::Llama(const io::ModelConfig& c) {
     a.k_proj = nn::Linear(C, c.kv_heads * D, c.attention_bias, kInitStd);
     a.v_proj = nn::Linear(C, c.kv_heads * D, c.attention_bias, kInitStd);
     a.o_proj = nn::Linear(c.heads * D, C, c.attention_bias, residual_std);
-    b.mlp.gate_proj = nn::Linear(C, c.ffn, false, kInitStd);
-    b.mlp.up_proj = nn::Linear(C, c.ffn, false, kInitStd);
-    b.mlp.down_proj = nn::Linear(c.ffn, C, false, residual_std);
+    b.mlp.gate_proj = nn::Linear(C, c.ffn, c.mlp_bias, kInitStd);
+    b.mlp.up_proj = nn::Linear(C, c.ffn, c.mlp_bias, kInitStd);
+    b.mlp.down_proj = nn::Linear(c.ffn, C, c.mlp_bias, residual_std);
     layers.push_back(std::move(b));
   }
 }

@@ -53,6 +53,12 @@ def main():
     make_llama = lambda **k: transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**llama, **k}))
     write(out / "llama", scrambled(make_llama(tie_word_embeddings=False), 3), 61, gradients=True)
     write(out / "llama_tied_bias_sharded", scrambled(make_llama(tie_word_embeddings=True, attention_bias=True, rope_theta=500000.0), 4), 61, shard="12KB")
+    write(out / "gpt2_relu", scrambled(make_gpt2(activation_function="relu"), 6), 61)
+    for kind in ("llama3", "linear"):  # of six frequencies, one stays, one is mixed, and four are divided
+        scaling = dict(rope_type=kind, rope_theta=50.0, factor=4.0)
+        if kind == "llama3":
+            scaling |= dict(low_freq_factor=1.0, high_freq_factor=3.0, original_max_position_embeddings=20)
+        write(out / f"llama_rope_{kind}", scrambled(make_llama(head_dim=12, mlp_bias=True, rope_parameters=scaling), 7), 61)
     write(out / "llama_head_dim_bf16", scrambled(make_llama(head_dim=8, tie_word_embeddings=False), 5), 61, dtype=torch.bfloat16)
 
 

@@ -9,6 +9,7 @@
 
 #include "hpcdl/ops/op.h"
 #include "hpcdl/ops/require.h"
+#include "hpcdl/ops/rope/scaling.h"
 
 namespace hpcdl {
 
@@ -33,7 +34,7 @@ struct Rope {
 void require_positions(const View& x, const View& table, std::int64_t position);
 
 /// Fills a contiguous (P, D) f32 tensor in host memory. Angles are computed in double.
-void rope_table(const Tensor& table, double theta);
+void rope_table(const Tensor& table, double theta, const RopeScaling& scaling = {});
 
 namespace cpu {
 /// `sign` -1 rotates backwards.
