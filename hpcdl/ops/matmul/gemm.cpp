@@ -3,6 +3,7 @@
 #include <xmmintrin.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace hpcdl::gemm {
 namespace {
@@ -196,6 +197,11 @@ class Worker {
       if (plan_.keep_b) kept_unit_ = nu;
     }
     finish(waiting_.rows);
+    for (int r = 0; r < moved_.rows; ++r) {
+      const std::int64_t row_bytes = moved_.vectors * s.lanes * kWord;
+      std::memcpy(moved_.to + r * f.d_ld, moved_.from + r * row_bytes, static_cast<std::size_t>(row_bytes));
+    }
+    moved_ = {};
   }
 
  private:
@@ -384,11 +390,11 @@ class Worker {
     const std::int64_t k0 = w.k.begin(turn) * s.k_step, kw = w.k.size(turn) * s.k_step, width = b.vectors * s.lanes;
     const bool last_turn = turn + 1 == w.k.parts, last = last_turn && w.block + 1 == g.blocks.parts,
                direct = last && f.plain && b.cols == width;
-    const bool stream =
-        direct && f.cold && (reinterpret_cast<std::uintptr_t>(f.d) | static_cast<std::uintptr_t>(f.d_ld)) % 64 == 0;
+    const bool past_caches = direct && f.cold && !s.prepare &&
+                             (reinterpret_cast<std::uintptr_t>(f.d) | static_cast<std::uintptr_t>(f.d_ld)) % 64 == 0;
     const std::int64_t r = w.tiles.begin(t), rows = w.tiles.size(t), at = pass_begin_ + w.row + r;
     // Sets with `prepare` do not look at these lines.
-    const int own_lines = last && !stream && !s.prepare ? static_cast<int>(ceil_div(b.cols * f.d_element, 64)) : 0;
+    const int own_lines = last && !past_caches && !s.prepare ? static_cast<int>(ceil_div(b.cols * f.d_element, 64)) : 0;
     std::byte* d = f.d + at * f.d_ld + b.col * f.d_element;
     std::uint32_t* buffer = buffers_[in_turn_];
     std::uint32_t *sums = sums_ + q * s.rows * s.vectors * s.lanes, *partial = b.partial + r * width;
@@ -412,13 +418,22 @@ class Worker {
                   .own = d,
                   .own_ld = f.d_ld,
                   .own_lines = own_lines,
-                  .stream = stream,
+                  .moved = moved_.from,
+                  .moved_to = moved_.to,
+                  .moved_ld = f.d_ld,
+                  .moved_rows = moved_.rows,
+                  .moved_vectors = moved_.vectors,
                   .meanwhile = waiting_.rows > 0 ? &Worker::finish_slice : nullptr,
                   .worker = this};
-    if (direct) args.cout = d, args.cout_ld = f.d_ld / kWord;
+    if (direct && !past_caches) args.cout = d, args.cout_ld = f.d_ld / kWord;
     else if (last) args.cout = buffer;
+    moved_ = {};
     if (s.prepare && prepared_ != rows) s.prepare(prepared_ = args.rows);
     (plan_.a_in_place ? s.tile_in_place : s.tile_packed)[rows][b.vectors](args);
+    if (past_caches) {
+      moved_ = {reinterpret_cast<const std::byte*>(buffer), d, args.rows, static_cast<int>(b.vectors)};
+      in_turn_ ^= 1;
+    }
     if (!last || direct) return;
     finish(waiting_.rows);
     const int slices = static_cast<int>(std::max<std::int64_t>(1, kw / s.k_step));
@@ -451,6 +466,12 @@ class Worker {
     std::int64_t ld = 0, row = 0, col = 0;
     int rows = 0, cols = 0, slice = 0;
   } waiting_;
+  // A tile that is moved past the caches while the next one multiplies.
+  struct {
+    const std::byte* from = nullptr;
+    std::byte* to = nullptr;
+    int rows = 0, vectors = 0;
+  } moved_;
   alignas(64) std::uint32_t buffers_[2][KernelSet::kMaxRows * KernelSet::kMaxVectors * 16];
   int in_turn_ = 0;
 };

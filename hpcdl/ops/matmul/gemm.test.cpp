@@ -178,7 +178,7 @@ TEST_P(Gemm, PackedWeightGivesTheSameBits) {
 
 // Stores past the caches: rows that begin on a line, rows that do not, a tail, several blocks of k; D that accumulates.
 TEST_P(Gemm, ColdResultsHaveTheSameBits) {
-  for (const Case& c : {Case{70, 96, 40}, Case{19, 53, 40}, Case{70, 160, 1100}, Case{3, 64, 40}})
+  for (const Case& c : {Case{70, 96, 40}, Case{19, 53, 40}, Case{70, 160, 1100}, Case{33, 112, 3}, Case{3, 64, 40}})
     for (const bool trans : {false, true}) {
       const Matrix a(c.m, c.k, DType::f32, trans, 14), b(c.k, c.n, DType::f32, false, 15);
       const std::int64_t ld = (c.n + 15) / 16 * 16 + (trans ? 3 : 0);

@@ -48,7 +48,13 @@ struct TileArgs {
   const std::byte* own;
   std::int64_t own_ld;  // bytes
   int own_lines;        // per row; 0: none
-  bool stream;          // the stores may go past the caches; cout is aligned to whole vectors
+  // A finished tile, a row after the other in L1, on its way past the caches: its rows are moved one at a time, evenly
+  // spread. Stored all at once they hold up the loads behind them (a loop of tiles alone, k = 256, Sapphire Rapids:
+  // 0.88 of the peak, 0.95 so).
+  const std::byte* moved;  // aligned to whole vectors, as is its destination. (Sets without `prepare`.)
+  std::byte* moved_to;
+  std::int64_t moved_ld;  // bytes, of the destination
+  int moved_rows, moved_vectors;
   // Other work for the vector unit, to be called behind every k_step words of k (by sets with `prepare`); may be null.
   void (*meanwhile)(void* worker);
   void* worker;

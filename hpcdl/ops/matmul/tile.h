@@ -41,6 +41,15 @@ template <class D, int MR, int NV, bool InPlace> void tile(const TileArgs& t) {
   std::int64_t due = 0;
   const std::byte* own = t.own;
   int own_rows = t.own_lines > 0 ? MR : 0, own_line = 0;
+  const std::byte* moved = t.moved;
+  std::byte* moved_to = t.moved_to;
+  std::int64_t moved_due = 0;
+  int moved_rows = t.moved_rows;
+  const auto move_row = [&] {
+    for (int v = 0; v < t.moved_vectors; ++v, moved += kVector)
+      D::stream_acc(moved_to + v * kVector, D::load_acc(moved));
+    moved_to += t.moved_ld, --moved_rows;
+  };
   for (std::int64_t left = slots; left > 0; --left) {
     if ((due += t.ahead_count) >= slots) {
       due -= slots;
@@ -51,6 +60,10 @@ template <class D, int MR, int NV, bool InPlace> void tile(const TileArgs& t) {
     if (own_rows > 0) {
       __builtin_prefetch(own + own_line * 64, 1, 3);
       if (++own_line == t.own_lines) own_line = 0, own += t.own_ld, --own_rows;
+    }
+    if (moved_rows > 0 && (moved_due += t.moved_rows + 1) >= slots) {
+      moved_due -= slots;
+      move_row();
     }
 #pragma GCC unroll 4
     for (int i = 0; i < kPrefetchEvery; ++i) {
@@ -66,14 +79,13 @@ template <class D, int MR, int NV, bool InPlace> void tile(const TileArgs& t) {
   for (std::int64_t left = t.k % kPrefetchEvery; left > 0; --left, a += kStepA, b += kPanel)
     multiply<D, MR, NV>(acc, a, stride, b);
 
-  const auto put = [&](auto store) {
+  while (moved_rows > 0) move_row();
+
 #pragma GCC unroll 16
-    for (int m = 0; m < MR; ++m)
+  for (int m = 0; m < MR; ++m)
 #pragma GCC unroll 4
-      for (int v = 0; v < NV; ++v) store(static_cast<std::byte*>(t.cout) + m * t.cout_ld * 4 + v * kVector, acc[m][v]);
-  };
-  if (t.stream) put([](void* p, typename D::Acc v) { D::stream_acc(p, v); });
-  else put([](void* p, typename D::Acc v) { D::store_acc(p, v); });
+    for (int v = 0; v < NV; ++v)
+      D::store_acc(static_cast<std::byte*>(t.cout) + m * t.cout_ld * 4 + v * kVector, acc[m][v]);
 }
 
 /// Fills the table with all tiles of up to MR x NV.
