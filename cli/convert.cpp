@@ -8,6 +8,7 @@
 #include "hpcdl/io/hf_config.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/io/safetensors_writer.h"
+#include "hpcdl/quant/staged_folder.h"
 
 namespace hpcdl::cli {
 
@@ -40,8 +41,8 @@ int convert(ConvertOptions& o) {
     specs.push_back({t.name, {t.spec.shape, target != DType::none && converts(t.spec.dtype) ? target : t.spec.dtype}});
     bytes += specs.back().spec.bytes();
   }
-  io::make_folder(o.out);
-  io::TensorFolderWriter writer(o.out, specs, static_cast<std::int64_t>(o.shard_gb * 1e9));
+  quant::StagedFolder folder(o.out);
+  io::TensorFolderWriter writer(folder.path(), specs, static_cast<std::int64_t>(o.shard_gb * 1e9));
   for (const auto& s : specs) {
     const View view = files.at(s.name);
     if (s.spec == view.spec()) {
@@ -49,16 +50,19 @@ int convert(ConvertOptions& o) {
     } else {
       const OwnedTensor copy(s.spec);
       convert_elements(copy.tensor, view);
+      require(count_non_finite(copy.tensor) == count_non_finite(view), "convert",
+              "{}: {} holds numbers that {} cannot: choose bf16, which has the range of f32", from.string(), s.name,
+              dtype_name(s.spec.dtype));
       writer.write(s.name, copy.tensor);
     }
   }
   writer.commit();
   if (target != DType::none) config.dtype = target;
-  io::write_hf_config(o.out, config);
+  io::write_hf_config(folder.path(), config);
   for (const char* name :
        {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"})
-    if (fs::exists(from / name))
-      fs::copy_file(from / name, fs::path(o.out) / name, fs::copy_options::overwrite_existing);
+    if (fs::exists(from / name)) fs::copy_file(from / name, folder.path() / name);
+  folder.commit();
   if (o.json)
     print_json({{"out", o.out}, {"tensors", specs.size()}, {"bytes", bytes}, {"dtype", dtype_name(config.dtype)}});
   else say("{} tensors, {} written to {}", specs.size(), format_bytes(static_cast<double>(bytes)), o.out);

@@ -1,11 +1,10 @@
 // hpcdl inspect: what is in a safetensors file, a model folder or a checkpoint; and the programs of a training step.
 
-#include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "cli/verb.h"
+#include "hpcdl/core/convert.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/graph/text.h"
@@ -92,27 +91,11 @@ int inspect_arch(const InspectOptions& o) {
   return exit_code::kDone;
 }
 
-/// Elements that are NaN or infinite.
-std::int64_t bad_elements(const View& x) {
-  const auto count = [&]<class T>() {
-    std::int64_t n = 0;
-    for (std::int64_t i = 0; i < x.size(); ++i) {
-      T value;  // files promise no alignment
-      std::memcpy(static_cast<void*>(&value),
-                  static_cast<const std::byte*>(x.data()) + i * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
-      n += !std::isfinite(static_cast<double>(value));
-    }
-    return n;
-  };
-  if (!is_float(x.dtype())) return 0;
-  return x.dtype() == DType::f64 ? count.operator()<double>() : visit_dtype(x.dtype(), count);
-}
-
 /// Throws Error when a tensor holds a NaN or an infinity.
 void check(const io::TensorFolder& folder) {
   for (std::size_t i = 0; i < folder.tensors().size(); ++i) {
     const auto& t = folder.tensors()[i];
-    const auto bad = bad_elements(folder.shard_of(i).view(t));
+    const auto bad = is_float(t.spec.dtype) ? count_non_finite(folder.shard_of(i).view(t)) : 0;
     require(bad == 0, "inspect", "{}: {} of {} elements of \"{}\" are NaN or infinite", folder.path().string(), bad,
             t.spec.size(), t.name);
   }

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/verb.h"
+#include "hpcdl/core/convert.h"
 #include "hpcdl/graph/executable.h"
 #include "hpcdl/io/hf_config.h"
 #include "hpcdl/io/safetensors_writer.h"
@@ -36,6 +37,8 @@ int logits(LogitsOptions& o) {
   exe.run(stream);
   const OwnedTensor host(out.spec());
   copy(stream, host.tensor, exe.tensor(out));
+  require(count_non_finite(host.tensor) == 0, "logits",
+          "some are NaN or infinite: the weights hold NaN or overflow; check them with `hpcdl inspect --check`");
   const View rows = host.tensor.reshaped({length, model.config().vocab});
   io::SafeTensorsWriter writer(o.out, {{"logits", rows.spec()}});
   writer.write("logits", rows);

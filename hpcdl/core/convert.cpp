@@ -1,5 +1,7 @@
 #include "hpcdl/core/convert.h"
 
+#include <cmath>
+
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
 
@@ -36,6 +38,15 @@ void convert_elements(Tensor dst, View src) {
         out[i] = static_cast<To>(static_cast<float>(load<From>(src.data(), i)));
     });
   });
+}
+
+std::int64_t count_non_finite(View x) {
+  require(x.is_contiguous(), "convert", "expected a contiguous tensor, got {}", to_string(x.spec()));
+  std::int64_t count = 0;
+  visit_float(x.dtype(), [&]<class T>() {
+    for (std::int64_t i = 0; i < x.size(); ++i) count += !std::isfinite(static_cast<double>(load<T>(x.data(), i)));
+  });
+  return count;
 }
 
 }  // namespace hpcdl

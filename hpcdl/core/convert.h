@@ -8,4 +8,7 @@ namespace hpcdl {
 /// shape. src need not be aligned.
 void convert_elements(Tensor dst, View src);
 
+/// Elements that are NaN or infinite. Of the same types and as contiguous; need not be aligned.
+std::int64_t count_non_finite(View x);
+
 }  // namespace hpcdl

@@ -106,8 +106,8 @@ std::string TextReader::checked(std::string_view text, std::int64_t offset) cons
   if (bad == npos) return std::string(text);
   if (options_.replace_invalid) return io::replace_invalid_utf8(text);
   fail("data",
-       "{}: byte 0x{:02X} at offset {} is not UTF-8 text; convert the file (iconv -f ... -t UTF-8) or ask for "
-       "replacement of such bytes",
+       "{}: byte 0x{:02X} at offset {} is not UTF-8 text; convert the file (iconv -f ... -t UTF-8) or have such bytes "
+       "replaced (data.replace_invalid, tokenize --replace-invalid)",
        files_[next_file_ - 1].string(), static_cast<unsigned>(static_cast<unsigned char>(text[bad])),
        offset + static_cast<std::int64_t>(bad));
 }

@@ -1,5 +1,6 @@
 #include "hpcdl/io/hf_config.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -225,7 +226,9 @@ fs::path find_model_folder(const std::string& path_or_name) {
          {env("HF_HUB_CACHE"), env("HF_HOME") / "hub", env("HOME") / ".cache/huggingface/hub"}) {
       const fs::path ref = cache / folder / "refs/main";
       if (!cache.is_absolute() || !fs::exists(ref, ignored)) continue;
-      const fs::path snapshot = cache / folder / "snapshots" / read_file(ref, 1024);
+      std::string commit = read_file(ref, 1024);
+      commit.erase(std::find_if(commit.begin(), commit.end(), [](char c) { return c <= ' '; }), commit.end());
+      const fs::path snapshot = cache / folder / "snapshots" / commit;
       if (fs::is_directory(snapshot, ignored)) return snapshot;
     }
   }

@@ -161,7 +161,7 @@ TEST(HfConfig, FindsCachedModels) {
   const fs::path snapshot = tmp.path() / "models--org--name/snapshots/abc";
   make_folder(snapshot);
   make_folder(tmp.path() / "models--org--name/refs");
-  write_file_atomic(tmp.path() / "models--org--name/refs/main", "abc");
+  write_file_atomic(tmp.path() / "models--org--name/refs/main", "abc\n");
   ::setenv("HF_HUB_CACHE", tmp.path().c_str(), 1);
   EXPECT_EQ(find_model_folder("org/name"), snapshot);
   EXPECT_THROW(find_model_folder("org/other"), Error);

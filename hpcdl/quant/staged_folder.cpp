@@ -4,12 +4,35 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <string_view>
 
 #include "hpcdl/core/error.h"
 
 namespace hpcdl::quant {
 namespace fs = io::fs;
+
+namespace {
+
+bool belongs_to_model(const fs::path& path) {
+  static constexpr std::string_view kNames[] = {"config.json",
+                                                "generation_config.json",
+                                                "tokenizer.json",
+                                                "tokenizer_config.json",
+                                                "special_tokens_map.json",
+                                                "added_tokens.json",
+                                                "vocab.json",
+                                                "merges.txt",
+                                                "model.safetensors.index.json"};
+  std::error_code ignored;
+  const std::string name = path.filename().string();
+  return fs::is_regular_file(path, ignored) &&
+         ((name.starts_with("model") && name.ends_with(".safetensors")) ||
+          std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames));
+}
+
+}  // namespace
 
 StagedFolder::StagedFolder(fs::path target) : target_(std::move(target)) {
   if (!target_.has_filename()) target_ = target_.parent_path();
@@ -18,8 +41,10 @@ StagedFolder::StagedFolder(fs::path target) : target_(std::move(target)) {
   std::error_code ignored;
   if (fs::exists(target_, ignored)) {
     require(fs::is_directory(target_, ignored), "quant", "{}: expected a folder, found a file", target_.string());
-    require(fs::is_empty(target_, ignored) || fs::exists(target_ / "config.json", ignored), "quant",
-            "{}: the folder holds other things than a model: choose another name, or empty it", target_.string());
+    for (const auto& path : io::list_folder(target_))
+      require(belongs_to_model(path), "quant",
+              "{}: the folder holds other things than a model, as {}: choose another name, or empty it",
+              target_.string(), path.filename().string());
   }
   aside_ = target_.parent_path() / fmt::format(".tmp-{}-{}", target_.filename().string(), ::getpid());
   fs::remove_all(aside_, ignored);

@@ -7,8 +7,7 @@ namespace hpcdl::quant {
 
 class StagedFolder {
  public:
-  /// Throws Error when `target` holds something that is no model folder (nothing to lose but a config.json and
-  /// weights).
+  /// Throws Error when `target` holds anything but the files of a model folder: there is nothing else to lose.
   explicit StagedFolder(io::fs::path target);
   StagedFolder(const StagedFolder&) = delete;
   StagedFolder& operator=(const StagedFolder&) = delete;

@@ -46,6 +46,7 @@ struct DataConfig {
   std::filesystem::path cache;
   std::int64_t vocab_size = 4096;
   double val_fraction = 0.05;
+  bool replace_invalid = false;
   std::string images;
   std::int64_t procedural = 50'000;
   int workers = 2, prefetch = 4, crop = 4;
@@ -60,6 +61,8 @@ struct DataConfig {
       "where nobody may write there");
     f("vocab_size", vocab_size, "size of a trained tokenizer", {.min = 257, .max = 1 << 24});
     f("val_fraction", val_fraction, "share of the documents kept for evaluation", {.min = 0, .max = 0.9});
+    f("replace_invalid", replace_invalid,
+      "text that is not UTF-8 gets U+FFFD for such bytes instead of stopping the run");
     f("images", images,
       "images to train on: CIFAR-10 or -100 as published (folder or archive), or a folder with one folder a class; "
       "empty: a procedural set like CIFAR-10");

@@ -61,6 +61,7 @@ data::PreparedText prepare(const RunConfig& c, Pool& pool, const Console& consol
   o.vocab = static_cast<int>(c.data.vocab_size);
   o.tokenizer = c.data.tokenizer;
   o.val_fraction = c.data.val_fraction;
+  o.options.replace_invalid = c.data.replace_invalid;
   auto text = data::prepare_text(o, pool, tokenize_progress(console));
   const fs::path of_run = o.tokenizer.empty() ? tokenizer_of_run(c) : fs::path();
   if (of_run.empty()) return text;

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "hpcdl/core/convert.h"
+#include "hpcdl/io/safetensors.h"
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/train/train_for_tests.h"
 #include "tests/cli/program.h"
@@ -173,6 +176,47 @@ TEST_F(Cli, convert_there_and_back) {
   EXPECT_EQ(run({"inspect", path("bf16"), "--json"}).json().at("tensors")[0].at("dtype"), "BF16");
 }
 
+TEST_F(Cli, convert_leaves_no_old_shards_and_takes_no_other_files) {
+  for (const char* size : {"0.0001", "5"})
+    ASSERT_EQ(run({"convert", "--model", model(), "--max-shard", size, "--out", path("shards")}).code, 0);
+  EXPECT_FALSE(fs::exists(path("shards/model-00001-of-00002.safetensors")));
+  EXPECT_TRUE(fs::exists(path("shards/model.safetensors")));
+  io::write_file_atomic(path("shards/thesis.txt"), "years of work");
+  for (const char* verb : {"convert", "quantize"})
+    expect_error(run({verb, "--model", model(), "--out", path("shards")}), 70, "as thesis.txt");
+  EXPECT_TRUE(fs::exists(path("shards/thesis.txt")));
+}
+
+TEST_F(Cli, numbers_that_are_none_are_told) {
+  const auto files = io::TensorFolder::open(model());
+  const auto with = [&](const std::string& name, float value) {
+    fs::copy(model(), path(name));
+    std::vector<io::NamedSpec> specs;
+    for (const auto& t : files.tensors()) specs.push_back({t.name, t.spec});
+    io::TensorFolderWriter writer(path(name), specs);
+    for (const auto& s : specs) {
+      OwnedTensor t(s.spec);
+      convert_elements(t.tensor, files.at(s.name));
+      if (s.name == "model.norm.weight") t.tensor.ptr<float>()[0] = value;
+      writer.write(s.name, t.tensor);
+    }
+    writer.commit();
+    return path(name);
+  };
+  const auto nan = with("nan", NAN), large = with("large", 1e5f);
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"logits", "--tokens", "1", "--out", path("l")},
+                                                {"generate", "--prompt", "x"},
+                                                {"eval", "--text", path("toy.txt")}}) {
+    auto all = words;
+    all.insert(all.end(), {"--model", nan, "--json"});
+    expect_error(run(all), 70, "the weights hold NaN");
+  }
+  EXPECT_FALSE(fs::exists(path("l")));
+  expect_error(run({"convert", "--model", large, "--dtype", "f16", "--out", path("half")}), 70,
+               "model.norm.weight holds numbers that F16 cannot");
+  EXPECT_FALSE(fs::exists(path("half")));
+}
+
 TEST_F(Cli, tokenize_learns_writes_and_prints) {
   ASSERT_EQ(run({"tokenize", "--train", "--vocab", "300", "--out", path("t.json"), path("toy.txt")}).code, 0);
   const auto shard =
@@ -317,6 +361,10 @@ TEST_F(Cli, bad_text_is_told_apart) {
   expect_error(run({"train", "-c", path("run.toml"), "--data.text=" + path("missing.txt"), "--out", out}), 70,
                "missing.txt");
   expect_error(train({"--out", out, "--model.vocab=290"}), 2, "vocab is 290");
+  io::write_file_atomic(path("mixed.txt"), train::toy_text() + "\xff");
+  expect_error(train({"--out", out, "--data.text=" + path("mixed.txt")}), 70, "data.replace_invalid");
+  const auto mended = train({"--out", out, "--data.text=" + path("mixed.txt"), "--data.replace_invalid=true"});
+  EXPECT_EQ(mended.code, 0) << mended.err;
 }
 
 TEST_F(Cli, a_full_disk_and_a_closed_door_are_told) {
