@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "cli/ranks.h"
 #include "cli/verb.h"
 #include "hpcdl/comm/bootstrap/place.h"
@@ -21,8 +23,16 @@ struct LaunchOptions {
   bool plain = false;
 };
 
+/// This program by the name that ps and top are to show; where its file has been replaced since, what is running.
+std::string own_path() {
+  const std::filesystem::path self = "/proc/self/exe";
+  std::error_code none;
+  const auto file = std::filesystem::read_symlink(self, none);
+  return std::filesystem::equivalent(file, self, none) ? file.string() : self.string();
+}
+
 RanksOptions ranks_options(const LaunchOptions& o, int restart) {
-  RanksOptions r{.program = o.program.empty() ? "/proc/self/exe" : o.program,
+  RanksOptions r{.program = o.program.empty() ? own_path() : o.program,
                  .words = o.words,
                  .count = o.count,
                  .environment = {},
@@ -45,7 +55,8 @@ RanksOptions ranks_options(const LaunchOptions& o, int restart) {
 bool worth_restarting(const RanksResult& result) { return !result.asked && result.code() == exit_code::kPeerLost; }
 
 int launch_verb(LaunchOptions& o) {
-  if (o.words.empty()) fail_usage("launch", "nothing to start: hpcdl launch -n {} -- train -c run.toml", o.count);
+  if (o.words.empty() && o.program.empty())
+    fail_usage("launch", "nothing to start: hpcdl launch -n {} -- train -c run.toml", o.count);
   if (const auto place = comm::find_place(comm::process_environment()); place.world > 1)
     fail_usage("launch", "this is already {}: start the ranks with that launcher, without hpcdl launch",
                comm::describe(place));

@@ -170,7 +170,7 @@ void Runner::start(int rank) {
     if (getppid() != parent) _exit(exit_code::kInternal);
     sigprocmask(SIG_SETMASK, &before_, nullptr);
     signal(SIGPIPE, SIG_DFL);
-    dup2(open("/dev/null", O_RDONLY), STDIN_FILENO);
+    dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
     dup2(out_end.get(), STDOUT_FILENO);
     dup2(err_end.get(), STDERR_FILENO);
     execvpe(options_.program.c_str(), argv.data(), envp.data());
@@ -193,11 +193,12 @@ void Runner::ended(Process& p, const siginfo_t& info) {
   if (info.si_code == CLD_EXITED) end.code = info.si_status;
   else end.signal = info.si_status, end.code = 128 + info.si_status;
   result_.ends.push_back(end);
-  if (end.good() || end.code == exit_code::kRequeue || stage_ > 0 || result_.asked) return;
+  if (end.good() || end.code == exit_code::kRequeue || next_stage_) return;
   const bool others = std::any_of(processes_.begin(), processes_.end(), [](const Process& q) { return q.running; });
-  if (!others || next_stage_) return;
-  say("hpcdl: [launch] {}; the other ranks have {:.0f} s to leave", end.text(),
-      std::chrono::duration<double>(options_.grace).count());
+  if (!others) return;
+  if (!result_.asked)
+    say("hpcdl: [launch] {}; the other ranks have {:.0f} s to leave", end.text(),
+        std::chrono::duration<double>(options_.grace).count());
   next_stage_ = Clock::now() + options_.grace;
 }
 

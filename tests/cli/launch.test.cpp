@@ -146,6 +146,28 @@ TEST_F(Launch, a_third_signal_kills) {
   EXPECT_EQ(p.wait().code, 71);
 }
 
+TEST_F(Launch, once_a_signal_has_ended_one_rank_the_others_do_not_stay_for_ever) {
+  Program p(words(2, "[ $RANK = 1 ] && trap '' TERM; touch $D/ready.$RANK; while :; do sleep 0.05; done",
+                  {"--grace", "0.3"}));
+  ASSERT_TRUE(there("ready.0") && there("ready.1"));
+  kill(p.pid(), SIGTERM);
+  const auto r = p.wait();
+  EXPECT_EQ(r.code, 71) << r.err;
+  EXPECT_NE(r.err.find("rank 0 was killed by signal 15"), std::string::npos) << r.err;
+}
+
+TEST_F(Launch, a_program_needs_no_words) {
+  const auto r = run({"launch", "-n", "2", "--program", "pwd"});
+  EXPECT_EQ(r.code, 0) << r.err;
+  EXPECT_EQ(lines(r.out).size(), 2u) << r.out;
+}
+
+TEST_F(Launch, ranks_of_hpcdl_bear_its_name) {  // for ps, top and pkill
+  const auto r = run({"launch", "-n", "1", "--", "launch", "-n", "1", "--program", "/bin/sh", "--", "-c",
+                      "cat /proc/$PPID/comm; tr '\\0' ' ' </proc/$PPID/cmdline | cut -d ' ' -f 1"});
+  EXPECT_EQ(r.out, "[rank 0] [rank 0] hpcdl\n[rank 0] [rank 0] hpcdl\n") << r.err;
+}
+
 TEST_F(Launch, ends_what_it_started_and_nothing_else) {
   const pid_t bystander = fork();
   if (bystander == 0) {
