@@ -79,10 +79,9 @@ std::string Inquiry::failed(int rank, std::string_view why, const Report& mine) 
   return judge(ranks_, asker_, peer_).sentence;
 }
 
-/// Of the others nothing is known here, and nothing bad is said.
+/// Of the others, apart from rank 0, nothing is known here, and nothing bad is said.
 std::string Inquiry::without_keeper(const Report& mine) {
-  for (auto& r : ranks_)
-    if (r.kind == Kind::silent || r.kind == Kind::gone) r.report = {};
+  set_ages();
   std::vector<RankState> known(ranks_);
   for (std::size_t r = 1; r < known.size(); ++r) known[r].kind = Kind::answers;
   known[static_cast<std::size_t>(rank_)].report = mine;

@@ -11,7 +11,7 @@
 namespace hpcdl::comm {
 
 enum class Said : char {
-  beat = 'b',      // to rank 0: a report, unasked
+  beat = 'b',      // to rank 0, and from it to all: a report, unasked
   stuck = 's',     // to rank 0: a wait came to its deadline; peer, report
   ask = 'a',       // from rank 0
   report = 'r',    // to rank 0: the answer

@@ -84,9 +84,14 @@ Verdict unreachable(Ranks ranks, std::vector<int> which, int asker, bool gone) {
     return {which,
             fmt::format("[dist] host {} with ranks {} to {} {}: it is down or cut off, {}{}", host, which.front(),
                         which.back(), gone ? "is gone" : "does not answer", last_words(first), tail)};
-  std::string what =
-      gone ? fmt::format("is gone ({})", first.why) : "does not answer: it is frozen, or its host is down or cut off";
-  return {which, fmt::format("[dist] {} {}; {}{}", list(ranks, which), what, last_words(first), tail)};
+  const bool many = which.size() > 1;
+  std::string what;
+  if (gone)
+    what = many ? fmt::format("are gone; of the first: {},", first.why) : fmt::format("is gone ({});", first.why);
+  else
+    what = many ? "do not answer: they are frozen, or their hosts are down or cut off; of the first:"
+                : "does not answer: it is frozen, or its host is down or cut off;";
+  return {which, fmt::format("[dist] {} {} {}{}", list(ranks, which), what, last_words(first), tail)};
 }
 
 /// Ranks that are in collectives which do not belong together: of one number and yet different, or of different

@@ -109,6 +109,15 @@ TEST(Verdict, GoneSilentFailedFinished) {
   expect_parts(
       judge(ranks, 0, 1), {1},
       {"rank 1 on node0 does not answer", "frozen", "in compute", "rank 0 on node0 waits in all_reduce number 41"});
+  ranks[2].kind = Kind::silent;
+  expect_parts(
+      judge(ranks, 0, 1), {1, 2},
+      {"rank 1 on node0, rank 2 on node1 do not answer: they are", "of the first: 0.5 s ago it was in compute"});
+  ranks[1].kind = ranks[2].kind = Kind::gone;
+  expect_parts(
+      judge(ranks, 0, 1), {1, 2},
+      {"rank 1 on node0, rank 2 on node1 are gone; of the first: its connection is gone, 0.5 s ago it was in"});
+  ranks[1].kind = Kind::silent, ranks[2] = all_waiting(4)[2];
   ranks[1].heard_ago = -1;
   expect_parts(judge(ranks, 0, 1), {1}, {"nothing was ever heard of it"});
   ranks[1].kind = Kind::failed;

@@ -216,7 +216,7 @@ void Watch::State::tick() {
   const auto now = Clock::now();
   if (now >= next_beat_) {
     const Report mine = report();
-    if (!keeper()) channel_->send(0, said(Said::beat, pack(mine)));
+    channel_->send(keeper() ? -1 : 0, said(Said::beat, pack(mine)));
     limit(mine);
     next_beat_ = now + seconds(options_.beat_seconds * std::max(1.0, channel_->size() / 64.0));
   }

@@ -15,8 +15,8 @@
 namespace hpcdl::comm {
 
 struct WatchOptions {
-  double beat_seconds = 0.25;    // between two reports to rank 0, for what is known of ranks that are killed or frozen;
-                                 // more beyond 64 ranks
+  double beat_seconds = 0.25;    // between two reports to rank 0, and of rank 0 to all, for what is known of ranks that
+                                 // are killed or frozen; more beyond 64 ranks
   double settle_seconds = 0.25;  // after a rank is gone, for the others to come to where they miss it
   double answer_seconds = 3;     // for a rank to say what it is doing
   double leave_seconds = 10;     // for a rank to end by itself after the verdict; all of it is less than the 30 s after
