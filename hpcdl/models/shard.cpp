@@ -5,23 +5,28 @@
 namespace hpcdl::models {
 namespace {
 
-int share_of_heads(std::string_view what, int heads, int ranks) {
+void check_whole(std::string_view what, std::int64_t heads, std::int64_t ranks) {
+  if (heads % ranks == 0) return;
   std::string fits;
-  for (int n = 1; n <= heads; ++n)
+  for (std::int64_t n = 1; n <= heads; ++n)
     if (heads % n == 0) fits += fmt::format("{}{}", fits.empty() ? "" : ", ", n);
-  require(heads % ranks == 0, "shard", "{} {} do not divide by tp {}: a head stays whole; tp may be {}", heads, what,
-          ranks, fits);
-  return heads / ranks;
+  fail_usage("shard", "{} {} do not divide by tp {}: a head stays whole; tp may be {}", heads, what, ranks, fits);
 }
 
 }  // namespace
+
+void check_heads(std::int64_t heads, std::int64_t kv_heads, std::int64_t ranks) {
+  check_whole("heads", heads, ranks);
+  check_whole("heads of keys and values", kv_heads, ranks);
+}
 
 void shard(Gpt& model, const parallel::TensorParallel& tp) {
   tp.split_vocabulary(model.wte);
   if (model.lm_head.weight.spec) tp.split_vocabulary(model.lm_head);
   tp.in_front(model.ln_f);
   for (auto& b : model.h) {
-    b.attn.heads = share_of_heads("heads", b.attn.heads, tp.size());
+    check_heads(b.attn.heads, 0, tp.size());
+    b.attn.heads /= tp.size();
     tp.in_front(b.ln_1);
     tp.split_columns(b.attn.c_attn, 3);
     tp.split_rows(b.attn.c_proj);
@@ -37,8 +42,8 @@ void shard(Llama& model, const parallel::TensorParallel& tp) {
   tp.in_front(model.last_norm);
   for (auto& b : model.layers) {
     auto& a = b.self_attn;
-    a.heads = share_of_heads("heads", a.heads, tp.size());
-    a.kv_heads = share_of_heads("heads of keys and values", a.kv_heads, tp.size());
+    check_heads(a.heads, a.kv_heads, tp.size());
+    a.heads /= tp.size(), a.kv_heads /= tp.size();
     tp.in_front(b.input_layernorm);
     for (auto* l : {&a.q_proj, &a.k_proj, &a.v_proj}) tp.split_columns(*l);
     tp.split_rows(a.o_proj);

@@ -2,13 +2,18 @@
 // Which layer of a family is split which way. Applied from outside, to a model that has names and no memory: its
 // forward code does not know.
 
+#include <cstdint>
+
 #include "hpcdl/models/gpt.h"
 #include "hpcdl/models/llama.h"
 #include "hpcdl/parallel/tensor.h"
 
 namespace hpcdl::models {
 
-/// Leaves this rank its part. Throws Error where heads or the MLP do not divide by the ranks.
+/// Throws UsageError where ranks would have to share a head. kv_heads 0: as many as heads.
+void check_heads(std::int64_t heads, std::int64_t kv_heads, std::int64_t ranks);
+
+/// Leaves this rank its part. Throws UsageError where heads or the MLP do not divide by the ranks.
 void shard(Gpt& model, const parallel::TensorParallel& tp);
 void shard(Llama& model, const parallel::TensorParallel& tp);
 

@@ -34,7 +34,7 @@ void SyncBatchNorm::forward(Stream& s, Tensor y, Tensor statistics, View x, View
   using hpcdl::detail::statistic;
   batch_statistics(s, statistic(mine, 0), statistic(mine, 1), {}, x, partial);
   Fill::forward(s, third(mine), {static_cast<float>(x.rows())});
-  a.peers.group->all_gather(s, all, mine, a.peers.algorithm).wait();
+  a.peers.all_gather(s, all, mine);
   const Tensor mean = statistic(statistics, 0), var = statistic(statistics, 1);
   merge_statistics(s, mean, var, third(statistics), all);
   batch_normalise(s, {.y = y,
@@ -69,7 +69,7 @@ void SyncBatchNorm::backward(Stream& s, Grad dx, Grad dresidual, Grad dweight, G
                             .relu = a.relu};
   batch_norm_sums(s, o);
   Fill::forward(s, third(sums), {static_cast<float>(x.rows())});
-  a.peers.group->all_reduce(s, sums, comm::Reduce::sum, a.peers.algorithm).wait();
+  a.peers.all_reduce(s, sums);
   batch_norm_gradient(s, o, 0);
 }
 

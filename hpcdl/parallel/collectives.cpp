@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "hpcdl/comm/ledger.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/ops/fill/fill.h"
 #include "hpcdl/ops/rows.h"
@@ -28,6 +29,24 @@ View nth(const Tensor& parts, int i) {
 Tensor writable(const View& v) { return Tensor(const_cast<void*>(v.data()), v.spec(), v.strides(), v.device()); }
 
 }  // namespace
+
+Peers Peers::of(std::string_view name) const {
+  Peers p = *this;
+  p.tensor[name.copy(p.tensor, sizeof p.tensor - 1)] = '\0';
+  return p;
+}
+void Peers::all_reduce(Stream& s, const Tensor& t, comm::Reduce op) const {
+  const comm::Label label(tensor);
+  group->all_reduce(s, t, op, algorithm).wait();
+}
+void Peers::reduce_scatter(Stream& s, const Tensor& mine, const View& all) const {
+  const comm::Label label(tensor);
+  group->reduce_scatter(s, mine, all, comm::Reduce::sum, algorithm).wait();
+}
+void Peers::all_gather(Stream& s, const Tensor& all, const View& mine) const {
+  const comm::Label label(tensor);
+  group->all_gather(s, all, mine, algorithm).wait();
+}
 
 void copy_rows(Stream& s, const Tensor& to, const View& from) {
   const auto width = static_cast<std::size_t>(from.cols() * dtype_bytes(from.dtype()));
@@ -58,13 +77,13 @@ void Enter::forward(Stream& s, Tensor y, View x, const Args&) { copy(s, y, x); }
 void Enter::backward(Stream& s, Grad dx, View dy, Tensor sum, const Args& a) {
   const Tensor all = dx.accumulate() ? sum : static_cast<const Tensor&>(dx);
   copy(s, all, dy);
-  a.group->all_reduce(s, all, comm::Reduce::sum, a.algorithm).wait();
+  a.all_reduce(s, all);
   if (dx.accumulate()) put(s, dx, sum);
 }
 
 void Leave::forward(Stream& s, Tensor y, View x, const Args& a) {
   copy(s, y, x);
-  a.group->all_reduce(s, y, comm::Reduce::sum, a.algorithm).wait();
+  a.all_reduce(s, y);
 }
 void Leave::backward(Stream& s, Grad dx, View dy, const Args&) {
   if (dx) put(s, dx, dy);  // absent where the gradient of y was taken over as it is
@@ -76,12 +95,10 @@ Spec GatherRows::infer(const Spec& x, const Args& a) {
   y.shape[-2] *= a.size();
   return y;
 }
-void GatherRows::forward(Stream& s, Tensor y, View x, const Args& a) {
-  a.group->all_gather(s, y, x, a.algorithm).wait();
-}
+void GatherRows::forward(Stream& s, Tensor y, View x, const Args& a) { a.all_gather(s, y, x); }
 void GatherRows::backward(Stream& s, Grad dx, View dy, Tensor part, const Args& a) {
   const Tensor mine = dx.accumulate() ? part : static_cast<const Tensor&>(dx);
-  a.group->reduce_scatter(s, mine, dy, comm::Reduce::sum, a.algorithm).wait();
+  a.reduce_scatter(s, mine, dy);
   if (dx.accumulate()) put(s, dx, part);
 }
 
@@ -94,11 +111,9 @@ Spec ScatterRows::infer(const Spec& x, const Args& a) {
   y.shape[-2] /= a.size();
   return y;
 }
-void ScatterRows::forward(Stream& s, Tensor y, View x, const Args& a) {
-  a.group->reduce_scatter(s, y, x, comm::Reduce::sum, a.algorithm).wait();
-}
+void ScatterRows::forward(Stream& s, Tensor y, View x, const Args& a) { a.reduce_scatter(s, y, x); }
 void ScatterRows::backward(Stream& s, Grad dx, View dy, Tensor all, const Args& a) {
-  a.group->all_gather(s, dx.accumulate() ? all : static_cast<const Tensor&>(dx), dy, a.algorithm).wait();
+  a.all_gather(s, dx.accumulate() ? all : static_cast<const Tensor&>(dx), dy);
   if (dx.accumulate()) put(s, dx, all);
 }
 
@@ -112,7 +127,7 @@ std::array<Spec, 1> GatherColumns::scratch(const Spec& x, const Args& a) {
   return {Spec{{a.size(), x[-1] ? x.size() / x[-1] : 0, x[-1]}, x.dtype}};
 }
 void GatherColumns::forward(Stream& s, Tensor y, View x, Tensor parts, const Args& a) {
-  a.group->all_gather(s, parts, x, a.algorithm).wait();
+  a.all_gather(s, parts, x);
   const auto width = x.cols();
   for (int i = 0; i < a.size(); ++i) copy_rows(s, writable(columns(y, i * width, width)), nth(parts, i));
 }
@@ -122,7 +137,7 @@ void GatherColumns::backward(Stream& s, Grad dx, View dy, Tensor parts, Tensor p
   const Tensor mine = dx.accumulate() ? part : static_cast<const Tensor&>(dx);
   if (a.sums) {
     for (int i = 0; i < a.size(); ++i) copy_rows(s, writable(nth(parts, i)), columns(dy, i * width, width));
-    a.group->reduce_scatter(s, mine, parts, comm::Reduce::sum, a.algorithm).wait();
+    a.reduce_scatter(s, mine, parts);
   } else {
     copy_rows(s, mine, columns(dy, a.rank() * width, width));
   }

@@ -13,6 +13,8 @@
 // Source: Shoeybi et al., "Megatron-LM", 2019 (f and g are Enter and Leave); Korthikanti et al., "Reducing activation
 // recomputation in large transformer models", 2022 (rows along the sequence).
 
+#include <string_view>
+
 #include "hpcdl/comm/group.h"
 #include "hpcdl/graph/graph.h"
 
@@ -22,9 +24,17 @@ namespace hpcdl::parallel {
 struct Peers {
   const comm::Group* group = nullptr;
   comm::Algorithm algorithm = comm::Algorithm::automatic;
+  char tensor[40] = {};  // what its tensors are known by when ranks ask each other what they are in
 
   int rank() const { return group->rank(); }
   int size() const { return group->size(); }
+  /// The same for tensors of this name.
+  Peers of(std::string_view name) const;
+
+  // The collectives of the group, until they are done.
+  void all_reduce(Stream& s, const Tensor& t, comm::Reduce op = comm::Reduce::sum) const;
+  void reduce_scatter(Stream& s, const Tensor& mine, const View& all) const;
+  void all_gather(Stream& s, const Tensor& all, const View& mine) const;
 };
 
 /// In front of layers that are spread over the ranks: each gives an addend of the gradient of x.

@@ -23,7 +23,7 @@ struct RowLinear : Linear {
   static void forward(Stream& s, Tensor y, View x, View w, View bias, View residual, const Args& a) {
     const bool first = a.peers.rank() == 0;
     Linear::forward(s, y, x, w, first ? bias : View(), first ? residual : View(), a);
-    if (a.sums) a.peers.group->all_reduce(s, y, comm::Reduce::sum, a.peers.algorithm).wait();
+    if (a.sums) a.peers.all_reduce(s, y);
   }
 };
 
@@ -36,14 +36,13 @@ struct RowMlp : Mlp {
                       View residual, const Args& a) {
     const bool first = a.peers.rank() == 0;
     Mlp::forward(s, y, z, h, x, w1, b1, w2, first ? b2 : View(), first ? residual : View(), a);
-    a.peers.group->all_reduce(s, y, comm::Reduce::sum, a.peers.algorithm).wait();
+    a.peers.all_reduce(s, y);
   }
 };
 
 namespace detail {
 inline void sum_in_place(Stream& s, const View& dy, const Peers& p) {
-  p.group->all_reduce(s, Tensor(const_cast<void*>(dy.data()), dy.spec(), dy.device()), comm::Reduce::sum, p.algorithm)
-      .wait();
+  p.all_reduce(s, Tensor(const_cast<void*>(dy.data()), dy.spec(), dy.device()));
 }
 }  // namespace detail
 

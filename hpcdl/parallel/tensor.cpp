@@ -25,9 +25,9 @@ std::string_view scheme_name(TensorParallel::Scheme s) {
 }
 
 std::vector<nn::Range> even_ranges(std::string_view what, std::int64_t n, int sections, int rank, int ranks) {
-  require(n % (std::int64_t{sections} * ranks) == 0, "shard",
-          "{}: {} does not divide into {}{} parts: choose another tp", what, n,
-          sections > 1 ? fmt::format("{} x ", sections) : "", ranks);
+  if (n % (std::int64_t{sections} * ranks) != 0)
+    fail_usage("shard", "{}: {} does not divide into {}{} parts: choose another tp", what, n,
+               sections > 1 ? fmt::format("{} x ", sections) : "", ranks);
   const auto section = n / sections, part = section / ranks;
   std::vector<nn::Range> list;
   for (std::int64_t s = 0; s < sections; ++s)
@@ -74,19 +74,19 @@ Var TensorParallel::linear(const nn::Linear& l, const Var& x, Activation activat
   const auto scope = module_scope(g, l.weight);
   if (scheme_ == naive) return collected(l, x, residual);
   const bool scatter = scheme_ == sequence;
-  const Var y = record<RowLinear>({{.conv1d = l.layout == nn::Layout::in_out}, peers(), !scatter}, x,
+  const Var y = record<RowLinear>({{.conv1d = l.layout == nn::Layout::in_out}, peers(l.weight), !scatter}, x,
                                   l.weight.rounded(g, x.dtype()), l.bias(g), scatter ? Var() : residual);
   if (!scatter) return y;
-  const Var mine = scatter_rows(y, peers());
+  const Var mine = scatter_rows(y, peers(l.weight));
   return residual ? add(mine, residual) : mine;
 }
 
 Var TensorParallel::collected(const nn::Linear& l, const Var& x, const Var& residual) const {
   Graph& g = x.graph();
-  const Var all = gather_columns(x, peers(), true);
+  const Var all = gather_columns(x, peers(l.weight), true);
   const Var part =
       hpcdl::linear(all, l.weight.rounded(g, x.dtype()), l.bias(g), {.conv1d = l.layout == nn::Layout::in_out});
-  const Var y = gather_columns(part, peers(), false);
+  const Var y = gather_columns(part, peers(l.weight), false);
   return residual ? add(y, residual) : y;
 }
 
@@ -94,29 +94,30 @@ Var TensorParallel::mlp(const nn::Linear& first, const nn::Linear& second, const
                         const Var& residual) const {
   if (scheme_ != conjugate) return linear(second, first(x, activation), Activation::none, residual);
   Graph& g = x.graph();
-  return record<RowMlp>({{.activation = activation, .conv1d = first.layout == nn::Layout::in_out}, peers()}, x,
-                        first.weight.rounded(g, x.dtype()), first.bias(g), second.weight.rounded(g, x.dtype()),
-                        second.bias(g), residual);
+  return record<RowMlp>(
+      {{.activation = activation, .conv1d = first.layout == nn::Layout::in_out}, peers(second.weight)}, x,
+      first.weight.rounded(g, x.dtype()), first.bias(g), second.weight.rounded(g, x.dtype()), second.bias(g), residual);
 }
 
 Var TensorParallel::norm(const nn::LayerNorm& n, const Var& x) const {
   Graph& g = x.graph();
   const auto scope = module_scope(g, n.weight);
-  if (scheme_ != sequence) return record<EnteringLayerNorm>({{.eps = n.eps}, peers()}, x, n.weight(g), n.bias(g));
-  return gather_rows(layer_norm(x, n.weight(g), n.bias(g), {.eps = n.eps}), peers());
+  if (scheme_ != sequence)
+    return record<EnteringLayerNorm>({{.eps = n.eps}, peers(n.weight)}, x, n.weight(g), n.bias(g));
+  return gather_rows(layer_norm(x, n.weight(g), n.bias(g), {.eps = n.eps}), peers(n.weight));
 }
 Var TensorParallel::norm(const nn::RmsNorm& n, const Var& x) const {
   Graph& g = x.graph();
   const auto scope = module_scope(g, n.weight);
-  if (scheme_ != sequence) return record<EnteringRmsNorm>({{.eps = n.eps}, peers()}, x, n.weight(g));
-  return gather_rows(rms_norm(x, n.weight(g), {.eps = n.eps}), peers());
+  if (scheme_ != sequence) return record<EnteringRmsNorm>({{.eps = n.eps}, peers(n.weight)}, x, n.weight(g));
+  return gather_rows(rms_norm(x, n.weight(g), {.eps = n.eps}), peers(n.weight));
 }
 
 Var TensorParallel::embed(const nn::Embedding& table, const Var& ids, DType compute, const Var& positions) const {
   const bool scatter = scheme_ == sequence;
   const Var y = vocabulary_embedding(table.weight(ids.graph()), ids, positions,
-                                     {compute, peers(), table.weight.part.ranges[0].begin, !scatter});
-  return scatter ? scatter_rows(y, peers()) : y;
+                                     {compute, peers(table.weight), table.weight.part.ranges[0].begin, !scatter});
+  return scatter ? scatter_rows(y, peers(table.weight)) : y;
 }
 
 /// What all ranks have is dropped alike on all; a part of the tokens as the whole would be.
@@ -127,11 +128,11 @@ Var TensorParallel::dropout(const Var& x, float p, std::int64_t part) const {
 Var TensorParallel::loss(const nn::Weight& head, const Var& h, const Var& labels, const nn::ForwardOptions& o) const {
   const bool keep = h[0] * head.spec[0] * dtype_bytes(h.dtype()) <= o.keep_logits_bytes;
   return vocabulary_loss(h, head.rounded(h.graph(), h.dtype()), labels,
-                         {keep, peers(), head.part.ranges[0].begin, head.part.whole[0]})[0];
+                         {keep, peers().of("loss"), head.part.ranges[0].begin, head.part.whole[0]})[0];
 }
 
 Var TensorParallel::logits(const nn::Weight& head, const Var& mine) const {
-  return gather_vocabulary(mine, peers(), head.part.whole[0]);
+  return gather_vocabulary(mine, peers().of("logits"), head.part.whole[0]);
 }
 
 }  // namespace hpcdl::parallel

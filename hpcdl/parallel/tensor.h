@@ -40,9 +40,11 @@ class TensorParallel final : public nn::Split {
   Scheme scheme() const { return scheme_; }
   /// For records: lives as long as this.
   Peers peers() const { return {&group_, algorithm_}; }
+  /// For those of the module that owns p, by whose name their collectives are known.
+  Peers peers(const nn::Param& p) const { return peers().of(p.name.substr(0, p.name.rfind('.'))); }
 
   /// Leaves each rank its part of a module that has no memory yet. `sections`: equal ranges of the outputs that are
-  /// split one by one, as q, k and v of a packed layer. Error where sizes do not divide.
+  /// split one by one, as q, k and v of a packed layer. UsageError where sizes do not divide.
   void split_columns(nn::Linear& l, int sections = 1) const;
   void split_rows(nn::Linear& l) const;
   void split_vocabulary(nn::Embedding& table) const;
@@ -74,8 +76,8 @@ class TensorParallel final : public nn::Split {
 
 std::string_view scheme_name(TensorParallel::Scheme s);
 
-/// Where one of `ranks` finds its part of every of `sections` equal ranges of n. Error, naming `what`, where they do
-/// not divide.
+/// Where one of `ranks` finds its part of every of `sections` equal ranges of n. UsageError, naming `what`, where they
+/// do not divide.
 std::vector<nn::Range> even_ranges(std::string_view what, std::int64_t n, int sections, int rank, int ranks);
 
 }  // namespace hpcdl::parallel

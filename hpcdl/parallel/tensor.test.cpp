@@ -8,9 +8,11 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/rng.h"
+#include "hpcdl/graph/executable.h"
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/parallel/mesh.h"
@@ -260,12 +262,41 @@ TEST(tensor, parts_cover_every_parameter_once) {
   });
 }
 
+/// What a rank is in when others ask: every collective between layers is known by the module that it belongs to.
+TEST(tensor, collectives_have_names) {
+  for (const auto scheme : {Scheme::conjugate, Scheme::sequence, Scheme::naive}) {
+    for (const bool fused : {false, true}) {
+      testing::run_ranks(2, [&](const comm::Group& world) {
+        auto model = model_of(tiny(io::Family::gpt2, true), world, scheme);
+        Graph g;
+        const Spec spec{{2, kLength}, DType::i32};
+        const Var tokens = g.input("tokens", spec), targets = g.input("targets", spec);
+        g.backward(g.keep(model.loss(g, tokens, targets, {.fused_mlp = fused})));
+        Pool pool(1);
+        StepParams params;
+        Stream s(pool, &params);
+        const Executable pass(g.finish());
+        for (const auto& v : {tokens, targets}) std::fill_n(pass.tensor(v).ptr<std::int32_t>(), spec.size(), 1);
+        std::set<std::string> names;
+        pass.run(s, 0, static_cast<int>(std::ssize(pass.program().records)), [&](int) {
+          const auto last = world.ledger().collective();
+          if (last.number > 0) names.insert(last.tensor);
+        });
+        for (const char* name : {"transformer.wte", "transformer.h.0.ln_1", "transformer.h.0.attn.c_proj",
+                                 "transformer.h.1.mlp.c_proj", "transformer.ln_f", "loss"})
+          EXPECT_TRUE(names.contains(name)) << scheme_name(scheme) << (fused ? ", fused: " : ": ") << name;
+        EXPECT_FALSE(names.contains("")) << scheme_name(scheme);
+      });
+    }
+  }
+}
+
 std::string refusal(const io::ModelConfig& config, int ranks) {
   std::string text;
   testing::run_ranks(ranks, [&](const comm::Group& world) {
     try {
       model_of(config, world, Scheme::conjugate);
-    } catch (const Error& e) {
+    } catch (const UsageError& e) {
       if (world.rank() == 0) text = e.what();
     }
   });

@@ -19,7 +19,7 @@ void sum_gradients(Stream& s, const Grad* t, const void* args) {
     }
   };
   pieces([&](const Tensor& packed, const Tensor& one) { copy(s, packed, one); });
-  a.peers.group->all_reduce(s, t[0], comm::Reduce::sum, a.peers.algorithm).wait();
+  a.peers.all_reduce(s, t[0]);
   pieces([&](const Tensor& packed, const Tensor& one) { copy(s, one, packed); });
 }
 
@@ -52,8 +52,7 @@ void grad_norm(Stream& s, const Grad* t, const void* args) {
         hpcdl::cuda::sum_of_squares(q, t[0], Tensor(totals.ptr<double>(), one, totals.device()), whole, a.whole);
         hpcdl::cuda::sum_of_squares(q, t[0], Tensor(totals.ptr<double>() + mine, one, totals.device()), parts, a.parts);
       });
-  a.peers.group->all_gather(s, as_words(totals, 1, a.peers.size()), as_words(totals, mine, 1), a.peers.algorithm)
-      .wait();
+  a.peers.all_gather(s, as_words(totals, 1, a.peers.size()), as_words(totals, mine, 1));
   on(
       s,
       [&](auto, Pool&) {
@@ -76,7 +75,7 @@ void record_sum_gradients(Graph& g, const std::vector<Var>& gradients, const Pee
     size += v.shape().size();
   }
   operands.insert(operands.begin(), write_operand(g.temporary("sum_gradients.packed", {{size}, DType::f32})));
-  const PackedArgs args{peers, std::ssize(gradients)};
+  const PackedArgs args{peers.of("gradients of norms"), std::ssize(gradients)};
   emit_update(g, "sum_gradients", &sum_gradients, operands, &args, sizeof args,
               {static_cast<double>(size), 20.0 * static_cast<double>(size)});
 }
@@ -98,7 +97,7 @@ void record_grad_norm(Graph& g, const std::vector<Var>& whole, const std::vector
   require(operands.size() < 65535, "grad_norm", "{} tensors are too many for one record", operands.size());
   operands[0] = write_operand(g.temporary("grad_norm.partial", {{blocks}, DType::f64}));
   operands[1] = write_operand(g.temporary("grad_norm.totals", {{1 + peers.size()}, DType::f64}));
-  const NormArgs args{a, peers, std::ssize(whole), std::ssize(parts), whole_blocks};
+  const NormArgs args{a, peers.of("norm of the gradients"), std::ssize(whole), std::ssize(parts), whole_blocks};
   emit_update(g, "grad_norm", &grad_norm, operands, &args, sizeof args, cost);
 }
 

@@ -10,8 +10,8 @@
 namespace hpcdl::parallel {
 
 VocabularyShare vocabulary_share(std::int64_t vocab, int rank, int ranks) {
-  require(vocab >= ranks, "shard", "a vocabulary of {} cannot be spread over {} ranks: use fewer along tp", vocab,
-          ranks);
+  if (vocab < ranks)
+    fail_usage("shard", "a vocabulary of {} cannot be spread over {} ranks: use fewer along tp", vocab, ranks);
   constexpr std::int64_t kTile = 64, kTilesPerRank = 16;
   const std::int64_t unit = vocab >= kTile * kTilesPerRank * ranks ? kTile : 1, units = vocab / unit;
   const auto bound = [&](std::int64_t r) { return r == ranks ? vocab : units * r / ranks * unit; };
@@ -28,7 +28,7 @@ void VocabularyEmbedding::forward(Stream& s, Tensor y, View table, View ids, Vie
         cpu::vocabulary_embedding(pool, y, table, ids, added, a.begin, added ? s.params().position : 0);
       },
       [&](auto& q) { cuda::vocabulary_embedding(q, y, table, ids, added, a.begin); });
-  if (a.sums) a.peers.group->all_reduce(s, y, comm::Reduce::sum, a.peers.algorithm).wait();
+  if (a.sums) a.peers.all_reduce(s, y);
 }
 
 std::array<Spec, 4> VocabularyEmbedding::backward_scratch(const Spec& table, const Spec& ids, const Spec& positions,
@@ -84,7 +84,7 @@ std::array<Spec, 2> GatherVocabulary::scratch(const Spec& x, const Args& a) {
 }
 void GatherVocabulary::forward(Stream& s, Tensor y, View x, Tensor mine, Tensor parts, const Args& a) {
   copy_rows(s, first_columns(mine, 0, x.cols()), x);
-  a.peers.group->all_gather(s, parts, mine, a.peers.algorithm).wait();
+  a.peers.all_gather(s, parts, mine);
   for (int r = 0; r < a.peers.size(); ++r) {
     const auto share = vocabulary_share(a.vocab, r, a.peers.size());
     const Tensor part(parts.ptr<std::byte>() + r * mine.bytes(), mine.spec(), parts.device());
@@ -113,11 +113,11 @@ void VocabularyLoss::forward(Stream& s, Tensor loss, Tensor count, Tensor lse, T
   const Tensor top(wire.data(), per_row, wire.device()),
       addends(wire.ptr<float>() + rows, {{2, rows}, DType::f32}, wire.device());
   copy(s, top, View(stats.data(), per_row, stats.device()));
-  a.peers.group->all_reduce(s, top, comm::Reduce::max, a.peers.algorithm).wait();
+  a.peers.all_reduce(s, top, comm::Reduce::max);
   on(
       s, [&](auto, Pool&) { cpu::loss_addends(wire, stats, targets, columns); },
       [&](auto& q) { cuda::loss_addends(q, wire, stats, targets, columns); });
-  a.peers.group->all_reduce(s, addends, comm::Reduce::sum, a.peers.algorithm).wait();
+  a.peers.all_reduce(s, addends);
   const View row_loss(stats.ptr<float>() + 3 * rows, per_row, stats.device());
   on(
       s,

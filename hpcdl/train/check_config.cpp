@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/models/shard.h"
 #include "hpcdl/train/run_table.h"
 
 namespace hpcdl::train {
@@ -39,6 +40,13 @@ void refuse(const io::ConfigTable& table, std::span<const std::string_view> keys
   }
 }
 
+void check_shares(const io::ModelConfig& m, const ParallelConfig& p) {
+  models::check_heads(m.heads, m.kv_heads, p.tp);
+  if (p.sequence && m.context % p.tp != 0)
+    fail_usage("config", "parallel.sequence: a context of {} tokens does not divide by tp {}: choose another of them",
+               m.context, p.tp);
+}
+
 }  // namespace
 
 void check_config(RunConfig& config) {
@@ -46,7 +54,7 @@ void check_config(RunConfig& config) {
   const auto& t = config.train;
   const auto family = fmt::format("model.family is {}", io::enum_name(config.model.family));
   if (io::is_image_family(config.model.family)) refuse(table, kText, "text", family);
-  else refuse(table, kImages, "images", family);
+  else refuse(table, kImages, "images", family), check_shares(config.model, config.parallel);
   if (config.model.family == io::Family::resnet18 && t.dropout > 0)
     fail_usage("config", "train.dropout = {} is for models that have dropout, and resnet18 has none", t.dropout);
   const auto optimizer = fmt::format("train.optimizer is {}", io::enum_name(t.optimizer));

@@ -44,6 +44,18 @@ TEST(check_config, what_means_nothing_is_refused) {
   EXPECT_EQ(verdict({"--train.dtype=tf32", "--train.device=cuda"}), "fine");
 }
 
+TEST(check_config, what_does_not_divide_is_refused_before_the_text_is_read) {
+  EXPECT_EQ(verdict({"--model.heads=12", "--parallel.tp=5"}),
+            "[shard] 12 heads do not divide by tp 5: a head stays whole; tp may be 1, 2, 3, 4, 6, 12");
+  EXPECT_EQ(verdict({"--model.family=llama", "--model.heads=12", "--model.kv_heads=3", "--parallel.tp=2"}),
+            "[shard] 3 heads of keys and values do not divide by tp 2: a head stays whole; tp may be 1, 3");
+  EXPECT_EQ(verdict({"--model.heads=12", "--parallel.tp=4"}), "fine");
+  const std::vector<std::string> words{"--model.heads=12", "--parallel.tp=2", "--model.context=31"};
+  EXPECT_EQ(verdict(words), "fine");
+  EXPECT_EQ(verdict({words[0], words[1], words[2], "--parallel.sequence=true"}),
+            "[config] parallel.sequence: a context of 31 tokens does not divide by tp 2: choose another of them");
+}
+
 TEST(check_config, a_saved_config_is_as_good_as_the_first) {
   RunConfig c, again;
   table_of(c).apply_override("--model.family=simple_cnn");
