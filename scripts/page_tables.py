@@ -1,6 +1,6 @@
 """Tables that one page shows and docs/performance.md does not: <!-- table machine/file NAME --> is NAME(contents of the file)."""
 
-from results_tables import ASKED, spread
+from results_tables import ASKED, ASKED_OF_PRODUCTS, ASKED_OF_STEPS, spread
 
 
 def size(n):
@@ -90,11 +90,11 @@ def below(results):
     for case, row in results.get("gpt2_step", {}).get("rows", {}).items():
         for name, side in row["sides"].items():
             peer, dtype = name.removesuffix("-bf16"), "bf16" if name.endswith("-bf16") else "f32"
-            asked = {"torch": 1.2, "llm.c": 4.5}.get(peer)
+            asked = ASKED_OF_STEPS.get(peer)
             if asked and side["ratio"]["median"] < asked:
                 yield f"GPT-2 124M step {case} {dtype}, against {peer.replace('torch', 'PyTorch')}", side["ratio"]["median"], asked
     for row in results.get("gemm", {}).get("cases", []):
-        ratio, asked = row["ratios"].get("hpcdl packed / onednn packed"), 0.95 if row["name"].startswith("f32") else 0.93
+        ratio, asked = row["ratios"].get("hpcdl packed / onednn packed"), ASKED_OF_PRODUCTS[row["name"].split()[0]]
         if ratio and ratio["median"] < asked:
             yield f"product {row['name']}, against oneDNN, both packed", ratio["median"], asked
     for case, row in results.get("conv2d", {}).get("rows", {}).items():

@@ -9,20 +9,12 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/rng.h"
+#include "hpcdl/testing/every_isa.h"
 
 namespace hpcdl::quant {
 namespace {
 
-/// Runs the test body under every instruction set of this CPU.
-void for_each_isa(const std::function<void()>& body) {
-  const auto before = simd::active_isa();
-  for (auto isa : simd::kIsaKinds) {
-    if (!simd::set_active_isa(isa)) continue;
-    SCOPED_TRACE(simd::isa_name(isa));
-    body();
-  }
-  simd::set_active_isa(before);
-}
+using testing::for_each_isa;
 
 struct Matrix {
   std::int64_t n, k;

@@ -8,6 +8,7 @@
 #include "hpcdl/core/rng.h"
 #include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/testing/every_isa.h"
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {
@@ -127,9 +128,7 @@ TEST(BatchNormTest, LargeMeans) {
   moments(want, in, channels);
   Pool pool(2);
   Stream s(pool);
-  const auto before = simd::active_isa();
-  for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512}) {
-    if (!simd::set_active_isa(isa)) continue;
+  testing::for_each_isa([&] {
     BatchNorm::forward(s, Tensor(y.data(), xs), Tensor(statistics.data(), {{3, channels}, f32}), View(x.data(), xs), {},
                        {}, partial.tensor, {});
     for (std::size_t c = 0; c < channels; ++c) {
@@ -144,8 +143,7 @@ TEST(BatchNormTest, LargeMeans) {
       const double z = (static_cast<double>(x[i]) - want[c]) / std::sqrt(want[channels + c] + 1e-5);
       ASSERT_NEAR(static_cast<double>(y[i]), z, 5e-5 + 2e-5 * std::fabs(z));
     }
-  }
-  simd::set_active_isa(before);
+  });
 }
 
 TEST(BatchNormTest, ConstantChannelsHaveNoVariance) {

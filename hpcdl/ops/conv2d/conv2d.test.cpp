@@ -10,12 +10,16 @@
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/core/tolerance.h"
+#include "hpcdl/testing/every_isa.h"
 #include "hpcdl/testing/op_spec.h"
+#include "hpcdl/testing/random_tensor.h"
 
 namespace hpcdl {
 namespace {
 
+using testing::for_each_isa;
 using testing::Input;
+using testing::random_tensor;
 using testing::Ref;
 
 const auto f32 = DType::f32;
@@ -95,16 +99,6 @@ const auto
                                   // error counts from
             });
 
-OwnedTensor random_tensor(Spec spec, std::uint64_t seed) {
-  OwnedTensor t(spec);
-  for (std::int64_t i = 0; i < spec.size(); ++i) {
-    const float v = static_cast<float>(Rng{seed, 0}.normal(static_cast<std::uint64_t>(i)));
-    if (spec.dtype == DType::bf16) t.tensor.ptr<bf16>()[i] = bf16(v);
-    else t.tensor.ptr<float>()[i] = v;
-  }
-  return t;
-}
-
 /// Of conv2d at the tensors given: y, dx, dw, dbias.
 std::vector<OwnedTensor> all_results(int threads, const Conv2d::Args& a, const OwnedTensor& x, const OwnedTensor& w,
                                      const OwnedTensor& bias, const OwnedTensor& dy) {
@@ -128,15 +122,12 @@ TEST(Conv2d, MasterWeightActsAsItsRoundedCopy) {
   const auto x = random_tensor({{2, 6, 7, 5}, DType::bf16}, 1), dy = random_tensor({{2, 6, 7, 9}, DType::bf16}, 3),
              bias = random_tensor({{9}, f32}, 4);
   const auto half = random_tensor({{9, 3, 3, 5}, DType::bf16}, 2), full = random_tensor({{9, 3, 3, 5}, f32}, 2);
-  for (auto isa : simd::kIsaKinds) {
-    const auto before = simd::active_isa();
-    if (!simd::set_active_isa(isa)) continue;
+  for_each_isa([&] {
     const auto a = all_results(2, {.pad = 1}, x, half, bias, dy), b = all_results(2, {.pad = 1}, x, full, bias, dy);
-    simd::set_active_isa(before);
     EXPECT_TRUE(same_bits(a[0], b[0]) && same_bits(a[1], b[1]));
     for (std::int64_t i = 0; i < full.tensor.size(); ++i)
       ASSERT_EQ(a[2].tensor.ptr<bf16>()[i].bits, bf16(b[2].tensor.ptr<float>()[i]).bits);
-  }
+  });
 }
 
 /// dx, dw and dbias by definition.
@@ -180,11 +171,8 @@ TEST(Conv2d, GradientsOfLargerShapes) {
     const auto dy = random_tensor({{c.n, c.oh, c.ow, c.o}, f32}, 4);
     const auto want = naive_gradients(c, x, w, dy);
     const double terms = static_cast<double>(std::max({c.taps() * c.o, c.pixels()}));
-    for (auto isa : simd::kIsaKinds) {
-      const auto before = simd::active_isa();
-      if (!simd::set_active_isa(isa)) continue;
+    for_each_isa([&] {
       const auto got = all_results(2, k.args, x, w, bias, dy);
-      simd::set_active_isa(before);
       for (std::size_t g = 0; g < want.size(); ++g) {
         const double top = std::fabs(*std::max_element(want[g].data.begin(), want[g].data.end(),
                                                        [](double a, double b) { return std::fabs(a) < std::fabs(b); }));
@@ -193,7 +181,7 @@ TEST(Conv2d, GradientsOfLargerShapes) {
                       allowed_error(f32, std::fabs(want[g][i]), terms, k.amplification * top))
               << "gradient " << g << " at " << i;
       }
-    }
+    });
   }
 }
 

@@ -6,14 +6,17 @@
 #include <cstring>
 
 #include "hpcdl/core/buffer.h"
-#include "hpcdl/core/rng.h"
 #include "hpcdl/testing/activations.h"
+#include "hpcdl/testing/every_isa.h"
 #include "hpcdl/testing/op_spec.h"
+#include "hpcdl/testing/random_tensor.h"
 
 namespace hpcdl {
 namespace {
 
+using testing::for_each_isa;
 using testing::Input;
+using testing::random_tensor;
 using testing::Ref;
 
 void reference(std::span<Ref> out, std::span<const Ref> in, const LinearArgs& a) {
@@ -65,26 +68,13 @@ const auto act = testing::op<ActivatedLinear>({
     .condition = kCondition,
 });
 
-OwnedTensor random_tensor(Spec spec, std::uint64_t seed) {
-  OwnedTensor t(spec);
-  for (std::int64_t i = 0; i < spec.size(); ++i) {
-    const bf16 v(static_cast<float>(Rng{seed, 0}.normal(static_cast<std::uint64_t>(i))) * (seed % 2 ? 1.0f : 1.01f));
-    if (spec.dtype == DType::bf16) t.tensor.ptr<bf16>()[i] = v;
-    else t.tensor.ptr<float>()[i] = v;
-  }
-  return t;
-}
-
 // A float master weight under bf16 activations acts as its rounded copy would; its gradient is not rounded.
 TEST(LinearMixed, MasterWeightActsAsItsRoundedCopy) {
   Pool pool(2);
   Stream s(pool);
   const auto x = random_tensor({{5, 40}, DType::bf16}, 1), dy = random_tensor({{5, 21}, DType::bf16}, 3);
   const auto half = random_tensor({{21, 40}, DType::bf16}, 2), full = random_tensor({{21, 40}, DType::f32}, 2);
-  for (std::int64_t i = 0; i < 21 * 40; ++i) full.tensor.ptr<float>()[i] *= 1.0f + 0x1p-12f;  // rounds back
-  for (auto isa : simd::kIsaKinds) {
-    const auto before = simd::active_isa();
-    if (!simd::set_active_isa(isa)) continue;
+  for_each_isa([&] {
     const OwnedTensor y1({{5, 21}, DType::bf16}), y2({{5, 21}, DType::bf16}), dx1({{5, 40}, DType::bf16}),
         dx2({{5, 40}, DType::bf16});
     const OwnedTensor dw1({{21, 40}, DType::bf16}), dw2({{21, 40}, DType::f32});
@@ -94,12 +84,11 @@ TEST(LinearMixed, MasterWeightActsAsItsRoundedCopy) {
                      dy.tensor, {});
     Linear::backward(s, {dx2.tensor, Write::overwrite}, {dw2.tensor, Write::overwrite}, {}, {}, x.tensor, full.tensor,
                      dy.tensor, {});
-    simd::set_active_isa(before);
     EXPECT_EQ(0, std::memcmp(y1.tensor.data(), y2.tensor.data(), static_cast<std::size_t>(y1.tensor.bytes())));
     EXPECT_EQ(0, std::memcmp(dx1.tensor.data(), dx2.tensor.data(), static_cast<std::size_t>(dx1.tensor.bytes())));
     for (std::int64_t i = 0; i < 21 * 40; ++i)
       ASSERT_EQ(dw1.tensor.ptr<bf16>()[i].bits, bf16(dw2.tensor.ptr<float>()[i]).bits);
-  }
+  });
 }
 
 TEST(LinearChecks, SaysWhatIsWrong) {

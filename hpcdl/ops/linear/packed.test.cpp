@@ -5,31 +5,18 @@
 #include <cmath>
 #include <cstring>
 
-#include "hpcdl/core/rng.h"
 #include "hpcdl/testing/activations.h"
+#include "hpcdl/testing/every_isa.h"
+#include "hpcdl/testing/random_tensor.h"
 
 namespace hpcdl {
 namespace {
 
-OwnedTensor random_tensor(const Spec& spec, std::uint64_t seed) {
-  OwnedTensor t(spec);
-  visit_dtype(spec.dtype, [&]<class T>() {
-    for (std::int64_t i = 0; i < spec.size(); ++i)
-      t.tensor.ptr<T>()[i] = T(static_cast<float>(Rng{seed, 0}.normal(static_cast<std::uint64_t>(i))));
-  });
-  return t;
-}
+using testing::for_each_isa;
+using testing::random_tensor;
 
 double at(const View& v, std::int64_t i) {
   return visit_dtype(v.dtype(), [&]<class T>() { return static_cast<double>(static_cast<float>(v.ptr<T>()[i])); });
-}
-
-/// Of one instruction set after the other.
-template <class F> void for_each_isa(F&& f) {
-  const auto before = simd::active_isa();
-  for (const auto isa : simd::kIsaKinds)
-    if (simd::set_active_isa(isa)) f();
-  simd::set_active_isa(before);
 }
 
 struct Case {

@@ -14,8 +14,8 @@ inline const std::byte* element(const Operand& o, std::int64_t outer, std::int64
 }
 
 /// `dst`: of the panel's block.
-inline void pack_panel(const KernelSet& s, const Grid& g, const Operand& b, std::int64_t n, std::int64_t k, std::int64_t panel,
-                const Slice& of, std::byte* dst) {
+inline void pack_panel(const KernelSet& s, const Grid& g, const Operand& b, std::int64_t n, std::int64_t k,
+                       std::int64_t panel, const Slice& of, std::byte* dst) {
   const std::int64_t col = g.panels.begin(panel) * s.lanes, width = g.panels.size(panel) * s.lanes;
   s.pack_b({.dst = reinterpret_cast<std::uint32_t*>(dst) + of.begin * width,
             .width = static_cast<int>(width),

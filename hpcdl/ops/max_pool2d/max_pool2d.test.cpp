@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/testing/every_isa.h"
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {
@@ -69,9 +70,7 @@ TEST(MaxPool2dTest, TiesAndNaN) {
   std::uint8_t which[5];
   Pool pool(1);
   Stream s(pool);
-  const auto before = simd::active_isa();
-  for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512}) {
-    if (!simd::set_active_isa(isa)) continue;
+  testing::for_each_isa([&] {
     MaxPool2d::forward(s, Tensor(y, {{5, 1, 1, 1}, DType::f32}), Tensor(which, {{5, 1, 1, 1}, DType::u8}),
                        View(x, {{5, 2, 2, 1}, DType::f32}), {});
     EXPECT_EQ(y[0], 1);
@@ -83,8 +82,7 @@ TEST(MaxPool2dTest, TiesAndNaN) {
       EXPECT_TRUE(std::isnan(y[2 + i])) << i;
       EXPECT_EQ(which[2 + i], places[i]);
     }
-  }
-  simd::set_active_isa(before);
+  });
 }
 
 /// A gradient too large for the cache is written past it: the same bits, image by image, as a small one.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hpcdl/core/buffer.h"
+#include "hpcdl/testing/every_isa.h"
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {
@@ -95,8 +96,7 @@ TEST(Softmax, RowsInTurnHaveTheBitsOfARowAlone) {
       at(x, 0)[i] = static_cast<float>(i * 7919 % 1000) / 100 + static_cast<float>(i % n / 2000 * 7 % 4);
     std::fill_n(at(x, 2), n, -INFINITY);
     std::fill_n(at(x, 3), n - 8, -INFINITY);
-    for (auto isa : {simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512}) {
-      if (!simd::set_active_isa(isa)) continue;
+    testing::for_each_isa([&] {
       for (int threads : {1, 2}) {
         Pool pool(threads);
         Stream s(pool);
@@ -106,12 +106,11 @@ TEST(Softmax, RowsInTurnHaveTheBitsOfARowAlone) {
                                rows / 2 - 1, rows / 2, rows - 2, rows - 1}) {
           Softmax::forward(s, row.tensor, View(at(x, r), row.tensor.spec()), {});
           EXPECT_EQ(std::memcmp(at(row, 0), at(y, r), static_cast<std::size_t>(n) * sizeof(float)), 0)
-              << simd::isa_name(isa) << ", " << threads << " threads, " << n << " columns, row " << r;
+              << threads << " threads, " << n << " columns, row " << r;
         }
       }
-    }
+    });
   }
-  simd::set_active_isa(simd::best_isa());
 }
 
 /// Columns masked by -inf count nothing, wherever the finite ones are; a row of them has no softmax.
