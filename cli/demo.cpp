@@ -164,7 +164,7 @@ std::int64_t Demo::steps_in(double seconds) {
 }
 
 bool Demo::train() {
-  for (const char* old : {"checkpoints", "model", "tensorboard", "metrics.jsonl"}) fs::remove_all(run_ / old);
+  train::forget_run(run_);
   summary_ = train::run(config_, {.console = console(),
                                   .speed_of_light = [this](const Program& p) { return lab::light(p, roofs_).seconds; },
                                   .after_step = {}});

@@ -29,7 +29,7 @@ lab::Page baseline(const Options& o) {
             {"data.procedural=6000", "data.workers=1", "train.epochs=5", "train.batch=64", "train.lr=0.03",
              "train.warmup=20"});
   config.output = o.out / "run";
-  std::filesystem::remove_all(config.output);
+  train::forget_run(config.output);
 
   // Asked to stop half way, as a scheduler would: the run saves. Then the same command again, which goes on from there.
   const auto images =

@@ -87,12 +87,12 @@ std::filesystem::path write_config(train::RunConfig& config, const std::filesyst
 }
 
 train::RunSummary train_here(train::RunConfig& config, const train::Console& console) {
-  std::filesystem::remove_all(config.output);
+  train::forget_run(config.output);
   return train::run(config, {.console = console, .speed_of_light = {}, .after_step = {}});
 }
 
 Log train_on_ranks(train::RunConfig& config, int ranks, const Options& options) {
-  std::filesystem::remove_all(config.output);
+  train::forget_run(config.output);
   const auto file =
       write_config(config, config.output.parent_path() / fmt::format("{}.toml", config.output.filename().string()));
   options.hpcdl(

@@ -467,4 +467,9 @@ RunSummary run(RunConfig& config, const Hooks& hooks) {
   return Run(config, hooks).go();
 }
 
+void forget_run(const fs::path& folder) {
+  for (const char* name : {"checkpoints", "model", "tensorboard", "metrics.jsonl", "config.toml"})
+    fs::remove_all(folder / name);
+}
+
 }  // namespace hpcdl::train

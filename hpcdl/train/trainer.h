@@ -49,6 +49,9 @@ struct RunSummary {
 /// `output` must be set; resolves `config` in place. Throws UsageError and Error with what to do.
 RunSummary run(RunConfig& config, const Hooks& hooks);
 
+/// Removes what a run has left in its output folder, and nothing else that is there.
+void forget_run(const std::filesystem::path& folder);
+
 /// What the run would take of the memory there is, and what would make it less. Prepares the data, and takes next to no
 /// memory itself.
 MemoryAdvice plan_run(RunConfig& config, const Hooks& hooks);
