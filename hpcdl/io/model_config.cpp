@@ -17,6 +17,7 @@ void ModelConfig::resolve() {
         "expected layers, heads, width, context > 0, found {}, {}, {}, {}", layers, heads, width, context);
   check(kv_heads >= 0 && head_dim >= 0 && ffn >= 0 && vocab >= 0,
         "kv_heads, head_dim, ffn and vocab may not be negative");
+  check(layers <= kMostLayers, "{} layers are more than the {} that there may be", layers, kMostLayers);
   const bool gpt2 = family == Family::gpt2;
   if (kv_heads == 0) kv_heads = heads;
   if (head_dim == 0) {

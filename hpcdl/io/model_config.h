@@ -41,6 +41,8 @@ struct QuantConfig {
   bool operator==(const QuantConfig&) const = default;
 };
 
+inline constexpr std::int64_t kMostLayers = 100'000;
+
 struct ModelConfig {
   Family family = Family::gpt2;
   std::int64_t layers = 6, heads = 6, width = 384, context = 256;
@@ -60,7 +62,7 @@ struct ModelConfig {
 
   void visit(auto&& f) {
     f("family", family, "architecture: gpt2 and llama read text, simple_cnn and resnet18 images");
-    f("layers", layers, "transformer blocks", {.min = 1, .max = 100'000});
+    f("layers", layers, "transformer blocks", {.min = 1, .max = kMostLayers});
     f("heads", heads, "attention heads", {.min = 1, .max = 100'000});
     f("kv_heads", kv_heads, "heads of keys and values; 0: as many as heads", {.min = 0, .max = 100'000});
     f("width", width, "size of the residual stream", {.min = 1, .max = 1 << 24});

@@ -64,13 +64,16 @@ void LanguageModel::to_device(const Stream& s) {
             for (Tensor* part : {&p.packed, &p.scale, &p.offset})
               if (*part) others.push_back(part);
         });
-        if constexpr (requires { model.angles; }) others.push_back(&model.angles.tensor);
+        if constexpr (requires { model.angles; }) {
+          model.angles.first(impl_->config.context);
+          others.push_back(&model.angles.table.tensor);
+        }
       },
       impl_->model);
   memory_->to_device(s, others);
   std::visit(
       [](auto& model) {
-        if constexpr (requires { model.angles; }) model.angles.buffer = {};
+        if constexpr (requires { model.angles; }) model.angles.table.buffer = {};
       },
       impl_->model);
 }

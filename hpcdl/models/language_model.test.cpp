@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <fstream>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/graph/executable.h"
@@ -302,6 +303,23 @@ TEST(LanguageModel, TransformersLoadsWhatWeSave) {
         distance(run.logits(model, tokens, 1), floats(io::SafeTensors::open(temp.path() / "theirs.st").at("logits"))),
         kF32);
   }
+}
+
+// Rotary angles of all positions would be 1 GB.
+TEST(LanguageModel, AContextCostsWhatIsUsedOfIt) {
+  const auto resident = [] {
+    std::ifstream in("/proc/self/statm");
+    std::int64_t total = 0, pages = 0;
+    in >> total >> pages;
+    return pages * 4096;
+  };
+  auto config = tiny(io::Family::llama);
+  config.context = 1 << 22, config.head_dim = 64;
+  const auto before = resident();
+  const auto model = LanguageModel::create(config, 1, false);
+  Runner run;
+  run.logits(model, {1, 2, 3}, 1);
+  EXPECT_LT(resident() - before, 64 << 20);
 }
 
 TEST(LanguageModel, MistakesAreNamed) {

@@ -1,21 +1,18 @@
 #include "hpcdl/models/llama.h"
 
-#include "hpcdl/core/imagined_memory.h"
 #include "hpcdl/models/blocks.h"
 #include "hpcdl/ops/rope/rope.h"
 #include "hpcdl/ops/swiglu/swiglu.h"
 
 namespace hpcdl::models {
 
-Llama::Llama(const io::ModelConfig& c) {
+Llama::Llama(const io::ModelConfig& c) : angles(c.context, c.head_dim, c.rope_theta, c.rope_scaling) {
   const std::int64_t C = c.width, D = c.head_dim;
   const float residual_std = kInitStd / std::sqrt(2.0f * static_cast<float>(c.layers));
   embed_tokens = nn::Embedding(c.vocab, C, kInitStd);
   last_norm = nn::RmsNorm(C, static_cast<float>(c.norm_eps));
   if (!c.tied) lm_head = nn::Embedding(c.vocab, C, kInitStd);
   (c.tied ? embed_tokens : lm_head).weight.multiplied = true;
-  angles = OwnedTensor({{c.context, D}, DType::f32});
-  if (!ImaginedMemory::active()) rope_table(angles.tensor, c.rope_theta, c.rope_scaling);
   for (int i = 0; i < c.layers; ++i) {
     LlamaBlock b;
     b.input_layernorm = b.post_attention_layernorm = nn::RmsNorm(C, static_cast<float>(c.norm_eps));
@@ -41,7 +38,7 @@ Var Llama::body(const Var& tokens, const nn::ForwardOptions& o) const {
     Graph::Scope scope(g, "embedding");
     x = embed(embed_tokens, tokens, o);
   }
-  const Var table = g.constant("rope.angles", angles.tensor);
+  const Var table = g.constant("rope.angles", angles.first(o.cache ? o.cache->keys[0][1] : tokens[1]));
   for (std::size_t i = 0; i < layers.size(); ++i)
     x = in_block(g, static_cast<int>(i), o, [&] { return layers[i](x, table, static_cast<int>(i), o); });
   return x;

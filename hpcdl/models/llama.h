@@ -3,6 +3,7 @@
 // default. Tensor names and layouts are those of transformers' LlamaForCausalLM.
 
 #include "hpcdl/io/model_config.h"
+#include "hpcdl/models/rope_angles.h"
 #include "hpcdl/nn/context.h"
 #include "hpcdl/nn/embedding.h"
 #include "hpcdl/nn/linear.h"
@@ -43,7 +44,7 @@ struct Llama {
   std::vector<LlamaBlock> layers;
   nn::RmsNorm last_norm;
   nn::Embedding lm_head;  // (V, C); absent when tied to embed_tokens
-  OwnedTensor angles;     // (context, head_dim): cos and sin of the rotary angles
+  mutable RopeAngles angles;
 
   explicit Llama(const io::ModelConfig& c);
   /// Embeddings and blocks. tokens: (B, T) i32; returns (B, T, C), before the last norm.

@@ -35,6 +35,8 @@ void require_positions(const View& x, const View& table, std::int64_t position);
 
 /// Fills a contiguous (P, D) f32 tensor in host memory. Angles are computed in double.
 void rope_table(const Tensor& table, double theta, const RopeScaling& scaling = {});
+/// Rows [begin, end) of it.
+void rope_rows(const Tensor& table, std::int64_t begin, std::int64_t end, double theta, const RopeScaling& scaling);
 
 namespace cpu {
 /// `sign` -1 rotates backwards.

@@ -53,6 +53,16 @@ TEST(rope, table_holds_the_angles_of_the_paper) {
     }
 }
 
+TEST(rope, a_table_may_grow) {
+  const RopeScaling scaling{.kind = RopeScaling::Kind::linear, .factor = 3};
+  const OwnedTensor whole(Spec{{100, 8}, DType::f32}), grown(whole.tensor.spec());
+  rope_table(whole.tensor, 10000, scaling);
+  for (const auto& [begin, end] : {std::pair(0, 1), std::pair(1, 40), std::pair(40, 100)})
+    rope_rows(grown.tensor, begin, end, 10000, scaling);
+  for (int i = 0; i < 800; ++i) ASSERT_EQ(grown.tensor.ptr<float>()[i], whole.tensor.ptr<float>()[i]);
+  EXPECT_THROW(rope_rows(grown.tensor, 50, 101, 10000, scaling), Error);
+}
+
 TEST(rope, position_comes_from_the_step_parameters) {
   OwnedTensor t(Spec{{16, 8}, DType::f32}), x(Spec{{1, 12, 8}, DType::f32}), whole(x.tensor.spec()),
       tail(Spec{{1, 5, 8}, DType::f32});
