@@ -3,10 +3,14 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/file.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
 #include <tuple>
 
 #include "hpcdl/comm/transport.h"
@@ -16,6 +20,8 @@ namespace hpcdl::io {
 namespace {
 
 constexpr std::string_view kAside = ".tmp-";
+constexpr auto kSeen = std::chrono::seconds(3);
+constexpr auto kLookAgain = std::chrono::milliseconds(50);
 
 std::string step_name(std::int64_t step) { return fmt::format("step_{:08}", step); }
 
@@ -85,6 +91,7 @@ Checkpoints::Checkpoints(const fs::path& folder, std::int64_t keep, Ranks* ranks
   agree(ranks_, [&] {
     if (first()) lock_and_clean();
   });
+  if (ranks_.size() > 1) expect_one_folder();
 }
 
 void Checkpoints::lock_and_clean() {
@@ -96,6 +103,33 @@ void Checkpoints::lock_and_clean() {
     fail("io", "{}: another run writes its checkpoints here now; stop it or choose another folder", folder_.string());
   for (const auto& path : list_folder(folder_))
     if (path.filename().string().starts_with(kAside)) remove_tree(path);
+}
+
+/// A folder of the same path that another host has for itself may even hold checkpoints: rank 0 writes a word into its
+/// lock, and the others look for it.
+void Checkpoints::expect_one_folder() {
+  const fs::path lock = folder_ / ".lock";
+  std::string word;
+  agree(ranks_, [&] {
+    if (!first()) return;
+    std::random_device random;
+    word = fmt::format("{:08x}{:08x}\n", random(), random());
+    const bool written = ::ftruncate(lock_.get(), 0) == 0 &&
+                         ::pwrite(lock_.get(), word.data(), word.size(), 0) == static_cast<ssize_t>(word.size()) &&
+                         ::fsync(lock_.get()) == 0;
+    if (!written) fail_file(lock, "write", errno);
+  });
+  word = ranks_.gather(word)[0];
+  agree(ranks_, [&] {
+    // Network file systems may show a little later what another host has written.
+    for (const auto end = comm::Clock::now() + kSeen; comm::Clock::now() < end;
+         std::this_thread::sleep_for(kLookAgain)) {
+      std::error_code ignored;
+      if (fs::is_regular_file(lock, ignored) && read_file(lock) == word) return;
+    }
+    fail("io", "{}: rank {} does not see the folder in which rank 0 writes: all hosts must share it", folder_.string(),
+         ranks_.rank());
+  });
 }
 
 fs::path Checkpoints::save(const TrainState& state, const CheckpointContent& content) {

@@ -16,9 +16,9 @@ class Checkpoints {
   using Warn = std::function<void(const std::string&)>;
 
   /// Makes the folder, removes what killed saves left, and holds a lock until destroyed; throws Error when another
-  /// process is writing checkpoints there. keep: newest checkpoints to keep, 0 for all. ranks: who writes together, in
-  /// a folder that all of them see; outlives this; null: this process alone. All calls are collective then, and fail on
-  /// all ranks or on none.
+  /// process is writing checkpoints there. keep: newest checkpoints to keep, 0 for all. ranks: who writes together;
+  /// outlives this; null: this process alone. All calls are collective then, and fail on all ranks or on none. A folder
+  /// that not all ranks see is an Error here, not when hours of training are to be saved.
   explicit Checkpoints(const fs::path& folder, std::int64_t keep = 0, Ranks* ranks = nullptr);
   Checkpoints(const Checkpoints&) = delete;
 
@@ -36,6 +36,7 @@ class Checkpoints {
 
  private:
   void lock_and_clean();
+  void expect_one_folder();
   void prune(const fs::path& newest);
 
   bool first() const { return ranks_.rank() == 0; }

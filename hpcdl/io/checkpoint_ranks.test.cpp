@@ -167,6 +167,23 @@ std::vector<std::string> errors_of(const fs::path& folder, Mesh mesh,
   return out;
 }
 
+TEST(CheckpointRanks, AFolderThatNotAllSeeIsRefusedBeforeAnythingIsTrained) {
+  const TempFolder tmp;
+  for (const bool stale : {false, true}) {
+    if (stale) make_folder(tmp / "own"), write_file_atomic(tmp / "own/.lock", "0123456789abcdef\n");
+    std::vector<std::string> errors(3);
+    ThreadRanks::run(3, [&](Ranks& ranks) {
+      try {
+        const Checkpoints store(tmp / (ranks.rank() == 1 ? "own" : "shared"), 0, &ranks);
+      } catch (const Error& e) {
+        errors[static_cast<std::size_t>(ranks.rank())] = e.what();
+      }
+    });
+    for (const auto& e : errors)
+      EXPECT_NE(e.find("rank 1 does not see the folder in which rank 0 writes"), std::string::npos) << e;
+  }
+}
+
 TEST(CheckpointRanks, WhatFailsOnOneRankFailsOnAllWithItsWords) {
   const TempFolder tmp;
   const auto expect = [&](const std::vector<std::string>& errors, const std::string& part) {
@@ -174,7 +191,7 @@ TEST(CheckpointRanks, WhatFailsOnOneRankFailsOnAllWithItsWords) {
   };
   make_folder(tmp / "a/optim-rank1.safetensors/occupied");
   expect(errors_of(tmp / "a", {2, 1}, [](int, CheckpointContent&, fs::path&) {}),
-         "optim-rank1.safetensors: cannot rename into place");
+         "optim-rank1.safetensors: cannot write: Is a directory");
   expect(errors_of(tmp / "b", {2, 2},
                    [&](int r, CheckpointContent&, fs::path& f) {
                      if (r == 3) f = tmp / "elsewhere";

@@ -109,7 +109,9 @@ Plan make_plan(const Place& p, const RendezvousOptions& o) {
   if (m == "auto" && p.run_id.empty() && o.broadcast) return {Plan::Kind::mpi, {}, 0, 1, {}, {}};
   if (m == "auto" && p.one_host() && (p.master_host.empty() || p.source != "options")) {
     const char* temporary = std::getenv("TMPDIR");
-    return file_plan(p, fmt::format("{}/hpcdl-store-{}", temporary && *temporary ? temporary : "/tmp", getuid()));
+    std::error_code none;  // it may name a folder of the host that the job came from
+    const fs::path folder = temporary && fs::is_directory(temporary, none) ? temporary : "/tmp";
+    return file_plan(p, (folder / fmt::format("hpcdl-store-{}", getuid())).string());
   }
   if (!p.master_host.empty()) return tcp_plan(p, p.master_host, p.master_port, p.ports);
   if (m == "auto" && o.broadcast) return {Plan::Kind::mpi, {}, 0, 1, {}, {}};

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -103,6 +104,14 @@ TEST(rendezvous, a_launch_without_a_name_meets_over_mpi) {
 TEST(rendezvous, one_host_needs_nothing) {
   expect_to_meet(4, true, [](int) { return RendezvousOptions{.timeout = 20s}; });
   expect_to_meet(1, true, [](int) { return RendezvousOptions{.timeout = 20s}; });
+}
+
+TEST(rendezvous, a_temporary_folder_that_is_not_there_does_no_harm) {
+  const char* was = std::getenv("TMPDIR");
+  const std::string before = was ? was : "";
+  setenv("TMPDIR", "/no/such/folder", 1);
+  expect_to_meet(2, true, [](int) { return RendezvousOptions{.timeout = 20s}; });
+  was ? setenv("TMPDIR", before.c_str(), 1) : unsetenv("TMPDIR");
 }
 
 TEST(rendezvous, what_cannot_work_says_so) {
