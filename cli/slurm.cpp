@@ -1,5 +1,8 @@
 // hpcdl slurm: the batch script for a run, with as many tasks as its config has ranks.
 
+#include <algorithm>
+#include <tuple>
+
 #include "cli/verb.h"
 #include "hpcdl/train/run_table.h"
 
@@ -55,6 +58,40 @@ const std::string& plain(const char* option, const std::string& value) {
   return value;
 }
 
+/// Seconds of a time limit as sbatch takes it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; no limit: 0.
+std::int64_t time_limit(const std::string& text) {
+  if (text == "UNLIMITED" || text == "INFINITE") return 0;
+  const auto bad = [&] {
+    fail_usage("slurm", "--time is \"{}\": expected minutes, H:M:S or DAYS-H:M:S, as 90, 04:00:00 or 1-12:00:00", text);
+  };
+  std::string_view rest = text;
+  const auto number = [&](char end) -> std::int64_t {  // up to `end`, or all of it
+    constexpr std::size_t kDigits = 6;
+    const auto digits = rest.substr(0, rest.find(end));
+    if (digits.empty() || digits.size() > kDigits || digits.find_first_not_of("0123456789") != std::string::npos) bad();
+    rest.remove_prefix(std::min(rest.size(), digits.size() + 1));
+    return std::stoll(std::string(digits));
+  };
+  const bool days = rest.find('-') != std::string::npos;
+  std::int64_t seconds = days ? number('-') * 86400 : 0;
+  const auto colons = std::count(rest.begin(), rest.end(), ':');
+  if (colons > 2 || text.ends_with(':') || text.ends_with('-')) bad();
+  std::int64_t unit = days || colons == 2 ? 3600 : 60;
+  for (auto i = colons; i >= 0; --i, unit /= 60) seconds += number(':') * unit;
+  if (seconds == 0) bad();
+  return seconds;
+}
+
+void check_times(const SlurmOptions& o) {
+  const auto limit = time_limit(o.time);
+  if (limit > 0 && limit <= o.save_seconds)
+    fail_usage(
+        "slurm",
+        "a job of --time {} ({} s) would be told to save {} s before its end, which is when it begins: give more "
+        "time, or fewer --save-seconds",
+        o.time, limit, o.save_seconds);
+}
+
 std::string sbatch_lines(const SlurmOptions& o, const Shape& s, bool gpu) {
   std::string text =
       fmt::format("#SBATCH --job-name={}\n", plain("job-name", o.job_name.empty() ? "hpcdl" : o.job_name));
@@ -62,10 +99,11 @@ std::string sbatch_lines(const SlurmOptions& o, const Shape& s, bool gpu) {
   const auto gpus = o.gpus_per_node >= 0 ? o.gpus_per_node : gpu ? s.tasks_per_node : 0;
   if (gpus > 0) text += fmt::format(" --gpus-per-node={}", gpus);
   if (o.cpus_per_task > 0) text += fmt::format(" --cpus-per-task={}", o.cpus_per_task);
-  text += fmt::format(" --time={}\n", plain("time", o.time));
-  for (const auto& [name, value] :
-       {std::pair{"partition", &o.partition}, {"account", &o.account}, {"output", &o.output}})
-    if (!value->empty()) text += fmt::format("#SBATCH --{}={}\n", name, plain(name, *value));
+  text += fmt::format(" --time={}\n", o.time);
+  for (const auto& [name, option, value] : {std::tuple{"partition", "partition", &o.partition},
+                                            {"account", "account", &o.account},
+                                            {"output", "log", &o.output}})
+    if (!value->empty()) text += fmt::format("#SBATCH --{}={}\n", name, plain(option, *value));
   return text + fmt::format("#SBATCH --signal=TERM@{} --requeue --open-mode=append\n", o.save_seconds);
 }
 
@@ -99,6 +137,7 @@ int slurm_verb(SlurmOptions& o, const Command& sub) {
   const auto words = overrides(sub.rest());
   table.load(files, words);
   const Shape s = shape(o, config.parallel.dp, config.parallel.tp);
+  check_times(o);
   if (config.parallel.tp > s.tasks_per_node)
     say("hpcdl: [slurm] parallel.tp = {} spans nodes of {} tasks: its collectives are on every layer's way, over the "
         "network",
@@ -125,7 +164,7 @@ void add_slurm(const Command& program, Run& run) {
         sub.option("--gpus-per-node", o.gpus_per_node,
                    "GPUs per node; left out: one per rank where train.device is cuda")
             .range(0, 1 << 20);
-        sub.option("--time", o.time, "Time limit").shows_default();
+        sub.option("--time", o.time, "Time limit: minutes, H:M:S or DAYS-H:M:S").shows_default();
         sub.option("--save-seconds", o.save_seconds, "Seconds before the time limit at which the run saves and ends")
             .shows_default()
             .range(1, 65535);

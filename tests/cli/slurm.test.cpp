@@ -59,6 +59,27 @@ TEST_F(Slurm, what_does_not_fit_is_refused) {
       has(run({"slurm", "-c", open, "--nodes", "2", "--ntasks-per-node", "8"}).out, "--nodes=2 --ntasks-per-node=8"));
 }
 
+TEST_F(Slurm, times_are_those_that_sbatch_takes_and_leave_time_to_train) {
+  const auto c = config("[parallel]\ndp = 2\n");
+  for (const char* time : {"90", "6:00", "4:00:00", "1-0", "2-12:30", "1-00:00:00", "UNLIMITED"})
+    EXPECT_TRUE(has(run({"slurm", "-c", c, "--time", time}).out, std::string(" --time=") + time + "\n")) << time;
+  for (const char* time : {"foo", "10m", "1:2:3:4", "1-", ":30", "90:", "1--2", "-5", "4 h", "0", "1-1-1"}) {
+    const auto r = run({"slurm", "-c", c, std::string("--time=") + time});
+    EXPECT_EQ(r.code, 2) << time;
+    EXPECT_TRUE(has(r.err, "expected minutes, H:M:S or DAYS-H:M:S")) << r.err;
+  }
+  // Minutes and seconds, where hours and minutes were meant: it would save, be requeued and save for ever.
+  for (const auto& words :
+       std::vector<std::vector<std::string>>{{"--time", "4:00"}, {"--time", "1:00:00", "--save-seconds", "3600"}}) {
+    std::vector<std::string> all{"slurm", "-c", c};
+    all.insert(all.end(), words.begin(), words.end());
+    const auto r = run(all);
+    EXPECT_EQ(r.code, 2);
+    EXPECT_TRUE(has(r.err, "before its end, which is when it begins")) << r.err;
+  }
+  EXPECT_TRUE(has(run({"slurm", "-c", c, "--log", "a b"}).err, "--log is \"a b\""));
+}
+
 TEST_F(Slurm, the_script_requeues_what_was_saved_and_nothing_else) {
   const auto at = folder.path().string();
   tool("srun", "for w in \"$@\"; do echo \"$w\" >>" + at + "/words; done\nexit $CODE\n");
