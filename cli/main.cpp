@@ -3,6 +3,9 @@
 #include <csignal>
 #include <iostream>
 #include <new>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "cli/verb.h"
 #include "hpcdl/comm/transport.h"
@@ -19,6 +22,21 @@ int report(std::string_view what, int code) {
     if (c == '\n') c = ' ';
   cli::say("hpcdl: {}{}", line.starts_with('[') ? "" : "[internal] ", line);
   return code;
+}
+
+/// Last word first, as the parser takes them. To it, "--out=" means that the next word is the value.
+std::vector<std::string> words_of(int argc, char** argv) {
+  std::vector<std::string> words;
+  bool ours = true;
+  for (std::string word : std::span(argv, static_cast<std::size_t>(argc)).subspan(1)) {
+    ours = ours && word != "--";
+    const bool empty = ours && word.starts_with("--") && word.find('=') == word.size() - 1;
+    if (empty) word.pop_back();
+    words.push_back(std::move(word));
+    if (empty) words.emplace_back();
+  }
+  std::reverse(words.begin(), words.end());
+  return words;
 }
 
 int run_guarded(const cli::Run& run) try { return run(); } catch (const UsageError& e) {
@@ -56,7 +74,7 @@ int main(int argc, char** argv) {
     return report(fmt::format("[usage] no verb \"{}\"{}; see hpcdl --help", argv[1], io::did_you_mean(argv[1], verbs)),
                   exit_code::kUsage);
   try {
-    app.parse(argc, argv);
+    app.parse(words_of(argc, argv));
   } catch (const CLI::ParseError& e) {
     const int code = app.exit(e, std::cout, std::cerr);  // help and version are no errors
     return code == 0 ? exit_code::kDone : exit_code::kUsage;

@@ -117,6 +117,8 @@ TEST(Config, ReadsEveryTypeFromText) {
   EXPECT_EQ(r.train.inner_part.bytes, std::int64_t{16} << 30);
   EXPECT_EQ(r.train.inner_part.every, 0.5);
   EXPECT_EQ(r.train.inner_part.clip, 0.5f);
+  t.apply_override("--train.files=[\"a,b\", \"c\"]");
+  EXPECT_EQ(r.train.files, (std::vector<std::string>{"a,b", "c"}));
   t.apply_override("--train.inner_part.clip=none");
   EXPECT_FALSE(r.train.inner_part.clip);
   t.apply_override("--train.flag=off");
@@ -175,6 +177,8 @@ TEST(Config, WrongTypesSayExpectedAndFound) {
   expect_part(toml_error("[train]\nsteps = 1979-05-27\n"), "found a date or time");
   expect_part(toml_error("[train.steps]\nx = 1\n"), "expected an integer >= 1 and <= 1000000000, found a table");
   expect_part(toml_error("train = 3\n"), "\"train\" is a section");
+  expect_part(override_error("--train.files=[a]"), "expected a list of strings, found \"[a]\"");
+  expect_part(override_error("--train.files=[1]"), "expected a list of strings, found \"[1]\"");
   expect_part(override_error("--train=3"), "\"train\" is a section");
   expect_part(override_error("--train.steps"), "found no value");
   expect_part(override_error("--train.steps=12k"), "found \"12k\"");

@@ -135,6 +135,15 @@ std::vector<std::string> read_strings(const ConfigValue& v) {
   const auto* t = std::get_if<ConfigText>(&v);
   if (!t) throw ConfigMismatch{describe(v)};
   std::vector<std::string> out;
+  if (t->text.starts_with('[')) {  // as in a file
+    const auto list = Json::parse(t->text, nullptr, false);
+    if (!list.is_array()) throw ConfigMismatch{describe(v)};
+    for (const auto& item : list) {
+      if (!item.is_string()) throw ConfigMismatch{describe(v)};
+      out.push_back(item.get<std::string>());
+    }
+    return out;
+  }
   for (std::size_t at = 0; at < t->text.size();) {
     const std::size_t comma = std::min(t->text.find(',', at), t->text.size());
     out.push_back(t->text.substr(at, comma - at));

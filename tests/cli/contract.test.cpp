@@ -340,6 +340,13 @@ TEST_F(Cli, wrong_words_are_usage_errors) {
   expect_error(run({"train", "-c", path("unknown.toml"), "--out", path("x")}), 2, "steeps");
 }
 
+TEST_F(Cli, an_empty_value_takes_no_word_behind_it) {
+  expect_error(train({"--out="}), 2, "no output folder");
+  EXPECT_EQ(
+      run({"generate", "--model", model(), "--prompt=", "--json", "--tokens", "3"}).json().at("prompt_ids").size(), 1u);
+  EXPECT_EQ(train({"--data.tokenizer=", "--print-config"}).json().at("data").at("tokenizer"), "");
+}
+
 TEST_F(Cli, bad_models_are_told_apart) {
   expect_error(run({"generate", "--model", path("none"), "--prompt", "x"}), 70, "none");
   fs::create_directories(path("empty"));
