@@ -189,6 +189,8 @@ int verify_planted(const VerifyOptions& o) {
 }
 
 int verify_verb(VerifyOptions& o) {
+  if (o.contracts && (o.planted || !o.targets.empty()))
+    fail_usage("verify", "--contracts lists all contracts; leave out {}", o.planted ? "--planted" : o.targets[0]);
   if (o.contracts) return list_contracts(o);
   if (!o.only.empty()) stage_from_name(o.only);
   if (!(o.timeout > 0)) fail_usage("verify", "--timeout must be positive, got {}", o.timeout);

@@ -28,19 +28,21 @@ static int relu(const hpcdl_call* c) {
   for (int64_t i = 0; i < n; ++i) BODY
   return 0;
 }
-static const hpcdl_kernel kernels[] = {{"CONTRACT", "mine", HPCDL_TAKES_F32, 0, DEVICE, relu, NULL, NULL}};
+static const hpcdl_kernel kernels[] = {{"CONTRACT", "mine", DTYPES, 0, DEVICE, relu, NULL, NULL}};
 const hpcdl_kernel_table* hpcdl_kernels(void) {
   static const hpcdl_kernel_table table = {VERSION, 1, kernels};
   return &table;
 }
 )";
 std::string relu(std::string body, const std::string& contract = "relu",
-                 const std::string& version = "HPCDL_KERNEL_ABI", const std::string& device = "HPCDL_ON_CPU") {
+                 const std::string& version = "HPCDL_KERNEL_ABI", const std::string& device = "HPCDL_ON_CPU",
+                 const std::string& dtypes = "HPCDL_TAKES_F32") {
   std::string s = kRelu;
   for (const auto& [from, to] : {std::pair<std::string, std::string>{"BODY", std::move(body)},
                                  {"CONTRACT", contract},
                                  {"VERSION", version},
-                                 {"DEVICE", device}})
+                                 {"DEVICE", device},
+                                 {"DTYPES", dtypes}})
     s.replace(s.find(from), from.size(), to);
   return s;
 }
@@ -96,6 +98,16 @@ TEST(verify, wrong_words_and_wrong_libraries) {
   expect_error(run({"verify", HPCDL_SOURCE_DIR "/README.md"}), 70, "hpcdl_kernels");
   expect_error(run({"verify", library(folder, "empty", "int nothing;\n")}), 70, "hpcdl_kernels");
   expect_error(run({"verify", library(folder, "old", relu("y[i] = 0;", "relu", "99"))}), 70, "99");
+  expect_error(run({"verify", library(folder, "device", relu("y[i] = 0;", "relu", "HPCDL_KERNEL_ABI", "2"))}), 70,
+               "device_kind 2");
+  expect_error(
+      run({"verify", library(folder, "dtypes", relu("y[i] = 0;", "relu", "HPCDL_KERNEL_ABI", "HPCDL_ON_CPU", "9"))}),
+      70, "dtypes 0x9");
+  expect_error(run({"verify",
+                    library(folder, "leaves",
+                            "#include <stdlib.h>\n__attribute__((constructor)) static void leave(void) { exit(0); }\n" +
+                                relu("y[i] = 0;"))}),
+               70, "loading it ended the process with exit code 0");
   expect_error(run({"verify", library(folder, "name", relu("y[i] = 0;", "relo"))}), 2, "relu");
 }
 

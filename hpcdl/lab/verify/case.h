@@ -64,6 +64,9 @@ Outcome run_case(const hpcdl_kernel& kernel, const Contract& contract, const Cas
                  const std::function<double(const Problem&, bool again)>& ceiling = {},
                  const std::function<void()>& alive = {});
 
+/// An input that may be one memory with the first, since it has its shape and both hold plain data; 0: there is none.
+std::size_t twin_of_first(const Problem& problem);
+
 /// The cases of a stage for a kernel with these dtypes and flags.
 std::vector<Case> cases_of(Stage stage, const Contract& contract, std::uint32_t dtypes, std::uint32_t flags,
                            std::uint64_t seed);

@@ -80,7 +80,7 @@ void edges(Maker& m, DType t, std::uint32_t flags) {
   for (int v = 0; v < c.variants; ++v) {
     m.add(Check::guard_pages, t, c.typical, v);
     m.add(Check::guard_pages, t, c.shapes[4], v);
-    m.add(Check::alias, t, c.typical, v);
+    if (twin_of_first(c.problem(c.typical, t, v)) > 0) m.add(Check::alias, t, c.typical, v);
     if (flags & HPCDL_IN_PLACE) {
       m.add(Check::in_place, t, c.typical, v);
       m.add(Check::in_place, t, c.shapes[4], v).misaligned = true;
@@ -117,6 +117,13 @@ std::string to_string(const Case& c, const Contract& contract) {
   if (c.pattern >= Pattern::nan) s += c.place == 0 ? " (first)" : c.place == 1 ? " (middle)" : " (last)";
   if (c.misaligned) s += ", misaligned";
   return s;
+}
+
+std::size_t twin_of_first(const Problem& problem) {
+  const auto& in = problem.in;
+  for (std::size_t i = 1; i < in.size(); ++i)
+    if (in[0].role == Role::data && in[i].role == Role::data && in[i].spec == in[0].spec) return i;
+  return 0;
 }
 
 std::vector<Case> cases_of(Stage stage, const Contract& contract, std::uint32_t dtypes, std::uint32_t flags,

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <thread>
@@ -39,6 +40,7 @@ SharedMemory::SharedMemory(std::size_t bytes) {
 
 Child::Child(const std::function<void()>& body, const volatile std::uint64_t* beat, std::chrono::milliseconds patience)
     : beat_(beat), last_(*beat), patience_(patience), since_(std::chrono::steady_clock::now()) {
+  std::fflush(stdout);  // or the child would print it again
   pid_ = ::fork();
   require(pid_ >= 0, "verify", "cannot start a process for a kernel: {}", std::strerror(errno));
   if (pid_ > 0) return;
@@ -46,17 +48,18 @@ Child::Child(const std::function<void()>& body, const volatile std::uint64_t* be
   const rlimit no_core{0, 0};
   ::setrlimit(RLIMIT_CORE, &no_core);
   for (int s : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) std::signal(s, SIG_DFL);
-  int code = 0;
+  ::dup2(STDERR_FILENO, STDOUT_FILENO);
   try {
     body();
-  } catch (...) {
-    code = 1;
-  }
-  ::_exit(code);  // the parent's destructors and buffers are not the child's to run
+    *returned_.as<bool>() = true;
+  } catch (...) {}
+  std::fflush(stdout);
+  ::_exit(*returned_.as<bool>() ? 0 : 1);  // the parent's destructors are not the child's to run
 }
 
 Child::Child(Child&& o) noexcept
     : pid_(std::exchange(o.pid_, -1)),
+      returned_(std::move(o.returned_)),
       beat_(o.beat_),
       last_(o.last_),
       patience_(o.patience_),
@@ -77,8 +80,7 @@ bool Child::poll() {
   if (::waitpid(pid_, &status, WNOHANG) == pid_) {
     pid_ = -1;
     if (WIFSIGNALED(status)) failure_ = fmt::format("crashed: {}", ::strsignal(WTERMSIG(status)));
-    else if (WEXITSTATUS(status) != 0)
-      failure_ = fmt::format("ended the process with exit code {}", WEXITSTATUS(status));
+    else if (!*returned_.as<bool>()) failure_ = fmt::format("ended the process with exit code {}", WEXITSTATUS(status));
     return true;
   }
   const auto now = std::chrono::steady_clock::now();

@@ -22,7 +22,8 @@ class SharedMemory {
   std::shared_ptr<void> memory_;
 };
 
-/// A child process that runs `body` and ends. Must be started while the process has no thread but its own.
+/// A child process that runs `body` and ends. Must be started while the process has no thread but its own. What it
+/// prints goes to stderr: stdout is the parent's.
 class Child {
  public:
   static constexpr std::uint64_t kPatient = std::uint64_t{1} << 63;
@@ -38,12 +39,14 @@ class Child {
   /// True once it has ended, one way or another.
   bool poll();
   void wait();
-  /// Empty when the body returned; else "crashed: segmentation fault", "hung: no call ended within 3 s", "exited".
+  /// Empty when the body returned; else "crashed: Segmentation fault", "hung: no answer within 3 s", "ended the process
+  /// with exit code 0".
   const std::string& failure() const { return failure_; }
   bool hung() const { return hung_; }
 
  private:
   pid_t pid_ = -1;
+  SharedMemory returned_{sizeof(bool)};  // from the body: an exit code of 0 does not say so
   const volatile std::uint64_t* beat_;
   std::uint64_t last_ = 0;
   std::chrono::milliseconds patience_;

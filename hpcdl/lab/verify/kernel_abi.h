@@ -2,7 +2,8 @@
  *
  *     const hpcdl_kernel_table* hpcdl_kernels(void);
  *
- * is checked by `hpcdl verify ./library.so`. docs/lab.md walks through an example, examples/my_kernels.c is its code.
+ * is checked by `hpcdl verify ./library.so`. docs/lab.md walks through an example, examples/04_my_kernels.c is its
+ * code.
  *
  * A kernel names its contract: which operands it gets, in which order, and what they mean. `hpcdl verify --contracts`
  * lists all of them with their formulas. Operands that the contract calls optional have `data` NULL when absent.

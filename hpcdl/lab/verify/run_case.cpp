@@ -327,12 +327,7 @@ void Runner::in_place() const {
 
 void Runner::alias() const {
   auto values = make_inputs(contract_, problem_, case_);
-  std::size_t twin = 0;
-  for (std::size_t i = 1; i < values.size() && twin == 0; ++i)
-    if (problem_.in[i].role == Role::data && problem_.in[0].role == Role::data &&
-        problem_.in[i].spec == problem_.in[0].spec)
-      twin = i;
-  if (twin == 0) return;
+  const std::size_t twin = twin_of_first(problem_);
   values[twin] = values[0];
   for (std::size_t i = 0; i < values.size(); ++i)
     if (problem_.in[i].role == Role::derived)

@@ -23,7 +23,7 @@ struct Told {
   std::uint64_t beat;
   Case now;
   StageResult stages[kStages];
-  bool finished, faulty, alone;
+  bool faulty, alone;
   char what[600];
 
   void fault(const std::string& text) {
@@ -121,8 +121,7 @@ void run_stages(Told& told, const Subject& subject, const Roofs& roofs, const Op
   }
   int taken = 0;
   for (const auto& s : told.stages) taken += s.cases - s.declined;
-  if (taken == 0) return told.fault("declined every case: nothing was verified");
-  told.finished = true;
+  if (taken == 0) told.fault("declined every case: nothing was verified");
 }
 
 /// Why a case fails in a process of its own; empty when it does not.
@@ -154,7 +153,6 @@ Verdict conclude(const Running& r, const Subject& subject, const Options& o) {
   const std::string& failure = r.child->failure();
   if (!failure.empty()) v.fault = Fault{told.now, failure, true};
   else if (told.faulty) v.fault = Fault{told.now, told.what, subject.device_kind == HPCDL_ON_CPU || told.alone};
-  else if (!told.finished) v.fault = Fault{told.now, "ended the process", true};
   if (v.fault && has_sizes(*v.fault) && !r.child->hung() && subject.device_kind == HPCDL_ON_CPU)
     shrink(find_contract(subject.contract), *v.fault, [&](const Case& c) { return probe(subject, c, o); });
   v.seconds = seconds_since(r.start);

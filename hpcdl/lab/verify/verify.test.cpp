@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdio>
 #include <set>
 
 #include "hpcdl/core/error.h"
@@ -98,12 +99,30 @@ TEST(Verify, CrashesAndHangsAreVerdicts) {
   EXPECT_TRUE(hang.fault->what.starts_with("hung: ")) << hang.fault->what;
   ASSERT_FALSE(leave.ok());
   EXPECT_EQ(leave.fault->at.dims[1], 7);
+  EXPECT_EQ(leave.fault->at.dims[0], 1) << "made smaller";
+  EXPECT_TRUE(leave.fault->alone);
+}
+
+TEST(Verify, WhatAKernelPrintsIsNoResult) {
+  const auto k = kernel_of([](const hpcdl_call* c) {
+    std::puts("a word of the kernel");
+    return add(c, [](float*, std::int64_t) {});
+  });
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(five_stages(k).ok());
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("a word of the kernel"), std::string::npos);
 }
 
 TEST(Verify, KernelThatDeclinesEverythingIsNotVerified) {
-  const auto v = five_stages(kernel_of([](const hpcdl_call*) -> int { return HPCDL_UNSUPPORTED; }));
-  ASSERT_FALSE(v.ok());
-  EXPECT_NE(v.fault->what.find("declined every case"), std::string::npos);
+  for (const Contract& contract : contracts()) {
+    auto k = kernel_of([](const hpcdl_call*) -> int { return HPCDL_UNSUPPORTED; }, HPCDL_IN_PLACE);
+    k.contract = contract.name.data();
+    const auto v = five_stages(k);
+    ASSERT_FALSE(v.ok()) << contract.name;
+    EXPECT_NE(v.fault->what.find("declined every case"), std::string::npos) << contract.name;
+  }
 }
 
 TEST(Verify, FasterThanLightIsAFault) {
