@@ -44,6 +44,11 @@ Roofs measure_roofs(Pool& pool) {
 }
 
 Roofs roofs(Pool& pool, Remember remember) {
+  // More threads than CPUs reach no more than these, and as many caches as there are threads would be made up.
+  if (const int cpus = this_machine().cpus_allowed; pool.threads() > cpus) {
+    Pool fewer(cpus);
+    return roofs(fewer, remember);
+  }
   const std::string isa(simd::isa_name(simd::active_isa()));
   auto file = read_remembered();
   const auto known = find_roofs(file, isa, pool.threads());

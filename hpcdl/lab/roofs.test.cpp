@@ -45,6 +45,16 @@ TEST(roofs, are_remembered_and_a_damaged_file_is_measured_anew) {
   EXPECT_GT(roofs(pool).f32, 0);
 }
 
+TEST(roofs, more_threads_than_cpus_have_the_roofs_of_all_cpus) {
+  const io::TempFolder tmp;
+  ::setenv("XDG_CACHE_HOME", tmp.path().c_str(), 1);
+  const int cpus = this_machine().cpus_allowed;
+  Pool all(cpus), many(3 * cpus);
+  const auto first = roofs(all);
+  EXPECT_EQ(roofs(many).f32, first.f32);
+  EXPECT_EQ(roofs(many).memory_copy, first.memory_copy);
+}
+
 TEST(roofs, light_takes_the_slower_of_arithmetic_and_memory) {
   Graph g({.inference = true});
   const Var x = g.input("x", {{64, 1024}, DType::f32});

@@ -115,6 +115,10 @@ TEST(sweeps, stay_within_their_level_and_name_their_bytes) {
   auto poor = m;
   poor.memory_limit = 64 * kMiB;
   EXPECT_LE(bytes_beyond(poor, 1), 16 * kMiB);
+  poor.memory_limit = 8 * kMiB;  // less than its caches
+  std::vector<Bandwidth> list;
+  for (const int t : {1, 2}) list_bandwidth(poor, t, list);
+  for (const auto& b : list) EXPECT_LE(b.threads * b.bytes_per_thread, 2 * kMiB) << b.level;
 
   Pool pool(2);
   SweepMemory memory(pool, kMiB);

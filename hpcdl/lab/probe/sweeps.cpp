@@ -116,11 +116,12 @@ std::int64_t bytes_beyond(const Machine& machine, int threads) {
 }
 
 void list_bandwidth(const Machine& machine, int threads, std::vector<Bandwidth>& bandwidth) {
+  const std::int64_t beyond = bytes_beyond(machine, threads);
   for (const auto s : kSweeps) {
-    for (std::size_t i = 0; i < machine.caches.size(); ++i)
+    for (std::size_t i = 0; i < machine.caches.size(); ++i)  // a container may have less memory than the host has cache
       bandwidth.push_back({fmt::format("L{}", machine.caches[i].level), s, threads,
-                           static_cast<double>(bytes_within(machine.caches, i, threads))});
-    bandwidth.push_back({"memory", s, threads, static_cast<double>(bytes_beyond(machine, threads))});
+                           static_cast<double>(std::min(bytes_within(machine.caches, i, threads), beyond))});
+    bandwidth.push_back({"memory", s, threads, static_cast<double>(beyond)});
   }
 }
 
@@ -158,8 +159,8 @@ void add_sweeps(Rounds& rounds, std::vector<Bandwidth>& list, const std::vector<
 
 void add_latency(Rounds& rounds, const Machine& machine, std::vector<LoadLatency>& list, double seconds) {
   for (std::size_t i = 0; i < machine.caches.size(); ++i)
-    list.push_back(
-        {fmt::format("L{}", machine.caches[i].level), static_cast<double>(bytes_within(machine.caches, i, 1))});
+    list.push_back({fmt::format("L{}", machine.caches[i].level),
+                    static_cast<double>(std::min(bytes_within(machine.caches, i, 1), bytes_beyond(machine, 1)))});
   list.push_back({"memory", static_cast<double>(bytes_beyond(machine, 1))});
   for (auto& l : list) {
     const auto memory = std::make_shared<Buffer>(chain(static_cast<std::int64_t>(l.bytes)));
