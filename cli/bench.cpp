@@ -285,6 +285,7 @@ int bench(BenchOptions& o, const Command& sub) {
     if (o.device != "cpu" && std::find(o.vs.begin(), o.vs.end(), name) != o.vs.end())
       fail_usage("bench", "{} computes on the CPU: on {} there are torch and triton", name, o.device);
   if (o.aa && !o.vs.empty()) fail_usage("bench", "--aa compares an op with itself: leave --vs out");
+  if (!o.to_stdout && !o.json.empty()) check_writable(o.json[0]);
   return o.list ? list_cases(o) : Bench(o).run();
 }
 

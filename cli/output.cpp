@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/verb.h"
+#include "hpcdl/io/atomic_file.h"
 
 namespace hpcdl::cli {
 
@@ -18,6 +19,10 @@ std::size_t columns() {
 }
 
 }  // namespace
+
+void check_writable(const std::string& path) {
+  if (!path.empty()) io::AtomicFile{path};
+}
 
 void print_text(std::string_view text) {
   const bool ok = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;

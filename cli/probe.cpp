@@ -16,7 +16,7 @@ namespace hpcdl::cli {
 namespace {
 
 struct ProbeOptions {
-  std::string threads, out, svg, disk = ".", device;
+  std::string threads, out, svg, disk, device;
   bool json = false, quick = false, no_disk = false, anew = false;
 };
 
@@ -93,12 +93,15 @@ std::string remember(const Json& measured, bool anew, const std::string& device)
 }
 
 int probe(ProbeOptions& o) {
+  if (o.no_disk && !o.disk.empty()) fail_usage("probe", "--disk {} and --no-disk exclude each other", o.disk);
   if (o.device == "cuda") device_from_name(o.device);  // throws where there is none
   lab::ProbeOptions options{.cpu = o.device != "cuda",
                             .gpus = o.device != "cpu",
                             .threads = parse_threads(o.threads),
                             .quick = o.quick,
-                            .disk = o.no_disk ? "" : o.disk,
+                            .disk = o.no_disk        ? ""
+                                    : o.disk.empty() ? "."
+                                                     : o.disk,
                             .version = HPCDL_VERSION};
   // Opened before anything is measured: half a minute must not end in "permission denied".
   std::unique_ptr<io::AtomicFile> out, svg;
@@ -125,14 +128,14 @@ void add_probe(const Command& program, Run& run) {
       program, run, "probe", "Measures what this machine can do at most: bandwidths, peaks, latencies, disk",
       [](const Command& sub, ProbeOptions& o) {
         sub.flag("--json", o.json, "One JSON object on stdout");
-        sub.flag("--quick", o.quick, "About 3 s instead of half a minute, with fewer rounds");
+        sub.flag("--quick", o.quick, "Fewer rounds: some seconds instead of half a minute, on a quiet machine");
         sub.option("--device", o.device, "cpu or cuda: the others are left alone; default: all")
             .one_of({"cpu", "cuda"});
         sub.option("--threads", o.threads,
                    "Thread counts, as in 1,2,4 or 1..8; default: 1 to all, beyond 8 in powers of two");
         sub.option("--out", o.out, "Also write the JSON object to this file");
         sub.option("--svg", o.svg, "Also draw bandwidth over working set into this file");
-        sub.option("--disk", o.disk, "Folder in which a temporary file is written and read");
+        sub.option("--disk", o.disk, "Folder in which a temporary file is written and read; default: this one");
         sub.flag("--no-disk", o.no_disk, "Leave the disk alone");
         sub.flag("--anew", o.anew, "Forget the higher roofs of earlier measurements on this machine");
       },

@@ -57,7 +57,7 @@ void write_trace(const ProfileOptions& o, const lab::Profiled& done, const lab::
     return;
   }
   lab::write_trace(o.trace, text.json);
-  say("trace of {} steps in {}: open it at https://ui.perfetto.dev", text.steps, o.trace);
+  say("trace of {} step{} in {}: open it at https://ui.perfetto.dev", text.steps, text.steps == 1 ? "" : "s", o.trace);
   if (text.left_out)
     say("{} steps were left out: the trace would have exceeded --trace-limit {:g} MiB", text.left_out, o.limit_mb);
 }
@@ -86,6 +86,8 @@ int merge(const ProfileOptions& o) {
 
 int profile_rank(const ProfileOptions& o, train::RunConfig& config, const comm::Group& world) {
   const bool leads = world.rank() == 0;
+  if (leads)
+    for (const auto* file : {&o.trace, &o.html}) check_writable(*file);
   // Measured once on each host and remembered.
   const auto roofs = parallel::host_by_host(world, [&] {
     Pool pool(config.train.threads);

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/verb.h"
 #include "hpcdl/io/atomic_file.h"
@@ -84,10 +85,7 @@ void measure_again(Report& report, const std::vector<std::pair<lab::Case, const 
   for (auto& r : report.step) lab::roofline::relight(r, report.roofs);
 }
 
-void add_step(Report& report, const RooflineOptions& o, Pool& pool, const std::vector<std::string>& overrides,
-              Meter& meter) {
-  train::RunConfig config;
-  train::table_of(config).load({o.configs.begin(), o.configs.end()}, overrides);
+void add_step(Report& report, const RooflineOptions& o, Pool& pool, train::RunConfig& config, Meter& meter) {
   report.config = o.configs.back();
   config.train.device = o.device;
   report.step = lab::roofline::step_rows(config, pool, report.roofs, {}, !o.no_measure, std::ref(meter));
@@ -104,6 +102,9 @@ int roofline(RooflineOptions& o, const Command& sub) {
   if (o.configs.empty() && !overrides.empty())
     fail_usage("roofline", "\"{}\" is no option of roofline; keys of a run need -c run.toml", overrides.front());
   const auto list = work(o);
+  std::optional<train::RunConfig> config;  // read before anything is measured, as files are tried
+  if (!o.configs.empty()) train::table_of(config.emplace()).load({o.configs.begin(), o.configs.end()}, overrides);
+  for (const auto* file : {&o.csv, &o.svg, &o.html}) check_writable(*file);
   const auto start = std::chrono::steady_clock::now();
   Pool pool(o.threads);
   Meter meter;
@@ -130,7 +131,7 @@ int roofline(RooflineOptions& o, const Command& sub) {
       report.rows.push_back(lab::roofline::row_of(c, source, report.roofs));
     }
   }
-  if (!o.configs.empty()) add_step(report, o, pool, overrides, meter);
+  if (config) add_step(report, o, pool, *config, meter);
   if (!o.no_measure) measure_again(report, list, place, arena);
   meter.clear();
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -57,6 +57,9 @@ void add_verb(const Command& program, Run& run, const std::string& name, const s
   });
 }
 
+/// Throws Error where this file cannot be written: said before the work whose result it is to hold. Empty: no file.
+void check_writable(const std::string& path);
+
 /// One object on stdout, with a newline. Throws Error when stdout is closed or full. Bytes that are no UTF-8 are
 /// replaced.
 void print_json(const Json& object);

@@ -7,9 +7,11 @@
 #include <cmath>
 #include <cstring>
 
+#include "hpcdl/core/available_memory.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/rng.h"
+#include "hpcdl/core/units.h"
 #include "hpcdl/io/nearest.h"
 
 namespace hpcdl::lab {
@@ -154,13 +156,28 @@ std::string case_label(const Case& c) {
   return fmt::format("{} {} {} {}", c.op, c.shape, dtype_word(c.dtype), c.backward ? "fwd+bwd" : "fwd");
 }
 
+namespace {
+
+/// Linux grants more than there is and ends the process, or another one, when it is touched.
+void require_room(const Case& c, const Program& program, const Buffer* arena) {
+  const std::int64_t bytes = plan(program).arena_bytes;
+  if (arena && arena->bytes() >= bytes) return;
+  const Room room = available_memory(Device::cpu());
+  require(bytes <= room.bytes, "memory", "{} takes {}, there is {} ({}); take a smaller --shape", case_label(c),
+          format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(room.bytes)), room.of);
+}
+
+}  // namespace
+
 CaseRun::CaseRun(const Case& c, std::shared_ptr<Buffer> arena, const Stream* on) {
   params_.seed = 1;
   params_.lr = 1e-4f;
   params_.position = c.position;
   Graph g({.inference = !c.backward});
   c.record(g);
-  executable_ = std::make_unique<Executable>(g.finish(), std::move(arena), on ? on->device() : Device::cpu());
+  Program program = g.finish();
+  if (!on) require_room(c, program, arena.get());
+  executable_ = std::make_unique<Executable>(std::move(program), std::move(arena), on ? on->device() : Device::cpu());
   fill_inputs(c, on);
 }
 

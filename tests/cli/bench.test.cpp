@@ -8,6 +8,7 @@
 
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/file.h"
+#include "hpcdl/lab/machine.h"
 #include "tests/cli/program.h"
 
 namespace hpcdl::cli_test {
@@ -161,6 +162,18 @@ TEST_F(BenchCli, wrong_words_are_usage_errors) {
   expect(run({"bench", "softmax", "--aa", "--vs", "torch"}), "--aa");
   expect(run({"bench", "softmax", "--shape", "1x2x3x4"}), "softmax");
   expect(run({"bench", "softmax", "--rounds", "0"}), "--rounds");
+}
+
+TEST_F(BenchCli, what_cannot_end_well_is_told_before_anything_is_timed) {
+  const auto expect = [](const Result& r, const std::string& part) {
+    EXPECT_EQ(r.code, 70) << r.err;
+    EXPECT_EQ(r.out, "");
+    EXPECT_NE(r.err.find(part), std::string::npos) << r.err;
+  };
+  expect(run({"bench", "relu", "--shape", "10x10", "--rounds", "1", "--json", "/proc/none/b.json"}), "/proc/none");
+  // Linux would grant the memory, and end the process when it is touched.
+  const auto rows = std::to_string(lab::this_machine().memory_total / 4096);
+  expect(run({"bench", "relu", "--shape", rows + "x4096", "--rounds", "1"}), "smaller --shape");
 }
 
 }  // namespace

@@ -102,6 +102,7 @@ TEST_F(ProbeCli, wrong_words_and_closed_doors_are_told_before_the_work) {
     expect_error(run({"probe", "--quick", "--threads", threads}), 2, "--threads");
   expect_error(run({"probe", "--quick", "--out", "/proc/none/p.json"}), 70, "/proc/none");
   expect_error(run({"probe", "--quick", "--svg", "/proc/none/p.svg"}), 70, "/proc/none");
+  expect_error(run({"probe", "--quick", "--disk", ".", "--no-disk"}), 2, "exclude each other");
   const auto r = run({"probe", "--quick", "--threads", "1", "--json", "--disk", "/proc/none"});
   ASSERT_EQ(r.code, 0) << r.err;
   EXPECT_NE(r.json().at("disk").at("note").get<std::string>().find("/proc/none"), std::string::npos);

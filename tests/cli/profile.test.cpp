@@ -155,6 +155,12 @@ TEST_F(Profile, mistakes_are_told) {
   bad(words("profile", {"--steps", "0"}), 2, "--steps");
   bad(words("profile", {"--train.stepps=3"}), 2, "stepps");
   bad(words("profile", {"--rank", "3"}), 2, "world");
+  for (const char* file : {"--trace", "--html"}) {
+    const auto r = run(words("profile", {file, "/proc/none/x"}));
+    EXPECT_EQ(r.code, 70) << r.err;
+    EXPECT_NE(r.err.find("/proc/none"), std::string::npos) << r.err;
+    EXPECT_EQ(r.err.find("step 1"), std::string::npos) << "before any step is taken: " << r.err;
+  }
   fs::create_directories(path("full/x"));
   bad(words("profile", {"--out", path("full")}), 2, "holds something");
   bad({"profile", "merge", path("none.json"), "--out", path("x.json")}, 70, "none.json");

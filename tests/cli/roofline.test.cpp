@@ -106,5 +106,16 @@ TEST_F(RooflineCli, says_what_is_wrong) {
   }
 }
 
+TEST_F(RooflineCli, what_cannot_end_well_is_told_before_anything_is_measured) {
+  for (const auto& words : {std::vector<std::string>{"--svg", "/proc/none/r.svg"}, {"-c", "/proc/none/run.toml"}}) {
+    std::vector<std::string> all{"roofline", "add", "--shape", "1000", "--no-measure"};
+    all.insert(all.end(), words.begin(), words.end());
+    const auto r = run(all);
+    EXPECT_EQ(r.code, 70) << r.err;
+    EXPECT_NE(r.err.find("/proc/none"), std::string::npos) << r.err;
+    EXPECT_EQ(r.err.find("roofline:"), std::string::npos) << r.err;
+  }
+}
+
 }  // namespace
 }  // namespace hpcdl::cli_test
