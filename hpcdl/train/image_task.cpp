@@ -155,7 +155,7 @@ std::string ImageTask::describe_samples(std::int64_t number, std::int64_t micro,
   return fmt::format("samples {} of {}", fmt::join(list, ", "), set_->info().name);
 }
 
-std::optional<Score> ImageTask::evaluate(TrainStep& step, std::int64_t batches) {
+std::optional<Score> ImageTask::evaluate(TrainStep& step, std::int64_t batches, const std::function<bool()>& goes_on) {
   if (!eval_) return {};
   eval_->rewind();
   Score sum;
@@ -168,7 +168,7 @@ std::optional<Score> ImageTask::evaluate(TrainStep& step, std::int64_t batches) 
     const auto* b = eval_->next();
     return b ? std::optional<Batch>(std::in_place, *b, eval_->layout()) : std::nullopt;
   };
-  for (std::int64_t i = 0; i < batches; ++i) {  // on each rank; batches go round them
+  for (std::int64_t i = 0; i < batches && goes_on(); ++i) {  // on each rank; batches go round them
     const auto batch = next();
     if (!batch) break;
     const comm::InPhase phase(mesh_.world().ledger(), comm::Phase::compute);

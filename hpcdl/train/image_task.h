@@ -27,7 +27,7 @@ class ImageTask final : public Task {
   std::string describe_samples(std::int64_t number, std::int64_t micro,
                                std::span<const std::int64_t> rows) const override;
 
-  std::optional<Score> evaluate(TrainStep& step, std::int64_t batches) override;
+  std::optional<Score> evaluate(TrainStep& step, std::int64_t batches, const std::function<bool()>& goes_on) override;
   io::Json score_metrics(const Score& all) const override;
   std::string score_words(const Score& all) const override;
 

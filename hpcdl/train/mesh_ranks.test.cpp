@@ -79,6 +79,37 @@ struct Mesh : ::testing::Test {
   io::TempFolder tmp;
 };
 
+/// Asks the run to stop while it evaluates, and counts what is evaluated all the same.
+struct StopsInEvaluation : Observer {
+  int batches = 0;
+  bool first = false;
+  void begin(Stage s) override {
+    if (s != Stage::evaluate) return;
+    if (batches++ == 0 && first) ::raise(SIGTERM);
+  }
+};
+
+TEST_F(Mesh, an_evaluation_does_not_keep_a_run_that_is_asked_to_stop) {
+  for (const auto& [dp, tp] : {std::pair{1, 1}, {2, 1}, {1, 2}}) {
+    const auto name = fmt::format("asked{}x{}", dp, tp);
+    testing::run_ranks(dp * tp, [&, dp = dp, tp = tp](const comm::Group& world) {
+      RunConfig c;
+      toy_config(c, tmp, name);
+      c.train.batch = 2, c.train.threads = 1, c.parallel.dp = dp, c.parallel.tp = tp;
+      StopsInEvaluation observer;
+      observer.first = world.rank() == 0;
+      const auto summary =
+          run(c, {.console = {}, .world = world, .speed_of_light = {}, .after_step = {}, .observer = &observer});
+      EXPECT_TRUE(summary.stopped);
+      EXPECT_EQ(summary.step, 2) << "the step that was evaluated";
+      EXPECT_LT(observer.batches, world.rank() == 0 || tp > 1 ? 2 : 4);
+      EXPECT_TRUE(std::isnan(summary.eval_loss));
+    });
+    EXPECT_TRUE(numbers(name, "eval_loss").empty());
+    EXPECT_TRUE(fs::exists(tmp.path() / name / "checkpoints/step_00000002/DONE"));
+  }
+}
+
 TEST_F(Mesh, every_shape_trains_what_one_rank_trains) {
   const auto fifty = [](RunConfig& c) {
     c.train.steps = 50, c.train.eval_every = 25, c.train.dropout = 0.1, c.train.lr = 1e-3, c.train.warmup = 50,

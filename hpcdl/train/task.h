@@ -4,6 +4,7 @@
 
 #include <array>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -93,8 +94,10 @@ class Task {
   virtual std::string describe_samples(std::int64_t number, std::int64_t micro,
                                        std::span<const std::int64_t> rows) const = 0;
 
-  /// Sums over the evaluation batches of this rank, at most `batches`; nothing where there are none.
-  virtual std::optional<Score> evaluate(TrainStep& step, std::int64_t batches) = 0;
+  /// Sums over the evaluation batches of this rank, at most `batches` and as long as `goes_on` says so in front of
+  /// each; nothing where there are none.
+  virtual std::optional<Score> evaluate(TrainStep& step, std::int64_t batches,
+                                        const std::function<bool()>& goes_on) = 0;
   /// What an evaluation came to, as metrics and in words.
   virtual io::Json score_metrics(const Score& all) const = 0;
   virtual std::string score_words(const Score& all) const = 0;

@@ -160,11 +160,11 @@ std::string TextTask::describe_samples(std::int64_t number, std::int64_t micro,
                      config_.model.context);
 }
 
-std::optional<Score> TextTask::evaluate(TrainStep& step, std::int64_t batches) {
+std::optional<Score> TextTask::evaluate(TrainStep& step, std::int64_t batches, const std::function<bool()>& goes_on) {
   if (!eval_) return {};
   eval_->rewind();
   Score sum;
-  for (std::int64_t i = 0; i < batches; ++i) {  // on each rank; batches go round them
+  for (std::int64_t i = 0; i < batches && goes_on(); ++i) {  // on each rank; batches go round them
     const auto* batch = eval_->next();
     if (!batch) break;
     const comm::InPhase phase(mesh_.world().ledger(), comm::Phase::compute);

@@ -346,17 +346,24 @@ void Run::report(double seconds, double waited) {
   interval_score_ = {};
 }
 
+/// Whoever is asked to stop has seconds or minutes, and an evaluation may take longer: it is left out then. Ranks that
+/// share the layers of a model leave it behind the same batch.
 void Run::evaluate() {
   train_->share_buffers();
+  bool cut = false;
+  const auto goes_on = [&] { return !(cut = parallel::any_rank(mesh_.tp(), StopSignals::requested() != 0)); };
   const auto all_of_them = std::numeric_limits<std::int64_t>::max();
   const auto asked = config_.train.eval_batches;
-  const auto mine = task_->evaluate(*train_, asked > 0                              ? asked
-                                             : asked == 0 || task_->units().classes ? all_of_them
-                                                                                    : 20);
+  const auto mine = task_->evaluate(*train_,
+                                    asked > 0                              ? asked
+                                    : asked == 0 || task_->units().classes ? all_of_them
+                                                                           : 20,
+                                    goes_on);
   if (!mine) return;
-  const double sums[] = {mine->loss, mine->correct, static_cast<double>(mine->counted)};
+  const double sums[] = {mine->loss, mine->correct, static_cast<double>(mine->counted), cut ? 1.0 : 0.0};
   const auto all = parallel::sum_over_ranks(mesh_.dp(), sums);
   const Score score{all[0], all[1], static_cast<std::int64_t>(all[2])};
+  if (all[3] > 0) return progress_.say(fmt::format("step {}  evaluation left out: asked to stop", step_));
   if (score.counted == 0) return;
   summary_.eval_loss = score.mean();
   summary_.eval_tokens = score.counted;
