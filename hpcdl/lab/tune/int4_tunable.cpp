@@ -23,7 +23,7 @@ class Int4Tunable : public Tunable {
         packed_(int4::packed_spec(shape.n, shape.k), bench.stream.device()),
         scale_(int4::scale_spec(shape.n, shape.k, shape.group), bench.stream.device()),
         at_(samples_of(1, shape.rows, shape.n)) {
-    shape_.constant = args().constant_weights;
+    shape_ = cuda::int4_shape(x_.tensor, weight(), args());
     std::size_t i = 0;
     for (const auto& spec :
          Int4Linear::scratch(x_.tensor.spec(), packed_.tensor.spec(), scale_.tensor.spec(), {}, {}, {}, args()))

@@ -33,7 +33,8 @@ struct Product {
   std::int64_t rows, n, k, groups, x_stride, y_stride, residual_stride;
   DType x_dtype, y_dtype, bias_dtype;
   Int4Activation activation;
-  bool aligned;   // weights, scales and offsets at multiples of 16 bytes
+  bool aligned;  // weights, scales and offsets at multiples of 16 bytes
+  bool aligned_x;
   bool constant;  // no kernel in front of this one writes them
   bool plain;     // neither bias nor activation nor residual
 };
@@ -148,18 +149,54 @@ __device__ inline float2 widen_pair(unsigned v) { return {__uint_as_float(v << 1
 
 // ---------------------------------------------------------------- inputs
 
+/// NaN of either.
+__device__ inline float larger(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+/// 127 / most and most / 127, correctly rounded, of most > 2^-100: without the branches of a division, and checked on
+/// an H200 for every float. Infinity gives no number of the second.
+__device__ inline float per_step_of(float most) {
+#if __CUDA_ARCH__ == 900
+  const float b = most * 0.25f;  // whose reciprocal is not subnormal
+  float y = fast_reciprocal(b);
+  y = __fmaf_rn(y, __fmaf_rn(-b, y, 1.0f), y);
+  const float q = 31.75f * y;
+  return __fmaf_rn(__fmaf_rn(-b, q, 31.75f), y, q);
+#else
+  return 127.0f / most;
+#endif
+}
+__device__ inline float step_of(float most) {
+  constexpr float y = 1.0f / 127.0f;
+  const float q = most * y;
+  return __fmaf_rn(__fmaf_rn(-127.0f, q, most), y, q);
+}
+
+/// v, or 0 where most <= 2^-100; as assembly, as the compiler makes a branch of it.
+__device__ inline float unless_tiny(float most, float v) {
+  float r;
+  asm("{\n.reg .pred p;\nsetp.gtu.f32 p, %1, 0f0D800000;\nselp.f32 %0, %2, 0f00000000, p;\n}"
+      : "=f"(r)
+      : "f"(most), "f"(v));
+  return r;
+}
+
 /// 8 inputs of one lane, rounded together with those of the other lanes of their group (kLanesOfGroup neighbours), by
-/// the operations that define the 8-bit inputs (int4_linear.h). NaN and infinity make the step NaN. sum: over
-/// kLanesOfSum neighbours.
-template <int kLanesOfGroup, int kLanesOfSum = kLanesOfGroup>
-__device__ int2 round_inputs(const Lanes<8>& v, float& step, int& sum) {
-  int top = 0;  // the bits of |v| order as integers do, NaN above all
+/// the operations that define the 8-bit inputs (int4_linear.h). NaN and infinity make the step NaN.
+template <int kLanesOfGroup> __device__ int2 round_inputs(const Lanes<8>& v, float& step) {
+  float most[8];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) top = ::max(top, __float_as_int(fabsf(v.v[i])));
+  for (int i = 0; i < 8; ++i) most[i] = fabsf(v.v[i]);
 #pragma unroll
-  for (int d = 1; d < kLanesOfGroup; d *= 2) top = ::max(top, __shfl_xor_sync(~0u, top, d));
-  const float most = __int_as_float(top), per_step = most > 0x1p-100f ? 127.0f / most : 0.0f;
-  step = top >= 0x7f800000 ? __builtin_nanf("") : per_step > 0 ? most / 127.0f : 0.0f;
+  for (int d = 4; d > 0; d /= 2)
+#pragma unroll
+    for (int i = 0; i < d; ++i) most[i] = larger(most[i], most[i + d]);
+#pragma unroll
+  for (int d = 1; d < kLanesOfGroup; d *= 2) most[0] = larger(most[0], __shfl_xor_sync(~0u, most[0], d));
+  const float per_step = unless_tiny(most[0], per_step_of(most[0]));
+  step = unless_tiny(most[0], step_of(most[0]));
   unsigned q[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i)
@@ -168,11 +205,16 @@ __device__ int2 round_inputs(const Lanes<8>& v, float& step, int& sum) {
     return static_cast<int>(
         __byte_perm(__byte_perm(q[i], q[i + 1], 0x0040), __byte_perm(q[i + 2], q[i + 3], 0x0040), 0x5410));
   };
-  const int2 r{pack(0), pack(4)};
-  sum = __dp4a(r.x, 0x01010101, __dp4a(r.y, 0x01010101, 0));
+  return {pack(0), pack(4)};
+}
+/// sum: over kLanesOfSum neighbours.
+template <int kLanesOfGroup, int kLanesOfSum = kLanesOfGroup>
+__device__ int2 round_inputs(const Lanes<8>& v, float& step, int& sum) {
+  const int2 q = round_inputs<kLanesOfGroup>(v, step);
+  sum = __dp4a(q.x, 0x01010101, __dp4a(q.y, 0x01010101, 0));
 #pragma unroll
   for (int d = 1; d < kLanesOfSum; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
-  return r;
+  return q;
 }
 
 /// x[at .. at + 7] of one row.
@@ -180,6 +222,12 @@ __device__ inline Lanes<8> inputs(const Product& o, std::int64_t at) {
   if (o.x_dtype == DType::f16) return load<8>(static_cast<const f16*>(o.x) + at);
   return o.x_dtype == DType::bf16 ? load<8>(static_cast<const bf16*>(o.x) + at)
                                   : load<8>(static_cast<const float*>(o.x) + at);
+}
+/// Of a row at a multiple of 16 bytes.
+__device__ inline Lanes<8> aligned_inputs(const Product& o, unsigned at) {
+  if (o.x_dtype == DType::bf16) return widen(read_aligned<8>(static_cast<const bf16*>(o.x) + at));
+  return o.x_dtype == DType::f16 ? widen(read_aligned<8>(static_cast<const f16*>(o.x) + at))
+                                 : widen(read_aligned<8>(static_cast<const float*>(o.x) + at));
 }
 
 // ---------------------------------------------------------------- results

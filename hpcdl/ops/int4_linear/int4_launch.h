@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 
+#include "hpcdl/ops/int4_linear/int4_direct.h"
 #include "hpcdl/ops/int4_linear/int4_exact.h"
 #include "hpcdl/ops/int4_linear/int4_few.h"
 #include "hpcdl/ops/int4_linear/int4_many.h"
@@ -39,10 +41,15 @@ template <int kTiles_, int kWarps_> struct StripWay {
 };
 using Strips = Ways<StripWay<2, 16>, StripWay<4, 16>>;
 
-// Ids of ways: those of OneRow, of FewRows, the product of tiles, the exact product, those of WideRows, of Strips.
+/// The same, straight into registers: pairs of tiles.
+inline constexpr int kDirectPairs[] = {1, 2};
+
+// Ids of ways: those of OneRow, of FewRows, the product of tiles, the exact product, those of WideRows, of Strips, of
+// kDirectPairs.
 inline constexpr int kFirstFew = OneRow::count, kManyWay = kFirstFew + FewRows::count, kExactWay = kManyWay + 1,
                      kFirstWide = kExactWay + 1, kFirstStrip = kFirstWide + WideRows::count,
-                     kWays = kFirstStrip + Strips::count;
+                     kFirstDirect = kFirstStrip + Strips::count,
+                     kWays = kFirstDirect + static_cast<int>(std::size(kDirectPairs));
 
 struct Limits {
   int processors, shared_per_block, shared_per_processor;
@@ -167,6 +174,15 @@ template <int kGroup> void run_way(int way, const Product& o, const Limits& on, 
     if (o.x_dtype == DType::bf16) start.template operator()<bf16>();
     else if (o.x_dtype == DType::f16) start.template operator()<f16>();
     else start.template operator()<float>();
+    return;
+  }
+  if (way >= kFirstDirect) {
+    const auto start = [&]<class F>() {
+      start_overlapped<multiply_direct<F>>(dim3(blocks_for(o.n, F::kRows)), F::kThreads, 0, o, on, queue,
+                                           "int4_linear.direct");
+    };
+    if (way == kFirstDirect) start.template operator()<Direct<kGroup, kDirectPairs[0]>>();
+    else start.template operator()<Direct<kGroup, kDirectPairs[1]>>();
     return;
   }
   if (way >= kFirstStrip) {

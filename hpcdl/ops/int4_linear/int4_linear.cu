@@ -4,7 +4,9 @@
 namespace hpcdl::cuda {
 namespace {
 
+using quant4::kDirectPairs;
 using quant4::kExactWay;
+using quant4::kFirstDirect;
 using quant4::kFirstFew;
 using quant4::kFirstStrip;
 using quant4::kFirstWide;
@@ -17,6 +19,7 @@ constexpr std::string_view kNames[kWays] = {
     "rows 32x16 w4 s2",       "rows 32x16 w8 s2",       "tiles 128x128 w16 s3", "exact 16x8 w8 s3",
     "warpgroups 64x32 k4 c2", "warpgroups 64x64 k4 c2", "warpgroups 64x64 k4",  "warpgroups 64x128 k2 c2",
     "warpgroups 64x128 k2",   "warpgroups 128x128",     "strip 32x1 w16",       "strip 64x1 w16",
+    "direct 32x1 w16",        "direct 64x1 w16",
 };
 
 Int4Chooser chooser = nullptr;
@@ -46,7 +49,17 @@ template <class F> decltype(auto) with_group(std::int64_t group, F&& f) {
                        : f.template operator()<128>();
 }
 
+bool aligned(View v) { return reinterpret_cast<std::uintptr_t>(v.data()) % 16 == 0; }
+bool aligned(const int4::Weight& w) { return aligned(w.packed) && aligned(w.scale) && aligned(w.offset); }
+
+bool serves_direct(const Stream& s, int pairs, const Int4Shape& shape) {
+  return limits(s).warpgroups && shape.rows == 1 && !shape.exact && shape.k % quant4::kChunk == 0 &&
+         shape.k <= quant4::Direct<32, 1>::kMostK && shape.n % (pairs * quant4::Direct<32, 1>::kPairRows) == 0 &&
+         shape.n * shape.k < (std::int64_t{1} << 32);
+}
+
 bool serves(const Stream& s, int way, const Int4Shape& shape) {
+  if (way >= kFirstDirect) return serves_direct(s, kDirectPairs[way - kFirstDirect], shape);
   const bool strip = way >= kFirstStrip, wide = way >= kFirstWide && !strip;
   if ((way == kExactWay) != shape.exact || ((way < kFirstFew || strip) && shape.rows != 1)) return false;
   if ((strip || wide) && (!limits(s).warpgroups || shape.n % int4::kTileRows != 0)) return false;
@@ -75,6 +88,13 @@ int picked_strip(const Int4Shape& shape) {
   return weights < (std::int64_t{1} << 23) ? kFirstStrip : kFirstStrip + 1;
 }
 
+/// -1: of a short K the ring keeps more on the way. Where blocks of 64 rows are enough for every other multiprocessor,
+/// those of the next product lie on the others.
+int picked_direct(const Int4Shape& shape) {
+  if (shape.n > 32768 && shape.k <= 1024) return -1;
+  return shape.n >= 2048 && shape.n <= 4096 ? kFirstDirect + 1 : kFirstDirect;
+}
+
 int picked(const Int4Shape& shape) {
   if (shape.exact) return kExactWay;
   if (shape.rows == 1) return shape.k <= 1024 ? 2 : shape.n * shape.k >= (std::int64_t{1} << 26) ? 1 : 0;
@@ -99,11 +119,8 @@ std::span<const Int4Way> int4_ways(const Stream& s, const Int4Shape& shape) {
 }
 
 int int4_built_in(const Stream& s, const Int4Shape& shape) {
-  const int wide = picked_wide(shape), strip = picked_strip(shape);
-  if (wide >= 0 && serves(s, wide, shape)) return wide;
-  if (strip >= 0 && serves(s, strip, shape)) return strip;
-  const int way = picked(shape);
-  if (serves(s, way, shape)) return way;
+  for (int way : {picked_wide(shape), picked_direct(shape), picked_strip(shape), picked(shape)})
+    if (way >= 0 && serves(s, way, shape)) return way;
   const auto all = int4_ways(s, shape);  // a GPU with less shared memory
   require(!all.empty(), "int4_linear", "no kernel fits this GPU's {} bytes of shared memory",
           limits(s).shared_per_block);
@@ -120,7 +137,6 @@ void set_int4_chooser(Int4Chooser to) { chooser = to; }
 void int4_linear_by(int way, Stream& s, Tensor y, View x, const int4::Weight& w, View bias, View residual,
                     const int4::Scratch& scratch, const Int4Linear::Args& a) {
   if (y.size() == 0 || x.size() == 0) return;
-  const auto aligned = [](View v) { return reinterpret_cast<std::uintptr_t>(v.data()) % 16 == 0; };
   const quant4::Product o{y.data(),
                           x.data(),
                           bias.data(),
@@ -142,7 +158,8 @@ void int4_linear_by(int way, Stream& s, Tensor y, View x, const int4::Weight& w,
                           y.dtype(),
                           bias.dtype(),
                           a.activation,
-                          aligned(w.packed) && aligned(w.scale) && aligned(w.offset),
+                          aligned(w),
+                          aligned(x),
                           a.constant_weights,
                           !bias && !residual && a.activation == Int4Activation::none};
   with_group(w.group(), [&]<int kGroup>() { quant4::run_way<kGroup>(way, o, limits(s), queue(s)); });

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/error.h"
@@ -39,7 +42,7 @@ std::vector<double> rounded(const Ref& x, std::int64_t row, std::int64_t depth, 
     float most = 0;
     for (std::int64_t i = g; i < g + group; ++i)
       most = std::max(most, std::fabs(static_cast<float>(x[row * depth + i])));
-    const float per_step = most > 0 ? 127.0f / most : 0, step = most / 127.0f;
+    const float per_step = most > 0x1p-100f ? 127.0f / most : 0, step = most / 127.0f;
     for (std::int64_t i = g; i < g + group; ++i)
       out[static_cast<std::size_t>(i)] =
           std::nearbyint(static_cast<float>(x[row * depth + i]) * per_step) * static_cast<double>(step);
@@ -119,6 +122,10 @@ const auto spec = testing::op<Int4Linear>({
             decoding(2064, 320, 32),
             decoding(512, 8576, 128, true, Int4Activation::silu),
             decoding(75, 320, 64),
+            decoding(32, 256, 64),
+            decoding(64, 4096, 64),
+            decoding(2112, 256, 32, true, Int4Activation::relu),
+            decoding(96, 768, 128, true, Int4Activation::gelu),
             full(1, 30, 64, 32, Int4Activation::relu),
             full(2, 47, 128, 64, Int4Activation::gelu),
             full(3, 16, 64, 64, Int4Activation::silu),
@@ -151,12 +158,12 @@ const auto spec = testing::op<Int4Linear>({
 struct Problem {
   std::int64_t m, n, k, group;
   OwnedTensor x, packed, scale, y, values, steps, sums;
-  Problem(std::int64_t m_, std::int64_t n_, std::int64_t k_, std::int64_t g)
+  Problem(std::int64_t m_, std::int64_t n_, std::int64_t k_, std::int64_t g, DType inputs = DType::f32)
       : m(m_),
         n(n_),
         k(k_),
         group(g),
-        x(Spec{{m, k}, DType::f32}),
+        x(Spec{{m, k}, inputs}),
         packed(int4::packed_spec(n, k)),
         scale(int4::scale_spec(n, k, g)),
         y(Spec{{m, n}, DType::f32}),
@@ -164,13 +171,17 @@ struct Problem {
         steps(Spec{{m, k / g}, DType::f32}),
         sums(Spec{{m, k / g}, DType::i32}) {
     const Rng rng{3, 1};
-    for (std::int64_t i = 0; i < m * k; ++i)
-      x.tensor.ptr<float>()[i] = static_cast<float>(rng.normal(static_cast<std::uint64_t>(i)));
+    for (std::int64_t i = 0; i < m * k; ++i) set(i, static_cast<float>(rng.normal(static_cast<std::uint64_t>(i))));
     for (std::int64_t i = 0; i < packed.tensor.size(); ++i)
       packed.tensor.ptr<std::uint8_t>()[i] =
           static_cast<std::uint8_t>(rng.bits(static_cast<std::uint64_t>(i) + 1000000));
     for (std::int64_t i = 0; i < scale.tensor.size(); ++i)
       scale.tensor.ptr<bf16>()[i] = bf16(0.01f + rng.uniform(static_cast<std::uint64_t>(i) + 5000000));
+  }
+  void set(std::int64_t i, float v) {
+    if (x.tensor.dtype() == DType::bf16) x.tensor.ptr<bf16>()[i] = bf16(v);
+    else if (x.tensor.dtype() == DType::f16) x.tensor.ptr<f16>()[i] = f16(v);
+    else x.tensor.ptr<float>()[i] = v;
   }
   void run(bool exact, View offset = {}) {
     Pool pool(2);
@@ -185,6 +196,7 @@ Ref ref_of(const View& t) {
   for (std::int64_t i = 0; i < t.size(); ++i)
     r.data.push_back(t.dtype() == DType::u8     ? t.ptr<std::uint8_t>()[i]
                      : t.dtype() == DType::bf16 ? static_cast<double>(t.ptr<bf16>()[i])
+                     : t.dtype() == DType::f16  ? static_cast<double>(t.ptr<f16>()[i])
                                                 : static_cast<double>(t.ptr<float>()[i]));
   return r;
 }
@@ -249,48 +261,71 @@ TEST(int4_linear, zeros_and_extreme_inputs) {
 }
 
 #if HPCDL_CUDA
+OwnedTensor upload(Stream& s, View t) {
+  OwnedTensor there(t.spec(), s.device());
+  copy(s, there.tensor, t);
+  return there;
+}
+OwnedTensor download(Stream& s, View t) {
+  OwnedTensor here(t.spec());
+  copy(s, here.tensor, t);
+  s.synchronize();
+  return here;
+}
+std::vector<std::byte> bytes_of(const OwnedTensor& t) {
+  const auto* p = static_cast<const std::byte*>(t.tensor.data());
+  return {p, p + t.tensor.bytes()};
+}
+
+/// A problem on a GPU, whose products write f32.
+struct OnGpu {
+  OwnedTensor x, packed, scale, y, values, steps, sums;
+  int4::Weight w;
+  OnGpu(Stream& s, const Problem& p, bool offsets)
+      : x(upload(s, p.x.tensor)),
+        packed(upload(s, p.packed.tensor)),
+        scale(upload(s, p.scale.tensor)),
+        y(p.y.tensor.spec(), s.device()),
+        values(p.values.tensor.spec(), s.device()),
+        steps(p.steps.tensor.spec(), s.device()),
+        sums(p.sums.tensor.spec(), s.device()),
+        w{packed.tensor, scale.tensor, offsets ? View(scale.tensor) : View()} {}  // any numbers serve as offsets
+  void run(int way, Stream& s, View from, Tensor to, bool constant, bool exact = false) {
+    cuda::int4_linear_by(way, s, to, from, w, {}, {}, {values.tensor, steps.tensor, sums.tensor},
+                         {.exact = exact, .out = DType::f32, .constant_weights = constant});
+  }
+  std::vector<cuda::Int4Way> ways(Stream& s, bool exact = false) const {
+    const auto list = cuda::int4_ways(s, cuda::int4_shape(x.tensor, w, {.exact = exact, .constant_weights = true}));
+    return {list.begin(), list.end()};
+  }
+};
+
 /// Every way to compute a product on a GPU, against the one built in, which the specs above have checked.
 TEST(int4_linear, all_ways_on_a_gpu_agree_and_repeat) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
   Pool pool(1);
   StepParams params;
   Stream s(Device::cuda(0), pool, &params);
-  const auto bytes = [](OwnedTensor& t) {
-    return std::vector<std::byte>(static_cast<std::byte*>(t.tensor.data()),
-                                  static_cast<std::byte*>(t.tensor.data()) + t.tensor.bytes());
-  };
   for (bool exact : {false, true})
     for (std::int64_t rows : {1, 3, 8, 13, 40, 65, 300})
       for (std::int64_t n : {77, 2176, 4176})
         for (std::int64_t group : {32, 128}) {
           const std::int64_t k = n == 4176 ? 896 : 768 + group;
-          Problem host(rows, n, k, group), gpu(rows, n, k, group);
-          const auto upload = [&](const OwnedTensor& t) {
-            OwnedTensor there(t.tensor.spec(), s.device());
-            copy(s, there.tensor, t.tensor);
-            return there;
-          };
-          const OwnedTensor x = upload(host.x), packed = upload(host.packed), scale = upload(host.scale),
-                            y(host.y.tensor.spec(), s.device()), values = upload(host.values),
-                            steps = upload(host.steps), sums = upload(host.sums);
-          const bool offsets = rows % 8 == 1;  // any numbers serve: those of the scales
-          const int4::Weight w{packed.tensor, scale.tensor, offsets ? View(scale.tensor) : View()};
-          const int4::Scratch scratch{values.tensor, steps.tensor, sums.tensor};
+          Problem host(rows, n, k, group);
+          const bool offsets = rows % 8 == 1;
+          OnGpu gpu(s, host, offsets);
+          const OwnedTensor untouched(host.y.tensor.spec());
           host.run(exact, offsets ? View(host.scale.tensor) : View());
-          const auto ways =
-              cuda::int4_ways(s, cuda::int4_shape(x.tensor, w, {.exact = exact, .constant_weights = true}));
+          const auto ways = gpu.ways(s, exact);
           ASSERT_FALSE(ways.empty());
-          for (const auto& way : std::vector(ways.begin(), ways.end())) {
+          for (const auto& way : ways) {
             std::vector<std::byte> first;
             for (bool constant : {false, true, true}) {
-              copy(s, y.tensor, gpu.y.tensor);
-              cuda::int4_linear_by(way.id, s, y.tensor, x.tensor, w, {}, {}, scratch,
-                                   {.exact = exact, .constant_weights = constant});
-              OwnedTensor back(y.tensor.spec());
-              copy(s, back.tensor, y.tensor);
-              s.synchronize();
-              if (first.empty()) first = bytes(back);
-              else EXPECT_EQ(first, bytes(back)) << way.name;
+              copy(s, gpu.y.tensor, untouched.tensor);
+              gpu.run(way.id, s, gpu.x.tensor, gpu.y.tensor, constant, exact);
+              const OwnedTensor back = download(s, gpu.y.tensor);
+              if (first.empty()) first = bytes_of(back);
+              else EXPECT_EQ(first, bytes_of(back)) << way.name;
               double worst = 0;
               for (std::int64_t i = 0; i < back.tensor.size(); ++i)
                 worst = std::max(worst, std::fabs(static_cast<double>(back.tensor.ptr<float>()[i]) -
@@ -301,6 +336,135 @@ TEST(int4_linear, all_ways_on_a_gpu_agree_and_repeat) {
             }
           }
         }
+}
+
+/// One row of x for every way, among them those that want K to be a multiple of 256: types, groups and offsets, and
+/// groups of all kinds. Against double.
+TEST(int4_linear, ways_of_one_row_agree_with_double) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  StepParams params;
+  Stream s(Device::cuda(0), pool, &params);
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (std::int64_t group : {32, 64, 128})
+      for (auto [n, k] : {std::pair<std::int64_t, std::int64_t>{64, 256}, {96, 1280}, {128, 4096}})
+        for (bool offsets : {false, true}) {
+          Problem host(1, n, k, group, dtype);
+          for (std::int64_t i = 0; i < k; ++i) {
+            const auto kind = i / group % 6;
+            if (kind == 1) host.set(i, 0);
+            else if (kind == 2) host.set(i, i % 2 ? -1.3f : 1.3f);
+            else if (kind == 3) host.set(i, i % group == 9 ? 1.3f : 0.65f);  // 63.5 steps
+            else if (kind == 4) host.set(i, host.x.tensor.dtype() == DType::f16 ? 0 : i % 2 ? 0x1p-110f : -0x1p-101f);
+            else if (kind == 5 && i % group == 31) host.set(i, -4000);
+          }
+          OnGpu gpu(s, host, offsets);
+          const Ref w = ref_of(host.packed.tensor), scale = ref_of(host.scale.tensor);
+          const auto x = rounded(ref_of(host.x.tensor), 0, k, group);
+          std::vector<double> want(static_cast<std::size_t>(n)), terms(want);
+          for (std::int64_t j = 0; j < n; ++j)
+            for (std::int64_t d = 0; d < k; ++d) {
+              const double v = weight(w, scale, offsets ? scale : Ref{}, j, d) * x[static_cast<std::size_t>(d)];
+              want[static_cast<std::size_t>(j)] += v;
+              // Offsets and the rest of a weight are added up apart.
+              terms[static_cast<std::size_t>(j)] +=
+                  std::fabs(v) + (offsets ? std::fabs(2.1 * x[static_cast<std::size_t>(d)]) : 0);
+            }
+          int direct = 0, strips = 0;
+          for (const auto& way : gpu.ways(s)) {
+            direct += way.name.starts_with("direct"), strips += way.name.starts_with("strip");
+            std::vector<std::byte> first;
+            for (bool constant : {false, true, true}) {
+              gpu.run(way.id, s, gpu.x.tensor, gpu.y.tensor, constant);
+              const OwnedTensor back = download(s, gpu.y.tensor);
+              if (first.empty()) first = bytes_of(back);
+              else EXPECT_EQ(first, bytes_of(back)) << way.name;
+              for (std::int64_t j = 0; j < n; ++j)
+                EXPECT_NEAR(back.tensor.ptr<float>()[j], want[static_cast<std::size_t>(j)],
+                            (4 + std::sqrt(static_cast<double>(k))) * 0x1p-24 * terms[static_cast<std::size_t>(j)])
+                    << way.name << " " << dtype_name(dtype) << " n " << n << " k " << k << " group " << group << " row "
+                    << j;
+            }
+          }
+          EXPECT_EQ(direct, strips == 0 ? 0 : n % 64 == 0 ? 2 : 1);
+          for (float bad : {NAN, INFINITY})
+            for (std::int64_t at : {std::int64_t{0}, std::int64_t{255}, k - 1}) {
+              Problem marred(1, n, k, group, dtype);
+              marred.set(at, bad);
+              OnGpu there(s, marred, offsets);
+              for (const auto& way : there.ways(s)) {
+                there.run(way.id, s, there.x.tensor, there.y.tensor, true);
+                const OwnedTensor back = download(s, there.y.tensor);
+                for (std::int64_t j = 0; j < n; ++j)
+                  EXPECT_FALSE(std::isfinite(back.tensor.ptr<float>()[j])) << way.name << " " << at;
+              }
+            }
+        }
+}
+
+/// Products that each read what the one in front writes, while their weights are read before it has ended.
+TEST(int4_linear, a_chain_of_products_waits_for_its_inputs) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  StepParams params;
+  Stream s(Device::cuda(0), pool, &params);
+  constexpr std::int64_t kSize = 2048;
+  constexpr int kProducts = 8;
+  Problem host(1, kSize, kSize, 64);
+  OnGpu gpu(s, host, false);
+  std::vector<OwnedTensor> y;
+  for (int i = 0; i < kProducts; ++i) y.emplace_back(gpu.y.tensor.spec(), s.device());
+  const OwnedTensor nothing(gpu.y.tensor.spec());
+  std::fill_n(nothing.tensor.ptr<float>(), kSize, NAN);
+  for (const auto& way : gpu.ways(s)) {
+    std::vector<std::byte> first;
+    for (int round = 0; round < 20; ++round) {
+      for (const auto& t : y) copy(s, t.tensor, nothing.tensor);
+      for (int i = 0; i < kProducts; ++i) {
+        const auto& to = y[static_cast<std::size_t>(i)].tensor;
+        gpu.run(way.id, s, i ? View(y[static_cast<std::size_t>(i - 1)].tensor) : View(gpu.x.tensor), to, round > 0);
+      }
+      const OwnedTensor back = download(s, y.back().tensor);
+      EXPECT_TRUE(std::isfinite(back.tensor.ptr<float>()[0])) << way.name;
+      if (first.empty()) first = bytes_of(back);
+      else EXPECT_EQ(first, bytes_of(back)) << way.name << ", round " << round;
+    }
+  }
+}
+
+/// `n` bytes on a GPU, `shift` behind a multiple of 16.
+struct Shifted {
+  OwnedTensor space;
+  Tensor tensor;
+  Shifted(Stream& s, View from, std::int64_t shift)
+      : space({{from.bytes() + 16}, DType::u8}, s.device()),
+        tensor(space.tensor.ptr<std::uint8_t>() + shift, from.spec(), s.device()) {
+    copy(s, tensor, from);
+  }
+};
+
+TEST(int4_linear, where_operands_lie_does_not_change_bits) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  StepParams params;
+  Stream s(Device::cuda(0), pool, &params);
+  for (const DType inputs : {DType::f32, DType::bf16})
+    for (const bool offsets : {false, true}) {
+      Problem host(1, 64, 512, 32, inputs);
+      OnGpu gpu(s, host, offsets);
+      const Shifted packed(s, gpu.packed.tensor, 1), scale(s, gpu.scale.tensor, 2),
+          x(s, gpu.x.tensor, dtype_bytes(inputs));
+      for (const auto& way : gpu.ways(s)) {
+        gpu.w = {gpu.packed.tensor, gpu.scale.tensor, offsets ? View(gpu.scale.tensor) : View()};
+        gpu.run(way.id, s, gpu.x.tensor, gpu.y.tensor, true);
+        const auto want = bytes_of(download(s, gpu.y.tensor));
+        gpu.run(way.id, s, x.tensor, gpu.y.tensor, true);
+        EXPECT_EQ(want, bytes_of(download(s, gpu.y.tensor))) << way.name << ", x";
+        gpu.w = {packed.tensor, scale.tensor, offsets ? View(scale.tensor) : View()};
+        gpu.run(way.id, s, x.tensor, gpu.y.tensor, true);
+        EXPECT_EQ(want, bytes_of(download(s, gpu.y.tensor))) << way.name << ", everything";
+      }
+    }
 }
 
 TEST(int4_linear, a_chosen_way_is_the_way_taken) {

@@ -1,8 +1,8 @@
 #pragma once
-// One row of x on Hopper, for matrices whose weights nobody writes while the program runs (Product::constant). A block
-// asks the copy engine for all of its weights at once, before the kernel in front has ended, and takes them into
-// registers as they come, so that rounding x and the products themselves are all that is left to do behind that kernel.
-// N is a multiple of 16.
+// One row of x on Hopper, for matrices whose weights nobody writes while the program runs (Product::constant) and that
+// int4_direct.h does not serve. A block asks the copy engine for all of its weights at once, before the kernel in front
+// has ended, and takes them into registers as they come, so that rounding x and the products themselves are all that is
+// left to do behind that kernel. N is a multiple of 16.
 
 #include "hpcdl/cuda/arch.h"
 #include "hpcdl/cuda/tma.h"
