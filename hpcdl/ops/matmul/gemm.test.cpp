@@ -183,16 +183,17 @@ TEST_P(Gemm, ColdResultsHaveTheSameBits) {
       const Matrix a(c.m, c.k, DType::f32, trans, 14), b(c.k, c.n, DType::f32, false, 15);
       const std::int64_t ld = (c.n + 15) / 16 * 16 + (trans ? 3 : 0);
       const Buffer warm(c.m * ld * 4), cold(c.m * ld * 4);
-      for (const bool accumulate : {false, true}) {
-        for (const Buffer* d : {&warm, &cold})
-          call(two_, problem(a, b, Compute::f32),
-               ep::Into<float>{
-                   .d = reinterpret_cast<float*>(d->data()), .ld = ld, .accumulate = accumulate, .cold = d == &cold});
-        for (std::int64_t i = 0; i < c.m; ++i)
-          ASSERT_EQ(0,
-                    std::memcmp(warm.data() + i * ld * 4, cold.data() + i * ld * 4, static_cast<std::size_t>(c.n) * 4))
-              << c.m << "x" << c.n << "x" << c.k << ", row " << i;
-      }
+      for (const Compute compute : {Compute::f32, Compute::bf16})
+        for (const bool accumulate : {false, true}) {
+          for (const Buffer* d : {&warm, &cold})
+            call(two_, problem(a, b, compute),
+                 ep::Into<float>{
+                     .d = reinterpret_cast<float*>(d->data()), .ld = ld, .accumulate = accumulate, .cold = d == &cold});
+          for (std::int64_t i = 0; i < c.m; ++i)
+            ASSERT_EQ(
+                0, std::memcmp(warm.data() + i * ld * 4, cold.data() + i * ld * 4, static_cast<std::size_t>(c.n) * 4))
+                << c.m << "x" << c.n << "x" << c.k << ", row " << i;
+        }
     }
 }
 

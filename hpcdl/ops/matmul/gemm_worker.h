@@ -38,6 +38,8 @@ class Worker {
         plan_(plan),
         g(plan.grid),
         f(finish),
+        past_caches_(finish.cold &&
+                     (reinterpret_cast<std::uintptr_t>(finish.d) | static_cast<std::uintptr_t>(finish.d_ld)) % 64 == 0),
         a_(scratch),
         b_(a_ + plan.a_bytes),
         c_(b_ + plan.b_bytes),
@@ -60,11 +62,7 @@ class Worker {
       if (plan_.keep_b) kept_unit_ = nu;
     }
     finish(waiting_.rows);
-    for (int r = 0; r < moved_.rows; ++r) {
-      const std::int64_t row_bytes = moved_.vectors * s.lanes * kWord;
-      std::memcpy(moved_.to + r * f.d_ld, moved_.from + r * row_bytes, static_cast<std::size_t>(row_bytes));
-    }
-    moved_ = {};
+    move(moved_.rows);
   }
 
  private:
@@ -241,9 +239,17 @@ class Worker {
     f.apply(f.epilogue, waiting_.sums, waiting_.ld, waiting_.row, waiting_.col, rows, waiting_.cols);
     waiting_.sums += rows * waiting_.ld, waiting_.row += rows, waiting_.rows -= rows;
   }
-  static void finish_slice(void* worker) {
+  /// The next rows of the tile that is on its way past the caches.
+  void move(int rows) {
+    rows = std::min(rows, moved_.rows);
+    if (rows <= 0) return;
+    s.move_rows(moved_.from, moved_.to, f.d_ld, rows, moved_.vectors, past_caches_);
+    moved_.from += rows * moved_.vectors * s.lanes * kWord, moved_.to += rows * f.d_ld, moved_.rows -= rows;
+  }
+  static void slice_of_last(void* worker) {
     auto& w = *static_cast<Worker*>(worker);
-    w.finish(w.waiting_.slice);
+    w.finish(w.slice_);
+    w.move(w.slice_);
   }
 
   /// A turn of tile t with panel q of the group; it fetches `fetches` lines of those ahead, from the given one on.
@@ -253,11 +259,12 @@ class Worker {
     const std::int64_t k0 = w.k.begin(turn) * s.k_step, kw = w.k.size(turn) * s.k_step, width = b.vectors * s.lanes;
     const bool last_turn = turn + 1 == w.k.parts, last = last_turn && w.block + 1 == g.blocks.parts,
                direct = last && f.plain && b.cols == width;
-    const bool past_caches = direct && f.cold && !s.prepare &&
-                             (reinterpret_cast<std::uintptr_t>(f.d) | static_cast<std::uintptr_t>(f.d_ld)) % 64 == 0;
+    // Tile registers are stored into L1: rows that lie apart and have to come first would hold up the loads behind
+    // them.
+    const bool moves = direct && (s.prepare || past_caches_);
     const std::int64_t r = w.tiles.begin(t), rows = w.tiles.size(t), at = pass_begin_ + w.row + r;
     // Sets with `prepare` do not look at these lines.
-    const int own_lines = last && !past_caches && !s.prepare ? static_cast<int>(ceil_div(b.cols * f.d_element, 64)) : 0;
+    const int own_lines = last && !moves && !s.prepare ? static_cast<int>(ceil_div(b.cols * f.d_element, 64)) : 0;
     std::byte* d = f.d + at * f.d_ld + b.col * f.d_element;
     std::uint32_t* buffer = buffers_[in_turn_];
     std::uint32_t *sums = sums_ + q * s.rows * s.vectors * s.lanes, *partial = b.partial + r * width;
@@ -284,29 +291,28 @@ class Worker {
                   .moved = moved_.from,
                   .moved_to = moved_.to,
                   .moved_ld = f.d_ld,
-                  .moved_rows = moved_.rows,
+                  .moved_rows = s.prepare ? 0 : moved_.rows,
                   .moved_vectors = moved_.vectors,
-                  .meanwhile = waiting_.rows > 0 ? &Worker::finish_slice : nullptr,
+                  .meanwhile = waiting_.rows > 0 || moved_.rows > 0 ? &Worker::slice_of_last : nullptr,
                   .worker = this};
-    if (direct && !past_caches) args.cout = d, args.cout_ld = f.d_ld / kWord;
+    if (direct && !moves) args.cout = d, args.cout_ld = f.d_ld / kWord;
     else if (last) args.cout = buffer;
-    moved_ = {};
+    if (!s.prepare) moved_ = {};
     if (s.prepare && prepared_ != rows) s.prepare(prepared_ = args.rows);
     (plan_.a_in_place ? s.tile_in_place : s.tile_packed)[rows][b.vectors](args);
-    if (past_caches) {
+    if (!last || (direct && !moves)) return;
+    // The buffer in front of this one is the next tile's.
+    finish(waiting_.rows);
+    move(moved_.rows);
+    const int steps = static_cast<int>(std::max<std::int64_t>(1, kw / s.k_step));
+    slice_ = (args.rows + steps - 1) / steps;
+    if (moves) {
       moved_ = {reinterpret_cast<const std::byte*>(buffer), d, args.rows, static_cast<int>(b.vectors)};
       in_turn_ ^= 1;
+      return;
     }
-    if (!last || direct) return;
-    finish(waiting_.rows);
-    const int slices = static_cast<int>(std::max<std::int64_t>(1, kw / s.k_step));
-    waiting_ = {.sums = buffer,
-                .ld = width,
-                .row = at,
-                .col = b.col,
-                .rows = args.rows,
-                .cols = static_cast<int>(b.cols),
-                .slice = (args.rows + slices - 1) / slices};
+    waiting_ = {
+        .sums = buffer, .ld = width, .row = at, .col = b.col, .rows = args.rows, .cols = static_cast<int>(b.cols)};
     if (s.prepare) in_turn_ ^= 1;  // its epilogue runs beside the next tile
     else finish(waiting_.rows);
   }
@@ -316,6 +322,7 @@ class Worker {
   const Plan& plan_;
   const Grid& g;
   const Finish& f;
+  const bool past_caches_;  // what tiles store goes there
   std::byte *a_, *b_, *c_;
   std::uint32_t* sums_;
   std::int64_t panel0_ = 0, panels_ = 0, pass_begin_ = 0, pass_size_ = 0, kept_unit_ = -1, home_ = 0;
@@ -327,16 +334,16 @@ class Worker {
   struct {
     const std::uint32_t* sums = nullptr;
     std::int64_t ld = 0, row = 0, col = 0;
-    int rows = 0, cols = 0, slice = 0;
+    int rows = 0, cols = 0;
   } waiting_;
-  // A tile that is moved past the caches while the next one multiplies.
+  // A tile on its way past the caches while the next one multiplies.
   struct {
     const std::byte* from = nullptr;
     std::byte* to = nullptr;
     int rows = 0, vectors = 0;
   } moved_;
   alignas(64) std::uint32_t buffers_[2][KernelSet::kMaxRows * KernelSet::kMaxVectors * 16];
-  int in_turn_ = 0;
+  int in_turn_ = 0, slice_ = 0;  // rows of either that are done between two steps
 };
 
 }  // namespace hpcdl::gemm::blocked

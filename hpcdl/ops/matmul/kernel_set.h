@@ -51,7 +51,8 @@ struct TileArgs {
   // A finished tile, a row after the other in L1, on its way past the caches: its rows are moved one at a time, evenly
   // spread. Stored all at once they hold up the loads behind them (a loop of tiles alone, k = 256, Sapphire Rapids:
   // 0.88 of the peak, 0.95 so).
-  const std::byte* moved;  // aligned to whole vectors, as is its destination. (Sets without `prepare`.)
+  const std::byte*
+      moved;  // aligned to whole vectors, as is its destination. (Sets without `prepare`; others `meanwhile`.)
   std::byte* moved_to;
   std::int64_t moved_ld;  // bytes, of the destination
   int moved_rows, moved_vectors;
@@ -111,6 +112,9 @@ struct KernelSet {
   PackKernel pack_a = nullptr, pack_b = nullptr;
   /// Called by a thread before tiles of another number of rows than its last, and with 0 behind its last tile.
   void (*prepare)(int rows) = nullptr;
+  /// Moves rows of whole vectors, one after the other in `from`; past the caches, if `stream`.
+  void (*move_rows)(const std::byte* from, std::byte* to, std::int64_t ld, int rows, int vectors,
+                    bool stream) = nullptr;
   SmallKernel small = nullptr;
   void (*to_words)(std::uint32_t* dst, const void* src, DType dtype, std::int64_t k) = nullptr;
 };

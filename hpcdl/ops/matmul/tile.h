@@ -24,6 +24,21 @@ template <class D, int MR, int NV>
   }
 }
 
+/// A row of a finished tile. `from` ends behind it.
+template <class D, bool Stream>
+[[gnu::always_inline]] inline void move_row(const std::byte*& from, std::byte* to, int vectors) {
+  constexpr int kVector = D::kLanes * 4;
+  for (int v = 0; v < vectors; ++v, from += kVector)
+    if constexpr (Stream) D::stream_acc(to + v * kVector, D::load_acc(from));
+    else D::store_acc(to + v * kVector, D::load_acc(from));
+}
+template <class D>
+void move_rows(const std::byte* from, std::byte* to, std::int64_t ld, int rows, int vectors, bool stream) {
+  for (int r = 0; r < rows; ++r)
+    if (stream) move_row<D, true>(from, to + r * ld, vectors);
+    else move_row<D, false>(from, to + r * ld, vectors);
+}
+
 template <class D, int MR, int NV, bool InPlace> void tile(const TileArgs& t) {
   constexpr int kVector = D::kLanes * 4, kPanel = NV * kVector, kStepA = InPlace ? 4 : MR * 4;
   typename D::Acc acc[MR][NV];
@@ -45,11 +60,6 @@ template <class D, int MR, int NV, bool InPlace> void tile(const TileArgs& t) {
   std::byte* moved_to = t.moved_to;
   std::int64_t moved_due = 0;
   int moved_rows = t.moved_rows;
-  const auto move_row = [&] {
-    for (int v = 0; v < t.moved_vectors; ++v, moved += kVector)
-      D::stream_acc(moved_to + v * kVector, D::load_acc(moved));
-    moved_to += t.moved_ld, --moved_rows;
-  };
   for (std::int64_t left = slots; left > 0; --left) {
     if ((due += t.ahead_count) >= slots) {
       due -= slots;
@@ -63,7 +73,8 @@ template <class D, int MR, int NV, bool InPlace> void tile(const TileArgs& t) {
     }
     if (moved_rows > 0 && (moved_due += t.moved_rows + 1) >= slots) {
       moved_due -= slots;
-      move_row();
+      move_row<D, true>(moved, moved_to, t.moved_vectors);
+      moved_to += t.moved_ld, --moved_rows;
     }
 #pragma GCC unroll 4
     for (int i = 0; i < kPrefetchEvery; ++i) {
@@ -79,7 +90,7 @@ template <class D, int MR, int NV, bool InPlace> void tile(const TileArgs& t) {
   for (std::int64_t left = t.k % kPrefetchEvery; left > 0; --left, a += kStepA, b += kPanel)
     multiply<D, MR, NV>(acc, a, stride, b);
 
-  while (moved_rows > 0) move_row();
+  if (moved_rows > 0) move_rows<D>(moved, moved_to, t.moved_ld, moved_rows, t.moved_vectors, true);
 
 #pragma GCC unroll 16
   for (int m = 0; m < MR; ++m)
@@ -98,6 +109,7 @@ template <class D, int MR, int NV> void fill_tiles(KernelSet& s) {
     (row(std::integral_constant<int, m + 1>{}, std::make_integer_sequence<int, NV>{}), ...);
   };
   rows(std::make_integer_sequence<int, MR>{});
+  s.move_rows = &move_rows<D>;
   s.rows = MR;
   s.vectors = NV;
   s.lanes = D::kLanes;
