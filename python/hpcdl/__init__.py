@@ -5,10 +5,15 @@ argument came from. `hpcdl.torch` has the same functions with gradients for auto
 TypeError with a text that says what was expected and what was found.
 """
 
+import copyreg
+
 from . import _hpcdl
 from ._hpcdl import *  # noqa: F403
 from .files import SafeTensors as SafeTensors
 from .files import open_safetensors as open_safetensors
 
+# By their names, as Python's own functions: multiprocessing hands them to other processes.
+copyreg.pickle(type(_hpcdl.softmax), lambda function: function.__name__)
+
 __version__: str = getattr(_hpcdl, "__version__")
-__all__ = [n for n in dir() if not n.startswith("_") and n not in ("Array", "files")] + ["__version__"]
+__all__ = [n for n in dir() if not n.startswith("_") and n not in ("Array", "copyreg", "files")] + ["__version__"]

@@ -15,6 +15,7 @@ class SafeTensors(Mapping):
         if not os.path.exists(path):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
         self._files = _hpcdl._Files(os.fspath(path), framework)
+        self._path = os.fspath(path)
         self._names = dict.fromkeys(self._files.names())
 
     def __getitem__(self, name: str) -> Any:
@@ -24,6 +25,9 @@ class SafeTensors(Mapping):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
+
+    def __repr__(self) -> str:
+        return f"<hpcdl.SafeTensors {self._path!r}: {len(self)} tensors>"
 
     def __len__(self) -> int:
         return len(self._names)

@@ -30,8 +30,8 @@ __all__ = [
 ]
 
 
-def _tracked(*tensors: Optional[Tensor]) -> bool:
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+def _tracked(*tensors: Any) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors)
 
 
 def _rows(grad: Tensor) -> Tensor:
@@ -193,7 +193,7 @@ def linear(
     activation: str = "none",
 ) -> Tensor:
     """activation(x @ weight.T + bias) + residual; activation: "none", "relu", "gelu", "gelu_tanh". Gradients need weight as a tensor."""
-    if _tracked(x, weight if isinstance(weight, Tensor) else None, bias, residual):
+    if _tracked(x, weight, bias, residual):
         return _Linear.apply(x, weight, bias, residual, activation)
     return ops.linear(x, weight, bias, residual=residual, activation=activation)
 

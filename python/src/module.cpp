@@ -75,6 +75,7 @@ void translate_errors() {
 
 NB_MODULE(_hpcdl, m) {
   using namespace hpcdl::python;
+  nb::set_leak_warnings(false);  // what a thread or a traceback holds at the end of a program is no leak of ours
   translate_errors();
   m.attr("__version__") = HPCDL_VERSION;
   m.attr("Array") = nb::type_var("Array");

@@ -45,7 +45,7 @@ class Words(Case):
     def test_shapes(self):
         self.raises(ValueError, r"at least one dimension", hpcdl.softmax, np.array(1, f32))
         self.raises(ValueError, r"at most 6 dimensions, got 7", hpcdl.softmax, ones(1, 1, 1, 1, 1, 1, 2))
-        self.raises(ValueError, r"gamma must have shape \(4\), got F32 \(5\)", hpcdl.layer_norm, ones(3, 4), ones(5))
+        self.raises(ValueError, r"weight must have shape \(4\), got F32 \(5\)", hpcdl.layer_norm, ones(3, 4), ones(5))
         self.raises(ValueError, r"rows must not be empty", hpcdl.layer_norm, ones(3, 0), ones(0))
         self.raises(ValueError, r"weight must be \(N, 4\).*F32 \(4, 3\)", hpcdl.linear, ones(2, 4), ones(4, 3))
         self.raises(

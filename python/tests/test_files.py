@@ -58,6 +58,7 @@ class Files(Case):
         self.assertEqual(
             (f["half"].dtype, f["none"].shape, f.metadata), (np.float16, (0, 3), {"format": "pt", "who": "test"})
         )
+        self.assertEqual(repr(f), f"<hpcdl.SafeTensors {str(self.path)!r}: 5 tensors>")
         self.assertFalse(f["a"].flags.writeable)
         self.assertEqual(f["a"].ctypes.data, f["a"].ctypes.data)  # no copies
         self.raises(ValueError, "read-only", f["a"].__setitem__, 0, 1)

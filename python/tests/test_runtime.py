@@ -2,6 +2,8 @@
 
 import gc
 import os
+import pickle
+import subprocess
 import sys
 import threading
 import time
@@ -203,6 +205,21 @@ class Module(Case):
                     self.assertIsNotNone(typed[name].returns, name)
                     for a in typed[name].args.args + typed[name].args.kwonlyargs:
                         self.assertIsNotNone(a.annotation, f"{name}({a.arg})")
+
+    def test_functions_are_pickled_by_name(self):
+        for name in hpcdl.__all__:
+            function = getattr(hpcdl, name)
+            if callable(function):
+                self.assertIs(pickle.loads(pickle.dumps(function)), function)
+
+    def test_nothing_is_said_at_the_end_of_a_program(self):
+        program = (
+            "import hpcdl, numpy, threading, time\n"
+            "packed = hpcdl.pack_linear(numpy.ones((4, 4), 'f'))\n"
+            "threading.Thread(target=lambda: time.sleep(100), daemon=True).start()\n"  # keeps what it sees
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_version(self):
         self.assertRegex(hpcdl.__version__, r"^\d+\.\d+\.\d+$")

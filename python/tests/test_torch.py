@@ -353,6 +353,11 @@ class Int4(Case):
             self.close(db, dy.double().sum((0, 1)), tolerance(dtype, 6))
             self.assertTrue(torch.equal(dr, dy))
 
+    def test_arrays_that_are_no_tensors(self):
+        x = rand(3, 5, grad=False).numpy()
+        self.assertTrue((ht.softmax(x) == hpcdl.softmax(x)).all())  # nothing here has a gradient
+        self.raises(TypeError, r"\[softmax\] x must be a NumPy array", ht.softmax, [1.0])
+
     def test_parts_go_through_torch(self):
         w = rand(48, 128, grad=False)
         for symmetric in (True, False):
