@@ -1,5 +1,9 @@
 #include "hpcdl/ops/softmax/softmax.h"
 
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
 #include "hpcdl/ops/rows.h"
 #include "hpcdl/simd/loop.h"
 #include "hpcdl/simd/math.h"
@@ -56,6 +60,27 @@ template <class Isa, class T, class F> void write(const Row<T>& r, std::int64_t 
   else loop<Isa>(end - begin, [&](std::int64_t i, auto k) { store(y + i, f(begin + i, k), k); });
 }
 
+/// For a row whose largest rate * x no float holds, though x itself may be one (masks of -3.4e38): exponentials
+/// relative to the largest x, each given to put(i, lanes, e). Returns their sum.
+template <class Isa, class T, class F> float exponentials_beyond(const Row<T>& r, F&& put) {
+  using V = simd::Vec<Isa>;
+  using namespace simd;
+  const V sign(r.rate < 0 ? -1.0f : 1.0f), rate(std::fabs(r.rate));
+  const V top(max_over<Isa>(r.n, [&](std::int64_t i, auto k) { return first(load<V>(r.x + i, k) * sign, k, -kInf); }));
+  return sum_over<Isa>(r.n, [&](V sum, std::int64_t i, auto k) {
+    const V e = exp2(first((load<V>(r.x + i, k) * sign - top) * rate, k, -kInf));
+    put(i, k, e);
+    return sum + e;
+  });
+}
+
+template <class Isa, class T> [[gnu::noinline]] void row_beyond(const Row<T>& r) {
+  using V = simd::Vec<Isa>;
+  const float sum = exponentials_beyond<Isa>(r, [](std::int64_t, auto, V) {});
+  exponentials_beyond<Isa>(r,
+                           [&, inv = V(1.0f / sum)](std::int64_t i, auto k, V e) { simd::store(r.y + i, e * inv, k); });
+}
+
 /// A row of NV registers, the last of them partly used.
 template <class Isa, int NV, class T> void short_row(const Row<T>& r) {
   using V = simd::Vec<Isa>;
@@ -68,7 +93,9 @@ template <class Isa, int NV, class T> void short_row(const Row<T>& r) {
   V top(-kInf);
 #pragma GCC unroll 8
   for (int q = 0; q < NV; ++q) top = max(v[q], top);
-  const V m(reduce_max(top));
+  const float highest = reduce_max(top);
+  if (std::isinf(highest)) return row_beyond<Isa>(r);
+  const V m(highest);
   V sum(0.0f);
 #pragma GCC unroll 8
   for (int q = 0; q < NV; ++q) {
@@ -146,6 +173,7 @@ template <class Isa, class T> void long_row(const Row<T>& r) {
       tops[at / kBlock] = p.top;
       join<Isa>(all, p);
     });
+    if (std::isinf(all.top)) return row_beyond<Isa>(r);
     blocks([&](std::int64_t at, std::int64_t n) {
       const V factor(power<Isa>(tops[at / kBlock] - all.top) / all.sum);
       write<Isa>(r, at, at + n, [&](std::int64_t i, auto k) {
@@ -155,6 +183,7 @@ template <class Isa, class T> void long_row(const Row<T>& r) {
     });
   } else {
     blocks([&](std::int64_t at, std::int64_t n) { join<Isa>(all, block<Isa, false, false>(r, at, n)); });
+    if (std::isinf(all.top)) return row_beyond<Isa>(r);
     const V s(r.rate), m(-all.top), inv(1.0f / all.sum);
     write<Isa>(r, 0, r.n, [&](std::int64_t i, auto k) { return exp2(fma(load<V>(r.x + i, k), s, m)) * inv; });
   }
@@ -194,6 +223,10 @@ void rows_in_turn(std::int64_t begin, std::int64_t end, std::int64_t cols, float
       tops[at / kBlock] = p.top;
       join<Isa>(all, p);
     });
+    if (std::isinf(all.top)) {
+      std::fill(std::begin(tops), std::end(tops), 0.0f);
+      all = {0, exponentials_beyond<Isa>(row, [&](std::int64_t i, auto k, V e) { store(row.temp + i, e, k); })};
+    }
     blocks([&](std::int64_t at, std::int64_t) {
       factors[at / kBlock] = power<Isa>(tops[at / kBlock] - all.top) / all.sum;
     });

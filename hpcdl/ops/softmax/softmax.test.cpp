@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <utility>
 #include <vector>
 
 #include "hpcdl/core/buffer.h"
@@ -111,6 +114,33 @@ TEST(Softmax, RowsInTurnHaveTheBitsOfARowAlone) {
       }
     });
   }
+}
+
+/// scale * x in units of log 2 is beyond a float where x is not: rows masked with the lowest float have equal results,
+/// a single large element takes all. One register, several, blocks, exponentials formed twice; rows in turn.
+TEST(Softmax, AsLargeAsFloatsAre) {
+  Pool pool(2);
+  Stream s(pool);
+  const float most = std::numeric_limits<float>::max();
+  testing::for_each_isa([&] {
+    for (const auto& [rows, n] :
+         std::vector<std::pair<std::int64_t, std::int64_t>>{{1, 3}, {2, 70}, {2, 5000}, {1, 70000}, {4225, 1008}})
+      for (const float scale : {1.0f, -1.0f})
+        for (const float level : {most, -most}) {
+          OwnedTensor x({{rows, n}, DType::f32}), y(x.tensor.spec());
+          std::fill_n(x.tensor.ptr<float>(), rows * n, level);
+          for (std::int64_t r = 1; r < rows; r += 2) x.tensor.ptr<float>()[r * n + 1] = scale * most;
+          Softmax::forward(s, y.tensor, x.tensor, {.scale = scale});
+          for (const std::int64_t r : {std::int64_t{0}, rows / 2, rows - 1}) {
+            const bool one = r % 2 == 1 && level != scale * most;
+            for (const std::int64_t c : {std::int64_t{0}, std::int64_t{1}, n - 1}) {
+              const double want = one ? (c == 1 ? 1 : 0) : 1 / static_cast<double>(n);
+              ASSERT_NEAR(y.tensor.ptr<float>()[r * n + c], want, 1e-5 * want)
+                  << rows << "x" << n << " " << r << "," << c;
+            }
+          }
+        }
+  });
 }
 
 /// Columns masked by -inf count nothing, wherever the finite ones are; a row of them has no softmax.
