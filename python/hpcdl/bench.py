@@ -37,6 +37,9 @@ def compare(sides: Dict[str, Callable[[], Any]], *, device: str = "cpu", units: 
     unknown = set(options) - {"cache", "rounds", "target", "limit", "patience", "half_width", "settle", "seed"}
     if unknown:
         raise TypeError(f"compare() knows no option {', '.join(sorted(unknown))}")
+    for name in ("target", "limit", "half_width"):
+        if not options.get(name, 1) > 0:
+            raise ValueError(f"[bench] {name} must be more than 0, got {options[name]}")
     work = units or {}
     return json.loads(_hpcdl._compare([(name, call, float(work.get(name, 1))) for name, call in sides.items()], json.dumps(options), device))
 

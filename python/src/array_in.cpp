@@ -219,12 +219,12 @@ void Array::from_buffer(std::string_view op, std::string_view name, nb::handle o
   require_type(dtype != DType::none, op, "{} has elements of format '{}', which no kernel reads", name,
                v.format ? v.format : "");
   Spec spec{{}, dtype};
-  Shape strides;
-  for (int i = 0; i < v.ndim; ++i) {
+  for (int i = 0; i < v.ndim; ++i) spec.shape.push_back(v.shape[i]);
+  Shape strides = contiguous_strides(spec.shape);
+  for (int i = 0; v.strides && i < v.ndim; ++i) {  // arrays of ctypes have none
     require(v.strides[i] % v.itemsize == 0 || v.shape[i] <= 1, op,
             "{} has a stride of {} bytes, no multiple of its element size: pass a copy", name, v.strides[i]);
-    spec.shape.push_back(v.shape[i]);
-    strides.push_back(v.strides[i] / v.itemsize);
+    strides[i] = v.strides[i] / v.itemsize;
   }
   tensor_ = with_clean_strides(v.buf, spec, strides);
   writable_ = !v.readonly;

@@ -45,6 +45,8 @@ class TestCompare(Case):
         self.assertIn("flushed", bench.compare({"a": lambda: None}, rounds=3, target=1e-4, cache="flushed")["cache"])
 
     def test_refuses_nonsense(self):
+        for option in ({"limit": -1}, {"target": 0}, {"half_width": float("nan")}):
+            self.raises(ValueError, f"{next(iter(option))} must be more than 0", bench.compare, {"a": lambda: None}, **option)
         self.raises(ValueError, "at least one side", bench.compare, {})
         self.raises(TypeError, "round", bench.compare, {"a": print}, round=3)
         self.raises(ValueError, "hot", bench.compare, {"a": print}, cache="hot")

@@ -310,6 +310,16 @@ class Fuzz(Case):
                 self.assertEqual(f(ones(*shape)).shape, shape)
             self.assertEqual(hpcdl.softmax_backward(ones(*shape), ones(*shape)).shape, shape)
 
+    def test_buffers_of_other_types(self):
+        import array
+        import ctypes
+
+        want = hpcdl.softmax(np.array([1, 2, 3, 4], f32))
+        for thing in (array.array("f", [1, 2, 3, 4]), (ctypes.c_float * 4)(1, 2, 3, 4), memoryview(np.array([1, 2, 3, 4], f32))):
+            self.assertTrue((hpcdl.softmax(thing) == want).all(), type(thing))
+        square = ((ctypes.c_float * 2) * 2)((1, 2), (3, 4))
+        self.assertTrue((hpcdl.softmax(square) == hpcdl.softmax(np.array([[1, 2], [3, 4]], f32))).all())
+
     def test_lying_producers(self):
         for thing in (3, None, "x", object()):
             self.raises(TypeError, "returned no DLPack capsule", hpcdl.softmax, LyingProducer(thing))
