@@ -33,8 +33,9 @@ int eval_images(EvalOptions& o) {
   Pool pool;
   auto model = models::ImageModel::open(model_folder(o.model));
   model.to_device(Stream(device_from_name(o.device), pool));
-  const auto set = data::open_images(o.images, data::Split::test,
-                                     {.warn = [](const std::string& line) { say("warning: {}", line); }});
+  const auto set = data::open_images(
+      o.images, data::Split::test,
+      {.warn = [](const std::string& line) { say("warning: {}", line); }, .classes = model.config().labels});
   const auto show = console();
   const auto start = std::chrono::steady_clock::now();
   const auto result = infer::evaluate_images(model, pool, set, {.compute = compute_type(o)}, [&](std::int64_t done) {

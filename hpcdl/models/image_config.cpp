@@ -28,6 +28,22 @@ void ImageConfig::resolve() {
     fail_usage("model", "simple_cnn halves its images three times: their size must divide by 8, got {}", size);
 }
 
+namespace {
+
+/// {"0": "cat", "1": "dog"}, as transformers has it.
+std::vector<std::string> read_labels(const io::Json& config, const std::string& where, std::int64_t classes) {
+  std::vector<std::string> labels;
+  const auto all = config.find("id2label");
+  if (all == config.end() || all->is_null()) return labels;
+  const io::JsonObject names(*all, where + ": id2label");
+  require(static_cast<std::int64_t>(all->size()) <= classes, "model", "{}: id2label has {} names for {} classes", where,
+          all->size(), classes);
+  for (std::size_t i = 0; i < all->size(); ++i) labels.push_back(names.need<std::string>(std::to_string(i).c_str()));
+  return labels;
+}
+
+}  // namespace
+
 bool is_image_config(const io::Json& config) {
   if (!config.is_object()) return false;
   const auto type = config.find("model_type");
@@ -52,15 +68,18 @@ ImageConfig read_image_config(const std::filesystem::path& folder) {
   } catch (const UsageError& e) {
     fail("model", "{}: {}", path.string(), e.what());
   }
+  c.labels = read_labels(json, path.string(), c.classes);
   return c;
 }
 
 io::Json make_image_config(const ImageConfig& c) {
-  return {{"model_type", io::enum_name(c.family)},
-          {"stem", io::enum_name(c.stem)},
-          {"classes", c.classes},
-          {"image_size", c.size},
-          {"width", c.width}};
+  io::Json json = {{"model_type", io::enum_name(c.family)},
+                   {"stem", io::enum_name(c.stem)},
+                   {"classes", c.classes},
+                   {"image_size", c.size},
+                   {"width", c.width}};
+  for (std::size_t i = 0; i < c.labels.size(); ++i) json["id2label"][std::to_string(i)] = c.labels[i];
+  return json;
 }
 
 void write_image_config(const std::filesystem::path& folder, const ImageConfig& config) {

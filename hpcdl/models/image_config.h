@@ -2,6 +2,8 @@
 // The shape of an image classifier: what TOML [model] and the config.json of a saved folder describe.
 
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "hpcdl/io/config_visitor.h"
 #include "hpcdl/io/json.h"
@@ -17,8 +19,9 @@ struct ImageConfig {
   ImageFamily family = ImageFamily::simple_cnn;
   Stem stem = Stem::cifar;
   std::int64_t classes = 10;
-  std::int64_t size = 0;    // rows and columns of an image; 0: 32, with the imagenet stem 224
-  std::int64_t width = 64;  // channels of the first layer, of which all others are multiples
+  std::int64_t size = 0;                 // rows and columns of an image; 0: 32, with the imagenet stem 224
+  std::int64_t width = 64;               // channels of the first layer, of which all others are multiples
+  std::vector<std::string> labels = {};  // names of the classes that it was trained on; none: unknown
 
   /// Fills in zeros, then checks; throws UsageError "[model] ..." that says what does not fit.
   void resolve();

@@ -202,8 +202,13 @@ TEST(ImageModel, MistakesAreNamed) {
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("conv1.weight"), std::string::npos) << e.what();
   }
+  small.width = 4, small.labels = {"ant", "b\"ee"};
+  write_image_config(temp.path(), small);
+  EXPECT_EQ(read_image_config(temp.path()).labels, small.labels);
   for (const char* text :
-       {"{", "[]", "{}", R"({"model_type": "gpt2"})", R"({"model_type": "resnet18", "classes": 1, "image_size": 32})",
+       {R"({"model_type": "simple_cnn", "classes": 2, "image_size": 32, "id2label": {"0": "a", "2": "b"}})",
+        R"({"model_type": "simple_cnn", "classes": 2, "image_size": 32, "id2label": {"0": "a", "1": "b", "2": "c"}})",
+        "{", "[]", "{}", R"({"model_type": "gpt2"})", R"({"model_type": "resnet18", "classes": 1, "image_size": 32})",
         R"({"model_type": "simple_cnn", "classes": 10, "image_size": 33})",
         R"({"model_type": "simple_cnn", "classes": "ten", "image_size": 32})",
         R"({"model_type": "resnet18", "stem": "none", "classes": 10, "image_size": 32})"}) {

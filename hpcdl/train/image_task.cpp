@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "hpcdl/comm/ledger.h"
 #include "hpcdl/core/error.h"
@@ -20,6 +21,10 @@ models::ImageConfig complete(const RunConfig& config, const data::ImageSet& set)
   auto c = config.image;
   c.family =
       config.model.family == io::Family::resnet18 ? models::ImageFamily::resnet18 : models::ImageFamily::simple_cnn;
+  if (set.classes() < 2)
+    fail_usage("data", "{}: {} is the only class; a classifier needs at least two", set.info().name,
+               set.info().classes.at(0));
+  c.labels = set.info().classes;
   if (c.classes == 0) c.classes = set.classes();
   if (c.classes < set.classes())
     fail_usage("model", "classes is {}, but {} has {}: leave model.classes out, or make it at least as many", c.classes,
@@ -118,11 +123,17 @@ std::int64_t ImageTask::bytes_ahead(std::int64_t batch) const {
 }
 
 void ImageTask::check_resumes(const fs::path& folder) const {
-  if (models::read_image_config(folder) != config_.image)
+  auto saved = models::read_image_config(folder);
+  const auto labels = std::exchange(saved.labels, config_.image.labels);
+  if (saved != config_.image)
     fail_usage(
         "resume",
         "{} holds another model than [model] describes: use another output folder, or checkpoint.resume = \"none\"",
         folder.string());
+  if (!labels.empty() && !data::same_classes(labels, config_.image.labels))
+    fail_usage("resume",
+               "{} has learned the classes {}; {} has {}: use another output folder, or checkpoint.resume = \"none\"",
+               folder.string(), fmt::join(labels, ", "), set_->info().name, fmt::join(config_.image.labels, ", "));
 }
 
 void ImageTask::open_data(const data::LoaderState& start, bool evaluates, const Stream& compute) {

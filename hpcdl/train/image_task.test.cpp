@@ -292,6 +292,28 @@ TEST(ImageRun, on_a_gpu_a_loss_that_is_no_number_is_explained_though_the_next_st
   EXPECT_EQ(ahead, error("watched", &observer));
 }
 
+TEST(ImageRun, other_classes_do_not_resume_and_one_is_none) {
+  const io::TempFolder tmp;
+  const auto images = tmp / "images";
+  for (const char* name : {"cat", "dog"}) {
+    std::filesystem::create_directories(images / name);
+    for (int i = 0; i < 10; ++i)
+      std::filesystem::copy_file(HPCDL_SOURCE_DIR "/hpcdl/data/images/golden/colour.png",
+                                 images / name / (std::to_string(i) + ".png"));
+  }
+  RunConfig first, other, one;
+  for (RunConfig* c : {&first, &other, &one}) {
+    image_config(*c, tmp, "r");
+    c->train.steps = 1, c->train.batch = 4;
+    c->data.images = images.string();
+  }
+  run(first, {});
+  std::filesystem::rename(images / "dog", images / "emu");
+  EXPECT_NE(error_of([&] { run(other, {}); }).find("has learned the classes cat, dog"), std::string::npos);
+  std::filesystem::remove_all(images / "emu");
+  EXPECT_NE(error_of([&] { run(one, {}); }).find("cat is the only class"), std::string::npos);
+}
+
 TEST(ImageRun, another_model_does_not_resume) {
   const io::TempFolder tmp;
   RunConfig c, wider;

@@ -1,5 +1,7 @@
 #include "hpcdl/data/images/image_folder.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <optional>
 #include <system_error>
@@ -19,12 +21,13 @@ bool is_folder(const fs::path& path) {
 }
 
 /// Sub-folders that hold an image, by name.
-std::vector<fs::path> class_folders(const fs::path& path) {
+std::vector<fs::path> class_folders(const fs::path& path, const std::function<void(const std::string&)>& warn = {}) {
   std::vector<fs::path> found;
   for (const auto& sub : io::list_folder(path)) {
     if (!is_folder(sub)) continue;
     const auto files = io::list_folder(sub);
     if (std::any_of(files.begin(), files.end(), is_image_name)) found.push_back(sub);
+    else if (warn) warn(fmt::format("{} holds no .jpg, .jpeg or .png, and is taken for no class", sub.string()));
   }
   return found;
 }
@@ -43,21 +46,24 @@ bool ImageFolder::is_one(const fs::path& path) {
   return is_folder(path) && !class_folders(is_folder(path / "train") ? path / "train" : path).empty();
 }
 
-ImageFolder::ImageFolder(const fs::path& path, Split split)
+ImageFolder::ImageFolder(const fs::path& path, Split split, const OpenImages& options)
     // Mean and standard deviation of ImageNet, which pictures of the world are usually normalised by.
     : ImageSet({.name = "images of " + path.string(),
                 .normalisation = {{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}}}) {
   const bool apart = is_folder(path / "train");
   const auto folder = apart ? split_folder(path, split) : path;
   require(folder.has_value(), "data", "{}: expected a folder val or test beside train", path.string());
-  for (const auto& c : class_folders(apart ? path / "train" : path)) info_.classes.push_back(c.filename().string());
+  info_.classes = options.classes;
+  if (info_.classes.empty())
+    for (const auto& c : class_folders(apart ? path / "train" : path, split == Split::train ? options.warn : nullptr))
+      info_.classes.push_back(c.filename().string());
   require(!info_.classes.empty(), "data",
           "{}: expected sub-folders, one for each class, with images (.jpg, .jpeg, .png)", path.string());
   for (const auto& c : class_folders(*folder)) {
     const auto name = c.filename().string();
-    const auto at = std::lower_bound(info_.classes.begin(), info_.classes.end(), name);
-    require(at != info_.classes.end() && *at == name, "data", "{}: class {} is not among those of the training images",
-            folder->string(), name);
+    const auto at = std::find(info_.classes.begin(), info_.classes.end(), name);
+    require(at != info_.classes.end(), "data", "{}: class {} is not among those of the training images: {}",
+            folder->string(), name, fmt::join(info_.classes, ", "));
     std::int64_t nth = 0;
     for (const auto& file : io::list_folder(c)) {
       if (!is_image_name(file)) continue;

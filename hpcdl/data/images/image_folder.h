@@ -9,8 +9,9 @@ namespace hpcdl::data {
 /// each class every tenth image by name is the test split, the others the training split.
 class ImageFolder : public ImageSet {
  public:
-  /// Throws Error when there is no class or no image, or test has a class that train has not.
-  ImageFolder(const fs::path& path, Split split);
+  /// Throws Error when there is no class or no image, or test has a class that train, or the model, has not. Warns of
+  /// sub-folders without an image, which are no classes.
+  ImageFolder(const fs::path& path, Split split, const OpenImages& options = {});
   /// False when `path` has no sub-folder with images.
   static bool is_one(const fs::path& path);
 

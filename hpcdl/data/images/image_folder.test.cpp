@@ -166,5 +166,39 @@ TEST(image_folder, refuses_classes_that_training_has_not) {
             std::string::npos);
 }
 
+TEST(image_folder, the_classes_of_a_model_keep_their_numbers) {
+  const io::TempFolder folder;
+  make_class(folder / "dog", "colour.png", 10);
+  const auto path = folder.path().string();
+  const auto set = open_images(path, Split::test, {.classes = {"cat", "dog"}});
+  EXPECT_EQ(set->target(0), 1);
+  EXPECT_EQ(set->classes(), 2);
+  EXPECT_NE(
+      error_of([&] { open_images(path, Split::test, {.classes = {"ant", "cat"}}); }).find("class dog is not among"),
+      std::string::npos);
+  EXPECT_NE(error_of([] {
+              open_images("", Split::test, {.procedural_test = 1, .classes = {"ant"}});
+            }).find("the model has learned ant"),
+            std::string::npos);
+}
+
+TEST(image_set, classes_without_names_are_called_by_their_numbers) {
+  EXPECT_TRUE(same_classes({"cat", "dog"}, {"cat", "dog"}));
+  EXPECT_TRUE(same_classes({"cat", "dog"}, {"0", "1"}));
+  EXPECT_FALSE(same_classes({"cat", "dog"}, {"1", "0"}));
+  EXPECT_FALSE(same_classes({"cat", "dog"}, {"cat", "dog", "emu"}));
+}
+
+TEST(image_folder, a_sub_folder_without_images_is_named) {
+  const io::TempFolder folder;
+  make_class(folder / "cat", "colour.png", 10);
+  fs::create_directories(folder / "zebra");
+  std::string said;
+  const auto set =
+      open_images(folder.path().string(), Split::train, {.warn = [&](const std::string& line) { said += line; }});
+  EXPECT_EQ(set->classes(), 1);
+  EXPECT_NE(said.find("zebra holds no"), std::string::npos) << said;
+}
+
 }  // namespace
 }  // namespace hpcdl::data

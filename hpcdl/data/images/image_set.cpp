@@ -1,5 +1,7 @@
 #include "hpcdl/data/images/image_set.h"
 
+#include <fmt/ranges.h>
+
 #include <system_error>
 
 #include "hpcdl/core/error.h"
@@ -10,7 +12,9 @@
 
 namespace hpcdl::data {
 
-std::shared_ptr<const ImageSet> open_images(const std::string& path, Split split, const OpenImages& options) {
+namespace {
+
+std::shared_ptr<const ImageSet> open_any(const std::string& path, Split split, const OpenImages& options) {
   if (path.empty()) {
     auto set = std::make_shared<ProceduralImages>(
         split == Split::train ? options.procedural_train : options.procedural_test, options.seed, split);
@@ -24,12 +28,30 @@ std::shared_ptr<const ImageSet> open_images(const std::string& path, Split split
   require(fs::exists(path, ec), "data", "{}: no such file or folder; leave it empty for the procedural set", path);
   if (auto set = open_cifar(path, split, options.warn, options.coarse)) return set;
   if (options.coarse) fail_usage("data", "coarse classes are for CIFAR-100, which {} is not", path);
-  if (ImageFolder::is_one(path)) return std::make_shared<ImageFolder>(path, split);
+  if (ImageFolder::is_one(path)) return std::make_shared<ImageFolder>(path, split, options);
   fail("data",
        "{}: not a set of images. Expected an archive of CIFAR-10 or CIFAR-100 (cifar-10-binary.tar.gz, "
        "cifar-10-python.tar.gz, ...), its unpacked folder, "
        "or a folder with a sub-folder of .jpg or .png files for each class",
        path);
+}
+
+}  // namespace
+
+bool same_classes(const std::vector<std::string>& a, const std::vector<std::string>& b) {
+  if (a.size() != b.size()) return false;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (const auto number = std::to_string(i); a[i] != b[i] && a[i] != number && b[i] != number) return false;
+  return true;
+}
+
+std::shared_ptr<const ImageSet> open_images(const std::string& path, Split split, const OpenImages& options) {
+  auto set = open_any(path, split, options);
+  const auto& own = set->info().classes;
+  require(options.classes.empty() || same_classes(own, options.classes), "data",
+          "{} has the classes {}, the model has learned {}", set->info().name, fmt::join(own, ", "),
+          fmt::join(options.classes, ", "));
+  return set;
 }
 
 }  // namespace hpcdl::data

@@ -56,8 +56,13 @@ struct OpenImages {
   bool remember = true;                               // images of it once made; 3 KB each, ten times as fast
   std::function<void(const std::string&)> warn = {};  // told what is odd, but no error
   bool coarse = false;                                // CIFAR-100: its 20 coarse classes, not the 100 fine ones
+  std::vector<std::string> classes = {};  // those of a model, by target: what is opened must have no others, and takes
+                                          // their numbers; none: its own
   int make_now = 0;  // threads that make all remembered images at once; 0: each when it is first asked for
 };
+
+/// Whether both name the same classes. Where a source has no names, its classes are called by their numbers.
+bool same_classes(const std::vector<std::string>& a, const std::vector<std::string>& b);
 
 /// Opens what `path` is: empty: the procedural set; a folder or an archive of CIFAR-10 or CIFAR-100 in either format; a
 /// folder of images. Throws Error when it is none of them.
