@@ -74,7 +74,7 @@ template <class Isa, class T, class F> float exponentials_beyond(const Row<T>& r
   });
 }
 
-template <class Isa, class T> [[gnu::noinline]] void row_beyond(const Row<T>& r) {
+template <class Isa, class T> [[gnu::noinline, gnu::cold]] void row_beyond(Row<T> r) {
   using V = simd::Vec<Isa>;
   const float sum = exponentials_beyond<Isa>(r, [](std::int64_t, auto, V) {});
   exponentials_beyond<Isa>(r,
@@ -94,7 +94,8 @@ template <class Isa, int NV, class T> void short_row(const Row<T>& r) {
 #pragma GCC unroll 8
   for (int q = 0; q < NV; ++q) top = max(v[q], top);
   const float highest = reduce_max(top);
-  if (std::isinf(highest)) return row_beyond<Isa>(r);
+  if (std::isinf(highest)) [[unlikely]]
+    return row_beyond<Isa>(r);
   const V m(highest);
   V sum(0.0f);
 #pragma GCC unroll 8
@@ -173,7 +174,8 @@ template <class Isa, class T> void long_row(const Row<T>& r) {
       tops[at / kBlock] = p.top;
       join<Isa>(all, p);
     });
-    if (std::isinf(all.top)) return row_beyond<Isa>(r);
+    if (std::isinf(all.top)) [[unlikely]]
+      return row_beyond<Isa>(r);
     blocks([&](std::int64_t at, std::int64_t n) {
       const V factor(power<Isa>(tops[at / kBlock] - all.top) / all.sum);
       write<Isa>(r, at, at + n, [&](std::int64_t i, auto k) {
@@ -183,7 +185,8 @@ template <class Isa, class T> void long_row(const Row<T>& r) {
     });
   } else {
     blocks([&](std::int64_t at, std::int64_t n) { join<Isa>(all, block<Isa, false, false>(r, at, n)); });
-    if (std::isinf(all.top)) return row_beyond<Isa>(r);
+    if (std::isinf(all.top)) [[unlikely]]
+      return row_beyond<Isa>(r);
     const V s(r.rate), m(-all.top), inv(1.0f / all.sum);
     write<Isa>(r, 0, r.n, [&](std::int64_t i, auto k) { return exp2(fma(load<V>(r.x + i, k), s, m)) * inv; });
   }
