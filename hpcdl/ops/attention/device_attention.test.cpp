@@ -327,13 +327,13 @@ INSTANTIATE_TEST_SUITE_P(
     cuda, DeviceAttention,
     ::testing::Values(Case{1, 64, 64, 2, 2, 64}, Case{2, 130, 130, 4, 2, 64}, Case{1, 300, 300, 3, 3, 64, true, true},
                       Case{2, 257, 257, 2, 1, 128, true, false, true}, Case{1, 70, 333, 3, 1, 128},
-                      Case{1, 200, 129, 2, 2, 128, false}, Case{2, 129, 200, 2, 2, 64, false, true, true},
-                      Case{1, 5, 17, 2, 2, 64}, Case{2, 1, 300, 8, 2, 128}, Case{1, 1, 513, 3, 3, 64},
-                      Case{1, 1, 40, 5, 5, 64}, Case{2, 640, 640, 2, 1, 64},
-                      Case{1, 100, 150, 2, 1, 80, true, true, true}, Case{2, 67, 67, 2, 2, 30, false, true, true},
-                      Case{2, 190, 190, 4, 2, 40, true, true}, Case{1, 130, 200, 3, 1, 96, true, false, true},
-                      Case{2, 257, 130, 2, 2, 8, false, true}, Case{1, 150, 260, 2, 2, 120, true, true, true},
-                      Case{2, 128, 256, 4, 2, 128, true, true}));
+                      Case{1, 200, 129, 2, 2, 128, false}, Case{1, 330, 520, 4, 2, 128, false},
+                      Case{2, 129, 200, 2, 2, 64, false, true, true}, Case{1, 5, 17, 2, 2, 64},
+                      Case{2, 1, 300, 8, 2, 128}, Case{1, 1, 513, 3, 3, 64}, Case{1, 1, 40, 5, 5, 64},
+                      Case{2, 640, 640, 2, 1, 64}, Case{1, 100, 150, 2, 1, 80, true, true, true},
+                      Case{2, 67, 67, 2, 2, 30, false, true, true}, Case{2, 190, 190, 4, 2, 40, true, true},
+                      Case{1, 130, 200, 3, 1, 96, true, false, true}, Case{2, 257, 130, 2, 2, 8, false, true},
+                      Case{1, 150, 260, 2, 2, 120, true, true, true}, Case{2, 128, 256, 4, 2, 128, true, true}));
 
 }  // namespace
 }  // namespace hpcdl::cuda

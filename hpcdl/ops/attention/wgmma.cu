@@ -93,8 +93,8 @@ template <class T, class Shape> void start_backward(Stream& s, const AttendBackw
   const auto works = static_cast<std::int64_t>(Shape::pieces(keys)) * kv_heads * batch,
              at_once = std::int64_t{multiprocessors(s)};
   // From the last keys on turns come by themselves, from the first on no long piece is left for the end. H200, us (last
-  // | first): 64 x 12 x 1024 x 64 causal 842 | 857, 4 x 32 x 4096 x 128 3176 | 3084, with 8 key/value heads 4269 |
-  // 3151. Heads handed out in turns: as many as occupy the chip, or so many times as many.
+  // | first): 64 x 12 x 1024 x 64 causal 842 | 857, 4 x 16 x 4096 x 128 1605 | 1558, 1 x 32 x 8192 x 128 with 8
+  // key/value heads 4579 | 2839. Heads handed out in turns: as many as occupy the chip, or so many times as many.
   const bool ascending = c.args.causal && (Shape::kWidth == 128 || works < 10 * at_once);
   const std::int64_t times = Shape::kWidth == 64 ? (ascending ? 4 : 2)
                              : ascending         ? 2
@@ -153,8 +153,8 @@ void attend_wgmma(Stream& s, const Attend& c, int shape) {
 
 void attend_backward_wgmma(Stream& s, const AttendBackward& c) {
   with_type(c.q.dtype(), [&]<class T>() {
-    if (c.width() <= 64) start_backward<T, BackwardShape<64, 128, 2>>(s, c);
-    else start_backward<T, BackwardShape<128, 64, 2>>(s, c);
+    if (c.width() <= 64) start_backward<T, BackwardShape<64, 128, 2, 2>>(s, c);
+    else start_backward<T, BackwardShape<128, 64, 3, 2>>(s, c);
   });
 }
 

@@ -1,0 +1,275 @@
+#pragma once
+// Attention backward on Hopper's tensor cores (.cu files): what a consumer warpgroup makes of the tiles it is brought.
+// Heads of 64 take a step at a time, as here; those of 128 overlap steps (backward_pipelined.h).
+
+#include "hpcdl/cuda/warpgroup.h"
+#include "hpcdl/ops/attention/backward_work.h"
+#include "hpcdl/ops/attention/softmax_rows.h"
+
+namespace hpcdl::cuda {
+
+#if HPCDL_SM90A
+
+/// Registers v[0..3] of four neighbouring threads change places: thread i gets number i of all.
+__device__ inline void quad_transpose(unsigned (&v)[4]) {
+  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const unsigned got = __shfl_xor_sync(0xffffffffu, odd ? v[i] : v[i + 1], 1);
+    if (odd) v[i] = got;
+    else v[i + 1] = got;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const unsigned got = __shfl_xor_sync(0xffffffffu, high ? v[i] : v[i + 2], 2);
+    if (high) v[i] = got;
+    else v[i + 2] = got;
+  }
+}
+/// scale * an accumulator of 64 rows, the first of which is `token`, to columns [column, column + 2 kCount) of a
+/// gradient that has `tokens` x `width`.
+template <class T, int kCount>
+__device__ void put_gradient(const Heads& to, const float (&d)[kCount], float scale, int sequence, int head, int token,
+                             int column, int tokens, int width) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane / 4;
+  if (!to.data) return;
+  T* data = static_cast<T*>(to.data) + sequence * to.batch + head * to.head + column;
+#pragma unroll
+  for (int c = 0; c < kCount / 16; ++c)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      unsigned v[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        v[j] = pack_pair<T>(d[16 * c + 4 * j + 2 * h] * scale, d[16 * c + 4 * j + 2 * h + 1] * scale);
+      quad_transpose(v);
+      const int at = token + row + 8 * h;
+      if (at >= tokens || column + 32 * c + lane % 4 * 8 >= width) continue;
+      auto* place = reinterpret_cast<uint4*>(data + at * to.token + 32 * c + lane % 4 * 8);
+      if (to.accumulate) {
+        const uint4 old = *place;
+        const unsigned o[4] = {old.x, old.y, old.z, old.w};
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          v[j] = pack_pair<T>(unpack_low<T>(v[j]) + unpack_low<T>(o[j]), unpack_high<T>(v[j]) + unpack_high<T>(o[j]));
+      }
+      *place = make_uint4(v[0], v[1], v[2], v[3]);
+    }
+}
+
+template <class T, class Shape> struct BackwardConsumer {
+  static constexpr int kScores = Shape::kQueries / 2, kGrad = Shape::kWidth / 2;
+  const BackwardMemory<Shape>& m;
+  const BackwardProblem& p;
+  int group;
+  Ring<Shape::kKeyStages> ks;
+  Ring<2> scores;
+  Ring<1> sums{.parity = 1};
+  Ring<Shape::kQueryStages> qs;  // of dout as well, unless steps overlap
+  Ring<Shape::kDoutStages> os;
+  float dk[kGrad], dv[kGrad], s[kScores];
+
+  /// For the whole warpgroup, whose warps have all met since they last read what is given back.
+  __device__ void release(Barrier* b) const {
+    if (threadIdx.x % 128 == 0) barrier_arrive(b);
+  }
+  __device__ void release_by_warp(Barrier* b) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(b);
+  }
+  /// The work number that came with the keys. The thread that reads it is the one of its warp that gives the keys back.
+  __device__ int next_work() const {
+    return __shfl_sync(0xffffffffu, threadIdx.x % 32 == 0 ? *m.work(ks.stage) : 0, 0);
+  }
+  /// s = rows of this warpgroup of `a`, keys, times all rows of b, queries.
+  __device__ void issue_scores(float (&s)[kScores], const char* keys, const char* queries) const {
+    const auto a = wgmma_descriptor<Major::k>(keys + group * 64 * 128), b = wgmma_descriptor<Major::k>(queries);
+    wgmma_fence();
+#pragma unroll
+    for (int c = 0; c < Shape::kWidth / 16; ++c)
+      wgmma<T, Major::k, Major::k>(s, a + (c / 4 * Shape::kKeys * 128 >> 4) + c % 4 * kStepK,
+                                   b + (c / 4 * Shape::kQueries * 128 >> 4) + c % 4 * kStepK, c > 0);
+    wgmma_commit();
+  }
+  __device__ void issue_gradient(float (&d)[kGrad], const unsigned (&a)[kScores / 8][4], const char* rows) const {
+    const auto b = wgmma_descriptor<Major::mn>(rows, Shape::kQueries);
+    wgmma_fence();
+#pragma unroll
+    for (int c = 0; c < Shape::kQueries / 16; ++c) wgmma<T, Major::mn>(d, a[c], b + c * kStepMn, true);
+    wgmma_commit();
+  }
+  /// 128 queries: a half of them each; 64 queries: a half of the columns each.
+  __device__ void issue_dq(float (&d)[Shape::kSums]) const {
+    constexpr bool kRows = Shape::kQueries == 128;
+    const auto a =
+        wgmma_descriptor<Major::mn>(m.score(scores.stage) + (kRows ? group * Shape::kKeys * 128 : 0), Shape::kKeys);
+    const auto b =
+        wgmma_descriptor<Major::mn>(m.key(ks.stage) + (kRows ? 0 : group * Shape::kKeys * 128), Shape::kKeys);
+    wgmma_fence();
+#pragma unroll
+    for (int c = 0; c < Shape::kKeys / 16; ++c)
+      wgmma<T, Major::mn, Major::mn>(d, a + c * kStepMn, b + c * kStepMn, c > 0);
+    wgmma_commit();
+  }
+  /// s -> P^T.
+  template <bool kMasked> __device__ void probabilities(const BackwardPiece<Shape>& w, int tile) {
+    const float* lse = m.lse(qs.stage);
+    const int column = static_cast<int>(threadIdx.x) % 4 * 2,
+              key = w.piece * Shape::kKeys + group * 64 +
+                    static_cast<int>(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4);
+    const float scale = p.scale * 1.4426950408889634f;
+#pragma unroll
+    for (int j = 0; j < kScores / 4; ++j) {
+      const float2 l = *reinterpret_cast<const float2*>(lse + 8 * j + column);
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float& x = s[4 * j + 2 * h + i];
+          x = exp2_fast(::fmaf(x, scale, i == 0 ? -l.x : -l.y));
+          if constexpr (kMasked) {
+            const int at = key + 8 * h, query = tile * Shape::kQueries + 8 * j + column + i;
+            if (at >= p.keys || (p.causal && at > query + w.offset)) x = 0;
+          }
+        }
+    }
+  }
+  /// s -> P^T, rounded, as an operand.
+  __device__ void probabilities(unsigned (&a)[kScores / 8][4], const BackwardPiece<Shape>& w, int tile, bool masked) {
+    if (masked) probabilities<true>(w, tile);
+    else probabilities<false>(w, tile);
+    pack_operand<T>(a, s);
+  }
+  /// dS^T = P^T (dP^T - delta), as an operand.
+  __device__ void score_gradients(unsigned (&b)[kScores / 8][4], const unsigned (&a)[kScores / 8][4],
+                                  float (&dp)[kScores], const float* delta) const {
+    delta += threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kScores / 4; ++j) {
+      const float2 x = *reinterpret_cast<const float2*>(delta + 8 * j);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        dp[4 * j + 2 * h] = unpack_low<T>(a[j / 2][j % 2 * 2 + h]) * (dp[4 * j + 2 * h] - x.x);
+        dp[4 * j + 2 * h + 1] = unpack_high<T>(a[j / 2][j % 2 * 2 + h]) * (dp[4 * j + 2 * h + 1] - x.y);
+      }
+    }
+    pack_operand<T>(b, dp);
+  }
+  /// dS^T of this warpgroup, a row per key, for dq.
+  __device__ void put_scores(const unsigned (&a)[kScores / 8][4]) const {
+    const unsigned to = shared_address(m.score(scores.stage)), lane = threadIdx.x % 32,
+                   r = static_cast<unsigned>(group) * 64 + threadIdx.x % 128 / 32 * 16 + lane % 16;
+#pragma unroll
+    for (int c = 0; c < kScores / 8; ++c)
+      store_matrices(to + static_cast<unsigned>(c / 4 * Shape::kKeys * 128) +
+                         swizzled128(r * 128 + static_cast<unsigned>(c % 4 * 32) + lane / 16 * 16),
+                     a[c][0], a[c][1], a[c][2], a[c][3]);
+    fence_async_proxy();
+  }
+  /// d in the order of registers: of each warp, four of every thread at a time.
+  __device__ void put_dq(float (&d)[Shape::kSums], const BackwardPiece<Shape>& w, int head, int tile) {
+    const int turn = w.turn(p, tile),
+              at = static_cast<int>(threadIdx.x) % 128 / 32 * 8 * Shape::kSums + static_cast<int>(threadIdx.x) % 32;
+    if (turn == w.last(p, tile)) {
+      const std::int64_t place = w.place(p, head, tile, group);
+      if (turn > 0) {
+        const auto* sums = reinterpret_cast<const float4*>(p.sums) + place * (Shape::kSumBytes / 16) + at;
+        while (turn_now(p.turns + place) != static_cast<unsigned>(turn)) {}
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < Shape::kSums / 4; ++i) {
+          const float4 before = __ldcg(sums + 32 * i);
+          d[4 * i] += before.x, d[4 * i + 1] += before.y, d[4 * i + 2] += before.z, d[4 * i + 3] += before.w;
+        }
+      }
+      constexpr bool kRows = Shape::kQueries == 128;
+      return put_gradient<T>(p.dq, d, p.scale, w.sequence, head, tile * Shape::kQueries + (kRows ? 64 * group : 0),
+                             kRows ? 0 : 64 * group, p.queries, p.width);
+    }
+    barrier_wait(m.sums_empty(group), sums.parity);
+    sums.next();
+    // The stage is always 0, which ptxas does not find out: an address that it knows to stay it would hold in a
+    // register through the loop, and spill others.
+    const unsigned to = shared_address(m.sums(Shape::kPipelined ? group + sums.stage : group));
+#pragma unroll
+    for (int i = 0; i < Shape::kSums / 4; ++i)
+      asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + static_cast<unsigned>(at + 32 * i) * 16),
+                   "f"(d[4 * i]), "f"(d[4 * i + 1]), "f"(d[4 * i + 2]), "f"(d[4 * i + 3])
+                   : "memory");
+    fence_async_proxy();
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(m.sums_full(group));
+  }
+  __device__ void issue_next_scores() {
+    barrier_wait(m.query_full(qs.stage), qs.parity);
+    issue_scores(s, m.key(ks.stage), m.query(qs.stage));
+  }
+  __device__ void begin_piece() {
+#pragma unroll
+    for (int i = 0; i < kGrad; ++i) dk[i] = dv[i] = 0;
+    issue_next_scores();
+    wgmma_wait<0>();
+    wgmma_pin(s);
+  }
+  __device__ void end_piece(const BackwardPiece<Shape>& w) {
+    release_by_warp(m.key_empty(ks.stage));
+    ks.next();
+    put_gradient<T>(p.dk, dk, p.scale, w.sequence, w.kv_head, w.piece * Shape::kKeys + 64 * group, 0, p.keys, p.width);
+    put_gradient<T>(p.dv, dv, 1.0f, w.sequence, w.kv_head, w.piece * Shape::kKeys + 64 * group, 0, p.keys, p.width);
+  }
+
+  /// s holds the scores of this tile and, when this returns, those of the next, where there are more.
+  template <bool kMore> __device__ void step(const BackwardPiece<Shape>& w, int head, int tile, bool masked) {
+    float ds[kScores];
+    barrier_wait(m.dout_full(qs.stage), qs.parity);
+    issue_scores(ds, m.value(ks.stage), m.dout(qs.stage));
+    unsigned a[kScores / 8][4], b[kScores / 8][4];
+    probabilities(a, w, tile, masked);
+    issue_gradient(dv, a, m.dout(qs.stage));
+    wgmma_wait<1>();
+    wgmma_pin(ds);
+    score_gradients(b, a, ds, m.delta(qs.stage));
+    issue_gradient(dk, b, m.query(qs.stage));
+    put_scores(b);
+    wgmma_wait<0>();
+    wgmma_pin(dk), wgmma_pin(dv);
+    named_sync(1, 256);
+    float dq[Shape::kSums];
+    issue_dq(dq);
+    const int stage = qs.stage;
+    qs.next();
+    if constexpr (kMore) {
+      issue_next_scores();
+      wgmma_wait<1>();
+    } else {
+      wgmma_wait<0>();
+    }
+    wgmma_pin(dq);
+    release(m.dout_empty(stage));
+    release(m.query_empty(stage));
+    scores.next();
+    put_dq(dq, w, head, tile);
+    wgmma_wait<0>();
+    wgmma_pin(s);
+  }
+  __device__ void walk(int work) {
+    const auto w = BackwardPiece<Shape>::find(p, work);
+    begin_piece();
+    const int last = w.steps(p) - 1;
+    for (int i = 0; i < last; ++i) step<true>(w, w.head(p, i), w.tile(p, i), w.masked(p, w.tile(p, i)));
+    step<false>(w, w.head(p, last), w.tile(p, last), w.masked(p, w.tile(p, last)));
+    end_piece(w);
+  }
+
+  // In backward_pipelined.h.
+  __device__ void issue_dk(const char* queries);
+  __device__ void issue_next_dv(const unsigned (&a)[kScores / 8][4]);
+  template <bool kMore>
+  __device__ void pipelined_step(const BackwardPiece<Shape>& w, unsigned (&a)[kScores / 8][4], int head, int tile,
+                                 int next, bool masked);
+  __device__ void pipelined_walk(int work);
+};
+
+#endif
+
+}  // namespace hpcdl::cuda

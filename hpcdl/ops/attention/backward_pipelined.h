@@ -1,0 +1,112 @@
+#pragma once
+// Attention backward on Hopper's tensor cores (.cu files): consumers of heads of 128. A step that ends before the next
+// begins takes 4570 cycles (H200, 4 x 16 x 4096 x 128 causal), of which tensor cores need 2560: exponentials take 990,
+// dS 810, and dq 880, until there is room for it in shared memory and it lies there. Here
+//
+//   dv of the next tile is multiplied while dq of this one is put,
+//   scores of the next tile while dS of this one is made,
+//   dk and dq of this tile while the next one's scores are exponentiated,
+//
+// so queries are held for longer than their dout, in stages of their own. ptxas gives this order up, and waits for each
+// product at once, where an accumulator that is read within the loop is under way across its edge; dv, which is only
+// added to, may be. Beside the 128 registers of dk and dv a thread has about 80: 32 each of s, of dS or dq, and 16 of
+// P. dS as an operand in registers would be another 16 throughout dk; from shared memory, where dq needs it anyhow, it
+// is the faster one.
+//
+// H200, bf16, us (a step at a time | dS of dk in registers | as here): 4 x 16 x 4096 x 128 3030 | 3099 | 2921, causal
+// 1648 | 1643 | 1558; 1 x 32 x 8192 x 128 causal with 8 key/value heads 3149 | 3087 | 2839. A second stage of sums
+// instead of the third one of queries: 3003, 1595, 2940. With 64 x 128 scores of heads of 64 registers do not suffice.
+
+#include "hpcdl/ops/attention/backward_consumer.h"
+
+namespace hpcdl::cuda {
+
+#if HPCDL_SM90A
+
+/// dk += dS^T Q, with what this warpgroup put to shared memory.
+template <class T, class Shape> __device__ inline void BackwardConsumer<T, Shape>::issue_dk(const char* queries) {
+  static_assert(Shape::kQueries == 64, "a row of scores is 128 bytes");
+  const auto a = wgmma_descriptor<Major::k>(m.score(scores.stage) + group * 64 * 128),
+             b = wgmma_descriptor<Major::mn>(queries, Shape::kQueries);
+  wgmma_fence();
+#pragma unroll
+  for (int c = 0; c < Shape::kQueries / 16; ++c)
+    wgmma<T, Major::k, Major::mn>(dk, a + c * kStepK, b + c * kStepMn, true);
+  wgmma_commit();
+}
+
+template <class T, class Shape>
+__device__ inline void BackwardConsumer<T, Shape>::issue_next_dv(const unsigned (&a)[kScores / 8][4]) {
+  barrier_wait(m.dout_full(os.stage), os.parity);
+  issue_gradient(dv, a, m.dout(os.stage));
+}
+
+/// a is P^T of this tile, whose dv is under way; when this returns, both are the next tile's, where there are more.
+template <class T, class Shape>
+template <bool kMore>
+__device__ inline void BackwardConsumer<T, Shape>::pipelined_step(const BackwardPiece<Shape>& w,
+                                                                  unsigned (&a)[kScores / 8][4], int head, int tile,
+                                                                  int next, bool masked) {
+  const int stage = qs.stage;
+  {
+    float ds[kScores];
+    unsigned b[kScores / 8][4];
+    issue_scores(ds, m.value(ks.stage), m.dout(os.stage));
+    qs.next();
+    if constexpr (kMore) {
+      issue_next_scores();
+      wgmma_wait<1>();
+    } else {
+      wgmma_wait<0>();
+    }
+    wgmma_pin(ds);
+    score_gradients(b, a, ds, m.delta(os.stage));
+    put_scores(b);
+  }
+  named_sync(1, 256);
+  issue_dk(m.query(stage));
+  release_by_warp(m.dout_empty(os.stage));
+  os.next();
+  if constexpr (kMore) {
+    wgmma_wait<1>();
+    wgmma_pin(s);
+  }
+  float dq[Shape::kSums];
+  issue_dq(dq);
+  scores.next();
+  if constexpr (kMore) {
+    probabilities(a, w, next, masked);
+    wgmma_wait<1>();
+    release_by_warp(m.query_empty(stage));
+    issue_next_dv(a);
+    wgmma_wait<1>();
+  } else {
+    wgmma_wait<0>();
+    wgmma_pin(dk), wgmma_pin(dv);
+    release_by_warp(m.query_empty(stage));
+  }
+  wgmma_pin(dq);
+  put_dq(dq, w, head, tile);
+}
+
+template <class T, class Shape> __device__ inline void BackwardConsumer<T, Shape>::pipelined_walk(int work) {
+  const auto w = BackwardPiece<Shape>::find(p, work);
+  begin_piece();
+  const int sharing = p.heads / p.kv_heads, end = (w.kv_head + 1) * sharing;
+  int head = end - sharing, tile = p.ascending ? w.tiles - 1 : w.first;
+  unsigned a[kScores / 8][4];
+  probabilities(a, w, tile, w.masked(p, tile));
+  issue_next_dv(a);
+  for (int more = w.steps(p) - 1; more > 0; --more) {  // step i without the divisions, whose registers would be spilled
+    int next_head = head + 1, next = tile;
+    if (next_head == end) next_head = end - sharing, next += p.ascending ? -1 : 1;
+    pipelined_step<true>(w, a, head, tile, next, w.masked(p, next));
+    head = next_head, tile = next;
+  }
+  pipelined_step<false>(w, a, head, tile, 0, false);
+  end_piece(w);
+}
+
+#endif
+
+}  // namespace hpcdl::cuda
