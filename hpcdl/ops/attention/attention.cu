@@ -73,10 +73,10 @@ bool prefers_three(const Stream& s, const Attend& c) {
   return 0.82 * static_cast<double>(length(192)) <= static_cast<double>(length(128));
 }
 
-/// Our blocks wait for each other to add up dq in order; of wide heads and long sequences without a mask that costs more
-/// than what cuDNN's kernels lose elsewhere. H200, us (ours | cuDNN, atomic | cuDNN, in order, with 2 GB of scratch): 4 x
-/// 16 x 4096 x 128 2730 | 2488 | 2731, causal 1441 | 1478 | 1587, 8 x 16 x 2048 x 128 causal 808 | 860, 16 x 16 x 1024 x
-/// 128 causal 501 | 548, 8 x 16 x 2048 x 80 1355 | 1257, 64 x 12 x 1024 x 64 causal 798 | 1027 | 1102.
+/// Our blocks wait for each other to add up dq in order; of wide heads and long sequences without a mask that costs
+/// more than what cuDNN's kernels lose elsewhere. H200, us (ours | cuDNN, atomic | cuDNN, in order, with 2 GB of
+/// scratch): 4 x 16 x 4096 x 128 2730 | 2488 | 2731, causal 1441 | 1478 | 1587, 8 x 16 x 2048 x 128 causal 808 | 860,
+/// 16 x 16 x 1024 x 128 causal 501 | 548, 8 x 16 x 2048 x 80 1355 | 1257, 64 x 12 x 1024 x 64 causal 798 | 1027 | 1102.
 bool prefers_atomic(const AttendBackward& c) {
   return asked_for() != Asked::own && atomic_sums() && !c.args.causal && c.width() > 64 && c.q[1] >= 2048;
 }
