@@ -204,6 +204,16 @@ template <class T, class Shape> struct BackwardConsumer {
     barrier_wait(m.query_full(qs.stage), qs.parity);
     issue_scores(s, m.key(ks.stage), m.query(qs.stage));
   }
+  /// Those of the next stage of queries, where there are more; then waits for the products in front of them.
+  template <bool kMore> __device__ void issue_scores_behind() {
+    qs.next();
+    if constexpr (kMore) {
+      issue_next_scores();
+      wgmma_wait<1>();
+    } else {
+      wgmma_wait<0>();
+    }
+  }
   __device__ void begin_piece() {
 #pragma unroll
     for (int i = 0; i < kGrad; ++i) dk[i] = dv[i] = 0;
@@ -237,13 +247,7 @@ template <class T, class Shape> struct BackwardConsumer {
     float dq[Shape::kSums];
     issue_dq(dq);
     const int stage = qs.stage;
-    qs.next();
-    if constexpr (kMore) {
-      issue_next_scores();
-      wgmma_wait<1>();
-    } else {
-      wgmma_wait<0>();
-    }
+    issue_scores_behind<kMore>();
     wgmma_pin(dq);
     release(m.dout_empty(stage));
     release(m.query_empty(stage));

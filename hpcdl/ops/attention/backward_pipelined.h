@@ -15,7 +15,8 @@
 //
 // H200, bf16, us (a step at a time | dS of dk in registers | as here): 4 x 16 x 4096 x 128 3030 | 3099 | 2921, causal
 // 1648 | 1643 | 1558; 1 x 32 x 8192 x 128 causal with 8 key/value heads 3149 | 3087 | 2839. A second stage of sums
-// instead of the third one of queries: 3003, 1595, 2940. With 64 x 128 scores of heads of 64 registers do not suffice.
+// instead of the third one of queries: 3003, 1595, 2940. (All of one run, in which each turn was still handed on behind
+// a fence.) With 64 x 128 scores of heads of 64 registers do not suffice.
 
 #include "hpcdl/ops/attention/backward_consumer.h"
 
@@ -52,13 +53,7 @@ __device__ inline void BackwardConsumer<T, Shape>::pipelined_step(const Backward
     float ds[kScores];
     unsigned b[kScores / 8][4];
     issue_scores(ds, m.value(ks.stage), m.dout(os.stage));
-    qs.next();
-    if constexpr (kMore) {
-      issue_next_scores();
-      wgmma_wait<1>();
-    } else {
-      wgmma_wait<0>();
-    }
+    issue_scores_behind<kMore>();
     wgmma_pin(ds);
     score_gradients(b, a, ds, m.delta(os.stage));
     put_scores(b);
