@@ -9,7 +9,7 @@ FUZZ_SECONDS ?= 60
 .PHONY: help build demo test quick asan tsan bench fuzz format install clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z ]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## the program, at build/release/hpcdl
 	@scripts/setup.sh build

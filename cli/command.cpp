@@ -38,7 +38,12 @@ Option Option::described_as(const std::string& text) const { return Option(optio
 Option Option::group(const std::string& name) const { return Option(option_->group(name)); }
 
 template <class T> Option Command::option(const std::string& names, T& value, const std::string& help) const {
-  return Option(app_->add_option(names, value, help));
+  auto* option = app_->add_option(names, value, help);
+  if constexpr (std::unsigned_integral<T>)  // the parser takes -1 for the largest number
+    option->check([](const std::string& text) {
+      return text.starts_with('-') ? "expected a number of 0 or more, found " + text : std::string();
+    });
+  return Option(option);
 }
 template Option Command::option(const std::string&, std::string&, const std::string&) const;
 template Option Command::option(const std::string&, int&, const std::string&) const;

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 
 #include "cli/ranks.h"
@@ -51,6 +52,11 @@ RanksOptions ranks_options(const LaunchOptions& o, int restart) {
   return r;
 }
 
+/// Ctrl-C, and a rank had nothing to save: then this program ends by it, too, so that a script around it stops.
+bool interrupted(const RanksResult& result, const RankEnd& first) {
+  return result.asked == SIGINT && first.signal == SIGINT;
+}
+
 /// Lost ranks are worth another try; wrong words and errors that come again are not.
 bool worth_restarting(const RanksResult& result) { return !result.asked && result.code() == exit_code::kPeerLost; }
 
@@ -67,6 +73,10 @@ int launch_verb(LaunchOptions& o) {
     for (const auto& e : result.ends)
       if (!first && !e.good() && (e.code != exit_code::kRequeue || code == exit_code::kRequeue)) first = &e;
     if (!first) return code;
+    if (interrupted(result, *first)) {
+      std::signal(SIGINT, SIG_DFL);
+      std::raise(SIGINT);
+    }
     if (!worth_restarting(result) || restart >= o.max_restarts) {
       say("hpcdl: [launch] {}{}", first->text(),
           code == exit_code::kRequeue ? ": saved, the same command goes on from there" : "");
@@ -94,8 +104,9 @@ void add_launch(const Command& program, Run& run) {
         sub.footer(
             "Lines come out behind [rank N]. SIGTERM, SIGINT and SIGUSR1 go to all ranks. Exit code: 0; 75, saved and "
             "to be started again; 71, a rank\n"
-            "was lost; otherwise that of the rank that failed first. On several hosts: srun, mpirun or torchrun "
-            "--no-python.");
+            "was lost; otherwise that of the rank that failed first. Ctrl-C that ranks do not save at ends it by that "
+            "signal. On several hosts: srun,\n"
+            "mpirun or torchrun --no-python.");
       },
       launch_verb);
 }

@@ -1,9 +1,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <iostream>
 #include <new>
 #include <span>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -39,8 +41,17 @@ std::vector<std::string> words_of(int argc, char** argv) {
   return words;
 }
 
+/// Ends as programs do that know nothing of this signal; what they hold is given back by now.
+int end_by(int signal) {
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+  return exit_code::kInternal;
+}
+
 int run_guarded(const cli::Run& run) try { return run(); } catch (const UsageError& e) {
   return report(e.what(), exit_code::kUsage);
+} catch (const cli::ReaderGone&) {
+  return end_by(SIGPIPE);
 } catch (const comm::PeerLost& e) {
   return report(e.what(), exit_code::kPeerLost);
 } catch (const Error& e) {
@@ -51,12 +62,28 @@ int run_guarded(const cli::Run& run) try { return run(); } catch (const UsageErr
   return report(e.what(), exit_code::kInternal);
 }
 
+/// What is wrong with the first word, which is a verb or asks for help; empty: nothing. To the parser an option that it
+/// does not know is a verb that is missing.
+std::string wrong_start(const std::vector<std::string>& verbs, const std::string& word) {
+  constexpr std::array kOptions{"-h", "--help", "-v", "--version"};
+  if (word.starts_with('-'))
+    return std::find(kOptions.begin(), kOptions.end(), word) != kOptions.end()
+               ? ""
+               : fmt::format("expected a verb, found the option \"{}\"", word);
+  if (std::find(verbs.begin(), verbs.end(), word) != verbs.end()) return "";
+  return fmt::format("no verb \"{}\"{}", word, io::did_you_mean(word, verbs));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is met as a failed write
   CLI::App app("Trains, compresses and runs deep networks at the limit of the hardware.", "hpcdl");
-  app.set_version_flag("--version", "hpcdl " HPCDL_VERSION);
+  app.set_version_flag("-v,--version", "hpcdl " HPCDL_VERSION);
+  app.footer(
+      "hpcdl VERB --help says the rest. Exit codes: 0 done; 1 hpcdl verify found a kernel at fault; 2 wrong words or "
+      "config; 70 an error of this\n"
+      "run; 71 a rank was lost; 75 saved, to be started again.");
   app.require_subcommand(1);
   app.failure_message([](const CLI::App* a, const CLI::Error& e) {
     return fmt::format("hpcdl: [usage] {}; see hpcdl {}--help\n", e.what(),
@@ -70,14 +97,19 @@ int main(int argc, char** argv) {
     add(cli::Command(&app), run);
   std::vector<std::string> verbs;
   for (const auto* sub : app.get_subcommands({})) verbs.push_back(sub->get_name());
-  if (argc > 1 && argv[1][0] != '-' && std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end())
-    return report(fmt::format("[usage] no verb \"{}\"{}; see hpcdl --help", argv[1], io::did_you_mean(argv[1], verbs)),
-                  exit_code::kUsage);
+  auto words = words_of(argc, argv);
+  if (!words.empty() && words.back() == "help") {  // hpcdl help VERB is hpcdl VERB --help
+    words.pop_back();
+    words.insert(words.begin(), "--help");
+  }
+  const auto wrong = words.empty() ? "expected a verb" : wrong_start(verbs, words.back());
+  if (!wrong.empty()) return report(fmt::format("[usage] {}; see hpcdl --help", wrong), exit_code::kUsage);
   try {
-    app.parse(words_of(argc, argv));
+    app.parse(std::move(words));
   } catch (const CLI::ParseError& e) {
-    const int code = app.exit(e, std::cout, std::cerr);  // help and version are no errors
-    return code == 0 ? exit_code::kDone : exit_code::kUsage;
+    std::ostringstream out;
+    if (app.exit(e, out, std::cerr) != 0) return exit_code::kUsage;
+    run = [text = out.str()] { return cli::print_text(text), exit_code::kDone; };  // help and version are no errors
   }
   return run_guarded(run);
 }

@@ -1,6 +1,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -26,6 +27,7 @@ void check_writable(const std::string& path) {
 
 void print_text(std::string_view text) {
   const bool ok = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (!ok && errno == EPIPE) throw ReaderGone("[output] nobody reads standard output any more");
   require(ok, "output", "cannot write to standard output: closed, or the disk is full");
 }
 

@@ -57,11 +57,16 @@ void add_verb(const Command& program, Run& run, const std::string& name, const s
   });
 }
 
+/// Standard output is a pipe whose reader has left, as in `hpcdl bench | head -1`: enough was said.
+struct ReaderGone : Error {
+  using Error::Error;
+};
+
 /// Throws Error where this file cannot be written: said before the work whose result it is to hold. Empty: no file.
 void check_writable(const std::string& path);
 
-/// One object on stdout, with a newline. Throws Error when stdout is closed or full. Bytes that are no UTF-8 are
-/// replaced.
+/// One object on stdout, with a newline. Throws Error when stdout is closed or full, ReaderGone where nobody reads it.
+/// Bytes that are no UTF-8 are replaced.
 void print_json(const Json& object);
 /// The same for text that is the result itself.
 void print_text(std::string_view text);

@@ -322,12 +322,17 @@ TEST_F(Cli, help_is_everywhere_and_lists_every_key) {
        {"model.family", "data.text", "train.steps", "checkpoint.every", "checkpoint.keep", "checkpoint.resume"})
     EXPECT_NE(help.find(key), std::string::npos) << key;
   EXPECT_TRUE(run({"--version"}).out.starts_with("hpcdl "));
+  EXPECT_EQ(run({"-v"}).out, run({"--version"}).out);
+  EXPECT_EQ(run({"help", "train"}).out, help);
+  EXPECT_EQ(run({"help"}).out, run({"--help"}).out);
 }
 
 TEST_F(Cli, wrong_words_are_usage_errors) {
   expect_error(run({"trian"}), 2, "did you mean");
   expect_error(run({"generate", "--modle", "x"}), 2, "[usage]");
-  expect_error(run({}), 2, "[usage]");
+  expect_error(run({}), 2, "expected a verb");
+  expect_error(run({"--json", "doctor"}), 2, "--json");
+  expect_error(run({"generate", "--model", model(), "--prompt", "x", "--seed", "-1"}), 2, "-1");
   expect_error(train({"--out", path("x"), "--train.stpes=3"}), 2, "train.steps");
   expect_error(train({"--out", path("x"), "--train.steps=many"}), 2, "train.steps");
   expect_error(train({"--out", path("x"), "--model.heads=3"}), 2, "heads");
@@ -374,8 +379,21 @@ TEST_F(Cli, bad_text_is_told_apart) {
   EXPECT_EQ(mended.code, 0) << mended.err;
 }
 
+TEST_F(Cli, a_reader_that_has_left_is_no_error) {  // as in hpcdl ... | head -1
+  int in[2], out[2];
+  ASSERT_EQ(pipe2(in, O_CLOEXEC), 0);
+  ASSERT_EQ(pipe2(out, O_CLOEXEC), 0);
+  const auto end = [](int fd) { return "/dev/fd/" + std::to_string(fd); };
+  Program p({"tokenize", "--ids", "--tokenizer", model()}, end(in[0]), end(out[1]));
+  for (const int fd : {out[0], out[1], in[0], in[1]}) close(fd);  // with the last one its input ends
+  const auto r = p.wait();
+  EXPECT_EQ(r.code, 128 + SIGPIPE);
+  EXPECT_EQ(r.err, "");
+}
+
 TEST_F(Cli, a_full_disk_and_a_closed_door_are_told) {
   EXPECT_EQ(run({"inspect", path("run"), "--json"}, "/dev/null", "/dev/full").code, 70);
+  expect_error(run({"--help"}, "/dev/null", "/dev/full"), 70, "disk is full");
   expect_error(run({"logits", "--model", model(), "--tokens", "1", "--out", "/proc/none/l.safetensors"}), 70,
                "/proc/none");
   expect_error(train({"--out", "/proc/none"}), 70, "/proc/none");

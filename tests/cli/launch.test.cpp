@@ -139,6 +139,15 @@ TEST_F(Launch, signals_go_to_all_ranks) {
   }
 }
 
+TEST_F(Launch, ends_by_the_interrupt_that_ended_its_ranks) {  // a script around it stops, and takes nothing for a loss
+  Program p(words(2, "touch $D/ready.$RANK; while :; do sleep 0.05; done", {"--max-restarts", "3"}));
+  ASSERT_TRUE(there("ready.0") && there("ready.1"));
+  kill(p.pid(), SIGINT);
+  const auto r = p.wait();
+  EXPECT_EQ(r.code, 128 + SIGINT) << r.err;
+  EXPECT_EQ(r.err.find("killed"), std::string::npos) << r.err;
+}
+
 TEST_F(Launch, a_third_signal_kills) {
   Program p(words(2, "trap '' TERM; touch $D/ready.$RANK; while :; do sleep 0.05; done"));
   ASSERT_TRUE(there("ready.0") && there("ready.1"));
