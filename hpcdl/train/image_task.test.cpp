@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/runs_for_tests.h"
@@ -59,6 +60,32 @@ TEST_P(ImageRun, a_stopped_run_goes_on_as_if_it_had_not_been) {
   EXPECT_EQ(resumed.first_step, stopped.step);
   EXPECT_EQ(resumed.accuracy, done.accuracy) << "of the whole epoch";
   expect_same_run(tmp / "whole", tmp / "stopped", "step_00000006");
+}
+
+/// 36 images are four and a half batches: epochs end in the middle of one.
+TEST(ImageRun, an_evaluation_left_out_at_the_end_of_an_epoch_is_made_up_for) {
+  const io::TempFolder tmp;
+  const auto go = [&](const std::string& name, const Hooks& hooks) {
+    RunConfig c;
+    image_config(c, tmp, name);
+    c.train.epochs = 3, c.train.eval_every = 0, c.train.log_every = 4;
+    return run(c, hooks);
+  };
+  const auto done = go("whole", {});
+  std::vector<std::int64_t> ends;
+  std::istringstream lines(timeless_metrics(tmp / "whole"));
+  for (std::string line; std::getline(lines, line);)
+    if (const auto j = io::parse_json(line, "metrics.jsonl"); j.contains("train_accuracy"))
+      ends.push_back(j.at("step"));
+  ASSERT_EQ(ends.size(), 3u);
+  for (const auto stop_at : ends) {
+    const auto name = "stopped" + std::to_string(stop_at);
+    StopsBeforeEvaluation stops(stop_at);
+    EXPECT_TRUE(go(name, watched_by(stops)).stopped);
+    const auto resumed = go(name, {});
+    EXPECT_EQ(resumed.accuracy, done.accuracy) << "of the last epoch";
+    EXPECT_EQ(timeless_metrics(tmp / name), timeless_metrics(tmp / "whole"));
+  }
 }
 
 /// Who makes the batches, how many threads compute, and whether activations are computed twice: not a bit of
@@ -312,6 +339,24 @@ TEST(ImageRun, other_classes_do_not_resume_and_one_is_none) {
   EXPECT_NE(error_of([&] { run(other, {}); }).find("has learned the classes cat, dog"), std::string::npos);
   std::filesystem::remove_all(images / "emu");
   EXPECT_NE(error_of([&] { run(one, {}); }).find("cat is the only class"), std::string::npos);
+}
+
+TEST(ImageRun, a_crop_beyond_the_image_is_refused_as_a_mistake_of_the_config) {
+  const io::TempFolder tmp;
+  RunConfig c, widest;
+  image_config(c, tmp, "r");
+  image_config(widest, tmp, "widest");
+  c.data.crop = 32, widest.data.crop = 31;
+  try {
+    run(c, {});
+    ADD_FAILURE() << "no error";
+  } catch (const UsageError& e) {
+    const std::string_view what = e.what();
+    for (const char* part : {"data.crop = 32", "32 x 32", "31 or less"})
+      EXPECT_NE(what.find(part), what.npos) << part << ": " << what;
+  }
+  widest.train.steps = 1;
+  EXPECT_EQ(run(widest, {}).step, 1);
 }
 
 TEST(ImageRun, another_model_does_not_resume) {

@@ -1,6 +1,7 @@
 #include "hpcdl/train/run_log.h"
 
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "hpcdl/io/atomic_file.h"
 
@@ -42,6 +43,15 @@ void RunLog::write(const io::Json& line, std::int64_t step) {
 
 void RunLog::flush() {
   if (tensorboard_) tensorboard_->flush();
+}
+
+bool evaluated(const std::filesystem::path& folder, std::int64_t step) {
+  std::istringstream lines(io::read_file(folder / "metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = io::Json::parse(line, nullptr, false);
+    if (json.is_object() && json.contains("eval_loss") && json.value("step", std::int64_t{-1}) == step) return true;
+  }
+  return false;
 }
 
 io::Json metrics_line(const StepNumbers& n, const Units& units, std::int64_t seen) {

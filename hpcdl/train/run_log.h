@@ -23,6 +23,9 @@ class RunLog {
   std::optional<io::TensorBoardWriter> tensorboard_;
 };
 
+/// Whether metrics.jsonl in `folder` has the evaluation behind this step.
+bool evaluated(const std::filesystem::path& folder, std::int64_t step);
+
 /// The numbers of a step as a line of metrics; `seen`: samples since the run's first step, in the task's units.
 io::Json metrics_line(const StepNumbers& n, const Units& units, std::int64_t seen);
 

@@ -40,6 +40,16 @@ inline void expect_same_run(const std::filesystem::path& a, const std::filesyste
   EXPECT_EQ(timeless_metrics(a), timeless_metrics(b));
 }
 
+/// How often a tag is in the event files of a run.
+inline int tensorboard_values(const std::filesystem::path& run, const std::string& tag) {
+  int count = 0;
+  for (const auto& file : io::list_folder(run / "tensorboard")) {
+    const auto events = io::read_file(file);
+    for (auto at = events.find(tag); at != std::string::npos; at = events.find(tag, at + 1)) ++count;
+  }
+  return count;
+}
+
 template <class F> std::string error_of(F&& f) {
   try {
     f();

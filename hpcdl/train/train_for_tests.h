@@ -1,11 +1,14 @@
 #pragma once
 // A model and a text small enough that a test can train on them many times.
 
+#include <signal.h>
+
 #include <filesystem>
 #include <string>
 
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/temp_folder.h"
+#include "hpcdl/train/observer.h"
 #include "hpcdl/train/trainer.h"
 
 namespace hpcdl::train {
@@ -37,6 +40,21 @@ inline void toy_config(RunConfig& c, const io::TempFolder& tmp, const std::strin
   c.train.threads = 2;
   c.checkpoint.keep = 0;
   c.output = tmp / name;
+}
+
+/// Raises SIGTERM behind a step (1-based) and in front of the evaluation that follows it.
+struct StopsBeforeEvaluation : Observer {
+  explicit StopsBeforeEvaluation(std::int64_t behind) : stop_behind(behind) {}
+  void end_step(std::int64_t step) override {
+    if (step + 1 == stop_behind) ::raise(SIGTERM);
+  }
+  std::int64_t stop_behind;
+};
+
+inline Hooks watched_by(Observer& observer) {
+  Hooks hooks;
+  hooks.observer = &observer;
+  return hooks;
 }
 
 }  // namespace hpcdl::train

@@ -89,6 +89,7 @@ class Run {
   // of the last step
   double loss_ = 0, norm_ = 0, lr_ = 0;
   bool epoch_done_ = false;
+  bool evaluation_due_ = false;  // it was left out, as the run was asked to stop
   /// A step whose passes are queued.
   struct Queued {
     data::LoaderState behind;
@@ -182,6 +183,8 @@ void Run::open_files() {
   if (leads()) io::write_file_atomic(out / "config.toml", toml_);
   resume();
   if (leads()) log_.open(out, step_ > 0 ? std::optional(step_) : std::nullopt);
+  // It may have been made up for by a run that was then lost before it saved.
+  if (evaluation_due_) evaluation_due_ = !parallel::any_rank(world(), leads() && evaluated(out, step_));
 }
 
 void Run::resume() {
@@ -202,8 +205,13 @@ void Run::resume() {
     return it == found->state.scalars.end() ? otherwise : it->second;
   };
   loss_ = scalar("loss", 0);
-  epoch_score_ = {scalar("epoch_loss", 0), scalar("epoch_correct", 0),
-                  static_cast<std::int64_t>(scalar("epoch_counted", 0))};
+  const auto score = [&](const std::string& of) {
+    const auto part = [&](const char* name) { return scalar((of + name).c_str(), 0); };
+    return Score{part("_loss"), part("_correct"), static_cast<std::int64_t>(part("_counted"))};
+  };
+  epoch_score_ = score("epoch"), interval_score_ = score("interval");
+  epoch_done_ = scalar("epoch_done", 0) > 0;
+  evaluation_due_ = scalar("evaluation_due", 0) > 0;
   auto state = train_->scale_state();
   state.scale = static_cast<float>(scalar("loss_scale", state.scale));
   state.counts.good = static_cast<std::int32_t>(scalar("good_steps", 0)),
@@ -343,11 +351,11 @@ void Run::report(double seconds, double waited) {
   progress_.show(n);
   interval_seconds_ = interval_waited_ = 0;
   interval_steps_ = 0;
-  interval_score_ = {};
+  if (logs_at(step_)) interval_score_ = {};
 }
 
-/// Whoever is asked to stop has seconds or minutes, and an evaluation may take longer: it is left out then. Ranks that
-/// share the layers of a model leave it behind the same batch.
+/// Whoever is asked to stop has seconds or minutes, and an evaluation may take longer: it is left to the run that goes
+/// on then. Ranks that share the layers of a model leave it behind the same batch.
 void Run::evaluate() {
   train_->share_buffers();
   bool cut = false;
@@ -363,7 +371,9 @@ void Run::evaluate() {
   const double sums[] = {mine->loss, mine->correct, static_cast<double>(mine->counted), cut ? 1.0 : 0.0};
   const auto all = parallel::sum_over_ranks(mesh_.dp(), sums);
   const Score score{all[0], all[1], static_cast<std::int64_t>(all[2])};
-  if (all[3] > 0) return progress_.say(fmt::format("step {}  evaluation left out: asked to stop", step_));
+  evaluation_due_ = all[3] > 0;
+  if (evaluation_due_)
+    return progress_.say(fmt::format("step {}  evaluation left to the run that goes on: asked to stop", step_));
   if (score.counted == 0) return;
   summary_.eval_loss = score.mean();
   summary_.eval_tokens = score.counted;
@@ -391,10 +401,14 @@ void Run::save() {
   content.config_toml = toml_;
   content.extra = [&](const fs::path& folder) { task_->save_beside(folder); };
   std::map<std::string, double> scalars{{"loss", loss_}};
-  if (task_->units().classes && !epoch_done_)
-    scalars.insert({{"epoch_loss", epoch_score_.loss},
-                    {"epoch_correct", epoch_score_.correct},
-                    {"epoch_counted", static_cast<double>(epoch_score_.counted)}});
+  const auto keep = [&](const std::string& of, const Score& score) {
+    scalars.insert({{of + "_loss", score.loss},
+                    {of + "_correct", score.correct},
+                    {of + "_counted", static_cast<double>(score.counted)}});
+  };
+  if (task_->units().classes) keep("interval", interval_score_);
+  if (task_->units().classes && (!epoch_done_ || evaluation_due_)) keep("epoch", epoch_score_);
+  if (evaluation_due_) scalars.insert({{"evaluation_due", 1}, {"epoch_done", epoch_done_}});
   if (const auto state = train_->scale_state(); train_->scales_loss())
     scalars.insert(
         {{"loss_scale", state.scale}, {"good_steps", state.counts.good}, {"skipped_steps", state.counts.skipped}});
@@ -444,13 +458,15 @@ RunSummary Run::go() {
   if (step_ >= steps_)
     progress_.say(fmt::format("already at step {} of {}: raise train.{} to train on", step_, steps_,
                               t.epochs > 0 ? "epochs" : "steps"));
+  if (evaluation_due_) evaluate();
+  summary_.stopped = evaluation_due_;
   while (step_ < steps_ && (!summary_.stopped || next_)) {  // what is queued is brought to its end
     one_step();
     const bool last = step_ == steps_;
     if (evaluates_at(step_, epoch_done_)) evaluate();
     if (saves_at(step_)) save();
     if (hooks_.after_step) hooks_.after_step(step_);
-    summary_.stopped = parallel::any_rank(world(), StopSignals::requested() != 0) && !last;
+    summary_.stopped = parallel::any_rank(world(), StopSignals::requested() != 0) && (!last || evaluation_due_);
   }
   if (summary_.stopped) {
     save();

@@ -8,6 +8,7 @@
 
 #include "hpcdl/io/json.h"
 #include "hpcdl/train/runs_for_tests.h"
+#include "hpcdl/train/stop.h"
 #include "hpcdl/train/train_for_tests.h"
 
 namespace hpcdl::train {
@@ -65,6 +66,47 @@ INSTANTIATE_TEST_SUITE_P(gpu, Trainer,
                                                                           "cuda_gpt2_bf16", "cuda_fp16",
                                                                           "cuda_gpt2_fp16_accumulate_dropout"}
                                                : std::vector<std::string>{}));
+
+/// By the run that goes on, once, whatever happens to that.
+TEST(Trainer, an_evaluation_left_out_is_made_up_for) {
+  const io::TempFolder tmp;
+  const auto go = [&](const std::string& name, const Hooks& hooks) {
+    RunConfig c;
+    toy_config(c, tmp, name);
+    return run(c, hooks);
+  };
+  const auto expect_whole = [&](const std::string& name) {
+    expect_same_run(tmp / "whole", tmp / name, "step_00000006");
+    EXPECT_EQ(tensorboard_values(tmp / name, "validation_metrics/loss"), 3) << name;
+  };
+  const auto done = go("whole", {});
+  for (const int stop_at : {4, 6}) {  // 6 is the last
+    const auto name = "stopped" + std::to_string(stop_at);
+    StopsBeforeEvaluation stops(stop_at);
+    const auto stopped = go(name, watched_by(stops));
+    EXPECT_TRUE(stopped.stopped);
+    EXPECT_EQ(stopped.step, stop_at);
+    EXPECT_EQ(tensorboard_values(tmp / name, "validation_metrics/loss"), stop_at / 2 - 1);
+    const auto resumed = go(name, {});
+    EXPECT_FALSE(resumed.stopped);
+    EXPECT_EQ(resumed.eval_loss, done.eval_loss);
+    expect_whole(name);
+  }
+  StopsBeforeEvaluation stops(4);
+  go("unlucky", watched_by(stops));
+  {
+    const StopSignals again(false);
+    ::raise(SIGTERM);
+    const auto stopped = go("unlucky", {});
+    EXPECT_TRUE(stopped.stopped);
+    EXPECT_EQ(stopped.step, 4);
+  }
+  Hooks loses;
+  loses.after_step = [](std::int64_t) { fail("test", "lost"); };
+  EXPECT_EQ(error_of([&] { go("unlucky", loses); }), "[test] lost");
+  go("unlucky", {});
+  expect_whole("unlucky");
+}
 
 TEST(Trainer, recompute_and_threads_change_no_bit) {
   const io::TempFolder tmp;
