@@ -30,6 +30,13 @@ models::ImageConfig complete(const RunConfig& config, const data::ImageSet& set)
     fail_usage("model", "classes is {}, but {} has {}: leave model.classes out, or make it at least as many", c.classes,
                set.info().name, set.classes());
   c.resolve();
+  const auto& d = config.data;
+  if (!d.random_resized && d.crop >= c.size)
+    fail_usage(
+        "data",
+        "data.crop = {}: expected fewer black pixels around an image than it is wide, and those of {} are trained "
+        "on as {} x {} (model.size); set data.crop to {} or less, or to 0 for none",
+        d.crop, set.info().name, c.size, c.size, c.size - 1);
   return c;
 }
 
