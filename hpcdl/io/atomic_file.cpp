@@ -18,20 +18,6 @@ bool same_file(int fd, const fs::path& path) {
   return ::fstat(fd, &a) == 0 && ::stat(path.c_str(), &b) == 0 && a.st_ino == b.st_ino && a.st_dev == b.st_dev;
 }
 
-/// Creates the aside file and locks it. Whoever held it before may have renamed it away while we waited to open it,
-/// in which case we hold somebody's finished file and must try again.
-Fd open_aside(const fs::path& aside, const fs::path& path) {
-  for (;;) {
-    Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
-    if (!fd) fail_file(path, "create", errno);
-    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-      fail("io", "{}: another process is writing this file now; wait for it or choose another name", path.string());
-    if (!same_file(fd.get(), aside)) continue;
-    if (::ftruncate(fd.get(), 0) != 0) fail_file(path, "empty", errno);
-    return fd;
-  }
-}
-
 /// What `path` leads to: a rename would put the file in place of a link, and leave what it points to as it was.
 fs::path behind_links(const fs::path& path) {
   std::error_code none;
@@ -53,9 +39,23 @@ Fd open_stream(const fs::path& path) {
   return fd;
 }
 
+}  // namespace
+
 fs::path aside_of(const fs::path& path) { return path.parent_path() / (".tmp-" + path.filename().string()); }
 
-}  // namespace
+/// Whoever held it before may have renamed it away while we waited to open it, in which case we hold somebody's
+/// finished file and must try again.
+Fd open_aside(const fs::path& aside, const fs::path& path) {
+  for (;;) {
+    Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+    if (!fd) fail_file(path, "create", errno);
+    if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+      fail("io", "{}: another process is writing it now; wait for that or choose another name", path.string());
+    if (!same_file(fd.get(), aside)) continue;
+    if (::ftruncate(fd.get(), 0) != 0) fail_file(path, "empty", errno);
+    return fd;
+  }
+}
 
 AtomicFile::AtomicFile(const fs::path& path)
     : path_(behind_links(path)),

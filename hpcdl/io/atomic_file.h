@@ -10,11 +10,17 @@
 
 namespace hpcdl::io {
 
+/// Where what is to become `path` is written.
+fs::path aside_of(const fs::path& path);
+/// Creates the file `aside`, empty, for one process at a time, as long as it stays open: throws Error while another one
+/// writes what is to become `path`. A leftover of a killed writer is reused.
+Fd open_aside(const fs::path& aside, const fs::path& path);
+
 /// Every failure (disk full, no permission, ...) throws Error and leaves neither a half file nor the old one changed.
 class AtomicFile {
  public:
-  /// Throws Error when another process is writing the same file now. A leftover of a killed writer is reused. A
-  /// symbolic link stays, and what it points to is written; so is a device, which gets the bytes at once.
+  /// See open_aside() for what it throws. A symbolic link stays, and what it points to is written; so is a device,
+  /// which gets the bytes at once.
   explicit AtomicFile(const fs::path& path);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;

@@ -2,18 +2,20 @@
 
 #include <fcntl.h>
 #include <stdio.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <string_view>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/io/atomic_file.h"
 
 namespace hpcdl::quant {
 namespace fs = io::fs;
 
 namespace {
+
+constexpr std::string_view kAside = ".tmp-";  // of a file that was being written
 
 bool belongs_to_model(const fs::path& path) {
   static constexpr std::string_view kNames[] = {"config.json",
@@ -26,28 +28,49 @@ bool belongs_to_model(const fs::path& path) {
                                                 "merges.txt",
                                                 "model.safetensors.index.json"};
   std::error_code ignored;
-  const std::string name = path.filename().string();
+  std::string name = path.filename().string();
+  if (name.starts_with(kAside)) name.erase(0, kAside.size());
   return fs::is_regular_file(path, ignored) &&
          ((name.starts_with("model") && name.ends_with(".safetensors")) ||
           std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames));
 }
 
+/// Throws where there is anything else than a folder with files of a model.
+void require_replaceable(const fs::path& folder) {
+  std::error_code ignored;
+  if (!fs::exists(fs::symlink_status(folder, ignored))) return;
+  require(fs::is_directory(folder, ignored), "quant", "{}: expected a folder, found a file", folder.string());
+  for (const auto& path : io::list_folder(folder))
+    require(belongs_to_model(path), "quant",
+            "{}: the folder holds other things than a model, as {}: choose another name, or empty it", folder.string(),
+            path.filename().string());
+}
+
+fs::path named(fs::path target) {
+  if (!target.has_filename()) target = target.parent_path();
+  require(target.has_filename() && target.filename() != "." && target.filename() != "..", "quant",
+          "{}: expected the name of a new folder", target.string());
+  if (target.has_parent_path()) io::make_folder(target.parent_path());
+  return target;
+}
+
 }  // namespace
 
-StagedFolder::StagedFolder(fs::path target) : target_(std::move(target)) {
-  if (!target_.has_filename()) target_ = target_.parent_path();
-  require(target_.has_filename() && target_.filename() != "." && target_.filename() != "..", "quant",
-          "{}: expected the name of a new folder", target_.string());
+StagedFolder::Lock::Lock(const fs::path& target)
+    : path(io::aside_of(target).string() + ".lock"), file(io::open_aside(path, target)) {}
+
+StagedFolder::Lock::~Lock() {
   std::error_code ignored;
-  if (fs::exists(target_, ignored)) {
-    require(fs::is_directory(target_, ignored), "quant", "{}: expected a folder, found a file", target_.string());
-    for (const auto& path : io::list_folder(target_))
-      require(belongs_to_model(path), "quant",
-              "{}: the folder holds other things than a model, as {}: choose another name, or empty it",
-              target_.string(), path.filename().string());
-  }
-  aside_ = target_.parent_path() / fmt::format(".tmp-{}-{}", target_.filename().string(), ::getpid());
-  fs::remove_all(aside_, ignored);
+  fs::remove(path, ignored);
+}
+
+StagedFolder::StagedFolder(fs::path target)
+    : target_(named(std::move(target))), aside_(io::aside_of(target_)), lock_(target_) {
+  require_replaceable(target_);
+  require_replaceable(aside_);
+  std::error_code error;
+  fs::remove_all(aside_, error);
+  if (error) io::fail_file(aside_, "remove", error.value());
   io::make_folder(aside_);
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// A folder that is either whole or absent: filled aside, then renamed.
+// A folder that is either whole or absent: filled aside as ".tmp-NAME" in the same folder, then renamed.
 
 #include "hpcdl/io/file.h"
 
@@ -7,7 +7,8 @@ namespace hpcdl::quant {
 
 class StagedFolder {
  public:
-  /// Throws Error when `target` holds anything but the files of a model folder: there is nothing else to lose.
+  /// Throws Error when `target` holds anything but the files of a model folder, as there is nothing else to lose, and
+  /// while another process writes it. What a killed writer left aside is removed.
   explicit StagedFolder(io::fs::path target);
   StagedFolder(const StagedFolder&) = delete;
   StagedFolder& operator=(const StagedFolder&) = delete;
@@ -18,7 +19,18 @@ class StagedFolder {
   void commit();
 
  private:
+  /// Only we write, as long as it lives.
+  struct Lock {
+    explicit Lock(const io::fs::path& target);
+    Lock(const Lock&) = delete;
+    Lock& operator=(const Lock&) = delete;
+    ~Lock();
+    io::fs::path path;
+    io::Fd file;
+  };
+
   io::fs::path target_, aside_;
+  Lock lock_;
 };
 
 }  // namespace hpcdl::quant
