@@ -39,17 +39,6 @@ Shape shape(const SlurmOptions& o, std::int64_t dp, std::int64_t tp) {
   return s;
 }
 
-/// One word of a shell command.
-std::string quoted(const std::string& word) {
-  if (!word.empty() &&
-      word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./=:,+@%") ==
-          std::string::npos)
-    return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
 /// A value of an #SBATCH line, which knows no quotes.
 const std::string& plain(const char* option, const std::string& value) {
   for (const char c : value)

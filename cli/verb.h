@@ -85,6 +85,8 @@ void say_lines(const train::Console& to, std::string_view text);
 
 /// "--key value" and "--key=value", as they were left over by the parser, for a ConfigTable.
 std::vector<std::string> overrides(const std::vector<std::string>& words);
+/// One word of a shell command.
+std::string quoted(const std::string& word);
 /// All of stdin.
 std::string read_stdin();
 /// "1,2,3"; throws UsageError.

@@ -89,7 +89,7 @@ std::string explain(const Verdict& v, const std::string& target, const VerifyOpt
   if (f.at.n_dims > 0)
     text += fmt::format("    at {}{}\n", to_string(f.at, find_contract(v.subject.contract)),
                         f.alone ? "" : "; not by itself: only after the calls before");
-  return text + fmt::format("    again: hpcdl verify {}{} --only {} --seed {}\n", target,
+  return text + fmt::format("    again: hpcdl verify {}{} --only {} --seed {}\n", quoted(target),
                             o.on_gpu() ? " --device cuda" : "", stage, o.seed);
 }
 

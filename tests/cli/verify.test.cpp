@@ -84,6 +84,24 @@ TEST(verify, a_library_of_the_user) {
   EXPECT_TRUE(gpu.err.find("CUDA") != std::string::npos || gpu.err.find("GPU") != std::string::npos) << gpu.err;
 }
 
+/// What it says to see a fault again is a command that sees it, wherever the library lies.
+TEST(verify, the_command_to_see_a_fault_again_can_be_pasted) {
+  const io::TempFolder folder;
+  const auto odd = folder / "what's \"this\" $HOME";
+  std::filesystem::create_directory(odd);
+  std::filesystem::rename(library(folder, "bad", relu("y[i] = 1;")), odd / "bad.so");
+  const auto bad = run({"verify", odd / "bad.so"});
+  EXPECT_EQ(bad.code, 1) << bad.err;
+  const std::string before = "again: hpcdl ";
+  const auto at = bad.out.find(before);
+  ASSERT_NE(at, std::string::npos) << bad.out;
+  const auto words = bad.out.substr(at + before.size(), bad.out.find('\n', at) - at - before.size());
+  const auto command = "'" HPCDL_PROGRAM "' " + words + " >'" + (folder / "out").string() + "' 2>&1";
+  const int status = std::system(command.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 1) << command;
+  EXPECT_NE(io::read_file(folder / "out").find("FAULT"), std::string::npos) << io::read_file(folder / "out");
+}
+
 TEST(verify, wrong_words_and_wrong_libraries) {
   const io::TempFolder folder;
   const auto expect_error = [](const Result& r, int code, const std::string& part) {
