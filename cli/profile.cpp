@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "cli/run_config.h"
 #include "cli/verb.h"
 #include "cli/world.h"
 #include "hpcdl/core/units.h"
@@ -127,7 +128,7 @@ int profile(ProfileOptions& o, const Command& sub) {
   train::RunConfig config;
   io::ConfigTable table = train::table_of(config);
   const std::vector<fs::path> files(o.configs.begin(), o.configs.end());
-  table.load(files, overrides(sub.rest()));
+  load(table, files, overrides(sub.rest()));
   check(o);
   config.output = o.out;
   config.checkpoint.resume = "none";

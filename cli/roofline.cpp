@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "cli/run_config.h"
 #include "cli/verb.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/lab/probe/gpu.h"
@@ -103,7 +104,10 @@ int roofline(RooflineOptions& o, const Command& sub) {
     fail_usage("roofline", "\"{}\" is no option of roofline; keys of a run need -c run.toml", overrides.front());
   const auto list = work(o);
   std::optional<train::RunConfig> config;  // read before anything is measured, as files are tried
-  if (!o.configs.empty()) train::table_of(config.emplace()).load({o.configs.begin(), o.configs.end()}, overrides);
+  if (!o.configs.empty()) {
+    auto table = train::table_of(config.emplace());
+    load(table, {o.configs.begin(), o.configs.end()}, overrides);
+  }
   for (const auto* file : {&o.csv, &o.svg, &o.html}) check_writable(*file);
   const auto start = std::chrono::steady_clock::now();
   Pool pool(o.threads);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "cli/run_config.h"
 #include "cli/verb.h"
 #include "hpcdl/train/run_table.h"
 
@@ -124,7 +125,7 @@ int slurm_verb(SlurmOptions& o, const Command& sub) {
   io::ConfigTable table = train::table_of(config);
   const std::vector<std::filesystem::path> files(o.configs.begin(), o.configs.end());
   const auto words = overrides(sub.rest());
-  table.load(files, words);
+  load(table, files, words);
   const Shape s = shape(o, config.parallel.dp, config.parallel.tp);
   check_times(o);
   if (config.parallel.tp > s.tasks_per_node)

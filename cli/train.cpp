@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "cli/run_config.h"
 #include "cli/tune_option.h"
 #include "cli/verb.h"
 #include "cli/world.h"
@@ -132,7 +133,7 @@ int train_verb(TrainOptions& o, const Command& sub) {
   auto words = overrides(sub.rest());
   if (!o.out.empty()) words.push_back("--output=" + o.out);
   if (!o.device.empty()) words.push_back("--train.device=" + o.device);
-  table.load(files, words);
+  load(table, files, words);
   if (o.schema) return print_json(Json::parse(table.schema().dump())), exit_code::kDone;
   if (o.print_config && o.json) return print_json(values(table)), exit_code::kDone;
   if (o.print_config) return print_text(table.print_origins()), exit_code::kDone;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "cli/run_config.h"
 #include "cli/tune_option.h"
 #include "cli/verb.h"
 #include "hpcdl/core/units.h"
@@ -92,7 +93,8 @@ tune::Wishes wishes_of(const TuneOptions& o, Pool& pool, Device device, const st
   for (const auto& text : o.int4) wish_int4(all, text);
   if (!o.configs.empty()) {
     train::RunConfig config;
-    train::table_of(config).load({o.configs.begin(), o.configs.end()}, words);
+    auto table = train::table_of(config);
+    load(table, {o.configs.begin(), o.configs.end()}, words);
     all.merge(tune::wishes_of_training(config, pool, device));
   }
   if (!o.model.empty()) all.merge(tune::wishes_of_generation(io::find_model_folder(o.model), pool, device));

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "hpcdl/io/nearest.h"
+
 namespace hpcdl::io {
 namespace {
 
@@ -19,8 +21,10 @@ std::string section_of(const std::string& key) {
   return dot == std::string::npos ? "" : key.substr(0, dot);
 }
 
+constexpr std::string_view kPrefix = "HPCDL_";
+
 std::string environment_name(const std::string& key) {
-  std::string out = "HPCDL_" + key;
+  std::string out = std::string(kPrefix) + key;
   for (char& c : out) c = c == '.' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return out;
 }
@@ -84,6 +88,25 @@ void ConfigTable::apply_environment(const std::function<const char*(const char*)
     const std::string name = environment_name(f.key);
     if (const char* text = lookup(name.c_str())) set(f.key, ConfigText{text}, name);
   }
+}
+
+std::vector<std::string> ConfigTable::unread_variables(const std::vector<std::string>& variables,
+                                                       const std::vector<std::string>& others) const {
+  std::vector<std::string> names, unread;  // without the prefix, in which nobody errs here
+  for (const auto& f : fields_) names.push_back(environment_name(f.key).substr(kPrefix.size()));
+  for (const auto& name : others) names.push_back(name.substr(kPrefix.size()));
+  for (const auto& variable : variables) {
+    if (!variable.starts_with(kPrefix)) continue;
+    const std::string word = variable.substr(kPrefix.size());
+    if (std::find(names.begin(), names.end(), word) != names.end()) continue;
+    auto meant = nearest(word, names);
+    for (const auto& f : fields_)  // the section may be missing
+      if (const auto name = environment_name(f.key); !meant && name.ends_with("_" + word))
+        meant = name.substr(kPrefix.size());
+    unread.push_back(fmt::format("{} is set, and nothing reads it{}", variable,
+                                 meant ? fmt::format("; did you mean {}{}?", kPrefix, *meant) : ""));
+  }
+  return unread;
 }
 
 void ConfigTable::apply_override(std::string_view argument) {

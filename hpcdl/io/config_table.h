@@ -39,6 +39,10 @@ class ConfigTable {
   void apply_toml(std::string_view text, const std::string& name);
   /// HPCDL_SECTION_KEY for every field; `lookup` returns null for what is not set.
   void apply_environment(const std::function<const char*(const char*)>& lookup);
+  /// Of each of these variables that is called HPCDL_..., but is neither for a field nor one of `others`: that nobody
+  /// reads it, and what was probably meant.
+  std::vector<std::string> unread_variables(const std::vector<std::string>& variables,
+                                            const std::vector<std::string>& others) const;
   /// "--train.steps=20", also without "--"; a bare "--train.flag" means true. "-" and "_" are the same in keys.
   void apply_override(std::string_view argument);
   void set(std::string_view key, const ConfigValue& value, const std::string& origin);

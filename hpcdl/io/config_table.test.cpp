@@ -159,6 +159,28 @@ TEST(Config, UnknownKeysNameTheNearest) {
   expect_part(override_error(""), "unknown key");
 }
 
+TEST(Config, VariablesThatNothingReadNameTheNearest) {
+  Root r;
+  const ConfigTable t(r);
+  const std::vector<std::string> others = {"HPCDL_THREADS"};
+  const auto unread = [&](const std::string& name) { return t.unread_variables({name}, others); };
+  for (const auto& [wrong, right] :
+       {std::pair("HPCDL_TRIAN_STEPS", "HPCDL_TRAIN_STEPS"),
+        std::pair("HPCDL_TRAIN_INNER_PART_BYTE", "HPCDL_TRAIN_INNER_PART_BYTES"),
+        std::pair("HPCDL_STEPS", "HPCDL_TRAIN_STEPS"), std::pair("HPCDL_THRAEDS", "HPCDL_THREADS")}) {
+    ASSERT_EQ(unread(wrong).size(), 1u) << wrong;
+    expect_part(unread(wrong)[0], std::string(wrong) + " is set");
+    expect_part(unread(wrong)[0], std::string("did you mean ") + right + "?");
+  }
+  EXPECT_EQ(unread("HPCDL_ZZZZZZZZZZZ").at(0).find("did you mean"), std::string::npos);
+  for (const auto& f : t.fields()) {
+    std::string name = "HPCDL_" + f.key;
+    for (char& c : name) c = c == '.' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+    EXPECT_EQ(unread(name).size(), 0u) << name;
+  }
+  for (const char* fine : {"HPCDL_THREADS", "PATH", "XHPCDL_TRIAN_STEPS"}) EXPECT_EQ(unread(fine).size(), 0u) << fine;
+}
+
 TEST(Config, WrongTypesSayExpectedAndFound) {
   expect_part(toml_error("[train]\nsteps = 'many'\n"),
               "run.toml:2: train.steps: expected an integer >= 1 and <= 1000000000, found the string \"many\"");
