@@ -79,7 +79,7 @@ int launch_verb(LaunchOptions& o) {
     }
     if (!worth_restarting(result) || restart >= o.max_restarts) {
       say("hpcdl: [launch] {}{}", first->text(),
-          code == exit_code::kRequeue ? ": saved, the same command goes on from there" : "");
+          code == exit_code::kRequeue ? ": stopped, the same command goes on from there" : "");
       return code;
     }
     say("hpcdl: [launch] {}; restart {} of {}, from the last checkpoint", first->text(), restart + 1, o.max_restarts);

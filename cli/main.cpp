@@ -54,6 +54,8 @@ int run_guarded(const cli::Run& run) try { return run(); } catch (const UsageErr
   return end_by(SIGPIPE);
 } catch (const comm::PeerLost& e) {
   return report(e.what(), exit_code::kPeerLost);
+} catch (const comm::Stopped& e) {
+  return report(e.what(), exit_code::kRequeue);
 } catch (const Error& e) {
   return report(e.what(), exit_code::kInternal);
 } catch (const std::bad_alloc&) {

@@ -6,6 +6,7 @@
 #include "hpcdl/comm/algo/policy.h"
 #include "hpcdl/lab/comm/bench.h"
 #include "hpcdl/parallel/mesh.h"
+#include "hpcdl/train/stop.h"
 
 namespace hpcdl::cli {
 
@@ -21,10 +22,17 @@ comm::Joined join_ranks(const train::DistConfig& c, const train::ParallelConfig*
                                    .transport = c.transport,
                                    .init_timeout = c.init_timeout,
                                    .timeout = c.timeout,
-                                   .leave = [](const std::string& sentence) {
-                                     say("hpcdl: {}", sentence);
-                                     _exit(exit_code::kPeerLost);
-                                   }});
+                                   .leave =
+                                       [](const std::string& sentence) {
+                                         say("hpcdl: {}", sentence);
+                                         _exit(exit_code::kPeerLost);
+                                       },
+                                   .asked_to_stop = [] { return train::StopSignals::requested() != 0; },
+                                   .leave_asked =
+                                       [](const std::string& sentence) {
+                                         say("hpcdl: {}", sentence);
+                                         _exit(exit_code::kRequeue);
+                                       }});
   if (place.world > 1) comm::algo::adopt(joined.world(), comm::algo::Policy::read(lab::comm_policy_file()));
   if (place.world > 1 && place.rank == 0)
     say("{} ranks over {}, as {} says", place.world, joined.world().transport(), place.source);

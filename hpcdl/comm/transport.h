@@ -31,6 +31,12 @@ class PeerLost : public Error {
   int peer_;
 };
 
+/// Somebody was asked to stop while ranks still waited for each other: exit code 75, as there is nothing to save.
+class Stopped : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Memory that ranks of one host share: one block for each of them, each as large as asked for, page-aligned, zero at
 /// first.
 class Window {

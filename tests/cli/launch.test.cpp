@@ -148,6 +148,28 @@ TEST_F(Launch, ends_by_the_interrupt_that_ended_its_ranks) {  // a script around
   EXPECT_EQ(r.err.find("killed"), std::string::npos) << r.err;
 }
 
+/// Rank 1 never comes to train. Rank 0 would wait for it for minutes.
+TEST_F(Launch, a_signal_ends_ranks_that_wait_for_each_other) {
+  const std::string script =
+      "[ $RANK = 0 ] && exec '" HPCDL_PROGRAM
+      "' train --out $D/run --dist.method file://$D/meet --dist.init_timeout 60; trap 'exit 75' TERM; touch $D/ready; "
+      "while :; do sleep 0.05; done";
+  Program p(words(2, script));
+  const auto waits = [&] {
+    const auto all = io::list_folder(folder.path());
+    return std::any_of(all.begin(), all.end(), [](const fs::path& f) {
+      const auto name = f.filename().string();
+      return name.starts_with("meet.") && name.find(".new.") == name.npos;
+    });
+  };
+  ASSERT_TRUE(there("ready") && comes_true(waits));
+  kill(p.pid(), SIGTERM);
+  const auto r = p.wait();
+  EXPECT_EQ(r.code, 75) << r.err;
+  EXPECT_NE(r.err.find("asked to stop before all ranks had come"), std::string::npos) << r.err;
+  EXPECT_FALSE(waits()) << "the file by which ranks meet is left behind";
+}
+
 TEST_F(Launch, a_third_signal_kills) {
   Program p(words(2, "trap '' TERM; touch $D/ready.$RANK; while :; do sleep 0.05; done"));
   ASSERT_TRUE(there("ready.0") && there("ready.1"));

@@ -48,6 +48,27 @@ collective all_to_all shared auto native
 "${mpirun[@]}" -n 2 "$hpcdl" train -c "$work/run.toml" --out "$work/x" --no.such.key=1 >"$work/bad.log" 2>&1
 (($? == 2)) || fail "a wrong key has to end with 2"
 
+# Ranks that wait in MPI's start for one that does not come are ended by a signal, and not minutes later.
+cat >"$work/waits.sh" <<'EOF'
+n=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-}}
+trap 'exit 75' TERM
+if [ "$n" = 1 ]; then while :; do sleep 0.1; done; fi
+echo $$ >"$1.new" && mv "$1.new" "$1"
+shift
+exec "$@"
+EOF
+"${mpirun[@]}" -n 2 sh "$work/waits.sh" "$work/pid" "$hpcdl" train -c "$work/run.toml" --out "$work/waits" >"$work/waits.log" 2>&1 &
+started=$!
+there() { [[ -f $work/pid ]]; }
+comes_true there || fail "rank 0 does not start"
+sleep 2  # it installs its handlers within milliseconds; then it waits
+kill -TERM "$(<"$work/pid")"
+wait $started
+code=$?
+started=
+((code == 75)) || fail "SIGTERM in MPI's start: it ended with $code"
+grep -q 'asked to stop before all ranks of MPI had come' "$work/waits.log" || fail "SIGTERM in MPI's start: nothing was said"
+
 small_run 1000000
 "${mpi[@]}" --out "$work/long" >"$work/long.log" 2>&1 &
 started=$!

@@ -25,6 +25,7 @@ enum class FrameKind : std::uint8_t {
   late,
   message,
   lost,
+  stop,
   bye
 };
 

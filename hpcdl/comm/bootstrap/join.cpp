@@ -48,7 +48,10 @@ Joined join(const Place& place, const JoinOptions& options) {
   if (place.world == 1) return j;
   std::unique_ptr<Transport> transport;
   if (mpi) {
-    transport = mpi_transport(options.init_timeout, options.leave);
+    transport = mpi_transport({.timeout = options.init_timeout,
+                               .late = options.leave,
+                               .asked_to_stop = options.asked_to_stop,
+                               .leave_asked = options.leave_asked});
     if (transport->rank() != place.rank || transport->size() != place.world)
       fail_usage("dist",
                  "MPI says rank {} of {}, but this is {}: start all ranks with one mpirun of the MPI that this was "
@@ -56,7 +59,7 @@ Joined join(const Place& place, const JoinOptions& options) {
                  transport->rank(), transport->size(), describe(place));
   }
   const auto timeout = milliseconds(options.init_timeout);
-  RendezvousOptions meet{.method = options.method, .timeout = timeout};
+  RendezvousOptions meet{.method = options.method, .timeout = timeout, .asked_to_stop = options.asked_to_stop};
   if (mpi) meet.broadcast = mpi_broadcast;
   j.store_ = open_store(place, meet);
   j.place_ = with_local_rank(place, *j.store_);

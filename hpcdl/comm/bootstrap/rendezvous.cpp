@@ -173,7 +173,8 @@ std::shared_ptr<Store> serve(const Place& p, const Plan& plan, const RendezvousO
   std::string why;
   Socket own = connect_to("127.0.0.1", port, kConnect, why);
   require(static_cast<bool>(own), "dist", "rank 0 cannot reach its own store: {}", why);
-  auto store = Store::introduce(std::move(own), 0, p.world, invitation.token, deadline, std::move(server));
+  auto store =
+      Store::introduce(std::move(own), 0, p.world, invitation.token, deadline, std::move(server), o.asked_to_stop);
   require(store != nullptr, "dist", "rank 0's own store does not answer");
   return store;
 }
@@ -191,11 +192,16 @@ std::shared_ptr<Store> join(const Place& p, const Plan& plan, const RendezvousOp
     for (const auto& a : invitation.addresses) {
       Socket s = connect_to(a.host, a.port, kConnect, why);
       if (!s) continue;
-      if (auto store = Store::introduce(std::move(s), p.rank, p.world, invitation.token, deadline)) return store;
+      auto store =
+          Store::introduce(std::move(s), p.rank, p.world, invitation.token, deadline, nullptr, o.asked_to_stop);
+      if (store) return store;
       why = fmt::format("{}:{}: not the store of this launch", a.host, a.port);
     }
-    std::this_thread::sleep_for(
-        std::min<Clock::duration>(pause, std::max<Clock::duration>(deadline - Clock::now(), 0ms)));
+    for (const auto until = std::min<Deadline>(Clock::now() + pause, deadline); Clock::now() < until;
+         std::this_thread::sleep_for(std::min<Clock::duration>(Store::kAsk, until - Clock::now())))
+      if (o.asked_to_stop && o.asked_to_stop())
+        throw Stopped(fmt::format("[dist] rank {} on {} was asked to stop before it reached rank 0: nothing was begun",
+                                  p.rank, host_name()));
   }
   const auto where = plan.kind == Plan::Kind::file  ? plan.file.string()
                      : plan.kind == Plan::Kind::tcp ? fmt::format("{}:{}", plan.host, plan.port)

@@ -20,10 +20,12 @@ struct RendezvousOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(300);
   /// For mpi: gives every rank rank 0's text. Collective. Null: this build or launch has no MPI.
   std::function<std::string(const std::string&)> broadcast = {};
+  /// Whether this rank is asked to stop; then all that have come leave.
+  Store::Asked asked_to_stop = {};
 };
 
 /// Collective over all ranks of the launch. Throws UsageError for a method that cannot work here, PeerLost that names
-/// the ranks that did not come by the end of the timeout.
+/// the ranks that did not come by the end of the timeout, Stopped when one was asked to stop before.
 std::shared_ptr<Store> open_store(const Place& place, const RendezvousOptions& options = {});
 
 /// With the local rank and the number of ranks on this host, where the launcher did not say.

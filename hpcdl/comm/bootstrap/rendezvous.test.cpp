@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -137,6 +138,37 @@ TEST(rendezvous, nobody_there_names_the_address) {
   });
   EXPECT_NE(errors[1].find("rank 1 on " + host_name() + " did not reach rank 0 at 127.0.0.1:"), std::string::npos)
       << errors[1];
+}
+
+/// Instead of waiting for the deadline, wherever the signal came.
+TEST(rendezvous, whoever_is_asked_to_stop_takes_those_along_that_have_come) {
+  for (const int asked : {0, 1}) {
+    const io::TempFolder folder;
+    std::atomic<bool> stop = false;
+    std::vector<int> stopped(4);
+    expect_none(run_ranks(4, [&](int r) {
+      if (r == 2) std::this_thread::sleep_for(300ms), stop = true;
+      if (r >= 2) return;  // they never come
+      try {
+        open_store(place(r, 4), {.method = "file://" + (folder / "meet").string(),
+                                 .timeout = 20s,
+                                 .asked_to_stop = [&, r] { return r == asked && stop; }});
+      } catch (const Stopped& e) {
+        stopped[static_cast<std::size_t>(r)] = 1;
+        EXPECT_NE(std::string(e.what()).find(fmt::format("rank {} on", asked)), std::string::npos) << e.what();
+      }
+    }));
+    EXPECT_EQ(stopped, (std::vector<int>{1, 1, 0, 0}));
+    EXPECT_TRUE(fs::is_empty(folder.path()));
+  }
+}
+
+TEST(rendezvous, a_rank_that_finds_nobody_can_be_asked_to_stop) {
+  const auto begin = Clock::now();
+  EXPECT_THROW(open_store(place(1, 2), {.method = fmt::format("tcp://127.0.0.1:{}", free_port()),
+                                        .timeout = 20s,
+                                        .asked_to_stop = [&] { return Clock::now() - begin > 300ms; }}),
+               Stopped);
 }
 
 TEST(rendezvous, local_ranks_from_host_names) {

@@ -21,17 +21,22 @@ namespace {
 
 constexpr auto kGrace = 5s;  // after a deadline, for rank 0's answer that names who is late
 constexpr auto kFirstWord = 3s;
+constexpr auto kParting = 2s;  // for rank 0 to tell the others
 
 template <class... A> [[noreturn]] void lost(fmt::format_string<A...> f, A&&... args) {
   throw PeerLost("[dist] " + fmt::format(f, std::forward<A>(args)...));
 }
 
-/// The next frame, waiting for it. Empty at the deadline or when the peer has closed.
-std::optional<Frame> wait_frame(Connection& c, Deadline deadline) {
+/// The next frame, waiting for it. Empty at the deadline, when the peer has closed, or once `asked` says so.
+std::optional<Frame> wait_frame(Connection& c, Deadline deadline, const Store::Asked& asked = {}) {
   for (;;) {
     if (auto frame = c.next()) return frame;
-    if (!wait_for(c.socket(), false, deadline)) return std::nullopt;
-    if (!c.fill()) return c.next();
+    const Deadline until = asked ? std::min<Deadline>(Clock::now() + Store::kAsk, deadline) : deadline;
+    if (wait_for(c.socket(), false, until)) {
+      if (!c.fill()) return c.next();
+    } else if (until == deadline || asked()) {
+      return std::nullopt;
+    }
   }
 }
 
@@ -218,7 +223,7 @@ Store::Store(std::unique_ptr<StoreServer> server, std::unique_ptr<Link> link)
 Store::~Store() = default;
 
 std::shared_ptr<Store> Store::introduce(Socket socket, int rank, int world, const std::string& token, Deadline deadline,
-                                        std::unique_ptr<StoreServer> server) {
+                                        std::unique_ptr<StoreServer> server, const Asked& asked) {
   Connection c(std::move(socket));
   c.put({FrameKind::hello, 0, (Packer() << token << std::int32_t{rank} << std::int32_t{world} << host_name()).take()});
   if (!c.flush()) return nullptr;
@@ -230,11 +235,19 @@ std::shared_ptr<Store> Store::introduce(Socket socket, int rank, int world, cons
   if (!first) return nullptr;
   if (first->kind == FrameKind::refused && first->payload.empty()) return nullptr;  // another launch
   if (first->kind == FrameKind::refused) lost("{}", first->payload);
+  if (first->kind == FrameKind::stop) throw Stopped("[dist] " + first->payload);
   if (first->kind != FrameKind::accepted) return nullptr;
-  const auto frame = wait_frame(c, deadline + kGrace);
+  auto frame = wait_frame(c, deadline + kGrace, asked);
+  if (!frame && asked && asked()) {
+    // All ranks leave, unless the last one has come by now: then they all go on, and stop together later.
+    c.put({FrameKind::stop, 0, ""});
+    c.flush();
+    frame = wait_frame(c, Clock::now() + kParting);
+  }
   if (!frame)
     lost("rank 0 accepted rank {} of {}, and then no more came from it: it has ended, or its host is cut off", rank,
          world);
+  if (frame->kind == FrameKind::stop) throw Stopped("[dist] " + frame->payload);
   if (frame->kind != FrameKind::welcome) lost("{}", frame->payload);
   Unpacker in(frame->payload);
   std::vector<std::string> hosts;

@@ -22,12 +22,16 @@ class Store {
  public:
   using OnMessage = std::function<void(int from, std::string_view bytes)>;
   using OnLost = std::function<void(int rank, const std::string& why)>;
+  /// Whether this rank is asked to stop. Called every kAsk while ranks are waited for.
+  using Asked = std::function<bool()>;
+  static constexpr std::chrono::milliseconds kAsk{100};
 
   /// Used by open_store(), which finds rank 0: introduces this rank at the other end of `socket`. Null when somebody
-  /// else listens there. Throws PeerLost when not all ranks have come by the deadline. `server`: this process's, on
-  /// rank 0.
+  /// else listens there. Throws PeerLost when not all ranks have come by the deadline, Stopped when one of them was
+  /// `asked` to stop before. `server`: this process's, on rank 0.
   static std::shared_ptr<Store> introduce(Socket socket, int rank, int world, const std::string& token,
-                                          Deadline deadline, std::unique_ptr<StoreServer> server = nullptr);
+                                          Deadline deadline, std::unique_ptr<StoreServer> server = nullptr,
+                                          const Asked& asked = {});
   /// Without close(): the others see this rank as lost.
   ~Store();
 

@@ -115,7 +115,7 @@ void StoreServer::hello(std::unique_ptr<Connection>& connection, const Frame& fr
     problem = fmt::format("rank {} came twice, from {} and from {}: are there two launches at one address?", rank,
                           ranks_[static_cast<std::size_t>(rank)].host, host);
   if (!ours || !problem.empty()) {
-    connection->put({FrameKind::refused, 0, ours ? problem : ""});
+    connection->put({ours ? gave_up_as_ : FrameKind::refused, 0, ours ? problem : ""});
     connection->flush();
     if (ours && !started_ && gave_up_.empty()) give_up(problem);
     connection.reset();
@@ -193,6 +193,13 @@ void StoreServer::handle(int rank, const Frame& f) {
       const auto text = (Packer() << std::int32_t{rank}).take() + std::string(in.rest());
       for (int r = 0; r < options_.world; ++r)
         if (to < 0 ? r != rank : r == to) send(r, FrameKind::message, 0, text);
+      break;
+    }
+    case FrameKind::stop: {
+      const auto& host = ranks_[static_cast<std::size_t>(rank)].host;
+      if (!started_ && gave_up_.empty())
+        give_up(fmt::format("rank {} on {} was asked to stop before all ranks had come: nothing was begun", rank, host),
+                FrameKind::stop);
       break;
     }
     case FrameKind::bye: {
@@ -294,9 +301,10 @@ void StoreServer::lose(int rank, const std::string& why) {
   for (int other = 0; other < options_.world; ++other) send(other, FrameKind::lost, 0, text);
 }
 
-void StoreServer::give_up(const std::string& why) {
+void StoreServer::give_up(const std::string& why, FrameKind kind) {
   gave_up_ = why;
-  for (int r = 0; r < options_.world; ++r) send(r, FrameKind::refused, 0, why);
+  gave_up_as_ = kind;
+  for (int r = 0; r < options_.world; ++r) send(r, kind, 0, why);
 }
 
 void StoreServer::send(int rank, FrameKind kind, std::uint32_t id, std::string payload) {

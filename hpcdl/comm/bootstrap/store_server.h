@@ -61,7 +61,7 @@ class StoreServer {
   std::string absent() const;
   std::string named(int rank) const;
   void lose(int rank, const std::string& why);
-  void give_up(const std::string& why);
+  void give_up(const std::string& why, FrameKind kind = FrameKind::refused);
   void send(int rank, FrameKind kind, std::uint32_t id, std::string payload);
   Deadline next_deadline() const;
 
@@ -72,6 +72,7 @@ class StoreServer {
   std::vector<std::pair<std::unique_ptr<Connection>, Deadline>> newcomers_;  // until they have said who they are
   bool started_ = false;
   std::string gave_up_;  // why; empty: it did not
+  FrameKind gave_up_as_ = FrameKind::refused;
   std::map<std::string, std::string, std::less<>> values_;
   std::map<std::string, Contributions, std::less<>> gathers_;
   std::vector<Waiting> waiting_;

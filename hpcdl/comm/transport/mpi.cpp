@@ -169,17 +169,12 @@ class MpiNative : public Transport::Native {
   Buffer copy_;
 };
 
-/// Calls `late` unless it goes away within `seconds`.
+/// Looks on while MPI starts, until it goes away.
 class Alarm {
  public:
-  Alarm(double seconds, const std::function<void(const std::string&)>& late) {
-    if (seconds <= 0 || !late) return;
-    thread_ = std::thread([this, seconds, late] {
-      std::unique_lock lock(mutex_);
-      if (over_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return stop_; })) return;
-      late(fmt::format("[dist] MPI has not started in {:.3g} s: some of its ranks do not come (dist.init_timeout)",
-                       seconds));
-    });
+  explicit Alarm(const MpiStart& start) : start_(start) {
+    if ((start_.timeout > 0 && start_.late) || (start_.asked_to_stop && start_.leave_asked))
+      thread_ = std::thread([this] { look_on(); });
   }
   ~Alarm() {
     {
@@ -193,6 +188,22 @@ class Alarm {
   Alarm& operator=(const Alarm&) = delete;
 
  private:
+  void look_on() {
+    const bool ends = start_.timeout > 0 && start_.late;
+    const auto end = Clock::now() + std::chrono::duration<double>(start_.timeout);
+    for (std::unique_lock lock(mutex_); !over_.wait_for(lock, kAsk, [&] { return stop_; });) {
+      if (start_.asked_to_stop && start_.leave_asked && start_.asked_to_stop())
+        return start_.leave_asked("[dist] asked to stop before all ranks of MPI had come: nothing was begun");
+      if (ends && Clock::now() >= end)
+        return start_.late(
+            fmt::format("[dist] MPI has not started in {:.3g} s: some of its ranks do not come "
+                        "(dist.init_timeout)",
+                        start_.timeout));
+    }
+  }
+
+  static constexpr auto kAsk = std::chrono::milliseconds(100);
+  const MpiStart& start_;
   std::mutex mutex_;
   std::condition_variable over_;
   bool stop_ = false;
@@ -201,8 +212,8 @@ class Alarm {
 
 class MpiTransport : public Transport {
  public:
-  MpiTransport(double timeout, const std::function<void(const std::string&)>& late) {
-    const Alarm alarm(timeout, late);
+  explicit MpiTransport(const MpiStart& start) {
+    const Alarm alarm(start);
     start_mpi();
     check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
     MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
@@ -375,9 +386,7 @@ class MpiTransport : public Transport {
 
 bool has_mpi() { return true; }
 
-std::unique_ptr<Transport> mpi_transport(double timeout, const std::function<void(const std::string&)>& late) {
-  return std::make_unique<MpiTransport>(timeout, late);
-}
+std::unique_ptr<Transport> mpi_transport(const MpiStart& start) { return std::make_unique<MpiTransport>(start); }
 
 std::string mpi_library() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
@@ -416,7 +425,7 @@ bool has_mpi() { return false; }
 
 std::string mpi_library() { return ""; }
 
-std::unique_ptr<Transport> mpi_transport(double, const std::function<void(const std::string&)>&) {
+std::unique_ptr<Transport> mpi_transport(const MpiStart&) {
   fail_usage("comm",
              "this build has no MPI: configure it where mpicc is (apt-get install libopenmpi-dev), or start with hpcdl "
              "launch or torchrun");
