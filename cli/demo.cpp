@@ -309,7 +309,7 @@ int Demo::go() {
     configure();
     say("      {} steps of {} tokens", config_.train.steps, config_.train.batch * config_.model.context);
   });
-  stage("training", [&] { done = train(); });
+  stage("training, with evaluations", [&] { done = train(); });
   if (!done) return exit_code::kRequeue;
   stage("quantising to INT4", [&] { quantize(); });
   stage("measuring perplexity", [&] { evaluate(); });

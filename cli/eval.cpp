@@ -92,7 +92,7 @@ void add_eval(const Command& program, Run& run) {
       program, run, "eval", "Loss and perplexity of a model on text, or loss and accuracy on images",
       [](const Command& sub, EvalOptions& o) {
         sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
-        sub.option("--text", o.text, "Files or folders of .txt or .jsonl");
+        sub.option("--text", o.text, "Files or folders of .txt, .md or .jsonl");
         sub.option("--images", o.images,
                    "CIFAR as published or a folder of images, the part for tests; \"\": the procedural set")
             .values(0, 1);

@@ -85,7 +85,7 @@ void add_tokenize(const Command& program, Run& run) {
         sub.flag("--replace-invalid", o.replace, "Replace bytes that are not UTF-8 instead of stopping");
         sub.flag("--ids", o.ids, "Read text on stdin and print its ids");
         sub.flag("--json", o.json, "One JSON object on stdout");
-        sub.option("files", o.files, "Files or folders of .txt or .jsonl, also .gz and .zst");
+        sub.option("files", o.files, "Files or folders of .txt, .md or .jsonl, also .gz and .zst");
       },
       tokenize);
 }

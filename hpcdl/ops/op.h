@@ -17,9 +17,9 @@
 //   backward_scratch(...)     the same for backward; named Scratch<I> in Backward
 //   backward_cost(...)        default: twice the flops, the bytes of all operands of backward
 //   kInPlace                  true when output 0 may be the memory of input 0
-//   kGathers                  true when backward adds to few rows of a gradient, known only from the data: its cost
-//   counts none kClass, kCasts            what the op is to autocast (graph/autocast.h), and a mask of the inputs that
-//   it may cast; default: nothing
+//   kGathers                  backward adds to few rows of a gradient, which the data names: its cost counts none
+//   kClass, kCasts            what the op is to autocast (graph/autocast.h), and which inputs it may cast, as a mask;
+//                             default: nothing
 // An absent optional input is a View that converts to false, and a Spec that does. A gradient that nobody needs is a
 // Grad that converts to false.
 

@@ -54,7 +54,7 @@ struct DataConfig {
   double mixup = 0;
 
   void visit(auto&& f) {
-    f("text", text, "files or folders of .txt and .jsonl to train on; a list, or one name");
+    f("text", text, "files or folders of .txt, .md and .jsonl to train on; a list, or one name");
     f("tokenizer", tokenizer, "tokenizer.json or a model folder; empty: trained on the text");
     f("cache", cache,
       "folder for the trained tokenizer and the token shards; empty: $XDG_CACHE_HOME/hpcdl/data, or cache/ of the run "

@@ -54,7 +54,7 @@ TEST(bench_comm, a_wrong_result_is_seen) {
 
 TEST(bench_comm, table_and_picture_show_all_sizes) {
   std::vector<CommRow> rows;
-  for (const std::int64_t bytes : {4, 1024, 1 << 20}) {
+  for (const std::int64_t bytes : {4, 1024, 1 << 20, 1 << 28}) {
     CommRow row{{Collective::all_reduce, bytes, DType::f32}, {}};
     for (const auto a : {comm::Algorithm::ring, comm::Algorithm::native}) {
       CommResult r;
@@ -68,6 +68,8 @@ TEST(bench_comm, table_and_picture_show_all_sizes) {
   const auto table = comm_table(rows, 2);
   EXPECT_NE(table.find("1 MiB"), std::string::npos);
   EXPECT_NE(table.find("x1.50"), std::string::npos);
+  EXPECT_NE(table.find("26.84 ms"), std::string::npos) << table;
+  EXPECT_EQ(table.find("e+"), std::string::npos) << table;
   const auto svg = comm_picture(rows, "all_reduce", 2);
   EXPECT_EQ(svg.find("nan"), std::string::npos);
   EXPECT_NE(svg.find("native"), std::string::npos);

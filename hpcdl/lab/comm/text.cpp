@@ -92,6 +92,11 @@ struct Curve {
   double end = 0, label = 0;  // y
 };
 
+/// "3.1 us", "15.81 ms": four digits, and never a power of ten.
+std::string time(double seconds) {
+  return seconds < 9.9995e-3 ? fmt::format("{:.4g} us", seconds * 1e6) : fmt::format("{:.4g} ms", seconds * 1e3);
+}
+
 /// Names beside the ends of curves, from the highest down, never closer than a line.
 void place(std::vector<Curve>& curves) {
   std::sort(curves.begin(), curves.end(), [](const Curve& a, const Curve& b) { return a.end < b.end; });
@@ -115,7 +120,7 @@ std::string comm_table(const std::vector<CommRow>& rows, int ranks) {
       const auto* r = result_of(row, s);
       if (!r) out += fmt::format("  {:>20}", "-");
       else
-        out += fmt::format("  {:>20}", fmt::format("{:.4g} us{}", r->seconds.median * 1e6,
+        out += fmt::format("  {:>20}", fmt::format("{}{}", time(r->seconds.median),
                                                    r->ratio && s.algorithm != comm::Algorithm::native
                                                        ? fmt::format(" x{:.2f}", r->ratio->median)
                                                        : ""));

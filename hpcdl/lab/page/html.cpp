@@ -22,7 +22,8 @@ th{color:var(--soft);font-weight:500;font-size:13px}.num{text-align:right;font-v
 svg{width:100%;height:auto;display:block}.note{color:var(--soft);font-size:13px;margin:10px 0 0}
 .pair{display:grid;grid-template-columns:1fr 1fr;gap:18px;margin:0 0 18px}.pair:last-child{margin:0}.pair div{border-left:3px solid var(--a);padding:2px 0 2px 14px;white-space:pre-wrap;overflow-wrap:anywhere}
 .pair div+div{border-color:var(--b)}.pair em{font-style:normal;font-weight:600}.tag{display:block;color:var(--soft);font-size:12px;text-transform:uppercase;letter-spacing:.06em}
-footer{color:var(--soft);font-size:13px;margin-top:28px}@media(max-width:720px){.tiles{grid-template-columns:1fr 1fr}.cards,.pair{grid-template-columns:1fr}}
+footer{color:var(--soft);font-size:13px;margin-top:28px}@media(max-width:720px){.tiles{grid-template-columns:1fr 1fr}.cards,.pair{grid-template-columns:1fr}
+main{padding:24px 12px 40px}.card{padding:16px}td{font-size:14px}.num{padding-left:10px}svg{min-width:680px}}
 )";
 
 std::string body(const std::vector<Fact>& facts) {

@@ -54,6 +54,13 @@ Frame frame_of(const LineChart& c, const std::vector<Points>& all) {
   return f;
 }
 
+/// Steps and epochs are counted: between two of them there is nothing to mark.
+bool whole(const std::vector<Points>& all) {
+  return std::all_of(all.begin(), all.end(), [](const Points& points) {
+    return std::all_of(points.begin(), points.end(), [](const auto& p) { return p.first == std::round(p.first); });
+  });
+}
+
 std::string axes(const LineChart& c, const Frame& f, const std::vector<Points>& all) {
   std::string out;
   const double dy = tick_step(f.high - f.low, 5);
@@ -69,7 +76,7 @@ std::string axes(const LineChart& c, const Frame& f, const std::vector<Points>& 
     std::sort(ticks.begin(), ticks.end());
     ticks.erase(std::unique(ticks.begin(), ticks.end()), ticks.end());
   } else {
-    const double dx = tick_step(f.right - f.left, 8);
+    const double dx = std::max(tick_step(f.right - f.left, 8), whole(all) ? 1.0 : 0.0);
     for (double v = std::ceil(f.left / dx - 1e-9) * dx; v <= f.right + dx / 1e6; v += dx)
       ticks.push_back(std::abs(v) < dx / 1e6 ? 0 : v);
   }

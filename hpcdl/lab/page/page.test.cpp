@@ -54,6 +54,7 @@ TEST(page, html_is_balanced_and_escaped) {
   expect_balanced(html);
   EXPECT_EQ(count(html, "a &lt; b &amp; c"), 2);  // title and heading
   EXPECT_EQ(count(html, "<svg"), 2);
+  EXPECT_EQ(count(html, "svg{min-width:"), 1);  // a chart on a telephone is moved aside, not shrunk
   EXPECT_EQ(count(html, "http://") + count(html, "https://"), count(html, "xmlns"));  // nothing is fetched
 }
 
@@ -73,6 +74,15 @@ TEST(chart, points_stand_where_their_numbers_say) {
   expect_balanced(s);
   EXPECT_EQ(count(s, "<circle"), 2);
   EXPECT_NE(s.find("M62.0,284.0 L840.0,36.0"), std::string::npos) << s;  // from the corner below to the one above
+}
+
+TEST(chart, what_is_counted_has_no_ticks_between) {
+  const auto ticks = [](double last) {
+    return svg(LineChart{.x = "epoch", .y = "y", .series = {{"a", {{1, 0}, {last, 5}}}}});
+  };
+  EXPECT_EQ(ticks(2).find(">1.2<"), std::string::npos);
+  EXPECT_NE(ticks(2).find(">2<"), std::string::npos);
+  EXPECT_NE(ticks(2.5).find(">1.2<"), std::string::npos);
 }
 
 TEST(chart, powers_of_two_are_evenly_spaced) {

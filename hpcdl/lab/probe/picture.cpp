@@ -14,7 +14,8 @@ namespace hpcdl::lab {
 
 namespace {
 
-constexpr double kWidth = 1040, kHeight = 600, kLeft = 76, kRight = 176, kTop = 104, kBottom = 64;
+constexpr double kWidth = 1040, kHeight = 600, kLeft = 76, kRight = 176, kTop = 104, kBottom = 64,
+                 kNames = 42;  // of the levels, below kTop
 constexpr const char* kBands[] = {"#eef4fb", "#f6f9fd"};
 
 struct Line {
@@ -123,7 +124,7 @@ std::string grid(const Scale& s) {
   const double bottom = kHeight - kBottom;
   for (double power = 1; power < 1e7; power *= 10)
     for (const double m : {1.0, 2.0, 5.0})
-      if (const double rate = m * power * 1e9; rate >= s.low && rate <= s.high)
+      if (const double rate = m * power * 1e9; rate >= s.low && rate <= s.high && s.y(rate) > kTop + kNames)
         svg += fmt::format("<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n", kLeft,
                            kWidth - kRight, s.y(rate)) +
                label(kLeft - 10, s.y(rate) + 4, "tick", fmt::format("{:g}", m * power), "end");

@@ -242,6 +242,20 @@ TEST(probe, the_picture_names_its_levels_and_escapes_what_it_is_told) {
   EXPECT_NE(to_svg(Probe{}).find("nothing was measured"), std::string::npos);
 }
 
+TEST(probe, no_line_of_the_picture_runs_through_the_names_of_the_levels) {
+  const auto number_behind = [](const std::string& svg, const std::string& words, std::size_t from) {
+    return std::stod(svg.substr(svg.find(words, from) + words.size()));
+  };
+  for (const double factor : {1.0, 1.3, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0, 6.5, 8.0}) {  // lines stand at 1, 2, 5, 10, ...
+    auto p = example();
+    for (auto& s : p.stairs) s.rate.median *= factor;
+    const auto svg = to_svg(p);
+    const double size_of_level = number_behind(svg, "y=\"", svg.find("class=\"level\"")) + 16;
+    for (auto at = svg.find("class=\"grid\""); at != std::string::npos; at = svg.find("class=\"grid\"", at + 1))
+      EXPECT_GT(number_behind(svg, "y1=\"", at), size_of_level + 2) << factor;
+  }
+}
+
 TEST(disk, is_measured_in_a_file_that_leaves_nothing_behind) {
   const io::TempFolder tmp;
   const auto d = probe_disk(tmp.path(), 8 * kMiB, 0, {});

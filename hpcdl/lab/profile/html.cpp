@@ -25,9 +25,9 @@ td:first-child,th:first-child{padding-left:0}tr:last-child td{border-bottom:0}th
 svg{width:100%;height:auto;display:block}.grid{stroke:var(--line)}.tick{fill:var(--soft);font-size:11.5px}.row{fill:var(--soft);font-size:12.5px}.in{fill:#fff;font-size:11px;text-anchor:middle;pointer-events:none}
 .stage{fill:var(--stage)}.forward{fill:var(--forward)}.backward{fill:var(--backward)}.update{fill:var(--update)}.recompute{fill:var(--recompute)}.faint{opacity:.28}.still{pointer-events:none}.area{fill:var(--area)}
 rect.stage+.in{fill:var(--ink)}.budget{display:flex;height:26px;border-radius:8px;overflow:hidden;margin:0 0 8px}.budget i{display:block}
-.legend{color:var(--soft);font-size:13px;margin:8px 0 0}.legend i{display:inline-block;width:12px;height:12px;border-radius:3px;margin:0 6px 0 14px;vertical-align:-1px}
+.legend{color:var(--soft);font-size:13px;margin:8px 0 0}.legend span{display:inline-block;white-space:nowrap;margin:0 14px 0 0}.legend i{display:inline-block;width:12px;height:12px;border-radius:3px;margin:0 6px 0 0;vertical-align:-1px}
 .bar{position:relative;height:15px;min-width:150px;border-radius:4px}.bar i,.bar b{position:absolute;left:0;top:0;bottom:0;border-radius:4px}.bar i{opacity:.28}
-ol{margin:0;padding:0 0 0 20px}li{margin:0 0 6px}li span{color:var(--soft)}footer{color:var(--soft);font-size:13px;margin-top:24px}@media(max-width:860px){.tiles{grid-template-columns:1fr 1fr}}
+ol{margin:0;padding:0 0 0 20px}li{margin:0 0 6px}li span{color:var(--soft)}footer{color:var(--soft);font-size:13px;margin-top:24px}@media(max-width:860px){.tiles{grid-template-columns:1fr 1fr}main{padding:24px 12px 40px}.card{padding:16px}svg{min-width:820px}}
 )";
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
@@ -54,8 +54,8 @@ std::string budget(const Report& r) {
     if (s.seconds <= 0) continue;
     bar += fmt::format("<i title=\"{}\" style=\"width:{:.3f}%;background:var({})\"></i>", s.name,
                        100 * s.seconds / r.step_seconds, s.colour);
-    legend += fmt::format("<i style=\"background:var({})\"></i>{} {} ms, {}", s.colour, s.name, ms(s.seconds),
-                          percent(s.seconds / r.step_seconds));
+    legend += fmt::format("<span><i style=\"background:var({})\"></i>{} {} ms, {}</span>\n", s.colour, s.name,
+                          ms(s.seconds), percent(s.seconds / r.step_seconds));
   }
   return "<section class=\"card\"><h2>One step</h2><div class=\"budget\">" + bar + "</div><p class=\"legend\">" +
          legend + "</p></section>";
@@ -107,13 +107,13 @@ std::string report_html(const Report& r, const Profile& profile, const std::stri
       "<h1>{0}</h1><p class=\"sub\">{2} recorded steps on {3} thread{4}; recording costs {5:+.2f} % (median of {6} "
       "pairs of recorded and plain steps)</p>",
       escaped(title), kStyle, r.steps, r.threads, r.threads == 1 ? "" : "s", 100 * r.overhead.median, r.overhead.pairs);
-  html += "<div class=\"tiles\">" + tile(fmt::format("{} ms", ms(r.step_seconds)), "per step") +
+  html += "<div class=\"tiles\">" + tile(fmt::format("{} ms", ms(r.step_seconds)), "per step, on average") +
           tile(percent(r.of_roof()), "of the speed of light") +
           tile(percent(r.data / r.step_seconds), "waiting for data") +
           tile(r.busy < 0 ? "-" : percent(r.busy), "of the threads' time is work") +
           tile(format_bytes(static_cast<double>(r.memory.live)), "of activations at the peak") + "</div>";
   html += budget(r);
-  html += "<section class=\"card\"><h2>One step over time</h2>" + timeline_svg(profile, r.roofs) +
+  html += "<section class=\"card\"><h2>The step of median length, over time</h2>" + timeline_svg(profile, r.roofs) +
           fmt::format(
               "<p class=\"legend\">records are filled up to their share of the roof; memory peaks at <b>{}</b>: {} of "
               "activations, besides {} of parameters, gradients and optimizer state</p></section>",

@@ -117,17 +117,31 @@ std::string grid(const Picture& p) {
   return svg + "</g>\n";
 }
 
-/// Words along a slope, which count as taken: as a row of small boxes, since they stand at an angle.
+/// Words along a slope, which count as taken: as a row of small boxes, since they stand at an angle. Where a slope
+/// beside it has its own, they move up: a cache may be as slow as memory.
 std::string slope_words(Picture& p, const Slope& s, double from_x, double from_y, double to_x, double to_y) {
   const double dx = to_x - from_x, dy = to_y - from_y, length = std::hypot(dx, dy),
                angle = std::atan2(dy, dx) * 180 / M_PI;
   const auto words = fmt::format("{} {}", s.name, show_rate(s.rate, "B/s"));
-  const double width = text_width(words, 13), at = std::min(18.0, std::max(0.0, length - width));
+  const double width = text_width(words, 13), last = std::max(0.0, length - width);
+  const auto boxes_at = [&](double at) {
+    std::vector<Box> boxes;
+    for (double t = at; t < at + width; t += 8) {
+      const double cx = from_x + dx / length * t + 6 * dy / length, cy = from_y + dy / length * t - 6 * dx / length;
+      boxes.push_back({cx - 8, cy - 9, cx + 8, cy + 9});
+    }
+    return boxes;
+  };
+  const auto hidden = [&](const std::vector<Box>& boxes) {
+    return std::any_of(boxes.begin(), boxes.end(), [&](const Box& b) {
+      return std::any_of(p.taken.begin(), p.taken.end(), [&](const Box& t) { return t.overlaps(b); });
+    });
+  };
+  double at = std::min(18.0, last);
+  while (at + 12 <= last && hidden(boxes_at(at))) at += 12;
+  const auto boxes = boxes_at(at);
+  p.taken.insert(p.taken.end(), boxes.begin(), boxes.end());
   const double x = from_x + dx / length * at, y = from_y + dy / length * at;
-  for (double t = 0; t < width; t += 8) {
-    const double cx = x + dx / length * t + 6 * dy / length, cy = y + dy / length * t - 6 * dx / length;
-    p.taken.push_back({cx - 8, cy - 9, cx + 8, cy + 9});
-  }
   return text(x, y - 6,
               fmt::format("class=\"{}\" transform=\"rotate({:.2f} {:.1f} {:.1f})\"",
                           s.name == "memory" ? "on-memory" : "on-cache", angle, x, y),

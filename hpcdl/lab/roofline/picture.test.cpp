@@ -115,6 +115,21 @@ TEST(picture, shows_every_roof) {
     EXPECT_NE(svg.find(words), std::string::npos) << words;
 }
 
+TEST(picture, roofs_of_one_speed_are_named_beside_each_other) {
+  auto report = report_for_tests({"softmax"}, 0.6);
+  report.roofs.caches.back().read = 1.01 * report.roofs.memory();
+  report.roofs.caches.back().copy = report.roofs.memory();
+  const auto svg = to_svg(report);
+  const auto place_of = [&](const std::string& name) {
+    std::smatch m;
+    const std::regex text("<text x=\"([0-9.]+)\" y=\"[0-9.]+\" class=\"on-[a-z]+\"[^>]*>" + name + " ");
+    return std::regex_search(svg, m, text) ? std::stod(m[1]) : -1e9;
+  };
+  const double memory = place_of("memory"), cache = place_of("L3");
+  ASSERT_GT(std::min(memory, cache), 0);
+  EXPECT_GT(std::abs(memory - cache), 60);
+}
+
 TEST(picture, a_fault_is_never_shown_as_a_win) {
   auto report = report_for_tests({"add"}, 0.6);
   EXPECT_EQ(to_svg(report).find("ABOVE ITS ROOF"), std::string::npos);
