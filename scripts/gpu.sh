@@ -76,7 +76,9 @@ module_tests() {
   done
 }
 
-# racecheck takes a hundred times as long as what it checks: one type, and no kernels whose threads share nothing.
+# racecheck takes a hundred times as long as what it checks: one type, and no kernels whose threads share nothing. Of rings of stages
+# (hpcdl/cuda/mbarrier.h) it orders the next copy behind the loads of the threads that arrived themselves; the loads of threads that one arrived
+# for, behind __syncwarp() or a named barrier, it takes for races. Tensor copies (tma_load) it does not see: there its silence says nothing.
 cases_of() {
   if [[ $1 == racecheck ]]; then echo '*forward.cuda/BF16/*:*accumulate.cuda/BF16/*-add/*:relu/*:gelu/*:swiglu/*:cast/*:rope/*:dropout/*'
   else echo '*forward.cuda/*:*accumulate.cuda/*'; fi
@@ -105,6 +107,9 @@ if build; then
       for tool in memcheck initcheck racecheck; do
         beside "$tool" timeout 200 compute-sanitizer --tool "$tool" --error-exitcode 9 build/cuda/gpu_tests --gtest_brief=1 --gtest_filter="$(cases_of "$tool")"
       done
+      # Attention backward, whose ring brings what ordinary loads read, in shapes that use its stages several times; cuDNN's kernels beside it are left out.
+      beside racecheck_attention timeout 200 compute-sanitizer --tool racecheck --kernel-name kns=attention_backward_wgmma --error-exitcode 9 \
+        build/cuda/gpu_tests --gtest_brief=1 --gtest_filter='cuda/DeviceAttention.*/6:cuda/DeviceAttention.*/12'
     fi
     together
     step probe build/cuda/hpcdl probe --device cuda --out "$out/probe.json"

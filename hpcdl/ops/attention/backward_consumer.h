@@ -69,18 +69,8 @@ template <class T, class Shape> struct BackwardConsumer {
   Ring<Shape::kDoutStages> os;
   float dk[kGrad], dv[kGrad], s[kScores];
 
-  /// For the whole warpgroup, whose warps have all met since they last read what is given back.
-  __device__ void release(Barrier* b) const {
-    if (threadIdx.x % 128 == 0) barrier_arrive(b);
-  }
-  __device__ void release_by_warp(Barrier* b) const {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(b);
-  }
-  /// The work number that came with the keys. The thread that reads it is the one of its warp that gives the keys back.
-  __device__ int next_work() const {
-    return __shfl_sync(0xffffffffu, threadIdx.x % 32 == 0 ? *m.work(ks.stage) : 0, 0);
-  }
+  /// The work number that came with the keys, known to the compiler as the same for all lanes.
+  __device__ int next_work() const { return __shfl_sync(0xffffffffu, *m.work(ks.stage), 0); }
   /// s = rows of this warpgroup of `a`, keys, times all rows of b, queries.
   __device__ void issue_scores(float (&s)[kScores], const char* keys, const char* queries) const {
     const auto a = wgmma_descriptor<Major::k>(keys + group * 64 * 128), b = wgmma_descriptor<Major::k>(queries);
@@ -222,7 +212,7 @@ template <class T, class Shape> struct BackwardConsumer {
     wgmma_pin(s);
   }
   __device__ void end_piece(const BackwardPiece<Shape>& w) {
-    release_by_warp(m.key_empty(ks.stage));
+    barrier_arrive(m.key_empty(ks.stage));
     ks.next();
     put_gradient<T>(p.dk, dk, p.scale, w.sequence, w.kv_head, w.piece * Shape::kKeys + 64 * group, 0, p.keys, p.width);
     put_gradient<T>(p.dv, dv, 1.0f, w.sequence, w.kv_head, w.piece * Shape::kKeys + 64 * group, 0, p.keys, p.width);
@@ -249,8 +239,8 @@ template <class T, class Shape> struct BackwardConsumer {
     const int stage = qs.stage;
     issue_scores_behind<kMore>();
     wgmma_pin(dq);
-    release(m.dout_empty(stage));
-    release(m.query_empty(stage));
+    barrier_arrive(m.dout_empty(stage));
+    barrier_arrive(m.query_empty(stage));
     scores.next();
     put_dq(dq, w, head, tile);
     wgmma_wait<0>();

@@ -60,7 +60,7 @@ __device__ inline void BackwardConsumer<T, Shape>::pipelined_step(const Backward
   }
   named_sync(1, 256);
   issue_dk(m.query(stage));
-  release_by_warp(m.dout_empty(os.stage));
+  barrier_arrive(m.dout_empty(os.stage));
   os.next();
   if constexpr (kMore) {
     wgmma_wait<1>();
@@ -72,13 +72,13 @@ __device__ inline void BackwardConsumer<T, Shape>::pipelined_step(const Backward
   if constexpr (kMore) {
     probabilities(a, w, next, masked);
     wgmma_wait<1>();
-    release_by_warp(m.query_empty(stage));
+    barrier_arrive(m.query_empty(stage));
     issue_next_dv(a);
     wgmma_wait<1>();
   } else {
     wgmma_wait<0>();
     wgmma_pin(dk), wgmma_pin(dv);
-    release_by_warp(m.query_empty(stage));
+    barrier_arrive(m.query_empty(stage));
   }
   wgmma_pin(dq);
   put_dq(dq, w, head, tile);

@@ -104,12 +104,17 @@ template <class Shape> struct BackwardMemory {
   __device__ Barrier* dout_empty(int s) const { return query_empty(Shape::kQueryStages + s); }
   __device__ int* work(int s) const { return reinterpret_cast<int*>(query_empty(Shape::kStages)) + s; }
 
+  /// Consumers give a stage back thread by thread, each what it has read itself, and behind the fence of a put_scores()
+  /// that follows its loads (mbarrier.h says why). One lane for its warp, or one thread for its warpgroup, would do,
+  /// but is no faster (H200; a hundredth slower with heads of 64), and racecheck takes what the others have loaded for
+  /// races with the next copy.
   __device__ void init() const {
+    constexpr int kConsumers = 256, kAdders = 2;
     for (int s = 0; s < Shape::kKeyStages; ++s)
-      barrier_init(key_full(s), 1), barrier_init(key_empty(s), 10);  // consumer warps, adders
+      barrier_init(key_full(s), 1), barrier_init(key_empty(s), kConsumers + kAdders);
     for (int g = 0; g < 2; ++g) barrier_init(sums_full(g), 4), barrier_init(sums_empty(g), 1);
     for (int s = 0; s < Shape::kStages; ++s)  // of queries, then of dout
-      barrier_init(query_full(s), 1), barrier_init(query_empty(s), Shape::kPipelined ? 8 : 2);
+      barrier_init(query_full(s), 1), barrier_init(query_empty(s), kConsumers);
     fence_barrier_init();
   }
 };
