@@ -82,10 +82,6 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is met as a failed write
   CLI::App app("Trains, compresses and runs deep networks at the limit of the hardware.", "hpcdl");
   app.set_version_flag("-v,--version", "hpcdl " HPCDL_VERSION);
-  app.footer(
-      "hpcdl VERB --help says the rest. Exit codes: 0 done; 1 hpcdl verify found a kernel at fault; 2 wrong words or "
-      "config; 70 an error of this\n"
-      "run; 71 a rank was lost; 75 saved, to be started again.");
   app.require_subcommand(1);
   app.failure_message([](const CLI::App* a, const CLI::Error& e) {
     return fmt::format("hpcdl: [usage] {}; see hpcdl {}--help\n", e.what(),
@@ -97,6 +93,10 @@ int main(int argc, char** argv) {
         cli::add_inspect, cli::add_convert, cli::add_logits, cli::add_doctor, cli::add_probe, cli::add_bench,
         cli::add_profile, cli::add_verify, cli::add_roofline, cli::add_tune, cli::add_launch, cli::add_slurm})
     add(cli::Command(&app), run);
+  app.footer(
+      "hpcdl VERB --help says the rest. Exit codes: 0 done; 1 hpcdl verify found a kernel at fault; 2 wrong words or "
+      "config; 70 an error of this\n"
+      "run; 71 a rank was lost; 75 saved, to be started again.");
   std::vector<std::string> verbs;
   for (const auto* sub : app.get_subcommands({})) verbs.push_back(sub->get_name());
   auto words = words_of(argc, argv);

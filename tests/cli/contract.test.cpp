@@ -317,6 +317,8 @@ TEST_F(Cli, help_is_everywhere_and_lists_every_key) {
     EXPECT_EQ(r.code, 0);
     EXPECT_NE(r.out.find("--json"), std::string::npos) << verb;
   }
+  EXPECT_NE(run({"--help"}).out.find("Exit codes"), std::string::npos);
+  EXPECT_EQ(run({"inspect", "--help"}).out.find("VERB"), std::string::npos) << "a verb with the program's last words";
   const auto help = run({"train", "--help"}).out;
   for (const char* key :
        {"model.family", "data.text", "train.steps", "checkpoint.every", "checkpoint.keep", "checkpoint.resume"})
@@ -325,6 +327,17 @@ TEST_F(Cli, help_is_everywhere_and_lists_every_key) {
   EXPECT_EQ(run({"-v"}).out, run({"--version"}).out);
   EXPECT_EQ(run({"help", "train"}).out, help);
   EXPECT_EQ(run({"help"}).out, run({"--help"}).out);
+}
+
+TEST_F(Cli, the_configs_among_the_examples_are_read) {
+  int found = 0;
+  for (const auto& file : fs::directory_iterator(HPCDL_SOURCE_DIR "/examples")) {
+    if (file.path().extension() != ".toml" || file.path().filename() == "small.toml") continue;  // a part of one
+    const auto r = run({"train", "-c", file.path().string(), "--print-config"});
+    EXPECT_EQ(r.code, 0) << file.path() << "\n" << r.err;
+    ++found;
+  }
+  EXPECT_GE(found, 2);
 }
 
 TEST_F(Cli, wrong_words_are_usage_errors) {
