@@ -19,7 +19,7 @@ MeshShape fit(MeshShape s, int world) {
     fail_usage("mesh",
                "pp {} x cp {} x tp {} = {} does not divide the world of {} ranks: start a multiple of {}, or change tp",
                s.pp, s.cp, s.tp, others, world, others);
-  if (std::int64_t{s.size()} == world && others * s.dp == world) return s;
+  if (others * s.dp == world) return s;
   const std::string fits = world % others == 0
                                ? fmt::format("dp {} would fit, or start {} ranks", world / others, product)
                                : fmt::format("start {} ranks, or choose axes whose product is {}", product, world);
