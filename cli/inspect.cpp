@@ -120,6 +120,8 @@ int inspect(InspectOptions& o) {
     fail_usage("inspect", "expected a path, or --arch and the name of an architecture");
   if (!o.arch.empty()) return inspect_arch(o);
   if (o.program) return inspect_programs(o);
+  if (o.path.ends_with(".toml"))
+    fail_usage("inspect", "{}: a run's TOML file holds no tensors; --program shows the programs of its step", o.path);
   const fs::path path = model_of(o.path);
   const auto folder = io::TensorFolder::open(path);
   if (o.check) check(folder);

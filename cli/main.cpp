@@ -76,6 +76,19 @@ std::string wrong_start(const std::vector<std::string>& verbs, const std::string
   return fmt::format("no verb \"{}\"{}", word, io::did_you_mean(word, verbs));
 }
 
+/// Words that a verb does not take: the first option among them, with the one that was probably meant.
+std::string what_is_left(const CLI::App& verb) {
+  const auto words = verb.remaining(true);
+  const auto option = std::find_if(words.begin(), words.end(), [](const auto& w) { return w.starts_with('-'); });
+  if (option == words.end()) return fmt::format("{} takes no word \"{}\" here", verb.get_name(), words.front());
+  std::vector<std::string> known;
+  for (const auto* o : verb.get_options())
+    for (const auto& name : o->get_lnames()) known.push_back("--" + name);
+  const auto name = option->substr(0, option->find('='));
+  return fmt::format("{} has no option {}{}{}", verb.get_name(), name, io::did_you_mean(name, known),
+                     verb.get_name() == "launch" ? "; what each rank runs stands behind --" : "");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -84,8 +97,11 @@ int main(int argc, char** argv) {
   app.set_version_flag("-v,--version", "hpcdl " HPCDL_VERSION);
   app.require_subcommand(1);
   app.failure_message([](const CLI::App* a, const CLI::Error& e) {
-    return fmt::format("hpcdl: [usage] {}; see hpcdl {}--help\n", e.what(),
-                       a->get_subcommands().empty() ? "" : a->get_subcommands()[0]->get_name() + " ");
+    const auto chosen = a->get_subcommands();
+    if (chosen.empty()) return fmt::format("hpcdl: [usage] {}; see hpcdl --help\n", e.what());
+    const bool left = dynamic_cast<const CLI::ExtrasError*>(&e) != nullptr;
+    return fmt::format("hpcdl: [usage] {}; see hpcdl {} --help\n", left ? what_is_left(*chosen[0]) : e.what(),
+                       chosen[0]->get_name());
   });
   cli::Run run;
   for (const auto add :

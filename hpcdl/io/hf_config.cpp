@@ -130,8 +130,10 @@ ModelConfig parse_llama(const JsonObject& o) {
 ModelConfig parse_hf_config(const Json& json, const std::string& where) {
   const JsonObject o(json, where);
   const auto type = o.need<std::string>("model_type");
-  require(type == "gpt2" || type == "llama", "io",
-          "{}: model_type: expected gpt2 or llama, found {}: this family is not supported", where, shown(type));
+  require(type == "gpt2" || type == "llama", "io", "{}: model_type: expected gpt2 or llama, found {}: {}", where,
+          shown(type),
+          type == "simple_cnn" || type == "resnet18" ? "a classifier of images, which hpcdl eval --images takes"
+                                                     : "this family is not supported");
   ModelConfig c = type == "gpt2" ? parse_gpt2(o) : parse_llama(o);
   require(c.norm_eps >= 0 && c.norm_eps <= 1, "io", "{}: epsilon of the norms: expected 0 to 1, found {}", where,
           c.norm_eps);

@@ -93,6 +93,7 @@ TEST(HfConfig, EndsOutsideTheVocabularyEndNothing) {
 TEST(HfConfig, WhatWeCannotComputeIsAnError) {
   expect_error("model_type", "qwen3", "model_type: expected gpt2 or llama, found \"qwen3\"");
   expect_error("rope_parameters", {{"rope_type", "yarn"}}, "found \"yarn\": this scaling is not supported");
+  expect_error("model_type", "resnet18", "a classifier of images");
   expect_error("sliding_window", 4096, "sliding_window is not supported");
   expect_error("hidden_act", "relu2", "expected gelu_new, gelu, relu or silu, found \"relu2\"");
   expect_error("hidden_act", "relu", "activation relu is not built for family llama");
