@@ -94,7 +94,6 @@ std::string remember(const Json& measured, bool anew, const std::string& device)
 
 int probe(ProbeOptions& o) {
   if (o.no_disk && !o.disk.empty()) fail_usage("probe", "--disk {} and --no-disk exclude each other", o.disk);
-  if (!o.disk.empty()) check_writable((std::filesystem::path(o.disk) / "hpcdl-probe").string());
   if (o.device == "cuda") device_from_name(o.device);  // throws where there is none
   lab::ProbeOptions options{.cpu = o.device != "cuda",
                             .gpus = o.device != "cpu",

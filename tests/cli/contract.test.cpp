@@ -347,7 +347,6 @@ TEST_F(Cli, wrong_words_are_usage_errors) {
   expect_error(run({"doctor", "here"}), 2, "no word \"here\"");
   expect_error(run({"launch", "-n", "2", "train", "-c", path("run.toml")}), 2, "behind --");
   expect_error(run({"inspect", path("run.toml")}), 2, "--program");
-  expect_error(run({"probe", "--disk", path("none"), "--quick"}), 70, "none");
   expect_error(run({}), 2, "expected a verb");
   expect_error(run({"--json", "doctor"}), 2, "--json");
   expect_error(run({"generate", "--model", model(), "--prompt", "x", "--seed", "-1"}), 2, "-1");
