@@ -63,18 +63,18 @@ PEAK_LOOP(peak_int8, "vpdpbusd")
 PEAK_TILES(peak_tiles_bf16, "tdpbf16ps")
 PEAK_TILES(peak_tiles_int8, "tdpbusd")
 
-bool on_tiles(Compute c) { return simd::has_tiles() && c != Compute::f32; }
-
+/// On tile registers f32 is six products of bf16.
 void peak(Pool& pool, Compute c, std::int64_t n) {
-  const auto loop = c == Compute::f32 ? peak_f32
-                    : on_tiles(c)     ? (c == Compute::bf16 ? peak_tiles_bf16 : peak_tiles_int8)
-                                      : (c == Compute::bf16 ? peak_bf16 : peak_int8);
+  const auto loop = simd::has_tiles()    ? (c == Compute::int8 ? peak_tiles_int8 : peak_tiles_bf16)
+                    : c == Compute::f32  ? peak_f32
+                    : c == Compute::bf16 ? peak_bf16
+                                         : peak_int8;
   pool.run([&](int) { loop(n); });
 }
 double peak_flops(const Pool& pool, Compute c, std::int64_t n) {
   const double lanes = c == Compute::f32 ? 16 : c == Compute::bf16 ? 32 : 64;
-  const double per_step = on_tiles(c) ? 4 * 16 * 16 * lanes : 24 * lanes;  // a tile register holds 16 rows of a vector
-  return 2 * per_step * static_cast<double>(n) * pool.threads();
+  const double tiles = 4 * 16 * 16 * (c == Compute::f32 ? 32.0 / 6 : lanes);  // a register holds 16 rows of a vector
+  return 2 * (simd::has_tiles() ? tiles : 24 * lanes) * static_cast<double>(n) * pool.threads();
 }
 
 // ---- one case

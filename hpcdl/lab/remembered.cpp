@@ -107,7 +107,7 @@ void write_remembered(const Json& file) {
 
 std::optional<Roofs> find_roofs(const Json& file, const std::string& isa, int threads) try {
   for (const auto& entry : file.at("roofs"))
-    if (is(entry, isa, threads)) return parse(entry);
+    if (is(entry, isa, threads)) return with_parts(parse(entry), isa);
   return std::nullopt;
 } catch (const std::exception&) {
   return std::nullopt;

@@ -1,7 +1,9 @@
 #pragma once
 // What this machine can do at most, measured here and never taken from a datasheet.
 
+#include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hpcdl/core/device.h"
@@ -20,7 +22,8 @@ struct CacheRoof {
 /// All threads of the pool together. Operations and bytes per second.
 struct Roofs {
   /// Fused multiply-adds count as two. On a GPU the best of its units: bf16, f16 and i8 of the tensor cores; f32 of the
-  /// plain cores, or of the tensor cores where three tf32 products of parts, which keep the accuracy, are faster.
+  /// plain cores, or of the tensor cores where three tf32 products of parts, which keep the accuracy, are faster. f32
+  /// on the tile registers of a CPU: six bf16 products of parts.
   double f32 = 0, bf16 = 0, i8 = 0;
   double memory_read = 0, memory_copy = 0;     // arrays well beyond the cache; a copy moves each byte twice
   double memory_write = 0, memory_update = 0;  // nothing but writes; reads and writes of the same place; 0: not known
@@ -30,6 +33,12 @@ struct Roofs {
 
   double memory() const { return memory_read > memory_copy ? memory_read : memory_copy; }
 };
+
+/// With what `isa` reaches by products of parts.
+inline Roofs with_parts(Roofs r, std::string_view isa) {
+  if (isa == "amx") r.f32 = std::max(r.f32, r.bf16 / 6);
+  return r;
+}
 
 /// Takes a second, or a few where caches of hundreds of MiB want as much memory to be touched first.
 Roofs measure_roofs(Pool& pool);

@@ -149,6 +149,12 @@ TEST(probe, roofs_are_the_best_rates_of_one_thread_count) {
   EXPECT_EQ(one.bf16, 6e9);
   EXPECT_EQ(one.i8, 8e9);
   EXPECT_EQ(two.f32, 12e9);
+  auto tiles = p;
+  for (auto& peak : tiles.peaks) peak.isa = "amx";
+  EXPECT_EQ(roofs_of(tiles, "amx", 2).f32, 12e9);
+  for (auto& peak : tiles.peaks)
+    if (peak.dtype == "bf16") peak.rate.max = 6 * 13e9;
+  EXPECT_EQ(roofs_of(tiles, "amx", 2).f32, 13e9);  // six products of parts
   ASSERT_EQ(two.caches.size(), 3u);
   EXPECT_EQ(one.caches[0].bytes, 32.0 * kKiB);
   EXPECT_EQ(two.caches[0].bytes, 64.0 * kKiB);

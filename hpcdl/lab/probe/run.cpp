@@ -137,7 +137,7 @@ Roofs roofs_of(const Probe& probe, const std::string& isa, int threads) {
   }
   r.cache_bytes = r.caches.empty() ? 32.0 * (1 << 20) : r.caches.back().bytes;
   r.cache_read = r.caches.empty() ? r.memory_read : r.caches.back().read;
-  return r;
+  return with_parts(r, isa);
 }
 
 }  // namespace hpcdl::lab

@@ -32,7 +32,7 @@ Roofs light_within(double bytes) {
   const auto raise = [&](double& roof, const Figure& f, int n) { roof = std::max(roof, f.max * threads / n); };
   for (const auto& w : ways) raise(r.cache_read, w.rate, w.threads);
   for (const auto& p : peaks) raise(p.dtype == "f32" ? r.f32 : p.dtype == "bf16" ? r.bf16 : r.i8, p.rate, p.threads);
-  return r;
+  return with_parts(r, simd::isa_name(simd::active_isa()));
 }
 
 }  // namespace hpcdl::lab::verify

@@ -17,7 +17,7 @@ class PackedWeight {
 
   /// (N, K), of the type of the activations.
   const Spec& spec() const { return spec_; }
-  /// What it takes: N up to whole vectors, K up to whole words.
+  /// What it takes: N up to whole vectors, K up to whole words; or rows of f32 (gemm::KernelSet::keeps_rows).
   std::int64_t bytes() const { return memory_.bytes(); }
 
  private:

@@ -62,9 +62,20 @@ void run_small(const KernelSet& s, Pool& pool, const Problem& p, const Finish& f
   else pool.run(job);
 }
 
+/// With which set, and which B, a product is formed.
+struct Choice {
+  Problem p;
+  const KernelSet& s;
+
+  Choice(const KernelSet& set, const Problem& given) : p(given), s(set.few && given.m < set.few_rows ? *set.few : set) {
+    if (set.keeps_rows && p.packed_b) p.b = {p.packed_b, DType::f32, p.k, true}, p.packed_b = nullptr;
+  }
+};
+
 }  // namespace
 
-void run(const KernelSet& s, Pool& pool, const Problem& p, const Finish& f) {
+void run(const KernelSet& set, Pool& pool, const Problem& given, const Finish& f) {
+  const auto& [p, s] = Choice(set, given);
   if (p.m <= 0 || p.n <= 0) return;
   if (SmallPlan::fits(p)) return run_small(s, pool, p, f);
   const Plan plan(s, p, pool.threads());
@@ -81,13 +92,15 @@ void run(const KernelSet& s, Pool& pool, const Problem& p, const Finish& f) {
   else pool.run(job);
 }
 
-std::int64_t scratch_bytes(const KernelSet& s, const Problem& p) {
+std::int64_t scratch_bytes(const KernelSet& set, const Problem& given) {
+  const auto& [p, s] = Choice(set, given);
   if (SmallPlan::fits(p)) return SmallPlan(s, p).bytes;
   const Plan plan(s, p, 1);
   return plan.a_bytes + plan.b_bytes + plan.c_bytes + plan.sums_bytes;
 }
 
-void run_alone(const KernelSet& s, std::byte* scratch, const Problem& p, const Finish& f) {
+void run_alone(const KernelSet& set, std::byte* scratch, const Problem& given, const Finish& f) {
+  const auto& [p, s] = Choice(set, given);
   if (p.m <= 0 || p.n <= 0) return;
   if (SmallPlan::fits(p)) {
     const SmallPlan plan(s, p);
@@ -102,12 +115,35 @@ void run_alone(const KernelSet& s, std::byte* scratch, const Problem& p, const F
   if (f.cold) _mm_sfence();
 }
 
+namespace {
+
+void keep_rows(Pool& pool, float* dst, const Operand& b, std::int64_t n, std::int64_t k) {
+  constexpr std::int64_t kColumns = 16;  // of a line of B
+  const auto copy = [&]<class T>() {
+    const auto* src = static_cast<const T*>(b.data);
+    parallel_tasks(pool, ceil_div(n, kColumns), [&](std::int64_t task) {
+      const std::int64_t begin = task * kColumns, end = std::min(n, begin + kColumns);
+      if (b.transposed)
+        for (std::int64_t j = begin; j < end; ++j)
+          for (std::int64_t i = 0; i < k; ++i) dst[j * k + i] = static_cast<float>(src[j * b.ld + i]);
+      else
+        for (std::int64_t i = 0; i < k; ++i)
+          for (std::int64_t j = begin; j < end; ++j) dst[j * k + i] = static_cast<float>(src[i * b.ld + j]);
+    });
+  };
+  visit_dtype(b.dtype, copy);
+}
+
+}  // namespace
+
 std::int64_t packed_b_bytes(const KernelSet& s, std::int64_t n, std::int64_t k) {
+  if (s.keeps_rows) return n * k * kWord;
   const Grid g(s, n, k);
   return g.words * g.panels.n * s.lanes * kWord;
 }
 
 void pack_b(const KernelSet& s, Pool& pool, std::byte* dst, const Operand& b, std::int64_t n, std::int64_t k) {
+  if (s.keeps_rows) return keep_rows(pool, reinterpret_cast<float*>(dst), b, n, k);
   const Grid g(s, n, k);
   parallel_tasks(pool, g.panels.parts, [&](std::int64_t panel) {
     for (std::int64_t block = 0; block < g.blocks.parts; ++block)

@@ -58,7 +58,8 @@ void run(const KernelSet& set, Pool& pool, const Problem& p, const Finish& f);
 void run_alone(const KernelSet& set, std::byte* scratch, const Problem& p, const Finish& f);
 std::int64_t scratch_bytes(const KernelSet& set, const Problem& p);
 
-/// Bytes of a packed B, and the packing itself. A weight that stays the same over many calls is best packed once.
+/// Bytes of a packed B, and the packing itself. A weight that stays the same over many calls is best packed once. Sets
+/// that keep rows (KernelSet::keeps_rows) pack it in every call all the same, from a copy in f32.
 std::int64_t packed_b_bytes(const KernelSet& set, std::int64_t n, std::int64_t k);
 void pack_b(const KernelSet& set, Pool& pool, std::byte* dst, const Operand& b, std::int64_t n, std::int64_t k);
 

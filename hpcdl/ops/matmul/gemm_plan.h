@@ -26,22 +26,20 @@ struct Split {
 /// How the columns are cut into panels and k into blocks: all that the layout of a packed B depends on.
 struct Grid {
   Split panels;  // of vectors
-  Split blocks;  // of units of kUnit words of k
-  std::int64_t words;
-
-  static constexpr std::int64_t kUnit = 16;
+  Split blocks;  // of units of words of k
+  std::int64_t unit, words;
 
   Grid(const KernelSet& s, std::int64_t n, std::int64_t k)
-      : words(ceil_div(ceil_div(k, s.group), s.k_step) * s.k_step) {
+      : unit(ceil_div(16, s.k_step) * s.k_step), words(ceil_div(ceil_div(k, s.group) * s.parts, s.k_step) * s.k_step) {
     const std::int64_t vectors = ceil_div(n, s.lanes);
     const std::int64_t count = std::max<std::int64_t>(1, ceil_div(vectors, s.vectors));
     panels = {vectors,
               count > 1 && vectors > count ? count + count % 2 : count};  // an even number: two halves weigh the same
-    blocks = {ceil_div(words, kUnit), std::max<std::int64_t>(1, ceil_div(words, s.block_words))};
+    blocks = {ceil_div(words, unit), std::max<std::int64_t>(1, ceil_div(words, s.block_words))};
   }
-  std::int64_t k_begin(std::int64_t b) const { return std::min(words, blocks.begin(b) * kUnit); }
+  std::int64_t k_begin(std::int64_t b) const { return std::min(words, blocks.begin(b) * unit); }
   std::int64_t k_words(std::int64_t b) const { return k_begin(b + 1) - k_begin(b); }
-  std::int64_t widest_block() const { return std::min(words, blocks.largest() * kUnit); }
+  std::int64_t widest_block() const { return std::min(words, blocks.largest() * unit); }
 };
 
 /// The work is a grid of units, handed out one at a time; a unit's sums are formed by one thread.
@@ -70,10 +68,10 @@ struct Slice {
 inline Slice whole_block(const Grid& g, std::int64_t block) { return {block, 0, g.k_words(block)}; }
 
 inline std::int64_t first_element(const KernelSet& s, const Grid& g, const Slice& k) {
-  return (g.k_begin(k.block) + k.begin) * s.group;
+  return (g.k_begin(k.block) + k.begin) / s.parts * s.group;
 }
 inline std::int64_t elements(const KernelSet& s, const Grid& g, std::int64_t k, const Slice& of) {
-  return std::min(k - first_element(s, g, of), of.words * s.group);
+  return std::min(k - first_element(s, g, of), of.words / s.parts * s.group);
 }
 
 }  // namespace hpcdl::gemm::blocked

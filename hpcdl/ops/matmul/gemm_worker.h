@@ -186,14 +186,14 @@ class Worker {
                   .panels = static_cast<int>(whole),
                   .panel_stride = a_panel_words(block),
                   .k = elements(s, g, p.k, whole_block(g, block)),
-                  .src = element(p.a, row, g.k_begin(block) * s.group, !p.a.transposed),
+                  .src = element(p.a, row, first_element(s, g, whole_block(g, block)), !p.a.transposed),
                   .dtype = p.a.dtype,
                   .ld = p.a.ld,
                   .k_dense = !p.a.transposed};
     if (whole) s.pack_a(args);
     if (!rest) return;
     args.dst += whole * args.panel_stride;
-    args.src = element(p.a, row + whole * s.rows, g.k_begin(block) * s.group, !p.a.transposed);
+    args.src = element(p.a, row + whole * s.rows, first_element(s, g, whole_block(g, block)), !p.a.transposed);
     args.width = args.cols = static_cast<int>(rest);
     args.panels = 1;
     s.pack_a(args);
@@ -204,7 +204,7 @@ class Worker {
     const std::int64_t size = dtype_bytes(p.a.dtype), k = elements(s, g, p.k, whole_block(g, block));
     const std::int64_t dense = p.a.transposed ? rows : k, lines = p.a.transposed ? k : rows;
     const Split columns{ceil_div(dense * size, 64), panels_};
-    const auto* base = element(p.a, row, g.k_begin(block) * s.group, !p.a.transposed);
+    const auto* base = element(p.a, row, first_element(s, g, whole_block(g, block)), !p.a.transposed);
     return {base + columns.begin(j) * 64, lines, p.a.ld * size, columns.begin(end) - columns.begin(j)};
   }
   Ahead next_group(std::int64_t block, std::int64_t j, std::int64_t end, bool fresh) const {

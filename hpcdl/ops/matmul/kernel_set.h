@@ -100,6 +100,7 @@ struct KernelSet {
   int vectors = 0;                      // widest tile, in vectors
   int lanes = 0;                        // words per vector
   int group = 1;                        // elements of k per word
+  int parts = 1;                        // words for every `group` elements, in blocks of k_step words
   int k_step = 1;                       // words of k that tiles take at a time
   int block_words = 1024;               // words of k whose panels are used at a time
   // Of B, whose panels meet each tile of rows together; 0: every panel meets all rows of A at once.
@@ -115,6 +116,11 @@ struct KernelSet {
   /// Moves rows of whole vectors, one after the other in `from`; past the caches, if `stream`.
   void (*move_rows)(const std::byte* from, std::byte* to, std::int64_t ld, int rows, int vectors,
                     bool stream) = nullptr;
+  /// Takes over where A has fewer rows than `few_rows`.
+  const KernelSet* few = nullptr;
+  int few_rows = 0;
+  /// A B that is kept is kept as rows of f32, not as panels: where those are larger, and meet few rows more slowly.
+  bool keeps_rows = false;
   SmallKernel small = nullptr;
   void (*to_words)(std::uint32_t* dst, const void* src, DType dtype, std::int64_t k) = nullptr;
 };
@@ -126,5 +132,7 @@ template <class Isa> const KernelSet& kernel_set(Isa, Compute c);
 template <class Isa> const KernelSet& vector_set(Isa, Compute c);
 /// Of bf16 and int8, for tile registers; Avx512 only.
 template <class Isa> const KernelSet& tile_set(Isa, Compute c);
+/// Of f32 in parts of bf16, for tile registers; Avx512 only.
+template <class Isa> const KernelSet& split_set(Isa);
 
 }  // namespace hpcdl::gemm

@@ -63,7 +63,7 @@ template <class Isa> const KernelSet& vector_set(Isa, Compute c) {
 
 template <class Isa> const KernelSet& kernel_set(Isa isa, Compute c) {
   if constexpr (std::is_same_v<Isa, simd::Avx512>)
-    if (simd::has_tiles() && (c == Compute::bf16 || c == Compute::int8)) return tile_set(isa, c);
+    if (simd::has_tiles() && c != Compute::f16) return c == Compute::f32 ? split_set(isa) : tile_set(isa, c);
   return vector_set(isa, c);
 }
 

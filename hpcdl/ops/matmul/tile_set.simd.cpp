@@ -7,8 +7,8 @@
 // take 93 (A is read where it lies); to fetch the next turn's lines into L1 ahead of it, 130.
 #include <cstring>
 
+#include "hpcdl/ops/matmul/tile_registers.h"
 #include "hpcdl/ops/matmul/words.h"
-#include "hpcdl/simd/tiles.h"
 
 namespace hpcdl::gemm {
 
@@ -17,52 +17,15 @@ namespace {
 
 using simd::Avx512;
 
-constexpr int kSide = 16;  // rows and words of a tile register
-constexpr std::int64_t kRowBytes = kSide * 4;
-
-// Registers 0 to 3 are sums, 4 and 5 A, 6 and 7 B. Those of A and the sums are as high as the rows at hand.
-void prepare(int rows) {
-  if (rows == 0) return simd::release_tiles();
-  simd::TileShapes s;
-  for (int t = 0; t < 8; ++t) s.row_bytes[t] = kRowBytes, s.rows[t] = kSide;
-  const auto upper = static_cast<std::uint8_t>(rows < kSide ? rows : kSide),
-             lower = static_cast<std::uint8_t>(rows > kSide ? rows - kSide : 1);
-  s.rows[0] = s.rows[1] = s.rows[4] = upper;
-  s.rows[2] = s.rows[3] = s.rows[5] = lower;
-  simd::load_shapes(s);
-}
-
 template <Compute c, int C, int A, int B> [[gnu::always_inline]] inline void dot() {
   if constexpr (c == Compute::int8) simd::tile_dot_u8s8<C, A, B>();
   else simd::tile_dot_bf16<C, A, B>();
 }
 
-/// Lines to be fetched during a step (see TileArgs). Not those of `own`: they kept tiles from L1, whose places for
-/// lines on their way are few (an s32 result of 12 MB: 1.7 ms with them, 1.2 without).
-[[gnu::always_inline]] inline void fetch(const TileArgs& t, const std::byte*& ahead, std::int64_t& fetches) {
-#pragma GCC unroll 4
-  for (int i = 0; i < kSide / kPrefetchEvery; ++i) {
-    if (fetches <= 0) break;
-    --fetches;
-    __builtin_prefetch(ahead, 0, 2);
-    ahead += t.ahead_step;
-    if (ahead >= t.ahead_end) ahead -= t.ahead_wrap;
-  }
-}
-
 /// MT x NT registers of sums.
 template <Compute c, int MT, int NT, bool InPlace> void tile(const TileArgs& t) {
-  const std::int64_t c_in = t.cin_ld * 4, stride_a = InPlace ? t.lda : kRowBytes,
-                     step_a = InPlace ? kRowBytes : t.rows * kRowBytes;
-  if (t.cin) {
-    const auto* p = static_cast<const std::byte*>(t.cin);
-    simd::tile_load<0>(p, c_in);
-    if constexpr (NT == 2) simd::tile_load<1>(p + kRowBytes, c_in);
-    if constexpr (MT == 2) simd::tile_load<2>(p + kSide * c_in, c_in);
-    if constexpr (MT == 2 && NT == 2) simd::tile_load<3>(p + kSide * c_in + kRowBytes, c_in);
-  } else {
-    simd::tile_zero<0>(), simd::tile_zero<1>(), simd::tile_zero<2>(), simd::tile_zero<3>();
-  }
+  const std::int64_t stride_a = InPlace ? t.lda : kRowBytes, step_a = InPlace ? kRowBytes : t.rows * kRowBytes;
+  begin_sums<MT, NT>(t);
   const std::byte *a = t.a, *b = t.b, *ahead = t.ahead;
   std::int64_t fetches = t.ahead_count;
   for (std::int64_t left = t.k / kSide; left > 0; --left) {
@@ -83,12 +46,7 @@ template <Compute c, int MT, int NT, bool InPlace> void tile(const TileArgs& t) 
     a += step_a;
     b += NT * kSide * kRowBytes;
   }
-  auto* p = static_cast<std::byte*>(t.cout);
-  const std::int64_t c_out = t.cout_ld * 4;
-  simd::tile_store<0>(p, c_out);
-  if constexpr (NT == 2) simd::tile_store<1>(p + kRowBytes, c_out);
-  if constexpr (MT == 2) simd::tile_store<2>(p + kSide * c_out, c_out);
-  if constexpr (MT == 2 && NT == 2) simd::tile_store<3>(p + kSide * c_out + kRowBytes, c_out);
+  end_sums<MT, NT>(t);
 }
 
 /// Words of k that a panel holds: whole steps.
@@ -159,7 +117,7 @@ template <Compute c> KernelSet make() {
     s.tile_packed[rows][1] = tall ? &tile<c, 2, 1, false> : &tile<c, 1, 1, false>;
     s.tile_packed[rows][2] = tall ? &tile<c, 2, 2, false> : &tile<c, 1, 2, false>;
   }
-  s.prepare = &prepare;
+  s.prepare = &prepare<Avx512>;
   if constexpr (c == Compute::int8) s.pack_a = &pack_a<D, W, std::uint8_t>, s.pack_b = &pack_b<D, W, std::uint8_t>;
   else s.pack_a = &Packs<D, W>::a, s.pack_b = &Packs<D, W>::b;
   return s;
