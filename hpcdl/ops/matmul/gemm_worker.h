@@ -243,7 +243,7 @@ class Worker {
   void move(int rows) {
     rows = std::min(rows, moved_.rows);
     if (rows <= 0) return;
-    s.move_rows(moved_.from, moved_.to, f.d_ld, rows, moved_.vectors, past_caches_);
+    s.move_rows(moved_.from, moved_.to, f.d_ld, rows, moved_.vectors);
     moved_.from += rows * moved_.vectors * s.lanes * kWord, moved_.to += rows * f.d_ld, moved_.rows -= rows;
   }
   static void slice_of_last(void* worker) {
@@ -259,9 +259,9 @@ class Worker {
     const std::int64_t k0 = w.k.begin(turn) * s.k_step, kw = w.k.size(turn) * s.k_step, width = b.vectors * s.lanes;
     const bool last_turn = turn + 1 == w.k.parts, last = last_turn && w.block + 1 == g.blocks.parts,
                direct = last && f.plain && b.cols == width;
-    // Tile registers are stored into L1: rows that lie apart and have to come first would hold up the loads behind
-    // them.
-    const bool moves = direct && (s.prepare || past_caches_);
+    // By way of L1, for what is not to stay in caches alone: tile registers store other rows as fast themselves (f32,
+    // cubes of 1024) or faster (bf16 of 256, int8 up to 1024: a fifth).
+    const bool moves = direct && past_caches_;
     const std::int64_t r = w.tiles.begin(t), rows = w.tiles.size(t), at = pass_begin_ + w.row + r;
     // Sets with `prepare` do not look at these lines.
     const int own_lines = last && !moves && !s.prepare ? static_cast<int>(ceil_div(b.cols * f.d_element, 64)) : 0;

@@ -113,9 +113,8 @@ struct KernelSet {
   PackKernel pack_a = nullptr, pack_b = nullptr;
   /// Called by a thread before tiles of another number of rows than its last, and with 0 behind its last tile.
   void (*prepare)(int rows) = nullptr;
-  /// Moves rows of whole vectors, one after the other in `from`; past the caches, if `stream`.
-  void (*move_rows)(const std::byte* from, std::byte* to, std::int64_t ld, int rows, int vectors,
-                    bool stream) = nullptr;
+  /// Moves rows of whole vectors, one after the other in `from`, past the caches.
+  void (*move_rows)(const std::byte* from, std::byte* to, std::int64_t ld, int rows, int vectors) = nullptr;
   /// Takes over where A has fewer rows than `few_rows`.
   const KernelSet* few = nullptr;
   int few_rows = 0;

@@ -25,18 +25,12 @@ template <class D, int MR, int NV>
 }
 
 /// A row of a finished tile. `from` ends behind it.
-template <class D, bool Stream>
-[[gnu::always_inline]] inline void move_row(const std::byte*& from, std::byte* to, int vectors) {
+template <class D> [[gnu::always_inline]] inline void move_row(const std::byte*& from, std::byte* to, int vectors) {
   constexpr int kVector = D::kLanes * 4;
-  for (int v = 0; v < vectors; ++v, from += kVector)
-    if constexpr (Stream) D::stream_acc(to + v * kVector, D::load_acc(from));
-    else D::store_acc(to + v * kVector, D::load_acc(from));
+  for (int v = 0; v < vectors; ++v, from += kVector) D::stream_acc(to + v * kVector, D::load_acc(from));
 }
-template <class D>
-void move_rows(const std::byte* from, std::byte* to, std::int64_t ld, int rows, int vectors, bool stream) {
-  for (int r = 0; r < rows; ++r)
-    if (stream) move_row<D, true>(from, to + r * ld, vectors);
-    else move_row<D, false>(from, to + r * ld, vectors);
+template <class D> void move_rows(const std::byte* from, std::byte* to, std::int64_t ld, int rows, int vectors) {
+  for (int r = 0; r < rows; ++r) move_row<D>(from, to + r * ld, vectors);
 }
 
 template <class D, int MR, int NV, bool InPlace> void tile(const TileArgs& t) {
@@ -73,7 +67,7 @@ template <class D, int MR, int NV, bool InPlace> void tile(const TileArgs& t) {
     }
     if (moved_rows > 0 && (moved_due += t.moved_rows + 1) >= slots) {
       moved_due -= slots;
-      move_row<D, true>(moved, moved_to, t.moved_vectors);
+      move_row<D>(moved, moved_to, t.moved_vectors);
       moved_to += t.moved_ld, --moved_rows;
     }
 #pragma GCC unroll 4
@@ -90,7 +84,7 @@ template <class D, int MR, int NV, bool InPlace> void tile(const TileArgs& t) {
   for (std::int64_t left = t.k % kPrefetchEvery; left > 0; --left, a += kStepA, b += kPanel)
     multiply<D, MR, NV>(acc, a, stride, b);
 
-  if (moved_rows > 0) move_rows<D>(moved, moved_to, t.moved_ld, moved_rows, t.moved_vectors, true);
+  if (moved_rows > 0) move_rows<D>(moved, moved_to, t.moved_ld, moved_rows, t.moved_vectors);
 
 #pragma GCC unroll 16
   for (int m = 0; m < MR; ++m)
