@@ -67,7 +67,8 @@ struct Choice {
   Problem p;
   const KernelSet& s;
 
-  Choice(const KernelSet& set, const Problem& given) : p(given), s(set.few && given.m < set.few_rows ? *set.few : set) {
+  Choice(const KernelSet& set, const Problem& given)
+      : p(given), s(set.few && (given.m < set.few_rows || given.n * given.k < set.few_elements) ? *set.few : set) {
     if (set.keeps_rows && p.packed_b) p.b = {p.packed_b, DType::f32, p.k, true}, p.packed_b = nullptr;
   }
 };

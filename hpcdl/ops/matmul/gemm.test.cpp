@@ -113,10 +113,10 @@ class Gemm : public ::testing::TestWithParam<IsaKind> {
   Pool one_{1}, two_{2};
 };
 
-const Case kShapes[] = {{1, 1, 1},     {1, 7, 5},    {2, 33, 16},  {3, 1, 17},     {5, 47, 3},   {1, 300, 70},
-                        {4, 150, 33},  {6, 131, 99}, {7, 48, 64},  {8, 49, 31},    {9, 97, 33},  {13, 16, 130},
-                        {17, 129, 15}, {29, 31, 37}, {64, 64, 64}, {101, 3, 50},   {33, 34, 65}, {48, 80, 96},
-                        {97, 1, 1},    {99, 17, 31}, {96, 47, 33}, {103, 33, 130}, {111, 80, 17}};
+const Case kShapes[] = {{1, 1, 1},       {1, 7, 5},      {2, 33, 16},    {3, 1, 17},   {5, 47, 3},   {1, 300, 70},
+                        {4, 150, 33},    {6, 131, 99},   {7, 48, 64},    {8, 49, 31},  {9, 97, 33},  {13, 16, 130},
+                        {17, 129, 15},   {29, 31, 37},   {64, 64, 64},   {101, 3, 50}, {33, 34, 65}, {48, 80, 96},
+                        {193, 131, 130}, {199, 530, 33}, {205, 17, 1000}};
 
 TEST_P(Gemm, EveryTransposeDtypeAndTail) {
   for (const auto& c : kShapes)
@@ -136,7 +136,7 @@ TEST_P(Gemm, EveryTransposeDtypeAndTail) {
 // Several k blocks, several blocks of rows, split by rows and by columns.
 TEST_P(Gemm, BlockedShapes) {
   for (const Case& c :
-       {Case{5, 50, 2500}, Case{700, 9, 600}, Case{530, 100, 1030}, Case{40, 1700, 40}, Case{107, 50, 2500}})
+       {Case{5, 50, 2500}, Case{700, 9, 600}, Case{530, 100, 1030}, Case{40, 1700, 40}, Case{203, 50, 2500}})
     for (int bits = 0; bits < 4; ++bits) {
       const Matrix a(c.m, c.k, DType::f32, bits & 1, 3), b(c.k, c.n, DType::f32, bits & 2, 4);
       expect_product<float>(a, b, bits == 3 ? Compute::bf16 : Compute::f32, "blocked");
@@ -160,7 +160,7 @@ TEST_P(Gemm, GroupsOfPanelsTakeTurns) {
 }
 
 TEST_P(Gemm, PackedWeightGivesTheSameBits) {
-  for (const Case& c : {Case{7, 50, 70}, Case{20, 130, 1100}, Case{40, 500, 600}, Case{7, 1, 1}, Case{130, 130, 900}})
+  for (const Case& c : {Case{7, 50, 70}, Case{20, 130, 1100}, Case{40, 500, 600}, Case{7, 1, 1}, Case{230, 130, 900}})
     for (const Compute compute : {Compute::f32, Compute::bf16})
       for (const bool trans : {false, true}) {
         const Matrix a(c.m, c.k, DType::f32, false, 5), b(c.k, c.n, DType::f32, trans, 6);
@@ -180,7 +180,8 @@ TEST_P(Gemm, PackedWeightGivesTheSameBits) {
 
 // Stores past the caches: rows that begin on a line, rows that do not, a tail, several blocks of k; D that accumulates.
 TEST_P(Gemm, ColdResultsHaveTheSameBits) {
-  for (const Case& c : {Case{70, 96, 40}, Case{19, 53, 40}, Case{70, 160, 1100}, Case{33, 112, 3}, Case{3, 64, 40}})
+  for (const Case& c : {Case{70, 96, 40}, Case{19, 53, 40}, Case{70, 160, 1100}, Case{33, 112, 3}, Case{3, 64, 40},
+                        Case{200, 160, 1100}})
     for (const bool trans : {false, true}) {
       const Matrix a(c.m, c.k, DType::f32, trans, 14), b(c.k, c.n, DType::f32, false, 15);
       const std::int64_t ld = (c.n + 15) / 16 * 16 + (trans ? 3 : 0);
@@ -279,7 +280,7 @@ TEST_P(Gemm, BytesAreExact) {
 
 TEST_P(Gemm, NanAndInfinityArriveWhereTheyShould) {
   // The second in several blocks of k, of which the first and the last have something.
-  for (const Case& s : {Case{11, 37, 20}, Case{107, 37, 1700}}) {
+  for (const Case& s : {Case{11, 37, 20}, Case{203, 37, 1700}}) {
     Matrix a(s.m, s.k, DType::f32, false, 12), b(s.k, s.n, DType::f32, false, 13);
     a.set(4, s.k - 3, std::numeric_limits<float>::quiet_NaN());
     b.set(3, 30, std::numeric_limits<float>::infinity());
@@ -302,15 +303,16 @@ TEST_P(Gemm, NanAndInfinityArriveWhereTheyShould) {
 // to fewer bits would carry beyond them, sums that would overflow by parts alone.
 TEST_P(Gemm, LargestNumbers) {
   constexpr float kMax = std::numeric_limits<float>::max();
-  for (const std::int64_t m : {3, 11, 107}) {
-    Matrix a(m, 2, DType::f32, false, 16), b(2, 37, DType::f32, false, 17);
+  for (const std::int64_t m : {3, 11, 203}) {
+    const std::int64_t n = m < 200 ? 37 : 8200;  // the last for tile registers
+    Matrix a(m, 2, DType::f32, false, 16), b(2, n, DType::f32, false, 17);
     for (std::int64_t i = 0; i < m; ++i) a.set(i, 0, i % 2 ? -kMax : kMax), a.set(i, 1, i % 3 ? 0.0f : kMax);
-    for (std::int64_t j = 0; j < 37; ++j) b.set(0, j, 1.0f), b.set(1, j, j % 5 ? 0.0f : 1.0f);
-    auto d = poisoned<float>(m * 37);
-    call(two_, problem(a, b, Compute::f32), ep::Into<float>{.d = d.data(), .ld = 37});
+    for (std::int64_t j = 0; j < n; ++j) b.set(0, j, 1.0f), b.set(1, j, j % 5 ? 0.0f : 1.0f);
+    auto d = poisoned<float>(m * n);
+    call(two_, problem(a, b, Compute::f32), ep::Into<float>{.d = d.data(), .ld = n});
     for (std::int64_t i = 0; i < m; ++i)
-      for (std::int64_t j = 0; j < 37; ++j)
-        ASSERT_EQ(d[static_cast<std::size_t>(i * 37 + j)],
+      for (std::int64_t j = 0; j < n; ++j)
+        ASSERT_EQ(d[static_cast<std::size_t>(i * n + j)],
                   static_cast<float>(a.get(i, 0)) + static_cast<float>(a.get(i, 1)) * static_cast<float>(b.get(1, j)))
             << "m=" << m << " at " << i << "," << j;
   }

@@ -115,9 +115,9 @@ struct KernelSet {
   void (*prepare)(int rows) = nullptr;
   /// Moves rows of whole vectors, one after the other in `from`, past the caches.
   void (*move_rows)(const std::byte* from, std::byte* to, std::int64_t ld, int rows, int vectors) = nullptr;
-  /// Takes over where A has fewer rows than `few_rows`.
+  /// Takes over where A has fewer rows than `few_rows`, or B fewer elements than `few_elements`.
   const KernelSet* few = nullptr;
-  int few_rows = 0;
+  std::int64_t few_rows = 0, few_elements = 0;
   /// A B that is kept is kept as rows of f32, not as panels: where those are larger, and meet few rows more slowly.
   bool keeps_rows = false;
   SmallKernel small = nullptr;

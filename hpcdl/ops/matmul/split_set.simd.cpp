@@ -222,7 +222,11 @@ KernelSet make_split() {
   s.block_words = 24 * kStepWords;
   s.pack_cost = 64;
   s.group_bytes = 384 << 10;
-  s.few = &vector_set(Avx512{}, Compute::f32), s.few_rows = 96;  // what packing B costs
+  s.few = &vector_set(Avx512{}, Compute::f32);
+  s.few_rows = 192;  // what packing B costs
+  // Little is to be gained there, and small models get the same bits from a product whatever share of its rows a rank
+  // has.
+  s.few_elements = 128 * 128;
   s.keeps_rows = true;
   for (int rows = 1; rows <= s.rows; ++rows) {
     const bool tall = rows > kSide;
