@@ -73,10 +73,7 @@ int launch_verb(LaunchOptions& o) {
     for (const auto& e : result.ends)
       if (!first && !e.good() && (e.code != exit_code::kRequeue || code == exit_code::kRequeue)) first = &e;
     if (!first) return code;
-    if (interrupted(result, *first)) {
-      std::signal(SIGINT, SIG_DFL);
-      std::raise(SIGINT);
-    }
+    if (interrupted(result, *first)) end_by(SIGINT);
     if (!worth_restarting(result) || restart >= o.max_restarts) {
       say("hpcdl: [launch] {}{}", first->text(),
           code == exit_code::kRequeue ? ": stopped, the same command goes on from there" : "");

@@ -41,17 +41,11 @@ std::vector<std::string> words_of(int argc, char** argv) {
   return words;
 }
 
-/// Ends as programs do that know nothing of this signal; what they hold is given back by now.
-int end_by(int signal) {
-  std::signal(signal, SIG_DFL);
-  std::raise(signal);
-  return exit_code::kInternal;
-}
-
 int run_guarded(const cli::Run& run) try { return run(); } catch (const UsageError& e) {
   return report(e.what(), exit_code::kUsage);
 } catch (const cli::ReaderGone&) {
-  return end_by(SIGPIPE);
+  cli::end_by(SIGPIPE);
+  return exit_code::kInternal;
 } catch (const comm::PeerLost& e) {
   return report(e.what(), exit_code::kPeerLost);
 } catch (const comm::Stopped& e) {

@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -20,6 +21,11 @@ std::size_t columns() {
 }
 
 }  // namespace
+
+void end_by(int signal) {
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
 
 void check_writable(const std::string& path) {
   if (!path.empty()) io::AtomicFile{path};

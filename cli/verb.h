@@ -61,6 +61,8 @@ void add_verb(const Command& program, Run& run, const std::string& name, const s
 struct ReaderGone : Error {
   using Error::Error;
 };
+/// Ends as programs do that know nothing of this signal; what they hold is given back by now.
+void end_by(int signal);
 
 /// Throws Error where this file cannot be written: said before the work whose result it is to hold. Empty: no file.
 void check_writable(const std::string& path);

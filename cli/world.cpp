@@ -9,6 +9,17 @@
 #include "hpcdl/train/stop.h"
 
 namespace hpcdl::cli {
+namespace {
+
+/// Says why, and leaves the process in the middle of whatever waits for ranks that do not come.
+auto leaves_with(int code) {
+  return [code](const std::string& sentence) {
+    say("hpcdl: {}", sentence);
+    _exit(code);
+  };
+}
+
+}  // namespace
 
 comm::Joined join_ranks(const train::DistConfig& c, const train::ParallelConfig* p) {
   const auto place = comm::find_place(
@@ -22,17 +33,9 @@ comm::Joined join_ranks(const train::DistConfig& c, const train::ParallelConfig*
                                    .transport = c.transport,
                                    .init_timeout = c.init_timeout,
                                    .timeout = c.timeout,
-                                   .leave =
-                                       [](const std::string& sentence) {
-                                         say("hpcdl: {}", sentence);
-                                         _exit(exit_code::kPeerLost);
-                                       },
+                                   .leave = leaves_with(exit_code::kPeerLost),
                                    .asked_to_stop = [] { return train::StopSignals::requested() != 0; },
-                                   .leave_asked =
-                                       [](const std::string& sentence) {
-                                         say("hpcdl: {}", sentence);
-                                         _exit(exit_code::kRequeue);
-                                       }});
+                                   .leave_asked = leaves_with(exit_code::kRequeue)});
   if (place.world > 1) comm::algo::adopt(joined.world(), comm::algo::Policy::read(lab::comm_policy_file()));
   if (place.world > 1 && place.rank == 0)
     say("{} ranks over {}, as {} says", place.world, joined.world().transport(), place.source);

@@ -41,7 +41,9 @@ Fd open_stream(const fs::path& path) {
 
 }  // namespace
 
-fs::path aside_of(const fs::path& path) { return path.parent_path() / (".tmp-" + path.filename().string()); }
+fs::path aside_of(const fs::path& path) {
+  return path.parent_path() / (std::string(kAsidePrefix) + path.filename().string());
+}
 
 /// Whoever held it before may have renamed it away while we waited to open it, in which case we hold somebody's
 /// finished file and must try again.

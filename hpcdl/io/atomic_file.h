@@ -10,7 +10,8 @@
 
 namespace hpcdl::io {
 
-/// Where what is to become `path` is written.
+/// Where what is to become `path` is written: beside it, with this in front of its name.
+inline constexpr std::string_view kAsidePrefix = ".tmp-";
 fs::path aside_of(const fs::path& path);
 /// Creates the file `aside`, empty, for one process at a time, as long as it stays open: throws Error while another one
 /// writes what is to become `path`. A leftover of a killed writer is reused.

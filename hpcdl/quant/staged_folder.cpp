@@ -15,8 +15,6 @@ namespace fs = io::fs;
 
 namespace {
 
-constexpr std::string_view kAside = ".tmp-";  // of a file that was being written
-
 bool belongs_to_model(const fs::path& path) {
   static constexpr std::string_view kNames[] = {"config.json",
                                                 "generation_config.json",
@@ -29,7 +27,7 @@ bool belongs_to_model(const fs::path& path) {
                                                 "model.safetensors.index.json"};
   std::error_code ignored;
   std::string name = path.filename().string();
-  if (name.starts_with(kAside)) name.erase(0, kAside.size());
+  if (name.starts_with(io::kAsidePrefix)) name.erase(0, io::kAsidePrefix.size());  // was being written
   return fs::is_regular_file(path, ignored) &&
          ((name.starts_with("model") && name.ends_with(".safetensors")) ||
           std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames));

@@ -178,6 +178,11 @@ class Worker {
   /// A line more than the panel holds: panels a multiple of 4 KB apart would compete for the same places in L1.
   std::int64_t a_panel_words(std::int64_t block) const { return s.rows * g.k_words(block) + 16; }
 
+  /// Where the block of k begins in A, from `row` on.
+  const std::byte* rows_of_a(std::int64_t row, std::int64_t block) const {
+    return element(p.a, row, first_element(s, g, whole_block(g, block)), !p.a.transposed);
+  }
+
   void pack_a(std::int64_t row, const Split& tiles, std::int64_t block) {
     const std::int64_t whole = tiles.n / s.rows, rest = tiles.n % s.rows;
     PackArgs args{.dst = reinterpret_cast<std::uint32_t*>(a_),
@@ -186,14 +191,14 @@ class Worker {
                   .panels = static_cast<int>(whole),
                   .panel_stride = a_panel_words(block),
                   .k = elements(s, g, p.k, whole_block(g, block)),
-                  .src = element(p.a, row, first_element(s, g, whole_block(g, block)), !p.a.transposed),
+                  .src = rows_of_a(row, block),
                   .dtype = p.a.dtype,
                   .ld = p.a.ld,
                   .k_dense = !p.a.transposed};
     if (whole) s.pack_a(args);
     if (!rest) return;
     args.dst += whole * args.panel_stride;
-    args.src = element(p.a, row + whole * s.rows, first_element(s, g, whole_block(g, block)), !p.a.transposed);
+    args.src = rows_of_a(row + whole * s.rows, block);
     args.width = args.cols = static_cast<int>(rest);
     args.panels = 1;
     s.pack_a(args);
@@ -204,7 +209,7 @@ class Worker {
     const std::int64_t size = dtype_bytes(p.a.dtype), k = elements(s, g, p.k, whole_block(g, block));
     const std::int64_t dense = p.a.transposed ? rows : k, lines = p.a.transposed ? k : rows;
     const Split columns{ceil_div(dense * size, 64), panels_};
-    const auto* base = element(p.a, row, first_element(s, g, whole_block(g, block)), !p.a.transposed);
+    const auto* base = rows_of_a(row, block);
     return {base + columns.begin(j) * 64, lines, p.a.ld * size, columns.begin(end) - columns.begin(j)};
   }
   Ahead next_group(std::int64_t block, std::int64_t j, std::int64_t end, bool fresh) const {

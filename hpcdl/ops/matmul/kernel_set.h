@@ -6,7 +6,8 @@
 // The unit of all layouts is the 32-bit *word*: one f32, or a run of 2 bf16 or 4 int8 along k. A packed panel of width
 // w holds, word of k by word of k, w words: panel[k * w + j]. A set for tile registers (tile_set.simd.cpp) has blocks
 // of `k_step` words of k instead, within which each row's words lie together in panels of A: panel[(k / k_step * w + j)
-// * k_step + k % k_step].
+// * k_step + k % k_step]. Of operands in `parts` (split_set.simd.cpp), a block holds one after the other the words of
+// each part so.
 
 #include <cstddef>
 #include <cstdint>

@@ -43,14 +43,18 @@ template <int MT, int NT> [[gnu::always_inline]] inline void multiply_parts() {
   if constexpr (MT == 2 && NT == 2) simd::tile_dot_bf16<3, 5, 7>();
 }
 
+/// Of every lane, whether it is neither infinite nor NaN.
+[[gnu::always_inline]] inline __mmask16 finite(SplitV x) {
+  return _mm512_cmp_ps_mask((x * SplitV(0.0f)).v, _mm512_setzero_ps(), _CMP_EQ_OQ);
+}
+
 /// An element of every lane, from words of its parts; `Half`: of the two of a word. The third part of infinity is NaN.
 template <int Half> [[gnu::always_inline]] inline SplitV joined(const __m512i (&word)[kParts]) {
   SplitV x[kParts];
   for (int q = 0; q < kParts; ++q)
     x[q] = _mm512_castsi512_ps(Half ? _mm512_and_si512(word[q], _mm512_set1_epi32(~0xffff))
                                     : _mm512_slli_epi32(word[q], 16));
-  const __mmask16 finite = _mm512_cmp_ps_mask((x[1] * SplitV(0.0f)).v, _mm512_setzero_ps(), _CMP_EQ_OQ);
-  return _mm512_mask_blend_ps(finite, x[1].v, (x[0] + (x[1] + x[2])).v);
+  return _mm512_mask_blend_ps(finite(x[1]), x[1].v, (x[0] + (x[1] + x[2])).v);
 }
 
 /// Of sums of a tile, those that are not finite, once more as a sum of products of f32: an infinite operand has parts
@@ -60,7 +64,7 @@ template <int Half> [[gnu::always_inline]] inline SplitV joined(const __m512i (&
   for (int row = 0; row < t.rows; ++row)
     for (int j = 0; j < width; j += kSide) {
       float* at = sums + row * ld + j;
-      const __mmask16 wrong = _mm512_cmp_ps_mask((SplitV::load(at) * SplitV(0.0f)).v, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+      const __mmask16 wrong = _knot_mask16(finite(SplitV::load(at)));
       if (!wrong) continue;
       SplitV sum(0.0f);
       for (std::int64_t word = 0; word < t.k / kParts; ++word) {
