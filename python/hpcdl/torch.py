@@ -284,8 +284,9 @@ class _Int4Matmul(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: ops.Int4Weight, bias: Optional[Tensor], residual: Optional[Tensor], exact: bool
     ) -> Tensor:
+        y = ops.int4_matmul(x, weight, bias, residual=residual, exact=exact)  # tells what is none of its types
         ctx.weight, ctx.dtypes = weight, (x.dtype, None if bias is None else bias.dtype)
-        return ops.int4_matmul(x, weight, bias, residual=residual, exact=exact)
+        return y
 
     @staticmethod
     @once_differentiable

@@ -9,6 +9,7 @@
 
 #include "python/src/bind.h"
 #include "python/src/call.h"
+#include "python/src/given.h"
 #include "python/src/gpu_kernels.h"
 #include "python/src/type_error.h"
 
@@ -22,8 +23,8 @@ struct Tensors {
   std::vector<Array> arrays;
 
   Tensors(const char* name, nb::handle list, std::size_t expected) {
-    require_type(PyList_Check(list.ptr()) || PyTuple_Check(list.ptr()), kOp, "{} must be a list or tuple of arrays",
-                 name);
+    if (!PyList_Check(list.ptr()) && !PyTuple_Check(list.ptr())) [[unlikely]]
+      require_type(false, kOp, "{} must be a list or tuple of arrays, got {}", name, kind_of(list));
     const auto n = static_cast<std::size_t>(PySequence_Size(list.ptr()));
     require(expected == kAny || n == expected, kOp, "{} must have as many entries as params, {}, got {}", name,
             expected, n);
@@ -88,11 +89,18 @@ void require_hyper(const Hyper& h) {
           h.weight_decay);
 }
 
-void adamw(nb::handle params, nb::handle grads, nb::handle m, nb::handle v, float lr, std::int64_t step,
-           nb::tuple betas, float eps, float weight_decay, nb::handle decay, nb::handle copies, float grad_scale) {
-  Hyper h{lr, 0, 0, eps, weight_decay, grad_scale, step};
-  require(betas.size() == 2 && nb::try_cast(betas[0], h.beta1) && nb::try_cast(betas[1], h.beta2), kOp,
-          "betas must be two floats");
+void adamw(nb::handle params, nb::handle grads, nb::handle m, nb::handle v, nb::handle lr, nb::handle step,
+           nb::handle betas, nb::handle eps, nb::handle weight_decay, nb::handle decay, nb::handle copies,
+           nb::handle grad_scale) {
+  require_type(!betas.is_none(), kOp, "betas must be a tuple of 2 numbers, got None");
+  const Several both(kOp, "betas", betas, 2);
+  const Hyper h{.lr = number(kOp, "lr", lr),
+                .beta1 = number(kOp, "betas[0]", both[0]),
+                .beta2 = number(kOp, "betas[1]", both[1]),
+                .eps = number(kOp, "eps", eps),
+                .weight_decay = number(kOp, "weight_decay", weight_decay),
+                .grad_scale = number(kOp, "grad_scale", grad_scale),
+                .step = integer(kOp, "step", step)};
   require_hyper(h);
   const Tensors ps("params", params, Tensors::kAny);
   const auto n = ps.arrays.size();
@@ -138,10 +146,10 @@ void adamw(nb::handle params, nb::handle grads, nb::handle m, nb::handle v, floa
 }  // namespace
 
 void bind_adamw(nb::module_& m) {
-  m.def("adamw", adamw, nb::arg("params"), nb::arg("grads"), nb::arg("exp_avgs"), nb::arg("exp_avg_sqs"), nb::kw_only(),
-        nb::arg("lr"), nb::arg("step"), nb::arg("betas") = nb::make_tuple(0.9, 0.999), nb::arg("eps") = 1e-8f,
-        nb::arg("weight_decay") = 0.01f, nb::arg("decay") = nb::none(), nb::arg("copies") = nb::none(),
-        nb::arg("grad_scale") = 1.0f,
+  m.def("adamw", adamw, anything("params"), anything("grads"), anything("exp_avgs"), anything("exp_avg_sqs"),
+        nb::kw_only(), anything("lr"), anything("step"), anything("betas") = nb::make_tuple(0.9, 0.999),
+        anything("eps") = 1e-8f, anything("weight_decay") = 0.01f, anything("decay") = nb::none(),
+        anything("copies") = nb::none(), anything("grad_scale") = 1.0f,
         nb::sig("def adamw(params: list[Array], grads: list[Array], exp_avgs: list[Array], exp_avg_sqs: list[Array], "
                 "*, lr: float, step: int, betas: "
                 "tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 0.01, decay: list[bool] "

@@ -4,12 +4,11 @@
 
 #include "hpcdl/core/describe.h"
 #include "python/src/array.h"
+#include "python/src/given.h"
 #include "python/src/type_error.h"
 
 namespace hpcdl::python {
 namespace {
-
-std::string class_of(nb::handle object) { return nb::type_name(object.type()).c_str(); }
 
 // Types that were met, with how to read them. Entries hold their types, so that an address never means two.
 struct Known {
@@ -66,6 +65,14 @@ void require_no_gradient(std::string_view op, std::string_view name, nb::handle 
   require((*enabled)().ptr() != Py_True, op,
           "{} requires a gradient, which this call would not record: use hpcdl.torch, torch.no_grad() or {}.detach()",
           name, name);
+}
+
+[[noreturn]] void fail_no_array(std::string_view op, std::string_view name, nb::handle object) {
+  const bool numbers = PyList_Check(object.ptr()) || PyTuple_Check(object.ptr()) || PyFloat_Check(object.ptr()) ||
+                       PyLong_Check(object.ptr());
+  throw TypeError(
+      fmt::format("[{}] {} must be a NumPy array, a PyTorch tensor or another array with __dlpack__, got {}{}", op,
+                  name, kind_of(object), numbers ? ": pass numpy.array(..., \"float32\") of it" : ""));
 }
 
 /// PyTorch may hold back a minus sign (the imaginary part of a conjugate), which DLPack does not tell. Such tensors are
@@ -195,9 +202,8 @@ Array::Array(std::string_view op, std::string_view name, nb::handle object) {
     from_buffer(op, name, object, DType::none);
     return;
   }
-  require_type(nb::hasattr(object, "__dlpack__"), op,
-               "{} must be a NumPy array, a PyTorch tensor or another array with __dlpack__, got {}", name,
-               class_of(object));
+  if (!nb::hasattr(object, "__dlpack__")) [[unlikely]]
+    fail_no_array(op, name, object);
   from_capsule(op, name, object);
 }
 
@@ -207,7 +213,7 @@ void Array::from_buffer(std::string_view op, std::string_view name, nb::handle o
     PyErr_Clear();
     // bfloat16 of the package ml_dtypes: NumPy has no letter for it.
     const nb::object dtype = nb::getattr(object, "dtype", nb::none());
-    const std::string found = dtype.is_none() ? class_of(object) : nb::str(dtype).c_str();
+    const std::string found = dtype.is_none() ? kind_of(object) : nb::str(dtype).c_str();
     require_type(found == "bfloat16" && forced == DType::none, op, "{} has elements of type {}, which no kernel reads",
                  name, found);
     return from_buffer(op, name, object.attr("view")("uint16"), DType::bf16);
@@ -239,7 +245,7 @@ void Array::from_capsule(std::string_view op, std::string_view name, nb::handle 
     require(framework_.torch || !kGpuKernels, op,
             "{} is an array of {} on a GPU; there PyTorch's tensors are taken: pass torch.from_dlpack({}), which "
             "copies nothing",
-            name, class_of(object), name);
+            name, kind_of(object), name);
     options["stream"] = -1;  // calls queue on the stream that is current for PyTorch: nothing to wait for
   }
   const auto exported = [&] { return source.attr("__dlpack__")(**options); };
@@ -261,7 +267,7 @@ void Array::from_capsule(std::string_view op, std::string_view name, nb::handle 
     return take(op, name, versioned_->tensor);
   }
   require_type(PyCapsule_IsValid(capsule.ptr(), "dltensor"), op, "{}: __dlpack__ of {} returned no DLPack capsule",
-               name, class_of(object));
+               name, kind_of(object));
   managed_.reset(static_cast<dl::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor")));
   PyCapsule_SetName(capsule.ptr(), "used_dltensor");
   take(op, name, managed_->tensor);

@@ -4,14 +4,14 @@
 
 #include "python/src/bind.h"
 #include "python/src/call.h"
+#include "python/src/given.h"
 #include "python/src/words.h"
 
 namespace hpcdl::python {
 namespace {
 
 struct Options {
-  bool causal = false;
-  nb::handle scale, heads, layout;
+  nb::handle causal, scale, heads, layout;
 };
 
 /// How the caller's dims stand for (B, T, H, D), and the arguments of the op.
@@ -31,17 +31,17 @@ class Form {
               to_string(q.spec()), to_string(k.spec()));
     } else {
       require_type(!o.heads.is_none(), call.op(), "q is {}: say heads=H", to_string(q.spec()));
-      if (!nb::try_cast(o.heads, args.heads)) throw TypeError(fmt::format("[{}] heads must be an int", call.op()));
-      require(args.heads > 0 && q[2] % args.heads == 0 && q[2] > 0, call.op(),
-              "heads must divide the last dim of q, got {} and {}", args.heads, to_string(q.spec()));
+      const auto heads = integer(call.op(), "heads", o.heads);
+      require(heads > 0 && heads <= q[2] && q[2] % heads == 0, call.op(),
+              "heads must divide the last dim of q, got {} and {}", heads, to_string(q.spec()));
+      args.heads = static_cast<int>(heads);
       const auto width = q[2] / args.heads;
       require(k[2] % width == 0 && k[2] > 0, call.op(), "k must hold heads of {}, got {}", width, to_string(k.spec()));
       args.kv_heads = static_cast<int>(k[2] / width);
     }
-    args.causal = o.causal;
+    args.causal = flag(call.op(), "causal", o.causal);
     if (!o.scale.is_none()) {
-      if (!nb::try_cast(o.scale, args.scale))
-        throw TypeError(fmt::format("[{}] scale must be a float or None", call.op()));
+      args.scale = number(call.op(), "scale", o.scale);
       require(args.scale > 0, call.op(), "scale must be positive, got {}", args.scale);
     }
   }
@@ -84,18 +84,18 @@ nb::object attention_call(bool keep, nb::handle q, nb::handle k, nb::handle v, c
   return keep ? call.give_all(y, lse) : call.give(y);
 }
 
-nb::object attention(nb::handle q, nb::handle k, nb::handle v, bool causal, nb::handle scale, nb::handle heads,
+nb::object attention(nb::handle q, nb::handle k, nb::handle v, nb::handle causal, nb::handle scale, nb::handle heads,
                      nb::handle layout, nb::handle out) {
   return attention_call(false, q, k, v, {causal, scale, heads, layout}, out);
 }
-nb::object attention_forward(nb::handle q, nb::handle k, nb::handle v, bool causal, nb::handle scale, nb::handle heads,
-                             nb::handle layout, nb::handle out) {
+nb::object attention_forward(nb::handle q, nb::handle k, nb::handle v, nb::handle causal, nb::handle scale,
+                             nb::handle heads, nb::handle layout, nb::handle out) {
   return attention_call(true, q, k, v, {causal, scale, heads, layout}, out);
 }
 
 nb::object attention_backward(nb::handle dout, nb::handle q, nb::handle k, nb::handle v, nb::handle y, nb::handle lse,
-                              bool causal, nb::handle scale, nb::handle heads, nb::handle layout, nb::handle needs,
-                              nb::handle out) {
+                              nb::handle causal, nb::handle scale, nb::handle heads, nb::handle layout,
+                              nb::handle needs, nb::handle out) {
   Call call("attention_backward");
   const Needs need(call.op(), needs, 3);
   const Several outs(call.op(), "out", out, 3);
@@ -123,9 +123,9 @@ nb::object attention_backward(nb::handle dout, nb::handle q, nb::handle k, nb::h
 }  // namespace
 
 void bind_attention(nb::module_& m) {
-  m.def("attention", attention, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::kw_only(), nb::arg("causal") = false,
-        nb::arg("scale") = nb::none(), nb::arg("heads") = nb::none(), nb::arg("layout") = "bhtd",
-        nb::arg("out") = nb::none(),
+  m.def("attention", attention, anything("q"), anything("k"), anything("v"), nb::kw_only(), anything("causal") = false,
+        anything("scale") = nb::none(), anything("heads") = nb::none(), anything("layout") = "bhtd",
+        anything("out") = nb::none(),
         nb::sig("def attention(q: Array, k: Array, v: Array, *, causal: bool = False, scale: float | None = None, "
                 "heads: int | None = None, "
                 "layout: str = 'bhtd', out: Array | None = None) -> Array"),
@@ -136,18 +136,18 @@ layout "bthd": (B, T, H, D) and (B, S, Hkv, D). Or q (B, T, H*D) with heads=H, k
 strides, as long as D is dense: transposed views and slices of a packed qkv are read in place. D is at most
 256. causal: query t sees keys 0 .. t + S - T. scale: 1/sqrt(D) unless given. The result is like q and lies in
 memory in its order.)");
-  m.def("attention_forward", attention_forward, nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::kw_only(),
-        nb::arg("causal") = false, nb::arg("scale") = nb::none(), nb::arg("heads") = nb::none(),
-        nb::arg("layout") = "bhtd", nb::arg("out") = nb::none(),
+  m.def("attention_forward", attention_forward, anything("q"), anything("k"), anything("v"), nb::kw_only(),
+        anything("causal") = false, anything("scale") = nb::none(), anything("heads") = nb::none(),
+        anything("layout") = "bhtd", anything("out") = nb::none(),
         nb::sig(
             "def attention_forward(q: Array, k: Array, v: Array, *, causal: bool = False, scale: float | None = None, "
             "heads: int | None = "
             "None, layout: str = 'bhtd', out: tuple[Array | None, Array | None] | None = None) -> tuple[Array, Array]"),
         "attention, with what its gradient needs: (y, lse). lse: log of the sum of exp(scores), float32 (B, H, T).");
-  m.def("attention_backward", attention_backward, nb::arg("dy"), nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("y"),
-        nb::arg("lse"), nb::kw_only(), nb::arg("causal") = false, nb::arg("scale") = nb::none(),
-        nb::arg("heads") = nb::none(), nb::arg("layout") = "bhtd", nb::arg("needs") = nb::none(),
-        nb::arg("out") = nb::none(),
+  m.def("attention_backward", attention_backward, anything("dy"), anything("q"), anything("k"), anything("v"),
+        anything("y"), anything("lse"), nb::kw_only(), anything("causal") = false, anything("scale") = nb::none(),
+        anything("heads") = nb::none(), anything("layout") = "bhtd", anything("needs") = nb::none(),
+        anything("out") = nb::none(),
         nb::sig("def attention_backward(dy: Array, q: Array, k: Array, v: Array, y: Array, lse: Array, *, causal: bool "
                 "= False, scale: float | "
                 "None = None, heads: int | None = None, layout: str = 'bhtd', needs: tuple[bool, bool, bool] | None = "

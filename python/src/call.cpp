@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "hpcdl/core/describe.h"
+#include "python/src/given.h"
 #include "python/src/type_error.h"
 
 namespace hpcdl::python {
@@ -160,8 +161,8 @@ nb::object Call::give(Result& r) const {
 
 Several::Several(std::string_view op, const char* name, nb::handle object, std::size_t n) {
   if (object.is_none()) return;
-  require_type(PyTuple_Check(object.ptr()) || PyList_Check(object.ptr()), op,
-               "{} must be None or a tuple of {} entries", name, n);
+  if (!PyTuple_Check(object.ptr()) && !PyList_Check(object.ptr())) [[unlikely]]
+    require_type(false, op, "{} must be None or a tuple of {} entries, got {}", name, n, kind_of(object));
   const auto found = static_cast<std::size_t>(PySequence_Size(object.ptr()));
   require(found == n, op, "{} must have {} entries, got {}", name, n, found);
   items_ = nb::borrow(object);

@@ -8,6 +8,7 @@
 #include "hpcdl/io/safetensors.h"
 #include "python/src/array.h"
 #include "python/src/bind.h"
+#include "python/src/words.h"
 
 namespace hpcdl::python {
 namespace {
@@ -19,8 +20,10 @@ struct Files {
   Framework framework;
 };
 
-void open(Files* self, const io::fs::path& path, const std::string& framework) {
-  const Framework f = framework_from_name(framework);
+void open(Files* self, const io::fs::path& path, nb::handle framework) {
+  constexpr std::string_view kNames[] = {"numpy", "torch"};
+  const Framework f =
+      framework_from_name(kNames[choose("open_safetensors", "framework", framework, {kNames[0], kNames[1]})]);
   auto folder = [&] {
     const nb::gil_scoped_release released;
     return io::TensorFolder::open(path);
@@ -71,7 +74,7 @@ std::string missing(const Files& f, const std::string& name) {
 
 void bind_files(nb::module_& m) {
   nb::class_<Files>(m, "_Files")
-      .def("__init__", open, nb::arg("path"), nb::arg("framework"),
+      .def("__init__", open, nb::arg("path"), anything("framework"),
            nb::sig("def __init__(self, path: typing.Any, framework: str) -> None"))
       .def("get", get, nb::arg("name"), nb::sig("def get(self, name: str) -> typing.Any"))
       .def("names", names, nb::sig("def names(self) -> list[str]"))

@@ -11,6 +11,7 @@
 #include "hpcdl/quant/int4_device.h"
 #include "python/src/bind.h"
 #include "python/src/call.h"
+#include "python/src/given.h"
 #include "python/src/words.h"
 
 namespace hpcdl::python {
@@ -55,11 +56,13 @@ Int4Weight quantize_there(Call& call, const View& w, const quant::Int4Options& o
 }
 #endif
 
-Int4Weight quantize(nb::handle w, std::int64_t group, bool symmetric, bool search) {
+Int4Weight quantize(nb::handle w, nb::handle group, nb::handle symmetric, nb::handle search) {
   Call call("int4_quantize");
   const View v = call.in("w", w);
   require(v.rank() == 2, call.op(), "w must be (N, K), got {}", to_string(v.spec()));
-  const quant::Int4Options o{.group = group, .symmetric = symmetric, .search = search};
+  const quant::Int4Options o{.group = integer(call.op(), "group", group),
+                             .symmetric = flag(call.op(), "symmetric", symmetric),
+                             .search = flag(call.op(), "search", search)};
   quant::require_group(call.op(), v[1], o);
 #if HPCDL_CUDA
   if (v.device().is_cuda()) return quantize_there(call, v, o);
@@ -105,7 +108,7 @@ Int4Weight moved(const Int4Weight& w, nb::handle device) {
     if (!v) return nb::object(nb::none());
     const nb::object view =
         view_array(w.framework, nb::none(), Tensor(const_cast<void*>(v.data()), v.spec(), v.device()), false);
-    return nb::object(view.attr("to")(device, nb::arg("copy") = true));
+    return nb::object(view.attr("to")(device, anything("copy") = true));
   };
   Int4Weight r = weight_of(part(w.w.packed), part(w.w.scale), part(w.w.offset));
   r.error = w.error, r.errors = w.errors, r.measured = w.measured;
@@ -154,8 +157,15 @@ template <class Cpu, class Gpu> void run_either(Call& call, Cpu&& cpu, [[maybe_u
   });
 }
 
-nb::object dequantize(const Int4Weight& w, nb::handle dtype, nb::handle out) {
+const Int4Weight& weight_in(const Call& call, nb::handle given) {
+  if (!nb::isinstance<Int4Weight>(given)) [[unlikely]]
+    require_type(false, call.op(), "weight must be an Int4Weight, got {}: make one with int4_quantize", kind_of(given));
+  return *nb::inst_ptr<Int4Weight>(given);
+}
+
+nb::object dequantize(nb::handle weight, nb::handle dtype, nb::handle out) {
   Call call("int4_dequantize");
+  const Int4Weight& w = weight_in(call, weight);
   call.set_framework(w.framework);
   call.set_device(w.w.packed.device());
   Result r = call.out("out", out, {{w.w.n(), w.w.k()}, dtype_from(call.op(), dtype)});
@@ -165,13 +175,14 @@ nb::object dequantize(const Int4Weight& w, nb::handle dtype, nb::handle out) {
   return call.give(r);
 }
 
-nb::object matmul(nb::handle x, const Int4Weight& w, nb::handle bias, nb::handle residual, nb::handle activation,
-                  bool exact, nb::handle out) {
+nb::object matmul(nb::handle x, nb::handle weight, nb::handle bias, nb::handle residual, nb::handle activation,
+                  nb::handle exact, nb::handle out) {
   Call call("int4_matmul");
+  const Int4Weight& w = weight_in(call, weight);
   constexpr Int4Activation all[] = {Int4Activation::none, Int4Activation::relu, Int4Activation::gelu,
                                     Int4Activation::silu};
   const Int4Linear::Args a{
-      .exact = exact,
+      .exact = flag(call.op(), "exact", exact),
       .activation = all[choose(call.op(), "activation", activation, {"none", "relu", "gelu_tanh", "silu"})],
       .constant_weights = w.frozen};
   const View v = call.in("x", x), b = call.in_or_absent("bias", bias, kContiguous),
@@ -222,10 +233,10 @@ inputs.
 Made by int4_quantize, or from arrays that are used in place: packed uint8 (N, K/2), scale and offset bfloat16
 (N, K/G), as in the safetensors files that `hpcdl quantize` writes. float32 scales are accepted and rounded to
 bfloat16.)")
-      .def("__init__", make_weight, nb::arg("packed"), nb::arg("scale"), nb::arg("offset") = nb::none(),
+      .def("__init__", make_weight, anything("packed"), anything("scale"), anything("offset") = nb::none(),
            nb::sig(
                "def __init__(self, packed: typing.Any, scale: typing.Any, offset: typing.Any | None = None) -> None"))
-      .def("to", moved, nb::arg("device"), nb::sig("def to(self, device: typing.Any) -> Int4Weight"),
+      .def("to", moved, anything("device"), nb::sig("def to(self, device: typing.Any) -> Int4Weight"),
            "A copy on another of PyTorch's devices, such as \"cuda\".")
       .def(
           "freeze", freeze, nb::sig("def freeze(self) -> Int4Weight"),
@@ -265,22 +276,22 @@ bfloat16.)")
 void bind_int4(nb::module_& m) {
   bind_weight(m);
   m.def(
-      "int4_quantize", quantize, nb::arg("w"), nb::kw_only(), nb::arg("group") = 64, nb::arg("symmetric") = true,
-      nb::arg("search") = true,
+      "int4_quantize", quantize, anything("w"), nb::kw_only(), anything("group") = 64, anything("symmetric") = true,
+      anything("search") = true,
       nb::sig(
           "def int4_quantize(w: Array, *, group: int = 64, symmetric: bool = True, search: bool = True) -> Int4Weight"),
       R"(The matrix w (N, K), float32 or bfloat16, in 4 bits.
 
 group: 32, 64 or 128, dividing K: inputs that share a scale. search: choose scales by their mean squared
 error. ValueError where a weight is NaN or infinite; on a GPU its group becomes NaN.)");
-  m.def("int4_dequantize", dequantize, nb::arg("weight"), nb::kw_only(), nb::arg("dtype") = "float32",
-        nb::arg("out") = nb::none(),
+  m.def("int4_dequantize", dequantize, anything("weight"), nb::kw_only(), anything("dtype") = "float32",
+        anything("out") = nb::none(),
         nb::sig("def int4_dequantize(weight: Int4Weight, *, dtype: typing.Any = 'float32', out: typing.Any | None = "
                 "None) -> typing.Any"),
         "The matrix (N, K) that the 4-bit weights stand for. dtype: float32 or bfloat16.");
-  m.def("int4_matmul", matmul, nb::arg("x"), nb::arg("weight"), nb::arg("bias") = nb::none(), nb::kw_only(),
-        nb::arg("residual") = nb::none(), nb::arg("activation") = "none", nb::arg("exact") = false,
-        nb::arg("out") = nb::none(),
+  m.def("int4_matmul", matmul, anything("x"), anything("weight"), anything("bias") = nb::none(), nb::kw_only(),
+        anything("residual") = nb::none(), anything("activation") = "none", anything("exact") = false,
+        anything("out") = nb::none(),
         nb::sig("def int4_matmul(x: Array, weight: Int4Weight, bias: Array | None = None, *, residual: Array | None = "
                 "None, activation: str = "
                 "'none', exact: bool = False, out: Array | None = None) -> Array"),
@@ -289,11 +300,11 @@ error. ValueError where a weight is NaN or infinite; on a GPU its group becomes 
 x: (..., K), float32 or bfloat16; rows dense. bias: (N). residual: like the result. activation: "none",
 "relu", "gelu_tanh", "silu". x is rounded to 8 bits for each row and group, so that products are integer; with
 exact it stays as it is, 1.6 to 3 times slower.)");
-  m.def("int4_pack", pack, nb::arg("q"), nb::kw_only(), nb::arg("out") = nb::none(),
+  m.def("int4_pack", pack, anything("q"), nb::kw_only(), anything("out") = nb::none(),
         nb::sig("def int4_pack(q: Array, *, out: Array | None = None) -> Array"),
         "Values 0 .. 15, uint8 (N, K) with K a multiple of 8, in the order of the kernels: uint8 (N, K/2). ValueError "
         "for larger values; on a GPU their low four bits are taken.");
-  m.def("int4_unpack", unpack, nb::arg("packed"), nb::kw_only(), nb::arg("out") = nb::none(),
+  m.def("int4_unpack", unpack, anything("packed"), nb::kw_only(), anything("out") = nb::none(),
         nb::sig("def int4_unpack(packed: Array, *, out: Array | None = None) -> Array"),
         "The inverse of int4_pack: uint8 (N, K).");
 }

@@ -6,6 +6,7 @@
 #include "python/src/bind.h"
 #include "python/src/call.h"
 #include "python/src/gelu_form.h"
+#include "python/src/given.h"
 #include "python/src/type_error.h"
 #include "python/src/words.h"
 
@@ -162,8 +163,8 @@ nb::object bias_gelu_mlp_backward(nb::handle dy, nb::handle x, nb::handle w1, nb
 }  // namespace
 
 void bind_linear(nb::module_& m) {
-  m.def("linear", linear, nb::arg("x"), nb::arg("weight"), nb::arg("bias") = nb::none(), nb::kw_only(),
-        nb::arg("residual") = nb::none(), nb::arg("activation") = "none", nb::arg("out") = nb::none(),
+  m.def("linear", linear, anything("x"), anything("weight"), anything("bias") = nb::none(), nb::kw_only(),
+        anything("residual") = nb::none(), anything("activation") = "none", anything("out") = nb::none(),
         nb::sig("def linear(x: Array, weight: Array | PackedWeight, bias: Array | None = None, *, residual: Array | "
                 "None = None, "
                 "activation: str = 'none', "
@@ -173,15 +174,15 @@ void bind_linear(nb::module_& m) {
 x: (..., K), weight: (N, K), bias: (N), float32 or bfloat16 each; rows dense. residual: like the result, (...,
 N) in the dtype of x. Products are formed in the dtype of x, sums in float32. activation: "none", "relu",
 "gelu" (error function), "gelu_tanh". out: may be residual. On the CPU weight may be a PackedWeight.)");
-  m.def("linear_forward", linear_forward, nb::arg("x"), nb::arg("weight"), nb::arg("bias") = nb::none(), nb::kw_only(),
-        nb::arg("residual") = nb::none(), nb::arg("activation") = "none", nb::arg("out") = nb::none(),
+  m.def("linear_forward", linear_forward, anything("x"), anything("weight"), anything("bias") = nb::none(),
+        nb::kw_only(), anything("residual") = nb::none(), anything("activation") = "none", anything("out") = nb::none(),
         nb::sig("def linear_forward(x: Array, weight: Array, bias: Array | None = None, *, residual: Array | None = "
                 "None, activation: str = "
                 "'none', out: tuple[Array | None, Array | None] | None = None) -> tuple[Array, Array | None]"),
         "linear, with what its gradient needs: (y, z). z = x @ weight.T + bias, None without an activation.");
-  m.def("linear_backward", linear_backward, nb::arg("dy"), nb::arg("x"), nb::arg("weight"),
-        nb::arg("bias") = nb::none(), nb::arg("z") = nb::none(), nb::kw_only(), nb::arg("activation") = "none",
-        nb::arg("needs") = nb::none(), nb::arg("out") = nb::none(),
+  m.def("linear_backward", linear_backward, anything("dy"), anything("x"), anything("weight"),
+        anything("bias") = nb::none(), anything("z") = nb::none(), nb::kw_only(), anything("activation") = "none",
+        anything("needs") = nb::none(), anything("out") = nb::none(),
         nb::sig("def linear_backward(dy: Array, x: Array, weight: Array, bias: Array | None = None, z: Array | None = "
                 "None, *, activation: "
                 "str = 'none', needs: tuple[bool, bool, bool] | None = None, out: tuple[Array | None, Array | None, "
@@ -191,8 +192,8 @@ N) in the dtype of x. Products are formed in the dtype of x, sums in float32. ac
 
 Of bias only presence and dtype count. z: from linear_forward. needs: which to compute (None: all); the others
 are None.)");
-  m.def("bias_gelu_mlp", bias_gelu_mlp, nb::arg("x"), nb::arg("w1"), nb::arg("b1").none(), nb::arg("w2"),
-        nb::arg("b2").none(), nb::kw_only(), nb::arg("approximate") = "none", nb::arg("out") = nb::none(),
+  m.def("bias_gelu_mlp", bias_gelu_mlp, anything("x"), anything("w1"), anything("b1"), anything("w2"), anything("b2"),
+        nb::kw_only(), anything("approximate") = "none", anything("out") = nb::none(),
         nb::sig("def bias_gelu_mlp(x: Array, w1: Array, b1: Array | None, w2: Array, b2: Array | None, *, approximate: "
                 "str = 'none', "
                 "out: Array | None = None) -> Array"),
@@ -200,16 +201,15 @@ are None.)");
 
 x: (..., K), w1: (F, K), b1: (F), w2: (N, F), b2: (N), float32 or bfloat16 each; rows dense. approximate:
 "none" or "tanh". The result is (..., N) in the dtype of x.)");
-  m.def("bias_gelu_mlp_forward", bias_gelu_mlp_forward, nb::arg("x"), nb::arg("w1"), nb::arg("b1").none(),
-        nb::arg("w2"), nb::arg("b2").none(), nb::kw_only(), nb::arg("approximate") = "none",
-        nb::arg("out") = nb::none(),
+  m.def("bias_gelu_mlp_forward", bias_gelu_mlp_forward, anything("x"), anything("w1"), anything("b1"), anything("w2"),
+        anything("b2"), nb::kw_only(), anything("approximate") = "none", anything("out") = nb::none(),
         nb::sig("def bias_gelu_mlp_forward(x: Array, w1: Array, b1: Array | None, w2: Array, b2: Array | None, *, "
                 "approximate: str = 'none', "
                 "out: tuple[Array | None, Array | None, Array | None] | None = None) -> tuple[Array, Array, Array]"),
         "bias_gelu_mlp, with what its gradient needs: (y, h, z). z = x @ w1.T + b1 and h = gelu(z), both (..., F).");
-  m.def("bias_gelu_mlp_backward", bias_gelu_mlp_backward, nb::arg("dy"), nb::arg("x"), nb::arg("w1"),
-        nb::arg("b1").none(), nb::arg("w2"), nb::arg("b2").none(), nb::arg("h"), nb::arg("z"), nb::kw_only(),
-        nb::arg("approximate") = "none", nb::arg("needs") = nb::none(), nb::arg("out") = nb::none(),
+  m.def("bias_gelu_mlp_backward", bias_gelu_mlp_backward, anything("dy"), anything("x"), anything("w1"), anything("b1"),
+        anything("w2"), anything("b2"), anything("h"), anything("z"), nb::kw_only(), anything("approximate") = "none",
+        anything("needs") = nb::none(), anything("out") = nb::none(),
         nb::sig("def bias_gelu_mlp_backward(dy: Array, x: Array, w1: Array, b1: Array | None, w2: Array, b2: Array | "
                 "None, h: Array, z: Array, "
                 "*, approximate: str = 'none', needs: tuple[bool, ...] | None = None, out: tuple[Array | None, ...] | "

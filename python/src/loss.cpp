@@ -5,6 +5,7 @@
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
 #include "python/src/bind.h"
 #include "python/src/call.h"
+#include "python/src/given.h"
 #include "python/src/gpu_kernels.h"
 #include "python/src/words.h"
 
@@ -21,7 +22,8 @@ struct Targets {
   View view;
   std::int64_t valid = 0;  // known on a CPU alone
 
-  Targets(Call& call, nb::handle object, const View& logits, std::int64_t ignore) {
+  Targets(Call& call, nb::handle object, const View& logits, nb::handle ignore_index) {
+    const auto ignore = integer(call.op(), "ignore_index", ignore_index);
     const View given = call.in("targets", object, kIndices);
     const Spec spec{given.shape(), DType::i32};
     CrossEntropy::infer(logits.spec(), spec, {});
@@ -81,7 +83,7 @@ class LossGradient {
   /// dloss: a number or a float32 array of one element.
   LossGradient(Call& call, nb::handle dloss) : device_(call.device()) {
     if (PyFloat_Check(dloss.ptr()) || PyLong_Check(dloss.ptr())) {  // a tensor could be cast, too, by waiting for it
-      value_ = static_cast<float>(PyFloat_AsDouble(dloss.ptr()));
+      value_ = number(call.op(), "dloss", dloss);
     } else {
       given_ = call.in("dloss", dloss, kF32);
       require(given_.size() == 1, call.op(), "dloss must be a number or one element, got {}", given_.size());
@@ -108,7 +110,7 @@ class LossGradient {
 };
 
 nb::object cross_entropy_call(bool keep, nb::handle logits, nb::handle targets, nb::handle reduction,
-                              std::int64_t ignore) {
+                              nb::handle ignore) {
   Call call("cross_entropy");
   const bool mean = is_mean(call.op(), reduction);
   const View x = call.in("logits", logits);
@@ -118,15 +120,15 @@ nb::object cross_entropy_call(bool keep, nb::handle logits, nb::handle targets, 
   return keep ? call.give_all(l.loss, l.lse) : call.give(l.loss);
 }
 
-nb::object cross_entropy(nb::handle logits, nb::handle targets, nb::handle reduction, std::int64_t ignore) {
+nb::object cross_entropy(nb::handle logits, nb::handle targets, nb::handle reduction, nb::handle ignore) {
   return cross_entropy_call(false, logits, targets, reduction, ignore);
 }
-nb::object cross_entropy_forward(nb::handle logits, nb::handle targets, nb::handle reduction, std::int64_t ignore) {
+nb::object cross_entropy_forward(nb::handle logits, nb::handle targets, nb::handle reduction, nb::handle ignore) {
   return cross_entropy_call(true, logits, targets, reduction, ignore);
 }
 
 nb::object cross_entropy_backward(nb::handle dloss, nb::handle logits, nb::handle targets, nb::handle lse,
-                                  nb::handle reduction, std::int64_t ignore, nb::handle out) {
+                                  nb::handle reduction, nb::handle ignore, nb::handle out) {
   Call call("cross_entropy_backward");
   const bool mean = is_mean(call.op(), reduction);
   const View x = call.in("logits", logits);
@@ -139,7 +141,7 @@ nb::object cross_entropy_backward(nb::handle dloss, nb::handle logits, nb::handl
   return call.give(dx);
 }
 
-nb::object cross_entropy_with_grad(nb::handle logits, nb::handle targets, nb::handle reduction, std::int64_t ignore,
+nb::object cross_entropy_with_grad(nb::handle logits, nb::handle targets, nb::handle reduction, nb::handle ignore,
                                    nb::handle out) {
   Call call("cross_entropy_with_grad");
   const bool mean = is_mean(call.op(), reduction);
@@ -158,23 +160,23 @@ nb::object cross_entropy_with_grad(nb::handle logits, nb::handle targets, nb::ha
 }  // namespace
 
 void bind_loss(nb::module_& m) {
-  m.def("cross_entropy", cross_entropy, nb::arg("logits"), nb::arg("targets"), nb::kw_only(),
-        nb::arg("reduction") = "mean", nb::arg("ignore_index") = -100,
+  m.def("cross_entropy", cross_entropy, anything("logits"), anything("targets"), nb::kw_only(),
+        anything("reduction") = "mean", anything("ignore_index") = -100,
         nb::sig("def cross_entropy(logits: Array, targets: Array, *, reduction: str = 'mean', ignore_index: int = "
                 "-100) -> Array"),
         R"(Mean (or sum) over the rows of logsumexp(logits) - logits[target]: a float32 scalar array.
 
 logits: (..., V), float32 or bfloat16; rows dense. targets: (...), int32 (read in place) or int64, each 0 ..
 V-1 or ignore_index. ValueError for any other target; on a GPU the loss is NaN then.)");
-  m.def("cross_entropy_forward", cross_entropy_forward, nb::arg("logits"), nb::arg("targets"), nb::kw_only(),
-        nb::arg("reduction") = "mean", nb::arg("ignore_index") = -100,
+  m.def("cross_entropy_forward", cross_entropy_forward, anything("logits"), anything("targets"), nb::kw_only(),
+        anything("reduction") = "mean", anything("ignore_index") = -100,
         nb::sig("def cross_entropy_forward(logits: Array, targets: Array, *, reduction: str = 'mean', ignore_index: "
                 "int = -100) "
                 "-> tuple[Array, Array]"),
         "cross_entropy, with what its gradient needs: (loss, lse). lse: logsumexp of every row, float32 (...).");
-  m.def("cross_entropy_backward", cross_entropy_backward, nb::arg("dloss"), nb::arg("logits"), nb::arg("targets"),
-        nb::arg("lse"), nb::kw_only(), nb::arg("reduction") = "mean", nb::arg("ignore_index") = -100,
-        nb::arg("out") = nb::none(),
+  m.def("cross_entropy_backward", cross_entropy_backward, anything("dloss"), anything("logits"), anything("targets"),
+        anything("lse"), nb::kw_only(), anything("reduction") = "mean", anything("ignore_index") = -100,
+        anything("out") = nb::none(),
         nb::sig("def cross_entropy_backward(dloss: float | Array, logits: Array, targets: Array, lse: Array, *, "
                 "reduction: str "
                 "= 'mean', "
@@ -183,8 +185,8 @@ V-1 or ignore_index. ValueError for any other target; on a GPU the loss is NaN t
         "it). "
         "lse: from cross_entropy_forward. out: like logits; may be logits "
         "itself.");
-  m.def("cross_entropy_with_grad", cross_entropy_with_grad, nb::arg("logits"), nb::arg("targets"), nb::kw_only(),
-        nb::arg("reduction") = "mean", nb::arg("ignore_index") = -100, nb::arg("out") = nb::none(),
+  m.def("cross_entropy_with_grad", cross_entropy_with_grad, anything("logits"), anything("targets"), nb::kw_only(),
+        anything("reduction") = "mean", anything("ignore_index") = -100, anything("out") = nb::none(),
         nb::sig("def cross_entropy_with_grad(logits: Array, targets: Array, *, reduction: str = 'mean', ignore_index: "
                 "int = -100, "
                 "out: Array | None = None) -> tuple[Array, Array]"),

@@ -5,6 +5,7 @@
 #include "hpcdl/ops/matmul/gemm.h"
 #include "python/src/bind.h"
 #include "python/src/call.h"
+#include "python/src/given.h"
 
 namespace hpcdl::python {
 namespace {
@@ -124,15 +125,16 @@ nb::object matmul_add_relu_backward(nb::handle dd, nb::handle a, nb::handle b, n
 
 void bind_matmul(nb::module_& m) {
   m.def(
-      "matmul_add_relu", matmul_add_relu, nb::arg("a"), nb::arg("b"), nb::arg("c") = nb::none(), nb::kw_only(),
-      nb::arg("out") = nb::none(),
+      "matmul_add_relu", matmul_add_relu, anything("a"), anything("b"), anything("c") = nb::none(), nb::kw_only(),
+      anything("out") = nb::none(),
       nb::sig("def matmul_add_relu(a: Array, b: Array, c: Array | None = None, *, out: Array | None = None) -> Array"),
       R"(relu(a @ b + c) in one kernel.
 
 a: (..., M, K), rows dense. b: (K, N), rows or columns dense (weight.T of PyTorch is fine as it is). c: (N) or
 (..., M, N). One dtype, float32 or bfloat16; sums are float32. out: (..., M, N); may be c.)");
-  m.def("matmul_add_relu_backward", matmul_add_relu_backward, nb::arg("dd"), nb::arg("a"), nb::arg("b"), nb::arg("d"),
-        nb::arg("c") = nb::none(), nb::kw_only(), nb::arg("needs") = nb::none(), nb::arg("out") = nb::none(),
+  m.def("matmul_add_relu_backward", matmul_add_relu_backward, anything("dd"), anything("a"), anything("b"),
+        anything("d"), anything("c") = nb::none(), nb::kw_only(), anything("needs") = nb::none(),
+        anything("out") = nb::none(),
         nb::sig("def matmul_add_relu_backward(dd: Array, a: Array, b: Array, d: Array, c: Array | None = None, *, "
                 "needs: tuple[bool, bool, "
                 "bool] | None = None, out: tuple[Array | None, Array | None, Array | None] | None = None) -> "

@@ -6,6 +6,7 @@
 
 #include "hpcdl/simd/isa.h"
 #include "python/src/bind.h"
+#include "python/src/given.h"
 #include "python/src/memory.h"
 #include "python/src/runtime.h"
 #include "python/src/type_error.h"
@@ -24,13 +25,14 @@ void bind_runtime(nb::module_& m) {
       nb::sig("def get_threads() -> int"), "Threads that calls compute on.");
   m.def(
       "set_threads",
-      [](int n) {
+      [](nb::handle given) {
+        const auto n = integer("set_threads", "n", given);
         require(n >= 0 && n <= 1024, "set_threads",
                 "expected 1 .. 1024 threads, or 0 for all that this process may use, got {}", n);
         const nb::gil_scoped_release released;
-        set_threads(n);
+        set_threads(static_cast<int>(n));
       },
-      nb::arg("n"), nb::sig("def set_threads(n: int) -> None"),
+      anything("n"), nb::sig("def set_threads(n: int) -> None"),
       R"(Makes later calls compute on n threads.
 
 0: as many as the process may use: affinity, cgroup quota, OMP_NUM_THREADS and HPCDL_THREADS, whichever is least (the
@@ -44,11 +46,12 @@ state at the start). Results do not depend on the number.)");
         "Bytes of freed results that are kept for later ones.");
   m.def(
       "set_cache_limit",
-      [](std::int64_t bytes) {
+      [](nb::handle given) {
+        const auto bytes = integer("set_cache_limit", "bytes", given);
         require(bytes >= 0, "set_cache_limit", "expected a number of bytes, got {}", bytes);
         set_cache_limit(bytes);
       },
-      nb::arg("bytes"), nb::sig("def set_cache_limit(bytes: int) -> None"),
+      anything("bytes"), nb::sig("def set_cache_limit(bytes: int) -> None"),
       "Keeps at most so many bytes of freed results; gives back what is beyond. At the start: an eighth of the "
       "machine's memory.");
 }

@@ -4,26 +4,29 @@
 #include "hpcdl/ops/rms_norm/rms_norm.h"
 #include "python/src/bind.h"
 #include "python/src/call.h"
+#include "python/src/given.h"
 
 namespace hpcdl::python {
 namespace {
 
-nb::object layer_norm_call(bool keep, nb::handle x, nb::handle weight, nb::handle bias, float eps, nb::handle out) {
+nb::object layer_norm_call(bool keep, nb::handle x, nb::handle weight, nb::handle bias, nb::handle eps,
+                           nb::handle out) {
   Call call("layer_norm");
+  const LayerNorm::Args a{number(call.op(), "eps", eps)};
   const Several outs(call.op(), "out", keep ? out : nb::none(), 3);
   const View v = call.in("x", x), w = call.in("weight", weight, kContiguous),
              b = call.in_or_absent("bias", bias, kContiguous);
-  const auto specs = LayerNorm::infer(v.spec(), w.spec(), b.spec(), {eps});
+  const auto specs = LayerNorm::infer(v.spec(), w.spec(), b.spec(), a);
   Result y = call.out("out", keep ? outs[0] : nb::borrow(out), specs[0]);
   Result mean = call.out_if(keep, "out[1]", outs[1], specs[1]), rstd = call.out_if(keep, "out[2]", outs[2], specs[2]);
-  call.run([&](Stream& s) { LayerNorm::forward(s, y, mean, rstd, v, w, b, {eps}); });
+  call.run([&](Stream& s) { LayerNorm::forward(s, y, mean, rstd, v, w, b, a); });
   return keep ? call.give_all(y, mean, rstd) : call.give(y);
 }
 
-nb::object layer_norm(nb::handle x, nb::handle weight, nb::handle bias, float eps, nb::handle out) {
+nb::object layer_norm(nb::handle x, nb::handle weight, nb::handle bias, nb::handle eps, nb::handle out) {
   return layer_norm_call(false, x, weight, bias, eps, out);
 }
-nb::object layer_norm_forward(nb::handle x, nb::handle weight, nb::handle bias, float eps, nb::handle out) {
+nb::object layer_norm_forward(nb::handle x, nb::handle weight, nb::handle bias, nb::handle eps, nb::handle out) {
   return layer_norm_call(true, x, weight, bias, eps, out);
 }
 
@@ -48,21 +51,22 @@ nb::object layer_norm_backward(nb::handle dy, nb::handle x, nb::handle weight, n
   return call.give_all(dx, dw, db);
 }
 
-nb::object rms_norm_call(bool keep, nb::handle x, nb::handle weight, float eps, nb::handle out) {
+nb::object rms_norm_call(bool keep, nb::handle x, nb::handle weight, nb::handle eps, nb::handle out) {
   Call call("rms_norm");
+  const RmsNorm::Args a{number(call.op(), "eps", eps)};
   const Several outs(call.op(), "out", keep ? out : nb::none(), 2);
   const View v = call.in("x", x), w = call.in("weight", weight, kContiguous);
-  const auto specs = RmsNorm::infer(v.spec(), w.spec(), {eps});
+  const auto specs = RmsNorm::infer(v.spec(), w.spec(), a);
   Result y = call.out("out", keep ? outs[0] : nb::borrow(out), specs[0]),
          rstd = call.out_if(keep, "out[1]", outs[1], specs[1]);
-  call.run([&](Stream& s) { RmsNorm::forward(s, y, rstd, v, w, {eps}); });
+  call.run([&](Stream& s) { RmsNorm::forward(s, y, rstd, v, w, a); });
   return keep ? call.give_all(y, rstd) : call.give(y);
 }
 
-nb::object rms_norm(nb::handle x, nb::handle weight, float eps, nb::handle out) {
+nb::object rms_norm(nb::handle x, nb::handle weight, nb::handle eps, nb::handle out) {
   return rms_norm_call(false, x, weight, eps, out);
 }
-nb::object rms_norm_forward(nb::handle x, nb::handle weight, float eps, nb::handle out) {
+nb::object rms_norm_forward(nb::handle x, nb::handle weight, nb::handle eps, nb::handle out) {
   return rms_norm_call(true, x, weight, eps, out);
 }
 
@@ -85,23 +89,22 @@ nb::object rms_norm_backward(nb::handle dy, nb::handle x, nb::handle weight, nb:
 }  // namespace
 
 void bind_norm(nb::module_& m) {
-  m.def("layer_norm", layer_norm, nb::arg("x"), nb::arg("weight"), nb::arg("bias") = nb::none(), nb::kw_only(),
-        nb::arg("eps") = 1e-5f, nb::arg("out") = nb::none(),
+  m.def("layer_norm", layer_norm, anything("x"), anything("weight"), anything("bias") = nb::none(), nb::kw_only(),
+        anything("eps") = 1e-5f, anything("out") = nb::none(),
         nb::sig("def layer_norm(x: Array, weight: Array, bias: Array | None = None, *, eps: float = 1e-5, out: Array | "
                 "None = None) -> Array"),
         R"((x - mean) / sqrt(var + eps) * weight + bias over the last dim.
 
 x: (..., C), float32 or bfloat16; rows dense. weight, bias: (C), both float32 or both bfloat16, whatever x is.
 out: like x.)");
-  m.def("layer_norm_forward", layer_norm_forward, nb::arg("x"), nb::arg("weight"), nb::arg("bias") = nb::none(),
-        nb::kw_only(), nb::arg("eps") = 1e-5f, nb::arg("out") = nb::none(),
+  m.def("layer_norm_forward", layer_norm_forward, anything("x"), anything("weight"), anything("bias") = nb::none(),
+        nb::kw_only(), anything("eps") = 1e-5f, anything("out") = nb::none(),
         nb::sig("def layer_norm_forward(x: Array, weight: Array, bias: Array | None = None, *, eps: float = 1e-5, "
                 "out: tuple[Array | None, Array | None, Array | None] | None = None) -> tuple[Array, Array, Array]"),
         "layer_norm, with what its gradient needs: (y, mean, rstd). mean and rstd = 1 / sqrt(var + eps): float32, one "
         "per row (...).");
-  m.def("layer_norm_backward", layer_norm_backward, nb::arg("dy"), nb::arg("x"), nb::arg("weight"),
-        nb::arg("bias").none(), nb::arg("mean"), nb::arg("rstd"), nb::kw_only(), nb::arg("needs") = nb::none(),
-        nb::arg("out") = nb::none(),
+  m.def("layer_norm_backward", layer_norm_backward, anything("dy"), anything("x"), anything("weight"), anything("bias"),
+        anything("mean"), anything("rstd"), nb::kw_only(), anything("needs") = nb::none(), anything("out") = nb::none(),
         nb::sig("def layer_norm_backward(dy: Array, x: Array, weight: Array, bias: Array | None, mean: Array, rstd: "
                 "Array, *, "
                 "needs: tuple[bool, bool, bool] | None = None, out: tuple[Array | None, Array | None, Array | None] | "
@@ -111,20 +114,20 @@ out: like x.)");
 
 mean, rstd: from layer_norm_forward. Of bias only its presence counts. needs: which gradients to compute
 (None: all); the others are None.)");
-  m.def("rms_norm", rms_norm, nb::arg("x"), nb::arg("weight"), nb::kw_only(), nb::arg("eps") = 1e-5f,
-        nb::arg("out") = nb::none(),
+  m.def("rms_norm", rms_norm, anything("x"), anything("weight"), nb::kw_only(), anything("eps") = 1e-5f,
+        anything("out") = nb::none(),
         nb::sig("def rms_norm(x: Array, weight: Array, *, eps: float = 1e-5, out: Array | None = None) -> Array"),
         R"(x / sqrt(mean(x^2) + eps) * weight over the last dim.
 
 x: (..., C), float32 or bfloat16; rows dense. weight: (C), float32 or bfloat16, whatever x is. out: like x.)");
-  m.def("rms_norm_forward", rms_norm_forward, nb::arg("x"), nb::arg("weight"), nb::kw_only(), nb::arg("eps") = 1e-5f,
-        nb::arg("out") = nb::none(),
+  m.def("rms_norm_forward", rms_norm_forward, anything("x"), anything("weight"), nb::kw_only(), anything("eps") = 1e-5f,
+        anything("out") = nb::none(),
         nb::sig("def rms_norm_forward(x: Array, weight: Array, *, eps: float = 1e-5, out: tuple[Array | None, Array | "
                 "None] | None = None) "
                 "-> tuple[Array, Array]"),
         "rms_norm, with what its gradient needs: (y, rstd). rstd = 1 / sqrt(mean + eps): float32, one per row (...).");
-  m.def("rms_norm_backward", rms_norm_backward, nb::arg("dy"), nb::arg("x"), nb::arg("weight"), nb::arg("rstd"),
-        nb::kw_only(), nb::arg("needs") = nb::none(), nb::arg("out") = nb::none(),
+  m.def("rms_norm_backward", rms_norm_backward, anything("dy"), anything("x"), anything("weight"), anything("rstd"),
+        nb::kw_only(), anything("needs") = nb::none(), anything("out") = nb::none(),
         nb::sig("def rms_norm_backward(dy: Array, x: Array, weight: Array, rstd: Array, *, needs: tuple[bool, bool] | "
                 "None = None, "
                 "out: tuple[Array | None, Array | None] | None = None) -> tuple[Array | None, Array | None]"),

@@ -7,6 +7,7 @@
 
 #include "python/src/bind.h"
 #include "python/src/call.h"
+#include "python/src/given.h"
 #include "python/src/type_error.h"
 
 namespace hpcdl::python {
@@ -48,7 +49,7 @@ It is a copy: the matrix that it was made of may change or go away.)")
       .def_prop_ro(
           "nbytes", [](const PackedWeight& w) { return w.bytes(); }, nb::sig("def nbytes(self) -> int"),
           "What it takes in memory: that of a matrix in `dtype`, with N and K up to whole vectors.");
-  m.def("pack_linear", pack, nb::arg("w"), nb::kw_only(), nb::arg("dtype") = nb::none(),
+  m.def("pack_linear", pack, anything("w"), nb::kw_only(), anything("dtype") = nb::none(),
         nb::sig("def pack_linear(w: Array, *, dtype: typing.Any | None = None) -> PackedWeight"),
         R"(The weight w (N, K), float32 or bfloat16, packed for linear(x, packed, ...) on the CPU.
 

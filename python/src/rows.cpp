@@ -5,22 +5,27 @@
 #include "python/src/bind.h"
 #include "python/src/call.h"
 #include "python/src/gelu_form.h"
+#include "python/src/given.h"
 
 namespace hpcdl::python {
 namespace {
 
-nb::object softmax(nb::handle x, float scale, bool causal, nb::handle out) {
+Softmax::Args softmax_args(const Call& call, nb::handle scale, nb::handle causal) {
+  return {number(call.op(), "scale", scale), flag(call.op(), "causal", causal)};
+}
+
+nb::object softmax(nb::handle x, nb::handle scale, nb::handle causal, nb::handle out) {
   Call call("softmax");
-  const Softmax::Args a{scale, causal};
+  const auto a = softmax_args(call, scale, causal);
   const View v = call.in("x", x);
   Result y = call.out("out", out, Softmax::infer(v.spec(), a), v);
   call.run([&](Stream& s) { Softmax::forward(s, y, v, a); });
   return call.give(y);
 }
 
-nb::object softmax_backward(nb::handle dy, nb::handle y, float scale, bool causal, nb::handle out) {
+nb::object softmax_backward(nb::handle dy, nb::handle y, nb::handle scale, nb::handle causal, nb::handle out) {
   Call call("softmax_backward");
-  const Softmax::Args a{scale, causal};
+  const auto a = softmax_args(call, scale, causal);
   const View g = call.in("dy", dy), v = call.in("y", y);
   Result dx = call.out("out", out, Softmax::infer(v.spec(), a));
   require_spec(call.op(), "dy", g.spec(), v.spec());
@@ -75,39 +80,39 @@ nb::object bias_gelu_backward(nb::handle dy, nb::handle x, nb::handle bias, nb::
 
 void bind_rows(nb::module_& m) {
   m.def(
-      "softmax", softmax, nb::arg("x"), nb::kw_only(), nb::arg("scale") = 1.0f, nb::arg("causal") = false,
-      nb::arg("out") = nb::none(),
+      "softmax", softmax, anything("x"), nb::kw_only(), anything("scale") = 1.0f, anything("causal") = false,
+      anything("out") = nb::none(),
       nb::sig("def softmax(x: Array, *, scale: float = 1.0, causal: bool = False, out: Array | None = None) -> Array"),
       R"(softmax(scale * x) over the last dim.
 
 x: (..., C), float32 or bfloat16; rows dense. With causal, row r of the last two dims (R, C) sees columns
 0 .. r + C - R, and the others become 0. out: like x; may be x itself.)");
   m.def(
-      "softmax_backward", softmax_backward, nb::arg("dy"), nb::arg("y"), nb::kw_only(), nb::arg("scale") = 1.0f,
-      nb::arg("causal") = false, nb::arg("out") = nb::none(),
+      "softmax_backward", softmax_backward, anything("dy"), anything("y"), nb::kw_only(), anything("scale") = 1.0f,
+      anything("causal") = false, anything("out") = nb::none(),
       nb::sig("def softmax_backward(dy: Array, y: Array, *, scale: float = 1.0, causal: bool = False, out: Array | "
               "None = None) -> Array"),
       "Gradient of softmax for x, from the result y and its gradient dy: scale * y * (dy - sum(y * dy)). All like x.");
-  m.def("gelu", gelu, nb::arg("x"), nb::kw_only(), nb::arg("approximate") = "none", nb::arg("out") = nb::none(),
+  m.def("gelu", gelu, anything("x"), nb::kw_only(), anything("approximate") = "none", anything("out") = nb::none(),
         nb::sig("def gelu(x: Array, *, approximate: str = 'none', out: Array | None = None) -> Array"),
         R"(GELU of every element.
 
 x: (..., C), float32 or bfloat16; rows dense. approximate: "none" (by the error function) or "tanh". out: like
 x; may be x itself.)");
-  m.def("gelu_backward", gelu_backward, nb::arg("dy"), nb::arg("x"), nb::kw_only(), nb::arg("approximate") = "none",
-        nb::arg("out") = nb::none(),
+  m.def("gelu_backward", gelu_backward, anything("dy"), anything("x"), nb::kw_only(), anything("approximate") = "none",
+        anything("out") = nb::none(),
         nb::sig(
             "def gelu_backward(dy: Array, x: Array, *, approximate: str = 'none', out: Array | None = None) -> Array"),
         "Gradient of gelu for x. All like x.");
   m.def(
-      "bias_gelu", bias_gelu, nb::arg("x"), nb::arg("bias"), nb::kw_only(), nb::arg("approximate") = "none",
-      nb::arg("out") = nb::none(),
+      "bias_gelu", bias_gelu, anything("x"), anything("bias"), nb::kw_only(), anything("approximate") = "none",
+      anything("out") = nb::none(),
       nb::sig("def bias_gelu(x: Array, bias: Array, *, approximate: str = 'none', out: Array | None = None) -> Array"),
       R"(gelu(x + bias) in one pass.
 
 x: (..., C), bias: (C), one dtype, float32 or bfloat16. approximate: "none" or "tanh". out: like x; may be x itself.)");
-  m.def("bias_gelu_backward", bias_gelu_backward, nb::arg("dy"), nb::arg("x"), nb::arg("bias"), nb::kw_only(),
-        nb::arg("approximate") = "none", nb::arg("needs") = nb::none(), nb::arg("out") = nb::none(),
+  m.def("bias_gelu_backward", bias_gelu_backward, anything("dy"), anything("x"), anything("bias"), nb::kw_only(),
+        anything("approximate") = "none", anything("needs") = nb::none(), anything("out") = nb::none(),
         nb::sig("def bias_gelu_backward(dy: Array, x: Array, bias: Array, *, approximate: str = 'none', needs: "
                 "tuple[bool, bool] | None = None, "
                 "out: tuple[Array | None, Array | None] | None = None) -> tuple[Array | None, Array | None]"),

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "python/src/given.h"
 #include "python/src/type_error.h"
 
 namespace hpcdl::python {
@@ -23,7 +24,7 @@ inline int choose(std::string_view op, std::string_view name, nanobind::handle g
   }
   std::string all;
   for (const auto word : words) all += fmt::format("{}\"{}\"", all.empty() ? "" : ", ", word);
-  require_type(text != nullptr, op, "{} must be one of {}", name, all);
+  require_type(text != nullptr, op, "{} must be one of {}, got {}", name, all, kind_of(given));
   fail(op, "{} must be one of {}, got \"{}\"", name, all, text);
 }
 

@@ -2,6 +2,7 @@
 
 import inspect
 import random
+import re
 import unittest
 
 from common import Case, need
@@ -39,7 +40,8 @@ class Words(Case):
     def test_not_an_array(self):
         for thing in (1.0, [1.0], "x", object(), {}):
             self.raises(TypeError, r"\[softmax\] x", hpcdl.softmax, thing)
-        self.raises(TypeError, "incompatible function arguments", hpcdl.softmax, None)
+        self.raises(TypeError, r"\[softmax\] x must be a NumPy array.*, got None$", hpcdl.softmax, None)
+        self.raises(TypeError, r'got list: pass numpy.array\(..., "float32"\) of it$', hpcdl.softmax, [1.0])
         self.raises(TypeError, "masked", hpcdl.softmax, np.ma.masked_array(ones(3), [0, 1, 0]))
 
     def test_shapes(self):
@@ -141,8 +143,31 @@ class Words(Case):
             reduction="none",
         )
         self.raises(ValueError, r"activation must be one of", hpcdl.linear, ones(2, 3), ones(2, 3), activation="\0")
-        self.raises(TypeError, r"incompatible function arguments", hpcdl.softmax, ones(3), scale="1")
+        self.raises(TypeError, r"\[gelu\] approximate must be one of .*, got int$", hpcdl.gelu, ones(3), approximate=1)
+        self.raises(TypeError, r"\[softmax\] scale must be a number, got str$", hpcdl.softmax, ones(3), scale="1")
+        self.raises(TypeError, r"causal must be True or False, got None$", hpcdl.softmax, ones(3), causal=None)
         self.raises(TypeError, r"incompatible function arguments", hpcdl.softmax, ones(3), skale=1)
+
+    def test_every_wrong_type_is_told_in_our_words(self):
+        """What is expected and found, not that no overload takes it."""
+        for name in hpcdl.__all__:
+            f = getattr(hpcdl, name)
+            if not hasattr(f, "__nb_signature__"):
+                continue
+            parameters = f.__nb_signature__[0][0].split("(", 1)[1].rsplit(") ->", 1)[0]
+            named = re.findall(r"(\w+): ", parameters)
+            if not named:
+                continue
+            first = parameters.split("*")[0].count(": ")
+            self.assertGreater(first, 0, name)
+            for wrong in (None, object(), "?", 10**400):
+                for keyword in [None, *named[first:]]:
+                    extra = {} if keyword is None else {keyword: wrong}
+                    if name == "adamw":
+                        extra = {"lr": wrong, "step": wrong, **extra}
+                    with self.assertRaises((TypeError, ValueError)) as caught:
+                        f(*[wrong] * first, **extra)
+                    self.assertTrue(str(caught.exception).startswith("["), f"{name}: {caught.exception}")
 
     def test_targets(self):
         for t, found in [(5, "got 5 at position 1"), (-1, "got -1 at position 1")]:
@@ -182,7 +207,8 @@ class Words(Case):
             lr=1.0,
             step=1,
         )
-        self.raises(TypeError, r"list or tuple", hpcdl.adamw, ones(3), p(), p(), p(), lr=1.0, step=1)
+        self.raises(TypeError, r"list or tuple of arrays, got .*ndarray", hpcdl.adamw, ones(3), p(), p(), p(), lr=1.0, step=1)
+        self.raises(TypeError, r"betas\[0\] must be a number, got str", hpcdl.adamw, p(), p(), p(), p(), lr=1.0, step=1, betas=["a", 0])
 
     def test_int4(self):
         w = ones(4, 64)
@@ -198,7 +224,8 @@ class Words(Case):
         self.raises(ValueError, r"w", hpcdl.int4_quantize, w)
         q = hpcdl.int4_quantize(ones(4, 64))
         self.raises(ValueError, r"needs 64|weights need 64", hpcdl.int4_matmul, ones(2, 32), q)
-        self.raises(TypeError, "incompatible", hpcdl.int4_matmul, ones(2, 64), ones(4, 64))
+        self.raises(TypeError, r"weight must be an Int4Weight, got .*ndarray: make one", hpcdl.int4_matmul, ones(2, 64), ones(4, 64))
+        self.raises(TypeError, r"group must be an integer.*, got float", hpcdl.int4_quantize, w, group=0.5)
         self.raises(ValueError, "0 .. 15", hpcdl.int4_pack, np.full((2, 8), 16, np.uint8))
         self.raises(ValueError, "multiple of 8", hpcdl.int4_pack, np.zeros((2, 7), np.uint8))
         self.raises(ValueError, "scales", hpcdl.Int4Weight, q.packed, ones(4, 3))
@@ -206,7 +233,8 @@ class Words(Case):
     def test_runtime(self):
         self.raises(ValueError, "1 .. 1024", hpcdl.set_threads, -1)
         self.raises(ValueError, "number of bytes", hpcdl.set_cache_limit, -1)
-        self.raises(TypeError, "incompatible", hpcdl.set_threads, "2")
+        self.raises(TypeError, r"\[set_threads\] n must be an integer.*, got str", hpcdl.set_threads, "2")
+        self.raises(TypeError, r"bytes must be an integer.*, got int", hpcdl.set_cache_limit, 10**30)
 
 
 class LyingProducer:

@@ -107,11 +107,12 @@ class Files(Case):
         self.raises(FileNotFoundError, "nowhere", hpcdl.open_safetensors, self.path.parent / "nowhere")
         self.raises(
             ValueError,
-            'framework must be "numpy" or "torch", got "jax"',
+            'framework must be one of "numpy", "torch", got "jax"',
             hpcdl.open_safetensors,
             self.path,
             framework="jax",
         )
+        self.raises(TypeError, "framework must be one of .*, got int", hpcdl.open_safetensors, self.path, framework=3)
         f = hpcdl.open_safetensors(self.path)
         self.raises(KeyError, "half", f.__getitem__, "halff")
         self.assertIsNone(f.get("halff"))

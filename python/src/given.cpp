@@ -1,0 +1,33 @@
+#include "python/src/given.h"
+
+#include "python/src/type_error.h"
+
+namespace hpcdl::python {
+namespace {
+
+namespace nb = nanobind;
+
+template <class T> T cast(std::string_view op, std::string_view name, nb::handle given, std::string_view expected) {
+  T value{};
+  if (!nb::try_cast(given, value)) [[unlikely]]
+    require_type(false, op, "{} must be {}, got {}", name, expected, kind_of(given));
+  return value;
+}
+
+}  // namespace
+
+std::string kind_of(nb::handle object) {
+  return object.is_none() ? "None" : std::string(nb::type_name(object.type()).c_str());
+}
+
+float number(std::string_view op, std::string_view name, nb::handle given) {
+  return cast<float>(op, name, given, "a number");
+}
+std::int64_t integer(std::string_view op, std::string_view name, nb::handle given) {
+  return cast<std::int64_t>(op, name, given, "an integer of at most 64 bits");
+}
+bool flag(std::string_view op, std::string_view name, nb::handle given) {
+  return cast<bool>(op, name, given, "True or False");
+}
+
+}  // namespace hpcdl::python
