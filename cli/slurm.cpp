@@ -48,11 +48,15 @@ const std::string& plain(const char* option, const std::string& value) {
   return value;
 }
 
-/// Seconds of a time limit as sbatch takes it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; no limit: 0.
+/// Seconds of a time limit as sbatch takes it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; no limit: 0. Only the first of
+/// them may be as large as it likes.
 std::int64_t time_limit(const std::string& text) {
   if (text == "UNLIMITED" || text == "INFINITE") return 0;
   const auto bad = [&] {
-    fail_usage("slurm", "--time is \"{}\": expected minutes, H:M:S or DAYS-H:M:S, as 90, 04:00:00 or 1-12:00:00", text);
+    fail_usage("slurm",
+               "--time is \"{}\": expected minutes, M:S, H:M:S, DAYS-H, DAYS-H:M or DAYS-H:M:S, as 90, 04:00:00 or "
+               "1-12:00:00; behind the first number, hours end at 23, minutes and seconds at 59",
+               text);
   };
   std::string_view rest = text;
   const auto number = [&](char end) -> std::int64_t {  // up to `end`, or all of it
@@ -67,7 +71,11 @@ std::int64_t time_limit(const std::string& text) {
   const auto colons = std::count(rest.begin(), rest.end(), ':');
   if (colons > 2 || text.ends_with(':') || text.ends_with('-')) bad();
   std::int64_t unit = days || colons == 2 ? 3600 : 60;
-  for (auto i = colons; i >= 0; --i, unit /= 60) seconds += number(':') * unit;
+  for (auto i = colons; i >= 0; --i, unit /= 60) {
+    const auto n = number(':');
+    if ((days || i < colons) && n >= (unit == 3600 ? 24 : 60)) bad();
+    seconds += n * unit;
+  }
   if (seconds == 0) bad();
   return seconds;
 }

@@ -61,12 +61,14 @@ TEST_F(Slurm, what_does_not_fit_is_refused) {
 
 TEST_F(Slurm, times_are_those_that_sbatch_takes_and_leave_time_to_train) {
   const auto c = config("[parallel]\ndp = 2\n");
-  for (const char* time : {"90", "6:00", "4:00:00", "1-0", "2-12:30", "1-00:00:00", "UNLIMITED"})
+  for (const char* time :
+       {"90", "6:00", "999:59", "4:00:00", "99:59:59", "1-0", "400-23", "2-12:30", "1-23:59:59", "UNLIMITED"})
     EXPECT_TRUE(has(run({"slurm", "-c", c, "--time", time}).out, std::string(" --time=") + time + "\n")) << time;
-  for (const char* time : {"foo", "10m", "1:2:3:4", "1-", ":30", "90:", "1--2", "-5", "4 h", "0", "1-1-1"}) {
+  for (const char* time : {"foo", "10m", "1:2:3:4", "1-", ":30", "90:", "1--2", "-5", "4 h", "0", "1-1-1", "99:99:99",
+                           "90:60", "4:60:00", "4:00:60", "1-24", "1-00:60", "1-23:59:60"}) {
     const auto r = run({"slurm", "-c", c, std::string("--time=") + time});
     EXPECT_EQ(r.code, 2) << time;
-    EXPECT_TRUE(has(r.err, "expected minutes, H:M:S or DAYS-H:M:S")) << r.err;
+    EXPECT_TRUE(has(r.err, "expected minutes, M:S, H:M:S, DAYS-H")) << r.err;
   }
   // Minutes and seconds, where hours and minutes were meant: it would save, be requeued and save for ever.
   for (const auto& words :
