@@ -29,6 +29,12 @@ std::string environment_name(const std::string& key) {
   return out;
 }
 
+/// Whether the origin of a value, an option or a variable, says by its own name which key it is for; a file does not.
+bool says_key(const std::string& origin, std::string_view key) {
+  const std::string name(key);
+  return normal(origin) == normal("--" + name) || origin == environment_name(name);
+}
+
 /// Sections in order of appearance, top level first, because TOML wants plain keys before tables.
 std::vector<std::string> sections_of(const std::vector<ConfigField>& fields) {
   std::vector<std::string> out = {""};
@@ -64,21 +70,23 @@ bool ConfigTable::is_section(std::string_view key) const {
 
 void ConfigTable::set(std::string_view key, const ConfigValue& value, const std::string& origin) {
   const auto it = by_key_.find(normal(key));
+  const bool said = says_key(origin, key);
+  const std::string where = said ? "" : origin + ": ";
   if (it == by_key_.end()) {
-    if (is_section(key))
-      fail_usage("config", "{}: {} is a section, found a value; set one of its keys", origin, shown(key));
+    const std::string what = said ? origin : shown(key);
+    if (is_section(key)) fail_usage("config", "{}{} is a section, found a value; set one of its keys", where, what);
     // The last word alone may be right where the section is wrong or missing.
     const std::string last = normal(key.substr(key.rfind('.') + 1));
     std::string hint = did_you_mean(normal(key), words());
     for (const auto& f : fields_)
       if (hint.empty() && f.key.ends_with("." + last)) hint = fmt::format("; did you mean '{}'?", f.key);
-    fail_usage("config", "{}: unknown key {}{}", origin, shown(key), hint);
+    fail_usage("config", "{}unknown key {}{}", where, what, hint);
   }
   ConfigField& field = fields_[it->second];
   try {
     field.set(value);
   } catch (const ConfigMismatch& m) {
-    fail_usage("config", "{}: {}: expected {}, found {}", origin, field.key, field.type, m.found);
+    fail_usage("config", "{}{}: expected {}, found {}", where, said ? origin : field.key, field.type, m.found);
   }
   field.origin = origin;
 }
@@ -117,7 +125,7 @@ void ConfigTable::apply_override(std::string_view argument) {
   if (equals != std::string_view::npos) return set(key, ConfigText{std::string(text.substr(equals + 1))}, "--" + key);
   const ConfigField* field = find(key);
   if (field && field->type != "true or false")
-    fail_usage("config", "--{}: expected --{}=VALUE with {}, found no value", key, field->key, field->type);
+    fail_usage("config", "expected --{}=VALUE with {}, found no value", key, field->type);
   set(key, ConfigText{"true"}, "--" + key);
 }
 

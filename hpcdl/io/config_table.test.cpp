@@ -155,7 +155,7 @@ TEST(Config, UnknownKeysNameTheNearest) {
   expect_part(toml_error("[other.thing]\nx = 3\n"), "unknown key \"other\"");
   expect_part(override_error("--train.inner-part.byte=3"), "did you mean 'train.inner_part.bytes'?");
   expect_part(override_error("--steps=3"), "did you mean 'train.steps'?");
-  expect_part(override_error("--zzzzzzzzzzz"), "unknown key \"zzzzzzzzzzz\"");
+  EXPECT_EQ(override_error("--zzzzzzzzzzz"), "[config] unknown key --zzzzzzzzzzz");
   expect_part(override_error(""), "unknown key");
 }
 
@@ -201,8 +201,17 @@ TEST(Config, WrongTypesSayExpectedAndFound) {
   expect_part(toml_error("train = 3\n"), "\"train\" is a section");
   expect_part(override_error("--train.files=[a]"), "expected a list of strings, found \"[a]\"");
   expect_part(override_error("--train.files=[1]"), "expected a list of strings, found \"[1]\"");
-  expect_part(override_error("--train=3"), "\"train\" is a section");
-  expect_part(override_error("--train.steps"), "found no value");
+  EXPECT_EQ(override_error("--train=3"), "[config] --train is a section, found a value; set one of its keys");
+  EXPECT_EQ(override_error("--train.steps"),
+            "[config] expected --train.steps=VALUE with an integer >= 1 and <= 1000000000, found no value");
+  EXPECT_EQ(error_of([] {
+              Root r;
+              ConfigTable(r).apply_environment(
+                  [](const char* name) { return std::string_view(name) == "HPCDL_TRAIN_STEPS" ? "x" : nullptr; });
+            }),
+            "[config] HPCDL_TRAIN_STEPS: expected an integer >= 1 and <= 1000000000, found \"x\"");
+  for (const char* said : {"--train.inner-part.clip", "--train.inner_part.clip"})  // the key once, as it was said
+    EXPECT_TRUE(override_error(std::string(said) + "=x").starts_with(std::string("[config] ") + said + ": expected "));
   expect_part(override_error("--train.steps=12k"), "found \"12k\"");
   expect_part(override_error("--train.inner_part.bytes=12Q"), "expected a size such as 16G or 25MiB");
   expect_part(override_error("--train.inner_part.every=-1s"), "expected a time such as 30s or 10m >= 0, found \"-1s\"");
