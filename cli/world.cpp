@@ -35,7 +35,8 @@ comm::Joined join_ranks(const train::DistConfig& c, const train::ParallelConfig*
                                    .timeout = c.timeout,
                                    .leave = leaves_with(exit_code::kPeerLost),
                                    .asked_to_stop = [] { return train::StopSignals::requested() != 0; },
-                                   .leave_asked = leaves_with(exit_code::kRequeue)});
+                                   .leave_asked = leaves_with(exit_code::kRequeue),
+                                   .say = [](const std::string& sentence) { say("hpcdl: [dist] {}", sentence); }});
   if (place.world > 1) comm::algo::adopt(joined.world(), comm::algo::Policy::read(lab::comm_policy_file()));
   if (place.world > 1 && place.rank == 0)
     say("{} ranks over {}, as {} says", place.world, joined.world().transport(), place.source);

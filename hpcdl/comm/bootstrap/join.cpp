@@ -59,7 +59,8 @@ Joined join(const Place& place, const JoinOptions& options) {
                  transport->rank(), transport->size(), describe(place));
   }
   const auto timeout = milliseconds(options.init_timeout);
-  RendezvousOptions meet{.method = options.method, .timeout = timeout, .asked_to_stop = options.asked_to_stop};
+  RendezvousOptions meet{
+      .method = options.method, .timeout = timeout, .asked_to_stop = options.asked_to_stop, .say = options.say};
   if (mpi) meet.broadcast = mpi_broadcast;
   j.store_ = open_store(place, meet);
   j.place_ = with_local_rank(place, *j.store_);

@@ -22,6 +22,8 @@ struct JoinOptions {
   Store::Asked asked_to_stop = {};
   /// Called instead, in another thread, where MPI waits for its ranks, as nothing ends that: to leave the process.
   std::function<void(const std::string& sentence)> leave_asked = {};
+  /// See RendezvousOptions::say.
+  std::function<void(const std::string& sentence)> say = {};
 };
 
 /// The ranks of one launch, of which this process is one.

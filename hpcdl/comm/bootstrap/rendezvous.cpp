@@ -179,17 +179,32 @@ std::shared_ptr<Store> serve(const Place& p, const Plan& plan, const RendezvousO
   return store;
 }
 
+std::string where(const Plan& plan) {
+  return plan.kind == Plan::Kind::file  ? plan.file.string()
+         : plan.kind == Plan::Kind::tcp ? fmt::format("{}:{}", plan.host, plan.port)
+                                        : "the address that MPI told";
+}
+
 std::shared_ptr<Store> join(const Place& p, const Plan& plan, const RendezvousOptions& o, Deadline deadline) {
   Invitation invitation{plan.token, {}};
   for (int i = 0; plan.kind == Plan::Kind::tcp && i < plan.ports; ++i)
     invitation.addresses.push_back({plan.host, std::min(plan.port + i, 65535)});
   if (plan.kind == Plan::Kind::mpi) invitation = Invitation::parse(o.broadcast(""));
+  const auto leave_if_asked = [&] {
+    if (o.asked_to_stop && o.asked_to_stop())
+      throw Stopped(fmt::format("[dist] rank {} on {} was asked to stop before it reached rank 0: nothing was begun",
+                                p.rank, host_name()));
+  };
+  const double patience = std::chrono::duration<double>(o.timeout).count();
   std::string why = "nothing there yet";
+  bool told = !o.say;
+  const auto tell_at = Clock::now() + o.silent;
   for (std::chrono::milliseconds pause = kPause; Clock::now() < deadline;
        pause = std::min(pause * 3 / 2, kLongestPause)) {
     if (plan.kind == Plan::Kind::file)
       invitation = read_invitation(plan.file);  // again and again: a stale one is replaced
     for (const auto& a : invitation.addresses) {
+      leave_if_asked();
       Socket s = connect_to(a.host, a.port, kConnect, why);
       if (!s) continue;
       auto store =
@@ -197,17 +212,19 @@ std::shared_ptr<Store> join(const Place& p, const Plan& plan, const RendezvousOp
       if (store) return store;
       why = fmt::format("{}:{}: not the store of this launch", a.host, a.port);
     }
+    if (!told && Clock::now() >= tell_at) {
+      told = true;
+      o.say(fmt::format(
+          "rank {} on {} waits for rank 0 at {}: it has not come, or has ended already ({}); dist.init_timeout "
+          "ends this after {} s",
+          p.rank, host_name(), where(plan), why, patience));
+    }
     for (const auto until = std::min<Deadline>(Clock::now() + pause, deadline); Clock::now() < until;
          std::this_thread::sleep_for(std::min<Clock::duration>(Store::kAsk, until - Clock::now())))
-      if (o.asked_to_stop && o.asked_to_stop())
-        throw Stopped(fmt::format("[dist] rank {} on {} was asked to stop before it reached rank 0: nothing was begun",
-                                  p.rank, host_name()));
+      leave_if_asked();
   }
-  const auto where = plan.kind == Plan::Kind::file  ? plan.file.string()
-                     : plan.kind == Plan::Kind::tcp ? fmt::format("{}:{}", plan.host, plan.port)
-                                                    : "the address that MPI told";
   throw PeerLost(fmt::format("[dist] rank {} on {} did not reach rank 0 at {} within {} s: {}", p.rank, host_name(),
-                             where, std::chrono::duration<double>(o.timeout).count(), why));
+                             where(plan), patience, why));
 }
 
 }  // namespace

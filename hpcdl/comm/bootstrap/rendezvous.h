@@ -22,6 +22,11 @@ struct RendezvousOptions {
   std::function<std::string(const std::string&)> broadcast = {};
   /// Whether this rank is asked to stop; then all that have come leave.
   Store::Asked asked_to_stop = {};
+  /// Told once, after `silent`, what this rank still waits for. One that comes when rank 0 has already left, as where
+  /// that was asked to stop, finds the same as one that is early: nothing that rank 0 could leave behind would be safe
+  /// to believe, as some launchers give every launch the same name.
+  std::function<void(const std::string& sentence)> say = {};
+  std::chrono::milliseconds silent = std::chrono::seconds(10);
 };
 
 /// Collective over all ranks of the launch. Throws UsageError for a method that cannot work here, PeerLost that names

@@ -171,6 +171,25 @@ TEST(rendezvous, a_rank_that_finds_nobody_can_be_asked_to_stop) {
                Stopped);
 }
 
+/// Whoever comes when rank 0 has left again, or long before it, says so instead of waiting in silence.
+TEST(rendezvous, a_rank_that_waits_says_what_for) {
+  const io::TempFolder folder;
+  const auto file = "file://" + (folder / "meet").string();
+  EXPECT_THROW(open_store(place(0, 2), {.method = file, .timeout = 20s, .asked_to_stop = [] { return true; }}),
+               Stopped);
+  std::vector<std::string> said;
+  EXPECT_THROW(open_store(place(1, 2), {.method = file,
+                                        .timeout = 800ms,
+                                        .say = [&](const std::string& sentence) { said.push_back(sentence); },
+                                        .silent = 200ms}),
+               PeerLost);
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_EQ(said[0].find(fmt::format("rank 1 on {} waits for rank 0 at {}", host_name(), (folder / "meet").string())),
+            0u)
+      << said[0];
+  EXPECT_NE(said[0].find("has not come, or has ended already"), std::string::npos) << said[0];
+}
+
 TEST(rendezvous, local_ranks_from_host_names) {
   expect_none(run_ranks(3, [&](int r) {
     Place p = place(r, 3);
