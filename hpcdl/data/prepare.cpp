@@ -18,6 +18,11 @@ namespace {
 // Rises whenever the same text would become other files.
 constexpr int kFormat = 2;
 
+/// Says what a folder was made from. Its name does not end as that of a text: the cache may lie among texts.
+constexpr const char* kMadeFrom = "made_from";
+
+constexpr std::int64_t kLeastTokens = 8;
+
 /// FNV-1a, 64 bits: a name, not a defence.
 std::uint64_t hash_text(std::string_view text) {
   std::uint64_t h = 0xCBF29CE484222325u;
@@ -87,12 +92,14 @@ void make(const PrepareOptions& o, const std::vector<fs::path>& files, const std
   const fs::path all_path = folder / "all.bin";
   write_shard(files, o.options, tokenizer, pool, all_path, ShardLayout::llmc, progress);
   const TokenFile all = TokenFile::open(all_path);
-  require(all.size() >= 8, "data", "{}: {} tokens are too few to train and validate on", files[0].string(), all.size());
+  require(all.size() >= kLeastTokens, "data",
+          "{}: {} tokens are too few to train and validate on; expected at least {}: give more text", files[0].string(),
+          all.size(), kLeastTokens);
   const std::int64_t split = split_at(all, o.val_fraction, tokenizer.end_of_text());
   copy_tokens(all, 0, split, folder / "train.bin", tokenizer.vocab_size());
   copy_tokens(all, split, all.size(), folder / "val.bin", tokenizer.vocab_size());
   fs::remove(all_path);
-  io::write_file_atomic(folder / "made_from.txt", key);
+  io::write_file_atomic(folder / kMadeFrom, key);
 }
 
 }  // namespace
@@ -100,7 +107,7 @@ void make(const PrepareOptions& o, const std::vector<fs::path>& files, const std
 PreparedText prepare_text(const PrepareOptions& o, Pool& pool, const OnProgress& progress) {
   require(o.val_fraction >= 0 && o.val_fraction <= 0.9, "data", "a validation share of {}; expected 0 to 0.9",
           o.val_fraction);
-  const std::vector<fs::path> files = resolve_text_files(o.text);
+  const std::vector<fs::path> files = resolve_text_files(o.text, o.not_text);
   const bool folder_given = fs::is_directory(o.tokenizer);
   const std::string given =
       o.tokenizer.empty() ? "" : io::read_file(folder_given ? o.tokenizer / "tokenizer.json" : o.tokenizer);
@@ -109,7 +116,7 @@ PreparedText prepare_text(const PrepareOptions& o, Pool& pool, const OnProgress&
   const fs::path folder = o.cache / name;
   io::make_folder(o.cache);
   const FileLock lock(o.cache / fmt::format(".{}.lock", name));
-  const bool cached = fs::exists(folder / "made_from.txt") && io::read_file(folder / "made_from.txt") == key;
+  const bool cached = fs::exists(folder / kMadeFrom) && io::read_file(folder / kMadeFrom) == key;
   if (!cached) {
     const fs::path aside = o.cache / fmt::format(".{}.{}", name, ::getpid());
     fs::remove_all(aside);

@@ -12,6 +12,7 @@ struct PrepareOptions {
   fs::path tokenizer;          // a tokenizer.json or a model folder; empty: train one
   double val_fraction = 0.05;  // the last part of the tokens, from a document's begin if there is one near
   TextOptions options;
+  fs::path not_text = {};  // see resolve_text_files()
 };
 
 struct PreparedText {

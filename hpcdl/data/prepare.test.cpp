@@ -197,7 +197,7 @@ TEST_F(Prepare, leaves_nothing_behind_when_it_fails) {
 
 TEST_F(Prepare, mends_a_cache_that_lost_its_mark) {
   const PreparedText made = prepare_text(options(), pool_);
-  fs::remove(made.folder / "made_from.txt");
+  fs::remove(made.folder / "made_from");
   EXPECT_FALSE(prepare_text(options(), pool_).cached);
   EXPECT_TRUE(prepare_text(options(), pool_).cached);
 }

@@ -23,12 +23,14 @@ bool is_text(const fs::path& path) {
   return ending == ".txt" || ending == ".md" || is_lines(path);
 }
 
-void add_folder(const fs::path& folder, std::vector<fs::path>& out) {
+void add_folder(const fs::path& folder, const fs::path& not_text, std::vector<fs::path>& out) {
+  std::error_code ignored;
   const std::size_t before = out.size();
   for (auto it = fs::recursive_directory_iterator(folder); it != fs::recursive_directory_iterator(); ++it) {
     const bool hidden = it->path().filename().string().starts_with('.');
     if (hidden && it->is_directory()) it.disable_recursion_pending();
-    if (!hidden && it->is_regular_file() && is_text(it->path())) out.push_back(it->path());
+    if (!hidden && it->is_regular_file() && is_text(it->path()) && !fs::equivalent(it->path(), not_text, ignored))
+      out.push_back(it->path());
   }
   std::sort(out.begin() + static_cast<std::ptrdiff_t>(before), out.end());
   require(out.size() > before, "data",
@@ -48,12 +50,18 @@ std::size_t find_cut(std::string_view text) {
 
 }  // namespace
 
-std::vector<fs::path> resolve_text_files(std::span<const fs::path> paths) {
+std::vector<fs::path> resolve_text_files(std::span<const fs::path> paths, const fs::path& not_text) {
   std::vector<fs::path> out;
   for (const fs::path& path : paths) {
-    require(fs::exists(path), "data", "{}: no such file or folder", path.string());
+    std::error_code error;
+    const auto status = fs::status(path, error);
+    require(status.type() != fs::file_type::not_found, "data", "{}: no such file or folder", path.string());
+    require(!error, "data", "{}: {}", path.string(), error.message());
+    require(fs::is_directory(status) || fs::is_regular_file(status), "data",
+            "{}: expected a file or a folder of text, found a device, pipe or socket: write what it gives to a file",
+            path.string());
     try {
-      if (fs::is_directory(path)) add_folder(path, out);
+      if (fs::is_directory(status)) add_folder(path, not_text, out);
       else out.push_back(path);
     } catch (const fs::filesystem_error& e) {
       fail("data", "{}: {}", path.string(), e.code().message());

@@ -84,6 +84,20 @@ TEST(text_source, says_what_is_missing) {
   EXPECT_NE(message_of([&] { resolve_text_files(folder); }).find("no text in this folder"), std::string::npos);
   EXPECT_NE(message_of([&] { resolve_text_files(nothing); }).find("no such file"), std::string::npos);
   EXPECT_THROW(resolve_text_files({}), Error);
+  fs::create_symlink("loop", tmp / "loop");
+  const fs::path loop[] = {tmp / "loop"}, device[] = {"/dev/null"};
+  EXPECT_NE(message_of([&] { resolve_text_files(loop); }).find("loop: Too many levels"), std::string::npos);
+  EXPECT_NE(message_of([&] { resolve_text_files(device); }).find("found a device, pipe or socket"), std::string::npos);
+}
+
+TEST(text_source, a_file_that_is_no_text_is_left_out_of_folders) {
+  const TempFolder tmp;
+  for (const char* name : {"b.txt", "run/metrics.jsonl", "other/metrics.jsonl"}) write(tmp / name, "x");
+  const fs::path given[] = {tmp.path(), tmp / "run/metrics.jsonl"};
+  std::vector<std::string> names;
+  for (const auto& f : resolve_text_files(given, tmp / "run/../run/metrics.jsonl"))
+    names.push_back(fs::relative(f, tmp.path()).string());
+  EXPECT_EQ(names, (std::vector<std::string>{"b.txt", "other/metrics.jsonl", "run/metrics.jsonl"}));
 }
 
 TEST(text_source, blocks_do_not_change_a_document) {

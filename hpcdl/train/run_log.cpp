@@ -29,7 +29,7 @@ constexpr std::pair<const char*, const char*> kTags[] = {{"loss", "loss_metrics/
 }  // namespace
 
 void RunLog::open(const std::filesystem::path& folder, std::optional<std::int64_t> resumed_at) {
-  metrics_.emplace(folder / "metrics.jsonl", resumed_at);
+  metrics_.emplace(folder / kMetrics, resumed_at);
   io::make_folder(folder / "tensorboard");
   tensorboard_.emplace(folder / "tensorboard", resumed_at);
 }
@@ -46,7 +46,7 @@ void RunLog::flush() {
 }
 
 bool evaluated(const std::filesystem::path& folder, std::int64_t step) {
-  std::istringstream lines(io::read_file(folder / "metrics.jsonl"));
+  std::istringstream lines(io::read_file(folder / RunLog::kMetrics));
   for (std::string line; std::getline(lines, line);) {
     const auto json = io::Json::parse(line, nullptr, false);
     if (json.is_object() && json.contains("eval_loss") && json.value("step", std::int64_t{-1}) == step) return true;

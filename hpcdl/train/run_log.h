@@ -12,6 +12,7 @@ namespace hpcdl::train {
 
 class RunLog {
  public:
+  static constexpr const char* kMetrics = "metrics.jsonl";
   /// Appends to the files in `folder`, from which what is behind `resumed_at` is dropped.
   void open(const std::filesystem::path& folder, std::optional<std::int64_t> resumed_at);
   /// One line of metrics.jsonl, and the same numbers under the tags that dashboards of the field know.

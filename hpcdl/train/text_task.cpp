@@ -13,6 +13,7 @@
 #include "hpcdl/io/hf_config.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/parallel/agree.h"
+#include "hpcdl/train/run_log.h"
 
 namespace hpcdl::train {
 
@@ -62,6 +63,8 @@ data::PreparedText prepare(const RunConfig& c, Pool& pool, const Console& consol
   o.tokenizer = c.data.tokenizer;
   o.val_fraction = c.data.val_fraction;
   o.options.replace_invalid = c.data.replace_invalid;
+  if (!c.output.empty())
+    o.not_text = c.output / RunLog::kMetrics;  // the run may lie among its texts, and is to find the same ones again
   auto text = data::prepare_text(o, pool, tokenize_progress(console));
   const fs::path of_run = o.tokenizer.empty() ? tokenizer_of_run(c) : fs::path();
   if (of_run.empty()) return text;

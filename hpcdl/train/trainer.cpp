@@ -491,7 +491,7 @@ RunSummary run(RunConfig& config, const Hooks& hooks) {
 }
 
 void forget_run(const fs::path& folder) {
-  for (const char* name : {"checkpoints", "model", "tensorboard", "metrics.jsonl", "config.toml"})
+  for (const char* name : {"checkpoints", "model", "tensorboard", RunLog::kMetrics, "config.toml"})
     fs::remove_all(folder / name);
 }
 
