@@ -29,6 +29,7 @@ fs::path behind_links(const fs::path& path) {
 bool is_stream(const fs::path& path) {
   std::error_code none;
   const auto status = fs::status(path, none);
+  require(path.has_filename(), "io", "\"{}\": expected the name of a file to write", path.string());
   if (fs::is_directory(status)) fail_file(path, "write", EISDIR);
   return fs::exists(status) && !fs::is_regular_file(status);
 }
@@ -77,8 +78,10 @@ void AtomicFile::reserve(std::int64_t bytes) {
 void AtomicFile::append(std::span<const std::byte> bytes) { write_at(end_, bytes); }
 
 void AtomicFile::write_at(std::int64_t offset, std::span<const std::byte> bytes) {
+  const bool in_order = aside_.empty() && offset == end_;
   while (!bytes.empty()) {
-    const auto n = ::pwrite(fd_.get(), bytes.data(), std::min(bytes.size(), std::size_t{1} << 30), offset);
+    const auto part = std::min(bytes.size(), std::size_t{1} << 30);
+    const auto n = in_order ? ::write(fd_.get(), bytes.data(), part) : ::pwrite(fd_.get(), bytes.data(), part, offset);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_file(path_, fmt::format("write {} bytes at offset {} of", bytes.size(), offset), errno);
     bytes = bytes.subspan(static_cast<std::size_t>(n));

@@ -20,8 +20,8 @@ Fd open_aside(const fs::path& aside, const fs::path& path);
 /// Every failure (disk full, no permission, ...) throws Error and leaves neither a half file nor the old one changed.
 class AtomicFile {
  public:
-  /// See open_aside() for what it throws. A symbolic link stays, and what it points to is written; so is a device,
-  /// which gets the bytes at once.
+  /// See open_aside() for what it throws. A symbolic link stays, and what it points to is written; so is a device or a
+  /// pipe, which gets the bytes at once, and takes them in order alone.
   explicit AtomicFile(const fs::path& path);
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;

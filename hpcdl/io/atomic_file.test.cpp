@@ -10,6 +10,7 @@
 
 #include <cerrno>
 #include <memory>
+#include <span>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/io/temp_folder.h"
@@ -71,8 +72,11 @@ TEST(AtomicFile, WhatIsNoFileStaysWhatItIs) {
   const fs::path pipe = tmp / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   const Fd reader(::open(pipe.c_str(), O_RDONLY | O_NONBLOCK));
-  EXPECT_THROW(write_file_atomic(pipe, "x"), Error);  // a pipe has no offsets to write at
+  write_file_atomic(pipe, "x");
   EXPECT_TRUE(fs::is_fifo(pipe));
+  char found = 0;
+  EXPECT_EQ(::read(reader.get(), &found, 1), 1);
+  EXPECT_EQ(found, 'x');
   fs::create_symlink("/dev/null", tmp / "null");
   write_file_atomic(tmp / "null", "x");
   EXPECT_TRUE(fs::is_symlink(tmp / "null"));
@@ -119,6 +123,34 @@ TEST(AtomicFile, NoPermissionIsAClearError) {
   fs::permissions(tmp.path(), fs::perms::owner_all);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(files_in(tmp.path()), 0);
+}
+
+/// As /dev/stdout in front of a pipe.
+TEST(AtomicFile, APipeGetsTheBytesInOrder) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const Fd out(ends[0]), in(ends[1]);
+  AtomicFile file("/dev/fd/" + std::to_string(in.get()));
+  file.append("one ");
+  file.write_at(4, std::as_bytes(std::span("two", 3)));
+  EXPECT_THROW(file.write_at(0, std::as_bytes(std::span("x", 1))), Error);
+  file.commit();
+  char found[16] = "";
+  EXPECT_EQ(::read(out.get(), found, sizeof found), 7);
+  EXPECT_STREQ(found, "one two");
+}
+
+TEST(MakeFolder, SaysWhereALinkLeadsNowhere) {
+  const TempFolder tmp;
+  fs::create_symlink("nowhere", tmp / "link");
+  try {
+    make_folder(tmp / "link");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string_view(e.what()).find("link: expected a folder, found a symbolic link to nothing"),
+              std::string_view::npos)
+        << e.what();
+  }
 }
 
 TEST(ReadFile, RefusesWhatIsTooLarge) {

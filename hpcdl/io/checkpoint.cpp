@@ -39,6 +39,13 @@ void remove_safely(const fs::path& path) {
   remove_tree(aside);
 }
 
+/// Not one that somebody has named otherwise, to keep it or to look at it: such a folder is nobody's to remove.
+bool is_step_name(const std::string& name) {
+  constexpr std::string_view kBegin = "step_";
+  return name.starts_with(kBegin) && name.size() > kBegin.size() &&
+         name.find_first_not_of("0123456789", kBegin.size()) == std::string::npos;
+}
+
 struct Found {
   fs::path path;
   std::int64_t serial = kUnreadable;
@@ -51,7 +58,7 @@ std::vector<Found> list_checkpoints(const fs::path& folder) {
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored)) return out;
   for (const auto& path : list_folder(folder)) {
-    if (!path.filename().string().starts_with("step_") || !fs::is_directory(path, ignored)) continue;
+    if (!is_step_name(path.filename().string()) || !fs::is_directory(path, ignored)) continue;
     Found found{path};
     try {
       found.serial = read_checkpoint_info(path).serial;

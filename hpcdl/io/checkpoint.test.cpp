@@ -133,6 +133,19 @@ TEST(Checkpoint, ADamagedByteAnywhereFallsBackToTheOneBefore) {
   EXPECT_THROW(Checkpoints::find(tmp.path(), "auto", kQuiet), Error) << "all damaged must not look like a fresh start";
 }
 
+TEST(Checkpoint, WhatSomebodyHasNamedOtherwiseStays) {
+  const TempFolder tmp;
+  Checkpoints store(tmp.path(), 1);
+  store.save(ToyRun(1).state(), ToyRun(1).content());
+  fs::rename(tmp / "step_00000001", tmp / "step_00000001_best");
+  make_folder(tmp / "step_by_step");
+  for (const int step : {2, 3}) store.save(ToyRun(step).state(), ToyRun(step).content());
+  EXPECT_EQ(names_in(tmp.path()),
+            (std::vector<std::string>{".lock", "latest", "step_00000001_best", "step_00000003", "step_by_step"}));
+  EXPECT_EQ(Checkpoints::find(tmp.path(), "auto", kQuiet)->state.step, 3);
+  EXPECT_EQ(Checkpoints::find(tmp.path(), (tmp / "step_00000001_best").string(), kQuiet)->state.step, 1);
+}
+
 TEST(Checkpoint, NonFiniteScalarsAreRefused) {
   const TempFolder tmp;
   Checkpoints store(tmp.path());

@@ -92,6 +92,10 @@ std::vector<fs::path> list_folder(const fs::path& path, bool deep) {
 void make_folder(const fs::path& path) {
   std::error_code code;
   fs::create_directories(path, code);
+  std::error_code none;
+  require(!code || !fs::is_symlink(path, none) || fs::exists(path, none), "io",
+          "{}: expected a folder, found a symbolic link to nothing: remove it, or make what it points to",
+          path.string());
   if (code) fail_file(path, "make this folder", code.value());
   require(fs::is_directory(path, code), "io", "{}: expected a folder, found something else", path.string());
 }
