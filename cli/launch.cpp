@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 
 #include "cli/ranks.h"
@@ -72,6 +73,8 @@ int launch_verb(LaunchOptions& o) {
     const RankEnd* first = nullptr;
     for (const auto& e : result.ends)
       if (!first && !e.good() && (e.code != exit_code::kRequeue || code == exit_code::kRequeue)) first = &e;
+    require(first || !result.lost_lines, "output", "lines of the ranks could not be written: {}",
+            std::strerror(result.lost_lines));
     if (!first) return code;
     if (interrupted(result, *first)) end_by(SIGINT);
     if (!worth_restarting(result) || restart >= o.max_restarts) {
@@ -100,9 +103,9 @@ void add_launch(const Command& program, Run& run) {
         sub.option("words", o.words, "Behind --: what each rank runs");
         sub.footer(
             "Lines come out behind [rank N]. SIGTERM, SIGINT and SIGUSR1 go to all ranks. Exit code: 0; 75, saved and "
-            "to be started again; 71, a rank\n"
+            "to be started again; 71, a rank "
             "was lost; otherwise that of the rank that failed first. Ctrl-C that ranks do not save at ends it by that "
-            "signal. On several hosts: srun,\n"
+            "signal. On several hosts: srun, "
             "mpirun or torchrun --no-python.");
       },
       launch_verb);

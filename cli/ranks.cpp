@@ -27,18 +27,23 @@ using Clock = std::chrono::steady_clock;
 constexpr int kPassedOn[] = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
 constexpr int kKillAt = 3;                     // signals
 constexpr std::size_t kLongestLine = 1 << 16;  // then it is cut in two
+constexpr int kBlocks = 4;                     // of one pipe at a time: signals and other ranks have their turn
+constexpr int kBlocksAtEnd = 128;              // as many as the largest pipe holds
+constexpr auto kSameAsking = std::chrono::milliseconds(300);
 
 /// Whole lines of one pipe, each behind its rank.
 class Lines {
  public:
   Lines(io::Fd from, std::string prefix, FILE* to) : from_(std::move(from)), prefix_(std::move(prefix)), to_(to) {}
   int fd() const { return from_.get(); }
+  /// Why lines could not be written; 0: they were, or nobody reads them any more.
+  int failure() const { return failure_; }
   bool open() const { return from_.get() >= 0; }
 
-  /// Takes what is there now.
-  void pump() {
+  /// Takes what is there now, at most so many blocks of it: a rank may write faster than anybody reads.
+  void pump(int blocks) {
     char block[16384];
-    while (open()) {
+    for (; open() && blocks > 0; --blocks) {
       const ssize_t n = read(from_.get(), block, sizeof block);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) return;
@@ -62,15 +67,16 @@ class Lines {
     text_.erase(0, begin);
     if (text_.size() > kLongestLine) write_line(std::exchange(text_, {}));
   }
-  void write_line(const std::string& line) const {
+  void write_line(const std::string& line) {
     const auto whole = prefix_ + line + "\n";
-    std::fwrite(whole.data(), 1, whole.size(), to_);
-    std::fflush(to_);
+    const bool ok = std::fwrite(whole.data(), 1, whole.size(), to_) == whole.size() && std::fflush(to_) == 0;
+    if (!ok && errno != EPIPE) failure_ = errno;
   }
 
   io::Fd from_;
   std::string prefix_, text_;
   FILE* to_;
+  int failure_ = 0;
 };
 
 std::pair<io::Fd, io::Fd> make_pipe() {
@@ -117,6 +123,7 @@ class Runner {
  private:
   void start(int rank);
   void wait_a_while();
+  bool asked_again(int signal);
   void read_signals();
   void reap();
   void ended(Process& p, const siginfo_t& info);
@@ -129,7 +136,8 @@ class Runner {
   RanksResult result_;
   sigset_t before_{};
   io::Fd signals_;
-  int asked_times_ = 0, stage_ = 0;
+  int asked_times_ = 0, stage_ = 0, last_signal_ = 0;
+  Clock::time_point last_asked_;
   std::optional<Clock::time_point> next_stage_;
 };
 
@@ -169,7 +177,7 @@ void Runner::start(int rank) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);  // should this program be killed outright, the ranks still save
     if (getppid() != parent) _exit(exit_code::kInternal);
     sigprocmask(SIG_SETMASK, &before_, nullptr);
-    signal(SIGPIPE, SIG_DFL);
+    for (const int ignored : {SIGPIPE, SIGXFSZ}) signal(ignored, SIG_DFL);
     dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
     dup2(out_end.get(), STDOUT_FILENO);
     dup2(err_end.get(), STDERR_FILENO);
@@ -217,13 +225,23 @@ void Runner::end_others() {
   next_stage_ = Clock::now() + options_.grace;
 }
 
+/// Who asks a process and then its group, as timeout(1) does, means it once; ranks would take the second one for the
+/// word to end without saving.
+bool Runner::asked_again(int signal) {
+  const auto now = Clock::now();
+  const bool again = signal == last_signal_ && now - last_asked_ < kSameAsking;
+  if (!again) last_signal_ = signal, last_asked_ = now;
+  return again;
+}
+
 void Runner::read_signals() {
   signalfd_siginfo info;
   while (read(signals_.get(), &info, sizeof info) == sizeof info) {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) continue;
+    const bool again = asked_again(signal), enough = ++asked_times_ >= kKillAt;
+    if (again && !enough) continue;
     if (!result_.asked) result_.asked = signal;
-    const bool enough = ++asked_times_ >= kKillAt;
     say("hpcdl: [launch] {} {} the ranks", strsignal(signal), enough ? "for the third time: killing" : "passed on to");
     signal_all(enough ? SIGKILL : signal);
   }
@@ -244,12 +262,15 @@ RanksResult Runner::run() {
   for (int r = 0; r < options_.count; ++r) start(r);
   while (std::any_of(processes_.begin(), processes_.end(), [](const Process& p) { return p.running; })) {
     wait_a_while();
-    for (auto& l : lines_) l.pump();
+    for (auto& l : lines_) l.pump(kBlocks);
     read_signals();
     reap();
     end_others();
   }
-  for (auto& l : lines_) l.pump(), l.close();
+  for (auto& l : lines_) {
+    l.pump(kBlocksAtEnd), l.close();
+    if (l.failure()) result_.lost_lines = l.failure();
+  }
   return result_;
 }
 

@@ -31,6 +31,7 @@ struct RanksOptions {
 struct RanksResult {
   std::vector<RankEnd> ends;  // in the order in which they ended
   int asked = 0;              // the signal that was passed on; 0: none
+  int lost_lines = 0;         // an errno: lines of the ranks could not be written; 0: all were
   /// Of all together: the first failure's own code; 71 for one that was killed; else 75 where one wants to be started
   /// again; else 0.
   int code() const;
@@ -38,8 +39,9 @@ struct RanksResult {
 
 /// Runs them to their end. Each leads a process group of its own, and has RANK and so on as torchrun sets them. Lines
 /// on their standard output and error come out on ours behind "[rank N] ". SIGTERM, SIGINT, SIGUSR1 and SIGHUP are
-/// passed on; a third one kills. When a rank fails, or a signal that was passed on ends one, the others get `grace` to
-/// leave by themselves, then SIGTERM, then SIGKILL. What they started and left behind is killed with them.
+/// passed on, told twice at once as one; a third one kills. When a rank fails, or a signal that was passed on ends one,
+/// the others get `grace` to leave by themselves, then SIGTERM, then SIGKILL. What they started and left behind is
+/// killed with them.
 RanksResult run_ranks(const RanksOptions& options);
 
 }  // namespace hpcdl::cli

@@ -1,6 +1,7 @@
 #include "hpcdl/train/stop.h"
 
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +17,10 @@ namespace hpcdl::train {
 namespace {
 
 std::atomic<int> received{0};
-static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
+std::atomic<std::int64_t> received_at{0};  // milliseconds of the clock that counts up; 0: not yet
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free,
+              "used in a signal handler");
+constexpr std::int64_t kSameAsking = 300;  // milliseconds
 
 constexpr int kSignals[] = {SIGTERM, SIGUSR1, SIGINT};
 struct sigaction before[3];
@@ -39,13 +43,19 @@ std::int64_t stop_before(std::string_view job_end) {
   return end - std::min<std::int64_t>(60, (left + 9) / 10);
 }
 
-/// The second signal finds the default action and ends the process.
+/// The second signal ends the process, but the same one at once is the same asking: timeout(1) and others ask the
+/// process, and then its group.
 void handle(int signal) {
-  received.store(signal);
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const std::int64_t at = now.tv_sec * 1000 + now.tv_nsec / 1'000'000 + 1;
+  std::int64_t first = 0;
+  if (received_at.compare_exchange_strong(first, at)) return received.store(signal);
+  if (received.load() == signal && at - first < kSameAsking) return;
   struct sigaction plain{};
   plain.sa_handler = SIG_DFL;
-  for (int s : kSignals)
-    if (s != SIGINT || signal == SIGINT) sigaction(s, &plain, nullptr);
+  sigaction(signal, &plain, nullptr);
+  raise(signal);  // met when this handler is left
 }
 
 }  // namespace
@@ -53,7 +63,7 @@ void handle(int signal) {
 StopSignals::StopSignals(bool on_interrupt, const char* job_end) {
   const std::lock_guard lock(alive_mutex);
   if (alive++ > 0) return;
-  received.store(0);
+  received.store(0), received_at.store(0);
   stop_at.store(job_end ? stop_before(job_end) : INT64_MAX);
   struct sigaction action{};
   action.sa_handler = handle;

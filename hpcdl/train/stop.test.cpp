@@ -9,6 +9,7 @@
 #include <ctime>
 #include <string>
 #include <thread>
+#include <type_traits>
 
 namespace hpcdl::train {
 namespace {
@@ -45,6 +46,22 @@ TEST(stop, the_second_one_ends_the_process) {
     raise(SIGTERM);
   };
   const int status = status_of(twice);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
+}
+
+/// As timeout(1) asks: the process, and then its group.
+TEST(stop, the_same_one_at_once_is_the_same_asking) {
+  const auto asked = [](auto milliseconds) {
+    return status_of([] {
+      const StopSignals signals(false, nullptr);
+      raise(SIGTERM);
+      std::this_thread::sleep_for(std::chrono::milliseconds(decltype(milliseconds)::value));
+      raise(SIGTERM);
+      if (StopSignals::requested() != SIGTERM) _exit(1);
+    });
+  };
+  EXPECT_EQ(asked(std::integral_constant<int, 0>()), 0);
+  const int status = asked(std::integral_constant<int, 500>());
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
 }
 

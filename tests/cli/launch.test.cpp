@@ -177,6 +177,44 @@ TEST_F(Launch, a_third_signal_kills) {
   EXPECT_EQ(p.wait().code, 71);
 }
 
+TEST_F(Launch, a_signal_that_comes_twice_at_once_is_passed_on_once) {  // timeout(1) asks the process and its group
+  for (bool at_once = false; !at_once;) {
+    Program p(
+        words(2,
+              "trap 'echo x >>$D/asked.$RANK' TERM; touch $D/ready.$RANK; while [ ! -s $D/asked.$RANK ]; do sleep "
+              "0.01; done; sleep 0.6; exit 75"));
+    ASSERT_TRUE(there("ready.0") && there("ready.1"));
+    const auto start = std::chrono::steady_clock::now();
+    kill(p.pid(), SIGTERM);
+    ASSERT_TRUE(there("asked.0") && there("asked.1"));
+    kill(p.pid(), SIGTERM);
+    at_once = std::chrono::steady_clock::now() - start < 200ms;  // by a machine that had time for it
+    const auto r = p.wait();
+    for (const char* rank : {"0", "1"}) {
+      if (at_once) {
+        EXPECT_EQ(io::read_file(folder / (std::string("asked.") + rank)), "x\n") << r.err;
+      }
+      fs::remove(folder / (std::string("asked.") + rank)), fs::remove(folder / (std::string("ready.") + rank));
+    }
+  }
+}
+
+TEST_F(Launch, a_rank_that_never_stops_writing_keeps_no_signal_from_being_heard) {
+  Program p({"launch", "-n", "2", "--grace", "0.3", "--program", "yes"}, "/dev/null", "/dev/null");
+  std::this_thread::sleep_for(500ms);
+  kill(p.pid(), SIGTERM);
+  EXPECT_TRUE(comes_true([&] { return ended(p.pid()); }));
+  kill(p.pid(), SIGKILL);
+  EXPECT_EQ(p.wait().code, 71);
+}
+
+TEST_F(Launch, lines_that_are_lost_are_told) {
+  const auto r = run({"launch", "-n", "2", "--program", "/bin/echo", "--", "words"}, "/dev/null", "/dev/full");
+  EXPECT_EQ(r.code, 70);
+  EXPECT_NE(r.err.find("lines of the ranks could not be written: No space left"), std::string::npos) << r.err;
+  EXPECT_EQ(run({"launch", "-n", "2", "--program", "false"}, "/dev/null", "/dev/full").code, 1);
+}
+
 TEST_F(Launch, once_a_signal_has_ended_one_rank_the_others_do_not_stay_for_ever) {
   Program p(words(2, "[ $RANK = 1 ] && trap '' TERM; touch $D/ready.$RANK; while :; do sleep 0.05; done",
                   {"--grace", "0.3"}));
