@@ -1,14 +1,26 @@
 #include "cli/command.h"
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 
 namespace hpcdl::cli {
 namespace {
 
+/// A NaN lies in every range: no comparison with it holds.
+CLI::Validator no_nan(CLI::Validator range) {
+  return CLI::Validator(
+      [range](std::string& text) {
+        double value = 0;
+        const bool nan = CLI::detail::lexical_cast(text, value) && std::isnan(value);
+        return nan ? "expected a number, found " + text : range(text);
+      },
+      range.get_description());
+}
+
 /// The parser's own words for a range without an end write the largest double out.
 CLI::Validator at_least(const std::string& what, CLI::Validator range) {
   return CLI::Validator(
-      [what, range](std::string& text) {
+      [what, range = no_nan(range)](std::string& text) {
         return range(text).empty() ? std::string() : "expected a number of " + what + ", found " + text;
       },
       range.get_description());
@@ -20,7 +32,9 @@ Option Option::required() const { return Option(option_->required()); }
 Option Option::range(std::int64_t least, std::int64_t most) const {
   return Option(option_->check(CLI::Range(least, most)));
 }
-Option Option::range(double least, double most) const { return Option(option_->check(CLI::Range(least, most))); }
+Option Option::range(double least, double most) const {
+  return Option(option_->check(no_nan(CLI::Range(least, most))));
+}
 Option Option::positive() const { return Option(option_->check(at_least("more than 0", CLI::PositiveNumber))); }
 Option Option::not_negative() const { return Option(option_->check(at_least("0 or more", CLI::NonNegativeNumber))); }
 Option Option::one_of(std::initializer_list<const char*> words) const {

@@ -1,5 +1,6 @@
 // hpcdl convert: the same model in another type or in other shards.
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "cli/verb.h"
@@ -22,6 +23,8 @@ struct ConvertOptions {
   bool json = false;
 };
 
+constexpr double kNoLimit = 0x1p62;  // bytes
+
 bool converts(DType d) { return d == DType::f32 || d == DType::bf16 || d == DType::f16; }
 
 int convert(ConvertOptions& o) {
@@ -42,7 +45,7 @@ int convert(ConvertOptions& o) {
     bytes += specs.back().spec.bytes();
   }
   quant::StagedFolder folder(o.out);
-  io::TensorFolderWriter writer(folder.path(), specs, static_cast<std::int64_t>(o.shard_gb * 1e9));
+  io::TensorFolderWriter writer(folder.path(), specs, static_cast<std::int64_t>(std::min(o.shard_gb * 1e9, kNoLimit)));
   for (const auto& s : specs) {
     const View view = files.at(s.name);
     if (s.spec == view.spec()) {

@@ -159,8 +159,7 @@ std::int64_t Demo::steps_in(double seconds) {
     times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   std::sort(times.begin(), times.end());
-  return std::clamp(static_cast<std::int64_t>(seconds / times[times.size() / 2]) / 12 * 12, std::int64_t{48},
-                    std::int64_t{20'000});
+  return static_cast<std::int64_t>(std::clamp(seconds / times[times.size() / 2], 48.0, 20'000.0)) / 12 * 12;
 }
 
 bool Demo::train() {

@@ -1,7 +1,11 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <filesystem>
 #include <iostream>
 #include <new>
 #include <span>
@@ -10,6 +14,7 @@
 #include <vector>
 
 #include "cli/verb.h"
+#include "cli/wrap.h"
 #include "hpcdl/comm/transport.h"
 #include "hpcdl/io/nearest.h"
 
@@ -24,6 +29,14 @@ int report(std::string_view what, int code) {
     if (c == '\n') c = ' ';
   cli::say("hpcdl: {}{}", line.starts_with('[') ? "" : "[internal] ", line);
   return code;
+}
+
+/// What is opened while 0, 1 or 2 is closed would take its number, and messages would go into a checkpoint. Here
+/// reading and writing fail as before.
+void fill_closed_descriptors() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (fcntl(fd, F_GETFD) < 0) [[maybe_unused]]
+      const int the_same = open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
 /// Last word first, as the parser takes them. To it, "--out=" means that the next word is the value.
@@ -52,6 +65,8 @@ int run_guarded(const cli::Run& run) try { return run(); } catch (const UsageErr
   return report(e.what(), exit_code::kRequeue);
 } catch (const Error& e) {
   return report(e.what(), exit_code::kInternal);
+} catch (const std::filesystem::filesystem_error& e) {
+  return report(fmt::format("[io] {}: {}", e.path1().string(), e.code().message()), exit_code::kInternal);
 } catch (const std::bad_alloc&) {
   return report("[memory] out of memory: use a smaller model, batch or context", exit_code::kInternal);
 } catch (const std::exception& e) {
@@ -70,32 +85,46 @@ std::string wrong_start(const std::vector<std::string>& verbs, const std::string
   return fmt::format("no verb \"{}\"{}", word, io::did_you_mean(word, verbs));
 }
 
+/// The verb as it was called, "bench comm", and what belongs to it. Null: none was.
+struct Chosen {
+  std::string name;
+  const CLI::App* verb = nullptr;
+
+  explicit Chosen(const CLI::App* program) {
+    for (auto subs = program->get_subcommands(); !subs.empty(); subs = verb->get_subcommands()) {
+      verb = subs[0];
+      name += (name.empty() ? "" : " ") + verb->get_name();
+    }
+  }
+};
+
 /// Words that a verb does not take: the first option among them, with the one that was probably meant.
-std::string what_is_left(const CLI::App& verb) {
-  const auto words = verb.remaining(true);
+std::string what_is_left(const Chosen& chosen, const std::vector<std::string>& words) {
   const auto option = std::find_if(words.begin(), words.end(), [](const auto& w) { return w.starts_with('-'); });
-  if (option == words.end()) return fmt::format("{} takes no word \"{}\" here", verb.get_name(), words.front());
+  if (option == words.end()) return fmt::format("{} takes no word \"{}\" here", chosen.name, words.front());
   std::vector<std::string> known;
-  for (const auto* o : verb.get_options())
+  for (const auto* o : chosen.verb->get_options())
     for (const auto& name : o->get_lnames()) known.push_back("--" + name);
   const auto name = option->substr(0, option->find('='));
-  return fmt::format("{} has no option {}{}{}", verb.get_name(), name, io::did_you_mean(name, known),
-                     verb.get_name() == "launch" ? "; what each rank runs stands behind --" : "");
+  return fmt::format("{} has no option {}{}{}", chosen.name, name, io::did_you_mean(name, known),
+                     chosen.name == "launch" ? "; what each rank runs stands behind --" : "");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is met as a failed write
+  std::signal(SIGXFSZ, SIG_IGN);  // and so is a file that ulimit -f lets grow no further
+  fill_closed_descriptors();
   CLI::App app("Trains, compresses and runs deep networks at the limit of the hardware.", "hpcdl");
   app.set_version_flag("-v,--version", "hpcdl " HPCDL_VERSION);
   app.require_subcommand(1);
   app.failure_message([](const CLI::App* a, const CLI::Error& e) {
-    const auto chosen = a->get_subcommands();
-    if (chosen.empty()) return fmt::format("hpcdl: [usage] {}; see hpcdl --help\n", e.what());
+    const Chosen chosen(a);
+    if (!chosen.verb) return fmt::format("hpcdl: [usage] {}; see hpcdl --help\n", e.what());
     const bool left = dynamic_cast<const CLI::ExtrasError*>(&e) != nullptr;
-    return fmt::format("hpcdl: [usage] {}; see hpcdl {} --help\n", left ? what_is_left(*chosen[0]) : e.what(),
-                       chosen[0]->get_name());
+    return fmt::format("hpcdl: [usage] {}; see hpcdl {} --help\n",
+                       left ? what_is_left(chosen, a->remaining(true)) : e.what(), chosen.name);
   });
   cli::Run run;
   for (const auto add :
@@ -105,7 +134,7 @@ int main(int argc, char** argv) {
     add(cli::Command(&app), run);
   app.footer(
       "hpcdl VERB --help says the rest. Exit codes: 0 done; 1 hpcdl verify found a kernel at fault; 2 wrong words or "
-      "config; 70 an error of this\n"
+      "config; 70 an error of this "
       "run; 71 a rank was lost; 75 saved, to be started again.");
   std::vector<std::string> verbs;
   for (const auto* sub : app.get_subcommands({})) verbs.push_back(sub->get_name());
@@ -121,7 +150,9 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     std::ostringstream out;
     if (app.exit(e, out, std::cerr) != 0) return exit_code::kUsage;
-    run = [text = out.str()] { return cli::print_text(text), exit_code::kDone; };  // help and version are no errors
+    run = [text = cli::wrapped(out.str(), cli::columns_of(STDOUT_FILENO, 80))] {
+      return cli::print_text(text), exit_code::kDone;  // help and version are no errors
+    };
   }
   return run_guarded(run);
 }

@@ -1,4 +1,3 @@
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,18 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/verb.h"
+#include "cli/wrap.h"
 #include "hpcdl/io/atomic_file.h"
 
 namespace hpcdl::cli {
-
-namespace {
-
-std::size_t columns() {
-  winsize size{};
-  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 120;
-}
-
-}  // namespace
 
 void end_by(int signal) {
   std::signal(signal, SIG_DFL);
@@ -58,7 +49,7 @@ train::Console console() {
       const auto now = std::chrono::steady_clock::now();
       if (!line.empty() && now - last < std::chrono::milliseconds(100)) return;
       last = line.empty() ? std::chrono::steady_clock::time_point{} : now;
-      const auto text = fmt::format("\r\x1b[K{}", line.substr(0, columns() - 1));
+      const auto text = fmt::format("\r\x1b[K{}", line.substr(0, columns_of(STDERR_FILENO, 120) - 1));
       std::fwrite(text.data(), 1, text.size(), stderr);
       std::fflush(stderr);
     };

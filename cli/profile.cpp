@@ -46,9 +46,9 @@ void check(const ProfileOptions& o) {
 void write_trace(const ProfileOptions& o, const lab::Profiled& done, const lab::Roofs& roofs,
                  const comm::Group& world) {
   if (o.trace.empty()) return;
-  const auto text = lab::trace_text(
-      done.profile, roofs,
-      {.limit = static_cast<std::int64_t>(o.limit_mb * (1 << 20)), .pings = lab::ping_rank_zero(world)});
+  const auto text = lab::trace_text(done.profile, roofs,
+                                    {.limit = static_cast<std::int64_t>(std::min(o.limit_mb * (1 << 20), 0x1p62)),
+                                     .pings = lab::ping_rank_zero(world)});
   if (world.size() > 1) {
     if (const auto merged = lab::merge_ranks(world, text.json)) {
       lab::write_trace(o.trace, merged->json);

@@ -1,11 +1,16 @@
 // The contract of the program: what other programs rely on, and what bad input gets for an answer.
 
 #include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 
 #include "hpcdl/core/convert.h"
@@ -177,7 +182,7 @@ TEST_F(Cli, convert_there_and_back) {
 }
 
 TEST_F(Cli, convert_leaves_no_old_shards_and_takes_no_other_files) {
-  for (const char* size : {"0.0001", "5"})
+  for (const char* size : {"0.0001", "1e300", "0.0001", "5"})
     ASSERT_EQ(run({"convert", "--model", model(), "--max-shard", size, "--out", path("shards")}).code, 0);
   EXPECT_FALSE(fs::exists(path("shards/model-00001-of-00002.safetensors")));
   EXPECT_TRUE(fs::exists(path("shards/model.safetensors")));
@@ -329,6 +334,50 @@ TEST_F(Cli, help_is_everywhere_and_lists_every_key) {
   EXPECT_EQ(run({"help"}).out, run({"--help"}).out);
 }
 
+std::size_t widest(const std::string& text) {
+  std::size_t most = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) most = std::max(most, line.size());
+  return most;
+}
+
+std::string without_white(std::string text) {
+  std::erase_if(text, [](unsigned char c) { return std::isspace(c); });
+  return text;
+}
+
+/// Standard output of the program where that is a terminal of so many columns.
+std::string on_a_terminal(const std::vector<std::string>& words, std::size_t columns) {
+  const io::Fd terminal(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  const winsize size{.ws_row = 24, .ws_col = static_cast<unsigned short>(columns), .ws_xpixel = 0, .ws_ypixel = 0};
+  require(terminal && ::grantpt(terminal.get()) == 0 && ::unlockpt(terminal.get()) == 0 &&
+              ::ioctl(terminal.get(), TIOCSWINSZ, &size) == 0,
+          "test", "no terminal to be had");
+  Program program(words, "/dev/null", ::ptsname(terminal.get()));
+  std::string text;
+  char block[4096];
+  for (ssize_t n; (n = ::read(terminal.get(), block, sizeof block)) > 0;)
+    text.append(block, static_cast<std::size_t>(n));
+  EXPECT_EQ(program.wait().code, 0);
+  std::erase(text, '\r');
+  return text;
+}
+
+TEST_F(Cli, help_fits_the_terminal) {
+  for (const char* verb : {"demo", "train", "eval", "generate", "tokenize", "quantize", "inspect", "convert", "logits",
+                           "doctor", "probe", "bench", "profile", "verify", "roofline", "tune", "launch", "slurm"})
+    EXPECT_LE(widest(run({verb, "--help"}).out), 80u) << verb;
+  for (const char* part : {"comm", "ddp", "tp"}) EXPECT_LE(widest(run({"bench", part, "--help"}).out), 80u) << part;
+  const auto plain = run({"train", "--help"}).out;
+  EXPECT_LE(widest(run({"--help"}).out), 80u);
+  for (const std::size_t columns : {132u, 60u, 40u}) {
+    const auto text = on_a_terminal({"train", "--help"}, columns);
+    EXPECT_LE(widest(text), columns);
+    EXPECT_GT(widest(text), columns - 20);
+    EXPECT_EQ(without_white(text), without_white(plain));
+  }
+}
+
 TEST_F(Cli, the_configs_among_the_examples_are_read) {
   int found = 0;
   for (const auto& file : fs::directory_iterator(HPCDL_SOURCE_DIR "/examples")) {
@@ -345,13 +394,20 @@ TEST_F(Cli, wrong_words_are_usage_errors) {
   expect_error(run({"generate", "--modle", "x"}), 2, "[usage]");
   expect_error(run({"generate", "--model", model(), "--tokns=4"}), 2, "no option --tokns; did you mean '--tokens'?");
   expect_error(run({"doctor", "here"}), 2, "no word \"here\"");
+  expect_error(run({"bench", "comm", "--no-such-words"}), 2,
+               "[usage] bench comm has no option --no-such-words; see hpcdl bench comm --help");
+  expect_error(run({"bench", "comm", "--max-byte=1"}), 2, "bench comm has no option --max-byte");
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"launch", "-n", "1", "--grace", "nan", "--", "doctor"},
+        {"convert", "--model", model(), "--out", path("x"), "--max-shard", "nan"}})
+    expect_error(run(words), 2, "found nan");
   expect_error(run({"launch", "-n", "2", "train", "-c", path("run.toml")}), 2, "behind --");
   expect_error(run({"inspect", path("run.toml")}), 2, "--program");
   expect_error(run({}), 2, "expected a verb");
   expect_error(run({"--json", "doctor"}), 2, "--json");
   expect_error(run({"generate", "--model", model(), "--prompt", "x", "--seed", "-1"}), 2, "-1");
   expect_error(train({"--out", path("x"), "--train.stpes=3"}), 2, "train.steps");
-  expect_error(train({"--out", path("x"), "--train.steps=many"}), 2, "train.steps");
+  expect_error(train({"--out", path("x"), "--train.steps=many"}), 2, "[config] --train.steps: expected an integer");
   expect_error(train({"--out", path("x"), "--model.heads=3"}), 2, "heads");
   expect_error(train({}), 2, "--out");
   expect_error(run({"quantize", "--model", model(), "--group", "48", "--out", path("x")}), 2, "48");
@@ -396,6 +452,65 @@ TEST_F(Cli, bad_text_is_told_apart) {
   EXPECT_EQ(mended.code, 0) << mended.err;
 }
 
+/// By a shell, which closes descriptors and sets limits.
+int shell(const std::string& command) {
+  const int status = std::system(command.c_str());
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+TEST_F(Cli, messages_go_into_no_file_where_standard_error_is_closed) {
+  const auto words = fmt::format("'{}' train -c '{}' --data.text='{}' --out '{}' --json", HPCDL_PROGRAM,
+                                 path("run.toml"), path("toy.txt"), path("closed"));
+  EXPECT_EQ(shell(words + " >" + path("closed.out") + " 2>&-"), 0);
+  EXPECT_EQ(shell(words + " --train.steps=8 <&- >&- 2>&-"), 70) << "there is nowhere to write the result";
+  int files = 0;
+  for (const auto& file : io::list_folder(path("closed"), true)) {
+    if (fs::is_directory(file)) continue;
+    EXPECT_EQ(io::read_file(file).find("training tokens"), std::string::npos) << file;
+    ++files;
+  }
+  EXPECT_GT(files, 10);
+}
+
+TEST_F(Cli, a_file_that_may_not_grow_is_an_error_and_no_crash) {
+  const auto err = path("limited.err");
+  EXPECT_EQ(shell(fmt::format("ulimit -f 8; exec '{}' logits --model '{}' --tokens 1,2,3,4,5,6,7,8 --out '{}' 2>'{}'",
+                              HPCDL_PROGRAM, model(), path("limited"), err)),
+            70);
+  EXPECT_NE(io::read_file(err).find("ulimit -f"), std::string::npos) << io::read_file(err);
+}
+
+TEST_F(Cli, a_run_among_its_texts_goes_on) {
+  fs::create_directories(path("texts"));
+  fs::copy_file(path("toy.txt"), path("texts/toy.txt"));
+  const std::vector<std::string> words = {"train",
+                                          "-c",
+                                          path("run.toml"),
+                                          "--data.text=" + path("texts"),
+                                          "--out",
+                                          path("texts/run"),
+                                          "--data.cache=" + path("texts/cache"),
+                                          "--json"};
+  const auto first = run(words), second = run(words);
+  ASSERT_EQ(first.code, 0) << first.err;
+  ASSERT_EQ(second.code, 0) << second.err;
+  EXPECT_NE(second.err.find("already at step 6"), std::string::npos) << second.err;
+  int made = 0;
+  for (const auto& entry : fs::directory_iterator(path("texts/cache"))) made += entry.is_directory();
+  EXPECT_EQ(made, 1) << "the text was another one";
+}
+
+TEST_F(Cli, folders_that_cannot_be_looked_at_are_told) {
+  fs::create_symlink("loop", path("loop"));
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"quantize", "--model", model(), "--out"},
+                                                {"convert", "--model", model(), "--out"},
+                                                {"inspect"}}) {
+    auto all = words;
+    all.push_back(path("loop"));
+    expect_error(run(all), 70, "hpcdl: [io] " + path("loop") + ": Too many levels of symbolic links");
+  }
+}
+
 TEST_F(Cli, a_reader_that_has_left_is_no_error) {  // as in hpcdl ... | head -1
   int in[2], out[2];
   ASSERT_EQ(pipe2(in, O_CLOEXEC), 0);
@@ -414,6 +529,7 @@ TEST_F(Cli, a_full_disk_and_a_closed_door_are_told) {
   expect_error(run({"logits", "--model", model(), "--tokens", "1", "--out", "/proc/none/l.safetensors"}), 70,
                "/proc/none");
   expect_error(train({"--out", "/proc/none"}), 70, "/proc/none");
+  expect_error(run({"logits", "--model", model(), "--tokens", "1", "--out", ""}), 70, "expected the name of a file");
 }
 
 }  // namespace
