@@ -8,6 +8,7 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/imagined_memory.h"
+#include "hpcdl/core/red_zone.h"
 
 #if HPCDL_CUDA
 #include "hpcdl/core/cuda_runtime.h"
@@ -77,9 +78,11 @@ Buffer::Buffer(std::int64_t bytes, Device device) : bytes_(bytes), device_(devic
     return;
   }
   if (bytes < kHuge) {
-    data_ = static_cast<std::byte*>(std::aligned_alloc(64, static_cast<std::size_t>((bytes + 127) / 64 * 64)));
+    const std::int64_t size = (bytes + 127) / 64 * 64;
+    data_ = static_cast<std::byte*>(std::aligned_alloc(64, static_cast<std::size_t>(size)));
     require(data_ != nullptr, "memory", "cannot allocate {} bytes: out of memory", bytes);
     std::memset(data_, 0, static_cast<std::size_t>(bytes));
+    close_red_zone(data_ + bytes, data_ + size);
     return;
   }
   const std::int64_t size = (bytes + kHuge - 1) / kHuge * kHuge;
@@ -94,14 +97,21 @@ Buffer::Buffer(std::int64_t bytes, Device device) : bytes_(bytes), device_(devic
   data_ = reinterpret_cast<std::byte*>(aligned);
   if (tail > 0) munmap(data_ + size, tail);
   madvise(data_, static_cast<std::size_t>(size), MADV_HUGEPAGE);
+  close_red_zone(data_ + bytes, data_ + size);
   mapped_ = size;
 }
 
 Buffer::~Buffer() {
-  if (mapped_ == kImagined) (device_.is_cuda() ? imagined.device : imagined.host) -= bytes_;
-  else if (device_.is_cuda()) device_free(data_);
-  else if (mapped_ > 0) munmap(data_, static_cast<std::size_t>(mapped_));
-  else std::free(data_);
+  if (mapped_ == kImagined) {
+    (device_.is_cuda() ? imagined.device : imagined.host) -= bytes_;
+  } else if (device_.is_cuda()) {
+    device_free(data_);
+  } else if (mapped_ > 0) {
+    open_red_zone(data_ + bytes_, data_ + mapped_);
+    munmap(data_, static_cast<std::size_t>(mapped_));
+  } else {
+    std::free(data_);
+  }
 }
 
 ImaginedMemory::ImaginedMemory() {
