@@ -81,7 +81,8 @@ class Lines {
 
 std::pair<io::Fd, io::Fd> make_pipe() {
   int ends[2];
-  require(pipe2(ends, O_CLOEXEC) == 0, "launch", "cannot make a pipe: {}", std::strerror(errno));
+  const bool made = pipe2(ends, O_CLOEXEC) == 0;  // errno is read behind it: a call has no order of arguments
+  require(made, "launch", "cannot make a pipe: {}", std::strerror(errno));
   fcntl(ends[0], F_SETFL, O_NONBLOCK);
   return {io::Fd(ends[0]), io::Fd(ends[1])};
 }

@@ -17,7 +17,8 @@ namespace hpcdl::cli {
 
 std::string run_self(const std::vector<std::string>& words) {
   int ends[2];
-  require(pipe2(ends, 0) == 0, "demo", "cannot make a pipe: {}", std::strerror(errno));
+  const bool made = pipe2(ends, 0) == 0;  // errno is read behind it: a call has no order of arguments
+  require(made, "demo", "cannot make a pipe: {}", std::strerror(errno));
   const io::Fd in(ends[0]);
   io::Fd out(ends[1]);
   posix_spawn_file_actions_t actions;

@@ -108,8 +108,12 @@ class GzStream : public CompressedStream {
 
  protected:
   std::size_t decompress(char* to, std::size_t room) override {
-    // A gzip file may be several members one after another.
-    if (ended_) inflateReset(&z_);
+    // A gzip file may be several members one after another, and end in zeros that fill a block up.
+    if (ended_) {
+      while (input_size() > 0 && *input() == 0) consume(1);
+      if (input_size() == 0) return 0;
+      inflateReset(&z_);
+    }
     ended_ = false;
     constexpr std::size_t kMost = 1 << 30;
     z_.next_in = reinterpret_cast<Bytef*>(input());

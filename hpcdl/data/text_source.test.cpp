@@ -104,10 +104,12 @@ TEST(text_source, blocks_do_not_change_a_document) {
   const TempFolder tmp;
   const std::string text = long_text();
   const fs::path plain = write(tmp / "t.txt", text), gz = write(tmp / "t.txt.gz", gzip(text) + gzip("tail")),
+                 filled = write(tmp / "f.txt.gz", gzip(text) + gzip("tail") + std::string(300'000, '\0')),
                  zst = write(tmp / "t.txt.zst", zstd(text) + zstd("tail"));
   for (const std::size_t block : {std::size_t{100}, std::size_t{4096}, std::size_t{1} << 20}) {
     EXPECT_EQ(documents(plain, {}, block), std::vector{text}) << block;
     EXPECT_EQ(documents(gz, {}, block), std::vector{text + "tail"}) << block;
+    EXPECT_EQ(documents(filled, {}, block), std::vector{text + "tail"}) << block;
     EXPECT_EQ(documents(zst, {}, block), std::vector{text + "tail"}) << block;
   }
   TextReader reader({plain}, {.block_bytes = 4096});

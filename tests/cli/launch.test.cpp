@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -278,6 +279,15 @@ TEST_F(Launch, much_output_arrives_whole) {
       EXPECT_NE(r.out.find(fmt::format("[rank {}] line {} ...", rank, i)), std::string::npos);
   EXPECT_EQ(std::count(r.out.begin(), r.out.end(), 'x'), 400000);
   for (const auto& line : lines(r.out)) EXPECT_TRUE(line.starts_with("[rank ")) << line.substr(0, 80);
+}
+
+TEST_F(Launch, what_the_system_refuses_is_told_as_it_says) {
+  const auto err = (folder / "err").string();
+  const int status = std::system(
+      fmt::format("ulimit -n 40; exec '{}' launch -n 40 --program sleep -- 60 2>'{}'", HPCDL_PROGRAM, err).c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 70);
+  EXPECT_NE(io::read_file(err).find("cannot make a pipe: Too many open files"), std::string::npos)
+      << io::read_file(err);
 }
 
 TEST_F(Launch, what_makes_no_sense_is_refused) {

@@ -129,8 +129,8 @@ void write_invitation(const fs::path& file, const std::string& text) {
   require(fd >= 0, "dist", "cannot write {}: {}", temporary.string(), std::strerror(errno));
   const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   ::close(fd);
-  require(written && std::rename(temporary.c_str(), file.c_str()) == 0, "dist", "cannot write {}: {}", file.string(),
-          std::strerror(errno));
+  const bool placed = written && std::rename(temporary.c_str(), file.c_str()) == 0;
+  require(placed, "dist", "cannot write {}: {}", file.string(), std::strerror(errno));
 }
 
 Invitation read_invitation(const fs::path& file) {

@@ -110,8 +110,8 @@ Socket listen_at(const std::string& host, int port) {
 int port_of(const Socket& listening) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
-  require(getsockname(listening.fd(), reinterpret_cast<sockaddr*>(&address), &size) == 0, "dist", "getsockname: {}",
-          std::strerror(errno));
+  const bool known = getsockname(listening.fd(), reinterpret_cast<sockaddr*>(&address), &size) == 0;
+  require(known, "dist", "getsockname: {}", std::strerror(errno));
   return ntohs(address.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(address).sin_port
                                             : reinterpret_cast<sockaddr_in6&>(address).sin6_port);
 }
