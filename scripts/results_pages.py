@@ -28,9 +28,18 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 NOTE = "<!-- Written by scripts/results_pages.py from docs/{} and bench/results: edit those. -->\n"
 
 
+def contents(file):
+    """What a results file says. Virtual machines may call an EPYC of any generation "AMD EPYC": the folder's name tells which it is."""
+    data = json.loads(file.read_text())
+    generation = re.fullmatch(r"cpu-zen(\d+)", file.parent.name)
+    if generation and "cpu" in data.get("machine", {}):
+        data["machine"]["cpu"] += f", Zen {generation[1]}"
+    return data
+
+
 def load():
     """{machine: {file: contents}}"""
-    return {folder.name: {f.stem: json.loads(f.read_text()) for f in sorted(folder.glob("*.json"))}
+    return {folder.name: {f.stem: contents(f) for f in sorted(folder.glob("*.json"))}
             for folder in sorted(RESULTS.glob("*")) if folder.is_dir()}
 
 
