@@ -20,7 +20,12 @@ void Peers::wait_slowly(int peer, bool (*ready)(void*), void* context) {
     }
     if (patience_.given_up && patience_.given_up->load(std::memory_order_relaxed))
       throw PeerLost("[comm] given up: this rank leaves", peer);
-    transport_.check(peer);
+    try {
+      transport_.check(peer);
+    } catch (const PeerLost&) {
+      if (ready(context)) return;  // what it has done since, before it left, counts
+      throw;
+    }
     if (Clock::now() >= deadline_) {
       const auto who =
           peer < 0 ? std::string("its peers") : fmt::format("rank {} on {}", peer, transport_.host_name(peer));

@@ -23,6 +23,21 @@ TEST(threads, random_collectives_on_hosts_of_unlike_size) {
   testing::run_ranks(6, [](Group world) { testing::exercise(world, 7, 200); }, options);
 }
 
+/// A rank does its part between a look at it and the question whether that rank is there, and has ended by then.
+TEST(threads, what_a_rank_did_before_it_ended_counts) {
+  auto t = thread_transports(2);
+  const int ranks[] = {0, 1};
+  const Patience patience;
+  Peers peers(*t[1], ranks, 1, 7, patience);
+  bool ready = false;
+  int asked = 0;
+  EXPECT_NO_THROW(peers.wait_until(0, [&] {
+    const bool seen = ready;
+    if (++asked > patience.spins + 300) ready = true, t[0].reset();
+    return seen;
+  }));
+}
+
 TEST(threads, messages_match_by_sender_and_tag) {
   auto t = thread_transports(2);
   std::vector<std::byte> a(100000, std::byte{1}), b(5, std::byte{2}), x(5), y(100000), z(4);
