@@ -16,6 +16,7 @@
 
 #include "cli/verb.h"
 #include "hpcdl/io/file.h"
+#include "hpcdl/train/stop.h"
 
 extern char** environ;
 
@@ -29,7 +30,6 @@ constexpr int kKillAt = 3;                     // signals
 constexpr std::size_t kLongestLine = 1 << 16;  // then it is cut in two
 constexpr int kBlocks = 4;                     // of one pipe at a time: signals and other ranks have their turn
 constexpr int kBlocksAtEnd = 128;              // as many as the largest pipe holds
-constexpr auto kSameAsking = std::chrono::milliseconds(300);
 
 /// Whole lines of one pipe, each behind its rank.
 class Lines {
@@ -226,11 +226,10 @@ void Runner::end_others() {
   next_stage_ = Clock::now() + options_.grace;
 }
 
-/// Who asks a process and then its group, as timeout(1) does, means it once; ranks would take the second one for the
-/// word to end without saving.
+/// Ranks would take a second signal for the word to end without saving.
 bool Runner::asked_again(int signal) {
   const auto now = Clock::now();
-  const bool again = signal == last_signal_ && now - last_asked_ < kSameAsking;
+  const bool again = signal == last_signal_ && now - last_asked_ < train::kSameAsking;
   if (!again) last_signal_ = signal, last_asked_ = now;
   return again;
 }

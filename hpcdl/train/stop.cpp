@@ -20,7 +20,6 @@ std::atomic<int> received{0};
 std::atomic<std::int64_t> received_at{0};  // milliseconds of the clock that counts up; 0: not yet
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free,
               "used in a signal handler");
-constexpr std::int64_t kSameAsking = 300;  // milliseconds
 
 constexpr int kSignals[] = {SIGTERM, SIGUSR1, SIGINT};
 struct sigaction before[3];
@@ -43,15 +42,14 @@ std::int64_t stop_before(std::string_view job_end) {
   return end - std::min<std::int64_t>(60, (left + 9) / 10);
 }
 
-/// The second signal ends the process, but the same one at once is the same asking: timeout(1) and others ask the
-/// process, and then its group.
+/// The second signal ends the process, unless it is the same asking.
 void handle(int signal) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   const std::int64_t at = now.tv_sec * 1000 + now.tv_nsec / 1'000'000 + 1;
   std::int64_t first = 0;
   if (received_at.compare_exchange_strong(first, at)) return received.store(signal);
-  if (received.load() == signal && at - first < kSameAsking) return;
+  if (received.load() == signal && at - first < kSameAsking.count()) return;
   struct sigaction plain{};
   plain.sa_handler = SIG_DFL;
   sigaction(signal, &plain, nullptr);
