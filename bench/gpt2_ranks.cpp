@@ -1,6 +1,6 @@
 // Our side of bench/gpu/ranks.py: GPT-2 124M, data parallel over GPUs, with the line protocol of
 // bench/peers/gpt2_ddp.py. One process for each GPU.
-//   gpt2_ranks RANKS BATCH CONTEXT f32|bf16 [STEPS] [BUCKET_MB[:beside|:wait|:apart]]...
+//   gpt2_ranks RANKS BATCH CONTEXT f32|bf16 [STEPS] [BUCKET_MB[/FIRST_MB][:beside|:wait|:apart]]...
 // Of several kinds of buckets, each is measured for itself, without lines on stdin, with rank 0's time stamps around
 // every exchange of its last step: how long they took, waiting for peers included, and how long the step stood still
 // for them. apart: every GPU for itself, nothing is exchanged.
@@ -24,6 +24,7 @@ using namespace hpcdl;
 
 struct Kind {
   double bucket_mb = parallel::BucketOptions().cap / double(1 << 20);
+  double first_mb = parallel::BucketOptions().first / double(1 << 20);
   bool overlap = parallel::ReduceOptions().overlap;
   bool apart = false;
 };
@@ -73,7 +74,9 @@ class Trainer {
     train::StepOptions o;
     o.batch = b.batch, o.length = b.length, o.forward.compute = b.compute;
     if (!kind.apart) o.data = world;
-    o.reduce.buckets.cap = static_cast<std::int64_t>(kind.bucket_mb * (1 << 20)), o.reduce.overlap = kind.overlap;
+    o.reduce.buckets.cap = static_cast<std::int64_t>(kind.bucket_mb * (1 << 20));
+    o.reduce.buckets.first = static_cast<std::int64_t>(kind.first_mb * (1 << 20));
+    o.reduce.overlap = kind.overlap;
     o.reduce.timed = b.kinds.size() > 1;
     return o;
   }
@@ -114,18 +117,25 @@ void run_rank(const Bench& b, const comm::Group& world) {
     Trainer t(b, world, model, pool, kind);
     for (int i = 0; i < 4; ++i) {
       auto j = t.timed();
-      j["bucket_mb"] = kind.bucket_mb, j["overlap"] = kind.overlap, j["apart"] = kind.apart;
+      j["bucket_mb"] = kind.bucket_mb, j["first_mb"] = kind.first_mb, j["overlap"] = kind.overlap,
+      j["apart"] = kind.apart;
       if (world.rank() == 0) std::cout << j.dump() << std::endl;
     }
   }
 }
 
-/// "25", "100:beside", "0:wait"
-Kind kind_of(const std::string& text) {
+/// "25", "100:beside", "400/300:beside", "0:wait"
+Kind kind_of(std::string text) {
   Kind k;
-  std::size_t end = 0;
-  k.bucket_mb = std::stod(text, &end);
-  if (end < text.size()) k.overlap = text.substr(end) == ":beside", k.apart = text.substr(end) == ":apart";
+  if (const auto colon = text.find(':'); colon != text.npos) {
+    k.overlap = text.substr(colon) == ":beside", k.apart = text.substr(colon) == ":apart";
+    text.resize(colon);
+  }
+  if (const auto slash = text.find('/'); slash != text.npos) {
+    k.first_mb = std::stod(text.substr(slash + 1));
+    text.resize(slash);
+  }
+  k.bucket_mb = std::stod(text);
   return k;
 }
 
@@ -133,8 +143,9 @@ Kind kind_of(const std::string& text) {
 
 int main(int argc, char** argv) {
   if (argc < 5)
-    return std::fprintf(
-               stderr, "usage: gpt2_ranks RANKS BATCH CONTEXT f32|bf16 [STEPS] [BUCKET_MB[:beside|:wait|:apart]]...\n"),
+    return std::fprintf(stderr,
+                        "usage: gpt2_ranks RANKS BATCH CONTEXT f32|bf16 [STEPS] "
+                        "[BUCKET_MB[/FIRST_MB][:beside|:wait|:apart]]...\n"),
            2;
   Bench b{.ranks = std::atoi(argv[1]),
           .batch = std::atoi(argv[2]),

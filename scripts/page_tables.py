@@ -46,6 +46,18 @@ def exchange(data):
         yield f"| {name} | {f['buckets']} | {f['step_seconds']:.2f} s | {f['speedup_vs_blocking']:.2f}x | {100 * f['hidden']:.0f} % |"
 
 
+def gpu_buckets(data):
+    """buckets.json: a step of several GPUs by how its gradients are put together."""
+    yield "| buckets: number, first, largest | a step | exchanging | behind everything else |"
+    yield "|---|---|---|---|"
+    for name, r in data["rows"].items():
+        if "buckets" in r:
+            name = f"{r['buckets']}, {r['first_mb']:g} MB, {r['bucket_mb']:g} MB" + ("" if r["overlap"] else ", waited for")
+            yield f"| {name} | {r['ms']:.1f} ms | {r['exchange_ms']:.1f} ms | {r['waited_ms']:.1f} ms |"
+        else:
+            yield f"| {name} | {r['ms']:.1f} ms | | |"
+
+
 def step_summary(data):
     """gpt2_step.json: a training step of ours beside each peer's, one row for a shape and type."""
     peers = {"torch-clip": "PyTorch that clips, too,", "torch": "PyTorch", "llm.c": "llm.c"}
@@ -126,4 +138,4 @@ def loader(data):
         yield f"| {name.split('worker, ')[1]} | {r['images_per_second']:,.0f} | {r['lowest']:,.0f} to {r['highest']:,.0f} |"
 
 
-PAGE_TABLES = {f.__name__: f for f in (sweep, all_reduce, exchange, errors, int4_errors, loader)}
+PAGE_TABLES = {f.__name__: f for f in (sweep, all_reduce, exchange, gpu_buckets, errors, int4_errors, loader)}

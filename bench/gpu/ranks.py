@@ -2,7 +2,7 @@
 """The bars of several GPUs, measured in one run on the GPUs at hand: all-reduces against NCCL, data-parallel training against PyTorch's
 DistributedDataParallel, layers that several GPUs compute together against one GPU. One table, and JSON.
 
-    bench/gpu/ranks.py [--only all_reduce,tensor,ddp] [--gpus N] [--bucket-mb 200] [--rounds 5] [--steps 5] [--no-torch] [--limit 120] [--json FILE]
+    bench/gpu/ranks.py [--only all_reduce,tensor,ddp] [--gpus N] [--bucket-mb 400] [--first-mb 160] [--rounds 5] [--steps 5] [--no-torch] [--limit 120] [--json FILE]
 
 A bar on times is a ratio of medians, of sides that take turns. A program that says nothing for --limit seconds is killed: without PyTorch its row
 is left out, without one of ours the rows of that section. Programs come from HPCDL_BENCH_BIN (build/bench).
@@ -128,7 +128,7 @@ def train(table, counts, args):
     most = max(counts)
     ours = lambda n, kind: [str(BIN / "gpt2_ranks"), str(n), str(BATCH), str(CONTEXT), "bf16", str(args.steps), kind]
     theirs = lambda n: [sys.executable, "-W", "ignore", str(ROOT / "bench" / "peers" / "gpt2_ddp.py"), "--ranks", str(n), "--batch", str(BATCH), "--context", str(CONTEXT), "--steps", str(args.steps)]
-    commands = {f"hpcdl alone {i}": (ours(1, "25"), on_gpu(i)) for i in range(most)} | {f"hpcdl {n}": (ours(n, f"{args.bucket_mb:g}:beside"), None) for n in counts}
+    commands = {f"hpcdl alone {i}": (ours(1, "25"), on_gpu(i)) for i in range(most)} | {f"hpcdl {n}": (ours(n, f"{args.bucket_mb:g}/{args.first_mb:g}:beside"), None) for n in counts}
     commands |= {f"hpcdl {most}, buckets {kind}": (ours(most, kind), None) for kind in KINDS}
     torch = {} if args.no_torch else {f"torch {most}": (theirs(most), None)}
     if torch and most == 2:
@@ -136,7 +136,7 @@ def train(table, counts, args):
     samples = in_turns(commands, args.rounds, args.limit, torch)
     rate = {name: statistics.median(s["tokens_per_second"] for s in rows) for name, rows in samples.items()}
     for n in counts:
-        of_alone(table, f"efficiency, {n} GPUs, buckets to {args.bucket_mb:g} MB", rate, n, "hpcdl", 0.96 if n <= 4 else None)
+        of_alone(table, f"efficiency, {n} GPUs, buckets of {args.first_mb:g} to {args.bucket_mb:g} MB", rate, n, "hpcdl", 0.96 if n <= 4 else None)
     both = rate[f"hpcdl {most}"]
     for kind in KINDS:
         apart = rate[f"hpcdl {most}, buckets {kind}"]
@@ -167,7 +167,8 @@ def main():
     p.add_argument("--only", default="all_reduce,tensor,ddp")
     p.add_argument("--gpus", type=int, default=8, help="so many at most")
     p.add_argument("--rounds", type=int, default=5)
-    p.add_argument("--bucket-mb", type=float, default=200, help="largest bucket of ours in data-parallel training: over NVLink few large ones cost less than 25 MB")
+    p.add_argument("--bucket-mb", type=float, default=400, help="largest bucket of ours in data-parallel training: over NVLink few large ones cost less than 25 MB")
+    p.add_argument("--first-mb", type=float, default=160, help="and the first of them")
     p.add_argument("--steps", type=int, default=5, help="of data-parallel training in a round")
     p.add_argument("--no-torch", action="store_true")
     p.add_argument("--limit", type=int, default=120, help="seconds that a program may say nothing")
