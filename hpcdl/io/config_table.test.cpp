@@ -200,6 +200,8 @@ TEST(Config, WrongTypesSayExpectedAndFound) {
   expect_part(toml_error("[train.steps]\nx = 1\n"), "expected an integer >= 1 and <= 1000000000, found a table");
   expect_part(toml_error("train = 3\n"), "\"train\" is a section");
   expect_part(override_error("--train.files=[a]"), "expected a list of strings, found \"[a]\"");
+  expect_part(override_error("--train.name=a\xff"), ", which is not UTF-8");
+  expect_part(override_error("--train.files=a,\xc3("), ", which is not UTF-8");
   expect_part(override_error("--train.files=[1]"), "expected a list of strings, found \"[1]\"");
   EXPECT_EQ(override_error("--train=3"), "[config] --train is a section, found a value; set one of its keys");
   EXPECT_EQ(override_error("--train.steps"),

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "hpcdl/io/unicode.h"
+
 namespace hpcdl::io {
 namespace {
 
@@ -73,6 +75,35 @@ const std::string* text_of(const ConfigValue& v) {
   return std::get_if<std::string>(&v);
 }
 
+/// Other bytes could not be written into a file of TOML and read again.
+const std::string& in_utf8(const std::string& text) {
+  if (find_invalid_utf8(text) == std::string::npos) return text;
+  throw ConfigMismatch{shown(text) + ", which is not UTF-8"};
+}
+
+std::vector<std::string> strings_of(const ConfigValue& v) {
+  if (const auto* list = std::get_if<std::vector<std::string>>(&v)) return *list;
+  if (const auto* one = std::get_if<std::string>(&v)) return {*one};
+  const auto* t = std::get_if<ConfigText>(&v);
+  if (!t) throw ConfigMismatch{describe(v)};
+  std::vector<std::string> out;
+  if (t->text.starts_with('[')) {  // as in a file
+    const auto list = Json::parse(t->text, nullptr, false);
+    if (!list.is_array()) throw ConfigMismatch{describe(v)};
+    for (const auto& item : list) {
+      if (!item.is_string()) throw ConfigMismatch{describe(v)};
+      out.push_back(item.get<std::string>());
+    }
+    return out;
+  }
+  for (std::size_t at = 0; at < t->text.size();) {
+    const std::size_t comma = std::min(t->text.find(',', at), t->text.size());
+    out.push_back(t->text.substr(at, comma - at));
+    at = comma + 1;
+  }
+  return out;
+}
+
 template <class Int> Int read_whole(const ConfigValue& v, Unit unit) {
   if (const auto* n = std::get_if<std::int64_t>(&v); n && std::in_range<Int>(*n)) return static_cast<Int>(*n);
   if (const auto* d = std::get_if<double>(&v))
@@ -125,31 +156,14 @@ double read_number(const ConfigValue& v, Unit unit) {
 }
 
 std::string read_string(const ConfigValue& v) {
-  if (const auto* text = text_of(v)) return *text;
+  if (const auto* text = text_of(v)) return in_utf8(*text);
   throw ConfigMismatch{describe(v)};
 }
 
 std::vector<std::string> read_strings(const ConfigValue& v) {
-  if (const auto* list = std::get_if<std::vector<std::string>>(&v)) return *list;
-  if (const auto* one = std::get_if<std::string>(&v)) return {*one};
-  const auto* t = std::get_if<ConfigText>(&v);
-  if (!t) throw ConfigMismatch{describe(v)};
-  std::vector<std::string> out;
-  if (t->text.starts_with('[')) {  // as in a file
-    const auto list = Json::parse(t->text, nullptr, false);
-    if (!list.is_array()) throw ConfigMismatch{describe(v)};
-    for (const auto& item : list) {
-      if (!item.is_string()) throw ConfigMismatch{describe(v)};
-      out.push_back(item.get<std::string>());
-    }
-    return out;
-  }
-  for (std::size_t at = 0; at < t->text.size();) {
-    const std::size_t comma = std::min(t->text.find(',', at), t->text.size());
-    out.push_back(t->text.substr(at, comma - at));
-    at = comma + 1;
-  }
-  return out;
+  auto list = strings_of(v);
+  for (const auto& text : list) in_utf8(text);
+  return list;
 }
 
 std::string toml_string(std::string_view text) {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "hpcdl/io/atomic_file.h"
@@ -34,7 +35,8 @@ std::string kept_lines(const std::string& text, std::int64_t last_step) {
 JsonlWriter::JsonlWriter(const fs::path& path, std::optional<std::int64_t> resumed_at) : path_(path) {
   std::error_code ignored;
   std::string kept;
-  if (resumed_at && fs::exists(path, ignored)) kept = kept_lines(read_file(path), *resumed_at);
+  if (resumed_at && fs::exists(path, ignored))
+    kept = kept_lines(read_file(path, std::numeric_limits<std::int64_t>::max()), *resumed_at);
   write_file_atomic(path, kept);
   fd_ = Fd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
   if (!fd_) fail_file(path, "open for writing", errno);
