@@ -57,12 +57,15 @@ struct Outcome {
   std::string fault;      // empty: as it should be
 };
 
+/// Called behind every call of the kernel, with false; with true when work begins that is not the kernel's, as making
+/// the inputs of a large case, which can take longer than a kernel may, and with false behind it.
+using Alive = std::function<void(bool own_work)>;
+
 /// Runs one case in this process. A kernel may crash or hang: see isolate.h. `ceiling`: what no kernel can be faster
 /// than, in seconds, for Check::time; asked again when a kernel seems to be, since a busy machine measures its roofs
-/// too low. `alive` is called after every call of the kernel.
+/// too low.
 Outcome run_case(const hpcdl_kernel& kernel, const Contract& contract, const Case& c,
-                 const std::function<double(const Problem&, bool again)>& ceiling = {},
-                 const std::function<void()>& alive = {});
+                 const std::function<double(const Problem&, bool again)>& ceiling = {}, const Alive& alive = {});
 
 /// An input that may be one memory with the first, since it has its shape and both hold plain data; 0: there is none.
 std::size_t twin_of_first(const Problem& problem);

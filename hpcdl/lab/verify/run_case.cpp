@@ -38,9 +38,25 @@ std::string place_of(const Spec& s, std::int64_t i) {
   return fmt::format("[{}]", fmt::join(at, ", "));
 }
 
+/// While it exists, what takes its time is not the kernel.
+class OwnWork {
+ public:
+  explicit OwnWork(const Alive& alive) : alive_(alive) {
+    if (alive_) alive_(true);
+  }
+  ~OwnWork() {
+    if (alive_) alive_(false);
+  }
+  OwnWork(const OwnWork&) = delete;
+  OwnWork& operator=(const OwnWork&) = delete;
+
+ private:
+  const Alive& alive_;
+};
+
 class Runner {
  public:
-  Runner(const hpcdl_kernel& kernel, const Contract& contract, const Case& c, const std::function<void()>& alive)
+  Runner(const hpcdl_kernel& kernel, const Contract& contract, const Case& c, const Alive& alive)
       : kernel_(kernel),
         contract_(contract),
         case_(c),
@@ -58,6 +74,15 @@ class Runner {
   bool any_threads() const { return (kernel_.flags & HPCDL_SAME_BITS_ANY_THREADS) != 0 && !may_vary(); }
   Placement placement() const { return case_.misaligned ? Placement::misaligned : Placement::aligned; }
 
+  /// Those of a large case take seconds of the processor.
+  std::vector<Values> inputs(const Problem& problem, std::uint64_t salt = 0) const {
+    const OwnWork own(alive_);
+    return make_inputs(contract_, problem, case_, salt);
+  }
+  std::vector<Expected> expected(const Problem& problem, const std::vector<Values>& in) const {
+    const OwnWork own(alive_);
+    return expect(contract_, problem, in);
+  }
   static Block block(const Spec& s, Placement p, unsigned char guard) {
     return {static_cast<std::size_t>(s.bytes()), static_cast<std::size_t>(dtype_bytes(s.dtype)), p, guard};
   }
@@ -105,7 +130,7 @@ class Runner {
   const hpcdl_kernel& kernel_;
   const Contract& contract_;
   const Case& case_;
-  const std::function<void()>& alive_;
+  const Alive& alive_;
   Problem problem_;
   GpuSide* gpu_ = nullptr;  // where the kernel runs there
 };
@@ -144,7 +169,7 @@ void Runner::call(const Problem& problem, const Blocks& in, const Blocks& out, i
   std::vector<std::vector<std::byte>> before;
   for (const auto& b : in) before.emplace_back(b.data(), b.data() + b.bytes());
   const int status = kernel_.run(&r.call);
-  if (alive_) alive_();
+  if (alive_) alive_(false);
   if (gpu_)
     if (const auto trouble = gpu_->fetch(); !trouble.empty()) wrong("{}", trouble);
   if (kernel_.workspace)
@@ -211,12 +236,12 @@ void Runner::same_bits(const Blocks& a, const Blocks& b, std::string_view what) 
 }
 
 void Runner::plain(Placement p) const {
-  const auto values = make_inputs(contract_, problem_, case_);
+  const auto values = inputs(problem_);
   const auto in = place(values, p);
   const int threads = 1 + static_cast<int>(case_.seed % 2);
   const auto first = results(problem_, p, kNan);
   call(problem_, in, first, threads);
-  const auto want = expect(contract_, problem_, values);
+  const auto want = expected(problem_, values);
   compare(problem_, first, want, true);
   const auto second = results(problem_, p, kFinite);
   call(problem_, in, second, threads);
@@ -225,8 +250,8 @@ void Runner::plain(Placement p) const {
 }
 
 void Runner::guard_pages() const {
-  const auto values = make_inputs(contract_, problem_, case_);
-  const auto want = expect(contract_, problem_, values);
+  const auto values = inputs(problem_);
+  const auto want = expected(problem_, values);
   for (auto p : {Placement::ends_at_page, Placement::begins_at_page}) {
     const auto in = place(values, p);
     const auto out = results(problem_, p, kNan);
@@ -236,9 +261,9 @@ void Runner::guard_pages() const {
 }
 
 void Runner::repeat() const {
-  const auto values = make_inputs(contract_, problem_, case_);
+  const auto values = inputs(problem_);
   const auto in = place(values, placement());
-  const auto want = expect(contract_, problem_, values);
+  const auto want = expected(problem_, values);
   Blocks first;
   for (int run = 0; run < 12; ++run) {
     auto out = results(problem_, placement(), run % 2 ? kFinite : kNan);
@@ -250,9 +275,9 @@ void Runner::repeat() const {
 }
 
 void Runner::any_number_of_threads() const {
-  const auto values = make_inputs(contract_, problem_, case_);
+  const auto values = inputs(problem_);
   const auto in = place(values, placement());
-  const auto want = expect(contract_, problem_, values);
+  const auto want = expected(problem_, values);
   const auto one = results(problem_, placement(), kNan);
   call(problem_, in, one, 1);
   for (int threads : {2, 3, 5}) {
@@ -265,7 +290,7 @@ void Runner::any_number_of_threads() const {
 }
 
 void Runner::same_address() const {
-  auto values = make_inputs(contract_, problem_, case_);
+  auto values = inputs(problem_);
   const auto in = place(values, placement());
   const auto out = results(problem_, placement(), kNan);
   const auto step = [&](const char* when) {
@@ -273,16 +298,16 @@ void Runner::same_address() const {
     for (const auto& b : out) b.fill(kNan);
     call(problem_, in, out, 1);
     try {
-      compare(problem_, out, expect(contract_, problem_, values), true);
+      compare(problem_, out, expected(problem_, values), true);
     } catch (Wrong& w) {
       w.what += when;
       throw;
     }
   };
   step("");
-  values = make_inputs(contract_, problem_, case_, 1);
+  values = inputs(problem_, 1);
   step("; the inputs had changed, their addresses had not");
-  values = make_inputs(contract_, problem_, case_);
+  values = inputs(problem_);
   for (std::size_t i = 0; i < values.size(); ++i)
     if (problem_.in[i].role == Role::data && values[i].size() > 0) {
       values[i][values[i].size() * 3 / 7] = -1.5;
@@ -300,12 +325,12 @@ void Runner::interleave() const {
   const Problem small = contract_.problem(other.size(), other.dtype, other.variant);
   for (int round = 0; round < 3; ++round)
     for (const Problem* p : {&problem_, &small, &problem_}) {
-      const auto values = make_inputs(contract_, *p, case_, static_cast<std::uint64_t>(round));
+      const auto values = inputs(*p, static_cast<std::uint64_t>(round));
       const auto in = place(values, placement());
       const auto out = results(*p, placement(), kNan);
       call(*p, in, out, 2);
       try {
-        compare(*p, out, expect(contract_, *p, values), true);
+        compare(*p, out, expected(*p, values), true);
       } catch (Wrong& w) {
         w.what += fmt::format("; call {} of a series of two sizes", round * 3 + (p == &small ? 2 : 1));
         throw;
@@ -314,19 +339,19 @@ void Runner::interleave() const {
 }
 
 void Runner::in_place() const {
-  const auto values = make_inputs(contract_, problem_, case_);
+  const auto values = inputs(problem_);
   const auto apart = results(problem_, placement(), kNan);
   call(problem_, place(values, placement()), apart, 2);
   auto in = place(values, placement());
   auto out = results(problem_, placement(), kNan);
   call(problem_, in, out, 2, true);
   out[0] = in[0];
-  if (may_vary()) compare(problem_, out, expect(contract_, problem_, values), false);
+  if (may_vary()) compare(problem_, out, expected(problem_, values), false);
   else same_bits(apart, out, "in place differs, though the kernel claims to work in place");
 }
 
 void Runner::alias() const {
-  auto values = make_inputs(contract_, problem_, case_);
+  auto values = inputs(problem_);
   const std::size_t twin = twin_of_first(problem_);
   values[twin] = values[0];
   for (std::size_t i = 0; i < values.size(); ++i)
@@ -337,7 +362,7 @@ void Runner::alias() const {
   const auto out = results(problem_, placement(), kNan);
   call(problem_, in, out, 2);
   try {
-    compare(problem_, out, expect(contract_, problem_, values), true);
+    compare(problem_, out, expected(problem_, values), true);
   } catch (Wrong& w) {
     w.what += fmt::format("; inputs \"{}\" and \"{}\" were one memory", contract_.inputs[0], contract_.inputs[twin]);
     throw;
@@ -360,7 +385,7 @@ void Runner::run() {
 
 void Runner::time(const std::function<double(const Problem&, bool)>& ceiling) {
   if (!ceiling) return;
-  const auto in = place(make_inputs(contract_, problem_, case_), Placement::aligned);
+  const auto in = place(inputs(problem_), Placement::aligned);
   const auto out = results(problem_, Placement::aligned, kNan);
   Ready r;
   prepare(r, problem_, in, out, usable_cpus(), false);
@@ -373,7 +398,7 @@ void Runner::time(const std::function<double(const Problem&, bool)>& ceiling) {
       if (gpu_) best = std::min(best, gpu_->seconds([&] { status = kernel_.run(&r.call); }));
       else status = kernel_.run(&r.call);
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-      if (alive_) alive_();
+      if (alive_) alive_(false);
       if (status == HPCDL_UNSUPPORTED) throw Declined{};
       if (!gpu_) best = std::min(best, took.count());
     }
@@ -390,7 +415,7 @@ void Runner::time(const std::function<double(const Problem&, bool)>& ceiling) {
 }  // namespace
 
 Outcome run_case(const hpcdl_kernel& kernel, const Contract& contract, const Case& c,
-                 const std::function<double(const Problem&, bool)>& ceiling, const std::function<void()>& alive) {
+                 const std::function<double(const Problem&, bool)>& ceiling, const Alive& alive) {
   try {
     Runner runner(kernel, contract, c, alive);
     if (c.check == Check::time) runner.time(ceiling);

@@ -74,6 +74,14 @@ bool has_sizes(const Fault& f) {
   return f.at.check != Check::time && f.at.n_dims > 0 && !f.what.starts_with("declined");
 }
 
+/// In the child: its parent waits while work is not the kernel's.
+Alive alive(Told& told) {
+  return [&told](bool own_work) {
+    if (own_work) told.beat |= Child::kPatient;
+    else told.beat &= ~Child::kPatient, ++told.beat;
+  };
+}
+
 /// In the child: a new process for each smaller case would take half a second to reach the GPU.
 void fault_on_gpu(Told& told, const hpcdl_kernel& kernel, const Contract& contract, const std::string& what) {
   Fault f{told.now, what, true};
@@ -81,7 +89,7 @@ void fault_on_gpu(Told& told, const hpcdl_kernel& kernel, const Contract& contra
   if (!has_sizes(f) || what.starts_with(GpuSide::kBroken)) return;
   shrink(contract, f, [&](const Case& c) {
     ++told.beat;
-    return run_case(kernel, contract, c, {}, [&told] { ++told.beat; }).fault;
+    return run_case(kernel, contract, c, {}, alive(told)).fault;
   });
   if (f.what.starts_with(GpuSide::kBroken)) return;
   told.now = f.at, told.alone = f.alone;
@@ -95,11 +103,10 @@ void run_stages(Told& told, const Subject& subject, const Roofs& roofs, const Op
   const bool on_gpu = subject.device_kind == HPCDL_ON_CUDA;
   const auto ceiling = [&](const Problem& p, bool again) {
     if (!again) return least_seconds(contract, p, on_gpu ? o.gpu : roofs);
-    told.beat |= Child::kPatient;  // this is our own work
+    alive(told)(true);
     const Roofs now =
         on_gpu ? roofs_again() : light_within(0.5 * contract.cost(p).bytes);  // what is updated in place counts twice
-    told.beat &= ~Child::kPatient;
-    ++told.beat;
+    alive(told)(false);
     return least_seconds(contract, p, now);
   };
   for (int s = 0; s < kStages; ++s) {
@@ -110,7 +117,7 @@ void run_stages(Told& told, const Subject& subject, const Roofs& roofs, const Op
     for (Case c : cases_of(stage, contract, subject.dtypes, subject.flags, o.seed)) {
       if (on_gpu && stage == Stage::speed) c.dims[0] *= kGpuTimes;
       told.now = c;
-      const auto outcome = run_case(kernel, contract, c, ceiling, [&told] { ++told.beat; });
+      const auto outcome = run_case(kernel, contract, c, ceiling, alive(told));
       ++told.beat;
       ++result.cases;
       result.declined += outcome.declined;
@@ -130,7 +137,7 @@ std::string probe(const Subject& subject, const Case& c, const Options& o) {
   Told& told = *memory.as<Told>();
   Child child(
       [&] {
-        const auto outcome = run_case(subject.load(), find_contract(subject.contract), c, {}, [&told] { ++told.beat; });
+        const auto outcome = run_case(subject.load(), find_contract(subject.contract), c, {}, alive(told));
         if (!outcome.fault.empty()) told.fault(outcome.fault);
       },
       &told.beat, o.patience);

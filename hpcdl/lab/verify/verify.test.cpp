@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdio>
 #include <set>
+#include <utility>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/tolerance.h"
@@ -101,6 +102,29 @@ TEST(Verify, CrashesAndHangsAreVerdicts) {
   EXPECT_EQ(leave.fault->at.dims[1], 7);
   EXPECT_EQ(leave.fault->at.dims[0], 1) << "made smaller";
   EXPECT_TRUE(leave.fault->alone);
+}
+
+/// Making what a large case reads takes longer than a kernel may.
+TEST(Verify, OnlyTheKernelsOwnTimeIsLimited) {
+  static bool own_work, limited;
+  static int times;
+  own_work = limited = false, times = 0;
+  const auto k = kernel_of([](const hpcdl_call* c) {
+    limited |= !own_work;
+    return add(c, [](float*, std::int64_t) {});
+  });
+  const auto& contract = find_contract("add");
+  for (const auto check : {Check::plain, Check::same_address, Check::time}) {
+    Case c;
+    c.check = check;
+    c.set_size({3, 5});
+    const auto limit = [](const Problem&, bool) { return 0.0; };
+    const auto o = run_case(k, contract, c, limit, [&](bool own) { own_work = own, times += own; });
+    EXPECT_EQ(o.fault, "");
+    EXPECT_FALSE(own_work);
+    EXPECT_TRUE(std::exchange(limited, false));
+    EXPECT_GT(std::exchange(times, 0), 0);
+  }
 }
 
 TEST(Verify, WhatAKernelPrintsIsNoResult) {
