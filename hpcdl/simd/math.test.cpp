@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/core/red_zone.h"
 #include "hpcdl/simd/math_probe.h"
 
 namespace hpcdl::simd {
@@ -24,6 +26,22 @@ class MathOnEveryIsa : public testing::TestWithParam<IsaKind> {
     return y;
   }
 };
+
+/// Masked instructions stop within a register, behind what there is.
+TEST_P(MathOnEveryIsa, NumbersBehindTheEndAreReportedByAnAddressSanitizer) {
+#ifndef HPCDL_RED_ZONES
+  GTEST_SKIP() << "built without an address sanitizer";
+#else
+  const Buffer x(5 * sizeof(float)), y(6 * sizeof(float));
+  const auto past = [&](const Buffer& from, const Buffer& to) {
+    with_isa(GetParam(), [&](auto isa) {
+      math_probe(isa, MathFn::exp, reinterpret_cast<float*>(to.data()), reinterpret_cast<const float*>(from.data()), 6);
+    });
+  };
+  EXPECT_DEATH(past(x, y), "use-after-poison");
+  EXPECT_DEATH(past(y, x), "use-after-poison");
+#endif
+}
 
 std::vector<float> grid(float lo, float hi, int n = 20011) {
   std::vector<float> x(static_cast<std::size_t>(n));

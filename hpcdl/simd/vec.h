@@ -20,6 +20,7 @@
 #include <cstring>
 
 #include "hpcdl/core/dtype.h"
+#include "hpcdl/core/red_zone.h"
 #include "hpcdl/simd/isa.h"
 
 #if defined(__AVX2__)
@@ -27,6 +28,17 @@
 #endif
 
 namespace hpcdl::simd {
+
+/// Reads the first and the last byte of n elements under an address sanitizer, which does not see what masked
+/// instructions read and write.
+template <class Isa, class T> inline void touch([[maybe_unused]] const T* p, [[maybe_unused]] std::int64_t n) {
+#ifdef HPCDL_RED_ZONES
+  if (n <= 0) return;
+  const auto* bytes = reinterpret_cast<const volatile unsigned char*>(p);
+  static_cast<void>(bytes[0]);
+  static_cast<void>(bytes[n * static_cast<std::int64_t>(sizeof(T)) - 1]);
+#endif
+}
 
 template <class Isa> struct Vec;
 template <class Isa> struct Mask;
@@ -105,7 +117,10 @@ template <> struct Vec<Avx2> {
         _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16));
   }
   static Vec load(const f16* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
-  static Vec load(const float* p, int n) { return _mm256_maskload_ps(p, tail(n)); }
+  static Vec load(const float* p, int n) {
+    touch<Avx2>(p, n);
+    return _mm256_maskload_ps(p, tail(n));
+  }
   template <class T> static Vec load(const T* p, int n) {
     T t[N] = {};
     std::memcpy(static_cast<void*>(t), p, sizeof(T) * static_cast<unsigned>(n));
@@ -117,7 +132,10 @@ template <> struct Vec<Avx2> {
   void store(float* p) const { _mm256_storeu_ps(p, v); }
   void store(bf16* p) const { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_bf16()); }
   void store(f16* p) const { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_f16()); }
-  void store(float* p, int n) const { _mm256_maskstore_ps(p, tail(n), v); }
+  void store(float* p, int n) const {
+    touch<Avx2>(p, n);
+    _mm256_maskstore_ps(p, tail(n), v);
+  }
   template <class T> void store(T* p, int n) const {
     T t[N];
     store(t);
@@ -218,18 +236,36 @@ template <> struct Vec<Avx512> {
   static Vec load(const float* p) { return _mm512_loadu_ps(p); }
   static Vec load(const bf16* p) { return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
   static Vec load(const f16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
-  static Vec load(const float* p, int n) { return _mm512_maskz_loadu_ps(tail(n), p); }
-  static Vec load(const bf16* p, int n) { return widen(_mm256_maskz_loadu_epi16(tail(n), p)); }
-  static Vec load(const f16* p, int n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(tail(n), p)); }
+  static Vec load(const float* p, int n) {
+    touch<Avx512>(p, n);
+    return _mm512_maskz_loadu_ps(tail(n), p);
+  }
+  static Vec load(const bf16* p, int n) {
+    touch<Avx512>(p, n);
+    return widen(_mm256_maskz_loadu_epi16(tail(n), p));
+  }
+  static Vec load(const f16* p, int n) {
+    touch<Avx512>(p, n);
+    return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(tail(n), p));
+  }
   template <class T> static Vec load(const T* p, int n, float fill) {
     return _mm512_mask_mov_ps(_mm512_set1_ps(fill), tail(n), load(p, n).v);
   }
   void store(float* p) const { _mm512_storeu_ps(p, v); }
   void store(bf16* p) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16()); }
   void store(f16* p) const { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_f16()); }
-  void store(float* p, int n) const { _mm512_mask_storeu_ps(p, tail(n), v); }
-  void store(bf16* p, int n) const { _mm256_mask_storeu_epi16(p, tail(n), to_bf16()); }
-  void store(f16* p, int n) const { _mm256_mask_storeu_epi16(p, tail(n), to_f16()); }
+  void store(float* p, int n) const {
+    touch<Avx512>(p, n);
+    _mm512_mask_storeu_ps(p, tail(n), v);
+  }
+  void store(bf16* p, int n) const {
+    touch<Avx512>(p, n);
+    _mm256_mask_storeu_epi16(p, tail(n), to_bf16());
+  }
+  void store(f16* p, int n) const {
+    touch<Avx512>(p, n);
+    _mm256_mask_storeu_epi16(p, tail(n), to_f16());
+  }
   void stream(float* p) const {
     if (reinterpret_cast<std::uintptr_t>(p) % 64 == 0) _mm512_stream_ps(p, v);
     else store(p);

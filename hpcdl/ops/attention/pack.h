@@ -74,6 +74,7 @@ template <class T> __m512 load_words(const T* p, std::int64_t n, float) {
   return simd::Vec<simd::Avx512>::load(p, static_cast<int>(n < 16 ? n : 16)).v;
 }
 inline __m512 load_words(const bf16* p, std::int64_t n, Pair) {
+  simd::touch<simd::Avx512>(p, n < 32 ? n : 32);
   return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(n < 32 ? (1u << n) - 1 : ~0u, p));
 }
 /// 16 pairs of bf16.
@@ -186,8 +187,9 @@ Words<W> row_words(Isa isa, W* buffer, Rows<const T> src, std::int64_t rows, std
 inline __m512i pair_rows(Rows<const bf16> src, std::int64_t i, std::int64_t j, std::int64_t rows, std::int64_t d) {
   const auto n = static_cast<unsigned>(lanes_at<simd::Avx512>(d, j));
   const auto row = [&](std::int64_t r) {
-    return r < rows ? _mm256_maskz_loadu_epi16(static_cast<__mmask16>((1u << n) - 1), src[r] + j)
-                    : _mm256_setzero_si256();
+    if (r >= rows) return _mm256_setzero_si256();
+    simd::touch<simd::Avx512>(src[r] + j, n);
+    return _mm256_maskz_loadu_epi16(static_cast<__mmask16>((1u << n) - 1), src[r] + j);
   };
   return interleave(row(i), row(i + 1));
 }

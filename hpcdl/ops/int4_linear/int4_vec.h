@@ -47,6 +47,7 @@ template <> struct Int4Vec<simd::Avx2> {
   using Int = __m256i;
   static Int load(const std::uint8_t* p, int n) {
     if (n >= 8) return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    simd::touch<simd::Avx2>(p, 4 * n);
     return _mm256_maskload_epi32(reinterpret_cast<const int*>(p), V::tail(n));
   }
   static Int low(Int q) { return _mm256_and_si256(q, _mm256_set1_epi8(15)); }
@@ -78,6 +79,7 @@ template <> struct Int4Vec<simd::Avx512> {
   using Int = __m512i;
   static Int load(const std::uint8_t* p, int n) {
     if (n >= 16) return _mm512_loadu_si512(p);
+    simd::touch<simd::Avx512>(p, 4 * n);
     return _mm512_maskz_loadu_epi32(V::tail(n), p);
   }
   static Int low(Int q) { return _mm512_and_si512(q, _mm512_set1_epi8(15)); }

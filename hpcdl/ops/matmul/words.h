@@ -25,6 +25,7 @@ template <> struct Registers<simd::Avx2> {
   using Reg = __m256i;
   static Reg zero() { return _mm256_setzero_si256(); }
   static void store(std::uint32_t* p, Reg r, int n) {
+    simd::touch<simd::Avx2>(p, n);
     if (n == 8) _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), r);
     else _mm256_maskstore_epi32(reinterpret_cast<int*>(p), simd::Vec<simd::Avx2>::tail(n), r);
   }
@@ -54,6 +55,7 @@ template <> struct Registers<simd::Avx512> {
   using Reg = __m512i;
   static Reg zero() { return _mm512_setzero_si512(); }
   static void store(std::uint32_t* p, Reg r, int n) {
+    simd::touch<simd::Avx512>(p, n);
     _mm512_mask_storeu_epi32(p, simd::Vec<simd::Avx512>::tail(n), r);
   }
   static void store_halves(std::uint32_t* low, std::uint32_t* high, Reg r) {
@@ -137,11 +139,17 @@ template <> struct Words<simd::Avx512, Compute::bf16> : Registers<simd::Avx512> 
   using V = simd::Vec<simd::Avx512>;
   static __mmask32 mask(int n) { return n >= 32 ? ~0u : n <= 0 ? 0u : (1u << n) - 1u; }
   static int clamp16(int n) { return n < 0 ? 0 : n < 16 ? n : 16; }
-  static Reg along_k(const bf16* p, int n) { return _mm512_maskz_loadu_epi16(mask(n), p); }
+  static Reg along_k(const bf16* p, int n) {
+    simd::touch<simd::Avx512>(p, n < 32 ? n : 32);
+    return _mm512_maskz_loadu_epi16(mask(n), p);
+  }
   template <class T> static Reg along_k(const T* p, int n) {
     return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(V::load(p + 16, clamp16(n - 16)).v, V::load(p, clamp16(n)).v));
   }
-  static __m256i half(const bf16* p, int n) { return _mm256_maskz_loadu_epi16(V::tail(n), p); }
+  static __m256i half(const bf16* p, int n) {
+    simd::touch<simd::Avx512>(p, n);
+    return _mm256_maskz_loadu_epi16(V::tail(n), p);
+  }
   template <class T> static __m256i half(const T* p, int n) {
     return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(V::load(p, n).v));
   }
@@ -154,12 +162,14 @@ template <> struct Words<simd::Avx512, Compute::bf16> : Registers<simd::Avx512> 
 };
 template <> struct Words<simd::Avx512, Compute::int8> : Registers<simd::Avx512> {
   static Reg along_k(const std::uint8_t* p, int n) {
+    simd::touch<simd::Avx512>(p, n < 64 ? n : 64);
     return _mm512_maskz_loadu_epi8(n >= 64 ? ~0ull : n <= 0 ? 0ull : (1ull << n) - 1, p);
   }
   static Reg across(const std::uint8_t* p, std::int64_t ld, int kn, int n) {
     const auto m = static_cast<__mmask16>(n >= 16 ? 0xffff : n <= 0 ? 0 : (1 << n) - 1);
     Reg w = zero();
     for (int i = 0; i < 4 && i < kn; ++i) {
+      simd::touch<simd::Avx512>(p + i * ld, n < 16 ? n : 16);
       const Reg wide = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(m, p + i * ld));
       w = _mm512_or_si512(w, _mm512_sll_epi32(wide, _mm_cvtsi32_si128(8 * i)));
     }

@@ -33,6 +33,7 @@ inline void store_bytes(std::uint8_t* p, simd::Vec<simd::Avx512> v, simd::Whole)
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v.v)));
 }
 inline void store_bytes(std::uint8_t* p, simd::Vec<simd::Avx512> v, int n) {
+  simd::touch<simd::Avx512>(p, n);
   _mm_mask_storeu_epi8(p, static_cast<__mmask16>((1u << n) - 1u), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v.v)));
 }
 #endif
