@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "hpcdl/comm/nccl/policy.h"
+#include "hpcdl/comm/yields.h"
 #include "hpcdl/core/cuda_runtime.h"
 
 namespace hpcdl::comm {
@@ -77,6 +78,7 @@ void CudaGroup::warm_up() {
 
 void CudaGroup::wait(const Stream& s, const char* what) {
   using std::chrono::duration;
+  thread_local Yields yields;
   const auto begin = Clock::now();
   for (;;) {
     const auto status = cudaStreamQuery(cuda::queue(s));
@@ -90,8 +92,8 @@ void CudaGroup::wait(const Stream& s, const char* what) {
                       "for a peer, or the work is too much",
                       rank_, name_, what, timeout_));
     }
-    if (seconds < 1) std::this_thread::yield();  // as cudaStreamSynchronize does: a step ends within that
-    else std::this_thread::sleep_for(std::chrono::microseconds(50));
+    // As cudaStreamSynchronize does: a step ends within a second.
+    if (seconds > 1 || !yields.yield()) std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
   if (const auto wrong = error()) throw PeerLost(fmt::format("[comm] rank {} of group {}: {}", rank_, name_, *wrong));
 }
