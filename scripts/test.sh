@@ -7,18 +7,19 @@ cd "$(dirname "$0")/.."
 jobs=${JOBS:-$(nproc)} test_jobs=${TEST_JOBS:-3}
 # What the sanitizers look at (kernels apart, which `make asan` and `make tsan` include): the pool, the recorder and everything that parses files it does not trust.
 sanitized=${SANITIZED:-'^(core|graph|io|data)(\.|$)'}
-# Seconds for everything. A sanitizer suite, which compiles the library once more, starts only while there is time for as
-# much again as the longest build so far took; `make asan` and `make tsan` run them whole.
+# Seconds for everything. A sanitizer suite compiles the library once more, in up to twice the time that the longest build so
+# far took, and runs for some three minutes: it starts only while there is time for both, and what its build is short of in the
+# end is not waited for. `make asan` and `make tsan` run them whole.
 budget=${TEST_BUDGET:-900}
-suite_seconds=240
+build_seconds=0
 passed=0 failed=0
 
 # The Python module is built for the Python that runs its tests, when nanobind can be had.
 module=(-DHPCDL_PYTHON=OFF)
 
-# suite PRESET [REGEX]: configures, builds and runs the tests whose names match.
+# suite PRESET [REGEX [SECONDS]]: configures, builds, within so many seconds, and runs the tests whose names match.
 suite() {
-  local preset=$1 match=${2:-.} log=build/$1/test.log targets=()
+  local preset=$1 match=${2:-.} limit=${3:-0} log=build/$1/test.log targets=()
   echo "== $preset" >&2
   [[ $preset == release ]] || module=(-DHPCDL_PYTHON=OFF)
   cmake --preset "$preset" "${module[@]}" -DHPCDL_TESTS=ON -DHPCDL_SANITIZE_KERNELS=OFF >build/configure.log 2>&1 || { cat build/configure.log >&2; failed=$((failed + 1)); return; }
@@ -26,14 +27,18 @@ suite() {
     mapfile -t targets < <(ctest --test-dir "build/$preset" -N -R "$match" | sed -n 's/^ *Test *#[0-9]*: /test./p')
     ((${#targets[@]})) || return 0
   fi
-  local start=$SECONDS
-  if ! cmake --build "build/$preset" -j "$jobs" ${targets[@]:+--target "${targets[@]}"} </dev/null >build/$preset/build.log 2>&1; then
+  local start=$SECONDS status=0
+  timeout --foreground "$limit" ninja -C "build/$preset" -j "$jobs" ${targets[@]:+"${targets[@]}"} </dev/null >build/$preset/build.log 2>&1 || status=$?
+  if ((status == 124)); then
+    echo "== $preset: left out, its build did not end within $limit s; 'make $preset' runs it" >&2
+    return
+  elif ((status)); then
     tail -n 60 "build/$preset/build.log" >&2
     echo "== $preset: the build failed" >&2
     failed=$((failed + 1))
     return
   fi
-  suite_seconds=$((SECONDS - start > suite_seconds ? SECONDS - start : suite_seconds))
+  build_seconds=$((SECONDS - start > build_seconds ? SECONDS - start : build_seconds))
   ctest --test-dir "build/$preset" -R "$match" -j "$test_jobs" --output-on-failure --no-tests=error </dev/null 2>&1 | tee "$log"
   local bad all
   read -r bad all < <(sed -n 's/^.*, \([0-9]*\) tests failed out of \([0-9]*\).*/\1 \2/p' "$log")
@@ -55,11 +60,12 @@ fi
 suite release
 # sanitizer PRESET REGEX
 sanitizer() {
-  if ((SECONDS + suite_seconds > budget)); then
+  local tests=180
+  if ((SECONDS + 2 * build_seconds + tests > budget)); then
     echo "== $1: left out, $SECONDS of $budget s are gone; 'make $1' runs it" >&2
     return
   fi
-  suite "$@"
+  suite "$@" $((budget - SECONDS - tests))
 }
 if [[ ${QUICK:-0} != 1 ]]; then
   sanitizer asan "$sanitized"

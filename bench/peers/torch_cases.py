@@ -215,10 +215,9 @@ def cross_entropy(compiled, rows, vocab, dtype):
     return Case("cross_entropy fwd+bwd", f"{rows}x{vocab}", short(dtype), 3 * n, 0, sides, compare, 2 * n)
 
 
-def adamw(compiled):
-    """All tensors of GPT-2 124M: 16 bytes read, 12 written for each parameter."""
-    c = 768
-    shapes = [(50304, c), (1024, c)] + [(c,), (c,), (3 * c, c), (3 * c,), (c, c), (c,), (c,), (c,), (4 * c, c), (4 * c,), (c, 4 * c), (c,)] * 12
+def adamw(compiled, name, vocab, context, c, layers):
+    """All tensors of a GPT-2: 16 bytes read, 12 written for each parameter."""
+    shapes = [(vocab, c), (context, c)] + [(c,), (c,), (3 * c, c), (3 * c,), (c, c), (c,), (c,), (c,), (4 * c, c), (4 * c,), (c, 4 * c), (c,)] * layers
     params, grads = [torch.randn(s) for s in shapes], [torch.randn(s) for s in shapes]
     m, v = [torch.randn(s) * 0.1 for s in shapes], [torch.rand(s) for s in shapes]
     steps = [torch.tensor(3.0) for _ in shapes]
@@ -248,7 +247,7 @@ def adamw(compiled):
         return torch.cat([a.flatten() for a in mine]), torch.cat([t[0].flatten() for t in first]), 4 * 2.0**-23
 
     words = sum(t.numel() for t in params)
-    return Case("adamw", "GPT-2 124M", "f32", 28 * words, 0, sides, compare, 8 * n)
+    return Case("adamw", name, "f32", 28 * words, 0, sides, compare, 8 * n)
 
 
 def attention(compiled, batch, context, heads, width, dtype, backward):
@@ -312,7 +311,8 @@ def cases(compiled):
     for rows, dtype in [(1024, f32), (1024, bf16)]:
         yield (f"cross_entropy {rows}x50304 {short(dtype)}",
                lambda rows=rows, dtype=dtype: cross_entropy(compiled, rows, 50304, dtype))
-    yield "adamw GPT-2 124M", lambda: adamw(compiled)
+    yield "adamw GPT-2 124M", lambda: adamw(compiled, "GPT-2 124M", 50304, 1024, 768, 12)
+    yield "adamw GPT-2 1M", lambda: adamw(compiled, "GPT-2 1M", 2048, 128, 128, 4)  # stays in the caches
     for dtype, backward in [(f32, False), (f32, True), (bf16, False), (bf16, True)]:
         yield (f"attention T1024 {short(dtype)} {'fwd+bwd' if backward else 'fwd'}",
                lambda dtype=dtype, backward=backward: attention(compiled, 4, 1024, 12, 64, dtype, backward))
