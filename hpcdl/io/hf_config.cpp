@@ -55,13 +55,14 @@ void read_common(const JsonObject& o, ModelConfig& c, bool tied_by_default) {
           o.where(), shown(dtype));
   if (const Json* quant = o.find("quantization_config")) {
     const JsonObject q(*quant, o.where() + ": quantization_config");
-    QuantConfig out{.method = q.need<std::string>("quant_method"),
-                    .bits = q.need<std::int64_t>("bits"),
-                    .group_size = q.need<std::int64_t>("group_size"),
-                    .symmetric = q.get_or("symmetric", true)};
-    require(out.method == "hpcdl_int4" && out.bits == 4, "io",
-            "{}: expected quant_method hpcdl_int4 with 4 bits, found {} with {}", q.where(), shown(out.method),
-            out.bits);
+    const auto method = q.need<std::string>("quant_method");
+    require(method == "hpcdl_int4", "io", "{}: expected quant_method hpcdl_int4, found {}: start from the original",
+            q.where(), shown(method));  // first: the others have other keys
+    const QuantConfig out{.method = method,
+                          .bits = q.need<std::int64_t>("bits"),
+                          .group_size = q.need<std::int64_t>("group_size"),
+                          .symmetric = q.get_or("symmetric", true)};
+    require(out.bits == 4, "io", "{}: expected 4 bits, found {}", q.where(), out.bits);
     require(out.group_size > 0 && out.group_size <= 1 << 20, "io", "{}: group_size: expected 32, 64 or 128, found {}",
             q.where(), out.group_size);
     c.quant = out;
@@ -70,9 +71,13 @@ void read_common(const JsonObject& o, ModelConfig& c, bool tied_by_default) {
 
 ModelConfig parse_gpt2(const JsonObject& o) {
   ModelConfig c{.family = Family::gpt2};
-  c.layers = size_in(o, "n_layer", 12), c.heads = size_in(o, "n_head", 12), c.width = size_in(o, "n_embd", 768);
-  c.context = size_in(o, "n_positions", 1024), c.vocab = size_in(o, "vocab_size", 50257),
-  c.ffn = size_in(o, "n_inner", 0);
+  // transformers takes the second names, too (GPT2Config.attribute_map), and they win.
+  const auto size = [&](const char* key, const char* alias, std::int64_t fallback) {
+    return size_in(o, alias, size_in(o, key, fallback));
+  };
+  c.layers = size("n_layer", "num_hidden_layers", 12), c.heads = size("n_head", "num_attention_heads", 12);
+  c.width = size("n_embd", "hidden_size", 768), c.context = size("n_positions", "max_position_embeddings", 1024);
+  c.vocab = size_in(o, "vocab_size", 50257), c.ffn = size_in(o, "n_inner", 0);
   c.norm_eps = o.get_or("layer_norm_epsilon", 1e-5);
   c.activation = activation_in(o, "activation_function", "gelu_new");
   expect_off(o, "scale_attn_weights", true);
@@ -80,6 +85,11 @@ ModelConfig parse_gpt2(const JsonObject& o) {
   expect_off(o, "add_cross_attention", false);
   read_common(o, c, true);
   return c;
+}
+
+void expect_all_rotated(const JsonObject& o) {
+  require(o.get_or("partial_rotary_factor", 1.0) == 1.0, "io",
+          "{}: partial_rotary_factor other than 1 is not supported", o.where());
 }
 
 void read_rope(const JsonObject& o, const char* key, ModelConfig& c) {
@@ -97,14 +107,14 @@ void read_rope(const JsonObject& o, const char* key, ModelConfig& c) {
          .factor = rope.need<double>("factor"),
          .low_freq_factor = rope.need<double>("low_freq_factor"),
          .high_freq_factor = rope.need<double>("high_freq_factor"),
-         .original_context = rope.get_or("original_max_position_embeddings", static_cast<double>(c.context))};
+         .original_context = rope.get_or("original_max_position_embeddings",
+                                         o.get_or("original_max_position_embeddings", static_cast<double>(c.context)))};
   require(s.factor >= 1 && s.factor < 1e6 && s.low_freq_factor > 0 && s.high_freq_factor > s.low_freq_factor &&
               s.high_freq_factor < 1e6 && s.original_context >= 1 && s.original_context < 1e9,
           "io", "{}: expected factor >= 1 and 0 < low_freq_factor < high_freq_factor, found {}, {} and {}",
           rope.where(), s.factor, s.low_freq_factor, s.high_freq_factor);
   c.rope_theta = rope.get_or("rope_theta", c.rope_theta);
-  require(rope.get_or("partial_rotary_factor", 1.0) == 1.0, "io",
-          "{}: partial_rotary_factor other than 1 is not supported", rope.where());
+  expect_all_rotated(rope);
 }
 
 ModelConfig parse_llama(const JsonObject& o) {
@@ -115,6 +125,7 @@ ModelConfig parse_llama(const JsonObject& o) {
   c.vocab = size_in(o, "vocab_size"), c.context = size_in(o, "max_position_embeddings", 2048);
   c.norm_eps = o.get_or("rms_norm_eps", 1e-6);
   c.rope_theta = o.get_or("rope_theta", 10'000.0);
+  expect_all_rotated(o);  // where configs from before rope_parameters have it
   read_rope(o, "rope_scaling", c);
   read_rope(o, "rope_parameters", c);
   c.attention_bias = o.get_or("attention_bias", false);

@@ -81,6 +81,29 @@ TEST(HfConfig, ReadsWhatOthersWrite) {
   EXPECT_EQ(parse_hf_config(llama, "config.json"), old);
 }
 
+// GPT2Config.attribute_map: with 12 heads in place of 16 and half of the layers every tensor would have its shape.
+TEST(HfConfig, Gpt2TakesTheNamesOfOtherFamilies) {
+  const Json json = {{"model_type", "gpt2"},           {"num_hidden_layers", 24}, {"num_attention_heads", 16},
+                     {"max_position_embeddings", 512}, {"hidden_size", 1536},     {"n_layer", 12}};
+  const auto c = parse_hf_config(json, "config.json");
+  EXPECT_EQ(c.layers, 24);
+  EXPECT_EQ(c.heads, 16);
+  EXPECT_EQ(c.context, 512);
+  EXPECT_EQ(c.width, 1536);
+  EXPECT_EQ(c.ffn, 4 * 1536);
+  expect_error("num_attention_heads", "16", "key \"num_attention_heads\": expected a whole number", json);
+}
+
+TEST(HfConfig, TheOriginalContextMayStandOutside) {
+  Json json = llama_json();
+  json["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}};
+  EXPECT_EQ(parse_hf_config(json, "config.json").rope_scaling.original_context, 32);
+  json["original_max_position_embeddings"] = 16;
+  EXPECT_EQ(parse_hf_config(json, "config.json").rope_scaling.original_context, 16);
+  json["rope_scaling"]["original_max_position_embeddings"] = 8;
+  EXPECT_EQ(parse_hf_config(json, "config.json").rope_scaling.original_context, 8);
+}
+
 // transformers writes its defaults, 50256 for GPT-2, whatever the vocabulary is.
 TEST(HfConfig, EndsOutsideTheVocabularyEndNothing) {
   Json json = llama_json();
@@ -98,9 +121,15 @@ TEST(HfConfig, WhatWeCannotComputeIsAnError) {
   expect_error("hidden_act", "relu2", "expected gelu_new, gelu, relu or silu, found \"relu2\"");
   expect_error("hidden_act", "relu", "activation relu is not built for family llama");
   expect_error("hidden_act", "gelu", "activation gelu is not built for family llama");
+  expect_error("partial_rotary_factor", 0.5, "partial_rotary_factor other than 1 is not supported");
+  expect_error("rope_parameters", {{"partial_rotary_factor", 0.5}}, "partial_rotary_factor other than 1");
   expect_error("torch_dtype", "int8", "expected float32, bfloat16, float16 or float64");
   expect_error("quantization_config", {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 128}},
                "expected quant_method hpcdl_int4");
+  expect_error("quantization_config", {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}},
+               "expected quant_method hpcdl_int4, found \"fp8\"");
+  expect_error("quantization_config", {{"quant_method", "hpcdl_int4"}, {"bits", 8}, {"group_size", 64}},
+               "expected 4 bits, found 8");
   expect_error("scale_attn_by_inverse_layer_idx", true, "is not supported", make_hf_config(sample(Family::gpt2)));
 }
 
