@@ -36,17 +36,23 @@ std::int64_t size_in(const JsonObject& o, const char* key, std::optional<std::in
   return v;
 }
 
+/// A number, a list of them, or nothing.
+void read_eos(const JsonObject& o, ModelConfig& c) {
+  const Json* eos = o.find("eos_token_id");
+  if (!eos) return;
+  c.eos.clear();
+  const Json list = eos->is_array() ? *eos : Json::array({*eos});
+  for (const auto& id : list) {
+    require(id.is_number_integer(), "io", "{}: eos_token_id: expected numbers, found {}", o.where(), json_kind(id));
+    // transformers leaves its defaults in config.json whatever the vocabulary; what a model cannot say ends no text.
+    if (const auto token = id.get<std::int64_t>(); token >= 0 && token < c.vocab) c.eos.push_back(token);
+  }
+}
+
 void read_common(const JsonObject& o, ModelConfig& c, bool tied_by_default) {
   c.tied = o.get_or("tie_word_embeddings", tied_by_default);
   c.bos = o.get<std::int64_t>("bos_token_id");
-  if (const Json* eos = o.find("eos_token_id")) {
-    const Json list = eos->is_array() ? *eos : Json::array({*eos});
-    for (const auto& id : list) {
-      require(id.is_number_integer(), "io", "{}: eos_token_id: expected numbers, found {}", o.where(), json_kind(id));
-      // transformers leaves its defaults in config.json whatever the vocabulary; what a model cannot say ends no text.
-      if (const auto token = id.get<std::int64_t>(); token >= 0 && token < c.vocab) c.eos.push_back(token);
-    }
-  }
+  read_eos(o, c);
   const auto dtype = o.get<std::string>("torch_dtype").value_or(o.get_or<std::string>("dtype", "float32"));
   c.dtype = DType::none;
   for (const auto& [d, name] : kTorchNames)
@@ -159,8 +165,14 @@ ModelConfig parse_hf_config(const Json& json, const std::string& where) {
 }
 
 ModelConfig read_hf_config(const fs::path& folder) {
-  const fs::path path = folder / "config.json";
-  return parse_hf_config(read_json(path, 16 << 20), path.string());
+  constexpr std::int64_t kLargest = 16 << 20;
+  const fs::path path = folder / "config.json", generation = folder / "generation_config.json";
+  ModelConfig c = parse_hf_config(read_json(path, kLargest), path.string());
+  std::error_code ignored;
+  if (!fs::exists(generation, ignored)) return c;
+  const Json json = read_json(generation, kLargest);
+  read_eos(JsonObject(json, generation.string()), c);
+  return c;
 }
 
 static Json rope_json(const RopeScaling& s) {

@@ -7,8 +7,10 @@
 
 namespace hpcdl::io {
 
-/// Reads FOLDER/config.json; the result is resolved. Throws Error for an unknown family and for every feature that we
-/// would compute wrongly (scaled RoPE, sliding windows, biases in the llama MLP, ...).
+/// Reads FOLDER/config.json, and from FOLDER/generation_config.json, if there is one, what ends a text: transformers
+/// generates by that file, and of some chat models it alone names the end of a turn. The result is resolved. Throws
+/// Error for an unknown family and for every feature that we would compute wrongly (scaled RoPE, sliding windows,
+/// biases in the llama MLP, ...).
 ModelConfig read_hf_config(const fs::path& folder);
 ModelConfig parse_hf_config(const Json& json, const std::string& where);
 

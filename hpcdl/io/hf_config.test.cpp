@@ -104,6 +104,24 @@ TEST(HfConfig, TheOriginalContextMayStandOutside) {
   EXPECT_EQ(parse_hf_config(json, "config.json").rope_scaling.original_context, 8);
 }
 
+// As of Llama-3-8B-Instruct, whose config.json once named <|end_of_text|> alone: answers end in <|eot_id|>.
+TEST(HfConfig, GenerationConfigSaysWhatEndsAText) {
+  const TempFolder tmp;
+  write_hf_config(tmp.path(), sample(Family::gpt2));
+  const auto ends_with = [&](const char* text) {
+    write_file_atomic(tmp / "generation_config.json", text);
+    return read_hf_config(tmp.path()).eos;
+  };
+  using Ids = std::vector<std::int64_t>;
+  EXPECT_EQ(read_hf_config(tmp.path()).eos, Ids{5});
+  EXPECT_EQ(ends_with(R"({"do_sample": true, "eos_token_id": [7, 9]})"), (Ids{7, 9}));
+  EXPECT_EQ(ends_with(R"({"eos_token_id": 98})"), Ids{98});
+  EXPECT_EQ(ends_with(R"({"eos_token_id": null})"), Ids{5});
+  EXPECT_EQ(ends_with(R"({"temperature": 0.6})"), Ids{5});
+  EXPECT_THROW(ends_with(R"({"eos_token_id": "</s>"})"), Error);
+  EXPECT_THROW(ends_with("{"), Error);
+}
+
 // transformers writes its defaults, 50256 for GPT-2, whatever the vocabulary is.
 TEST(HfConfig, EndsOutsideTheVocabularyEndNothing) {
   Json json = llama_json();
