@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "hpcdl/core/error.h"
@@ -16,7 +17,7 @@ namespace hpcdl::data {
 namespace {
 
 // Rises whenever the same text would become other files.
-constexpr int kFormat = 2;
+constexpr int kFormat = 3;
 
 /// Says what a folder was made from. Its name does not end as that of a text: the cache may lie among texts.
 constexpr const char* kMadeFrom = "made_from";
@@ -31,10 +32,10 @@ std::uint64_t hash_text(std::string_view text) {
 }
 
 /// Everything that decides what the cached files hold.
-std::string key_of(const PrepareOptions& o, const std::vector<fs::path>& files, const std::string& tokenizer_json) {
-  std::string key = fmt::format("{} vocab {} val {} key {} replace {} tokenizer {:016x}\n", kFormat,
-                                tokenizer_json.empty() ? o.vocab : 0, o.val_fraction, o.options.key,
-                                o.options.replace_invalid, hash_text(tokenizer_json));
+std::string key_of(const PrepareOptions& o, const std::vector<fs::path>& files, const std::string& tokenizer) {
+  std::string key =
+      fmt::format("{} vocab {} val {} key {} replace {} tokenizer {:016x}\n", kFormat, tokenizer.empty() ? o.vocab : 0,
+                  o.val_fraction, o.options.key, o.options.replace_invalid, hash_text(tokenizer));
   for (const fs::path& f : files) {
     std::error_code error;
     const auto size = fs::file_size(f, error);
@@ -43,6 +44,14 @@ std::string key_of(const PrepareOptions& o, const std::vector<fs::path>& files, 
     key += fmt::format("{} {} {}\n", fs::absolute(f).lexically_normal().string(), size, time);
   }
   return key;
+}
+
+/// The files that a given tokenizer is read from, one behind the other.
+std::string text_of_tokenizer(const fs::path& given) {
+  if (given.empty()) return {};
+  if (!fs::is_directory(given)) return io::read_file(given);
+  const fs::path config = given / "tokenizer_config.json";
+  return io::read_file(given / "tokenizer.json") + (fs::exists(config) ? io::read_file(config) : "");
 }
 
 /// Holds a lock file until destruction; other processes and threads wait.
@@ -88,7 +97,8 @@ void make(const PrepareOptions& o, const std::vector<fs::path>& files, const std
           Pool& pool, const OnProgress& progress) {
   const io::Tokenizer tokenizer = o.tokenizer.empty() ? train_tokenizer(files, o.options, o.vocab, pool, progress)
                                                       : io::Tokenizer::load(o.tokenizer);
-  tokenizer.save(folder / "tokenizer.json");
+  // Not tokenizer.json alone, which does not say what ends a text; of any context.
+  tokenizer.save_folder(folder, std::numeric_limits<int>::max());
   const fs::path all_path = folder / "all.bin";
   write_shard(files, o.options, tokenizer, pool, all_path, ShardLayout::llmc, progress);
   const TokenFile all = TokenFile::open(all_path);
@@ -108,10 +118,7 @@ PreparedText prepare_text(const PrepareOptions& o, Pool& pool, const OnProgress&
   require(o.val_fraction >= 0 && o.val_fraction <= 0.9, "data", "a validation share of {}; expected 0 to 0.9",
           o.val_fraction);
   const std::vector<fs::path> files = resolve_text_files(o.text, o.not_text);
-  const bool folder_given = fs::is_directory(o.tokenizer);
-  const std::string given =
-      o.tokenizer.empty() ? "" : io::read_file(folder_given ? o.tokenizer / "tokenizer.json" : o.tokenizer);
-  const std::string key = key_of(o, files, given);
+  const std::string key = key_of(o, files, text_of_tokenizer(o.tokenizer));
   const std::string name = fmt::format("text-{:016x}", hash_text(key));
   const fs::path folder = o.cache / name;
   io::make_folder(o.cache);
@@ -132,7 +139,7 @@ PreparedText prepare_text(const PrepareOptions& o, Pool& pool, const OnProgress&
       throw;
     }
   }
-  PreparedText p{.tokenizer = io::Tokenizer::load(folder / "tokenizer.json"),
+  PreparedText p{.tokenizer = io::Tokenizer::load(folder),
                  .folder = folder,
                  .train = folder / "train.bin",
                  .val = folder / "val.bin",

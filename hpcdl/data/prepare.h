@@ -17,7 +17,7 @@ struct PrepareOptions {
 
 struct PreparedText {
   io::Tokenizer tokenizer;
-  fs::path folder, train, val;  // folder also holds tokenizer.json
+  fs::path folder, train, val;  // folder also holds the tokenizer's files
   std::int64_t train_tokens = 0, val_tokens = 0;
   bool cached = false;  // nothing had to be done
 };

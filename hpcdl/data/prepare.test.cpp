@@ -183,6 +183,23 @@ TEST_F(Prepare, all_of_the_text_may_be_trained_on) {
   EXPECT_EQ(all.train_tokens, some.train_tokens + some.val_tokens);
 }
 
+// What ends a text by tokenizer_config.json separates the documents, so a model trained on them must be told to stop at
+// it; and another end makes other tokens of the same text and tokenizer.json.
+TEST_F(Prepare, documents_end_as_the_folder_of_the_tokenizer_says) {
+  PrepareOptions o = options();
+  o.tokenizer = tmp_ / "tokenizer";
+  io::make_folder(o.tokenizer);
+  fs::copy_file(fs::path(HPCDL_SOURCE_DIR) / "hpcdl/io/golden/gpt2.json", o.tokenizer / "tokenizer.json");
+  for (const std::string end : {"~", "^"}) {
+    io::write_file_atomic(o.tokenizer / "tokenizer_config.json", fmt::format("{{\"eos_token\": \"{}\"}}", end));
+    const PreparedText p = prepare_text(o, pool_);
+    EXPECT_FALSE(p.cached);
+    EXPECT_EQ(all_of(p.train).front(), io::Tokenizer::load(o.tokenizer).find(end));
+    EXPECT_EQ(p.tokenizer.end_of_text(), p.tokenizer.find(end));
+    EXPECT_EQ(prepare_text(o, pool_).tokenizer.end_of_text(), p.tokenizer.find(end));
+  }
+}
+
 TEST_F(Prepare, leaves_nothing_behind_when_it_fails) {
   io::write_file_atomic(text_, "bad \xff text");
   EXPECT_THROW(prepare_text(options(), pool_), Error);
