@@ -179,7 +179,8 @@ void Runner::start(int rank) {
     if (getppid() != parent) _exit(exit_code::kInternal);
     sigprocmask(SIG_SETMASK, &before_, nullptr);
     for (const int ignored : {SIGPIPE, SIGXFSZ}) signal(ignored, SIG_DFL);
-    dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
+    // Rank 0 reads what this program was given, as under mpirun; not a terminal, which stops those in its background.
+    if (rank > 0 || isatty(STDIN_FILENO)) dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
     dup2(out_end.get(), STDOUT_FILENO);
     dup2(err_end.get(), STDERR_FILENO);
     execvpe(options_.program.c_str(), argv.data(), envp.data());

@@ -243,6 +243,18 @@ TEST_F(Cli, tokenize_replaces_what_is_no_text_on_stdin_too) {
   EXPECT_EQ(run({"tokenize", "--tokenizer", path("t.json"), "--ids", "--replace-invalid"}, path("in")).code, 0);
 }
 
+TEST_F(Cli, ranks_generate_from_the_standard_input_of_the_first) {
+  io::write_file_atomic(path("prompt.txt"), "the river and the stone");
+  std::vector<std::string> words = {"generate", "--model", model(), "--prompt-file", "-", "--tokens", "5", "--json"};
+  const auto alone = run(words, path("prompt.txt"));
+  ASSERT_EQ(alone.code, 0) << alone.err;
+  EXPECT_GT(alone.json().at("prompt_ids").size(), 1u);
+  words.insert(words.begin(), {"launch", "-n", "2", "--plain", "--"});
+  const auto shared = run(words, path("prompt.txt"));
+  ASSERT_EQ(shared.code, 0) << shared.err;
+  EXPECT_EQ(shared.json().at("prompt_ids"), alone.json().at("prompt_ids"));
+}
+
 TEST_F(Cli, generate_fits_what_was_not_said_to_the_context) {
   const auto g = [](std::vector<std::string> words) {
     words.insert(words.begin(), {"generate", "--model", model(), "--ignore-eos", "--json"});
