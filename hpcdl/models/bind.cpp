@@ -57,6 +57,9 @@ bool Binder::bind_int4(const std::string& name, nn::Weight& weight) const {
   weight.packed = bind(int4::packed_name(name));
   weight.scale = bind(int4::scale_name(name));
   if (!quant_->symmetric) weight.offset = bind(int4::offset_name(name));
+  require(weight.offset || !files_.contains(spelled(int4::offset_name(name))), "model",
+          "{}: {} is there, but quantization_config in config.json says symmetric", files_.path().string(),
+          int4::offset_name(name));
   weight.name = name;
   return true;
 }

@@ -263,6 +263,10 @@ TEST(LanguageModel, QuantisedFolderGivesTheLogitsOfItsWeights) {
         const auto* row = all.data() + static_cast<std::ptrdiff_t>(t) * vocab;
         EXPECT_EQ(text[t + 1], std::max_element(row, row + vocab) - row);
       }
+      auto wrong = small.config();
+      wrong.quant->symmetric = !symmetric;
+      io::write_hf_config(temp / "int4", wrong);
+      EXPECT_THROW(LanguageModel::open(temp / "int4"), Error) << "offsets that would be left out, or are not there";
     }
 }
 
