@@ -73,23 +73,29 @@ TEST(encode_files, documents_stand_behind_separators) {
   EXPECT_EQ(t.decode(tokens), "<|endoftext|>first text<|endoftext|>second<|endoftext|>third one");
 }
 
-TEST(encode_files, blocks_change_nothing) {
+class Blocks : public testing::TestWithParam<const char*> {};
+
+TEST_P(Blocks, change_nothing) {
   const TempFolder tmp;
   io::write_file_atomic(tmp / "b.jsonl", "{\"text\": \"second\"}\n{\"text\": \"third one\"}\n");
   Pool pool(2);
-  const auto t = io::Tokenizer::load(kCorpus.parent_path() / "gpt2.json");
-  std::vector<TokenId> want = {t.end_of_text().value()};
-  const auto add = [&](const std::vector<TokenId>& ids) { want.insert(want.end(), ids.begin(), ids.end()); };
-  add(t.encode(io::read_file(kCorpus)));
-  add(t.encode("<|endoftext|>second<|endoftext|>third one<|endoftext|>"));
-  add(t.encode(io::read_file(kCorpus)));
+  const auto t = io::Tokenizer::load(kCorpus.parent_path() / GetParam());
+  std::vector<TokenId> want;
+  for (const std::string& text :
+       {io::read_file(kCorpus), std::string("second"), std::string("third one"), io::read_file(kCorpus)}) {
+    want.push_back(t.end_of_text().value());
+    const auto ids = t.encode(text);
+    want.insert(want.end(), ids.begin(), ids.end());
+  }
   for (const std::size_t block : {std::size_t{100}, std::size_t{5000}, std::size_t{60000}, std::size_t{1} << 20}) {
     std::vector<TokenId> got;
     encode_files({kCorpus, tmp / "b.jsonl", kCorpus}, {.block_bytes = block}, t, pool,
                  [&](std::span<const TokenId> ids) { got.insert(got.end(), ids.begin(), ids.end()); });
-    EXPECT_TRUE(got == want) << block;
+    EXPECT_TRUE(got == want) << block << ": " << got.size() << " tokens, not " << want.size();
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(encode_files, Blocks, testing::Values("gpt2.json", "prefix_space.json"));
 
 TEST(encode_files, no_text_is_an_error) {
   const TempFolder tmp;

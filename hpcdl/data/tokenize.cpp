@@ -131,7 +131,7 @@ TokenCounts encode_files(std::vector<fs::path> files, const TextOptions& options
       }
       encoder.encode(whole, separator, ids);
       whole.clear();
-      encoder.encode(p.text, ids);
+      encoder.encode(p.text, ids, false);
     }
     encoder.encode(whole, separator, ids);
     take(ids);

@@ -37,7 +37,17 @@ std::vector<TextPiece> Encoder::cut(std::span<const std::string_view> documents,
 
 void Encoder::encode(std::span<const std::string_view> documents, TokenId before_each, std::vector<TokenId>& out) {
   std::deque<std::string> owned;
-  const std::vector<TextPiece> pieces = cut(documents, before_each, owned);
+  encode(cut(documents, before_each, owned), out);
+}
+
+void Encoder::encode(std::string_view text, std::vector<TokenId>& out, bool begins) {
+  std::deque<std::string> owned;
+  std::vector<TextPiece> pieces = cut({&text, 1}, -1, owned);
+  if (!pieces.empty()) pieces.front().begins = begins;
+  encode(pieces, out);
+}
+
+void Encoder::encode(const std::vector<TextPiece>& pieces, std::vector<TokenId>& out) {
   std::vector<Task> tasks;
   for (std::size_t i = 0, bytes = kTaskBytes; i < pieces.size(); ++i) {
     if (bytes >= kTaskBytes) {
@@ -59,7 +69,8 @@ void Encoder::encode(std::span<const std::string_view> documents, TokenId before
         for (std::size_t i = tasks[t].begin; i < tasks[t].end; ++i) {
           if (pieces[i].id >= 0) ids.push_back(pieces[i].id);
           else
-            tokenizer_.splitter().for_each_word(pieces[i].text, [&](std::string_view w) { cache.encode_word(w, ids); });
+            tokenizer_.splitter().for_each_word(
+                pieces[i].text, [&](std::string_view w) { cache.encode_word(w, ids); }, pieces[i].begins);
         }
         tasks[t].ids = std::move(ids);
       } catch (...) {

@@ -18,8 +18,8 @@ class Encoder {
 
   /// Appends the ids of the documents one after another, each behind `before_each` if that is >= 0.
   void encode(std::span<const std::string_view> documents, TokenId before_each, std::vector<TokenId>& out);
-  /// Appends the ids of one text.
-  void encode(std::string_view text, std::vector<TokenId>& out) { encode({&text, 1}, -1, out); }
+  /// Appends the ids of one text; of one that goes on where the last was cut, where `begins` is false.
+  void encode(std::string_view text, std::vector<TokenId>& out, bool begins = true);
 
  private:
   /// A share of the pieces that one thread works on at a time.
@@ -32,6 +32,7 @@ class Encoder {
   };
   std::vector<TextPiece> cut(std::span<const std::string_view> documents, TokenId before_each,
                              std::deque<std::string>& owned) const;
+  void encode(const std::vector<TextPiece>& pieces, std::vector<TokenId>& out);
 
   Tokenizer tokenizer_;
   Pool& pool_;

@@ -101,7 +101,7 @@ void PreTokenizer::apply(const Pattern& stage, std::string_view text, Words& out
   if (stage.keep_gaps && done < text.size()) out.push_back(text.substr(done));
 }
 
-PreTokenizer::Words PreTokenizer::words(std::string_view text, std::deque<std::string>& owned) const {
+PreTokenizer::Words PreTokenizer::words(std::string_view text, std::deque<std::string>& owned, bool begins) const {
   Words now{text}, next;
   for (const Stage& stage : stages_) {
     next.clear();
@@ -109,7 +109,10 @@ PreTokenizer::Words PreTokenizer::words(std::string_view text, std::deque<std::s
       std::visit(
           [&](const auto& s) {
             if constexpr (!std::is_same_v<std::decay_t<decltype(s)>, PrefixSpace>) apply(s, word, next);
-            else next.push_back(word.starts_with(' ') ? word : owned.emplace_back(fmt::format(" {}", word)));
+            else
+              next.push_back((!begins && word.data() == text.data()) || word.starts_with(' ')
+                                 ? word
+                                 : owned.emplace_back(fmt::format(" {}", word)));
           },
           stage);
     }

@@ -18,8 +18,9 @@ class PreTokenizer {
   /// Reads ByteLevel, Split, Digits and Sequences of them; throws Error that names anything else.
   static PreTokenizer from_json(const nlohmann::json& section);
 
-  /// Calls f(word) for each word in turn. The text is well-formed UTF-8 and not empty.
-  template <class F> void for_each_word(std::string_view text, F&& f) const {
+  /// Calls f(word) for each word in turn. The text is well-formed UTF-8 and not empty. Unless it begins there, but goes
+  /// on where another was cut, it gets no space in front.
+  template <class F> void for_each_word(std::string_view text, F&& f, bool begins = true) const {
     if (const auto* scan = stages_.size() == 1 ? std::get_if<WordScan>(&stages_[0]) : nullptr) {
       for (std::size_t at = 0; at < text.size();) {
         const std::size_t end = scan->word_end(text, at);
@@ -29,7 +30,7 @@ class PreTokenizer {
       return;
     }
     std::deque<std::string> owned;
-    for (const std::string_view word : words(text, owned)) f(word);
+    for (const std::string_view word : words(text, owned, begins)) f(word);
   }
 
   /// True when a text may be cut at find_safe_cut() and its parts split by themselves.
@@ -50,7 +51,7 @@ class PreTokenizer {
   void add(const nlohmann::json& section, int depth);
   void add_split(const nlohmann::json& section);
   /// `owned` keeps the words that are not part of `text`.
-  Words words(std::string_view text, std::deque<std::string>& owned) const;
+  Words words(std::string_view text, std::deque<std::string>& owned, bool begins) const;
   static void apply(const WordScan& stage, std::string_view text, Words& out);
   static void apply(const Digits& stage, std::string_view text, Words& out);
   static void apply(const Pattern& stage, std::string_view text, Words& out);
