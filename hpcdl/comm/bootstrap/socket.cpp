@@ -151,6 +151,8 @@ void tune(const Socket& s) {
   set(s, IPPROTO_TCP, TCP_USER_TIMEOUT, 20000);
 }
 
+void let_read_late(const Socket& s) { set(s, IPPROTO_TCP, TCP_USER_TIMEOUT, 0); }
+
 Io receive_some(const Socket& s, std::span<std::byte> bytes, std::size_t& got) {
   got = 0;
   for (;;) {

@@ -43,6 +43,10 @@ Socket connect_to(const std::string& host, int port, std::chrono::milliseconds t
 
 /// Small messages leave at once; a peer whose host is gone is noticed within about 20 s.
 void tune(const Socket& socket);
+/// The peer reads when it likes, and that alone does not end the connection: by what tune() sets, Linux takes a peer
+/// that has left its buffers full for 20 s for one that is gone. One whose host is gone is then noticed only while
+/// nothing is under way to it.
+void let_read_late(const Socket& socket);
 
 enum class Io { done, wait, closed };  // closed: by the peer, or broken
 /// Receives what is there, at most `bytes`; `got` of it.

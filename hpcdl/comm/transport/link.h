@@ -24,7 +24,8 @@ class Link {
     bool wrong_size = false;
   };
 
-  explicit Link(Socket socket) : socket_(std::move(socket)) {}
+  /// A rank may compute for longer than any time of TCP's. That a host is gone, the store's connections tell.
+  explicit Link(Socket socket) : socket_(std::move(socket)) { let_read_late(socket_); }
   const Socket& socket() const { return socket_; }
 
   /// The message lives until it is done or taken back.

@@ -105,6 +105,25 @@ TEST(tcp, a_rank_that_has_gone_is_lost_at_once) {
         << errors[static_cast<std::size_t>(r)];
 }
 
+/// For as long as the deadline says: TCP itself may take a peer that does not read for one that is gone.
+TEST(tcp, a_rank_that_is_late_to_read_is_waited_for) {
+  Launch launch(2, 60s);
+  expect_none(run_ranks(2, [&](int rank) {
+    auto store = launch.join(rank);
+    auto t = tcp_transport(store, launch.deadline);
+    const std::vector<int> ranks = {0, 1};
+    const Patience patience{.deadline = 50s};
+    Peers peers(*t, ranks, rank, 0, patience);
+    std::vector<std::byte> x(64 << 20, std::byte{static_cast<unsigned char>(rank)});  // more than sockets hold
+    if (rank == 1) std::this_thread::sleep_for(23s);
+    auto p = rank == 0 ? t->start_send(1, 7, x) : t->start_receive(0, 7, x);
+    peers.wait(p);
+    EXPECT_EQ(x.back(), std::byte{0});
+    store->barrier("end", launch.deadline);
+    store->close(launch.deadline);
+  }));
+}
+
 TEST(tcp, a_message_of_another_size_is_an_error) {
   Launch launch(2);
   const auto errors = run_ranks(2, [&](int rank) {
