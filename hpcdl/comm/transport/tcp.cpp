@@ -15,6 +15,8 @@
 namespace hpcdl::comm {
 namespace {
 
+constexpr auto kIntroduction = std::chrono::seconds(5);  // until a connection has said who it is
+
 struct Hello {
   std::uint64_t token = 0;  // of the launch: a stranger does not get in
   std::int64_t rank = 0;
@@ -201,7 +203,8 @@ class TcpTransport : public Transport {
       if (!s) continue;
       Hello hello{};
       auto bytes = std::as_writable_bytes(std::span(&hello, 1));
-      while (!bytes.empty() && wait_for(s, false, deadline)) {
+      const auto until = std::min<Deadline>(deadline, Clock::now() + kIntroduction);
+      while (!bytes.empty() && wait_for(s, false, until)) {
         std::size_t got = 0;
         if (receive_some(s, bytes, got) == Io::closed) break;
         bytes = bytes.subspan(got);
