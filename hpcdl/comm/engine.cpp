@@ -149,7 +149,8 @@ void Engine::finish(const Item& item) {
   }
 }
 
-/// Messages that were given one after the other are under way together: two ranks may each send before they receive.
+/// Messages that were given one after the other are under way together, and end as they come: two ranks may each send
+/// before they receive.
 void Engine::run_messages(Item& first) {
   struct Active {
     Item item;
@@ -176,23 +177,32 @@ void Engine::run_messages(Item& first) {
       active.push_back({std::move(item), pending, begin});
     }
   };
+  const auto retire_done = [&] {
+    const std::size_t before = active.size();
+    for (std::size_t i = 0; i < active.size();) {
+      Active& a = active[i];
+      if (!transport_->done(a.pending)) {
+        ++i;
+        continue;
+      }
+      LiveCounters::add(a.item->group->counters.busy, ticks() - a.begin);
+      retire(a.item, nullptr, i);
+      active.erase(active.begin() + static_cast<std::ptrdiff_t>(i));
+      --started;
+    }
+    return active.size() < before;
+  };
   first.reset();
   try {
     guarded([&] {
-      for (admit(); !active.empty(); active.pop_front()) {
-        ledger_.collective(active.front().item->entry);
-        Peers peers(*transport_, active.front().item->group->world_ranks, active.front().item->group->rank, 0,
-                    patience_);
-        peers.wait_until(active.front().item->call.peer, [&] {
+      for (admit(); !active.empty();) {
+        const Item oldest = active.front().item;
+        ledger_.collective(oldest->entry);
+        Peers peers(*transport_, oldest->group->world_ranks, oldest->group->rank, 0, patience_);
+        peers.wait_until(oldest->call.peer, [&] {
           admit();
-          for (Active& a : active)
-            if (a.pending.id != 0 && transport_->done(a.pending)) a.pending = {};
-          return active.front().pending.id == 0;
+          return retire_done();
         });
-        Active& a = active.front();
-        LiveCounters::add(a.item->group->counters.busy, ticks() - a.begin);
-        retire(a.item, nullptr);
-        --started;
       }
     });
     ledger_.idle(ticks());
@@ -201,10 +211,10 @@ void Engine::run_messages(Item& first) {
   }
 }
 
-/// The head of the queue is done.
-void Engine::retire(Item& item, std::exception_ptr error) {
+/// This one, so far from the head of the queue, is done.
+void Engine::retire(Item& item, std::exception_ptr error, std::size_t at) {
   std::lock_guard lock(mutex_);
-  queue_.pop_front();
+  queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(at));
   queued_.fetch_sub(1);
   item->error = std::move(error);
   item->done.store(true, std::memory_order_release);
@@ -240,16 +250,18 @@ void Engine::loop() {
   }
 }
 
-/// Who waits for the next in the queue does it, if the thread has not begun.
+/// Who waits for the next in the queue does it, if the thread has not begun. Not a message with others behind it: those
+/// would be under way with it, and may end by what the caller does next.
 void Engine::wait(Work::State& state) {
   const auto is_done = [&] { return state.done.load(std::memory_order_acquire); };
+  const auto is_mine = [&] {
+    return !queue_.empty() && queue_.front().get() == &state && (queue_.size() == 1 || !one_to_one(state.call.what));
+  };
   if (!is_done()) {
     const auto begin = ticks();
     std::unique_lock lock(mutex_);
     while (!is_done()) {
-      changed_.wait(lock, [&] {
-        return is_done() || (!queue_.empty() && queue_.front().get() == &state && !busy_.exchange(true));
-      });
+      changed_.wait(lock, [&] { return is_done() || (is_mine() && !busy_.exchange(true)); });
       if (!is_done()) run_front(lock);
     }
     LiveCounters::add(state.group->counters.waited, ticks() - begin);

@@ -69,7 +69,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void execute(Group::Impl& group, const Call& call, const LedgerEntry& entry, std::int64_t begin);
   void finish(const Item& item);
   void run_messages(Item& first);
-  void retire(Item& item, std::exception_ptr error);
+  void retire(Item& item, std::exception_ptr error, std::size_t at = 0);
   void take_turn();
   void give_turn();
   void run_front(std::unique_lock<std::mutex>& lock);

@@ -256,6 +256,57 @@ TEST(group, calls_that_differ_in_their_tensor_alone_are_told_apart) {
   }
 }
 
+/// Whoever has asked for several messages goes on as soon as the one that he waits for is there: the others may come
+/// only for what he does then.
+TEST(group, messages_wait_for_no_others) {
+  testing::RankOptions options{.deadline_seconds = 5, .hosts = {}, .on_lost = {}};
+  run_ranks(
+      2,
+      [](Group g) {
+        Cpu cpu;
+        const int other = 1 - g.rank();
+        std::vector<int> a(1), b(1), c(1);
+        const auto tell = [&](bool now) { (now ? g.blocking() : g).send(cpu.stream, tensor(c), other).wait(); };
+        for (int round = 0; round < 200; ++round) {
+          const bool now = round % 2 == 0;
+          if (g.rank() == 0) {
+            Work first = g.receive(cpu.stream, tensor(a), 1), second = g.receive(cpu.stream, tensor(b), 1);
+            first.wait();
+            tell(now);
+            second.wait();
+          } else {
+            tell(now);
+            g.receive(cpu.stream, tensor(a), 0).wait();
+            tell(now);
+          }
+        }
+      },
+      options);
+}
+
+/// A message that is done is told so, though one before it is not.
+TEST(group, messages_end_as_they_come) {
+  testing::RankOptions options{.deadline_seconds = 5, .hosts = {}, .on_lost = {}};
+  run_ranks(
+      2,
+      [](Group g) {
+        Cpu cpu;
+        std::vector<int> x(1), answer(1);
+        for (int round = 0; round < 100; ++round) {
+          if (g.rank() == 0) {
+            Work answered = g.receive(cpu.stream, tensor(answer), 1);
+            g.send(cpu.stream, tensor(x), 1).wait();
+            g.send(cpu.stream, tensor(x), 1).wait();
+            answered.wait();
+          } else {
+            for (int i = 0; i < 2; ++i) g.receive(cpu.stream, tensor(x), 0).wait();
+            g.send(cpu.stream, tensor(answer), 0).wait();
+          }
+        }
+      },
+      options);
+}
+
 TEST(group, refuses_what_does_not_fit) {
   run_ranks(2, [](Group g) {
     Cpu cpu;

@@ -173,7 +173,12 @@ Work Group::Impl::submit(const Stream& s, Call& call, bool now) {
     if (call.out) call.out_place = place(call.out, wide_out ? n * part : part);
   }
   const LedgerEntry entry = entry_of(call);
+  // A message does not wait for those before it, which may be answers to it.
   if (!now) return Work(engine->run_later(*this, call, entry));
+  if (one_to_one(call.what) && !engine->quiet()) {
+    Work(engine->run_later(*this, call, entry)).wait();
+    return {};
+  }
   engine->run_now(*this, call, entry);
   return {};
 }
