@@ -307,6 +307,25 @@ TEST(group, messages_end_as_they_come) {
       options);
 }
 
+/// As where one host has no room for the window.
+TEST(group, hosts_meet_wherever_their_tensors_lie) {
+  testing::RankOptions options{.deadline_seconds = 5, .hosts = {0, 0, 2, 2}, .on_lost = {}};
+  run_ranks(
+      4,
+      [](Group g) {
+        Cpu cpu;
+        const auto window = g.share(4000);
+        std::vector<float> own(1000);
+        const Spec spec{{1000}, DType::f32};
+        const Tensor x = g.host(g.rank()) == 0 ? Tensor(window->block(g.local_rank()), spec) : tensor(own);
+        std::fill_n(x.ptr<float>(), 1000, 1.0f);
+        for (const Algorithm a : {Algorithm::hierarchical, Algorithm::ring, Algorithm::automatic})
+          g.all_reduce(cpu.stream, x, Reduce::sum, a).wait();
+        EXPECT_EQ(x.ptr<float>()[999], 64.0f);
+      },
+      options);
+}
+
 TEST(group, refuses_what_does_not_fit) {
   run_ranks(2, [](Group g) {
     Cpu cpu;

@@ -165,7 +165,8 @@ Work Group::Impl::submit(const Stream& s, Call& call, bool now) {
     on_device(s, call);
     return {};
   }
-  if (!windows.empty() && !one_to_one(call.what)) {
+  // On several hosts none of the algorithms looks for a window, and not every host may have had the room for one.
+  if (!windows.empty() && local.size() == world_ranks.size() && !one_to_one(call.what)) {
     const std::int64_t n = static_cast<std::int64_t>(world_ranks.size()), part = call.bytes();
     const bool wide_in = call.what == Collective::reduce_scatter || call.what == Collective::all_to_all;
     const bool wide_out = call.what == Collective::all_gather || call.what == Collective::all_to_all;
