@@ -326,6 +326,23 @@ TEST(group, hosts_meet_wherever_their_tensors_lie) {
       options);
 }
 
+/// As many as are summed in one sweep on a host are no limit for all hosts together.
+TEST(group, more_ranks_than_are_summed_together) {
+  testing::RankOptions options;
+  for (int r = 0; r < 66; ++r) options.hosts.push_back(r < 33 ? 0 : 33);
+  run_ranks(
+      66,
+      [](Group g) {
+        Cpu cpu;
+        std::vector<float> in(66, 1.0f), out(1);
+        g.reduce_scatter(cpu.stream, tensor(out), tensor(in)).wait();
+        EXPECT_EQ(out[0], 66.0f);
+        g.all_reduce(cpu.stream, tensor(in)).wait();
+        EXPECT_EQ(in[65], 66.0f);
+      },
+      options);
+}
+
 TEST(group, refuses_what_does_not_fit) {
   run_ranks(2, [](Group g) {
     Cpu cpu;

@@ -27,7 +27,8 @@ void combine(const Reduction& r, Part part, std::byte* out, const std::byte* a, 
 void combine_all(const Reduction& r, std::span<std::byte* const> out, std::span<const std::byte* const> in,
                  std::int64_t n, Sweep sweep) {
   require(in.size() <= kMostTogether && out.size() <= kMostTogether, "comm",
-          "expected at most {} ranks on one host, got {}", kMostTogether, in.size());
+          "expected at most {} tensors to sum at once, of one host or of a pairwise or star algorithm, got {}",
+          kMostTogether, in.size());
   run({.dtype = r.dtype,
        .op = r.op,
        .divisor = r.ranks,

@@ -2,7 +2,18 @@
 
 #include <algorithm>
 
+#include "hpcdl/comm/algo/reduction.h"
+
 namespace hpcdl::comm::algo {
+namespace {
+
+/// Whether one rank sums the tensors of all in one sweep, and they are more than that takes.
+bool too_many(Algorithm a, Collective what, int ranks) {
+  const bool at_once = (a == Algorithm::pairwise && what == Collective::reduce_scatter) || a == Algorithm::star;
+  return at_once && ranks > kMostTogether;
+}
+
+}  // namespace
 
 std::span<const Algorithm> algorithms_of(Collective what) {
   using enum Algorithm;
@@ -24,7 +35,7 @@ std::span<const Algorithm> algorithms_of(Collective what) {
 std::vector<Algorithm> possible(const Situation& s, bool native) {
   std::vector<Algorithm> list;
   for (const Algorithm a : algorithms_of(s.what)) {
-    if (a == Algorithm::native && !native) continue;
+    if ((a == Algorithm::native && !native) || too_many(a, s.what, s.ranks)) continue;
     if (a == Algorithm::shared && (s.hosts > 1 || !s.shared)) continue;
     if (a == Algorithm::hierarchical && (s.hosts == 1 || s.hosts == s.ranks || !s.shared)) continue;
     list.push_back(a);
@@ -55,7 +66,8 @@ Algorithm default_choice(const Situation& s) {
       if (is_short) return Algorithm::halving;
       return s.shared && s.hosts < s.ranks ? Algorithm::hierarchical : Algorithm::ring;
     case Collective::reduce_scatter:
-    case Collective::all_gather: return is_short ? Algorithm::pairwise : Algorithm::ring;
+    case Collective::all_gather:
+      return is_short && !too_many(Algorithm::pairwise, s.what, s.ranks) ? Algorithm::pairwise : Algorithm::ring;
     case Collective::all_to_all: return Algorithm::pairwise;
     default: return Algorithm::tree;
   }
