@@ -211,6 +211,51 @@ TEST(store, launches_that_do_not_fit_together_say_why) {
   }
 }
 
+/// As where rank 0 was too busy to answer in time: of the first attempt only the words are left.
+TEST(store, a_rank_may_have_come_and_gone_before) {
+  Launch launch(2);
+  {
+    std::string why;
+    Connection early(connect_to("127.0.0.1", launch.port, 2s, why));
+    early.put({FrameKind::hello, 0, (Packer() << "test" << std::int32_t{1} << std::int32_t{2} << "b").take()});
+    EXPECT_TRUE(early.flush());
+  }
+  expect_none(run_ranks(2, [&](int r) {
+    if (r == 0) std::this_thread::sleep_for(300ms);  // both wait at the door
+    const auto store = launch.join(r);
+    ASSERT_TRUE(store);
+    store->barrier("start", in(20s));
+    EXPECT_TRUE(store->close(in(20s)));
+  }));
+}
+
+/// Of one that has come again nobody hears that it is lost.
+TEST(store, a_rank_may_come_again) {
+  Launch launch(3);
+  std::atomic<bool> came = false;
+  expect_none(run_ranks(3, [&](int r) {
+    if (r == 1) {
+      std::string why;
+      Connection early(connect_to("127.0.0.1", launch.port, 2s, why));
+      early.put({FrameKind::hello, 0, (Packer() << "test" << std::int32_t{1} << std::int32_t{3} << "b").take()});
+      EXPECT_TRUE(early.flush());
+      EXPECT_TRUE(wait_for(early.socket(), false, in(20s)));  // it is let in
+    }
+    if (r == 1) std::this_thread::sleep_for(300ms), came = true;
+    while (r == 2 && !came) std::this_thread::sleep_for(10ms);
+    const auto store = launch.join(r);
+    ASSERT_TRUE(store);
+    try {
+      store->get("x", in(100ms));
+      ADD_FAILURE();
+    } catch (const PeerLost& e) {
+      EXPECT_EQ(std::string(e.what()).find("lost"), std::string::npos) << e.what();
+    }
+    store->barrier("end", in(20s));
+    EXPECT_TRUE(store->close(in(20s)));
+  }));
+}
+
 TEST(store, strangers_do_not_disturb) {
   Launch launch(2);
   expect_none(run_ranks(2, [&](int r) {

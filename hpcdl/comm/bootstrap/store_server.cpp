@@ -88,7 +88,8 @@ void StoreServer::read_newcomers() {
   for (auto& [connection, until] : newcomers_) {
     try {
       const bool open = connection->fill();
-      if (const auto frame = connection->next()) hello(connection, *frame);
+      const auto frame = open ? connection->next() : std::nullopt;  // who has gone again has not come
+      if (frame) hello(connection, *frame);
       if (connection && (!open || Clock::now() >= until)) connection.reset();
     } catch (const Error&) {
       connection.reset();  // somebody else's program
@@ -125,6 +126,7 @@ void StoreServer::hello(std::unique_ptr<Connection>& connection, const Frame& fr
   auto& r = ranks_[static_cast<std::size_t>(rank)];
   r.connection = std::move(connection);
   r.host = host;
+  r.lost = false;  // it may have come before
 }
 
 void StoreServer::start_if_complete() {
