@@ -70,9 +70,7 @@ int launch_verb(LaunchOptions& o) {
   for (int restart = 0;; ++restart) {
     const auto result = run_ranks(ranks_options(o, restart));
     const int code = result.code();
-    const RankEnd* first = nullptr;
-    for (const auto& e : result.ends)
-      if (!first && !e.good() && (e.code != exit_code::kRequeue || code == exit_code::kRequeue)) first = &e;
+    const RankEnd* first = result.cause();
     require(first || !result.lost_lines, "output", "lines of the ranks could not be written: {}",
             std::strerror(result.lost_lines));
     if (!first) return code;

@@ -282,13 +282,19 @@ std::string RankEnd::text() const {
   return fmt::format("rank {} ended with code {}", rank, code);
 }
 
-int RanksResult::code() const {
-  bool requeue = false;
+const RankEnd* RanksResult::cause() const {
+  const RankEnd *failed = nullptr, *requeue = nullptr;
   for (const auto& e : ends) {
-    if (e.code == exit_code::kRequeue) requeue = true;
-    else if (!e.good()) return e.signal ? exit_code::kPeerLost : e.code;
+    const bool told = failed && failed->code == exit_code::kPeerLost && !e.signal && e.code != exit_code::kPeerLost;
+    if (e.code == exit_code::kRequeue) requeue = requeue ? requeue : &e;
+    else if (!e.good() && (!failed || told)) failed = &e;
   }
-  return requeue ? exit_code::kRequeue : exit_code::kDone;
+  return failed ? failed : requeue;
+}
+
+int RanksResult::code() const {
+  const RankEnd* end = cause();
+  return !end ? exit_code::kDone : end->signal ? exit_code::kPeerLost : end->code;
 }
 
 RanksResult run_ranks(const RanksOptions& options) { return Runner(options).run(); }

@@ -32,8 +32,11 @@ struct RanksResult {
   std::vector<RankEnd> ends;  // in the order in which they ended
   int asked = 0;              // the signal that was passed on; 0: none
   int lost_lines = 0;         // an errno: lines of the ranks could not be written; 0: all were
-  /// Of all together: the first failure's own code; 71 for one that was killed; else 75 where one wants to be started
-  /// again; else 0.
+  /// How the rank ended that the others followed: the first that failed, but none that only tells of a lost one (71)
+  /// where another ended by an error of its own, which may take longer to leave; else the first that wants to be
+  /// started again. Null: all went well.
+  const RankEnd* cause() const;
+  /// Of all together: that one's own code; 71 where it was killed; 0 without one.
   int code() const;
 };
 

@@ -103,6 +103,11 @@ TEST_F(Launch, exit_codes) {
   EXPECT_EQ(sh(3, "exit 75").code, 75);
   EXPECT_EQ(sh(3, "[ $RANK = 1 ] && exit 75; exit 0").code, 75);
   EXPECT_EQ(sh(2, "[ $RANK = 1 ] && exit 75; sleep 0.3; exit 71").code, 71);
+  // An error of a rank's own counts, though one that only heard of it left earlier.
+  const auto heard = sh(2, "[ $RANK = 0 ] && exit 71; sleep 0.3; exit 70", {"--max-restarts", "1"});
+  EXPECT_EQ(heard.code, 70) << heard.err;
+  EXPECT_NE(heard.err.find("hpcdl: [launch] rank 1 ended with code 70\n"), std::string::npos) << heard.err;
+  EXPECT_EQ(heard.err.find("restart 1"), std::string::npos) << heard.err;
   const auto killed = sh(2, "[ $RANK = 1 ] && kill -9 $$; exec sleep 60", {"--grace", "0.2"});
   EXPECT_EQ(killed.code, 71) << killed.err;
   EXPECT_NE(killed.err.find("rank 1 was killed by signal 9"), std::string::npos) << killed.err;
