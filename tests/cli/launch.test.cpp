@@ -206,8 +206,9 @@ TEST_F(Launch, a_signal_that_comes_twice_at_once_is_passed_on_once) {  // timeou
 }
 
 TEST_F(Launch, a_rank_that_never_stops_writing_keeps_no_signal_from_being_heard) {
-  Program p({"launch", "-n", "2", "--grace", "0.3", "--program", "yes"}, "/dev/null", "/dev/null");
-  std::this_thread::sleep_for(500ms);
+  Program p(words(2, "touch $D/ready.$RANK; exec yes", {"--grace", "0.3"}), "/dev/null", "/dev/null");
+  ASSERT_TRUE(there("ready.0") && there("ready.1"));
+  std::this_thread::sleep_for(300ms);
   kill(p.pid(), SIGTERM);
   EXPECT_TRUE(comes_true([&] { return ended(p.pid()); }));
   kill(p.pid(), SIGKILL);
