@@ -12,6 +12,7 @@
 #include <random>
 
 #include "hpcdl/comm/bootstrap/socket.h"
+#include "hpcdl/comm/transport/shared_file.h"
 
 namespace hpcdl::comm {
 namespace {
@@ -37,10 +38,17 @@ class MappedWindow : public Window {
   std::int64_t bytes_, stride_;
 };
 
-struct Fd {
+/// Memory while it is offered. A name in /dev/shm goes with it, whatever happens to those who were to map it.
+struct Offered {
   int fd = -1;
-  ~Fd() {
+  std::string name;
+  void forget_name() {
+    if (!name.empty()) shm_unlink(name.c_str());
+    name.clear();
+  }
+  ~Offered() {
     if (fd >= 0) ::close(fd);
+    forget_name();
   }
 };
 
@@ -53,17 +61,19 @@ std::int64_t stride_of(std::int64_t bytes) {
 
 /// Memory without a name, which others reach through /proc; or, for those who cannot, a name in /dev/shm. False: errno
 /// says why.
-bool create(Fd& file, std::string& path, bool named, std::int64_t bytes) {
+bool create(Offered& memory, SharedFile& file, bool named, std::int64_t bytes) {
   if (named) {
-    path = fmt::format("/hpcdl-{}-{:x}", getpid(), std::random_device{}());
-    file.fd = shm_open(path.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    const auto name = fmt::format("hpcdl-{}-{:x}", getpid(), std::random_device{}());
+    memory.fd = shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+    if (memory.fd >= 0) memory.name = name;
+    file.name("/dev/shm/" + name);
   } else {
-    file.fd = memfd_create("hpcdl", MFD_CLOEXEC);
-    path = fmt::format("/proc/{}/fd/{}", getpid(), file.fd);
+    memory.fd = memfd_create("hpcdl", MFD_CLOEXEC);
+    file.name(fmt::format("/proc/{}/fd/{}", getpid(), memory.fd));
   }
-  if (file.fd < 0 || ftruncate(file.fd, bytes) != 0) return false;
+  if (memory.fd < 0 || !file.identify(memory.fd) || ftruncate(memory.fd, bytes) != 0) return false;
   // A full /dev/shm would kill whoever writes there: reserve the pages now.
-  return !named || (errno = posix_fallocate(file.fd, 0, bytes)) == 0;
+  return !named || (errno = posix_fallocate(memory.fd, 0, bytes)) == 0;
 }
 
 /// What can have huge pages begins at a multiple of them.
@@ -103,14 +113,13 @@ void touch(std::byte* block, std::int64_t bytes) {
 std::shared_ptr<Window> attempt(Peers& peers, std::int64_t bytes, bool named) {
   const std::int64_t stride = stride_of(bytes), all = stride * peers.size();
   struct Offer {
-    char path[128];
-    std::uint8_t ok;
-  } offer{};
+    SharedFile file;
+    std::uint64_t ok = 0;
+  } offer;
   struct Answer {
     std::uint8_t ok;
   };
-  Fd file;
-  std::string path;
+  Offered memory;
   const auto as_bytes = [](auto& x) { return std::span<std::byte>(reinterpret_cast<std::byte*>(&x), sizeof x); };
   const auto send = [&](int to, auto& x) {
     auto p = peers.send(to, as_bytes(x));
@@ -123,9 +132,8 @@ std::shared_ptr<Window> attempt(Peers& peers, std::int64_t bytes, bool named) {
   std::byte* base = nullptr;
   Answer ok{1};
   if (peers.rank() == 0) {
-    offer.ok = create(file, path, named, all);
-    path.copy(offer.path, sizeof offer.path - 1);
-    if (offer.ok) base = map(file.fd, all);
+    offer.ok = create(memory, offer.file, named, all);
+    if (offer.ok) base = map(memory.fd, all);
     ok.ok = base != nullptr;
     for (int r = 1; r < peers.size(); ++r) send(r, offer);
     for (int r = 1; r < peers.size(); ++r) {
@@ -133,13 +141,12 @@ std::shared_ptr<Window> attempt(Peers& peers, std::int64_t bytes, bool named) {
       receive(r, a);
       ok.ok = ok.ok && a.ok;
     }
-    if (named && file.fd >= 0) shm_unlink(path.c_str());
+    memory.forget_name();
     for (int r = 1; r < peers.size(); ++r) send(r, ok);
   } else {
     receive(0, offer);
-    if (offer.ok)
-      file.fd = named ? shm_open(offer.path, O_RDWR | O_CLOEXEC, 0600) : ::open(offer.path, O_RDWR | O_CLOEXEC);
-    base = map(file.fd, all);
+    if (offer.ok) memory.fd = offer.file.open();
+    base = map(memory.fd, all);
     Answer mine{base != nullptr};
     send(0, mine);
     receive(0, ok);
