@@ -40,16 +40,6 @@ std::vector<std::int32_t> prompt_ids(const GenerateOptions& o, const io::Tokeniz
   return ids;
 }
 
-/// Standard input may be rank 0's alone, as mpirun has it: its prompt is that of all.
-std::vector<std::int32_t> of_first_rank(const comm::Group& world, const std::vector<std::int32_t>& ids) {
-  const bool first = world.rank() == 0;
-  const double size = parallel::sum_over_ranks(world, first ? static_cast<double>(ids.size()) : 0);
-  std::vector<double> all(static_cast<std::size_t>(size));
-  if (first) std::copy(ids.begin(), ids.end(), all.begin());
-  all = parallel::sum_over_ranks(world, all);
-  return {all.begin(), all.end()};
-}
-
 /// As many tokens as were asked for; unasked, some, as far as the context has room for them.
 int new_tokens(const GenerateOptions& o, std::int64_t prompt, std::int64_t context) {
   constexpr std::int64_t kSome = 100;
@@ -69,7 +59,8 @@ int generate_on(const GenerateOptions& o, const comm::Joined& ranks) {
   if (o.ids.empty() || std::filesystem::exists(folder / "tokenizer.json")) tokenizer = io::Tokenizer::load(folder);
   std::vector<std::int32_t> prompt;
   if (speaks) prompt = prompt_ids(o, tokenizer ? &*tokenizer : nullptr);
-  if (shared) prompt = of_first_rank(ranks.world(), prompt);
+  // Standard input may be rank 0's alone, as mpirun has it: its prompt is that of all.
+  if (shared) prompt = parallel::of_first_rank(ranks.world(), std::move(prompt));
   std::optional<io::StreamDecoder> decoder;
   if (tokenizer) decoder.emplace(*tokenizer);
 

@@ -25,6 +25,17 @@ std::vector<double> sum_over_ranks(const comm::Group& group, std::span<const dou
 
 double sum_over_ranks(const comm::Group& group, double value) { return sum_over_ranks(group, std::span(&value, 1))[0]; }
 
+std::vector<std::int32_t> of_first_rank(const comm::Group& group, std::vector<std::int32_t> mine) {
+  if (group.size() == 1) return mine;
+  Pool pool(1);
+  const comm::Label label("numbers that rank 0 tells the others");
+  auto count = static_cast<std::int32_t>(mine.size());
+  group.blocking().broadcast(Stream(pool), Tensor(&count, {{1}, DType::i32}), 0);
+  mine.resize(static_cast<std::size_t>(count));
+  group.blocking().broadcast(Stream(pool), Tensor(mine.data(), {{count}, DType::i32}), 0);
+  return mine;
+}
+
 bool any_rank(const comm::Group& group, bool mine) { return sum_over_ranks(group, mine ? 1.0 : 0.0) > 0; }
 
 int threads_per_rank(const comm::Group& group) {

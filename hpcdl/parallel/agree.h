@@ -2,6 +2,7 @@
 // Small facts that all ranks must know before they go on: counts, losses, whether to stop. Host memory; each is one
 // collective.
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -13,6 +14,8 @@ namespace hpcdl::parallel {
 /// rank.
 std::vector<double> sum_over_ranks(const comm::Group& group, std::span<const double> values);
 double sum_over_ranks(const comm::Group& group, double value);
+/// Collective. What rank 0 has, on every rank.
+std::vector<std::int32_t> of_first_rank(const comm::Group& group, std::vector<std::int32_t> mine);
 /// Whether it is so on any rank.
 bool any_rank(const comm::Group& group, bool mine);
 /// Collective. Threads that this rank may use: ranks of one host that may run on the same processors share them.

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "hpcdl/core/rng.h"
 #include "hpcdl/core/timed_event.h"
@@ -358,6 +359,19 @@ TEST(agree, sums_counts_and_votes_are_the_same_everywhere) {
       EXPECT_FALSE(any_rank(world, false));
       EXPECT_TRUE(any_rank(world, world.rank() == n - 1));
       EXPECT_GE(threads_per_rank(world), 1);
+    });
+  }
+}
+
+TEST(agree, what_the_first_rank_has_goes_to_all) {
+  for (int n = 1; n <= 5; ++n) {
+    testing::run_ranks(n, [&](const Group& world) {
+      for (const std::int32_t size : {0, 1, 1031}) {
+        std::vector<std::int32_t> first(static_cast<std::size_t>(size));
+        std::iota(first.begin(), first.end(), INT32_MAX - size);
+        const auto others = std::vector<std::int32_t>(static_cast<std::size_t>(world.rank()) * 7, world.rank());
+        EXPECT_EQ(of_first_rank(world, world.rank() == 0 ? first : others), first);
+      }
     });
   }
 }
