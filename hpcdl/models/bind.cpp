@@ -1,11 +1,25 @@
 #include "hpcdl/models/bind.h"
 
+#include <set>
+
 #include "hpcdl/core/convert.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/quant/int4_names.h"
 
 namespace hpcdl::models {
+namespace {
+
+/// "model.layers.3." of "model.layers.3.mlp.up_proj.weight"; empty outside of layers.
+std::string layer_of(const std::string& name) {
+  for (auto dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
+    const auto end = name.find_first_not_of("0123456789", dot + 1);
+    if (end != std::string::npos && end > dot + 1 && name[end] == '.') return name.substr(0, end + 1);
+  }
+  return {};
+}
+
+}  // namespace
 
 std::string Binder::spelled(const std::string& name) const {
   if (files_.contains(name)) return name;
@@ -62,6 +76,27 @@ bool Binder::bind_int4(const std::string& name, nn::Weight& weight) const {
           int4::offset_name(name));
   weight.name = name;
   return true;
+}
+
+void Binder::require_whole_layers(const std::vector<std::string>& read) const {
+  std::set<std::string> names, layers;
+  for (const auto& name : read) {
+    const auto& file_name = *names.insert(spelled(name)).first;
+    if (auto layer = layer_of(file_name); !layer.empty()) layers.insert(std::move(layer));
+  }
+  std::vector<std::string_view> others;
+  for (const auto& t : files_.tensors()) {
+    // Old files of GPT-2 hold the causal mask, as attn.bias.
+    const bool counts = (t.name.ends_with(".weight") || t.name.ends_with(".bias")) && !t.name.ends_with(".attn.bias");
+    if (counts && !names.contains(t.name) && layers.contains(layer_of(t.name))) others.push_back(t.name);
+  }
+  require(others.empty(), "model",
+          "{}: {}{} belongs to a layer, but config.json describes layers without it, which would give other results. "
+          "Expected the config.json that was saved with these files{}",
+          files_.path().string(), others.empty() ? "" : others[0],
+          others.size() > 1 ? fmt::format(" (and {} more tensors)", others.size() - 1) : "",
+          !others.empty() && others[0].ends_with("bias") ? ": \"attention_bias\" or \"mlp_bias\" may be missing in it"
+                                                         : "");
 }
 
 }  // namespace hpcdl::models

@@ -26,6 +26,9 @@ class Binder {
   void copy(const std::string& name, const Tensor& to, const nn::Part& part = {}) const;
   /// Binds the three tensors of an INT4 matrix; false when the folder holds none of that name.
   bool bind_int4(const std::string& name, nn::Weight& weight) const;
+  /// Throws Error where layers of the parameters `read` have weights or biases in the files that are none of them:
+  /// config.json describes another model than the files hold.
+  void require_whole_layers(const std::vector<std::string>& read) const;
 
  private:
   View find(const std::string& name, const Shape& expected) const;

@@ -43,6 +43,12 @@ struct LanguageModel::Impl {
     if (sharing) std::visit([&](auto& m) { shard(m, *sharing); }, model);
   }
 
+  std::vector<std::string> names() {
+    std::vector<std::string> list;
+    for_each([&](const std::string& name, nn::Param&) { list.push_back(name); });
+    return list;
+  }
+
   template <class F> void for_each(F f) {
     std::visit([&](auto& m) { nn::for_each_param(m, f); }, model);
   }
@@ -108,6 +114,7 @@ LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing s
         });
       },
       impl->model);
+  binder.require_whole_layers(impl->names());
   model.memory_->list();
   return model;
 }
@@ -126,6 +133,7 @@ LanguageModel LanguageModel::load(const std::filesystem::path& folder, Sharing s
   const Binder binder(files);
   model.memory_->allocate(gradients);
   impl->for_each([&](const std::string& name, nn::Param& p) { binder.copy(name, p.value, p.part); });
+  binder.require_whole_layers(impl->names());
   model.memory_->list();
   return model;
 }

@@ -326,6 +326,29 @@ TEST(LanguageModel, AContextCostsWhatIsUsedOfIt) {
   EXPECT_LT(resident() - before, 64 << 20);
 }
 
+TEST(LanguageModel, WeightsOfALayerThatConfigDoesNotKnowAreAnError) {
+  const io::TempFolder temp;
+  auto with = tiny(io::Family::llama);
+  with.attention_bias = true;
+  const auto model = LanguageModel::create(with, 3, false);
+  model.save(temp.path());
+  EXPECT_NO_THROW(LanguageModel::open(temp.path()));
+  auto without = with;
+  without.attention_bias = false;
+  io::write_hf_config(temp.path(), without);
+  for (const bool training : {false, true}) try {
+      training ? LanguageModel::open_for_training(temp.path()) : LanguageModel::open(temp.path());
+      FAIL() << "biases of the attention were passed over";
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("_proj.bias"), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find("attention_bias"), std::string::npos) << e.what();
+    }
+  // Fewer layers than the files hold are the first ones.
+  with.layers = 1;
+  io::write_hf_config(temp.path(), with);
+  EXPECT_NO_THROW(LanguageModel::open(temp.path()));
+}
+
 TEST(LanguageModel, MistakesAreNamed) {
   const io::TempFolder temp;
   EXPECT_THROW(LanguageModel::open(temp.path()), Error);
