@@ -14,6 +14,7 @@ namespace {
 
 constexpr double kHeight = 330, kLeft = 62, kRight = 20, kTop = 36, kBottom = 46;
 constexpr std::size_t kDotsUpTo = 60;
+constexpr double kLeastSpan = 1e-10;  // of the largest value: what differs by less, by rounding, counts as equal
 
 using Points = std::vector<std::pair<double, double>>;
 
@@ -45,7 +46,7 @@ Frame frame_of(const LineChart& c, const std::vector<Points>& all) {
       f.high = std::max(f.high, y);
   if (c.from_zero) f.low = std::min(f.low, 0.0), f.high = std::max(f.high, 0.0);
   if (f.right <= f.left) c.log_x ? (f.left /= 2, f.right *= 2) : (f.left -= 0.5, f.right += 0.5);
-  if (f.high <= f.low)
+  if (f.high - f.low <= kLeastSpan * std::max(std::abs(f.high), std::abs(f.low)))
     f.high += std::max(1e-6, 0.05 * std::abs(f.high)),
         f.low -= c.from_zero ? 0 : std::max(1e-6, 0.05 * std::abs(f.low));
   const double step = tick_step(f.high - f.low, 5);

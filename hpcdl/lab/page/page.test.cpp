@@ -102,6 +102,12 @@ TEST(chart, odd_numbers_are_left_out_and_nothing_is_drawn_of_nothing) {
   EXPECT_EQ(one.find("inf"), std::string::npos) << one;
 }
 
+TEST(chart, what_differs_by_rounding_alone_has_ticks_that_end) {
+  const auto s = svg(LineChart{.x = "x", .y = "y", .series = {{"a", {{1, 0.1 + 0.2}, {2, 0.3}}}}});
+  expect_balanced(s);
+  EXPECT_LT(count(s, "class=\"grid\""), 20);
+}
+
 TEST(chart, bars_are_as_long_as_their_parts) {
   const auto s = svg(BarChart{.bars = {{"ab", {10}, ""}, {"c", {5}, ""}}});
   expect_balanced(s);
