@@ -66,9 +66,10 @@ void keep_best(Json& now, const Json& before) {
   for (const auto& entry : before.value("gpu_roofs", Json::array())) lab::keep_gpu_roofs(now, entry);
   if (!before.contains("roofs")) return;
   for (const auto& entry : before.at("roofs")) {
-    if (!entry.is_object()) continue;
-    const std::string isa = entry.value("isa", "");
-    const int threads = entry.value("threads", 0);
+    if (!entry.is_object() || !entry.contains("isa") || !entry.contains("threads")) continue;
+    if (!entry["isa"].is_string() || !entry["threads"].is_number_integer()) continue;
+    const std::string isa = entry["isa"];
+    const int threads = entry["threads"];
     const auto old = lab::find_roofs(before, isa, threads), fresh = lab::find_roofs(now, isa, threads);
     if (old) lab::put_roofs(now, isa, threads, fresh ? lab::best_of(*fresh, *old) : *old);
   }

@@ -67,7 +67,8 @@ template <class J> J* entry_of(J& list, const Json& identity) {
 }
 
 bool is(const Json& entry, const std::string& isa, int threads) {
-  return entry.is_object() && entry.value("isa", "") == isa && entry.value("threads", 0) == threads;
+  const auto has = [&](const char* key, const Json& value) { return entry.contains(key) && entry.at(key) == value; };
+  return entry.is_object() && has("isa", isa) && has("threads", threads);
 }
 
 }  // namespace
@@ -135,7 +136,7 @@ void put_gpu_roofs(Json& file, const Gpu& gpu, const Roofs& roofs) {
   write(entry, roofs);
   if (!file.contains("machine")) file["machine"] = identity(this_machine());
   if (!file.contains("roofs")) file["roofs"] = Json::array();
-  if (!file.contains("gpu_roofs")) file["gpu_roofs"] = Json::array();
+  if (!file.contains("gpu_roofs") || !file["gpu_roofs"].is_array()) file["gpu_roofs"] = Json::array();
   if (auto* old = entry_of(file["gpu_roofs"], gpu_identity(gpu))) *old = std::move(entry);
   else file["gpu_roofs"].push_back(std::move(entry));
 }

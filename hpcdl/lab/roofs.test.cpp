@@ -120,6 +120,14 @@ TEST(remembered, what_is_damaged_or_of_another_machine_does_not_count) {
     j["roofs"][0][field] = value;
     EXPECT_FALSE(find_roofs(j, isa, 1)) << field << value;
   }
+  for (const auto& [field, value] :
+       {std::pair<const char*, nlohmann::ordered_json>{"isa", 5}, {"isa", nullptr}, {"threads", "1"}}) {
+    auto j = nlohmann::ordered_json::parse(good);
+    j["roofs"][0][field] = value;
+    EXPECT_FALSE(find_roofs(j, isa, 1)) << field << value;
+    put_roofs(j, isa, 1, r);
+    EXPECT_TRUE(find_roofs(j, isa, 1)) << field << value << ": others may stand beside it";
+  }
   auto other = nlohmann::ordered_json::parse(good);
   other["machine"]["cpu"] = "another";
   write_remembered(other);
@@ -135,6 +143,7 @@ TEST(remembered, a_gpu_is_known_by_name_driver_and_uuid) {
   gpu.name = "A GPU", gpu.uuid = "GPU-1", gpu.driver = "1.2";
   Roofs r = alike(1, {"L2", 1, 5, 1, 2});
   nlohmann::ordered_json file;
+  file["gpu_roofs"] = "damaged";
   put_gpu_roofs(file, gpu, r);
   write_remembered(file);
   file = read_remembered();

@@ -83,6 +83,12 @@ TEST_F(ProbeCli, is_what_every_later_percentage_uses) {
 }
 
 TEST_F(ProbeCli, a_damaged_memory_is_replaced_and_a_closed_one_is_told) {
+  auto odd = lab::read_remembered();
+  odd["roofs"][0]["isa"] = 5, odd["roofs"].push_back({{"isa", "avx2"}, {"threads", "all"}});
+  lab::write_remembered(odd);
+  const auto beside = run({"probe", "--quick", "--no-disk", "--threads", "1"});
+  EXPECT_EQ(beside.code, 0) << beside.err;
+  EXPECT_NE(beside.err.find("remembered in"), std::string::npos) << beside.err;
   io::write_file_atomic(lab::probe_file(), "{\"machine\": 3");
   const auto r = run({"probe", "--quick", "--no-disk", "--threads", "1"});
   ASSERT_EQ(r.code, 0) << r.err;
