@@ -93,8 +93,11 @@ std::string remember(const Json& measured, bool anew, const std::string& device)
   return e.what();
 }
 
-int probe(ProbeOptions& o) {
+int probe(ProbeOptions& o, const Command& sub) {
   if (o.no_disk && !o.disk.empty()) fail_usage("probe", "--disk {} and --no-disk exclude each other", o.disk);
+  for (const char* option : {"--threads", "--disk", "--no-disk", "--svg"})
+    if (o.device == "cuda" && sub.given(option))
+      fail_usage("probe", "{} is about the CPU and its disk, which --device cuda leaves alone", option);
   if (o.device == "cuda") device_from_name(o.device);  // throws where there is none
   lab::ProbeOptions options{.cpu = o.device != "cuda",
                             .gpus = o.device != "cpu",

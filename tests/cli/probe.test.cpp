@@ -109,6 +109,11 @@ TEST_F(ProbeCli, wrong_words_and_closed_doors_are_told_before_the_work) {
   expect_error(run({"probe", "--quick", "--out", "/proc/none/p.json"}), 70, "/proc/none");
   expect_error(run({"probe", "--quick", "--svg", "/proc/none/p.svg"}), 70, "/proc/none");
   expect_error(run({"probe", "--quick", "--disk", ".", "--no-disk"}), 2, "exclude each other");
+  for (const auto& words : {std::vector<std::string>{"--threads", "1"}, {"--svg", path("gpu.svg")}, {"--no-disk"}}) {
+    auto all = words;
+    all.insert(all.begin(), {"probe", "--quick", "--device", "cuda"});
+    expect_error(run(all), 2, words[0] + " is about the CPU");
+  }
   const auto r = run({"probe", "--quick", "--threads", "1", "--json", "--disk", "/proc/none"});
   ASSERT_EQ(r.code, 0) << r.err;
   EXPECT_NE(r.json().at("disk").at("note").get<std::string>().find("/proc/none"), std::string::npos);
