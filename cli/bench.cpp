@@ -302,7 +302,8 @@ void add_bench(const Command& program, Run& run) {
         sub.option("--json", o.json, "One JSON object on stdout; with a file name: into that file")
             .values(0, 1)
             .kind("[FILE]");
-        sub.option("--rounds", o.rounds, "Rounds of each comparison; default: until its interval is narrow enough")
+        sub.option("--rounds", o.rounds,
+                   "Rounds of each comparison, instead of --seconds; default: until its interval is narrow enough")
             .range(1, 100000);
         sub.option("--seconds", o.seconds,
                    "Time for each comparison (4), and on average for each repeat of --aa; one comparison takes up to "

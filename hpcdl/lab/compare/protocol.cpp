@@ -37,8 +37,7 @@ class Runner {
 
   Result all() {
     const int most = options_.rounds ? options_.rounds : options_.most;
-    const double allowed =
-        options_.limit * (sides_.size() > 1 && options_.rounds == 0 ? std::max(1.0, options_.patience) : 1);
+    const double allowed = options_.limit * (sides_.size() > 1 ? std::max(1.0, options_.patience) : 1);
     int look = options_.least;  // intervals are looked at now and then: after 7, 10, 15, 22, ... rounds
     for (int r = 0; r < most; ++r) {
       for (const auto i : order_of(r, sides_.size(), options_.seed)) turn(i);
@@ -47,7 +46,7 @@ class Runner {
         if (half_width() <= options_.half_width) break;
         look = done + std::max(1, done / 2);
       }
-      if (done >= kAlwaysRounds && env_.now() - start_ > allowed) break;
+      if (options_.rounds == 0 && done >= kAlwaysRounds && env_.now() - start_ > allowed) break;
     }
     result_.half_width = half_width();
     result_.settled = result_.half_width <= options_.half_width;
@@ -158,6 +157,7 @@ Result run(const std::vector<Side>& sides, Environment& environment, const Optio
     for (std::size_t k = 0; k < i; ++k)
       require(sides[k].name != sides[i].name, "compare", "two sides are called \"{}\"", sides[i].name);
   }
+  require(options.rounds >= 0, "compare", "expected 0 rounds or more, found {}", options.rounds);
   require(options.confidence > 0 && options.confidence < 1, "compare",
           "expected a confidence between 0 and 1, found {}", options.confidence);
   return Runner(sides, environment, options).all();

@@ -36,7 +36,7 @@ std::string_view cache_name(Cache c);
 
 struct Options {
   Cache cache = Cache::warm;
-  int rounds = 0;             // exactly so many; 0: as many as it takes
+  int rounds = 0;             // exactly so many, whatever time they take; 0: as many as it takes
   int least = 7, most = 999;  // where rounds is 0
   double target = 0.01;       // seconds of measured calls of one side in one round; one call at least
   double limit = 4;           // seconds for the whole comparison; three rounds are always done

@@ -108,6 +108,13 @@ TEST(protocol, a_machine_that_is_too_noisy_is_told_when_the_time_is_up) {
   EXPECT_LT(slow.side("a").time().coverage, 0.95) << "and they cover only what three can";
 }
 
+TEST(protocol, rounds_that_were_asked_for_are_done_whatever_time_they_take) {
+  Synthetic e;
+  const auto r = run({steady(e, "a", 1), steady(e, "b", 2)}, e, {.rounds = 12, .limit = 4});
+  EXPECT_EQ(r.rounds(), 12);
+  EXPECT_THROW(run({steady(e, "a", 1)}, e, {.rounds = -3}), Error) << "no rounds have no times";
+}
+
 // One call in five takes ten times as long: means would be off by a factor of almost three.
 TEST(protocol, hiccups_do_not_move_the_median) {
   Synthetic e;
