@@ -75,13 +75,6 @@ compare::Options protocol_of(const BenchOptions& o) {
           .settle = o.vs.empty() ? 0 : 0.008};
 }
 
-/// Three figures, as a comparison needs them: "7.12 ms".
-std::string duration(double s) {
-  return s >= 1      ? fmt::format("{:.3g} s", s)
-         : s >= 1e-3 ? fmt::format("{:.3g} ms", s * 1e3)
-                     : fmt::format("{:.3g} us", s * 1e6);
-}
-
 std::string ratio_text(const std::string& name, const compare::Spread& r) {
   return fmt::format("x{:.2f} [{:.2f} {:.2f}] {}", r.median, r.low, r.high, name);
 }
@@ -90,7 +83,8 @@ std::string line(const compare::CaseBench& b) {
   const auto time = b.result.sides[0].time();
   const double s = b.seconds();
   std::string text = fmt::format("{:<44} {:>9} [{} {}]  {:>11}  {:>4.0f} % of light", lab::case_label(b.what),
-                                 duration(s), duration(time.low), duration(time.high),
+                                 lab::roofline::show_seconds(s), lab::roofline::show_seconds(time.low),
+                                 lab::roofline::show_seconds(time.high),
                                  b.compute_bound ? fmt::format("{:.0f} GFLOP/s", b.cost.flops / s / 1e9)
                                                  : fmt::format("{:.1f} GB/s", b.cost.bytes / s / 1e9),
                                  100 * b.score());

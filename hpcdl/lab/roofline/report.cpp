@@ -3,7 +3,6 @@
 #include <fmt/chrono.h>
 
 #include <algorithm>
-#include <cmath>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
@@ -16,10 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// Three significant digits, without an exponent.
-std::string digits(double x) {
-  const int before = x > 0 ? static_cast<int>(std::floor(std::log10(x))) + 1 : 1;
-  return fmt::format("{:.{}f}", x, std::clamp(3 - before, 0, 2));
-}
+std::string digits(double x) { return fmt::format("{:.{}f}", x, x >= 99.95 ? 0 : x >= 9.995 ? 1 : 2); }
 
 Json row_json(const Row& r) {
   Json j = {{"source", r.source}, {"op", r.op},     {"shape", r.shape},
@@ -79,9 +75,9 @@ int Report::faults() const {
 }
 
 std::string show_seconds(double s) {
-  if (s < 1e-6) return digits(s * 1e9) + " ns";
-  if (s < 1e-3) return digits(s * 1e6) + " us";
-  return s < 1 ? digits(s * 1e3) + " ms" : digits(s) + " s";
+  if (s < 999.5e-9) return digits(s * 1e9) + " ns";
+  if (s < 999.5e-6) return digits(s * 1e6) + " us";
+  return s < 0.9995 ? digits(s * 1e3) + " ms" : digits(s) + " s";
 }
 
 std::string show_rate(double per_second, const char* unit) {

@@ -91,6 +91,11 @@ TEST(report, numbers_have_three_digits) {
   EXPECT_EQ(show_seconds(11.14e-3), "11.1 ms");
   EXPECT_EQ(show_seconds(123.4e-6), "123 us");
   EXPECT_EQ(show_seconds(0), "0.00 ns");
+  EXPECT_EQ(show_seconds(9.996e-3), "10.0 ms");
+  EXPECT_EQ(show_seconds(99.96e-3), "100 ms");
+  EXPECT_EQ(show_seconds(999.7e-6), "1.00 ms");
+  EXPECT_EQ(show_seconds(999.7e-9), "1.00 us");
+  EXPECT_EQ(show_seconds(0.9997), "1.00 s");
   EXPECT_EQ(show_rate(47.61e9, "B/s"), "47.6 GB/s");
   EXPECT_EQ(show_rate(1.04e12, "FLOP/s"), "1040 GFLOP/s");
   EXPECT_EQ(show_intensity(1.0 / 12), "0.083");
