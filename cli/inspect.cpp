@@ -29,11 +29,22 @@ struct InspectOptions {
   bool json = false, program = false, check = false;
 };
 
+/// The model of a folder, of either kind, for a run of default settings.
+void take_model(train::RunConfig& config, const fs::path& folder) {
+  if (!models::is_image_config(io::read_json(folder / "config.json"))) {
+    config.model = io::read_hf_config(folder);
+    return;
+  }
+  config.image = models::read_image_config(folder);
+  config.model.family =
+      config.image.family == models::ImageFamily::resnet18 ? io::Family::resnet18 : io::Family::simple_cnn;
+}
+
 /// The programs of one training step: of a run's TOML file, or of a model folder with the default settings.
 int inspect_programs(const InspectOptions& o) {
   train::RunConfig config;
   if (o.path.ends_with(".toml")) train::table_of(config).load({o.path}, {});
-  else config.model = io::read_hf_config(io::find_model_folder(o.path));
+  else take_model(config, io::find_model_folder(o.path));
   const auto model = train::model_without_data(config);
   Pool pool(1);
   const train::TrainStep step(*model, pool, train::step_options(config));
@@ -101,9 +112,11 @@ void check(const io::TensorFolder& folder) {
   }
 }
 
-/// The safetensors file, or the folder that holds the model: a training run keeps it in model/.
+/// The safetensors file, or the folder that holds the model: that of the index of its shards; a training run keeps it
+/// in model/.
 fs::path model_of(const fs::path& path) {
   require(fs::exists(path), "inspect", "{}: no such file or folder", path.string());
+  if (path.filename() == "model.safetensors.index.json") return path.has_parent_path() ? path.parent_path() : ".";
   if (!fs::is_directory(path)) return path;
   const auto holds_model = [](const fs::path& p) {
     return fs::exists(p / "model.safetensors") || fs::exists(p / "model.safetensors.index.json");
@@ -115,9 +128,14 @@ fs::path model_of(const fs::path& path) {
   return path;
 }
 
-int inspect(InspectOptions& o) {
+int inspect(InspectOptions& o, const Command& sub) {
   if (o.arch.empty() == o.path.empty())
     fail_usage("inspect", "expected a path, or --arch and the name of an architecture");
+  for (const char* option : {"--program", "--check"})
+    if (!o.arch.empty() && sub.given(option)) fail_usage("inspect", "{} needs a path, not --arch", option);
+  for (const char* option : {"--stem", "--classes"})
+    if (o.arch.empty() && sub.given(option)) fail_usage("inspect", "{} belongs to --arch", option);
+  if (o.program && o.check) fail_usage("inspect", "--program reads no tensors, --check all of them: give one");
   if (!o.arch.empty()) return inspect_arch(o);
   if (o.program) return inspect_programs(o);
   if (o.path.ends_with(".toml"))
@@ -171,8 +189,8 @@ void add_inspect(const Command& program, Run& run) {
       program, run, "inspect", "Tensors, parameters and config of a safetensors file, a model folder or a run",
       [](const Command& sub, InspectOptions& o) {
         sub.option("path", o.path,
-                   "A .safetensors file, a model folder, a checkpoint or a run's output; with --program also a run's "
-                   "TOML file");
+                   "A .safetensors file, the index of several, a model folder, a checkpoint or a run's output; with "
+                   "--program also a run's TOML file");
         sub.option("--arch", o.arch, "In place of a path: an image classifier as it would be made")
             .one_of({"simple_cnn", "resnet18"});
         sub.option("--stem", o.stem, "With --arch: what a ResNet begins with")

@@ -303,6 +303,10 @@ TEST_F(Cli, doctor_and_inspect_answer_in_json) {
   const auto bare = run({"inspect", path("bare"), "--json"});
   ASSERT_EQ(bare.code, 0) << bare.err;
   EXPECT_EQ(bare.json().at("parameters"), i.at("parameters"));
+  ASSERT_EQ(run({"convert", "--model", model(), "--max-shard", "0.0001", "--out", path("parts")}).code, 0);
+  const auto index = run({"inspect", path("parts/model.safetensors.index.json"), "--json"});
+  ASSERT_EQ(index.code, 0) << index.err;
+  EXPECT_EQ(index.out, run({"inspect", path("parts"), "--json"}).out);
 }
 
 TEST_F(Cli, inspect_knows_image_classifiers_by_name_and_by_folder) {
@@ -323,8 +327,24 @@ TEST_F(Cli, inspect_knows_image_classifiers_by_name_and_by_folder) {
           .json();
   EXPECT_EQ(saved.at("parameters"), 44'622);
   EXPECT_EQ(saved.at("tensors").size(), 122u);
+  const auto programs = [](const std::string& name) {
+    return run({"inspect", "--program", HPCDL_SOURCE_DIR "/hpcdl/models/golden/" + name, "--json"});
+  };
+  const auto step = programs("resnet18_cifar");
+  ASSERT_EQ(step.code, 0) << step.err;
+  EXPECT_EQ(step.json().at("programs").size(), 2u);
   EXPECT_EQ(run({"inspect"}).code, 2);
   EXPECT_EQ(run({"inspect", "--arch", "vgg"}).code, 2);
+  for (const auto& [words, part] :
+       {std::pair<std::vector<std::string>, const char*>{{"--arch", "resnet18", "--program"}, "--program needs a path"},
+        {{"--arch", "resnet18", "--check"}, "--check needs a path"},
+        {{path("run"), "--classes", "7"}, "--classes belongs to --arch"},
+        {{path("run"), "--stem", "imagenet"}, "--stem belongs to --arch"},
+        {{path("run"), "--program", "--check"}, "give one"}}) {
+    auto all = words;
+    all.insert(all.begin(), "inspect");
+    expect_error(run(all), 2, part);
+  }
 }
 
 TEST_F(Cli, help_is_everywhere_and_lists_every_key) {
