@@ -29,11 +29,24 @@ int print_ids(const TokenizeOptions& o) {
   return exit_code::kDone;
 }
 
-int tokenize(TokenizeOptions& o) {
+void check(const TokenizeOptions& o, const Command& sub) {
   if (!o.train && o.tokenizer.empty())
     fail_usage("tokenize", "give --train to learn a tokenizer, or --tokenizer to use one");
   if (o.train && (!o.tokenizer.empty() || o.ids))
     fail_usage("tokenize", "--train learns a tokenizer: it goes with neither --tokenizer nor --ids");
+  if (o.ids && !o.files.empty())
+    fail_usage("tokenize", "--ids reads standard input: give < {0} in place of {0}", quoted(o.files.front()));
+  const auto refuse = [&](bool when, const char* option, const char* why) {
+    if (when && sub.given(option)) fail_usage("tokenize", "{} {}", option, why);
+  };
+  refuse(!o.train, "--vocab", "is of a tokenizer that is learnt: it goes with --train");
+  refuse(o.train || o.ids, "--layout", "is of token files: it goes with neither --train nor --ids");
+  refuse(o.ids, "--out", "writes no ids: they are printed");
+  refuse(o.ids, "--text-key", "is of .jsonl files, and --ids reads standard input as it is");
+}
+
+int tokenize(TokenizeOptions& o, const Command& sub) {
+  check(o, sub);
   if (o.ids) return print_ids(o);
   if (o.out.empty()) fail_usage("tokenize", "give --out");
   if (o.files.empty()) fail_usage("tokenize", "give files or folders of text");

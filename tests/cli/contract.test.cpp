@@ -450,6 +450,20 @@ TEST_F(Cli, wrong_words_are_usage_errors) {
   expect_error(run({"train", "-c", path("unknown.toml"), "--out", path("x")}), 2, "steeps");
 }
 
+TEST_F(Cli, what_tokenize_would_not_heed_is_refused) {
+  const std::vector<std::string> use = {"tokenize", "--tokenizer", model()}, learn = {"tokenize", "--train"};
+  const auto refused = [&](std::vector<std::string> words, const std::vector<std::string>& more,
+                           const std::string& part) {
+    words.insert(words.end(), more.begin(), more.end());
+    expect_error(run(words), 2, part);
+  };
+  refused(use, {"--ids", path("toy.txt")}, "--ids reads standard input: give < ");
+  refused(use, {"--ids", "--out", path("x")}, "--out writes no ids");
+  refused(use, {"--ids", "--text-key", "body"}, "--text-key is of .jsonl files");
+  refused(use, {"--vocab", "300", "--out", path("x"), path("toy.txt")}, "--vocab is of a tokenizer that is learnt");
+  refused(learn, {"--layout", "nanogpt", "--out", path("x"), path("toy.txt")}, "--layout is of token files");
+}
+
 TEST_F(Cli, an_empty_value_takes_no_word_behind_it) {
   expect_error(train({"--out="}), 2, "no output folder");
   EXPECT_EQ(
