@@ -111,7 +111,8 @@ TEST(verify, wrong_words_and_wrong_libraries) {
   expect_error(run({"verify", "sofmax"}), 2, "did you mean");
   expect_error(run({"verify", "relu", "--only", "speeed"}), 2, "did you mean");
   expect_error(run({"verify", "relu", "--planted"}), 2, "--planted");
-  expect_error(run({"verify", "relu", "--timeout", "0"}), 2, "--timeout");
+  for (const char* seconds : {"0", "1e-4", "1e12", "nan"})  // as whole milliseconds: none, or more than fit
+    expect_error(run({"verify", "relu", "--timeout", seconds}), 2, "--timeout");
   expect_error(run({"verify", "./none.so"}), 70, "no such file");
   expect_error(run({"verify", HPCDL_SOURCE_DIR "/README.md"}), 70, "hpcdl_kernels");
   expect_error(run({"verify", library(folder, "empty", "int nothing;\n")}), 70, "hpcdl_kernels");
