@@ -47,7 +47,7 @@ std::int64_t parse_bytes(const std::string& text) {
                        : unit == "M" || unit == "MB" || unit == "MiB"                ? 1048576
                        : unit == "G" || unit == "GB" || unit == "GiB"                ? 1073741824
                                                                                      : 0;
-  if (scale == 0 || !(n > 0) || n * scale > 0x1p40)
+  if (scale == 0 || !(n * scale >= 1) || n * scale > 0x1p40)
     fail_usage("bench", "expected a size as 4, 64K, 1M or 1G, got \"{}\"", text);
   return static_cast<std::int64_t>(n * scale);
 }
@@ -97,6 +97,7 @@ class CommBench {
       : o_(o), g_(std::move(g)), protocol_(o.protocol), stream_(device, pool_) {}
 
   void run() {
+    if (speaks()) check_writable(o_.svg), check_writable(o_.json.empty() ? "" : o_.json[0]);
     if (o_.algorithm.empty() || o_.bytes.empty()) sweep();
     else one();
   }
@@ -106,6 +107,10 @@ class CommBench {
   std::string ranks() const {
     const int hosts = lab::hosts_of(g_);
     return fmt::format("{} ranks on {} host{}", g_.size(), hosts, hosts > 1 ? "s" : "");
+  }
+  std::string title() const {
+    return fmt::format("{}, {}, {}, {}", o_.collective, ranks(),
+                       o_.device == "cpu" ? std::string(g_.transport()) : o_.device, o_.dtype);
   }
   /// Of the bytes that are moved: whole elements, as many for each rank.
   lab::CommCase case_here(std::int64_t bytes) const {
@@ -149,6 +154,7 @@ class CommBench {
     if (!speaks()) return;
     auto json = lab::comm_json(c, results[0], g_);
     json["device"] = o_.device;
+    if (!o_.svg.empty()) io::write_file_atomic(o_.svg, lab::comm_picture({{c, results}}, title(), g_.size()));
     if (to_stdout()) return print_json(json);
     if (!o_.json.empty()) io::write_file_atomic(o_.json[0], json.dump(1) + "\n");
     print_text(lab::comm_table({{c, results}}, g_.size()));
@@ -183,12 +189,10 @@ class CommBench {
                 {"rows", Json::array()}};
     for (const auto& row : rows_)
       for (const auto& r : row.results) all["rows"].push_back(lab::comm_json(row.what, r, g_));
-    const auto title = fmt::format("{}, {}, {}, {}", o_.collective, ranks(),
-                                   o_.device == "cpu" ? std::string(g_.transport()) : o_.device, o_.dtype);
-    if (!o_.svg.empty()) io::write_file_atomic(o_.svg, lab::comm_picture(rows_, title, g_.size()));
+    if (!o_.svg.empty()) io::write_file_atomic(o_.svg, lab::comm_picture(rows_, title(), g_.size()));
     if (!o_.json.empty() && !to_stdout()) io::write_file_atomic(o_.json[0], all.dump(1) + "\n");
     if (to_stdout()) print_json(all);
-    else print_text(title + "\n" + lab::comm_table(rows_, g_.size()));
+    else print_text(title() + "\n" + lab::comm_table(rows_, g_.size()));
   }
 
   const BenchCommOptions& o_;
@@ -202,6 +206,8 @@ class CommBench {
 int bench_comm(const BenchCommOptions& o) {
   case_of(o, 4);
   if (!o.algorithm.empty()) parse_algorithm(o.algorithm);
+  if (o.bytes.empty() && parse_bytes(o.least) > parse_bytes(o.most))
+    fail_usage("bench", "--min {} is more than --max {}", o.least, o.most);
   if (o.device != "cpu" && (o.save || !o.memory.empty()))
     fail_usage("bench", "--save and --memory are about CPUs; between GPUs leave them out");
   if (o.save && !o.algorithm.empty()) fail_usage("bench", "--save compares algorithms: leave --algorithm out");

@@ -32,6 +32,7 @@ void bench_rank(const BenchDdpOptions& o, const comm::Group& world) {
   model.resolve();
   Pool pool(o.threads > 0 ? o.threads : parallel::threads_per_rank(world));
   const bool speaks = world.rank() == 0;
+  if (speaks) check_writable(o.svg), check_writable(o.json.empty() ? "" : o.json[0]);
   const auto terminal = console();
   const auto report =
       lab::bench_ddp(world, pool, model, lab::ddp_forms(o.buckets), o.ddp, [&](const std::string& what) {

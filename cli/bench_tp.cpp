@@ -26,6 +26,7 @@ struct BenchTpOptions {
 };
 
 void bench_rank(const BenchTpOptions& o, const comm::Group& world, Device device) {
+  if (world.rank() == 0) check_writable(o.json.empty() ? "" : o.json[0]);
   auto model = o.model;
   model.family = o.llama ? io::Family::llama : io::Family::gpt2;
   model.resolve();

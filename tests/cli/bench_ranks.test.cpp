@@ -72,6 +72,27 @@ TEST(BenchRanks, what_cannot_be_done_is_refused_with_what_can) {
     expect_usage_error(bench(name, {}), std::string("one rank has nobody to talk to: mpirun -n 2 hpcdl bench ") + name);
 }
 
+TEST(BenchRanks, sizes_that_make_no_sweep_are_refused) {
+  expect_usage_error(comm({"-n", "2", "--min", "0.5"}), "0.5");  // no byte at all: four times that is no more
+  expect_usage_error(comm({"-n", "2", "--min", "1M", "--max", "1K"}), "--min 1M is more than --max 1K");
+}
+
+TEST(BenchRanks, files_are_tried_before_anything_is_timed_and_a_single_size_is_drawn_too) {
+  for (const char* name : {"comm", "ddp", "tp"})
+    for (const char* file : {"--svg", "--json"}) {
+      if (std::string(name) == "tp" && std::string(file) == "--svg") continue;
+      const auto r = bench(name, {"-n", "2", "--rounds", "10000", file, "/proc/none/file"});
+      EXPECT_EQ(r.code, 70) << r.err;
+      EXPECT_NE(r.err.find("/proc/none"), std::string::npos) << r.err;
+    }
+  const io::TempFolder tmp;
+  const auto svg = (tmp / "one.svg").string();
+  ASSERT_EQ(comm({"-n", "2", "--algorithm", "ring", "--bytes", "1K", "--svg", svg}).code, 0);
+  const auto picture = io::read_file(svg);
+  EXPECT_NE(picture.find("ring"), std::string::npos);
+  EXPECT_EQ(picture.find("nan"), std::string::npos) << picture;
+}
+
 const std::vector<std::string> kSmall = {"-n",        "2",  "--layers", "1",  "--width", "32", "--heads",  "2",
                                          "--context", "16", "--vocab",  "64", "--batch", "2",  "--rounds", "1",
                                          "--threads", "1",  "--json"};
