@@ -5,6 +5,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "cli/verb.h"
@@ -19,7 +21,12 @@ void end_by(int signal) {
 }
 
 void check_writable(const std::string& path) {
-  if (!path.empty()) io::AtomicFile{path};
+  std::error_code none;
+  if (path.empty()) return;
+  if (!std::filesystem::is_fifo(path, none)) return static_cast<void>(io::AtomicFile{path});
+  // Opened and closed again it would have come to its end for whoever reads it.
+  const bool may = ::access(path.c_str(), W_OK) == 0;  // errno is read behind it: a call has no order of arguments
+  require(may, "io", "{}: cannot be written: {}", path, std::strerror(errno));
 }
 
 void print_text(std::string_view text) {

@@ -1,8 +1,11 @@
 // hpcdl bench as other programs see it. How fast anything is plays no part here.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -148,6 +151,16 @@ TEST_F(BenchCli, lists_without_timing) {
   ASSERT_EQ(text.code, 0) << text.err;
   const auto j = run({"bench", "softmax", "--list", "--json"}).json();
   EXPECT_EQ(static_cast<std::ptrdiff_t>(j.at("cases").size()), std::count(text.out.begin(), text.out.end(), '\n'));
+}
+
+TEST_F(BenchCli, whoever_reads_a_named_pipe_gets_the_object) {
+  const auto pipe = path("pipe"), read = path("read");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const auto line =
+      fmt::format("cat {0} > {1} & timeout 60 {2} bench add --shape 1024 --rounds 3 --json {0} > {1}.text 2>&1; wait",
+                  pipe, read, HPCDL_PROGRAM);
+  EXPECT_EQ(std::system(line.c_str()), 0);
+  EXPECT_FALSE(nlohmann::json::parse(io::read_file(read)).at("cases").empty());
 }
 
 TEST_F(BenchCli, wrong_words_are_usage_errors) {
