@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <regex>
 
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/lab/doctor/findings.h"
+#include "hpcdl/train/run_table.h"
 
 namespace hpcdl::lab {
 namespace {
@@ -99,6 +101,12 @@ TEST_F(Doctor, tells_versions_of_what_is_there) {
   EXPECT_EQ(find_python_module(places_).where, "/some/hpcdl/__init__.py");
   script(bin_ / "python3", "exit 1");
   EXPECT_FALSE(find_python_module(places_).found);
+  // A python3 that leaves this folder out by itself, as PYTHONSAFEPATH=1 has it.
+  write(bin_ / "hpcdl.py", "__version__ = '0.2.0'");
+  script(bin_ / "python3",
+         "PYTHONPATH=" + bin_.string() + " PYTHONDONTWRITEBYTECODE=1 exec /usr/bin/python3 -P \"$@\"");
+  const bool can = !ask("/usr/bin/python3", {"-P", "-c", "print('yes')"}).empty();
+  EXPECT_EQ(find_python_module(places_).version, can ? "0.2.0" : "");
 }
 
 TEST_F(Doctor, sees_gpus_with_and_without_a_driver) {
@@ -206,6 +214,8 @@ TEST(findings, every_gap_has_its_cost_and_its_fix) {
       {"slurm", [](Facts& f) { f.slurm = {}; }},
       {"python module", [](Facts& f) { f.python = {}; }},
   };
+  train::RunConfig config;
+  const auto table = train::table_of(config);
   for (const auto& [what, spoil] : cases) {
     Facts f = good();
     spoil(f);
@@ -213,6 +223,11 @@ TEST(findings, every_gap_has_its_cost_and_its_fix) {
     ASSERT_EQ(list.size(), 1u) << what;
     EXPECT_EQ(list[0].what, what);
     EXPECT_FALSE(list[0].cost.empty() || list[0].fix.empty()) << what;
+    const std::regex key("\\b(train|data|dist|model|checkpoint)\\.[a-z_]+");
+    for (std::sregex_iterator i(list[0].fix.begin(), list[0].fix.end(), key), end; i != end; ++i)
+      EXPECT_TRUE(std::any_of(table.fields().begin(), table.fields().end(),
+                              [&](const auto& field) { return field.key == i->str(); }))
+          << i->str() << " is no key of a run";
   }
   Facts f = good();
   f.machine.cpu_quota = 2;

@@ -122,7 +122,7 @@ void add_limits(const Facts& f, std::vector<Finding>& list) {
   list.push_back({"disk", f.disk_free < 0 ? "unknown" : fmt::format("{} free here", bytes(f.disk_free))});
   if (f.disk_free >= 0 && f.disk_free < kGiB)
     list.back().state = State::gap, list.back().cost = "checkpoints may not fit",
-    list.back().fix = "another --out, or train.keep checkpoints less";
+    list.back().fix = "another --out, or a smaller checkpoint.keep";
 }
 
 Finding gpu(const GpuFacts& g) {

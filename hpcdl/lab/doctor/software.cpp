@@ -202,11 +202,12 @@ Software find_python_module(const Places& places) {
   const auto python = find_program(places, "python3");
   if (python.empty()) return {false, "", "", "no python3 on PATH"};
   // Not from the folder that this runs in, where a folder of the same name would do as a package.
-  const auto text = ask(python,
-                        {"-c",
-                         "import sys; sys.path.remove(''); import hpcdl; print(hpcdl.__file__ + '\\n' + getattr(hpcdl, "
-                         "'__version__', ''))"},
-                        10);
+  const auto text = ask(
+      python,
+      {"-c",
+       "import sys; sys.path = [p for p in sys.path if p]; import hpcdl; print(hpcdl.__file__ + '\\n' + getattr(hpcdl, "
+       "'__version__', ''))"},
+      10);
   if (text.empty()) return {false, "", python.string(), "this python3 has none"};
   return {true, version_in(text.substr(std::min(text.find('\n'), text.size()))), first_line(text), ""};
 }
