@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "hpcdl/core/units.h"
 
@@ -110,7 +111,9 @@ class Walk {
           trace = t, at = i, last = end;
     if (trace == traces_.size()) return {};
     double now = last;
-    for (;;) {
+    // Ranks that met in different orders would send it round for ever.
+    std::set<std::pair<std::size_t, std::size_t>> seen;
+    while (seen.emplace(trace, at).second) {
       pass(trace);
       const auto& w = traces_[trace].work[at];
       double begin = clocks_[trace].at(w.begin);

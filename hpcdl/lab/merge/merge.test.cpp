@@ -126,6 +126,29 @@ TEST(merge, the_path_changes_rank_where_another_came_last) {
   EXPECT_EQ(m.path.stragglers[0].times, 3);
 }
 
+/// A rank whose two collectives come in this order, the first at 0, the second at 2 ms; both take 3 ms.
+RankTrace two_meetings(int rank, const char* first, const char* second) {
+  Json trace = Json::parse(synthetic({.rank = rank, .backward = 1}, 1, 2));
+  trace["traceEvents"] = Json::array();
+  for (const auto& [name, at] : {std::pair{first, 0.0}, {second, 2'000.0}})
+    trace["traceEvents"].push_back({{"name", name},
+                                    {"cat", "collective"},
+                                    {"ph", "X"},
+                                    {"pid", rank},
+                                    {"tid", 4},
+                                    {"ts", at},
+                                    {"dur", 3'000.0},
+                                    {"args", {{"seq", 0}}}});
+  return parse_rank_trace(trace.dump(), "rank" + std::to_string(rank));
+}
+
+TEST(merge, ranks_that_met_in_another_order_have_a_path_that_ends) {
+  const auto m = merge({two_meetings(0, "all_reduce", "broadcast"), two_meetings(1, "broadcast", "all_reduce")});
+  EXPECT_EQ(m.meetings.size(), 2u);
+  EXPECT_LE(m.path.hops.size(), 4u);
+  EXPECT_NEAR(m.path.seconds, 5e-3, 4e-3);
+}
+
 TEST(merge, ranks_of_one_host_share_its_clock) {
   auto traces = traces_of({{.rank = 0, .backward = 20}, {.rank = 1, .backward = 20}});
   traces[1].clock.base += 7'000'000;  // began 7 ms later
