@@ -239,7 +239,19 @@ TEST(merge, what_does_not_belong_together_is_refused) {
   worlds[1].world = 8;
   EXPECT_NE(error(worlds).find("different runs"), std::string::npos);
   EXPECT_NE(error({}).find("no trace"), std::string::npos);
-  EXPECT_THROW(parse_rank_trace("{\"traceEvents\":[]}", "x.json"), Error);
+  const auto refused = [](const std::string& text) {
+    try {
+      parse_rank_trace(text, "x.json");
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(refused("{\"traceEvents\":[]}"),
+            "[merge] x.json: no trace of hpcdl profile: key 'distributedInfo' not found");
+  EXPECT_NE(refused(merge(traces_of({{.rank = 0, .backward = 1}, {.rank = 1, .backward = 1}})).json)
+                .find("holds the traces of several ranks already"),
+            std::string::npos);
   EXPECT_THROW(parse_rank_trace("[1", "x.json"), Error);
 }
 

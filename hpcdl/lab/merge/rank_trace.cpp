@@ -62,6 +62,9 @@ RankTrace parse_rank_trace(std::string_view json, const std::string& file) {
   RankTrace t;
   t.file = file;
   t.json = io::parse_json(json, file);
+  const auto ours = t.json.is_object() ? t.json.find("hpcdl") : t.json.end();
+  if (ours != t.json.end() && ours->is_object() && ours->contains("clocks"))
+    fail("merge", "{}: holds the traces of several ranks already: give those of single ranks", file);
   try {
     const auto& info = t.json.at("distributedInfo");
     t.rank = info.at("rank").get<int>();
@@ -70,7 +73,8 @@ RankTrace parse_rank_trace(std::string_view json, const std::string& file) {
     std::map<std::string, int> sequence;
     for (const auto& e : t.json.at("traceEvents")) read_event(t, e, sequence);
   } catch (const nlohmann::json::exception& e) {
-    fail("merge", "{}: no trace of hpcdl profile: {}", file, e.what());
+    const std::string_view what = e.what();  // "[json.exception.out_of_range.403] key 'ts' not found"
+    fail("merge", "{}: no trace of hpcdl profile: {}", file, what.substr(what.find("] ") + 2));
   }
   std::stable_sort(t.work.begin(), t.work.end(),
                    [](const RankWork& a, const RankWork& b) { return a.begin < b.begin; });
