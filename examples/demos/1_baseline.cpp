@@ -35,12 +35,15 @@ lab::Page baseline(const Options& o) {
   const auto images =
       data::open_images(config.data.images, data::Split::train, {.procedural_train = config.data.procedural});
   const std::int64_t half = std::max<std::int64_t>(1, config.train.epochs * images->count() / config.train.batch / 2);
+  bool by_us = false;
   const auto stopped =
       train::run(config, {.console = o.console, .speed_of_light = {}, .after_step = [&](std::int64_t step) {
-                            if (step == half) std::raise(SIGTERM);
+                            if (step == half) by_us = true, std::raise(SIGTERM);
                           }});
+  if (!by_us) require_whole(stopped);
   config.checkpoint.resume = "auto";
   const auto done = train::run(config, {.console = o.console, .speed_of_light = {}, .after_step = {}});
+  require_whole(done);
 
   const auto log = read_log(config.output);
   lab::Table table{.columns = {"epoch", "loss held out", "accuracy in training", "accuracy held out", "samples/s"},

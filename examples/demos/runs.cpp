@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "examples/demos/tomls.h"
+#include "hpcdl/comm/transport.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/atomic_file.h"
@@ -86,9 +87,15 @@ std::filesystem::path write_config(train::RunConfig& config, const std::filesyst
   return file;
 }
 
+void require_whole(const train::RunSummary& run) {
+  if (run.stopped) throw comm::Stopped("[demo] asked to stop before its runs were over: there is no report");
+}
+
 train::RunSummary train_here(train::RunConfig& config, const train::Console& console) {
   train::forget_run(config.output);
-  return train::run(config, {.console = console, .speed_of_light = {}, .after_step = {}});
+  const auto summary = train::run(config, {.console = console, .speed_of_light = {}, .after_step = {}});
+  require_whole(summary);
+  return summary;
 }
 
 Log train_on_ranks(train::RunConfig& config, int ranks, const Options& options) {

@@ -38,7 +38,9 @@ void configure(train::RunConfig& config, std::string_view demo, const Options& o
 /// Writes `config` where `hpcdl train -c` reads it from.
 std::filesystem::path write_config(train::RunConfig& config, const std::filesystem::path& file);
 
-/// Trains in this process, into config.output.
+/// Throws comm::Stopped where a signal ended the run early: what is left of it is no result.
+void require_whole(const train::RunSummary& run);
+/// Trains in this process, into config.output, to the end.
 train::RunSummary train_here(train::RunConfig& config, const train::Console& console);
 /// Trains as `ranks` processes, `hpcdl launch -n RANKS -- train`, into config.output; what the ranks wrote down.
 Log train_on_ranks(train::RunConfig& config, int ranks, const Options& options);

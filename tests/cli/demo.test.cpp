@@ -1,7 +1,11 @@
 // The demos, as small as they come: what they print and what they leave behind.
 
 #include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "hpcdl/io/atomic_file.h"
 #include "tests/cli/program.h"
@@ -73,6 +77,25 @@ TEST_F(Demo, baseline_is_stopped_and_resumed) {
   EXPECT_NE(facts.find("ended at step</td><td>50</td>"), std::string::npos);
   ASSERT_EQ(j["tables"]["Epochs"]["rows"].size(), 2u);
   EXPECT_TRUE(fs::exists(tmp_ / "out" / "run" / "model" / "model.safetensors"));
+}
+
+// As timeout(1) and schedulers ask; a demo that went on with its next run would have to be asked once for each.
+TEST_F(Demo, asked_to_stop_it_stops_and_reports_nothing) {
+  for (const auto& [number, first] : {std::pair("1", "run"), {"3", "f32"}}) {
+    const auto out = tmp_ / (std::string("out") + number);
+    Program p({"demo", number, "--epochs", "100", "--json", "--out", out.string()});
+    const auto metrics = out / first / "metrics.jsonl";
+    std::error_code not_yet;
+    for (int i = 0; i < 1200 && !(fs::file_size(metrics, not_yet) > 0 && !not_yet); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    ASSERT_TRUE(fs::exists(metrics));
+    ::kill(p.pid(), SIGTERM);
+    const auto r = p.wait();
+    EXPECT_EQ(r.code, 75) << r.err;
+    EXPECT_EQ(r.out, "");
+    EXPECT_NE(r.err.find("[demo] asked to stop"), std::string::npos) << r.err;
+    EXPECT_FALSE(fs::exists(out / "report.html"));
+  }
 }
 
 TEST_F(Demo, data_parallel_counts_ranks_and_replicas) {
