@@ -65,11 +65,12 @@ struct Sum {
   std::vector<double> busy;
 };
 
-/// bf16 as soon as one operand is: products then run at that roof, whatever their weights are kept in.
+/// 16 bits as soon as one operand has them: products then run at that roof, whatever their weights are kept in.
 DType arithmetic_type(const Program& program, const Record& record) {
   for (std::uint32_t k = 0; k < record.operand_count; ++k)
-    if (const auto& o = program.operands[record.operands + k]; o.slot >= 0 && o.spec.dtype == DType::bf16)
-      return DType::bf16;
+    if (const auto& o = program.operands[record.operands + k];
+        o.slot >= 0 && (o.spec.dtype == DType::bf16 || o.spec.dtype == DType::f16))
+      return o.spec.dtype;
   return DType::f32;
 }
 

@@ -33,6 +33,15 @@ struct Axes {
 double rate_of(const Row& r) { return r.cost.flops / (r.measured() ? r.seconds : r.light.seconds); }
 double roof_of(const Row& r) { return r.cost.flops / r.light.seconds; }
 
+/// What the rows of a colour multiply.
+std::string words_of_class(const Report& report, const std::string& kind) {
+  if (kind != "bf16") return kind == "i8" ? "int8" : kind;
+  bool bf16 = false, f16 = false;
+  for (const Row* r : report.all())
+    for (const auto& part : r->parts) bf16 |= part.dtype == DType::bf16, f16 |= part.dtype == DType::f16;
+  return bf16 && f16 ? "bf16 and f16" : f16 ? "f16" : "bf16";
+}
+
 struct Slope {
   std::string name;
   double rate;  // bytes per second
@@ -253,7 +262,7 @@ std::string shares(Picture& p) {
                                                     : kind == "bf16" ? 3
                                                                      : 4]
                                            : groups[r->light.bound == "memory" ? 0 : 1];
-    group.first = r->light.by_arithmetic()     ? (kind == "i8" ? "int8" : kind) + " arithmetic"
+    group.first = r->light.by_arithmetic()     ? words_of_class(p.report, kind) + " arithmetic"
                   : r->light.bound == "memory" ? "memory"
                                                : "caches";
     group.second.push_back(r);
@@ -306,7 +315,7 @@ std::string head(const Picture& p) {
   };
   for (const auto& [kind, rate] : p.flats)
     entry("<circle class=\"mark " + kind + "\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"5\"/>\n",
-          kind == "i8" ? "int8 operands" : kind + " operands");
+          words_of_class(r, kind) + " operands");
   entry("<circle class=\"mark key\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"5\"/>\n", "forward");
   entry("<circle class=\"mark key ring\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4.5\"/>\n",
         p.report.config.empty() ? "forward and backward" : "backward");

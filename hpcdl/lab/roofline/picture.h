@@ -23,7 +23,7 @@ std::vector<const Row*> labelled(const std::vector<const Row*>& rows);
 std::string xml_text(std::string_view text);
 /// The rules of the picture's classes behind `prefix`, e.g. "html[data-theme=dark] ".
 std::string picture_rules(const std::string& prefix, bool dark);
-/// "f32", "bf16" or "i8": the colour of a row.
+/// "f32", "bf16" or "i8": the colour of a row, and the roof that it stands under. f16 has that of bf16.
 std::string colour_class(const Row& row);
 
 }  // namespace hpcdl::lab::roofline

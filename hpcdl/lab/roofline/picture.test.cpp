@@ -115,6 +115,17 @@ TEST(picture, shows_every_roof) {
     EXPECT_NE(svg.find(words), std::string::npos) << words;
 }
 
+TEST(picture, f16_stands_under_the_roof_of_bf16_and_bears_its_own_name) {
+  auto report = report_for_tests({"matmul"}, 0.6);
+  for (auto& r : report.rows)
+    for (auto& part : r.parts)
+      if (part.dtype == DType::bf16) part.dtype = DType::f16;
+  const auto svg = to_svg(report);
+  for (const char* words : {"bf16 1000 GFLOP/s", ">f16 operands<", ">f16 arithmetic<"})
+    EXPECT_NE(svg.find(words), std::string::npos) << words;
+  EXPECT_EQ(svg.find("bf16 operands"), std::string::npos);
+}
+
 TEST(picture, roofs_of_one_speed_are_named_beside_each_other) {
   auto report = report_for_tests({"softmax"}, 0.6);
   report.roofs.caches.back().read = 1.01 * report.roofs.memory();

@@ -38,9 +38,8 @@ std::string xml_text(std::string_view words) {
 std::string colour_class(const Row& row) {
   for (const auto& part : row.parts)
     if (part.dtype == DType::i8 || part.dtype == DType::u8) return "i8";
-  return std::any_of(row.parts.begin(), row.parts.end(), [](const auto& part) { return part.dtype == DType::bf16; })
-             ? "bf16"
-             : "f32";
+  const auto half = [](const auto& part) { return part.dtype == DType::bf16 || part.dtype == DType::f16; };
+  return std::any_of(row.parts.begin(), row.parts.end(), half) ? "bf16" : "f32";
 }
 
 std::string picture_rules(const std::string& prefix, bool dark) {
