@@ -60,7 +60,8 @@ void write_trace(const ProfileOptions& o, const lab::Profiled& done, const lab::
   lab::write_trace(o.trace, text.json);
   say("trace of {} step{} in {}: open it at https://ui.perfetto.dev", text.steps, text.steps == 1 ? "" : "s", o.trace);
   if (text.left_out)
-    say("{} steps were left out: the trace would have exceeded --trace-limit {:g} MiB", text.left_out, o.limit_mb);
+    say("{} step{} left out: the trace would have exceeded --trace-limit {:g} MiB", text.left_out,
+        text.left_out == 1 ? " was" : "s were", o.limit_mb);
 }
 
 std::string page_title(const train::RunConfig& c) {

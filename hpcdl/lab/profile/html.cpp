@@ -21,12 +21,12 @@ main{max-width:1240px;margin:0 auto;padding:36px 24px 56px}h1{font-size:28px;mar
 .tiles{display:grid;grid-template-columns:repeat(5,1fr);gap:14px;margin:0 0 20px}.tile{background:var(--card);border:1px solid var(--line);border-radius:14px;padding:14px 16px}
 .tile b{display:block;font-size:23px;letter-spacing:-.02em}.tile span{color:var(--soft);font-size:13px}
 table{border-collapse:collapse;width:100%;font-size:13.5px}td,th{padding:5px 0 5px 12px;border-bottom:1px solid var(--line);text-align:left;white-space:nowrap}
-td:first-child,th:first-child{padding-left:0}tr:last-child td{border-bottom:0}th{color:var(--soft);font-weight:500}.num{text-align:right;font-variant-numeric:tabular-nums}
+td:first-child,th:first-child{padding-left:0}tr:last-child td{border-bottom:0}th{color:var(--soft);font-weight:500;white-space:normal;vertical-align:bottom}.num{text-align:right;font-variant-numeric:tabular-nums}
 svg{width:100%;height:auto;display:block}.grid{stroke:var(--line)}.tick{fill:var(--soft);font-size:11.5px}.row{fill:var(--soft);font-size:12.5px}.in{fill:#fff;font-size:11px;text-anchor:middle;pointer-events:none}
 .stage{fill:var(--stage)}.forward{fill:var(--forward)}.backward{fill:var(--backward)}.update{fill:var(--update)}.recompute{fill:var(--recompute)}.faint{opacity:.28}.still{pointer-events:none}.area{fill:var(--area)}
 rect.stage+.in{fill:var(--ink)}.budget{display:flex;height:26px;border-radius:8px;overflow:hidden;margin:0 0 8px}.budget i{display:block}
 .legend{color:var(--soft);font-size:13px;margin:8px 0 0}.legend span{display:inline-block;white-space:nowrap;margin:0 14px 0 0}.legend i{display:inline-block;width:12px;height:12px;border-radius:3px;margin:0 6px 0 0;vertical-align:-1px}
-.bar{position:relative;height:15px;min-width:150px;border-radius:4px}.bar i,.bar b{position:absolute;left:0;top:0;bottom:0;border-radius:4px}.bar i{opacity:.28}
+.bar{position:relative;height:15px;min-width:120px;border-radius:4px}.bar i,.bar b{position:absolute;left:0;top:0;bottom:0;border-radius:4px}.bar i{opacity:.28}
 ol{margin:0;padding:0 0 0 20px}li{margin:0 0 6px}li span{color:var(--soft)}footer{color:var(--soft);font-size:13px;margin-top:24px}@media(max-width:860px){.tiles{grid-template-columns:1fr 1fr}main{padding:24px 12px 40px}.card{padding:16px}svg{min-width:820px}}
 )";
 
@@ -72,7 +72,7 @@ std::string ranked(const Report& r) {
     rows += fmt::format("<tr><td>{}</td><td class=\"num\">{:g}</td><td class=\"num\">{}</td><td class=\"num\">{}</td>",
                         escaped(row.label()), row.calls, ms(row.seconds), percent(row.seconds / r.step_seconds));
     rows += fmt::format(
-        "<td style=\"width:34%\"><div class=\"bar\"><i style=\"width:{:.2f}%;background:var(--{})\"></i><b "
+        "<td style=\"width:24%\"><div class=\"bar\"><i style=\"width:{:.2f}%;background:var(--{})\"></i><b "
         "style=\"width:{:.2f}%;background:var(--{})\"></b></div></td>",
         100 * row.seconds / longest, phase, 100 * std::min(row.light, row.seconds) / longest, phase);
     rows += fmt::format(
@@ -104,9 +104,10 @@ std::string report_html(const Report& r, const Profile& profile, const std::stri
   std::string html = fmt::format(
       "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
       "content=\"width=device-width,initial-scale=1\"><title>{0}</title><style>{1}</style></head><body><main>"
-      "<h1>{0}</h1><p class=\"sub\">{2} recorded steps on {3} thread{4}; recording costs {5:+.2f} % (median of {6} "
-      "pairs of recorded and plain steps)</p>",
-      escaped(title), kStyle, r.steps, r.threads, r.threads == 1 ? "" : "s", 100 * r.overhead.median, r.overhead.pairs);
+      "<h1>{0}</h1><p class=\"sub\">{2} recorded step{3} on {4} thread{5}; recording costs {6:+.2f} % (median of {7} "
+      "pair{8} of recorded and plain steps)</p>",
+      escaped(title), kStyle, r.steps, r.steps == 1 ? "" : "s", r.threads, r.threads == 1 ? "" : "s",
+      100 * r.overhead.median, r.overhead.pairs, r.overhead.pairs == 1 ? "" : "s");
   html += "<div class=\"tiles\">" + tile(fmt::format("{} ms", ms(r.step_seconds)), "per step, on average") +
           tile(percent(r.of_roof()), "of the speed of light") +
           tile(percent(r.data / r.step_seconds), "waiting for data") +

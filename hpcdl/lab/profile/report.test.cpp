@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "hpcdl/lab/profile/advice.h"
+#include "hpcdl/lab/profile/html.h"
 #include "hpcdl/lab/profile/profile_for_tests.h"
 #include "hpcdl/lab/profile/text.h"
 #include "hpcdl/lab/profile/trace.h"
@@ -113,6 +114,29 @@ TEST(advice, the_greatest_loss_comes_first_and_has_a_cause) {
   EXPECT_NE(advice({slow}, r.roofs)[0].text.find("near its roof"), std::string::npos);
   slow.seconds = slow.light;
   EXPECT_TRUE(advice({slow}, r.roofs).empty());
+}
+
+TEST(report, no_tick_of_the_timeline_is_cut_off) {
+  const auto page = report_html(report(toy_profile(1), toy_roofs()), toy_profile(1), "");
+  EXPECT_NE(page.find("text-anchor=\"middle\">0.08 ms<"), std::string::npos);
+  EXPECT_NE(page.find("text-anchor=\"end\">0.1 ms<"), std::string::npos) << "at the edge of the picture";
+  EXPECT_NE(page.find("th{color:var(--soft);font-weight:500;white-space:normal"), std::string::npos)
+      << "heads of columns may take two lines, so that the last column is seen";
+}
+
+TEST(report, one_step_is_no_steps) {
+  const auto profile = toy_profile(1);
+  const auto r = report(profile, toy_roofs());
+  EXPECT_NE(report_html(r, profile, "").find("1 recorded step on 2 threads"), std::string::npos);
+  EXPECT_NE(report_text(r, {}).find("median of 1 pair of"), std::string::npos);
+}
+
+TEST(advice, what_is_in_16_bits_is_not_sent_there) {
+  for (const auto dtype : {DType::bf16, DType::f16}) {
+    auto profile = toy_profile(2);
+    for (auto& o : profile.programs[0].program.operands) o.spec.dtype = dtype;
+    for (const auto& row : report(profile, toy_roofs()).rows) EXPECT_EQ(row.dtype, dtype);
+  }
 }
 
 TEST(steps, numbers_leave_a_scope_and_nothing_else_does) {

@@ -104,9 +104,9 @@ std::string overhead_text(const Report& r) {
   const auto& o = r.overhead;
   if (o.pairs == 0) return "";
   return fmt::format(
-      "overhead of recording: {:+.2f} % (median of {} pairs of neighbouring steps, recorded against plain; quartiles "
+      "overhead of recording: {:+.2f} % (median of {} pair{} of neighbouring steps, recorded against plain; quartiles "
       "{:+.2f} .. {:+.2f} %)\n",
-      100 * o.median, o.pairs, 100 * o.low, 100 * o.high);
+      100 * o.median, o.pairs, o.pairs == 1 ? "" : "s", 100 * o.low, 100 * o.high);
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace hpcdl::lab {
 
 namespace {
 
-constexpr double kWidth = 1160, kLeft = 74, kRight = 10;
+constexpr double kWidth = 1160, kLeft = 74, kRight = 10, kHalfTick = 26;  // of the longest words below the axis
 constexpr double kStages = 8, kLayers = 40, kRecords = 72, kRecordHeight = 64, kMemory = 156, kMemoryHeight = 92,
                  kAxis = 252, kHeight = 276;
 
@@ -121,12 +121,12 @@ class Picture {
 
   void axis() {
     const double span = static_cast<double>(step_.end - step_.begin) * 1e-6, step = tick_step(span, 8);
-    for (double t = 0; t <= span; t += step) {
+    for (double t = 0; t <= span * (1 + 1e-9); t += step) {
       const double at = kLeft + (kWidth - kLeft - kRight) * t / span;
       svg_ += fmt::format(
           "<line class=\"grid\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"4\" y2=\"{1}\"/><text class=\"tick\" x=\"{0:.1f}\" "
-          "y=\"{2}\" text-anchor=\"middle\">{3:g} ms</text>",
-          at, kAxis, kAxis + 16, t);
+          "y=\"{2}\" text-anchor=\"{4}\">{3:g} ms</text>",
+          at, kAxis, kAxis + 16, t, at + kHalfTick > kWidth ? "end" : "middle");
     }
   }
 
