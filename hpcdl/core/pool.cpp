@@ -4,9 +4,14 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
+#include <cctype>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -16,6 +21,21 @@ namespace {
 int positive_env(const char* name) {
   const char* text = std::getenv(name);
   return text ? std::max(0, std::atoi(text)) : 0;
+}
+
+/// HPCDL_THREADS; 0 where it is unset, empty or 0. What it cannot mean is told, once.
+int asked_threads() {
+  const char* text = std::getenv("HPCDL_THREADS");
+  if (!text || !*text) return 0;
+  char* end = nullptr;
+  const auto n = std::strtol(text, &end, 10);
+  while (std::isspace(static_cast<unsigned char>(*end))) ++end;
+  if (end != text && !*end && n >= 0) return static_cast<int>(std::min<long>(n, std::numeric_limits<int>::max()));
+  static std::once_flag told;
+  std::call_once(told, [&] {
+    std::fprintf(stderr, "[pool] HPCDL_THREADS=%s is no number of threads; it counts for nothing\n", text);
+  });
+  return 0;
 }
 
 /// CPUs of the cgroup's quota, rounded up; 0 when there is none.
@@ -53,7 +73,7 @@ int usable_cpus() {
   cpu_set_t set;
   int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
                                                       : static_cast<int>(std::thread::hardware_concurrency());
-  for (int limit : {cgroup_quota(), positive_env("OMP_NUM_THREADS"), positive_env("HPCDL_THREADS")})
+  for (int limit : {cgroup_quota(), positive_env("OMP_NUM_THREADS"), asked_threads()})
     if (limit > 0) n = std::min(n, limit);
   return std::max(n, 1);
 }

@@ -3,12 +3,30 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <numeric>
+#include <string>
 #include <thread>
 #include <vector>
 
 namespace hpcdl {
 namespace {
+
+TEST(pool, a_number_of_threads_that_is_none_is_told_once) {
+  const char* before = std::getenv("HPCDL_THREADS");
+  const std::string kept = before ? before : "";
+  ::setenv("HPCDL_THREADS", "1", 1);
+  EXPECT_EQ(usable_cpus(), 1);
+  testing::internal::CaptureStderr();
+  for (const char* fine : {"0", "", " 1 ", "100000"}) ::setenv("HPCDL_THREADS", fine, 1), usable_cpus();
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  testing::internal::CaptureStderr();
+  for (const char* odd : {"2k", "-3", "all"}) ::setenv("HPCDL_THREADS", odd, 1), usable_cpus();
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "[pool] HPCDL_THREADS=2k is no number of threads; it counts for nothing\n");
+  if (before) ::setenv("HPCDL_THREADS", kept.c_str(), 1);
+  else ::unsetenv("HPCDL_THREADS");
+}
 
 TEST(pool, runs_each_thread_once_and_waits) {
   for (const int threads : {1, 2, 3, 5}) {
