@@ -331,6 +331,16 @@ class AdamW(torch.optim.Optimizer):
             raise ValueError(f"[AdamW] lr must be a number of at least 0, got {lr}")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
+    def load_state_dict(self, state_dict: "dict[str, Any]") -> None:
+        """As every optimizer's. The moments stay float32; torch would round them to the type of their parameters."""
+        super().load_state_dict(state_dict)
+        names = [i for group in state_dict["param_groups"] for i in group["params"]]
+        params = [p for group in self.param_groups for p in group["params"]]
+        for i, p in zip(names, params):
+            for key, value in state_dict["state"].get(i, {}).items():
+                if key in ("exp_avg", "exp_avg_sq"):
+                    self.state[p][key] = value.detach().to(p.device, torch.float32, copy=True)
+
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """One update. Parameters without a gradient are left out."""

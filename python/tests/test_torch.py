@@ -1,5 +1,6 @@
 """hpcdl.torch against PyTorch: values, gradients, bfloat16, strides, and what it does with tensors it cannot take."""
 
+import copy
 import unittest
 import warnings
 
@@ -335,6 +336,25 @@ class Optimizer(Case):
         self.close(ours, theirs, 5 * 8 * EPS["float32"] + 5 * 1e-2 * 16 * EPS["float32"])
         self.assertEqual(set(o.state_dict()), {"state", "param_groups"})
         self.raises(ValueError, "lr must be", ht.AdamW, [torch.zeros(3)], lr=-1)
+
+    def test_adamw_goes_on_from_its_state(self):
+        def go(p, o, steps):
+            for i in steps:
+                p.grad = torch.full_like(p, 0.1 * (i + 1))
+                o.step()
+
+        for dtype in (torch.float32, torch.bfloat16):  # torch casts what it loads to the type of the parameter
+            torch.manual_seed(3)
+            p = torch.randn(50, device=DEVICE).to(dtype)
+            o = ht.AdamW([p], lr=1e-2)
+            go(p, o, range(3))
+            q, saved = p.clone(), copy.deepcopy(o.state_dict())
+            other = ht.AdamW([q], lr=1)
+            other.load_state_dict(saved)
+            go(p, o, range(3, 6)), go(q, other, range(3, 6))
+            self.assertTrue(torch.equal(p, q))
+            self.assertEqual(saved["state"][0]["step"], 3)
+            self.assertLess(saved["state"][0]["exp_avg"].max(), o.state[p]["exp_avg"].max())  # a copy was loaded
 
 
 class OptimizerOnGpu(OnGpu, Optimizer):
