@@ -298,7 +298,7 @@ class _Int4Matmul(torch.autograd.Function):
             )
             dx = dy @ dense
         if ctx.needs_input_grad[2]:
-            dbias = dy.flatten(0, -2).sum(0, dtype=torch.float32).to(ctx.dtypes[1])
+            dbias = dy.reshape(-1, dy.shape[-1]).sum(0, dtype=torch.float32).to(ctx.dtypes[1])
         return dx, None, dbias, dy if ctx.needs_input_grad[3] else None, None
 
 

@@ -372,6 +372,10 @@ class Int4(Case):
             self.close(dx, dy.double() @ dense, tolerance(dtype, 24))
             self.close(db, dy.double().sum((0, 1)), tolerance(dtype, 6))
             self.assertTrue(torch.equal(dr, dy))
+            one = [t[0, 0].detach().requires_grad_() for t in (x, r)]  # a row by itself
+            dx, db = torch.autograd.grad(ht.int4_matmul(one[0], w, b, residual=one[1], exact=True), (one[0], b), dy[0, 0])
+            self.assertEqual((dx.shape, db.shape), ((64,), (24,)))
+            self.assertTrue(torch.equal(db, dy[0, 0]))
 
     def test_arrays_that_are_no_tensors(self):
         x = rand(3, 5, grad=False).cpu().numpy()
