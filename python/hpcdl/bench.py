@@ -10,6 +10,7 @@ PyTorch on the same memory and writes what it found. It restarts itself in the e
 
 import functools
 import json
+import numbers
 import os
 import pathlib
 import sys
@@ -18,6 +19,29 @@ from typing import Any, Callable, Dict, Optional
 from . import _hpcdl
 
 __all__ = ["captured", "compare", "copy"]
+
+
+WHOLE, REAL = ("rounds", "seed"), ("target", "limit", "patience", "half_width", "settle")
+
+
+def _checked(options: Dict[str, Any]) -> Dict[str, Any]:
+    """The same as JSON can hold them, which knows no infinity; TypeError and ValueError for what makes no sense."""
+    checked: Dict[str, Any] = {}
+    for name, value in options.items():
+        if name == "cache" and isinstance(value, str):
+            checked[name] = value
+            continue
+        if name not in ("cache", *WHOLE, *REAL):
+            raise TypeError(f"compare() knows no option {name}")
+        kind, expected = (str, "a word") if name == "cache" else (numbers.Integral, "an integer") if name in WHOLE else (numbers.Real, "a number")
+        if not isinstance(value, kind):
+            raise TypeError(f"[bench] {name} must be {expected}, got {value!r}")
+        if name in ("target", "limit", "half_width") and not value > 0:
+            raise ValueError(f"[bench] {name} must be more than 0, got {value}")
+        if not value >= 0:
+            raise ValueError(f"[bench] {name} must not be negative, got {value}")
+        checked[name] = int(value) if name in WHOLE else min(float(value), sys.float_info.max)
+    return checked
 
 
 def compare(sides: Dict[str, Callable[[], Any]], *, device: str = "cpu", units: Optional[Dict[str, float]] = None, **options: Any) -> Dict[str, Any]:
@@ -34,13 +58,10 @@ def compare(sides: Dict[str, Callable[[], Any]], *, device: str = "cpu", units: 
     Returns sides (median_ms, min_ms, max_ms, low_ms, high_ms; [low, high] is the interval of the median), seconds (of each
     round), ratios (median, by Hodges and Lehmann's estimator, min, max, low, high), rounds, cache, half_width, and settled: whether the interval got so narrow.
     """
-    unknown = set(options) - {"cache", "rounds", "target", "limit", "patience", "half_width", "settle", "seed"}
-    if unknown:
-        raise TypeError(f"compare() knows no option {', '.join(sorted(unknown))}")
-    for name in ("target", "limit", "half_width"):
-        if not options.get(name, 1) > 0:
-            raise ValueError(f"[bench] {name} must be more than 0, got {options[name]}")
     work = units or {}
+    for name in set(work) - set(sides):
+        raise ValueError(f"[bench] units of {name!r}, which is none of the sides")
+    options = _checked(options)
     return json.loads(_hpcdl._compare([(name, call, float(work.get(name, 1))) for name, call in sides.items()], json.dumps(options), device))
 
 

@@ -42,6 +42,7 @@ class TestCompare(Case):
         means = sorted((pairs[i] * pairs[k]) ** 0.5 for i in range(5) for k in range(i, 5))  # Hodges and Lehmann, over logarithms
         self.assertEqual(list(r["ratios"]), ["b"])
         self.assertAlmostEqual(r["ratios"]["b"]["median"], means[7], places=12)
+        self.assertEqual(bench.compare({"a": lambda: None}, rounds=np.int64(3), limit=float("inf"), target=np.float32(1e-4))["rounds"], 3)
         self.assertIn("flushed", bench.compare({"a": lambda: None}, rounds=3, target=1e-4, cache="flushed")["cache"])
 
     def test_refuses_nonsense(self):
@@ -50,6 +51,12 @@ class TestCompare(Case):
         self.raises(ValueError, "at least one side", bench.compare, {})
         self.raises(TypeError, "round", bench.compare, {"a": print}, round=3)
         self.raises(ValueError, "hot", bench.compare, {"a": print}, cache="hot")
+        self.raises(TypeError, "cache must be", bench.compare, {"a": print}, cache=3)
+        for option in ({"rounds": 2.5}, {"seed": "x"}, {"limit": "4"}, {"settle": None}):
+            self.raises(TypeError, f"{next(iter(option))} must be a", bench.compare, {"a": print}, **option)
+        for option in ({"rounds": -1}, {"settle": -1}, {"patience": float("nan")}):
+            self.raises(ValueError, f"{next(iter(option))} must not be negative", bench.compare, {"a": print}, **option)
+        self.raises(ValueError, "units of 'b'", bench.compare, {"a": print}, units={"b": 2})
 
         def broken():
             raise KeyError("of the call")
