@@ -17,6 +17,23 @@ run(${CMAKE_COMMAND} -S ${SOURCE_DIR} -B ${consumer} -G Ninja -D CMAKE_PREFIX_PA
 run(${CMAKE_COMMAND} --build ${consumer})
 run(${consumer}/consumer)
 
+# The same without installing, from the build folder.
+run(${CMAKE_COMMAND} -S ${SOURCE_DIR} -B ${consumer}-uninstalled -G Ninja -D hpcdl_DIR=${BINARY_DIR} -D CMAKE_CXX_COMPILER=${CXX}
+    -D CMAKE_BUILD_TYPE=Release)
+run(${CMAKE_COMMAND} --build ${consumer}-uninstalled)
+run(${consumer}-uninstalled/consumer)
+
+# A build wants its tests, whatever the one before it in this folder did, and says what they take.
+execute_process(COMMAND ${CMAKE_COMMAND} --preset release -N WORKING_DIRECTORY ${SOURCE_DIR}/../.. OUTPUT_VARIABLE preset)
+if(NOT preset MATCHES "HPCDL_TESTS=\"ON\"")
+  message(FATAL_ERROR "the preset leaves HPCDL_TESTS as it was: `make build` has turned it off\n${preset}")
+endif()
+execute_process(COMMAND ${CMAKE_COMMAND} -S ${SOURCE_DIR}/../.. -B ${consumer}-no-gtest -G Ninja -D CMAKE_DISABLE_FIND_PACKAGE_GTest=ON
+  -D CMAKE_CXX_COMPILER=${CXX} -D CMAKE_C_COMPILER=${CC} -D HPCDL_MPI=OFF RESULT_VARIABLE status OUTPUT_VARIABLE out ERROR_VARIABLE out)
+if(status EQUAL 0 OR NOT out MATCHES "libgtest-dev")
+  message(FATAL_ERROR "without GTest:\n${out}")
+endif()
+
 # A kernel in C, built against the installed header alone and verified by the installed program.
 run(${CC} -O2 -std=c99 -shared -fPIC -I ${prefix}/include ${SOURCE_DIR}/../../examples/04_my_kernels.c -o ${consumer}/my_kernels.so -lm)
 run(${prefix}/bin/hpcdl verify ${consumer}/my_kernels.so)
