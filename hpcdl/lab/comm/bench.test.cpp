@@ -52,6 +52,19 @@ TEST(bench_comm, a_wrong_result_is_seen) {
   });
 }
 
+TEST(bench_comm, the_picture_of_one_size_shows_a_mark_and_what_it_means) {
+  CommRow row{{Collective::all_reduce, 1024, DType::f32}, {}};
+  CommResult r;
+  r.side = {comm::Algorithm::ring, Memory::own};
+  r.seconds = compare::spread({1e-4});  // 0.01024 GB/s
+  row.results.push_back(r);
+  const auto svg = comm_picture({row}, "all_reduce", 2);
+  EXPECT_NE(svg.find("<circle"), std::string::npos) << svg;
+  EXPECT_NE(svg.find(">0.01<"), std::string::npos) << svg;
+  r.seconds = row.results[0].seconds = compare::spread({3e-2});
+  EXPECT_NE(comm_picture({row}, "all_reduce", 2).find(">0.00005<"), std::string::npos);
+}
+
 TEST(bench_comm, table_and_picture_show_all_sizes) {
   std::vector<CommRow> rows;
   for (const std::int64_t bytes : {4, 1024, 1 << 20, 1 << 28}) {

@@ -57,7 +57,8 @@ Chart chart_of(const std::vector<CommRow>& rows, int ranks) {
     for (const auto& r : row.results)
       c.low = std::min(c.low, r.busbw(row.what, ranks)), c.high = std::max(c.high, r.busbw(row.what, ranks));
   }
-  c.last = std::max(c.last, c.first * 2), c.low /= 1.4, c.high *= 1.4;
+  const double room = c.high > c.low * 2 ? 1.4 : 1.6;  // a line of the grid, 1, 2 or 5, is always in it
+  c.last = std::max(c.last, c.first * 2), c.low /= room, c.high *= room;
   return c;
 }
 
@@ -70,11 +71,14 @@ std::string text(double x, double y, const char* kind, const std::string& words,
 std::string axes(const Chart& c) {
   std::string svg;
   const double bottom = kHeight - kBottom;
-  for (double power = 1e-6; power < 1e4; power *= 10)
-    if (const double rate = power * 1e9; rate >= c.low && rate <= c.high)
-      svg += fmt::format("<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n", kLeft,
-                         kWidth - kRight, c.y(rate)) +
-             text(kLeft - 10, c.y(rate) + 4, "tick", fmt::format("{:g}", power), "end");
+  const bool few = c.high < 100 * c.low;  // powers of ten in it
+  for (int e = -6; e < 4; ++e)
+    for (const int m : {1, 2, 5})
+      if (const double shown = m * std::pow(10, e), rate = shown * 1e9;
+          rate >= c.low && rate <= c.high && (m == 1 || few))
+        svg += fmt::format("<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n", kLeft,
+                           kWidth - kRight, c.y(rate)) +
+               text(kLeft - 10, c.y(rate) + 4, "tick", fmt::format("{:.{}f}", shown, std::max(0, -e)), "end");
   for (double bytes = c.first; bytes <= c.last * 1.001; bytes *= 16)
     svg += fmt::format("<line class=\"axis\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>\n", c.x(bytes),
                        bottom, bottom + 5) +
@@ -156,6 +160,9 @@ std::string comm_picture(const std::vector<CommRow>& rows, const std::string& ti
       kStyle + fmt::format("<rect width=\"{}\" height=\"{}\" fill=\"#fff\"/>\n", kWidth, kHeight) +
       text(kLeft, 34, "title", title) + axes(chart);
   for (const auto& c : curves) {
+    if (rows.size() == 1)  // a line of one point is none
+      svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\"/>\n", chart.x(chart.first), c.end,
+                         c.colour);
     svg += fmt::format(
         "<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\" stroke-dasharray=\"{}\" "
         "stroke-linejoin=\"round\"/>\n",
