@@ -88,6 +88,31 @@ TEST(ImageRun, an_evaluation_left_out_at_the_end_of_an_epoch_is_made_up_for) {
   }
 }
 
+/// 5 steps of 8 images, then steps of another size for the 32 that are left of two epochs.
+TEST(ImageRun, epochs_end_where_they_do_though_steps_change_their_size) {
+  const io::TempFolder tmp;
+  for (const auto& [batch, last_step] : {std::pair(8, 9), std::pair(4, 13), std::pair(16, 7)}) {
+    const auto name = "batch" + std::to_string(batch);
+    RunConfig first, second;
+    for (auto* c : {&first, &second}) {
+      image_config(*c, tmp, name);
+      c->train.epochs = 2, c->train.eval_every = 0;
+    }
+    second.train.batch = batch;
+    run(first, {.console = {}, .speed_of_light = {}, .after_step = [](std::int64_t step) {
+                  if (step == 5) ::raise(SIGTERM);
+                }});
+    const auto resumed = run(second, {});
+    EXPECT_EQ(resumed.first_step, 5) << name;
+    EXPECT_EQ(resumed.step, last_step) << name;
+    double epoch = 0;
+    std::istringstream lines(timeless_metrics(tmp / name));
+    for (std::string line; std::getline(lines, line);)
+      epoch = io::parse_json(line, "metrics.jsonl").value("epoch", epoch);
+    EXPECT_EQ(epoch, 2) << name;
+  }
+}
+
 /// Who makes the batches, how many threads compute, and whether activations are computed twice: not a bit of
 /// difference, and running statistics are brought up to date once.
 TEST_P(ImageRun, workers_threads_and_recompute_change_no_bit) {

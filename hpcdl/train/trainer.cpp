@@ -1,5 +1,6 @@
 #include "hpcdl/train/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -40,6 +41,7 @@ class Run {
 
  private:
   void set_schedule();
+  std::int64_t steps_from(const data::LoaderState& at) const;
   void make_step(Device device);
   void introduce();
   void open_files();
@@ -154,7 +156,7 @@ void Run::make_step(Device device) {
 /// Number of steps and learning rates, which may follow from the data and the number of ranks.
 void Run::set_schedule() {
   const auto& t = config_.train;
-  steps_ = t.epochs > 0 ? (t.epochs * task_->rows() + rows_of_step() - 1) / rows_of_step() : t.steps;
+  steps_ = t.epochs > 0 ? steps_from({}) : t.steps;
   const double factor =
       lr_factor(t.lr_scaling, rows_of_step(), t.base_batch > 0 ? t.base_batch : t.batch * t.accumulate);
   schedule_ = {t.schedule, t.lr * factor, t.min_lr * factor, steps_, t.warmup};
@@ -163,6 +165,12 @@ void Run::set_schedule() {
       fmt::format("learning rate {:.3g} x {:.3g} = {:.3g} ({} scaling to {} samples in a step){}", t.lr, factor,
                   schedule_.lr, io::enum_name(t.lr_scaling), rows_of_step(),
                   factor > 1 && t.warmup == 0 ? "; without warm-up a larger rate may diverge: see train.warmup" : ""));
+}
+
+/// Steps to the end of the last epoch, for a run that stands there.
+std::int64_t Run::steps_from(const data::LoaderState& at) const {
+  const auto left = config_.train.epochs * task_->rows() - at.epoch * task_->rows() - at.index;
+  return std::max<std::int64_t>(left + rows_of_step() - 1, 0) / rows_of_step();
 }
 
 void Run::introduce() {
@@ -200,6 +208,8 @@ void Run::resume() {
   step_ = saved_ = found->state.step;
   seen_ = found->state.tokens;
   start_ = {found->state.epoch, found->state.index};
+  // Steps may have been of another size so far, as on another number of ranks: epochs count samples.
+  if (config_.train.epochs > 0) schedule_.steps = steps_ = step_ + steps_from(start_);
   const auto scalar = [&](const char* name, double otherwise) {
     const auto it = found->state.scalars.find(name);
     return it == found->state.scalars.end() ? otherwise : it->second;
