@@ -367,6 +367,7 @@ void Run::report(double seconds, double waited) {
 /// Whoever is asked to stop has seconds or minutes, and an evaluation may take longer: it is left to the run that goes
 /// on then. Ranks that share the layers of a model leave it behind the same batch.
 void Run::evaluate() {
+  evaluation_due_ = false;
   train_->share_buffers();
   bool cut = false;
   const auto goes_on = [&] { return !(cut = parallel::any_rank(mesh_.tp(), StopSignals::requested() != 0)); };
