@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "hpcdl/core/units.h"
 
@@ -13,7 +14,9 @@ std::string progress_line(const StepNumbers& n) {
   if (n.epoch >= 0) line += fmt::format("  epoch {:.2f}", n.epoch);
   line += fmt::format("  loss {:.4f}", n.loss);
   if (n.accuracy >= 0) line += fmt::format("  accuracy {:.2f}%", 100 * n.accuracy);
-  line += fmt::format("  lr {:.2e}  norm {:.2f}  {} {}", n.lr, n.grad_norm, format_count(n.per_second), n.unit);
+  line += fmt::format("  lr {:.2e}  norm {}  {} {}", n.lr,
+                      std::isfinite(n.grad_norm) ? fmt::format("{:.2f}", n.grad_norm) : "not finite",
+                      format_count(n.per_second), n.unit);
   if (n.sol_percent >= 0) line += fmt::format("  {:.0f}% of light", n.sol_percent);
   if (n.comm_percent >= 0) line += fmt::format("  comm {:.0f}% ({:.0f}% hidden)", n.comm_percent, n.hidden_percent);
   line += fmt::format("  data {:.1f}%  {} left", n.data_wait_percent, format_duration(n.seconds_left));

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,7 @@ TEST(progress, the_line_says_what_matters) {
   for (const char* part : {"epoch 1.50", "accuracy 62.51%", "900 img/s"})
     EXPECT_NE(images.find(part), std::string::npos) << images;
   EXPECT_EQ(progress_line({.sol_percent = -1}).find("light"), std::string::npos);
+  EXPECT_NE(progress_line({.grad_norm = -NAN}).find("norm not finite"), std::string::npos);
 }
 
 }  // namespace

@@ -301,8 +301,9 @@ void Run::one_step() {
   next_.reset();
   if (ahead) queue_passes(step_ + 1);
   const auto result = train_->result();
-  if (result.finite()) loss_ = result.loss / static_cast<double>(result.valid_tokens), norm_ = result.grad_norm;
-  else overflowed(result);
+  if (!result.finite()) overflowed(result);
+  if (std::isfinite(result.loss)) loss_ = result.loss / static_cast<double>(result.valid_tokens);
+  norm_ = result.grad_norm;
   if (epoch_done_) epoch_score_ = {};
   for (auto* score : {&interval_score_, &epoch_score_})
     if (result.finite()) *score += {result.loss, result.correct, result.valid_tokens};

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -106,6 +107,41 @@ TEST(Trainer, an_evaluation_left_out_is_made_up_for) {
   EXPECT_EQ(error_of([&] { go("unlucky", loses); }), "[test] lost");
   go("unlucky", {});
   expect_whole("unlucky");
+}
+
+/// Its text may have gone since.
+TEST(Trainer, an_evaluation_that_cannot_be_made_up_for_does_not_hold_up_the_run) {
+  const io::TempFolder tmp;
+  RunConfig first, second;
+  toy_config(first, tmp, "r");
+  toy_config(second, tmp, "r");
+  StopsBeforeEvaluation stops(4);
+  EXPECT_TRUE(run(first, watched_by(stops)).stopped);
+  second.data.val_fraction = 0;
+  const auto resumed = run(second, {});
+  EXPECT_FALSE(resumed.stopped);
+  EXPECT_EQ(resumed.first_step, 4);
+  EXPECT_EQ(resumed.step, 6);
+}
+
+/// The loss of a step that overflowed is a loss all the same; its gradients have no norm.
+TEST(Trainer, a_step_that_is_skipped_says_its_loss) {
+  const io::TempFolder tmp;
+  RunConfig c;
+  toy_config(c, tmp, "r");
+  c.train.dtype = Compute::fp16, c.train.init_scale = 0x1p40, c.train.steps = 3;
+  run(c, {});
+  std::istringstream lines(timeless_metrics(tmp / "r"));
+  int skipped = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto j = io::parse_json(line, "metrics.jsonl");
+    if (!j.contains("skipped_steps")) continue;
+    ++skipped;
+    EXPECT_EQ(j.at("skipped_steps"), skipped) << "meant to overflow in each step";
+    EXPECT_NEAR(j.at("loss").get<double>(), std::log(300), 0.5) << line;
+    EXPECT_FALSE(j.contains("grad_norm")) << line;
+  }
+  EXPECT_EQ(skipped, 3);
 }
 
 TEST(Trainer, recompute_and_threads_change_no_bit) {
