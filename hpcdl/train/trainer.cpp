@@ -188,8 +188,8 @@ void Run::open_files() {
   const fs::path out = config_.output;
   toml_ = table_of(config_).to_toml();
   checkpoints_.emplace(out / "checkpoints", config_.checkpoint.keep, &io_ranks_);
+  resume();  // before anything is written: what does not go on leaves the run as it is
   if (leads()) io::write_file_atomic(out / "config.toml", toml_);
-  resume();
   if (leads()) log_.open(out, step_ > 0 ? std::optional(step_) : std::nullopt);
   // It may have been made up for by a run that was then lost before it saved.
   if (evaluation_due_) evaluation_due_ = !parallel::any_rank(world(), leads() && evaluated(out, step_));

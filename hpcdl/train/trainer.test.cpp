@@ -271,8 +271,10 @@ TEST(Trainer, another_model_does_not_resume) {
   toy_config(other, tmp, "r");
   toy_config(seed, tmp, "r");
   run(c, {});
+  const auto config = io::read_file(tmp / "r/config.toml");
   other.model.heads = 4;  // the same shapes
   EXPECT_NE(error_of([&] { run(other, {}); }).find("another model"), std::string::npos);
+  EXPECT_EQ(io::read_file(tmp / "r/config.toml"), config) << "of the run that is there";
   seed.train.seed = 9;
   EXPECT_NE(error_of([&] { run(seed, {}); }).find("seed"), std::string::npos);
 }
