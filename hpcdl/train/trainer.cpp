@@ -160,6 +160,10 @@ void Run::set_schedule() {
   const double factor =
       lr_factor(t.lr_scaling, rows_of_step(), t.base_batch > 0 ? t.base_batch : t.batch * t.accumulate);
   schedule_ = {t.schedule, t.lr * factor, t.min_lr * factor, steps_, t.warmup};
+  if (t.warmup > steps_)
+    progress_.say(fmt::format(
+        "warning: train.warmup = {} is more than the {} steps of the run, whose learning rate ends at {:.3g} of {:.3g}",
+        t.warmup, steps_, schedule_.at(steps_ - 1), schedule_.lr));
   if (t.lr_scaling == LrScaling::none) return;
   progress_.say(
       fmt::format("learning rate {:.3g} x {:.3g} = {:.3g} ({} scaling to {} samples in a step){}", t.lr, factor,

@@ -243,6 +243,21 @@ TEST(Trainer, the_learning_rate_follows_the_batch) {
   EXPECT_NE(said.at(0).find("x 4 = 0.00195 (linear scaling to 12 samples in a step)"), std::string::npos) << said.at(0);
 }
 
+TEST(Trainer, a_warm_up_that_is_longer_than_the_run_is_told) {
+  const io::TempFolder tmp;
+  for (const int warmup : {4, 40}) {
+    RunConfig c;
+    toy_config(c, tmp, std::to_string(warmup));
+    c.train.steps = 4, c.train.warmup = warmup, c.train.lr = 1e-3;
+    std::string said;
+    run(c, {.console = {[&](std::string_view line) { said += line; }, {}}, .speed_of_light = {}, .after_step = {}});
+    EXPECT_EQ(said.find("train.warmup = 40 is more than the 4 steps of the run, whose learning rate ends at 0.0001 of "
+                        "0.001") != std::string::npos,
+              warmup == 40)
+        << said;
+  }
+}
+
 TEST(Trainer, epochs_stand_for_steps) {
   const io::TempFolder tmp;
   RunConfig c;
