@@ -26,6 +26,11 @@ constexpr std::string_view kImages[] = {
 constexpr std::string_view kAdamw[] = {"train.beta1", "train.beta2", "train.eps"};
 constexpr std::string_view kSgd[] = {"train.momentum", "train.nesterov"};
 constexpr std::string_view kScaled[] = {"train.base_batch"};
+constexpr std::string_view kFp16[] = {"train.init_scale", "train.growth_factor", "train.growth_interval",
+                                      "train.backoff_factor", "train.min_scale"};
+constexpr std::string_view kFalling[] = {"train.min_lr"};
+constexpr std::string_view kLlama[] = {"model.rope_theta"};
+constexpr std::string_view kResnet[] = {"model.stem"};
 
 /// What is at its default says nothing: a saved config lists every key.
 void refuse(const io::ConfigTable& table, std::span<const std::string_view> keys, std::string_view meant_for,
@@ -55,12 +60,18 @@ void check_config(RunConfig& config) {
   const auto family = fmt::format("model.family is {}", io::enum_name(config.model.family));
   if (io::is_image_family(config.model.family)) refuse(table, kText, "text", family);
   else refuse(table, kImages, "images", family), check_shares(config.model, config.parallel);
+  if (config.model.family == io::Family::gpt2) refuse(table, kLlama, "llama", family);
+  if (config.model.family == io::Family::simple_cnn) refuse(table, kResnet, "resnet18", family);
   if (config.model.family == io::Family::resnet18 && t.dropout > 0)
     fail_usage("config", "train.dropout = {} is for models that have dropout, and resnet18 has none", t.dropout);
   const auto optimizer = fmt::format("train.optimizer is {}", io::enum_name(t.optimizer));
   if (t.optimizer == OptimizerKind::sgd) refuse(table, kAdamw, "adamw", optimizer);
   else refuse(table, kSgd, "sgd", optimizer);
   if (t.lr_scaling == LrScaling::none) refuse(table, kScaled, "scaled learning rates", "train.lr_scaling is none");
+  if (t.dtype != Compute::fp16) refuse(table, kFp16, "fp16", fmt::format("train.dtype is {}", io::enum_name(t.dtype)));
+  if (t.schedule == ScheduleKind::constant) refuse(table, kFalling, "rates that fall", "train.schedule is constant");
+  if (t.min_lr > t.lr)
+    fail_usage("config", "train.min_lr = {} lies above train.lr = {}, the highest learning rate", t.min_lr, t.lr);
   if (t.dtype == Compute::tf32 && t.device == "cpu")
     fail_usage("config",
                "train.dtype = \"tf32\" is for GPUs (train.device = \"cuda\"); a CPU multiplies f32 exactly: "

@@ -30,6 +30,11 @@ TEST(check_config, what_means_nothing_is_refused) {
             "[config] model.layers = 4 is for text, and model.family is resnet18");
   EXPECT_EQ(verdict({"--model.family=resnet18", "--parallel.tp=2"}),
             "[config] parallel.tp = 2 is for text, and model.family is resnet18");
+  EXPECT_EQ(verdict({"--model.rope_theta=5000"}),
+            "[config] model.rope_theta = 5000.0 is for llama, and model.family is gpt2");
+  EXPECT_EQ(verdict({"--model.family=simple_cnn", "--model.stem=imagenet"}),
+            "[config] model.stem = \"imagenet\" is for resnet18, and model.family is simple_cnn");
+  EXPECT_EQ(verdict({"--model.family=resnet18", "--model.stem=imagenet"}), "fine");
   EXPECT_NE(verdict({"--model.family=resnet18", "--train.dropout=0.1"}).find("resnet18 has none"), std::string::npos);
   EXPECT_EQ(verdict({"--train.nesterov=true"}),
             "[config] train.nesterov = true is for sgd, and train.optimizer is adamw");
@@ -40,6 +45,14 @@ TEST(check_config, what_means_nothing_is_refused) {
   EXPECT_EQ(verdict({"--train.base_batch=64", "--train.lr_scaling=sqrt"}), "fine");
   EXPECT_NE(verdict({"--train.optimizer=sgd", "--train.nesterov=true", "--train.momentum=0"}).find("needs momentum"),
             std::string::npos);
+  EXPECT_EQ(verdict({"--train.init_scale=1024"}),
+            "[config] train.init_scale = 1024.0 is for fp16, and train.dtype is f32");
+  EXPECT_EQ(verdict({"--train.init_scale=1024", "--train.dtype=fp16"}), "fine");
+  EXPECT_EQ(verdict({"--train.min_lr=1e-5", "--train.schedule=constant"}),
+            "[config] train.min_lr = 1e-05 is for rates that fall, and train.schedule is constant");
+  EXPECT_EQ(verdict({"--train.min_lr=0.01", "--train.lr=0.001"}),
+            "[config] train.min_lr = 0.01 lies above train.lr = 0.001, the highest learning rate");
+  EXPECT_EQ(verdict({"--train.min_lr=0.001", "--train.lr=0.001"}), "fine");
   EXPECT_NE(verdict({"--train.dtype=tf32"}).find("is for GPUs"), std::string::npos);
   EXPECT_EQ(verdict({"--train.dtype=tf32", "--train.device=cuda"}), "fine");
 }
