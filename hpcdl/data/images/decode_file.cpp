@@ -46,6 +46,7 @@ void decode_png(std::string_view bytes, const std::string& from, Picture& to) {
     require(ok && !PNG_IMAGE_FAILED(image), "data", "{}: not a whole PNG: {}", from, image.message);
   };
   check(png_image_begin_read_from_memory(&image, bytes.data(), bytes.size()));
+  image.flags |= PNG_IMAGE_FLAG_16BIT_sRGB;  // as those of 8 bits; else 16 would be taken for linear light
   // With alpha, because without it the library would lay the image over what the buffer holds.
   image.format = PNG_FORMAT_RGBA;
   set_size(from, image.height, image.width, 4, to);

@@ -51,6 +51,7 @@ TEST(decode_image, png_of_each_kind_is_exact) {
   EXPECT_EQ(colour.pixels[2], 255);
   EXPECT_EQ(decoded("alpha.png").pixels, colour.pixels);  // transparency is dropped
   EXPECT_EQ(decoded("palette.png").pixels, decoded("palette_rgb.png").pixels);
+  EXPECT_EQ(decoded("colour16.png").pixels, colour.pixels) << "16 bits a channel";
   const auto grey = decoded("grey.png");
   for (std::size_t i = 0; i < grey.pixels.size(); i += 3)
     ASSERT_TRUE(grey.pixels[i] == grey.pixels[i + 1] && grey.pixels[i] == grey.pixels[i + 2]);

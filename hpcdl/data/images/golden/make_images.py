@@ -10,6 +10,7 @@ import pathlib
 import pickle
 import struct
 import tarfile
+import zlib
 
 import numpy as np
 from PIL import Image
@@ -129,11 +130,23 @@ def cifar100():
     archive("cifar100-python.tar.gz", "cifar-100-python", python)
 
 
+def write_png16(path, picture):
+    """Each byte b as the 16 bits b * 257, which Pillow does not write in colour."""
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    height, width, _ = picture.shape
+    rows = b"".join(b"\0" + (row.astype(">u2") * 257).astype(">u2").tobytes() for row in picture)
+    head = struct.pack(">IIBBBBB", width, height, 16, 2, 0, 0, 0)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows, 9)) + chunk(b"IEND", b""))
+
+
 def pictures():
     y, x = np.mgrid[:24, :36]
     colour = np.stack([128 + 100 * np.sin(x / 5), 10 * y % 256, 255 - 3 * x - 3 * y], axis=-1).clip(0, 255).astype(np.uint8)
     picture = Image.fromarray(colour)
     picture.save(HERE / "colour.png")
+    write_png16(HERE / "colour16.png", colour)
     picture.save(HERE / "colour.jpg", quality=90)
     Image.open(HERE / "colour.jpg").convert("RGB").save(HERE / "colour_jpg.png")  # what Pillow decodes
     grey = picture.convert("L")
