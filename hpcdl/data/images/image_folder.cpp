@@ -20,21 +20,37 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(path, ec);
 }
 
+bool is_class(const fs::path& path) {
+  if (!is_folder(path)) return false;
+  const auto files = io::list_folder(path);
+  return std::any_of(files.begin(), files.end(), is_image_name);
+}
+
 /// Sub-folders that hold an image, by name.
 std::vector<fs::path> class_folders(const fs::path& path, const std::function<void(const std::string&)>& warn = {}) {
   std::vector<fs::path> found;
   for (const auto& sub : io::list_folder(path)) {
-    if (!is_folder(sub)) continue;
-    const auto files = io::list_folder(sub);
-    if (std::any_of(files.begin(), files.end(), is_image_name)) found.push_back(sub);
-    else if (warn) warn(fmt::format("{} holds no .jpg, .jpeg or .png, and is taken for no class", sub.string()));
+    if (is_class(sub)) found.push_back(sub);
+    else if (warn && is_folder(sub))
+      warn(fmt::format("{} holds no .jpg, .jpeg or .png, and is taken for no class", sub.string()));
   }
   return found;
 }
 
-/// Where the splits have folders of their own.
+/// Whether the splits have folders of their own. A class may be called train as well: beside others.
+bool splits_apart(const fs::path& path) {
+  if (!is_folder(path / "train")) return false;
+  if (!is_class(path / "train")) return true;
+  const auto folders = io::list_folder(path);
+  return std::none_of(folders.begin(), folders.end(), [](const fs::path& sub) {
+    const auto name = sub.filename();
+    return name != "train" && name != "val" && name != "test" && is_class(sub);
+  });
+}
+
+/// Of one of them.
 std::optional<fs::path> split_folder(const fs::path& path, Split split) {
-  if (split == Split::train) return is_folder(path / "train") ? std::optional(path / "train") : std::nullopt;
+  if (split == Split::train) return path / "train";
   for (const char* name : {"val", "test"})
     if (is_folder(path / name)) return path / name;
   return std::nullopt;
@@ -43,14 +59,14 @@ std::optional<fs::path> split_folder(const fs::path& path, Split split) {
 }  // namespace
 
 bool ImageFolder::is_one(const fs::path& path) {
-  return is_folder(path) && !class_folders(is_folder(path / "train") ? path / "train" : path).empty();
+  return is_folder(path) && !class_folders(splits_apart(path) ? path / "train" : path).empty();
 }
 
 ImageFolder::ImageFolder(const fs::path& path, Split split, const OpenImages& options)
     // Mean and standard deviation of ImageNet, which pictures of the world are usually normalised by.
     : ImageSet({.name = "images of " + path.string(),
                 .normalisation = {{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}}}) {
-  const bool apart = is_folder(path / "train");
+  const bool apart = splits_apart(path);
   const auto folder = apart ? split_folder(path, split) : path;
   require(folder.has_value(), "data", "{}: expected a folder val or test beside train", path.string());
   info_.classes = options.classes;

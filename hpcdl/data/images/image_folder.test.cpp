@@ -137,6 +137,19 @@ TEST(image_folder, without_folders_for_the_splits_every_tenth_image_is_for_testi
   EXPECT_EQ(test->count(), 2 + 1);
 }
 
+TEST(image_folder, a_class_may_be_called_train) {
+  const io::TempFolder folder;
+  for (const char* name : {"car", "test", "train"}) make_class(folder / name, "colour.png", 10);
+  const auto set = open_images(folder.path().string(), Split::train);
+  EXPECT_EQ(set->info().classes, (std::vector<std::string>{"car", "test", "train"}));
+  EXPECT_EQ(set->count(), 27);
+  EXPECT_EQ(open_images(folder.path().string(), Split::test)->count(), 3);
+  fs::remove_all(folder / "car");
+  EXPECT_NE(error_of([&] { open_images(folder.path().string(), Split::train); }).find("not a set of images"),
+            std::string::npos)
+      << "images that nobody has sorted";
+}
+
 TEST(image_folder, the_loader_resizes_and_names_a_damaged_file) {
   const io::TempFolder folder;
   make_class(folder / "train/a", "colour.jpg", 4);
