@@ -84,6 +84,8 @@ TEST(cifar, cifar_100_has_twenty_coarse_classes_too) {
                  coarse = open_images(path.string(), Split::train, {.coarse = true});
       ASSERT_EQ(coarse->classes(), 20);
       ASSERT_EQ(coarse->count(), fine->count());
+      const auto known = open_images(path.string(), Split::test, {.classes = coarse->info().classes});
+      EXPECT_EQ(known->info().classes, coarse->info().classes) << "of a model that has learned those";
       Picture a, b;
       for (std::int64_t i = 0; i < fine->count(); ++i) {
         EXPECT_EQ(coarse->target(i), fine->target(i) / 5) << "as golden/make_images.py says";

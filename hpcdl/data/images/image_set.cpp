@@ -47,6 +47,13 @@ bool same_classes(const std::vector<std::string>& a, const std::vector<std::stri
 
 std::shared_ptr<const ImageSet> open_images(const std::string& path, Split split, const OpenImages& options) {
   auto set = open_any(path, split, options);
+  constexpr std::int64_t kCoarse = 20;
+  if (set->info().name.starts_with("CIFAR-100") && std::ssize(options.classes) == kCoarse &&
+      set->classes() != kCoarse) {
+    auto coarse = options;
+    coarse.coarse = true;
+    set = open_any(path, split, coarse);
+  }
   const auto& own = set->info().classes;
   require(options.classes.empty() || same_classes(own, options.classes), "data",
           "{} has the classes {}, the model has learned {}", set->info().name, fmt::join(own, ", "),

@@ -57,7 +57,7 @@ struct OpenImages {
   std::function<void(const std::string&)> warn = {};  // told what is odd, but no error
   bool coarse = false;                                // CIFAR-100: its 20 coarse classes, not the 100 fine ones
   std::vector<std::string> classes = {};  // those of a model, by target: what is opened must have no others, and takes
-                                          // their numbers; none: its own
+                                          // their numbers; none: its own. 20 of CIFAR-100 are the coarse ones
   int make_now = 0;  // threads that make all remembered images at once; 0: each when it is first asked for
 };
 
