@@ -40,7 +40,7 @@ ImageScore evaluate_images(const models::ImageModel& model, Pool& pool, std::sha
                                        .workers = o.workers,
                                        .augment = {.height = static_cast<int>(images.shape[1]),
                                                    .width = static_cast<int>(images.shape[2]),
-                                                   .normalise = o.normalise}});
+                                                   .normalise = model.config().normalise}});
   const auto number = [&](const Var& v) {
     float x = 0;
     copy(stream, Tensor(&x, v.spec()), pass.exe.tensor(v));

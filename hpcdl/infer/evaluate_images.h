@@ -16,12 +16,11 @@ struct ImageScore {
 struct ImageEvalOptions {
   std::int64_t batch = 128;
   int workers = 2;
-  bool normalise = true;
   DType compute = DType::f32;
 };
 
-/// Every image once, nothing drawn. Throws Error when the set has classes that the model does not know. `progress`
-/// hears the images done so far.
+/// Every image once, nothing drawn, with pixels as the model learned from them. Throws Error when the set has classes
+/// that the model does not know. `progress` hears the images done so far.
 ImageScore evaluate_images(const models::ImageModel& model, Pool& pool, std::shared_ptr<const data::ImageSet> set,
                            const ImageEvalOptions& options, const std::function<void(std::int64_t)>& progress = {});
 

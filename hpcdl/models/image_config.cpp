@@ -63,6 +63,7 @@ ImageConfig read_image_config(const std::filesystem::path& folder) {
   c.classes = o.need<std::int64_t>("classes");
   c.size = o.need<std::int64_t>("image_size");
   c.width = o.get_or<std::int64_t>("width", c.width);
+  c.normalise = o.get_or("normalise", c.normalise);
   try {
     c.resolve();
   } catch (const UsageError& e) {
@@ -77,7 +78,8 @@ io::Json make_image_config(const ImageConfig& c) {
                    {"stem", io::enum_name(c.stem)},
                    {"classes", c.classes},
                    {"image_size", c.size},
-                   {"width", c.width}};
+                   {"width", c.width},
+                   {"normalise", c.normalise}};
   for (std::size_t i = 0; i < c.labels.size(); ++i) json["id2label"][std::to_string(i)] = c.labels[i];
   return json;
 }

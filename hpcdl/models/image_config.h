@@ -21,6 +21,7 @@ struct ImageConfig {
   std::int64_t classes = 10;
   std::int64_t size = 0;                 // rows and columns of an image; 0: 32, with the imagenet stem 224
   std::int64_t width = 64;               // channels of the first layer, of which all others are multiples
+  bool normalise = true;                 // it learned from pixels of mean 0 and deviation 1; false: in [0, 1]
   std::vector<std::string> labels = {};  // names of the classes that it was trained on; none: unknown
 
   /// Fills in zeros, then checks; throws UsageError "[model] ..." that says what does not fit.

@@ -202,9 +202,10 @@ TEST(ImageModel, MistakesAreNamed) {
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("conv1.weight"), std::string::npos) << e.what();
   }
-  small.width = 4, small.labels = {"ant", "b\"ee"};
+  small.width = 4, small.labels = {"ant", "b\"ee"}, small.normalise = false;
   write_image_config(temp.path(), small);
   EXPECT_EQ(read_image_config(temp.path()).labels, small.labels);
+  EXPECT_FALSE(read_image_config(temp.path()).normalise);
   for (const char* text :
        {R"({"model_type": "simple_cnn", "classes": 2, "image_size": 32, "id2label": {"0": "a", "2": "b"}})",
         R"({"model_type": "simple_cnn", "classes": 2, "image_size": 32, "id2label": {"0": "a", "1": "b", "2": "c"}})",

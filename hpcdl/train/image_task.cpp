@@ -31,6 +31,7 @@ models::ImageConfig complete(const RunConfig& config, const data::ImageSet& set)
                set.info().name, set.classes());
   c.resolve();
   const auto& d = config.data;
+  c.normalise = d.normalise;
   if (!d.random_resized && d.crop >= c.size)
     fail_usage(
         "data",
