@@ -41,6 +41,9 @@ models::ImageConfig complete(const RunConfig& config, const data::ImageSet& set)
   return c;
 }
 
+/// Nothing is drawn.
+int evaluation_workers(const data::ImageLoaderOptions& o) { return std::min(o.workers, 2); }
+
 }  // namespace
 
 ImageTask::ImageTask(RunConfig& config, const parallel::Mesh& mesh, int threads, const Console& console)
@@ -126,7 +129,9 @@ std::unique_ptr<models::Trainable> ImageTask::make_model() const {
 std::int64_t ImageTask::bytes_ahead(std::int64_t batch) const {
   const auto o = loader_options();
   const data::Augmenter augment(*set_, o.augment, o.seed);
-  return static_cast<std::int64_t>(data::BatchQueue::slots(o.workers, o.prefetch)) *
+  const auto training = data::BatchQueue::slots(o.workers, o.prefetch),
+             evaluation = data::BatchQueue::slots(evaluation_workers(o), o.prefetch);
+  return static_cast<std::int64_t>(training + evaluation) *
          data::ImageBatchLayout(batch, augment.height(), augment.width(), o.bytes ? DType::u8 : DType::f32).bytes;
 }
 
@@ -153,7 +158,7 @@ void ImageTask::open_data(const data::LoaderState& start, bool evaluates, const 
                     static_cast<int>(2 * config_.train.accumulate));
   if (!evaluates) return;
   auto o = loader_options();
-  o.workers = std::min(o.workers, 2);  // nothing is drawn
+  o.workers = evaluation_workers(o);
   eval_.emplace(open(data::Split::test), o);
   if (gpu) eval_images_.emplace([this] { return eval_->next(); }, eval_->layout(), compute, eval_->table());
 }

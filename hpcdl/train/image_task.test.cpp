@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "hpcdl/infer/evaluate_images.h"
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/runs_for_tests.h"
 #include "hpcdl/train/train_for_tests.h"
@@ -364,6 +365,40 @@ TEST(ImageRun, other_classes_do_not_resume_and_one_is_none) {
   EXPECT_NE(error_of([&] { run(other, {}); }).find("has learned the classes cat, dog"), std::string::npos);
   std::filesystem::remove_all(images / "emu");
   EXPECT_NE(error_of([&] { run(one, {}); }).find("cat is the only class"), std::string::npos);
+}
+
+/// Who evaluates a model later knows nothing of the run but its folder.
+TEST(ImageRun, a_model_is_evaluated_on_pixels_like_those_it_learned_from) {
+  const io::TempFolder tmp;
+  for (const bool normalise : {true, false}) {
+    const auto name = normalise ? "normalised" : "plain";
+    RunConfig c;
+    image_config(c, tmp, name);
+    c.data.procedural = 200, c.data.normalise = normalise;
+    const auto done = run(c, {});
+    const auto model = models::ImageModel::open(tmp / name / "model");
+    const auto set = data::open_images("", data::Split::test, {.procedural_test = 40});
+    Pool pool(1);
+    const auto score = infer::evaluate_images(model, pool, set, {});
+    EXPECT_EQ(score.samples, done.eval_tokens);
+    EXPECT_EQ(score.accuracy, done.eval_accuracy) << name;
+    EXPECT_NEAR(score.loss, done.eval_loss, 1e-5) << name << ": sums of other batches";
+  }
+  RunConfig other;
+  image_config(other, tmp, "plain");
+  other.data.procedural = 200;
+  EXPECT_NE(error_of([&] { run(other, {}); }).find("another model"), std::string::npos);
+}
+
+TEST(ImageRun, the_plan_counts_every_batch_that_waits) {
+  const io::TempFolder tmp;
+  RunConfig c;
+  image_config(c, tmp, "r");
+  const auto advice = plan_run(c, {});
+  const data::ImageBatchLayout layout(8, 32, 32);
+  const auto inputs = layout.images().bytes() + 8 * std::int64_t{sizeof(std::int32_t)};
+  EXPECT_EQ(advice.now().ledger.staged, 3 * inputs + 2 * 5 * layout.bytes)
+      << "of two steps and an evaluation; made ahead for training and for evaluation, 4 and the one that is read";
 }
 
 TEST(ImageRun, a_crop_beyond_the_image_is_refused_as_a_mistake_of_the_config) {

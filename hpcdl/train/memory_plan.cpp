@@ -39,8 +39,9 @@ MemoryLedger plan_memory(const std::function<std::unique_ptr<models::Trainable>(
     if (exe->plan().live_bytes > worst) worst = exe->plan().live_bytes, l.peak = name_of(*exe);
   const auto made = device.is_cuda() ? imagined.device_bytes() : imagined.host_bytes();
   l.other = std::max<std::int64_t>(made - l.total(), 0);  // before the batches, which are no Buffers
+  // Of two steps, which take turns, and of an evaluation.
   for (const auto& input : step.inputs())
-    if (!device.is_cuda()) l.staged += micro_batches * input.spec.bytes();
+    if (!device.is_cuda()) l.staged += (2 * micro_batches + 1) * input.spec.bytes();
   return l;
 }
 
