@@ -5,6 +5,7 @@
 #include "hpcdl/core/convert.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/ops/int4_linear/int4_layout.h"
 #include "hpcdl/quant/int4_names.h"
 
 namespace hpcdl::models {
@@ -69,6 +70,11 @@ bool Binder::bind_int4(const std::string& name, nn::Weight& weight) const {
     return Tensor(const_cast<void*>(v.data()), v.spec());
   };
   weight.packed = bind(int4::packed_name(name));
+  const auto fits = [&](std::int64_t n, std::int64_t k) { return weight.packed.spec() == int4::packed_spec(n, k); };
+  const Shape& expected = weight.spec.shape;  // (out, in), or turned
+  require(expected[0] > 0 && expected[1] > 0 && (fits(expected[0], expected[1]) || fits(expected[1], expected[0])),
+          "model", "{}: config.json asks for {} of shape {}, the file holds {} {}, two values in a byte",
+          files_.path().string(), name, to_string(expected), packed, to_string(weight.packed.spec()));
   weight.scale = bind(int4::scale_name(name));
   if (!quant_->symmetric) weight.offset = bind(int4::offset_name(name));
   require(weight.offset || !files_.contains(spelled(int4::offset_name(name))), "model",

@@ -267,6 +267,10 @@ TEST(LanguageModel, QuantisedFolderGivesTheLogitsOfItsWeights) {
       wrong.quant->symmetric = !symmetric;
       io::write_hf_config(temp / "int4", wrong);
       EXPECT_THROW(LanguageModel::open(temp / "int4"), Error) << "offsets that would be left out, or are not there";
+      wrong = small.config();
+      wrong.vocab *= 2;
+      io::write_hf_config(temp / "int4", wrong);
+      EXPECT_THROW(LanguageModel::open(temp / "int4"), Error) << "rows that are not there";
     }
 }
 
