@@ -31,7 +31,8 @@ void keep_nucleus(std::vector<Candidate>& sorted, double share) {
 }  // namespace
 
 void SamplingOptions::check() const {
-  if (!(temperature >= 0)) fail_usage("generate", "temperature must be 0 (greedy) or more, got {}", temperature);
+  if (!(temperature >= 0 && std::isfinite(temperature)))
+    fail_usage("generate", "temperature must be 0 (greedy) or more, and finite, got {}", temperature);
   if (top_k < 0) fail_usage("generate", "top-k must be 0 (all) or more, got {}", top_k);
   if (!(top_p > 0 && top_p <= 1)) fail_usage("generate", "top-p must lie in (0, 1], got {}", top_p);
 }
@@ -44,9 +45,11 @@ int sample(std::span<const float> logits, const SamplingOptions& options, std::u
             logits[i]);
     if (logits[i] > logits[static_cast<std::size_t>(best)]) best = static_cast<int>(i);
   }
+  const double top = logits[static_cast<std::size_t>(best)];
+  require(std::isfinite(top), "generate",
+          "all logits are {}: the weights overflow; check them with `hpcdl inspect --check`", top);
   if (options.temperature == 0 || options.top_k == 1) return best;
 
-  const double top = logits[static_cast<std::size_t>(best)];
   std::vector<Candidate> all(logits.size());
   for (std::size_t i = 0; i < logits.size(); ++i)
     all[i] = {static_cast<int>(i), std::exp((logits[i] - top) / static_cast<double>(options.temperature))};

@@ -16,7 +16,7 @@ struct SamplingOptions {
 };
 
 /// One token id from the logits of one position. A pure function of (logits, options, index); ties go to the lowest id.
-/// Throws Error when a logit is NaN or +infinity.
+/// Throws Error when a logit is NaN or +infinity, or all are -infinity.
 int sample(std::span<const float> logits, const SamplingOptions& options, std::uint64_t index);
 
 }  // namespace hpcdl::infer

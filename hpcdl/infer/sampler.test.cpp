@@ -57,8 +57,11 @@ TEST(Sampler, SameSeedSameTokens) {
 
 TEST(Sampler, RefusesNonsense) {
   EXPECT_THROW(sample(std::vector<float>{1, NAN}, {}, 0), Error);
+  for (const float temperature : {0.0f, 1.0f})
+    EXPECT_THROW(sample(std::vector<float>(3, -INFINITY), {.temperature = temperature}, 0), Error);
   EXPECT_THROW((SamplingOptions{.temperature = -1}).check(), UsageError);
   EXPECT_THROW((SamplingOptions{.temperature = NAN}).check(), UsageError);
+  EXPECT_THROW((SamplingOptions{.temperature = INFINITY}).check(), UsageError) << "0 / 0 for a logit of -infinity";
   EXPECT_THROW((SamplingOptions{.top_k = -1}).check(), UsageError);
   EXPECT_THROW((SamplingOptions{.top_p = 0}).check(), UsageError);
 }
