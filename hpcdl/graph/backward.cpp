@@ -148,7 +148,10 @@ void Graph::finish_parameter_uses(const Node& node) {
     if (id < 0 || base(id).parameter < 0) continue;
     auto& p = parameters_[static_cast<std::size_t>(base(id).parameter)];
     if (--p.uses > 0) continue;
-    if (base(id).gradient_slot < 0) write_gradient(p.value), base(id).written.clear();
+    if (base(id).gradient_slot < 0) {
+      write_gradient(p.value);
+      if (options_.parameter_gradients == Write::overwrite) base(id).written.clear();
+    }
     const int owner = p.value;
     read_gradient(owner);  // zeroes what nobody wrote
     for (const auto& hook : hooks_) hook(*this, value(owner).name, gradient(var(owner)));

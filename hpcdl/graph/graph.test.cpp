@@ -155,6 +155,20 @@ TEST_F(GraphTest, UnusedParameterGetsAZeroGradient) {
   EXPECT_EQ(order, (std::vector<std::string>{"w", "u"}));
 }
 
+/// Of two programs that add to the same gradients, one may not reach a parameter that it reads.
+TEST_F(GraphTest, AProgramThatAddsNothingLeavesAnEarlierGradient) {
+  OwnedTensor w(f32({1, 2})), dw(f32({1, 2})), u(f32({1, 2})), du(f32({1, 2}));
+  set(w.tensor, {1, 2});
+  set(du.tensor, {7, 7});
+  Graph g({.parameter_gradients = Write::accumulate});
+  const Var p = g.parameter("w", w.tensor, dw.tensor), q = g.parameter("u", u.tensor, du.tensor);
+  times(q, q);  // dead end
+  g.backward(sum(times(p, p)));
+  Executable(g.finish()).run(stream);
+  EXPECT_EQ(values(du.tensor), (std::vector<float>{7, 7}));
+  EXPECT_EQ(values(dw.tensor), (std::vector<float>{2, 4}));
+}
+
 TEST_F(GraphTest, HooksRunBehindTheLastContribution) {
   OwnedTensor w(f32({1, 2})), dw(f32({1, 2}));
   Graph g;
