@@ -328,6 +328,16 @@ Program random_program(int records, std::uint64_t seed) {
   return g.finish();
 }
 
+TEST_F(PlanTest, AnInputThatNoRecordReadsHasAPlace) {
+  Graph g;
+  const Var x = g.keep(g.input("x", {{3}, DType::f32}));
+  const Executable exe(g.finish());
+  set(exe.tensor(x), {1, 2, 3});
+  exe.run(stream);
+  EXPECT_EQ(values(exe.tensor(x)), (std::vector<float>{1, 2, 3}));
+  EXPECT_EQ(exe.plan().worst_record, -1);
+}
+
 TEST_F(PlanTest, WithinATenthOfTheLiveBytes) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     const auto plan = hpcdl::plan(random_program(300, seed));

@@ -21,7 +21,7 @@ std::vector<Lifetime> lifetimes(const Program& p) {
     }
   }
   for (std::size_t s = 0; s < life.size(); ++s) {
-    if (p.slots[s].kind == SlotKind::input) life[s] = {0, end};
+    if (p.slots[s].kind == SlotKind::input) life[s] = {0, std::max(end, 0)};
     if (p.slots[s].kind == SlotKind::kept && life[s].first >= 0) life[s].last = end;
   }
   return life;
@@ -120,9 +120,9 @@ Plan plan(const Program& program) {
   Plan out;
   out.offset.assign(program.slots.size(), -1);
   out.lifetime = lifetimes(program);
-  const auto records = static_cast<int>(program.records.size());
+  const auto records = std::max(static_cast<int>(program.records.size()), 1);  // without any, inputs have a place
   std::vector<Item> items;
-  std::vector<std::int64_t> delta(program.records.size() + 1);
+  std::vector<std::int64_t> delta(static_cast<std::size_t>(records) + 1);
   for (std::size_t s = 0; s < program.slots.size(); ++s) {
     const auto& slot = program.slots[s];
     if (slot.kind == SlotKind::external || out.lifetime[s].first < 0 || slot.spec.bytes() == 0) continue;
@@ -134,6 +134,7 @@ Plan plan(const Program& program) {
     live += delta[static_cast<std::size_t>(r)];
     if (live > out.live_bytes) out.live_bytes = live, out.worst_record = static_cast<int>(r);
   }
+  if (program.records.empty()) out.worst_record = -1;
   out.arena_bytes = place_by_time(items, records, out.offset);
   if (out.arena_bytes > out.live_bytes && items.size() <= kQuadraticLimit) {
     auto other = out.offset;
