@@ -116,11 +116,25 @@ Var Graph::gradient(const Var& x) const {
   return Var(const_cast<Graph*>(this), x.id(), gradient_operand(x.id()));
 }
 
+/// A second call finds none of the ops that an earlier one has walked: gradients would be missing without a word.
+void Graph::require_recorded(const Var& y) const {
+  const int made = value(y.id()).base;
+  const auto kind = program_.slots[static_cast<std::size_t>(y.operand().slot)].kind;
+  if (options_.inference || kind == SlotKind::external || kind == SlotKind::input) return;  // leaves
+  const bool found = std::any_of(nodes_.begin(), nodes_.end(), [&](const Node& node) {
+    return std::find(node.out.begin(), node.out.end(), made) != node.out.end();
+  });
+  require(found, "backward",
+          "an earlier backward() has used up the ops that {} was made by: add the losses up and call it once",
+          to_string(y.spec()));
+}
+
 void Graph::backward(const Var& loss) {
   require(loss.shape().size() == 1, "backward",
           "the loss must have one element, got {}; reduce it first, or pass the gradient of it",
           to_string(loss.spec()));
   if (!value(loss.id()).needs_gradient) fail("backward", "nothing that the loss depends on has a gradient");
+  require_recorded(loss);
   fill(write_gradient(loss.id()), 1);
   run_backward();
 }
@@ -130,6 +144,7 @@ void Graph::backward(const Var& y, const Var& dy) {
           to_string(dy.spec()));
   require(value(y.id()).base == y.id() && value(y.id()).gradient_slot < 0, "backward",
           "y must be the output of an op, without gradient so far");
+  require_recorded(y);
   auto& v = value(y.id());
   v.gradient_slot = dy.operand().slot;
   v.written = {v.region};

@@ -70,7 +70,8 @@ class Graph {
   Var keep(const Var& x);
 
   // -- gradients
-  /// Records d(loss)/d(everything that needs it). loss must have one element; its gradient is seeded with 1.
+  /// Records d(loss)/d(everything that needs it). loss must have one element; its gradient is seeded with 1. Once for
+  /// what has been recorded so far: a second loss of the same ops is an error.
   void backward(const Var& loss);
   /// The same for a tensor-valued y with a given gradient of y.
   void backward(const Var& y, const Var& dy);
@@ -194,6 +195,7 @@ class Graph {
 
   int begin_segment();
   void end_segment(int outer);
+  void require_recorded(const Var& y) const;
   void run_backward();
   void backward_of(const Node& node);
   void push_backward(const Node& node, std::vector<Operand> operands, Cost cost);

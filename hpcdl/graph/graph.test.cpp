@@ -253,6 +253,15 @@ TEST_F(GraphTest, MistakesAreNamed) {
   EXPECT_THROW(exe.tensor(t), Error);
 }
 
+TEST_F(GraphTest, ASecondLossOfTheSameOpsIsRefused) {
+  OwnedTensor w(f32({1, 2})), dw(f32({1, 2}));
+  Graph g;
+  const Var p = g.parameter("w", w.tensor, dw.tensor);
+  const Var first = sum(times(p, p)), second = sum(p);
+  g.backward(first);
+  EXPECT_THROW(g.backward(second), Error);
+}
+
 /// y = a w^T + x hands dy to x as it is: no copy, and the same gradient as that of separate ops.
 TEST_F(GraphTest, AGradientThatPassesThroughIsNotCopied) {
   OwnedTensor w({{8, 8}, DType::f32}), dw({{8, 8}, DType::f32}), x({{4, 8}, DType::f32}), dx({{4, 8}, DType::f32});
