@@ -1,5 +1,6 @@
 #include "hpcdl/quant/quantize_model.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "hpcdl/core/error.h"
@@ -18,11 +19,27 @@ struct Task {
   const io::TensorInfo* tensor;
   const io::SafeTensors* shard;
   Treatment treatment;
+  bool odd = false;  // would be quantised if a group divided its inputs
   std::int64_t n() const { return tensor->spec[treatment == Treatment::conv1d ? 1 : 0]; }
   std::int64_t k() const { return tensor->spec[treatment == Treatment::conv1d ? 0 : 1]; }
 };
 
 bool quantized(Treatment t) { return t == Treatment::matrix || t == Treatment::conv1d; }
+
+/// Where any group will do.
+Treatment wanted_treatment(const io::ModelConfig& config, const std::string& name, const Spec& spec) {
+  if (config.tied && name == "lm_head.weight") return Treatment::leave_out;
+  // Causal masks that old GPT-2 files carry along.
+  if (name.ends_with(".attn.masked_bias") || (name.ends_with(".attn.bias") && spec.shape.rank() == 4))
+    return Treatment::leave_out;
+  const bool wide_enough = spec.shape.rank() == 2 && spec[0] >= 16 && spec[1] >= 16 && spec[0] * spec[1] >= 16 * 32;
+  const bool widens = spec.dtype == DType::f32 || spec.dtype == DType::bf16 || spec.dtype == DType::f16;
+  if (!wide_enough || !widens || name.ends_with("wpe.weight") || !name.ends_with(".weight")) return Treatment::copy;
+  if (config.family == io::Family::gpt2)
+    for (const char* conv : {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"})
+      if (name.ends_with(conv)) return Treatment::conv1d;
+  return Treatment::matrix;
+}
 
 std::vector<Task> plan(const io::TensorFolder& files, const io::ModelConfig& config,
                        const QuantizeModelOptions& options) {
@@ -32,9 +49,13 @@ std::vector<Task> plan(const io::TensorFolder& files, const io::ModelConfig& con
     const auto treatment =
         options.treatment ? options.treatment(t.name, t.spec) : default_treatment(config, t.name, t.spec);
     if (treatment == Treatment::leave_out) continue;
-    tasks.push_back({&t, &files.shard_of(i), treatment});
+    const bool odd = !options.treatment && treatment != wanted_treatment(config, t.name, t.spec);
+    tasks.push_back({&t, &files.shard_of(i), treatment, odd});
     if (quantized(treatment)) require_group(t.name, tasks.back().k(), options.int4);
   }
+  require(options.treatment ||
+              std::any_of(tasks.begin(), tasks.end(), [](const Task& t) { return quantized(t.treatment); }),
+          "quant", "{}: nothing to quantise: no matrix has a number of inputs that 32 divides", files.path().string());
   return tasks;
 }
 
@@ -59,7 +80,11 @@ LayerReport write_one(Pool& pool, const Task& task, const Int4Options& options, 
   const View view = task.shard->view(*task.tensor);
   if (!quantized(task.treatment)) {
     writer.write(name, view);
-    return {.name = name, .shape = spec.shape, .bits_per_weight = 8.0 * dtype_bytes(spec.dtype), .bytes = spec.bytes()};
+    return {.name = name,
+            .shape = spec.shape,
+            .odd = task.odd,
+            .bits_per_weight = 8.0 * dtype_bytes(spec.dtype),
+            .bytes = spec.bytes()};
   }
   Int4Error error;
   const Int4Matrix q = quantize_int4(pool, view, options, task.treatment == Treatment::conv1d, &error, name);
@@ -89,17 +114,9 @@ void write_companions(const fs::path& from, const fs::path& to, const Int4Option
 }  // namespace
 
 Treatment default_treatment(const io::ModelConfig& config, const std::string& name, const Spec& spec) {
-  if (config.tied && name == "lm_head.weight") return Treatment::leave_out;
-  // Causal masks that old GPT-2 files carry along.
-  if (name.ends_with(".attn.masked_bias") || (name.ends_with(".attn.bias") && spec.shape.rank() == 4))
-    return Treatment::leave_out;
-  const bool wide_enough = spec.shape.rank() == 2 && spec[0] >= 16 && spec[1] >= 16 && spec[0] * spec[1] >= 16 * 32;
-  const bool widens = spec.dtype == DType::f32 || spec.dtype == DType::bf16 || spec.dtype == DType::f16;
-  if (!wide_enough || !widens || name.ends_with("wpe.weight") || !name.ends_with(".weight")) return Treatment::copy;
-  if (config.family == io::Family::gpt2)
-    for (const char* conv : {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"})
-      if (name.ends_with(conv)) return Treatment::conv1d;
-  return Treatment::matrix;
+  const auto wanted = wanted_treatment(config, name, spec);
+  constexpr std::int64_t kLeastGroup = 32;  // divides whatever the others divide
+  return quantized(wanted) && spec[wanted == Treatment::conv1d ? 0 : 1] % kLeastGroup != 0 ? Treatment::copy : wanted;
 }
 
 ModelReport quantize_model(Pool& pool, const fs::path& from, const fs::path& to, const QuantizeModelOptions& options) {

@@ -8,10 +8,12 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/rng.h"
+#include "hpcdl/infer/evaluate.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/hf_config.h"
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/io/temp_folder.h"
+#include "hpcdl/models/language_model.h"
 #include "hpcdl/quant/int4_names.h"
 
 namespace hpcdl::quant {
@@ -180,6 +182,30 @@ TEST(quantize_model, says_what_does_not_fit) {
   EXPECT_NE(message([&] { quantize_model(pool, f.from, f.temp / "photos"); }).find("other things than a model"),
             std::string::npos);
   EXPECT_EQ(io::read_file(f.temp / "photos/cat.jpg"), "meow");
+}
+
+TEST(quantize_model, a_matrix_that_no_group_divides_stays_as_it_was) {
+  const io::TempFolder temp;
+  Pool pool(2);
+  io::ModelConfig c{.family = io::Family::llama, .layers = 1, .heads = 4, .width = 64, .context = 32, .vocab = 70};
+  c.ffn = 100;
+  c.resolve();
+  models::LanguageModel::create(c, 1, false).save(temp / "model");
+  const auto report = quantize_model(pool, temp / "model", temp / "int4");
+  const std::string odd = "model.layers.0.mlp.down_proj.weight", even = "model.layers.0.mlp.up_proj.weight";
+  const auto old = io::TensorFolder::open(temp / "model"), now = io::TensorFolder::open(temp / "int4");
+  expect_same(old.at(odd), now.at(odd));
+  EXPECT_FALSE(now.contains(even));
+  EXPECT_NE(to_text(report).find(odd), std::string::npos) << to_text(report);
+  const std::vector<std::int32_t> tokens{1, 2, 3, 4, 5};
+  EXPECT_NEAR(infer::evaluate(models::LanguageModel::open(temp / "int4"), pool, tokens).loss,
+              infer::evaluate(models::LanguageModel::open(temp / "model"), pool, tokens).loss, 0.05);
+
+  c.width = 48, c.ffn = 80, c.head_dim = 0;
+  c.resolve();
+  models::LanguageModel::create(c, 1, false).save(temp / "odd");
+  EXPECT_NE(message([&] { quantize_model(pool, temp / "odd", temp / "none"); }).find("nothing to quantise"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -64,10 +64,13 @@ nlohmann::json to_json(const ModelReport& report) {
 
 std::string to_text(const ModelReport& report) {
   std::size_t width = 6;
-  for (const auto& l : report.layers) width = std::max(width, l.quantized ? l.name.size() : 0);
+  for (const auto& l : report.layers) width = std::max(width, l.quantized || l.odd ? l.name.size() : 0);
   std::string out = fmt::format("{:<{}}  {:>16}  {:>8}  {:>9}  {:>9}  {:>6}\n", "matrix", width, "shape", "bits",
                                 "rms error", "max error", "/ fp32");
   for (const auto& l : report.layers) {
+    if (l.odd)
+      out +=
+          fmt::format("{:<{}}  {:>16}  as it was: 32 does not divide its inputs\n", l.name, width, to_string(l.shape));
     if (!l.quantized) continue;
     out += fmt::format("{:<{}}  {:>16}  {:>8.3f}  {:>8.2f}%  {:>9.2e}  {:>6.2f}\n", l.name, width, to_string(l.shape),
                        l.bits_per_weight, 100 * l.relative_rms, l.largest, l.ratio_fp32());
