@@ -82,6 +82,8 @@ void Executable::run(Stream& s, int begin, int end, const std::function<void(int
 
 Tensor Executable::tensor(const Var& v) const {
   const Operand o = v.operand();
+  require(o.slot >= 0 && o.slot < std::ssize(program_.slots), "program",
+          "expected a variable of this program, got an absent one or one of another");
   const auto& slot = program_.slots[static_cast<std::size_t>(o.slot)];
   require(slot.kind != SlotKind::temp, "program",
           "\"{}\" is temporary: keep() it while recording to read it after a run", slot.name);

@@ -44,7 +44,13 @@ Var Graph::input(std::string name, Spec spec) {
 Var Graph::constant(std::string name, Tensor memory) {
   require(memory.is_contiguous(), "graph", "constant \"{}\" must be contiguous", name);
   const std::pair<const void*, std::string> key{memory.data(), name};
-  if (const auto known = by_memory_.find(key); known != by_memory_.end()) return var(known->second);
+  if (const auto known = by_memory_.find(key); known != by_memory_.end()) {
+    const Var v = var(known->second);
+    require(v.spec() == memory.spec(), "graph",
+            "\"{}\" is {} in this program, and now {}: give the other a name of its own", name, to_string(v.spec()),
+            to_string(memory.spec()));
+    return v;
+  }
   const int slot = add_slot({memory.spec(), SlotKind::external, memory.data(), name, memory.device()});
   const int id = add_value({.operand = whole(slot, memory.spec(), Access::read),
                             .base = -1,
@@ -62,7 +68,12 @@ Var Graph::parameter(std::string name, Tensor value, Tensor gradient) {
           "the gradient of parameter \"{}\" must be a contiguous {}, got {}", name, to_string(value.spec()),
           to_string(gradient.spec()));
   auto& val = this->value(v.id());
-  if (val.parameter >= 0) return v;
+  if (val.parameter >= 0) {
+    const int known = parameters_[static_cast<std::size_t>(val.parameter)].gradient_slot;
+    require(program_.slots[static_cast<std::size_t>(known)].data == gradient.data(), "graph",
+            "the gradient of parameter \"{}\" lies elsewhere in this program", name);
+    return v;
+  }
   val.needs_gradient = true;
   val.parameter = static_cast<int>(parameters_.size());
   const int slot = add_slot({gradient.spec(), SlotKind::external, gradient.data(), name + ".grad", gradient.device()});
@@ -99,6 +110,7 @@ Var Graph::temporary(std::string name, Spec spec) {
 }
 
 Var Graph::keep(const Var& x) {
+  require(static_cast<bool>(x), "graph", "an absent variable, as a gradient that nobody recorded, cannot be kept");
   auto& slot = program_.slots[static_cast<std::size_t>(x.operand().slot)];
   if (slot.kind == SlotKind::temp) slot.kind = SlotKind::kept;
   return x;

@@ -253,6 +253,21 @@ TEST_F(GraphTest, MistakesAreNamed) {
   EXPECT_THROW(exe.tensor(t), Error);
 }
 
+/// What is not there, and memory that is known by another shape.
+TEST_F(GraphTest, VariablesThatAreNotOfTheProgramAreRefused) {
+  OwnedTensor w(f32({2, 3})), dw(f32({2, 3})), other(f32({2, 3}));
+  Graph g;
+  const Var p = g.parameter("w", w.tensor, dw.tensor), c = g.constant("c", other.tensor);
+  EXPECT_EQ(g.parameter("w", w.tensor, dw.tensor).id(), p.id());
+  EXPECT_THROW(g.parameter("w", w.tensor, other.tensor), Error) << "which would get nothing";
+  EXPECT_EQ(g.constant("c", other.tensor).id(), c.id());
+  EXPECT_THROW(g.constant("c", Tensor(other.tensor.data(), f32({1, 3}))), Error) << "which would be all of it";
+  EXPECT_THROW(g.keep(g.gradient(c)), Error);
+  g.backward(sum(p));
+  const Executable exe(g.finish());
+  EXPECT_THROW(exe.tensor(Var()), Error);
+}
+
 TEST_F(GraphTest, ASecondLossOfTheSameOpsIsRefused) {
   OwnedTensor w(f32({1, 2})), dw(f32({1, 2}));
   Graph g;
