@@ -76,6 +76,8 @@ void check_config(RunConfig& config) {
     fail_usage("config",
                "train.dtype = \"tf32\" is for GPUs (train.device = \"cuda\"); a CPU multiplies f32 exactly: "
                "train.dtype = \"f32\"");
+  if (t.optimizer == OptimizerKind::adamw && static_cast<float>(t.eps) == 0)
+    fail_usage("config", "train.eps = {} divides 0 by 0 where a weight has had no gradient: 1e-8 is usual", t.eps);
   if (t.nesterov && t.momentum == 0)
     fail_usage("config", "train.nesterov needs momentum: set train.momentum, 0.9 is usual");
 }

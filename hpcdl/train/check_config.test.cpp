@@ -53,6 +53,8 @@ TEST(check_config, what_means_nothing_is_refused) {
   EXPECT_EQ(verdict({"--train.min_lr=0.01", "--train.lr=0.001"}),
             "[config] train.min_lr = 0.01 lies above train.lr = 0.001, the highest learning rate");
   EXPECT_EQ(verdict({"--train.min_lr=0.001", "--train.lr=0.001"}), "fine");
+  for (const char* eps : {"--train.eps=0", "--train.eps=1e-60"})
+    EXPECT_NE(verdict({eps}).find("divides 0 by 0"), std::string::npos) << eps;
   EXPECT_NE(verdict({"--train.dtype=tf32"}).find("is for GPUs"), std::string::npos);
   EXPECT_EQ(verdict({"--train.dtype=tf32", "--train.device=cuda"}), "fine");
 }
