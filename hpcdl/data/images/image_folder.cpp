@@ -48,6 +48,13 @@ bool splits_apart(const fs::path& path) {
   });
 }
 
+/// Whether it is the val or test beside a train.
+bool is_for_testing(const fs::path& path) {
+  auto whole = fs::absolute(path).lexically_normal();
+  if (!whole.has_filename()) whole = whole.parent_path();
+  return (whole.filename() == "val" || whole.filename() == "test") && splits_apart(whole.parent_path());
+}
+
 /// Of one of them.
 std::optional<fs::path> split_folder(const fs::path& path, Split split) {
   if (split == Split::train) return path / "train";
@@ -67,6 +74,8 @@ ImageFolder::ImageFolder(const fs::path& path, Split split, const OpenImages& op
     : ImageSet({.name = "images of " + path.string(),
                 .normalisation = {{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}}}) {
   const bool apart = splits_apart(path);
+  const bool of_model = split == Split::test && !options.classes.empty();  // nothing here is being trained on
+  const bool all = apart || (of_model && is_for_testing(path));
   const auto folder = apart ? split_folder(path, split) : path;
   require(folder.has_value(), "data", "{}: expected a folder val or test beside train", path.string());
   info_.classes = options.classes;
@@ -84,7 +93,7 @@ ImageFolder::ImageFolder(const fs::path& path, Split split, const OpenImages& op
     for (const auto& file : io::list_folder(c)) {
       if (!is_image_name(file)) continue;
       const bool tenth = ++nth % 10 == 0;
-      if (!apart && tenth != (split == Split::test)) continue;
+      if (!all && tenth != (split == Split::test)) continue;
       files_.push_back(file);
       targets_.push_back(static_cast<std::int32_t>(at - info_.classes.begin()));
     }

@@ -6,7 +6,8 @@
 namespace hpcdl::data {
 
 /// DIR/train/CLASS/*.jpg and DIR/val or DIR/test, each read when it is asked for. Without those, DIR/CLASS/*.jpg: of
-/// each class every tenth image by name is the test split, the others the training split.
+/// each class every tenth image by name is the test split, the others the training split. To the
+/// classes of a model, DIR/val and DIR/test by themselves are test splits as well, beside DIR/train.
 class ImageFolder : public ImageSet {
  public:
   /// Throws Error when there is no class or no image, or test has a class that train, or the model, has not. Warns of

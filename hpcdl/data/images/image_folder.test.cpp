@@ -137,6 +137,19 @@ TEST(image_folder, without_folders_for_the_splits_every_tenth_image_is_for_testi
   EXPECT_EQ(test->count(), 2 + 1);
 }
 
+TEST(image_folder, a_folder_of_test_images_is_all_for_testing) {
+  const io::TempFolder folder;
+  for (const char* split : {"train", "val", "test"}) make_class(folder / split / "a", "colour.png", 20);
+  const auto count = [&](const std::string& path) {
+    return open_images(path, Split::test, {.classes = {"a"}})->count();
+  };
+  for (const char* name : {"test", "test/", "val", "train/../test/."})
+    EXPECT_EQ(count((folder / name).string()), 20) << name;
+  EXPECT_EQ(open_images((folder / "val").string(), Split::train)->count(), 18);
+  EXPECT_EQ(open_images((folder / "val").string(), Split::test)->count(), 2) << "for a run that trains on the others";
+  EXPECT_EQ(count((folder / "train").string()), 2) << "a tenth of what was made for training";
+}
+
 TEST(image_folder, a_class_may_be_called_train) {
   const io::TempFolder folder;
   for (const char* name : {"car", "test", "train"}) make_class(folder / name, "colour.png", 10);
