@@ -138,6 +138,11 @@ std::int64_t ImageTask::bytes_ahead(std::int64_t batch) const {
 void ImageTask::check_resumes(const fs::path& folder) const {
   auto saved = models::read_image_config(folder);
   const auto labels = std::exchange(saved.labels, config_.image.labels);
+  if (saved.normalise != config_.image.normalise)
+    fail_usage("resume",
+               "{} was trained with data.normalise = {}: leave it so, use another output folder, or "
+               "checkpoint.resume = \"none\"",
+               folder.string(), saved.normalise);
   if (saved != config_.image)
     fail_usage(
         "resume",

@@ -387,7 +387,7 @@ TEST(ImageRun, a_model_is_evaluated_on_pixels_like_those_it_learned_from) {
   RunConfig other;
   image_config(other, tmp, "plain");
   other.data.procedural = 200;
-  EXPECT_NE(error_of([&] { run(other, {}); }).find("another model"), std::string::npos);
+  EXPECT_NE(error_of([&] { run(other, {}); }).find("data.normalise = false"), std::string::npos);
 }
 
 TEST(ImageRun, the_plan_counts_every_batch_that_waits) {
