@@ -135,6 +135,11 @@ std::int64_t ImageTask::bytes_ahead(std::int64_t batch) const {
          data::ImageBatchLayout(batch, augment.height(), augment.width(), o.bytes ? DType::u8 : DType::f32).bytes;
 }
 
+std::int64_t ImageTask::bytes_of_data() const {
+  const auto training = set_->bytes_to_come();
+  return training == 0 ? 0 : training + open(data::Split::test)->bytes_to_come();
+}
+
 void ImageTask::check_resumes(const fs::path& folder) const {
   auto saved = models::read_image_config(folder);
   const auto labels = std::exchange(saved.labels, config_.image.labels);

@@ -17,6 +17,7 @@ class ImageTask final : public Task {
   std::int64_t rows() const override { return set_->count(); }
   std::unique_ptr<models::Trainable> make_model() const override;
   std::int64_t bytes_ahead(std::int64_t batch) const override;
+  std::int64_t bytes_of_data() const override;
 
   void check_resumes(const std::filesystem::path& folder) const override;
   void open_data(const data::LoaderState& start, bool evaluates, const Stream& compute) override;

@@ -395,6 +395,9 @@ TEST(ImageRun, the_plan_counts_every_batch_that_waits) {
   RunConfig c;
   image_config(c, tmp, "r");
   const auto advice = plan_run(c, {});
+  c.data.procedural = 10'036;
+  const std::int64_t image = 32 * 32 * 3, more = 10'000 + 10'000 / 5;
+  EXPECT_EQ(plan_run(c, {}).now().ledger.other, advice.now().ledger.other + more * image) << "all are kept";
   const data::ImageBatchLayout layout(8, 32, 32);
   const auto inputs = layout.images().bytes() + 8 * std::int64_t{sizeof(std::int32_t)};
   EXPECT_EQ(advice.now().ledger.staged, 3 * inputs + 2 * 5 * layout.bytes)

@@ -18,7 +18,7 @@ struct MemoryLedger {
   std::int64_t gradients = 0, optimizer = 0;
   std::int64_t activations = 0;  // the arena
   std::int64_t staged = 0;       // batches that wait; of a GPU: on the host, not counted
-  std::int64_t other = 0;        // tables, copies in the order of files
+  std::int64_t other = 0;        // tables, copies in the order of files, images that are kept
   std::string peak;  // the record at which most activations live: "record 34 (linear, backward, layers.3.mlp)"
   std::int64_t total() const { return weights + gradients + optimizer + activations + staged + other; }
 };

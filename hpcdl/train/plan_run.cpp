@@ -30,7 +30,7 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
     const auto options = step_options(config);
     t = before;
     auto ledger = plan_memory([&] { return task.make_model(); }, options, c.accumulate, device);
-    if (!device.is_cuda()) ledger.staged += task.bytes_ahead(c.batch);
+    if (!device.is_cuda()) ledger.staged += task.bytes_ahead(c.batch), ledger.other += task.bytes_of_data();
     return ledger;
   };
   MemoryAdvice advice({t.batch, t.accumulate, t.recompute, t.dtype}, room, plan);

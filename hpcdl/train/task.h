@@ -75,6 +75,8 @@ class Task {
   virtual std::unique_ptr<models::Trainable> make_model() const = 0;
   /// Bytes of batches that are fetched ahead, of `batch` samples each.
   virtual std::int64_t bytes_ahead(std::int64_t batch) const = 0;
+  /// Bytes of host memory that its data takes in the course of the run.
+  virtual std::int64_t bytes_of_data() const { return 0; }
 
   /// Throws UsageError unless the model in `folder` is the one that this run trains.
   virtual void check_resumes(const std::filesystem::path& folder) const = 0;

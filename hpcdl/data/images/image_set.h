@@ -41,6 +41,8 @@ class ImageSet {
   virtual std::int32_t target(std::int64_t i) const = 0;
   /// From any thread. Throws Error that names the file when it is damaged.
   virtual void decode(std::int64_t i, Picture& to) const = 0;
+  /// Memory that it will have taken once all images have been decoded, beyond what it takes from the beginning.
+  virtual std::int64_t bytes_to_come() const { return 0; }
 
   const ImageSetInfo& info() const { return info_; }
   std::int64_t classes() const { return static_cast<std::int64_t>(info_.classes.size()); }
