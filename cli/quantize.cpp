@@ -17,7 +17,7 @@ struct QuantizeOptions {
   std::string model, out, format = "int4";
   std::vector<std::string> text;
   int group = 64;
-  bool asymmetric = false, plain = false, json = false;
+  bool asymmetric = false, keep_odd = false, plain = false, json = false;
 };
 
 /// Perplexity of the original and of the result on the same text.
@@ -38,7 +38,8 @@ int quantize(QuantizeOptions& o) {
   if (std::filesystem::exists(o.out) && std::filesystem::equivalent(from, o.out))
     fail_usage("quantize", "--out is the model itself: choose another folder");
   const auto show = console();
-  quant::QuantizeModelOptions options{.int4 = {.group = o.group, .symmetric = !o.asymmetric, .search = !o.plain}};
+  quant::QuantizeModelOptions options{.int4 = {.group = o.group, .symmetric = !o.asymmetric, .search = !o.plain},
+                                      .keep_odd = o.keep_odd};
   options.progress = [&](const std::string& name, std::int64_t done, std::int64_t total) {
     if (show.status && total > 0) show.status(fmt::format("quantising {}%  {}", 100 * done / total, name));
   };
@@ -71,6 +72,8 @@ void add_quantize(const Command& program, Run& run) {
         sub.option("--format", o.format, "Of the weights").one_of({"int4"}).shows_default();
         sub.option("--group", o.group, "Weights that share a scale").one_of({32, 64, 128}).shows_default();
         sub.flag("--asymmetric", o.asymmetric, "An offset per group as well");
+        sub.flag("--keep-odd", o.keep_odd,
+                 "Matrices whose inputs no group divides stay as they are; else they are an error");
         sub.flag("--plain", o.plain,
                  "Scales from the largest weight of a group, without searching for the least error");
         sub.option("--text", o.text, "Also report perplexity on this text, before and after");

@@ -19,27 +19,12 @@ struct Task {
   const io::TensorInfo* tensor;
   const io::SafeTensors* shard;
   Treatment treatment;
-  bool odd = false;  // would be quantised if a group divided its inputs
+  bool odd = false;  // stays as it is, because no group divides its inputs
   std::int64_t n() const { return tensor->spec[treatment == Treatment::conv1d ? 1 : 0]; }
   std::int64_t k() const { return tensor->spec[treatment == Treatment::conv1d ? 0 : 1]; }
 };
 
 bool quantized(Treatment t) { return t == Treatment::matrix || t == Treatment::conv1d; }
-
-/// Where any group will do.
-Treatment wanted_treatment(const io::ModelConfig& config, const std::string& name, const Spec& spec) {
-  if (config.tied && name == "lm_head.weight") return Treatment::leave_out;
-  // Causal masks that old GPT-2 files carry along.
-  if (name.ends_with(".attn.masked_bias") || (name.ends_with(".attn.bias") && spec.shape.rank() == 4))
-    return Treatment::leave_out;
-  const bool wide_enough = spec.shape.rank() == 2 && spec[0] >= 16 && spec[1] >= 16 && spec[0] * spec[1] >= 16 * 32;
-  const bool widens = spec.dtype == DType::f32 || spec.dtype == DType::bf16 || spec.dtype == DType::f16;
-  if (!wide_enough || !widens || name.ends_with("wpe.weight") || !name.ends_with(".weight")) return Treatment::copy;
-  if (config.family == io::Family::gpt2)
-    for (const char* conv : {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"})
-      if (name.ends_with(conv)) return Treatment::conv1d;
-  return Treatment::matrix;
-}
 
 std::vector<Task> plan(const io::TensorFolder& files, const io::ModelConfig& config,
                        const QuantizeModelOptions& options) {
@@ -49,11 +34,13 @@ std::vector<Task> plan(const io::TensorFolder& files, const io::ModelConfig& con
     const auto treatment =
         options.treatment ? options.treatment(t.name, t.spec) : default_treatment(config, t.name, t.spec);
     if (treatment == Treatment::leave_out) continue;
-    const bool odd = !options.treatment && treatment != wanted_treatment(config, t.name, t.spec);
-    tasks.push_back({&t, &files.shard_of(i), treatment, odd});
-    if (quantized(treatment)) require_group(t.name, tasks.back().k(), options.int4);
+    auto& task = tasks.emplace_back(Task{&t, &files.shard_of(i), treatment});
+    if (!quantized(treatment)) continue;
+    constexpr std::int64_t kLeastGroup = 32;  // divides whatever the others divide
+    if (options.keep_odd && task.k() % kLeastGroup != 0) task.treatment = Treatment::copy, task.odd = true;
+    else require_group(t.name, task.k(), options.int4);
   }
-  require(options.treatment ||
+  require(!options.keep_odd ||
               std::any_of(tasks.begin(), tasks.end(), [](const Task& t) { return quantized(t.treatment); }),
           "quant", "{}: nothing to quantise: no matrix has a number of inputs that 32 divides", files.path().string());
   return tasks;
@@ -114,9 +101,17 @@ void write_companions(const fs::path& from, const fs::path& to, const Int4Option
 }  // namespace
 
 Treatment default_treatment(const io::ModelConfig& config, const std::string& name, const Spec& spec) {
-  const auto wanted = wanted_treatment(config, name, spec);
-  constexpr std::int64_t kLeastGroup = 32;  // divides whatever the others divide
-  return quantized(wanted) && spec[wanted == Treatment::conv1d ? 0 : 1] % kLeastGroup != 0 ? Treatment::copy : wanted;
+  if (config.tied && name == "lm_head.weight") return Treatment::leave_out;
+  // Causal masks that old GPT-2 files carry along.
+  if (name.ends_with(".attn.masked_bias") || (name.ends_with(".attn.bias") && spec.shape.rank() == 4))
+    return Treatment::leave_out;
+  const bool wide_enough = spec.shape.rank() == 2 && spec[0] >= 16 && spec[1] >= 16 && spec[0] * spec[1] >= 16 * 32;
+  const bool widens = spec.dtype == DType::f32 || spec.dtype == DType::bf16 || spec.dtype == DType::f16;
+  if (!wide_enough || !widens || name.ends_with("wpe.weight") || !name.ends_with(".weight")) return Treatment::copy;
+  if (config.family == io::Family::gpt2)
+    for (const char* conv : {".c_attn.weight", ".c_proj.weight", ".c_fc.weight"})
+      if (name.ends_with(conv)) return Treatment::conv1d;
+  return Treatment::matrix;
 }
 
 ModelReport quantize_model(Pool& pool, const fs::path& from, const fs::path& to, const QuantizeModelOptions& options) {

@@ -13,14 +13,15 @@ namespace hpcdl::quant {
 /// What happens to a tensor. `matrix` is stored (out, in); `conv1d` is stored (in, out), as GPT-2 does, and turned.
 enum class Treatment : std::uint8_t { copy, matrix, conv1d, leave_out };
 
-/// Matrices of at least 16 x 32 are quantised, except position embeddings and those whose inputs no group divides; a
-/// tied lm_head.weight and stored causal masks are left out.
+/// Matrices of at least 16 x 32 are quantised, except position embeddings; a tied lm_head.weight and stored causal
+/// masks are left out.
 Treatment default_treatment(const io::ModelConfig& config, const std::string& name, const Spec& spec);
 
 struct QuantizeModelOptions {
   Int4Options int4;
   /// Null: default_treatment.
   std::function<Treatment(const std::string& name, const Spec& spec)> treatment = nullptr;
+  bool keep_odd = false;  // matrices whose inputs no group divides stay as they are, and are no error
   /// After each tensor, and once before the first with an empty name. Bytes of the source.
   std::function<void(const std::string& name, std::int64_t done, std::int64_t total)> progress = nullptr;
 };
@@ -28,8 +29,8 @@ struct QuantizeModelOptions {
 /// Writes folder `to`: model.safetensors (or shards) with NAME.int4, NAME.int4_scale and, if asymmetric,
 /// NAME.int4_offset for each quantised matrix NAME and everything else as it was; config.json with quantization_config;
 /// the tokenizer's files. `to` appears whole or not at all; an older model there is replaced. Throws Error for NaN or
-/// infinite weights and for a group that does not divide where another would, naming the tensor, and where there is
-/// nothing to quantise; in all cases nothing is written.
+/// infinite weights and for a group that does not divide, naming the tensor, and where keep_odd leaves nothing to
+/// quantise; in all cases nothing is written.
 ModelReport quantize_model(Pool& pool, const io::fs::path& from, const io::fs::path& to,
                            const QuantizeModelOptions& options = {});
 

@@ -184,14 +184,16 @@ TEST(quantize_model, says_what_does_not_fit) {
   EXPECT_EQ(io::read_file(f.temp / "photos/cat.jpg"), "meow");
 }
 
-TEST(quantize_model, a_matrix_that_no_group_divides_stays_as_it_was) {
+TEST(quantize_model, a_matrix_that_no_group_divides_stays_as_it_was_when_asked) {
   const io::TempFolder temp;
   Pool pool(2);
   io::ModelConfig c{.family = io::Family::llama, .layers = 1, .heads = 4, .width = 64, .context = 32, .vocab = 70};
   c.ffn = 100;
   c.resolve();
   models::LanguageModel::create(c, 1, false).save(temp / "model");
-  const auto report = quantize_model(pool, temp / "model", temp / "int4");
+  EXPECT_NE(message([&] { quantize_model(pool, temp / "model", temp / "int4"); }).find("--keep-odd"),
+            std::string::npos);
+  const auto report = quantize_model(pool, temp / "model", temp / "int4", {.keep_odd = true});
   const std::string odd = "model.layers.0.mlp.down_proj.weight", even = "model.layers.0.mlp.up_proj.weight";
   const auto old = io::TensorFolder::open(temp / "model"), now = io::TensorFolder::open(temp / "int4");
   expect_same(old.at(odd), now.at(odd));
@@ -204,7 +206,9 @@ TEST(quantize_model, a_matrix_that_no_group_divides_stays_as_it_was) {
   c.width = 48, c.ffn = 80, c.head_dim = 0;
   c.resolve();
   models::LanguageModel::create(c, 1, false).save(temp / "odd");
-  EXPECT_NE(message([&] { quantize_model(pool, temp / "odd", temp / "none"); }).find("nothing to quantise"),
+  EXPECT_NE(message([&] {
+              quantize_model(pool, temp / "odd", temp / "none", {.keep_odd = true});
+            }).find("nothing to quantise"),
             std::string::npos);
 }
 
