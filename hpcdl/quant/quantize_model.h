@@ -18,7 +18,7 @@ enum class Treatment : std::uint8_t { copy, matrix, conv1d, leave_out };
 Treatment default_treatment(const io::ModelConfig& config, const std::string& name, const Spec& spec);
 
 struct QuantizeModelOptions {
-  Int4Options int4;
+  Int4Options int4 = {};
   /// Null: default_treatment.
   std::function<Treatment(const std::string& name, const Spec& spec)> treatment = nullptr;
   bool keep_odd = false;  // matrices whose inputs no group divides stay as they are, and are no error
