@@ -36,8 +36,7 @@ void take_model(train::RunConfig& config, const fs::path& folder) {
     return;
   }
   config.image = models::read_image_config(folder);
-  config.model.family =
-      config.image.family == models::ImageFamily::resnet18 ? io::Family::resnet18 : io::Family::simple_cnn;
+  config.model.family = models::family_of(config.image.family);
 }
 
 /// The programs of one training step: of a run's TOML file, or of a model folder with the default settings.

@@ -7,6 +7,7 @@
 
 #include "hpcdl/io/config_visitor.h"
 #include "hpcdl/io/json.h"
+#include "hpcdl/io/model_config.h"
 
 namespace hpcdl::models {
 
@@ -28,6 +29,14 @@ struct ImageConfig {
   void resolve();
   bool operator==(const ImageConfig&) const = default;
 };
+
+/// A classifier's family among all families, as the [model] of a run names it, and back.
+constexpr io::Family family_of(ImageFamily f) {
+  return f == ImageFamily::resnet18 ? io::Family::resnet18 : io::Family::simple_cnn;
+}
+constexpr ImageFamily image_family(io::Family f) {
+  return f == io::Family::resnet18 ? ImageFamily::resnet18 : ImageFamily::simple_cnn;
+}
 
 /// FOLDER/config.json. Reading throws Error for another kind of model.
 ImageConfig read_image_config(const std::filesystem::path& folder);

@@ -19,8 +19,7 @@ namespace fs = std::filesystem;
 /// What [model] and the data come to.
 models::ImageConfig complete(const RunConfig& config, const data::ImageSet& set) {
   auto c = config.image;
-  c.family =
-      config.model.family == io::Family::resnet18 ? models::ImageFamily::resnet18 : models::ImageFamily::simple_cnn;
+  c.family = models::image_family(config.model.family);
   if (set.classes() < 2)
     fail_usage("data", "{}: {} is the only class; a classifier needs at least two", set.info().name,
                set.info().classes.at(0));

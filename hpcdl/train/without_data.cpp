@@ -13,8 +13,7 @@ std::unique_ptr<models::Trainable> model_without_data(RunConfig& config) {
   config.model.resolve();
   if (io::is_image_family(config.model.family)) {
     auto& image = config.image;
-    image.family =
-        config.model.family == io::Family::resnet18 ? models::ImageFamily::resnet18 : models::ImageFamily::simple_cnn;
+    image.family = models::image_family(config.model.family);
     if (image.classes == 0) image.classes = 10;
     image.resolve();
     return std::make_unique<models::ImageModel>(models::ImageModel::create(image, config.train.seed, true));
