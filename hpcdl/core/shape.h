@@ -52,4 +52,21 @@ constexpr Shape contiguous_strides(const Shape& s) {
   return out;
 }
 
+/// Strides of dims of one element mean nothing, and frameworks leave anything there. Gives them what lets rows be walked
+/// by strides[-2] alone: dims of one right above the columns take the stride of the nearest longer dim outside, all others
+/// the distance that the dim inside them spans.
+constexpr Shape clean_strides(const Shape& s, Shape strides) {
+  if (s.rank() == 0) return strides;
+  if (s[-1] == 1) strides[-1] = 1;
+  std::int64_t next = s[-1] * strides[-1];
+  int outside = s.rank() - 2;
+  while (outside >= 0 && s[outside] == 1) --outside;
+  if (outside >= 0) next = strides[outside];
+  for (int i = s.rank() - 2; i >= 0; --i) {
+    if (s[i] == 1) strides[i] = next;
+    next = strides[i] * s[i];
+  }
+  return strides;
+}
+
 }  // namespace hpcdl

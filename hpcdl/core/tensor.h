@@ -63,12 +63,16 @@ class View {
     }
     return true;
   }
-  /// True when all rows lie at one constant distance and each row is dense.
+  /// True when all rows lie at one constant distance and each row is dense. Precondition: clean strides (shape.h).
   bool rows_are_uniform() const {
     if (rank() == 0) return true;
     if (strides_[-1] != 1 && spec_.shape[-1] != 1) return false;
-    for (int i = rank() - 3; i >= 0; --i)
-      if (spec_.shape[i] != 1 && strides_[i] != strides_[i + 1] * spec_.shape[i + 1]) return false;
+    std::int64_t next = row_stride();
+    for (int i = rank() - 2; i >= 0; --i) {
+      if (spec_.shape[i] == 1) continue;
+      if (strides_[i] != next) return false;
+      next = strides_[i] * spec_.shape[i];
+    }
     return true;
   }
 

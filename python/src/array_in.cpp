@@ -132,18 +132,10 @@ DType from_format(const char* format, Py_ssize_t size) {
   }
 }
 
-/// Strides of dims of one element mean nothing and frameworks leave anything there. Makes them what row_stride() and
-/// rows_are_uniform() expect: those of the dim outside.
 Tensor with_clean_strides(void* data, Spec spec, Shape strides, Device device = {}) {
-  Tensor t(data, spec, strides, device);
+  const Tensor t(data, spec, strides, device);
   if (t.is_contiguous()) return Tensor(data, spec, device);
-  bool outer = false;
-  for (int i = 0; i + 1 < spec.shape.rank(); ++i) {
-    if (spec.shape[i] != 1) outer = true;
-    else if (outer) strides[i] = strides[i - 1];
-  }
-  if (spec.shape[-1] == 1) strides[-1] = 1;
-  return Tensor(data, spec, strides, device);
+  return Tensor(data, spec, clean_strides(spec.shape, strides), device);
 }
 
 #if HPCDL_CUDA
