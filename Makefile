@@ -14,36 +14,36 @@ help: ## this list
 build: ## the program, at build/release/hpcdl
 	@scripts/setup.sh build
 	@test -f build/release/CMakeCache.txt || cmake --preset release -DHPCDL_TESTS=OFF
-	cmake --build build/release -j $(JOBS) --target hpcdl
+	@JOBS=$(JOBS) scripts/build.sh build/release hpcdl
 
 demo: build ## train, checkpoint, quantise to INT4, generate; ends with a report (ARGS=... for `hpcdl demo`)
 	build/release/hpcdl demo $(ARGS)
 
 test: ## all tests, then the threaded and file-parsing ones under the sanitizers
 	@scripts/setup.sh test
-	@JOBS=$(JOBS) TEST_JOBS=$(TEST_JOBS) scripts/test.sh
+	@JOBS=$(JOBS) TEST_JOBS=$(TEST_JOBS) scripts/test.sh release asan tsan
 
 quick: ## all tests, no sanitizers
 	@scripts/setup.sh test
-	@JOBS=$(JOBS) TEST_JOBS=$(TEST_JOBS) QUICK=1 scripts/test.sh
+	@JOBS=$(JOBS) TEST_JOBS=$(TEST_JOBS) scripts/test.sh release
 
 asan tsan: ## all tests under the address or the thread sanitizer
 	@scripts/setup.sh test
 	cmake --preset $@ -DHPCDL_SANITIZE_KERNELS=ON
-	cmake --build build/$@ -j $(JOBS)
+	@JOBS=$(JOBS) scripts/build.sh build/$@
 	HPCDL_PYTHON=$$(scripts/venv.sh test) ctest --test-dir build/$@ -j $(TEST_JOBS) --output-on-failure
 
 bench: ## comparisons with other libraries in the same run; writes bench/results and the README's table
 	@scripts/setup.sh bench
 	@scripts/venv.sh build >/dev/null
 	cmake --preset release -DHPCDL_BENCH=ON $$(python=$$(scripts/venv.sh bench); [ -z "$$python" ] || echo -DHPCDL_PYTHON=ON -DPython_EXECUTABLE=$$python)
-	cmake --build build/release -j $(JOBS)
+	@JOBS=$(JOBS) scripts/build.sh build/release
 	bench/peers/run.sh
 
 fuzz: ## each libFuzzer target for FUZZ_SECONDS (60) under ASan and UBSan
 	@scripts/setup.sh fuzz
 	cmake --preset fuzz
-	cmake --build build/fuzz -j $(JOBS)
+	@JOBS=$(JOBS) scripts/build.sh build/fuzz
 	scripts/fuzz.sh $(FUZZ_SECONDS)
 
 format: ## clang-format over all sources

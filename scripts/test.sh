@@ -1,75 +1,121 @@
 #!/usr/bin/env bash
-# Everything that must hold before a change is merged: the whole suite in a release build, then the parts where memory
-# and threads can go wrong under the sanitizers. Ends with one line, "N passed, N failed". Called by `make test`.
+# Builds and tests, one part after the other while there is time:  scripts/test.sh PART...
+#   release         the whole suite in a release build, with the Python module where it can be built
+#   tsan, asan      what has threads of its own and what parses files it does not trust, under a sanitizer
+#   cuda:90a-real   the CUDA build for one architecture, its tests compiled and not run
+# TEST_BUDGET seconds for everything (900). A part that would not end by then does not start, what its build is short of
+# in the end is not waited for, and both are said. The last line is "N passed, N failed, N skipped".
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-jobs=${JOBS:-$(nproc)} test_jobs=${TEST_JOBS:-3}
-# What the sanitizers look at (kernels apart, which `make asan` and `make tsan` include): the pool, the recorder and everything that parses files it does not trust.
-sanitized=${SANITIZED:-'^(core|graph|io|data)(\.|$)'}
-# Seconds for everything. A sanitizer suite compiles the library once more, in up to twice the time that the longest build so
-# far took, and runs for some three minutes: it starts only while there is time for both, and what its build is short of in the
-# end is not waited for. `make asan` and `make tsan` run them whole.
+export JOBS=${JOBS:-$(nproc)}
+test_jobs=${TEST_JOBS:-3}
 budget=${TEST_BUDGET:-900}
-build_seconds=0
-passed=0 failed=0
+# What the sanitizers look at (kernels apart, which `make asan` and `make tsan` include): the pool, the recorder, ranks
+# that talk to each other, and everything that parses files.
+sanitized=${SANITIZED:-'^(core|graph|io|data|comm|parallel)(\.|$)'}
+build_seconds=0  # what the release build took: other parts are judged by it, as caches and cores are the same
+passed=0 failed=0 skipped=0
 
-# The Python module is built for the Python that runs its tests, when nanobind can be had.
-module=(-DHPCDL_PYTHON=OFF)
+# fits NAME SECONDS: whether a part that takes so long may start.
+fits() {
+  ((SECONDS + $2 > budget)) || return 0
+  echo "== $1: left out, it takes some $2 s and $((budget - SECONDS)) of $budget s are left" >&2
+  return 1
+}
 
-# suite PRESET [REGEX [SECONDS]]: configures, builds, within so many seconds, and runs the tests whose names match.
-suite() {
-  local preset=$1 match=${2:-.} limit=${3:-0} log=build/$1/test.log targets=()
-  echo "== $preset" >&2
-  [[ $preset == release ]] || module=(-DHPCDL_PYTHON=OFF)
-  cmake --preset "$preset" "${module[@]}" -DHPCDL_TESTS=ON -DHPCDL_SANITIZE_KERNELS=OFF >build/configure.log 2>&1 || { cat build/configure.log >&2; failed=$((failed + 1)); return; }
-  if [[ $match != . ]]; then
-    mapfile -t targets < <(ctest --test-dir "build/$preset" -N -R "$match" | sed -n 's/^ *Test *#[0-9]*: /test./p')
-    ((${#targets[@]})) || return 0
-  fi
-  local start=$SECONDS status=0
-  timeout --foreground "$limit" ninja -C "build/$preset" -j "$jobs" ${targets[@]:+"${targets[@]}"} </dev/null >build/$preset/build.log 2>&1 || status=$?
-  if ((status == 124)); then
-    echo "== $preset: left out, its build did not end within $limit s; 'make $preset' runs it" >&2
-    return
-  elif ((status)); then
-    tail -n 60 "build/$preset/build.log" >&2
-    echo "== $preset: the build failed" >&2
-    failed=$((failed + 1))
-    return
-  fi
-  build_seconds=$((SECONDS - start > build_seconds ? SECONDS - start : build_seconds))
-  ctest --test-dir "build/$preset" -R "$match" -j "$test_jobs" --output-on-failure --no-tests=error </dev/null 2>&1 | tee "$log"
-  local bad all
+# configure PRESET ARGUMENTS...
+configure() {
+  cmake --preset "$@" >"build/configure.log" 2>&1 && return
+  cat build/configure.log >&2
+  failed=$((failed + 1))
+  return 1
+}
+
+# build PRESET SECONDS TARGET...: false when it failed or its time was over, which is said.
+build() {
+  local preset=$1 limit=$2 status
+  shift 2
+  SECONDS_LEFT=$limit scripts/build.sh "build/$preset" "$@"
+  status=$?
+  case $status in
+    0) return 0 ;;
+    124) echo "== $preset: left unfinished, its build did not end within $limit s" >&2 ;;
+    *) echo "== $preset: the build failed" >&2; failed=$((failed + 1)) ;;
+  esac
+  return 1
+}
+
+# run_tests PRESET REGEX
+run_tests() {
+  local log=build/$1/test.log bad all none
+  ctest --test-dir "build/$1" -R "$2" -j "$test_jobs" --output-on-failure --no-tests=error </dev/null 2>&1 |
+    scripts/progress.sh "$1" "$log" tests
   read -r bad all < <(sed -n 's/^.*, \([0-9]*\) tests failed out of \([0-9]*\).*/\1 \2/p' "$log")
   if [[ -z ${all:-} ]]; then failed=$((failed + 1)); return; fi
-  passed=$((passed + all - bad)) failed=$((failed + bad))
+  none=$(grep -cE '^ *[0-9]+/[0-9]+ Test .*\*\*\*(Skipped|Not Run)' "$log")
+  passed=$((passed + all - bad - none)) failed=$((failed + bad)) skipped=$((skipped + none))
+  local cases
+  cases=$(grep -cE '^\[  SKIPPED \] [^ ]+ \([0-9]+ ms\)' "build/$1/Testing/Temporary/LastTest.log")
+  ((cases == 0)) || echo "== $1: $cases cases, some of them in tests that passed, were skipped for want of what they need; see build/$1/Testing/Temporary/LastTest.log" >&2
+}
+
+# The Python module is built for the Python that runs its tests, when nanobind can be had.
+python_module() {
+  HPCDL_PYTHON=$(scripts/venv.sh test)
+  if [[ -n $HPCDL_PYTHON ]]; then export HPCDL_PYTHON; else unset HPCDL_PYTHON; fi
+  local has_headers='import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
+  module=(-DHPCDL_PYTHON=OFF)
+  if [[ -z ${HPCDL_PYTHON:-} || -z $(scripts/venv.sh build) ]]; then
+    echo "== the Python module is left out: no Python with numpy, or no nanobind" >&2
+  elif ! "$HPCDL_PYTHON" -c "$has_headers"; then
+    echo "== the Python module is left out: $HPCDL_PYTHON has no Python.h (python3-dev)" >&2
+  else
+    module=(-DHPCDL_PYTHON=ON "-DPython_EXECUTABLE=$HPCDL_PYTHON")
+  fi
+}
+
+part_release() {
+  python_module
+  configure release "${module[@]}" -DHPCDL_TESTS=ON || return
+  local start=$SECONDS
+  build release 0 || return
+  build_seconds=$((SECONDS - start))
+  run_tests release .
+}
+
+# part_sanitizer PRESET. Cold, its build takes as long as that of the release; warm, both are short.
+part_sanitizer() {
+  local tests=300 targets
+  fits "$1" $((build_seconds + tests)) || return
+  configure "$1" -DHPCDL_PYTHON=OFF -DHPCDL_TESTS=ON -DHPCDL_SANITIZE_KERNELS=OFF || return
+  mapfile -t targets < <(ctest --test-dir "build/$1" -N -R "$sanitized" | sed -n 's/^ *Test *#[0-9]*: /test./p')
+  build "$1" $((budget - SECONDS - tests)) "${targets[@]}" && run_tests "$1" "$sanitized"
+}
+
+# part_cuda ARCHITECTURE
+part_cuda() {
+  PATH=$PATH:/usr/local/cuda/bin
+  if ! command -v nvcc >/dev/null; then
+    echo "== cuda $1: left out, there is no nvcc" >&2
+    skipped=$((skipped + 1))
+    return
+  fi
+  fits "cuda $1" $((build_seconds * 6 / 5 + 60)) || return
+  configure cuda -DHPCDL_PYTHON=OFF -DHPCDL_TESTS=ON "-DCMAKE_CUDA_ARCHITECTURES=$1" || return
+  build cuda $((budget - SECONDS)) hpcdl_program gpu_tests hpcdl_cuda_headers && passed=$((passed + 1))
 }
 
 mkdir -p build
-HPCDL_PYTHON=$(scripts/venv.sh test)
-if [[ -n $HPCDL_PYTHON ]]; then export HPCDL_PYTHON; else unset HPCDL_PYTHON; fi
-has_headers='import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))'
-if [[ -z ${HPCDL_PYTHON:-} || -z $(scripts/venv.sh build) ]]; then
-  echo "== the Python module is left out: no Python with numpy, or no nanobind" >&2
-elif ! "$HPCDL_PYTHON" -c "$has_headers"; then
-  echo "== the Python module is left out: $HPCDL_PYTHON has no Python.h (python3-dev)" >&2
-else
-  module=(-DHPCDL_PYTHON=ON "-DPython_EXECUTABLE=$HPCDL_PYTHON")
-fi
-suite release
-# sanitizer PRESET REGEX
-sanitizer() {
-  local tests=180
-  if ((SECONDS + 2 * build_seconds + tests > budget)); then
-    echo "== $1: left out, $SECONDS of $budget s are gone; 'make $1' runs it" >&2
-    return
-  fi
-  suite "$@" $((budget - SECONDS - tests))
-}
-if [[ ${QUICK:-0} != 1 ]]; then
-  sanitizer asan "$sanitized"
-  TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1} sanitizer tsan '^(core|graph|data)(\.|$)'
-fi
-echo "$passed passed, $failed failed"
+for part in "$@"; do
+  echo "== $part" >&2
+  case $part in
+    release) part_release ;;
+    tsan) TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1} part_sanitizer tsan ;;
+    asan) part_sanitizer asan ;;
+    cuda:*) part_cuda "${part#cuda:}" ;;
+    *) echo "test: unknown part '$part'; expected release, tsan, asan or cuda:ARCHITECTURE" >&2; exit 2 ;;
+  esac
+done
+echo "$passed passed, $failed failed, $skipped skipped"
 ((failed == 0 && passed > 0))
