@@ -1,4 +1,4 @@
-"""Tables that one page shows and docs/performance.md does not: <!-- table machine/file NAME --> is NAME(contents of the file)."""
+"""Tables that one page shows and docs/performance_tables.md does not: <!-- table machine/file NAME --> is NAME(contents of the file)."""
 
 from results_tables import ASKED, ASKED_OF_PRODUCTS, ASKED_OF_STEPS, spread
 
@@ -60,10 +60,10 @@ def gpu_buckets(data):
 
 def step_summary(data):
     """gpt2_step.json: a training step of ours beside each peer's, one row for a shape and type."""
-    peers = {"torch-clip": "PyTorch that clips, too,", "torch": "PyTorch", "llm.c": "llm.c"}
+    peers = {"torch-clip": "PyTorch with clipping", "torch": "PyTorch", "llm.c": "llm.c"}
     peers = {p: name for p, name in peers.items() if any(p in row["sides"] for row in data["rows"].values())}
     gib = lambda side: f"{side['peak_bytes'] / 2**30:.1f}"
-    yield "| GPT-2 124M, a training step | ours | " + " | ".join(f"{p.rstrip(',')} | faster than {p} by" for p in peers.values()) + " | peak memory, ours and PyTorch's |"
+    yield "| GPT-2 124M, a training step | ours | " + " | ".join(f"{p} | ours is faster by" for p in peers.values()) + " | peak memory, ours and PyTorch's |"
     yield "|---" * (3 + 2 * len(peers)) + "|"
     for case, row in data["rows"].items():
         batch, context = (word[1:] for word in case.split())

@@ -3,11 +3,12 @@
 
     scripts/results_pages.py [--check]     --check changes nothing and fails when a page is not up to date
 
-README.md              the part between its markers: picture, short tables, and what is below its bar
+README.md              the part between its markers: what make demo takes, and five ratios
 docs/NAME.md           docs/NAME.in.md, wherever there is one, with these filled in:
                            {{machine/file > key > key | format}}   one number
                            <!-- table machine/file [NAME] -->      the table of a results file, or NAME of page_tables.py made of it
-                           <!-- tables -->  <!-- below -->  <!-- roofs machine -->   all tables; what is below its bar or behind a peer; what memory allows
+                           <!-- summary -->      a screen for every machine     <!-- below -->   what is below its bar or behind a peer
+                           <!-- tables -->       all tables                     <!-- roofs machine -->   what memory allows
                            <!-- output machine/file -->            bench/results/machine/file.txt, which a command printed
                            <!-- with machine/file --> ... <!-- end -->   nothing while there is no such file
 docs/ratios.svg        the picture
@@ -106,6 +107,7 @@ def page(everything, name):
     text = re.sub(r"<!-- table (\S+)/(\S+)(?: (\w+))? -->", lambda m: "\n".join((PAGE_TABLES[m[3]] if m[3] else TABLES[m[2]])(everything[m[1]][m[2]])), text)
     text = re.sub(r"<!-- roofs (\S+) -->", lambda m: "\n".join(roofs(everything[m[1]]["ops"])), text)
     text = text.replace("<!-- tables -->", tables(everything)).replace("<!-- below -->", "\n".join(missed(everything)))
+    text = text.replace("<!-- summary -->", "\n".join(summary(everything)).strip())
     return NOTE.format(f"{name}.in.md") + text
 
 
@@ -132,11 +134,26 @@ def of_gpu(data):
             yield "what memory bounds, than a copy of as many bytes", b["ratio"]["median"]
 
 
-def missed(everything, bars_only=False):
+def of_cpu(results):
+    """(group, ratio) of what was compared on a CPU."""
+    for row in results["ops"]["rows"].values():
+        yield "an op, than the best way PyTorch has", row["ratio"]["median"]
+    for row in results["gemm"]["cases"]:
+        if both := row["ratios"].get("hpcdl packed / onednn packed"):
+            yield "a product, than oneDNN, both with packed weights", both["median"]
+    for row in results["int4"]["rows"].values():
+        yield "INT4, than ggml with the same bits", row["ratios"]["ggml, same bits"]["median"]
+    for row in results.get("conv2d", {}).get("rows", {}).values():
+        yield "a convolution, than PyTorch", row["ratio"]["median"]
+    for row in results.get("comm", {}).get("rows", []):
+        yield "a collective of CPU ranks, than Open MPI", row["ratio"]
+
+
+def missed(everything):
     """A table of what is below its bar on each machine, or behind a peer where no bar was set."""
     yield "| | ours is faster by | asked for |\n|---|---|---|"
     for results in everything.values():
-        rows = [(what, ratio or 0, goal) for what, ratio, goal in below(results) if goal is not None or not bars_only]
+        rows = [(what, ratio or 0, goal) for what, ratio, goal in below(results)]
         if rows:
             yield f"| **{short_name(results)}** | | |"
         for what, ratio, goal in sorted(rows, key=lambda r: r[1] / (r[2] or 1)):
@@ -149,7 +166,7 @@ def short_name(results):
     return m.get("gpu") or f"{m['cpu']}, {m['threads']} threads"
 
 
-WHOLE = {"ops", "gpt2_step", "gemm", "int4"}  # what a CPU must have been measured on to stand in the README
+WHOLE = {"ops", "gpt2_step", "gemm", "int4", "comm"}  # what a CPU must have been measured on to stand in the README
 
 
 def newest_cpu(everything):
@@ -158,17 +175,39 @@ def newest_cpu(everything):
 
 
 def summary(everything):
-    """What the README shows: the picture and the training step of the newest CPU, the least, middle and largest ratio of every group, and every bar that is missed."""
+    """A screen for every machine: training steps, and the least, middle and largest ratio of every group of comparisons."""
     newest = newest_cpu(everything)
-    for name, results in everything.items():
+    for name in sorted(everything, key=lambda n: (n != newest, n)):
+        results = everything[name]
+        if not results.keys() & {"gpt2_step", "bars"}:
+            continue
+        yield f"\n## {short_name(results)}, {days_of(results)}\n"
         if name == newest:
-            yield f"### {short_name(results)}, {days_of(results)}\n\n![How many times faster than each peer](docs/ratios.svg)\n"
+            yield "![How many times faster than each peer](ratios.svg)\n"
+        if "gpt2_step" in results:
             yield from step_summary(results["gpt2_step"])
-        if "bars" in results:
-            yield f"\n### {short_name(results)}, {days_of(results)}"
-            yield from groups_of(of_gpu(results["bars"]))
-    yield "\n### Below its bar\n"
-    yield from missed(everything, bars_only=True)
+        yield from groups_of(of_gpu(results["bars"]) if "bars" in results else of_cpu(results))
+
+
+def front(everything):
+    """The five ratios of the README, each of the machine that it names."""
+    cpu, gpu = everything[newest_cpu(everything)], everything["h200"]
+    step = cpu["gpt2_step"]["rows"]["B4 T256"]["sides"]["torch-bf16"]["ratio"]
+    int4 = cpu["int4"]["rows"]["N14336 K4096 batch 1"]["ratios"]["ggml, same bits"]
+    reduce = find(cpu["comm"]["rows"], "collective=all_reduce;algorithm=shared;memory=private;bytes=1048576")
+    bar = lambda section, case: find(gpu["bars"]["bars"], f"section={section};case={case};peer=torch.compile")["ratio"]
+    low_high = lambda r: f"**{r['median']:.2f}** ({r.get('low', r.get('min')):.2f}-{r.get('high', r.get('max')):.2f})"
+    if demo := cpu.get("demo", {}).get("rows", {}).get("make demo"):
+        yield (f"On two cores ({cpu['demo']['machine']['cpu']}) `make demo` took {(demo['build_seconds'] + demo['demo_seconds']) / 60:.0f} minutes, {demo['build_seconds'] / 60:.0f} of "
+               f"them for the build, {demo['peak_rss_bytes'] / 2**30:.1f} GiB of memory and {demo['disk_bytes'] / 2**30:.1f} GiB of disk.\n")
+    yield "| HPC-DL is faster at | on | than | by |\n|---|---|---|---|"
+    for what, on, peer, ratio in (
+            ("train GPT-2 124M, bf16, a step of 4 x 256 tokens", cpu, "PyTorch", step),
+            ("train GPT-2 124M, bf16, a step of 64 x 1024 tokens", gpu, "torch.compile", bar("GPT-2 124M step", "bf16 B64 T1024")),
+            ("train ResNet-18, bf16, a step of 512 images", gpu, "torch.compile", bar("image step", "resnet18 bf16 B512")),
+            ("decode with INT4 weights: one row times 14336 x 4096", cpu, "ggml's Q4_0", int4),
+            ("add up 1 MiB over two processes of a host", cpu, "Open MPI", {"median": reduce["ratio"], "low": reduce["ratio_low"], "high": reduce["ratio_high"]})):
+        yield f"| {what} | {short_name(on)} | {peer} | {low_high(ratio)} |"
 
 
 def pages():
@@ -177,7 +216,7 @@ def pages():
     head, rest = readme.split(BEGIN)
     cpu = everything[newest_cpu(everything)]
     return {
-        ROOT / "README.md": f"{head}{BEGIN}\n" + "\n".join(summary(everything)) + f"\n{END}{rest.split(END)[1]}",
+        ROOT / "README.md": f"{head}{BEGIN}\n" + "\n".join(front(everything)) + f"\n{END}{rest.split(END)[1]}",
         **{ROOT / "docs" / f"{name}.md": page(everything, name) for name in sorted(p.name.removesuffix(".in.md") for p in (ROOT / "docs").glob("*.in.md"))},
         ROOT / "docs" / "ratios.svg": ratio_chart.svg(cpu, machine_of(cpu)),
     }
