@@ -177,22 +177,26 @@ class Bench {
     const bool text = !o_.to_stdout;
     measure_roofs();
     load_peers();
-    const auto terminal = console();
+    Work progress(console());
     if (o_.aa)
       say("A/A: {} repeats of {} s for each of {} cases, at most {} in all", o_.repeats, o_.seconds, cases_.size(),
           format_duration(self_test_seconds() * static_cast<double>(cases_.size())));
     for (std::size_t i = 0; i < cases_.size(); ++i) {
-      const auto name = fmt::format("{}/{} {}", i + 1, cases_.size(), lab::case_label(cases_[i]));
-      if (terminal.status) terminal.status(name);
+      const auto done = static_cast<double>(i), all = static_cast<double>(cases_.size());
+      const std::vector<Fact> names{{fmt::format("{}/{} {}", i + 1, cases_.size(), lab::case_label(cases_[i]))}};
+      progress.show("bench", done / all, names);
       try {
-        done_.push_back(one(cases_[i], progress(terminal, name)));
+        done_.push_back(one(cases_[i], [&](int repeats, double) {
+          auto facts = names;
+          facts.push_back({fmt::format("{} of {} repeats", repeats, o_.repeats)});
+          progress.show("bench", (done + static_cast<double>(repeats) / static_cast<double>(o_.repeats)) / all, facts);
+        }));
       } catch (const Error& e) {
         if (!stream_.device().is_cuda()) throw;
         out_["failed"][lab::case_label(cases_[i])] = e.what();  // a GPU may lack the code or the memory for one case
         say("{}: {}", lab::case_label(cases_[i]), e.what());
         continue;
       }
-      if (terminal.status) terminal.status("");
       if (text) print_text(line(done_.back()));
       out_["cases"].push_back(compare::to_json(done_.back()));
     }
@@ -201,6 +205,7 @@ class Bench {
     else end += python_peers(o_.vs, cases_, protocol_, pool_.threads(), o_.device, out_);
     for (const auto& [name, why] : out_["missing"].items())
       end += fmt::format("missing {}: {}\n", name, why.get<std::string>());
+    progress.end();
     if (text) print_text(end);
     finish();
     return exit_code::kDone;
@@ -221,20 +226,6 @@ class Bench {
   }
   /// Of the repeats of one case: a repeat that a noisy machine draws out takes the time of others.
   double self_test_seconds() const { return o_.repeats * o_.seconds; }
-
-  /// On the terminal's status line; elsewhere a line every ten seconds.
-  compare::AfterRepeat progress(const train::Console& to, const std::string& name) const {
-    const double start = environment_->now();
-    return [this, &to, name, last = start](int done, double left) mutable {
-      const auto line = [&] {
-        return fmt::format("{}: {} of {} repeats, {} left", name, done, o_.repeats, format_duration(left));
-      };
-      if (to.status) return to.status(line());
-      if (done == o_.repeats || environment_->now() - last < 10) return;
-      last = environment_->now();
-      to.line(line());
-    };
-  }
 
   compare::CaseBench one(const lab::Case& c, const compare::AfterRepeat& after) {
     if (tuning_ && o_.tune.mode == "full")

@@ -3,11 +3,13 @@
 
 #include "cli/bench_comm.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "cli/bench_ranks.h"
 #include "cli/verb.h"
 #include "hpcdl/comm/algo/policy.h"
+#include "hpcdl/core/units.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/nearest.h"
 #include "hpcdl/lab/comm/gpu.h"
@@ -163,14 +165,17 @@ class CommBench {
   void sweep() {
     const std::int64_t least = parse_bytes(o_.bytes.empty() ? o_.least : o_.bytes),
                        most = parse_bytes(o_.bytes.empty() ? o_.most : o_.bytes);
-    const auto console = cli::console();
+    Work progress(speaks() ? console() : Console());
     for (std::int64_t bytes = least; bytes <= most; bytes *= 4) {
       const auto c = case_here(bytes);
       if (!rows_.empty() && c.bytes == rows_.back().what.bytes) continue;
-      if (speaks() && console.status) console.status(fmt::format("{} of {} bytes", o_.collective, c.bytes));
+      progress.show("bench comm",
+                    std::log2(static_cast<double>(bytes) / static_cast<double>(least)) /
+                        std::log2(4.0 * static_cast<double>(most) / static_cast<double>(least)),
+                    {{fmt::format("{} of {}", o_.collective, format_bytes(static_cast<double>(c.bytes)))}});
       rows_.push_back({c, lab::bench_collective(g_, stream_, c, sides_of(c), protocol_)});
     }
-    if (speaks() && console.status) console.status("");
+    progress.end();
     if (!speaks()) return;
     report();
     if (o_.save)

@@ -33,13 +33,11 @@ void bench_rank(const BenchDdpOptions& o, const comm::Group& world) {
   Pool pool(o.threads > 0 ? o.threads : parallel::threads_per_rank(world));
   const bool speaks = world.rank() == 0;
   if (speaks) check_writable(o.svg), check_writable(o.json.empty() ? "" : o.json[0]);
-  const auto terminal = console();
-  const auto report =
-      lab::bench_ddp(world, pool, model, lab::ddp_forms(o.buckets), o.ddp, [&](const std::string& what) {
-        if (speaks && terminal.status) terminal.status(what);
-      });
+  Work progress(speaks ? console() : Console());
+  const auto report = lab::bench_ddp(world, pool, model, lab::ddp_forms(o.buckets), o.ddp,
+                                     [&](const std::string& what) { progress.show("bench ddp", -1, {{what}}); });
   if (!speaks) return;
-  if (terminal.status) terminal.status("");
+  progress.end();
   auto json = lab::ddp_json(report);
   const auto m = lab::this_machine();
   json["machine"] = {{"cpu", m.cpu}, {"isa", m.isa}, {"date", lab::roofline::today()}};

@@ -32,16 +32,19 @@ std::filesystem::path model_folder(const std::string& given) {
 int eval_images(EvalOptions& o) {
   Pool pool;
   auto model = models::ImageModel::open(model_folder(o.model));
-  model.to_device(Stream(device_from_name(o.device), pool));
+  {
+    const Waiting waiting(console(), "loading the model");
+    model.to_device(Stream(device_from_name(o.device), pool));
+  }
   const auto set = data::open_images(
       o.images, data::Split::test,
       {.warn = [](const std::string& line) { say("warning: {}", line); }, .classes = model.config().labels});
-  const auto show = console();
+  Work progress(console());
   const auto start = std::chrono::steady_clock::now();
   const auto result = infer::evaluate_images(model, pool, set, {.compute = compute_type(o)}, [&](std::int64_t done) {
-    if (show.status) show.status(fmt::format("evaluating {}%", 100 * done / set->count()));
+    progress.show("evaluating", static_cast<double>(done) / static_cast<double>(set->count()));
   });
-  if (show.status) show.status("");
+  progress.end();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (o.json)
     print_json({{"loss", result.loss},
@@ -64,15 +67,17 @@ int eval(EvalOptions& o, const Command& sub) {
   Pool pool;
   const auto folder = io::find_model_folder(o.model);
   auto model = models::LanguageModel::open(folder);
-  model.to_device(Stream(device_from_name(o.device), pool));
+  {
+    const Waiting waiting(console(), "loading the model");
+    model.to_device(Stream(device_from_name(o.device), pool));
+  }
   const auto ids = encode_text(io::Tokenizer::load(folder), o.text, pool, o.limit);
-  const auto show = console();
+  Work progress(console());
   const auto start = std::chrono::steady_clock::now();
   const auto result = infer::evaluate(model, pool, ids, {.compute = compute_type(o)}, [&](std::int64_t done) {
-    if (show.status)
-      show.status(fmt::format("evaluating {}%", 100 * done / std::max<std::int64_t>(std::ssize(ids), 1)));
+    progress.show("evaluating", static_cast<double>(done) / static_cast<double>(std::max<std::size_t>(ids.size(), 1)));
   });
-  if (show.status) show.status("");
+  progress.end();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (o.json)
     print_json({{"loss", result.loss},

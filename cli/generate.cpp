@@ -54,7 +54,10 @@ int generate_on(const GenerateOptions& o, const comm::Joined& ranks) {
   auto model =
       models::LanguageModel::open(folder, shared ? std::make_shared<parallel::TensorParallel>(ranks.world()) : nullptr);
   model.prefetch();
-  model.to_device(Stream(device_from_name(device_of_rank(o.device, ranks.place())), pool));
+  {
+    const Waiting waiting(speaks ? console() : Console(), "loading the model");
+    model.to_device(Stream(device_from_name(device_of_rank(o.device, ranks.place())), pool));
+  }
   std::optional<io::Tokenizer> tokenizer;
   if (o.ids.empty() || std::filesystem::exists(folder / "tokenizer.json")) tokenizer = io::Tokenizer::load(folder);
   std::vector<std::int32_t> prompt;

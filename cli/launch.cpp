@@ -7,9 +7,11 @@
 #include <filesystem>
 
 #include "cli/ranks.h"
+#include "cli/self.h"
 #include "cli/verb.h"
 #include "hpcdl/comm/bootstrap/place.h"
 #include "hpcdl/comm/bootstrap/socket.h"
+#include "hpcdl/train/stop.h"
 
 namespace hpcdl::cli {
 
@@ -53,9 +55,9 @@ RanksOptions ranks_options(const LaunchOptions& o, int restart) {
   return r;
 }
 
-/// Ctrl-C, and a rank had nothing to save: then this program ends by it, too, so that a script around it stops.
+/// Ctrl-C: then this program ends by it, too, so that a script around it stops.
 bool interrupted(const RanksResult& result, const RankEnd& first) {
-  return result.asked == SIGINT && first.signal == SIGINT;
+  return result.asked == SIGINT && (first.signal == SIGINT || first.code == exit_code::kInterrupted);
 }
 
 /// Lost ranks are worth another try; wrong words and errors that come again are not.
@@ -74,10 +76,12 @@ int launch_verb(LaunchOptions& o) {
     require(first || !result.lost_lines, "output", "lines of the ranks could not be written: {}",
             std::strerror(result.lost_lines));
     if (!first) return code;
+    const bool saved = code == exit_code::kRequeue || code == exit_code::kInterrupted;
+    if (saved) say("hpcdl: [launch] {}: stopped; to go on from there:\n  {}", first->text(), own_command());
     if (interrupted(result, *first)) end_by(SIGINT);
+    if (saved) return code;
     if (!worth_restarting(result) || restart >= o.max_restarts) {
-      say("hpcdl: [launch] {}{}", first->text(),
-          code == exit_code::kRequeue ? ": stopped, the same command goes on from there" : "");
+      say("hpcdl: [launch] {}", first->text());
       return code;
     }
     say("hpcdl: [launch] {}; restart {} of {}, from the last checkpoint", first->text(), restart + 1, o.max_restarts);
@@ -103,8 +107,9 @@ void add_launch(const Command& program, Run& run) {
             "Lines come out behind [rank N]. A file or pipe on standard input is rank 0's. SIGTERM, SIGINT and SIGUSR1 "
             "go to all ranks. Exit code: 0; 75, saved and "
             "to be started again; 71, a rank "
-            "was lost; otherwise that of the rank that failed first. Ctrl-C that ranks do not save at ends it by that "
-            "signal. On several hosts: srun, "
+            "was lost; otherwise that of the rank that failed first. Ctrl-C ends it by that signal (130), once the "
+            "ranks "
+            "have ended. On several hosts: srun, "
             "mpirun or torchrun --no-python.");
       },
       launch_verb);

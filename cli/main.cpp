@@ -13,10 +13,13 @@
 #include <string>
 #include <vector>
 
+#include "cli/self.h"
 #include "cli/verb.h"
 #include "cli/wrap.h"
+#include "hpcdl/comm/bootstrap/place.h"
 #include "hpcdl/comm/transport.h"
 #include "hpcdl/io/nearest.h"
+#include "hpcdl/train/stop.h"
 
 namespace {
 
@@ -116,6 +119,7 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is met as a failed write
   std::signal(SIGXFSZ, SIG_IGN);  // and so is a file that ulimit -f lets grow no further
   fill_closed_descriptors();
+  cli::end_cleanly_on_signals();
   CLI::App app("Trains, compresses and runs deep networks at the limit of the hardware.", "hpcdl");
   app.set_version_flag("-v,--version", "hpcdl " HPCDL_VERSION);
   app.require_subcommand(1);
@@ -135,7 +139,7 @@ int main(int argc, char** argv) {
   app.footer(
       "hpcdl VERB --help says the rest. Exit codes: 0 done; 1 hpcdl verify found a kernel at fault; 2 wrong words or "
       "config; 70 an error of this "
-      "run; 71 a rank was lost; 75 saved, to be started again.");
+      "run; 71 a rank was lost; 75 saved, to be started again; 130 ended by Ctrl-C, hpcdl train after it has saved.");
   std::vector<std::string> verbs;
   for (const auto* sub : app.get_subcommands({})) verbs.push_back(sub->get_name());
   auto words = words_of(argc, argv);
@@ -154,5 +158,8 @@ int main(int argc, char** argv) {
       return cli::print_text(text), exit_code::kDone;  // help and version are no errors
     };
   }
-  return run_guarded(run);
+  const int code = run_guarded(run);
+  // As a program ends that knows nothing of Ctrl-C, so that a script around it stops. Launchers would tell of a crash.
+  if (code == exit_code::kInterrupted && comm::find_place(comm::process_environment()).world == 1) cli::end_by(SIGINT);
+  return code;
 }

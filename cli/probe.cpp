@@ -48,19 +48,6 @@ std::vector<int> parse_threads(const std::string& text) {
   return list;
 }
 
-/// A status line on a terminal; elsewhere a line for each quarter.
-lab::OnProgress progress(const train::Console& console) {
-  return
-      [&console, start = std::chrono::steady_clock::now(), quarter = -1](std::string_view what, double done) mutable {
-        const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-        const std::string left =
-            done > 0.05 ? fmt::format(", {} left", format_duration(std::ceil(seconds / done * (1 - done)))) : "";
-        const auto line = fmt::format("probe {:3.0f} %{}: {}", 100 * done, left, what);
-        if (console.status) return console.status(line);
-        if (const int now = static_cast<int>(4 * done); now > quarter) quarter = now, console.line(line);
-      };
-}
-
 /// The roofs that earlier measurements found higher stay, and so do those of other thread counts and instruction sets.
 void keep_best(Json& now, const Json& before) {
   for (const auto& entry : before.value("gpu_roofs", Json::array())) lab::keep_gpu_roofs(now, entry);
@@ -111,9 +98,10 @@ int probe(ProbeOptions& o, const Command& sub) {
   std::unique_ptr<io::AtomicFile> out, svg;
   if (!o.out.empty()) out = std::make_unique<io::AtomicFile>(o.out);
   if (!o.svg.empty()) svg = std::make_unique<io::AtomicFile>(o.svg);
-  const auto terminal = console();
-  const auto result = lab::run_probe(options, progress(terminal));
-  if (terminal.status) terminal.status("");
+  Work progress(console());
+  const auto result = lab::run_probe(
+      options, [&](std::string_view what, double done) { progress.show("probing", done, {{std::string(what)}}); });
+  progress.end();
   const Json file = lab::to_json(result);
   if (out) out->append(file.dump(1, ' ', false, Json::error_handler_t::replace) + "\n"), out->commit();
   if (svg) svg->append(lab::to_svg(result)), svg->commit();

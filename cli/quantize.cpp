@@ -37,14 +37,14 @@ int quantize(QuantizeOptions& o) {
   const auto from = io::find_model_folder(o.model);
   if (std::filesystem::exists(o.out) && std::filesystem::equivalent(from, o.out))
     fail_usage("quantize", "--out is the model itself: choose another folder");
-  const auto show = console();
+  Work progress(console());
   quant::QuantizeModelOptions options{.int4 = {.group = o.group, .symmetric = !o.asymmetric, .search = !o.plain},
                                       .keep_odd = o.keep_odd};
   options.progress = [&](const std::string& name, std::int64_t done, std::int64_t total) {
-    if (show.status && total > 0) show.status(fmt::format("quantising {}%  {}", 100 * done / total, name));
+    if (total > 0) progress.show("quantising", static_cast<double>(done) / static_cast<double>(total), {{name}});
   };
   const auto report = quant::quantize_model(pool, from, o.out, options);
-  if (show.status) show.status("");
+  progress.end();
   const Json comparison = o.text.empty() ? Json() : compare(o, from, pool);
   if (o.json) {
     Json out = Json::parse(quant::to_json(report).dump());

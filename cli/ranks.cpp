@@ -203,7 +203,7 @@ void Runner::ended(Process& p, const siginfo_t& info) {
   if (info.si_code == CLD_EXITED) end.code = info.si_status;
   else end.signal = info.si_status, end.code = 128 + info.si_status;
   result_.ends.push_back(end);
-  if (end.good() || end.code == exit_code::kRequeue || next_stage_) return;
+  if (end.good() || end.saved() || next_stage_) return;
   const bool others = std::any_of(processes_.begin(), processes_.end(), [](const Process& q) { return q.running; });
   if (!others) return;
   if (!result_.asked)
@@ -277,6 +277,8 @@ RanksResult Runner::run() {
 
 }  // namespace
 
+bool RankEnd::saved() const { return signal == 0 && (code == exit_code::kRequeue || code == exit_code::kInterrupted); }
+
 std::string RankEnd::text() const {
   if (signal) return fmt::format("rank {} was killed by signal {} ({})", rank, signal, strsignal(signal));
   return fmt::format("rank {} ended with code {}", rank, code);
@@ -286,7 +288,7 @@ const RankEnd* RanksResult::cause() const {
   const RankEnd *failed = nullptr, *requeue = nullptr;
   for (const auto& e : ends) {
     const bool told = failed && failed->code == exit_code::kPeerLost && !e.signal && e.code != exit_code::kPeerLost;
-    if (e.code == exit_code::kRequeue) requeue = requeue ? requeue : &e;
+    if (e.saved()) requeue = requeue ? requeue : &e;
     else if (!e.good() && (!failed || told)) failed = &e;
   }
   return failed ? failed : requeue;

@@ -16,6 +16,7 @@ struct RankEnd {
   int code = 0;    // exit code; with a signal: 128 + its number, as shells have it
   int signal = 0;  // 0: none
   bool good() const { return code == 0; }
+  bool saved() const;        // asked to stop, it has saved
   std::string text() const;  // "rank 1 was killed by signal 9 (Killed)"
 };
 

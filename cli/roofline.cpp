@@ -32,23 +32,13 @@ struct RooflineOptions {
   int threads = 0;
 };
 
-/// A status line on a terminal, a line at every quarter elsewhere.
 class Meter {
  public:
-  void operator()(const std::string& what, double done) {
-    const auto text = fmt::format("roofline: {:3.0f} %  {}", 100 * done, what);
-    if (console_.status) return console_.status(text);
-    if (done < next_) return;
-    say("{}", text);
-    next_ = std::max(done, next_ + 0.25);
-  }
-  void clear() {
-    if (console_.status) console_.status("");
-  }
+  void operator()(const std::string& what, double done) { work_.show("roofline", done, {{what}}); }
+  void clear() { work_.end(); }
 
  private:
-  train::Console console_ = console();
-  double next_ = 0;
+  Work work_{console()};
 };
 
 std::vector<lab::Case> chosen(const RooflineOptions& o) {

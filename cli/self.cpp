@@ -4,11 +4,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
+#include "cli/verb.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/core/unfinished.h"
 #include "hpcdl/io/file.h"
 
 extern char** environ;
@@ -44,6 +50,30 @@ std::string run_self(const std::vector<std::string>& words) {
   require(WIFEXITED(status) && WEXITSTATUS(status) == 0, "demo", "hpcdl {} failed; its message is above",
           words.front());
   return text;
+}
+
+std::string own_command() {
+  std::ifstream in("/proc/self/cmdline");
+  const std::string all((std::istreambuf_iterator<char>(in)), {});
+  std::string out;
+  for (std::size_t at = 0; at < all.size();) {
+    const auto end = std::min(all.find('\0', at), all.size());
+    out += (out.empty() ? "" : " ") + quoted(all.substr(at, end - at));
+    at = end + 1;
+  }
+  return out;
+}
+
+void end_cleanly_on_signals() {
+  struct sigaction action{}, before{};
+  action.sa_flags = SA_RESETHAND | SA_NODEFER;
+  action.sa_handler = [](int signal) {
+    leave_bar();
+    remove_unfinished();
+    raise(signal);
+  };
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP})  // those that are ignored stay so: nohup, `command &` in a script
+    if (sigaction(signal, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
 }
 
 }  // namespace hpcdl::cli

@@ -72,7 +72,6 @@ int tokenize(TokenizeOptions& o, const Command& sub) {
   for (const auto& f : files) bytes += std::filesystem::file_size(f);
   out["bytes"] = bytes;
   out["seconds"] = seconds;
-  if (const auto show = console(); show.status) show.status("");
   if (o.json) print_json(out);
   else if (o.train)
     say("{} tokens learnt from {} in {}: {}", out["vocab"].dump(), format_bytes(static_cast<double>(bytes)),

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/run_config.h"
+#include "cli/self.h"
 #include "cli/tune_option.h"
 #include "cli/verb.h"
 #include "cli/world.h"
@@ -33,7 +34,7 @@ struct TrainOptions {
   std::vector<std::string> configs;
   std::string out;
   std::string device;
-  bool json = false, print_config = false, schema = false, explain = false, memory = false;
+  bool json = false, print_config = false, schema = false, explain = false, memory = false, timestamps = false;
   TuneOption tune;
 };
 
@@ -116,6 +117,8 @@ int train_rank(const TrainOptions& o, train::RunConfig& config, const comm::Join
                      .before_steps = [&](const auto& programs) { tune_programs(tuning, o.tune, programs); },
                      .after_step = {},
                      .observer = explain ? &*explain : nullptr};
+  hooks.stops_on_interrupt = true;
+  if (joined.place().world == 1 && joined.place().source == comm::Place().source) hooks.command = own_command();
   hooks.host_memory_limit = lab::this_machine().memory_limit;
   if (o.memory) return show_memory(o, config, hooks);
   if (leads) hooks.speed_of_light = [&](const Program& p) { return lab::light(p, roofs).seconds; };
@@ -123,10 +126,11 @@ int train_rank(const TrainOptions& o, train::RunConfig& config, const comm::Join
   if (explain) say_lines(to, explain->text());
   if (leads && o.json) print_json(result(summary, explain));
   else if (leads && !summary.stopped) say("model written to {}", summary.model.string());
-  return summary.stopped ? exit_code::kRequeue : exit_code::kDone;
+  return !summary.stopped ? exit_code::kDone : summary.interrupted ? exit_code::kInterrupted : exit_code::kRequeue;
 }
 
 int train_verb(TrainOptions& o, const Command& sub) {
+  if (o.timestamps) stamp_lines();
   train::RunConfig config;
   io::ConfigTable table = train::table_of(config);
   std::vector<std::filesystem::path> files(o.configs.begin(), o.configs.end());
@@ -139,7 +143,8 @@ int train_verb(TrainOptions& o, const Command& sub) {
   if (o.print_config) return print_text(table.print_origins()), exit_code::kDone;
 
   // From here on: a signal while the text is prepared is met with a checkpoint after the first step.
-  const train::StopSignals signals(config.checkpoint.on_interrupt);
+  // Ctrl-C ends it, as long as there is nothing to lose.
+  const train::StopSignals signals;
   auto joined = join_ranks(config.dist, &config.parallel);
   config.train.device = device_of_rank(config.train.device, joined.place());
   if (joined.watch() && device_from_name(config.train.device).is_cuda())
@@ -162,6 +167,8 @@ void add_train(const Command& program, Run& run) {
         sub.flag("--memory", o.memory,
                  "Print what the run would take of the memory there is, and what would take less, and stop");
         sub.flag("--json", o.json, "One JSON object on stdout at the end");
+        sub.flag("--timestamps", o.timestamps,
+                 "The time in front of every line; HPCDL_TIMESTAMPS=1 does so for every verb");
         sub.flag("--print-config", o.print_config,
                  "Print the resolved config with the origin of every value, and stop");
         sub.flag("--config-schema", o.schema, "Print the JSON Schema of the config, and stop");

@@ -13,6 +13,7 @@
 #include "cli/command.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/pool.h"
+#include "hpcdl/core/progress.h"
 #include "hpcdl/io/tokenizer.h"
 #include "hpcdl/train/progress.h"
 
@@ -79,11 +80,15 @@ template <class... A> void say(fmt::format_string<A...> f, A&&... args) {
   say_raw(fmt::format(f, std::forward<A>(args)...));
 }
 
-/// stderr, with a status line where it is a terminal.
-train::Console console();
+/// stderr, with a bar where it is a terminal.
+Console console();
+/// From now on the time stands in front of every line for people; HPCDL_TIMESTAMPS asks for it too.
+void stamp_lines();
+/// For signal handlers: the cursor goes to a line of its own.
+void leave_bar();
 
-/// Whole lines behind the status line; nothing for an empty text.
-void say_lines(const train::Console& to, std::string_view text);
+/// Whole lines; nothing for an empty text.
+void say_lines(const Console& to, std::string_view text);
 
 /// "--key value" and "--key=value", as they were left over by the parser, for a ConfigTable.
 std::vector<std::string> overrides(const std::vector<std::string>& words);
@@ -97,7 +102,7 @@ std::vector<std::int32_t> parse_ids(const std::string& text);
 std::vector<std::int32_t> encode_text(const io::Tokenizer& tokenizer, const std::vector<std::string>& paths, Pool& pool,
                                       std::int64_t limit);
 
-/// True when stderr is a terminal and NO_COLOR is unset.
+/// True when stderr is a terminal and NO_COLOR is unset or empty.
 bool colour();
 std::string bold(std::string_view text);
 std::string dim(std::string_view text);

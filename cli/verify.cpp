@@ -200,13 +200,14 @@ int verify_verb(VerifyOptions& o) {
   const auto subjects = subjects_of(o);
   require_some(subjects);
   const auto count = subjects.size();
-  const auto show = console();
+  Work progress(console());
   const auto verdicts =
       verify(subjects, current_roofs(subjects), run_options(o, subjects), [&](const Verdict& v, std::size_t done) {
-        if (show.status)
-          show.status(fmt::format("{} of {} kernels, last {} {}", done, count, v.subject.contract, v.subject.name));
+        progress.show("verifying", static_cast<double>(done) / static_cast<double>(count),
+                      {{fmt::format("{} of {} kernels", done, count), fmt::format("{}/{}", done, count)},
+                       {fmt::format("last {} {}", v.subject.contract, v.subject.name)}});
       });
-  if (show.status) show.status("");
+  progress.end();
   return report(o, verdicts);
 }
 

@@ -20,7 +20,7 @@ struct Options {
   std::int64_t epochs = 0;     // 0: as many as the demo suggests
   bool quick = false;          // a tiny model and few images, to see that everything works
   std::filesystem::path out;   // folder for everything that is made
-  train::Console console = {};
+  Console console = {};
   /// Runs `hpcdl WORDS...` in a process of its own and returns its stdout: how ranks are started.
   std::function<std::string(const std::vector<std::string>& words)> hpcdl;
 };

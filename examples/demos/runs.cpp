@@ -91,7 +91,7 @@ void require_whole(const train::RunSummary& run) {
   if (run.stopped) throw comm::Stopped("[demo] asked to stop before its runs were over: there is no report");
 }
 
-train::RunSummary train_here(train::RunConfig& config, const train::Console& console) {
+train::RunSummary train_here(train::RunConfig& config, const Console& console) {
   train::forget_run(config.output);
   const auto summary = train::run(config, {.console = console, .speed_of_light = {}, .after_step = {}});
   require_whole(summary);

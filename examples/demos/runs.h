@@ -41,7 +41,7 @@ std::filesystem::path write_config(train::RunConfig& config, const std::filesyst
 /// Throws comm::Stopped where a signal ended the run early: what is left of it is no result.
 void require_whole(const train::RunSummary& run);
 /// Trains in this process, into config.output, to the end.
-train::RunSummary train_here(train::RunConfig& config, const train::Console& console);
+train::RunSummary train_here(train::RunConfig& config, const Console& console);
 /// Trains as `ranks` processes, `hpcdl launch -n RANKS -- train`, into config.output; what the ranks wrote down.
 Log train_on_ranks(train::RunConfig& config, int ranks, const Options& options);
 

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/core/unfinished.h"
 #include "hpcdl/io/file.h"
 
 namespace hpcdl::data {
@@ -127,6 +128,7 @@ PreparedText prepare_text(const PrepareOptions& o, Pool& pool, const OnProgress&
   if (!cached) {
     const fs::path aside = o.cache / fmt::format(".{}.{}", name, ::getpid());
     fs::remove_all(aside);
+    const Unfinished unfinished(aside);
     io::make_folder(aside);
     try {
       make(o, files, key, aside, pool, progress);

@@ -32,11 +32,6 @@ TEST(train_tokenizer, equals_the_library_for_any_number_of_threads) {
   }
 }
 
-TEST(progress, tells_share_rate_and_what_is_left) {
-  EXPECT_EQ(describe({"encode", 1 << 20, 4 << 20}, 2), "encode 25%, 512.00 KiB/s, 6.0 s left");
-  EXPECT_EQ(describe({"merge", 0, 100}, 0), "merge 0%, 0 tokens/s, unknown left");
-}
-
 TEST(train_tokenizer, reports_both_stages) {
   std::vector<std::string> stages;
   Pool pool(1);

@@ -5,7 +5,6 @@
 #include <unordered_map>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/units.h"
 #include "hpcdl/io/bpe_train.h"
 #include "hpcdl/io/tokenizer_encoder.h"
 
@@ -79,15 +78,6 @@ std::string names_of(const std::vector<fs::path>& files) {
 }
 
 }  // namespace
-
-std::string describe(const TokenizeProgress& p, double seconds) {
-  const double share = p.total > 0 ? static_cast<double>(p.done) / static_cast<double>(p.total) : 1;
-  const double rate = seconds > 0 ? static_cast<double>(p.done) / seconds : 0;
-  const bool bytes = p.stage != "merge";
-  const std::string left = share > 0 ? format_duration(seconds * (1 - share) / share) : "unknown";
-  return fmt::format("{} {:.0f}%, {}/s, {} left", p.stage, 100 * share,
-                     bytes ? format_bytes(rate) : format_count(rate) + " tokens", left);
-}
 
 io::Tokenizer train_tokenizer(std::vector<fs::path> files, const TextOptions& options, int vocab_size, Pool& pool,
                               const OnProgress& progress) {

@@ -16,8 +16,6 @@ struct TokenizeProgress {
   std::string_view stage;
   std::int64_t done = 0, total = 0;
 };
-/// "encode 45%, 96.1 MiB/s, 12 s left", for `seconds` spent in this stage.
-std::string describe(const TokenizeProgress& progress, double seconds);
 using OnProgress = std::function<void(const TokenizeProgress&)>;
 
 /// A byte-level BPE with the GPT-2 pattern and the special token <|endoftext|> (id 0). The same for any number of

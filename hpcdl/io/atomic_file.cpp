@@ -40,6 +40,12 @@ Fd open_stream(const fs::path& path) {
   return fd;
 }
 
+/// A file that is there already may be another process's: it is ours only once it is locked.
+bool begins_now(const fs::path& aside) {
+  std::error_code none;
+  return !aside.empty() && !fs::exists(aside, none);
+}
+
 }  // namespace
 
 fs::path aside_of(const fs::path& path) {
@@ -63,7 +69,10 @@ Fd open_aside(const fs::path& aside, const fs::path& path) {
 AtomicFile::AtomicFile(const fs::path& path)
     : path_(behind_links(path)),
       aside_(is_stream(path_) ? fs::path() : aside_of(path_)),
-      fd_(aside_.empty() ? open_stream(path_) : open_aside(aside_, path_)) {}
+      unfinished_(begins_now(aside_) ? Unfinished(aside_) : Unfinished()),
+      fd_(aside_.empty() ? open_stream(path_) : open_aside(aside_, path_)) {
+  if (!aside_.empty()) unfinished_ = Unfinished(aside_);
+}
 
 AtomicFile::~AtomicFile() {
   if (!committed_ && fd_ && !aside_.empty()) ::unlink(aside_.c_str());
@@ -94,6 +103,7 @@ void AtomicFile::commit() {
   if (::fsync(fd_.get()) != 0 && errno != EINVAL) fail_file(path_, "sync", errno);  // EINVAL: not supported here
   if (!aside_.empty()) {
     if (::rename(aside_.c_str(), path_.c_str()) != 0) fail_file(path_, "rename into place", errno);
+    unfinished_ = {};
     sync_folder(path_.parent_path());
   }
   committed_ = true;

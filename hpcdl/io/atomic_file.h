@@ -6,6 +6,7 @@
 #include <span>
 #include <string_view>
 
+#include "hpcdl/core/unfinished.h"
 #include "hpcdl/io/file.h"
 
 namespace hpcdl::io {
@@ -40,6 +41,7 @@ class AtomicFile {
 
  private:
   fs::path path_, aside_;  // aside_: empty for a device
+  Unfinished unfinished_;  // listed before the file is there: a signal may come right after
   Fd fd_;
   std::int64_t end_ = 0;
   bool committed_ = false;

@@ -14,6 +14,7 @@
 #include <tuple>
 
 #include "hpcdl/comm/transport.h"
+#include "hpcdl/core/unfinished.h"
 #include "hpcdl/io/atomic_file.h"
 
 namespace hpcdl::io {
@@ -142,6 +143,7 @@ void Checkpoints::expect_one_folder() {
 fs::path Checkpoints::save(const TrainState& state, const CheckpointContent& content) {
   const fs::path path = folder_ / step_name(state.step),
                  aside = folder_ / (std::string(kAside) + step_name(state.step));
+  const Unfinished unfinished = first() ? Unfinished(aside) : Unfinished();
   try {
     std::int64_t serial = 0;
     agree(ranks_, [&] {

@@ -3,8 +3,8 @@
 //   model.safetensors (or several files and their index): whole tensors, whoever held their parts
 //   optim-rankK.safetensors  parts of tensors, as rank K held them; what several ranks hold is written by one of them
 //   config.toml, files of the caller
-//   state.json  state of the run; size and CRC-32C of every file; dtype, shape, CRC-32C and place in the whole of every
-//   tensor DONE        CRC-32C of state.json; written last, so without it the folder is no checkpoint
+//   state.json  state of the run; size and CRC-32C of every file; dtype, shape, CRC-32C and place of every tensor
+//   DONE        CRC-32C of state.json; written last, so without it the folder is no checkpoint
 // All of it loads on any number of ranks, however these split their tensors.
 // The model part is what Hugging Face folders hold; with a config.json from the caller transformers loads it as it is.
 

@@ -125,6 +125,54 @@ TEST(Config, ReadsEveryTypeFromText) {
   EXPECT_FALSE(r.train.flag);
 }
 
+struct Often {
+  Every every = Every::time(600);
+  void visit(auto&& f) { f("every", every, "between saves", {.min = 0, .max = 1e12}); }
+};
+
+TEST(Config, StepsAndTimesAreSaidInOneWay) {
+  const auto read = [](const std::string& text) {
+    Often o;
+    ConfigTable t(o);
+    t.apply_override("every=" + text);
+    Often again;
+    ConfigTable(again).apply_toml(t.to_toml(), "again.toml");
+    EXPECT_EQ(o.every, again.every) << t.to_toml();
+    return o.every;
+  };
+  EXPECT_EQ(read("500"), Every(500));
+  EXPECT_EQ(read("1_000"), Every(1000));
+  EXPECT_EQ(read("1e3"), Every(1000));
+  EXPECT_TRUE(read("0").never());
+  EXPECT_TRUE(read("0s").never());
+  EXPECT_EQ(read("10m"), Every::time(600));
+  EXPECT_EQ(read("90s"), Every::time(90));
+  EXPECT_EQ(read("1.5h"), Every::time(5400));
+  EXPECT_EQ(read("2d"), Every::time(172800));
+  EXPECT_EQ(read("250ms"), Every::time(0.25));
+  const auto toml = [](Every every) {
+    Often o{every};
+    return ConfigTable(o).find("every")->toml();
+  };
+  EXPECT_EQ(toml(500), "500");
+  EXPECT_EQ(toml(Every::time(600)), "\"10m\"");
+  EXPECT_EQ(toml(Every::time(7200)), "\"2h\"");
+  EXPECT_EQ(toml(Every::time(90)), "\"90s\"");
+  for (const char* wrong : {"-1", "-10m", "10 minutes", "1.5", "m", "", "1e13", "inf", "infs", "nans"}) {
+    Often o;
+    ConfigTable t(o);
+    const auto error = error_of([&] { t.apply_override(std::string("every=") + wrong); });
+    expect_part(error, "a number of steps such as 500, or a time such as 10m or 2h; 0: never");
+  }
+  Often o;
+  ConfigTable t(o);
+  t.apply_toml("every = 200\n", "a.toml");
+  EXPECT_EQ(o.every, Every(200));
+  t.apply_toml("every = '5m'\n", "a.toml");
+  EXPECT_EQ(o.every, Every::time(300));
+  EXPECT_EQ(t.schema().at("properties").at("every").at("type"), Json::array({"integer", "string"}));
+}
+
 TEST(Config, PrecedenceAndOrigins) {
   const TempFolder tmp;
   write_file_atomic(tmp / "a.toml", "[train]\nsteps = 1\nseed = 1\nrate = 1\nname = 'a'\n");

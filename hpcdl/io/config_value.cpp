@@ -166,6 +166,26 @@ std::vector<std::string> read_strings(const ConfigValue& v) {
   return list;
 }
 
+Every read_every(const ConfigValue& v, const FieldOptions& o) {
+  const auto steps = [&](std::int64_t n) {
+    if (n < 0 || !in_range(n, o)) throw ConfigMismatch{describe(v)};
+    return Every(n);
+  };
+  const auto* text = text_of(v);
+  if (!text) return steps(read_integer(v, Unit::none));
+  if (number_in(*text, Unit::none)) return steps(read_integer(v, Unit::none));
+  const auto seconds = number_in(*text, Unit::seconds);
+  if (!seconds || !(*seconds >= 0 && std::isfinite(*seconds))) throw ConfigMismatch{describe(v)};
+  return Every::time(*seconds);
+}
+
+std::string toml_every(const Every& v) {
+  if (v.seconds == 0) return fmt::format("{}", v.steps);
+  for (const auto& [unit, factor] : {Suffix{"d", 86400}, {"h", 3600}, {"m", 60}})
+    if (std::fmod(v.seconds, factor) == 0) return fmt::format("\"{}{}\"", v.seconds / factor, unit);
+  return fmt::format("\"{}s\"", v.seconds);
+}
+
 std::string toml_string(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -198,6 +218,7 @@ Json schema_of(const ConfigType& type) {
     case Kind::boolean: return {{"type", "boolean"}};
     case Kind::word: return {{"enum", type.words}};
     case Kind::text: return {{"type", "string"}};
+    case Kind::every: return {{"type", Json::array({"integer", "string"})}, {"minimum", 0}};
     case Kind::texts: return {{"type", Json::array({"array", "string"})}, {"items", {{"type", "string"}}}};
     case Kind::integer:
     case Kind::number: break;
@@ -216,6 +237,7 @@ std::string describe_type(const ConfigType& type) {
   if (type.kind == Kind::word) return fmt::format("one of {}", fmt::join(type.words, ", "));
   if (type.kind == Kind::boolean) return "true or false";
   if (type.kind == Kind::text) return "a string";
+  if (type.kind == Kind::every) return "a number of steps such as 500, or a time such as 10m or 2h; 0: never";
   if (type.kind == Kind::texts) return "a list of strings";
   std::string out = type.kind == Kind::integer ? "an integer" : "a number";
   if (o.unit == Unit::bytes) out = "a size such as 16G or 25MiB";

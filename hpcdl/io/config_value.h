@@ -36,11 +36,13 @@ std::uint64_t read_unsigned(const ConfigValue& v, Unit unit);
 double read_number(const ConfigValue& v, Unit unit);
 std::string read_string(const ConfigValue& v);
 std::vector<std::string> read_strings(const ConfigValue& v);
+Every read_every(const ConfigValue& v, const FieldOptions& o);
 
 std::string toml_string(std::string_view text);
 /// Shortest text that reads back as the same value, always with a point or exponent.
 std::string toml_number(double v);
 std::string toml_number(float v);
+std::string toml_every(const Every& v);
 
 template <class T> struct IsOptional : std::false_type {};
 template <class T> struct IsOptional<std::optional<T>> : std::true_type {};
@@ -57,6 +59,8 @@ template <class T> T convert_config(const ConfigValue& v, const FieldOptions& o)
     return convert_config<typename T::value_type>(v, o);
   } else if constexpr (std::is_same_v<T, bool>) {
     return read_bool(v);
+  } else if constexpr (std::is_same_v<T, Every>) {
+    return read_every(v, o);
   } else if constexpr (std::is_enum_v<T>) {
     const std::string word = read_string(v);
     for (const auto& [value, name] : EnumNames<T>::values)
@@ -87,6 +91,7 @@ template <class T> T convert_config(const ConfigValue& v, const FieldOptions& o)
 template <class T> std::string config_toml(const T& v) {
   if constexpr (IsOptional<T>::value) return v ? config_toml(*v) : "";
   else if constexpr (std::is_same_v<T, bool>) return v ? "true" : "false";
+  else if constexpr (std::is_same_v<T, Every>) return toml_every(v);
   else if constexpr (std::is_enum_v<T>) return toml_string(enum_name(v));
   else if constexpr (std::is_same_v<T, std::uint64_t>)  // TOML integers end at 2^63
     return v > INT64_MAX ? fmt::format("\"{}\"", v) : fmt::format("{}", v);
@@ -101,9 +106,9 @@ template <class T> std::string config_toml(const T& v) {
 
 /// What a field accepts, without its type.
 struct ConfigType {
-  enum class Kind { boolean, integer, number, word, text, texts };
+  enum class Kind { boolean, integer, number, every, word, text, texts };
   Kind kind = Kind::text;
-  FieldOptions options = {};            // of an integer or number
+  FieldOptions options = {};            // of an integer or number; the steps of Every
   std::vector<std::string> words = {};  // that a word may be
 };
 
@@ -111,6 +116,7 @@ template <class T> ConfigType config_type(const FieldOptions& o) {
   using Kind = ConfigType::Kind;
   if constexpr (IsOptional<T>::value) return config_type<typename T::value_type>(o);
   else if constexpr (std::is_same_v<T, bool>) return {.kind = Kind::boolean};
+  else if constexpr (std::is_same_v<T, Every>) return {.kind = Kind::every, .options = o};
   else if constexpr (std::is_enum_v<T>) {
     ConfigType type{.kind = Kind::word};
     for (const auto& [value, name] : EnumNames<T>::values) type.words.emplace_back(name);

@@ -15,9 +15,10 @@
 //   };
 //
 // config_table.h makes of it: defaults, TOML, --train.steps=20, HPCDL_TRAIN_STEPS, help, JSON Schema, the saved config.
-// Fields: bool, integers, float, double, std::string, std::filesystem::path, enums with EnumNames, std::optional of
-// these, std::vector<std::string>.
+// Fields: bool, integers, float, double, std::string, std::filesystem::path, enums with EnumNames, Every, std::optional
+// of these, std::vector<std::string>.
 
+#include <cstdint>
 #include <limits>
 #include <string_view>
 
@@ -27,6 +28,24 @@ namespace hpcdl::io {
 /// bytes: 16G, 25MiB (powers of 1024; KB, MB, GB, TB are powers of 1000); seconds: 500ms, 30s, 10m, 2h, 1d.
 /// Every number may be written as 1.5e9 or 1_000_000.
 enum class Unit { none, bytes, seconds };
+
+/// How often something is done: every so many steps, or every so many seconds. In text 500 is a number of steps, and
+/// "10m" (500ms, 30s, 10m, 2h, 1d) a time; 0 is never. What min and max a field has are those of steps.
+struct Every {
+  std::int64_t steps = 0;
+  double seconds = 0;  // 0 where steps count
+
+  constexpr Every() = default;
+  constexpr Every(std::int64_t every) : steps(every) {}
+  static constexpr Every time(double seconds) {
+    Every e;
+    e.seconds = seconds;
+    return e;
+  }
+  constexpr bool never() const { return steps == 0 && seconds == 0; }
+  constexpr bool at(std::int64_t step) const { return steps > 0 && step % steps == 0; }
+  bool operator==(const Every&) const = default;
+};
 
 struct FieldOptions {
   double min = -std::numeric_limits<double>::infinity();
@@ -38,8 +57,8 @@ struct FieldOptions {
 
 /// Specialise to give an enum its words:
 ///   template <> struct EnumNames<Family> {
-///     static constexpr std::pair<Family, std::string_view> values[] = {{Family::gpt2, "gpt2"}, {Family::llama,
-///     "llama"}};
+///     static constexpr std::pair<Family, std::string_view> values[] = {{Family::gpt2, "gpt2"},
+///                                                                      {Family::llama, "llama"}};
 ///   };
 template <class E> struct EnumNames;
 

@@ -2,8 +2,8 @@
 // Tensor parallelism: one layer computed by several ranks, each with a part of its weights.
 //
 //   column layers (q, k, v, gate, up, fc)   a rank has some of the outputs: whole heads, or neurons of the MLP
-//   row layers (o, down, proj)              a rank has the same ones of the inputs; its product is an addend of the
-//   output embedding and head                      a rank has some rows of the vocabulary (vocabulary.h)
+//   row layers (o, down, proj)              a rank has the same ones of the inputs; its product is an addend of the output
+//   embedding and head                      a rank has some rows of the vocabulary (vocabulary.h)
 //
 // What it costs is on the wire: collectives.h for each op, wire.h for a whole step. A model knows nothing of it
 // (nn/split.h): models/shard.h says for each family which layer is which.

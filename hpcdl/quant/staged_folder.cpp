@@ -55,7 +55,7 @@ fs::path named(fs::path target) {
 }  // namespace
 
 StagedFolder::Lock::Lock(const fs::path& target)
-    : path(io::aside_of(target).string() + ".lock"), file(io::open_aside(path, target)) {}
+    : path(io::aside_of(target).string() + ".lock"), file(io::open_aside(path, target)), unfinished(path) {}
 
 StagedFolder::Lock::~Lock() {
   std::error_code ignored;
@@ -69,6 +69,7 @@ StagedFolder::StagedFolder(fs::path target)
   std::error_code error;
   fs::remove_all(aside_, error);
   if (error) io::fail_file(aside_, "remove", error.value());
+  unfinished_ = Unfinished(aside_);
   io::make_folder(aside_);
 }
 
@@ -82,6 +83,7 @@ void StagedFolder::commit() {
   std::error_code ignored;
   if (!fs::exists(target_, ignored)) {
     io::rename_durably(aside_, target_);
+    unfinished_ = {};
     aside_.clear();
     return;
   }

@@ -1,6 +1,7 @@
 #pragma once
 // A folder that is either whole or absent: filled aside as ".tmp-NAME" in the same folder, then renamed.
 
+#include "hpcdl/core/unfinished.h"
 #include "hpcdl/io/file.h"
 
 namespace hpcdl::quant {
@@ -27,10 +28,12 @@ class StagedFolder {
     ~Lock();
     io::fs::path path;
     io::Fd file;
+    Unfinished unfinished;
   };
 
   io::fs::path target_, aside_;
   Lock lock_;
+  Unfinished unfinished_;
 };
 
 }  // namespace hpcdl::quant

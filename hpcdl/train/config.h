@@ -161,16 +161,15 @@ struct TrainConfig {
 };
 
 struct CheckpointConfig {
-  std::int64_t every = 0, keep = 2;
+  io::Every every = io::Every::time(600);
+  std::int64_t keep = 2;
   std::string resume = "auto";
-  bool on_interrupt = false;
 
   void visit(auto&& f) {
-    f("every", every, "steps between checkpoints; 0: only when stopped by SIGTERM and at the end",
+    f("every", every, "between checkpoints; one is also written at the end, and when Ctrl-C or SIGTERM stops the run",
       {.min = 0, .max = 1e12});
     f("keep", keep, "newest checkpoints to keep; 0: all", {.min = 0, .max = 1 << 20});
     f("resume", resume, "auto: the newest good checkpoint of the output folder; none; or a checkpoint folder");
-    f("on_interrupt", on_interrupt, "also save on SIGINT (Ctrl-C)");
   }
 };
 

@@ -9,28 +9,44 @@
 namespace hpcdl::train {
 namespace {
 
-TEST(progress, plain_lines_come_first_last_and_not_too_often) {
-  std::vector<std::string> lines;
-  const Console console{[&](std::string_view l) { lines.emplace_back(l); }, {}};
-  Progress p(console);
-  for (int step = 1; step <= 100; ++step) p.show({.step = step, .steps = 100, .loss = 1});
-  ASSERT_EQ(lines.size(), 2u);
-  EXPECT_TRUE(lines[0].starts_with("step 1/100 "));
-  EXPECT_TRUE(lines[1].starts_with("step 100/100 "));
+TEST(progress, lines_that_stay_come_first_last_and_not_too_often) {
+  for (const bool terminal : {false, true}) {
+    std::vector<std::string> lines;
+    int bars = 0, cleared = 0;
+    Console console{[&](std::string_view l) { lines.emplace_back(l); }};
+    if (terminal) console.bar = [&](const Bar* b) { ++(b ? bars : cleared); };
+    Progress p(console);
+    EXPECT_EQ(p.has_bar(), terminal);
+    for (int step = 1; step <= 100; ++step) {
+      p.show(progress_bar({.step = step, .steps = 100, .loss = 1}));
+      p.stay({.step = step, .steps = 100, .loss = 1});
+    }
+    ASSERT_EQ(lines.size(), 2u);
+    EXPECT_TRUE(lines[0].starts_with("step 1/100 "));
+    EXPECT_TRUE(lines[1].starts_with("step 100/100 "));
+    EXPECT_EQ(bars, terminal ? 100 : 0);
+    EXPECT_EQ(cleared, terminal ? 1 : 0) << "the bar goes with the last step";
+  }
 }
 
 TEST(progress, the_line_says_what_matters) {
-  const auto line = progress_line({.step = 3,
-                                   .steps = 9,
-                                   .loss = 1.5,
-                                   .lr = 1e-3,
-                                   .grad_norm = 2,
-                                   .per_second = 12'300,
-                                   .sol_percent = 61,
-                                   .data_wait_percent = 0.25,
-                                   .seconds_left = 90});
+  const StepNumbers n{.step = 3,
+                      .steps = 9,
+                      .loss = 1.5,
+                      .lr = 1e-3,
+                      .grad_norm = 2,
+                      .per_second = 12'300,
+                      .sol_percent = 61,
+                      .data_wait_percent = 0.25,
+                      .seconds_left = 90};
+  const auto line = progress_line(n);
   for (const char* part : {"step 3/9", "loss 1.5000", "12.30K tok/s", "61% of light", "1m 30s left"})
     EXPECT_NE(line.find(part), std::string::npos) << line;
+  for (const int columns : {50, 60, 80, 100}) {
+    const auto narrow = progress_line(n, columns);
+    EXPECT_LE(narrow.size(), static_cast<std::size_t>(columns));
+    EXPECT_NE(narrow.find("1m 30s left"), std::string::npos) << narrow;
+  }
   EXPECT_NE(progress_line({.comm_percent = 31, .hidden_percent = 84}).find("comm 31% (84% hidden)"), std::string::npos);
   EXPECT_EQ(progress_line({}).find("comm"), std::string::npos) << "one rank";
   EXPECT_EQ(line.find("epoch"), std::string::npos) << "not counted";
@@ -39,6 +55,27 @@ TEST(progress, the_line_says_what_matters) {
     EXPECT_NE(images.find(part), std::string::npos) << images;
   EXPECT_EQ(progress_line({.sol_percent = -1}).find("light"), std::string::npos);
   EXPECT_NE(progress_line({.grad_norm = -NAN}).find("norm not finite"), std::string::npos);
+}
+
+TEST(progress, the_last_line_tells_what_the_run_took_and_no_time_left) {
+  const auto line = progress_line({.step = 9, .steps = 9, .seconds = 200});
+  EXPECT_NE(line.find("in 3m 20s"), std::string::npos) << line;
+  EXPECT_EQ(line.find("left"), std::string::npos) << line;
+  EXPECT_LT(progress_bar({.step = 9, .steps = 9}).seconds_left, 0);
+  EXPECT_EQ(progress_line({.step = 8, .steps = 9, .seconds_left = 1e-7}).find("0 us"), std::string::npos);
+}
+
+TEST(progress, tokenizing_is_told_in_words) {
+  std::vector<Bar> bars;
+  const auto progress = tokenize_progress({.line = {}, .bar = [&](const Bar* b) {
+                                             if (b) bars.push_back(*b);
+                                           }});
+  progress({"merge", 25, 100});
+  progress({"encode", 1 << 20, 4 << 20});
+  ASSERT_EQ(bars.size(), 2u);
+  EXPECT_EQ(bars[0].what, "learning tokens");
+  EXPECT_EQ(bars[0].done, 0.25);
+  EXPECT_EQ(bars[1].what, "tokenizing");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <mutex>
 #include <string_view>
 
@@ -18,15 +19,24 @@ namespace {
 
 std::atomic<int> received{0};
 std::atomic<std::int64_t> received_at{0};  // milliseconds of the clock that counts up; 0: not yet
-static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free,
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free &&
+                  std::atomic<const char*>::is_always_lock_free,
               "used in a signal handler");
 
-constexpr int kSignals[] = {SIGTERM, SIGUSR1, SIGINT};
-struct sigaction before[3];
-bool installed[3];
+struct Watched {
+  int signal;
+  int watchers = 0;
+  struct sigaction before{};  // what the second signal meets
+};
+Watched watched[] = {{SIGTERM}, {SIGUSR1}, {SIGINT}};
 std::atomic<std::int64_t> stop_at{INT64_MAX};  // Unix seconds
+std::atomic<const char*> says{nullptr};        // once SIGINT has come
 int alive = 0;                                 // of StopSignals
 std::mutex alive_mutex;
+
+/// Behind the ^C of a terminal it begins on a line of its own.
+constexpr char kHeard[] =
+    "\ninterrupted: the run ends after this step and saves it; Ctrl-C again ends it at once, without saving\n";
 
 std::int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -42,41 +52,68 @@ std::int64_t stop_before(std::string_view job_end) {
   return end - std::min<std::int64_t>(60, (left + 9) / 10);
 }
 
-/// The second signal ends the process, unless it is the same asking.
+/// The second signal ends the process, unless it is the same asking: it meets what handled it before.
 void handle(int signal) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   const std::int64_t at = now.tv_sec * 1000 + now.tv_nsec / 1'000'000 + 1;
   std::int64_t first = 0;
-  if (received_at.compare_exchange_strong(first, at)) return received.store(signal);
-  if (received.load() == signal && at - first < kSameAsking.count()) return;
-  struct sigaction plain{};
-  plain.sa_handler = SIG_DFL;
-  sigaction(signal, &plain, nullptr);
+  if (received_at.compare_exchange_strong(first, at)) {
+    received.store(signal);
+    const char* const words = says.load();
+    if (signal == SIGINT && words) [[maybe_unused]]
+      const auto lost = write(STDERR_FILENO, words, std::strlen(words));
+    return;
+  }
+  const bool same = received.load() == signal || (received.load() == SIGINT && signal == SIGTERM);
+  if (same && at - first < kSameAsking.count()) return;
+  for (const auto& w : watched) {
+    if (w.signal != signal) continue;
+    struct sigaction next = w.before;
+    if (next.sa_handler == SIG_IGN) next.sa_handler = SIG_DFL;
+    sigaction(signal, &next, nullptr);
+  }
   raise(signal);  // met when this handler is left
+}
+
+/// Without a terminal shells start what runs in the background with SIGINT ignored: so it stays.
+bool ignored(int signal) {
+  struct sigaction now{};
+  return sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
+void install(Watched& w) {
+  if (w.watchers++ > 0) return;
+  sigaction(w.signal, nullptr, &w.before);  // there before it may be needed
+  struct sigaction action{};
+  action.sa_handler = handle;
+  action.sa_flags = SA_RESTART;
+  sigaction(w.signal, &action, nullptr);
+}
+
+void uninstall(Watched& w) {
+  if (--w.watchers == 0) sigaction(w.signal, &w.before, nullptr);
 }
 
 }  // namespace
 
-StopSignals::StopSignals(bool on_interrupt, const char* job_end) {
+StopSignals::StopSignals(Interrupt interrupt, const char* job_end)
+    : interrupt_(interrupt != Interrupt::ends && !(ignored(SIGINT))) {
   const std::lock_guard lock(alive_mutex);
-  if (alive++ > 0) return;
-  received.store(0), received_at.store(0);
-  stop_at.store(job_end ? stop_before(job_end) : INT64_MAX);
-  struct sigaction action{};
-  action.sa_handler = handle;
-  action.sa_flags = SA_RESTART;
-  for (int i = 0; i < 3; ++i) {
-    installed[i] = kSignals[i] != SIGINT || on_interrupt;
-    if (installed[i]) sigaction(kSignals[i], &action, &before[i]);
+  if (alive++ == 0) {
+    received.store(0), received_at.store(0), says.store(nullptr);
+    stop_at.store(job_end ? stop_before(job_end) : INT64_MAX);
   }
+  if (interrupt == Interrupt::stops_and_says_so) says.store(isatty(STDERR_FILENO) ? kHeard : kHeard + 1);
+  for (auto& w : watched)
+    if (w.signal != SIGINT || interrupt_) install(w);
 }
 
 StopSignals::~StopSignals() {
   const std::lock_guard lock(alive_mutex);
-  if (--alive > 0) return;
-  for (int i = 0; i < 3; ++i)
-    if (installed[i]) sigaction(kSignals[i], &before[i], nullptr);
+  --alive;
+  for (auto& w : watched)
+    if (w.signal != SIGINT || interrupt_) uninstall(w);
 }
 
 int StopSignals::requested() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -54,9 +55,12 @@ class Run {
   bool logs_at(std::int64_t step) const;
   void fetch_batch();
   void report(double seconds, double waited);
+  StepNumbers brief_numbers() const;
   StepNumbers numbers();
   void evaluate();
   void save();
+  void agree();
+  void say_stopped();
   void finish();
   void summarise();
   [[noreturn]] void stop_non_finite(std::string_view what);
@@ -87,6 +91,9 @@ class Run {
   std::int64_t steps_ = 0;
   std::string toml_;
   std::int64_t step_ = 0, seen_ = 0, saved_ = -1;
+  std::int64_t save_at_ = -1;  // the step behind which the time between checkpoints has passed, as rank 0 says
+  Clock::time_point last_save_ = Clock::now();
+  bool asked_ = false;            // some rank was, to stop
   data::LoaderState start_, at_;  // where the run began, and where the step behind the last one begins
   // of the last step
   double loss_ = 0, norm_ = 0, lr_ = 0;
@@ -104,7 +111,9 @@ class Run {
   double interval_seconds_ = 0, interval_waited_ = 0;
   parallel::ExchangeTimes exchanged_;  // until then
   std::int64_t interval_steps_ = 0;
-  double light_seconds_ = -1;  // of one step at the speed of light
+  double recent_seconds_ = 0;                    // of a step: an average in which the last ten or so count
+  Clock::time_point loop_begin_ = Clock::now();  // with evaluations and saves, unlike summary_.seconds
+  double light_seconds_ = -1;                    // of one step at the speed of light
   RunSummary summary_;
 };
 
@@ -144,6 +153,7 @@ void Run::make_step(Device device) {
     fail("memory", "another rank has too little memory for the run; here {}", advice.verdict());
   auto options = step_options(config_);
   options.data = mesh_.dp();
+  const Waiting waiting(hooks_.console, "making the model");
   try {
     model_ = task_->make_model();
     train_ = std::make_unique<TrainStep>(*model_, pool_, options, device);
@@ -200,6 +210,7 @@ void Run::open_files() {
 }
 
 void Run::resume() {
+  const Waiting waiting(hooks_.console, "reading the last checkpoint");
   const auto warn = [&](const std::string& message) { progress_.say("warning: " + message); };
   const auto found = io::Checkpoints::find(config_.output / "checkpoints", config_.checkpoint.resume, warn, &io_ranks_);
   if (!found) return;
@@ -283,7 +294,9 @@ bool Run::evaluates_at(std::int64_t step, bool epoch_done) const {
   return step == steps_ || due(step, t.eval_every) || (t.eval_every == 0 && t.epochs > 0 && epoch_done);
 }
 bool Run::logs_at(std::int64_t step) const { return step == steps_ || due(step, config_.train.log_every); }
-bool Run::saves_at(std::int64_t step) const { return step == steps_ || due(step, config_.checkpoint.every); }
+bool Run::saves_at(std::int64_t step) const {
+  return step == steps_ || step == save_at_ || config_.checkpoint.every.at(step);
+}
 
 /// A GPU need not stand still while the host looks at what a step came to: the passes of the next one are queued
 /// before. Not where somebody wants the model, times or gradients as they are between the two.
@@ -320,23 +333,32 @@ void Run::one_step() {
   report(seconds_since(start), task_->waited_seconds() - waited);
 }
 
+/// What the bar shows, behind every step.
+StepNumbers Run::brief_numbers() const {
+  const auto units = task_->units();
+  const double spent = seconds_since(loop_begin_);
+  StepNumbers n{
+      .step = step_,
+      .steps = steps_,
+      .loss = loss_,
+      .lr = lr_,
+      .grad_norm = norm_,
+      .per_second = static_cast<double>(rows_of_step() * units.in_row) / recent_seconds_,
+      .unit = units.brief,
+      .seconds = spent,
+      .seconds_left = static_cast<double>(steps_ - step_) * spent / static_cast<double>(step_ - summary_.first_step)};
+  if (config_.train.epochs > 0) n.epoch = epoch();
+  if (units.classes) n.accuracy = interval_score_.accuracy();
+  return n;
+}
+
 /// Of the interval that ends now.
 StepNumbers Run::numbers() {
   const double per_step = interval_seconds_ / static_cast<double>(interval_steps_);
-  const auto units = task_->units();
-  StepNumbers n{.step = step_,
-                .steps = steps_,
-                .loss = loss_,
-                .lr = lr_,
-                .grad_norm = norm_,
-                .per_second = static_cast<double>(rows_of_step() * units.in_row) / per_step,
-                .sol_percent = light_seconds_ < 0 ? -1 : 100 * light_seconds_ / per_step,
-                .data_wait_percent = 100 * interval_waited_ / interval_seconds_,
-                .unit = units.brief,
-                .seconds_left = static_cast<double>(steps_ - step_) * summary_.seconds /
-                                static_cast<double>(step_ - summary_.first_step)};
-  if (config_.train.epochs > 0) n.epoch = epoch();
-  if (units.classes) n.accuracy = interval_score_.accuracy();
+  auto n = brief_numbers();
+  n.per_second = static_cast<double>(rows_of_step() * task_->units().in_row) / per_step;
+  n.sol_percent = light_seconds_ < 0 ? -1 : 100 * light_seconds_ / per_step;
+  n.data_wait_percent = 100 * interval_waited_ / interval_seconds_;
   if (train_->gradients() && (!train_->on_gpu() || train_->gradients()->times().passes > exchanged_.passes)) {
     const auto now = train_->gradients()->times();
     const parallel::ExchangeTimes since{now.seconds - exchanged_.seconds,
@@ -355,6 +377,8 @@ void Run::report(double seconds, double waited) {
   interval_seconds_ += seconds;
   interval_waited_ += waited;
   summary_.seconds += seconds;
+  recent_seconds_ += (seconds - recent_seconds_) * (recent_seconds_ > 0 ? 0.1 : 1);
+  if (progress_.has_bar()) progress_.show(progress_bar(brief_numbers()));
   if (!logs_at(step_) && step_ != summary_.first_step + 1) return;
   const auto n = numbers();
   auto line = metrics_line(n, task_->units(), seen_);
@@ -363,7 +387,7 @@ void Run::report(double seconds, double waited) {
     line["loss_scale"] = state.scale, line["skipped_steps"] = state.counts.skipped;
   }
   if (logs_at(step_)) log_.write(line, step_);
-  progress_.show(n);
+  progress_.stay(n);
   interval_seconds_ = interval_waited_ = 0;
   interval_steps_ = 0;
   if (logs_at(step_)) interval_score_ = {};
@@ -375,14 +399,19 @@ void Run::evaluate() {
   evaluation_due_ = false;
   train_->share_buffers();
   bool cut = false;
-  const auto goes_on = [&] { return !(cut = parallel::any_rank(mesh_.tp(), StopSignals::requested() != 0)); };
   const auto all_of_them = std::numeric_limits<std::int64_t>::max();
   const auto asked = config_.train.eval_batches;
-  const auto mine = task_->evaluate(*train_,
-                                    asked > 0                              ? asked
-                                    : asked == 0 || task_->units().classes ? all_of_them
-                                                                           : 20,
-                                    goes_on);
+  const auto batches = asked > 0 ? asked : asked == 0 || task_->units().classes ? all_of_them : 20;
+  std::int64_t done = 0;
+  const auto goes_on = [&] {
+    if (progress_.has_bar())
+      progress_.show({.what = "evaluating",
+                      .done = batches < all_of_them ? static_cast<double>(done) / static_cast<double>(batches) : -1,
+                      .facts = {{fmt::format("step {}", step_)}, {fmt::format("batch {}", ++done)}},
+                      .needed = 2});
+    return !(cut = parallel::any_rank(mesh_.tp(), StopSignals::requested() != 0));
+  };
+  const auto mine = task_->evaluate(*train_, batches, goes_on);
   if (!mine) return;
   const double sums[] = {mine->loss, mine->correct, static_cast<double>(mine->counted), cut ? 1.0 : 0.0};
   const auto all = parallel::sum_over_ranks(mesh_.dp(), sums);
@@ -408,6 +437,7 @@ void Run::save() {
   if (saved_ == step_ || !checkpoints_) return;
   const InStage stage(hooks_.observer, Stage::save);
   const comm::InPhase phase(world().ledger(), comm::Phase::checkpoint);
+  const Waiting waiting(hooks_.console, fmt::format("saving step {}", step_));
   train_->share_buffers();
   train_->fetch();
   io::CheckpointContent content;
@@ -428,19 +458,43 @@ void Run::save() {
   if (const auto state = train_->scale_state(); train_->scales_loss())
     scalars.insert(
         {{"loss_scale", state.scale}, {"good_steps", state.counts.good}, {"skipped_steps", state.counts.skipped}});
-  checkpoints_->save({.step = step_,
-                      .tokens = seen_,
-                      .seed = config_.train.seed,
-                      .epoch = at_.epoch,
-                      .index = at_.index,
-                      .scalars = scalars},
-                     content);
+  const auto folder = checkpoints_->save({.step = step_,
+                                          .tokens = seen_,
+                                          .seed = config_.train.seed,
+                                          .epoch = at_.epoch,
+                                          .index = at_.index,
+                                          .scalars = scalars},
+                                         content);
+  if (step_ < steps_) progress_.say(fmt::format("step {}  saved: {}", step_, folder.string()));
   saved_ = step_;
+  last_save_ = Clock::now();
+}
+
+/// What all ranks must know alike before the next step: whether one of them was asked to stop, and whether the
+/// checkpoint behind that step is due. That is said a step ahead, as a GPU queues the passes behind it before.
+void Run::agree() {
+  const auto& every = config_.checkpoint.every;
+  const int signal = StopSignals::requested();
+  const bool due = leads() && every.seconds > 0 && seconds_since(last_save_) >= every.seconds;
+  const double mine[] = {signal != 0 ? 1.0 : 0.0, signal != 0 && signal != SIGINT ? 1.0 : 0.0, due ? 1.0 : 0.0};
+  const auto all = parallel::sum_over_ranks(world(), mine);
+  asked_ = all[0] > 0;
+  summary_.interrupted = asked_ && all[1] == 0;
+  if (all[2] > 0) save_at_ = step_ + 1;
+}
+
+void Run::say_stopped() {
+  const auto why = summary_.interrupted ? "interrupted" : "asked to stop";
+  if (hooks_.steps_only) return progress_.say(fmt::format("{}: left at step {}", why, step_));
+  progress_.say(fmt::format("{}: saved step {} of {}; {}", why, step_, steps_,
+                            hooks_.command.empty() ? "the same command goes on from there" : "to go on from there:"));
+  if (!hooks_.command.empty()) progress_.say("  " + hooks_.command);
 }
 
 void Run::finish() {
   if (hooks_.steps_only) return;
   const auto folder = config_.output / "model";
+  const Waiting waiting(hooks_.console, "writing the model");
   if (leads()) io::make_folder(folder);
   train_->share_buffers();
   train_->fetch();
@@ -467,14 +521,17 @@ void Run::summarise() {
 }
 
 RunSummary Run::go() {
-  const StopSignals signals(config_.checkpoint.on_interrupt);
+  using enum StopSignals::Interrupt;
+  const StopSignals signals(!hooks_.stops_on_interrupt ? ends : leads() ? stops_and_says_so : stops);
   const comm::InPhase phase(world().ledger(), comm::Phase::compute);
   summary_.eval_loss = std::numeric_limits<double>::quiet_NaN();
   const auto& t = config_.train;
   if (step_ >= steps_)
     progress_.say(fmt::format("already at step {} of {}: raise train.{} to train on", step_, steps_,
                               t.epochs > 0 ? "epochs" : "steps"));
+  last_save_ = loop_begin_ = Clock::now();
   if (evaluation_due_) evaluate();
+  if (evaluation_due_) agree();
   summary_.stopped = evaluation_due_;
   while (step_ < steps_ && (!summary_.stopped || next_)) {  // what is queued is brought to its end
     one_step();
@@ -482,12 +539,13 @@ RunSummary Run::go() {
     if (evaluates_at(step_, epoch_done_)) evaluate();
     if (saves_at(step_)) save();
     if (hooks_.after_step) hooks_.after_step(step_);
-    summary_.stopped = parallel::any_rank(world(), StopSignals::requested() != 0) && (!last || evaluation_due_);
+    agree();
+    summary_.stopped = asked_ && (!last || evaluation_due_);
   }
+  progress_.end_bar();
   if (summary_.stopped) {
     save();
-    progress_.say(fmt::format("asked to stop: {} step {}{}", hooks_.steps_only ? "left at" : "saved", step_,
-                              hooks_.steps_only ? "" : "; the same command goes on from there"));
+    say_stopped();
   } else {
     finish();
   }

@@ -22,6 +22,9 @@ struct Hooks {
   std::function<void(std::int64_t step)> after_step;  // 1-based number of the step just done and logged
   Observer* observer = nullptr;                       // watches every step; outlives the run
   std::int64_t host_memory_limit = 0;  // of all processes of the host or the job together: a cgroup's; 0: none
+  /// Ctrl-C stops the run as SIGTERM does: saved, and for this command to go on. Else it ends the process at once.
+  bool stops_on_interrupt = false;
+  std::string command = {};  // that goes on, as to be typed; empty: "the same command"
   /// Steps only: no metrics, checkpoints, evaluation or model; `output` is not touched, and nothing is resumed.
   bool steps_only = false;
 };
@@ -30,6 +33,7 @@ struct RunSummary {
   std::filesystem::path model;  // folder; empty when stopped
   std::int64_t first_step = 0;  // steps done before this run; > 0 when resumed
   std::int64_t step = 0;        // steps done now
+  bool interrupted = false;     // stopped, and asked to by nothing but SIGINT
   bool stopped = false;  // asked to by a signal; saved behind the step that was under way: on a GPU that may be the one
                          // behind the last that was reported
   double loss = 0;       // of the last step

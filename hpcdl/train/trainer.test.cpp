@@ -68,6 +68,56 @@ INSTANTIATE_TEST_SUITE_P(gpu, Trainer,
                                                                           "cuda_gpt2_fp16_accumulate_dropout"}
                                                : std::vector<std::string>{}));
 
+/// Ctrl-C stops a run that asks for it as SIGTERM does, and says what to type; the rest is the same to the byte.
+TEST(Trainer, an_interrupted_run_goes_on_as_if_it_had_not_been) {
+  const io::TempFolder tmp;
+  RunConfig whole, first, second;
+  toy_config(whole, tmp, "whole");
+  toy_config(first, tmp, "r");
+  toy_config(second, tmp, "r");
+  run(whole, {});
+  std::string said;
+  Hooks hooks;
+  hooks.console.line = [&](std::string_view line) { said += std::string(line) + "\n"; };
+  hooks.stops_on_interrupt = true;
+  hooks.command = "hpcdl train -c a.toml";
+  hooks.after_step = [](std::int64_t step) {
+    if (step == 3) ::raise(SIGINT);
+  };
+  const auto stopped = run(first, hooks);
+  EXPECT_TRUE(stopped.stopped && stopped.interrupted);
+  EXPECT_EQ(stopped.step, 3);
+  EXPECT_NE(said.find("interrupted: saved step 3 of 6; to go on from there:\n  hpcdl train -c a.toml\n"),
+            std::string::npos)
+      << said;
+  const auto resumed = run(second, {});
+  EXPECT_EQ(resumed.first_step, 3);
+  EXPECT_FALSE(resumed.stopped || resumed.interrupted);
+  expect_same_run(tmp / "whole", tmp / "r", "step_00000006");
+}
+
+/// A time so short that it has passed after each step, and one that does not pass: behind which steps is then certain.
+TEST(Trainer, checkpoints_are_written_by_time_too_and_change_no_bit) {
+  EXPECT_EQ(CheckpointConfig().every, io::Every::time(600)) << "a run that is lost has lost ten minutes";
+  const io::TempFolder tmp;
+  const auto saved = [&](const std::string& name, io::Every every) {
+    RunConfig c;
+    toy_config(c, tmp, name);
+    c.train.dropout = 0.1, c.checkpoint.every = every;
+    run(c, {});
+    std::vector<std::string> steps;
+    for (const auto& path : io::list_folder(tmp.path() / name / "checkpoints"))
+      if (path.filename().string().starts_with("step_")) steps.push_back(path.filename().string().substr(12));
+    return steps;
+  };
+  using Steps = std::vector<std::string>;
+  EXPECT_EQ(saved("never", 0), Steps{"6"});
+  EXPECT_EQ(saved("late", io::Every::time(1e6)), Steps{"6"});
+  EXPECT_EQ(saved("steps", 4), (Steps{"4", "6"}));
+  EXPECT_EQ(saved("often", io::Every::time(1e-9)), (Steps{"2", "3", "4", "5", "6"})) << "known a step ahead";
+  for (const char* name : {"late", "steps", "often"}) expect_same_run(tmp / "never", tmp / name, "step_00000006");
+}
+
 /// By the run that goes on, once, whatever happens to that.
 TEST(Trainer, an_evaluation_left_out_is_made_up_for) {
   const io::TempFolder tmp;
@@ -96,7 +146,7 @@ TEST(Trainer, an_evaluation_left_out_is_made_up_for) {
   StopsBeforeEvaluation stops(4);
   go("unlucky", watched_by(stops));
   {
-    const StopSignals again(false);
+    const StopSignals again;
     ::raise(SIGTERM);
     const auto stopped = go("unlucky", {});
     EXPECT_TRUE(stopped.stopped);

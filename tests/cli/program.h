@@ -2,6 +2,7 @@
 // Runs the real program as users do, and hands back what it said.
 
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -42,11 +43,20 @@ class Program {
     std::vector<char*> argv;
     for (auto& w : owned) argv.push_back(w.data());
     argv.push_back(nullptr);
-    require(posix_spawn(&pid_, HPCDL_PROGRAM, &actions, nullptr, argv.data(), environ) == 0, "test", "cannot start {}",
-            HPCDL_PROGRAM);
+    posix_spawnattr_t attributes;  // whoever started the tests may have them ignore Ctrl-C
+    posix_spawnattr_init(&attributes);
+    sigset_t interrupt;
+    sigemptyset(&interrupt), sigaddset(&interrupt, SIGINT);
+    posix_spawnattr_setsigdefault(&attributes, &interrupt);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
+    require(posix_spawn(&pid_, HPCDL_PROGRAM, &actions, &attributes, argv.data(), environ) == 0, "test",
+            "cannot start {}", HPCDL_PROGRAM);
+    posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
   }
   pid_t pid() const { return pid_; }
+  /// What it has said so far on standard error.
+  std::string said() const { return io::read_file(err_); }
   Result wait() {
     int status = 0;
     waitpid(pid_, &status, 0);

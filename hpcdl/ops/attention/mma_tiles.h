@@ -2,9 +2,10 @@
 // Tiles of heads in shared memory and their products by mma.sync of sm_80 and later (.cu files), for mma_forward.h and
 // mma_backward.h. A block has four warps, each with kM times 16 rows of the one side; tiles of the other side pass
 // through shared memory. A product is one of four kinds:
-//   bf16, f16  m16n8k16 of operands as they are;
-//   TwoParts   m16n8k8 of TF32: a f32 is 11 bits, rounded to nearest, and the rest; of the products of two the three
-//   larger are formed (docs/numerics.md); Tf32       m16n8k8 of f32 operands rounded to TF32.
+//   bf16, f16  m16n8k16 of operands as they are
+//   TwoParts   m16n8k8 of TF32: an f32 is 11 bits, rounded to nearest, and the rest; of the four products of two such
+//              numbers the three larger ones are formed (docs/numerics.md)
+//   Tf32       m16n8k8 of f32 operands rounded to TF32
 // Sums are f32. Which element a product calls k or n does not matter so long as both operands, or the results, agree;
 // f32 tiles, which no load can transpose, make use of that.
 

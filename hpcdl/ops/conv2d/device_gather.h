@@ -4,8 +4,7 @@
 //
 //   forward  y (pixels of y, O)           = A (pixels of y; taps x I) of x           times B (O; taps x I) of w
 //   data     dx (pixels of x of a class, I) = A (these pixels; its taps x O) of dy     times B (I; its taps x O) of w
-//   weight   dw (O, taps x I)             = A (O; pixels of y) of dy                 times B (taps x I; pixels of y) of
-//   x
+//   weight   dw (O, taps x I)             = A (O; pixels of y) of dy                 times B (taps x I; pixels of y) of x
 //
 // With a stride, the pixels of x fall into stride^2 classes by the remainders of their rows and columns: the taps that
 // reach a pixel are the same for all of its class, and for them the gradient is a convolution of stride 1. No product

@@ -5,9 +5,8 @@
 // h: (..., C), W: (V, C), f32, bf16 or f16 each; targets: (...) i32. Products are formed in h's type, sums in f32. The
 // logits exist in chunks of columns that stay in cache: each chunk of W is read once per pass, each chunk of dW written
 // once. Backward needs the logits again:
-//   keep_logits = false   they are recomputed: (rows, V) is never held, for 8 instead of 6 multiply-adds per logit and
-//   channel keep_logits = true    they are kept in h's type: as fast as separate layers, with no logits gradient beside
-//   them
+//   keep_logits = false   they are recomputed: (rows, V) is never held, for 8 multiply-adds a logit and channel, not 6
+//   keep_logits = true    they are kept in h's type: as fast as separate layers, with no gradient of logits beside them
 // The loss is that of unrounded logits either way, and both give the same bits in f32.
 
 #include "hpcdl/ops/op.h"

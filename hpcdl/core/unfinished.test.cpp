@@ -1,0 +1,77 @@
+#include "hpcdl/core/unfinished.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <functional>
+#include <vector>
+
+#include "hpcdl/io/temp_folder.h"
+
+namespace hpcdl {
+namespace {
+
+namespace fs = std::filesystem;
+
+void write(const fs::path& path) { std::ofstream(path) << "x"; }
+
+/// In a process of its own: what is being removed stays listed for good.
+void in_child(const std::function<void()>& body) {
+  const pid_t pid = fork();
+  if (pid == 0) body(), _exit(0);
+  int status = 0;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  ASSERT_EQ(status, 0);
+}
+
+TEST(Unfinished, what_is_listed_goes_and_nothing_else) {
+  const io::TempFolder tmp;
+  in_child([&] {
+    for (const char* name : {"begun", "finished", "other"}) write(tmp / name);
+    for (const char* name : {"folder", "folder/a", "folder/a/b", "kept"}) fs::create_directory(tmp / name);
+    for (int i = 0; i < 300; ++i) write(tmp / "folder/a" / ("file with a long name " + std::to_string(i)));
+    write(tmp / "kept/file");
+    fs::create_directory_symlink(tmp / "kept", tmp / "folder/link");
+    const Unfinished begun(tmp / "begun"), folder(tmp / "folder"), gone(tmp / "gone");
+    { const Unfinished finished(tmp / "finished"); }
+    Unfinished moved = Unfinished(tmp / "finished");
+    moved = Unfinished();
+    remove_unfinished();
+  });
+  EXPECT_FALSE(fs::exists(tmp / "begun"));
+  EXPECT_FALSE(fs::exists(tmp / "folder"));
+  for (const char* name : {"finished", "other", "kept/file"}) EXPECT_TRUE(fs::exists(tmp / name)) << name;
+}
+
+TEST(Unfinished, a_path_is_that_of_the_folder_it_was_said_in) {
+  const io::TempFolder tmp;
+  in_child([&] {
+    fs::current_path(tmp.path());
+    write("begun");
+    const Unfinished begun("begun");
+    fs::create_directory("elsewhere");
+    fs::current_path("elsewhere");
+    write("begun");
+    remove_unfinished();
+  });
+  EXPECT_FALSE(fs::exists(tmp / "begun"));
+  EXPECT_TRUE(fs::exists(tmp / "elsewhere/begun"));
+}
+
+TEST(Unfinished, more_than_the_list_holds_do_no_harm) {
+  const io::TempFolder tmp;
+  std::vector<Unfinished> many;
+  for (int i = 0; i < 1000; ++i) many.emplace_back(tmp / std::to_string(i));
+  many.clear();
+  in_child([&] {
+    write(tmp / "begun");
+    const Unfinished begun(tmp / "begun");
+    remove_unfinished();
+  });
+  EXPECT_FALSE(fs::exists(tmp / "begun"));
+}
+
+}  // namespace
+}  // namespace hpcdl
