@@ -69,7 +69,7 @@ void peak(Pool& pool, Compute c, std::int64_t n) {
                     : c == Compute::f32  ? peak_f32
                     : c == Compute::bf16 ? peak_bf16
                                          : peak_int8;
-  pool.run([&](int) { loop(n); });
+  pool.run_on_each_thread([&](int) { loop(n); });
 }
 double peak_flops(const Pool& pool, Compute c, std::int64_t n) {
   const double lanes = c == Compute::f32 ? 16 : c == Compute::bf16 ? 32 : 64;

@@ -1,12 +1,9 @@
 #include "hpcdl/core/pool.h"
 
-#include <immintrin.h>
-#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <cctype>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -14,6 +11,8 @@
 #include <mutex>
 #include <string>
 #include <thread>
+
+#include "hpcdl/core/team.h"
 
 namespace hpcdl {
 namespace {
@@ -52,21 +51,6 @@ int cgroup_quota() {
   return 0;
 }
 
-// Kernels of one step follow each other within a few microseconds; beyond that a sleeping worker is the better
-// neighbour.
-constexpr auto kSpin = std::chrono::microseconds(50);
-
-template <class Done> bool spin(Done&& done) {
-  const auto until = std::chrono::steady_clock::now() + kSpin;
-  do {
-    for (int i = 0; i < 64; ++i) {
-      if (done()) return true;
-      _mm_pause();
-    }
-  } while (std::chrono::steady_clock::now() < until);
-  return false;
-}
-
 }  // namespace
 
 int usable_cpus() {
@@ -78,61 +62,21 @@ int usable_cpus() {
   return std::max(n, 1);
 }
 
-struct Pool::Workers {
-  std::vector<std::thread> threads;
-};
-
 Pool::Pool(int threads)
-    : threads_(threads > 0 ? threads : usable_cpus()),
-      scratch_(static_cast<std::size_t>(threads_)),
-      workers_(std::make_unique<Workers>()) {
-  for (int t = 1; t < threads_; ++t) workers_->threads.emplace_back([this, t] { work(t); });
+    : threads_(threads > 0 ? threads : usable_cpus()), scratch_(static_cast<std::size_t>(threads_)) {
+  if (threads_ > 1) team_ = std::make_unique<Team>(threads_);
 }
 
-Pool::~Pool() {
-  stop_.store(true);
-  ticket_.fetch_add(1);
-  ticket_.notify_all();
-  for (auto& w : workers_->threads) w.join();
-}
+Pool::~Pool() = default;
 
 void Pool::reserve_scratch(std::int64_t bytes) {
   for (auto& block : scratch_)
     if (block.bytes() < bytes) block = Buffer(bytes);
 }
 
-void Pool::job(int thread) {
-  if (!busy_) return job_(ctx_, thread);
-  const auto start = std::chrono::steady_clock::now();
-  job_(ctx_, thread);
-  busy_[thread].nanoseconds += std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
-}
-
-void Pool::run_raw(Job f, void* ctx) {
-  job_ = f;
-  ctx_ = ctx;
-  running_.store(threads_ - 1, std::memory_order_relaxed);
-  ticket_.fetch_add(1, std::memory_order_seq_cst);
-  if (sleepers_.load(std::memory_order_seq_cst) > 0) ticket_.notify_all();
-  job(0);
-  if (spin([&] { return running_.load(std::memory_order_acquire) == 0; })) return;
-  for (int left; (left = running_.load(std::memory_order_acquire)) != 0;)
-    running_.wait(left, std::memory_order_acquire);
-}
-
-void Pool::work(int thread) {
-  std::uint32_t seen = 0;
-  for (;;) {
-    if (!spin([&] { return ticket_.load(std::memory_order_acquire) != seen; })) {
-      sleepers_.fetch_add(1, std::memory_order_seq_cst);
-      while (ticket_.load(std::memory_order_seq_cst) == seen) ticket_.wait(seen, std::memory_order_seq_cst);
-      sleepers_.fetch_sub(1, std::memory_order_seq_cst);
-    }
-    ++seen;
-    if (stop_.load(std::memory_order_relaxed)) return;
-    job(thread);
-    if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) running_.notify_one();
-  }
+void Pool::run_raw(Job f, void* ctx, bool each) {
+  if (each) team_->run_on_each({f, ctx, busy_});
+  else team_->run({f, ctx, busy_});
 }
 
 }  // namespace hpcdl

@@ -1,6 +1,8 @@
 #pragma once
-// The CPU thread pool. The caller is thread 0; workers spin for a short while after a job (kernels follow each other
-// within microseconds) and then sleep. Work is split statically, so a result never depends on timing.
+// The CPU thread pool. A job is cut into one share per thread. The caller works on share 0, worker t on share t; workers
+// spin for a short while after a job (kernels follow each other within microseconds) and then sleep. A share that its
+// worker has not begun when another thread is done is taken by that thread, so a job waits for no thread that another
+// program keeps off its processor. What a share does depends on its number alone: a result never depends on timing.
 
 #include <algorithm>
 #include <atomic>
@@ -12,6 +14,8 @@
 #include "hpcdl/core/buffer.h"
 
 namespace hpcdl {
+
+class Team;  // the threads (core/team.h)
 
 /// CPUs this process may use: affinity mask, cgroup quota, OMP_NUM_THREADS and HPCDL_THREADS, whichever is least.
 int usable_cpus();
@@ -29,44 +33,38 @@ class Pool {
   /// Makes sure that scratch(t) has at least `bytes` for every thread. The blocks only ever grow, so after the first
   /// call with the largest size nothing is allocated. Call it before run(): it may throw, jobs may not.
   void reserve_scratch(std::int64_t bytes);
-  /// Thread-private working memory of a kernel (packing buffers, partial sums), valid until the next reserve_scratch().
-  /// What it holds is lost between kernels.
+  /// Working memory of one share (packing buffers, partial sums), valid until the next reserve_scratch(). What it holds
+  /// is lost between kernels.
   std::byte* scratch(int thread) const { return scratch_[static_cast<std::size_t>(thread)].data(); }
 
-  /// Working time of one thread, a cache line of its own.
+  /// Working time of one share, a cache line of its own.
   struct alignas(64) Busy {
     std::int64_t nanoseconds = 0;
   };
-  /// From now on adds the time that each thread spends in jobs to busy[thread]; null stops that. Read and change it
-  /// between run()s. A pool of one thread measures nothing: it is busy all the time.
+  /// From now on adds the time that each share takes to busy[share]; null stops that. Read and change it between
+  /// run()s. A pool of one thread measures nothing: it is busy all the time.
   void meter(Busy* busy) { busy_ = busy; }
 
-  /// Calls f(thread) once on each thread, 0 .. threads()-1, and waits. f must not throw and must not call run() on this
-  /// pool.
-  template <class F> void run(F&& f) {
-    if (threads_ == 1) return f(0);
-    using Fn = std::remove_reference_t<F>;
-    run_raw([](void* ctx, int thread) { (*static_cast<Fn*>(ctx))(thread); },
-            const_cast<void*>(static_cast<const void*>(std::addressof(f))));
-  }
+  /// Calls f(share) once for each share, 0 .. threads()-1, and waits. One thread may work on several shares, one after
+  /// another: shares must not wait for each other. f must not throw and must not call run() on this pool.
+  template <class F> void run(F&& f) { start(f, false); }
+  /// The same with every share on a thread of its own, however long one has to wait for it: for what is about threads
+  /// (binding them, measuring them) and not about work.
+  template <class F> void run_on_each_thread(F&& f) { start(f, true); }
 
  private:
-  struct Workers;  // threads, whose header every kernel would read
   using Job = void (*)(void*, int);
-  void run_raw(Job f, void* ctx);
-  void work(int thread);
-  void job(int thread);
+  template <class F> void start(F& f, bool each) {
+    if (threads_ == 1) return static_cast<void>(f(0));
+    run_raw([](void* ctx, int thread) { (*static_cast<F*>(ctx))(thread); },
+            const_cast<void*>(static_cast<const void*>(std::addressof(f))), each);
+  }
+  void run_raw(Job f, void* ctx, bool each);
 
   int threads_ = 1;
-  Job job_ = nullptr;
-  void* ctx_ = nullptr;
-  Busy* busy_ = nullptr;
-  alignas(64) std::atomic<std::uint32_t> ticket_{0};
-  alignas(64) std::atomic<int> running_{0};
-  alignas(64) std::atomic<int> sleepers_{0};
-  std::atomic<bool> stop_{false};
   std::vector<Buffer> scratch_;
-  std::unique_ptr<Workers> workers_;
+  std::unique_ptr<Team> team_;
+  Busy* busy_ = nullptr;
 };
 
 /// f(begin, end) over [0, n), one contiguous share per thread; runs on the caller when n <= grain.

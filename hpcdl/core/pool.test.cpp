@@ -1,10 +1,15 @@
 #include "hpcdl/core/pool.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <time.h>
 
+#include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <numeric>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -107,6 +112,129 @@ TEST(pool, parallel_for_splits_the_same_way_every_time) {
     ASSERT_EQ(first, again);
   }
   EXPECT_EQ(first, (std::vector<std::int64_t>{333, 666, 999}));
+}
+
+// ---- workers that do not run, as beside another program: a signal holds them up
+
+std::atomic<int> held{0};
+std::atomic<bool> released{false};
+
+void hold(int) {
+  held.fetch_add(1);
+  while (!released.load()) {
+    const timespec nap{.tv_sec = 0, .tv_nsec = 1'000'000};
+    ::nanosleep(&nap, nullptr);
+  }
+}
+
+template <class Done> bool within_seconds(int seconds, Done&& done) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+  while (!done())
+    if (std::chrono::steady_clock::now() > until) return false;
+  return true;
+}
+
+/// Stops the workers of a pool wherever they are; TSan may do so later, or not at all.
+class HeldUp {
+ public:
+  explicit HeldUp(Pool& pool) : threads_(static_cast<std::size_t>(pool.threads())) {
+    held = 0, released = false;
+    struct sigaction how = {};
+    how.sa_handler = hold;
+    ::sigaction(SIGUSR1, &how, nullptr);  // for good: a signal may come late
+    pool.run_on_each_thread([&](int t) { threads_[static_cast<std::size_t>(t)] = ::pthread_self(); });
+    for (std::size_t t = 1; t < threads_.size(); ++t) ::pthread_kill(threads_[t], SIGUSR1);
+    within_seconds(2, [&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return held.load() == pool.threads() - 1;
+    });
+    // A pool that waits for them would wait for ever: it fails instead.
+    watch_ = std::thread([this] {
+      late_ = !within_seconds(20, [] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        return released.load();
+      });
+      released = true;
+    });
+  }
+
+  /// Lets them go on; false when that had to be done before.
+  bool release() {
+    released = true;
+    watch_.join();
+    return !late_;
+  }
+  pthread_t thread(int t) const { return threads_[static_cast<std::size_t>(t)]; }
+
+ private:
+  std::vector<pthread_t> threads_;
+  std::thread watch_;
+  bool late_ = false;
+};
+
+TEST(pool, waits_for_no_worker_that_has_not_begun) {
+  for (const int threads : {2, 4}) {
+    Pool pool(threads);
+    HeldUp workers(pool);
+    std::vector<int> calls(static_cast<std::size_t>(threads));
+    std::vector<int> sums(1000);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+    int rounds = 0;
+    do {  // long enough that the workers are left out, and tried again
+      pool.run([&](int t) { ++calls[static_cast<std::size_t>(t)]; });
+      parallel_for(pool, 1000, 1, [&](std::int64_t b, std::int64_t e) {
+        for (auto i = b; i < e; ++i) ++sums[static_cast<std::size_t>(i)];
+      });
+    } while (++rounds < 100 || std::chrono::steady_clock::now() < until);
+    EXPECT_TRUE(workers.release()) << "a job waited for a worker that does not run, with " << threads << " threads";
+    for (const int c : calls) EXPECT_EQ(c, rounds);
+    for (const int s : sums) ASSERT_EQ(s, rounds);
+  }
+}
+
+TEST(pool, takes_late_workers_back) {
+  Pool pool(2);
+  HeldUp workers(pool);
+  for (int i = 0; i < 10; ++i) {
+    pool.run([](int) {});
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // late by now: left out
+  }
+  EXPECT_TRUE(workers.release());
+  EXPECT_TRUE(within_seconds(60, [&] {
+    std::atomic<bool> there{false};
+    pool.run([&](int t) {
+      if (t == 1 && ::pthread_equal(::pthread_self(), workers.thread(1))) there = true;
+      if (t == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    });
+    return there.load();
+  }));
+}
+
+TEST(pool, runs_each_share_on_a_thread_of_its_own_where_asked) {
+  Pool pool(4);
+  HeldUp workers(pool);
+  for (int i = 0; i < 5; ++i) {
+    pool.run([](int) {});
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_TRUE(workers.release());
+  for (int round = 0; round < 200; ++round) {
+    std::vector<std::thread::id> ids(4);
+    pool.run_on_each_thread([&](int t) { ids[static_cast<std::size_t>(t)] = std::this_thread::get_id(); });
+    const std::set<std::thread::id> different(ids.begin(), ids.end());
+    ASSERT_EQ(different.size(), 4u);
+    EXPECT_EQ(ids[0], std::this_thread::get_id());
+    pool.run([](int) {});
+  }
+}
+
+TEST(pool, memory_goes_with_the_share_and_not_with_the_thread) {
+  Pool pool(4);
+  pool.reserve_scratch(64);
+  for (int round = 0; round < 2000; ++round) {
+    pool.run([&](int t) { pool.scratch(t)[0] = static_cast<std::byte>(t + round); });
+    for (int t = 0; t < 4; ++t) ASSERT_EQ(pool.scratch(t)[0], static_cast<std::byte>(t + round));
+  }
 }
 
 }  // namespace

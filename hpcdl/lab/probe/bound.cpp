@@ -25,7 +25,7 @@ Bound::Bound(const std::vector<Pool*>& pools) {
   for (Pool* pool : pools) {
     if (pool->threads() > static_cast<int>(cpus.size())) continue;  // more threads than CPUs: the system knows better
     Before b{pool, std::vector<cpu_set_t>(static_cast<std::size_t>(pool->threads()))};
-    pool->run([&](int t) {
+    pool->run_on_each_thread([&](int t) {
       pthread_getaffinity_np(pthread_self(), sizeof(cpu_set_t), &b.masks[static_cast<std::size_t>(t)]);
       bind_to(cpus[static_cast<std::size_t>(t)]);
     });
@@ -36,7 +36,7 @@ Bound::Bound(const std::vector<Pool*>& pools) {
 Bound::~Bound() {
   // The calling thread is the first of every pool, so the last binding goes first.
   for (auto b = before_.rbegin(); b != before_.rend(); ++b)
-    b->pool->run([&](int t) {
+    b->pool->run_on_each_thread([&](int t) {
       pthread_setaffinity_np(pthread_self(), sizeof(cpu_set_t), &b->masks[static_cast<std::size_t>(t)]);
     });
 }

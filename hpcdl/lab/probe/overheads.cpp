@@ -28,7 +28,7 @@ double launch_asleep(Pool& pool) {
   for (int i = 0; i < kTimes; ++i) {
     wait_awake(std::chrono::microseconds(200));
     const auto start = Clock::now();
-    pool.run([](int) {});
+    pool.run_on_each_thread([](int) {});
     sum += seconds_since(start);
   }
   return sum / kTimes;
@@ -115,7 +115,7 @@ void add_launch(Rounds& rounds, std::vector<Launch>& list, const std::vector<Poo
     Rate rate(
         [pool](std::int64_t n) {
           for (std::int64_t k = 0; k < n; ++k) {
-            pool->run([](int) { __asm__ volatile(""); });
+            pool->run_on_each_thread([](int) { __asm__ volatile(""); });
           }
           return static_cast<double>(n);
         },

@@ -58,7 +58,7 @@ SweepMemory::SweepMemory(Pool& pool, std::int64_t bytes)
   // Memory that was never written is one shared page of zeros: reading it would measure the cache.
   auto* x = reinterpret_cast<float*>(buffer_.data());
   const std::int64_t n = buffer_.bytes() / 4, threads = pool.threads();
-  pool.run([&](int t) { std::fill(x + n * t / threads, x + n * (t + 1) / threads, 1.0f); });
+  pool.run_on_each_thread([&](int t) { std::fill(x + n * t / threads, x + n * (t + 1) / threads, 1.0f); });
 }
 
 double SweepMemory::sweep(Pool& pool, cpu::Sweep kind, std::int64_t bytes_per_thread, std::int64_t repeats) {
@@ -82,7 +82,7 @@ double SweepMemory::run(Pool& pool, cpu::Sweep kind, std::int64_t part, std::int
                         std::int64_t repeats) {
   const std::int64_t stride = buffer_.bytes() / pool.threads() / kPage * kPage;
   simd::with_isa([&](auto isa) {
-    pool.run([&](int t) {
+    pool.run_on_each_thread([&](int t) {
       auto* x = buffer_.data() + t * stride;
       const auto at = [&](int i) { return reinterpret_cast<float*>(x + i * part + offset); };
       moved_[static_cast<std::size_t>(t) * 8] = cpu::sweep(isa, kind, at(1), at(0), at(2), bytes / 4, repeats);

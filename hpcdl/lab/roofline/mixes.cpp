@@ -28,7 +28,7 @@ double best_rate(Pool& pool, const Parts& parts, std::int64_t mine, std::int64_t
   for (int round = 0; round < kRounds; ++round) {
     float* at = parts.data + offset();
     const auto start = Clock::now();
-    pool.run([&](int t) {
+    pool.run_on_each_thread([&](int t) {
       simd::with_isa([&](auto isa) {
         moved[static_cast<std::size_t>(t) * 8] = cpu::sweep_mix(isa, mix, at + t * parts.floats, mine, repeats);
       });
