@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "cli/self.h"
 #include "cli/verb.h"
 #include "cli/world.h"
 #include "hpcdl/comm/transport/threads.h"
@@ -51,6 +52,7 @@ int on_bench_ranks(std::string_view name, int threads, const std::string& device
                  "one rank has nobody to talk to: mpirun -n 2 hpcdl bench {0} ..., or hpcdl bench {0} -n 2 for ranks "
                  "that are threads",
                  name);
+    expect_same_start(joined, fmt::format("bench {}", name), {{"the command", own_command()}});
     bench(joined.world(), device_from_name(device_of_rank(device, joined.place())));
     return exit_code::kDone;
   });

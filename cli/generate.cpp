@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "cli/tune_option.h"
@@ -12,6 +13,7 @@
 #include "hpcdl/lab/machine.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/parallel/tensor.h"
+#include "hpcdl/train/facts.h"
 
 namespace hpcdl::cli {
 
@@ -46,11 +48,29 @@ int new_tokens(const GenerateOptions& o, std::int64_t prompt, std::int64_t conte
   return o.tokens > 0 ? o.tokens : static_cast<int>(std::clamp<std::int64_t>(context - prompt, 1, kSome));
 }
 
+/// What ranks that share the layers must have alike; the prompt is rank 0's.
+std::vector<parallel::Fact> facts_of(const GenerateOptions& o, const std::filesystem::path& folder) {
+  std::string files;
+  for (const auto& file : io::list_folder(folder))
+    if (file.extension() == ".safetensors" || file.filename() == "config.json")
+      files += fmt::format("{} {:08x} ", file.filename().string(), train::file_checksum(file));
+  return {{"--model", fmt::format("a folder with {}", files)},
+          {"--tokens", std::to_string(o.tokens)},
+          {"--temperature", std::to_string(o.sampling.temperature)},
+          {"--top-k", std::to_string(o.sampling.top_k)},
+          {"--top-p", std::to_string(o.sampling.top_p)},
+          {"--seed", std::to_string(o.sampling.seed)},
+          {"--ignore-eos", o.ignore_eos ? "given" : "not given"},
+          {"the kind of --device", device_from_name(o.device).is_cuda() ? "cuda" : "cpu"},
+          {"--tune", o.tune.mode}};
+}
+
 /// On the ranks that a launcher has started, which share the layers; alone otherwise. Rank 0 speaks.
 int generate_on(const GenerateOptions& o, const comm::Joined& ranks) {
   const bool shared = ranks.place().world > 1, speaks = ranks.place().rank == 0;
   Pool pool(shared ? parallel::threads_per_rank(ranks.world()) : 0);
   const auto folder = io::find_model_folder(o.model);
+  if (shared) expect_same_start(ranks, "generate", facts_of(o, folder));
   auto model =
       models::LanguageModel::open(folder, shared ? std::make_shared<parallel::TensorParallel>(ranks.world()) : nullptr);
   model.prefetch();

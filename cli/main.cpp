@@ -15,6 +15,7 @@
 
 #include "cli/self.h"
 #include "cli/verb.h"
+#include "cli/version.h"
 #include "cli/wrap.h"
 #include "hpcdl/comm/bootstrap/place.h"
 #include "hpcdl/comm/transport.h"
@@ -121,7 +122,7 @@ int main(int argc, char** argv) {
   fill_closed_descriptors();
   cli::end_cleanly_on_signals();
   CLI::App app("Trains, compresses and runs deep networks at the limit of the hardware.", "hpcdl");
-  app.set_version_flag("-v,--version", "hpcdl " HPCDL_VERSION);
+  app.set_version_flag("-v,--version", cli::version());
   app.require_subcommand(1);
   app.failure_message([](const CLI::App* a, const CLI::Error& e) {
     const Chosen chosen(a);

@@ -97,6 +97,9 @@ int profile_rank(const ProfileOptions& o, train::RunConfig& config, const comm::
   });
   train::Hooks hooks{
       .console = console(), .world = world, .speed_of_light = {}, .after_step = {}, .steps_only = o.out.empty()};
+  hooks.facts = program_facts("profile");
+  hooks.facts.push_back({"--steps", std::to_string(o.profile.steps)});
+  hooks.facts.push_back({"--warmup", std::to_string(o.profile.warmup)});
   if (leads) hooks.speed_of_light = [&](const Program& p) { return lab::light(p, roofs).seconds; };
   const auto done = lab::profile_training(config, o.profile, hooks);
   const bool seen = std::any_of(done.profile.steps.begin(), done.profile.steps.end(),

@@ -117,6 +117,8 @@ int train_rank(const TrainOptions& o, train::RunConfig& config, const comm::Join
                      .before_steps = [&](const auto& programs) { tune_programs(tuning, o.tune, programs); },
                      .after_step = {},
                      .observer = explain ? &*explain : nullptr};
+  hooks.facts = program_facts(o.memory ? "train --memory" : "train");
+  hooks.facts.push_back({"--tune", o.tune.mode});
   hooks.stops_on_interrupt = true;
   if (joined.place().world == 1 && joined.place().source == comm::Place().source) hooks.command = own_command();
   hooks.host_memory_limit = lab::this_machine().memory_limit;

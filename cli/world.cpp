@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include "cli/verb.h"
+#include "cli/version.h"
 #include "hpcdl/comm/algo/policy.h"
 #include "hpcdl/lab/comm/bench.h"
 #include "hpcdl/parallel/mesh.h"
+#include "hpcdl/train/facts.h"
 #include "hpcdl/train/stop.h"
 
 namespace hpcdl::cli {
@@ -41,6 +43,21 @@ comm::Joined join_ranks(const train::DistConfig& c, const train::ParallelConfig*
   if (place.world > 1 && place.rank == 0)
     say("{} ranks over {}, as {} says", place.world, joined.world().transport(), place.source);
   return joined;
+}
+
+std::vector<parallel::Fact> program_facts(const std::string& verb) {
+  return {{"the program", version()}, {"the verb", verb}};
+}
+
+void expect_same_start(const comm::Joined& ranks, const std::string& verb, const std::vector<parallel::Fact>& options) {
+  auto facts = program_facts(verb);
+  facts.insert(facts.end(), options.begin(), options.end());
+  facts.push_back(train::instruction_set());
+  parallel::expect_agreement(ranks.world(), facts);
+}
+
+void close_after_disagreement(comm::Joined& joined) try { joined.close(); } catch (const comm::PeerLost&) {
+  // What they differ in says more than who went first.
 }
 
 std::string device_of_rank(const std::string& device, const comm::Place& place) {

@@ -1,7 +1,12 @@
 #pragma once
 // Verbs that may run on many ranks.
 
+#include <exception>
+#include <string>
+#include <vector>
+
 #include "hpcdl/comm/bootstrap/join.h"
+#include "hpcdl/parallel/agreement.h"
 #include "hpcdl/train/config.h"
 
 namespace hpcdl::cli {
@@ -11,8 +16,17 @@ namespace hpcdl::cli {
 /// refused before ranks meet, MPI starts and the rest.
 comm::Joined join_ranks(const train::DistConfig& config, const train::ParallelConfig* parallel = nullptr);
 
+/// What every verb of many ranks compares: which program this is, of which commit, doing what.
+std::vector<parallel::Fact> program_facts(const std::string& verb);
+/// Collective over the ranks of the launch. Throws parallel::Disagreement unless they have the same program_facts(),
+/// the same instruction set and the same `options`.
+void expect_same_start(const comm::Joined& ranks, const std::string& verb, const std::vector<parallel::Fact>& options);
+
 /// "cuda" of many ranks: the GPU of this one.
 std::string device_of_rank(const std::string& device, const comm::Place& place);
+
+/// Every rank has thrown the same: they leave together, and none is lost to another.
+void close_after_disagreement(comm::Joined& joined);
 
 /// f(), which does the verb on this rank and returns its exit code. The others hear of what it throws, and all leave
 /// together.
@@ -22,6 +36,9 @@ template <class F> int on_ranks(comm::Joined& joined, F&& f) {
     joined.close();
     return code;
   } catch (const comm::PeerLost&) {
+    throw;
+  } catch (const parallel::Disagreement&) {
+    close_after_disagreement(joined);
     throw;
   } catch (const std::exception& e) {
     joined.fail(e.what());

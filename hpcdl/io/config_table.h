@@ -17,6 +17,7 @@ struct ConfigField {
   std::string default_toml;  // "" for an absent optional
   std::string origin;        // "default", "run.toml:3", "HPCDL_TRAIN_STEPS", "--train.steps"
   ConfigType accepts;
+  bool per_rank = false;  // see FieldOptions
   std::function<void(const ConfigValue&)> set;
   std::function<std::string()> toml;  // the value now
 };
@@ -86,6 +87,7 @@ void ConfigTable::Collector::operator()(const char* name, T& value, const char* 
   field.type = describe_type(field.accepts);
   field.default_toml = config_toml(value);
   field.origin = "default";
+  field.per_rank = options.per_rank;
   field.set = [&value, options](const ConfigValue& v) { value = convert_config<T>(v, options); };
   field.toml = [&value] { return config_toml(value); };
   table.fields_.push_back(std::move(field));

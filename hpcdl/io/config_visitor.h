@@ -51,6 +51,7 @@ struct FieldOptions {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   Unit unit = Unit::none;
+  bool per_rank = false;  // the ranks of one run may have different values
   constexpr bool has_min() const { return min > -std::numeric_limits<double>::infinity(); }
   constexpr bool has_max() const { return max < std::numeric_limits<double>::infinity(); }
 };

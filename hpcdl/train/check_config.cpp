@@ -5,6 +5,7 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/models/shard.h"
+#include "hpcdl/parallel/mesh.h"
 #include "hpcdl/train/run_table.h"
 
 namespace hpcdl::train {
@@ -80,6 +81,24 @@ void check_config(RunConfig& config) {
     fail_usage("config", "train.eps = {} divides 0 by 0 where a weight has had no gradient: 1e-8 is usual", t.eps);
   if (t.nesterov && t.momentum == 0)
     fail_usage("config", "train.nesterov needs momentum: set train.momentum, 0.9 is usual");
+}
+
+void share_global_batch(RunConfig& config, int world) {
+  auto& t = config.train;
+  if (t.global_batch == 0) return;
+  const auto dp =
+      parallel::fit({.dp = static_cast<int>(config.parallel.dp), .tp = static_cast<int>(config.parallel.tp)}, world).dp;
+  const auto parts = t.accumulate * dp;
+  if (t.batch != TrainConfig().batch && t.batch * parts != t.global_batch)
+    fail_usage("config", "train.batch = {} and train.global_batch = {} exclude each other: give one of them", t.batch,
+               t.global_batch);
+  if (t.global_batch % parts != 0)
+    fail_usage(
+        "config",
+        "train.global_batch = {} does not divide by {} data-parallel ranks x {} micro-batches (train.accumulate): "
+        "choose a multiple of {}, or another train.accumulate",
+        t.global_batch, dp, t.accumulate, parts);
+  t.batch = t.global_batch / parts;
 }
 
 }  // namespace hpcdl::train

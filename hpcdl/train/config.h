@@ -54,23 +54,26 @@ struct DataConfig {
   double mixup = 0;
 
   void visit(auto&& f) {
-    f("text", text, "files or folders of .txt, .md and .jsonl to train on; a list, or one name");
-    f("tokenizer", tokenizer, "tokenizer.json or a model folder; empty: trained on the text");
+    f("text", text, "files or folders of .txt, .md and .jsonl to train on; a list, or one name", {.per_rank = true});
+    f("tokenizer", tokenizer, "tokenizer.json or a model folder; empty: trained on the text", {.per_rank = true});
     f("cache", cache,
       "folder for the trained tokenizer and the token shards; empty: $XDG_CACHE_HOME/hpcdl/data, or cache/ of the run "
-      "where nobody may write there");
+      "where nobody may write there",
+      {.per_rank = true});
     f("vocab_size", vocab_size, "size of a trained tokenizer", {.min = 257, .max = 1 << 24});
     f("val_fraction", val_fraction, "share of the documents kept for evaluation", {.min = 0, .max = 0.9});
     f("replace_invalid", replace_invalid,
       "text that is not UTF-8 gets U+FFFD for such bytes instead of stopping the run");
     f("images", images,
       "images to train on: CIFAR-10 or -100 as published (folder or archive), or a folder with one folder a class; "
-      "empty: a procedural set like CIFAR-10");
+      "empty: a procedural set like CIFAR-10",
+      {.per_rank = true});
     f("coarse", coarse, "CIFAR-100: its 20 coarse classes instead of the 100 fine ones");
     f("procedural", procedural, "images of the procedural set; a fifth as many to evaluate on",
       {.min = 1, .max = 1 << 30});
-    f("workers", workers, "threads that decode and vary images; 0: the training thread does", {.min = 0, .max = 256});
-    f("prefetch", prefetch, "batches of images made ahead", {.min = 0, .max = 4096});
+    f("workers", workers, "threads that decode and vary images; 0: the training thread does",
+      {.min = 0, .max = 256, .per_rank = true});
+    f("prefetch", prefetch, "batches of images made ahead", {.min = 0, .max = 4096, .per_rank = true});
     f("crop", crop, "images are cut out at random, with so many black pixels around; 0: not",
       {.min = 0, .max = 1 << 12});
     f("flip", flip, "every second image is turned left to right");
@@ -82,7 +85,7 @@ struct DataConfig {
 };
 
 struct TrainConfig {
-  std::int64_t steps = 1000, epochs = 0, batch = 8, accumulate = 1;
+  std::int64_t steps = 1000, epochs = 0, batch = 8, global_batch = 0, accumulate = 1;
   double lr = 1e-3;
   double min_lr = 0;
   std::int64_t warmup = 0;
@@ -110,6 +113,10 @@ struct TrainConfig {
     f("epochs", epochs, "passes over the training data to make instead of `steps`; 0: as many steps as `steps` says",
       {.min = 0, .max = 1e6});
     f("batch", batch, "sequences or images per micro-batch, of each data-parallel rank", {.min = 1, .max = 1 << 20});
+    f("global_batch", global_batch,
+      "instead of `batch`: sequences or images per optimizer step, of all ranks and micro-batches together, so that "
+      "steps stay as large on another number of ranks; 0: as `batch` says",
+      {.min = 0, .max = 1 << 30});
     f("accumulate", accumulate, "micro-batches per optimizer step", {.min = 1, .max = 1 << 20});
     f("lr", lr, "highest learning rate", {.min = 0, .max = 1e3});
     f("min_lr", min_lr, "learning rate at the end", {.min = 0, .max = 1e3});
@@ -153,10 +160,10 @@ struct TrainConfig {
       "micro-batches of one evaluation, of each data-parallel rank; 0: all there are; -1: 20 of text, all of images",
       {.min = -1, .max = 1e9});
     f("log_every", log_every, "steps between lines of metrics", {.min = 1, .max = 1e12});
-    f("device", device, "where to train: cpu, cuda, or cuda:N");
+    f("device", device, "where to train: cpu, cuda, or cuda:N", {.per_rank = true});
     f("memory_limit", memory_limit, "memory that each rank may take on its device; 0: what there is",
-      {.min = 0, .max = 1e18, .unit = io::Unit::bytes});
-    f("threads", threads, "CPU threads; 0: all usable", {.min = 0, .max = 4096});
+      {.min = 0, .max = 1e18, .unit = io::Unit::bytes, .per_rank = true});
+    f("threads", threads, "CPU threads; 0: all usable", {.min = 0, .max = 4096, .per_rank = true});
   }
 };
 
@@ -202,13 +209,15 @@ struct DistConfig {
 
   void visit(auto&& f) {
     f("rank", rank, "this process's rank; -1: as torchrun, srun, mpirun or hpcdl launch says",
-      {.min = -1, .max = 1 << 20});
-    f("world", world, "number of ranks; 0: as the launcher says", {.min = 0, .max = 1 << 20});
-    f("local_rank", local_rank, "rank among those of this host; -1: found out", {.min = -1, .max = 1 << 20});
-    f("local_world", local_world, "ranks on this host; 0: found out", {.min = 0, .max = 1 << 20});
-    f("master", master, "HOST:PORT at which rank 0 listens; empty: as the launcher says");
+      {.min = -1, .max = 1 << 20, .per_rank = true});
+    f("world", world, "number of ranks; 0: as the launcher says", {.min = 0, .max = 1 << 20, .per_rank = true});
+    f("local_rank", local_rank, "rank among those of this host; -1: found out",
+      {.min = -1, .max = 1 << 20, .per_rank = true});
+    f("local_world", local_world, "ranks on this host; 0: found out", {.min = 0, .max = 1 << 20, .per_rank = true});
+    f("master", master, "HOST:PORT at which rank 0 listens; empty: as the launcher says", {.per_rank = true});
     f("method", method,
-      "how ranks find rank 0: auto, env, mpi, tcp://HOST:PORT, or file://PATH in a folder that all see");
+      "how ranks find rank 0: auto, env, mpi, tcp://HOST:PORT, or file://PATH in a folder that all see",
+      {.per_rank = true});
     f("transport", transport, "what moves bytes between CPUs: auto, mpi or tcp");
     f("init_timeout", init_timeout, "time for all ranks to come", {.min = 1, .max = 1e6, .unit = io::Unit::seconds});
     f("timeout", timeout,

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 
 #include "hpcdl/comm/ledger.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/units.h"
+#include "hpcdl/io/crc32c.h"
 #include "hpcdl/parallel/agree.h"
 
 namespace hpcdl::train {
@@ -119,6 +121,22 @@ data::ImageLoaderOptions ImageTask::loader_options() const {
 std::string ImageTask::describe_data() const {
   return fmt::format("{} training images of {} ({} classes)", format_count(static_cast<double>(set_->count())),
                      set_->info().name, set_->classes());
+}
+
+/// Of the images themselves a few, spread evenly: decoding all of them may take minutes.
+std::vector<parallel::Fact> ImageTask::facts() const {
+  constexpr std::int64_t kDecoded = 64;
+  const auto count = set_->count();
+  std::vector<std::int32_t> targets;
+  for (std::int64_t i = 0; i < count; ++i) targets.push_back(set_->target(i));
+  auto sum = io::crc32c(std::as_bytes(std::span(targets)));
+  data::Picture picture;
+  for (std::int64_t i = 0, n = std::min(count, kDecoded); i < n; ++i) {
+    set_->decode(count / n * i, picture);
+    sum = io::crc32c(std::as_bytes(std::span(picture.pixels)), sum);
+  }
+  return {{"data.images", fmt::format("{} images of {} with checksum {:08x}", count, set_->info().name, sum)},
+          {"the list of classes", fmt::format("{}", fmt::join(config_.image.labels, ", "))}};
 }
 
 std::unique_ptr<models::Trainable> ImageTask::make_model() const {

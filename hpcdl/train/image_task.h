@@ -14,6 +14,7 @@ class ImageTask final : public Task {
 
   Units units() const override { return {"samples", "samples_per_second", "img/s", 1, true}; }
   std::string describe_data() const override;
+  std::vector<parallel::Fact> facts() const override;
   std::int64_t rows() const override { return set_->count(); }
   std::unique_ptr<models::Trainable> make_model() const override;
   std::int64_t bytes_ahead(std::int64_t batch) const override;

@@ -3,6 +3,7 @@
 #include "hpcdl/core/available_memory.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/train/check_config.h"
+#include "hpcdl/train/facts.h"
 #include "hpcdl/train/trainer.h"
 
 namespace hpcdl::train {
@@ -39,7 +40,9 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
 }
 
 MemoryAdvice plan_run(RunConfig& config, const Hooks& hooks) {
+  expect_same_config(config, hooks.world, hooks.facts);
   check_config(config);
+  share_global_batch(config, hooks.world.size());
   config.model.resolve();
   const parallel::Mesh mesh(hooks.world,
                             {.dp = static_cast<int>(config.parallel.dp), .tp = static_cast<int>(config.parallel.tp)});

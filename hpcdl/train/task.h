@@ -8,9 +8,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "hpcdl/data/split_data.h"
 #include "hpcdl/io/json.h"
+#include "hpcdl/parallel/agreement.h"
 #include "hpcdl/parallel/mesh.h"
 #include "hpcdl/train/config.h"
 #include "hpcdl/train/progress.h"
@@ -68,6 +70,8 @@ class Task {
   virtual Units units() const = 0;
   /// What there is to learn from, in words.
   virtual std::string describe_data() const = 0;
+  /// What identifies the data, the tokenizer and the classes: the same on all ranks.
+  virtual std::vector<parallel::Fact> facts() const = 0;
   /// Rows of an epoch, over all ranks.
   virtual std::int64_t rows() const = 0;
 
@@ -111,7 +115,7 @@ class Task {
 };
 
 /// The task that `config` describes, whose [model] it completes. Collective over the ranks of the mesh; reads and
-/// prepares the data.
+/// prepares the data. Throws parallel::Disagreement where ranks have found other data, or made another model of it.
 std::unique_ptr<Task> make_task(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, const Console& console);
 
 }  // namespace hpcdl::train

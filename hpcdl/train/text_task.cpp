@@ -10,9 +10,11 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/checkpoint_files.h"
+#include "hpcdl/io/crc32c.h"
 #include "hpcdl/io/hf_config.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/parallel/agree.h"
+#include "hpcdl/train/facts.h"
 #include "hpcdl/train/run_log.h"
 
 namespace hpcdl::train {
@@ -101,6 +103,14 @@ TextTask::TextTask(RunConfig& config, const parallel::Mesh& mesh, Pool& pool, co
 
 std::string TextTask::describe_data() const {
   return format_count(static_cast<double>(text_.train_tokens)) + " training tokens";
+}
+
+std::vector<parallel::Fact> TextTask::facts() const {
+  return {{"data.tokenizer", fmt::format("a vocabulary of {} with checksum {:08x}", text_.tokenizer.vocab_size(),
+                                         io::crc32c(text_.tokenizer.to_json()))},
+          {"data.text",
+           fmt::format("{} training and {} validation tokens with checksums {:08x} and {:08x}", text_.train_tokens,
+                       text_.val_tokens, file_checksum(text_.train), file_checksum(text_.val))}};
 }
 
 std::unique_ptr<models::Trainable> TextTask::make_model() const {

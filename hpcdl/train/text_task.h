@@ -14,6 +14,7 @@ class TextTask final : public Task {
 
   Units units() const override { return {"tokens", "tokens_per_second", "tok/s", config_.model.context}; }
   std::string describe_data() const override;
+  std::vector<parallel::Fact> facts() const override;
   std::int64_t rows() const override { return (text_.train_tokens - 1) / config_.model.context; }
   std::unique_ptr<models::Trainable> make_model() const override;
   std::int64_t bytes_ahead(std::int64_t batch) const override;

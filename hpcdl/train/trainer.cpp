@@ -16,7 +16,9 @@
 #include "hpcdl/io/group_ranks.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/train/check_config.h"
+#include "hpcdl/train/facts.h"
 #include "hpcdl/train/plan_run.h"
+#include "hpcdl/train/replicas.h"
 #include "hpcdl/train/run_log.h"
 #include "hpcdl/train/run_table.h"
 #include "hpcdl/train/stop.h"
@@ -34,6 +36,12 @@ Hooks of_rank(Hooks hooks) {
   return hooks;
 }
 
+/// train.threads may differ by rank: what is collective is called anyway.
+int threads_of(const RunConfig& config, const comm::Group& world) {
+  const int shared = parallel::threads_per_rank(world);
+  return config.train.threads > 0 ? config.train.threads : shared;
+}
+
 /// The parts of a run that live as long as its loop.
 class Run {
  public:
@@ -46,7 +54,9 @@ class Run {
   void make_step(Device device);
   void introduce();
   void open_files();
+  std::string config_text();
   void resume();
+  void tell_of_other_batch(std::int64_t before);
   void one_step();
   void queue_passes(std::int64_t step);
   bool may_go_ahead() const;
@@ -123,7 +133,7 @@ Run::Run(RunConfig& config, const Hooks& hooks)
       mesh_(hooks.world, {.dp = static_cast<int>(config.parallel.dp), .tp = static_cast<int>(config.parallel.tp)}),
       io_ranks_(world()),
       progress_(hooks_.console),
-      pool_(config.train.threads > 0 ? config.train.threads : parallel::threads_per_rank(world())),
+      pool_(threads_of(config, world())),
       task_(make_task(config, mesh_, pool_, hooks_.console)) {
   const auto& t = config_.train;
   const auto device = device_from_name(t.device);
@@ -200,13 +210,33 @@ void Run::introduce() {
 
 void Run::open_files() {
   const fs::path out = config_.output;
-  toml_ = table_of(config_).to_toml();
+  toml_ = config_text();
   checkpoints_.emplace(out / "checkpoints", config_.checkpoint.keep, &io_ranks_);
   resume();  // before anything is written: what does not go on leaves the run as it is
   if (leads()) io::write_file_atomic(out / "config.toml", toml_);
   if (leads()) log_.open(out, step_ > 0 ? std::optional(step_) : std::nullopt);
   // It may have been made up for by a run that was then lost before it saved.
   if (evaluation_due_) evaluation_due_ = !parallel::any_rank(world(), leads() && evaluated(out, step_));
+}
+
+/// train.batch is left out where it follows from train.global_batch: another number of ranks has another.
+std::string Run::config_text() {
+  const auto share = config_.train.batch;
+  if (config_.train.global_batch > 0) config_.train.batch = TrainConfig().batch;
+  auto text = table_of(config_).to_toml();
+  config_.train.batch = share;
+  return text;
+}
+
+/// Steps of another size than those before are right, but seldom what was wanted.
+void Run::tell_of_other_batch(std::int64_t before) {
+  const auto now = rows_of_step();
+  if (before <= 0 || before == now) return;
+  progress_.say(
+      fmt::format("warning: steps now take {} samples, and took {} until this checkpoint: train.batch is of each of {} "
+                  "data-parallel "
+                  "ranks; train.global_batch = {} keeps the size on any number of ranks",
+                  now, before, mesh_.dp().size(), before));
 }
 
 void Run::resume() {
@@ -230,6 +260,7 @@ void Run::resume() {
     return it == found->state.scalars.end() ? otherwise : it->second;
   };
   loss_ = scalar("loss", 0);
+  tell_of_other_batch(static_cast<std::int64_t>(scalar("rows_of_step", 0)));
   const auto score = [&](const std::string& of) {
     const auto part = [&](const char* name) { return scalar((of + name).c_str(), 0); };
     return Score{part("_loss"), part("_correct"), static_cast<std::int64_t>(part("_counted"))};
@@ -446,7 +477,7 @@ void Run::save() {
     content.optimizer.push_back({name, tensor, shard});
   content.config_toml = toml_;
   content.extra = [&](const fs::path& folder) { task_->save_beside(folder); };
-  std::map<std::string, double> scalars{{"loss", loss_}};
+  std::map<std::string, double> scalars{{"loss", loss_}, {"rows_of_step", static_cast<double>(rows_of_step())}};
   const auto keep = [&](const std::string& of, const Score& score) {
     scalars.insert({{of + "_loss", score.loss},
                     {of + "_correct", score.correct},
@@ -454,6 +485,11 @@ void Run::save() {
   };
   if (task_->units().classes) keep("interval", interval_score_);
   if (task_->units().classes && (!epoch_done_ || evaluation_due_)) keep("epoch", epoch_score_);
+  // Of the ranks that hold the same tensor one writes it: were they different, the checkpoint would hold two models.
+  expect_equal_replicas(mesh_, content,
+                        saved_ >= 0
+                            ? fmt::format("step {} is not saved, and the last checkpoint is of step {}", step_, saved_)
+                            : fmt::format("step {} is not saved, and no checkpoint has been written", step_));
   if (evaluation_due_) scalars.insert({{"evaluation_due", 1}, {"epoch_done", epoch_done_}});
   if (const auto state = train_->scale_state(); train_->scales_loss())
     scalars.insert(
@@ -558,7 +594,9 @@ RunSummary Run::go() {
 
 RunSummary run(RunConfig& config, const Hooks& hooks) {
   if (config.output.empty() && !hooks.steps_only) fail_usage("train", "no output folder: give --out DIR or set output");
+  expect_same_config(config, hooks.world, hooks.facts);
   check_config(config);  // mistakes are told before the long work on the text
+  share_global_batch(config, hooks.world.size());
   config.model.resolve();
   if (!hooks.steps_only) io::make_folder(config.output);
   return Run(config, hooks).go();

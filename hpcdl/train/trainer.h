@@ -2,8 +2,10 @@
 // The training run: from a config to a model folder, resumable at any step.
 
 #include <functional>
+#include <vector>
 
 #include "hpcdl/models/language_model.h"
+#include "hpcdl/parallel/agreement.h"
 #include "hpcdl/train/config.h"
 #include "hpcdl/train/memory_plan.h"
 #include "hpcdl/train/progress.h"
@@ -24,6 +26,8 @@ struct Hooks {
   std::int64_t host_memory_limit = 0;  // of all processes of the host or the job together: a cgroup's; 0: none
   /// Ctrl-C stops the run as SIGTERM does: saved, and for this command to go on. Else it ends the process at once.
   bool stops_on_interrupt = false;
+  /// What else must be the same on all ranks, and is compared with the config: program, verb.
+  std::vector<parallel::Fact> facts = {};
   std::string command = {};  // that goes on, as to be typed; empty: "the same command"
   /// Steps only: no metrics, checkpoints, evaluation or model; `output` is not touched, and nothing is resumed.
   bool steps_only = false;

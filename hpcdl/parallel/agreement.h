@@ -1,0 +1,35 @@
+#pragma once
+// What ranks compare before they work together: ranks that were told different things would train a wrong model, or
+// wait for each other in different collectives.
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hpcdl/comm/group.h"
+#include "hpcdl/core/error.h"
+
+namespace hpcdl::parallel {
+
+/// Something that must be the same on all ranks: "train.lr", "0.001".
+struct Fact {
+  std::string name, value;
+};
+
+/// Ranks differ. All of them throw it, with the same words, so that no rank has to tell the others.
+class Disagreement : public UsageError {
+ public:
+  using UsageError::UsageError;
+};
+
+/// Collective. Throws Disagreement unless all ranks have the same facts. Ranks that agree exchange 8 bytes each.
+void expect_agreement(const comm::Group& group, std::span<const Fact> facts);
+
+/// "train.lr is 0.001 on rank 0 and 0.002 on ranks 1 to 3; train.seed differs, too". The first fact that is not the
+/// same everywhere, in the order of the lowest rank that has it; empty: there is none.
+std::string difference(const std::vector<std::vector<Fact>>& by_rank);
+
+/// "rank 3", "ranks 0 and 2", "ranks 0 to 3, 6 and 8". Rising and at least one.
+std::string name_ranks(std::span<const int> ranks);
+
+}  // namespace hpcdl::parallel

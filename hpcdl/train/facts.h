@@ -1,0 +1,28 @@
+#pragma once
+// What must be the same on all ranks of a run; see parallel/agreement.h.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "hpcdl/comm/group.h"
+#include "hpcdl/parallel/agreement.h"
+#include "hpcdl/train/config.h"
+
+namespace hpcdl::train {
+
+/// The one in use, which HPCDL_ISA may have asked for.
+parallel::Fact instruction_set();
+/// The instruction set and every key of the config, but for those that may differ by rank. Of train.device its kind.
+std::vector<parallel::Fact> config_facts(RunConfig& config);
+/// [model] alone, as it is once it has been completed from the data.
+std::vector<parallel::Fact> model_facts(RunConfig& config);
+
+/// Collective. Throws parallel::Disagreement unless all ranks of `world` have the same config_facts() and `more`.
+void expect_same_config(RunConfig& config, const comm::Group& world, const std::vector<parallel::Fact>& more);
+
+/// CRC-32C of a file's size and bytes; of a large file, of 4096 blocks of it, spread evenly.
+std::uint32_t file_checksum(const std::filesystem::path& path);
+
+}  // namespace hpcdl::train

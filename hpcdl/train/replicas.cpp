@@ -1,0 +1,114 @@
+#include "hpcdl/train/replicas.h"
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/io/crc32c.h"
+#include "hpcdl/io/group_ranks.h"
+#include "hpcdl/parallel/agreement.h"
+
+namespace hpcdl::train {
+namespace {
+
+struct HeldTensor {
+  std::string part;  // its name and, where it is not all of it, which part
+  bool whole = true;
+  std::uint32_t sum = 0;
+};
+
+/// Of the elements in their order, whatever their strides.
+std::uint32_t add_elements(const View& x, int dim, const std::byte* at, std::uint32_t sum) {
+  const auto element = dtype_bytes(x.dtype());
+  const auto bytes = [&](std::int64_t count) { return std::span(at, static_cast<std::size_t>(count * element)); };
+  if (dim == x.rank()) return io::crc32c(bytes(1), sum);
+  if (dim + 1 == x.rank() && x.strides()[dim] == 1) return io::crc32c(bytes(x[dim]), sum);
+  for (std::int64_t i = 0; i < x[dim]; ++i) sum = add_elements(x, dim + 1, at + i * x.strides()[dim] * element, sum);
+  return sum;
+}
+
+std::uint32_t checksum_of(const View& x) {
+  const auto* begin = x.ptr<std::byte>();
+  return x.is_contiguous() ? io::crc32c({begin, static_cast<std::size_t>(x.bytes())}) : add_elements(x, 0, begin, 0);
+}
+
+std::vector<HeldTensor> held(const io::CheckpointContent& content) {
+  std::vector<HeldTensor> list;
+  for (const auto* tensors : {&content.model, &content.optimizer})
+    for (const auto& [name, view, shard] : *tensors) {
+      auto part = (tensors == &content.model ? "weight " : "optimizer state ") + name;
+      if (!shard.all()) part += fmt::format(", dim {}", shard.dim);
+      for (const auto& p : shard.pieces) part += fmt::format(" [{}, {})", p.begin, p.begin + p.length);
+      list.push_back({part, shard.all(), checksum_of(view)});
+    }
+  return list;
+}
+
+std::uint32_t digest(const std::vector<HeldTensor>& tensors, bool whole_ones_alone) {
+  std::uint32_t sum = 0;
+  for (const auto& t : tensors)
+    if (t.whole || !whole_ones_alone) sum = io::crc32c(fmt::format("{} {:08x}\n", t.part, t.sum), sum);
+  return sum;
+}
+
+/// Ranks of one place in a tensor-parallel group hold the same parts, and all hold the same whole tensors.
+bool all_alike(const std::vector<std::string>& digests) {
+  std::map<std::string, std::string> parts;
+  for (const auto& d : digests) {
+    std::istringstream in(d);
+    std::string place, all, whole;
+    in >> place >> all >> whole;
+    if (parts.try_emplace("place " + place, all).first->second != all) return false;
+    if (parts.try_emplace("whole", whole).first->second != whole) return false;
+  }
+  return true;
+}
+
+/// "weight a is one thing on rank 0 and another on ranks 1 and 2"
+std::string first_difference(const std::vector<HeldTensor>& mine, io::Ranks& ranks) {
+  std::string text;
+  for (const auto& t : mine) text += fmt::format("{:08x} {}\n", t.sum, t.part);
+  std::vector<std::string> order;
+  std::map<std::string, std::map<std::string, std::vector<int>>> holders;  // by part and checksum
+  int rank = 0;
+  for (const auto& said : ranks.gather(text)) {
+    std::istringstream in(said);
+    for (std::string sum, part; in >> sum && std::getline(in.ignore(), part);) {
+      if (!holders.contains(part)) order.push_back(part);
+      holders[part][sum].push_back(rank);
+    }
+    ++rank;
+  }
+  for (const auto& part : order) {
+    const auto& by_sum = holders[part];
+    if (by_sum.size() < 2) continue;
+    std::string who;
+    for (const auto& [sum, which] : by_sum)
+      who += fmt::format("{}with checksum {} on {}", who.empty() ? "" : " and ", sum, parallel::name_ranks(which));
+    return fmt::format("{} is {}", part, who);
+  }
+  return "they hold different tensors";
+}
+
+}  // namespace
+
+void expect_equal_replicas(const parallel::Mesh& mesh, const io::CheckpointContent& content, std::string_view outcome) {
+  if (mesh.world().size() == 1) return;
+  io::GroupRanks ranks(mesh.world());
+  const auto mine = held(content);
+  const auto digests = ranks.gather(
+      fmt::format("{} {:08x} {:08x}", mesh.index(parallel::Axis::tp), digest(mine, false), digest(mine, true)));
+  if (all_alike(digests)) return;
+  fail("train", "the ranks no longer hold the same model: {}; {}. A processor, its memory or a link is at fault",
+       first_difference(mine, ranks), outcome);
+}
+
+}  // namespace hpcdl::train

@@ -1,0 +1,15 @@
+#pragma once
+// Ranks that hold the same part of a model hold the same bits of it, or something is broken.
+
+#include <string_view>
+
+#include "hpcdl/io/checkpoint_files.h"
+#include "hpcdl/parallel/mesh.h"
+
+namespace hpcdl::train {
+
+/// Collective. Throws Error on every rank unless all ranks that hold the same part of a tensor hold the same bytes: it
+/// names the first tensor that differs, the ranks, and `outcome`.
+void expect_equal_replicas(const parallel::Mesh& mesh, const io::CheckpointContent& content, std::string_view outcome);
+
+}  // namespace hpcdl::train

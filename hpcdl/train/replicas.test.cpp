@@ -1,0 +1,79 @@
+#include "hpcdl/train/replicas.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/parallel/agree.h"
+#include "hpcdl/testing/ranks.h"
+
+namespace hpcdl::train {
+namespace {
+
+/// What a rank holds: two weights and a state, (4, 3) each; the first one may be a part of (8, 3).
+struct Held {
+  std::vector<float> memory = std::vector<float>(3 * 16);
+  io::CheckpointContent content;
+
+  Held(int part, bool turned) {
+    for (std::size_t i = 0; i < memory.size(); ++i) memory[i] = static_cast<float>(i);
+    const Spec spec{{4, 3}, DType::f32};
+    io::ShardSpec shard;
+    if (part >= 0) shard = {.dim = 0, .whole = 8, .pieces = {{4 * part, 4}}};
+    if (part > 0) memory[0] = 99;  // another part holds something else
+    const View second = turned ? View(at(1), spec, Shape{1, 4}, Device{}) : View(at(1), spec);
+    content.model = {{"first", View(at(0), spec), shard}, {"second", second}};
+    content.optimizer = {{"mean.second", View(at(2), spec)}};
+  }
+  float* at(int tensor) { return memory.data() + 16 * tensor; }
+};
+
+/// What each of the ranks of a dp x tp mesh says, where one has one element changed.
+std::vector<std::string> errors_of(int dp, int tp, int odd, int tensor, bool turned = false) {
+  return testing::rank_errors(dp * tp, [&](const comm::Group& world) {
+    const parallel::Mesh mesh(world, {.dp = dp, .tp = tp});
+    Held held(tp > 1 ? mesh.index(parallel::Axis::tp) : -1, turned);
+    if (world.rank() == odd) held.at(tensor)[7] += 1;
+    try {
+      expect_equal_replicas(mesh, held.content, "step 4 is not saved");
+    } catch (const Error&) {
+      parallel::any_rank(world, false);  // a rank that leaves at once would be a lost one to those that still read
+      throw;
+    }
+  });
+}
+
+TEST(Replicas, equal_ones_are_saved) {
+  for (const auto& [dp, tp] : {std::pair(1, 1), std::pair(3, 1), std::pair(1, 2), std::pair(2, 2)})
+    for (const bool turned : {false, true})
+      for (const auto& e : errors_of(dp, tp, -1, 0, turned)) EXPECT_EQ(e, "");
+}
+
+TEST(Replicas, the_first_tensor_that_differs_is_named_with_its_ranks_on_every_rank) {
+  const char* const names[] = {"weight first is with", "weight second is with", "optimizer state mean.second is with"};
+  for (int tensor = 0; tensor < 3; ++tensor)
+    for (const bool turned : {false, true})
+      for (const auto& e : errors_of(3, 1, 1, tensor, turned)) {
+        EXPECT_NE(e.find(names[tensor]), std::string::npos) << e;
+        EXPECT_NE(e.find("on ranks 0 and 2"), std::string::npos) << e;
+        EXPECT_NE(e.find("on rank 1"), std::string::npos) << e;
+        EXPECT_NE(e.find("step 4 is not saved"), std::string::npos) << e;
+      }
+}
+
+TEST(Replicas, parts_are_compared_with_the_same_parts_and_whole_tensors_with_all) {
+  for (const auto& e : errors_of(2, 2, 3, 0)) {
+    EXPECT_NE(e.find("weight first, dim 0 [4, 8) is with"), std::string::npos) << e;
+    EXPECT_NE(e.find("on rank 1"), std::string::npos) << e;
+    EXPECT_NE(e.find("on rank 3"), std::string::npos) << e;
+    EXPECT_EQ(e.find("rank 0"), std::string::npos) << e;
+  }
+  for (const auto& e : errors_of(1, 2, 1, 1)) EXPECT_NE(e.find("weight second is with"), std::string::npos) << e;
+  for (const auto& e : errors_of(1, 2, 1, 0)) EXPECT_EQ(e, "") << "nothing to compare with";
+}
+
+}  // namespace
+}  // namespace hpcdl::train
