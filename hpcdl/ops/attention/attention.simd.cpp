@@ -66,6 +66,22 @@ constexpr float kLog2e = 1.4426950408889634f;
 /// Pairs follow at once: then the largest probability, whose rounding would weigh most, is 1.
 template <class W> constexpr float kHeadroom = attn::kGroup<W> == 1 ? 8 : 0;
 
+/// Exponents rate * score - rate * top are as exact as rate * top is: beyond this they are formed from score - top.
+constexpr float kFar = 256;
+
+/// A vector of queries, some of which have a far top: makes their scores relative to it. Returns which are near.
+template <class Isa>
+[[gnu::noinline, gnu::cold]] simd::Mask<Isa> subtract_far(float* scores, std::int64_t keys, simd::Vec<Isa> top,
+                                                          simd::Vec<Isa> shift) {
+  using V = simd::Vec<Isa>;
+  const auto near = abs(shift) <= V(kFar);
+  for (std::int64_t j = 0; j < keys; ++j) {
+    const V x = V::load(scores + j * kQueries);
+    select(near, x, x - top).store(scores + j * kQueries);
+  }
+  return near;
+}
+
 /// NV vectors of queries: scores of `keys` keys -> words of 2^(rate (score - top)), with the running maximum and sum;
 /// rescales `out` where the maximum rose far. Lane l + i of a masked block sees keys 0 .. l + i - first.
 template <class Isa, int NV, class W>
@@ -75,7 +91,7 @@ template <class Isa, int NV, class W>
   constexpr float kInf = __builtin_inff();
   float iota[V::N];
   for (int i = 0; i < V::N; ++i) iota[i] = static_cast<float>(i);
-  V position[NV], before[NV], top[NV], sum[NV], shift[NV];
+  V position[NV], before[NV], top[NV], sum[NV], shift[NV], fall[NV];
   for (int v = 0; v < NV; ++v) {
     position[v] = V::load(iota) + V(static_cast<float>(l + v * V::N - s.first));
     top[v] = before[v] = fresh ? V(-kInf) : V::load(w.top + l + v * V::N);
@@ -94,6 +110,12 @@ template <class Isa, int NV, class W>
     for (int v = 0; v < NV; ++v) {
       top[v] = select((top[v] - before[v]) * V(rate) <= V(kHeadroom<W>), before[v], top[v]);
       shift[v] = V(0.0f) - top[v] * V(rate);
+      fall[v] = fma(before[v], V(rate), shift[v]);
+      if (reduce_max(abs(shift[v])) <= kFar) [[likely]]
+        continue;
+      const auto near = subtract_far<Isa>(p + v * V::N, keys, top[v], shift[v]);
+      fall[v] = select(near, fall[v], (before[v] - top[v]) * V(rate));
+      shift[v] = select(near, shift[v], V(0.0f));
     }
     const auto weight = [&](std::int64_t j, int v) {
       V e = exp2(fma(V::load(p + j * kQueries + v * V::N), V(rate), shift[v]));
@@ -116,7 +138,7 @@ template <class Isa, int NV, class W>
     for (int v = 0; v < NV; ++v) V(0.0f).store(p + j * kQueries + v * V::N);
   for (int v = 0; v < NV; ++v) {
     const std::int64_t at = l + v * V::N;
-    const V shrink = fresh ? V(0.0f) : exp2(fma(before[v], V(rate), shift[v]));
+    const V shrink = fresh ? V(0.0f) : exp2(fall[v]);
     top[v].store(w.top + at);
     if (fresh) sum[v].store(w.sum + at);
     else fma(V::load(w.sum + at), shrink, sum[v]).store(w.sum + at);

@@ -23,32 +23,35 @@ struct Decode {
   __device__ int keys() const { return cached ? static_cast<int>(params->position) + 1 : capacity; }
 };
 
-/// What a pass over some keys leaves of one query head: sum of 2^(score - top) v, of 2^(score - top), and top.
+/// What a pass over some keys leaves of one query head: sum of 2^(scale (score - top)) v, of 2^(scale (score - top)), and
+/// top.
 template <int N> struct Partial {
   Lanes<N> out{0.0f};
   float sum = 0, top = -__builtin_inff();
 
-  __device__ void join(const Lanes<N>& o, float s, float t) {
+  __device__ void join(const Lanes<N>& o, float s, float t, float scale) {
     if (t == -__builtin_inff()) return;
-    const float here = fmaxf(top, t), mine = exp2f(top - here), other = exp2f(t - here);
+    const float here = fmaxf(top, t), mine = exp2f(exponent_between(top, here, scale)),
+                other = exp2f(exponent_between(t, here, scale));
     out = out * Lanes<N>(mine) + o * Lanes<N>(other);
     sum = sum * mine + s * other;
     top = here;
   }
 };
 
-/// Joins what the warps of a block found of heads [h0, h0 + heads).
+/// Joins what the warps of a block found of heads [h0, h0 + heads). `scale`: of their tops.
 template <int kCount, int kHeads, int kWidth>
-__device__ void finish(const Decode& p, const float (&memory)[kCount][kHeads][kWidth + 2], int b, int h0, int heads) {
+__device__ void finish(const Decode& p, const float (&memory)[kCount][kHeads][kWidth + 2], int b, int h0, int heads,
+                       float scale) {
   for (int i = static_cast<int>(threadIdx.x); i < heads * kWidth; i += kCount * kWarp) {
     const int h = i / kWidth, d = i % kWidth;
     Partial<1> all;
     for (int w = 0; w < kCount; ++w)
-      all.join(Lanes<1>(memory[w][h][d]), memory[w][h][kWidth], memory[w][h][kWidth + 1]);
+      all.join(Lanes<1>(memory[w][h][d]), memory[w][h][kWidth], memory[w][h][kWidth + 1], scale);
     const std::int64_t head = static_cast<std::int64_t>(b) * p.heads + h0 + h;
     if (p.splits == 1) {
       p.out.put(p.out.at(b, 0, h0 + h) + d, all.out.v[0] / all.sum);
-      if (p.lse && d == 0) p.lse[head] = (all.top + log2f(all.sum)) / kLog2e;
+      if (p.lse && d == 0) p.lse[head] = (__fmul_rn(all.top, scale) + log2f(all.sum)) / kLog2e;
       continue;
     }
     float* to = p.parts + (head * p.splits + blockIdx.x) * (kWidth + 2);
@@ -125,7 +128,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode(const __grid_constant__ 
       const auto other = map<N>([&](int i) { return __shfl_xor_sync(0xffffffffu, state[h].out.v[i], offset); });
       const float s = __shfl_xor_sync(0xffffffffu, state[h].sum, offset),
                   t = __shfl_xor_sync(0xffffffffu, state[h].top, offset);
-      state[h].join(other, s, t);
+      state[h].join(other, s, t, 1.0f);  // q was scaled
     }
     if (row == 0) {
 #pragma unroll
@@ -134,7 +137,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) decode(const __grid_constant__ 
     }
   }
   __syncthreads();
-  finish<kWarps, kHeads, kWidth>(p, memory, b, h0, kHeads);
+  finish<kWarps, kHeads, kWidth>(p, memory, b, h0, kHeads, 1.0f);
 }
 
 /// Block (split, pass of up to 16 query heads, sequence).
@@ -154,13 +157,13 @@ __global__ void __launch_bounds__(kMmaWarps* kWarp, kWidth == 64 && !kTall ? 4 :
   w.bring_query(static_cast<const T*>(p.q.data) + p.q.at(b, 0, h0), p.q.head, heads);
   w.walk(static_cast<const T*>(p.k.data) + p.k.at(b, 0, kv), static_cast<const T*>(p.v.data) + p.v.at(b, 0, kv),
          p.k.token, p.v.token, begin + 16 * warp, end, 16 * kMmaWarps, p.scale);
-  w.put(memory[warp], p.scale);
+  w.put(memory[warp]);
   __syncthreads();
-  finish<kMmaWarps, kRows, kWidth>(p, memory, b, h0, heads);
+  finish<kMmaWarps, kRows, kWidth>(p, memory, b, h0, heads, p.scale);
 }
 
-/// Block (query head, sequence), one thread an element.
-__global__ void join_splits(const __grid_constant__ Decode p, int width) {
+/// Block (query head, sequence), one thread an element. `scale`: of the tops.
+__global__ void join_splits(const __grid_constant__ Decode p, int width, float scale) {
   __shared__ float tops[Attention::kMaxSplits], weights[Attention::kMaxSplits];
   const int h = static_cast<int>(blockIdx.x), b = static_cast<int>(blockIdx.y), d = static_cast<int>(threadIdx.x);
   const std::int64_t head = static_cast<std::int64_t>(b) * p.heads + h;
@@ -172,12 +175,12 @@ __global__ void join_splits(const __grid_constant__ Decode p, int width) {
   for (int i = 0; i < p.splits; ++i) top = fmaxf(top, tops[i]);
 #pragma unroll 8
   for (int i = 0; i < p.splits; ++i) {
-    const float weight = exp2f(tops[i] - top);
+    const float weight = exp2f(exponent_between(tops[i], top, scale));
     sum = ::fmaf(weight, weights[i], sum);
     out = ::fmaf(weight, from[i * (width + 2) + d], out);
   }
   p.out.put(p.out.at(b, 0, h) + d, out / sum);
-  if (p.lse && d == 0) p.lse[head] = (top + log2f(sum)) / kLog2e;
+  if (p.lse && d == 0) p.lse[head] = (__fmul_rn(top, scale) + log2f(sum)) / kLog2e;
 }
 
 template <class K, int kShare, int kHeads> void start(Stream& s, const Decode& p, int batch) {
@@ -242,11 +245,12 @@ void attend_decode(Stream& s, const Attend& c) {
                  .cached = c.args.cached,
                  .scale = c.scale() * kLog2e};
   const int batch = static_cast<int>(c.q[0]);
-  if (!try_mma(s, p, batch, width))
+  const bool scaled = !try_mma(s, p, batch, width);  // the queries, and with them the scores
+  if (scaled)
     visit_dtype(c.k.dtype(), [&]<class K>() { start<K>(s, p, batch, width * dtype_bytes(c.k.dtype()) / 16); });
   if (p.splits == 1) return;
   join_splits<<<dim3(static_cast<unsigned>(p.heads), static_cast<unsigned>(batch)), static_cast<unsigned>(width), 0,
-                queue(s)>>>(p, static_cast<int>(width));
+                queue(s)>>>(p, static_cast<int>(width), scaled ? 1.0f : p.scale);
   launched("attention");
 }
 

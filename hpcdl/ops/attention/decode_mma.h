@@ -121,8 +121,8 @@ template <class T, int kWidth, bool kTall> struct DecodeWarp {
       if (at + step < end) bring_values(values + (at + step) * value_apart, value_apart, end - at - step);
     }
   }
-  /// rows[r]: width sums, then the sum of weights and their top, in units of log2.
-  __device__ void put(float (*rows)[kWidth + 2], float scale) const {
+  /// rows[r]: width sums, then the sum of weights and their top, not yet scaled.
+  __device__ void put(float (*rows)[kWidth + 2]) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int h = 0; h < (kTall ? 2 : 1); ++h) {
@@ -134,7 +134,7 @@ template <class T, int kWidth, bool kTall> struct DecodeWarp {
 #pragma unroll
           for (int i = 0; i < 2; ++i) row[64 * w + 8 * (lane % 4 * 2 + i) + j] = out[w][j][2 * h + i];
       const float sum = quad_sum(state.sum[h]);
-      if (lane % 4 == 0) row[kWidth] = sum, row[kWidth + 1] = state.top[h] * scale;
+      if (lane % 4 == 0) row[kWidth] = sum, row[kWidth + 1] = state.top[h];
     }
   }
 };

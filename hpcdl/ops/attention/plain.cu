@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads) attend(const __grid_constant__ Atten
     float here = -kInf;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      s[i] = k0 + share + kShare * i < seen ? s[i] * p.scale : -kInf;
+      s[i] = k0 + share + kShare * i < seen ? __fmul_rn(s[i], p.scale) : -kInf;  // rounded as `here` is
       here = fmaxf(here, s[i]);
     }
     here = fmaxf(top, share_max(here));
@@ -116,8 +116,8 @@ __global__ void __launch_bounds__(256) attend_one(const __grid_constant__ Attent
 #pragma unroll
     for (int i = 0; i < kMax; ++i)
       if (lane + kWarp * i < p.width) dot = ::fmaf(q[i], p.k.get(k0 + lane + kWarp * i), dot);
-    const float s = warp_reduce(dot, Sum{}) * p.scale, here = fmaxf(top, s), shrink = expf(top - here),
-                e = expf(s - here);
+    const float s = __fmul_rn(warp_reduce(dot, Sum{}), p.scale),  // rounded as `here` is
+        here = fmaxf(top, s), shrink = expf(top - here), e = expf(s - here);
     sum = sum * shrink + e;
     top = here;
 #pragma unroll

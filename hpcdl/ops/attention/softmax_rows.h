@@ -39,6 +39,17 @@ template <class T> __device__ float unpack_high(unsigned x) {
   else return __uint_as_float(x & 0xffff0000u);
 }
 
+/// Exponents scale * score - scale * top are as exact as scale * top is: for ordinary masks of -1e10 they are wrong by
+/// hundreds. Beyond this they are formed from score - top.
+inline constexpr float kFarExponent = 256;
+__device__ inline bool is_far(float exponent) { return !(::fabsf(exponent) <= kFarExponent); }
+
+/// scale * (top - other), as exact as the exponents that are relative to either.
+__device__ inline float exponent_between(float top, float other, float scale) {
+  const float a = __fmul_rn(top, scale), b = __fmul_rn(other, scale);
+  return is_far(a) || is_far(b) ? (top - other) * scale : a - b;
+}
+
 struct RowSoftmax {
   float top[2] = {-__builtin_inff(), -__builtin_inff()};
   float sum[2] = {0, 0};  // this thread's part
@@ -51,8 +62,16 @@ struct RowSoftmax {
 #pragma unroll
       for (int j = 0; j < kCount / 4; ++j) here = fmaxf(here, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
       here = quad_max(here);
-      const float base = here == -__builtin_inff() ? 0.0f : here * scale;  // a row that sees nothing yet stays empty
-      shrink[h] = exp2_fast(top[h] * scale - base);
+      float base = here == -__builtin_inff() ? 0.0f : here * scale;  // a row that sees nothing yet stays empty
+      float fall = ::fmaf(top[h], scale, -base);
+      if (is_far(base)) {
+#pragma unroll
+        for (int j = 0; j < kCount / 4; ++j)
+#pragma unroll
+          for (int i = 0; i < 2; ++i) s[4 * j + 2 * h + i] -= here;
+        fall = (top[h] - here) * scale, base = 0;
+      }
+      shrink[h] = exp2_fast(fall);
       top[h] = here;
       float part = 0;
 #pragma unroll

@@ -13,11 +13,12 @@ namespace {
 
 namespace cg = cooperative_groups;
 
-/// This thread's part of the sum over the row, as all blocks of the cluster see it: `mine` relative to `top` becomes
+/// This thread's part of the sum over the row, as all blocks of the cluster see it: `sum` relative to `top` becomes
 /// the sum relative to the largest top, and the factor from the one to the other is returned. No block may end before
-/// finish().
+/// finish(). Tops count `rate` times, once one is subtracted from the other: a float holds the difference where it may
+/// not hold the products.
 template <int kBlocks> struct Cluster {
-  __device__ static float join(float2* shared, float top, float& sum) {
+  __device__ static float join(float2* shared, float top, float rate, float& sum) {
     float factor = 1;
 #if HPCDL_CLUSTERS
     auto cluster = cg::this_cluster();
@@ -31,8 +32,9 @@ template <int kBlocks> struct Cluster {
     all = finite(all);
     sum = 0;
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) sum += part[b].x == -kInf ? part[b].y : part[b].y * exp2f(part[b].x - all);
-    factor = top == -kInf ? 1.0f : exp2f(top - all);
+    for (int b = 0; b < kBlocks; ++b)
+      sum += part[b].x == -kInf ? part[b].y : part[b].y * exp2f((part[b].x - all) * rate);
+    factor = top == -kInf ? 1.0f : exp2f((top - all) * rate);
 #endif
     return factor;
   }
@@ -78,7 +80,7 @@ __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) forward
   }
   sum = Team::reduce(sum, Sum{}, memory[1]);
   float factor = 1;
-  if constexpr (Team::kBlocks > 1) factor = Cluster<Team::kBlocks>::join(&shared, top * exponent.factor, sum);
+  if constexpr (Team::kBlocks > 1) factor = Cluster<Team::kBlocks>::join(&shared, top, exponent.factor, sum);
   const Lanes<N> inverse(factor / sum);
   T* y = static_cast<T*>(p.y) + row * p.y_stride;
 #pragma unroll
@@ -165,7 +167,7 @@ __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) backwar
     dot += sum(widen(a[k]) * widen(b[k]));
   }
   dot = Team::reduce(dot, Sum{}, memory);
-  if constexpr (Team::kBlocks > 1) Cluster<Team::kBlocks>::join(&shared, 0.0f, dot);
+  if constexpr (Team::kBlocks > 1) Cluster<Team::kBlocks>::join(&shared, 0.0f, 1.0f, dot);
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     if (!share.some(k)) break;

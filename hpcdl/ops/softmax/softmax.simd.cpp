@@ -1,8 +1,6 @@
 #include "hpcdl/ops/softmax/softmax.h"
 
-#include <algorithm>
 #include <cmath>
-#include <iterator>
 
 #include "hpcdl/ops/rows.h"
 #include "hpcdl/simd/loop.h"
@@ -27,12 +25,13 @@ std::int64_t visible(const View& x, std::int64_t r, bool causal) {
   return r % rows + x.cols() - rows + 1;
 }
 
-/// e^(scale * x) = 2^(rate * x): all exponents here are of two.
+/// e^(scale * x) = 2^(rate * x): all exponents here are of two. `rate` is not negative: x counts with `sign`, so that
+/// the largest result belongs to the largest sign * x.
 template <class T> struct Row {
   T* y;
   const T* x;
   std::int64_t n;  // columns seen; those behind them are 0
-  float rate;
+  float rate, sign;
   std::int64_t ahead;  // elements of x from here to the row that is fetched meanwhile
   bool past_cache;     // the output does not fit into the cache
   float* temp;         // kTempCols floats, or as many as the row has
@@ -60,31 +59,34 @@ template <class Isa, class T, class F> void write(const Row<T>& r, std::int64_t 
   else loop<Isa>(end - begin, [&](std::int64_t i, auto k) { store(y + i, f(begin + i, k), k); });
 }
 
-/// For a row whose largest rate * x no float holds, though x itself may be one (masks of -3.4e38): exponentials
-/// relative to the largest x, each given to put(i, lanes, e). Returns their sum.
-template <class Isa, class T, class F> float exponentials_beyond(const Row<T>& r, F&& put) {
-  using V = simd::Vec<Isa>;
-  using namespace simd;
-  const V sign(r.rate < 0 ? -1.0f : 1.0f), rate(std::fabs(r.rate));
-  const V top(max_over<Isa>(r.n, [&](std::int64_t i, auto k) { return first(load<V>(r.x + i, k) * sign, k, -kInf); }));
-  return sum_over<Isa>(r.n, [&](V sum, std::int64_t i, auto k) {
-    const V e = exp2(first((load<V>(r.x + i, k) * sign - top) * rate, k, -kInf));
-    put(i, k, e);
-    return sum + e;
-  });
+/// Exponents rate * x - rate * top are as exact as rate * x is, which beyond this is not enough: for ordinary masks of
+/// -1e10 they are wrong by hundreds. There x - top is multiplied, which costs one more step.
+constexpr float kFar = 256;
+bool is_far(float exponent) { return !(std::fabs(exponent) <= kFar); }
+
+/// rate * (top - other), as exact as the exponents that are relative to either.
+template <class T> float between(const Row<T>& r, float top, float other) {
+  const float a = top * r.rate, b = other * r.rate;
+  return is_far(a) || is_far(b) ? (top - other) * r.rate : a - b;
 }
 
-template <class Isa, class T> [[gnu::noinline, gnu::cold]] void row_beyond(Row<T> r) {
+/// A short row whose largest exponent is far, or not finite.
+template <class Isa, class T> [[gnu::noinline, gnu::cold]] void far_row(const Row<T>& r) {
   using V = simd::Vec<Isa>;
-  const float sum = exponentials_beyond<Isa>(r, [](std::int64_t, auto, V) {});
-  exponentials_beyond<Isa>(r,
-                           [&, inv = V(1.0f / sum)](std::int64_t i, auto k, V e) { simd::store(r.y + i, e * inv, k); });
+  using namespace simd;
+  const V sign(r.sign), rate(r.rate);
+  const V top(max_over<Isa>(r.n, [&](std::int64_t i, auto k) { return first(load<V>(r.x + i, k) * sign, k, -kInf); }));
+  const auto term = [&](std::int64_t i, auto k) {
+    return exp2(first((load<V>(r.x + i, k) * sign - top) * rate, k, -kInf));
+  };
+  const V inv(1.0f / sum_over<Isa>(r.n, [&](V sum, std::int64_t i, auto k) { return sum + term(i, k); }));
+  loop<Isa>(r.n, [&](std::int64_t i, auto k) { store(r.y + i, term(i, k) * inv, k); });
 }
 
 /// A row of NV registers, the last of them partly used.
 template <class Isa, int NV, class T> void short_row(const Row<T>& r) {
   using V = simd::Vec<Isa>;
-  const V s(r.rate);
+  const V s(r.rate * r.sign);
   const int last = static_cast<int>(r.n) - (NV - 1) * V::N;
   V v[NV];
 #pragma GCC unroll 8
@@ -94,8 +96,8 @@ template <class Isa, int NV, class T> void short_row(const Row<T>& r) {
 #pragma GCC unroll 8
   for (int q = 0; q < NV; ++q) top = max(v[q], top);
   const float highest = reduce_max(top);
-  if (std::isinf(highest)) [[unlikely]]
-    return row_beyond<Isa>(r);
+  if (is_far(highest)) [[unlikely]]
+    return far_row<Isa>(r);
   const V m(highest);
   V sum(0.0f);
 #pragma GCC unroll 8
@@ -123,7 +125,7 @@ template <class Isa, class T> void short_row(const Row<T>& r) {
   }
 }
 
-/// The sum over some columns, relative to 2^top, the largest of them.
+/// The sum over some columns, relative to 2^(rate * top), top the largest sign * x of them.
 struct Part {
   float top = -kInf, sum = 0;
 };
@@ -136,28 +138,35 @@ Part block(const Row<T>& r, std::int64_t at, std::int64_t n, F&& beside) {
   using namespace simd;
   const T* x = r.x + at;
   float* temp = r.temp + at;
-  const V s(r.rate);
-  const auto value = [&](std::int64_t i, auto k) { return first(load<V>(x + i, k) * s, k, -kInf); };
+  const V sign(r.sign);
   Part p;
-  p.top = max_over<Isa>(n, value);
-  const V m(p.top == -kInf ? 0 : -p.top);  // nothing but -inf: -inf - -inf would be NaN
-  p.sum = sum_over<Isa>(n, [&](V a, std::int64_t i, auto k) {
-    prefetch_next<kLong>(r, at + i, false);
-    const V e = exp2(first(fma(load<V>(x + i, k), s, m), k, -kInf));
-    if constexpr (keep) store(temp + i, e, k);
-    beside(at + i, k);
-    return a + e;
-  });
+  p.top = max_over<Isa>(n, [&](std::int64_t i, auto k) { return first(load<V>(x + i, k) * sign, k, -kInf); });
+  const auto sum_of = [&](auto exponent) {
+    return sum_over<Isa>(n, [&](V a, std::int64_t i, auto k) {
+      prefetch_next<kLong>(r, at + i, false);
+      const V e = exp2(first(exponent(load<V>(x + i, k)), k, -kInf));
+      if constexpr (keep) store(temp + i, e, k);
+      beside(at + i, k);
+      return a + e;
+    });
+  };
+  const V top(p.top == -kInf ? 0 : p.top);  // nothing but -inf: -inf - -inf would be NaN
+  if (p.top != -kInf && is_far(p.top * r.rate)) [[unlikely]] {
+    p.sum = sum_of([&, rate = V(r.rate)](V v) { return (v * sign - top) * rate; });
+  } else {
+    const V s(r.rate * r.sign), m = V(0.0f) - top * V(r.rate);
+    p.sum = sum_of([&](V v) { return fma(v, s, m); });
+  }
   return p;
 }
 template <class Isa, bool keep, bool kLong, class T> Part block(const Row<T>& r, std::int64_t at, std::int64_t n) {
   return block<Isa, keep, kLong>(r, at, n, [](std::int64_t, auto) {});
 }
 
-template <class Isa> void join(Part& all, const Part& p) {
+template <class Isa, class T> void join(const Row<T>& r, Part& all, const Part& p) {
   if (p.top == -kInf) all.sum += p.sum;  // 0 or NaN
-  else if (p.top <= all.top) all.sum += p.sum * power<Isa>(p.top - all.top);
-  else all = {p.top, p.sum + (all.top == -kInf ? all.sum : all.sum * power<Isa>(all.top - p.top))};
+  else if (p.top <= all.top) all.sum += p.sum * power<Isa>(between(r, p.top, all.top));
+  else all = {p.top, p.sum + (all.top == -kInf ? all.sum : all.sum * power<Isa>(between(r, all.top, p.top)))};
 }
 
 template <class Isa, class T> void long_row(const Row<T>& r) {
@@ -172,23 +181,24 @@ template <class Isa, class T> void long_row(const Row<T>& r) {
     blocks([&](std::int64_t at, std::int64_t n) {
       const Part p = block<Isa, true, false>(r, at, n);
       tops[at / kBlock] = p.top;
-      join<Isa>(all, p);
+      join<Isa>(r, all, p);
     });
-    if (std::isinf(all.top)) [[unlikely]]
-      return row_beyond<Isa>(r);
     blocks([&](std::int64_t at, std::int64_t n) {
-      const V factor(power<Isa>(tops[at / kBlock] - all.top) / all.sum);
+      const V factor(power<Isa>(between(r, tops[at / kBlock], all.top)) / all.sum);
       write<Isa>(r, at, at + n, [&](std::int64_t i, auto k) {
         prefetch_next<false>(r, i, true);
         return load<V>(r.temp + i, k) * factor;
       });
     });
   } else {
-    blocks([&](std::int64_t at, std::int64_t n) { join<Isa>(all, block<Isa, false, false>(r, at, n)); });
-    if (std::isinf(all.top)) [[unlikely]]
-      return row_beyond<Isa>(r);
-    const V s(r.rate), m(-all.top), inv(1.0f / all.sum);
-    write<Isa>(r, 0, r.n, [&](std::int64_t i, auto k) { return exp2(fma(load<V>(r.x + i, k), s, m)) * inv; });
+    blocks([&](std::int64_t at, std::int64_t n) { join<Isa>(r, all, block<Isa, false, false>(r, at, n)); });
+    const V inv(1.0f / all.sum);
+    const auto put = [&](auto exponent) {
+      write<Isa>(r, 0, r.n, [&](std::int64_t i, auto k) { return exp2(exponent(load<V>(r.x + i, k))) * inv; });
+    };
+    const V sign(r.sign), top(all.top), rate(r.rate), s(r.rate * r.sign), m(-(all.top * r.rate));
+    if (is_far(all.top * r.rate)) put([&](V v) { return (v * sign - top) * rate; });
+    else put([&](V v) { return fma(v, s, m); });
   }
 }
 
@@ -224,14 +234,10 @@ void rows_in_turn(std::int64_t begin, std::int64_t end, std::int64_t cols, float
                                  prefetch_next<kLong>(row, i, true);
                                });
       tops[at / kBlock] = p.top;
-      join<Isa>(all, p);
+      join<Isa>(row, all, p);
     });
-    if (std::isinf(all.top)) {
-      std::fill(std::begin(tops), std::end(tops), 0.0f);
-      all = {0, exponentials_beyond<Isa>(row, [&](std::int64_t i, auto k, V e) { store(row.temp + i, e, k); })};
-    }
     blocks([&](std::int64_t at, std::int64_t) {
-      factors[at / kBlock] = power<Isa>(tops[at / kBlock] - all.top) / all.sum;
+      factors[at / kBlock] = power<Isa>(between(row, tops[at / kBlock], all.top)) / all.sum;
     });
     before = row.y;
   }
@@ -263,7 +269,8 @@ template <class Isa> void softmax(Isa, Pool& pool, Tensor y, View x, const Softm
         return Row<T>{y.ptr<T>() + r * y.row_stride(),
                       x.ptr<T>() + r * x.row_stride(),
                       visible(x, r, a.causal),
-                      a.scale * 1.44269504f,
+                      std::fabs(a.scale * 1.44269504f),
+                      a.scale < 0 ? -1.0f : 1.0f,
                       ahead,
                       past_cache,
                       temp};
@@ -304,7 +311,7 @@ template <class Isa> void softmax_backward(Isa, Pool& pool, Grad dx, View y, Vie
         if (dx.accumulate()) {
           loop<Isa>(seen, [&](std::int64_t i, auto k) { store(out + i, load<V>(out + i, k) + value(i, k), k); });
         } else {
-          const Row<T> row{out, nullptr, n, 1, 0, past_cache, nullptr};
+          const Row<T> row{out, nullptr, n, 1, 1, 0, past_cache, nullptr};
           write<Isa>(row, 0, seen, value);
           if (seen < n) write<Isa>(row, seen, n, [](std::int64_t, auto) { return V(0.0f); });
         }
