@@ -77,7 +77,7 @@ nb::object attention_call(bool keep, nb::handle q, nb::handle k, nb::handle v, c
   const View tq = f.turned(vq), tk = f.turned(vk), tv = f.turned(vv);
   const auto specs = Attention::infer(tq.spec(), tk.spec(), tv.spec(), f.args);
   Result y = call.out("out", keep ? outs[0] : nb::borrow(out), vq.spec(), {}, f.strides_like(vq), Layout::dense_last);
-  Result lse = call.out_if(keep, "out[1]", outs[1], specs[1]);
+  Result lse = call.statistic_if(keep, "out[1]", outs[1], specs[1]);
   const Tensor to = f.turned(y.tensor);
   const Tensor scratch = call.scratch(Attention::scratch(tq.spec(), tk.spec(), tv.spec(), f.args)[0]);
   call.run([&](Stream& s) { Attention::forward(s, to, lse, tq, tk, tv, scratch, f.args); });

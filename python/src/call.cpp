@@ -1,6 +1,8 @@
 #include "python/src/call.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "hpcdl/core/describe.h"
 #include "python/src/given.h"
@@ -29,12 +31,17 @@ const char* type_words(Type type, Device device) {
   }
 }
 
+/// A row alone may lie as a column does.
+bool has_dense_columns(const View& v) {
+  return v.rank() == 2 && (v.strides()[0] == 1 || v[0] == 1) && v.strides()[1] >= v[0];
+}
+
 bool has_layout(const View& v, Layout layout) {
   if (v.is_contiguous()) return true;
   if (layout == Layout::contiguous || v.rank() == 0) return false;
   for (int i = 0; i < v.rank(); ++i)
     if (v.strides()[i] < 0) return false;
-  if (layout == Layout::matrix && v.rank() == 2 && v.strides()[0] == 1 && v.strides()[1] >= v[0]) return true;
+  if (layout == Layout::matrix && has_dense_columns(v)) return true;
   if (layout == Layout::dense_last) return v.strides()[-1] == 1;
   return v.rows_are_uniform() && v.row_stride() >= v.cols();
 }
@@ -60,10 +67,19 @@ void* not_null() {
   return nothing;
 }
 
-/// Two elements may share memory: a broadcast, or a view that steps less than it is wide.
+/// Two elements may share memory: a broadcast, or a view that steps less than what it steps over is wide.
 bool overlaps_itself(const View& v) {
+  if (v.is_contiguous()) return false;
+  std::array<std::pair<std::int64_t, std::int64_t>, Shape::kMaxRank> dims;  // stride, elements
+  std::size_t count = 0;
   for (int i = 0; i < v.rank(); ++i)
-    if (v[i] > 1 && v.strides()[i] == 0) return true;
+    if (v[i] > 1) dims.at(count++) = {v.strides()[i], v[i]};
+  std::sort(dims.begin(), dims.begin() + static_cast<std::ptrdiff_t>(count));
+  std::int64_t wide = 1;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (dims.at(i).first < wide) return true;
+    wide += dims.at(i).first * (dims.at(i).second - 1);
+  }
   return false;
 }
 
@@ -129,7 +145,7 @@ Result Call::out(const char* name, nb::handle object, const Spec& spec, const Vi
     fail(op_, "{} must be {}, got {}", name, to_string(spec), to_string(v.spec()));
   }
   require(array.writable(), op_, "{} is read-only", name);
-  require(!overlaps_itself(v), op_, "{} is a broadcast view: several of its elements share one place", name);
+  require(!overlaps_itself(v), op_, "{} is a view whose elements share memory, as those of a broadcast do", name);
   for (std::size_t i = 0; i < before; ++i) {
     const View& other = slots_.at[i].tensor();
     const bool same = in_place && other.data() == in_place.data() && other.data() == v.data() &&

@@ -73,8 +73,12 @@ class Call {
   Result out(const char* name, nb::handle object, const Spec& spec, const View& in_place = {},
              const Shape& strides = {}, Layout layout = Layout::rows);
   /// The same, absent unless `needed`.
-  Result out_if(bool needed, const char* name, nb::handle object, const Spec& spec) {
-    return needed ? out(name, object, spec) : Result();
+  Result out_if(bool needed, const char* name, nb::handle object, const Spec& spec, Layout layout = Layout::rows) {
+    return needed ? out(name, object, spec, {}, {}, layout) : Result();
+  }
+  /// One number a row: kernels write them one after the other.
+  Result statistic_if(bool needed, const char* name, nb::handle object, const Spec& spec) {
+    return out_if(needed, name, object, spec, Layout::contiguous);
   }
   /// Working memory, valid until the call ends.
   Tensor scratch(const Spec& spec);

@@ -108,8 +108,9 @@ nb::object matmul_add_relu_backward(nb::handle dd, nb::handle a, nb::handle b, n
   // The gradient of relu goes where dc goes, when that has the shape of D.
   const Tensor dz = dc && !row ? dc.tensor : call.scratch(o.d);
   Tensor dw = db;
+  if (db && !o.b_transposed) require(db.tensor.rows_are_uniform(), call.op(), "out[1] must lie in rows as b does");
   if (db && o.b_transposed) {
-    require(db.tensor.strides()[0] == 1, call.op(), "out[1] must lie in columns as b does");
+    require(db.tensor.strides()[0] == 1 || o.b[0] == 1, call.op(), "out[1] must lie in columns as b does");
     dw =
         Tensor(db.tensor.data(), {{o.b[1], o.b[0]}, o.b.dtype()}, Shape{db.tensor.strides()[1], 1}, db.tensor.device());
   }

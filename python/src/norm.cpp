@@ -18,7 +18,8 @@ nb::object layer_norm_call(bool keep, nb::handle x, nb::handle weight, nb::handl
              b = call.in_or_absent("bias", bias, kContiguous);
   const auto specs = LayerNorm::infer(v.spec(), w.spec(), b.spec(), a);
   Result y = call.out("out", keep ? outs[0] : nb::borrow(out), specs[0]);
-  Result mean = call.out_if(keep, "out[1]", outs[1], specs[1]), rstd = call.out_if(keep, "out[2]", outs[2], specs[2]);
+  Result mean = call.statistic_if(keep, "out[1]", outs[1], specs[1]),
+         rstd = call.statistic_if(keep, "out[2]", outs[2], specs[2]);
   call.run([&](Stream& s) { LayerNorm::forward(s, y, mean, rstd, v, w, b, a); });
   return keep ? call.give_all(y, mean, rstd) : call.give(y);
 }
@@ -58,7 +59,7 @@ nb::object rms_norm_call(bool keep, nb::handle x, nb::handle weight, nb::handle 
   const View v = call.in("x", x), w = call.in("weight", weight, kContiguous);
   const auto specs = RmsNorm::infer(v.spec(), w.spec(), a);
   Result y = call.out("out", keep ? outs[0] : nb::borrow(out), specs[0]),
-         rstd = call.out_if(keep, "out[1]", outs[1], specs[1]);
+         rstd = call.statistic_if(keep, "out[1]", outs[1], specs[1]);
   call.run([&](Stream& s) { RmsNorm::forward(s, y, rstd, v, w, a); });
   return keep ? call.give_all(y, rstd) : call.give(y);
 }

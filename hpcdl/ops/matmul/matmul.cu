@@ -25,8 +25,12 @@ std::int64_t offset(const View& v, std::int64_t batch) {
 bool evenly_spaced(const View& v, std::int64_t& stride) {
   const std::int64_t n = batch_of(v);
   stride = n > 1 ? offset(v, 1) : 0;
-  for (int i = v.rank() - 4; i >= 0; --i)
-    if (v[i] != 1 && v.strides()[i] != v.strides()[i + 1] * v[i + 1]) return false;
+  std::int64_t next = stride;  // from the first matrix of one group of dims to that of the next
+  for (int i = v.rank() - 3; i >= 0; --i) {
+    if (v[i] == 1) continue;  // its stride means nothing
+    if (v.strides()[i] != next) return false;
+    next *= v[i];
+  }
   return true;
 }
 
