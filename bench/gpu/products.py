@@ -80,8 +80,8 @@ def int4(copy: float, use_compile: bool):
                 x = torch.randn(batch, k, device="cuda").bfloat16()
                 packed = [torch.randint(0, 256, (n, k // 2), dtype=torch.uint8, device="cuda") for _ in range(count)]
                 scales = [(torch.rand(n, k // 64, device="cuda") / k**0.5).bfloat16() for _ in range(count)]
-                written = [hpcdl.Int4Weight(p, s) for p, s in zip(packed, scales)]  # as far as a product knows
-                weights = [hpcdl.Int4Weight(p, s).freeze() for p, s in zip(packed, scales)]
+                written = [hpcdl.Int4Weight(p, s, tiled=True) for p, s in zip(packed, scales)]  # as far as a product knows
+                weights = [hpcdl.Int4Weight(p, s, tiled=True).freeze() for p, s in zip(packed, scales)]
                 dense = [hpcdl.int4_dequantize(w, dtype=torch.bfloat16) for w in weights]
                 require_same("int4_matmul", hpcdl.int4_matmul(x, weights[0]), x @ dense[0].t())
                 moved = weights[0].nbytes + x.nbytes + 2 * batch * n

@@ -75,10 +75,8 @@ void require_no_gradient(std::string_view op, std::string_view name, nb::handle 
                   name, kind_of(object), numbers ? ": pass numpy.array(..., \"float32\") of it" : ""));
 }
 
-/// PyTorch may hold back a minus sign (the imaginary part of a conjugate), which DLPack does not tell. Such tensors are
-/// views with gaps or single elements.
-void require_no_negation(std::string_view op, std::string_view name, nb::handle tensor, const Tensor& t) {
-  if (t.is_contiguous() && t.size() > 1) return;
+/// PyTorch may hold back a minus sign (the imaginary part of a conjugate, torch._neg_view), which DLPack does not tell.
+void require_no_negation(std::string_view op, std::string_view name, nb::handle tensor) {
   require(!nb::cast<bool>(tensor.attr("is_neg")()), op, "{} is a view with its sign held back: pass {}.resolve_neg()",
           name, name);
 }
@@ -186,7 +184,7 @@ Array::Array(std::string_view op, std::string_view name, nb::handle object) {
     dl::Tensor t;
     if (framework_.api->borrow(object.ptr(), &t)) fail_unreadable(op, name);
     take(op, name, t);
-    if (type.is_torch) require_no_negation(op, name, object, tensor_);
+    if (type.is_torch) require_no_negation(op, name, object);
     return;
   }
   require_type(!type.masked, op, "{} is a masked array: pass its .data or .filled()", name);
@@ -196,6 +194,7 @@ Array::Array(std::string_view op, std::string_view name, nb::handle object) {
   }
   if (!nb::hasattr(object, "__dlpack__")) [[unlikely]]
     fail_no_array(op, name, object);
+  if (type.is_torch) require_no_negation(op, name, object);
   from_capsule(op, name, object);
 }
 

@@ -23,7 +23,7 @@ constexpr Form kScales{Type::floating, Layout::contiguous};
 struct Int4Weight {
   quant::Int4Matrix own;
   std::array<nb::object, 3> given;
-  std::array<OwnedTensor, 2> rounded;  // scale and offset, where they were given as float32
+  std::array<OwnedTensor, 2> copies;  // scale and offset, where they were given as float32 or row by row
   int4::Weight w;
   Framework framework;
   quant::Int4Error error;
@@ -39,7 +39,7 @@ struct Int4Weight {
   }
 };
 
-Int4Weight weight_of(nb::handle packed, nb::handle scale, nb::handle offset);
+Int4Weight weight_of(nb::handle packed, nb::handle scale, nb::handle offset, bool tiled = true);
 
 #if HPCDL_CUDA
 /// On the GPU where w lies. What it costs in accuracy stays there, too, until somebody asks.
@@ -74,31 +74,61 @@ Int4Weight quantize(nb::handle w, nb::handle group, nb::handle symmetric, nb::ha
   return r;
 }
 
-/// Scales as the kernels read them: bfloat16 in place, float32 (NumPy has no bfloat16) rounded to it.
-View scales(Call& call, const char* name, nb::handle object, nb::object& keep, OwnedTensor& rounded) {
-  const View v = call.in(name, object, kScales);
-  keep = nb::borrow(object);
-  if (v.dtype() == DType::bf16) return v;
-  require_type(!v.device().is_cuda(), call.op(), "{} must be bfloat16 on a GPU: pass {}.bfloat16()", name, name);
-  rounded = OwnedTensor(Spec{v.shape(), DType::bf16});
-  for (std::int64_t i = 0; i < v.size(); ++i) rounded.tensor.ptr<bf16>()[i] = bf16(v.ptr<float>()[i]);
-  return rounded.tensor;
+/// Scales row by row in the order of the kernels (int4_layout.h), by PyTorch on the device where they lie.
+nb::object tiled_there(nb::handle scale) {
+  const auto n = nb::cast<std::int64_t>(scale.attr("shape")[0]), whole = n / int4::kTileRows * int4::kTileRows;
+  const nb::object tiles = scale.attr("narrow")(0, 0, whole)
+                               .attr("reshape")(-1, int4::kTileRows, scale.attr("shape")[1])
+                               .attr("transpose")(1, 2)
+                               .attr("reshape")(-1),
+                   rest = scale.attr("narrow")(0, whole, n - whole).attr("t")().attr("reshape")(-1);
+  return nb::module_::import_("torch").attr("cat")(nb::make_tuple(tiles, rest)).attr("reshape")(scale.attr("shape"));
 }
 
-Int4Weight weight_of(nb::handle packed, nb::handle scale, nb::handle offset) {
+/// The same on the CPU, rounded to bfloat16 where they are float32.
+void tile_scales(const Tensor& to, const View& from) {
+  const std::int64_t n = from[0], groups = from[1];
+  bf16* out = to.ptr<bf16>();
+  for (std::int64_t first = 0; first < n; first += int4::kTileRows)
+    for (std::int64_t g = 0; g < groups; ++g)
+      for (std::int64_t r = first; r < first + int4::tile_rows(first, n); ++r) {
+        const std::int64_t at = r * groups + g;
+        *out++ = from.dtype() == DType::bf16 ? from.ptr<bf16>()[at] : bf16(from.ptr<float>()[at]);
+      }
+}
+
+/// Scales as the kernels read them. In tiles: bfloat16 in place, float32 (NumPy has no bfloat16) rounded to it.
+View scales(Call& call, const char* name, nb::handle object, bool tiled, nb::object& keep, OwnedTensor& copy) {
+  View v = call.in(name, object, kScales);
+  require(v.rank() == 2, call.op(), "{} must be (N, K/G), got {}", name, to_string(v.spec()));
+  keep = nb::borrow(object);
+  if (v.dtype() == DType::bf16 && tiled) return v;
+  if (v.device().is_cuda()) {
+    require_type(v.dtype() == DType::bf16, call.op(), "{} must be bfloat16 on a GPU: pass {}.bfloat16()", name, name);
+    keep = tiled_there(object);
+    return call.in(name, keep, kScales);
+  }
+  copy = OwnedTensor(Spec{v.shape(), DType::bf16});
+  if (!tiled) tile_scales(copy.tensor, v);
+  else
+    for (std::int64_t i = 0; i < v.size(); ++i) copy.tensor.ptr<bf16>()[i] = bf16(v.ptr<float>()[i]);
+  return copy.tensor;
+}
+
+Int4Weight weight_of(nb::handle packed, nb::handle scale, nb::handle offset, bool tiled) {
   Call call("Int4Weight");
   Int4Weight r;
   r.w.packed = call.in("packed", packed, kBytes);
   r.given[0] = nb::borrow(packed);
-  r.w.scale = scales(call, "scale", scale, r.given[1], r.rounded[0]);
-  if (!offset.is_none()) r.w.offset = scales(call, "offset", offset, r.given[2], r.rounded[1]);
+  r.w.scale = scales(call, "scale", scale, tiled, r.given[1], r.copies[0]);
+  if (!offset.is_none()) r.w.offset = scales(call, "offset", offset, tiled, r.given[2], r.copies[1]);
   int4::require_weight(call.op(), r.w.packed.spec(), r.w.scale.spec(), r.w.offset ? r.w.offset.spec() : Spec());
   r.framework = call.framework();
   return r;
 }
 
-void make_weight(Int4Weight* self, nb::handle packed, nb::handle scale, nb::handle offset) {
-  new (self) Int4Weight(weight_of(packed, scale, offset));
+void make_weight(Int4Weight* self, nb::handle packed, nb::handle scale, nb::handle offset, nb::handle tiled) {
+  new (self) Int4Weight(weight_of(packed, scale, offset, flag("Int4Weight", "tiled", tiled)));
 }
 
 /// A copy in the memory of another of PyTorch's devices.
@@ -230,12 +260,14 @@ void bind_weight(nb::module_& m) {
       R"(A matrix (N, K) of 4-bit weights: w = scale * (q - 8) + offset, scale and offset for each row and group of G
 inputs.
 
-Made by int4_quantize, or from arrays that are used in place: packed uint8 (N, K/2), scale and offset bfloat16
-(N, K/G), as in the safetensors files that `hpcdl quantize` writes. float32 scales are accepted and rounded to
-bfloat16.)")
+Made by int4_quantize, or from arrays: packed uint8 (N, K/2), as int4_pack gives it, is used in place; scale and offset
+(N, K/G), row by row, bfloat16 or float32 that is rounded to it, are brought into the order of the kernels, 16 rows side
+by side. tiled=True: they are in that order already, as in the safetensors files that `hpcdl quantize` writes and as the
+properties scale and offset give them; bfloat16 is then used in place.)")
       .def("__init__", make_weight, anything("packed"), anything("scale"), anything("offset") = nb::none(),
-           nb::sig(
-               "def __init__(self, packed: typing.Any, scale: typing.Any, offset: typing.Any | None = None) -> None"))
+           nb::kw_only(), anything("tiled") = false,
+           nb::sig("def __init__(self, packed: typing.Any, scale: typing.Any, offset: typing.Any | None = None, *, "
+                   "tiled: bool = False) -> None"))
       .def("to", moved, anything("device"), nb::sig("def to(self, device: typing.Any) -> Int4Weight"),
            "A copy on another of PyTorch's devices, such as \"cuda\".")
       .def(
@@ -265,7 +297,7 @@ bfloat16.)")
           nb::sig("def packed(self) -> typing.Any"), "uint8 (N, K/2), a view.")
       .def_prop_ro(
           "scale", [](nb::handle self) { return part(self, nb::inst_ptr<Int4Weight>(self)->w.scale, true); },
-          nb::sig("def scale(self) -> typing.Any"), "bfloat16 (N, K/G), a view; for NumPy a float32 copy.")
+          nb::sig("def scale(self) -> typing.Any"), "bfloat16 (N, K/G) in tiles, a view; for NumPy a float32 copy.")
       .def_prop_ro(
           "offset", [](nb::handle self) { return part(self, nb::inst_ptr<Int4Weight>(self)->w.offset, true); },
           nb::sig("def offset(self) -> typing.Any | None"), "Like scale; None when symmetric.");

@@ -49,9 +49,24 @@ class Int4(Case):
         self.assertLessEqual((error - bound).max(), 1e-4)
         self.assertGreater(error.max(), 0)
 
+    def test_weights_of_ones_own(self):
+        for n in (3, 16, 37):
+            for group in (32, 64):
+                q = rng.integers(0, 16, (n, 128)).astype(np.uint8)
+                scale, offset = (rng.standard_normal((n, 128 // group)).astype(np.float32) for _ in range(2))
+                near = lambda a: np.repeat((a.view(np.uint32) + 0x8000 & 0xFFFF0000).view(np.float32), group, 1).astype(float)
+                want = near(scale) * (q.astype(float) - 8)
+                self.close(hpcdl.int4_dequantize(hpcdl.Int4Weight(hpcdl.int4_pack(q), scale)), want, 2.0**-20)
+                both = hpcdl.Int4Weight(hpcdl.int4_pack(q), scale, offset)
+                self.close(hpcdl.int4_dequantize(both), want + near(offset), 2.0**-20)
+                x = rng.standard_normal((2, 128)).astype(np.float32)
+                self.close(
+                    hpcdl.int4_matmul(x, both, exact=True), x @ (want + near(offset)).T, tolerance("float32", 128)
+                )
+
     def test_parts(self):
         q = hpcdl.int4_quantize(rng.standard_normal((20, 64)).astype(np.float32), symmetric=False)
-        again = hpcdl.Int4Weight(q.packed, q.scale, q.offset)  # float32 scales are exact here, and rounded back
+        again = hpcdl.Int4Weight(q.packed, q.scale, q.offset, tiled=True)  # float32 scales are exact here, and rounded back
         np.testing.assert_array_equal(hpcdl.int4_dequantize(again), hpcdl.int4_dequantize(q))
         packed = q.packed
         self.assertFalse(packed.flags.writeable)

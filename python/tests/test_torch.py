@@ -290,6 +290,7 @@ class Tensors(Case):
             (torch.zeros(3, 4).to_sparse(), "cannot be read"),
             (torch.zeros(3, 4, device="meta"), "cannot be read"),
             (torch.zeros(3, 1, dtype=torch.complex64).conj().imag, "resolve_neg"),
+            (torch._neg_view(torch.ones(3, 4)), "resolve_neg"),
             (torch.zeros(3, 4).t(), "dense rows"),
         ]:
             self.raises(ValueError, text, hpcdl.softmax, t)
@@ -389,7 +390,7 @@ class Int4(Case):
             self.assertEqual(
                 (q.packed.dtype, q.scale.dtype, q.offset is None), (torch.uint8, torch.bfloat16, symmetric)
             )
-            again = hpcdl.Int4Weight(*(None if t is None else t.clone() for t in (q.packed, q.scale, q.offset)))  # lives on in it
+            again = hpcdl.Int4Weight(*(None if t is None else t.clone() for t in (q.packed, q.scale, q.offset)), tiled=True)  # lives on in it
             x = rand(3, 128, grad=False)
             self.assertTrue(torch.equal(hpcdl.int4_matmul(x, q), hpcdl.int4_matmul(x, again)))
             dense = hpcdl.int4_dequantize(q, dtype=torch.bfloat16)
