@@ -1,7 +1,9 @@
 #include "hpcdl/train/check_config.h"
 
+#include <cmath>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/models/shard.h"
@@ -53,6 +55,26 @@ void check_shares(const io::ModelConfig& m, const ParallelConfig& p) {
                m.context, p.tp);
 }
 
+/// Scaling by anything else would round gradients, which are promised to keep their bits.
+void check_scaler(const TrainConfig& t) {
+  for (const auto& [key, value] : {std::pair{"init_scale", t.init_scale},
+                                   {"growth_factor", t.growth_factor},
+                                   {"backoff_factor", t.backoff_factor},
+                                   {"min_scale", t.min_scale}}) {
+    int exponent = 0;
+    if (value != 0 && std::frexp(value, &exponent) != 0.5)
+      fail_usage("config", "train.{} = {} must be a power of two, so that scaling rounds nothing: the nearest is {}",
+                 key, value, std::exp2(std::round(std::log2(value))));
+  }
+}
+
+/// Betas are 32-bit floats where they are used, and 1 would divide by 0.
+void check_betas(const TrainConfig& t) {
+  for (const auto& [key, value] : {std::pair{"beta1", t.beta1}, {"beta2", t.beta2}})
+    if (static_cast<float>(value) >= 1)
+      fail_usage("config", "train.{} = {} is 1 as a 32-bit float: choose at most 0.9999999", key, value);
+}
+
 }  // namespace
 
 void check_config(RunConfig& config) {
@@ -70,6 +92,8 @@ void check_config(RunConfig& config) {
   else refuse(table, kSgd, "sgd", optimizer);
   if (t.lr_scaling == LrScaling::none) refuse(table, kScaled, "scaled learning rates", "train.lr_scaling is none");
   if (t.dtype != Compute::fp16) refuse(table, kFp16, "fp16", fmt::format("train.dtype is {}", io::enum_name(t.dtype)));
+  else check_scaler(t);
+  check_betas(t);
   if (t.schedule == ScheduleKind::constant) refuse(table, kFalling, "rates that fall", "train.schedule is constant");
   if (t.min_lr > t.lr)
     fail_usage("config", "train.min_lr = {} lies above train.lr = {}, the highest learning rate", t.min_lr, t.lr);

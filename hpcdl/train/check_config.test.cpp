@@ -1,6 +1,10 @@
 #include "hpcdl/train/check_config.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/train/run_table.h"
@@ -48,6 +52,13 @@ TEST(check_config, what_means_nothing_is_refused) {
   EXPECT_EQ(verdict({"--train.init_scale=1024"}),
             "[config] train.init_scale = 1024.0 is for fp16, and train.dtype is f32");
   EXPECT_EQ(verdict({"--train.init_scale=1024", "--train.dtype=fp16"}), "fine");
+  EXPECT_EQ(verdict({"--train.init_scale=3", "--train.dtype=fp16"}),
+            "[config] train.init_scale = 3 must be a power of two, so that scaling rounds nothing: the nearest is 4");
+  for (const char* key : {"growth_factor=3", "backoff_factor=0.3", "min_scale=0.3"})
+    EXPECT_NE(verdict({fmt::format("--train.{}", key), "--train.dtype=fp16"}).find("power of two"), std::string::npos)
+        << key;
+  EXPECT_NE(verdict({"--train.beta2=0.99999999"}).find("train.beta2 = 0.99999999 is 1"), std::string::npos);
+  EXPECT_EQ(verdict({"--train.beta2=0.9999999"}), "fine");
   EXPECT_EQ(verdict({"--train.min_lr=1e-5", "--train.schedule=constant"}),
             "[config] train.min_lr = 1e-05 is for rates that fall, and train.schedule is constant");
   EXPECT_EQ(verdict({"--train.min_lr=0.01", "--train.lr=0.001"}),

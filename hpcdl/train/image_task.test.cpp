@@ -246,7 +246,7 @@ void gpu_config(RunConfig& c, const io::TempFolder& tmp, const std::string& name
   c.train.device = "cuda";
   c.train.steps = 24, c.train.eval_every = 0, c.train.optimizer = OptimizerKind::sgd, c.train.lr = 0.02;
   if (has("fp16"))
-    c.train.dtype = Compute::fp16, c.train.init_scale = 1e12,
+    c.train.dtype = Compute::fp16, c.train.init_scale = 0x1p40,
     c.train.growth_interval = 4;  // several overflows at first, and later
   if (has("accumulate")) c.train.accumulate = 3, c.train.batch = 4;
   if (has("mixup")) c.data.mixup = 0.4;
