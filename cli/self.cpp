@@ -16,6 +16,7 @@
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/unfinished.h"
 #include "hpcdl/io/file.h"
+#include "hpcdl/io/mapped_faults.h"
 
 extern char** environ;
 
@@ -72,6 +73,10 @@ void end_cleanly_on_signals() {
     remove_unfinished();
     raise(signal);
   };
+  io::explain_mapped_faults(exit_code::kInternal, []() noexcept {
+    leave_bar();
+    remove_unfinished();
+  });
   for (const int signal : {SIGINT, SIGTERM, SIGHUP})  // those that are ignored stay so: nohup, `command &` in a script
     if (sigaction(signal, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
 }

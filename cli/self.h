@@ -14,7 +14,8 @@ std::string run_self(const std::vector<std::string>& words);
 std::string own_command();
 
 /// SIGINT, SIGTERM and SIGHUP end the process by that signal, as they do by default, but what it has begun to write and
-/// not finished goes first, and the cursor leaves the line of a progress bar.
+/// not finished goes first, and the cursor leaves the line of a progress bar. A mapped file that is cut short ends it
+/// with a line that names the file.
 void end_cleanly_on_signals();
 
 }  // namespace hpcdl::cli

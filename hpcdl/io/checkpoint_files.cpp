@@ -1,5 +1,6 @@
 #include "hpcdl/io/checkpoint_files.h"
 
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -8,46 +9,52 @@
 #include "hpcdl/io/checkpoint_state.h"
 #include "hpcdl/io/copy_elements.h"
 #include "hpcdl/io/crc32c.h"
+#include "hpcdl/io/number_within.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/io/shard_plan.h"
 
 namespace hpcdl::io {
 namespace {
 
+constexpr std::int64_t kMaxRanks = std::int64_t{1} << 24;
+
 void verify_files(const fs::path& folder, const Json& files) {
   for (const auto& [name, entry] : files.items()) {
     const fs::path path = folder / name;
     const JsonObject o(entry, (folder / "state.json").string() + ": " + shown(name));
-    const auto want = o.need<std::int64_t>("bytes");
+    const auto want = need_within(o, "bytes", 0, std::numeric_limits<std::int64_t>::max());
+    const auto crc = need_crc32c(o);
     const Fd fd = open_for_reading(path);
     require(file_size(fd, path) == want, "io", "{}: expected {} bytes, found {}", path.string(), want,
             file_size(fd, path));
-    require(file_entry(path)["crc32c"] == o.need<std::int64_t>("crc32c"), "io",
-            "{}: the checksum does not match: damaged on disk", path.string());
+    require(file_entry(path)["crc32c"] == crc, "io", "{}: the checksum does not match: damaged on disk", path.string());
   }
 }
 
-/// Every `parts`-th tensor, beginning at `part`.
-void verify_tensors(const TensorFolder& file, const Json& tensors, int part, int parts) {
+/// Every `parts`-th tensor, beginning at `part`. `state`: the file that `tensors` come from.
+void verify_tensors(const TensorFolder& file, const Json& tensors, const std::string& state, int part, int parts) {
   require(file.tensors().size() == tensors.size(), "io", "{}: expected {} tensors, found {}", file.path().string(),
           tensors.size(), file.tensors().size());
   for (auto i = static_cast<std::size_t>(part); i < file.tensors().size(); i += static_cast<std::size_t>(parts)) {
     const TensorInfo& info = file.tensors()[i];
     const auto it = tensors.find(info.name);
     require(it != tensors.end(), "io", "{}: tensor {} is not in state.json", file.path().string(), shown(info.name));
-    const JsonObject o(*it, file.path().string() + ": tensor " + shown(info.name));
+    const JsonObject o(*it, fmt::format("{}: tensor {}", state, shown(info.name)));
+    const auto want = need_crc32c(o);
     const auto& mapped = file.shard_of(i).file();
     const auto crc = crc32c(
         mapped.bytes().subspan(static_cast<std::size_t>(info.offset), static_cast<std::size_t>(info.spec.bytes())));
     mapped.drop(info.offset, info.spec.bytes());
-    require(crc == o.need<std::int64_t>("crc32c"), "io", "{}: the checksum does not match: damaged on disk", o.where());
+    require(crc == want, "io", "{}: tensor {}: the checksum does not match: damaged on disk", file.path().string(),
+            shown(info.name));
   }
 }
 
 CheckpointInfo info_of(const fs::path& folder, const Json& json) {
   const std::string where = (folder / "state.json").string();
   const JsonObject o(json, where);
-  return {folder, train_state_from(json, where), o.need<std::int64_t>("serial"), o.get_or<std::int64_t>("ranks", 1)};
+  return {folder, train_state_from(json, where), need_within(o, "serial", 0, kMaxCount),
+          o.find("ranks") ? need_within(o, "ranks", 1, kMaxRanks) : 1};
 }
 
 /// One part of a tensor, in one of the files.
@@ -89,9 +96,10 @@ CheckpointInfo read_checkpoint_info(const fs::path& folder) { return info_of(fol
 CheckpointInfo verify_checkpoint(const fs::path& folder, int part, int parts) {
   const Json json = read_checkpoint_state(folder);
   verify_files(folder, json["files"]);
-  verify_tensors(TensorFolder::open(folder), json["model"], part, parts);
+  const std::string state = (folder / "state.json").string();
+  verify_tensors(TensorFolder::open(folder), json["model"], state, part, parts);
   for (const auto& [name, tensors] : json["optimizer"].items())
-    verify_tensors(TensorFolder::open(folder / name), tensors, part, parts);
+    verify_tensors(TensorFolder::open(folder / name), tensors, state, part, parts);
   return info_of(folder, json);
 }
 

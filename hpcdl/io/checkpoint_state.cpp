@@ -5,6 +5,7 @@
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/crc32c.h"
 #include "hpcdl/io/mapped_file.h"
+#include "hpcdl/io/number_within.h"
 #include "hpcdl/io/safetensors_header.h"
 
 namespace hpcdl::io {
@@ -57,6 +58,8 @@ Json read_checkpoint_state(const fs::path& folder) {
   Json json = parse_json(text, state.string());
   const JsonObject o(json, state.string());
   const auto format = o.need<std::int64_t>("format");
+  require(format >= 1, "io", "{}: key \"format\": expected 1 to {}, found {}", state.string(), kCheckpointFormat,
+          format);
   require(format <= kCheckpointFormat, "io", "{}: written in format {}, this program knows up to {}: use a newer one",
           state.string(), format, kCheckpointFormat);
   for (const char* key : {"files", "model", "optimizer"})

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/io/mapped_faults.h"
 
 namespace hpcdl::io {
 namespace {
@@ -46,10 +47,13 @@ MappedFile::MappedFile(const fs::path& path) : path_(path), fd_(open_for_reading
     fail_file(path, "map into memory (see ulimit -v)", error);
   }
   data_ = static_cast<std::byte*>(p);
+  list_mapping(data_, static_cast<std::size_t>(size_), fd_.get(), path);
 }
 
 MappedFile::~MappedFile() {
-  if (data_) ::munmap(data_, static_cast<std::size_t>(size_));
+  if (!data_) return;
+  forget_mapping(data_);
+  ::munmap(data_, static_cast<std::size_t>(size_));
 }
 
 void MappedFile::swap(MappedFile& o) noexcept {

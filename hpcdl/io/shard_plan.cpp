@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "hpcdl/core/describe.h"
+#include "hpcdl/io/number_within.h"
 
 namespace hpcdl::io {
 namespace {
@@ -67,15 +68,21 @@ Json to_json(const ShardSpec& shard) {
 
 ShardSpec shard_from(const Json& json, const std::string& where) {
   const JsonObject o(json, where);
-  const auto dim = o.get_or<std::int64_t>("dim", -1);
-  if (dim == -1) return {};
+  if (!o.find("dim")) return {};
   const Json* pieces = o.find("pieces");
-  require(dim >= 0 && dim < Shape::kMaxRank && pieces && pieces->is_array(), "io",
-          "{}: expected a dim below {} and an array of pieces", where, Shape::kMaxRank);
-  ShardSpec shard{static_cast<int>(dim), o.need<std::int64_t>("whole"), {}};
+  require(pieces && pieces->is_array(), "io", "{}: key \"pieces\": expected an array, found {}", where,
+          pieces ? json_kind(*pieces) : "none");
+  const auto dim = need_within(o, "dim", 0, Shape::kMaxRank - 1);
+  ShardSpec shard{static_cast<int>(dim), need_within(o, "whole", 0, kMaxCount), {}};
   for (const auto& p : *pieces) {
     require(p.is_array() && p.size() == 2 && p[0].is_number_integer() && p[1].is_number_integer(), "io",
             "{}: expected pieces [begin, length], found {}", where, shown(p.dump()));
+    const auto in = [&](const Json& n, std::int64_t high) {  // an unsigned number may be beyond the type
+      return n.is_number_unsigned() && n.get<std::uint64_t>() <= static_cast<std::uint64_t>(high);
+    };
+    require(in(p[0], shard.whole) && in(p[1], shard.whole - p[0].get<std::int64_t>()), "io",
+            "{}: key \"pieces\": expected [begin, length] within the {} elements of key \"whole\", found {}", where,
+            shard.whole, shown(p.dump()));
     shard.pieces.push_back({p[0].get<std::int64_t>(), p[1].get<std::int64_t>()});
   }
   return shard;

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "hpcdl/io/number_within.h"
+
 namespace hpcdl::io {
 
 Json to_json(const TrainState& s) {
@@ -18,13 +20,16 @@ Json to_json(const TrainState& s) {
 TrainState train_state_from(const Json& json, const std::string& where) {
   const JsonObject o(json, where);
   TrainState s;
-  s.step = o.need<std::int64_t>("step");
-  s.tokens = o.need<std::int64_t>("tokens");
+  s.step = need_within(o, "step", 0, kMaxCount);
+  s.tokens = need_within(o, "tokens", 0, kMaxCount);
+  require(s.tokens >= s.step, "io",
+          "{}: key \"tokens\": expected at least one a step, so {} or more (key \"step\"), found {}", where, s.step,
+          s.tokens);
   s.seed = o.need<std::uint64_t>("seed");
   const Json none = Json::object();
   const JsonObject sampler(o.find("sampler") ? *o.find("sampler") : none, where + ": sampler");
-  s.epoch = sampler.need<std::int64_t>("epoch");
-  s.index = sampler.need<std::int64_t>("index");
+  s.epoch = need_within(sampler, "epoch", 0, kMaxCount);
+  s.index = need_within(sampler, "index", 0, kMaxCount);
   const JsonObject scalars(o.find("scalars") ? *o.find("scalars") : none, where + ": scalars");
   if (o.find("scalars"))
     for (const auto& item : o.find("scalars")->items())

@@ -16,6 +16,7 @@
 #include "hpcdl/io/group_ranks.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/train/check_config.h"
+#include "hpcdl/train/check_resumed.h"
 #include "hpcdl/train/facts.h"
 #include "hpcdl/train/plan_run.h"
 #include "hpcdl/train/replicas.h"
@@ -248,6 +249,7 @@ void Run::resume() {
   if (found->state.seed != config_.train.seed)
     fail_usage("resume", "{} was made with seed {}, train.seed is {}", found->path.string(), found->state.seed,
                config_.train.seed);
+  check_resumed(*found, config_.train.epochs > 0 ? 0 : steps_, task_->rows());
   io::load_checkpoint(found->path, train_->weights(), train_->optimizer_state());
   train_->store();
   step_ = saved_ = found->state.step;
