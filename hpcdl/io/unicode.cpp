@@ -3,9 +3,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <vector>
 
 #include "hpcdl/core/error.h"
@@ -150,17 +148,79 @@ bool is_word(char32_t point) {
   }
 }
 
+namespace {
+
+/// Each character decomposed, marks not yet in order.
+std::vector<utf8proc_int32_t> decomposed(std::string_view text, int options) {
+  std::vector<utf8proc_int32_t> out;
+  out.reserve(text.size());
+  for (std::size_t at = 0; at < text.size();) {
+    const auto c = static_cast<utf8proc_int32_t>(next_code_point(text, at));
+    if (c < 0x80) {
+      out.push_back(c);
+      continue;
+    }
+    utf8proc_int32_t parts[32];  // the longest has 18
+    int boundary = 0;
+    const auto n = utf8proc_decompose_char(c, parts, 32, static_cast<utf8proc_option_t>(options), &boundary);
+    require(n >= 0 && n <= 32, "io", "normalising text: {}", n < 0 ? utf8proc_errmsg(n) : "a long decomposition");
+    out.insert(out.end(), parts, parts + n);
+  }
+  return out;
+}
+
+/// Canonical order: runs of marks sorted by class, those of one class as they stood. utf8proc sorts by insertion, which
+/// does not end on a long run.
+void sort_marks(std::vector<utf8proc_int32_t>& points) {
+  struct Mark {
+    utf8proc_propval_t order;
+    utf8proc_int32_t point;
+  };
+  std::vector<Mark> run;
+  const auto flush = [&](std::size_t end) {
+    if (run.size() > 1) {
+      std::stable_sort(run.begin(), run.end(), [](const Mark& a, const Mark& b) { return a.order < b.order; });
+      for (std::size_t i = 0; i < run.size(); ++i) points[end - run.size() + i] = run[i].point;
+    }
+    run.clear();
+  };
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const auto order = points[i] < 0x80 ? utf8proc_propval_t{0} : utf8proc_get_property(points[i])->combining_class;
+    if (order == 0) flush(i);
+    else run.push_back({order, points[i]});
+  }
+  flush(points.size());
+}
+
+/// Composes in place, from `begin` to `end`; returns the new end.
+std::size_t compose(std::vector<utf8proc_int32_t>& points, std::size_t begin, std::size_t end) {
+  constexpr auto kOptions = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+  const auto n = utf8proc_normalize_utf32(points.data() + begin, static_cast<utf8proc_ssize_t>(end - begin), kOptions);
+  require(n >= 0, "io", "normalising text: {}", utf8proc_errmsg(n));
+  return begin + static_cast<std::size_t>(n);
+}
+
+}  // namespace
+
 std::string normalize(NormalForm form, std::string_view text) {
   if (all_ascii(text)) return std::string(text);
+  const bool composes = form == NormalForm::nfc || form == NormalForm::nfkc;
   const int compat = form == NormalForm::nfkc || form == NormalForm::nfkd ? UTF8PROC_COMPAT : 0;
-  const int compose = form == NormalForm::nfc || form == NormalForm::nfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
-  utf8proc_uint8_t* raw = nullptr;
-  const auto n =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
-                   &raw, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | compose | compat));
-  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(raw, &std::free);
-  require(n >= 0, "io", "normalising text: {}", utf8proc_errmsg(n));
-  return {reinterpret_cast<const char*>(raw), static_cast<std::size_t>(n)};
+  auto points = decomposed(text, UTF8PROC_STABLE | compat | (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE));
+  sort_marks(points);
+  std::string out;
+  out.reserve(text.size());
+  // U+11A7 stands before the first final consonant of Hangul and composes with nothing, but utf8proc takes it for a
+  // syllable without one, and drops it: what it stands between is composed by itself.
+  constexpr utf8proc_int32_t kNoFinal = 0x11A7;
+  for (std::size_t begin = 0; begin < points.size();) {
+    const auto next = std::find(points.begin() + static_cast<std::ptrdiff_t>(begin) + 1, points.end(), kNoFinal);
+    const auto end = static_cast<std::size_t>(next - points.begin());
+    const auto last = composes ? compose(points, begin, end) : end;
+    for (std::size_t i = begin; i < last; ++i) append_utf8(out, static_cast<char32_t>(points[i]));
+    begin = end;
+  }
+  return out;
 }
 
 }  // namespace hpcdl::io

@@ -75,5 +75,26 @@ TEST(unicode, normal_forms) {
   EXPECT_EQ(normalize(NormalForm::nfc, ""), "");
 }
 
+// By insertion this takes 10^11 steps.
+TEST(unicode, a_long_run_of_marks_is_put_in_order) {
+  std::string mixed = "e", above, below;
+  for (int i = 0; i < 400'000; ++i) {
+    mixed += i % 2 == 0 ? "\u0302" : "\u0323";  // classes 230 and 220
+    (i % 2 == 0 ? above : below) += i % 2 == 0 ? "\u0302" : "\u0323";
+  }
+  const std::string sorted = below + above;
+  EXPECT_TRUE(normalize(NormalForm::nfd, mixed) == "e" + sorted);
+  // e with the first dot and the first circumflex is one character.
+  EXPECT_TRUE(normalize(NormalForm::nfc, mixed) == "\u1ec7" + sorted.substr(2, below.size() - 2) + above.substr(2));
+  EXPECT_TRUE(normalize(NormalForm::nfkd, sorted) == sorted);
+}
+
+TEST(unicode, a_final_consonant_that_is_none_stays) {
+  for (const auto form : {NormalForm::nfc, NormalForm::nfkc}) {
+    EXPECT_EQ(normalize(form, "\uac00\u11a7"), "\uac00\u11a7");
+    EXPECT_EQ(normalize(form, "\u1100\u1161\u11a7x\uac00\u11a8"), "\uac00\u11a7x\uac01");
+  }
+}
+
 }  // namespace
 }  // namespace hpcdl::io
