@@ -6,79 +6,12 @@
 #include <cstdint>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/io/regex_rewrite.h"
 
 namespace hpcdl::io {
 namespace {
 
 constexpr std::size_t kMaxPattern = 16384;
-// White space of Unicode; PCRE2's own \s has U+180E too.
-constexpr std::string_view kSpaceSet =
-    R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
-
-[[noreturn]] void unsupported(std::string_view pattern, std::string_view what) {
-  fail("io", "tokenizer.json: the pattern '{}' uses {}, which is not supported", pattern.substr(0, 200), what);
-}
-
-/// The pattern in PCRE2's words.
-class Rewriter {
- public:
-  explicit Rewriter(std::string_view pattern) : in_(pattern) {}
-
-  std::string run() {
-    while (at_ < in_.size()) step();
-    return out_;
-  }
-
- private:
-  void step() {
-    const char c = in_[at_];
-    if (c == '\\') return escape();
-    if (in_class_) {
-      if (c == '[') unsupported(in_, "a class inside a class");
-      if (c == '&' && in_.substr(at_, 2) == "&&") unsupported(in_, "an intersection of classes (&&)");
-      if (c == ']' && at_ > class_begin_) in_class_ = false;
-    } else if (c == '[') {
-      in_class_ = true;
-      class_begin_ = at_ + (in_.substr(at_ + 1, 1) == "^" ? 2 : 1);
-    } else if (c == '(' && in_.substr(at_, 2) == "(*") {
-      unsupported(in_, "a verb of the form (*...)");
-    } else if (c == '}' && in_.substr(at_, 2) == "}+") {
-      unsupported(in_, "a possessive {n,m}+, which engines read differently");
-    }
-    out_ += c;
-    ++at_;
-  }
-
-  void escape() {
-    if (at_ + 1 >= in_.size()) unsupported(in_, "a backslash at its end");
-    const char c = in_[at_ + 1];
-    at_ += 2;
-    if (c == 's') {
-      out_ += in_class_ ? std::string(kSpaceSet) : "[" + std::string(kSpaceSet) + "]";
-    } else if (c == 'S' && !in_class_) {
-      out_ += "[^" + std::string(kSpaceSet) + "]";
-    } else if (c == 'd' || c == 'D') {
-      out_ += c == 'd' ? "\\p{Nd}" : "\\P{Nd}";
-    } else if (std::string_view("nrtfepPxA").find(c) != std::string_view::npos) {
-      (out_ += '\\') += c;
-      // A property or a code point, up to its brace.
-      const bool braced = (c == 'p' || c == 'P' || c == 'x') && in_.substr(at_, 1) == "{";
-      const std::size_t end = braced ? in_.find('}', at_) : std::string_view::npos;
-      if (end == std::string_view::npos) return;
-      out_ += in_.substr(at_, end + 1 - at_);
-      at_ = end + 1;
-    } else if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9')) {
-      unsupported(in_, fmt::format("\\{}{}", c, in_class_ ? " inside a class" : ""));
-    } else {
-      (out_ += '\\') += c;
-    }
-  }
-
-  std::string_view in_;
-  std::string out_;
-  std::size_t at_ = 0, class_begin_ = 0;
-  bool in_class_ = false;
-};
 
 std::string pcre_message(int code) {
   PCRE2_UCHAR text[160] = {};
@@ -110,7 +43,7 @@ struct Regex::Code {
 Regex::Regex(std::string_view pattern) {
   require(pattern.size() <= kMaxPattern, "io", "tokenizer.json: a pattern of {} bytes; at most {} are read",
           pattern.size(), kMaxPattern);
-  const std::string text = Rewriter(pattern).run();
+  const std::string text = rewrite_for_pcre2(pattern);
   auto code = std::make_shared<Code>();
   code->pattern = pattern;
   int error = 0;
