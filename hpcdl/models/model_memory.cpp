@@ -1,16 +1,21 @@
 #include "hpcdl/models/model_memory.h"
 
+#include <algorithm>
+
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/imagined_memory.h"
+#include "hpcdl/core/pool.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/io/upload.h"
+#include "hpcdl/models/draw.h"
 #include "hpcdl/ops/cast/cast.h"
 
 namespace hpcdl::models {
 namespace {
 
 constexpr std::int64_t kAlign = 256;  // more than any kernel asks for
+constexpr std::int64_t kWorthThreads = 1 << 18;
 
 std::int64_t padded(std::int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
@@ -26,16 +31,13 @@ void reorder(float* channels_first, float* channels_last, const Shape& nhwc, boo
       }
 }
 
-void initialise(const nn::Param& p, const Rng& rng) {
-  float* v = p.value.ptr<float>();
+void initialise(Pool& pool, const nn::Param& p, const Rng& rng) {
   const auto fill = [&](std::int64_t at, std::int64_t whole, std::int64_t count) {
-    for (std::int64_t i = 0; i < count; ++i) {
-      const auto n = static_cast<std::uint64_t>(whole + i);
-      v[at + i] = p.init == nn::Init::ones      ? 1.0f
-                  : p.init == nn::Init::normal  ? static_cast<float>(rng.normal(n)) * p.std
-                  : p.init == nn::Init::uniform ? (2 * rng.uniform(n) - 1) * p.std
-                                                : 0.0f;
-    }
+    float* v = p.value.ptr<float>() + at;
+    const auto first = static_cast<std::uint64_t>(whole);
+    if (p.init == nn::Init::normal) draw_normal(pool, v, count, rng, first, p.std);
+    else if (p.init == nn::Init::uniform) draw_uniform(pool, v, count, rng, first, p.std);
+    else std::fill_n(v, count, p.init == nn::Init::ones ? 1.0f : 0.0f);
   };
   if (p.part) for_each_run(p.part, fill);
   else fill(0, 0, p.value.size());
@@ -70,10 +72,13 @@ void ModelMemory::allocate(bool with_gradients) {
 
 void ModelMemory::initialise(std::uint64_t seed) {
   if (ImaginedMemory::active()) return;
+  std::int64_t values = 0;
+  for (const auto* p : params_) values += p->value.size();
+  Pool pool(values < kWorthThreads ? 1 : 0);  // for this moment: models are made where no pool is at hand
   std::uint64_t stream = 0;
   for (const auto* p : params_) {
     const Rng rng{seed, ++stream};
-    if (p->role != nn::Role::counter) models::initialise(*p, rng);
+    if (p->role != nn::Role::counter) models::initialise(pool, *p, rng);
   }
 }
 
