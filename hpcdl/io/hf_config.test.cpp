@@ -157,7 +157,8 @@ TEST(HfConfig, BadValuesAreErrors) {
   expect_error("hidden_size", -64, "expected a size from 1 to 1073741824, found -64");
   expect_error("hidden_size", std::uint64_t{1} << 63, "expected a whole number");
   expect_error("hidden_size", 1LL << 40, "expected a size");
-  expect_error("num_hidden_layers", 1'000'000, "1000000 layers are more than the 100000");
+  expect_error("num_hidden_layers", 1'000'000, "1000000 layers are more than the 4096");
+  expect_error("num_hidden_layers", 4097, "4097 layers are more than the 4096");
   expect_error("hidden_size", nullptr, "expected key \"hidden_size\", found none");
   expect_error("num_key_value_heads", 3, "heads 4 is not divisible by kv_heads 3");
   expect_error("head_dim", 7, "even head_dim");
