@@ -100,6 +100,8 @@ struct Ground {
   Scratch& scratch;
   Transport::Native* native;             // null unless asked for
   const algo::Policy* policy = nullptr;  // null: the defaults
+  int hosts = 1;                         // of the ranks of the group
+  int on_host = 0;                       // see algo::Situation
 };
 
 /// Runs to the end. The group has at least two ranks. Throws PeerLost.

@@ -76,7 +76,8 @@ void Engine::execute(Group::Impl& g, const Call& call, const LedgerEntry& entry,
     if (given_up_.load(std::memory_order_relaxed)) throw PeerLost("[comm] given up: this rank leaves");
     if (call.algorithm == Algorithm::native && !g.native)
       g.native = transport_->native(g.world_ranks, static_cast<std::uint32_t>(g.id & 0x7fffffffu));
-    Ground ground{peers, g.shared.get(), g.local.size() == g.world_ranks.size(), scratch_, g.native.get(), &policy};
+    Ground ground{peers,   g.shared.get(), g.local.size() == g.world_ranks.size(), scratch_, g.native.get(), &policy,
+                  g.hosts, g.on_host};
     run(call, ground);
   });
   const auto end = ticks();

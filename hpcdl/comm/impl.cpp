@@ -1,7 +1,9 @@
 #include "hpcdl/comm/impl.h"
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
+#include <map>
 #include <numeric>
 
 #include "hpcdl/comm/device_group.h"
@@ -21,6 +23,9 @@ template <std::size_t N> void put(char (&to)[N], std::string_view from) {
 Group::Impl::Impl(std::shared_ptr<Engine> e, std::string n, std::uint64_t i, std::vector<int> ranks, int r)
     : engine(std::move(e)), name(std::move(n)), id(i), world_ranks(std::move(ranks)), rank(r) {
   const Transport* t = engine->transport();
+  std::map<int, int> ranks_of;  // by host
+  for (const int k : world_ranks) on_host = std::max(on_host, ++ranks_of[t ? t->host(k) : 0]);
+  hosts = static_cast<int>(ranks_of.size());
   for (int k = 0; k < static_cast<int>(world_ranks.size()); ++k) {
     if (t && t->host(world_ranks[static_cast<std::size_t>(k)]) != t->host(t->rank())) continue;
     if (k == rank) local_index = static_cast<int>(local.size());

@@ -34,6 +34,7 @@ class Group::Impl {
   int rank;
   std::vector<int> local;  // ranks of the group on this host
   int local_index = 0;
+  int hosts = 1, on_host = 0;  // that the group is on; ranks of it on the host that has most of them
   std::unique_ptr<Shared> shared;
   std::mutex device_mutex;  // of the next
   std::shared_ptr<DeviceGroup> device;

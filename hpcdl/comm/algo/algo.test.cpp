@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 
 #include "hpcdl/comm/algo/policy.h"
 #include "hpcdl/comm/algo/reduction.h"
@@ -420,11 +421,56 @@ TEST(choice, is_possible_everywhere) {
                                 Collective::all_to_all, Collective::broadcast, Collective::barrier})
     for (const int hosts : {1, 2, 4})
       for (const bool shared : {false, true})
-        for (const std::int64_t bytes : {0L, 4L, 100000L, 1L << 28}) {
-          const algo::Situation s{.what = what, .bytes = bytes, .ranks = 4, .hosts = hosts, .shared = shared};
-          const auto can = algo::possible(s, false);
-          EXPECT_NE(std::find(can.begin(), can.end(), algo::default_choice(s)), can.end());
-        }
+        for (const std::int64_t bytes : {0L, 4L, 100000L, 1L << 28})
+          for (const int ranks : {4, 64, 65, 256, 1000})
+            for (const int on_host : {0, ranks - hosts + 1}) {
+              const algo::Situation s{
+                  .what = what, .bytes = bytes, .ranks = ranks, .hosts = hosts, .shared = shared, .on_host = on_host};
+              const auto can = algo::possible(s, false);
+              EXPECT_NE(std::find(can.begin(), can.end(), algo::default_choice(s)), can.end())
+                  << ranks << " ranks, " << hosts << " hosts, " << bytes << " bytes";
+            }
+}
+
+/// Element i of each rank's tensor is its rank plus i.
+void exchange_integers(const Group& g, const Stream& s, std::int64_t n) {
+  const auto mine = [&](int rank, std::int64_t count) {
+    Rows<std::int32_t> x(count);
+    std::iota(x.v.begin(), x.v.end(), rank);
+    return x;
+  };
+  const auto all = static_cast<std::int32_t>(g.size());
+  const auto sum = [&](std::int64_t i) { return all * (all - 1) / 2 + all * static_cast<std::int32_t>(i); };
+  auto x = mine(g.rank(), n);
+  g.all_reduce(s, x.tensor(), Reduce::sum).wait();
+  for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(x.v[static_cast<std::size_t>(i)], sum(i));
+  auto in = mine(g.rank(), n * all);
+  Rows<std::int32_t> out(n), gathered(n * all);
+  g.reduce_scatter(s, out.tensor(), in.tensor(), Reduce::sum).wait();
+  for (std::int64_t i = 0; i < n; ++i) ASSERT_EQ(out.v[static_cast<std::size_t>(i)], sum(g.rank() * n + i));
+  x = mine(g.rank(), n);
+  g.all_gather(s, gathered.tensor(), x.tensor()).wait();
+  for (std::int64_t i = 0; i < n * all; ++i)
+    ASSERT_EQ(gathered.v[static_cast<std::size_t>(i)], static_cast<std::int32_t>(i / n + i % n));
+  g.broadcast(s, x.tensor(), all - 1).wait();
+  EXPECT_TRUE(x == mine(all - 1, n));
+  g.barrier(s).wait();
+}
+
+/// More of them than one sweep through shared memory sums.
+TEST(choice, more_than_64_ranks_of_a_host_have_all_collectives) {
+  constexpr int kRanks = 100;
+  for (const int on_second : {0, 3}) {
+    std::vector<int> layout(kRanks - on_second, 0);
+    layout.resize(kRanks, 1);
+    run_ranks(
+        kRanks,
+        [&](Group g) {
+          Cpu cpu;
+          for (const std::int64_t n : {1, 300}) exchange_integers(g, cpu.stream, n);
+        },
+        on_hosts(layout));
+  }
 }
 
 TEST(choice, by_measurement_is_the_same_on_all_ranks) {

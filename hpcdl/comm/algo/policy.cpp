@@ -13,6 +13,16 @@ bool too_many(Algorithm a, Collective what, int ranks) {
   return at_once && ranks > kMostTogether;
 }
 
+/// Whether the ranks of each host can work through the memory that they share: a phase of theirs sums as many tensors
+/// as there are ranks.
+bool can_share(const Situation& s) {
+  const int on_host = s.on_host > 0 ? s.on_host : (s.ranks + s.hosts - 1) / s.hosts;
+  return s.shared && on_host <= kMostTogether;
+}
+
+bool can_be_shared(const Situation& s) { return s.hosts == 1 && can_share(s); }
+bool can_be_hierarchical(const Situation& s) { return s.hosts > 1 && s.hosts < s.ranks && can_share(s); }
+
 }  // namespace
 
 std::span<const Algorithm> algorithms_of(Collective what) {
@@ -36,8 +46,8 @@ std::vector<Algorithm> possible(const Situation& s, bool native) {
   std::vector<Algorithm> list;
   for (const Algorithm a : algorithms_of(s.what)) {
     if ((a == Algorithm::native && !native) || too_many(a, s.what, s.ranks)) continue;
-    if (a == Algorithm::shared && (s.hosts > 1 || !s.shared)) continue;
-    if (a == Algorithm::hierarchical && (s.hosts == 1 || s.hosts == s.ranks || !s.shared)) continue;
+    if (a == Algorithm::shared && !can_be_shared(s)) continue;
+    if (a == Algorithm::hierarchical && !can_be_hierarchical(s)) continue;
     list.push_back(a);
   }
   return list;
@@ -59,12 +69,12 @@ bool position_independent(Algorithm a, int ranks) {
 
 Algorithm default_choice(const Situation& s) {
   constexpr std::int64_t kShort = 16 << 10;
-  if (s.hosts == 1 && s.shared) return Algorithm::shared;
+  if (can_be_shared(s)) return Algorithm::shared;
   const bool is_short = s.bytes <= kShort;
   switch (s.what) {
     case Collective::all_reduce:
       if (is_short) return Algorithm::halving;
-      return s.shared && s.hosts < s.ranks ? Algorithm::hierarchical : Algorithm::ring;
+      return can_be_hierarchical(s) ? Algorithm::hierarchical : Algorithm::ring;
     case Collective::reduce_scatter:
     case Collective::all_gather:
       return is_short && !too_many(Algorithm::pairwise, s.what, s.ranks) ? Algorithm::pairwise : Algorithm::ring;

@@ -22,6 +22,7 @@ struct Situation {
   int hosts = 1;
   bool shared = true;   // ranks of one host have shared memory
   bool window = false;  // the tensors lie in it
+  int on_host = 0;      // ranks of the host that has most of them; 0: every host has as many
 };
 
 /// All that do this collective, in the order of Algorithm.

@@ -15,26 +15,16 @@ namespace hpcdl::comm {
 namespace algo {
 namespace {
 
-int hosts_of(const Peers& peers) {
-  int hosts = 0;
-  for (int k = 0; k < peers.size(); ++k) {
-    bool seen = false;
-    for (int j = 0; j < k && !seen; ++j) seen = peers.host(j) == peers.host(k);
-    hosts += !seen;
-  }
-  return hosts;
-}
-
 Situation situation(const Call& c, const Ground& g) {
   const std::int64_t parts = c.what == Collective::all_reduce || c.what == Collective::broadcast ? 1 : g.peers.size();
-  const int hosts = g.one_host ? 1 : hosts_of(g.peers);
   // A rank that is alone on its host has no shared memory, but the others may: what all ranks know alike is only this.
   return {c.what,
           c.bytes() * parts,
           g.peers.size(),
-          hosts,
-          g.one_host ? g.shared != nullptr : hosts < g.peers.size(),
-          static_cast<bool>(c.in_place)};
+          g.hosts,
+          g.one_host ? g.shared != nullptr : g.hosts < g.peers.size(),
+          static_cast<bool>(c.in_place),
+          g.on_host};
 }
 
 Algorithm choose(const Call& c, const Ground& g) {
