@@ -10,6 +10,7 @@
 #include "cli/self.h"
 #include "cli/verb.h"
 #include "hpcdl/comm/bootstrap/place.h"
+#include "hpcdl/comm/bootstrap/secret.h"
 #include "hpcdl/comm/bootstrap/socket.h"
 #include "hpcdl/train/stop.h"
 
@@ -49,6 +50,8 @@ RanksOptions ranks_options(const LaunchOptions& o, int restart) {
                    {"TORCHELASTIC_RESTART_COUNT", std::to_string(restart)},
                    {"TORCHELASTIC_MAX_RESTARTS", std::to_string(o.max_restarts)},
                    {"TORCHELASTIC_USE_AGENT_STORE", "False"}};
+  // Others of this host cannot join the ranks, nor pretend to be one.
+  if (comm::job_secret().empty()) r.environment["HPCDL_SECRET"] = comm::new_secret();
   // All ranks share the CPUs that this process may use.
   if (!std::getenv("OMP_NUM_THREADS") && !std::getenv("HPCDL_THREADS"))
     r.environment["OMP_NUM_THREADS"] = std::to_string(std::max(1, usable_cpus() / o.count));

@@ -6,7 +6,8 @@ namespace hpcdl::cli {
 /// environment the program runs.
 inline constexpr const char* kOwnVariables[] = {
     "HPCDL_ATOMIC_SUMS", "HPCDL_ATTENTION",     "HPCDL_CONV",        "HPCDL_CUDNN_LIBRARY", "HPCDL_ISA",
-    "HPCDL_LOG",         "HPCDL_NCCL_LIBRARY",  "HPCDL_THREADS",     "HPCDL_TIMESTAMPS",
+    "HPCDL_LOG",         "HPCDL_NCCL_LIBRARY",  "HPCDL_SECRET",      "HPCDL_SECRET_FILE",   "HPCDL_THREADS",
+    "HPCDL_TIMESTAMPS",
 
     "HPCDL_BENCH_BIN",   "HPCDL_BENCH_PYTHON",  "HPCDL_BENCH_TUNED", "HPCDL_BIN",           "HPCDL_BUILT",
     "HPCDL_CXX",         "HPCDL_FAULT_COUNT",   "HPCDL_FAULT_SEED",  "HPCDL_GPT2_STEP",     "HPCDL_GPUS",

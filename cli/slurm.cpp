@@ -119,7 +119,9 @@ std::string script(const SlurmOptions& o, const Shape& s, bool gpu, const std::v
          "# SIGTERM comes before the time is up, or when the job is pre-empted, to the ranks (no \"B:\" above). They "
          "save and end with 75.\n"
          "# A rank that is lost ends the others with 71 within 30 s; --kill-on-bad-exit would take them while they "
-         "still save.\n" +
+         "still save.\n"
+         "# What the ranks of this job alone know, so that no other program on the network joins them.\n"
+         "export HPCDL_SECRET=\"${HPCDL_SECRET:-$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')}\"\n" +
          command +
          "\n"
          "code=$?\n"

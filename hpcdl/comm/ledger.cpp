@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cstddef>
+#include <cstring>
 
 #include "hpcdl/comm/transport.h"
 
@@ -65,6 +66,19 @@ Label::Label(std::string_view name) : before_(label), hash_before_(label_hash) {
 Label::~Label() { label = before_, label_hash = hash_before_; }
 std::string_view Label::current() { return label; }
 std::uint64_t Label::current_hash() { return label_hash; }
+
+bool is_sound(const LedgerEntry& e) {
+  // Read as numbers: an enum of another value has no name.
+  const auto in = [](const auto& value, auto last) {
+    std::uint8_t number;
+    static_assert(sizeof value == sizeof number);
+    std::memcpy(&number, &value, sizeof number);
+    return number <= static_cast<std::uint8_t>(last);
+  };
+  const auto ends = [](const auto& name) { return std::memchr(name, 0, sizeof name) != nullptr; };
+  return in(e.phase, Phase::idle) && in(e.what, Collective::split) && in(e.op, Reduce::avg) &&
+         in(e.algorithm, Algorithm::native) && in(e.dtype, DType::f8_e8m0) && ends(e.group) && ends(e.tensor);
+}
 
 std::string describe(const LedgerEntry& e) {
   std::string text = fmt::format("{} number {} of group {}", collective_name(e.what), e.number, e.group);

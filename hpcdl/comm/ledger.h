@@ -40,6 +40,9 @@ struct LedgerEntry {
   char tensor[48] = {};  // what Label said
 };
 
+/// Whether bytes that another process sent are an entry: names end, and values of enums are known ones.
+bool is_sound(const LedgerEntry& e);
+
 /// What one rank is doing: its own phase, and the collective that is under way or was the last. Written by that rank's
 /// threads (each line by one at a time), read by any thread without stopping them.
 class Ledger {

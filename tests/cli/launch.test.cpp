@@ -80,6 +80,20 @@ TEST_F(Launch, ranks_know_who_they_are_and_their_lines_are_told_apart) {
   EXPECT_GT(std::stoi(*ports.begin()), 1023);
 }
 
+TEST_F(Launch, ranks_of_one_start_share_a_secret) {
+  std::set<std::string> all;
+  for (int start = 0; start < 2; ++start) {
+    const auto r = sh(2, "echo $HPCDL_SECRET");
+    EXPECT_EQ(r.code, 0) << r.err;
+    std::set<std::string> of_start;
+    for (const auto& line : lines(r.out)) of_start.insert(line.substr(line.find(']') + 1));
+    ASSERT_EQ(of_start.size(), 1u) << r.out;
+    EXPECT_EQ(of_start.begin()->size(), 65u) << r.out;
+    all.insert(*of_start.begin());
+  }
+  EXPECT_EQ(all.size(), 2u);
+}
+
 TEST_F(Launch, starts_hpcdl_itself) {
   const auto r = run({"launch", "-n", "2", "--", "--version"});
   EXPECT_EQ(r.code, 0) << r.err;

@@ -5,6 +5,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
 
 #include "tests/cli/program.h"
 
@@ -84,7 +87,8 @@ TEST_F(Slurm, times_are_those_that_sbatch_takes_and_leave_time_to_train) {
 
 TEST_F(Slurm, the_script_requeues_what_was_saved_and_nothing_else) {
   const auto at = folder.path().string();
-  tool("srun", "for w in \"$@\"; do echo \"$w\" >>" + at + "/words; done\nexit $CODE\n");
+  tool("srun", "for w in \"$@\"; do echo \"$w\" >>" + at + "/words; done\necho $HPCDL_SECRET >>" + at +
+                   "/secrets\nexit $CODE\n");
   tool("scontrol", "echo \"$@\" >>" + at + "/asked\n");
   const auto c = config("[parallel]\ndp = 2\n");
   const auto r = run({"slurm", "-c", c, "--program", at + "/my program's", "--mpi", "pmix", "--data.text=a b$HOME"});
@@ -100,6 +104,14 @@ TEST_F(Slurm, the_script_requeues_what_was_saved_and_nothing_else) {
       EXPECT_EQ(io::read_file(folder / "asked"), "requeue 17\n");
     }
   }
+  // Each start has a secret of its own, unless the user has given one.
+  std::istringstream secrets(io::read_file(folder / "secrets"));
+  std::set<std::string> all;
+  for (std::string secret; secrets >> secret;) {
+    EXPECT_EQ(secret.size(), 64u) << secret;
+    all.insert(secret);
+  }
+  EXPECT_EQ(all.size(), 5u);
   const auto words = io::read_file(folder / "words");
   EXPECT_TRUE(has(words, "\n" + at + "/my program's\ntrain\n-c\n" + c + "\n--data.text=a b$HOME\n")) << words;
 }

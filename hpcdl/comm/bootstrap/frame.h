@@ -14,6 +14,8 @@ namespace hpcdl::comm {
 
 enum class FrameKind : std::uint8_t {
   hello,
+  challenge,
+  introduction,
   accepted,
   refused,
   welcome,
@@ -62,37 +64,68 @@ class Unpacker {
     return x;
   }
   std::string_view string() { return bytes(number<std::uint32_t>()); }
-  std::string_view rest() { return bytes(text_.size()); }
-
- private:
+  /// Throws for a longer one.
+  std::string_view string(std::size_t at_most) {
+    const auto n = number<std::uint32_t>();
+    require(n <= at_most, "dist", "a message of the store has a text of {} bytes; expected at most {}", n, at_most);
+    return bytes(n);
+  }
+  /// Of a list that follows.
+  std::uint32_t count(std::uint32_t at_most) {
+    const auto n = number<std::uint32_t>();
+    require(n <= at_most, "dist", "a message of the store has a list of {}; expected at most {}", n, at_most);
+    return n;
+  }
   std::string_view bytes(std::size_t n) {
     require(n <= text_.size(), "dist", "a message of the store is cut short");
     const auto part = text_.substr(0, n);
     text_.remove_prefix(n);
     return part;
   }
+  std::string_view rest() { return bytes(text_.size()); }
+
+ private:
   std::string_view text_;
+};
+
+/// The first 12 bytes of a frame.
+struct FrameHeader {
+  static constexpr std::size_t kBytes = 12;
+  std::uint32_t size = 0, id = 0, kind = 0;
+
+  /// Throws Error where this is no header of a frame of at most `largest` bytes.
+  static FrameHeader parse(std::string_view bytes, std::size_t largest);
 };
 
 /// One end of a connection. Not thread-safe.
 class Connection {
  public:
-  static constexpr std::size_t kLargest = 64 << 20;  // bytes of a payload
+  static constexpr std::size_t kLargest = 64 << 20;     // bytes of a payload
+  static constexpr std::size_t kOfStrangers = 4 << 10;  // the same, until trust()
 
   explicit Connection(Socket socket) : socket_(std::move(socket)) {}
   const Socket& socket() const { return socket_; }
+  /// The peer is one of the launch: longer frames may come, and several at once. Before, not a byte is read beyond the
+  /// frame that is awaited.
+  void trust() { trusted_ = true; }
+  Socket take_socket() { return std::move(socket_); }
 
-  /// Reads what has arrived. False when the peer has closed; what came before is still there for next().
+  /// Reads some of what has arrived. False when the peer has closed; what came before is still there for next().
   bool fill();
   /// The next whole frame. Throws Error when the peer does not speak this language.
   std::optional<Frame> next();
   void put(const Frame& frame);
   bool has_output() const { return sent_ < out_.size(); }
+  std::size_t unsent() const { return out_.size() - sent_; }
   /// Writes as much as goes now. False when the peer has closed.
   bool flush();
 
  private:
+  std::size_t largest() const { return trusted_ ? kLargest : kOfStrangers; }
+  std::size_t room() const;
+
   Socket socket_;
+  bool trusted_ = false;
   std::string in_, out_;
   std::size_t parsed_ = 0, sent_ = 0;
 };

@@ -39,14 +39,14 @@ struct Launch {
   explicit Launch(int world_size, std::chrono::milliseconds timeout = 20s)
       : world(world_size), deadline(in(timeout)), listening(listen_at("127.0.0.1", 0)), port(port_of(listening)) {}
 
-  std::shared_ptr<Store> join(int rank, int said_world = 0, const std::string& token = "test") {
+  std::shared_ptr<Store> join(int rank, int said_world = 0, const RunKey& key = "test") {
     std::unique_ptr<StoreServer> server;
     if (rank == 0)
       server = std::make_unique<StoreServer>(std::move(listening),
                                              ServerOptions{world, "test", deadline, {"a", "b", "c", "d"}});
     std::string why;
     Socket s = connect_to("127.0.0.1", port, 2s, why);
-    return Store::introduce(std::move(s), rank, said_world ? said_world : world, token, deadline, std::move(server));
+    return Store::introduce(std::move(s), rank, said_world ? said_world : world, key, deadline, std::move(server));
   }
 
   int world;

@@ -1,6 +1,7 @@
 #include "hpcdl/comm/bootstrap/rendezvous.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,11 +10,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <random>
 #include <sstream>
 #include <thread>
 
+#include "hpcdl/comm/bootstrap/secret.h"
 #include "hpcdl/comm/bootstrap/socket.h"
 #include "hpcdl/comm/bootstrap/store_server.h"
 
@@ -54,11 +54,6 @@ struct Invitation {
   }
 };
 
-std::string random_token() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}{:08x}{:08x}", random(), random(), random(), random());
-}
-
 /// A method once what it needs is known.
 struct Plan {
   enum class Kind { tcp, file, mpi } kind;
@@ -66,6 +61,9 @@ struct Plan {
   int port = 0, ports = 1;
   std::string token;
   fs::path file;
+  std::string secret;
+
+  RunKey key(const std::string& run_token) const { return {run_token, secret}; }
 };
 
 /// Of this launch: several of one job or user do not meet.
@@ -78,14 +76,28 @@ std::string run_name(const Place& p) {
 
 Plan tcp_plan(const Place& p, std::string host, int port, int ports) {
   if (port == 0) fail_usage("dist", "{} needs a port: the other ranks have to know it", host);
-  return {Plan::Kind::tcp, std::move(host), port, ports, "hpcdl " + p.run_id, {}};
+  return {Plan::Kind::tcp, std::move(host), port, ports, "hpcdl " + p.run_id, {}, {}};
+}
+
+/// A folder of this user alone in one that all users share.
+fs::path own_folder(const fs::path& shared) {
+  const fs::path folder = shared / fmt::format("hpcdl-{}", geteuid());
+  const bool made = ::mkdir(folder.c_str(), 0700) == 0;
+  require(made || errno == EEXIST, "dist", "cannot make the folder {}: {}", folder.string(), std::strerror(errno));
+  struct stat s{};
+  if (::lstat(folder.c_str(), &s) != 0 || !S_ISDIR(s.st_mode) || s.st_uid != geteuid() || (s.st_mode & 077))
+    fail_usage("dist",
+               "{} is not a folder of this user that others cannot enter: remove it, or set TMPDIR to a folder of your "
+               "own",
+               folder.string());
+  return folder;
 }
 
 Plan file_plan(const Place& p, const std::string& path) {
   const fs::path file = path + "." + run_name(p);
   if (!fs::is_directory(file.parent_path()))
     fail_usage("dist", "file://{}: {} is no folder; give one that all hosts see", path, file.parent_path().string());
-  return {Plan::Kind::file, {}, 0, 1, {}, file};
+  return {Plan::Kind::file, {}, 0, 1, {}, file, {}};
 }
 
 Plan make_plan(const Place& p, const RendezvousOptions& o) {
@@ -100,21 +112,21 @@ Plan make_plan(const Place& p, const RendezvousOptions& o) {
       fail_usage("dist",
                  "dist.method = \"mpi\" needs a build with MPI and a launch by mpirun or srun --mpi=pmix; this is {}",
                  describe(p));
-    return {Plan::Kind::mpi, {}, 0, 1, {}, {}};
+    return {Plan::Kind::mpi, {}, 0, 1, {}, {}, {}};
   }
   if (m != "env" && m != "auto")
     fail_usage("dist", "dist.method is \"{}\"; expected auto, env, mpi, tcp://HOST:PORT or file://PATH", m);
   // A launch without a name is known by its parent process, which a script around each rank would hide: where MPI can
   // tell, it does.
-  if (m == "auto" && p.run_id.empty() && o.broadcast) return {Plan::Kind::mpi, {}, 0, 1, {}, {}};
+  if (m == "auto" && p.run_id.empty() && o.broadcast) return {Plan::Kind::mpi, {}, 0, 1, {}, {}, {}};
   if (m == "auto" && p.one_host() && (p.master_host.empty() || p.source != "options")) {
     const char* temporary = std::getenv("TMPDIR");
     std::error_code none;  // it may name a folder of the host that the job came from
     const fs::path folder = temporary && fs::is_directory(temporary, none) ? temporary : "/tmp";
-    return file_plan(p, (folder / fmt::format("hpcdl-store-{}", getuid())).string());
+    return file_plan(p, (own_folder(folder) / "store").string());
   }
   if (!p.master_host.empty()) return tcp_plan(p, p.master_host, p.master_port, p.ports);
-  if (m == "auto" && o.broadcast) return {Plan::Kind::mpi, {}, 0, 1, {}, {}};
+  if (m == "auto" && o.broadcast) return {Plan::Kind::mpi, {}, 0, 1, {}, {}, {}};
   fail_usage("dist",
              "{} does not say where rank 0 is: give --dist.method tcp://HOST:PORT or file://PATH in a folder that all "
              "hosts see, or set MASTER_ADDR and MASTER_PORT",
@@ -133,32 +145,70 @@ void write_invitation(const fs::path& file, const std::string& text) {
   require(placed, "dist", "cannot write {}: {}", file.string(), std::strerror(errno));
 }
 
-Invitation read_invitation(const fs::path& file) {
-  std::ifstream in(file);
-  std::stringstream text;
-  text << in.rdbuf();
-  return Invitation::parse(text.str());
+/// Without addresses, and `why`, where there is none that can be believed. With a secret rank 0 itself has to prove that
+/// it is the right one; without, what another user may have written is not read.
+Invitation read_invitation(const Plan& plan, std::string& why) {
+  constexpr std::size_t kLongest = 1 << 16;  // bytes
+  struct File {
+    int fd;
+    ~File() {
+      if (fd >= 0) ::close(fd);
+    }
+  } file{::open(plan.file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
+  struct stat s{};
+  if (file.fd < 0 || fstat(file.fd, &s) != 0 || !S_ISREG(s.st_mode)) return {};
+  if (plan.secret.empty() && (s.st_uid != geteuid() || (s.st_mode & 022))) {
+    why = fmt::format("{} can be written by another user and is not believed", plan.file.string());
+    return {};
+  }
+  std::string text(kLongest, '\0');
+  const auto n = ::read(file.fd, text.data(), text.size());
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(n, 0)));
+  return Invitation::parse(text);
 }
 
-Socket listen_for(const Plan& plan, const Place& p) {
-  if (plan.kind == Plan::Kind::tcp) {
-    for (int i = 0; i < plan.ports; ++i)
-      if (Socket s = listen_at("", std::min(plan.port + i, 65535))) return s;
-    fail("dist", "port {}{} of this host is taken: give another one (MASTER_PORT, or --dist.method tcp://HOST:PORT)",
-         plan.port, plan.ports > 1 ? fmt::format(" to {}", plan.port + plan.ports - 1) : "");
-  }
-  return listen_at(p.one_host() ? "127.0.0.1" : "", 0);
+bool is_own_address(const std::string& host) {
+  const auto own = own_addresses();
+  return is_loopback(host) || std::find(own.begin(), own.end(), host) != own.end();
+}
+
+/// The address that rank 0 listens at; empty: all of this host. Names are not looked up: other hosts may know another
+/// address by them.
+std::string listening_host(const Plan& plan, const Place& p) {
+  if (p.one_host()) return "127.0.0.1";
+  if (plan.kind != Plan::Kind::tcp) return {};
+  if (plan.host == "localhost") return "127.0.0.1";
+  return is_own_address(plan.host) ? plan.host : std::string();
+}
+
+Socket listen_for(const Plan& plan, const std::string& host) {
+  if (plan.kind != Plan::Kind::tcp) return listen_at(host, 0);
+  for (int i = 0; i < plan.ports; ++i)
+    if (Socket s = listen_at(host, std::min(plan.port + i, 65535))) return s;
+  fail("dist", "port {}{} of this host is taken: give another one (MASTER_PORT, or --dist.method tcp://HOST:PORT)",
+       plan.port, plan.ports > 1 ? fmt::format(" to {}", plan.port + plan.ports - 1) : "");
+}
+
+/// Where a token that could be guessed is all that keeps others out of a port that other hosts reach.
+void warn_of_strangers(const Plan& plan, const std::string& host, const RendezvousOptions& o) {
+  if (plan.kind != Plan::Kind::tcp || !plan.secret.empty() || is_loopback(host) || !o.say) return;
+  o.say(
+      "this job has no secret: whoever reaches rank 0's port can join it; give all ranks the same HPCDL_SECRET, or an "
+      "HPCDL_SECRET_FILE");
 }
 
 std::shared_ptr<Store> serve(const Place& p, const Plan& plan, const RendezvousOptions& o, Deadline deadline) {
   Invitation invitation{plan.token, {}};
-  if (invitation.token.empty()) invitation.token = random_token();
-  Socket listening = listen_for(plan, p);
+  if (invitation.token.empty()) invitation.token = hexadecimal(random_bytes(16));
+  const std::string host = listening_host(plan, p);
+  Socket listening = listen_for(plan, host);
   const int port = port_of(listening);
-  for (const auto& host : p.one_host() ? std::vector<std::string>{"127.0.0.1"} : own_addresses())
-    invitation.addresses.push_back({host, port});
+  for (const auto& address : host.empty() ? own_addresses() : std::vector<std::string>{host})
+    invitation.addresses.push_back({address, port});
+  const RunKey key = plan.key(invitation.token);
+  if (p.world > 1) warn_of_strangers(plan, host, o);
   auto server =
-      std::make_unique<StoreServer>(std::move(listening), ServerOptions{p.world, invitation.token, deadline, p.hosts});
+      std::make_unique<StoreServer>(std::move(listening), ServerOptions{p.world, key, deadline, p.hosts, o.say});
   if (plan.kind == Plan::Kind::mpi) o.broadcast(invitation.text());
   struct Written {
     fs::path file;
@@ -171,10 +221,9 @@ std::shared_ptr<Store> serve(const Place& p, const Plan& plan, const RendezvousO
     written.file = plan.file;
   }
   std::string why;
-  Socket own = connect_to("127.0.0.1", port, kConnect, why);
+  Socket own = connect_to(host.empty() ? "127.0.0.1" : host, port, kConnect, why);
   require(static_cast<bool>(own), "dist", "rank 0 cannot reach its own store: {}", why);
-  auto store =
-      Store::introduce(std::move(own), 0, p.world, invitation.token, deadline, std::move(server), o.asked_to_stop);
+  auto store = Store::introduce(std::move(own), 0, p.world, key, deadline, std::move(server), o.asked_to_stop);
   require(store != nullptr, "dist", "rank 0's own store does not answer");
   return store;
 }
@@ -188,7 +237,7 @@ std::string where(const Plan& plan) {
 std::shared_ptr<Store> join(const Place& p, const Plan& plan, const RendezvousOptions& o, Deadline deadline) {
   Invitation invitation{plan.token, {}};
   for (int i = 0; plan.kind == Plan::Kind::tcp && i < plan.ports; ++i)
-    invitation.addresses.push_back({plan.host, std::min(plan.port + i, 65535)});
+    invitation.addresses.push_back({p.one_host() ? "127.0.0.1" : plan.host, std::min(plan.port + i, 65535)});
   if (plan.kind == Plan::Kind::mpi) invitation = Invitation::parse(o.broadcast(""));
   const auto leave_if_asked = [&] {
     if (o.asked_to_stop && o.asked_to_stop())
@@ -202,13 +251,13 @@ std::shared_ptr<Store> join(const Place& p, const Plan& plan, const RendezvousOp
   for (std::chrono::milliseconds pause = kPause; Clock::now() < deadline;
        pause = std::min(pause * 3 / 2, kLongestPause)) {
     if (plan.kind == Plan::Kind::file)
-      invitation = read_invitation(plan.file);  // again and again: a stale one is replaced
+      invitation = read_invitation(plan, why);  // again and again: a stale one is replaced
     for (const auto& a : invitation.addresses) {
       leave_if_asked();
       Socket s = connect_to(a.host, a.port, kConnect, why);
       if (!s) continue;
-      auto store =
-          Store::introduce(std::move(s), p.rank, p.world, invitation.token, deadline, nullptr, o.asked_to_stop);
+      auto store = Store::introduce(std::move(s), p.rank, p.world, plan.key(invitation.token), deadline, nullptr,
+                                    o.asked_to_stop);
       if (store) return store;
       why = fmt::format("{}:{}: not the store of this launch", a.host, a.port);
     }
@@ -230,7 +279,8 @@ std::shared_ptr<Store> join(const Place& p, const Plan& plan, const RendezvousOp
 }  // namespace
 
 std::shared_ptr<Store> open_store(const Place& place, const RendezvousOptions& options) {
-  const Plan plan = make_plan(place, options);
+  Plan plan = make_plan(place, options);
+  plan.secret = options.secret ? *options.secret : job_secret();
   const auto deadline = Clock::now() + options.timeout;
   return place.rank == 0 ? serve(place, plan, options, deadline) : join(place, plan, options, deadline);
 }

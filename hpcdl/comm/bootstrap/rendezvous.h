@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "hpcdl/comm/bootstrap/place.h"
@@ -27,6 +28,8 @@ struct RendezvousOptions {
   /// to believe, as some launchers give every launch the same name.
   std::function<void(const std::string& sentence)> say = {};
   std::chrono::milliseconds silent = std::chrono::seconds(10);
+  /// Of this job, the same on all ranks; empty: none. Not set: job_secret().
+  std::optional<std::string> secret = {};
 };
 
 /// Collective over all ranks of the launch. Throws UsageError for a method that cannot work here, PeerLost that names

@@ -116,6 +116,35 @@ int port_of(const Socket& listening) {
                                             : reinterpret_cast<sockaddr_in6&>(address).sin6_port);
 }
 
+namespace {
+
+/// By getsockname() or getpeername().
+std::string end_of(int fd, int (*name)(int, sockaddr*, socklen_t*)) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  char text[NI_MAXHOST];
+  if (name(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
+      getnameinfo(reinterpret_cast<sockaddr*>(&address), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0)
+    return {};
+  return text;
+}
+
+}  // namespace
+
+std::string own_end(const Socket& connected) {
+  return end_of(connected.fd(), [](int fd, sockaddr* a, socklen_t* n) { return getsockname(fd, a, n); });
+}
+std::string other_end(const Socket& connected) {
+  return end_of(connected.fd(), [](int fd, sockaddr* a, socklen_t* n) { return getpeername(fd, a, n); });
+}
+
+bool is_loopback(const std::string& address) {
+  in_addr v4{};
+  if (inet_pton(AF_INET, address.c_str(), &v4) == 1) return (ntohl(v4.s_addr) >> 24) == 127;
+  in6_addr v6{};
+  return inet_pton(AF_INET6, address.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
 Socket accept_from(const Socket& listening) {
   Socket s(accept4(listening.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (s) tune(s);

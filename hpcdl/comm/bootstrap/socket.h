@@ -34,6 +34,11 @@ std::vector<std::string> own_addresses();
 /// other reasons.
 Socket listen_at(const std::string& host, int port);
 int port_of(const Socket& listening);
+/// Numbers of the address of this end of a connection and of the other; empty: there is none.
+std::string own_end(const Socket& connected);
+std::string other_end(const Socket& connected);
+/// Whether others than this host can reach it.
+bool is_loopback(const std::string& address);
 /// Invalid when nobody waits.
 Socket accept_from(const Socket& listening);
 

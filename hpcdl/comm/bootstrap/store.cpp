@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr auto kGrace = 5s;  // after a deadline, for rank 0's answer that names who is late
-constexpr auto kFirstWord = 3s;
+constexpr auto kFirstWord = 3s, kSecondWord = 10s;
 constexpr auto kParting = 2s;  // for rank 0 to tell the others
 
 template <class... A> [[noreturn]] void lost(fmt::format_string<A...> f, A&&... args) {
@@ -49,7 +49,7 @@ std::string milliseconds_left(Deadline deadline) {
 /// The connection to rank 0, with a thread that reads it.
 class Store::Link {
  public:
-  Link(Connection connection, int rank, std::vector<std::string> hosts);
+  Link(Connection connection, int rank, std::vector<std::string> hosts, RunKey key);
   ~Link();
 
   void send(FrameKind kind, std::string payload);
@@ -60,6 +60,8 @@ class Store::Link {
 
   const int rank;
   const std::vector<std::string> hosts;
+  const RunKey key;
+  const std::string own_address, address_of_rank_0;
 
  private:
   struct Event {
@@ -73,6 +75,7 @@ class Store::Link {
   void run();
   bool read_all();
   void handle(Frame frame);
+  int known(std::int32_t rank_of_event) const;
   void deliver();
   void end(const std::string& why);
 
@@ -91,9 +94,12 @@ class Store::Link {
   std::thread thread_;
 };
 
-Store::Link::Link(Connection connection, int own_rank, std::vector<std::string> all_hosts)
+Store::Link::Link(Connection connection, int own_rank, std::vector<std::string> all_hosts, RunKey run_key)
     : rank(own_rank),
       hosts(std::move(all_hosts)),
+      key(std::move(run_key)),
+      own_address(own_end(connection.socket())),
+      address_of_rank_0(other_end(connection.socket())),
       connection_(std::move(connection)),
       wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   thread_ = std::thread([this] { run(); });
@@ -196,12 +202,18 @@ void Store::Link::handle(Frame frame) {
     const auto it = requests_.find(frame.id);
     if (it != requests_.end()) it->second = std::move(frame), answered_.notify_all();
   } else if (frame.kind == FrameKind::message) {
-    const auto from = in.number<std::int32_t>();
+    const auto from = known(in.number<std::int32_t>());
     events_.push_back({false, from, std::string(in.rest())});
   } else if (frame.kind == FrameKind::lost) {
-    const auto who = in.number<std::int32_t>();
+    const auto who = known(in.number<std::int32_t>());
     events_.push_back({true, who, std::string(in.string())});
   }
+}
+
+int Store::Link::known(std::int32_t rank_of_event) const {
+  require(rank_of_event >= 0 && rank_of_event < static_cast<std::int32_t>(hosts.size()), "dist",
+          "it speaks of a rank {}", rank_of_event);
+  return rank_of_event;
 }
 
 /// Hands events to the handlers, without the lock that callers need.
@@ -222,21 +234,19 @@ Store::Store(std::unique_ptr<StoreServer> server, std::unique_ptr<Link> link)
     : server_(std::move(server)), link_(std::move(link)) {}
 Store::~Store() = default;
 
-std::shared_ptr<Store> Store::introduce(Socket socket, int rank, int world, const std::string& token, Deadline deadline,
+std::shared_ptr<Store> Store::introduce(Socket socket, int rank, int world, const RunKey& key, Deadline deadline,
                                         std::unique_ptr<StoreServer> server, const Asked& asked) {
-  Connection c(std::move(socket));
-  c.put({FrameKind::hello, 0, (Packer() << token << std::int32_t{rank} << std::int32_t{world} << host_name()).take()});
-  if (!c.flush()) return nullptr;
-  std::optional<Frame> first;
-  try {
-    first = wait_frame(c, std::min<Deadline>(Clock::now() + kFirstWord, deadline + kGrace));
-  } catch (const Error&) {  // some other program
+  const auto there = other_end(socket);
+  Caller caller(std::move(socket), key, {rank, world, host_name()}, "what listens at " + there);
+  Connection& c = caller.connection();
+  for (const auto begin = Clock::now(); caller.advance() == Caller::State::under_way;) {
+    const auto until = begin + (caller.challenged() ? kSecondWord : kFirstWord);
+    if (!wait_for(c.socket(), c.has_output(), std::min<Deadline>(until, deadline + kGrace))) return nullptr;
   }
-  if (!first) return nullptr;
-  if (first->kind == FrameKind::refused && first->payload.empty()) return nullptr;  // another launch
-  if (first->kind == FrameKind::refused) lost("{}", first->payload);
-  if (first->kind == FrameKind::stop) throw Stopped("[dist] " + first->payload);
-  if (first->kind != FrameKind::accepted) return nullptr;
+  if (caller.state() == Caller::State::foreign) return nullptr;
+  if (caller.state() == Caller::State::refused) lost("{}", caller.words());
+  if (caller.state() == Caller::State::stopped) throw Stopped("[dist] " + caller.words());
+  c.trust();
   auto frame = wait_frame(c, deadline + kGrace, asked);
   if (!frame && asked && asked()) {
     // All ranks leave, unless the last one has come by now: then they all go on, and stop together later.
@@ -253,12 +263,16 @@ std::shared_ptr<Store> Store::introduce(Socket socket, int rank, int world, cons
   std::vector<std::string> hosts;
   for (int r = 0; r < world; ++r) hosts.emplace_back(in.string());
   return std::shared_ptr<Store>(
-      new Store(std::move(server), std::make_unique<Link>(std::move(c), rank, std::move(hosts))));
+      new Store(std::move(server), std::make_unique<Link>(std::move(c), rank, std::move(hosts), key)));
 }
 
 int Store::rank() const { return link_->rank; }
 int Store::world() const { return static_cast<int>(hosts().size()); }
 const std::vector<std::string>& Store::hosts() const { return link_->hosts; }
+
+const RunKey& Store::key() const { return link_->key; }
+const std::string& Store::own_address() const { return link_->own_address; }
+const std::string& Store::address_of_rank_0() const { return link_->address_of_rank_0; }
 
 void Store::set(std::string_view key, std::string_view value) {
   link_->send(FrameKind::set, (Packer() << key).take().append(value));

@@ -13,6 +13,7 @@
 
 namespace hpcdl::comm {
 
+class RunKey;
 class Socket;
 class StoreServer;
 
@@ -29,9 +30,8 @@ class Store {
   /// Used by open_store(), which finds rank 0: introduces this rank at the other end of `socket`. Null when somebody
   /// else listens there. Throws PeerLost when not all ranks have come by the deadline, Stopped when one of them was
   /// `asked` to stop before. `server`: this process's, on rank 0.
-  static std::shared_ptr<Store> introduce(Socket socket, int rank, int world, const std::string& token,
-                                          Deadline deadline, std::unique_ptr<StoreServer> server = nullptr,
-                                          const Asked& asked = {});
+  static std::shared_ptr<Store> introduce(Socket socket, int rank, int world, const RunKey& key, Deadline deadline,
+                                          std::unique_ptr<StoreServer> server = nullptr, const Asked& asked = {});
   /// Without close(): the others see this rank as lost.
   ~Store();
 
@@ -39,6 +39,11 @@ class Store {
   int world() const;
   /// How the host of each rank names itself.
   const std::vector<std::string>& hosts() const;
+  /// What this launch alone knows.
+  const RunKey& key() const;
+  /// Numbers of the addresses that this rank and rank 0 use between them.
+  const std::string& own_address() const;
+  const std::string& address_of_rank_0() const;
 
   /// The last value counts.
   void set(std::string_view key, std::string_view value);

@@ -216,9 +216,8 @@ TEST(store, a_rank_may_have_come_and_gone_before) {
   Launch launch(2);
   {
     std::string why;
-    Connection early(connect_to("127.0.0.1", launch.port, 2s, why));
-    early.put({FrameKind::hello, 0, (Packer() << "test" << std::int32_t{1} << std::int32_t{2} << "b").take()});
-    EXPECT_TRUE(early.flush());
+    Caller early(connect_to("127.0.0.1", launch.port, 2s, why), "test", {1, 2, "b"}, "rank 0");
+    EXPECT_EQ(early.advance(), Caller::State::under_way);
   }
   expect_none(run_ranks(2, [&](int r) {
     if (r == 0) std::this_thread::sleep_for(300ms);  // both wait at the door
@@ -236,10 +235,10 @@ TEST(store, a_rank_may_come_again) {
   expect_none(run_ranks(3, [&](int r) {
     if (r == 1) {
       std::string why;
-      Connection early(connect_to("127.0.0.1", launch.port, 2s, why));
-      early.put({FrameKind::hello, 0, (Packer() << "test" << std::int32_t{1} << std::int32_t{3} << "b").take()});
-      EXPECT_TRUE(early.flush());
-      EXPECT_TRUE(wait_for(early.socket(), false, in(20s)));  // it is let in
+      Caller early(connect_to("127.0.0.1", launch.port, 2s, why), "test", {1, 3, "b"}, "rank 0");
+      while (early.advance() == Caller::State::under_way)
+        ASSERT_TRUE(wait_for(early.connection().socket(), false, in(20s)));
+      EXPECT_EQ(early.state(), Caller::State::accepted);
     }
     if (r == 1) std::this_thread::sleep_for(300ms), came = true;
     while (r == 2 && !came) std::this_thread::sleep_for(10ms);

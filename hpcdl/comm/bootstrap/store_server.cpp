@@ -12,15 +12,19 @@ namespace hpcdl::comm {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kIntroduction = 5s;  // until a connection has said who it is
-constexpr std::size_t kMostNewcomers = 4096;
 constexpr int kMostNamed = 16;  // ranks in one message
+// What one rank may take of rank 0's memory, by mistake.
+constexpr std::size_t kLongestKey = 4096, kMostKept = std::size_t{1} << 30;  // bytes
+constexpr std::size_t kMostUnsent = 4 * Connection::kLargest;                // bytes
+constexpr std::uint32_t kMostKeys = 4096;                                    // in one request
+constexpr std::size_t kMostWaiting = 1 << 12;                                // requests of one rank
+constexpr std::size_t kOfValue = 128;                                        // bytes beside its name and what it holds
 
 }  // namespace
 
 StoreServer::StoreServer(Socket listening, ServerOptions options)
-    : listening_(std::move(listening)),
-      options_(std::move(options)),
+    : options_(std::move(options)),
+      door_(std::move(listening), options_.key, fmt::format("rank 0 on {}", host_name())),
       wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       ranks_(static_cast<std::size_t>(options_.world)) {
   thread_ = std::thread([this] { run(); });
@@ -49,83 +53,68 @@ void StoreServer::run() {
 
 /// One round of poll. False when everybody has left.
 bool StoreServer::serve_once() {
-  std::vector<pollfd> fds{{wake_.fd(), POLLIN, 0}, {listening_.fd(), POLLIN, 0}};
+  std::vector<pollfd> fds{{wake_.fd(), POLLIN, 0}};
+  door_.wait_for(fds);
   const auto add = [&](const Connection& c) {
     fds.push_back({c.socket().fd(), static_cast<short>(POLLIN | (c.has_output() ? POLLOUT : 0)), 0});
   };
-  for (const auto& [c, _] : newcomers_) add(*c);
   for (const auto& r : ranks_)
     if (r.connection) add(*r.connection);
   poll(fds.data(), fds.size(), milliseconds_until(next_deadline()));
 
-  accept_all();
-  read_newcomers();
+  let_in();
   for (int r = 0; r < options_.world; ++r) read_from(r);
   answer_waiting();
   if (!started_ && gave_up_.empty() && Clock::now() >= options_.join_by) give_up(absent());
   for (int r = 0; r < options_.world; ++r) {
     auto& rank = ranks_[static_cast<std::size_t>(r)];
     if (rank.connection && !rank.connection->flush()) lose(r, "its connection is gone");
+    else if (rank.connection && rank.connection->unsent() > kMostUnsent) lose(r, "it does not read what is sent to it");
   }
   return !started_ || std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.connection != nullptr; });
 }
 
 Deadline StoreServer::next_deadline() const {
-  Deadline next = Clock::now() + 1h;
+  Deadline next = std::min(Clock::now() + 1h, door_.next_deadline());
   if (!started_ && gave_up_.empty()) next = std::min(next, options_.join_by);
   for (const auto& w : waiting_) next = std::min(next, w.deadline);
-  for (const auto& [_, until] : newcomers_) next = std::min(next, until);
   return next;
 }
 
-void StoreServer::accept_all() {
-  while (Socket s = accept_from(listening_))
-    if (newcomers_.size() < kMostNewcomers)
-      newcomers_.emplace_back(std::make_unique<Connection>(std::move(s)), Clock::now() + kIntroduction);
-}
-
-void StoreServer::read_newcomers() {
-  for (auto& [connection, until] : newcomers_) {
-    try {
-      const bool open = connection->fill();
-      const auto frame = open ? connection->next() : std::nullopt;  // who has gone again has not come
-      if (frame) hello(connection, *frame);
-      if (connection && (!open || Clock::now() >= until)) connection.reset();
-    } catch (const Error&) {
-      connection.reset();  // somebody else's program
-    }
-  }
-  std::erase_if(newcomers_, [](const auto& n) { return n.first == nullptr; });
+void StoreServer::let_in() {
+  for (auto& guest : door_.open()) seat(guest);
+  if (!told_ && options_.say && !door_.last_refusal().empty()) told_ = true, options_.say(door_.last_refusal());
   start_if_complete();
 }
 
-void StoreServer::hello(std::unique_ptr<Connection>& connection, const Frame& frame) {
-  require(frame.kind == FrameKind::hello, "dist", "no introduction");
-  Unpacker in(frame.payload);
-  const auto token = in.string();
-  const auto rank = in.number<std::int32_t>(), world = in.number<std::int32_t>();
-  const std::string host(in.string());
-  const bool ours = token == options_.token;
-  std::string problem = gave_up_;
-  if (problem.empty() && world != options_.world)
-    problem = fmt::format("rank {} on {} was started in a world of {}, rank 0 in a world of {}", rank, host, world,
-                          options_.world);
-  else if (problem.empty() && (rank < 0 || rank >= world))
-    problem = fmt::format("rank {} on {}: ranks are 0 to {}", rank, host, world - 1);
-  else if (problem.empty() && (started_ || ranks_[static_cast<std::size_t>(rank)].connection))
-    problem = fmt::format("rank {} came twice, from {} and from {}: are there two launches at one address?", rank,
-                          ranks_[static_cast<std::size_t>(rank)].host, host);
-  if (!ours || !problem.empty()) {
-    connection->put({ours ? gave_up_as_ : FrameKind::refused, 0, ours ? problem : ""});
-    connection->flush();
-    if (ours && !started_ && gave_up_.empty()) give_up(problem);
-    connection.reset();
-    return;
+/// Empty: none. It has proved that it has the key, so what is wrong ends the start for all.
+std::string StoreServer::problem_with(const Visitor& v) const {
+  if (v.world != options_.world)
+    return fmt::format("rank {} on {} was started in a world of {}, rank 0 in a world of {}", v.rank, v.host, v.world,
+                       options_.world);
+  if (v.rank < 0 || v.rank >= v.world)
+    return fmt::format("rank {} on {}: ranks are 0 to {}", v.rank, v.host, v.world - 1);
+  const auto& r = ranks_[static_cast<std::size_t>(v.rank)];
+  if (started_ || r.connection)
+    return fmt::format("rank {} came twice, from {} and from {}: are there two launches at one address?", v.rank,
+                       r.host, v.host);
+  return {};
+}
+
+void StoreServer::seat(Door::Guest& guest) {
+  if (gave_up_.empty()) {
+    // It may have come before, and gone unnoticed.
+    if (!started_ && guest.who.rank >= 0 && guest.who.rank < options_.world) read_from(guest.who.rank);
+    const auto problem = problem_with(guest.who);
+    if (!problem.empty() && !started_) give_up(problem);
+    if (!problem.empty()) return Door::refuse(guest, problem);
   }
-  connection->put({FrameKind::accepted, 0, ""});
-  auto& r = ranks_[static_cast<std::size_t>(rank)];
-  r.connection = std::move(connection);
-  r.host = host;
+  if (!gave_up_.empty()) return Door::refuse(guest, gave_up_, gave_up_as_);
+  auto& r = ranks_[static_cast<std::size_t>(guest.who.rank)];
+  r.connection = std::move(guest.connection);
+  r.connection->put({FrameKind::accepted, 0, ""});
+  r.connection->trust();
+  r.host = guest.who.host;
   r.lost = false;  // it may have come before
 }
 
@@ -134,6 +123,7 @@ void StoreServer::start_if_complete() {
       !std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.connection != nullptr; }))
     return;
   started_ = true;
+  door_.close();
   Packer hosts;
   for (const auto& r : ranks_) hosts << r.host;
   const auto text = hosts.take();
@@ -161,19 +151,22 @@ void StoreServer::handle(int rank, const Frame& f) {
   const auto deadline = [&] { return Clock::now() + std::chrono::milliseconds(in.number<std::int64_t>()); };
   switch (f.kind) {
     case FrameKind::set: {
-      const std::string key(in.string());
-      values_[key] = in.rest();
+      auto& value = value_of(in.string(kLongestKey));
+      const auto text = in.rest();
+      keep(text.size());
+      kept_ -= value.size();
+      value = text;
       break;
     }
     case FrameKind::get: {
       Waiting w{rank, f.id, deadline(), {}, {}};
-      for (auto n = in.number<std::uint32_t>(); n > 0; --n) w.keys.emplace_back(in.string());
-      waiting_.push_back(std::move(w));
+      for (auto n = in.count(kMostKeys); n > 0; --n) w.keys.emplace_back(in.string(kLongestKey));
+      wait(std::move(w));
       break;
     }
     case FrameKind::add: {
-      const std::string key(in.string());
-      auto& value = values_[key];
+      const std::string key(in.string(kLongestKey));
+      auto& value = value_of(key);
       std::int64_t number = 0;
       if (!value.empty() &&
           std::from_chars(value.data(), value.data() + value.size(), number).ptr != value.data() + value.size())
@@ -183,11 +176,11 @@ void StoreServer::handle(int rank, const Frame& f) {
       break;
     }
     case FrameKind::gather: {
-      Waiting w{rank, f.id, deadline(), {}, std::string(in.string())};
+      Waiting w{rank, f.id, deadline(), {}, std::string(in.string(kLongestKey))};
       auto& all = gathers_[w.name];
       all.resize(ranks_.size());
       all[static_cast<std::size_t>(rank)] = std::make_unique<std::string>(in.rest());
-      waiting_.push_back(std::move(w));
+      wait(std::move(w));
       break;
     }
     case FrameKind::message: {
@@ -240,7 +233,7 @@ bool StoreServer::answer(const Waiting& w) {
       else complete = false;
     }
   }
-  if (complete) send(w.rank, FrameKind::reply, w.id, out.take());
+  if (complete) reply(w.rank, w.id, out.take());
   else if (hopeless || Clock::now() >= w.deadline) send(w.rank, FrameKind::late, w.id, missing(w));
   else return false;
   return true;
@@ -268,8 +261,9 @@ std::string StoreServer::absent() const {
     auto& list = there ? here : not_here;
     if (std::count(list.begin(), list.end(), ',') < kMostNamed) list += (list.empty() ? "" : ", ") + named(r);
   }
-  return fmt::format("{} of {} ranks did not come in time: {}; here: {}", count, options_.world, not_here,
-                     here.empty() ? "none" : here);
+  const auto& refused = door_.last_refusal();
+  return fmt::format("{} of {} ranks did not come in time: {}; here: {}{}", count, options_.world, not_here,
+                     here.empty() ? "none" : here, refused.empty() ? "" : "; refused: " + refused);
 }
 
 std::string StoreServer::missing(const Waiting& w) const {
@@ -307,6 +301,32 @@ void StoreServer::give_up(const std::string& why, FrameKind kind) {
   gave_up_ = why;
   gave_up_as_ = kind;
   for (int r = 0; r < options_.world; ++r) send(r, kind, 0, why);
+}
+
+void StoreServer::reply(int rank, std::uint32_t id, std::string payload) {
+  if (payload.size() <= Connection::kLargest) return send(rank, FrameKind::reply, id, std::move(payload));
+  send(rank, FrameKind::late, id,
+       fmt::format("an answer of {} bytes is too large for the store; at most {}", payload.size(),
+                   Connection::kLargest));
+}
+
+/// Throws Error, which ends the rank that wants it, where that would be too much.
+std::string& StoreServer::value_of(std::string_view key) {
+  const auto it = values_.find(key);
+  if (it != values_.end()) return it->second;
+  keep(key.size() + kOfValue);
+  return values_.emplace(key, std::string()).first->second;
+}
+
+void StoreServer::keep(std::size_t bytes) {
+  require(kept_ + bytes <= kMostKept, "dist", "the store holds {} bytes already; at most {}", kept_, kMostKept);
+  kept_ += bytes;
+}
+
+void StoreServer::wait(Waiting w) {
+  const auto own = std::count_if(waiting_.begin(), waiting_.end(), [&](const Waiting& o) { return o.rank == w.rank; });
+  require(static_cast<std::size_t>(own) < kMostWaiting, "dist", "it waits for {} things at once", own);
+  waiting_.push_back(std::move(w));
 }
 
 void StoreServer::send(int rank, FrameKind kind, std::uint32_t id, std::string payload) {

@@ -12,15 +12,17 @@
 #include <thread>
 #include <vector>
 
-#include "hpcdl/comm/bootstrap/frame.h"
+#include "hpcdl/comm/bootstrap/handshake.h"
 
 namespace hpcdl::comm {
 
 struct ServerOptions {
   int world = 1;
-  std::string token;                  // of this launch: connections of another one are refused
+  RunKey key;                         // of this launch: connections of another one are refused
   Deadline join_by;                   // for all ranks
   std::vector<std::string> expected;  // host of each rank, for messages; may be empty
+  /// Told, from the server's thread, of one that was refused for its secret or version; once.
+  std::function<void(const std::string& sentence)> say = {};
 };
 
 class StoreServer {
@@ -49,9 +51,9 @@ class StoreServer {
 
   void run();
   bool serve_once();
-  void accept_all();
-  void read_newcomers();
-  void hello(std::unique_ptr<Connection>& connection, const Frame& frame);
+  void let_in();
+  void seat(Door::Guest& guest);
+  std::string problem_with(const Visitor& who) const;
   void start_if_complete();
   void read_from(int rank);
   void handle(int rank, const Frame& frame);
@@ -63,19 +65,24 @@ class StoreServer {
   void lose(int rank, const std::string& why);
   void give_up(const std::string& why, FrameKind kind = FrameKind::refused);
   void send(int rank, FrameKind kind, std::uint32_t id, std::string payload);
+  void reply(int rank, std::uint32_t id, std::string payload);
+  std::string& value_of(std::string_view key);
+  void keep(std::size_t bytes);
+  void wait(Waiting w);
   Deadline next_deadline() const;
 
-  Socket listening_;
   ServerOptions options_;
+  Door door_;
+  bool told_ = false;  // of a refusal
   Socket wake_;
   std::vector<Rank> ranks_;
-  std::vector<std::pair<std::unique_ptr<Connection>, Deadline>> newcomers_;  // until they have said who they are
   bool started_ = false;
   std::string gave_up_;  // why; empty: it did not
   FrameKind gave_up_as_ = FrameKind::refused;
   std::map<std::string, std::string, std::less<>> values_;
   std::map<std::string, Contributions, std::less<>> gathers_;
   std::vector<Waiting> waiting_;
+  std::size_t kept_ = 0;  // bytes of values_, with their names
   std::atomic<bool> stop_ = false;
   std::mutex mutex_;
   std::condition_variable done_;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -69,6 +70,7 @@ bool create(Offered& memory, SharedFile& file, bool named, std::int64_t bytes) {
     file.name("/dev/shm/" + name);
   } else {
     memory.fd = memfd_create("hpcdl", MFD_CLOEXEC);
+    if (memory.fd >= 0 && fchmod(memory.fd, 0600) != 0) return false;
     file.name(fmt::format("/proc/{}/fd/{}", getpid(), memory.fd));
   }
   if (memory.fd < 0 || !file.identify(memory.fd) || ftruncate(memory.fd, bytes) != 0) return false;

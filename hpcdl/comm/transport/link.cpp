@@ -98,6 +98,10 @@ bool Link::read_header() {
     if (io != Io::done) return false;
     reading_header_bytes_ += got;
   }
+  if (!header_.makes_sense()) {
+    closed_ = broken_ = true;
+    return false;
+  }
   have_header_ = true;
   reading_header_bytes_ = 0;
   got_ = 0;
@@ -117,16 +121,28 @@ void Link::choose_target() {
     wanted_.erase(it);
   }
   if (wanted_.empty()) return;  // parked
-  buffer_.resize(std::max<std::size_t>(header_.bytes, 1));
+  buffer_.resize(std::clamp<std::size_t>(header_.bytes, 1, kAhead));
   target_ = buffer_.data();
   target_message_ = nullptr;
   keep_buffer_ = true;
 }
 
+/// Bytes that target_ has room for. A long message that nobody has asked for takes memory as it comes: what its header
+/// says is the peer's word alone.
+std::size_t Link::make_room() {
+  if (target_message_ || !keep_buffer_) return header_.bytes - got_;
+  if (got_ == buffer_.size()) {
+    buffer_.resize(std::min<std::size_t>(header_.bytes, 2 * got_));
+    target_ = buffer_.data();
+  }
+  return buffer_.size() - got_;
+}
+
 bool Link::read_bytes() {
   while (got_ < header_.bytes) {
     std::size_t got = 0;
-    const Io io = receive_some(socket_, {target_ + got_, header_.bytes - got_}, got);
+    const std::size_t room = make_room();
+    const Io io = receive_some(socket_, {target_ + got_, room}, got);
     if (io == Io::closed) closed_ = true;
     if (io != Io::done) return false;
     got_ += got;

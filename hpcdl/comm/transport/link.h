@@ -37,6 +37,8 @@ class Link {
 
   /// The peer has closed, and everything it sent before has been read or is wanted by nobody.
   bool closed() const { return closed_; }
+  /// Closed as the peer sent what is no message.
+  bool broken() const { return broken_; }
   bool wants_to_read() const {
     return !closed_ && (!wanted_.empty() || target_ || reading_header_bytes_ > 0) && !parked();
   }
@@ -48,7 +50,11 @@ class Link {
   struct Header {
     std::uint32_t tag = 0, zero = 0;
     std::uint64_t bytes = 0;
+
+    bool makes_sense() const { return zero == 0 && bytes <= kLongest; }
   };
+  static constexpr std::uint64_t kLongest = std::uint64_t{1} << 44;  // bytes of a message
+  static constexpr std::size_t kAhead = 4 << 20;  // bytes that memory is taken for before they have come
   struct Outgoing {
     Message* message;  // null: taken back while it was being sent
     Header header;
@@ -66,12 +72,13 @@ class Link {
   void read();
   bool read_header();
   bool read_bytes();
+  std::size_t make_room();
   void choose_target();
   void finish();
   void give(Message& m, std::deque<Unasked>::iterator it);
 
   Socket socket_;
-  bool closed_ = false;
+  bool closed_ = false, broken_ = false;
   std::deque<Outgoing> queue_;
   std::deque<Message*> wanted_;
   std::deque<Unasked> unasked_;

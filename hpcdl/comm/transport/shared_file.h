@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <cstdint>
+#include <cstring>
 #include <string_view>
 
 namespace hpcdl::comm {
@@ -25,6 +26,7 @@ struct SharedFile {
   /// be another file, which is not so much as opened.
   int open() const {
     struct stat s{};
+    if (std::memchr(path, 0, sizeof path) == nullptr) return -1;  // another rank's word
     if (::stat(path, &s) != 0 || s.st_dev != device || s.st_ino != inode) return -1;
     return ::open(path, O_RDWR | O_CLOEXEC);
   }

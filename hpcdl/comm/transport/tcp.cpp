@@ -4,10 +4,11 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cstring>
-#include <random>
+#include <filesystem>
+#include <memory>
+#include <vector>
 
-#include "hpcdl/comm/bootstrap/frame.h"
+#include "hpcdl/comm/bootstrap/handshake.h"
 #include "hpcdl/comm/bootstrap/store.h"
 #include "hpcdl/comm/transport/host.h"
 #include "hpcdl/comm/transport/link.h"
@@ -15,61 +16,192 @@
 namespace hpcdl::comm {
 namespace {
 
-constexpr auto kIntroduction = std::chrono::seconds(5);  // until a connection has said who it is
+/// What each rank says of where it is, before any of them listens.
+struct Whereabouts {
+  std::string host_key, network, called, own_address, address_of_rank_0;
 
-struct Hello {
-  std::uint64_t token = 0;  // of the launch: a stranger does not get in
-  std::int64_t rank = 0;
+  std::string packed() const {
+    return (Packer() << host_key << network << called << own_address << address_of_rank_0).take();
+  }
+  static Whereabouts of(std::string_view text) {
+    constexpr std::size_t kLongest = 1024;
+    Unpacker u(text);
+    Whereabouts w;
+    for (auto* part : {&w.host_key, &w.network, &w.called, &w.own_address, &w.address_of_rank_0})
+      *part = u.string(kLongest);
+    return w;
+  }
 };
 
-/// What each rank says of itself.
+/// Equal for processes that reach each other over the loopback device, and for no others.
+std::string network_key() {
+  std::error_code none;
+  return host_key() + std::filesystem::read_symlink("/proc/self/ns/net", none).string();
+}
+
+/// Where this rank listens: what the others need, and no more. Empty: at all addresses.
+std::string listening_address(const std::vector<Whereabouts>& all, int rank) {
+  const auto& mine = all[static_cast<std::size_t>(rank)];
+  if (std::all_of(all.begin(), all.end(), [&](const auto& w) { return w.network == mine.network; })) return "127.0.0.1";
+  if (rank > 0) {  // one with a scope means something else elsewhere
+    const bool known = !is_loopback(mine.own_address) && mine.own_address.find('%') == std::string::npos;
+    return known ? mine.own_address : std::string();
+  }
+  // Rank 0 reaches its own store in its own way: what counts is where the others found it.
+  const auto& address = all.back().address_of_rank_0;
+  for (std::size_t r = 1; r < all.size(); ++r)
+    if (all[r].address_of_rank_0 != address) return {};
+  const auto own = own_addresses();
+  const bool there = !is_loopback(address) && std::find(own.begin(), own.end(), address) != own.end();
+  return there ? address : std::string();
+}
+
+/// Where it listens then.
 struct Card {
-  std::string key, host;
+  static constexpr std::uint32_t kMostAddresses = 64;
   int port = 0;
-  std::uint64_t token = 0;
+  std::string number;  // rank 0's: of this round of connections
   std::vector<std::string> addresses;
 
   std::string packed() const {
     Packer p;
-    p << key << host << port << token << static_cast<std::uint32_t>(addresses.size());
-    for (const auto& a : addresses) p << a;
+    p << port << number << static_cast<std::uint32_t>(std::min<std::size_t>(addresses.size(), kMostAddresses));
+    for (std::size_t i = 0; i < addresses.size() && i < kMostAddresses; ++i) p << addresses[i];
     return p.take();
   }
   static Card of(std::string_view text) {
+    constexpr std::size_t kLongest = 256;
     Unpacker u(text);
     Card c;
-    c.key = u.string();
-    c.host = u.string();
     c.port = u.number<int>();
-    c.token = u.number<std::uint64_t>();
-    c.addresses.resize(u.number<std::uint32_t>());
-    for (auto& a : c.addresses) a = u.string();
+    c.number = u.string(kLongest);
+    c.addresses.resize(u.count(kMostAddresses));
+    for (auto& a : c.addresses) a = u.string(kLongest);
     return c;
   }
+};
+
+/// The sockets between this rank and all others: it calls those below it, and those above call it.
+class Meeting {
+ public:
+  Meeting(const Store& store, Socket listening, std::vector<Card> cards, Deadline deadline)
+      : rank_(store.rank()),
+        names_(store.hosts()),
+        cards_(std::move(cards)),
+        key_(store.key().derived(cards_.front().number)),
+        deadline_(deadline),
+        door_(std::move(listening), key_.derived(std::to_string(rank_)), named(rank_)),
+        callers_(static_cast<std::size_t>(rank_)),
+        pauses_(callers_.size()),
+        sockets_(cards_.size()),
+        missing_(cards_.size() - 1) {}
+
+  /// By rank; none of this one.
+  std::vector<Socket> sockets() {
+    std::vector<pollfd> list;
+    while (missing_ > 0) {
+      list.clear();
+      for (int r = 0; r < rank_; ++r) call(r);
+      for (auto& guest : door_.open()) let_in(guest);
+      if (missing_ == 0) break;
+      if (Clock::now() > deadline_) late();
+      door_.wait_for(list);
+      auto until = std::min(deadline_, door_.next_deadline());
+      for (std::size_t r = 0; r < callers_.size(); ++r) {
+        if (callers_[r]) list.push_back({callers_[r]->connection().socket().fd(), POLLIN, 0});
+        else if (!sockets_[r]) until = std::min(until, pauses_[r]);
+      }
+      poll(list.data(), list.size(), milliseconds_until(until));
+    }
+    return std::move(sockets_);
+  }
+
+ private:
+  static constexpr auto kPause = std::chrono::milliseconds(50);      // before another attempt
+  static constexpr auto kConnect = std::chrono::milliseconds(2000);  // for one attempt
+
+  std::string named(int rank) const {
+    return fmt::format("rank {} on {}", rank, names_[static_cast<std::size_t>(rank)]);
+  }
+
+  void call(int to) {
+    const auto r = static_cast<std::size_t>(to);
+    auto& caller = callers_[r];
+    if (sockets_[r] || (!caller && Clock::now() < pauses_[r])) return;
+    if (!caller) {
+      for (const auto& address : cards_[r].addresses)
+        if (Socket s = connect_to(address, cards_[r].port, kConnect, why_)) {
+          caller = std::make_unique<Caller>(
+              std::move(s), key_.derived(std::to_string(to)),
+              Visitor{rank_, static_cast<int>(cards_.size()), names_[static_cast<std::size_t>(rank_)]}, named(to));
+          break;
+        }
+    }
+    const auto state = caller ? caller->advance() : Caller::State::foreign;
+    if (state == Caller::State::under_way) return;
+    if (state == Caller::State::refused) throw PeerLost(fmt::format("[comm] {}", caller->words()), to);
+    if (state == Caller::State::accepted) sockets_[r] = caller->connection().take_socket(), --missing_;
+    else pauses_[r] = Clock::now() + kPause;  // it had no room, or something else listens there
+    caller.reset();
+  }
+
+  void let_in(Door::Guest& guest) {
+    const int from = guest.who.rank, size = static_cast<int>(cards_.size());
+    if (from <= rank_ || from >= size || sockets_[static_cast<std::size_t>(from)])
+      return Door::refuse(guest, fmt::format("{} has no place for a rank {}", named(rank_), from));
+    guest.connection->put({FrameKind::accepted, 0, ""});
+    if (!guest.connection->flush()) return;
+    sockets_[static_cast<std::size_t>(from)] = guest.connection->take_socket();
+    --missing_;
+  }
+
+  [[noreturn]] void late() {
+    const int r = static_cast<int>(std::find_if(sockets_.begin(), sockets_.end(),
+                                                [&](const Socket& s) { return !s && &s - sockets_.data() != rank_; }) -
+                                   sockets_.begin());
+    if (r < rank_)
+      throw PeerLost(fmt::format("[comm] rank {} cannot connect to {}: {}", rank_, named(r),
+                                 callers_[static_cast<std::size_t>(r)] ? "it does not answer" : why_),
+                     r);
+    throw PeerLost(fmt::format("[comm] {} has not connected to rank {} in time", named(r), rank_), r);
+  }
+
+  int rank_;
+  std::vector<std::string> names_;
+  std::vector<Card> cards_;
+  RunKey key_;
+  Deadline deadline_;
+  Door door_;
+  std::vector<std::unique_ptr<Caller>> callers_;  // of the ranks below, while they have not accepted
+  std::vector<Deadline> pauses_;                  // until the next attempt
+  std::vector<Socket> sockets_;
+  std::size_t missing_;
+  std::string why_ = "nothing was tried";
 };
 
 class TcpTransport : public Transport {
  public:
   TcpTransport(std::shared_ptr<Store> store, Deadline deadline, const std::string& called)
       : store_(std::move(store)), links_(static_cast<std::size_t>(store_->world())) {
-    const Socket listening = listen_at("", 0);
-    const std::uint64_t token = std::random_device{}() | std::uint64_t{std::random_device{}()} << 32;
-    const auto texts = store_->gather("comm/tcp",
-                                      Card{host_key() + "/" + called, called.empty() ? comm::host_name() : called,
-                                           port_of(listening), token, own_addresses()}
-                                          .packed(),
-                                      deadline);
-    std::vector<Card> cards;
+    const Whereabouts mine{host_key(), network_key(), called.empty() ? comm::host_name() : called,
+                           store_->own_address(), store_->address_of_rank_0()};
+    std::vector<Whereabouts> all;
     std::vector<std::string> keys;
-    for (const auto& text : texts) {
-      cards.push_back(Card::of(text));
-      keys.push_back(cards.back().key);
-      names_.push_back(cards.back().host);
+    for (const auto& text : store_->gather("comm/where", mine.packed(), deadline)) {
+      all.push_back(Whereabouts::of(text));
+      keys.push_back(all.back().host_key + "/" + all.back().called);
+      names_.push_back(all.back().called);
     }
     hosts_ = number_hosts(keys);
-    const std::uint64_t secret = cards.front().token;
-    for (int r = 0; r < rank(); ++r) connect(r, cards[static_cast<std::size_t>(r)], secret, deadline);
-    for (int n = rank() + 1; n < size(); ++n) accept(listening, secret, deadline);
+    const std::string address = listening_address(all, rank());
+    Socket listening = listen_at(address, 0);
+    const Card card{port_of(listening), random_bytes(sizeof(Digest)),
+                    address.empty() ? own_addresses() : std::vector<std::string>{address}};
+    std::vector<Card> cards;
+    for (const auto& text : store_->gather("comm/tcp", card.packed(), deadline)) cards.push_back(Card::of(text));
+    auto sockets = Meeting(*store_, std::move(listening), std::move(cards), deadline).sockets();
+    for (std::size_t r = 0; r < sockets.size(); ++r)
+      if (sockets[r]) links_[r] = std::make_unique<Link>(std::move(sockets[r]));
   }
 
   std::string_view name() const override { return "tcp"; }
@@ -172,53 +304,11 @@ class TcpTransport : public Transport {
   }
 
   [[noreturn]] void gone(int rank) {
+    if (const auto& l = links_[static_cast<std::size_t>(rank)]; l && l->broken())
+      throw PeerLost(fmt::format("rank {} on {} sent what is no message", rank, host_name(rank)), rank);
     throw PeerLost(fmt::format("the connection to rank {} on {} is gone: that rank has ended, or the network is cut",
                                rank, host_name(rank)),
                    rank);
-  }
-
-  void connect(int to, const Card& card, std::uint64_t secret, Deadline deadline) {
-    std::vector<std::string> addresses = card.addresses;
-    if (host(to) == host(rank())) addresses.insert(addresses.begin(), "127.0.0.1");
-    std::string why;
-    for (;;) {
-      for (const auto& address : addresses) {
-        Socket s = connect_to(address, card.port, std::chrono::seconds(2), why);
-        if (!s) continue;
-        const Hello hello{secret, rank()};
-        std::size_t sent = 0;
-        if (send_some(s, std::as_bytes(std::span(&hello, 1)), sent) != Io::done || sent != sizeof hello) continue;
-        links_[static_cast<std::size_t>(to)] = std::make_unique<Link>(std::move(s));
-        return;
-      }
-      if (Clock::now() > deadline)
-        throw PeerLost(fmt::format("[comm] rank {} cannot connect to rank {} on {}: {}", rank(), to, card.host, why),
-                       to);
-    }
-  }
-
-  void accept(const Socket& listening, std::uint64_t secret, Deadline deadline) {
-    while (wait_for(listening, false, deadline)) {
-      Socket s = accept_from(listening);
-      if (!s) continue;
-      Hello hello{};
-      auto bytes = std::as_writable_bytes(std::span(&hello, 1));
-      const auto until = std::min<Deadline>(deadline, Clock::now() + kIntroduction);
-      while (!bytes.empty() && wait_for(s, false, until)) {
-        std::size_t got = 0;
-        if (receive_some(s, bytes, got) == Io::closed) break;
-        bytes = bytes.subspan(got);
-      }
-      const bool known = bytes.empty() && hello.token == secret && hello.rank > rank() && hello.rank < size() &&
-                         !links_[static_cast<std::size_t>(hello.rank)];
-      if (!known) continue;  // a stranger
-      links_[static_cast<std::size_t>(hello.rank)] = std::make_unique<Link>(std::move(s));
-      return;
-    }
-    for (int r = rank() + 1; r < size(); ++r)
-      if (!links_[static_cast<std::size_t>(r)])
-        throw PeerLost(
-            fmt::format("[comm] rank {} on {} has not connected to rank {} in time", r, host_name(r), rank()), r);
   }
 
   std::shared_ptr<Store> store_;

@@ -124,30 +124,6 @@ TEST(tcp, a_rank_that_is_late_to_read_is_waited_for) {
   }));
 }
 
-/// Whoever connects and says nothing keeps a rank from the others for a moment only.
-TEST(tcp, a_silent_stranger_does_not_disturb) {
-  Launch launch(2);
-  expect_none(run_ranks(2, [&](int rank) {
-    auto store = launch.join(rank);
-    if (rank == 0) {
-      tcp_transport(store, launch.deadline);
-      store->barrier("end", launch.deadline);
-      return;
-    }
-    const auto card = (Packer() << "key" << "host" << 0 << std::uint64_t{0} << std::uint32_t{0}).take();
-    const auto cards = store->gather("comm/tcp", card, launch.deadline);
-    Unpacker first(cards[0]);
-    first.string(), first.string();
-    const int port = first.number<int>();
-    const std::uint64_t hello[] = {first.number<std::uint64_t>(), 1};
-    std::string why;
-    const Socket silent = connect_to("127.0.0.1", port, 2s, why), mine = connect_to("127.0.0.1", port, 2s, why);
-    std::size_t sent = 0;
-    send_some(mine, std::as_bytes(std::span(hello)), sent);
-    store->barrier("end", launch.deadline);
-  }));
-}
-
 TEST(tcp, a_message_of_another_size_is_an_error) {
   Launch launch(2);
   const auto errors = run_ranks(2, [&](int rank) {

@@ -24,8 +24,9 @@ std::string pack(const Report& report) {
 
 Report unpack_report(std::string_view text) {
   Report r;
-  if (text.size() == sizeof r) std::memcpy(static_cast<void*>(&r), text.data(), sizeof r);
-  return r;
+  if (text.size() != sizeof r) return r;
+  std::memcpy(static_cast<void*>(&r), text.data(), sizeof r);
+  return is_sound(r.work) && is_sound(r.collective) ? r : Report{};
 }
 
 }  // namespace hpcdl::comm

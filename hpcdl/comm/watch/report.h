@@ -19,7 +19,7 @@ struct Report {
 /// Of this moment.
 Report report_of(const Ledger& ledger);
 std::string pack(const Report& report);
-/// An empty report for text of another length.
+/// An empty report for text that no rank packs.
 Report unpack_report(std::string_view text);
 
 /// What is known of a rank when a verdict is made.

@@ -228,6 +228,7 @@ std::string format_age(double seconds) {
 std::string named(Ranks ranks, int rank) { return fmt::format("rank {} on {}", rank, at(ranks, rank).host); }
 
 Verdict judge(Ranks ranks, int asker, int peer) {
+  if (peer >= static_cast<int>(ranks.size())) peer = -1;  // what another rank has said
   if (const auto failed = of_kind(ranks, Kind::failed); !failed.empty())
     return {failed, fmt::format("[dist] {} ended by an error of its own: {}{}", list(ranks, failed),
                                 at(ranks, failed.front()).why, waiting(ranks, asker, failed))};
