@@ -1,7 +1,9 @@
 #include "hpcdl/parallel/gradients.h"
 
-#include <set>
+#include <algorithm>
+#include <map>
 
+#include "hpcdl/comm/algo/policy.h"
 #include "hpcdl/comm/ledger.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
@@ -24,11 +26,17 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
 }  // namespace
 
 comm::Algorithm position_independent_sum(const comm::Group& group, bool shared_memory) {
-  std::set<int> hosts;
-  for (int r = 0; r < group.size(); ++r) hosts.insert(group.host(r));
-  const auto n = static_cast<int>(hosts.size());
-  if (n == 1 && shared_memory) return comm::Algorithm::shared;
-  if (n > 1 && n < group.size() && shared_memory) return comm::Algorithm::hierarchical;
+  std::map<int, int> hosts;  // with their ranks
+  int on_host = 0;
+  for (int r = 0; r < group.size(); ++r) on_host = std::max(on_host, ++hosts[group.host(r)]);
+  const auto can = comm::algo::possible({.what = comm::Collective::all_reduce,
+                                         .ranks = group.size(),
+                                         .hosts = static_cast<int>(hosts.size()),
+                                         .shared = shared_memory,
+                                         .on_host = on_host},
+                                        false);
+  for (const auto a : {comm::Algorithm::shared, comm::Algorithm::hierarchical})
+    if (std::find(can.begin(), can.end(), a) != can.end()) return a;
   return group.size() == 2 ? comm::Algorithm::ring : comm::Algorithm::halving;
 }
 

@@ -255,6 +255,19 @@ TEST(gradients, ranks_of_a_host_hold_them_in_shared_memory) {
   });
 }
 
+/// As many as one sweep through shared memory sums, and more: those are summed by messages.
+TEST(gradients, more_than_64_ranks_of_a_host_are_summed) {
+  for (const int n : {64, 65})
+    testing::run_ranks(n, [&](const Group& world) {
+      const auto a = position_independent_sum(world, true);
+      EXPECT_EQ(a == comm::Algorithm::shared, n == 64);
+      Pool pool(1);
+      std::vector<float> x(10, 1.0F);
+      world.all_reduce(Stream(pool), Tensor(x.data(), Spec{{10}, DType::f32}), comm::Reduce::sum, a).wait();
+      for (const float v : x) EXPECT_EQ(v, static_cast<float>(n));
+    });
+}
+
 TEST(gradients, refuses_what_it_cannot_reduce) {
   EXPECT_THROW(Gradients(Group(), {{"a", {{4}, DType::bf16}}}, {}), Error);
   EXPECT_THROW(Gradients(Group(), {{"a", {{4}, DType::f32}}, {"a", {{4}, DType::f32}}}, {}), Error);
