@@ -4,6 +4,6 @@
 
 namespace hpcdl::cli {
 
-std::string version() { return fmt::format("hpcdl " HPCDL_VERSION " (commit {})", kCommit); }
+std::string version() { return fmt::format("hpcdl " HPCDL_VERSION ", commit {}", kCommit); }
 
 }  // namespace hpcdl::cli

@@ -36,6 +36,7 @@ comm::Joined join_ranks(const train::DistConfig& c, const train::ParallelConfig*
                                    .init_timeout = c.init_timeout,
                                    .timeout = c.timeout,
                                    .leave = leaves_with(exit_code::kPeerLost),
+                                   .program = version(),
                                    .asked_to_stop = [] { return train::StopSignals::requested() != 0; },
                                    .leave_asked = leaves_with(exit_code::kRequeue),
                                    .say = [](const std::string& sentence) { say("hpcdl: [dist] {}", sentence); }});

@@ -64,7 +64,8 @@ Joined join(const Place& place, const JoinOptions& options) {
   if (mpi) meet.broadcast = mpi_broadcast;
   j.store_ = open_store(place, meet);
   j.place_ = with_local_rank(place, *j.store_);
-  j.watch_ = std::make_shared<Watch>(store_channel(j.store_), WatchOptions{.leave = options.leave});
+  j.watch_ = std::make_shared<Watch>(store_channel(j.store_),
+                                     WatchOptions{.program = options.program, .leave = options.leave});
   if (!transport) transport = tcp_transport(j.store_, Clock::now() + timeout);
   j.world_ = make_world(std::move(transport), {.deadline_seconds = options.timeout, .on_lost = j.watch_->on_lost()});
   j.watch_->guard(j.world_);

@@ -18,6 +18,8 @@ struct JoinOptions {
   double timeout = 600;            // seconds, of every collective
   /// See WatchOptions::leave.
   std::function<void(const std::string& sentence)> leave = {};
+  /// See WatchOptions::program.
+  std::string program = {};
   /// Whether this rank is asked to stop while ranks wait for each other: all that have come leave with Stopped then.
   Store::Asked asked_to_stop = {};
   /// Called instead, in another thread, where MPI waits for its ranks, as nothing ends that: to leave the process.

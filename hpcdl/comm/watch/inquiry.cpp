@@ -8,8 +8,8 @@ namespace hpcdl::comm {
 
 using Kind = RankState::Kind;
 
-Inquiry::Inquiry(const Channel& channel, std::chrono::nanoseconds patience)
-    : rank_(channel.rank()), patience_(patience) {
+Inquiry::Inquiry(const Channel& channel, std::chrono::nanoseconds patience, std::chrono::nanoseconds settle)
+    : rank_(channel.rank()), patience_(patience), settle_(settle) {
   for (int r = 0; r < channel.size(); ++r) {
     ranks_.emplace_back();
     ranks_.back().host = channel.host(r);
@@ -39,10 +39,11 @@ std::vector<int> Inquiry::reachable() const {
   return out;
 }
 
-bool Inquiry::begin(int asker, int peer) {
-  if (asker_ < 0) asker_ = asker, peer_ = asker < 0 ? -1 : peer;
+bool Inquiry::begin(const Stuck& stuck) {
+  if (stuck.rank >= 0) stuck_.push_back(stuck);
   if (asking_) return false;
   asking_ = true;
+  learn_by_ = Clock::now() + settle_;
   deadline_ = Clock::now() + patience_;
   for (auto& r : ranks_)
     if (r.kind == Kind::answers) r.kind = Kind::silent;
@@ -53,6 +54,13 @@ bool Inquiry::complete() const {
   const auto them = reachable();
   return asking_ && std::all_of(them.begin(), them.end(),
                                 [&](int r) { return ranks_[static_cast<std::size_t>(r)].kind == Kind::answers; });
+}
+
+bool Inquiry::may_learn(const Report& mine) {
+  set_mine(mine);
+  if (Clock::now() >= learn_by_ || !judge(ranks_, stuck_).vague) return false;
+  deadline_ = std::min(deadline_, learn_by_);
+  return true;
 }
 
 void Inquiry::set_mine(const Report& mine) {
@@ -69,14 +77,23 @@ void Inquiry::set_ages() {
 std::string Inquiry::verdict(const Report& mine) {
   set_mine(mine);
   set_ages();
-  return judge(ranks_, asker_, peer_).sentence;
+  return judge(ranks_, stuck_).sentence;
+}
+
+std::string Inquiry::paused(const Report& mine, double seconds) {
+  set_mine(mine);
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    const auto kind = ranks_[r].kind;
+    if (static_cast<int>(r) != rank_ && kind != Kind::gone && kind != Kind::silent) return "";
+  }
+  return judge_pause(ranks_, rank_, seconds).sentence;
 }
 
 std::string Inquiry::failed(int rank, std::string_view why, const Report& mine) {
   set_mine(mine);
   state(rank).kind = Kind::failed;
   state(rank).why = why;
-  return judge(ranks_, asker_, peer_).sentence;
+  return judge(ranks_, stuck_).sentence;
 }
 
 /// Of the others, apart from rank 0, nothing is known here, and nothing bad is said.

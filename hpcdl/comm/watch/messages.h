@@ -4,7 +4,6 @@
 #include <cstring>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "hpcdl/comm/watch/report.h"
 
@@ -12,7 +11,7 @@ namespace hpcdl::comm {
 
 enum class Said : char {
   beat = 'b',      // to rank 0, and from it to all: a report, unasked
-  stuck = 's',     // to rank 0: a wait came to its deadline; peer, report
+  stuck = 's',     // to rank 0: a wait has failed; peer, report, why
   ask = 'a',       // from rank 0
   report = 'r',    // to rank 0: the answer
   failed = 'f',    // to rank 0: this rank ends by an error; words
@@ -25,15 +24,23 @@ inline std::string said(Said what, std::string_view rest) {
   return std::string(1, static_cast<char>(what)).append(rest);
 }
 
-inline std::string pack_stuck(int peer, const Report& report) {
-  return std::string(reinterpret_cast<const char*>(&peer), sizeof peer) + pack(report);
+inline std::string pack_stuck(int peer, const Report& report, std::string_view why) {
+  return std::string(reinterpret_cast<const char*>(&peer), sizeof peer) + pack(report) + std::string(why);
 }
 
-inline std::pair<int, Report> unpack_stuck(std::string_view text) {
+struct StuckMessage {
   int peer = -1;
-  if (text.size() < sizeof peer) return {peer, {}};
-  std::memcpy(&peer, text.data(), sizeof peer);
-  return {peer, unpack_report(text.substr(sizeof peer))};
+  Report report = {};
+  std::string why = {};
+};
+
+inline StuckMessage unpack_stuck(std::string_view text) {
+  StuckMessage m;
+  if (text.size() < sizeof m.peer + sizeof m.report) return m;
+  std::memcpy(&m.peer, text.data(), sizeof m.peer);
+  m.report = unpack_report(text.substr(sizeof m.peer, sizeof m.report));
+  m.why = text.substr(sizeof m.peer + sizeof m.report);
+  return m;
 }
 
 }  // namespace hpcdl::comm

@@ -92,6 +92,8 @@ TEST(Processes, AFrozenRankIsNamedAndLeavesWhenItWakes) {
         {fmt::format("[dist] rank {} on ", bad), "does not answer: it is frozen", " ago it was ", " waits in "});
     ranks.signal(bad, SIGCONT);
     EXPECT_EQ(ranks.wait(bad, Clock::now() + kLimit), exit_code::kPeerLost) << ranks.words(bad);
+    const std::string words = ranks.words(bad);
+    EXPECT_NE(words.find(fmt::format("[dist] rank {} on ", bad)), std::string::npos) << "it blames others: " << words;
   }
 }
 

@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace hpcdl::comm {
 namespace {
@@ -160,7 +164,8 @@ std::vector<int> late_ones(Ranks ranks, const LedgerEntry& mine) {
 }
 
 /// The asker is in no collective that is known here: on a GPU they are part of its work.
-Verdict no_step_ends(Ranks ranks, int asker, const std::vector<int>& finished) {
+Verdict no_step_ends(Ranks ranks, int asker, const std::vector<int>& finished, bool timed_out) {
+  const std::string_view late = timed_out ? ", longer than dist.timeout" : "";
   const Report& mine = at(ranks, asker).report;
   std::vector<int> away = finished;
   for (const int r : of_kind(ranks, Kind::answers))
@@ -168,21 +173,68 @@ Verdict no_step_ends(Ranks ranks, int asker, const std::vector<int>& finished) {
       away.push_back(r);
   if (away.empty())
     return {{asker},
-            fmt::format("[dist] no rank gets on: {} has been {}, longer than dist.timeout, and all others answer and "
-                        "do the same: a GPU hangs, or ranks call different collectives",
-                        named(ranks, asker), doing(mine))};
+            fmt::format("[dist] no rank gets on: {} has been {}{}, and all others answer and do the same: {}",
+                        named(ranks, asker), doing(mine), late,
+                        timed_out ? "a GPU hangs, or ranks call different collectives"
+                                  : "ranks call different collectives, or a connection between them broke")};
   const std::string what = finished.empty()
                                ? (away.size() > 1 ? "do something else; the first has been " : "has been ") +
                                      doing(at(ranks, away.front()).report)
                                : "has finished its run";
-  return {away, fmt::format("[dist] {} {}; {} has been {}, longer than dist.timeout", list(ranks, away), what,
-                            named(ranks, asker), doing(mine))};
+  return {away, fmt::format("[dist] {} {}; {} has been {}{}", list(ranks, away), what, named(ranks, asker), doing(mine),
+                            late)};
 }
 
-Verdict all_answer(Ranks ranks, int asker, int peer) {
+bool across_hosts(Ranks ranks, const Stuck& s) {
+  return s.rank >= 0 && s.peer >= 0 && at(ranks, s.rank).host != at(ranks, s.peer).host;
+}
+
+/// The transport has said what is wrong, and both sides answer; one of them may be about to say that it has failed.
+Verdict as_told(Ranks ranks, const Stuck& s) {
+  const std::string where =
+      across_hosts(ranks, s) ? fmt::format("between hosts {} and {}: ", at(ranks, s.rank).host, at(ranks, s.peer).host)
+                             : "";
+  const std::string other =
+      s.peer < 0 ? ""
+                 : fmt::format("; {} answers, and has been {}", named(ranks, s.peer), doing(at(ranks, s.peer).report));
+  return {{s.peer >= 0 ? s.peer : s.rank},
+          fmt::format("[dist] {}{} has been {}: {}{}", where, named(ranks, s.rank), doing(at(ranks, s.rank).report),
+                      s.why, other),
+          true};
+}
+
+/// All are there, and nothing comes. Ranks of one host may wait for each other because one of them waits for another
+/// host: then that is the link.
+Verdict no_link(Ranks ranks, std::span<const Stuck> stuck) {
+  const auto far = std::find_if(stuck.begin(), stuck.end(), [&](const Stuck& s) { return across_hosts(ranks, s); });
+  const Stuck& s = far != stuck.end() ? *far : stuck.front();
+  const auto& mine = at(ranks, s.rank).report;
+  const std::string waited = format_age(age(mine.collective));
+  if (far != stuck.end())
+    return {{s.rank, s.peer},
+            fmt::format("[dist] hosts {} and {} cannot reach each other, or the link between them is too slow for "
+                        "dist.timeout: all ranks are in {} and answer, but {} has waited {} and gets nothing from {}",
+                        at(ranks, s.rank).host, at(ranks, s.peer).host, operation(mine), named(ranks, s.rank), waited,
+                        named(ranks, s.peer))};
+  const bool one_host = std::all_of(ranks.begin(), ranks.end(), [&](const auto& r) { return r.host == ranks[0].host; });
+  return {{s.peer >= 0 ? s.peer : s.rank},
+          fmt::format("[dist] all ranks are in {} and answer, but {} has waited {} and gets nothing{}: {}",
+                      operation(mine), named(ranks, s.rank), waited, s.peer >= 0 ? " from " + named(ranks, s.peer) : "",
+                      one_host ? "messages are lost, or too slow for dist.timeout"
+                               : "two of the hosts cannot reach each other, or a link is too slow for dist.timeout"),
+          !one_host};
+}
+
+Verdict all_answer(Ranks ranks, std::span<const Stuck> stuck) {
+  const int asker = stuck.front().rank, peer = stuck.front().peer;
   const Report& mine = at(ranks, asker).report;
   const auto finished = of_kind(ranks, Kind::finished);
-  if (!mine.in_collective()) return no_step_ends(ranks, asker, finished);
+  const auto told = std::find_if(stuck.begin(), stuck.end(), [&](const Stuck& s) {
+    return !s.why.empty() && (s.peer < 0 || at(ranks, s.peer).kind == Kind::answers);
+  });
+  if (told != stuck.end() && odd_ones(ranks, at(ranks, told->rank).report.collective, true).empty())
+    return as_told(ranks, *told);
+  if (!mine.in_collective()) return no_step_ends(ranks, asker, finished, true);
   if (const auto odd = odd_ones(ranks, mine.collective, true); !odd.empty())
     return different_things(ranks, mine.collective, asker, odd);
   const auto blame_absent = [&](const std::vector<int>& cause) {
@@ -211,12 +263,18 @@ Verdict all_answer(Ranks ranks, int asker, int peer) {
     return different_things(ranks, mine.collective, asker, odd);
   if (const auto away = absent(ranks, mine.collective, peer, true); !away.empty()) return blame_absent(away);
   if (!finished.empty()) return blame_finished();
-  const int other = peer >= 0 ? peer : asker;
-  return {{other},
-          fmt::format("[dist] all ranks are in {} and answer, but {} has waited {} and gets nothing{}: their hosts "
-                      "cannot reach each other, or a link is too slow for dist.timeout",
-                      operation(mine), named(ranks, asker), format_age(age(mine.collective)),
-                      peer >= 0 ? " from " + named(ranks, peer) : "")};
+  return no_link(ranks, stuck);
+}
+
+/// A connection broke, and nobody's wait has failed.
+Verdict none_is_stuck(Ranks ranks) {
+  int in_one = -1;
+  for (int r = static_cast<int>(ranks.size()) - 1; r >= 0; --r)
+    if (at(ranks, r).kind == Kind::answers && at(ranks, r).report.in_collective()) in_one = r;
+  const auto finished = of_kind(ranks, Kind::finished);
+  if (in_one < 0) return no_step_ends(ranks, 0, finished, false);
+  const Stuck first{in_one};
+  return all_answer(ranks, {&first, 1});
 }
 
 }  // namespace
@@ -228,7 +286,19 @@ std::string format_age(double seconds) {
 std::string named(Ranks ranks, int rank) { return fmt::format("rank {} on {}", rank, at(ranks, rank).host); }
 
 Verdict judge(Ranks ranks, int asker, int peer) {
-  if (peer >= static_cast<int>(ranks.size())) peer = -1;  // what another rank has said
+  const Stuck one{asker, peer};
+  return judge(ranks, std::span(&one, asker < 0 ? 0u : 1u));
+}
+
+Verdict judge_pause(Ranks ranks, int rank, double seconds) {
+  return {{rank},
+          fmt::format("[dist] {} did not run for {}: it was stopped, or its host was suspended or far too busy, and "
+                      "the others have left without it; it has been {}",
+                      named(ranks, rank), format_age(seconds), doing(at(ranks, rank).report))};
+}
+
+Verdict judge(Ranks ranks, std::span<const Stuck> stuck) {
+  const int asker = stuck.empty() ? -1 : stuck.front().rank;
   if (const auto failed = of_kind(ranks, Kind::failed); !failed.empty())
     return {failed, fmt::format("[dist] {} ended by an error of its own: {}{}", list(ranks, failed),
                                 at(ranks, failed.front()).why, waiting(ranks, asker, failed))};
@@ -241,7 +311,7 @@ Verdict judge(Ranks ranks, int asker, int peer) {
     return unreachable(ranks, std::move(both), asker, false);
   if (!gone.empty()) return unreachable(ranks, std::move(gone), asker, true);
   if (!silent.empty()) return unreachable(ranks, std::move(silent), asker, false);
-  return all_answer(ranks, asker < 0 ? 0 : asker, peer);
+  return stuck.empty() ? none_is_stuck(ranks) : all_answer(ranks, stuck);
 }
 
 }  // namespace hpcdl::comm

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <span>
 
 namespace hpcdl::comm {
 namespace {
@@ -180,9 +181,67 @@ TEST(Verdict, WhoCameLateIsNamedThoughItIsThereByNow) {
 }
 
 TEST(Verdict, WhereAllAreThereAndNothingComesTheLinkIsNamed) {
-  expect_parts(judge(all_waiting(4), 0, 3), {3},
+  expect_parts(judge(all_waiting(4), 0, 3), {0, 3},
                {"all ranks are in all_reduce number 41",
                 "rank 0 on node0 has waited 2.5 s and gets nothing from rank 3 on node1", "cannot reach each other"});
+}
+
+/// Ranks of one host wait for each other because one of them waits for the other host.
+TEST(Verdict, TheLinkBetweenHostsIsNamedAndNotTwoRanksOfOne) {
+  const auto ranks = all_waiting(4);
+  const auto alone = judge(ranks, 0, 1);
+  EXPECT_TRUE(alone.vague);
+  EXPECT_NE(alone.sentence.find("two of the hosts cannot reach each other"), std::string::npos) << alone.sentence;
+  const Stuck stuck[] = {{0, 1}, {3, -1}, {2, 0}};
+  const auto v = judge(ranks, stuck);
+  EXPECT_FALSE(v.vague);
+  expect_parts(v, {2, 0},
+               {"[dist] hosts node1 and node0 cannot reach each other, or the link between them is too slow",
+                "rank 2 on node1 has waited 2.5 s and gets nothing from rank 0 on node0"});
+  const auto one_host = judge(std::span(ranks).first(2), 0, 1);
+  EXPECT_FALSE(one_host.vague);
+  EXPECT_EQ(one_host.sentence.find("hosts"), std::string::npos) << one_host.sentence;
+}
+
+TEST(Verdict, WhatTheTransportSaidIsKept) {
+  auto ranks = all_waiting(4);
+  ranks[1] = doing(ranks[1], Phase::compute);
+  ranks[0].report.collective.since = 60'000'000;
+  const Stuck stuck[] = {{0, 1, "a message of another size than expected came: ranks call different things"}};
+  const auto v = judge(ranks, stuck);
+  expect_parts(v, {1},
+               {"[dist] rank 0 on node0 has been in all_reduce number 41", "for 0.1 s: a message of another size",
+                "; rank 1 on node0 answers, and has been in compute for 12 s"});
+  EXPECT_EQ(v.sentence.find("dist.timeout"), std::string::npos) << v.sentence;
+  const Stuck far[] = {{0, 3, "the connection is gone"}};
+  expect_parts(judge(ranks, far), {3},
+               {"[dist] between hosts node0 and node1: rank 0 on node0 has been in all_reduce"});
+  ranks = all_waiting(4);
+  ranks[1].report.collective = collective(Collective::all_reduce, 41, 512, "grad.0");
+  expect_parts(judge(ranks, stuck), {1}, {"ranks call different things: rank 1 on node0 is in all_reduce number 41"});
+}
+
+TEST(Verdict, WhoHasFinishedIsNamedThoughItsConnectionIsGone) {
+  auto ranks = all_waiting(4);
+  ranks[1] = doing(ranks[1], Phase::compute);
+  ranks[1].kind = Kind::finished;
+  const Stuck stuck[] = {{0, 1, "rank 1 has ended"}};
+  expect_parts(judge(ranks, stuck), {1}, {"[dist] rank 1 on node0 has finished its run; rank 0 on node0 waits in"});
+}
+
+TEST(Verdict, NoTimeIsClaimedWhereNoWaitHasFailed) {
+  auto ranks = all_waiting(2);
+  for (auto& r : ranks) r = doing(r, Phase::compute);
+  const auto v = judge(ranks, -1, -1);
+  EXPECT_EQ(v.sentence.find("dist.timeout"), std::string::npos) << v.sentence;
+  EXPECT_EQ(v.sentence.find("GPU"), std::string::npos) << v.sentence;
+}
+
+TEST(Verdict, WhoDidNotRunBlamesNobodyElse) {
+  auto ranks = all_waiting(3);
+  expect_parts(
+      judge_pause(ranks, 0, 42), {0},
+      {"[dist] rank 0 on node0 did not run for 42 s", "the others have left without it", "all_reduce number 41"});
 }
 
 }  // namespace

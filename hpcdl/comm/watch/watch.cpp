@@ -16,6 +16,13 @@ namespace hpcdl::comm {
 
 using namespace std::chrono_literals;
 
+namespace {
+
+/// As Peers::wait_slowly() ends a wait, see transport.cpp.
+bool is_deadline(const PeerLost& lost) { return std::string_view(lost.what()).starts_with("nothing came from "); }
+
+}  // namespace
+
 /// Everything but the public face. Handlers of the channel only put events into a queue; the thread does the rest.
 class Watch::State {
  public:
@@ -49,7 +56,11 @@ class Watch::State {
   void run();
   void handle(const Event& e);
   void handle_message(int from, std::string_view bytes);
-  void inquire(int asker, int peer);
+  void inquire(const Stuck& stuck);
+  void conclude_if_complete();
+  void notice_pause();
+  std::string own(const std::string& sentence) const;
+  std::string verdict_of_all();
   void conclude(const std::string& sentence);
   void tick();
   void limit(const Report& mine);
@@ -74,18 +85,21 @@ class Watch::State {
   std::vector<int> untold_;       // of rank 0: ranks that have not said that they know the verdict
   double work_limit_ = 0;         // seconds; 0: none
   double native_limit_ = 0;       // of a collective of the library below, whose wait has no end of its own
+  std::string why_;               // why its wait failed, where it was not the deadline
   int wants_ = -2;                // whom this rank waited for at its deadline; -2: it did not
 
   // Of the thread alone.
   Deadline next_beat_{}, settled_at_ = Deadline::max(), verdict_by_ = Deadline::max(), leave_at_ = Deadline::max();
   bool asked_ = false;
+  Deadline ran_at_ = Clock::now(), woke_at_{};  // the last turn of the thread, and of one that came far too late
+  double paused_ = 0;                           // seconds before that
   std::thread thread_;
 };
 
 Watch::State::State(std::unique_ptr<Channel> channel, WatchOptions options)
     : channel_(std::move(channel)),
       options_(std::move(options)),
-      inquiry_(*channel_, seconds(options_.answer_seconds)),
+      inquiry_(*channel_, seconds(options_.answer_seconds), seconds(options_.settle_seconds)),
       present_(inquiry_.reachable()) {}
 
 void Watch::State::start() {
@@ -131,6 +145,7 @@ std::string Watch::State::lost(const PeerLost& lost) {
   std::unique_lock lock(mutex_);
   if (verdict_.empty() && !stop_) {
     wants_ = lost.peer();
+    if (!is_deadline(lost)) why_ = lost.what();
     changed_.notify_all();
     changed_.wait_for(lock, seconds(4 * options_.answer_seconds), [&] { return !verdict_.empty() || stop_; });
   }
@@ -183,18 +198,20 @@ void Watch::State::stop() {
 void Watch::State::run() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
+    notice_pause();
     if (wants_ != -2 && !asked_ && verdict_.empty()) {
       asked_ = true;
-      const int peer = wants_;
+      const Stuck mine{channel_->rank(), wants_, why_};
       lock.unlock();
-      if (keeper()) inquire(0, peer);
-      else tell_keeper(Said::stuck, pack_stuck(peer, report()));
+      if (keeper()) inquire(mine);
+      else tell_keeper(Said::stuck, pack_stuck(mine.peer, report(), mine.why));
       lock.lock();
       continue;
     }
     if (events_.empty()) {
       changed_.wait_until(lock, next_tick(),
                           [&] { return stop_ || !events_.empty() || (wants_ != -2 && !asked_ && verdict_.empty()); });
+      notice_pause();
       lock.unlock();
       tick();
       lock.lock();
@@ -222,10 +239,10 @@ void Watch::State::tick() {
   }
   if (now >= settled_at_) {
     settled_at_ = Deadline::max();
-    if (keeper()) inquire(-1, -1);
+    if (keeper()) inquire({});
     else fall_back();
   }
-  if (now >= inquiry_.deadline()) conclude(inquiry_.verdict(report()));
+  if (now >= inquiry_.deadline()) conclude(verdict_of_all());
   if (now >= verdict_by_) fall_back();
   if (now >= leave_at_) {
     leave_at_ = Deadline::max();
@@ -252,7 +269,7 @@ void Watch::State::handle(const Event& e) {
   inquiry_.gone(e.from, e.bytes);
   if (!verdict().empty()) return;
   if (inquiry_.complete()) {
-    conclude(inquiry_.verdict(report()));
+    conclude_if_complete();
   } else if (keeper() || e.from == 0) {
     settled_at_ = std::min<Deadline>(settled_at_, Clock::now() + seconds(options_.settle_seconds));
   } else {
@@ -267,16 +284,14 @@ void Watch::State::handle_message(int from, std::string_view bytes) {
   switch (what) {
     case Said::beat: return inquiry_.heard(from, unpack_report(bytes), false);
     case Said::ask: return channel_->send(from, said(Said::report, pack(report())));
-    case Said::report:
-      inquiry_.heard(from, unpack_report(bytes), true);
-      if (inquiry_.complete()) conclude(inquiry_.verdict(report()));
-      return;
+    case Said::report: inquiry_.heard(from, unpack_report(bytes), true); return conclude_if_complete();
     case Said::stuck: {
-      const auto [peer, its] = unpack_stuck(bytes);
-      inquiry_.heard(from, its, false);
-      return inquire(from, peer);
+      const auto message = unpack_stuck(bytes);
+      inquiry_.heard(from, message.report, false);
+      const bool one_of_us = message.peer >= 0 && message.peer < channel_->size();
+      return inquire({from, one_of_us ? message.peer : -1, message.why});
     }
-    case Said::failed: return conclude(inquiry_.failed(from, bytes, report()));
+    case Said::failed: return conclude(own(inquiry_.failed(from, bytes, report())));
     case Said::finished: inquiry_.finished(from); return forget(from, true);
     case Said::verdict: channel_->send(from, said(Said::heard, "")); return conclude(std::string(bytes));
     case Said::heard: return forget(from, false);
@@ -295,16 +310,44 @@ void Watch::State::tell_keeper(Said what, std::string_view bytes) {
   verdict_by_ = std::min<Deadline>(verdict_by_, Clock::now() + seconds(2 * options_.answer_seconds));
 }
 
-void Watch::State::inquire(int asker, int peer) {
-  if (!verdict().empty() || !inquiry_.begin(asker, peer)) return;
-  channel_->send(-1, said(Said::ask, ""));
-  if (inquiry_.complete()) conclude(inquiry_.verdict(report()));
+void Watch::State::inquire(const Stuck& stuck) {
+  if (!verdict().empty()) return;
+  if (inquiry_.begin(stuck)) channel_->send(-1, said(Said::ask, ""));
+  conclude_if_complete();
+}
+
+void Watch::State::conclude_if_complete() {
+  if (inquiry_.complete() && !inquiry_.may_learn(report())) conclude(verdict_of_all());
+}
+
+/// The thread has a turn at every beat. Where one comes seconds late, the process did not run: what others did meanwhile
+/// is no fault of theirs.
+void Watch::State::notice_pause() {
+  const auto now = Clock::now();
+  const double gap = std::chrono::duration<double>(now - ran_at_).count();
+  if (gap > 2 * options_.answer_seconds) paused_ = gap, woke_at_ = now;
+  ran_at_ = now;
+}
+
+std::string Watch::State::own(const std::string& sentence) const {
+  if (options_.program.empty() || sentence.empty()) return sentence;
+  return sentence + " (" + options_.program + ")";
+}
+
+/// This rank's own, of what it knows.
+std::string Watch::State::verdict_of_all() {
+  const Report mine = report();
+  std::string sentence;
+  if (paused_ > 0 && Clock::now() < woke_at_ + seconds(options_.answer_seconds))
+    sentence = inquiry_.paused(mine, paused_);
+  if (sentence.empty()) sentence = keeper() ? inquiry_.verdict(mine) : inquiry_.without_keeper(mine);
+  return own(sentence);
 }
 
 /// Rank 0 says nothing though it was asked to.
 void Watch::State::fall_back() {
   verdict_by_ = Deadline::max();
-  if (verdict().empty()) conclude(inquiry_.without_keeper(report()));
+  if (verdict().empty()) conclude(verdict_of_all());
 }
 
 void Watch::State::conclude(const std::string& sentence) {

@@ -22,6 +22,7 @@ struct WatchOptions {
   double leave_seconds = 10;     // for a rank to end by itself after the verdict; all of it is less than the 30 s after
                                  // which nobody may remain
   double close_seconds = 60;     // for rank 0 to wait for the others at the end
+  std::string program = {};      // that verdicts name behind what they say; empty: none
   /// Called from the watchdog's thread when a rank that knows the verdict has not ended by then (its main thread hangs
   /// elsewhere): to print the sentence and end the process. Null: nothing.
   std::function<void(const std::string& sentence)> leave = {};

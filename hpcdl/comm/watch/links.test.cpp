@@ -1,0 +1,101 @@
+// A link between two hosts over which nothing comes any more: its hosts are named, and not two ranks of one of them.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "hpcdl/comm/transport/threads.h"
+#include "hpcdl/comm/watch/watch.h"
+#include "hpcdl/comm/world.h"
+#include "hpcdl/core/buffer.h"
+#include "hpcdl/core/pool.h"
+
+namespace hpcdl::comm {
+namespace {
+
+/// Loses what goes to another host, once `cut`.
+class CutTransport final : public Transport {
+ public:
+  CutTransport(std::unique_ptr<Transport> below, const std::atomic<bool>& cut) : below_(std::move(below)), cut_(cut) {}
+  std::string_view name() const override { return below_->name(); }
+  int rank() const override { return below_->rank(); }
+  int size() const override { return below_->size(); }
+  int host(int rank) const override { return below_->host(rank); }
+  std::string host_name(int rank) const override { return below_->host_name(rank); }
+  Pending start_send(int to, std::uint32_t tag, std::span<const std::byte> bytes) override {
+    if (cut_ && host(to) != host(rank())) return {};
+    return below_->start_send(to, tag, bytes);
+  }
+  Pending start_receive(int from, std::uint32_t tag, std::span<std::byte> bytes) override {
+    return below_->start_receive(from, tag, bytes);
+  }
+  bool done(Pending& pending) override { return below_->done(pending); }
+  void cancel(Pending& pending) override { below_->cancel(pending); }
+  void withdraw() override { below_->withdraw(); }
+  void check(int rank) override { below_->check(rank); }
+  void nap(std::chrono::microseconds at_most) override { below_->nap(at_most); }
+  void leave(std::string_view why) noexcept override { below_->leave(why); }
+  std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes,
+                                Deadline deadline) override {
+    return below_->share(ranks, tag, bytes, deadline);
+  }
+
+ private:
+  std::unique_ptr<Transport> below_;
+  const std::atomic<bool>& cut_;
+};
+
+/// What each of four ranks on two hosts says once the link between them is cut.
+std::vector<std::string> errors_behind_a_cut(Algorithm algorithm) {
+  constexpr int kRanks = 4;
+  auto transports = thread_transports(kRanks, {0, 0, 1, 1});
+  auto channels = thread_channels(kRanks, {"alpha", "alpha", "beta", "beta"});
+  std::vector<std::string> errors(kRanks);
+  std::vector<std::jthread> threads;
+  for (std::size_t r = 0; r < kRanks; ++r)
+    threads.emplace_back([&, r] {
+      std::atomic<bool> cut =
+          false;  // of what this rank sends, once it has sent all that the others need to come so far
+      Watch watch(std::move(channels[r]), {.settle_seconds = 20, .program = "hpcdl 9, commit abc"});
+      try {
+        Pool pool(1);
+        const auto world = make_world(std::make_unique<CutTransport>(std::move(transports[r]), cut),
+                                      {.deadline_seconds = 1.5, .on_lost = watch.on_lost()});
+        watch.guard(world);
+        OwnedTensor x({{1000}, DType::f32});
+        world.all_reduce(Stream(pool), x.tensor, Reduce::sum, algorithm).wait();
+        world.barrier(Stream(pool)).wait();
+        cut = true;
+        world.all_reduce(Stream(pool), x.tensor, Reduce::sum, algorithm).wait();
+        watch.close();
+      } catch (const PeerLost& e) {
+        errors[r] = e.what();
+      }
+    });
+  threads.clear();
+  return errors;
+}
+
+TEST(Links, the_two_hosts_are_named) {
+  for (const auto algorithm : {Algorithm::ring, Algorithm::automatic})
+    for (const auto& e : errors_behind_a_cut(algorithm)) {
+      EXPECT_TRUE(e.starts_with("[dist] hosts alpha and beta cannot reach each other") ||
+                  e.starts_with("[dist] hosts beta and alpha cannot reach each other"))
+          << e;
+      EXPECT_TRUE(e.ends_with(" (hpcdl 9, commit abc)")) << e;
+      EXPECT_EQ(e.find("GPU"), std::string::npos) << e;
+    }
+}
+
+}  // namespace
+}  // namespace hpcdl::comm
