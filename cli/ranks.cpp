@@ -244,7 +244,8 @@ void Runner::read_signals() {
     if (again && !enough) continue;
     if (!result_.asked) result_.asked = signal;
     say("hpcdl: [launch] {} {} the ranks", strsignal(signal), enough ? "for the third time: killing" : "passed on to");
-    signal_all(enough ? SIGKILL : signal);
+    // A terminal that closes, or a connection to this host: ranks know nothing of SIGHUP, and would be lost unsaved.
+    signal_all(enough ? SIGKILL : signal == SIGHUP ? SIGTERM : signal);
   }
 }
 

@@ -14,7 +14,8 @@ namespace {
 struct SlurmOptions {
   std::vector<std::string> configs;
   std::string program = "hpcdl", job_name, partition, account, time = "04:00:00", mpi, output;
-  std::int64_t nodes = 0, tasks_per_node = 0, cpus_per_task = 0, gpus_per_node = -1, save_seconds = 300;
+  std::int64_t nodes = 0, tasks_per_node = 0, cpus_per_task = 0, gpus_per_node = -1, save_seconds = 300,
+               max_restarts = 0;
 };
 
 struct Shape {
@@ -105,6 +106,28 @@ std::string sbatch_lines(const SlurmOptions& o, const Shape& s, bool gpu) {
   return text + fmt::format("#SBATCH --signal=TERM@{} --requeue --open-mode=append\n", o.save_seconds);
 }
 
+/// Slurm counts all starts together: those behind a lost rank are counted in a file.
+std::string requeue_lines(const SlurmOptions& o) {
+  std::string text = "if [ $code -eq 75 ]; then scontrol requeue \"$SLURM_JOB_ID\"; fi\n";
+  if (o.max_restarts == 0) return text;
+  return text + fmt::format(
+                    "# A rank was lost (71), or killed by a signal other than those that end a job (srun adds 128). "
+                    "The run goes on "
+                    "from its last checkpoint.\n"
+                    "if [ $code -eq 71 ] || {{ [ $code -gt 128 ] && [ $code -ne 130 ] && [ $code -ne 143 ]; }}; then\n"
+                    "  count=\"${{SLURM_SUBMIT_DIR:-.}}/.hpcdl-restarts-$SLURM_JOB_ID\"\n"
+                    "  restarts=$(cat \"$count\" 2>/dev/null || echo 0)\n"
+                    "  if [ \"$restarts\" -lt {0} ]; then\n"
+                    "    echo $((restarts + 1)) >\"$count\"\n"
+                    "    echo \"hpcdl: [slurm] a rank was lost (code $code); restart $((restarts + 1)) of {0}\" >&2\n"
+                    "    scontrol requeue \"$SLURM_JOB_ID\"\n"
+                    "    exit $code\n"
+                    "  fi\n"
+                    "fi\n"
+                    "if [ $code -ne 75 ]; then rm -f \"${{SLURM_SUBMIT_DIR:-.}}/.hpcdl-restarts-$SLURM_JOB_ID\"; fi\n",
+                    o.max_restarts);
+}
+
 std::string script(const SlurmOptions& o, const Shape& s, bool gpu, const std::vector<std::string>& words) {
   std::string command = "srun --kill-on-bad-exit=0 --wait=60";
   if (o.cpus_per_task > 0) command += fmt::format(" --cpus-per-task={}", o.cpus_per_task);
@@ -124,9 +147,8 @@ std::string script(const SlurmOptions& o, const Shape& s, bool gpu, const std::v
          "export HPCDL_SECRET=\"${HPCDL_SECRET:-$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')}\"\n" +
          command +
          "\n"
-         "code=$?\n"
-         "if [ $code -eq 75 ]; then scontrol requeue \"$SLURM_JOB_ID\"; fi\n"
-         "exit $code\n";
+         "code=$?\n" +
+         requeue_lines(o) + "exit $code\n";
 }
 
 int slurm_verb(SlurmOptions& o, const Command& sub) {
@@ -168,6 +190,9 @@ void add_slurm(const Command& program, Run& run) {
         sub.option("--save-seconds", o.save_seconds, "Seconds before the time limit at which the run saves and ends")
             .shows_default()
             .range(1, 65535);
+        sub.option("--max-restarts", o.max_restarts, "Times that the job is requeued after a rank was lost or killed")
+            .shows_default()
+            .range(0, 1000000);
         sub.option("--job-name", o.job_name, "Name of the job; left out: hpcdl");
         sub.option("--partition", o.partition, "Partition");
         sub.option("--account", o.account, "Account");

@@ -38,6 +38,17 @@ std::vector<std::int32_t> of_first_rank(const comm::Group& group, std::vector<st
 
 bool any_rank(const comm::Group& group, bool mine) { return sum_over_ranks(group, mine ? 1.0 : 0.0) > 0; }
 
+void wait_for_all(const comm::Group& group, const std::function<bool(std::chrono::milliseconds)>& done) {
+  constexpr std::chrono::milliseconds kTurn{200};
+  while (any_rank(group, !done(kTurn))) {}
+}
+
+bool first_of_host(const comm::Group& group) {
+  for (int r = 0; r < group.rank(); ++r)
+    if (group.host(r) == group.host(group.rank())) return false;
+  return true;
+}
+
 int threads_per_rank(const comm::Group& group) {
   cpu_set_t set;
   CPU_ZERO(&set);

@@ -2,7 +2,10 @@
 // Small facts that all ranks must know before they go on: counts, losses, whether to stop. Host memory; each is one
 // collective.
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
+#include <future>
 #include <span>
 #include <vector>
 
@@ -21,14 +24,24 @@ bool any_rank(const comm::Group& group, bool mine);
 /// Collective. Threads that this rank may use: ranks of one host that may run on the same processors share them.
 int threads_per_rank(const comm::Group& group);
 
-/// Runs f on one rank of each host first, and then on its other ranks: what the first one writes, the others find.
+/// Collective. Returns on all ranks once done() is true on each; it may wait so long for that. Ranks that wait hear of
+/// each other several times a second, so that the time does not count against the deadline of a collective.
+void wait_for_all(const comm::Group& group, const std::function<bool(std::chrono::milliseconds)>& done);
+
+/// Whether no rank before this one is on its host.
+bool first_of_host(const comm::Group& group);
+
+/// Runs f on one rank of each host first, in another thread, and then on its other ranks: what the first one writes,
+/// the others find. It may take longer than the deadline of a collective.
 template <class F> auto host_by_host(const comm::Group& group, F&& f) {
-  bool first = true;
-  for (int r = 0; r < group.rank(); ++r) first = first && group.host(r) != group.host(group.rank());
-  if (!first) any_rank(group, false);
-  auto result = f();
-  if (first) any_rank(group, false);
-  return result;
+  if (group.size() == 1) return f();
+  if (!first_of_host(group)) {
+    wait_for_all(group, [](std::chrono::milliseconds) { return true; });
+    return f();
+  }
+  auto work = std::async(std::launch::async, [&] { return f(); });
+  wait_for_all(group, [&](std::chrono::milliseconds time) { return work.wait_for(time) == std::future_status::ready; });
+  return work.get();
 }
 
 }  // namespace hpcdl::parallel

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -26,17 +27,20 @@ struct Agreement : testing::Test {
     io::write_file_atomic(folder / "other.txt", text + "One more line.\n");
   }
 
-  /// Two ranks; `rank1` is a shell's words for rank 1 alone, in front of the program and behind it.
-  Result train(const std::string& environment, const std::string& words, const std::vector<std::string>& more = {}) {
+  /// As a shell is to run it.
+  std::string command() const {
     const auto at = folder.path().string();
-    const std::string command = fmt::format(
+    return fmt::format(
         "'{}' train --model.layers 1 --model.heads 2 --model.width 32 --model.context 16 --data.text {}/text.txt "
         "--data.cache {}/cache --data.vocab_size 300 --train.steps 2 --train.batch 2 --train.threads 1 --out {}/run "
         "--checkpoint.resume none --dist.timeout 600",
         HPCDL_PROGRAM, at, at, at);
+  }
+  /// Two ranks; `rank1` is a shell's words for rank 1 alone, in front of the program and behind it.
+  Result train(const std::string& environment, const std::string& words, const std::vector<std::string>& more = {}) {
     std::vector<std::string> all = {"launch", "-n", "2", "--program", "/bin/sh", "--", "-c"};
-    all.push_back(
-        fmt::format("if [ $RANK = 1 ]; then {} exec {} {}; else exec {}; fi", environment, command, words, command));
+    all.push_back(fmt::format("if [ $RANK = 1 ]; then {} exec {} {}; else exec {}; fi", environment, command(), words,
+                              command()));
     all.insert(all.end(), more.begin(), more.end());
     return run(all);
   }
@@ -69,6 +73,20 @@ TEST_F(Agreement, the_key_the_values_and_the_ranks_are_named) {
                                                                                 {"checkpoint.every", "\"10m\"", "1"}})
     expect_difference(train("", fmt::format("--{} {}", key, there)),
                       fmt::format("{} is {} on rank 0 and {} on rank 1", key, here, there));
+}
+
+/// Each by a shell of its own: they have no parent, and no name of a job, in common.
+TEST_F(Agreement, ranks_that_were_started_by_hand_meet_at_a_file) {
+  const auto at = folder.path().string();
+  const auto rank = [&](int r) {
+    return fmt::format("sh -c \"$TRAIN --dist.rank {} --dist.world 2 --dist.method file://{}/meet; exit\"", r, at);
+  };
+  const int status =
+      std::system(fmt::format("TRAIN=\"{}\"; export TRAIN; ({}) 2>{}/err & {}; code=$?; wait $! && exit $code",
+                              command(), rank(1), at, rank(0))
+                      .c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 0) << io::read_file(folder / "err");
+  EXPECT_TRUE(std::filesystem::exists(folder.path() / "run" / "model"));
 }
 
 TEST_F(Agreement, so_are_data_that_differ) {

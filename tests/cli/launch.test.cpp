@@ -148,7 +148,7 @@ TEST_F(Launch, lost_ranks_are_started_again_and_nothing_else_is) {
 }
 
 TEST_F(Launch, signals_go_to_all_ranks) {
-  for (const int signal : {SIGTERM, SIGUSR1, SIGINT}) {
+  for (const int signal : {SIGTERM, SIGUSR1, SIGINT, SIGHUP}) {  // of SIGHUP ranks know nothing
     Program p(words(2, "trap 'exit 75' TERM USR1 INT; touch $D/ready.$RANK; while :; do sleep 0.05; done",
                     {"--max-restarts", "3"}));
     ASSERT_TRUE(there("ready.0") && there("ready.1"));

@@ -116,5 +116,28 @@ TEST_F(Slurm, the_script_requeues_what_was_saved_and_nothing_else) {
   EXPECT_TRUE(has(words, "\n" + at + "/my program's\ntrain\n-c\n" + c + "\n--data.text=a b$HOME\n")) << words;
 }
 
+TEST_F(Slurm, a_job_that_lost_a_rank_is_requeued_as_often_as_asked) {
+  const auto at = folder.path().string();
+  tool("srun", "exit $CODE\n");
+  tool("scontrol", "echo \"$@\" >>" + at + "/asked\n");
+  const auto r = run({"slurm", "-c", config("[parallel]\ndp = 2\n"), "--max-restarts", "2"});
+  ASSERT_EQ(r.code, 0) << r.err;
+  std::ofstream(folder / "job.sh") << r.out;
+  const auto requeued = [&](int code) {
+    fs::remove(folder / "asked");
+    const int status = std::system(
+        fmt::format("cd {0} && PATH={0}:$PATH CODE={1} SLURM_JOB_ID=17 bash {0}/job.sh 2>{0}/err", at, code).c_str());
+    EXPECT_EQ(WEXITSTATUS(status), code);
+    return fs::exists(folder / "asked");
+  };
+  EXPECT_TRUE(requeued(71));
+  EXPECT_TRUE(has(io::read_file(folder / "err"), "a rank was lost (code 71); restart 1 of 2"));
+  EXPECT_TRUE(requeued(75)) << "saved: that is not counted";
+  EXPECT_TRUE(requeued(137));  // killed, as srun has it
+  EXPECT_TRUE(requeued(75));
+  EXPECT_FALSE(requeued(137));
+  for (const int code : {0, 2, 70, 130, 143}) EXPECT_FALSE(requeued(code)) << code;
+}
+
 }  // namespace
 }  // namespace hpcdl::cli_test

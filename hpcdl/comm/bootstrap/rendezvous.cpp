@@ -106,7 +106,11 @@ Plan make_plan(const Place& p, const RendezvousOptions& o) {
     const auto [host, port] = split_address(m.substr(6));
     return tcp_plan(p, host, port, 1);
   }
-  if (m.starts_with("file://")) return file_plan(p, fs::absolute(m.substr(7)).string());
+  if (m.starts_with("file://")) {
+    Place named = p;  // ranks that were started by hand, or on hosts with a launcher each, have PATH alone in common
+    if (named.run_id.empty()) named.run_id = "run";
+    return file_plan(named, fs::absolute(m.substr(7)).string());
+  }
   if (m == "mpi") {
     if (!o.broadcast)
       fail_usage("dist",

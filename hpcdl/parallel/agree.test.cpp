@@ -1,0 +1,60 @@
+#include "hpcdl/parallel/agree.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "hpcdl/core/error.h"
+#include "hpcdl/testing/ranks.h"
+
+namespace hpcdl::parallel {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(HostByHost, what_the_first_rank_of_a_host_makes_the_others_find) {
+  for (int n = 1; n <= 5; ++n) {
+    std::atomic<int> made[2] = {0, 0};
+    testing::run_ranks(n,
+                       [&](const comm::Group& world) {
+                         auto& here = made[world.rank() % 2];
+                         const bool first = first_of_host(world);
+                         EXPECT_EQ(first, world.rank() < 2);
+                         const int found = host_by_host(world, [&] { return here++; });
+                         EXPECT_EQ(found == 0, first);
+                       },
+                       {.hosts = {0, 1, 0, 1, 0}});
+  }
+}
+
+/// Preparing data takes hours where it is much, and all other ranks wait for it.
+TEST(HostByHost, it_may_take_longer_than_the_deadline_of_a_collective) {
+  testing::run_ranks(3,
+                     [&](const comm::Group& world) {
+                       EXPECT_EQ(host_by_host(world,
+                                              [&] {
+                                                if (world.rank() == 0) std::this_thread::sleep_for(5s);
+                                                return 7;
+                                              }),
+                                 7);
+                     },
+                     {.deadline_seconds = 2});
+}
+
+TEST(HostByHost, an_error_of_the_first_rank_is_its_own) {
+  const auto errors = testing::rank_errors(2, [&](const comm::Group& world) {
+    host_by_host(world, [&] {
+      if (world.rank() == 0) fail("data", "no such file");
+      return 1;
+    });
+    any_rank(world, false);
+  });
+  EXPECT_EQ(errors[0], "[data] no such file");
+  EXPECT_NE(errors[1], "");
+}
+
+}  // namespace
+}  // namespace hpcdl::parallel
