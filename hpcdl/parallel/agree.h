@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "hpcdl/comm/group.h"
@@ -40,8 +42,12 @@ template <class F> auto host_by_host(const comm::Group& group, F&& f) {
     return f();
   }
   auto work = std::async(std::launch::async, [&] { return f(); });
-  wait_for_all(group, [&](std::chrono::milliseconds time) { return work.wait_for(time) == std::future_status::ready; });
-  return work.get();
+  std::optional<decltype(f())> result;
+  wait_for_all(group, [&](std::chrono::milliseconds time) {
+    if (!result && work.wait_for(time) == std::future_status::ready) result.emplace(work.get());
+    return result.has_value();  // an error is thrown from here: the others are not told to go on
+  });
+  return std::move(*result);
 }
 
 }  // namespace hpcdl::parallel

@@ -26,7 +26,7 @@ TEST(HostByHost, what_the_first_rank_of_a_host_makes_the_others_find) {
                          const int found = host_by_host(world, [&] { return here++; });
                          EXPECT_EQ(found == 0, first);
                        },
-                       {.hosts = {0, 1, 0, 1, 0}});
+                       {.hosts = {0, 1, 0, 1, 0}, .on_lost = {}});
   }
 }
 
@@ -41,19 +41,22 @@ TEST(HostByHost, it_may_take_longer_than_the_deadline_of_a_collective) {
                                               }),
                                  7);
                      },
-                     {.deadline_seconds = 2});
+                     {.deadline_seconds = 2, .hosts = {}, .on_lost = {}});
 }
 
 TEST(HostByHost, an_error_of_the_first_rank_is_its_own) {
+  std::atomic<bool> second = false;
   const auto errors = testing::rank_errors(2, [&](const comm::Group& world) {
     host_by_host(world, [&] {
       if (world.rank() == 0) fail("data", "no such file");
+      second = true;
       return 1;
     });
     any_rank(world, false);
   });
   EXPECT_EQ(errors[0], "[data] no such file");
   EXPECT_NE(errors[1], "");
+  EXPECT_FALSE(second) << "it has begun the same work, though the first has failed";
 }
 
 }  // namespace
