@@ -9,6 +9,7 @@
 #include "cli/bench_ddp.h"
 #include "cli/bench_python.h"
 #include "cli/bench_tp.h"
+#include "cli/threads_option.h"
 #include "cli/tune_option.h"
 #include "cli/verb.h"
 #include "hpcdl/core/units.h"
@@ -33,6 +34,7 @@ struct BenchOptions {
   double seconds = 4;
   bool to_stdout = false, cold = false, warm = false, aa = false, list = false, forward = false;
   TuneOption tune;
+  ThreadsOption threads;
   std::function<int()> comm, ddp, tp;
 };
 
@@ -161,6 +163,7 @@ class Bench {
       : o_(o),
         protocol_(protocol_of(o)),
         cases_(wanted_cases(o)),
+        pool_(o.threads.checked("bench")),
         stream_(device_from_name(o.device), pool_),
         tuning_(start_tuning(o.tune, stream_.device(), pool_)),
         out_(header(o, pool_, protocol_)) {
@@ -300,6 +303,7 @@ void add_bench(const Command& program, Run& run) {
         sub.option("--repeats", o.repeats, "Repeats of --aa (20)").range(1, 100000);
         sub.option("--shape", o.shape, "Another shape for the named ops: 512x1000");
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
+        add_threads_option(sub, o.threads);
         add_tune_option(sub, o.tune);
         sub.option("--dtype", o.dtype, "Only f32 or only bf16").one_of({"f32", "bf16"});
         sub.flag("--forward", o.forward, "Leave out forward and backward together");

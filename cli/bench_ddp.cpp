@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/bench_ranks.h"
+#include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/lab/ddp/ddp.h"
@@ -21,7 +22,8 @@ struct BenchDdpOptions {
   io::ModelConfig model{.layers = 8, .heads = 6, .width = 384, .context = 256, .vocab = 1024};
   lab::DdpOptions ddp;
   std::vector<double> buckets{1, 5, 10, 25, 50, 100};
-  int ranks = 0, threads = 0;
+  int ranks = 0;
+  ThreadsOption threads;
   std::string svg;
   std::vector<std::string> json;
 };
@@ -30,7 +32,7 @@ void bench_rank(const BenchDdpOptions& o, const comm::Group& world) {
   auto model = o.model;
   model.tied = false;
   model.resolve();
-  Pool pool(o.threads > 0 ? o.threads : parallel::threads_per_rank(world));
+  Pool pool(o.threads.count > 0 ? o.threads.count : parallel::threads_per_rank(world));
   const bool speaks = world.rank() == 0;
   if (speaks) check_writable(o.svg), check_writable(o.json.empty() ? "" : o.json[0]);
   Work progress(speaks ? console() : Console());
@@ -52,6 +54,7 @@ void bench_rank(const BenchDdpOptions& o, const comm::Group& world) {
 }
 
 int bench_ddp(const BenchDdpOptions& o) {
+  o.threads.checked("bench");
   for (const double mb : o.buckets)
     if (!(mb > 0))
       fail_usage("bench", "a bucket of {} MB: expected sizes above 0; every tensor by itself is measured anyway", mb);
@@ -77,7 +80,7 @@ std::function<int()> add_bench_ddp(const Command& bench) {
   sub.option("-n,--ranks", o->ranks,
              "So many ranks as threads of this process, instead of those that a launcher has started")
       .range(2, 64);
-  sub.option("--threads", o->threads, "Threads of each rank; default: the processors of its host are shared out");
+  add_threads_option(sub, o->threads, "Threads of each rank; default: the processors of its host are shared out");
   sub.option("--json", o->json, "One JSON object on stdout; with a file name: into that file")
       .values(0, 1)
       .kind("[FILE]");

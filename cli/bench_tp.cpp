@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/bench_ranks.h"
+#include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/lab/machine.h"
@@ -19,7 +20,8 @@ namespace {
 struct BenchTpOptions {
   io::ModelConfig model{.layers = 4, .heads = 8, .width = 512, .context = 256, .vocab = 4096};
   lab::TensorOptions tensor;
-  int ranks = 0, threads = 0;
+  int ranks = 0;
+  ThreadsOption threads;
   bool llama = false, bf16 = false;
   std::string device = "cpu";
   std::vector<std::string> json;
@@ -33,7 +35,7 @@ void bench_rank(const BenchTpOptions& o, const comm::Group& world, Device device
   auto options = o.tensor;
   if (o.bf16) options.compute = DType::bf16;
   options.device = device;
-  Pool pool(o.threads > 0 ? o.threads : parallel::threads_per_rank(world));
+  Pool pool(o.threads.count > 0 ? o.threads.count : parallel::threads_per_rank(world));
   const auto report = lab::bench_tensor(world, pool, model, options);
   if (world.rank() > 0) return;
   auto json = lab::tensor_json(report);
@@ -64,12 +66,13 @@ std::function<int()> add_bench_tp(const Command& bench) {
   sub.option("-n,--ranks", o->ranks,
              "So many ranks as threads of this process, instead of those that a launcher has started")
       .range(2, 64);
-  sub.option("--threads", o->threads, "Threads of each rank; default: the processors of its host are shared out");
+  add_threads_option(sub, o->threads, "Threads of each rank; default: the processors of its host are shared out");
   sub.option("--device", o->device, "cpu, or cuda: a GPU for each rank").shows_default();
   sub.option("--json", o->json, "One JSON object on stdout; with a file name: into that file")
       .values(0, 1)
       .kind("[FILE]");
   return [o] {
+    o->threads.checked("bench");
     return on_bench_ranks("tp", o->ranks, o->device,
                           [&](const comm::Group& world, Device device) { bench_rank(*o, world, device); });
   };

@@ -11,6 +11,7 @@
 #include "cli/demo_text.h"
 #include "cli/demos.h"
 #include "cli/self.h"
+#include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/core/units.h"
@@ -35,6 +36,7 @@ struct DemoOptions {
   std::int64_t steps = 0, epochs = 0;
   double minutes = 1.75;
   bool json = false, quick = false;
+  ThreadsOption threads;
 };
 
 constexpr std::int64_t kTextBytes = 6'000'000, kLeastText = 20'000, kLeastGiven = 2048, kEvalTokens = 16'384;
@@ -59,7 +61,7 @@ class Demo {
 
   const DemoOptions& options_;
   fs::path out_, run_, int4_;
-  Pool pool_;
+  Pool pool_{options_.threads.checked("demo")};
   lab::Roofs roofs_ = lab::roofs(pool_);
   std::string held_out_;
   train::RunConfig config_;
@@ -123,6 +125,7 @@ void Demo::configure() {
   config_.data.vocab_size = 2048;
   config_.data.val_fraction = 0.02;
   auto& t = config_.train;
+  t.threads = options_.threads.count;
   t.batch = 16, t.lr = 4e-3, t.min_lr = 4e-4, t.eval_batches = 8;
   t.dtype = roofs_.bf16 > roofs_.f32 ? Compute::bf16 : Compute::f32;
   config_.output = run_;
@@ -334,6 +337,7 @@ void setup(const Command& sub, DemoOptions& o) {
       .group(kText);
   sub.option("--steps", o.steps, "Training steps; default: as many as fit --minutes").positive().group(kText);
   sub.option("--minutes", o.minutes, "Time to train for").positive().shows_default().group(kText);
+  add_threads_option(sub, o.threads);
   constexpr const char* kImages = "Demos 1 to 4";
   sub.option("--data", o.data,
              "CIFAR-10 or -100 as published, or a folder with one folder a class; default: a procedural set")
@@ -347,7 +351,7 @@ void setup(const Command& sub, DemoOptions& o) {
 }
 
 int demo_verb(DemoOptions& o, const Command& sub) {
-  const std::vector<std::string> of_text{"--text", "--steps", "--minutes"},
+  const std::vector<std::string> of_text{"--text", "--steps", "--minutes", "--threads"},
       of_images{"--data", "--device", "--epochs", "--quick"};
   for (const auto& name : o.number ? of_text : of_images)
     if (sub.given(name))

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/data/tokenize.h"
 #include "hpcdl/infer/evaluate.h"
@@ -17,6 +18,7 @@ struct EvalOptions {
   std::vector<std::string> text;
   std::int64_t limit = 0;
   bool json = false;
+  ThreadsOption threads;
 };
 
 DType compute_type(const EvalOptions& o) { return o.dtype == "bf16" ? DType::bf16 : DType::f32; }
@@ -30,7 +32,7 @@ std::filesystem::path model_folder(const std::string& given) {
 }
 
 int eval_images(EvalOptions& o) {
-  Pool pool;
+  Pool pool(o.threads.checked("eval"));
   auto model = models::ImageModel::open(model_folder(o.model));
   {
     const Waiting waiting(console(), "loading the model");
@@ -64,7 +66,7 @@ int eval(EvalOptions& o, const Command& sub) {
     return eval_images(o);
   }
   if (o.text.empty()) fail_usage("eval", "nothing to evaluate on: give --text or --images");
-  Pool pool;
+  Pool pool(o.threads.checked("eval"));
   const auto folder = io::find_model_folder(o.model);
   auto model = models::LanguageModel::open(folder);
   {
@@ -104,6 +106,7 @@ void add_eval(const Command& program, Run& run) {
         sub.option("--limit", o.limit, "Only the first N tokens; 0: all").not_negative();
         sub.option("--dtype", o.dtype, "Type of activations").one_of({"f32", "bf16"}).shows_default();
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
+        add_threads_option(sub, o.threads);
         sub.flag("--json", o.json, "One JSON object on stdout");
       },
       eval);

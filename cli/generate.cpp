@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "cli/threads_option.h"
 #include "cli/tune_option.h"
 #include "cli/verb.h"
 #include "cli/world.h"
@@ -25,6 +26,7 @@ struct GenerateOptions {
   infer::SamplingOptions sampling;
   bool json = false, ignore_eos = false;
   TuneOption tune;
+  ThreadsOption threads;
 };
 
 std::vector<std::int32_t> prompt_ids(const GenerateOptions& o, const io::Tokenizer* tokenizer) {
@@ -68,7 +70,8 @@ std::vector<parallel::Fact> facts_of(const GenerateOptions& o, const std::filesy
 /// On the ranks that a launcher has started, which share the layers; alone otherwise. Rank 0 speaks.
 int generate_on(const GenerateOptions& o, const comm::Joined& ranks) {
   const bool shared = ranks.place().world > 1, speaks = ranks.place().rank == 0;
-  Pool pool(shared ? parallel::threads_per_rank(ranks.world()) : 0);
+  const int asked = o.threads.checked("generate");
+  Pool pool(shared && asked == 0 ? parallel::threads_per_rank(ranks.world()) : asked);
   const auto folder = io::find_model_folder(o.model);
   if (shared) expect_same_start(ranks, "generate", facts_of(o, folder));
   auto model =
@@ -148,6 +151,7 @@ void add_generate(const Command& program, Run& run) {
         sub.option("--top-k", o.sampling.top_k, "Keep the k most likely tokens; 0: all").shows_default();
         sub.option("--top-p", o.sampling.top_p, "Keep the smallest set with this probability").shows_default();
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
+        add_threads_option(sub, o.threads);
         add_tune_option(sub, o.tune);
         sub.option("--seed", o.sampling.seed, "Of the draws; the same seed gives the same text").shows_default();
         sub.flag("--ignore-eos", o.ignore_eos, "Go on behind the end-of-text token");

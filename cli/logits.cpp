@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/core/convert.h"
 #include "hpcdl/graph/executable.h"
@@ -16,15 +17,17 @@ namespace {
 struct LogitsOptions {
   std::string model, tokens, out, device = "cpu";
   bool json = false;
+  ThreadsOption threads;
 };
 
 int logits(LogitsOptions& o) {
+  const int threads = o.threads.checked("logits");
   const auto ids = parse_ids(o.tokens);
   auto model = models::LanguageModel::open(io::find_model_folder(o.model));
   for (const auto id : ids)
     require(id < model.config().vocab, "tokens", "token {} is outside the model's vocabulary of {}", id,
             model.config().vocab);
-  Pool pool;
+  Pool pool(threads);
   StepParams params;
   Stream stream(device_from_name(o.device), pool, &params);
   model.to_device(stream);
@@ -58,6 +61,7 @@ void add_logits(const Command& program, Run& run) {
         sub.option("--tokens", o.tokens, "Token ids: 1,2,3").required();
         sub.option("--out", o.out, "File to write").required();
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
+        add_threads_option(sub, o.threads);
         sub.flag("--json", o.json, "One JSON object on stdout");
       },
       logits);

@@ -5,8 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/run_config.h"
+#include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "cli/world.h"
+#include "hpcdl/core/thread_limit.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/lab/light.h"
@@ -33,6 +35,7 @@ struct ProfileOptions {
   lab::ProfileOptions profile;
   lab::TextOptions text;
   double limit_mb = 256;
+  ThreadsOption threads;
   bool json = false;
 };
 
@@ -132,7 +135,11 @@ int profile(ProfileOptions& o, const Command& sub) {
   train::RunConfig config;
   io::ConfigTable table = train::table_of(config);
   const std::vector<fs::path> files(o.configs.begin(), o.configs.end());
-  load(table, files, overrides(sub.rest()));
+  o.threads.checked("profile");
+  auto words = overrides(sub.rest());
+  add_override(words, o.threads);
+  load(table, files, words);
+  check_threads(config.train.threads, "config", "train.threads");
   check(o);
   config.output = o.out;
   config.checkpoint.resume = "none";
@@ -168,6 +175,7 @@ void add_profile(const Command& program, Run& run) {
         sub.flag("--by-record", o.text.by_record,
                  "Rank every record by itself, not the same records of all layers together");
         sub.flag("--explain", o.text.advice, "Also say what to try for the five records that lose most time");
+        add_threads_option(sub, o.threads);
         sub.flag("--json", o.json, "One JSON object on stdout");
         const auto merge = sub.subcommand(
             "merge", "Lays the traces of several ranks on one clock in one file, and names who made others wait");

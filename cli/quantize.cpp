@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/data/tokenize.h"
@@ -18,6 +19,7 @@ struct QuantizeOptions {
   std::vector<std::string> text;
   int group = 64;
   bool asymmetric = false, keep_odd = false, plain = false, json = false;
+  ThreadsOption threads;
 };
 
 /// Perplexity of the original and of the result on the same text.
@@ -33,7 +35,7 @@ Json compare(const QuantizeOptions& o, const std::filesystem::path& from, Pool& 
 }
 
 int quantize(QuantizeOptions& o) {
-  Pool pool;
+  Pool pool(o.threads.checked("quantize"));
   const auto from = io::find_model_folder(o.model);
   if (std::filesystem::exists(o.out) && std::filesystem::equivalent(from, o.out))
     fail_usage("quantize", "--out is the model itself: choose another folder");
@@ -77,6 +79,7 @@ void add_quantize(const Command& program, Run& run) {
         sub.flag("--plain", o.plain,
                  "Scales from the largest weight of a group, without searching for the least error");
         sub.option("--text", o.text, "Also report perplexity on this text, before and after");
+        add_threads_option(sub, o.threads);
         sub.flag("--json", o.json, "One JSON object on stdout");
       },
       quantize);

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "cli/run_config.h"
+#include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/lab/probe/gpu.h"
@@ -29,7 +30,7 @@ struct RooflineOptions {
   std::string csv, svg, html;
   std::string device = "cpu";
   bool json = false, no_measure = false;
-  int threads = 0;
+  ThreadsOption threads;
 };
 
 class Meter {
@@ -100,7 +101,7 @@ int roofline(RooflineOptions& o, const Command& sub) {
   }
   for (const auto* file : {&o.csv, &o.svg, &o.html}) check_writable(*file);
   const auto start = std::chrono::steady_clock::now();
-  Pool pool(o.threads);
+  Pool pool(o.threads.checked("roofline"));
   Meter meter;
   meter("the roofs of this machine", 0);
   Report report;
@@ -156,7 +157,7 @@ void add_roofline(const Command& program, Run& run) {
         sub.option("--svg", o.svg, "Write the log-log picture to this file");
         sub.option("--html", o.html, "Write a page with the picture and the rows to this file; it needs nothing else");
         sub.flag("--no-measure", o.no_measure, "Costs, bounds and speed of light alone: no kernel runs");
-        sub.option("--threads", o.threads, "Threads; default: all usable").range(0, 4096);
+        add_threads_option(sub, o.threads);
         sub.takes_rest();
       },
       roofline);

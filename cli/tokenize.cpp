@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/io/unicode.h"
@@ -16,6 +17,7 @@ struct TokenizeOptions {
   int vocab = 4096;
   std::string tokenizer, out, layout = "llmc", key = "text";
   std::vector<std::string> files;
+  ThreadsOption threads;
 };
 
 int print_ids(const TokenizeOptions& o) {
@@ -50,7 +52,7 @@ int tokenize(TokenizeOptions& o, const Command& sub) {
   if (o.ids) return print_ids(o);
   if (o.out.empty()) fail_usage("tokenize", "give --out");
   if (o.files.empty()) fail_usage("tokenize", "give files or folders of text");
-  Pool pool;
+  Pool pool(o.threads.checked("tokenize"));
   const std::vector<std::filesystem::path> paths(o.files.begin(), o.files.end());
   const auto files = data::resolve_text_files(paths);
   const data::TextOptions options{o.key, o.replace};
@@ -96,6 +98,7 @@ void add_tokenize(const Command& program, Run& run) {
         sub.option("--text-key", o.key, "Key of the text in lines of .jsonl").shows_default();
         sub.flag("--replace-invalid", o.replace, "Replace bytes that are not UTF-8 instead of stopping");
         sub.flag("--ids", o.ids, "Read text on stdin and print its ids");
+        add_threads_option(sub, o.threads);
         sub.flag("--json", o.json, "One JSON object on stdout");
         sub.option("files", o.files, "Files or folders of .txt, .md or .jsonl, also .gz and .zst");
       },

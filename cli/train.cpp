@@ -5,9 +5,11 @@
 
 #include "cli/run_config.h"
 #include "cli/self.h"
+#include "cli/threads_option.h"
 #include "cli/tune_option.h"
 #include "cli/verb.h"
 #include "cli/world.h"
+#include "hpcdl/core/thread_limit.h"
 #include "hpcdl/lab/light.h"
 #include "hpcdl/lab/machine.h"
 #include "hpcdl/lab/profile/explain.h"
@@ -36,6 +38,7 @@ struct TrainOptions {
   std::string device;
   bool json = false, print_config = false, schema = false, explain = false, memory = false, timestamps = false;
   TuneOption tune;
+  ThreadsOption threads;
 };
 
 Json result(const train::RunSummary& s, const std::optional<lab::Explain>& explain) {
@@ -139,10 +142,14 @@ int train_verb(TrainOptions& o, const Command& sub) {
   auto words = overrides(sub.rest());
   if (!o.out.empty()) words.push_back("--output=" + o.out);
   if (!o.device.empty()) words.push_back("--train.device=" + o.device);
+  o.threads.checked("train");
+  add_override(words, o.threads);
   load(table, files, words);
   if (o.schema) return print_json(Json::parse(table.schema().dump())), exit_code::kDone;
   if (o.print_config && o.json) return print_json(values(table)), exit_code::kDone;
   if (o.print_config) return print_text(table.print_origins()), exit_code::kDone;
+
+  check_threads(config.train.threads, "config", "train.threads");
 
   // From here on: a signal while the text is prepared is met with a checkpoint after the first step.
   // Ctrl-C ends it, as long as there is nothing to lose.
@@ -163,6 +170,7 @@ void add_train(const Command& program, Run& run) {
         sub.option("-c,--config", o.configs, "TOML file; repeatable, later ones win");
         sub.option("-o,--out", o.out, "Folder of the run");
         sub.option("--device", o.device, "Where to train: cpu, cuda or cuda:N (the same as --train.device)");
+        add_threads_option(sub, o.threads);
         add_tune_option(sub, o.tune);
         sub.flag("--explain", o.explain,
                  "Name the records that lose most time against their roof, now and then and at the end");

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/run_config.h"
+#include "cli/threads_option.h"
 #include "cli/tune_option.h"
 #include "cli/verb.h"
 #include "hpcdl/core/units.h"
@@ -67,6 +68,7 @@ struct TuneOptions {
   std::string model, device;
   double seconds = 60;
   bool json = false, list = false, anew = false;
+  ThreadsOption threads;
 };
 
 /// "1x4096x4096" or "1x4096x4096x64".
@@ -149,7 +151,7 @@ int tune_verb(TuneOptions& o, const Command& sub) {
     fail_usage("tune",
                "nothing to tune for: give -c run.toml (the products of its training step), --model FOLDER (those of "
                "generating with it) or --int4 1x4096x4096");
-  Pool pool;
+  Pool pool(o.threads.checked("tune"));
   const auto budget = tune::budget_of(o.seconds);
   tune::Session session(device, pool, tune::Mode::full, build_name(), [](std::string_view text) { say("{}", text); });
   if (o.list) return list_choices(session, o);
@@ -175,6 +177,7 @@ void add_tune(const Command& program, Run& run) {
         sub.option("--seconds", o.seconds, "Time that tuning may take; what is left keeps the kernel built in")
             .range(0.0, 86400.0)
             .shows_default();
+        add_threads_option(sub, o.threads);
         sub.flag("--anew", o.anew, "Measure again what is remembered");
         sub.flag("--list", o.list, "Print what is remembered for this GPU, measure nothing");
         sub.flag("--json", o.json, "One JSON object on stdout: every candidate of every shape");

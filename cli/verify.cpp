@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/io/nearest.h"
 #include "hpcdl/lab/verify/planted/planted.h"
@@ -23,6 +24,7 @@ struct VerifyOptions {
   std::uint64_t seed = 1;
   std::string only, device = "cpu";
   double timeout = 20;
+  ThreadsOption threads;
 
   bool on_gpu() const { return device == "cuda"; }
 };
@@ -102,16 +104,16 @@ lab::verify::Options run_options(const VerifyOptions& o, const std::vector<Subje
   r.seed = o.seed;
   if (!o.only.empty()) r.only = stage_from_name(o.only);
   r.patience = std::chrono::milliseconds(static_cast<int>(o.timeout * 1000));
-  r.processes = usable_cpus();
+  r.processes = o.threads.count > 0 ? o.threads.count : usable_cpus();
   if (gpu) r.gpu = gpu_roofs(), r.processes = std::min(r.processes, kGpuProcesses);
   return r;
 }
 
 /// Measured before any child starts, and without leaving a thread behind.
-lab::Roofs current_roofs(const std::vector<Subject>& subjects) {
+lab::Roofs current_roofs(const std::vector<Subject>& subjects, int threads) {
   if (std::none_of(subjects.begin(), subjects.end(), [](const Subject& s) { return s.device_kind == HPCDL_ON_CPU; }))
     return {};
-  Pool pool;
+  Pool pool(threads);
   return lab::roofs(pool);
 }
 
@@ -158,7 +160,7 @@ int verify_planted(const VerifyOptions& o) {
   require_some(subjects);
   auto options = run_options(o, subjects);
   options.patience = std::min(options.patience, std::chrono::milliseconds(5000));  // one of them hangs
-  const auto verdicts = verify(subjects, current_roofs(subjects), options);
+  const auto verdicts = verify(subjects, current_roofs(subjects, o.threads.count), options);
   int bad = 0, caught = 0, alarms = 0;
   std::string text;
   Json kernels = Json::array();
@@ -192,6 +194,7 @@ int verify_verb(VerifyOptions& o) {
   if (o.contracts && (o.planted || !o.targets.empty()))
     fail_usage("verify", "--contracts lists all contracts; leave out {}", o.planted ? "--planted" : o.targets[0]);
   if (o.contracts) return list_contracts(o);
+  o.threads.checked("verify");
   if (!o.only.empty()) stage_from_name(o.only);
   if (o.planted) {
     if (!o.targets.empty()) fail_usage("verify", "--planted brings its own kernels; leave out {}", o.targets[0]);
@@ -202,11 +205,12 @@ int verify_verb(VerifyOptions& o) {
   const auto count = subjects.size();
   Work progress(console());
   const auto verdicts =
-      verify(subjects, current_roofs(subjects), run_options(o, subjects), [&](const Verdict& v, std::size_t done) {
-        progress.show("verifying", static_cast<double>(done) / static_cast<double>(count),
-                      {{fmt::format("{} of {} kernels", done, count), fmt::format("{}/{}", done, count)},
-                       {fmt::format("last {} {}", v.subject.contract, v.subject.name)}});
-      });
+      verify(subjects, current_roofs(subjects, o.threads.count), run_options(o, subjects),
+             [&](const Verdict& v, std::size_t done) {
+               progress.show("verifying", static_cast<double>(done) / static_cast<double>(count),
+                             {{fmt::format("{} of {} kernels", done, count), fmt::format("{}/{}", done, count)},
+                              {fmt::format("last {} {}", v.subject.contract, v.subject.name)}});
+             });
   progress.end();
   return report(o, verdicts);
 }
@@ -228,6 +232,7 @@ void add_verify(const Command& program, Run& run) {
         sub.flag("--planted", o.planted,
                  "Verify the verifier: kernels broken on purpose must be caught, honest ones must pass");
         sub.flag("--contracts", o.contracts, "List all contracts");
+        add_threads_option(sub, o.threads);
         sub.flag("--json", o.json, "One JSON object on stdout");
         sub.option("--seed", o.seed, "Of values and of fuzzed sizes").shows_default();
         sub.option("--only", o.only, "One stage: smoke, shapes, stability, determinism, edges, speed");

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/core/thread_limit.h"
 #include "hpcdl/models/shard.h"
 #include "hpcdl/parallel/mesh.h"
 #include "hpcdl/train/run_table.h"
@@ -80,6 +81,7 @@ void check_betas(const TrainConfig& t) {
 void check_config(RunConfig& config) {
   const io::ConfigTable table = table_of(config);
   const auto& t = config.train;
+  check_threads(t.threads, "config", "train.threads");
   const auto family = fmt::format("model.family is {}", io::enum_name(config.model.family));
   if (io::is_image_family(config.model.family)) refuse(table, kText, "text", family);
   else refuse(table, kImages, "images", family), check_shares(config.model, config.parallel);

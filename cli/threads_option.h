@@ -1,0 +1,24 @@
+#pragma once
+// --threads N, for the verbs that compute.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/verb.h"
+
+namespace hpcdl::cli {
+
+struct ThreadsOption {
+  int count = 0;  // 0: not said
+  /// For a Pool. Throws UsageError where the machine has no use for so many; `verb` is the one that was asked.
+  int checked(std::string_view verb) const;
+};
+
+void add_threads_option(const Command& sub, ThreadsOption& o,
+                        const std::string& help = "CPU threads; default: as many as can run at once");
+
+/// "--train.threads=N" behind the other words where --threads was given.
+void add_override(std::vector<std::string>& words, const ThreadsOption& o);
+
+}  // namespace hpcdl::cli
