@@ -17,6 +17,7 @@
 #include "hpcdl/io/nearest.h"
 #include "hpcdl/lab/compare/case_bench.h"
 #include "hpcdl/lab/compare/gpu_environment.h"
+#include "hpcdl/lab/disturbance.h"
 #include "hpcdl/lab/machine.h"
 #include "hpcdl/lab/probe/gpu.h"
 #include "hpcdl/lab/roofline/report.h"
@@ -101,6 +102,7 @@ std::string line(const compare::CaseBench& b) {
   } else if (!b.result.settled) {
     text += fmt::format("  noisy: +-{:.1f} %", 100 * b.result.half_width);
   }
+  if (b.disturbance.heavy()) text += "  " + b.disturbance.text();
   return text + "\n";
 }
 
@@ -208,6 +210,10 @@ class Bench {
     else end += python_peers(o_.vs, cases_, protocol_, pool_.threads(), o_.device, out_);
     for (const auto& [name, why] : out_["missing"].items())
       end += fmt::format("missing {}: {}\n", name, why.get<std::string>());
+    out_["disturbed"] = disturbed_;
+    if (disturbed_ > 0)
+      end += fmt::format("{} of {} figures are not to be trusted: other programs ran beside them\n", disturbed_,
+                         done_.size());
     progress.end();
     if (text) print_text(end);
     finish();
@@ -231,6 +237,13 @@ class Bench {
   double self_test_seconds() const { return o_.repeats * o_.seconds; }
 
   compare::CaseBench one(const lab::Case& c, const compare::AfterRepeat& after) {
+    const lab::DisturbanceWatch watch;
+    auto b = timed(c, after);
+    if (!stream_.device().is_cuda()) b.disturbance = watch.so_far();
+    disturbed_ += b.disturbance.heavy();
+    return b;
+  }
+  compare::CaseBench timed(const lab::Case& c, const compare::AfterRepeat& after) {
     if (tuning_ && o_.tune.mode == "full")
       tune_programs(tuning_, o_.tune, {&lab::CaseRun(c, nullptr, &stream_).executable()});
     if (o_.aa)
@@ -260,6 +273,7 @@ class Bench {
   std::vector<compare::Peer> peers_;
   std::vector<compare::CaseBench> done_;
   Json out_;
+  int disturbed_ = 0;  // cases
 };
 
 int bench(BenchOptions& o, const Command& sub) {

@@ -12,6 +12,7 @@
 #include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/io/atomic_file.h"
+#include "hpcdl/lab/disturbance.h"
 #include "hpcdl/lab/probe/gpu.h"
 #include "hpcdl/lab/roofline/picture.h"
 #include "hpcdl/lab/roofline/report.h"
@@ -101,6 +102,7 @@ int roofline(RooflineOptions& o, const Command& sub) {
   }
   for (const auto* file : {&o.csv, &o.svg, &o.html}) check_writable(*file);
   const auto start = std::chrono::steady_clock::now();
+  const lab::DisturbanceWatch watch;
   Pool pool(o.threads.checked("roofline"));
   Meter meter;
   meter("the roofs of this machine", 0);
@@ -129,6 +131,7 @@ int roofline(RooflineOptions& o, const Command& sub) {
   if (config) add_step(report, o, pool, *config, meter);
   if (!o.no_measure) measure_again(report, list, place, arena);
   meter.clear();
+  if (!o.no_measure && !device.is_cuda()) report.disturbance = watch.so_far();
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   write_files(report, o);
   if (o.json) print_json(to_json(report));

@@ -54,7 +54,9 @@ TEST_F(BenchCli, prints_one_json_object_with_what_a_reader_needs) {
     EXPECT_LE(ours.at("min_ms"), ours.at("median_ms"));
     EXPECT_LE(ours.at("low_ms"), ours.at("high_ms"));
     EXPECT_GE(ours.at("calls"), 1);
+    EXPECT_TRUE(c.at("disturbance").at("trusted").is_boolean());
   }
+  EXPECT_TRUE(j.at("disturbed").is_number_integer());
 }
 
 TEST_F(BenchCli, writes_the_object_into_a_file_and_keeps_the_table_on_stdout) {

@@ -38,6 +38,7 @@ TEST_F(RooflineCli, json_is_one_object_with_the_seed_first) {
   for (const char* key : {"f32", "bf16", "i8", "memory"}) EXPECT_GT(j.at("roofs").at(key).get<double>(), 0) << key;
   EXPECT_EQ(j.at("device"), "cpu");
   EXPECT_EQ(j.at("above_roof"), 0);
+  EXPECT_TRUE(j.at("disturbance").is_null()) << "nothing was measured";
   ASSERT_GT(j.at("rows").size(), 150u);
   const auto& rows = j.at("rows");
   EXPECT_EQ(rows[0].at("op"), "add");
@@ -56,6 +57,7 @@ TEST_F(RooflineCli, measures_what_is_asked_and_writes_the_files) {
                       path("a.csv"), "--svg", path("a.svg"), "--html", path("a.html")});
   ASSERT_EQ(r.code, 0) << r.err;
   const auto j = r.json();
+  EXPECT_TRUE(j.at("disturbance").at("trusted").is_boolean());
   for (const char* shape : {"64x256", "32x128"}) {
     const auto* one = row(j, "layer_norm", shape, "bf16");
     ASSERT_TRUE(one) << shape;

@@ -54,8 +54,7 @@ TEST(threads_option, changes_no_result) {
   const std::string one = trained("1"), three = trained("3");
   EXPECT_EQ(io::read_file(one + "/model/model.safetensors"), io::read_file(three + "/model/model.safetensors"));
   const auto said = [&](const std::string& threads) {
-    return run({"generate", "--model", one + "/model", "--prompt", "the", "--tokens", "12", "--threads", threads})
-        .out;
+    return run({"generate", "--model", one + "/model", "--prompt", "the", "--tokens", "12", "--threads", threads}).out;
   };
   EXPECT_EQ(said("1"), said("4"));
 }

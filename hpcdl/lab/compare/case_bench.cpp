@@ -97,6 +97,7 @@ nlohmann::ordered_json to_json(const CaseBench& b) {
       j["ratios"][b.result.sides[i].name] = to_json(b.result.ratio(b.result.sides[i].name, kOurs));
   for (const auto& [name, d] : b.differences) j["differences"][name] = d;
   for (const auto& [name, why] : b.missing) j["missing"][name] = why;
+  if (b.disturbance.seconds > 0) j["disturbance"] = to_json(b.disturbance);
   if (b.self_test) j["aa"] = to_json(*b.self_test);
   return j;
 }

@@ -7,6 +7,7 @@
 #include "hpcdl/lab/cases.h"
 #include "hpcdl/lab/compare/peers.h"
 #include "hpcdl/lab/compare/protocol.h"
+#include "hpcdl/lab/disturbance.h"
 #include "hpcdl/lab/light.h"
 
 namespace hpcdl::lab::compare {
@@ -23,6 +24,7 @@ struct CaseBench {
   std::map<std::string, std::string> missing;  // peer -> why it has no side in this case
   std::map<std::string, double> differences;   // peer -> largest relative difference from our output
   std::optional<SelfTest> self_test;
+  Disturbance disturbance;  // while it was timed; of a GPU none is known
 
   double seconds() const { return result.sides[0].time().median; }
   /// light / measured: 1 is the speed of light.

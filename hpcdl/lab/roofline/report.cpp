@@ -109,7 +109,8 @@ Json to_json(const Report& report) {
             {"date", report.date},
             {"seconds", report.seconds},
             {"roofs", roofs_json(report.roofs)},
-            {"above_roof", report.faults()}};
+            {"above_roof", report.faults()},
+            {"disturbance", report.disturbance.seconds > 0 ? lab::to_json(report.disturbance) : Json()}};
   if (!report.config.empty()) j["config"] = report.config;
   j["rows"] = Json::array();
   for (const Row* r : report.all()) j["rows"].push_back(row_json(*r));

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "hpcdl/lab/disturbance.h"
 #include "hpcdl/lab/machine.h"
 #include "hpcdl/lab/roofline/rows.h"
 
@@ -19,10 +20,11 @@ struct Report {
   int threads = 1;
   std::string date;  // UTC, "2026-11-21"
   Roofs roofs;
-  std::vector<Row> rows;  // seed first, then cases
-  std::vector<Row> step;  // records of a training step
-  std::string config;     // whose step
-  double seconds = 0;     // it took
+  std::vector<Row> rows;    // seed first, then cases
+  std::vector<Row> step;    // records of a training step
+  std::string config;       // whose step
+  double seconds = 0;       // it took
+  Disturbance disturbance;  // while it was measured
 
   /// "AMD EPYC"; "2 threads, avx512".
   std::string title() const { return gpu.empty() ? machine.cpu : gpu; }

@@ -126,7 +126,8 @@ std::string to_text(const Report& report, bool colour) {
   std::vector<const Row*> seed, cases, step;
   for (const Row* r : report.all()) (r->source == "seed" ? seed : r->source == "step" ? step : cases).push_back(r);
   return machine_text(report, paint) + table("The seed", seed, paint) + table("Ops", cases, paint) +
-         table("Records of a training step of " + report.config, step, paint) + summary(report, paint);
+         table("Records of a training step of " + report.config, step, paint) + summary(report, paint) +
+         (report.disturbance.heavy() ? "These figures are " + report.disturbance.text() + "\n" : "");
 }
 
 }  // namespace hpcdl::lab::roofline
