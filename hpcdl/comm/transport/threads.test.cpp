@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "hpcdl/testing/exercise.h"
 #include "hpcdl/testing/ranks.h"
 
@@ -27,7 +29,7 @@ TEST(threads, random_collectives_on_hosts_of_unlike_size) {
 TEST(threads, what_a_rank_did_before_it_ended_counts) {
   auto t = thread_transports(2);
   const int ranks[] = {0, 1};
-  const Patience patience;
+  const Patience patience{.spins = 10};  // as with more ranks than processors: naps follow the yields at once
   Peers peers(*t[1], ranks, 1, 7, patience);
   bool ready = false;
   int asked = 0;
@@ -36,6 +38,56 @@ TEST(threads, what_a_rank_did_before_it_ended_counts) {
     if (++asked > patience.spins + 300) ready = true, t[0].reset();
     return seen;
   }));
+}
+
+/// Counts naps.
+class Napping : public Transport {
+ public:
+  explicit Napping(std::unique_ptr<Transport> below) : below_(std::move(below)) {}
+  std::string_view name() const override { return below_->name(); }
+  int rank() const override { return below_->rank(); }
+  int size() const override { return below_->size(); }
+  int host(int rank) const override { return below_->host(rank); }
+  std::string host_name(int rank) const override { return below_->host_name(rank); }
+  Pending start_send(int to, std::uint32_t tag, std::span<const std::byte> bytes) override {
+    return below_->start_send(to, tag, bytes);
+  }
+  Pending start_receive(int from, std::uint32_t tag, std::span<std::byte> bytes) override {
+    return below_->start_receive(from, tag, bytes);
+  }
+  bool done(Pending& pending) override { return below_->done(pending); }
+  void cancel(Pending& pending) override { below_->cancel(pending); }
+  void withdraw() override { below_->withdraw(); }
+  void check(int rank) override { below_->check(rank); }
+  void nap(std::chrono::microseconds at_most) override { ++naps, below_->nap(at_most); }
+  void leave(std::string_view why) noexcept override { below_->leave(why); }
+  std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes,
+                                Deadline deadline) override {
+    return below_->share(ranks, tag, bytes, deadline);
+  }
+
+  int naps = 0;
+
+ private:
+  std::unique_ptr<Transport> below_;
+};
+
+/// Or the nap of one rank would make the other nap, and so on for ever.
+TEST(threads, a_wait_that_ends_soon_after_the_yields_takes_no_nap) {
+  auto t = thread_transports(2);
+  Napping napping(std::move(t[1]));
+  const int ranks[] = {0, 1};
+  const auto naps_of = [&](int spins, int asks) {
+    const Patience patience{.spins = spins};
+    Peers peers(napping, ranks, 1, 7, patience);
+    napping.naps = 0;
+    int asked = 0;
+    peers.wait_until(0, [&] { return ++asked > spins + asks; });
+    return napping.naps;
+  };
+  EXPECT_EQ(naps_of(1000, 300), 0);
+  EXPECT_EQ(naps_of(1000, 1000), 0);
+  EXPECT_GT(naps_of(10, 300), 0) << "with more ranks than processors";
 }
 
 TEST(threads, messages_match_by_sender_and_tag) {
