@@ -23,7 +23,7 @@ TEST(threads_option, a_silly_count_is_refused_before_anything_else) {
       {"profile", "-c", "/dev/null"},
       {"quantize", "--model", "/none", "--out", "/none/x"},
       {"roofline"},
-      {"tokenize", "--out", "/none/x", "/none"},
+      {"tokenize", "--train", "--out", "/none/x", "/none"},
       {"train", "-c", "/dev/null"},
       {"verify", "softmax"}};
   for (auto words : verbs) {
@@ -33,7 +33,7 @@ TEST(threads_option, a_silly_count_is_refused_before_anything_else) {
     EXPECT_EQ(r.code, 2) << words[0] << "\n" << r.err;
     EXPECT_NE(r.err.find("--threads = 100000: expected 1 to "), std::string::npos) << words[0] << "\n" << r.err;
   }
-  const auto key = run({"train", "-c", "/dev/null", "--train.threads=4096"});
+  const auto key = run({"train", "--train.threads=4096"});
   EXPECT_EQ(key.code, 2);
   EXPECT_NE(key.err.find("train.threads = 4096: expected 1 to "), std::string::npos) << key.err;
 }

@@ -139,7 +139,7 @@ TEST(bound, puts_everything_back) {
     }
   }
   EXPECT_EQ(allowed_cpus(), before);
-  pool.run([&](int) { EXPECT_EQ(allowed_cpus(), before); });
+  pool.run_on_each_thread([&](int) { EXPECT_EQ(allowed_cpus(), before); });
 }
 
 TEST(probe, roofs_are_the_best_rates_of_one_thread_count) {
