@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -67,11 +68,14 @@ std::string own_command() {
 
 void end_cleanly_on_signals() {
   struct sigaction action{}, before{};
-  action.sa_flags = SA_RESETHAND | SA_NODEFER;
+  sigfillset(&action.sa_mask);  // the same asking may come twice, to a process and to its group: the removal goes on
   action.sa_handler = [](int signal) {
+    static std::atomic_flag begun;
+    if (begun.test_and_set())
+      for (;;) pause();  // of another thread, which is ended with the process
     leave_bar();
     remove_unfinished();
-    raise(signal);
+    end_by(signal);
   };
   io::explain_mapped_faults(exit_code::kInternal, []() noexcept {
     leave_bar();

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -16,16 +17,25 @@
 namespace hpcdl {
 namespace {
 
-enum State : int { kFree, kTaken, kListed, kBeingRemoved };
+enum Stage : std::int64_t { kFree, kTaken, kListed, kCreated, kFinishing, kBeingRemoved };
+constexpr std::int64_t kStages = 8;
+
+/// A stage, and the thread that has brought it there.
+std::int64_t state_of(Stage stage, std::int64_t thread) { return thread * kStages + stage; }
+Stage stage_of(std::int64_t state) { return static_cast<Stage>(state % kStages); }
+std::int64_t thread_of(std::int64_t state) { return state / kStages; }
+std::int64_t this_thread() { return syscall(SYS_gettid); }
 
 struct Slot {
-  std::atomic<int> state{kFree};
+  std::atomic<std::int64_t> state{kFree};
   char path[PATH_MAX];
 };
-static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
+static_assert(std::atomic<std::int64_t>::is_always_lock_free, "used in a signal handler");
 
 constexpr int kSlots = 128;
 Slot slots[kSlots];  // pages that no path is written to take no memory
+std::atomic<bool> ending{false};
+constexpr int kPatience = 500;  // milliseconds
 
 /// As the kernel writes it: getdents64(2). readdir(3) allocates, which a signal handler must not.
 struct Entry {
@@ -37,26 +47,46 @@ struct Entry {
 };
 
 constexpr int kDeepest = 8;  // folders within each other
+constexpr int kTries = 100;  // of a folder, which other threads may still write to
+
+void remove_at(int folder, const char* name, int depth) noexcept;
+
+/// Once through all of it. Removing while reading may skip some.
+void empty(int folder, int depth) noexcept {
+  alignas(Entry) char block[2048];
+  lseek(folder, 0, SEEK_SET);
+  for (long n; (n = syscall(SYS_getdents64, folder, block, sizeof block)) > 0;)
+    for (long at = 0; at < n;) {
+      const auto* entry = reinterpret_cast<const Entry*>(block + at);
+      at += entry->length;
+      if (std::strcmp(entry->name, ".") != 0 && std::strcmp(entry->name, "..") != 0)
+        remove_at(folder, entry->name, depth + 1);
+    }
+}
 
 void remove_at(int folder, const char* name, int depth) noexcept {
   if (unlinkat(folder, name, 0) == 0 || depth > kDeepest) return;
   const int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0) return;
-  alignas(Entry) char block[2048];
-  for (bool any = true; any;) {  // removing while reading may skip some: read again until a pass finds none
-    any = false;
-    lseek(fd, 0, SEEK_SET);
-    for (long n; (n = syscall(SYS_getdents64, fd, block, sizeof block)) > 0;)
-      for (long at = 0; at < n;) {
-        const auto* entry = reinterpret_cast<const Entry*>(block + at);
-        at += entry->length;
-        if (std::strcmp(entry->name, ".") == 0 || std::strcmp(entry->name, "..") == 0) continue;
-        remove_at(fd, entry->name, depth + 1);
-        any = any || faccessat(fd, entry->name, F_OK, AT_SYMLINK_NOFOLLOW) != 0;
-      }
+  for (int i = 0; i < kTries; ++i) {
+    empty(fd, depth);
+    if (unlinkat(folder, name, AT_REMOVEDIR) == 0 || (errno != ENOTEMPTY && errno != EEXIST)) break;
   }
   close(fd);
-  unlinkat(folder, name, AT_REMOVEDIR);
+}
+
+/// The state of a slot once no other thread is about to create or to rename what it names, or the patience is at its
+/// end.
+std::int64_t settled(const Slot& slot, int& patience) noexcept {
+  const auto self = this_thread();
+  for (;; --patience) {
+    const auto state = slot.state.load();
+    const auto stage = stage_of(state);
+    const bool changes = stage == kTaken || stage == kListed || stage == kFinishing;
+    if (!changes || thread_of(state) == self || patience <= 0) return state;
+    const timespec pause{0, 1'000'000};
+    nanosleep(&pause, nullptr);
+  }
 }
 
 }  // namespace
@@ -65,11 +95,16 @@ Unfinished::Unfinished(const std::filesystem::path& path) {
   std::error_code error;
   const std::string full = std::filesystem::absolute(path, error).string();  // the process may go to another folder
   if (error || full.size() >= sizeof Slot::path) return;
+  const auto self = this_thread();
   for (int i = 0; i < kSlots; ++i) {
-    int expected = kFree;
-    if (!slots[i].state.compare_exchange_strong(expected, kTaken)) continue;
+    std::int64_t expected = kFree;
+    if (!slots[i].state.compare_exchange_strong(expected, state_of(kTaken, self))) continue;
+    if (ending.load()) {  // later than the slot was taken: either this thread sees it, or the handler sees the slot
+      slots[i].state.store(kFree);
+      for (;;) pause();
+    }
     std::memcpy(slots[i].path, full.c_str(), full.size() + 1);
-    slots[i].state.store(kListed);
+    slots[i].state.store(state_of(kListed, self));
     slot_ = i;
     return;
   }
@@ -84,15 +119,37 @@ Unfinished& Unfinished::operator=(Unfinished&& o) noexcept {
 
 Unfinished::~Unfinished() {
   if (slot_ < 0) return;
-  int expected = kListed;  // what a handler is removing stays its own: the process ends
-  slots[slot_].state.compare_exchange_strong(expected, kFree);
+  auto& state = slots[slot_].state;
+  auto now = state.load();
+  if (stage_of(now) != kBeingRemoved) state.compare_exchange_strong(now, kFree);  // else it stays: the process ends
+}
+
+void Unfinished::created() noexcept {
+  if (slot_ < 0) return;
+  auto& state = slots[slot_].state;
+  auto now = state.load();
+  if (stage_of(now) == kListed) state.compare_exchange_strong(now, kCreated);
+}
+
+void Unfinished::finishing() noexcept {
+  if (slot_ < 0) return;
+  auto& state = slots[slot_].state;
+  for (auto now = state.load(); stage_of(now) != kBeingRemoved;)
+    if (state.compare_exchange_strong(now, state_of(kFinishing, this_thread()))) return;
+  for (;;) pause();
 }
 
 void remove_unfinished() noexcept {
   const int before = errno;
+  ending.store(true);
+  int patience = kPatience;
   for (auto& slot : slots) {
-    int expected = kListed;
-    if (slot.state.compare_exchange_strong(expected, kBeingRemoved)) remove_at(AT_FDCWD, slot.path, 0);
+    auto state = settled(slot, patience);
+    const auto stage = stage_of(state);
+    // Another thread's that does not come to its end may stand under its name by now.
+    const bool ours =
+        stage == kListed || stage == kCreated || (stage == kFinishing && thread_of(state) == this_thread());
+    if (ours && slot.state.compare_exchange_strong(state, kBeingRemoved)) remove_at(AT_FDCWD, slot.path, 0);
   }
   errno = before;
 }

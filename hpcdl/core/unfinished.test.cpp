@@ -4,8 +4,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <fstream>
 #include <functional>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "hpcdl/io/temp_folder.h"
@@ -58,6 +62,64 @@ TEST(Unfinished, a_path_is_that_of_the_folder_it_was_said_in) {
   });
   EXPECT_FALSE(fs::exists(tmp / "begun"));
   EXPECT_TRUE(fs::exists(tmp / "elsewhere/begun"));
+}
+
+/// A signal between the listing and the creating.
+TEST(Unfinished, what_another_thread_is_about_to_create_goes_too) {
+  const io::TempFolder tmp;
+  in_child([&] {
+    std::atomic<bool> listed{false};
+    std::thread([&] {
+      Unfinished begun(tmp / "begun");
+      listed = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      write(tmp / "begun");
+      begun.created();
+      for (;;) pause();
+    }).detach();
+    while (!listed) std::this_thread::yield();
+    remove_unfinished();
+    _exit(0);
+  });
+  EXPECT_FALSE(fs::exists(tmp / "begun"));
+}
+
+TEST(Unfinished, what_another_thread_has_given_its_name_stays_whole) {
+  const io::TempFolder tmp;
+  in_child([&] {
+    std::atomic<bool> finishing{false};
+    std::thread([&] {
+      Unfinished begun(tmp / "begun");
+      fs::create_directory(tmp / "begun");
+      begun.created();
+      write(tmp / "begun/file");
+      begun.finishing();
+      finishing = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      fs::rename(tmp / "begun", tmp / "finished");
+      begun = {};
+      for (;;) pause();
+    }).detach();
+    while (!finishing) std::this_thread::yield();
+    remove_unfinished();
+    _exit(0);
+  });
+  EXPECT_TRUE(fs::exists(tmp / "finished/file"));
+  EXPECT_FALSE(fs::exists(tmp / "begun"));
+}
+
+TEST(Unfinished, nothing_begins_once_the_end_has_begun) {
+  const io::TempFolder tmp;
+  in_child([&] {
+    remove_unfinished();
+    std::thread([&] {
+      const Unfinished late(tmp / "late");
+      write(tmp / "late");
+    }).detach();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    _exit(0);
+  });
+  EXPECT_FALSE(fs::exists(tmp / "late"));
 }
 
 TEST(Unfinished, more_than_the_list_holds_do_no_harm) {

@@ -128,12 +128,14 @@ PreparedText prepare_text(const PrepareOptions& o, Pool& pool, const OnProgress&
   if (!cached) {
     const fs::path aside = o.cache / fmt::format(".{}.{}", name, ::getpid());
     fs::remove_all(aside);
-    const Unfinished unfinished(aside);
+    Unfinished unfinished(aside);
     io::make_folder(aside);
+    unfinished.created();
     try {
       make(o, files, key, aside, pool, progress);
       std::error_code ignored;
       fs::remove_all(folder, ignored);
+      unfinished.finishing();
       io::rename_durably(aside, folder);
     } catch (...) {
       std::error_code ignored;

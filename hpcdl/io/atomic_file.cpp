@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "hpcdl/core/error.h"
 
@@ -34,16 +35,10 @@ bool is_stream(const fs::path& path) {
   return fs::exists(status) && !fs::is_regular_file(status);
 }
 
-Fd open_stream(const fs::path& path) {
+Aside open_stream(const fs::path& path) {
   Fd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
   if (!fd) fail_file(path, "open for writing", errno);
-  return fd;
-}
-
-/// A file that is there already may be another process's: it is ours only once it is locked.
-bool begins_now(const fs::path& aside) {
-  std::error_code none;
-  return !aside.empty() && !fs::exists(aside, none);
+  return {std::move(fd), {}};
 }
 
 }  // namespace
@@ -52,34 +47,36 @@ fs::path aside_of(const fs::path& path) {
   return path.parent_path() / (std::string(kAsidePrefix) + path.filename().string());
 }
 
-/// Whoever held it before may have renamed it away while we waited to open it, in which case we hold somebody's
-/// finished file and must try again.
-Fd open_aside(const fs::path& aside, const fs::path& path) {
+/// The process that held it before may have renamed it away while this one opened it: then this one holds a finished
+/// file, and tries again.
+Aside open_aside(const fs::path& aside, const fs::path& path) {
   for (;;) {
+    std::error_code none;
+    const bool begins = !fs::exists(aside, none);  // what is there may be another process's, until it is locked
+    Unfinished unfinished = begins ? Unfinished(aside) : Unfinished();
     Fd fd(::open(aside.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
     if (!fd) fail_file(path, "create", errno);
+    unfinished.created();
     if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
       fail("io", "{}: another process is writing it now; wait for that or choose another name", path.string());
     if (!same_file(fd.get(), aside)) continue;
+    if (!begins) unfinished = Unfinished(aside), unfinished.created();
     if (::ftruncate(fd.get(), 0) != 0) fail_file(path, "empty", errno);
-    return fd;
+    return {std::move(fd), std::move(unfinished)};
   }
 }
 
 AtomicFile::AtomicFile(const fs::path& path)
     : path_(behind_links(path)),
       aside_(is_stream(path_) ? fs::path() : aside_of(path_)),
-      unfinished_(begins_now(aside_) ? Unfinished(aside_) : Unfinished()),
-      fd_(aside_.empty() ? open_stream(path_) : open_aside(aside_, path_)) {
-  if (!aside_.empty()) unfinished_ = Unfinished(aside_);
-}
+      file_(aside_.empty() ? open_stream(path_) : open_aside(aside_, path_)) {}
 
 AtomicFile::~AtomicFile() {
-  if (!committed_ && fd_ && !aside_.empty()) ::unlink(aside_.c_str());
+  if (!committed_ && file_.fd && !aside_.empty()) ::unlink(aside_.c_str());
 }
 
 void AtomicFile::reserve(std::int64_t bytes) {
-  if (bytes <= 0 || ::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, bytes) == 0) return;
+  if (bytes <= 0 || ::fallocate(file_.fd.get(), FALLOC_FL_KEEP_SIZE, 0, bytes) == 0) return;
   if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)
     fail_file(path_, fmt::format("reserve {} bytes for", bytes), errno);
 }
@@ -90,7 +87,8 @@ void AtomicFile::write_at(std::int64_t offset, std::span<const std::byte> bytes)
   const bool in_order = aside_.empty() && offset == end_;
   while (!bytes.empty()) {
     const auto part = std::min(bytes.size(), std::size_t{1} << 30);
-    const auto n = in_order ? ::write(fd_.get(), bytes.data(), part) : ::pwrite(fd_.get(), bytes.data(), part, offset);
+    const auto n =
+        in_order ? ::write(file_.fd.get(), bytes.data(), part) : ::pwrite(file_.fd.get(), bytes.data(), part, offset);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_file(path_, fmt::format("write {} bytes at offset {} of", bytes.size(), offset), errno);
     bytes = bytes.subspan(static_cast<std::size_t>(n));
@@ -100,10 +98,11 @@ void AtomicFile::write_at(std::int64_t offset, std::span<const std::byte> bytes)
 }
 
 void AtomicFile::commit() {
-  if (::fsync(fd_.get()) != 0 && errno != EINVAL) fail_file(path_, "sync", errno);  // EINVAL: not supported here
+  if (::fsync(file_.fd.get()) != 0 && errno != EINVAL) fail_file(path_, "sync", errno);  // EINVAL: not supported here
   if (!aside_.empty()) {
+    file_.unfinished.finishing();
     if (::rename(aside_.c_str(), path_.c_str()) != 0) fail_file(path_, "rename into place", errno);
-    unfinished_ = {};
+    file_.unfinished = {};
     sync_folder(path_.parent_path());
   }
   committed_ = true;

@@ -14,9 +14,13 @@ namespace hpcdl::io {
 /// Where what is to become `path` is written: beside it, with this in front of its name.
 inline constexpr std::string_view kAsidePrefix = ".tmp-";
 fs::path aside_of(const fs::path& path);
+struct Aside {
+  Fd fd;
+  Unfinished unfinished;  // behind fd: what is no longer listed may become another process's
+};
 /// Creates the file `aside`, empty, for one process at a time, as long as it stays open: throws Error while another one
 /// writes what is to become `path`. A leftover of a killed writer is reused.
-Fd open_aside(const fs::path& aside, const fs::path& path);
+Aside open_aside(const fs::path& aside, const fs::path& path);
 
 /// Every failure (disk full, no permission, ...) throws Error and leaves neither a half file nor the old one changed.
 class AtomicFile {
@@ -41,8 +45,7 @@ class AtomicFile {
 
  private:
   fs::path path_, aside_;  // aside_: empty for a device
-  Unfinished unfinished_;  // listed before the file is there: a signal may come right after
-  Fd fd_;
+  Aside file_;             // of a device or a pipe: not listed
   std::int64_t end_ = 0;
   bool committed_ = false;
 };

@@ -36,7 +36,9 @@ void remove_tree(const fs::path& path) {
 void remove_safely(const fs::path& path) {
   const fs::path aside = path.parent_path() / fmt::format("{}delete-{}", kAside, path.filename().string());
   remove_tree(aside);
+  Unfinished rest(aside);
   rename_durably(path, aside);
+  rest.created();
   remove_tree(aside);
 }
 
@@ -143,18 +145,23 @@ void Checkpoints::expect_one_folder() {
 fs::path Checkpoints::save(const TrainState& state, const CheckpointContent& content) {
   const fs::path path = folder_ / step_name(state.step),
                  aside = folder_ / (std::string(kAside) + step_name(state.step));
-  const Unfinished unfinished = first() ? Unfinished(aside) : Unfinished();
+  Unfinished unfinished;
   try {
     std::int64_t serial = 0;
     agree(ranks_, [&] {
       if (!first()) return;
       serial = next_serial(list_checkpoints(folder_));
       remove_tree(aside);
+      unfinished = Unfinished(aside);
+      make_folder(aside);
+      unfinished.created();
     });
     write_checkpoint(aside, state, serial, content, ranks_);
     agree(ranks_, [&] {
       if (!first()) return;
+      unfinished.finishing();
       put_in_place(aside, path);
+      unfinished = {};
       write_file_atomic(folder_ / "latest", path.filename().string() + "\n");
       prune(path);
     });

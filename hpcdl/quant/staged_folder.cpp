@@ -55,7 +55,7 @@ fs::path named(fs::path target) {
 }  // namespace
 
 StagedFolder::Lock::Lock(const fs::path& target)
-    : path(io::aside_of(target).string() + ".lock"), file(io::open_aside(path, target)), unfinished(path) {}
+    : path(io::aside_of(target).string() + ".lock"), file(io::open_aside(path, target)) {}
 
 StagedFolder::Lock::~Lock() {
   std::error_code ignored;
@@ -71,6 +71,7 @@ StagedFolder::StagedFolder(fs::path target)
   if (error) io::fail_file(aside_, "remove", error.value());
   unfinished_ = Unfinished(aside_);
   io::make_folder(aside_);
+  unfinished_.created();
 }
 
 StagedFolder::~StagedFolder() {
@@ -80,6 +81,7 @@ StagedFolder::~StagedFolder() {
 
 void StagedFolder::commit() {
   io::sync_folder(aside_);
+  unfinished_.finishing();
   std::error_code ignored;
   if (!fs::exists(target_, ignored)) {
     io::rename_durably(aside_, target_);

@@ -2,6 +2,7 @@
 // A folder that is either whole or absent: filled aside as ".tmp-NAME" in the same folder, then renamed.
 
 #include "hpcdl/core/unfinished.h"
+#include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/file.h"
 
 namespace hpcdl::quant {
@@ -27,8 +28,7 @@ class StagedFolder {
     Lock& operator=(const Lock&) = delete;
     ~Lock();
     io::fs::path path;
-    io::Fd file;
-    Unfinished unfinished;
+    io::Aside file;
   };
 
   io::fs::path target_, aside_;
