@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "cli/out_folder.h"
 #include "cli/verb.h"
 #include "hpcdl/core/convert.h"
 #include "hpcdl/core/units.h"
@@ -20,7 +21,7 @@ namespace fs = std::filesystem;
 struct ConvertOptions {
   std::string model, out, dtype;
   double shard_gb = 5;
-  bool json = false;
+  bool force = false, json = false;
 };
 
 constexpr double kNoLimit = 0x1p62;  // bytes
@@ -31,8 +32,7 @@ int convert(ConvertOptions& o) {
   const auto from = io::find_model_folder(o.model);
   auto config = io::read_hf_config(from);
   if (config.quant) fail_usage("convert", "{} is quantised: convert the model it was made from", from.string());
-  if (fs::exists(o.out) && fs::equivalent(from, o.out))
-    fail_usage("convert", "--out is the model itself: choose another folder");
+  check_out_folder("convert", from, o.out, o.force);
   const DType target = o.dtype.empty()     ? DType::none
                        : o.dtype == "bf16" ? DType::bf16
                        : o.dtype == "f16"  ? DType::f16
@@ -80,6 +80,7 @@ void add_convert(const Command& program, Run& run) {
       [](const Command& sub, ConvertOptions& o) {
         sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
         sub.option("--out", o.out, "Folder to write").required();
+        sub.flag("--force", o.force, kForce);
         sub.option("--dtype", o.dtype, "Type of the weights; default: as they are").one_of({"f32", "bf16", "f16"});
         sub.option("--max-shard", o.shard_gb, "Largest file, in GB").positive().shows_default();
         sub.flag("--json", o.json, "One JSON object on stdout");

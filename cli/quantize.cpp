@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/out_folder.h"
 #include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/core/units.h"
@@ -18,7 +19,7 @@ struct QuantizeOptions {
   std::string model, out, format = "int4";
   std::vector<std::string> text;
   int group = 64;
-  bool asymmetric = false, keep_odd = false, plain = false, json = false;
+  bool asymmetric = false, keep_odd = false, plain = false, force = false, json = false;
   ThreadsOption threads;
 };
 
@@ -37,8 +38,7 @@ Json compare(const QuantizeOptions& o, const std::filesystem::path& from, Pool& 
 int quantize(QuantizeOptions& o) {
   Pool pool(o.threads.checked("quantize"));
   const auto from = io::find_model_folder(o.model);
-  if (std::filesystem::exists(o.out) && std::filesystem::equivalent(from, o.out))
-    fail_usage("quantize", "--out is the model itself: choose another folder");
+  check_out_folder("quantize", from, o.out, o.force);
   Work progress(console());
   quant::QuantizeModelOptions options{.int4 = {.group = o.group, .symmetric = !o.asymmetric, .search = !o.plain},
                                       .keep_odd = o.keep_odd};
@@ -71,11 +71,12 @@ void add_quantize(const Command& program, Run& run) {
       [](const Command& sub, QuantizeOptions& o) {
         sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
         sub.option("--out", o.out, "Folder to write").required();
+        sub.flag("--force", o.force, kForce);
         sub.option("--format", o.format, "Of the weights").one_of({"int4"}).shows_default();
         sub.option("--group", o.group, "Weights that share a scale").one_of({32, 64, 128}).shows_default();
         sub.flag("--asymmetric", o.asymmetric, "An offset per group as well");
         sub.flag("--keep-odd", o.keep_odd,
-                 "Matrices whose inputs no group divides stay as they are; else they are an error");
+                 "Matrices whose inputs --group does not divide stay as they are; else they are an error");
         sub.flag("--plain", o.plain,
                  "Scales from the largest weight of a group, without searching for the least error");
         sub.option("--text", o.text, "Also report perplexity on this text, before and after");

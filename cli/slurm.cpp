@@ -22,12 +22,16 @@ struct Shape {
   std::int64_t nodes, tasks_per_node;
 };
 
+/// Ranks of a node where neither the command nor parallel.dp says how many: one for each GPU that is asked for, else one.
+std::int64_t open_share(const SlurmOptions& o, std::int64_t tp) {
+  return std::max({o.gpus_per_node, tp, std::int64_t{1}});
+}
+
 /// Nodes and tasks from what is said of them and of [parallel].
 Shape shape(const SlurmOptions& o, std::int64_t dp, std::int64_t tp) {
   std::int64_t ranks = dp * tp;
-  if (ranks == 0 && o.tasks_per_node == 0 && o.nodes > 0)
-    fail_usage("slurm", "how many ranks? Set parallel.dp, or give --ntasks-per-node beside --nodes {}", o.nodes);
-  if (ranks == 0) ranks = std::max<std::int64_t>(o.nodes, 1) * std::max(o.tasks_per_node, tp);
+  if (ranks == 0)
+    ranks = std::max<std::int64_t>(o.nodes, 1) * (o.tasks_per_node > 0 ? o.tasks_per_node : open_share(o, tp));
   const Shape s{.nodes = o.nodes > 0            ? o.nodes
                          : o.tasks_per_node > 0 ? std::max<std::int64_t>(ranks / o.tasks_per_node, 1)
                                                 : 1,
@@ -160,6 +164,9 @@ int slurm_verb(SlurmOptions& o, const Command& sub) {
   load(table, files, words);
   const Shape s = shape(o, config.parallel.dp, config.parallel.tp);
   check_times(o);
+  if (config.parallel.dp == 0 && o.tasks_per_node == 0 && o.nodes > 0)
+    say("hpcdl: [slurm] {} on each node; --ntasks-per-node sets another number, --cpus-per-task the CPUs of each",
+        s.tasks_per_node == 1 ? "1 rank" : fmt::format("{} ranks", s.tasks_per_node));
   if (config.parallel.tp > s.tasks_per_node)
     say("hpcdl: [slurm] parallel.tp = {} spans nodes of {} tasks: its collectives are on every layer's way, over the "
         "network",
@@ -180,7 +187,10 @@ void add_slurm(const Command& program, Run& run) {
       [](const Command& sub, SlurmOptions& o) {
         sub.option("-c,--config", o.configs, "TOML file of the run, as for hpcdl train; repeatable");
         sub.option("--nodes", o.nodes, "Nodes; left out: ranks / tasks per node, or 1").range(1, 1 << 20);
-        sub.option("--ntasks-per-node", o.tasks_per_node, "Ranks per node; left out: parallel.dp * parallel.tp / nodes")
+        sub.option(
+               "--ntasks-per-node", o.tasks_per_node,
+               "Ranks per node; left out: parallel.dp * parallel.tp / nodes; where parallel.dp is 0: one per GPU of "
+               "--gpus-per-node, else one")
             .range(1, 1 << 20);
         sub.option("--cpus-per-task", o.cpus_per_task, "CPUs per rank; left out: train.threads").range(1, 1 << 20);
         sub.option("--gpus-per-node", o.gpus_per_node,

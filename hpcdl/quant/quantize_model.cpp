@@ -19,7 +19,7 @@ struct Task {
   const io::TensorInfo* tensor;
   const io::SafeTensors* shard;
   Treatment treatment;
-  bool odd = false;  // stays as it is, because no group divides its inputs
+  bool odd = false;  // stays as it is, because the group does not divide its inputs
   std::int64_t n() const { return tensor->spec[treatment == Treatment::conv1d ? 1 : 0]; }
   std::int64_t k() const { return tensor->spec[treatment == Treatment::conv1d ? 0 : 1]; }
 };
@@ -36,13 +36,15 @@ std::vector<Task> plan(const io::TensorFolder& files, const io::ModelConfig& con
     if (treatment == Treatment::leave_out) continue;
     auto& task = tasks.emplace_back(Task{&t, &files.shard_of(i), treatment});
     if (!quantized(treatment)) continue;
-    constexpr std::int64_t kLeastGroup = 32;  // divides whatever the others divide
-    if (options.keep_odd && task.k() % kLeastGroup != 0) task.treatment = Treatment::copy, task.odd = true;
+    const auto group = options.int4.group;
+    if (options.keep_odd && int4::is_group(group) && task.k() % group != 0)
+      task.treatment = Treatment::copy, task.odd = true;
     else require_group(t.name, task.k(), options.int4);
   }
   require(!options.keep_odd ||
               std::any_of(tasks.begin(), tasks.end(), [](const Task& t) { return quantized(t.treatment); }),
-          "quant", "{}: nothing to quantise: no matrix has a number of inputs that 32 divides", files.path().string());
+          "quant", "{}: nothing to quantise: no matrix has a number of inputs that {} divides", files.path().string(),
+          options.int4.group);
   return tasks;
 }
 

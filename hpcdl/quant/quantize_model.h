@@ -21,7 +21,7 @@ struct QuantizeModelOptions {
   Int4Options int4 = {};
   /// Null: default_treatment.
   std::function<Treatment(const std::string& name, const Spec& spec)> treatment = nullptr;
-  bool keep_odd = false;  // matrices whose inputs no group divides stay as they are, and are no error
+  bool keep_odd = false;  // matrices whose inputs the group does not divide stay as they are, and are no error
   /// After each tensor, and once before the first with an empty name. Bytes of the source.
   std::function<void(const std::string& name, std::int64_t done, std::int64_t total)> progress = nullptr;
 };

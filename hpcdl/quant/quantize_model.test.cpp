@@ -212,5 +212,23 @@ TEST(quantize_model, a_matrix_that_no_group_divides_stays_as_it_was_when_asked) 
             std::string::npos);
 }
 
+/// Smaller groups would divide it.
+TEST(quantize_model, a_matrix_that_this_group_does_not_divide_stays_as_it_was_when_asked) {
+  const io::TempFolder temp;
+  Pool pool(2);
+  io::ModelConfig c{.family = io::Family::llama, .layers = 1, .heads = 4, .width = 128, .context = 32, .vocab = 70};
+  c.ffn = 160;
+  c.resolve();
+  models::LanguageModel::create(c, 1, false).save(temp / "model");
+  quantize_model(pool, temp / "model", temp / "int4", {.int4 = {.group = 128}, .keep_odd = true});
+  const std::string odd = "model.layers.0.mlp.down_proj.weight", even = "model.layers.0.mlp.up_proj.weight";
+  const auto old = io::TensorFolder::open(temp / "model"), now = io::TensorFolder::open(temp / "int4");
+  expect_same(old.at(odd), now.at(odd));
+  EXPECT_FALSE(now.contains(even));
+  const std::vector<std::int32_t> tokens{1, 2, 3, 4, 5};
+  EXPECT_NEAR(infer::evaluate(models::LanguageModel::open(temp / "int4"), pool, tokens).loss,
+              infer::evaluate(models::LanguageModel::open(temp / "model"), pool, tokens).loss, 0.05);
+}
+
 }  // namespace
 }  // namespace hpcdl::quant

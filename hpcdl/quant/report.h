@@ -13,7 +13,7 @@ struct LayerReport {
   std::string name;
   Shape shape;  // (out, in) of a quantised matrix, else as stored
   bool quantized = false;
-  bool odd = false;  // a matrix that stayed as it was, because no group divides its inputs
+  bool odd = false;  // a matrix that stayed as it was, because the group does not divide its inputs
   double bits_per_weight = 0;
   double relative_rms = 0;  // |w - w'| / |w|
   double largest = 0;       // max |w - w'|

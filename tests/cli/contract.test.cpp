@@ -183,13 +183,28 @@ TEST_F(Cli, convert_there_and_back) {
 
 TEST_F(Cli, convert_leaves_no_old_shards_and_takes_no_other_files) {
   for (const char* size : {"0.0001", "1e300", "0.0001", "5"})
-    ASSERT_EQ(run({"convert", "--model", model(), "--max-shard", size, "--out", path("shards")}).code, 0);
+    ASSERT_EQ(run({"convert", "--model", model(), "--max-shard", size, "--out", path("shards"), "--force"}).code, 0);
   EXPECT_FALSE(fs::exists(path("shards/model-00001-of-00002.safetensors")));
   EXPECT_TRUE(fs::exists(path("shards/model.safetensors")));
   io::write_file_atomic(path("shards/thesis.txt"), "years of work");
   for (const char* verb : {"convert", "quantize"})
-    expect_error(run({verb, "--model", model(), "--out", path("shards")}), 70, "as thesis.txt");
+    expect_error(run({verb, "--model", model(), "--out", path("shards"), "--force"}), 70, "as thesis.txt");
   EXPECT_TRUE(fs::exists(path("shards/thesis.txt")));
+}
+
+TEST_F(Cli, a_folder_that_exists_is_replaced_only_when_told) {
+  for (const char* verb : {"convert", "quantize"}) {
+    const auto out = path(std::string("into-") + verb);
+    fs::create_directory(out);
+    const std::vector<std::string> words = {verb, "--model", model(), "--out", out};
+    ASSERT_EQ(run(words).code, 0) << "an empty one";
+    const auto before = fs::last_write_time(out + "/config.json");
+    expect_error(run(words), 2, "--force");
+    EXPECT_EQ(fs::last_write_time(out + "/config.json"), before);
+    auto forced = words;
+    forced.push_back("--force");
+    EXPECT_EQ(run(forced).code, 0);
+  }
 }
 
 TEST_F(Cli, numbers_that_are_none_are_told) {

@@ -57,9 +57,22 @@ TEST_F(Slurm, what_does_not_fit_is_refused) {
   EXPECT_EQ(run({"slurm", "-c", c, "--job-name", "two words"}).code, 2);
   EXPECT_EQ(run({"slurm", "-c", c, "--no.such.key=1"}).code, 2);
   const auto open = config("");
-  EXPECT_EQ(run({"slurm", "-c", open, "--nodes", "2"}).code, 2);
   EXPECT_TRUE(
       has(run({"slurm", "-c", open, "--nodes", "2", "--ntasks-per-node", "8"}).out, "--nodes=2 --ntasks-per-node=8"));
+}
+
+/// As README shows it.
+TEST_F(Slurm, the_configs_that_are_shipped_work_as_they_are) {
+  for (const char* name : {"text.toml", "cifar10.toml"}) {
+    const auto c = std::string(HPCDL_SOURCE_DIR "/examples/") + name;
+    const auto r = run({"slurm", "-c", c, "--nodes", "2"});
+    ASSERT_EQ(r.code, 0) << r.err;
+    EXPECT_TRUE(has(r.out, "#SBATCH --nodes=2 --ntasks-per-node=1 --time=04:00:00\n")) << r.out;
+    EXPECT_TRUE(has(r.err, "1 rank on each node; --ntasks-per-node")) << r.err;
+    EXPECT_TRUE(has(r.out, "hpcdl train -c " + c + " --checkpoint.resume=auto\n")) << r.out;
+    const auto gpus = run({"slurm", "-c", c, "--nodes", "2", "--gpus-per-node", "4", "--train.device=cuda"});
+    EXPECT_TRUE(has(gpus.out, "#SBATCH --nodes=2 --ntasks-per-node=4 --gpus-per-node=4 ")) << gpus.out << gpus.err;
+  }
 }
 
 TEST_F(Slurm, times_are_those_that_sbatch_takes_and_leave_time_to_train) {
