@@ -34,7 +34,17 @@ std::string progress_line(const StepNumbers& n, int columns) {
   std::vector<std::string> parts{fmt::format("step {}/{}", n.step, n.steps), fmt::format("loss {:.4f}", n.loss)};
   if (n.accuracy >= 0) parts.push_back(fmt::format("accuracy {:.2f}%", 100 * n.accuracy));
   parts.push_back(fmt::format("{} {}", format_count(n.per_second), n.unit));
-  parts.push_back(n.step < n.steps ? time_left(n.seconds_left) + " left" : "in " + time_left(n.seconds));
+  const auto time = n.step < n.steps ? time_left(n.seconds_left) + " left" : "in " + time_left(n.seconds);
+  const auto fits = [&] {
+    auto all = parts;
+    all.push_back(time);
+    return columns <= 0 || parts_line(all, 0).size() <= static_cast<std::size_t>(columns);
+  };
+  const auto wanted = parts.size();
+  while (parts.size() > 2 && !fits()) parts.pop_back();
+  if (!fits()) return fmt::format("{}/{}  {:.3f}  {}", n.step, n.steps, n.loss, time);
+  parts.push_back(time);
+  if (parts.size() <= wanted) return parts_line(parts, columns);
   if (n.epoch >= 0) parts.push_back(fmt::format("epoch {:.2f}", n.epoch));
   parts.push_back(fmt::format("lr {:.2e}", n.lr));
   parts.push_back(std::isfinite(n.grad_norm) ? fmt::format("norm {:.2f}", n.grad_norm) : "norm not finite");
@@ -60,10 +70,15 @@ Bar progress_bar(const StepNumbers& n) {
 }
 
 data::OnProgress tokenize_progress(const Console& console) {
-  return [work = std::make_shared<Work>(console)](const data::TokenizeProgress& p) {
-    const double seconds = work->seconds(), done = static_cast<double>(p.done);
+  struct Begun {
+    std::string name = {};
+    Clock::time_point begin = {};
+  };
+  return [work = std::make_shared<Work>(console), stage = Begun()](const data::TokenizeProgress& p) mutable {
+    if (stage.name != p.stage) stage = {std::string(p.stage), Clock::now()};
+    const double seconds = seconds_since(stage.begin), done = static_cast<double>(p.done);
     std::vector<Fact> facts;
-    if (seconds > 0)
+    if (seconds > 0.05)  // before, a rate is worth nothing
       facts.push_back(
           {p.stage == "merge" ? format_count(done / seconds) + " tokens/s" : format_bytes(done / seconds) + "/s"});
     work->show(words_of(p.stage), p.total > 0 ? done / static_cast<double>(p.total) : 1, std::move(facts));

@@ -25,7 +25,7 @@ struct StepNumbers {
              -1;  // of the time: gradients were exchanged; of that: behind computing. < 0: one rank, or not known
 };
 
-/// The line that stays; columns: of the terminal, where what matters least gives way. 0: all of it.
+/// The line that stays; columns: of the terminal, where what matters least gives way, and the time never. 0: all of it.
 std::string progress_line(const StepNumbers& n, int columns = 0);
 Bar progress_bar(const StepNumbers& n);
 

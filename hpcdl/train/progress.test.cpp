@@ -42,7 +42,7 @@ TEST(progress, the_line_says_what_matters) {
   const auto line = progress_line(n);
   for (const char* part : {"step 3/9", "loss 1.5000", "12.30K tok/s", "61% of light", "1m 30s left"})
     EXPECT_NE(line.find(part), std::string::npos) << line;
-  for (const int columns : {50, 60, 80, 100}) {
+  for (const int columns : {24, 30, 36, 40, 50, 60, 80, 100}) {
     const auto narrow = progress_line(n, columns);
     EXPECT_LE(narrow.size(), static_cast<std::size_t>(columns));
     EXPECT_NE(narrow.find("1m 30s left"), std::string::npos) << narrow;
@@ -55,6 +55,13 @@ TEST(progress, the_line_says_what_matters) {
     EXPECT_NE(images.find(part), std::string::npos) << images;
   EXPECT_EQ(progress_line({.sol_percent = -1}).find("light"), std::string::npos);
   EXPECT_NE(progress_line({.grad_norm = -NAN}).find("norm not finite"), std::string::npos);
+}
+
+TEST(progress, a_narrow_line_keeps_the_time) {
+  const StepNumbers n{.step = 1076, .steps = 1500, .loss = 2.2126, .per_second = 36'860, .seconds_left = 7};
+  EXPECT_EQ(progress_line(n, 60), "step 1076/1500  loss 2.2126  36.86K tok/s  7 s left");
+  EXPECT_EQ(progress_line(n, 40), "step 1076/1500  loss 2.2126  7 s left");
+  EXPECT_EQ(progress_line(n, 30), "1076/1500  2.213  7 s left");
 }
 
 TEST(progress, the_last_line_tells_what_the_run_took_and_no_time_left) {
@@ -76,6 +83,8 @@ TEST(progress, tokenizing_is_told_in_words) {
   EXPECT_EQ(bars[0].what, "learning tokens");
   EXPECT_EQ(bars[0].done, 0.25);
   EXPECT_EQ(bars[1].what, "tokenizing");
+  for (const auto& bar : bars)
+    EXPECT_TRUE(bar.facts.empty()) << "no rate of what has just begun: " << bar.facts[0].text;
 }
 
 }  // namespace
