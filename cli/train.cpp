@@ -88,6 +88,9 @@ Json memory_json(const train::MemoryPlan& plan, const train::MemoryAdvice& advic
           {"activations", l.activations},
           {"batches", l.staged},
           {"other", l.other},
+          {"workspaces", l.workspaces},
+          {"saving", l.saving},
+          {"process", l.process},
           {"peak_record", l.peak}};
 }
 

@@ -44,7 +44,7 @@ void lower(Room& room, std::int64_t bytes, const char* of) {
   if (bytes < room.bytes) room = {std::max<std::int64_t>(bytes, 0), of};
 }
 
-Room host_room(int share, std::int64_t limit) {
+Room host_room(int share, std::int64_t limit, std::int64_t reserved) {
   Room room{std::numeric_limits<std::int64_t>::max(), "no limit"};
   if (const auto spare = memory_to_spare(); spare >= 0) lower(room, spare / share, "memory that the host has to spare");
   const auto now = taken();
@@ -54,7 +54,7 @@ Room host_room(int share, std::int64_t limit) {
         l.rlim_cur < static_cast<rlim_t>(std::numeric_limits<std::int64_t>::max()))
       lower(room, static_cast<std::int64_t>(l.rlim_cur) - has, of);
   };
-  of_limit(RLIMIT_AS, now.address_space, "address space that ulimit -v leaves");
+  of_limit(RLIMIT_AS, now.address_space + reserved, "address space that ulimit -v leaves");
   of_limit(RLIMIT_DATA, now.data, "memory that ulimit -d leaves");
   if (limit > 0) lower(room, limit / share - now.resident, "memory that the cgroup leaves");
   return room;
@@ -62,8 +62,8 @@ Room host_room(int share, std::int64_t limit) {
 
 }  // namespace
 
-Room available_memory(Device device, int share, std::int64_t limit) {
-  if (!device.is_cuda()) return host_room(std::max(share, 1), limit);
+Room available_memory(Device device, int share, std::int64_t limit, std::int64_t reserved) {
+  if (!device.is_cuda()) return host_room(std::max(share, 1), limit, reserved);
 #if HPCDL_CUDA
   const cuda::OnDevice on(device);
   std::size_t available = 0, total = 0;

@@ -15,6 +15,8 @@ struct Room {
 
 /// What this process may still allocate there. On the host: the least of the memory to spare (a `share`-th of it, where
 /// as many processes do the same), of the limits of the process, and of `limit` (0: none) beyond what it has now.
-Room available_memory(Device device, int share = 1, std::int64_t limit = 0);
+/// `reserved`: addresses that it will reserve beside what it allocates, for files that are mapped and for stacks; a
+/// limit of addresses leaves so much less.
+Room available_memory(Device device, int share = 1, std::int64_t limit = 0, std::int64_t reserved = 0);
 
 }  // namespace hpcdl

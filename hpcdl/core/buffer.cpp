@@ -29,10 +29,15 @@ thread_local Imagined imagined;
 
 constexpr std::int64_t kImagined = -1;  // in place of the mapped bytes
 
+/// What a Buffer takes: large ones of the host come in huge pages.
+std::int64_t taken(std::int64_t bytes, Device device) {
+  return device.is_cuda() || bytes < kHuge ? bytes : (bytes + kHuge - 1) / kHuge * kHuge;
+}
+
 std::byte* imagine(std::int64_t bytes, Device device) {
   auto* at = reinterpret_cast<std::byte*>(imagined.next);
   imagined.next += static_cast<std::uintptr_t>((bytes + 2 * kHuge - 1) / kHuge * kHuge);
-  (device.is_cuda() ? imagined.device : imagined.host) += bytes;
+  (device.is_cuda() ? imagined.device : imagined.host) += taken(bytes, device);
   return at;
 }
 
@@ -85,7 +90,7 @@ Buffer::Buffer(std::int64_t bytes, Device device) : bytes_(bytes), device_(devic
     close_red_zone(data_ + bytes, data_ + size);
     return;
   }
-  const std::int64_t size = (bytes + kHuge - 1) / kHuge * kHuge;
+  const std::int64_t size = taken(bytes, device);
   void* p = mmap(nullptr, static_cast<std::size_t>(size + kHuge), PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   require(p != MAP_FAILED, "memory", "cannot allocate {} bytes: {}", bytes, std::strerror(errno));
@@ -103,7 +108,7 @@ Buffer::Buffer(std::int64_t bytes, Device device) : bytes_(bytes), device_(devic
 
 Buffer::~Buffer() {
   if (mapped_ == kImagined) {
-    (device_.is_cuda() ? imagined.device : imagined.host) -= bytes_;
+    (device_.is_cuda() ? imagined.device : imagined.host) -= taken(bytes_, device_);
   } else if (device_.is_cuda()) {
     device_free(data_);
   } else if (mapped_ > 0) {

@@ -1,6 +1,12 @@
 #include "hpcdl/io/checkpoint_state.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <vector>
 
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/crc32c.h"
@@ -11,10 +17,41 @@
 namespace hpcdl::io {
 namespace {
 
-std::uint32_t checksum(const MappedFile& file) {
-  if (file.path().extension() != ".safetensors") return crc32c(file.bytes());
-  const auto header = parse_safetensors_header(file.bytes(), file.path().string());
-  return crc32c(file.bytes().first(static_cast<std::size_t>(header.data_offset)));
+void read_at(const Fd& fd, const fs::path& path, std::int64_t at, std::span<std::byte> to) {
+  while (!to.empty()) {
+    const auto n = ::pread(fd.get(), to.data(), to.size(), at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_file(path, "read", errno);
+    require(n > 0, "io", "{}: the file ends at {} bytes while it is read", path.string(), at);
+    to = to.subspan(static_cast<std::size_t>(n));
+    at += n;
+  }
+}
+
+/// The tensors of a file have checksums of their own, so of it only the header counts.
+std::int64_t checked_bytes(const Fd& fd, const fs::path& path, std::int64_t size) {
+  constexpr std::int64_t kLength = sizeof(std::uint64_t);
+  if (path.extension() != ".safetensors") return size;
+  std::uint64_t length = 0;
+  require(size >= kLength, "io", "{}: expected at least {} bytes, found {}", path.string(), kLength, size);
+  read_at(fd, path, 0, std::as_writable_bytes(std::span(&length, 1)));
+  require(length <= static_cast<std::uint64_t>(size - kLength), "io", "{}: the header says {} bytes, the file has {}",
+          path.string(), length, size);
+  return kLength + static_cast<std::int64_t>(length);
+}
+
+/// Piece by piece: a mapping would need addresses for the whole file.
+std::uint32_t checksum(const Fd& fd, const fs::path& path, std::int64_t bytes) {
+  std::vector<std::byte> piece(static_cast<std::size_t>(std::min(bytes, std::int64_t{1} << 20)));
+  std::uint32_t crc = 0;
+  for (std::int64_t at = 0; at < bytes;) {
+    const auto part =
+        std::span(piece).first(static_cast<std::size_t>(std::min<std::int64_t>(std::ssize(piece), bytes - at)));
+    read_at(fd, path, at, part);
+    crc = crc32c(part, crc);
+    at += std::ssize(part);
+  }
+  return crc;
 }
 
 std::string done_text(std::string_view state_json) {
@@ -24,8 +61,9 @@ std::string done_text(std::string_view state_json) {
 }  // namespace
 
 Json file_entry(const fs::path& path) {
-  const MappedFile file(path);
-  return {{"bytes", file.size()}, {"crc32c", checksum(file)}};
+  const Fd fd = open_for_reading(path);
+  const auto size = file_size(fd, path);
+  return {{"bytes", size}, {"crc32c", checksum(fd, path, checked_bytes(fd, path, size))}};
 }
 
 void list_other_files(const fs::path& folder, Json& files) {

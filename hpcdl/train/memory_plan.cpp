@@ -1,11 +1,51 @@
 #include "hpcdl/train/memory_plan.h"
 
+#include <malloc.h>
+
+#include <algorithm>
+
 #include "hpcdl/core/imagined_memory.h"
 #include "hpcdl/core/units.h"
+#include "hpcdl/io/shard_spec.h"
 
 namespace hpcdl::train {
 
 namespace {
+
+constexpr std::int64_t kMiB = 1 << 20;
+
+/// A product packs at most 8 MiB of B, 4 MiB of sums and 1 MiB of A for each thread (ops/matmul/gemm_plan.cpp).
+constexpr std::int64_t kThreadWorkspace = 14 * kMiB;
+/// Code and data of the program and its libraries that are touched only once it runs, and buffers of files.
+constexpr std::int64_t kProcess = 16 * kMiB;
+constexpr std::int64_t kThread = kMiB;  // its stack and its heap
+
+/// On a GPU, all but the first as the drivers and libraries of 2025 have it.
+constexpr std::int64_t kStreamWorkspace = 64 * kMiB;  // cuda::kWorkspaceBytes
+constexpr std::int64_t kLoadedKernels = 192 * kMiB;   // modules, cuBLASLt, captured graphs
+constexpr std::int64_t kCudnn = 320 * kMiB;
+constexpr std::int64_t kNccl = 512 * kMiB;
+
+/// Bytes that the allocator has given out from the main heap; 0 where it does not say.
+std::int64_t heap_bytes() {
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 33)
+  const auto m = mallinfo2();
+  return static_cast<std::int64_t>(m.uordblks + m.hblkhd);
+#else
+  return 0;
+#endif
+}
+
+/// The most that writing one of these tensors takes beside it.
+std::int64_t copy_bytes(const std::vector<io::NamedTensor>& tensors) {
+  std::int64_t most = 0;
+  for (const auto& t : tensors) {
+    const auto whole = io::whole_spec(t.tensor.spec(), t.shard, t.name).bytes();
+    if (!t.shard.all()) most = std::max(most, 2 * whole);  // and a part of another rank
+    else if (!t.tensor.is_contiguous()) most = std::max(most, whole);
+  }
+  return most;
+}
 
 std::string name_of(const Executable& exe) {
   const auto& program = exe.program();
@@ -24,6 +64,7 @@ MemoryLedger plan_memory(const std::function<std::unique_ptr<models::Trainable>(
                          std::int64_t micro_batches, Device device) {
   const ImaginedMemory imagined;
   Pool pool(1);
+  const auto heap = heap_bytes();
   const auto model = make();
   auto alone = options;
   alone.data = {};  // gradients that are exchanged lie elsewhere, and are as large
@@ -39,14 +80,26 @@ MemoryLedger plan_memory(const std::function<std::unique_ptr<models::Trainable>(
     if (exe->plan().live_bytes > worst) worst = exe->plan().live_bytes, l.peak = name_of(*exe);
   const auto made = device.is_cuda() ? imagined.device_bytes() : imagined.host_bytes();
   l.other = std::max<std::int64_t>(made - l.total(), 0);  // before the batches, which are no Buffers
+  if (!device.is_cuda()) {
+    l.saving = std::max(copy_bytes(step.weights()), copy_bytes(step.optimizer_state()));
+    l.process = std::max<std::int64_t>(heap_bytes() - heap, 0);
+  }
   // Of two steps, which take turns, and of an evaluation.
   for (const auto& input : step.inputs())
     if (!device.is_cuda()) l.staged += (2 * micro_batches + 1) * input.spec.bytes();
   return l;
 }
 
-MemoryAdvice::MemoryAdvice(const MemoryChange& now, const Room& room, const Plan& plan)
-    : room_(room), now_{now, plan(now)} {}
+void add_estimates(MemoryLedger& l, const Workers& w, Device device) {
+  if (device.is_cuda()) {
+    l.workspaces = (w.ranks > 1 ? 2 : 1) * kStreamWorkspace;
+    l.process = kLoadedKernels + (w.images ? kCudnn : 0) + (w.ranks > 1 ? kNccl : 0);
+    return;
+  }
+  // No more than the operands and results of the largest product could be.
+  l.workspaces = w.threads * std::min(kThreadWorkspace, l.weights + l.gradients + l.activations);
+  l.process += kProcess + w.threads * kThread;
+}
 
 bool MemoryAdvice::try_change(const MemoryChange& change, const Plan& plan) {
   if (change == now_.change) return false;
@@ -124,6 +177,9 @@ std::string MemoryAdvice::text() const {
   row("activations", l.activations, "at most, in " + l.peak);
   row("batches", l.staged);
   row("other", l.other);
+  row("workspaces", l.workspaces, "about, of kernels");
+  row("saving", l.saving, "at most");
+  row("process", l.process, "about");
   row("together", l.total());
   out += fmt::format("  {:<16}{:>12}  {}\n", "there is", bytes(room_.bytes), room_.of);
   if (alternatives_.empty()) return out;

@@ -12,15 +12,20 @@
 
 namespace hpcdl::train {
 
-/// Bytes on the device of the run.
+/// Bytes on the device of the run. Tensors are planned; what they are beside, from `workspaces` on, is estimated, rather
+/// too high than too low: see memory_held.test.cpp.
 struct MemoryLedger {
   std::int64_t weights = 0;  // with buffers, and rounded copies
   std::int64_t gradients = 0, optimizer = 0;
   std::int64_t activations = 0;  // the arena
   std::int64_t staged = 0;       // batches that wait; of a GPU: on the host, not counted
   std::int64_t other = 0;        // tables, copies in the order of files, images that are kept
+  std::int64_t workspaces = 0;   // scratch memory of kernels: of each thread, of each stream of a GPU
+  std::int64_t saving = 0;       // on the host: tensors that are put together for the files of a checkpoint
+  std::int64_t process = 0;      // recorded programs, threads, code; of a GPU: what the libraries keep there
   std::string peak;  // the record at which most activations live: "record 34 (linear, backward, layers.3.mlp)"
-  std::int64_t total() const { return weights + gradients + optimizer + activations + staged + other; }
+  std::int64_t tensors() const { return weights + gradients + optimizer + activations + staged + other; }
+  std::int64_t total() const { return tensors() + workspaces + saving + process; }
 };
 
 /// What may change and the samples of a step stay the same.
@@ -36,7 +41,17 @@ struct MemoryPlan {
   MemoryLedger ledger;
 };
 
-/// The ledger of a step with these options in so many micro-batches; `make` creates the model.
+/// Who shares in the work, as far as memory goes.
+struct Workers {
+  int threads = 1, ranks = 1;
+  bool images = false;  // of a GPU: cuDNN
+};
+
+/// Fills in what is estimated.
+void add_estimates(MemoryLedger& ledger, const Workers& workers, Device device);
+
+/// The ledger of a step with these options in so many micro-batches; `make` creates the model. Of what is estimated, the
+/// recorded programs alone.
 MemoryLedger plan_memory(const std::function<std::unique_ptr<models::Trainable>()>& make, const StepOptions& options,
                          std::int64_t micro_batches, Device device);
 
@@ -45,7 +60,7 @@ MemoryLedger plan_memory(const std::function<std::unique_ptr<models::Trainable>(
 class MemoryAdvice {
  public:
   using Plan = std::function<MemoryLedger(const MemoryChange&)>;
-  MemoryAdvice(const MemoryChange& now, const Room& room, const Plan& plan);
+  MemoryAdvice(const MemoryPlan& now, const Room& room) : room_(room), now_(now) {}
   /// Plans the alternatives.
   void look_for_smaller(const Plan& plan);
 

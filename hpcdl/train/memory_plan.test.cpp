@@ -80,7 +80,7 @@ MemoryLedger rule(const MemoryChange& c) {
 
 TEST(memory_plan, the_smallest_change_that_fits_comes_first) {
   const auto advise = [](std::int64_t room, const MemoryChange& now = {.batch = 8}) {
-    MemoryAdvice a(now, {room, "test"}, rule);
+    MemoryAdvice a({now, rule(now)}, {room, "test"});
     a.look_for_smaller(rule);
     return a;
   };

@@ -1,5 +1,10 @@
 #include "hpcdl/train/plan_run.h"
 
+#include <malloc.h>
+#include <sys/resource.h>
+
+#include <filesystem>
+
 #include "hpcdl/core/available_memory.h"
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/train/check_config.h"
@@ -17,14 +22,32 @@ int ranks_of_host(const comm::Group& world) {
   return n;
 }
 
+rlim_t limit_of(__rlimit_resource which) {
+  rlimit l{};
+  return getrlimit(which, &l) == 0 ? l.rlim_cur : RLIM_INFINITY;
+}
+
+/// Addresses that the run reserves beside its memory: of mapped files and of the stacks of threads that are yet to
+/// start. `state`: bytes of weights and optimizer, whose files are mapped when a run goes on.
+std::int64_t reserved_addresses(const RunConfig& config, const Task& task, std::int64_t state) {
+  constexpr std::int64_t kUsualStack = 8 << 20, kAlignment = 8 << 20, kThreads = 4;  // loader, progress, signals, ranks
+  const auto stack = limit_of(RLIMIT_STACK);
+  const auto of_thread = stack == RLIM_INFINITY ? kUsualStack : static_cast<std::int64_t>(stack);
+  std::error_code none;
+  const bool goes_on =
+      config.checkpoint.resume != "none" &&
+      (config.checkpoint.resume != "auto" || std::filesystem::exists(config.output / "checkpoints", none));
+  return task.bytes_mapped() + (goes_on ? state : 0) + kAlignment + (kThreads + config.data.workers) * of_thread;
+}
+
 }  // namespace
 
 MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& mesh, std::int64_t host_limit,
-                    bool always) {
+                    int threads, bool always) {
   const auto device = device_from_name(config.train.device);
   auto& t = config.train;
-  auto room = available_memory(device, ranks_of_host(mesh.world()), host_limit);
-  if (t.memory_limit > 0 && t.memory_limit < room.bytes) room = {t.memory_limit, "train.memory_limit"};
+  // The heap that a thread would get of its own reserves 64 MiB.
+  if (limit_of(RLIMIT_AS) != RLIM_INFINITY) mallopt(M_ARENA_MAX, 1);
   const MemoryAdvice::Plan plan = [&](const MemoryChange& c) {
     const auto before = t;
     t.batch = c.batch, t.accumulate = c.accumulate, t.recompute = c.recompute, t.dtype = c.dtype;
@@ -32,9 +55,15 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
     t = before;
     auto ledger = plan_memory([&] { return task.make_model(); }, options, c.accumulate, device);
     if (!device.is_cuda()) ledger.staged += task.bytes_ahead(c.batch), ledger.other += task.bytes_of_data();
+    add_estimates(ledger, {threads, mesh.world().size(), task.units().classes}, device);
     return ledger;
   };
-  MemoryAdvice advice({t.batch, t.accumulate, t.recompute, t.dtype}, room, plan);
+  const MemoryChange now{t.batch, t.accumulate, t.recompute, t.dtype};
+  const auto ledger = plan(now);
+  auto room = available_memory(device, ranks_of_host(mesh.world()), host_limit,
+                               reserved_addresses(config, task, ledger.weights + ledger.optimizer));
+  if (t.memory_limit > 0 && t.memory_limit < room.bytes) room = {t.memory_limit, "train.memory_limit"};
+  MemoryAdvice advice({now, ledger}, room);
   if (parallel::any_rank(mesh.world(), !advice.fits()) || always) advice.look_for_smaller(plan);
   return advice;
 }
@@ -48,7 +77,7 @@ MemoryAdvice plan_run(RunConfig& config, const Hooks& hooks) {
                             {.dp = static_cast<int>(config.parallel.dp), .tp = static_cast<int>(config.parallel.tp)});
   Pool pool(config.train.threads);
   const auto task = make_task(config, mesh, pool, hooks.console);
-  return advise(config, *task, mesh, hooks.host_memory_limit, true);
+  return advise(config, *task, mesh, hooks.host_memory_limit, pool.threads(), true);
 }
 
 }  // namespace hpcdl::train

@@ -6,8 +6,8 @@
 namespace hpcdl::train {
 
 /// Plans the run of this rank, and where some rank has too little memory for it, or `always`, smaller ones. Collective.
-/// `host_limit`: see Hooks::host_memory_limit.
+/// `host_limit`: see Hooks::host_memory_limit. `threads`: that compute.
 MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& mesh, std::int64_t host_limit,
-                    bool always);
+                    int threads, bool always);
 
 }  // namespace hpcdl::train

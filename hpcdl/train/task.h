@@ -82,6 +82,9 @@ class Task {
   /// Bytes of host memory that its data takes in the course of the run.
   virtual std::int64_t bytes_of_data() const { return 0; }
 
+  /// Bytes of the files that stay mapped in the course of the run: addresses, not memory.
+  virtual std::int64_t bytes_mapped() const { return 0; }
+
   /// Throws UsageError unless the model in `folder` is the one that this run trains.
   virtual void check_resumes(const std::filesystem::path& folder) const = 0;
   /// Opens the training data at a sample, and what evaluation reads if `evaluates`; before the first next(). `compute`:

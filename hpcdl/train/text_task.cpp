@@ -125,6 +125,10 @@ std::int64_t TextTask::bytes_ahead(std::int64_t batch) const {
   return (data::LoaderOptions().prefetch + 1) * batch * config_.model.context * 2 * std::int64_t{sizeof(data::TokenId)};
 }
 
+std::int64_t TextTask::bytes_mapped() const {
+  return static_cast<std::int64_t>(fs::file_size(text_.train) + fs::file_size(text_.val));
+}
+
 void TextTask::check_resumes(const fs::path& folder) const {
   auto theirs = io::read_hf_config(folder);
   const auto& ours = config_.model;

@@ -18,6 +18,7 @@ class TextTask final : public Task {
   std::int64_t rows() const override { return (text_.train_tokens - 1) / config_.model.context; }
   std::unique_ptr<models::Trainable> make_model() const override;
   std::int64_t bytes_ahead(std::int64_t batch) const override;
+  std::int64_t bytes_mapped() const override;
 
   void check_resumes(const std::filesystem::path& folder) const override;
   void open_data(const data::LoaderState& start, bool evaluates, const Stream& compute) override;

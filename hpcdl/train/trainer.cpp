@@ -154,7 +154,7 @@ Run::Run(RunConfig& config, const Hooks& hooks)
 
 /// Model and programs, once it is known that there is memory for them.
 void Run::make_step(Device device) {
-  const auto advice = advise(config_, *task_, mesh_, hooks_.host_memory_limit, false);
+  const auto advice = advise(config_, *task_, mesh_, hooks_.host_memory_limit, pool_.threads(), false);
   const auto explain = [&] { progress_.say_lines(advice.text()); };
   if (!advice.fits()) {
     explain();
