@@ -83,20 +83,12 @@ struct Kind {
   std::string name;
   int threads = 1;
   std::int64_t layers = 2, width = 32, context = 32, batch = 3, vocab = 0;
-  bool images = false;
   Compute dtype = Compute::f32;
 };
 
 void configure(RunConfig& c, const Kind& kind, const io::TempFolder& tmp) {
   toy_config(c, tmp, "r");
   c.train.steps = 2, c.train.batch = kind.batch, c.train.threads = kind.threads, c.train.dtype = kind.dtype;
-  if (kind.images) {
-    c.model = {};
-    c.model.family = io::Family::resnet18;
-    c.data.text = {};
-    c.data.procedural = 64;
-    return;
-  }
   c.model.family = io::Family::gpt2;
   c.model.layers = kind.layers, c.model.width = kind.width, c.model.heads = 2, c.model.context = kind.context;
   c.model.vocab = kind.vocab;
@@ -123,8 +115,7 @@ INSTANTIATE_TEST_SUITE_P(
                            .context = 128,
                            .batch = 4,
                            .vocab = 8192,
-                           .dtype = Compute::bf16},
-                      Kind{.name = "images", .threads = 2, .batch = 8, .images = true}),
+                           .dtype = Compute::bf16}),
     [](const auto& kind) { return kind.param.name; });
 
 /// What the driver says is gone while the last step runs. Libraries load what they like: hence the margin.
@@ -139,8 +130,7 @@ TEST(memory_held, gpu) {
              .context = 128,
              .batch = 4,
              .vocab = 8192,
-             .dtype = Compute::bf16},
-        Kind{.name = "gpu_images", .threads = 2, .batch = 8, .images = true}}) {
+             .dtype = Compute::bf16}}) {
     const io::TempFolder tmp;
     RunConfig c;
     configure(c, kind, tmp);

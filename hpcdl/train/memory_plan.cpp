@@ -1,7 +1,5 @@
 #include "hpcdl/train/memory_plan.h"
 
-#include <malloc.h>
-
 #include <algorithm>
 
 #include "hpcdl/core/imagined_memory.h"
@@ -19,22 +17,14 @@ constexpr std::int64_t kThreadWorkspace = 14 * kMiB;
 /// Code and data of the program and its libraries that are touched only once it runs, and buffers of files.
 constexpr std::int64_t kProcess = 16 * kMiB;
 constexpr std::int64_t kThread = kMiB;  // its stack and its heap
+/// Records of the programs that a parameter takes part in: 11 KiB of heap with 724 parameters.
+constexpr std::int64_t kOfParameter = 12 << 10;
 
 /// On a GPU, all but the first as the drivers and libraries of 2025 have it.
 constexpr std::int64_t kStreamWorkspace = 64 * kMiB;  // cuda::kWorkspaceBytes
 constexpr std::int64_t kLoadedKernels = 192 * kMiB;   // modules, cuBLASLt, captured graphs
 constexpr std::int64_t kCudnn = 320 * kMiB;
 constexpr std::int64_t kNccl = 512 * kMiB;
-
-/// Bytes that the allocator has given out from the main heap; 0 where it does not say.
-std::int64_t heap_bytes() {
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 33)
-  const auto m = mallinfo2();
-  return static_cast<std::int64_t>(m.uordblks + m.hblkhd);
-#else
-  return 0;
-#endif
-}
 
 /// The most that writing one of these tensors takes beside it.
 std::int64_t copy_bytes(const std::vector<io::NamedTensor>& tensors) {
@@ -64,7 +54,6 @@ MemoryLedger plan_memory(const std::function<std::unique_ptr<models::Trainable>(
                          std::int64_t micro_batches, Device device) {
   const ImaginedMemory imagined;
   Pool pool(1);
-  const auto heap = heap_bytes();
   const auto model = make();
   auto alone = options;
   alone.data = {};  // gradients that are exchanged lie elsewhere, and are as large
@@ -82,7 +71,7 @@ MemoryLedger plan_memory(const std::function<std::unique_ptr<models::Trainable>(
   l.other = std::max<std::int64_t>(made - l.total(), 0);  // before the batches, which are no Buffers
   if (!device.is_cuda()) {
     l.saving = std::max(copy_bytes(step.weights()), copy_bytes(step.optimizer_state()));
-    l.process = std::max<std::int64_t>(heap_bytes() - heap, 0);
+    l.process = kOfParameter * std::ssize(model->parameters());
   }
   // Of two steps, which take turns, and of an evaluation.
   for (const auto& input : step.inputs())
