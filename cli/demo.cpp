@@ -214,8 +214,12 @@ void Demo::evaluate() {
     facts->perplexity = result.perplexity;
     facts->file_bytes = static_cast<std::int64_t>(fs::file_size(folder / "model.safetensors"));
   }
+  report_.validation_perplexity = std::exp(summary_.eval_loss);
+  report_.held_out_tokens = std::ssize(ids) - 1;
   say("      perplexity {:.2f} as trained, {:.2f} in INT4, over {} held-out tokens", report_.before.perplexity,
-      report_.after.perplexity, ids.size() - 1);
+      report_.after.perplexity, report_.held_out_tokens);
+  say("      ({:.2f} at the end of training was measured on other text: the validation part)",
+      report_.validation_perplexity);
 }
 
 /// The first words of parts the model has not seen, which leave room in its context for what it adds.
@@ -225,10 +229,7 @@ std::vector<std::string> prompts(const std::string& text) {
   for (const double place : {0.25, 0.6}) {
     const auto from = static_cast<std::size_t>(place * static_cast<double>(text.size()));
     const auto at = begin_of_part(text, from, text.size() - text.size() / 10);
-    auto end = at;
-    for (int words = 0; words < 4 && end < text.size(); ++words) end = text.find_first_of(" \n", end + 1);
-    end = std::min(end, begin_of_part(text, std::min(at + kLongest, text.size()), 0));
-    list.push_back(text.substr(at, end - at));
+    list.push_back(text.substr(at, first_words(std::string_view(text).substr(at), 4, kLongest)));
   }
   return list;
 }
@@ -254,7 +255,7 @@ void Demo::generate() {
           io::parse_json(run_self({"generate", "--model", folder.string(), "--prompt", prompt, "--temperature", "0.7",
                                    "--top-k", "40", "--seed", "7", "--ignore-eos", "--json"}),
                          "hpcdl generate");
-      *text = tidy(json.at("text").get<std::string>());
+      *text = whole_words(tidy(json.at("text").get<std::string>()));
       facts->tokens_per_second = std::max(facts->tokens_per_second, json.at("tokens_per_second").get<double>());
       facts->first_token_ms = json.at("time_to_first_token_ms");
       facts->peak_rss_bytes = std::max(facts->peak_rss_bytes, json.at("peak_rss_bytes").get<std::int64_t>());
@@ -291,6 +292,7 @@ void Demo::finish() {
                 {"steps", summary_.step},
                 {"first_loss", report_.curve.front().second},
                 {"loss", summary_.loss},
+                {"validation_perplexity", report_.validation_perplexity},
                 {"seconds", summary_.seconds},
                 {"tokens_per_second", summary_.tokens_per_second},
                 {"sol_percent", summary_.sol_percent},

@@ -30,6 +30,16 @@ lab::Table comparison(const DemoReport& r) {
                {"peak memory while generating", bytes(a.peak_rss_bytes), bytes(b.peak_rss_bytes)}}};
 }
 
+/// Two figures of one model on one page need a reason.
+std::string why_perplexities_differ(const DemoReport& r) {
+  return fmt::format(
+      "Perplexity is of {} tokens that were held out before training. The dots of the loss curve end at a perplexity "
+      "of {:.2f}, which is of other text: the validation text, the last 2 % of what was given to training. Both "
+      "samples "
+      "are small, and a model finds some documents easier than others.",
+      r.held_out_tokens, r.validation_perplexity);
+}
+
 }  // namespace
 
 lab::Page demo_page(const DemoReport& r) {
@@ -49,8 +59,9 @@ lab::Page demo_page(const DemoReport& r) {
   page.cards.push_back({"Loss", lab::LineChart{.x = "step",
                                                .y = "loss",
                                                .series = {{"training (faint: every step)", r.curve, Form::smooth},
-                                                          {"held-out text", r.evaluation, Form::dots}}}});
-  page.cards.push_back({"Before and after INT4", comparison(r)});
+                                                          {"validation text", r.evaluation, Form::dots}}}});
+  page.cards.push_back(
+      {.title = "Before and after INT4", .content = comparison(r), .note = why_perplexities_differ(r)});
   std::vector<lab::Pair> pairs;
   for (const auto& s : r.samples) pairs.push_back({"as trained", "INT4", s.prompt, s.before, s.after});
   page.cards.push_back({"What it writes", std::move(pairs)});

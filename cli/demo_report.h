@@ -26,6 +26,8 @@ struct DemoReport {
   std::string title, date;
   std::vector<lab::Fact> machine, text, model, training, stages;
   std::vector<std::pair<double, double>> curve, evaluation;  // step, loss
+  double validation_perplexity = 0;                          // where `evaluation` ends
+  std::int64_t held_out_tokens = 0;                          // that `before` and `after` are about
   ModelFacts before, after;
   std::vector<Sample> samples;
 };

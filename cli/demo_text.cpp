@@ -181,6 +181,24 @@ std::size_t begin_of_part(std::string_view text, std::size_t from, std::size_t u
   return from;
 }
 
+std::size_t first_words(std::string_view text, int count, std::size_t most) {
+  std::size_t end = 0;
+  for (int i = 0; i < count && end < text.size(); ++i) {
+    const auto begin = text.find_first_not_of(" \n", end);
+    const auto next = begin == text.npos ? text.size() : std::min(text.find_first_of(" \n", begin), text.size());
+    if (next > most) return end > 0 ? end : begin_of_part(text, std::min(most, text.size()), 0);
+    end = next;
+  }
+  return end;
+}
+
+std::string whole_words(const std::string& text) {
+  const auto in_a_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || (c & 0x80); };
+  if (text.empty() || !in_a_word(text.back())) return text;
+  const auto blank = text.find_last_of(" \n");
+  return blank == text.npos ? text : text.substr(0, blank) + " ...";
+}
+
 FoundText find_text(std::int64_t bytes) {
   FoundText found;
   std::unordered_set<std::size_t> seen;

@@ -23,6 +23,13 @@ FoundText find_text(std::int64_t bytes);
 /// a line, else with a word, else with a character.
 std::size_t begin_of_part(std::string_view text, std::size_t from, std::size_t until);
 
+/// Bytes of the first `count` words of a text, or of fewer where they are longer than `most` bytes. A word that is longer
+/// than that is cut between characters.
+std::size_t first_words(std::string_view text, int count, std::size_t most);
+
+/// The text without the part of a word that it ends with, as a text cut after so many tokens does; "..." stands for it.
+std::string whole_words(const std::string& text);
+
 /// Whether a paragraph reads like prose rather than code, tables or lists of names.
 bool is_prose(const std::string& paragraph);
 

@@ -2,9 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <csignal>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <regex>
+#include <sstream>
 #include <thread>
 
 #include "hpcdl/io/atomic_file.h"
@@ -27,6 +32,8 @@ class Demo : public testing::Test {
     const auto html = io::read_file(tmp_ / "out" / "report.html");
     EXPECT_NE(html.find("<svg"), std::string::npos);
     EXPECT_EQ(html.find("nan"), std::string::npos);
+    EXPECT_NE(html.find("Made with --quick"), std::string::npos);
+    EXPECT_NE(r.json().value("caveat", "").find("Made with --quick"), std::string::npos);
     return r.json();
   }
   static double number_of(const nlohmann::json& word) { return std::stod(word.get<std::string>()); }
@@ -51,7 +58,32 @@ TEST_F(Demo, learns_from_any_text) {
     EXPECT_EQ(r.json()["steps"], 2);
     EXPECT_GT(r.json()["after"]["perplexity"], 1);
     EXPECT_GT(r.json()["after"]["tokens_per_second"], 0);
+    EXPECT_GT(r.json()["validation_perplexity"], 1);
+    EXPECT_NE(io::read_file(tmp_ / "out" / "report.html").find("The dots of the loss curve end at a perplexity of"),
+              std::string::npos);
   }
+}
+
+TEST_F(Demo, samples_begin_and_end_at_words) {
+  std::string text;
+  const std::string words[] = {"internationalisation", "the", "incomprehensibilities", "counterrevolutionary", "of"};
+  for (std::size_t i = 0; i < 900; ++i) text += words[i * i % 5] + " ";
+  io::write_file_atomic(tmp_ / "text.txt", text);
+  const auto r =
+      run({"demo", "--text", (tmp_ / "text.txt").string(), "--steps", "2", "--out", (tmp_ / "out").string()});
+  ASSERT_EQ(r.code, 0) << r.err;
+  const auto html = io::read_file(tmp_ / "out" / "report.html");
+  const std::regex sample("<em>([^<]*)</em>([^<]*)</div>");
+  int seen = 0;
+  for (auto it = std::sregex_iterator(html.begin(), html.end(), sample); it != std::sregex_iterator(); ++it, ++seen) {
+    std::istringstream lead((*it)[1].str());
+    for (std::string word; lead >> word;)
+      EXPECT_NE(std::find(std::begin(words), std::end(words), word), std::end(words)) << word;
+    const auto continued = (*it)[2].str();
+    const bool cut = !continued.empty() && std::isalnum(static_cast<unsigned char>(continued.back()));
+    EXPECT_TRUE(!cut || continued.find_first_of(" \n") == std::string::npos) << continued;  // or one unbroken word
+  }
+  EXPECT_EQ(seen, 4);
 }
 
 TEST_F(Demo, keeps_what_is_not_its_own) {

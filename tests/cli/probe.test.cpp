@@ -56,7 +56,10 @@ TEST_F(ProbeCli, measures_everything_and_says_the_spread) {
   EXPECT_TRUE(j.at("disk").at("read_cold").is_object()) << j.at("disk");
   EXPECT_TRUE(j.at("gpus").is_array());
   EXPECT_EQ(nlohmann::json::parse(io::read_file(path("probe.json"))), j);
-  EXPECT_TRUE(io::read_file(path("stairs.svg")).starts_with("<svg"));
+  const auto picture = io::read_file(path("stairs.svg"));
+  EXPECT_TRUE(picture.starts_with("<svg"));
+  EXPECT_NE(picture.find("made with --quick"), std::string::npos);
+  EXPECT_NE(j.value("caveat", "").find("made with --quick"), std::string::npos);
 }
 
 TEST_F(ProbeCli, is_what_every_later_percentage_uses) {

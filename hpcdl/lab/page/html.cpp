@@ -13,6 +13,7 @@ constexpr const char* kStyle = R"(
 *{box-sizing:border-box}body{margin:0;background:var(--page);color:var(--ink);font:15px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
 main{max-width:980px;margin:0 auto;padding:40px 24px 64px}h1{font-size:30px;margin:0 0 4px;letter-spacing:-.02em}h2{font-size:18px;margin:0 0 12px}
 .sub{color:var(--soft);margin:0 0 28px}.card{background:var(--card);border:1px solid var(--line);border-radius:14px;padding:22px 24px;overflow-x:auto}
+.caveat{border-left:4px solid var(--b);background:var(--card);padding:10px 16px;margin:0 0 20px}
 .tiles{display:grid;grid-template-columns:repeat(4,1fr);gap:14px;margin:0 0 20px}.tile{background:var(--card);border:1px solid var(--line);border-radius:14px;padding:16px 18px}
 .tile b{display:block;font-size:25px;letter-spacing:-.02em}.tile span{color:var(--soft);font-size:13px}
 .cards{display:grid;grid-template-columns:repeat(2,minmax(0,1fr));gap:20px}.wide{grid-column:1/-1}table{border-collapse:collapse;width:100%}
@@ -76,6 +77,7 @@ std::string page_html(const Page& page) {
       "content=\"width=device-width,initial-scale=1\"><title>{0}</title>"
       "<style>{1}</style></head><body><main><h1>{0}</h1><p class=\"sub\">{2}</p>\n",
       escaped(page.title), kStyle, escaped(page.subtitle));
+  if (!page.caveat.empty()) out += fmt::format("<p class=\"caveat\">{}</p>\n", escaped(page.caveat));
   if (!page.tiles.empty()) {
     out += "<div class=\"tiles\">";
     for (const auto& t : page.tiles)

@@ -66,6 +66,7 @@ struct Page {
   std::vector<Fact> tiles;  // the few numbers that matter
   std::vector<Card> cards;
   std::string footer;
+  std::string caveat = {};  // why its numbers are not to be quoted; shown before all of them
 };
 
 /// A picture of its own, or a part of a page; "" for a chart without points.

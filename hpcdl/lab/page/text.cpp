@@ -61,7 +61,7 @@ std::string lines(const std::vector<Pair>& pairs) {
 }  // namespace
 
 std::string page_text(const Page& page) {
-  std::string out;
+  std::string out = page.caveat.empty() ? "" : page.caveat + "\n";
   for (const auto& c : page.cards) {
     const auto body = std::visit([](const auto& x) { return lines(x); }, c.content);
     if (body.empty()) continue;

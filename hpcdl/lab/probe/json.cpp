@@ -110,6 +110,7 @@ Json to_json(const Probe& p) {
          {"quick", p.quick},
          {"seconds", p.seconds},
          {"roofs", Json::array()}};
+  if (p.quick) j["caveat"] = kQuickCaveat;
   for (const auto& r : p.roofs) put_roofs(j, p.isa, r.threads, r.roofs);
   j["bandwidth"] = list(p.bandwidth);
   j["stairs"] = list(p.stairs);

@@ -218,8 +218,9 @@ std::string to_svg(const Probe& p) {
   svg += label(kLeft, 40, "title", "What the memory of this machine gives");
   svg += label(
       kLeft, 64, "sub",
-      fmt::format("{} · {} · {} · medians of {} rounds · {}", p.machine.cpu.empty() ? "unknown CPU" : p.machine.cpu,
-                  p.isa, p.machine.kernel, all.back().points.front()->rate.rounds, p.date.substr(0, 10)));
+      fmt::format("{} · {} · {} · medians of {} rounds · {}{}", p.machine.cpu.empty() ? "unknown CPU" : p.machine.cpu,
+                  p.isa, p.machine.kernel, all.back().points.front()->rate.rounds, p.date.substr(0, 10),
+                  p.quick ? " · made with --quick" : ""));
   svg += label(kLeft, 84, "sub",
                all.front().dash.empty() ? fmt::format("{} thread{}", threads, threads == 1 ? "" : "s")
                                         : fmt::format("thick: {} threads, dashed: 1 thread", threads));

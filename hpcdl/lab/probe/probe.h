@@ -132,6 +132,9 @@ Roofs roofs_of(const Gpu& gpu);
 /// what the other holds. Its size where the stairs were not measured.
 double kept_by_l2(const Gpu& gpu);
 
+/// What text, JSON and picture say of a quick probe.
+inline constexpr const char* kQuickCaveat =
+    "made with --quick: few rounds of small pieces; for figures to quote, run hpcdl probe without it";
 nlohmann::ordered_json to_json(const Probe& probe);
 /// For a terminal, about 40 lines of at most 100 columns.
 std::string to_text(const Probe& probe);

@@ -55,6 +55,7 @@ std::string head(const Probe& p) {
   for (const auto& b : p.bandwidth) rounds = std::max(rounds, b.rate.rounds);
   for (const auto& g : p.gpus)
     for (const auto& b : g.bandwidth) rounds = std::max(rounds, b.rate.rounds);
+  if (p.quick) s += std::string(kQuickCaveat) + "\n";
   return s + fmt::format("medians of {} rounds in {:.1f} s; spread: largest (max - min) / median of a row\n", rounds,
                          p.seconds);
 }
