@@ -1,47 +1,80 @@
 #include "cli/command.h"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <cmath>
+#include <concepts>
+#include <functional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 namespace hpcdl::cli {
 namespace {
 
-/// A NaN lies in every range: no comparison with it holds.
-CLI::Validator no_nan(CLI::Validator range) {
-  return CLI::Validator(
-      [range](std::string& text) {
+/// A check in our own words; the parser's own description of it stays in --help.
+CLI::Validator worded(std::function<std::string(const std::string&)> check, const std::string& description) {
+  return CLI::Validator([check = std::move(check)](std::string& text) { return check(text); }, description);
+}
+
+/// That a value can be read at all; what a range asks comes after it.
+template <class T> std::string cannot_be_read(const std::string& text) {
+  T value{};
+  if (CLI::detail::lexical_cast(text, value)) return "";
+  return fmt::format("expected {}, found {}", std::integral<T> ? "an integer" : "a number",
+                     text.empty() ? "nothing" : text);
+}
+
+/// NaN lies in every range for who only compares with the ends.
+template <class T> CLI::Validator between(T least, T most) {
+  return worded(
+      [least, most](const std::string& text) {
+        T value{};
+        const bool inside = CLI::detail::lexical_cast(text, value) && value >= least && value <= most;
+        return inside ? "" : fmt::format("expected a number from {} to {}, found {}", least, most, text);
+      },
+      CLI::Range(least, most).get_description());
+}
+
+CLI::Validator at_least(const std::string& what, const CLI::Validator& range) {
+  return worded(
+      [what, range](const std::string& text) {
         double value = 0;
-        const bool nan = CLI::detail::lexical_cast(text, value) && std::isnan(value);
-        return nan ? "expected a number, found " + text : range(text);
+        const bool number = CLI::detail::lexical_cast(text, value) && !std::isnan(value);
+        return number && range(text).empty() ? "" : fmt::format("expected a number of {}, found {}", what, text);
       },
       range.get_description());
 }
 
-/// The parser's own words for a range without an end write the largest double out.
-CLI::Validator at_least(const std::string& what, CLI::Validator range) {
-  return CLI::Validator(
-      [what, range = no_nan(range)](std::string& text) {
-        return range(text).empty() ? std::string() : "expected a number of " + what + ", found " + text;
+/// "off, cached or full".
+template <class T> CLI::Validator one_among(const std::vector<T>& values) {
+  std::string list;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    list += fmt::format("{}{}", i == 0 ? "" : i + 1 == values.size() ? " or " : ", ", values[i]);
+  const CLI::Validator member = CLI::IsMember(values);
+  return worded(
+      [list, member](const std::string& text) {
+        return member(text).empty() ? "" : fmt::format("expected {}, found {}", list, text);
       },
-      range.get_description());
+      member.get_description());
 }
 
 }  // namespace
 
 Option Option::required() const { return Option(option_->required()); }
 Option Option::range(std::int64_t least, std::int64_t most) const {
-  return Option(option_->check(CLI::Range(least, most)));
+  return Option(option_->check(between(least, most)));
 }
-Option Option::range(double least, double most) const {
-  return Option(option_->check(no_nan(CLI::Range(least, most))));
-}
+Option Option::range(double least, double most) const { return Option(option_->check(between(least, most))); }
 Option Option::positive() const { return Option(option_->check(at_least("more than 0", CLI::PositiveNumber))); }
 Option Option::not_negative() const { return Option(option_->check(at_least("0 or more", CLI::NonNegativeNumber))); }
 Option Option::one_of(std::initializer_list<const char*> words) const {
-  return Option(option_->check(CLI::IsMember(std::vector<std::string>(words.begin(), words.end()))));
+  return Option(option_->check(one_among(std::vector<std::string>(words.begin(), words.end()))));
 }
 Option Option::one_of(std::initializer_list<int> numbers) const {
-  return Option(option_->check(CLI::IsMember(std::vector<int>(numbers))));
+  return Option(option_->check(one_among(std::vector<int>(numbers))));
 }
 Option Option::values(int least, int most) const { return Option(option_->expected(least, most)); }
 Option Option::one_each() const { return Option(option_->allow_extra_args(false)); }
@@ -53,6 +86,9 @@ Option Option::group(const std::string& name) const { return Option(option_->gro
 
 template <class T> Option Command::option(const std::string& names, T& value, const std::string& help) const {
   auto* option = app_->add_option(names, value, help);
+  if constexpr (std::is_arithmetic_v<T>) option->check(cannot_be_read<T>);
+  else if constexpr (std::is_arithmetic_v<typename T::value_type> && !std::is_same_v<T, std::string>)
+    option->check(cannot_be_read<typename T::value_type>);
   if constexpr (std::unsigned_integral<T>)  // the parser takes -1 for the largest number
     option->check([](const std::string& text) {
       return text.starts_with('-') ? "expected a number of 0 or more, found " + text : std::string();
@@ -78,6 +114,17 @@ Command Command::subcommand(const std::string& name, const std::string& help) co
 void Command::footer(const std::string& text) const { app_->footer(text); }
 void Command::takes_rest() const { app_->allow_extras(); }
 std::vector<std::string> Command::rest() const { return app_->remaining(); }
+std::vector<std::string> Command::option_names() const {
+  std::vector<std::string> names;
+  for (const auto* option : app_->get_options())
+    for (const auto& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+const CLI::App* Command::program() const {
+  const auto* app = static_cast<const CLI::App*>(app_);
+  while (app->get_parent()) app = app->get_parent();
+  return app;
+}
 bool Command::given(const std::string& option) const { return app_->count(option) > 0; }
 bool Command::chosen(const std::string& subcommand) const { return app_->got_subcommand(subcommand); }
 void Command::when_chosen(std::function<void()> f) const { app_->callback(std::move(f)); }

@@ -64,6 +64,10 @@ class Command {
   void takes_rest() const;
   std::vector<std::string> rest() const;
 
+  /// "--model" and so on, the long ones.
+  std::vector<std::string> option_names() const;
+  /// What this is a command of, or of a command of: every verb with its options.
+  const CLI::App* program() const;
   bool given(const std::string& option) const;
   bool chosen(const std::string& subcommand) const;
   /// Called once this command was parsed.

@@ -31,7 +31,7 @@ struct InspectOptions {
 
 /// The model of a folder, of either kind, for a run of default settings.
 void take_model(train::RunConfig& config, const fs::path& folder) {
-  if (!models::is_image_config(io::read_json(folder / "config.json"))) {
+  if (!models::is_image_config(io::read_json(io::config_of_model(folder)))) {
     config.model = io::read_hf_config(folder);
     return;
   }

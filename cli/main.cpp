@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/complaint.h"
 #include "cli/self.h"
 #include "cli/verb.h"
 #include "cli/version.h"
@@ -89,31 +90,6 @@ std::string wrong_start(const std::vector<std::string>& verbs, const std::string
   return fmt::format("no verb \"{}\"{}", word, io::did_you_mean(word, verbs));
 }
 
-/// The verb as it was called, "bench comm", and what belongs to it. Null: none was.
-struct Chosen {
-  std::string name;
-  const CLI::App* verb = nullptr;
-
-  explicit Chosen(const CLI::App* program) {
-    for (auto subs = program->get_subcommands(); !subs.empty(); subs = verb->get_subcommands()) {
-      verb = subs[0];
-      name += (name.empty() ? "" : " ") + verb->get_name();
-    }
-  }
-};
-
-/// Words that a verb does not take: the first option among them, with the one that was probably meant.
-std::string what_is_left(const Chosen& chosen, const std::vector<std::string>& words) {
-  const auto option = std::find_if(words.begin(), words.end(), [](const auto& w) { return w.starts_with('-'); });
-  if (option == words.end()) return fmt::format("{} takes no word \"{}\" here", chosen.name, words.front());
-  std::vector<std::string> known;
-  for (const auto* o : chosen.verb->get_options())
-    for (const auto& name : o->get_lnames()) known.push_back("--" + name);
-  const auto name = option->substr(0, option->find('='));
-  return fmt::format("{} has no option {}{}{}", chosen.name, name, io::did_you_mean(name, known),
-                     chosen.name == "launch" ? "; what each rank runs stands behind --" : "");
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -124,18 +100,12 @@ int main(int argc, char** argv) {
   CLI::App app("Trains, compresses and runs deep networks at the limit of the hardware.", "hpcdl");
   app.set_version_flag("-v,--version", cli::version());
   app.require_subcommand(1);
-  app.failure_message([](const CLI::App* a, const CLI::Error& e) {
-    const Chosen chosen(a);
-    if (!chosen.verb) return fmt::format("hpcdl: [usage] {}; see hpcdl --help\n", e.what());
-    const bool left = dynamic_cast<const CLI::ExtrasError*>(&e) != nullptr;
-    return fmt::format("hpcdl: [usage] {}; see hpcdl {} --help\n",
-                       left ? what_is_left(chosen, a->remaining(true)) : e.what(), chosen.name);
-  });
+  app.failure_message([](const CLI::App* a, const CLI::Error& e) { return cli::complaint(*a, e); });
   cli::Run run;
-  for (const auto add :
-       {cli::add_demo, cli::add_train, cli::add_eval, cli::add_generate, cli::add_tokenize, cli::add_quantize,
-        cli::add_inspect, cli::add_convert, cli::add_logits, cli::add_doctor, cli::add_probe, cli::add_bench,
-        cli::add_profile, cli::add_verify, cli::add_roofline, cli::add_tune, cli::add_launch, cli::add_slurm})
+  for (const auto add : {cli::add_demo, cli::add_train, cli::add_eval, cli::add_generate, cli::add_tokenize,
+                         cli::add_quantize, cli::add_inspect, cli::add_convert, cli::add_logits, cli::add_doctor,
+                         cli::add_probe, cli::add_bench, cli::add_profile, cli::add_verify, cli::add_roofline,
+                         cli::add_tune, cli::add_launch, cli::add_slurm})
     add(cli::Command(&app), run);
   app.footer(
       "hpcdl VERB --help says the rest. Exit codes: 0 done; 1 hpcdl verify found a kernel at fault; 2 wrong words or "
@@ -149,7 +119,7 @@ int main(int argc, char** argv) {
     words.insert(words.begin(), "--help");
   }
   const auto wrong = words.empty() ? "expected a verb" : wrong_start(verbs, words.back());
-  if (!wrong.empty()) return report(fmt::format("[usage] {}; see hpcdl --help", wrong), exit_code::kUsage);
+  if (!wrong.empty()) return report("[usage] " + cli::with_help(wrong, ""), exit_code::kUsage);
   try {
     app.parse(std::move(words));
   } catch (const CLI::ParseError& e) {

@@ -138,7 +138,7 @@ int profile(ProfileOptions& o, const Command& sub) {
   o.threads.checked("profile");
   auto words = overrides(sub.rest());
   add_override(words, o.threads);
-  load(table, files, words);
+  load(table, files, words, sub);
   check_threads(config.train.threads, "config", "train.threads");
   check(o);
   config.output = o.out;

@@ -92,13 +92,12 @@ void write_files(const Report& report, const RooflineOptions& o) {
 
 int roofline(RooflineOptions& o, const Command& sub) {
   const auto overrides = sub.rest();
-  if (o.configs.empty() && !overrides.empty())
-    fail_usage("roofline", "\"{}\" is no option of roofline; keys of a run need -c run.toml", overrides.front());
+  if (o.configs.empty() && !overrides.empty()) refuse_keys("roofline", overrides.front(), sub);
   const auto list = work(o);
   std::optional<train::RunConfig> config;  // read before anything is measured, as files are tried
   if (!o.configs.empty()) {
     auto table = train::table_of(config.emplace());
-    load(table, {o.configs.begin(), o.configs.end()}, overrides);
+    load(table, {o.configs.begin(), o.configs.end()}, overrides, sub);
   }
   for (const auto* file : {&o.csv, &o.svg, &o.html}) check_writable(*file);
   const auto start = std::chrono::steady_clock::now();

@@ -156,12 +156,13 @@ std::string script(const SlurmOptions& o, const Shape& s, bool gpu, const std::v
 }
 
 int slurm_verb(SlurmOptions& o, const Command& sub) {
+  if (o.configs.empty() && !sub.rest().empty()) refuse_keys("slurm", sub.rest().front(), sub);
   if (o.configs.empty()) fail_usage("slurm", "no config: give -c run.toml");
   train::RunConfig config;
   io::ConfigTable table = train::table_of(config);
   const std::vector<std::filesystem::path> files(o.configs.begin(), o.configs.end());
   const auto words = overrides(sub.rest());
-  load(table, files, words);
+  load(table, files, words, sub);
   const Shape s = shape(o, config.parallel.dp, config.parallel.tp);
   check_times(o);
   if (config.parallel.dp == 0 && o.tasks_per_node == 0 && o.nodes > 0)

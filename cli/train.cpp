@@ -147,7 +147,7 @@ int train_verb(TrainOptions& o, const Command& sub) {
   if (!o.device.empty()) words.push_back("--train.device=" + o.device);
   o.threads.checked("train");
   add_override(words, o.threads);
-  load(table, files, words);
+  load(table, files, words, sub);
   if (o.schema) return print_json(Json::parse(table.schema().dump())), exit_code::kDone;
   if (o.print_config && o.json) return print_json(values(table)), exit_code::kDone;
   if (o.print_config) return print_text(table.print_origins()), exit_code::kDone;

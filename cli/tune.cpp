@@ -90,13 +90,13 @@ void wish_int4(tune::Wishes& to, const std::string& text) {
   tune::wish_int4(to, n[0], n[1], n[2], n[3]);
 }
 
-tune::Wishes wishes_of(const TuneOptions& o, Pool& pool, Device device, const std::vector<std::string>& words) {
+tune::Wishes wishes_of(const TuneOptions& o, Pool& pool, Device device, const Command& sub) {
   tune::Wishes all;
   for (const auto& text : o.int4) wish_int4(all, text);
   if (!o.configs.empty()) {
     train::RunConfig config;
     auto table = train::table_of(config);
-    load(table, {o.configs.begin(), o.configs.end()}, words);
+    load(table, {o.configs.begin(), o.configs.end()}, overrides(sub.rest()), sub);
     all.merge(tune::wishes_of_training(config, pool, device));
   }
   if (!o.model.empty()) all.merge(tune::wishes_of_generation(io::find_model_folder(o.model), pool, device));
@@ -135,17 +135,12 @@ int report(const tune::Report& r, const tune::Session& session, const TuneOption
 
 int tune_verb(TuneOptions& o, const Command& sub) {
   const auto words = overrides(sub.rest());
-  if (o.configs.empty() && !words.empty())
-    fail_usage("tune", "\"{}\" is no option of tune; keys of a run need -c run.toml", words.front());
+  if (o.configs.empty() && !words.empty()) refuse_keys("tune", words.front(), sub);
   const auto device =
       o.device.empty() ? (cuda_devices() > 0 ? Device::cuda(0) : Device::cpu()) : device_from_name(o.device);
   if (!device.is_cuda()) {
-    const char* text =
-        "there is no GPU here, and on a CPU there is nothing to tune: its kernels follow from the instruction set and "
-        "the shape";
-    if (o.json)
-      print_json({{"file", nullptr}, {"remembered", 0}, {"tuned", Json::array()}, {"skipped", Json::array()}});
-    return say("{}", text), exit_code::kDone;
+    fail("tune", "{}, so there is nothing to tune: the kernels of a CPU follow from the instruction set and the shape",
+         o.device.empty() ? "there is no GPU here" : fmt::format("{} is no GPU", o.device));
   }
   if (!o.list && o.configs.empty() && o.model.empty() && o.int4.empty())
     fail_usage("tune",
@@ -155,7 +150,7 @@ int tune_verb(TuneOptions& o, const Command& sub) {
   const auto budget = tune::budget_of(o.seconds);
   tune::Session session(device, pool, tune::Mode::full, build_name(), [](std::string_view text) { say("{}", text); });
   if (o.list) return list_choices(session, o);
-  const auto wishes = wishes_of(o, pool, device, words);
+  const auto wishes = wishes_of(o, pool, device, sub);
   const auto result = session.tune(wishes, budget, o.anew);
   const auto roofs = lab::roofs(device, pool);
   return report(result, session, o, [&](const lab::Work& w) { return lab::light(w, roofs).seconds; });

@@ -166,7 +166,7 @@ ModelConfig parse_hf_config(const Json& json, const std::string& where) {
 
 ModelConfig read_hf_config(const fs::path& folder) {
   constexpr std::int64_t kLargest = 16 << 20;
-  const fs::path path = folder / "config.json", generation = folder / "generation_config.json";
+  const fs::path path = config_of_model(folder), generation = folder / "generation_config.json";
   ModelConfig c = parse_hf_config(read_json(path, kLargest), path.string());
   std::error_code ignored;
   if (!fs::exists(generation, ignored)) return c;
@@ -236,13 +236,41 @@ void write_hf_config(const fs::path& folder, const ModelConfig& config) {
   write_file_atomic(folder / "config.json", make_hf_config(config).dump(2) + "\n");
 }
 
+/// "model.safetensors and run.toml", "an empty folder": the first few names, for a message.
+static std::string names_in(const fs::path& folder) {
+  constexpr std::size_t kShown = 4;
+  std::error_code error;
+  std::vector<std::string> names;
+  for (auto it = fs::directory_iterator(folder, error); !error && it != fs::directory_iterator(); it.increment(error))
+    names.push_back(it->path().filename().string());
+  if (error) return error.message();
+  if (names.empty()) return "an empty folder";
+  std::sort(names.begin(), names.end());
+  const auto more = names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : "";
+  names.resize(std::min(names.size(), kShown));
+  return fmt::format("{}{}", fmt::join(names, ", "), more);
+}
+
+fs::path config_of_model(const fs::path& folder) {
+  std::error_code ignored;
+  auto path = folder / "config.json";
+  if (!fs::exists(path, ignored))
+    fail("io", "{}: not a model folder: expected config.json and model.safetensors, found {}", folder.string(),
+         fs::is_directory(folder, ignored) ? names_in(folder)
+         : fs::exists(folder, ignored)     ? "a file"
+                                           : "nothing of that name");
+  return path;
+}
+
 fs::path find_model_folder(const std::string& path_or_name) {
   std::error_code ignored;
   if (fs::is_directory(path_or_name, ignored)) {
     const fs::path folder = path_or_name, of_run = folder / "model";
     const bool run = !fs::exists(folder / "config.json", ignored) && fs::exists(of_run / "config.json", ignored);
+    config_of_model(run ? of_run : folder);
     return run ? of_run : folder;
   }
+  if (fs::exists(path_or_name, ignored)) config_of_model(path_or_name);  // a file: throws
   const auto env = [](const char* name) { return std::getenv(name) ? fs::path(std::getenv(name)) : fs::path(); };
   std::string folder = "models--" + path_or_name;
   if (const auto slash = folder.find('/'); slash != std::string::npos) folder.replace(slash, 1, "--");

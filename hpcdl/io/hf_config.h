@@ -23,4 +23,7 @@ void write_hf_config(const fs::path& folder, const ModelConfig& config);
 /// ($HF_HUB_CACHE, $HF_HOME/hub, ~/.cache/huggingface/hub). Never touches the network; throws Error when there is none.
 fs::path find_model_folder(const std::string& path_or_name);
 
+/// The config.json of a model folder. Throws Error where there is none, with what is there instead.
+fs::path config_of_model(const fs::path& folder);
+
 }  // namespace hpcdl::io

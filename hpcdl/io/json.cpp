@@ -1,5 +1,8 @@
 #include "hpcdl/io/json.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 #include <vector>
@@ -24,6 +27,19 @@ std::string_view json_kind(const Json& value) {
   }
 }
 
+std::string json_mistake(std::string_view text, std::size_t byte) {
+  constexpr std::size_t kShown = 30;
+  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) return "an empty file";
+  const auto end = std::min(byte == 0 ? 0 : byte - 1, text.size());
+  const auto before = text.substr(0, end);
+  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const auto begin = before.rfind('\n') == std::string_view::npos ? 0 : before.rfind('\n') + 1;
+  const auto place = fmt::format("in line {}, column {}", line, end - begin + 1);
+  if (end == text.size()) return fmt::format("its end {}, with something still open", place);
+  const auto tail = before.substr(std::max(begin, end - std::min(end, kShown)));
+  return fmt::format("a mistake {}{}", place, tail.empty() ? "" : ", after " + shown(tail));
+}
+
 Json parse_json(std::string_view text, std::string_view where, int max_depth) {
   std::vector<std::unordered_set<std::string>> keys;  // of every open object
   const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
@@ -39,8 +55,10 @@ Json parse_json(std::string_view text, std::string_view where, int max_depth) {
   };
   try {
     return Json::parse(text.begin(), text.end(), watch);
-  } catch (const Json::exception& e) {
-    fail("io", "{}: expected JSON, found a mistake: {}", where, std::string_view(e.what()).substr(0, 300));
+  } catch (const Json::parse_error& e) {
+    fail("io", "{}: expected JSON, found {}", where, json_mistake(text, e.byte));
+  } catch (const Json::exception&) {
+    fail("io", "{}: expected JSON, found a number that is too large", where);
   }
 }
 

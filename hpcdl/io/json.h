@@ -16,6 +16,8 @@ using Json = nlohmann::json;
 /// Parses `text`; `where` names its source in errors. Throws Error on bad syntax, nesting beyond `max_depth`, or a key
 /// that appears twice in one object (two readers would not agree which one counts).
 Json parse_json(std::string_view text, std::string_view where, int max_depth = 64);
+/// What a parser met that stopped at this byte, counted from 1: "a mistake in line 3, column 7, after ...".
+std::string json_mistake(std::string_view text, std::size_t byte);
 Json read_json(const fs::path& path, std::int64_t limit = std::int64_t{256} << 20, int max_depth = 64);
 
 /// In quotes, escaped and cut to a length fit for a message.

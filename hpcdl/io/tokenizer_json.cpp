@@ -250,8 +250,10 @@ Tokenizer Tokenizer::parse(std::string_view text, std::string_view name) {
   Json root;
   try {
     root = Json::parse(text);
-  } catch (const Json::exception& e) {
-    fail("io", "{}: not JSON: {}", name, e.what());
+  } catch (const Json::parse_error& e) {
+    fail("io", "{}: not JSON: {}", name, json_mistake(text, e.byte));
+  } catch (const Json::exception&) {
+    fail("io", "{}: not JSON: a number that is too large", name);
   }
   try {
     return TokenizerReader(root).read();

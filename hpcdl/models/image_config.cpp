@@ -4,6 +4,7 @@
 #include <string>
 
 #include "hpcdl/io/atomic_file.h"
+#include "hpcdl/io/hf_config.h"
 
 namespace hpcdl::models {
 namespace {
@@ -54,7 +55,7 @@ bool is_image_config(const io::Json& config) {
 }
 
 ImageConfig read_image_config(const std::filesystem::path& folder) {
-  const auto path = folder / "config.json";
+  const auto path = io::config_of_model(folder);
   const auto json = io::read_json(path, 16 << 20);
   const io::JsonObject o(json, path.string());
   ImageConfig c;

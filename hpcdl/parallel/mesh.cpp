@@ -20,6 +20,11 @@ MeshShape fit(MeshShape s, int world) {
                "pp {} x cp {} x tp {} = {} does not divide the world of {} ranks: start a multiple of {}, or change tp",
                s.pp, s.cp, s.tp, others, world, others);
   if (others * s.dp == world) return s;
+  if (world == 1)
+    fail_usage("mesh",
+               "parallel.dp = {} and parallel.tp = {} need {} ranks, and this is a run of one: start them with "
+               "`hpcdl launch -n {} -- train -c run.toml`, mpirun or srun",
+               s.dp, s.tp, product, product);
   const std::string fits = world % others == 0
                                ? fmt::format("dp {} would fit, or start {} ranks", world / others, product)
                                : fmt::format("start {} ranks, or choose axes whose product is {}", product, world);

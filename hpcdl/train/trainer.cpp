@@ -202,11 +202,11 @@ void Run::introduce() {
   summary_.parameters = model_->parameter_count();
   summary_.arena_bytes = train_->arena_bytes();
   summary_.first_step = step_;
-  progress_.say(fmt::format("{}{} parameters, {}, {} activations planned, {} threads{}",
+  progress_.say(fmt::format("{}{} parameters, {}, {} activations planned, {} thread{}{}",
                             world().size() > 1 ? mesh_.describe() + ": " : "",
                             format_count(static_cast<double>(summary_.parameters)), task_->describe_data(),
                             format_bytes(static_cast<double>(summary_.arena_bytes)), pool_.threads(),
-                            step_ ? fmt::format("; resumed at step {}", step_) : ""));
+                            pool_.threads() == 1 ? "" : "s", step_ ? fmt::format("; resumed at step {}", step_) : ""));
 }
 
 void Run::open_files() {

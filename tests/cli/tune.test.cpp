@@ -18,14 +18,15 @@ TEST(TuneCli, help_names_its_options) {
     EXPECT_NE(run({verb, "--help"}).out.find("--tune"), std::string::npos) << verb;
 }
 
-TEST(TuneCli, without_a_gpu_it_says_that_there_is_nothing_to_tune) {
+TEST(TuneCli, without_a_gpu_it_fails_and_says_why) {
   if (cuda_devices() > 0) GTEST_SKIP() << "there is a GPU";
-  const auto r = run({"tune"});
-  EXPECT_EQ(r.code, 0);
-  EXPECT_NE(r.err.find("nothing to tune"), std::string::npos) << r.err;
-  const auto j = run({"tune", "--json"});
-  EXPECT_EQ(j.code, 0);
-  EXPECT_TRUE(j.json().at("tuned").empty());
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"tune"}, {"tune", "--json"}, {"tune", "--list"}, {"tune", "--device", "cpu"}}) {
+    const auto r = run(words);
+    EXPECT_EQ(r.code, 70);
+    EXPECT_EQ(r.out, "");
+    EXPECT_NE(r.err.find("nothing to tune"), std::string::npos) << r.err;
+  }
   EXPECT_EQ(run({"tune", "--device", "cuda"}).code, 2) << "a GPU that was asked for and is not there";
 }
 
