@@ -6,7 +6,13 @@ import math
 WIDTH, ROW, LEFT, RIGHT, TOP = 940, 22, 300, 130, 74
 LOW, HIGH = 0.5, 32.0  # of the logarithmic axis
 PEERS = {"torch.compile": "torch.compile", "torch, oneDNN packed, fused": "oneDNN, packed and fused"}
-AHEAD, LEVEL, BEHIND = "#0f766e", "#64748b", "#b45309"  # within 3 % of a tie is no win and no loss
+AHEAD, LEVEL, BEHIND = "ahead", "level", "behind"  # classes; within 3 % of a tie is no win and no loss
+STYLE = """<style>
+svg{--page:#ffffff;--ink:#1e293b;--soft:#475569;--grid:#cbd5e1;--one:#0f172a;--ahead:#0f766e;--level:#64748b;--behind:#b45309;--inside:#ffffff}
+@media(prefers-color-scheme:dark){svg{--page:#0f1520;--ink:#e6ebf2;--soft:#a3b0c2;--grid:#2b3648;--one:#e6ebf2;--ahead:#2dd4bf;--level:#94a3b8;--behind:#f0a04b;--inside:#0f1520}}
+.page{fill:var(--page)}.ink{fill:var(--ink)}.soft{fill:var(--soft)}.inside{fill:var(--inside)}.ahead{fill:var(--ahead)}.level{fill:var(--level)}.behind{fill:var(--behind)}
+.grid{stroke:var(--grid)}.one{stroke:var(--one);stroke-width:1.4}.whisker{stroke:var(--one);stroke-opacity:.55;fill:none}.cut{stroke:var(--page);stroke-width:3;fill:none}
+</style>"""
 
 
 def x_of(ratio):
@@ -36,22 +42,23 @@ def bars(results):
 
 
 def text(x, y, content, **attributes):
-    attributes = {"font-size": 12, "fill": "#1e293b", **attributes}
+    attributes = {"font-size": 12, "class": "ink", **attributes}
     return f'<text x="{x:.1f}" y="{y:.1f}" ' + " ".join(f'{k}="{v}"' for k, v in attributes.items()) + f">{html.escape(content)}</text>"
 
 
 def bar(y, name, ratio, peer):
     one, end, middle = x_of(1), x_of(ratio["median"]), y + ROW / 2
-    yield f'<rect x="{min(one, end):.1f}" y="{y + 4}" width="{max(abs(end - one), 1.5):.1f}" height="{ROW - 8}" rx="2" fill="{colour(ratio["median"])}">'
+    yield f'<rect x="{min(one, end):.1f}" y="{y + 4}" width="{max(abs(end - one), 1.5):.1f}" height="{ROW - 8}" rx="2" class="{colour(ratio["median"])}">'
     yield f'<title>{html.escape(name)}: {ratio["median"]:.2f} ({ratio["min"]:.2f} to {ratio["max"]:.2f}) times {html.escape(peer)}</title></rect>'
     lo, hi = x_of(ratio["min"]), x_of(ratio["max"])
-    yield f'<path d="M{lo:.1f} {middle}H{hi:.1f}M{lo:.1f} {middle - 3}v6M{hi:.1f} {middle - 3}v6" stroke="#0f172a" stroke-opacity=".45" fill="none"/>'
+    yield f'<path d="M{lo:.1f} {middle}H{hi:.1f}M{lo:.1f} {middle - 3}v6M{hi:.1f} {middle - 3}v6" class="whisker"/>'
     yield text(LEFT - 10, middle + 4, name, **{"text-anchor": "end"})
     label = f"{ratio['median']:.2f}× {peer}"
     if ratio["median"] < HIGH:
-        yield text(max(end, hi, one) + 8, middle + 4, label, **{"font-size": 11, "fill": "#475569"})
-    else:  # beyond the axis: beside the bar is no room
-        yield text(end - 8, middle + 4, label, **{"font-size": 11, "fill": "#ffffff", "text-anchor": "end"})
+        yield text(max(end, hi, one) + 8, middle + 4, label, **{"font-size": 11, "class": "soft"})
+    else:  # the bar ends with the axis: two strokes through it and its label say so
+        yield f'<path d="M{end - 12:.1f} {y + 2}l-5 {ROW - 4}M{end - 5:.1f} {y + 2}l-5 {ROW - 4}" class="cut"/>'
+        yield text(end - 24, middle + 4, f"{label}, bar cut off at {HIGH:g}×", **{"font-size": 11, "class": "inside", "text-anchor": "end"})
 
 
 def svg(results, machine):
@@ -67,10 +74,10 @@ def svg(results, machine):
     grid = []
     for tick in (0.5, 1, 2, 4, 8, 16, 32):
         strong = tick == 1
-        grid.append(f'<path d="M{x_of(tick):.1f} {TOP}V{y + 4}" stroke="{"#0f172a" if strong else "#cbd5e1"}" stroke-width="{1.4 if strong else 1}"/>')
-        grid.append(text(x_of(tick), TOP - 6, f"{tick:g}×", **{"text-anchor": "middle", "fill": "#475569"}))
+        grid.append(f'<path d="M{x_of(tick):.1f} {TOP}V{y + 4}" class="{"one" if strong else "grid"}"/>')
+        grid.append(text(x_of(tick), TOP - 6, f"{tick:g}×", **{"text-anchor": "middle", "class": "soft"}))
     head = [text(20, 26, "Times faster than each peer at its best", **{"font-size": 17, "font-weight": 600}),
             text(20, 46, f"{machine['cpu']}, {machine['threads']} threads, {machine['date']}. Medians of interleaved rounds; whiskers: slowest and fastest round.",
-                 fill="#475569")]
+                 **{"class": "soft"})]
     return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 16}" font-family="system-ui, sans-serif">',
-                      '<rect width="100%" height="100%" fill="#ffffff"/>', *head, *grid, *parts, "</svg>"]) + "\n"
+                      STYLE, '<rect width="100%" height="100%" class="page"/>', *head, *grid, *parts, "</svg>"]) + "\n"

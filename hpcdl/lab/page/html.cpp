@@ -12,7 +12,7 @@ constexpr const char* kStyle = R"(
 @media(prefers-color-scheme:dark){:root{--ink:#e6ebf2;--soft:#94a3b8;--line:#2b3648;--page:#0f1520;--card:#172030;--a:#5b9dff;--b:#f0a04b;--good:#4cc38a;--c:#a98be8;--d:#e5675a}}
 *{box-sizing:border-box}body{margin:0;background:var(--page);color:var(--ink);font:15px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
 main{max-width:980px;margin:0 auto;padding:40px 24px 64px}h1{font-size:30px;margin:0 0 4px;letter-spacing:-.02em}h2{font-size:18px;margin:0 0 12px}
-.sub{color:var(--soft);margin:0 0 28px}.card{background:var(--card);border:1px solid var(--line);border-radius:14px;padding:22px 24px;overflow-x:auto}
+.sub{color:var(--soft);margin:0 0 28px}.card{background:var(--card);border:1px solid var(--line);border-radius:14px;padding:22px 24px;min-width:0}.scroll{overflow-x:auto}.hint{display:none;color:var(--soft);font-size:12px;margin:0 0 6px}
 .caveat{border-left:4px solid var(--b);background:var(--card);padding:10px 16px;margin:0 0 20px}
 .tiles{display:grid;grid-template-columns:repeat(4,1fr);gap:14px;margin:0 0 20px}.tile{background:var(--card);border:1px solid var(--line);border-radius:14px;padding:16px 18px}
 .tile b{display:block;font-size:25px;letter-spacing:-.02em}.tile span{color:var(--soft);font-size:13px}
@@ -24,8 +24,10 @@ svg{width:100%;height:auto;display:block}.note{color:var(--soft);font-size:13px;
 .pair{display:grid;grid-template-columns:1fr 1fr;gap:18px;margin:0 0 18px}.pair:last-child{margin:0}.pair div{border-left:3px solid var(--a);padding:2px 0 2px 14px;white-space:pre-wrap;overflow-wrap:anywhere}
 .pair div+div{border-color:var(--b)}.pair em{font-style:normal;font-weight:600}.tag{display:block;color:var(--soft);font-size:12px;text-transform:uppercase;letter-spacing:.06em}
 footer{color:var(--soft);font-size:13px;margin-top:28px}@media(max-width:720px){.tiles{grid-template-columns:1fr 1fr}.cards,.pair{grid-template-columns:1fr}
-main{padding:24px 12px 40px}.card{padding:16px}td{font-size:14px}.num{padding-left:10px}svg{min-width:680px}}
+main{padding:24px 12px 40px}.card{padding:16px}td{font-size:14px}.num{padding-left:10px}svg{min-width:680px}.many{min-width:560px}.hint{display:block}}
 )";
+
+constexpr std::size_t kManyColumns = 4;  // more than a phone shows beside each other
 
 std::string body(const std::vector<Fact>& facts) {
   std::string rows;
@@ -45,7 +47,7 @@ std::string cells(const std::vector<std::string>& words, std::size_t columns, st
 std::string body(const Table& t) {
   std::string rows = cells(t.columns, t.columns.size(), "th");
   for (const auto& r : t.rows) rows += cells(r, t.columns.size(), "td");
-  return "<table>" + rows + "</table>";
+  return (t.columns.size() < kManyColumns ? "<table>" : "<table class=\"many\">") + rows + "</table>";
 }
 
 std::string body(const LineChart& c) { return svg(c); }
@@ -63,8 +65,17 @@ std::string body(const std::vector<Pair>& pairs) {
   return out;
 }
 
+/// On a phone this is wider than the page: it scrolls by itself, below a line that says so.
+bool is_wide(const Card& c) {
+  const auto* table = std::get_if<Table>(&c.content);
+  return std::holds_alternative<LineChart>(c.content) || std::holds_alternative<BarChart>(c.content) ||
+         (table && table->columns.size() >= kManyColumns);
+}
+
 std::string html(const Card& c) {
-  const auto content = std::visit([](const auto& x) { return body(x); }, c.content);
+  auto content = std::visit([](const auto& x) { return body(x); }, c.content);
+  if (is_wide(c) && !content.empty())
+    content = "<p class=\"hint\">Swipe sideways to see all of it &rarr;</p><div class=\"scroll\">" + content + "</div>";
   return fmt::format("<section class=\"card{}\"><h2>{}</h2>\n{}{}</section>\n", c.half ? "" : " wide", escaped(c.title),
                      content, c.note.empty() ? "" : fmt::format("<p class=\"note\">{}</p>", escaped(c.note)));
 }

@@ -54,8 +54,18 @@ TEST(page, html_is_balanced_and_escaped) {
   expect_balanced(html);
   EXPECT_EQ(count(html, "a &lt; b &amp; c"), 2);  // title and heading
   EXPECT_EQ(count(html, "<svg"), 2);
-  EXPECT_EQ(count(html, "svg{min-width:"), 1);  // a chart on a telephone is moved aside, not shrunk
+  EXPECT_EQ(count(html, "svg{min-width:"), 1);                    // a chart on a telephone is moved aside, not shrunk
+  EXPECT_EQ(count(html, "<p class=\"hint\">Swipe sideways"), 2);  // and says so; a narrow table does not scroll
+  EXPECT_EQ(count(html, "<div class=\"scroll\"><svg"), 2);
+  EXPECT_EQ(count(html, "class=\"caveat\""), 0);
   EXPECT_EQ(count(html, "http://") + count(html, "https://"), count(html, "xmlns"));  // nothing is fetched
+}
+
+TEST(page, a_caveat_comes_first) {
+  auto p = page();
+  p.caveat = "not to be quoted";
+  EXPECT_LT(page_html(p).find("<p class=\"caveat\">not to be quoted"), page_html(p).find("class=\"tiles\""));
+  EXPECT_TRUE(page_text(p).starts_with("not to be quoted\n"));
 }
 
 TEST(page, text_lines_up_columns_and_leaves_charts_out) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <optional>
 
@@ -36,9 +37,13 @@ Point nearest(const Box& b, const Point& p) {
   return {std::clamp(p.x, b.left, b.right), std::clamp(p.y, b.top, b.bottom)};
 }
 
+constexpr double kCrossing = 1000;  // any place of its own is better than a line through another label
+
 class Placer {
  public:
-  Placer(const LabelSpace& space, const std::vector<Point>& points) : space_(space), points_(points) {}
+  /// `gap`: pixels that labels keep from each other, through which lines can pass.
+  Placer(const LabelSpace& space, const std::vector<Point>& points, double gap)
+      : space_(space), points_(points), gap_(gap) {}
 
   std::optional<PlacedLabel> best(std::size_t i, const Point& size) const {
     const Point at = points_[i];
@@ -59,8 +64,44 @@ class Placer {
     return found;
   }
   void add(const PlacedLabel& label) { placed_.push_back(label); }
+  /// Labels were placed one after the other; each may find a better place now that all others have theirs.
+  void settle(const std::vector<Point>& sizes) {
+    constexpr int kRounds = 4;
+    for (int round = 0; round < kRounds && crossings() > 0; ++round) {
+      for (std::size_t k = 0; k < placed_.size(); ++k) {
+        const auto before = placed_[0];
+        placed_.erase(placed_.begin());
+        placed_.push_back(best(before.point, sizes[before.point]).value_or(before));
+      }
+      for (std::size_t a = 0; a < placed_.size(); ++a)
+        for (std::size_t b = 0; b < a; ++b) exchange(a, b, sizes);
+    }
+  }
+  const std::vector<PlacedLabel>& placed() const { return placed_; }
+  std::int64_t crossings() const {
+    std::int64_t n = 0;
+    for (std::size_t k = 0; k < placed_.size(); ++k) n += price_of(k) >= kCrossing;
+    return n;
+  }
 
  private:
+  /// What a label costs where it is, among all others.
+  double price_of(std::size_t k) const {
+    Placer others(space_, points_, gap_);
+    for (std::size_t i = 0; i < placed_.size(); ++i)
+      if (i != k) others.add(placed_[i]);
+    return others.price(placed_[k]);
+  }
+  /// Two labels change places where that is better.
+  void exchange(std::size_t a, std::size_t b, const std::vector<Point>& sizes) {
+    const double before = price_of(a) + price_of(b);
+    if (before < kCrossing) return;
+    const auto was_a = placed_[a], was_b = placed_[b];
+    const auto centre = [](const Box& box) { return Point{(box.left + box.right) / 2, (box.top + box.bottom) / 2}; };
+    placed_[a] = at_centre(was_a.point, centre(was_b.box), sizes[was_a.point]);
+    placed_[b] = at_centre(was_b.point, centre(was_a.box), sizes[was_b.point]);
+    if (price_of(a) + price_of(b) >= before) placed_[a] = was_a, placed_[b] = was_b;
+  }
   PlacedLabel at_centre(std::size_t i, const Point& c, const Point& size) const {
     PlacedLabel label{i, {c.x - size.x / 2, c.y - size.y / 2, c.x + size.x / 2, c.y + size.y / 2}, points_[i], false};
     const Point tip = nearest(label.box, points_[i]);
@@ -73,17 +114,17 @@ class Placer {
   double price(const PlacedLabel& label) const {
     constexpr double kNever = std::numeric_limits<double>::infinity();
     if (!space_.frame.contains(label.box)) return kNever;
-    const Box wide = grown(label.box, 2);
+    const Box wide = grown(label.box, gap_);
     for (const auto& b : space_.taken)
       if (wide.overlaps(b)) return kNever;
     double cost = 0;
     const Point at = points_[label.point];
     for (const auto& o : placed_) {
       if (wide.overlaps(o.box)) return kNever;
-      if (o.leader && segment_meets(o.tip, points_[o.point], wide)) cost += 60;
+      if (o.leader && segment_meets(o.tip, points_[o.point], grown(label.box, 1))) cost += kCrossing;
       if (!label.leader) continue;
-      if (segment_meets(label.tip, at, grown(o.box, 1))) cost += 60;
-      if (o.leader && segments_cross(label.tip, at, o.tip, points_[o.point])) cost += 50;
+      if (segment_meets(label.tip, at, grown(o.box, 1))) cost += kCrossing;
+      if (o.leader && segments_cross(label.tip, at, o.tip, points_[o.point])) cost += kCrossing;
     }
     for (const auto& m : space_.markers) {
       if (wide.overlaps(around(m, space_.marker_radius))) cost += 45;
@@ -98,6 +139,7 @@ class Placer {
 
   const LabelSpace& space_;
   const std::vector<Point>& points_;
+  double gap_;
   std::vector<PlacedLabel> placed_;
 };
 
@@ -105,10 +147,18 @@ class Placer {
 
 std::vector<PlacedLabel> place_labels(const LabelSpace& space, const std::vector<Point>& points,
                                       const std::vector<Point>& sizes) {
-  Placer placer(space, points);
   std::vector<PlacedLabel> placed;
-  for (std::size_t i = 0; i < points.size(); ++i)
-    if (const auto label = placer.best(i, sizes[i])) placer.add(*label), placed.push_back(*label);
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (const double gap : {2.0, 6.0, 10.0}) {
+    Placer placer(space, points, gap);
+    for (std::size_t i = 0; i < points.size(); ++i)
+      if (const auto label = placer.best(i, sizes[i])) placer.add(*label);
+    if (placer.placed().size() < placed.size()) break;  // wider, and no room for all of them
+    placer.settle(sizes);
+    if (placer.crossings() < least) least = placer.crossings(), placed = placer.placed();
+    if (least == 0) break;
+  }
+  std::sort(placed.begin(), placed.end(), [](const auto& a, const auto& b) { return a.point < b.point; });
   return placed;
 }
 

@@ -38,6 +38,39 @@ TEST(labels, a_crowd_finds_room) {
   expect_good(space, placed);
 }
 
+double side_of(const Point& a, const Point& b, const Point& c) {
+  return (b.x - a.x) * (c.y - a.y) - (b.y - a.y) * (c.x - a.x);
+}
+bool cross(const Point& a, const Point& b, const Point& c, const Point& d) {
+  return (side_of(a, b, c) > 0) != (side_of(a, b, d) > 0) && (side_of(c, d, a) > 0) != (side_of(c, d, b) > 0);
+}
+bool cross(const Point& a, const Point& b, const Box& box) {
+  return cross(a, b, {box.left, box.top}, {box.right, box.bottom}) ||
+         cross(a, b, {box.right, box.top}, {box.left, box.bottom});
+}
+
+/// Below a roof many points lie side by side, as the bf16 kernels of a GPU do.
+TEST(labels, no_line_to_a_point_crosses_another_or_a_label) {
+  for (const double slope : {0.0, 0.4, 1.0, 2.5}) {
+    LabelSpace space{.frame = {0, 0, 1200, 640}, .taken = {}, .markers = {}, .lines = {{{0, 200}, {1200, 200}}}};
+    std::vector<Point> points, sizes;
+    for (int i = 0; i < 12; ++i) {
+      points.push_back({560 + std::fmod(53.0 * i, 90), 230 + std::fmod(31.0 * i, 60) + slope * i});
+      sizes.push_back({150.0 + i % 5 * 20, 15.5});
+    }
+    space.markers = points;
+    const auto placed = place_labels(space, points, sizes);
+    EXPECT_EQ(placed.size(), points.size());
+    expect_good(space, placed);
+    for (const auto& a : placed)
+      for (const auto& b : placed) {
+        if (!a.leader || a.point == b.point) continue;
+        EXPECT_FALSE(cross(a.tip, points[a.point], b.box)) << a.point << " through the label of " << b.point;
+        EXPECT_FALSE(b.leader && cross(a.tip, points[a.point], b.tip, points[b.point])) << a.point << ", " << b.point;
+      }
+  }
+}
+
 TEST(labels, without_room_there_is_none) {
   const LabelSpace space{.frame = {0, 0, 100, 20}, .taken = {}, .markers = {}, .lines = {}};
   EXPECT_TRUE(place_labels(space, {{50, 10}}, {{120, 15}}).empty());

@@ -13,7 +13,8 @@ html[data-theme=light] { color-scheme: light; }
 @media (prefers-color-scheme: dark) { html:not([data-theme=light]) { --paper: #0f141b; --ink: #e8edf4; --faint: #9aa7b6; --line: #232c38; --f32: #62aefc; --bf16: #ffa24d; --i8: #45d0a2; --fault: #ff6b6b; } }
 body { margin: 0 auto; padding: 18px; max-width: 1320px; background: var(--paper); color: var(--ink); font: 14px/1.45 Inter, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif; }
 svg { width: 100%; height: auto; display: block; }
-@media (max-width: 900px) { body { padding: 12px; } .picture { overflow-x: auto; } .picture svg { min-width: 900px; } }
+.swipe { display: none; }
+@media (max-width: 900px) { body { padding: 12px; } .picture { overflow-x: auto; } .picture svg { min-width: 900px; } table { display: block; overflow-x: auto; } .swipe { display: block; } }
 .mark { cursor: pointer; }
 .mark.on { opacity: 1 !important; }
 .mark.on circle { stroke-width: 4px !important; r: 8px; }
@@ -97,7 +98,10 @@ std::string to_html(const Report& report) {
   html += fmt::format("<title>{}</title>\n<style>{}{}{}</style>\n</head>\n<body>\n",
                       xml_text("Roofline of " + report.title()), kStyle,
                       picture_rules("html[data-theme=light] ", false), picture_rules("html[data-theme=dark] ", true));
-  html += "<div class=\"picture\">" + to_svg(report) + "</div>\n";
+  html +=
+      "<p class=\"swipe\">The picture and the table are wider than this screen: swipe them sideways.</p>\n<div "
+      "class=\"picture\">" +
+      to_svg(report) + "</div>\n";
   html +=
       "<form onsubmit=\"return false\"><input id=\"find\" placeholder=\"find: softmax bf16 bwd\"/><button id=\"theme\" "
       "type=\"button\">light / dark</button></form>\n";
