@@ -328,7 +328,8 @@ namespace {
 
 void setup(const Command& sub, DemoOptions& o) {
   sub.option("number", o.number,
-             "Without: a language model, as above. 1: images on one device; 2: data parallel; 3: mixed precision; 4: "
+             "Without a number: a language model, as above. 1: images on one device; 2: data parallel; 3: mixed "
+             "precision; 4: "
              "where time and memory go")
       .range(1, 4)
       .described_as("1|2|3|4");
@@ -348,7 +349,7 @@ void setup(const Command& sub, DemoOptions& o) {
   sub.option("--epochs", o.epochs, "Passes over the data, of demos 1 and 3; default: as the demo suggests")
       .positive()
       .group(kImages);
-  sub.flag("--quick", o.quick, "A tiny model and few images: everything is run, and no figure means much")
+  sub.flag("--quick", o.quick, "A tiny model and few images: everything runs, but the figures mean little")
       .group(kImages);
 }
 

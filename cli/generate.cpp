@@ -153,8 +153,9 @@ void add_generate(const Command& program, Run& run) {
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
         add_threads_option(sub, o.threads);
         add_tune_option(sub, o.tune);
-        sub.option("--seed", o.sampling.seed, "Of the draws; the same seed gives the same text").shows_default();
-        sub.flag("--ignore-eos", o.ignore_eos, "Go on behind the end-of-text token");
+        sub.option("--seed", o.sampling.seed, "Seed of the sampling; the same seed gives the same text")
+            .shows_default();
+        sub.flag("--ignore-eos", o.ignore_eos, "Continue after the end-of-text token");
         sub.flag("--json", o.json, "One JSON object on stdout at the end");
       },
       generate);

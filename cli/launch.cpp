@@ -107,8 +107,8 @@ void add_launch(const Command& program, Run& run) {
         sub.flag("--plain", o.plain, "Rank 0's standard output as it is; the others' lines go to standard error");
         sub.option("words", o.words, "Behind --: what each rank runs");
         sub.footer(
-            "Lines come out behind [rank N]. A file or pipe on standard input is rank 0's. SIGTERM, SIGINT and SIGUSR1 "
-            "go to all ranks, SIGHUP as SIGTERM. Exit code: 0; 75, saved and "
+            "Each line of output starts with [rank N]. A file or pipe on standard input is rank 0's. SIGTERM, SIGINT "
+            "and SIGUSR1 go to all ranks, SIGHUP as SIGTERM. Exit code: 0; 75, saved and "
             "to be started again; 71, a rank "
             "was lost; otherwise that of the rank that failed first. Ctrl-C ends it by that signal (130), once the "
             "ranks "

@@ -120,7 +120,7 @@ void add_probe(const Command& program, Run& run) {
       program, run, "probe", "Measures what this machine can do at most: bandwidths, peaks, latencies, disk",
       [](const Command& sub, ProbeOptions& o) {
         sub.flag("--json", o.json, "One JSON object on stdout");
-        sub.flag("--quick", o.quick, "Fewer rounds: some seconds instead of half a minute, on a quiet machine");
+        sub.flag("--quick", o.quick, "Fewer rounds: a few seconds instead of half a minute on a quiet machine");
         sub.option("--device", o.device, "cpu or cuda: the others are left alone; default: all")
             .one_of({"cpu", "cuda"});
         sub.option("--threads", o.threads,

@@ -174,7 +174,7 @@ int slurm_verb(SlurmOptions& o, const Command& sub) {
         config.parallel.tp, s.tasks_per_node);
   if (o.cpus_per_task == 0) o.cpus_per_task = config.train.threads;
   if (config.output.empty())
-    say("hpcdl: [slurm] output is not set: add --output=FOLDER that all nodes see behind the other words");
+    say("hpcdl: [slurm] output is not set: add --output=FOLDER that all nodes see after the other words");
   print_text(script(o, s, config.train.device.starts_with("cuda"), words));
   return exit_code::kDone;
 }

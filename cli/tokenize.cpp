@@ -91,10 +91,10 @@ void add_tokenize(const Command& program, Run& run) {
       program, run, "tokenize", "Learns a byte-level BPE, turns text into token files, or prints ids",
       [](const Command& sub, TokenizeOptions& o) {
         sub.flag("--train", o.train, "Learn a tokenizer from the files");
-        sub.option("--vocab", o.vocab, "Size of the learnt vocabulary").range(257, 1 << 24).shows_default();
+        sub.option("--vocab", o.vocab, "Size of the vocabulary to learn").range(257, 1 << 24).shows_default();
         sub.option("--tokenizer", o.tokenizer, "tokenizer.json, or a model folder that holds one");
         sub.option("--out", o.out, "tokenizer.json or token file to write");
-        sub.option("--layout", o.layout, "Of the token file").one_of({"llmc", "nanogpt"}).shows_default();
+        sub.option("--layout", o.layout, "Layout of the token file").one_of({"llmc", "nanogpt"}).shows_default();
         sub.option("--text-key", o.key, "Key of the text in lines of .jsonl").shows_default();
         sub.flag("--replace-invalid", o.replace, "Replace bytes that are not UTF-8 instead of stopping");
         sub.flag("--ids", o.ids, "Read text on stdin and print its ids");

@@ -176,12 +176,11 @@ void add_train(const Command& program, Run& run) {
         add_threads_option(sub, o.threads);
         add_tune_option(sub, o.tune);
         sub.flag("--explain", o.explain,
-                 "Name the records that lose most time against their roof, now and then and at the end");
-        sub.flag("--memory", o.memory,
-                 "Print what the run would take of the memory there is, and what would take less, and stop");
+                 "Name the records that lose the most time against their roof, from time to time and at the end");
+        sub.flag("--memory", o.memory, "Print how much memory the run would take and what would take less, and stop");
         sub.flag("--json", o.json, "One JSON object on stdout at the end");
         sub.flag("--timestamps", o.timestamps,
-                 "The time in front of every line; HPCDL_TIMESTAMPS=1 does so for every verb");
+                 "Start every line with the time; HPCDL_TIMESTAMPS=1 does so for every verb");
         sub.flag("--print-config", o.print_config,
                  "Print the resolved config with the origin of every value, and stop");
         sub.flag("--config-schema", o.schema, "Print the JSON Schema of the config, and stop");

@@ -164,12 +164,13 @@ void add_tune(const Command& program, Run& run) {
       "Checks and times the ways in which this GPU can compute what a run needs, and remembers the fastest",
       [](const Command& sub, TuneOptions& o) {
         sub.option("-c,--config", o.configs,
-                   "TOML file of a training run, for whose step to tune; --section.key=value overrides")
+                   "TOML file of a training run whose step is tuned; --section.key=value overrides")
             .one_each();
-        sub.option("--model", o.model, "Model folder, for generating with which to tune");
+        sub.option("--model", o.model, "Model folder; tunes what generating with it needs");
         sub.option("--int4", o.int4, "A product with 4-bit weights: ROWSxNxK or ROWSxNxKxGROUP; repeatable").one_each();
         sub.option("--device", o.device, "cuda or cuda:N; default: the first GPU");
-        sub.option("--seconds", o.seconds, "Time that tuning may take; what is left keeps the kernel built in")
+        sub.option("--seconds", o.seconds,
+                   "Seconds that tuning may take; what is not reached keeps the built-in kernel")
             .range(0.0, 86400.0)
             .shows_default();
         add_threads_option(sub, o.threads);
