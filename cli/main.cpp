@@ -105,7 +105,7 @@ int main(int argc, char** argv) {
   for (const auto add : {cli::add_demo, cli::add_train, cli::add_eval, cli::add_generate, cli::add_tokenize,
                          cli::add_quantize, cli::add_inspect, cli::add_convert, cli::add_logits, cli::add_doctor,
                          cli::add_probe, cli::add_bench, cli::add_profile, cli::add_verify, cli::add_roofline,
-                         cli::add_tune, cli::add_launch, cli::add_slurm})
+                         cli::add_tune, cli::add_launch, cli::add_slurm, cli::add_completion})
     add(cli::Command(&app), run);
   app.footer(
       "hpcdl VERB --help says the rest. Exit codes: 0 done; 1 hpcdl verify found a kernel at fault; 2 wrong words or "

@@ -25,6 +25,7 @@ using Json = nlohmann::ordered_json;
 using Run = std::function<int()>;
 
 void add_bench(const Command& program, Run& run);
+void add_completion(const Command& program, Run& run);
 void add_convert(const Command& program, Run& run);
 void add_demo(const Command& program, Run& run);
 void add_doctor(const Command& program, Run& run);

@@ -19,12 +19,26 @@ if(HPCDL_MPI)
   endif()
 endif()
 
+# What find_package(hpcdl) looks for: "mpi" of /usr/lib/.../libmpi.so.
+set(hpcdl_mpi_names)
+if(MPI_C_FOUND)
+  foreach(library IN LISTS MPI_C_LIBRARIES)
+    cmake_path(GET library STEM name)
+    string(REGEX REPLACE "^lib" "" name ${name})
+    list(APPEND hpcdl_mpi_names ${name})
+  endforeach()
+endif()
+
 # Links MPI to the library; one file sees its headers.
 function(hpcdl_link_mpi file)
   if(NOT MPI_C_FOUND)
     return()
   endif()
-  target_link_libraries(hpcdl PRIVATE ${MPI_C_LIBRARIES})
+  # The installed package finds the library by its name (hpcdlConfig.cmake.in): another machine has it elsewhere.
+  foreach(library IN LISTS MPI_C_LIBRARIES)
+    target_link_libraries(hpcdl PRIVATE $<BUILD_INTERFACE:${library}>)
+  endforeach()
+  target_link_libraries(hpcdl PRIVATE $<INSTALL_INTERFACE:hpcdl::mpi>)
   set_source_files_properties(${file} TARGET_DIRECTORY hpcdl PROPERTIES
     COMPILE_DEFINITIONS "HPCDL_MPI=1;OMPI_SKIP_MPICXX;MPICH_SKIP_MPICXX" INCLUDE_DIRECTORIES "${MPI_C_INCLUDE_DIRS}")
 endfunction()

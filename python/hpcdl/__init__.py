@@ -9,11 +9,15 @@ import copyreg
 
 from . import _hpcdl
 from ._hpcdl import *  # noqa: F403
+from . import _signatures
 from .files import SafeTensors as SafeTensors
 from .files import open_safetensors as open_safetensors
 
 # By their names, as Python's own functions: multiprocessing hands them to other processes.
 copyreg.pickle(type(_hpcdl.softmax), lambda function: function.__name__)
+
+_hpcdl._set_signature(type(_hpcdl.softmax), _signatures.of_function)
+_hpcdl._set_signature(type(_hpcdl.Int4Weight.to), _signatures.of_function)
 
 __version__: str = getattr(_hpcdl, "__version__")
 __all__ = [n for n in dir() if not n.startswith("_") and n not in ("Array", "copyreg", "files")] + ["__version__"]

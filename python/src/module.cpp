@@ -72,6 +72,14 @@ void translate_errors() {
   });
 }
 
+/// Gives a type of nanobind's an attribute. Its types take none from Python, so it goes into the dictionary of the type.
+void set_signature(nb::handle type, nb::handle property) {
+  auto* python_type = reinterpret_cast<PyTypeObject*>(type.ptr());
+  if (!PyType_Check(type.ptr())) throw nb::type_error("expected a type");
+  if (PyDict_SetItemString(python_type->tp_dict, "__signature__", property.ptr()) != 0) throw nb::python_error();
+  PyType_Modified(python_type);
+}
+
 }  // namespace
 
 }  // namespace hpcdl::python
@@ -95,4 +103,5 @@ NB_MODULE(_hpcdl, m) {
   bind_adamw(m);
   bind_files(m);
   bind_compare(m);
+  m.def("_set_signature", set_signature, "What inspect.signature() reads of functions of this type.");
 }

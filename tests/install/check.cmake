@@ -12,6 +12,37 @@ function(run)
 endfunction()
 
 run(${CMAKE_COMMAND} --install ${BINARY_DIR} --prefix ${prefix})
+# What comes with it: the licence, a pkg-config file, completions and man pages; no empty folder, and no path of this machine's MPI.
+file(GLOB_RECURSE installed LIST_DIRECTORIES true ${prefix}/*)
+foreach(wanted share/doc/hpcdl/LICENSE pkgconfig/hpcdl.pc bash-completion/completions/hpcdl zsh/site-functions/_hpcdl
+    fish/vendor_completions.d/hpcdl.fish man1/hpcdl.1 man1/hpcdl-train.1 man1/hpcdl-bench-comm.1)
+  if(NOT installed MATCHES "/${wanted}")
+    message(FATAL_ERROR "not installed: ${wanted}")
+  endif()
+endforeach()
+foreach(path IN LISTS installed)
+  file(GLOB inside ${path}/*)
+  if(IS_DIRECTORY ${path} AND NOT inside)
+    message(FATAL_ERROR "an empty folder: ${path}")
+  endif()
+  if(path MATCHES "/hpcdlTargets[^/]*\\.cmake$")
+    file(READ ${path} targets)
+    if(targets MATCHES "/lib[a-z]*mpi[a-z]*\\.(so|a)")
+      message(FATAL_ERROR "${path} holds where this machine has its MPI: ${CMAKE_MATCH_0}")
+    endif()
+  elseif(path MATCHES "/hpcdl\\.pc$")
+    set(pc ${path})
+  endif()
+endforeach()
+find_program(pkg_config NAMES pkg-config pkgconf)
+file(STRINGS ${BINARY_DIR}/CMakeCache.txt sanitized REGEX "^HPCDL_SANITIZE:[A-Z]+=.+")  # its runtime is in no pkg-config file
+if(pkg_config AND NOT sanitized)
+  cmake_path(GET pc PARENT_PATH folder)
+  run(${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${folder} sh -c
+      "${CXX} ${SOURCE_DIR}/consumer.cpp -o ${BINARY_DIR}/install-check/by-pkg-config $(${pkg_config} --cflags --libs hpcdl)")
+  run(${BINARY_DIR}/install-check/by-pkg-config)
+endif()
+
 run(${CMAKE_COMMAND} -S ${SOURCE_DIR} -B ${consumer} -G Ninja -D CMAKE_PREFIX_PATH=${prefix} -D CMAKE_CXX_COMPILER=${CXX}
     -D CMAKE_BUILD_TYPE=Release)
 run(${CMAKE_COMMAND} --build ${consumer})

@@ -1,0 +1,254 @@
+// hpcdl completion: shell completions and man pages, from the same options as --help. The install step writes them.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cli/verb.h"
+#include "hpcdl/io/atomic_file.h"
+#include "hpcdl/train/run_table.h"
+
+namespace hpcdl::cli {
+
+namespace {
+
+struct CompletionOptions {
+  std::string kind, verb, out;
+};
+
+struct Listed {
+  std::string name;    // "--out"
+  std::string letter;  // "o", or ""
+  std::string help;
+  std::vector<std::string> values;  // that it takes, where they are known
+  bool flag = false;
+};
+
+struct ListedVerb {
+  std::string path;  // "bench comm"; "" for the program itself
+  const CLI::App* app = nullptr;
+  std::vector<Listed> options;
+  std::vector<const CLI::App*> verbs;
+};
+
+std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    const bool here = text.substr(at).starts_with(from);
+    out.append(here ? to : text.substr(at, 1));
+    at += here ? from.size() : 1;
+  }
+  return out;
+}
+
+/// "off", "cached" and "full" of "TEXT:{off,cached,full}".
+std::vector<std::string> values_in(const std::string& kind) {
+  std::vector<std::string> list;
+  const auto open = kind.find('{'), close = kind.find('}');
+  if (open == std::string::npos || close == std::string::npos) return list;
+  for (auto at = open + 1; at < close;) {
+    const auto end = std::min(kind.find(',', at), close);
+    list.push_back(kind.substr(at, end - at));
+    at = end + 1;
+  }
+  return list;
+}
+
+std::vector<Listed> listed(const CLI::App& app) {
+  std::vector<Listed> list;
+  for (const auto* o : app.get_options()) {
+    if (o->get_lnames().empty() || o->get_group().empty()) continue;
+    list.push_back({.name = "--" + o->get_lnames().front(),
+                    .letter = o->get_snames().empty() ? "" : o->get_snames().front(),
+                    .help = replaced(o->get_description(), "\n", " "),
+                    .values = values_in(o->get_type_name()),
+                    .flag = o->get_items_expected_max() == 0});
+  }
+  return list;
+}
+
+void list_verbs(const CLI::App& app, const std::string& path, std::vector<ListedVerb>& to) {
+  ListedVerb verb{path, &app, listed(app), {}};
+  for (const auto* sub : app.get_subcommands({})) verb.verbs.push_back(sub);
+  to.push_back(verb);
+  for (const auto* sub : verb.verbs)
+    list_verbs(*sub, path.empty() ? sub->get_name() : path + " " + sub->get_name(), to);
+}
+
+std::vector<ListedVerb> all_verbs(const CLI::App& program) {
+  std::vector<ListedVerb> list;
+  list_verbs(program, "", list);
+  return list;
+}
+
+/// The keys of a run, for the verbs that take them: "--train.steps=".
+std::vector<std::string> keys_of(const ListedVerb& verb) {
+  std::vector<std::string> keys;
+  if (!verb.app->get_allow_extras()) return keys;
+  train::RunConfig config;
+  const auto table = train::table_of(config);
+  for (const auto& field : table.fields()) keys.push_back("--" + field.key + "=");
+  return keys;
+}
+
+/// The lines of a case statement by which bash and zsh find the verb that is typed, and the values of its options.
+std::string verb_cases(const std::vector<ListedVerb>& verbs) {
+  std::string out;
+  for (const auto& v : verbs)
+    if (!v.path.empty())
+      out += fmt::format("      \"{}\") chosen=\"{}\" ;;\n",
+                         v.path.find(' ') == std::string::npos ? " " + v.path : v.path, v.path);
+  return out;
+}
+
+std::string bash(const std::vector<ListedVerb>& verbs) {
+  std::string values, words;
+  for (const auto& v : verbs) {
+    std::string list;
+    for (const auto* sub : v.verbs) list += sub->get_name() + " ";
+    for (const auto& o : v.options) {
+      list += o.name + " ";
+      if (!o.values.empty())
+        values += fmt::format("    \"{} {}\") COMPREPLY=($(compgen -W \"{}\" -- \"$cur\")); return ;;\n", v.path,
+                              o.name, fmt::join(o.values, " "));
+    }
+    list += fmt::format("{}", fmt::join(keys_of(v), " "));
+    words += fmt::format("    \"{}\") words=\"{}\" ;;\n", v.path, list);
+  }
+  return "# bash completion of hpcdl; made by `hpcdl completion bash`.\n_hpcdl() {\n"
+         "  local cur=\"${COMP_WORDS[COMP_CWORD]}\" previous=\"${COMP_WORDS[COMP_CWORD-1]}\" chosen=\"\" words=\"\" "
+         "word\n"
+         "  COMPREPLY=()\n"
+         "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n    case \"$chosen $word\" in\n" +
+         verb_cases(verbs) + "    esac\n  done\n  case \"$chosen $previous\" in\n" + values +
+         "  esac\n  case \"$chosen\" in\n" + words +
+         "  esac\n"
+         "  if [[ $cur == -* || -z $chosen ]]; then COMPREPLY=($(compgen -W \"$words\" -- \"$cur\")); fi\n"
+         "  if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *= ]]; then compopt -o nospace; fi\n"
+         "}\ncomplete -o default -F _hpcdl hpcdl\n";
+}
+
+/// In single quotes of a shell.
+std::string in_quotes(const std::string& text) { return "'" + replaced(text, "'", "'\\''") + "'"; }
+
+std::string zsh(const std::vector<ListedVerb>& verbs) {
+  std::string values, words;
+  const auto entry = [](const std::string& name, const std::string& help) {
+    return " " + in_quotes(replaced(name, ":", "\\:") + ":" + help);
+  };
+  for (const auto& v : verbs) {
+    std::string list;
+    for (const auto* sub : v.verbs) list += entry(sub->get_name(), sub->get_description());
+    for (const auto& o : v.options) {
+      list += entry(o.name, o.help);
+      if (!o.values.empty())
+        values += fmt::format("    \"{} {}\") compadd -- {}; return ;;\n", v.path, o.name, fmt::join(o.values, " "));
+    }
+    words += fmt::format("    \"{}\") options=({}) ;;\n", v.path, list);
+  }
+  return "#compdef hpcdl\n# zsh completion of hpcdl; made by `hpcdl completion zsh`.\n_hpcdl() {\n"
+         "  local chosen=\"\" word\n  local -a options\n"
+         "  for word in ${words[2,CURRENT-1]}; do\n    case \"$chosen $word\" in\n" +
+         verb_cases(verbs) + "    esac\n  done\n  case \"$chosen ${words[CURRENT-1]}\" in\n" + values +
+         "  esac\n  case \"$chosen\" in\n" + words +
+         "  esac\n"
+         "  if [[ $PREFIX == -* || -z $chosen ]]; then _describe hpcdl options; else _files; fi\n}\n_hpcdl \"$@\"\n";
+}
+
+std::string fish(const std::vector<ListedVerb>& verbs) {
+  std::string out = "# fish completion of hpcdl; made by `hpcdl completion fish`.\n";
+  for (const auto& v : verbs) {
+    std::string when;
+    for (const auto& word : {v.path.substr(0, v.path.find(' ')),
+                             v.path.find(' ') == std::string::npos ? "" : v.path.substr(v.path.find(' ') + 1)})
+      if (!word.empty()) when += (when.empty() ? "" : "; and ") + ("__fish_seen_subcommand_from " + word);
+    if (when.empty()) when = "__fish_use_subcommand";
+    for (const auto* sub : v.verbs)
+      out += fmt::format("complete -c hpcdl -n '{}' -f -a {} -d {}\n", when, sub->get_name(),
+                         in_quotes(sub->get_description()));
+    for (const auto& o : v.options)
+      out += fmt::format("complete -c hpcdl -n '{}' -l {}{}{} -d {}\n", when, o.name.substr(2),
+                         o.letter.empty() ? "" : " -s " + o.letter,
+                         o.flag             ? ""
+                         : o.values.empty() ? " -r"
+                                            : fmt::format(" -x -a '{}'", fmt::join(o.values, " ")),
+                         in_quotes(o.help));
+  }
+  return out;
+}
+
+/// Text for troff: no line of it is a request.
+std::string troff(std::string_view text) {
+  auto out = replaced(replaced(text, "\\", "\\e"), "-", "\\-");
+  out = replaced(replaced(out, "\n.", "\n\\&."), "\n'", "\n\\&'");
+  return out.starts_with('.') || out.starts_with('\'') ? "\\&" + out : out;
+}
+
+std::string page_name(const std::string& path) { return path.empty() ? "hpcdl" : "hpcdl-" + replaced(path, " ", "-"); }
+
+std::string man_page(const ListedVerb& verb) {
+  const CLI::Formatter form;
+  const auto name = page_name(verb.path);
+  const auto about = verb.app->get_description();
+  std::string out = fmt::format(".TH \"{}\" 1 \"\" \"hpcdl {}\" \"HPC-DL\"\n.SH NAME\n{} \\- {}\n.SH SYNOPSIS\n", name,
+                                HPCDL_VERSION, troff(name), troff(about));
+  out += fmt::format(".B {}\n[options]{}\n", troff(verb.path.empty() ? "hpcdl" : "hpcdl " + verb.path),
+                     verb.verbs.empty() ? "" : " [verb]");
+  if (!verb.verbs.empty()) out += ".SH VERBS\n";
+  for (const auto* sub : verb.verbs)
+    out += fmt::format(".TP\n.B {}\n{}\n", troff(sub->get_name()), troff(sub->get_description()));
+  out += ".SH OPTIONS\n";
+  for (const auto* o : verb.app->get_options()) {
+    if (o->get_group().empty()) continue;
+    out +=
+        fmt::format(".TP\n.B {}\n{}\n", troff(form.make_option_name(o, o->get_positional()) + form.make_option_opts(o)),
+                    troff(form.make_option_desc(o)));
+  }
+  if (const auto last = verb.app->get_footer(); !last.empty())
+    out += fmt::format(".SH NOTES\n.nf\n{}\n.fi\n", troff(last));
+  if (!verb.path.empty()) out += ".SH SEE ALSO\n.BR hpcdl (1)\n";
+  return out;
+}
+
+using File = std::pair<std::string, std::string>;  // name, text
+
+std::vector<File> files_of(const CompletionOptions& o, const std::vector<ListedVerb>& verbs) {
+  if (o.kind == "bash") return {{"hpcdl", bash(verbs)}};
+  if (o.kind == "zsh") return {{"_hpcdl", zsh(verbs)}};
+  if (o.kind == "fish") return {{"hpcdl.fish", fish(verbs)}};
+  std::vector<File> pages;
+  for (const auto& v : verbs)
+    if (!o.out.empty() || v.path == o.verb) pages.emplace_back(page_name(v.path) + ".1", man_page(v));
+  if (pages.empty()) fail_usage("completion", "no verb \"{}\"; hpcdl --help lists them", o.verb);
+  return pages;
+}
+
+}  // namespace
+
+void add_completion(const Command& program, Run& run) {
+  add_verb<CompletionOptions>(
+      program, run, "completion",
+      "Prints completions for bash, zsh or fish, or a man page; made from the same options as --help",
+      [](const Command& sub, CompletionOptions& o) {
+        sub.option("kind", o.kind, "What to print").required().one_of({"bash", "zsh", "fish", "man"});
+        sub.option("verb", o.verb, "With man: the verb whose page it is; default: hpcdl itself");
+        sub.option("--out", o.out,
+                   "Write into this folder, under the names that shells and man look for; man: all pages");
+      },
+      [](CompletionOptions& o, const Command& sub) {
+        if (!o.verb.empty() && o.kind != "man") fail_usage("completion", "a verb has a page of its own only with man");
+        const auto files = files_of(o, all_verbs(*sub.program()));
+        for (const auto& [name, text] : files)
+          if (o.out.empty()) print_text(text);
+          else io::make_folder(o.out), io::write_file_atomic(std::filesystem::path(o.out) / name, text);
+        return exit_code::kDone;
+      });
+}
+
+}  // namespace hpcdl::cli
