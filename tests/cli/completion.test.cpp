@@ -31,7 +31,7 @@ Words listed(const Words& words, const std::string& pattern) {
   const std::regex line_of(pattern);
   Words names;
   std::smatch match;
-  for (std::string line; std::getline(help, line);)
+  for (std::string line; std::getline(help, line) && !line.starts_with("Every key");)  // keys of a run come after it
     if (std::regex_search(line, match, line_of)) names.push_back(match[1]);
   return names;
 }
