@@ -1,5 +1,7 @@
 #include "hpcdl/io/hf_config.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdlib>
