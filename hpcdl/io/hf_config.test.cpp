@@ -217,11 +217,13 @@ TEST(HfConfig, FindsCachedModels) {
   EXPECT_THROW(find_model_folder("org/other"), Error);
   EXPECT_THROW(find_model_folder("../../etc"), Error);
   ::unsetenv("HF_HUB_CACHE");
-  EXPECT_EQ(find_model_folder(tmp.path().string()), tmp.path());
+  EXPECT_THROW(find_model_folder(tmp.path().string()), Error) << "a folder without config.json";
   make_folder(tmp / "run/model");
-  EXPECT_EQ(find_model_folder(tmp / "run"), tmp / "run");
+  EXPECT_THROW(find_model_folder(tmp / "run"), Error);
   write_file_atomic(tmp / "run/model/config.json", "{}");
   EXPECT_EQ(find_model_folder(tmp / "run"), tmp / "run/model");
+  write_file_atomic(tmp / "run/config.json", "{}");
+  EXPECT_EQ(find_model_folder(tmp / "run"), tmp / "run");
 }
 
 TEST(HfConfig, TransformersReadsWhatWeWrite) {
