@@ -1,6 +1,10 @@
+#include <fmt/format.h>
+
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 
+#include "hpcdl/core/describe.h"
 #include "hpcdl/cuda/launch.h"
 #include "hpcdl/ops/atomic_sums.h"
 #include "hpcdl/ops/attention/cudnn_attention.h"
@@ -51,14 +55,29 @@ bool fits(Stream& s, const AttendBackward& c, int id) {
   return id != kCudnn || cudnn_fits(s, c, DqSums::in_order);
 }
 
+std::string_view name_of(int id) { return kNames[id].name; }
+
+/// Once a process: cuDNN was asked for, and another way serves a call.
+template <class Call> void say_what_serves(const Call& c, int id) {
+  static std::atomic<bool> said = false;
+  if (said.exchange(true)) return;
+  std::fputs(
+      fmt::format("[attention] HPCDL_ATTENTION=cudnn: cuDNN has no way to compute {}, so \"{}\" does (said once)\n",
+                  to_string(c.q.spec()), name_of(id))
+          .c_str(),
+      stderr);
+}
+
 /// Of what a chooser or HPCDL_ATTENTION asks for, what can be had, else the choice built in.
 template <class Call> int pick(Stream& s, const Call& c, int (*chooser)(const Call&)) {
   const Asked asked = asked_for();
   if (asked == Asked::cudnn)
     for (const int id : {kCudnnAtomic, kCudnn})
       if (fits(s, c, id)) return id;
-  const int chosen = asked == Asked::nothing && chooser ? chooser(c) : -1;
-  return chosen >= 0 && fits(s, c, chosen) ? chosen : attention_choice(s, c);
+  int chosen = asked == Asked::nothing && chooser ? chooser(c) : -1;
+  if (chosen < 0 || !fits(s, c, chosen)) chosen = attention_choice(s, c);
+  if (asked == Asked::cudnn) say_what_serves(c, chosen);
+  return chosen;
 }
 
 /// Three groups of queries exponentiate more while others multiply; two waste less of the tiles on the diagonal of a
@@ -80,6 +99,10 @@ bool prefers_three(const Stream& s, const Attend& c) {
 bool prefers_atomic(const AttendBackward& c) {
   return asked_for() != Asked::own && atomic_sums() && !c.args.causal && c.width() > 64 && c.q[1] >= 2048;
 }
+
+/// Heads for which there is no kernel of Hopper's own instructions: cuDNN's beat those of mma.sync, but for short
+/// sequences, whose results should not depend on whether operands lie at multiples of 16 bytes.
+bool prefers_cudnn(const Attend& c) { return asked_for() != Asked::own && c.width() > 128 && c.q[1] >= 256; }
 
 }  // namespace
 
@@ -124,10 +147,12 @@ void attention_with(Stream& s, const AttendBackward& c, int candidate) {
 int attention_choice(Stream& s, const Attend& c) {
   if (decode_fits(c)) return kDecode;
   if (c.q[1] > 1 && wgmma_fits(s, c)) return prefers_three(s, c) ? kWgmmaOther : kWgmma;
+  if (prefers_cudnn(c) && fits(s, c, kCudnn)) return kCudnn;
   return mma_fits(s, c) ? kMma : kPlain;
 }
 int attention_choice(Stream& s, const AttendBackward& c) {
-  if (prefers_atomic(c) && fits(s, c, kCudnnAtomic)) return kCudnnAtomic;
+  if ((prefers_atomic(c) || prefers_cudnn(c)) && fits(s, c, kCudnnAtomic)) return kCudnnAtomic;
+  if (prefers_cudnn(c) && fits(s, c, kCudnn)) return kCudnn;
   return wgmma_fits(s, c) ? kWgmma : mma_fits(s, c) ? kMma : kPlain;
 }
 

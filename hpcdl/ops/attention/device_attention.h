@@ -39,7 +39,7 @@ std::span<const AttentionCandidate> attention_candidates(Stream& s, const Attend
 void attention_with(Stream& s, const Attend& c, int candidate);
 void attention_with(Stream& s, const AttendBackward& c, int candidate);
 /// The one that is taken where neither HPCDL_ATTENTION=own or =cudnn nor a chooser says otherwise. A way that one of
-/// them names and that cannot be had is as if it had not been named.
+/// them names and that cannot be had is as if it had not been named; of HPCDL_ATTENTION=cudnn a line to stderr says so.
 int attention_choice(Stream& s, const Attend& c);
 int attention_choice(Stream& s, const AttendBackward& c);
 
@@ -61,7 +61,7 @@ void attend_backward_plain(Stream& s, const AttendBackward& c);
 bool decode_fits(const Attend& c);
 void attend_decode(Stream& s, const Attend& c);
 
-/// Tensor cores from sm_80 on: any type, stride and width up to 128; f32 as f32_products() says: mma_forward.cu,
+/// Tensor cores from sm_80 on: any type, stride and width; f32 as f32_products() says: mma_forward.cu,
 /// mma_backward.cu.
 bool mma_fits(const Stream& s, const Attend& c);
 bool mma_fits(const Stream& s, const AttendBackward& c);

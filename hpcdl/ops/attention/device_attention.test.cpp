@@ -296,6 +296,24 @@ TEST(DeviceAttentionWays, hopper_takes_every_multiple_of_8_up_to_128) {
   }
 }
 
+TEST(DeviceAttentionWays, wide_heads_are_not_left_to_the_plain_kernel) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  StepParams params;
+  Stream s(Device::cuda(0), pool, &params);
+  if (!wgmma_fits(s, Problem(s, {1, 64, 64, 2, 2, 64}, DType::bf16).forward())) GTEST_SKIP() << "no Hopper";
+  const auto plain = [](std::span<const AttentionCandidate> all, int id) {
+    return std::any_of(all.begin(), all.end(), [&](const auto& c) { return c.id == id && c.name == "plain"; });
+  };
+  for (const std::int64_t width : {130, 144, 192, 250, 256})
+    for (const std::int64_t tokens : {64, 320})
+      for (const DType d : {DType::bf16, DType::f16, DType::f32}) {
+        Problem p(s, {1, tokens, tokens, 2, 1, width}, d);
+        EXPECT_FALSE(plain(attention_candidates(s, p.forward()), attention_choice(s, p.forward()))) << width;
+        EXPECT_FALSE(plain(attention_candidates(s, p.backward()), attention_choice(s, p.backward()))) << width;
+      }
+}
+
 #if __has_include(<cudnn_graph.h>)
 TEST(DeviceAttentionWays, cudnn_is_among_them_and_atomic_sums_where_they_are_allowed) {
   if (cuda_devices() == 0 || !cudnn::Library::get().whole || cudnn::Library::get().version() < 91600)
@@ -333,7 +351,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{2, 640, 640, 2, 1, 64}, Case{1, 100, 150, 2, 1, 80, true, true, true},
                       Case{2, 67, 67, 2, 2, 30, false, true, true}, Case{2, 190, 190, 4, 2, 40, true, true},
                       Case{1, 130, 200, 3, 1, 96, true, false, true}, Case{2, 257, 130, 2, 2, 8, false, true},
-                      Case{1, 150, 260, 2, 2, 120, true, true, true}, Case{2, 128, 256, 4, 2, 128, true, true}));
+                      Case{1, 150, 260, 2, 2, 120, true, true, true}, Case{2, 128, 256, 4, 2, 128, true, true},
+                      Case{1, 130, 200, 2, 1, 256}, Case{2, 70, 70, 2, 2, 192, false, true, true},
+                      Case{1, 65, 90, 2, 2, 144, true, true}, Case{1, 33, 40, 2, 1, 250, true, false, true}));
 
 }  // namespace
 }  // namespace hpcdl::cuda

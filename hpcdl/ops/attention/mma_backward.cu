@@ -13,6 +13,15 @@ template <class F> void with_shapes(const Stream& s, const AttendBackward& c, F&
   with_kind(c, [&]<class Kind>() {
     using Narrow = BackwardMma<Kind, 64, 1, 32, 2, 3>;
     using Wide = BackwardMma<Kind, 128, 1, 32, kF32<Kind> ? 1 : 2, 2>;
+    if constexpr (kF32<Kind>) {
+      using Widest = BackwardMma<Kind, 256, 1, 16, 1, 1>;
+      if (c.width() > 128) return f.template operator()<Widest, Widest>();
+    } else {
+      using Wider = BackwardMma<Kind, 192, 1, 32, 1, 2>;
+      using Widest = BackwardMma<Kind, 256, 1, 32, 1, 2>;
+      if (c.width() > 192) return f.template operator()<Widest, Widest>();
+      if (c.width() > 128) return f.template operator()<Wider, Wider>();
+    }
     if (c.width() > 64) return f.template operator()<Wide, Wide>();
     if constexpr (kF32<Kind>) {
       using Long = BackwardMma<Kind, 64, 1, 64, 2, 2>;
@@ -46,7 +55,13 @@ void attend_backward_mma(Stream& s, const AttendBackward& c) {
     if (!c.dk && !c.dv) return;
     p = mma_problem(s, c, c.k[1], kv_heads, Key::kRows);
     p.deltas = deltas;
-    start<Key>(s, attention_key_gradient_mma<Key>, p, kv_heads, "attention_backward");
+    const auto sum = [&](auto* kernel) { start<Key>(s, kernel, p, kv_heads, "attention_backward"); };
+    if constexpr (Key::kWidth > 128) {
+      if (c.dk) sum(attention_key_gradient_mma<Key, KeyGradients::keys>);
+      if (c.dv) sum(attention_key_gradient_mma<Key, KeyGradients::values>);
+    } else {
+      sum(attention_key_gradient_mma<Key>);
+    }
   });
 }
 

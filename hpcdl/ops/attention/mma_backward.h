@@ -7,6 +7,9 @@
 
 namespace hpcdl::cuda::mma {
 
+/// Which gradients of the keys' side a kernel sums: those of heads wider than 128 fill the registers one at a time.
+enum class KeyGradients : unsigned char { both, keys, values };
+
 /// kM times 16 rows to a warp; kOther rows of the other side at a time, in kStages.
 template <class Kind_, int kWidth_, int kM_, int kOther_, int kStages_, int kBlocks_> struct BackwardMma {
   using Kind = Kind_;
@@ -121,10 +124,11 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
 }
 
 /// The query heads of a group one after the other.
-template <class Shape>
+template <class Shape, KeyGradients kGradients = KeyGradients::both>
 __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
     attention_key_gradient_mma(const __grid_constant__ MmaProblem p) {
   using Kind = typename Shape::Kind;
+  constexpr bool kKeys = kGradients != KeyGradients::values, kValues = kGradients != KeyGradients::keys;
   constexpr int kM = Shape::kM, kQueries = Shape::kOther, kWidth = Shape::kWidth, kRows = Shape::kRows;
   extern __shared__ __align__(16) char memory[];
   const Tile<Kind, kWidth> ks{reinterpret_cast<Element<Kind>*>(memory)}, vs = ks.behind(kRows),
@@ -137,9 +141,9 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
   const int first = p.causal && k0 > offset ? (k0 - offset) / kQueries : 0,
             each = (queries + kQueries - 1) / kQueries - first;
   ks.template bring<kRows>(p.k, at.sequence, k0, keys, at.head, p.width, p.copies);
-  vs.template bring<kRows>(p.v, at.sequence, k0, keys, at.head, p.width, p.copies);
+  if constexpr (kKeys) vs.template bring<kRows>(p.v, at.sequence, k0, keys, at.head, p.width, p.copies);
   const float scale = p.scale * kLog2e;
-  float dk[kM][kWidth / 2] = {}, dv[kM][kWidth / 2] = {};
+  float dk[kM][kKeys ? kWidth / 2 : 1] = {}, dv[kM][kValues ? kWidth / 2 : 1] = {};
   const auto stage = [&](int step) { return stages.behind(step % Shape::kStages * 2 * kQueries); };
   const auto lses = [&](int step) { return statistics + step % Shape::kStages * 2 * kQueries; };
   const auto bring = [&](int step) {
@@ -158,7 +162,7 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
     if (p.causal && key > t0 + kQueries - 1 + offset) return;
     float s[kM][kQueries / 2] = {}, dp[kM][kQueries / 2] = {};
     dots(s, ks, row0, stage(step));
-    dots(dp, vs, row0, stage(step).behind(kQueries));
+    if constexpr (kKeys) dots(dp, vs, row0, stage(step).behind(kQueries));
     const float* const of = lses(step) + lane_column();
     gradients(
         s, dp, scale, p.causal && key + 16 * kM - 1 > t0 + offset, [&](int, int i) { return of[column_of(i)]; },
@@ -166,8 +170,8 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
         [&](int m, int i) {
           return key + 16 * m + 8 * half_of(i) + lane_row() <= t0 + lane_column() + column_of(i) + offset;
         });
-    add_rows(dv, s, stage(step).behind(kQueries));
-    add_rows(dk, dp, stage(step));
+    if constexpr (kValues) add_rows(dv, s, stage(step).behind(kQueries));
+    if constexpr (kKeys) add_rows(dk, dp, stage(step));
   });
 #pragma unroll
   for (int m = 0; m < kM; ++m)
@@ -175,8 +179,10 @@ __global__ void __launch_bounds__(kThreads, Shape::kBlocks)
     for (int h = 0; h < 2; ++h) {
       const int row = k0 + row0 + 16 * m + 8 * h + lane_row();
       if (row >= keys) continue;
-      if (p.dk.data) put_row<Kind>(p.dk, p.dk.at(at.sequence, row, at.head), dk[m], h, p.scale, p.width, p.vectors);
-      if (p.dv.data) put_row<Kind>(p.dv, p.dv.at(at.sequence, row, at.head), dv[m], h, 1, p.width, p.vectors);
+      if constexpr (kKeys)
+        if (p.dk.data) put_row<Kind>(p.dk, p.dk.at(at.sequence, row, at.head), dk[m], h, p.scale, p.width, p.vectors);
+      if constexpr (kValues)
+        if (p.dv.data) put_row<Kind>(p.dv, p.dv.at(at.sequence, row, at.head), dv[m], h, 1, p.width, p.vectors);
     }
 }
 

@@ -11,6 +11,12 @@ using namespace mma;
 template <class F> void with_shape(const Stream& s, const Attend& c, F&& f) {
   with_kind(c, [&]<class Kind>() {
     using Narrow = ForwardMma<Kind, 64, 2, 64, 2>;
+    if constexpr (kF32<Kind>) {
+      if (c.width() > 128) return f.template operator()<ForwardMma<Kind, 256, 1, 16, 1>>();
+    } else {
+      if (c.width() > 192) return f.template operator()<ForwardMma<Kind, 256, 1, 32, 2>>();
+      if (c.width() > 128) return f.template operator()<ForwardMma<Kind, 192, 1, 32, 2>>();
+    }
     if (c.width() > 64) return f.template operator()<ForwardMma<Kind, 128, 1, kF32<Kind> ? 32 : 64, 2>>();
     if constexpr (kF32<Kind>)
       if (!has_room(s, Narrow::kBytes)) return f.template operator()<ForwardMma<Kind, 64, 2, 32, 2>>();
@@ -21,7 +27,7 @@ template <class F> void with_shape(const Stream& s, const Attend& c, F&& f) {
 }  // namespace
 
 bool mma_fits(const Stream& s, const Attend& c) {
-  if (c.q[1] == 1 || c.width() > 128 || c.scale() < 0 || c.q[0] * c.args.heads > 1 << 20 || c.q[1] > 1 << 24 ||
+  if (c.q[1] == 1 || c.width() > 256 || c.scale() < 0 || c.q[0] * c.args.heads > 1 << 20 || c.q[1] > 1 << 24 ||
       c.k[1] > 1 << 24)
     return false;
   bool fits = false;
