@@ -53,6 +53,18 @@ const std::string& name_of(int id) {
 
 std::atomic<GemmChooser> the_chooser = nullptr;
 
+/// The chooser's word, or -1.
+int told(const Gemm& g) {
+  const GemmChooser chooser = the_chooser.load(std::memory_order_relaxed);
+  return chooser ? chooser(g) : -1;
+}
+
+/// Bytes per microsecond of copies of operands and of sums that pass through memory; operations per microsecond of
+/// cuBLASLt where rows do not begin at multiples of 16 bytes; of tiles where they do not begin at multiples of 128, which
+/// each box of the copy engine then reads twice as many lines for, the time over that of others. H200: bf16 linear
+/// 1000x3000x5000 0.60 of cuBLASLt's speed, 4096x4096x1000 0.72.
+constexpr double kPassBandwidth = 2.5e6, kUnalignedRate = 350e6, kOffLines = 1.5, kPassLaunch = 3;
+
 float* shares_of(Stream& s) { return reinterpret_cast<float*>(static_cast<std::byte*>(workspace(s)) + kHalf); }
 
 void in_shares(Stream& s, const Gemm& g, const Way& w, int splits) {
@@ -70,19 +82,45 @@ bool fits_as_shares(const Gemm& g) {
   return fits_tiles(sums) && static_cast<std::size_t>(g.batch * g.m * padded(g.n)) * 4 <= kHalf;
 }
 
-/// g with those operands copied that the copy engine cannot read as they are, if there is room; else g.
-Gemm with_copies(Stream& s, const Gemm& g) {
-  const auto ready = [&](const GemmOperand& o) {
+/// Rows of an operand begin at multiples of 128 bytes, if its address does.
+bool on_lines(const GemmOperand& o) { return o.ld * dtype_bytes(o.dtype) % 128 == 0; }
+
+/// The operands of a product that are copied first, with room for them or without.
+struct Copies {
+  bool a = false, b = false;
+  std::size_t a_bytes = 0, b_bytes = 0;
+
+  explicit operator bool() const { return (a || b) && a_bytes + b_bytes <= kHalf; }
+  double microseconds() const {
+    return 2 * static_cast<double>(a_bytes + b_bytes) / kPassBandwidth + kPassLaunch * (a + b);
+  }
+};
+/// Those that are not `ready`.
+template <class F> Copies copies_of(const Gemm& g, F&& ready) {
+  Copies c{.a = !ready(g.a), .b = !ready(g.b)};
+  if (c.a) c.a_bytes = copied_bytes(g, Side::a);
+  if (c.b) c.b_bytes = copied_bytes(g, Side::b);
+  return c;
+}
+/// Those that the copy engine cannot read as they are.
+Copies unreadable(const Gemm& g) {
+  return copies_of(g, [&](const GemmOperand& o) {
     return o.dtype == g.compute && mappable(o.data, o.dtype, o.ld) && o.batch_stride * dtype_bytes(o.dtype) % 16 == 0;
-  };
-  const bool a = !ready(g.a), b = !ready(g.b);
-  const std::size_t a_bytes = a ? copied_bytes(g, Side::a) : 0, b_bytes = b ? copied_bytes(g, Side::b) : 0;
-  if ((!a && !b) || a_bytes + b_bytes > kHalf) return g;
+  });
+}
+/// g with the copies in place of its operands, if there is room for them; else g.
+Gemm as_copied(Stream& s, const Gemm& g, const Copies& c) {
+  if (!c) return g;
   Gemm copied = g;
   auto* to = static_cast<std::byte*>(workspace(s));
-  if (a) copied.a = copy_operand(s, g, Side::a, to);
-  if (b) copied.b = copy_operand(s, g, Side::b, to + a_bytes);
+  if (c.a) copied.a = copied_operand(g, Side::a, to);
+  if (c.b) copied.b = copied_operand(g, Side::b, to + c.a_bytes);
   return copied;
+}
+void make_copies(Stream& s, const Gemm& g, const Gemm& copied, const Copies& c) {
+  if (!c) return;
+  if (c.a) copy_operand(s, g, Side::a, copied.a);
+  if (c.b) copy_operand(s, g, Side::b, copied.b);
 }
 
 std::int64_t rows_of_sums(const Gemm& g) { return static_cast<std::int64_t>(kHalf / 4) / padded(g.n) / 128 * 128; }
@@ -92,21 +130,22 @@ Gemm sums_of(const Gemm& g, void* sums) {
   return p;
 }
 
-/// f32 with what cuBLASLt cannot do behind its sums: those pass through memory, as many rows at a time as there is room
+/// What cuBLASLt cannot do behind its sums: those pass through memory in f32, as many rows at a time as there is room
 /// for.
 void behind_cublas_lt(Stream& s, const Gemm& g) {
   auto* sums = static_cast<float*>(workspace(s));
-  const auto later = [](auto* p, std::int64_t elements) {
+  const auto later = [](auto* p, std::int64_t elements, DType d) {
     return p ? reinterpret_cast<decltype(p)>(reinterpret_cast<std::uintptr_t>(p) +
-                                             static_cast<std::uintptr_t>(elements * 4))
+                                             static_cast<std::uintptr_t>(elements * dtype_bytes(d)))
              : nullptr;
   };
+  const DType out = g.out.dtype;
   for (std::int64_t row = 0, most = rows_of_sums(g); row < g.m; row += most) {
     Gemm part = g;
     part.m = std::min(most, g.m - row);
-    part.a.data = later(g.a.data, g.a.transposed ? row : row * g.a.ld);
-    part.out.d = later(g.out.d, row * g.out.ld), part.out.z = later(g.out.z, row * g.out.z_ld),
-    part.out.residual = later(g.out.residual, row * g.out.residual_ld);
+    part.a.data = later(g.a.data, g.a.transposed ? row : row * g.a.ld, g.a.dtype);
+    part.out.d = later(g.out.d, row * g.out.ld, out), part.out.z = later(g.out.z, row * g.out.z_ld, out),
+    part.out.residual = later(g.out.residual, row * g.out.residual_ld, out);
     run_cublas_lt(s, sums_of(part, sums), shares_of(s), kHalf);
     add_parts_of(s, part, sums, 1, padded(g.n));
   }
@@ -114,16 +153,22 @@ void behind_cublas_lt(Stream& s, const Gemm& g) {
 /// Whether all its parts can go there.
 bool fits_behind_cublas_lt(Stream& s, const Gemm& g) {
   const std::int64_t most = rows_of_sums(g);
-  if (g.batch > 1 || g.out.dtype != DType::f32 || most == 0) return false;
+  if (g.batch > 1 || (g.compute == DType::f32 && g.out.dtype != DType::f32) || most == 0) return false;
   Gemm part = sums_of(g, workspace(s));
   const auto fits = [&](std::int64_t rows) { return part.m = rows, rows == 0 || fits_cublas_lt(s, part); };
   return g.m <= most ? fits(g.m) : fits(most) && fits(g.m % most);
 }
 
+double flops(const Gemm& g) {
+  return 2.0 * static_cast<double>(g.batch) * static_cast<double>(g.m) * static_cast<double>(g.n) *
+         static_cast<double>(g.k);
+}
 /// Too little work to be worth a copy.
-bool tiny(const Gemm& g) {
-  return static_cast<double>(g.batch) * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k) <
-         1 << 24;
+bool tiny(const Gemm& g) { return flops(g) < 1 << 25; }
+
+/// Of g as it lies. Of tiny products the tiles' own word stands: it decides which bits they get.
+double tile_microseconds(const Gemm& g, const TileChoice& c) {
+  return tiny(g) || (on_lines(g.a) && on_lines(g.b)) ? c.microseconds : kOffLines * c.microseconds;
 }
 
 }  // namespace
@@ -156,11 +201,11 @@ void gemm_with(Stream& s, const Gemm& g, int candidate) {
 }
 
 int gemm_choice(Stream& s, const Gemm& g) {
-  if (const GemmChooser chooser = the_chooser.load(std::memory_order_relaxed))
-    if (const int id = chooser(g); id >= 0) return id;
+  if (const int id = told(g); id >= 0) return id;
+  if (fits_few_rows(g)) return kPlain;
   if (!has_sm90a(s) || !fits_tiles(g)) return !tiny(g) && fits_cublas_lt(s, g) ? kCublasLt : kPlain;
   const auto c = choose_tile(g, multiprocessors(s), kHalf);
-  if (c.microseconds > library_microseconds(g) && fits_cublas_lt(s, g)) return kCublasLt;
+  if (tile_microseconds(g, c) > library_microseconds(g) && fits_cublas_lt(s, g)) return kCublasLt;
   return kFirstTile + c.tile * kPerTile + (c.splits > 1 ? 1 : 0);
 }
 
@@ -176,17 +221,52 @@ void gemm_f32(Stream& s, Gemm g) {
   else gemm_with(s, g, choice);
 }
 
+/// Operands that tiles read as they are, if off lines: whether copies on lines gain more than they cost.
+Copies onto_lines(Stream& s, const Gemm& g) {
+  if (told(g) >= 0 || gemm_choice(s, g) < kFirstTile) return {};
+  const Copies c = copies_of(g, on_lines);
+  const double tiles = choose_tile(g, multiprocessors(s), kHalf).microseconds;
+  return c && tiles + c.microseconds() < kOffLines * tiles ? c : Copies();
+}
+
+/// Copies of operands, tiles, and sums that pass through memory where `shares`.
+double microseconds_of_copies(Stream& s, const Gemm& there, const Copies& c, bool shares) {
+  const double sums = 8.0 * static_cast<double>(there.batch * there.m * padded(there.n)) / kPassBandwidth;
+  return c.microseconds() + choose_tile(there, multiprocessors(s), kHalf).microseconds +
+         (shares ? kPassLaunch + sums : 0.0);
+}
+
+/// Operands are copied for the tiles, and results that those cannot write pass through memory as sums; or cuBLASLt
+/// takes all as it lies, where no address of the operands would let tiles do so.
+void gemm_unaligned(Stream& s, const Gemm& g) {
+  const Copies copies = unreadable(g);
+  const Gemm there = as_copied(s, g, copies);
+  const bool tiles = fits_tiles(there), shares = !tiles && fits_as_shares(there), ours = tiles || shares;
+  if (!fits_tiles(at_whole_addresses(g))) {
+    const double library = flops(g) / kUnalignedRate + 2 * kPassLaunch;
+    if ((!ours || library < microseconds_of_copies(s, there, copies, shares)) && fits_cublas_lt(s, g))
+      return gemm_with(s, g, kCublasLt);
+    if (!ours && fits_behind_cublas_lt(s, g)) return behind_cublas_lt(s, g);
+  }
+  make_copies(s, g, there, copies);
+  if (!shares) return gemm_with(s, there, gemm_choice(s, there));
+  const auto c = choose_tile(there, multiprocessors(s), kHalf);
+  in_shares(s, there, {c.tile, kGroups[0], true}, c.splits);
+}
+
 }  // namespace
 
 void gemm(Stream& s, const Gemm& given) {
   if (given.m == 0 || given.n == 0 || given.batch == 0) return;
   if (given.compute == DType::f32) return gemm_f32(s, given);
-  if (fits_tiles(given) || given.k == 0 || tiny(given) || !has_sm90a(s))
-    return gemm_with(s, given, gemm_choice(s, given));
-  const Gemm g = with_copies(s, given);
-  if (fits_tiles(g) || !fits_as_shares(g)) return gemm_with(s, g, gemm_choice(s, g));
-  const auto c = choose_tile(g, multiprocessors(s), kHalf);
-  in_shares(s, g, {c.tile, kGroups[0], true}, c.splits);
+  const bool fits = fits_tiles(given);
+  if (fits_few_rows(given)) return gemm_with(s, given, fits ? gemm_choice(s, given) : kPlain);
+  if (given.k == 0 || tiny(given) || !has_sm90a(s)) return gemm_with(s, given, gemm_choice(s, given));
+  if (!fits) return gemm_unaligned(s, given);
+  const Copies copies = onto_lines(s, given);
+  const Gemm there = as_copied(s, given, copies);
+  make_copies(s, given, there, copies);
+  gemm_with(s, there, gemm_choice(s, there));
 }
 
 }  // namespace hpcdl::cuda

@@ -2,6 +2,7 @@
 
 #include "hpcdl/ops/matmul/device_gemm.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -213,6 +214,9 @@ const Product kProducts[] = {
      .is_z = true,
      .activation = GemmActivation::gelu_erf},
     {.m = 1, .n = 512, .k = 264, .transpose_b = true, .out = DType::f32, .bias = true},
+    {.m = 1, .n = 200, .k = 2600, .transpose_b = true, .residual = true},
+    {.m = 3, .n = 136, .k = 1032, .transpose_b = true, .bias = true, .z = true, .activation = kGelu},
+    {.m = 200, .n = 264, .k = 1000, .transpose_b = true, .residual = true, .activation = GemmActivation::gelu_erf},
 };
 
 /// g with nothing behind its sums.
@@ -287,6 +291,32 @@ TEST_P(DeviceGemm, CapturedGivesTheSameBits) {
   const Capture captured = Capture::end(s);
   const auto second = c.run(s, [&] { captured.launch(s); });
   EXPECT_EQ(0, std::memcmp(first.tensor.data(), second.tensor.data(), static_cast<std::size_t>(first.tensor.bytes())));
+}
+
+// A few rows times weights of another type: f32 with 16-bit ones as they are, 16 bits with f32 ones rounded.
+TEST(DeviceGemmMixed, FewRowsReadWeightsOfAnyType) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  Stream s(Device{DeviceKind::cuda, 0}, pool);
+  for (const auto& [x, w] : {std::pair(DType::f32, DType::bf16), std::pair(DType::f32, DType::f16),
+                             std::pair(DType::bf16, DType::f32), std::pair(DType::f16, DType::f32)})
+    for (const std::int64_t rows : {1, 4})
+      for (const std::int64_t pad : {8, 3}) {
+        SCOPED_TRACE(fmt::format("{} x {}, {} rows, {} apart", dtype_name(x), dtype_name(w), rows, pad));
+        const Product p{.m = rows, .n = 150, .k = 700, .transpose_b = true, .bias = true};
+        Case c(s, p, x, pad);
+        c.b = Both(s, w, c.b.rows, c.b.cols, c.b.ld, 2);
+        if (w == DType::f32)  // numbers between those of x
+          for (std::int64_t i = 0; i < c.b.host.tensor.size(); ++i) {
+            OwnedTensor rounded({{1}, x});
+            put(rounded.tensor.data(), x, 0, c.b.host.tensor.ptr<float>()[i]);
+            c.b.host.tensor.ptr<float>()[i] = get(rounded.tensor.data(), x, 0) * (1 + 0x1p-12f);
+          }
+        c.b.reset(s);
+        c.gemm.b.data = c.b.device.tensor.data(), c.gemm.b.dtype = w;
+        if (w != DType::f32) c.want.clear(), c.want_z.clear(), c.magnitude.clear(), c.expect();
+        c.verify(s, [&] { gemm(s, c.gemm); });
+      }
 }
 
 TEST(DeviceGemmChecks, RefusesACandidateThatIsNone) {

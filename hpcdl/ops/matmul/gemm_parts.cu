@@ -18,6 +18,12 @@ Stored stored(const Gemm& g, Side side) {
   return along_k ? Stored{rows, g.k, matrices} : Stored{g.k, rows, matrices};
 }
 
+/// Elements from one row of a copy to the next.
+std::int64_t pitch(const Stored& x, DType d) {
+  const std::int64_t line = 128 / dtype_bytes(d);
+  return (x.cols + line - 1) / line * line;
+}
+
 /// Eight columns of one row per thread.
 template <class To, class From>
 __global__ void __launch_bounds__(kThreads)
@@ -49,21 +55,27 @@ __global__ void __launch_bounds__(kThreads) add_shares(GemmResult o, const float
 
 std::size_t copied_bytes(const Gemm& g, Side side) {
   const Stored x = stored(g, side);
-  return static_cast<std::size_t>((x.matrices * x.rows * padded(x.cols) * dtype_bytes(g.compute) + 1023) / 1024 * 1024);
+  return static_cast<std::size_t>((x.matrices * x.rows * pitch(x, g.compute) * dtype_bytes(g.compute) + 1023) / 1024 *
+                                  1024);
 }
 
-GemmOperand copy_operand(Stream& s, const Gemm& g, Side side, void* to) {
+GemmOperand copied_operand(const Gemm& g, Side side, void* to) {
+  const Stored x = stored(g, side);
+  const std::int64_t ld = pitch(x, g.compute);
+  return {to, g.compute, ld, (side == Side::a ? g.a : g.b).transposed, x.matrices > 1 ? x.rows * ld : 0};
+}
+
+void copy_operand(Stream& s, const Gemm& g, Side side, const GemmOperand& to) {
   const GemmOperand& o = side == Side::a ? g.a : g.b;
   const Stored x = stored(g, side);
-  const std::int64_t ld = padded(x.cols);
   visit_dtype(g.compute, [&]<class To>() {
     visit_dtype(o.dtype, [&]<class From>() {
-      copy_rows<<<blocks_for(x.matrices * x.rows * ld / 8, kThreads), kThreads, 0, queue(s)>>>(
-          static_cast<To*>(to), ld, static_cast<const From*>(o.data), o.ld, o.batch_stride, x);
+      copy_rows<<<blocks_for(x.matrices * x.rows * to.ld / 8, kThreads), kThreads, 0, queue(s)>>>(
+          static_cast<To*>(const_cast<void*>(to.data)), to.ld, static_cast<const From*>(o.data), o.ld, o.batch_stride,
+          x);
     });
   });
   launched("copy of a matmul's operand");
-  return {to, g.compute, ld, o.transposed, x.matrices > 1 ? x.rows * ld : 0};
 }
 
 void add_parts_of(Stream& s, const Gemm& g, const float* parts, int splits, std::int64_t ld) {

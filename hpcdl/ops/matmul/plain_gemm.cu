@@ -179,6 +179,7 @@ template <class T> __global__ void __launch_bounds__(kThreads) gemm_f32(const __
 }  // namespace
 
 void plain_gemm(Stream& s, const Gemm& g) {
+  if (fits_few_rows(g)) return few_rows_gemm(s, g);
   if (fits_small_gemm(g)) return small_gemm(s, g);
   const std::int64_t tile = g.compute == DType::f32 ? 64 : 128;
   const std::int64_t rows = (g.m + tile - 1) / tile;

@@ -14,6 +14,14 @@ void plain_gemm(Stream& s, const Gemm& g);
 bool fits_small_gemm(const Gemm& g);
 void small_gemm(Stream& s, const Gemm& g);
 
+/// g where every address is a multiple of 16 bytes, for questions about its shape.
+Gemm at_whole_addresses(Gemm g);
+
+/// Up to four rows times weights that run along k, one of the two in 16 bits, whatever the addresses: the kernel that
+/// plain_gemm() then takes, and the choice built in.
+bool fits_few_rows(const Gemm& g);
+void few_rows_gemm(Stream& s, const Gemm& g);
+
 __device__ inline float activate(float v, GemmActivation a) {
   switch (a) {
     case GemmActivation::relu: return fuse::Relu::value(v);

@@ -46,8 +46,9 @@ __global__ void __launch_bounds__(kThreads) small(const __grid_constant__ Gemm g
   }
 }
 
-/// g where every address is a multiple of 16 bytes.
-Gemm aligned(Gemm g) {
+}  // namespace
+
+Gemm at_whole_addresses(Gemm g) {
   alignas(16) static std::byte somewhere;
   g.a.data = g.b.data = g.out.d = &somewhere;
   if (g.out.residual) g.out.residual = &somewhere;
@@ -55,14 +56,12 @@ Gemm aligned(Gemm g) {
   return g;
 }
 
-}  // namespace
-
 // A product that the tiles take from an arena, whose addresses are aligned, must come out with the same bits at any
 // address: plain_gemm()'s other kernels add in the order of the tiles, this one does not.
 bool fits_small_gemm(const Gemm& g) {
   constexpr std::int64_t kFew = 16, kMostElements = 1 << 18;
   return (g.m <= kFew || g.n <= kFew || g.k <= kFew) && g.m * g.n <= kMostElements && g.k <= 4096 && g.batch <= 65535 &&
-         g.a.dtype == g.compute && g.b.dtype == g.compute && !fits_tiles(aligned(g));
+         g.a.dtype == g.compute && g.b.dtype == g.compute && !fits_tiles(at_whole_addresses(g));
 }
 
 void small_gemm(Stream& s, const Gemm& g) {
