@@ -8,13 +8,23 @@
 
 namespace hpcdl::infer {
 
+namespace {
+
+/// A product of an f32 activation and a 16-bit weight is one that no tensor core forms.
+DType type_of_steps(const models::LanguageModel& model) {
+  const DType weights = model.matrix_type();
+  return model.device().is_cuda() && (weights == DType::bf16 || weights == DType::f16) ? weights : DType::f32;
+}
+
+}  // namespace
+
 Generator::Generator(const models::LanguageModel& model, Pool& pool, std::int64_t capacity)
-    : model_(model), stream_(model.device(), pool, &params_), capacity_(capacity) {
+    : model_(model), stream_(model.device(), pool, &params_), capacity_(capacity), dtype_(type_of_steps(model)) {
   const auto& c = model.config();
   require(capacity >= 1 && capacity <= c.context, "generate",
           "{} tokens do not fit the model's context of {}: ask for fewer, or shorten the prompt", capacity, c.context);
   const std::int64_t ranks = model.sharing() ? model.sharing()->size() : 1;  // each caches its heads
-  const Spec spec{{1, capacity, c.kv_heads / ranks * c.head_dim}, DType::f32};
+  const Spec spec{{1, capacity, c.kv_heads / ranks * c.head_dim}, dtype_};
   for (int i = 0; i < c.layers; ++i) {
     memory_.emplace_back(spec, model.device());
     cache_.keys.push_back(memory_.back().tensor);
@@ -27,7 +37,7 @@ Generator::Step& Generator::step(std::int64_t tokens) {
   const auto found = steps_.find(tokens);
   if (found != steps_.end()) return found->second;
   Graph g({.inference = true});
-  const nn::ForwardOptions options{.cache = &cache_};
+  const nn::ForwardOptions options{.compute = dtype_, .cache = &cache_};
   const Var ids = g.input("tokens", {{1, tokens}, DType::i32});
   const Var hidden = g.keep(model_.body(g, ids, options));
   const Var logits = tokens == 1 ? g.keep(model_.head(g, hidden)) : Var();
@@ -38,7 +48,7 @@ Generator::Step& Generator::step(std::int64_t tokens) {
 Generator::Step& Generator::head() {
   if (!head_) {
     Graph g({.inference = true});
-    const Var hidden = g.input("hidden", {{1, 1, model_.config().width}, DType::f32});
+    const Var hidden = g.input("hidden", {{1, 1, model_.config().width}, dtype_});
     const Var logits = g.keep(model_.head(g, hidden));
     head_ = std::make_unique<Step>(Step{Executable(g.finish(), nullptr, stream_.device()), {}, hidden, logits});
   }
@@ -56,10 +66,9 @@ std::vector<const Executable*> Generator::programs(std::int64_t prompt_tokens) {
 }
 
 std::span<const float> Generator::head_of_last(const Step& s, std::int64_t tokens) {
-  const auto width = model_.config().width;
   head();
-  const float* last = s.exe.tensor(s.hidden).ptr<float>() + (tokens - 1) * width;
   const Tensor row = head_->exe.tensor(head_->hidden);
+  const std::byte* last = s.exe.tensor(s.hidden).ptr<std::byte>() + (tokens - 1) * row.bytes();
   copy(stream_, row, View(last, row.spec(), stream_.device()));
   head_->exe.run(stream_);
   return on_host(head_->exe.tensor(head_->logits));

@@ -22,7 +22,7 @@ struct GenerationStats {
 /// Generates one sequence at a time. A step is a recorded program over a KV cache: the prompt runs through programs of
 /// 64, 32, ... 1 tokens, so that no position is computed twice or padded; new tokens through the program of one.
 /// Ranks that share the layers of a model call it alike, and get the same tokens; their scheme must not split
-/// sequences.
+/// sequences. Computes, and caches, in f32; on a GPU in the type of the model's matrices where they have 16 bits.
 class Generator {
  public:
   /// Room for `capacity` tokens, prompt included; at most the model's context.
@@ -32,6 +32,9 @@ class Generator {
   /// prompt id is not in the vocabulary.
   GenerationStats generate(std::span<const std::int32_t> prompt, int tokens, const SamplingOptions& sampling,
                            const std::function<bool(std::int32_t id)>& on_token);
+
+  /// Of activations and of the cache.
+  DType dtype() const { return dtype_; }
 
   /// Tokens that run through one program at most.
   static constexpr std::int64_t kLargestChunk = 64;
@@ -53,6 +56,7 @@ class Generator {
   StepParams params_;
   Stream stream_;
   std::int64_t capacity_;
+  DType dtype_;
   std::vector<OwnedTensor> memory_;
   nn::KvCache cache_;
   std::shared_ptr<Buffer> arena_;

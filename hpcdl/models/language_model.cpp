@@ -1,5 +1,6 @@
 #include "hpcdl/models/language_model.h"
 
+#include <algorithm>
 #include <cstring>
 #include <variant>
 
@@ -141,6 +142,15 @@ LanguageModel LanguageModel::load(const std::filesystem::path& folder, Sharing s
 const io::ModelConfig& LanguageModel::config() const { return impl_->config; }
 
 const parallel::TensorParallel* LanguageModel::sharing() const { return impl_->sharing.get(); }
+
+DType LanguageModel::matrix_type() const {
+  std::vector<DType> types;
+  impl_->for_each([&](const std::string&, const nn::Param& p) {
+    if (p.multiplied) types.push_back(p.value ? p.value.dtype() : DType::none);
+  });
+  const bool one = std::all_of(types.begin(), types.end(), [&](DType d) { return d == types.front(); });
+  return one && !types.empty() ? types.front() : DType::none;
+}
 
 OwnedTensor LanguageModel::gather(const NamedParameter& p) const {
   OwnedTensor whole(io::whole_spec(p.host.spec(), p.shard, p.name));

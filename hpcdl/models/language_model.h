@@ -32,6 +32,8 @@ class LanguageModel final : public Trainable {
 
   const io::ModelConfig& config() const;
   const parallel::TensorParallel* sharing() const override;
+  /// Of all matrices that products read; none where some are of another type, or INT4.
+  DType matrix_type() const;
   /// The whole of a parameter, in host memory. Collective over the ranks that share the layers.
   OwnedTensor gather(const NamedParameter& p) const;
   std::int64_t mapped_bytes() const;
