@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
+#include <cstdint>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "hpcdl/graph/executable.h"
 #include "hpcdl/io/temp_folder.h"
+#include "hpcdl/models/language_model.h"
 #include "hpcdl/models/tiny_for_tests.h"
 
 namespace hpcdl::infer {
