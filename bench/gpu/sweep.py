@@ -2,9 +2,9 @@
 """Shapes that no bar names, where a kernel may fall off a cliff: rows off lines of memory, wide heads, odd widths, one token at a time.
 Ours against the best of PyTorch's ways, in turns (measure.py): the ratios' distribution, the ten worst, and all of them as JSON.
 
-    bench/gpu/sweep.py [--only linear,attention,rows,decode] [--seconds S] [--json FILE]
+    bench/gpu/sweep.py [--only linear,attention,rows,decode] [--seconds S] [--program build/cuda/hpcdl] [--json FILE]
 
-HPCDL_MODULE: the folder of the Python module; HPCDL: the program (build/cuda/hpcdl), which decodes.
+HPCDL_MODULE: the folder of the Python module.
 """
 
 import argparse
@@ -106,9 +106,8 @@ def write_llama(folder):
             f.write(x.bfloat16().view(torch.int16).cpu().numpy().tobytes())
 
 
-def decode(tokens=256, prompt=1024):
+def decode(program, tokens=256, prompt=1024):
     """Tokens per second of our program, and the first token's milliseconds."""
-    program = os.environ.get("HPCDL") or str(ROOT / "build" / "cuda" / "hpcdl")
     with tempfile.TemporaryDirectory() as folder:
         write_llama(pathlib.Path(folder))
         torch.cuda.empty_cache()
@@ -123,6 +122,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--only", default="linear,attention,rows,decode")
     p.add_argument("--seconds", type=float, default=0.25, help="for one comparison at most")
+    p.add_argument("--program", default=str(ROOT / "build" / "cuda" / "hpcdl"), help="what decodes")
     p.add_argument("--json")
     args = p.parse_args()
     measure.OPTIONS["limit"] = args.seconds
@@ -145,7 +145,7 @@ def main():
             print(f"{name}: {type(e).__name__}: {str(e)[:300]}", flush=True)
             report.setdefault("failed", {})[name] = str(e)[:300]
     if "decode" in only:
-        report["decode"] = decode()
+        report["decode"] = decode(args.program)
         print("Llama 1.1 B bf16, batch 1: {tokens_per_second:.0f} tokens/s, first token {time_to_first_token_ms:.0f} ms".format(**report["decode"]))
     ratios = sorted((c["ratio"], c["case"]) for c in found if c["ratio"])
     if ratios:
