@@ -72,7 +72,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   accept_errors([&] { frames(text, false); });
   accept_errors([&] { frames(text, true); });
   accept_errors([&] { link(text); });
-  const auto [peer, report] = unpack_stuck(text);
+  const auto report = unpack_stuck(text).report;
   describe(report.work), describe(report.collective);
   phase_name(report.work.phase);
   return 0;

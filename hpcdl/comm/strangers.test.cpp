@@ -324,7 +324,7 @@ TEST(strangers, reports_that_no_rank_packs_are_empty) {
   const auto spoilt = [&](auto&& spoil) {
     Report bad = r;
     spoil(bad.collective);
-    return unpack_stuck(pack_stuck(1, bad)).second.collective.number == 0;
+    return unpack_stuck(pack_stuck(1, bad, "")).report.collective.number == 0;
   };
   EXPECT_TRUE(spoilt([](LedgerEntry& e) { std::fill(std::begin(e.group), std::end(e.group), 'x'); }));
   EXPECT_TRUE(spoilt([](LedgerEntry& e) { std::fill(std::begin(e.tensor), std::end(e.tensor), 'x'); }));
