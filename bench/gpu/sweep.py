@@ -127,7 +127,8 @@ def main():
     args = p.parse_args()
     measure.OPTIONS["limit"] = args.seconds
     only = args.only.split(",")
-    found, report = [], {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cases": found}
+    found = []
+    report = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cases": found}
     save = lambda: pathlib.Path(args.json).write_text(json.dumps(report, indent=1) + "\n") if args.json else None
     for name, family in (("linear", linear), ("attention", attention), ("rows", rows)):
         if name not in only:

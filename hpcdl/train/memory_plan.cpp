@@ -22,7 +22,7 @@ constexpr std::int64_t kOfParameter = 12 << 10;
 
 /// On a GPU, all but the first as the drivers and libraries of 2025 have it.
 constexpr std::int64_t kStreamWorkspace = 64 * kMiB;  // cuda::kWorkspaceBytes
-constexpr std::int64_t kLoadedKernels = 192 * kMiB;   // modules, cuBLASLt, captured graphs
+constexpr std::int64_t kLoadedKernels = 256 * kMiB;   // modules, cuBLASLt, captured graphs
 constexpr std::int64_t kCudnn = 320 * kMiB;
 constexpr std::int64_t kNccl = 512 * kMiB;
 
