@@ -39,7 +39,7 @@ class Signatures(unittest.TestCase):
 
     def test_methods_and_classes(self):
         self.assertEqual(list(inspect.signature(hpcdl.Int4Weight.to).parameters), ["self", "device"])
-        self.assertEqual(list(inspect.signature(hpcdl.Int4Weight).parameters), ["packed", "scale", "offset"])
+        self.assertEqual(list(inspect.signature(hpcdl.Int4Weight).parameters), ["packed", "scale", "offset", "tiled"])
 
     def test_what_nanobind_may_write(self):
         text = "def f(a: int, /, b: str = \\0, *args, c: list[int] = [1, 2], **kwargs) -> None"

@@ -99,7 +99,7 @@ TEST_F(RooflineCli, says_what_is_wrong) {
         {{"roofline", "softmax", "--shape", "7"}, "softmax takes RxC"},
         {{"roofline", "softmax", "--shape", "4xfour"}, "expected a shape"},
         {{"roofline", "--shape", "4x4"}, "needs the ops"},
-        {{"roofline", "--train.batch=3"}, "need -c run.toml"},
+        {{"roofline", "--train.batch=3"}, "is a key of a run, and there is no run: give -c run.toml"},
         {{"roofline", "-c", path("run.toml"), "--train.bach=3", "--no-measure"}, "batch"}}) {
     const auto r = run(words);
     EXPECT_EQ(r.code, 2) << r.err;
