@@ -110,7 +110,7 @@ std::string sbatch_lines(const SlurmOptions& o, const Shape& s, bool gpu) {
   return text + fmt::format("#SBATCH --signal=TERM@{} --requeue --open-mode=append\n", o.save_seconds);
 }
 
-/// Slurm counts all starts together: those behind a lost rank are counted in a file.
+/// Slurm counts all starts together, so those that follow a lost rank are counted in a file.
 std::string requeue_lines(const SlurmOptions& o) {
   std::string text = "if [ $code -eq 75 ]; then scontrol requeue \"$SLURM_JOB_ID\"; fi\n";
   if (o.max_restarts == 0) return text;

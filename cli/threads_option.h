@@ -18,7 +18,7 @@ struct ThreadsOption {
 void add_threads_option(const Command& sub, ThreadsOption& o,
                         const std::string& help = "CPU threads; default: as many as can run at once");
 
-/// "--train.threads=N" behind the other words where --threads was given.
+/// Appends "--train.threads=N" to the words where --threads was given.
 void add_override(std::vector<std::string>& words, const ThreadsOption& o);
 
 }  // namespace hpcdl::cli

@@ -83,7 +83,7 @@ template <class... A> void say(fmt::format_string<A...> f, A&&... args) {
 
 /// stderr, with a bar where it is a terminal.
 Console console();
-/// From now on the time stands in front of every line for people; HPCDL_TIMESTAMPS asks for it too.
+/// From now on every line for people starts with the time; HPCDL_TIMESTAMPS asks for it too.
 void stamp_lines();
 /// For signal handlers: the cursor goes to a line of its own.
 void leave_bar();

@@ -16,7 +16,7 @@ namespace hpcdl::cli {
 /// refused before ranks meet, MPI starts and the rest.
 comm::Joined join_ranks(const train::DistConfig& config, const train::ParallelConfig* parallel = nullptr);
 
-/// What every verb of many ranks compares: which program this is, of which commit, doing what.
+/// What every verb that runs on several ranks compares: the program, its commit and the verb.
 std::vector<parallel::Fact> program_facts(const std::string& verb);
 /// Collective over the ranks of the launch. Throws parallel::Disagreement unless they have the same program_facts(),
 /// the same instruction set and the same `options`.
