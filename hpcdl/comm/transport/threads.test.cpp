@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "hpcdl/comm/transport/passing_for_tests.h"
 #include "hpcdl/testing/exercise.h"
 #include "hpcdl/testing/ranks.h"
 
@@ -41,35 +42,12 @@ TEST(threads, what_a_rank_did_before_it_ended_counts) {
 }
 
 /// Counts naps.
-class Napping : public Transport {
+class Napping : public PassingTransport {
  public:
-  explicit Napping(std::unique_ptr<Transport> below) : below_(std::move(below)) {}
-  std::string_view name() const override { return below_->name(); }
-  int rank() const override { return below_->rank(); }
-  int size() const override { return below_->size(); }
-  int host(int rank) const override { return below_->host(rank); }
-  std::string host_name(int rank) const override { return below_->host_name(rank); }
-  Pending start_send(int to, std::uint32_t tag, std::span<const std::byte> bytes) override {
-    return below_->start_send(to, tag, bytes);
-  }
-  Pending start_receive(int from, std::uint32_t tag, std::span<std::byte> bytes) override {
-    return below_->start_receive(from, tag, bytes);
-  }
-  bool done(Pending& pending) override { return below_->done(pending); }
-  void cancel(Pending& pending) override { below_->cancel(pending); }
-  void withdraw() override { below_->withdraw(); }
-  void check(int rank) override { below_->check(rank); }
-  void nap(std::chrono::microseconds at_most) override { ++naps, below_->nap(at_most); }
-  void leave(std::string_view why) noexcept override { below_->leave(why); }
-  std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes,
-                                Deadline deadline) override {
-    return below_->share(ranks, tag, bytes, deadline);
-  }
+  using PassingTransport::PassingTransport;
+  void nap(std::chrono::microseconds at_most) override { ++naps, PassingTransport::nap(at_most); }
 
   int naps = 0;
-
- private:
-  std::unique_ptr<Transport> below_;
 };
 
 /// Or the nap of one rank would make the other nap, and so on for ever.

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "hpcdl/comm/algo/policy.h"
+#include "hpcdl/comm/transport/passing_for_tests.h"
 #include "hpcdl/comm/transport/threads.h"
 #include "hpcdl/comm/watch/watch.h"
 #include "hpcdl/core/buffer.h"
@@ -84,32 +85,17 @@ Plan plan_of(std::uint64_t seed) {
 struct Death {};
 
 /// Dies at a call, or loses every message from one on: connections lose no single ones.
-class FaultyTransport final : public Transport {
+class FaultyTransport final : public PassingTransport {
  public:
   FaultyTransport(std::unique_ptr<Transport> below, const Plan& plan, Times& times)
-      : below_(std::move(below)), mine_(plan.bad == below_->rank()), plan_(plan), times_(times) {}
-  std::string_view name() const override { return below_->name(); }
-  int rank() const override { return below_->rank(); }
-  int size() const override { return below_->size(); }
-  int host(int rank) const override { return below_->host(rank); }
-  std::string host_name(int rank) const override { return below_->host_name(rank); }
+      : PassingTransport(std::move(below)), mine_(plan.bad == rank()), plan_(plan), times_(times) {}
   Pending start_send(int to, std::uint32_t tag, std::span<const std::byte> bytes) override {
     if (count() && plan_.kind == Kind::cut) return {};
-    return below_->start_send(to, tag, bytes);
+    return PassingTransport::start_send(to, tag, bytes);
   }
   Pending start_receive(int from, std::uint32_t tag, std::span<std::byte> bytes) override {
     if (plan_.kind == Kind::death_inside) count();
-    return below_->start_receive(from, tag, bytes);
-  }
-  bool done(Pending& pending) override { return below_->done(pending); }
-  void cancel(Pending& pending) override { below_->cancel(pending); }
-  void withdraw() override { below_->withdraw(); }
-  void check(int rank) override { below_->check(rank); }
-  void nap(std::chrono::microseconds at_most) override { below_->nap(at_most); }
-  void leave(std::string_view why) noexcept override { below_->leave(why); }
-  std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes,
-                                Deadline deadline) override {
-    return below_->share(ranks, tag, bytes, deadline);
+    return PassingTransport::start_receive(from, tag, bytes);
   }
 
  private:
@@ -119,7 +105,6 @@ class FaultyTransport final : public Transport {
     if (plan_.kind == Kind::death_inside) throw Death{};
     return true;
   }
-  std::unique_ptr<Transport> below_;
   bool mine_;
   const Plan& plan_;
   Times& times_;

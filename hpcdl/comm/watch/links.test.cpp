@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "hpcdl/comm/transport/passing_for_tests.h"
 #include "hpcdl/comm/transport/threads.h"
 #include "hpcdl/comm/watch/watch.h"
 #include "hpcdl/comm/world.h"
@@ -24,34 +25,16 @@ namespace hpcdl::comm {
 namespace {
 
 /// Loses what goes to another host, once `cut`.
-class CutTransport final : public Transport {
+class CutTransport final : public PassingTransport {
  public:
-  CutTransport(std::unique_ptr<Transport> below, const std::atomic<bool>& cut) : below_(std::move(below)), cut_(cut) {}
-  std::string_view name() const override { return below_->name(); }
-  int rank() const override { return below_->rank(); }
-  int size() const override { return below_->size(); }
-  int host(int rank) const override { return below_->host(rank); }
-  std::string host_name(int rank) const override { return below_->host_name(rank); }
+  CutTransport(std::unique_ptr<Transport> below, const std::atomic<bool>& cut)
+      : PassingTransport(std::move(below)), cut_(cut) {}
   Pending start_send(int to, std::uint32_t tag, std::span<const std::byte> bytes) override {
     if (cut_ && host(to) != host(rank())) return {};
-    return below_->start_send(to, tag, bytes);
-  }
-  Pending start_receive(int from, std::uint32_t tag, std::span<std::byte> bytes) override {
-    return below_->start_receive(from, tag, bytes);
-  }
-  bool done(Pending& pending) override { return below_->done(pending); }
-  void cancel(Pending& pending) override { below_->cancel(pending); }
-  void withdraw() override { below_->withdraw(); }
-  void check(int rank) override { below_->check(rank); }
-  void nap(std::chrono::microseconds at_most) override { below_->nap(at_most); }
-  void leave(std::string_view why) noexcept override { below_->leave(why); }
-  std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes,
-                                Deadline deadline) override {
-    return below_->share(ranks, tag, bytes, deadline);
+    return PassingTransport::start_send(to, tag, bytes);
   }
 
  private:
-  std::unique_ptr<Transport> below_;
   const std::atomic<bool>& cut_;
 };
 
