@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -57,8 +58,7 @@ class Shared {
   static constexpr std::int64_t kBytes = kLines * 64 + kStaging;
 
   /// `ranks`: of the group, those on this host in rising order, which are the blocks of the window.
-  Shared(std::shared_ptr<Window> window, std::vector<int> ranks, int index)
-      : window_(std::move(window)), ranks_(std::move(ranks)), index_(index) {}
+  Shared(std::shared_ptr<Window> window, std::vector<int> ranks, int index);
 
   int size() const { return static_cast<int>(ranks_.size()); }
   int index() const { return index_; }                   // of this rank
@@ -67,12 +67,17 @@ class Shared {
     return *reinterpret_cast<Flag*>(window_->block(index) + line * 64 + word * 8);
   }
   std::byte* staging(int index) const { return window_->block(index) + kLines * 64; }
+  /// Whether each rank has a processor of its own, as all have said where they may run. Not known before the first
+  /// phase that they have passed together.
+  std::optional<bool> has_processor_each() const;
 
   /// For algorithms to count with; starts at 0 on every rank, and stays the same on all of them if algorithms keep it
   /// so.
   std::uint64_t epoch = 0;
 
  private:
+  static constexpr int kSeat = 3;  // line of the flags: the first processor of a rank, counted from 1
+
   std::shared_ptr<Window> window_;
   std::vector<int> ranks_;
   int index_;

@@ -74,11 +74,14 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void give_turn();
   void run_front(std::unique_lock<std::mutex>& lock);
   void loop();
+  void be_eager(bool eager);
   [[noreturn]] void lost(const PeerLost& e);
 
   std::unique_ptr<Transport> transport_;
   WorldOptions options_;
-  Patience patience_;
+  int ranks_here_;              // of the world, on this host
+  Patience patience_, beside_;  // of the caller's thread; of the one that runs what is queued
+  bool settled_ = false;        // the ranks have said which processors they have
   Ledger ledger_;
   TickClock clock_;
   std::atomic<bool> given_up_ = false;

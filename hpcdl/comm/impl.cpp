@@ -8,6 +8,8 @@
 
 #include "hpcdl/comm/device_group.h"
 #include "hpcdl/core/error.h"
+#include "hpcdl/core/lowest_cpu.h"
+#include "hpcdl/core/pool.h"
 
 namespace hpcdl::comm {
 namespace {
@@ -19,6 +21,22 @@ template <std::size_t N> void put(char (&to)[N], std::string_view from) {
 }
 
 }  // namespace
+
+Shared::Shared(std::shared_ptr<Window> window, std::vector<int> ranks, int index)
+    : window_(std::move(window)), ranks_(std::move(ranks)), index_(index) {
+  flag(index_, kSeat).store(static_cast<std::uint64_t>(lowest_cpu()) + 1, std::memory_order_relaxed);
+}
+
+std::optional<bool> Shared::has_processor_each() const {
+  const auto mine = flag(index_, kSeat).load(std::memory_order_relaxed);
+  int here = 0;
+  for (int i = 0; i < size(); ++i) {
+    const auto seat = flag(i, kSeat).load(std::memory_order_relaxed);
+    if (seat == 0) return {};
+    here += seat == mine;
+  }
+  return here <= usable_cpus();
+}
 
 Group::Impl::Impl(std::shared_ptr<Engine> e, std::string n, std::uint64_t i, std::vector<int> ranks, int r)
     : engine(std::move(e)), name(std::move(n)), id(i), world_ranks(std::move(ranks)), rank(r) {

@@ -8,18 +8,16 @@
 namespace hpcdl::comm {
 namespace {
 
-/// Polls for as long as a short nap of the other side takes, some 75 us with what the timer adds, and some more. A rank
-/// that naps is late for the next message: were that waited for by a nap as well, one nap would follow from the other
-/// for ever, and a message of 3 us would take 60.
-bool poll_through_nap(bool (*ready)(void*), void* context) {
-  constexpr std::chrono::microseconds kPoll{200};
-  constexpr int kLeast = 16, kPolls = 64;
-  const auto until = Clock::now() + kPoll;
-  for (int round = 0; round < kLeast || Clock::now() < until; ++round)
+/// Whether ready() comes true while it is asked for so long.
+bool poll_for(std::chrono::nanoseconds time, bool (*ready)(void*), void* context) {
+  constexpr int kPolls = 64;  // between two looks at the clock
+  const auto until = Clock::now() + time;
+  do {
     for (int i = 0; i < kPolls; ++i) {
       if (ready(context)) return true;
       relax();
     }
+  } while (Clock::now() < until);
   return false;
 }
 
@@ -30,15 +28,16 @@ void Peers::wait_slowly(int peer, bool (*ready)(void*), void* context) {
   // Yields let a rank on the same core go on at once; naps come when the wait is for somebody's work and not for a
   // message.
   constexpr int kYields = 200;
-  constexpr int kEager = 1000;  // spins where each rank has a processor: elsewhere polling keeps the others from theirs
   constexpr microseconds kShortest{20}, kLongest{500};
   thread_local Yields yields;
   if (deadline_ == Deadline{}) deadline_ = Clock::now() + patience_.deadline;
   microseconds nap = kShortest;
-  bool polls = patience_.spins >= kEager;
+  bool polls = patience_.poll.count() > 0;
+  const auto poll = [&] { return std::exchange(polls, false) && poll_for(patience_.poll, ready, context); };
+  if (!patience_.beside && poll()) return;
   for (int turn = 0; !ready(context); ++turn) {
     if (turn < kYields && yields.yield()) continue;
-    if (std::exchange(polls, false) && poll_through_nap(ready, context)) return;
+    if (poll()) return;
     if (patience_.given_up && patience_.given_up->load(std::memory_order_relaxed))
       throw PeerLost("[comm] given up: this rank leaves", peer);
     try {

@@ -107,6 +107,8 @@ class Transport::Native {
 struct Patience {
   std::chrono::nanoseconds deadline{std::chrono::seconds(600)};
   int spins = 1000;                             // polls before the processor is let go for the first time
+  std::chrono::nanoseconds poll{};              // and then polls for so long
+  bool beside = false;                          // a thread that computes needs the processor: yields come before polls
   const std::atomic<bool>* given_up = nullptr;  // set: waits end with PeerLost
 };
 

@@ -1,10 +1,9 @@
 #include "hpcdl/parallel/agree.h"
 
-#include <sched.h>
-
 #include <algorithm>
 
 #include "hpcdl/comm/ledger.h"
+#include "hpcdl/core/lowest_cpu.h"
 #include "hpcdl/core/pool.h"
 
 namespace hpcdl::parallel {
@@ -50,14 +49,9 @@ bool first_of_host(const comm::Group& group) {
 }
 
 int threads_per_rank(const comm::Group& group) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int lowest = 0;
-  if (sched_getaffinity(0, sizeof set, &set) == 0)
-    while (lowest < CPU_SETSIZE - 1 && !CPU_ISSET(lowest, &set)) ++lowest;
   const auto me = static_cast<std::size_t>(group.rank());
   std::vector<double> processors(static_cast<std::size_t>(group.size()));
-  processors[me] = lowest;
+  processors[me] = lowest_cpu();
   processors = sum_over_ranks(group, processors);
   int sharing = 0;
   for (int r = 0; r < group.size(); ++r)

@@ -3,7 +3,6 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -28,12 +27,6 @@ bool all_say(Phases& p, std::uint64_t word) {
   bool same = true;
   for (int i = 0; i < p.size(); ++i) same = same && p.told(i) == word;
   return same;
-}
-
-template <class F> std::int64_t nanoseconds(F&& f) {
-  const auto begin = Clock::now();
-  f();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count();
 }
 
 /// One copy by the system against two by the ranks themselves: the first takes half as long on a Xeon, and twice as
@@ -62,10 +55,7 @@ bool reading_pays(Phases& p, Ground& g) {
                          copy_bytes(out, p.staged(next), kBytes);
                        }));
   }
-  p.meet(static_cast<std::uint64_t>(staging - reading));
-  std::int64_t gain = 0;
-  for (int i = 0; i < p.size(); ++i) gain += static_cast<std::int64_t>(p.told(i));
-  return gain > 0;
+  return sum_of_all(p, staging - reading) > 0;
 }
 
 }  // namespace
@@ -83,6 +73,15 @@ bool can_read(Phases& p, Ground& g) {
   p.meet(can);
   return all_say(p, 1);
 }
+
+std::int64_t sum_of_all(Phases& p, std::int64_t mine) {
+  p.meet(static_cast<std::uint64_t>(mine));
+  std::int64_t sum = 0;
+  for (int i = 0; i < p.size(); ++i) sum += static_cast<std::int64_t>(p.told(i));
+  return sum;
+}
+
+Shared::Flag& sums_flag(Ground& g) { return g.shared->flag(g.shared->index(), kReach, 1); }
 
 void remember(Ground& g, Reach r) {
   g.shared->flag(g.shared->index(), kReach).store(static_cast<std::uint64_t>(r) + 1, std::memory_order_relaxed);

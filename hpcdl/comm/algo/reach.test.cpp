@@ -65,6 +65,7 @@ void insist(const Group& g) {
   on_ground(g, [](algo::Phases& p, Ground& ground) {
     require(algo::can_read(p, ground), "test", "the system lets these ranks not read each other");
     algo::remember(ground, Reach::reading);
+    algo::sums_flag(ground).store(2);
   });
 }
 
@@ -93,6 +94,20 @@ void move(const Group& g, const Stream& s, std::int64_t n) {
   check(out, mine, "all_to_all");
 }
 
+/// All-reduce of n floats, added up in the order of the ranks.
+void sum(const Group& g, const Stream& s, std::int64_t n) {
+  const auto value = [](int rank, std::int64_t i) { return 1.0F / static_cast<float>(3 + rank + i % 1009); };
+  std::vector<float> x(static_cast<std::size_t>(n));
+  for (std::int64_t i = 0; i < n; ++i) x[static_cast<std::size_t>(i)] = value(g.rank(), i);
+  g.all_reduce(s, Tensor(x.data(), Spec{Shape{n}, DType::f32}), Reduce::sum, Algorithm::shared);
+  for (std::int64_t i = 0; i < n; ++i) {
+    float all = value(0, i);
+    for (int r = 1; r < g.size(); ++r) all += value(r, i);
+    require(x[static_cast<std::size_t>(i)] == all, "test", "all_reduce of {}: rank {} has another sum at {}", n,
+            g.rank(), i);
+  }
+}
+
 /// Not a test but a rank. "refuse": when the last rank may read no more; "measured": it may, and whether it does is
 /// left to reach().
 TEST(ReadingRank, Main) {
@@ -113,10 +128,12 @@ TEST(ReadingRank, Main) {
     if (refuse == "first" && last) require(forbid_reading(), "test", "no seccomp");
     if (refuse == "never" || refuse == "later") insist(g);
     if (refuse == "later" && last) require(forbid_reading(), "test", "no seccomp");
+    if (refuse == "later") sum(g, s, 300'007);
     for (const std::int64_t n : {16 << 10, 0, 1, 1001, (16 << 10) - 1, 300'007, 5'000'001, 16 << 10}) move(g, s, n);
+    for (const std::int64_t n : {1 << 18, 300'007, 2'000'003}) sum(g, s, n);
     if (refuse != "measured") expect(refuse == "never" ? Reach::reading : Reach::staging);
     for (int i = 0; refuse == "never" && role->words.at("until") == "killed"; ++i) {
-      move(g, s, 300'007);
+      move(g, s, 300'007), sum(g, s, 300'007);
       if (i == 0) std::puts("moves"), std::fflush(stdout);
     }
   });
