@@ -27,6 +27,8 @@ std::int64_t open_share(const SlurmOptions& o, std::int64_t tp) {
   return std::max({o.gpus_per_node, tp, std::int64_t{1}});
 }
 
+std::string counted(std::int64_t n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
+
 /// Nodes and tasks from what is said of them and of [parallel].
 Shape shape(const SlurmOptions& o, std::int64_t dp, std::int64_t tp) {
   std::int64_t ranks = dp * tp;
@@ -39,8 +41,9 @@ Shape shape(const SlurmOptions& o, std::int64_t dp, std::int64_t tp) {
                                       ? o.tasks_per_node
                                       : std::max<std::int64_t>(o.nodes > 0 ? ranks / o.nodes : ranks, 1)};
   if (s.nodes * s.tasks_per_node != ranks)
-    fail_usage("slurm", "{} nodes with {} tasks each are {} ranks, but parallel.dp * parallel.tp is {} * {} = {}",
-               s.nodes, s.tasks_per_node, s.nodes * s.tasks_per_node, dp, tp, ranks);
+    fail_usage("slurm", "{} with {} each are {} in all, but parallel.dp * parallel.tp is {} * {} = {}",
+               counted(s.nodes, "node"), counted(s.tasks_per_node, "task"), counted(s.nodes * s.tasks_per_node, "rank"),
+               dp, tp, ranks);
   if (ranks % tp != 0) fail_usage("slurm", "{} ranks cannot be shared out in groups of parallel.tp = {}", ranks, tp);
   return s;
 }
