@@ -135,13 +135,15 @@ std::string requeue_lines(const SlurmOptions& o) {
                     o.max_restarts);
 }
 
-std::string script(const SlurmOptions& o, const Shape& s, bool gpu, const std::vector<std::string>& words) {
+/// `folder`: a checkpoint that the config says to begin at.
+std::string script(const SlurmOptions& o, const Shape& s, bool gpu, bool folder,
+                   const std::vector<std::string>& words) {
   std::string command = "srun --kill-on-bad-exit=0 --wait=60";
   if (o.cpus_per_task > 0) command += fmt::format(" --cpus-per-task={}", o.cpus_per_task);
   if (!o.mpi.empty()) command += " --mpi=" + quoted(o.mpi);
   command += " " + quoted(o.program) + " train";
   for (const auto& c : o.configs) command += " -c " + quoted(c);
-  bool resume = false;
+  bool resume = folder;
   for (const auto& w : words) resume |= w.starts_with("--checkpoint.resume"), command += " " + quoted(w);
   if (!resume) command += " --checkpoint.resume=auto";
   return "#!/bin/bash\n" + sbatch_lines(o, s, gpu) +
@@ -175,10 +177,16 @@ int slurm_verb(SlurmOptions& o, const Command& sub) {
     say("hpcdl: [slurm] parallel.tp = {} spans nodes of {} tasks: its collectives are on every layer's way, over the "
         "network",
         config.parallel.tp, s.tasks_per_node);
+  const auto& resume = config.checkpoint.resume;
+  const bool folder = resume != "auto" && resume != "none";
+  if (folder)
+    say("hpcdl: [slurm] checkpoint.resume is \"{}\": a job that is requeued begins there again, and not where it was "
+        "saved; leave it out once the run has checkpoints of its own",
+        resume);
   if (o.cpus_per_task == 0) o.cpus_per_task = config.train.threads;
   if (config.output.empty())
     say("hpcdl: [slurm] output is not set: add --output=FOLDER that all nodes see after the other words");
-  print_text(script(o, s, config.train.device.starts_with("cuda"), words));
+  print_text(script(o, s, config.train.device.starts_with("cuda"), folder, words));
   return exit_code::kDone;
 }
 
