@@ -306,6 +306,11 @@ void Demo::finish() {
 }
 
 int Demo::go() {
+  // A demo begins anew, and may replace an earlier one, but no run of another kind.
+  const bool mine = fs::exists(out_ / "text" / "held_out.txt");
+  for (const auto& file : {run_ / "config.toml", int4_ / "config.json"})
+    if (!mine && fs::exists(file))
+      fail_usage("demo", "{} is there and was not made by a demo: choose another folder with --out", file.string());
   io::make_folder(out_);
   bool done = false;
   stage("finding text", [&] { collect_text(); });

@@ -10,9 +10,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
+#include <climits>
 #include <cstring>
+#include <functional>
 #include <optional>
+#include <string_view>
+#include <utility>
 
 #include "cli/verb.h"
 #include "hpcdl/io/file.h"
@@ -30,11 +33,14 @@ constexpr int kKillAt = 3;                     // signals
 constexpr std::size_t kLongestLine = 1 << 16;  // then it is cut in two
 constexpr int kBlocks = 4;                     // of one pipe at a time: signals and other ranks have their turn
 constexpr int kBlocksAtEnd = 128;              // as many as the largest pipe holds
+constexpr int kWhileStuck = 100;               // ms between looks at the signals while nobody takes what is written
 
 /// Whole lines of one pipe, each behind its rank.
 class Lines {
  public:
-  Lines(io::Fd from, std::string prefix, FILE* to) : from_(std::move(from)), prefix_(std::move(prefix)), to_(to) {}
+  /// `waiting` is called from time to time while nobody takes what is written; false: what is left is dropped.
+  Lines(io::Fd from, std::string prefix, int to, std::function<bool()> waiting)
+      : from_(std::move(from)), prefix_(std::move(prefix)), to_(to), waiting_(std::move(waiting)) {}
   int fd() const { return from_.get(); }
   /// Why lines could not be written; 0: they were, or nobody reads them any more.
   int failure() const { return failure_; }
@@ -69,13 +75,26 @@ class Lines {
   }
   void write_line(const std::string& line) {
     const auto whole = prefix_ + line + "\n";
-    const bool ok = std::fwrite(whole.data(), 1, whole.size(), to_) == whole.size() && std::fflush(to_) == 0;
-    if (!ok && errno != EPIPE) failure_ = errno;
+    for (std::string_view rest = whole; !rest.empty();) {
+      pollfd room{to_, POLLOUT, 0};
+      if (poll(&room, 1, kWhileStuck) == 0) {
+        if (waiting_()) continue;
+        return;
+      }
+      // A pipe that has room takes as much at once.
+      const ssize_t n = write(to_, rest.data(), std::min<std::size_t>(rest.size(), PIPE_BUF));
+      if (n >= 0) rest.remove_prefix(static_cast<std::size_t>(n));
+      else if (errno != EINTR && errno != EAGAIN) {
+        if (errno != EPIPE) failure_ = errno;
+        return;
+      }
+    }
   }
 
   io::Fd from_;
   std::string prefix_, text_;
-  FILE* to_;
+  int to_;
+  std::function<bool()> waiting_;
   int failure_ = 0;
 };
 
@@ -130,6 +149,8 @@ class Runner {
   void ended(Process& p, const siginfo_t& info);
   void end_others();
   void signal_all(int signal) const;
+  bool while_stuck();
+  void say_kept();
 
   const RanksOptions& options_;
   std::vector<Process> processes_;
@@ -140,6 +161,8 @@ class Runner {
   int asked_times_ = 0, stage_ = 0, last_signal_ = 0;
   Clock::time_point last_asked_;
   std::optional<Clock::time_point> next_stage_;
+  bool stuck_ = false;
+  std::vector<std::string> kept_;  // to be said once there is room
 };
 
 Runner::Runner(const RanksOptions& options) : options_(options) {
@@ -191,8 +214,8 @@ void Runner::start(int rank) {
   processes_.push_back({rank, pid});
   const auto prefix = fmt::format("[rank {}] ", rank);
   lines_.emplace_back(std::move(out), options_.plain && rank == 0 ? "" : prefix,
-                      options_.plain && rank > 0 ? stderr : stdout);
-  lines_.emplace_back(std::move(err), prefix, stderr);
+                      options_.plain && rank > 0 ? STDERR_FILENO : STDOUT_FILENO, [this] { return while_stuck(); });
+  lines_.emplace_back(std::move(err), prefix, STDERR_FILENO, [this] { return while_stuck(); });
 }
 
 void Runner::ended(Process& p, const siginfo_t& info) {
@@ -243,10 +266,25 @@ void Runner::read_signals() {
     const bool again = asked_again(signal), enough = ++asked_times_ >= kKillAt;
     if (again && !enough) continue;
     if (!result_.asked) result_.asked = signal;
-    say("hpcdl: [launch] {} {} the ranks", strsignal(signal), enough ? "for the third time: killing" : "passed on to");
     // A terminal that closes, or a connection to this host: ranks know nothing of SIGHUP, and would be lost unsaved.
     signal_all(enough ? SIGKILL : signal == SIGHUP ? SIGTERM : signal);
+    kept_.push_back(fmt::format("hpcdl: [launch] {} {} the ranks", strsignal(signal),
+                                enough ? "for the third time: killing" : "passed on to"));
+    if (!stuck_) say_kept();
   }
+}
+
+void Runner::say_kept() {
+  for (const auto& line : std::exchange(kept_, {})) say("{}", line);
+}
+
+/// Nobody takes the ranks' lines: signals still go to them, and what there is to say waits.
+bool Runner::while_stuck() {
+  stuck_ = true;
+  read_signals();
+  end_others();
+  stuck_ = false;
+  return asked_times_ < kKillAt;
 }
 
 void Runner::wait_a_while() {
@@ -265,6 +303,7 @@ RanksResult Runner::run() {
   while (std::any_of(processes_.begin(), processes_.end(), [](const Process& p) { return p.running; })) {
     wait_a_while();
     for (auto& l : lines_) l.pump(kBlocks);
+    say_kept();
     read_signals();
     reap();
     end_others();
@@ -273,6 +312,7 @@ RanksResult Runner::run() {
     l.pump(kBlocksAtEnd), l.close();
     if (l.failure()) result_.lost_lines = l.failure();
   }
+  say_kept();
   return result_;
 }
 

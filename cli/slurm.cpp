@@ -27,6 +27,8 @@ std::int64_t open_share(const SlurmOptions& o, std::int64_t tp) {
   return std::max({o.gpus_per_node, tp, std::int64_t{1}});
 }
 
+std::string counted(std::int64_t n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
+
 /// Nodes and tasks from what is said of them and of [parallel].
 Shape shape(const SlurmOptions& o, std::int64_t dp, std::int64_t tp) {
   std::int64_t ranks = dp * tp;
@@ -39,8 +41,9 @@ Shape shape(const SlurmOptions& o, std::int64_t dp, std::int64_t tp) {
                                       ? o.tasks_per_node
                                       : std::max<std::int64_t>(o.nodes > 0 ? ranks / o.nodes : ranks, 1)};
   if (s.nodes * s.tasks_per_node != ranks)
-    fail_usage("slurm", "{} nodes with {} tasks each are {} ranks, but parallel.dp * parallel.tp is {} * {} = {}",
-               s.nodes, s.tasks_per_node, s.nodes * s.tasks_per_node, dp, tp, ranks);
+    fail_usage("slurm", "{} with {} each are {} in all, but parallel.dp * parallel.tp is {} * {} = {}",
+               counted(s.nodes, "node"), counted(s.tasks_per_node, "task"), counted(s.nodes * s.tasks_per_node, "rank"),
+               dp, tp, ranks);
   if (ranks % tp != 0) fail_usage("slurm", "{} ranks cannot be shared out in groups of parallel.tp = {}", ranks, tp);
   return s;
 }
@@ -132,13 +135,15 @@ std::string requeue_lines(const SlurmOptions& o) {
                     o.max_restarts);
 }
 
-std::string script(const SlurmOptions& o, const Shape& s, bool gpu, const std::vector<std::string>& words) {
+/// `folder`: a checkpoint that the config says to begin at.
+std::string script(const SlurmOptions& o, const Shape& s, bool gpu, bool folder,
+                   const std::vector<std::string>& words) {
   std::string command = "srun --kill-on-bad-exit=0 --wait=60";
   if (o.cpus_per_task > 0) command += fmt::format(" --cpus-per-task={}", o.cpus_per_task);
   if (!o.mpi.empty()) command += " --mpi=" + quoted(o.mpi);
   command += " " + quoted(o.program) + " train";
   for (const auto& c : o.configs) command += " -c " + quoted(c);
-  bool resume = false;
+  bool resume = folder;
   for (const auto& w : words) resume |= w.starts_with("--checkpoint.resume"), command += " " + quoted(w);
   if (!resume) command += " --checkpoint.resume=auto";
   return "#!/bin/bash\n" + sbatch_lines(o, s, gpu) +
@@ -172,10 +177,16 @@ int slurm_verb(SlurmOptions& o, const Command& sub) {
     say("hpcdl: [slurm] parallel.tp = {} spans nodes of {} tasks: its collectives are on every layer's way, over the "
         "network",
         config.parallel.tp, s.tasks_per_node);
+  const auto& resume = config.checkpoint.resume;
+  const bool folder = resume != "auto" && resume != "none";
+  if (folder)
+    say("hpcdl: [slurm] checkpoint.resume is \"{}\": a job that is requeued begins there again, and not where it was "
+        "saved; leave it out once the run has checkpoints of its own",
+        resume);
   if (o.cpus_per_task == 0) o.cpus_per_task = config.train.threads;
   if (config.output.empty())
     say("hpcdl: [slurm] output is not set: add --output=FOLDER that all nodes see after the other words");
-  print_text(script(o, s, config.train.device.starts_with("cuda"), words));
+  print_text(script(o, s, config.train.device.starts_with("cuda"), folder, words));
   return exit_code::kDone;
 }
 

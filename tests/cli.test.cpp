@@ -1,6 +1,7 @@
 // The contract of the program, as other programs see it: train, resume, eval, logits, quantize, generate, inspect and
 // tokenize on a small text, with the files, keys and exit codes that are promised; and what bad input gets.
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
@@ -153,6 +154,33 @@ TEST_F(Cli, tokenize_trains_writes_shards_and_prints_ids) {
   EXPECT_GT(fs::file_size(at("shard.bin")), 1024u);
   const std::string ids = good("tokenize --tokenizer " + at("tokenizer.json") + " --ids", at("text.txt")).out;
   EXPECT_FALSE(ids.empty());
+}
+
+/// The weights are read from the mapped file at every token: one that another program cuts short meanwhile is named.
+TEST_F(Cli, a_shard_that_is_cut_short_under_generate_is_named) {
+  good("train -c " + at("run.toml") + " --model.family=llama --train.steps=1 --out " + at("long"));
+  const std::string folder = at("long/model"), shard = folder + "/model.safetensors";
+  json config = json::parse(read(folder + "/config.json"));
+  config["max_position_embeddings"] = 30000;  // more text than a pipe holds, so that the program waits for its reader
+  write(folder + "/config.json", config.dump());
+  const auto before = fs::file_size(shard);
+  const std::string command = "HPCDL_THREADS=2 exec '" HPCDL_PROGRAM "' generate --model '" + folder +
+                              "' --prompt The --tokens 29000 2>'" + at("stderr") + "'";
+  FILE* pipe = popen(command.c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
+  ::fcntl(fileno(pipe), F_SETPIPE_SZ, 4096);
+  EXPECT_NE(std::fgetc(pipe), EOF) << "it generates";
+  fs::resize_file(shard, 4096);
+  std::array<char, 4096> buffer;
+  while (std::fread(buffer.data(), 1, buffer.size(), pipe) > 0) {}
+  const int status = pclose(pipe);
+  ASSERT_TRUE(WIFEXITED(status)) << "a signal ended it";
+  EXPECT_EQ(WEXITSTATUS(status), 70);
+  const std::string said = read(at("stderr"));
+  EXPECT_NE(said.find("hpcdl: [io] " + shard + ": was cut short while it was in use: it had " + std::to_string(before) +
+                      " bytes and has 4096 now"),
+            std::string::npos)
+      << said;
 }
 
 TEST_F(Cli, every_verb_explains_itself) {

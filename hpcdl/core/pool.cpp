@@ -4,14 +4,15 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <limits>
 #include <mutex>
 #include <string>
 #include <thread>
 
+#include "hpcdl/core/cgroup.h"
 #include "hpcdl/core/team.h"
 
 namespace hpcdl {
@@ -37,27 +38,13 @@ int asked_threads() {
   return 0;
 }
 
-/// CPUs of the cgroup's quota, rounded up; 0 when there is none.
-int cgroup_quota() {
-  std::string quota;
-  double period = 0;
-  if (std::ifstream v2("/sys/fs/cgroup/cpu.max"); v2 >> quota >> period) {
-    if (quota == "max" || period <= 0) return 0;
-    return static_cast<int>((std::atof(quota.c_str()) + period - 1) / period);
-  }
-  double q = 0;
-  std::ifstream v1_quota("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), v1_period("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-  if (v1_quota >> q && v1_period >> period && q > 0 && period > 0) return static_cast<int>((q + period - 1) / period);
-  return 0;
-}
-
 }  // namespace
 
 int usable_cpus() {
   cpu_set_t set;
   int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
                                                       : static_cast<int>(std::thread::hardware_concurrency());
-  for (int limit : {cgroup_quota(), positive_env("OMP_NUM_THREADS"), asked_threads()})
+  for (int limit : {static_cast<int>(std::ceil(cgroup_cpus())), positive_env("OMP_NUM_THREADS"), asked_threads()})
     if (limit > 0) n = std::min(n, limit);
   return std::max(n, 1);
 }

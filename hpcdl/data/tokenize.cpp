@@ -46,10 +46,18 @@ class WordCounter {
 
   io::WordCounts finish() {
     for (std::size_t t = 1; t < counts_.size(); ++t) {
-      for (const auto& [word, n] : counts_[t].of) counts_[0].of[word] += n;
-      counts_[t].of.clear();
+      auto& of = counts_[t].of;
+      counts_[0].of.merge(of);
+      for (const auto& [word, n] : of) counts_[0].of.find(word)->second += n;  // what was there already
+      of.clear();
     }
-    io::WordCounts words(counts_[0].of.begin(), counts_[0].of.end());
+    auto& all = counts_[0].of;
+    io::WordCounts words;
+    words.reserve(all.size());
+    while (!all.empty()) {  // moved, not copied: a text may be one word
+      auto node = all.extract(all.begin());
+      words.emplace_back(std::move(node.key()), node.mapped());
+    }
     std::sort(words.begin(), words.end());
     return words;
   }

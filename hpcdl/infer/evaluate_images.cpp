@@ -1,6 +1,8 @@
 #include "hpcdl/infer/evaluate_images.h"
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/data/images/image_loader.h"
@@ -26,6 +28,14 @@ Pass record(const models::ImageModel& model, std::int64_t batch, const nn::Forwa
   return {inputs, out, Executable(g.finish(), nullptr, model.device())};
 }
 
+/// As the model was trained, whatever is usual for the images at hand.
+std::optional<data::Normalisation> normalisation_of(const models::ImageConfig& c) {
+  if (c.mean.size() != 3 || c.std.size() != 3) return {};
+  data::Normalisation n;
+  std::copy(c.mean.begin(), c.mean.end(), n.mean.begin()), std::copy(c.std.begin(), c.std.end(), n.std.begin());
+  return n;
+}
+
 }  // namespace
 
 ImageScore evaluate_images(const models::ImageModel& model, Pool& pool, std::shared_ptr<const data::ImageSet> set,
@@ -40,7 +50,8 @@ ImageScore evaluate_images(const models::ImageModel& model, Pool& pool, std::sha
                                        .workers = o.workers,
                                        .augment = {.height = static_cast<int>(images.shape[1]),
                                                    .width = static_cast<int>(images.shape[2]),
-                                                   .normalise = model.config().normalise}});
+                                                   .normalise = model.config().normalise,
+                                                   .by = normalisation_of(model.config())}});
   const auto number = [&](const Var& v) {
     float x = 0;
     copy(stream, Tensor(&x, v.spec()), pass.exe.tensor(v));

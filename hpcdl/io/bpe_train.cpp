@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "hpcdl/core/error.h"
 
@@ -59,9 +60,13 @@ struct Candidate {
 
 class Trainer {
  public:
-  Trainer(const WordCounts& words, const BpeTraining& training) : training_(training) {
+  Trainer(WordCounts words, const BpeTraining& training) : training_(training) {
     add_alphabet();
-    for (const auto& [word, count] : words) {
+    std::size_t bytes = 0;
+    for (const auto& [word, count] : words) bytes += word.size() < 2 ? 0 : word.size();
+    symbols_.reserve(bytes);
+    for (auto& [given, count] : words) {
+      const std::string word = std::move(given);
       if (word.size() < 2) continue;
       begin_.push_back(symbols_.size());
       length_.push_back(static_cast<std::uint32_t>(word.size()));
@@ -203,6 +208,6 @@ class Trainer {
 
 }  // namespace
 
-BpeVocab train_bpe(const WordCounts& words, const BpeTraining& training) { return Trainer(words, training).run(); }
+BpeVocab train_bpe(WordCounts words, const BpeTraining& training) { return Trainer(std::move(words), training).run(); }
 
 }  // namespace hpcdl::io

@@ -22,7 +22,7 @@ struct BpeTraining {
 };
 
 /// Throws Error when the vocabulary has no room for the bytes and the special tokens. May return fewer tokens than
-/// asked when no pair is left.
-BpeVocab train_bpe(const WordCounts& words, const BpeTraining& training);
+/// asked when no pair is left. Takes four bytes for each byte of the words, which are given up one by one meanwhile.
+BpeVocab train_bpe(WordCounts words, const BpeTraining& training);
 
 }  // namespace hpcdl::io

@@ -77,7 +77,9 @@ void ConfigTable::set(std::string_view key, const ConfigValue& value, const std:
     if (is_section(key)) fail_usage("config", "{}{} is a section, found a value; set one of its keys", where, what);
     // The last word alone may be right where the section is wrong or missing.
     const std::string last = normal(key.substr(key.rfind('.') + 1));
-    std::string hint = did_you_mean(normal(key), words());
+    auto known = words();
+    std::erase(known, "");  // the section without a name
+    std::string hint = did_you_mean(normal(key), known);
     for (const auto& f : fields_)
       if (hint.empty() && f.key.ends_with("." + last)) hint = fmt::format("; did you mean '{}'?", f.key);
     fail_usage("config", "{}unknown key {}{}", where, what, hint);
@@ -120,6 +122,8 @@ std::vector<std::string> ConfigTable::unread_variables(const std::vector<std::st
 void ConfigTable::apply_override(std::string_view argument) {
   std::string_view text = argument;
   if (text.starts_with("--")) text.remove_prefix(2);
+  else if (text.starts_with("-"))
+    fail_usage("config", "unknown option {}; keys of the config are set by --SECTION.KEY=VALUE", argument);
   const auto equals = text.find('=');
   const std::string key(text.substr(0, equals));
   if (equals != std::string_view::npos) return set(key, ConfigText{std::string(text.substr(equals + 1))}, "--" + key);

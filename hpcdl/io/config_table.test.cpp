@@ -205,6 +205,8 @@ TEST(Config, UnknownKeysNameTheNearest) {
   expect_part(override_error("--steps=3"), "did you mean 'train.steps'?");
   EXPECT_EQ(override_error("--zzzzzzzzzzz"), "[config] unknown key --zzzzzzzzzzz");
   expect_part(override_error(""), "unknown key");
+  EXPECT_EQ(override_error("--=3"), "[config] unknown key --");
+  EXPECT_EQ(override_error("-x"), "[config] unknown option -x; keys of the config are set by --SECTION.KEY=VALUE");
 }
 
 TEST(Config, VariablesThatNothingReadNameTheNearest) {

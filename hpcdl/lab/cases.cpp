@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <set>
 
 #include "hpcdl/core/available_memory.h"
 #include "hpcdl/core/describe.h"
@@ -48,6 +49,14 @@ void add_cases(std::vector<Case>& to, const CaseFamily& f, const Shape& shape, b
 
 std::string base_of(const std::string& op) { return op.substr(0, op.find('+')); }
 
+/// The op that was meant, or all of them.
+std::string hint_of(const std::string& name, const std::vector<std::string>& known) {
+  if (const auto meant = io::did_you_mean(name, known); !meant.empty()) return meant;
+  std::set<std::string> ops;
+  for (const auto& k : known) ops.insert(base_of(k));
+  return fmt::format("; expected one of {}", fmt::join(ops, ", "));
+}
+
 /// True when some name means this op; checks every name against all that there are.
 class Selection {
  public:
@@ -56,7 +65,7 @@ class Selection {
     for (const auto& f : case_families()) known.push_back(base_of(f.op)), known.push_back(f.op);
     for (const auto& name : names)
       if (std::find(known.begin(), known.end(), name) == known.end())
-        fail_usage("cases", "no op \"{}\"{}", name, io::did_you_mean(name, known));
+        fail_usage("cases", "no op \"{}\"{}", name, hint_of(name, known));
   }
   bool has(const std::string& op) const {
     return names_.empty() ||

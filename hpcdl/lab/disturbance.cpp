@@ -18,8 +18,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What a quiet machine shows: its own daemons, the ticks of the clock in which others are counted.
-constexpr double kWaitedShare = 0.02, kStolenShare = 0.02, kOthersShare = 0.05, kIdleShare = 0.2;
+/// What a quiet machine shows: its own daemons, the ticks of the clock in which others are counted. Of two threads on the
+/// two processors of a virtual machine, 0.2 to 4 % of half a second were waited when nothing else ran, and 63 to 88 %
+/// beside one busy loop.
+constexpr double kWaitedShare = 0.05, kStolenShare = 0.02, kOthersShare = 0.05, kIdleShare = 0.2;
 constexpr double kTicks = 4;
 
 std::vector<int> allowed_processors() {

@@ -1,7 +1,10 @@
 #include "hpcdl/models/image_config.h"
 
+#include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/hf_config.h"
@@ -43,6 +46,20 @@ std::vector<std::string> read_labels(const io::Json& config, const std::string& 
   return labels;
 }
 
+/// Three numbers, or none where there is no such key. Standard deviations are divided by.
+std::vector<float> read_channels(const io::Json& json, const char* key, const std::string& where) {
+  const auto list = json.find(key);
+  if (list == json.end()) return {};
+  std::vector<float> out;
+  for (const auto& x : *list) out.push_back(x.is_number() ? x.get<float>() : NAN);
+  const bool deviation = std::string_view(key) == "image_std";
+  const bool fine = out.size() == 3 && std::all_of(out.begin(), out.end(),
+                                                   [&](float x) { return std::isfinite(x) && (!deviation || x > 0); });
+  require(list->is_array() && fine, "model", "{}: {}: expected 3 numbers{}, found {}", where, key,
+          deviation ? " above 0" : "", list->dump());
+  return out;
+}
+
 }  // namespace
 
 bool is_image_config(const io::Json& config) {
@@ -65,6 +82,10 @@ ImageConfig read_image_config(const std::filesystem::path& folder) {
   c.size = o.need<std::int64_t>("image_size");
   c.width = o.get_or<std::int64_t>("width", c.width);
   c.normalise = o.get_or("normalise", c.normalise);
+  c.mean = read_channels(json, "image_mean", path.string());
+  c.std = read_channels(json, "image_std", path.string());
+  require(c.mean.size() == c.std.size(), "model", "{}: expected both of image_mean and image_std, or none",
+          path.string());
   try {
     c.resolve();
   } catch (const UsageError& e) {
@@ -81,6 +102,7 @@ io::Json make_image_config(const ImageConfig& c) {
                    {"image_size", c.size},
                    {"width", c.width},
                    {"normalise", c.normalise}};
+  if (!c.mean.empty()) json["image_mean"] = c.mean, json["image_std"] = c.std;
   for (std::size_t i = 0; i < c.labels.size(); ++i) json["id2label"][std::to_string(i)] = c.labels[i];
   return json;
 }

@@ -20,10 +20,11 @@ struct ImageConfig {
   ImageFamily family = ImageFamily::simple_cnn;
   Stem stem = Stem::cifar;
   std::int64_t classes = 10;
-  std::int64_t size = 0;                 // rows and columns of an image; 0: 32, with the imagenet stem 224
-  std::int64_t width = 64;               // channels of the first layer, of which all others are multiples
-  bool normalise = true;                 // it learned from pixels of mean 0 and deviation 1; false: in [0, 1]
-  std::vector<std::string> labels = {};  // names of the classes that it was trained on; none: unknown
+  std::int64_t size = 0;                   // rows and columns of an image; 0: 32, with the imagenet stem 224
+  std::int64_t width = 64;                 // channels of the first layer, of which all others are multiples
+  bool normalise = true;                   // it learned from pixels of mean 0 and deviation 1; false: in [0, 1]
+  std::vector<float> mean = {}, std = {};  // by which these were normalised, by channel; none: as the data's are
+  std::vector<std::string> labels = {};    // names of the classes that it was trained on; none: unknown
 
   /// Fills in zeros, then checks; throws UsageError "[model] ..." that says what does not fit.
   void resolve();

@@ -206,13 +206,20 @@ TEST(ImageModel, MistakesAreNamed) {
   write_image_config(temp.path(), small);
   EXPECT_EQ(read_image_config(temp.path()).labels, small.labels);
   EXPECT_FALSE(read_image_config(temp.path()).normalise);
-  for (const char* text :
-       {R"({"model_type": "simple_cnn", "classes": 2, "image_size": 32, "id2label": {"0": "a", "2": "b"}})",
-        R"({"model_type": "simple_cnn", "classes": 2, "image_size": 32, "id2label": {"0": "a", "1": "b", "2": "c"}})",
-        "{", "[]", "{}", R"({"model_type": "gpt2"})", R"({"model_type": "resnet18", "classes": 1, "image_size": 32})",
-        R"({"model_type": "simple_cnn", "classes": 10, "image_size": 33})",
-        R"({"model_type": "simple_cnn", "classes": "ten", "image_size": 32})",
-        R"({"model_type": "resnet18", "stem": "none", "classes": 10, "image_size": 32})"}) {
+  small.mean = {0.1f, 0.2f, 0.3f}, small.std = {1, 2, 3};
+  write_image_config(temp.path(), small);
+  EXPECT_EQ(read_image_config(temp.path()), small);
+  for (
+      const char* text :
+      {R"({"model_type": "simple_cnn", "classes": 2, "image_size": 32, "id2label": {"0": "a", "2": "b"}})",
+       R"({"model_type": "simple_cnn", "classes": 2, "image_size": 32, "id2label": {"0": "a", "1": "b", "2": "c"}})",
+       "{", "[]", "{}", R"({"model_type": "gpt2"})", R"({"model_type": "resnet18", "classes": 1, "image_size": 32})",
+       R"({"model_type": "simple_cnn", "classes": 10, "image_size": 33})",
+       R"({"model_type": "simple_cnn", "classes": 10, "image_size": 32, "image_mean": [0, 0, 0]})",
+       R"({"model_type": "simple_cnn", "classes": 10, "image_size": 32, "image_mean": 1, "image_std": 2})",
+       R"({"model_type": "simple_cnn", "classes": 10, "image_size": 32, "image_mean": [0, 0, 0], "image_std": [1, 0, 1]})",
+       R"({"model_type": "simple_cnn", "classes": "ten", "image_size": 32})",
+       R"({"model_type": "resnet18", "stem": "none", "classes": 10, "image_size": 32})"}) {
     io::write_file_atomic(temp.path() / "config.json", text);
     EXPECT_THROW(ImageModel::open(temp.path()), Error) << text;
   }

@@ -5,6 +5,7 @@
 
 #include "hpcdl/core/describe.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
+#include "hpcdl/ops/cross_entropy/far_lse.h"
 #include "hpcdl/ops/rows.h"
 
 namespace hpcdl::parallel {
@@ -202,7 +203,7 @@ void loss_of_rows(Tensor stats, Tensor lse, View wire, View targets) {
   const float *top = wire.ptr<float>(), *sum = top + rows, *at_target = sum + rows;
   for (std::int64_t r = 0; r < rows; ++r) {
     const float log_sum = std::log(sum[r]);
-    if (lse) lse.ptr<float>()[r] = top[r] + log_sum;
+    if (lse) lse.ptr<float>()[r] = top[r] + log_sum, lse.ptr<float>()[rows + r] = lse_rest(top[r], log_sum);
     stats.ptr<float>()[3 * rows + r] = targets.ptr<std::int32_t>()[r] < 0 ? 0.0f : (top[r] - at_target[r]) + log_sum;
   }
 }

@@ -1,5 +1,6 @@
 #include "hpcdl/cuda/lanes.h"
 #include "hpcdl/cuda/launch.h"
+#include "hpcdl/ops/cross_entropy/far_lse.h"
 #include "hpcdl/parallel/vocabulary.h"
 
 namespace hpcdl::parallel::cuda {
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto r = element();
   if (r >= rows) return;
   const float log_sum = logf(wire[rows + r]);
-  if (lse) lse[r] = wire[r] + log_sum;
+  if (lse) lse[r] = wire[r] + log_sum, lse[rows + r] = lse_rest(wire[r], log_sum);
   row_loss[r] = targets[r] < 0 ? 0.0f : (wire[r] - wire[2 * rows + r]) + log_sum;
 }
 

@@ -35,6 +35,7 @@ constexpr std::string_view kFp16[] = {"train.init_scale", "train.growth_factor",
 constexpr std::string_view kFalling[] = {"train.min_lr"};
 constexpr std::string_view kLlama[] = {"model.rope_theta"};
 constexpr std::string_view kResnet[] = {"model.stem"};
+constexpr std::string_view kProcedural[] = {"data.procedural"};
 
 /// What is at its default says nothing: a saved config lists every key.
 void refuse(const io::ConfigTable& table, std::span<const std::string_view> keys, std::string_view meant_for,
@@ -69,11 +70,10 @@ void check_scaler(const TrainConfig& t) {
   }
 }
 
-/// Betas are 32-bit floats where they are used, and 1 would divide by 0.
+/// 1 would divide by 0. What is nearer to it than a 64-bit float can say is 1 here.
 void check_betas(const TrainConfig& t) {
   for (const auto& [key, value] : {std::pair{"beta1", t.beta1}, {"beta2", t.beta2}})
-    if (static_cast<float>(value) >= 1)
-      fail_usage("config", "train.{} = {} is 1 as a 32-bit float: choose at most 0.9999999", key, value);
+    if (value >= 1) fail_usage("config", "train.{} = {} must be below 1", key, value);
 }
 
 }  // namespace
@@ -85,6 +85,8 @@ void check_config(RunConfig& config) {
   const auto family = fmt::format("model.family is {}", io::enum_name(config.model.family));
   if (io::is_image_family(config.model.family)) refuse(table, kText, "text", family);
   else refuse(table, kImages, "images", family), check_shares(config.model, config.parallel);
+  if (!config.data.images.empty())
+    refuse(table, kProcedural, "procedural images", fmt::format("data.images is \"{}\"", config.data.images));
   if (config.model.family == io::Family::gpt2) refuse(table, kLlama, "llama", family);
   if (config.model.family == io::Family::simple_cnn) refuse(table, kResnet, "resnet18", family);
   if (config.model.family == io::Family::resnet18 && t.dropout > 0)

@@ -39,6 +39,9 @@ TEST(check_config, what_means_nothing_is_refused) {
   EXPECT_EQ(verdict({"--model.family=simple_cnn", "--model.stem=imagenet"}),
             "[config] model.stem = \"imagenet\" is for resnet18, and model.family is simple_cnn");
   EXPECT_EQ(verdict({"--model.family=resnet18", "--model.stem=imagenet"}), "fine");
+  EXPECT_EQ(verdict({"--model.family=resnet18", "--data.images=x", "--data.procedural=100"}),
+            "[config] data.procedural = 100 is for procedural images, and data.images is \"x\"");
+  EXPECT_EQ(verdict({"--model.family=resnet18", "--data.procedural=100"}), "fine");
   EXPECT_NE(verdict({"--model.family=resnet18", "--train.dropout=0.1"}).find("resnet18 has none"), std::string::npos);
   EXPECT_EQ(verdict({"--train.nesterov=true"}),
             "[config] train.nesterov = true is for sgd, and train.optimizer is adamw");
@@ -57,8 +60,9 @@ TEST(check_config, what_means_nothing_is_refused) {
   for (const char* key : {"growth_factor=3", "backoff_factor=0.3", "min_scale=0.3"})
     EXPECT_NE(verdict({fmt::format("--train.{}", key), "--train.dtype=fp16"}).find("power of two"), std::string::npos)
         << key;
-  EXPECT_NE(verdict({"--train.beta2=0.99999999"}).find("train.beta2 = 0.99999999 is 1"), std::string::npos);
-  EXPECT_EQ(verdict({"--train.beta2=0.9999999"}), "fine");
+  EXPECT_EQ(verdict({"--train.beta2=1"}), "[config] train.beta2 = 1 must be below 1");
+  EXPECT_EQ(verdict({"--train.beta1=0.99999999999999999"}), "[config] train.beta1 = 1 must be below 1");
+  EXPECT_EQ(verdict({"--train.beta2=0.999999999999"}), "fine");
   EXPECT_EQ(verdict({"--train.min_lr=1e-5", "--train.schedule=constant"}),
             "[config] train.min_lr = 1e-05 is for rates that fall, and train.schedule is constant");
   EXPECT_EQ(verdict({"--train.min_lr=0.01", "--train.lr=0.001"}),

@@ -135,12 +135,12 @@ struct TrainConfig {
       {.min = 0, .max = 0.999999});
     f("weight_decay", weight_decay, "weight decay of matrices: adamw's is apart from the gradient, sgd's part of it",
       {.min = 0, .max = 100});
-    f("beta1", beta1, "AdamW: decay of the mean", {.min = 0, .max = 0.999999});
-    f("beta2", beta2, "AdamW: decay of the variance", {.min = 0, .max = 0.99999999});
+    f("beta1", beta1, "AdamW: decay of the mean, below 1", {.min = 0, .max = 1});
+    f("beta2", beta2, "AdamW: decay of the variance, below 1", {.min = 0, .max = 1});
     f("eps", eps, "AdamW: added to the root of the variance", {.min = 0, .max = 1});
     f("clip", clip, "largest global gradient norm; 0: no clipping", {.min = 0, .max = 1e9});
     f("dropout", dropout, "probability of dropping an activation", {.min = 0, .max = 0.95});
-    f("seed", seed, "seed of weights, order of data and dropout");
+    f("seed", seed, "seed of weights, order of data and dropout", {.min = 0});
     f("dtype", dtype,
       "type of activations; weights and optimizer stay f32; tf32: f32, with products of 11 significant bits on a GPU; "
       "fp16 scales the loss, and is no faster than f32 on a CPU");

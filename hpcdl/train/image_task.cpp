@@ -33,6 +33,8 @@ models::ImageConfig complete(const RunConfig& config, const data::ImageSet& set)
   c.resolve();
   const auto& d = config.data;
   c.normalise = d.normalise;
+  if (const auto& n = set.info().normalisation; d.normalise)
+    c.mean.assign(n.mean.begin(), n.mean.end()), c.std.assign(n.std.begin(), n.std.end());
   if (!d.random_resized && d.crop >= c.size)
     fail_usage(
         "data",
@@ -160,6 +162,7 @@ std::int64_t ImageTask::bytes_of_data() const {
 void ImageTask::check_resumes(const fs::path& folder) const {
   auto saved = models::read_image_config(folder);
   const auto labels = std::exchange(saved.labels, config_.image.labels);
+  saved.mean = config_.image.mean, saved.std = config_.image.std;  // other images to go on with
   if (saved.normalise != config_.image.normalise)
     fail_usage("resume",
                "{} was trained with data.normalise = {}: leave it so, use another output folder, or "

@@ -367,6 +367,21 @@ TEST(ImageRun, other_classes_do_not_resume_and_one_is_none) {
   EXPECT_NE(error_of([&] { run(one, {}); }).find("cat is the only class"), std::string::npos);
 }
 
+/// Images as those of `set`, whose usual mean and deviation are others.
+struct OtherwiseNormalised : data::ImageSet {
+  std::shared_ptr<const data::ImageSet> set;
+  explicit OtherwiseNormalised(std::shared_ptr<const data::ImageSet> of)
+      : ImageSet([&] {
+          auto info = of->info();
+          info.normalisation = {{0.1f, 0.2f, 0.3f}, {1, 2, 3}};
+          return info;
+        }()),
+        set(std::move(of)) {}
+  std::int64_t count() const override { return set->count(); }
+  std::int32_t target(std::int64_t i) const override { return set->target(i); }
+  void decode(std::int64_t i, data::Picture& to) const override { set->decode(i, to); }
+};
+
 /// Who evaluates a model later knows nothing of the run but its folder.
 TEST(ImageRun, a_model_is_evaluated_on_pixels_like_those_it_learned_from) {
   const io::TempFolder tmp;
@@ -383,6 +398,8 @@ TEST(ImageRun, a_model_is_evaluated_on_pixels_like_those_it_learned_from) {
     EXPECT_EQ(score.samples, done.eval_tokens);
     EXPECT_EQ(score.accuracy, done.eval_accuracy) << name;
     EXPECT_NEAR(score.loss, done.eval_loss, 1e-5) << name << ": sums of other batches";
+    const auto other = infer::evaluate_images(model, pool, std::make_shared<OtherwiseNormalised>(set), {});
+    EXPECT_EQ(other.loss, score.loss) << name << ": the model's constants count, not those of the images";
   }
   RunConfig other;
   image_config(other, tmp, "plain");

@@ -60,7 +60,9 @@ MemoryLedger plan_memory(const std::function<std::unique_ptr<models::Trainable>(
 class MemoryAdvice {
  public:
   using Plan = std::function<MemoryLedger(const MemoryChange&)>;
-  MemoryAdvice(const MemoryPlan& now, const Room& room) : room_(room), now_(now) {}
+  /// shareable: the model's layers can be shared out over ranks (parallel.tp).
+  MemoryAdvice(const MemoryPlan& now, const Room& room, bool shareable = true)
+      : room_(room), now_(now), shareable_(shareable) {}
   /// Plans the alternatives.
   void look_for_smaller(const Plan& plan);
 
@@ -83,6 +85,7 @@ class MemoryAdvice {
 
   Room room_;
   MemoryPlan now_;
+  bool shareable_;
   std::vector<MemoryPlan> alternatives_;
 };
 

@@ -78,6 +78,16 @@ MemoryLedger rule(const MemoryChange& c) {
   return of(c.batch * 100 / (c.recompute ? 4 : 1) / (c.dtype == Compute::f32 ? 1 : 2));
 }
 
+TEST(memory_plan, images_are_not_told_to_share_layers_out) {
+  for (const std::int64_t fixed : {100, 1000})
+    for (const bool shareable : {false, true}) {
+      MemoryLedger l = of(2000);
+      l.weights = fixed;
+      const MemoryAdvice a({{.batch = 1}, l}, {900, "test"}, shareable);
+      EXPECT_EQ(a.verdict().find("parallel.tp") != std::string::npos, shareable) << a.verdict();
+    }
+}
+
 TEST(memory_plan, the_smallest_change_that_fits_comes_first) {
   const auto advise = [](std::int64_t room, const MemoryChange& now = {.batch = 8}) {
     MemoryAdvice a({now, rule(now)}, {room, "test"});

@@ -63,7 +63,7 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
   auto room = available_memory(device, ranks_of_host(mesh.world()), host_limit,
                                reserved_addresses(config, task, ledger.weights + ledger.optimizer));
   if (t.memory_limit > 0 && t.memory_limit < room.bytes) room = {t.memory_limit, "train.memory_limit"};
-  MemoryAdvice advice({now, ledger}, room);
+  MemoryAdvice advice({now, ledger}, room, !io::is_image_family(config.model.family));
   if (parallel::any_rank(mesh.world(), !advice.fits()) || always) advice.look_for_smaller(plan);
   return advice;
 }

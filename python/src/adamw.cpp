@@ -77,7 +77,8 @@ Device require_one_device(std::initializer_list<const Tensors*> lists) {
 }
 
 struct Hyper {
-  float lr, beta1, beta2, eps, weight_decay, grad_scale;
+  double beta1, beta2;
+  float lr, eps, weight_decay, grad_scale;
   std::int64_t step;
 };
 
@@ -94,9 +95,9 @@ void adamw(nb::handle params, nb::handle grads, nb::handle m, nb::handle v, nb::
            nb::handle grad_scale) {
   require_type(!betas.is_none(), kOp, "betas must be a tuple of 2 numbers, got None");
   const Several both(kOp, "betas", betas, 2);
-  const Hyper h{.lr = number(kOp, "lr", lr),
-                .beta1 = number(kOp, "betas[0]", both[0]),
-                .beta2 = number(kOp, "betas[1]", both[1]),
+  const Hyper h{.beta1 = exact_number(kOp, "betas[0]", both[0]),
+                .beta2 = exact_number(kOp, "betas[1]", both[1]),
+                .lr = number(kOp, "lr", lr),
                 .eps = number(kOp, "eps", eps),
                 .weight_decay = number(kOp, "weight_decay", weight_decay),
                 .grad_scale = number(kOp, "grad_scale", grad_scale),

@@ -23,6 +23,9 @@ std::string kind_of(nb::handle object) {
 float number(std::string_view op, std::string_view name, nb::handle given) {
   return cast<float>(op, name, given, "a number");
 }
+double exact_number(std::string_view op, std::string_view name, nb::handle given) {
+  return cast<double>(op, name, given, "a number");
+}
 std::int64_t integer(std::string_view op, std::string_view name, nb::handle given) {
   return cast<std::int64_t>(op, name, given, "an integer of at most 64 bits");
 }

@@ -18,6 +18,7 @@ std::string kind_of(nanobind::handle object);
 
 // Each throws TypeError in words.
 float number(std::string_view op, std::string_view name, nanobind::handle given);
+double exact_number(std::string_view op, std::string_view name, nanobind::handle given);
 std::int64_t integer(std::string_view op, std::string_view name, nanobind::handle given);
 bool flag(std::string_view op, std::string_view name, nanobind::handle given);
 

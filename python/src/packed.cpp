@@ -40,6 +40,11 @@ void bind_packed(nb::module_& m) {
       R"(A weight (N, K) of linear() in the order in which the CPU's products read it. Made by pack_linear.
 
 It is a copy: the matrix that it was made of may change or go away.)")
+      .def(
+          "__init__",
+          [](PackedWeight* self, nb::handle w, nb::handle dtype) { new (self) PackedWeight(pack(w, dtype)); },
+          anything("w"), nb::kw_only(), anything("dtype") = nb::none(),
+          nb::sig("def __init__(self, w: Array, *, dtype: typing.Any | None = None) -> None"), "As pack_linear().")
       .def_prop_ro(
           "shape", [](const PackedWeight& w) { return std::tuple(w.spec().shape[0], w.spec().shape[1]); },
           nb::sig("def shape(self) -> tuple[int, int]"), "(N, K)")

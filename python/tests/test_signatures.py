@@ -40,6 +40,12 @@ class Signatures(unittest.TestCase):
     def test_methods_and_classes(self):
         self.assertEqual(list(inspect.signature(hpcdl.Int4Weight.to).parameters), ["self", "device"])
         self.assertEqual(list(inspect.signature(hpcdl.Int4Weight).parameters), ["packed", "scale", "offset", "tiled"])
+        self.assertEqual(list(inspect.signature(hpcdl.PackedWeight).parameters), ["w", "dtype"])
+        classes = [n for n in hpcdl.__all__ if isinstance(getattr(hpcdl, n), type)]
+        self.assertGreater(len(classes), 1)
+        for name in classes:
+            with self.subTest(name):
+                inspect.signature(getattr(hpcdl, name))
 
     def test_what_nanobind_may_write(self):
         text = "def f(a: int, /, b: str = \\0, *args, c: list[int] = [1, 2], **kwargs) -> None"

@@ -111,6 +111,14 @@ TEST_F(Demo, baseline_is_stopped_and_resumed) {
   EXPECT_TRUE(fs::exists(tmp_ / "out" / "run" / "model" / "model.safetensors"));
 }
 
+TEST_F(Demo, a_run_of_another_kind_is_left_alone) {
+  fs::create_directories(tmp_ / "run");
+  io::write_file_atomic(tmp_ / "run" / "config.toml", "[model]\n");
+  const auto r = run({"demo", "--text", (tmp_ / "text.txt").string(), "--steps", "2", "--out", tmp_.path().string()});
+  EXPECT_EQ(r.code, 2);
+  EXPECT_NE(r.err.find("was not made by a demo"), std::string::npos) << r.err;
+}
+
 // As timeout(1) and schedulers ask; a demo that went on with its next run would have to be asked once for each.
 TEST_F(Demo, asked_to_stop_it_stops_and_reports_nothing) {
   for (const auto& [number, first] : {std::pair("1", "run"), {"3", "f32"}}) {

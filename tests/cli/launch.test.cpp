@@ -1,7 +1,11 @@
 // hpcdl launch, with shells as ranks and real signals.
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -322,6 +326,29 @@ TEST_F(Launch, what_makes_no_sense_is_refused) {
   unsetenv("RANK"), unsetenv("WORLD_SIZE");
   EXPECT_EQ(nested.code, 2);
   EXPECT_NE(nested.err.find("rank 0 of 4, told by torchrun"), std::string::npos) << nested.err;
+}
+
+/// As in `hpcdl launch ... | less`: nobody reads, the pipe is full, and the ranks are to end all the same.
+TEST_F(Launch, signals_go_to_the_ranks_while_nobody_takes_their_lines) {
+  const auto fifo = folder / "fifo";
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const int reader = open(fifo.c_str(), O_RDONLY | O_NONBLOCK);
+  Program p(words(2, "echo $$ > $D/pid$RANK; exec yes"), "/dev/null", fifo.string());
+  const pid_t ranks[] = {pid_in(folder / "pid0"), pid_in(folder / "pid1")};
+  EXPECT_TRUE(comes_true([&] {
+    int before = 0, after = 0;
+    ioctl(reader, FIONREAD, &before);
+    std::this_thread::sleep_for(300ms);
+    ioctl(reader, FIONREAD, &after);
+    return before > 0 && before == after;
+  })) << "the pipe is full";
+  kill(p.pid(), SIGTERM);
+  EXPECT_TRUE(comes_true([&] { return ended(ranks[0]) && ended(ranks[1]); }));
+  close(reader);
+  fs::remove(fifo), std::ofstream(fifo).close();
+  const auto r = p.wait();
+  EXPECT_NE(r.err.find("Terminated passed on to the ranks"), std::string::npos) << r.err;
+  EXPECT_EQ(r.code, 71);
 }
 
 }  // namespace

@@ -47,6 +47,18 @@ TEST_F(Slurm, numbers_come_from_parallel) {
   EXPECT_TRUE(has(overridden.out, " --parallel.dp=2 --train.device=cpu --train.lr=0.1 "));
 }
 
+TEST_F(Slurm, a_checkpoint_to_begin_at_is_kept_and_its_price_told) {
+  for (const bool in_file : {true, false}) {
+    const auto c = config(in_file ? "[checkpoint]\nresume = \"base/step_7\"\n" : "");
+    std::vector<std::string> words{"slurm", "-c", c};
+    if (!in_file) words.push_back("--checkpoint.resume=base/step_7");
+    const auto r = run(words);
+    ASSERT_EQ(r.code, 0) << r.err;
+    EXPECT_FALSE(has(r.out, "--checkpoint.resume=auto")) << r.out;
+    EXPECT_TRUE(has(r.err, "\"base/step_7\": a job that is requeued begins there again")) << r.err;
+  }
+}
+
 TEST_F(Slurm, what_does_not_fit_is_refused) {
   const auto c = config("[parallel]\ndp = 4\ntp = 2\n");
   const auto r = run({"slurm", "-c", c, "--nodes", "3"});

@@ -76,7 +76,7 @@ Augmenter::Augmenter(const ImageSet& set, const AugmentOptions& options, std::ui
           options.mixup);
   for (int x = 0; x < width_; ++x)
     for (std::size_t c = 0; c < 3; ++c) {
-      const auto& n = set.info().normalisation;
+      const auto n = options.by.value_or(set.info().normalisation);
       scale_.push_back(options.normalise ? 1 / (255 * n.std[c]) : 1 / 255.f);
       shift_.push_back(options.normalise ? -n.mean[c] / n.std[c] : 0);
     }

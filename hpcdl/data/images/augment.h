@@ -4,6 +4,7 @@
 // it in the batch.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -17,8 +18,9 @@ struct AugmentOptions {
   bool flip = false;  // left and right, every second time
   bool random_resized =
       false;  // a random part, 8 to 100 % of the area and 3/4 to 4/3 in shape, resized (Szegedy et al., CVPR 2015)
-  double mixup = 0;       // alpha of Beta(alpha, alpha); 0: none (Zhang et al., "mixup", ICLR 2018)
-  bool normalise = true;  // by the set's mean and standard deviation; otherwise pixels are in [0, 1]
+  double mixup = 0;                      // alpha of Beta(alpha, alpha); 0: none (Zhang et al., "mixup", ICLR 2018)
+  bool normalise = true;                 // by a mean and standard deviation; otherwise pixels are in [0, 1]
+  std::optional<Normalisation> by = {};  // these, in place of the set's
 };
 
 /// The weight of a sample and the one that it is mixed with.

@@ -119,10 +119,12 @@ const ImageBatch& ImageLoader::next() {
 ImageEvalBatches::ImageEvalBatches(std::shared_ptr<const ImageSet> set, const ImageLoaderOptions& options)
     : set_(checked(std::move(set))),
       options_(checked(options)),
-      augment_(
-          *set_,
-          {.height = options.augment.height, .width = options.augment.width, .normalise = options.augment.normalise},
-          options.seed),
+      augment_(*set_,
+               {.height = options.augment.height,
+                .width = options.augment.width,
+                .normalise = options.augment.normalise,
+                .by = options.augment.by},
+               options.seed),
       batches_(std::max<std::int64_t>(
                    (set_->count() + options.batch - 1) / options.batch - options.rank + options.world - 1, 0) /
                options.world),

@@ -6,8 +6,8 @@ namespace hpcdl {
 
 AdamW::Step AdamW::step(const Args& a, const StepParams& p) {
   const double t = static_cast<double>(p.step + 1);
-  return {a, p.lr, p.grad_scale * p.clip_factor, static_cast<float>(1 - std::pow(static_cast<double>(a.beta1), t)),
-          static_cast<float>(1 - std::pow(static_cast<double>(a.beta2), t))};
+  return {a, p.lr, p.grad_scale * p.clip_factor, static_cast<float>(1 - std::pow(a.beta1, t)),
+          static_cast<float>(1 - std::pow(a.beta2, t))};
 }
 
 void AdamW::run(Stream& s, const Grad* operands, const void* args) {

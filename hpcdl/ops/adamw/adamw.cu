@@ -10,8 +10,8 @@ using Table = Update::Table<AdamW::kOperands>;
 /// The factors of this step, by the very operations of AdamW::step().
 __device__ AdamW::Step step_of(const AdamW::Args& a, const StepParams& p) {
   const double t = static_cast<double>(p.step + 1);
-  return {a, p.lr, p.grad_scale * p.clip_factor, static_cast<float>(1 - pow(static_cast<double>(a.beta1), t)),
-          static_cast<float>(1 - pow(static_cast<double>(a.beta2), t))};
+  return {a, p.lr, p.grad_scale * p.clip_factor, static_cast<float>(1 - pow(a.beta1, t)),
+          static_cast<float>(1 - pow(a.beta2, t))};
 }
 
 /// The factors of this step as the update uses them.
@@ -19,10 +19,10 @@ struct Factors {
   float scale, beta1, beta2, rest1, rest2, keep, rate, root, eps;
   __device__ Factors(const AdamW::Step& s, bool decays)
       : scale(s.grad_scale),
-        beta1(s.args.beta1),
-        beta2(s.args.beta2),
-        rest1(1.0f - beta1),
-        rest2(1.0f - beta2),
+        beta1(static_cast<float>(s.args.beta1)),
+        beta2(static_cast<float>(s.args.beta2)),
+        rest1(static_cast<float>(1 - s.args.beta1)),
+        rest2(static_cast<float>(1 - s.args.beta2)),
         keep(decays ? 1.0f - s.lr * s.args.weight_decay : 1.0f),
         rate(s.lr / s.correction1),
         root(1.0f / sqrtf(s.correction2)),

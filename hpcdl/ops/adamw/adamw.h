@@ -23,8 +23,8 @@ namespace hpcdl {
 struct AdamW {
   static constexpr std::string_view name = "adamw";
   struct Args {
-    float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
-    float weight_decay = 0.1f;
+    double beta1 = 0.9, beta2 = 0.95;  // 1 - beta is formed before it is rounded to f32
+    float eps = 1e-8f, weight_decay = 0.1f;
   };
   /// What the kernel needs besides the tensors: Args, the factors of this step, and which tensors decay.
   struct Step {

@@ -19,8 +19,9 @@ void update(const Grad* t, std::int64_t begin, std::int64_t end, bool decay, con
   const G* g = t[1].ptr<G>() + begin;
   float *m = t[2].ptr<float>() + begin, *v = t[3].ptr<float>() + begin;
   C* copy = t[4] ? t[4].ptr<C>() + begin : nullptr;
-  const V keep(decay ? 1.0f - step.lr * a.weight_decay : 1.0f), scale(step.grad_scale), b1(a.beta1), b2(a.beta2);
-  const V rest1(1.0f - a.beta1), rest2(1.0f - a.beta2), eps(a.eps);
+  const V keep(decay ? 1.0f - step.lr * a.weight_decay : 1.0f), scale(step.grad_scale);
+  const V b1(static_cast<float>(a.beta1)), b2(static_cast<float>(a.beta2)), rest1(static_cast<float>(1 - a.beta1)),
+      rest2(static_cast<float>(1 - a.beta2)), eps(a.eps);
   // lr * (m / c1) / (sqrt(v / c2) + eps)
   const V rate(step.lr / step.correction1), root(1.0f / __builtin_sqrtf(step.correction2));
   loop<Isa>(end - begin, [&](std::int64_t i, auto k) {

@@ -7,6 +7,7 @@
 #include "hpcdl/core/rng.h"
 #include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/testing/every_isa.h"
 
 namespace hpcdl {
 namespace {
@@ -28,7 +29,7 @@ struct Model {
     bool decay;
   };
   std::vector<One> tensors;
-  AdamW::Args args{.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+  AdamW::Args args{.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8f, .weight_decay = 0.1f};
   StepParams params;
   std::unique_ptr<Executable> exe;
 
@@ -82,8 +83,8 @@ struct Model {
   /// torch.optim.AdamW, in double.
   void reference() {
     if (params.skip) return;
-    const double t = static_cast<double>(params.step + 1), lr = static_cast<double>(params.lr),
-                 b1 = static_cast<double>(args.beta1), b2 = static_cast<double>(args.beta2);
+    const double t = static_cast<double>(params.step + 1), lr = static_cast<double>(params.lr), b1 = args.beta1,
+                 b2 = args.beta2;
     for (auto& o : tensors) {
       for (std::size_t k = 0; k < o.p.size(); ++k) {
         const double g = get(o.gradient.tensor, static_cast<std::int64_t>(k)) *
@@ -145,6 +146,28 @@ INSTANTIATE_TEST_SUITE_P(
     All, AdamWTest,
     ::testing::Combine(::testing::Values(simd::IsaKind::scalar, simd::IsaKind::avx2, simd::IsaKind::avx512),
                        ::testing::Values(DType::f32, DType::bf16), ::testing::Values(DType::f32, DType::bf16)));
+
+/// The means of equal gradients are that gradient, whatever the decay: each step moves by lr.
+TEST(AdamW, BetasMayBeNearerTo1ThanAnF32Holds) {
+  testing::for_each_isa([] {
+    float p = 1, g = 0.5f, m = 0, v = 0;
+    const Spec one{{1}, DType::f32};
+    const Grad tensors[AdamW::kOperands] = {{Tensor(&p, one), Write::overwrite},
+                                            {Tensor(&g, one), Write::overwrite},
+                                            {Tensor(&m, one), Write::overwrite},
+                                            {Tensor(&v, one), Write::overwrite},
+                                            {}};
+    const std::uint8_t decays = 0;
+    const AdamW::Args args{.beta1 = 1 - 1e-11, .beta2 = 1 - 1e-12};
+    Pool pool(1);
+    for (int step = 0; step < 4; ++step) {
+      StepParams params;
+      params.step = step, params.lr = 0.125f;
+      simd::with_isa([&](auto isa) { cpu::adamw(isa, pool, tensors, &decays, 1, AdamW::step(args, params)); });
+      EXPECT_NEAR(p, 1 - 0.125f * static_cast<float>(step + 1), 1e-4) << step;
+    }
+  });
+}
 
 TEST(AdamW, RejectsStateOfAnotherShape) {
   Graph g;

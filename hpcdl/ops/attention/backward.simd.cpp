@@ -5,6 +5,7 @@
 #include "hpcdl/core/pool.h"
 #include "hpcdl/ops/attention/attention.h"
 #include "hpcdl/ops/attention/pack.h"
+#include "hpcdl/ops/cross_entropy/far_lse.h"
 #include "hpcdl/simd/math.h"
 
 namespace hpcdl::cpu {
@@ -26,6 +27,10 @@ template <class W> struct Queries {
       dout_columns[kQueries / kGroup * kMaxDim];  // (words of queries, D)
   alignas(64) float dq[kMaxDim * kQueries];       // (D, queries)
   alignas(64) float lse[kQueries] /* times log2 e */, delta[kQueries] /* times scale */;
+  // Where a query is far (far_lse.h): the largest score of each that is, whose lse is then the logarithm of its sum
+  // alone; 0 for the others.
+  bool far;
+  alignas(64) float top[kQueries], sum[kQueries];
 };
 
 /// Pairs: p and ds are rounded to bf16, as the gradients are that they are multiplied with, and summed in f32.
@@ -54,7 +59,7 @@ struct Shared {
 };
 
 /// p: scores -> probabilities; ds: do v^T -> scale p (ds - delta); both as words.
-template <class Isa, class W>
+template <bool kFar, class Isa, class W>
 [[gnu::flatten]] void probabilities(Isa, Work<W>& w, const Queries<W>& q, const attn::Sight& s, float scale) {
   using V = simd::Vec<Isa>;
   float iota[V::N];
@@ -66,7 +71,9 @@ template <class Isa, class W>
     const auto compute = [&](std::int64_t j, V& p, V& ds) {
       p = ds = zero;
       if (j >= seen) return;
-      p = exp2(fma(V::load(w.p + j * kQueries + l), rate, lse));
+      V score = V::load(w.p + j * kQueries + l);
+      if constexpr (kFar) score = score - V::load(q.top + l);
+      p = exp2(fma(score, rate, lse));
       if (s.masked) p = select(position < V(static_cast<float>(j)), zero, p);
       ds = p * fma(V::load(w.ds + j * kQueries + l), V(scale), delta);
     };
@@ -141,6 +148,54 @@ void load_queries(Isa isa, Queries<W>& w, const Head<T>& h, std::int64_t t0, std
     w.delta[r] = s.scale * reduce_add(dot);
     w.lse[r] = r < rows ? h.lse[t0 + r] * kLog2e : __builtin_inff();  // lanes behind the last query: p = 0
   }
+  w.far = false;
+  for (std::int64_t r = 0; r < rows; ++r) w.far |= is_far_lse(h.lse[t0 + r]);
+}
+
+/// The largest score of each query and the sum relative to it, with one more block of keys.
+template <class Isa, class W>
+void fold_scores(Isa, const Work<W>& work, Queries<W>& w, const attn::Sight& s, float scale) {
+  using V = simd::Vec<Isa>;
+  float iota[V::N];
+  for (int i = 0; i < V::N; ++i) iota[i] = static_cast<float>(i);
+  const V rate(scale * kLog2e), least(-__FLT_MAX__);
+  attn::for_spans(s, [&](std::int64_t l0, std::int64_t lanes, std::int64_t seen) {
+    for (std::int64_t l = l0; l < l0 + lanes; l += V::N) {
+      const V position = V::load(iota) + V(static_cast<float>(l - s.first));
+      V top = V::load(w.top + l), sum = V::load(w.sum + l);
+      for (std::int64_t j = 0; j < seen; ++j) {
+        V x = V::load(work.p + j * kQueries + l);
+        const V here = V(static_cast<float>(j));
+        if (s.masked) x = select(position < here, least, x);
+        const V higher = max(x, top);
+        V e = exp2((x - higher) * rate);
+        if (s.masked) e = select(position < here, V(0.0f), e);
+        sum = fma(sum, exp2((top - higher) * rate), e);
+        top = higher;
+      }
+      top.store(w.top + l), sum.store(w.sum + l);
+    }
+  });
+}
+
+/// Tops and sums of the far queries of [t0, t0 + rows), which see keys [0, end).
+template <class Isa, class W, class T>
+void find_far(Isa isa, Work<W>& work, Queries<W>& w, const Head<T>& h, attn::Rows<const T> k, std::int64_t t0,
+              std::int64_t rows, std::int64_t lanes, std::int64_t end, const Shared& s) {
+  using V = simd::Vec<Isa>;
+  for (std::int64_t r = 0; r < lanes; ++r) w.top[r] = -__FLT_MAX__, w.sum[r] = 0;
+  const std::int64_t position = s.offset + t0;
+  for (std::int64_t j0 = 0; j0 < end; j0 += kKeys) {
+    const std::int64_t j1 = end - j0 < kKeys ? end : j0 + kKeys;
+    const attn::Sight sight{j1 - j0, lanes, j0 - position, s.causal && j1 > position + 1};
+    attn::multiply_scores(isa, work.p, attn::row_words(isa, work.k, k.from(j0), j1 - j0, s.d), w.q,
+                          attn::words_of<W>(s.d), sight);
+    fold_scores(isa, work, w, sight, s.scale);
+  }
+  for (std::int64_t r = 0; r < lanes; ++r) {
+    if (r < rows && is_far_lse(h.lse[t0 + r])) w.lse[r] = reduce_max(log(V(w.sum[r]))) * kLog2e;
+    else w.top[r] = 0;
+  }
 }
 
 /// Row and column words of a block of keys and values.
@@ -157,7 +212,8 @@ void block_pair(Isa isa, Work<W>& work, Queries<W>& w, const KeyBlock<W>& b, con
   const std::int64_t up = (s.d + N - 1) / N * N;
   attn::multiply_scores(isa, work.p, b.k, w.q, attn::words_of<W>(s.d), sight);
   attn::multiply_scores(isa, work.ds, b.v, w.dout, attn::words_of<W>(s.d), sight);
-  probabilities(isa, work, w, sight, s.scale);
+  if (w.far) probabilities<true>(isa, work, w, sight, s.scale);
+  else probabilities<false>(isa, work, w, sight, s.scale);
   if (want_dq) {
     const W* ds_columns = attn::kGroup<W> == 1 ? reinterpret_cast<const W*>(work.ds) : work.ds_columns;
     attn::multiply_weights(isa, w.dq, b.k_columns, ds_columns, s.d, add, sight);
@@ -182,6 +238,7 @@ void query_blocks(Isa isa, Work<W>& work, const Head<T>& h, attn::Rows<const T> 
   std::int64_t last = 0;
   blocks([&](auto& w, std::int64_t t, std::int64_t rows, std::int64_t end) {
     load_queries(isa, w, h, t, rows, up(rows), s);
+    if (w.far) find_far(isa, work, w, h, k, t, rows, up(rows), end, s);
     last = end;
   });
   const auto at = [](attn::Rows<float> r, std::int64_t j) { return r.base ? r.from(j) : r; };

@@ -1,6 +1,6 @@
 // Scores far from 0, as masks of -1e10 and -1e30 make them: whatever a float holds is an ordinary score. Every way to
-// compute attention forward, on every instruction set and on a GPU, against loops in double. Only the first element
-// of queries and keys is not 0, so that scores are exact.
+// compute attention forward, on every instruction set and on a GPU, and its gradients on every instruction set, against
+// loops in double. Only the first element of queries and keys is not 0, so that scores are exact.
 
 #include <gtest/gtest.h>
 
@@ -116,6 +116,45 @@ template <class T> struct Problem {
   }
 };
 
+/// The gradient of the values, which shows every probability: dout is 1 for one query and element at a time.
+template <class T> void expect_gradients(Problem<T>& p, double tolerance) {
+  const Case& c = p.c;
+  p.forward();
+  OwnedTensor dout(p.q.tensor.spec()), dq(p.q.tensor.spec()), dk(p.k.tensor.spec()), dv(p.v.tensor.spec()),
+      scratch(Attention::backward_scratch(p.q.tensor.spec(), p.k.tensor.spec(), p.v.tensor.spec(), p.args)[0]);
+  const auto get = [](const OwnedTensor& x, std::int64_t i) {
+    return static_cast<double>(static_cast<float>(x.tensor.template ptr<T>()[i]));
+  };
+  for (std::int64_t i = 0; i < dout.tensor.size(); ++i)
+    dout.tensor.template ptr<T>()[i] = T(static_cast<float>(Rng{6}.uniform(static_cast<std::uint64_t>(i)) * 2 - 1));
+  Attention::backward(p.s, Grad(dq.tensor, Write::overwrite), Grad(dk.tensor, Write::overwrite),
+                      Grad(dv.tensor, Write::overwrite), p.q.tensor, p.k.tensor, p.v.tensor, p.out.tensor, p.lse.tensor,
+                      dout.tensor, scratch.tensor, p.args);
+  const std::int64_t width = c.width;
+  std::vector<double> want_dv(static_cast<std::size_t>(p.v.tensor.size())), size(want_dv.size());
+  std::vector<double> e(static_cast<std::size_t>(c.keys));
+  for (std::int64_t t = 0; t < c.queries; ++t)
+    for (int h = 0; h < c.heads; ++h) {
+      const std::int64_t g = h * c.kv_heads / c.heads, seen = c.causal ? t + c.keys - c.queries + 1 : c.keys,
+                         row = (t * c.heads + h) * width;
+      double top = -INFINITY, sum = 0;
+      for (std::int64_t j = 0; j < seen; ++j) {
+        e[static_cast<std::size_t>(j)] = 0.25 * get(p.q, row) * get(p.k, (j * c.kv_heads + g) * width);
+        top = std::max(top, e[static_cast<std::size_t>(j)]);
+      }
+      for (std::int64_t j = 0; j < seen; ++j)
+        sum += e[static_cast<std::size_t>(j)] = std::exp(e[static_cast<std::size_t>(j)] - top);
+      for (std::int64_t j = 0; j < seen; ++j)
+        for (std::int64_t i = 0; i < width; ++i) {
+          const auto at = static_cast<std::size_t>((j * c.kv_heads + g) * width + i);
+          const double part = e[static_cast<std::size_t>(j)] / sum * get(dout, row + i);
+          want_dv[at] += part, size[at] += std::fabs(part);
+        }
+    }
+  for (std::size_t i = 0; i < want_dv.size(); ++i)
+    ASSERT_NEAR(get(dv, static_cast<std::int64_t>(i)), want_dv[i], tolerance * (1e-2 + size[i])) << "element " << i;
+}
+
 /// check(problem) for every problem of elements T.
 template <class T, class F> void for_each_problem(Stream& s, F&& check) {
   for (const Case& c : {Case{70, 133, 2, 1, 16}, Case{100, 100, 2, 2, 64}, Case{130, 200, 1, 1, 128, false},
@@ -137,6 +176,16 @@ TEST(FarScores, AreRightOnEveryInstructionSet) {
   testing::for_each_isa([&] {
     for_each_problem<float>(s, [](Problem<float>& p) { p.forward(), p.expect_right(1e-5); });
     for_each_problem<bf16>(s, [](Problem<bf16>& p) { p.forward(), p.expect_right(0x1p-7); });
+  });
+}
+
+TEST(FarScores, GradientsAreRightOnEveryInstructionSet) {
+  Pool pool(2);
+  StepParams params;
+  Stream s(pool, &params);
+  testing::for_each_isa([&] {
+    for_each_problem<float>(s, [](Problem<float>& p) { expect_gradients(p, 1e-3); });
+    for_each_problem<bf16>(s, [](Problem<bf16>& p) { expect_gradients(p, 0x1p-6); });
   });
 }
 

@@ -46,7 +46,7 @@ struct GeluTanhForBf16 {
   template <class V> static V value(V x) {
     constexpr float kScale = -fuse::GeluTanh::kTwoC * fuse::GeluTanh::kLog2e;
     const V t = x * fma(V(kScale * 0.044715f) * x, x, V(kScale));
-    return x * coarse_reciprocal(V(1.0f) + coarse_exp2(limit(t, V(125.0f))));
+    return fuse::gated(x, coarse_reciprocal(V(1.0f) + coarse_exp2(limit(t, V(125.0f)))));
   }
 };
 

@@ -3,6 +3,7 @@
 #include "hpcdl/cuda/relative_exp.h"
 #include "hpcdl/cuda/rows.h"
 #include "hpcdl/cuda/sweep.h"
+#include "hpcdl/ops/cross_entropy/far_lse.h"
 
 namespace hpcdl::cuda {
 namespace {
@@ -162,33 +163,58 @@ struct Gradient {
 /// What the elements of one row have in common.
 struct RowGradient {
   std::int32_t target;
-  float scale, lse, even, own;
+  float scale, lse, rest, even, own;
 
   __device__ RowGradient(const Gradient& g, std::int64_t row)
       : target(g.targets[row]),
         scale(target >= 0 && g.dloss ? g.smooth.weight(row) * *g.dloss : 0.0f),
         lse(g.lse[row]),
+        rest(0),
         even(g.smooth.share / static_cast<float>(g.cols)),
         own(1.0f - g.smooth.share) {}
+  __device__ bool is_far() const { return is_far_lse(lse); }
+  __device__ void take_apart(float top, float sum) { lse = top, rest = logf(sum); }
   /// Of the N elements at column `at`.
   template <int N> __device__ Lanes<N> operator()(const Lanes<N>& x, std::int64_t at) const {
     if (target < 0) return Lanes<N>(0.0f);  // whatever x is
     const int hit = static_cast<int>(target - at);
-    return map<N>([&](int i) { return (fast_exp2((x.v[i] - lse) * kLog2e) - even - (i == hit ? own : 0.0f)) * scale; });
+    return map<N>(
+        [&](int i) { return (fast_exp2(((x.v[i] - lse) - rest) * kLog2e) - even - (i == hit ? own : 0.0f)) * scale; });
   }
 };
 
 template <class T, class Team, bool kWhole>
 __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) short_gradient(Gradient g) {
   constexpr int N = kLanes<T>, K = Team::kPacks;
+  __shared__ float memory[2][kWarp];
   const std::int64_t row = Team::row();
-  if (row >= g.rows) return;
+  const bool exists = row < g.rows;
   const T* x = static_cast<const T*>(g.x) + row * g.x_stride;
   T* dx = static_cast<T*>(g.dx) + row * g.dx_stride;
-  const RowShare<T, Team, kWhole> share(row, g.cols);
+  const RowShare<T, Team, kWhole> share(row, exists ? g.cols : 0);
   Pack<T, N> v[K];
   share.read(v, x);
-  const RowGradient of_row(g, row);
+  RowGradient of_row(g, exists ? row : 0);
+  // Teams within a warp reduce together; those of several warps have a block and one row.
+  if (Team::kThreads < kWarp ? __any_sync(0xffffffffu, of_row.is_far()) : of_row.is_far()) {
+    const auto fold = [&](float from, auto&& f) {
+#pragma unroll
+      for (int k = 0; k < K; ++k) {
+        if (!share.some(k)) break;
+        const auto in = widen(v[k]);
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+          if (kWhole || (i >= share.from(k) && i < share.to(k))) from = f(from, in.v[i]);
+      }
+      return from;
+    };
+    const float top =
+        Team::reduce(fold(-__builtin_inff(), [](float a, float b) { return fmaxf(a, b); }), Max{}, memory[0]);
+    const float sum = Team::reduce(
+        fold(0.0f, [&](float a, float b) { return a + fast_exp2((b - finite(top)) * kLog2e); }), Sum{}, memory[1]);
+    if (of_row.is_far()) of_row.take_apart(top, sum);
+  }
+  if (!exists) return;
 #pragma unroll
   for (int k = 0; k < K; ++k) {
     if (!share.some(k)) break;
@@ -202,7 +228,17 @@ template <class T, bool kWhole> __global__ void __launch_bounds__(kThreads) long
   const std::int64_t row = blockIdx.y;
   const T* x = static_cast<const T*>(g.x) + row * g.x_stride;
   T* dx = static_cast<T*>(g.dx) + row * g.dx_stride;
-  const RowGradient of_row(g, row);
+  RowGradient of_row(g, row);
+  const bool far = of_row.is_far();
+  if (far) {
+    if (blockIdx.x > 0) return;  // dx may be x: the block that reads the whole row writes it, too
+    __shared__ float memory[2][kWarp];
+    SumOfExp all;
+    sweep<kThreads, kPacks, kWhole>(x, g.cols, narrow<T>(-__builtin_inff()), row_lead<T>(row, g.cols),
+                                    [&](std::int64_t, const auto& v) { all.add(v); });
+    all.template over_block<kThreads>(memory);
+    of_row.take_apart(all.top, all.sum);
+  }
   const auto body = [&](std::int64_t col, const auto& v) {
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
@@ -215,7 +251,8 @@ template <class T, bool kWhole> __global__ void __launch_bounds__(kThreads) long
       else write(dx + at, pack<T>(d), from, to);
     }
   };
-  sweep<kThreads, kPacks, kWhole>(x, g.cols, T{}, row_lead<T>(row, g.cols), body, blockIdx.x, gridDim.x);
+  sweep<kThreads, kPacks, kWhole>(x, g.cols, T{}, row_lead<T>(row, g.cols), body, far ? 0 : blockIdx.x,
+                                  far ? 1 : gridDim.x);
 }
 
 /// f with the team that holds a row in registers; false for rows longer than kShortPacks.

@@ -6,6 +6,7 @@
 // count, through StepParams::grad_scale for the gradients and on the host for the log, and is exact whatever the split.
 // Kept for backward: lse (rows), f32. backward may write dx over x in place (raw kernels; a program keeps them apart).
 //   dx = (exp(x - lse) - onehot(target)) * dloss, 0 for ignored rows
+// where backward computes the maximum and the logarithm of the sum of far rows (far_lse.h) again.
 
 #include "hpcdl/ops/op.h"
 #include "hpcdl/ops/require.h"

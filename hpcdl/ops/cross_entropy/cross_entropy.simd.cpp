@@ -1,5 +1,6 @@
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
 
+#include "hpcdl/ops/cross_entropy/far_lse.h"
 #include "hpcdl/ops/cross_entropy/log_sum_exp.h"
 #include "hpcdl/ops/rows.h"
 
@@ -72,7 +73,10 @@ void cross_entropy_backward(Isa, Pool& pool, Grad dlogits, View logits, View tar
           continue;
         }
         const float scale = weight(weights, r) * dloss;
-        const V shift(lse.ptr<float>()[r]), g(scale);
+        const bool far = is_far_lse(lse.ptr<float>()[r]);
+        LogSumExp<Isa> l;
+        if (far) l.add(x, n);
+        const V shift(far ? l.top : lse.ptr<float>()[r]), rest(far ? l.log_sum() : 0.0f), g(scale);
         const auto write = [&](auto term) {
           const auto d = [&](std::int64_t i, auto k) {
             prefetch_pages_in_turn(reinterpret_cast<const char*>(x + i) + LogSumExp<Isa>::kAhead);
@@ -87,7 +91,8 @@ void cross_entropy_backward(Isa, Pool& pool, Grad dlogits, View logits, View tar
           else loop<Isa>(n, [&](std::int64_t i, auto k) { store(dx + i, d(i, k), k); });
           if (known) dx[t] = T(before + (p - (1.0f - smoothing)) * scale);
         };
-        if (smoothing > 0) write([&](V v) { return LogSumExp<Isa>::power(v - shift) - even; });
+        if (far) write([&](V v) { return LogSumExp<Isa>::power((v - shift) - rest) - even; });
+        else if (smoothing > 0) write([&](V v) { return LogSumExp<Isa>::power(v - shift) - even; });
         else write([&](V v) { return LogSumExp<Isa>::power(v - shift); });
       }
       if (past_cache) stream_fence<Isa>();

@@ -5,6 +5,12 @@
 
 namespace hpcdl::fuse {
 
+/// Activations are 0 or x to the last bit of an f32 beyond; their gates have a floor that large x would bring back.
+inline constexpr float kSaturated = 128;
+
+/// x * gate, 0 where x is far below 0.
+template <class V> HPCDL_HOST_DEVICE V gated(V x, V gate) { return select(V(-kSaturated) > x, V(-0.0f), x * gate); }
+
 struct Relu {
   template <class V> HPCDL_HOST_DEVICE static V value(V x) { return max(V(0.0f), x); }  // this order keeps NaN
   template <class V> HPCDL_HOST_DEVICE static V slope(V x) { return select(x > V(0.0f), V(1.0f), V(0.0f)); }
@@ -17,11 +23,12 @@ struct GeluTanh {
   template <class V> HPCDL_HOST_DEVICE static V gate(V x) {
     return logistic2(x * fma(V(kTwoC * kLog2e * 0.044715f) * x, x, V(kTwoC * kLog2e)));
   }
-  template <class V> HPCDL_HOST_DEVICE static V value(V x) { return x * gate(x); }
+  template <class V> HPCDL_HOST_DEVICE static V value(V x) { return gated(x, gate(x)); }
   template <class V> HPCDL_HOST_DEVICE static V slope(V x) {
     const V s = gate(x);
-    const V du2 = V(kTwoC) * fma(V(3 * 0.044715f) * x, x, V(1.0f));
-    return fma(s * (V(1.0f) - s) * x, du2, s);
+    const V near = max(V(-kSaturated), min(V(kSaturated), x));  // x^2 overflows, and 0 times that is NaN
+    const V du2 = V(kTwoC) * fma(V(3 * 0.044715f) * near, near, V(1.0f));
+    return fma(s * (V(1.0f) - s) * near, du2, s);
   }
 };
 
@@ -34,10 +41,10 @@ struct GeluErf {
 };
 
 struct Silu {
-  template <class V> HPCDL_HOST_DEVICE static V value(V x) { return x * sigmoid(x); }
+  template <class V> HPCDL_HOST_DEVICE static V value(V x) { return gated(x, sigmoid(x)); }
   template <class V> HPCDL_HOST_DEVICE static V slope(V x) {
     const V s = sigmoid(x);
-    return s * fma(x, V(1.0f) - s, V(1.0f));
+    return s * fma(max(V(-kSaturated), x), V(1.0f) - s, V(1.0f));
   }
 };
 

@@ -1,8 +1,13 @@
 #include "hpcdl/ops/gelu/gelu.h"
 
+#include <gtest/gtest.h>
+
 #include <cmath>
+#include <limits>
+#include <vector>
 
 #include "hpcdl/testing/activations.h"
+#include "hpcdl/testing/every_isa.h"
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {
@@ -30,6 +35,27 @@ const auto spec = testing::op<Gelu>({
           }
         },
 });
+
+/// Gates have a floor on a CPU, and squares overflow: neither may show.
+TEST(Gelu, LargeArguments) {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  std::vector<float> x = {-kMost, -3e38f, -1e30f, -1e20f, -1e15f, -1e6f, -200, 200, 1e6f, 1e15f, 1e20f, 1e30f, kMost},
+                     ones(x.size(), 1), y(x.size()), dx(x.size());
+  const Spec spec_of_x{{static_cast<std::int64_t>(x.size())}, DType::f32};
+  const auto tensor = [&](std::vector<float>& of) { return Tensor(of.data(), spec_of_x); };
+  Pool pool(1);
+  Stream s(pool);
+  testing::for_each_isa([&] {
+    for (const Form form : {Form::tanh, Form::erf}) {
+      Gelu::forward(s, tensor(y), tensor(x), {form});
+      Gelu::backward(s, Grad(tensor(dx), Write::overwrite), tensor(x), tensor(ones), {form});
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        EXPECT_EQ(y[i], x[i] < 0 ? 0 : x[i]) << x[i];
+        EXPECT_NEAR(dx[i], x[i] < 0 ? 0 : 1, 1e-30) << x[i];
+      }
+    }
+  });
+}
 
 }  // namespace
 }  // namespace hpcdl

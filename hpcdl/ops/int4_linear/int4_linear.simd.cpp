@@ -1,5 +1,6 @@
 #include "hpcdl/ops/int4_linear/int4_linear.h"
 
+#include "hpcdl/ops/fuse/activations.h"
 #include "hpcdl/ops/int4_linear/int4_vec.h"
 #include "hpcdl/ops/rows.h"
 #include "hpcdl/simd/math.h"
@@ -201,9 +202,10 @@ template <class Isa> simd::Vec<Isa> activate(simd::Vec<Isa> v, Int4Activation a)
   switch (a) {
     case Int4Activation::relu: return max(v, V(0.0f));
     // 0.5 (1 + tanh z) = sigmoid(2 z)
-    case Int4Activation::gelu: return v * simd::sigmoid<Isa>(V(1.5957691216057308f) * fma(V(0.044715f) * v * v, v, v));
+    case Int4Activation::gelu:
+      return fuse::gated(v, simd::sigmoid<Isa>(V(1.5957691216057308f) * fma(V(0.044715f) * v * v, v, v)));
     case Int4Activation::gelu_erf: return v * fma(simd::erf<Isa>(v * V(0.70710678118654752f)), V(0.5f), V(0.5f));
-    case Int4Activation::silu: return v * simd::sigmoid<Isa>(v);
+    case Int4Activation::silu: return fuse::gated(v, simd::sigmoid<Isa>(v));
     default: return v;
   }
 }

@@ -9,10 +9,10 @@ void LmHeadGradient::forward(Stream& s, Tensor loss, Tensor count, Tensor dh, Te
       s,
       [&](auto isa, Pool& pool) {
         const Tensor chunk(logits.data(), {{rows, LmHeadLoss::chunk(rows, w[0])}, DType::f32}),
-            lse(stats.data(), {{rows}, DType::f32});
+            lse(stats.data(), {{2, rows}, DType::f32});
         const Tensor sum(chunk.ptr<float>() + chunk.size(), {h.shape(), DType::f32});
         cpu::lm_head_loss(isa, pool, loss, count, lse, Tensor(), h, w, targets, chunk,
-                          Tensor(stats.ptr<float>() + rows, {{4, rows}, DType::f32}));
+                          Tensor(stats.ptr<float>() + 2 * rows, {{4, rows}, DType::f32}));
         if (dh || dw)
           cpu::lm_head_loss_backward(isa, pool, Grad(dh, Write::overwrite), Grad(dw, Write::overwrite), h, w, targets,
                                      lse, View(), 1.0f, chunk, sum);

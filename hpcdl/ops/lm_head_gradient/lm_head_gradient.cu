@@ -6,6 +6,7 @@
 #include "hpcdl/cuda/reduce.h"
 #include "hpcdl/cuda/relative_exp.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
+#include "hpcdl/ops/cross_entropy/far_lse.h"
 #include "hpcdl/ops/fuse/device.h"
 #include "hpcdl/ops/matmul/device_gemm.h"
 
@@ -67,11 +68,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   const float log_sum = logf(total);
   if (threadIdx.x == 0) row_loss[blockIdx.x] = (top - at_target) + log_sum;
   if (!gradient) return;
-  const float shift = top + log_sum;
+  const float shift = top + log_sum, rest = lse_rest(top, log_sum);
   sweep([&](int k, const Lanes<N>& v) {
     if (left(k) > 0)
       store(x + at(k), map<N>([&](int i) {
-              return (exp2f((v.v[i] - shift) * kLog2e) - (at(k) + i == target ? 1.0f : 0.0f)) * unit;
+              return (exp2f(((v.v[i] - shift) - rest) * kLog2e) - (at(k) + i == target ? 1.0f : 0.0f)) * unit;
             }),
             left(k));
   });

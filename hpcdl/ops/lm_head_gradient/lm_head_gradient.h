@@ -38,13 +38,13 @@ struct LmHeadGradient {
   static Cost backward_cost(const Spec& h, const Spec& w, const Spec&, const Args&) {
     return {static_cast<double>(h.size() + w.size()), 2.0 * static_cast<double>(h.bytes() + w.size() * 4)};
   }
-  /// Logits as the device wants them, with dh in f32 behind them on a CPU; per row: lse or loss, and what lm_head_loss
-  /// keeps.
+  /// Logits as the device wants them, with dh in f32 behind them on a CPU; per row: lse and what it
+  /// has lost, or loss, and what lm_head_loss keeps.
   static std::array<Spec, 2> scratch(const Spec& h, const Spec& w, const Spec& targets, const Args&) {
     const auto rows = targets.shape.size();
     const auto gpu = block(rows, w[0]) * w[0] * dtype_bytes(h.dtype),
                cpu = 4 * (rows * LmHeadLoss::chunk(rows, w[0]) + h.size());
-    return {Spec{{gpu > cpu ? gpu : cpu}, DType::u8}, Spec{{5, rows}, DType::f32}};
+    return {Spec{{gpu > cpu ? gpu : cpu}, DType::u8}, Spec{{6, rows}, DType::f32}};
   }
   static void forward(Stream& s, Tensor loss, Tensor count, Tensor dh, Tensor dw, View h, View w, View targets,
                       Tensor logits, Tensor stats, const Args&);

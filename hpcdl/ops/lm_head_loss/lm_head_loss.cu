@@ -3,6 +3,7 @@
 #include "hpcdl/cuda/relative_exp.h"
 #include "hpcdl/cuda/sweep.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
+#include "hpcdl/ops/cross_entropy/far_lse.h"
 #include "hpcdl/ops/lm_head_loss/chunks.h"
 #include "hpcdl/ops/matmul/device_gemm.h"
 
@@ -67,25 +68,25 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t r = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (r >= rows) return;
   const float log_sum = logf(s.sum[r]);
-  if (lse) lse[r] = s.top[r] + log_sum;
+  if (lse) lse[r] = s.top[r] + log_sum, lse[rows + r] = lse_rest(s.top[r], log_sum);
   s.loss[r] = targets[r] < 0 ? 0.0f : (s.top[r] - s.at_target[r]) + log_sum;
 }
 
-/// d = (exp(x - lse) - onehot(target)) * dloss, for one chunk; d may be x.
+/// d = (exp((x - lse) - rest) - onehot(target)) * dloss, for one chunk; d may be x, `rests` may be null.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     gradient_chunk(float* d, std::int64_t d_ld, const T* x, std::int64_t ld, const std::int32_t* targets,
-                   const float* lse, const float* dloss, VocabChunk c) {
+                   const float* lse, const float* rests, const float* dloss, VocabChunk c) {
   constexpr int N = 4;
   const std::int64_t row = blockIdx.x;
   const std::int64_t target = targets[row], t = target - c.begin;
-  const float g = dloss ? *dloss : 0.0f, shift = lse[row];
+  const float g = dloss ? *dloss : 0.0f, shift = lse[row], rest = rests ? rests[row] : 0.0f;
   for (std::int64_t at = std::int64_t{threadIdx.x} * N; at < c.cols; at += kThreads * N) {
     const int n = static_cast<int>(c.cols - at < N ? c.cols - at : N);
     Lanes<N> v(0.0f);
     if (target >= 0) {
       const auto in = load<N>(x + row * ld + at, n);
-      v = map<N>([&](int i) { return (exp2f((in.v[i] - shift) * kLog2e) - (at + i == t ? 1.0f : 0.0f)) * g; });
+      v = map<N>([&](int i) { return (exp2f(((in.v[i] - shift) - rest) * kLog2e) - (at + i == t ? 1.0f : 0.0f)) * g; });
     }
     store(d + row * d_ld + at, v, n);
   }
@@ -161,17 +162,19 @@ void lm_head_loss_backward(Stream& s, Grad dh, Grad dw, View h, View w, View tar
   const auto rows = h.rows(), vocab = w[0], ld = chunk.cols();
   const auto* target = targets.ptr<std::int32_t>();
   const float* g = dloss ? dloss.ptr<float>() : nullptr;
+  const auto* shifts = lse.ptr<float>();
+  const auto* rests = lse.size() == 2 * rows ? shifts + rows : nullptr;
   auto* d = chunk.ptr<float>();
   const bool kept = logits && logits.size() > 0;
   for_chunks(rows, vocab, [&](VocabChunk c) {
     if (rows > 0 && !kept) {
       logits_of(s, d, ld, h, w, c);
       gradient_chunk<<<blocks_for(rows, 1), kThreads, 0, queue(s)>>>(d, ld, static_cast<const float*>(d), ld, target,
-                                                                     lse.ptr<float>(), g, c);
+                                                                     shifts, rests, g, c);
     } else if (rows > 0) {
       visit_dtype(logits.dtype(), [&]<class T>() {
         gradient_chunk<<<blocks_for(rows, 1), kThreads, 0, queue(s)>>>(d, ld, logits.ptr<T>() + c.begin, vocab, target,
-                                                                       lse.ptr<float>(), g, c);
+                                                                       shifts, rests, g, c);
       });
     }
     launched("lm_head_loss_backward");

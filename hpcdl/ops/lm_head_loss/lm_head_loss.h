@@ -28,7 +28,7 @@ struct LmHeadLoss {
                        least = want < 1024 ? 1024 : want;
     return least < vocab ? least : vocab;
   }
-  /// loss, count, lse, logits (empty unless they are kept).
+  /// loss, count, lse (2, rows) with what rounding took from it (far_lse.h), logits (empty unless they are kept).
   static std::array<Spec, 4> infer(const Spec& h, const Spec& w, const Spec& targets, const Args& a) {
     require_float(name, h, "hidden states");
     require_float(name, w, "weights");
@@ -39,7 +39,7 @@ struct LmHeadLoss {
     if (rows.rank() == 0) rows.push_back(1);
     require_spec(name, "targets", targets, {rows, DType::i32});
     const Spec one{{1}, DType::f32};
-    return {one, one, Spec{rows, DType::f32}, Spec{{rows.size(), a.keep_logits ? w[0] : 0}, h.dtype}};
+    return {one, one, Spec{{2, rows.size()}, DType::f32}, Spec{{rows.size(), a.keep_logits ? w[0] : 0}, h.dtype}};
   }
   static Cost cost(const Spec& h, const Spec& w, const Spec& targets, const Args& a) {
     const double products = 2.0 * static_cast<double>(targets.size()) * static_cast<double>(w.size());
@@ -72,7 +72,7 @@ struct LmHeadLoss {
 };
 
 namespace cpu {
-/// loss, count and, where they are wanted, lse and logits.
+/// loss, count and, where they are wanted, lse (2, rows) and logits. For backward a lse of (rows) does as well.
 template <class Isa>
 void lm_head_loss(Isa, Pool&, Tensor loss, Tensor count, Tensor lse, Tensor logits, View h, View w, View targets,
                   Tensor chunk, Tensor stats);

@@ -1,6 +1,7 @@
 #include "hpcdl/ops/lm_head_loss/lm_head_loss.h"
 
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
+#include "hpcdl/ops/cross_entropy/far_lse.h"
 #include "hpcdl/ops/cross_entropy/log_sum_exp.h"
 #include "hpcdl/ops/lm_head_loss/chunks.h"
 #include "hpcdl/ops/matmul/gemm.h"
@@ -56,10 +57,17 @@ void fold_chunk(Pool& pool, const Stats& s, const float* x, std::int64_t ld, T* 
   });
 }
 
-/// d = (exp(x - lse) - onehot(target)) * dloss, for one chunk; d may be x.
+/// Per row; `rest` may be null.
+struct Lse {
+  const float *lse, *rest;
+  Lse(const View& v, std::int64_t rows)
+      : lse(v.ptr<float>()), rest(v.size() == 2 * rows ? v.ptr<float>() + rows : nullptr) {}
+};
+
+/// d = (exp((x - lse) - rest) - onehot(target)) * dloss, for one chunk; d may be x.
 template <class Isa, class T>
 void gradient_chunk(Pool& pool, float* d, std::int64_t d_ld, const T* x, std::int64_t ld, const std::int32_t* target,
-                    const float* lse, float dloss, std::int64_t rows, VocabChunk c) {
+                    const Lse& lse, float dloss, std::int64_t rows, VocabChunk c) {
   using V = simd::Vec<Isa>;
   using namespace simd;
   for_rows(pool, rows, c.cols, [&](std::int64_t begin, std::int64_t end) {
@@ -70,14 +78,13 @@ void gradient_chunk(Pool& pool, float* d, std::int64_t d_ld, const T* x, std::in
         loop<Isa>(c.cols, [&](std::int64_t i, auto k) { store(out + i, V(0.0f), k); });
         continue;
       }
-      const V shift(lse[r]), g(dloss);
+      const V shift(lse.lse[r]), rest(lse.rest ? lse.rest[r] : 0.0f), g(dloss);
       const auto t = target[r] - c.begin;
       const bool here = t >= 0 && t < c.cols;
-      const float p = here ? reduce_max(LogSumExp<Isa>::power(V(static_cast<float>(in[t])) - shift)) : 0;
-      loop<Isa>(c.cols, [&](std::int64_t i, auto k) {
-        store(out + i, LogSumExp<Isa>::power(load<V>(in + i, k) - shift) * g, k);
-      });
-      if (here) out[t] = (p - 1.0f) * dloss;
+      const auto p = [&](V v) { return LogSumExp<Isa>::power((v - shift) - rest); };
+      const float of_target = here ? reduce_max(p(V(static_cast<float>(in[t])))) : 0;
+      loop<Isa>(c.cols, [&](std::int64_t i, auto k) { store(out + i, p(load<V>(in + i, k)) * g, k); });
+      if (here) out[t] = (of_target - 1.0f) * dloss;
     }
   });
 }
@@ -151,7 +158,7 @@ void lm_head_loss(Isa isa, Pool& pool, Tensor loss, Tensor count, Tensor lse, Te
   for (std::int64_t r = 0; r < rows; ++r) {
     const LogSumExp<Isa> l{s.top[r], s.sum[r]};
     const float log_sum = l.log_sum();
-    if (lse) lse.ptr<float>()[r] = l.top + log_sum;
+    if (lse) lse.ptr<float>()[r] = l.top + log_sum, lse.ptr<float>()[rows + r] = lse_rest(l.top, log_sum);
     s.loss[r] = target[r] < 0 ? 0 : (l.top - s.at_target[r]) + log_sum;
   }
   cross_entropy_sum(isa, loss, count, View(s.loss, Spec{{rows}, DType::f32}), targets);
@@ -163,14 +170,15 @@ void lm_head_loss_backward(Isa isa, Pool& pool, Grad dh, Grad dw, View h, View w
   const auto rows = h.rows(), vocab = w[0], ld = chunk.cols();
   const auto* target = targets.ptr<std::int32_t>();
   auto* d = chunk.ptr<float>();
+  const Lse shifts(lse, rows);
   const bool kept = logits && logits.size() > 0;
   for_chunks(rows, vocab, [&](VocabChunk c) {
     if (!kept) {
       logits_of(isa, pool, d, ld, h, w, c);
-      gradient_chunk<Isa>(pool, d, ld, d, ld, target, lse.ptr<float>(), dloss, rows, c);
+      gradient_chunk<Isa>(pool, d, ld, d, ld, target, shifts, dloss, rows, c);
     } else {
       visit_dtype(logits.dtype(), [&]<class T>() {
-        gradient_chunk<Isa>(pool, d, ld, logits.ptr<T>() + c.begin, vocab, target, lse.ptr<float>(), dloss, rows, c);
+        gradient_chunk<Isa>(pool, d, ld, logits.ptr<T>() + c.begin, vocab, target, shifts, dloss, rows, c);
       });
     }
     products(isa, pool, dw, dh ? sum.ptr<float>() : nullptr, h, w, d, ld, c);

@@ -62,24 +62,39 @@ void products(Stream& s, const Grad& d, const View& a, bool transpose_a, const V
   }
 }
 
-/// A batch of matrices that share the other operand is one tall matrix.
+/// A batch of matrices that share the other operand is one tall matrix, where all of its rows lie at one distance.
 View tall(const View& v) {
   return View(v.data(), Spec{{v.rows(), v.cols()}, v.dtype()}, Shape{v.row_stride(), 1}, v.device());
 }
 Grad tall(const Grad& g) {
   return {Tensor(g.data(), Spec{{g.rows(), g.cols()}, g.dtype()}, Shape{g.row_stride(), 1}, g.device()), g.write()};
 }
+bool is_tall(const View& v) { return v.size() == 0 || v.rows_are_uniform(); }
+
+/// The gradient of one matrix that every matrix of a batch was multiplied with, batches one after the other.
+void shared_products(Stream& s, Grad d, const View& left, const View& right, float scale) {
+  const auto matrix = [](const View& v, std::int64_t batch) {
+    return View(at(v, offset(v, batch)), Spec{{v[-2], v[-1]}, v.dtype()}, Shape{v.row_stride(), 1}, v.device());
+  };
+  const std::int64_t batch = batch_of(left);
+  for (std::int64_t i = 0; i < batch; ++i) {
+    products(s, d, matrix(left, i), true, matrix(right, i), false, scale);
+    d = Grad(d, Write::accumulate);
+  }
+}
 
 }  // namespace
 
 void matmul(Stream& s, Tensor y, View a, View b, const Matmul::Args& t) {
   const Grad d(y, Write::overwrite);
-  if (b.rank() == 2 && !t.transpose_a) products(s, tall(d), tall(a), false, b, t.transpose_b, t.scale);
+  if (b.rank() == 2 && !t.transpose_a && is_tall(d) && is_tall(a))
+    products(s, tall(d), tall(a), false, b, t.transpose_b, t.scale);
   else products(s, d, a, t.transpose_a, b, t.transpose_b, t.scale);
 }
 
 void matmul_backward(Stream& s, Grad da, Grad db, View a, View b, View dy, const Matmul::Args& t) {
-  if (b.rank() == 2 && !t.transpose_a) {
+  const bool shared = b.rank() == 2 && !t.transpose_a;
+  if (shared && is_tall(a) && is_tall(dy) && (!da || is_tall(da))) {
     const View rows = tall(a), drows = tall(dy);
     if (da) products(s, tall(da), drows, false, b, !t.transpose_b, t.scale);
     if (db && t.transpose_b) products(s, db, drows, true, rows, false, t.scale);
@@ -88,7 +103,8 @@ void matmul_backward(Stream& s, Grad da, Grad db, View a, View b, View dy, const
   }
   if (da && t.transpose_a) products(s, da, b, t.transpose_b, dy, true, t.scale);
   else if (da) products(s, da, dy, false, b, !t.transpose_b, t.scale);
-  if (db && t.transpose_b) products(s, db, dy, true, a, t.transpose_a, t.scale);
+  if (db && shared) shared_products(s, db, t.transpose_b ? dy : a, t.transpose_b ? a : dy, t.scale);
+  else if (db && t.transpose_b) products(s, db, dy, true, a, t.transpose_a, t.scale);
   else if (db) products(s, db, a, !t.transpose_a, dy, false, t.scale);
 }
 

@@ -68,18 +68,35 @@ template <class Isa, class T> void products(Pool& pool, const Grad& d, const Mat
   });
 }
 
-/// A batch of matrices that share the other operand is one tall matrix.
+/// A batch of matrices that share the other operand is one tall matrix, where all of its rows lie at one distance.
 View tall(const View& v) {
   return View(v.data(), Spec{{v.rows(), v.cols()}, v.dtype()}, Shape{v.row_stride(), 1}, v.device());
 }
 Grad tall(const Grad& g) {
   return {Tensor(g.data(), Spec{{g.rows(), g.cols()}, g.dtype()}, Shape{g.row_stride(), 1}, g.device()), g.write()};
 }
+bool is_tall(const View& v) { return v.size() == 0 || v.rows_are_uniform(); }
+
+View matrix_of(const View& v, std::int64_t batch) {
+  const auto* data = static_cast<const std::byte*>(v.data()) + Matrix{v, false}.offset(batch) * dtype_bytes(v.dtype());
+  return View(data, Spec{{v[-2], v[-1]}, v.dtype()}, Shape{v.row_stride(), 1}, v.device());
+}
+
+/// The gradient of one matrix that every matrix of a batch was multiplied with, batches one after the other.
+template <class Isa, class T>
+void shared_products(Pool& pool, Grad d, const View& left, const View& right, float scale) {
+  const std::int64_t batch = batch_of(left);
+  for (std::int64_t i = 0; i < batch; ++i) {
+    products<Isa, T>(pool, d, {matrix_of(left, i), true}, {matrix_of(right, i), false}, scale);
+    d = Grad(d, Write::accumulate);
+  }
+}
 
 }  // namespace
 
 template <class Isa> void matmul(Isa isa, Pool& pool, Tensor y, View a, View b, const Matmul::Args& t) {
-  if (a.rank() > 2 && b.rank() == 2) return matmul(isa, pool, tall(Grad(y, Write::overwrite)), tall(a), b, t);
+  if (a.rank() > 2 && b.rank() == 2 && is_tall(y) && is_tall(a))
+    return matmul(isa, pool, tall(Grad(y, Write::overwrite)), tall(a), b, t);
   visit_dtype(y.dtype(), [&]<class T>() {
     products<Isa, T>(pool, {y, Write::overwrite}, {a, t.transpose_a}, {b, t.transpose_b}, t.scale);
   });
@@ -87,12 +104,15 @@ template <class Isa> void matmul(Isa isa, Pool& pool, Tensor y, View a, View b, 
 
 template <class Isa>
 void matmul_backward(Isa isa, Pool& pool, Grad da, Grad db, View a, View b, View dy, const Matmul::Args& t) {
-  if (a.rank() > 2 && b.rank() == 2) return matmul_backward(isa, pool, da ? tall(da) : da, db, tall(a), b, tall(dy), t);
+  const bool shared = a.rank() > 2 && b.rank() == 2;
+  if (shared && is_tall(a) && is_tall(dy) && (!da || is_tall(da)))
+    return matmul_backward(isa, pool, da ? tall(da) : da, db, tall(a), b, tall(dy), t);
   visit_dtype(dy.dtype(), [&]<class T>() {
     const Matrix g{dy, false}, gt{dy, true}, op_a{a, t.transpose_a}, op_at{a, !t.transpose_a}, op_b{b, t.transpose_b},
         op_bt{b, !t.transpose_b};
     if (da && !t.transpose_a) products<Isa, T>(pool, da, g, op_bt, t.scale);
     if (da && t.transpose_a) products<Isa, T>(pool, da, op_b, gt, t.scale);
+    if (db && shared) return shared_products<Isa, T>(pool, db, t.transpose_b ? dy : a, t.transpose_b ? a : dy, t.scale);
     if (db && !t.transpose_b) products<Isa, T>(pool, db, op_at, g, t.scale);
     if (db && t.transpose_b) products<Isa, T>(pool, db, gt, op_a, t.scale);
   });

@@ -55,8 +55,9 @@ __device__ inline float fast_gate(float x) {
   return r;
 }
 __device__ inline float fast_gelu_slope(float x) {
-  const float s = fast_gate(x), du2 = fuse::GeluTanh::kTwoC * ::fmaf(3 * 0.044715f * x, x, 1.0f);
-  return ::fmaf(s * (1.0f - s) * x, du2, s);
+  const float s = fast_gate(x), near = fminf(fmaxf(x, -fuse::kSaturated), fuse::kSaturated);
+  const float du2 = fuse::GeluTanh::kTwoC * ::fmaf(3 * 0.044715f * near, near, 1.0f);
+  return ::fmaf(s * (1.0f - s) * near, du2, s);
 }
 
 template <int kCount> __device__ void activate(float (&v)[kCount], GemmActivation a) {

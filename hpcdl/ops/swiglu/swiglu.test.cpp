@@ -1,7 +1,11 @@
 #include "hpcdl/ops/swiglu/swiglu.h"
 
-#include <cmath>
+#include <gtest/gtest.h>
 
+#include <cmath>
+#include <vector>
+
+#include "hpcdl/testing/every_isa.h"
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {
@@ -23,6 +27,25 @@ const auto spec = testing::op<Swiglu>({
     // Products of two inputs: an error of one is scaled by the other, which reaches 40 among the outliers.
     .condition = 40,
 });
+
+/// The gate has a floor on a CPU, which may not show.
+TEST(Swiglu, LargeArguments) {
+  std::vector<float> gate = {-3.4e38f, -1e30f, -1e6f, -200, 200, 1e6f, 1e30f, 3.4e38f}, one(gate.size(), 1),
+                     y(gate.size()), dgate(gate.size());
+  const auto tensor = [](std::vector<float>& of) {
+    return Tensor(of.data(), {{static_cast<std::int64_t>(of.size())}, DType::f32});
+  };
+  Pool pool(1);
+  Stream s(pool);
+  testing::for_each_isa([&] {
+    Swiglu::forward(s, tensor(y), tensor(gate), tensor(one), {});
+    Swiglu::backward(s, Grad(tensor(dgate), Write::overwrite), Grad(), tensor(gate), tensor(one), tensor(one), {});
+    for (std::size_t i = 0; i < gate.size(); ++i) {
+      EXPECT_EQ(y[i], gate[i] < 0 ? 0 : gate[i]) << gate[i];
+      EXPECT_NEAR(dgate[i], gate[i] < 0 ? 0 : 1, 1e-30) << gate[i];
+    }
+  });
+}
 
 }  // namespace
 }  // namespace hpcdl
