@@ -124,6 +124,14 @@ TEST(report, no_tick_of_the_timeline_is_cut_off) {
       << "heads of columns may take two lines, so that the last column is seen";
 }
 
+TEST(report, wide_parts_of_the_page_scroll_by_themselves) {
+  const auto page = report_html(report(toy_profile(1), toy_roofs()), toy_profile(1), "");
+  for (const char* part : {"<div class=\"scroll\"><svg", "<div class=\"scroll\"><table"})
+    EXPECT_NE(page.find(std::string("<p class=\"hint\">Swipe sideways to see all of it &rarr;</p>") + part),
+              std::string::npos)
+        << part;
+}
+
 TEST(report, one_step_is_no_steps) {
   const auto profile = toy_profile(1);
   const auto r = report(profile, toy_roofs());
