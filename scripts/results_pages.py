@@ -151,7 +151,7 @@ def of_cpu(results):
 
 def missed(everything):
     """A table of what is below its bar on each machine, or behind a peer where no bar was set."""
-    yield "| | ours is faster by | asked for |\n|---|---|---|"
+    yield "| | ours is faster by | bar |\n|---|---|---|"
     for results in everything.values():
         rows = [(what, ratio or 0, goal) for what, ratio, goal in below(results)]
         if rows:

@@ -44,7 +44,7 @@ show key . hpcdl train "${image[@]}" --train.nesterov=true --train.optimizer=ada
 # Two ranks share the processors with a program that wastes one.
 sh -c 'while :; do :; done' &
 others+=($!)
-show ranks 'critical path|rank [01] .*%$|who made|came last|traces of' hpcdl launch -n 2 -- profile "${image[@]}" --model.channels=16 --train.batch=32 --train.threads=1 --steps 40 --warmup 2 --trace trace.json.gz
+show ranks 'critical path|rank [01] .*%$|made others wait|came last|traces of' hpcdl launch -n 2 -- profile "${image[@]}" --model.channels=16 --train.batch=32 --train.threads=1 --steps 40 --warmup 2 --trace trace.json.gz
 kill -KILL "${others[0]}"
 wait "${others[0]}" 2>/dev/null
 
