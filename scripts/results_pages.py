@@ -201,7 +201,7 @@ def front(everything):
         yield (f"On two cores ({cpu['demo']['machine']['cpu']}) `make demo` took {(demo['build_seconds'] + demo['demo_seconds']) / 60:.0f} minutes, {demo['build_seconds'] / 60:.0f} of "
                f"them for the build, {demo['peak_rss_bytes'] / 2**30:.1f} GiB of memory and {demo['disk_bytes'] / 2**30:.1f} GiB of disk.\n")
     else:  # not measured yet: in words, without a number
-        yield ("On two cores `make demo` takes about a quarter of an hour, nearly all of it for the build; the demo itself takes two minutes. It needs about two gigabytes of memory and "
+        yield ("On two cores `make demo` takes about a quarter of an hour, nearly all of it for the build; the demo itself takes two minutes. It needs about three gigabytes of memory and "
                "one of disk.\n")
     yield "| HPC-DL is faster at | on | than | by |\n|---|---|---|---|"
     for what, on, peer, ratio in (
