@@ -234,15 +234,15 @@ std::vector<File> files_of(const CompletionOptions& o, const std::vector<ListedV
 void add_completion(const Command& program, Run& run) {
   add_verb<CompletionOptions>(
       program, run, "completion",
-      "Prints completions for bash, zsh or fish, or a man page; made from the same options as --help",
+      "Prints completions for bash, zsh or fish, or a man page, from the same table as --help",
       [](const Command& sub, CompletionOptions& o) {
         sub.option("kind", o.kind, "What to print").required().one_of({"bash", "zsh", "fish", "man"});
         sub.option("verb", o.verb, "With man: the verb whose page it is; default: hpcdl itself");
         sub.option("--out", o.out,
-                   "Write into this folder, under the names that shells and man look for; man: all pages");
+                   "Write into this folder, with the names that shells and man expect; with man: all pages");
       },
       [](CompletionOptions& o, const Command& sub) {
-        if (!o.verb.empty() && o.kind != "man") fail_usage("completion", "a verb has a page of its own only with man");
+        if (!o.verb.empty() && o.kind != "man") fail_usage("completion", "a verb can be given only with man");
         const auto files = files_of(o, all_verbs(*sub.program()));
         for (const auto& [name, text] : files)
           if (o.out.empty()) print_text(text);

@@ -30,8 +30,8 @@ Pass record(const models::ImageModel& model, std::int64_t batch, const nn::Forwa
 
 ImageScore evaluate_images(const models::ImageModel& model, Pool& pool, std::shared_ptr<const data::ImageSet> set,
                            const ImageEvalOptions& o, const std::function<void(std::int64_t)>& progress) {
-  require(set->classes() <= model.config().classes, "eval", "{} has {} classes, the model tells {} apart",
-          set->info().name, set->classes(), model.config().classes);
+  require(set->classes() <= model.config().classes, "eval", "{} has {} classes, but the model has {}", set->info().name,
+          set->classes(), model.config().classes);
   StepParams params;
   Stream stream(model.device(), pool, &params);
   const auto pass = record(model, o.batch, {.compute = o.compute});
