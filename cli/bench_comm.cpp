@@ -246,8 +246,8 @@ std::function<int()> add_bench_comm(const Command& bench) {
   sub.option("-n,--ranks,--threads", o->threads,
              "Run this many ranks as threads of this process, instead of those of mpirun")
       .range(2, 64);
-  sub.option("--seconds", o->protocol.seconds, "For each size").shows_default().range(0.001, 3600.0);
-  sub.option("--rounds", o->protocol.rounds, "For each size, instead of --seconds").range(3, 100000);
+  sub.option("--seconds", o->protocol.seconds, "Seconds for each size").shows_default().range(0.001, 3600.0);
+  sub.option("--rounds", o->protocol.rounds, "Rounds for each size, instead of --seconds").range(3, 100000);
   sub.flag("--check", o->protocol.check, "First compare the results with sums in double");
   sub.flag("--save", o->save, "After a sweep: let auto use what was fastest on this machine from now on");
   sub.flag("--alone", o->alone, "Leave native out");

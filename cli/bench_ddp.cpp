@@ -71,9 +71,9 @@ std::function<int()> add_bench_ddp(const Command& bench) {
                                        "others: bucket sizes against waiting for each tensor separately");
   sub.option("--buckets", o->buckets, "Sizes in MB").separated_by(',').kind("MB,MB").shows_default();
   sub.option("--first-bucket", o->ddp.first_mb, "Size of the first bucket in MB").range(0.001, 1e6).shows_default();
-  sub.option("--layers", o->model.layers, "Of the model").range(1, 1000).shows_default();
-  sub.option("--width", o->model.width, "Of the model").range(1, 1 << 16).shows_default();
-  sub.option("--heads", o->model.heads, "Of the model").range(1, 1024).shows_default();
+  sub.option("--layers", o->model.layers, "Layers of the model").range(1, 1000).shows_default();
+  sub.option("--width", o->model.width, "Width of the model").range(1, 1 << 16).shows_default();
+  sub.option("--heads", o->model.heads, "Attention heads of the model").range(1, 1024).shows_default();
   sub.option("--context", o->model.context, "Tokens in a sequence").range(1, 1 << 20).shows_default();
   sub.option("--vocab", o->model.vocab, "Size of the vocabulary").range(2, 1 << 20).shows_default();
   sub.option("--batch", o->ddp.batch, "Sequences of each rank").range(1, 1 << 16).shows_default();

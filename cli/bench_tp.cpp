@@ -54,9 +54,9 @@ std::function<int()> add_bench_tp(const Command& bench) {
   const Command sub = bench.subcommand("tp",
                                        "Times tensor-parallel training steps on the ranks of mpirun, hpcdl launch and "
                                        "others, by scheme: bytes sent next to the formulas, time, memory");
-  sub.option("--layers", o->model.layers, "Of the model").range(1, 1000).shows_default();
-  sub.option("--width", o->model.width, "Of the model").range(1, 1 << 16).shows_default();
-  sub.option("--heads", o->model.heads, "Of the model").range(1, 1024).shows_default();
+  sub.option("--layers", o->model.layers, "Layers of the model").range(1, 1000).shows_default();
+  sub.option("--width", o->model.width, "Width of the model").range(1, 1 << 16).shows_default();
+  sub.option("--heads", o->model.heads, "Attention heads of the model").range(1, 1024).shows_default();
   sub.option("--context", o->model.context, "Tokens in a sequence").range(1, 1 << 20).shows_default();
   sub.option("--vocab", o->model.vocab, "Size of the vocabulary").range(2, 1 << 20).shows_default();
   sub.flag("--llama", o->llama, "A Llama instead of a GPT-2");

@@ -72,7 +72,7 @@ void add_quantize(const Command& program, Run& run) {
         sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
         sub.option("--out", o.out, "Folder to write").required();
         sub.flag("--force", o.force, kForce);
-        sub.option("--format", o.format, "Of the weights").one_of({"int4"}).shows_default();
+        sub.option("--format", o.format, "Format of the quantised weights").one_of({"int4"}).shows_default();
         sub.option("--group", o.group, "Weights that share a scale").one_of({32, 64, 128}).shows_default();
         sub.flag("--asymmetric", o.asymmetric, "Also store an offset per group");
         sub.flag("--keep-odd", o.keep_odd,
