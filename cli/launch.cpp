@@ -80,7 +80,7 @@ int launch_verb(LaunchOptions& o) {
             std::strerror(result.lost_lines));
     if (!first) return code;
     const bool saved = code == exit_code::kRequeue || code == exit_code::kInterrupted;
-    if (saved) say("hpcdl: [launch] {}: stopped; to continue from there:\n  {}", first->text(), own_command());
+    if (saved) say("hpcdl: [launch] {}: stopped; to go on from there:\n  {}", first->text(), own_command());
     if (interrupted(result, *first)) end_by(SIGINT);
     if (saved) return code;
     if (!worth_restarting(result) || restart >= o.max_restarts) {
@@ -98,21 +98,22 @@ void add_launch(const Command& program, Run& run) {
       program, run, "launch", "Runs a command as N ranks on this host: hpcdl launch -n 4 -- train -c run.toml",
       [](const Command& sub, LaunchOptions& o) {
         sub.option("-n,--ranks", o.count, "Number of ranks").required().range(1, kMostRanks);
-        sub.option("--max-restarts", o.max_restarts, "How many times all ranks are started again after one was lost")
+        sub.option("--max-restarts", o.max_restarts, "Times that all ranks are started again after one was lost")
             .range(0, 1000000);
-        sub.option(
-               "--grace", o.grace,
-               "Seconds that the other ranks have to leave after one has failed, and again between SIGTERM and SIGKILL")
+        sub.option("--grace", o.grace,
+                   "Seconds for the other ranks to leave once one has failed, then again after SIGTERM, before SIGKILL")
             .range(0.0, 86400.0);
         sub.option("--program", o.program, "Start this program instead of hpcdl");
-        sub.flag("--plain", o.plain,
-                 "Print rank 0's standard output unchanged; the lines of the other ranks go to standard error");
-        sub.option("words", o.words, "After --: what each rank runs");
+        sub.flag("--plain", o.plain, "Rank 0's standard output as it is; the others' lines go to standard error");
+        sub.option("words", o.words, "Behind --: what each rank runs");
         sub.footer(
-            "Each line of output starts with [rank N]. Rank 0 reads a file or pipe on standard input. SIGTERM, SIGINT "
-            "and SIGUSR1 are passed to all ranks, and SIGHUP is passed as SIGTERM. Exit codes: 0 done; 75 saved, to be "
-            "started again; 71 a rank was lost; otherwise that of the rank that failed first. After Ctrl-C, it waits "
-            "for the ranks and ends by that signal (130). On several hosts, use srun, mpirun or torchrun --no-python.");
+            "Each line of output starts with [rank N]. A file or pipe on standard input is rank 0's. SIGTERM, SIGINT "
+            "and SIGUSR1 go to all ranks, SIGHUP as SIGTERM. Exit code: 0; 75, saved and "
+            "to be started again; 71, a rank "
+            "was lost; otherwise that of the rank that failed first. Ctrl-C ends it by that signal (130), once the "
+            "ranks "
+            "have ended. On several hosts: srun, "
+            "mpirun or torchrun --no-python.");
       },
       launch_verb);
 }

@@ -108,9 +108,9 @@ int main(int argc, char** argv) {
                          cli::add_tune, cli::add_launch, cli::add_slurm, cli::add_completion})
     add(cli::Command(&app), run);
   app.footer(
-      "hpcdl VERB --help lists the options of a verb. Exit codes: 0 done; 1 hpcdl verify found a kernel at fault; 2 "
-      "wrong options or config; 70 an error of this run; 71 a rank was lost; 75 saved, to be started again; 130 ended "
-      "by Ctrl-C (hpcdl train saves first).");
+      "hpcdl VERB --help says the rest. Exit codes: 0 done; 1 hpcdl verify found a kernel at fault; 2 wrong words or "
+      "config; 70 an error of this "
+      "run; 71 a rank was lost; 75 saved, to be started again; 130 ended by Ctrl-C, hpcdl train after it has saved.");
   std::vector<std::string> verbs;
   for (const auto* sub : app.get_subcommands({})) verbs.push_back(sub->get_name());
   auto words = words_of(argc, argv);

@@ -41,7 +41,7 @@ Shape shape(const SlurmOptions& o, std::int64_t dp, std::int64_t tp) {
   if (s.nodes * s.tasks_per_node != ranks)
     fail_usage("slurm", "{} nodes with {} tasks each are {} ranks, but parallel.dp * parallel.tp is {} * {} = {}",
                s.nodes, s.tasks_per_node, s.nodes * s.tasks_per_node, dp, tp, ranks);
-  if (ranks % tp != 0) fail_usage("slurm", "{} ranks cannot be divided into groups of parallel.tp = {}", ranks, tp);
+  if (ranks % tp != 0) fail_usage("slurm", "{} ranks cannot be shared out in groups of parallel.tp = {}", ranks, tp);
   return s;
 }
 
@@ -168,12 +168,12 @@ int slurm_verb(SlurmOptions& o, const Command& sub) {
     say("hpcdl: [slurm] {} on each node; --ntasks-per-node sets another number, --cpus-per-task the CPUs of each",
         s.tasks_per_node == 1 ? "1 rank" : fmt::format("{} ranks", s.tasks_per_node));
   if (config.parallel.tp > s.tasks_per_node)
-    say("hpcdl: [slurm] parallel.tp = {} spans several nodes of {} tasks: every layer waits for collectives over the "
+    say("hpcdl: [slurm] parallel.tp = {} spans nodes of {} tasks: its collectives are on every layer's way, over the "
         "network",
         config.parallel.tp, s.tasks_per_node);
   if (o.cpus_per_task == 0) o.cpus_per_task = config.train.threads;
   if (config.output.empty())
-    say("hpcdl: [slurm] output is not set: add --output=FOLDER, a folder that all nodes see, after the other options");
+    say("hpcdl: [slurm] output is not set: add --output=FOLDER that all nodes see after the other words");
   print_text(script(o, s, config.train.device.starts_with("cuda"), words));
   return exit_code::kDone;
 }

@@ -15,30 +15,30 @@ namespace hpcdl::infer {
 
 struct GenerationStats {
   int prompt_tokens = 0, new_tokens = 0;
-  double time_to_first_token_ms = 0;  // from the prompt to the first token
-  double tokens_per_second = 0;       // without the first token, unless it is the only one
+  double time_to_first_token_ms = 0;  // prompt in, first token out
+  double tokens_per_second = 0;       // of the tokens after the first, unless it is the only one
 };
 
-/// Generates one sequence at a time. A step is a recorded program over a KV cache. The prompt runs through programs of
-/// 64, 32, ... 1 tokens, so no position is computed twice or padded; new tokens run through the program of one token.
-/// Ranks that share the layers of a model make the same calls and get the same tokens; they must not split sequences.
-/// Computes and caches in f32; on a GPU, in the type of the model's matrices if that has 16 bits.
+/// Generates one sequence at a time. A step is a recorded program over a KV cache: the prompt runs through programs of
+/// 64, 32, ... 1 tokens, so that no position is computed twice or padded; new tokens through the program of one.
+/// Ranks that share the layers of a model call it alike, and get the same tokens; their scheme must not split
+/// sequences. Computes, and caches, in f32; on a GPU in the type of the model's matrices where they have 16 bits.
 class Generator {
  public:
   /// Room for `capacity` tokens, prompt included; at most the model's context.
   Generator(const models::LanguageModel& model, Pool& pool, std::int64_t capacity);
 
-  /// Returns up to `tokens` new ids; on_token returns false to stop. Throws Error if they exceed the capacity, or if a
+  /// Up to `tokens` new ids; on_token returns false to stop. Throws Error when they do not fit the capacity, or when a
   /// prompt id is not in the vocabulary.
   GenerationStats generate(std::span<const std::int32_t> prompt, int tokens, const SamplingOptions& sampling,
                            const std::function<bool(std::int32_t id)>& on_token);
 
-  /// The type of activations and of the cache.
+  /// Of activations and of the cache.
   DType dtype() const { return dtype_; }
 
-  /// The most tokens that run through one program.
+  /// Tokens that run through one program at most.
   static constexpr std::int64_t kLargestChunk = 64;
-  /// The programs for a prompt of so many tokens and for the new tokens after it.
+  /// Those that a prompt of so many tokens and the new tokens behind it run through.
   std::vector<const Executable*> programs(std::int64_t prompt_tokens);
 
  private:

@@ -144,14 +144,14 @@ std::string MemoryAdvice::verdict() const {
     return fmt::format("the run takes {} of {} ({})", bytes(now_.ledger.total()), bytes(room_.bytes), room_.of);
   const auto* change = smallest_change();
   const auto fixed = now_.ledger.weights + now_.ledger.gradients + now_.ledger.optimizer;
-  return fmt::format("the run takes {}, but there is only {} ({}); {}", bytes(now_.ledger.total()), bytes(room_.bytes),
-                     room_.of,
-                     change                ? "the smallest change that fits: " + words(change->change)
-                     : fixed > room_.bytes ? fmt::format("weights, gradients and optimizer alone take {}: split the "
-                                                         "layers over more ranks (parallel.tp), or use a smaller model",
-                                                         bytes(fixed))
-                                           : "none of these changes is enough: use a smaller model or context, or "
-                                             "split the layers over more ranks (parallel.tp)");
+  return fmt::format("the run takes {}, there is {} ({}); {}", bytes(now_.ledger.total()), bytes(room_.bytes), room_.of,
+                     change ? "the smallest change that fits: " + words(change->change)
+                     : fixed > room_.bytes
+                         ? fmt::format("weights, gradients and optimizer alone take {}: share the layers out over more "
+                                       "ranks (parallel.tp), or take a smaller model",
+                                       bytes(fixed))
+                         : "nothing above fits: take a smaller model or context, or share the layers out over more "
+                           "ranks (parallel.tp)");
 }
 
 std::string MemoryAdvice::text() const {

@@ -184,10 +184,10 @@ TrainStep::Staged& TrainStep::stage(const Pass& pass, Flight& flight, std::int64
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const auto& from = batch[i];
     const auto& spec = pass.inputs[i].spec();
-    require(
-        from.spec() == spec && from.is_contiguous() && from.device() == (here ? Device() : stream_.device()), "train",
-        "input {} of a batch must be a contiguous {} in host memory (or, like all other inputs, on the GPU), got {}",
-        i + 1, to_string(spec), to_string(from.spec()));
+    require(from.spec() == spec && from.is_contiguous() && from.device() == (here ? Device() : stream_.device()),
+            "train",
+            "input {} of a batch must be a contiguous {} in host memory, or with all others on the GPU, got {}", i + 1,
+            to_string(spec), to_string(from.spec()));
     if (!here) continue;
     std::memcpy(at, from.data(), static_cast<std::size_t>(from.bytes()));
     staged.inputs[i] = View(at, spec);
@@ -233,7 +233,7 @@ TrainStep::Pass& TrainStep::prepare(std::int64_t step, std::int64_t micro, bool 
 
 void TrainStep::accumulate(std::span<const View> batch, std::int64_t step, std::int64_t micro, bool last) {
   const InStage stage_of_run(observer_, Stage::pass);
-  require(micro == 0 || options_.accumulate, "train", "this step was made for a single micro-batch");
+  require(micro == 0 || options_.accumulate, "train", "this step was made for one micro-batch");
   require(!gradients_ || micro > 0 || last != options_.accumulate, "train",
           "the last micro-batch is told by `last`, and with `accumulate` it is not the first");
   if (micro == 0) now_ = 1 - now_;
@@ -278,7 +278,7 @@ void TrainStep::queue_update(double lr, std::int64_t valid_tokens) {
   const auto mine = at_once ? sums(flight) : Evaluation();
   const auto all =
       parallel::sum_over_ranks(options_.data, std::array{static_cast<double>(valid_tokens), mine.loss, mine.correct});
-  require(all[0] > 0, "train", "the batch has no targets to learn from");
+  require(all[0] > 0, "train", "the batch holds no target to learn from");
   params_.step = flight.step;
   params_.lr = static_cast<float>(lr);
   params_.grad_scale = 1.0f / static_cast<float>(all[0]);

@@ -1,8 +1,8 @@
 #pragma once
 // One optimizer step of any model and any optimizer as three recorded programs: forward and backward that overwrite the
 // gradients (first micro-batch), the same that adds to them (the others), and the update: gradient norm, clip,
-// optimizer. A fourth evaluates. If ranks share the batch, the pass of the last micro-batch also sums the gradients
-// over them, so every rank makes the same update.
+// optimizer. A fourth evaluates. Where ranks share the batch, the pass of the last micro-batch also sums the gradients
+// over them, so every rank updates alike.
 
 #include <array>
 #include <cmath>
@@ -34,24 +34,24 @@ struct StepOptions {
   OptimizerArgs optimizer = AdamW::Args{};
   float clip = 1;          // 0: no clipping
   std::uint64_t seed = 1;  // of dropout
-  /// 16-bit products read rounded copies of the weights, which the optimizer writes, instead of rounding the weights
-  /// themselves: 2 bytes more for each weight, half the reads, the same bits. Unset: true on a GPU.
+  /// 16-bit products read rounded copies of the weights, which the optimizer writes, instead of rounding them on their
+  /// way: 2 bytes more for each weight, half the reads, the same bits. Unset: on a GPU.
   std::optional<bool> copies = {};
   /// GPU: see Graph::Options. On an H200 4 % faster with a batch of 4 x 1024 tokens, 1 % slower with 64 x 1024, whose
   /// products fill the chip.
   bool weights_beside = false;
-  /// Models that name no types are recorded under this policy.
+  /// Of models that name no types: recorded under this policy.
   std::optional<AutocastPolicy> autocast = {};
-  /// Scales the mean of the losses of a micro-batch; `terms` is set to the number of losses.
+  /// Of the mean of the losses of a micro-batch; `terms` is set to how many those are.
   std::optional<GradScaler::Options> scaler = {};
-  /// Ranks that share the batch: each calls the same methods with its part, see data/split_data.h.
+  /// Ranks that share the batch out: each calls the same methods with its part, see data/split_data.h.
   comm::Group data = {};
   parallel::ReduceOptions reduce = {};
   F32Products products = F32Products::exact;
   bool sync_batch_norm = false;  // over those ranks
 };
 
-/// The results of an optimizer step.
+/// What an optimizer step came to.
 struct StepResult {
   double loss = 0;                // sum over all valid targets of all ranks
   std::int64_t valid_tokens = 0;  // of all ranks
@@ -60,23 +60,23 @@ struct StepResult {
   bool finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
 };
 
-/// The results of one micro-batch, on this rank.
+/// Of one micro-batch, on this rank.
 struct Evaluation {
   double loss = 0, correct = 0;  // as in StepResult
 };
 
-/// The state of dynamic loss scaling after the last update().
+/// Of dynamic loss scaling, after the last update().
 using ScaleState = GradScaler::State;
 
 class TrainStep {
  public:
   /// The model needs gradients and must outlive this. It is moved to `device` if it is not there.
   TrainStep(models::Trainable& model, Pool& pool, const StepOptions& options, Device device = {});
-  /// With other ranks, this owns the memory in which gradients are summed. When it is destroyed, the model has no
-  /// gradients until another one is made for it.
+  /// With other ranks, whose gradients are summed in memory of this: the model has none then, until another is made for
+  /// it.
   ~TrainStep();
 
-  /// The inputs of a micro-batch; evaluate() takes the same.
+  /// What a micro-batch consists of, and what evaluate() takes.
   std::vector<models::InputSpec> inputs() const {
     return model_.inputs(options_.batch, options_.length, options_.forward);
   }
@@ -86,24 +86,24 @@ class TrainStep {
 
   /// Forward and backward of micro-batch number `micro` (0 overwrites the gradients) of 0-based step `step`. batch:
   /// inputs() in their order, contiguous: in host memory, which is copied, or on the GPU, where it must stay as it is
-  /// until result() of the step. On a GPU this only queues work. Ranks exchange gradients only in the `last` one.
+  /// until result() of the step. On a GPU this only queues work. Ranks exchange gradients in the `last` one alone.
   void accumulate(std::span<const View> batch, std::int64_t step, std::int64_t micro, bool last = true);
-  /// For models whose inputs are tokens and targets, (B, T) each; target -1 is ignored.
+  /// Of models whose inputs are tokens and targets, (B, T) each; target -1 ignored.
   void accumulate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, std::int64_t step,
                   std::int64_t micro, bool last = true);
   /// Scales the gradients by 1 / valid_tokens (targets that count, of this rank; the sum over ranks counts), clips,
   /// updates the weights, and waits for all of the step.
   StepResult update(double lr, std::int64_t valid_tokens);
-  /// update() in two halves, so that a GPU need not be idle between them. The first only queues the work. Passes of the
-  /// next step, but not its update, may be queued before result() has waited for this step. A step that is not finite
-  /// changes nothing, even if other work was queued after it.
+  /// update() in two halves, between which a GPU need not stand still: the first only queues the work; passes of the
+  /// step behind may be queued, but not its update, before result() has waited for this one. A step that is not finite
+  /// changes nothing, whatever was queued behind it.
   void queue_update(double lr, std::int64_t valid_tokens);
   StepResult result();
-  /// Forward only, without what only training needs: dropout, mixtures, smoothed targets, statistics of the batch.
+  /// Forward only, without what is for training alone: dropout, mixtures, smoothed targets, statistics of the batch.
   Evaluation evaluate(std::span<const View> batch);
   Evaluation evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets);
 
-  /// From now on the observer runs the programs; null: no observer.
+  /// Programs are run by the observer from now on; null: nobody watches.
   void watch(Observer* observer) { observer_ = observer; }
 
   /// Waits for the micro-batches since the last update(), and returns the sum of their losses on this rank.
@@ -113,26 +113,26 @@ class TrainStep {
   void set_scale_state(const ScaleState& state);
 
   /// Why the step of the last result() gave no finite number: the first bad tensor. Runs its micro-batches again,
-  /// record by record. Each rank does this alone; if only other ranks have bad numbers, the text says so.
+  /// record by record. Ranks do so each for itself; where only others have bad numbers, it says that.
   NonFinite explain_non_finite();
 
   /// Records, operands and costs of one optimizer step with `micro_batches` micro-batches.
   std::vector<const Executable*> programs(std::int64_t micro_batches) const;
-  /// Weights (with the model's buffers) and optimizer state in host memory, as checkpoints hold them. They are those of
-  /// the last fetch(); store() copies them back.
+  /// Weights (with the model's buffers) and optimizer state in host memory, as checkpoints hold them: as of the last
+  /// fetch(), and taken over by store().
   std::vector<io::NamedTensor> weights() const;
   std::vector<io::NamedTensor> optimizer_state() const { return optimizer_->state(); }
-  /// Copies weights and optimizer state to the host, and back. On a CPU this copies only what files store in another
-  /// order; the rest is the same memory.
+  /// Copies weights and optimizer state to the host, and back; on a CPU what files hold in another order, the rest is
+  /// the same memory.
   void fetch();
   void store();
-  /// Ranks that share the batch all copy the running statistics of the first rank, which evaluations and checkpoints
-  /// then use.
+  /// Ranks that share the batch: all take over the running statistics of the first. Evaluations and checkpoints see
+  /// those.
   void share_buffers();
   std::int64_t arena_bytes() const { return arena_->bytes(); }
   const Stream& stream() const { return stream_; }
   bool on_gpu() const { return stream_.device().is_cuda(); }
-  /// The gradients that are summed over ranks; null with one rank.
+  /// Where gradients lie that are summed over ranks; null with one rank.
   const parallel::Gradients* gradients() const { return gradients_.get(); }
 
  private:
@@ -141,8 +141,8 @@ class TrainStep {
     std::vector<Var> inputs;
     models::PassOutputs out;
   };
-  /// One micro-batch: the results of its pass and the inputs from the host, in memory that the device can copy from and
-  /// to by itself.
+  /// One micro-batch: what its pass came to and the inputs that came from the host, in memory that the device copies
+  /// from and to by itself.
   struct Staged {
     Pinned outputs, memory;
     std::vector<View> inputs;
