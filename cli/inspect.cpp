@@ -134,8 +134,7 @@ int inspect(InspectOptions& o, const Command& sub) {
     if (!o.arch.empty() && sub.given(option)) fail_usage("inspect", "{} needs a path, not --arch", option);
   for (const char* option : {"--stem", "--classes"})
     if (o.arch.empty() && sub.given(option)) fail_usage("inspect", "{} belongs to --arch", option);
-  if (o.program && o.check)
-    fail_usage("inspect", "--program reads no tensors and --check reads all of them: give one of the two");
+  if (o.program && o.check) fail_usage("inspect", "--program reads no tensors, --check all of them: give one");
   if (!o.arch.empty()) return inspect_arch(o);
   if (o.program) return inspect_programs(o);
   if (o.path.ends_with(".toml"))
@@ -199,7 +198,7 @@ void add_inspect(const Command& program, Run& run) {
             .shows_default();
         sub.option("--classes", o.classes, "With --arch: number of classes").positive().shows_default();
         sub.flag("--program", o.program,
-                 "Print the recorded programs of a training step: records, shapes, bytes, flops, peak memory");
+                 "The recorded programs of a training step: records, shapes, bytes, flops, peak memory");
         sub.flag("--check", o.check, "Read every tensor and stop at the first that holds NaN or infinity");
         sub.flag("--json", o.json, "One JSON object on stdout");
       },
