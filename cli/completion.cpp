@@ -125,7 +125,7 @@ std::string bash(const std::vector<ListedVerb>& verbs) {
                               o.name, fmt::join(o.values, " "));
     }
     words +=
-        fmt::format("    \"{}\") verbs=\"{}\" words=\"{}{}\" ;;\n", v.path, names, list, takes_keys(v) ? keys : "");
+        fmt::format("    \"{}\") verbs=\"{}\" words=\" {}{}\" ;;\n", v.path, names, list, takes_keys(v) ? keys : "");
   }
   return "# bash completion of hpcdl; made by `hpcdl completion bash`.\n_hpcdl() {\n"
          "  local cur=\"${COMP_WORDS[COMP_CWORD]}\" previous=\"${COMP_WORDS[COMP_CWORD-1]}\" chosen=\"\" verbs=\"\" "
@@ -137,7 +137,7 @@ std::string bash(const std::vector<ListedVerb>& verbs) {
          "  esac\n"
          "  if [[ $cur == -* ]]; then verbs=$words; fi\n"
          "  COMPREPLY=($(compgen -W \"$verbs\" -- \"$cur\"))\n"
-         "  if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *= ]]; then compopt -o nospace; fi\n"
+         "  if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *= ]]; then compopt -o nospace 2>/dev/null; fi\n"
          "}\ncomplete -o default -F _hpcdl hpcdl\n";
 }
 

@@ -74,7 +74,7 @@ TEST(check_config, what_does_not_divide_is_refused_before_the_text_is_read) {
   EXPECT_EQ(verdict({"--model.heads=12", "--parallel.tp=5"}),
             "[shard] 12 heads are not divisible by tp 5, and a head cannot be split; tp may be 1, 2, 3, 4, 6, 12");
   EXPECT_EQ(verdict({"--model.family=llama", "--model.heads=12", "--model.kv_heads=3", "--parallel.tp=2"}),
-            "[shard] 3 heads of keys and values do not divide by tp 2: a head stays whole; tp may be 1, 3");
+            "[shard] 3 heads of keys and values are not divisible by tp 2, and a head cannot be split; tp may be 1, 3");
   EXPECT_EQ(verdict({"--model.heads=12", "--parallel.tp=4"}), "fine");
   const std::vector<std::string> words{"--model.heads=12", "--parallel.tp=2", "--model.context=31"};
   EXPECT_EQ(verdict(words), "fine");

@@ -84,7 +84,7 @@ std::string gaps_text(const Report& r) {
 
 std::string threads_text(const Report& r) {
   if (r.busy < 0) return "";
-  std::string out = fmt::format("threads: worked for {} of their time within records;", percent(r.busy));
+  std::string out = fmt::format("threads: {} of their time within records is work;", percent(r.busy));
   for (std::size_t t = 0; t < r.thread_busy.size() && t < 16; ++t)
     out += fmt::format(" {}: {} ms", t, ms(r.thread_busy[t]));
   return out + (r.thread_busy.size() > 16 ? " ...\n" : "\n");
