@@ -54,7 +54,8 @@ std::vector<lab::Case> wanted_cases(const BenchOptions& o) {
     return (!o.dtype.empty() && lab::dtype_word(c.dtype) != o.dtype) || (o.forward && c.backward);
   });
   if (cases.empty())
-    fail_usage("bench", "no case of these ops is {}{}: see hpcdl bench --list", o.dtype, o.forward ? " forward" : "");
+    fail_usage("bench", "these ops have no case with {}{}: see hpcdl bench --list", o.dtype,
+               o.forward ? " forward" : "");
   return cases;
 }
 
@@ -212,7 +213,7 @@ class Bench {
       end += fmt::format("missing {}: {}\n", name, why.get<std::string>());
     out_["disturbed"] = disturbed_;
     if (disturbed_ > 0)
-      end += fmt::format("{} of {} figures are not to be trusted: other programs ran beside them\n", disturbed_,
+      end += fmt::format("{} of {} figures are not to be trusted: other programs ran at the same time\n", disturbed_,
                          done_.size());
     progress.end();
     if (text) print_text(end);
@@ -285,7 +286,7 @@ int bench(BenchOptions& o, const Command& sub) {
   if (o.cold && o.warm) fail_usage("bench", "--cold and --warm exclude each other");
   for (const auto& name : compare::library_peers())
     if (o.device != "cpu" && std::find(o.vs.begin(), o.vs.end(), name) != o.vs.end())
-      fail_usage("bench", "{} computes on the CPU: on {} there are torch and triton", name, o.device);
+      fail_usage("bench", "{} computes on the CPU; on {} the peers are torch and triton", name, o.device);
   if (o.aa && !o.vs.empty()) fail_usage("bench", "--aa compares an op with itself: leave --vs out");
   if (!o.to_stdout && !o.json.empty()) check_writable(o.json[0]);
   return o.list ? list_cases(o) : Bench(o).run();
@@ -295,33 +296,33 @@ int bench(BenchOptions& o, const Command& sub) {
 
 void add_bench(const Command& program, Run& run) {
   add_verb<BenchOptions>(
-      program, run, "bench", "Times ops by one protocol: share of the speed of light, ratio to other libraries",
+      program, run, "bench", "Times ops with one protocol: share of the speed of light, ratio to other libraries",
       [](const Command& sub, BenchOptions& o) {
-        sub.option("ops", o.ops, "Ops, or variants such as linear+bias_gelu; none: all");
+        sub.option("ops", o.ops, "Ops, or variants such as linear+bias_gelu; default: all");
         sub.option("--vs", o.vs_words,
-                   "Peers: torch, triton, onednn, openblas; one that is not here is reported as missing")
+                   "Peers: torch, triton, onednn, openblas; a peer that is not installed is reported as missing")
             .kind("A,B");
-        sub.option("--json", o.json, "One JSON object on stdout; with a file name: into that file")
+        sub.option("--json", o.json, "One JSON object on stdout, or in FILE if a name is given")
             .values(0, 1)
             .kind("[FILE]");
         sub.option("--rounds", o.rounds,
-                   "Rounds of each comparison, instead of --seconds; default: until its interval is narrow enough")
+                   "Rounds of each comparison, instead of --seconds; default: until the interval is narrow enough")
             .range(1, 100000);
         sub.option("--seconds", o.seconds,
-                   "Time for each comparison (4), and on average for each repeat of --aa; one comparison takes up to "
-                   "five times as long where its ratio is still uncertain")
+                   "Time for each comparison (4), and on average for each repeat of --aa; a comparison takes up to "
+                   "five times as long if its ratio is still uncertain")
             .range(0.01, 3600.0);
         sub.flag("--cold", o.cold, "Flush the caches before each call");
-        sub.flag("--warm", o.warm, "Operands stay where the last call left them (the default)");
-        sub.flag("--aa", o.aa, "Compare each op with itself: how far the protocol can be trusted here and now");
+        sub.flag("--warm", o.warm, "Leave operands where the last call left them (the default)");
+        sub.flag("--aa", o.aa, "Compare each op with itself, to see how far the protocol can be trusted here and now");
         sub.option("--repeats", o.repeats, "Repeats of --aa (20)").range(1, 100000);
         sub.option("--shape", o.shape, "Another shape for the named ops: 512x1000");
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
         add_threads_option(sub, o.threads);
         add_tune_option(sub, o.tune);
         sub.option("--dtype", o.dtype, "Only f32 or only bf16").one_of({"f32", "bf16"});
-        sub.flag("--forward", o.forward, "Leave out forward and backward together");
-        sub.flag("--list", o.list, "Print the cases, time nothing");
+        sub.flag("--forward", o.forward, "Time only the forward pass, not forward and backward together");
+        sub.flag("--list", o.list, "Print the cases without timing them");
         o.comm = add_bench_comm(sub);
         o.ddp = add_bench_ddp(sub);
         o.tp = add_bench_tp(sub);

@@ -179,8 +179,8 @@ class CommBench {
     if (!speaks()) return;
     report();
     if (o_.save)
-      lab::save_comm_policy(rows_, g_),
-          say("{}: what was fastest here; auto goes by it from now on", lab::comm_policy_file().string());
+      lab::save_comm_policy(rows_, g_), say("{}: the fastest algorithms on this machine; auto uses them from now on",
+                                            lab::comm_policy_file().string());
   }
 
   void report() const {
@@ -214,7 +214,7 @@ int bench_comm(const BenchCommOptions& o) {
   if (o.bytes.empty() && parse_bytes(o.least) > parse_bytes(o.most))
     fail_usage("bench", "--min {} is more than --max {}", o.least, o.most);
   if (o.device != "cpu" && (o.save || !o.memory.empty()))
-    fail_usage("bench", "--save and --memory are about CPUs; between GPUs leave them out");
+    fail_usage("bench", "--save and --memory are for CPUs: leave them out between GPUs");
   if (o.save && !o.algorithm.empty()) fail_usage("bench", "--save compares algorithms: leave --algorithm out");
   if (!o.memory.empty() && o.memory != "window" && o.memory != "private")
     fail_usage("bench", "expected --memory window or private, got \"{}\"", o.memory);
@@ -226,34 +226,33 @@ int bench_comm(const BenchCommOptions& o) {
 
 std::function<int()> add_bench_comm(const Command& bench) {
   auto o = std::make_shared<BenchCommOptions>();
-  const Command sub = bench.subcommand(
-      "comm",
-      "Collectives on the ranks that mpirun has started: every size and algorithm, or one of them, against MPI's own");
+  const Command sub = bench.subcommand("comm",
+                                       "Times collectives on the ranks that mpirun has started: every size and "
+                                       "algorithm, or one of them, against MPI's own");
   sub.option("--collective", o->collective, "all_reduce, reduce_scatter, all_gather or all_to_all").shows_default();
   sub.option("--algorithm", o->algorithm,
-             "auto, ring, ring_blocking, halving, tree, pairwise, shared, star, hierarchical or native; none: each "
+             "auto, ring, ring_blocking, halving, tree, pairwise, shared, star, hierarchical or native; default: all "
              "that can be used");
-  sub.option("--bytes", o->bytes, "Of the larger tensor of a rank: 64K, 1M; none: from --min to --max");
-  sub.option("--min", o->least, "Where a sweep begins").shows_default();
-  sub.option("--max", o->most, "Where it ends; each size is four times the one before").shows_default();
+  sub.option("--bytes", o->bytes, "Size of the larger tensor of a rank: 64K, 1M; default: all from --min to --max");
+  sub.option("--min", o->least, "Smallest size of a sweep").shows_default();
+  sub.option("--max", o->most, "Largest size of a sweep; each size is four times the one before").shows_default();
   sub.option("--dtype", o->dtype, "fp32, bf16, fp16, fp64, int32 and so on").shows_default();
   sub.option("--op", o->op, "sum, max or avg").shows_default();
-  sub.option("--device", o->device, "cpu, or cuda: between the GPUs of the ranks, in captured graphs, against NCCL")
+  sub.option("--device", o->device, "cpu, or cuda for the GPUs of the ranks, in captured graphs, against NCCL")
       .shows_default();
   sub.option("--memory", o->memory,
-             "Where tensors lie: private, or the window that ranks of a host share (the default for shared and auto, "
-             "as gradients lie there)");
-  sub.option("-n,--ranks,--threads", o->threads, "So many ranks as threads of this process, instead of those of mpirun")
+             "Where the tensors are: private, or window, which the ranks of a host share (the default for shared and "
+             "auto, because gradients are there)");
+  sub.option("-n,--ranks,--threads", o->threads,
+             "Run this many ranks as threads of this process, instead of those of mpirun")
       .range(2, 64);
-  sub.option("--seconds", o->protocol.seconds, "For each size").shows_default().range(0.001, 3600.0);
-  sub.option("--rounds", o->protocol.rounds, "For each size, instead of --seconds").range(3, 100000);
-  sub.flag("--check", o->protocol.check, "Compare with sums in double first");
-  sub.flag("--save", o->save, "Of a sweep: auto goes by what was fastest on this machine from now on");
+  sub.option("--seconds", o->protocol.seconds, "Seconds for each size").shows_default().range(0.001, 3600.0);
+  sub.option("--rounds", o->protocol.rounds, "Rounds for each size, instead of --seconds").range(3, 100000);
+  sub.flag("--check", o->protocol.check, "First compare the results with sums in double");
+  sub.flag("--save", o->save, "After a sweep: let auto use what was fastest on this machine from now on");
   sub.flag("--alone", o->alone, "Leave native out");
-  sub.option("--json", o->json, "One JSON object on stdout; with a file name: into that file")
-      .values(0, 1)
-      .kind("[FILE]");
-  sub.option("--svg", o->svg, "Bus bandwidth over size as a picture into this file");
+  sub.option("--json", o->json, "One JSON object on stdout, or in FILE if a name is given").values(0, 1).kind("[FILE]");
+  sub.option("--svg", o->svg, "Draw bus bandwidth over size into this file");
   return [o] { return bench_comm(*o); };
 }
 

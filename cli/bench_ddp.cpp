@@ -57,7 +57,8 @@ int bench_ddp(const BenchDdpOptions& o) {
   o.threads.checked("bench");
   for (const double mb : o.buckets)
     if (!(mb > 0))
-      fail_usage("bench", "a bucket of {} MB: expected sizes above 0; every tensor by itself is measured anyway", mb);
+      fail_usage("bench", "a bucket of {} MB: expected sizes above 0; each tensor separately is measured in any case",
+                 mb);
   return on_bench_ranks("ddp", o.ranks, "cpu", [&](const comm::Group& world, Device) { bench_rank(o, world); });
 }
 
@@ -66,25 +67,24 @@ int bench_ddp(const BenchDdpOptions& o) {
 std::function<int()> add_bench_ddp(const Command& bench) {
   auto o = std::make_shared<BenchDdpOptions>();
   const Command sub = bench.subcommand("ddp",
-                                       "Data-parallel training steps on the ranks of mpirun, hpcdl launch and others: "
-                                       "bucket sizes against waiting for each tensor by itself");
+                                       "Times data-parallel training steps on the ranks of mpirun, hpcdl launch and "
+                                       "others: bucket sizes against waiting for each tensor separately");
   sub.option("--buckets", o->buckets, "Sizes in MB").separated_by(',').kind("MB,MB").shows_default();
   sub.option("--first-bucket", o->ddp.first_mb, "Size of the first bucket in MB").range(0.001, 1e6).shows_default();
-  sub.option("--layers", o->model.layers, "Of the model").range(1, 1000).shows_default();
-  sub.option("--width", o->model.width, "Of the model").range(1, 1 << 16).shows_default();
-  sub.option("--heads", o->model.heads, "Of the model").range(1, 1024).shows_default();
-  sub.option("--context", o->model.context, "Tokens of a sequence").range(1, 1 << 20).shows_default();
-  sub.option("--vocab", o->model.vocab, "Tokens that there are").range(2, 1 << 20).shows_default();
+  sub.option("--layers", o->model.layers, "Layers of the model").range(1, 1000).shows_default();
+  sub.option("--width", o->model.width, "Width of the model").range(1, 1 << 16).shows_default();
+  sub.option("--heads", o->model.heads, "Attention heads of the model").range(1, 1024).shows_default();
+  sub.option("--context", o->model.context, "Tokens in a sequence").range(1, 1 << 20).shows_default();
+  sub.option("--vocab", o->model.vocab, "Size of the vocabulary").range(2, 1 << 20).shows_default();
   sub.option("--batch", o->ddp.batch, "Sequences of each rank").range(1, 1 << 16).shows_default();
-  sub.option("--rounds", o->ddp.rounds, "Measured steps of each form").range(1, 10000).shows_default();
+  sub.option("--rounds", o->ddp.rounds, "Measured steps of each variant").range(1, 10000).shows_default();
   sub.option("-n,--ranks", o->ranks,
-             "So many ranks as threads of this process, instead of those that a launcher has started")
+             "Run this many ranks as threads of this process, instead of those that a launcher has started")
       .range(2, 64);
-  add_threads_option(sub, o->threads, "Threads of each rank; default: the processors of its host are shared out");
-  sub.option("--json", o->json, "One JSON object on stdout; with a file name: into that file")
-      .values(0, 1)
-      .kind("[FILE]");
-  sub.option("--svg", o->svg, "Step times as a picture into this file");
+  add_threads_option(sub, o->threads,
+                     "Threads of each rank; default: the processors of its host divided among its ranks");
+  sub.option("--json", o->json, "One JSON object on stdout, or in FILE if a name is given").values(0, 1).kind("[FILE]");
+  sub.option("--svg", o->svg, "Draw the step times into this file");
   return [o] { return bench_ddp(*o); };
 }
 

@@ -49,8 +49,8 @@ int on_bench_ranks(std::string_view name, int threads, const std::string& device
   return on_ranks(joined, [&] {
     if (joined.place().world == 1)
       fail_usage("bench",
-                 "one rank has nobody to talk to: mpirun -n 2 hpcdl bench {0} ..., or hpcdl bench {0} -n 2 for ranks "
-                 "that are threads",
+                 "there is only one rank: start several with mpirun -n 2 hpcdl bench {0} ..., or with hpcdl bench {0} "
+                 "-n 2 for ranks that are threads",
                  name);
     expect_same_start(joined, fmt::format("bench {}", name), {{"the command", own_command()}});
     bench(joined.world(), device_from_name(device_of_rank(device, joined.place())));

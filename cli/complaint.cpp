@@ -66,9 +66,9 @@ std::string about(const Chosen& chosen, const CLI::Error& error, const std::vect
   if (const auto typo = unknown_option(left); !typo.empty()) return about_option(chosen, typo);
   if (dynamic_cast<const CLI::RequiredError*>(&error))
     return name.starts_with('-') ? fmt::format("{} needs {}", chosen.name, name)
-                                 : fmt::format("{} needs one more word, {}", chosen.name, name);
-  if (!left.empty()) return fmt::format("{} takes no word \"{}\" here", chosen.name, left.front());
-  return fmt::format("{}: these words do not fit together", chosen.name);
+                                 : fmt::format("{} needs one more argument, {}", chosen.name, name);
+  if (!left.empty()) return fmt::format("{} takes no argument \"{}\" here", chosen.name, left.front());
+  return fmt::format("{}: these arguments do not fit together", chosen.name);
 }
 
 }  // namespace

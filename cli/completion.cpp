@@ -87,15 +87,20 @@ std::vector<ListedVerb> all_verbs(const CLI::App& program) {
   return list;
 }
 
-/// The keys of a run, for the verbs that take them: "--train.steps=".
-std::vector<std::string> keys_of(const ListedVerb& verb) {
-  std::vector<std::string> keys;
-  if (!verb.app->get_allow_extras()) return keys;
+struct Key {
+  std::string name, help;  // "train.steps"
+};
+
+/// The keys of a run, which some verbs take as options.
+std::vector<Key> keys_of_run() {
   train::RunConfig config;
   const auto table = train::table_of(config);
-  for (const auto& field : table.fields()) keys.push_back("--" + field.key + "=");
+  std::vector<Key> keys;
+  for (const auto& field : table.fields()) keys.push_back({field.key, field.help});
   return keys;
 }
+
+bool takes_keys(const ListedVerb& verb) { return verb.app->get_allow_extras(); }
 
 /// The lines of a case statement by which bash and zsh find the verb that is typed, and the values of its options.
 std::string verb_cases(const std::vector<ListedVerb>& verbs) {
@@ -108,29 +113,31 @@ std::string verb_cases(const std::vector<ListedVerb>& verbs) {
 }
 
 std::string bash(const std::vector<ListedVerb>& verbs) {
-  std::string values, words;
+  std::string values, words, keys;
+  for (const auto& key : keys_of_run()) keys += "--" + key.name + "= ";
   for (const auto& v : verbs) {
-    std::string list;
-    for (const auto* sub : v.verbs) list += sub->get_name() + " ";
+    std::string list, names;
+    for (const auto* sub : v.verbs) names += sub->get_name() + " ";
     for (const auto& o : v.options) {
       list += o.name + " ";
       if (!o.values.empty())
         values += fmt::format("    \"{} {}\") COMPREPLY=($(compgen -W \"{}\" -- \"$cur\")); return ;;\n", v.path,
                               o.name, fmt::join(o.values, " "));
     }
-    list += fmt::format("{}", fmt::join(keys_of(v), " "));
-    words += fmt::format("    \"{}\") words=\"{}\" ;;\n", v.path, list);
+    words +=
+        fmt::format("    \"{}\") verbs=\"{}\" words=\" {}{}\" ;;\n", v.path, names, list, takes_keys(v) ? keys : "");
   }
   return "# bash completion of hpcdl; made by `hpcdl completion bash`.\n_hpcdl() {\n"
-         "  local cur=\"${COMP_WORDS[COMP_CWORD]}\" previous=\"${COMP_WORDS[COMP_CWORD-1]}\" chosen=\"\" words=\"\" "
-         "word\n"
+         "  local cur=\"${COMP_WORDS[COMP_CWORD]}\" previous=\"${COMP_WORDS[COMP_CWORD-1]}\" chosen=\"\" verbs=\"\" "
+         "words=\"\" word\n"
          "  COMPREPLY=()\n"
          "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n    case \"$chosen $word\" in\n" +
          verb_cases(verbs) + "    esac\n  done\n  case \"$chosen $previous\" in\n" + values +
          "  esac\n  case \"$chosen\" in\n" + words +
          "  esac\n"
-         "  if [[ $cur == -* || -z $chosen ]]; then COMPREPLY=($(compgen -W \"$words\" -- \"$cur\")); fi\n"
-         "  if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *= ]]; then compopt -o nospace; fi\n"
+         "  if [[ $cur == -* ]]; then verbs=$words; fi\n"
+         "  COMPREPLY=($(compgen -W \"$verbs\" -- \"$cur\"))\n"
+         "  if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *= ]]; then compopt -o nospace 2>/dev/null; fi\n"
          "}\ncomplete -o default -F _hpcdl hpcdl\n";
 }
 
@@ -138,37 +145,45 @@ std::string bash(const std::vector<ListedVerb>& verbs) {
 std::string in_quotes(const std::string& text) { return "'" + replaced(text, "'", "'\\''") + "'"; }
 
 std::string zsh(const std::vector<ListedVerb>& verbs) {
-  std::string values, words;
+  std::string values, words, keys;
   const auto entry = [](const std::string& name, const std::string& help) {
     return " " + in_quotes(replaced(name, ":", "\\:") + ":" + help);
   };
+  for (const auto& key : keys_of_run()) keys += entry("--" + key.name + "=", key.help);
   for (const auto& v : verbs) {
-    std::string list;
-    for (const auto* sub : v.verbs) list += entry(sub->get_name(), sub->get_description());
+    std::string list, names;
+    for (const auto* sub : v.verbs) names += entry(sub->get_name(), sub->get_description());
     for (const auto& o : v.options) {
       list += entry(o.name, o.help);
       if (!o.values.empty())
         values += fmt::format("    \"{} {}\") compadd -- {}; return ;;\n", v.path, o.name, fmt::join(o.values, " "));
     }
-    words += fmt::format("    \"{}\") options=({}) ;;\n", v.path, list);
+    words += fmt::format("    \"{}\") verbs=({}) options=({}) takes_keys={} ;;\n", v.path, names, list, takes_keys(v));
   }
   return "#compdef hpcdl\n# zsh completion of hpcdl; made by `hpcdl completion zsh`.\n_hpcdl() {\n"
-         "  local chosen=\"\" word\n  local -a options\n"
+         "  local chosen=\"\" takes_keys=false word\n  local -a verbs options keys\n"
          "  for word in ${words[2,CURRENT-1]}; do\n    case \"$chosen $word\" in\n" +
          verb_cases(verbs) + "    esac\n  done\n  case \"$chosen ${words[CURRENT-1]}\" in\n" + values +
          "  esac\n  case \"$chosen\" in\n" + words +
          "  esac\n"
-         "  if [[ $PREFIX == -* || -z $chosen ]]; then _describe hpcdl options; else _files; fi\n}\n_hpcdl \"$@\"\n";
+         "  if [[ $PREFIX != -* ]]; then\n"
+         "    if (( $#verbs )); then _describe verb verbs; else _files; fi\n    return\n  fi\n"
+         "  _describe option options\n"
+         "  if $takes_keys; then\n    keys=(" +
+         keys +
+         ")\n    _describe 'key of a run' keys -S ''\n  fi\n"
+         "}\n_hpcdl \"$@\"\n";
 }
 
 std::string fish(const std::vector<ListedVerb>& verbs) {
-  std::string out = "# fish completion of hpcdl; made by `hpcdl completion fish`.\n";
+  std::string out = "# fish completion of hpcdl; made by `hpcdl completion fish`.\n", with_keys;
   for (const auto& v : verbs) {
     std::string when;
     for (const auto& word : {v.path.substr(0, v.path.find(' ')),
                              v.path.find(' ') == std::string::npos ? "" : v.path.substr(v.path.find(' ') + 1)})
       if (!word.empty()) when += (when.empty() ? "" : "; and ") + ("__fish_seen_subcommand_from " + word);
     if (when.empty()) when = "__fish_use_subcommand";
+    if (takes_keys(v)) with_keys += " " + v.path;
     for (const auto* sub : v.verbs)
       out += fmt::format("complete -c hpcdl -n '{}' -f -a {} -d {}\n", when, sub->get_name(),
                          in_quotes(sub->get_description()));
@@ -180,6 +195,9 @@ std::string fish(const std::vector<ListedVerb>& verbs) {
                                             : fmt::format(" -x -a '{}'", fmt::join(o.values, " ")),
                          in_quotes(o.help));
   }
+  for (const auto& key : keys_of_run())
+    out += fmt::format("complete -c hpcdl -n '__fish_seen_subcommand_from{}' -l {} -r -d {}\n", with_keys, key.name,
+                       in_quotes(key.help));
   return out;
 }
 
@@ -234,15 +252,15 @@ std::vector<File> files_of(const CompletionOptions& o, const std::vector<ListedV
 void add_completion(const Command& program, Run& run) {
   add_verb<CompletionOptions>(
       program, run, "completion",
-      "Prints completions for bash, zsh or fish, or a man page; made from the same options as --help",
+      "Prints completions for bash, zsh or fish, or a man page, from the same table as --help",
       [](const Command& sub, CompletionOptions& o) {
         sub.option("kind", o.kind, "What to print").required().one_of({"bash", "zsh", "fish", "man"});
         sub.option("verb", o.verb, "With man: the verb whose page it is; default: hpcdl itself");
         sub.option("--out", o.out,
-                   "Write into this folder, under the names that shells and man look for; man: all pages");
+                   "Write into this folder, with the names that shells and man expect; with man: all pages");
       },
       [](CompletionOptions& o, const Command& sub) {
-        if (!o.verb.empty() && o.kind != "man") fail_usage("completion", "a verb has a page of its own only with man");
+        if (!o.verb.empty() && o.kind != "man") fail_usage("completion", "a verb can be given only with man");
         const auto files = files_of(o, all_verbs(*sub.program()));
         for (const auto& [name, text] : files)
           if (o.out.empty()) print_text(text);

@@ -31,7 +31,7 @@ bool converts(DType d) { return d == DType::f32 || d == DType::bf16 || d == DTyp
 int convert(ConvertOptions& o) {
   const auto from = io::find_model_folder(o.model);
   auto config = io::read_hf_config(from);
-  if (config.quant) fail_usage("convert", "{} is quantised: convert the model it was made from", from.string());
+  if (config.quant) fail_usage("convert", "{} is quantised: convert the original model instead", from.string());
   check_out_folder("convert", from, o.out, o.force);
   const DType target = o.dtype.empty()     ? DType::none
                        : o.dtype == "bf16" ? DType::bf16
@@ -54,8 +54,8 @@ int convert(ConvertOptions& o) {
       const OwnedTensor copy(s.spec);
       convert_elements(copy.tensor, view);
       require(count_non_finite(copy.tensor) == count_non_finite(view), "convert",
-              "{}: {} holds numbers that {} cannot: choose bf16, which has the range of f32", from.string(), s.name,
-              dtype_name(s.spec.dtype));
+              "{}: {} has numbers that {} cannot represent: choose bf16, which has the range of f32", from.string(),
+              s.name, dtype_name(s.spec.dtype));
       writer.write(s.name, copy.tensor);
     }
   }
@@ -76,12 +76,12 @@ int convert(ConvertOptions& o) {
 
 void add_convert(const Command& program, Run& run) {
   add_verb<ConvertOptions>(
-      program, run, "convert", "Writes a model folder in another type or with other shards",
+      program, run, "convert", "Writes a model folder again with another type or other shards",
       [](const Command& sub, ConvertOptions& o) {
         sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
         sub.option("--out", o.out, "Folder to write").required();
         sub.flag("--force", o.force, kForce);
-        sub.option("--dtype", o.dtype, "Type of the weights; default: as they are").one_of({"f32", "bf16", "f16"});
+        sub.option("--dtype", o.dtype, "Type of the weights; default: the present one").one_of({"f32", "bf16", "f16"});
         sub.option("--max-shard", o.shard_gb, "Largest file, in GB").positive().shows_default();
         sub.flag("--json", o.json, "One JSON object on stdout");
       },

@@ -94,8 +94,7 @@ void Demo::collect_text() {
   FoundText found;
   if (options_.text.empty()) {
     found = find_text(kTextBytes);
-    require(std::ssize(found.text) >= kLeastText, "demo",
-            "found only {} of English text on this machine: give --text FILE",
+    require(std::ssize(found.text) >= kLeastText, "demo", "this machine has only {} of English text: give --text FILE",
             format_bytes(static_cast<double>(found.text.size())));
   } else {
     found = read_given(options_.text);
@@ -218,7 +217,7 @@ void Demo::evaluate() {
   report_.held_out_tokens = std::ssize(ids) - 1;
   say("      perplexity {:.2f} as trained, {:.2f} in INT4, over {} held-out tokens", report_.before.perplexity,
       report_.after.perplexity, report_.held_out_tokens);
-  say("      ({:.2f} at the end of training was measured on other text: the validation part)",
+  say("      ({:.2f} at the end of training was measured on other text, the validation part)",
       report_.validation_perplexity);
 }
 
@@ -302,7 +301,7 @@ void Demo::finish() {
     print_text(page_text(page));
   }
   say("\n{}", bold(fmt::format("report: {}", fs::absolute(out_ / "report.html").string())));
-  say("go on:  hpcdl generate --model {} --prompt \"...\" --tokens 100 --temperature 0.7", int4_.string());
+  say("try:    hpcdl generate --model {} --prompt \"...\" --tokens 100 --temperature 0.7", int4_.string());
 }
 
 int Demo::go() {
@@ -338,7 +337,7 @@ void setup(const Command& sub, DemoOptions& o) {
              "where time and memory go")
       .range(1, 4)
       .described_as("1|2|3|4");
-  sub.option("--out", o.out, "Folder for everything that is made; default: hpcdl-demo, or hpcdl-demo-N");
+  sub.option("--out", o.out, "Folder for all results; default: hpcdl-demo, or hpcdl-demo-N");
   sub.flag("--json", o.json, "One JSON object on stdout at the end");
   constexpr const char* kText = "Language model";
   sub.option("--text", o.text, "Text to learn from; default: prose found in the documentation of this machine")
@@ -347,11 +346,12 @@ void setup(const Command& sub, DemoOptions& o) {
   sub.option("--minutes", o.minutes, "Time to train for").positive().shows_default().group(kText);
   add_threads_option(sub, o.threads);
   constexpr const char* kImages = "Demos 1 to 4";
-  sub.option("--data", o.data,
-             "CIFAR-10 or -100 as published, or a folder with one folder a class; default: a procedural set")
+  sub.option(
+         "--data", o.data,
+         "CIFAR-10 or CIFAR-100 as published, or a folder with a sub-folder for each class; default: a procedural set")
       .group(kImages);
   sub.option("--device", o.device, "cpu or cuda").shows_default().group(kImages);
-  sub.option("--epochs", o.epochs, "Passes over the data, of demos 1 and 3; default: as the demo suggests")
+  sub.option("--epochs", o.epochs, "Passes over the data, for demos 1 and 3; default: chosen by the demo")
       .positive()
       .group(kImages);
   sub.flag("--quick", o.quick, "A tiny model and few images: everything runs, but the figures mean little")

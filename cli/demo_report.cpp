@@ -33,10 +33,9 @@ lab::Table comparison(const DemoReport& r) {
 /// Two figures of one model on one page need a reason.
 std::string why_perplexities_differ(const DemoReport& r) {
   return fmt::format(
-      "Perplexity is of {} tokens that were held out before training. The dots of the loss curve end at a perplexity "
-      "of {:.2f}, which is of other text: the validation text, the last 2 % of what was given to training. Both "
-      "samples "
-      "are small, and a model finds some documents easier than others.",
+      "The perplexity was measured on {} tokens that were held out before training. The dots of the loss curve end at "
+      "a perplexity of {:.2f}; they were measured on other text, the last 2 % of the training text. Both samples are "
+      "small, and a model finds some documents easier than others.",
       r.held_out_tokens, r.validation_perplexity);
 }
 

@@ -62,7 +62,7 @@ std::string text(const std::vector<lab::Finding>& list) {
   const auto count = [&](lab::State state) {
     return std::count_if(list.begin(), list.end(), [&](const auto& f) { return f.state == state; });
   };
-  return s + fmt::format("{} in order, {} to mend (!), {} not there or incomplete, which only some uses need (-)\n",
+  return s + fmt::format("{} in order, {} to fix (!), {} missing or incomplete that only some uses need (-)\n",
                          count(lab::State::ok), count(lab::State::gap), count(lab::State::absent));
 }
 
@@ -84,8 +84,9 @@ int doctor(DoctorOptions& o) {
   if (o.env)
     for (const char* name : kEnvironment)
       if (const char* value = std::getenv(name)) all += fmt::format("env {:<20} {}\n", name, value);
-  print_text(all + fmt::format("peaks are the best of all measurements, kept in {}; hpcdl probe measures more\n",
-                               lab::probe_file().string()));
+  print_text(all +
+             fmt::format("peaks are the best of all measurements, which are kept in {}; hpcdl probe measures more\n",
+                         lab::probe_file().string()));
   return exit_code::kDone;
 }
 
@@ -93,10 +94,10 @@ int doctor(DoctorOptions& o) {
 
 void add_doctor(const Command& program, Run& run) {
   add_verb<DoctorOptions>(
-      program, run, "doctor", "What this machine has, what is missing, what that costs, and the fix",
+      program, run, "doctor", "Says what this machine has, what is missing, what that costs, and the fix",
       [](const Command& sub, DoctorOptions& o) {
         sub.flag("--json", o.json, "One JSON object on stdout");
-        sub.flag("--env", o.env, "Also the environment variables that were seen");
+        sub.flag("--env", o.env, "Also print the environment variables that were seen");
       },
       doctor);
 }

@@ -62,7 +62,7 @@ int eval_images(EvalOptions& o) {
 int eval(EvalOptions& o, const Command& sub) {
   if (sub.given("--images")) {
     if (!o.text.empty() || o.limit > 0)
-      fail_usage("eval", "--text and --limit are for models of text, --images for classifiers of images");
+      fail_usage("eval", "--text and --limit are for language models, --images is for image classifiers");
     return eval_images(o);
   }
   if (o.text.empty()) fail_usage("eval", "nothing to evaluate on: give --text or --images");
@@ -96,12 +96,12 @@ int eval(EvalOptions& o, const Command& sub) {
 
 void add_eval(const Command& program, Run& run) {
   add_verb<EvalOptions>(
-      program, run, "eval", "Loss and perplexity of a model on text, or loss and accuracy on images",
+      program, run, "eval", "Prints loss and perplexity of a model on text, or loss and accuracy on images",
       [](const Command& sub, EvalOptions& o) {
         sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
         sub.option("--text", o.text, "Files or folders of .txt, .md or .jsonl");
         sub.option("--images", o.images,
-                   "CIFAR as published or a folder of images, the part for tests; \"\": the procedural set")
+                   "The test images of CIFAR as published or of a folder of images; \"\": the procedural set")
             .values(0, 1);
         sub.option("--limit", o.limit, "Only the first N tokens; 0: all").not_negative();
         sub.option("--dtype", o.dtype, "Type of activations").one_of({"f32", "bf16"}).shows_default();

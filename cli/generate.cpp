@@ -139,17 +139,17 @@ int generate(GenerateOptions& o) {
 void add_generate(const Command& program, Run& run) {
   add_verb<GenerateOptions>(
       program, run, "generate",
-      "Continues a text with a memory-mapped model; under mpirun or hpcdl launch, ranks share its layers",
+      "Continues a text with a memory-mapped model; under mpirun or hpcdl launch, the ranks share its layers",
       [](const Command& sub, GenerateOptions& o) {
         sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
         sub.option("--prompt", o.prompt, "Text to continue");
-        sub.option("--prompt-file", o.prompt_file, "The same from a file; - reads stdin");
-        sub.option("--prompt-ids", o.ids, "The same as token ids: 1,2,3");
-        sub.option("--tokens", o.tokens, "How many tokens to add; default: 100, or as many as fit the context")
-            .positive();
+        sub.option("--prompt-file", o.prompt_file, "File with the text to continue; - reads stdin");
+        sub.option("--prompt-ids", o.ids, "Text to continue as token ids: 1,2,3");
+        sub.option("--tokens", o.tokens, "Tokens to add; default: 100, or as many as fit into the context").positive();
         sub.option("--temperature", o.sampling.temperature, "0: always the most likely token").shows_default();
         sub.option("--top-k", o.sampling.top_k, "Keep the k most likely tokens; 0: all").shows_default();
-        sub.option("--top-p", o.sampling.top_p, "Keep the smallest set with this probability").shows_default();
+        sub.option("--top-p", o.sampling.top_p, "Keep the smallest set of tokens with this probability")
+            .shows_default();
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
         add_threads_option(sub, o.threads);
         add_tune_option(sub, o.tune);

@@ -138,7 +138,8 @@ int inspect(InspectOptions& o, const Command& sub) {
   if (!o.arch.empty()) return inspect_arch(o);
   if (o.program) return inspect_programs(o);
   if (o.path.ends_with(".toml"))
-    fail_usage("inspect", "{}: a run's TOML file holds no tensors; --program shows the programs of its step", o.path);
+    fail_usage("inspect", "{}: the TOML file of a run has no tensors; --program shows the programs of its step",
+               o.path);
   const fs::path path = model_of(o.path);
   const auto folder = io::TensorFolder::open(path);
   if (o.check) check(folder);
@@ -185,17 +186,17 @@ int inspect(InspectOptions& o, const Command& sub) {
 
 void add_inspect(const Command& program, Run& run) {
   add_verb<InspectOptions>(
-      program, run, "inspect", "Tensors, parameters and config of a safetensors file, a model folder or a run",
+      program, run, "inspect", "Prints tensors, parameters and config of a safetensors file, a model folder or a run",
       [](const Command& sub, InspectOptions& o) {
         sub.option("path", o.path,
-                   "A .safetensors file, the index of several, a model folder, a checkpoint or a run's output; with "
-                   "--program also a run's TOML file");
-        sub.option("--arch", o.arch, "In place of a path: an image classifier as it would be made")
+                   "A .safetensors file, the index of several, a model folder, a checkpoint or the output of a run; "
+                   "with --program also the TOML file of a run");
+        sub.option("--arch", o.arch, "Instead of a path: an image classifier as it would be created")
             .one_of({"simple_cnn", "resnet18"});
-        sub.option("--stem", o.stem, "With --arch: what a ResNet begins with")
+        sub.option("--stem", o.stem, "With --arch: the first layers of a ResNet")
             .one_of({"cifar", "imagenet"})
             .shows_default();
-        sub.option("--classes", o.classes, "With --arch: classes to tell apart").positive().shows_default();
+        sub.option("--classes", o.classes, "With --arch: number of classes").positive().shows_default();
         sub.flag("--program", o.program,
                  "The recorded programs of a training step: records, shapes, bytes, flops, peak memory");
         sub.flag("--check", o.check, "Read every tensor and stop at the first that holds NaN or infinity");

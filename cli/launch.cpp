@@ -80,7 +80,7 @@ int launch_verb(LaunchOptions& o) {
             std::strerror(result.lost_lines));
     if (!first) return code;
     const bool saved = code == exit_code::kRequeue || code == exit_code::kInterrupted;
-    if (saved) say("hpcdl: [launch] {}: stopped; to go on from there:\n  {}", first->text(), own_command());
+    if (saved) say("hpcdl: [launch] {}: stopped; to continue from there:\n  {}", first->text(), own_command());
     if (interrupted(result, *first)) end_by(SIGINT);
     if (saved) return code;
     if (!worth_restarting(result) || restart >= o.max_restarts) {
@@ -105,7 +105,7 @@ void add_launch(const Command& program, Run& run) {
             .range(0.0, 86400.0);
         sub.option("--program", o.program, "Start this program instead of hpcdl");
         sub.flag("--plain", o.plain, "Rank 0's standard output as it is; the others' lines go to standard error");
-        sub.option("words", o.words, "Behind --: what each rank runs");
+        sub.option("words", o.words, "After --: what each rank runs");
         sub.footer(
             "Each line of output starts with [rank N]. A file or pipe on standard input is rank 0's. SIGTERM, SIGINT "
             "and SIGUSR1 go to all ranks, SIGHUP as SIGTERM. Exit code: 0; 75, saved and "

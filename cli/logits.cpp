@@ -41,7 +41,7 @@ int logits(LogitsOptions& o) {
   const OwnedTensor host(out.spec());
   copy(stream, host.tensor, exe.tensor(out));
   require(count_non_finite(host.tensor) == 0, "logits",
-          "some are NaN or infinite: the weights hold NaN or overflow; check them with `hpcdl inspect --check`");
+          "some logits are NaN or infinite: the weights hold NaN or overflow; check them with `hpcdl inspect --check`");
   const View rows = host.tensor.reshaped({length, model.config().vocab});
   io::SafeTensorsWriter writer(o.out, {{"logits", rows.spec()}});
   writer.write("logits", rows);
@@ -55,7 +55,7 @@ int logits(LogitsOptions& o) {
 
 void add_logits(const Command& program, Run& run) {
   add_verb<LogitsOptions>(
-      program, run, "logits", "Logits (T, V) of a row of token ids, as a safetensors file",
+      program, run, "logits", "Writes the logits (T, V) of a row of token ids into a safetensors file",
       [](const Command& sub, LogitsOptions& o) {
         sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
         sub.option("--tokens", o.tokens, "Token ids: 1,2,3").required();

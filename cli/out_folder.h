@@ -9,7 +9,7 @@
 
 namespace hpcdl::cli {
 
-inline constexpr const char* kForce = "Replace the model that is in the folder already";
+inline constexpr const char* kForce = "Replace the model that is already in the folder";
 
 /// Throws UsageError where `out` is the model that is read, or holds anything while there is no `force`.
 inline void check_out_folder(std::string_view verb, const std::filesystem::path& from, const std::string& out,

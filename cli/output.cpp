@@ -29,7 +29,7 @@ void check_writable(const std::string& path) {
 void print_text(std::string_view text) {
   if (const auto c = console(); c.bar) c.bar(nullptr);  // standard output may be the same terminal
   const bool ok = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
-  if (!ok && errno == EPIPE) throw ReaderGone("[output] nobody reads standard output any more");
+  if (!ok && errno == EPIPE) throw ReaderGone("[output] standard output was closed by its reader");
   require(ok, "output", "cannot write to standard output: closed, or the disk is full");
 }
 

@@ -84,7 +84,7 @@ int probe(ProbeOptions& o, const Command& sub) {
   if (o.no_disk && !o.disk.empty()) fail_usage("probe", "--disk {} and --no-disk exclude each other", o.disk);
   for (const char* option : {"--threads", "--disk", "--no-disk", "--svg"})
     if (o.device == "cuda" && sub.given(option))
-      fail_usage("probe", "{} is about the CPU and its disk, which --device cuda leaves alone", option);
+      fail_usage("probe", "{} is for the CPU and its disk, which --device cuda does not measure", option);
   if (o.device == "cuda") device_from_name(o.device);  // throws where there is none
   lab::ProbeOptions options{.cpu = o.device != "cuda",
                             .gpus = o.device != "cpu",
@@ -108,7 +108,7 @@ int probe(ProbeOptions& o, const Command& sub) {
   const auto problem = remember(file, o.anew, o.device);
   if (o.json) print_json(file);
   else print_text(lab::to_text(result));
-  if (problem.empty()) say("\nremembered in {}: percentages of roofs are of these", lab::probe_file().string());
+  if (problem.empty()) say("\nremembered in {}: percentages of roofs refer to these", lab::probe_file().string());
   else say("\nnot remembered, so every command measures for itself: {}", problem);
   return exit_code::kDone;
 }
@@ -121,15 +121,15 @@ void add_probe(const Command& program, Run& run) {
       [](const Command& sub, ProbeOptions& o) {
         sub.flag("--json", o.json, "One JSON object on stdout");
         sub.flag("--quick", o.quick, "Fewer rounds: a few seconds instead of half a minute on a quiet machine");
-        sub.option("--device", o.device, "cpu or cuda: the others are left alone; default: all")
+        sub.option("--device", o.device, "Measure only the CPU (cpu) or only the GPUs (cuda); default: all")
             .one_of({"cpu", "cuda"});
         sub.option("--threads", o.threads,
-                   "Thread counts, as in 1,2,4 or 1..8; default: 1 to all, beyond 8 in powers of two");
+                   "Thread counts, such as 1,2,4 or 1..8; default: 1 to all, in powers of two beyond 8");
         sub.option("--out", o.out, "Also write the JSON object to this file");
         sub.option("--svg", o.svg, "Also draw bandwidth over working set into this file");
         sub.option("--disk", o.disk, "Folder in which a temporary file is written and read; default: this one");
-        sub.flag("--no-disk", o.no_disk, "Leave the disk alone");
-        sub.flag("--anew", o.anew, "Forget the higher roofs of earlier measurements on this machine");
+        sub.flag("--no-disk", o.no_disk, "Do not measure the disk");
+        sub.flag("--anew", o.anew, "Forget higher roofs that earlier measurements found on this machine");
       },
       probe);
 }

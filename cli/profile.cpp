@@ -43,7 +43,7 @@ void check(const ProfileOptions& o) {
   if (o.out.empty()) return;
   std::error_code ignored;
   if (fs::exists(o.out) && !fs::is_empty(o.out, ignored))
-    fail_usage("profile", "--out {}: the folder holds something already; a profiled run starts anew", o.out);
+    fail_usage("profile", "--out {}: the folder is not empty; a profiled run needs a new one", o.out);
 }
 
 void write_trace(const ProfileOptions& o, const lab::Profiled& done, const lab::Roofs& roofs,
@@ -155,9 +155,10 @@ int profile(ProfileOptions& o, const Command& sub) {
 void add_profile(const Command& program, Run& run) {
   add_verb<ProfileOptions>(
       program, run, "profile",
-      "Trains some steps and says where their time goes: ranked records, trace, memory, idle time",
+      "Trains some steps and shows where their time goes: ranked records, trace, memory, idle time",
       [](const Command& sub, ProfileOptions& o) {
-        sub.option("-c,--config", o.configs, "TOML file of a training run; repeatable, later ones win");
+        sub.option("-c,--config", o.configs,
+                   "TOML file of a training run; repeatable, later files override earlier ones");
         sub.option("--steps", o.profile.steps,
                    "Steps to record; as many plain steps are taken between them, to measure what recording costs")
             .positive()
@@ -165,23 +166,26 @@ void add_profile(const Command& program, Run& run) {
         sub.option("--warmup", o.profile.warmup, "Steps before the first recorded one").not_negative().shows_default();
         sub.option("--trace", o.trace, "Write a Chrome trace for Perfetto; compressed when the name ends in .gz");
         sub.option("--html", o.html, "Write a page with ranked bars, timeline and memory");
-        sub.option("--trace-limit", o.limit_mb, "Largest trace, MiB of text; whole steps beyond are left out")
+        sub.option("--trace-limit", o.limit_mb, "Largest trace, in MiB of text; steps that do not fit are left out")
             .positive()
             .shows_default();
-        sub.option("--rank", o.profile.rank, "Rank that the trace is of").shows_default();
-        sub.option("--world-size", o.profile.world, "Ranks that the trace is one of").shows_default();
-        sub.option("-o,--out", o.out, "Also write what a training run writes, into this new folder; default: nothing");
+        sub.option("--rank", o.profile.rank, "Rank of the trace").shows_default();
+        sub.option("--world-size", o.profile.world, "Number of ranks that write traces").shows_default();
+        sub.option("-o,--out", o.out,
+                   "Also write the results of a training run into this new folder; default: write nothing");
         sub.option("--rows", o.text.rows, "Rows of the table; 0: all").shows_default();
         sub.flag("--by-record", o.text.by_record,
-                 "Rank every record by itself, not the same records of all layers together");
+                 "Rank every record separately instead of the same records of all layers together");
         sub.flag("--explain", o.text.advice, "Also say what to try for the five records that lose most time");
         add_threads_option(sub, o.threads);
         sub.flag("--json", o.json, "One JSON object on stdout");
         const auto merge = sub.subcommand(
-            "merge", "Lays the traces of several ranks on one clock in one file, and names who made others wait");
+            "merge",
+            "Merges the traces of several ranks into one file on one clock, and names the rank that made others wait");
         merge.option("files", o.merge, "Traces, one per rank").required();
         merge.option("-o,--out", o.merged, "The merged trace; compressed when the name ends in .gz").required();
-        merge.flag("--by-order", o.by_order, "The first file is of rank 0, and so on, whatever they say");
+        merge.flag("--by-order", o.by_order,
+                   "Take the first file as that of rank 0, and so on, and ignore the ranks in the files");
         merge.flag("--json", o.json, "One JSON object on stdout");
         sub.takes_rest();
         sub.footer("Every key of a training run may be given as --section.key=value; see hpcdl train --help.");

@@ -72,13 +72,13 @@ void add_quantize(const Command& program, Run& run) {
         sub.option("--model", o.model, "Model folder, or a name in the local Hugging Face cache").required();
         sub.option("--out", o.out, "Folder to write").required();
         sub.flag("--force", o.force, kForce);
-        sub.option("--format", o.format, "Of the weights").one_of({"int4"}).shows_default();
+        sub.option("--format", o.format, "Format of the quantised weights").one_of({"int4"}).shows_default();
         sub.option("--group", o.group, "Weights that share a scale").one_of({32, 64, 128}).shows_default();
-        sub.flag("--asymmetric", o.asymmetric, "An offset per group as well");
+        sub.flag("--asymmetric", o.asymmetric, "Also store an offset per group");
         sub.flag("--keep-odd", o.keep_odd,
-                 "Matrices whose inputs --group does not divide stay as they are; else they are an error");
+                 "Leave a matrix as it is if --group does not divide its inputs; without this it is an error");
         sub.flag("--plain", o.plain,
-                 "Scales from the largest weight of a group, without searching for the least error");
+                 "Take scales from the largest weight of a group, without a search for the smallest error");
         sub.option("--text", o.text, "Also report perplexity on this text, before and after");
         add_threads_option(sub, o.threads);
         sub.flag("--json", o.json, "One JSON object on stdout");

@@ -143,11 +143,12 @@ int roofline(RooflineOptions& o, const Command& sub) {
 void add_roofline(const Command& program, Run& run) {
   add_verb<RooflineOptions>(
       program, run, "roofline",
-      "Every op, or every record of a training step, against the measured roofs of this machine",
+      "Shows every op, or every record of a training step, under the measured roofs of this machine",
       [](const Command& sub, RooflineOptions& o) {
         sub.option("op", o.ops,
-                   "Ops, e.g. softmax linear+bias_relu; \"linear\" means all its variants; none: every op");
-        sub.option("--shape", o.shapes, "Shape for the ops named, e.g. 4096x1024; repeatable; default: chosen shapes")
+                   "Ops, e.g. softmax linear+bias_relu; \"linear\" means all its variants; default: every op");
+        sub.option("--shape", o.shapes,
+                   "Shape for the named ops, e.g. 4096x1024; repeatable; default: the built-in shapes")
             .one_each();
         sub.option(
                "-c,--config", o.configs,
@@ -157,8 +158,8 @@ void add_roofline(const Command& program, Run& run) {
         sub.flag("--json", o.json, "One JSON object on stdout: machine, roofs, rows");
         sub.option("--csv", o.csv, "Write all rows to this file");
         sub.option("--svg", o.svg, "Write the log-log picture to this file");
-        sub.option("--html", o.html, "Write a page with the picture and the rows to this file; it needs nothing else");
-        sub.flag("--no-measure", o.no_measure, "Costs, bounds and speed of light alone: no kernel runs");
+        sub.option("--html", o.html, "Write a self-contained page with the picture and the rows to this file");
+        sub.flag("--no-measure", o.no_measure, "Print only costs, bounds and speed of light; no kernel runs");
         add_threads_option(sub, o.threads);
         sub.takes_rest();
       },

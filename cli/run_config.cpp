@@ -38,8 +38,8 @@ void load(io::ConfigTable& table, const std::vector<std::filesystem::path>& file
 void refuse_keys(const std::string& verb, const std::string& word, const Command& command) {
   const auto name = word.substr(0, word.find('='));
   if (name.find('.') != std::string::npos)
-    fail_usage(verb, "{} is a key of a run, and there is no run: give -c run.toml as well", name);
-  if (!name.starts_with("--")) fail_usage(verb, "{} takes no word \"{}\" here", verb, name);
+    fail_usage(verb, "{} is a key of a run, but no run is given: add -c run.toml", name);
+  if (!name.starts_with("--")) fail_usage(verb, "{} takes no argument \"{}\" here", verb, name);
   fail_usage(verb, "{}", unknown_option_text(name, command.option_names()));
 }
 

@@ -62,8 +62,8 @@ std::int64_t time_limit(const std::string& text) {
   if (text == "UNLIMITED" || text == "INFINITE") return 0;
   const auto bad = [&] {
     fail_usage("slurm",
-               "--time is \"{}\": expected minutes, M:S, H:M:S, DAYS-H, DAYS-H:M or DAYS-H:M:S, as 90, 04:00:00 or "
-               "1-12:00:00; behind the first number, hours end at 23, minutes and seconds at 59",
+               "--time is \"{}\": expected minutes, M:S, H:M:S, DAYS-H, DAYS-H:M or DAYS-H:M:S, such as 90, 04:00:00 "
+               "or 1-12:00:00; after the first number, hours go up to 23, minutes and seconds up to 59",
                text);
   };
   std::string_view rest = text;
@@ -91,11 +91,10 @@ std::int64_t time_limit(const std::string& text) {
 void check_times(const SlurmOptions& o) {
   const auto limit = time_limit(o.time);
   if (limit > 0 && limit <= o.save_seconds)
-    fail_usage(
-        "slurm",
-        "a job of --time {} ({} s) would be told to save {} s before its end, which is when it begins: give more "
-        "time, or fewer --save-seconds",
-        o.time, limit, o.save_seconds);
+    fail_usage("slurm",
+               "a job of --time {} ({} s) would have to save {} s before its end, when it has not yet begun: give more "
+               "time, or fewer --save-seconds",
+               o.time, limit, o.save_seconds);
 }
 
 std::string sbatch_lines(const SlurmOptions& o, const Shape& s, bool gpu) {
@@ -198,33 +197,32 @@ void add_slurm(const Command& program, Run& run) {
       "Prints an sbatch script for a run: one task per rank, saved and requeued when its time is up",
       [](const Command& sub, SlurmOptions& o) {
         sub.option("-c,--config", o.configs, "TOML file of the run, as for hpcdl train; repeatable");
-        sub.option("--nodes", o.nodes, "Nodes; left out: ranks / tasks per node, or 1").range(1, 1 << 20);
-        sub.option(
-               "--ntasks-per-node", o.tasks_per_node,
-               "Ranks per node; left out: parallel.dp * parallel.tp / nodes; where parallel.dp is 0: one per GPU of "
-               "--gpus-per-node, else one")
+        sub.option("--nodes", o.nodes, "Nodes; default: ranks / tasks per node, or 1").range(1, 1 << 20);
+        sub.option("--ntasks-per-node", o.tasks_per_node,
+                   "Ranks per node; default: parallel.dp * parallel.tp / nodes; if parallel.dp is 0: one per GPU of "
+                   "--gpus-per-node, else one")
             .range(1, 1 << 20);
-        sub.option("--cpus-per-task", o.cpus_per_task, "CPUs per rank; left out: train.threads").range(1, 1 << 20);
-        sub.option("--gpus-per-node", o.gpus_per_node,
-                   "GPUs per node; left out: one per rank where train.device is cuda")
+        sub.option("--cpus-per-task", o.cpus_per_task, "CPUs per rank; default: train.threads").range(1, 1 << 20);
+        sub.option("--gpus-per-node", o.gpus_per_node, "GPUs per node; default: one per rank if train.device is cuda")
             .range(0, 1 << 20);
         sub.option("--time", o.time, "Time limit: minutes, H:M:S or DAYS-H:M:S").shows_default();
         sub.option("--save-seconds", o.save_seconds, "Seconds before the time limit at which the run saves and ends")
             .shows_default()
             .range(1, 65535);
-        sub.option("--max-restarts", o.max_restarts, "Times that the job is requeued after a rank was lost or killed")
+        sub.option("--max-restarts", o.max_restarts,
+                   "How many times the job is requeued after a rank was lost or killed")
             .shows_default()
             .range(0, 1000000);
-        sub.option("--job-name", o.job_name, "Name of the job; left out: hpcdl");
+        sub.option("--job-name", o.job_name, "Name of the job; default: hpcdl");
         sub.option("--partition", o.partition, "Partition");
         sub.option("--account", o.account, "Account");
         sub.option("--log", o.output, "File for the output of the job; see sbatch --output");
-        sub.option("--mpi", o.mpi, "srun's --mpi, pmix for example; left out: the ranks meet over TCP");
+        sub.option("--mpi", o.mpi, "The --mpi option of srun, for example pmix; default: the ranks meet over TCP");
         sub.option("--program", o.program, "The program on the nodes").shows_default();
         sub.takes_rest();
         sub.footer(
-            "Other words are for hpcdl train, and taken into account here: hpcdl slurm -c run.toml --parallel.tp=4 "
-            "--output=run");
+            "All other options are passed to hpcdl train, and are used here as well: hpcdl slurm -c run.toml "
+            "--parallel.tp=4 --output=run");
       },
       slurm_verb);
 }

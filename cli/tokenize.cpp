@@ -35,16 +35,16 @@ void check(const TokenizeOptions& o, const Command& sub) {
   if (!o.train && o.tokenizer.empty())
     fail_usage("tokenize", "give --train to learn a tokenizer, or --tokenizer to use one");
   if (o.train && (!o.tokenizer.empty() || o.ids))
-    fail_usage("tokenize", "--train learns a tokenizer: it goes with neither --tokenizer nor --ids");
+    fail_usage("tokenize", "--train learns a tokenizer: leave out --tokenizer and --ids");
   if (o.ids && !o.files.empty())
-    fail_usage("tokenize", "--ids reads standard input: give < {0} in place of {0}", quoted(o.files.front()));
+    fail_usage("tokenize", "--ids reads standard input: write < {0} instead of {0}", quoted(o.files.front()));
   const auto refuse = [&](bool when, const char* option, const char* why) {
     if (when && sub.given(option)) fail_usage("tokenize", "{} {}", option, why);
   };
-  refuse(!o.train, "--vocab", "is of a tokenizer that is learnt: it goes with --train");
-  refuse(o.train || o.ids, "--layout", "is of token files: it goes with neither --train nor --ids");
-  refuse(o.ids, "--out", "writes no ids: they are printed");
-  refuse(o.ids, "--text-key", "is of .jsonl files, and --ids reads standard input as it is");
+  refuse(!o.train, "--vocab", "is for learning a tokenizer: it needs --train");
+  refuse(o.train || o.ids, "--layout", "is for token files: leave it out with --train and --ids");
+  refuse(o.ids, "--out", "does not go with --ids, which prints the ids");
+  refuse(o.ids, "--text-key", "is for .jsonl files, but --ids reads plain text from standard input");
 }
 
 int tokenize(TokenizeOptions& o, const Command& sub) {
@@ -76,7 +76,7 @@ int tokenize(TokenizeOptions& o, const Command& sub) {
   out["seconds"] = seconds;
   if (o.json) print_json(out);
   else if (o.train)
-    say("{} tokens learnt from {} in {}: {}", out["vocab"].dump(), format_bytes(static_cast<double>(bytes)),
+    say("{} tokens learned from {} in {}: {}", out["vocab"].dump(), format_bytes(static_cast<double>(bytes)),
         format_duration(seconds), o.out);
   else
     say("{} tokens of {} documents, {} in {}: {}", out["tokens"].dump(), out["documents"].dump(),

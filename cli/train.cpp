@@ -170,7 +170,7 @@ void add_train(const Command& program, Run& run) {
   add_verb<TrainOptions>(
       program, run, "train", "Trains a transformer on text, or a classifier on images; the same command again resumes",
       [](const Command& sub, TrainOptions& o) {
-        sub.option("-c,--config", o.configs, "TOML file; repeatable, later ones win");
+        sub.option("-c,--config", o.configs, "TOML file; repeatable, later files override earlier ones");
         sub.option("-o,--out", o.out, "Folder of the run");
         sub.option("--device", o.device, "Where to train: cpu, cuda or cuda:N (the same as --train.device)");
         add_threads_option(sub, o.threads);

@@ -35,8 +35,8 @@ std::string build_name() {
 
 void add_tune_option(const Command& sub, TuneOption& o) {
   sub.option("--tune", o.mode,
-             "GPU: off takes the kernels built in, cached those that hpcdl tune found best, full measures what is "
-             "missing first")
+             "On a GPU: off uses the built-in choice of kernels, cached the choices that hpcdl tune remembers, full "
+             "first measures what is missing")
       .one_of({"off", "cached", "full"})
       .shows_default();
   sub.option("--tune-seconds", o.seconds, "Time that --tune full may take").range(0.0, 86400.0).shows_default();
@@ -56,8 +56,8 @@ void tune_programs(std::optional<tune::Session>& session, const TuneOption& o,
   if (report.outcomes.empty() && report.skipped.empty()) return;
   const auto changed = std::count_if(report.outcomes.begin(), report.outcomes.end(),
                                      [](const auto& r) { return r.chosen != r.built_in; });
-  say("tuned {} shapes, {} of them away from the kernel built in; {} were known{}", report.outcomes.size(), changed,
-      report.remembered,
+  say("tuned {} shapes, {} of them to another kernel than the built-in choice; {} were known{}", report.outcomes.size(),
+      changed, report.remembered,
       report.skipped.empty() ? "" : fmt::format("; {} not tuned: {}", report.skipped.size(), report.skipped.front()));
 }
 
@@ -139,12 +139,12 @@ int tune_verb(TuneOptions& o, const Command& sub) {
   const auto device =
       o.device.empty() ? (cuda_devices() > 0 ? Device::cuda(0) : Device::cpu()) : device_from_name(o.device);
   if (!device.is_cuda()) {
-    fail("tune", "{}, so there is nothing to tune: the kernels of a CPU follow from the instruction set and the shape",
+    fail("tune", "{}, so there is nothing to tune: on a CPU, the instruction set and the shape determine the kernel",
          o.device.empty() ? "there is no GPU here" : fmt::format("{} is no GPU", o.device));
   }
   if (!o.list && o.configs.empty() && o.model.empty() && o.int4.empty())
     fail_usage("tune",
-               "nothing to tune for: give -c run.toml (the products of its training step), --model FOLDER (those of "
+               "nothing to tune: give -c run.toml (the products of its training step), --model FOLDER (those of "
                "generating with it) or --int4 1x4096x4096");
   Pool pool(o.threads.checked("tune"));
   const auto budget = tune::budget_of(o.seconds);
@@ -170,12 +170,12 @@ void add_tune(const Command& program, Run& run) {
         sub.option("--int4", o.int4, "A product with 4-bit weights: ROWSxNxK or ROWSxNxKxGROUP; repeatable").one_each();
         sub.option("--device", o.device, "cuda or cuda:N; default: the first GPU");
         sub.option("--seconds", o.seconds,
-                   "Seconds that tuning may take; what is not reached keeps the built-in kernel")
+                   "Seconds that tuning may take; shapes that are not reached keep the built-in choice")
             .range(0.0, 86400.0)
             .shows_default();
         add_threads_option(sub, o.threads);
         sub.flag("--anew", o.anew, "Measure again what is remembered");
-        sub.flag("--list", o.list, "Print what is remembered for this GPU, measure nothing");
+        sub.flag("--list", o.list, "Print what is remembered for this GPU without measuring");
         sub.flag("--json", o.json, "One JSON object on stdout: every candidate of every shape");
         sub.takes_rest();
       },

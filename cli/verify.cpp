@@ -59,7 +59,7 @@ std::vector<Subject> subjects_of(const VerifyOptions& o) {
     find_contract(target);
     std::copy_if(own.begin(), own.end(), std::back_inserter(list),
                  [&](const Subject& s) { return s.contract == target; });
-    require(list.size() > before, "verify", "no kernel of ours keeps the contract \"{}\" on {}", target, o.device);
+    require(list.size() > before, "verify", "none of our kernels has the contract \"{}\" on {}", target, o.device);
   }
   return list;
 }
@@ -90,7 +90,7 @@ std::string explain(const Verdict& v, const std::string& target, const VerifyOpt
   std::string text = fmt::format("    {}: {}\n", stage, f.what);
   if (f.at.n_dims > 0)
     text += fmt::format("    at {}{}\n", to_string(f.at, find_contract(v.subject.contract)),
-                        f.alone ? "" : "; not by itself: only after the calls before");
+                        f.alone ? "" : "; it does not appear alone, only after the earlier calls");
   return text + fmt::format("    again: hpcdl verify {}{} --only {} --seed {}\n", quoted(target),
                             o.on_gpu() ? " --device cuda" : "", stage, o.seed);
 }
@@ -137,7 +137,7 @@ int report(const VerifyOptions& o, const std::vector<Verdict>& verdicts) {
     print_json({{"seed", o.seed}, {"kernels", kernels}, {"cases", cases}, {"declined", declined}, {"faults", faults}});
   else
     print_text(text + (faults ? fmt::format("{} of {} kernels are at fault\n", faults, verdicts.size())
-                              : fmt::format("{} kernel{}, {} cases: all as they should be\n", verdicts.size(),
+                              : fmt::format("{} kernel{}, {} cases: all right\n", verdicts.size(),
                                             verdicts.size() == 1 ? "" : "s", cases)));
   return faults ? kFaults : exit_code::kDone;
 }
@@ -197,7 +197,7 @@ int verify_verb(VerifyOptions& o) {
   o.threads.checked("verify");
   if (!o.only.empty()) stage_from_name(o.only);
   if (o.planted) {
-    if (!o.targets.empty()) fail_usage("verify", "--planted brings its own kernels; leave out {}", o.targets[0]);
+    if (!o.targets.empty()) fail_usage("verify", "--planted has its own kernels: leave out {}", o.targets[0]);
     return verify_planted(o);
   }
   const auto subjects = subjects_of(o);
@@ -220,21 +220,23 @@ int verify_verb(VerifyOptions& o) {
 void add_verify(const Command& program, Run& run) {
   add_verb<VerifyOptions>(
       program, run, "verify",
-      "Holds kernels, ours or a library's, to their contracts: shapes, stability, determinism, edges, speed",
+      "Checks our kernels, or those of a library, against their contracts: shapes, stability, determinism, edges, "
+      "speed",
       [](const Command& sub, VerifyOptions& o) {
-        sub.option("targets", o.targets,
-                   "Names of contracts (all kernels of ours when none), or shared libraries that keep to "
-                   "hpcdl/lab/verify/kernel_abi.h");
-        sub.option("--device", o.device,
-                   "Whose kernels of ours, or planted ones: cpu or cuda; a library says itself where its kernels run")
+        sub.option(
+            "targets", o.targets,
+            "Names of contracts, or shared libraries that use hpcdl/lab/verify/kernel_abi.h; default: all our kernels");
+        sub.option(
+               "--device", o.device,
+               "Where our kernels or the planted ones run: cpu or cuda; a library itself says where its kernels run")
             .one_of({"cpu", "cuda"})
             .shows_default();
         sub.flag("--planted", o.planted,
-                 "Verify the verifier: kernels broken on purpose must be caught, honest ones must pass");
+                 "Verify the verifier: kernels that are broken on purpose must be caught, correct ones must pass");
         sub.flag("--contracts", o.contracts, "List all contracts");
         add_threads_option(sub, o.threads);
         sub.flag("--json", o.json, "One JSON object on stdout");
-        sub.option("--seed", o.seed, "Of values and of fuzzed sizes").shows_default();
+        sub.option("--seed", o.seed, "Seed of the values and of the random sizes").shows_default();
         sub.option("--only", o.only, "One stage: smoke, shapes, stability, determinism, edges, speed");
         sub.option("--timeout", o.timeout, "Seconds that one call of a kernel may take before it counts as hung")
             .range(0.01, 86400.0)

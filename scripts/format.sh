@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 python=$(scripts/venv.sh format)
 if [[ -z $python ]]; then
-  echo "format: clang-format is not to be had" >&2
+  echo "format: clang-format is not available" >&2
   exit 77
 fi
 how=(-i)

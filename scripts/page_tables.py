@@ -36,19 +36,19 @@ def all_reduce(data):
 
 def exchange(data):
     """ddp.json of `hpcdl bench ddp`: a step by how its gradients are exchanged."""
-    yield "| buckets | their number | step | against waiting for each tensor | exchange hidden |"
+    yield "| buckets | number | step | faster than waiting for each tensor by | exchange hidden |"
     yield "|---|---|---|---|---|"
     for f in data["forms"]:
         if "buckets" not in f:
             yield f"| no exchange | | {f['step_seconds']:.2f} s | | |"
             continue
-        name = f"of {f['form']}" if f["overlap"] else "every tensor by itself, waited for"
+        name = f"of {f['form']}" if f["overlap"] else "each tensor is a bucket, and is waited for"
         yield f"| {name} | {f['buckets']} | {f['step_seconds']:.2f} s | {f['speedup_vs_blocking']:.2f}x | {100 * f['hidden']:.0f} % |"
 
 
 def gpu_buckets(data):
     """buckets.json: a step of several GPUs by how its gradients are put together."""
-    yield "| buckets: number, first, largest | a step | exchanging | behind everything else |"
+    yield "| buckets: number, first, largest | step | exchange | exchange after everything else |"
     yield "|---|---|---|---|"
     for name, r in data["rows"].items():
         if "buckets" in r:
@@ -59,7 +59,7 @@ def gpu_buckets(data):
 
 
 def step_summary(data):
-    """gpt2_step.json: a training step of ours beside each peer's, one row for a shape and type."""
+    """gpt2_step.json: our training step next to each peer's, one row for a shape and type."""
     peers = {"torch-clip": "PyTorch with clipping", "torch": "PyTorch", "llm.c": "llm.c"}
     peers = {p: name for p, name in peers.items() if any(p in row["sides"] for row in data["rows"].values())}
     gib = lambda side: f"{side['peak_bytes'] / 2**30:.1f}"
@@ -120,20 +120,20 @@ def below(results):
 def errors(data):
     """errors.json of bench/errors.py."""
     number = lambda x: "" if x is None else f"{x:.2e}"
-    yield "| | type | error | rounding alone | PyTorch's error | largest, of what is allowed |\n|---|---|---|---|---|---|"
+    yield "| | type | error | error of rounding alone | PyTorch's error | largest error, share of its tolerance |\n|---|---|---|---|---|---|"
     for r in data["rows"]:
         yield f"| {r['name']} | {r['dtype']} | {number(r['rms'])} | {number(r['rounding'])} | {number(r['torch'])} | {r['share']:.2f} |"
 
 
 def int4_errors(data):
-    yield "| | weights | results, by rounded activations |\n|---|---|---|"
+    yield "| | error from the weights | error from rounded activations |\n|---|---|---|"
     for r in data["int4"]:
         yield f"| {r['name']} | {100 * r['weights']:.1f} % | {100 * r['activations']:.2f} % |"
 
 
 def loader(data):
     """loader.json of bench/images_bench."""
-    yield "| one worker of the loader | images a second | |\n|---|---|---|"
+    yield "| one worker of the loader | images a second | lowest to highest |\n|---|---|---|"
     for name, r in data["rows"].items():
         yield f"| {name.split('worker, ')[1]} | {r['images_per_second']:,.0f} | {r['lowest']:,.0f} to {r['highest']:,.0f} |"
 

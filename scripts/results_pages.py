@@ -151,7 +151,7 @@ def of_cpu(results):
 
 def missed(everything):
     """A table of what is below its bar on each machine, or behind a peer where no bar was set."""
-    yield "| | ours is faster by | asked for |\n|---|---|---|"
+    yield "| | ours is faster by | bar |\n|---|---|---|"
     for results in everything.values():
         rows = [(what, ratio or 0, goal) for what, ratio, goal in below(results)]
         if rows:
@@ -200,6 +200,9 @@ def front(everything):
     if demo := cpu.get("demo", {}).get("rows", {}).get("make demo"):
         yield (f"On two cores ({cpu['demo']['machine']['cpu']}) `make demo` took {(demo['build_seconds'] + demo['demo_seconds']) / 60:.0f} minutes, {demo['build_seconds'] / 60:.0f} of "
                f"them for the build, {demo['peak_rss_bytes'] / 2**30:.1f} GiB of memory and {demo['disk_bytes'] / 2**30:.1f} GiB of disk.\n")
+    else:  # not measured yet: in words, without a number
+        yield ("On two cores `make demo` takes about a quarter of an hour, nearly all of it for the build; the demo itself takes two minutes. It needs about three gigabytes of memory and "
+               "one of disk.\n")
     yield "| HPC-DL is faster at | on | than | by |\n|---|---|---|---|"
     for what, on, peer, ratio in (
             ("train GPT-2 124M, bf16, a step of 4 x 256 tokens", cpu, "PyTorch", step),

@@ -12,7 +12,7 @@ def rate(row, ms):
 
 
 def ops(data):
-    yield "| op | ours | times eager PyTorch, tuned | times the best way PyTorch has | times PyTorch out of the box | of copy bandwidth |"
+    yield "| op | ours | ratio to eager PyTorch, tuned | ratio to the best way PyTorch has | ratio to PyTorch out of the box | share of copy bandwidth |"
     yield "|---|---|---|---|---|---|"
     for row in data["rows"].values():
         ours, packed = (row["sides"].get(side, {}).get("median_ms") for side in ("hpcdl", "hpcdl packed"))
@@ -34,7 +34,7 @@ ASKED_OF_PRODUCTS = {"f32": 0.95, "bf16": 0.93, "int8": 0.93}
 
 def roofs(data):
     """What a kernel would get whose only time is that of its bytes in the streaming copy of the same rounds."""
-    yield "| bound by memory | asked of PyTorch's best way | measured | at the roof | share of the roof |"
+    yield "| limited by memory | bar, against PyTorch's best way | measured | at the roof | share of the roof |"
     yield "|---|---|---|---|---|"
     for case, (asked, moved) in ASKED.items():
         if moved is None:
@@ -43,7 +43,7 @@ def roofs(data):
         ms = {name: s["median_ms"] for name, s in row["sides"].items()}
         roof = moved * ms["streaming copy"]
         best = ms[row["best_peer"]] / roof
-        yield f"| {case} | {asked} | {spread(row['ratio'])} | {best:.2f}{'' if best >= asked else ': below what is asked'} | {roof / ms['hpcdl']:.2f} |"
+        yield f"| {case} | {asked} | {spread(row['ratio'])} | {best:.2f}{'' if best >= asked else ': below the bar'} | {roof / ms['hpcdl']:.2f} |"
 
 
 def steps(data):
@@ -56,7 +56,7 @@ def steps(data):
 
 
 def int4(data):
-    yield "| INT4 weights streamed from memory | ours, group 32 | ours, group 128 | ggml Q4_0 repacked | times ggml, same bits | times ggml, group 128 | of read bandwidth |"
+    yield "| INT4 weights streamed from memory | ours, group 32 | ours, group 128 | ggml Q4_0 repacked | ratio to ggml, same bits | ratio to ggml, group 128 | share of read bandwidth |"
     yield "|---|---|---|---|---|---|---|"
     for case, row in data["rows"].items():
         ms = {n: f"{s['median_ms']:.3f} ms" for n, s in row["sides"].items()}
@@ -66,7 +66,7 @@ def int4(data):
 
 
 def gemm(data):
-    yield "| matrix product | ours | ours, packed once | times oneDNN, both packed | times oneDNN, neither | times OpenBLAS |"
+    yield "| matrix product | ours | ours, packed once | ratio to oneDNN, both packed | ratio to oneDNN, neither packed | ratio to OpenBLAS |"
     yield "|---|---|---|---|---|---|"
     for row in data["cases"]:
         if not any(part in row["name"] for part in ("cube 1024", "cube 2048", "1024x3072x768", "50304", "tn ", "1x4096x4096")):
@@ -79,7 +79,7 @@ def gemm(data):
 
 
 def conv2d(data):
-    yield "| convolution | forward | times PyTorch | dx | times PyTorch | dw | times PyTorch |"
+    yield "| convolution | forward | ratio to PyTorch | dx | ratio to PyTorch | dw | ratio to PyTorch |"
     yield "|---|---|---|---|---|---|---|"
     rows = data["rows"]
     for layer in dict.fromkeys(key.rsplit(" ", 1)[0] for key in rows):
@@ -101,9 +101,9 @@ def host(data):
                 continue
             yield f"| a program of {program['records']} records: {key.replace('_', ' ')} | {value['median'] if isinstance(value, dict) else value:.4g} |"
     if warm := rows.get("load.warm"):
-        yield f"| a 498 MB model, warm: mapped, times read into fresh memory | {spread(warm['ratio'])} |"
+        yield f"| a 498 MB model, warm: mapped, ratio to reading it into fresh memory | {spread(warm['ratio'])} |"
     if cold := rows.get("load.cold"):
-        yield f"| the same, cold: mapped with prefetch, times read | {spread(cold['prefetched_over_read'])} |"
+        yield f"| the same, cold: mapped with prefetch, ratio to reading it | {spread(cold['prefetched_over_read'])} |"
 
 
 def bench(data):
@@ -117,10 +117,10 @@ def bench(data):
     for c in data["cases"]:
         rows.setdefault((c["op"], c["shape"]), {})[c["dtype"], c["pass"]] = c
     kinds = [(dtype, which) for dtype in ("f32", "bf16") for which in ("fwd", "fwd+bwd")]
-    yield (f"`hpcdl bench --device cuda`, {'operands where the last call left them' if data['protocol']['cache'] == 'warm' else 'caches flushed'}: medians, and shares of the least time "
-           "in which the machine can do that arithmetic or move those bytes. What fits L2 is held against L2, a few microseconds of launch included.")
+    yield (f"`hpcdl bench --device cuda`, {'operands where the last call left them' if data['protocol']['cache'] == 'warm' else 'caches flushed'}: medians, and shares of the speed of light: the "
+           "shortest time in which the machine can do that arithmetic or move those bytes. Operands that fit into L2 are compared with L2; a launch of a few microseconds is included.")
     yield ""
-    yield "| op | f32 forward | and backward | bf16 forward | and backward |"
+    yield "| op | f32 forward | forward and backward | bf16 forward | forward and backward |"
     yield "|---|---|---|---|---|"
     for (op, shape), cases in rows.items():
         yield f"| {op} {shape} | {' | '.join(cell(cases.get(k)) for k in kinds)} |"
@@ -132,7 +132,7 @@ def bars(data):
     yield (f"Roofs of that run: a copy of 1 GiB {roofs['copy_GBps']:.0f} GB/s, an 8192^3 bf16 product {roofs['bf16_product_TFLOPs']:.0f} TFLOP/s; "
            f"PyTorch {data['machine']['torch']}. {sum(bool(b['met']) for b in data['bars'])} of {sum(b['goal'] is not None for b in data['bars'])} bars met.")
     yield ""
-    yield "| bar | case | ours | peer | ours is faster by | asked for | of the roof | rate |"
+    yield "| section | case | ours | peer | ours is faster by | bar | share of the roof | rate |"
     yield "|---|---|---|---|---|---|---|---|"
     for b in data["bars"]:
         r = b["ratio"]
@@ -144,7 +144,7 @@ def bars(data):
 
 
 def amp_accuracy(data):
-    yield "| ResNet-18, cifar stem, 128 images a step | accuracy held out, by seed | points from f32 | samples/s | |\n|---|---|---|---|---|"
+    yield "| ResNet-18, cifar stem, 128 images a step | held-out accuracy, by seed | points above f32 | samples/s | faster than f32 by |\n|---|---|---|---|---|"
     for r in data["rows"]:
         yield (f"| {r['dtype']} | {', '.join(f'{100 * a:.2f} %' for a in r['accuracy'])} | {r['points_from_first']:+.2f} "
                f"| {r['samples_per_second']:,.0f} | {r['speed_up']:.2f}x |")
@@ -153,27 +153,27 @@ def amp_accuracy(data):
 def ranks(data):
     """Of the sections that were measured there."""
     if data.get("all_reduce"):
-        yield "| all-reduce, in captured graphs | ours | theirs | time of theirs |\n|---|---|---|---|"
+        yield "| all-reduce, in captured graphs | ours | the peer | our share of the peer's time |\n|---|---|---|---|"
     for r in data.get("all_reduce", []):
         yield f"| {r['case'].removesuffix(', captured')} | {r['ours'].removeprefix('auto ')} | {r['theirs']} | {r['ratio']:.2f} |"
     goal = lambda r: "" if r["goal"] is None else f"{r['goal']:.2f}" + ("" if r["met"] else ", missed")
-    for name, title, against, ratio in (("tensor", "tensor parallel: forward and backward of 4 x 2048 tokens, bf16", "one GPU", "of the ideal"),
-                                        ("ddp", "data parallel: training GPT-2 124M in bf16, 64 x 1024 tokens each", "against", "ratio")):
+    for name, title, against, ratio in (("tensor", "tensor parallel: forward and backward of 4 x 2048 tokens, bf16", "one GPU", "share of the ideal"),
+                                        ("ddp", "data parallel: training GPT-2 124M in bf16, 64 x 1024 tokens each", "compared with", "ratio")):
         if name in data:
-            yield f"\n| {title} | ours | {against} | {ratio} | asked for |\n|---|---|---|---|---|"
+            yield f"\n| {title} | ours | {against} | {ratio} | bar |\n|---|---|---|---|---|"
         for r in data.get(name, []):
             case = re.sub(r"beside (\d+) GPUs with 25:apart", r"of \1 GPUs that exchange nothing", r["case"])
             yield f"| {case} | {r['ours']} | {r['theirs']} | {r['ratio']:.3f} | {goal(r)} |"
     if data.get("images"):
-        yield "\n| data-parallel training of images | GPUs | one, samples/s | all, samples/s | efficiency |\n|---|---|---|---|---|"
+        yield "\n| data-parallel training of images | GPUs | one GPU, samples/s | all GPUs, samples/s | efficiency |\n|---|---|---|---|---|"
     for r in data.get("images", []):
         yield f"| {r['case']} | {r['gpus']} | {r['one']:,.0f} | {r['many']:,.0f} | {r['efficiency']:.2f} |"
 
 
 def comm(data):
-    yield f"Collectives of CPU ranks against {data['mpi'].replace('mpirun (Open MPI)', 'Open MPI')}, malloc keeping its memory (`bench/peers/comm.py`); of MPI's algorithms, the one that leaves us least."
+    yield f"Collectives of CPU ranks against {data['mpi'].replace('mpirun (Open MPI)', 'Open MPI')}, where malloc keeps its memory (`bench/peers/comm.py`). Each row has the MPI algorithm that is best against ours."
     yield ""
-    yield "| collective, tensors | ranks | bytes | ours | MPI | times as fast | goal |"
+    yield "| collective, tensors | ranks | bytes | ours | MPI | ours is faster by | bar |"
     yield "|---|---|---|---|---|---|---|"
     time = lambda us: f"{us:,.0f}" if us >= 100 else f"{us:.4g}"
     for r in data["rows"]:

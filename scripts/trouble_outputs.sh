@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What the commands of docs/troubleshooting.md and of docs/distributed.md, "When something goes wrong", print here: one file each in FOLDER,
-# which scripts/results_pages.py puts into the pages. Half a minute; one program that wastes a processor is started and ended again.
+# which scripts/results_pages.py puts into the pages. About a minute; one program that wastes a processor is started and ended again.
 #   scripts/trouble_outputs.sh bench/results/MACHINE     HPCDL: the program (build/release/hpcdl)
 set -uo pipefail
 out=$(realpath -m "${1:?a folder for the outputs}")
@@ -34,9 +34,9 @@ show() {
 }
 
 show memory . hpcdl train "${image[@]}" --memory
-show limit 'there is|what would|change|train\.|^hpcdl' hpcdl train "${image[@]}" --train.memory_limit=160MiB --out run
-show loading_0 '^step.*left' hpcdl train "${small[@]}" --data.workers=0 --out w0
-show loading_2 '^step.*left' hpcdl train "${small[@]}" --data.workers=2 --out w2
+show limit 'there is|would take less|change|train\.|^hpcdl' hpcdl train "${image[@]}" --train.memory_limit=345MiB --out run
+show loading_0 '^step.*data' hpcdl train "${small[@]}" --data.workers=0 --out w0
+show loading_2 '^step.*data' hpcdl train "${small[@]}" --data.workers=2 --out w2
 show divergence . hpcdl train "${small[@]}" --train.base_batch=4 --train.warmup=0 --out cold
 show nan . hpcdl train "${small[@]}" --train.lr=100 --train.warmup=0 --train.lr_scaling=none --train.base_batch=0 --out bad
 show key . hpcdl train "${image[@]}" --train.nesterov=true --train.optimizer=adamw --out r
@@ -44,7 +44,7 @@ show key . hpcdl train "${image[@]}" --train.nesterov=true --train.optimizer=ada
 # Two ranks share the processors with a program that wastes one.
 sh -c 'while :; do :; done' &
 others+=($!)
-show ranks 'critical path|rank [01] .*%$|who made|came last|traces of' hpcdl launch -n 2 -- profile "${image[@]}" --model.channels=16 --train.batch=32 --train.threads=1 --steps 40 --warmup 2 --trace trace.json.gz
+show ranks 'critical path|rank [01] .*%$|made others wait|came last|traces of' hpcdl launch -n 2 -- profile "${image[@]}" --model.channels=16 --train.batch=32 --train.threads=1 --steps 40 --warmup 2 --trace trace.json.gz
 kill -KILL "${others[0]}"
 wait "${others[0]}" 2>/dev/null
 

@@ -72,16 +72,16 @@ lab::Page baseline(const Options& o) {
                                                    .series = {series("in training, on varied images", log.epochs,
                                                                      &EpochLine::train_accuracy),
                                                               series("held out", log.epochs, &EpochLine::accuracy)}}});
-  page.cards.push_back(
-      {"Loss", lab::LineChart{.x = "step", .y = "loss", .series = {loss, held_out}},
-       "The loss in training is that of smoothed labels, of images that are cropped and flipped at random."});
+  page.cards.push_back({"Loss", lab::LineChart{.x = "step", .y = "loss", .series = {loss, held_out}},
+                        "The training loss uses smoothed labels, and images that are cropped and flipped at random."});
   page.cards.push_back({"Epochs", table});
-  page.cards.push_back({"Stopped and resumed",
-                        std::vector<lab::Fact>{{"SIGTERM at step", fmt::format("{}", half)},
-                                               {"saved at step", fmt::format("{}", stopped.step)},
-                                               {"the same command went on at step", fmt::format("{}", done.first_step)},
-                                               {"and ended at step", fmt::format("{}", done.step)},
-                                               {"model", done.model.string()}}});
+  page.cards.push_back(
+      {"Stopped and resumed",
+       std::vector<lab::Fact>{{"SIGTERM at step", fmt::format("{}", half)},
+                              {"saved at step", fmt::format("{}", stopped.step)},
+                              {"the same command continued at step", fmt::format("{}", done.first_step)},
+                              {"and ended at step", fmt::format("{}", done.step)},
+                              {"model", done.model.string()}}});
   page.cards.push_back({"Machine", machine_facts(o)});
   return page;
 }

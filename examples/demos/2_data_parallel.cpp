@@ -117,12 +117,12 @@ lab::Page data_parallel(const Options& o) {
                                                    .y = "times the speed of one rank",
                                                    .series = {measured, loop, ideal},
                                                    .from_zero = true}});
-  page.cards.push_back({"Ranks and replicas", table,
-                        "A rank computes with one core or one GPU, and exchanges gradients in buckets while backward "
-                        "still runs. One process copies weights out to its replicas and brings their gradients back "
-                        "while nothing computes, and the first device updates for all. On a CPU, where replicas share "
-                        "one memory, that costs least." +
-                            std::string(alone ? " This machine has one GPU: the comparison wants several." : "")});
+  page.cards.push_back(
+      {"Ranks and replicas", table,
+       "A rank uses one core or one GPU, and exchanges gradients in buckets while the backward pass still runs. The "
+       "single process copies the weights to its replicas and their gradients back, while nothing computes, and its "
+       "first device updates the weights for all. This costs least on a CPU, where the replicas share one memory." +
+           std::string(alone ? " This machine has only one GPU; the comparison needs several." : "")});
   page.cards.push_back({"A step of the replicas", parts, "Milliseconds of the median step."});
   page.cards.push_back({"Machine", machine_facts(o)});
   return page;

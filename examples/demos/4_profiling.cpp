@@ -63,10 +63,10 @@ void loading(const Sweeps& sweeps, bool gpu, lab::Page& page) {
   page.cards.push_back(
       {"Loading", table,
        std::string(gpu ? "In bf16. " : "") +
-           "Images are cropped, flipped and mixed in pairs. Without workers the training thread does that itself; on a "
-           "GPU, while it computes the step before. Waiting is what the device does: on a GPU the "
-           "time between the end of a step and the arrival of the next batch. Workers take cores: on a CPU that trains "
-           "with all of them there is nothing to win beyond one."});
+           "Images are cropped, flipped and mixed in pairs. Without workers, the training thread does this itself; on "
+           "a GPU, it does so while the GPU computes the previous step. The waiting time is that of the device: on a "
+           "GPU, the time between the end of a step and the arrival of the next batch. Workers use cores, so on a CPU "
+           "whose cores all train, more than one worker gains nothing."});
 }
 
 void batches(const Sweeps& sweeps, lab::Page& page) {
@@ -123,8 +123,9 @@ void together(const Sweeps& sweeps, const Options& o, lab::Page& page) {
   page.cards.push_back({"Baseline x scaling x mixed precision", chart});
   page.cards.push_back(
       {"All together", table,
-       most > 1 ? "Each rank has one core or one GPU; a step sees as many samples per rank as the baseline's."
-                : "There is one GPU here, so nothing to scale to; with several, ranks come to it."});
+       most > 1
+           ? "Each rank has one core or one GPU, and takes as many samples in a step as the baseline."
+           : "This machine has only one GPU, so scaling is left out; with several GPUs, it is measured with ranks."});
 }
 
 }  // namespace

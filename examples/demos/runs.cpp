@@ -88,7 +88,7 @@ std::filesystem::path write_config(train::RunConfig& config, const std::filesyst
 }
 
 void require_whole(const train::RunSummary& run) {
-  if (run.stopped) throw comm::Stopped("[demo] asked to stop before its runs were over: there is no report");
+  if (run.stopped) throw comm::Stopped("[demo] asked to stop before its runs had ended, so there is no report");
 }
 
 train::RunSummary train_here(train::RunConfig& config, const Console& console) {

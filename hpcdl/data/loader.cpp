@@ -49,8 +49,8 @@ Loader::Loader(std::vector<TokenFile> files, const LoaderOptions& options, Loade
   require(options.batch > 0, "data", "a batch of {}; expected at least 1 sequence", options.batch);
   require(options.world > 0 && options.rank >= 0 && options.rank < options.world, "data", "rank {} of {}", options.rank,
           options.world);
-  require(start.epoch >= 0 && start.index >= 0, "data", "a loader cannot stand at epoch {}, index {}", start.epoch,
-          start.index);
+  require(start.epoch >= 0 && start.index >= 0, "data",
+          "a loader cannot continue at epoch {}, index {}: there is no such position", start.epoch, start.index);
   // One slot more than are made ahead: the one its reader holds.
   slots_.resize(static_cast<std::size_t>(std::max(options.prefetch, 1)) + 1);
   for (Slot& slot : slots_) {

@@ -28,7 +28,7 @@ EvalProgram record(const models::LanguageModel& model, std::int64_t length, cons
 EvalResult evaluate(const models::LanguageModel& model, Pool& pool, std::span<const std::int32_t> tokens,
                     const nn::ForwardOptions& options, const std::function<void(std::int64_t)>& progress) {
   const auto vocab = model.config().vocab;
-  require(tokens.size() >= 2, "eval", "{} tokens are too few: predicting takes at least two", tokens.size());
+  require(tokens.size() >= 2, "eval", "{} tokens are too few: a prediction needs at least two", tokens.size());
   for (auto id : tokens)
     require(id >= 0 && id < vocab, "eval",
             "token {} is not in the model's vocabulary of {}: tokenizer and model do not belong together", id, vocab);

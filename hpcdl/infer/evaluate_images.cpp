@@ -40,8 +40,8 @@ std::optional<data::Normalisation> normalisation_of(const models::ImageConfig& c
 
 ImageScore evaluate_images(const models::ImageModel& model, Pool& pool, std::shared_ptr<const data::ImageSet> set,
                            const ImageEvalOptions& o, const std::function<void(std::int64_t)>& progress) {
-  require(set->classes() <= model.config().classes, "eval", "{} has {} classes, the model tells {} apart",
-          set->info().name, set->classes(), model.config().classes);
+  require(set->classes() <= model.config().classes, "eval", "{} has {} classes, but the model has {}", set->info().name,
+          set->classes(), model.config().classes);
   StepParams params;
   Stream stream(model.device(), pool, &params);
   const auto pass = record(model, o.batch, {.compute = o.compute});

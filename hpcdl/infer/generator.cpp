@@ -22,7 +22,8 @@ Generator::Generator(const models::LanguageModel& model, Pool& pool, std::int64_
     : model_(model), stream_(model.device(), pool, &params_), capacity_(capacity), dtype_(type_of_steps(model)) {
   const auto& c = model.config();
   require(capacity >= 1 && capacity <= c.context, "generate",
-          "{} tokens do not fit the model's context of {}: ask for fewer, or shorten the prompt", capacity, c.context);
+          "{} tokens do not fit into the model's context of {}: ask for fewer, or shorten the prompt", capacity,
+          c.context);
   const std::int64_t ranks = model.sharing() ? model.sharing()->size() : 1;  // each caches its heads
   const Spec spec{{1, capacity, c.kv_heads / ranks * c.head_dim}, dtype_};
   for (int i = 0; i < c.layers; ++i) {

@@ -110,7 +110,7 @@ void Checkpoints::lock_and_clean() {
   lock_ = Fd(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
   if (!lock_) fail_file(lock, "create", errno);
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-    fail("io", "{}: another run writes its checkpoints here now; stop it or choose another folder", folder_.string());
+    fail("io", "{}: another run is writing its checkpoints here; stop it or choose another folder", folder_.string());
   for (const auto& path : list_folder(folder_))
     if (path.filename().string().starts_with(kAside)) remove_tree(path);
 }
@@ -216,7 +216,7 @@ std::optional<CheckpointInfo> Checkpoints::find(const fs::path& folder, const st
     } catch (const comm::PeerLost&) {
       throw;
     } catch (const Error& e) {
-      if (ranks.rank() == 0) warn(fmt::format("{} is damaged and passed over: {}", (folder / name).string(), e.what()));
+      if (ranks.rank() == 0) warn(fmt::format("{} is damaged and is skipped: {}", (folder / name).string(), e.what()));
     }
   }
   require(names.empty(), "io", "{}: all {} checkpoints are damaged; set resume = none to start over", folder.string(),

@@ -70,7 +70,7 @@ void load_into(const fs::path& folder, const StoredTensors& stored, std::span<co
   for (const auto& [name, tensor, shard] : tensors) {
     const auto it = stored.find(name);
     require(it != stored.end(), "io",
-            "{}: the {} needs tensor {}, the checkpoint has none: was it saved with another configuration?",
+            "{}: the {} needs tensor {}, which the checkpoint does not have: was it saved with another configuration?",
             folder.string(), what, shown(name));
     const Spec whole = whole_spec(tensor.spec(), shard, name);
     std::int64_t copied = 0;

@@ -89,7 +89,8 @@ void seal_checkpoint(const fs::path& folder, const Json& state) {
 Json read_checkpoint_state(const fs::path& folder) {
   const fs::path done = folder / "DONE", state = folder / "state.json";
   std::error_code ignored;
-  require(fs::exists(done, ignored), "io", "{}: no marker DONE: the checkpoint is not whole", folder.string());
+  require(fs::exists(done, ignored), "io", "{}: the file DONE is missing, so the checkpoint is not complete",
+          folder.string());
   const std::string text = read_file(state);
   require(read_file(done, 4096) == done_text(text), "io",
           "{}: the checksum does not match the one in DONE: damaged on disk", state.string());
@@ -98,8 +99,9 @@ Json read_checkpoint_state(const fs::path& folder) {
   const auto format = o.need<std::int64_t>("format");
   require(format >= 1, "io", "{}: key \"format\": expected 1 to {}, found {}", state.string(), kCheckpointFormat,
           format);
-  require(format <= kCheckpointFormat, "io", "{}: written in format {}, this program knows up to {}: use a newer one",
-          state.string(), format, kCheckpointFormat);
+  require(format <= kCheckpointFormat, "io",
+          "{}: written in format {}, but this program reads formats up to {}: use a newer version", state.string(),
+          format, kCheckpointFormat);
   for (const char* key : {"files", "model", "optimizer"})
     require(o.find(key) && o.find(key)->is_object(), "io", "{}: expected an object \"{}\"", state.string(), key);
   if (format == 1) json["optimizer"] = Json{{"optim-rank0.safetensors", json["optimizer"]}};

@@ -190,8 +190,8 @@ void write_checkpoint(const fs::path& folder, const TrainState& state, std::int6
   agree(ranks, [&] {
     std::error_code ignored;
     require(fs::is_directory(folder, ignored), "io",
-            "{}: rank 0 has made this folder, rank {} does not see it: checkpoints must lie in a folder that all hosts "
-            "share",
+            "{}: rank 0 has made this folder, but rank {} does not see it: checkpoints must be in a folder that all "
+            "hosts share",
             folder.string(), ranks.rank());
   });
   plan = make_plan(content, ranks);

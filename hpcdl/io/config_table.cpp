@@ -74,7 +74,8 @@ void ConfigTable::set(std::string_view key, const ConfigValue& value, const std:
   const std::string where = said ? "" : origin + ": ";
   if (it == by_key_.end()) {
     const std::string what = said ? origin : shown(key);
-    if (is_section(key)) fail_usage("config", "{}{} is a section, found a value; set one of its keys", where, what);
+    if (is_section(key))
+      fail_usage("config", "{}{} is a section, but has a value here; set one of its keys instead", where, what);
     // The last word alone may be right where the section is wrong or missing.
     const std::string last = normal(key.substr(key.rfind('.') + 1));
     auto known = words();
@@ -113,7 +114,7 @@ std::vector<std::string> ConfigTable::unread_variables(const std::vector<std::st
     for (const auto& f : fields_)  // the section may be missing
       if (const auto name = environment_name(f.key); !meant && name.ends_with("_" + word))
         meant = name.substr(kPrefix.size());
-    unread.push_back(fmt::format("{} is set, and nothing reads it{}", variable,
+    unread.push_back(fmt::format("{} is set, but no such key exists{}", variable,
                                  meant ? fmt::format("; did you mean {}{}?", kPrefix, *meant) : ""));
   }
   return unread;

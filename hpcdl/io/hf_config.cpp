@@ -260,7 +260,7 @@ fs::path config_of_model(const fs::path& folder) {
     fail("io", "{}: not a model folder: expected config.json and model.safetensors, found {}", folder.string(),
          fs::is_directory(folder, ignored) ? names_in(folder)
          : fs::exists(folder, ignored)     ? "a file"
-                                           : "nothing of that name");
+                                           : "nothing with that name");
   return path;
 }
 

@@ -137,8 +137,8 @@ TEST(HfConfig, WhatWeCannotComputeIsAnError) {
   expect_error("model_type", "resnet18", "a classifier of images");
   expect_error("sliding_window", 4096, "sliding_window is not supported");
   expect_error("hidden_act", "relu2", "expected gelu_new, gelu, relu or silu, found \"relu2\"");
-  expect_error("hidden_act", "relu", "activation relu is not built for family llama");
-  expect_error("hidden_act", "gelu", "activation gelu is not built for family llama");
+  expect_error("hidden_act", "relu", "activation relu is not available for family llama");
+  expect_error("hidden_act", "gelu", "activation gelu is not available for family llama");
   expect_error("partial_rotary_factor", 0.5, "partial_rotary_factor other than 1 is not supported");
   expect_error("rope_parameters", {{"partial_rotary_factor", 0.5}}, "partial_rotary_factor other than 1");
   expect_error("torch_dtype", "int8", "expected float32, bfloat16, float16 or float64");
@@ -157,8 +157,8 @@ TEST(HfConfig, BadValuesAreErrors) {
   expect_error("hidden_size", -64, "expected a size from 1 to 1073741824, found -64");
   expect_error("hidden_size", std::uint64_t{1} << 63, "expected a whole number");
   expect_error("hidden_size", 1LL << 40, "expected a size");
-  expect_error("num_hidden_layers", 1'000'000, "1000000 layers are more than the 4096");
-  expect_error("num_hidden_layers", 4097, "4097 layers are more than the 4096");
+  expect_error("num_hidden_layers", 1'000'000, "1000000 layers are too many; at most 4096");
+  expect_error("num_hidden_layers", 4097, "4097 layers are too many; at most 4096");
   expect_error("hidden_size", nullptr, "expected key \"hidden_size\", found none");
   expect_error("num_key_value_heads", 3, "heads 4 is not divisible by kv_heads 3");
   expect_error("head_dim", 7, "even head_dim");

@@ -17,7 +17,7 @@ void ModelConfig::resolve() {
         "expected layers, heads, width, context > 0, found {}, {}, {}, {}", layers, heads, width, context);
   check(kv_heads >= 0 && head_dim >= 0 && ffn >= 0 && vocab >= 0,
         "kv_heads, head_dim, ffn and vocab may not be negative");
-  check(layers <= kMostLayers, "{} layers are more than the {} that there may be", layers, kMostLayers);
+  check(layers <= kMostLayers, "{} layers are too many; at most {} are allowed", layers, kMostLayers);
   const bool gpt2 = family == Family::gpt2;
   if (kv_heads == 0) kv_heads = heads;
   if (head_dim == 0) {
@@ -32,7 +32,7 @@ void ModelConfig::resolve() {
   check(!gpt2 || head_dim * heads == width, "family gpt2 has head_dim * heads == width, found {} * {} and {}", head_dim,
         heads, width);
   check(gpt2 || head_dim % 2 == 0, "rotary embedding needs an even head_dim, found {}", head_dim);
-  check(gpt2 == (activation != Activation::silu), "activation {} is not built for family {}", enum_name(activation),
+  check(gpt2 == (activation != Activation::silu), "activation {} is not available for family {}", enum_name(activation),
         enum_name(family));
 }
 

@@ -294,7 +294,7 @@ class Rewriter {
 
 std::string rewrite_for_pcre2(std::string_view pattern) {
   require(find_invalid_utf8(pattern) == std::string_view::npos, "io",
-          "tokenizer.json: a pattern that is no well-formed UTF-8");
+          "tokenizer.json: a pattern is not well-formed UTF-8");
   return Rewriter(pattern).run();
 }
 

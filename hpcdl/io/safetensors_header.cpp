@@ -117,7 +117,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   }
 
   bool parse_error(std::size_t position, const std::string&, const Json::exception& e) override {
-    fail("io", "{}: the header is no JSON (byte {}): {}; damaged file or not safetensors?", where_, position,
+    fail("io", "{}: the header is not JSON (byte {}): {}; is the file damaged, or not safetensors?", where_, position,
          std::string_view(e.what()).substr(0, 300));
   }
 
@@ -208,7 +208,7 @@ SafeTensorsHeader parse_safetensors_header(std::span<const std::byte> file, std:
   std::uint64_t length = 0;
   std::memcpy(&length, file.data(), 8);  // little-endian, as is this machine
   require(length <= kMaxHeaderBytes, "io",
-          "{}: the header claims {} bytes, more than the {} allowed: not a safetensors file?", where, length,
+          "{}: the header claims {} bytes, but at most {} are allowed: not a safetensors file?", where, length,
           kMaxHeaderBytes);
   const auto n = static_cast<std::int64_t>(length);
   require(n <= size - 8, "io", "{}: header says {} bytes at 8, file ends at {}: truncated download?", where, n, size);
@@ -232,7 +232,8 @@ std::string make_safetensors_header(const std::vector<TensorInfo>& tensors,
   try {
     if (!metadata.empty()) json += fmt::format("\"{}\":{}", kMetadata, Json(metadata).dump());
     for (const auto& t : tensors) {
-      require(t.name != kMetadata && names.insert(t.name).second, "io", "tensor {}: this name is taken", shown(t.name));
+      require(t.name != kMetadata && names.insert(t.name).second, "io", "tensor {}: this name is already used",
+              shown(t.name));
       if (json.size() > 1) json += ',';
       json += fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", Json(t.name).dump(),
                           dtype_name(t.spec.dtype), fmt::join(t.spec.shape.begin(), t.spec.shape.end(), ","), t.offset,

@@ -55,7 +55,7 @@ TEST(HostileSafeTensors, GoodImagesPass) {
 TEST(HostileSafeTensors, Frames) {
   expect_error("", "at least 8 bytes, found 0");
   expect_error("1234567", "at least 8 bytes, found 7");
-  expect_error(std::string(8, '\xff'), "more than the 100000000 allowed");
+  expect_error(std::string(8, '\xff'), "at most 100000000 are allowed");
   expect_error(image("{}", 0).substr(0, 9), "truncated");
   std::string huge(8, '\0');
   const std::uint64_t n = 100'000'000;

@@ -82,7 +82,7 @@ TEST(regex, refuses_by_name_what_has_another_meaning) {
       {"\\Ba", "\\B"},
       {"[\\A]", "\\A inside a class"},
       {"a\\", "a backslash at its end"},
-      {"a\xff", "a pattern that is no well-formed UTF-8"},
+      {"a\xff", "a pattern is not well-formed UTF-8"},
       {"(?<n", "a group whose name does not end"},
       {"(", "cannot read the pattern"},
       {"a)", "cannot read the pattern"},

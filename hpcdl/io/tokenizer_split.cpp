@@ -26,8 +26,7 @@ PreTokenizer PreTokenizer::from_json(const Json& section) {
 
 void PreTokenizer::add(const Json& section, int depth) {
   const std::string type = section.is_null() ? "null" : text_of(section, "type", "pre_tokenizer");
-  require(!byte_level_, "io", "tokenizer.json: pre_tokenizer '{}' stands behind ByteLevel, which is not supported",
-          type);
+  require(!byte_level_, "io", "tokenizer.json: pre_tokenizer '{}' comes after ByteLevel, which is not supported", type);
   if (type == "Sequence") {
     require(depth < 8, "io", "tokenizer.json: pre_tokenizer sequences are nested too deeply");
     for (const Json& part : array_of(section, "pretokenizers", "pre_tokenizer")) add(part, depth + 1);

@@ -84,9 +84,9 @@ void ConfigTable::apply_toml(std::string_view text, const std::string& name) {
   try {
     table = toml::parse(text, name);
   } catch (const toml::parse_error& e) {
-    fail_usage("config", "{}:{}: no valid TOML: {}", name, e.source().begin.line, e.description().substr(0, 300));
+    fail_usage("config", "{}:{}: not valid TOML: {}", name, e.source().begin.line, e.description().substr(0, 300));
   } catch (const std::logic_error&) {
-    fail_usage("config", "{}: no valid TOML: a key or value starts with a character that may not stand there", name);
+    fail_usage("config", "{}: not valid TOML: a key or value starts with a character that is not allowed there", name);
   }
   apply_table(*this, table, "", name);
 }

@@ -139,7 +139,7 @@ std::vector<Case> find_cases(const std::vector<std::string>& names) {
 }
 
 std::vector<Case> cases_at(const std::vector<std::string>& names, const std::string& shape) {
-  if (names.empty()) fail_usage("cases", "a shape needs the ops that it is meant for");
+  if (names.empty()) fail_usage("cases", "--shape needs the names of the ops that it is for");
   const Selection wanted(names);
   const Shape s = parse_shape(shape);
   std::vector<Case> found;
@@ -172,7 +172,7 @@ void require_room(const Case& c, const Program& program, const Buffer* arena) {
   const std::int64_t bytes = plan(program).arena_bytes;
   if (arena && arena->bytes() >= bytes) return;
   const Room room = available_memory(Device::cpu());
-  require(bytes <= room.bytes, "memory", "{} takes {}, there is {} ({}); take a smaller --shape", case_label(c),
+  require(bytes <= room.bytes, "memory", "{} takes {}, but there is only {} ({}); use a smaller --shape", case_label(c),
           format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(room.bytes)), room.of);
 }
 

@@ -90,7 +90,7 @@ std::string Disturbance::text() const {
   std::string why;
   const auto add = [&](const std::string& words) { why += (why.empty() ? "" : ", ") + words; };
   if (waited > kWaitedShare * seconds && waited > kTicks * 1e-3)
-    add(fmt::format("its threads waited for a processor {} of the time",
+    add(fmt::format("our threads waited for a processor {} of the time",
                     share_text(std::min(waited, seconds), seconds)));
   if (others > kOthersShare * capacity && others > kTicks * tick() && idle < kIdleShare * capacity)
     add(fmt::format("other programs took {} of the processors", share_text(others, capacity)));

@@ -34,7 +34,7 @@ TEST(disturbance, says_what_took_the_time) {
   EXPECT_EQ(to_json(quiet).at("trusted"), true);
   Disturbance d = quiet;
   d.waited = 0.25;
-  EXPECT_EQ(d.text(), "not to be trusted: its threads waited for a processor 25 % of the time");
+  EXPECT_EQ(d.text(), "not to be trusted: our threads waited for a processor 25 % of the time");
   d = quiet, d.others = 1;
   EXPECT_FALSE(d.heavy()) << "there was room for both";
   d.idle = 0.01;

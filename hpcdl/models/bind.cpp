@@ -31,7 +31,7 @@ std::string Binder::spelled(const std::string& name) const {
 
 View Binder::find(const std::string& name, const Shape& expected) const {
   const View v = files_.at(spelled(name));
-  require(v.shape() == expected, "model", "{}: config.json asks for {} of shape {}, the file holds {}",
+  require(v.shape() == expected, "model", "{}: config.json asks for {} of shape {}, but the file has {}",
           files_.path().string(), name, to_string(expected), to_string(v.spec()));
   require(is_float(v.dtype()), "model", "{}: {} must hold floating-point numbers, the file holds {}",
           files_.path().string(), name, to_string(v.spec()));
@@ -73,7 +73,7 @@ bool Binder::bind_int4(const std::string& name, nn::Weight& weight) const {
   const auto fits = [&](std::int64_t n, std::int64_t k) { return weight.packed.spec() == int4::packed_spec(n, k); };
   const Shape& expected = weight.spec.shape;  // (out, in), or turned
   require(expected[0] > 0 && expected[1] > 0 && (fits(expected[0], expected[1]) || fits(expected[1], expected[0])),
-          "model", "{}: config.json asks for {} of shape {}, the file holds {} {}, two values in a byte",
+          "model", "{}: config.json asks for {} of shape {}, but the file has {} {}, two values in a byte",
           files_.path().string(), name, to_string(expected), packed, to_string(weight.packed.spec()));
   weight.scale = bind(int4::scale_name(name));
   if (!quant_->symmetric) weight.offset = bind(int4::offset_name(name));

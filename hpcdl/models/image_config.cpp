@@ -29,7 +29,7 @@ void ImageConfig::resolve() {
   if (width < 1 || width > 4096) fail_usage("model", "width must lie in 1 .. 4096, got {}", width);
   if (size < 1 || size > 4096) fail_usage("model", "images must have 1 .. 4096 rows, got {}", size);
   if (family == ImageFamily::simple_cnn && size % 8 != 0)
-    fail_usage("model", "simple_cnn halves its images three times: their size must divide by 8, got {}", size);
+    fail_usage("model", "simple_cnn halves its images three times: their size must be divisible by 8, got {}", size);
 }
 
 namespace {

@@ -128,7 +128,7 @@ LanguageModel LanguageModel::open_for_training(const std::filesystem::path& fold
 LanguageModel LanguageModel::load(const std::filesystem::path& folder, Sharing sharing, bool gradients) {
   LanguageModel model(std::make_unique<Impl>(io::read_hf_config(folder), std::move(sharing)));
   auto* impl = model.impl_.get();
-  require(!impl->config.quant, "model", "{} is quantised: {} needs the model it was made from", folder.string(),
+  require(!impl->config.quant, "model", "{} is quantised: {} needs the original model", folder.string(),
           gradients ? "training" : "sharing its layers out");
   const auto files = io::TensorFolder::open(folder);
   const Binder binder(files);

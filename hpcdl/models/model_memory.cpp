@@ -124,7 +124,7 @@ Buffer ModelMemory::move(const Stream& s, const std::vector<Tensor*>& list, bool
 
 void ModelMemory::to_device(const Stream& s, const std::vector<Tensor*>& others) {
   if (!s.device().is_cuda()) return;
-  require(!device_.is_cuda(), "model", "the model lies on a GPU already");
+  require(!device_.is_cuda(), "model", "the model is already on a GPU");
   device_ = s.device();
   auto values = others;
   std::vector<Tensor*> gradients;

@@ -13,7 +13,7 @@
 
 namespace hpcdl::models {
 
-/// The way around a block that changes the shape.
+/// The shortcut around a block that changes the shape.
 struct Downsample {
   nn::Conv2d conv;
   nn::BatchNorm norm;
@@ -36,7 +36,7 @@ struct BasicBlock {
 struct ResNet {
   nn::Conv2d conv1;
   nn::BatchNorm bn1;
-  bool pooled = false;  // behind the stem
+  bool pooled = false;  // after the stem
   std::vector<BasicBlock> layer1, layer2, layer3, layer4;
   nn::Linear fc;
 

@@ -10,7 +10,8 @@ void check_whole(std::string_view what, std::int64_t heads, std::int64_t ranks) 
   std::string fits;
   for (std::int64_t n = 1; n <= heads; ++n)
     if (heads % n == 0) fits += fmt::format("{}{}", fits.empty() ? "" : ", ", n);
-  fail_usage("shard", "{} {} do not divide by tp {}: a head stays whole; tp may be {}", heads, what, ranks, fits);
+  fail_usage("shard", "{} {} are not divisible by tp {}, and a head cannot be split; tp may be {}", heads, what, ranks,
+             fits);
 }
 
 }  // namespace

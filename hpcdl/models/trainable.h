@@ -1,6 +1,6 @@
 #pragma once
-// What a training step asks of a model, whatever it computes: inputs of a micro-batch, a loss, and tensors that an
-// optimizer and files know.
+// What a training step needs from any model: the inputs of a micro-batch, a loss, and the tensors that the optimizer
+// updates and files store.
 
 #include <filesystem>
 #include <functional>
@@ -33,18 +33,18 @@ class Trainable {
  public:
   virtual ~Trainable();
 
-  /// Of a micro-batch of `batch` samples, in the order that pass() takes them. `length`: of sequences; images know
-  /// their own size.
+  /// The inputs of a micro-batch of `batch` samples, in the order in which pass() takes them. `length` is that of
+  /// sequences; for images the model knows the size.
   virtual std::vector<InputSpec> inputs(std::int64_t batch, std::int64_t length, const nn::ForwardOptions& o) const = 0;
   virtual PassOutputs pass(Graph& g, std::span<const Var> inputs, const nn::ForwardOptions& o) const = 0;
-  /// config.json and safetensors of `dtype`, atomically each, under PyTorch's names and shapes. Writes the host's
-  /// values: fetch() first. Of a model that is shared, every rank has to call it, and the first one writes.
+  /// Writes config.json and safetensors of `dtype`, each atomically, with PyTorch's names and shapes. It writes the
+  /// values on the host, so call fetch() first. If ranks share the model, all must call it, and the first one writes.
   virtual void save(const std::filesystem::path& folder, DType dtype = DType::f32) const = 0;
-  /// How ranks share the layers; null where one rank computes all.
+  /// How ranks share the layers; null if one rank computes all.
   virtual const parallel::TensorParallel* sharing() const { return nullptr; }
 
   std::span<NamedParameter> parameters() { return memory_->parameters(); }
-  /// What is saved and not trained: running statistics, counters.
+  /// Tensors that are saved but not trained: running statistics, counters.
   std::span<NamedParameter> buffers() { return memory_->buffers(); }
   /// Over all ranks that share the layers.
   std::int64_t parameter_count() const { return memory_->parameter_count(); }
@@ -53,18 +53,18 @@ class Trainable {
   /// Before any program has been recorded; mapped weights stay mapped and are copied once.
   virtual void to_device(const Stream& s) { memory_->to_device(s, {}); }
   Device device() const { return memory_->device(); }
-  /// Gradients lie where(parameter) from now on: memory of the caller, contiguous, of the parameter's spec and device.
-  /// What they held is forgotten. Behind to_device(), before any program that is to run has been recorded.
+  /// From now on the gradient of a parameter is in where(parameter): memory of the caller, contiguous, with the
+  /// parameter's spec and device. Old values are lost. Call it after to_device() and before recording a program.
   void place_gradients(const std::function<Tensor(const NamedParameter&)>& where) { memory_->place_gradients(where); }
   /// That memory goes away: no parameter has a gradient until the next place_gradients() or own_gradients().
   void forget_gradients() { memory_->forget_gradients(); }
-  /// Gradients that were placed elsewhere lie in memory of the model again. What they held is forgotten.
+  /// Moves gradients that were placed elsewhere back into memory of the model. Their values are lost.
   void own_gradients() { memory_->own_gradients(); }
-  /// Gives every matrix of own memory that products read a copy of `type` (bf16 or f16) beside it, unset until
-  /// round_copies(): programs recorded from now on that compute in that type read it, to the same bits. After
-  /// to_device().
+  /// Adds a copy of `type` (bf16 or f16) to every matrix in own memory that products read; its values are unset until
+  /// round_copies(). Programs that are recorded from now on and compute in that type read the copy, with the same
+  /// bits. Call it after to_device().
   void keep_copies(DType type) { memory_->keep_copies(type); }
-  /// Rounds all values into their copies. The optimizer does the same as it writes the values.
+  /// Rounds all values into their copies. The optimizer does the same when it writes the values.
   void round_copies(Stream& s) const { memory_->round_copies(s); }
   /// Brings NamedParameter::host up to date with `value`, and the other way. Nothing to do on a CPU where files hold a
   /// tensor as memory does.

@@ -105,8 +105,8 @@ void GatherRows::backward(Stream& s, Grad dx, View dy, Tensor part, const Args& 
 Spec ScatterRows::infer(const Spec& x, const Args& a) {
   require_rows(name, x);
   require(x[-2] % a.size() == 0, name,
-          "{} tokens of a sequence do not divide by {} ranks: choose another length, or no sequence parallelism", x[-2],
-          a.size());
+          "{} tokens of a sequence are not divisible by {} ranks: choose another length, or no sequence parallelism",
+          x[-2], a.size());
   Spec y = x;
   y.shape[-2] /= a.size();
   return y;

@@ -16,9 +16,10 @@ MeshShape fit(MeshShape s, int world) {
   const auto product = others * (s.dp ? s.dp : 1);
   if (s.dp == 0 && world % others == 0) s.dp = static_cast<int>(world / others);
   else if (s.dp == 0)
-    fail_usage("mesh",
-               "pp {} x cp {} x tp {} = {} does not divide the world of {} ranks: start a multiple of {}, or change tp",
-               s.pp, s.cp, s.tp, others, world, others);
+    fail_usage(
+        "mesh",
+        "pp {} x cp {} x tp {} = {} does not divide the {} ranks of the run: start a multiple of {}, or change tp",
+        s.pp, s.cp, s.tp, others, world, others);
   if (others * s.dp == world) return s;
   if (world == 1)
     fail_usage("mesh",

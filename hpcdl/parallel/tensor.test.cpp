@@ -305,10 +305,10 @@ std::string refusal(const io::ModelConfig& config, int ranks) {
 
 TEST(tensor, what_does_not_divide_is_refused_in_words) {
   EXPECT_EQ(refusal(tiny(io::Family::gpt2, true), 3),
-            "[shard] 8 heads do not divide by tp 3: a head stays whole; tp may be 1, 2, 4, 8");
+            "[shard] 8 heads are not divisible by tp 3, and a head cannot be split; tp may be 1, 2, 4, 8");
   auto few = tiny(io::Family::llama, true);
   few.kv_heads = 2;
-  EXPECT_NE(refusal(few, 4).find("2 heads of keys and values do not divide by tp 4"), std::string::npos);
+  EXPECT_NE(refusal(few, 4).find("2 heads of keys and values are not divisible by tp 4"), std::string::npos);
   auto odd = tiny(io::Family::gpt2, true);
   odd.ffn = 130;
   EXPECT_EQ(refusal(odd, 4),

@@ -27,7 +27,7 @@ void require_group(std::string_view name, std::int64_t k, const Int4Options& opt
   for (std::int64_t g : {32, 64, 128})
     if (k > 0 && k % g == 0) fit += fmt::format("{}{}", fit.empty() ? "" : ", ", g);
   fail("quant", "{}: group size {} does not divide its K = {} inputs; {}", name, options.group, k,
-       fit.empty() ? std::string("neither would 32, 64 or 128: keep this tensor as it is (quantize --keep-odd)")
+       fit.empty() ? std::string("neither do 32, 64 and 128: keep this tensor as it is (quantize --keep-odd)")
                    : fmt::format("choose a group size that does: {}", fit));
 }
 

@@ -179,8 +179,9 @@ TEST(quantize_model, says_what_does_not_fit) {
             std::string::npos);
   io::make_folder(f.temp / "photos");
   io::write_file_atomic(f.temp / "photos/cat.jpg", "meow");
-  EXPECT_NE(message([&] { quantize_model(pool, f.from, f.temp / "photos"); }).find("other things than a model"),
-            std::string::npos);
+  EXPECT_NE(
+      message([&] { quantize_model(pool, f.from, f.temp / "photos"); }).find("files that do not belong to a model"),
+      std::string::npos);
   EXPECT_EQ(io::read_file(f.temp / "photos/cat.jpg"), "meow");
 }
 

@@ -40,8 +40,8 @@ void require_replaceable(const fs::path& folder) {
   require(fs::is_directory(folder, ignored), "quant", "{}: expected a folder, found a file", folder.string());
   for (const auto& path : io::list_folder(folder))
     require(belongs_to_model(path), "quant",
-            "{}: the folder holds other things than a model, as {}: choose another name, or empty it", folder.string(),
-            path.filename().string());
+            "{}: the folder contains files that do not belong to a model, such as {}: choose another name, or empty it",
+            folder.string(), path.filename().string());
 }
 
 fs::path named(fs::path target) {

@@ -53,7 +53,7 @@ void refuse(const io::ConfigTable& table, std::span<const std::string_view> keys
 void check_shares(const io::ModelConfig& m, const ParallelConfig& p) {
   models::check_heads(m.heads, m.kv_heads, p.tp);
   if (p.sequence && m.context % p.tp != 0)
-    fail_usage("config", "parallel.sequence: a context of {} tokens does not divide by tp {}: choose another of them",
+    fail_usage("config", "parallel.sequence: a context of {} tokens is not divisible by tp {}: change one of them",
                m.context, p.tp);
 }
 
@@ -100,13 +100,13 @@ void check_config(RunConfig& config) {
   check_betas(t);
   if (t.schedule == ScheduleKind::constant) refuse(table, kFalling, "rates that fall", "train.schedule is constant");
   if (t.min_lr > t.lr)
-    fail_usage("config", "train.min_lr = {} lies above train.lr = {}, the highest learning rate", t.min_lr, t.lr);
+    fail_usage("config", "train.min_lr = {} is above train.lr = {}, the highest learning rate", t.min_lr, t.lr);
   if (t.dtype == Compute::tf32 && t.device == "cpu")
     fail_usage("config",
                "train.dtype = \"tf32\" is for GPUs (train.device = \"cuda\"); a CPU multiplies f32 exactly: "
                "train.dtype = \"f32\"");
   if (t.optimizer == OptimizerKind::adamw && static_cast<float>(t.eps) == 0)
-    fail_usage("config", "train.eps = {} divides 0 by 0 where a weight has had no gradient: 1e-8 is usual", t.eps);
+    fail_usage("config", "train.eps = {} divides 0 by 0 if a weight has had no gradient: 1e-8 is usual", t.eps);
   if (t.nesterov && t.momentum == 0)
     fail_usage("config", "train.nesterov needs momentum: set train.momentum, 0.9 is usual");
 }
@@ -121,11 +121,10 @@ void share_global_batch(RunConfig& config, int world) {
     fail_usage("config", "train.batch = {} and train.global_batch = {} exclude each other: give one of them", t.batch,
                t.global_batch);
   if (t.global_batch % parts != 0)
-    fail_usage(
-        "config",
-        "train.global_batch = {} does not divide by {} data-parallel ranks x {} micro-batches (train.accumulate): "
-        "choose a multiple of {}, or another train.accumulate",
-        t.global_batch, dp, t.accumulate, parts);
+    fail_usage("config",
+               "train.global_batch = {} is not divisible by {} data-parallel ranks x {} micro-batches "
+               "(train.accumulate): choose a multiple of {}, or another train.accumulate",
+               t.global_batch, dp, t.accumulate, parts);
   t.batch = t.global_batch / parts;
 }
 

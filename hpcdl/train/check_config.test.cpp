@@ -66,7 +66,7 @@ TEST(check_config, what_means_nothing_is_refused) {
   EXPECT_EQ(verdict({"--train.min_lr=1e-5", "--train.schedule=constant"}),
             "[config] train.min_lr = 1e-05 is for rates that fall, and train.schedule is constant");
   EXPECT_EQ(verdict({"--train.min_lr=0.01", "--train.lr=0.001"}),
-            "[config] train.min_lr = 0.01 lies above train.lr = 0.001, the highest learning rate");
+            "[config] train.min_lr = 0.01 is above train.lr = 0.001, the highest learning rate");
   EXPECT_EQ(verdict({"--train.min_lr=0.001", "--train.lr=0.001"}), "fine");
   for (const char* eps : {"--train.eps=0", "--train.eps=1e-60"})
     EXPECT_NE(verdict({eps}).find("divides 0 by 0"), std::string::npos) << eps;
@@ -76,14 +76,14 @@ TEST(check_config, what_means_nothing_is_refused) {
 
 TEST(check_config, what_does_not_divide_is_refused_before_the_text_is_read) {
   EXPECT_EQ(verdict({"--model.heads=12", "--parallel.tp=5"}),
-            "[shard] 12 heads do not divide by tp 5: a head stays whole; tp may be 1, 2, 3, 4, 6, 12");
+            "[shard] 12 heads are not divisible by tp 5, and a head cannot be split; tp may be 1, 2, 3, 4, 6, 12");
   EXPECT_EQ(verdict({"--model.family=llama", "--model.heads=12", "--model.kv_heads=3", "--parallel.tp=2"}),
-            "[shard] 3 heads of keys and values do not divide by tp 2: a head stays whole; tp may be 1, 3");
+            "[shard] 3 heads of keys and values are not divisible by tp 2, and a head cannot be split; tp may be 1, 3");
   EXPECT_EQ(verdict({"--model.heads=12", "--parallel.tp=4"}), "fine");
   const std::vector<std::string> words{"--model.heads=12", "--parallel.tp=2", "--model.context=31"};
   EXPECT_EQ(verdict(words), "fine");
   EXPECT_EQ(verdict({words[0], words[1], words[2], "--parallel.sequence=true"}),
-            "[config] parallel.sequence: a context of 31 tokens does not divide by tp 2: choose another of them");
+            "[config] parallel.sequence: a context of 31 tokens is not divisible by tp 2: change one of them");
 }
 
 TEST(check_config, a_saved_config_is_as_good_as_the_first) {

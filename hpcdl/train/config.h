@@ -58,29 +58,29 @@ struct DataConfig {
     f("tokenizer", tokenizer, "tokenizer.json or a model folder; empty: trained on the text", {.per_rank = true});
     f("cache", cache,
       "folder for the trained tokenizer and the token shards; empty: $XDG_CACHE_HOME/hpcdl/data, or cache/ of the run "
-      "where nobody may write there",
+      "if that cannot be written",
       {.per_rank = true});
     f("vocab_size", vocab_size, "size of a trained tokenizer", {.min = 257, .max = 1 << 24});
     f("val_fraction", val_fraction, "share of the documents kept for evaluation", {.min = 0, .max = 0.9});
-    f("replace_invalid", replace_invalid,
-      "text that is not UTF-8 gets U+FFFD for such bytes instead of stopping the run");
+    f("replace_invalid", replace_invalid, "replace bytes that are not UTF-8 with U+FFFD instead of stopping the run");
     f("images", images,
-      "images to train on: CIFAR-10 or -100 as published (folder or archive), or a folder with one folder a class; "
-      "empty: a procedural set like CIFAR-10",
+      "images to train on: CIFAR-10 or CIFAR-100 as published (folder or archive), or a folder with a sub-folder for "
+      "each class; empty: a procedural set like CIFAR-10",
       {.per_rank = true});
-    f("coarse", coarse, "CIFAR-100: its 20 coarse classes instead of the 100 fine ones");
-    f("procedural", procedural, "images of the procedural set; a fifth as many to evaluate on",
+    f("coarse", coarse, "CIFAR-100: use its 20 coarse classes instead of the 100 fine ones");
+    f("procedural", procedural,
+      "number of training images of the procedural set; it has a fifth as many for evaluation",
       {.min = 1, .max = 1 << 30});
-    f("workers", workers, "threads that decode and vary images; 0: the training thread does",
+    f("workers", workers, "threads that decode and augment images; 0: the training thread does it",
       {.min = 0, .max = 256, .per_rank = true});
-    f("prefetch", prefetch, "batches of images made ahead", {.min = 0, .max = 4096, .per_rank = true});
-    f("crop", crop, "images are cut out at random, with so many black pixels around; 0: not",
+    f("prefetch", prefetch, "batches of images that are prepared in advance",
+      {.min = 0, .max = 4096, .per_rank = true});
+    f("crop", crop, "pad images with this many black pixels and cut out a random part; 0: no crop",
       {.min = 0, .max = 1 << 12});
-    f("flip", flip, "every second image is turned left to right");
-    f("random_resized", random_resized, "a random part of each image, resized, instead of `crop`");
-    f("mixup", mixup, "images are mixed in pairs, with weights from Beta(mixup, mixup); 0: not",
-      {.min = 0, .max = 100});
-    f("normalise", normalise, "pixels are brought to mean 0 and deviation 1, by channel");
+    f("flip", flip, "mirror every second image, at random");
+    f("random_resized", random_resized, "use a random part of each image, resized, instead of `crop`");
+    f("mixup", mixup, "mix images in pairs, with weights from Beta(mixup, mixup); 0: no mixup", {.min = 0, .max = 100});
+    f("normalise", normalise, "scale pixels to mean 0 and deviation 1, for each channel");
   }
 };
 
@@ -110,30 +110,30 @@ struct TrainConfig {
 
   void visit(auto&& f) {
     f("steps", steps, "optimizer steps to take", {.min = 1, .max = 1e12});
-    f("epochs", epochs, "passes over the training data to make instead of `steps`; 0: as many steps as `steps` says",
-      {.min = 0, .max = 1e6});
-    f("batch", batch, "sequences or images per micro-batch, of each data-parallel rank", {.min = 1, .max = 1 << 20});
+    f("epochs", epochs, "passes over the training data, instead of `steps`; 0: use `steps`", {.min = 0, .max = 1e6});
+    f("batch", batch, "sequences or images per micro-batch, for each data-parallel rank", {.min = 1, .max = 1 << 20});
     f("global_batch", global_batch,
-      "instead of `batch`: sequences or images per optimizer step, of all ranks and micro-batches together, so that "
-      "steps stay as large on another number of ranks; 0: as `batch` says",
+      "instead of `batch`: sequences or images per optimizer step, for all ranks and micro-batches together, so that "
+      "steps have the same size on any number of ranks; 0: use `batch`",
       {.min = 0, .max = 1 << 30});
     f("accumulate", accumulate, "micro-batches per optimizer step", {.min = 1, .max = 1 << 20});
     f("lr", lr, "highest learning rate", {.min = 0, .max = 1e3});
     f("min_lr", min_lr, "learning rate at the end", {.min = 0, .max = 1e3});
     f("warmup", warmup, "steps of linear warm-up", {.min = 0, .max = 1e12});
     f("lr_scaling", lr_scaling,
-      "how lr and min_lr follow the samples of a step (batch x accumulate x dp): none; linear, for SGD; sqrt, for "
+      "how lr and min_lr grow with the samples of a step (batch x accumulate x dp): none; linear, for SGD; sqrt, for "
       "AdamW");
     f("base_batch", base_batch,
-      "lr_scaling: samples of a step that lr was found with; 0: those of one rank, batch x accumulate",
+      "lr_scaling: samples of a step for which lr was chosen; 0: those of one rank, batch x accumulate",
       {.min = 0, .max = 1 << 30});
     f("schedule", schedule, "shape of the learning rate over time");
     f("optimizer", optimizer, "adamw or sgd");
-    f("momentum", momentum, "sgd: share of the last direction that is kept", {.min = 0, .max = 0.999999});
-    f("nesterov", nesterov, "sgd: momentum that looks ahead");
+    f("momentum", momentum, "sgd: share of the previous direction that is kept", {.min = 0, .max = 0.999999});
+    f("nesterov", nesterov, "sgd: use Nesterov momentum");
     f("label_smoothing", label_smoothing, "images: share of each target that is spread over all classes",
       {.min = 0, .max = 0.999999});
-    f("weight_decay", weight_decay, "weight decay of matrices: adamw's is apart from the gradient, sgd's part of it",
+    f("weight_decay", weight_decay,
+      "weight decay of matrices; adamw applies it separately from the gradient, sgd adds it to the gradient",
       {.min = 0, .max = 100});
     f("beta1", beta1, "AdamW: decay of the mean, below 1", {.min = 0, .max = 1});
     f("beta2", beta2, "AdamW: decay of the variance, below 1", {.min = 0, .max = 1});
@@ -144,24 +144,25 @@ struct TrainConfig {
     f("dtype", dtype,
       "type of activations; weights and optimizer stay f32; tf32: f32, with products of 11 significant bits on a GPU; "
       "fp16 scales the loss, and is no faster than f32 on a CPU");
-    f("init_scale", init_scale, "fp16: first scale of the mean loss of a micro-batch; a power of two",
+    f("init_scale", init_scale, "fp16: initial scale of the mean loss of a micro-batch; a power of two",
       {.min = 1e-9, .max = 1e30});
-    f("growth_factor", growth_factor, "fp16: what the loss scale grows by", {.min = 1, .max = 1024});
-    f("growth_interval", growth_interval, "fp16: steps in a row without overflow before it grows",
+    f("growth_factor", growth_factor, "fp16: factor by which the loss scale grows", {.min = 1, .max = 1024});
+    f("growth_interval", growth_interval, "fp16: steps in a row without overflow before the loss scale grows",
       {.min = 1, .max = 1e9});
     f("backoff_factor", backoff_factor,
-      "fp16: what the loss scale is multiplied by when gradients overflow; that step changes nothing",
+      "fp16: factor for the loss scale when gradients overflow; such a step changes no weights",
       {.min = 1e-6, .max = 0.999999});
-    f("min_scale", min_scale, "fp16: the least loss scale; an overflow there ends the run", {.min = 1e-9, .max = 1e30});
-    f("recompute", recompute, "recompute activations in backward: less memory, more time, the same result");
-    f("eval_every", eval_every, "steps between evaluations; 0: at the end, and with `epochs` after each",
+    f("min_scale", min_scale, "fp16: smallest loss scale; an overflow at this scale ends the run",
+      {.min = 1e-9, .max = 1e30});
+    f("recompute", recompute, "recompute activations in the backward pass: less memory, more time, the same result");
+    f("eval_every", eval_every, "steps between evaluations; 0: at the end, and with `epochs` after each epoch",
       {.min = 0, .max = 1e12});
     f("eval_batches", eval_batches,
-      "micro-batches of one evaluation, of each data-parallel rank; 0: all there are; -1: 20 of text, all of images",
+      "micro-batches of one evaluation, for each data-parallel rank; 0: all; -1: 20 for text, all for images",
       {.min = -1, .max = 1e9});
     f("log_every", log_every, "steps between lines of metrics", {.min = 1, .max = 1e12});
     f("device", device, "where to train: cpu, cuda, or cuda:N", {.per_rank = true});
-    f("memory_limit", memory_limit, "memory that each rank may take on its device; 0: what there is",
+    f("memory_limit", memory_limit, "memory that each rank may take on its device; 0: all that is free",
       {.min = 0, .max = 1e18, .unit = io::Unit::bytes, .per_rank = true});
     f("threads", threads, "CPU threads; 0: all usable", {.min = 0, .max = 4096, .per_rank = true});
   }
@@ -173,10 +174,11 @@ struct CheckpointConfig {
   std::string resume = "auto";
 
   void visit(auto&& f) {
-    f("every", every, "between checkpoints; one is also written at the end, and when Ctrl-C or SIGTERM stops the run",
+    f("every", every,
+      "interval between checkpoints; one is also written at the end, and when Ctrl-C or SIGTERM stops the run",
       {.min = 0, .max = 1e12});
     f("keep", keep, "newest checkpoints to keep; 0: all", {.min = 0, .max = 1 << 20});
-    f("resume", resume, "auto: the newest good checkpoint of the output folder; none; or a checkpoint folder");
+    f("resume", resume, "auto: the newest valid checkpoint of the output folder; none; or a checkpoint folder");
   }
 };
 
@@ -186,18 +188,20 @@ struct ParallelConfig {
   bool overlap = true, sequence = false, time_exchange = false;
 
   void visit(auto&& f) {
-    f("dp", dp, "ranks that share each batch out; 0: all ranks / tp", {.min = 0, .max = 1 << 20});
-    f("tp", tp, "ranks that share each weight out; dp * tp is the number of ranks", {.min = 1, .max = 1 << 20});
-    f("bucket_mb", bucket_mb, "MiB of gradients that are reduced together; 0: every tensor by itself",
+    f("dp", dp, "ranks that share each batch; 0: all ranks / tp", {.min = 0, .max = 1 << 20});
+    f("tp", tp, "ranks that share each weight; dp * tp is the number of ranks", {.min = 1, .max = 1 << 20});
+    f("bucket_mb", bucket_mb, "MiB of gradients that are reduced together; 0: each tensor separately",
       {.min = 0, .max = 1 << 20});
     f("first_bucket_mb", first_bucket_mb, "MiB of the first bucket, small so that the first reduction starts early",
       {.min = 0, .max = 1 << 20});
-    f("overlap", overlap, "reduce while backward still runs; false: wait for every reduction. The result is the same");
+    f("overlap", overlap,
+      "reduce while the backward pass still runs; false: wait for every reduction. The result is the same");
     f("time_exchange", time_exchange,
-      "GPUs: time stamps around reductions, so that lines of metrics tell how long they took and how much of it was "
-      "hidden; CPUs always do");
+      "on GPUs: put time stamps around reductions, so that the metrics say how long they took and how much of it was "
+      "hidden; on CPUs they always do");
     f("sequence", sequence,
-      "with tp: norms and dropout on a part of the tokens each, for less memory and the same bytes between ranks");
+      "with tp: each rank computes norms and dropout for a part of the tokens, which takes less memory and sends the "
+      "same bytes");
   }
 };
 
@@ -211,17 +215,19 @@ struct DistConfig {
     f("rank", rank, "this process's rank; -1: as torchrun, srun, mpirun or hpcdl launch says",
       {.min = -1, .max = 1 << 20, .per_rank = true});
     f("world", world, "number of ranks; 0: as the launcher says", {.min = 0, .max = 1 << 20, .per_rank = true});
-    f("local_rank", local_rank, "rank among those of this host; -1: found out",
+    f("local_rank", local_rank, "rank among those of this host; -1: determined automatically",
       {.min = -1, .max = 1 << 20, .per_rank = true});
-    f("local_world", local_world, "ranks on this host; 0: found out", {.min = 0, .max = 1 << 20, .per_rank = true});
+    f("local_world", local_world, "ranks on this host; 0: determined automatically",
+      {.min = 0, .max = 1 << 20, .per_rank = true});
     f("master", master, "HOST:PORT at which rank 0 listens; empty: as the launcher says", {.per_rank = true});
     f("method", method,
-      "how ranks find rank 0: auto, env, mpi, tcp://HOST:PORT, or file://PATH in a folder that all see",
+      "how ranks find rank 0: auto, env, mpi, tcp://HOST:PORT, or file://PATH in a folder that all ranks see",
       {.per_rank = true});
     f("transport", transport, "what moves bytes between CPUs: auto, mpi or tcp");
-    f("init_timeout", init_timeout, "time for all ranks to come", {.min = 1, .max = 1e6, .unit = io::Unit::seconds});
+    f("init_timeout", init_timeout, "time within which all ranks must come",
+      {.min = 1, .max = 1e6, .unit = io::Unit::seconds});
     f("timeout", timeout,
-      "time after which a collective that does not end is given up, with the name of the rank that it waits for",
+      "time after which the run gives up a collective that does not end, and names the rank that it waits for",
       {.min = 1, .max = 1e6, .unit = io::Unit::seconds});
   }
 };
@@ -234,15 +240,15 @@ struct ModelSection {
 
   void visit(auto&& f) {
     text.visit(f);
-    f("classes", image.classes, "images: classes to tell apart; 0: those of the data", {.min = 0, .max = 1 << 24});
-    f("stem", image.stem, "resnet18: how it begins; cifar keeps all pixels, imagenet a sixteenth");
-    f("size", image.size, "images: rows and columns, to which they are brought; 0: 32, with the imagenet stem 224",
+    f("classes", image.classes, "images: number of classes; 0: as many as the data have", {.min = 0, .max = 1 << 24});
+    f("stem", image.stem, "resnet18: first layers; cifar keeps all pixels, imagenet keeps a sixteenth of them");
+    f("size", image.size, "images: rows and columns after resizing; 0: 32, or 224 with the imagenet stem",
       {.min = 0, .max = 1 << 14});
-    f("channels", image.width, "images: channels of the first layer, of which all others are multiples",
+    f("channels", image.width, "images: channels of the first layer; those of all other layers are multiples of it",
       {.min = 1, .max = 1 << 14});
     f("sync_batch_norm", sync_batch_norm,
-      "images: batch norms take the statistics of all data-parallel ranks' batches together; for batches too small to "
-      "have their own");
+      "images: batch norms use the statistics of all data-parallel ranks' batches together; useful if the batch of one "
+      "rank is too small");
   }
 };
 

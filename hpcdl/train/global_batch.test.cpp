@@ -79,9 +79,9 @@ TEST_F(GlobalBatch, a_run_goes_on_with_them_on_fewer_ranks) {
 TEST_F(GlobalBatch, steps_that_shrink_with_the_ranks_are_told_in_one_line) {
   train_on(4, "run", [](RunConfig& c) { c.train.batch = 2, c.train.steps = 2; });
   const auto same = train_on(4, "run", [](RunConfig& c) { c.train.batch = 2, c.train.steps = 3; });
-  EXPECT_EQ(same.find("steps now take"), std::string::npos) << same;
+  EXPECT_EQ(same.find("a step now takes"), std::string::npos) << same;
   const auto fewer = train_on(2, "run", [](RunConfig& c) { c.train.batch = 2, c.train.steps = 4; });
-  EXPECT_NE(fewer.find("steps now take 4 samples, and took 8 until this checkpoint"), std::string::npos) << fewer;
+  EXPECT_NE(fewer.find("a step now takes 4 samples, but took 8 before this checkpoint"), std::string::npos) << fewer;
   EXPECT_NE(fewer.find("train.global_batch = 8 keeps the size"), std::string::npos) << fewer;
 }
 
@@ -92,7 +92,7 @@ TEST_F(GlobalBatch, what_does_not_divide_or_is_said_twice_is_refused) {
     return error_of([&] { share_global_batch(c, world); });
   };
   EXPECT_NE(
-      refused(10, TrainConfig().batch, 4).find("train.global_batch = 10 does not divide by 4 data-parallel ranks"),
+      refused(10, TrainConfig().batch, 4).find("train.global_batch = 10 is not divisible by 4 data-parallel ranks"),
       std::string::npos);
   EXPECT_NE(refused(16, 2, 4).find("train.batch = 2 and train.global_batch = 16 exclude each other"),
             std::string::npos);

@@ -28,7 +28,7 @@ models::ImageConfig complete(const RunConfig& config, const data::ImageSet& set)
   c.labels = set.info().classes;
   if (c.classes == 0) c.classes = set.classes();
   if (c.classes < set.classes())
-    fail_usage("model", "classes is {}, but {} has {}: leave model.classes out, or make it at least as many", c.classes,
+    fail_usage("model", "model.classes is {}, but {} has {}: leave it out, or set it to at least as many", c.classes,
                set.info().name, set.classes());
   c.resolve();
   const auto& d = config.data;
@@ -83,7 +83,7 @@ std::vector<View> ImageTask::Batch::views(const std::vector<models::InputSpec>& 
   std::vector<View> list;
   for (const auto& input : inputs) {
     const auto it = std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.first == input.name; });
-    require(it != tensors.end(), "train", "the model asks for \"{}\", which no batch of images holds", input.name);
+    require(it != tensors.end(), "train", "the model needs \"{}\", which no batch of images has", input.name);
     list.push_back(it->second);
   }
   return list;
@@ -165,18 +165,19 @@ void ImageTask::check_resumes(const fs::path& folder) const {
   saved.mean = config_.image.mean, saved.std = config_.image.std;  // other images to go on with
   if (saved.normalise != config_.image.normalise)
     fail_usage("resume",
-               "{} was trained with data.normalise = {}: leave it so, use another output folder, or "
+               "{} was trained with data.normalise = {}: keep this value, use another output folder, or set "
                "checkpoint.resume = \"none\"",
                folder.string(), saved.normalise);
   if (saved != config_.image)
     fail_usage(
         "resume",
-        "{} holds another model than [model] describes: use another output folder, or checkpoint.resume = \"none\"",
+        "{} holds another model than [model] describes: use another output folder, or set checkpoint.resume = \"none\"",
         folder.string());
   if (!labels.empty() && !data::same_classes(labels, config_.image.labels))
-    fail_usage("resume",
-               "{} has learned the classes {}; {} has {}: use another output folder, or checkpoint.resume = \"none\"",
-               folder.string(), fmt::join(labels, ", "), set_->info().name, fmt::join(config_.image.labels, ", "));
+    fail_usage(
+        "resume",
+        "{} has learned the classes {}, but {} has {}: use another output folder, or set checkpoint.resume = \"none\"",
+        folder.string(), fmt::join(labels, ", "), set_->info().name, fmt::join(config_.image.labels, ", "));
 }
 
 void ImageTask::open_data(const data::LoaderState& start, bool evaluates, const Stream& compute) {

@@ -176,7 +176,8 @@ std::string MemoryAdvice::text() const {
   std::size_t width = 6;
   for (const auto& a : alternatives_) width = std::max(width, words(a.change).size());
   out += fmt::format(
-      "what would take less for the same samples in a step, each recorded and planned:\n  {:<{}}{:>14}{:>14}\n",
+      "changes that take less memory for the same samples in a step, each recorded and planned:\n  "
+      "{:<{}}{:>14}{:>14}\n",
       "change", width, "activations", "together");
   for (const auto& a : alternatives_)
     out += fmt::format("  {:<{}}{:>14}{:>14}  {}\n", words(a.change), width, bytes(a.ledger.activations),

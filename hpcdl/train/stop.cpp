@@ -36,7 +36,7 @@ std::mutex alive_mutex;
 
 /// Behind the ^C of a terminal it begins on a line of its own.
 constexpr char kHeard[] =
-    "\ninterrupted: the run ends after this step and saves it; Ctrl-C again ends it at once, without saving\n";
+    "\ninterrupted: the run will save and end after this step; press Ctrl-C again to end it at once without saving\n";
 
 std::int64_t unix_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();

@@ -1,6 +1,6 @@
 #pragma once
-// What a run is about: a model, the data it learns from, and what its results are called. The run's loop (trainer.cpp)
-// knows of checkpoints, metrics, signals and ranks; a task knows of tokens or images.
+// What a run trains: a model, the data that it learns from, and the names of its results. The run's loop (trainer.cpp)
+// handles checkpoints, metrics, signals and ranks; a task handles tokens or images.
 
 #include <array>
 #include <filesystem>
@@ -20,12 +20,12 @@
 
 namespace hpcdl::train {
 
-/// What the samples of a run are counted in.
+/// The unit in which the samples of a run are counted.
 struct Units {
   const char* name;      // key of metrics: "tokens"
   const char* rate;      // "tokens_per_second"
-  const char* brief;     // behind a rate on the progress line: "tok/s"
-  std::int64_t in_row;   // of a row of a batch
+  const char* brief;     // after a rate on the progress line: "tok/s"
+  std::int64_t in_row;   // number in a row of a batch
   bool classes = false;  // targets are classes, and right answers are counted
 };
 
@@ -68,7 +68,7 @@ class Task {
   virtual ~Task() = default;
 
   virtual Units units() const = 0;
-  /// What there is to learn from, in words.
+  /// A description of the training data, in words.
   virtual std::string describe_data() const = 0;
   /// What identifies the data, the tokenizer and the classes: the same on all ranks.
   virtual std::vector<parallel::Fact> facts() const = 0;
@@ -92,28 +92,28 @@ class Task {
   virtual void open_data(const data::LoaderState& start, bool evaluates, const Stream& compute) = 0;
   /// Fetches the next micro-batch of this rank.
   virtual void next() = 0;
-  /// Runs forward and backward of it; returns the targets that count.
+  /// Runs forward and backward of it; returns the number of targets that count.
   virtual std::int64_t accumulate(TrainStep& step, std::int64_t number, std::int64_t micro, bool last) = 0;
-  /// Where the batch behind the last one fetched begins.
+  /// Where the batch after the last one fetched begins.
   virtual data::LoaderState position() const = 0;
-  /// Time for which training stood still for want of data, in seconds: of the thread that calls next(), or of the GPU.
+  /// Seconds for which training waited for data: the time of the thread that calls next(), or that of the GPU.
   virtual double waited_seconds() const = 0;
-  /// Which samples were in these rows of a micro-batch of step `number`, the last one or the one before, in words; no
-  /// rows: all of it.
+  /// Says which samples were in these rows of a micro-batch of step `number`, which is the last step or the one before;
+  /// no rows: in all of it.
   virtual std::string describe_samples(std::int64_t number, std::int64_t micro,
                                        std::span<const std::int64_t> rows) const = 0;
 
-  /// Sums over the evaluation batches of this rank, at most `batches` and as long as `goes_on` says so in front of
-  /// each; nothing where there are none.
+  /// Sums over the evaluation batches of this rank: at most `batches`, and only as long as `goes_on` returns true
+  /// before each; empty if there are none.
   virtual std::optional<Score> evaluate(TrainStep& step, std::int64_t batches,
                                         const std::function<bool()>& goes_on) = 0;
-  /// What an evaluation came to, as metrics and in words.
+  /// The results of an evaluation, as metrics and in words.
   virtual io::Json score_metrics(const Score& all) const = 0;
   virtual std::string score_words(const Score& all) const = 0;
 
-  /// What a model folder holds beside the weights.
+  /// The files of a model folder other than the weights.
   virtual void save_beside(const std::filesystem::path& folder) const = 0;
-  /// The model as others read it, as of the step's last fetch(). By all ranks that share its layers.
+  /// Writes the model as others read it, as of the last fetch() of the step. All ranks that share its layers call it.
   virtual void save_model(const models::Trainable& model, const std::filesystem::path& folder) const = 0;
 };
 

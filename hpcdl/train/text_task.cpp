@@ -73,7 +73,7 @@ data::PreparedText prepare(const RunConfig& c, Pool& pool, const Console& consol
   // Learnt from a text that has changed since, the same ids would be other words.
   const auto theirs = io::Tokenizer::load(of_run);
   if (theirs.vocab_size() != text.tokenizer.vocab_size() || theirs.to_json() == text.tokenizer.to_json()) return text;
-  Progress(console).say("the text has changed since the run began, whose tokenizer is kept");
+  Progress(console).say("the text has changed since the run began; the run keeps its tokenizer");
   o.tokenizer = of_run;
   return data::prepare_text(o, pool, tokenize_progress(console));
 }
@@ -81,8 +81,7 @@ data::PreparedText prepare(const RunConfig& c, Pool& pool, const Console& consol
 void fit_vocabulary(io::ModelConfig& model, const io::Tokenizer& tokenizer) {
   if (model.vocab == 0) model.vocab = tokenizer.vocab_size();
   if (model.vocab < tokenizer.vocab_size())
-    fail_usage("model",
-               "vocab is {}, but the tokenizer has ids up to {}: leave model.vocab out, or make it at least {}",
+    fail_usage("model", "model.vocab is {}, but the tokenizer has ids up to {}: leave it out, or set it to at least {}",
                model.vocab, tokenizer.vocab_size() - 1, tokenizer.vocab_size());
   if (const auto end = tokenizer.end_of_text()) {
     model.eos = {*end};
@@ -136,13 +135,13 @@ void TextTask::check_resumes(const fs::path& folder) const {
   if (theirs != ours)
     fail_usage(
         "resume",
-        "{} holds another model than [model] describes: use another output folder, or checkpoint.resume = \"none\"",
+        "{} holds another model than [model] describes: use another output folder, or set checkpoint.resume = \"none\"",
         folder.string());
   if (fs::exists(folder / "tokenizer.json") &&
       io::Tokenizer::load(folder / "tokenizer.json").to_json() != text_.tokenizer.to_json())
     fail_usage("resume",
-               "{} was trained with another tokenizer: leave data.tokenizer as it was, use another output folder, or "
-               "checkpoint.resume = \"none\"",
+               "{} was trained with another tokenizer: keep data.tokenizer as it was, use another output folder, or "
+               "set checkpoint.resume = \"none\"",
                folder.string());
 }
 

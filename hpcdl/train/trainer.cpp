@@ -161,7 +161,7 @@ void Run::make_step(Device device) {
     fail("memory", "{}", advice.verdict());
   }
   if (!advice.alternatives().empty())
-    fail("memory", "another rank has too little memory for the run; here {}", advice.verdict());
+    fail("memory", "another rank has too little memory for the run; on this rank, {}", advice.verdict());
   auto options = step_options(config_);
   options.data = mesh_.dp();
   const Waiting waiting(hooks_.console, "making the model");
@@ -182,9 +182,10 @@ void Run::set_schedule() {
       lr_factor(t.lr_scaling, rows_of_step(), t.base_batch > 0 ? t.base_batch : t.batch * t.accumulate);
   schedule_ = {t.schedule, t.lr * factor, t.min_lr * factor, steps_, t.warmup};
   if (t.warmup > steps_)
-    progress_.say(fmt::format(
-        "warning: train.warmup = {} is more than the {} steps of the run, whose learning rate ends at {:.3g} of {:.3g}",
-        t.warmup, steps_, schedule_.at(steps_ - 1), schedule_.lr));
+    progress_.say(
+        fmt::format("warning: train.warmup = {} is more than the {} steps of the run, so the learning rate reaches "
+                    "only {:.3g} of {:.3g}",
+                    t.warmup, steps_, schedule_.at(steps_ - 1), schedule_.lr));
   if (t.lr_scaling == LrScaling::none) return;
   progress_.say(
       fmt::format("learning rate {:.3g} x {:.3g} = {:.3g} ({} scaling to {} samples in a step){}", t.lr, factor,
@@ -233,11 +234,10 @@ std::string Run::config_text() {
 void Run::tell_of_other_batch(std::int64_t before) {
   const auto now = rows_of_step();
   if (before <= 0 || before == now) return;
-  progress_.say(
-      fmt::format("warning: steps now take {} samples, and took {} until this checkpoint: train.batch is of each of {} "
-                  "data-parallel "
-                  "ranks; train.global_batch = {} keeps the size on any number of ranks",
-                  now, before, mesh_.dp().size(), before));
+  progress_.say(fmt::format(
+      "warning: a step now takes {} samples, but took {} before this checkpoint: train.batch is the batch of each of "
+      "{} data-parallel ranks; train.global_batch = {} keeps the size of a step on any number of ranks",
+      now, before, mesh_.dp().size(), before));
 }
 
 void Run::resume() {
@@ -247,7 +247,7 @@ void Run::resume() {
   if (!found) return;
   task_->check_resumes(found->path);
   if (found->state.seed != config_.train.seed)
-    fail_usage("resume", "{} was made with seed {}, train.seed is {}", found->path.string(), found->state.seed,
+    fail_usage("resume", "{} was made with seed {}, but train.seed is {}", found->path.string(), found->state.seed,
                config_.train.seed);
   check_resumed(*found, config_.train.epochs > 0 ? 0 : steps_, task_->rows());
   io::load_checkpoint(found->path, train_->weights(), train_->optimizer_state());
@@ -287,7 +287,7 @@ void Run::stop_non_finite(std::string_view what) {
         ", in {}",
         task_->describe_samples(step_, why.micro, some ? std::span(why.rows) : std::span<const std::int64_t>()));
   }
-  if (why.input) advice = "Mend or leave out the samples";
+  if (why.input) advice = "Repair these samples or leave them out";
   fail("train", "step {}: the {} is not finite; the first bad tensor is {}{}. {}; {}", step_ + 1, what, why.what, where,
        advice,
        saved_ >= 0 ? fmt::format("the last checkpoint is of step {}", saved_) : "no checkpoint has been written");
@@ -451,7 +451,7 @@ void Run::evaluate() {
   const Score score{all[0], all[1], static_cast<std::int64_t>(all[2])};
   evaluation_due_ = all[3] > 0;
   if (evaluation_due_)
-    return progress_.say(fmt::format("step {}  evaluation left to the run that goes on: asked to stop", step_));
+    return progress_.say(fmt::format("step {}  asked to stop: the run that continues will do the evaluation", step_));
   if (score.counted == 0) return;
   summary_.eval_loss = score.mean();
   summary_.eval_tokens = score.counted;
@@ -524,8 +524,9 @@ void Run::agree() {
 void Run::say_stopped() {
   const auto why = summary_.interrupted ? "interrupted" : "asked to stop";
   if (hooks_.steps_only) return progress_.say(fmt::format("{}: left at step {}", why, step_));
-  progress_.say(fmt::format("{}: saved step {} of {}; {}", why, step_, steps_,
-                            hooks_.command.empty() ? "the same command goes on from there" : "to go on from there:"));
+  progress_.say(
+      fmt::format("{}: saved step {} of {}; {}", why, step_, steps_,
+                  hooks_.command.empty() ? "the same command continues from there" : "to continue from there:"));
   if (!hooks_.command.empty()) progress_.say("  " + hooks_.command);
 }
 
@@ -565,7 +566,7 @@ RunSummary Run::go() {
   summary_.eval_loss = std::numeric_limits<double>::quiet_NaN();
   const auto& t = config_.train;
   if (step_ >= steps_)
-    progress_.say(fmt::format("already at step {} of {}: raise train.{} to train on", step_, steps_,
+    progress_.say(fmt::format("already at step {} of {}: raise train.{} to train longer", step_, steps_,
                               t.epochs > 0 ? "epochs" : "steps"));
   last_save_ = loop_begin_ = Clock::now();
   if (evaluation_due_) evaluate();

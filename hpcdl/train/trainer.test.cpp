@@ -87,7 +87,7 @@ TEST(Trainer, an_interrupted_run_goes_on_as_if_it_had_not_been) {
   const auto stopped = run(first, hooks);
   EXPECT_TRUE(stopped.stopped && stopped.interrupted);
   EXPECT_EQ(stopped.step, 3);
-  EXPECT_NE(said.find("interrupted: saved step 3 of 6; to go on from there:\n  hpcdl train -c a.toml\n"),
+  EXPECT_NE(said.find("interrupted: saved step 3 of 6; to continue from there:\n  hpcdl train -c a.toml\n"),
             std::string::npos)
       << said;
   const auto resumed = run(second, {});
@@ -301,8 +301,8 @@ TEST(Trainer, a_warm_up_that_is_longer_than_the_run_is_told) {
     c.train.steps = 4, c.train.warmup = warmup, c.train.lr = 1e-3;
     std::string said;
     run(c, {.console = {[&](std::string_view line) { said += line; }, {}}, .speed_of_light = {}, .after_step = {}});
-    EXPECT_EQ(said.find("train.warmup = 40 is more than the 4 steps of the run, whose learning rate ends at 0.0001 of "
-                        "0.001") != std::string::npos,
+    EXPECT_EQ(said.find("train.warmup = 40 is more than the 4 steps of the run, so the learning rate reaches only "
+                        "0.0001 of 0.001") != std::string::npos,
               warmup == 40)
         << said;
   }

@@ -69,7 +69,8 @@ TEST(BenchRanks, what_cannot_be_done_is_refused_with_what_can) {
   expect_usage_error(comm({"-n", "2", "--collective", "allreduce"}), "did you mean 'all_reduce'");
   expect_usage_error(comm({"-n", "2", "--bytes", "1Q"}), "1Q");
   for (const char* name : {"comm", "ddp", "tp"})
-    expect_usage_error(bench(name, {}), std::string("one rank has nobody to talk to: mpirun -n 2 hpcdl bench ") + name);
+    expect_usage_error(bench(name, {}),
+                       std::string("there is only one rank: start several with mpirun -n 2 hpcdl bench ") + name);
 }
 
 TEST(BenchRanks, sizes_that_make_no_sweep_are_refused) {

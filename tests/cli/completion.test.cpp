@@ -56,6 +56,8 @@ TEST(Completion, holds_every_verb_and_option_of_help) {
     }
   }
   EXPECT_NE(bash.find("--train.steps="), std::string::npos) << "the keys of a run";
+  EXPECT_NE(zsh.find("'--train.steps=:"), std::string::npos) << "the keys of a run";
+  EXPECT_NE(fish.find(" -l train.steps -r -d "), std::string::npos) << "the keys of a run";
   const auto r = run({"completion", "man", "trian"});
   EXPECT_EQ(r.code, 2);
   EXPECT_NE(r.err.find("no verb \"trian\""), std::string::npos) << r.err;
@@ -80,6 +82,8 @@ TEST(Completion, bash_offers_what_fits) {
   EXPECT_EQ(offered(script, {"hpcdl", "generate", "--mo"}), "--model\n");
   EXPECT_EQ(offered(script, {"hpcdl", "generate", "--tune", "c"}), "cached\n");
   EXPECT_EQ(offered(script, {"hpcdl", "bench", "comm", "--hel"}), "--help\n");
+  EXPECT_EQ(offered(script, {"hpcdl", "bench", "c"}), "comm\n");
+  EXPECT_EQ(offered(script, {"hpcdl", "train", "--train.nest"}), "--train.nesterov=\n");
   EXPECT_EQ(offered(script, {"hpcdl", "generate", "--prompt", "train"}), "\n") << "files are left to the shell";
 }
 

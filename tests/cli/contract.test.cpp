@@ -233,7 +233,7 @@ TEST_F(Cli, numbers_that_are_none_are_told) {
   }
   EXPECT_FALSE(fs::exists(path("l")));
   expect_error(run({"convert", "--model", large, "--dtype", "f16", "--out", path("half")}), 70,
-               "model.norm.weight holds numbers that F16 cannot");
+               "model.norm.weight has numbers that F16 cannot");
   EXPECT_FALSE(fs::exists(path("half")));
 }
 
@@ -440,7 +440,7 @@ TEST_F(Cli, wrong_words_are_usage_errors) {
   expect_error(run({"trian"}), 2, "did you mean");
   expect_error(run({"generate", "--modle", "x"}), 2, "[usage]");
   expect_error(run({"generate", "--model", model(), "--tokns=4"}), 2, "unknown option --tokns; did you mean --tokens?");
-  expect_error(run({"doctor", "here"}), 2, "no word \"here\"");
+  expect_error(run({"doctor", "here"}), 2, "no argument \"here\"");
   expect_error(run({"bench", "comm", "--no-such-words"}), 2,
                "[usage] bench comm: unknown option --no-such-words; see hpcdl bench comm --help");
   expect_error(run({"bench", "comm", "--max-byte=1"}), 2, "bench comm: unknown option --max-byte");
@@ -472,11 +472,11 @@ TEST_F(Cli, what_tokenize_would_not_heed_is_refused) {
     words.insert(words.end(), more.begin(), more.end());
     expect_error(run(words), 2, part);
   };
-  refused(use, {"--ids", path("toy.txt")}, "--ids reads standard input: give < ");
-  refused(use, {"--ids", "--out", path("x")}, "--out writes no ids");
-  refused(use, {"--ids", "--text-key", "body"}, "--text-key is of .jsonl files");
-  refused(use, {"--vocab", "300", "--out", path("x"), path("toy.txt")}, "--vocab is of a tokenizer that is learnt");
-  refused(learn, {"--layout", "nanogpt", "--out", path("x"), path("toy.txt")}, "--layout is of token files");
+  refused(use, {"--ids", path("toy.txt")}, "--ids reads standard input: write < ");
+  refused(use, {"--ids", "--out", path("x")}, "--out does not go with --ids");
+  refused(use, {"--ids", "--text-key", "body"}, "--text-key is for .jsonl files");
+  refused(use, {"--vocab", "300", "--out", path("x"), path("toy.txt")}, "--vocab is for learning a tokenizer");
+  refused(learn, {"--layout", "nanogpt", "--out", path("x"), path("toy.txt")}, "--layout is for token files");
 }
 
 TEST_F(Cli, an_empty_value_takes_no_word_behind_it) {

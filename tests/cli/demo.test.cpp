@@ -105,7 +105,7 @@ TEST_F(Demo, baseline_is_stopped_and_resumed) {
   const auto j = demo(1);
   const auto& facts = io::read_file(tmp_ / "out" / "report.html");
   EXPECT_NE(facts.find("SIGTERM at step</td><td>25</td>"), std::string::npos);  // 2 epochs of 400 images, 16 in a step
-  EXPECT_NE(facts.find("went on at step</td><td>25</td>"), std::string::npos);
+  EXPECT_NE(facts.find("continued at step</td><td>25</td>"), std::string::npos);
   EXPECT_NE(facts.find("ended at step</td><td>50</td>"), std::string::npos);
   ASSERT_EQ(j["tables"]["Epochs"]["rows"].size(), 2u);
   EXPECT_TRUE(fs::exists(tmp_ / "out" / "run" / "model" / "model.safetensors"));

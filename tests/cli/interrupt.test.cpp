@@ -90,9 +90,9 @@ TEST_F(Interrupt, training_is_saved_and_the_command_that_it_says_goes_on_to_the_
   ::kill(program.pid(), SIGINT);
   const auto r = program.wait();
   ASSERT_EQ(r.code, kInterrupted) << r.err;
-  EXPECT_NE(r.err.find("interrupted: the run ends after this step and saves it"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("interrupted: the run will save and end after this step"), std::string::npos) << r.err;
   EXPECT_NE(r.err.find("interrupted: saved step "), std::string::npos) << r.err;
-  EXPECT_NE(r.err.find(" of 3000; to go on from there:\n  "), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find(" of 3000; to continue from there:\n  "), std::string::npos) << r.err;
   EXPECT_NE(r.err.find(" train --data.text=" + path("toy.txt")), std::string::npos) << r.err;
   EXPECT_FALSE(fs::exists(path("r/model")));
   EXPECT_EQ(half_written(tmp.path()), std::vector<std::string>{});
@@ -114,7 +114,7 @@ TEST_F(Interrupt, all_ranks_save_the_same_step) {
   ASSERT_EQ(r.code, kInterrupted) << r.err;
   EXPECT_NE(r.err.find("[rank 0] interrupted: saved step "), std::string::npos) << r.err;
   EXPECT_EQ(r.err.find("[rank 1] interrupted"), std::string::npos) << r.err;
-  EXPECT_NE(r.err.find("to go on from there:\n  "), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("to continue from there:\n  "), std::string::npos) << r.err;
   EXPECT_NE(r.err.find(" launch -n 2 -- train "), std::string::npos) << r.err;
   ASSERT_EQ(run(words("r")).code, 0);
   train::expect_same_file(tmp / "whole/model/model.safetensors", tmp / "r/model/model.safetensors");
@@ -129,8 +129,9 @@ TEST_F(Interrupt, the_second_one_ends_training_at_once) {
   ASSERT_TRUE(comes_true([&] { return program.said().find("activations planned") != std::string::npos; }));
   std::this_thread::sleep_for(500ms);  // from there to the first step
   ::kill(program.pid(), SIGINT);
-  ASSERT_TRUE(comes_true([&] { return program.said().find("Ctrl-C again ends it at once") != std::string::npos; }))
-      << program.said();
+  ASSERT_TRUE(comes_true([&] {
+    return program.said().find("press Ctrl-C again to end it at once") != std::string::npos;
+  })) << program.said();
   std::this_thread::sleep_for(train::kSameAsking + 200ms);
   ::kill(program.pid(), SIGINT);
   const auto r = program.wait();

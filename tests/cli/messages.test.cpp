@@ -132,7 +132,7 @@ TEST_F(Messages, values_that_cannot_be_read_are_told_in_our_words) {
   expect_error({"doctor", "--json=maybe"}, 2, "--json takes no value");
   expect_error({"generate", "--model", "a", "--model", "b"}, 2, "--model is given more than once");
   expect_error({"generate", "--model", "a", "--seed", "-1"}, 2, "--seed: expected");
-  expect_error({"generate", "--model", "a", "b"}, 2, "generate takes no word \"b\" here");
+  expect_error({"generate", "--model", "a", "b"}, 2, "generate takes no argument \"b\" here");
   expect_error({"demo", "7"}, 2, "expected a number from 1 to 4, found 7");
 }
 
@@ -188,9 +188,8 @@ TEST_F(Messages, what_is_missing_is_said_with_what_would_do) {
   expect_error({"train", "-c", config, "--out", path("run"), "--parallel.dp=2"}, 2,
                "parallel.dp = 2 and parallel.tp = 1 need 2 ranks, and this is a run of one: start them with `hpcdl "
                "launch -n 2 -- train -c run.toml`, mpirun or srun");
-  expect_error({"tune", "--train.batch=4"}, 2,
-               "--train.batch is a key of a run, and there is no run: give -c run.toml");
-  expect_error({"roofline", "--train.batch=4"}, 2, "--train.batch is a key of a run, and there is no run");
+  expect_error({"tune", "--train.batch=4"}, 2, "--train.batch is a key of a run, but no run is given: add -c run.toml");
+  expect_error({"roofline", "--train.batch=4"}, 2, "--train.batch is a key of a run, but no run is given");
   expect_error({"tune", "--mdel", "x"}, 2, "unknown option --mdel; did you mean --model?");
   if (cuda_devices() == 0) expect_error({"tune"}, 70, "there is no GPU here, so there is nothing to tune");
   for (const Words& words : {Words{"train"},

@@ -115,7 +115,7 @@ TEST_F(ProbeCli, wrong_words_and_closed_doors_are_told_before_the_work) {
   for (const auto& words : {std::vector<std::string>{"--threads", "1"}, {"--svg", path("gpu.svg")}, {"--no-disk"}}) {
     auto all = words;
     all.insert(all.begin(), {"probe", "--quick", "--device", "cuda"});
-    expect_error(run(all), 2, words[0] + " is about the CPU");
+    expect_error(run(all), 2, words[0] + " is for the CPU");
   }
   const auto r = run({"probe", "--quick", "--threads", "1", "--json", "--disk", "/proc/none"});
   ASSERT_EQ(r.code, 0) << r.err;

@@ -53,7 +53,7 @@ TEST_F(Profile, gives_table_trace_and_page_and_leaves_nothing_else) {
   ASSERT_EQ(r.code, 0) << r.err;
   for (const char* part : {"waiting for data", "forward", "backward", "optimizer", "idle in between",
                            "linear.backward layers.*.mlp.c_proj", "step if free", "overhead of recording",
-                           "live at the worst record", "lost against the roof"})
+                           "in use at the peak", "lost against the roof"})
     EXPECT_NE(r.out.find(part), std::string::npos) << part << " is not in\n" << r.out;
   lab::check_trace(io::parse_json(lab::read_trace(path("t.json.gz")), "t.json.gz"));
   EXPECT_NE(io::read_file(path("r.html")).find("<svg"), std::string::npos);
@@ -162,7 +162,7 @@ TEST_F(Profile, mistakes_are_told) {
     EXPECT_EQ(r.err.find("step 1"), std::string::npos) << "before any step is taken: " << r.err;
   }
   fs::create_directories(path("full/x"));
-  bad(words("profile", {"--out", path("full")}), 2, "holds something");
+  bad(words("profile", {"--out", path("full")}), 2, "is not empty");
   bad({"profile", "merge", path("none.json"), "--out", path("x.json")}, 70, "none.json");
   bad({"profile", "merge", path("run.toml"), "--out", path("x.json")}, 70, "run.toml");
   bad({"profile", "merge", "--out", path("x.json")}, 2, "files");

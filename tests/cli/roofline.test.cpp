@@ -98,8 +98,8 @@ TEST_F(RooflineCli, says_what_is_wrong) {
        {std::pair<std::vector<std::string>, std::string>{{"roofline", "sofmax"}, "did you mean 'softmax'"},
         {{"roofline", "softmax", "--shape", "7"}, "softmax takes RxC"},
         {{"roofline", "softmax", "--shape", "4xfour"}, "expected a shape"},
-        {{"roofline", "--shape", "4x4"}, "needs the ops"},
-        {{"roofline", "--train.batch=3"}, "is a key of a run, and there is no run: give -c run.toml"},
+        {{"roofline", "--shape", "4x4"}, "needs the names of the ops"},
+        {{"roofline", "--train.batch=3"}, "is a key of a run, but no run is given: add -c run.toml"},
         {{"roofline", "-c", path("run.toml"), "--train.bach=3", "--no-measure"}, "batch"}}) {
     const auto r = run(words);
     EXPECT_EQ(r.code, 2) << r.err;

@@ -105,7 +105,7 @@ TEST_F(Slurm, times_are_those_that_sbatch_takes_and_leave_time_to_train) {
     all.insert(all.end(), words.begin(), words.end());
     const auto r = run(all);
     EXPECT_EQ(r.code, 2);
-    EXPECT_TRUE(has(r.err, "before its end, which is when it begins")) << r.err;
+    EXPECT_TRUE(has(r.err, "before its end, when it has not yet begun")) << r.err;
   }
   EXPECT_TRUE(has(run({"slurm", "-c", c, "--log", "a b"}).err, "--log is \"a b\""));
 }

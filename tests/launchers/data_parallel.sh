@@ -43,7 +43,7 @@ refused() {  # WORDS OPTIONS...
   done
 }
 refused "the world has 3 ranks" --parallel.dp 2
-refused "leave model.vocab out" --parallel.dp 0 --model.vocab 100  # found when the tokenizer has been read
+refused "model.vocab is 100" --parallel.dp 0 --model.vocab 100  # found when the tokenizer has been read
 "${mpirun[@]}" -n 2 "$hpcdl" profile -c "$work/run.toml" --steps 3 --train.threads 1 --trace "$work/trace.json" >"$work/profile.log" 2>&1 || fail "profile"
 grep -q "hidden behind records" "$work/profile.log" || fail "the report of the exchange"
 grep -q '"exchange"' "$work/trace.json" || fail "the exchange in the trace"

@@ -197,8 +197,8 @@ Socket listen_for(const Plan& plan, const std::string& host) {
 void warn_of_strangers(const Plan& plan, const std::string& host, const RendezvousOptions& o) {
   if (plan.kind != Plan::Kind::tcp || !plan.secret.empty() || is_loopback(host) || !o.say) return;
   o.say(
-      "this job has no secret: whoever reaches rank 0's port can join it; give all ranks the same HPCDL_SECRET, or an "
-      "HPCDL_SECRET_FILE");
+      "this job has no secret, so any program that reaches rank 0's port can join it; give all ranks the same "
+      "HPCDL_SECRET, or an HPCDL_SECRET_FILE");
 }
 
 std::shared_ptr<Store> serve(const Place& p, const Plan& plan, const RendezvousOptions& o, Deadline deadline) {

@@ -173,7 +173,7 @@ Verdict no_step_ends(Ranks ranks, int asker, const std::vector<int>& finished, b
       away.push_back(r);
   if (away.empty())
     return {{asker},
-            fmt::format("[dist] no rank gets on: {} has been {}{}, and all others answer and do the same: {}",
+            fmt::format("[dist] no rank makes progress: {} has been {}{}, and all others answer and do the same: {}",
                         named(ranks, asker), doing(mine), late,
                         timed_out ? "a GPU hangs, or ranks call different collectives"
                                   : "ranks call different collectives, or a connection between them broke")};

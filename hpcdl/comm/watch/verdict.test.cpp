@@ -133,7 +133,7 @@ TEST(Verdict, WhereCollectivesArePartOfTheWork) {
   auto ranks = all_waiting(4);
   for (auto& r : ranks) r = doing(r, Phase::compute);
   expect_parts(judge(ranks, 2, -1), {2},
-               {"no rank gets on: rank 2 on node1 has been in compute for 12 s", "longer than dist.timeout"});
+               {"no rank makes progress: rank 2 on node1 has been in compute for 12 s", "longer than dist.timeout"});
   ranks[1] = doing(ranks[1], Phase::checkpoint);
   expect_parts(judge(ranks, 2, -1), {1},
                {"rank 1 on node0 has been in checkpoint for 12 s", "rank 2 on node1 has been in compute"});

@@ -67,7 +67,7 @@ Augmenter::Augmenter(const ImageSet& set, const AugmentOptions& options, std::ui
     : set_(set), options_(options), seed_(seed), height_(options.height), width_(options.width) {
   if (height_ == 0) height_ = set.info().height;
   if (width_ == 0) width_ = set.info().width;
-  require(height_ > 0 && width_ > 0, "data", "the images of {} differ in size: say which height and width is wanted",
+  require(height_ > 0 && width_ > 0, "data", "the images of {} differ in size: give the height and width that you want",
           set.info().name);
   require(options.crop >= 0 && options.crop < std::min(height_, width_), "data",
           "a crop padding of {} pixels for images of {} x {}; expected 0 to {}", options.crop, height_, width_,

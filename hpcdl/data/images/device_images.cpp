@@ -15,8 +15,8 @@ DeviceImages::DeviceImages(Next next, const ImageBatchLayout& layout, const Stre
       copies_(compute.device(), compute.pool()),
       blocks_(static_cast<std::size_t>(blocks)) {
   const bool bytes = layout.pixel == DType::u8;
-  require(compute.device().is_cuda() && blocks >= 2, "data",
-          "batches are copied to a GPU, to 2 blocks at least; got {}", blocks);
+  require(compute.device().is_cuda() && blocks >= 2, "data", "copying batches to a GPU needs at least 2 blocks, got {}",
+          blocks);
   require(!bytes || std::ssize(table) == 3 * 256, "data",
           "images of bytes need the number of each byte and channel, got {}", table.size());
   for (auto& b : blocks_) {

@@ -32,7 +32,7 @@ std::vector<fs::path> class_folders(const fs::path& path, const std::function<vo
   for (const auto& sub : io::list_folder(path)) {
     if (is_class(sub)) found.push_back(sub);
     else if (warn && is_folder(sub))
-      warn(fmt::format("{} holds no .jpg, .jpeg or .png, and is taken for no class", sub.string()));
+      warn(fmt::format("{} contains no .jpg, .jpeg or .png, so it is not a class", sub.string()));
   }
   return found;
 }
@@ -77,7 +77,7 @@ ImageFolder::ImageFolder(const fs::path& path, Split split, const OpenImages& op
   const bool of_model = split == Split::test && !options.classes.empty();  // nothing here is being trained on
   const bool all = apart || (of_model && is_for_testing(path));
   const auto folder = apart ? split_folder(path, split) : path;
-  require(folder.has_value(), "data", "{}: expected a folder val or test beside train", path.string());
+  require(folder.has_value(), "data", "{}: expected a folder val or test next to train", path.string());
   info_.classes = options.classes;
   if (info_.classes.empty())
     for (const auto& c : class_folders(apart ? path / "train" : path, split == Split::train ? options.warn : nullptr))

@@ -15,7 +15,7 @@ const ImageLoaderOptions& checked(const ImageLoaderOptions& o) {
   require(o.batch > 0, "data", "a batch of {}; expected at least 1 image", o.batch);
   require(o.world > 0 && o.rank >= 0 && o.rank < o.world, "data", "rank {} of {}", o.rank, o.world);
   require(o.workers >= 0 && o.workers <= 256, "data", "{} loader workers; expected 0 to 256", o.workers);
-  require(!o.bytes || o.augment.mixup <= 0, "data", "images that are mixed are no bytes");
+  require(!o.bytes || o.augment.mixup <= 0, "data", "mixup needs images as f32, not as bytes");
   require(o.prefetch >= 0 && o.prefetch <= 4096, "data", "{} batches ahead; expected 0 to 4096", o.prefetch);
   return o;
 }
@@ -85,8 +85,8 @@ ImageLoader::ImageLoader(std::shared_ptr<const ImageSet> set, const ImageLoaderO
              BatchQueue::slots(options.workers, options.prefetch), at_least_one(options.workers), options.device),
       queue_(INT64_MAX, options.workers, options.prefetch,
              [this](std::int64_t b, std::size_t slot, std::size_t worker) { make(b, slot, worker); }) {
-  require(start.epoch >= 0 && start.index >= 0, "data", "a loader cannot stand at epoch {}, index {}", start.epoch,
-          start.index);
+  require(start.epoch >= 0 && start.index >= 0, "data",
+          "a loader cannot continue at epoch {}, index {}: there is no such position", start.epoch, start.index);
 }
 
 void ImageLoader::make(std::int64_t b, std::size_t slot, std::size_t worker) {

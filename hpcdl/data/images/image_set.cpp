@@ -18,7 +18,7 @@ std::shared_ptr<const ImageSet> open_any(const std::string& path, Split split, c
   if (path.empty()) {
     auto set = std::make_shared<ProceduralImages>(
         split == Split::train ? options.procedural_train : options.procedural_test, options.seed, split);
-    if (options.coarse) fail_usage("data", "coarse classes are for CIFAR-100, and no images are given");
+    if (options.coarse) fail_usage("data", "data.coarse is for CIFAR-100, but data.images is not set");
     if (!options.remember) return set;
     auto remembered = std::make_shared<RememberedImages>(std::move(set));
     remembered->make(options.make_now);

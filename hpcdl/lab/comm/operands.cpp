@@ -74,7 +74,7 @@ CommOperands::CommOperands(const Group& g, const CommCase& c, const std::vector<
   require(in_ && (one || out_), "bench", "there is no memory for tensors of {} bytes", c.bytes);
   if (std::any_of(sides.begin(), sides.end(), [](const CommSide& s) { return s.memory == Memory::window; })) {
     window_ = g.share(in_count_ * width);
-    require(window_ != nullptr, "bench", "these ranks share no memory: leave the window out");
+    require(window_ != nullptr, "bench", "these ranks share no memory: leave out --memory window");
   }
   clear();
 }

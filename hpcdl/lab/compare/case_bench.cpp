@@ -28,8 +28,8 @@ LightTime light_of(const Program& program, const Roofs& roofs, Cache cache) {
 std::string CaseBench::fault() const {
   if (!(light > 0) || result.sides.empty() || light <= result.sides[0].time().high) return "";
   return fmt::format(
-      "faster than light by {:.0f} %: not all work done, its cost declared too high, or roofs measured on a busy "
-      "machine (hpcdl probe)",
+      "above the speed of light by {:.0f} %: work was left out, its declared cost is too high, or the roofs were "
+      "measured on a busy machine (hpcdl probe)",
       100 * (score() - 1));
 }
 

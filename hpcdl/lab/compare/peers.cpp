@@ -22,7 +22,7 @@ void tune_openmp(int threads) {
 Offer bare_products_only(const CaseRun& run, const char* what) {
   Offer o;
   const auto p = product_of(run);
-  if (!p) o.missing = fmt::format("{} offers bare matrix products only", what);
+  if (!p) o.missing = fmt::format("{} offers only plain matrix products", what);
   else if (p->dtype != DType::f32) o.missing = fmt::format("{} multiplies f32 only", what);
   else o.result = std::make_shared<Buffer>(p->m * p->n * 4);
   return o;

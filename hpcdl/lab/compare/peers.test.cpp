@@ -115,7 +115,7 @@ TEST(case_bench, faster_than_light_is_a_fault_and_no_win) {
   good.light = 1.2e-3;
   EXPECT_NE(good.fault(), "");
   j = to_json(good);
-  EXPECT_NE(j["fault"].get<std::string>().find("faster than light by 20 %"), std::string::npos) << j["fault"];
+  EXPECT_NE(j["fault"].get<std::string>().find("above the speed of light by 20 %"), std::string::npos) << j["fault"];
   EXPECT_FALSE(j.contains("ratios"));
 }
 

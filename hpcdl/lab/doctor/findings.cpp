@@ -43,7 +43,7 @@ Finding cores(const Facts& f) {
   x.value += m.cpu_quota > 0 ? fmt::format(", cgroup quota {:.4g}", m.cpu_quota) : ", no cgroup quota";
   if (m.cpu_quota > 0 && f.threads > static_cast<int>(std::ceil(m.cpu_quota)))
     return x.state = State::gap,
-           x.cost = "more threads than the quota pays for: all of them are stopped for a part of every period",
+           x.cost = "more threads than the quota allows: all of them are stopped for a part of every period",
            x.fix = fmt::format("export HPCDL_THREADS={}", std::max(1, static_cast<int>(m.cpu_quota))), x;
   if (f.threads < m.cpus_allowed)
     return x.state = State::gap,
@@ -51,8 +51,8 @@ Finding cores(const Facts& f) {
            x.fix = "raise the cgroup quota, or unset OMP_NUM_THREADS and HPCDL_THREADS if they say less", x;
   if (m.cpus_allowed < m.cpus_online)
     return x.state = State::gap,
-           x.cost = fmt::format("the affinity mask leaves {} of {} CPUs to others", m.cpus_online - m.cpus_allowed,
-                                m.cpus_online),
+           x.cost =
+               fmt::format("the affinity mask excludes {} of {} CPUs", m.cpus_online - m.cpus_allowed, m.cpus_online),
            x.fix = "taskset, docker --cpuset-cpus, srun --cpus-per-task or mpirun --bind-to none set it", x;
   return x;
 }
@@ -178,21 +178,21 @@ void add_gpus(const Facts& f, std::vector<Finding>& list) {
       list.back().fix = "nvidia-smi -q -d ECC,ROW_REMAPPER; the administrator resets or replaces it";
     else if (g.ecc == 0)
       list.back().state = State::absent,
-      list.back().cost = "a flipped bit in its memory stays unseen: a long run may learn from it",
+      list.back().cost = "a flipped bit in its memory is not noticed: a long run may learn from it",
       list.back().fix = "as root: nvidia-smi -e 1, and a reset";
     if (g.pcie_width > 0) {
       list.push_back({name("link"), fmt::format("PCIe {} x{}", g.pcie_generation, g.pcie_width)});
       if (g.pcie_width < g.pcie_width_most)
         list.back().state = State::gap,
         list.back().cost =
-            fmt::format("copies to and from it run at {}/{} of what it could do", g.pcie_width, g.pcie_width_most),
+            fmt::format("copies to and from it run at {}/{} of their possible speed", g.pcie_width, g.pcie_width_most),
         list.back().fix =
-            fmt::format("a slot with {} lanes; look whether it is seated, and at the riser", g.pcie_width_most);
+            fmt::format("a slot with {} lanes; check the seating of the card and the riser", g.pcie_width_most);
     }
     if (g.mig)
       list.push_back({name("instances"), "cut by MIG", State::absent,
-                      "a program gets a part of the chip and of its memory",
-                      "nothing, if that is what is wanted; else nvidia-smi -mig 0 as root"});
+                      "a program gets only a part of the chip and of its memory",
+                      "nothing, if this is intended; else nvidia-smi -mig 0 as root"});
     if (g.slowed)
       list.push_back({name("clocks"), "slowed by heat or power now", State::gap,
                       "everything on it is slower than it could be, and times wander",
@@ -218,8 +218,8 @@ Finding mpi(const Facts& f) {
   if (x.state != State::ok) return x;
   const auto family = [](const std::string& name) { return name.substr(0, name.find_first_of("0123456789")); };
   if (f.mpi_library.empty())
-    x.state = State::absent, x.cost = "under mpirun bytes between ranks go over TCP",
-    x.fix = "build anew where mpicc is (-DHPCDL_MPI=ON)";
+    x.state = State::absent, x.cost = "under mpirun, bytes between ranks go over TCP",
+    x.fix = "build again on a machine with mpicc (-DHPCDL_MPI=ON)";
   else if (family(f.mpi_library) != family(f.mpi.version))
     x.state = State::gap,
     x.cost = fmt::format("ranks that this mpirun starts do not find each other over {}", f.mpi_library),
@@ -229,7 +229,7 @@ Finding mpi(const Facts& f) {
 
 /// Fails where the driver is older than the toolkit.
 Finding toolkit(const Facts& f) {
-  auto x = software("cuda toolkit", f.cuda, "GPU kernels cannot be built; the CPU part needs none of it",
+  auto x = software("cuda toolkit", f.cuda, "GPU kernels cannot be built; the CPU part does not need it",
                     "developer.nvidia.com/cuda-downloads, or apt-get install nvidia-cuda-toolkit");
   const auto major = [](const std::string& v) { return std::atoi(v.c_str()); };
   if (f.cuda.found && !f.gpus.cuda.empty() && major(f.cuda.version) > major(f.gpus.cuda))
@@ -287,20 +287,20 @@ std::vector<Finding> findings(const Facts& f) {
   list.push_back(toolkit(f));
   list.push_back(software("nccl", f.nccl, "GPUs cannot exchange gradients over NVLink and InfiniBand",
                           "apt-get install libnccl-dev (from NVIDIA's repository)"));
-  list.push_back(software("cublaslt", f.cublaslt, "products run on our own kernels alone",
+  list.push_back(software("cublaslt", f.cublaslt, "products run only on our own kernels",
                           "apt-get install libcublas-dev-13-0 (from NVIDIA's repository)"));
-  list.push_back(software("cudnn", f.cudnn, "convolutions and attention run on our own kernels alone",
+  list.push_back(software("cudnn", f.cudnn, "convolutions and attention run only on our own kernels",
                           "apt-get install libcudnn9-dev-cuda-13 (from NVIDIA's repository)"));
   if (f.cuda_build && !f.cudnn_build && list.back().state == State::ok)
     list.back().state = State::absent, list.back().value += "; this build was made without cudnn_graph.h",
-    list.back().cost = "convolutions and attention run on our own kernels alone",
+    list.back().cost = "convolutions and attention run only on our own kernels",
     list.back().fix = "configure and build again, now that cuDNN 9 is here";
   list.push_back(software("cupti", f.cupti,
-                          "hpcdl profile times the records of a GPU by events, which short kernels feel",
+                          "hpcdl profile times the records of a GPU by events, which is inaccurate for short kernels",
                           "apt-get install cuda-cupti-dev-13-0 (from NVIDIA's repository)"));
   list.push_back(mpi(f));
-  auto slurm = software("slurm", f.slurm, "jobs cannot be submitted to a cluster from here",
-                        "apt-get install slurm-wlm, or ask the administrator; single hosts need none");
+  auto slurm = software("slurm", f.slurm, "jobs cannot be submitted to a cluster from this machine",
+                        "apt-get install slurm-wlm, or ask the administrator; a single host does not need it");
   if (!f.slurm_job.empty()) slurm.value += ", in " + f.slurm_job;
   list.push_back(slurm);
   list.push_back(software("python module", f.python, "import hpcdl does not work; the program needs no Python",

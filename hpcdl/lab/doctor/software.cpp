@@ -57,7 +57,7 @@ Software find_library(const Places& places, const std::vector<std::string>& name
     if (const SharedLibrary lib(name); lib) {
       s = {true, version(lib), lib.path(), ""};
       if (!header(places, header_name))
-        s.note = fmt::format("{} is not there: nothing can be built with it", header_name);
+        s.note = fmt::format("{} is missing: nothing can be built with it", header_name);
       break;
     }
   return s;
@@ -108,7 +108,7 @@ Software find_cuda_toolkit(const Places& places) {
   const auto text = ask(nvcc, {"--version"});
   const auto release = text.find("release");
   s.version = version_in(release == std::string::npos ? text : std::string_view(text).substr(release));
-  if (s.version.empty()) s.note = "nvcc does not tell its version";
+  if (s.version.empty()) s.note = "nvcc does not print its version";
   else if (find_program(places, "nvcc").empty())
     s.note = fmt::format("not on PATH: export PATH=$PATH:{}", nvcc.parent_path().string());
   return s;
@@ -173,8 +173,8 @@ Software find_mpi(const Places& places) {
   if (text.find("Open MPI") != std::string::npos) s.version = "Open MPI " + s.version;
   else if (text.find("HYDRA") != std::string::npos) s.version = "MPICH " + version_in(ask(mpirun, {"--version"}));
   else if (text.find("Intel") != std::string::npos) s.version = "Intel MPI " + s.version;
-  if (s.version.empty()) s.note = "mpirun does not tell its version";
-  else if (find_program(places, "mpicc").empty()) s.note = "mpicc is not there: nothing can be built with it";
+  if (s.version.empty()) s.note = "mpirun does not print its version";
+  else if (find_program(places, "mpicc").empty()) s.note = "mpicc is missing: nothing can be built with it";
   else s.note = mpirun_refuses(mpirun);
   return s;
 }

@@ -178,7 +178,7 @@ std::string critical_path_text(const CriticalPath& path, std::size_t meetings) {
     out += fmt::format("  rank {:<4} {}  {}\n", path.segments[i].rank, share(path.segments[i].seconds, path.seconds),
                        path.segments[i].what);
   if (meetings == 0) return out + "no collective was matched: within these traces no rank waits for another\n";
-  out += fmt::format("who made others wait, in {} collectives\n", meetings);
+  out += fmt::format("the ranks that made others wait, in {} collectives\n", meetings);
   for (const auto& s : path.stragglers) {
     out +=
         fmt::format("  rank {:<4} came last {} time{}: the others waited {} in all, most at {} ({})", s.rank, s.times,

@@ -22,7 +22,8 @@ void check(std::vector<RankTrace>& traces) {
   for (std::size_t i = 0; i + 1 < traces.size(); ++i) {
     const auto &a = traces[i], &b = traces[i + 1];
     require(a.rank != b.rank, "merge",
-            "{} and {} both say they are of rank {}: profile with --rank, or give --by-order", a.file, b.file, a.rank);
+            "{} and {} both say that they are of rank {}: profile with --rank, or give --by-order", a.file, b.file,
+            a.rank);
     require(a.world == b.world, "merge", "{} is of {} ranks, {} of {}: these are traces of different runs", a.file,
             a.world, b.file, b.world);
   }

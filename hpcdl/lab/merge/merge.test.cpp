@@ -232,9 +232,9 @@ TEST(merge, what_does_not_belong_together_is_refused) {
     }
     return std::string("no error");
   };
-  EXPECT_NE(
-      error(traces_of({{.rank = 0, .backward = 1}, {.rank = 0, .backward = 1}})).find("both say they are of rank 0"),
-      std::string::npos);
+  EXPECT_NE(error(traces_of({{.rank = 0, .backward = 1}, {.rank = 0, .backward = 1}}))
+                .find("both say that they are of rank 0"),
+            std::string::npos);
   auto worlds = traces_of({{.rank = 0, .backward = 1}, {.rank = 1, .backward = 1}});
   worlds[1].world = 8;
   EXPECT_NE(error(worlds).find("different runs"), std::string::npos);
@@ -248,9 +248,9 @@ TEST(merge, what_does_not_belong_together_is_refused) {
     return std::string("no error");
   };
   EXPECT_EQ(refused("{\"traceEvents\":[]}"),
-            "[merge] x.json: no trace of hpcdl profile: key 'distributedInfo' not found");
+            "[merge] x.json: not a trace of hpcdl profile: key 'distributedInfo' not found");
   EXPECT_NE(refused(merge(traces_of({{.rank = 0, .backward = 1}, {.rank = 1, .backward = 1}})).json)
-                .find("holds the traces of several ranks already"),
+                .find("already has the traces of several ranks"),
             std::string::npos);
   EXPECT_THROW(parse_rank_trace("[1", "x.json"), Error);
 }

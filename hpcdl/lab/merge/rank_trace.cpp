@@ -64,7 +64,7 @@ RankTrace parse_rank_trace(std::string_view json, const std::string& file) {
   t.json = io::parse_json(json, file);
   const auto ours = t.json.is_object() ? t.json.find("hpcdl") : t.json.end();
   if (ours != t.json.end() && ours->is_object() && ours->contains("clocks"))
-    fail("merge", "{}: holds the traces of several ranks already: give those of single ranks", file);
+    fail("merge", "{}: this file already has the traces of several ranks: give those of single ranks", file);
   try {
     const auto& info = t.json.at("distributedInfo");
     t.rank = info.at("rank").get<int>();
@@ -74,7 +74,7 @@ RankTrace parse_rank_trace(std::string_view json, const std::string& file) {
     for (const auto& e : t.json.at("traceEvents")) read_event(t, e, sequence);
   } catch (const nlohmann::json::exception& e) {
     const std::string_view what = e.what();  // "[json.exception.out_of_range.403] key 'ts' not found"
-    fail("merge", "{}: no trace of hpcdl profile: {}", file, what.substr(what.find("] ") + 2));
+    fail("merge", "{}: not a trace of hpcdl profile: {}", file, what.substr(what.find("] ") + 2));
   }
   std::stable_sort(t.work.begin(), t.work.end(),
                    [](const RankWork& a, const RankWork& b) { return a.begin < b.begin; });

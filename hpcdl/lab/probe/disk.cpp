@@ -120,7 +120,7 @@ Disk probe_disk(const std::filesystem::path& folder, std::int64_t bytes, double 
   d.write = figure_of(std::move(write)), d.read_cold = figure_of(std::move(cold));
   d.read_warm = figure_of(std::move(warm)), d.read_direct = figure_of(std::move(direct));
   d.direct_note = file.direct_error;
-  if (d.file_system == "tmpfs") d.note = "this folder lies in memory, not on a disk";
+  if (d.file_system == "tmpfs") d.note = "this folder is in memory, not on a disk";
   return d;
 }
 

@@ -34,31 +34,30 @@ std::string what_to_try(const Row& r, const Roofs& roofs) {
       fmt::format("train.dtype = \"bf16\" has a roof {:.1f} times as high", roofs.f32 > 0 ? roofs.bf16 / roofs.f32 : 0);
   if (r.of_roof() >= kNearRoof)
     return f32_product ? "it is near its roof for f32; " + bf16
-                       : "it is near its roof: only less work, a smaller model or fewer tokens, makes it faster";
+                       : "it is near its roof: only less work makes it faster, that is a smaller model or fewer tokens";
   if (r.phase == Phase::recompute)
-    return "it is computed twice to save memory: train.recompute = false, if the memory is there";
+    return "it is computed twice to save memory: set train.recompute = false if there is enough memory";
   if (r.balance >= 0 && r.balance < kUneven)
     return fmt::format(
-        "its threads are unevenly loaded (the mean works {:.0f} % of the longest): rows that divide evenly, or fewer "
-        "train.threads",
+        "its threads have uneven work (on average {:.0f} % of that of the busiest): choose sizes that divide evenly, "
+        "or fewer train.threads",
         100 * r.balance);
   if (each < kShort)
-    return fmt::format("each call takes {}, too short to fill the threads: a larger train.batch or wider layers",
+    return fmt::format("each call takes {}, too short to occupy the threads: use a larger train.batch or wider layers",
                        format_duration(each));
   if (r.busy >= 0 && r.busy < kIdle)
     return fmt::format(
         "its threads work {:.0f} % of the time: part of it runs on one thread; a larger train.batch helps if rows are "
         "few",
         100 * r.busy);
-  if (r.phase == Phase::update)
-    return "it is paid once per step whatever the batch: raise train.accumulate or train.batch";
+  if (r.phase == Phase::update) return "it takes the same time for any batch: raise train.accumulate or train.batch";
   if (f32_product) return "it multiplies in f32; " + bf16;
   if (r.bound == Bound::compute && r.flops / std::max(r.calls, 1.0) < kSmallProduct)
     return "its matrices are small: a larger train.batch gives each call more work";
   if (r.dtype == DType::f32 && r.bound == Bound::memory && r.phase != Phase::update)
     return fmt::format("it moves {} per step: train.dtype = \"bf16\" halves that", format_bytes(r.bytes));
-  if (r.bound == Bound::none) return "it states no cost, so there is no roof to compare with";
-  return "nothing outside of the kernel explains it" + bench_of(r);
+  if (r.bound == Bound::none) return "it declares no cost, so there is no roof to compare with";
+  return "nothing outside the kernel explains it" + bench_of(r);
 }
 
 }  // namespace

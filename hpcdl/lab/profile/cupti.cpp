@@ -140,7 +140,7 @@ class Loaded : public Cupti {
 std::unique_ptr<Cupti> Cupti::open(std::string& why) {
   constexpr int kMajor = CUDA_VERSION / 1000;
   const SharedLibrary library(fmt::format("libcupti.so.{}", kMajor));
-  if (!library) return why = fmt::format("libcupti.so.{} is not where the loader looks", kMajor), nullptr;
+  if (!library) return why = fmt::format("the loader does not find libcupti.so.{}", kMajor), nullptr;
   auto& api = store().api;
   const auto find = [&](auto& to, const char* name) {
     return (to = reinterpret_cast<std::remove_reference_t<decltype(to)>>(library.function<void>(name))) != nullptr;

@@ -48,8 +48,8 @@ class EventTimer : public RecordTimer {
     return true;
   }
   std::string how() const override {
-    return "records are timed by events of a program that is walked, launch by launch: between short kernels these "
-           "times hold the launches, too; CUPTI would tell them apart, but " +
+    return "records are timed by events, launch by launch: between short kernels, these times include the launches; "
+           "CUPTI could separate them, but " +
            why_;
   }
 

@@ -17,7 +17,7 @@ constexpr const char* kStyle = R"(
 @media(prefers-color-scheme:dark){:root{--ink:#e6ebf2;--soft:#94a3b8;--line:#2b3648;--page:#0f1520;--card:#172030;--forward:#5b9dff;--backward:#f0a04b;--update:#4cc38a;--recompute:#a98be8;--stage:#3d4b60;--area:#3f5673}}
 *{box-sizing:border-box}body{margin:0;background:var(--page);color:var(--ink);font:15px/1.55 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif}
 main{max-width:1240px;margin:0 auto;padding:36px 24px 56px}h1{font-size:28px;margin:0 0 4px;letter-spacing:-.02em}h2{font-size:18px;margin:0 0 12px}
-.sub{color:var(--soft);margin:0 0 24px}.card{background:var(--card);border:1px solid var(--line);border-radius:14px;padding:20px 22px;margin:0 0 20px;overflow-x:auto}
+.sub{color:var(--soft);margin:0 0 24px}.card{background:var(--card);border:1px solid var(--line);border-radius:14px;padding:20px 22px;margin:0 0 20px;min-width:0}.scroll{overflow-x:auto}.hint{display:none;color:var(--soft);font-size:12px;margin:0 0 6px}
 .tiles{display:grid;grid-template-columns:repeat(5,1fr);gap:14px;margin:0 0 20px}.tile{background:var(--card);border:1px solid var(--line);border-radius:14px;padding:14px 16px}
 .tile b{display:block;font-size:23px;letter-spacing:-.02em}.tile span{color:var(--soft);font-size:13px}
 table{border-collapse:collapse;width:100%;font-size:13.5px}td,th{padding:5px 0 5px 12px;border-bottom:1px solid var(--line);text-align:left;white-space:nowrap}
@@ -27,7 +27,7 @@ svg{width:100%;height:auto;display:block}.grid{stroke:var(--line)}.tick{fill:var
 rect.stage+.in{fill:var(--ink)}.budget{display:flex;height:26px;border-radius:8px;overflow:hidden;margin:0 0 8px}.budget i{display:block}
 .legend{color:var(--soft);font-size:13px;margin:8px 0 0}.legend span{display:inline-block;white-space:nowrap;margin:0 14px 0 0}.legend i{display:inline-block;width:12px;height:12px;border-radius:3px;margin:0 6px 0 0;vertical-align:-1px}
 .bar{position:relative;height:15px;min-width:120px;border-radius:4px}.bar i,.bar b{position:absolute;left:0;top:0;bottom:0;border-radius:4px}.bar i{opacity:.28}
-ol{margin:0;padding:0 0 0 20px}li{margin:0 0 6px}li span{color:var(--soft)}footer{color:var(--soft);font-size:13px;margin-top:24px}@media(max-width:860px){.tiles{grid-template-columns:1fr 1fr}main{padding:24px 12px 40px}.card{padding:16px}svg{min-width:820px}}
+ol{margin:0;padding:0 0 0 20px}li{margin:0 0 6px}li span{color:var(--soft)}footer{color:var(--soft);font-size:13px;margin-top:24px}@media(max-width:860px){.tiles{grid-template-columns:1fr 1fr}main{padding:24px 12px 40px}.card{padding:16px}svg{min-width:820px}.hint{display:block}}
 )";
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
@@ -41,6 +41,16 @@ struct Share {
   const char* colour;
   double seconds;
 };
+
+/// On a phone this is wider than the page: it scrolls by itself, below a line that says so.
+std::string wide(const std::string& content) {
+  return "<p class=\"hint\">Swipe sideways to see all of it &rarr;</p><div class=\"scroll\">" + content + "</div>";
+}
+
+std::string sentence(std::string text) {
+  if (!text.empty() && text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 'a' + 'A');
+  return text + ".";
+}
 
 std::string budget(const Report& r) {
   const Share shares[] = {{"data wait", "--ink", r.data},
@@ -82,18 +92,21 @@ std::string ranked(const Report& r) {
         r.step_seconds / std::max(r.step_seconds - row.lost(), 1e-12),
         r.step_seconds / std::max(r.step_seconds - row.seconds, 1e-12));
   }
-  return "<section class=\"card\"><h2>Records by time</h2><table><tr><th>record, the same of all layers "
-         "together</th><th class=\"num\">calls</th><th class=\"num\">ms</th><th class=\"num\">share</th>"
-         "<th>time, and what it would be at its roof</th><th>bound</th><th class=\"num\">of roof</th><th "
-         "class=\"num\">threads busy</th><th class=\"num\">step at its roof</th><th class=\"num\">if free</th></tr>" +
-         rows + "</table></section>";
+  return "<section class=\"card\"><h2>Records by time</h2>" +
+         wide(
+             "<table><tr><th>record (all layers together)</th><th class=\"num\">calls</th><th class=\"num\">ms</th>"
+             "<th class=\"num\">share</th><th>time (full colour: at its roof)</th><th>bound</th><th class=\"num\">of "
+             "roof</th><th class=\"num\">threads busy</th><th class=\"num\">step at its roof</th><th class=\"num\">if "
+             "free</th></tr>" +
+             rows + "</table>") +
+         "</section>";
 }
 
 std::string advice_card(const Report& r) {
   std::string items;
   for (const auto& a : advice(r.rows, r.roofs))
-    items += fmt::format("<li><b>{}</b>: {} ms above its roof, {}. <span>{}.</span></li>", escaped(a.label), ms(a.lost),
-                         percent(a.lost / r.step_seconds), escaped(a.text));
+    items += fmt::format("<li><b>{}</b>: {} ms above its roof, {}. <span>{}</span></li>", escaped(a.label), ms(a.lost),
+                         percent(a.lost / r.step_seconds), escaped(sentence(a.text)));
   return items.empty() ? ""
                        : "<section class=\"card\"><h2>Where most time is lost</h2><ol>" + items + "</ol></section>";
 }
@@ -110,14 +123,15 @@ std::string report_html(const Report& r, const Profile& profile, const std::stri
       100 * r.overhead.median, r.overhead.pairs, r.overhead.pairs == 1 ? "" : "s");
   html += "<div class=\"tiles\">" + tile(fmt::format("{} ms", ms(r.step_seconds)), "per step, on average") +
           tile(percent(r.of_roof()), "of the speed of light") +
-          tile(percent(r.data / r.step_seconds), "waiting for data") +
-          tile(r.busy < 0 ? "-" : percent(r.busy), "of the threads' time is work") +
+          tile(percent(r.data / r.step_seconds), "of the step waited for data") +
+          tile(r.busy < 0 ? "-" : percent(r.busy), "of the threads' time was work") +
           tile(format_bytes(static_cast<double>(r.memory.live)), "of activations at the peak") + "</div>";
   html += budget(r);
-  html += "<section class=\"card\"><h2>The step of median length, over time</h2>" + timeline_svg(profile, r.roofs) +
+  html += "<section class=\"card\"><h2>The step of median length, over time</h2>" +
+          wide(timeline_svg(profile, r.roofs)) +
           fmt::format(
-              "<p class=\"legend\">records are filled up to their share of the roof; memory peaks at <b>{}</b>: {} of "
-              "activations, besides {} of parameters, gradients and optimizer state</p></section>",
+              "<p class=\"legend\">Each record is filled up to its share of the roof. Memory peaks at <b>{}</b>: {} of "
+              "activations, and {} of parameters, gradients and optimizer state.</p></section>",
               escaped(r.memory.label), format_bytes(static_cast<double>(r.memory.live)),
               format_bytes(static_cast<double>(r.memory.external)));
   html += ranked(r) + advice_card(r);

@@ -103,7 +103,7 @@ TEST(advice, the_greatest_loss_comes_first_and_has_a_cause) {
   ASSERT_EQ(list.size(), 1u);
   EXPECT_EQ(list[0].label, "work layers.*.mlp");
   EXPECT_NEAR(list[0].lost, 32e-6, kNs);
-  EXPECT_NE(list[0].text.find("unevenly loaded"), std::string::npos) << list[0].text;
+  EXPECT_NE(list[0].text.find("uneven work"), std::string::npos) << list[0].text;
 
   Row slow;
   slow.calls = 1, slow.seconds = 1e-3, slow.light = 0.5e-3, slow.flops = 1e9, slow.bound = Bound::compute;
@@ -122,6 +122,14 @@ TEST(report, no_tick_of_the_timeline_is_cut_off) {
   EXPECT_NE(page.find("text-anchor=\"end\">0.1 ms<"), std::string::npos) << "at the edge of the picture";
   EXPECT_NE(page.find("th{color:var(--soft);font-weight:500;white-space:normal"), std::string::npos)
       << "heads of columns may take two lines, so that the last column is seen";
+}
+
+TEST(report, wide_parts_of_the_page_scroll_by_themselves) {
+  const auto page = report_html(report(toy_profile(1), toy_roofs()), toy_profile(1), "");
+  for (const char* part : {"<div class=\"scroll\"><svg", "<div class=\"scroll\"><table"})
+    EXPECT_NE(page.find(std::string("<p class=\"hint\">Swipe sideways to see all of it &rarr;</p>") + part),
+              std::string::npos)
+        << part;
 }
 
 TEST(report, one_step_is_no_steps) {

@@ -95,8 +95,8 @@ std::string beyond_light(const Report& r) {
   const auto n = std::count_if(r.rows.begin(), r.rows.end(), [](const Row& row) { return row.of_roof() > 1.05; });
   if (n == 0) return "";
   return fmt::format(
-      "note: {} row{} took less time than the roof allows: operands were left in the cache by an earlier record, or "
-      "the roofs were measured on a busy machine\n",
+      "note: {} row{} took less time than the roof allows: an earlier record left the operands in the cache, or the "
+      "roofs were measured on a busy machine\n",
       n, n == 1 ? "" : "s");
 }
 
@@ -114,7 +114,7 @@ std::string overhead_text(const Report& r) {
 std::string report_text(const Report& r, const TextOptions& options) {
   std::string out = budget(r) + table(r, options) + gaps_text(r) + threads_text(r);
   out += fmt::format(
-      "memory: {} of activations planned, {} live at the worst record ({}); {} of parameters, gradients and optimizer "
+      "memory: {} of activations planned, {} in use at the peak ({}); {} of parameters, gradients and optimizer "
       "state\n",
       bytes(r.memory.arena), bytes(r.memory.live), r.memory.label, bytes(r.memory.external));
   if (!r.how.empty())

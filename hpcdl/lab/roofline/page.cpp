@@ -14,6 +14,7 @@ html[data-theme=light] { color-scheme: light; }
 body { margin: 0 auto; padding: 18px; max-width: 1320px; background: var(--paper); color: var(--ink); font: 14px/1.45 Inter, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif; }
 svg { width: 100%; height: auto; display: block; }
 .swipe { display: none; }
+.caveat { border-left: 4px solid var(--bf16); padding: 4px 14px; }
 @media (max-width: 900px) { body { padding: 12px; } .picture { overflow-x: auto; } .picture svg { min-width: 900px; } table { display: block; overflow-x: auto; } .swipe { display: block; } }
 .mark { cursor: pointer; }
 .mark.on { opacity: 1 !important; }
@@ -98,6 +99,8 @@ std::string to_html(const Report& report) {
   html += fmt::format("<title>{}</title>\n<style>{}{}{}</style>\n</head>\n<body>\n",
                       xml_text("Roofline of " + report.title()), kStyle,
                       picture_rules("html[data-theme=light] ", false), picture_rules("html[data-theme=dark] ", true));
+  if (report.disturbance.heavy())
+    html += "<p class=\"caveat\">These figures are " + xml_text(report.disturbance.text()) + ".</p>\n";
   html +=
       "<p class=\"swipe\">The picture and the table are wider than this screen: swipe them sideways.</p>\n<div "
       "class=\"picture\">" +

@@ -153,6 +153,16 @@ TEST(picture, a_fault_is_never_shown_as_a_win) {
   EXPECT_EQ(fault_in(svg), "");
 }
 
+TEST(picture, the_page_says_that_it_is_not_to_be_trusted) {
+  auto report = report_for_tests({"add"}, 0.6);
+  EXPECT_EQ(to_html(report).find("not to be trusted"), std::string::npos);
+  report.disturbance = {.seconds = 1, .processors = 2, .waited = 0.5};
+  const auto html = to_html(report);
+  EXPECT_NE(html.find("<p class=\"caveat\">These figures are not to be trusted: our threads waited"),
+            std::string::npos);
+  EXPECT_EQ(fault_in(html), "");
+}
+
 TEST(picture, needs_nothing_from_elsewhere) {
   const auto html = to_html(report_for_tests({}, 0.6));
   EXPECT_EQ(count(html, "http"), count(html, "http://www.w3.org/")) << "only the names of the formats";
