@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# many.sh HPCDL [RANKS]: more ranks on this host than share memory (64) train, 256 where there is memory for them.
+# many.sh HPCDL: more ranks on this host than share memory (64) train: RANKS of them, or 256 where there is memory for as many, 96 elsewhere.
 set -uo pipefail
 hpcdl=$(realpath "$1")
 work=$(mktemp -d)
@@ -8,7 +8,9 @@ trap 'exit 143' TERM INT
 . "$(dirname "$0")/small_run.sh"
 
 gigabytes=$(awk '/^MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)
-ranks=${2:-$((gigabytes >= 8 ? 256 : 96))}
+limit=$(cat /sys/fs/cgroup/memory.max 2>/dev/null)
+[[ $limit =~ ^[0-9]+$ ]] && ((limit >> 30 < gigabytes)) && gigabytes=$((limit >> 30))
+ranks=${RANKS:-$((gigabytes >= 8 ? 256 : 96))}
 ((gigabytes >= 3)) || skip "less than 3 GB of memory are free"
 # Two pipes for each rank in `launch`, and a connection in rank 0.
 ulimit -n "$(ulimit -Hn)"
