@@ -1,4 +1,5 @@
-// hpcdl launch: N ranks of one command on this host, started again from their last checkpoint when one is lost.
+// hpcdl launch: N ranks of one command on this host, or on each of several, started again from their last checkpoint
+// when one is lost.
 
 #include <unistd.h>
 
@@ -6,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "cli/hosts.h"
 #include "cli/ranks.h"
 #include "cli/self.h"
 #include "cli/verb.h"
@@ -21,11 +23,13 @@ namespace {
 constexpr int kMostRanks = 4096;
 
 struct LaunchOptions {
-  int count = 1, max_restarts = 0;
+  int count = 0, max_restarts = 0;
   double grace = 10;
   std::string program;
+  std::vector<std::string> hosts;
+  std::string ssh = "ssh -T -o BatchMode=yes", there;
   std::vector<std::string> words;
-  bool plain = false;
+  bool plain = false, agent = false;
 };
 
 /// This program by the name that ps and top are to show; where its file has been replaced since, what is running.
@@ -52,6 +56,12 @@ RanksOptions ranks_options(const LaunchOptions& o, int restart) {
                    {"TORCHELASTIC_USE_AGENT_STORE", "False"}};
   // Others of this host cannot join the ranks, nor pretend to be one.
   if (comm::job_secret().empty()) r.environment["HPCDL_SECRET"] = comm::new_secret();
+  if (!o.hosts.empty()) {
+    r.program = o.program;
+    r.environment["HPCDL_SECRET"] =
+        r.environment.contains("HPCDL_SECRET") ? r.environment["HPCDL_SECRET"] : comm::job_secret();
+    return r;
+  }
   // All ranks share the CPUs that this process may use.
   if (!std::getenv("OMP_NUM_THREADS") && !std::getenv("HPCDL_THREADS"))
     r.environment["OMP_NUM_THREADS"] = std::to_string(std::max(1, usable_cpus() / o.count));
@@ -66,14 +76,31 @@ bool interrupted(const RanksResult& result, const RankEnd& first) {
 /// Lost ranks are worth another try; wrong words and errors that come again are not.
 bool worth_restarting(const RanksResult& result) { return !result.asked && result.code() == exit_code::kPeerLost; }
 
+RanksResult start_ranks(const LaunchOptions& o, int restart) {
+  auto ranks = ranks_options(o, restart);
+  if (o.hosts.empty()) return run_ranks(ranks);
+  return run_on_hosts(
+      {.hosts = o.hosts, .ssh = o.ssh, .program = o.there.empty() ? own_path() : o.there, .ranks = std::move(ranks)});
+}
+
+void check(const LaunchOptions& o) {
+  if (o.count == 0) fail_usage("launch", "how many ranks? hpcdl launch -n 4 -- train -c run.toml");
+  for (const auto& host : o.hosts)
+    if (host.empty() || host.starts_with('-'))
+      fail_usage("launch", "--hosts: \"{}\" is no host; expected names with commas between them", host);
+  if (o.hosts.empty() && !o.there.empty()) fail_usage("launch", "--there is of --hosts");
+}
+
 int launch_verb(LaunchOptions& o) {
+  if (o.agent) return run_agent();
+  check(o);
   if (o.words.empty() && o.program.empty())
     fail_usage("launch", "nothing to start: hpcdl launch -n {} -- train -c run.toml", o.count);
   if (const auto place = comm::find_place(comm::process_environment()); place.world > 1)
     fail_usage("launch", "this is already {}: start the ranks with that launcher, without hpcdl launch",
                comm::describe(place));
   for (int restart = 0;; ++restart) {
-    const auto result = run_ranks(ranks_options(o, restart));
+    const auto result = start_ranks(o, restart);
     const int code = result.code();
     const RankEnd* first = result.cause();
     require(first || !result.lost_lines, "output", "lines of the ranks could not be written: {}",
@@ -95,9 +122,14 @@ int launch_verb(LaunchOptions& o) {
 
 void add_launch(const Command& program, Run& run) {
   add_verb<LaunchOptions>(
-      program, run, "launch", "Runs a command as N ranks on this host: hpcdl launch -n 4 -- train -c run.toml",
+      program, run, "launch",
+      "Runs a command as N ranks, here or on several hosts: hpcdl launch -n 4 -- train -c run.toml",
       [](const Command& sub, LaunchOptions& o) {
-        sub.option("-n,--ranks", o.count, "Number of ranks").required().range(1, kMostRanks);
+        sub.option("-n,--ranks", o.count, "Number of ranks; with --hosts, on each host").range(1, kMostRanks);
+        sub.option("--hosts", o.hosts, "Start ranks on these hosts, by ssh: a,b").separated_by(',');
+        sub.option("--ssh", o.ssh, "What is called with a host and a command for it").shows_default();
+        sub.option("--there", o.there, "hpcdl on the hosts of --hosts; without it, the path that it has here");
+        sub.flag("--agent", o.agent, "What --hosts starts on each host").group("");
         sub.option("--max-restarts", o.max_restarts, "Times that all ranks are started again after one was lost")
             .range(0, 1000000);
         sub.option("--grace", o.grace,
@@ -112,8 +144,9 @@ void add_launch(const Command& program, Run& run) {
             "to be started again; 71, a rank "
             "was lost; otherwise that of the rank that failed first. Ctrl-C ends it by that signal (130), once the "
             "ranks "
-            "have ended. On several hosts: srun, "
-            "mpirun or torchrun --no-python.");
+            "have ended. --hosts needs the same program and the folder that this is called in on every host; variables "
+            "of the environment go along, and the secret of the job goes over ssh. Schedulers start ranks on several "
+            "hosts, too: srun, mpirun or torchrun --no-python.");
       },
       launch_verb);
 }

@@ -13,8 +13,9 @@ namespace hpcdl::cli {
 /// How one of them ended.
 struct RankEnd {
   int rank = 0;
-  int code = 0;    // exit code; with a signal: 128 + its number, as shells have it
-  int signal = 0;  // 0: none
+  int code = 0;          // exit code; with a signal: 128 + its number, as shells have it
+  int signal = 0;        // 0: none
+  std::string why = {};  // what happened to it, in words; empty: the two above say it
   bool good() const { return code == 0; }
   bool saved() const;        // asked to stop, it has saved
   std::string text() const;  // "rank 1 was killed by signal 9 (Killed)"
@@ -24,8 +25,11 @@ struct RanksOptions {
   std::string program;  // sought in PATH when there is no slash in it
   std::vector<std::string> words;
   int count = 1;
+  int first = 0, world = 0;  // where other hosts have ranks, too: the first of them here, all of them; 0: these are all
+  int host = 0;              // number of this host
   std::map<std::string, std::string> environment;  // of all ranks, in addition
-  bool plain = false;                              // rank 0's standard output as it is, for programs that read it
+  bool for_others = false;                 // another program tells lines apart and says when to end: see hosts.cpp
+  bool plain = false;                      // rank 0's standard output as it is, for programs that read it
   std::chrono::milliseconds grace{10000};  // after a rank has failed: for the others to leave, and again after SIGTERM
 };
 
@@ -43,7 +47,7 @@ struct RanksResult {
 
 /// Runs them to their end. Each leads a process group of its own, and has RANK and so on as torchrun sets them. Lines
 /// on their standard output and error come out on ours after "[rank N] ". SIGTERM, SIGINT and SIGUSR1 are
-/// passed on, SIGHUP as SIGTERM, told twice at once as one; a third one kills. When a rank fails, or a signal that was passed on ends one,
+/// passed on, also while nobody reads our output, SIGHUP as SIGTERM, told twice at once as one; a third one kills. When a rank fails, or a signal that was passed on ends one,
 /// the others get `grace` to leave by themselves, then SIGTERM, then SIGKILL. What they started and left behind is
 /// killed with them.
 RanksResult run_ranks(const RanksOptions& options);

@@ -88,7 +88,7 @@ class Group {
   Group split(int color, int key, std::string name) const;
   /// Collective; CPU. Memory in which collectives between the ranks of one host need no copies: give it to gradients.
   /// Contents are zero. Block i is of the i-th rank of this group on this host; block(local_rank()) is mine. Null where
-  /// the transport has no shared memory.
+  /// the transport has no shared memory, and where a host has more ranks of the group than work in it together.
   std::shared_ptr<Window> share(std::int64_t bytes) const;
   /// Place of this rank among those of the group on its host.
   int local_rank() const;

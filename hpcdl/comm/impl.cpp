@@ -6,6 +6,7 @@
 #include <map>
 #include <numeric>
 
+#include "hpcdl/comm/algo/reduction.h"
 #include "hpcdl/comm/device_group.h"
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/lowest_cpu.h"
@@ -57,8 +58,11 @@ Group::Impl::~Impl() {
   engine->drain();
 }
 
+/// More ranks than that sum nothing in memory that they share, see can_share() of policy.cpp: they need none.
+bool Group::Impl::can_share() const { return on_host <= algo::kMostTogether; }
+
 void Group::Impl::make_shared() {
-  if (local.size() < 2) return;
+  if (local.size() < 2 || !can_share()) return;
   std::vector<int> here;
   for (const int r : local) here.push_back(world_ranks[static_cast<std::size_t>(r)]);
   auto window = engine->share(here, static_cast<std::uint32_t>(mix(id, 1) & 0x7fffffffu), Shared::kBytes);
@@ -68,7 +72,7 @@ void Group::Impl::make_shared() {
 std::shared_ptr<Window> Group::Impl::share(std::int64_t bytes) {
   require(!closed, "comm", "the group {} has been closed", name);
   require(bytes >= 0, "comm", "share: expected a size, got {}", bytes);
-  if (!engine->transport()) return nullptr;
+  if (!engine->transport() || !can_share()) return nullptr;
   ++number;
   std::vector<int> here;
   for (const int r : local) here.push_back(world_ranks[static_cast<std::size_t>(r)]);

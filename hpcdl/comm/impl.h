@@ -53,6 +53,7 @@ class Group::Impl {
   std::vector<Range> windows;  // of share(): my block
 
  private:
+  bool can_share() const;
   void on_device(const Stream& s, const Call& call);
   void one_rank(const Stream& s, const Call& call) const;
   LedgerEntry entry_of(const Call& call);

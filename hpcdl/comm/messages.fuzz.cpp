@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "hpcdl/comm/bootstrap/handshake.h"
+#include "hpcdl/comm/transport/connector.h"
 #include "hpcdl/comm/transport/link.h"
 #include "hpcdl/comm/watch/messages.h"
 
@@ -68,6 +69,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   accept_errors([&] {
     const auto i = Introduction::parse(text);
     if (i.packed() != text) throw std::logic_error("an introduction is packed otherwise");
+  });
+  accept_errors([&] {
+    Unpacker in(text);
+    Card::of(in);
   });
   accept_errors([&] { frames(text, false); });
   accept_errors([&] { frames(text, true); });

@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "hpcdl/graph/executable.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/python_for_tests.h"
 #include "hpcdl/io/safetensors.h"
@@ -123,6 +126,52 @@ TEST_F(Mesh, every_shape_trains_what_one_rank_trains) {
       expect_parity(name, "one");
     }
   }
+}
+
+/// The first weight of the first forward pass.
+float* first_weight(const std::vector<const Executable*>& programs) {
+  const Program& p = programs.front()->program();
+  for (const auto& record : p.records)
+    for (std::uint32_t i = 0; i < record.operand_count; ++i) {
+      const Operand& o = p.operands[record.operands + i];
+      if (o.slot < 0 || o.access != Access::read || record.phase != hpcdl::Phase::forward) continue;
+      const Slot& slot = p.slots[static_cast<std::size_t>(o.slot)];
+      if (slot.kind == SlotKind::external && slot.spec.dtype == DType::f32) return static_cast<float*>(slot.data);
+    }
+  return nullptr;
+}
+
+/// A bit of a weight of one rank turns over between two saves: the run ends at the next one, which is not written, and
+/// goes on from the one before as if nothing had been.
+TEST_F(Mesh, a_checkpoint_of_two_models_is_never_written) {
+  const auto saves = [](RunConfig& c) { c.train.steps = 12, c.checkpoint.every = 4, c.checkpoint.keep = 9; };
+  train_on(2, 1, "well", saves);
+  const auto errors = testing::rank_errors(2, [&](const comm::Group& world) {
+    RunConfig c;
+    toy_config(c, tmp, "mixed");
+    c.model.heads = 4;
+    c.train.batch = 4, c.train.threads = 1, c.parallel.dp = 2;
+    saves(c);
+    Hooks hooks;
+    hooks.world = world;
+    float* weight = nullptr;
+    hooks.before_steps = [&](const std::vector<const Executable*>& programs) { weight = first_weight(programs); };
+    hooks.after_step = [&](std::int64_t step) {
+      if (world.rank() == 1 && step == 6) *weight = std::bit_cast<float>(std::bit_cast<std::uint32_t>(*weight) ^ 1);
+    };
+    run(c, hooks);
+  });
+  for (const auto& e : errors) {
+    EXPECT_NE(e.find("the ranks no longer hold the same model: weight "), std::string::npos) << e;
+    EXPECT_NE(e.find("step 8 is not saved, and the last checkpoint is of step 4"), std::string::npos) << e;
+  }
+  const auto folder = tmp.path() / "mixed/checkpoints";
+  EXPECT_TRUE(fs::exists(folder / "step_00000004/DONE"));
+  for (const auto& entry : io::list_folder(folder))
+    EXPECT_EQ(entry.filename().string().find("step_00000008"), std::string::npos) << entry;
+  train_on(2, 1, "mixed", saves);
+  EXPECT_EQ(io::read_file(tmp.path() / "mixed/model/model.safetensors"),
+            io::read_file(tmp.path() / "well/model/model.safetensors"));
 }
 
 /// The folder that four ranks have written, each some of the files, is a model to transformers: its loss is ours.

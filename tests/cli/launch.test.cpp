@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include <sstream>
 #include <thread>
 
+#include "hpcdl/io/atomic_file.h"
 #include "tests/cli/program.h"
 
 namespace hpcdl::cli_test {
@@ -233,6 +233,180 @@ TEST_F(Launch, a_rank_that_never_stops_writing_keeps_no_signal_from_being_heard)
   EXPECT_EQ(p.wait().code, 71);
 }
 
+/// Of one whose output cannot be read again.
+int code_of(const Program& p) {
+  int status = 0;
+  waitpid(p.pid(), &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/// Nobody reads, and the pipe is full: signals are heard all the same, and the ranks end by the first.
+TEST_F(Launch, signals_are_passed_on_while_nobody_reads) {
+  const auto fifo = (folder / "fifo").string();
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const int reader = open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  Program p(words(2, "trap 'echo x >$D/asked.$RANK; exit 75' TERM; touch $D/ready.$RANK; while :; do echo words; done",
+                  {"--grace", "0.5"}),
+            "/dev/null", fifo);
+  ASSERT_TRUE(there("ready.0") && there("ready.1"));
+  std::this_thread::sleep_for(500ms);  // until nothing goes in any more
+  kill(p.pid(), SIGTERM);
+  // Ranks whose lines nobody takes wait in their echo; the others after the reader has come back.
+  std::jthread late([&] {
+    std::this_thread::sleep_for(1s);
+    char block[4096];
+    while (!ended(p.pid()))
+      if (read(reader, block, sizeof block) <= 0) std::this_thread::sleep_for(1ms);
+  });
+  EXPECT_TRUE(comes_true([&] { return ended(p.pid()); }));
+  late.join();
+  EXPECT_TRUE(there("asked.0") && there("asked.1"));
+  kill(p.pid(), SIGKILL);
+  EXPECT_EQ(code_of(p), 75);
+  close(reader);
+}
+
+TEST_F(Launch, a_third_signal_kills_while_nobody_reads) {
+  const auto fifo = (folder / "fifo").string();
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  const int reader = open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  ASSERT_GE(reader, 0);
+  Program p(words(2, "trap '' TERM; touch $D/ready.$RANK; exec yes", {"--grace", "0.3"}), "/dev/null", fifo);
+  ASSERT_TRUE(there("ready.0") && there("ready.1"));
+  std::this_thread::sleep_for(500ms);
+  for (int i = 0; i < 3; ++i) kill(p.pid(), SIGTERM), std::this_thread::sleep_for(100ms);
+  EXPECT_TRUE(comes_true([&] { return ended(p.pid()); }));
+  kill(p.pid(), SIGKILL);
+  EXPECT_EQ(code_of(p), 71);
+  close(reader);
+}
+
+/// "ssh" that runs the command here, takes down what it was called with, and fails for some hosts as ssh does.
+struct Hosts : Launch {
+  Hosts() {
+    io::write_file_atomic(
+        folder / "ssh",
+        "#!/bin/sh\n"
+        "D='" +
+            folder.path().string() +
+            "'\n"
+            "echo \"$@\" >>$D/called\nhost=$1\nshift\necho $$ >$D/ssh.$host\n"
+            "case $host in\n"
+            "refuses) echo 'ssh: connect to host refuses port 22: Connection refused' >&2; exit 255;;\n"
+            "other) echo 'hpcdl-agent 1 hpcdl 9.9, commit abc'; cat >/dev/null; exit 0;;\n"
+            "old) echo 'hpcdl: unknown option --agent' >&2; exit 2;;\n"
+            "chatty) echo 'Welcome to this host';;\n"
+            "elsewhere) cd /; exec env -i PATH=\"$PATH\" HOME=/nowhere sh -c \"$*\";;\n"
+            "esac\nexec sh -c \"$*\"\n");
+    fs::permissions(folder / "ssh", fs::perms::owner_all);
+  }
+  std::vector<std::string> on(const std::string& hosts, int n, const std::string& script,
+                              std::vector<std::string> more = {}) const {
+    more.insert(more.end(), {"--hosts", hosts, "--ssh", (folder / "ssh").string()});
+    return words(n, script, more);
+  }
+};
+
+TEST_F(Hosts, ranks_know_who_they_are_and_their_lines_are_told_apart) {
+  setenv("MINE", "a b'c", 1);
+  const auto r =
+      run(on("127.0.0.1,elsewhere,chatty", 2,
+             "echo $RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $GROUP_RANK at $MASTER_ADDR, $MINE; "
+             "echo err $RANK >&2; pwd >$D/pwd.$RANK; echo $HPCDL_SECRET >$D/secret.$RANK; echo $HOME "
+             ">$D/home.$RANK; echo $MASTER_PORT >$D/port.$RANK; printf 'no end'"));
+  unsetenv("MINE");
+  EXPECT_EQ(r.code, 0) << r.err;
+  std::multiset<std::string> out, err;
+  for (int rank = 0; rank < 6; ++rank) {
+    out.insert(fmt::format("[rank {0}] {0} of 6, {1} of 2, {2} at 127.0.0.1, a b'c", rank, rank % 2, rank / 2));
+    out.insert(fmt::format("[rank {}] no end", rank));
+    err.insert(fmt::format("[rank {0}] err {0}", rank));
+    for (const char* name : {"pwd.", "secret.", "port."})
+      EXPECT_EQ(io::read_file(folder / (name + std::to_string(rank))),
+                io::read_file(folder / (name + std::string("0"))))
+          << name << rank;
+  }
+  EXPECT_EQ(lines(r.out), out);
+  EXPECT_EQ(lines(r.err), err);
+  EXPECT_EQ(io::read_file(folder / "home.2"), "/nowhere\n") << "of that host's account";
+  const auto secret = io::read_file(folder / "secret.0");
+  EXPECT_EQ(secret.size(), 65u);
+  EXPECT_EQ(io::read_file(folder / "called").find(secret.substr(0, 64)), std::string::npos) << "on a command line";
+}
+
+TEST_F(Hosts, exit_codes_and_restarts) {
+  EXPECT_EQ(run(on("a,b", 2, "exit 0")).code, 0);
+  for (const int code : {2, 70, 71, 9}) {
+    const auto r =
+        run(on("a,b", 2, "[ $RANK = 2 ] && exit " + std::to_string(code) + "; exec sleep 60", {"--grace", "0.2"}));
+    EXPECT_EQ(r.code, code) << r.err;
+    EXPECT_NE(r.err.find(fmt::format("rank 2 ended with code {}", code)), std::string::npos) << r.err;
+  }
+  const auto killed = run(on("a,b", 1, "[ $RANK = 1 ] && kill -9 $$; exec sleep 60", {"--grace", "0.2"}));
+  EXPECT_EQ(killed.code, 71) << killed.err;
+  EXPECT_NE(killed.err.find("rank 1 was killed by signal 9"), std::string::npos) << killed.err;
+  const auto again = run(on("a,b", 1, "echo x >>$D/tries.$RANK; [ $(wc -l <$D/tries.$RANK) -lt 2 ] && exit 71; exit 0",
+                            {"--max-restarts", "1", "--grace", "5"}));
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_NE(again.err.find("restart 1 of 1"), std::string::npos) << again.err;
+}
+
+TEST_F(Hosts, signals_go_to_all_ranks_of_all_hosts) {
+  for (const int signal : {SIGTERM, SIGUSR1, SIGINT, SIGHUP}) {
+    Program p(on("a,b", 2, "trap 'exit 75' TERM USR1 INT; touch $D/ready.$RANK; while :; do sleep 0.05; done"));
+    for (const char* rank : {"0", "1", "2", "3"}) ASSERT_TRUE(there(std::string("ready.") + rank));
+    kill(p.pid(), signal);
+    const auto r = p.wait();
+    EXPECT_EQ(r.code, 75) << r.err;
+    for (const char* rank : {"0", "1", "2", "3"}) fs::remove(folder / (std::string("ready.") + rank));
+  }
+  Program p(on("a,b", 1, "trap '' TERM; touch $D/ready.$RANK; while :; do sleep 0.05; done"));
+  ASSERT_TRUE(there("ready.0") && there("ready.1"));
+  for (int i = 0; i < 3; ++i) kill(p.pid(), SIGTERM), std::this_thread::sleep_for(100ms);
+  EXPECT_EQ(p.wait().code, 71);
+}
+
+TEST_F(Hosts, a_host_that_is_lost_is_named_and_leaves_no_rank_behind) {
+  Program p(on("a,b", 1, "echo $$ >$D/pid.$RANK; exec sleep 600", {"--grace", "0.3"}));
+  const pid_t ranks[] = {pid_in(folder / "pid.0"), pid_in(folder / "pid.1")};
+  kill(pid_in(folder / "ssh.b"), SIGKILL);
+  const auto r = p.wait();
+  EXPECT_EQ(r.code, 71) << r.err;
+  EXPECT_NE(r.err.find("host b was lost, with rank 1"), std::string::npos) << r.err;
+  for (const pid_t pid : ranks) EXPECT_TRUE(comes_true([&] { return ended(pid); }));
+}
+
+TEST_F(Hosts, killed_itself_it_leaves_nothing_behind) {
+  Program p(on("a,b", 1, "echo $$ >$D/pid.$RANK; exec sleep 600"));
+  const pid_t ranks[] = {pid_in(folder / "pid.0"), pid_in(folder / "pid.1")};
+  kill(p.pid(), SIGKILL);
+  p.wait();
+  for (const pid_t pid : ranks) EXPECT_TRUE(comes_true([&] { return ended(pid); }));
+}
+
+TEST_F(Hosts, what_is_wrong_with_a_host_is_said_before_anything_starts) {
+  const auto error = [&](const std::string& hosts, std::vector<std::string> more = {}) {
+    const auto r = run(on(hosts, 1, "touch $D/started", more));
+    EXPECT_EQ(r.code, 2) << r.err;
+    EXPECT_EQ(std::count(r.err.begin(), r.err.end(), '\n'), 1) << r.err;
+    EXPECT_FALSE(fs::exists(folder / "started"));
+    return r.err;
+  };
+  const auto says = [](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  says(error("a,refuses"), "no connection to host refuses: ssh: connect to host refuses port 22: Connection refused");
+  says(error("a,other"), "host other has another version of this program: hpcdl 9.9, commit abc there and hpcdl ");
+  says(error("old,a"),
+       "on host old is another version of this program, or another program: it ended with 2: hpcdl: unknown option");
+  says(error("a", {"--there", "/no/such/hpcdl"}), "host a cannot run /no/such/hpcdl: ");
+  says(error("a,-o"), "\"-o\" is no host");
+  const auto no_ssh = run({"launch", "-n", "1", "--hosts", "a", "--ssh", "/no/such/ssh -v", "--", "train"});
+  EXPECT_EQ(no_ssh.code, 2);
+  says(no_ssh.err, "cannot run /no/such/ssh: No such file or directory; --ssh names another command");
+}
+
 TEST_F(Launch, lines_that_are_lost_are_told) {
   const auto r = run({"launch", "-n", "2", "--program", "/bin/echo", "--", "words"}, "/dev/null", "/dev/full");
   EXPECT_EQ(r.code, 70);
@@ -326,29 +500,6 @@ TEST_F(Launch, what_makes_no_sense_is_refused) {
   unsetenv("RANK"), unsetenv("WORLD_SIZE");
   EXPECT_EQ(nested.code, 2);
   EXPECT_NE(nested.err.find("rank 0 of 4, told by torchrun"), std::string::npos) << nested.err;
-}
-
-/// As in `hpcdl launch ... | less`: nobody reads, the pipe is full, and the ranks are to end all the same.
-TEST_F(Launch, signals_go_to_the_ranks_while_nobody_takes_their_lines) {
-  const auto fifo = folder / "fifo";
-  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
-  const int reader = open(fifo.c_str(), O_RDONLY | O_NONBLOCK);
-  Program p(words(2, "echo $$ > $D/pid$RANK; exec yes"), "/dev/null", fifo.string());
-  const pid_t ranks[] = {pid_in(folder / "pid0"), pid_in(folder / "pid1")};
-  EXPECT_TRUE(comes_true([&] {
-    int before = 0, after = 0;
-    ioctl(reader, FIONREAD, &before);
-    std::this_thread::sleep_for(300ms);
-    ioctl(reader, FIONREAD, &after);
-    return before > 0 && before == after;
-  })) << "the pipe is full";
-  kill(p.pid(), SIGTERM);
-  EXPECT_TRUE(comes_true([&] { return ended(ranks[0]) && ended(ranks[1]); }));
-  close(reader);
-  fs::remove(fifo), std::ofstream(fifo).close();
-  const auto r = p.wait();
-  EXPECT_NE(r.err.find("Terminated passed on to the ranks"), std::string::npos) << r.err;
-  EXPECT_EQ(r.code, 71);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# cut_off.sh HPCDL: hosts that are network namespaces, joined by a switch of 1 Gbit/s. Training over two of them, with mpirun and with one
-# command per host; then one host is cut off in the middle of the steps: both ranks end with 71 within 30 s, and name each other.
+# cut_off.sh HPCDL: hosts that are network namespaces, joined by a switch of 1 Gbit/s. Training over two of them, with mpirun, with hpcdl launch
+# and with one command per host; then one host is cut off in the middle of the steps: both ranks end with 71 within 30 s, and name each other.
 # Ends with 77 where namespaces cannot be made.
 set -uo pipefail
 hpcdl=$(realpath "$1") here=$(realpath "$(dirname "$0")")
@@ -38,6 +38,13 @@ start 0 two && start 1 two
 wait "${ranks[0]}" || fail "rank 0 on two hosts"
 wait "${ranks[1]}" || fail "rank 1 on two hosts"
 
+# What mpirun and hpcdl launch call instead of ssh: ADDRESS COMMAND...
+printf '#!/bin/sh\ni=$(( ${1##*.} - 1 )); shift; exec ip netns exec %s$i unshare --uts -- sh -c "hostname h$i; $*"\n' "$id" >"$work/agent"
+chmod +x "$work/agent"
+launch() { on 0 "$hpcdl" launch -n 1 --hosts 10.77.0.1,10.77.0.2 --ssh "$work/agent" "$@"; }
+launch -- train -c "$work/run.toml" --out "$work/launched" >"$work/launched.log" 2>&1 || fail "hpcdl launch --hosts over two hosts"
+cmp "$work/launched/model/model.safetensors" "$work/two/model/model.safetensors" || fail "hpcdl launch --hosts: other weights"
+
 across() {  # WORDS...: hpcdl by mpirun over both hosts
   on 0 mpirun --bind-to none --mca plm rsh --mca plm_rsh_agent "$work/agent" --mca pml ob1 --mca btl tcp,self --mca mpi_yield_when_idle 1 \
     --mca btl_tcp_if_include 10.77.0.0/24 --mca oob_tcp_if_include 10.77.0.0/24 \
@@ -46,9 +53,6 @@ across() {  # WORDS...: hpcdl by mpirun over both hosts
 }
 if command -v mpirun >/dev/null; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-  # What mpirun calls instead of ssh: ADDRESS COMMAND...
-  printf '#!/bin/sh\ni=$(( ${1##*.} - 1 )); shift; exec ip netns exec %s$i unshare --uts -- sh -c "hostname h$i; $*"\n' "$id" >"$work/agent"
-  chmod +x "$work/agent"
   across bench comm --collective all_reduce --algorithm ring --bytes 64K --check --json >"$work/comm.json" 2>"$work/comm.log" || fail "bench comm over two hosts"
   grep -q '"ratio"' "$work/comm.json" || fail "bench comm: $(cat "$work/comm.json")"
   across train -c "$work/run.toml" --out "$work/mpi" >"$work/mpi.log" 2>&1 || fail "mpirun over two hosts"

@@ -110,6 +110,21 @@ void halving_reduce_scatter(Peers& peers, Scratch& scratch, const Reduction& r, 
   copy_bytes(out, all[own].data(), r.bytes(own.count()));
 }
 
+void halving_barrier(Peers& peers) {
+  const Places places{peers.size()};
+  const int rank = peers.rank(), place = places.place(rank);
+  const auto meet = [&](int peer, bool sends, bool receives) {
+    Messages m(peers);
+    if (receives) m.receive(peer, {});
+    if (sends) m.send(peer, {});
+    m.wait();
+  };
+  if (places.stands_back(rank)) return meet(rank - 1, true, false), meet(rank - 1, false, true);
+  if (places.has_partner(rank)) meet(rank + 1, false, true);
+  for (int d = 1; d < places.power; d *= 2) meet(places.rank(place ^ d), true, true);
+  if (places.has_partner(rank)) meet(rank + 1, true, false);
+}
+
 void halving_all_gather(Peers& peers, std::byte* x, std::int64_t n, std::int64_t width) {
   const Halving h{peers, n, width};
   const Elements all{x, width};

@@ -70,14 +70,18 @@ bool position_independent(Algorithm a, int ranks) {
 Algorithm default_choice(const Situation& s) {
   constexpr std::int64_t kShort = 16 << 10;
   if (can_be_shared(s)) return Algorithm::shared;
-  const bool is_short = s.bytes <= kShort;
+  const bool is_short = s.bytes <= kShort, many = s.ranks > kMostTogether;
+  // A ring of many ranks takes as many steps, each with a part of the tensor that is hardly worth one.
+  const bool short_parts = many && s.bytes / s.ranks <= kShort;
   switch (s.what) {
     case Collective::all_reduce:
       if (is_short) return Algorithm::halving;
-      return can_be_hierarchical(s) ? Algorithm::hierarchical : Algorithm::ring;
+      if (can_be_hierarchical(s)) return Algorithm::hierarchical;
+      return short_parts ? Algorithm::halving : Algorithm::ring;
     case Collective::reduce_scatter:
     case Collective::all_gather:
-      return is_short && !too_many(Algorithm::pairwise, s.what, s.ranks) ? Algorithm::pairwise : Algorithm::ring;
+      if (short_parts) return Algorithm::halving;
+      return is_short && !many ? Algorithm::pairwise : Algorithm::ring;
     case Collective::all_to_all: return Algorithm::pairwise;
     default: return Algorithm::tree;
   }

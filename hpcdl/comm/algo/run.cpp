@@ -84,8 +84,10 @@ void all_gather(Algorithm a, const Call& c, Ground& g) {
   }
 }
 
-/// Everybody knows that everybody has come, after log2(N) steps (Hensgen, Finkel, Manber, 1988).
+/// Everybody knows that everybody has come, after log2(N) steps (Hensgen, Finkel, Manber, 1988). Of many ranks those
+/// that halving lets talk to each other do so here, too: others would be as many connections again.
 void barrier(Peers& peers) {
+  if (peers.size() > kMostTogether) return halving_barrier(peers);
   for (int d = 1; d < peers.size(); d *= 2) {
     Messages m(peers);
     m.receive((peers.rank() + peers.size() - d) % peers.size(), {});
@@ -130,7 +132,8 @@ void run(const Call& c, Ground& g) {
   switch (c.what) {
     case Collective::all_reduce: return all_reduce(a, c, g);
     case Collective::reduce_scatter: return reduce_scatter(a, c, g);
-    case Collective::split: return all_gather(Algorithm::pairwise, c, g);
+    case Collective::split:
+      return all_gather(g.peers.size() > kMostTogether ? Algorithm::halving : Algorithm::pairwise, c, g);
     case Collective::all_gather: return all_gather(a, c, g);
     case Collective::all_to_all:
       if (a != Algorithm::pairwise) no_such(c);

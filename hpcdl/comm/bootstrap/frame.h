@@ -31,6 +31,13 @@ enum class FrameKind : std::uint8_t {
   bye
 };
 
+/// What becomes of the values in a frame of kind gather.
+enum class Together : std::uint8_t {
+  gather,   // all get all of them
+  collect,  // rank 0 gets all of them
+  scatter   // each gets its own of those that rank 0 has
+};
+
 struct Frame {
   FrameKind kind = FrameKind::bye;
   std::uint32_t id = 0;  // of a request and its answer

@@ -171,8 +171,36 @@ Socket connect_to(const std::string& host, int port, std::chrono::milliseconds t
   return Socket();
 }
 
+Socket begin_connect(const std::string& address, int port, int& error) {
+  std::string why;
+  const auto found = look_up(address, port, 0, why);
+  Socket s = found ? open_socket(*found) : Socket();
+  error = !found ? EADDRNOTAVAIL : !s ? errno : connect(s.fd(), found->ai_addr, found->ai_addrlen) == 0 ? 0 : errno;
+  return error == 0 || error == EINPROGRESS ? std::move(s) : Socket();
+}
+
+int end_connect(const Socket& s) {
+  pollfd p{s.fd(), POLLOUT, 0};
+  if (poll(&p, 1, 0) == 0) return EINPROGRESS;
+  int error = 0;
+  socklen_t size = sizeof error;
+  getsockopt(s.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error == 0) tune(s);
+  return error;
+}
+
+namespace {
+
+bool is_of_this_host(const Socket& s) {
+  const auto there = other_end(s);
+  return is_loopback(there) || there == own_end(s);
+}
+
+}  // namespace
+
 void tune(const Socket& s) {
   set(s, IPPROTO_TCP, TCP_NODELAY, 1);
+  if (is_of_this_host(s)) return;
   set(s, SOL_SOCKET, SO_KEEPALIVE, 1);
   set(s, IPPROTO_TCP, TCP_KEEPIDLE, 5);
   set(s, IPPROTO_TCP, TCP_KEEPINTVL, 5);

@@ -46,7 +46,14 @@ Socket accept_from(const Socket& listening);
 /// Numbers are used as they are; names are looked up, never numbers.
 Socket connect_to(const std::string& host, int port, std::chrono::milliseconds timeout, std::string& why);
 
-/// Small messages leave at once; a peer whose host is gone is noticed within about 20 s.
+/// The same without waiting, to an address in numbers. Invalid where that fails at once: `error` is an errno.
+Socket begin_connect(const std::string& address, int port, int& error);
+/// What became of it: 0, and it is tuned; EINPROGRESS; or another errno.
+int end_connect(const Socket& socket);
+
+/// Small messages leave at once; a peer whose host is gone is noticed within about 20 s. A peer of this host is told by
+/// its kernel that it is gone: it is not asked. Of 32,640 connections between 256 ranks of a host so many questions came
+/// at once that the loopback device lost them (net.core.netdev_max_backlog), and with them the connections.
 void tune(const Socket& socket);
 /// The peer reads when it likes, and that alone does not end the connection: by what tune() sets, Linux takes a peer
 /// that has left its buffers full for 20 s for one that is gone. One whose host is gone is then noticed only while

@@ -260,8 +260,14 @@ std::shared_ptr<Store> Store::introduce(Socket socket, int rank, int world, cons
   if (frame->kind == FrameKind::stop) throw Stopped("[dist] " + frame->payload);
   if (frame->kind != FrameKind::welcome) lost("{}", frame->payload);
   Unpacker in(frame->payload);
-  std::vector<std::string> hosts;
-  for (int r = 0; r < world; ++r) hosts.emplace_back(in.string());
+  std::vector<std::string> hosts;  // in rows of ranks of one host
+  while (hosts.size() < static_cast<std::size_t>(world)) {
+    const auto host = in.string();
+    const auto ranks = in.number<std::uint32_t>();
+    require(ranks > 0 && ranks <= static_cast<std::size_t>(world) - hosts.size(), "dist",
+            "rank 0 tells of other hosts");
+    hosts.insert(hosts.end(), ranks, std::string(host));
+  }
   return std::shared_ptr<Store>(
       new Store(std::move(server), std::make_unique<Link>(std::move(c), rank, std::move(hosts), key)));
 }
@@ -296,13 +302,38 @@ std::int64_t Store::add(std::string_view key, std::int64_t by, Deadline deadline
   return std::stoll(link_->ask(FrameKind::add, (Packer() << key << by).take(), deadline));
 }
 
-std::vector<std::string> Store::gather(std::string_view name, std::string_view value, Deadline deadline) {
-  const auto answer =
-      link_->ask(FrameKind::gather, milliseconds_left(deadline) + (Packer() << name).take().append(value), deadline);
-  Unpacker in(answer);
+std::string Store::together(Together kind, std::string_view name, std::string_view value, Deadline deadline) {
+  return link_->ask(
+      FrameKind::gather,
+      milliseconds_left(deadline) + (Packer() << static_cast<std::uint8_t>(kind) << name).take().append(value),
+      deadline);
+}
+
+namespace {
+
+std::vector<std::string> unpacked(std::string_view text, int count) {
+  Unpacker in(text);
   std::vector<std::string> values;
-  for (int r = 0; r < world(); ++r) values.emplace_back(in.string());
+  for (int i = 0; i < count; ++i) values.emplace_back(in.string());
   return values;
+}
+
+}  // namespace
+
+std::vector<std::string> Store::gather(std::string_view name, std::string_view value, Deadline deadline) {
+  return unpacked(together(Together::gather, name, value, deadline), world());
+}
+
+std::vector<std::string> Store::collect(std::string_view name, std::string_view value, Deadline deadline) {
+  return unpacked(together(Together::collect, name, value, deadline), rank() == 0 ? world() : 0);
+}
+
+std::string Store::scatter(std::string_view name, const std::vector<std::string>& values, Deadline deadline) {
+  require(rank() != 0 || values.size() == hosts().size(), "dist",
+          "scatter: expected a value for each of {} ranks, got {}", world(), values.size());
+  Packer all;
+  for (const auto& v : values) all << v;
+  return together(Together::scatter, name, all.take(), deadline);
 }
 
 void Store::send(int to, std::string_view bytes) {

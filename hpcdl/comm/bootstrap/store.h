@@ -3,6 +3,7 @@
 // Rank 0 serves; every rank keeps one TCP connection to it for as long as it lives, so that the others hear when a rank
 // is gone. Errors name ranks and hosts.
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 
 namespace hpcdl::comm {
 
+enum class Together : std::uint8_t;
 class RunKey;
 class Socket;
 class StoreServer;
@@ -55,7 +57,11 @@ class Store {
   /// Collective: every rank's value, by rank. A rank that is lost ends it at once, one that is late at the deadline;
   /// both are named.
   std::vector<std::string> gather(std::string_view name, std::string_view value, Deadline deadline);
-  void barrier(std::string_view name, Deadline deadline) { gather(name, "", deadline); }
+  /// The same, but rank 0 alone is told them; the others get none.
+  std::vector<std::string> collect(std::string_view name, std::string_view value, Deadline deadline);
+  /// Collective: every rank gets its own of rank 0's values. What the others give is not looked at.
+  std::string scatter(std::string_view name, const std::vector<std::string>& values, Deadline deadline);
+  void barrier(std::string_view name, Deadline deadline) { collect(name, "", deadline); }
 
   /// To one rank, or with -1 to all others; through rank 0, in order. Does not wait. Nothing happens for a rank that is
   /// gone.
@@ -69,6 +75,7 @@ class Store {
 
  private:
   class Link;
+  std::string together(Together kind, std::string_view name, std::string_view value, Deadline deadline);
   Store(std::unique_ptr<StoreServer> server, std::unique_ptr<Link> link);
 
   std::unique_ptr<StoreServer> server_;  // after link_: rank 0's own link ends first

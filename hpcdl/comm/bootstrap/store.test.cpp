@@ -50,6 +50,10 @@ TEST(store, values_counters_and_rounds_for_every_size) {
         const auto all = store->gather("round", std::to_string(100 * round + r), in(20s));
         ASSERT_EQ(static_cast<int>(all.size()), world);
         for (int i = 0; i < world; ++i) EXPECT_EQ(all[static_cast<std::size_t>(i)], std::to_string(100 * round + i));
+        EXPECT_EQ(store->collect("to 0", all[static_cast<std::size_t>(r)], in(20s)),
+                  r == 0 ? all : std::vector<std::string>());
+        EXPECT_EQ(store->scatter("from 0", r == 0 ? all : std::vector<std::string>(), in(20s)),
+                  std::to_string(100 * round + r));
       }
       EXPECT_EQ(store->add("n", 0, in(20s)), world * (world + 1) / 2);
       EXPECT_EQ(store->get("n", in(20s)), std::to_string(world * (world + 1) / 2));

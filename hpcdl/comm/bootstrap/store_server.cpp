@@ -1,11 +1,15 @@
 #include "hpcdl/comm/bootstrap/store_server.h"
 
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
+#include <utility>
 
 namespace hpcdl::comm {
 
@@ -13,6 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 constexpr int kMostNamed = 16;  // ranks in one message
+constexpr int kEvents = 64;     // of one round
 // What one rank may take of rank 0's memory, by mistake.
 constexpr std::size_t kLongestKey = 4096, kMostKept = std::size_t{1} << 30;  // bytes
 constexpr std::size_t kMostUnsent = 4 * Connection::kLargest;                // bytes
@@ -26,7 +31,9 @@ StoreServer::StoreServer(Socket listening, ServerOptions options)
     : options_(std::move(options)),
       door_(std::move(listening), options_.key, fmt::format("rank 0 on {}", host_name())),
       wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      watched_(epoll_create1(EPOLL_CLOEXEC)),
       ranks_(static_cast<std::size_t>(options_.world)) {
+  require(wake_ && watched_, "dist", "cannot make an eventfd or epoll: {}", std::strerror(errno));
   thread_ = std::thread([this] { run(); });
 }
 
@@ -53,31 +60,51 @@ void StoreServer::run() {
 
 /// One round of poll. False when everybody has left.
 bool StoreServer::serve_once() {
-  std::vector<pollfd> fds{{wake_.fd(), POLLIN, 0}};
+  std::vector<pollfd> fds{{wake_.fd(), POLLIN, 0}, {watched_.fd(), POLLIN, 0}};
   door_.wait_for(fds);
-  const auto add = [&](const Connection& c) {
-    fds.push_back({c.socket().fd(), static_cast<short>(POLLIN | (c.has_output() ? POLLOUT : 0)), 0});
-  };
-  for (const auto& r : ranks_)
-    if (r.connection) add(*r.connection);
   poll(fds.data(), fds.size(), milliseconds_until(next_deadline()));
 
   let_in();
-  for (int r = 0; r < options_.world; ++r) read_from(r);
-  answer_waiting();
-  if (!started_ && gave_up_.empty() && Clock::now() >= options_.join_by) give_up(absent());
-  for (int r = 0; r < options_.world; ++r) {
-    auto& rank = ranks_[static_cast<std::size_t>(r)];
-    if (rank.connection && !rank.connection->flush()) lose(r, "its connection is gone");
-    else if (rank.connection && rank.connection->unsent() > kMostUnsent) lose(r, "it does not read what is sent to it");
+  epoll_event events[kEvents];
+  const int count = epoll_wait(watched_.fd(), events, kEvents, 0);
+  for (int i = 0; i < count; ++i) {
+    const int rank = static_cast<int>(events[i].data.u32);
+    if (events[i].events & ~static_cast<std::uint32_t>(EPOLLOUT)) read_from(rank);
+    will_write(rank);
   }
-  return !started_ || std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.connection != nullptr; });
+  if (std::exchange(new_values_, false)) answer_gets();
+  if (Clock::now() >= first_late_) end_what_is_late();
+  if (!started_ && gave_up_.empty() && Clock::now() >= options_.join_by) give_up(absent());
+  write_all();
+  return !started_ || here_ > 0;
+}
+
+void StoreServer::write_all() {
+  while (!to_write_.empty())  // a loss is told to all
+    for (const int r : std::exchange(to_write_, {})) {
+      auto& rank = ranks_[static_cast<std::size_t>(r)];
+      rank.to_write = false;
+      if (!rank.connection) continue;
+      if (!rank.connection->flush()) lose(r, "its connection is gone");
+      else if (rank.connection->unsent() > kMostUnsent) lose(r, "it does not read what is sent to it");
+      else if (rank.connection->has_output() != rank.writes) watch(r, !rank.writes);
+    }
+}
+
+void StoreServer::watch(int rank, bool writes, bool begins) {
+  auto& r = ranks_[static_cast<std::size_t>(rank)];
+  r.writes = writes;
+  epoll_event event{};
+  event.events = writes ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  event.data.u32 = static_cast<std::uint32_t>(rank);
+  const int fd = r.connection->socket().fd();
+  const bool done = epoll_ctl(watched_.fd(), begins ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &event) == 0;
+  require(done, "dist", "epoll_ctl: {}", std::strerror(errno));
 }
 
 Deadline StoreServer::next_deadline() const {
-  Deadline next = std::min(Clock::now() + 1h, door_.next_deadline());
+  Deadline next = std::min({Clock::now() + 1h, door_.next_deadline(), first_late_});
   if (!started_ && gave_up_.empty()) next = std::min(next, options_.join_by);
-  for (const auto& w : waiting_) next = std::min(next, w.deadline);
   return next;
 }
 
@@ -111,21 +138,25 @@ void StoreServer::seat(Door::Guest& guest) {
   }
   if (!gave_up_.empty()) return Door::refuse(guest, gave_up_, gave_up_as_);
   auto& r = ranks_[static_cast<std::size_t>(guest.who.rank)];
+  here_ += r.connection == nullptr;
   r.connection = std::move(guest.connection);
-  r.connection->put({FrameKind::accepted, 0, ""});
+  watch(guest.who.rank, false, true);
+  r.waiting = 0;
+  send(guest.who.rank, FrameKind::accepted, 0, "");
   r.connection->trust();
   r.host = guest.who.host;
   r.lost = false;  // it may have come before
 }
 
 void StoreServer::start_if_complete() {
-  if (started_ || !gave_up_.empty() ||
-      !std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.connection != nullptr; }))
-    return;
+  if (started_ || !gave_up_.empty() || here_ < ranks_.size()) return;
   started_ = true;
   door_.close();
   Packer hosts;
-  for (const auto& r : ranks_) hosts << r.host;
+  for (std::size_t first = 0, end = 0; first < ranks_.size(); first = end) {
+    while (end < ranks_.size() && ranks_[end].host == ranks_[first].host) ++end;
+    hosts << ranks_[first].host << static_cast<std::uint32_t>(end - first);
+  }
   const auto text = hosts.take();
   for (int r = 0; r < options_.world; ++r) send(r, FrameKind::welcome, 0, text);
 }
@@ -156,12 +187,16 @@ void StoreServer::handle(int rank, const Frame& f) {
       keep(text.size());
       kept_ -= value.size();
       value = text;
+      new_values_ = true;
       break;
     }
     case FrameKind::get: {
-      Waiting w{rank, f.id, deadline(), {}, {}};
+      Waiting w{rank, f.id, deadline(), {}};
       for (auto n = in.count(kMostKeys); n > 0; --n) w.keys.emplace_back(in.string(kLongestKey));
-      wait(std::move(w));
+      begin_waiting(rank);
+      if (answer(w)) break;
+      first_late_ = std::min(first_late_, w.deadline);
+      gets_.push_back(std::move(w));
       break;
     }
     case FrameKind::add: {
@@ -172,17 +207,11 @@ void StoreServer::handle(int rank, const Frame& f) {
           std::from_chars(value.data(), value.data() + value.size(), number).ptr != value.data() + value.size())
         fail("dist", "it adds to \"{}\", which holds no number", key);
       value = std::to_string(number + in.number<std::int64_t>());
+      new_values_ = true;
       send(rank, FrameKind::reply, f.id, value);
       break;
     }
-    case FrameKind::gather: {
-      Waiting w{rank, f.id, deadline(), {}, std::string(in.string(kLongestKey))};
-      auto& all = gathers_[w.name];
-      all.resize(ranks_.size());
-      all[static_cast<std::size_t>(rank)] = std::make_unique<std::string>(in.rest());
-      wait(std::move(w));
-      break;
-    }
+    case FrameKind::gather: contribute(rank, f.id, in); break;
     case FrameKind::message: {
       const auto to = in.number<std::int32_t>();
       const auto text = (Packer() << std::int32_t{rank}).take() + std::string(in.rest());
@@ -198,44 +227,105 @@ void StoreServer::handle(int rank, const Frame& f) {
       break;
     }
     case FrameKind::bye: {
-      auto& r = ranks_[static_cast<std::size_t>(rank)];
-      r.left = true;
-      r.connection.reset();
+      ranks_[static_cast<std::size_t>(rank)].left = true;
+      vacate(rank);
       break;
     }
     default: fail("dist", "it sent what only rank 0 sends");
   }
 }
 
-void StoreServer::answer_waiting() {
-  std::erase_if(waiting_, [this](const Waiting& w) { return answer(w); });
-  // Those that were waiting have their answers by now; a later round of the same name starts anew.
-  std::erase_if(gathers_, [](const auto& g) {
-    return std::all_of(g.second.begin(), g.second.end(), [](const auto& value) { return value != nullptr; });
-  });
+void StoreServer::contribute(int rank, std::uint32_t id, Unpacker& in) {
+  const auto deadline = Clock::now() + std::chrono::milliseconds(in.number<std::int64_t>());
+  const auto kind = static_cast<Together>(in.number<std::uint8_t>());
+  const std::string name(in.string(kLongestKey));
+  Meeting& m = meetings_[name];
+  if (m.values.empty()) m.kind = kind, m.values.resize(ranks_.size()), m.missing = ranks_.size();
+  require(m.kind == kind && kind <= Together::scatter, "dist", "it does something else than others with \"{}\"", name);
+  auto& value = m.values[static_cast<std::size_t>(rank)];
+  m.missing -= value == nullptr;
+  value = std::make_unique<std::string>(in.rest());
+  begin_waiting(rank);
+  m.waiting.push_back({rank, id, deadline, {}});
+  m.deadline = std::min(m.deadline, deadline);
+  first_late_ = std::min(first_late_, deadline);
+  if (m.missing == 0) {
+    answer_all(m);
+    meetings_.erase(name);  // a later round of the same name starts anew
+  } else if (std::any_of(absent_.begin(), absent_.end(),
+                         [&](int r) { return !m.values[static_cast<std::size_t>(r)]; })) {
+    end_late(name, m);
+  }
+}
+
+void StoreServer::answer_all(Meeting& m) {
+  std::string all;
+  if (m.kind != Together::scatter) {
+    Packer out;
+    for (const auto& value : m.values) out << *value;
+    all = out.take();
+  }
+  std::vector<std::string_view> parts;
+  if (m.kind == Together::scatter) {
+    Unpacker in(*m.values.front());
+    for (std::size_t r = 0; r < ranks_.size(); ++r) parts.push_back(in.string());
+  }
+  for (const Waiting& w : m.waiting) {
+    --ranks_[static_cast<std::size_t>(w.rank)].waiting;
+    if (m.kind == Together::scatter) reply(w.rank, w.id, std::string(parts[static_cast<std::size_t>(w.rank)]));
+    else reply(w.rank, w.id, m.kind == Together::gather || w.rank == 0 ? all : std::string());
+  }
+}
+
+/// For all that wait: somebody who has gone will not come.
+void StoreServer::end_late(const std::string& name, Meeting& m) {
+  const auto text = missing(name, m);
+  for (const Waiting& w : std::exchange(m.waiting, {})) {
+    --ranks_[static_cast<std::size_t>(w.rank)].waiting;
+    send(w.rank, FrameKind::late, w.id, text);
+  }
+  m.deadline = Deadline::max();
+}
+
+void StoreServer::end_what_is_late() {
+  const auto now = Clock::now();
+  first_late_ = Deadline::max();
+  for (auto& [name, m] : meetings_) {
+    if (now >= m.deadline) {
+      const auto text = missing(name, m);
+      m.deadline = Deadline::max();
+      std::erase_if(m.waiting, [&](const Waiting& w) {
+        if (now < w.deadline) return m.deadline = std::min(m.deadline, w.deadline), false;
+        --ranks_[static_cast<std::size_t>(w.rank)].waiting;
+        send(w.rank, FrameKind::late, w.id, text);
+        return true;
+      });
+    }
+    first_late_ = std::min(first_late_, m.deadline);
+  }
+  answer_gets();
+  for (const auto& w : gets_) first_late_ = std::min(first_late_, w.deadline);
+}
+
+void StoreServer::answer_gets() {
+  std::erase_if(gets_, [this](const Waiting& w) { return answer(w); });
 }
 
 /// True when it has been answered, well or not.
 bool StoreServer::answer(const Waiting& w) {
-  if (!ranks_[static_cast<std::size_t>(w.rank)].connection) return true;
+  auto& rank = ranks_[static_cast<std::size_t>(w.rank)];
+  if (!rank.connection) return true;
   Packer out;
-  bool complete = true, hopeless = false;
-  if (w.keys.empty()) {
-    const auto& all = gathers_[w.name];
-    for (std::size_t r = 0; r < all.size(); ++r) {
-      if (all[r]) out << *all[r];
-      else complete = false, hopeless |= !ranks_[r].connection;
-    }
-  } else {
-    for (const auto& key : w.keys) {
-      const auto it = values_.find(key);
-      if (it != values_.end()) out << it->second;
-      else complete = false;
-    }
+  bool complete = true;
+  for (const auto& key : w.keys) {
+    const auto it = values_.find(key);
+    if (it != values_.end()) out << it->second;
+    else complete = false;
   }
+  if (!complete && Clock::now() < w.deadline) return false;
+  --rank.waiting;
   if (complete) reply(w.rank, w.id, out.take());
-  else if (hopeless || Clock::now() >= w.deadline) send(w.rank, FrameKind::late, w.id, missing(w));
-  else return false;
+  else send(w.rank, FrameKind::late, w.id, missing(w));
   return true;
 }
 
@@ -267,17 +357,17 @@ std::string StoreServer::absent() const {
 }
 
 std::string StoreServer::missing(const Waiting& w) const {
+  std::string text, lost;
+  for (const auto& key : w.keys)
+    if (!values_.contains(key)) text += (text.empty() ? "" : ", ") + fmt::format("\"{}\"", key);
+  for (int r = 0; r < options_.world; ++r)
+    if (ranks_[static_cast<std::size_t>(r)].lost) lost += (lost.empty() ? "" : ", ") + named(r);
+  return fmt::format("nobody has set {}{}{}", text, lost.empty() ? "" : "; lost: rank ", lost);
+}
+
+std::string StoreServer::missing(const std::string& name, const Meeting& m) const {
   std::string text;
-  if (!w.keys.empty()) {
-    for (const auto& key : w.keys)
-      if (!values_.contains(key)) text += (text.empty() ? "" : ", ") + fmt::format("\"{}\"", key);
-    std::string lost;
-    for (int r = 0; r < options_.world; ++r)
-      if (ranks_[static_cast<std::size_t>(r)].lost) lost += (lost.empty() ? "" : ", ") + named(r);
-    return fmt::format("nobody has set {}{}{}", text, lost.empty() ? "" : "; lost: rank ", lost);
-  }
-  const auto& all = gathers_.find(w.name)->second;
-  const auto waits_for = [&](int r) { return !all[static_cast<std::size_t>(r)]; };
+  const auto waits_for = [&](int r) { return !m.values[static_cast<std::size_t>(r)]; };
   const auto gone = [&](int r) { return waits_for(r) && !ranks_[static_cast<std::size_t>(r)].connection; };
   bool any_gone = false;  // then the others are not to blame
   for (int r = 0; r < options_.world; ++r) any_gone |= gone(r);
@@ -285,14 +375,25 @@ std::string StoreServer::missing(const Waiting& w) const {
   for (int r = 0; r < options_.world; ++r)
     if ((any_gone ? gone(r) : waits_for(r)) && named_so_far++ < kMostNamed)
       text += (text.empty() ? "" : ", ") + named(r);
-  return fmt::format("\"{}\" waits for rank {}", w.name, text);
+  return fmt::format("\"{}\" waits for rank {}", name, text);
+}
+
+/// It is not there any more, and will not come to what the others wait for.
+void StoreServer::vacate(int rank) {
+  auto& r = ranks_[static_cast<std::size_t>(rank)];
+  r.connection.reset();
+  --here_;
+  if (!started_) return;  // it may come again
+  absent_.push_back(rank);
+  for (auto& [name, m] : meetings_)
+    if (!m.values[static_cast<std::size_t>(rank)]) end_late(name, m);
 }
 
 void StoreServer::lose(int rank, const std::string& why) {
   auto& r = ranks_[static_cast<std::size_t>(rank)];
-  r.connection.reset();
   r.lost = true;
-  if (!started_) return;  // it may come again
+  vacate(rank);
+  if (!started_) return;
   const auto text = (Packer() << std::int32_t{rank} << fmt::format("rank {} on {}: {}", rank, r.host, why)).take();
   for (int other = 0; other < options_.world; ++other) send(other, FrameKind::lost, 0, text);
 }
@@ -323,15 +424,24 @@ void StoreServer::keep(std::size_t bytes) {
   kept_ += bytes;
 }
 
-void StoreServer::wait(Waiting w) {
-  const auto own = std::count_if(waiting_.begin(), waiting_.end(), [&](const Waiting& o) { return o.rank == w.rank; });
-  require(static_cast<std::size_t>(own) < kMostWaiting, "dist", "it waits for {} things at once", own);
-  waiting_.push_back(std::move(w));
+void StoreServer::begin_waiting(int rank) {
+  auto& waiting = ranks_[static_cast<std::size_t>(rank)].waiting;
+  require(waiting < kMostWaiting, "dist", "it waits for {} things at once", waiting);
+  ++waiting;
+}
+
+void StoreServer::will_write(int rank) {
+  auto& r = ranks_[static_cast<std::size_t>(rank)];
+  if (r.to_write || !r.connection) return;
+  r.to_write = true;
+  to_write_.push_back(rank);
 }
 
 void StoreServer::send(int rank, FrameKind kind, std::uint32_t id, std::string payload) {
   auto& c = ranks_[static_cast<std::size_t>(rank)].connection;
-  if (c) c->put({kind, id, std::move(payload)});
+  if (!c) return;
+  c->put({kind, id, std::move(payload)});
+  will_write(rank);
 }
 
 }  // namespace hpcdl::comm

@@ -39,15 +39,25 @@ class StoreServer {
     std::string host;   // known once it came
     bool left = false;  // said goodbye
     bool lost = false;
+    bool to_write = false;    // is in to_write_
+    bool writes = false;      // is watched for room to write
+    std::size_t waiting = 0;  // requests that are not answered
   };
   struct Waiting {
     int rank;
     std::uint32_t id;
     Deadline deadline;
-    std::vector<std::string> keys;  // of a get; empty: a gather
-    std::string name;               // of a gather
+    std::vector<std::string> keys;  // of a get
   };
-  using Contributions = std::vector<std::unique_ptr<std::string>>;  // by rank
+  /// What all ranks do together: the answers go out when the last has come. Nothing here is gone through once for each
+  /// rank that comes, so that n ranks take n steps and not n * n.
+  struct Meeting {
+    Together kind = Together::gather;
+    std::vector<std::unique_ptr<std::string>> values;  // by rank
+    std::size_t missing = 0;
+    std::vector<Waiting> waiting;
+    Deadline deadline = Deadline::max();  // the first of them
+  };
 
   void run();
   bool serve_once();
@@ -57,9 +67,17 @@ class StoreServer {
   void start_if_complete();
   void read_from(int rank);
   void handle(int rank, const Frame& frame);
-  void answer_waiting();
+  void write_all();
+  void will_write(int rank);
+  void vacate(int rank);
+  void contribute(int rank, std::uint32_t id, Unpacker& in);
+  void answer_all(Meeting& m);
+  void end_late(const std::string& name, Meeting& m);
+  void end_what_is_late();
+  void answer_gets();
   bool answer(const Waiting& w);
   std::string missing(const Waiting& w) const;
+  std::string missing(const std::string& name, const Meeting& m) const;
   std::string absent() const;
   std::string named(int rank) const;
   void lose(int rank, const std::string& why);
@@ -68,21 +86,28 @@ class StoreServer {
   void reply(int rank, std::uint32_t id, std::string payload);
   std::string& value_of(std::string_view key);
   void keep(std::size_t bytes);
-  void wait(Waiting w);
+  void begin_waiting(int rank);
+  void watch(int rank, bool writes, bool begins = false);
   Deadline next_deadline() const;
 
   ServerOptions options_;
   Door door_;
   bool told_ = false;  // of a refusal
   Socket wake_;
+  Socket watched_;  // epoll of the ranks' connections
   std::vector<Rank> ranks_;
+  std::vector<int> to_write_;  // ranks that something was put for
+  std::size_t here_ = 0;       // ranks with a connection
+  std::vector<int> absent_;    // once started: ranks without
   bool started_ = false;
   std::string gave_up_;  // why; empty: it did not
   FrameKind gave_up_as_ = FrameKind::refused;
   std::map<std::string, std::string, std::less<>> values_;
-  std::map<std::string, Contributions, std::less<>> gathers_;
-  std::vector<Waiting> waiting_;
-  std::size_t kept_ = 0;  // bytes of values_, with their names
+  bool new_values_ = false;  // since answer_gets()
+  std::map<std::string, Meeting, std::less<>> meetings_;
+  std::vector<Waiting> gets_;
+  Deadline first_late_ = Deadline::max();  // no later than any deadline of what waits
+  std::size_t kept_ = 0;                   // bytes of values_, with their names
   std::atomic<bool> stop_ = false;
   std::mutex mutex_;
   std::condition_variable done_;

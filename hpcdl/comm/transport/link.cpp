@@ -13,6 +13,12 @@ std::byte nothing;  // where the bytes of an empty message go
 
 }  // namespace
 
+void Link::open(Socket socket) {
+  socket_ = std::move(socket);
+  let_read_late(socket_);
+  advance();
+}
+
 void Link::send(Message& m) {
   queue_.push_back({&m, {m.tag, 0, m.bytes}, 0, m.from, {}});
   write();
@@ -59,7 +65,7 @@ void Link::advance() {
 }
 
 void Link::write() {
-  while (!queue_.empty() && !closed_) {
+  while (is_open() && !queue_.empty() && !closed_) {
     Outgoing& o = queue_.front();
     std::span<const std::byte> part;
     if (o.sent < sizeof(Header))
@@ -79,7 +85,7 @@ void Link::write() {
 }
 
 void Link::read() {
-  while (!closed_) {
+  while (is_open() && !closed_) {
     if (!have_header_ && !read_header()) return;
     if (!target_) choose_target();
     if (!target_ || !read_bytes()) return;
@@ -173,6 +179,7 @@ void Link::finish() {
 
 bool Link::peer_is_there() const {
   if (closed_) return false;
+  if (!is_open()) return true;
   pollfd p{socket_.fd(), POLLRDHUP, 0};
   if (poll(&p, 1, 0) <= 0 || !(p.revents & (POLLRDHUP | POLLHUP | POLLERR))) return true;
   int unread = 0;

@@ -10,7 +10,7 @@
 
 namespace hpcdl::comm {
 
-/// The messages of this rank and one peer over one socket: a header of 16 bytes (tag, 0, size; little-endian), then the
+/// The messages of this rank and one peer over one socket, which may come after the first of them: a header of 16 bytes (tag, 0, size; little-endian), then the
 /// bytes. What comes goes to the oldest receive of its tag. What nobody has asked for stays in the socket while nothing
 /// else is wanted from this peer, so that a sender cannot fill this rank's memory.
 class Link {
@@ -24,8 +24,11 @@ class Link {
     bool wrong_size = false;
   };
 
+  Link() = default;  // without a socket so far
+  explicit Link(Socket socket) { open(std::move(socket)); }
   /// A rank may compute for longer than any time of TCP's. That a host is gone, the store's connections tell.
-  explicit Link(Socket socket) : socket_(std::move(socket)) { let_read_late(socket_); }
+  void open(Socket socket);
+  bool is_open() const { return static_cast<bool>(socket_); }
   const Socket& socket() const { return socket_; }
 
   /// The message lives until it is done or taken back.
@@ -40,10 +43,10 @@ class Link {
   /// Closed as the peer sent what is no message.
   bool broken() const { return broken_; }
   bool wants_to_read() const {
-    return !closed_ && (!wanted_.empty() || target_ || reading_header_bytes_ > 0) && !parked();
+    return is_open() && !closed_ && (!wanted_.empty() || target_ || reading_header_bytes_ > 0) && !parked();
   }
-  bool wants_to_write() const { return !closed_ && !queue_.empty(); }
-  /// Of a peer from whom nothing is awaited: whether it is still there.
+  bool wants_to_write() const { return is_open() && !closed_ && !queue_.empty(); }
+  /// Of a peer from whom nothing is awaited: whether it is still there, as far as its socket tells.
   bool peer_is_there() const;
 
  private:

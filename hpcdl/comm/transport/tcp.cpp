@@ -1,17 +1,26 @@
 #include "hpcdl/comm/transport/tcp.h"
 
 #include <poll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
-#include "hpcdl/comm/bootstrap/handshake.h"
+#include "hpcdl/comm/bootstrap/frame.h"
+#include "hpcdl/comm/bootstrap/secret.h"
 #include "hpcdl/comm/bootstrap/store.h"
+#include "hpcdl/comm/transport/connector.h"
 #include "hpcdl/comm/transport/host.h"
 #include "hpcdl/comm/transport/link.h"
+#include "hpcdl/core/pool.h"
 
 namespace hpcdl::comm {
 namespace {
@@ -39,176 +48,142 @@ std::string network_key() {
   return host_key() + std::filesystem::read_symlink("/proc/self/ns/net", none).string();
 }
 
-/// Where this rank listens: what the others need, and no more. Empty: at all addresses.
-std::string listening_address(const std::vector<Whereabouts>& all, int rank) {
-  const auto& mine = all[static_cast<std::size_t>(rank)];
-  if (std::all_of(all.begin(), all.end(), [&](const auto& w) { return w.network == mine.network; })) return "127.0.0.1";
+/// What rank 0 makes of it for all.
+struct Plan {
+  bool loopback = false;          // all are of one host, and reach each other over that device
+  std::string address_of_rank_0;  // where the others found it; empty: they found several
+  std::string number;             // of this round of connections
+
+  std::string packed() const {
+    return (Packer() << static_cast<std::uint8_t>(loopback) << address_of_rank_0 << number).take();
+  }
+  static Plan of(std::string_view text) {
+    constexpr std::size_t kLongest = 256;
+    Unpacker u(text);
+    Plan p;
+    p.loopback = u.number<std::uint8_t>() != 0;
+    p.address_of_rank_0 = u.string(kLongest), p.number = u.string(kLongest);
+    return p;
+  }
+};
+
+Plan plan_for(const std::vector<Whereabouts>& all) {
+  const auto alike = [&](auto begin, std::string Whereabouts::* what) {
+    return std::all_of(begin, all.end(), [&](const auto& w) { return w.*what == (*begin).*what; });
+  };
+  const bool one_way = all.size() > 1 && alike(all.begin() + 1, &Whereabouts::address_of_rank_0);
+  return {alike(all.begin(), &Whereabouts::network), one_way ? all.back().address_of_rank_0 : std::string(),
+          random_bytes(sizeof(Digest))};
+}
+
+/// Where a rank listens: what the others need, and no more. Empty: at all addresses.
+std::string listening_address(const Plan& plan, const Whereabouts& mine, int rank) {
+  if (plan.loopback) return "127.0.0.1";
   if (rank > 0) {  // one with a scope means something else elsewhere
     const bool known = !is_loopback(mine.own_address) && mine.own_address.find('%') == std::string::npos;
     return known ? mine.own_address : std::string();
   }
   // Rank 0 reaches its own store in its own way: what counts is where the others found it.
-  const auto& address = all.back().address_of_rank_0;
-  for (std::size_t r = 1; r < all.size(); ++r)
-    if (all[r].address_of_rank_0 != address) return {};
+  const auto& address = plan.address_of_rank_0;
   const auto own = own_addresses();
   const bool there = !is_loopback(address) && std::find(own.begin(), own.end(), address) != own.end();
   return there ? address : std::string();
 }
 
-/// Where it listens then.
-struct Card {
-  static constexpr std::uint32_t kMostAddresses = 64;
-  int port = 0;
-  std::string number;  // rank 0's: of this round of connections
-  std::vector<std::string> addresses;
+/// What every rank knows of all in the end.
+struct Table {
+  std::vector<int> hosts;          // by rank
+  std::vector<std::string> names;  // by host
+  std::vector<Card> cards;         // by rank
 
   std::string packed() const {
     Packer p;
-    p << port << number << static_cast<std::uint32_t>(std::min<std::size_t>(addresses.size(), kMostAddresses));
-    for (std::size_t i = 0; i < addresses.size() && i < kMostAddresses; ++i) p << addresses[i];
+    p << static_cast<std::uint32_t>(names.size());
+    for (const auto& name : names) p << name;
+    for (const int host : hosts) p << host;
+    for (const auto& card : cards) card.pack(p);
     return p.take();
   }
-  static Card of(std::string_view text) {
-    constexpr std::size_t kLongest = 256;
+  static Table of(std::string_view text, int ranks) {
+    constexpr std::size_t kLongest = 1024;
     Unpacker u(text);
-    Card c;
-    c.port = u.number<int>();
-    c.number = u.string(kLongest);
-    c.addresses.resize(u.count(kMostAddresses));
-    for (auto& a : c.addresses) a = u.string(kLongest);
-    return c;
+    Table t;
+    t.names.resize(u.count(static_cast<std::uint32_t>(ranks)));
+    for (auto& name : t.names) name = u.string(kLongest);
+    for (int r = 0; r < ranks; ++r) {
+      t.hosts.push_back(u.number<int>());
+      require(t.hosts.back() >= 0 && t.hosts.back() < static_cast<int>(t.names.size()), "comm",
+              "the table of ranks speaks of a host {}", t.hosts.back());
+    }
+    for (int r = 0; r < ranks; ++r) t.cards.push_back(Card::of(u));
+    return t;
   }
 };
 
-/// The sockets between this rank and all others: it calls those below it, and those above call it.
-class Meeting {
- public:
-  Meeting(const Store& store, Socket listening, std::vector<Card> cards, Deadline deadline)
-      : rank_(store.rank()),
-        names_(store.hosts()),
-        cards_(std::move(cards)),
-        key_(store.key().derived(cards_.front().number)),
-        deadline_(deadline),
-        door_(std::move(listening), key_.derived(std::to_string(rank_)), named(rank_)),
-        callers_(static_cast<std::size_t>(rank_)),
-        pauses_(callers_.size()),
-        sockets_(cards_.size()),
-        missing_(cards_.size() - 1) {}
-
-  /// By rank; none of this one.
-  std::vector<Socket> sockets() {
-    std::vector<pollfd> list;
-    while (missing_ > 0) {
-      list.clear();
-      for (int r = 0; r < rank_; ++r) call(r);
-      for (auto& guest : door_.open()) let_in(guest);
-      if (missing_ == 0) break;
-      if (Clock::now() > deadline_) late();
-      door_.wait_for(list);
-      auto until = std::min(deadline_, door_.next_deadline());
-      for (std::size_t r = 0; r < callers_.size(); ++r) {
-        if (callers_[r]) list.push_back({callers_[r]->connection().socket().fd(), POLLIN, 0});
-        else if (!sockets_[r]) until = std::min(until, pauses_[r]);
-      }
-      poll(list.data(), list.size(), milliseconds_until(until));
-    }
-    return std::move(sockets_);
-  }
-
- private:
-  static constexpr auto kPause = std::chrono::milliseconds(50);      // before another attempt
-  static constexpr auto kConnect = std::chrono::milliseconds(2000);  // for one attempt
-
-  std::string named(int rank) const {
-    return fmt::format("rank {} on {}", rank, names_[static_cast<std::size_t>(rank)]);
-  }
-
-  void call(int to) {
-    const auto r = static_cast<std::size_t>(to);
-    auto& caller = callers_[r];
-    if (sockets_[r] || (!caller && Clock::now() < pauses_[r])) return;
-    if (!caller) {
-      for (const auto& address : cards_[r].addresses)
-        if (Socket s = connect_to(address, cards_[r].port, kConnect, why_)) {
-          caller = std::make_unique<Caller>(
-              std::move(s), key_.derived(std::to_string(to)),
-              Visitor{rank_, static_cast<int>(cards_.size()), names_[static_cast<std::size_t>(rank_)]}, named(to));
-          break;
-        }
-    }
-    const auto state = caller ? caller->advance() : Caller::State::foreign;
-    if (state == Caller::State::under_way) return;
-    if (state == Caller::State::refused) throw PeerLost(fmt::format("[comm] {}", caller->words()), to);
-    if (state == Caller::State::accepted) sockets_[r] = caller->connection().take_socket(), --missing_;
-    else pauses_[r] = Clock::now() + kPause;  // it had no room, or something else listens there
-    caller.reset();
-  }
-
-  void let_in(Door::Guest& guest) {
-    const int from = guest.who.rank, size = static_cast<int>(cards_.size());
-    if (from <= rank_ || from >= size || sockets_[static_cast<std::size_t>(from)])
-      return Door::refuse(guest, fmt::format("{} has no place for a rank {}", named(rank_), from));
-    guest.connection->put({FrameKind::accepted, 0, ""});
-    if (!guest.connection->flush()) return;
-    sockets_[static_cast<std::size_t>(from)] = guest.connection->take_socket();
-    --missing_;
-  }
-
-  [[noreturn]] void late() {
-    const int r = static_cast<int>(std::find_if(sockets_.begin(), sockets_.end(),
-                                                [&](const Socket& s) { return !s && &s - sockets_.data() != rank_; }) -
-                                   sockets_.begin());
-    if (r < rank_)
-      throw PeerLost(fmt::format("[comm] rank {} cannot connect to {}: {}", rank_, named(r),
-                                 callers_[static_cast<std::size_t>(r)] ? "it does not answer" : why_),
-                     r);
-    throw PeerLost(fmt::format("[comm] {} has not connected to rank {} in time", named(r), rank_), r);
-  }
-
-  int rank_;
-  std::vector<std::string> names_;
-  std::vector<Card> cards_;
-  RunKey key_;
-  Deadline deadline_;
-  Door door_;
-  std::vector<std::unique_ptr<Caller>> callers_;  // of the ranks below, while they have not accepted
-  std::vector<Deadline> pauses_;                  // until the next attempt
-  std::vector<Socket> sockets_;
-  std::size_t missing_;
-  std::string why_ = "nothing was tried";
-};
+/// The binomial tree from rank 0, over links that tree and halving use as well.
+int parent_of(int rank) { return rank & (rank - 1); }
+std::vector<int> children_of(int rank, int size) {
+  std::vector<int> list;
+  for (int bit = 1; rank + bit < size && !(rank & bit); bit *= 2) list.push_back(rank + bit);
+  std::reverse(list.begin(), list.end());  // the one with most ranks below it first
+  return list;
+}
 
 class TcpTransport : public Transport {
  public:
   TcpTransport(std::shared_ptr<Store> store, Deadline deadline, const std::string& called)
-      : store_(std::move(store)), links_(static_cast<std::size_t>(store_->world())) {
+      : store_(std::move(store)),
+        links_(static_cast<std::size_t>(store_->world())),
+        failures_(links_.size()),
+        hosts_(links_.size()),
+        names_(store_->hosts()) {
+    std::iota(hosts_.begin(), hosts_.end(), 0);
     const Whereabouts mine{host_key(), network_key(), called.empty() ? comm::host_name() : called,
                            store_->own_address(), store_->address_of_rank_0()};
-    std::vector<Whereabouts> all;
-    std::vector<std::string> keys;
-    for (const auto& text : store_->gather("comm/where", mine.packed(), deadline)) {
-      all.push_back(Whereabouts::of(text));
-      keys.push_back(all.back().host_key + "/" + all.back().called);
-      names_.push_back(all.back().called);
+    Table table;
+    std::vector<std::string> for_each;
+    if (const auto all = store_->collect("comm/where", mine.packed(), deadline); !all.empty()) {
+      std::vector<Whereabouts> where;
+      std::vector<std::string> keys;
+      for (const auto& text : all) {
+        where.push_back(Whereabouts::of(text));
+        keys.push_back(where.back().host_key + "/" + where.back().called);
+      }
+      table.hosts = number_hosts(keys);
+      for (std::size_t r = 0; r < where.size(); ++r)
+        if (table.hosts[r] == static_cast<int>(table.names.size())) table.names.push_back(where[r].called);
+      for_each.assign(all.size(), plan_for(where).packed());
     }
-    hosts_ = number_hosts(keys);
-    const std::string address = listening_address(all, rank());
+    const Plan plan = Plan::of(store_->scatter("comm/plan", for_each, deadline));
+    const std::string address = listening_address(plan, mine, rank());
     Socket listening = listen_at(address, 0);
-    const Card card{port_of(listening), random_bytes(sizeof(Digest)),
-                    address.empty() ? own_addresses() : std::vector<std::string>{address}};
-    std::vector<Card> cards;
-    for (const auto& text : store_->gather("comm/tcp", card.packed(), deadline)) cards.push_back(Card::of(text));
-    auto sockets = Meeting(*store_, std::move(listening), std::move(cards), deadline).sockets();
-    for (std::size_t r = 0; r < sockets.size(); ++r)
-      if (sockets[r]) links_[r] = std::make_unique<Link>(std::move(sockets[r]));
+    const Card card{port_of(listening), address.empty() ? own_addresses() : std::vector<std::string>{address}};
+    connector_ =
+        std::make_unique<Connector>(rank(), store_->hosts(), store_->key().derived(plan.number), std::move(listening));
+    Packer packed;
+    card.pack(packed);
+    for_each.clear();
+    if (const auto all = store_->collect("comm/tcp", packed.take(), deadline); !all.empty()) {
+      for (int r = 0; r < size(); ++r) for_each.push_back(all[static_cast<std::size_t>(parent_of(r))]);
+      for (const auto& text : all) {
+        Unpacker u(text);
+        table.cards.push_back(Card::of(u));
+      }
+    }
+    const auto of_parent = store_->scatter("comm/parent", for_each, deadline);
+    try {
+      spread(std::move(table), of_parent, deadline);
+    } catch (const PeerLost& e) {
+      throw PeerLost(fmt::format("[comm] rank {} on {} could not begin: {}", rank(), host_name(rank()), e.what()),
+                     e.peer());
+    }
   }
 
   std::string_view name() const override { return "tcp"; }
   int rank() const override { return store_->rank(); }
   int size() const override { return static_cast<int>(links_.size()); }
   int host(int rank) const override { return hosts_[static_cast<std::size_t>(rank)]; }
-  std::string host_name(int rank) const override { return names_[static_cast<std::size_t>(rank)]; }
+  std::string host_name(int rank) const override { return names_[static_cast<std::size_t>(host(rank))]; }
 
   Pending start_send(int to, std::uint32_t tag, std::span<const std::byte> bytes) override {
     const auto [id, m] = slot();
@@ -229,7 +204,7 @@ class TcpTransport : public Transport {
     if (!m.done) {
       advance();
       if (!m.done) {
-        if (link(pending.peer).closed()) gone(pending.peer);
+        lose_if_gone(pending.peer);
         return false;
       }
     }
@@ -250,33 +225,41 @@ class TcpTransport : public Transport {
   }
 
   void withdraw() override {
-    for (auto& l : links_)
+    for (const int r : used_)
       for (auto& m : messages_)
-        if (l && !m.done) l->take_back(m);
+        if (!m.done) link(r).take_back(m);
     free_.clear();
     for (std::size_t i = messages_.size(); i > 0; --i) free_.push_back(i);
   }
 
+  /// A rank that is waited for in shared memory gets a link, too: nothing else tells that it is gone.
   void check(int rank) override {
-    for (int r = 0; r < size(); ++r)
-      if ((rank < 0 || r == rank) && links_[static_cast<std::size_t>(r)] && !link(r).peer_is_there()) gone(r);
+    take_news();
+    const auto look_at = [&](int r) {
+      lose_if_gone(r);
+      if (!link(r).peer_is_there()) gone(r);
+    };
+    if (rank >= 0 && rank != this->rank()) look_at(rank);
+    for (std::size_t i = 0; rank < 0 && i < used_.size(); ++i) look_at(used_[i]);
   }
 
   void nap(std::chrono::microseconds at_most) override {
     std::vector<pollfd>& fds = polled_;
-    fds.clear();
-    for (const auto& l : links_)
-      if (l && !l->closed()) {
-        const int events = (l->wants_to_read() ? POLLIN | POLLRDHUP : 0) | (l->wants_to_write() ? POLLOUT : 0);
-        if (events) fds.push_back({l->socket().fd(), static_cast<short>(events), 0});
-      }
-    const timespec time{0, at_most.count() * 1000};
+    fds.assign(1, {connector_->news_fd(), POLLIN, 0});
+    for (const int r : used_) {
+      const Link& l = link(r);
+      const int events = (l.wants_to_read() ? POLLIN | POLLRDHUP : 0) | (l.wants_to_write() ? POLLOUT : 0);
+      if (events) fds.push_back({l.socket().fd(), static_cast<short>(events), 0});
+    }
+    // What a message brings ends the nap, whatever its length: of many ranks that share few processors, each looks
+    // around less often.
+    const auto ns = std::chrono::nanoseconds(at_most).count() * (fds.size() > 1 ? crowd_ : 1);
+    const timespec time{ns / 1'000'000'000, ns % 1'000'000'000};
     ppoll(fds.data(), fds.size(), &time, nullptr);
   }
 
   void leave(std::string_view) noexcept override {
-    for (const auto& l : links_)
-      if (l) ::shutdown(l->socket().fd(), SHUT_RDWR);
+    if (connector_) connector_->leave();
   }
 
   std::shared_ptr<Window> share(std::span<const int> ranks, std::uint32_t tag, std::int64_t bytes,
@@ -285,7 +268,53 @@ class TcpTransport : public Transport {
   }
 
  private:
-  Link& link(int rank) { return *links_[static_cast<std::size_t>(rank)]; }
+  static constexpr std::uint32_t kTable = 0x7fffffff;  // tag of the first messages
+
+  /// From the parent, and on to the children: no rank sends more than log2(ranks) copies of what all are to know.
+  void spread(Table table, std::string_view card_of_parent, Deadline deadline) {
+    std::string text;
+    const Patience patience{.deadline = deadline - Clock::now()};
+    const auto children = children_of(rank(), size());
+    std::vector<int> near{rank(), parent_of(rank())};
+    near.insert(near.end(), children.begin(), children.end());
+    Peers peers(*this, near, 0, kTable, patience);
+    const auto bytes = [](auto& x) { return std::span<std::byte>(std::as_writable_bytes(std::span(x))); };
+    std::uint64_t length[1] = {};
+    cards_.resize(links_.size());
+    if (rank() == 0) {
+      text = table.packed();
+    } else {
+      Unpacker u(card_of_parent);
+      cards_[static_cast<std::size_t>(near[1])] = Card::of(u);
+      auto first = peers.receive(1, bytes(length));
+      peers.wait(first);
+      constexpr std::uint64_t kLongest = std::uint64_t{1} << 32;
+      require(length[0] <= kLongest, "comm", "the table of ranks has {} bytes", length[0]);
+      text.resize(length[0]);
+      auto second = peers.receive(1, bytes(text));
+      peers.wait(second);
+      table = Table::of(text, size());
+    }
+    length[0] = text.size();
+    std::vector<Pending> sent;
+    for (int c = 2; c < static_cast<int>(near.size()); ++c)
+      for (auto& part : {bytes(length), bytes(text)}) sent.push_back(peers.send(c, part));
+    for (auto& p : sent) peers.wait(p);
+    hosts_ = std::move(table.hosts), names_ = std::move(table.names), cards_ = std::move(table.cards);
+    const auto here = std::count(hosts_.begin(), hosts_.end(), host(rank()));
+    crowd_ = std::max<std::int64_t>(1, here / (kNoCrowd * usable_cpus()));
+  }
+
+  /// The link to this rank, and the wish for its socket with the first use.
+  Link& link(int rank) {
+    auto& l = links_[static_cast<std::size_t>(rank)];
+    if (l) return *l;
+    l = std::make_unique<Link>();
+    used_.push_back(rank);
+    const Card& card = cards_[static_cast<std::size_t>(rank)];
+    if (!card.addresses.empty()) connector_->want(rank, card);  // else it is a child, which calls
+    return *l;
+  }
   Link::Message& message(std::uint64_t id) { return messages_[id - 1]; }
 
   std::pair<std::uint64_t, Link::Message*> slot() {
@@ -299,8 +328,24 @@ class TcpTransport : public Transport {
   }
 
   void advance() {
-    for (auto& l : links_)
-      if (l) l->advance();
+    if (connector_->has_news()) take_news();
+    for (const int r : used_) link(r).advance();
+  }
+
+  void take_news() {
+    if (!connector_->has_news()) return;
+    for (auto& [rank, socket, why] : connector_->take_news()) {
+      auto& l = links_[static_cast<std::size_t>(rank)];
+      if (!l) l = std::make_unique<Link>(), used_.push_back(rank);
+      if (socket) l->open(std::move(socket));
+      else failures_[static_cast<std::size_t>(rank)] = std::move(why);
+    }
+  }
+
+  void lose_if_gone(int rank) {
+    const auto& why = failures_[static_cast<std::size_t>(rank)];
+    if (!why.empty()) throw PeerLost(why, rank);
+    if (link(rank).closed()) gone(rank);
   }
 
   [[noreturn]] void gone(int rank) {
@@ -311,13 +356,20 @@ class TcpTransport : public Transport {
                    rank);
   }
 
+  static constexpr std::int64_t kNoCrowd = 4;  // ranks to a processor
+
   std::shared_ptr<Store> store_;
-  std::vector<std::unique_ptr<Link>> links_;  // by rank; null: myself
-  std::vector<int> hosts_;
-  std::vector<std::string> names_;
-  std::deque<Link::Message> messages_;  // addresses stay
+  std::vector<std::unique_ptr<Link>> links_;  // by rank; null: never used
+  std::vector<int> used_;                     // ranks with a link
+  std::vector<std::string> failures_;         // by rank: why there is no socket to it; empty: it is there, or may come
+  std::vector<int> hosts_;                    // by rank
+  std::vector<std::string> names_;            // by host
+  std::vector<Card> cards_;                   // by rank
+  std::deque<Link::Message> messages_;        // addresses stay
   std::vector<std::uint64_t> free_;
   std::vector<pollfd> polled_;
+  std::int64_t crowd_ = 1;                // by which naps are longer
+  std::unique_ptr<Connector> connector_;  // goes before the links
 };
 
 }  // namespace

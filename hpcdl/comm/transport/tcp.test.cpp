@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+#include <vector>
+
 #include "hpcdl/comm/bootstrap/ranks_for_tests.h"
 #include "hpcdl/comm/world.h"
 #include "hpcdl/core/pool.h"
@@ -83,6 +87,61 @@ TEST(tcp, messages_out_of_order_and_taken_back) {
     store->barrier("end", launch.deadline);
     store->close(launch.deadline);
   }));
+}
+
+/// A message gets on its way while the other rank computes, as it does over a connection that is there already.
+TEST(tcp, a_rank_that_computes_is_reached) {
+  Launch launch(4);
+  expect_none(run_ranks(4, [&](int rank) {
+    auto store = launch.join(rank);
+    auto t = tcp_transport(store, launch.deadline);
+    const std::vector<int> ranks = {0, 1, 2, 3};
+    const Patience patience{.deadline = 20s};
+    Peers peers(*t, ranks, rank, 5, patience);
+    std::byte word[4] = {};
+    const int other = rank ^ 3;  // no neighbour in the tree of the start
+    if (rank < 2) {
+      auto sent = peers.send(other, word);
+      peers.wait(sent);
+    }
+    store->barrier("sent", launch.deadline);
+    if (rank >= 2) {
+      auto got = peers.receive(other, word);
+      peers.wait(got);
+    }
+    store->barrier("end", launch.deadline);
+    store->close(launch.deadline);
+  }));
+}
+
+/// Nothing was ever sent between them: only an attempt to reach it can tell.
+TEST(tcp, a_rank_that_has_gone_before_it_was_needed_is_lost_at_once) {
+  Launch launch(4);
+  std::atomic<bool> gone = false;
+  const auto errors = run_ranks(4, [&](int rank) {
+    auto store = launch.join(rank);
+    auto t = tcp_transport(store, launch.deadline);
+    store->barrier("started", launch.deadline);
+    if (rank == 2) {
+      t.reset();
+      gone = true;
+    }
+    if (rank != 1) {
+      store->barrier("end", in(60s));
+      return;
+    }
+    while (!gone) std::this_thread::sleep_for(1ms);
+    const std::vector<int> ranks = {0, 1, 2, 3};
+    const Patience patience{.deadline = 300s};
+    Peers peers(*t, ranks, rank, 5, patience);
+    EXPECT_THROW(peers.wait_until(2, [] { return false; }), PeerLost) << "a wait for what it writes in shared memory";
+    std::byte word[4] = {};
+    auto got = peers.receive(2, word);
+    EXPECT_THROW(peers.wait(got), PeerLost);
+    t->cancel(got);
+    store->barrier("end", in(60s));
+  });
+  expect_none(errors);
 }
 
 TEST(tcp, a_rank_that_has_gone_is_lost_at_once) {

@@ -1,0 +1,134 @@
+// Many ranks: what each of them holds, and what rank 0 holds for them, grows with its neighbours and not with the
+// number of ranks. Counts are asserted, and no times.
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "hpcdl/comm/bootstrap/ranks_for_tests.h"
+#include "hpcdl/comm/bootstrap/rendezvous.h"
+#include "hpcdl/comm/transport/tcp.h"
+#include "hpcdl/comm/world.h"
+#include "hpcdl/core/pool.h"
+
+namespace hpcdl::comm {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::size_t descriptors() {
+  const fs::directory_iterator all("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(fs::begin(all), fs::end(all)));
+}
+
+/// Of a rank: both ends of its connection to rank 0, its listener, three to wake threads.
+constexpr std::size_t kOfItsOwn = 6;
+
+/// As many as a process may hold the descriptors of, up to 1,024.
+int ranks_for_test() {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  return 96;
+#else
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = std::min<rlim_t>(limit.rlim_max, 1 << 16);
+  setrlimit(RLIMIT_NOFILE, &limit);
+  return limit.rlim_cur >= 19000 ? 1024 : limit.rlim_cur >= 5000 ? 256 : 96;
+#endif
+}
+
+TEST(Growth, ranks_hold_sockets_to_their_neighbours_alone) {
+  const int n = ranks_for_test();
+  const auto links =
+      static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(n - 1)));  // of halving, and of trees
+  const int port = port_of(listen_at("127.0.0.1", 0));
+  const auto before = descriptors();
+  const auto begin = Clock::now();
+  const auto took = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+  expect_none(run_ranks(n, [&](int rank) {
+    Place place;
+    place.rank = rank, place.world = n, place.local_rank = rank, place.local_world = n;
+    const auto deadline = in(300s);
+    auto store = open_store(
+        place, {.method = fmt::format("tcp://127.0.0.1:{}", port), .timeout = 300s, .silent = 300s, .secret = ""});
+    if (rank == 0) std::printf("%d ranks at rank 0 after %.1f s\n", n, took());
+    Group world = make_world(tcp_transport(store, deadline), {.deadline_seconds = 200, .on_lost = {}});
+    store->barrier("started", deadline);
+    if (rank == 0) {
+      std::printf("started after %.1f s\n", took());
+      EXPECT_LE(descriptors() - before, static_cast<std::size_t>(n) * (kOfItsOwn + 2) + 16) << "a tree has n - 1 links";
+    }
+    store->barrier("looked", deadline);
+
+    Pool pool(1);
+    const Stream s(pool);
+    std::vector<float> x(3, static_cast<float>(rank));
+    world.all_reduce(s, Tensor(x.data(), Spec{Shape{3}, DType::f32})).wait();
+    EXPECT_EQ(x[2], static_cast<float>(n) * static_cast<float>(n - 1) / 2);
+    world.barrier(s).wait();
+    std::int32_t word = rank == 0 ? 7 : 0;
+    world.broadcast(s, Tensor(&word, Spec{Shape{1}, DType::i32}), 0).wait();
+    EXPECT_EQ(word, 7);
+    std::vector<std::int32_t> all(static_cast<std::size_t>(n));
+    world
+        .all_gather(s, Tensor(all.data(), Spec{Shape{n}, DType::i32}),
+                    View(&rank, Spec{Shape{1}, DType::i32}, Device{}))
+        .wait();
+    EXPECT_EQ(all.back(), n - 1);
+    const Group half = world.split(rank % 2, 0, "half");
+    EXPECT_EQ(half.size(), (n + 1 - rank % 2) / 2);
+    store->barrier("worked", deadline);
+    if (rank == 0) {
+      std::printf("worked after %.1f s\n", took());
+      const auto each = (descriptors() - before) / static_cast<std::size_t>(n);
+      EXPECT_LE(each, kOfItsOwn + links + 2) << "two more where the number of ranks is no power of two";
+      EXPECT_LE(each, 64 + links);
+    }
+    world.close();
+    EXPECT_TRUE(store->close(deadline));
+  }));
+}
+
+/// A tensor whose parts of a ring would be hardly worth a step, and the collectives that all ranks pass before they
+/// train, in a world of a size that is no power of two.
+TEST(Growth, more_ranks_than_share_memory) {
+  constexpr int n = 75;
+  const int port = port_of(listen_at("127.0.0.1", 0));
+  expect_none(run_ranks(n, [&](int rank) {
+    Place place;
+    place.rank = rank, place.world = n, place.local_rank = rank, place.local_world = n;
+    const auto deadline = in(120s);
+    auto store = open_store(
+        place, {.method = fmt::format("tcp://127.0.0.1:{}", port), .timeout = 120s, .silent = 120s, .secret = ""});
+    Group world = make_world(tcp_transport(store, deadline), {.deadline_seconds = 100, .on_lost = {}});
+    EXPECT_EQ(world.share(1000), nullptr);
+    Pool pool(1);
+    const Stream s(pool);
+    for (int round = 0; round < 3; ++round) {
+      std::vector<float> x(20000);
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>((i + static_cast<std::size_t>(rank)) % 5);
+      world.all_reduce(s, Tensor(x.data(), Spec{Shape{20000}, DType::f32})).wait();
+      EXPECT_EQ(x[17], 2 * n);
+      world.barrier(s).wait();
+      std::vector<float> part(16), whole(static_cast<std::size_t>(16 * n), 1.f);
+      world
+          .reduce_scatter(s, Tensor(part.data(), Spec{Shape{16}, DType::f32}),
+                          View(whole.data(), Spec{Shape{16 * n}, DType::f32}, Device{}))
+          .wait();
+      EXPECT_EQ(part[15], n);
+    }
+    world.close();
+    EXPECT_TRUE(store->close(deadline));
+  }));
+}
+
+}  // namespace
+}  // namespace hpcdl::comm
