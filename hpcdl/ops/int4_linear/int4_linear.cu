@@ -20,7 +20,7 @@ using quant4::kWays;
 
 /// Rows of x up to which they are rounded to bytes; with more of them weights are better taken apart to bf16 once, where
 /// a product has kFewestTiles of 128 x 128. H200, us, weights in groups of 64, 256 rows (rounded | taken apart): N x K
-/// 4096 x 4096 36 | 28, 11008 x 4096 119 | 76, 128256 x 4096 1039 | 888, 2048 x 5632 45 | 23, 4096 x 11008, 22 tiles, 84 |
+/// 4096 x 4096 36 | 28, 11008 x 4096 119 | 76, 128256 x 4096 1039 | 888, 2048 x 5632 45 | 23, 4096 x 11008, 20 tiles, 84 |
 /// 99; 512 rows 64 | 37, 190 | 103, 1912 | 1172, 84 | 29, 153 | 131; 128 rows 22 | 26, 60 | 71.
 constexpr std::int64_t kMostRounded = 128, kFewestTiles = 32;
 
