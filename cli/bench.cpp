@@ -21,6 +21,7 @@
 #include "hpcdl/lab/machine.h"
 #include "hpcdl/lab/probe/gpu.h"
 #include "hpcdl/lab/roofline/report.h"
+#include "hpcdl/lab/sweep.h"
 
 namespace hpcdl::cli {
 
@@ -31,7 +32,8 @@ namespace compare = lab::compare;
 struct BenchOptions {
   std::vector<std::string> ops, vs, json;
   std::string vs_words, shape, dtype, device = "cpu";
-  int rounds = 0, repeats = 20;
+  int rounds = 0, repeats = 20, sweep = 0;
+  std::uint64_t seed = 1;
   double seconds = 4;
   bool to_stdout = false, cold = false, warm = false, aa = false, list = false, forward = false;
   TuneOption tune;
@@ -48,7 +50,19 @@ void settle_words(BenchOptions& o) {
       return o.ops.push_back(o.json[0]), o.to_stdout = true, void();
 }
 
+std::vector<lab::Case> swept_cases(const BenchOptions& o) {
+  if (!o.shape.empty()) fail_usage("bench", "--sweep draws the shapes: leave --shape out");
+  return lab::swept_cases(o.ops, {.shapes = o.sweep,
+                                  .seed = o.seed,
+                                  .large = device_from_name(o.device).is_cuda(),
+                                  .forward = o.forward,
+                                  .dtype = o.dtype.empty()    ? DType::none
+                                           : o.dtype == "f32" ? DType::f32
+                                                              : DType::bf16});
+}
+
 std::vector<lab::Case> wanted_cases(const BenchOptions& o) {
+  if (o.sweep > 0) return swept_cases(o);
   auto cases = o.shape.empty() ? lab::find_cases(o.ops) : lab::cases_at(o.ops, o.shape);
   std::erase_if(cases, [&](const lab::Case& c) {
     return (!o.dtype.empty() && lab::dtype_word(c.dtype) != o.dtype) || (o.forward && c.backward);
@@ -160,6 +174,44 @@ int list_cases(const BenchOptions& o) {
   return exit_code::kDone;
 }
 
+/// How the swept cases are distributed, and the ten worst: ratios to the fastest peer of each that has one, else shares
+/// of the speed of light.
+Json distribution(const BenchOptions& o, const Json& cases, std::string& text) {
+  std::vector<std::pair<double, std::string>> found;
+  const bool peers = std::any_of(cases.begin(), cases.end(), [](const Json& c) { return c.contains("ratios"); });
+  for (const Json& c : cases) {
+    const Json ratios = c.value("ratios", Json::object());
+    if (peers && ratios.empty()) continue;
+    double value = peers ? 1e30 : c.at("speed_of_light_score").get<double>();
+    std::string of = peers ? "" : "of light";
+    for (const auto& [name, r] : ratios.items())
+      if (peers && r.at("median").get<double>() < value) value = r.at("median").get<double>(), of = name;
+    found.emplace_back(value,
+                       fmt::format("{} {} {} {}, {}", c.at("op").get<std::string>(), c.at("shape").get<std::string>(),
+                                   c.at("dtype").get<std::string>(), c.at("pass").get<std::string>(), of));
+  }
+  Json result{{"shapes", o.sweep},
+              {"seed", o.seed},
+              {"compared", found.size()},
+              {"against", peers ? "the fastest peer" : "light"},
+              {"worst", Json::array()}};
+  if (found.empty()) return result;
+  std::sort(found.begin(), found.end());
+  const auto at = [&](double share) {
+    return found[static_cast<std::size_t>(share * static_cast<double>(found.size() - 1))].first;
+  };
+  result["least"] = at(0), result["p5"] = at(0.05), result["median"] = at(0.5), result["most"] = at(1);
+  text += fmt::format(
+      "{} shapes, seed {}, {}: least {:.2f}, 5th percentile {:.2f}, median {:.2f}, most {:.2f}; the worst:\n",
+      found.size(), o.seed, peers ? "times as fast as the fastest peer" : "share of light", at(0), at(0.05), at(0.5),
+      at(1));
+  for (std::size_t i = 0; i < std::min<std::size_t>(10, found.size()); ++i) {
+    text += fmt::format("  {:6.3f}  {}\n", found[i].first, found[i].second);
+    result["worst"].push_back({{"case", found[i].second}, {"ratio", found[i].first}});
+  }
+  return result;
+}
+
 class Bench {
  public:
   explicit Bench(const BenchOptions& o)
@@ -198,7 +250,7 @@ class Bench {
           progress.show("bench", (done + static_cast<double>(repeats) / static_cast<double>(o_.repeats)) / all, facts);
         }));
       } catch (const Error& e) {
-        if (!stream_.device().is_cuda()) throw;
+        if (!stream_.device().is_cuda() && o_.sweep == 0) throw;
         out_["failed"][lab::case_label(cases_[i])] = e.what();  // a GPU may lack the code or the memory for one case
         say("{}: {}", lab::case_label(cases_[i]), e.what());
         continue;
@@ -208,7 +260,8 @@ class Bench {
     }
     std::string end;
     if (o_.aa) out_["aa"] = overall(done_, end);
-    else end += python_peers(o_.vs, cases_, protocol_, pool_.threads(), o_.device, out_);
+    else end += python_peers(o_.vs, timed_cases(), protocol_, pool_.threads(), o_.device, out_);
+    if (o_.sweep > 0) out_["sweep"] = distribution(o_, out_["cases"], end);
     for (const auto& [name, why] : out_["missing"].items())
       end += fmt::format("missing {}: {}\n", name, why.get<std::string>());
     out_["disturbed"] = disturbed_;
@@ -233,6 +286,12 @@ class Bench {
         out_["peers"][name] = {{"version", p.version}, {"file", p.file}, {"threads", pool_.threads()}},
         say("{}: {} ({})", name, p.version, p.file);
     }
+  }
+  /// Those in out_["cases"]: without the ones that failed.
+  std::vector<lab::Case> timed_cases() const {
+    std::vector<lab::Case> list;
+    for (const auto& b : done_) list.push_back(b.what);
+    return list;
   }
   /// Of the repeats of one case: a repeat that a noisy machine draws out takes the time of others.
   double self_test_seconds() const { return o_.repeats * o_.seconds; }
@@ -287,6 +346,7 @@ int bench(BenchOptions& o, const Command& sub) {
   for (const auto& name : compare::library_peers())
     if (o.device != "cpu" && std::find(o.vs.begin(), o.vs.end(), name) != o.vs.end())
       fail_usage("bench", "{} computes on the CPU; on {} the peers are torch and triton", name, o.device);
+  if (o.aa && o.sweep > 0) fail_usage("bench", "--aa compares an op with itself: leave --sweep out");
   if (o.aa && !o.vs.empty()) fail_usage("bench", "--aa compares an op with itself: leave --vs out");
   if (!o.to_stdout && !o.json.empty()) check_writable(o.json[0]);
   return o.list ? list_cases(o) : Bench(o).run();
@@ -317,6 +377,11 @@ void add_bench(const Command& program, Run& run) {
         sub.flag("--aa", o.aa, "Compare each op with itself, to see how far the protocol can be trusted here and now");
         sub.option("--repeats", o.repeats, "Repeats of --aa (20)").range(1, 100000);
         sub.option("--shape", o.shape, "Another shape for the named ops: 512x1000");
+        sub.option("--sweep", o.sweep,
+                   "Draw this many shapes of each op, from those of models and from odd ones; print the distribution of the ratios "
+                   "and the ten worst")
+            .range(1, 100000);
+        sub.option("--seed", o.seed, "Seed of --sweep: the same seed draws the same shapes (1)");
         sub.option("--device", o.device, "cpu, cuda or cuda:N").shows_default();
         add_threads_option(sub, o.threads);
         add_tune_option(sub, o.tune);

@@ -138,4 +138,31 @@ def loader(data):
         yield f"| {name.split('worker, ')[1]} | {r['images_per_second']:,.0f} | {r['lowest']:,.0f} to {r['highest']:,.0f} |"
 
 
-PAGE_TABLES = {f.__name__: f for f in (sweep, all_reduce, exchange, gpu_buckets, errors, int4_errors, loader)}
+def against(row):
+    """What a row of shapes.json is held against: its name, its time; the best peer, or a copy of as many bytes."""
+    return (row["peer"], row["peer_us"]) if "peer" in row else ("a copy", row["copy_us"])
+
+
+def shapes(data):
+    """h200/shapes.json: shapes that no bar names, by op, as ratios to the best peer or to a copy, before and now."""
+    families = {}
+    for row in data["cases"]:
+        words = row["case"].split()
+        families.setdefault(" ".join(words[:2]) if words[0] == "attention" else words[0], []).append(row)
+    yield "| | shapes | against | median | least | least before |\n|---|---|---|---|---|---|"
+    for name, rows in families.items():
+        now = sorted(against(r)[1] / r["us"] for r in rows)
+        before = [against(r)[1] / r["before_us"] for r in rows if "before_us" in r]
+        peers = ", ".join(dict.fromkeys(against(r)[0] for r in rows))
+        yield f"| {name} | {len(rows)} | {peers} | {now[len(now) // 2]:.2f} | {now[0]:.2f} | {min(before):.2f} |"
+
+
+def worst_shapes(data):
+    """Of those with a peer, the ten that are farthest behind it."""
+    yield "| | | of it | before |\n|---|---|---|---|"
+    for r in sorted((r for r in data["cases"] if "peer" in r), key=lambda r: r["peer_us"] / r["us"])[:10]:
+        before = f"{r['peer_us'] / r['before_us']:.2f}" if "before_us" in r else ""
+        yield f"| {r['case']} | {r['peer']} | {r['peer_us'] / r['us']:.2f} | {before} |"
+
+
+PAGE_TABLES = {f.__name__: f for f in (shapes, worst_shapes, sweep, all_reduce, exchange, gpu_buckets, errors, int4_errors, loader)}

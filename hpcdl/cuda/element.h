@@ -18,6 +18,25 @@ __device__ inline void put(void* p, DType d, std::int64_t i, float v) {
   else static_cast<float*>(p)[i] = v;
 }
 
+/// N elements from `shift` on, 0 < shift < N, of the 2 N of two packs that lie behind each other.
+template <class T, int N> __device__ Pack<T, N> shifted(const Pack<T, N>& low, const Pack<T, N>& high, int shift) {
+  constexpr int kWords = Pack<T, N>::kWords;
+  static_assert(kWords == 4);
+  unsigned w[2 * kWords];
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) w[i] = low.w[i], w[kWords + i] = high.w[i];
+  const int words = shift * static_cast<int>(sizeof(T)) / 4;
+#pragma unroll
+  for (int i = 0; i < 6; ++i) w[i] = words & 2 ? w[i + 2] : w[i];
+#pragma unroll
+  for (int i = 0; i < 5; ++i) w[i] = words & 1 ? w[i + 1] : w[i];
+  Pack<T, N> r;
+  const int bits = shift * static_cast<int>(sizeof(T)) % 4 * 8;
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) r.w[i] = __funnelshift_r(w[i], w[i + 1], bits);
+  return r;
+}
+
 /// A vector over the columns: weight, bias.
 struct Parameter {
   const void* data;
@@ -37,5 +56,15 @@ struct Parameter {
     return widen(read<N>(static_cast<const f16*>(data) + col, from, to, f16{}));
   }
 };
+
+/// Elements [from, to) of the N at column `col`, which is any, of a vector of `cols`; the others are of no account. Two
+/// whole packs are read and put together, where they lie inside of it.
+template <int N, class T> __device__ Lanes<N> load_odd(const T* data, int col, int from, int to, int cols) {
+  const int shift = col & (N - 1), begin = col - shift;
+  if (begin + 2 * N > cols || !one_access<N>(data)) return widen(read<N>(data + col, from, to, T{}));
+  const Pack<T, N> high = read_aligned<N>(data + begin + N);
+  if (shift == 0) return widen(read_aligned<N>(data + begin));
+  return widen(shifted(begin < 0 ? Pack<T, N>{} : read_aligned<N>(data + begin), high, shift));
+}
 
 }  // namespace hpcdl::cuda

@@ -5,7 +5,7 @@
 //
 // Packs lie on 16-byte boundaries of a contiguous matrix, whatever the length of its rows: a row that begins between
 // two of them (most do, where the length is odd) begins inside its first pack. Only the first and the last pack of a
-// row are then moved element by element. Which thread holds what depends on the row's number and length, not on
+// row are then written element by element, and read so where what lies around the row may not be. Which thread holds what depends on the row's number and length, not on
 // addresses: so do the bits of sums.
 
 #include <cooperative_groups.h>
@@ -78,10 +78,33 @@ template <class T, class Team, bool kWhole> struct RowShare {
   __device__ bool some(int k) const { return to(k) > 0; }
   __device__ bool whole(int k) const { return kWhole ? some(k) : from(k) <= 0 && to(k) >= N; }
 
-  /// The row at `row`, as far as its first `limit` columns; elsewhere `rest`.
-  __device__ void read(P (&v)[K], const T* row, T rest, int limit) const {
+  /// The row at `row`, as far as its first `limit` columns; elsewhere `rest`. `inside`: whole packs may be read of it
+  /// (inside()), which all are on their way before the first is cut.
+  __device__ void read(P (&v)[K], const T* row, T rest, int limit, bool inside = false) const {
+    if constexpr (!kWhole) {
+      if (inside && one_access<N>(row + first)) {
+#pragma unroll
+        for (int k = 0; k < K; ++k) {
+          v[k] = P{};
+          if (col(k) < limit && col(k) > -N) v[k] = read_aligned<N>(row + col(k));
+        }
+#pragma unroll
+        for (int k = 0; k < K; ++k) {
+          const int begin = from(k), end = limit - col(k);
+          if (begin <= 0 && end >= N) continue;
+#pragma unroll
+          for (int i = 0; i < N; ++i)
+            if (i < begin || i >= end) v[k].set(i, rest);
+        }
+        return;
+      }
+    }
 #pragma unroll
     for (int k = 0; k < K; ++k) v[k] = read(row, k, rest, limit);
+  }
+  /// Whether the packs at both ends of a row lie in memory that may be read: there are rows behind it.
+  __device__ static bool inside(std::int64_t row, std::int64_t rows, std::int64_t cols, std::int64_t stride) {
+    return row + 1 < rows && stride >= cols;
   }
   __device__ void read(P (&v)[K], const T* row) const { read(v, row, T{}, cols); }
   /// `limit` cuts a pack where rows are causal, and else none.
@@ -165,6 +188,45 @@ template <class T, int kPacks, int kMaxBlocks, class F> bool with_team(const Str
       if (packs <= 16 * kLong * L) return run.template operator()<Team<1024, L, 1, 8>>();
   }
   return false;
+}
+
+/// As with_team(), of rows whose length no pack divides: teams of any number of warps, so that few of their packs hold
+/// nothing; 3 to 8 packs of a thread. H200, us, softmax of bf16 (teams of powers of two | these | a copy): 8191x8193 141 |
+/// 84 | 66, 65536x513 68 | 49 | 34, 8192x2049 32 | 23 | 18, 16384x3001 67 | 50 | 49, 4099x5001 37 | 23 | 22, 100000x99
+/// 27 | 18 | 11, 3000x50257 211 | 188 | 145.
+template <class T, int kMaxBlocks, class F> bool with_odd_team(const Stream& s, std::int64_t cols, F&& f) {
+  constexpr int N = kLanes<T>;
+  const std::int64_t packs = (cols + N - 1) / N + 1;
+  bool done = false;
+  const auto holds = [&]<class Team>() {
+    if (done || packs > std::int64_t{Team::kThreads} * Team::kPacks * Team::kBlocks) return;
+    done = true;
+    f.template operator()<Team>();
+  };
+  const auto warps = [&]<int... kWarps>(std::integer_sequence<int, kWarps...>) {
+    (holds.template operator()<Team<kWarps * kWarp, 4>>(), ...);
+  };
+  holds.template operator()<Team<8, 1, 32>>();
+  holds.template operator()<Team<8, 2, 32>>();
+  holds.template operator()<Team<8, 3, 32>>();
+  holds.template operator()<Team<16, 3, 16>>();
+  holds.template operator()<Team<16, 4, 16>>();
+  holds.template operator()<Team<32, 3, 8>>();
+  holds.template operator()<Team<32, 4, 8>>();
+  holds.template operator()<Team<64, 3>>();
+  warps(std::integer_sequence<int, 2, 3, 4, 5, 6, 8, 10, 12, 16>());
+  holds.template operator()<Team<320, 8>>();
+  holds.template operator()<Team<384, 8>>();
+  holds.template operator()<Team<512, 8>>();
+  if (kMaxBlocks == 1 || !has_clusters(s)) return done;
+  holds.template operator()<Team<384, 8, 1, 2>>();
+  holds.template operator()<Team<448, 8, 1, 2>>();
+  holds.template operator()<Team<512, 8, 1, 2>>();
+  holds.template operator()<Team<384, 8, 1, 4>>();
+  holds.template operator()<Team<512, 8, 1, 4>>();
+  holds.template operator()<Team<512, 8, 1, 8>>();
+  if constexpr (kMaxBlocks > 8) holds.template operator()<Team<1024, 8, 1, 8>>();
+  return done;
 }
 
 }  // namespace hpcdl::cuda

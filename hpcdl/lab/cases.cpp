@@ -23,27 +23,10 @@ std::string shape_word(const Shape& s) { return fmt::format("{}", fmt::join(s, "
 
 int rank_of(const CaseFamily& f) { return static_cast<int>(std::count(f.dims.begin(), f.dims.end(), 'x')) + 1; }
 
-Case make_case(const CaseFamily& f, const Shape& shape, DType dtype, bool backward) {
-  Case c{.op = f.op,
-         .shape = shape_word(shape),
-         .dtype = dtype,
-         .backward = backward,
-         .record = {},
-         .positive = f.positive};
-  if (f.index_dim >= 0) c.index_below = shape[f.index_dim];
-  if (f.position_dim >= 0) c.position = shape[f.position_dim] - 1;
-  c.record = [forward = f.forward, shape, dtype, backward](Graph& g) {
-    const Var y = forward(g, shape, dtype);
-    if (y) g.keep(y);
-    if (backward) g.backward(y, g.input("dy", y.spec()));
-  };
-  return c;
-}
-
 void add_cases(std::vector<Case>& to, const CaseFamily& f, const Shape& shape, bool backward) {
   for (const DType d : {DType::f32, DType::bf16}) {
-    if (!f.training_only) to.push_back(make_case(f, shape, d, false));
-    if (backward) to.push_back(make_case(f, shape, d, true));
+    if (!f.training_only) to.push_back(case_at(f, shape, d, false));
+    if (backward) to.push_back(case_at(f, shape, d, true));
   }
 }
 
@@ -117,6 +100,23 @@ void fill_floats(const Tensor& x, const std::vector<float>& pattern) {
 }
 
 }  // namespace
+
+Case case_at(const CaseFamily& f, const Shape& shape, DType dtype, bool backward) {
+  Case c{.op = f.op,
+         .shape = shape_word(shape),
+         .dtype = dtype,
+         .backward = backward,
+         .record = {},
+         .positive = f.positive};
+  if (f.index_dim >= 0) c.index_below = shape[f.index_dim];
+  if (f.position_dim >= 0) c.position = shape[f.position_dim] - 1;
+  c.record = [forward = f.forward, shape, dtype, backward](Graph& g) {
+    const Var y = forward(g, shape, dtype);
+    if (y) g.keep(y);
+    if (backward) g.backward(y, g.input("dy", y.spec()));
+  };
+  return c;
+}
 
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = [] {

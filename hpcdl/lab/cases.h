@@ -41,6 +41,9 @@ struct CaseFamily {
 
 const std::vector<CaseFamily>& case_families();
 
+/// A family at one shape, which has as many numbers as its dims.
+Case case_at(const CaseFamily& f, const Shape& shape, DType dtype, bool backward);
+
 /// All families at their chosen shapes.
 const std::vector<Case>& cases();
 

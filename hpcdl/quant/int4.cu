@@ -1,5 +1,5 @@
-#include "hpcdl/cuda/lanes.h"
 #include "hpcdl/cuda/launch.h"
+#include "hpcdl/ops/int4_linear/int4_widen.h"
 #include "hpcdl/quant/int4_device.h"
 
 namespace hpcdl::cuda {
@@ -38,20 +38,6 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    widen_rows(T* out, const std::uint8_t* packed, const bf16* scales, const bf16* offsets, std::int64_t n,
-               std::int64_t depth, std::int64_t groups) {
-  for_words(n, depth, [&](std::int64_t row, std::int64_t k, std::int64_t at) {
-    const std::int64_t tile = row / int4::kTileRows * int4::kTileRows, rows = int4::tile_rows(tile, n);
-    const std::int64_t place = int4::scale_at(tile, groups) + k / (depth / groups) * rows + row - tile;
-    const float scale = widen(scales[place]), offset = offsets ? widen(offsets[place]) : 0.0f;
-    const auto value = [&](int q) { return ::fmaf(static_cast<float>(q - 8), scale, offset); };
-    store(out + row * depth + k, map<4>([&](int i) { return value(packed[at + i] & 15); }));
-    store(out + row * depth + k + 4, map<4>([&](int i) { return value(packed[at + i] >> 4); }));
-  });
-}
-
 }  // namespace
 
 void pack_int4(Stream& s, Tensor packed, View q) {
@@ -70,12 +56,7 @@ void unpack_int4(Stream& s, Tensor q, View packed) {
 
 void dequantize_int4(Stream& s, Tensor out, const int4::Weight& w) {
   if (out.size() == 0) return;
-  visit_dtype(out.dtype(), [&]<class T>() {
-    widen_rows<T><<<blocks_for(w.n(), 1), kThreads, 0, queue(s)>>>(
-        out.ptr<T>(), w.packed.ptr<std::uint8_t>(), w.scale.ptr<bf16>(), w.offset ? w.offset.ptr<bf16>() : nullptr,
-        w.n(), w.k(), w.groups());
-  });
-  launched("int4_dequantize");
+  int4_widen(s, out.data(), out.dtype(), w, 0, w.n());
 }
 
 }  // namespace hpcdl::cuda

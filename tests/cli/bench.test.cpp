@@ -36,6 +36,33 @@ class BenchCli : public testing::Test {
 };
 io::TempFolder* BenchCli::tmp_ = nullptr;
 
+TEST_F(BenchCli, sweeps_shapes_that_a_seed_draws) {
+  const std::vector<std::string> words{"softmax", "linear",    "--sweep", "3",     "--dtype",
+                                       "bf16",    "--forward", "--json",  "--seed"};
+  const auto shapes = [&](const std::string& seed) {
+    auto all = words;
+    all.push_back(seed);
+    const auto r = bench(all);
+    EXPECT_EQ(r.code, 0) << r.err;
+    const auto j = r.json();
+    EXPECT_EQ(j.at("sweep").at("compared"), j.at("cases").size());
+    EXPECT_LE(j.at("sweep").at("least"), j.at("sweep").at("median"));
+    EXPECT_FALSE(j.at("sweep").at("worst").empty());
+    std::vector<std::string> list;
+    for (const auto& c : j.at("cases"))
+      list.push_back(c.at("op").get<std::string>() + " " + c.at("shape").get<std::string>());
+    return list;
+  };
+  const auto first = shapes("7");
+  EXPECT_GE(first.size(), 3u * 4) << "softmax, softmax of scores, and the forms of linear";
+  EXPECT_EQ(first, shapes("7"));
+  EXPECT_NE(first, shapes("8"));
+  const auto text = bench({"rms_norm", "--sweep", "2", "--forward"});
+  EXPECT_NE(text.out.find("the worst:"), std::string::npos) << text.out;
+  EXPECT_EQ(bench({"softmax", "--sweep", "2", "--shape", "4x4"}).code, 2);
+  EXPECT_EQ(bench({"embedding", "--sweep", "2"}).code, 2) << "whose shapes there is no way to draw";
+}
+
 TEST_F(BenchCli, prints_one_json_object_with_what_a_reader_needs) {
   const auto r = bench({"softmax", "--shape", "64x256", "--json"});
   ASSERT_EQ(r.code, 0) << r.err;

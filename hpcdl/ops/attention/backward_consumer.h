@@ -57,6 +57,21 @@ __device__ void put_gradient(const Heads& to, const float (&d)[kCount], float sc
     }
 }
 
+/// The same in f32 to a share of `to` whose first token is `token`, if there is any.
+template <int kCount>
+__device__ void put_share(const Heads& to, float* share, const float (&d)[kCount], float scale, int token,
+                          const BackwardProblem& p) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane / 4;
+  if (!to.data) return;
+#pragma unroll
+  for (int i = 0; i < kCount / 2; ++i) {
+    const int at = row + i % 2 * 8, column = i / 2 * 8 + lane % 4 * 2;
+    if (token + at < p.keys && column < p.width)
+      *reinterpret_cast<float2*>(share + static_cast<std::int64_t>(at) * p.kv_heads * p.width + column) = {
+          d[2 * i] * scale, d[2 * i + 1] * scale};
+  }
+}
+
 template <class T, class Shape> struct BackwardConsumer {
   static constexpr int kScores = Shape::kQueries / 2, kGrad = Shape::kWidth / 2;
   const BackwardMemory<Shape>& m;
@@ -214,6 +229,12 @@ template <class T, class Shape> struct BackwardConsumer {
   __device__ void end_piece(const BackwardPiece<Shape>& w) {
     barrier_arrive(m.key_empty(ks.stage));
     ks.next();
+    if constexpr (Shape::kParts) {
+      const int token = w.piece * Shape::kKeys + 64 * group;
+      put_share(p.dk, p.shares + p.share(w.part, w.sequence, token, w.kv_head), dk, p.scale, token, p);
+      put_share(p.dv, p.shares + p.share(p.parts + w.part, w.sequence, token, w.kv_head), dv, 1.0f, token, p);
+      return;
+    }
     put_gradient<T>(p.dk, dk, p.scale, w.sequence, w.kv_head, w.piece * Shape::kKeys + 64 * group, 0, p.keys, p.width);
     put_gradient<T>(p.dv, dv, 1.0f, w.sequence, w.kv_head, w.piece * Shape::kKeys + 64 * group, 0, p.keys, p.width);
   }

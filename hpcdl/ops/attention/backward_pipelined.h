@@ -87,7 +87,7 @@ __device__ inline void BackwardConsumer<T, Shape>::pipelined_step(const Backward
 template <class T, class Shape> __device__ inline void BackwardConsumer<T, Shape>::pipelined_walk(int work) {
   const auto w = BackwardPiece<Shape>::find(p, work);
   begin_piece();
-  const int sharing = p.heads / p.kv_heads, end = (w.kv_head + 1) * sharing;
+  const int sharing = w.sharing(p), end = w.first_head(p) + sharing;
   int head = end - sharing, tile = p.ascending ? w.tiles - 1 : w.first;
   unsigned a[kScores / 8][4];
   probabilities(a, w, tile, w.masked(p, tile));

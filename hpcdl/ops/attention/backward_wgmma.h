@@ -13,6 +13,7 @@
 // for; the other way round the longest pieces begin first. Pieces of several heads are handed out in turns, so that
 // those of one head do not meet. Sources: Dao, "FlashAttention-2", 2023; Shah et al., "FlashAttention-3", 2024.
 
+#include "hpcdl/cuda/lanes.h"
 #include "hpcdl/ops/attention/backward_pipelined.h"
 
 namespace hpcdl::cuda {
@@ -36,7 +37,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     if (warp >= 10 && elect_one()) backward_add<Shape>(m, p, warp - 10);
   } else {
     claim_registers<240>();
-    const int works = Shape::pieces(p.keys) * p.kv_heads * p.batch;
+    const int works = Shape::pieces(p.keys) * p.kv_heads * BackwardPiece<Shape>::parts_of(p) * p.batch;
     BackwardConsumer<T, Shape> c{.m = m, .p = p, .group = warp / 4};
     while (true) {
       barrier_wait(m.key_full(c.ks.stage), c.ks.parity);
@@ -47,6 +48,22 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     }
   }
 #endif
+}
+
+/// dk and dv from the shares of them that parts of the query heads gave. Four columns a thread; blockIdx.y: of which.
+template <class T>
+__global__ void __launch_bounds__(256) attention_backward_add(const __grid_constant__ BackwardProblem p) {
+  const Heads& to = blockIdx.y == 0 ? p.dk : p.dv;
+  const std::int64_t i = (std::int64_t{blockIdx.x} * 256 + threadIdx.x) * 4, one = p.share(1, 0, 0, 0);
+  if (!to.data || i >= one) return;
+  const float* from = p.shares + blockIdx.y * p.parts * one + i;
+  Lanes<4> sum = load<4>(from);
+  for (int part = 1; part < p.parts; ++part) sum = sum + load<4>(from + part * one);
+  const int column = static_cast<int>(i % p.width);
+  const std::int64_t row = i / p.width, head = row % p.kv_heads, token = row / p.kv_heads % p.keys,
+                     sequence = row / p.kv_heads / p.keys;
+  T* place = static_cast<T*>(to.data) + to.at(sequence, token, head) + column;
+  store(place, to.accumulate ? sum + load<4>(static_cast<const T*>(place)) : sum);
 }
 
 /// delta and lse in the order and padding of backward; all turns and the ticket to 0. One warp a row of 8 kLanes x 16

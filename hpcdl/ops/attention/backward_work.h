@@ -21,9 +21,19 @@ struct BackwardProblem {
   float scale = 0;
   bool ascending = false;  // pieces in the order of their keys, queries from the last
   int section = 1;         // key/value heads whose pieces are handed out in turns
+  // Query heads that share keys may be several works, whose dk and dv are added up in order: f32, of dk, then of dv,
+  // (parts, B, keys, key/value heads, width).
+  int parts = 1;
+  float* shares = nullptr;
+
+  __device__ std::int64_t share(int part, int sequence, int token, int head) const {
+    return ((static_cast<std::int64_t>(part * batch + sequence) * keys + token) * kv_heads + head) * width;
+  }
 };
 
-template <int kWidth_, int kQueries_, int kQueryStages_, int kDoutStages_> struct BackwardShape {
+/// kParts: the query heads that share keys are several works (BackwardProblem::parts).
+template <int kWidth_, int kQueries_, int kQueryStages_, int kDoutStages_, bool kParts_ = false> struct BackwardShape {
+  static constexpr bool kParts = kParts_;
   static constexpr int kWidth = kWidth_, kQueries = kQueries_, kQueryStages = kQueryStages_, kDoutStages = kDoutStages_,
                        kStages = kQueryStages + kDoutStages, kKeys = 128, kThreads = 384, kHalves = kWidth / 64;
   static constexpr bool kPipelined = kWidth == 128;        // backward_pipelined.h
@@ -41,15 +51,20 @@ template <int kWidth_, int kQueries_, int kQueryStages_, int kDoutStages_> struc
 
 /// Tiles of queries [first, tiles) see the keys of a piece.
 template <class Shape> struct BackwardPiece {
-  int kv_head, sequence, piece, first, tiles, offset;
+  int kv_head, sequence, piece, first, tiles, offset, part;
 
   static __device__ BackwardPiece find(const BackwardProblem& p, int work) {
     const int pieces = Shape::pieces(p.keys), section = work / (pieces * p.section),
               r = work - section * pieces * p.section, begin = section * p.section;
-    const int all = p.batch * p.kv_heads, count = all - begin < p.section ? all - begin : p.section,
-              head = begin + r % count;
-    BackwardPiece w{head % p.kv_heads,       head / p.kv_heads, p.ascending ? r / count : pieces - 1 - r / count, 0,
-                    Shape::tiles(p.queries), p.keys - p.queries};
+    const int each = p.kv_heads * parts_of(p), all = p.batch * each,
+              count = all - begin < p.section ? all - begin : p.section, head = begin + r % count;
+    BackwardPiece w{head % each / parts_of(p),
+                    head / each,
+                    p.ascending ? r / count : pieces - 1 - r / count,
+                    0,
+                    Shape::tiles(p.queries),
+                    p.keys - p.queries,
+                    head % parts_of(p)};
     if (p.causal && w.piece * Shape::kKeys > w.offset) w.first = (w.piece * Shape::kKeys - w.offset) / Shape::kQueries;
     return w;
   }
@@ -61,12 +76,20 @@ template <class Shape> struct BackwardPiece {
   }
   /// Step i of this piece.
   __device__ int tile(const BackwardProblem& p, int i) const {
-    const int t = i / (p.heads / p.kv_heads);
+    const int t = i / sharing(p);
     return p.ascending ? tiles - 1 - t : first + t;
   }
-  __device__ int head(const BackwardProblem& p, int i) const {
-    return kv_head * (p.heads / p.kv_heads) + i % (p.heads / p.kv_heads);
+  static __device__ int parts_of(const BackwardProblem& p) { return Shape::kParts ? p.parts : 1; }
+  /// Of the query heads that share the keys, [first_head, first_head + sharing) are this work's.
+  __device__ int first_head(const BackwardProblem& p) const {
+    const int group = p.heads / p.kv_heads;
+    return kv_head * group + (Shape::kParts ? part * group / p.parts : 0);
   }
+  __device__ int sharing(const BackwardProblem& p) const {
+    const int group = p.heads / p.kv_heads;
+    return Shape::kParts ? (part + 1) * group / p.parts - part * group / p.parts : group;
+  }
+  __device__ int head(const BackwardProblem& p, int i) const { return first_head(p) + i % sharing(p); }
   /// When this piece is added to a tile.
   __device__ int turn(const BackwardProblem& p, int tile) const { return p.ascending ? piece : last(p, tile) - piece; }
   /// Where a warpgroup's part of a tile stands among all.
@@ -78,7 +101,7 @@ template <class Shape> struct BackwardPiece {
     const int last_key = piece * Shape::kKeys + Shape::kKeys - 1;
     return last_key >= p.keys || (p.causal && last_key > tile * Shape::kQueries + offset);
   }
-  __device__ int steps(const BackwardProblem& p) const { return (tiles - first) * (p.heads / p.kv_heads); }
+  __device__ int steps(const BackwardProblem& p) const { return (tiles - first) * sharing(p); }
 };
 
 #if HPCDL_SM90A
@@ -126,7 +149,8 @@ __device__ void backward_produce(const BackwardMemory<Shape>& m, const TensorMap
   Ring<Shape::kKeyStages> ks{.parity = 1};
   Ring<Shape::kQueryStages> qs{.parity = 1};
   Ring<Shape::kDoutStages> os{.parity = 1};
-  const int works = Shape::pieces(p.keys) * p.kv_heads * p.batch, padded = Shape::tiles(p.queries) * Shape::kQueries;
+  const int works = Shape::pieces(p.keys) * p.kv_heads * BackwardPiece<Shape>::parts_of(p) * p.batch,
+            padded = Shape::tiles(p.queries) * Shape::kQueries;
   const auto load = [](char* to, int rows, const TensorMap& map, Barrier* full, int head, int row, int sequence) {
     for (int i = 0; i < Shape::kHalves; ++i) tma_load(to + i * rows * 128, map, full, 64 * i, head, row, sequence);
   };
@@ -172,7 +196,7 @@ template <class Shape>
 __device__ void backward_add(const BackwardMemory<Shape>& m, const BackwardProblem& p, int group) {
   Ring<Shape::kKeyStages> ks;
   Ring<1> full;
-  const int works = Shape::pieces(p.keys) * p.kv_heads * p.batch;
+  const int works = Shape::pieces(p.keys) * p.kv_heads * BackwardPiece<Shape>::parts_of(p) * p.batch;
   while (true) {
     barrier_wait(m.key_full(ks.stage), ks.parity);
     const int work = *m.work(ks.stage);

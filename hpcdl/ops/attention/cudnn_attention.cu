@@ -2,10 +2,13 @@
 
 #if HPCDL_CUDNN
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <map>
+#include <utility>
 
+#include "hpcdl/cuda/launch.h"
 #include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/attention/cudnn_plan.h"
 
@@ -30,22 +33,108 @@ Key key_of(const Attend& c, std::initializer_list<View> operands, std::int64_t k
   return key;
 }
 
+/// What is planned for one part of a call, and how many there are: sequences, and heads of keys of one of them.
+struct Planned {
+  cudnn::Plan plan;
+  std::int64_t sequences = 1;
+  int heads = 1;
+};
+
 /// Never destroyed: captured work may hold the library's kernels.
-template <class Make> const std::optional<cudnn::Plan>& remembered(const Stream& s, const Key& key, Make&& make) {
-  static auto* const all = new std::map<int, std::map<Key, std::optional<cudnn::Plan>>>();
+template <class Make> const std::optional<Planned>& remembered(const Stream& s, const Key& key, Make&& make) {
+  static auto* const all = new std::map<int, std::map<Key, std::optional<Planned>>>();
   auto& plans = (*all)[s.device().index];
   if (const auto known = plans.find(key); known != plans.end()) return known->second;
   return plans.emplace(key, make()).first->second;
 }
 
-const std::optional<cudnn::Plan>& plan(const Stream& s, const cudnn::Session& session, const Attend& c) {
-  return remembered(s, key_of(c, {c.q, c.k, c.v, c.out}, 0),
-                    [&] { return cudnn::plan_of(c, {.handle = session.handle()}, kBytes); });
+/// The library has no plan of heads this wide without the logarithms of sums: where nobody wants them, they go to the
+/// end of the workspace.
+std::int64_t lse_bytes(const Attend& c) { return (c.q[0] * c.args.heads * c.q[1] * 4 + 255) / 256 * 256; }
+Attend with_lse(Stream& s, const Attend& c) {
+  if (c.lse || lse_bytes(c) > kBytes) return c;
+  Attend with = c;
+  with.lse = View(static_cast<const std::byte*>(workspace(s)) + kBytes - lse_bytes(c),
+                  {{c.q[0], c.args.heads, c.q[1]}, DType::f32}, s.device());
+  return with;
 }
-const std::optional<cudnn::Plan>& plan(const Stream& s, const cudnn::Session& session, const AttendBackward& c,
-                                       DqSums sums) {
-  return remembered(s, key_of(c, {c.q, c.k, c.v, c.out, c.dout, c.dq, c.dk, c.dv}, 1 + static_cast<int>(sums)),
-                    [&] { return cudnn::plan_of(c, sums, {.handle = session.handle()}, kBytes); });
+
+const std::optional<Planned>& plan(const Stream& s, const cudnn::Session& session, const Attend& c) {
+  return remembered(s, key_of(c, {c.q, c.k, c.v, c.out}, 0), [&]() -> std::optional<Planned> {
+    auto p = cudnn::plan_of(c, {.handle = session.handle()}, kBytes - lse_bytes(c));
+    if (!p) return std::nullopt;
+    return Planned{std::move(*p)};
+  });
+}
+
+/// `sequences` from `sequence` on and `heads` of each from `head` on, of x as operands lie.
+template <class T>
+T part_of(const T& x, std::int64_t sequence, std::int64_t sequences, std::int64_t head, std::int64_t heads,
+          std::int64_t width) {
+  const std::int64_t apart = x.rank() == 4 ? x.strides()[2] : width, first = sequence * x.strides()[0] + head * apart;
+  auto* const data = reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(x.data()) +
+                                             static_cast<std::uintptr_t>(first * dtype_bytes(x.dtype())));
+  const Shape shape = x.rank() == 4 ? Shape{sequences, x[1], heads, x[3]} : Shape{sequences, x[1], heads * width};
+  return T(data, {shape, x.dtype()}, x.strides(), x.device());
+}
+Grad part_of(const Grad& x, std::int64_t sequence, std::int64_t sequences, std::int64_t head, std::int64_t heads,
+             std::int64_t width) {
+  return {part_of(static_cast<const Tensor&>(x), sequence, sequences, head, heads, width), x.write()};
+}
+
+/// Part (`sequence`, `head` of keys) of a call that is cut in 1 / sequences and 1 / heads.
+AttendBackward part_of(const AttendBackward& c, std::int64_t sequence, std::int64_t sequences, int head, int heads) {
+  const int group = c.args.heads / c.kv_heads();
+  const std::int64_t width = c.width(), count = c.q[0] / sequences;
+  const int kv_heads = c.kv_heads() / heads;
+  const auto queries = [&](const auto& x) {
+    return part_of(x, sequence, count, std::int64_t{head} * group, std::int64_t{kv_heads} * group, width);
+  };
+  const auto keys = [&](const auto& x) { return part_of(x, sequence, count, head, kv_heads, width); };
+  AttendBackward p = c;
+  p.args.heads = kv_heads * group, p.args.kv_heads = kv_heads;
+  p.q = queries(c.q), p.out = queries(c.out), p.dout = queries(c.dout), p.dq = queries(c.dq);
+  p.k = keys(c.k), p.v = keys(c.v), p.dk = keys(c.dk), p.dv = keys(c.dv);
+  p.lse = View(c.lse.ptr<float>() + (sequence * c.args.heads + head * group) * c.q[1],
+               {{count, p.args.heads, c.q[1]}, DType::f32}, c.lse.device());
+  return p;
+}
+
+/// Where cuDNN may keep ds: the workspace, or the scratch that sums of dq would have, which those in order do not need.
+struct Room {
+  void* data = nullptr;  // null: the workspace
+  std::int64_t bytes = kBytes;
+};
+Room room_of(const AttendBackward& c, DqSums sums) {
+  const std::int64_t bytes = c.q.size() * 4;
+  if (sums == DqSums::atomic || bytes <= kBytes) return {};
+  return {const_cast<float*>(c.scratch.ptr<float>()), bytes};
+}
+
+/// In as few parts as there is room for.
+const std::optional<Planned>& plan(const Stream& s, const cudnn::Session& session, const AttendBackward& c,
+                                   DqSums sums) {
+  const auto make = [&]() -> std::optional<Planned> {
+    const std::int64_t room = room_of(c, sums).bytes, batch = c.q[0];
+    const auto cut = [&](std::int64_t sequences, int heads) -> std::optional<Planned> {
+      const auto part = part_of(c, 0, sequences, 0, heads);
+      // ds in whole tiles; what else there is, is small.
+      const std::int64_t pairs = ((c.q[1] + 63) / 64 * 64) * ((c.k[1] + 63) / 64 * 64);
+      if (sums == DqSums::in_order && part.q[0] * part.args.heads * pairs * 2 > room) return std::nullopt;
+      auto p = cudnn::plan_of(part, sums, {.handle = session.handle()}, room);
+      if (!p) return std::nullopt;
+      return Planned{std::move(*p), sequences, heads};
+    };
+    const bool can_be_cut = sums == DqSums::in_order && c.q[1] % 4 == 0;  // a part's lse begins at 16 bytes
+    for (std::int64_t n = 1; n <= (can_be_cut ? batch : 1); ++n)
+      if (batch % n == 0)
+        if (auto found = cut(n, 1)) return found;
+    for (int n = 2; n <= (can_be_cut ? c.kv_heads() : 1); ++n)
+      if (c.kv_heads() % n == 0)
+        if (auto found = cut(batch, n)) return found;
+    return std::nullopt;
+  };
+  return remembered(s, key_of(c, {c.q, c.k, c.v, c.out, c.dout, c.dq, c.dk, c.dv}, 1 + static_cast<int>(sums)), make);
 }
 
 /// What tensors are called, and where they are.
@@ -74,32 +163,46 @@ class Places {
 
 }  // namespace
 
-bool cudnn_fits(Stream& s, const Attend& c) {
+bool cudnn_fits(Stream& s, const Attend& given) {
+  const Attend c = with_lse(s, given);
   return cudnn::expressible(c) && plan(s, cudnn::Session(s), c).has_value();
+}
+bool cudnn_fills_a_gpu(const Stream& s, const AttendBackward& c) {
+  const std::int64_t pairs = c.q[1] * c.k[1], heads = room_of(c, DqSums::in_order).bytes / (2 * pairs);
+  return std::min<std::int64_t>(heads, c.q[0] * c.args.heads) * ((c.k[1] + 127) / 128) * 4 >= 3 * multiprocessors(s);
 }
 bool cudnn_fits(Stream& s, const AttendBackward& c, DqSums sums) {
   return cudnn::expressible(c) && plan(s, cudnn::Session(s), c, sums).has_value();
 }
 
-void attend_cudnn(Stream& s, const Attend& c) {
+void attend_cudnn(Stream& s, const Attend& given) {
+  const Attend c = with_lse(s, given);
   cudnn::Session session(s);
   const auto& planned = plan(s, session, c);
   require(planned.has_value(), "attention", "cuDNN has no way to compute this: cudnn_fits() says so first");
   const Places at(c);
-  session.run(s, *planned, at.ids, at.places, workspace(s));
+  session.run(s, planned->plan, at.ids, at.places, workspace(s));
 }
 
 void attend_backward_cudnn(Stream& s, const AttendBackward& c, DqSums sums) {
   cudnn::Session session(s);
   const auto& planned = plan(s, session, c, sums);
   require(planned.has_value(), "attention", "cuDNN has no way to compute these gradients: cudnn_fits() says so first");
-  Places at(c);
-  at.add(cudnn::kDout, c.dout), at.add(cudnn::kDq, c.dq), at.add(cudnn::kDk, c.dk), at.add(cudnn::kDv, c.dv);
-  at.add_one();
-  auto* scratch = c.scratch.ptr<float>();  // dq and a number for each query
-  if (sums == DqSums::atomic) at.add(cudnn::kDqSums, scratch);
-  at.add(cudnn::kRowSums, scratch + c.q.size());
-  session.run(s, *planned, at.ids, at.places, workspace(s));
+  auto* const scratch = c.scratch.ptr<float>();  // dq and a number for each query
+  const Room room = room_of(c, sums);
+  const std::int64_t count = c.q[0] / planned->sequences;
+  const int heads = c.kv_heads() / planned->heads;
+  for (std::int64_t sequence = 0; sequence < c.q[0]; sequence += count)
+    for (int head = 0; head < c.kv_heads(); head += heads) {
+      const auto part = part_of(c, sequence, planned->sequences, head, planned->heads);
+      Places at(part);
+      at.add(cudnn::kDout, part.dout), at.add(cudnn::kDq, part.dq), at.add(cudnn::kDk, part.dk),
+          at.add(cudnn::kDv, part.dv);
+      at.add_one();
+      if (sums == DqSums::atomic) at.add(cudnn::kDqSums, scratch);
+      at.add(cudnn::kRowSums, scratch + c.q.size());
+      session.run(s, planned->plan, at.ids, at.places, room.data ? room.data : workspace(s));
+    }
 }
 
 }  // namespace hpcdl::cuda
@@ -110,6 +213,7 @@ namespace hpcdl::cuda {
 
 bool cudnn_fits(Stream&, const Attend&) { return false; }
 bool cudnn_fits(Stream&, const AttendBackward&, DqSums) { return false; }
+bool cudnn_fills_a_gpu(const Stream&, const AttendBackward&) { return false; }
 void attend_cudnn(Stream&, const Attend&) { fail("attention", "this build has no cuDNN"); }
 void attend_backward_cudnn(Stream&, const AttendBackward&, DqSums) { fail("attention", "this build has no cuDNN"); }
 

@@ -2,6 +2,7 @@
 
 #include "hpcdl/cuda/relative_exp.h"
 #include "hpcdl/cuda/tensor_map.h"
+#include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/attention/backward_wgmma.h"
 #include "hpcdl/ops/attention/forward_wgmma.h"
 
@@ -79,6 +80,19 @@ template <class Shape> struct BackwardScratch {
   }
 };
 
+/// Into how many works the query heads of a key/value head go: together two works for each multiprocessor of a large
+/// GPU, where there are not as many for three of four without. Its number does not depend on the GPU at hand, as bits do
+/// on it. H200, us, causal (one work | as here | cuDNN, atomic): 2 x 4096, 14 heads with 2 of keys, 128 wide 1045 | 844 |
+/// 689, 64 wide - | 417 | 456, 1 x 4096, 8 with 1, 128 wide 1161 | 227 | 273; 4 x 2048, 32 with 4, 64 wide, which are 256
+/// works: 455 | 482 | 567.
+int parts_of(const AttendBackward& c, int pieces) {
+  constexpr std::int64_t kEnough = 198, kWorks = 264;
+  const std::int64_t works = std::int64_t{pieces} * c.kv_heads() * c.q[0], group = c.args.heads / c.kv_heads(),
+                     share = 8 * c.k.size(), room = static_cast<std::int64_t>(kWorkspaceBytes);
+  if (works >= kEnough) return 1;
+  return static_cast<int>(std::max<std::int64_t>(1, std::min({group, (kWorks + works - 1) / works, room / share})));
+}
+
 template <class T, class Shape> void start_backward(Stream& s, const AttendBackward& c) {
   const auto width = c.width();
   const int heads = c.args.heads, kv_heads = c.kv_heads(), batch = static_cast<int>(c.q[0]),
@@ -90,7 +104,8 @@ template <class T, class Shape> void start_backward(Stream& s, const AttendBackw
       static_cast<int>(memory.counters), heads, queries, static_cast<int>(memory.tiles) * Shape::kQueries,
       static_cast<int>(memory.rows), static_cast<int>(width));
   launched("attention_backward");
-  const auto works = static_cast<std::int64_t>(Shape::pieces(keys)) * kv_heads * batch,
+  const int parts = Shape::kParts ? parts_of(c, Shape::pieces(keys)) : 1;
+  const auto works = static_cast<std::int64_t>(Shape::pieces(keys)) * kv_heads * parts * batch,
              at_once = std::int64_t{multiprocessors(s)};
   // From the last keys on turns come by themselves, from the first on no long piece is left for the end. H200, us (last
   // | first): 64 x 12 x 1024 x 64 causal 842 | 857, 4 x 16 x 4096 x 128 1605 | 1558, 1 x 32 x 8192 x 128 with 8
@@ -118,12 +133,18 @@ template <class T, class Shape> void start_backward(Stream& s, const AttendBackw
       .causal = c.args.causal,
       .scale = c.scale(),
       .ascending = ascending,
-      .section = static_cast<int>(std::clamp<std::int64_t>(section, 1, std::int64_t{batch} * kv_heads))};
+      .section = static_cast<int>(std::clamp<std::int64_t>(section, 1, std::int64_t{batch} * kv_heads * parts)),
+      .parts = parts,
+      .shares = parts > 1 ? static_cast<float*>(workspace(s)) : nullptr};
   auto* kernel = attention_backward_wgmma<T, Shape>;
   allow(kernel, Shape::kBytes);
   kernel<<<static_cast<unsigned>(std::min(works, at_once)), Shape::kThreads, Shape::kBytes, queue(s)>>>(
       head_map(c.q, heads, width, Shape::kQueries), head_map(c.k, kv_heads, width, Shape::kKeys),
       head_map(c.v, kv_heads, width, Shape::kKeys), head_map(c.dout, heads, width, Shape::kQueries), p);
+  launched("attention_backward");
+  if constexpr (!Shape::kParts) return;
+  attention_backward_add<T>
+      <<<dim3(blocks_for(batch * std::int64_t{keys} * kv_heads * width / 4, 256), 2), 256, 0, queue(s)>>>(p);
   launched("attention_backward");
 }
 
@@ -153,8 +174,13 @@ void attend_wgmma(Stream& s, const Attend& c, int shape) {
 
 void attend_backward_wgmma(Stream& s, const AttendBackward& c) {
   with_type(c.q.dtype(), [&]<class T>() {
-    if (c.width() <= 64) start_backward<T, BackwardShape<64, 128, 2, 2>>(s, c);
-    else start_backward<T, BackwardShape<128, 64, 3, 2>>(s, c);
+    const auto start = [&]<bool kParts>() {
+      if (c.width() <= 64) start_backward<T, BackwardShape<64, 128, 2, 2, kParts>>(s, c);
+      else start_backward<T, BackwardShape<128, 64, 3, 2, kParts>>(s, c);
+    };
+    if (parts_of(c, BackwardShape<64, 128, 2, 2>::pieces(static_cast<int>(c.k[1]))) > 1)
+      start.template operator()<true>();
+    else start.template operator()<false>();
   });
 }
 

@@ -1,5 +1,10 @@
+#include <optional>
+
+#include "hpcdl/cuda/workspace.h"
 #include "hpcdl/ops/int4_linear/int4_launch.h"
 #include "hpcdl/ops/int4_linear/int4_ways.h"
+#include "hpcdl/ops/int4_linear/int4_widen.h"
+#include "hpcdl/ops/matmul/device_gemm.h"
 
 namespace hpcdl::cuda {
 namespace {
@@ -12,6 +17,12 @@ using quant4::kFirstStrip;
 using quant4::kFirstWide;
 using quant4::kManyWay;
 using quant4::kWays;
+
+/// Rows of x up to which they are rounded to bytes; with more of them weights are better taken apart to bf16 once, where
+/// a product has kFewestTiles of 128 x 128. H200, us, weights in groups of 64, 256 rows (rounded | taken apart): N x K
+/// 4096 x 4096 36 | 28, 11008 x 4096 119 | 76, 128256 x 4096 1039 | 888, 2048 x 5632 45 | 23, 4096 x 11008, 20 tiles, 84 |
+/// 99; 512 rows 64 | 37, 190 | 103, 1912 | 1172, 84 | 29, 153 | 131; 128 rows 22 | 26, 60 | 71.
+constexpr std::int64_t kMostRounded = 128, kFewestTiles = 32;
 
 constexpr std::string_view kNames[kWays] = {
     "row 32x1 w16 s1",        "row 32x1 w16 s2",        "row 32x1 w8 s1",       "row 16x1 w16 s1",
@@ -104,6 +115,55 @@ int picked(const Int4Shape& shape) {
   return shape.rows < 256 ? kFirstFew + 1 : kManyWay;
 }
 
+/// The rows of W that a product in bf16 takes apart at a time, into half of the workspace, whence L2 gives them back.
+constexpr std::int64_t kWidenedBytes = kWorkspaceBytes / 2;
+std::int64_t widened_rows(const int4::Weight& w) { return kWidenedBytes / (2 * w.k()) / 256 * 256; }
+
+std::optional<GemmActivation> gemm_activation(Int4Activation a) {
+  switch (a) {
+    case Int4Activation::none: return GemmActivation::none;
+    case Int4Activation::relu: return GemmActivation::relu;
+    case Int4Activation::gelu: return GemmActivation::gelu_tanh;
+    case Int4Activation::gelu_erf: return GemmActivation::gelu_erf;
+    default: return std::nullopt;
+  }
+}
+
+/// Many rows of bf16: weights are taken apart once for all of them, and multiplied as any product in bf16 is.
+bool wants_widened(const Stream& s, Tensor y, View x, const int4::Weight& w, View residual, const Int4Linear::Args& a) {
+  const auto lines = [](View v) { return aligned(v) && v.row_stride() % 64 == 0; };
+  return has_sm90a(s) && !a.exact && x.rows() > kMostRounded && x.dtype() == DType::bf16 && y.dtype() == DType::bf16 &&
+         gemm_activation(a.activation) && lines(x) && w.k() % 64 == 0 && w.n() % 16 == 0 && aligned(y) &&
+         y.row_stride() % 8 == 0 &&
+         (x.rows() + 127) / 128 * ((std::min(w.n(), widened_rows(w)) + 127) / 128) >= kFewestTiles &&
+         (!residual || (aligned(residual) && residual.row_stride() % 8 == 0 && residual.dtype() == DType::bf16));
+}
+void multiply_widened(Stream& s, Tensor y, View x, const int4::Weight& w, View bias, View residual,
+                      const Int4Linear::Args& a) {
+  void* const widened = workspace(s);
+  for (std::int64_t row = 0, most = widened_rows(w); row < w.n(); row += most) {
+    const std::int64_t rows = std::min(most, w.n() - row);
+    int4_widen(s, widened, DType::bf16, w, row, rows);
+    const auto from = [&](const auto& v) { return v.template ptr<bf16>() + row; };
+    const Gemm g{
+        .m = x.rows(),
+        .n = rows,
+        .k = w.k(),
+        .compute = DType::bf16,
+        .a = {x.data(), DType::bf16, x.row_stride()},
+        .b = {widened, DType::bf16, w.k(), true},
+        .out = {.d = from(y),
+                .dtype = DType::bf16,
+                .ld = y.row_stride(),
+                .bias = bias ? static_cast<const std::byte*>(bias.data()) + row * dtype_bytes(bias.dtype()) : nullptr,
+                .bias_dtype = bias.dtype(),
+                .activation = *gemm_activation(a.activation),
+                .residual = residual ? from(residual) : nullptr,
+                .residual_ld = residual ? residual.row_stride() : 0}};
+    gemm_with(s, g, gemm_choice(s, g));  // in the other half of the workspace
+  }
+}
+
 }  // namespace
 
 Int4Shape int4_shape(View x, const int4::Weight& w, const Int4Linear::Args& a) {
@@ -168,7 +228,10 @@ void int4_linear_by(int way, Stream& s, Tensor y, View x, const int4::Weight& w,
 void int4_linear(Stream& s, Tensor y, View x, const int4::Weight& w, View bias, View residual,
                  const int4::Scratch& scratch, const Int4Linear::Args& a) {
   if (y.size() == 0 || x.size() == 0) return;
-  int4_linear_by(int4_way(s, int4_shape(x, w, a)), s, y, x, w, bias, residual, scratch, a);
+  const Int4Shape shape = int4_shape(x, w, a);
+  const bool told = chooser && chooser(s, shape) >= 0;
+  if (!told && wants_widened(s, y, x, w, residual, a)) return multiply_widened(s, y, x, w, bias, residual, a);
+  int4_linear_by(int4_way(s, shape), s, y, x, w, bias, residual, scratch, a);
 }
 
 }  // namespace hpcdl::cuda

@@ -60,10 +60,14 @@ int told(const Gemm& g) {
 }
 
 /// Bytes per microsecond of copies of operands and of sums that pass through memory; operations per microsecond of
-/// cuBLASLt where rows do not begin at multiples of 16 bytes; of tiles where they do not begin at multiples of 128, which
-/// each box of the copy engine then reads twice as many lines for, the time over that of others. H200: bf16 linear
-/// 1000x3000x5000 0.60 of cuBLASLt's speed, 4096x4096x1000 0.72.
-constexpr double kPassBandwidth = 2.5e6, kUnalignedRate = 350e6, kOffLines = 1.5, kPassLaunch = 3;
+/// cuBLASLt where rows do not begin at multiples of 16 bytes, and how many times as long it takes with a GELU there; of
+/// tiles where rows do not begin at multiples of 128 bytes, which each box of the copy engine then reads more lines for,
+/// the time over that of others. H200, us, bf16 linear (tiles | on lines | cuBLASLt | its sums through memory):
+/// 1000x3000x5000 84 | - | 49 | 60, 4096x4096x1000 76 | 67 | 57 | 123, 2048x2048x2000 27 | 39 | 28 | 43, 4096x4096x1032
+/// 79 | 72 | 65 | 130, 4096x4096x4104 311 | - | 215 | 289. Unaligned (copied, in blocks the last four | cuBLASLt, with
+/// GELU): 2048x4096x1001 37 | 154, 557, 4096x1001x4096 68 | 337, 1122, 8191x4099x1023 273 | 571, 2443, 16384x777x777
+/// 116 | 243, 764, 256x50257x768 131 | 219, 740, 4096x4096x4097 427 | 1059, 4490.
+constexpr double kPassBandwidth = 2.5e6, kUnalignedRate = 110e6, kUnalignedGelu = 3.5, kOffLines = 1.4, kPassLaunch = 3;
 
 float* shares_of(Stream& s) { return reinterpret_cast<float*>(static_cast<std::byte*>(workspace(s)) + kHalf); }
 
@@ -123,6 +127,25 @@ void make_copies(Stream& s, const Gemm& g, const Gemm& copied, const Copies& c) 
   if (c.b) copy_operand(s, g, Side::b, copied.b);
 }
 
+/// `elements` of `d` further on, where there are any.
+template <class T> T* later(T* p, std::int64_t elements, DType d) {
+  return p ? reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(p) +
+                                  static_cast<std::uintptr_t>(elements * dtype_bytes(d)))
+           : nullptr;
+}
+/// Rows [row, row + rows) and columns [col, col + cols) of a product of two matrices.
+Gemm block_of(const Gemm& g, std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols) {
+  Gemm p = g;
+  p.m = rows, p.n = cols;
+  p.a.data = later(g.a.data, g.a.transposed ? row : row * g.a.ld, g.a.dtype);
+  p.b.data = later(g.b.data, g.b.transposed ? col * g.b.ld : col, g.b.dtype);
+  p.out.d = later(g.out.d, row * g.out.ld + col, g.out.dtype);
+  p.out.z = later(g.out.z, row * g.out.z_ld + col, g.out.dtype);
+  p.out.residual = later(g.out.residual, row * g.out.residual_ld + col, g.out.dtype);
+  p.out.bias = later(g.out.bias, col, g.out.bias_dtype);
+  return p;
+}
+
 std::int64_t rows_of_sums(const Gemm& g) { return static_cast<std::int64_t>(kHalf / 4) / padded(g.n) / 128 * 128; }
 Gemm sums_of(const Gemm& g, void* sums) {
   Gemm p = g;
@@ -134,18 +157,8 @@ Gemm sums_of(const Gemm& g, void* sums) {
 /// for.
 void behind_cublas_lt(Stream& s, const Gemm& g) {
   auto* sums = static_cast<float*>(workspace(s));
-  const auto later = [](auto* p, std::int64_t elements, DType d) {
-    return p ? reinterpret_cast<decltype(p)>(reinterpret_cast<std::uintptr_t>(p) +
-                                             static_cast<std::uintptr_t>(elements * dtype_bytes(d)))
-             : nullptr;
-  };
-  const DType out = g.out.dtype;
   for (std::int64_t row = 0, most = rows_of_sums(g); row < g.m; row += most) {
-    Gemm part = g;
-    part.m = std::min(most, g.m - row);
-    part.a.data = later(g.a.data, g.a.transposed ? row : row * g.a.ld, g.a.dtype);
-    part.out.d = later(g.out.d, row * g.out.ld, out), part.out.z = later(g.out.z, row * g.out.z_ld, out),
-    part.out.residual = later(g.out.residual, row * g.out.residual_ld, out);
+    const Gemm part = block_of(g, row, std::min(most, g.m - row), 0, g.n);
     run_cublas_lt(s, sums_of(part, sums), shares_of(s), kHalf);
     add_parts_of(s, part, sums, 1, padded(g.n));
   }
@@ -169,6 +182,18 @@ bool tiny(const Gemm& g) { return flops(g) < 1 << 25; }
 /// Of g as it lies. Of tiny products the tiles' own word stands: it decides which bits they get.
 double tile_microseconds(const Gemm& g, const TileChoice& c) {
   return tiny(g) || (on_lines(g.a) && on_lines(g.b)) ? c.microseconds : kOffLines * c.microseconds;
+}
+
+/// Of cuBLASLt, where rows do not begin at multiples of 16 bytes, or k is none of eight.
+double unaligned_library_microseconds(const Gemm& g) {
+  const bool gelu = g.out.activation == GemmActivation::gelu_tanh || g.out.activation == GemmActivation::gelu_erf;
+  return flops(g) / kUnalignedRate * (gelu ? kUnalignedGelu : 1) + 2 * kPassLaunch;
+}
+
+/// H200, us, bf16 (plain | cuBLASLt): 1x256x2048 4.9 | 5.7, 1x2048x2048 6.8 | 6.0, 1x5632x2048 11.6 | 8.4, 1x2048x5632
+/// 14.7 | 10.6, 1x32000x2048 35.5 | 33.8, 1x4096x11008 35.3 | 27.0, 4x256x2048 15.0 | 5.7, 4x11008x4096 62 | 25.
+bool library_reads_few_rows(const Gemm& g) {
+  return fits_tiles(g) && g.k % 8 == 0 && (g.m > 1 || g.n * g.k >= 1 << 20);
 }
 
 }  // namespace
@@ -202,10 +227,11 @@ void gemm_with(Stream& s, const Gemm& g, int candidate) {
 
 int gemm_choice(Stream& s, const Gemm& g) {
   if (const int id = told(g); id >= 0) return id;
-  if (fits_few_rows(g)) return kPlain;
+  if (fits_few_rows(g)) return library_reads_few_rows(g) && fits_cublas_lt(s, g) ? kCublasLt : kPlain;
   if (!has_sm90a(s) || !fits_tiles(g)) return !tiny(g) && fits_cublas_lt(s, g) ? kCublasLt : kPlain;
   const auto c = choose_tile(g, multiprocessors(s), kHalf);
-  if (tile_microseconds(g, c) > library_microseconds(g) && fits_cublas_lt(s, g)) return kCublasLt;
+  const double library = g.k % 8 == 0 ? library_microseconds(g) : unaligned_library_microseconds(g);
+  if (tile_microseconds(g, c) > library && fits_cublas_lt(s, g)) return kCublasLt;
   return kFirstTile + c.tile * kPerTile + (c.splits > 1 ? 1 : 0);
 }
 
@@ -229,29 +255,111 @@ Copies onto_lines(Stream& s, const Gemm& g) {
   return c && tiles + c.microseconds() < kOffLines * tiles ? c : Copies();
 }
 
+/// Sums of g in f32 on their way through memory, and the launch that finishes them.
+double microseconds_of_sums(const Gemm& g) {
+  return kPassLaunch + 8.0 * static_cast<double>(g.batch * g.m * padded(g.n)) / kPassBandwidth;
+}
+
+/// Off lines, with an end that cuBLASLt has not: whether its sums through memory take less than tiles do.
+bool goes_behind_cublas_lt(Stream& s, const Gemm& g) {
+  const Copies copies = copies_of(g, on_lines);
+  if (told(g) >= 0 || !(copies.a || copies.b) || g.batch > 1 || fits_cublas_lt(s, g)) return false;
+  const double tiles = choose_tile(g, multiprocessors(s), kHalf).microseconds,
+               own = copies ? std::min(kOffLines * tiles, tiles + copies.microseconds()) : kOffLines * tiles;
+  return library_microseconds(sums_of(g, nullptr)) + microseconds_of_sums(g) < own && fits_behind_cublas_lt(s, g);
+}
+
 /// Copies of operands, tiles, and sums that pass through memory where `shares`.
 double microseconds_of_copies(Stream& s, const Gemm& there, const Copies& c, bool shares) {
-  const double sums = 8.0 * static_cast<double>(there.batch * there.m * padded(there.n)) / kPassBandwidth;
   return c.microseconds() + choose_tile(there, multiprocessors(s), kHalf).microseconds +
-         (shares ? kPassLaunch + sums : 0.0);
+         (shares ? microseconds_of_sums(there) : 0.0);
 }
+void tiles_or_shares(Stream& s, const Gemm& g) {
+  if (fits_tiles(g)) return gemm_with(s, g, gemm_choice(s, g));
+  const auto c = choose_tile(g, multiprocessors(s), kHalf);
+  in_shares(s, g, {c.tile, kGroups[0], true}, c.splits);
+}
+
+/// A product whose copies and sums have no room at once, cut into blocks of D that have: copies of a in the first
+/// quarter of the workspace, of b in the second, sums in the half behind.
+class InBlocks {
+ public:
+  InBlocks(Stream& s, const Gemm& g, const Copies& copies) : s_(s), g_(g), copies_(copies) {
+    if (g.batch > 1) return;
+    const auto most = [&](Side side, bool copied, std::int64_t all) {
+      const auto bytes = copied ? copied_bytes(g, side) : 0;
+      return bytes <= kHalf / 2
+                 ? all
+                 : static_cast<std::int64_t>(static_cast<double>(all) * (kHalf / 2) / static_cast<double>(bytes)) /
+                       256 * 256;
+    };
+    cols_ = most(Side::b, copies.b, g.n), rows_ = most(Side::a, copies.a, g.m);
+    if (std::min(rows_, kFewest) * padded(cols_) * 4 > static_cast<std::int64_t>(kHalf))
+      cols_ = static_cast<std::int64_t>(kHalf / 4) / kFewest;
+    if (cols_ > 0) rows_ = std::min(rows_, static_cast<std::int64_t>(kHalf / 4) / padded(cols_) / 256 * 256);
+    if (rows_ <= 0 || cols_ <= 0) return;
+    const Gemm first = with_a(with_b(block_of(g, 0, rows_, 0, cols_)));
+    fits_ = fits_tiles(first) || fits_as_shares(first);
+    const auto blocks = [](std::int64_t all, std::int64_t one) { return static_cast<double>((all + one - 1) / one); };
+    const auto pass = [](std::size_t bytes) { return kPassLaunch + 2 * static_cast<double>(bytes) / kPassBandwidth; };
+    microseconds_ = choose_tile(first, multiprocessors(s), kHalf).microseconds;
+    if (!fits_tiles(first)) microseconds_ += microseconds_of_sums(first);
+    if (copies.a) microseconds_ += pass(copied_bytes(first, Side::a));
+    microseconds_ *= blocks(g.m, rows_);
+    if (copies.b) microseconds_ += pass(copied_bytes(first, Side::b));
+    microseconds_ *= blocks(g.n, cols_);
+  }
+  explicit operator bool() const { return fits_; }
+  double microseconds() const { return microseconds_; }
+
+  void run() const {
+    for (std::int64_t col = 0; col < g_.n; col += cols_) {
+      const Gemm given = block_of(g_, 0, g_.m, col, std::min(cols_, g_.n - col)), columns = with_b(given);
+      if (copies_.b) copy_operand(s_, given, Side::b, columns.b);
+      for (std::int64_t row = 0; row < g_.m; row += rows_) {
+        const Gemm block = block_of(columns, row, std::min(rows_, g_.m - row), 0, columns.n), there = with_a(block);
+        if (copies_.a) copy_operand(s_, block, Side::a, there.a);
+        tiles_or_shares(s_, there);
+      }
+    }
+  }
+
+ private:
+  Gemm with_a(Gemm g) const {
+    if (copies_.a) g.a = copied_operand(g, Side::a, workspace(s_));
+    return g;
+  }
+  Gemm with_b(Gemm g) const {
+    if (copies_.b) g.b = copied_operand(g, Side::b, static_cast<std::byte*>(workspace(s_)) + kHalf / 2);
+    return g;
+  }
+
+  static constexpr std::int64_t kFewest = 1024;  // rows of a block, rather than all columns
+
+  Stream& s_;
+  const Gemm& g_;
+  Copies copies_;
+  std::int64_t rows_ = 0, cols_ = 0;
+  bool fits_ = false;
+  double microseconds_ = 0;
+};
 
 /// Operands are copied for the tiles, and results that those cannot write pass through memory as sums; or cuBLASLt
 /// takes all as it lies, where no address of the operands would let tiles do so.
 void gemm_unaligned(Stream& s, const Gemm& g) {
   const Copies copies = unreadable(g);
   const Gemm there = as_copied(s, g, copies);
-  const bool tiles = fits_tiles(there), shares = !tiles && fits_as_shares(there), ours = tiles || shares;
+  const bool tiles = fits_tiles(there), shares = !tiles && fits_as_shares(there), whole = tiles || shares;
+  const InBlocks blocks(s, g, copies);
   if (!fits_tiles(at_whole_addresses(g))) {
-    const double library = flops(g) / kUnalignedRate + 2 * kPassLaunch;
-    if ((!ours || library < microseconds_of_copies(s, there, copies, shares)) && fits_cublas_lt(s, g))
-      return gemm_with(s, g, kCublasLt);
-    if (!ours && fits_behind_cublas_lt(s, g)) return behind_cublas_lt(s, g);
+    const double own = whole ? microseconds_of_copies(s, there, copies, shares) : blocks ? blocks.microseconds() : 1e30;
+    if (unaligned_library_microseconds(g) < own && fits_cublas_lt(s, g)) return gemm_with(s, g, kCublasLt);
+    if (!whole && !blocks && fits_behind_cublas_lt(s, g)) return behind_cublas_lt(s, g);
   }
+  if (!whole && blocks) return blocks.run();
   make_copies(s, g, there, copies);
-  if (!shares) return gemm_with(s, there, gemm_choice(s, there));
-  const auto c = choose_tile(there, multiprocessors(s), kHalf);
-  in_shares(s, there, {c.tile, kGroups[0], true}, c.splits);
+  if (whole) tiles_or_shares(s, there);
+  else gemm_with(s, there, gemm_choice(s, there));
 }
 
 }  // namespace
@@ -263,6 +371,7 @@ void gemm(Stream& s, const Gemm& given) {
   if (fits_few_rows(given)) return gemm_with(s, given, fits ? gemm_choice(s, given) : kPlain);
   if (given.k == 0 || tiny(given) || !has_sm90a(s)) return gemm_with(s, given, gemm_choice(s, given));
   if (!fits) return gemm_unaligned(s, given);
+  if (goes_behind_cublas_lt(s, given)) return behind_cublas_lt(s, given);
   const Copies copies = onto_lines(s, given);
   const Gemm there = as_copied(s, given, copies);
   make_copies(s, given, there, copies);

@@ -293,6 +293,24 @@ TEST_P(DeviceGemm, CapturedGivesTheSameBits) {
   EXPECT_EQ(0, std::memcmp(first.tensor.data(), second.tensor.data(), static_cast<std::size_t>(first.tensor.bytes())));
 }
 
+// Copies and sums of such products that have no room in the workspace at once: blocks of rows, of columns, of both.
+TEST(DeviceGemmBlocks, ProductsThatNoCopyHasRoomFor) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  Stream s(Device{DeviceKind::cuda, 0}, pool);
+  const Product products[] = {
+      {.m = 4300, .n = 2047, .k = 67, .transpose_b = true, .bias = true, .z = true, .activation = kGelu},
+      {.m = 70, .n = 66003, .k = 129, .transpose_b = true, .residual = true, .activation = GemmActivation::gelu_erf},
+      {.m = 70003, .n = 70, .k = 131, .transpose_a = true, .accumulate = true, .scale = 0.5f},
+      {.m = 1500, .n = 34001, .k = 33, .bias = true, .residual = true, .inside = true, .activation = kGelu},
+  };
+  for (const auto& p : products) {
+    SCOPED_TRACE(fmt::format("{}x{}x{}", p.m, p.n, p.k));
+    Case c(s, p, DType::bf16, 3);
+    c.verify(s, [&] { gemm(s, c.gemm); });
+  }
+}
+
 // A few rows times weights of another type: f32 with 16-bit ones as they are, 16 bits with f32 ones rounded.
 TEST(DeviceGemmMixed, FewRowsReadWeightsOfAnyType) {
   if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";

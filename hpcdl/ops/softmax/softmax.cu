@@ -60,7 +60,8 @@ __global__ void __launch_bounds__(Team::kBlockThreads, Team::kMinBlocks) forward
   const auto exponent = SoftmaxExponent::of<T>(p.scale);
 
   Pack<T, N> in[K];
-  share.read(in, x, narrow<T>(p.scale < 0 ? kInf : -kInf), exists ? static_cast<int>(p.seen(row)) : 0);
+  share.read(in, x, narrow<T>(p.scale < 0 ? kInf : -kInf), exists ? static_cast<int>(p.seen(row)) : 0,
+             share.inside(row, p.rows, p.cols, p.x_stride));
   float top = -kInf;
 #pragma unroll
   for (int k = 0; k < K; ++k) {
@@ -216,6 +217,10 @@ void softmax(Stream& s, Tensor y, View x, const Softmax::Args& a) {
     if (packs > (sizeof(T) == 2 ? 4096 : 8192) && has_sm90a(s) &&
         with_long_rows(packs, [&]<class Shape>() { run_long_rows<T, Shape>(s, p, whole, "softmax"); }))
       return;
+    if (p.cols % kLanes<T> != 0 && p.cols > 1 && p.period == 0) {
+      const auto run = [&]<class Team>() { launch_rows<Team>(s, forward<T, Team, false>, p.rows, p, "softmax"); };
+      if (with_odd_team<T, 16>(s, p.cols, run)) return;
+    }
     const bool done = with_team<T, 4, 16>(s, p.cols, [&]<class Team>() {
       if constexpr (Team::kPacks <= kMostCausalPacks)
         if (p.period > 0)
