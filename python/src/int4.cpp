@@ -331,7 +331,8 @@ error. ValueError where a weight is NaN or infinite; on a GPU its group becomes 
 
 x: (..., K), float32 or bfloat16; rows dense. bias: (N). residual: like the result. activation: "none",
 "relu", "gelu_tanh", "silu". x is rounded to 8 bits for each row and group, so that products are integer; with
-exact it stays as it is, 1.6 to 3 times slower.)");
+exact it stays as it is, 1.6 to 3 times slower. On Hopper hundreds of rows of bfloat16 stay as they are and the
+weights are rounded to bfloat16.)");
   m.def("int4_pack", pack, anything("q"), nb::kw_only(), anything("out") = nb::none(),
         nb::sig("def int4_pack(q: Array, *, out: Array | None = None) -> Array"),
         "Values 0 .. 15, uint8 (N, K) with K a multiple of 8, in the order of the kernels: uint8 (N, K/2). ValueError "

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -336,6 +337,48 @@ TEST(int4_linear, all_ways_on_a_gpu_agree_and_repeat) {
             }
           }
         }
+}
+
+/// Many rows of bf16 on Hopper: weights are taken apart to bf16, in one piece and in several, and x stays as it is. Some
+/// columns against double, with every end there is.
+TEST(int4_linear, many_rows_of_bf16_are_multiplied_by_weights_taken_apart) {
+  if (cuda_devices() == 0) GTEST_SKIP() << "no GPU";
+  Pool pool(1);
+  StepParams params;
+  Stream s(Device::cuda(0), pool, &params);
+  for (const auto& [rows, n, k] : {std::array<std::int64_t, 3>{256, 2064, 192}, {300, 4112, 8192}})
+    for (const bool offsets : {false, true}) {
+      const Problem host(rows, n, k, 64);
+      const OnGpu gpu(s, host, offsets);
+      OwnedTensor x(Spec{{rows, k}, DType::bf16}), y(Spec{{rows, n}, DType::bf16}), bias(Spec{{n}, DType::bf16});
+      const auto fill = [](const Tensor& t, std::uint64_t seed) {
+        for (std::int64_t i = 0; i < t.size(); ++i)
+          t.ptr<bf16>()[i] = bf16(static_cast<float>(Rng{seed, 1}.normal(static_cast<std::uint64_t>(i))));
+      };
+      fill(x.tensor, 1), fill(bias.tensor, 2), fill(y.tensor, 3);
+      const OwnedTensor xs = upload(s, x.tensor), residual = upload(s, y.tensor), b = upload(s, bias.tensor),
+                        to(y.tensor.spec(), s.device());
+      cuda::int4_linear(s, to.tensor, xs.tensor, gpu.w, b.tensor, residual.tensor,
+                        {gpu.values.tensor, gpu.steps.tensor, gpu.sums.tensor},
+                        {.activation = Int4Activation::relu, .out = DType::bf16, .constant_weights = true});
+      const OwnedTensor back = download(s, to.tensor);
+      const Ref packed = ref_of(host.packed.tensor), scale = ref_of(host.scale.tensor);
+      const auto at = [](const OwnedTensor& t, std::int64_t i) {
+        return static_cast<double>(static_cast<float>(t.tensor.ptr<bf16>()[i]));
+      };
+      for (std::int64_t j = n % 97 - 1; j < n; j += 97)  // the last one among them
+        for (std::int64_t r = 0; r < rows; r += 7) {
+          double sum = at(bias, j), terms = std::fabs(sum);
+          for (std::int64_t d = 0; d < k; ++d) {
+            const double v = at(x, r * k + d) * weight(packed, scale, offsets ? scale : Ref{}, j, d);
+            sum += v, terms += std::fabs(v);
+          }
+          const double want = std::max(sum, 0.0) + at(y, r * n + j);
+          // Weights and the result are rounded to bf16, or x to 8 bits of its group on another GPU.
+          ASSERT_NEAR(at(back, r * n + j), want, 0x1p-8 * (terms + std::fabs(want)) + 0x1p-9)
+              << "row " << r << ", column " << j << " of " << rows << "x" << n << "x" << k;
+        }
+    }
 }
 
 /// One row of x for every way, among them those that want K to be a multiple of 256: types, groups and offsets, and
