@@ -332,7 +332,7 @@ TEST_F(Launch, what_makes_no_sense_is_refused) {
 TEST_F(Launch, signals_go_to_the_ranks_while_nobody_takes_their_lines) {
   const auto fifo = folder / "fifo";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
-  const int reader = open(fifo.c_str(), O_RDONLY | O_NONBLOCK);
+  const int reader = open(fifo.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   Program p(words(2, "echo $$ > $D/pid$RANK; exec yes"), "/dev/null", fifo.string());
   const pid_t ranks[] = {pid_in(folder / "pid0"), pid_in(folder / "pid1")};
   EXPECT_TRUE(comes_true([&] {
