@@ -207,6 +207,7 @@ TEST(ImageModel, MistakesAreNamed) {
   EXPECT_EQ(read_image_config(temp.path()).labels, small.labels);
   EXPECT_FALSE(read_image_config(temp.path()).normalise);
   small.mean = {0.1f, 0.2f, 0.3f}, small.std = {1, 2, 3};
+  small.resolve();
   write_image_config(temp.path(), small);
   EXPECT_EQ(read_image_config(temp.path()), small);
   for (

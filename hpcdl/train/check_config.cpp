@@ -35,7 +35,6 @@ constexpr std::string_view kFp16[] = {"train.init_scale", "train.growth_factor",
 constexpr std::string_view kFalling[] = {"train.min_lr"};
 constexpr std::string_view kLlama[] = {"model.rope_theta"};
 constexpr std::string_view kResnet[] = {"model.stem"};
-constexpr std::string_view kProcedural[] = {"data.procedural"};
 
 /// What is at its default says nothing: a saved config lists every key.
 void refuse(const io::ConfigTable& table, std::span<const std::string_view> keys, std::string_view meant_for,
@@ -85,8 +84,6 @@ void check_config(RunConfig& config) {
   const auto family = fmt::format("model.family is {}", io::enum_name(config.model.family));
   if (io::is_image_family(config.model.family)) refuse(table, kText, "text", family);
   else refuse(table, kImages, "images", family), check_shares(config.model, config.parallel);
-  if (!config.data.images.empty())
-    refuse(table, kProcedural, "procedural images", fmt::format("data.images is \"{}\"", config.data.images));
   if (config.model.family == io::Family::gpt2) refuse(table, kLlama, "llama", family);
   if (config.model.family == io::Family::simple_cnn) refuse(table, kResnet, "resnet18", family);
   if (config.model.family == io::Family::resnet18 && t.dropout > 0)

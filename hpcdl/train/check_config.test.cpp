@@ -39,9 +39,6 @@ TEST(check_config, what_means_nothing_is_refused) {
   EXPECT_EQ(verdict({"--model.family=simple_cnn", "--model.stem=imagenet"}),
             "[config] model.stem = \"imagenet\" is for resnet18, and model.family is simple_cnn");
   EXPECT_EQ(verdict({"--model.family=resnet18", "--model.stem=imagenet"}), "fine");
-  EXPECT_EQ(verdict({"--model.family=resnet18", "--data.images=x", "--data.procedural=100"}),
-            "[config] data.procedural = 100 is for procedural images, and data.images is \"x\"");
-  EXPECT_EQ(verdict({"--model.family=resnet18", "--data.procedural=100"}), "fine");
   EXPECT_NE(verdict({"--model.family=resnet18", "--train.dropout=0.1"}).find("resnet18 has none"), std::string::npos);
   EXPECT_EQ(verdict({"--train.nesterov=true"}),
             "[config] train.nesterov = true is for sgd, and train.optimizer is adamw");
