@@ -1,5 +1,5 @@
 #pragma once
-// The program: a step, recorded once, as plain data.
+// The program: a step, recorded once, as plain data. It holds no memory and no address: what it works on has names.
 
 #include <cstdint>
 #include <string>
@@ -12,18 +12,16 @@ namespace hpcdl {
 
 /// Where the memory of a slot comes from.
 enum class SlotKind : std::uint8_t {
-  temp,      // arena; lives from the first to the last record that touches it
-  input,     // arena; written by the caller before a run, lives through the whole program
-  kept,      // arena; lives from its first record to the end, so that the caller can read it
-  external,  // memory of the caller: parameters, gradients, optimizer state, KV cache
+  temp,   // arena; lives from the first to the last record that touches it
+  input,  // arena; written by the caller before a run, lives through the whole program
+  kept,   // arena; lives from its first record to the end, so that the caller can read it
+  state,  // known by its name: parameters, gradients, optimizer state, KV cache; an Instance says where it lies
 };
 
 struct Slot {
   Spec spec;
   SlotKind kind = SlotKind::temp;
-  void* data = nullptr;  // external, or eager mode
   std::string name;
-  Device device = {};  // of external memory
 };
 
 /// How a record uses an operand. `update` reads and writes (accumulated gradients, in-place state).
@@ -57,6 +55,7 @@ struct Program {
   std::vector<Operand> operands;
   std::vector<Record> records;
   std::vector<std::byte> args;
+  std::vector<std::uint32_t> bounds;  // byte offsets of the Bounds in `args`
   std::vector<std::string> scopes{""};
   std::vector<std::string> autocasts;  // the policies under which records were pushed, in words
 

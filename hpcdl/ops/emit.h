@@ -27,12 +27,12 @@ template <Symbolic V> auto update_operand(const V& v) {
   return o;
 }
 
-/// Pushes a record of the update phase (optimizer, gradient norm).
+/// Pushes a record of the update phase (optimizer, gradient norm). `bound`: of the arguments, where they have one.
 template <class Graph, class Operand>
 void emit_update(Graph& g, std::string_view name, RunFn run, const std::vector<Operand>& operands, const void* args,
-                 std::size_t args_bytes, Cost cost) {
+                 std::size_t args_bytes, Cost cost, const Bound* bound = nullptr) {
   using GraphPhase = std::remove_cvref_t<decltype(g.program().records.front().phase)>;
-  g.emit(name, run, std::span<const Operand>(operands), args, args_bytes, cost, GraphPhase::update);
+  g.emit(name, run, std::span<const Operand>(operands), args, args_bytes, cost, GraphPhase::update, bound);
 }
 
 }  // namespace hpcdl

@@ -77,7 +77,7 @@ void record_sum_gradients(Graph& g, const std::vector<Var>& gradients, const Pee
   operands.insert(operands.begin(), write_operand(g.temporary("sum_gradients.packed", {{size}, DType::f32})));
   const PackedArgs args{peers.of("gradients of norms"), std::ssize(gradients)};
   emit_update(g, "sum_gradients", &sum_gradients, operands, &args, sizeof args,
-              {static_cast<double>(size), 20.0 * static_cast<double>(size)});
+              {static_cast<double>(size), 20.0 * static_cast<double>(size)}, &args.peers);
 }
 
 void record_grad_norm(Graph& g, const std::vector<Var>& whole, const std::vector<Var>& parts, const GradNorm::Args& a,
@@ -98,7 +98,7 @@ void record_grad_norm(Graph& g, const std::vector<Var>& whole, const std::vector
   operands[0] = write_operand(g.temporary("grad_norm.partial", {{blocks}, DType::f64}));
   operands[1] = write_operand(g.temporary("grad_norm.totals", {{1 + peers.size()}, DType::f64}));
   const NormArgs args{a, peers.of("norm of the gradients"), std::ssize(whole), std::ssize(parts), whole_blocks};
-  emit_update(g, "grad_norm", &grad_norm, operands, &args, sizeof args, cost);
+  emit_update(g, "grad_norm", &grad_norm, operands, &args, sizeof args, cost, &args.peers);
 }
 
 }  // namespace hpcdl::parallel

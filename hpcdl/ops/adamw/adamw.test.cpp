@@ -1,12 +1,13 @@
 #include "hpcdl/ops/adamw/adamw.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "hpcdl/core/rng.h"
-#include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/instance.h"
 
 namespace hpcdl {
 namespace {
@@ -30,7 +31,7 @@ struct Model {
   std::vector<One> tensors;
   AdamW::Args args{.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
   StepParams params;
-  std::unique_ptr<Executable> exe;
+  std::unique_ptr<Instance> exe;
 
   Model(DType value, DType gradient) {
     int i = 0;
@@ -56,12 +57,15 @@ struct Model {
     }
     Graph g;
     std::vector<AdamWTensor<Var>> list;
-    for (auto& o : tensors)
-      list.push_back({g.constant("p", o.value.tensor), g.constant("g", o.gradient.tensor), g.constant("m", o.m.tensor),
-                      g.constant("v", o.v.tensor),
-                      o.copy.tensor.dtype() == DType::bf16 ? g.constant("c", o.copy.tensor) : Var(), o.decay});
+    for (auto& o : tensors) {
+      const auto leaf = [&](const char* what, const Tensor& t) {
+        return t ? g.constant(fmt::format("{}.{}", what, list.size()), t) : Var();
+      };
+      list.push_back({leaf("p", o.value.tensor), leaf("g", o.gradient.tensor), leaf("m", o.m.tensor),
+                      leaf("v", o.v.tensor), leaf("c", o.copy.tensor), o.decay});
+    }
     record_adamw(g, list, args);
-    exe = std::make_unique<Executable>(g.finish());
+    exe = std::make_unique<Instance>(g.finish());
   }
 
   void run(int threads, int step) {
