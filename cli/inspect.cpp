@@ -8,6 +8,7 @@
 #include "hpcdl/core/convert.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/units.h"
+#include "hpcdl/graph/program_bytes.h"
 #include "hpcdl/graph/text.h"
 #include "hpcdl/io/hf_config.h"
 #include "hpcdl/io/json.h"
@@ -90,11 +91,12 @@ int inspect_programs(const InspectOptions& o) {
     const auto cost = program.cost();
     const auto planned = plan(program);
     out.push_back({{"name", name},
+                   {"digest", fmt::format("{:016x}", digest(program))},
                    {"records", program.records.size()},
                    {"flops", cost.flops},
                    {"bytes", cost.bytes},
                    {"peak_bytes", planned.arena_bytes}});
-    text += fmt::format("{}\n{}\n", name, program_text(program, planned));
+    text += fmt::format("{}, digest {:016x}\n{}\n", name, digest(program), program_text(program, planned));
   }
   if (o.json)
     print_json({{"mesh", {{"dp", shape.dp}, {"tp", shape.tp}}},

@@ -13,6 +13,7 @@ void Graph::fill(const Operand& where, float v) {
   Operand o = where;
   o.access = Access::write;
   const Fill::Args args{v};
+  static_cast<void>(known_op<Fill>);
   emit(Fill::name, op_info<Fill>.forward, std::span(&o, 1), &args, sizeof args, Fill::cost(o.spec, args),
        Phase::backward);
 }
@@ -254,7 +255,7 @@ void Graph::backward_of(const Node& node) {
   for (const auto& [id, from] : late) {
     Operand pair[2] = {write_gradient(id), from};
     pair[1].access = Access::read;
-    emit(AddInto::name, &AddInto::run, pair, nullptr, 0, AddInto::cost(from.spec), Phase::backward);
+    emit<AddInto>(pair, nullptr, 0, AddInto::cost(from.spec), Phase::backward);
   }
 }
 
@@ -270,14 +271,14 @@ void Graph::push_backward(const Node& node, std::vector<Operand> operands, Cost 
     (is_weight ? weight_wanted : more_wanted) = true;
   }
   if (!options_.weights_beside || !weight_wanted || !more_wanted)
-    return push(op.name, op.backward, operands, node.args, cost, Phase::backward);
+    return push(op.name, true, operands, node.args, cost, Phase::backward);
   for (std::size_t i = 0; i < operands.size(); ++i)
     if (const auto& ref = op.backward_operands[i]; ref.kind == OperandKind::grad_in)
       (ref.index == op.splits ? operands[i] : weight[i]) = Operand();
   const Cost half{cost.flops / 2, cost.bytes / 2};
-  push(op.name, op.backward, operands, node.args, half, Phase::backward);
+  push(op.name, true, operands, node.args, half, Phase::backward);
   const Beside beside(*this, 1);
-  push(op.name, op.backward, weight, node.args, half, Phase::backward);
+  push(op.name, true, weight, node.args, half, Phase::backward);
 }
 
 // ---------------------------------------------------------------- recompute
@@ -342,7 +343,7 @@ void Graph::rematerialise(int segment) {
     for (std::size_t k = 0; k < node.in.size(); ++k)
       if (node.in[k] >= 0)
         if (const int slot = remapped(node.in[k]); slot >= 0) operands[node.out.size() + k].slot = slot;
-    push(node.op->name, node.op->forward, operands, node.args, cost, Phase::recompute);
+    push(node.op->name, false, operands, node.args, cost, Phase::recompute);
   }
   scope_ = outer;
 }

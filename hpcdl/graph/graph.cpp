@@ -196,14 +196,14 @@ Recording Graph::finish() {
   return {std::move(program_), std::move(bindings_)};
 }
 
-void Graph::push(std::string_view name, RunFn run, std::span<const Operand> operands, std::uint32_t args, Cost cost,
+void Graph::push(OpName name, bool backward, std::span<const Operand> operands, std::uint32_t args, Cost cost,
                  Phase phase) {
   Record r;
   r.op = name;
-  r.run = run;
+  r.backward = backward;
   r.args = args;
   r.operands = static_cast<std::uint32_t>(program_.operands.size());
-  r.operand_count = static_cast<std::uint16_t>(operands.size());
+  r.operand_count = static_cast<std::uint32_t>(operands.size());
   r.phase = phase;
   r.scope = scope_;
   r.stream = stream_;
@@ -222,13 +222,14 @@ void Graph::push(std::string_view name, RunFn run, std::span<const Operand> oper
         o.access == Access::update ? Write::accumulate : Write::overwrite);
   }
   options_.eager->push_params();
-  run(*options_.eager, tensors.data(), program_.args.data() + args);
+  function_of(name, backward).run(*options_.eager, tensors.data(), program_.args.data() + args);
 }
 
-void Graph::emit(std::string_view name, RunFn run, std::span<const Operand> operands, const void* args,
-                 std::size_t args_bytes, Cost cost, Phase phase, const Bound* bound) {
+void Graph::emit(OpName name, RunFn run, std::span<const Operand> operands, const void* args, std::size_t args_bytes,
+                 Cost cost, Phase phase, const Bound* bound) {
   if (!casts_.empty()) forget_casts(operands);
-  push(name, run, operands, store_args(args, args_bytes, bound), cost, phase);
+  know(name, false, {run});
+  push(name, false, operands, store_args(args, args_bytes, bound), cost, phase);
 }
 
 std::vector<Operand> Graph::forward_operands(const OpInfo& op, std::span<const int> in, std::span<const int> out,
@@ -258,6 +259,7 @@ std::vector<Var> Graph::apply(const OpInfo& op, std::span<const Var> given, cons
   for (std::size_t i = 0; i < in.size(); ++i)
     require(!in[i] || &in[i].graph() == this, op.name, "operand {} belongs to another graph", i);
   if (autocast_ && op.casts) cast_inputs(op, in);
+  know(op);
   std::vector<Spec> specs(in.size());
   Spec outs[OpInfo::kMaxOut];
   const Bound* bound = op.bound ? op.bound(const_cast<void*>(args)) : nullptr;
@@ -288,7 +290,7 @@ std::vector<Var> Graph::apply(const OpInfo& op, std::span<const Var> given, cons
     if (!aux) result.push_back(var(id));
   }
   const auto operands = forward_operands(op, node.in, node.out, args);
-  push(op.name, op.forward, operands, node.args, op.cost(specs.data(), args), Phase::forward);
+  push(op.name, false, operands, node.args, op.cost(specs.data(), args), Phase::forward);
   if (!options_.inference) nodes_.push_back(std::move(node));
   return result;
 }

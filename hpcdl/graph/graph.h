@@ -64,8 +64,15 @@ class Graph {
   std::vector<Var> apply(const OpInfo& op, std::span<const Var> given, const void* args);
   /// Pushes a record outside the op protocol (optimizer over many tensors, collectives): `operands` in the order that
   /// `run` expects them, `bound` within `args` where they have one. Has no gradient.
-  void emit(std::string_view name, RunFn run, std::span<const Operand> operands, const void* args,
-            std::size_t args_bytes, Cost cost, Phase phase = Phase::forward, const Bound* bound = nullptr);
+  void emit(OpName name, RunFn run, std::span<const Operand> operands, const void* args, std::size_t args_bytes,
+            Cost cost, Phase phase = Phase::forward, const Bound* bound = nullptr);
+  /// The same of Raw::run() as Raw::name, which programs from files find.
+  template <class Raw>
+  void emit(std::span<const Operand> operands, const void* args, std::size_t args_bytes, Cost cost,
+            Phase phase = Phase::forward, const Bound* bound = nullptr) {
+    static_cast<void>(known_op<Raw>);
+    emit(Raw::name, Raw::run, operands, args, args_bytes, cost, phase, bound);
+  }
   /// A new arena variable without gradient, e.g. an output for emit().
   Var temporary(std::string name, Spec spec);
   /// Keeps x readable after a run.
@@ -188,8 +195,7 @@ class Graph {
 
   std::vector<Operand> forward_operands(const OpInfo& op, std::span<const int> in, std::span<const int> out,
                                         const void* args);
-  void push(std::string_view name, RunFn run, std::span<const Operand> operands, std::uint32_t args, Cost cost,
-            Phase phase);
+  void push(OpName name, bool backward, std::span<const Operand> operands, std::uint32_t args, Cost cost, Phase phase);
   std::uint32_t store_args(const void* args, std::size_t bytes, const Bound* bound);
   int add_state(const std::string& name, const Tensor& memory);
   std::byte* eager_data(int slot) const { return eager_data_[static_cast<std::size_t>(slot)]; }
@@ -238,8 +244,11 @@ class Graph {
 
 /// Records Op on Vars; absent optional operands are default Vars. Returns the one Var, or an array of the
 /// non-auxiliary outputs.
-template <class Op, class... Vars> auto record(const typename Op::Args& args, const Vars&... in) {
+template <class Op, class... Vars> auto record(const typename Op::Args& given, const Vars&... in) {
   constexpr const OpInfo& info = op_info<Op>;
+  static_cast<void>(known_op<Op>);
+  auto args = given;
+  clear_padding(args);
   static_assert(sizeof...(Vars) == static_cast<std::size_t>(info.n_in), "one Var per input of the op");
   const Var list[] = {Var(in)...};
   Graph* graph = nullptr;

@@ -19,7 +19,11 @@ Instance::Instance(std::shared_ptr<const Program> program, Bindings bindings, st
   for (const auto& o : program_->operands)
     resolved_.emplace_back(resolve(o), o.access == Access::update ? Write::accumulate : Write::overwrite);
   steps_.reserve(program_->records.size());
-  for (const auto& r : program_->records) steps_.push_back({r.run, resolved_.data() + r.operands, args + r.args});
+  for (const auto& r : program_->records) {
+    const auto function = function_of(r.op, r.backward);
+    require(function.run != nullptr, "program", "this program knows no op \"{}\"", r.op.view());
+    steps_.push_back({function.run, resolved_.data() + r.operands, args + r.args});
+  }
   crossings_ = crossings(*program_, resolved_);
 }
 

@@ -1,12 +1,15 @@
 #pragma once
 // The program: a step, recorded once, as plain data. It holds no memory and no address: what it works on has names.
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "hpcdl/ops/op_info.h"
+#include "hpcdl/ops/op_name.h"
 
 namespace hpcdl {
 
@@ -39,12 +42,12 @@ struct Operand {
 enum class Phase : std::uint8_t { forward, recompute, backward, update };
 
 struct Record {
-  std::string_view op;
-  RunFn run = nullptr;
+  OpName op;
   std::uint32_t args = 0;      // byte offset into Program::args
   std::uint32_t operands = 0;  // index of the first operand
-  std::uint16_t operand_count = 0;
+  std::uint32_t operand_count = 0;
   std::uint8_t stream = 0;
+  bool backward = false;  // which of the op's functions
   Phase phase = Phase::forward;
   std::uint32_t scope = 0;  // index into Program::scopes: "layers.3.mlp"
   Cost cost;
@@ -69,3 +72,9 @@ struct Program {
 std::string_view phase_name(Phase p);
 
 }  // namespace hpcdl
+
+template <> struct fmt::formatter<hpcdl::OpName> : fmt::formatter<std::string_view> {
+  auto format(hpcdl::OpName name, fmt::format_context& to) const {
+    return fmt::formatter<std::string_view>::format(name.view(), to);
+  }
+};

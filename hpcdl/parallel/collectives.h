@@ -13,6 +13,8 @@
 // Source: Shoeybi et al., "Megatron-LM", 2019 (f and g are Enter and Leave); Korthikanti et al., "Reducing activation
 // recomputation in large transformer models", 2022 (rows along the sequence).
 
+#include <fmt/format.h>
+
 #include <string_view>
 
 #include "hpcdl/comm/group.h"
@@ -28,7 +30,7 @@ struct Peers : Bound {
 
   Peers() = default;
   explicit Peers(const comm::Group& g, comm::Algorithm a = comm::Algorithm::automatic)
-      : Bound(g.name(), &g), ranks(g.size()), algorithm(a) {}
+      : Bound(fmt::format("{} of {}", g.name(), g.size()), &g), ranks(g.size()), algorithm(a) {}
 
   int size() const { return ranks; }
   /// Only where it is bound.

@@ -48,6 +48,24 @@ struct Gradients::Start : Bound {
   Gradients& self() const { return *static_cast<Gradients*>(const_cast<void*>(at)); }
 };
 
+// What its records are called, and run.
+struct Gradients::Queued {
+  static constexpr std::string_view name = "queue.all_reduce";
+  static constexpr RunFn run = &Gradients::start;
+};
+struct Gradients::Reduced {
+  static constexpr std::string_view name = "all_reduce";
+  static constexpr RunFn run = &Gradients::start;
+};
+struct Gradients::Join {
+  static constexpr std::string_view name = kJoin;
+  static constexpr RunFn run = &Gradients::join;
+};
+struct Gradients::Computed {
+  static constexpr std::string_view name = "all_reduce.computed";
+  static constexpr RunFn run = &Gradients::computed;
+};
+
 Gradients::Gradients(comm::Group group, std::vector<ReadyGradient> order, const ReduceOptions& options, Device device)
     : group_(std::move(group)), order_(std::move(order)), options_(options), device_(device) {
   std::vector<std::int64_t> bytes;
@@ -158,11 +176,14 @@ struct Gradients::Recording {
 void Gradients::reduce(Graph& g, const Recording& r, std::size_t bucket) {
   const Graph::Scope scope(g, names_[bucket]);
   const Graph::Beside beside(g, options_.overlap ? kStream : 0);
-  const Start args(this, static_cast<int>(bucket), !options_.overlap);
+  Start args(this, static_cast<int>(bucket), !options_.overlap);
+  clear_padding(args);
   // One that is only queued is no collective in a trace: "all_reduce.join" is.
-  g.emit(options_.overlap && !device_.is_cuda() ? "queue.all_reduce" : "all_reduce", &Gradients::start,
-         std::span(&r.buckets[bucket], 1), &args, sizeof args,
-         {.flops = 0, .bytes = 2.0 * static_cast<double>(plan_.buckets[bucket].bytes)}, Phase::backward, &args);
+  const Cost cost{.flops = 0, .bytes = 2.0 * static_cast<double>(plan_.buckets[bucket].bytes)};
+  const std::span<const Operand> operands(&r.buckets[bucket], 1);
+  if (options_.overlap && !device_.is_cuda())
+    g.emit<Queued>(operands, &args, sizeof args, cost, Phase::backward, &args);
+  else g.emit<Reduced>(operands, &args, sizeof args, cost, Phase::backward, &args);
 }
 
 void Gradients::record(Graph& g, const std::function<void()>& backward) {
@@ -185,12 +206,14 @@ void Gradients::record(Graph& g, const std::function<void()>& backward) {
   for (std::size_t b = 0; b < r->missing.size(); ++b)
     if (r->missing[b] > 0) reduce(g, *r, b);
   if (options_.overlap && !device_.is_cuda()) {  // the end of a program waits for a GPU's streams
-    const Start args(this, 0, true);
-    g.emit(kJoin, &Gradients::join, r->buckets, &args, sizeof args, {}, Phase::backward, &args);
+    Start args(this, 0, true);
+    clear_padding(args);
+    g.emit<Join>(r->buckets, &args, sizeof args, {}, Phase::backward, &args);
   }
   if (!stamps_.empty()) {  // without operands: it waits for no reduction
-    const Start args(this, 0, false);
-    g.emit("all_reduce.computed", &Gradients::computed, {}, &args, sizeof args, {}, Phase::backward, &args);
+    Start args(this, 0, false);
+    clear_padding(args);
+    g.emit<Computed>({}, &args, sizeof args, {}, Phase::backward, &args);
   }
   r->buckets.clear();
 }

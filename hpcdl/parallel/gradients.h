@@ -88,6 +88,10 @@ class Gradients {
 
  private:
   struct Start;  // arguments of a record
+  struct Queued;
+  struct Reduced;
+  struct Join;
+  struct Computed;
   struct Recording;
   void reduce(Graph& g, const Recording& r, std::size_t bucket);
   static void start(Stream& s, const Grad* operands, const void* args);

@@ -237,7 +237,7 @@ TEST(gradients, a_bucket_is_reduced_behind_the_record_that_writes_its_last_gradi
           if (o.slot < 0 || o.access == Access::read) continue;
           const auto* at = static_cast<const std::byte*>(exe.operands(static_cast<int>(j))[k].data());
           EXPECT_FALSE(at >= begin && at < begin + bucket.bytes())
-              << records[j].op << " writes into a bucket that is being reduced";
+              << records[j].op.view() << " writes into a bucket that is being reduced";
         }
       }
     }

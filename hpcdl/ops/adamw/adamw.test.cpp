@@ -156,5 +156,19 @@ TEST(AdamW, RejectsStateOfAnotherShape) {
   EXPECT_THROW(record_adamw(g, std::vector<AdamWTensor<Var>>{{p, p, small, p}}, {}), Error);
 }
 
+/// Operands used to be counted in 16 bits.
+TEST(adamw, one_record_takes_any_number_of_tensors) {
+  constexpr int kTensors = 20000;
+  Graph g;
+  const auto leaf = [&](const char* what, int i) {
+    return g.constant(fmt::format("{}.{}", what, i), Tensor(nullptr, Spec{{1}, DType::f32}));
+  };
+  std::vector<AdamWTensor<Var>> tensors;
+  for (int i = 0; i < kTensors; ++i)
+    tensors.push_back({.value = leaf("w", i), .gradient = leaf("dw", i), .m = leaf("m", i), .v = leaf("v", i)});
+  record_adamw(g, tensors, {});
+  EXPECT_EQ(g.program().records.back().operand_count, 5u * kTensors);
+}
+
 }  // namespace
 }  // namespace hpcdl

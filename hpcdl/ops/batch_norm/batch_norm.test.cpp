@@ -21,9 +21,11 @@ const auto f32 = DType::f32;
 
 /// The statistics only serve the update of the running ones: to the spec they are no result to differentiate.
 struct Plain : BatchNorm {
+  static constexpr std::string_view name = "plain_batch_norm";
   static constexpr int kAux = 1;
 };
 struct WithResidual : AddBatchNorm {
+  static constexpr std::string_view name = "residual_batch_norm";
   static constexpr int kAux = 1;
 };
 
