@@ -56,7 +56,7 @@ class ByRecord : public train::Observer {
     }
     if (!trace.device.empty()) whole_ += static_cast<double>(trace.device.back().end - trace.device.front().begin);
   }
-  void run(const Executable& exe, Stream& s) override {
+  void run(const Instance& exe, Stream& s) override {
     programs_.push_back(&exe.program());
     timer_->run(exe, s, runs_.emplace_back());
   }

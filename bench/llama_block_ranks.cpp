@@ -17,7 +17,7 @@
 #include "bench/fork_ranks.h"
 #include "hpcdl/comm/device_group.h"
 #include "hpcdl/core/rng.h"
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/parallel/tensor.h"
 
@@ -101,7 +101,7 @@ class Block {
   std::shared_ptr<const TensorParallel> sharing_;
   models::LanguageModel model_;
   Var loss_;
-  std::optional<Executable> exe_;
+  std::optional<Instance> exe_;
 };
 
 void run_rank(const std::vector<Kind>& kinds, const comm::Group& world) {

@@ -5,8 +5,8 @@
 
 #include "bench/emit.h"
 #include "hpcdl/core/rng.h"
-#include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/lab/compare/protocol.h"
 
 using namespace hpcdl;
@@ -24,7 +24,7 @@ struct Nothing {
   }
 };
 
-Program program_of(int records) {
+Recording program_of(int records) {
   Graph g({.inference = true});
   const Rng rng{1, 1};
   std::uint64_t draw = 0;
@@ -47,8 +47,8 @@ int main() {
   Pool pool;
   StepParams params;
   Stream stream(pool, &params);
-  const Program program = program_of(kRecords);
-  const Executable exe(program);
+  const Instance exe(program_of(kRecords));
+  const Program& program = exe.program();
   lab::compare::HostEnvironment host(pool);
   const auto result =
       lab::compare::run({{"plan", [&] { plan(program); }}, {"replay", [&] { exe.run(stream); }, kRecords}}, host,

@@ -378,7 +378,8 @@ void add_bench(const Command& program, Run& run) {
         sub.option("--repeats", o.repeats, "Repeats of --aa (20)").range(1, 100000);
         sub.option("--shape", o.shape, "Another shape for the named ops: 512x1000");
         sub.option("--sweep", o.sweep,
-                   "Draw this many shapes of each op, from those of models and from odd ones; print the distribution of the ratios "
+                   "Draw this many shapes of each op, from those of models and from odd ones; print the distribution "
+                   "of the ratios "
                    "and the ten worst")
             .range(1, 100000);
         sub.option("--seed", o.seed, "Seed of --sweep: the same seed draws the same shapes (1)");

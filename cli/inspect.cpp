@@ -1,5 +1,6 @@
 // hpcdl inspect: what is in a safetensors file, a model folder or a checkpoint; and the programs of a training step.
 
+#include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -7,13 +8,16 @@
 #include "hpcdl/core/convert.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/units.h"
+#include "hpcdl/graph/program_bytes.h"
 #include "hpcdl/graph/text.h"
 #include "hpcdl/io/hf_config.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/models/image_model.h"
 #include "hpcdl/quant/int4_names.h"
+#include "hpcdl/train/check_config.h"
 #include "hpcdl/train/run_table.h"
+#include "hpcdl/train/step_programs.h"
 #include "hpcdl/train/trainer.h"
 #include "hpcdl/train/without_data.h"
 
@@ -24,8 +28,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct InspectOptions {
-  std::string path, arch, stem = "cifar";
-  std::int64_t classes = 10;
+  std::string path, arch, stem = "cifar", mesh;
+  std::int64_t classes = 10, rank = 0;
   bool json = false, program = false, check = false;
 };
 
@@ -39,30 +43,66 @@ void take_model(train::RunConfig& config, const fs::path& folder) {
   config.model.family = models::family_of(config.image.family);
 }
 
-/// The programs of one training step: of a run's TOML file, or of a model folder with the default settings.
+/// "dp=8,tp=4": axes that are not named have one rank.
+parallel::MeshShape mesh_shape(const std::string& words) {
+  parallel::MeshShape shape;
+  for (std::size_t at = 0; at < words.size();) {
+    const auto end = std::min(words.find(',', at), words.size());
+    const auto word = words.substr(at, end - at), axis = word.substr(0, word.find('='));
+    int ranks = 0;
+    const auto* number = word.data() + std::min(axis.size() + 1, word.size());
+    const auto [rest, error] = std::from_chars(number, word.data() + word.size(), ranks);
+    const bool known = axis == "dp" || axis == "tp";
+    if (!known || error != std::errc() || rest != word.data() + word.size() || ranks < 1 || ranks > 1 << 20)
+      fail_usage("inspect", "--mesh: expected the ranks along dp and tp, like dp=8,tp=4, got \"{}\"", words);
+    (axis == "dp" ? shape.dp : shape.tp) = ranks;
+    at = end + 1;
+  }
+  return shape;
+}
+
+/// The programs of one training step, as a rank records them: of a run's TOML file, or of a model folder with the
+/// default settings. Neither weights nor data nor other ranks are there.
 int inspect_programs(const InspectOptions& o) {
   train::RunConfig config;
   if (o.path.ends_with(".toml")) train::table_of(config).load({o.path}, {});
   else take_model(config, io::find_model_folder(o.path));
-  const auto model = train::model_without_data(config);
+  const auto shape = mesh_shape(o.mesh);
+  if (o.rank < 0 || o.rank >= shape.size())
+    fail_usage("inspect", "--rank: expected one of the {} ranks of the mesh, got {}", shape.size(), o.rank);
+  config.parallel.dp = shape.dp, config.parallel.tp = shape.tp;
+  train::share_global_batch(config, shape.size());
+  const auto mesh = parallel::Mesh::described(shape, static_cast<int>(o.rank));
+  const auto model = train::model_without_data(config, {}, mesh);
+  auto options = train::step_options(config);
+  options.data = mesh.dp();
   Pool pool(1);
-  const train::TrainStep step(*model, pool, train::step_options(config));
-  const char* const names[] = {"forward and backward, first micro-batch", "forward and backward, further micro-batches",
-                               "update"};
-  const auto programs = step.programs(std::min<std::int64_t>(config.train.accumulate, 2));
+  Stream stream(pool);
+  const train::StepPrograms step(*model, options, stream);
+  std::vector<std::pair<std::string, Program>> programs;
+  programs.emplace_back("forward and backward, first micro-batch", step.first().recorded.program);
+  if (step.has_more())
+    programs.emplace_back("forward and backward, further micro-batches", step.more().recorded.program);
+  if (step.apart()) programs.emplace_back("forward and backward, last micro-batch", step.last().recorded.program);
+  programs.emplace_back("update", step.update().program);
   std::string text;
   Json out = Json::array();
-  for (std::size_t i = 0; i < programs.size(); ++i) {
-    const std::string name = names[i + 1 == programs.size() ? 2 : i];
-    const auto cost = programs[i]->program().cost();
+  for (const auto& [name, program] : programs) {
+    const auto cost = program.cost();
+    const auto planned = plan(program);
     out.push_back({{"name", name},
-                   {"records", programs[i]->program().records.size()},
+                   {"digest", fmt::format("{:016x}", digest(program))},
+                   {"records", program.records.size()},
                    {"flops", cost.flops},
                    {"bytes", cost.bytes},
-                   {"peak_bytes", programs[i]->plan().arena_bytes}});
-    text += fmt::format("{}\n{}\n", name, program_text(programs[i]->program(), programs[i]->plan()));
+                   {"peak_bytes", planned.arena_bytes}});
+    text += fmt::format("{}, digest {:016x}\n{}\n", name, digest(program), program_text(program, planned));
   }
-  if (o.json) print_json({{"parameters", model->parameter_count()}, {"programs", out}});
+  if (o.json)
+    print_json({{"mesh", {{"dp", shape.dp}, {"tp", shape.tp}}},
+                {"rank", o.rank},
+                {"parameters", model->parameter_count()},
+                {"programs", out}});
   else print_text(text);
   return exit_code::kDone;
 }
@@ -134,6 +174,8 @@ int inspect(InspectOptions& o, const Command& sub) {
     if (!o.arch.empty() && sub.given(option)) fail_usage("inspect", "{} needs a path, not --arch", option);
   for (const char* option : {"--stem", "--classes"})
     if (o.arch.empty() && sub.given(option)) fail_usage("inspect", "{} belongs to --arch", option);
+  for (const char* option : {"--mesh", "--rank"})
+    if (!o.program && sub.given(option)) fail_usage("inspect", "{} belongs to --program", option);
   if (o.program && o.check) fail_usage("inspect", "--program reads no tensors, --check all of them: give one");
   if (!o.arch.empty()) return inspect_arch(o);
   if (o.program) return inspect_programs(o);
@@ -199,6 +241,9 @@ void add_inspect(const Command& program, Run& run) {
         sub.option("--classes", o.classes, "With --arch: number of classes").positive().shows_default();
         sub.flag("--program", o.program,
                  "The recorded programs of a training step: records, shapes, bytes, flops, peak memory");
+        sub.option("--mesh", o.mesh,
+                   "With --program: the ranks that share a step, like dp=8,tp=4; none of them need be there");
+        sub.option("--rank", o.rank, "With --program: whose programs").shows_default();
         sub.flag("--check", o.check, "Read every tensor and stop at the first that holds NaN or infinity");
         sub.flag("--json", o.json, "One JSON object on stdout");
       },

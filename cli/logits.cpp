@@ -5,7 +5,7 @@
 #include "cli/threads_option.h"
 #include "cli/verb.h"
 #include "hpcdl/core/convert.h"
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/io/hf_config.h"
 #include "hpcdl/io/safetensors_writer.h"
 #include "hpcdl/models/language_model.h"
@@ -35,7 +35,7 @@ int logits(LogitsOptions& o) {
   const std::int64_t length = std::ssize(ids);
   const Var tokens = g.input("tokens", {{1, length}, DType::i32});
   const Var out = g.keep(model.logits(g, tokens));
-  const Executable exe(g.finish(), nullptr, stream.device());
+  const Instance exe(g.finish(), nullptr, stream.device());
   copy(stream, exe.tensor(tokens), View(ids.data(), tokens.spec()));
   exe.run(stream);
   const OwnedTensor host(out.spec());

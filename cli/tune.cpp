@@ -50,7 +50,7 @@ std::optional<tune::Session> start_tuning(const TuneOption& o, Device device, Po
 }
 
 void tune_programs(std::optional<tune::Session>& session, const TuneOption& o,
-                   const std::vector<const Executable*>& programs) {
+                   const std::vector<const Instance*>& programs) {
   if (!session) return;
   const auto report = session->prepare(programs, o.seconds);
   if (report.outcomes.empty() && report.skipped.empty()) return;

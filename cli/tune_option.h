@@ -19,6 +19,6 @@ void add_tune_option(const Command& sub, TuneOption& o);
 std::optional<lab::tune::Session> start_tuning(const TuneOption& o, Device device, Pool& pool);
 /// Tunes what the programs ask for and the file does not answer, where that is asked for; says what changed.
 void tune_programs(std::optional<lab::tune::Session>& session, const TuneOption& o,
-                   const std::vector<const Executable*>& programs);
+                   const std::vector<const Instance*>& programs);
 
 }  // namespace hpcdl::cli

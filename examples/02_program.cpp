@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/graph/text.h"
 #include "hpcdl/ops/softmax/softmax.h"
 
@@ -47,7 +47,7 @@ int main() {
   const Var p = g.parameter("w", w.tensor, dw.tensor);
   const Var loss = g.keep(record<SquaredError>({}, softmax(p), g.constant("target", target.tensor)));
   g.backward(loss);
-  const Executable step(g.finish());
+  const Instance step(g.finish());
   fmt::print("{}\n", program_text(step.program(), step.plan()));
 
   for (int i = 0; i <= 2000; ++i) {

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "hpcdl/core/rng.h"
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/infer/generator.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/ops/adamw/adamw.h"
@@ -31,7 +31,7 @@ int main() {
   const Var tokens = g.input("tokens", ids), targets = g.input("targets", ids);
   const Var loss = g.keep(model.loss(g, tokens, targets));
   g.backward(loss);
-  const Executable step(g.finish());
+  const Instance step(g.finish());
   fmt::print("{} parameters, {} records, arena of {} bytes\n", model.parameter_count(), step.program().records.size(),
              step.plan().arena_bytes);
 
@@ -54,7 +54,7 @@ int main() {
   }
   record_grad_norm(o, gradients, {.max_norm = 1});
   record_adamw(o, update, {.weight_decay = 0.1f});
-  const Executable optimizer(o.finish());
+  const Instance optimizer(o.finish());
 
   // The language: counting upwards in steps of 1, 2 or 3 modulo the vocabulary.
   for (params.step = 0; params.step < 200; ++params.step) {

@@ -8,7 +8,7 @@
 #include "hpcdl/comm/transport/threads.h"
 #include "hpcdl/comm/world.h"
 #include "hpcdl/core/rng.h"
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/ops/adamw/adamw.h"
 #include "hpcdl/ops/grad_norm/grad_norm.h"
@@ -57,7 +57,7 @@ void train_rank(const comm::Group& world) {
   Graph g;
   const auto [tokens, targets, loss] = record_loss(g);
   gradients.record(g, [&, l = loss] { g.backward(l); });
-  const Executable step(g.finish());
+  const Instance step(g.finish());
 
   Graph o({.inference = true});
   std::vector<OwnedTensor> moments;
@@ -77,7 +77,7 @@ void train_rank(const comm::Group& world) {
   }
   record_grad_norm(o, sums, {.max_norm = 1});
   record_adamw(o, update, {.weight_decay = 0.1f});
-  const Executable optimizer(o.finish());
+  const Instance optimizer(o.finish());
 
   Pool pool(1);
   StepParams params;

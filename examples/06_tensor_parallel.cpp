@@ -10,7 +10,7 @@
 #include "hpcdl/comm/transport/threads.h"
 #include "hpcdl/comm/world.h"
 #include "hpcdl/core/rng.h"
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/parallel/mesh.h"
 #include "hpcdl/train/train_step.h"
@@ -37,11 +37,11 @@ float mlp_by_hand(const comm::Group& tp) {
   Pool pool(1);
   Stream stream(pool);
   Graph g({.inference = true});
-  const parallel::Peers peers{&tp};
+  const parallel::Peers peers(tp);
   const Var in = parallel::enter(g.constant("x", x.tensor), peers);  // its gradient would be summed over the ranks
   const Var hidden = linear(in, g.constant("w1", w1.tensor), {}, {.activation = Activation::gelu_tanh});
   const Var y = g.keep(parallel::leave(linear(hidden, g.constant("w2", w2.tensor)), peers));
-  const Executable exe(g.finish());
+  const Instance exe(g.finish());
   exe.run(stream);
   float sum = 0;
   for (std::int64_t i = 0; i < exe.tensor(y).size(); ++i) sum += std::fabs(exe.tensor(y).ptr<float>()[i]);

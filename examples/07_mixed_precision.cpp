@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "hpcdl/core/rng.h"
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/graph/text.h"
 #include "hpcdl/ops/adamw/adamw.h"
 #include "hpcdl/ops/cross_entropy/cross_entropy.h"
@@ -59,7 +59,7 @@ int main() {
     loss = g.keep(model(g, x, labels));
   }
   scaler.backward(g, loss);
-  const Executable pass(g.finish());
+  const Instance pass(g.finish());
   fmt::print("{}\n", program_text(pass.program(), pass.plan()));
 
   Graph o;
@@ -74,7 +74,7 @@ int main() {
                       .v = o.constant(name("v"), p->v.tensor)});
   }
   scaler.step(o, gradients, {.max_norm = 1}, [&] { record_adamw(o, update, {}); });
-  const Executable step(o.finish());
+  const Instance step(o.finish());
 
   // Two rings of points, one around the other.
   double mean = 0;

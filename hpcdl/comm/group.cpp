@@ -50,6 +50,15 @@ Group::Group()
     : impl_(std::make_shared<Impl>(std::make_shared<Engine>(nullptr, WorldOptions{}), "self", 0, std::vector<int>{0},
                                    0)) {}
 
+Group Group::described(int rank, int size, std::string name) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return Group(std::make_shared<Impl>(std::make_shared<Engine>(nullptr, WorldOptions{}), std::move(name), 0,
+                                      std::move(ranks), rank));
+}
+
+bool Group::is_described() const { return size() > 1 && !impl_->engine->transport(); }
+
 int Group::rank() const { return impl_->rank; }
 int Group::size() const { return static_cast<int>(impl_->world_ranks.size()); }
 const std::string& Group::name() const { return impl_->name; }

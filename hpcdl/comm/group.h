@@ -51,6 +51,9 @@ class Work {
 class Group {
  public:
   Group();  // of one rank
+  /// Ranks that are only described, for programs that are recorded and not run: their calls throw.
+  static Group described(int rank, int size, std::string name);
+  bool is_described() const;
   int rank() const;
   int size() const;
   const std::string& name() const;

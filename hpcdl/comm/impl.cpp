@@ -181,6 +181,8 @@ void Group::Impl::on_device(const Stream& s, const Call& c) {
 }
 
 Work Group::Impl::submit(const Stream& s, Call& call, bool now) {
+  require(world_ranks.size() == 1 || engine->transport(), "comm",
+          "the ranks of \"{}\" are only described: nothing can be exchanged with them", name);
   require(!closed, "comm", "the group {} has been closed", name);
   LiveCounters::add(counters.calls, 1);
   LiveCounters::add(counters.bytes, call.bytes());

@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/imagined_memory.h"
 #include "hpcdl/core/red_zone.h"
 
 #if HPCDL_CUDA
@@ -17,29 +16,6 @@
 namespace hpcdl {
 namespace {
 constexpr std::int64_t kHuge = std::int64_t{2} << 20;
-
-/// Of imagined memory. Addresses begin where no process has any: beyond the 47 bits of user space.
-struct Imagined {
-  static constexpr std::uintptr_t kFirst = std::uintptr_t{1} << 48;
-  bool active = false;
-  std::uintptr_t next = kFirst;
-  std::int64_t host = 0, device = 0;
-};
-thread_local Imagined imagined;
-
-constexpr std::int64_t kImagined = -1;  // in place of the mapped bytes
-
-/// What a Buffer takes: large ones of the host come in huge pages.
-std::int64_t taken(std::int64_t bytes, Device device) {
-  return device.is_cuda() || bytes < kHuge ? bytes : (bytes + kHuge - 1) / kHuge * kHuge;
-}
-
-std::byte* imagine(std::int64_t bytes, Device device) {
-  auto* at = reinterpret_cast<std::byte*>(imagined.next);
-  imagined.next += static_cast<std::uintptr_t>((bytes + 2 * kHuge - 1) / kHuge * kHuge);
-  (device.is_cuda() ? imagined.device : imagined.host) += taken(bytes, device);
-  return at;
-}
 
 std::byte* device_allocate([[maybe_unused]] Device device, [[maybe_unused]] std::int64_t bytes) {
 #if HPCDL_CUDA
@@ -73,11 +49,6 @@ void device_free([[maybe_unused]] std::byte* p) {
 
 Buffer::Buffer(std::int64_t bytes, Device device) : bytes_(bytes), device_(device) {
   require(bytes >= 0, "memory", "cannot allocate {} bytes", bytes);
-  if (imagined.active) {
-    data_ = imagine(bytes, device);
-    mapped_ = kImagined;
-    return;
-  }
   if (device.is_cuda()) {
     data_ = device_allocate(device, bytes);
     return;
@@ -90,7 +61,7 @@ Buffer::Buffer(std::int64_t bytes, Device device) : bytes_(bytes), device_(devic
     close_red_zone(data_ + bytes, data_ + size);
     return;
   }
-  const std::int64_t size = taken(bytes, device);
+  const std::int64_t size = (bytes + kHuge - 1) / kHuge * kHuge;
   void* p = mmap(nullptr, static_cast<std::size_t>(size + kHuge), PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   require(p != MAP_FAILED, "memory", "cannot allocate {} bytes: {}", bytes, std::strerror(errno));
@@ -107,9 +78,7 @@ Buffer::Buffer(std::int64_t bytes, Device device) : bytes_(bytes), device_(devic
 }
 
 Buffer::~Buffer() {
-  if (mapped_ == kImagined) {
-    (device_.is_cuda() ? imagined.device : imagined.host) -= taken(bytes_, device_);
-  } else if (device_.is_cuda()) {
+  if (device_.is_cuda()) {
     device_free(data_);
   } else if (mapped_ > 0) {
     open_red_zone(data_ + bytes_, data_ + mapped_);
@@ -118,17 +87,5 @@ Buffer::~Buffer() {
     std::free(data_);
   }
 }
-
-ImaginedMemory::ImaginedMemory() {
-  require(!imagined.active, "memory", "imagined memory does not nest");
-  imagined = {.active = true};
-}
-
-ImaginedMemory::~ImaginedMemory() { imagined.active = false; }
-
-std::int64_t ImaginedMemory::host_bytes() const { return imagined.host; }
-std::int64_t ImaginedMemory::device_bytes() const { return imagined.device; }
-
-bool ImaginedMemory::active() { return imagined.active; }
 
 }  // namespace hpcdl

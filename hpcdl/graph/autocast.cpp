@@ -52,7 +52,7 @@ Var Graph::cast_once(const Var& x, DType to) {
   if (x.dtype() == to) return x;
   const auto kind = program_.slots[static_cast<std::size_t>(x.operand().slot)].kind;
   const auto known = casts_.find({x.id(), to});
-  if (known != casts_.end() && (known->second.segment == segment_ || kind == SlotKind::external))
+  if (known != casts_.end() && (known->second.segment == segment_ || kind == SlotKind::state))
     return var(known->second.value);
   const Var y = cast(x, to);
   casts_.insert_or_assign({x.id(), to}, KnownCast{y.id(), segment_});

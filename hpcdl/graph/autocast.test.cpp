@@ -8,8 +8,8 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/rng.h"
-#include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/graph/text.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/models/tiny_for_tests.h"
@@ -140,8 +140,8 @@ Program recorded(const LanguageModel& model, const How& how, Stream* eager, floa
   const Var sum =
       g.keep(model.loss(g, g.constant("tokens", tokens.tensor), g.constant("targets", targets.tensor), how.forward));
   g.backward(sum);
-  if (eager) return *loss = *g.eager_tensor(sum).ptr<float>(), g.finish();
-  Executable exe(g.finish());
+  if (eager) return *loss = *g.eager_tensor(sum).ptr<float>(), g.finish().program;
+  Instance exe(g.finish());
   Pool pool(2);
   StepParams params;
   Stream s(pool, &params);
@@ -221,7 +221,7 @@ TEST_P(OnDevice, a_recorded_step_is_replayed) {
   const Graph::Autocast scope(g, AutocastPolicy{.product = DType::f16});
   const Var sum = g.keep(model.loss(g, tokens, targets));
   g.backward(sum);
-  Executable exe(g.finish(), nullptr, GetParam());
+  Instance exe(g.finish(), nullptr, GetParam());
   copy(s, exe.tensor(tokens), View(tiny_ids(1).data(), tokens.spec()));
   copy(s, exe.tensor(targets), View(tiny_ids(2).data(), targets.spec()));
   std::vector<float> losses;

@@ -13,6 +13,7 @@ void Graph::fill(const Operand& where, float v) {
   Operand o = where;
   o.access = Access::write;
   const Fill::Args args{v};
+  static_cast<void>(known_op<Fill>);
   emit(Fill::name, op_info<Fill>.forward, std::span(&o, 1), &args, sizeof args, Fill::cost(o.spec, args),
        Phase::backward);
 }
@@ -57,7 +58,7 @@ Operand Graph::write_gradient(int id) {
       b.gradient_slot = parameters_[static_cast<std::size_t>(b.parameter)].gradient_slot;
       if (options_.parameter_gradients == Write::accumulate) b.written = {b.region};
     } else {
-      b.gradient_slot = add_slot({spec, SlotKind::temp, nullptr, b.name + ".grad"});
+      b.gradient_slot = add_slot({spec, SlotKind::temp, b.name + ".grad"});
     }
   }
   const Region region = value(id).region;
@@ -120,7 +121,7 @@ Var Graph::gradient(const Var& x) const {
 void Graph::require_recorded(const Var& y) const {
   const int made = value(y.id()).base;
   const auto kind = program_.slots[static_cast<std::size_t>(y.operand().slot)].kind;
-  if (options_.inference || kind == SlotKind::external || kind == SlotKind::input) return;  // leaves
+  if (options_.inference || kind == SlotKind::state || kind == SlotKind::input) return;  // leaves
   const bool found = std::any_of(nodes_.begin(), nodes_.end(), [&](const Node& node) {
     return std::find(node.out.begin(), node.out.end(), made) != node.out.end();
   });
@@ -230,8 +231,7 @@ void Graph::backward_of(const Node& node) {
       case OperandKind::grad_in:
         if (const int id = node.in[i]; id >= 0 && value(id).needs_gradient) {
           if (std::any_of(written.begin(), written.end(), [&](int other) { return overlaps(id, other); })) {
-            o = whole(add_slot({gradient_spec(id), SlotKind::temp, nullptr, "second.grad"}), gradient_spec(id),
-                      Access::write);
+            o = whole(add_slot({gradient_spec(id), SlotKind::temp, "second.grad"}), gradient_spec(id), Access::write);
             late.emplace_back(id, o);
           } else if (!take_over_gradient(node, ref.index)) {
             o = write_gradient(id);
@@ -240,7 +240,7 @@ void Graph::backward_of(const Node& node) {
         }
         break;
       case OperandKind::scratch:
-        o = whole(add_slot({scratch[i], SlotKind::temp, nullptr, "scratch"}), scratch[i], Access::write);
+        o = whole(add_slot({scratch[i], SlotKind::temp, "scratch"}), scratch[i], Access::write);
         break;
     }
     const bool sparse = op.gathers && o.access == Access::update;
@@ -255,7 +255,7 @@ void Graph::backward_of(const Node& node) {
   for (const auto& [id, from] : late) {
     Operand pair[2] = {write_gradient(id), from};
     pair[1].access = Access::read;
-    emit(AddInto::name, &AddInto::run, pair, nullptr, 0, AddInto::cost(from.spec), Phase::backward);
+    emit<AddInto>(pair, nullptr, 0, AddInto::cost(from.spec), Phase::backward);
   }
 }
 
@@ -271,14 +271,14 @@ void Graph::push_backward(const Node& node, std::vector<Operand> operands, Cost 
     (is_weight ? weight_wanted : more_wanted) = true;
   }
   if (!options_.weights_beside || !weight_wanted || !more_wanted)
-    return push(op.name, op.backward, operands, node.args, cost, Phase::backward);
+    return push(op.name, true, operands, node.args, cost, Phase::backward);
   for (std::size_t i = 0; i < operands.size(); ++i)
     if (const auto& ref = op.backward_operands[i]; ref.kind == OperandKind::grad_in)
       (ref.index == op.splits ? operands[i] : weight[i]) = Operand();
   const Cost half{cost.flops / 2, cost.bytes / 2};
-  push(op.name, op.backward, operands, node.args, half, Phase::backward);
+  push(op.name, true, operands, node.args, half, Phase::backward);
   const Beside beside(*this, 1);
-  push(op.name, op.backward, weight, node.args, half, Phase::backward);
+  push(op.name, true, weight, node.args, half, Phase::backward);
 }
 
 // ---------------------------------------------------------------- recompute
@@ -337,13 +337,13 @@ void Graph::rematerialise(int segment) {
     for (std::size_t k = 0; k < node.out.size(); ++k) {
       if (node.out[k] < 0) continue;
       const auto& v = value(node.out[k]);
-      operands[k].slot = add_slot({v.operand.spec, SlotKind::temp, nullptr, v.name + ".again"});
+      operands[k].slot = add_slot({v.operand.spec, SlotKind::temp, v.name + ".again"});
       if (made[base_of(node.out[k])]) remap_[base_of(node.out[k])] = operands[k].slot;
     }
     for (std::size_t k = 0; k < node.in.size(); ++k)
       if (node.in[k] >= 0)
         if (const int slot = remapped(node.in[k]); slot >= 0) operands[node.out.size() + k].slot = slot;
-    push(node.op->name, node.op->forward, operands, node.args, cost, Phase::recompute);
+    push(node.op->name, false, operands, node.args, cost, Phase::recompute);
   }
   scope_ = outer;
 }

@@ -12,9 +12,12 @@ Graph::Graph(Options options) : options_(options) {}
 // ---------------------------------------------------------------- leaves and views
 
 int Graph::add_slot(Slot slot) {
-  if (options_.eager && !slot.data) {
+  if (options_.eager && slot.kind == SlotKind::state) {
+    eager_data_.push_back(static_cast<std::byte*>(bindings_.memory(slot.name).data()));
+    require(eager_data_.back() != nullptr, "graph", "\"{}\" has no memory: an eager graph needs it", slot.name);
+  } else if (options_.eager) {
     eager_memory_.push_back(std::make_unique<Buffer>(slot.spec.bytes(), options_.eager->device()));
-    slot.data = eager_memory_.back()->data();
+    eager_data_.push_back(eager_memory_.back()->data());
   }
   program_.slots.push_back(std::move(slot));
   return static_cast<int>(program_.slots.size()) - 1;
@@ -31,52 +34,53 @@ int Graph::add_value(Value v) {
   return id;
 }
 
+/// The slot of something that lies in memory of the caller.
+int Graph::add_state(const std::string& name, const Tensor& memory) {
+  if (memory) bindings_.bind(name, memory);
+  return add_slot({memory.spec(), SlotKind::state, name});
+}
+
 Operand Graph::whole(int slot, const Spec& spec, Access access) {
   return {slot, 0, spec, contiguous_strides(spec.shape), access};
 }
 
 Var Graph::input(std::string name, Spec spec) {
-  const int slot = add_slot({spec, SlotKind::input, nullptr, name});
+  const int slot = add_slot({spec, SlotKind::input, name});
   return var(add_value(
       {.operand = whole(slot, spec, Access::read), .base = -1, .region = {}, .written = {}, .name = std::move(name)}));
 }
 
 Var Graph::constant(std::string name, Tensor memory) {
   require(memory.is_contiguous(), "graph", "constant \"{}\" must be contiguous", name);
-  const std::pair<const void*, std::string> key{memory.data(), name};
-  if (const auto known = by_memory_.find(key); known != by_memory_.end()) {
+  if (const auto known = states_.find(name); known != states_.end()) {
     const Var v = var(known->second);
+    if (memory) bindings_.bind(name, memory);
     require(v.spec() == memory.spec(), "graph",
             "\"{}\" is {} in this program, and now {}: give the other a name of its own", name, to_string(v.spec()),
             to_string(memory.spec()));
     return v;
   }
-  const int slot = add_slot({memory.spec(), SlotKind::external, memory.data(), name, memory.device()});
-  const int id = add_value({.operand = whole(slot, memory.spec(), Access::read),
-                            .base = -1,
-                            .region = {},
-                            .written = {},
-                            .name = std::move(name)});
-  by_memory_.emplace(key, id);
+  const int slot = add_state(name, memory);
+  const int id = add_value(
+      {.operand = whole(slot, memory.spec(), Access::read), .base = -1, .region = {}, .written = {}, .name = name});
+  states_.emplace(std::move(name), id);
   return var(id);
 }
 
 Var Graph::parameter(std::string name, Tensor value, Tensor gradient) {
   const Var v = constant(name, value);
-  if (options_.inference || !gradient) return v;
+  if (options_.inference || !gradient.spec()) return v;
   require(gradient.is_contiguous() && gradient.spec() == value.spec(), "graph",
           "the gradient of parameter \"{}\" must be a contiguous {}, got {}", name, to_string(value.spec()),
           to_string(gradient.spec()));
   auto& val = this->value(v.id());
   if (val.parameter >= 0) {
-    const int known = parameters_[static_cast<std::size_t>(val.parameter)].gradient_slot;
-    require(program_.slots[static_cast<std::size_t>(known)].data == gradient.data(), "graph",
-            "the gradient of parameter \"{}\" lies elsewhere in this program", name);
+    if (gradient) bindings_.bind(name + ".grad", gradient);
     return v;
   }
   val.needs_gradient = true;
   val.parameter = static_cast<int>(parameters_.size());
-  const int slot = add_slot({gradient.spec(), SlotKind::external, gradient.data(), name + ".grad", gradient.device()});
+  const int slot = add_state(name + ".grad", gradient);
   parameters_.push_back({v.id(), slot});
   return v;
 }
@@ -85,15 +89,17 @@ Var Graph::stand_in(const Var& of, std::string name, Tensor memory) {
   require(memory.is_contiguous() && memory.shape() == of.shape() && value(of.id()).base == of.id(), "graph",
           "\"{}\" must be a contiguous tensor of the shape of the parameter it stands for, {}, got {}", name,
           to_string(of.spec()), to_string(memory.spec()));
-  const std::pair<const void*, std::string> key{memory.data(), name};
-  if (const auto known = by_memory_.find(key); known != by_memory_.end()) return var(known->second);
-  const int slot = add_slot({memory.spec(), SlotKind::external, memory.data(), name, memory.device()});
+  if (const auto known = states_.find(name); known != states_.end()) {
+    if (memory) bindings_.bind(name, memory);
+    return var(known->second);
+  }
+  const int slot = add_state(name, memory);
   Value v = value(of.id());
   v.operand = whole(slot, memory.spec(), Access::read);
   v.written.clear();
-  v.name = std::move(name);
+  v.name = name;
   const int id = add_value(std::move(v));
-  by_memory_.emplace(key, id);
+  states_.emplace(std::move(name), id);
   return var(id);
 }
 
@@ -104,7 +110,7 @@ Var Graph::differentiable_input(std::string name, Spec spec) {
 }
 
 Var Graph::temporary(std::string name, Spec spec) {
-  const int slot = add_slot({spec, SlotKind::temp, nullptr, name});
+  const int slot = add_slot({spec, SlotKind::temp, name});
   return var(add_value(
       {.operand = whole(slot, spec, Access::read), .base = -1, .region = {}, .written = {}, .name = std::move(name)}));
 }
@@ -172,21 +178,32 @@ Graph::Scope::Scope(Graph& g, std::string_view name) : graph_(g), outer_(g.scope
   g.scope_ = static_cast<std::uint32_t>(scopes.size() - 1);
 }
 
-std::uint32_t Graph::store_args(const void* args, std::size_t bytes) {
+std::uint32_t Graph::store_args(const void* args, std::size_t bytes, const Bound* bound) {
   const std::size_t at = (program_.args.size() + 15) / 16 * 16;
   program_.args.resize(at + std::max<std::size_t>(bytes, 1));
   if (bytes) std::memcpy(program_.args.data() + at, args, bytes);
+  if (bound) {
+    const auto within = reinterpret_cast<const std::byte*>(bound) - static_cast<const std::byte*>(args);
+    program_.bounds.push_back(static_cast<std::uint32_t>(at + static_cast<std::size_t>(within)));
+    if (bound->at) bindings_.bind(bound->name, bound->at);
+  }
   return static_cast<std::uint32_t>(at);
 }
 
-void Graph::push(std::string_view name, RunFn run, std::span<const Operand> operands, std::uint32_t args, Cost cost,
+Recording Graph::finish() {
+  for (const auto at : program_.bounds)  // known to the bindings; only records that ran eagerly needed them here
+    reinterpret_cast<Bound*>(program_.args.data() + at)->at = nullptr;
+  return {std::move(program_), std::move(bindings_)};
+}
+
+void Graph::push(OpName name, bool backward, std::span<const Operand> operands, std::uint32_t args, Cost cost,
                  Phase phase) {
   Record r;
   r.op = name;
-  r.run = run;
+  r.backward = backward;
   r.args = args;
   r.operands = static_cast<std::uint32_t>(program_.operands.size());
-  r.operand_count = static_cast<std::uint16_t>(operands.size());
+  r.operand_count = static_cast<std::uint32_t>(operands.size());
   r.phase = phase;
   r.scope = scope_;
   r.stream = stream_;
@@ -200,19 +217,19 @@ void Graph::push(std::string_view name, RunFn run, std::span<const Operand> oper
       tensors.emplace_back();
       continue;
     }
-    auto* data = static_cast<std::byte*>(program_.slots[static_cast<std::size_t>(o.slot)].data);
     tensors.emplace_back(
-        Tensor(data + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides, options_.eager->device()),
+        Tensor(eager_data(o.slot) + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides, options_.eager->device()),
         o.access == Access::update ? Write::accumulate : Write::overwrite);
   }
   options_.eager->push_params();
-  run(*options_.eager, tensors.data(), program_.args.data() + args);
+  function_of(name, backward).run(*options_.eager, tensors.data(), program_.args.data() + args);
 }
 
-void Graph::emit(std::string_view name, RunFn run, std::span<const Operand> operands, const void* args,
-                 std::size_t args_bytes, Cost cost, Phase phase) {
+void Graph::emit(OpName name, RunFn run, std::span<const Operand> operands, const void* args, std::size_t args_bytes,
+                 Cost cost, Phase phase, const Bound* bound) {
   if (!casts_.empty()) forget_casts(operands);
-  push(name, run, operands, store_args(args, args_bytes), cost, phase);
+  know(name, false, {run});
+  push(name, false, operands, store_args(args, args_bytes, bound), cost, phase);
 }
 
 std::vector<Operand> Graph::forward_operands(const OpInfo& op, std::span<const int> in, std::span<const int> out,
@@ -232,7 +249,7 @@ std::vector<Operand> Graph::forward_operands(const OpInfo& op, std::span<const i
     Spec scratch[OpInfo::kMaxScratch];
     const int n = op.scratch(specs.data(), args, scratch);
     for (int i = 0; i < n; ++i)
-      operands.push_back(whole(add_slot({scratch[i], SlotKind::temp, nullptr, "scratch"}), scratch[i], Access::write));
+      operands.push_back(whole(add_slot({scratch[i], SlotKind::temp, "scratch"}), scratch[i], Access::write));
   }
   return operands;
 }
@@ -242,8 +259,11 @@ std::vector<Var> Graph::apply(const OpInfo& op, std::span<const Var> given, cons
   for (std::size_t i = 0; i < in.size(); ++i)
     require(!in[i] || &in[i].graph() == this, op.name, "operand {} belongs to another graph", i);
   if (autocast_ && op.casts) cast_inputs(op, in);
-  Spec specs[16], outs[OpInfo::kMaxOut];
-  Node node{&op, {}, {}, store_args(args, op.args_bytes), scope_, segment_};
+  know(op);
+  std::vector<Spec> specs(in.size());
+  Spec outs[OpInfo::kMaxOut];
+  const Bound* bound = op.bound ? op.bound(const_cast<void*>(args)) : nullptr;
+  Node node{&op, {}, {}, store_args(args, op.args_bytes, bound), scope_, segment_};
   bool needs_gradient = false;
   for (std::size_t i = 0; i < in.size(); ++i) {
     node.in.push_back(in[i].id());
@@ -251,7 +271,7 @@ std::vector<Var> Graph::apply(const OpInfo& op, std::span<const Var> given, cons
     if (in[i]) needs_gradient |= value(in[i].id()).needs_gradient;
   }
   needs_gradient = needs_gradient && op.backward && !options_.inference;
-  op.infer(specs, args, outs);
+  op.infer(specs.data(), args, outs);
   std::vector<Var> result;
   for (int i = 0; i < op.n_out; ++i) {
     const bool aux = i >= op.n_out - op.n_aux;
@@ -259,7 +279,7 @@ std::vector<Var> Graph::apply(const OpInfo& op, std::span<const Var> given, cons
       node.out.push_back(-1);
       continue;
     }
-    const int slot = add_slot({outs[i], SlotKind::temp, nullptr, std::string(op.name)});
+    const int slot = add_slot({outs[i], SlotKind::temp, std::string(op.name)});
     const int id = add_value({.operand = whole(slot, outs[i], Access::read),
                               .base = -1,
                               .region = {},
@@ -270,16 +290,15 @@ std::vector<Var> Graph::apply(const OpInfo& op, std::span<const Var> given, cons
     if (!aux) result.push_back(var(id));
   }
   const auto operands = forward_operands(op, node.in, node.out, args);
-  push(op.name, op.forward, operands, node.args, op.cost(specs, args), Phase::forward);
+  push(op.name, false, operands, node.args, op.cost(specs.data(), args), Phase::forward);
   if (!options_.inference) nodes_.push_back(std::move(node));
   return result;
 }
 
 Tensor Graph::eager_tensor(const Var& x) const {
   const auto& o = x.operand();
-  auto* data = static_cast<std::byte*>(program_.slots[static_cast<std::size_t>(o.slot)].data);
-  require(data != nullptr, "graph", "not an eager graph: run the program and ask the Executable");
-  return Tensor(data + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides, options_.eager->device());
+  require(options_.eager != nullptr, "graph", "not an eager graph: run the program and ask the Instance");
+  return Tensor(eager_data(o.slot) + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides, options_.eager->device());
 }
 
 int Graph::begin_segment() {

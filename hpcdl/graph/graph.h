@@ -12,6 +12,7 @@
 
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/graph/autocast.h"
+#include "hpcdl/graph/bindings.h"
 #include "hpcdl/graph/var.h"
 
 namespace hpcdl {
@@ -38,13 +39,14 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
-  // -- leaves
+  // -- leaves. The program names those that lie in memory of the caller. A Tensor with a spec and without memory is
+  // enough to record; whoever makes an Instance says then where it lies.
   /// Filled by the caller before each run; no gradient.
   Var input(std::string name, Spec spec);
-  /// Memory of the caller, without gradient: frozen weights, buffers, caches, state. The same memory asked for again is
+  /// Memory of the caller, without gradient: frozen weights, buffers, caches, state. The same name asked for again is
   /// the same Var, so a module may ask whenever it is called.
   Var constant(std::string name, Tensor memory);
-  /// Memory of the caller with a gradient that lies in the caller's memory too; the same Var for the same memory.
+  /// Memory of the caller with a gradient that lies in the caller's memory too, as NAME.grad; the same Var for the same name.
   Var parameter(std::string name, Tensor value, Tensor gradient);
   /// The parameter `of` as other memory of the caller holds it, rounded to another type: ops read that, gradients are
   /// those of `of`.
@@ -61,9 +63,16 @@ class Graph {
   /// Pushes a record of a typed op and returns its non-auxiliary outputs. Use record<Op>() below.
   std::vector<Var> apply(const OpInfo& op, std::span<const Var> given, const void* args);
   /// Pushes a record outside the op protocol (optimizer over many tensors, collectives): `operands` in the order that
-  /// `run` expects them. Has no gradient.
-  void emit(std::string_view name, RunFn run, std::span<const Operand> operands, const void* args,
-            std::size_t args_bytes, Cost cost, Phase phase = Phase::forward);
+  /// `run` expects them, `bound` within `args` where they have one. Has no gradient.
+  void emit(OpName name, RunFn run, std::span<const Operand> operands, const void* args, std::size_t args_bytes,
+            Cost cost, Phase phase = Phase::forward, const Bound* bound = nullptr);
+  /// The same of Raw::run() as Raw::name, which programs from files find.
+  template <class Raw>
+  void emit(std::span<const Operand> operands, const void* args, std::size_t args_bytes, Cost cost,
+            Phase phase = Phase::forward, const Bound* bound = nullptr) {
+    static_cast<void>(known_op<Raw>);
+    emit(Raw::name, Raw::run, operands, args, args_bytes, cost, phase, bound);
+  }
   /// A new arena variable without gradient, e.g. an output for emit().
   Var temporary(std::string name, Spec spec);
   /// Keeps x readable after a run.
@@ -140,7 +149,8 @@ class Graph {
   /// Index of the next record.
   int position() const { return static_cast<int>(program_.records.size()); }
   const Program& program() const { return program_; }
-  Program finish() { return std::move(program_); }
+  Recording finish();
+  bool is_eager() const { return options_.eager != nullptr; }
   /// Eager mode: the memory of x.
   Tensor eager_tensor(const Var& x) const;
 
@@ -185,9 +195,10 @@ class Graph {
 
   std::vector<Operand> forward_operands(const OpInfo& op, std::span<const int> in, std::span<const int> out,
                                         const void* args);
-  void push(std::string_view name, RunFn run, std::span<const Operand> operands, std::uint32_t args, Cost cost,
-            Phase phase);
-  std::uint32_t store_args(const void* args, std::size_t bytes);
+  void push(OpName name, bool backward, std::span<const Operand> operands, std::uint32_t args, Cost cost, Phase phase);
+  std::uint32_t store_args(const void* args, std::size_t bytes, const Bound* bound);
+  int add_state(const std::string& name, const Tensor& memory);
+  std::byte* eager_data(int slot) const { return eager_data_[static_cast<std::size_t>(slot)]; }
   void fill(const Operand& where, float v);
   void cast_inputs(const OpInfo& op, std::span<Var> in);
   Var cast_once(const Var& x, DType to);
@@ -212,11 +223,13 @@ class Graph {
   std::vector<Value> values_;
   std::vector<Node> nodes_;
   std::vector<Parameter> parameters_;
-  std::map<std::pair<const void*, std::string>, int> by_memory_;  // value id of external memory, by address and name
+  std::map<std::string, int> states_;  // value id, by name
+  Bindings bindings_;
   std::vector<GradientHook> hooks_;
   std::vector<std::unique_ptr<Buffer>> eager_memory_;
-  std::vector<int> remap_;            // value id -> its recomputed twin, while a segment runs backward
-  std::vector<char> rematerialised_;  // per segment
+  std::vector<std::byte*> eager_data_;  // by slot; empty unless eager
+  std::vector<int> remap_;              // value id -> its recomputed twin, while a segment runs backward
+  std::vector<char> rematerialised_;    // per segment
   std::optional<AutocastPolicy> autocast_;
   struct KnownCast {
     int value;    // the result
@@ -231,8 +244,11 @@ class Graph {
 
 /// Records Op on Vars; absent optional operands are default Vars. Returns the one Var, or an array of the
 /// non-auxiliary outputs.
-template <class Op, class... Vars> auto record(const typename Op::Args& args, const Vars&... in) {
+template <class Op, class... Vars> auto record(const typename Op::Args& given, const Vars&... in) {
   constexpr const OpInfo& info = op_info<Op>;
+  static_cast<void>(known_op<Op>);
+  auto args = given;
+  clear_padding(args);
   static_assert(sizeof...(Vars) == static_cast<std::size_t>(info.n_in), "one Var per input of the op");
   const Var list[] = {Var(in)...};
   Graph* graph = nullptr;

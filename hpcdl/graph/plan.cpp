@@ -125,7 +125,7 @@ Plan plan(const Program& program) {
   std::vector<std::int64_t> delta(static_cast<std::size_t>(records) + 1);
   for (std::size_t s = 0; s < program.slots.size(); ++s) {
     const auto& slot = program.slots[s];
-    if (slot.kind == SlotKind::external || out.lifetime[s].first < 0 || slot.spec.bytes() == 0) continue;
+    if (slot.kind == SlotKind::state || out.lifetime[s].first < 0 || slot.spec.bytes() == 0) continue;
     items.push_back({static_cast<int>(s), out.lifetime[s], arena_size(slot)});
     delta[static_cast<std::size_t>(out.lifetime[s].first)] += items.back().size;
     delta[static_cast<std::size_t>(out.lifetime[s].last) + 1] -= items.back().size;

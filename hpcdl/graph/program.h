@@ -1,5 +1,7 @@
 #pragma once
-// The program: a step, recorded once, as plain data.
+// The program: a step, recorded once, as plain data. It holds no memory and no address: what it works on has names.
+
+#include <fmt/format.h>
 
 #include <cstdint>
 #include <string>
@@ -7,23 +9,22 @@
 #include <vector>
 
 #include "hpcdl/ops/op_info.h"
+#include "hpcdl/ops/op_name.h"
 
 namespace hpcdl {
 
 /// Where the memory of a slot comes from.
 enum class SlotKind : std::uint8_t {
-  temp,      // arena; lives from the first to the last record that touches it
-  input,     // arena; written by the caller before a run, lives through the whole program
-  kept,      // arena; lives from its first record to the end, so that the caller can read it
-  external,  // memory of the caller: parameters, gradients, optimizer state, KV cache
+  temp,   // arena; lives from the first to the last record that touches it
+  input,  // arena; written by the caller before a run, lives through the whole program
+  kept,   // arena; lives from its first record to the end, so that the caller can read it
+  state,  // known by its name: parameters, gradients, optimizer state, KV cache; an Instance says where it lies
 };
 
 struct Slot {
   Spec spec;
   SlotKind kind = SlotKind::temp;
-  void* data = nullptr;  // external, or eager mode
   std::string name;
-  Device device = {};  // of external memory
 };
 
 /// How a record uses an operand. `update` reads and writes (accumulated gradients, in-place state).
@@ -41,12 +42,12 @@ struct Operand {
 enum class Phase : std::uint8_t { forward, recompute, backward, update };
 
 struct Record {
-  std::string_view op;
-  RunFn run = nullptr;
+  OpName op;
   std::uint32_t args = 0;      // byte offset into Program::args
   std::uint32_t operands = 0;  // index of the first operand
-  std::uint16_t operand_count = 0;
+  std::uint32_t operand_count = 0;
   std::uint8_t stream = 0;
+  bool backward = false;  // which of the op's functions
   Phase phase = Phase::forward;
   std::uint32_t scope = 0;  // index into Program::scopes: "layers.3.mlp"
   Cost cost;
@@ -57,6 +58,7 @@ struct Program {
   std::vector<Operand> operands;
   std::vector<Record> records;
   std::vector<std::byte> args;
+  std::vector<std::uint32_t> bounds;  // byte offsets of the Bounds in `args`
   std::vector<std::string> scopes{""};
   std::vector<std::string> autocasts;  // the policies under which records were pushed, in words
 
@@ -70,3 +72,9 @@ struct Program {
 std::string_view phase_name(Phase p);
 
 }  // namespace hpcdl
+
+template <> struct fmt::formatter<hpcdl::OpName> : fmt::formatter<std::string_view> {
+  auto format(hpcdl::OpName name, fmt::format_context& to) const {
+    return fmt::formatter<std::string_view>::format(name.view(), to);
+  }
+};

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "hpcdl/core/rng.h"
-#include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/ops/add/add.h"
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/softmax/softmax.h"
@@ -26,7 +26,7 @@ TEST(Streams, EventsOnlyWhereADependencyCrosses) {
   d = softmax(a);     // 3: reads what nobody beside writes
   g.keep(add(c, d));  // 4: reads what 2 wrote
   for (const auto& v : {a, b, c, d}) g.keep(v);
-  const Executable exe(g.finish());
+  const Instance exe(g.finish());
   std::vector<Grad> operands;
   for (int i = 0; i < 5; ++i)
     for (const auto& t : exe.operands(i)) operands.push_back(t);
@@ -48,7 +48,7 @@ TEST(Streams, ReusedMemoryIsWaitedFor) {
     b = g.keep(softmax(a));  // 1: the last to read a
   }
   const Var c = g.keep(softmax(softmax(x)));  // 2 and 3 may get the memory of a
-  const Executable exe(g.finish());
+  const Instance exe(g.finish());
   std::vector<Grad> operands;
   for (int i = 0; i < 4; ++i)
     for (const auto& t : exe.operands(i)) operands.push_back(t);
@@ -78,7 +78,7 @@ TEST(GpuStreams, TheSameBitsAsOnOneStream) {
     Var h = x;
     for (int layer = 0; layer < 5; ++layer) h = linear(softmax(linear(h, p)), p, {}, {}, h);
     g.backward(h, g.input("dy", h.spec()));
-    Executable exe(g.finish(), nullptr, device);
+    Instance exe(g.finish(), nullptr, device);
     for (const char* name : {"x", "dy"}) {
       const auto& slots = exe.program().slots;
       for (std::size_t i = 0; i < slots.size(); ++i)

@@ -7,7 +7,7 @@ namespace hpcdl {
 class Graph;
 
 /// A value of a program being recorded: a handle, cheap to copy. A default Var is an absent optional operand.
-/// Vars stay valid for Executable::tensor() after the Graph is gone.
+/// Vars stay valid for Instance::tensor() after the Graph is gone.
 class Var {
  public:
   using symbolic_tag = void;

@@ -5,14 +5,14 @@
 #include <map>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 
 namespace hpcdl::infer {
 namespace {
 
 struct EvalProgram {
   Var tokens, targets, loss;
-  Executable exe;
+  Instance exe;
 };
 
 EvalProgram record(const models::LanguageModel& model, std::int64_t length, const nn::ForwardOptions& options) {
@@ -20,7 +20,7 @@ EvalProgram record(const models::LanguageModel& model, std::int64_t length, cons
   const Spec ids{{1, length}, DType::i32};
   const Var tokens = g.input("tokens", ids), targets = g.input("targets", ids);
   const Var loss = g.keep(model.loss(g, tokens, targets, options));
-  return {tokens, targets, loss, Executable(g.finish(), nullptr, model.device())};
+  return {tokens, targets, loss, Instance(g.finish(), nullptr, model.device())};
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/data/images/image_loader.h"
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 
 namespace hpcdl::infer {
 
@@ -15,7 +15,7 @@ namespace {
 struct Pass {
   std::vector<Var> inputs;  // images, targets
   models::PassOutputs out;
-  Executable exe;
+  Instance exe;
 };
 
 Pass record(const models::ImageModel& model, std::int64_t batch, const nn::ForwardOptions& options) {
@@ -25,7 +25,7 @@ Pass record(const models::ImageModel& model, std::int64_t batch, const nn::Forwa
   require(inputs.size() == 2, "eval", "expected a model of images and targets");
   const auto out = model.pass(g, inputs, options);
   g.keep(out.loss), g.keep(out.correct);
-  return {inputs, out, Executable(g.finish(), nullptr, model.device())};
+  return {inputs, out, Instance(g.finish(), nullptr, model.device())};
 }
 
 /// As the model was trained, whatever is usual for the images at hand.

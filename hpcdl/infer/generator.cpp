@@ -42,7 +42,7 @@ Generator::Step& Generator::step(std::int64_t tokens) {
   const Var ids = g.input("tokens", {{1, tokens}, DType::i32});
   const Var hidden = g.keep(model_.body(g, ids, options));
   const Var logits = tokens == 1 ? g.keep(model_.head(g, hidden)) : Var();
-  return steps_.emplace(tokens, Step{Executable(g.finish(), nullptr, stream_.device()), ids, hidden, logits})
+  return steps_.emplace(tokens, Step{Instance(g.finish(), nullptr, stream_.device()), ids, hidden, logits})
       .first->second;
 }
 
@@ -51,13 +51,13 @@ Generator::Step& Generator::head() {
     Graph g({.inference = true});
     const Var hidden = g.input("hidden", {{1, 1, model_.config().width}, dtype_});
     const Var logits = g.keep(model_.head(g, hidden));
-    head_ = std::make_unique<Step>(Step{Executable(g.finish(), nullptr, stream_.device()), {}, hidden, logits});
+    head_ = std::make_unique<Step>(Step{Instance(g.finish(), nullptr, stream_.device()), {}, hidden, logits});
   }
   return *head_;
 }
 
-std::vector<const Executable*> Generator::programs(std::int64_t prompt_tokens) {
-  std::vector<const Executable*> list{&step(1).exe};
+std::vector<const Instance*> Generator::programs(std::int64_t prompt_tokens) {
+  std::vector<const Instance*> list{&step(1).exe};
   if (prompt_tokens > 1) list.push_back(&head().exe);
   for (std::int64_t chunk = kLargestChunk; chunk > 1; chunk /= 2) {
     if (chunk <= prompt_tokens) list.push_back(&step(chunk).exe);

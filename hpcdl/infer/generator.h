@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/infer/sampler.h"
 #include "hpcdl/models/language_model.h"
 
@@ -39,11 +39,11 @@ class Generator {
   /// Tokens that run through one program at most.
   static constexpr std::int64_t kLargestChunk = 64;
   /// Those that a prompt of so many tokens and the new tokens behind it run through.
-  std::vector<const Executable*> programs(std::int64_t prompt_tokens);
+  std::vector<const Instance*> programs(std::int64_t prompt_tokens);
 
  private:
   struct Step {
-    Executable exe;
+    Instance exe;
     Var tokens, hidden, logits;  // logits only in the program of one token
   };
   Step& step(std::int64_t tokens);

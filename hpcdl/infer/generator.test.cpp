@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/models/tiny_for_tests.h"
@@ -29,7 +29,7 @@ std::vector<float> logits_of(const models::LanguageModel& model, Pool& pool, con
   Graph g({.inference = true});
   const Var tokens = g.input("tokens", {{1, std::ssize(ids)}, DType::i32});
   const Var y = g.keep(model.logits(g, tokens));
-  const Executable exe(g.finish());
+  const Instance exe(g.finish());
   StepParams params;
   Stream s(pool, &params);
   copy(s, exe.tensor(tokens), View(ids.data(), exe.tensor(tokens).spec()));

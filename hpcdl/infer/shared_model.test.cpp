@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/infer/generator.h"
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/parallel/tensor.h"
@@ -41,7 +41,7 @@ std::vector<float> logits(const LanguageModel& model, std::int64_t batch, std::i
   Graph g({.inference = true});
   const Var tokens = g.input("tokens", {{batch, length}, DType::i32});
   const Var out = g.keep(model.logits(g, tokens));
-  const Executable exe(g.finish());
+  const Instance exe(g.finish());
   const auto ids = prompt(batch * length);
   copy(s, exe.tensor(tokens), View(ids.data(), {{batch, length}, DType::i32}));
   exe.run(s);

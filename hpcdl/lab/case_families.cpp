@@ -122,7 +122,7 @@ void raw_element_wise(Families& to) {
                 .forward = [](Graph& g, const Shape& s, DType d) {
                   const Var y = leaf(g, "y", s, d), x = leaf(g, "x", s, d);
                   const Operand operands[] = {update_operand(y), read_operand(x)};
-                  g.emit(AddInto::name, &AddInto::run, operands, nullptr, 0, AddInto::cost(x.spec()));
+                  g.emit<AddInto>(operands, nullptr, 0, AddInto::cost(x.spec()));
                   return Var();
                 }});
 }

@@ -184,9 +184,9 @@ CaseRun::CaseRun(const Case& c, std::shared_ptr<Buffer> arena, const Stream* on)
   params_.position = c.position;
   Graph g({.inference = !c.backward});
   c.record(g);
-  Program program = g.finish();
-  if (!on) require_room(c, program, arena.get());
-  executable_ = std::make_unique<Executable>(std::move(program), std::move(arena), on ? on->device() : Device::cpu());
+  auto recorded = g.finish();
+  if (!on) require_room(c, recorded.program, arena.get());
+  executable_ = std::make_unique<Instance>(std::move(recorded), std::move(arena), on ? on->device() : Device::cpu());
   fill_inputs(c, on);
 }
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/instance.h"
 
 namespace hpcdl::lab {
 
@@ -80,7 +80,7 @@ class CaseRun {
     executable_->run(own);
   }
   const Program& program() const { return executable_->program(); }
-  const Executable& executable() const { return *executable_; }
+  const Instance& executable() const { return *executable_; }
   const std::shared_ptr<Buffer>& arena() const { return executable_->arena(); }
   StepParams& params() const { return params_; }
   /// Of all records together.
@@ -90,7 +90,7 @@ class CaseRun {
   void fill_inputs(const Case& c, const Stream* on);
 
   mutable StepParams params_;  // grad_norm writes there
-  std::unique_ptr<Executable> executable_;
+  std::unique_ptr<Instance> executable_;
 };
 
 /// A case that is ready to be timed on `s`; on a GPU as one captured graph, as programs are run there.

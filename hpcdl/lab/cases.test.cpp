@@ -52,7 +52,7 @@ TEST(cases, all_record_and_cost_something) {
     EXPECT_TRUE(labels.insert(case_label(c)).second) << case_label(c) << " is there twice";
     Graph g({.inference = !c.backward});
     c.record(g);
-    const Program p = g.finish();
+    const Program p = g.finish().program;
     EXPECT_GT(p.cost().bytes, 0) << case_label(c);
     EXPECT_GE(p.cost().flops, 0) << case_label(c);
     EXPECT_EQ(

@@ -59,7 +59,7 @@ TEST(roofs, light_takes_the_slower_of_arithmetic_and_memory) {
   Graph g({.inference = true});
   const Var x = g.input("x", {{64, 1024}, DType::f32});
   g.keep(softmax(softmax(x)));
-  const Program p = g.finish();
+  const Program p = g.finish().program;
   ASSERT_EQ(p.records.size(), 2u);
   const Cost cost = p.records[0].cost;
   Roofs r{.f32 = 1e9,

@@ -56,11 +56,9 @@ ImageModel::ImageModel(ImageModel&&) noexcept = default;
 ImageModel& ImageModel::operator=(ImageModel&&) noexcept = default;
 ImageModel::~ImageModel() = default;
 
-ImageModel ImageModel::create(ImageConfig config, std::uint64_t seed, bool gradients) {
+ImageModel ImageModel::create(ImageConfig config, std::optional<std::uint64_t> seed, bool gradients) {
   ImageModel model(std::make_unique<Impl>(config));
-  model.memory_->allocate(gradients);
-  model.memory_->initialise(seed);
-  model.memory_->list();
+  model.memory_->create(seed, gradients);
   return model;
 }
 

@@ -9,7 +9,7 @@ namespace hpcdl::models {
 class ImageModel final : public Trainable {
  public:
   /// New weights as torch and torchvision begin; a pure function of (config, seed).
-  static ImageModel create(ImageConfig config, std::uint64_t seed, bool gradients);
+  static ImageModel create(ImageConfig config, std::optional<std::uint64_t> seed, bool gradients);
   /// A folder that save() wrote, or one with the same names and shapes: torchvision's for ResNet.
   static ImageModel open(const std::filesystem::path& folder, bool gradients = false);
 

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/io/atomic_file.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/io/temp_folder.h"
@@ -146,7 +146,7 @@ std::vector<std::vector<float>> training_pass(ImageConfig c, const nn::ForwardOp
   const auto out = model.pass(g, in, o);
   g.keep(out.loss), g.keep(out.correct);
   g.backward(out.loss);
-  const Executable exe(g.finish());
+  const Instance exe(g.finish());
   for (std::size_t k = 0; k < in.size(); ++k) {
     const Tensor t = exe.tensor(in[k]);
     for (std::int64_t i = 0; i < t.size(); ++i) {

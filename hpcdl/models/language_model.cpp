@@ -54,6 +54,11 @@ struct LanguageModel::Impl {
     std::visit([&](auto& m) { nn::for_each_param(m, f); }, model);
   }
 
+  /// f(angles of rotary positions), of models that have them.
+  template <class F> void with_angles(F f) {
+    if (auto* m = std::get_if<Llama>(&model)) f(m->angles);
+  }
+
   std::unique_ptr<ModelMemory> memory() {
     std::vector<nn::Param*> params;
     for_each([&](const std::string&, nn::Param& p) { params.push_back(&p); });
@@ -71,18 +76,14 @@ void LanguageModel::to_device(const Stream& s) {
             for (Tensor* part : {&p.packed, &p.scale, &p.offset})
               if (*part) others.push_back(part);
         });
-        if constexpr (requires { model.angles; }) {
-          model.angles.first(impl_->config.context);
-          others.push_back(&model.angles.table.tensor);
-        }
       },
       impl_->model);
+  impl_->with_angles([&](RopeAngles& angles) {
+    angles.first(impl_->config.context);
+    others.push_back(&angles.table.tensor);
+  });
   memory_->to_device(s, others);
-  std::visit(
-      [](auto& model) {
-        if constexpr (requires { model.angles; }) model.angles.table.buffer = {};
-      },
-      impl_->model);
+  impl_->with_angles([](RopeAngles& angles) { angles.table.buffer = {}; });
 }
 
 LanguageModel::LanguageModel(std::unique_ptr<Impl> impl) : Trainable(impl->memory()), impl_(std::move(impl)) {}
@@ -90,13 +91,18 @@ LanguageModel::LanguageModel(LanguageModel&&) noexcept = default;
 LanguageModel& LanguageModel::operator=(LanguageModel&&) noexcept = default;
 LanguageModel::~LanguageModel() = default;
 
-LanguageModel LanguageModel::create(const io::ModelConfig& config, std::uint64_t seed, bool with_gradients,
-                                    Sharing sharing) {
+LanguageModel LanguageModel::create(const io::ModelConfig& config, std::optional<std::uint64_t> seed,
+                                    bool with_gradients, Sharing sharing) {
   LanguageModel model(std::make_unique<Impl>(config, std::move(sharing)));
-  model.memory_->allocate(with_gradients);
-  model.memory_->initialise(seed);
-  model.memory_->list();
+  model.impl_->with_angles([&](RopeAngles& angles) { angles.described = !seed; });
+  model.memory_->create(seed, with_gradients);
   return model;
+}
+
+std::int64_t LanguageModel::bytes() const {
+  std::int64_t sum = memory_->bytes();
+  impl_->with_angles([&](const RopeAngles& angles) { sum += angles.table.tensor.bytes(); });
+  return sum;
 }
 
 LanguageModel LanguageModel::open(const std::filesystem::path& folder, Sharing sharing) {

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,8 +19,9 @@ class LanguageModel final : public Trainable {
  public:
   /// New weights: normal(0, 0.02), projections onto the residual stream scaled by 1/sqrt(2 layers), norms 1, biases 0.
   /// A pure function of (config, seed): a rank that shares the layers has its part of the same weights, and no memory
-  /// for others.
-  static LanguageModel create(const io::ModelConfig& config, std::uint64_t seed, bool gradients, Sharing sharing = {});
+  /// for others. Without a seed it is only described: its tensors have names and specs, and no memory.
+  static LanguageModel create(const io::ModelConfig& config, std::optional<std::uint64_t> seed, bool gradients,
+                              Sharing sharing = {});
   /// A Hugging Face folder. Weights are views into the mapped files: nothing is copied or read ahead of its use.
   /// A rank that shares the layers reads its part of them into f32 memory of its own instead.
   static LanguageModel open(const std::filesystem::path& folder, Sharing sharing = {});
@@ -51,6 +53,7 @@ class LanguageModel final : public Trainable {
   /// tokens and targets, (B, T) i32 each.
   std::vector<InputSpec> inputs(std::int64_t batch, std::int64_t length, const nn::ForwardOptions& o) const override;
   PassOutputs pass(Graph& g, std::span<const Var> inputs, const nn::ForwardOptions& o) const override;
+  std::int64_t bytes() const override;
   void to_device(const Stream& s) override;
   /// Loadable by transformers.
   void save(const std::filesystem::path& folder, DType dtype = DType::f32) const override;

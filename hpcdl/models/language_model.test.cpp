@@ -9,7 +9,7 @@
 #include <fstream>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/infer/evaluate.h"
 #include "hpcdl/infer/generator.h"
 #include "hpcdl/io/hf_config.h"
@@ -62,7 +62,7 @@ struct Runner {
     const Var in = g.input("tokens", {{rows, static_cast<std::int64_t>(tokens.size()) / rows}, DType::i32});
     const Var out = g.keep(m.logits(g, in, o));
     EXPECT_EQ(out.spec().dtype, DType::f32);
-    Executable exe(g.finish());
+    Instance exe(g.finish());
     std::memcpy(exe.tensor(in).data(), tokens.data(), tokens.size() * 4);
     exe.run(stream);
     return floats(exe.tensor(out));
@@ -76,7 +76,7 @@ struct Runner {
     const Var in = g.input("tokens", {{rows, T}, DType::i32}), targets = g.input("targets", {{rows, T}, DType::i32});
     const Var loss = g.keep(m.loss(g, in, targets, o));
     g.backward(loss);
-    Executable exe(g.finish());
+    Instance exe(g.finish());
     for (std::int64_t r = 0; r < rows; ++r) {
       std::memcpy(exe.tensor(in).ptr<std::int32_t>() + r * T, tokens.data() + r * cols,
                   static_cast<std::size_t>(T) * 4);

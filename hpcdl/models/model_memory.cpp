@@ -4,7 +4,6 @@
 
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/imagined_memory.h"
 #include "hpcdl/core/pool.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/io/upload.h"
@@ -53,25 +52,54 @@ io::ShardSpec shard_spec(const nn::Part& part) {
 
 }  // namespace
 
+/// Tensors in a block, one after the other; without memory where the block has none.
+class ModelMemory::Cursor {
+ public:
+  explicit Cursor(const Buffer& b, Device device = {}) : at_(b.data()), device_(device) {}
+  Tensor next(const Spec& spec) {
+    const Tensor t(at_, spec, device_);
+    if (at_) at_ += padded(spec.bytes());
+    return t;
+  }
+
+ private:
+  std::byte* at_;
+  Device device_;
+};
+
+void ModelMemory::create(std::optional<std::uint64_t> seed, bool with_gradients) {
+  described_ = !seed;
+  allocate(with_gradients);
+  if (seed) initialise(*seed);
+  list();
+}
+
+std::int64_t ModelMemory::bytes() const {
+  std::int64_t sum = 0;
+  for (const auto& l : listed_) {
+    const auto value = padded(l.param->value.bytes());
+    sum += value + padded(l.param->copy.bytes());
+    if (!elsewhere_) sum += padded(l.param->gradient.bytes());
+    if (l.reordered() && !device_.is_cuda()) sum += value;
+  }
+  return sum;
+}
+
 void ModelMemory::allocate(bool with_gradients) {
   std::int64_t values = 0, gradients = 0;
   for (const auto* p : params_) {
     values += padded(p->spec.bytes());
     if (with_gradients && p->role == nn::Role::trained) gradients += padded(p->spec.bytes());
   }
-  values_ = Buffer(values), gradients_ = Buffer(gradients);
-  auto *value = values_.data(), *gradient = gradients_.data();
+  values_ = block(values), gradients_ = block(gradients);
+  Cursor value(values_), gradient(gradients_);
   for (auto* p : params_) {
-    p->value = Tensor(value, p->spec);
-    value += padded(p->spec.bytes());
-    if (!with_gradients || p->role != nn::Role::trained) continue;
-    p->gradient = Tensor(gradient, p->spec);
-    gradient += padded(p->spec.bytes());
+    p->value = value.next(p->spec);
+    if (with_gradients && p->role == nn::Role::trained) p->gradient = gradient.next(p->spec);
   }
 }
 
 void ModelMemory::initialise(std::uint64_t seed) {
-  if (ImaginedMemory::active()) return;
   std::int64_t values = 0;
   for (const auto* p : params_) values += p->value.size();
   Pool pool(values < kWorthThreads ? 1 : 0);  // for this moment: models are made where no pool is at hand
@@ -85,19 +113,16 @@ void ModelMemory::initialise(std::uint64_t seed) {
 void ModelMemory::list() {
   std::int64_t bytes = 0;
   for (auto* p : params_) {
-    if (!p->value) continue;
+    if (!p->value.spec()) continue;
     auto& to = p->role == nn::Role::trained ? parameters_ : buffers_;
     to.push_back({p->name, p->value, p->gradient, p->decay, p->value, {}, shard_spec(p->part), p->partial_gradient});
     listed_.push_back({p, &to, to.size() - 1, p->value});
     if (listed_.back().reordered()) bytes += padded(p->value.bytes());
   }
-  files_ = Buffer(bytes);
-  auto* at = files_.data();
-  for (const auto& l : listed_) {
-    if (!l.reordered()) continue;
-    l.known().host = Tensor(at, {l.param->file_shape(), l.memory.dtype()});
-    at += padded(l.memory.bytes());
-  }
+  files_ = block(bytes);
+  Cursor at(files_);
+  for (const auto& l : listed_)
+    if (l.reordered()) l.known().host = at.next({l.param->file_shape(), l.memory.dtype()});
 }
 
 std::int64_t ModelMemory::parameter_count() const {
@@ -109,17 +134,16 @@ std::int64_t ModelMemory::parameter_count() const {
 Buffer ModelMemory::move(const Stream& s, const std::vector<Tensor*>& list, bool with_values) const {
   std::int64_t total = 0;
   for (const auto* t : list) total += padded(t->bytes());
-  Buffer block(total, s.device());
+  Buffer memory = block(total, s.device());
   io::Upload upload;
-  auto* at = block.data();
+  Cursor at(memory, s.device());
   for (auto* t : list) {
-    const Tensor there(at, t->spec(), s.device());
+    const Tensor there = at.next(t->spec());
     if (with_values) upload.add(there, *t);
     *t = there;
-    at += padded(t->bytes());
   }
-  if (!ImaginedMemory::active()) upload.run(s);
-  return block;
+  if (!described_) upload.run(s);
+  return memory;
 }
 
 void ModelMemory::to_device(const Stream& s, const std::vector<Tensor*>& others) {
@@ -130,7 +154,7 @@ void ModelMemory::to_device(const Stream& s, const std::vector<Tensor*>& others)
   std::vector<Tensor*> gradients;
   for (const auto& l : listed_) {
     if (l.param->role != nn::Role::counter) values.push_back(&l.param->value);
-    if (l.param->gradient) gradients.push_back(&l.param->gradient);
+    if (l.param->gradient.spec()) gradients.push_back(&l.param->gradient);
   }
   on_device_ = move(s, values, true);
   gradients_ = move(s, gradients, false);
@@ -142,7 +166,7 @@ void ModelMemory::place_gradients(const std::function<Tensor(const NamedParamete
     if (l.param->role != nn::Role::trained) continue;
     auto& known = l.known();
     const Tensor there = where(known);
-    require(there && there.spec() == known.value.spec() && there.is_contiguous() && there.device() == device_, "model",
+    require(there.spec() == known.value.spec() && there.is_contiguous() && there.device() == device_, "model",
             "the gradient of \"{}\" must be a contiguous {} on the device of the model, got {}", known.name,
             to_string(known.value.spec()), to_string(there.spec()));
     l.param->gradient = known.gradient = there;
@@ -159,13 +183,10 @@ void ModelMemory::own_gradients() {
   if (!elsewhere_) return;
   std::int64_t total = 0;
   for (const auto& p : parameters_) total += padded(p.value.bytes());
-  gradients_ = Buffer(total, device_);
-  auto* at = gradients_.data();
-  for (const auto& l : listed_) {
-    if (l.param->role != nn::Role::trained) continue;
-    l.param->gradient = l.known().gradient = Tensor(at, l.known().value.spec(), device_);
-    at += padded(l.known().value.bytes());
-  }
+  gradients_ = block(total, device_);
+  Cursor at(gradients_, device_);
+  for (const auto& l : listed_)
+    if (l.param->role == nn::Role::trained) l.param->gradient = l.known().gradient = at.next(l.known().value.spec());
   elsewhere_ = false;
 }
 
@@ -174,17 +195,13 @@ void ModelMemory::keep_copies(DType type) {
   const auto is_matrix = [](const Listed& l) { return l.param->multiplied; };
   for (const auto& l : listed_)
     if (is_matrix(l)) total += padded(l.param->value.size() * dtype_bytes(type));
-  copies_ = Buffer(total, device_);
-  auto* at = copies_.data();
-  for (const auto& l : listed_) {
-    if (!is_matrix(l)) continue;
-    l.known().copy = l.param->copy = Tensor(at, {l.param->value.shape(), type}, device_);
-    at += padded(l.param->copy.bytes());
-  }
+  copies_ = block(total, device_);
+  Cursor at(copies_, device_);
+  for (const auto& l : listed_)
+    if (is_matrix(l)) l.known().copy = l.param->copy = at.next({l.param->value.shape(), type});
 }
 
 void ModelMemory::round_copies(Stream& s) const {
-  if (ImaginedMemory::active()) return;
   for (const auto& p : parameters_)
     if (p.copy) Cast::forward(s, p.copy, p.value, {p.copy.dtype()});
 }

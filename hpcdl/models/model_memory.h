@@ -4,6 +4,7 @@
 // NamedParameters.
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,7 @@ namespace hpcdl::models {
 struct NamedParameter {
   std::string name;  // as in files of PyTorch
   Tensor value;
-  Tensor gradient;  // null unless the model was made for training
+  Tensor gradient;  // absent unless the model was made for training
   bool decay;       // weight decay applies
   /// The value in host memory as files hold it, which files are read into and written from. On a CPU the value itself,
   /// unless files hold its dims in another order.
@@ -33,8 +34,12 @@ class ModelMemory {
 
   /// Own memory for every tensor: one block of values, one of gradients.
   void allocate(bool with_gradients);
-  /// Fills own memory: a pure function of the seed. A part of a parameter gets that part of the same values.
-  void initialise(std::uint64_t seed);
+  bool described() const { return described_; }
+  /// What tensors and the gaps between them take, or would take, where the model lies; without others' gradients.
+  std::int64_t bytes() const;
+  /// Own memory, filled: a pure function of the seed, of which a part of a parameter gets that part. Without a seed every
+  /// tensor has a spec and none has memory, now or later: enough to record programs and to say what they would take.
+  void create(std::optional<std::uint64_t> seed, bool with_gradients);
   /// Makes the lists, once every Param that has memory is bound to it.
   void list();
 
@@ -65,6 +70,9 @@ class ModelMemory {
     NamedParameter& known() const { return (*list)[at]; }
     bool reordered() const { return param->channels_last.rank() == 4; }
   };
+  class Cursor;
+  void initialise(std::uint64_t seed);
+  Buffer block(std::int64_t bytes, Device device = {}) const { return described_ ? Buffer() : Buffer(bytes, device); }
   Buffer move(const Stream& s, const std::vector<Tensor*>& list, bool with_values) const;
 
   std::vector<nn::Param*> params_;
@@ -74,6 +82,7 @@ class ModelMemory {
   Buffer files_;                // of tensors that files hold in another order
   Buffer copies_;               // of matrices, in 16 bits
   bool elsewhere_ = false;      // gradients do not lie in own memory
+  bool described_ = false;
   Device device_;
   Buffer on_device_;  // a copy of everything that programs read
 };

@@ -3,27 +3,30 @@
 
 #include <algorithm>
 
-#include "hpcdl/core/imagined_memory.h"
+#include "hpcdl/core/buffer.h"
 #include "hpcdl/ops/rope/rope.h"
 
 namespace hpcdl::models {
 
 struct RopeAngles {
-  OwnedTensor table;  // (positions, head_dim)
+  OwnedTensor table;  // (positions, head_dim); memory once it is asked for
   double theta = 0;
   RopeScaling scaling;
   std::int64_t filled = 0;  // rows
+  bool described = false;   // never has memory
 
   RopeAngles(std::int64_t positions, std::int64_t head_dim, double theta_, const RopeScaling& scaling_)
-      : table({{positions, head_dim}, DType::f32}), theta(theta_), scaling(scaling_) {}
+      : theta(theta_), scaling(scaling_) {
+    table.tensor = Tensor(nullptr, {{positions, head_dim}, DType::f32});
+  }
 
   /// The table, with at least its first rows filled. Not by two threads at once.
   const Tensor& first(std::int64_t rows) {
     rows = std::min(rows, table.tensor[0]);
-    if (rows > filled && !ImaginedMemory::active()) {
-      rope_rows(table.tensor, filled, rows, theta, scaling);
-      filled = rows;
-    }
+    if (rows <= filled || described) return table.tensor;
+    if (!table.tensor) table = OwnedTensor(table.tensor.spec());
+    rope_rows(table.tensor, filled, rows, theta, scaling);
+    filled = rows;
     return table.tensor;
   }
 };

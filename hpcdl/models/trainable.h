@@ -49,6 +49,11 @@ class Trainable {
   /// Over all ranks that share the layers.
   std::int64_t parameter_count() const { return memory_->parameter_count(); }
 
+  /// Made without a seed: programs over it can be recorded, but not be run.
+  bool described() const { return memory_->described(); }
+  /// What its tensors take, or would take, where it lies.
+  virtual std::int64_t bytes() const { return memory_->bytes(); }
+
   /// Moves parameters and gradients (uninitialised) to the device of `s`, where programs recorded from now on run.
   /// Before any program has been recorded; mapped weights stay mapped and are copied once.
   virtual void to_device(const Stream& s) { memory_->to_device(s, {}); }

@@ -45,9 +45,10 @@ struct Param {
   Shape channels_last;
 
   std::string name;  // full name, e.g. "transformer.h.0.attn.c_attn.weight"
+  // In a model that is only described they have specs and no memory.
   Tensor value;
-  Tensor gradient;  // null where the parameter is frozen
-  Tensor copy;      // the value rounded to bf16 or f16, for products; null where there is none
+  Tensor gradient;  // absent where the parameter is frozen
+  Tensor copy;      // the value rounded to bf16 or f16, for products; absent where there is none
 
   /// Of the parameter over all ranks.
   const Shape& whole() const { return part ? part.whole : spec.shape; }
@@ -58,15 +59,15 @@ struct Param {
   }
   /// The parameter as a variable of a program; an absent Var for an absent parameter.
   Var operator()(Graph& g) const {
-    if (!value) return {};
-    return gradient ? g.parameter(name, value, gradient) : g.constant(name, value);
+    if (!value.spec()) return {};
+    return gradient.spec() ? g.parameter(name, value, gradient) : g.constant(name, value);
   }
   /// As a product with activations of type x reads it: the copy, if there is one of the type that the product computes
   /// in.
   Var rounded(Graph& g, DType x) const {
     const Var v = (*this)(g);
     const DType compute = g.compute_type(OpClass::product, x);
-    return v && copy && copy.dtype() == compute ? g.stand_in(v, name + ".copy", copy) : v;
+    return v && copy.spec() && copy.dtype() == compute ? g.stand_in(v, name + ".copy", copy) : v;
   }
 };
 

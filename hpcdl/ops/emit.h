@@ -2,12 +2,12 @@
 // Raw records (Graph::emit) from within ops/, which does not include graph/: operands of Vars by the use made of them.
 
 #include <span>
-#include <string_view>
 #include <type_traits>
 #include <vector>
 
 #include "hpcdl/ops/op.h"
 #include "hpcdl/ops/op_info.h"
+#include "hpcdl/ops/op_name.h"
 
 namespace hpcdl {
 
@@ -27,12 +27,13 @@ template <Symbolic V> auto update_operand(const V& v) {
   return o;
 }
 
-/// Pushes a record of the update phase (optimizer, gradient norm).
-template <class Graph, class Operand>
-void emit_update(Graph& g, std::string_view name, RunFn run, const std::vector<Operand>& operands, const void* args,
-                 std::size_t args_bytes, Cost cost) {
+/// Pushes a record of the update phase (optimizer, gradient norm). Raw has a name and a function `run`. `bound`: of the
+/// arguments, where they have one.
+template <class Raw, class Graph, class Operand>
+void emit_update(Graph& g, const std::vector<Operand>& operands, const void* args, std::size_t args_bytes, Cost cost,
+                 const Bound* bound = nullptr) {
   using GraphPhase = std::remove_cvref_t<decltype(g.program().records.front().phase)>;
-  g.emit(name, run, std::span<const Operand>(operands), args, args_bytes, cost, GraphPhase::update);
+  g.template emit<Raw>(std::span<const Operand>(operands), args, args_bytes, cost, GraphPhase::update, bound);
 }
 
 }  // namespace hpcdl

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "hpcdl/ops/bound.h"
 #include "hpcdl/ops/op.h"
 
 namespace hpcdl {
@@ -27,6 +28,7 @@ struct OpInfo {
   OpClass cls = OpClass::other;
   unsigned casts = 0;  // bit i: autocast may cast input i
   std::size_t args_bytes = 0;
+  Bound* (*bound)(void* args) = nullptr;  // null where they have none
   void (*infer)(const Spec* in, const void* args, Spec* out) = nullptr;
   Cost (*cost)(const Spec* in, const void* args) = nullptr;
   int (*scratch)(const Spec* in, const void* args, Spec* out) = nullptr;  // returns how many
@@ -107,6 +109,9 @@ template <class Op> constexpr OpInfo make_op_info() {
   if constexpr (requires { Op::kPasses; }) info.passes = Op::kPasses;
   if constexpr (requires { Op::kClass; }) info.cls = Op::kClass, info.casts = Op::kCasts;
   info.args_bytes = sizeof(Args);
+  if constexpr (std::is_base_of_v<Bound, Args> ||
+                requires(Args& a) { requires std::is_base_of_v<Bound, decltype(a.peers)>; })
+    info.bound = [](void* a) { return bound_in(*static_cast<Args*>(a)); };
   info.infer = [](const Spec* in, const void* a, Spec* out) {
     put(out, call_infer<Op>(in, *static_cast<const Args*>(a), typename T::Ins{}));
   };

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/imagined_memory.h"
 #include "hpcdl/core/pinned.h"
 
 namespace hpcdl {
@@ -27,12 +26,13 @@ float divisor_of(std::int64_t terms) {
 
 }  // namespace
 
-GradScaler::GradScaler(const Options& o, Device device)
-    : args_(scaling(o, divisor_of(o.terms))),
-      divisor_(divisor_of(o.terms)),
-      scale_(LossScale::kScale, device),
-      counts_(LossScale::kCounts, device) {
-  if (ImaginedMemory::active()) return;  // there is nothing to write to
+GradScaler::GradScaler(const Options& o, std::nullptr_t)
+    : args_(scaling(o, divisor_of(o.terms))), divisor_(divisor_of(o.terms)) {
+  scale_.tensor = Tensor(nullptr, LossScale::kScale), counts_.tensor = Tensor(nullptr, LossScale::kCounts);
+}
+
+GradScaler::GradScaler(const Options& o, Device device) : GradScaler(o, nullptr) {
+  scale_ = OwnedTensor(LossScale::kScale, device), counts_ = OwnedTensor(LossScale::kCounts, device);
   Pool pool(1);
   set_state(Stream(device, pool), {o.init_scale, {}});
 }

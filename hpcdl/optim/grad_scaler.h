@@ -11,6 +11,7 @@
 // summed agree by themselves. StepParams::grad_scale is what it is without scaling; gradients in memory are scaled
 // ones.
 
+#include <cstddef>
 #include <span>
 #include <vector>
 
@@ -39,6 +40,8 @@ class GradScaler {
   };
 
   explicit GradScaler(const Options& options, Device device = {});
+  /// Without memory: its records can be recorded, but not be run.
+  static GradScaler described(const Options& options) { return GradScaler(options, nullptr); }
 
   /// Records the gradients of the scaled loss. The loss itself stays as it is.
   void backward(Graph& g, const Var& loss) const;
@@ -65,6 +68,7 @@ class GradScaler {
   void set_state(const Stream& s, const State& state);
 
  private:
+  GradScaler(const Options& options, std::nullptr_t);
   LossScale::Args args_;
   float divisor_;               // of the scale, in front of a loss that is a sum
   OwnedTensor scale_, counts_;  // LossScale's: of the sum

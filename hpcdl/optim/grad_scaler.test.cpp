@@ -11,7 +11,7 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/rng.h"
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/io/file.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/ops/adamw/adamw.h"
@@ -31,7 +31,7 @@ struct OneWeight {
   Stream s;
   GradScaler scaler;
   OwnedTensor w, dw, m, v;
-  Executable exe;
+  Instance exe;
 
   OneWeight(Device d, const GradScaler::Options& o)
       : s(d, pool, &params),
@@ -45,7 +45,7 @@ struct OneWeight {
     params.lr = 0.125f;
   }
   static Spec spec() { return {{1}, DType::f32}; }
-  Program record() {
+  Recording record() {
     Graph g;
     const Var gradient = g.constant("dw", dw.tensor);
     scaler.step(g, std::vector{gradient}, {.max_norm = 0}, [&] {
@@ -196,7 +196,7 @@ struct Xor {
     const Var sum = g.keep(cross_entropy(linear(hidden, layers[1]), g.constant("labels", labels.tensor))[0]);
     scaler.backward(g, sum);
     scaler.step(o, gradients, {.max_norm = 0}, [&] { record_adamw(o, update, {}); });
-    const Executable pass(g.finish()), step(o.finish());
+    const Instance pass(g.finish()), step(o.finish());
     params.lr = 1e-2f;
     for (params.step = 0; params.step < 200;) {
       pass.run(s);

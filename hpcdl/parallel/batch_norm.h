@@ -49,7 +49,7 @@ class SharedBatch final : public nn::SharedBatch {
   explicit SharedBatch(const comm::Group& data) : data_(data) {}
   Var batch_norm(const Var& x, const Var& weight, const Var& bias, const Var& running_mean, const Var& running_var,
                  const BatchNorm::Args& a, const Var& residual) const override {
-    return sync_batch_norm(x, weight, bias, running_mean, running_var, a, Peers{&data_}.of("batch norm"), residual);
+    return sync_batch_norm(x, weight, bias, running_mean, running_var, a, Peers(data_).of("batch norm"), residual);
   }
 
  private:

@@ -7,7 +7,7 @@
 
 #include "hpcdl/comm/device_group.h"
 #include "hpcdl/core/rng.h"
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/testing/ranks.h"
 
 namespace hpcdl::parallel {
@@ -64,7 +64,7 @@ Result train(std::int64_t begin, std::int64_t end, bool residual,
   g.keep(y);
   g.backward(y, g.constant("dy", dy.tensor));
   const Var dx = g.keep(g.gradient(x)), dr = residual ? g.keep(g.gradient(r)) : Var();
-  Executable exe(g.finish(), nullptr, where.device);
+  Instance exe(g.finish(), nullptr, where.device);
   for (std::uint64_t pass = 0; pass < 2; ++pass) {
     put(exe.tensor(x), batch(10 + pass, begin, end, 7));
     if (residual) put(exe.tensor(r), batch(20 + pass, begin, end, 0));
@@ -94,7 +94,7 @@ void ranks_equal_one(int ranks, bool on_gpus, bool captured) {
     std::vector<Result> got(static_cast<std::size_t>(ranks));
     const auto begin = [&](int r) { return r == ranks ? kRows : kRows * r / ranks / 2; };
     testing::run_ranks(ranks, [&](const comm::Group& world) {
-      const Peers peers{&world};
+      const Peers peers(world);
       if (on_gpus) world.connect(device(world.rank()));  // which cannot be done while a graph is captured
       const auto part = [&](bool graph) {
         return train(

@@ -30,22 +30,22 @@ Tensor writable(const View& v) { return Tensor(const_cast<void*>(v.data()), v.sp
 
 }  // namespace
 
-Peers Peers::of(std::string_view name) const {
+Peers Peers::of(std::string_view what) const {
   Peers p = *this;
-  p.tensor[name.copy(p.tensor, sizeof p.tensor - 1)] = '\0';
+  p.tensor[what.copy(p.tensor, sizeof p.tensor - 1)] = '\0';
   return p;
 }
 void Peers::all_reduce(Stream& s, const Tensor& t, comm::Reduce op) const {
   const comm::Label label(tensor);
-  group->all_reduce(s, t, op, algorithm).wait();
+  group().all_reduce(s, t, op, algorithm).wait();
 }
 void Peers::reduce_scatter(Stream& s, const Tensor& mine, const View& all) const {
   const comm::Label label(tensor);
-  group->reduce_scatter(s, mine, all, comm::Reduce::sum, algorithm).wait();
+  group().reduce_scatter(s, mine, all, comm::Reduce::sum, algorithm).wait();
 }
 void Peers::all_gather(Stream& s, const Tensor& all, const View& mine) const {
   const comm::Label label(tensor);
-  group->all_gather(s, all, mine, algorithm).wait();
+  group().all_gather(s, all, mine, algorithm).wait();
 }
 
 void copy_rows(Stream& s, const Tensor& to, const View& from) {

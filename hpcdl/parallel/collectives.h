@@ -1,6 +1,6 @@
 #pragma once
-// Collectives as ops with adjoints. All ranks of the group record the same ops in the same order; a Group that a record
-// names lives as long as the program does (Args are plain data). N tokens, width C, p ranks, ring algorithms: bytes
+// Collectives as ops with adjoints. All ranks of the group record the same ops in the same order; a Group that records
+// name lives as long as the Instance does. N tokens, width C, p ranks, ring algorithms: bytes
 // that each rank sends.
 //
 //   op            forward             backward             bytes forward and backward, of one (N, C) tensor of S bytes
@@ -13,6 +13,8 @@
 // Source: Shoeybi et al., "Megatron-LM", 2019 (f and g are Enter and Leave); Korthikanti et al., "Reducing activation
 // recomputation in large transformer models", 2022 (rows along the sequence).
 
+#include <fmt/format.h>
+
 #include <string_view>
 
 #include "hpcdl/comm/group.h"
@@ -20,16 +22,22 @@
 
 namespace hpcdl::parallel {
 
-/// What a collective record needs to know. Trivially copyable on purpose.
-struct Peers {
-  const comm::Group* group = nullptr;
+/// What a collective record needs to know: an axis, by its name and how many ranks it has. Trivially copyable on purpose.
+struct Peers : Bound {
+  int ranks = 1;
   comm::Algorithm algorithm = comm::Algorithm::automatic;
   char tensor[40] = {};  // what its tensors are known by when ranks ask each other what they are in
 
-  int rank() const { return group->rank(); }
-  int size() const { return group->size(); }
+  Peers() = default;
+  explicit Peers(const comm::Group& g, comm::Algorithm a = comm::Algorithm::automatic)
+      : Bound(fmt::format("{} of {}", g.name(), g.size()), &g), ranks(g.size()), algorithm(a) {}
+
+  int size() const { return ranks; }
+  /// Only where it is bound.
+  const comm::Group& group() const { return *static_cast<const comm::Group*>(at); }
+  int rank() const { return group().rank(); }
   /// The same for tensors of this name.
-  Peers of(std::string_view name) const;
+  Peers of(std::string_view what) const;
 
   // The collectives of the group, until they are done.
   void all_reduce(Stream& s, const Tensor& t, comm::Reduce op = comm::Reduce::sum) const;

@@ -81,10 +81,10 @@ void on_ranks(const std::function<void(int, const comm::Group&)>& f) {
 TEST(collectives, enter_sums_gradients_and_leave_sums_values) {
   on_ranks([](int n, const comm::Group& g) {
     const std::int64_t size = B * 4 * C;
-    const auto in = run<Enter>({&g}, {B, 4, C}, values(size, 1), values(size, 50 + g.rank()));
+    const auto in = run<Enter>(Peers(g), {B, 4, C}, values(size, 1), values(size, 50 + g.rank()));
     EXPECT_EQ(in.y, values(size, 1));
     EXPECT_EQ(in.dx, sum_of(n, size, 50));
-    const auto out = run<Leave>({&g}, {B, 4, C}, values(size, 50 + g.rank()), values(size, 1));
+    const auto out = run<Leave>(Peers(g), {B, 4, C}, values(size, 50 + g.rank()), values(size, 1));
     EXPECT_EQ(out.y, sum_of(n, size, 50));
     EXPECT_EQ(out.dx, values(size, 1));
   });
@@ -94,11 +94,11 @@ TEST(collectives, rows_are_gathered_and_scattered_in_the_order_of_memory) {
   on_ranks([](int n, const comm::Group& g) {
     const std::int64_t mine = B * 4 * C, all = mine * n;
     const auto gathered =
-        run<GatherRows>({&g}, {B, 4, C}, part(values(all, 1), g.rank(), n), values(all, 50 + g.rank()));
+        run<GatherRows>(Peers(g), {B, 4, C}, part(values(all, 1), g.rank(), n), values(all, 50 + g.rank()));
     EXPECT_EQ(gathered.y, values(all, 1));
     EXPECT_EQ(gathered.dx, part(sum_of(n, all, 50), g.rank(), n));
     const auto scattered =
-        run<ScatterRows>({&g}, {B, 4 * n, C}, values(all, 50 + g.rank()), part(values(all, 1), g.rank(), n));
+        run<ScatterRows>(Peers(g), {B, 4 * n, C}, values(all, 50 + g.rank()), part(values(all, 1), g.rank(), n));
     EXPECT_EQ(scattered.y, part(sum_of(n, all, 50), g.rank(), n));
     EXPECT_EQ(scattered.dx, values(all, 1));
   });
@@ -114,21 +114,21 @@ TEST(collectives, columns_of_all_ranks_stand_side_by_side) {
       return mine;
     };
     const auto summed =
-        run<GatherColumns>({{&g}, true}, {B, 4, C}, columns(values(all, 1)), values(all, 50 + g.rank()));
+        run<GatherColumns>({Peers(g), true}, {B, 4, C}, columns(values(all, 1)), values(all, 50 + g.rank()));
     EXPECT_EQ(summed.y, values(all, 1));
     EXPECT_EQ(summed.dx, columns(sum_of(n, all, 50)));
-    EXPECT_EQ(run<GatherColumns>({{&g}, false}, {B, 4, C}, columns(values(all, 1)), values(all, 9)).dx,
+    EXPECT_EQ(run<GatherColumns>({Peers(g), false}, {B, 4, C}, columns(values(all, 1)), values(all, 9)).dx,
               columns(values(all, 9)));
   });
 }
 
 TEST(collectives, empty_tensors_and_lengths_that_do_not_divide) {
   testing::run_ranks(3, [](const comm::Group& g) {
-    EXPECT_TRUE(run<Leave>({&g}, {0, 4, C}, {}, {}).y.empty());
-    EXPECT_TRUE(run<GatherRows>({&g}, {0, 4, C}, {}, {}).y.empty());
-    EXPECT_TRUE(run<GatherColumns>({{&g}, true}, {0, 4, C}, {}, {}).y.empty());
-    EXPECT_THROW(ScatterRows::infer({{B, 4, C}, DType::f32}, {&g}), Error);
-    EXPECT_THROW(GatherRows::infer({{C}, DType::f32}, {&g}), Error);
+    EXPECT_TRUE(run<Leave>(Peers(g), {0, 4, C}, {}, {}).y.empty());
+    EXPECT_TRUE(run<GatherRows>(Peers(g), {0, 4, C}, {}, {}).y.empty());
+    EXPECT_TRUE(run<GatherColumns>({Peers(g), true}, {0, 4, C}, {}, {}).y.empty());
+    EXPECT_THROW(ScatterRows::infer({{B, 4, C}, DType::f32}, Peers(g)), Error);
+    EXPECT_THROW(GatherRows::infer({{C}, DType::f32}, Peers(g)), Error);
   });
 }
 

@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint8_t kStream = 2;  // of a GPU: 0 computes, 1 may have gradients of weights
 
-constexpr std::string_view kJoin = "all_reduce.join";
+constexpr std::string_view kJoin = "all_reduce.join", kGradients = "gradients";
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
@@ -40,10 +40,30 @@ comm::Algorithm position_independent_sum(const comm::Group& group, bool shared_m
   return group.size() == 2 ? comm::Algorithm::ring : comm::Algorithm::halving;
 }
 
-struct Gradients::Start {
-  Gradients* self;
-  int bucket;
-  bool wait;
+struct Gradients::Start : Bound {
+  int bucket = 0;
+  bool wait = false;
+
+  Start(const Gradients* self, int b, bool w) : Bound(kGradients, self), bucket(b), wait(w) {}
+  Gradients& self() const { return *static_cast<Gradients*>(const_cast<void*>(at)); }
+};
+
+// What its records are called, and run.
+struct Gradients::Queued {
+  static constexpr std::string_view name = "queue.all_reduce";
+  static constexpr RunFn run = &Gradients::start;
+};
+struct Gradients::Reduced {
+  static constexpr std::string_view name = "all_reduce";
+  static constexpr RunFn run = &Gradients::start;
+};
+struct Gradients::Join {
+  static constexpr std::string_view name = kJoin;
+  static constexpr RunFn run = &Gradients::join;
+};
+struct Gradients::Computed {
+  static constexpr std::string_view name = "all_reduce.computed";
+  static constexpr RunFn run = &Gradients::computed;
 };
 
 Gradients::Gradients(comm::Group group, std::vector<ReadyGradient> order, const ReduceOptions& options, Device device)
@@ -64,6 +84,7 @@ Gradients::Gradients(comm::Group group, std::vector<ReadyGradient> order, const 
   }
   works_.resize(plan_.buckets.size());
   if (options_.timed && device_.is_cuda()) stamps_.resize(plan_.buckets.size());
+  if (group_.is_described()) return;
   if (!device_.is_cuda() && group_.size() > 1 && plan_.bytes > 0) window_ = group_.share(plan_.bytes);
   const bool some_share = sum_over_ranks(group_, window_ ? 1 : 0) > 0;
   if (options_.algorithm == comm::Algorithm::automatic && !device_.is_cuda())
@@ -81,21 +102,22 @@ Gradients::~Gradients() {
   }
 }
 
-const Gradients* Gradients::of(const Program& program) {
-  if (program.records.empty() || program.records.back().op != kJoin) return nullptr;
-  return reinterpret_cast<const Start*>(program.args.data() + program.records.back().args)->self;
+const Gradients* Gradients::of(const Instance& exe) {
+  const auto& records = exe.program().records;
+  if (records.empty() || records.back().op != kJoin) return nullptr;
+  return static_cast<const Gradients*>(exe.bindings().object(kGradients));
 }
 
 Tensor Gradients::gradient(std::string_view name) const {
   const auto it = index_.find(name);
   require(it != index_.end(), "parallel", "no gradient is called \"{}\"", name);
   const auto i = static_cast<std::size_t>(it->second);
-  return Tensor(data_ + plan_.offset[i], order_[i].spec, device_);
+  return Tensor(data_ ? data_ + plan_.offset[i] : nullptr, order_[i].spec, device_);
 }
 
 void Gradients::start(Stream& s, const Grad* operands, const void* args) {
   const auto& a = *static_cast<const Start*>(args);
-  auto& self = *a.self;
+  auto& self = a.self();
   const comm::Label label(self.names_[static_cast<std::size_t>(a.bucket)]);
   if (s.device().is_cuda()) {
     const auto group = a.wait ? self.group_ : self.group_.beside();
@@ -115,7 +137,7 @@ void Gradients::start(Stream& s, const Grad* operands, const void* args) {
 }
 
 void Gradients::join(Stream&, const Grad*, const void* args) {
-  auto& self = *static_cast<const Start*>(args)->self;
+  auto& self = static_cast<const Start*>(args)->self();
   const auto begin = Clock::now();
   self.exchanges_.clear();
   for (std::size_t b = 0; b < self.works_.size(); ++b) {
@@ -129,7 +151,7 @@ void Gradients::join(Stream&, const Grad*, const void* args) {
 }
 
 void Gradients::computed(Stream& s, const Grad*, const void* args) {
-  static_cast<const Start*>(args)->self->computed_.record(s);
+  static_cast<const Start*>(args)->self().computed_.record(s);
 }
 
 void Gradients::take_times() {
@@ -154,11 +176,14 @@ struct Gradients::Recording {
 void Gradients::reduce(Graph& g, const Recording& r, std::size_t bucket) {
   const Graph::Scope scope(g, names_[bucket]);
   const Graph::Beside beside(g, options_.overlap ? kStream : 0);
-  const Start args{this, static_cast<int>(bucket), !options_.overlap};
+  Start args(this, static_cast<int>(bucket), !options_.overlap);
+  clear_padding(args);
   // One that is only queued is no collective in a trace: "all_reduce.join" is.
-  g.emit(options_.overlap && !device_.is_cuda() ? "queue.all_reduce" : "all_reduce", &Gradients::start,
-         std::span(&r.buckets[bucket], 1), &args, sizeof args,
-         {.flops = 0, .bytes = 2.0 * static_cast<double>(plan_.buckets[bucket].bytes)}, Phase::backward);
+  const Cost cost{.flops = 0, .bytes = 2.0 * static_cast<double>(plan_.buckets[bucket].bytes)};
+  const std::span<const Operand> operands(&r.buckets[bucket], 1);
+  if (options_.overlap && !device_.is_cuda())
+    g.emit<Queued>(operands, &args, sizeof args, cost, Phase::backward, &args);
+  else g.emit<Reduced>(operands, &args, sizeof args, cost, Phase::backward, &args);
 }
 
 void Gradients::record(Graph& g, const std::function<void()>& backward) {
@@ -166,7 +191,8 @@ void Gradients::record(Graph& g, const std::function<void()>& backward) {
   for (std::size_t b = 0; b < plan_.buckets.size(); ++b) {  // before backward: a hook must not add leaves
     const auto& bucket = plan_.buckets[b];
     const Spec spec{{bucket.bytes / dtype_bytes(DType::f32)}, DType::f32};
-    r->buckets.push_back(g.constant(names_[b], Tensor(data_ + bucket.offset, spec, device_)).operand());
+    auto* at = data_ ? data_ + bucket.offset : nullptr;
+    r->buckets.push_back(g.constant(names_[b], Tensor(at, spec, device_)).operand());
     r->buckets.back().access = Access::update;
     r->missing.push_back(bucket.end - bucket.begin);
   }
@@ -180,12 +206,14 @@ void Gradients::record(Graph& g, const std::function<void()>& backward) {
   for (std::size_t b = 0; b < r->missing.size(); ++b)
     if (r->missing[b] > 0) reduce(g, *r, b);
   if (options_.overlap && !device_.is_cuda()) {  // the end of a program waits for a GPU's streams
-    const Start args{this, 0, true};
-    g.emit(kJoin, &Gradients::join, r->buckets, &args, sizeof args, {}, Phase::backward);
+    Start args(this, 0, true);
+    clear_padding(args);
+    g.emit<Join>(r->buckets, &args, sizeof args, {}, Phase::backward, &args);
   }
   if (!stamps_.empty()) {  // without operands: it waits for no reduction
-    const Start args{this, 0, false};
-    g.emit("all_reduce.computed", &Gradients::computed, {}, &args, sizeof args, {}, Phase::backward);
+    Start args(this, 0, false);
+    clear_padding(args);
+    g.emit<Computed>({}, &args, sizeof args, {}, Phase::backward, &args);
   }
   r->buckets.clear();
 }

@@ -18,6 +18,7 @@
 #include "hpcdl/core/buffer.h"
 #include "hpcdl/core/timed_event.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/parallel/buckets.h"
 
 namespace hpcdl::parallel {
@@ -60,7 +61,7 @@ struct ExchangeTimes {
 class Gradients {
  public:
   /// order: all gradients, as backward completes them; last those that no record writes, which stay 0. Collective: the
-  /// same on every rank.
+  /// same on every rank. Without memory where the group is only described.
   Gradients(comm::Group group, std::vector<ReadyGradient> order, const ReduceOptions& options, Device device = {});
   ~Gradients();
   Gradients(const Gradients&) = delete;
@@ -70,8 +71,8 @@ class Gradients {
   const comm::Group& group() const { return group_; }
   /// Whether the ranks of the group see each other's gradients in memory.
   bool shared() const { return window_ != nullptr; }
-  /// Whose reductions a program overlaps with computing on a CPU; null: nobody's.
-  static const Gradients* of(const Program& program);
+  /// Whose reductions an instance overlaps with computing on a CPU; null where it does not.
+  static const Gradients* of(const Instance& exe);
   const ExchangeTimes& times() const { return times_; }
   /// GPU, timed: adds the last pass to times(). It has ended, and none is queued behind it. Else does nothing.
   void take_times();
@@ -87,6 +88,10 @@ class Gradients {
 
  private:
   struct Start;  // arguments of a record
+  struct Queued;
+  struct Reduced;
+  struct Join;
+  struct Computed;
   struct Recording;
   void reduce(Graph& g, const Recording& r, std::size_t bucket);
   static void start(Stream& s, const Grad* operands, const void* args);

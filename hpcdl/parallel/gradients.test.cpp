@@ -9,7 +9,7 @@
 
 #include "hpcdl/core/rng.h"
 #include "hpcdl/core/timed_event.h"
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/ops/linear/linear.h"
 #include "hpcdl/ops/softmax/softmax.h"
 #include "hpcdl/parallel/agree.h"
@@ -69,7 +69,7 @@ Blocks local_gradients(const Net& net, int part) {
   Graph g;
   const auto [x, y, dy] = net.forward(g, gradients);
   g.backward(y, dy);
-  const Executable exe(g.finish());
+  const Instance exe(g.finish());
   Pool pool(1);
   StepParams params;
   Stream s(pool, &params);
@@ -105,7 +105,7 @@ Blocks reduced_gradients(const Group& world, const Net& net, const ReduceOptions
   Graph g;
   const auto [x, y, dy] = net.forward(g, where);
   gradients.record(g, [&, out = y, grad = dy] { g.backward(out, grad); });
-  const Executable exe(g.finish());
+  const Instance exe(g.finish());
   Pool pool(1);
   StepParams params;
   Stream s(pool, &params);
@@ -218,7 +218,7 @@ TEST(gradients, a_bucket_is_reduced_behind_the_record_that_writes_its_last_gradi
     Graph g;
     const auto [x, y, dy] = net.forward(g, where);
     gradients.record(g, [&, out = y, grad = dy] { g.backward(out, grad); });
-    const Executable exe(g.finish());
+    const Instance exe(g.finish());
     const auto& records = exe.program().records;
     int reductions = 0;
     bool backward_behind_the_first = false;
@@ -237,14 +237,14 @@ TEST(gradients, a_bucket_is_reduced_behind_the_record_that_writes_its_last_gradi
           if (o.slot < 0 || o.access == Access::read) continue;
           const auto* at = static_cast<const std::byte*>(exe.operands(static_cast<int>(j))[k].data());
           EXPECT_FALSE(at >= begin && at < begin + bucket.bytes())
-              << records[j].op << " writes into a bucket that is being reduced";
+              << records[j].op.view() << " writes into a bucket that is being reduced";
         }
       }
     }
     EXPECT_EQ(reductions, std::ssize(gradients.plan().buckets));
     EXPECT_TRUE(backward_behind_the_first) << "nothing is computed while the first bucket is reduced";
     EXPECT_EQ(records.back().op, "all_reduce.join");
-    EXPECT_EQ(Gradients::of(exe.program()), &gradients);
+    EXPECT_EQ(Gradients::of(exe), &gradients);
   });
 }
 
@@ -299,7 +299,7 @@ TimedPasses passes_on_gpu(bool timed, bool overlap) {
             second = g.parameter("b", b.tensor, gradients.gradient("b"));
   const Var y = linear(linear(g.constant("x", x.tensor), first), second);
   gradients.record(g, [&] { g.backward(y, g.constant("dy", dy.tensor)); });
-  Executable exe(g.finish(), nullptr, device);
+  Instance exe(g.finish(), nullptr, device);
   gradients.take_times();  // nothing has run
   EXPECT_EQ(gradients.times().passes, 0);
   for (int run = 0; run < 4; ++run) {

@@ -66,6 +66,18 @@ Mesh::Mesh(comm::Group world, const MeshShape& shape) : shape_(fit(shape, world.
   }
 }
 
+Mesh Mesh::described(const MeshShape& shape, int rank) {
+  Mesh mesh;
+  mesh.shape_ = shape;
+  mesh.world_ = comm::Group::described(rank, shape.size(), "world");
+  mesh.at_ = coordinates(shape, rank);
+  for (std::size_t a = 0; a < kAxes; ++a)
+    if (shape.sizes()[a] > 1)
+      mesh.groups_[a] =
+          comm::Group::described(mesh.at_[a], shape.sizes()[a], std::string(axis_name(static_cast<Axis>(a))));
+  return mesh;
+}
+
 std::string Mesh::describe() const {
   std::string text;
   for (std::size_t a = 0; a < kAxes; ++a)

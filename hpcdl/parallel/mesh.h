@@ -45,6 +45,9 @@ class Mesh {
   /// Collective over `world`.
   Mesh(comm::Group world, const MeshShape& shape);
 
+  /// The place of a rank in a mesh that is not there, on one host: programs can be recorded, but not be run.
+  static Mesh described(const MeshShape& shape, int rank);
+
   const MeshShape& shape() const { return shape_; }
   const comm::Group& world() const { return world_; }
   /// The ranks that differ from this one along that axis alone, in its order.

@@ -9,8 +9,8 @@ namespace hpcdl::parallel {
 namespace {
 
 void split(nn::Param& p, int dim, std::vector<nn::Range> ranges) {
-  require(!p.value && !p.part, "shard", "{} has memory already, or is split: shard a model before it is allocated",
-          p.name);
+  require(!p.value.spec() && !p.part, "shard",
+          "{} has memory already, or is split: shard a model before it is allocated", p.name);
   p.part = {p.spec.shape, dim, std::move(ranges)};
   p.spec.shape = p.part.shape();
 }

@@ -39,7 +39,7 @@ class TensorParallel final : public nn::Split {
   int size() const { return group_.size(); }
   Scheme scheme() const { return scheme_; }
   /// For records: lives as long as this.
-  Peers peers() const { return {&group_, algorithm_}; }
+  Peers peers() const { return Peers(group_, algorithm_); }
   /// For those of the module that owns p, by whose name their collectives are known.
   Peers peers(const nn::Param& p) const { return peers().of(p.name.substr(0, p.name.rfind('.'))); }
 

@@ -12,7 +12,7 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/core/rng.h"
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/parallel/mesh.h"
@@ -275,7 +275,7 @@ TEST(tensor, collectives_have_names) {
         Pool pool(1);
         StepParams params;
         Stream s(pool, &params);
-        const Executable pass(g.finish());
+        const Instance pass(g.finish());
         for (const auto& v : {tokens, targets}) std::fill_n(pass.tensor(v).ptr<std::int32_t>(), spec.size(), 1);
         std::set<std::string> names;
         pass.run(s, 0, static_cast<int>(std::ssize(pass.program().records)), [&](int) {

@@ -9,7 +9,11 @@ struct PackedArgs {
 };
 
 /// Operands: memory for all of them, then the tensors.
-void sum_gradients(Stream& s, const Grad* t, const void* args) {
+struct SumGradients {
+  static constexpr std::string_view name = "sum_gradients";
+  static void run(Stream& s, const Grad* t, const void* args);
+};
+void SumGradients::run(Stream& s, const Grad* t, const void* args) {
   const auto& a = *static_cast<const PackedArgs*>(args);
   const auto pieces = [&](auto&& f) {
     std::int64_t at = 0;
@@ -35,7 +39,11 @@ Tensor as_words(const Tensor& t, std::int64_t first, std::int64_t count) {
 }
 
 /// Operands: block sums, totals (of what all have, then of each rank's parts), gradients.
-void grad_norm(Stream& s, const Grad* t, const void* args) {
+struct GradNormOfRanks {
+  static constexpr std::string_view name = "grad_norm.ranks";
+  static void run(Stream& s, const Grad* t, const void* args);
+};
+void GradNormOfRanks::run(Stream& s, const Grad* t, const void* args) {
   const auto& a = *static_cast<const NormArgs*>(args);
   const Tensor totals = t[1];
   const Grad *whole = t + 2, *parts = whole + a.whole;
@@ -75,9 +83,10 @@ void record_sum_gradients(Graph& g, const std::vector<Var>& gradients, const Pee
     size += v.shape().size();
   }
   operands.insert(operands.begin(), write_operand(g.temporary("sum_gradients.packed", {{size}, DType::f32})));
-  const PackedArgs args{peers.of("gradients of norms"), std::ssize(gradients)};
-  emit_update(g, "sum_gradients", &sum_gradients, operands, &args, sizeof args,
-              {static_cast<double>(size), 20.0 * static_cast<double>(size)});
+  PackedArgs args{peers.of("gradients of norms"), std::ssize(gradients)};
+  clear_padding(args);
+  emit_update<SumGradients>(g, operands, &args, sizeof args,
+                            {static_cast<double>(size), 20.0 * static_cast<double>(size)}, &args.peers);
 }
 
 void record_grad_norm(Graph& g, const std::vector<Var>& whole, const std::vector<Var>& parts, const GradNorm::Args& a,
@@ -94,11 +103,11 @@ void record_grad_norm(Graph& g, const std::vector<Var>& whole, const std::vector
     }
     if (list == &whole) whole_blocks = blocks;
   }
-  require(operands.size() < 65535, "grad_norm", "{} tensors are too many for one record", operands.size());
   operands[0] = write_operand(g.temporary("grad_norm.partial", {{blocks}, DType::f64}));
   operands[1] = write_operand(g.temporary("grad_norm.totals", {{1 + peers.size()}, DType::f64}));
-  const NormArgs args{a, peers.of("norm of the gradients"), std::ssize(whole), std::ssize(parts), whole_blocks};
-  emit_update(g, "grad_norm", &grad_norm, operands, &args, sizeof args, cost);
+  NormArgs args{a, peers.of("norm of the gradients"), std::ssize(whole), std::ssize(parts), whole_blocks};
+  clear_padding(args);
+  emit_update<GradNormOfRanks>(g, operands, &args, sizeof args, cost, &args.peers);
 }
 
 }  // namespace hpcdl::parallel

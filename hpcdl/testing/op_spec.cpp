@@ -17,8 +17,8 @@
 #include "hpcdl/core/red_zone.h"
 #include "hpcdl/core/rng.h"
 #include "hpcdl/core/tolerance.h"
-#include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/instance.h"
 
 namespace hpcdl::testing {
 namespace {
@@ -471,8 +471,7 @@ class OpTest : public ::testing::Test {
       if (!in_[i].tensor) r.in.emplace_back();
       else if (case_.in[i].differentiable && op().backward) r.in.push_back(g.differentiable_input("x", specs_[i]));
       else r.in.push_back(g.input("x", specs_[i]));
-      if (r.in.back() && g.program().slots[static_cast<std::size_t>(r.in.back().operand().slot)].data)
-        hpcdl::copy(s, g.eager_tensor(r.in.back()), in_[i].tensor);
+      if (r.in.back() && g.is_eager()) hpcdl::copy(s, g.eager_tensor(r.in.back()), in_[i].tensor);
     }
     r.out = g.apply(op(), r.in, args());
     for (const auto& v : r.out) g.keep(v);
@@ -509,7 +508,7 @@ class OpTest : public ::testing::Test {
     const auto e = record_into(eager, s, upstream.tensor);
     Graph g;
     const auto r = record_into(g, s, upstream.tensor);
-    Executable exe(g.finish(), nullptr, s.device());
+    Instance exe(g.finish(), nullptr, s.device());
     const Buffer poison(exe.arena()->bytes());
     std::memset(poison.data(), 0xff, static_cast<std::size_t>(poison.bytes()));
     for (int run = 0; run < 2; ++run) {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/io/safetensors.h"
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/models/image_model.h"
@@ -78,7 +78,7 @@ class ImageGolden : public ::testing::TestWithParam<std::tuple<const char*, cons
     Graph g({.inference = true});
     const Var x = g.input("images", {{want[0], m.config().size, m.config().size, 3}, DType::f32});
     const Var y = g.keep(m.logits(g, x));
-    const Executable exe(g.finish());
+    const Instance exe(g.finish());
     std::memcpy(exe.tensor(x).data(), b.images.data(), b.images.size() * sizeof(float));
     StepParams params;
     Stream s(pool_, &params);

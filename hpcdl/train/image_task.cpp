@@ -141,8 +141,8 @@ std::vector<parallel::Fact> ImageTask::facts() const {
           {"the list of classes", fmt::format("{}", fmt::join(config_.image.labels, ", "))}};
 }
 
-std::unique_ptr<models::Trainable> ImageTask::make_model() const {
-  return std::make_unique<models::ImageModel>(models::ImageModel::create(config_.image, config_.train.seed, true));
+std::unique_ptr<models::Trainable> ImageTask::make_model(std::optional<std::uint64_t> seed) const {
+  return std::make_unique<models::ImageModel>(models::ImageModel::create(config_.image, seed, true));
 }
 
 std::int64_t ImageTask::bytes_ahead(std::int64_t batch) const {

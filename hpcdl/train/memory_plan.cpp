@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "hpcdl/core/imagined_memory.h"
 #include "hpcdl/core/units.h"
+#include "hpcdl/graph/plan.h"
 #include "hpcdl/io/shard_spec.h"
 
 namespace hpcdl::train {
@@ -37,41 +37,45 @@ std::int64_t copy_bytes(const std::vector<io::NamedTensor>& tensors) {
   return most;
 }
 
-std::string name_of(const Executable& exe) {
-  const auto& program = exe.program();
-  if (exe.plan().worst_record < 0) return "no record";
-  const auto& r = program.records[static_cast<std::size_t>(exe.plan().worst_record)];
+std::string worst_record(const Program& program, const Plan& plan) {
+  if (plan.worst_record < 0) return "no record";
+  const auto& r = program.records[static_cast<std::size_t>(plan.worst_record)];
   const auto& scope = program.scopes[r.scope];
-  return fmt::format("record {} ({}, {}{}{})", exe.plan().worst_record, r.op, phase_name(r.phase),
-                     scope.empty() ? "" : ", ", scope);
+  return fmt::format("record {} ({}, {}{}{})", plan.worst_record, r.op, phase_name(r.phase), scope.empty() ? "" : ", ",
+                     scope);
 }
 
 std::string bytes(std::int64_t n) { return format_bytes(static_cast<double>(n)); }
 
 }  // namespace
 
-MemoryLedger plan_memory(const std::function<std::unique_ptr<models::Trainable>()>& make, const StepOptions& options,
-                         std::int64_t micro_batches, Device device) {
-  const ImaginedMemory imagined;
+MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, std::int64_t micro_batches,
+                         Device device) {
+  require(model.described(), "memory", "expected a model that is only described");
   Pool pool(1);
-  const auto model = make();
+  Stream stream(device, pool);
   auto alone = options;
   alone.data = {};  // gradients that are exchanged lie elsewhere, and are as large
-  TrainStep step(*model, pool, alone, device);
+  const StepPrograms step(model, alone, stream);
   MemoryLedger l;
-  for (const auto& p : model->parameters())
-    l.weights += p.value.bytes() + (p.copy ? p.copy.bytes() : 0), l.gradients += p.gradient.bytes();
-  for (const auto& b : model->buffers()) l.weights += b.value.bytes();
-  for (const auto& t : step.optimizer_state()) l.optimizer += t.tensor.bytes();
-  l.activations = step.arena_bytes();
-  std::int64_t worst = -1;
-  for (const auto* exe : step.programs(micro_batches))
-    if (exe->plan().live_bytes > worst) worst = exe->plan().live_bytes, l.peak = name_of(*exe);
-  const auto made = device.is_cuda() ? imagined.device_bytes() : imagined.host_bytes();
-  l.other = std::max<std::int64_t>(made - l.total(), 0);  // before the batches, which are no Buffers
+  for (const auto& p : model.parameters())
+    l.weights += p.value.bytes() + p.copy.bytes(), l.gradients += p.gradient.bytes();
+  for (const auto& b : model.buffers()) l.weights += b.value.bytes();
+  for (const auto& t : step.optimizer().state()) l.optimizer += t.tensor.bytes();
+  l.other = model.bytes() - l.weights - l.gradients;
+  std::int64_t most = -1;
+  const auto look = [&](const Program& program, bool of_step) {
+    const Plan p = plan(program);
+    l.activations = std::max(l.activations, p.arena_bytes);
+    if (of_step && p.live_bytes > most) most = p.live_bytes, l.peak = worst_record(program, p);
+  };
+  look(step.first().recorded.program, true);
+  if (step.has_more()) look(step.more().recorded.program, micro_batches > 1);
+  look(step.update().program, true);
+  look(step.evaluation().recorded.program, false);
   if (!device.is_cuda()) {
-    l.saving = std::max(copy_bytes(step.weights()), copy_bytes(step.optimizer_state()));
-    l.process = kOfParameter * std::ssize(model->parameters());
+    l.saving = std::max(copy_bytes(step.weights()), copy_bytes(step.optimizer().state()));
+    l.process = kOfParameter * std::ssize(model.parameters());
   }
   // Of two steps, which take turns, and of an evaluation.
   for (const auto& input : step.inputs())

@@ -1,5 +1,6 @@
 #pragma once
-// How much memory a run takes, known before it takes any: its programs are recorded and planned over imagined memory.
+// How much memory a run takes, known before it takes any: its programs are recorded and planned for a model that is
+// only described.
 
 #include <functional>
 #include <string>
@@ -8,7 +9,7 @@
 #include "hpcdl/core/available_memory.h"
 #include "hpcdl/models/trainable.h"
 #include "hpcdl/train/config.h"
-#include "hpcdl/train/train_step.h"
+#include "hpcdl/train/step_programs.h"
 
 namespace hpcdl::train {
 
@@ -50,10 +51,10 @@ struct Workers {
 /// Fills in what is estimated.
 void add_estimates(MemoryLedger& ledger, const Workers& workers, Device device);
 
-/// The ledger of a step with these options in so many micro-batches; `make` creates the model. Of what is estimated, the
-/// recorded programs alone.
-MemoryLedger plan_memory(const std::function<std::unique_ptr<models::Trainable>()>& make, const StepOptions& options,
-                         std::int64_t micro_batches, Device device);
+/// The ledger of a step with these options in so many micro-batches, of a model that is only described. Of what is
+/// estimated, the recorded programs alone.
+MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, std::int64_t micro_batches,
+                         Device device);
 
 /// The run as it is, and what would make it smaller: by one change each (recompute; the largest micro-batch that fits;
 /// bf16), then, where none of them fits, by several. The first alternative that fits is the smallest change.

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include "hpcdl/core/imagined_memory.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/train_for_tests.h"
@@ -21,7 +20,7 @@ struct Kind {
 
 class MemoryPlanned : public ::testing::TestWithParam<Kind> {};
 
-/// What is planned over imagined memory is what a step then takes.
+/// What is planned for a model without memory is what a step then takes.
 TEST_P(MemoryPlanned, is_what_a_step_takes) {
   RunConfig c;
   c.model.family = GetParam().family;
@@ -29,17 +28,14 @@ TEST_P(MemoryPlanned, is_what_a_step_takes) {
   c.model.resolve();
   c.train.batch = 3, c.train.recompute = GetParam().recompute, c.train.dtype = GetParam().dtype,
   c.train.accumulate = GetParam().accumulate;
-  const auto make = [&] {
-    return std::make_unique<models::LanguageModel>(models::LanguageModel::create(c.model, 1, true));
-  };
-  const auto ledger = plan_memory(make, step_options(c), c.train.accumulate, {});
-  EXPECT_FALSE(ImaginedMemory::active());
+  auto described = models::LanguageModel::create(c.model, std::nullopt, true),
+       model = models::LanguageModel::create(c.model, 1, true);
+  const auto ledger = plan_memory(described, step_options(c), c.train.accumulate, {});
 
-  const auto model = make();
   Pool pool(1);
-  const TrainStep step(*model, pool, step_options(c));
+  const TrainStep step(model, pool, step_options(c));
   EXPECT_EQ(ledger.activations, step.arena_bytes());
-  const auto four = 4 * model->parameter_count();
+  const auto four = 4 * model.parameter_count();
   EXPECT_EQ(ledger.weights, four);
   EXPECT_EQ(ledger.gradients, four);
   EXPECT_EQ(ledger.optimizer, 2 * four);
@@ -60,9 +56,8 @@ TEST(memory_plan, a_model_larger_than_any_machine_is_planned) {
   m.resolve();
   RunConfig c;
   c.model = m;
-  const auto ledger =
-      plan_memory([&] { return std::make_unique<models::LanguageModel>(models::LanguageModel::create(m, 1, true)); },
-                  step_options(c), 1, {});
+  auto described = models::LanguageModel::create(m, std::nullopt, true);
+  const auto ledger = plan_memory(described, step_options(c), 1, {});
   EXPECT_NEAR(static_cast<double>(ledger.weights), 4 * 174.6e9, 4e9);
   EXPECT_GT(ledger.activations, std::int64_t{1} << 38);
 }

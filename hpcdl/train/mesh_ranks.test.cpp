@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/python_for_tests.h"
 #include "hpcdl/io/safetensors.h"
@@ -129,14 +129,15 @@ TEST_F(Mesh, every_shape_trains_what_one_rank_trains) {
 }
 
 /// The first weight of the first forward pass.
-float* first_weight(const std::vector<const Executable*>& programs) {
+float* first_weight(const std::vector<const Instance*>& programs) {
   const Program& p = programs.front()->program();
   for (const auto& record : p.records)
     for (std::uint32_t i = 0; i < record.operand_count; ++i) {
       const Operand& o = p.operands[record.operands + i];
       if (o.slot < 0 || o.access != Access::read || record.phase != hpcdl::Phase::forward) continue;
       const Slot& slot = p.slots[static_cast<std::size_t>(o.slot)];
-      if (slot.kind == SlotKind::external && slot.spec.dtype == DType::f32) return static_cast<float*>(slot.data);
+      if (slot.kind == SlotKind::state && slot.spec.dtype == DType::f32)
+        return programs.front()->bindings().memory(slot.name).ptr<float>();
     }
   return nullptr;
 }
@@ -155,7 +156,7 @@ TEST_F(Mesh, a_checkpoint_of_two_models_is_never_written) {
     Hooks hooks;
     hooks.world = world;
     float* weight = nullptr;
-    hooks.before_steps = [&](const std::vector<const Executable*>& programs) { weight = first_weight(programs); };
+    hooks.before_steps = [&](const std::vector<const Instance*>& programs) { weight = first_weight(programs); };
     hooks.after_step = [&](std::int64_t step) {
       if (world.rank() == 1 && step == 6) *weight = std::bit_cast<float>(std::bit_cast<std::uint32_t>(*weight) ^ 1);
     };

@@ -30,7 +30,7 @@ std::vector<std::int64_t> bad_rows(const Stream& s, const View& x, std::int64_t 
   return rows;
 }
 
-std::optional<NonFinite> bad_input(const Executable& exe, const Stream& s, std::int64_t batch) {
+std::optional<NonFinite> bad_input(const Instance& exe, const Stream& s, std::int64_t batch) {
   const auto& program = exe.program();
   for (std::size_t i = 0; i < program.slots.size(); ++i) {
     const auto& slot = program.slots[i];
@@ -64,7 +64,7 @@ bool all_finite(const Stream& s, const View& x) {
   return visit_dtype(x.dtype(), finite);
 }
 
-std::optional<NonFinite> first_non_finite(const Executable& exe, Stream& s, std::int64_t batch) {
+std::optional<NonFinite> first_non_finite(const Instance& exe, Stream& s, std::int64_t batch) {
   if (auto found = bad_input(exe, s, batch)) return found;
   const auto& program = exe.program();
   for (int i = 0; i < static_cast<int>(program.records.size()); ++i) {
@@ -80,7 +80,7 @@ std::optional<NonFinite> first_non_finite(const Executable& exe, Stream& s, std:
                               program.scopes[r.scope].empty() ? "" : ", ", program.scopes[r.scope], slot.name,
                               to_string(o.spec));
       return NonFinite{std::move(what), false, -1,
-                       slot.kind == SlotKind::external ? std::vector<std::int64_t>{} : bad_rows(s, tensors[k], batch)};
+                       slot.kind == SlotKind::state ? std::vector<std::int64_t>{} : bad_rows(s, tensors[k], batch)};
     }
   }
   return {};

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 
 namespace hpcdl::train {
 
@@ -22,6 +22,6 @@ struct NonFinite {
 
 /// Runs the program again on the inputs it has, after a look at those, looking behind each record at what it wrote.
 /// `batch`: samples in it.
-std::optional<NonFinite> first_non_finite(const Executable& exe, Stream& s, std::int64_t batch = 1);
+std::optional<NonFinite> first_non_finite(const Instance& exe, Stream& s, std::int64_t batch = 1);
 
 }  // namespace hpcdl::train

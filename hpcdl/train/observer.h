@@ -2,7 +2,7 @@
 // The seam through which the lab watches a training run. Whatever an observer does, the numbers of the run stay the
 // same.
 
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 
 namespace hpcdl::train {
 
@@ -18,7 +18,7 @@ class Observer {
   virtual void begin(Stage) {}
   virtual void end(Stage) {}
   /// Runs all records of a program in order, as exe.run(s) does, and may look at the clock between them.
-  virtual void run(const Executable& exe, Stream& s) { exe.run(s); }
+  virtual void run(const Instance& exe, Stream& s) { exe.run(s); }
 };
 
 /// One stage, while it lives. A null observer costs a test.

@@ -32,7 +32,7 @@ void record(Graph& g, const std::vector<Entry>& entries, const AdamW::Args& args
                        .gradient = e.gradient,
                        .m = e.state[0],
                        .v = e.state[1],
-                       .copy = p.copy ? g.constant(p.name + ".copy", p.copy) : Var(),
+                       .copy = p.copy.spec() ? g.constant(p.name + ".copy", p.copy) : Var(),
                        .decay = p.decay});
   }
   record_adamw(g, tensors, args);
@@ -45,7 +45,7 @@ void record(Graph& g, const std::vector<Entry>& entries, const Sgd::Args& args) 
     tensors.push_back({.value = g.constant(p.name, p.value),
                        .gradient = e.gradient,
                        .m = e.state.empty() ? Var() : e.state[0],
-                       .copy = p.copy ? g.constant(p.name + ".copy", p.copy) : Var(),
+                       .copy = p.copy.spec() ? g.constant(p.name + ".copy", p.copy) : Var(),
                        .decay = p.decay});
   }
   record_sgd(g, tensors, args);
@@ -57,17 +57,17 @@ Optimizer::Optimizer(models::Trainable& model, const OptimizerArgs& args)
     : model_(model), args_(args), names_(std::visit([](const auto& a) { return state_names(a); }, args)) {
   std::int64_t total = 0;
   for (const auto& p : model_.parameters()) {
-    require(static_cast<bool>(p.gradient), "train", "parameter {} has no gradient: open the model for training",
+    require(static_cast<bool>(p.gradient.spec()), "train", "parameter {} has no gradient: open the model for training",
             p.name);
     total += std::ssize(names_) * padded(p.value.size() * std::int64_t{sizeof(float)});
   }
-  memory_ = Buffer(total, model_.device());
-  if (model_.device().is_cuda()) host_ = Buffer(total);
+  if (!model_.described()) memory_ = Buffer(total, model_.device());
+  if (!model_.described() && model_.device().is_cuda()) host_ = Buffer(total);
   auto* at = memory_.data();
   for (const auto& p : model_.parameters())
     for (std::size_t i = 0; i < names_.size(); ++i) {
       tensors_.emplace_back(at, Spec{p.value.shape(), DType::f32}, model_.device());
-      at += padded(tensors_.back().bytes());
+      if (at) at += padded(tensors_.back().bytes());
     }
 }
 

@@ -20,7 +20,8 @@ using OptimizerArgs = std::variant<AdamW::Args, Sgd::Args>;
 
 class Optimizer {
  public:
-  /// State of zeros for all parameters of the model, where the model lies. The model must outlive this.
+  /// State of zeros for all parameters of the model, where the model lies; without memory if the model has none. The
+  /// model must outlive this.
   Optimizer(models::Trainable& model, const OptimizerArgs& args);
 
   /// Records the update of all parameters; `gradients` in the order of model.parameters().

@@ -53,7 +53,8 @@ MemoryAdvice advise(RunConfig& config, const Task& task, const parallel::Mesh& m
     t.batch = c.batch, t.accumulate = c.accumulate, t.recompute = c.recompute, t.dtype = c.dtype;
     const auto options = step_options(config);
     t = before;
-    auto ledger = plan_memory([&] { return task.make_model(); }, options, c.accumulate, device);
+    const auto model = task.make_model({});
+    auto ledger = plan_memory(*model, options, c.accumulate, device);
     if (!device.is_cuda()) ledger.staged += task.bytes_ahead(c.batch), ledger.other += task.bytes_of_data();
     add_estimates(ledger, {threads, mesh.world().size(), task.units().classes}, device);
     return ledger;

@@ -75,8 +75,8 @@ class Task {
   /// Rows of an epoch, over all ranks.
   virtual std::int64_t rows() const = 0;
 
-  /// The model with its first weights.
-  virtual std::unique_ptr<models::Trainable> make_model() const = 0;
+  /// The model with its first weights; without a seed it is only described.
+  virtual std::unique_ptr<models::Trainable> make_model(std::optional<std::uint64_t> seed) const = 0;
   /// Bytes of batches that are fetched ahead, of `batch` samples each.
   virtual std::int64_t bytes_ahead(std::int64_t batch) const = 0;
   /// Bytes of host memory that its data takes in the course of the run.

@@ -16,6 +16,7 @@
 #include "hpcdl/parallel/agree.h"
 #include "hpcdl/train/facts.h"
 #include "hpcdl/train/run_log.h"
+#include "hpcdl/train/without_data.h"
 
 namespace hpcdl::train {
 
@@ -112,12 +113,8 @@ std::vector<parallel::Fact> TextTask::facts() const {
                        text_.val_tokens, file_checksum(text_.train), file_checksum(text_.val))}};
 }
 
-std::unique_ptr<models::Trainable> TextTask::make_model() const {
-  using Scheme = parallel::TensorParallel::Scheme;
-  const auto sharing = std::make_shared<parallel::TensorParallel>(
-      mesh_.tp(), config_.parallel.sequence ? Scheme::sequence : Scheme::conjugate);
-  return std::make_unique<models::LanguageModel>(
-      models::LanguageModel::create(config_.model, config_.train.seed, true, sharing));
+std::unique_ptr<models::Trainable> TextTask::make_model(std::optional<std::uint64_t> seed) const {
+  return language_model(config_, mesh_, seed);
 }
 
 std::int64_t TextTask::bytes_ahead(std::int64_t batch) const {

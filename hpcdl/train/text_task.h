@@ -16,7 +16,7 @@ class TextTask final : public Task {
   std::string describe_data() const override;
   std::vector<parallel::Fact> facts() const override;
   std::int64_t rows() const override { return (text_.train_tokens - 1) / config_.model.context; }
-  std::unique_ptr<models::Trainable> make_model() const override;
+  std::unique_ptr<models::Trainable> make_model(std::optional<std::uint64_t> seed) const override;
   std::int64_t bytes_ahead(std::int64_t batch) const override;
   std::int64_t bytes_mapped() const override;
 

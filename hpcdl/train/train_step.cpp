@@ -4,15 +4,11 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <set>
 
 #include "hpcdl/comm/device_group.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/error.h"
-#include "hpcdl/core/imagined_memory.h"
-#include "hpcdl/ops/grad_norm/grad_norm.h"
 #include "hpcdl/parallel/agree.h"
-#include "hpcdl/parallel/update.h"
 
 namespace hpcdl::train {
 
@@ -25,135 +21,40 @@ std::int64_t padded(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 }  // namespace
 
 TrainStep::TrainStep(models::Trainable& model, Pool& pool, const StepOptions& options, Device device)
-    : model_(model), options_(options), stream_(device, pool, &params_), waiting_(device, pool) {
-  if (model_.device() != device) model_.to_device(stream_);
-  options_.forward.part = options_.data.rank();
-  if (options_.sync_batch_norm && options_.data.size() > 1) {
-    shared_batch_ = std::make_unique<parallel::SharedBatch>(options_.data);
-    options_.forward.shared_batch = shared_batch_.get();
-  }
-  if (device.is_cuda() && !ImaginedMemory::active()) {  // the first collective would, but may be under capture
-    options_.data.connect(device);
-    if (const auto* shared = model_.sharing()) shared->peers().group->connect(device);
-  }
-  if (options_.data.size() > 1) place_gradients();
-  else model_.own_gradients();
-  const DType products = options_.autocast ? options_.autocast->product : options_.forward.compute;
-  if (products != DType::f32 && options_.copies.value_or(device.is_cuda())) {
-    model_.keep_copies(products);
-    model_.round_copies(stream_);
-  }
-  optimizer_.emplace(model_, options_.optimizer);
-  if (options_.scaler) {
-    for (const auto& input : inputs())
-      if (input.name == "targets") options_.scaler->terms = input.spec.size();
-    scaler_.emplace(*options_.scaler, device);
-    scale_now_.scale = options_.scaler->init_scale;
-  }
-  record_programs();
-}
-
-TrainStep::~TrainStep() {
-  if (gradients_) model_.forget_gradients();
+    : stream_(device, pool, &params_),
+      programs_(model, options, stream_),
+      model_(model),
+      options_(programs_.options()),
+      waiting_(device, pool) {
+  require(!model.described(), "train", "this model is only described: nothing can be computed with it");
+  if (options_.scaler) scale_now_.scale = options_.scaler->init_scale;
+  make_instances();
 }
 
 void TrainStep::set_scale_state(const ScaleState& state) {
-  if (!scaler_) return;
-  scaler_->set_state(stream_, state);
+  if (!scales_loss()) return;
+  programs_.scaler()->set_state(stream_, state);
   scale_now_ = state;
 }
 
-/// A pass that is recorded and thrown away tells in which order gradients become ready, and so where they go.
-void TrainStep::place_gradients() {
-  std::vector<parallel::ReadyGradient> order;
-  std::set<std::string, std::less<>> ready;
-  model_.own_gradients();  // a step before this one may have taken them along
-  Pass dry;
-  record_pass(dry, Write::overwrite, Kind::alone, [&](Graph&, const std::string& name, const Var& gradient) {
-    if (ready.insert(name).second) order.push_back({name, gradient.spec()});
-  });
-  for (const auto& p : model_.parameters())  // those that no record touches
-    if (ready.insert(p.name).second) order.push_back({p.name, p.value.spec()});
-  gradients_ =
-      std::make_unique<parallel::Gradients>(options_.data, std::move(order), options_.reduce, stream_.device());
-  model_.place_gradients([&](const models::NamedParameter& p) { return gradients_->gradient(p.name); });
-}
-
-void TrainStep::record_programs() {
-  const auto reducing = gradients_ ? Kind::reducing : Kind::alone;
-  const bool apart = gradients_ && options_.accumulate;  // the last micro-batch has a program of its own
-  std::vector<std::pair<std::optional<Executable>*, Program>> programs;
-  programs.emplace_back(&first_.exe, record_pass(first_, Write::overwrite, apart ? Kind::alone : reducing));
-  if (options_.accumulate) programs.emplace_back(&more_.exe, record_pass(more_, Write::accumulate, Kind::alone));
-  if (apart) programs.emplace_back(&last_.exe, record_pass(last_, Write::accumulate, Kind::reducing));
-  programs.emplace_back(&eval_.exe, record_pass(eval_, Write::overwrite, Kind::inference));
-  programs.emplace_back(&update_, record_update());
+void TrainStep::make_instances() {
+  std::vector<std::pair<std::optional<Instance>*, Recording>> list;
+  const auto add = [&](Pass& to, StepPrograms::Pass recorded) {
+    to.inputs = std::move(recorded.inputs), to.out = recorded.out;
+    list.emplace_back(&to.exe, std::move(recorded.recorded));
+  };
+  add(first_, programs_.first());
+  if (programs_.has_more()) add(more_, programs_.more());
+  if (programs_.apart()) add(last_, programs_.last());
+  add(eval_, programs_.evaluation());
+  list.emplace_back(&update_, programs_.update());
   std::int64_t bytes = 0;
-  for (const auto& [exe, program] : programs) bytes = std::max(bytes, plan(program).arena_bytes);
+  for (const auto& [exe, recorded] : list) bytes = std::max(bytes, plan(recorded.program).arena_bytes);
   arena_ = std::make_shared<Buffer>(bytes, stream_.device());
-  for (auto& [exe, program] : programs) exe->emplace(std::move(program), arena_, stream_.device());
+  for (auto& [exe, recorded] : list) exe->emplace(std::move(recorded), arena_, stream_.device());
 }
 
-nn::ForwardOptions TrainStep::evaluation_options() const {
-  auto o = options_.forward;
-  o.dropout = o.label_smoothing = 0;
-  o.recompute = o.training = o.mixup = false;
-  return o;
-}
-
-Program TrainStep::record_pass(Pass& pass, Write write, Kind kind, Graph::GradientHook hook) const {
-  const bool inference = kind == Kind::inference;
-  Graph g({.parameter_gradients = write,
-           .weights_beside = options_.weights_beside && stream_.device().is_cuda(),
-           .inference = inference});
-  auto forward = inference ? evaluation_options() : options_.forward;
-  forward.training = !inference;
-  pass.inputs.clear();
-  for (const auto& [name, spec] : model_.inputs(options_.batch, options_.length, forward))
-    pass.inputs.push_back(g.input(name, spec));
-  forward.fused_mlp = !inference && (forward.fused_mlp || stream_.device().is_cuda());
-  forward.head_gradient_now = !inference && (forward.head_gradient_now || stream_.device().is_cuda());
-  {
-    const Graph::Autocast types(g, options_.autocast);
-    pass.out = model_.pass(g, pass.inputs, forward);
-  }
-  g.keep(pass.out.loss);
-  if (pass.out.correct) g.keep(pass.out.correct);
-  if (hook) g.on_gradient(std::move(hook));
-  const auto backward = [&] {
-    if (scaler_) scaler_->backward(g, pass.out.loss);
-    else g.backward(pass.out.loss);
-  };
-  if (kind == Kind::reducing) gradients_->record(g, backward);
-  else if (!inference) backward();
-  return g.finish();
-}
-
-Program TrainStep::record_update() {
-  Graph g;
-  std::vector<Var> all, whole, parts,
-      addends;  // gradients: of all ranks along tp, that each of them has, its own, and of which each has an addend
-  for (const auto& p : model_.parameters()) {
-    all.push_back(g.constant(p.name + ".grad", p.gradient));
-    (p.shard.all() ? whole : parts).push_back(all.back());
-    if (p.partial_gradient) addends.push_back(all.back());
-  }
-  const auto update = [&] {
-    const GradNorm::Args norm{.max_norm = options_.clip, .skip_nonfinite = true};
-    if (const auto* shared = model_.sharing()) {
-      parallel::record_sum_gradients(g, addends, shared->peers());
-      parallel::record_grad_norm(g, whole, parts, norm, shared->peers());
-    } else {
-      record_grad_norm(g, whole, norm);
-    }
-    optimizer_->record(g, all);
-  };
-  if (scaler_) scaler_->around(g, update);
-  else update();
-  return g.finish();
-}
-
-void TrainStep::run(Executable& exe) {
+void TrainStep::run(Instance& exe) {
   const WithF32Products products(options_.products);
   if (observer_) observer_->run(exe, stream_);
   else exe.run(stream_);
@@ -234,7 +135,7 @@ TrainStep::Pass& TrainStep::prepare(std::int64_t step, std::int64_t micro, bool 
 void TrainStep::accumulate(std::span<const View> batch, std::int64_t step, std::int64_t micro, bool last) {
   const InStage stage_of_run(observer_, Stage::pass);
   require(micro == 0 || options_.accumulate, "train", "this step was made for one micro-batch");
-  require(!gradients_ || micro > 0 || last != options_.accumulate, "train",
+  require(!gradients() || micro > 0 || last != options_.accumulate, "train",
           "the last micro-batch is told by `last`, and with `accumulate` it is not the first");
   if (micro == 0) now_ = 1 - now_;
   auto& flight = flights_[now_];
@@ -286,14 +187,14 @@ void TrainStep::queue_update(double lr, std::int64_t valid_tokens) {
   run(*update_);
   flight.result = {all[1], static_cast<std::int64_t>(all[0]), all[2], params_.grad_norm};
   if (at_once) {
-    if (scaler_) scale_now_ = scaler_->state(stream_);
+    if (scales_loss()) scale_now_ = programs_.scaler()->state(stream_);
     return;
   }
   if (!flight.numbers.bytes()) flight.numbers = Pinned(sizeof(Numbers), stream_.device());
   auto* numbers = flight.numbers.as<Numbers>();
   copy_to_pinned(stream_, &numbers->params,
                  View(stream_.kernel_params(), {{sizeof(StepParams)}, DType::u8}, stream_.device()));
-  if (scaler_) scaler_->queue_state(stream_, &numbers->scale);
+  if (scales_loss()) programs_.scaler()->queue_state(stream_, &numbers->scale);
   flight.done.record(stream_);
 }
 
@@ -303,14 +204,14 @@ StepResult TrainStep::result() {
   flight.queued = false;
   if (!stream_.device().is_cuda()) return flight.result;
   flight.done.wait(waiting_);
-  if (gradients_) comm::synchronize(options_.data, waiting_);  // a GPU that waits for a lost peer has a deadline, too
+  if (gradients()) comm::synchronize(options_.data, waiting_);  // a GPU that waits for a lost peer has a deadline, too
   else waiting_.synchronize();
   const auto& numbers = *flight.numbers.as<Numbers>();
-  if (scaler_) scale_now_ = scaler_->state(numbers.scale);
+  if (scales_loss()) scale_now_ = programs_.scaler()->state(numbers.scale);
   const auto late = sums(flight);
   const auto sum = parallel::sum_over_ranks(options_.data, std::array{late.loss, late.correct});
   flight.result.loss = sum[0], flight.result.correct = sum[1], flight.result.grad_norm = numbers.params.grad_norm;
-  if (gradients_ && !flights_[1 - result_].queued) gradients_->take_times();
+  if (gradients() && !flights_[1 - result_].queued) programs_.gradients()->take_times();
   return flight.result;
 }
 
@@ -332,12 +233,14 @@ NonFinite TrainStep::explain_non_finite() {
   const auto& flight = flights_[result_];
   for (const auto& p : model_.parameters())
     if (!all_finite(stream_, p.value)) return {"the weight \"" + p.name + "\""};
-  if (gradients_) {  // ranks stop at different records: programs that exchange nothing
-    options_.forward.shared_batch = nullptr;
-    for (auto* pass : {&first_, &more_, &last_})
-      if (pass->exe)
-        pass->exe.emplace(record_pass(*pass, pass == &first_ ? Write::overwrite : Write::accumulate, Kind::alone),
-                          arena_, stream_.device());
+  if (gradients()) {  // ranks stop at different records: programs that exchange nothing
+    programs_.leave_shared_batch();
+    for (auto* pass : {&first_, &more_, &last_}) {
+      if (!pass->exe) continue;
+      auto again = programs_.pass(pass == &first_ ? Write::overwrite : Write::accumulate, StepPrograms::Kind::alone);
+      pass->inputs = std::move(again.inputs), pass->out = again.out;
+      pass->exe.emplace(std::move(again.recorded), arena_, stream_.device());
+    }
   }
   // Ranks that share layers cannot run a pass each for itself.
   for (std::int64_t micro = 0; micro < flight.micros && !model_.sharing(); ++micro) {
@@ -350,22 +253,15 @@ NonFinite TrainStep::explain_non_finite() {
   }
   for (const auto& p : model_.parameters())
     if (!all_finite(stream_, p.gradient)) return {"the gradient of \"" + p.name + "\""};
-  return {gradients_ ? "none of this rank's: that of another, or the global gradient norm, whose squares overflow"
-                     : "the global gradient norm, whose squares overflow"};
+  return {gradients() ? "none of this rank's: that of another, or the global gradient norm, whose squares overflow"
+                      : "the global gradient norm, whose squares overflow"};
 }
 
-std::vector<const Executable*> TrainStep::programs(std::int64_t micro_batches) const {
-  std::vector<const Executable*> list{&*first_.exe};
+std::vector<const Instance*> TrainStep::programs(std::int64_t micro_batches) const {
+  std::vector<const Instance*> list{&*first_.exe};
   for (std::int64_t i = 1; i < micro_batches; ++i)
     list.push_back(i + 1 == micro_batches && last_.exe ? &*last_.exe : &*more_.exe);
   list.push_back(&*update_);
-  return list;
-}
-
-std::vector<io::NamedTensor> TrainStep::weights() const {
-  std::vector<io::NamedTensor> list;
-  for (const auto part : {model_.parameters(), model_.buffers()})
-    for (const auto& p : part) list.push_back({p.name, p.host, p.shard});
   return list;
 }
 
@@ -378,13 +274,13 @@ void TrainStep::share_buffers() {
 
 void TrainStep::fetch() {
   model_.fetch(stream_);
-  optimizer_->fetch(stream_);
+  programs_.optimizer().fetch(stream_);
 }
 
 void TrainStep::store() {
   model_.store(stream_);
   model_.round_copies(stream_);
-  optimizer_->store(stream_);
+  programs_.optimizer().store(stream_);
   stream_.synchronize();
 }
 

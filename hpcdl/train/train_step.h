@@ -14,42 +14,13 @@
 #include <vector>
 
 #include "hpcdl/core/pinned.h"
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/io/checkpoint_files.h"
-#include "hpcdl/models/trainable.h"
-#include "hpcdl/ops/f32_products.h"
-#include "hpcdl/optim/grad_scaler.h"
-#include "hpcdl/parallel/batch_norm.h"
-#include "hpcdl/parallel/gradients.h"
 #include "hpcdl/train/non_finite.h"
 #include "hpcdl/train/observer.h"
-#include "hpcdl/train/optimizer.h"
+#include "hpcdl/train/step_programs.h"
 
 namespace hpcdl::train {
-
-struct StepOptions {
-  std::int64_t batch = 8, length = 256;  // samples of a micro-batch, and how long each is where the model does not know
-  bool accumulate = false;               // more than one micro-batch per step
-  nn::ForwardOptions forward = {};
-  OptimizerArgs optimizer = AdamW::Args{};
-  float clip = 1;          // 0: no clipping
-  std::uint64_t seed = 1;  // of dropout
-  /// 16-bit products read rounded copies of the weights, which the optimizer writes, instead of rounding them on their
-  /// way: 2 bytes more for each weight, half the reads, the same bits. Unset: on a GPU.
-  std::optional<bool> copies = {};
-  /// GPU: see Graph::Options. On an H200 4 % faster with a batch of 4 x 1024 tokens, 1 % slower with 64 x 1024, whose
-  /// products fill the chip.
-  bool weights_beside = false;
-  /// Of models that name no types: recorded under this policy.
-  std::optional<AutocastPolicy> autocast = {};
-  /// Of the mean of the losses of a micro-batch; `terms` is set to how many those are.
-  std::optional<GradScaler::Options> scaler = {};
-  /// Ranks that share the batch out: each calls the same methods with its part, see data/split_data.h.
-  comm::Group data = {};
-  parallel::ReduceOptions reduce = {};
-  F32Products products = F32Products::exact;
-  bool sync_batch_norm = false;  // over those ranks
-};
 
 /// What an optimizer step came to.
 struct StepResult {
@@ -72,17 +43,10 @@ class TrainStep {
  public:
   /// The model needs gradients and must outlive this. It is moved to `device` if it is not there.
   TrainStep(models::Trainable& model, Pool& pool, const StepOptions& options, Device device = {});
-  /// With other ranks, whose gradients are summed in memory of this: the model has none then, until another is made for
-  /// it.
-  ~TrainStep();
 
   /// What a micro-batch consists of, and what evaluate() takes.
-  std::vector<models::InputSpec> inputs() const {
-    return model_.inputs(options_.batch, options_.length, options_.forward);
-  }
-  std::vector<models::InputSpec> evaluation_inputs() const {
-    return model_.inputs(options_.batch, options_.length, evaluation_options());
-  }
+  std::vector<models::InputSpec> inputs() const { return programs_.inputs(); }
+  std::vector<models::InputSpec> evaluation_inputs() const { return programs_.evaluation_inputs(); }
 
   /// Forward and backward of micro-batch number `micro` (0 overwrites the gradients) of 0-based step `step`. batch:
   /// inputs() in their order, contiguous: in host memory, which is copied, or on the GPU, where it must stay as it is
@@ -108,7 +72,7 @@ class TrainStep {
 
   /// Waits for the micro-batches since the last update(), and returns the sum of their losses on this rank.
   double loss();
-  bool scales_loss() const { return scaler_.has_value(); }
+  bool scales_loss() const { return programs_.scaler() != nullptr; }
   ScaleState scale_state() const { return scale_now_; }
   void set_scale_state(const ScaleState& state);
 
@@ -117,11 +81,11 @@ class TrainStep {
   NonFinite explain_non_finite();
 
   /// Records, operands and costs of one optimizer step with `micro_batches` micro-batches.
-  std::vector<const Executable*> programs(std::int64_t micro_batches) const;
+  std::vector<const Instance*> programs(std::int64_t micro_batches) const;
   /// Weights (with the model's buffers) and optimizer state in host memory, as checkpoints hold them: as of the last
   /// fetch(), and taken over by store().
-  std::vector<io::NamedTensor> weights() const;
-  std::vector<io::NamedTensor> optimizer_state() const { return optimizer_->state(); }
+  std::vector<io::NamedTensor> weights() const { return programs_.weights(); }
+  std::vector<io::NamedTensor> optimizer_state() const { return programs_.optimizer().state(); }
   /// Copies weights and optimizer state to the host, and back; on a CPU what files hold in another order, the rest is
   /// the same memory.
   void fetch();
@@ -133,11 +97,11 @@ class TrainStep {
   const Stream& stream() const { return stream_; }
   bool on_gpu() const { return stream_.device().is_cuda(); }
   /// Where gradients lie that are summed over ranks; null with one rank.
-  const parallel::Gradients* gradients() const { return gradients_.get(); }
+  const parallel::Gradients* gradients() const { return programs_.gradients(); }
 
  private:
   struct Pass {
-    std::optional<Executable> exe;
+    std::optional<Instance> exe;
     std::vector<Var> inputs;
     models::PassOutputs out;
   };
@@ -162,13 +126,8 @@ class TrainStep {
     StepParams params;
     ScaleState scale;
   };
-  enum class Kind { alone, reducing, inference };
-  void place_gradients();
-  void record_programs();
-  Program record_pass(Pass& pass, Write write, Kind kind, Graph::GradientHook hook = {}) const;
-  Program record_update();
-  void run(Executable& exe);
-  nn::ForwardOptions evaluation_options() const;
+  void make_instances();
+  void run(Instance& exe);
   Staged& stage(const Pass& pass, Flight& flight, std::int64_t micro, std::span<const View> batch);
   std::vector<View> language_batch(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) const;
   static Evaluation sums(const Flight& flight);
@@ -177,22 +136,19 @@ class TrainStep {
   void queue(Pass& pass, const Staged& batch);
   void fill(Pass& pass, const Staged& batch);
 
-  models::Trainable& model_;
-  StepOptions options_;
   StepParams params_;
   Stream stream_;
-  std::optional<Optimizer> optimizer_;
-  std::vector<const Executable*> warm_;  // ran once: captured where that helps
-  std::shared_ptr<Buffer> arena_;        // the programs never run at the same time
-  std::unique_ptr<parallel::SharedBatch> shared_batch_;
-  std::unique_ptr<parallel::Gradients> gradients_;
-  Pass first_, more_, last_, eval_;  // last_: more_ that reduces, where there are ranks and micro-batches
-  std::optional<Executable> update_;
+  StepPrograms programs_;
+  models::Trainable& model_;
+  const StepOptions& options_;
+  std::vector<const Instance*> warm_;  // ran once: captured where that helps
+  std::shared_ptr<Buffer> arena_;      // the programs never run at the same time
+  Pass first_, more_, last_, eval_;    // last_: more_ that reduces, where there are ranks and micro-batches
+  std::optional<Instance> update_;
   Stream waiting_;                    // for one step while the next one is queued
   std::array<Flight, 2> flights_;     // steps take turns
   std::size_t now_ = 1, result_ = 1;  // whose passes are queued, and whose result is next or was last
   Flight evaluation_;
-  std::optional<GradScaler> scaler_;
   ScaleState scale_now_;
   Observer* observer_ = nullptr;
 };

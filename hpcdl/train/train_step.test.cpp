@@ -215,7 +215,7 @@ TEST(non_finite, the_first_record_that_makes_one_is_named_and_the_samples_it_cam
   Graph g({.inference = true});
   const Var x = g.input("x", {{4, 8}, DType::f32});
   const Var y = g.keep(softmax(add(x, x)));
-  const Executable exe(g.finish());
+  const Instance exe(g.finish());
   Pool pool(1);
   StepParams params;
   Stream s(pool, &params);

@@ -166,7 +166,7 @@ void Run::make_step(Device device) {
   options.data = mesh_.dp();
   const Waiting waiting(hooks_.console, "making the model");
   try {
-    model_ = task_->make_model();
+    model_ = task_->make_model(config_.train.seed);
     train_ = std::make_unique<TrainStep>(*model_, pool_, options, device);
   } catch (const Error& e) {
     if (std::string_view(e.what()).starts_with("[memory]")) explain();

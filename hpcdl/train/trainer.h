@@ -20,7 +20,7 @@ struct Hooks {
   /// Least seconds a program can take on the device of the run; null: sol_percent is left out.
   std::function<double(const Program&)> speed_of_light;
   /// Once, before the first step: its programs. They may be run; weights and optimizer state must stay as they are.
-  std::function<void(const std::vector<const Executable*>& programs)> before_steps = {};
+  std::function<void(const std::vector<const Instance*>& programs)> before_steps = {};
   std::function<void(std::int64_t step)> after_step;  // 1-based number of the step just done and logged
   Observer* observer = nullptr;                       // watches every step; outlives the run
   std::int64_t host_memory_limit = 0;  // of all processes of the host or the job together: a cgroup's; 0: none

@@ -217,7 +217,7 @@ struct Counter : Observer {
   void end_step(std::int64_t) override { ++steps; }
   void begin(Stage s) override { ++stages[static_cast<int>(s)], ++open; }
   void end(Stage) override { --open; }
-  void run(const Executable& exe, Stream& s) override {
+  void run(const Instance& exe, Stream& s) override {
     EXPECT_EQ(open, 1);
     ++runs;
     exe.run(s, 0, static_cast<int>(exe.program().records.size()), [](int) {});

@@ -8,7 +8,16 @@
 
 namespace hpcdl::train {
 
-std::unique_ptr<models::Trainable> model_without_data(RunConfig& config) {
+std::unique_ptr<models::Trainable> language_model(const RunConfig& config, const parallel::Mesh& mesh,
+                                                  std::optional<std::uint64_t> seed) {
+  using Scheme = parallel::TensorParallel::Scheme;
+  const auto sharing = std::make_shared<parallel::TensorParallel>(
+      mesh.tp(), config.parallel.sequence ? Scheme::sequence : Scheme::conjugate);
+  return std::make_unique<models::LanguageModel>(models::LanguageModel::create(config.model, seed, true, sharing));
+}
+
+std::unique_ptr<models::Trainable> model_without_data(RunConfig& config, std::optional<std::uint64_t> seed,
+                                                      const parallel::Mesh& mesh) {
   check_config(config);
   config.model.resolve();
   if (io::is_image_family(config.model.family)) {
@@ -16,10 +25,10 @@ std::unique_ptr<models::Trainable> model_without_data(RunConfig& config) {
     image.family = models::image_family(config.model.family);
     if (image.classes == 0) image.classes = 10;
     image.resolve();
-    return std::make_unique<models::ImageModel>(models::ImageModel::create(image, config.train.seed, true));
+    return std::make_unique<models::ImageModel>(models::ImageModel::create(image, seed, true));
   }
   if (config.model.vocab == 0) config.model.vocab = config.data.vocab_size;
-  return std::make_unique<models::LanguageModel>(models::LanguageModel::create(config.model, config.train.seed, true));
+  return language_model(config, mesh, seed);
 }
 
 DrawnBatch::DrawnBatch(const RunConfig& config, const TrainStep& step) {

@@ -1,18 +1,26 @@
 #pragma once
 // A run's model and batches where no data are opened: to look at its programs, to time and to tune them.
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "hpcdl/core/buffer.h"
+#include "hpcdl/parallel/mesh.h"
 #include "hpcdl/train/config.h"
 #include "hpcdl/train/train_step.h"
 
 namespace hpcdl::train {
 
-/// New weights. What [model] leaves to the data: a vocabulary of data.vocab_size, which a trained tokenizer has at
-/// most, or ten classes. Resolves `config`.
-std::unique_ptr<models::Trainable> model_without_data(RunConfig& config);
+/// The language model of a run, as this rank of the mesh holds it; without a seed it is only described.
+std::unique_ptr<models::Trainable> language_model(const RunConfig& config, const parallel::Mesh& mesh,
+                                                  std::optional<std::uint64_t> seed);
+
+/// The model of a run, without its data. What [model] leaves to them: a vocabulary of data.vocab_size, which a trained
+/// tokenizer has at most, or ten classes. Resolves `config`.
+std::unique_ptr<models::Trainable> model_without_data(RunConfig& config, std::optional<std::uint64_t> seed,
+                                                      const parallel::Mesh& mesh = {});
 
 /// Inputs of a pass, drawn: ids, targets and pixels that a model of `config` can read.
 struct DrawnBatch {

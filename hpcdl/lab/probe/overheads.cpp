@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "hpcdl/core/clock.h"
-#include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/lab/probe/bound.h"
 #include "hpcdl/ops/relu/relu.h"
 
@@ -36,20 +36,20 @@ double launch_asleep(Pool& pool) {
 
 constexpr int kRecords = 1000;
 
-Executable empty_program() {
+Instance empty_program() {
   Graph g({.inference = true});
   const Operand x = g.temporary("x", {{16}, DType::f32}).operand();
   for (int i = 0; i < kRecords; ++i)
     g.emit("nothing", [](Stream&, const Grad*, const void*) {}, std::span(&x, 1), nullptr, 0, {});
-  return Executable(g.finish());
+  return Instance(g.finish());
 }
 
-Executable small_program() {
+Instance small_program() {
   Graph g({.inference = true});
   Var x = g.input("x", {{16}, DType::f32});
   for (int i = 0; i < kRecords; ++i) x = relu(x);
   g.keep(x);
-  return Executable(g.finish());
+  return Instance(g.finish());
 }
 
 constexpr std::int64_t kTouched = std::int64_t{32} << 20;
@@ -127,8 +127,8 @@ void add_launch(Rounds& rounds, std::vector<Launch>& list, const std::vector<Poo
 }
 
 void add_replay(Rounds& rounds, Pool& one_thread, Figure& empty, Figure& small, double seconds) {
-  const auto add = [&](Executable (*make)(), Figure& into) {
-    const auto program = std::make_shared<Executable>(make());
+  const auto add = [&](Instance (*make)(), Figure& into) {
+    const auto program = std::make_shared<Instance>(make());
     Rate rate(
         [program, &one_thread](std::int64_t n) {
           StepParams params;

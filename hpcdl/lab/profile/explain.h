@@ -25,7 +25,7 @@ class Explain : public train::Observer {
   void end_step(std::int64_t step) override { recorder_.end_step(step); }
   void begin(train::Stage stage) override { recorder_.begin(stage); }
   void end(train::Stage stage) override { recorder_.end(stage); }
-  void run(const Executable& exe, Stream& s) override { recorder_.run(exe, s); }
+  void run(const Instance& exe, Stream& s) override { recorder_.run(exe, s); }
 
  private:
   void add(const StepTrace& step);

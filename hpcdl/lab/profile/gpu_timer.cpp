@@ -25,7 +25,7 @@ class EventTimer : public RecordTimer {
     for (auto e : events_) cudaEventDestroy(e);
   }
   void begin() override { runs_.clear(), used_ = 0; }
-  void run(const Executable& exe, Stream& s, ProgramRun& out) override {
+  void run(const Instance& exe, Stream& s, ProgramRun& out) override {
     queue_ = cuda::queue(s);
     if (runs_.empty()) {
       s.synchronize();
@@ -93,7 +93,7 @@ class CuptiTimer : public RecordTimer {
  public:
   CuptiTimer(std::unique_ptr<Cupti> cupti, Device device) : cupti_(std::move(cupti)), device_(device) {}
 
-  void prepare(const Executable& exe, Stream& s) override {
+  void prepare(const Instance& exe, Stream& s) override {
     if (nodes_.contains(&exe)) return;
     auto& counts = nodes_[&exe];
     const auto queue = cuda::queue(s);
@@ -114,7 +114,7 @@ class CuptiTimer : public RecordTimer {
     if (events_) return events_->begin();
     cupti_->start();
   }
-  void run(const Executable& exe, Stream& s, ProgramRun& out) override {
+  void run(const Instance& exe, Stream& s, ProgramRun& out) override {
     if (events_) return events_->run(exe, s, out);
     prepare(exe, s);
     out.host.begin = now_ns();
@@ -184,7 +184,7 @@ class CuptiTimer : public RecordTimer {
 
   std::unique_ptr<Cupti> cupti_;
   Device device_;
-  std::map<const Executable*, std::vector<int>> nodes_;  // of each record
+  std::map<const Instance*, std::vector<int>> nodes_;  // of each record
   std::vector<Run> runs_;
   int failures_ = 0;
   std::unique_ptr<EventTimer> events_;  // once CUPTI has failed

@@ -11,7 +11,7 @@ inline ProgramFacts toy_facts() {
   ProgramFacts facts;
   auto& p = facts.program;
   p.scopes = {"", "layers.0.mlp", "layers.1.mlp"};
-  p.slots = {{{{100}, DType::f32}, SlotKind::temp, nullptr, "a"}, {{{100}, DType::f32}, SlotKind::temp, nullptr, "b"}};
+  p.slots = {{{{100}, DType::f32}, SlotKind::temp, "a"}, {{{100}, DType::f32}, SlotKind::temp, "b"}};
   for (const std::uint32_t i : {0u, 1u, 2u, 3u}) {
     Record r;
     r.op = "work";

@@ -48,14 +48,14 @@ void Recorder::end(train::Stage) {
   if (look_ == Look::record) trace_.stages.back().end = now_ns();
 }
 
-int Recorder::program_of(const Executable& exe) {
+int Recorder::program_of(const Instance& exe) {
   for (std::size_t i = 0; i < programs_.size(); ++i)
     if (programs_[i].identity == &exe) return static_cast<int>(i);
   programs_.push_back({&exe, stage_, exe.program(), exe.plan(), live_bytes(exe.program(), exe.plan())});
   return static_cast<int>(programs_.size()) - 1;
 }
 
-void Recorder::run(const Executable& exe, Stream& s) {
+void Recorder::run(const Instance& exe, Stream& s) {
   if (!timer_) timer_ = record_timer(s.device()), look_ == Look::record ? timer_->begin() : void();
   if (look_ == Look::away) program_of(exe), timer_->prepare(exe, s);  // warm-up: nothing of this in a step that counts
   if (look_ != Look::record) return exe.run(s);
@@ -63,7 +63,7 @@ void Recorder::run(const Executable& exe, Stream& s) {
   auto& run = trace_.runs.emplace_back();
   run.program = program_of(exe);
   timer_->run(exe, s, run);
-  const auto* gradients = parallel::Gradients::of(exe.program());
+  const auto* gradients = parallel::Gradients::of(exe);
   if (!gradients) return;
   const auto ns = [](auto t) { return std::int64_t{std::chrono::nanoseconds(t.time_since_epoch()).count()}; };
   for (const auto& e : gradients->exchanges())

@@ -27,10 +27,10 @@ class Recorder : public train::Observer {
   void end_step(std::int64_t step) override;
   void begin(train::Stage stage) override;
   void end(train::Stage stage) override;
-  void run(const Executable& exe, Stream& s) override;
+  void run(const Instance& exe, Stream& s) override;
 
  private:
-  int program_of(const Executable& exe);
+  int program_of(const Instance& exe);
 
   std::function<Look(std::int64_t)> policy_;
   std::function<void(StepTrace&&)> sink_;

@@ -157,12 +157,12 @@ std::pair<double, double> exchange(const Profile& profile) {
 
 MemoryPeak memory_peak(const Profile& profile) {
   MemoryPeak out;
-  std::set<const void*> seen;
+  std::set<std::string> seen;
   for (std::size_t p = 0; p < profile.programs.size(); ++p) {
     const auto& facts = profile.programs[p];
     out.arena = std::max(out.arena, facts.plan.arena_bytes);
     for (const auto& slot : facts.program.slots)
-      if (slot.kind == SlotKind::external && seen.insert(slot.data).second) out.external += slot.spec.bytes();
+      if (slot.kind == SlotKind::state && seen.insert(slot.name).second) out.external += slot.spec.bytes();
     if (facts.plan.live_bytes <= out.live) continue;
     out.live = facts.plan.live_bytes;
     out.program = static_cast<int>(p), out.record = facts.plan.worst_record;

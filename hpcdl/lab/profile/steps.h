@@ -64,7 +64,7 @@ struct StepTrace {
 
 /// A program that was run, and what is known of it without a clock.
 struct ProgramFacts {
-  const Executable* identity = nullptr;  // never followed: the program may be gone
+  const Instance* identity = nullptr;  // never followed: the program may be gone
   train::Stage stage = train::Stage::pass;
   Program program;
   Plan plan;

@@ -14,7 +14,7 @@ constexpr int kMeteredThreads = 32;
 /// begin.
 class CpuTimer : public RecordTimer {
  public:
-  void run(const Executable& exe, Stream& s, ProgramRun& out) override {
+  void run(const Instance& exe, Stream& s, ProgramRun& out) override {
     const auto n = exe.program().records.size();
     const auto threads = static_cast<std::size_t>(s.pool().threads());
     const bool meter = threads > 1 && threads <= kMeteredThreads;

@@ -13,11 +13,11 @@ class RecordTimer {
  public:
   virtual ~RecordTimer() = default;
   /// A program that will be timed later: what is to be found out about it is found out now. Nothing of it runs.
-  virtual void prepare(const Executable&, Stream&) {}
+  virtual void prepare(const Instance&, Stream&) {}
   /// Before a step that is recorded; not part of it.
   virtual void begin() {}
   /// Runs the program as exe.run(s) does. `out` stays where it is until finish().
-  virtual void run(const Executable& exe, Stream& s, ProgramRun& out) = 0;
+  virtual void run(const Instance& exe, Stream& s, ProgramRun& out) = 0;
   /// Behind a step: every run() so far must have its times now. False when they could not be had: the step does not
   /// count.
   virtual bool finish(StepTrace&) { return true; }

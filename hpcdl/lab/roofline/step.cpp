@@ -53,7 +53,7 @@ Row row_of_record(const Program& p, const Record& r, const Roofs& roofs) {
 }
 
 /// Median seconds of every record over `runs` runs of a program.
-std::vector<double> record_seconds(RecordTimer& timer, const Executable& exe, Stream& stream, int runs) {
+std::vector<double> record_seconds(RecordTimer& timer, const Instance& exe, Stream& stream, int runs) {
   constexpr int kMoreTries = 3;  // a timer may have to find its way first
   std::vector<std::vector<double>> samples(exe.program().records.size());
   timer.prepare(exe, stream);
@@ -108,7 +108,7 @@ class Groups {
 std::vector<Row> step_rows(train::RunConfig& config, Pool& pool, const Roofs& roofs, const Timing& timing,
                            bool measured, const OnProgress& progress) {
   if (progress) progress("making the model", 0);
-  const auto model = train::model_without_data(config);
+  const auto model = train::model_without_data(config, config.train.seed);
   const Device device = device_from_name(config.train.device);
   train::TrainStep step(*model, pool, train::step_options(config), device);
   const train::DrawnBatch batch(config, step);

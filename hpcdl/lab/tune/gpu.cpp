@@ -93,7 +93,7 @@ void follow_choices() {
       {.forward = choose_attention<cuda::Attend>, .backward = choose_attention<cuda::AttendBackward>});
 }
 
-Wishes wishes_of(const Executable& exe, Stream& s) {
+Wishes wishes_of(const Instance& exe, Stream& s) {
   require(s.device().is_cuda(), "tune", "a program on {} has nothing to choose", "a CPU");
   follow_choices();
   Wishes found;
@@ -133,7 +133,7 @@ void wish_int4(Wishes& to, std::int64_t rows, std::int64_t n, std::int64_t k, st
 Identity identity_of(Device, const std::string& version) { return {"no GPU", "none", version}; }
 double Bench::cold(const std::function<void()>&) { return 0; }
 void follow_choices() {}
-Wishes wishes_of(const Executable&, Stream&) { return {}; }
+Wishes wishes_of(const Instance&, Stream&) { return {}; }
 void wish_int4(Wishes&, std::int64_t, std::int64_t, std::int64_t, std::int64_t) {}
 
 #endif

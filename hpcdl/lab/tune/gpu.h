@@ -6,7 +6,7 @@
 #include <map>
 #include <memory>
 
-#include "hpcdl/graph/executable.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/lab/compare/gpu_environment.h"
 #include "hpcdl/lab/tune/cache.h"
 
@@ -34,7 +34,7 @@ using Wishes = std::map<Key, Wish>;
 void follow_choices();
 /// Runs those records of a program that have something to choose, on memory whose contents do not matter, and returns
 /// what they asked for. Gradients and kept results are overwritten; weights and optimizer state are not.
-Wishes wishes_of(const Executable& exe, Stream& s);
+Wishes wishes_of(const Instance& exe, Stream& s);
 /// One product with 4-bit weights, inputs bf16.
 void wish_int4(Wishes& to, std::int64_t rows, std::int64_t n, std::int64_t k, std::int64_t group);
 

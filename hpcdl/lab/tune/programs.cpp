@@ -7,7 +7,7 @@
 namespace hpcdl::lab::tune {
 namespace {
 
-Wishes wishes_of_all(const std::vector<const Executable*>& programs, Device device, Pool& pool) {
+Wishes wishes_of_all(const std::vector<const Instance*>& programs, Device device, Pool& pool) {
   StepParams params;
   Stream s(device, pool, &params);
   Wishes all;
@@ -18,7 +18,7 @@ Wishes wishes_of_all(const std::vector<const Executable*>& programs, Device devi
 }  // namespace
 
 Wishes wishes_of_training(train::RunConfig& config, Pool& pool, Device device) {
-  const auto model = train::model_without_data(config);
+  const auto model = train::model_without_data(config, config.train.seed);
   const train::TrainStep step(*model, pool, train::step_options(config), device);
   return wishes_of_all(step.programs(std::min<std::int64_t>(config.train.accumulate, 2)), device, pool);
 }

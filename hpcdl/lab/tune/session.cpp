@@ -62,7 +62,7 @@ Report Session::tune(const Wishes& wishes, const Budget& budget, bool anew) {
   return report;
 }
 
-Report Session::prepare(const std::vector<const Executable*>& programs, double seconds) {
+Report Session::prepare(const std::vector<const Instance*>& programs, double seconds) {
   if (mode_ != Mode::full) return {};
   const auto budget = budget_of(seconds);
   Wishes all;

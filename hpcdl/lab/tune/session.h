@@ -28,7 +28,7 @@ class Session {
   /// writes the file. A file that cannot be written is said, and no error.
   Report tune(const Wishes& wishes, const Budget& budget, bool anew = false);
   /// mode full: tune() of what the programs ask for; else nothing.
-  Report prepare(const std::vector<const Executable*>& programs, double seconds);
+  Report prepare(const std::vector<const Instance*>& programs, double seconds);
 
   const Cache& cache() const { return cache_; }
   const std::filesystem::path& file() const { return file_; }

@@ -276,8 +276,8 @@ int loss_scale_run(const hpcdl_call* c) {
   Stream s = stream_of(*c, &p);
   const Grad operands[] = {operand(c->outputs[2], device), operand(c->outputs[3], device)};
   for (int i = 0; i < 2; ++i) copy(s, operands[i], operand(c->inputs[i], device));
-  LossScale::run_begin(s, operands, &a);
-  LossScale::run_end(s, operands, &a);
+  LossScale::run(s, operands, &a);
+  LossScale::End::run(s, operands, &a);
 #if HPCDL_CUDA
   if (device.is_cuda()) s.pull_params();
 #endif

@@ -74,15 +74,14 @@ inline void require_adamw(const Spec& value, const Spec& gradient, const Spec& m
 
 }  // namespace detail
 
-/// Records one update of all tensors. All must be contiguous; their number is limited by the record's 65535 operands.
+/// Records one update of all tensors. All must be contiguous.
 template <class Graph, Symbolic V>
 void record_adamw(Graph& g, std::span<const AdamWTensor<V>> tensors, const AdamW::Args& a) {
   using GraphOperand = decltype(read_operand(V()));
-  require(tensors.size() * AdamW::kOperands <= 65535, AdamW::name, "{} tensors are too many for one record",
-          tensors.size());
   std::vector<GraphOperand> operands;
   std::vector<std::byte> args(sizeof(detail::AdamWRecord) + tensors.size());
-  const detail::AdamWRecord head{a, static_cast<std::int64_t>(tensors.size())};
+  detail::AdamWRecord head{a, static_cast<std::int64_t>(tensors.size())};
+  clear_padding(head);
   std::memcpy(args.data(), &head, sizeof head);
   Cost cost;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -95,7 +94,7 @@ void record_adamw(Graph& g, std::span<const AdamWTensor<V>> tensors, const AdamW
     cost += {14 * n, 2.0 * static_cast<double>(t.value.spec().bytes()) +
                          static_cast<double>(t.gradient.spec().bytes()) + 16 * n + (t.copy ? 2 * n : 0)};
   }
-  emit_update(g, AdamW::name, &AdamW::run, operands, args.data(), args.size(), cost);
+  emit_update<AdamW>(g, operands, args.data(), args.size(), cost);
 }
 template <class Graph, Symbolic V>
 void record_adamw(Graph& g, const std::vector<AdamWTensor<V>>& tensors, const AdamW::Args& a) {

@@ -1,12 +1,13 @@
 #include "hpcdl/ops/adamw/adamw.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "hpcdl/core/rng.h"
-#include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/testing/every_isa.h"
 
 namespace hpcdl {
@@ -31,7 +32,7 @@ struct Model {
   std::vector<One> tensors;
   AdamW::Args args{.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8f, .weight_decay = 0.1f};
   StepParams params;
-  std::unique_ptr<Executable> exe;
+  std::unique_ptr<Instance> exe;
 
   Model(DType value, DType gradient) {
     int i = 0;
@@ -57,12 +58,15 @@ struct Model {
     }
     Graph g;
     std::vector<AdamWTensor<Var>> list;
-    for (auto& o : tensors)
-      list.push_back({g.constant("p", o.value.tensor), g.constant("g", o.gradient.tensor), g.constant("m", o.m.tensor),
-                      g.constant("v", o.v.tensor),
-                      o.copy.tensor.dtype() == DType::bf16 ? g.constant("c", o.copy.tensor) : Var(), o.decay});
+    for (auto& o : tensors) {
+      const auto leaf = [&](const char* what, const Tensor& t) {
+        return t ? g.constant(fmt::format("{}.{}", what, list.size()), t) : Var();
+      };
+      list.push_back({leaf("p", o.value.tensor), leaf("g", o.gradient.tensor), leaf("m", o.m.tensor),
+                      leaf("v", o.v.tensor), leaf("c", o.copy.tensor), o.decay});
+    }
     record_adamw(g, list, args);
-    exe = std::make_unique<Executable>(g.finish());
+    exe = std::make_unique<Instance>(g.finish());
   }
 
   void run(int threads, int step) {
@@ -173,6 +177,20 @@ TEST(AdamW, RejectsStateOfAnotherShape) {
   Graph g;
   const Var p = g.input("p", {{4}, DType::f32}), small = g.input("m", {{3}, DType::f32});
   EXPECT_THROW(record_adamw(g, std::vector<AdamWTensor<Var>>{{p, p, small, p}}, {}), Error);
+}
+
+/// Operands used to be counted in 16 bits.
+TEST(adamw, one_record_takes_any_number_of_tensors) {
+  constexpr int kTensors = 20000;
+  Graph g;
+  const auto leaf = [&](const char* what, int i) {
+    return g.constant(fmt::format("{}.{}", what, i), Tensor(nullptr, Spec{{1}, DType::f32}));
+  };
+  std::vector<AdamWTensor<Var>> tensors;
+  for (int i = 0; i < kTensors; ++i)
+    tensors.push_back({.value = leaf("w", i), .gradient = leaf("dw", i), .m = leaf("m", i), .v = leaf("v", i)});
+  record_adamw(g, tensors, {});
+  EXPECT_EQ(g.program().records.back().operand_count, 5u * kTensors);
 }
 
 }  // namespace

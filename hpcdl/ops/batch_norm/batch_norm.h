@@ -263,8 +263,7 @@ void update_running_statistics(const V& running_mean, const V& running_var, cons
   const decltype(read_operand(V())) operands[] = {update_operand(running_mean), update_operand(running_var),
                                                   read_operand(statistics)};
   const auto bytes = 6.0 * static_cast<double>(want.bytes());
-  statistics.graph().emit(RunningStatistics::name, &RunningStatistics::run, operands, &args, sizeof args,
-                          Cost{bytes, bytes});
+  statistics.graph().template emit<RunningStatistics>(operands, &args, sizeof args, Cost{bytes, bytes});
 }
 
 /// Training. The running statistics may be absent (both), the residual too.

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "hpcdl/core/rng.h"
-#include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/testing/every_isa.h"
 #include "hpcdl/testing/op_spec.h"
 
@@ -21,9 +21,11 @@ const auto f32 = DType::f32;
 
 /// The statistics only serve the update of the running ones: to the spec they are no result to differentiate.
 struct Plain : BatchNorm {
+  static constexpr std::string_view name = "plain_batch_norm";
   static constexpr int kAux = 1;
 };
 struct WithResidual : AddBatchNorm {
+  static constexpr std::string_view name = "residual_batch_norm";
   static constexpr int kAux = 1;
 };
 
@@ -229,7 +231,7 @@ TEST(BatchNormTest, EveryRunUpdatesTheRunningStatisticsOnce) {
     const auto again = std::count_if(g.program().records.begin(), g.program().records.end(),
                                      [](const Record& r) { return r.phase == Phase::recompute; });
     EXPECT_EQ(again, layer == &recomputed ? 1 : 0) << "the op is recomputed, the update is not";
-    Executable exe(g.finish());
+    Instance exe(g.finish());
     for (std::uint64_t batch = 0; batch < 2; ++batch) {
       layer->fill(batch);
       exe.run(s);

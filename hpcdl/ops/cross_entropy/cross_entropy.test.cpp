@@ -5,8 +5,8 @@
 #include <cmath>
 #include <vector>
 
-#include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {
@@ -104,7 +104,7 @@ TEST(CrossEntropy, RecordsLossCountAndGradient) {
   g.backward(loss);
   g.keep(loss), g.keep(count), g.keep(g.gradient(x));
   const Var dx = g.gradient(x);
-  Executable exe(g.finish());
+  Instance exe(g.finish());
   for (int i = 0; i < 6; ++i) exe.tensor(x).ptr<float>()[i] = 0;
   exe.tensor(t).ptr<std::int32_t>()[0] = 2;
   exe.tensor(t).ptr<std::int32_t>()[1] = -1;

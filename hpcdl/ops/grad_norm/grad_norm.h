@@ -52,7 +52,6 @@ struct GradNormRecord {
 /// Records the norm of `gradients` (contiguous, f32 or bf16).
 template <class Graph, Symbolic V>
 void record_grad_norm(Graph& g, std::span<const V> gradients, const GradNorm::Args& a) {
-  require(gradients.size() < 65535, GradNorm::name, "{} tensors are too many for one record", gradients.size());
   std::int64_t blocks = 0;
   Cost cost;
   for (const auto& v : gradients) {
@@ -63,8 +62,9 @@ void record_grad_norm(Graph& g, std::span<const V> gradients, const GradNorm::Ar
   const V partial = g.temporary("grad_norm.partial", {{blocks}, DType::f64});
   std::vector operands{write_operand(partial)};
   for (const auto& v : gradients) operands.push_back(read_operand(v));
-  const detail::GradNormRecord args{a, static_cast<std::int64_t>(gradients.size())};
-  emit_update(g, GradNorm::name, &GradNorm::run, operands, &args, sizeof args, cost);
+  detail::GradNormRecord args{a, static_cast<std::int64_t>(gradients.size())};
+  clear_padding(args);
+  emit_update<GradNorm>(g, operands, &args, sizeof args, cost);
 }
 template <class Graph, Symbolic V>
 void record_grad_norm(Graph& g, const std::vector<V>& gradients, const GradNorm::Args& a) {

@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "hpcdl/core/rng.h"
-#include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/instance.h"
 
 namespace hpcdl {
 namespace {
@@ -40,9 +40,9 @@ struct Gradients {
     Stream s(pool, &params);
     Graph g;
     std::vector<Var> vars;
-    for (const auto& m : memory) vars.push_back(g.constant("g", m.tensor));
+    for (const auto& m : memory) vars.push_back(g.constant("g" + std::to_string(vars.size()), m.tensor));
     record_grad_norm(g, vars, args);
-    Executable(g.finish()).run(s);
+    Instance(g.finish()).run(s);
     return params;
   }
 };
@@ -94,7 +94,7 @@ TEST(GradNorm, NoGradients) {
   Stream s(pool, &params);
   Graph g;
   record_grad_norm(g, std::vector<Var>{}, {});
-  Executable(g.finish()).run(s);
+  Instance(g.finish()).run(s);
   EXPECT_EQ(params.grad_norm, 0);
   EXPECT_EQ(params.clip_factor, 1);
 }

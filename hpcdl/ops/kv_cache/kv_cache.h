@@ -34,6 +34,7 @@ struct KvCache {
         },
         [&](auto& q) { cuda::kv_cache(q, k_cache, v_cache, k, v); });
   }
+  static void run(Stream& s, const Grad* t, const void*) { append(s, t[0], t[1], t[2], t[3]); }
   static Cost cost(const Spec& k_cache, const Spec& k) {
     return {0, 2.0 * static_cast<double>(k.bytes() + k.size() * dtype_bytes(k_cache.dtype))};
   }
@@ -46,8 +47,7 @@ template <Symbolic V> void append_to_cache(const V& k_cache, const V& v_cache, c
   auto cached = k_cache.operand(), cached_v = v_cache.operand();
   cached.access = cached_v.access = decltype(cached.access)::update;
   const decltype(cached) operands[] = {cached, cached_v, k.operand(), v.operand()};
-  const RunFn run = [](Stream& s, const Grad* t, const void*) { KvCache::append(s, t[0], t[1], t[2], t[3]); };
-  k.graph().emit(KvCache::name, run, operands, nullptr, 0, KvCache::cost(k_cache.spec(), k.spec()));
+  k.graph().template emit<KvCache>(operands, nullptr, 0, KvCache::cost(k_cache.spec(), k.spec()));
 }
 
 }  // namespace hpcdl

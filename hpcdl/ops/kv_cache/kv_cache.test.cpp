@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "hpcdl/core/rng.h"
-#include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/ops/attention/attention.h"
 
 namespace hpcdl {
@@ -30,10 +30,10 @@ void copy_tokens(const Tensor& to, const View& from, std::int64_t first) {
 /// One decode step for `tokens` new tokens, recorded once.
 struct Step {
   Var q, k, v, y;
-  Executable program;
+  Instance program;
   Step(std::int64_t tokens, const Tensor& k_cache, const Tensor& v_cache)
       : program(record_step(tokens, k_cache, v_cache)) {}
-  Program record_step(std::int64_t tokens, const Tensor& k_cache, const Tensor& v_cache) {
+  Recording record_step(std::int64_t tokens, const Tensor& k_cache, const Tensor& v_cache) {
     Graph g({.inference = true});
     q = g.input("q", {{B, tokens, H * D}, DType::f32});
     k = g.input("k", {{B, tokens, G * D}, DType::f32});

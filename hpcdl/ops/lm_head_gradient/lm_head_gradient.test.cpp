@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "hpcdl/core/rng.h"
-#include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/ops/cast/cast.h"
 #include "hpcdl/testing/devices.h"
 #include "hpcdl/testing/op_spec.h"
@@ -96,7 +96,7 @@ template <class Record> Run run(Device device, DType type, float upstream, Recor
   const auto [loss, count] = record(x, g.parameter("w", there_w.tensor, dw.tensor), target);
   g.backward(loss, g.constant("seed", there_seed.tensor));
   g.keep(loss), g.keep(count);
-  Executable exe(g.finish(), nullptr, device);
+  Instance exe(g.finish(), nullptr, device);
   copy(s, exe.tensor(target), t.tensor);
   exe.run(s);
   Run r;

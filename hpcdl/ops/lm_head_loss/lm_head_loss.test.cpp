@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "hpcdl/core/rng.h"
-#include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/testing/op_spec.h"
 
 namespace hpcdl {
@@ -99,7 +99,7 @@ Run run(bool keep, int threads, std::int64_t rows, std::int64_t c, std::int64_t 
   g.backward(loss);
   const Var dh = g.gradient(h);
   g.keep(loss), g.keep(count), g.keep(dh);
-  Executable exe(g.finish());
+  Instance exe(g.finish());
   fill_bf16(exe.tensor(h), 2);
   for (std::int64_t i = 0; i < rows; ++i)
     exe.tensor(t).ptr<std::int32_t>()[i] = i % 5 == 4 ? -1 : static_cast<std::int32_t>(i * 7919 % vocab);

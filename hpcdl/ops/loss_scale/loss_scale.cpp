@@ -4,13 +4,13 @@ namespace hpcdl {
 
 static_assert(sizeof(LossScale::Counts) == 3 * sizeof(std::int32_t));
 
-void LossScale::run_begin(Stream& s, const Grad* operands, const void*) {
+void LossScale::run(Stream& s, const Grad* operands, const void*) {
   on(
       s, [&](auto, Pool&) { begin(s.params(), *operands[0].ptr<float>(), *operands[1].ptr<Counts>()); },
       [&](auto& q) { cuda::loss_scale_begin(q, operands[0], operands[1]); });
 }
 
-void LossScale::run_end(Stream& s, const Grad* operands, const void* args) {
+void LossScale::End::run(Stream& s, const Grad* operands, const void* args) {
   const auto& a = *static_cast<const Args*>(args);
   on(
       s, [&](auto, Pool&) { end(s.params(), *operands[0].ptr<float>(), *operands[1].ptr<Counts>(), a); },

@@ -49,8 +49,12 @@ struct LossScale {
     scale = scale * a.growth < a.most ? scale * a.growth : a.most;
   }
   /// Operands: scale, counts.
-  static void run_begin(Stream& s, const Grad* operands, const void*);
-  static void run_end(Stream& s, const Grad* operands, const void* args);
+  static void run(Stream& s, const Grad* operands, const void*);
+  /// The record behind the update.
+  struct End {
+    static constexpr std::string_view name = "loss_scale.end";
+    static void run(Stream& s, const Grad* operands, const void* args);
+  };
 };
 
 namespace cuda {
@@ -69,11 +73,12 @@ void record_loss_scale(Graph& g, const V& scale, const V& counts, const LossScal
           "expected growth >= 1 > backoff > 0, most >= least > 0 and an interval of at least 1 step, got {}, {}, {}, "
           "{} and {}",
           a.growth, a.backoff, a.most, a.least, a.interval);
-  emit_update(g, LossScale::name, &LossScale::run_begin, std::vector{read_operand(scale), read_operand(counts)}, &a,
-              sizeof a, Cost{});
+  auto args = a;
+  clear_padding(args);
+  emit_update<LossScale>(g, std::vector{read_operand(scale), read_operand(counts)}, &args, sizeof args, Cost{});
   update();
-  emit_update(g, LossScale::name, &LossScale::run_end, std::vector{update_operand(scale), update_operand(counts)}, &a,
-              sizeof a, Cost{});
+  emit_update<LossScale::End>(g, std::vector{update_operand(scale), update_operand(counts)}, &args, sizeof args,
+                              Cost{});
 }
 
 }  // namespace hpcdl

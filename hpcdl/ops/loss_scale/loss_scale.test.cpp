@@ -5,8 +5,8 @@
 #include <limits>
 #include <vector>
 
-#include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/instance.h"
 #include "hpcdl/ops/adamw/adamw.h"
 #include "hpcdl/ops/grad_norm/grad_norm.h"
 #include "hpcdl/testing/devices.h"
@@ -24,7 +24,7 @@ struct Optimizer {
   StepParams params;
   Stream s;
   OwnedTensor value, gradient, m, v, scale, counts;
-  Executable exe;
+  Instance exe;
 
   explicit Optimizer(Device d, bool scaled, LossScale::Args a = {})
       : device(d),
@@ -37,7 +37,7 @@ struct Optimizer {
         counts(LossScale::kCounts, d),
         exe(record(scaled, a), nullptr, d) {}
 
-  Program record(bool scaled, LossScale::Args a) {
+  Recording record(bool scaled, LossScale::Args a) {
     Graph g;
     const Var dw = g.constant("w.grad", gradient.tensor);
     const auto update = [&] {

@@ -84,19 +84,18 @@ inline void require_sgd(const Spec& value, const Spec& gradient, const Spec& m, 
 
 }  // namespace detail
 
-/// Records one update of all tensors. All must be contiguous; their number is limited by the record's 65535 operands.
+/// Records one update of all tensors. All must be contiguous.
 template <class Graph, Symbolic V>
 void record_sgd(Graph& g, std::span<const SgdTensor<V>> tensors, const Sgd::Args& a) {
   using GraphOperand = decltype(read_operand(V()));
-  require(tensors.size() * Sgd::kOperands <= 65535, Sgd::name, "{} tensors are too many for one record",
-          tensors.size());
   require(a.momentum >= 0 && a.weight_decay >= 0, Sgd::name,
           "momentum and weight decay must not be negative, got {} and {}", a.momentum, a.weight_decay);
   require(!a.nesterov || (a.momentum > 0 && a.dampening == 0), Sgd::name,
           "nesterov needs a momentum and no dampening, got {} and {}", a.momentum, a.dampening);
   std::vector<GraphOperand> operands;
   std::vector<std::byte> args(sizeof(detail::SgdRecord) + tensors.size());
-  const detail::SgdRecord head{a, static_cast<std::int64_t>(tensors.size())};
+  detail::SgdRecord head{a, static_cast<std::int64_t>(tensors.size())};
+  clear_padding(head);
   std::memcpy(args.data(), &head, sizeof head);
   Cost cost;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -111,7 +110,7 @@ void record_sgd(Graph& g, std::span<const SgdTensor<V>> tensors, const Sgd::Args
     cost += {7 * n, 2.0 * static_cast<double>(t.value.spec().bytes()) + static_cast<double>(t.gradient.spec().bytes()) +
                         (t.m ? 8 * n : 0) + (t.copy ? 2 * n : 0)};
   }
-  emit_update(g, Sgd::name, &Sgd::run, operands, args.data(), args.size(), cost);
+  emit_update<Sgd>(g, operands, args.data(), args.size(), cost);
 }
 template <class Graph, Symbolic V>
 void record_sgd(Graph& g, const std::vector<SgdTensor<V>>& tensors, const Sgd::Args& a) {

@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "hpcdl/core/rng.h"
-#include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/instance.h"
 
 namespace hpcdl {
 namespace {
@@ -30,7 +30,7 @@ struct Model {
   std::vector<One> tensors;
   Sgd::Args args;
   StepParams params;
-  std::unique_ptr<Executable> exe;
+  std::unique_ptr<Instance> exe;
 
   Model(DType value, DType gradient, Sgd::Args a) : args(a) {
     int i = 0;
@@ -53,12 +53,15 @@ struct Model {
     }
     Graph g;
     std::vector<SgdTensor<Var>> list;
-    for (auto& o : tensors)
-      list.push_back({g.constant("p", o.value.tensor), g.constant("g", o.gradient.tensor),
-                      a.momentum != 0 ? g.constant("m", o.m.tensor) : Var(),
-                      o.copy.tensor.dtype() != DType::none ? g.constant("c", o.copy.tensor) : Var(), o.decay});
+    for (auto& o : tensors) {
+      const auto leaf = [&](const char* what, const Tensor& t) {
+        return t ? g.constant(what + std::to_string(list.size()), t) : Var();
+      };
+      list.push_back({leaf("p", o.value.tensor), leaf("g", o.gradient.tensor),
+                      a.momentum != 0 ? leaf("m", o.m.tensor) : Var(), leaf("c", o.copy.tensor), o.decay});
+    }
     record_sgd(g, list, args);
-    exe = std::make_unique<Executable>(g.finish());
+    exe = std::make_unique<Instance>(g.finish());
   }
 
   void run(int threads, int step) {

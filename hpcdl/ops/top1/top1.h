@@ -17,6 +17,7 @@ struct Top1 {
   static constexpr std::string_view name = "top1";
   static void check(const Spec& logits, const Spec& targets);
   static void count(Stream& s, Tensor correct, View logits, View targets);
+  static void run(Stream& s, const Grad* t, const void*) { count(s, t[0], t[1], t[2]); }
   static Cost cost(const Spec& logits) {
     return {static_cast<double>(logits.size()), static_cast<double>(logits.bytes())};
   }
@@ -36,8 +37,7 @@ template <Symbolic V> V top1(const V& logits, const V& targets) {
   auto out = correct.operand();
   out.access = decltype(out.access)::write;
   const decltype(out) operands[] = {out, logits.operand(), targets.operand()};
-  const RunFn run = [](Stream& s, const Grad* t, const void*) { Top1::count(s, t[0], t[1], t[2]); };
-  logits.graph().emit(Top1::name, run, operands, nullptr, 0, Top1::cost(logits.spec()));
+  logits.graph().template emit<Top1>(operands, nullptr, 0, Top1::cost(logits.spec()));
   return correct;
 }
 

@@ -8,8 +8,8 @@
 #include <limits>
 
 #include "hpcdl/core/error.h"
-#include "hpcdl/graph/executable.h"
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/instance.h"
 
 namespace hpcdl {
 namespace {
@@ -20,7 +20,7 @@ float count(const Device& device, std::vector<float> logits, std::vector<std::in
   Graph g({.inference = true});
   const Var x = g.input("x", {{rows, std::ssize(logits) / rows}, dtype}), t = g.input("t", {{rows}, DType::i32});
   const Var y = g.keep(top1(x, t));
-  const Executable exe(g.finish(), nullptr, device);
+  const Instance exe(g.finish(), nullptr, device);
   Pool pool(2);
   StepParams params;
   Stream s(device, pool, &params);

@@ -1,23 +1,30 @@
 #pragma once
-// A planned program with its memory: walking the records is all that is left to do.
+// A planned program bound to memory, to ranks and to a device: walking the records is all that is left to do.
 
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "hpcdl/core/buffer.h"
+#include "hpcdl/graph/bindings.h"
 #include "hpcdl/graph/plan.h"
 #include "hpcdl/graph/streams.h"
 #include "hpcdl/graph/var.h"
 
 namespace hpcdl {
 
-class Executable {
+class Instance {
  public:
-  /// Plans and allocates, on `device`: that of the program's external memory and of the stream it will run on. `arena`
-  /// may be shared by programs that never run at the same time; it is used when it is large enough and replaced by a
-  /// larger one otherwise.
-  explicit Executable(Program program, std::shared_ptr<Buffer> arena = nullptr, Device device = {});
+  /// Plans, and allocates on `device`: that of the memory in `bindings` and of the stream it will run on. Everything
+  /// that records of the program name has to be bound. `arena` may be shared by instances that never run at the same
+  /// time; it is used when it is large enough and replaced by a larger one otherwise.
+  Instance(std::shared_ptr<const Program> program, Bindings bindings, std::shared_ptr<Buffer> arena = nullptr,
+           Device device = {});
+  explicit Instance(Recording recorded, std::shared_ptr<Buffer> arena = nullptr, Device device = {})
+      : Instance(std::make_shared<const Program>(std::move(recorded.program)), std::move(recorded.bindings),
+                 std::move(arena), device) {}
 
   /// Runs all records in order.
   void run(Stream& s) const {
@@ -34,7 +41,8 @@ class Executable {
   /// The resolved operands of one record, in the order of the op.
   std::span<const Grad> operands(int record) const;
 
-  const Program& program() const { return program_; }
+  const Program& program() const { return *program_; }
+  const Bindings& bindings() const { return bindings_; }
   const Plan& plan() const { return plan_; }
   const std::shared_ptr<Buffer>& arena() const { return arena_; }
 
@@ -48,7 +56,11 @@ class Executable {
   void run_queued(Stream& s) const;
   void walk(Stream& s) const;
 
-  Program program_;
+  void bind_args();
+
+  std::shared_ptr<const Program> program_;  // of any number of instances
+  Bindings bindings_;
+  std::vector<std::byte> args_;  // the program's, with their Bounds set; empty where it has none
   Plan plan_;
   std::shared_ptr<Buffer> arena_;
   std::vector<Grad> resolved_;

@@ -1,0 +1,126 @@
+#include "hpcdl/graph/instance.h"
+
+#include "hpcdl/core/describe.h"
+#include "hpcdl/core/error.h"
+
+namespace hpcdl {
+
+Instance::Instance(std::shared_ptr<const Program> program, Bindings bindings, std::shared_ptr<Buffer> arena,
+                   Device device)
+    : program_(std::move(program)),
+      bindings_(std::move(bindings)),
+      plan_(hpcdl::plan(*program_)),
+      arena_(std::move(arena)) {
+  if (!arena_ || arena_->bytes() < plan_.arena_bytes || arena_->device() != device)
+    arena_ = std::make_shared<Buffer>(plan_.arena_bytes, device);
+  bind_args();
+  const auto* args = args_.empty() ? program_->args.data() : args_.data();
+  resolved_.reserve(program_->operands.size());
+  for (const auto& o : program_->operands)
+    resolved_.emplace_back(resolve(o), o.access == Access::update ? Write::accumulate : Write::overwrite);
+  steps_.reserve(program_->records.size());
+  for (const auto& r : program_->records) {
+    const auto function = function_of(r.op, r.backward);
+    require(function.run != nullptr, "program", "this program knows no op \"{}\"", r.op.view());
+    steps_.push_back({function.run, resolved_.data() + r.operands, args + r.args});
+  }
+  crossings_ = crossings(*program_, resolved_);
+}
+
+void Instance::bind_args() {
+  if (program_->bounds.empty()) return;
+  args_ = program_->args;
+  for (const auto at : program_->bounds) {
+    auto& bound = *reinterpret_cast<Bound*>(args_.data() + at);
+    bound.at = bindings_.object(bound.name);
+    require(bound.at != nullptr, "program", "\"{}\" is not bound: records of the program work with it", bound.name);
+  }
+}
+
+Tensor Instance::resolve(const Operand& o) const {
+  if (o.slot < 0) return {};
+  const auto at = static_cast<std::size_t>(o.slot);
+  const auto& slot = program_->slots[at];
+  const Tensor memory = slot.kind == SlotKind::state ? bindings_.memory(slot.name) : Tensor();
+  if (slot.kind == SlotKind::state) {
+    require(memory && memory.spec() == slot.spec && memory.is_contiguous(), "program",
+            "\"{}\" must be bound to a contiguous {}, got {}", slot.name, to_string(slot.spec),
+            memory ? to_string(memory.spec()) : "nothing");
+    require(memory.device() == arena_->device(), "program",
+            "\"{}\" lies on another device than the program runs on: move the model there before recording", slot.name);
+  }
+  std::byte* base = memory ? memory.ptr<std::byte>() : arena_->data() + plan_.offset[at];
+  return Tensor(base + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides, arena_->device());
+}
+
+void Instance::run_queued(Stream& s) const {
+  s.push_params();
+  if (capture_) return capture_.launch(s);
+  walk(s);
+}
+
+/// Every record on its stream, behind what it must wait for. All of it stands in line behind `s` and in front of what
+/// comes next there.
+void Instance::walk(Stream& s) const {
+  if (crossings_.streams == 1) {
+    for (const auto& step : steps_) step.run(s, step.operands, step.args);
+    return;
+  }
+  if (owner_ != s.native()) {
+    own_.clear(), beside_.clear();
+    for (int i = 1; i < crossings_.streams; ++i) {
+      own_.emplace_back(s.device(), s.pool());
+      beside_.push_back(Stream::borrowed(s.device(), own_.back().native(), s.pool(), s.kernel_params()));
+    }
+    owner_ = s.native();
+  }
+  events_.resize(steps_.size() + 1);
+  auto& start = events_.back();
+  start.record(s);
+  for (std::size_t i = 0; i < beside_.size(); ++i)
+    if (crossings_.last[i] >= 0) start.wait(beside_[i]);
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    const auto stream = program_->records[i].stream;
+    auto& queue = stream == 0 ? s : beside_[stream - 1u];
+    for (int record : crossings_.waits[i]) events_[static_cast<std::size_t>(record)].wait(queue);
+    steps_[i].run(queue, steps_[i].operands, steps_[i].args);
+    if (crossings_.signals[i]) events_[i].record(queue);
+  }
+  for (int record : crossings_.last)
+    if (record >= 0) events_[static_cast<std::size_t>(record)].wait(s);
+}
+
+void Instance::capture(Stream& s) {
+  if (!s.device().is_cuda() || steps_.empty()) return;
+  Capture::begin(s);
+  walk(s);
+  capture_ = Capture::end(s);
+}
+
+void Instance::run(Stream& s, int begin, int end, const std::function<void(int)>& after) const {
+  s.push_params();
+  for (int i = begin; i < end; ++i) {
+    const auto& step = steps_[static_cast<std::size_t>(i)];
+    step.run(s, step.operands, step.args);
+    if (after) after(i);
+  }
+}
+
+Tensor Instance::tensor(const Var& v) const {
+  const Operand o = v.operand();
+  require(o.slot >= 0 && o.slot < std::ssize(program_->slots), "program",
+          "expected a variable of this program, got an absent one or one of another");
+  const auto& slot = program_->slots[static_cast<std::size_t>(o.slot)];
+  require(slot.kind != SlotKind::temp, "program",
+          "\"{}\" is temporary: keep() it while recording to read it after a run", slot.name);
+  require(slot.kind == SlotKind::state || plan_.offset[static_cast<std::size_t>(o.slot)] >= 0, "program",
+          "\"{}\" is touched by no record, so it has no memory", slot.name);
+  return resolve(o);
+}
+
+std::span<const Grad> Instance::operands(int record) const {
+  const auto& r = program_->records[static_cast<std::size_t>(record)];
+  return {resolved_.data() + r.operands, r.operand_count};
+}
+
+}  // namespace hpcdl

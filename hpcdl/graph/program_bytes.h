@@ -1,0 +1,21 @@
+#pragma once
+// A program as bytes: the same for the same program in every process, of every build and instruction set.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "hpcdl/graph/program.h"
+
+namespace hpcdl {
+
+/// Little-endian, with the names of ops and what version of them was meant, and a checksum at the end.
+std::string to_bytes(const Program& program);
+/// Error, which begins with `from`, where the bytes are damaged, or hold ops that this process does not know or knows
+/// in another version. What comes back stays within its own tables and slots, whatever the bytes were; what its ops are
+/// told to do is up to who wrote them, as with any program.
+Program program_of(std::string_view bytes, std::string_view from);
+/// Of everything but the costs: programs that compute the same in the same way have the same one.
+std::uint64_t digest(const Program& program);
+
+}  // namespace hpcdl

@@ -1,0 +1,12 @@
+#pragma once
+// Programs in files: hpcdl/graph/program_bytes.h says what they hold and what is refused.
+
+#include "hpcdl/graph/program_bytes.h"
+#include "hpcdl/io/atomic_file.h"
+
+namespace hpcdl::io {
+
+inline void to_file(const Program& program, const fs::path& path) { write_file_atomic(path, to_bytes(program)); }
+inline Program from_file(const fs::path& path) { return program_of(read_file(path), path.string()); }
+
+}  // namespace hpcdl::io

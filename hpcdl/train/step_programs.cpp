@@ -1,0 +1,124 @@
+#include "hpcdl/train/step_programs.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "hpcdl/ops/grad_norm/grad_norm.h"
+#include "hpcdl/parallel/update.h"
+
+namespace hpcdl::train {
+
+StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options, Stream& s)
+    : model_(model), options_(options), device_(s.device()) {
+  if (model_.device() != device_) model_.to_device(s);
+  options_.forward.part = options_.data.rank();
+  if (options_.sync_batch_norm && options_.data.size() > 1) {
+    shared_batch_ = std::make_unique<parallel::SharedBatch>(options_.data);
+    options_.forward.shared_batch = shared_batch_.get();
+  }
+  if (device_.is_cuda() && !model_.described()) {  // the first collective would, but may be under capture
+    options_.data.connect(device_);
+    if (const auto* shared = model_.sharing()) shared->group().connect(device_);
+  }
+  if (options_.data.size() > 1) place_gradients();
+  else model_.own_gradients();
+  const DType products = options_.autocast ? options_.autocast->product : options_.forward.compute;
+  if (products != DType::f32 && options_.copies.value_or(device_.is_cuda())) {
+    model_.keep_copies(products);
+    model_.round_copies(s);
+  }
+  optimizer_.emplace(model_, options_.optimizer);
+  if (!options_.scaler) return;
+  for (const auto& input : inputs())
+    if (input.name == "targets") options_.scaler->terms = input.spec.size();
+  if (model_.described()) scaler_.emplace(GradScaler::described(*options_.scaler));
+  else scaler_.emplace(*options_.scaler, device_);
+}
+
+StepPrograms::~StepPrograms() {
+  if (gradients_) model_.forget_gradients();
+}
+
+/// A pass that is recorded and thrown away tells in which order gradients become ready, and so where they go.
+void StepPrograms::place_gradients() {
+  std::vector<parallel::ReadyGradient> order;
+  std::set<std::string, std::less<>> ready;
+  model_.own_gradients();  // a step before this one may have taken them along
+  pass(Write::overwrite, Kind::alone, [&](Graph&, const std::string& name, const Var& gradient) {
+    if (ready.insert(name).second) order.push_back({name, gradient.spec()});
+  });
+  for (const auto& p : model_.parameters())  // those that no record touches
+    if (ready.insert(p.name).second) order.push_back({p.name, p.value.spec()});
+  gradients_ = std::make_unique<parallel::Gradients>(options_.data, std::move(order), options_.reduce, device_);
+  model_.place_gradients([&](const models::NamedParameter& p) { return gradients_->gradient(p.name); });
+}
+
+nn::ForwardOptions StepPrograms::evaluation_options() const {
+  auto o = options_.forward;
+  o.dropout = o.label_smoothing = 0;
+  o.recompute = o.training = o.mixup = false;
+  return o;
+}
+
+StepPrograms::Pass StepPrograms::pass(Write write, Kind kind, Graph::GradientHook hook) const {
+  Pass pass;
+  const bool inference = kind == Kind::inference;
+  Graph g({.parameter_gradients = write,
+           .weights_beside = options_.weights_beside && device_.is_cuda(),
+           .inference = inference});
+  auto forward = inference ? evaluation_options() : options_.forward;
+  forward.training = !inference;
+  for (const auto& [name, spec] : model_.inputs(options_.batch, options_.length, forward))
+    pass.inputs.push_back(g.input(name, spec));
+  forward.fused_mlp = !inference && (forward.fused_mlp || device_.is_cuda());
+  forward.head_gradient_now = !inference && (forward.head_gradient_now || device_.is_cuda());
+  {
+    const Graph::Autocast types(g, options_.autocast);
+    pass.out = model_.pass(g, pass.inputs, forward);
+  }
+  g.keep(pass.out.loss);
+  if (pass.out.correct) g.keep(pass.out.correct);
+  if (hook) g.on_gradient(std::move(hook));
+  const auto backward = [&] {
+    if (scaler_) scaler_->backward(g, pass.out.loss);
+    else g.backward(pass.out.loss);
+  };
+  if (kind == Kind::reducing) gradients_->record(g, backward);
+  else if (!inference) backward();
+  pass.recorded = g.finish();
+  return pass;
+}
+
+Recording StepPrograms::update() const {
+  Graph g;
+  std::vector<Var> all, whole, parts,
+      addends;  // gradients: of all ranks along tp, that each of them has, its own, and of which each has an addend
+  for (const auto& p : model_.parameters()) {
+    all.push_back(g.constant(p.name + ".grad", p.gradient));
+    (p.shard.all() ? whole : parts).push_back(all.back());
+    if (p.partial_gradient) addends.push_back(all.back());
+  }
+  const auto update = [&] {
+    const GradNorm::Args norm{.max_norm = options_.clip, .skip_nonfinite = true};
+    if (const auto* shared = model_.sharing()) {
+      parallel::record_sum_gradients(g, addends, shared->peers());
+      parallel::record_grad_norm(g, whole, parts, norm, shared->peers());
+    } else {
+      record_grad_norm(g, whole, norm);
+    }
+    optimizer_->record(g, all);
+  };
+  if (scaler_) scaler_->around(g, update);
+  else update();
+  return g.finish();
+}
+
+std::vector<io::NamedTensor> StepPrograms::weights() const {
+  std::vector<io::NamedTensor> list;
+  for (const auto part : {model_.parameters(), model_.buffers()})
+    for (const auto& p : part) list.push_back({p.name, p.host, p.shard});
+  return list;
+}
+
+}  // namespace hpcdl::train

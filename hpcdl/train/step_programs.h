@@ -1,0 +1,104 @@
+#pragma once
+// The programs of one optimizer step, recorded from a model that may be only described: no data, no memory and no
+// peers are needed. TrainStep (train_step.h) runs them.
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hpcdl/graph/graph.h"
+#include "hpcdl/io/checkpoint_files.h"
+#include "hpcdl/models/trainable.h"
+#include "hpcdl/ops/f32_products.h"
+#include "hpcdl/optim/grad_scaler.h"
+#include "hpcdl/parallel/batch_norm.h"
+#include "hpcdl/parallel/gradients.h"
+#include "hpcdl/train/optimizer.h"
+
+namespace hpcdl::train {
+
+struct StepOptions {
+  std::int64_t batch = 8, length = 256;  // samples of a micro-batch, and how long each is where the model does not know
+  bool accumulate = false;               // more than one micro-batch per step
+  nn::ForwardOptions forward = {};
+  OptimizerArgs optimizer = AdamW::Args{};
+  float clip = 1;          // 0: no clipping
+  std::uint64_t seed = 1;  // of dropout
+  /// 16-bit products read rounded copies of the weights, which the optimizer writes, instead of rounding them on their
+  /// way: 2 bytes more for each weight, half the reads, the same bits. Unset: on a GPU.
+  std::optional<bool> copies = {};
+  /// GPU: see Graph::Options. On an H200 4 % faster with a batch of 4 x 1024 tokens, 1 % slower with 64 x 1024, whose
+  /// products fill the chip.
+  bool weights_beside = false;
+  /// Of models that name no types: recorded under this policy.
+  std::optional<AutocastPolicy> autocast = {};
+  /// Of the mean of the losses of a micro-batch; `terms` is set to how many those are.
+  std::optional<GradScaler::Options> scaler = {};
+  /// Ranks that share the batch out: each calls the same methods with its part, see data/split_data.h.
+  comm::Group data = {};
+  parallel::ReduceOptions reduce = {};
+  F32Products products = F32Products::exact;
+  bool sync_batch_norm = false;  // over those ranks
+};
+
+class StepPrograms {
+ public:
+  /// The model needs gradients and must outlive this. It is moved to the device of `s` if it is not there.
+  StepPrograms(models::Trainable& model, const StepOptions& options, Stream& s);
+  /// With other ranks, whose gradients are summed in memory of this: the model has none then, until another is made for
+  /// it.
+  ~StepPrograms();
+
+  struct Pass {
+    Recording recorded;
+    std::vector<Var> inputs;
+    models::PassOutputs out;
+  };
+  enum class Kind : unsigned char { alone, reducing, inference };
+  Pass pass(Write write, Kind kind, Graph::GradientHook hook = {}) const;
+  Recording update() const;
+  /// Of the first micro-batch, the further ones, and the last one where it is another.
+  Pass first() const { return pass(Write::overwrite, apart() ? Kind::alone : reducing()); }
+  Pass more() const { return pass(Write::accumulate, Kind::alone); }
+  Pass last() const { return pass(Write::accumulate, Kind::reducing); }
+  Pass evaluation() const { return pass(Write::overwrite, Kind::inference); }
+  bool has_more() const { return options_.accumulate; }
+  /// The last micro-batch has a program of its own.
+  bool apart() const { return gradients_ && options_.accumulate; }
+  /// From now on passes take the statistics of this rank's batch alone: they can run without the others.
+  void leave_shared_batch() { options_.forward.shared_batch = nullptr; }
+
+  models::Trainable& model() const { return model_; }
+  const StepOptions& options() const { return options_; }
+  const Optimizer& optimizer() const { return *optimizer_; }
+  const GradScaler* scaler() const { return scaler_ ? &*scaler_ : nullptr; }
+  GradScaler* scaler() { return scaler_ ? &*scaler_ : nullptr; }
+  /// Where gradients lie that are summed over ranks; null with one rank.
+  parallel::Gradients* gradients() const { return gradients_.get(); }
+  std::vector<models::InputSpec> inputs() const {
+    return model_.inputs(options_.batch, options_.length, options_.forward);
+  }
+  std::vector<models::InputSpec> evaluation_inputs() const {
+    return model_.inputs(options_.batch, options_.length, evaluation_options());
+  }
+  /// With the model's buffers, in host memory, as checkpoints hold them.
+  std::vector<io::NamedTensor> weights() const;
+
+ private:
+  Kind reducing() const { return gradients_ ? Kind::reducing : Kind::alone; }
+  nn::ForwardOptions evaluation_options() const;
+  void place_gradients();
+
+  models::Trainable& model_;
+  StepOptions options_;
+  Device device_;
+  std::optional<Optimizer> optimizer_;
+  std::unique_ptr<parallel::SharedBatch> shared_batch_;
+  std::unique_ptr<parallel::Gradients> gradients_;
+  std::optional<GradScaler> scaler_;
+};
+
+}  // namespace hpcdl::train
