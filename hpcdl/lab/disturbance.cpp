@@ -19,8 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 /// What a quiet machine shows: its own daemons, the ticks of the clock in which others are counted. Of two threads on the
-/// two processors of a virtual machine, 0.2 to 4 % of half a second were waited when nothing else ran, and 63 to 88 %
-/// beside one busy loop.
+/// two processors of a virtual machine, 0.2 to 4 % of half a second were waited without a load of ours, and 63 % beside
+/// one busy loop: few samples, so the threshold is provisional.
 constexpr double kWaitedShare = 0.05, kStolenShare = 0.02, kOthersShare = 0.05, kIdleShare = 0.2;
 constexpr double kTicks = 4;
 
