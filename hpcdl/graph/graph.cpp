@@ -14,7 +14,8 @@ Graph::Graph(Options options) : options_(options) {}
 int Graph::add_slot(Slot slot) {
   if (options_.eager && slot.kind == SlotKind::state) {
     eager_data_.push_back(static_cast<std::byte*>(bindings_.memory(slot.name).data()));
-    require(eager_data_.back() != nullptr, "graph", "\"{}\" has no memory: an eager graph needs it", slot.name);
+    require(eager_data_.back() != nullptr || slot.spec.bytes() == 0, "graph",
+            "\"{}\" has no memory: an eager graph needs it", slot.name);
   } else if (options_.eager) {
     eager_memory_.push_back(std::make_unique<Buffer>(slot.spec.bytes(), options_.eager->device()));
     eager_data_.push_back(eager_memory_.back()->data());

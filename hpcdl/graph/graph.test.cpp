@@ -241,6 +241,19 @@ TEST_F(GraphTest, InferenceKeepsNothingForBackward) {
   EXPECT_LT(plan(infer.program()).live_bytes, plan(train.program()).live_bytes);
 }
 
+TEST_F(GraphTest, ATensorWithoutElementsNeedsNoMemory) {  // devices give out null for it
+  const Tensor nothing(nullptr, f32({0, 4}));
+  Graph e({.eager = &stream}), g;
+  const Var eager = sum(times(e.parameter("w", nothing, nothing), e.constant("x", nothing)));
+  const Var loss = g.keep(sum(times(g.parameter("w", nothing, nothing), g.constant("x", nothing))));
+  e.backward(eager);
+  g.backward(loss);
+  const Instance exe(g.finish());
+  exe.run(stream);
+  EXPECT_EQ(values(e.eager_tensor(eager)), std::vector<float>{0});
+  EXPECT_EQ(values(exe.tensor(loss)), std::vector<float>{0});
+}
+
 TEST_F(GraphTest, MistakesAreNamed) {
   Graph g, other;
   const Var x = g.differentiable_input("x", f32({2, 2})), y = other.input("y", f32({2, 2}));

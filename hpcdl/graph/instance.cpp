@@ -42,14 +42,14 @@ Tensor Instance::resolve(const Operand& o) const {
   const auto at = static_cast<std::size_t>(o.slot);
   const auto& slot = program_->slots[at];
   const Tensor memory = slot.kind == SlotKind::state ? bindings_.memory(slot.name) : Tensor();
-  if (slot.kind == SlotKind::state) {
+  if (slot.kind == SlotKind::state && slot.spec.bytes() > 0) {  // nothing has no place: null on some devices
     require(memory && memory.spec() == slot.spec && memory.is_contiguous(), "program",
             "\"{}\" must be bound to a contiguous {}, got {}", slot.name, to_string(slot.spec),
             memory ? to_string(memory.spec()) : "nothing");
     require(memory.device() == arena_->device(), "program",
             "\"{}\" lies on another device than the program runs on: move the model there before recording", slot.name);
   }
-  std::byte* base = memory ? memory.ptr<std::byte>() : arena_->data() + plan_.offset[at];
+  std::byte* base = slot.kind == SlotKind::state ? memory.ptr<std::byte>() : arena_->data() + plan_.offset[at];
   return Tensor(base + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides, arena_->device());
 }
 
