@@ -1,5 +1,6 @@
 // The bits of weights and optimizer after a few steps of small runs, as they were before programs became data. They
 // depend on the instruction set and on how the compiler contracts floating point, so other builds skip.
+// The rows of AdamW were taken again when 1 - beta became a double: with that change alone undone, all had the old bits.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -122,31 +123,31 @@ std::vector<Run> runs() {
   const auto text = [](const Text& o) { return [o] { return bits_of(o); }; };
   const auto images = [](models::ImageFamily f, int dp) { return [f, dp] { return bits_of_images(f, dp); }; };
   return {
-      {"gpt2", text({}), {0xB86674A5F2B4D559u, 0xE06BA5E4F83105E6u, 0x2133C788E8F7ABE2u}},
-      {"llama", text({.family = llama}), {0x71EBB805C5FBE619u, 0xCA5880F316C966D4u, 0xB68CB4A60D0CF3F7u}},
+      {"gpt2", text({}), {0x1D3FE6B1D2D4C736u, 0xB6DAC7335E0CEF01u, 0xCAF611E55F0AFA02u}},
+      {"llama", text({.family = llama}), {0x0FACB153953EA990u, 0x3954FF484762D421u, 0x9F0131913D2D4346u}},
       {"gpt2 bf16, copies, accumulate",
        text({.forward = half, .copies = true, .micros = 3}),
-       {0x9CAB3F5B80BAC3B4u, 0x7538D7DA9316C696u, 0xA421EABF4E7A766Bu}},
+       {0x843E61DCE3DBB2AEu, 0xF61AFE41E24EA7C3u, 0xE150C29295034B5Eu}},
       {"llama bf16, scaled loss",
        text({.family = llama, .forward = half, .scaled = true}),
-       {0x820AB0F74B5B6DB1u, 0xA51ADD8B8B56083Eu, 0x558857059278E124u}},
+       {0x3E02DC87A3AD65D0u, 0xCEBB33623BBAA587u, 0x7757ED1A9B342726u}},
       {"gpt2 recompute, dropout, accumulate",
        text({.forward = again, .micros = 2}),
-       {0x182BFCD1032E5DDCu, 0x3B18DEE5FE8CB5E6u, 0xEA39AFDD37BF44D0u}},
-      {"gpt2 dp 2", text({.dp = 2}), {0x89773D092DC83B48u, 0x8CEF195C5A221AE7u, 0x01319D1144DBEF8Bu}},
+       {0x11345D3CB9A381C7u, 0xD8500BDCBD6A2DE7u, 0xC6E474FA2520D738u}},
+      {"gpt2 dp 2", text({.dp = 2}), {0xD4AB5493DE1AE898u, 0x2BBCCC0626E02D79u, 0xC94FEB4501721D64u}},
       {"llama dp 2, accumulate",
        text({.family = llama, .micros = 2, .dp = 2}),
-       {0x31D4C53B51113015u, 0xA44ED61C87CC5DF9u, 0xD4FD16CC2AB87AF5u}},
-      {"gpt2 tp 2", text({.tp = 2}), {0x6C3449ABFA8FC8ADu, 0xF9BC4A9B00F3800Fu, 0x618016AB4CD8EBFBu}},
+       {0x4F59A1C2E273AE16u, 0x2D244D572C89CCABu, 0x5F3B29FC9E36FD17u}},
+      {"gpt2 tp 2", text({.tp = 2}), {0xA892E05884A7BCA3u, 0x52960E9F65D1DB1Bu, 0xF8E7C1F02AE5CF64u}},
       {"llama tp 2, sequence",
        text({.family = llama, .tp = 2, .scheme = TP::sequence}),
-       {0xED12EE6941FF18F3u, 0xDD34A66FC251EC83u, 0x03753019054395E1u}},
+       {0x310ACD67EB794093u, 0x10145DA2236A0D67u, 0x0D29175C69383C5Eu}},
       {"gpt2 tp 2, naive",
        text({.tp = 2, .scheme = TP::naive}),
-       {0x960A6FABF76A04A4u, 0x4B17009B898D61ECu, 0xACBB572D50117196u}},
+       {0xA3F6B5EF09ECBA2Eu, 0x624993B89D36DE44u, 0x82B53186C7288CBAu}},
       {"llama dp 2, tp 2, bf16, recompute",
        text({.family = llama, .forward = {.compute = DType::bf16, .recompute = true}, .dp = 2, .tp = 2}),
-       {0xA277C24D1134F269u, 0xEB439FCC69CF3010u, 0x7F48D9CFCAF2D94Du}},
+       {0x104497409357E2AFu, 0xB2F16FFED4C8B950u, 0x0752533433DAB147u}},
       {"resnet18",
        images(models::ImageFamily::resnet18, 1),
        {0x3F0347E51C272808u, 0x1F423BE86A52B41Du, 0x2BBF565DD1A4CCADu}},
