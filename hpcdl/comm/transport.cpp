@@ -8,16 +8,16 @@
 namespace hpcdl::comm {
 namespace {
 
-/// Whether ready() comes true while it is asked for so long.
+/// Whether ready() comes true while it is asked for so long, and some times in any case: another program may have the
+/// processor meanwhile.
 bool poll_for(std::chrono::nanoseconds time, bool (*ready)(void*), void* context) {
-  constexpr int kPolls = 64;  // between two looks at the clock
+  constexpr int kLeast = 16, kPolls = 64;  // looks at the clock, and polls from one to the next
   const auto until = Clock::now() + time;
-  do {
+  for (int round = 0; round < kLeast || Clock::now() < until; ++round)
     for (int i = 0; i < kPolls; ++i) {
       if (ready(context)) return true;
       relax();
     }
-  } while (Clock::now() < until);
   return false;
 }
 

@@ -51,21 +51,21 @@ class Napping : public PassingTransport {
 };
 
 /// Or the nap of one rank would make the other nap, and so on for ever.
-TEST(threads, a_wait_that_ends_soon_after_the_yields_takes_no_nap) {
+TEST(threads, a_wait_that_ends_soon_takes_no_nap) {
   auto t = thread_transports(2);
   Napping napping(std::move(t[1]));
   const int ranks[] = {0, 1};
-  const auto naps_of = [&](int spins, int asks) {
-    const Patience patience{.spins = spins};
+  const auto naps_of = [&](const Patience& patience, int asks) {
     Peers peers(napping, ranks, 1, 7, patience);
     napping.naps = 0;
     int asked = 0;
-    peers.wait_until(0, [&] { return ++asked > spins + asks; });
+    peers.wait_until(0, [&] { return ++asked > patience.spins + asks; });
     return napping.naps;
   };
-  EXPECT_EQ(naps_of(1000, 300), 0);
-  EXPECT_EQ(naps_of(1000, 1000), 0);
-  EXPECT_GT(naps_of(10, 300), 0) << "with more ranks than processors";
+  for (const bool beside : {false, true})  // polls come before the yields, or after them
+    for (const int asks : {300, 1000})
+      EXPECT_EQ(naps_of({.poll = std::chrono::microseconds(200), .beside = beside}, asks), 0) << beside << asks;
+  EXPECT_GT(naps_of({.spins = 10}, 300), 0) << "with more ranks than processors";
 }
 
 TEST(threads, messages_match_by_sender_and_tag) {

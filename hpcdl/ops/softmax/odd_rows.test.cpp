@@ -13,51 +13,13 @@
 #include "hpcdl/core/rng.h"
 #include "hpcdl/core/tolerance.h"
 #include "hpcdl/ops/softmax/softmax.h"
+#include "hpcdl/testing/odd_rows.h"
 
 namespace hpcdl {
 namespace {
 
-/// Elements of bf16; a team ends at a multiple of 8.
-constexpr std::int64_t kLengths[] = {3,     57,    119,   185,   249,   377,   505,   761,    1017,  1529,  2041,
-                                     3065,  4089,  5113,  6137,  8185,  8193,  10233, 12281,  16377, 20473, 24569,
-                                     32761, 33001, 49145, 50257, 57337, 65529, 98297, 131065, 140001};
-constexpr std::int64_t kRows = 5, kAround = 16;
-
-/// Rows of x, `apart` elements from one to the next, behind `first` elements.
-template <class T> struct Placed {
-  OwnedTensor host, there;
-  std::int64_t cols, apart, first;
-
-  Placed(Stream& s, std::int64_t n, std::int64_t distance, std::int64_t begin)
-      : host(Spec{{begin + kRows * distance + kAround}, dtype_of<T>}),
-        there(host.tensor.spec(), s.device()),
-        cols(n),
-        apart(distance),
-        first(begin) {
-    for (std::int64_t i = 0; i < host.tensor.size(); ++i) host.tensor.ptr<T>()[i] = T(-7.0f);
-    for (std::int64_t i = 0; i < kRows * cols; ++i)
-      at(i / cols, i % cols) = T(static_cast<float>(2 * Rng{5, 1}.normal(static_cast<std::uint64_t>(i))));
-    copy(s, there.tensor, host.tensor);
-  }
-  T& at(std::int64_t r, std::int64_t c) { return host.tensor.ptr<T>()[first + r * apart + c]; }
-  Tensor rows(Stream& s) {
-    return Tensor(there.tensor.ptr<T>() + first, {{kRows, cols}, dtype_of<T>}, Shape{apart, 1}, s.device());
-  }
-  std::vector<T> results(Stream& s) {
-    copy(s, host.tensor, there.tensor);
-    s.synchronize();
-    std::vector<T> list;
-    for (std::int64_t i = 0; i < kRows * cols; ++i) list.push_back(at(i / cols, i % cols));
-    return list;
-  }
-  void expect_untouched_around() {
-    for (std::int64_t i = 0; i < host.tensor.size(); ++i) {
-      const std::int64_t in_row = (i - first) % apart;
-      if (i >= first && i < first + kRows * apart && in_row < cols) continue;
-      ASSERT_EQ(static_cast<float>(host.tensor.ptr<T>()[i]), -7.0f) << "element " << i - first << " was written";
-    }
-  }
-};
+using testing::kRows;
+using testing::Placed;
 
 template <class T> void expect_right(Stream& s, std::int64_t cols) {
   SCOPED_TRACE(to_string(Spec{{kRows, cols}, dtype_of<T>}));
@@ -96,7 +58,7 @@ TEST_P(OddSoftmaxRows, of_a_gpu) {
   expect_right<float>(s, GetParam() / 2 | 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Lengths, OddSoftmaxRows, ::testing::ValuesIn(kLengths));
+INSTANTIATE_TEST_SUITE_P(Lengths, OddSoftmaxRows, ::testing::ValuesIn(testing::kOddLengths));
 
 }  // namespace
 }  // namespace hpcdl
