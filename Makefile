@@ -3,6 +3,8 @@ JOBS ?= $(shell nproc)
 # Tests at a time: one more than there are cores, as a third of their time goes into waiting for deadlines, and not more than
 # eight, whose timings and memory would get in each other's way. cmake/HpcdlSchedule.cmake says which go one by one.
 TEST_JOBS ?= $(shell n=$$(nproc); echo $$((n < 7 ? n + 1 : 8)))
+# Of `make test`: scripts/test.sh says what there is.
+PARTS ?= release asan tsan
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 .DEFAULT_GOAL := help
@@ -21,11 +23,10 @@ demo: build ## train, checkpoint, quantise to INT4, generate; ends with a report
 
 test: ## all tests, then the threaded and file-parsing ones under the sanitizers
 	@scripts/setup.sh test
-	@JOBS=$(JOBS) TEST_JOBS=$(TEST_JOBS) scripts/test.sh release asan tsan
+	@JOBS=$(JOBS) TEST_JOBS=$(TEST_JOBS) scripts/test.sh $(PARTS)
 
 quick: ## all tests, no sanitizers
-	@scripts/setup.sh test
-	@JOBS=$(JOBS) TEST_JOBS=$(TEST_JOBS) scripts/test.sh release
+	@$(MAKE) --no-print-directory test PARTS=release
 
 asan tsan: ## all tests under the address or the thread sanitizer
 	@scripts/setup.sh test

@@ -174,7 +174,7 @@ void LocalRunner::pump(bool at_end) {
   }
 }
 
-/// "15": a signal for the ranks. When nobody speaks any more, the ranks save and end.
+/// "15": a signal for the ranks. When the other end has closed, the ranks save and end.
 void LocalRunner::hear_orders() {
   if (!orders_.open()) return;
   orders_.pump(1, [&](const std::string& line) {

@@ -46,10 +46,10 @@ struct RanksResult {
 };
 
 /// Runs them to their end. Each leads a process group of its own, and has RANK and so on as torchrun sets them. Lines
-/// on their standard output and error come out on ours after "[rank N] ". SIGTERM, SIGINT and SIGUSR1 are
-/// passed on, also while nobody reads our output, SIGHUP as SIGTERM, told twice at once as one; a third one kills. When a rank fails, or a signal that was passed on ends one,
-/// the others get `grace` to leave by themselves, then SIGTERM, then SIGKILL. What they started and left behind is
-/// killed with them.
+/// on their standard output and error come out on ours after "[rank N] ". SIGTERM, SIGINT and SIGUSR1 are passed on,
+/// also while our output is not read; SIGHUP is passed on as SIGTERM. The same signal twice at once counts as one, and
+/// the third kills. When a rank fails, or a signal that was passed on ends one, the others get `grace` to leave by
+/// themselves, then SIGTERM, then SIGKILL. What they started and left behind is killed with them.
 RanksResult run_ranks(const RanksOptions& options);
 
 }  // namespace hpcdl::cli

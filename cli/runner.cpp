@@ -74,7 +74,7 @@ bool LineReader::next() {
 
 std::pair<io::Fd, io::Fd> make_pipe() {
   int ends[2];
-  const bool made = pipe2(ends, O_CLOEXEC) == 0;  // errno is read behind it: a call has no order of arguments
+  const bool made = pipe2(ends, O_CLOEXEC) == 0;  // first: a call may read errno before its other arguments
   require(made, "launch", "cannot make a pipe: {}", std::strerror(errno));
   fcntl(ends[0], F_SETFL, O_NONBLOCK);
   return {io::Fd(ends[0]), io::Fd(ends[1])};
@@ -155,7 +155,7 @@ void Runner::wait_a_while(std::optional<Clock::time_point> until) {
   out_.write(), err_.write();
 }
 
-/// Whoever has asked the ranks to stop does not wait for a reader that has stopped, too.
+/// After a request to stop, output that its reader does not take is given up.
 void Runner::drain() {
   std::optional<Clock::time_point> until;
   while (out_.pending() || err_.pending()) {

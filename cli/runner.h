@@ -1,6 +1,6 @@
 #pragma once
 // What `hpcdl launch` does beside its ranks, wherever those run: it hears signals, hands their lines on, and ends the
-// others when one has failed. Nothing here waits for whoever reads its output.
+// others when one has failed. Nothing here waits for the reader of its output.
 
 #include <fmt/format.h>
 #include <poll.h>
