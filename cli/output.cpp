@@ -21,8 +21,8 @@ void check_writable(const std::string& path) {
   std::error_code none;
   if (path.empty()) return;
   if (!std::filesystem::is_fifo(path, none)) return static_cast<void>(io::AtomicFile{path});
-  // Opened and closed again it would have come to its end for whoever reads it.
-  const bool may = ::access(path.c_str(), W_OK) == 0;  // errno is read behind it: a call has no order of arguments
+  // If it were opened and closed again, its reader would see the end of it.
+  const bool may = ::access(path.c_str(), W_OK) == 0;  // first: a call may read errno before its other arguments
   require(may, "io", "{}: cannot be written: {}", path, std::strerror(errno));
 }
 

@@ -25,7 +25,7 @@ namespace hpcdl::cli {
 
 std::string run_self(const std::vector<std::string>& words) {
   int ends[2];
-  const bool made = pipe2(ends, 0) == 0;  // errno is read behind it: a call has no order of arguments
+  const bool made = pipe2(ends, 0) == 0;  // first: a call may read errno before its other arguments
   require(made, "demo", "cannot make a pipe: {}", std::strerror(errno));
   const io::Fd in(ends[0]);
   io::Fd out(ends[1]);
