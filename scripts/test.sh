@@ -13,7 +13,7 @@ test_jobs=${TEST_JOBS:-3}
 budget=${TEST_BUDGET:-900}
 # What the sanitizers look at (kernels apart, which `make asan` and `make tsan` include): the pool, the recorder, ranks
 # that talk to each other, and everything that parses files.
-sanitized=${SANITIZED:-'^(core|graph|io|data|comm|parallel)(\.|$)'}
+sanitized=${SANITIZED:-'^(core|program|graph|io|data|comm|parallel)(\.|$)'}
 build_seconds=0  # what the release build took: other parts are judged by it, as caches and cores are the same
 passed=0 failed=0 skipped=0
 

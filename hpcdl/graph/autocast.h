@@ -19,7 +19,7 @@
 #include <string>
 
 #include "hpcdl/core/dtype.h"
-#include "hpcdl/ops/op.h"
+#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 

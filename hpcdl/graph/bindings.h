@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "hpcdl/core/tensor.h"
-#include "hpcdl/graph/program.h"
+#include "hpcdl/program/program.h"
 
 namespace hpcdl {
 

@@ -1,7 +1,7 @@
 #pragma once
 // The memory planner: a fixed place in one arena for every slot, known before anything runs.
 
-#include "hpcdl/graph/program.h"
+#include "hpcdl/program/program.h"
 
 namespace hpcdl {
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "hpcdl/graph/program.h"
+#include "hpcdl/program/program.h"
 
 namespace hpcdl {
 

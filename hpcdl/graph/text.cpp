@@ -7,11 +7,6 @@
 
 namespace hpcdl {
 
-std::string_view phase_name(Phase p) {
-  constexpr std::string_view names[] = {"forward", "recompute", "backward", "update"};
-  return names[static_cast<int>(p)];
-}
-
 std::string program_text(const Program& program, const Plan& plan) {
   std::string out;
   for (const auto& policy : program.autocasts) out += fmt::format("autocast: {}\n", policy);

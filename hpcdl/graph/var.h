@@ -1,6 +1,6 @@
 #pragma once
 
-#include "hpcdl/graph/program.h"
+#include "hpcdl/program/program.h"
 
 namespace hpcdl {
 

@@ -1,8 +1,8 @@
 #pragma once
-// Programs in files: hpcdl/graph/program_bytes.h says what they hold and what is refused.
+// Programs in files: hpcdl/program/bytes.h says what they hold and what is refused.
 
-#include "hpcdl/graph/program_bytes.h"
 #include "hpcdl/io/atomic_file.h"
+#include "hpcdl/program/bytes.h"
 
 namespace hpcdl::io {
 

@@ -4,8 +4,8 @@
 #include <span>
 #include <string>
 
-#include "hpcdl/graph/program.h"
 #include "hpcdl/lab/roofs.h"
+#include "hpcdl/program/program.h"
 
 namespace hpcdl::lab {
 

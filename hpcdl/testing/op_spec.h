@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-#include "hpcdl/ops/op_info.h"
+#include "hpcdl/program/op_info.h"
 #include "hpcdl/testing/ref.h"
 
 namespace hpcdl::testing {

@@ -9,12 +9,12 @@
 
 #include "hpcdl/core/error.h"
 #include "hpcdl/graph/instance.h"
-#include "hpcdl/graph/program_bytes.h"
 #include "hpcdl/io/program_file.h"
 #include "hpcdl/io/temp_folder.h"
 #include "hpcdl/models/language_model.h"
 #include "hpcdl/models/tiny_for_tests.h"
 #include "hpcdl/parallel/mesh.h"
+#include "hpcdl/program/bytes.h"
 #include "hpcdl/simd/isa.h"
 #include "hpcdl/testing/ranks.h"
 #include "hpcdl/train/train_step.h"

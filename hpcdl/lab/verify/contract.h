@@ -13,7 +13,7 @@
 
 #include "hpcdl/core/tensor.h"
 #include "hpcdl/lab/verify/kernel_abi.h"
-#include "hpcdl/ops/cost.h"
+#include "hpcdl/program/cost.h"
 
 namespace hpcdl::lab::verify {
 

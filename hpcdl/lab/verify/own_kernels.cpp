@@ -21,12 +21,12 @@
 #include "hpcdl/ops/loss_scale/loss_scale.h"
 #include "hpcdl/ops/matmul/matmul.h"
 #include "hpcdl/ops/mlp/mlp.h"
-#include "hpcdl/ops/op_info.h"
 #include "hpcdl/ops/relu/relu.h"
 #include "hpcdl/ops/rms_norm/rms_norm.h"
 #include "hpcdl/ops/rope/rope.h"
 #include "hpcdl/ops/softmax/softmax.h"
 #include "hpcdl/ops/swiglu/swiglu.h"
+#include "hpcdl/program/op_info.h"
 
 namespace hpcdl::lab::verify {
 namespace {

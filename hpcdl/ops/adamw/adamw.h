@@ -15,8 +15,8 @@
 #include <span>
 #include <vector>
 
-#include "hpcdl/ops/emit.h"
 #include "hpcdl/ops/require.h"
+#include "hpcdl/program/emit.h"
 
 namespace hpcdl {
 

@@ -1,8 +1,8 @@
 #pragma once
 // y = a + b of one shape and dtype (f32 or bf16): the residual connection.
 
-#include "hpcdl/ops/op.h"
 #include "hpcdl/ops/require.h"
+#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 

@@ -10,8 +10,8 @@
 // "Online normalizer calculation for softmax", 2018; Rabe & Staats, "Self-attention does not need O(n^2) memory", 2021;
 // Dao, "FlashAttention-2", 2023; Ainslie et al., "GQA", 2023.
 
-#include "hpcdl/ops/op.h"
 #include "hpcdl/ops/require.h"
+#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 

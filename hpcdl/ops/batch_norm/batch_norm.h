@@ -17,8 +17,8 @@
 #include <limits>
 
 #include "hpcdl/ops/batch_norm/passes.h"
-#include "hpcdl/ops/emit.h"
 #include "hpcdl/ops/require.h"
+#include "hpcdl/program/emit.h"
 
 namespace hpcdl {
 

@@ -2,7 +2,7 @@
 // The passes over a tensor of (rows, C) that batch normalisation consists of. Apart, because what is between them may
 // be a collective (parallel/batch_norm.h), or statistics that were learnt before.
 
-#include "hpcdl/ops/op.h"
+#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 

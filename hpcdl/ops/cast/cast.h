@@ -1,8 +1,8 @@
 #pragma once
 // y = x in another float type (f32, bf16, f16), rounded to nearest even. Differentiable: the gradient is cast back.
 
-#include "hpcdl/ops/op.h"
 #include "hpcdl/ops/require.h"
+#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 

@@ -8,8 +8,8 @@
 //   dx = (exp(x - lse) - onehot(target)) * dloss, 0 for ignored rows
 // where backward computes the maximum and the logarithm of the sum of far rows (far_lse.h) again.
 
-#include "hpcdl/ops/op.h"
 #include "hpcdl/ops/require.h"
+#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 

@@ -8,8 +8,8 @@
 // overfitting", 2014.
 
 #include "hpcdl/core/rng.h"
-#include "hpcdl/ops/op.h"
 #include "hpcdl/ops/require.h"
+#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 

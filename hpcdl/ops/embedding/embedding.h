@@ -9,8 +9,8 @@
 // float and written once; on a CPU in the order of the tokens, on a GPU in that order by chunks. Bits do not depend on
 // threads.
 
-#include "hpcdl/ops/op.h"
 #include "hpcdl/ops/require.h"
+#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 

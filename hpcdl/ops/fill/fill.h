@@ -1,8 +1,8 @@
 #pragma once
 // The two records that the recorder itself needs: y = value, and y += x.
 
-#include "hpcdl/ops/op.h"
-#include "hpcdl/ops/op_info.h"
+#include "hpcdl/program/op.h"
+#include "hpcdl/program/op_info.h"
 
 namespace hpcdl {
 

@@ -3,8 +3,8 @@
 // tanh form: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), written from exp as x / (1 + e^-2u); erf form: x Phi(x).
 // Source: Hendrycks & Gimpel, "Gaussian error linear units", 2016.
 
-#include "hpcdl/ops/op.h"
 #include "hpcdl/ops/require.h"
+#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 

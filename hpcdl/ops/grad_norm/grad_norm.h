@@ -13,9 +13,9 @@
 #include <span>
 #include <vector>
 
-#include "hpcdl/ops/emit.h"
 #include "hpcdl/ops/many_tensors.h"
 #include "hpcdl/ops/require.h"
+#include "hpcdl/program/emit.h"
 
 namespace hpcdl {
 

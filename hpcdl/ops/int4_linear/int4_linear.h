@@ -11,8 +11,8 @@
 // weights come from memory, 3 times when they lie in cache, 2 times for batches.
 
 #include "hpcdl/ops/int4_linear/int4_layout.h"
-#include "hpcdl/ops/op.h"
 #include "hpcdl/ops/require.h"
+#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 

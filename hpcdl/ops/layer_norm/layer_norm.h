@@ -7,7 +7,7 @@
 // number of threads. Source: Ba, Kiros, Hinton, "Layer normalization", 2016.
 
 #include "hpcdl/ops/layer_norm/norm.h"
-#include "hpcdl/ops/op.h"
+#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 

@@ -2,8 +2,8 @@
 // What layer_norm and rms_norm share: operands of the kernels, checks, scratch.
 
 #include "hpcdl/core/tensor.h"
-#include "hpcdl/ops/cost.h"
 #include "hpcdl/ops/require.h"
+#include "hpcdl/program/cost.h"
 
 namespace hpcdl {
 

@@ -8,8 +8,8 @@
 //
 // Two ops, because an activation keeps z = x W^T + bias for backward: Linear and ActivatedLinear. linear() picks.
 
-#include "hpcdl/ops/op.h"
 #include "hpcdl/ops/require.h"
+#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 

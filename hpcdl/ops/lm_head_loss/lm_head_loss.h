@@ -9,8 +9,8 @@
 //   keep_logits = true    they are kept in h's type: as fast as separate layers, with no gradient of logits beside them
 // The loss is that of unrounded logits either way, and both give the same bits in f32.
 
-#include "hpcdl/ops/op.h"
 #include "hpcdl/ops/require.h"
+#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 

@@ -12,8 +12,8 @@
 // overflows nor vanishes.
 
 #include "hpcdl/core/device_macros.h"
-#include "hpcdl/ops/emit.h"
 #include "hpcdl/ops/require.h"
+#include "hpcdl/program/emit.h"
 
 namespace hpcdl {
 

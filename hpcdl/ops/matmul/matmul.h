@@ -5,8 +5,8 @@
 // `transpose_a` a is (..., K, M), with `transpose_b` b is (..., N, K). f32 or bf16, both alike; sums are f32.
 // Gradients: da = scale dy op(b)^T, db = scale op(a)^T dy, transposed back where a or b was; a shared b gets the sum.
 
-#include "hpcdl/ops/op.h"
 #include "hpcdl/ops/require.h"
+#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 

@@ -6,8 +6,8 @@
 // which element of its window each y is, row by row within the part of the window that lies in the image, as u8
 // (windows of at most 256 elements).
 
-#include "hpcdl/ops/op.h"
 #include "hpcdl/ops/windows.h"
+#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 

@@ -1,8 +1,8 @@
 #pragma once
 // y = max(x, 0). x, y: any shape, f32 or bf16. NaN stays NaN; the slope at 0 is 0.
 
-#include "hpcdl/ops/op.h"
 #include "hpcdl/ops/require.h"
+#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 

@@ -5,7 +5,7 @@
 // eps), f32, one per row. Source: Zhang & Sennrich, "Root mean square layer normalization", 2019.
 
 #include "hpcdl/ops/layer_norm/norm.h"
-#include "hpcdl/ops/op.h"
+#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "hpcdl/core/device_macros.h"
-#include "hpcdl/ops/emit.h"
 #include "hpcdl/ops/require.h"
+#include "hpcdl/program/emit.h"
 
 namespace hpcdl {
 

@@ -7,8 +7,8 @@
 // backward either, and its gradient is 0. Source: Milakov & Gimelshein, "Online normalizer calculation for softmax",
 // 2018.
 
-#include "hpcdl/ops/op.h"
 #include "hpcdl/ops/require.h"
+#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 

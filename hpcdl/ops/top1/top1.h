@@ -7,9 +7,9 @@
 
 #include <span>
 
-#include "hpcdl/ops/op.h"
-#include "hpcdl/ops/op_info.h"
 #include "hpcdl/ops/require.h"
+#include "hpcdl/program/op.h"
+#include "hpcdl/program/op_info.h"
 
 namespace hpcdl {
 

@@ -1,4 +1,4 @@
-#include "hpcdl/graph/program_bytes.h"
+#include "hpcdl/program/bytes.h"
 
 #include <algorithm>
 #include <bit>

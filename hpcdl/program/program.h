@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "hpcdl/ops/op_info.h"
-#include "hpcdl/ops/op_name.h"
+#include "hpcdl/program/op_info.h"
+#include "hpcdl/program/op_name.h"
 
 namespace hpcdl {
 
@@ -40,6 +40,10 @@ struct Operand {
 };
 
 enum class Phase : std::uint8_t { forward, recompute, backward, update };
+inline std::string_view phase_name(Phase p) {
+  constexpr std::string_view names[] = {"forward", "recompute", "backward", "update"};
+  return names[static_cast<int>(p)];
+}
 
 struct Record {
   OpName op;
@@ -68,8 +72,6 @@ struct Program {
     return sum;
   }
 };
-
-std::string_view phase_name(Phase p);
 
 }  // namespace hpcdl
 

@@ -28,7 +28,7 @@
 
 #include "hpcdl/core/stream.h"
 #include "hpcdl/core/tensor.h"
-#include "hpcdl/ops/cost.h"
+#include "hpcdl/program/cost.h"
 #include "hpcdl/simd/isa.h"
 
 namespace hpcdl {

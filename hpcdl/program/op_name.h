@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "hpcdl/ops/op_info.h"
+#include "hpcdl/program/op_info.h"
 
 namespace hpcdl {
 

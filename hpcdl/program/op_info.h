@@ -7,8 +7,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "hpcdl/ops/bound.h"
-#include "hpcdl/ops/op.h"
+#include "hpcdl/program/bound.h"
+#include "hpcdl/program/op.h"
 
 namespace hpcdl {
 

@@ -1,4 +1,4 @@
-#include "hpcdl/ops/op_name.h"
+#include "hpcdl/program/op_name.h"
 
 #include <array>
 #include <deque>

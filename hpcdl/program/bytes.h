@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "hpcdl/graph/program.h"
+#include "hpcdl/program/program.h"
 
 namespace hpcdl {
 

@@ -5,9 +5,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "hpcdl/ops/op.h"
-#include "hpcdl/ops/op_info.h"
-#include "hpcdl/ops/op_name.h"
+#include "hpcdl/program/op.h"
+#include "hpcdl/program/op_info.h"
+#include "hpcdl/program/op_name.h"
 
 namespace hpcdl {
 
