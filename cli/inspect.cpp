@@ -2,13 +2,16 @@
 
 #include <charconv>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/verb.h"
 #include "hpcdl/core/convert.h"
 #include "hpcdl/core/describe.h"
 #include "hpcdl/core/units.h"
 #include "hpcdl/graph/text.h"
+#include "hpcdl/infer/generator.h"
 #include "hpcdl/io/hf_config.h"
 #include "hpcdl/io/json.h"
 #include "hpcdl/io/safetensors.h"
@@ -29,7 +32,7 @@ namespace fs = std::filesystem;
 
 struct InspectOptions {
   std::string path, arch, stem = "cifar", mesh;
-  std::int64_t classes = 10, rank = 0;
+  std::int64_t classes = 10, rank = 0, generate = 0;
   bool json = false, program = false, check = false;
 };
 
@@ -43,7 +46,7 @@ void take_model(train::RunConfig& config, const fs::path& folder) {
   config.model.family = models::family_of(config.image.family);
 }
 
-/// "dp=8,tp=4": axes that are not named have one rank.
+/// "dp=8,tp=4": axes that are not named have one rank, and none is named twice.
 parallel::MeshShape mesh_shape(const std::string& words) {
   parallel::MeshShape shape;
   for (std::size_t at = 0; at < words.size();) {
@@ -53,12 +56,68 @@ parallel::MeshShape mesh_shape(const std::string& words) {
     const auto* number = word.data() + std::min(axis.size() + 1, word.size());
     const auto [rest, error] = std::from_chars(number, word.data() + word.size(), ranks);
     const bool known = axis == "dp" || axis == "tp";
+    if (words.find(axis + "=") < at) fail_usage("inspect", "--mesh: {} is there twice, got \"{}\"", axis, words);
     if (!known || error != std::errc() || rest != word.data() + word.size() || ranks < 1 || ranks > 1 << 20)
       fail_usage("inspect", "--mesh: expected the ranks along dp and tp, like dp=8,tp=4, got \"{}\"", words);
     (axis == "dp" ? shape.dp : shape.tp) = ranks;
     at = end + 1;
   }
   return shape;
+}
+
+std::vector<std::int64_t> dims(const Shape& s) { return {s.begin(), s.end()}; }
+
+struct NamedPass {
+  std::string name;
+  std::shared_ptr<const Pass> pass;
+};
+
+std::vector<NamedPass> passes_of_step(const train::StepPrograms& step) {
+  std::vector<NamedPass> list{{"forward and backward, first micro-batch", step.first()}};
+  if (step.has_more()) list.push_back({"forward and backward, further micro-batches", step.more()});
+  if (step.apart()) list.push_back({"forward and backward, last micro-batch", step.last()});
+  list.push_back({"update", step.update()});
+  return list;
+}
+
+/// Of a generator with room for `capacity` tokens.
+std::vector<NamedPass> passes_of_generator(const models::Trainable& any, std::int64_t capacity) {
+  const auto* model = dynamic_cast<const models::LanguageModel*>(&any);
+  if (!model) fail_usage("inspect", "--generate: an image classifier generates nothing");
+  require(capacity <= model->config().context, "inspect", "{} tokens do not fit into the model's context of {}",
+          capacity, model->config().context);
+  std::vector<NamedPass> list{{"one token", infer::step_pass(*model, 1, capacity)}};
+  for (std::int64_t chunk = 2; chunk <= std::min(capacity, infer::Generator::kLargestChunk); chunk *= 2)
+    list.push_back({fmt::format("{} tokens of a prompt", chunk), infer::step_pass(*model, chunk, capacity)});
+  if (capacity > 1) list.push_back({"head after a prompt", infer::head_pass(*model)});
+  return list;
+}
+
+Json json_of(const Program& program) {
+  Json list = Json::array();
+  for (const auto& r : program.records) {
+    Json operands = Json::array();
+    for (std::uint32_t k = r.operands; k < r.operands + r.operand_count; ++k) {
+      const auto& operand = program.operands[k];
+      if (operand.slot < 0) {
+        operands.push_back(nullptr);
+        continue;
+      }
+      constexpr std::string_view kAccess[] = {"read", "write", "update"};
+      operands.push_back({{"slot", operand.slot},
+                          {"name", program.slots[static_cast<std::size_t>(operand.slot)].name},
+                          {"access", kAccess[static_cast<std::size_t>(operand.access)]},
+                          {"dtype", dtype_name(operand.spec.dtype)},
+                          {"shape", dims(operand.spec.shape)}});
+    }
+    list.push_back({{"op", r.op.view()},
+                    {"phase", phase_name(r.phase)},
+                    {"scope", program.scopes[r.scope]},
+                    {"flops", r.cost.flops},
+                    {"bytes", r.cost.bytes},
+                    {"operands", std::move(operands)}});
+  }
+  return list;
 }
 
 /// The programs of one training step, as a rank records them: of a run's TOML file, or of a model folder with the
@@ -73,30 +132,35 @@ int inspect_programs(const InspectOptions& o) {
   config.parallel.dp = shape.dp, config.parallel.tp = shape.tp;
   train::share_global_batch(config, shape.size());
   const auto mesh = parallel::Mesh::described(shape, static_cast<int>(o.rank));
-  const auto model = train::model_without_data(config, {}, mesh);
+  auto model = train::model_without_data(config, {}, mesh);
   auto options = train::step_options(config);
   options.data = mesh.dp();
   Pool pool(1);
   Stream stream(pool);
-  const train::StepPrograms step(*model, options, stream);
-  std::vector<std::pair<std::string, Program>> programs;
-  programs.emplace_back("forward and backward, first micro-batch", step.first().recorded.program);
-  if (step.has_more())
-    programs.emplace_back("forward and backward, further micro-batches", step.more().recorded.program);
-  if (step.apart()) programs.emplace_back("forward and backward, last micro-batch", step.last().recorded.program);
-  programs.emplace_back("update", step.update().program);
+  std::optional<train::StepPrograms> step;
+  std::vector<NamedPass> passes;
+  if (o.generate > 0) {
+    if (shape.tp == 1 && !o.path.ends_with(".toml") && !io::is_image_family(config.model.family))  // as its files are
+      model = std::make_unique<models::LanguageModel>(models::LanguageModel::open(io::find_model_folder(o.path)));
+    passes = passes_of_generator(*model, o.generate);
+  } else {
+    passes = passes_of_step(step.emplace(*model, options, stream));
+  }
   std::string text;
   Json out = Json::array();
-  for (const auto& [name, program] : programs) {
+  for (const auto& [name, pass] : passes) {
+    const auto& [program, planned, inputs, outputs] = *pass->planned;
     const auto cost = program.cost();
-    const auto planned = plan(program);
-    out.push_back({{"name", name},
-                   {"digest", fmt::format("{:016x}", digest(program))},
-                   {"records", program.records.size()},
-                   {"flops", cost.flops},
-                   {"bytes", cost.bytes},
-                   {"peak_bytes", planned.arena_bytes}});
-    text += fmt::format("{}, digest {:016x}\n{}\n", name, digest(program), program_text(program, planned));
+    const auto mark = fmt::format("{:016x}", digest(program));
+    if (o.json)
+      out.push_back({{"name", name},
+                     {"digest", mark},
+                     {"records", program.records.size()},
+                     {"flops", cost.flops},
+                     {"bytes", cost.bytes},
+                     {"peak_bytes", planned.arena_bytes},
+                     {"record_list", json_of(program)}});
+    else text += fmt::format("{}, digest {}\n{}\n", name, mark, program_text(program, planned));
   }
   if (o.json)
     print_json({{"mesh", {{"dp", shape.dp}, {"tp", shape.tp}}},
@@ -106,8 +170,6 @@ int inspect_programs(const InspectOptions& o) {
   else print_text(text);
   return exit_code::kDone;
 }
-
-std::vector<std::int64_t> dims(const Shape& s) { return {s.begin(), s.end()}; }
 
 /// The tensors of a new image classifier, as its files would hold them.
 int inspect_arch(const InspectOptions& o) {
@@ -174,7 +236,7 @@ int inspect(InspectOptions& o, const Command& sub) {
     if (!o.arch.empty() && sub.given(option)) fail_usage("inspect", "{} needs a path, not --arch", option);
   for (const char* option : {"--stem", "--classes"})
     if (o.arch.empty() && sub.given(option)) fail_usage("inspect", "{} belongs to --arch", option);
-  for (const char* option : {"--mesh", "--rank"})
+  for (const char* option : {"--mesh", "--rank", "--generate"})
     if (!o.program && sub.given(option)) fail_usage("inspect", "{} belongs to --program", option);
   if (o.program && o.check) fail_usage("inspect", "--program reads no tensors, --check all of them: give one");
   if (!o.arch.empty()) return inspect_arch(o);
@@ -244,6 +306,9 @@ void add_inspect(const Command& program, Run& run) {
         sub.option("--mesh", o.mesh,
                    "With --program: the ranks that share a step, like dp=8,tp=4; none of them need be there");
         sub.option("--rank", o.rank, "With --program: whose programs").shows_default();
+        sub.option("--generate", o.generate,
+                   "With --program: instead of a training step, what a generator with room for so many tokens runs")
+            .positive();
         sub.flag("--check", o.check, "Read every tensor and stop at the first that holds NaN or infinity");
         sub.flag("--json", o.json, "One JSON object on stdout");
       },

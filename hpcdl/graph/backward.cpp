@@ -204,8 +204,8 @@ void Graph::backward_of(const Node& node) {
   std::vector<Spec> specs;
   for (int id : node.in) specs.push_back(id < 0 ? Spec() : value(id).operand.spec);
   const void* args = program_.args.data() + node.args;
-  Spec scratch[OpInfo::kMaxScratch];
-  if (op.backward_scratch) op.backward_scratch(specs.data(), args, scratch);
+  Spec scratches[OpInfo::kMaxScratch];
+  if (op.backward_scratch) op.backward_scratch(specs.data(), args, scratches);
   double bytes = 0;
   std::vector<int> written;
   const auto overlaps = [&](int a, int b) {
@@ -239,9 +239,7 @@ void Graph::backward_of(const Node& node) {
           }
         }
         break;
-      case OperandKind::scratch:
-        o = whole(add_slot({scratch[i], SlotKind::temp, "scratch"}), scratch[i], Access::write);
-        break;
+      case OperandKind::scratch: o = scratch(scratches[i]); break;
     }
     const bool sparse = op.gathers && o.access == Access::update;
     if (o.slot >= 0 && ref.kind != OperandKind::scratch && !sparse)

@@ -45,8 +45,12 @@ Operand Graph::whole(int slot, const Spec& spec, Access access) {
   return {slot, 0, spec, contiguous_strides(spec.shape), access};
 }
 
-Var Graph::input(std::string name, Spec spec) {
-  const int slot = add_slot({spec, SlotKind::input, name});
+Operand Graph::scratch(const Spec& spec) {
+  return whole(add_slot({spec, SlotKind::temp, "scratch", SlotRole::scratch}), spec, Access::write);
+}
+
+Var Graph::input(std::string name, Spec spec, SlotRole role) {
+  const int slot = add_slot({spec, SlotKind::input, name, role});
   return var(add_value(
       {.operand = whole(slot, spec, Access::read), .base = -1, .region = {}, .written = {}, .name = std::move(name)}));
 }
@@ -247,10 +251,9 @@ std::vector<Operand> Graph::forward_operands(const OpInfo& op, std::span<const i
     operands.back().access = Access::read;
   }
   if (op.scratch) {
-    Spec scratch[OpInfo::kMaxScratch];
-    const int n = op.scratch(specs.data(), args, scratch);
-    for (int i = 0; i < n; ++i)
-      operands.push_back(whole(add_slot({scratch[i], SlotKind::temp, "scratch"}), scratch[i], Access::write));
+    Spec list[OpInfo::kMaxScratch];
+    const int n = op.scratch(specs.data(), args, list);
+    for (int i = 0; i < n; ++i) operands.push_back(scratch(list[i]));
   }
   return operands;
 }

@@ -42,7 +42,7 @@ class Graph {
   // -- leaves. The program names those that lie in memory of the caller. A Tensor with a spec and without memory is
   // enough to record; whoever makes an Instance says then where it lies.
   /// Filled by the caller before each run; no gradient.
-  Var input(std::string name, Spec spec);
+  Var input(std::string name, Spec spec, SlotRole role = SlotRole::data);
   /// Memory of the caller, without gradient: frozen weights, buffers, caches, state. The same name asked for again is
   /// the same Var, so a module may ask whenever it is called.
   Var constant(std::string name, Tensor memory);
@@ -192,6 +192,7 @@ class Graph {
   Operand gradient_operand(int id) const;
   Spec gradient_spec(int id) const;
   static Operand whole(int slot, const Spec& spec, Access access);
+  Operand scratch(const Spec& spec);
 
   std::vector<Operand> forward_operands(const OpInfo& op, std::span<const int> in, std::span<const int> out,
                                         const void* args);

@@ -5,32 +5,30 @@
 
 namespace hpcdl {
 
-Instance::Instance(std::shared_ptr<const Program> program, Bindings bindings, std::shared_ptr<Buffer> arena,
+Instance::Instance(std::shared_ptr<const Planned> planned, Bindings bindings, std::shared_ptr<Buffer> arena,
                    Device device)
-    : program_(std::move(program)),
-      bindings_(std::move(bindings)),
-      plan_(hpcdl::plan(*program_)),
-      arena_(std::move(arena)) {
-  if (!arena_ || arena_->bytes() < plan_.arena_bytes || arena_->device() != device)
-    arena_ = std::make_shared<Buffer>(plan_.arena_bytes, device);
+    : planned_(std::move(planned)), bindings_(std::move(bindings)), arena_(std::move(arena)) {
+  const auto bytes = plan().arena_bytes;
+  if (!arena_ || arena_->bytes() < bytes || arena_->device() != device)
+    arena_ = std::make_shared<Buffer>(bytes, device);
   bind_args();
-  const auto* args = args_.empty() ? program_->args.data() : args_.data();
-  resolved_.reserve(program_->operands.size());
-  for (const auto& o : program_->operands)
+  const auto* args = args_.empty() ? program().args.data() : args_.data();
+  resolved_.reserve(program().operands.size());
+  for (const auto& o : program().operands)
     resolved_.emplace_back(resolve(o), o.access == Access::update ? Write::accumulate : Write::overwrite);
-  steps_.reserve(program_->records.size());
-  for (const auto& r : program_->records) {
+  steps_.reserve(program().records.size());
+  for (const auto& r : program().records) {
     const auto function = function_of(r.op, r.backward);
     require(function.run != nullptr, "program", "this program knows no op \"{}\"", r.op.view());
     steps_.push_back({function.run, resolved_.data() + r.operands, args + r.args});
   }
-  crossings_ = crossings(*program_, resolved_);
+  crossings_ = crossings(program(), resolved_);
 }
 
 void Instance::bind_args() {
-  if (program_->bounds.empty()) return;
-  args_ = program_->args;
-  for (const auto at : program_->bounds) {
+  if (program().bounds.empty()) return;
+  args_ = program().args;
+  for (const auto at : program().bounds) {
     auto& bound = *reinterpret_cast<Bound*>(args_.data() + at);
     bound.at = bindings_.object(bound.name);
     require(bound.at != nullptr, "program", "\"{}\" is not bound: records of the program work with it", bound.name);
@@ -40,7 +38,7 @@ void Instance::bind_args() {
 Tensor Instance::resolve(const Operand& o) const {
   if (o.slot < 0) return {};
   const auto at = static_cast<std::size_t>(o.slot);
-  const auto& slot = program_->slots[at];
+  const auto& slot = program().slots[at];
   const Tensor memory = slot.kind == SlotKind::state ? bindings_.memory(slot.name) : Tensor();
   if (slot.kind == SlotKind::state && slot.spec.bytes() > 0) {  // nothing has no place: null on some devices
     require(memory && memory.spec() == slot.spec && memory.is_contiguous(), "program",
@@ -49,7 +47,7 @@ Tensor Instance::resolve(const Operand& o) const {
     require(memory.device() == arena_->device(), "program",
             "\"{}\" lies on another device than the program runs on: move the model there before recording", slot.name);
   }
-  std::byte* base = slot.kind == SlotKind::state ? memory.ptr<std::byte>() : arena_->data() + plan_.offset[at];
+  std::byte* base = slot.kind == SlotKind::state ? memory.ptr<std::byte>() : arena_->data() + plan().offset[at];
   return Tensor(base + o.offset * dtype_bytes(o.spec.dtype), o.spec, o.strides, arena_->device());
 }
 
@@ -80,7 +78,7 @@ void Instance::walk(Stream& s) const {
   for (std::size_t i = 0; i < beside_.size(); ++i)
     if (crossings_.last[i] >= 0) start.wait(beside_[i]);
   for (std::size_t i = 0; i < steps_.size(); ++i) {
-    const auto stream = program_->records[i].stream;
+    const auto stream = program().records[i].stream;
     auto& queue = stream == 0 ? s : beside_[stream - 1u];
     for (int record : crossings_.waits[i]) events_[static_cast<std::size_t>(record)].wait(queue);
     steps_[i].run(queue, steps_[i].operands, steps_[i].args);
@@ -108,18 +106,18 @@ void Instance::run(Stream& s, int begin, int end, const std::function<void(int)>
 
 Tensor Instance::tensor(const Var& v) const {
   const Operand o = v.operand();
-  require(o.slot >= 0 && o.slot < std::ssize(program_->slots), "program",
+  require(o.slot >= 0 && o.slot < std::ssize(program().slots), "program",
           "expected a variable of this program, got an absent one or one of another");
-  const auto& slot = program_->slots[static_cast<std::size_t>(o.slot)];
+  const auto& slot = program().slots[static_cast<std::size_t>(o.slot)];
   require(slot.kind != SlotKind::temp, "program",
           "\"{}\" is temporary: keep() it while recording to read it after a run", slot.name);
-  require(slot.kind == SlotKind::state || plan_.offset[static_cast<std::size_t>(o.slot)] >= 0, "program",
+  require(slot.kind == SlotKind::state || plan().offset[static_cast<std::size_t>(o.slot)] >= 0, "program",
           "\"{}\" is touched by no record, so it has no memory", slot.name);
   return resolve(o);
 }
 
 std::span<const Grad> Instance::operands(int record) const {
-  const auto& r = program_->records[static_cast<std::size_t>(record)];
+  const auto& r = program().records[static_cast<std::size_t>(record)];
   return {resolved_.data() + r.operands, r.operand_count};
 }
 

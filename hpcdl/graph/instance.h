@@ -8,23 +8,22 @@
 #include <vector>
 
 #include "hpcdl/core/buffer.h"
-#include "hpcdl/graph/bindings.h"
-#include "hpcdl/graph/plan.h"
+#include "hpcdl/graph/program_cache.h"
 #include "hpcdl/graph/streams.h"
-#include "hpcdl/graph/var.h"
 
 namespace hpcdl {
 
 class Instance {
  public:
-  /// Plans, and allocates on `device`: that of the memory in `bindings` and of the stream it will run on. Everything
-  /// that records of the program name has to be bound. `arena` may be shared by instances that never run at the same
-  /// time; it is used when it is large enough and replaced by a larger one otherwise.
-  Instance(std::shared_ptr<const Program> program, Bindings bindings, std::shared_ptr<Buffer> arena = nullptr,
+  /// Allocates on `device`: that of the memory in `bindings` and of the stream it will run on. Everything that records
+  /// of the program name has to be bound. `arena` may be shared by instances that never run at the same time; it is
+  /// used when it is large enough and replaced by a larger one otherwise.
+  Instance(std::shared_ptr<const Planned> planned, Bindings bindings, std::shared_ptr<Buffer> arena = nullptr,
            Device device = {});
+  explicit Instance(const Pass& pass, std::shared_ptr<Buffer> arena = nullptr, Device device = {})
+      : Instance(pass.planned, pass.bindings, std::move(arena), device) {}
   explicit Instance(Recording recorded, std::shared_ptr<Buffer> arena = nullptr, Device device = {})
-      : Instance(std::make_shared<const Program>(std::move(recorded.program)), std::move(recorded.bindings),
-                 std::move(arena), device) {}
+      : Instance(hpcdl::planned(std::move(recorded.program)), std::move(recorded.bindings), std::move(arena), device) {}
 
   /// Runs all records in order.
   void run(Stream& s) const {
@@ -38,12 +37,16 @@ class Instance {
 
   /// The memory of a variable: inputs before a run, kept variables after it.
   Tensor tensor(const Var& v) const;
+  /// The memory of an input or output of the pass, counted from 0.
+  Tensor input(std::size_t i) const { return tensor(planned_->inputs.at(i)); }
+  Tensor output(std::size_t i) const { return tensor(planned_->outputs.at(i)); }
   /// The resolved operands of one record, in the order of the op.
   std::span<const Grad> operands(int record) const;
 
-  const Program& program() const { return *program_; }
+  const std::shared_ptr<const Planned>& planned() const { return planned_; }
+  const Program& program() const { return planned_->program; }
   const Bindings& bindings() const { return bindings_; }
-  const Plan& plan() const { return plan_; }
+  const Plan& plan() const { return planned_->plan; }
   const std::shared_ptr<Buffer>& arena() const { return arena_; }
 
  private:
@@ -58,10 +61,9 @@ class Instance {
 
   void bind_args();
 
-  std::shared_ptr<const Program> program_;  // of any number of instances
+  std::shared_ptr<const Planned> planned_;
   Bindings bindings_;
   std::vector<std::byte> args_;  // the program's, with their Bounds set; empty where it has none
-  Plan plan_;
   std::shared_ptr<Buffer> arena_;
   std::vector<Grad> resolved_;
   std::vector<Step> steps_;

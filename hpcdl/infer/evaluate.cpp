@@ -10,17 +10,15 @@
 namespace hpcdl::infer {
 namespace {
 
-struct EvalProgram {
-  Var tokens, targets, loss;
-  Instance exe;
-};
-
-EvalProgram record(const models::LanguageModel& model, std::int64_t length, const nn::ForwardOptions& options) {
-  Graph g({.inference = true});
-  const Spec ids{{1, length}, DType::i32};
-  const Var tokens = g.input("tokens", ids), targets = g.input("targets", ids);
-  const Var loss = g.keep(model.loss(g, tokens, targets, options));
-  return {tokens, targets, loss, Instance(g.finish(), nullptr, model.device())};
+/// Tokens and targets in, their loss out.
+std::shared_ptr<const Pass> loss_of(const models::LanguageModel& model, std::int64_t length,
+                                    const nn::ForwardOptions& options) {
+  return model.programs().pass(fmt::format("loss {} {}", length, options.key()), [&] {
+    Graph g({.inference = true});
+    const Spec ids{{1, length}, DType::i32};
+    const std::vector<Var> in{g.input("tokens", ids), g.input("targets", ids, SlotRole::targets)};
+    return Pass::of(g, in, {model.loss(g, in[0], in[1], options)});
+  });
 }
 
 }  // namespace
@@ -34,20 +32,21 @@ EvalResult evaluate(const models::LanguageModel& model, Pool& pool, std::span<co
             "token {} is not in the model's vocabulary of {}: tokenizer and model do not belong together", id, vocab);
   StepParams params;
   Stream stream(model.device(), pool, &params);
-  std::map<std::int64_t, EvalProgram> programs;
+  std::map<std::int64_t, Instance> programs;
   const auto predictions = static_cast<std::int64_t>(tokens.size()) - 1;
   const auto window = std::min<std::int64_t>(model.config().context, predictions);
   double sum = 0;
   for (std::int64_t at = 0; at < predictions; at += window) {
     const auto n = std::min(window, predictions - at);
     auto found = programs.find(n);
-    if (found == programs.end()) found = programs.emplace(n, record(model, n, options)).first;
-    auto& p = found->second;
-    copy(stream, p.exe.tensor(p.tokens), View(tokens.data() + at, p.tokens.spec()));
-    copy(stream, p.exe.tensor(p.targets), View(tokens.data() + at + 1, p.targets.spec()));
-    p.exe.run(stream);
+    if (found == programs.end())
+      found = programs.emplace(n, Instance(*loss_of(model, n, options), nullptr, model.device())).first;
+    const auto& exe = found->second;
+    copy(stream, exe.input(0), View(tokens.data() + at, exe.input(0).spec()));
+    copy(stream, exe.input(1), View(tokens.data() + at + 1, exe.input(1).spec()));
+    exe.run(stream);
     float loss = 0;
-    copy(stream, Tensor(&loss, p.loss.spec()), p.exe.tensor(p.loss));
+    copy(stream, Tensor(&loss, exe.output(0).spec()), exe.output(0));
     sum += static_cast<double>(loss);
     if (progress) progress(at + n);
   }

@@ -12,20 +12,18 @@ namespace hpcdl::infer {
 
 namespace {
 
-struct Pass {
-  std::vector<Var> inputs;  // images, targets
-  models::PassOutputs out;
-  Instance exe;
-};
-
-Pass record(const models::ImageModel& model, std::int64_t batch, const nn::ForwardOptions& options) {
-  Graph g({.inference = true});
-  std::vector<Var> inputs;
-  for (const auto& [name, spec] : model.inputs(batch, 0, options)) inputs.push_back(g.input(name, spec));
-  require(inputs.size() == 2, "eval", "expected a model of images and targets");
-  const auto out = model.pass(g, inputs, options);
-  g.keep(out.loss), g.keep(out.correct);
-  return {inputs, out, Instance(g.finish(), nullptr, model.device())};
+/// Images and targets in, loss and number of right answers out.
+std::shared_ptr<const Pass> score_of(const models::ImageModel& model, std::int64_t batch,
+                                     const nn::ForwardOptions& options) {
+  return model.programs().pass(fmt::format("score {} {}", batch, options.key()), [&] {
+    Graph g({.inference = true});
+    std::vector<Var> inputs;
+    for (const auto& input : model.inputs(batch, 0, options))
+      inputs.push_back(g.input(input.name, input.spec, input.role));
+    require(inputs.size() == 2, "eval", "expected a model of images and targets");
+    const auto out = model.pass(g, inputs, options);
+    return Pass::of(g, inputs, {out.loss, out.correct});
+  });
 }
 
 /// As the model was trained, whatever is usual for the images at hand.
@@ -44,26 +42,26 @@ ImageScore evaluate_images(const models::ImageModel& model, Pool& pool, std::sha
           set->classes(), model.config().classes);
   StepParams params;
   Stream stream(model.device(), pool, &params);
-  const auto pass = record(model, o.batch, {.compute = o.compute});
-  const auto& images = pass.inputs[0].spec();
+  const Instance exe(*score_of(model, o.batch, {.compute = o.compute}), nullptr, model.device());
+  const auto& images = exe.planned()->inputs[0].spec();
   data::ImageEvalBatches batches(set, {.batch = o.batch,
                                        .workers = o.workers,
                                        .augment = {.height = static_cast<int>(images.shape[1]),
                                                    .width = static_cast<int>(images.shape[2]),
                                                    .normalise = model.config().normalise,
                                                    .by = normalisation_of(model.config())}});
-  const auto number = [&](const Var& v) {
+  const auto number = [&](std::size_t output) {
     float x = 0;
-    copy(stream, Tensor(&x, v.spec()), pass.exe.tensor(v));
+    copy(stream, Tensor(&x, exe.output(output).spec()), exe.output(output));
     return static_cast<double>(x);
   };
   double loss = 0, correct = 0;
   std::int64_t samples = 0;
   while (const auto* batch = batches.next()) {
-    copy(stream, pass.exe.tensor(pass.inputs[0]), View(batch->images.data(), images));
-    copy(stream, pass.exe.tensor(pass.inputs[1]), View(batch->targets.data(), pass.inputs[1].spec()));
-    pass.exe.run(stream);
-    loss += number(pass.out.loss), correct += number(pass.out.correct);
+    copy(stream, exe.input(0), View(batch->images.data(), images));
+    copy(stream, exe.input(1), View(batch->targets.data(), exe.input(1).spec()));
+    exe.run(stream);
+    loss += number(0), correct += number(1);
     samples += batch->valid;
     if (progress) progress(samples);
   }

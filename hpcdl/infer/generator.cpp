@@ -16,7 +16,36 @@ DType type_of_steps(const models::LanguageModel& model) {
   return model.device().is_cuda() && (weights == DType::bf16 || weights == DType::f16) ? weights : DType::f32;
 }
 
+/// Of one layer, keys or values.
+Spec cache_spec(const models::LanguageModel& model, std::int64_t capacity) {
+  const auto& c = model.config();
+  const std::int64_t ranks = model.sharing() ? model.sharing()->size() : 1;  // each caches its heads
+  return {{1, capacity, c.kv_heads / ranks * c.head_dim}, type_of_steps(model)};
+}
+
 }  // namespace
+
+std::shared_ptr<const Pass> step_pass(const models::LanguageModel& model, std::int64_t tokens, std::int64_t capacity) {
+  const auto cache =
+      nn::KvCache::described(static_cast<std::size_t>(model.config().layers), cache_spec(model, capacity));
+  const nn::ForwardOptions options{.compute = type_of_steps(model), .cache = &cache};
+  return model.programs().pass(fmt::format("step {} {}", tokens, options.key()), [&] {
+    Graph g({.inference = true});
+    const Var ids = g.input("tokens", {{1, tokens}, DType::i32});
+    std::vector<Var> out{g.keep(model.body(g, ids, options))};
+    if (tokens == 1) out.push_back(model.head(g, out[0]));
+    return Pass::of(g, {ids}, out);
+  });
+}
+
+std::shared_ptr<const Pass> head_pass(const models::LanguageModel& model) {
+  const DType dtype = type_of_steps(model);
+  return model.programs().pass(fmt::format("head {}", dtype_name(dtype)), [&] {
+    Graph g({.inference = true});
+    const Var hidden = g.input("hidden", {{1, 1, model.config().width}, dtype});
+    return Pass::of(g, {hidden}, {model.head(g, hidden)});
+  });
+}
 
 Generator::Generator(const models::LanguageModel& model, Pool& pool, std::int64_t capacity)
     : model_(model), stream_(model.device(), pool, &params_), capacity_(capacity), dtype_(type_of_steps(model)) {
@@ -24,8 +53,7 @@ Generator::Generator(const models::LanguageModel& model, Pool& pool, std::int64_
   require(capacity >= 1 && capacity <= c.context, "generate",
           "{} tokens do not fit into the model's context of {}: ask for fewer, or shorten the prompt", capacity,
           c.context);
-  const std::int64_t ranks = model.sharing() ? model.sharing()->size() : 1;  // each caches its heads
-  const Spec spec{{1, capacity, c.kv_heads / ranks * c.head_dim}, dtype_};
+  const Spec spec = cache_spec(model, capacity);
   for (int i = 0; i < c.layers; ++i) {
     memory_.emplace_back(spec, model.device());
     cache_.keys.push_back(memory_.back().tensor);
@@ -34,45 +62,34 @@ Generator::Generator(const models::LanguageModel& model, Pool& pool, std::int64_
   }
 }
 
-Generator::Step& Generator::step(std::int64_t tokens) {
-  const auto found = steps_.find(tokens);
-  if (found != steps_.end()) return found->second;
-  Graph g({.inference = true});
-  const nn::ForwardOptions options{.compute = dtype_, .cache = &cache_};
-  const Var ids = g.input("tokens", {{1, tokens}, DType::i32});
-  const Var hidden = g.keep(model_.body(g, ids, options));
-  const Var logits = tokens == 1 ? g.keep(model_.head(g, hidden)) : Var();
-  return steps_.emplace(tokens, Step{Instance(g.finish(), nullptr, stream_.device()), ids, hidden, logits})
-      .first->second;
+const Instance& Generator::step(std::int64_t tokens) {
+  if (const auto found = steps_.find(tokens); found != steps_.end()) return found->second;
+  const auto pass = step_pass(model_, tokens, capacity_);
+  auto bindings = pass->bindings;
+  cache_.bind(bindings);
+  return steps_.emplace(tokens, Instance(pass->planned, std::move(bindings), nullptr, stream_.device())).first->second;
 }
 
-Generator::Step& Generator::head() {
-  if (!head_) {
-    Graph g({.inference = true});
-    const Var hidden = g.input("hidden", {{1, 1, model_.config().width}, dtype_});
-    const Var logits = g.keep(model_.head(g, hidden));
-    head_ = std::make_unique<Step>(Step{Instance(g.finish(), nullptr, stream_.device()), {}, hidden, logits});
-  }
-  return *head_;
+const Instance& Generator::head() {
+  return head_ ? *head_ : head_.emplace(*head_pass(model_), nullptr, stream_.device());
 }
 
 std::vector<const Instance*> Generator::programs(std::int64_t prompt_tokens) {
-  std::vector<const Instance*> list{&step(1).exe};
-  if (prompt_tokens > 1) list.push_back(&head().exe);
+  std::vector<const Instance*> list{&step(1)};
+  if (prompt_tokens > 1) list.push_back(&head());
   for (std::int64_t chunk = kLargestChunk; chunk > 1; chunk /= 2) {
-    if (chunk <= prompt_tokens) list.push_back(&step(chunk).exe);
+    if (chunk <= prompt_tokens) list.push_back(&step(chunk));
     prompt_tokens %= chunk;
   }
   return list;
 }
 
-std::span<const float> Generator::head_of_last(const Step& s, std::int64_t tokens) {
-  head();
-  const Tensor row = head_->exe.tensor(head_->hidden);
-  const std::byte* last = s.exe.tensor(s.hidden).ptr<std::byte>() + (tokens - 1) * row.bytes();
+std::span<const float> Generator::head_of_last(const Instance& exe, std::int64_t tokens) {
+  const Tensor row = head().input(0);
+  const std::byte* last = exe.output(0).ptr<std::byte>() + (tokens - 1) * row.bytes();
   copy(stream_, row, View(last, row.spec(), stream_.device()));
-  head_->exe.run(stream_);
-  return on_host(head_->exe.tensor(head_->logits));
+  head().run(stream_);
+  return on_host(head().output(0));
 }
 
 std::span<const float> Generator::on_host(const Tensor& logits) {
@@ -87,15 +104,15 @@ std::span<const float> Generator::feed(std::span<const std::int32_t> ids) {
   while (true) {
     std::int64_t chunk = kLargestChunk;
     while (chunk > static_cast<std::int64_t>(ids.size())) chunk /= 2;
-    Step& s = step(chunk);
-    const Tensor tokens = s.exe.tensor(s.tokens);
+    const Instance& exe = step(chunk);
+    const Tensor tokens = exe.input(0);
     copy(stream_, tokens, View(ids.data(), tokens.spec()));
-    s.exe.run(stream_);
+    exe.run(stream_);
     params_.position += chunk;
     ids = ids.subspan(static_cast<std::size_t>(chunk));
     if (!ids.empty()) continue;
-    if (chunk > 1) return head_of_last(s, chunk);
-    return on_host(s.exe.tensor(s.logits));
+    if (chunk > 1) return head_of_last(exe, chunk);
+    return on_host(exe.output(1));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -18,6 +19,12 @@ struct GenerationStats {
   double time_to_first_token_ms = 0;  // prompt in, first token out
   double tokens_per_second = 0;       // of the tokens after the first, unless it is the only one
 };
+
+/// What a generator of a model with room for `capacity` tokens runs; the model may be only described. The pass of some
+/// tokens gives their hidden states and, if it is one, its logits; the cache is yet to be bound.
+std::shared_ptr<const Pass> step_pass(const models::LanguageModel& model, std::int64_t tokens, std::int64_t capacity);
+/// Hidden states of one token in, logits out.
+std::shared_ptr<const Pass> head_pass(const models::LanguageModel& model);
 
 /// Generates one sequence at a time. A step is a recorded program over a KV cache: the prompt runs through programs of
 /// 64, 32, ... 1 tokens, so that no position is computed twice or padded; new tokens through the program of one.
@@ -42,14 +49,10 @@ class Generator {
   std::vector<const Instance*> programs(std::int64_t prompt_tokens);
 
  private:
-  struct Step {
-    Instance exe;
-    Var tokens, hidden, logits;  // logits only in the program of one token
-  };
-  Step& step(std::int64_t tokens);
+  const Instance& step(std::int64_t tokens);
   std::span<const float> feed(std::span<const std::int32_t> ids);
-  Step& head();
-  std::span<const float> head_of_last(const Step& s, std::int64_t tokens);
+  const Instance& head();
+  std::span<const float> head_of_last(const Instance& exe, std::int64_t tokens);
   std::span<const float> on_host(const Tensor& logits);
 
   const models::LanguageModel& model_;
@@ -59,10 +62,9 @@ class Generator {
   DType dtype_;
   std::vector<OwnedTensor> memory_;
   nn::KvCache cache_;
-  std::shared_ptr<Buffer> arena_;
   std::vector<float> logits_;  // of the last token, on the host
-  std::map<std::int64_t, Step> steps_;
-  std::unique_ptr<Step> head_;
+  std::map<std::int64_t, Instance> steps_;
+  std::optional<Instance> head_;
 };
 
 }  // namespace hpcdl::infer

@@ -72,6 +72,27 @@ INSTANTIATE_TEST_SUITE_P(all, GeneratorOnGpu,
                                   std::string(dtype_name(std::get<1>(c.param)));
                          });
 
+TEST(Generator, generators_of_a_model_share_its_programs) {
+  Pool pool(1);
+  auto model = models::LanguageModel::create(models::tiny(io::Family::llama), 3, false);
+  const auto ids = [](Generator& g) {
+    std::vector<std::int32_t> out;
+    g.generate(std::vector<std::int32_t>{1, 2, 3}, 5, {}, [&](std::int32_t id) { return out.push_back(id), true; });
+    return out;
+  };
+  Generator a(model, pool, 12), b(model, pool, 12), longer(model, pool, 13);
+  const auto of_a = a.programs(3), of_b = b.programs(3), of_longer = longer.programs(3);
+  for (std::size_t i = 0; i < of_a.size(); ++i) {
+    EXPECT_EQ(of_a[i]->planned(), of_b[i]->planned());
+    EXPECT_EQ(of_a[i]->planned() == of_longer[i]->planned(), i == 1) << "only the head knows nothing of the cache";
+  }
+  const auto want = ids(a);
+  EXPECT_EQ(ids(b), want);
+  EXPECT_EQ(ids(a), want) << "the other one has a cache of its own";
+  model.keep_copies(DType::bf16);  // memory moves: programs are recorded anew
+  EXPECT_NE(Generator(model, pool, 12).programs(1)[0]->planned(), of_a[0]->planned());
+}
+
 TEST(Generator, a_cpu_computes_in_f32) {
   const io::TempFolder temp;
   Pool pool(2);

@@ -168,8 +168,7 @@ std::string case_label(const Case& c) {
 namespace {
 
 /// Linux grants more than there is and ends the process, or another one, when it is touched.
-void require_room(const Case& c, const Program& program, const Buffer* arena) {
-  const std::int64_t bytes = plan(program).arena_bytes;
+void require_room(const Case& c, std::int64_t bytes, const Buffer* arena) {
   if (arena && arena->bytes() >= bytes) return;
   const Room room = available_memory(Device::cpu());
   require(bytes <= room.bytes, "memory", "{} takes {}, but there is only {} ({}); use a smaller --shape", case_label(c),
@@ -184,9 +183,9 @@ CaseRun::CaseRun(const Case& c, std::shared_ptr<Buffer> arena, const Stream* on)
   params_.position = c.position;
   Graph g({.inference = !c.backward});
   c.record(g);
-  auto recorded = g.finish();
-  if (!on) require_room(c, recorded.program, arena.get());
-  executable_ = std::make_unique<Instance>(std::move(recorded), std::move(arena), on ? on->device() : Device::cpu());
+  const Pass pass = Pass::of(g);
+  if (!on) require_room(c, pass.planned->plan.arena_bytes, arena.get());
+  executable_ = std::make_unique<Instance>(pass, std::move(arena), on ? on->device() : Device::cpu());
   fill_inputs(c, on);
 }
 

@@ -51,7 +51,7 @@ Work work_of(const Program& program, const Record& record) {
   for (std::uint32_t i = 0; i < record.operand_count; ++i) {
     const auto& o = program.operands[record.operands + i];
     if (o.slot < 0) continue;
-    if (program.slots[static_cast<std::size_t>(o.slot)].name == "scratch")
+    if (program.slots[static_cast<std::size_t>(o.slot)].role == SlotRole::scratch)
       continue;  // its bytes are no operands of arithmetic, whatever they are declared as
     const auto d = o.spec.dtype;
     if (d == DType::u8 || d == DType::i8) w.dtype = DType::i8;

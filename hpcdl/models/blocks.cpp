@@ -48,8 +48,8 @@ Var attend(const Var& q, const Var& k, const Var& v, Heads heads, int layer, con
   if (!o.cache) return attention(q, k, v, args);
   Graph& g = q.graph();
   const auto i = static_cast<std::size_t>(layer);
-  const Var keys = g.constant(fmt::format("cache.keys.{}", layer), o.cache->keys[i]);
-  const Var values = g.constant(fmt::format("cache.values.{}", layer), o.cache->values[i]);
+  const Var keys = g.constant(nn::KvCache::name_of_keys(layer), o.cache->keys[i]);
+  const Var values = g.constant(nn::KvCache::name_of_values(layer), o.cache->values[i]);
   append_to_cache(keys, values, k, v);
   auto cached = args;
   cached.cached = true;

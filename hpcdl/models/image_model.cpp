@@ -89,7 +89,7 @@ const ImageConfig& ImageModel::config() const { return impl_->config; }
 std::vector<InputSpec> ImageModel::inputs(std::int64_t batch, std::int64_t, const nn::ForwardOptions& o) const {
   const auto size = impl_->config.size;
   const Spec ids{{batch}, DType::i32}, weights{{batch}, DType::f32};
-  std::vector<InputSpec> list{{"images", {{batch, size, size, 3}, DType::f32}}, {"targets", ids}};
+  std::vector<InputSpec> list{{"images", {{batch, size, size, 3}, DType::f32}}, {"targets", ids, SlotRole::targets}};
   if (o.mixup) list.insert(list.end(), {{"mix", weights}, {"targets_b", ids}, {"mix_b", weights}});
   return list;
 }

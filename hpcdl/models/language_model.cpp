@@ -82,7 +82,7 @@ void LanguageModel::to_device(const Stream& s) {
     angles.first(impl_->config.context);
     others.push_back(&angles.table.tensor);
   });
-  memory_->to_device(s, others);
+  moved()->to_device(s, others);
   impl_->with_angles([](RopeAngles& angles) { angles.table.buffer = {}; });
 }
 
@@ -194,7 +194,7 @@ Var LanguageModel::head(Graph& g, const Var& hidden) const {
 
 std::vector<InputSpec> LanguageModel::inputs(std::int64_t batch, std::int64_t length, const nn::ForwardOptions&) const {
   const Spec ids{{batch, length}, DType::i32};
-  return {{"tokens", ids}, {"targets", ids}};
+  return {{"tokens", ids}, {"targets", ids, SlotRole::targets}};
 }
 
 PassOutputs LanguageModel::pass(Graph& g, std::span<const Var> in, const nn::ForwardOptions& o) const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/program_cache.h"
 #include "hpcdl/models/model_memory.h"
 #include "hpcdl/nn/context.h"
 #include "hpcdl/parallel/tensor.h"
@@ -20,6 +21,7 @@ namespace hpcdl::models {
 struct InputSpec {
   std::string name;
   Spec spec;
+  SlotRole role = SlotRole::data;
 };
 
 /// What a pass over a micro-batch computes.
@@ -56,25 +58,27 @@ class Trainable {
 
   /// Moves parameters and gradients (uninitialised) to the device of `s`, where programs recorded from now on run.
   /// Before any program has been recorded; mapped weights stay mapped and are copied once.
-  virtual void to_device(const Stream& s) { memory_->to_device(s, {}); }
+  virtual void to_device(const Stream& s) { moved()->to_device(s, {}); }
   Device device() const { return memory_->device(); }
   /// From now on the gradient of a parameter is in where(parameter): memory of the caller, contiguous, with the
   /// parameter's spec and device. Old values are lost. Call it after to_device() and before recording a program.
-  void place_gradients(const std::function<Tensor(const NamedParameter&)>& where) { memory_->place_gradients(where); }
+  void place_gradients(const std::function<Tensor(const NamedParameter&)>& where) { moved()->place_gradients(where); }
   /// That memory goes away: no parameter has a gradient until the next place_gradients() or own_gradients().
-  void forget_gradients() { memory_->forget_gradients(); }
+  void forget_gradients() { moved()->forget_gradients(); }
   /// Moves gradients that were placed elsewhere back into memory of the model. Their values are lost.
-  void own_gradients() { memory_->own_gradients(); }
+  void own_gradients() { moved()->own_gradients(); }
   /// Adds a copy of `type` (bf16 or f16) to every matrix in own memory that products read; its values are unset until
   /// round_copies(). Programs that are recorded from now on and compute in that type read the copy, with the same
   /// bits. Call it after to_device().
-  void keep_copies(DType type) { memory_->keep_copies(type); }
+  void keep_copies(DType type) { moved()->keep_copies(type); }
   /// Rounds all values into their copies. The optimizer does the same when it writes the values.
   void round_copies(Stream& s) const { memory_->round_copies(s); }
   /// Brings NamedParameter::host up to date with `value`, and the other way. Nothing to do on a CPU where files hold a
   /// tensor as memory does.
   void fetch(const Stream& s) const { memory_->fetch(s); }
   void store(const Stream& s) const { memory_->store(s); }
+  /// Its passes that compute without training: those of all evaluations and generators.
+  ProgramCache& programs() const { return *programs_; }
   /// Says that a training pass has been run, for counters among the buffers.
   void count_pass() const { memory_->count_pass(); }
 
@@ -83,7 +87,16 @@ class Trainable {
   Trainable(Trainable&&) noexcept;
   Trainable& operator=(Trainable&&) noexcept;
 
+  /// The memory, which is about to move.
+  ModelMemory* moved() {
+    programs_->clear();
+    return memory_.get();
+  }
+
   std::unique_ptr<ModelMemory> memory_;
+
+ private:
+  std::unique_ptr<ProgramCache> programs_ = std::make_unique<ProgramCache>();
 };
 
 }  // namespace hpcdl::models

@@ -1,15 +1,24 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "hpcdl/core/tensor.h"
+#include "hpcdl/graph/bindings.h"
 
 namespace hpcdl::nn {
 
 /// Keys and values of the tokens seen so far, per layer: (B, S_max, kv_heads * head_dim) each, memory of the caller.
 struct KvCache {
   std::vector<Tensor> keys, values;
+
+  /// As programs call them.
+  static std::string name_of_keys(int layer);
+  static std::string name_of_values(int layer);
+  void bind(Bindings& to) const;
+  /// Of so many layers, without memory: enough to record.
+  static KvCache described(std::size_t layers, const Spec& spec);
 };
 
 /// How a forward pass is recorded.
@@ -38,7 +47,10 @@ struct ForwardOptions {
   /// Image models: every image is a mixture of two, each with its target and its weight.
   bool mixup = false;
   /// Non-null: tokens continue at StepParams::position behind what the cache holds, and are added to it.
-  KvCache* cache = nullptr;
+  const KvCache* cache = nullptr;
+
+  /// All of it in words, to know a recorded pass by (ProgramCache); of the cache its spec.
+  std::string key() const;
 };
 
 }  // namespace hpcdl::nn

@@ -71,19 +71,19 @@ struct Param {
   }
 };
 
-/// A matrix. It may also be held as INT4 (ops/int4_linear/int4_layout.h), always (out, in): then `value` is null and
-/// the tensors below are bound; offset is null when symmetric.
+/// A matrix. It may also be held as INT4 (ops/int4_linear/int4_layout.h), always (out, in): then `value` is absent
+/// and the tensors below are there; offset is absent when symmetric. Described, they have specs alone.
 struct Weight : Param {
   struct Int4Vars {
     Var packed, scale, offset;
   };
   Tensor packed, scale, offset;
 
-  bool quantized() const { return static_cast<bool>(packed); }
+  bool quantized() const { return static_cast<bool>(packed.spec()); }
   /// The parts of a quantised matrix as variables of a program; offset is absent when symmetric.
   Int4Vars int4(Graph& g) const {
     return {g.constant(name + ".packed", packed), g.constant(name + ".scale", scale),
-            offset ? g.constant(name + ".offset", offset) : Var()};
+            offset.spec() ? g.constant(name + ".offset", offset) : Var()};
   }
 };
 

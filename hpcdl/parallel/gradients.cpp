@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint8_t kStream = 2;  // of a GPU: 0 computes, 1 may have gradients of weights
 
-constexpr std::string_view kJoin = "all_reduce.join", kGradients = "gradients";
+constexpr std::string_view kGradients = "gradients";
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
@@ -58,7 +58,7 @@ struct Gradients::Reduced {
   static constexpr RunFn run = &Gradients::start;
 };
 struct Gradients::Join {
-  static constexpr std::string_view name = kJoin;
+  static constexpr std::string_view name = "all_reduce.join";
   static constexpr RunFn run = &Gradients::join;
 };
 struct Gradients::Computed {
@@ -103,9 +103,8 @@ Gradients::~Gradients() {
 }
 
 const Gradients* Gradients::of(const Instance& exe) {
-  const auto& records = exe.program().records;
-  if (records.empty() || records.back().op != kJoin) return nullptr;
-  return static_cast<const Gradients*>(exe.bindings().object(kGradients));
+  const auto* bound = static_cast<const Gradients*>(exe.bindings().object(kGradients));
+  return bound && bound->options_.overlap && !bound->device_.is_cuda() ? bound : nullptr;
 }
 
 Tensor Gradients::gradient(std::string_view name) const {

@@ -12,7 +12,7 @@ namespace hpcdl {
 namespace {
 
 constexpr std::string_view kMagic = "HPCDLPRG";
-constexpr std::uint32_t kFormat = 1;
+constexpr std::uint32_t kFormat = 2;  // 1 had no roles of slots
 
 /// FNV-1a.
 std::uint64_t hash(std::string_view bytes) {
@@ -68,7 +68,11 @@ std::string body(const Program& p, bool costs) {
     w.text(name), w.number(static_cast<std::uint8_t>(backward)), w.number(f.args_bytes), w.number(f.version);
   }
   w.count(p.slots.size());
-  for (const auto& s : p.slots) w.spec(s.spec), w.number(static_cast<std::uint8_t>(s.kind)), w.text(s.name);
+  for (const auto& s : p.slots) {
+    w.spec(s.spec);
+    w.number(static_cast<std::uint8_t>(s.kind)), w.number(static_cast<std::uint8_t>(s.role));
+    w.text(s.name);
+  }
   w.count(p.operands.size());
   for (const auto& o : p.operands) {
     w.number(static_cast<std::int32_t>(o.slot)), w.number(static_cast<std::uint8_t>(o.access));
@@ -238,10 +242,10 @@ Program program_of(std::string_view bytes, std::string_view from) {
   Program p;
   std::vector<KnownOp> ops(in.count(13));
   for (auto& o : ops) o = op(in);
-  p.slots.resize(in.count(7));
+  p.slots.resize(in.count(8));
   std::int64_t together = 0;
   for (auto& s : p.slots) {
-    s.spec = in.spec(), s.kind = in.one_of(SlotKind::state), s.name = in.text();
+    s.spec = in.spec(), s.kind = in.one_of(SlotKind::state), s.role = in.one_of(SlotRole::scratch), s.name = in.text();
     in.check((together += s.spec.bytes()) <= Reader::kMost * 4096, "its slots are too large");
   }
   p.operands.resize(in.count(5));

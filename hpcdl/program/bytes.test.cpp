@@ -72,7 +72,7 @@ TEST(program_bytes, a_program_that_was_read_runs_to_the_same_bits) {
   Pool pool(2);
   Stream s(pool);
   const auto gradient = [&](const Program& p) {
-    const Instance exe(std::make_shared<const Program>(p), bindings);
+    const Instance exe(planned(p), bindings);
     for (std::size_t i = 0; i < p.slots.size(); ++i)
       if (p.slots[i].kind == SlotKind::input)
         for (std::int64_t k = 0; k < p.slots[i].spec.size(); ++k)
@@ -89,7 +89,7 @@ TEST(program_bytes, a_program_that_was_read_runs_to_the_same_bits) {
 
 TEST(program_bytes, what_is_not_bound_is_named) {
   try {
-    const Instance exe(std::make_shared<const Program>(small()), Bindings());
+    const Instance exe(planned(small()), Bindings());
     FAIL();
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("\"w\" must be bound to a contiguous"), std::string::npos) << e.what();

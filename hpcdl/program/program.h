@@ -21,10 +21,18 @@ enum class SlotKind : std::uint8_t {
   state,  // known by its name: parameters, gradients, optimizer state, KV cache; an Instance says where it lies
 };
 
+/// What it is for, where somebody has to know.
+enum class SlotRole : std::uint8_t {
+  data,
+  targets,  // an input: what the loss compares with
+  scratch,  // memory of one record, which need not write all of it
+};
+
 struct Slot {
   Spec spec;
   SlotKind kind = SlotKind::temp;
   std::string name;
+  SlotRole role = SlotRole::data;
 };
 
 /// How a record uses an operand. `update` reads and writes (accumulated gradients, in-place state).

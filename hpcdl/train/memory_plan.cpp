@@ -64,15 +64,15 @@ MemoryLedger plan_memory(models::Trainable& model, const StepOptions& options, s
   for (const auto& t : step.optimizer().state()) l.optimizer += t.tensor.bytes();
   l.other = model.bytes() - l.weights - l.gradients;
   std::int64_t most = -1;
-  const auto look = [&](const Program& program, bool of_step) {
-    const Plan p = plan(program);
+  const auto look = [&](const StepPrograms::PassPtr& pass, bool of_step) {
+    const auto& [program, p, inputs, outputs] = *pass->planned;
     l.activations = std::max(l.activations, p.arena_bytes);
     if (of_step && p.live_bytes > most) most = p.live_bytes, l.peak = worst_record(program, p);
   };
-  look(step.first().recorded.program, true);
-  if (step.has_more()) look(step.more().recorded.program, micro_batches > 1);
-  look(step.update().program, true);
-  look(step.evaluation().recorded.program, false);
+  look(step.first(), true);
+  if (step.has_more()) look(step.more(), micro_batches > 1);
+  look(step.update(), true);
+  look(step.evaluation(), false);
   if (!device.is_cuda()) {
     l.saving = std::max(copy_bytes(step.weights()), copy_bytes(step.optimizer().state()));
     l.process = kOfParameter * std::ssize(model.parameters());

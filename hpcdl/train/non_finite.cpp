@@ -75,7 +75,7 @@ std::optional<NonFinite> first_non_finite(const Instance& exe, Stream& s, std::i
       const auto& o = program.operands[r.operands + k];
       if (o.slot < 0 || o.access == Access::read || all_finite(s, tensors[k])) continue;
       const auto& slot = program.slots[static_cast<std::size_t>(o.slot)];
-      if (slot.name == "scratch") continue;  // need not be written at all
+      if (slot.role == SlotRole::scratch) continue;  // need not be written at all
       auto what = fmt::format("record {} ({}, {}{}{}) wrote \"{}\", {}", i, r.op, phase_name(r.phase),
                               program.scopes[r.scope].empty() ? "" : ", ", program.scopes[r.scope], slot.name,
                               to_string(o.spec));

@@ -31,7 +31,7 @@ StepPrograms::StepPrograms(models::Trainable& model, const StepOptions& options,
   optimizer_.emplace(model_, options_.optimizer);
   if (!options_.scaler) return;
   for (const auto& input : inputs())
-    if (input.name == "targets") options_.scaler->terms = input.spec.size();
+    if (input.role == SlotRole::targets) options_.scaler->terms = input.spec.size();
   if (model_.described()) scaler_.emplace(GradScaler::described(*options_.scaler));
   else scaler_.emplace(*options_.scaler, device_);
 }
@@ -45,9 +45,11 @@ void StepPrograms::place_gradients() {
   std::vector<parallel::ReadyGradient> order;
   std::set<std::string, std::less<>> ready;
   model_.own_gradients();  // a step before this one may have taken them along
-  pass(Write::overwrite, Kind::alone, [&](Graph&, const std::string& name, const Var& gradient) {
+  Graph g(graph_options(Write::overwrite, Kind::alone));
+  g.on_gradient([&](Graph&, const std::string& name, const Var& gradient) {
     if (ready.insert(name).second) order.push_back({name, gradient.spec()});
   });
+  record(g, Kind::alone);
   for (const auto& p : model_.parameters())  // those that no record touches
     if (ready.insert(p.name).second) order.push_back({p.name, p.value.spec()});
   gradients_ = std::make_unique<parallel::Gradients>(options_.data, std::move(order), options_.reduce, device_);
@@ -61,37 +63,61 @@ nn::ForwardOptions StepPrograms::evaluation_options() const {
   return o;
 }
 
-StepPrograms::Pass StepPrograms::pass(Write write, Kind kind, Graph::GradientHook hook) const {
-  Pass pass;
+nn::ForwardOptions StepPrograms::forward_options(Kind kind) const {
   const bool inference = kind == Kind::inference;
-  Graph g({.parameter_gradients = write,
-           .weights_beside = options_.weights_beside && device_.is_cuda(),
-           .inference = inference});
-  auto forward = inference ? evaluation_options() : options_.forward;
-  forward.training = !inference;
-  for (const auto& [name, spec] : model_.inputs(options_.batch, options_.length, forward))
-    pass.inputs.push_back(g.input(name, spec));
-  forward.fused_mlp = !inference && (forward.fused_mlp || device_.is_cuda());
-  forward.head_gradient_now = !inference && (forward.head_gradient_now || device_.is_cuda());
-  {
-    const Graph::Autocast types(g, options_.autocast);
-    pass.out = model_.pass(g, pass.inputs, forward);
-  }
-  g.keep(pass.out.loss);
-  if (pass.out.correct) g.keep(pass.out.correct);
-  if (hook) g.on_gradient(std::move(hook));
-  const auto backward = [&] {
-    if (scaler_) scaler_->backward(g, pass.out.loss);
-    else g.backward(pass.out.loss);
-  };
-  if (kind == Kind::reducing) gradients_->record(g, backward);
-  else if (!inference) backward();
-  pass.recorded = g.finish();
-  return pass;
+  auto o = inference ? evaluation_options() : options_.forward;
+  o.training = !inference;
+  o.fused_mlp = !inference && (o.fused_mlp || device_.is_cuda());
+  o.head_gradient_now = !inference && (o.head_gradient_now || device_.is_cuda());
+  return o;
 }
 
-Recording StepPrograms::update() const {
-  Graph g;
+Graph::Options StepPrograms::graph_options(Write write, Kind kind) const {
+  return {.parameter_gradients = write,
+          .weights_beside = options_.weights_beside && device_.is_cuda(),
+          .inference = kind == Kind::inference};
+}
+
+StepPrograms::PassPtr StepPrograms::pass(Write write, Kind kind) const {
+  const auto key = fmt::format("pass {} {} {}", static_cast<int>(write), static_cast<int>(kind),
+                               forward_options(kind).key());  // all else stays as it is as long as this lives
+  return passes_.pass(key, [&] {
+    Graph g(graph_options(write, kind));
+    auto [inputs, outputs] = record(g, kind);
+    return Pass::of(g, std::move(inputs), std::move(outputs));
+  });
+}
+
+StepPrograms::Recorded StepPrograms::record(Graph& g, Kind kind) const {
+  const auto forward = forward_options(kind);
+  Recorded r;
+  for (const auto& input : model_.inputs(options_.batch, options_.length, forward))
+    r.inputs.push_back(g.input(input.name, input.spec, input.role));
+  models::PassOutputs out;
+  {
+    const Graph::Autocast types(g, options_.autocast);
+    out = model_.pass(g, r.inputs, forward);
+  }
+  r.outputs.push_back(g.keep(out.loss));
+  if (out.correct) r.outputs.push_back(g.keep(out.correct));
+  const auto backward = [&] {
+    if (scaler_) scaler_->backward(g, out.loss);
+    else g.backward(out.loss);
+  };
+  if (kind == Kind::reducing) gradients_->record(g, backward);
+  else if (kind != Kind::inference) backward();
+  return r;
+}
+
+StepPrograms::PassPtr StepPrograms::update() const {
+  return passes_.pass("update", [&] {
+    Graph g;
+    record_update(g);
+    return Pass::of(g);
+  });
+}
+
+void StepPrograms::record_update(Graph& g) const {
   std::vector<Var> all, whole, parts,
       addends;  // gradients: of all ranks along tp, that each of them has, its own, and of which each has an addend
   for (const auto& p : model_.parameters()) {
@@ -111,7 +137,6 @@ Recording StepPrograms::update() const {
   };
   if (scaler_) scaler_->around(g, update);
   else update();
-  return g.finish();
 }
 
 std::vector<io::NamedTensor> StepPrograms::weights() const {

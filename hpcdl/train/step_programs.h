@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "hpcdl/graph/graph.h"
+#include "hpcdl/graph/program_cache.h"
 #include "hpcdl/io/checkpoint_files.h"
 #include "hpcdl/models/trainable.h"
 #include "hpcdl/ops/f32_products.h"
@@ -52,19 +53,16 @@ class StepPrograms {
   /// it.
   ~StepPrograms();
 
-  struct Pass {
-    Recording recorded;
-    std::vector<Var> inputs;
-    models::PassOutputs out;
-  };
+  /// Recorded and planned when first asked for, with inputs() as inputs; outputs as in models::PassOutputs.
+  using PassPtr = std::shared_ptr<const Pass>;
   enum class Kind : unsigned char { alone, reducing, inference };
-  Pass pass(Write write, Kind kind, Graph::GradientHook hook = {}) const;
-  Recording update() const;
+  PassPtr pass(Write write, Kind kind) const;
+  PassPtr update() const;
   /// Of the first micro-batch, the further ones, and the last one where it is another.
-  Pass first() const { return pass(Write::overwrite, apart() ? Kind::alone : reducing()); }
-  Pass more() const { return pass(Write::accumulate, Kind::alone); }
-  Pass last() const { return pass(Write::accumulate, Kind::reducing); }
-  Pass evaluation() const { return pass(Write::overwrite, Kind::inference); }
+  PassPtr first() const { return pass(Write::overwrite, apart() ? Kind::alone : reducing()); }
+  PassPtr more() const { return pass(Write::accumulate, Kind::alone); }
+  PassPtr last() const { return pass(Write::accumulate, Kind::reducing); }
+  PassPtr evaluation() const { return pass(Write::overwrite, Kind::inference); }
   bool has_more() const { return options_.accumulate; }
   /// The last micro-batch has a program of its own.
   bool apart() const { return gradients_ && options_.accumulate; }
@@ -90,6 +88,13 @@ class StepPrograms {
  private:
   Kind reducing() const { return gradients_ ? Kind::reducing : Kind::alone; }
   nn::ForwardOptions evaluation_options() const;
+  nn::ForwardOptions forward_options(Kind kind) const;
+  struct Recorded {
+    std::vector<Var> inputs, outputs;
+  };
+  Graph::Options graph_options(Write write, Kind kind) const;
+  Recorded record(Graph& g, Kind kind) const;
+  void record_update(Graph& g) const;
   void place_gradients();
 
   models::Trainable& model_;
@@ -99,6 +104,7 @@ class StepPrograms {
   std::unique_ptr<parallel::SharedBatch> shared_batch_;
   std::unique_ptr<parallel::Gradients> gradients_;
   std::optional<GradScaler> scaler_;
+  mutable ProgramCache passes_;
 };
 
 }  // namespace hpcdl::train

@@ -38,8 +38,8 @@ std::vector<std::uint64_t> digests(const parallel::MeshShape& shape, int rank) {
   std::vector<std::uint64_t> list;
   with_programs(shape, rank, [&](const StepPrograms& p) {
     for (const auto& pass : {p.first(), p.more(), p.last(), p.evaluation()})
-      list.push_back(digest(pass.recorded.program));
-    list.push_back(digest(p.update().program));
+      list.push_back(digest(pass->planned->program));
+    list.push_back(digest(p.update()->planned->program));
   });
   return list;
 }
@@ -56,13 +56,13 @@ TEST(step_programs, are_the_same_with_memory_and_without) {
       Stream s(pool);
       const StepPrograms real(model, {.batch = 2, .length = 16, .accumulate = true, .data = mesh.dp()}, s);
       with_programs(shape, world.rank(), [&](const StepPrograms& described) {
-        EXPECT_EQ(to_bytes(described.first().recorded.program), to_bytes(real.first().recorded.program));
-        EXPECT_EQ(to_bytes(described.more().recorded.program), to_bytes(real.more().recorded.program));
+        EXPECT_EQ(to_bytes(described.first()->planned->program), to_bytes(real.first()->planned->program));
+        EXPECT_EQ(to_bytes(described.more()->planned->program), to_bytes(real.more()->planned->program));
         ASSERT_EQ(described.apart(), real.apart());
         if (real.apart()) {
-          EXPECT_EQ(to_bytes(described.last().recorded.program), to_bytes(real.last().recorded.program));
+          EXPECT_EQ(to_bytes(described.last()->planned->program), to_bytes(real.last()->planned->program));
         }
-        EXPECT_EQ(to_bytes(described.update().program), to_bytes(real.update().program));
+        EXPECT_EQ(to_bytes(described.update()->planned->program), to_bytes(real.update()->planned->program));
       });
     });
 }
@@ -82,8 +82,8 @@ TEST(step_programs, have_one_digest_on_every_instruction_set) {
 TEST(step_programs, run_from_a_file_to_the_same_bits) {
   const io::TempFolder tmp;
   with_programs({}, 0, [&](const StepPrograms& p) {
-    io::to_file(p.first().recorded.program, tmp / "pass");
-    io::to_file(p.update().program, tmp / "update");
+    io::to_file(p.first()->planned->program, tmp / "pass");
+    io::to_file(p.update()->planned->program, tmp / "update");
   });
   std::vector<std::string> weights;
   for (const bool from_file : {false, true}) {
@@ -93,12 +93,14 @@ TEST(step_programs, run_from_a_file_to_the_same_bits) {
     params.lr = 0.1f, params.grad_scale = 1.0f / 32;
     Stream s(pool, &params);
     const StepPrograms programs(model, {.batch = 2, .length = 16}, s);
-    auto pass = programs.first();
-    auto update = programs.update();
-    if (from_file) pass.recorded.program = io::from_file(tmp / "pass"), update.program = io::from_file(tmp / "update");
-    const Instance run(std::move(pass.recorded)), optimizer(std::move(update));
-    std::memcpy(run.tensor(pass.inputs[0]).data(), models::tiny_ids(1).data(), 128);
-    std::memcpy(run.tensor(pass.inputs[1]).data(), models::tiny_ids(2).data(), 128);
+    Pass pass = *programs.first(), update = *programs.update();
+    if (from_file) {
+      pass.planned = planned(io::from_file(tmp / "pass"), pass.planned->inputs);
+      update.planned = planned(io::from_file(tmp / "update"));
+    }
+    const Instance run(pass), optimizer(update);
+    std::memcpy(run.input(0).data(), models::tiny_ids(1).data(), 128);
+    std::memcpy(run.input(1).data(), models::tiny_ids(2).data(), 128);
     run.run(s), optimizer.run(s);
     std::string bits;
     for (const auto& p : model.parameters())
@@ -109,14 +111,14 @@ TEST(step_programs, run_from_a_file_to_the_same_bits) {
 }
 
 TEST(step_programs, of_another_mesh_are_refused_by_name) {
-  Recording of_two;
-  with_programs({.tp = 2}, 0, [&](const StepPrograms& p) { of_two = p.first().recorded; });
+  std::shared_ptr<const Planned> of_two;
+  with_programs({.tp = 2}, 0, [&](const StepPrograms& p) { of_two = p.first()->planned; });
   const auto errors = testing::rank_errors(1, [&](const comm::Group&) {
     auto model = LanguageModel::create(models::tiny(io::Family::llama), 1, true);
     Pool pool(1);
     Stream s(pool);
     const StepPrograms alone(model, {.batch = 2, .length = 16}, s);
-    const Instance exe(std::make_shared<const Program>(of_two.program), alone.first().recorded.bindings);
+    const Instance exe(of_two, alone.first()->bindings);
   });
   EXPECT_NE(errors.at(0).find("\"tp of 2\" is not bound"), std::string::npos) << errors.at(0);
 }
@@ -144,7 +146,7 @@ TEST(step_programs, of_any_rank_of_any_mesh_are_recorded) {
   std::int64_t held = 0;
   for (const auto& p : model.parameters()) held += p.value.size();
   EXPECT_NEAR(static_cast<double>(held), 174.6e9 / 32, 1e8);
-  const auto program = step.first().recorded.program;
+  const auto& program = step.first()->planned->program;
   EXPECT_GT(program.records.size(), 1900u);
   EXPECT_EQ(program.records.back().op, "all_reduce.join");
 }

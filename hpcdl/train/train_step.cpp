@@ -38,20 +38,16 @@ void TrainStep::set_scale_state(const ScaleState& state) {
 }
 
 void TrainStep::make_instances() {
-  std::vector<std::pair<std::optional<Instance>*, Recording>> list;
-  const auto add = [&](Pass& to, StepPrograms::Pass recorded) {
-    to.inputs = std::move(recorded.inputs), to.out = recorded.out;
-    list.emplace_back(&to.exe, std::move(recorded.recorded));
-  };
-  add(first_, programs_.first());
-  if (programs_.has_more()) add(more_, programs_.more());
-  if (programs_.apart()) add(last_, programs_.last());
-  add(eval_, programs_.evaluation());
+  std::vector<std::pair<std::optional<Instance>*, StepPrograms::PassPtr>> list;
+  list.emplace_back(&first_, programs_.first());
+  if (programs_.has_more()) list.emplace_back(&more_, programs_.more());
+  if (programs_.apart()) list.emplace_back(&last_, programs_.last());
+  list.emplace_back(&eval_, programs_.evaluation());
   list.emplace_back(&update_, programs_.update());
   std::int64_t bytes = 0;
-  for (const auto& [exe, recorded] : list) bytes = std::max(bytes, plan(recorded.program).arena_bytes);
+  for (const auto& [exe, pass] : list) bytes = std::max(bytes, pass->planned->plan.arena_bytes);
   arena_ = std::make_shared<Buffer>(bytes, stream_.device());
-  for (auto& [exe, recorded] : list) exe->emplace(std::move(recorded), arena_, stream_.device());
+  for (const auto& [exe, pass] : list) exe->emplace(*pass, arena_, stream_.device());
 }
 
 void TrainStep::run(Instance& exe) {
@@ -65,8 +61,10 @@ void TrainStep::run(Instance& exe) {
 
 /// Takes a copy of a batch that is in host memory. Micro-batches keep theirs until the step after the next, and
 /// explain_non_finite() finds them there.
-TrainStep::Staged& TrainStep::stage(const Pass& pass, Flight& flight, std::int64_t micro, std::span<const View> batch) {
-  require(batch.size() == pass.inputs.size(), "train", "expected a batch of {} tensors, got {}", pass.inputs.size(),
+TrainStep::Staged& TrainStep::stage(const Instance& exe, Flight& flight, std::int64_t micro,
+                                    std::span<const View> batch) {
+  const auto& inputs = exe.planned()->inputs;
+  require(batch.size() == inputs.size(), "train", "expected a batch of {} tensors, got {}", inputs.size(),
           batch.size());
   require(micro >= 0 && micro <= std::ssize(flight.batches), "train", "micro-batch {} follows micro-batch {}", micro,
           flight.batches.size());
@@ -78,13 +76,13 @@ TrainStep::Staged& TrainStep::stage(const Pass& pass, Flight& flight, std::int64
   auto& staged = flight.batches[static_cast<std::size_t>(micro)];
   const bool here = !batch.empty() && !batch[0].device().is_cuda();
   std::int64_t bytes = 0;
-  for (const auto& input : pass.inputs) bytes += padded(input.spec().bytes());
+  for (const auto& input : inputs) bytes += padded(input.spec().bytes());
   if (here && staged.memory.bytes() < bytes) staged.memory = Pinned(bytes, stream_.device());
   staged.inputs.assign(batch.begin(), batch.end());
   auto* at = staged.memory.data();
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const auto& from = batch[i];
-    const auto& spec = pass.inputs[i].spec();
+    const auto& spec = inputs[i].spec();
     require(from.spec() == spec && from.is_contiguous() && from.device() == (here ? Device() : stream_.device()),
             "train",
             "input {} of a batch must be a contiguous {} in host memory, or with all others on the GPU, got {}", i + 1,
@@ -97,16 +95,15 @@ TrainStep::Staged& TrainStep::stage(const Pass& pass, Flight& flight, std::int64
   return staged;
 }
 
-void TrainStep::fill(Pass& pass, const Staged& batch) {
-  for (std::size_t i = 0; i < batch.inputs.size(); ++i)
-    copy(stream_, pass.exe->tensor(pass.inputs[i]), batch.inputs[i]);
+void TrainStep::fill(const Instance& exe, const Staged& batch) {
+  for (std::size_t i = 0; i < batch.inputs.size(); ++i) copy(stream_, exe.input(i), batch.inputs[i]);
 }
 
-void TrainStep::queue(Pass& pass, const Staged& batch) {
-  fill(pass, batch);
-  run(*pass.exe);
-  copy_to_pinned(stream_, &batch.loss(), pass.exe->tensor(pass.out.loss));
-  if (pass.out.correct) copy_to_pinned(stream_, &batch.correct(), pass.exe->tensor(pass.out.correct));
+void TrainStep::queue(Instance& exe, const Staged& batch) {
+  fill(exe, batch);
+  run(exe);
+  copy_to_pinned(stream_, &batch.loss(), exe.output(0));
+  if (exe.planned()->outputs.size() > 1) copy_to_pinned(stream_, &batch.correct(), exe.output(1));
 }
 
 /// Waits for all that is queued.
@@ -125,11 +122,11 @@ std::vector<View> TrainStep::language_batch(std::span<const std::int32_t> tokens
 }
 
 /// Parameters and program of one micro-batch.
-TrainStep::Pass& TrainStep::prepare(std::int64_t step, std::int64_t micro, bool last) {
+Instance& TrainStep::prepare(std::int64_t step, std::int64_t micro, bool last) {
   params_.step = step;
   params_.seed =
       options_.seed + static_cast<std::uint64_t>(micro) * 0x9E3779B97F4A7C15u;  // other draws for every micro-batch
-  return micro == 0 ? first_ : last && last_.exe ? last_ : more_;
+  return micro == 0 ? *first_ : last && last_ ? *last_ : *more_;
 }
 
 void TrainStep::accumulate(std::span<const View> batch, std::int64_t step, std::int64_t micro, bool last) {
@@ -217,8 +214,8 @@ StepResult TrainStep::result() {
 
 Evaluation TrainStep::evaluate(std::span<const View> batch) {
   const InStage stage_of_run(observer_, Stage::evaluate);
-  const auto& staged = stage(eval_, evaluation_, 0, batch);
-  queue(eval_, staged);
+  const auto& staged = stage(*eval_, evaluation_, 0, batch);
+  queue(*eval_, staged);
   stream_.synchronize();
   return {staged.loss(), staged.correct()};
 }
@@ -236,17 +233,16 @@ NonFinite TrainStep::explain_non_finite() {
   if (gradients()) {  // ranks stop at different records: programs that exchange nothing
     programs_.leave_shared_batch();
     for (auto* pass : {&first_, &more_, &last_}) {
-      if (!pass->exe) continue;
-      auto again = programs_.pass(pass == &first_ ? Write::overwrite : Write::accumulate, StepPrograms::Kind::alone);
-      pass->inputs = std::move(again.inputs), pass->out = again.out;
-      pass->exe.emplace(std::move(again.recorded), arena_, stream_.device());
+      if (!*pass) continue;
+      const auto write = pass == &first_ ? Write::overwrite : Write::accumulate;
+      pass->emplace(*programs_.pass(write, StepPrograms::Kind::alone), arena_, stream_.device());
     }
   }
   // Ranks that share layers cannot run a pass each for itself.
   for (std::int64_t micro = 0; micro < flight.micros && !model_.sharing(); ++micro) {
     auto& pass = prepare(flight.step, micro, micro + 1 == flight.micros);
     fill(pass, flight.batches[static_cast<std::size_t>(micro)]);
-    if (auto found = first_non_finite(*pass.exe, stream_, options_.batch)) {
+    if (auto found = first_non_finite(pass, stream_, options_.batch)) {
       found->micro = micro;
       return *found;
     }
@@ -258,9 +254,8 @@ NonFinite TrainStep::explain_non_finite() {
 }
 
 std::vector<const Instance*> TrainStep::programs(std::int64_t micro_batches) const {
-  std::vector<const Instance*> list{&*first_.exe};
-  for (std::int64_t i = 1; i < micro_batches; ++i)
-    list.push_back(i + 1 == micro_batches && last_.exe ? &*last_.exe : &*more_.exe);
+  std::vector<const Instance*> list{&*first_};
+  for (std::int64_t i = 1; i < micro_batches; ++i) list.push_back(i + 1 == micro_batches && last_ ? &*last_ : &*more_);
   list.push_back(&*update_);
   return list;
 }

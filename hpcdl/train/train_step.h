@@ -100,11 +100,6 @@ class TrainStep {
   const parallel::Gradients* gradients() const { return programs_.gradients(); }
 
  private:
-  struct Pass {
-    std::optional<Instance> exe;
-    std::vector<Var> inputs;
-    models::PassOutputs out;
-  };
   /// One micro-batch: what its pass came to and the inputs that came from the host, in memory that the device copies
   /// from and to by itself.
   struct Staged {
@@ -128,13 +123,13 @@ class TrainStep {
   };
   void make_instances();
   void run(Instance& exe);
-  Staged& stage(const Pass& pass, Flight& flight, std::int64_t micro, std::span<const View> batch);
+  Staged& stage(const Instance& exe, Flight& flight, std::int64_t micro, std::span<const View> batch);
   std::vector<View> language_batch(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) const;
   static Evaluation sums(const Flight& flight);
   void drain();
-  Pass& prepare(std::int64_t step, std::int64_t micro, bool last);
-  void queue(Pass& pass, const Staged& batch);
-  void fill(Pass& pass, const Staged& batch);
+  Instance& prepare(std::int64_t step, std::int64_t micro, bool last);
+  void queue(Instance& exe, const Staged& batch);
+  void fill(const Instance& exe, const Staged& batch);
 
   StepParams params_;
   Stream stream_;
@@ -143,8 +138,8 @@ class TrainStep {
   const StepOptions& options_;
   std::vector<const Instance*> warm_;  // ran once: captured where that helps
   std::shared_ptr<Buffer> arena_;      // the programs never run at the same time
-  Pass first_, more_, last_, eval_;    // last_: more_ that reduces, where there are ranks and micro-batches
-  std::optional<Instance> update_;
+  // last_: more_ that reduces, where there are ranks and micro-batches
+  std::optional<Instance> first_, more_, last_, eval_, update_;
   Stream waiting_;                    // for one step while the next one is queued
   std::array<Flight, 2> flights_;     // steps take turns
   std::size_t now_ = 1, result_ = 1;  // whose passes are queued, and whose result is next or was last

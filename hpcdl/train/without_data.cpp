@@ -45,7 +45,7 @@ DrawnBatch::DrawnBatch(const RunConfig& config, const TrainStep& step) {
       if (t.dtype() == DType::i32) t.ptr<std::int32_t>()[i] = static_cast<std::int32_t>(rng.below(at, ids));
       else t.ptr<float>()[i] = rng.uniform(at);
     }
-    if (input.name == "targets") targets = t.size();
+    if (input.role == SlotRole::targets) targets = t.size();
   }
 }
 
