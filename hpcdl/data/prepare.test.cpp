@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "hpcdl/core/error.h"
+#include "hpcdl/io/bpe_train.h"
 #include "hpcdl/io/temp_folder.h"
 
 namespace hpcdl::data {
@@ -91,6 +92,28 @@ TEST_P(Blocks, change_nothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(encode_files, Blocks, testing::Values("gpt2.json", "prefix_space.json"));
+
+TEST(encode_files, no_block_takes_an_added_token_apart) {
+  const TempFolder tmp;
+  std::string text;
+  for (int i = 0; i < 60; ++i)
+    text += "some words end of it  and more stop " + std::string(static_cast<std::size_t>(i % 7), 'x');
+  io::write_file_atomic(tmp / "a.txt", text);
+  Pool pool(2);
+  io::BpeTraining training{.vocab_size = 259, .special = {"end of it", "stop", std::string(io::kEndOfText)}};
+  const auto t = io::Tokenizer::from_bpe(io::train_bpe({}, training), {{.content = "end of it", .id = 0},
+                                                                       {.content = "stop", .id = 1, .rstrip = true},
+                                                                       {.content = training.special[2], .id = 2}});
+  std::vector<TokenId> want = {2};
+  const auto ids = t.encode(text);
+  want.insert(want.end(), ids.begin(), ids.end());
+  for (std::size_t block = 40; block < 160; ++block) {
+    std::vector<TokenId> got;
+    encode_files({tmp / "a.txt"}, {.block_bytes = block}, t, pool,
+                 [&](std::span<const TokenId> some) { got.insert(got.end(), some.begin(), some.end()); });
+    EXPECT_TRUE(got == want) << block << ": " << got.size() << " tokens, not " << want.size();
+  }
+}
 
 TEST(encode_files, no_text_is_an_error) {
   const TempFolder tmp;

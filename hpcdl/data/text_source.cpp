@@ -39,13 +39,11 @@ void add_folder(const fs::path& folder, const fs::path& not_text, std::vector<fs
 }
 
 /// A good place to cut, near the end of the text.
-std::size_t find_cut(std::string_view text) {
-  std::size_t best = npos;
-  for (const std::size_t back : {text.size() / 64, text.size() / 2, text.size()}) {
-    best = io::find_safe_cut(text, text.size() - back);
-    if (best != npos) return best;
-  }
-  return best;
+std::size_t find_cut(std::string_view text, const TextOptions& options) {
+  for (const std::size_t back : {text.size() / 64, text.size() / 2, text.size()})
+    for (std::size_t at = text.size() - back; (at = io::find_safe_cut(text, at)) != npos; ++at)
+      if (!options.is_inside || !options.is_inside(text, at)) return at;
+  return npos;
 }
 
 }  // namespace
@@ -124,7 +122,7 @@ void TextReader::read_text(std::vector<TextPart>& out) {
   const std::size_t before = buffer_.size();
   stream_->read(buffer_, options_.block_bytes);
   const bool end = buffer_.size() - before < options_.block_bytes;
-  std::size_t cut = end ? buffer_.size() : find_cut(buffer_);
+  std::size_t cut = end ? buffer_.size() : find_cut(buffer_, options_);
   if (cut == npos && buffer_.size() < kLongestUncut) return;
   if (cut == npos) cut = io::complete_utf8_prefix(buffer_);
   if (cut > 0) {

@@ -3,9 +3,11 @@
 // memory.
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hpcdl/data/byte_stream.h"
@@ -21,10 +23,12 @@ struct TextOptions {
   std::string key = "text";                        // of a line of .jsonl
   bool replace_invalid = false;                    // what is not UTF-8 becomes U+FFFD instead of an Error
   std::size_t block_bytes = std::size_t{8} << 20;  // of text that is in memory at a time
+  // Whether a document must not be cut at this place of the text: an added token lies over it.
+  std::function<bool(std::string_view text, std::size_t at)> is_inside = {};
 };
 
-/// A document, or a part of one that is too large for one block. It is cut where tokens end (io::find_safe_cut())
-/// unless there is no such place in a quarter of a gigabyte.
+/// A document, or a part of one that is too large for one block. It is cut where tokens end (io::find_safe_cut(), and
+/// not TextOptions::is_inside) unless there is no such place in a quarter of a gigabyte.
 struct TextPart {
   std::string text;
   bool begins_document = true;

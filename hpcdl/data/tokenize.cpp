@@ -85,6 +85,19 @@ std::string names_of(const std::vector<fs::path>& files) {
                            : fmt::format("{} and {} more files", files.at(0).string(), files.size() - 1);
 }
 
+/// The reader's memory goes at the end of this: training has use for it.
+void count_words(WordCounter& counter, const std::vector<fs::path>& files, const TextOptions& options,
+                 const OnProgress& progress) {
+  TextReader reader(files, options);
+  bool any = false;
+  for (auto parts = reader.read(); !parts.empty(); parts = reader.read()) {
+    for (const TextPart& p : parts) any = any || !p.text.empty();
+    counter.add(parts);
+    if (progress) progress({"read", reader.done_bytes(), reader.total_bytes()});
+  }
+  require(any, "data", "{}: no text in it", names_of(files));
+}
+
 }  // namespace
 
 io::Tokenizer train_tokenizer(std::vector<fs::path> files, const TextOptions& options, int vocab_size, Pool& pool,
@@ -96,14 +109,7 @@ io::Tokenizer train_tokenizer(std::vector<fs::path> files, const TextOptions& op
   const auto bytes_only = io::Tokenizer::from_bpe(io::train_bpe({}, training), special);
   const io::AddedTokens separators(special);
   WordCounter counter(bytes_only.splitter(), separators, pool);
-  TextReader reader(files, options);
-  bool any = false;
-  for (auto parts = reader.read(); !parts.empty(); parts = reader.read()) {
-    for (const TextPart& p : parts) any = any || !p.text.empty();
-    counter.add(parts);
-    if (progress) progress({"read", reader.done_bytes(), reader.total_bytes()});
-  }
-  require(any, "data", "{}: no text in it", names_of(files));
+  count_words(counter, files, options, progress);
   if (progress) training.progress = [&](int done, int total) { progress({"merge", done, total}); };
   return io::Tokenizer::from_bpe(io::train_bpe(counter.finish(), training), special);
 }
@@ -114,7 +120,9 @@ TokenCounts encode_files(std::vector<fs::path> files, const TextOptions& options
   require(!files.empty(), "data", "no text files to encode");
   const TokenId separator = tokenizer.end_of_text().value_or(-1);
   io::Encoder encoder(tokenizer, pool);
-  TextReader reader(files, options);
+  TextOptions whole_tokens = options;
+  whole_tokens.is_inside = [&](std::string_view text, std::size_t at) { return tokenizer.added_token_over(text, at); };
+  TextReader reader(files, whole_tokens);
   TokenCounts counts;
   bool any = false;
   std::vector<TokenId> ids;

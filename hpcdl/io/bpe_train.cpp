@@ -1,6 +1,7 @@
 #include "hpcdl/io/bpe_train.h"
 
 #include <algorithm>
+#include <deque>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -58,7 +59,8 @@ struct Candidate {
   bool operator<(const Candidate& o) const { return count != o.count ? count < o.count : pair > o.pair; }
 };
 
-class Trainer {
+/// Symbol: what holds an id; two bytes where the vocabulary has no more.
+template <class Symbol> class Trainer {
  public:
   Trainer(WordCounts words, const BpeTraining& training) : training_(training) {
     add_alphabet();
@@ -71,7 +73,7 @@ class Trainer {
       begin_.push_back(symbols_.size());
       length_.push_back(static_cast<std::uint32_t>(word.size()));
       count_.push_back(count);
-      for (const char c : word) symbols_.push_back(byte_id_[static_cast<unsigned char>(c)]);
+      for (const char c : word) symbols_.push_back(static_cast<Symbol>(byte_id_[static_cast<unsigned char>(c)]));
     }
   }
 
@@ -93,10 +95,11 @@ class Trainer {
   }
 
  private:
-  TokenId add_token(const std::string& spelling) {
-    const auto [at, fresh] = id_.emplace(spelling, static_cast<TokenId>(spelling_.size()));
-    if (fresh) spelling_.push_back(spelling);
-    return at->second;
+  TokenId add_token(std::string spelling) {
+    if (const auto known = id_.find(spelling); known != id_.end()) return known->second;
+    const auto id = static_cast<TokenId>(spelling_.size());
+    id_.emplace(spelling_.emplace_back(std::move(spelling)), id);
+    return id;
   }
 
   void add_alphabet() {
@@ -143,12 +146,12 @@ class Trainer {
   void count_pairs() {
     for (std::uint32_t w = 0; w < begin_.size(); ++w)
       for (std::size_t i = begin_[w]; i + 1 < begin_[w] + length_[w]; ++i)
-        note({symbols_[i], symbols_[i + 1]}, w, count_[w]);
+        note({id_of(symbols_[i]), id_of(symbols_[i + 1])}, w, count_[w]);
     queue_touched();
   }
 
   void merge(const Candidate& top) {
-    const auto text = [&](TokenId id) { return spelling_[static_cast<std::size_t>(id)]; };
+    const auto text = [&](TokenId id) -> const std::string& { return spelling_[static_cast<std::size_t>(id)]; };
     // Two pairs may spell the same token; the second one takes its id.
     const TokenId merged = add_token(text(top.pair.first) + text(top.pair.second));
     merges_.push_back(top.pair);
@@ -159,31 +162,33 @@ class Trainer {
   /// The counts that the pairs at the edges of each merged pair lose and gain. The merged pair keeps its own count, and
   /// overlapping occurrences are counted as they come: the library does so, and its order of merges shows it.
   void merge_in_word(std::uint32_t w, Pair pair, TokenId merged) {
-    TokenId* s = symbols_.data() + begin_[w];
+    Symbol* s = symbols_.data() + begin_[w];
     const std::uint32_t n = length_[w];
     const std::int64_t c = count_[w];
     std::uint32_t out = 0;
     for (std::uint32_t i = 0; i < n; ++i) {
-      if (i + 1 >= n || s[i] != pair.first || s[i + 1] != pair.second) {
+      if (i + 1 >= n || id_of(s[i]) != pair.first || id_of(s[i + 1]) != pair.second) {
         s[out++] = s[i];
         continue;
       }
       if (out > 0) {
-        note({s[out - 1], pair.first}, w, -c);
-        note({s[out - 1], merged}, w, c);
+        note({id_of(s[out - 1]), pair.first}, w, -c);
+        note({id_of(s[out - 1]), merged}, w, c);
       }
-      s[out++] = merged;
+      s[out++] = static_cast<Symbol>(merged);
       if (++i + 1 < n) {
-        note({pair.second, s[i + 1]}, w, -c);
-        note({merged, s[i + 1]}, w, c);
+        note({pair.second, id_of(s[i + 1])}, w, -c);
+        note({merged, id_of(s[i + 1])}, w, c);
       }
     }
     length_[w] = out;
   }
 
-  BpeVocab finish() const {
+  /// Gives the spellings away: of a text that is one long word, they take as much as the text.
+  BpeVocab finish() {
     BpeVocab vocab;
-    for (std::size_t i = 0; i < spelling_.size(); ++i) vocab.tokens.emplace_back(spelling_[i], static_cast<TokenId>(i));
+    for (std::size_t i = 0; i < spelling_.size(); ++i)
+      vocab.tokens.emplace_back(std::move(spelling_[i]), static_cast<TokenId>(i));
     // A pair that was merged twice counts at its later rank.
     std::unordered_set<std::uint64_t> seen;
     for (auto m = merges_.rbegin(); m != merges_.rend(); ++m)
@@ -192,12 +197,14 @@ class Trainer {
     return vocab;
   }
 
+  static TokenId id_of(Symbol s) { return static_cast<TokenId>(s); }
+
   const BpeTraining& training_;
-  std::vector<std::string> spelling_;
-  std::unordered_map<std::string, TokenId> id_;
+  std::deque<std::string> spelling_;  // a deque: they stay where id_ looks for them
+  std::unordered_map<std::string_view, TokenId> id_;
   std::array<TokenId, 256> byte_id_{};
   // Words as rows of symbols in one buffer; a row only shrinks.
-  std::vector<TokenId> symbols_;
+  std::vector<Symbol> symbols_;
   std::vector<std::size_t> begin_;
   std::vector<std::uint32_t> length_;
   std::vector<std::int64_t> count_;
@@ -208,6 +215,9 @@ class Trainer {
 
 }  // namespace
 
-BpeVocab train_bpe(WordCounts words, const BpeTraining& training) { return Trainer(std::move(words), training).run(); }
+BpeVocab train_bpe(WordCounts words, const BpeTraining& training) {
+  if (training.vocab_size <= 1 << 16) return Trainer<std::uint16_t>(std::move(words), training).run();
+  return Trainer<TokenId>(std::move(words), training).run();
+}
 
 }  // namespace hpcdl::io

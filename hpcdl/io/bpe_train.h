@@ -22,7 +22,8 @@ struct BpeTraining {
 };
 
 /// Throws Error when the vocabulary has no room for the bytes and the special tokens. May return fewer tokens than
-/// asked when no pair is left. Takes four bytes for each byte of the words, which are given up one by one meanwhile.
+/// asked when no pair is left. Takes two bytes for each byte of the words, four where the vocabulary has more than
+/// 65,536 tokens; the words are given up one by one meanwhile.
 BpeVocab train_bpe(WordCounts words, const BpeTraining& training);
 
 }  // namespace hpcdl::io

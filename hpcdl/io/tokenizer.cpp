@@ -9,21 +9,22 @@ namespace hpcdl::io {
 void Tokenizer::finish() {
   TokenId size = model_->size();
   for (const AddedToken& t : added_) size = std::max(size, t.id + 1);
-  spelling_.assign(static_cast<std::size_t>(size), "");
-  bytes_ = spelling_;
-  special_.assign(spelling_.size(), false);
+  bytes_.assign(static_cast<std::size_t>(size), {});
+  special_.assign(bytes_.size(), false);
+  auto kept = std::make_shared<std::deque<std::string>>();
+  std::string bytes;
   for (const auto& [token, id] : model_->vocab().tokens) {
-    const auto i = static_cast<std::size_t>(id);
-    spelling_[i] = token;
-    if (!from_byte_level(token, bytes_[i])) bytes_[i] = token;
+    std::string_view& of = bytes_[static_cast<std::size_t>(id)] = token;
+    if (from_byte_level(token, bytes) && bytes != token) of = kept->emplace_back(bytes);
   }
   std::vector<AddedToken> raw, normalized;
   for (const AddedToken& t : added_) {
     const auto i = static_cast<std::size_t>(t.id);
-    spelling_[i] = bytes_[i] = t.content;
+    bytes_[i] = kept->emplace_back(t.content);
     special_[i] = t.special;
     (t.normalized ? normalized : raw).push_back(t);
   }
+  kept_ = std::move(kept);
   for (AddedToken& t : normalized)
     for (const NormalForm form : normalizers_) t.content = normalize(form, t.content);
   raw_ = std::make_shared<const AddedTokens>(std::move(raw));
@@ -31,6 +32,18 @@ void Tokenizer::finish() {
   for (const std::string_view name : {kEndOfText, std::string_view("<|end_of_text|>"), std::string_view("</s>"),
                                       std::string_view("<|im_end|>"), std::string_view("<eos>")})
     if (!end_of_text_) end_of_text_ = find(name);
+}
+
+std::string_view Tokenizer::spelling_of(TokenId id) const {
+  for (const AddedToken& t : added_)
+    if (t.id == id) return t.content;
+  for (const auto& [token, of] : model_->vocab().tokens)
+    if (of == id) return token;
+  return {};
+}
+
+bool Tokenizer::added_token_over(std::string_view text, std::size_t at) const {
+  return raw_->over(text, at) || normalized_->over(text, at);
 }
 
 std::vector<TextPiece> Tokenizer::pieces(std::string_view text, std::deque<std::string>& owned) const {

@@ -2,7 +2,9 @@
 // Byte-level BPE, read from and written to the tokenizer.json of Hugging Face. Ids are those of the `tokenizers`
 // library (golden/make_tokenizer_golden.py); what it can do and this cannot is an Error that names the feature.
 
+#include <deque>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -43,7 +45,7 @@ class Tokenizer {
   std::string_view bytes_of(TokenId id) const;
 
   /// 1 + the largest id.
-  TokenId vocab_size() const { return static_cast<TokenId>(spelling_.size()); }
+  TokenId vocab_size() const { return static_cast<TokenId>(bytes_.size()); }
   std::optional<TokenId> find(std::string_view token) const;
   bool is_special(TokenId id) const;
   /// The token that ends or separates documents, by its usual names or by tokenizer_config.json.
@@ -53,6 +55,8 @@ class Tokenizer {
   /// The parts of encoding, for Encoder: added tokens out, normalised, words still to be split. `owned` keeps changed
   /// text.
   std::vector<TextPiece> pieces(std::string_view text, std::deque<std::string>& owned) const;
+  /// See AddedTokens::over().
+  bool added_token_over(std::string_view text, std::size_t at) const;
   const PreTokenizer& splitter() const { return *splitter_; }
   const BpeModel& model() const { return *model_; }
   std::span<const TokenId> prefix() const { return prefix_; }
@@ -62,6 +66,9 @@ class Tokenizer {
   friend class TokenizerReader;
   Tokenizer() = default;
   void finish();
+  std::string_view spelling_of(TokenId id) const;
+  /// Hands out the text of tokenizer.json in parts.
+  void write_json(const std::function<void(std::string_view)>& to) const;
 
   std::shared_ptr<const BpeModel> model_;
   std::shared_ptr<const PreTokenizer> splitter_;
@@ -71,9 +78,9 @@ class Tokenizer {
   std::vector<TokenId> prefix_, suffix_;
   std::optional<TokenId> end_of_text_;
   std::string normalizer_json_, pre_tokenizer_json_, post_processor_json_;
-  std::vector<std::string> spelling_;  // by id, as tokenizer.json has it; empty: no such id
-  std::vector<std::string> bytes_;     // by id
-  std::vector<bool> special_;          // by id
+  std::vector<std::string_view> bytes_;                  // by id; of model_ or of kept_
+  std::shared_ptr<const std::deque<std::string>> kept_;  // bytes that the model does not spell as they are
+  std::vector<bool> special_;                            // by id
 };
 
 /// Decodes a growing row of ids and gives out only whole characters.

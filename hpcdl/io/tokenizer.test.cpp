@@ -160,6 +160,7 @@ TEST(tokenizer, refuses_inconsistent_files) {
       {"has no 'model'", [](json& j) { j.erase("model"); }},
       {"has no 'vocab'", [](json& j) { j["model"].erase("vocab"); }},
       {"far beyond", [](json& j) { j["added_tokens"][0] = {{"content", "<x>"}, {"id", 99999999}}; }},
+      {"gives it 700: write 700", [](json& j) { j["added_tokens"][0] = {{"content", "<x>"}, {"id", 702}}; }},
       {"outside the vocabulary",
        [](json& j) { j["post_processor"] = {{"type", "BertProcessing"}, {"sep", {"x", 800}}, {"cls", {"y", 1}}}; }},
   };

@@ -65,6 +65,15 @@ const AddedToken* AddedTokens::match(std::string_view text, std::size_t at) cons
   return nullptr;
 }
 
+bool AddedTokens::over(std::string_view text, std::size_t at) const {
+  for (const AddedToken& t : tokens_) {
+    const std::size_t size = t.content.size();
+    for (std::size_t begin = at - std::min(at, size); begin < at; ++begin)
+      if ((begin + size != at || t.rstrip) && t.content.starts_with(text.substr(begin, size))) return true;
+  }
+  return false;
+}
+
 void AddedTokens::split(std::string_view text, std::vector<TextPiece>& out) const {
   std::size_t done = 0;
   const auto emit_text = [&](std::size_t end) {

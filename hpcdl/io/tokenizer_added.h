@@ -33,6 +33,9 @@ class AddedTokens {
   bool empty() const { return tokens_.empty(); }
   /// Appends the pieces of the text, in order and without empty ones.
   void split(std::string_view text, std::vector<TextPiece>& out) const;
+  /// Whether a cut at `at`, as find_safe_cut() gives it, would take a token apart, or the space from the token that it
+  /// belongs to; also where only what follows the text can tell.
+  bool over(std::string_view text, std::size_t at) const;
 
  private:
   /// The longest token at text[at], or nullptr.

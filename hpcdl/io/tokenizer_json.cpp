@@ -180,8 +180,24 @@ class TokenizerReader {
       a.single_word = flag_of(entry, "single_word", false);
       a.lstrip = flag_of(entry, "lstrip", false);
       a.rstrip = flag_of(entry, "rstrip", false);
+      const TokenId theirs = id_in_library(a.content);
+      require(a.id == theirs, "io",
+              "tokenizer.json: added token '{}' has id {}, but the tokenizers library, which numbers tokens beyond the "
+              "{} of the model one after the other, gives it {}: write {} into the file",
+              a.content, a.id, t_.model_->vocab().tokens.size(), theirs, theirs);
       t_.added_.push_back(std::move(a));
     }
+  }
+
+  /// That of the model, or else the next one: whatever the file says.
+  TokenId id_in_library(const std::string& content) const {
+    if (const TokenId id = t_.model_->find(content); id >= 0) return id;
+    auto next = static_cast<TokenId>(t_.model_->vocab().tokens.size());
+    for (const AddedToken& a : t_.added_) {
+      if (a.content == content) return a.id;
+      next = std::max(next, a.id + 1);
+    }
+    return next;
   }
 
   void read_post_processor(const Json& section, int depth) {

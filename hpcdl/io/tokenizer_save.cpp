@@ -23,40 +23,66 @@ OrderedJson write_added(const std::vector<AddedToken>& tokens) {
   return list;
 }
 
-/// ordered_json finds a key by walking all keys: a vocabulary is written by hand.
-std::string write_model(const BpeVocab& vocab, std::span<const std::string> spelling) {
-  auto tokens = vocab.tokens;
-  std::sort(tokens.begin(), tokens.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  std::string out = R"({"type": "BPE", "dropout": null, "unk_token": )";
-  out += vocab.unk.empty() ? "null" : OrderedJson(vocab.unk).dump();
-  out += fmt::format(
+/// ordered_json finds a key by walking all keys: a vocabulary is written by hand. Part by part, as tokens of a text
+/// that is one long word are as long as the text.
+void write_model(const BpeVocab& vocab, TokenId size, const std::function<void(std::string_view)>& to) {
+  std::vector<const std::string*> spelling(static_cast<std::size_t>(size));
+  for (const auto& [token, id] : vocab.tokens) spelling[static_cast<std::size_t>(id)] = &token;
+  to(R"({"type": "BPE", "dropout": null, "unk_token": )");
+  to(vocab.unk.empty() ? "null" : OrderedJson(vocab.unk).dump());
+  to(fmt::format(
       R"(, "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": {}, "byte_fallback": false, "ignore_merges": {}, "vocab": {{)",
-      vocab.fuse_unk, vocab.ignore_merges);
-  for (std::size_t i = 0; i < tokens.size(); ++i)
-    out += fmt::format("{}\n{}: {}", i ? "," : "", OrderedJson(tokens[i].first).dump(), tokens[i].second);
-  out += "}, \"merges\": [";
-  const auto text = [&](TokenId id) { return OrderedJson(spelling[static_cast<std::size_t>(id)]).dump(); };
-  for (std::size_t i = 0; i < vocab.merges.size(); ++i)
-    out += fmt::format("{}\n[{}, {}]", i ? "," : "", text(vocab.merges[i].first), text(vocab.merges[i].second));
-  return out + "]}";
+      vocab.fuse_unk, vocab.ignore_merges));
+  const auto text = [&](TokenId id) { return OrderedJson(*spelling[static_cast<std::size_t>(id)]).dump(); };
+  std::string_view between = "\n";
+  for (TokenId id = 0; id < size; ++id) {
+    if (!spelling[static_cast<std::size_t>(id)]) continue;
+    to(between), to(text(id)), to(fmt::format(": {}", id));
+    between = ",\n";
+  }
+  to("}, \"merges\": [");
+  between = "\n[";
+  for (const auto& [left, right] : vocab.merges) {
+    to(between), to(text(left)), to(", "), to(text(right)), to("]");
+    between = ",\n[";
+  }
+  to("]}");
 }
 
 }  // namespace
 
-std::string Tokenizer::to_json() const {
+void Tokenizer::write_json(const std::function<void(std::string_view)>& to) const {
   constexpr std::string_view kDecoder =
       R"({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true})";
-  std::vector<std::string> spelling(spelling_.size());
-  for (const auto& [token, id] : model_->vocab().tokens) spelling[static_cast<std::size_t>(id)] = token;
-  return fmt::format(
+  to(fmt::format(
       "{{\n\"version\": \"1.0\",\n\"truncation\": null,\n\"padding\": null,\n\"added_tokens\": {},\n\"normalizer\": "
       "{},\n"
-      "\"pre_tokenizer\": {},\n\"post_processor\": {},\n\"decoder\": {},\n\"model\": {}\n}}\n",
-      write_added(added_).dump(), normalizer_json_, pre_tokenizer_json_, post_processor_json_, kDecoder,
-      write_model(model_->vocab(), spelling));
+      "\"pre_tokenizer\": {},\n\"post_processor\": {},\n\"decoder\": {},\n\"model\": ",
+      write_added(added_).dump(), normalizer_json_, pre_tokenizer_json_, post_processor_json_, kDecoder));
+  write_model(model_->vocab(), model_->size(), to);
+  to("\n}\n");
 }
 
-void Tokenizer::save(const std::filesystem::path& file) const { write_file_atomic(file, to_json()); }
+std::string Tokenizer::to_json() const {
+  std::string out;
+  write_json([&](std::string_view part) { out += part; });
+  return out;
+}
+
+void Tokenizer::save(const std::filesystem::path& file) const {
+  constexpr std::size_t kWorthCall = 1 << 16;
+  AtomicFile out(file);
+  std::string parts;
+  write_json([&](std::string_view part) {
+    parts += part;
+    if (parts.size() < kWorthCall) return;
+    out.append(parts);
+    if (parts.size() > 2 * kWorthCall) parts = {};
+    parts.clear();
+  });
+  out.append(parts);
+  out.commit();
+}
 
 void Tokenizer::save_folder(const std::filesystem::path& folder, int context) const {
   make_folder(folder);
@@ -65,7 +91,7 @@ void Tokenizer::save_folder(const std::filesystem::path& folder, int context) co
                         {"model_max_length", context}};
   OrderedJson map = OrderedJson::object();
   const auto name = [&](const char* key, std::optional<TokenId> id) {
-    if (id) config[key] = map[key] = spelling_[static_cast<std::size_t>(*id)];
+    if (id) config[key] = map[key] = spelling_of(*id);
   };
   const auto begin = begin_of_text();
   name("bos_token", begin ? begin : end_of_text_);

@@ -40,7 +40,7 @@ int wrong_bits(Pool& pool, std::int64_t n, const Rng& rng, std::uint64_t first, 
 
 TEST_P(Draw, has_the_bits_of_one_draw_after_the_other) {
   Pool pool(3);
-  EXPECT_EQ(wrong_bits(pool, 1'500'000, {1, 1}, 0, 0.02f), 0);
+  EXPECT_EQ(wrong_bits(pool, 4'000'000, {1, 1}, 0, 0.02f), 0);
   EXPECT_EQ(wrong_bits(pool, 500'000, {~std::uint64_t{0}, std::uint64_t{5} << 40}, 0, 1.0f), 0);
   EXPECT_EQ(wrong_bits(pool, 200'000, {7, 3}, (std::uint64_t{1} << 32) - 100'003, 0.1f), 0) << "over 2^32";
   EXPECT_EQ(wrong_bits(pool, 5'000, {7, 3}, std::uint64_t{1} << 60, 0.1f), 0);
