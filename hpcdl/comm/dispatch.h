@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "hpcdl/comm/algo/staging_trials.h"
 #include "hpcdl/comm/reduce.h"
 #include "hpcdl/comm/transport.h"
 #include "hpcdl/core/buffer.h"
@@ -74,6 +75,7 @@ class Shared {
   /// For algorithms to count with; starts at 0 on every rank, and stays the same on all of them if algorithms keep it
   /// so.
   std::uint64_t epoch = 0;
+  algo::StagingTrials trials;
 
  private:
   static constexpr int kSeat = 3;  // line of the flags: the first processor of a rank, counted from 1

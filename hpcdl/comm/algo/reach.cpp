@@ -3,6 +3,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -27,6 +29,20 @@ bool all_say(Phases& p, std::uint64_t word) {
   bool same = true;
   for (int i = 0; i < p.size(); ++i) same = same && p.told(i) == word;
   return same;
+}
+
+/// The sum of what each rank gives. Collective.
+std::int64_t sum_of_all(Phases& p, std::int64_t mine) {
+  p.meet(static_cast<std::uint64_t>(mine));
+  std::int64_t sum = 0;
+  for (int i = 0; i < p.size(); ++i) sum += static_cast<std::int64_t>(p.told(i));
+  return sum;
+}
+
+template <class F> std::int64_t nanoseconds(F&& f) {
+  const auto begin = Clock::now();
+  f();
+  return std::chrono::nanoseconds(Clock::now() - begin).count();
 }
 
 /// One copy by the system against two by the ranks themselves: the first takes half as long on a Xeon, and twice as
@@ -74,14 +90,15 @@ bool can_read(Phases& p, Ground& g) {
   return all_say(p, 1);
 }
 
-std::int64_t sum_of_all(Phases& p, std::int64_t mine) {
-  p.meet(static_cast<std::uint64_t>(mine));
-  std::int64_t sum = 0;
-  for (int i = 0; i < p.size(); ++i) sum += static_cast<std::int64_t>(p.told(i));
-  return sum;
+bool may_read_sums(Ground& g, Phases& p) {
+  const auto known = g.shared->flag(p.index(), kReach, 1).load(std::memory_order_relaxed);
+  if (known == 0) may_read_sums(g, reach(p, g) != Reach::addresses && can_read(p, g));
+  return g.shared->flag(p.index(), kReach, 1).load(std::memory_order_relaxed) == 2;
 }
 
-Shared::Flag& sums_flag(Ground& g) { return g.shared->flag(g.shared->index(), kReach, 1); }
+void may_read_sums(Ground& g, bool may) {
+  g.shared->flag(g.shared->index(), kReach, 1).store(may ? 2 : 1, std::memory_order_relaxed);
+}
 
 void remember(Ground& g, Reach r) {
   g.shared->flag(g.shared->index(), kReach).store(static_cast<std::uint64_t>(r) + 1, std::memory_order_relaxed);

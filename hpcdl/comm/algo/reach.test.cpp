@@ -63,11 +63,22 @@ Reach reach_of(const Group& g) {
 /// Reading, also where staging is faster.
 void insist(const Group& g) {
   on_ground(g, [](algo::Phases& p, Ground& ground) {
-    require(algo::can_read(p, ground), "test", "the system lets these ranks not read each other");
+    require(algo::can_read(p, ground), "test", "the system does not let these ranks read each other");
     algo::remember(ground, Reach::reading);
-    algo::sums_flag(ground).store(2);
+    algo::may_read_sums(ground, true);
   });
 }
+
+bool reads_sums(const Group& g) {
+  return on_ground(g, [](algo::Phases& p, Ground& ground) { return algo::may_read_sums(ground, p); });
+}
+
+/// As if another program had had a processor all the time.
+void keep_apart(const Group& g) {
+  for (int i = 0; i < 16; ++i) g.impl()->shared->trials.apart.took(std::chrono::nanoseconds(1s).count(), g.size());
+}
+
+constexpr std::int64_t kLongSum = 2'000'003;  // elements, enough for reading to pay then
 
 std::uint8_t value(int rank, std::int64_t i) { return static_cast<std::uint8_t>(rank * 131 + i * 7 + i / 251); }
 
@@ -93,6 +104,9 @@ void move(const Group& g, const Stream& s, std::int64_t n) {
   g.all_to_all(s, tensor(out, 0, all), tensor(in, 0, all), Algorithm::shared);
   check(out, mine, "all_to_all");
 }
+
+/// Phases of the group so far.
+std::uint64_t phases(const Group& g) { return g.impl()->shared->epoch; }
 
 /// All-reduce of n floats, added up in the order of the ranks.
 void sum(const Group& g, const Stream& s, std::int64_t n) {
@@ -128,12 +142,18 @@ TEST(ReadingRank, Main) {
     if (refuse == "first" && last) require(forbid_reading(), "test", "no seccomp");
     if (refuse == "never" || refuse == "later") insist(g);
     if (refuse == "later" && last) require(forbid_reading(), "test", "no seccomp");
-    if (refuse == "later") sum(g, s, 300'007);
+    if (refuse == "later") keep_apart(g), sum(g, s, kLongSum);
     for (const std::int64_t n : {16 << 10, 0, 1, 1001, (16 << 10) - 1, 300'007, 5'000'001, 16 << 10}) move(g, s, n);
-    for (const std::int64_t n : {1 << 18, 300'007, 2'000'003}) sum(g, s, n);
+    for (const std::int64_t n : {1 << 18, 300'007, 1 << 20}) sum(g, s, n);
+    keep_apart(g);
+    const auto before = phases(g);
+    sum(g, s, kLongSum);
+    if (refuse == "never") require(phases(g) - before <= 4, "test", "{} phases", phases(g) - before);
+    if (refuse != "measured")
+      require(reads_sums(g) == (refuse == "never"), "test", "reading of sums is not as expected");
     if (refuse != "measured") expect(refuse == "never" ? Reach::reading : Reach::staging);
     for (int i = 0; refuse == "never" && role->words.at("until") == "killed"; ++i) {
-      move(g, s, 300'007), sum(g, s, 300'007);
+      move(g, s, 300'007), keep_apart(g), sum(g, s, kLongSum);
       if (i == 0) std::puts("moves"), std::fflush(stdout);
     }
   });

@@ -1,7 +1,7 @@
 #include "hpcdl/comm/algo/shared.h"
 
+#include <chrono>
 #include <cstring>
-#include <limits>
 
 #include "hpcdl/comm/algo/reach.h"
 
@@ -11,11 +11,6 @@ namespace {
 
 /// Bytes up to which staging beats another phase: measured on 2 cores, of a Xeon and, for threads, a Zen 5.
 constexpr std::int64_t kShortWindow = 256, kShortOfThreads = 1 << 20;
-/// Bytes of a private tensor from which processes sum by reading each other's memory, up to kStream. Two ranks of a Zen
-/// 4, beside staging: 0.97 of its speed at 512 KiB, 1.36 at 1 MiB, 1.45 at 2 MiB, 0.6 at 16 MiB.
-constexpr std::int64_t kLeastReadSum = 1 << 20;
-/// What a rank reads of all others before it sums: it stays in a core's second-level cache. 128 KiB took 4 % longer.
-constexpr std::int64_t kReadRound = 512 << 10;
 /// Bytes from one rank to another from which one copy from process to process takes less than two through staging
 /// memory: all-gathers of two ranks of a Xeon take 2.6 against 3.8 us at 16 KiB each, 3.7 against 6.2 at 32.
 constexpr std::int64_t kLeastRead = 16 << 10;
@@ -27,12 +22,24 @@ constexpr int kAlone = 4;
 /// second-level cache.
 constexpr std::int64_t kRound = 128 << 10;
 static_assert(kRound <= Phases::kHalf);
+/// Bytes of a tensor from which sums are staged in rounds of the whole half: a sum of 1 MiB of two ranks of a Zen 4
+/// takes 150, 105 and 55 us in rounds of 128, 256 and 512 KiB, one of 16 MiB 2.4, 1.9 and 1.6 ms. What a rank has
+/// staged has left its second-level cache by the time the other reads it, and a line comes faster from the cache that
+/// cores share than from that of another core. Beside other programs, fewer rounds wait less often for a rank without a
+/// processor.
+constexpr std::int64_t kLong = 1 << 20;
+/// What a rank reads of all others before it sums: it stays in a core's second-level cache. 128 KiB took 4 % longer.
+constexpr std::int64_t kReadRound = 512 << 10;
 
-void move_bytes(std::byte* to, const std::byte* from, std::int64_t n, std::int64_t of_all) {
-  if (of_all < kStream || to == from) return copy_bytes(to, from, n);
+/// Past the caches.
+void stream_bytes(std::byte* to, const std::byte* from, std::int64_t n) {
   combine_all({DType::f32, Reduce::sum, 1}, std::span(&to, 1), std::span(&from, 1), n / 4,
               Sweep::stream);  // of one: a copy
   copy_bytes(to + n / 4 * 4, from + n / 4 * 4, n % 4);
+}
+
+void move_bytes(std::byte* to, const std::byte* from, std::int64_t n, std::int64_t of_all) {
+  of_all < kStream || to == from ? copy_bytes(to, from, n) : stream_bytes(to, from, n);
 }
 
 /// A rank's slice of n elements, in whole cache lines: no line is written by two ranks.
@@ -83,39 +90,37 @@ void staged_rounds(Phases& p, int parts, std::int64_t n, std::int64_t width, con
   }
 }
 
-void reduce_staged_alone(const Reduction& r, Phases& p, std::byte* x, std::int64_t n) {
+/// What all ranks have staged, summed by each into its own tensor.
+void sum_alone(const Reduction& r, Phases& p, std::byte* x, std::int64_t count) {
   Rows in(p.size());
-  staged_rounds(p, 1, n, r.bytes(1), x, 0, false, [&](std::int64_t at, std::int64_t count, auto&& staged) {
-    std::byte* out = x + r.bytes(at);
-    for (int k = 0; k < p.size(); ++k) in[k] = k == p.index() ? out : staged(k, 0);
-    combine_all(r, std::span(&out, 1), in.in(), count);
-  });
+  for (int k = 0; k < p.size(); ++k) in[k] = k == p.index() ? x : p.staged(k);
+  combine_all(r, std::span(&x, 1), in.in(), count);
 }
 
 /// Each rank sums a slice of what is staged, into its own place there, from where all copy it.
-void reduce_staged_slices(const Reduction& r, Phases& p, std::byte* x, std::int64_t n) {
+void sum_slices(const Reduction& r, Phases& p, std::byte* x, std::int64_t count) {
   Rows in(p.size());
-  staged_rounds(p, 1, n, r.bytes(1), x, 0, false, [&](std::int64_t at, std::int64_t count, auto&& staged) {
-    const Range own = slice(count, r.bytes(1), p.size(), p.index());
-    for (int k = 0; k < p.size(); ++k) in[k] = staged(k, 0) + r.bytes(own.begin);
-    std::byte* out = p.staging(p.index());
-    combine_all(r, std::span(&out, 1), in.in(), own.count());
-    p.meet();
-    for (int k = 0; k < p.size(); ++k) {
-      const Range theirs = slice(count, r.bytes(1), p.size(), k);
-      copy_bytes(x + r.bytes(at + theirs.begin), p.staged(k), r.bytes(theirs.count()));
-    }
-  });
+  const Range own = slice(count, r.bytes(1), p.size(), p.index());
+  for (int k = 0; k < p.size(); ++k) in[k] = p.staged(k) + r.bytes(own.begin);
+  std::byte* out = p.staging(p.index());
+  combine_all(r, std::span(&out, 1), in.in(), own.count());
+  p.meet();
+  for (int k = 0; k < p.size(); ++k) {
+    const Range theirs = slice(count, r.bytes(1), p.size(), k);
+    copy_bytes(x + r.bytes(theirs.begin), p.staged(k), r.bytes(theirs.count()));
+  }
+}
+
+void sum_staged(const Reduction& r, Phases& p, std::byte* x, std::int64_t count) {
+  p.size() <= kAlone ? sum_alone(r, p, x, count) : sum_slices(r, p, x, count);
 }
 
 /// Every rank reads what the others have for its slice from their memory, into memory that stays in its core's cache,
-/// sums it into its own tensor, and reads the other slices when all are done: a byte is moved half as often as through
-/// staging. False on all ranks, and nothing is changed, where one of them was refused at its first read.
+/// sums it into its own tensor, and reads the other slices when all are done: few phases, whatever its length. False on all ranks, and nothing is changed, where one of them was refused at its first read.
 bool reduce_by_reading(const Reduction& r, Ground& g, Phases& p, std::byte* x, std::int64_t n) {
   const int size = p.size(), own = p.index();
   const Range mine = slice(n, r.bytes(1), size, own);
-  const std::int64_t round = std::max<std::int64_t>(
-      1, (getenv("XROUND") ? atoll(getenv("XROUND")) : kRound) / r.bytes(1) / (size - 1) / 64 * 64);
+  const std::int64_t round = std::max<std::int64_t>(1, kReadRound / r.bytes(1) / (size - 1) / 64 * 64);
   std::byte* const parts = g.scratch.bytes((size - 1) * r.bytes(round));
   p.meet(reinterpret_cast<std::uint64_t>(x));
   std::uint64_t theirs[kMostTogether] = {};
@@ -145,7 +150,7 @@ bool reduce_by_reading(const Reduction& r, Ground& g, Phases& p, std::byte* x, s
             "the system let the ranks of this host read each other's memory and refused it in the middle of a sum");
   };
   if (!all_done(mine.count() == 0 || read(mine.begin, count_at(mine.begin)))) {
-    sums_flag(g).store(1, std::memory_order_relaxed);
+    may_read_sums(g, false);
     return false;
   }
   bool done = true;
@@ -166,32 +171,42 @@ bool reduce_by_reading(const Reduction& r, Ground& g, Phases& p, std::byte* x, s
   return true;
 }
 
-void reduce_staged(const Reduction& r, Phases& p, std::byte* x, std::int64_t n) {
-  p.size() <= kAlone ? reduce_staged_alone(r, p, x, n) : reduce_staged_slices(r, p, x, n);
+/// In rounds of the whole half, two of which make a stretch. Each is timed from where all have staged its first round
+/// to its end, and the ranks tell each other the time at their next phase.
+void reduce_staged_long(const Reduction& r, Ground& g, Phases& p, std::byte* x, std::int64_t n) {
+  const std::int64_t round = Phases::kHalf / r.bytes(1), stretch = 2 * round;
+  StagingTrials& trials = g.shared->trials;
+  for (std::int64_t begin = 0; begin < n; begin += stretch) {
+    const std::int64_t end = std::min(n, begin + stretch);
+    if (trials.apart.reading_pays((n - begin) / stretch) && may_read_sums(g, p)) {
+      trials.apart.read();
+      if (reduce_by_reading(r, g, p, x + r.bytes(begin), n - begin)) return;
+    }
+    const bool past_caches = trials.choice.begin();
+    Deadline since;
+    for (std::int64_t at = begin; at < end; at += round) {
+      const std::int64_t count = std::min(round, end - at);
+      std::byte* const part = x + r.bytes(at);
+      (past_caches ? stream_bytes : copy_bytes)(p.staging(p.index()), part, r.bytes(count));
+      if (at > begin) {
+        p.meet();
+      } else {
+        p.meet(static_cast<std::uint64_t>(trials.nanoseconds));
+        std::int64_t slowest = 0;
+        for (int k = 0; k < p.size(); ++k) slowest = std::max(slowest, static_cast<std::int64_t>(p.told(k)));
+        if (slowest > 0) trials.choice.took_before(slowest), trials.apart.took(slowest, p.size());
+        since = Clock::now();
+      }
+      sum_staged(r, p, part, count);
+    }
+    trials.nanoseconds = end - begin < stretch ? 0 : std::chrono::nanoseconds(Clock::now() - since).count();
+  }
 }
 
-/// Whether sums of private tensors of processes, kLeastReadSum bytes and more, are faster by reading than staged. The
-/// same on all ranks; measured at a group's first such sum, and remembered.
-bool reading_sums(Ground& g, Phases& p) {
-  constexpr int kTrials = 12;
-  auto& known = sums_flag(g);
-  if (const auto found = known.load(std::memory_order_relaxed)) return found == 2;
-  bool pays = p.size() <= kMostTogether && reach(p, g) != Reach::addresses && can_read(p, g);
-  if (pays) {
-    const Reduction r{DType::f32, Reduce::sum, p.size()};
-    Buffer x(kLeastReadSum);
-    std::memset(x.data(), 0, static_cast<std::size_t>(kLeastReadSum));
-    std::int64_t reading = std::numeric_limits<std::int64_t>::max(), staging = reading;
-    for (int trial = 0; trial < kTrials && pays; ++trial) {
-      p.meet();
-      reading = std::min(reading, nanoseconds([&] { pays = reduce_by_reading(r, g, p, x.data(), kLeastReadSum / 4); }));
-      p.meet();
-      staging = std::min(staging, nanoseconds([&] { reduce_staged(r, p, x.data(), kLeastReadSum / 4); }));
-    }
-    pays = pays && sum_of_all(p, staging - reading) > 0;
-  }
-  known.store(pays ? 2 : 1, std::memory_order_relaxed);
-  return pays;
+void reduce_staged(const Reduction& r, Ground& g, Phases& p, std::byte* x, std::int64_t n) {
+  if (r.bytes(n) >= kLong) return reduce_staged_long(r, g, p, x, n);
+  staged_rounds(p, 1, n, r.bytes(1), x, 0, false,
+                [&](std::int64_t at, std::int64_t count, auto&&) { sum_staged(r, p, x + r.bytes(at), count); });
 }
 
 Rows addresses(const decltype(Call::in_place)& place, int size) {
@@ -278,10 +293,7 @@ void gather(const Call& c, Ground& g, bool parts) {
 void shared_all_reduce(const Call& c, Ground& g) {
   Phases p(g);
   const Reduction r = reduction_of(c, g);
-  if (!c.in_place && c.bytes() >= kLeastReadSum && c.bytes() < kStream && reading_sums(g, p) &&
-      reduce_by_reading(r, g, p, c.out, c.count))
-    return;
-  if (way(c, g, p, c.bytes(), 0) == Way::staging) return reduce_staged(r, p, c.out, c.count);
+  if (way(c, g, p, c.bytes(), 0) == Way::staging) return reduce_staged(r, g, p, c.out, c.count);
   with_inputs(c, p, [&](Rows& tensors) { reduce_in_place(r, p, tensors, c.count); });
 }
 
